@@ -1,0 +1,38 @@
+//go:build amd64 && !race
+
+#include "textflag.h"
+
+// func copyWords(dst, src unsafe.Pointer, n int)
+TEXT ·copyWords(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ n+16(FP), CX
+
+four:
+	CMPQ CX, $4
+	JLT  one
+	MOVQ (SI), AX
+	MOVQ AX, (DI)
+	MOVQ 8(SI), BX
+	MOVQ BX, 8(DI)
+	MOVQ 16(SI), DX
+	MOVQ DX, 16(DI)
+	MOVQ 24(SI), R8
+	MOVQ R8, 24(DI)
+	ADDQ $32, SI
+	ADDQ $32, DI
+	SUBQ $4, CX
+	JMP  four
+
+one:
+	TESTQ CX, CX
+	JZ    done
+	MOVQ  (SI), AX
+	MOVQ  AX, (DI)
+	ADDQ  $8, SI
+	ADDQ  $8, DI
+	DECQ  CX
+	JMP   one
+
+done:
+	RET

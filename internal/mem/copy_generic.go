@@ -1,0 +1,20 @@
+//go:build !amd64 || race
+
+package mem
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+func loadWords(dst, src unsafe.Pointer, n int) {
+	for i := range n {
+		*(*uint64)(unsafe.Add(dst, i*WordBytes)) = atomic.LoadUint64((*uint64)(unsafe.Add(src, i*WordBytes)))
+	}
+}
+
+func storeWords(dst, src unsafe.Pointer, n int) {
+	for i := range n {
+		atomic.StoreUint64((*uint64)(unsafe.Add(dst, i*WordBytes)), *(*uint64)(unsafe.Add(src, i*WordBytes)))
+	}
+}

@@ -1,0 +1,196 @@
+package mem
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// WordBytes is the size of the unit of atomicity.
+const WordBytes = 8
+
+// LineBytes is the size and alignment of a cache line; remotely readable
+// objects are made of whole lines.
+const LineBytes = 64
+
+// Default sizes used where an Options field is zero.
+const (
+	DefaultMaxBytes     = 64 << 30
+	DefaultSegmentBytes = 16 << 20
+	heapSegmentBytes    = 1 << 20
+)
+
+var (
+	// ErrFull is returned by Grow when the region has reached MaxBytes.
+	ErrFull = errors.New("mem: region is at its maximum size")
+	// ErrReadOnly is returned by Grow on a region opened for reading.
+	ErrReadOnly = errors.New("mem: region is mapped read-only")
+	// ErrNoMemfd is returned when shared memory was asked for and the kernel offers no memfd.
+	ErrNoMemfd = errors.New("mem: memfd_create is not available")
+	// ErrOptions is returned by New for sizes that cannot be served.
+	ErrOptions = errors.New("mem: bad region options")
+)
+
+// Kind says where a region's bytes live.
+type Kind uint8
+
+const (
+	// Auto is Shared where the kernel has memfd and Private elsewhere; Heap under the race tag.
+	Auto Kind = iota
+	// Heap keeps segments as Go slices: visible to the race detector.
+	Heap
+	// Private is anonymous mapped memory of this process.
+	Private
+	// Shared is a memfd, sealed so that no other process can write it.
+	Shared
+)
+
+// Options describe a region. The zero value is a region of the default sizes.
+type Options struct {
+	Name         string // shown in /proc/PID/maps; for people only
+	MaxBytes     uint64 // address space reserved; 0 means DefaultMaxBytes
+	SegmentBytes uint64 // unit of growth, a power of two ≥ 4 KiB; 0 means the default for the kind
+	Kind         Kind
+}
+
+// Region is growable memory addressed by byte offset. All methods are safe
+// for concurrent use; what the words mean is the business of the caller.
+type Region struct {
+	opts     Options
+	segShift uint
+	readOnly bool
+	fd       int            // memfd, or -1
+	base     unsafe.Pointer // mapped kinds: start of the reservation
+	segs     []atomic.Pointer[[]uint64]
+	size     atomic.Uint64
+
+	mu sync.Mutex // serialises Grow and Close
+}
+
+// New creates an empty region of at least one segment.
+func New(o Options) (*Region, error) {
+	if o.Kind == Auto {
+		switch {
+		case raceEnabled:
+			o.Kind = Heap
+		case haveMemfd():
+			o.Kind = Shared
+		default:
+			o.Kind = Private
+		}
+	}
+	if o.MaxBytes == 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	if o.SegmentBytes == 0 {
+		o.SegmentBytes = DefaultSegmentBytes
+		if o.Kind == Heap {
+			o.SegmentBytes = heapSegmentBytes
+		}
+	}
+	if o.SegmentBytes&(o.SegmentBytes-1) != 0 || o.SegmentBytes < 4096 || o.MaxBytes < o.SegmentBytes {
+		return nil, fmt.Errorf("%w: segment %d bytes (want a power of two from 4096), maximum %d (want at least one segment)",
+			ErrOptions, o.SegmentBytes, o.MaxBytes)
+	}
+	o.MaxBytes -= o.MaxBytes % o.SegmentBytes
+	r := &Region{opts: o, segShift: log2(o.SegmentBytes), fd: -1}
+	if o.Kind == Heap {
+		r.segs = make([]atomic.Pointer[[]uint64], o.MaxBytes>>r.segShift)
+	} else if err := r.reserve(); err != nil {
+		return nil, err
+	}
+	if _, err := r.Grow(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func log2(v uint64) uint {
+	n := uint(0)
+	for v > 1 {
+		v >>= 1
+		n++
+	}
+	return n
+}
+
+// Size is the number of bytes that may be addressed now. It only grows.
+func (r *Region) Size() uint64 {
+	if r.readOnly {
+		return r.sizeReadOnly()
+	}
+	return r.size.Load()
+}
+
+// SegmentBytes is the unit of growth. No block may straddle a segment.
+func (r *Region) SegmentBytes() uint64 { return r.opts.SegmentBytes }
+
+// MaxBytes is the size up to which the region can grow.
+func (r *Region) MaxBytes() uint64 { return r.opts.MaxBytes }
+
+// Kind says where the bytes live.
+func (r *Region) Kind() Kind { return r.opts.Kind }
+
+// Grow appends one segment of zeroes and returns its offset.
+func (r *Region) Grow() (uint64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.readOnly {
+		return 0, ErrReadOnly
+	}
+	off := r.size.Load()
+	if off+r.opts.SegmentBytes > r.opts.MaxBytes {
+		return 0, fmt.Errorf("%w (%d bytes)", ErrFull, r.opts.MaxBytes)
+	}
+	if r.opts.Kind == Heap {
+		s := make([]uint64, r.opts.SegmentBytes/WordBytes)
+		r.segs[off>>r.segShift].Store(&s)
+	} else if err := r.extend(off + r.opts.SegmentBytes); err != nil {
+		return 0, err
+	}
+	r.size.Store(off + r.opts.SegmentBytes)
+	return off, nil
+}
+
+// Span gives access to the n bytes at off. It reports false, and touches
+// nothing, when off or n is not a multiple of 8, or the bytes do not lie
+// within one segment of the region: the check that no frame from the network
+// may pass out of bounds rests on it.
+func (r *Region) Span(off, n uint64) (Span, bool) {
+	if (off|n)&(WordBytes-1) != 0 || n > r.opts.SegmentBytes ||
+		off&(r.opts.SegmentBytes-1)+n > r.opts.SegmentBytes || off >= r.opts.MaxBytes || off+n > r.Size() {
+		return Span{}, false
+	}
+	if n == 0 {
+		return Span{}, true
+	}
+	if r.base != nil {
+		return Span{unsafe.Add(r.base, off), int(n / WordBytes)}, true
+	}
+	seg := *r.segs[off>>r.segShift].Load()
+	return Span{unsafe.Pointer(&seg[off&(r.opts.SegmentBytes-1)/WordBytes]), int(n / WordBytes)}, true
+}
+
+// MustSpan is Span for offsets the caller owns; it panics on a bad one, which
+// is a broken invariant and never the result of input.
+func (r *Region) MustSpan(off, n uint64) Span {
+	s, ok := r.Span(off, n)
+	if !ok {
+		panic(fmt.Sprintf("mem: span [%d,+%d) outside region of %d bytes", off, n, r.Size()))
+	}
+	return s
+}
+
+// Read copies len(dst) words at off in ascending order, each word atomically.
+func (r *Region) Read(off uint64, dst []uint64) bool {
+	s, ok := r.Span(off, uint64(len(dst))*WordBytes)
+	if !ok || len(dst) == 0 {
+		return ok
+	}
+	s.CopyOut(dst)
+	runtime.KeepAlive(r)
+	return true
+}

@@ -1,0 +1,95 @@
+package mem
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// Span is a bounded run of words in a region. It is a value, cheap to copy,
+// and valid while its region lives. Word indices are checked.
+type Span struct {
+	p unsafe.Pointer
+	n int
+}
+
+// Words is the length of the span.
+func (s Span) Words() int { return s.n }
+
+func (s Span) at(i int) *uint64 {
+	if uint(i) >= uint(s.n) {
+		panic("mem: word index out of span")
+	}
+	return (*uint64)(unsafe.Add(s.p, i*WordBytes))
+}
+
+// Load reads word i atomically.
+func (s Span) Load(i int) uint64 { return atomic.LoadUint64(s.at(i)) }
+
+// Store writes word i atomically and in order with all other accesses.
+func (s Span) Store(i int, v uint64) { atomic.StoreUint64(s.at(i), v) }
+
+// CompareAndSwap is the atomic operation on word i.
+func (s Span) CompareAndSwap(i int, old, new uint64) bool {
+	return atomic.CompareAndSwapUint64(s.at(i), old, new)
+}
+
+// Add adds delta to word i atomically and returns the new value.
+func (s Span) Add(i int, delta uint64) uint64 { return atomic.AddUint64(s.at(i), delta) }
+
+// Slice is the n words from i.
+func (s Span) Slice(i, n int) Span {
+	if i < 0 || n < 0 || i+n > s.n {
+		panic("mem: slice out of span")
+	}
+	return Span{unsafe.Add(s.p, i*WordBytes), n}
+}
+
+// CopyOut loads the first len(dst) words into dst, in ascending order, each
+// atomically. dst is private memory.
+func (s Span) CopyOut(dst []uint64) {
+	if len(dst) > s.n {
+		panic("mem: copy out of span")
+	}
+	if len(dst) > 0 {
+		loadWords(unsafe.Pointer(&dst[0]), s.p, len(dst))
+	}
+}
+
+// CopyIn stores src over the first len(src) words, in ascending order, each
+// atomically. A later Store on the span is seen by readers after all of them.
+func (s Span) CopyIn(src []uint64) {
+	if len(src) > s.n {
+		panic("mem: copy into span")
+	}
+	if len(src) > 0 {
+		storeWords(s.p, unsafe.Pointer(&src[0]), len(src))
+	}
+}
+
+// Zero stores zero in every word.
+func (s Span) Zero() {
+	for i := 0; i < s.n; i++ {
+		s.Store(i, 0)
+	}
+}
+
+// Bytes views private words as bytes in memory order. It must not be used on
+// a region's memory: there is no way to get a slice of that.
+func Bytes(words []uint64) []byte {
+	if len(words) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*WordBytes)
+}
+
+// Words views private bytes as words. It reports false if b is not 8-byte
+// aligned or not a whole number of words.
+func Words(b []byte) ([]uint64, bool) {
+	if len(b) == 0 {
+		return nil, true
+	}
+	if len(b)%WordBytes != 0 || uintptr(unsafe.Pointer(&b[0]))%WordBytes != 0 {
+		return nil, false
+	}
+	return unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), len(b)/WordBytes), true
+}
