@@ -1,0 +1,297 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"drtmx/internal/mem"
+)
+
+// Named bounds of the fabric. What exceeds one gets ErrTooLarge.
+const (
+	// MaxMessageBytes bounds one RPC request or response.
+	MaxMessageBytes = 1 << 20
+	// MaxBatch bounds the work requests of one batch.
+	MaxBatch = 4096
+	// MaxReadBytes bounds one READ or WRITE.
+	MaxReadBytes = 1 << 20
+)
+
+// Errors of the fabric. Providers wrap them with detail; callers use errors.Is.
+var (
+	// ErrPeerDown reports that the connection's peer is gone or the connection broke. A call in flight may or may not have been handled.
+	ErrPeerDown = errors.New("rdma: peer is down")
+	// ErrClosed reports use of a connection or endpoint after its Close.
+	ErrClosed = errors.New("rdma: closed")
+	// ErrAccess reports a work request outside a region or against its grant.
+	ErrAccess = errors.New("rdma: access violation")
+	// ErrTooLarge reports a message, batch or transfer above its bound.
+	ErrTooLarge = errors.New("rdma: too large")
+	// ErrAddress reports an address nobody listens on, or that is malformed or taken.
+	ErrAddress = errors.New("rdma: bad address")
+	// ErrUnsupported reports a verb or option the provider does not have.
+	ErrUnsupported = errors.New("rdma: unsupported")
+)
+
+// RKey names a registered region at its endpoint. It is a name, not a secret.
+type RKey uint32
+
+// Access is what peers may do to a region with verbs.
+type Access uint8
+
+// Grants of a region; reading is always granted.
+const (
+	AccessRead   Access = 1 << iota // READ
+	AccessWrite                     // WRITE
+	AccessAtomic                    // CAS, FAA
+)
+
+// Op is a verb.
+type Op uint8
+
+// The one-sided verbs.
+const (
+	OpRead Op = 1 + iota
+	OpWrite
+	OpCAS
+	OpFAA
+)
+
+func (o Op) String() string {
+	switch o {
+	case OpRead:
+		return "READ"
+	case OpWrite:
+		return "WRITE"
+	case OpCAS:
+		return "CAS"
+	case OpFAA:
+		return "FAA"
+	}
+	return fmt.Sprintf("Op(%d)", uint8(o))
+}
+
+// Status is the completion status of one work request.
+type Status uint8
+
+// Completion statuses. The zero value is a request that was not completed.
+const (
+	StatusPending Status = iota
+	StatusOK
+	StatusAccess
+	StatusPeerDown
+	StatusUnsupported
+)
+
+// Err is nil for StatusOK and the fabric's typed error otherwise.
+func (s Status) Err() error {
+	switch s {
+	case StatusOK:
+		return nil
+	case StatusAccess:
+		return ErrAccess
+	case StatusPeerDown:
+		return ErrPeerDown
+	case StatusUnsupported:
+		return ErrUnsupported
+	}
+	return fmt.Errorf("rdma: work request not completed (status %d)", s)
+}
+
+// WR is one work request. Addr is a byte offset in the region and a multiple
+// of 8, as are all lengths. Buf belongs to the provider from Post until Wait
+// returns.
+type WR struct {
+	Op     Op
+	Status Status // set by completion
+	RKey   RKey
+	Addr   uint64
+	Buf    []uint64 // READ: destination; WRITE: source; CAS, FAA: Buf[0] receives the old value
+	Arg    uint64   // CAS: expected value; FAA: addend
+	Swap   uint64   // CAS: new value
+	Tail   uint64   // READ over an in-order connection: word 0 loaded again after the last word
+}
+
+// Batch is a list of work requests posted with one doorbell. The zero value is
+// empty and ready; Reset keeps its memory. A batch belongs to one connection
+// between Post and Wait and may be reused afterwards.
+type Batch struct {
+	WRs []WR
+	// Token is for the provider that holds the batch.
+	Token uint64
+}
+
+// Reset empties the batch.
+func (b *Batch) Reset() { b.WRs = b.WRs[:0] }
+
+// Len is the number of work requests.
+func (b *Batch) Len() int { return len(b.WRs) }
+
+// Read appends a READ of len(buf) words at addr and returns its index.
+func (b *Batch) Read(key RKey, addr uint64, buf []uint64) int {
+	b.WRs = append(b.WRs, WR{Op: OpRead, RKey: key, Addr: addr, Buf: buf})
+	return len(b.WRs) - 1
+}
+
+// Write appends a WRITE of buf at addr and returns its index.
+func (b *Batch) Write(key RKey, addr uint64, buf []uint64) int {
+	b.WRs = append(b.WRs, WR{Op: OpWrite, RKey: key, Addr: addr, Buf: buf})
+	return len(b.WRs) - 1
+}
+
+// CAS appends a compare-and-swap of the word at addr; the old value lands in old[0].
+func (b *Batch) CAS(key RKey, addr, expect, swap uint64, old []uint64) int {
+	b.WRs = append(b.WRs, WR{Op: OpCAS, RKey: key, Addr: addr, Buf: old, Arg: expect, Swap: swap})
+	return len(b.WRs) - 1
+}
+
+// FAA appends a fetch-and-add to the word at addr; the old value lands in old[0].
+func (b *Batch) FAA(key RKey, addr, add uint64, old []uint64) int {
+	b.WRs = append(b.WRs, WR{Op: OpFAA, RKey: key, Addr: addr, Buf: old, Arg: add})
+	return len(b.WRs) - 1
+}
+
+// Err is the error of the first work request that did not succeed.
+func (b *Batch) Err() error {
+	for i := range b.WRs {
+		if s := b.WRs[i].Status; s != StatusOK {
+			return fmt.Errorf("%v of %d bytes at %#x, rkey %d: %w",
+				b.WRs[i].Op, len(b.WRs[i].Buf)*8, b.WRs[i].Addr, b.WRs[i].RKey, s.Err())
+		}
+	}
+	return nil
+}
+
+// Conn is a connection to one endpoint, the equivalent of a queue pair with
+// its completion queue. It is used by one goroutine at a time, except that
+// Close and Counters may be called from any. Steady-state posting, polling
+// and calling allocate nothing.
+type Conn interface {
+	// Post rings the doorbell for all requests of b. Requests of several
+	// connections posted before the first Wait proceed together. It returns
+	// an error, and posts nothing, if the connection is unusable or b is
+	// empty or above MaxBatch.
+	Post(b *Batch) error
+	// Wait returns when every request of b is complete, each with its
+	// Status: nil if all are StatusOK, else b.Err(). If ctx ends first it
+	// returns ctx.Err() and the connection is broken: buffers are no longer
+	// written to, and later calls return ErrPeerDown.
+	Wait(ctx context.Context, b *Batch) error
+	// StartCall sends an RPC request; req may be reused on return. One call
+	// is outstanding at a time. Work requests may be posted meanwhile.
+	StartCall(ctx context.Context, req []byte) error
+	// FinishCall awaits the response to StartCall and appends it to
+	// resp[:0]. If ctx ends first the connection is broken, and the call may
+	// or may not have been handled.
+	FinishCall(ctx context.Context, resp []byte) ([]byte, error)
+	// InOrder reports whether READs load words in ascending order and fill Tail.
+	InOrder() bool
+	// Counters is a snapshot of what the connection has carried.
+	Counters() Counters
+	// Close releases the connection. Later calls return ErrClosed.
+	Close() error
+}
+
+// Call is StartCall and FinishCall.
+func Call(ctx context.Context, c Conn, req, resp []byte) ([]byte, error) {
+	if err := c.StartCall(ctx, req); err != nil {
+		return nil, err
+	}
+	return c.FinishCall(ctx, resp)
+}
+
+// Do is Post and Wait: one round.
+func Do(ctx context.Context, c Conn, b *Batch) error {
+	if err := c.Post(b); err != nil {
+		return err
+	}
+	return c.Wait(ctx, b)
+}
+
+// Replier is the provider's half of a Request.
+type Replier interface {
+	// Reply sends body, which may be reused on return.
+	Reply(body []byte) error
+}
+
+// Request is an RPC being served. Body is valid until the handler returns;
+// Reply must be called exactly once, by the handler or later from any
+// goroutine. The Request itself may be reused by the provider after Reply.
+type Request struct {
+	Body []byte
+	Peer PeerID
+	Replier
+}
+
+// PeerID distinguishes the connections of one endpoint; never reused by it.
+type PeerID uint64
+
+// Handler serves RPCs. The provider calls it from one goroutine for each
+// poller, so it must not block on other RPCs: work that may wait moves to a
+// goroutine of its own and replies from there. Requests of different
+// connections may be handled concurrently.
+type Handler func(*Request)
+
+// ListenOptions configure an endpoint. The zero value is usable.
+type ListenOptions struct {
+	// OnDisconnect, if set, is called once for each peer that went away.
+	OnDisconnect func(PeerID)
+}
+
+// Endpoint is the server side of a provider: it owns the grants and serves
+// verbs and RPCs on them. Methods are safe for concurrent use.
+type Endpoint interface {
+	// Addr is what a client passes to Dial.
+	Addr() string
+	// Register grants peers access to a region, including what it grows by later.
+	Register(r *mem.Region, a Access) (RKey, error)
+	// Serve starts handling RPCs; it is called once, after the regions known
+	// at the start are registered, and returns at once.
+	Serve(h Handler) error
+	// Counters sums what all connections of the endpoint have carried, as seen by the server.
+	Counters() Counters
+	// Close stops serving; connected peers see ErrPeerDown. It waits for running handlers.
+	Close() error
+}
+
+// Provider is one implementation of the fabric.
+type Provider interface {
+	// Name is the provider's name on the command line.
+	Name() string
+	// Listen opens an endpoint at addr; the form of addresses is the provider's.
+	Listen(addr string, o ListenOptions) (Endpoint, error)
+	// Dial connects to an endpoint, of this process or another.
+	Dial(ctx context.Context, addr string) (Conn, error)
+}
+
+// Counters count what a connection carried, exactly. All fields only grow.
+type Counters struct {
+	Rounds     uint64 // doorbells
+	Reads      uint64
+	Writes     uint64
+	Atomics    uint64 // CAS and FAA
+	ReadBytes  uint64
+	WriteBytes uint64
+	RPCs       uint64
+	RPCBytes   uint64 // requests and responses, payload only
+	Faults     uint64 // work requests completed with an error
+}
+
+// Add sums two snapshots.
+func (c Counters) Add(d Counters) Counters {
+	return Counters{
+		c.Rounds + d.Rounds, c.Reads + d.Reads, c.Writes + d.Writes, c.Atomics + d.Atomics,
+		c.ReadBytes + d.ReadBytes, c.WriteBytes + d.WriteBytes, c.RPCs + d.RPCs, c.RPCBytes + d.RPCBytes,
+		c.Faults + d.Faults,
+	}
+}
+
+// Sub is the difference to an earlier snapshot.
+func (c Counters) Sub(d Counters) Counters {
+	return Counters{
+		c.Rounds - d.Rounds, c.Reads - d.Reads, c.Writes - d.Writes, c.Atomics - d.Atomics,
+		c.ReadBytes - d.ReadBytes, c.WriteBytes - d.WriteBytes, c.RPCs - d.RPCs, c.RPCBytes - d.RPCBytes,
+		c.Faults - d.Faults,
+	}
+}
