@@ -1,0 +1,231 @@
+package hist
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The oracle is a sorted slice of everything recorded.
+func TestQuantilesAgainstSortedSlice(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	workers := []*Histogram{New(), New(), New()}
+	var all []int64
+	for i := range 60_000 {
+		ns := int64(math.Exp(r.Float64()*20) * 100) // 100 ns to 48 s, evenly over magnitudes
+		all = append(all, ns)
+		workers[i%len(workers)].Record(time.Duration(ns))
+	}
+	slices.Sort(all)
+	merged := New()
+	for _, w := range workers {
+		merged.Merge(w)
+	}
+	if merged.Count() != int64(len(all)) {
+		t.Fatalf("%d samples, want %d", merged.Count(), len(all))
+	}
+	for _, q := range []float64{0, 0.001, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999, 1} {
+		rank := max(int(math.Ceil(q*float64(len(all))))-1, 0)
+		want := float64(all[rank]) / 1e3
+		if got := merged.QuantileUs(q); math.Abs(got-want)/want > 0.0011 {
+			t.Errorf("quantile %v is %v µs, want %v", q, got, want)
+		}
+	}
+	sum := 0.0
+	for _, ns := range all {
+		sum += float64(ns)
+	}
+	if got, want := merged.MeanUs(), sum/float64(len(all))/1e3; math.Abs(got-want)/want > 1e-9 {
+		t.Errorf("mean %v µs, want %v", got, want)
+	}
+	s := merged.Snapshot()
+	if s.MinUs != float64(all[0])/1e3 || s.MaxUs != float64(all[len(all)-1])/1e3 {
+		t.Errorf("extremes %v and %v are not exact", s.MinUs, s.MaxUs)
+	}
+	if s.P50Us != merged.QuantileUs(0.5) || s.P99Us != merged.QuantileUs(0.99) {
+		t.Error("snapshot and quantiles disagree")
+	}
+}
+
+func TestOutOfRangeIsClampedAndCounted(t *testing.T) {
+	h := New()
+	h.Record(-time.Second)
+	h.Record(time.Hour)
+	h.Record(math.MinInt64)
+	h.Record(math.MaxInt64)
+	h.Record(0)
+	h.Record(time.Duration(MaxNs))
+	s := h.Snapshot()
+	if s.Count != 6 || s.Clamped != 4 || s.MinUs != 0 || s.MaxUs != float64(MaxNs)/1e3 {
+		t.Errorf("got %+v", s)
+	}
+}
+
+func TestEmptyAndReset(t *testing.T) {
+	h := New()
+	if h.Snapshot() != (Snapshot{}) || h.QuantileUs(0.5) != 0 || h.MeanUs() != 0 {
+		t.Error("an empty histogram reports something")
+	}
+	h.Record(time.Millisecond)
+	h.Reset()
+	if h.Snapshot() != (Snapshot{}) {
+		t.Errorf("after Reset: %+v", h.Snapshot())
+	}
+	h.Record(time.Second)
+	if s := h.Snapshot(); s.MinUs != 1e6 || s.MaxUs != 1e6 || s.P50Us != 1e6 {
+		t.Errorf("one sample of 1 s gives %+v", s)
+	}
+	other := New()
+	other.Merge(New())
+	if other.Snapshot() != (Snapshot{}) {
+		t.Error("merging nothing left something")
+	}
+}
+
+func TestSnapshotJSON(t *testing.T) {
+	h := New()
+	h.Record(2 * time.Microsecond)
+	b, err := json.Marshal(h.Snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"count":1,"min_us":2,"mean_us":2,"p50_us":2,"p90_us":2,"p95_us":2,"p99_us":2,"p999_us":2,"max_us":2,"sum_us":2}`
+	if string(b) != want {
+		t.Errorf("got  %s\nwant %s", b, want)
+	}
+}
+
+func TestRecordDoesNotAllocate(t *testing.T) {
+	h, r, into := New(), NewRecorder(), New()
+	allocs := testing.AllocsPerRun(1000, func() {
+		h.Record(12345)
+		r.Record(12345)
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations per Record", allocs)
+	}
+	r.Drain(into)
+	if into.Count() != 1001 {
+		t.Errorf("%d samples drained", into.Count())
+	}
+}
+
+// No sample may be lost or counted twice while collectors run.
+func TestRecorderUnderDrain(t *testing.T) {
+	const samples = 50_000
+	r := NewRecorder()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range samples {
+			r.Record(time.Duration(i + 1))
+		}
+	}()
+	totals := [2]*Histogram{New(), New()}
+	var collectors sync.WaitGroup
+	for _, total := range totals {
+		collectors.Go(func() {
+			for {
+				r.Drain(total)
+				select {
+				case <-done:
+					r.Drain(total)
+					return
+				case <-time.After(100 * time.Microsecond):
+				}
+			}
+		})
+	}
+	collectors.Wait()
+	totals[0].Merge(totals[1])
+	s := totals[0].Snapshot()
+	if s.Count != samples || s.SumUs != samples*(samples+1)/2/1e3 {
+		t.Errorf("%d samples, sum %v µs", s.Count, s.SumUs)
+	}
+}
+
+func TestCodecRoundTrip(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for _, n := range []int{0, 1, 2, 1000} {
+		h := New()
+		for range n {
+			h.Record(time.Duration(r.Int64N(2 * MaxNs)))
+		}
+		b, err := h.MarshalBinary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got Histogram
+		if err := got.UnmarshalBinary(b); err != nil {
+			t.Fatalf("%d samples: %v", n, err)
+		}
+		if got.Snapshot() != h.Snapshot() {
+			t.Errorf("%d samples: got %+v, want %+v", n, got.Snapshot(), h.Snapshot())
+		}
+		got.Record(time.Second)
+		h.Merge(&got)
+		for i := range b {
+			if err := new(Histogram).UnmarshalBinary(b[:i]); n > 0 && i < 12 && !errors.Is(err, ErrCorrupt) {
+				t.Errorf("%d of %d bytes: %v", i, len(b), err)
+			}
+		}
+	}
+}
+
+func FuzzUnmarshal(f *testing.F) {
+	h := New()
+	f.Add([]byte{})
+	empty, _ := h.MarshalBinary()
+	f.Add(empty)
+	h.Record(time.Millisecond)
+	h.Record(time.Hour)
+	some, _ := h.MarshalBinary()
+	f.Add(some)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var h Histogram
+		if err := h.UnmarshalBinary(b); err != nil {
+			if !errors.Is(err, ErrCorrupt) {
+				t.Fatalf("untyped error %v", err)
+			}
+			return
+		}
+		again, _ := h.MarshalBinary()
+		var h2 Histogram
+		if err := h2.UnmarshalBinary(again); err != nil || h2.Snapshot() != h.Snapshot() {
+			t.Fatalf("does not survive a round trip: %v", err)
+		}
+	})
+}
+
+func BenchmarkRecord(b *testing.B) {
+	h := New()
+	d := time.Duration(0)
+	for b.Loop() {
+		d = (d*5 + 977) & 0xfffff
+		h.Record(d)
+	}
+}
+
+func BenchmarkRecorder(b *testing.B) {
+	r := NewRecorder()
+	d := time.Duration(0)
+	for b.Loop() {
+		d = (d*5 + 977) & 0xfffff
+		r.Record(d)
+	}
+}
+
+func BenchmarkMerge(b *testing.B) {
+	h, from := New(), New()
+	for i := range 10_000 {
+		from.Record(time.Duration(i * 1000))
+	}
+	for b.Loop() {
+		h.Merge(from)
+	}
+}
