@@ -1,0 +1,231 @@
+package index
+
+import (
+	"context"
+	"errors"
+
+	"drtmx/internal/block"
+	"drtmx/rdma"
+)
+
+// Errors of both halves.
+var (
+	// ErrLocked reports that another owner holds what was asked for. It is a result, counted and retried.
+	ErrLocked = errors.New("index: locked by another transaction")
+	// ErrFull reports that the region has no room for the change.
+	ErrFull = errors.New("index: out of memory")
+	// ErrCorrupt reports published index memory that cannot be decoded, or is not of this index.
+	ErrCorrupt = errors.New("index: corrupt or foreign index memory")
+)
+
+// Key is the native key: eight bytes, ordered as an unsigned number.
+type Key = uint64
+
+// Proof is a word of the partition's region and the value that upholds an answer.
+type Proof struct {
+	Addr uint64
+	Word uint64
+}
+
+// Status is the outcome of a lookup or scan.
+type Status uint8
+
+// Outcomes.
+const (
+	// Pending is the state of an operation under way.
+	Pending Status = iota
+	// Found: the row (or, for a scan, all rows asked for) was read.
+	Found
+	// NotFound: the key is absent; the proofs say so.
+	NotFound
+	// Locked: a writer holds the row or its gap; the caller backs off and retries.
+	Locked
+	// Fallback: the client half gave up within its bounds; ask the server.
+	Fallback
+	// Failed: the fabric failed a READ; the error is in the result.
+	Failed
+)
+
+func (s Status) String() string {
+	return [...]string{"pending", "found", "not found", "locked", "fallback", "failed"}[s]
+}
+
+// GetResult is the answer to a point lookup. Its slices are views into the
+// operation's buffers, valid until its next Start.
+type GetResult struct {
+	Status Status
+	Row    []uint64     // payload words of the row, if Found
+	Header block.Header // the row's header, if Found
+	Hint   uint64       // where a writer may look first (leaf or bucket address); 0 if unknown
+	Proofs []Proof      // row header if Found; gap words if NotFound
+	Err    error        // if Failed
+}
+
+// Entry is one row of a scan.
+type Entry struct {
+	Key    Key
+	Row    []uint64
+	Header block.Header
+	Addr   uint64 // of the header word
+}
+
+// ScanResult is the answer to a range scan: the first rows of [lo, hi] in key
+// order, at most limit of them, and proofs that no others lie between them.
+type ScanResult struct {
+	Status  Status
+	Entries []Entry
+	// More reports that the scan ended at its limit: rows past the last entry were neither returned nor covered.
+	More bool
+	// Quick proves the answer if all hold, but may fail without cause (one word a leaf, changed by any change in it).
+	Quick []Proof
+	// Gaps and the headers of Entries are exact: they fail only if the answer changed (or an equal one was rewritten).
+	Gaps []Proof
+	Err  error
+}
+
+// Op is a resumable one-sided operation of a client half. It owns its buffers
+// and is used by one goroutine.
+//
+// The driver calls Next with the batch of the round just completed (on the
+// first call: an empty one) and the batch being built for the next round. The
+// operation takes its completions from done, at the indices it remembers, and
+// either finishes or appends work requests to next. Several operations share
+// both batches, which is how one round serves many lookups. done and next are
+// never the same batch.
+type Op interface {
+	Next(done, next *rdma.Batch) (finished bool)
+}
+
+// GetOp is a point lookup.
+type GetOp interface {
+	Op
+	// Start prepares the lookup of key. It forgets the previous result.
+	Start(key Key)
+	// Result is the answer, once Next has reported finished.
+	Result() *GetResult
+}
+
+// ScanOp is a range scan.
+type ScanOp interface {
+	Op
+	// Start prepares the scan of [lo, hi], at most limit rows; limit ≤ 0 means no limit but the bounds of the fabric.
+	Start(lo, hi Key, limit int)
+	Result() *ScanResult
+}
+
+// Client is the client half of one index in one partition. It holds what is
+// cached (models, directories, locations) and is shared by all goroutines of
+// a process; operations made by it are not.
+type Client interface {
+	// Maintain fetches by READs what the client half lacks or has found
+	// stale, within bounds; the first call loads it. inOrder operations rely
+	// on the connection kind given to New. It may be called concurrently:
+	// one caller works, the others return at once.
+	Maintain(ctx context.Context, c rdma.Conn) error
+	// Stale reports, cheaply, whether Maintain has work to do.
+	Stale() bool
+	// NewGet and NewScan make operations for one goroutine, to be kept and
+	// reused. NewScan is nil for an index without order.
+	NewGet() GetOp
+	NewScan() ScanOp
+	// Stats is a snapshot of counters and cached bytes.
+	Stats() ClientStats
+}
+
+// ClientStats count the work of a client half.
+type ClientStats struct {
+	Lookups    uint64
+	Rounds     uint64
+	Reads      uint64
+	Chases     uint64 // right links followed
+	Fallbacks  uint64 // operations given up
+	Retries    uint64 // torn or locked blocks read again
+	Refreshes  uint64 // cached parts fetched again
+	CacheBytes uint64 // all cached state
+	ModelBytes uint64 // of it: models and router
+	TTBytes    uint64 // of it: translation tables
+}
+
+// Owner identifies a transaction to the server half, within one partition.
+type Owner uint64
+
+// SharedLocks is the partition's table of shared locks, keyed by the address
+// of the proof's word. The server half consults it before it locks, and keeps
+// it in step when it moves words.
+type SharedLocks interface {
+	// Empty lets the common case skip the rest.
+	Empty() bool
+	// SharedByOther reports whether an owner other than o holds the word.
+	SharedByOther(addr uint64, o Owner) bool
+	// Move tells that what the word at from proved, the word at to proves now.
+	Move(from, to uint64)
+	// Copy tells that the gap proved by from is now proved by from and to together.
+	Copy(from, to uint64)
+}
+
+// Held is an exclusive lock on one key. The server half keeps Addr in step
+// when the row moves.
+type Held struct {
+	Key     Key
+	Owner   Owner
+	Addr    uint64       // of the header word
+	Prev    block.Header // header before the lock; meaningful if Existed
+	Existed bool         // a row was present
+	Home    uint64       // leaf or bucket, for the server half
+	Slot    int          // for the server half
+}
+
+// Server is the server half of one index in one partition.
+//
+// The caller serialises the mutators (LockWrite, Publish, PublishDelete,
+// Release, and the locked sections of Maintain): a partition has one executor.
+// Get and Scan may run beside one mutator. Remote readers run beside
+// everything.
+type Server interface {
+	// Root is the address of the index's root block: all that a client half needs to start.
+	Root() uint64
+	// Get looks up a committed row, copying its payload into buf (grown as
+	// needed, returned in Row). Locked rows report Locked.
+	Get(key Key, buf []uint64) GetResult
+	// LockWrite locks key for o: its row, or a placeholder if there is none.
+	// It returns ErrLocked if another owner holds the row, or shares it, or
+	// (for an absent key) shares the gap; ErrFull if memory is out; nothing
+	// is changed then. A key o has locked already returns the same Held.
+	LockWrite(o Owner, key Key, hint uint64) (*Held, error)
+	// Publish writes the row, sets its header to h and so unlocks it.
+	Publish(held *Held, row []uint64, h block.Header)
+	// PublishDelete removes the row as of h and unlocks.
+	PublishDelete(held *Held, h block.Header)
+	// Release undoes LockWrite.
+	Release(held *Held)
+	// Load inserts a row outside any transaction, before the partition serves. Keys in ascending order load fastest.
+	Load(key Key, row []uint64, h block.Header) error
+	// Stats is a snapshot.
+	Stats() ServerStats
+	// Check verifies the whole structure, for tests and for `check`; it must not run beside a mutator.
+	Check() error
+}
+
+// OrderedServer is a Server with range scans.
+type OrderedServer interface {
+	Server
+	// Scan is the server-side range scan; buf is scratch for row payloads,
+	// reused if large enough and returned for the next call.
+	Scan(lo, hi Key, limit int, res *ScanResult, buf []uint64) []uint64
+}
+
+// ServerStats describe the memory of a server half.
+type ServerStats struct {
+	Rows       uint64
+	RowBytes   uint64 // row blocks or leaves
+	IndexBytes uint64 // buckets, directory; inner nodes; models
+	InnerBytes uint64 // of it: inner nodes (ordered)
+	Leaves     uint64
+	SubModels  uint64
+	ModelBytes uint64 // published models and router
+	TTBytes    uint64 // published translation tables
+	Retrains   uint64
+	Pending    uint64 // retrain tasks waiting
+	MeanError  float64
+	MaxError   uint64 // leaves
+}
