@@ -1,0 +1,70 @@
+package block
+
+import "drtmx/internal/mem"
+
+// Edit is one change of a block by the server that owns it: Begin locks the
+// header, Set and Write change words, Commit publishes. Remote readers see the
+// block before, or after, or busy. An Edit is a value for one goroutine; the
+// owner serialises edits of a block.
+type Edit struct {
+	s    mem.Span
+	addr uint64
+	sum  uint64 // of the body
+	keep bool   // keep checksums
+}
+
+// Begin starts to change the block of the given size at addr. Its header may
+// be locked already, by the lock the caller holds on it.
+func (a *Arena) Begin(addr uint64, words int) Edit {
+	e := Edit{s: a.Span(addr, words), addr: addr, keep: a.checksums}
+	old := e.s.Load(HeaderWord)
+	if e.keep {
+		e.sum = e.s.Load(ChecksumWord) - frame(addr, old&^uint64(LockBit))
+	}
+	e.s.Store(HeaderWord, old|uint64(LockBit))
+	return e
+}
+
+// Create starts to fill a block just allocated: all words after the header become zero.
+func (a *Arena) Create(addr uint64, words int) Edit {
+	e := Edit{s: a.Span(addr, words), addr: addr, keep: a.checksums}
+	e.s.Store(HeaderWord, uint64(LockBit|AbsentBit))
+	for i := ChecksumWord; i < words; i++ {
+		e.s.Store(i, 0)
+		if e.keep && i >= BodyWord {
+			e.sum += mix(0, i)
+		}
+	}
+	return e
+}
+
+// Load reads word i.
+func (e *Edit) Load(i int) uint64 { return e.s.Load(i) }
+
+// Set writes word i, from BodyWord on.
+func (e *Edit) Set(i int, v uint64) {
+	if e.keep {
+		e.sum += mix(v, i) - mix(e.s.Load(i), i)
+	}
+	e.s.Store(i, v)
+}
+
+// Write writes the words from i on.
+func (e *Edit) Write(i int, src []uint64) {
+	if e.keep {
+		for j, v := range src {
+			e.sum += mix(v, i+j) - mix(e.s.Load(i+j), i+j)
+		}
+	}
+	e.s.Slice(i, len(src)).CopyIn(src)
+}
+
+// Commit publishes the block under header h. The checksum is that of the
+// unlocked header, so a caller that still holds its lock passes h locked and
+// clears the bit later.
+func (e *Edit) Commit(h Header) {
+	if e.keep {
+		e.s.Store(ChecksumWord, e.sum+frame(e.addr, uint64(h.Unlock())))
+	}
+	e.s.Store(HeaderWord, uint64(h))
+}

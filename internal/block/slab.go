@@ -1,0 +1,137 @@
+package block
+
+import (
+	"fmt"
+	"math/bits"
+	"sync"
+
+	"drtmx/internal/mem"
+)
+
+// Chunks grow with the slab, so that small tables stay small and large ones
+// lie in long contiguous runs.
+const (
+	chunkMin = 8 << 10
+	chunkMax = 1 << 20
+)
+
+// Slab hands out blocks of one size and one use. A freed block is used again
+// only by the same slab: a word of it keeps its role for ever, so a stale
+// proof of it can fail but never mislead. Safe for concurrent use.
+type Slab struct {
+	arena *Arena
+	bytes uint64
+
+	mu struct {
+		sync.Mutex
+		free      []uint64
+		next, end uint64
+		total     uint64 // blocks carved
+	}
+}
+
+// SlabStats count blocks.
+type SlabStats struct {
+	Used, Free uint64 // blocks
+	Bytes      uint64 // of all blocks carved
+}
+
+// NewSlab makes a slab of blocks of the given size, a multiple of a line.
+func (a *Arena) NewSlab(blockBytes int) *Slab {
+	if blockBytes <= 0 || blockBytes%mem.LineBytes != 0 {
+		panic(fmt.Sprintf("block: slab of %d-byte blocks; want whole lines", blockBytes))
+	}
+	return &Slab{arena: a, bytes: uint64(blockBytes)}
+}
+
+// BlockBytes is the size of each block.
+func (s *Slab) BlockBytes() uint64 { return s.bytes }
+
+// Alloc returns a block whose header is locked and absent; the other words
+// are whatever they were. Addresses are multiples of BlockBytes, and blocks
+// allocated one after another are neighbours where that is possible.
+func (s *Slab) Alloc() (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.mu.free); n > 0 {
+		addr := s.mu.free[n-1]
+		s.mu.free = s.mu.free[:n-1]
+		return addr, nil
+	}
+	if s.mu.next == s.mu.end {
+		want := min(max(s.mu.total*s.bytes/4, chunkMin), chunkMax)
+		n := max(want/s.bytes, 1)
+		addr, err := s.arena.carve(n*s.bytes, s.bytes)
+		if err != nil && n > 1 {
+			n = 1
+			addr, err = s.arena.carve(s.bytes, s.bytes)
+		}
+		if err != nil {
+			return 0, err
+		}
+		s.mu.next, s.mu.end = addr, addr+n*s.bytes
+	}
+	addr := s.mu.next
+	s.mu.next += s.bytes
+	s.mu.total++
+	s.arena.Span(addr, 1).Store(0, uint64(LockBit|AbsentBit))
+	return addr, nil
+}
+
+// Free takes a block back. Its header is made locked and absent at once and
+// stays so until the block is published again, so no reader accepts it.
+func (s *Slab) Free(addr uint64) {
+	s.arena.Span(addr, 1).Store(0, uint64(LockBit|AbsentBit))
+	s.mu.Lock()
+	s.mu.free = append(s.mu.free, addr)
+	s.mu.Unlock()
+}
+
+// Stats is a snapshot.
+func (s *Slab) Stats() SlabStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := uint64(len(s.mu.free))
+	return SlabStats{Used: s.mu.total - f, Free: f, Bytes: s.mu.total * s.bytes}
+}
+
+// Sized hands out blocks of any size of one use, from slabs whose sizes are
+// powers of two. Safe for concurrent use.
+type Sized struct {
+	arena *Arena
+	mu    sync.Mutex
+	slabs [64]*Slab
+}
+
+// NewSized makes an empty allocator.
+func (a *Arena) NewSized() *Sized { return &Sized{arena: a} }
+
+func (z *Sized) slab(n int) *Slab {
+	c := max(bits.Len(uint(n-1)), 6)
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.slabs[c] == nil {
+		z.slabs[c] = z.arena.NewSlab(1 << c)
+	}
+	return z.slabs[c]
+}
+
+// Alloc returns a block of at least n bytes.
+func (z *Sized) Alloc(n int) (uint64, error) { return z.slab(n).Alloc() }
+
+// Free takes back a block that was allocated with the same n.
+func (z *Sized) Free(addr uint64, n int) { z.slab(n).Free(addr) }
+
+// Stats sums all sizes.
+func (z *Sized) Stats() SlabStats {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	var t SlabStats
+	for _, s := range z.slabs {
+		if s != nil {
+			u := s.Stats()
+			t.Used, t.Free, t.Bytes = t.Used+u.Used, t.Free+u.Free, t.Bytes+u.Bytes
+		}
+	}
+	return t
+}
