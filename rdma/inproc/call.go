@@ -1,0 +1,147 @@
+package inproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+
+	"drtmx/rdma"
+)
+
+var (
+	errCallOutstanding = errors.New("inproc: a call is outstanding on this connection")
+	errNoCall          = errors.New("inproc: no call was started on this connection")
+	errReplied         = errors.New("inproc: the request was answered before")
+)
+
+// Phases of a call, in the low bits of call.phase:
+//
+//	idle --StartCall--> sent --Reply--> replying --> replied --FinishCall--> idle
+//
+// The bits above number the call, so that an answer to an earlier one cannot
+// be taken for an answer to this one.
+const (
+	phaseIdle uint64 = iota
+	phaseSent
+	phaseReplying
+	phaseReplied
+
+	phaseBits = 2
+	phaseMask = 1<<phaseBits - 1
+)
+
+// call is the connection's RPC channel, shared by the client's goroutine and
+// whoever replies; phase says whose turn it is.
+type call struct {
+	parker // the client's
+	phase  atomic.Uint64
+	// request has two buffers, used in turn: a handler may still read the body
+	// of a request it has answered while the client starts the next call. The
+	// one after that waits, on the same poller, for the handler to return.
+	request  [2][]byte
+	response []byte
+}
+
+// body is the request being served.
+func (k *call) body() []byte { return k.request[k.phase.Load()>>phaseBits&1] }
+
+func (c *conn) StartCall(ctx context.Context, req []byte) error {
+	if err := c.linkErr(); err != nil {
+		return err
+	}
+	if len(req) > rdma.MaxMessageBytes {
+		return fmt.Errorf("inproc: request of %d bytes: %w", len(req), rdma.ErrTooLarge)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	k := &c.call
+	phase := k.phase.Load()
+	if phase&phaseMask != phaseIdle {
+		return errCallOutstanding
+	}
+	seq := phase>>phaseBits + 1
+	buf := &k.request[seq&1]
+	*buf = append((*buf)[:0], req...)
+	c.ctr.add(&rdma.Counters{RPCs: 1, RPCBytes: uint64(len(req))})
+	k.phase.Store(seq<<phaseBits | phaseSent)
+	c.poller.push(&c.callEv)
+	return nil
+}
+
+func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
+	k := &c.call
+	if k.phase.Load()&phaseMask == phaseIdle {
+		if err := c.linkErr(); err != nil {
+			return nil, err
+		}
+		return nil, errNoCall
+	}
+	if err := c.awaitReply(ctx); err != nil {
+		return nil, err
+	}
+	resp = append(resp[:0], k.response...)
+	c.ctr.add(&rdma.Counters{RPCBytes: uint64(len(resp))})
+	k.phase.Store(k.phase.Load() &^ phaseMask) // idle
+	return resp, nil
+}
+
+// awaitReply spins, then parks, until the call is answered, the connection is
+// down, or ctx ends, which breaks the connection.
+func (c *conn) awaitReply(ctx context.Context) error {
+	k := &c.call
+	for i := 0; ; i++ {
+		if k.phase.Load()&phaseMask == phaseReplied {
+			k.spun(i <= k.budget)
+			return nil
+		}
+		if err := c.linkErr(); err != nil {
+			return err
+		}
+		if i < k.budget {
+			runtime.Gosched()
+			continue
+		}
+		k.prepare()
+		if k.phase.Load()&phaseMask == phaseReplied || c.link.Load() != linkUp {
+			k.cancel()
+			continue
+		}
+		select {
+		case <-k.ch:
+		case <-ctx.Done():
+			k.cancel()
+			c.leave(linkPeerDown)
+			return fmt.Errorf("inproc: call to %q: %w", c.e.addr, ctx.Err())
+		}
+	}
+}
+
+// replier answers the connection's outstanding call.
+type replier conn
+
+func (r *replier) Reply(body []byte) error {
+	c := (*conn)(r)
+	if len(body) > rdma.MaxMessageBytes {
+		return fmt.Errorf("inproc: response of %d bytes: %w", len(body), rdma.ErrTooLarge)
+	}
+	return c.answer(c.call.phase.Load()>>phaseBits, body)
+}
+
+// answer is the reply to call seq. Nothing of the request may be touched
+// after its last store: the client may have started the next call.
+func (c *conn) answer(seq uint64, body []byte) error {
+	if err := c.linkErr(); err != nil {
+		return err
+	}
+	k := &c.call
+	if !k.phase.CompareAndSwap(seq<<phaseBits|phaseSent, seq<<phaseBits|phaseReplying) {
+		return errReplied
+	}
+	k.response = append(k.response[:0], body...)
+	k.phase.Store(seq<<phaseBits | phaseReplied)
+	k.wake()
+	return nil
+}

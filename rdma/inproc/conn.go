@@ -1,0 +1,218 @@
+package inproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+var errEmptyBatch = errors.New("inproc: empty batch")
+
+// linkState is the health of a connection. It only moves down this list.
+type linkState = uint32
+
+const (
+	linkUp linkState = iota
+	linkPeerDown
+	linkClosed
+)
+
+// conn is the client side of a connection. Except for what call documents,
+// only the goroutine that uses the connection touches it.
+type conn struct {
+	e    *endpoint
+	peer rdma.PeerID
+	link atomic.Uint32
+	ctr  counters
+	call call
+	req  rdma.Request // what the handler sees; one call is outstanding at a time
+
+	poller *poller
+	callEv event
+	goneEv event
+}
+
+var _ rdma.Conn = (*conn)(nil)
+
+func newConn(e *endpoint, peer rdma.PeerID, p *poller) *conn {
+	c := &conn{e: e, peer: peer, poller: p}
+	c.call.parker = newParker()
+	c.callEv = event{conn: c, kind: eventCall}
+	c.goneEv = event{conn: c, kind: eventGone}
+	c.req = rdma.Request{Peer: peer, Replier: (*replier)(c)}
+	return c
+}
+
+// linkErr is the error of using the connection in its present state.
+func (c *conn) linkErr() error {
+	switch c.link.Load() {
+	case linkUp:
+		return nil
+	case linkClosed:
+		return fmt.Errorf("inproc: connection to %q: %w", c.e.addr, rdma.ErrClosed)
+	}
+	return fmt.Errorf("inproc: connection to %q: %w", c.e.addr, rdma.ErrPeerDown)
+}
+
+// leave takes the connection down to state to. The first one to do so tells
+// the server.
+func (c *conn) leave(to linkState) {
+	for {
+		old := c.link.Load()
+		if old >= to {
+			return
+		}
+		if !c.link.CompareAndSwap(old, to) {
+			continue
+		}
+		c.call.wake()
+		if old == linkUp && c.e.retire(c) {
+			c.poller.push(&c.goneEv)
+		}
+		return
+	}
+}
+
+func (c *conn) Close() error {
+	c.leave(linkClosed)
+	return nil
+}
+
+func (c *conn) InOrder() bool { return true }
+
+func (c *conn) Post(b *rdma.Batch) error {
+	if err := c.linkErr(); err != nil {
+		return err
+	}
+	if len(b.WRs) == 0 {
+		return errEmptyBatch
+	}
+	if len(b.WRs) > rdma.MaxBatch {
+		return fmt.Errorf("inproc: batch of %d work requests: %w", len(b.WRs), rdma.ErrTooLarge)
+	}
+	var n rdma.Counters
+	n.Rounds = 1
+	for i := range b.WRs {
+		wr := &b.WRs[i]
+		if c.link.Load() == linkUp {
+			wr.Status = c.perform(wr)
+		} else {
+			wr.Status = rdma.StatusPeerDown
+		}
+		tally(&n, wr)
+	}
+	c.ctr.add(&n)
+	return nil
+}
+
+func (c *conn) Wait(_ context.Context, b *rdma.Batch) error { return b.Err() }
+
+// perform does one work request, as the server's NIC would.
+func (c *conn) perform(wr *rdma.WR) rdma.Status {
+	if wr.Op < rdma.OpRead || wr.Op > rdma.OpFAA {
+		return rdma.StatusUnsupported
+	}
+	s, ok := c.span(wr)
+	if !ok {
+		return rdma.StatusAccess
+	}
+	switch wr.Op {
+	case rdma.OpRead:
+		s.CopyOut(wr.Buf)
+		wr.Tail = s.Load(0)
+	case rdma.OpWrite:
+		s.CopyIn(wr.Buf)
+	case rdma.OpCAS:
+		wr.Buf[0] = compareAndSwap(s, wr.Arg, wr.Swap)
+	case rdma.OpFAA:
+		wr.Buf[0] = s.Add(0, wr.Arg) - wr.Arg
+	}
+	return rdma.StatusOK
+}
+
+// span checks a work request against its grant and the bounds.
+func (c *conn) span(wr *rdma.WR) (mem.Span, bool) {
+	grants := *c.e.grants.Load()
+	i := int(wr.RKey) - 1
+	if i < 0 || i >= len(grants) || len(wr.Buf) == 0 || len(wr.Buf) > rdma.MaxReadBytes/mem.WordBytes {
+		return mem.Span{}, false
+	}
+	words, need := len(wr.Buf), rdma.AccessRead
+	switch wr.Op {
+	case rdma.OpWrite:
+		need = rdma.AccessWrite
+	case rdma.OpCAS, rdma.OpFAA:
+		words, need = 1, rdma.AccessAtomic
+	}
+	if grants[i].access&need == 0 {
+		return mem.Span{}, false
+	}
+	return grants[i].region.Span(wr.Addr, uint64(words)*mem.WordBytes)
+}
+
+// compareAndSwap returns the old value, which mem.Span's does not.
+func compareAndSwap(s mem.Span, expect, swap uint64) uint64 {
+	for {
+		old := s.Load(0)
+		if old != expect || s.CompareAndSwap(0, expect, swap) {
+			return old
+		}
+	}
+}
+
+// counters are the connection's; written by its goroutine, read by any.
+type counters struct {
+	rounds, reads, writes, atomics, readBytes, writeBytes, rpcs, rpcBytes, faults atomic.Uint64
+}
+
+// tally adds a completed work request to n: every completion counts as a
+// verb, bytes only where they moved.
+func tally(n *rdma.Counters, wr *rdma.WR) {
+	bytes := uint64(len(wr.Buf)) * mem.WordBytes
+	if wr.Status != rdma.StatusOK {
+		n.Faults++
+		bytes = 0
+	}
+	switch wr.Op {
+	case rdma.OpRead:
+		n.Reads++
+		n.ReadBytes += bytes
+	case rdma.OpWrite:
+		n.Writes++
+		n.WriteBytes += bytes
+	case rdma.OpCAS, rdma.OpFAA:
+		n.Atomics++
+	}
+}
+
+// add has one caller at a time, so that a load and a store suffice; fields
+// that do not change are not stored, which is the dear part.
+func (c *counters) add(n *rdma.Counters) {
+	bump(&c.rounds, n.Rounds)
+	bump(&c.reads, n.Reads)
+	bump(&c.writes, n.Writes)
+	bump(&c.atomics, n.Atomics)
+	bump(&c.readBytes, n.ReadBytes)
+	bump(&c.writeBytes, n.WriteBytes)
+	bump(&c.rpcs, n.RPCs)
+	bump(&c.rpcBytes, n.RPCBytes)
+	bump(&c.faults, n.Faults)
+}
+
+func bump(v *atomic.Uint64, by uint64) {
+	if by != 0 {
+		v.Store(v.Load() + by)
+	}
+}
+
+func (c *conn) Counters() rdma.Counters {
+	return rdma.Counters{
+		Rounds: c.ctr.rounds.Load(), Reads: c.ctr.reads.Load(), Writes: c.ctr.writes.Load(),
+		Atomics: c.ctr.atomics.Load(), ReadBytes: c.ctr.readBytes.Load(), WriteBytes: c.ctr.writeBytes.Load(),
+		RPCs: c.ctr.rpcs.Load(), RPCBytes: c.ctr.rpcBytes.Load(), Faults: c.ctr.faults.Load(),
+	}
+}

@@ -1,0 +1,155 @@
+package inproc
+
+import (
+	"runtime"
+	"sync/atomic"
+)
+
+// Spinning is by yielding: the peer is a goroutine of this process and may
+// need this very processor. Budgets are in yields, each well under a
+// microsecond when nothing else is runnable.
+const (
+	spinYieldsMin = 4
+	spinYieldsMax = 64
+)
+
+// parker puts one goroutine to sleep until another wakes it. The sleeper
+// calls prepare, checks its condition once more, and then receives from ch or
+// calls cancel; a waker first makes the condition true. Wake-ups may be
+// spurious and are never lost.
+type parker struct {
+	parked atomic.Bool
+	ch     chan struct{}
+	// budget adapts: it doubles when spinning was enough, halves when not.
+	budget int
+}
+
+func newParker() parker { return parker{ch: make(chan struct{}, 1), budget: spinYieldsMax} }
+
+func (p *parker) prepare() { p.parked.Store(true) }
+func (p *parker) cancel()  { p.parked.Store(false) }
+
+func (p *parker) wake() {
+	if p.parked.Load() && p.parked.CompareAndSwap(true, false) {
+		select {
+		case p.ch <- struct{}{}:
+		default: // an older wake-up is still there to be received
+		}
+	}
+}
+
+func (p *parker) spun(enough bool) {
+	if enough {
+		p.budget = min(p.budget*2, spinYieldsMax)
+	} else {
+		p.budget = max(p.budget/2, spinYieldsMin)
+	}
+}
+
+// eventKind says what a poller is told.
+type eventKind uint8
+
+const (
+	eventCall eventKind = iota // the connection has sent a request
+	eventGone                  // the connection is gone
+)
+
+// event is a node of a poller's queue. Connections embed theirs, so that
+// queueing allocates nothing.
+type event struct {
+	next *event
+	conn *conn
+	kind eventKind
+}
+
+// poller runs the handler for its share of the endpoint's connections. Its
+// queue is a stack that clients push to and the poller takes whole.
+type poller struct {
+	parker
+	e     *endpoint
+	queue atomic.Pointer[event]
+	held  []*event // calls that arrived before Serve
+}
+
+func newPoller(e *endpoint) *poller { return &poller{parker: newParker(), e: e} }
+
+func (p *poller) push(ev *event) {
+	for {
+		ev.next = p.queue.Load()
+		if p.queue.CompareAndSwap(ev.next, ev) {
+			break
+		}
+	}
+	p.wake()
+}
+
+// take empties the queue, oldest event first.
+func (p *poller) take() *event {
+	var first *event
+	for ev := p.queue.Swap(nil); ev != nil; {
+		next := ev.next
+		ev.next, first = first, ev
+		ev = next
+	}
+	return first
+}
+
+func (p *poller) run() {
+	for !p.e.down.Load() {
+		if p.e.handler.Load() != nil && len(p.held) > 0 {
+			for _, ev := range p.held {
+				p.handle(ev)
+			}
+			p.held = nil
+		}
+		ev := p.take()
+		if ev == nil {
+			p.idle()
+			continue
+		}
+		for ev != nil && !p.e.down.Load() {
+			// The node may be queued anew as soon as its call is answered.
+			next := ev.next
+			p.handle(ev)
+			ev = next
+		}
+	}
+}
+
+func (p *poller) ready() bool {
+	return p.queue.Load() != nil || p.e.down.Load() || (len(p.held) > 0 && p.e.handler.Load() != nil)
+}
+
+func (p *poller) idle() {
+	for range p.budget {
+		runtime.Gosched()
+		if p.ready() {
+			p.spun(true)
+			return
+		}
+	}
+	p.spun(false)
+	p.prepare()
+	if p.ready() {
+		p.cancel()
+		return
+	}
+	<-p.ch
+}
+
+func (p *poller) handle(ev *event) {
+	c := ev.conn
+	if ev.kind == eventGone {
+		if f := p.e.opts.OnDisconnect; f != nil {
+			f(c.peer)
+		}
+		return
+	}
+	h := p.e.handler.Load()
+	if h == nil {
+		p.held = append(p.held, ev)
+		return
+	}
+	c.req.Body = c.call.body()
+	(*h)(&c.req)
+}
