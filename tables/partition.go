@@ -1,0 +1,95 @@
+package tables
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+
+	"github.com/zeebo/xxh3"
+)
+
+// PartitionKind says how keys map to partitions.
+type PartitionKind uint8
+
+// Kinds of partitioning.
+const (
+	// ByHash spreads keys by a fixed hash; range scans visit every partition.
+	ByHash PartitionKind = 1 + iota
+	// ByBits takes (key >> Shift) − Base modulo the number of partitions:
+	// all keys that share their high bits are together.
+	ByBits
+	// ByRange cuts the key space at Bounds: partition i holds keys below
+	// Bounds[i] and not below Bounds[i-1]. Partitions beyond the last stay empty.
+	ByRange
+	// Replicated keeps a copy in every partition, read-only once loaded.
+	Replicated
+)
+
+// Partitioning maps keys to partitions.
+type Partitioning struct {
+	Kind   PartitionKind `json:"kind"`
+	Shift  uint          `json:"shift,omitempty"`
+	Base   uint64        `json:"base,omitempty"`
+	Bounds []uint64      `json:"bounds,omitempty"`
+}
+
+// Of is the partition of key among n. For a replicated table every partition
+// would do, and Of spreads the keys.
+func (p *Partitioning) Of(key uint64, n int) int {
+	switch p.Kind {
+	case ByBits:
+		return int(((key >> p.Shift) - p.Base) % uint64(n))
+	case ByRange:
+		i := sort.Search(len(p.Bounds), func(i int) bool { return key < p.Bounds[i] })
+		return min(i, n-1)
+	}
+	return int(Mix(key) % uint64(n))
+}
+
+// Span reports which partitions hold keys of [lo, hi]: one, if the range lies
+// in a single partition for certain, or all in ascending key order of
+// partitions (ordered true) or with interleaved keys (ordered false).
+func (p *Partitioning) Span(lo, hi uint64, n int) (first, last int, ordered bool) {
+	switch p.Kind {
+	case ByBits:
+		if lo>>p.Shift == hi>>p.Shift || n == 1 {
+			part := p.Of(lo, n)
+			return part, part, true
+		}
+	case ByRange:
+		return p.Of(lo, n), p.Of(hi, n), true
+	case Replicated:
+		part := p.Of(lo, n)
+		return part, part, true
+	}
+	return 0, n - 1, n == 1
+}
+
+func (p *Partitioning) check(what string) error {
+	switch p.Kind {
+	case ByHash, Replicated:
+		return nil
+	case ByBits:
+		if p.Shift > 63 {
+			return fmt.Errorf("%w: %s: partition shift %d, want 0 to 63", ErrSchema, what, p.Shift)
+		}
+		return nil
+	case ByRange:
+		if !slices.IsSorted(p.Bounds) || len(slices.Compact(slices.Clone(p.Bounds))) != len(p.Bounds) {
+			return fmt.Errorf("%w: %s: partition bounds must ascend", ErrSchema, what)
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: %s: partition kind %d", ErrSchema, what, p.Kind)
+}
+
+// Mix is the fixed hash of integer keys (the finaliser of SplitMix64).
+func Mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// DigestBytes is the fixed hash behind Digest key parts.
+func DigestBytes(b []byte) uint64 { return xxh3.Hash(b) }
