@@ -1,0 +1,40 @@
+// Package xmodel is the XModel of a learned cache over an ordered index of
+// uint64 keys: a [Router] over [SubModel]s, each with its own translation
+// table (TT) from logical leaf numbers to actual leaf numbers (ALN). Given a
+// key it names the leaf to READ first, and bounds in leaves that are certain
+// as long as the tree has not changed since training.
+//
+// A model is a hint. The fence keys of the leaf that was read prove an answer;
+// a stale, wrong or corrupt model costs rounds, never correctness. So every
+// decoder rejects what it cannot trust, and every prediction is clamped to
+// leaves that exist.
+//
+// # How a key becomes a leaf
+//
+//	key ── Router ──► sub-model ── line(s) ──► position ── corrections ──► logical leaf ── TT ──► ALN
+//
+// A sub-model covers a contiguous key interval and its leaves 0 … L-1. It is
+// trained on the low fences of leaves 1 … L-1 only: the leaf of a key is the
+// number of those fences at or below it, so what lies below the first or
+// above the last of them needs no model at all. A line maps a key to a
+// position, a fixed-point leaf number; it is evaluated in integers on the
+// distance from the line's own first key, so that keys of any magnitude are
+// exact (float64 cannot tell neighbours above 2^53 apart), and it never falls
+// as the key rises, so that the two edges of a leaf bound every key between
+// them, absent ones too.
+//
+// A line over hundreds of leaves of random keys is wrong by a leaf or two. The
+// TT therefore keeps, beside each ALN, a few bits that say where the line
+// truly crosses into that leaf (a quantised fence). With them the first leaf
+// chosen is nearly always the right one, and a key near a fence is known to be
+// near it: the bounds widen to two leaves for that key only.
+//
+// # Sources
+//
+// Router, sub-models and TT follow XStore (Wei et al., "Fast RDMA-based
+// Ordered Key-Value Store using Remote Learned Cache", §5.1, Fig. 6 and 7);
+// [RMI] is its linear regression. [PLR] is the bounded-error piecewise linear
+// family of ROLEX ("learned indexes for disaggregated memory", §3.2), fitted
+// with the optimal streaming algorithm (O'Rourke 1981; Xie et al., VLDB J.
+// 2014). Fence corrections are this package's own.
+package xmodel

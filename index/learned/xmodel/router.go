@@ -1,0 +1,198 @@
+package xmodel
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+)
+
+// MaxSubModels is the most sub-models one router can tell apart.
+const MaxSubModels = 1 << 24
+
+// A Router maps a key to the sub-model whose interval [start, next start)
+// holds it. It is exact: routing at training and at lookup cannot differ,
+// whatever the distribution, which is why no key set collapses onto one
+// sub-model. Like XStore's top model (§5.1) it begins with a linear dispatch,
+// here to a bucket; unlike it, a search among the bucket's starts follows.
+//
+// The zero Router has one sub-model. A Router is immutable once made and may be
+// read by any number of goroutines; Decode is a write.
+type Router struct {
+	starts []uint64
+	// table[b] and table[b+1] bound the answer for keys of bucket b.
+	table  []uint32
+	anchor uint64 // starts[1], where bucket 0 begins
+	span   uint64 // of distances from anchor, before saturation
+	norm   uint8
+}
+
+// NewRouter makes a router from the sub-models' first keys, strictly ascending.
+// Keys below starts[0] belong to the first sub-model. It copies starts.
+func NewRouter(starts []uint64) (*Router, error) {
+	r := new(Router)
+	if err := r.set(starts); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Router) set(starts []uint64) error {
+	if len(starts) == 0 || len(starts) > MaxSubModels {
+		return fmt.Errorf("%w: router of %d sub-models", ErrCorrupt, len(starts))
+	}
+	for i := 1; i < len(starts); i++ {
+		if starts[i] <= starts[i-1] {
+			return fmt.Errorf("%w: router start %d does not rise", ErrCorrupt, i)
+		}
+	}
+	r.starts = append(r.starts[:0], starts...)
+	r.build()
+	return nil
+}
+
+// build derives the dispatch table.
+func (r *Router) build() {
+	n := len(r.starts)
+	r.table = r.table[:0]
+	r.anchor = ^uint64(0)
+	if n == 1 {
+		return
+	}
+	r.anchor = r.starts[1]
+	reach := r.starts[n-1] - r.anchor
+	r.norm = uint8(min(bits.LeadingZeros64(reach), 63))
+	r.span = ^uint64(0) >> r.norm
+	r.table = slices.Grow(r.table, n+1)[:n+1]
+	i := 1
+	for b := range n {
+		r.table[b] = uint32(i - 1)
+		for i < n && r.bucket(r.starts[i]) <= b {
+			i++
+		}
+	}
+	r.table[n] = uint32(n - 1)
+}
+
+// bucket returns the bucket, in [0, Len()), of a key at or above the anchor.
+func (r *Router) bucket(key uint64) int {
+	d := min(key-r.anchor, r.span)
+	b, _ := bits.Mul64(d<<r.norm, uint64(len(r.starts)))
+	return int(b)
+}
+
+// Route returns the sub-model of key, in [0, Len()). It does not allocate.
+func (r *Router) Route(key uint64) int {
+	if key < r.anchor || len(r.table) < 2 {
+		return 0
+	}
+	b := r.bucket(key)
+	return searchKeys(r.starts, int(r.table[b]), int(r.table[b+1])+1, key)
+}
+
+// searchKeys returns the highest i in [from, to) with keys[i] ≤ key, from if
+// there is none. The steps do not depend on a branch, since lookups of random
+// keys would mispredict every other one.
+func searchKeys(keys []uint64, from, to int, key uint64) int {
+	n := to - from
+	for n > 1 {
+		half := n >> 1
+		_, below := bits.Sub64(key, keys[from+half], 0)
+		from += half & (int(below) - 1)
+		n -= half
+	}
+	return from
+}
+
+// Len returns the number of sub-models, at least 1.
+func (r *Router) Len() int { return max(1, len(r.starts)) }
+
+// Start returns the first key of sub-model i.
+func (r *Router) Start(i int) uint64 {
+	if len(r.starts) == 0 {
+		return 0
+	}
+	return r.starts[i]
+}
+
+// Bytes returns the memory the router takes at a client.
+func (r *Router) Bytes() int { return 8*len(r.starts) + 4*len(r.table) }
+
+// EncodedWords returns the length of the encoded router.
+func (r *Router) EncodedWords() int { return 1 + r.Len() }
+
+// AppendTo appends the encoded router to dst: one word format(8) | zero(24) |
+// count(32), then the starts. The dispatch table is derived.
+func (r *Router) AppendTo(dst []uint64) []uint64 {
+	dst = append(dst, formatRoute<<56|uint64(r.Len()))
+	if len(r.starts) == 0 {
+		return append(dst, 0)
+	}
+	return append(dst, r.starts...)
+}
+
+// Decode replaces r by the router that words encode, reusing its memory. It
+// keeps no reference to words. After an error r is unchanged.
+func (r *Router) Decode(words []uint64) error {
+	if len(words) < 2 || words[0] != formatRoute<<56|uint64(len(words)-1) {
+		return fmt.Errorf("%w: router header", ErrCorrupt)
+	}
+	return r.set(words[1:])
+}
+
+// Partition chooses sub-model starts from the ascending low fences of all
+// leaves: about targetLeaves each, never more than MaxLeaves, and cut where
+// the key density breaks (the end of a warehouse or district in a composite
+// key, or of a cluster), since no line fits both sides of a wide gap. The first
+// start is fences[0]. It serves for the first training and, with the fences of
+// that moment, for expansion and shrinking, which rebuild the partition
+// (XStore §5.3).
+func Partition(fences []uint64, targetLeaves int) []uint64 {
+	if len(fences) == 0 {
+		return nil
+	}
+	target := min(max(targetLeaves, 1), MaxLeaves/2)
+	starts := []uint64{fences[0]}
+	from := 0
+	cut := func(to int) { // chop [from, to) evenly and start anew at to
+		n := to - from
+		pieces := max(1, (n+target/2)/target)
+		for p := 1; p < pieces; p++ {
+			starts = append(starts, fences[from+n*p/pieces])
+		}
+		if to < len(fences) {
+			starts = append(starts, fences[to])
+		}
+		from = to
+	}
+	least := max(target/8, 2)
+	for i := 1; i < len(fences); i++ {
+		if i-from >= least && len(fences)-i >= least && breaks(fences, i) {
+			cut(i)
+		}
+	}
+	cut(len(fences))
+	return starts
+}
+
+const (
+	// gapNeighbours is how many leaves on each side tell the local density.
+	gapNeighbours = 16
+	// gapFactor is how many local leaf widths make a gap.
+	gapFactor = 16
+)
+
+// breaks reports whether the step to fence i is a gap: wider than gapFactor
+// leaves on either side of it, so that a mere change of density is none.
+func breaks(fences []uint64, i int) bool {
+	step := fences[i] - fences[i-1]
+	if step/gapFactor == 0 {
+		return false
+	}
+	lo, hi := max(i-1-gapNeighbours, 0), min(i+gapNeighbours, len(fences)-1)
+	if lo == i-1 || hi == i {
+		return false
+	}
+	left := (fences[i-1] - fences[lo]) / uint64(i-1-lo)
+	right := (fences[hi] - fences[i]) / uint64(hi-i)
+	return step/gapFactor > max(left, right)
+}

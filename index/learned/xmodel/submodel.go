@@ -1,0 +1,211 @@
+package xmodel
+
+import "math"
+
+// Family is the way a sub-model's lines are fitted. Inference is the same for
+// both, so families may be mixed in one [Model].
+type Family uint8
+
+const (
+	// RMI is one least-squares line per sub-model (XStore §5.1).
+	RMI Family = 1
+	// PLR is as many lines as a bounded error asks for (ROLEX §3.2).
+	PLR Family = 2
+)
+
+func (f Family) String() string {
+	switch f {
+	case RMI:
+		return "rmi"
+	case PLR:
+		return "plr"
+	}
+	return "unknown"
+}
+
+// MaxLeaves is the most leaves one sub-model can cover.
+const MaxLeaves = 4096
+
+// maxCorrectionBits bounds the corrections' share of a TT entry.
+const maxCorrectionBits = 16
+
+// Knowledge says how far a lookup could go with what the client holds.
+type Knowledge uint8
+
+const (
+	// KnowsSubModel: the key was routed, the sub-model is not held.
+	KnowsSubModel Knowledge = iota
+	// KnowsLeaf: the sub-model is held without its TT: Lo and Hi are certain,
+	// Leaf is the line's guess, ALN is unknown.
+	KnowsLeaf
+	// KnowsALN: all fields are set.
+	KnowsALN
+)
+
+// A Prediction says where a key should be. Leaf, Lo and Hi are logical leaf
+// numbers of the sub-model. The key's leaf is Leaf most of the time and within
+// [Lo, Hi] always, provided the tree is as it was at training.
+type Prediction struct {
+	SubModel int
+	Leaf     int
+	Lo, Hi   int
+	ALN      uint32 // of Leaf
+	Knows    Knowledge
+}
+
+// A SubModel predicts the leaf of a key within one contiguous key interval.
+// The zero value covers one leaf, number 0, and knows no TT.
+//
+// It is written by [Trainer.Train], [SubModel.Decode], [SubModel.DecodeHead],
+// [SubModel.LoadTT] and [SubModel.DropTT]; between those calls any number of
+// goroutines may read it. It must not be copied by value while in use, since
+// copies share their tables.
+type SubModel struct {
+	// anchor is the first trained fence, the low fence of leaf 1: keys below
+	// it are in leaf 0. line is the only segment's; with several, both arrays
+	// are at the front of body.
+	anchor uint64
+	line   line
+	// residualMin and residualMax bound, over leaves i ≥ 1, the difference
+	// between the position where leaf i truly begins and i leaves.
+	residualMin, residualMax int32
+	// slackLo and slackHi bound how far a correction lies above the first
+	// key of its leaf, and below the last possible key of the leaf before.
+	slackLo, slackHi int32
+	alnBase          uint32
+	version          uint32
+	start            uint64
+	// body is segment keys | segment lines (both only if segments > 1) |
+	// exceptions | TT words.
+	body       []uint64
+	leaves     uint16
+	segments   uint16
+	exceptions uint16
+	ttAt       uint16 // index of the TT in body
+	corrBits   uint8
+	corrShift  uint8
+	alnBits    uint8
+	family     Family
+	hasTT      bool
+}
+
+// Start returns the first key of the sub-model's interval, which identifies it.
+func (s *SubModel) Start() uint64 { return s.start }
+
+// Version returns the number given at training.
+func (s *SubModel) Version() uint32 { return s.version }
+
+// Family returns how the lines were fitted.
+func (s *SubModel) Family() Family { return s.family }
+
+// Leaves returns the number of logical leaves, at least 1.
+func (s *SubModel) Leaves() int { return max(1, int(s.leaves)) }
+
+// Segments returns the number of lines, 0 if there is one leaf.
+func (s *SubModel) Segments() int { return int(s.segments) }
+
+// HasTT reports whether the TT is held.
+func (s *SubModel) HasTT() bool { return s.hasTT }
+
+// ErrorBounds returns how many leaves the true leaf may lie below and above
+// the line's own guess, that is without corrections (XStore's min- and
+// max-error).
+func (s *SubModel) ErrorBounds() (below, above int) {
+	return leavesUp(int64(s.residualMax)), leavesUp(-int64(s.residualMin))
+}
+
+func leavesUp(d int64) int { return int(max(0, (d+one-1)>>fracBits)) }
+
+// position evaluates the lines at a key at or above the anchor.
+func (s *SubModel) position(key uint64) int64 {
+	if s.segments <= 1 {
+		return s.line.at(key - s.anchor)
+	}
+	return s.piecewisePosition(key)
+}
+
+func (s *SubModel) piecewisePosition(key uint64) int64 {
+	n := int(s.segments)
+	keys, lines := s.body[:n], s.body[n:2*n]
+	j := searchKeys(keys, 0, n, key)
+	pos := line(lines[j]).at(key - keys[j])
+	if j+1 < n {
+		// Between its last trained key and the next segment a line may
+		// overshoot; the next segment's base keeps the whole monotone.
+		pos = min(pos, line(lines[j+1]).base())
+	}
+	return pos
+}
+
+// window returns the leaves that a position may belong to.
+func (s *SubModel) window(pos int64) (lo, hi int) {
+	last := s.Leaves() - 1
+	lo = clamp((pos-int64(s.residualMax))>>fracBits, last)
+	hi = clamp((pos-int64(s.residualMin))>>fracBits, last)
+	return lo, max(lo, hi)
+}
+
+// clamp returns v limited to [min(1, last), last]: a key at or above the anchor
+// is never in leaf 0.
+func clamp(v int64, last int) int {
+	return int(min(max(v, 1), int64(last)))
+}
+
+// Predict returns the leaf of key; Prediction.SubModel is 0. It does not
+// allocate. A key outside the sub-model's interval yields its nearest leaf.
+func (s *SubModel) Predict(key uint64) Prediction {
+	if key < s.anchor || s.leaves <= 1 {
+		return s.only(0)
+	}
+	pos := s.position(key)
+	lo, hi := s.window(pos)
+	if !s.hasTT {
+		return Prediction{Leaf: s.guess(pos, lo, hi), Lo: lo, Hi: hi, Knows: KnowsLeaf}
+	}
+	return s.resolve(ttView{words: s.body[s.ttAt:]}, pos, lo, hi)
+}
+
+// only is the prediction of a key whose leaf is certain.
+func (s *SubModel) only(leaf int) Prediction {
+	p := Prediction{Leaf: leaf, Lo: leaf, Hi: leaf, Knows: KnowsLeaf}
+	if s.hasTT {
+		p.ALN, p.Knows = s.ALN(leaf), KnowsALN
+	}
+	return p
+}
+
+// guess is the line's own choice.
+func (s *SubModel) guess(pos int64, lo, hi int) int {
+	return int(min(max(pos>>fracBits, int64(lo)), int64(hi)))
+}
+
+// ModelBytes returns the size of what a client without TT must hold: header and
+// lines as encoded.
+func (s *SubModel) ModelBytes() int { return 8 * (headerWords + 2*int(s.segments)) }
+
+// TTBytes returns the size of translation table, corrections and exceptions as
+// encoded.
+func (s *SubModel) TTBytes() int { return 8 * (int(s.exceptions) + s.ttWords()) }
+
+// CorrectionBits returns the corrections' share of a TT entry, in bits a leaf.
+func (s *SubModel) CorrectionBits() int { return int(s.corrBits) }
+
+// ALNBits returns the ALN's share of a TT entry, in bits a leaf.
+func (s *SubModel) ALNBits() int { return int(s.alnBits) }
+
+// setSegments replaces the lines, leaving room for no TT.
+func (s *SubModel) setSegments(segs []segment) {
+	s.segments, s.anchor, s.line = uint16(len(segs)), math.MaxUint64, 0
+	s.body = s.body[:0]
+	if len(segs) > 0 {
+		s.anchor, s.line = segs[0].key, segs[0].line
+	}
+	if len(segs) > 1 {
+		for _, g := range segs {
+			s.body = append(s.body, g.key)
+		}
+		for _, g := range segs {
+			s.body = append(s.body, uint64(g.line))
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package xmodel
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// TestBoundsHold looks up present keys, both edges of every leaf and random
+// absent keys of every distribution.
+func TestBoundsHold(t *testing.T) {
+	const seed = 7
+	t.Logf("seed %d", seed)
+	for _, d := range distributions {
+		for _, opt := range []Options{{Family: RMI}, {Family: PLR}, {Family: RMI, CorrectionBits: -1}, {Family: PLR, CorrectionBits: -1}, {CorrectionBits: 3}} {
+			r := rand.New(rand.NewPCG(seed, 1))
+			l := fillLeaves(r, d.make(r, 60_000))
+			m, q, err := build(opt, l, 200)
+			if err != nil {
+				t.Fatal(d.name, opt, err)
+			}
+			checkModel(t, m, l, r)
+			t.Logf("%s %v: %+v %+v", d.name, opt, q, m.Size())
+		}
+	}
+}
+
+// firstLeaves returns the number of leaves before each sub-model.
+func firstLeaves(m *Model) []int {
+	n, sum := make([]int, m.Len()), 0
+	for i := range n {
+		n[i] = sum
+		sum += m.SubModel(i).Leaves()
+	}
+	return n
+}
+
+func checkModel(t *testing.T, m *Model, l leafSet, r *rand.Rand) {
+	t.Helper()
+	base := firstLeaves(m)
+	check := func(key uint64, leaf int) {
+		t.Helper()
+		p := m.Lookup(key)
+		b := base[p.SubModel]
+		if b+p.Lo > leaf || b+p.Hi < leaf || p.Leaf < p.Lo || p.Leaf > p.Hi {
+			t.Fatalf("key %d is in leaf %d, predicted %d+%+v", key, leaf, b, p)
+		}
+		if p.ALN != l.alns[b+p.Leaf] || m.SubModel(p.SubModel).ALN(p.Leaf) != p.ALN {
+			t.Fatalf("key %d: ALN %d, want %d", key, p.ALN, l.alns[b+p.Leaf])
+		}
+		checkWithoutTT(t, m.SubModel(p.SubModel), key, p)
+	}
+	for i, keys := range l.keys {
+		end := ^uint64(0)
+		if i+1 < len(l.fences) {
+			end = l.fences[i+1] - 1
+		}
+		check(l.fences[i], i)
+		check(end, i)
+		if w := end - l.fences[i]; w > 0 && w < ^uint64(0) {
+			check(l.fences[i]+r.Uint64N(w+1), i)
+		}
+		for _, k := range keys {
+			check(k, i)
+		}
+	}
+}
+
+// checkWithoutTT resolves key as a client without TT does, and expects p.
+func checkWithoutTT(t *testing.T, s *SubModel, key uint64, p Prediction) {
+	t.Helper()
+	bare := *s
+	bare.hasTT = false
+	q := bare.Predict(key)
+	block := s.AppendTo(nil)
+	off, n := bare.TTWindow(q.Lo, q.Hi)
+	if q.Knows != KnowsLeaf || q.Lo > p.Lo || q.Hi < p.Hi {
+		t.Fatalf("key %d: without TT %+v, with it %+v", key, q, p)
+	}
+	q.SubModel = p.SubModel
+	got, err := bare.Resolve(key, q, block[off:off+n])
+	if err != nil || got != p {
+		t.Fatalf("key %d: resolved %+v, %v, want %+v", key, got, err, p)
+	}
+}
