@@ -42,6 +42,7 @@ type call struct {
 	// one after that waits, on the same poller, for the handler to return.
 	request  [2][]byte
 	response []byte
+	plan     callPlan // the adversary's, drawn by StartCall
 }
 
 // body is the request being served.
@@ -67,6 +68,10 @@ func (c *conn) StartCall(ctx context.Context, req []byte) error {
 	*buf = append((*buf)[:0], req...)
 	c.ctr.add(&rdma.Counters{RPCs: 1, RPCBytes: uint64(len(req))})
 	k.phase.Store(seq<<phaseBits | phaseSent)
+	if c.adv != nil {
+		c.sendSlow()
+		return nil
+	}
 	c.poller.push(&c.callEv)
 	return nil
 }
@@ -81,6 +86,11 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 	}
 	if err := c.awaitReply(ctx); err != nil {
 		return nil, err
+	}
+	if c.adv != nil {
+		if err := c.holdResponse(ctx); err != nil {
+			return nil, err
+		}
 	}
 	resp = append(resp[:0], k.response...)
 	c.ctr.add(&rdma.Counters{RPCBytes: uint64(len(resp))})
@@ -124,24 +134,39 @@ type replier conn
 
 func (r *replier) Reply(body []byte) error {
 	c := (*conn)(r)
-	if len(body) > rdma.MaxMessageBytes {
-		return fmt.Errorf("inproc: response of %d bytes: %w", len(body), rdma.ErrTooLarge)
+	answered, err := c.answer(c.call.phase.Load()>>phaseBits, body)
+	if err == nil && !answered {
+		return errReplied
 	}
-	return c.answer(c.call.phase.Load()>>phaseBits, body)
+	return err
 }
 
-// answer is the reply to call seq. Nothing of the request may be touched
-// after its last store: the client may have started the next call.
-func (c *conn) answer(seq uint64, body []byte) error {
+// answer is the reply to call seq; it reports whether that was still
+// unanswered. Nothing of the call may be touched after deliver: the client may
+// have started the next one.
+func (c *conn) answer(seq uint64, body []byte) (bool, error) {
+	if len(body) > rdma.MaxMessageBytes {
+		return false, fmt.Errorf("inproc: response of %d bytes: %w", len(body), rdma.ErrTooLarge)
+	}
 	if err := c.linkErr(); err != nil {
-		return err
+		return false, err
 	}
 	k := &c.call
 	if !k.phase.CompareAndSwap(seq<<phaseBits|phaseSent, seq<<phaseBits|phaseReplying) {
-		return errReplied
+		return false, nil
 	}
 	k.response = append(k.response[:0], body...)
-	k.phase.Store(seq<<phaseBits | phaseReplied)
-	k.wake()
-	return nil
+	if c.adv != nil && !c.carryBack() {
+		return true, nil
+	}
+	if !c.e.hold(c) {
+		c.deliver()
+	}
+	return true, nil
+}
+
+// deliver makes the response visible to the client.
+func (c *conn) deliver() {
+	c.call.phase.Add(phaseReplied - phaseReplying)
+	c.call.wake()
 }

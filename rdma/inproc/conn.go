@@ -27,10 +27,12 @@ type conn struct {
 	e    *endpoint
 	peer rdma.PeerID
 	link atomic.Uint32
-	ctr  counters
+	ctr  *counters
 	call call
 	req  rdma.Request // what the handler sees; one call is outstanding at a time
+	adv  *adversary   // nil without latency and faults
 
+	summed bool // into the endpoint's closed counters; under its lock
 	poller *poller
 	callEv event
 	goneEv event
@@ -39,7 +41,7 @@ type conn struct {
 var _ rdma.Conn = (*conn)(nil)
 
 func newConn(e *endpoint, peer rdma.PeerID, p *poller) *conn {
-	c := &conn{e: e, peer: peer, poller: p}
+	c := &conn{e: e, peer: peer, poller: p, ctr: new(counters)}
 	c.call.parker = newParker()
 	c.callEv = event{conn: c, kind: eventCall}
 	c.goneEv = event{conn: c, kind: eventGone}
@@ -70,8 +72,11 @@ func (c *conn) leave(to linkState) {
 			continue
 		}
 		c.call.wake()
-		if old == linkUp && c.e.retire(c) {
+		if old == linkUp && c.e.left(c) {
 			c.poller.push(&c.goneEv)
+		}
+		if to == linkClosed {
+			c.e.closed(c)
 		}
 		return
 	}
@@ -82,7 +87,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-func (c *conn) InOrder() bool { return true }
+func (c *conn) InOrder() bool { return c.e.net.opts.Faults.Scramble == 0 }
 
 func (c *conn) Post(b *rdma.Batch) error {
 	if err := c.linkErr(); err != nil {
@@ -94,8 +99,11 @@ func (c *conn) Post(b *rdma.Batch) error {
 	if len(b.WRs) > rdma.MaxBatch {
 		return fmt.Errorf("inproc: batch of %d work requests: %w", len(b.WRs), rdma.ErrTooLarge)
 	}
-	var n rdma.Counters
-	n.Rounds = 1
+	if c.adv != nil {
+		c.postSlow(b)
+		return nil
+	}
+	n := rdma.Counters{Rounds: 1}
 	for i := range b.WRs {
 		wr := &b.WRs[i]
 		if c.link.Load() == linkUp {
@@ -109,7 +117,13 @@ func (c *conn) Post(b *rdma.Batch) error {
 	return nil
 }
 
-func (c *conn) Wait(_ context.Context, b *rdma.Batch) error { return b.Err() }
+// Wait finds the work done by Post, unless latency or faults are in play.
+func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
+	if c.adv != nil {
+		return c.waitSlow(ctx, b)
+	}
+	return b.Err()
+}
 
 // perform does one work request, as the server's NIC would.
 func (c *conn) perform(wr *rdma.WR) rdma.Status {
@@ -122,6 +136,10 @@ func (c *conn) perform(wr *rdma.WR) rdma.Status {
 	}
 	switch wr.Op {
 	case rdma.OpRead:
+		if c.adv != nil {
+			c.adv.read(s, wr)
+			break
+		}
 		s.CopyOut(wr.Buf)
 		wr.Tail = s.Load(0)
 	case rdma.OpWrite:
@@ -209,10 +227,12 @@ func bump(v *atomic.Uint64, by uint64) {
 	}
 }
 
-func (c *conn) Counters() rdma.Counters {
+func (c *counters) snapshot() rdma.Counters {
 	return rdma.Counters{
-		Rounds: c.ctr.rounds.Load(), Reads: c.ctr.reads.Load(), Writes: c.ctr.writes.Load(),
-		Atomics: c.ctr.atomics.Load(), ReadBytes: c.ctr.readBytes.Load(), WriteBytes: c.ctr.writeBytes.Load(),
-		RPCs: c.ctr.rpcs.Load(), RPCBytes: c.ctr.rpcBytes.Load(), Faults: c.ctr.faults.Load(),
+		Rounds: c.rounds.Load(), Reads: c.reads.Load(), Writes: c.writes.Load(), Atomics: c.atomics.Load(),
+		ReadBytes: c.readBytes.Load(), WriteBytes: c.writeBytes.Load(),
+		RPCs: c.rpcs.Load(), RPCBytes: c.rpcBytes.Load(), Faults: c.faults.Load(),
 	}
 }
+
+func (c *conn) Counters() rdma.Counters { return c.ctr.snapshot() }

@@ -27,14 +27,19 @@ type endpoint struct {
 	grants  atomic.Pointer[[]grant] // indexed by rkey-1; copied on Register
 	handler atomic.Pointer[rdma.Handler]
 	down    atomic.Bool // closed or killed: no more handler calls, no more replies
+	paused  atomic.Bool
 	pollers []*poller
 	running sync.WaitGroup
+	late    lateWRs
 
 	mu struct {
 		sync.Mutex
 		conns    map[*conn]struct{}
-		retired  rdma.Counters // of connections that are gone
+		left     map[*counters]struct{} // of broken ones; their clients may still count completions
+		closed   rdma.Counters          // sum of the connections their clients closed
 		lastPeer rdma.PeerID
+		resumed  chan struct{} // closed at the end of a pause; nil while there is none
+		held     []*conn       // answered during a pause
 	}
 }
 
@@ -42,6 +47,7 @@ func newEndpoint(n *Network, addr string, o rdma.ListenOptions) *endpoint {
 	e := &endpoint{net: n, addr: addr, opts: o}
 	e.grants.Store(new([]grant))
 	e.mu.conns = make(map[*conn]struct{})
+	e.mu.left = make(map[*counters]struct{})
 	for range n.opts.Pollers {
 		p := newPoller(e)
 		e.pollers = append(e.pollers, p)
@@ -83,9 +89,12 @@ func (e *endpoint) Serve(h rdma.Handler) error {
 func (e *endpoint) Counters() rdma.Counters {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	sum := e.mu.retired
+	sum := e.mu.closed
+	for n := range e.mu.left {
+		sum = sum.Add(n.snapshot())
+	}
 	for c := range e.mu.conns {
-		sum = sum.Add(c.Counters())
+		sum = sum.Add(c.ctr.snapshot())
 	}
 	return sum
 }
@@ -100,14 +109,15 @@ func (e *endpoint) Close() error {
 
 // stop is Close without the waiting: the server's death as peers see it.
 func (e *endpoint) stop() {
+	e.net.forget(e) // first: a dial that finds the endpoint down looks again
 	e.mu.Lock()
 	e.down.Store(true)
 	conns := make([]*conn, 0, len(e.mu.conns))
 	for c := range e.mu.conns {
 		conns = append(conns, c)
 	}
+	e.unpause() // dials and pollers that wait for the end of a pause
 	e.mu.Unlock()
-	e.net.forget(e)
 	for _, c := range conns {
 		c.leave(linkPeerDown)
 	}
@@ -120,26 +130,94 @@ func (e *endpoint) wakePollers() {
 	}
 }
 
-func (e *endpoint) accept() (*conn, error) {
+// accept makes a connection, or says what to wait for before looking the
+// address up again.
+func (e *endpoint) accept(number uint64) (*conn, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.down.Load() {
-		return nil, fmt.Errorf("%w: nobody listens", rdma.ErrAddress)
+		return nil, closedChan
+	}
+	if e.mu.resumed != nil {
+		return nil, e.mu.resumed
 	}
 	e.mu.lastPeer++
 	c := newConn(e, e.mu.lastPeer, e.pollers[uint64(e.mu.lastPeer)%uint64(len(e.pollers))])
+	if !e.net.plain {
+		c.adv = newAdversary(&e.net.opts, e.net.root.Split(e.addr).SplitN(number))
+	}
 	e.mu.conns[c] = struct{}{}
 	return c, nil
 }
 
-// retire drops a connection from the books, keeping what it counted. It
-// reports whether the server still runs and so has to be told.
-func (e *endpoint) retire(c *conn) bool {
+var closedChan = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+func (e *endpoint) pause() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, ok := e.mu.conns[c]; ok {
+	if e.mu.resumed == nil && !e.down.Load() {
+		e.mu.resumed = make(chan struct{})
+		e.paused.Store(true)
+	}
+}
+
+func (e *endpoint) resume() {
+	e.mu.Lock()
+	held := e.mu.held
+	e.unpause()
+	e.mu.Unlock()
+	for _, c := range held {
+		c.deliver()
+	}
+	e.wakePollers()
+}
+
+// unpause is called with the lock held.
+func (e *endpoint) unpause() {
+	if e.mu.resumed != nil {
+		close(e.mu.resumed)
+	}
+	e.mu.resumed, e.mu.held = nil, nil
+	e.paused.Store(false)
+}
+
+// hold keeps the answer to c back if the endpoint is paused.
+func (e *endpoint) hold(c *conn) bool {
+	if !e.paused.Load() {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.resumed == nil {
+		return false
+	}
+	e.mu.held = append(e.mu.held, c)
+	return true
+}
+
+// left notes that c is down. It reports whether the server still runs and so
+// has to be told.
+func (e *endpoint) left(c *conn) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !c.summed {
 		delete(e.mu.conns, c)
-		e.mu.retired = e.mu.retired.Add(c.Counters())
+		e.mu.left[c.ctr] = struct{}{}
 	}
 	return !e.down.Load()
+}
+
+// closed drops c from the books, keeping what it counted. Close may overtake
+// whoever found the connection broken, so left may come after it.
+func (e *endpoint) closed(c *conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c.summed = true
+	delete(e.mu.conns, c)
+	delete(e.mu.left, c.ctr)
+	e.mu.closed = e.mu.closed.Add(c.ctr.snapshot())
 }

@@ -3,6 +3,7 @@ package inproc
 import (
 	"runtime"
 	"sync/atomic"
+	"time"
 )
 
 // Spinning is by yielding: the peer is a goroutine of this process and may
@@ -66,9 +67,10 @@ type event struct {
 // queue is a stack that clients push to and the poller takes whole.
 type poller struct {
 	parker
-	e     *endpoint
-	queue atomic.Pointer[event]
-	held  []*event // calls that arrived before Serve
+	e      *endpoint
+	queue  atomic.Pointer[event]
+	early  []*event    // calls that arrived before Serve
+	copies []*delivery // second deliveries still to come
 }
 
 func newPoller(e *endpoint) *poller { return &poller{parker: newParker(), e: e} }
@@ -96,11 +98,13 @@ func (p *poller) take() *event {
 
 func (p *poller) run() {
 	for !p.e.down.Load() {
-		if p.e.handler.Load() != nil && len(p.held) > 0 {
-			for _, ev := range p.held {
+		p.awaitResume()
+		if len(p.early) > 0 && p.e.handler.Load() != nil {
+			early := p.early
+			p.early = nil
+			for _, ev := range early {
 				p.handle(ev)
 			}
-			p.held = nil
 		}
 		ev := p.take()
 		if ev == nil {
@@ -108,6 +112,7 @@ func (p *poller) run() {
 			continue
 		}
 		for ev != nil && !p.e.down.Load() {
+			p.awaitResume()
 			// The node may be queued anew as soon as its call is answered.
 			next := ev.next
 			p.handle(ev)
@@ -116,10 +121,23 @@ func (p *poller) run() {
 	}
 }
 
-func (p *poller) ready() bool {
-	return p.queue.Load() != nil || p.e.down.Load() || (len(p.held) > 0 && p.e.handler.Load() != nil)
+func (p *poller) awaitResume() {
+	for p.e.paused.Load() {
+		p.prepare()
+		if !p.e.paused.Load() {
+			p.cancel()
+			return
+		}
+		<-p.ch
+	}
 }
 
+func (p *poller) ready() bool {
+	return p.queue.Load() != nil || p.e.down.Load() || p.e.paused.Load() ||
+		len(p.early) > 0 && p.e.handler.Load() != nil
+}
+
+// idle spins, then parks, until there may be something to do.
 func (p *poller) idle() {
 	for range p.budget {
 		runtime.Gosched()
@@ -129,6 +147,11 @@ func (p *poller) idle() {
 		}
 	}
 	p.spun(false)
+	if len(p.copies) > 0 {
+		time.Sleep(copyTick)
+		p.deliverCopies()
+		return
+	}
 	p.prepare()
 	if p.ready() {
 		p.cancel()
@@ -137,8 +160,13 @@ func (p *poller) idle() {
 	<-p.ch
 }
 
+// handle deals with one event. Once the handler has the request, the
+// connection's call state belongs to the client again.
 func (p *poller) handle(ev *event) {
 	c := ev.conn
+	if p.e.down.Load() {
+		return
+	}
 	if ev.kind == eventGone {
 		if f := p.e.opts.OnDisconnect; f != nil {
 			f(c.peer)
@@ -147,7 +175,11 @@ func (p *poller) handle(ev *event) {
 	}
 	h := p.e.handler.Load()
 	if h == nil {
-		p.held = append(p.held, ev)
+		p.early = append(p.early, ev)
+		return
+	}
+	if c.adv != nil {
+		p.deliverTwice(c, *h)
 		return
 	}
 	c.req.Body = c.call.body()

@@ -1,0 +1,316 @@
+package inproc
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"drtmx/internal/mem"
+	"drtmx/internal/rng"
+	"drtmx/rdma"
+)
+
+// adversary is a connection's share of latency and faults. Only the client's
+// goroutine uses it.
+type adversary struct {
+	o        *Options
+	faulty   bool // there is more to it than latency
+	rng      *rng.Stream
+	linkFree time.Duration // when the link has carried what was posted so far
+	token    uint64        // of the last batch posted
+	pending  []pendingBatch
+	perm     []uint32 // scratch
+}
+
+// pendingBatch is a batch between Post and Wait. Its work requests that are
+// still to be performed have StatusPending.
+type pendingBatch struct {
+	token    uint64
+	performs time.Duration // when its remaining requests are performed
+	done     time.Duration // when its completions arrive
+	shuffle  bool
+}
+
+func newAdversary(o *Options, s *rng.Stream) *adversary {
+	return &adversary{o: o, rng: s, faulty: o.Faults != Faults{DelayMax: o.Faults.DelayMax}}
+}
+
+// carry books n bytes on the link and returns when they have arrived.
+func (a *adversary) carry(now time.Duration, n uint64, base time.Duration) time.Duration {
+	a.linkFree = max(a.linkFree, now) + time.Duration(math.Ceil(float64(n)*a.o.Latency.ByteNs))
+	done := a.linkFree + base
+	if f := &a.o.Faults; a.rng.Bool(f.Delay) {
+		done += time.Duration(a.rng.Uint64n(uint64(f.DelayMax) + 1))
+	}
+	return done
+}
+
+func (a *adversary) order(n int) []uint32 {
+	if cap(a.perm) < n {
+		a.perm = make([]uint32, n)
+	}
+	a.perm = a.perm[:n]
+	return a.perm
+}
+
+// postSlow is Post with latency and faults.
+func (c *conn) postSlow(b *rdma.Batch) {
+	a := c.adv
+	c.e.late.perform(a.rng)
+	c.ctr.add(&rdma.Counters{Rounds: 1})
+	var bytes uint64
+	var base time.Duration
+	for i := range b.WRs {
+		wr := &b.WRs[i]
+		wr.Status = rdma.StatusPending
+		switch l := &a.o.Latency; wr.Op {
+		case rdma.OpRead:
+			base = max(base, l.Read)
+		case rdma.OpWrite:
+			base = max(base, l.Write)
+		default:
+			base = max(base, l.Atomic)
+		}
+		bytes += uint64(len(wr.Buf)) * mem.WordBytes
+	}
+	now := a.o.Clock.Now()
+	a.token++
+	p := pendingBatch{token: a.token, done: a.carry(now, bytes, base), shuffle: a.rng.Bool(a.o.Faults.Reorder)}
+	p.performs = now + (p.done-now)/2
+	b.Token = a.token
+	a.pending = append(a.pending, p)
+	c.performAll(b, p.shuffle, a.o.Faults.Defer, p.done > now)
+}
+
+// performAll performs the pending requests of b, but for those put off to
+// Wait: all of them if the link is slow, else each with probability putOff.
+func (c *conn) performAll(b *rdma.Batch, shuffle bool, putOff float64, slow bool) {
+	a := c.adv
+	if slow {
+		return
+	}
+	// perform needs the scratch permutation too, so a shuffled batch is
+	// walked by a random start and an odd stride instead.
+	n := len(b.WRs)
+	at, stride := 0, 1
+	if shuffle {
+		at, stride = a.rng.Intn(n), coprimeStride(a.rng, n)
+	}
+	for range n {
+		wr := &b.WRs[at]
+		at = (at + stride) % n
+		if wr.Status != rdma.StatusPending || a.rng.Bool(putOff) {
+			continue
+		}
+		if c.link.Load() != linkUp {
+			return
+		}
+		if !a.rng.Bool(a.o.Faults.DropVerb) {
+			c.complete(wr, c.perform(wr))
+		} else {
+			if a.rng.Bool(0.5) {
+				c.perform(wr)
+			}
+			c.leave(linkPeerDown)
+			c.complete(wr, rdma.StatusPeerDown)
+			return
+		}
+		if a.faulty {
+			a.o.Yield()
+		}
+	}
+}
+
+// coprimeStride draws a step that visits all of n places.
+func coprimeStride(s *rng.Stream, n int) int {
+	for {
+		stride := 1 + s.Intn(n)
+		x, y := stride, n
+		for y != 0 {
+			x, y = y, x%y
+		}
+		if x == 1 {
+			return stride
+		}
+	}
+}
+
+func (c *conn) complete(wr *rdma.WR, s rdma.Status) {
+	wr.Status = s
+	var n rdma.Counters
+	tally(&n, wr)
+	c.ctr.add(&n)
+}
+
+// waitSlow is Wait with latency and faults.
+func (c *conn) waitSlow(ctx context.Context, b *rdma.Batch) error {
+	a := c.adv
+	i := 0
+	for i < len(a.pending) && a.pending[i].token != b.Token {
+		i++
+	}
+	if i == len(a.pending) {
+		return b.Err() // not posted here, or awaited before
+	}
+	p := a.pending[i]
+	a.pending = append(a.pending[:i], a.pending[i+1:]...)
+	b.Token = 0
+	if a.faulty {
+		a.o.Yield()
+	}
+	err := c.sleepUntil(ctx, p.performs)
+	if err == nil {
+		c.performAll(b, p.shuffle, 0, false)
+		err = c.sleepUntil(ctx, p.done)
+	}
+	if err != nil {
+		c.leave(linkPeerDown)
+	}
+	c.abandon(b)
+	if err != nil {
+		return err
+	}
+	return b.Err()
+}
+
+// abandon completes what is still pending after the connection broke. Writes
+// may be under way and take effect later; they carry copies of the buffers.
+func (c *conn) abandon(b *rdma.Batch) {
+	for i := range b.WRs {
+		wr := &b.WRs[i]
+		if wr.Status != rdma.StatusPending {
+			continue
+		}
+		if wr.Op != rdma.OpRead && c.adv.rng.Bool(c.adv.o.Faults.Late) {
+			w := *wr
+			w.Buf = append([]uint64(nil), wr.Buf...)
+			c.e.late.add(c, w)
+		}
+		c.complete(wr, rdma.StatusPeerDown)
+	}
+}
+
+// sleepUntil sleeps until t on the network's clock, the end of ctx, whose
+// error it returns, or the end of the connection.
+func (c *conn) sleepUntil(ctx context.Context, t time.Duration) error {
+	for clock := c.adv.o.Clock; c.link.Load() == linkUp; {
+		d := t - clock.Now()
+		if d <= 0 {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("inproc: wait for %q: %w", c.e.addr, err)
+		}
+		clock.Sleep(min(d, sleepMax))
+	}
+	return nil
+}
+
+// read loads the words of a READ as badly as the contract allows.
+func (a *adversary) read(s mem.Span, wr *rdma.WR) {
+	f := &a.o.Faults
+	if !a.rng.Bool(f.Scramble) {
+		if f.Pause == 0 {
+			s.CopyOut(wr.Buf)
+		} else {
+			for i := range wr.Buf {
+				wr.Buf[i] = s.Load(i)
+				a.pause()
+			}
+		}
+		wr.Tail = s.Load(0)
+	} else {
+		for _, i := range a.scrambled(wr.Addr, len(wr.Buf)) {
+			wr.Buf[i] = s.Load(int(i))
+			a.pause()
+		}
+	}
+	if f.Scramble > 0 {
+		// Nothing is promised of Tail. The likely value is the worst: a
+		// reader that trusts it accepts any block.
+		switch a.rng.Intn(3) {
+		case 0:
+			wr.Tail = wr.Buf[0]
+		case 1:
+			wr.Tail = a.rng.Uint64()
+		default:
+			wr.Tail = 0
+		}
+	}
+}
+
+func (a *adversary) pause() {
+	if a.rng.Bool(a.o.Faults.Pause) {
+		a.o.Yield()
+	}
+}
+
+// scrambled is an order for n words at addr: either any permutation of them,
+// or the cache lines in any order and the words of each in any order, as a
+// NIC that fetches lines would have it.
+func (a *adversary) scrambled(addr uint64, n int) []uint32 {
+	order := a.order(n)
+	if a.rng.Bool(0.5) {
+		rng.Perm(a.rng, order, 0)
+		return order
+	}
+	skew := int(addr/mem.WordBytes) % (mem.LineBytes / mem.WordBytes)
+	const words = mem.LineBytes / mem.WordBytes
+	lines := (skew + n + words - 1) / words
+	at, stride := a.rng.Intn(lines), coprimeStride(a.rng, lines)
+	order = order[:0]
+	for range lines {
+		first, last := max(at*words-skew, 0), min(at*words-skew+words, n)
+		start := len(order)
+		for i := first; i < last; i++ {
+			order = append(order, uint32(i))
+		}
+		rng.Shuffle(a.rng, order[start:])
+		at = (at + stride) % lines
+	}
+	return order
+}
+
+// lateWRs are the effects still under way of connections that broke.
+type lateWRs struct {
+	some atomic.Bool
+	mu   struct {
+		sync.Mutex
+		list []lateWR
+	}
+}
+
+type lateWR struct {
+	c  *conn
+	wr rdma.WR
+}
+
+func (l *lateWRs) add(c *conn, wr rdma.WR) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.list = append(l.mu.list, lateWR{c, wr})
+	l.some.Store(true)
+}
+
+// perform lets some of them happen now.
+func (l *lateWRs) perform(s *rng.Stream) {
+	if !l.some.Load() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	rest := l.mu.list[:0]
+	for _, w := range l.mu.list {
+		if s.Bool(0.5) {
+			w.c.perform(&w.wr)
+		} else {
+			rest = append(rest, w)
+		}
+	}
+	clear(l.mu.list[len(rest):])
+	l.mu.list = rest
+	l.some.Store(len(rest) > 0)
+}

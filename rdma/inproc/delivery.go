@@ -1,0 +1,129 @@
+package inproc
+
+import (
+	"context"
+	"time"
+
+	"drtmx/rdma"
+)
+
+const (
+	// copiesAfterMax bounds how many requests a second delivery lags behind.
+	copiesAfterMax = 8
+	// copyTick stands for one request where none comes.
+	copyTick = 50 * time.Microsecond
+)
+
+// callPlan is what the adversary will do to one call. StartCall draws it
+// before the poller can see the call.
+type callPlan struct {
+	dropAfter bool
+	duplicate bool
+	after     int           // requests handled before the second delivery
+	delay     time.Duration // of the response
+	ready     time.Duration // when the response may be seen; set by the replier
+}
+
+// sendSlow sends the request of the call just prepared, or loses it.
+func (c *conn) sendSlow() {
+	a, f := c.adv, &c.adv.o.Faults
+	k := &c.call
+	before, during := a.rng.Bool(f.DropBefore), a.rng.Bool(f.DropDuring)
+	k.plan = callPlan{
+		dropAfter: a.rng.Bool(f.DropAfter),
+		duplicate: a.rng.Bool(f.Duplicate),
+		after:     a.rng.Intn(copiesAfterMax + 1),
+	}
+	if a.rng.Bool(f.Delay) {
+		k.plan.delay = time.Duration(a.rng.Uint64n(uint64(f.DelayMax) + 1))
+	}
+	n := len(k.body())
+	k.plan.delay += a.o.Latency.RPC + time.Duration(float64(n)*a.o.Latency.ByteNs)
+	if before {
+		c.leave(linkPeerDown)
+		return
+	}
+	c.poller.push(&c.callEv)
+	if during {
+		c.leave(linkPeerDown)
+	}
+}
+
+// carryBack takes the response onto the link; it reports false if that broke.
+func (c *conn) carryBack() bool {
+	p := &c.call.plan
+	if p.dropAfter {
+		c.leave(linkPeerDown)
+		return false
+	}
+	o := c.adv.o
+	p.ready = o.Clock.Now() + p.delay + time.Duration(float64(len(c.call.response))*o.Latency.ByteNs)
+	return true
+}
+
+// holdResponse charges the client the way there and back at once: the server
+// handles the request early, the client sees the answer when it is due.
+func (c *conn) holdResponse(ctx context.Context) error {
+	err := c.sleepUntil(ctx, c.call.plan.ready)
+	if err != nil {
+		c.leave(linkPeerDown)
+		return err
+	}
+	return c.linkErr()
+}
+
+// delivery is one handing-over of a request to the handler, with everything
+// of its own: of two deliveries, the later may still be with the handler when
+// the client, answered by the other, is calls ahead.
+type delivery struct {
+	rdma.Request
+	c     *conn
+	seq   uint64
+	after int
+}
+
+// Reply answers the call unless the other delivery has done so.
+func (d *delivery) Reply(body []byte) error {
+	_, err := d.c.answer(d.seq, body)
+	return err
+}
+
+func newDelivery(c *conn, seq uint64, body []byte) *delivery {
+	d := &delivery{c: c, seq: seq}
+	d.Request = rdma.Request{Body: append([]byte(nil), body...), Peer: c.peer, Replier: d}
+	return d
+}
+
+// deliverTwice hands the connection's request over, and keeps a copy for
+// later if the plan says so.
+func (p *poller) deliverTwice(c *conn, h rdma.Handler) {
+	if c.adv.o.Faults.Duplicate == 0 {
+		c.req.Body = c.call.body()
+		h(&c.req)
+		return
+	}
+	seq, body, plan := c.call.phase.Load()>>phaseBits, c.call.body(), c.call.plan
+	if plan.duplicate {
+		d := newDelivery(c, seq, body)
+		d.after = plan.after
+		p.copies = append(p.copies, d)
+	}
+	h(&newDelivery(c, seq, body).Request)
+	p.deliverCopies()
+}
+
+// deliverCopies counts one request, or the time of one, and delivers the
+// copies that are due.
+func (p *poller) deliverCopies() {
+	h := *p.e.handler.Load()
+	rest := p.copies[:0]
+	for _, d := range p.copies {
+		if d.after--; d.after >= 0 {
+			rest = append(rest, d)
+		} else if !p.e.down.Load() {
+			h(&d.Request)
+		}
+	}
+	clear(p.copies[len(rest):])
+	p.copies = rest
+}
