@@ -1,0 +1,99 @@
+package wire
+
+import "drtmx/index"
+
+// WriteOp is what a write does and what it asks of the row before.
+type WriteOp uint8
+
+// Write operations.
+const (
+	Insert WriteOp = 1 + iota // the key must be absent
+	Update                    // the row must exist
+	Put                       // either
+	Delete                    // the row must exist
+)
+
+// Write is one row change.
+type Write struct {
+	Index uint16
+	Op    WriteOp
+	Key   uint64
+	Hint  uint64
+	Row   []byte
+}
+
+// Part is what a transaction does in one partition.
+type Part struct {
+	Partition uint16
+	Rows      []index.Proof // headers of rows read
+	Gaps      []index.Proof // gap words of absences and ranges read
+	Writes    []Write
+}
+
+// Commit is a request to commit, and with the same layout to prepare. The
+// first part is the home partition's.
+type Commit struct {
+	ID    ID
+	Parts []Part
+}
+
+// NextPart appends an empty part that keeps the memory of an earlier use.
+func (c *Commit) NextPart(partition uint16) *Part {
+	if len(c.Parts) < cap(c.Parts) {
+		c.Parts = c.Parts[:len(c.Parts)+1]
+	} else {
+		c.Parts = append(c.Parts, Part{})
+	}
+	p := &c.Parts[len(c.Parts)-1]
+	p.Partition, p.Rows, p.Gaps, p.Writes = partition, p.Rows[:0], p.Gaps[:0], p.Writes[:0]
+	return p
+}
+
+// AppendPart appends the encoding of one part.
+func AppendPart(b []byte, p *Part) []byte {
+	b = le.AppendUint16(b, p.Partition)
+	b = appendProofs(appendProofs(b, p.Rows), p.Gaps)
+	b = le.AppendUint32(b, uint32(len(p.Writes)))
+	for i := range p.Writes {
+		w := &p.Writes[i]
+		b = append(le.AppendUint16(b, w.Index), byte(w.Op))
+		b = le.AppendUint64(le.AppendUint64(b, w.Key), w.Hint)
+		b = AppendBytes(b, w.Row)
+	}
+	return b
+}
+
+// AppendCommit appends op and the encoding of the parts that keep accepts (nil: all).
+func AppendCommit(b []byte, op Op, c *Commit, keep func(partition uint16) bool) []byte {
+	b = AppendID(append(b, byte(op)), c.ID)
+	at := len(b)
+	b = le.AppendUint32(b, 0)
+	n := uint32(0)
+	for i := range c.Parts {
+		if keep == nil || keep(c.Parts[i].Partition) {
+			b = AppendPart(b, &c.Parts[i])
+			n++
+		}
+	}
+	le.PutUint32(b[at:], n)
+	return b
+}
+
+// Decode reads what AppendCommit wrote after the op byte. c's memory is
+// reused; rows are views of the message.
+func (c *Commit) Decode(d *Decoder) error {
+	c.ID = d.ID()
+	n := d.Count(MaxParts, 14)
+	c.Parts = c.Parts[:0]
+	for range n {
+		p := c.NextPart(d.U16())
+		p.Rows = d.proofs(p.Rows)
+		p.Gaps = d.proofs(p.Gaps)
+		for range d.Count(MaxWrites, 23) {
+			p.Writes = append(p.Writes, Write{
+				Index: d.U16(), Op: WriteOp(d.U8()), Key: d.U64(), Hint: d.U64(), Row: d.Bytes(),
+			})
+		}
+	}
+	return d.Err()
+}

@@ -1,0 +1,76 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"drtmx/index"
+)
+
+// Hello is what a data server says of itself.
+type Hello struct {
+	Version     int             `json:"version"`
+	Incarnation uint64          `json:"incarnation,string"` // differs after every restart
+	Server      int             `json:"server"`             // which of Servers answered
+	Servers     []string        `json:"servers"`
+	Primaries   []int           `json:"primaries"` // by partition: the server that holds it
+	Epoch       uint32          `json:"epoch"`
+	Catalog     json.RawMessage `json:"catalog"`
+	Hosted      []Hosted        `json:"hosted"`
+}
+
+// Hosted is a partition held by the server that answered.
+type Hosted struct {
+	Partition int      `json:"partition"`
+	RKey      uint32   `json:"rkey"`
+	Roots     []uint64 `json:"roots"` // by index number
+}
+
+// DecodeHello checks what a server said.
+func DecodeHello(b []byte) (*Hello, error) {
+	var h Hello
+	if err := json.Unmarshal(b, &h); err != nil {
+		return nil, fmt.Errorf("%w: hello: %v", ErrMessage, err)
+	}
+	if h.Version != Version {
+		return nil, fmt.Errorf("%w: server speaks version %d, this program %d", ErrMessage, h.Version, Version)
+	}
+	if len(h.Servers) == 0 || len(h.Servers) > MaxParts || len(h.Primaries) == 0 || len(h.Primaries) > MaxParts ||
+		h.Server < 0 || h.Server >= len(h.Servers) {
+		return nil, fmt.Errorf("%w: hello: %d servers, %d partitions, server %d", ErrMessage, len(h.Servers), len(h.Primaries), h.Server)
+	}
+	for _, s := range h.Primaries {
+		if s < 0 || s >= len(h.Servers) {
+			return nil, fmt.Errorf("%w: hello: a partition is at server %d of %d", ErrMessage, s, len(h.Servers))
+		}
+	}
+	for _, p := range h.Hosted {
+		if p.Partition < 0 || p.Partition >= len(h.Primaries) {
+			return nil, fmt.Errorf("%w: hello: partition %d of %d", ErrMessage, p.Partition, len(h.Primaries))
+		}
+	}
+	return &h, nil
+}
+
+// ServerStats is a data server's account of itself.
+type ServerStats struct {
+	Server      int          `json:"server"`
+	PID         int          `json:"pid"`
+	CPUSeconds  float64      `json:"cpu_seconds"` // user and system time of the server's process
+	RegionBytes uint64       `json:"region_bytes"`
+	Commits     uint64       `json:"commits"`
+	Conflicts   uint64       `json:"conflicts"`
+	Calls       uint64       `json:"calls"`
+	SlowCalls   uint64       `json:"slow_calls"` // of Calls: touched partitions elsewhere
+	Distributed uint64       `json:"distributed"`
+	Prepared    int          `json:"prepared"` // in doubt now
+	Indexes     []IndexStats `json:"indexes"`
+}
+
+// IndexStats are the statistics of one index in one partition.
+type IndexStats struct {
+	Index     int    `json:"index"`
+	Name      string `json:"name"`
+	Partition int    `json:"partition"`
+	index.ServerStats
+}

@@ -1,0 +1,125 @@
+package wire
+
+import (
+	"fmt"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+)
+
+// Read is one server-side lookup (Scan false) or range scan.
+type Read struct {
+	Partition uint16
+	Index     uint16
+	Scan      bool
+	Lo, Hi    uint64 // a lookup's key is Lo
+	Limit     uint32
+}
+
+// AppendReads appends an OpRead request.
+func AppendReads(b []byte, rs []Read) []byte {
+	b = le.AppendUint32(append(b, byte(OpRead)), uint32(len(rs)))
+	for _, r := range rs {
+		b = le.AppendUint16(le.AppendUint16(b, r.Partition), r.Index)
+		if r.Scan {
+			b = le.AppendUint32(le.AppendUint64(le.AppendUint64(append(b, 1), r.Lo), r.Hi), r.Limit)
+		} else {
+			b = le.AppendUint64(append(b, 0), r.Lo)
+		}
+	}
+	return b
+}
+
+// DecodeReads reads the list after the op byte.
+func DecodeReads(d *Decoder, dst []Read) ([]Read, error) {
+	dst = dst[:0]
+	for range d.Count(MaxReads, 13) {
+		r := Read{Partition: d.U16(), Index: d.U16()}
+		switch d.U8() {
+		case 0:
+			r.Lo = d.U64()
+		case 1:
+			r.Scan, r.Lo, r.Hi, r.Limit = true, d.U64(), d.U64(), d.U32()
+		default:
+			return nil, fmt.Errorf("%w: read kind", ErrMessage)
+		}
+		dst = append(dst, r)
+	}
+	return dst, d.End()
+}
+
+// AppendGet appends the answer to a lookup.
+func AppendGet(b []byte, r *index.GetResult) []byte {
+	b = append(b, byte(r.Status))
+	b = le.AppendUint64(le.AppendUint64(b, uint64(r.Header)), r.Hint)
+	b = appendProofs(b, r.Proofs)
+	return AppendBytes(b, mem.Bytes(r.Row))
+}
+
+// Get takes the answer to a lookup; the row and proofs are copied into r and buf.
+func (d *Decoder) Get(r *index.GetResult, buf []uint64) []uint64 {
+	r.Status = d.status()
+	r.Header, r.Hint = block.Header(d.U64()), d.U64()
+	r.Proofs = d.proofs(r.Proofs)
+	buf, r.Row = d.row(buf[:0])
+	return buf
+}
+
+func (d *Decoder) status() index.Status {
+	s := index.Status(d.U8())
+	if s != index.Found && s != index.NotFound && s != index.Locked {
+		d.bad, s = true, index.Failed
+	}
+	return s
+}
+
+// row copies a row to the end of buf.
+func (d *Decoder) row(buf []uint64) (all, row []uint64) {
+	p := d.Bytes()
+	if len(p)%8 != 0 {
+		d.bad = true
+		return buf, nil
+	}
+	at := len(buf)
+	for i := 0; i < len(p); i += 8 {
+		buf = append(buf, le.Uint64(p[i:]))
+	}
+	return buf, buf[at:len(buf):len(buf)]
+}
+
+// AppendScan appends the answer to a scan.
+func AppendScan(b []byte, r *index.ScanResult) []byte {
+	more := byte(0)
+	if r.More {
+		more = 1
+	}
+	b = append(b, byte(r.Status), more)
+	b = appendProofs(appendProofs(b, r.Quick), r.Gaps)
+	b = le.AppendUint32(b, uint32(len(r.Entries)))
+	for i := range r.Entries {
+		e := &r.Entries[i]
+		b = le.AppendUint64(le.AppendUint64(le.AppendUint64(b, e.Key), uint64(e.Header)), e.Addr)
+		b = AppendBytes(b, mem.Bytes(e.Row))
+	}
+	return b
+}
+
+// Scan takes the answer to a scan; rows are copied to buf.
+func (d *Decoder) Scan(r *index.ScanResult, buf []uint64) []uint64 {
+	r.Status, r.More = d.status(), d.U8() == 1
+	r.Quick, r.Gaps = d.proofs(r.Quick), d.proofs(r.Gaps)
+	r.Entries = r.Entries[:0]
+	n := d.Count(MaxProofs, 28)
+	// Sized first: entries point into it.
+	if need := len(d.b) / 8; cap(buf) < need {
+		buf = make([]uint64, 0, need)
+	}
+	buf = buf[:0]
+	for range n {
+		e := index.Entry{Key: d.U64(), Header: block.Header(d.U64()), Addr: d.U64()}
+		buf, e.Row = d.row(buf)
+		r.Entries = append(r.Entries, e)
+	}
+	return buf
+}

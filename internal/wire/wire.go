@@ -1,0 +1,181 @@
+// Package wire is the encoding of the engine's RPCs: what clients ask of data
+// servers and data servers of each other. Integers are little-endian and of
+// fixed width; every count is bounded before anything is allocated for it.
+// Decoded byte slices are views of the message.
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"drtmx/index"
+)
+
+// Version is checked at Hello; both sides must be built from the same protocol.
+const Version = 1
+
+// Op is the first byte of a request.
+type Op uint8
+
+// Requests.
+const (
+	OpHello   Op = 1 + iota // who are you, what do you hold
+	OpRead                  // server-side lookups and scans
+	OpCommit                // commit a client's transaction
+	OpCall                  // run a procedure
+	OpPrepare               // participant: validate, lock, vote
+	OpDecide                // participant: apply or release
+	OpOutcome               // what became of a transaction
+	OpLoad                  // bulk load
+	OpSeal                  // end of loading
+	OpStats                 // server statistics
+)
+
+// Code is the first byte of a response.
+type Code uint8
+
+// Response codes.
+const (
+	OK       Code = iota
+	Conflict      // followed by the cause
+	Exists
+	NotFound
+	RolledBack // a procedure's body failed: text follows
+	NoProcedure
+	OutOfMemory
+	Unknown // outcome: never heard of, and from now on refused
+	Aborted // outcome: did not commit
+	Unavailable
+	Bad // the request cannot be served: text follows
+)
+
+// Bounds of one message.
+const (
+	MaxParts  = 1 << 12
+	MaxProofs = 1 << 16
+	MaxWrites = 1 << 14
+	MaxReads  = 1 << 10
+)
+
+// ErrMessage reports a message that cannot be decoded.
+var ErrMessage = errors.New("wire: malformed message")
+
+// ID identifies a transaction that writes.
+type ID struct{ Client, Seq uint64 }
+
+// Decoder takes a message apart. After the first fault every take returns
+// zero, and Err reports it.
+type Decoder struct {
+	b   []byte
+	bad bool
+}
+
+// NewDecoder starts at the first byte of b.
+func NewDecoder(b []byte) Decoder { return Decoder{b: b} }
+
+func (d *Decoder) take(n int) []byte {
+	if n < 0 || n > len(d.b) {
+		d.bad, d.b = true, nil
+		return nil
+	}
+	p := d.b[:n:n]
+	d.b = d.b[n:]
+	return p
+}
+
+// U8 takes one byte.
+func (d *Decoder) U8() uint8 {
+	if p := d.take(1); p != nil {
+		return p[0]
+	}
+	return 0
+}
+
+// U16 takes two bytes.
+func (d *Decoder) U16() uint16 {
+	if p := d.take(2); p != nil {
+		return binary.LittleEndian.Uint16(p)
+	}
+	return 0
+}
+
+// U32 takes four bytes.
+func (d *Decoder) U32() uint32 {
+	if p := d.take(4); p != nil {
+		return binary.LittleEndian.Uint32(p)
+	}
+	return 0
+}
+
+// U64 takes eight bytes.
+func (d *Decoder) U64() uint64 {
+	if p := d.take(8); p != nil {
+		return binary.LittleEndian.Uint64(p)
+	}
+	return 0
+}
+
+// Bytes takes a length and as many bytes.
+func (d *Decoder) Bytes() []byte { return d.take(int(d.U32())) }
+
+// Rest takes what is left.
+func (d *Decoder) Rest() []byte { return d.take(len(d.b)) }
+
+// Count takes a count and refuses one above bound, or above what the rest of
+// the message could hold at each bytes apiece.
+func (d *Decoder) Count(bound, each int) int {
+	n := int(d.U32())
+	if n > bound || n*each > len(d.b) {
+		d.bad, d.b = true, nil
+		return 0
+	}
+	return n
+}
+
+// ID takes a transaction ID.
+func (d *Decoder) ID() ID { return ID{d.U64(), d.U64()} }
+
+// Err is ErrMessage if anything was missing.
+func (d *Decoder) Err() error {
+	if d.bad {
+		return ErrMessage
+	}
+	return nil
+}
+
+// End is Err, and a fault if bytes are left over.
+func (d *Decoder) End() error {
+	if len(d.b) > 0 {
+		return fmt.Errorf("%w: %d bytes too many", ErrMessage, len(d.b))
+	}
+	return d.Err()
+}
+
+var le = binary.LittleEndian
+
+// AppendBytes appends a length and the bytes.
+func AppendBytes(b, p []byte) []byte {
+	return append(le.AppendUint32(b, uint32(len(p))), p...)
+}
+
+// AppendID appends a transaction ID.
+func AppendID(b []byte, id ID) []byte {
+	return le.AppendUint64(le.AppendUint64(b, id.Client), id.Seq)
+}
+
+func appendProofs(b []byte, ps []index.Proof) []byte {
+	b = le.AppendUint32(b, uint32(len(ps)))
+	for _, p := range ps {
+		b = le.AppendUint64(le.AppendUint64(b, p.Addr), p.Word)
+	}
+	return b
+}
+
+func (d *Decoder) proofs(dst []index.Proof) []index.Proof {
+	dst = dst[:0]
+	for range d.Count(MaxProofs, 16) {
+		dst = append(dst, index.Proof{Addr: d.U64(), Word: d.U64()})
+	}
+	return dst
+}
