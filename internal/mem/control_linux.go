@@ -1,0 +1,109 @@
+package mem
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotControl is returned by OpenControl for a descriptor that is not a
+// control segment of the expected size.
+var ErrNotControl = errors.New("mem: descriptor is not a control segment")
+
+const controlSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// Control is a memfd that two processes both map read-write: rings, doorbells
+// and flags, never tables. Its size is fixed and sealed, so that neither
+// process can truncate it and make the other fault. What the other process
+// stores in it is input and must be checked. Methods are safe for concurrent
+// use. The mapping lives until the Control is garbage.
+type Control struct {
+	m mapping
+}
+
+// NewControl creates a control segment of size bytes, a multiple of the page
+// size. Pages take memory once they are touched. It fails with ErrNoMemfd
+// where the kernel has no memfd.
+func NewControl(name string, size uint64) (*Control, error) {
+	if size == 0 || size%uint64(os.Getpagesize()) != 0 {
+		return nil, fmt.Errorf("%w: control segment of %d bytes", ErrOptions, size)
+	}
+	fd, err := unix.MemfdCreate("drtmx-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %v", ErrNoMemfd, err)
+	}
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("mem: size control segment to %d bytes: %w", size, err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, controlSeals); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("mem: seal control segment: %w", err)
+	}
+	return mapControl(fd, size)
+}
+
+// OpenControl maps a control segment received from another process. It takes
+// its own duplicate of f, and fails with ErrNotControl unless f is a memfd of
+// exactly size bytes whose size is sealed.
+func OpenControl(f *os.File, size uint64) (*Control, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("mem: duplicate descriptor: %w", err)
+	}
+	// The size is looked at after the seals: from then on it cannot change.
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	const want = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	var st unix.Stat_t
+	if err != nil || seals&want != want || unix.Fstat(fd, &st) != nil || st.Size != int64(size) {
+		unix.Close(fd)
+		return nil, fmt.Errorf("%w of %d bytes (seals %#x, size %d)", ErrNotControl, size, seals, st.Size)
+	}
+	return mapControl(fd, size)
+}
+
+// mapControl takes over fd.
+func mapControl(fd int, size uint64) (*Control, error) {
+	p, err := unix.MmapPtr(fd, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("mem: map control segment: %w", err)
+	}
+	c := &Control{mapping{p, uintptr(size), fd}}
+	runtime.AddCleanup(c, release, c.m)
+	return c, nil
+}
+
+// File is a descriptor for the other process. The caller owns it.
+func (c *Control) File() (*os.File, error) {
+	fd, err := unix.FcntlInt(uintptr(c.m.fd), unix.F_DUPFD_CLOEXEC, 0)
+	runtime.KeepAlive(c)
+	if err != nil {
+		return nil, fmt.Errorf("mem: duplicate descriptor: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "control"), nil
+}
+
+// Span gives access to the n bytes at off; it panics if they are not aligned
+// words of the segment. The span does not keep the Control alive.
+func (c *Control) Span(off, n uint64) Span {
+	if (off|n)&(WordBytes-1) != 0 || off > uint64(c.m.n) || n > uint64(c.m.n)-off {
+		panic(fmt.Sprintf("mem: span [%d,+%d) outside control segment of %d bytes", off, n, c.m.n))
+	}
+	return Span{unsafe.Add(c.m.p, off), int(n / WordBytes)}
+}
+
+// Discard gives the whole pages within the n bytes at off back to the kernel;
+// both processes see zeroes there from now on.
+func (c *Control) Discard(off, n uint64) {
+	page := uint64(os.Getpagesize())
+	from, to := (off+page-1)/page*page, min(off+n, uint64(c.m.n))/page*page
+	if from < to {
+		_ = unix.Fallocate(c.m.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(from), int64(to-from))
+	}
+	runtime.KeepAlive(c)
+}

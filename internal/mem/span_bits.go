@@ -1,0 +1,35 @@
+package mem
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// Or sets the bits of mask in word i atomically and returns the old value.
+func (s Span) Or(i int, mask uint64) uint64 { return atomic.OrUint64(s.at(i), mask) }
+
+// Swap stores v in word i atomically and returns the old value.
+func (s Span) Swap(i int, v uint64) uint64 { return atomic.SwapUint64(s.at(i), v) }
+
+// CopyBytesIn stores b at the start of the span, in no promised order or unit.
+// It is for memory that a protocol gives to one side at a time.
+func (s Span) CopyBytesIn(b []byte) {
+	if len(b) > s.n*WordBytes {
+		panic("mem: copy into span")
+	}
+	if len(b) > 0 {
+		copy(unsafe.Slice((*byte)(s.p), len(b)), b)
+	}
+}
+
+// CopyBytesOut loads the first len(b) bytes of the span, in no promised order
+// or unit. It is for memory that a protocol gives to one side at a time; if
+// the other side breaks the protocol, b holds some mixture.
+func (s Span) CopyBytesOut(b []byte) {
+	if len(b) > s.n*WordBytes {
+		panic("mem: copy out of span")
+	}
+	if len(b) > 0 {
+		copy(b, unsafe.Slice((*byte)(s.p), len(b)))
+	}
+}
