@@ -1,0 +1,31 @@
+// Package invariants switches costly assertions: they are compiled in under
+// the build tags invariants and race, and cost nothing otherwise.
+//
+// An assertion states what the code relies on and never replaces an error: a
+// broken invariant is a bug of the engine, so it crashes the process before it
+// can answer wrongly. Conditions that a peer, a file or a user can cause are
+// errors and are returned.
+//
+//	if invariants.Enabled {
+//		invariants.Check(leaf.low <= key, "leaf covers a key below its low fence")
+//	}
+//
+// The surrounding if lets the compiler drop the condition too.
+package invariants
+
+import "fmt"
+
+// Check panics with what if ok is false and assertions are compiled in.
+func Check(ok bool, what string) {
+	if Enabled && !ok {
+		panic("invariant broken: " + what)
+	}
+}
+
+// Failf panics with the formatted text if assertions are compiled in. It is
+// for conditions that the caller has found broken, under Enabled.
+func Failf(format string, args ...any) {
+	if Enabled {
+		panic("invariant broken: " + fmt.Sprintf(format, args...))
+	}
+}

@@ -1,0 +1,160 @@
+package lint
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// layers is the layer table: a package may import only packages of lower
+// layers, and its own subpackages of the same layer. Every package of the
+// module is listed; adding one means deciding here where it stands.
+var layers = map[string]int{
+	"internal/invariants": 0,
+	"internal/rng":        0,
+	"internal/hist":       0,
+	"internal/lint":       0,
+	"internal/deps":       0,
+	"txn/history":         0,
+
+	"internal/mem": 1,
+
+	"rdma": 2,
+
+	"rdma/inproc":    3,
+	"rdma/shm":       3,
+	"rdma/tcp":       3,
+	"rdma/verbs":     3,
+	"rdma/rdmatest":  3,
+	"internal/block": 3,
+
+	"index":           4,
+	"index/indextest": 5,
+
+	"index/hash":           5,
+	"index/learned":        5,
+	"index/learned/xmodel": 5,
+	"index/learned/xtree":  5,
+
+	"tables":        6,
+	"internal/wal":  6,
+	"internal/wire": 6,
+
+	"txn": 7,
+
+	"server":               8,
+	"internal/member":      8,
+	"internal/member/etcd": 8,
+
+	"internal/cluster": 9,
+	"internal/driver":  9,
+
+	"tpcc": 10,
+	"ycsb": 10,
+
+	"cmd/drtmx":   11,
+	"cmd/go-ycsb": 11,
+}
+
+// providers implement the fabric. The engine works over the contract alone:
+// whoever wires a cluster chooses one.
+var providers = []string{"rdma/inproc", "rdma/shm", "rdma/tcp", "rdma/verbs"}
+
+// mayChooseProvider lists who may import a provider outside tests. server is
+// in it for the embedded cluster that it offers to programs.
+var mayChooseProvider = []string{"server", "internal/cluster", "cmd/drtmx", "cmd/go-ycsb"}
+
+func TestImportsRunDownward(t *testing.T) {
+	seen := map[string]bool{}
+	for _, f := range sources(t) {
+		seen[f.pkg] = true
+		from, known := layers[f.pkg]
+		if !known {
+			t.Errorf("%s: package %s is not in the layer table of internal/lint", f.path, f.pkg)
+			continue
+		}
+		if f.test {
+			continue // a test may reach up for its fixtures; the compiler excludes cycles
+		}
+		for _, imp := range f.imports {
+			path, ours := strings.CutPrefix(imp, module+"/")
+			if !ours {
+				continue
+			}
+			to, known := layers[path]
+			switch {
+			case !known:
+				t.Errorf("%s: imports %s, which is not in the layer table", f.path, path)
+			case from > to || from == to && strings.HasPrefix(path, f.pkg+"/"):
+			default:
+				t.Errorf("%s: %s (layer %d) imports %s (layer %d)", f.path, f.pkg, from, path, to)
+			}
+		}
+	}
+	for _, pkg := range []string{"rdma", "txn", "internal/mem"} {
+		if !seen[pkg] {
+			t.Errorf("package %s was not found: the test looks in the wrong place", pkg)
+		}
+	}
+}
+
+func TestProvidersAreChosenByTheWiring(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.test || slices.Contains(mayChooseProvider, f.pkg) {
+			continue
+		}
+		for _, imp := range f.imports {
+			path, _ := strings.CutPrefix(imp, module+"/")
+			if slices.Contains(providers, path) && !strings.HasPrefix(f.pkg, path) {
+				t.Errorf("%s: imports provider %s", f.path, path)
+			}
+		}
+	}
+}
+
+func TestTestSupportIsImportedByTestsOnly(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.test || strings.HasSuffix(f.pkg, "test") {
+			continue
+		}
+		for _, imp := range f.imports {
+			if strings.HasPrefix(imp, module+"/") && strings.HasSuffix(imp, "test") {
+				t.Errorf("%s: imports test support %s", f.path, imp)
+			}
+		}
+	}
+}
+
+// The history checker judges the engine, so it must share no code with it.
+func TestHistoryCheckerImportsOnlyTheStandardLibrary(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.pkg != "txn/history" || f.test {
+			continue
+		}
+		for _, imp := range f.imports {
+			if strings.Contains(strings.Split(imp, "/")[0], ".") || strings.HasPrefix(imp, module+"/") {
+				t.Errorf("%s: imports %s", f.path, imp)
+			}
+		}
+	}
+}
+
+// Each engine stands on the contract alone.
+func TestIndexEnginesAreIndependent(t *testing.T) {
+	engines := slices.Sorted(maps.Keys(layers))
+	engines = slices.DeleteFunc(engines, func(p string) bool { return !strings.HasPrefix(p, "index/") })
+	for _, f := range sources(t) {
+		if f.test || !slices.Contains(engines, f.pkg) || strings.HasSuffix(f.pkg, "test") {
+			continue
+		}
+		engine := strings.Join(strings.Split(f.pkg, "/")[:2], "/")
+		for _, imp := range f.imports {
+			path, _ := strings.CutPrefix(imp, module+"/")
+			other := slices.Contains(engines, path) && path != engine && !strings.HasPrefix(path, engine+"/")
+			if other || path == "tables" {
+				t.Errorf("%s: index engine imports %s", f.path, path)
+			}
+		}
+	}
+}
