@@ -49,8 +49,8 @@ func BenchmarkModel(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					reportWorth(b, m, l)
 					benchLookup(b, m, keys)
+					reportWorth(b, m, l) // after Loop, which clears metrics
 				})
 			}
 		}

@@ -23,18 +23,24 @@ type ttView struct {
 	skip  int
 }
 
-// entry returns the bits [at, at+width) of the TT, zeros where the view has
-// none. width is at most maxCorrectionBits+32.
+// bits returns the 64 bits of the TT from bit at on, zeros where the view has
+// none.
+func (v ttView) bits(at uint) uint64 {
+	w, words := int(at>>6)-v.skip, v.words
+	e := uint64(0)
+	if uint(w) < uint(len(words)) {
+		e = words[w] >> (at & 63)
+	}
+	if uint(w+1) < uint(len(words)) {
+		e |= words[w+1] << 1 << (^at & 63)
+	}
+	return e
+}
+
+// entry returns the bits [at, at+width) of the TT. width is at most
+// maxCorrectionBits+32.
 func (v ttView) entry(at, width uint) uint64 {
-	w := int(at>>6) - v.skip
-	if uint(w) >= uint(len(v.words)) {
-		return 0
-	}
-	e := v.words[w] >> (at & 63)
-	if at&63+width > 64 && w+1 < len(v.words) {
-		e |= v.words[w+1] << (64 - at&63)
-	}
-	return e & (1<<width - 1)
+	return v.bits(at) & (1<<(width&63) - 1)
 }
 
 func (s *SubModel) entryBits() uint { return uint(s.corrBits) + uint(s.alnBits) }
@@ -61,36 +67,65 @@ func (s *SubModel) resolve(v ttView, pos int64, lo, hi int) Prediction {
 	return p
 }
 
-// wideWindow is the number of leaves from which a binary search beats walking.
-const wideWindow = 16
+// nearby is how many leaves around the second guess are looked at in one go.
+const nearby = 4
 
 // correct counts the cells at or below pos, and does so again at the two ends
 // of the slack to see whether a neighbour is possible.
+//
+// Residuals change slowly from leaf to leaf, so the residual at a first guess
+// makes a second guess that is nearly always right or next to it. The cells
+// around that one are compared without branches, which random keys would
+// mispredict; only if they do not enclose the answer is it searched for.
 func (s *SubModel) correct(v ttView, pos int64, lo, hi int) (leaf, first, last int) {
+	shift, width := uint(s.corrShift)&63, s.entryBits()
+	mask := uint64(1)<<(s.corrBits&63) - 1
 	rel := pos - int64(s.residualMin)
-	shift := s.corrShift
 	at, low, high := rel>>shift, (rel-int64(s.slackHi))>>shift, (rel+int64(s.slackLo))>>shift
-	if hi-lo > wideWindow {
-		return s.search(v, at, lo, hi), s.search(v, low, lo, hi), s.search(v, high, lo, hi)
-	}
-	// Residuals change slowly from leaf to leaf, so the residual at a first
-	// guess makes a second guess that is nearly always right.
+
 	mid := (int64(s.residualMin) + int64(s.residualMax)) >> 1
-	leaf = int(min(max((pos-mid)>>fracBits, int64(lo)), int64(hi)))
-	residual := s.cell(v, leaf)<<shift - int64(leaf)<<fracBits
-	leaf = int(min(max((rel-residual)>>fracBits, int64(lo)), int64(hi)))
-	for leaf < hi && s.cell(v, leaf+1) <= at {
-		leaf++
+	g := min(max((pos-mid)>>fracBits, int64(lo)), int64(hi))
+	ahead := (g<<fracBits>>shift+int64(v.bits(uint(g)*width)&mask))<<shift - g<<fracBits
+	// g becomes the first of the four. The third must exist: there is nothing
+	// above the highest leaf to compare with.
+	g = min(max((rel-ahead)>>fracBits, int64(lo))-1, int64(hi)-2)
+	if g < 0 {
+		return s.correctFar(v, [3]int64{at, low, high}, lo, hi)
 	}
-	for leaf > lo && s.cell(v, leaf) > at {
-		leaf--
+
+	e0 := v.bits(uint(g) * width)
+	e1, e2, e3 := e0>>(width&63), e0>>(2*width&63), e0>>(3*width&63)
+	if width > 64/nearby {
+		e1, e2, e3 = v.bits(uint(g+1)*width), v.bits(uint(g+2)*width), v.bits(uint(g+3)*width)
 	}
+	y := g << fracBits
+	c0 := y>>shift + int64(e0&mask)
+	c1 := (y+one)>>shift + int64(e1&mask)
+	c2 := (y+2*one)>>shift + int64(e2&mask)
+	c3 := (y+3*one)>>shift + int64(e3&mask)
+	if c0 > low || c3 <= high {
+		return s.correctFar(v, [3]int64{at, low, high}, lo, hi)
+	}
+	// c0 is at or below all three, c3 above: count the other two.
+	top := int(g) + 2
+	leaf = top - int(uint64(at-c1)>>63) - int(uint64(at-c2)>>63)
+	first = top - int(uint64(low-c1)>>63) - int(uint64(low-c2)>>63)
+	last = top - int(uint64(high-c1)>>63) - int(uint64(high-c2)>>63)
+	// Only the cells of a corrupt TT fail to rise and leave the window.
+	leaf, first, last = min(leaf, hi), min(first, hi), min(last, hi)
+	return max(leaf, lo), max(first, lo), max(last, lo)
+}
+
+// correctFar is correct by search: for keys near the edges of the sub-model,
+// and where the line fits so badly that the second guess is off.
+func (s *SubModel) correctFar(v ttView, at [3]int64, lo, hi int) (leaf, first, last int) {
+	leaf = s.search(v, at[0], lo, hi)
 	first, last = leaf, leaf
-	for first > lo && s.cell(v, first) > low {
-		first--
+	if first > lo && s.cell(v, first) > at[1] {
+		first = s.search(v, at[1], lo, leaf-1)
 	}
-	for last < hi && s.cell(v, last+1) <= high {
-		last++
+	if last < hi && s.cell(v, last+1) <= at[2] {
+		last = s.search(v, at[2], leaf+1, hi)
 	}
 	return leaf, first, last
 }
