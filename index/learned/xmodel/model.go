@@ -36,9 +36,8 @@ func (m *Model) Lookup(key uint64) Prediction {
 	if s == nil {
 		return Prediction{SubModel: i}
 	}
-	p := s.Predict(key)
-	p.SubModel = i
-	return p
+	leaf, lo, hi, aln, knows := s.predict(key)
+	return Prediction{SubModel: i, Leaf: leaf, Lo: lo, Hi: hi, ALN: aln, Knows: knows}
 }
 
 // Size sums up what a model holds, encoded, in bytes; the router counts as

@@ -154,24 +154,26 @@ func clamp(v int64, last int) int {
 // Predict returns the leaf of key; Prediction.SubModel is 0. It does not
 // allocate. A key outside the sub-model's interval yields its nearest leaf.
 func (s *SubModel) Predict(key uint64) Prediction {
-	if key < s.anchor || s.leaves <= 1 {
-		return s.only(0)
-	}
-	pos := s.position(key)
-	lo, hi := s.window(pos)
-	if !s.hasTT {
-		return Prediction{Leaf: s.guess(pos, lo, hi), Lo: lo, Hi: hi, Knows: KnowsLeaf}
-	}
-	return s.resolve(ttView{words: s.body[s.ttAt:]}, pos, lo, hi)
+	leaf, lo, hi, aln, knows := s.predict(key)
+	return Prediction{Leaf: leaf, Lo: lo, Hi: hi, ALN: aln, Knows: knows}
 }
 
-// only is the prediction of a key whose leaf is certain.
-func (s *SubModel) only(leaf int) Prediction {
-	p := Prediction{Leaf: leaf, Lo: leaf, Hi: leaf, Knows: KnowsLeaf}
-	if s.hasTT {
-		p.ALN, p.Knows = s.ALN(leaf), KnowsALN
+// predict returns a Prediction's fields one by one: they stay in registers,
+// where the struct would be copied through memory by every caller.
+func (s *SubModel) predict(key uint64) (leaf, lo, hi int, aln uint32, knows Knowledge) {
+	if key < s.anchor || s.leaves <= 1 {
+		if s.hasTT {
+			return 0, 0, 0, s.ALN(0), KnowsALN
+		}
+		return 0, 0, 0, 0, KnowsLeaf
 	}
-	return p
+	pos := s.position(key)
+	lo, hi = s.window(pos)
+	if !s.hasTT {
+		return s.guess(pos, lo, hi), lo, hi, 0, KnowsLeaf
+	}
+	leaf, lo, hi, aln = s.resolve(ttView{words: s.body[s.ttAt:]}, pos, lo, hi)
+	return leaf, lo, hi, aln, KnowsALN
 }
 
 // guess is the line's own choice.

@@ -55,16 +55,17 @@ func (s *SubModel) cell(v ttView, i int) int64 {
 	return int64(i)<<fracBits>>s.corrShift + int64(k)
 }
 
-// resolve chooses among the leaves lo … hi with the corrections of v.
-func (s *SubModel) resolve(v ttView, pos int64, lo, hi int) Prediction {
-	p := Prediction{Lo: lo, Hi: hi, Knows: KnowsALN}
-	if s.corrBits == 0 && s.corrShift == 0 {
-		p.Leaf = s.guess(pos, lo, hi)
+// resolve chooses among the leaves lo … hi with the TT of v.
+func (s *SubModel) resolve(v ttView, pos int64, lo, hi int) (leaf, first, last int, aln uint32) {
+	if s.corrShift == 0 {
+		leaf, first, last = s.guess(pos, lo, hi), lo, hi
 	} else {
-		p.Leaf, p.Lo, p.Hi = s.correct(v, pos, lo, hi)
+		leaf, first, last = s.correct(v, pos, lo, hi)
 	}
-	p.ALN = s.alnAt(v, p.Leaf)
-	return p
+	if s.alnBits == 0 {
+		return leaf, first, last, s.alnBase + uint32(leaf)
+	}
+	return leaf, first, last, s.alnAt(v, leaf)
 }
 
 // nearby is how many leaves around the second guess are looked at in one go.
@@ -208,14 +209,13 @@ func (s *SubModel) Resolve(key uint64, p Prediction, words []uint64) (Prediction
 		return p, fmt.Errorf("%w: leaves %d to %d of %d", ErrCorrupt, p.Lo, p.Hi, last+1)
 	}
 	v := ttView{words: words, skip: first}
-	var r Prediction
+	p.Knows = KnowsALN
 	if key < s.anchor || s.leaves <= 1 {
-		r = Prediction{Knows: KnowsALN, ALN: s.alnAt(v, 0)}
+		p.Leaf, p.Lo, p.Hi, p.ALN = 0, 0, 0, s.alnAt(v, 0)
 	} else {
-		r = s.resolve(v, s.position(key), p.Lo, p.Hi)
+		p.Leaf, p.Lo, p.Hi, p.ALN = s.resolve(v, s.position(key), p.Lo, p.Hi)
 	}
-	r.SubModel = p.SubModel
-	return r, nil
+	return p, nil
 }
 
 // DropTT forgets the TT, as a client does to free memory. Exceptions stay: they
