@@ -1,0 +1,156 @@
+package hash
+
+import (
+	"fmt"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+)
+
+// Check implements index.Server: it walks root, directory, every chain and
+// every row and reports the first thing that is not as it must be.
+func (s *Server) Check() error {
+	if err := s.checkRoot(); err != nil {
+		return err
+	}
+	c := checker{s: s, rows: map[uint64]bool{}, keys: map[index.Key]bool{}}
+	n := s.buckets.Load()
+	for b := range n {
+		if err := c.checkChain(b, levelOf(b, n)); err != nil {
+			return fmt.Errorf("bucket %d of %d: %w", b, n, err)
+		}
+	}
+	rows, over := s.rows.Stats().Used, s.overflow.Stats().Used
+	switch linked := uint64(len(c.rows)); {
+	case linked != s.linked.Load() || linked != rows:
+		return corrupt("%d rows in chains, %d counted, %d blocks in use", linked, s.linked.Load(), rows)
+	case c.overflow != over:
+		return corrupt("%d overflow buckets in chains, %d in use", c.overflow, over)
+	case c.held != len(s.held):
+		return corrupt("%d locks are held, %d rows of them are linked", len(s.held), c.held)
+	}
+	return nil
+}
+
+func corrupt(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{index.ErrCorrupt}, args...)...)
+}
+
+// readBlock copies a block and applies both acceptance rules to it.
+func (s *Server) readBlock(addr uint64, words int) ([]uint64, error) {
+	sp, ok := s.arena.Region().Span(addr, uint64(words)*mem.WordBytes)
+	if !ok || !goodAddr(addr, mem.LineBytes) {
+		return nil, corrupt("block at %#x", addr)
+	}
+	buf := make([]uint64, words)
+	sp.CopyOut(buf)
+	if block.Header(buf[block.HeaderWord]).Locked() {
+		return buf, nil
+	}
+	if s.arena.Checksums() && block.Accept(buf, 0, addr, false) != block.OK {
+		return nil, corrupt("block at %#x does not have its checksum", addr)
+	}
+	return buf, nil
+}
+
+func (s *Server) checkRoot() error {
+	w, err := s.readBlock(s.root, rootWords)
+	if err != nil {
+		return err
+	}
+	r, err := decodeRoot(w)
+	if err != nil {
+		return err
+	}
+	chunks := *s.chunks.Load()
+	if r.rowWords != s.rowWords || r.dir != s.dir || r.buckets != s.buckets.Load() || r.chunks != uint64(len(chunks)) || r.geo != s.geo {
+		return corrupt("root block says %+v", r)
+	}
+	dir, err := s.readBlock(s.dir, block.BodyWord+int(s.dirRoom))
+	if err != nil {
+		return err
+	}
+	for i, addr := range chunks {
+		if dir[block.BodyWord+i] != addr {
+			return corrupt("chunk %d: directory says %#x, not %#x", i, dir[block.BodyWord+i], addr)
+		}
+	}
+	return nil
+}
+
+// checker gathers what the chains hold.
+type checker struct {
+	s        *Server
+	rows     map[uint64]bool
+	keys     map[index.Key]bool
+	overflow uint64
+	held     int
+}
+
+func (c *checker) checkChain(num uint64, level uint8) error {
+	kind, version, dense := uint8(kindHead), uint64(0), true
+	for addr := c.s.bucketAddr(num); addr != 0; {
+		b, err := c.s.readBlock(addr, bucketWords)
+		if err != nil {
+			return err
+		}
+		link, h := b[linkWord], b[block.HeaderWord]
+		switch {
+		case block.Header(h).Locked() || block.Header(h).IsAbsent() || h == 0:
+			return corrupt("bucket at %#x has header %v", addr, block.Header(h))
+		case linkKind(link) != kind || kind == kindHead && linkLevel(link) != level:
+			return corrupt("bucket at %#x is kind %#x level %d, want %#x %d", addr, linkKind(link), linkLevel(link), kind, level)
+		case kind == kindOverflow && (h > version || b[slotWord] == 0):
+			return corrupt("overflow bucket at %#x: version %d above its head's %d, or empty", addr, h, version)
+		}
+		if kind == kindHead {
+			version = h
+		} else {
+			c.overflow++
+		}
+		for _, w := range b[slotWord:linkWord] {
+			if w != 0 && !dense {
+				return corrupt("bucket at %#x has a hole before it", addr)
+			}
+			dense = dense && w != 0
+			if w == 0 {
+				continue
+			}
+			if err := c.checkRow(w, num, level); err != nil {
+				return err
+			}
+		}
+		addr, kind = linkNext(link), kindOverflow
+	}
+	return nil
+}
+
+func (c *checker) checkRow(slot, num uint64, level uint8) error {
+	addr := slotAddr(slot)
+	if !goodAddr(addr, uint64(c.s.rowBlock)*mem.WordBytes) || c.rows[addr] {
+		return corrupt("row address %#x is bad or linked twice", addr)
+	}
+	row, err := c.s.readBlock(addr, c.s.rowBlock)
+	if err != nil {
+		return err
+	}
+	key, h := row[keyWord], block.Header(row[block.HeaderWord])
+	hash := hashKey(key)
+	held := c.s.held[key]
+	switch {
+	case c.keys[key]:
+		return corrupt("key %d is linked twice", key)
+	case !slotMatches(slot, hash) || !covers(num, level, hash):
+		return corrupt("key %d is in a slot %#x that is not its own", key, slot)
+	case h.Locked() != (held != nil) || held != nil && held.Addr != addr:
+		return corrupt("key %d has header %v, held %+v", key, h, held)
+	case h.IsAbsent() && (held == nil || held.Existed):
+		return corrupt("key %d has header %v and is no placeholder", key, h)
+	}
+	if held != nil {
+		c.held++
+	}
+	c.rows[addr], c.keys[key] = true, true
+	return nil
+}

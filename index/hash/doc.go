@@ -1,0 +1,39 @@
+// Package hash is the point index: a chained hash table over 8-byte keys with
+// rows of a fixed size, written by its server only and read by clients with
+// one-sided READs, in the manner of HStore's hash part (buckets of one line,
+// fingerprint and 48-bit address a slot, overflow link; §4.1). Unlike HStore,
+// which only over-allocates, it grows online, and an absent key has a proof.
+//
+// # Layout
+//
+//	root      header checksum magic rowWords directory chunks|geometry buckets -
+//	directory header checksum chunk0 chunk1 ...       write-once words
+//	bucket    header checksum slot0 .. slot4 link      slot = fingerprint(16) address(48)
+//	                                                   link = kind(8) level(8) address(48)
+//	row       header checksum key payload ...          whole lines; never moves
+//
+// The row's header is its lock and CSN. The header of a chain's first bucket,
+// its head, carries a version from the arena: it is the gap word of every key
+// that hashes there and changes with every change of the chain's membership,
+// at the time the writer locks; updates leave it alone.
+//
+// # Reading a chain
+//
+// A change of a chain holds the head locked from before its first store until
+// after its last, and publishes the buckets it touched, the head last, all
+// under one new version. So a reader that saw the head at version v may use an
+// overflow bucket if and only if that bucket's version is not above v: what
+// it read then is the chain as it was at v, although it came in several READs,
+// and although overflow buckets are freed and used again in other chains.
+//
+// # Growth
+//
+// Linear hashing: with n buckets, of which L = ⌊log2 n⌋, bucket n-2^L is the
+// next to split, into itself and bucket n. A head states its level l: it
+// covers the hashes that equal its number in the low l bits. A client that
+// believes in fewer buckets than there are finds a head that does not cover
+// its hash, learns from the level how many there must be, and goes on from
+// there; the belief is a hint, the level is the proof. Chunks of buckets are
+// found through the directory, whose words are written once; a client that
+// lacks one reads it.
+package hash

@@ -1,0 +1,335 @@
+package hash
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+// Named bounds of one lookup. Past roundsMax it is given up as Fallback, past
+// busyMax it is Locked.
+const (
+	roundsMax      = 64
+	hopsMax        = 16 // overflow buckets followed in one walk of a chain
+	busyMax        = 6  // times a block was found locked
+	busyRowRereads = 2  // of these, in a row on one row before the chain is read again
+)
+
+// phase is what a lookup waits for.
+type phase uint8
+
+const (
+	phaseStart    phase = iota
+	phaseCached         // the row where the location cache says it is
+	phaseHead           // the first bucket of the chain
+	phaseOverflow       // a further one
+	phaseRow            // the row a slot points to
+	phaseRoot           // the root block, for the directory's address
+	phaseDir            // a directory word
+)
+
+// getOp is a lookup: an index.GetOp.
+//
+//	start ─▶ cached row ─▶ done
+//	  │          │ not there
+//	  ▼          ▼
+//	[root ─▶ dir ─▶] head ─▶ row ─▶ done           (a chunk not known costs the first two)
+//	                  │  ▲     │ another key, next slot
+//	                  ▼  │torn ▼
+//	                overflow ◀─┘ ─▶ done, absent
+type getOp struct {
+	c        *Client
+	counters *counters
+	v        *view
+	key      index.Key
+	hash     uint64
+
+	phase phase
+	wr    int // of the READ awaited
+	words []uint64
+	addr  uint64 // of it
+
+	buckets  uint64 // believed number
+	num      uint64 // of the head's bucket
+	head     uint64 // its address
+	version  uint64 // its header: the chain is read as of it
+	slot     int    // next to look at in bucket
+	bucket   [bucketWords]uint64
+	scratch  [bucketWords]uint64 // root block, directory word
+	row      []uint64            // row block
+	hops     int
+	rounds   int
+	busy     int
+	rowBusy  int
+	chases   uint64
+	retries  uint64
+	refreshs uint64
+
+	res   index.GetResult
+	proof [1]index.Proof
+}
+
+// Start implements index.GetOp.
+func (o *getOp) Start(key index.Key) {
+	o.key, o.hash = key, hashKey(key)
+	o.phase = phaseStart
+	o.rounds, o.busy, o.rowBusy, o.hops = 0, 0, 0, 0
+	o.chases, o.retries, o.refreshs = 0, 0, 0
+	o.res = index.GetResult{}
+}
+
+// Result implements index.GetOp.
+func (o *getOp) Result() *index.GetResult { return &o.res }
+
+// Next implements index.Op.
+func (o *getOp) Next(done, next *rdma.Batch) bool {
+	if o.phase == phaseStart {
+		return o.begin(next)
+	}
+	wr := &done.WRs[o.wr]
+	if wr.Status != rdma.StatusOK {
+		return o.failed(wr.Status)
+	}
+	verdict := block.OK
+	if o.phase != phaseDir {
+		verdict = block.Accept(o.words, wr.Tail, o.addr, o.c.inOrder)
+	}
+	if verdict != block.OK {
+		return o.notAtRest(verdict, next)
+	}
+	switch o.phase {
+	case phaseCached:
+		return o.onCached(next)
+	case phaseHead:
+		return o.onHead(next)
+	case phaseOverflow:
+		return o.onOverflow(next)
+	case phaseRow:
+		return o.onRow(next)
+	case phaseRoot:
+		return o.onRoot(next)
+	default:
+		return o.onDir(next)
+	}
+}
+
+// read posts the READ that the operation waits for next.
+func (o *getOp) read(p phase, addr uint64, words []uint64, next *rdma.Batch) bool {
+	if o.rounds == roundsMax {
+		return o.finish(index.Fallback)
+	}
+	o.rounds++
+	o.phase, o.addr, o.words = p, addr, words
+	o.wr = next.Read(o.c.rkey, addr, words)
+	return false
+}
+
+func (o *getOp) begin(next *rdma.Batch) bool {
+	if o.v = o.c.view.Load(); o.v == nil {
+		return o.finish(index.Fallback)
+	}
+	if len(o.row) != o.v.rowBlock {
+		o.row = make([]uint64, o.v.rowBlock)
+	}
+	o.buckets = o.c.buckets.Load()
+	if addr := o.c.cache.get(o.hash); addr != 0 {
+		return o.read(phaseCached, addr, o.row, next)
+	}
+	return o.readHead(next)
+}
+
+// readHead goes for the head of the chain, given the number of buckets believed in.
+func (o *getOp) readHead(next *rdma.Batch) bool {
+	o.num, o.hops = bucketOf(o.hash, o.buckets), 0
+	head, known := o.v.bucketAddr(o.num)
+	if !known {
+		// The chunk is newer than the view. Maintain will fetch it for all; this lookup helps itself.
+		o.c.stale.Store(true)
+		o.refreshs++
+		return o.read(phaseRoot, o.c.root, o.scratch[:], next)
+	}
+	o.head = head
+	return o.read(phaseHead, head, o.bucket[:], next)
+}
+
+func (o *getOp) onRoot(next *rdma.Batch) bool {
+	root, err := decodeRoot(o.scratch[:])
+	chunk, _ := o.v.geo.locate(o.num)
+	if err != nil || root.geo != o.v.geo || chunk >= root.chunks {
+		return o.finish(index.Fallback)
+	}
+	o.c.sawBuckets(root.buckets)
+	return o.read(phaseDir, root.dirEntry(chunk), o.scratch[:1], next)
+}
+
+// onDir needs no acceptance rule: a directory word is written once, before
+// the root block counts it.
+func (o *getOp) onDir(next *rdma.Batch) bool {
+	if !goodAddr(o.scratch[0], bucketBytes) {
+		return o.finish(index.Fallback)
+	}
+	_, place := o.v.geo.locate(o.num)
+	o.head = o.scratch[0] + place*bucketBytes
+	return o.read(phaseHead, o.head, o.bucket[:], next)
+}
+
+func (o *getOp) onHead(next *rdma.Batch) bool {
+	link := o.bucket[linkWord]
+	level := linkLevel(link)
+	if linkKind(link) != kindHead || level > maxLevel || o.num>>level != 0 {
+		return o.finish(index.Fallback)
+	}
+	if !covers(o.num, level, o.hash) {
+		// The bucket was split: its level tells how many there are by now.
+		n := bucketsAtLeast(o.num, level)
+		if n <= o.buckets {
+			return o.finish(index.Fallback)
+		}
+		o.chases++
+		o.buckets = n
+		o.c.sawBuckets(n)
+		return o.readHead(next)
+	}
+	o.version = o.bucket[block.HeaderWord]
+	o.slot = 0
+	return o.searchBucket(next)
+}
+
+func (o *getOp) onOverflow(next *rdma.Batch) bool {
+	if linkKind(o.bucket[linkWord]) != kindOverflow {
+		return o.again(next)
+	}
+	if o.bucket[block.HeaderWord] > o.version {
+		// Changed since the head was read: not the chain of that version.
+		return o.again(next)
+	}
+	o.slot = 0
+	return o.searchBucket(next)
+}
+
+// searchBucket looks at the slots not yet looked at and follows the chain.
+func (o *getOp) searchBucket(next *rdma.Batch) bool {
+	for o.slot < slots {
+		w := o.bucket[slotWord+o.slot]
+		o.slot++
+		if !slotMatches(w, o.hash) {
+			continue
+		}
+		if addr := slotAddr(w); goodAddr(addr, uint64(o.v.rowBlock)*mem.WordBytes) {
+			return o.read(phaseRow, addr, o.row, next)
+		}
+		return o.finish(index.Fallback)
+	}
+	over := linkNext(o.bucket[linkWord])
+	if over == 0 {
+		o.res.Hint = o.head
+		o.proof[0] = index.Proof{Addr: o.head, Word: o.version}
+		o.res.Proofs = o.proof[:]
+		return o.finish(index.NotFound)
+	}
+	if o.hops++; o.hops > hopsMax || !goodAddr(over, bucketBytes) {
+		return o.finish(index.Fallback)
+	}
+	o.chases++
+	return o.read(phaseOverflow, over, o.bucket[:], next)
+}
+
+// onRow takes a row only for what it says itself: the slot that led here may
+// be of a key deleted since, and the block another row's.
+func (o *getOp) onRow(next *rdma.Batch) bool {
+	if o.row[keyWord] != o.key {
+		return o.searchBucket(next)
+	}
+	if block.Header(o.row[block.HeaderWord]).IsAbsent() {
+		return o.again(next)
+	}
+	return o.found()
+}
+
+func (o *getOp) onCached(next *rdma.Batch) bool {
+	if o.row[keyWord] != o.key || block.Header(o.row[block.HeaderWord]).IsAbsent() {
+		o.c.cache.drop(o.hash, o.addr)
+		return o.readHead(next)
+	}
+	return o.found()
+}
+
+func (o *getOp) found() bool {
+	o.c.cache.put(o.hash, o.addr)
+	h := o.row[block.HeaderWord]
+	o.res.Row = o.row[rowWord : rowWord+o.v.rowWords]
+	o.res.Header = block.Header(h)
+	o.res.Hint = o.addr
+	o.proof[0] = index.Proof{Addr: o.addr, Word: h}
+	o.res.Proofs = o.proof[:]
+	return o.finish(index.Found)
+}
+
+// notAtRest handles a block that a writer holds, or held while it was read.
+func (o *getOp) notAtRest(verdict block.Verdict, next *rdma.Batch) bool {
+	o.retries++
+	if verdict == block.Busy {
+		if o.phase == phaseCached {
+			// Locked, or freed and so locked for good: only the chain can tell.
+			o.c.cache.drop(o.hash, o.addr)
+			return o.readHead(next)
+		}
+		if o.busy++; o.busy > busyMax {
+			return o.finish(index.Locked)
+		}
+	}
+	runtime.Gosched()
+	switch o.phase {
+	case phaseRow:
+		if verdict == block.Busy {
+			if o.rowBusy++; o.rowBusy > busyRowRereads {
+				o.rowBusy = 0
+				return o.readHead(next)
+			}
+		}
+		return o.read(phaseRow, o.addr, o.words, next)
+	case phaseOverflow:
+		return o.readHead(next)
+	default:
+		return o.read(o.phase, o.addr, o.words, next)
+	}
+}
+
+// again reads the chain from its head because it changed on the way.
+func (o *getOp) again(next *rdma.Batch) bool {
+	o.retries++
+	runtime.Gosched()
+	return o.readHead(next)
+}
+
+func (o *getOp) failed(s rdma.Status) bool {
+	err := s.Err()
+	if errors.Is(err, rdma.ErrAccess) {
+		// The server's memory never shrinks, so no stale address leads outside of it.
+		err = fmt.Errorf("%w: %w at %#x", index.ErrCorrupt, err, o.addr)
+	}
+	o.res.Err = err
+	return o.finish(index.Failed)
+}
+
+func (o *getOp) finish(s index.Status) bool {
+	o.res.Status = s
+	n := o.counters
+	n.lookups.Add(1)
+	n.rounds.Add(uint64(o.rounds))
+	n.reads.Add(uint64(o.rounds))
+	if o.chases|o.retries|o.refreshs != 0 {
+		n.chases.Add(o.chases)
+		n.retries.Add(o.retries)
+		n.refreshes.Add(o.refreshs)
+	}
+	if s == index.Fallback {
+		n.fallbacks.Add(1)
+	}
+	return true
+}

@@ -1,0 +1,133 @@
+package hash
+
+import (
+	"fmt"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+)
+
+// LockWrite implements index.Server. The hint is not needed: the bucket has
+// to be read in any case, since it alone proves what the hint claims, and it
+// names the row.
+func (s *Server) LockWrite(o index.Owner, key index.Key, _ uint64) (*index.Held, error) {
+	if held := s.held[key]; held != nil {
+		if held.Owner != o {
+			return nil, index.ErrLocked
+		}
+		return held, nil
+	}
+	hash := hashKey(key)
+	head := s.bucketAddr(bucketOf(hash, s.buckets.Load()))
+	pos, row := s.walk(head, hash, key)
+	if row == 0 {
+		return s.lockAbsent(o, key, hash, head)
+	}
+	if s.sharedByOther(row, o) {
+		return nil, index.ErrLocked
+	}
+	sp := s.arena.Span(row, 1)
+	prev := block.Header(sp.Load(block.HeaderWord))
+	sp.Store(block.HeaderWord, uint64(prev.Lock()))
+	held := &index.Held{
+		Key: key, Owner: o, Addr: row, Prev: prev, Existed: true,
+		Home: s.chain[pos.at], Slot: pos.i,
+	}
+	s.held[key] = held
+	return held, nil
+}
+
+func (s *Server) sharedByOther(addr uint64, o index.Owner) bool {
+	return s.locks != nil && !s.locks.Empty() && s.locks.SharedByOther(addr, o)
+}
+
+// lockAbsent locks a key that has no row, in the chain walked last, by linking
+// a placeholder: a row block whose header is locked and absent. Linking it
+// changes the gap word.
+func (s *Server) lockAbsent(o index.Owner, key index.Key, hash, head uint64) (*index.Held, error) {
+	if s.sharedByOther(head, o) {
+		return nil, index.ErrLocked
+	}
+	row, err := s.rows.Alloc()
+	if err != nil {
+		return nil, full(err)
+	}
+	const header = block.LockBit | block.AbsentBit
+	e := s.arena.Create(row, s.rowBlock)
+	e.Set(keyWord, key)
+	e.Commit(header)
+	if err := s.link(makeSlot(hash, row)); err != nil {
+		s.rows.Free(row)
+		return nil, err
+	}
+	held := &index.Held{Key: key, Owner: o, Addr: row, Prev: header, Home: head}
+	s.held[key] = held
+	return held, nil
+}
+
+// drop ends a lock. A lock that this index did not give, or that was ended
+// before, is a broken invariant of the caller.
+func (s *Server) drop(held *index.Held) {
+	if s.held[held.Key] != held {
+		panic(fmt.Sprintf("hash: key %d is not locked by owner %d", held.Key, held.Owner))
+	}
+	delete(s.held, held.Key)
+}
+
+// Publish implements index.Server. Publishing an insert may also split a
+// bucket: at this time, and not when the key is locked, so that a transaction
+// does not fail its own validation by making the table grow.
+func (s *Server) Publish(held *index.Held, row []uint64, h block.Header) {
+	if len(row) != s.rowWords {
+		panic(fmt.Sprintf("hash: row of %d words, want %d", len(row), s.rowWords))
+	}
+	s.drop(held)
+	e := s.arena.Begin(held.Addr, s.rowBlock)
+	e.Write(rowWord, row)
+	e.Commit(h.Unlock())
+	if !held.Existed {
+		s.grow()
+	}
+}
+
+// PublishDelete implements index.Server. The row's block never shows h: it is
+// taken out of its chain locked and stays locked until it is another row.
+func (s *Server) PublishDelete(held *index.Held, _ block.Header) {
+	s.drop(held)
+	s.remove(held)
+}
+
+// Release implements index.Server.
+func (s *Server) Release(held *index.Held) {
+	s.drop(held)
+	if !held.Existed {
+		s.remove(held)
+		return
+	}
+	s.arena.Span(held.Addr, 1).Store(block.HeaderWord, uint64(held.Prev))
+}
+
+// remove takes a locked row out of its chain and frees its block. The chain
+// is found anew: it may have been split since the lock.
+func (s *Server) remove(held *index.Held) {
+	hash := hashKey(held.Key)
+	pos, row := s.walk(s.bucketAddr(bucketOf(hash, s.buckets.Load())), hash, held.Key)
+	if row != held.Addr {
+		panic(fmt.Sprintf("hash: locked row of key %d is not in its chain", held.Key))
+	}
+	s.unlink(pos)
+	s.rows.Free(row)
+}
+
+// Load implements index.Server. A row that is there already is overwritten.
+func (s *Server) Load(key index.Key, row []uint64, h block.Header) error {
+	if len(row) != s.rowWords {
+		return fmt.Errorf("hash: row of %d words, want %d", len(row), s.rowWords)
+	}
+	held, err := s.LockWrite(0, key, 0)
+	if err != nil {
+		return err
+	}
+	s.Publish(held, row, h)
+	return nil
+}

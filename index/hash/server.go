@@ -1,0 +1,282 @@
+package hash
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"runtime"
+	"sync/atomic"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+)
+
+// rowsPerBucket is the mean number of rows a bucket at which the table grows,
+// times two. Half full on average keeps the rows of the buckets not yet split
+// in this round, which carry up to twice the mean, mostly out of overflow.
+const rowsPerTwoBuckets = 5
+
+// getAttempts bounds the times the server half reads a chain again that the
+// mutator is changing beside it.
+const getAttempts = 1 << 12
+
+// Options configure the server half.
+type Options struct {
+	// RowWords is the number of payload words of every row, from 0 to MaxRowWords.
+	RowWords int
+	// Locks is the partition's table of shared locks; nil means that there never are any.
+	Locks index.SharedLocks
+	// InitialBuckets is rounded up to a power of two; 0 means the least.
+	InitialBuckets int
+}
+
+// Server is the server half of a hash index: it owns the buckets and rows in
+// the arena and applies changes. It implements index.Server; its mutators are
+// serialised by the caller, Get and Stats may run beside one of them.
+type Server struct {
+	arena    *block.Arena
+	locks    index.SharedLocks
+	rowWords int
+	rowBlock int // words
+	rows     *block.Slab
+	overflow *block.Slab
+	sized    *block.Sized // chunks and directories
+	geo      geometry
+	root     uint64
+	dir      uint64
+	dirRoom  uint64 // chunks the directory has room for
+
+	chunks  atomic.Pointer[[]uint64] // addresses; only ever appended to
+	buckets atomic.Uint64
+	linked  atomic.Uint64 // rows and placeholders in chains
+
+	// Of the mutator.
+	held  map[index.Key]*index.Held
+	chain []uint64    // addresses of the chain looked at last
+	edits []openBlock // buckets being changed
+	moved []uint64    // slots on the move in a split
+}
+
+var _ index.Server = (*Server)(nil)
+
+// NewServer makes an empty index in the arena. It fails with index.ErrFull if
+// the region has no room for it.
+func NewServer(a *block.Arena, o Options) (*Server, error) {
+	words := rowBlockWords(o.RowWords)
+	if room := a.Region().SegmentBytes() / 2; o.RowWords < 0 || o.RowWords > MaxRowWords || uint64(words)*mem.WordBytes > room {
+		return nil, fmt.Errorf("hash: rows of %d words; want 0 to %d, in at most %d bytes", o.RowWords, MaxRowWords, room)
+	}
+	if o.InitialBuckets < 0 || o.InitialBuckets > 1<<30 {
+		return nil, fmt.Errorf("hash: %d initial buckets; want at most 2^30", o.InitialBuckets)
+	}
+	s := &Server{
+		arena: a, locks: o.Locks, rowWords: o.RowWords, rowBlock: words,
+		rows: a.NewSlab(words * mem.WordBytes), overflow: a.NewSlab(bucketBytes), sized: a.NewSized(),
+		held: map[index.Key]*index.Held{},
+	}
+	// Chunks grow up to 256 KiB, or to what fits well in a segment.
+	s.geo.max = uint8(min(12, bits.Len64(a.Region().SegmentBytes()/4/bucketBytes)-1))
+	s.geo.first = min(4, s.geo.max)
+	s.chunks.Store(new([]uint64))
+	if err := s.create(uint64(max(o.InitialBuckets, 1))); err != nil {
+		return nil, full(err)
+	}
+	return s, nil
+}
+
+func full(err error) error {
+	if errors.Is(err, block.ErrFull) {
+		return fmt.Errorf("%w: %w", index.ErrFull, err)
+	}
+	return err
+}
+
+// create allocates root, directory and the first buckets.
+func (s *Server) create(want uint64) error {
+	n := max(uint64(1)<<bits.Len64(want-1), 1<<s.geo.first)
+	slab := s.arena.NewSlab(bucketBytes)
+	var err error
+	if s.root, err = slab.Alloc(); err != nil {
+		return err
+	}
+	for s.geo.capacity(uint64(len(*s.chunks.Load()))) < n {
+		if err := s.addChunk(); err != nil {
+			return err
+		}
+	}
+	v := s.version()
+	for b := range n {
+		s.emptyHead(s.bucketAddr(b), levelOf(b, n), v)
+	}
+	s.buckets.Store(n)
+	s.publishRoot()
+	return nil
+}
+
+func (s *Server) version() block.Header {
+	return block.Present(block.CSN(s.arena.NextVersion()))
+}
+
+func (s *Server) emptyHead(addr uint64, level uint8, v block.Header) {
+	e := s.arena.Create(addr, bucketWords)
+	e.Set(linkWord, makeLink(kindHead, level, 0))
+	e.Commit(v)
+}
+
+// publishRoot writes the root block anew. What it names is published already.
+func (s *Server) publishRoot() {
+	e := s.arena.Create(s.root, rootWords)
+	e.Set(rootMagicWord, rootMagic)
+	e.Set(rootRowWord, uint64(s.rowWords))
+	r := rootInfo{dir: s.dir, chunks: uint64(len(*s.chunks.Load())), geo: s.geo, buckets: s.buckets.Load()}
+	w := r.words()
+	e.Write(rootDirWord, w[:])
+	e.Commit(s.version())
+}
+
+// addChunk makes room for further buckets and enters the chunk in the
+// directory; publishRoot tells clients.
+func (s *Server) addChunk() error {
+	old := *s.chunks.Load()
+	n := uint64(len(old))
+	if n == maxChunks {
+		return fmt.Errorf("%w: %d chunks", index.ErrFull, n)
+	}
+	addr, err := s.sized.Alloc(int(s.geo.buckets(n) * bucketBytes))
+	if err != nil {
+		return err
+	}
+	if n == s.dirRoom {
+		if err := s.growDir(old); err != nil {
+			s.sized.Free(addr, int(s.geo.buckets(n)*bucketBytes))
+			return err
+		}
+	}
+	e := s.arena.Begin(s.dir, block.BodyWord+int(s.dirRoom))
+	e.Set(block.BodyWord+int(n), addr)
+	e.Commit(s.version())
+	grown := append(old, addr)
+	s.chunks.Store(&grown)
+	return nil
+}
+
+// growDir moves to a directory of twice the room. The old one is left as it
+// is, so that its words stay true for a client that still reads it; all old
+// ones together are smaller than the new one.
+func (s *Server) growDir(chunks []uint64) error {
+	words := max(bucketWords, 2*(block.BodyWord+int(s.dirRoom)))
+	addr, err := s.sized.Alloc(words * mem.WordBytes)
+	if err != nil {
+		return err
+	}
+	e := s.arena.Create(addr, words)
+	e.Write(block.BodyWord, chunks)
+	e.Commit(s.version())
+	s.dir, s.dirRoom = addr, uint64(words-block.BodyWord)
+	return nil
+}
+
+// Root implements index.Server.
+func (s *Server) Root() uint64 { return s.root }
+
+// bucketAddr is the address of bucket b.
+func (s *Server) bucketAddr(b uint64) uint64 {
+	chunk, place := s.geo.locate(b)
+	return (*s.chunks.Load())[chunk] + place*bucketBytes
+}
+
+// Get implements index.Server. It may run beside one mutator; a row or chain
+// that is locked throughout reports Locked.
+func (s *Server) Get(key index.Key, buf []uint64) index.GetResult {
+	hash := hashKey(key)
+	for range getAttempts {
+		res, ok := s.tryGet(key, hash, buf)
+		if ok {
+			return res
+		}
+		buf = res.Row
+		runtime.Gosched()
+	}
+	return index.GetResult{Status: index.Locked, Row: buf}
+}
+
+// tryGet reads the chain once. It reports false if the mutator got in
+// between: a row found proves itself, everything else needs the head unchanged.
+func (s *Server) tryGet(key index.Key, hash uint64, buf []uint64) (res index.GetResult, ok bool) {
+	var b [bucketWords]uint64
+	num := bucketOf(hash, s.buckets.Load())
+	head := s.bucketAddr(num)
+	if !s.readBucket(head, &b) || !covers(num, linkLevel(b[linkWord]), hash) {
+		return index.GetResult{Row: buf}, false
+	}
+	version := b[block.HeaderWord]
+	unchanged := func() bool { return s.arena.Span(head, 1).Load(0) == version }
+	for {
+		for _, w := range b[slotWord : slotWord+slots] {
+			if !slotMatches(w, hash) {
+				continue
+			}
+			switch res := s.readRow(slotAddr(w), key, buf); res.Status {
+			case index.NotFound: // another key of this fingerprint
+			case index.Pending:
+				return res, false
+			case index.Locked: // by a transaction, or freed a moment ago
+				return res, unchanged()
+			default:
+				return res, true
+			}
+		}
+		next := linkNext(b[linkWord])
+		if next == 0 {
+			return index.GetResult{
+				Status: index.NotFound, Row: buf, Hint: head,
+				Proofs: []index.Proof{{Addr: head, Word: version}},
+			}, unchanged()
+		}
+		if !s.readBucket(next, &b) || b[block.HeaderWord] > version {
+			return index.GetResult{Row: buf}, false
+		}
+	}
+}
+
+// readBucket copies a bucket and reports whether the copy is one state of it.
+func (s *Server) readBucket(addr uint64, b *[bucketWords]uint64) bool {
+	sp := s.arena.Span(addr, bucketWords)
+	sp.CopyOut(b[:])
+	return block.Accept(b[:], sp.Load(block.HeaderWord), addr, true) == block.OK
+}
+
+// readRow copies the payload of the row at addr into buf. The status is
+// NotFound if the row has another key, Pending if the copy mixes two states.
+func (s *Server) readRow(addr uint64, key index.Key, buf []uint64) index.GetResult {
+	sp := s.arena.Span(addr, s.rowBlock)
+	h := block.Header(sp.Load(block.HeaderWord))
+	switch {
+	case sp.Load(keyWord) != key:
+		return index.GetResult{Status: index.NotFound, Row: buf}
+	case h.Locked():
+		return index.GetResult{Status: index.Locked, Row: buf, Hint: addr}
+	}
+	if cap(buf) < s.rowWords {
+		buf = make([]uint64, s.rowWords)
+	}
+	buf = buf[:s.rowWords]
+	sp.Slice(rowWord, s.rowWords).CopyOut(buf)
+	if block.Header(sp.Load(block.HeaderWord)) != h {
+		return index.GetResult{Status: index.Pending, Row: buf}
+	}
+	return index.GetResult{
+		Status: index.Found, Row: buf, Header: h, Hint: addr,
+		Proofs: []index.Proof{{Addr: addr, Word: uint64(h)}},
+	}
+}
+
+// Stats implements index.Server.
+func (s *Server) Stats() index.ServerStats {
+	rows, over, sized := s.rows.Stats(), s.overflow.Stats(), s.sized.Stats()
+	return index.ServerStats{
+		Rows: s.linked.Load(), RowBytes: rows.Bytes,
+		IndexBytes: over.Bytes + sized.Bytes + bucketBytes,
+	}
+}
