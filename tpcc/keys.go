@@ -1,0 +1,146 @@
+package tpcc
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrKey reports a number that does not fit its part of a key.
+var ErrKey = errors.New("tpcc: number does not fit its key")
+
+// Bits of the parts of keys. The widest key, of the index of orders by
+// customer, takes all 64.
+const (
+	warehouseBits = 20
+	districtBits  = 4
+	customerBits  = 12
+	itemBits      = 17
+	orderBits     = 28
+	lineBits      = 4
+	lastNameBits  = 28 // of the digest of c_last
+	serialBits    = 40 // of a history row within its district
+
+	_ = uint(64 - warehouseBits - districtBits - customerBits - orderBits)    // does not compile if negative
+	_ = uint(64 - warehouseBits - districtBits - customerBits - lastNameBits) // likewise
+	_ = uint(64 - warehouseBits - districtBits - serialBits)                  // likewise
+)
+
+// The largest number of each kind that fits its keys; the smallest is 1.
+const (
+	// MaxWarehouses is the largest W_ID.
+	MaxWarehouses = 1<<warehouseBits - 1
+	// MaxCustomers is the largest C_ID within a district.
+	MaxCustomers = 1<<customerBits - 1
+	// MaxItems is the largest I_ID.
+	MaxItems = 1<<itemBits - 1
+	// MaxOrders is the largest O_ID within a district. At a thousand orders a
+	// second in one district it lasts three days.
+	MaxOrders = 1<<orderBits - 1
+	// MaxHistory is the largest number of a HISTORY row within its district.
+	MaxHistory = 1<<serialBits - 1
+)
+
+// keyFits reports whether v is in [1 .. limit].
+func keyFits(v, limit int64) bool { return v >= 1 && v <= limit }
+
+func keyError(table string, parts ...int64) error {
+	return fmt.Errorf("%w: %s %v", ErrKey, table, parts)
+}
+
+// must is for keys made of numbers that were checked before: one that does
+// not fit is a broken invariant.
+func must(key uint64, err error) uint64 {
+	if err != nil {
+		panic(err)
+	}
+	return key
+}
+
+// WarehouseKey is the primary key of WAREHOUSE: w.
+func WarehouseKey(w int64) (uint64, error) {
+	if !keyFits(w, MaxWarehouses) {
+		return 0, keyError(TableWarehouse, w)
+	}
+	return uint64(w), nil
+}
+
+// DistrictKey is the primary key of DISTRICT: w(20) | d(4).
+func DistrictKey(w, d int64) (uint64, error) {
+	if !keyFits(w, MaxWarehouses) || !keyFits(d, Districts) {
+		return 0, keyError(TableDistrict, w, d)
+	}
+	return uint64(w)<<districtBits | uint64(d), nil
+}
+
+// CustomerKey is the primary key of CUSTOMER: w(20) | d(4) | c(12).
+func CustomerKey(w, d, c int64) (uint64, error) {
+	if !keyFits(w, MaxWarehouses) || !keyFits(d, Districts) || !keyFits(c, MaxCustomers) {
+		return 0, keyError(TableCustomer, w, d, c)
+	}
+	return must(DistrictKey(w, d))<<customerBits | uint64(c), nil
+}
+
+// HistoryKey is the primary key of HISTORY: w(20) | d(4) | serial(40), where
+// the payment was made. The specification gives the table no key (clause
+// 1.3.1); the serial number within the district makes one.
+func HistoryKey(w, d, serial int64) (uint64, error) {
+	if !keyFits(w, MaxWarehouses) || !keyFits(d, Districts) || !keyFits(serial, MaxHistory) {
+		return 0, keyError(TableHistory, w, d, serial)
+	}
+	return must(DistrictKey(w, d))<<serialBits | uint64(serial), nil
+}
+
+// ItemKey is the primary key of ITEM: i.
+func ItemKey(i int64) (uint64, error) {
+	if !keyFits(i, MaxItems) {
+		return 0, keyError(TableItem, i)
+	}
+	return uint64(i), nil
+}
+
+// StockKey is the primary key of STOCK: w(20) | i(17).
+func StockKey(w, i int64) (uint64, error) {
+	if !keyFits(w, MaxWarehouses) || !keyFits(i, MaxItems) {
+		return 0, keyError(TableStock, w, i)
+	}
+	return uint64(w)<<itemBits | uint64(i), nil
+}
+
+// OrderKey is the primary key of ORDERS and of NEW_ORDER: w(20) | d(4) | o(28).
+func OrderKey(w, d, o int64) (uint64, error) {
+	if !keyFits(w, MaxWarehouses) || !keyFits(d, Districts) || !keyFits(o, MaxOrders) {
+		return 0, keyError(TableOrders, w, d, o)
+	}
+	return must(DistrictKey(w, d))<<orderBits | uint64(o), nil
+}
+
+// OrderLineKey is the primary key of ORDER_LINE: w(20) | d(4) | o(28) | line(4).
+func OrderLineKey(w, d, o, line int64) (uint64, error) {
+	if !keyFits(w, MaxWarehouses) || !keyFits(d, Districts) || !keyFits(o, MaxOrders) || !keyFits(line, MaxLines) {
+		return 0, keyError(TableOrderLine, w, d, o, line)
+	}
+	return must(OrderKey(w, d, o))<<lineBits | uint64(line), nil
+}
+
+// splitOrderKey is the inverse of OrderKey.
+func splitOrderKey(key uint64) (w, d, o int64) {
+	return int64(key >> (orderBits + districtBits)), int64(key >> orderBits & (1<<districtBits - 1)), int64(key & MaxOrders)
+}
+
+// lastNameRange is the range of the index of customers by last name that
+// holds all customers of a district with that digest of c_last. Other names
+// may share the digest, so readers compare c_last itself.
+func lastNameRange(w, d int64, digest uint64) (lo, hi uint64) {
+	lo = must(DistrictKey(w, d))<<lastNameBits | digest&(1<<lastNameBits-1)
+	lo <<= customerBits
+	return lo, lo | MaxCustomers
+}
+
+// customerOrdersRange is the range of the index of orders by customer that
+// holds all orders of customers c to cLast, of each the latest first.
+func customerOrdersRange(w, d, c, cLast int64) (lo, hi uint64) {
+	return must(CustomerKey(w, d, c)) << orderBits, must(CustomerKey(w, d, cLast))<<orderBits | MaxOrders
+}
+
+// customerOrderID is the O_ID in a key of the index of orders by customer.
+func customerOrderID(key uint64) int64 { return MaxOrders - int64(key&MaxOrders) }
