@@ -38,7 +38,7 @@ type UnknownOutcome struct {
 }
 
 func (e *UnknownOutcome) Error() string {
-	return fmt.Sprintf("%v: transaction %v: %v", ErrOutcomeUnknown, e.ID, e.Cause)
+	return fmt.Sprintf("%v: transaction %x-%d: %v", ErrOutcomeUnknown, e.ID.Client, e.ID.Seq, e.Cause)
 }
 
 // Unwrap matches ErrOutcomeUnknown and the cause.

@@ -97,3 +97,26 @@ func (c *Commit) Decode(d *Decoder) error {
 	}
 	return d.Err()
 }
+
+// Call is a request to run a procedure.
+type Call struct {
+	ID        ID
+	Partition uint16
+	Procedure []byte
+	Args      []byte
+}
+
+// AppendCall appends an OpCall request.
+func AppendCall(b []byte, id ID, part int, proc string, args []byte) []byte {
+	b = AppendID(append(b, byte(OpCall)), id)
+	b = le.AppendUint16(b, uint16(part))
+	b = append(le.AppendUint32(b, uint32(len(proc))), proc...)
+	return append(b, args...)
+}
+
+// Decode reads what AppendCall wrote after the op byte; slices are views.
+func (c *Call) Decode(d *Decoder) error {
+	c.ID, c.Partition = d.ID(), d.U16()
+	c.Procedure, c.Args = d.Bytes(), d.Rest()
+	return d.Err()
+}

@@ -41,19 +41,21 @@ const innerBytesPerLeaf = 24
 // model is worth, and times lookups of random present keys.
 func BenchmarkModel(b *testing.B) {
 	for _, d := range distributions {
-		l, keys := benchLeaves(b, d.name)
-		for _, f := range []Family{RMI, PLR} {
-			for _, target := range []int{256, 512} {
-				b.Run(d.name+"/"+f.String()+"/leaves="+strconv.Itoa(target), func(b *testing.B) {
-					m, _, err := build(Options{Family: f}, l, target)
-					if err != nil {
-						b.Fatal(err)
-					}
-					benchLookup(b, m, keys)
-					reportWorth(b, m, l) // after Loop, which clears metrics
-				})
+		b.Run(d.name, func(b *testing.B) {
+			l, keys := benchLeaves(b, d.name)
+			for _, f := range []Family{RMI, PLR} {
+				for _, target := range []int{256, 512} {
+					b.Run(f.String()+"/leaves="+strconv.Itoa(target), func(b *testing.B) {
+						m, _, err := build(Options{Family: f}, l, target)
+						if err != nil {
+							b.Fatal(err)
+						}
+						benchLookup(b, m, keys)
+						reportWorth(b, m, l) // after Loop, which clears metrics
+					})
+				}
 			}
-		}
+		})
 	}
 }
 
@@ -80,7 +82,7 @@ func reportWorth(b *testing.B, m *Model, l leafSet) {
 			}
 			wide += p.Hi - p.Lo
 			s := *m.SubModel(sub)
-			s.hasTT = false
+			s.flags &^= flagTT
 			p = s.Predict(k)
 			e = p.Leaf + base - i
 			if e != 0 {

@@ -2,7 +2,7 @@ package xmodel
 
 import (
 	"fmt"
-	"slices"
+	"math"
 )
 
 // A sub-model's block, in 64-bit words:
@@ -11,8 +11,7 @@ import (
 //	1  start
 //	2  version(32) | alnBase(32)
 //	3  residualMin(32, signed) | residualMax(32, signed)
-//	4  slackLo(32) | slackHi(32)
-//	5  zero(40) | corrBits(8) | corrShift(8) | alnBits(8)
+//	4  slackLo(16) | slackHi(16) | zero(8) | corrBits(8) | corrShift(8) | alnBits(8)
 //	   segments × key
 //	   segments × line
 //	   exceptions × leaf(32) | ALN(32)
@@ -21,14 +20,14 @@ import (
 // The head is everything but the TT words: what a client holds that keeps
 // models only. There is no checksum; the carrier has one.
 const (
-	headerWords = 6
+	headerWords = 5
 	formatSub   = 0x51
 	formatRoute = 0x52
 )
 
 // HeadWords returns the length of the encoded head.
 func (s *SubModel) HeadWords() int {
-	return headerWords + 2*int(s.segments) + int(s.exceptions)
+	return headerWords + 2*s.Segments() + s.exceptions()
 }
 
 // EncodedWords returns the length of the encoded block, with the TT.
@@ -44,111 +43,135 @@ func MaxEncodedWords(leaves int) int {
 func (s *SubModel) AppendTo(dst []uint64) []uint64 {
 	pair := func(a, b uint32) uint64 { return uint64(a)<<32 | uint64(b) }
 	dst = append(dst,
-		formatSub<<56|uint64(s.family)<<48|uint64(s.Leaves())<<32|uint64(s.segments)<<16|uint64(s.exceptions),
-		s.start,
-		pair(s.version, s.alnBase),
+		formatSub<<56|uint64(s.Family())<<48|uint64(s.Leaves())<<32|s.counts()&math.MaxUint32,
+		s.Start(),
+		pair(s.Version(), s.alnBase),
 		pair(uint32(s.residualMin), uint32(s.residualMax)),
-		pair(uint32(s.slackLo), uint32(s.slackHi)),
-		uint64(s.corrBits)<<16|uint64(s.corrShift)<<8|uint64(s.alnBits))
-	if s.segments == 1 {
+		uint64(s.slackLo)<<48|uint64(s.slackHi)<<32|
+			uint64(s.corrBits)<<16|uint64(s.corrShift)<<8|uint64(s.alnBits))
+	if s.Segments() == 1 {
 		dst = append(dst, s.anchor, uint64(s.line))
 	}
-	return append(dst, s.body...)
+	if len(s.body) == 0 {
+		return dst // the zero sub-model
+	}
+	return append(dst, s.body[coldWords:]...)
 }
 
 // Decode replaces s by the sub-model that words encode, head and TT, reusing
 // its memory. It keeps no reference to words. After an error s is unchanged.
 func (s *SubModel) Decode(words []uint64) error {
-	h, err := decodeHeader(words)
+	h, err := parseHeader(words)
 	if err != nil {
 		return err
 	}
-	if want := h.EncodedWords(); len(words) != want {
+	if want := h.words() + h.ttWords(); len(words) != want {
 		return fmt.Errorf("%w: block of %d words, want %d", ErrCorrupt, len(words), want)
 	}
-	h.hasTT = true
 	s.adopt(h, words)
+	s.flags |= flagTT
 	return nil
 }
 
 // DecodeHead is Decode for a block's head. words may be longer; what follows
 // the head is ignored.
 func (s *SubModel) DecodeHead(words []uint64) error {
-	h, err := decodeHeader(words)
+	h, err := parseHeader(words)
 	if err != nil {
 		return err
 	}
-	s.adopt(h, words[:h.HeadWords()])
+	s.adopt(h, words[:h.words()])
 	return nil
 }
 
+// A header is the fixed part of a block and what follows from it.
+type header struct {
+	hot                          SubModel // without body
+	counts                       uint64
+	leaves, segments, exceptions int
+}
+
+func (h *header) words() int { return headerWords + 2*h.segments + h.exceptions }
+
+func (h *header) ttWords() int { return h.hot.ttWords() }
+
 // adopt takes over a checked header and copies the body.
-func (s *SubModel) adopt(h SubModel, words []uint64) {
+func (s *SubModel) adopt(h header, words []uint64) {
 	from := headerWords
 	if h.segments == 1 {
 		from += 2
 	}
-	h.ttAt = uint16(h.HeadWords() - from)
-	body := words[from:]
-	if cap(s.body) < len(body) {
-		s.body = slices.Grow(s.body[:0], len(body))
+	body := s.body[:0]
+	if need := coldWords + len(words) - from; cap(body) < need {
+		body = make([]uint64, 0, need)
 	}
-	h.body = append(s.body[:0], body...)
-	*s = h
+	body = append(body, words[1], h.counts)
+	h.hot.body = append(body, words[from:]...)
+	h.hot.ttAt = uint16(coldWords + h.words() - from)
+	*s = h.hot
 }
 
-// decodeHeader checks everything up to the end of the head. Corrections and
+// parseHeader checks everything up to the end of the head. Corrections and
 // ALNs need no check: any bits are safe.
-func decodeHeader(words []uint64) (SubModel, error) {
-	fail := func(what string, got any) (SubModel, error) {
-		return SubModel{}, fmt.Errorf("%w: %s %v", ErrCorrupt, what, got)
+func parseHeader(words []uint64) (header, error) {
+	fail := func(what string, got any) (header, error) {
+		return header{}, fmt.Errorf("%w: %s %v", ErrCorrupt, what, got)
 	}
 	if len(words) < headerWords {
 		return fail("block words", len(words))
 	}
-	w0, w5 := words[0], words[5]
-	s := SubModel{
-		family: Family(w0 >> 48), leaves: uint16(w0 >> 32), segments: uint16(w0 >> 16), exceptions: uint16(w0),
-		start:   words[1],
-		version: uint32(words[2] >> 32), alnBase: uint32(words[2]),
-		residualMin: int32(words[3] >> 32), residualMax: int32(words[3]),
-		slackLo: int32(words[4] >> 32), slackHi: int32(words[4]),
-		corrBits: uint8(w5 >> 16), corrShift: uint8(w5 >> 8), alnBits: uint8(w5),
-		anchor: ^uint64(0),
+	w0, w2, w3, w4 := words[0], words[2], words[3], words[4]
+	h := header{
+		leaves: int(uint16(w0 >> 32)), segments: int(uint16(w0 >> 16)), exceptions: int(uint16(w0)),
+		counts: w2>>32<<32 | w0&math.MaxUint32,
+		hot: SubModel{
+			anchor: math.MaxUint64, alnBase: uint32(w2), leaves: uint16(w0 >> 32),
+			residualMin: int32(w3 >> 32), residualMax: int32(w3),
+			slackLo: uint16(w4 >> 48), slackHi: uint16(w4 >> 32),
+			corrBits: uint8(w4 >> 16), corrShift: uint8(w4 >> 8), alnBits: uint8(w4),
+		},
 	}
+	family, s := Family(w0>>48), &h.hot
 	switch {
 	case w0>>56 != formatSub:
 		return fail("format", w0>>56)
-	case s.family != RMI && s.family != PLR:
-		return fail("family", w0>>48&0xff)
-	case s.leaves == 0 || s.leaves > MaxLeaves:
-		return fail("leaves", s.leaves)
-	case s.segments >= s.leaves || s.segments == 0 && s.leaves > 1 || s.family == RMI && s.segments > 1:
-		return fail("segments", s.segments)
-	case s.exceptions > s.leaves || s.exceptions > 0 && s.alnBits == 0:
-		return fail("exceptions", s.exceptions)
+	case family != RMI && family != PLR:
+		return fail("family", uint8(family))
+	case h.leaves == 0 || h.leaves > MaxLeaves:
+		return fail("leaves", h.leaves)
+	case h.segments >= h.leaves || h.segments == 0 && h.leaves > 1 || family == RMI && h.segments > 1:
+		return fail("segments", h.segments)
+	case h.exceptions > h.leaves || h.exceptions > 0 && s.alnBits == 0:
+		return fail("exceptions", h.exceptions)
 	case s.residualMin > s.residualMax:
 		return fail("residuals", [2]int32{s.residualMin, s.residualMax})
-	case s.slackLo < 0 || s.slackHi < 0:
-		return fail("slack", [2]int32{s.slackLo, s.slackHi})
-	case w5>>24 != 0 || s.corrBits > maxCorrectionBits || s.corrShift > 31 || s.alnBits > 32 ||
+	case w4>>24&0xff != 0 || s.corrBits > maxCorrectionBits || s.corrShift > maxShift || s.alnBits > 32 ||
 		s.corrBits > 0 && s.corrShift == 0:
-		return fail("widths", w5)
-	case len(words) < s.HeadWords():
+		return fail("widths", w4&math.MaxUint32)
+	case len(words) < h.words():
 		return fail("block words", len(words))
 	}
-	return s, s.checkHead(words)
+	if family == PLR {
+		s.flags |= flagPLR
+	}
+	return h, h.checkHead(words)
 }
 
+// maxShift bounds corrShift: no cell is wider than all positions.
+const maxShift = 31
+
 // checkHead checks segments and exceptions, and sets the first segment.
-func (s *SubModel) checkHead(words []uint64) error {
-	n := int(s.segments)
+func (h *header) checkHead(words []uint64) error {
+	n := h.segments
 	keys, lines := words[headerWords:headerWords+n], words[headerWords+n:headerWords+2*n]
 	if n > 0 {
-		s.anchor, s.line = keys[0], line(lines[0])
-		if s.anchor <= s.start {
-			return fmt.Errorf("%w: first segment %d at or below start %d", ErrCorrupt, s.anchor, s.start)
+		h.hot.anchor, h.hot.line = keys[0], line(lines[0])
+		if keys[0] <= words[1] {
+			return fmt.Errorf("%w: first segment %d at or below start %d", ErrCorrupt, keys[0], words[1])
 		}
+	}
+	if n > 1 {
+		h.hot.flags |= flagSegments
 	}
 	for i := 1; i < n; i++ {
 		if keys[i] <= keys[i-1] || line(lines[i]).base() < line(lines[i-1]).base() {
@@ -156,8 +179,8 @@ func (s *SubModel) checkHead(words []uint64) error {
 		}
 	}
 	last := -1
-	for i, e := range words[headerWords+2*n : s.HeadWords()] {
-		if int(e>>32) <= last || int(e>>32) >= int(s.leaves) {
+	for i, e := range words[headerWords+2*n : h.words()] {
+		if int(e>>32) <= last || int(e>>32) >= h.leaves {
 			return fmt.Errorf("%w: exception %d names leaf %d", ErrCorrupt, i, e>>32)
 		}
 		last = int(e >> 32)

@@ -61,51 +61,79 @@ type Prediction struct {
 // goroutines may read it. It must not be copied by value while in use, since
 // copies share their tables.
 type SubModel struct {
+	// The struct is one cache line, and all that a lookup needs besides the
+	// TT: in a large model most of a lookup's time goes into fetching lines.
+
 	// anchor is the first trained fence, the low fence of leaf 1: keys below
-	// it are in leaf 0. line is the only segment's; with several, both arrays
-	// are at the front of body.
+	// it are in leaf 0. line is the first segment's.
 	anchor uint64
 	line   line
+	// body is start | counts | segment keys | segment lines (both only if
+	// segments > 1) | exceptions | TT words, where counts is
+	// version(32) | segments(16) | exceptions(16).
+	body []uint64
 	// residualMin and residualMax bound, over leaves i ≥ 1, the difference
 	// between the position where leaf i truly begins and i leaves.
 	residualMin, residualMax int32
-	// slackLo and slackHi bound how far a correction lies above the first
-	// key of its leaf, and below the last possible key of the leaf before.
-	slackLo, slackHi int32
-	alnBase          uint32
-	version          uint32
-	start            uint64
-	// body is segment keys | segment lines (both only if segments > 1) |
-	// exceptions | TT words.
-	body       []uint64
-	leaves     uint16
-	segments   uint16
-	exceptions uint16
-	ttAt       uint16 // index of the TT in body
-	corrBits   uint8
-	corrShift  uint8
-	alnBits    uint8
-	family     Family
-	hasTT      bool
+	alnBase                  uint32
+	// slackLo and slackHi bound, in cells, how far a leaf's cell lies above
+	// that of the first key of the leaf, and how far it must be exceeded to be
+	// certain that the key is not of the leaf before.
+	slackLo, slackHi uint16
+	leaves           uint16
+	ttAt             uint16 // index of the TT in body
+	corrBits         uint8
+	corrShift        uint8 // 0: no corrections
+	alnBits          uint8
+	flags            uint8
 }
 
+// coldWords is the part of body before the segments.
+const coldWords = 2
+
+const (
+	flagTT       = 1 << iota // the TT is held
+	flagSegments             // there are several segments
+	flagPLR                  // the family is PLR, else RMI
+)
+
 // Start returns the first key of the sub-model's interval, which identifies it.
-func (s *SubModel) Start() uint64 { return s.start }
+func (s *SubModel) Start() uint64 {
+	if len(s.body) == 0 {
+		return 0
+	}
+	return s.body[0]
+}
+
+func (s *SubModel) counts() uint64 {
+	if len(s.body) == 0 {
+		return 0
+	}
+	return s.body[1]
+}
 
 // Version returns the number given at training.
-func (s *SubModel) Version() uint32 { return s.version }
+func (s *SubModel) Version() uint32 { return uint32(s.counts() >> 32) }
 
 // Family returns how the lines were fitted.
-func (s *SubModel) Family() Family { return s.family }
+func (s *SubModel) Family() Family {
+	if s.flags&flagPLR != 0 {
+		return PLR
+	}
+	return RMI
+}
 
 // Leaves returns the number of logical leaves, at least 1.
 func (s *SubModel) Leaves() int { return max(1, int(s.leaves)) }
 
 // Segments returns the number of lines, 0 if there is one leaf.
-func (s *SubModel) Segments() int { return int(s.segments) }
+func (s *SubModel) Segments() int { return int(uint16(s.counts() >> 16)) }
+
+// exceptions returns the number of exceptions, which lie right below the TT.
+func (s *SubModel) exceptions() int { return int(uint16(s.counts())) }
 
 // HasTT reports whether the TT is held.
-func (s *SubModel) HasTT() bool { return s.hasTT }
+func (s *SubModel) HasTT() bool { return s.flags&flagTT != 0 }
 
 // ErrorBounds returns how many leaves the true leaf may lie below and above
 // the line's own guess, that is without corrections (XStore's min- and
@@ -118,15 +146,16 @@ func leavesUp(d int64) int { return int(max(0, (d+one-1)>>fracBits)) }
 
 // position evaluates the lines at a key at or above the anchor.
 func (s *SubModel) position(key uint64) int64 {
-	if s.segments <= 1 {
+	if s.flags&flagSegments == 0 {
 		return s.line.at(key - s.anchor)
 	}
 	return s.piecewisePosition(key)
 }
 
 func (s *SubModel) piecewisePosition(key uint64) int64 {
-	n := int(s.segments)
-	keys, lines := s.body[:n], s.body[n:2*n]
+	n := s.Segments()
+	segs := s.body[coldWords : coldWords+2*n]
+	keys, lines := segs[:n], segs[n:]
 	j := searchKeys(keys, 0, n, key)
 	pos := line(lines[j]).at(key - keys[j])
 	if j+1 < n {
@@ -162,14 +191,14 @@ func (s *SubModel) Predict(key uint64) Prediction {
 // where the struct would be copied through memory by every caller.
 func (s *SubModel) predict(key uint64) (leaf, lo, hi int, aln uint32, knows Knowledge) {
 	if key < s.anchor || s.leaves <= 1 {
-		if s.hasTT {
+		if s.HasTT() {
 			return 0, 0, 0, s.ALN(0), KnowsALN
 		}
 		return 0, 0, 0, 0, KnowsLeaf
 	}
 	pos := s.position(key)
 	lo, hi = s.window(pos)
-	if !s.hasTT {
+	if !s.HasTT() {
 		return s.guess(pos, lo, hi), lo, hi, 0, KnowsLeaf
 	}
 	leaf, lo, hi, aln = s.resolve(ttView{words: s.body[s.ttAt:]}, pos, lo, hi)
@@ -183,11 +212,11 @@ func (s *SubModel) guess(pos int64, lo, hi int) int {
 
 // ModelBytes returns the size of what a client without TT must hold: header and
 // lines as encoded.
-func (s *SubModel) ModelBytes() int { return 8 * (headerWords + 2*int(s.segments)) }
+func (s *SubModel) ModelBytes() int { return 8 * (headerWords + 2*s.Segments()) }
 
 // TTBytes returns the size of translation table, corrections and exceptions as
 // encoded.
-func (s *SubModel) TTBytes() int { return 8 * (int(s.exceptions) + s.ttWords()) }
+func (s *SubModel) TTBytes() int { return 8 * (s.exceptions() + s.ttWords()) }
 
 // CorrectionBits returns the corrections' share of a TT entry, in bits a leaf.
 func (s *SubModel) CorrectionBits() int { return int(s.corrBits) }
@@ -195,14 +224,19 @@ func (s *SubModel) CorrectionBits() int { return int(s.corrBits) }
 // ALNBits returns the ALN's share of a TT entry, in bits a leaf.
 func (s *SubModel) ALNBits() int { return int(s.alnBits) }
 
-// setSegments replaces the lines, leaving room for no TT.
-func (s *SubModel) setSegments(segs []segment) {
-	s.segments, s.anchor, s.line = uint16(len(segs)), math.MaxUint64, 0
-	s.body = s.body[:0]
+// begin resets s to the given identity and lines, with neither exceptions nor
+// TT, keeping body's memory.
+func (s *SubModel) begin(start uint64, version uint32, f Family, segs []segment) {
+	*s = SubModel{anchor: math.MaxUint64, body: s.body[:0]}
+	if f == PLR {
+		s.flags = flagPLR
+	}
+	s.body = append(s.body, start, uint64(version)<<32|uint64(len(segs))<<16)
 	if len(segs) > 0 {
 		s.anchor, s.line = segs[0].key, segs[0].line
 	}
 	if len(segs) > 1 {
+		s.flags |= flagSegments
 		for _, g := range segs {
 			s.body = append(s.body, g.key)
 		}

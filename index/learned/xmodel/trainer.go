@@ -3,6 +3,7 @@ package xmodel
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 )
@@ -116,7 +117,7 @@ type candidate struct {
 	segs                     []segment
 	corr                     []uint32
 	residualMin, residualMax int64
-	slackLo, slackHi         int64
+	slackLo, slackHi         int64 // cells
 	corrBits, corrShift      int
 	q                        Quality
 }
@@ -213,7 +214,7 @@ func (t *Trainer) fit() {
 // consider measures the lines in t.segs and keeps them if they are the best
 // yet.
 func (t *Trainer) consider() {
-	t.cand.setSegments(t.segs)
+	t.cand.begin(t.start, 0, t.opt.Family, t.segs)
 	t.centre()
 	var c candidate
 	c.segs, c.corr = t.best.segs[:0], t.best.corr[:0]
@@ -244,7 +245,7 @@ func (t *Trainer) centre() {
 	for i := range t.segs {
 		t.segs[i].line = t.segs[i].line.withBase(t.segs[i].line.base() - sum/n)
 	}
-	t.cand.setSegments(t.segs)
+	t.cand.begin(t.start, 0, t.opt.Family, t.segs)
 	t.positions()
 }
 
@@ -283,15 +284,22 @@ func (t *Trainer) correct(c *candidate) {
 	shift = max(shift, 1)
 	for ; ; shift++ {
 		top := t.chooseCells(c, uint(shift))
-		if n := bits.Len64(uint64(top)); n <= t.opt.CorrectionBits {
-			c.corrBits, c.corrShift = n, shift
-			break
+		c.corrBits, c.corrShift = bits.Len64(uint64(top)), shift
+		t.slack(c)
+		if c.corrBits <= t.opt.CorrectionBits && max(c.slackLo, c.slackHi) <= math.MaxUint16 {
+			return
 		}
 	}
+}
+
+// slack bounds how far cells are from where leaves truly begin.
+func (t *Trainer) slack(c *candidate) {
+	c.slackLo, c.slackHi = 0, 0
 	for i, cell := range t.cells {
-		p := cell<<c.corrShift + c.residualMin
-		c.slackLo = max(c.slackLo, p-t.begin[i])
-		c.slackHi = max(c.slackHi, t.prior[i]+1-p)
+		begin := (t.begin[i] - c.residualMin) >> c.corrShift
+		prior := (t.prior[i] - c.residualMin) >> c.corrShift
+		c.slackLo = max(c.slackLo, cell-begin)
+		c.slackHi = max(c.slackHi, prior+1-cell)
 	}
 }
 
@@ -416,19 +424,12 @@ func (t *Trainer) corrections(dst []uint32, c *candidate) []uint32 {
 // fill writes the chosen fit and the TT to dst.
 func (t *Trainer) fill(dst *SubModel, version uint32) {
 	c := &t.best
-	body := dst.body
-	*dst = SubModel{
-		body:        body,
-		start:       t.start,
-		version:     version,
-		family:      t.opt.Family,
-		leaves:      uint16(len(t.fences)),
-		residualMin: int32(c.residualMin), residualMax: int32(c.residualMax),
-		slackLo: int32(c.slackLo), slackHi: int32(c.slackHi),
-		corrBits: uint8(c.corrBits), corrShift: uint8(c.corrShift),
-		hasTT: true,
-	}
-	dst.setSegments(c.segs)
+	dst.begin(t.start, version, t.opt.Family, c.segs)
+	dst.leaves = uint16(len(t.fences))
+	dst.residualMin, dst.residualMax = int32(c.residualMin), int32(c.residualMax)
+	dst.slackLo, dst.slackHi = uint16(c.slackLo), uint16(c.slackHi)
+	dst.corrBits, dst.corrShift = uint8(c.corrBits), uint8(c.corrShift)
+	dst.flags |= flagTT
 	base, alnBits := t.chooseALN()
 	dst.alnBase, dst.alnBits = uint32(base), uint8(alnBits)
 	limit := int64(1) << alnBits
@@ -438,7 +439,7 @@ func (t *Trainer) fill(dst *SubModel, version uint32) {
 		for i, r := range t.res {
 			if r-base < 0 || r-base >= limit {
 				dst.body = append(dst.body, uint64(i)<<32|uint64(t.alns[i]))
-				dst.exceptions++
+				dst.body[1]++ // counts
 			}
 		}
 	}

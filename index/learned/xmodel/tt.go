@@ -3,6 +3,7 @@ package xmodel
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // The TT is an array of fixed-width entries, lowest bits first:
@@ -82,7 +83,8 @@ func (s *SubModel) correct(v ttView, pos int64, lo, hi int) (leaf, first, last i
 	shift, width := uint(s.corrShift)&63, s.entryBits()
 	mask := uint64(1)<<(s.corrBits&63) - 1
 	rel := pos - int64(s.residualMin)
-	at, low, high := rel>>shift, (rel-int64(s.slackHi))>>shift, (rel+int64(s.slackLo))>>shift
+	at := rel >> shift
+	low, high := at-int64(s.slackHi), at+int64(s.slackLo)
 
 	mid := (int64(s.residualMin) + int64(s.residualMax)) >> 1
 	g := min(max((pos-mid)>>fracBits, int64(lo)), int64(hi))
@@ -148,7 +150,7 @@ func (s *SubModel) search(v ttView, at int64, lo, hi int) int {
 // ALN returns the actual leaf number of a logical leaf, which is clamped to
 // those that exist. The TT must be held; without it the result is 0.
 func (s *SubModel) ALN(leaf int) uint32 {
-	if !s.hasTT {
+	if !s.HasTT() {
 		return 0
 	}
 	return s.alnAt(ttView{words: s.body[s.ttAt:]}, min(max(leaf, 0), s.Leaves()-1))
@@ -156,14 +158,14 @@ func (s *SubModel) ALN(leaf int) uint32 {
 
 func (s *SubModel) alnAt(v ttView, leaf int) uint32 {
 	r := v.entry(uint(leaf)*s.entryBits()+uint(s.corrBits), uint(s.alnBits))
-	if s.exceptions > 0 && r == 1<<s.alnBits-1 {
+	if s.exceptions() > 0 && r == 1<<s.alnBits-1 {
 		return s.exceptionALN(leaf)
 	}
 	return s.alnBase + uint32(leaf) + uint32(r)
 }
 
 func (s *SubModel) exceptionALN(leaf int) uint32 {
-	list := s.body[int(s.ttAt)-int(s.exceptions) : s.ttAt]
+	list := s.body[int(s.ttAt)-s.exceptions() : s.ttAt]
 	lo, hi := 0, len(list)
 	for lo < hi {
 		mid := int(uint(lo+hi) >> 1)
@@ -221,9 +223,9 @@ func (s *SubModel) Resolve(key uint64, p Prediction, words []uint64) (Prediction
 // DropTT forgets the TT, as a client does to free memory. Exceptions stay: they
 // are part of the head.
 func (s *SubModel) DropTT() {
-	if s.hasTT {
-		s.body = s.body[:s.ttAt:s.ttAt]
-		s.hasTT = false
+	if s.HasTT() {
+		s.body = slices.Clone(s.body[:s.ttAt])
+		s.flags &^= flagTT
 	}
 }
 
@@ -234,7 +236,7 @@ func (s *SubModel) LoadTT(words []uint64) error {
 		return fmt.Errorf("%w: TT of %d words, want %d", ErrCorrupt, len(words), s.ttWords())
 	}
 	s.body = append(s.body[:s.ttAt], words...)
-	s.hasTT = true
+	s.flags |= flagTT
 	return nil
 }
 

@@ -69,7 +69,7 @@ func checkModel(t *testing.T, m *Model, l leafSet, r *rand.Rand) {
 func checkWithoutTT(t *testing.T, s *SubModel, key uint64, p Prediction) {
 	t.Helper()
 	bare := *s
-	bare.hasTT = false
+	bare.flags &^= flagTT
 	q := bare.Predict(key)
 	block := s.AppendTo(nil)
 	off, n := bare.TTWindow(q.Lo, q.Hi)
