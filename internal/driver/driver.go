@@ -1,0 +1,299 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"drtmx/rdma"
+	"drtmx/txn"
+)
+
+// Bounds and defaults of a run.
+const (
+	// MaxClients bounds the workers of one run.
+	MaxClients = 4096
+	// DefaultGrace is how long a stopped run waits for the transactions under way.
+	DefaultGrace = 2 * time.Second
+
+	tickEvery = 100 * time.Millisecond
+)
+
+var (
+	// ErrServerLost reports that a data server stopped answering, which ends
+	// a run; the record covers what ran before.
+	ErrServerLost = errors.New("driver: a data server stopped answering")
+	// ErrConfig reports a Config that cannot be run.
+	ErrConfig = errors.New("driver: bad configuration")
+)
+
+// Outcome is how a transaction that did not fail ended.
+type Outcome uint8
+
+// Outcomes.
+const (
+	Committed  Outcome = iota
+	RolledBack         // by the workload's own rules, as 1 % of NEW-ORDERs
+)
+
+// Worker runs transactions for one goroutine. It owns a session.
+type Worker interface {
+	// Next draws the type of the next transaction, an index into Config.Types.
+	Next() int
+	// Run runs one transaction to its end. Its error is a failure: an
+	// outcome that the workload's rules provide for is not one.
+	Run(ctx context.Context, typ int) (Outcome, error)
+	// Stats is the session's account. It must not allocate.
+	Stats() txn.SessionStats
+	// Close releases the session.
+	Close() error
+}
+
+// Config describes a run.
+type Config struct {
+	// Types names the transaction types, as reports show them.
+	Types []string
+	// Clients is the number of workers, 1 to MaxClients.
+	Clients int
+	// Warmup precedes the measured interval; 0 means none.
+	Warmup time.Duration
+	// Duration is the measured interval; it must be positive.
+	Duration time.Duration
+	// NewWorker makes worker id, counted from 0.
+	NewWorker func(ctx context.Context, id int) (Worker, error)
+	// Begin and End, if set, are called at the edges of the measured
+	// interval; an error ends the run. End is called only after Begin, also
+	// when the run is cut short, and then with a context of its own.
+	Begin, End func(ctx context.Context) error
+	// Tick, if set, is called a few times a second from one goroutine.
+	Tick func(Progress)
+	// Grace is how long a stopped run waits for transactions under way
+	// before it breaks them off; 0 means DefaultGrace.
+	Grace time.Duration
+}
+
+// Progress is a moment of a run.
+type Progress struct {
+	WarmingUp bool
+	Elapsed   time.Duration // of the phase
+	Of        time.Duration // length of the phase
+	Finished  uint64        // transactions that ended in the phase, so far
+}
+
+func (c *Config) check() error {
+	var faults []error
+	if len(c.Types) == 0 {
+		faults = append(faults, errors.New("no transaction types"))
+	}
+	if c.Clients < 1 || c.Clients > MaxClients {
+		faults = append(faults, fmt.Errorf("%d clients, want 1 to %d", c.Clients, MaxClients))
+	}
+	if c.Warmup < 0 {
+		faults = append(faults, fmt.Errorf("warm-up of %v, want 0 or more", c.Warmup))
+	}
+	if c.Duration <= 0 {
+		faults = append(faults, fmt.Errorf("duration of %v, want more than 0", c.Duration))
+	}
+	if c.NewWorker == nil {
+		faults = append(faults, errors.New("no NewWorker"))
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("%w: %w", ErrConfig, errors.Join(faults...))
+	}
+	return nil
+}
+
+// Phases of a run, in order.
+const (
+	warming = iota
+	measuring
+	over
+)
+
+type run struct {
+	cfg   Config
+	hard  context.Context // of the transactions: ends after the grace
+	phase atomic.Uint32
+	stop  chan struct{} // closed when the run is to end early
+	once  sync.Once
+	err   error // what closed stop; guarded by once
+	tasks []*task
+}
+
+// Run runs the load. When ctx ends the workers finish what they are at and the
+// record says Interrupted; that is no error. A failed transaction ends the run
+// with its error, ErrServerLost if a server is gone; the record then holds
+// what was measured until then. The record is nil only for ErrConfig or if a
+// worker could not be made.
+func Run(ctx context.Context, cfg Config) (*Record, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	if cfg.Grace == 0 {
+		cfg.Grace = DefaultGrace
+	}
+	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	r := &run{cfg: cfg, hard: hard, stop: make(chan struct{})}
+	defer r.closeWorkers()
+	for id := range cfg.Clients {
+		w, err := cfg.NewWorker(ctx, id)
+		if err != nil {
+			return nil, fmt.Errorf("driver: client %d: %w", id, err)
+		}
+		r.tasks = append(r.tasks, newTask(w, len(cfg.Types)))
+	}
+	var workers sync.WaitGroup
+	for _, t := range r.tasks {
+		workers.Go(func() { r.work(t) })
+	}
+	rec := &Record{Clients: cfg.Clients}
+	r.conduct(ctx, rec)
+	breakOff := time.AfterFunc(cfg.Grace, cancel)
+	workers.Wait()
+	breakOff.Stop()
+	r.collect(rec)
+	r.once.Do(func() {}) // orders err before the read below
+	return rec, r.err
+}
+
+// conduct takes the run through its phases.
+func (r *run) conduct(ctx context.Context, rec *Record) {
+	started := time.Now()
+	running := r.await(ctx, true, started, r.cfg.Warmup)
+	rec.Warmup = time.Since(started)
+	measured := false
+	if running && r.cfg.Begin != nil {
+		if err := r.cfg.Begin(ctx); err != nil {
+			r.fail(fmt.Errorf("driver: begin of the measured interval: %w", err))
+			running = false
+		}
+	}
+	if running {
+		measured = true
+		started = time.Now()
+		r.phase.Store(measuring)
+		r.await(ctx, false, started, r.cfg.Duration)
+	}
+	r.phase.Store(over)
+	if measured {
+		rec.Elapsed = time.Since(started)
+		r.end(ctx)
+	}
+	rec.Interrupted = ctx.Err() != nil
+}
+
+func (r *run) end(ctx context.Context) {
+	if r.cfg.End == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Grace)
+	defer cancel()
+	if err := r.cfg.End(ctx); err != nil {
+		r.fail(fmt.Errorf("driver: end of the measured interval: %w", err))
+	}
+}
+
+// await lets a phase last; it reports false if the run is cut short.
+func (r *run) await(ctx context.Context, warm bool, started time.Time, of time.Duration) bool {
+	timer := time.NewTimer(of)
+	defer timer.Stop()
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	base := r.finished()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-r.stop:
+			return false
+		case <-timer.C:
+			r.tick(warm, of, of, base)
+			return true
+		case <-ticker.C:
+			r.tick(warm, min(time.Since(started), of), of, base)
+		}
+	}
+}
+
+func (r *run) tick(warm bool, elapsed, of time.Duration, base uint64) {
+	if r.cfg.Tick != nil {
+		r.cfg.Tick(Progress{warm, elapsed, of, r.finished() - base})
+	}
+}
+
+func (r *run) finished() (n uint64) {
+	for _, t := range r.tasks {
+		n += t.finished.Load()
+	}
+	return n
+}
+
+// fail ends the run; the first cause stays.
+func (r *run) fail(err error) {
+	r.once.Do(func() {
+		r.err = err
+		close(r.stop)
+	})
+}
+
+func (r *run) closeWorkers() {
+	for _, t := range r.tasks {
+		_ = t.worker.Close() // the run's result does not depend on it
+	}
+}
+
+// work is the loop of one worker.
+func (r *run) work(t *task) {
+	for r.phase.Load() != over {
+		select {
+		case <-r.stop:
+			return
+		default:
+		}
+		if err := r.one(t); err != nil {
+			r.fail(err)
+			return
+		}
+	}
+}
+
+// one runs one transaction and, within the measured interval, records it. It
+// allocates nothing.
+func (r *run) one(t *task) error {
+	typ := t.worker.Next()
+	before := t.worker.Stats()
+	start := time.Now()
+	out, err := t.worker.Run(r.hard, typ)
+	took := time.Since(start)
+	after := t.worker.Stats()
+	gaveUp := false
+	if err != nil {
+		if !errors.Is(err, txn.ErrConflict) {
+			return r.classify(typ, err)
+		}
+		gaveUp = true
+	}
+	t.finished.Add(1)
+	if r.phase.Load() == measuring {
+		t.between.add(t.last, before)
+		t.types[typ].record(before, after, took, out, gaveUp)
+	}
+	t.last = after
+	return nil
+}
+
+// classify turns a worker's error into the run's. After a stop errors are the
+// stop's own doing.
+func (r *run) classify(typ int, err error) error {
+	switch {
+	case r.hard.Err() != nil:
+		return nil
+	case errors.Is(err, rdma.ErrPeerDown), errors.Is(err, txn.ErrUnavailable), errors.Is(err, txn.ErrOutcomeUnknown):
+		return fmt.Errorf("%w: %s: %w", ErrServerLost, r.cfg.Types[typ], err)
+	}
+	return fmt.Errorf("driver: %s: %w", r.cfg.Types[typ], err)
+}

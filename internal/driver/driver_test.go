@@ -1,0 +1,261 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"drtmx/txn"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake is a worker whose transactions take a fixed time and use a fixed number
+// of rounds, so that a run under fake time has exactly one right record.
+type fake struct {
+	takes  time.Duration
+	fail   func(n int) error
+	out    func(n int) Outcome
+	n      int
+	stats  txn.SessionStats
+	closed *atomic.Int64
+}
+
+func (f *fake) Next() int { return f.n % 2 }
+
+func (f *fake) Run(ctx context.Context, typ int) (Outcome, error) {
+	n := f.n
+	f.n++
+	f.stats.Rounds += uint64(1 + typ)
+	f.stats.Fabric.Reads += uint64(2 + typ)
+	f.stats.Fabric.ReadBytes += 64
+	f.stats.Aborts[txn.CauseRow]++
+	if f.takes > 0 {
+		select {
+		case <-time.After(f.takes):
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	if f.fail != nil {
+		if err := f.fail(n); err != nil {
+			return 0, err
+		}
+	}
+	if f.out != nil {
+		return f.out(n), nil
+	}
+	return Committed, nil
+}
+
+func (f *fake) Stats() txn.SessionStats { return f.stats }
+func (f *fake) Close() error            { f.closed.Add(1); return nil }
+
+func config(make func(id int) *fake) (Config, *atomic.Int64) {
+	closed := new(atomic.Int64)
+	return Config{
+		Types: []string{"A", "B"}, Clients: 4, Warmup: time.Second, Duration: 10 * time.Second,
+		NewWorker: func(_ context.Context, id int) (Worker, error) {
+			f := make(id)
+			f.closed = closed
+			return f, nil
+		},
+	}, closed
+}
+
+func TestRecordIsExact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, closed := config(func(int) *fake { return &fake{takes: 3 * time.Millisecond} })
+		edges := []time.Time{}
+		cfg.Begin = func(context.Context) error { edges = append(edges, time.Now()); return nil }
+		cfg.End = cfg.Begin
+		rec, err := Run(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec.Elapsed != cfg.Duration || edges[1].Sub(edges[0]) != cfg.Duration || rec.Interrupted {
+			t.Errorf("measured %v between %v, interrupted %v", rec.Elapsed, edges, rec.Interrupted)
+		}
+		// Each worker ends a transaction every 3 ms: 3333 or 3334 of them in 10 s.
+		n := rec.Committed()
+		if n < 4*3333 || n > 4*3334 {
+			t.Errorf("%d transactions, want 4 × 3333 or 3334", n)
+		}
+		for i, ty := range rec.Types {
+			if ty.Rounds != ty.Committed*uint64(1+i) || ty.Fabric.Reads != ty.Committed*uint64(2+i) ||
+				ty.Fabric.ReadBytes != ty.Committed*64 || ty.Aborts[txn.CauseRow] != ty.Committed ||
+				ty.Aborted() != ty.Committed || ty.Latency.Count() != int64(ty.Committed) {
+				t.Errorf("%s: %+v does not add up", ty.Name, ty)
+			}
+			if p := ty.Latency.QuantileUs(0.5); p != 3000 {
+				t.Errorf("%s: median %v µs, want 3000", ty.Name, p)
+			}
+		}
+		if rec.Between != (Work{}) {
+			t.Errorf("work between transactions: %+v", rec.Between)
+		}
+		if closed.Load() != 4 {
+			t.Errorf("%d workers closed, want 4", closed.Load())
+		}
+	})
+}
+
+func TestOutcomesAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := config(func(int) *fake {
+			return &fake{
+				takes: 10 * time.Millisecond,
+				out:   func(n int) Outcome { return Outcome(n % 2) },
+				fail: func(n int) error {
+					if n%10 == 0 {
+						return fmt.Errorf("gave up: %w", txn.ErrConflict)
+					}
+					return nil
+				},
+			}
+		})
+		rec, err := Run(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := rec.Types[0], rec.Types[1]
+		if a.RolledBack != 0 || b.Committed != 0 || b.RolledBack != b.Finished() || b.Latency.Count() != 0 {
+			t.Errorf("A %+v, B %+v: want A to commit and B to roll back", a, b)
+		}
+		if share := float64(a.GaveUp) / float64(a.Finished()); share < 0.19 || share > 0.21 {
+			t.Errorf("%d of %d gave up, want one in five", a.GaveUp, a.Finished())
+		}
+	})
+}
+
+func TestInterruptEndsTheRunWithItsRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, closed := config(func(int) *fake { return &fake{takes: 7 * time.Millisecond} })
+		ended := false
+		cfg.End = func(ctx context.Context) error { ended = ctx.Err() == nil; return nil }
+		cfg.Begin = func(context.Context) error { return nil }
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		rec, err := Run(ctx, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !rec.Interrupted || rec.Elapsed != 2*time.Second || rec.Committed() == 0 || !ended || closed.Load() != 4 {
+			t.Errorf("record %+v, end called properly %v, closed %d", rec, ended, closed.Load())
+		}
+	})
+}
+
+func TestInterruptInWarmupMeasuresNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := config(func(int) *fake { return &fake{takes: time.Millisecond} })
+		cfg.End = func(context.Context) error { t.Error("End without Begin"); return nil }
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		rec, err := Run(ctx, cfg)
+		if err != nil || !rec.Interrupted || rec.Elapsed != 0 || rec.Committed() != 0 || rec.Throughput() != 0 {
+			t.Errorf("record %+v, error %v", rec, err)
+		}
+	})
+}
+
+func TestStuckTransactionIsBrokenOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := config(func(int) *fake { return &fake{takes: time.Hour} })
+		cfg.Grace = 3 * time.Second
+		start := time.Now()
+		rec, err := Run(t.Context(), cfg)
+		if err != nil || rec.Committed() != 0 {
+			t.Errorf("record %+v, error %v", rec, err)
+		}
+		if took := time.Since(start); took != 14*time.Second {
+			t.Errorf("took %v, want warm-up, duration and grace", took)
+		}
+	})
+}
+
+func TestLostServerEndsTheRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := config(func(id int) *fake {
+			return &fake{takes: time.Millisecond, fail: func(n int) error {
+				if id == 2 && n == 5000 {
+					return fmt.Errorf("read: %w", txn.ErrUnavailable)
+				}
+				return nil
+			}}
+		})
+		rec, err := Run(t.Context(), cfg)
+		if !errors.Is(err, ErrServerLost) || !errors.Is(err, txn.ErrUnavailable) {
+			t.Fatalf("error %v, want ErrServerLost", err)
+		}
+		if rec.Elapsed < 3*time.Second || rec.Elapsed > 5*time.Second || rec.Committed() == 0 || rec.Interrupted {
+			t.Errorf("record %+v", rec)
+		}
+	})
+}
+
+func TestFailedTransactionNamesItsType(t *testing.T) {
+	cfg, _ := config(func(int) *fake {
+		return &fake{fail: func(n int) error {
+			if n == 3 {
+				return errors.New("boom")
+			}
+			return nil
+		}}
+	})
+	_, err := Run(t.Context(), cfg)
+	if err == nil || !strings.Contains(err.Error(), "B: boom") {
+		t.Errorf("error %v, want one that names type B", err)
+	}
+}
+
+func TestFailedEdgeEndsTheRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := config(func(int) *fake { return &fake{takes: time.Millisecond} })
+		cfg.Begin = func(context.Context) error { return errors.New("no statistics") }
+		rec, err := Run(t.Context(), cfg)
+		if err == nil || rec == nil || rec.Elapsed != 0 {
+			t.Errorf("record %+v, error %v", rec, err)
+		}
+	})
+}
+
+func TestConfigFaultsAreReportedTogether(t *testing.T) {
+	_, err := Run(t.Context(), Config{Clients: MaxClients + 1, Warmup: -1})
+	if !errors.Is(err, ErrConfig) {
+		t.Fatalf("error %v, want ErrConfig", err)
+	}
+	for _, want := range []string{"types", "clients", "warm-up", "duration", "NewWorker"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q does not mention %s", err, want)
+		}
+	}
+}
+
+func TestRecordingAllocatesNothing(t *testing.T) {
+	f := &fake{closed: new(atomic.Int64)}
+	r := &run{cfg: Config{Types: []string{"A", "B"}}, hard: t.Context()}
+	r.phase.Store(measuring)
+	task := newTask(f, 2)
+	if n := testing.AllocsPerRun(100, func() { _ = r.one(task) }); n != 0 {
+		t.Errorf("%v allocations for each transaction, want 0", n)
+	}
+}
+
+func BenchmarkOverhead(b *testing.B) {
+	f := &fake{closed: new(atomic.Int64)}
+	r := &run{cfg: Config{Types: []string{"A", "B"}}, hard: b.Context()}
+	r.phase.Store(measuring)
+	task := newTask(f, 2)
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = r.one(task)
+	}
+}
