@@ -1,0 +1,58 @@
+package inproc_test
+
+import (
+	"testing"
+	"time"
+
+	"drtmx/rdma"
+	"drtmx/rdma/inproc"
+	"drtmx/rdma/rdmatest"
+)
+
+// fixture makes networks with those options, seeded by the run.
+func fixture(o inproc.Options) func(testing.TB) rdmatest.Fixture {
+	return func(t testing.TB) rdmatest.Fixture {
+		o := o
+		o.Seed = rdmatest.Seed(t)
+		n := inproc.New(o)
+		return rdmatest.Fixture{
+			Provider: n,
+			Grants:   rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic,
+			Kill: func(e rdma.Endpoint) {
+				if err := n.Kill(e.Addr()); err != nil {
+					t.Error(err)
+				}
+			},
+		}
+	}
+}
+
+var latency = inproc.Latency{
+	Read: 2 * time.Microsecond, Write: 2 * time.Microsecond, Atomic: 3 * time.Microsecond,
+	RPC: 5 * time.Microsecond, ByteNs: 0.08, // 100 Gb/s
+}
+
+// The adversary of the suite does all that breaks no connection and repeats
+// no request.
+var (
+	inOrder  = inproc.Faults{Pause: 0.05, Reorder: 0.5, Defer: 0.5, Delay: 0.1, DelayMax: 20 * time.Microsecond}
+	scramble = inproc.Faults{Scramble: 0.9, Pause: 0.05, Reorder: 0.5, Defer: 0.5, Delay: 0.1, DelayMax: 20 * time.Microsecond}
+)
+
+func TestConformance(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		o    inproc.Options
+	}{
+		{"plain", inproc.Options{}},
+		{"pollers", inproc.Options{Pollers: 3}},
+		{"latency", inproc.Options{Latency: latency}},
+		{"adversaryInOrder", inproc.Options{Faults: inOrder}},
+		{"adversaryAnyOrder", inproc.Options{Faults: scramble, Latency: latency}},
+	} {
+		t.Run(c.name, func(t *testing.T) { rdmatest.Run(t, fixture(c.o)) })
+	}
+}
+
+func BenchmarkPlain(b *testing.B)   { rdmatest.Benchmark(b, fixture(inproc.Options{})) }
+func BenchmarkLatency(b *testing.B) { rdmatest.Benchmark(b, fixture(inproc.Options{Latency: latency})) }

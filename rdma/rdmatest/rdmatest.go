@@ -1,0 +1,281 @@
+package rdmatest
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"drtmx/internal/mem"
+	"drtmx/internal/rng"
+	"drtmx/rdma"
+)
+
+// patience bounds everything the suite waits for; reaching it is a failure.
+const patience = 20 * time.Second
+
+// Fixture is a provider under test, made anew for every case. What it opens it
+// closes with t.Cleanup.
+type Fixture struct {
+	// Provider listens, and dials unless Dialer is set. It must lose nothing:
+	// faults that break connections or repeat requests are beyond the suite.
+	Provider rdma.Provider
+	// Dialer dials instead of Provider where clients are configured apart.
+	Dialer rdma.Provider
+	// Addr returns an address to listen at that nobody uses; nil means "" for
+	// every endpoint. Peers dial what Endpoint.Addr says.
+	Addr func() string
+	// NewRegion makes memory the provider can register; nil means mem.New.
+	NewRegion func(mem.Options) (*mem.Region, error)
+	// Grants are the accesses a region can be granted; 0 means AccessRead.
+	Grants rdma.Access
+	// Kill ends an endpoint abruptly, as the death of its process would. The
+	// suite still calls its Close. nil skips the cases that need it, aloud.
+	Kill func(rdma.Endpoint)
+}
+
+// Case is one conformance test.
+type Case struct {
+	Name string
+	run  func(*rig)
+}
+
+// Cases lists the suite.
+func Cases() []Case {
+	var all []Case
+	for _, group := range [][]Case{readCases, orderCases, writeCases, badCases, callCases, lifeCases, countCases} {
+		all = append(all, group...)
+	}
+	return all
+}
+
+// Run runs every case as a subtest of t, each against a fixture of its own,
+// and checks that none leaves a goroutine behind.
+func Run(t *testing.T, mk func(testing.TB) Fixture) {
+	cases := Cases()
+	t.Logf("%d conformance cases", len(cases))
+	for _, c := range cases {
+		t.Run(c.Name, func(t *testing.T) { runCase(t, c, mk) })
+	}
+}
+
+func runCase(t testing.TB, c Case, mk func(testing.TB) Fixture) {
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { // runs last
+		if err := goleak.Find(before); err != nil {
+			t.Errorf("the case leaves goroutines behind: %v", err)
+		}
+	})
+	seed := Seed(t)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	c.run(&rig{TB: t, f: mk(t), ctx: ctx, rng: rng.New(seed).Split(c.Name)})
+}
+
+// Seed is the run's random seed: DRTMX_SEED if set, else from the clock. It is
+// printed if t fails.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("DRTMX_SEED"); s != "" {
+		v, err := strconv.ParseUint(s, 0, 64)
+		if err != nil {
+			t.Fatalf("DRTMX_SEED: %v", err)
+		}
+		seed = v
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("replay with DRTMX_SEED=%d", seed)
+		}
+	})
+	return seed
+}
+
+// Catches fails t unless the named case rejects the fixture: the proof that
+// the case can fail. It returns the first complaint.
+func Catches(t *testing.T, name string, mk func(testing.TB) Fixture) string {
+	t.Helper()
+	for _, c := range Cases() {
+		if c.Name != name {
+			continue
+		}
+		r := &recorder{TB: t}
+		r.do(func() { runCase(r, c, mk) })
+		if r.first == "" {
+			t.Errorf("case %s accepts a provider that breaks the contract", name)
+		}
+		return r.first
+	}
+	t.Fatalf("no case %q", name)
+	return ""
+}
+
+// rig is what a case works with. Its methods fail the case on any error and,
+// like testing.TB.FailNow, belong on the case's goroutine.
+type rig struct {
+	testing.TB
+	f   Fixture
+	ctx context.Context
+	rng *rng.Stream
+}
+
+func (r *rig) check(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// listen opens an endpoint that is closed at the end of the case.
+func (r *rig) listen(o rdma.ListenOptions) rdma.Endpoint {
+	r.Helper()
+	addr := ""
+	if r.f.Addr != nil {
+		addr = r.f.Addr()
+	}
+	return r.listenAt(addr, o)
+}
+
+func (r *rig) listenAt(addr string, o rdma.ListenOptions) rdma.Endpoint {
+	r.Helper()
+	e, err := r.f.Provider.Listen(addr, o)
+	r.check(err)
+	r.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			r.Errorf("close of the endpoint: %v", err)
+		}
+	})
+	return e
+}
+
+// server is an endpoint with one region that echoes requests.
+func (r *rig) server() (rdma.Endpoint, *mem.Region, rdma.RKey) {
+	r.Helper()
+	e := r.listen(rdma.ListenOptions{})
+	m := r.region(2)
+	k := r.register(e, m, rdma.AccessRead)
+	r.check(e.Serve(Echo))
+	return e, m, k
+}
+
+func (r *rig) dialer() rdma.Provider {
+	if r.f.Dialer != nil {
+		return r.f.Dialer
+	}
+	return r.f.Provider
+}
+
+// dial connects; the connection is closed at the end of the case.
+func (r *rig) dial(e rdma.Endpoint) rdma.Conn {
+	r.Helper()
+	c, err := r.dialer().Dial(r.ctx, e.Addr())
+	r.check(err)
+	r.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+const segmentBytes = 1 << 16
+
+// region makes a region of n segments, filled with Pattern, that can grow to
+// four more.
+func (r *rig) region(n int) *mem.Region { return r.regionOf(n, segmentBytes) }
+
+func (r *rig) regionOf(n int, segment uint64) *mem.Region {
+	r.Helper()
+	mk := r.f.NewRegion
+	if mk == nil {
+		mk = mem.New
+	}
+	m, err := mk(mem.Options{Name: "rdmatest", SegmentBytes: segment, MaxBytes: uint64(n+4) * segment})
+	r.check(err)
+	for m.Size() < uint64(n)*segment {
+		_, err := m.Grow()
+		r.check(err)
+	}
+	FillPattern(m, 0, m.Size())
+	return m
+}
+
+func (r *rig) register(e rdma.Endpoint, m *mem.Region, a rdma.Access) rdma.RKey {
+	r.Helper()
+	k, err := e.Register(m, a)
+	r.check(err)
+	return k
+}
+
+// needs skips the case unless a region can be granted a.
+func (r *rig) needs(a rdma.Access) {
+	r.Helper()
+	if r.f.Grants&a != a {
+		r.Skipf("provider %s grants no such access", r.f.Provider.Name())
+	}
+}
+
+// do performs a batch that must succeed.
+func (r *rig) do(c rdma.Conn, b *rdma.Batch) {
+	r.Helper()
+	r.check(rdma.Do(r.ctx, c, b))
+}
+
+// load READs one word.
+func (r *rig) load(c rdma.Conn, k rdma.RKey, addr uint64) uint64 {
+	r.Helper()
+	var b rdma.Batch
+	var buf [1]uint64
+	b.Read(k, addr, buf[:])
+	r.do(c, &b)
+	return buf[0]
+}
+
+// eventually polls cond until it holds.
+func (r *rig) eventually(what string, cond func() bool) {
+	r.Helper()
+	for deadline := time.Now().Add(patience); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.Fatalf("%s: not within %v", what, patience)
+		}
+	}
+}
+
+// receive takes a value from ch within the suite's patience.
+func receive[T any](r *rig, what string, ch <-chan T) T {
+	r.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(patience):
+		r.Fatalf("%s: not within %v", what, patience)
+		panic("unreachable")
+	}
+}
+
+// Pattern is the word that FillPattern puts at byte offset off.
+func Pattern(off uint64) uint64 {
+	x := (off + 1) * 0x9e3779b97f4a7c15
+	return x ^ x>>29
+}
+
+// FillPattern stores Pattern in the n bytes at off, both multiples of 8.
+func FillPattern(m *mem.Region, off, n uint64) {
+	for ; n > 0; off, n = off+mem.WordBytes, n-mem.WordBytes {
+		m.MustSpan(off, mem.WordBytes).Store(0, Pattern(off))
+	}
+}
+
+// HasPattern reports whether buf is what a READ at addr of FillPattern's
+// words gives, and else the index of the first wrong word.
+func HasPattern(buf []uint64, addr uint64) (int, bool) {
+	for i, v := range buf {
+		if v != Pattern(addr+uint64(i)*mem.WordBytes) {
+			return i, false
+		}
+	}
+	return 0, true
+}
+
+// Echo is a handler that answers with the request.
+func Echo(q *rdma.Request) { _ = q.Reply(q.Body) }
