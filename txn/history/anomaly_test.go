@@ -1,0 +1,336 @@
+package history
+
+import (
+	"strings"
+	"testing"
+)
+
+// Short forms for histories written by hand. Keys x, y, z are 1, 2, 3.
+const x, y, z Key = 1, 2, 3
+
+func app(k Key, v Value) Op            { return Op{Kind: OpAppend, Key: k, Value: v} }
+func read(k Key, list ...Value) Op     { return Op{Kind: OpRead, Key: k, List: list} }
+func del(k Key, list ...Value) Op      { return Op{Kind: OpDelete, Key: k, List: list} }
+func scan(lo, hi Key, rows ...Row) Op  { return Op{Kind: OpScan, Key: lo, Hi: hi, Rows: rows} }
+func row(k Key, list ...Value) Row     { return Row{Key: k, List: list} }
+func (t Txn) ends(o Outcome) Txn       { t.Outcome = o; return t }
+func (t Txn) at(from, to int64) Txn    { t.Invoke, t.Complete = from, to; return t }
+func by(process uint32, ops ...Op) Txn { return together(process, ops...) }
+func together(process uint32, ops ...Op) Txn {
+	return Txn{ID: MakeTxnID(process, 1), Invoke: 0, Complete: 1000, Outcome: Committed, Ops: ops}
+}
+
+type anomalyCase struct {
+	name  string
+	kind  Kind
+	bad   []Txn
+	legal []Txn
+}
+
+// Transactions are concurrent unless given times. Each legal history differs
+// from the bad one only in what makes it bad.
+var anomalies = []anomalyCase{
+	{
+		"G0 dirty write", G0,
+		[]Txn{by(1, app(x, 1), app(y, 1)), by(2, app(x, 2), app(y, 2)), by(3, read(x, 1, 2)), by(4, read(y, 2, 1))},
+		[]Txn{by(1, app(x, 1), app(y, 1)), by(2, app(x, 2), app(y, 2)), by(3, read(x, 1, 2)), by(4, read(y, 1, 2))},
+	},
+	{
+		"G0 between the appends of one transaction", G0,
+		[]Txn{by(1, app(x, 1), app(x, 2)), by(2, app(x, 3)), by(3, read(x, 1, 3, 2))},
+		[]Txn{by(1, app(x, 1), app(x, 2)), by(2, app(x, 3)), by(3, read(x, 1, 2, 3))},
+	},
+	{
+		"G1a aborted read", G1a,
+		[]Txn{by(1, app(x, 1)).ends(Aborted), by(2, read(x, 1))},
+		[]Txn{by(1, app(x, 1)).ends(Aborted), by(2, read(x))},
+	},
+	{
+		"G1a within a list", G1a,
+		[]Txn{by(1, app(x, 1)).ends(Aborted), by(2, app(x, 2)), by(3, read(x, 1, 2))},
+		[]Txn{by(1, app(x, 1)).ends(Unknown), by(2, app(x, 2)), by(3, read(x, 1, 2))},
+	},
+	{
+		"G1a by scan", G1a,
+		[]Txn{by(1, app(x, 1)).ends(Aborted), by(2, scan(x, z, row(x, 1)))},
+		[]Txn{by(1, app(x, 1)).ends(Unknown), by(2, scan(x, z, row(x, 1)))},
+	},
+	{
+		"G1b intermediate read", G1b,
+		[]Txn{by(1, app(x, 1), app(x, 2)), by(2, read(x, 1))},
+		[]Txn{by(1, app(x, 1), app(x, 2)), by(2, read(x, 1, 2))},
+	},
+	{
+		"G1b append that its transaction deleted", G1b,
+		[]Txn{by(1, app(x, 1), del(x, 1)), by(2, read(x, 1))},
+		[]Txn{by(1, app(x, 1), del(x, 1)), by(2, read(x))},
+	},
+	{
+		"G1c circular information flow", G1c,
+		[]Txn{by(1, app(x, 1), read(y, 2)), by(2, app(y, 2), read(x, 1))},
+		[]Txn{by(1, app(x, 1), read(y)), by(2, app(y, 2), read(x, 1))},
+	},
+	{
+		"G-single over three", GSingle,
+		[]Txn{by(1, read(x), app(z, 1)), by(2, app(x, 1), app(y, 1)), by(3, app(y, 2), app(z, 2)), by(4, read(y, 1, 2)), by(5, read(z, 2, 1))},
+		[]Txn{by(1, read(x), app(z, 1)), by(2, app(x, 1), app(y, 1)), by(3, app(y, 2), app(z, 2)), by(4, read(y, 1, 2)), by(5, read(z, 1, 2))},
+	},
+	{
+		"G2-item", G2Item,
+		[]Txn{by(1, read(x), app(y, 1)), by(2, read(y), app(z, 1)), by(3, read(z), app(x, 1))},
+		[]Txn{by(1, read(x), app(y, 1)), by(2, read(y), app(z, 1)), by(3, read(z, 1), app(x, 1))},
+	},
+	{
+		"write skew", WriteSkew,
+		[]Txn{by(1, read(x), app(y, 1)), by(2, read(y), app(x, 2))},
+		[]Txn{by(1, read(x), app(y, 1)), by(2, read(y, 1), app(x, 2))},
+	},
+	{
+		"lost update", LostUpdate,
+		[]Txn{by(1, read(x), app(x, 1)), by(2, read(x), app(x, 2)), by(3, read(x, 1, 2))},
+		[]Txn{by(1, read(x), app(x, 1)), by(2, read(x, 1), app(x, 2)), by(3, read(x, 1, 2))},
+	},
+	{
+		"lost update whose append vanished", LostUpdate,
+		[]Txn{by(1, read(x), app(x, 1)), by(2, read(x), app(x, 2)), by(3, read(x, 1))},
+		[]Txn{by(1, read(x), app(x, 1)), by(2, read(x, 1), app(x, 2)), by(3, read(x, 1))},
+	},
+	{
+		"lost update by scan", LostUpdate,
+		[]Txn{by(1, scan(x, y), app(x, 1)), by(2, scan(x, y), app(x, 2)), by(3, read(x, 1, 2))},
+		[]Txn{by(1, scan(x, y), app(x, 1)), by(2, scan(x, y, row(x, 1)), app(x, 2)), by(3, read(x, 1, 2))},
+	},
+	{
+		"lost update under a delete", LostUpdate,
+		[]Txn{by(1, app(x, 1)), by(2, read(x, 1), app(x, 2)), by(3, del(x, 1)), by(4, read(x, 1, 2))},
+		[]Txn{by(1, app(x, 1)), by(2, read(x, 1), app(x, 2)), by(3, del(x, 1, 2)), by(4, read(x, 1, 2))},
+	},
+	{
+		"append lost to a delete", LostUpdate,
+		[]Txn{by(1, app(x, 1)), by(2, read(x, 1), app(x, 2)), by(3, del(x, 1))},
+		[]Txn{by(1, app(x, 1)), by(2, read(x), app(x, 2)), by(3, del(x, 1))},
+	},
+	{
+		"two deletes of one version", LostUpdate,
+		[]Txn{by(1, app(x, 1)), by(2, del(x, 1)), by(3, del(x, 1))},
+		[]Txn{by(1, app(x, 1)), by(2, del(x, 1)), by(3, del(x))},
+	},
+	{
+		"fractured read", FracturedRead,
+		[]Txn{by(1, app(x, 1), app(y, 1)), by(2, read(x, 1), read(y))},
+		[]Txn{by(1, app(x, 1), app(y, 1)), by(2, read(x, 1), read(y, 1))},
+	},
+	{
+		"read skew", ReadSkew,
+		[]Txn{by(1, app(x, 1)), by(2, read(x, 1), app(y, 1)), by(3, read(y, 1), read(x))},
+		[]Txn{by(1, app(x, 1)), by(2, read(x, 1), app(y, 1)), by(3, read(y, 1), read(x, 1))},
+	},
+	{
+		"stale read", StaleRead,
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, read(x)).at(20, 30), by(3, read(x, 1)).at(40, 50)},
+		[]Txn{by(1, app(x, 1)).at(0, 20), by(2, read(x)).at(20, 30), by(3, read(x, 1)).at(40, 50)},
+	},
+	{
+		"stale read over three", StaleRead,
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, read(y), app(z, 2)).at(20, 100), by(3, app(y, 3), read(x)).at(5, 100), by(4, read(x, 1)).at(200, 300)},
+		[]Txn{by(1, app(x, 1)).at(0, 20), by(2, read(y), app(z, 2)).at(20, 100), by(3, app(y, 3), read(x)).at(5, 100), by(4, read(x, 1)).at(200, 300)},
+	},
+	{
+		"stale read by the same process", StaleRead,
+		[]Txn{by(1, app(x, 1)).at(0, 10), {ID: MakeTxnID(1, 2), Invoke: 10, Complete: 30, Outcome: Committed, Ops: []Op{read(x)}}, by(3, read(x, 1)).at(40, 50)},
+		[]Txn{by(1, app(x, 1)).at(0, 10), {ID: MakeTxnID(2, 2), Invoke: 10, Complete: 30, Outcome: Committed, Ops: []Op{read(x)}}, by(3, read(x, 1)).at(40, 50)},
+	},
+	{
+		"read of the future", RealTime,
+		[]Txn{by(1, read(x, 1)).at(0, 10), by(2, app(x, 1)).at(20, 30)},
+		[]Txn{by(1, read(x, 1)).at(0, 20), by(2, app(x, 1)).at(20, 30)},
+	},
+	{
+		"phantom", Phantom,
+		[]Txn{by(1, scan(x, z), app(9, 1)), by(2, read(9), app(y, 2))},
+		[]Txn{by(1, scan(x, x), app(9, 1)), by(2, read(9), app(y, 2))},
+	},
+	{
+		"phantom scan skew", Phantom,
+		[]Txn{by(1, scan(1, 5), app(6, 1)), by(2, scan(6, 9), app(2, 2))},
+		[]Txn{by(1, scan(1, 5), app(6, 1)), by(2, scan(6, 9, row(6, 1)), app(2, 2))},
+	},
+	{
+		"phantom that misses one of two inserts", Phantom,
+		[]Txn{by(1, app(x, 1), app(z, 1)), by(2, scan(x, z, row(x, 1)))},
+		[]Txn{by(1, app(x, 1), app(z, 1)), by(2, scan(x, z, row(x, 1), row(z, 1)))},
+	},
+	{
+		"phantom against real time", Phantom,
+		[]Txn{by(1, app(y, 1)).at(0, 10), by(2, scan(x, z)).at(20, 30)},
+		[]Txn{by(1, app(y, 1)).at(0, 10), by(2, scan(x, z, row(y, 1))).at(20, 30)},
+	},
+	{
+		"phantom of a deleted key", Phantom,
+		[]Txn{by(1, app(x, 1)).at(0, 1), by(2, del(x, 1), app(y, 2)).at(10, 50), by(3, scan(x, z, row(x, 1), row(y, 2))).at(10, 50)},
+		[]Txn{by(1, app(x, 1)).at(0, 1), by(2, del(x, 1), app(y, 2)).at(10, 50), by(3, scan(x, z, row(y, 2))).at(10, 50)},
+	},
+	{
+		"absent while alive", StaleRead,
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, read(x)).at(20, 30), by(3, del(x, 1)).at(40, 50)},
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, read(x)).at(20, 40), by(3, del(x, 1)).at(40, 50)},
+	},
+	{
+		"deleted key still found", StaleRead,
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, del(x, 1)).at(20, 30), by(3, read(x, 1)).at(40, 50)},
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, del(x, 1)).at(20, 40), by(3, read(x, 1)).at(40, 50)},
+	},
+	{
+		"found in an earlier life", StaleRead,
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, del(x, 1)).at(20, 30), by(3, app(x, 3)).at(40, 50), by(4, read(x, 1)).at(60, 70), by(5, del(x, 3)).at(80, 90)},
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, del(x, 1)).at(20, 30), by(3, app(x, 3)).at(40, 50), by(4, read(x, 3)).at(60, 70), by(5, del(x, 3)).at(80, 90)},
+	},
+	{
+		"lost write", LostWrite,
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, app(x, 2)).at(20, 30), by(3, read(x, 2)).at(40, 50)},
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, app(x, 2)).at(20, 30), by(3, read(x, 1, 2)).at(40, 50)},
+	},
+	{
+		"lost write of a new key", LostWrite,
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(3, read(x)).at(40, 50)},
+		[]Txn{by(1, app(x, 1)).at(0, 10).ends(Unknown), by(3, read(x)).at(40, 50)},
+	},
+	{
+		"lost write of the first of two", LostWrite,
+		[]Txn{by(1, app(x, 1), app(x, 2)), by(2, read(x, 2))},
+		[]Txn{by(1, app(x, 1), app(x, 2)), by(2, read(x, 1, 2))},
+	},
+	{
+		"internal: own append not read", Internal,
+		[]Txn{by(1, app(x, 1), read(x))},
+		[]Txn{by(1, app(x, 1), read(x, 1))},
+	},
+	{
+		"internal: own append not scanned", Internal,
+		[]Txn{by(1, app(x, 1)), by(2, read(x, 1), app(x, 2), scan(x, z, row(x, 1)))},
+		[]Txn{by(1, app(x, 1)), by(2, read(x, 1), app(x, 2), scan(x, z, row(x, 1, 2)))},
+	},
+	{
+		"internal: own insert not scanned", Internal,
+		[]Txn{by(1, app(y, 1), scan(x, z))},
+		[]Txn{by(1, app(y, 1), scan(x, z, row(y, 1)))},
+	},
+	{
+		"internal: own delete still found", Internal,
+		[]Txn{by(1, app(x, 1)), by(2, del(x, 1), read(x, 1))},
+		[]Txn{by(1, app(x, 1)), by(2, del(x, 1), read(x))},
+	},
+	{
+		"internal: not repeatable", Internal,
+		[]Txn{by(1, app(x, 1)), by(2, read(x), read(x, 1))},
+		[]Txn{by(1, app(x, 1)), by(2, read(x, 1), read(x, 1))},
+	},
+	{
+		"duplicate", Duplicate,
+		[]Txn{by(1, app(x, 1)), by(2, app(x, 2)), by(3, read(x, 1, 2, 1))},
+		[]Txn{by(1, app(x, 1)), by(2, app(x, 2)), by(3, read(x, 1, 2))},
+	},
+	{
+		"incompatible order", IncompatibleOrder,
+		[]Txn{by(1, app(x, 1)), by(2, app(x, 2)), by(3, read(x, 1, 2)), by(4, read(x, 2, 1))},
+		[]Txn{by(1, app(x, 1)), by(2, app(x, 2)), by(3, read(x, 1, 2)), by(4, read(x, 1))},
+	},
+	{
+		"own appends in the wrong order", IncompatibleOrder,
+		[]Txn{by(1, app(x, 1), app(x, 2)), by(3, read(x, 2, 1))},
+		[]Txn{by(1, app(x, 1), app(x, 2)), by(3, read(x, 1, 2))},
+	},
+	{
+		"two lives without a delete", IncompatibleOrder,
+		[]Txn{by(1, app(x, 1)), by(2, app(x, 2)), by(3, read(x, 1)), by(4, read(x, 2)), by(5, app(x, 5)), by(6, del(x, 5))},
+		[]Txn{by(1, app(x, 1)), by(2, app(x, 2)), by(3, del(x, 1)), by(4, read(x, 2)), by(5, app(x, 5)), by(6, del(x, 5))},
+	},
+	{
+		"unwritten value", Unwritten,
+		[]Txn{by(1, app(x, 1)), by(2, read(x, 1, 7))},
+		[]Txn{by(1, app(x, 1)), by(2, read(x, 1))},
+	},
+	{
+		"scan out of order", ScanOrder,
+		[]Txn{by(1, app(x, 1), app(y, 1)), by(2, scan(x, z, row(y, 1), row(x, 1)))},
+		[]Txn{by(1, app(x, 1), app(y, 1)), by(2, scan(x, z, row(x, 1), row(y, 1)))},
+	},
+	{
+		"scan outside its range", ScanOrder,
+		[]Txn{by(1, app(x, 1), app(y, 1)), by(2, scan(x, x, row(x, 1), row(y, 1)))},
+		[]Txn{by(1, app(x, 1), app(y, 1)), by(2, scan(x, y, row(x, 1), row(y, 1)))},
+	},
+	{
+		"scan twice the same key", ScanOrder,
+		[]Txn{by(1, app(x, 1)), by(2, scan(x, y, row(x, 1), row(x, 1)))},
+		[]Txn{by(1, app(x, 1)), by(2, scan(x, y, row(x, 1)))},
+	},
+}
+
+func mustCheck(t testing.TB, txns []Txn, o Options) *Report {
+	t.Helper()
+	h, err := FromTxns(txns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Check(h, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestAnomalies(t *testing.T) {
+	for _, c := range anomalies {
+		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
+			if r := mustCheck(t, c.bad, Options{}); !r.Has(c.kind) {
+				t.Errorf("no %v in the bad history: %v", c.kind, r)
+			}
+			if r := mustCheck(t, c.legal, Options{}); !r.OK() {
+				t.Errorf("the legal history: %v", r)
+			}
+			if orderExists(c.bad, true) {
+				t.Error("the oracle accepts the bad history")
+			}
+			if !orderExists(c.legal, true) {
+				t.Error("the oracle rejects the legal history")
+			}
+		})
+	}
+}
+
+// What contradicts real time alone is serializable.
+func TestSerializableIgnoresRealTime(t *testing.T) {
+	for _, c := range anomalies {
+		got, want := mustCheck(t, c.bad, Options{Serializable: true}).OK(), orderExists(c.bad, false)
+		if got && !want && !hasDelete(c.bad) || !got && want {
+			t.Errorf("%s: checker says serializable is %v, oracle %v", c.name, got, want)
+		}
+	}
+}
+
+func hasDelete(txns []Txn) bool {
+	for _, t := range txns {
+		for _, o := range t.Ops {
+			if o.Kind == OpDelete {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func TestReportText(t *testing.T) {
+	r := mustCheck(t, []Txn{
+		by(1, app(x, 1), app(y, 1)).at(0, 10),
+		by(2, read(x, 1), scan(y, z)).at(5, 20),
+	}, Options{})
+	const want = `2 transactions, 2 considered, 3 edges: 1 anomalies
+phantom, fractured read, G-single: T2.1 -rw(scan, lost)-> T1.1 -wr-> T2.1`
+	if got := r.String(); !strings.HasPrefix(got, "2 transactions") {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "fractured read") {
+		t.Errorf("error is %v", err)
+	}
+}
