@@ -122,7 +122,7 @@ func caseCountersRace(r *rig) {
 
 func (r *rig) noAllocs(what string, f func() error) {
 	r.Helper()
-	if raceEnabled {
+	if RaceEnabled {
 		r.Skip("the race detector allocates; run without it to check")
 	}
 	var failed error

@@ -2,4 +2,6 @@
 
 package rdmatest
 
-const raceEnabled = true
+// RaceEnabled reports that the race detector is built in: it allocates, and it
+// sees region memory only where that is on the Go heap.
+const RaceEnabled = true

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"errors"
 	"strings"
 	"testing"
 )
@@ -8,15 +9,16 @@ import (
 // Short forms for histories written by hand. Keys x, y, z are 1, 2, 3.
 const x, y, z Key = 1, 2, 3
 
-func app(k Key, v Value) Op            { return Op{Kind: OpAppend, Key: k, Value: v} }
-func read(k Key, list ...Value) Op     { return Op{Kind: OpRead, Key: k, List: list} }
-func del(k Key, list ...Value) Op      { return Op{Kind: OpDelete, Key: k, List: list} }
-func scan(lo, hi Key, rows ...Row) Op  { return Op{Kind: OpScan, Key: lo, Hi: hi, Rows: rows} }
-func row(k Key, list ...Value) Row     { return Row{Key: k, List: list} }
-func (t Txn) ends(o Outcome) Txn       { t.Outcome = o; return t }
-func (t Txn) at(from, to int64) Txn    { t.Invoke, t.Complete = from, to; return t }
-func by(process uint32, ops ...Op) Txn { return together(process, ops...) }
-func together(process uint32, ops ...Op) Txn {
+func app(k Key, v Value) Op           { return Op{Kind: OpAppend, Key: k, Value: v} }
+func read(k Key, list ...Value) Op    { return Op{Kind: OpRead, Key: k, List: list} }
+func del(k Key, list ...Value) Op     { return Op{Kind: OpDelete, Key: k, List: list} }
+func scan(lo, hi Key, rows ...Row) Op { return Op{Kind: OpScan, Key: lo, Hi: hi, Rows: rows} }
+func row(k Key, list ...Value) Row    { return Row{Key: k, List: list} }
+func (t Txn) ends(o Outcome) Txn      { t.Outcome = o; return t }
+func (t Txn) at(from, to int64) Txn   { t.Invoke, t.Complete = from, to; return t }
+
+// by is a committed transaction that is concurrent with all others.
+func by(process uint32, ops ...Op) Txn {
 	return Txn{ID: MakeTxnID(process, 1), Invoke: 0, Complete: 1000, Outcome: Committed, Ops: ops}
 }
 
@@ -325,12 +327,60 @@ func TestReportText(t *testing.T) {
 		by(1, app(x, 1), app(y, 1)).at(0, 10),
 		by(2, read(x, 1), scan(y, z)).at(5, 20),
 	}, Options{})
-	const want = `2 transactions, 2 considered, 3 edges: 1 anomalies
-phantom, fractured read, G-single: T2.1 -rw(scan, lost)-> T1.1 -wr-> T2.1`
-	if got := r.String(); !strings.HasPrefix(got, "2 transactions") {
+	const want = `2 transactions, 2 considered, 2 edges: 1 anomalies
+lost write, phantom, fractured read, G-single: T1.1 -wr-> T2.1 -rw(scan, lost)-> T1.1
+  T1.1 committed [0, 10] ns: append 1 to key 1; append 1 to key 2
+  T2.1 committed [5, 20] ns: read key 1 = [1]; scan keys 2 to 3 = { }
+  T1.1 before T2.1 (wr): key 1: T2.1 found 1, which T1.1 appended
+  T2.1 before T1.1 (rw(scan, lost)): key 2: T2.1 found absent, without 1, which T1.1 appended`
+	if got := r.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "fractured read") {
+	if err := r.Err(); !errors.Is(err, ErrAnomaly) || !strings.Contains(err.Error(), "fractured read") {
 		t.Errorf("error is %v", err)
+	}
+}
+
+func TestTextOfLongResults(t *testing.T) {
+	long := make([]Value, 100)
+	rows := make([]Row, 20)
+	for i := range long {
+		long[i] = Value(i)
+	}
+	for i := range rows {
+		rows[i] = Row{Key(i), long[:1]}
+	}
+	o := read(x, long...)
+	if got := o.String(); !strings.HasPrefix(got, "read key 1 = [0 1 … 76 more … 78 79") || !strings.HasSuffix(got, " 99]") {
+		t.Error(got)
+	}
+	o = scan(0, 30, rows...)
+	if got := o.String(); !strings.HasSuffix(got, " 11:[0] … 8 more }") {
+		t.Error(got)
+	}
+}
+
+// Two processes may not record the same value, nor one two transactions at once.
+func TestMalformed(t *testing.T) {
+	twice := []Txn{by(1, app(x, 1)), by(2, app(x, 1)).ends(Aborted)}
+	h, err := FromTxns(twice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Check(h, Options{}); !errors.Is(err, ErrMalformed) {
+		t.Errorf("a value appended twice: %v", err)
+	}
+	second := by(1).at(5, 30)
+	second.ID = MakeTxnID(1, 2)
+	for name, txns := range map[string][]Txn{
+		"backwards":      {by(1).at(10, 9)},
+		"one identifier": {by(1).at(0, 1), by(1).at(2, 3)},
+		"two at once":    {by(1).at(0, 10), second},
+		"outcome":        {by(1).ends(outcomeCount)},
+		"operation":      {by(1, Op{Kind: opRow})},
+	} {
+		if _, err := FromTxns(txns); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

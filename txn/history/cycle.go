@@ -262,7 +262,7 @@ func classify(cycle []step, reasons []reason) []Kind {
 		if st.kind == ScanRW || st.kind == LostScanRW {
 			scan++
 		}
-		if st.kind == LostRW || st.kind == LostScanRW {
+		if st.kind == LostRW || st.kind == LostScanRW || reasons[i].unseen {
 			lost++
 		}
 		if reasons[i].alsoWrites {

@@ -9,6 +9,7 @@ import (
 type reason struct {
 	text       string
 	alsoWrites bool // of an anti-dependency: the first transaction writes the key too
+	unseen     bool // the second transaction's append was never seen
 }
 
 // explain finds again what made an edge. Graphs do not keep it: they have tens
@@ -59,7 +60,7 @@ func (c *checker) explainWW(from, to uint32) reason {
 	}
 	for _, a := range c.appendsOf(to) {
 		if a.node == 0 && c.writes(from, a.key) {
-			return reason{text: fmt.Sprintf("key %d: nobody ever saw %d, which %v appended, so it can only be later than what %v did",
+			return reason{unseen: true, text: fmt.Sprintf("key %d: nobody ever saw %d, which %v appended, so it can only be later than what %v did",
 				c.keys[a.key], a.value, t, f)}
 		}
 	}

@@ -138,12 +138,12 @@ func benchLookup(b *testing.B, m *Model, keys []uint64) {
 
 func BenchmarkRoute(b *testing.B) {
 	for _, d := range distributions {
-		l, keys := benchLeaves(b, d.name)
-		r, err := NewRouter(Partition(l.fences, 512))
-		if err != nil {
-			b.Fatal(err)
-		}
 		b.Run(d.name, func(b *testing.B) {
+			l, keys := benchLeaves(b, d.name)
+			r, err := NewRouter(Partition(l.fences, 512))
+			if err != nil {
+				b.Fatal(err)
+			}
 			p := probes(keys)
 			i, got := 0, 0
 			for b.Loop() {
@@ -151,6 +151,7 @@ func BenchmarkRoute(b *testing.B) {
 				i++
 			}
 			sink += got
+			b.ReportMetric(float64(r.Bytes())/float64(r.Len()), "B/submodel")
 		})
 	}
 }

@@ -3,7 +3,6 @@ package xmodel
 import (
 	"fmt"
 	"math/bits"
-	"slices"
 )
 
 // MaxSubModels is the most sub-models one router can tell apart.
@@ -13,17 +12,40 @@ const MaxSubModels = 1 << 24
 // holds it. It is exact: routing at training and at lookup cannot differ,
 // whatever the distribution, which is why no key set collapses onto one
 // sub-model. Like XStore's top model (§5.1) it begins with a linear dispatch,
-// here to a bucket; unlike it, a search among the bucket's starts follows.
+// here to a bucket of starts. Where a skewed set crowds a bucket, a second
+// linear dispatch divides that bucket's own range; a search among the few
+// starts that remain ends it.
 //
 // The zero Router has one sub-model. A Router is immutable once made and may be
 // read by any number of goroutines; Decode is a write.
 type Router struct {
 	starts []uint64
-	// table[b] and table[b+1] bound the answer for keys of bucket b.
-	table  []uint32
-	anchor uint64 // starts[1], where bucket 0 begins
-	span   uint64 // of distances from anchor, before saturation
-	norm   uint8
+	top    dispatch
+	// table holds the top's entries, then those of each crowded bucket. Entry
+	// b and the next bound the answer for keys of bucket b; an entry with
+	// crowded set names the bucket's own dispatch instead.
+	table   []uint32
+	buckets []dispatch
+}
+
+// crowded marks a table entry as an index into buckets.
+const crowded = 1 << 31
+
+// crowdedStarts is how many starts make a bucket crowded.
+const crowdedStarts = 8
+
+// A dispatch spreads the keys of one range evenly over n entries of table.
+type dispatch struct {
+	anchor uint64 // where its first bucket begins
+	norm   uint8  // leading zeros of the range's width
+	at, n  uint32 // its entries are table[at : at+n+1]
+}
+
+// bucket returns the bucket, in [0, n), of a key at or above the anchor.
+func (d *dispatch) bucket(key uint64) uint32 {
+	x := min(key-d.anchor, ^uint64(0)>>(d.norm&63))
+	b, _ := bits.Mul64(x<<(d.norm&63), uint64(d.n))
+	return uint32(b)
 }
 
 // NewRouter makes a router from the sub-models' first keys, strictly ascending.
@@ -50,43 +72,84 @@ func (r *Router) set(starts []uint64) error {
 	return nil
 }
 
-// build derives the dispatch table.
+// build derives the dispatch tables.
 func (r *Router) build() {
+	r.table, r.buckets = r.table[:0], r.buckets[:0]
+	r.top = dispatch{anchor: ^uint64(0)}
 	n := len(r.starts)
-	r.table = r.table[:0]
-	r.anchor = ^uint64(0)
 	if n == 1 {
 		return
 	}
-	r.anchor = r.starts[1]
-	reach := r.starts[n-1] - r.anchor
-	r.norm = uint8(min(bits.LeadingZeros64(reach), 63))
-	r.span = ^uint64(0) >> r.norm
-	r.table = slices.Grow(r.table, n+1)[:n+1]
-	i := 1
-	for b := range n {
-		r.table[b] = uint32(i - 1)
-		for i < n && r.bucket(r.starts[i]) <= b {
+	r.top = r.spread(1, n)
+	for b := range r.top.n {
+		// The entries above b are still numbers of starts.
+		from, to := r.table[b]+1, r.table[b+1]+1
+		if to-from >= crowdedStarts {
+			d := r.spread(int(from), int(to))
+			r.table[b] = crowded | uint32(len(r.buckets))
+			r.buckets = append(r.buckets, d)
+		}
+	}
+}
+
+// spread makes the dispatch of starts[from:to], 0 < from < to, appending its
+// entries to the table.
+func (r *Router) spread(from, to int) dispatch {
+	d := dispatch{anchor: r.starts[from], at: uint32(len(r.table)), n: uint32(to - from)}
+	reach := r.starts[to-1] - d.anchor
+	d.norm = uint8(min(bits.LeadingZeros64(reach), 63))
+	i := from
+	for b := range d.n {
+		r.table = append(r.table, uint32(i-1))
+		for i < to && d.bucket(r.starts[i]) <= b {
 			i++
 		}
 	}
-	r.table[n] = uint32(n - 1)
-}
-
-// bucket returns the bucket, in [0, Len()), of a key at or above the anchor.
-func (r *Router) bucket(key uint64) int {
-	d := min(key-r.anchor, r.span)
-	b, _ := bits.Mul64(d<<r.norm, uint64(len(r.starts)))
-	return int(b)
+	r.table = append(r.table, uint32(to-1))
+	return d
 }
 
 // Route returns the sub-model of key, in [0, Len()). It does not allocate.
 func (r *Router) Route(key uint64) int {
-	if key < r.anchor || len(r.table) < 2 {
+	if key < r.top.anchor || r.top.n == 0 {
 		return 0
 	}
-	b := r.bucket(key)
-	return searchKeys(r.starts, int(r.table[b]), int(r.table[b+1])+1, key)
+	b := r.top.bucket(key)
+	lo := r.table[b]
+	if lo&crowded != 0 {
+		return r.routeCrowded(lo&^crowded, key)
+	}
+	hi := r.table[b+1]
+	if hi&crowded != 0 {
+		hi = r.table[r.buckets[hi&^crowded].at]
+	}
+	return r.among(int(lo), int(hi), key)
+}
+
+func (r *Router) routeCrowded(i uint32, key uint64) int {
+	d := &r.buckets[i]
+	if key < d.anchor { // in the bucket, below its first start
+		return int(r.table[d.at])
+	}
+	b := d.at + d.bucket(key)
+	return r.among(int(r.table[b]), int(r.table[b+1]), key)
+}
+
+// among returns the sub-model of key, known to be in [lo, hi].
+func (r *Router) among(lo, hi int, key uint64) int {
+	if hi-lo > 3 {
+		return searchKeys(r.starts, lo, hi+1, key)
+	}
+	if lo+4 > len(r.starts) {
+		return searchKeys(r.starts, max(len(r.starts)-4, 0), len(r.starts), key)
+	}
+	// Comparing with three starts, needed or not, spares a branch that random
+	// keys would mispredict.
+	s := r.starts[lo : lo+4 : lo+4]
+	_, b1 := bits.Sub64(key, s[1], 0)
+	_, b2 := bits.Sub64(key, s[2], 0)
+	_, b3 := bits.Sub64(key, s[3], 0)
+	return lo + 3 - int(b1+b2+b3)
 }
 
 // searchKeys returns the highest i in [from, to) with keys[i] ≤ key, from if
@@ -115,7 +178,9 @@ func (r *Router) Start(i int) uint64 {
 }
 
 // Bytes returns the memory the router takes at a client.
-func (r *Router) Bytes() int { return 8*len(r.starts) + 4*len(r.table) }
+func (r *Router) Bytes() int {
+	return 8*len(r.starts) + 4*len(r.table) + 24*len(r.buckets)
+}
 
 // EncodedWords returns the length of the encoded router.
 func (r *Router) EncodedWords() int { return 1 + r.Len() }

@@ -114,8 +114,7 @@ func (s *SubModel) correct(v ttView, pos int64, lo, hi int) (leaf, first, last i
 	leaf = top - int(uint64(at-c1)>>63) - int(uint64(at-c2)>>63)
 	first = top - int(uint64(low-c1)>>63) - int(uint64(low-c2)>>63)
 	last = top - int(uint64(high-c1)>>63) - int(uint64(high-c2)>>63)
-	// Only the cells of a corrupt TT fail to rise and leave the window.
-	leaf, first, last = min(leaf, hi), min(first, hi), min(last, hi)
+	// None is above g+2, which is at most hi.
 	return max(leaf, lo), max(first, lo), max(last, lo)
 }
 
