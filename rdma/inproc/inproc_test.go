@@ -2,61 +2,320 @@ package inproc
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
 )
 
-func TestReadAndCall(t *testing.T) {
-	n := New(Options{})
-	e, err := n.Listen("a", rdma.ListenOptions{})
+// bed is one server and one client of a network.
+type bed struct {
+	*testing.T
+	n   *Network
+	e   *endpoint
+	m   *mem.Region
+	key rdma.RKey
+	c   *conn
+	ctx context.Context
+}
+
+func newBed(t *testing.T, o Options, h rdma.Handler) *bed {
+	t.Helper()
+	n := New(o)
+	e, err := n.Listen("server", rdma.ListenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer e.Close()
-	r, err := mem.New(mem.Options{SegmentBytes: 1 << 16, MaxBytes: 1 << 18})
+	t.Cleanup(func() { _ = e.Close() })
+	m, err := mem.New(mem.Options{SegmentBytes: 1 << 16, MaxBytes: 1 << 18})
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := e.Register(r, rdma.AccessRead)
+	key, err := e.Register(m, rdma.AccessWrite|rdma.AccessAtomic)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Serve(func(q *rdma.Request) { _ = q.Reply(q.Body) }); err != nil {
+	if h == nil {
+		h = func(q *rdma.Request) { _ = q.Reply(q.Body) }
+	}
+	if err := e.Serve(h); err != nil {
 		t.Fatal(err)
 	}
-	ctx := context.Background()
-	c, err := n.Dial(ctx, "a")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Cleanup(cancel)
+	b := &bed{T: t, n: n, e: e.(*endpoint), m: m, key: key, ctx: ctx}
+	b.c = b.dial()
+	return b
+}
+
+func (b *bed) dial() *conn {
+	b.Helper()
+	c, err := b.n.Dial(b.ctx, "server")
 	if err != nil {
-		t.Fatal(err)
+		b.Fatal(err)
 	}
-	defer c.Close()
-	r.MustSpan(64, 64).Store(0, 42)
-	var b rdma.Batch
-	buf := make([]uint64, 8)
-	b.Read(key, 64, buf)
-	if err := rdma.Do(ctx, c, &b); err != nil || buf[0] != 42 || b.WRs[0].Tail != 42 {
-		t.Fatal(err, buf, b.WRs[0].Tail)
+	b.Cleanup(func() { _ = c.Close() })
+	return c.(*conn)
+}
+
+func (b *bed) check(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
 	}
-	for range 1000 {
-		resp, err := rdma.Call(ctx, c, []byte("hello"), nil)
-		if err != nil || string(resp) != "hello" {
-			t.Fatal(err, resp)
+}
+
+func (b *bed) wantErr(what string, err, want error) {
+	b.Helper()
+	if !errors.Is(err, want) {
+		b.Fatalf("%s: %v, want %v", what, err, want)
+	}
+}
+
+func (b *bed) waitFor(what string, cond func() bool) {
+	b.Helper()
+	for !cond() {
+		if b.ctx.Err() != nil {
+			b.Fatal("waited in vain for " + what)
+		}
+		time.Sleep(50 * time.Microsecond)
+	}
+}
+
+// handClock stands still unless slept on.
+type handClock struct{ now atomic.Int64 }
+
+func (c *handClock) Now() time.Duration    { return time.Duration(c.now.Load()) }
+func (c *handClock) Sleep(d time.Duration) { c.now.Add(int64(d)) }
+
+func TestMisuseIsReported(t *testing.T) {
+	b := newBed(t, Options{}, nil)
+	if _, err := b.c.FinishCall(b.ctx, nil); !errors.Is(err, errNoCall) {
+		t.Errorf("FinishCall without a call: %v", err)
+	}
+	b.check(b.c.StartCall(b.ctx, []byte("a")))
+	if err := b.c.StartCall(b.ctx, []byte("b")); !errors.Is(err, errCallOutstanding) {
+		t.Errorf("second StartCall: %v", err)
+	}
+	if resp, err := b.c.FinishCall(b.ctx, nil); err != nil || string(resp) != "a" {
+		t.Errorf("the first call: %q, %v", resp, err)
+	}
+	if err := b.e.Serve(func(*rdma.Request) {}); !errors.Is(err, errServed) {
+		t.Errorf("second Serve: %v", err)
+	}
+	for _, f := range []func(string) error{b.n.Pause, b.n.Resume, b.n.Kill} {
+		if err := f("nobody"); !errors.Is(err, rdma.ErrAddress) {
+			t.Errorf("script for an unknown address: %v", err)
 		}
 	}
 }
 
-func BenchmarkCall(b *testing.B) {
+func TestSecondReplyIsRefused(t *testing.T) {
+	second := make(chan error, 1)
+	b := newBed(t, Options{}, func(q *rdma.Request) {
+		_ = q.Reply([]byte("first"))
+		second <- q.Reply([]byte("second"))
+	})
+	b.check(b.c.StartCall(b.ctx, nil))
+	if err := <-second; !errors.Is(err, errReplied) {
+		t.Errorf("second Reply: %v", err)
+	}
+	if resp, err := b.c.FinishCall(b.ctx, nil); err != nil || string(resp) != "first" {
+		t.Errorf("%q, %v", resp, err)
+	}
+}
+
+func TestCallsBeforeServeWait(t *testing.T) {
 	n := New(Options{})
-	e, _ := n.Listen("a", rdma.ListenOptions{})
+	e, err := n.Listen("", rdma.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer e.Close()
-	_ = e.Serve(func(q *rdma.Request) { _ = q.Reply(q.Body) })
 	ctx := context.Background()
-	c, _ := n.Dial(ctx, "a")
-	req, resp := make([]byte, 64), make([]byte, 64)
-	b.ReportAllocs()
-	for b.Loop() {
-		resp, _ = rdma.Call(ctx, c, req, resp)
+	var conns []rdma.Conn
+	for range 3 {
+		c, err := n.Dial(ctx, e.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := c.StartCall(ctx, []byte("early")); err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	time.Sleep(2 * time.Millisecond)
+	if err := e.Serve(func(q *rdma.Request) { _ = q.Reply(q.Body) }); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range conns {
+		if resp, err := c.FinishCall(ctx, nil); err != nil || string(resp) != "early" {
+			t.Errorf("%q, %v", resp, err)
+		}
+	}
+}
+
+func TestPauseStallsCallsButNotReads(t *testing.T) {
+	requests := make(chan *rdma.Request, 1)
+	b := newBed(t, Options{}, func(q *rdma.Request) {
+		if string(q.Body) == "defer" {
+			requests <- q
+			return
+		}
+		_ = q.Reply(q.Body)
+	})
+	held := b.dial()
+	b.check(held.StartCall(b.ctx, []byte("defer")))
+	q := <-requests
+
+	b.check(b.n.Pause("server"))
+	b.check(b.c.StartCall(b.ctx, []byte("x")))
+	b.check(q.Reply([]byte("held")))
+	dialled := make(chan error, 1)
+	go func() {
+		c, err := b.n.Dial(b.ctx, "server")
+		if err == nil {
+			err = c.Close()
+		}
+		dialled <- err
+	}()
+	ctx, cancel := context.WithTimeout(b.ctx, time.Millisecond)
+	if _, err := b.n.Dial(ctx, "server"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("dial to a paused server: %v", err)
+	}
+	cancel()
+	time.Sleep(2 * time.Millisecond)
+	for _, c := range []*conn{b.c, held} {
+		if c.call.phase.Load()&phaseMask == phaseReplied {
+			t.Error("a paused server answered a call")
+		}
+		var wrs rdma.Batch
+		wrs.Read(b.key, 64, make([]uint64, 8))
+		b.check(rdma.Do(b.ctx, c, &wrs))
+	}
+	if len(dialled) != 0 {
+		t.Error("a paused server accepted a connection")
+	}
+
+	b.check(b.n.Resume("server"))
+	b.check(<-dialled)
+	if resp, err := b.c.FinishCall(b.ctx, nil); err != nil || string(resp) != "x" {
+		t.Errorf("after Resume: %q, %v", resp, err)
+	}
+	if resp, err := held.FinishCall(b.ctx, nil); err != nil || string(resp) != "held" {
+		t.Errorf("after Resume: %q, %v", resp, err)
+	}
+}
+
+func TestKillOfPausedServer(t *testing.T) {
+	b := newBed(t, Options{}, nil)
+	b.check(b.n.Pause("server"))
+	b.check(b.c.StartCall(b.ctx, nil))
+	dialled := make(chan error, 1)
+	go func() {
+		_, err := b.n.Dial(b.ctx, "server")
+		dialled <- err
+	}()
+	time.Sleep(time.Millisecond)
+	b.check(b.n.Kill("server"))
+	_, err := b.c.FinishCall(b.ctx, nil)
+	b.wantErr("call", err, rdma.ErrPeerDown)
+	b.wantErr("dial", <-dialled, rdma.ErrAddress)
+	b.wantErr("kill of the dead", b.n.Kill("server"), rdma.ErrAddress)
+}
+
+func TestKillFromAHandler(t *testing.T) {
+	var n *Network
+	b := newBed(t, Options{}, func(q *rdma.Request) {
+		_ = n.Kill("server")
+		if err := q.Reply(nil); !errors.Is(err, rdma.ErrPeerDown) {
+			t.Errorf("a dead server's reply: %v", err)
+		}
+	})
+	n = b.n
+	_, err := rdma.Call(b.ctx, b.c, nil, nil)
+	b.wantErr("call", err, rdma.ErrPeerDown)
+}
+
+func TestLatencyIsChargedExactly(t *testing.T) {
+	clock := &handClock{}
+	b := newBed(t, Options{Clock: clock, Latency: Latency{
+		Read: 2000, Write: 3000, Atomic: 4000, RPC: 7000, ByteNs: 2,
+	}}, nil)
+	elapsed := func(f func()) time.Duration {
+		start := clock.Now()
+		f()
+		return clock.Now() - start
+	}
+	want := func(what string, got, want time.Duration) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s takes %v, want %v", what, got, want)
+		}
+	}
+	var r, w, a rdma.Batch
+	r.Read(b.key, 64, make([]uint64, 8))
+	w.Write(b.key, 64, make([]uint64, 1))
+	a.FAA(b.key, 64, 1, make([]uint64, 1))
+	do := func(x *rdma.Batch) func() { return func() { b.check(rdma.Do(b.ctx, b.c, x)) } }
+	want("a READ of 64 bytes", elapsed(do(&r)), 2000+2*64)
+	want("a WRITE", elapsed(do(&w)), 3000+2*8)
+	want("a FAA", elapsed(do(&a)), 4000+2*8)
+	for range 15 {
+		r.Read(b.key, 64, make([]uint64, 8))
+	}
+	want("a batch of 16 READs", elapsed(do(&r)), 2000+2*16*64)
+	want("a call", elapsed(func() {
+		_, err := rdma.Call(b.ctx, b.c, make([]byte, 100), nil)
+		b.check(err)
+	}), 7000+2*100+2*100)
+
+	d := b.dial()
+	var r2 rdma.Batch
+	r2.Read(b.key, 64, make([]uint64, 8))
+	want("two batches in flight on two connections", elapsed(func() {
+		b.check(b.c.Post(&r))
+		b.check(d.Post(&r2))
+		b.check(d.Wait(b.ctx, &r2))
+		b.check(b.c.Wait(b.ctx, &r))
+	}), 2000+2*16*64)
+	want("two batches in flight on one connection", elapsed(func() {
+		b.check(b.c.Post(&r))
+		b.check(b.c.Post(&r2))
+		b.check(b.c.Wait(b.ctx, &r))
+		b.check(b.c.Wait(b.ctx, &r2))
+	}), 2000+2*17*64)
+}
+
+func TestWaitGivenUpLeavesBuffersAlone(t *testing.T) {
+	b := newBed(t, Options{Latency: Latency{Read: time.Hour}}, nil)
+	for _, kill := range []bool{false, true} {
+		c := b.dial()
+		buf := []uint64{1, 2, 3}
+		var wrs rdma.Batch
+		wrs.Read(b.key, 64, buf)
+		b.check(c.Post(&wrs))
+		ctx, cancel := context.WithTimeout(b.ctx, 2*time.Millisecond)
+		want := context.DeadlineExceeded
+		if kill {
+			ctx, want = b.ctx, rdma.ErrPeerDown
+			go func() { _ = b.n.Kill("server") }()
+		}
+		b.wantErr("Wait", c.Wait(ctx, &wrs), want)
+		cancel()
+		if wrs.WRs[0].Status != rdma.StatusPeerDown || buf[0] != 1 || buf[1] != 2 || buf[2] != 3 {
+			t.Errorf("status %d, buffer %v", wrs.WRs[0].Status, buf)
+		}
+		b.wantErr("Post", c.Post(&wrs), rdma.ErrPeerDown)
+		if n := c.Counters(); n.Rounds != 1 || n.Reads != 1 || n.ReadBytes != 0 || n.Faults != 1 {
+			t.Errorf("counters %+v", n)
+		}
+	}
+	if n := b.e.Counters(); n.Reads != 2 || n.Faults != 2 {
+		t.Errorf("the endpoint's counters %+v", n)
 	}
 }
