@@ -144,3 +144,8 @@ func customerOrdersRange(w, d, c, cLast int64) (lo, hi uint64) {
 
 // customerOrderID is the O_ID in a key of the index of orders by customer.
 func customerOrderID(key uint64) int64 { return MaxOrders - int64(key&MaxOrders) }
+
+// orderLinesRange is the range of ORDER_LINE that holds the lines of orders o to oLast.
+func orderLinesRange(w, d, o, oLast int64) (lo, hi uint64) {
+	return must(OrderLineKey(w, d, o, 1)), must(OrderLineKey(w, d, oLast, MaxLines))
+}
