@@ -261,3 +261,15 @@ func breaks(fences []uint64, i int) bool {
 	right := (fences[hi] - fences[i]) / uint64(hi-i)
 	return step/gapFactor > max(left, right)
 }
+
+// NeedsRepartition reports whether a tree of so many leaves has outgrown its
+// sub-models, or shrunk below them, far enough to rebuild the partition with
+// targetLeaves each: by a factor of two on average, so that growth pays for one
+// rebuild a doubling (XStore §5.3 doubles likewise).
+func NeedsRepartition(leaves, subModels, targetLeaves int) bool {
+	target := min(max(targetLeaves, 1), MaxLeaves/2)
+	if leaves > 2*target*subModels {
+		return true
+	}
+	return subModels > 1 && 2*leaves < target*subModels
+}
