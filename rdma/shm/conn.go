@@ -1,0 +1,269 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+var (
+	errEmptyBatch = errors.New("shm: empty batch")
+	errCallBusy   = errors.New("shm: a call is outstanding on this connection")
+	errNoCall     = errors.New("shm: no call is outstanding on this connection")
+)
+
+// connState is the health of a connection. It only grows.
+const (
+	connUp     uint32 = iota
+	connBroken        // peer down, or a context ended
+	connClosed
+)
+
+// conn is the client side of a connection. Its slot belongs to it until it
+// has told the server otherwise, under mu: whoever touches the slot holds mu
+// and has looked at released.
+type conn struct {
+	link  *link
+	slot  int
+	word  int // of the doorbells
+	mask  uint64
+	bell  *serverBell
+	state atomic.Uint32
+	ctr   counters
+
+	request  area
+	response area
+	seq      uint32 // of the last request
+	calling  bool
+	reqBytes uint64
+
+	follows atomic.Bool // listens to wake
+	wake    chan struct{}
+	place   int // in hub.mu.waiting
+
+	mu       sync.Mutex
+	released bool
+	unref    sync.Once
+}
+
+var _ rdma.Conn = (*conn)(nil)
+
+func newConn(l *link, slot int) *conn {
+	c := &conn{link: l, slot: slot, wake: make(chan struct{}, 1)}
+	var poller int
+	poller, c.word, c.mask = bellOf(slot, l.pollers)
+	c.bell = &l.bells[poller]
+	c.request, c.response = slotAreas(l.seg, slot)
+	return c
+}
+
+// err is the error of using the connection in its present state.
+func (c *conn) err() error {
+	if c.state.Load() == connClosed {
+		return fmt.Errorf("shm: connection to %q: %w", c.link.addr, rdma.ErrClosed)
+	}
+	return c.link.downError()
+}
+
+func (c *conn) usable() bool { return c.state.Load() == connUp && !c.link.dead.Load() }
+
+// ready reports that a goroutine waiting for the response can go on.
+func (c *conn) ready() bool {
+	return uint32(c.response.span.Load(0)) == c.seq || !c.usable()
+}
+
+func (c *conn) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// InOrder is true: the copy loads words in ascending order.
+func (c *conn) InOrder() bool { return true }
+
+func (c *conn) Post(b *rdma.Batch) error {
+	if !c.usable() {
+		return c.err()
+	}
+	if len(b.WRs) == 0 {
+		return errEmptyBatch
+	}
+	if len(b.WRs) > rdma.MaxBatch {
+		return fmt.Errorf("shm: batch of %d work requests: %w", len(b.WRs), rdma.ErrTooLarge)
+	}
+	n := rdma.Counters{Rounds: 1}
+	b.Token = 0
+	for i := range b.WRs {
+		wr := &b.WRs[i]
+		wr.Status = c.perform(wr)
+		if wr.Status == rdma.StatusPending {
+			b.Token = 1 // for Wait, which has a context to ask the server under
+			continue
+		}
+		tally(&n, wr)
+	}
+	c.ctr.add(&n)
+	return nil
+}
+
+func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
+	if b.Token != 0 {
+		b.Token = 0
+		if err := c.finish(ctx, b); err != nil {
+			return err
+		}
+	}
+	return b.Err()
+}
+
+// finish completes the requests on regions that were not mapped yet.
+func (c *conn) finish(ctx context.Context, b *rdma.Batch) error {
+	var n rdma.Counters
+	defer func() { c.ctr.add(&n) }()
+	for i := range b.WRs {
+		wr := &b.WRs[i]
+		if wr.Status != rdma.StatusPending {
+			continue
+		}
+		r, err := c.link.fetchRegion(ctx, wr.RKey)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			c.fail()
+			return ctx.Err()
+		case err != nil:
+			wr.Status = rdma.StatusPeerDown
+		case r == nil:
+			wr.Status = rdma.StatusAccess
+		default:
+			wr.Status = read(r, wr)
+		}
+		tally(&n, wr)
+	}
+	return nil
+}
+
+// perform does one work request, or leaves it pending if its region is not
+// known yet.
+func (c *conn) perform(wr *rdma.WR) rdma.Status {
+	if wr.Op != rdma.OpRead {
+		return rdma.StatusUnsupported
+	}
+	if len(wr.Buf) == 0 || len(wr.Buf) > rdma.MaxReadBytes/mem.WordBytes {
+		return rdma.StatusAccess
+	}
+	r := c.link.region(wr.RKey)
+	if r == nil {
+		return rdma.StatusPending
+	}
+	return read(r, wr)
+}
+
+func read(r *mem.Region, wr *rdma.WR) rdma.Status {
+	n := uint64(len(wr.Buf)) * mem.WordBytes
+	s, ok := r.Span(wr.Addr, n)
+	if !ok {
+		// The region may have grown since its size was last seen.
+		if wr.Addr >= r.MaxBytes() || wr.Addr+n <= r.Size() {
+			return rdma.StatusAccess
+		}
+		r.Refresh()
+		if s, ok = r.Span(wr.Addr, n); !ok {
+			return rdma.StatusAccess
+		}
+	}
+	s.CopyOut(wr.Buf)
+	wr.Tail = s.Load(0)
+	return rdma.StatusOK
+}
+
+func (c *conn) StartCall(_ context.Context, req []byte) error {
+	if !c.usable() {
+		return c.err()
+	}
+	if c.calling {
+		return errCallBusy
+	}
+	if len(req) > rdma.MaxMessageBytes {
+		return fmt.Errorf("shm: request of %d bytes: %w", len(req), rdma.ErrTooLarge)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.released {
+		return c.err()
+	}
+	c.seq++
+	c.calling = true
+	c.reqBytes = uint64(len(req))
+	c.request.publish(c.seq, req)
+	c.link.requests.Or(c.word, c.mask)
+	c.bell.ring()
+	return nil
+}
+
+func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
+	if !c.calling {
+		if !c.usable() {
+			return resp[:0], c.err()
+		}
+		return resp[:0], errNoCall
+	}
+	if !c.ready() {
+		if err := c.link.p.hub.await(ctx, c); err != nil {
+			c.calling = false
+			c.fail()
+			return resp[:0], err
+		}
+	}
+	c.calling = false
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seq, n := c.response.header()
+	if c.released || seq != c.seq {
+		return resp[:0], c.err()
+	}
+	if n > rdma.MaxMessageBytes {
+		return resp[:0], fmt.Errorf("shm: response claims %d bytes: %w", n, rdma.ErrPeerDown)
+	}
+	resp = slices.Grow(resp[:0], int(n))[:n]
+	c.response.body().CopyBytesOut(resp)
+	c.ctr.add(&rdma.Counters{RPCs: 1, RPCBytes: c.reqBytes + n})
+	return resp, nil
+}
+
+// fail breaks the connection: the server may forget it.
+func (c *conn) fail() {
+	c.state.CompareAndSwap(connUp, connBroken)
+	c.release()
+}
+
+// release gives the slot back, once.
+func (c *conn) release() {
+	c.mu.Lock()
+	first := !c.released
+	c.released = true
+	c.mu.Unlock()
+	c.link.p.hub.nudge(c)
+	if !first {
+		return
+	}
+	c.link.conns[c.slot].CompareAndSwap(c, nil)
+	if !c.link.dead.Load() {
+		// If this fails the link is dead, or soon will be.
+		_ = c.link.sock.send(&message{kind: msgClose, slot: uint32(c.slot)})
+	}
+}
+
+// Close releases the connection; a call in flight returns rdma.ErrClosed.
+func (c *conn) Close() error {
+	c.state.Store(connClosed)
+	c.release()
+	c.unref.Do(func() { c.link.p.unref(c.link) })
+	return nil
+}

@@ -1,0 +1,43 @@
+// Package shm is the fabric between processes on one host. A READ is a copy
+// by the client out of memory it has mapped read-only: no system call, no
+// server CPU, no allocation. RPCs go through a memory segment that the two
+// processes share. WRITE, CAS and FAA are not offered: the server's memory is
+// sealed so that a client cannot write it, whatever it does.
+//
+// # Links
+//
+// A client process and an endpoint are joined by one link, however many
+// connections run over it: a unix socket for control, one shared segment, and
+// the client's mappings of the server's regions. Descriptors travel over the
+// socket; its end-of-file is how each side learns of the other's death. The
+// shared segment has no name, so nothing is left behind when both are killed.
+//
+//	link segment                             slot of one connection
+//	page 0   doorbells: bit per slot,        request area   header word, body
+//	         requests | responses            response area  header word, body
+//	page 1…  slots
+//
+// A header word is length<<32 | sequence and is stored after the body; then
+// the slot's bit is set in the doorbell of the receiving side. A poller scans
+// the words of the doorbells in use, so connections without work cost nothing.
+//
+// # Sleeping
+//
+// Who has nothing to do spins for a few microseconds, as long as spinning has
+// been paying off, and then announces that it sleeps, looks once more, and
+// sleeps in the kernel. Who rings a doorbell looks for the announcement
+// afterwards and makes a system call only if it is there. (Announce-look
+// against ring-look: Go's atomics are sequentially consistent, so at least one
+// of the two sees the other.) A server announces in a page its clients cannot
+// write and sleeps in epoll on one eventfd of each link, so that a client can
+// neither hide nor steal the wake-up of another. A client process announces
+// in a word that its servers can write and sleeps on it with futex; one of
+// the waiting goroutines does that for all (hub.go).
+//
+// # Trust
+//
+// Only processes of the same user, or root, are connected. The server takes
+// nothing from shared memory but checked lengths and sequence numbers, each
+// loaded once, and copies a request before anyone looks at it: a client that
+// scribbles over the segment hurts its own connections.
+package shm

@@ -1,0 +1,268 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+var errServed = errors.New("shm: Serve was called before")
+
+// grant is a region peers may read.
+type grant struct{ region *mem.Region }
+
+// endpoint is the server side.
+type endpoint struct {
+	addr     string
+	opts     rdma.ListenOptions
+	listener *net.UnixListener
+	pollers  []*poller
+	page     *mem.Region // the pollers' announcements; clients map it read-only
+	handler  atomic.Pointer[rdma.Handler]
+	closed   atomic.Bool
+	lastPeer atomic.Uint64
+	running  sync.WaitGroup // pollers, accept loop, links
+	release  sync.Once
+	hellos   chan struct{} // bounds handshakes in progress
+
+	mu struct {
+		sync.Mutex
+		grants  []grant                       // by rkey-1
+		peers   map[*net.UnixConn]*serverLink // nil until greeted
+		links   int                           // greeted
+		retired rdma.Counters
+	}
+}
+
+// Listen opens an endpoint at a socket path, or @ and an abstract name. The
+// socket of a server that is dead is replaced; that of a living one is
+// rdma.ErrAddress.
+func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, error) {
+	e := &endpoint{addr: addr, opts: o, hellos: make(chan struct{}, maxHandshakes)}
+	e.mu.peers = make(map[*net.UnixConn]*serverLink)
+	var err error
+	if e.listener, err = listen(addr); err != nil {
+		return nil, err
+	}
+	e.page, err = mem.New(mem.Options{Name: "pollers", Kind: mem.Shared, SegmentBytes: pageBytes, MaxBytes: pageBytes})
+	if err != nil {
+		e.listener.Close()
+		return nil, fmt.Errorf("shm: listen at %q: %w", addr, err)
+	}
+	for i := range p.opts.Pollers {
+		po, err := newPoller(e, i, p.opts)
+		if err != nil {
+			e.listener.Close()
+			e.closePollers()
+			return nil, fmt.Errorf("shm: listen at %q: %w", addr, err)
+		}
+		e.pollers = append(e.pollers, po)
+	}
+	e.running.Go(e.accept)
+	return e, nil
+}
+
+const _ uint = pageBytes - MaxPollers*mem.LineBytes
+
+// Addr is the socket path.
+func (e *endpoint) Addr() string { return e.addr }
+
+// Register lets peers read r, which must be mem.Shared. Writing cannot be
+// granted; WRITE and atomics complete with rdma.StatusUnsupported whatever a
+// says.
+func (e *endpoint) Register(r *mem.Region, _ rdma.Access) (rdma.RKey, error) {
+	if r.Kind() != mem.Shared {
+		return 0, fmt.Errorf("shm: register at %q: the region is not shared memory: %w", e.addr, rdma.ErrUnsupported)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed.Load() {
+		return 0, fmt.Errorf("shm: register at %q: %w", e.addr, rdma.ErrClosed)
+	}
+	if len(e.mu.grants) == maxRegions {
+		return 0, fmt.Errorf("shm: more than %d regions: %w", maxRegions, rdma.ErrTooLarge)
+	}
+	e.mu.grants = append(e.mu.grants, grant{r})
+	return rdma.RKey(len(e.mu.grants)), nil
+}
+
+// Serve starts the pollers. RPCs that arrived before are handled now.
+func (e *endpoint) Serve(h rdma.Handler) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed.Load() {
+		return fmt.Errorf("shm: serve at %q: %w", e.addr, rdma.ErrClosed)
+	}
+	if !e.handler.CompareAndSwap(nil, &h) {
+		return errServed
+	}
+	for _, p := range e.pollers {
+		e.running.Go(func() { p.run(h) })
+	}
+	return nil
+}
+
+// Counters counts RPCs. READs are not seen by the server: that is their point.
+func (e *endpoint) Counters() rdma.Counters {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	sum := e.mu.retired
+	for _, l := range e.mu.peers {
+		if l == nil {
+			continue
+		}
+		for i := range l.conns {
+			if c := l.conns[i].Load(); c != nil {
+				sum = sum.Add(c.counted())
+			}
+		}
+	}
+	return sum
+}
+
+// Close stops serving and waits for running handlers, so a handler must not
+// call it.
+func (e *endpoint) Close() error {
+	e.stop()
+	e.running.Wait()
+	e.release.Do(e.closePollers)
+	return nil
+}
+
+// stop is Close without the waiting. Peers see ErrPeerDown.
+func (e *endpoint) stop() {
+	e.mu.Lock()
+	e.closed.Store(true)
+	for s := range e.mu.peers {
+		s.Close()
+	}
+	e.mu.Unlock()
+	e.listener.Close() // again and again is harmless
+	for _, p := range e.pollers {
+		p.kick()
+	}
+}
+
+func (e *endpoint) closePollers() {
+	for _, p := range e.pollers {
+		p.close()
+	}
+}
+
+func (e *endpoint) accept() {
+	for {
+		nc, err := e.listener.AcceptUnix()
+		if err != nil {
+			if e.closed.Load() || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Out of descriptors, say: others may give some back.
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		s := socket{nc}
+		if s.checkPeer() != nil || !e.admit(s) {
+			nc.Close()
+			continue
+		}
+		e.hellos <- struct{}{}
+		e.running.Go(func() { e.serveLink(s) })
+	}
+}
+
+// admit enters a socket into the books, so that Close closes it.
+func (e *endpoint) admit(s socket) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed.Load() {
+		return false
+	}
+	e.mu.peers[s.UnixConn] = nil
+	return true
+}
+
+// enlist makes an admitted socket a link, and returns the regions of now.
+func (e *endpoint) enlist(l *serverLink) ([]grant, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.links == MaxLinks {
+		return nil, false
+	}
+	e.mu.links++
+	e.mu.peers[l.sock.UnixConn] = l
+	return slices.Clone(e.mu.grants), true
+}
+
+// forget takes a socket and its link out of the books.
+func (e *endpoint) forget(s socket) {
+	s.Close()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.peers[s.UnixConn] != nil {
+		e.mu.links--
+	}
+	delete(e.mu.peers, s.UnixConn)
+}
+
+// serveLink is the goroutine of one client process.
+func (e *endpoint) serveLink(s socket) {
+	defer e.forget(s)
+	l, err := e.greet(s)
+	<-e.hellos
+	if err != nil {
+		return
+	}
+	l.receive()
+	l.end()
+}
+
+// greet does the handshake within controlTimeout.
+func (e *endpoint) greet(s socket) (*serverLink, error) {
+	if err := s.SetReadDeadline(time.Now().Add(controlTimeout)); err != nil {
+		return nil, err
+	}
+	m, files, err := s.receive(true)
+	if err != nil {
+		return nil, err
+	}
+	defer closeFiles(files)
+	if m.kind != msgHello || len(files) != 1 {
+		return nil, errWire
+	}
+	if m.version != wireVersion {
+		_ = s.send(&message{kind: msgRefuse, reason: reasonVersion, version: wireVersion})
+		return nil, errWire
+	}
+	l, err := newServerLink(e, s, files[0])
+	if err != nil {
+		return nil, err
+	}
+	grants, ok := e.enlist(l)
+	if !ok {
+		err = s.send(&message{kind: msgRefuse, reason: reasonFull, version: wireVersion})
+		l.end()
+		return nil, errors.Join(errWire, err)
+	}
+	if err := errors.Join(l.welcome(grants), s.SetReadDeadline(time.Time{})); err != nil {
+		l.end()
+		return nil, err
+	}
+	return l, nil
+}
+
+// grantFile describes a region for a peer.
+func grantFile(key rdma.RKey, g grant) (*message, *os.File, error) {
+	f, err := g.region.ReadOnlyFile()
+	if err != nil {
+		return nil, nil, err
+	}
+	return &message{kind: msgRegion, rkey: key, segment: g.region.SegmentBytes(), max: g.region.MaxBytes()}, f, nil
+}

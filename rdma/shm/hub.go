@@ -1,0 +1,234 @@
+package shm
+
+import (
+	"context"
+	"math/bits"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"drtmx/internal/mem"
+)
+
+// ctxPoll is how often the goroutine that sleeps in the kernel looks at a
+// context that can be cancelled. The others wait on its channel.
+const ctxPoll = 5 * time.Millisecond
+
+// hub is where the goroutines of a client process wait for responses. One of
+// those that wait is the leader: it scans the response doorbells of all
+// links, signals the others, and when there is nothing left sleeps in futex
+// on a word that the servers can wake. So a lone caller pays for no hand-over,
+// many callers cost one sleep and one wake-up together, and no goroutine
+// exists for the purpose. Go's network poller in this place cost three times
+// the round trip.
+type hub struct {
+	page    *mem.Control // given to every server
+	sleep   mem.Span     // word 0: the leader sleeps; a server that clears it wakes
+	leading atomic.Bool
+	links   atomic.Pointer[[]*link] // copied on change
+	spin    spinner
+
+	followers atomic.Int32 // len(mu.waiting)
+	mu        struct {
+		sync.Mutex
+		waiting []*conn // followers
+	}
+}
+
+func newHub(spin time.Duration) (*hub, error) {
+	page, err := mem.NewControl("client", pageBytes)
+	if err != nil {
+		return nil, err
+	}
+	h := &hub{page: page, sleep: page.Span(0, mem.LineBytes)}
+	h.links.Store(new([]*link))
+	h.spin.init(spin)
+	return h, nil
+}
+
+// add and remove are called under the provider's lock.
+func (h *hub) add(l *link) {
+	links := append(slices.Clone(*h.links.Load()), l)
+	h.links.Store(&links)
+}
+
+func (h *hub) remove(l *link) {
+	links := slices.DeleteFunc(slices.Clone(*h.links.Load()), func(x *link) bool { return x == l })
+	h.links.Store(&links)
+}
+
+// await returns when c has something to look at: its response, or its end.
+// If ctx ends first it returns the context's error.
+func (h *hub) await(ctx context.Context, c *conn) error {
+	defer h.promote()
+	for !c.ready() {
+		if ctx.Done() != nil {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+		if h.leading.CompareAndSwap(false, true) {
+			h.lead(ctx, c)
+			h.leading.Store(false)
+		} else {
+			h.follow(ctx, c)
+		}
+	}
+	return nil
+}
+
+// promote makes sure that somebody leads while somebody waits. Every way out
+// of await ends here: whoever was signalled to lead may have left instead.
+func (h *hub) promote() {
+	if h.followers.Load() == 0 || h.leading.Load() {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.mu.waiting {
+		if !c.ready() {
+			c.signal()
+			return
+		}
+	}
+	// All of them can go; each has been signalled or finds out when it is.
+	for _, c := range h.mu.waiting {
+		c.signal()
+	}
+}
+
+// follow waits for a signal from the leader.
+func (h *hub) follow(ctx context.Context, c *conn) {
+	select {
+	case <-c.wake: // left over from an earlier wait
+	default:
+	}
+	h.mu.Lock()
+	c.place = len(h.mu.waiting)
+	h.mu.waiting = append(h.mu.waiting, c)
+	h.followers.Store(int32(len(h.mu.waiting)))
+	h.mu.Unlock()
+	c.follows.Store(true)
+	// The leader may have passed our bell, or gone, before we were listed.
+	if !c.ready() && h.leading.Load() {
+		select {
+		case <-c.wake:
+		case <-ctx.Done():
+		}
+	}
+	c.follows.Store(false)
+	h.mu.Lock()
+	last := len(h.mu.waiting) - 1
+	moved := h.mu.waiting[last]
+	h.mu.waiting[c.place], moved.place = moved, c.place
+	h.mu.waiting[last] = nil
+	h.mu.waiting = h.mu.waiting[:last]
+	h.followers.Store(int32(last))
+	h.mu.Unlock()
+}
+
+// lead scans and sleeps until c is ready or ctx is done.
+func (h *hub) lead(ctx context.Context, c *conn) {
+	var sleepMax time.Duration
+	if ctx.Done() != nil {
+		sleepMax = ctxPoll
+	}
+	for {
+		if h.watch(c) {
+			return
+		}
+		h.sleep.Store(0, 1)
+		if !c.ready() && !h.scan() {
+			h.sleep.FutexWait(0, 1, sleepMax)
+		}
+		h.sleep.Store(0, 0)
+		if c.ready() || (sleepMax != 0 && ctx.Err() != nil) {
+			return
+		}
+	}
+}
+
+// watch scans until c is ready, which it reports, or there was nothing to do
+// for as long as it pays to spin.
+func (h *hub) watch(c *conn) bool {
+	var start time.Duration
+	budget := time.Duration(-1)
+	for {
+		worked := h.scan()
+		if c.ready() {
+			if budget > 0 {
+				h.spin.hit()
+			}
+			return true
+		}
+		// Those just signalled, and everybody else, go first: the P is about
+		// to sleep with us.
+		runtime.Gosched()
+		switch {
+		case c.ready():
+			if budget > 0 {
+				h.spin.hit()
+			}
+			return true
+		case worked:
+			if budget > 0 {
+				h.spin.hit()
+			}
+			budget = -1
+		case budget < 0:
+			if budget = h.spin.budget(); budget == 0 {
+				return false
+			}
+			start = now()
+		case now()-start >= budget:
+			h.spin.miss()
+			return false
+		}
+	}
+}
+
+// scan signals those whose bells have rung and reports whether any were
+// waiting.
+func (h *hub) scan() (worked bool) {
+	links := *h.links.Load()
+	defer runtime.KeepAlive(links) // and so their memory, should one be removed meanwhile
+	for _, l := range links {
+		used := int(l.wordsUsed.Load())
+		for p := range l.pollers {
+			for w := range used {
+				worked = h.scanWord(l, p, p*(doorbellWords/l.pollers)+w) || worked
+			}
+		}
+	}
+	return worked
+}
+
+func (h *hub) scanWord(l *link, poller, word int) (worked bool) {
+	if l.responses.Load(word) == 0 {
+		return false
+	}
+	for rung := l.responses.Swap(word, 0); rung != 0; rung &= rung - 1 {
+		slot := slotOf(poller, word, bits.TrailingZeros64(rung), l.pollers)
+		if c := l.conns[slot].Load(); c != nil && c.follows.Load() {
+			c.signal()
+			worked = true
+		}
+	}
+	return worked
+}
+
+// nudge makes everybody that waits for c, or leads while c waits, look again.
+func (h *hub) nudge(c *conn) {
+	c.signal()
+	wakeClient(h.sleep)
+}
+
+// wakeClient wakes the leader of a client process if it says that it sleeps.
+// Whoever clears the word makes the call, so one call is made.
+func wakeClient(sleep mem.Span) {
+	if sleep.Load(0) == 1 && sleep.CompareAndSwap(0, 1, 0) {
+		sleep.FutexWake(0, 1)
+	}
+}

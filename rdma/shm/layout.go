@@ -1,0 +1,83 @@
+package shm
+
+import (
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+// Named bounds of this provider. What exceeds one gets rdma.ErrTooLarge.
+const (
+	// MaxPollers bounds Options.Pollers.
+	MaxPollers = 16
+	// MaxConnsPerLink bounds the connections of one client process to one endpoint.
+	MaxConnsPerLink = doorbellWords * 64
+	// MaxLinks bounds the client processes of one endpoint.
+	MaxLinks = 4096
+
+	maxRegions    = 4096
+	maxHandshakes = 64 // connected sockets that have not said hello yet
+)
+
+// Layout of the link segment, in bytes.
+const (
+	pageBytes     = 4096
+	doorbellWords = 64
+	requestBells  = 0
+	responseBells = 2048
+	slotsOffset   = pageBytes
+	// An area is a header word and the largest message, in whole pages.
+	areaBytes = rdma.MaxMessageBytes + pageBytes
+	slotBytes = 2 * areaBytes
+	linkBytes = slotsOffset + MaxConnsPerLink*slotBytes
+	// Slots of which no message was longer than this keep their pages when
+	// their connection closes.
+	keepBytes = 64 << 10
+)
+
+const (
+	_ uint = responseBells - requestBells - doorbellWords*mem.WordBytes
+	_ uint = pageBytes - responseBells - doorbellWords*mem.WordBytes
+	_ uint = areaBytes - mem.WordBytes - rdma.MaxMessageBytes
+)
+
+// bellOf places a slot among the doorbells: each poller has its own run of
+// words, so that no two pollers share one, and low slots share a word.
+func bellOf(slot, pollers int) (poller, word int, mask uint64) {
+	poller, i := slot%pollers, slot/pollers
+	return poller, poller*(doorbellWords/pollers) + i/64, 1 << (i % 64)
+}
+
+// slotOf is the inverse of bellOf.
+func slotOf(poller, word, bit, pollers int) int {
+	return ((word-poller*(doorbellWords/pollers))*64+bit)*pollers + poller
+}
+
+// slotsFor is the number of slots of a link with so many pollers.
+func slotsFor(pollers int) int { return doorbellWords / pollers * 64 * pollers }
+
+// area is one direction of a slot: a header word and a body.
+type area struct{ span mem.Span }
+
+func slotAreas(c *mem.Control, slot int) (request, response area) {
+	off := uint64(slotsOffset + slot*slotBytes)
+	return area{c.Span(off, areaBytes)}, area{c.Span(off+areaBytes, areaBytes)}
+}
+
+// header is the sequence number and the claimed length of the message last
+// published; the length is not checked.
+func (a area) header() (seq uint32, n uint64) {
+	h := a.span.Load(0)
+	return uint32(h), h >> 32
+}
+
+func (a area) body() mem.Span { return a.span.Slice(1, a.span.Words()-1) }
+
+// publish copies a message of at most rdma.MaxMessageBytes and makes it
+// visible.
+func (a area) publish(seq uint32, msg []byte) {
+	a.body().CopyBytesIn(msg)
+	a.span.Store(0, uint64(len(msg))<<32|uint64(seq))
+}
+
+// clear makes the area look as if nothing was ever published.
+func (a area) clear() { a.span.Store(0, 0) }

@@ -1,0 +1,450 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+// Provider is the provider "shm"; see New.
+type Provider struct {
+	opts Options
+	hub  *hub
+
+	mu struct {
+		sync.Mutex
+		links map[string]*dialing
+	}
+}
+
+var _ rdma.Provider = (*Provider)(nil)
+
+// dialing is the cached link to one address. turn is a lock that a context
+// can interrupt; it serialises connecting, and is not held under p.mu.
+type dialing struct {
+	turn chan struct{}
+	link *link // nil or dead: connect anew. Guarded by p.mu.
+}
+
+// Name is "shm".
+func (p *Provider) Name() string { return "shm" }
+
+// Dial connects to the endpoint at a socket path, or @ and an abstract name.
+// It fails with rdma.ErrAddress if nobody listens there, rdma.ErrTooLarge if
+// the endpoint is full, and rdma.ErrPeerDown if the endpoint goes away or
+// does not answer.
+func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	if err := checkAddress(addr); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	if p.mu.links == nil {
+		p.mu.links = make(map[string]*dialing)
+	}
+	d := p.mu.links[addr]
+	if d == nil {
+		d = &dialing{turn: make(chan struct{}, 1)}
+		p.mu.links[addr] = d
+	}
+	p.mu.Unlock()
+
+	select {
+	case d.turn <- struct{}{}:
+		defer func() { <-d.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	l, err := p.linkTo(ctx, d, addr)
+	if err != nil {
+		return nil, err
+	}
+	c, err := l.open(ctx)
+	if err != nil {
+		p.unref(l)
+		return nil, err
+	}
+	return c, nil
+}
+
+// linkTo returns the link to addr with a reference taken.
+func (p *Provider) linkTo(ctx context.Context, d *dialing, addr string) (*link, error) {
+	p.mu.Lock()
+	l := d.link
+	if l != nil && !l.dead.Load() {
+		l.refs++
+		p.mu.Unlock()
+		return l, nil
+	}
+	p.mu.Unlock()
+	l, err := connect(ctx, p, addr)
+	if err != nil {
+		return nil, err
+	}
+	l.dialing, l.refs = d, 1
+	p.mu.Lock()
+	d.link = l
+	p.hub.add(l)
+	p.mu.Unlock()
+	return l, nil
+}
+
+// unref drops a reference; the last one closes the link.
+func (p *Provider) unref(l *link) {
+	p.mu.Lock()
+	l.refs--
+	last := l.refs == 0
+	if last {
+		p.hub.remove(l)
+		if l.dialing.link == l {
+			l.dialing.link = nil
+		}
+	}
+	p.mu.Unlock()
+	if last {
+		l.close()
+	}
+}
+
+// link is the client side of a link. See the package documentation.
+type link struct {
+	p       *Provider
+	dialing *dialing
+	addr    string
+	refs    int // guarded by p.mu
+	sock    socket
+	dead    atomic.Bool // the peer is gone
+	done    chan struct{}
+
+	seg       *mem.Control
+	requests  mem.Span
+	responses mem.Span
+	pollers   int
+	bells     []serverBell // of each poller
+	pollPage  *mem.Region
+	wordsUsed atomic.Int32 // doorbell words of each poller that have slots in use
+	conns     []atomic.Pointer[conn]
+
+	regions atomic.Pointer[[]*mem.Region] // by rkey-1; nil where not known; copied on change
+
+	ask     chan struct{} // held by who waits for an answer on the control socket
+	answers chan message
+	lastID  uint32 // guarded by ask
+}
+
+// serverBell wakes one poller of a server.
+type serverBell struct {
+	asleep  mem.Span // word 0: odd while the poller sleeps, a new value each time
+	woken   atomic.Uint64
+	eventfd *os.File
+	fd      int
+}
+
+// ring wakes the poller if it says that it sleeps, once for each sleep and
+// process.
+func (b *serverBell) ring() {
+	seq := b.asleep.Load(0)
+	if seq&1 == 0 {
+		return
+	}
+	old := b.woken.Load()
+	if old == seq || !b.woken.CompareAndSwap(old, seq) {
+		return
+	}
+	// The counter overflows after 2^64 sleeps; nobody reads it.
+	_, _ = unix.Write(b.fd, eventOne)
+}
+
+var eventOne = []byte{1, 0, 0, 0, 0, 0, 0, 0} // any value but zero rings, on either byte order
+
+func connect(ctx context.Context, p *Provider, addr string) (*link, error) {
+	dctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	defer cancel()
+	var d net.Dialer
+	nc, err := d.DialContext(dctx, network, addr)
+	if err != nil {
+		if e := ctx.Err(); e != nil {
+			return nil, e
+		}
+		return nil, fmt.Errorf("shm: dial %q: nobody listens: %w: %v", addr, rdma.ErrAddress, err)
+	}
+	l := &link{
+		p: p, addr: addr, sock: socket{nc.(*net.UnixConn)},
+		done: make(chan struct{}), ask: make(chan struct{}, 1), answers: make(chan message),
+	}
+	l.regions.Store(new([]*mem.Region))
+	stop := context.AfterFunc(dctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
+	err = l.handshake()
+	if !stop() || err != nil {
+		nc.Close()
+		l.closeBells()
+		if e := ctx.Err(); e != nil {
+			return nil, e
+		}
+		return nil, fmt.Errorf("shm: dial %q: %w", addr, handshakeError(err))
+	}
+	go l.receive()
+	return l, nil
+}
+
+// handshakeError keeps typed errors and makes everything else ErrPeerDown.
+func handshakeError(err error) error {
+	if err == nil {
+		err = os.ErrDeadlineExceeded
+	}
+	for _, typed := range []error{rdma.ErrUnsupported, rdma.ErrTooLarge, rdma.ErrAddress, rdma.ErrAccess} {
+		if errors.Is(err, typed) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: handshake: %v", rdma.ErrPeerDown, err)
+}
+
+// handshake says hello and takes over what the server sends. The deadline of
+// the socket is the caller's.
+func (l *link) handshake() error {
+	if err := l.sock.checkPeer(); err != nil {
+		return fmt.Errorf("%w: %w", rdma.ErrAddress, err)
+	}
+	page, err := l.p.hub.page.File()
+	if err != nil {
+		return err
+	}
+	defer page.Close()
+	if err := l.sock.send(&message{kind: msgHello, version: wireVersion}, page); err != nil {
+		return err
+	}
+	m, files, err := l.sock.receive(true)
+	if err != nil {
+		return err
+	}
+	defer func() { closeFiles(files) }()
+	if m.kind == msgRefuse && m.reason != reasonNone {
+		return m.reason.err()
+	}
+	if m.kind != msgWelcome || m.version != wireVersion || m.pollers == 0 || len(files) != 2+int(m.pollers) {
+		return fmt.Errorf("%w: kind %d, %d descriptors", errWire, m.kind, len(files))
+	}
+	if err := l.adopt(int(m.pollers), files); err != nil {
+		return err
+	}
+	files = files[:2]
+	for range m.regions {
+		m, fs, err := l.sock.receive(true)
+		if err == nil {
+			err = l.adoptRegion(&m, fs)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adopt maps the segment and the poller page, and takes over the eventfds.
+func (l *link) adopt(pollers int, files []*os.File) (err error) {
+	if l.seg, err = mem.OpenControl(files[0], linkBytes); err != nil {
+		return err
+	}
+	if l.pollPage, err = mem.Open(files[1], pageBytes, pageBytes); err != nil {
+		return err
+	}
+	l.pollers = pollers
+	l.requests = l.seg.Span(requestBells, doorbellWords*mem.WordBytes)
+	l.responses = l.seg.Span(responseBells, doorbellWords*mem.WordBytes)
+	l.conns = make([]atomic.Pointer[conn], slotsFor(pollers))
+	l.bells = make([]serverBell, pollers)
+	for i := range l.bells {
+		b := &l.bells[i]
+		b.eventfd = files[2+i]
+		b.fd = int(b.eventfd.Fd())
+		var ok bool
+		if b.asleep, ok = l.pollPage.Span(uint64(i)*mem.LineBytes, mem.LineBytes); !ok {
+			return fmt.Errorf("%w: poller page", errWire)
+		}
+	}
+	return nil
+}
+
+// adoptRegion maps a region the server has sent.
+func (l *link) adoptRegion(m *message, files []*os.File) error {
+	defer closeFiles(files)
+	if m.kind != msgRegion || len(files) != 1 || m.rkey == 0 || m.rkey > maxRegions {
+		return fmt.Errorf("%w: region", errWire)
+	}
+	r, err := mem.Open(files[0], m.segment, m.max)
+	if err != nil {
+		return err
+	}
+	old := *l.regions.Load()
+	regions := make([]*mem.Region, max(len(old), int(m.rkey)))
+	copy(regions, old)
+	regions[m.rkey-1] = r
+	l.regions.Store(&regions)
+	return nil
+}
+
+// receive is the goroutine that reads the control socket until its end, which
+// is the end of the link.
+func (l *link) receive() {
+	defer close(l.done)
+	_ = l.sock.SetReadDeadline(time.Time{})
+	for {
+		m, files, err := l.sock.receive(true)
+		if err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+				l.sock.Close()
+			}
+			break
+		}
+		switch m.kind {
+		case msgRegion:
+			if m.reason == reasonNone {
+				// What cannot be mapped stays unknown, as the asker will see.
+				_ = l.adoptRegion(&m, files)
+				files = nil
+			}
+			l.answer(m)
+		case msgOpened:
+			l.answer(m)
+		case msgClosed:
+			if int(m.slot) < len(l.conns) {
+				if c := l.conns[m.slot].Load(); c != nil {
+					c.fail()
+				}
+			}
+		}
+		closeFiles(files)
+	}
+	l.dead.Store(true)
+	for i := range l.conns {
+		if c := l.conns[i].Load(); c != nil {
+			l.p.hub.nudge(c)
+		}
+	}
+}
+
+// answer hands m to who asks, if anybody still does.
+func (l *link) answer(m message) {
+	select {
+	case l.answers <- m:
+		return
+	default:
+	}
+	// The asker may be between sending and listening, or have given up.
+	for len(l.ask) > 0 {
+		select {
+		case l.answers <- m:
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if m.kind == msgOpened && m.reason == reasonNone {
+		_ = l.sock.send(&message{kind: msgClose, slot: m.slot})
+	}
+}
+
+// request sends m and awaits the answer with its id.
+func (l *link) request(ctx context.Context, m message) (message, error) {
+	select {
+	case l.ask <- struct{}{}:
+		defer func() { <-l.ask }()
+	case <-ctx.Done():
+		return message{}, ctx.Err()
+	case <-l.done:
+		return message{}, l.downError()
+	}
+	l.lastID++
+	m.id = l.lastID
+	if err := l.sock.send(&m); err != nil {
+		return message{}, l.downError()
+	}
+	for {
+		select {
+		case a := <-l.answers:
+			if a.id == m.id {
+				return a, nil
+			}
+			if a.kind == msgOpened && a.reason == reasonNone {
+				_ = l.sock.send(&message{kind: msgClose, slot: a.slot})
+			}
+		case <-ctx.Done():
+			return message{}, ctx.Err()
+		case <-l.done:
+			return message{}, l.downError()
+		}
+	}
+}
+
+func (l *link) downError() error {
+	return fmt.Errorf("shm: connection to %q: %w", l.addr, rdma.ErrPeerDown)
+}
+
+// open makes a connection on the link.
+func (l *link) open(ctx context.Context) (*conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, controlTimeout, l.downError())
+	defer cancel()
+	m, err := l.request(ctx, message{kind: msgOpen})
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && errors.Is(cause, rdma.ErrPeerDown) {
+			return nil, cause
+		}
+		return nil, err
+	}
+	if m.kind != msgOpened || int(m.slot) >= len(l.conns) {
+		return nil, errWire
+	}
+	if m.reason != reasonNone {
+		return nil, fmt.Errorf("shm: dial %q: %w", l.addr, m.reason.err())
+	}
+	c := newConn(l, int(m.slot))
+	l.conns[m.slot].Store(c)
+	for used := int32(c.word%(doorbellWords/l.pollers)) + 1; ; {
+		if old := l.wordsUsed.Load(); old >= used || l.wordsUsed.CompareAndSwap(old, used) {
+			return c, nil
+		}
+	}
+}
+
+// region finds a region the client has mapped.
+func (l *link) region(key rdma.RKey) *mem.Region {
+	regions := *l.regions.Load()
+	if i := int(key) - 1; uint(i) < uint(len(regions)) {
+		return regions[i]
+	}
+	return nil
+}
+
+// fetchRegion asks the server for a region. It returns nil if there is none.
+func (l *link) fetchRegion(ctx context.Context, key rdma.RKey) (*mem.Region, error) {
+	if r := l.region(key); r != nil || key == 0 || key > maxRegions {
+		return r, nil
+	}
+	if _, err := l.request(ctx, message{kind: msgAsk, rkey: key}); err != nil {
+		return nil, err
+	}
+	return l.region(key), nil
+}
+
+// close ends a link no connection uses.
+func (l *link) close() {
+	l.sock.Close()
+	<-l.done
+	l.closeBells()
+}
+
+func (l *link) closeBells() {
+	for i := range l.bells {
+		l.bells[i].eventfd.Close()
+	}
+}

@@ -1,0 +1,63 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+// DefaultSpin is how long a side without work spins before it sleeps, where
+// Options.Spin is zero.
+const DefaultSpin = 5 * time.Microsecond
+
+// Options configure a provider. The zero value is usable.
+type Options struct {
+	// Pollers is the number of goroutines that serve the RPCs of an
+	// endpoint; 0 means 1, which handles all requests one after the other.
+	Pollers int
+	// Spin is the longest time to spin before sleeping; 0 means DefaultSpin,
+	// negative never to spin.
+	Spin time.Duration
+}
+
+// New returns the provider "shm". Connections share mappings within one
+// provider, so a process needs but one. It fails with rdma.ErrUnsupported if
+// Available does, and for options out of range.
+func New(o Options) (*Provider, error) {
+	if err := Available(); err != nil {
+		return nil, err
+	}
+	if o.Pollers == 0 {
+		o.Pollers = 1
+	}
+	if o.Pollers < 0 || o.Pollers > MaxPollers {
+		return nil, fmt.Errorf("shm: %d pollers (want 1 to %d): %w", o.Pollers, MaxPollers, rdma.ErrTooLarge)
+	}
+	if o.Spin == 0 {
+		o.Spin = DefaultSpin
+	}
+	h, err := newHub(o.Spin)
+	if err != nil {
+		return nil, err
+	}
+	return &Provider{opts: o, hub: h}, nil
+}
+
+// Available is nil if this machine can run the provider: Linux with memfd and
+// its seals. Otherwise the error wraps rdma.ErrUnsupported, and a caller that
+// can do with one process falls back to inproc.
+func Available() error {
+	r, err := mem.New(mem.Options{Name: "probe", Kind: mem.Shared, SegmentBytes: pageBytes, MaxBytes: pageBytes})
+	if err != nil {
+		if errors.Is(err, mem.ErrNoMemfd) {
+			return fmt.Errorf("shm: %w: %w", rdma.ErrUnsupported, err)
+		}
+		return fmt.Errorf("shm: shared memory with seals: %w: %w", rdma.ErrUnsupported, err)
+	}
+	runtime.KeepAlive(r)
+	return nil
+}

@@ -1,0 +1,317 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+var errReplied = errors.New("shm: the request was replied to before")
+
+// serverLink is the server side of a link.
+type serverLink struct {
+	e         *endpoint
+	sock      socket
+	seg       *mem.Control
+	requests  mem.Span
+	responses mem.Span
+	peerPage  *mem.Control
+	peerSleep mem.Span // see wakeClient
+	conns     []atomic.Pointer[serverConn]
+	used      atomic.Int32 // slots up to the highest ever used
+	bells     []*doorFD    // an eventfd in the epoll set of each poller
+	hungUp    bool         // the client closed the socket: it no longer looks at the segment
+}
+
+// newServerLink makes the segment for a client that has shown its page.
+func newServerLink(e *endpoint, s socket, page *os.File) (*serverLink, error) {
+	peerPage, err := mem.OpenControl(page, pageBytes)
+	if err != nil {
+		return nil, err
+	}
+	seg, err := mem.NewControl("link", linkBytes)
+	if err != nil {
+		return nil, err
+	}
+	l := &serverLink{
+		e: e, sock: s, seg: seg, peerPage: peerPage,
+		requests:  seg.Span(requestBells, doorbellWords*mem.WordBytes),
+		responses: seg.Span(responseBells, doorbellWords*mem.WordBytes),
+		peerSleep: peerPage.Span(0, mem.LineBytes),
+		conns:     make([]atomic.Pointer[serverConn], slotsFor(len(e.pollers))),
+	}
+	for _, p := range e.pollers {
+		d, err := p.attach(l)
+		if err != nil {
+			l.detach()
+			return nil, err
+		}
+		l.bells = append(l.bells, d)
+	}
+	return l, nil
+}
+
+// welcome sends the client all it needs.
+func (l *serverLink) welcome(grants []grant) error {
+	seg, err := l.seg.File()
+	if err != nil {
+		return err
+	}
+	defer seg.Close()
+	page, err := l.e.page.ReadOnlyFile()
+	if err != nil {
+		return err
+	}
+	defer page.Close()
+	files := []*os.File{seg, page}
+	for _, d := range l.bells {
+		files = append(files, d.file)
+	}
+	m := message{kind: msgWelcome, version: wireVersion, pollers: uint32(len(l.bells)), regions: uint32(len(grants))}
+	if err := l.sock.send(&m, files...); err != nil {
+		return err
+	}
+	for i, g := range grants {
+		if err := l.sendRegion(0, rdma.RKey(i+1), g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *serverLink) sendRegion(id uint32, key rdma.RKey, g grant) error {
+	m, f, err := grantFile(key, g)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	m.id = id
+	return l.sock.send(m, f)
+}
+
+// receive serves the control socket until it ends.
+func (l *serverLink) receive() {
+	for {
+		m, _, err := l.sock.receive(false)
+		if err == nil {
+			err = l.control(&m)
+		}
+		if err != nil {
+			l.hungUp = errors.Is(err, io.EOF)
+			return
+		}
+	}
+}
+
+func (l *serverLink) control(m *message) error {
+	switch m.kind {
+	case msgOpen:
+		answer := message{kind: msgOpened, id: m.id, reason: reasonFull}
+		if slot, ok := l.open(); ok {
+			answer.slot, answer.reason = uint32(slot), reasonNone
+		}
+		return l.sock.send(&answer)
+	case msgClose:
+		if int(m.slot) >= len(l.conns) {
+			return errWire
+		}
+		if c := l.conns[m.slot].Load(); c != nil {
+			c.stop()
+			l.free(c)
+			if c.longest > keepBytes {
+				l.seg.Discard(uint64(slotsOffset+c.slot*slotBytes), slotBytes)
+			}
+		}
+		return nil
+	case msgAsk:
+		l.e.mu.Lock()
+		i := int(m.rkey) - 1
+		ok := uint(i) < uint(len(l.e.mu.grants))
+		var g grant
+		if ok {
+			g = l.e.mu.grants[i]
+		}
+		l.e.mu.Unlock()
+		if !ok {
+			return l.sock.send(&message{kind: msgRegion, id: m.id, rkey: m.rkey, reason: reasonNoRegion})
+		}
+		return l.sendRegion(m.id, m.rkey, g)
+	}
+	return fmt.Errorf("%w: kind %d", errWire, m.kind)
+}
+
+// open gives a slot to a new connection. Only the link's goroutine calls it.
+func (l *serverLink) open() (int, bool) {
+	for slot := range l.conns {
+		if l.conns[slot].Load() != nil {
+			continue
+		}
+		c := &serverConn{link: l, slot: slot, peer: rdma.PeerID(l.e.lastPeer.Add(1))}
+		var poller int
+		poller, c.word, c.mask = bellOf(slot, len(l.bells))
+		c.poller = l.e.pollers[poller]
+		c.request, c.response = slotAreas(l.seg, slot)
+		c.request.clear()
+		c.response.clear()
+		l.used.Store(max(l.used.Load(), int32(slot+1)))
+		l.conns[slot].Store(c)
+		return slot, true
+	}
+	return 0, false
+}
+
+// end frees everything of the link and tells who waits for disconnects.
+func (l *serverLink) end() {
+	l.sock.Close()
+	for i := range l.conns {
+		if c := l.conns[i].Load(); c != nil {
+			c.stop()
+			l.free(c)
+		}
+	}
+	l.detach()
+	if l.hungUp {
+		// Otherwise the client may yet be reading a response.
+		l.seg.Discard(0, linkBytes)
+	}
+}
+
+// free makes the slot of a stopped connection available, keeping its counts.
+func (l *serverLink) free(c *serverConn) {
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	l.e.mu.retired = l.e.mu.retired.Add(c.counted())
+	l.conns[c.slot].Store(nil)
+}
+
+func (l *serverLink) detach() {
+	for i, d := range l.bells {
+		l.e.pollers[i].detach(l, d)
+	}
+	l.bells = nil
+}
+
+// serverConn is the server side of a connection.
+type serverConn struct {
+	link     *serverLink
+	slot     int
+	word     int
+	mask     uint64
+	peer     rdma.PeerID
+	poller   *poller
+	request  area
+	response area
+	req      rdma.Request
+
+	mu       sync.Mutex
+	seq      uint32 // of the last request taken
+	busy     bool   // a request has no reply yet
+	handling bool   // the handler runs
+	ended    bool
+	farewell bool // the poller calls OnDisconnect when the handler returns
+	longest  int  // message so far
+	reqBytes int
+	count    rdma.Counters
+}
+
+func (c *serverConn) counted() rdma.Counters {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count
+}
+
+// take copies the request that is in the slot, if it is a new one, into buf.
+// It trusts nothing there: what is not the successor of the last request, or
+// comes before that is replied to, or is too long, ends the connection.
+func (c *serverConn) take(buf []byte) (body []byte, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seq, n := c.request.header()
+	if c.ended || seq == c.seq {
+		return buf, false
+	}
+	if c.busy || seq != c.seq+1 || n > rdma.MaxMessageBytes {
+		c.mu.Unlock()
+		c.violate()
+		c.mu.Lock()
+		return buf, false
+	}
+	if cap(buf) < int(n) {
+		buf = make([]byte, max(int(n), 2*cap(buf)))
+	}
+	body = buf[:n]
+	c.request.body().CopyBytesOut(body)
+	c.seq, c.busy, c.handling, c.reqBytes = seq, true, true, int(n)
+	c.longest = max(c.longest, int(n))
+	return body, true
+}
+
+// handled follows the handler's return.
+func (c *serverConn) handled() {
+	c.mu.Lock()
+	c.handling = false
+	farewell := c.farewell
+	c.farewell = false
+	c.mu.Unlock()
+	if farewell {
+		c.link.e.opts.OnDisconnect(c.peer)
+	}
+}
+
+// Reply publishes the response. The client is woken at once unless a handler
+// of the same connection runs: then its poller does so after a few more.
+func (c *serverConn) Reply(body []byte) error {
+	if len(body) > rdma.MaxMessageBytes {
+		return fmt.Errorf("shm: response of %d bytes: %w", len(body), rdma.ErrTooLarge)
+	}
+	c.mu.Lock()
+	if c.ended {
+		c.mu.Unlock()
+		return fmt.Errorf("shm: reply to peer %d: %w", c.peer, rdma.ErrPeerDown)
+	}
+	if !c.busy {
+		c.mu.Unlock()
+		return errReplied
+	}
+	c.busy = false
+	c.longest = max(c.longest, len(body))
+	c.count.RPCs++
+	c.count.RPCBytes += uint64(c.reqBytes + len(body))
+	c.response.publish(c.seq, body)
+	handling := c.handling
+	c.mu.Unlock()
+	c.link.responses.Or(c.word, c.mask)
+	if !handling {
+		wakeClient(c.link.peerSleep)
+	}
+	return nil
+}
+
+// violate ends a connection whose client broke the protocol, and only that.
+// Its slot stays taken until the client closes it too.
+func (c *serverConn) violate() {
+	c.stop()
+	// The poller must not wait for a client that does not read its socket.
+	go func() { _ = c.link.sock.send(&message{kind: msgClosed, slot: uint32(c.slot)}) }()
+}
+
+// stop ends the service of the connection, once. OnDisconnect follows the
+// last handler call.
+func (c *serverConn) stop() {
+	c.mu.Lock()
+	tell := !c.ended && c.link.e.opts.OnDisconnect != nil && !c.link.e.closed.Load()
+	c.ended = true
+	if tell && c.handling {
+		c.farewell, tell = true, false
+	}
+	c.mu.Unlock()
+	if tell {
+		c.link.e.opts.OnDisconnect(c.peer)
+	}
+}

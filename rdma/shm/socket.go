@@ -1,0 +1,197 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"drtmx/rdma"
+)
+
+const (
+	network = "unixpacket" // keeps message boundaries and reports end-of-file
+	// maxPathBytes is what sockaddr_un holds beside its terminator.
+	maxPathBytes = 107
+	// controlTimeout bounds a handshake and the sending of any control message.
+	controlTimeout = 5 * time.Second
+	// maxFDs bounds the descriptors of one control message.
+	maxFDs = 2 + MaxPollers
+)
+
+var errPeerUser = errors.New("shm: peer belongs to another user")
+
+func checkAddress(addr string) error {
+	if addr == "" || addr == "@" || len(addr) > maxPathBytes || strings.ContainsRune(addr, 0) {
+		return fmt.Errorf("shm: address %q must be a socket path of 1 to %d bytes, or @ and a name: %w",
+			addr, maxPathBytes, rdma.ErrAddress)
+	}
+	return nil
+}
+
+// listen opens the socket at addr, replacing that of a server that is dead.
+func listen(addr string) (*net.UnixListener, error) {
+	if err := checkAddress(addr); err != nil {
+		return nil, err
+	}
+	if !strings.HasPrefix(addr, "@") {
+		// Two servers may find the same stale socket; the second must not
+		// remove what the first has put in its place.
+		unlock, err := lockDir(filepath.Dir(addr))
+		if err != nil {
+			return nil, fmt.Errorf("shm: listen at %q: %w: %v", addr, rdma.ErrAddress, err)
+		}
+		defer unlock()
+		if err := removeStale(addr); err != nil {
+			return nil, err
+		}
+	}
+	lc := net.ListenConfig{Control: func(_, _ string, rc syscall.RawConn) error {
+		var err error
+		cerr := rc.Control(func(fd uintptr) {
+			// The mode of a unix socket file is that of the socket when it is bound.
+			err = unix.Fchmod(int(fd), 0o600)
+		})
+		return errors.Join(cerr, err)
+	}}
+	l, err := lc.Listen(context.Background(), network, addr)
+	if err != nil {
+		if errors.Is(err, unix.EADDRINUSE) {
+			return nil, fmt.Errorf("shm: listen at %q: a server is running there: %w", addr, rdma.ErrAddress)
+		}
+		return nil, fmt.Errorf("shm: listen at %q: %w: %v", addr, rdma.ErrAddress, err)
+	}
+	return l.(*net.UnixListener), nil
+}
+
+// lockDir holds off other servers that look for stale sockets in dir.
+func lockDir(dir string) (unlock func(), err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX); err != nil {
+		d.Close()
+		return nil, err
+	}
+	return func() { d.Close() }, nil
+}
+
+func removeStale(addr string) error {
+	st, err := os.Lstat(addr)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || st.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("shm: listen at %q: there is a file that is not a socket: %w", addr, rdma.ErrAddress)
+	}
+	c, err := net.DialTimeout(network, addr, controlTimeout)
+	if err == nil {
+		c.Close()
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return fmt.Errorf("shm: listen at %q: a server is running there: %w", addr, rdma.ErrAddress)
+	}
+	if err := os.Remove(addr); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("shm: listen at %q: remove stale socket: %w: %v", addr, rdma.ErrAddress, err)
+	}
+	return nil
+}
+
+// socket is a control socket. One goroutine receives; any may send.
+type socket struct {
+	*net.UnixConn
+}
+
+// checkPeer refuses processes of other users.
+func (s socket) checkPeer() error {
+	rc, err := s.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	cerr := rc.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err := errors.Join(cerr, err); err != nil {
+		return err
+	}
+	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
+		return fmt.Errorf("%w: uid %d", errPeerUser, cred.Uid)
+	}
+	return nil
+}
+
+// send writes a control message with descriptors, which stay the caller's.
+func (s socket) send(m *message, files ...*os.File) error {
+	var b [messageBytes]byte
+	m.encode(&b)
+	var oob []byte
+	if len(files) > 0 {
+		fds := make([]int, len(files))
+		for i, f := range files {
+			fds[i] = int(f.Fd())
+		}
+		oob = unix.UnixRights(fds...)
+	}
+	if err := s.SetWriteDeadline(time.Now().Add(controlTimeout)); err != nil {
+		return err
+	}
+	_, _, err := s.WriteMsgUnix(b[:], oob, nil)
+	return err
+}
+
+// receive reads a control message and its descriptors, which are then the
+// caller's. Without wantFiles descriptors are dropped by the kernel.
+func (s socket) receive(wantFiles bool) (message, []*os.File, error) {
+	// One byte more than a message, so that a longer one is noticed.
+	var b [messageBytes + 1]byte
+	var oob []byte
+	if wantFiles {
+		oob = make([]byte, unix.CmsgSpace(4*maxFDs))
+	}
+	n, oobn, _, _, err := s.ReadMsgUnix(b[:], oob)
+	if err != nil {
+		return message{}, nil, err
+	}
+	files := parseFiles(oob[:oobn])
+	m, err := decodeMessage(b[:n])
+	if err != nil {
+		closeFiles(files)
+		return message{}, nil, err
+	}
+	return m, files, nil
+}
+
+// parseFiles takes the descriptors out of a control buffer; net has asked for
+// close-on-exec.
+func parseFiles(oob []byte) (files []*os.File) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	for i := range msgs {
+		fds, err := unix.ParseUnixRights(&msgs[i])
+		if err != nil {
+			continue
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "received"))
+		}
+	}
+	return files
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}

@@ -1,0 +1,124 @@
+package shm
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"drtmx/rdma"
+)
+
+// Version of the handshake and of the layout of the shared segment. Both
+// sides must have the same.
+const wireVersion = 1
+
+// messageBytes is the size of every control message. The socket keeps message
+// boundaries, so anything of another size is garbage.
+const messageBytes = 48
+
+// wireMagic opens hello and welcome.
+const wireMagic = uint64('d') | 'r'<<8 | 't'<<16 | 'm'<<24 | 'x'<<32 | 's'<<40 | 'h'<<48 | 'm'<<56
+
+// errWire reports a control message that cannot be understood.
+var errWire = errors.New("shm: malformed control message")
+
+type msgKind uint32
+
+// Control messages. C is client to server.
+const (
+	msgHello   msgKind = 1 + iota // C: version; carries the client's wake page
+	msgWelcome                    // version, pollers, number of regions; carries segment, poller page, an eventfd for each poller
+	msgRefuse                     // reason; the server closes
+	msgRegion                     // rkey, segment and maximum bytes; carries the descriptor unless reason is set
+	msgAsk                        // C: rkey
+	msgOpen                       // C: a new connection; id comes back
+	msgOpened                     // id, slot, or reason
+	msgClose                      // C: slot is given up
+	msgClosed                     // slot was taken away: its client broke the protocol
+)
+
+// reason says why a request on the control socket was refused.
+type reason uint32
+
+const (
+	reasonNone reason = iota
+	reasonVersion
+	reasonFull
+	reasonNoRegion
+	reasonMax
+)
+
+func (r reason) err() error {
+	switch r {
+	case reasonNone:
+		return nil
+	case reasonVersion:
+		return fmt.Errorf("shm: the server speaks another version of the handshake: %w", rdma.ErrUnsupported)
+	case reasonFull:
+		return fmt.Errorf("shm: the server has no room for another connection: %w", rdma.ErrTooLarge)
+	case reasonNoRegion:
+		return fmt.Errorf("shm: no such region: %w", rdma.ErrAccess)
+	}
+	return errWire
+}
+
+// message is a control message; which fields count depends on kind.
+type message struct {
+	kind    msgKind
+	reason  reason
+	version uint32
+	id      uint32 // open, opened
+	slot    uint32
+	rkey    rdma.RKey
+	pollers uint32
+	regions uint32
+	segment uint64 // bytes
+	max     uint64 // bytes
+}
+
+func (m *message) encode(b *[messageBytes]byte) {
+	le := binary.LittleEndian
+	*b = [messageBytes]byte{}
+	le.PutUint32(b[0:], uint32(m.kind))
+	le.PutUint32(b[4:], uint32(m.reason))
+	switch m.kind {
+	case msgHello, msgWelcome, msgRefuse:
+		le.PutUint64(b[8:], wireMagic)
+		le.PutUint32(b[16:], m.version)
+		le.PutUint32(b[20:], m.pollers)
+		le.PutUint32(b[24:], m.regions)
+	default:
+		le.PutUint32(b[8:], m.id)
+		le.PutUint32(b[12:], m.slot)
+		le.PutUint32(b[16:], uint32(m.rkey))
+		le.PutUint64(b[24:], m.segment)
+		le.PutUint64(b[32:], m.max)
+	}
+}
+
+// decodeMessage checks everything that does not depend on the receiver's
+// state; slots and keys are the receiver's to check.
+func decodeMessage(b []byte) (message, error) {
+	if len(b) != messageBytes {
+		return message{}, fmt.Errorf("%w: %d bytes", errWire, len(b))
+	}
+	le := binary.LittleEndian
+	m := message{kind: msgKind(le.Uint32(b[0:])), reason: reason(le.Uint32(b[4:]))}
+	if m.kind < msgHello || m.kind > msgClosed || m.reason >= reasonMax {
+		return message{}, fmt.Errorf("%w: kind %d, reason %d", errWire, m.kind, m.reason)
+	}
+	switch m.kind {
+	case msgHello, msgWelcome, msgRefuse:
+		if le.Uint64(b[8:]) != wireMagic {
+			return message{}, fmt.Errorf("%w: not the drtmx handshake", errWire)
+		}
+		m.version, m.pollers, m.regions = le.Uint32(b[16:]), le.Uint32(b[20:]), le.Uint32(b[24:])
+		if m.pollers > MaxPollers || m.regions > maxRegions {
+			return message{}, fmt.Errorf("%w: %d pollers, %d regions", errWire, m.pollers, m.regions)
+		}
+	default:
+		m.id, m.slot, m.rkey = le.Uint32(b[8:]), le.Uint32(b[12:]), rdma.RKey(le.Uint32(b[16:]))
+		m.segment, m.max = le.Uint64(b[24:]), le.Uint64(b[32:])
+	}
+	return m, nil
+}
