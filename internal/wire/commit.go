@@ -120,3 +120,29 @@ func (c *Call) Decode(d *Decoder) error {
 	c.Procedure, c.Args = d.Bytes(), d.Rest()
 	return d.Err()
 }
+
+// Peers tells a participant who else knows of a distributed transaction.
+type Peers struct {
+	Coordinator  uint16
+	Participants []uint16 // servers
+}
+
+// AppendPeers appends to a prepare request.
+func AppendPeers(b []byte, p *Peers) []byte {
+	b = le.AppendUint16(b, p.Coordinator)
+	b = le.AppendUint32(b, uint32(len(p.Participants)))
+	for _, s := range p.Participants {
+		b = le.AppendUint16(b, s)
+	}
+	return b
+}
+
+// Decode reads what AppendPeers wrote.
+func (p *Peers) Decode(d *Decoder) error {
+	p.Coordinator = d.U16()
+	p.Participants = p.Participants[:0]
+	for range d.Count(MaxParts, 2) {
+		p.Participants = append(p.Participants, d.U16())
+	}
+	return d.End()
+}

@@ -30,6 +30,7 @@ const (
 	OpLoad                  // bulk load
 	OpSeal                  // end of loading
 	OpStats                 // server statistics
+	OpResolve               // participant to server: was this distributed transaction committed
 )
 
 // Code is the first byte of a response.
@@ -47,7 +48,8 @@ const (
 	Unknown // outcome: never heard of, and from now on refused
 	Aborted // outcome: did not commit
 	Unavailable
-	Bad // the request cannot be served: text follows
+	InDoubt // resolve: not decided yet
+	Bad     // the request cannot be served: text follows
 )
 
 // Bounds of one message.

@@ -1,0 +1,141 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+)
+
+func drawProofs(t *rapid.T, name string) (ps []index.Proof) {
+	for range rapid.IntRange(0, 5).Draw(t, name) {
+		ps = append(ps, index.Proof{Addr: rapid.Uint64().Draw(t, "addr"), Word: rapid.Uint64().Draw(t, "word")})
+	}
+	return ps
+}
+
+func TestCommitRoundTrip(t *testing.T) {
+	var got Commit // reused, as servers do
+	rapid.Check(t, func(t *rapid.T) {
+		c := Commit{ID: ID{rapid.Uint64().Draw(t, "client"), rapid.Uint64().Draw(t, "seq")}}
+		for i := range rapid.IntRange(0, 4).Draw(t, "parts") {
+			p := c.NextPart(uint16(i))
+			p.Rows, p.Gaps = drawProofs(t, "rows"), drawProofs(t, "gaps")
+			for range rapid.IntRange(0, 4).Draw(t, "writes") {
+				p.Writes = append(p.Writes, Write{
+					Index: rapid.Uint16().Draw(t, "ix"), Op: WriteOp(rapid.IntRange(1, 4).Draw(t, "op")),
+					Key: rapid.Uint64().Draw(t, "key"), Hint: rapid.Uint64().Draw(t, "hint"),
+					Row: rapid.SliceOf(rapid.Byte()).Draw(t, "row"),
+				})
+			}
+		}
+		b := AppendCommit(nil, OpCommit, &c, nil)
+		d := NewDecoder(b[1:])
+		if err := got.Decode(&d); err != nil || d.End() != nil {
+			t.Fatal(err, d.End())
+		}
+		if again := AppendCommit(nil, OpCommit, &got, nil); !bytes.Equal(again, b) {
+			t.Fatalf("decoded and encoded again:\n%x\n%x", again, b)
+		}
+	})
+}
+
+func TestReadAnswersRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		g := index.GetResult{
+			Status: index.Found, Header: block.Header(rapid.Uint64().Draw(t, "h")), Hint: 7,
+			Row: rapid.SliceOf(rapid.Uint64()).Draw(t, "row"), Proofs: drawProofs(t, "proofs"),
+		}
+		sc := index.ScanResult{Status: index.NotFound, More: rapid.Bool().Draw(t, "more"), Quick: drawProofs(t, "q"), Gaps: drawProofs(t, "g")}
+		for i := range rapid.IntRange(0, 5).Draw(t, "entries") {
+			sc.Entries = append(sc.Entries, index.Entry{Key: uint64(i), Addr: 8, Header: 9, Row: rapid.SliceOf(rapid.Uint64()).Draw(t, "r")})
+		}
+		d := NewDecoder(AppendScan(AppendGet(nil, &g), &sc))
+		var g2 index.GetResult
+		var s2 index.ScanResult
+		d.Get(&g2, nil)
+		d.Scan(&s2, nil)
+		if err := d.End(); err != nil {
+			t.Fatal(err)
+		}
+		if g2.Header != g.Header || !equalWords(g2.Row, g.Row) || len(g2.Proofs) != len(g.Proofs) || s2.More != sc.More || len(s2.Entries) != len(sc.Entries) {
+			t.Fatalf("%+v\n%+v", g2, s2)
+		}
+		for i := range sc.Entries {
+			if !equalWords(sc.Entries[i].Row, s2.Entries[i].Row) || sc.Entries[i].Key != s2.Entries[i].Key {
+				t.Fatalf("entry %d: %v, want %v", i, s2.Entries[i], sc.Entries[i])
+			}
+		}
+	})
+}
+
+func equalWords(a, b []uint64) bool {
+	return len(a) == len(b) && (len(a) == 0 || reflect.DeepEqual(a, b))
+}
+
+func TestHelloIsChecked(t *testing.T) {
+	good := Hello{Version: Version, Server: 0, Servers: []string{"a"}, Primaries: []int{0}}
+	for name, change := range map[string]func(*Hello){
+		"version":   func(h *Hello) { h.Version++ },
+		"servers":   func(h *Hello) { h.Servers = nil },
+		"server":    func(h *Hello) { h.Server = 1 },
+		"primary":   func(h *Hello) { h.Primaries = []int{3} },
+		"no parts":  func(h *Hello) { h.Primaries = nil },
+		"partition": func(h *Hello) { h.Hosted = []Hosted{{Partition: -1}} },
+	} {
+		h := good
+		change(&h)
+		b, _ := json.Marshal(h)
+		if _, err := DecodeHello(b); !errors.Is(err, ErrMessage) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	b, _ := json.Marshal(good)
+	if _, err := DecodeHello(b); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzDecoders(f *testing.F) {
+	c := Commit{ID: ID{1, 2}}
+	p := c.NextPart(3)
+	p.Rows = []index.Proof{{Addr: 64, Word: 1}}
+	p.Writes = []Write{{Index: 1, Op: Insert, Key: 5, Row: []byte("12345678")}}
+	f.Add(AppendCommit(nil, OpCommit, &c, nil))
+	f.Add(AppendReads(nil, []Read{{Lo: 1}, {Scan: true, Lo: 1, Hi: 9, Limit: 3}}))
+	f.Add(AppendCall(nil, ID{1, 2}, 3, "p", []byte("args")))
+	f.Add(AppendPeers([]byte{0}, &Peers{Participants: []uint16{1, 2}}))
+	f.Add(AppendScan(AppendGet([]byte{0}, &index.GetResult{Status: index.Found}), &index.ScanResult{Status: index.Found}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) == 0 {
+			return
+		}
+		var c Commit
+		d := NewDecoder(b[1:])
+		if c.Decode(&d) == nil && d.End() == nil {
+			if again := AppendCommit(nil, Op(b[0]), &c, nil); !bytes.Equal(again, b) {
+				t.Fatalf("commit %x encodes again as %x", b, again)
+			}
+		}
+		d = NewDecoder(b[1:])
+		_, _ = DecodeReads(&d, nil)
+		var call Call
+		d = NewDecoder(b[1:])
+		_ = call.Decode(&d)
+		var peers Peers
+		d = NewDecoder(b[1:])
+		_ = peers.Decode(&d)
+		var g index.GetResult
+		var s index.ScanResult
+		d = NewDecoder(b[1:])
+		d.Get(&g, nil)
+		d.Scan(&s, nil)
+		_, _ = DecodeHello(b)
+	})
+}
