@@ -328,11 +328,11 @@ func TestReportText(t *testing.T) {
 		by(2, read(x, 1), scan(y, z)).at(5, 20),
 	}, Options{})
 	const want = `2 transactions, 2 considered, 2 edges: 1 anomalies
-lost write, phantom, fractured read, G-single: T1.1 -wr-> T2.1 -rw(scan, lost)-> T1.1
-  T1.1 committed [0, 10] ns: append 1 to key 1; append 1 to key 2
+lost write, phantom, fractured read, G-single: T2.1 -rw(scan, lost)-> T1.1 -wr-> T2.1
   T2.1 committed [5, 20] ns: read key 1 = [1]; scan keys 2 to 3 = { }
-  T1.1 before T2.1 (wr): key 1: T2.1 found 1, which T1.1 appended
-  T2.1 before T1.1 (rw(scan, lost)): key 2: T2.1 found absent, without 1, which T1.1 appended`
+  T1.1 committed [0, 10] ns: append 1 to key 1; append 1 to key 2
+  T2.1 before T1.1 (rw(scan, lost)): key 2: T2.1 found absent, without 1, which T1.1 appended
+  T1.1 before T2.1 (wr): key 1: T2.1 found 1, which T1.1 appended`
 	if got := r.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -42,7 +42,7 @@ func Check(h *History, o Options) (*Report, error) {
 	c.assignWriters()
 	c.observeAll()
 	c.checkVersions()
-	c.checkIntermediate()
+	c.checkReads()
 	g := c.buildGraph()
 	c.report.Edges = len(g.dst)
 	c.findCycles(g)

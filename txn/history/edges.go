@@ -69,7 +69,7 @@ func (c *checker) linkRead(t, n uint32, byScan bool) {
 	writer := c.writerTxn(n)
 	lives := c.lives[key]
 	if absent && lives != nil {
-		c.linkAbsent(t, lives, byScan)
+		c.linkAbsent(t, key, lives, byScan)
 		return
 	}
 	if writer != 0 {
@@ -95,10 +95,16 @@ func (c *checker) linkRead(t, n uint32, byScan bool) {
 	case lives != nil:
 		c.linkBeforeDelete(t, n, lives, byScan)
 	case c.leaf[key] == n:
-		tails := c.tailsOf(key)
-		for _, a := range tails[:min(len(tails), tailsMax)] {
-			c.edge(t, c.appends[a].txn, kind-RW+LostRW)
-		}
+		c.linkBeforeTails(t, key, kind-RW+LostRW)
+	}
+}
+
+// linkBeforeTails orders a read before the appends that nobody saw.
+func (c *checker) linkBeforeTails(t, key uint32, kind EdgeKind) {
+	s := c.tailOf[key]
+	tails := c.tails[s.from:s.to]
+	for _, a := range tails[:min(len(tails), tailsMax)] {
+		c.edge(t, c.appends[a].txn, kind)
 	}
 }
 
@@ -148,18 +154,13 @@ func (c *checker) hasLiveChild(n uint32) bool {
 	return false
 }
 
-func (c *checker) tailsOf(key uint32) []uint32 {
-	s := c.tailOf[key]
-	return c.tails[s.from:s.to]
-}
-
 // linkTails orders appends that nobody saw after what shows that it precedes
 // them.
 func (c *checker) linkTails() {
 	for _, a := range c.tails {
 		ap := &c.appends[a]
 		if lives := c.lives[ap.key]; lives != nil {
-			c.linkLostBase(ap, lives)
+			c.linkLostTail(ap, lives)
 			continue
 		}
 		if n := c.leaf[ap.key]; n != 0 {

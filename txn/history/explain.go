@@ -116,7 +116,7 @@ func (c *checker) missed(from, to, n uint32) string {
 			continue
 		}
 		extends := a.node != 0 && c.nodes[a.node].parent == n
-		unseen := a.node == 0 && c.leaf[key] == n
+		unseen := a.node == 0 && (c.leaf[key] == n || c.lives[key] != nil)
 		if extends || unseen {
 			return fmt.Sprintf("key %d: %v found %s, without %d, which %v appended", c.keys[key], f, state, a.value, t)
 		}

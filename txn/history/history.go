@@ -96,7 +96,8 @@ const (
 	opKindCount
 )
 
-// Row is a key and its list, as a scan returns them.
+// Row is a key and its list, as a scan returns them. A row with an empty list
+// is as good as none: the key is absent.
 type Row struct {
 	Key  Key
 	List []Value

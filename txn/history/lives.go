@@ -23,6 +23,7 @@ type life struct {
 	top, leaf uint32   // first and longest version
 	creator   uint32   // one more than the transaction, 0 if there is no proper one
 	deleters  []uint32 // in a sound history at most one
+	final     bool     // it was never deleted, so it comes last
 	born      int64    // the creation is before
 	dies      int64    // the deletion is after; meaningless without one
 }
@@ -96,6 +97,9 @@ func (c *checker) linkLives() {
 				if l.ordered && i+1 < len(l.lives) {
 					c.edge(d, l.lives[i+1].creator-1, WW)
 				}
+				if last := &l.lives[len(l.lives)-1]; last.final {
+					c.edge(d, last.creator-1, WW)
+				}
 			}
 		}
 	}
@@ -125,7 +129,7 @@ func (c *checker) findLives(key uint32, l *keyLives) {
 			if undeleted != 0 {
 				c.addBranches(undeleted, top)
 			}
-			undeleted = top
+			undeleted, g.final = top, true
 		}
 		l.lives = append(l.lives, g)
 	}
@@ -157,17 +161,23 @@ func (c *checker) orderLives(l *keyLives) {
 	}
 }
 
-// linkBeforeDelete orders a read of a life's last version before the deletion.
+// linkBeforeDelete orders a read of a life's last version before the deletion,
+// or if there is none before the appends that nobody saw.
 func (c *checker) linkBeforeDelete(t, n uint32, l *keyLives, byScan bool) {
 	kind := RW
 	if byScan {
 		kind = ScanRW
 	}
 	for i := range l.lives {
-		if l.lives[i].leaf == n {
-			for _, d := range l.lives[i].deleters {
-				c.edge(t, d, kind)
-			}
+		g := &l.lives[i]
+		if g.leaf != n {
+			continue
+		}
+		for _, d := range g.deleters {
+			c.edge(t, d, kind)
+		}
+		if g.final {
+			c.linkBeforeTails(t, c.nodes[n].key, LostRW)
 		}
 	}
 }
@@ -175,7 +185,14 @@ func (c *checker) linkBeforeDelete(t, n uint32, l *keyLives, byScan bool) {
 // linkAbsent orders a transaction that found the key absent: after the deletion
 // before the first gap between lives that it can have read, and before the
 // creation after the last such gap.
-func (c *checker) linkAbsent(t uint32, l *keyLives, byScan bool) {
+func (c *checker) linkAbsent(t, key uint32, l *keyLives, byScan bool) {
+	if !l.doubt {
+		lost := LostRW
+		if byScan {
+			lost = LostScanRW
+		}
+		c.linkBeforeTails(t, key, lost) // they are there to stay, see linkLostTail
+	}
 	if !l.ordered || slices.ContainsFunc(l.lives, func(g life) bool { return g.creator == t+1 }) {
 		return // its own creation tells the gap, and the writers on both sides are ordered
 	}
@@ -221,9 +238,29 @@ func (c *checker) gaps(t uint32, l *keyLives) (first, last int) {
 	return first, last
 }
 
-// linkLostBase orders an append that nobody saw on a key that is deleted. If
-// its transaction read the version it extended, then whoever extended or
-// deleted that version did not see it, and so came first.
+// linkLostTail orders an append that nobody saw on a key that is deleted. A
+// deletion shows the list that it ends, so a life that nobody saw, and an end of
+// a list that nobody saw, were never deleted. That puts the append after
+// everything that was seen of the key, unless a deletion is in doubt.
+func (c *checker) linkLostTail(ap *appended, l *keyLives) {
+	if l.doubt {
+		c.linkLostBase(ap, l)
+		return
+	}
+	for i := range l.lives {
+		g := &l.lives[i]
+		for _, d := range g.deleters {
+			c.edge(d, ap.txn, WW)
+		}
+		if w := c.lastWriter(g.leaf); g.final && w != 0 {
+			c.edge(w-1, ap.txn, WW)
+		}
+	}
+}
+
+// linkLostBase is what remains of linkLostTail when a deletion is in doubt: if
+// the append's transaction read the version it extended, then whoever extended
+// or deleted that version did not see the append, and so came first.
 func (c *checker) linkLostBase(ap *appended, l *keyLives) {
 	if ap.base == 0 || c.nodes[ap.base].parent == 0 {
 		return

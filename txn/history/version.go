@@ -87,6 +87,8 @@ func (c *checker) checkWriter(n uint32) {
 	case c.isAncestor(ap.node, n):
 		c.add(Duplicate, fmt.Sprintf("%v found %d in key %d twice: %s",
 			c.txns[reader].id, ap.value, key, listString(c.list(n))), reader, ap.txn)
+	case c.lives[c.nodes[n].key] != nil:
+		c.addBranches(ap.node, n) // two lives that share a value; checkBranches allows lives
 	}
 	c.writer[n] = 0
 }
@@ -108,17 +110,23 @@ func (c *checker) checkOwnOrder(a *appended) {
 	}
 }
 
-// checkIntermediate looks for reads that ended in the middle of a transaction.
-func (c *checker) checkIntermediate() {
+// checkReads looks for reads that ended in the middle of another transaction,
+// and for those that found the transaction's own appends where only those of
+// others can be: before they were made, or twice.
+func (c *checker) checkReads() {
 	for t := range uint32(len(c.txns)) {
 		for _, o := range c.seen[c.seenRange[t].from:c.seenRange[t].to] {
 			n := o >> 1
-			a := &c.appends[c.writer[n]]
-			if c.writer[n] == 0 || a.final || a.txn == t {
-				continue
+			if a := &c.appends[c.writer[n]]; c.writer[n] != 0 && !a.final && a.txn != t {
+				c.add(G1b, fmt.Sprintf("%v found key %d to end in %d, which %v went on to change",
+					c.txns[t].id, c.keys[a.key], a.value, c.txns[a.txn].id), t, a.txn)
 			}
-			c.add(G1b, fmt.Sprintf("%v found key %d to end in %d, which %v went on to change",
-				c.txns[t].id, c.keys[a.key], a.value, c.txns[a.txn].id), t, a.txn)
+			for _, own := range c.appendsOf(t) {
+				if own.key == c.nodes[n].key && own.node != 0 && c.isAncestor(own.node, n) {
+					c.add(Internal, fmt.Sprintf("%v found its own append %d in key %d among those of others: %s",
+						c.txns[t].id, own.value, c.keys[own.key], listString(c.list(n))), t)
+				}
+			}
 		}
 	}
 }
