@@ -1,0 +1,111 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"drtmx/rdma"
+)
+
+// Descriptors that a child process inherits.
+const (
+	lifelineFD = 3 // read end: one line of childConfig, then nothing until the parent is gone
+	reportFD   = 4 // write end: one line of childReport
+)
+
+// closeTimeout bounds how long a data server may take to close, at a child
+// and, a little longer, at its parent.
+const closeTimeout = 3 * time.Second
+
+// childConfig is what a parent tells a child.
+type childConfig struct {
+	Format   int      `json:"format"`
+	Index    int      `json:"index"`
+	Addrs    []string `json:"addrs"`
+	Size     Size     `json:"size"`
+	Workload string   `json:"workload"`
+}
+
+// childReport is what a child answers when it serves, or cannot.
+type childReport struct {
+	Error string `json:"error,omitempty"`
+}
+
+// RunChild is the life of a child process that StartProcesses has started: it
+// serves until its parent is gone or ctx ends. lookup finds the workload that
+// the parent has named.
+func RunChild(ctx context.Context, p rdma.Provider, lookup func(name string) (Workload, error)) error {
+	lifeline, report := os.NewFile(lifelineFD, "lifeline"), os.NewFile(reportFD, "report")
+	if lifeline == nil || report == nil {
+		return fmt.Errorf("%w: not a child of drtmx", ErrOptions)
+	}
+	defer lifeline.Close()
+	defer report.Close()
+	in := bufio.NewReader(lifeline)
+	line, err := in.ReadBytes('\n')
+	if err != nil {
+		return fmt.Errorf("%w: not a child of drtmx: no configuration: %w", ErrOptions, err)
+	}
+	s, err := startChild(ctx, p, line, lookup)
+	if err != nil {
+		_ = writeLine(report, childReport{Error: err.Error()})
+		return err
+	}
+	if err := writeLine(report, childReport{}); err != nil {
+		return errors.Join(err, closeWithin(s, closeTimeout))
+	}
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = io.Copy(io.Discard, in) // nothing is sent: this ends with the parent
+	}()
+	select {
+	case <-gone:
+	case <-ctx.Done():
+	}
+	return closeWithin(s, closeTimeout)
+}
+
+func startChild(ctx context.Context, p rdma.Provider, line []byte, lookup func(string) (Workload, error)) (dataServer, error) {
+	var cfg childConfig
+	if err := json.Unmarshal(line, &cfg); err != nil {
+		return nil, fmt.Errorf("%w: configuration: %w", ErrOptions, err)
+	}
+	if cfg.Format != Format {
+		return nil, fmt.Errorf("%w: parent speaks format %d, this binary %d (was it replaced while running?)",
+			ErrOptions, cfg.Format, Format)
+	}
+	w, err := lookup(cfg.Workload)
+	if err != nil {
+		return nil, err
+	}
+	return startServer(ctx, p, w, cfg.Size, cfg.Index, cfg.Addrs)
+}
+
+// closeWithin closes a data server but does not wait for ever: the process is
+// about to exit, which frees everything it holds.
+func closeWithin(s dataServer, limit time.Duration) error {
+	done := make(chan error, 1)
+	go func() { done <- s.Close() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(limit):
+		return fmt.Errorf("cluster: data server did not close within %v", limit)
+	}
+}
+
+func writeLine(w io.Writer, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(b, '\n'))
+	return err
+}

@@ -1,0 +1,149 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"drtmx/rdma"
+	"drtmx/tables"
+	"drtmx/txn"
+)
+
+// Bounds of a cluster.
+const (
+	// MaxServers bounds the data servers of one cluster.
+	MaxServers = 256
+	// MaxPartitions bounds the partitions of one cluster.
+	MaxPartitions = 1024
+)
+
+// Errors of this package; all are wrapped with the names involved.
+var (
+	// ErrOptions reports options that cannot be served.
+	ErrOptions = errors.New("cluster: bad options")
+	// ErrStart reports a data server that did not start.
+	ErrStart = errors.New("cluster: data server did not start")
+	// ErrLost reports a data server that ended by itself.
+	ErrLost = errors.New("data server lost")
+)
+
+// Workload is what data servers are started with. It must be the same at all
+// of them.
+type Workload struct {
+	Catalog    *tables.Catalog
+	Procedures []txn.Procedure
+}
+
+// Size is the shape of a cluster.
+type Size struct {
+	Servers    int // 1 to MaxServers
+	Partitions int // 0: one for each server
+}
+
+func (s *Size) check() error {
+	if s.Servers < 1 || s.Servers > MaxServers {
+		return fmt.Errorf("%w: %d servers, want 1 to %d", ErrOptions, s.Servers, MaxServers)
+	}
+	if s.Partitions == 0 {
+		s.Partitions = s.Servers
+	}
+	if s.Partitions < s.Servers || s.Partitions > MaxPartitions {
+		return fmt.Errorf("%w: %d partitions, want %d (the number of servers) to %d",
+			ErrOptions, s.Partitions, s.Servers, MaxPartitions)
+	}
+	return nil
+}
+
+// Cluster is a set of data servers that answer. Methods are safe for
+// concurrent use.
+type Cluster struct {
+	provider rdma.Provider
+	addrs    []string
+	pids     []int // of child or attached processes; empty in one process
+
+	stop func() error // ends what this process started; called once
+	kill func()       // likewise, without waiting for anything; may be nil
+
+	lost chan struct{}
+	mu   struct {
+		sync.Mutex
+		err    error // why lost was closed
+		output []byte
+		closed bool
+	}
+	closeOnce sync.Once
+	closeErr  error
+}
+
+func newCluster(p rdma.Provider, addrs []string) *Cluster {
+	return &Cluster{provider: p, addrs: addrs, lost: make(chan struct{}), stop: func() error { return nil }}
+}
+
+// Fabric is the name of the provider that carries the verbs.
+func (c *Cluster) Fabric() string { return c.provider.Name() }
+
+// Addrs are the addresses of the data servers.
+func (c *Cluster) Addrs() []string { return c.addrs }
+
+// PIDs are the data servers' processes, empty if they run in this one or are
+// not known.
+func (c *Cluster) PIDs() []int { return c.pids }
+
+// Config is what a client needs to open the database.
+func (c *Cluster) Config() txn.Config {
+	return txn.Config{
+		Servers: c.addrs,
+		Dial:    func(ctx context.Context, addr string) (rdma.Conn, error) { return c.provider.Dial(ctx, addr) },
+	}
+}
+
+// Lost is closed when a data server has ended by itself; Err then says which
+// and how.
+func (c *Cluster) Lost() <-chan struct{} { return c.lost }
+
+// Err is nil until Lost is closed. The error wraps ErrLost.
+func (c *Cluster) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.err
+}
+
+// Output is the end of what the lost data server wrote to its standard error.
+func (c *Cluster) Output() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.output
+}
+
+// fail records the first loss.
+func (c *Cluster) fail(err error, output []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed || c.mu.err != nil {
+		return
+	}
+	c.mu.err, c.mu.output = err, output
+	close(c.lost)
+}
+
+// Close ends the data servers that this process started, and waits for them.
+// An attached cluster is only left.
+func (c *Cluster) Close() error {
+	c.closeOnce.Do(func() {
+		c.mu.Lock()
+		c.mu.closed = true
+		c.mu.Unlock()
+		c.closeErr = c.stop()
+	})
+	return c.closeErr
+}
+
+// Kill ends child processes at once and waits for nothing. It is for an
+// impatient user; Close should still follow if the process lives on.
+func (c *Cluster) Kill() {
+	if c.kill != nil {
+		c.kill()
+	}
+}

@@ -1,0 +1,267 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"drtmx/rdma"
+)
+
+// The processes around data servers are tested with servers that do nothing:
+// what counts is who starts, ends and notices whom.
+
+// fakeProvider is a fabric nobody uses.
+type fakeProvider struct{ rdma.Provider }
+
+func (fakeProvider) Name() string { return "fake" }
+
+type fakeServer struct{ socket *os.File }
+
+func (s fakeServer) Close() error { return nil }
+
+// fakeStart serves by touching its socket, if it has one in a directory.
+func fakeStart(_ context.Context, _ rdma.Provider, _ Workload, _ Size, index int, addrs []string) (dataServer, error) {
+	if a := addrs[index]; !strings.HasPrefix(a, "@") {
+		return fakeServer{}, os.WriteFile(a, nil, 0o600)
+	}
+	return fakeServer{}, nil
+}
+
+// lookup names the ways in which a child can behave.
+func lookup(name string) (Workload, error) {
+	switch name {
+	case "fine":
+		return Workload{}, nil
+	case "unknown":
+		return Workload{}, errors.New("no such workload")
+	case "crash":
+		panic("a planted crash")
+	case "hang":
+		time.Sleep(time.Hour)
+	}
+	return Workload{}, nil
+}
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "child":
+			startServer = fakeStart
+			if err := RunChild(context.Background(), fakeProvider{}, lookup); err != nil {
+				fmt.Fprintln(os.Stderr, "drtmx: "+err.Error())
+				os.Exit(1)
+			}
+			os.Exit(0)
+		case "parent": // starts two children and waits to be killed
+			c, err := StartProcesses(context.Background(), options("fine", 2))
+			if err != nil {
+				panic(err)
+			}
+			fmt.Println(c.PIDs()[0], c.PIDs()[1])
+			select {}
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func options(workload string, servers int) ProcessOptions {
+	exe, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	return ProcessOptions{
+		Size: Size{Servers: servers}, Provider: fakeProvider{}, Command: []string{exe, "child"}, Workload: workload,
+	}
+}
+
+func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("not within 10 s: %s", what)
+}
+
+func TestChildrenLiveAndEndWithTheCluster(t *testing.T) {
+	c, err := StartProcesses(t.Context(), options("fine", 3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.PIDs()) != 3 || len(c.Addrs()) != 3 || !strings.HasPrefix(c.Addrs()[0], "@drtmx-") || c.Fabric() != "fake" {
+		t.Errorf("pids %v, addresses %v, fabric %s", c.PIDs(), c.Addrs(), c.Fabric())
+	}
+	for _, pid := range c.PIDs() {
+		if !alive(pid) {
+			t.Errorf("child %d is not there", pid)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, pid := range c.PIDs() {
+		if alive(pid) {
+			t.Errorf("child %d survived Close", pid)
+		}
+	}
+	if err := c.Err(); err != nil {
+		t.Errorf("closing counts as a loss: %v", err)
+	}
+}
+
+func TestKilledChildIsALoss(t *testing.T) {
+	c, err := StartProcesses(t.Context(), options("fine", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = syscall.Kill(c.PIDs()[1], syscall.SIGKILL)
+	select {
+	case <-c.Lost():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the loss went unnoticed")
+	}
+	want := fmt.Sprintf("data server 1 (pid %d) was ended by signal %q", c.PIDs()[1], "killed")
+	if err := c.Err(); !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %q, want one with %q", err, want)
+	}
+}
+
+func TestChildThatCannotServe(t *testing.T) {
+	for workload, want := range map[string]string{
+		"unknown": "no such workload",
+		"crash":   "panic: a planted crash",
+	} {
+		c, err := StartProcesses(t.Context(), options(workload, 2))
+		if !errors.Is(err, ErrStart) || !strings.Contains(fmt.Sprint(err), want) || c != nil {
+			t.Errorf("%s: error %v, want ErrStart with %q", workload, err, want)
+		}
+	}
+	o := options("fine", 1)
+	o.Command = []string{"/no/such/binary"}
+	if _, err := StartProcesses(t.Context(), o); !errors.Is(err, ErrStart) {
+		t.Errorf("error %v, want ErrStart", err)
+	}
+	o.Command = []string{"/bin/true"}
+	if _, err := StartProcesses(t.Context(), o); !errors.Is(err, ErrStart) {
+		t.Errorf("error %v, want ErrStart", err)
+	}
+}
+
+func TestStartIsCancelled(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := StartProcesses(ctx, options("hang", 2))
+	if !errors.Is(err, ErrStart) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v, want the deadline's", err)
+	}
+}
+
+func TestStuckChildIsKilled(t *testing.T) {
+	c, err := StartProcesses(t.Context(), options("fine", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = syscall.Kill(c.PIDs()[0], syscall.SIGSTOP)
+	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "did not stop") {
+		t.Errorf("error %v, want one that says so", err)
+	}
+	for _, pid := range c.PIDs() {
+		if alive(pid) {
+			t.Errorf("child %d survived Close", pid)
+		}
+	}
+}
+
+func TestChildrenEndWhenTheParentIsKilled(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent := exec.Command(exe, "parent")
+	out, err := parent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, f := range strings.Fields(line) {
+		pid, err := strconv.Atoi(f)
+		if err != nil || !alive(pid) {
+			t.Fatalf("child %q is not there: %v", f, err)
+		}
+		pids = append(pids, pid)
+	}
+	_ = parent.Process.Kill()
+	_ = parent.Wait()
+	for _, pid := range pids {
+		eventually(t, fmt.Sprintf("child %d ends", pid), func() bool { return !running(pid) })
+	}
+}
+
+// running is alive, but not for a process that only waits to be reaped by an
+// init that this machine may not have.
+func running(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, after, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(after, "Z")
+}
+
+func TestSizeIsChecked(t *testing.T) {
+	for _, s := range []Size{{}, {Servers: -1}, {Servers: MaxServers + 1}, {Servers: 4, Partitions: 3}, {Servers: 1, Partitions: MaxPartitions + 1}} {
+		if err := s.check(); !errors.Is(err, ErrOptions) {
+			t.Errorf("%+v: error %v, want ErrOptions", s, err)
+		}
+	}
+	s := Size{Servers: 4}
+	if err := s.check(); err != nil || s.Partitions != 4 {
+		t.Errorf("%+v: %v", s, err)
+	}
+}
+
+func TestTailKeepsBothEnds(t *testing.T) {
+	var w tail
+	fmt.Fprintln(&w, "some line")
+	fmt.Fprintln(&w, "panic: first cause")
+	for i := range 10000 {
+		fmt.Fprintln(&w, "line", i)
+	}
+	b := string(w.bytes())
+	if w.cause() != "panic: first cause" || !strings.HasSuffix(b, "line 9999\n") || len(b) > 2*tailBytes {
+		t.Errorf("cause %q, %d bytes", w.cause(), len(b))
+	}
+}
+
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "drtmx-test-") // t.TempDir's name may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "run")
+}

@@ -1,0 +1,246 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"time"
+
+	"drtmx/rdma"
+)
+
+// Operations of the control socket. A connection carries one request, a line
+// of JSON, and its reply; after opWatch it stays open, and a second reply
+// tells why the servers are gone.
+const (
+	opWatch = "watch"
+	opReset = "reset"
+	opStop  = "stop"
+)
+
+type controlRequest struct {
+	Op string `json:"op"`
+}
+
+type reply struct {
+	Error string `json:"error,omitempty"`
+	Info  *Info  `json:"info,omitempty"`
+	Lost  string `json:"lost,omitempty"`
+}
+
+// Bounds of the control socket.
+const (
+	maxRequestBytes = 4 << 10
+	controlTimeout  = 5 * time.Second
+	resetTimeout    = startTimeout + 2*closeTimeout
+	maxWatchers     = 1024
+)
+
+// watcher is an attached process.
+type watcher struct{ lost chan string }
+
+func (s *supervisor) accept(ctx context.Context, l net.Listener, conns interface{ Go(func()) }) {
+	slots := make(chan struct{}, maxWatchers)
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return // closed
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			c.Close()
+			continue
+		}
+		conns.Go(func() {
+			defer func() { <-slots }()
+			defer c.Close()
+			s.serveConn(ctx, c)
+		})
+	}
+}
+
+func (s *supervisor) serveConn(ctx context.Context, c net.Conn) {
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Now()) })
+	defer stop()
+	_ = c.SetReadDeadline(time.Now().Add(controlTimeout))
+	line, err := bufio.NewReaderSize(c, maxRequestBytes).ReadSlice('\n')
+	var q controlRequest
+	if err != nil || json.Unmarshal(line, &q) != nil {
+		return
+	}
+	_ = c.SetReadDeadline(time.Time{})
+	if q.Op == opWatch {
+		s.watch(ctx, c)
+		return
+	}
+	r := request{op: q.Op, answer: make(chan reply, 1)}
+	select {
+	case s.requests <- r:
+		_ = writeLine(c, <-r.answer)
+	case <-ctx.Done():
+	}
+}
+
+// watch keeps an attached process informed for as long as it lives.
+func (s *supervisor) watch(ctx context.Context, c net.Conn) {
+	w := &watcher{lost: make(chan string, 1)}
+	s.mu.Lock()
+	if s.watchers == nil {
+		s.watchers = map[*watcher]struct{}{}
+	}
+	s.watchers[w] = struct{}{}
+	info := s.info
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.watchers, w)
+		s.mu.Unlock()
+	}()
+	if writeLine(c, reply{Info: &info}) != nil {
+		return
+	}
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = c.Read(make([]byte, 1)) // returns when the watcher, or ctx, ends
+	}()
+	select {
+	case why := <-w.lost:
+		_ = writeLine(c, reply{Lost: why})
+	case <-gone:
+		select {
+		case why := <-w.lost: // ctx ended because of it
+			_ = writeLine(c, reply{Lost: why})
+		default:
+		}
+	}
+	c.Close()
+	<-gone
+}
+
+// call sends one request to the supervisor of dir.
+func call(ctx context.Context, dir, op string, limit time.Duration) (net.Conn, *bufio.Reader, *reply, error) {
+	info, err := readInfo(dir)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	d := net.Dialer{Timeout: controlTimeout}
+	c, err := d.DialContext(ctx, "unix", filepath.Join(dir, controlFile))
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("%w: what ran in %s (pid %d, started %s) is gone and left its files",
+			ErrStale, dir, info.Supervisor, info.Started.Format(time.DateTime))
+	}
+	_ = c.SetDeadline(time.Now().Add(limit))
+	in := bufio.NewReader(c)
+	r, err := exchange(c, in, op)
+	if err != nil {
+		c.Close()
+		return nil, nil, nil, fmt.Errorf("%w: its supervisor (pid %d, directory %s) does not answer: %w",
+			ErrStale, info.Supervisor, dir, err)
+	}
+	if r.Error != "" {
+		c.Close()
+		return nil, nil, nil, errors.New(r.Error)
+	}
+	_ = c.SetDeadline(time.Time{})
+	return c, in, r, nil
+}
+
+func exchange(c net.Conn, in *bufio.Reader, op string) (*reply, error) {
+	if err := writeLine(c, controlRequest{op}); err != nil {
+		return nil, err
+	}
+	return readReply(in)
+}
+
+func readReply(in *bufio.Reader) (*reply, error) {
+	line, err := in.ReadBytes('\n')
+	if err != nil {
+		return nil, err
+	}
+	var r reply
+	return &r, json.Unmarshal(line, &r)
+}
+
+// Attach finds the cluster that runs in dir: ErrNoCluster, ErrVersion or
+// ErrStale if it cannot. provider makes a client of the fabric it uses.
+func Attach(ctx context.Context, dir string, provider func(fabric string) (rdma.Provider, error)) (*Cluster, *Info, error) {
+	conn, in, r, err := call(ctx, dir, opWatch, controlTimeout)
+	if err != nil {
+		return nil, nil, err
+	}
+	info := r.Info
+	if info == nil {
+		conn.Close()
+		return nil, nil, fmt.Errorf("%w: the supervisor in %s sent no description", ErrVersion, dir)
+	}
+	p, err := provider(info.Fabric)
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	var addrs []string
+	c := newCluster(p, nil)
+	for _, s := range info.Servers {
+		addrs = append(addrs, filepath.Join(dir, filepath.Base(s.Socket)))
+		c.pids = append(c.pids, s.PID)
+	}
+	c.addrs = addrs
+	watched := make(chan struct{})
+	c.stop = func() error {
+		conn.Close()
+		<-watched
+		return nil
+	}
+	go func() {
+		defer close(watched)
+		why := "the supervisor of the cluster is gone"
+		if r, err := readReply(in); err == nil && r.Lost != "" {
+			why = r.Lost
+		}
+		c.fail(lostError(why), nil)
+	}()
+	return c, info, nil
+}
+
+// lostError restores the error that crossed a socket as text.
+func lostError(text string) error {
+	prefix := ErrLost.Error() + ": "
+	if len(text) > len(prefix) && text[:len(prefix)] == prefix {
+		text = text[len(prefix):]
+	}
+	return fmt.Errorf("%w: %s", ErrLost, text)
+}
+
+// AttachAddrs is a cluster of which only addresses are known. Its Lost is
+// never closed.
+func AttachAddrs(p rdma.Provider, addrs []string) (*Cluster, error) {
+	if len(addrs) == 0 || len(addrs) > MaxServers {
+		return nil, fmt.Errorf("%w: %d addresses, want 1 to %d", ErrOptions, len(addrs), MaxServers)
+	}
+	return newCluster(p, addrs), nil
+}
+
+// Reset empties the cluster in dir: its data servers are replaced by new ones.
+func Reset(ctx context.Context, dir string) (*Info, error) {
+	conn, _, r, err := call(ctx, dir, opReset, resetTimeout)
+	if err != nil {
+		return nil, err
+	}
+	conn.Close()
+	return r.Info, nil
+}
+
+// Stop ends the cluster in dir and the process that serves it.
+func Stop(ctx context.Context, dir string) error {
+	conn, _, _, err := call(ctx, dir, opStop, closeTimeout+controlTimeout)
+	if err == nil {
+		conn.Close()
+	}
+	return err
+}

@@ -1,0 +1,218 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Format is the version of a runtime directory and of the messages between the
+// processes of a cluster. Other formats are refused.
+const Format = 1
+
+var (
+	// ErrDir reports a directory that cannot serve as a runtime directory.
+	ErrDir = errors.New("cluster: bad runtime directory")
+	// ErrVersion reports a runtime directory of another format.
+	ErrVersion = errors.New("cluster: runtime directory of another version")
+	// ErrNoCluster reports a directory in which no cluster runs.
+	ErrNoCluster = errors.New("cluster: no cluster runs")
+	// ErrStale reports what a dead cluster has left in its directory.
+	ErrStale = errors.New("cluster: dead cluster")
+	// ErrBusy reports a directory in which a cluster runs already.
+	ErrBusy = errors.New("cluster: a cluster runs already")
+)
+
+// Files of a runtime directory.
+const (
+	infoFile    = "cluster.json"
+	controlFile = "control.sock"
+	lockFile    = "lock"
+)
+
+// maxDirBytes leaves room for the longest socket name in a socket address.
+const maxDirBytes = 107 - len("/"+controlFile)
+
+var ownFiles = regexp.MustCompile(`^(cluster\.json(\.tmp)?|control\.sock|lock|s\d+\.sock)$`)
+
+// Info describes a running cluster to those who attach to it; it is the
+// content of cluster.json.
+type Info struct {
+	Format     int          `json:"format"`
+	Version    string       `json:"version"` // of the binary that serves
+	Fabric     string       `json:"fabric"`
+	Workload   string       `json:"workload"`
+	Partitions int          `json:"partitions"`
+	Servers    []ServerInfo `json:"servers"`
+	Supervisor int          `json:"supervisor"` // process that serves the directory
+	Generation int          `json:"generation"` // grows whenever the cluster is emptied
+	Started    time.Time    `json:"started"`
+}
+
+// ServerInfo is one data server.
+type ServerInfo struct {
+	Socket string `json:"socket"` // file in the directory
+	PID    int    `json:"pid"`
+}
+
+// readInfo reads cluster.json: ErrNoCluster if there is none, ErrVersion for
+// one of another format.
+func readInfo(dir string) (*Info, error) {
+	path := filepath.Join(dir, infoFile)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w in %s", ErrNoCluster, dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDir, err)
+	}
+	// The format is looked at first: other formats may differ in all else.
+	var f struct {
+		Format *int `json:"format"`
+	}
+	if err := json.Unmarshal(b, &f); err != nil || f.Format == nil {
+		return nil, fmt.Errorf("%w: %s is not a cluster description; remove it if nothing needs it", ErrDir, path)
+	}
+	if *f.Format != Format {
+		return nil, fmt.Errorf("%w: %s has format %d, this drtmx reads format %d", ErrVersion, path, *f.Format, Format)
+	}
+	var info Info
+	if err := json.Unmarshal(b, &info); err != nil || len(info.Servers) == 0 {
+		return nil, fmt.Errorf("%w: %s is damaged; remove it if nothing needs it", ErrDir, path)
+	}
+	return &info, nil
+}
+
+// writeInfo replaces cluster.json as a whole, so that readers never see a part.
+func writeInfo(dir string, info *Info) error {
+	b, err := json.MarshalIndent(info, "", "  ")
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, infoFile)
+	if err := os.WriteFile(path+".tmp", append(b, '\n'), 0o600); err != nil {
+		return fmt.Errorf("%w: %w", ErrDir, err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return fmt.Errorf("%w: %w", ErrDir, err)
+	}
+	return nil
+}
+
+// runtimeDir is a directory held by this process.
+type runtimeDir struct {
+	path string
+	lock *os.File
+	made bool
+}
+
+// openDir takes a runtime directory, making it if need be and clearing what a
+// dead cluster has left. ErrBusy if a live one has it.
+func openDir(path string) (*runtimeDir, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDir, err)
+	}
+	if len(path) > maxDirBytes {
+		return nil, fmt.Errorf("%w: %s has %d bytes; with sockets in it, at most %d fit", ErrDir, path, len(path), maxDirBytes)
+	}
+	d := &runtimeDir{path: path}
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		d.made = true
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDir, err)
+	}
+	if err := d.vet(); err != nil {
+		return nil, err
+	}
+	if err := d.take(); err != nil {
+		return nil, err
+	}
+	d.clear()
+	return d, nil
+}
+
+// vet refuses directories that hold anything else, or another version.
+func (d *runtimeDir) vet() error {
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDir, err)
+	}
+	for _, e := range entries {
+		if !ownFiles.MatchString(e.Name()) {
+			return fmt.Errorf("%w: %s holds %s, which is not a cluster's; name an empty or a new directory",
+				ErrDir, d.path, e.Name())
+		}
+	}
+	if _, err := readInfo(d.path); err != nil && !errors.Is(err, ErrNoCluster) {
+		return err
+	}
+	return nil
+}
+
+// take locks the directory. The lock is on a file, which is removed at the
+// end: one that was locked after its removal does not count.
+func (d *runtimeDir) take() error {
+	path := filepath.Join(d.path, lockFile)
+	for {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrDir, err)
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			f.Close()
+			return fmt.Errorf("%w in %s", ErrBusy, d.path)
+		}
+		held, err1 := f.Stat()
+		named, err2 := os.Stat(path)
+		if err1 == nil && err2 == nil && os.SameFile(held, named) {
+			d.lock = f
+			return nil
+		}
+		f.Close()
+	}
+}
+
+// clear removes all of a cluster's files but the lock.
+func (d *runtimeDir) clear() {
+	entries, _ := os.ReadDir(d.path)
+	for _, e := range entries {
+		if ownFiles.MatchString(e.Name()) && e.Name() != lockFile {
+			_ = os.Remove(filepath.Join(d.path, e.Name())) // what stays is found stale again
+		}
+	}
+}
+
+// close removes the files, and the directory if this process made it, and
+// gives the directory up.
+func (d *runtimeDir) close() {
+	d.clear()
+	_ = os.Remove(filepath.Join(d.path, lockFile))
+	d.lock.Close()
+	if d.made {
+		_ = os.Remove(d.path)
+	}
+}
+
+// Clear removes what a dead cluster has left in dir. It fails with ErrBusy if
+// the cluster lives, and with ErrNoCluster if nothing is there.
+func Clear(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return fmt.Errorf("%w in %s", ErrNoCluster, dir)
+	}
+	d, err := openDir(dir)
+	if err != nil {
+		return err
+	}
+	d.close()
+	return nil
+}

@@ -1,0 +1,258 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"drtmx/rdma"
+)
+
+func fake(string) (rdma.Provider, error) { return fakeProvider{}, nil }
+
+// serveIn runs a cluster in dir until the test ends; ended delivers Serve's error.
+func serveIn(t *testing.T, dir string) (stop func(), ended <-chan error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, done := make(chan Info, 16), make(chan error, 1)
+	go func() {
+		done <- Serve(ctx, ServeOptions{
+			ProcessOptions: options("fine", 2), Dir: dir, Version: "test", Ready: func(i Info) { ready <- i },
+		})
+	}()
+	select {
+	case <-ready:
+	case err := <-done:
+		cancel()
+		t.Fatalf("did not serve: %v", err)
+	}
+	t.Cleanup(cancel)
+	return cancel, done
+}
+
+func TestServeAttachStop(t *testing.T) {
+	dir := shortDir(t)
+	_, ended := serveIn(t, dir)
+	c, info, err := Attach(t.Context(), dir, fake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if len(info.Servers) != 2 || info.Partitions != 2 || info.Version != "test" || info.Generation != 1 ||
+		c.Addrs()[1] != filepath.Join(dir, "s1.sock") || !alive(c.PIDs()[0]) {
+		t.Errorf("attached to %+v at %v", info, c.Addrs())
+	}
+	if err := Stop(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+	<-c.Lost()
+	if err := c.Err(); !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "stopped") {
+		t.Errorf("attached process was told %v", err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory that Serve made is still there: %v", err)
+	}
+}
+
+func TestLeavingAnAttachedClusterIsNoLoss(t *testing.T) {
+	dir := shortDir(t)
+	stop, ended := serveIn(t, dir)
+	for range 3 {
+		c, _, err := Attach(t.Context(), dir, fake)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(); err != nil || c.Err() != nil {
+			t.Errorf("close: %v, %v", err, c.Err())
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestResetReplacesTheServers(t *testing.T) {
+	dir := shortDir(t)
+	stop, ended := serveIn(t, dir)
+	c, before, err := Attach(t.Context(), dir, fake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	after, err := Reset(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.Generation != 2 || after.Servers[0].PID == before.Servers[0].PID || alive(before.Servers[0].PID) {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	<-c.Lost()
+	if !strings.Contains(c.Err().Error(), "emptied") {
+		t.Errorf("attached process was told %v", c.Err())
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLostServerEndsServe(t *testing.T) {
+	dir := shortDir(t)
+	_, ended := serveIn(t, dir)
+	c, info, err := Attach(t.Context(), dir, fake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = syscall.Kill(info.Servers[0].PID, syscall.SIGKILL)
+	if err := <-ended; !errors.Is(err, ErrLost) {
+		t.Errorf("Serve: %v, want ErrLost", err)
+	}
+	<-c.Lost()
+	want := fmt.Sprintf("data server lost: data server 0 (pid %d) was ended by signal", info.Servers[0].PID)
+	if err := c.Err(); !errors.Is(err, ErrLost) || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("attached process was told %q, want %q", err, want)
+	}
+	if alive(info.Servers[1].PID) {
+		t.Error("the other server lives on")
+	}
+}
+
+func TestBusyDirectory(t *testing.T) {
+	dir := shortDir(t)
+	serveIn(t, dir)
+	err := Serve(t.Context(), ServeOptions{ProcessOptions: options("fine", 1), Dir: dir})
+	if !errors.Is(err, ErrBusy) {
+		t.Errorf("second Serve: %v, want ErrBusy", err)
+	}
+	if err := Clear(dir); !errors.Is(err, ErrBusy) {
+		t.Errorf("Clear: %v, want ErrBusy", err)
+	}
+}
+
+// plant makes the directory of a cluster that died.
+func plant(t *testing.T, dir, info string) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, infoFile), []byte(info), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, controlFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+}
+
+const deadInfo = `{"format":1,"version":"old","fabric":"fake","servers":[{"socket":"s0.sock","pid":1}],"supervisor":999999}`
+
+func TestDeadClusterIsNamedAndCleared(t *testing.T) {
+	dir := shortDir(t)
+	plant(t, dir, deadInfo)
+	if _, _, err := Attach(t.Context(), dir, fake); !errors.Is(err, ErrStale) || !strings.Contains(err.Error(), "999999") {
+		t.Errorf("Attach: %v, want ErrStale", err)
+	}
+	if _, err := Reset(t.Context(), dir); !errors.Is(err, ErrStale) {
+		t.Errorf("Reset: %v, want ErrStale", err)
+	}
+	if err := Clear(dir); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 0 {
+		t.Errorf("left after Clear: %v", left)
+	}
+	if err := Clear(dir); !errors.Is(err, ErrNoCluster) {
+		t.Errorf("second Clear: %v, want ErrNoCluster", err)
+	}
+}
+
+func TestServeReplacesADeadCluster(t *testing.T) {
+	dir := shortDir(t)
+	plant(t, dir, deadInfo)
+	stop, ended := serveIn(t, dir)
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestForeignDirectories(t *testing.T) {
+	for _, c := range []struct {
+		info string
+		want error
+	}{
+		{`{"format":7,"servers":"of another kind"}`, ErrVersion},
+		{`{"hello":1}`, ErrDir},
+		{`not json`, ErrDir},
+		{`{"format":1}`, ErrDir},
+		{`{"format":1,"servers":3}`, ErrDir},
+	} {
+		dir := shortDir(t)
+		plant(t, dir, c.info)
+		if _, _, err := Attach(t.Context(), dir, fake); !errors.Is(err, c.want) {
+			t.Errorf("%s: Attach: %v, want %v", c.info, err, c.want)
+		}
+		if err := Serve(t.Context(), ServeOptions{ProcessOptions: options("fine", 1), Dir: dir}); !errors.Is(err, c.want) {
+			t.Errorf("%s: Serve: %v, want %v", c.info, err, c.want)
+		}
+	}
+}
+
+func TestUnfitDirectories(t *testing.T) {
+	serve := func(dir string) error {
+		return Serve(t.Context(), ServeOptions{ProcessOptions: options("fine", 1), Dir: dir})
+	}
+	dir := shortDir(t)
+	_ = os.MkdirAll(dir, 0o700)
+	_ = os.WriteFile(filepath.Join(dir, "thesis.tex"), nil, 0o600)
+	if err := serve(dir); !errors.Is(err, ErrDir) || !strings.Contains(err.Error(), "thesis.tex") {
+		t.Errorf("directory with other files: %v", err)
+	}
+	if err := serve(filepath.Join(dir, strings.Repeat("x", 120))); !errors.Is(err, ErrDir) {
+		t.Errorf("long path: %v", err)
+	}
+	if err := serve(filepath.Join(dir, "thesis.tex")); !errors.Is(err, ErrDir) {
+		t.Errorf("a file: %v", err)
+	}
+	if _, _, err := Attach(t.Context(), filepath.Join(dir, "none"), fake); !errors.Is(err, ErrNoCluster) {
+		t.Errorf("no directory: %v", err)
+	}
+}
+
+func TestControlSocketRefusesNonsense(t *testing.T) {
+	dir := shortDir(t)
+	stop, ended := serveIn(t, dir)
+	for _, line := range []string{"\n", "{}\n", "{\"op\":\"explode\"}\n", strings.Repeat("x", maxRequestBytes+1), "[1,2"} {
+		c, err := net.Dial("unix", filepath.Join(dir, controlFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = c.Write([]byte(line))
+		_ = c.(*net.UnixConn).CloseWrite()
+		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		b := make([]byte, 256)
+		n, _ := c.Read(b)
+		if n > 0 && !strings.Contains(string(b[:n]), "unknown request") {
+			t.Errorf("%.20q: answer %q", line, b[:n])
+		}
+		c.Close()
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,22 @@
+// Package cluster starts the data servers of one machine and finds those that
+// run already.
+//
+//   - [StartInProcess] runs them in this process, over the in-process fabric.
+//   - [StartProcesses] runs each as a child process of the same binary, over
+//     shared memory. [RunChild] is the child's half.
+//   - [Serve] does the same for a runtime directory, in which other processes
+//     find the cluster; [Attach] and [AttachAddrs] are how they do.
+//
+// # Lifetime
+//
+// Nothing outlives its owner. A child watches a pipe that only its parent
+// holds open: its end-of-file, which also a kill -9 of the parent brings
+// about, makes the child close its server and exit; a parent-death signal
+// backs that up. Children of StartProcesses listen on abstract sockets, and
+// regions are memory files without a name, so nothing is left in any file
+// system, whoever dies. Only a runtime directory has files, and a later
+// [Serve] clears those of a dead cluster.
+//
+// A child that ends by itself takes the cluster with it: data is in memory
+// and not replicated, so the rest could not answer for it. See [Cluster.Lost].
+package cluster
