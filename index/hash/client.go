@@ -78,12 +78,11 @@ type counters struct {
 func NewClient(root uint64, rkey rdma.RKey, o ClientOptions) *Client {
 	c := &Client{root: root, rkey: rkey, inOrder: o.InOrder}
 	c.cache.init(o.LocationCacheEntries)
-	c.stale.Store(true)
 	return c
 }
 
 // Stale implements index.Client.
-func (c *Client) Stale() bool { return c.stale.Load() }
+func (c *Client) Stale() bool { return c.stale.Load() || c.view.Load() == nil }
 
 // NewScan implements index.Client: there is no order to scan in.
 func (c *Client) NewScan() index.ScanOp { return nil }

@@ -1,0 +1,187 @@
+package indextest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+	"drtmx/internal/rng"
+	"drtmx/rdma"
+	"drtmx/rdma/inproc"
+)
+
+// Engine is an index engine as the suite sees it.
+type Engine struct {
+	// NewServer makes an empty server half of rows of rowWords payload words
+	// in e.Arena, with e.Locks as its table of shared locks.
+	NewServer func(e *Env, rowWords int) (index.Server, error)
+	// NewClient makes a client half for the index at root, in region e.RKey.
+	NewClient func(e *Env, root uint64, rowWords int, inOrder bool) (index.Client, error)
+	// Tick, if set, is called by the mutator between operations: background
+	// work such as retraining, and its publication, goes here.
+	Tick func(s index.Server)
+}
+
+// Variant is one kind of fabric and memory to run an engine on.
+type Variant struct {
+	Name string
+	// Faults of the fabric. With Scramble, READs are not in order.
+	Faults inproc.Faults
+	// Checksums keeps checksums in the arena. It must be set if READs are not in order.
+	Checksums bool
+}
+
+// Variants are the fabrics every engine is run on.
+func Variants() []Variant {
+	return []Variant{
+		{Name: "in-order"},
+		{Name: "in-order-paused", Faults: inproc.Faults{Pause: 0.05, Reorder: 0.5, Defer: 0.3}},
+		{Name: "scrambled", Faults: inproc.Faults{Scramble: 1, Pause: 0.1, Reorder: 0.5, Defer: 0.3}, Checksums: true},
+	}
+}
+
+// Env is the memory and the fabric that one index runs on.
+type Env struct {
+	Arena   *block.Arena
+	Locks   *SharedLocks
+	RKey    rdma.RKey
+	InOrder bool
+	Seed    uint64
+
+	net  *inproc.Network
+	addr string
+	ep   rdma.Endpoint
+}
+
+// NewEnv makes a region of at most maxBytes (0: plenty) and a fabric for it.
+func NewEnv(v Variant, seed uint64, maxBytes uint64) (*Env, error) {
+	if maxBytes == 0 {
+		maxBytes = 1 << 30
+	}
+	r, err := mem.New(mem.Options{MaxBytes: maxBytes, SegmentBytes: min(1<<20, maxBytes)})
+	if err != nil {
+		return nil, err
+	}
+	e := &Env{
+		Arena: block.NewArena(r, block.ArenaOptions{Checksums: v.Checksums, Epoch: 1}),
+		Locks: NewSharedLocks(), InOrder: v.Faults.Scramble == 0, Seed: seed,
+		net: inproc.New(inproc.Options{Faults: v.Faults, Seed: seed}), addr: "index",
+	}
+	if !e.InOrder && !v.Checksums {
+		return nil, fmt.Errorf("indextest: variant %s needs checksums", v.Name)
+	}
+	if e.ep, err = e.net.Listen(e.addr, rdma.ListenOptions{}); err != nil {
+		return nil, err
+	}
+	e.RKey, err = e.ep.Register(r, rdma.AccessRead)
+	return e, err
+}
+
+// Close ends the fabric.
+func (e *Env) Close() { _ = e.ep.Close() }
+
+// Dial connects to the region.
+func (e *Env) Dial() (rdma.Conn, error) { return e.net.Dial(context.Background(), e.addr) }
+
+// Seed is the seed of this run: DRTMX_SEED if set, else from the clock. It is logged.
+func Seed(tb testing.TB) uint64 {
+	tb.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("DRTMX_SEED"); s != "" {
+		v, err := strconv.ParseUint(s, 0, 64)
+		if err != nil {
+			tb.Fatalf("DRTMX_SEED: %v", err)
+		}
+		seed = v
+	}
+	tb.Logf("DRTMX_SEED=%d", seed)
+	return seed
+}
+
+// newRand is a stream of the run for one purpose.
+func newRand(seed uint64, name string) *rng.Stream { return rng.New(seed).Split(name) }
+
+// SharedLocks is a table of shared locks: the naive index.SharedLocks. It is
+// safe for concurrent use.
+type SharedLocks struct {
+	mu sync.Mutex
+	m  map[uint64]map[index.Owner]bool
+}
+
+var _ index.SharedLocks = (*SharedLocks)(nil)
+
+// NewSharedLocks makes an empty table.
+func NewSharedLocks() *SharedLocks {
+	return &SharedLocks{m: map[uint64]map[index.Owner]bool{}}
+}
+
+// Share takes a shared lock on the word at addr for o.
+func (l *SharedLocks) Share(addr uint64, o index.Owner) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.m[addr] == nil {
+		l.m[addr] = map[index.Owner]bool{}
+	}
+	l.m[addr][o] = true
+}
+
+// Drop gives up all locks of o.
+func (l *SharedLocks) Drop(o index.Owner) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for addr, owners := range l.m {
+		if delete(owners, o); len(owners) == 0 {
+			delete(l.m, addr)
+		}
+	}
+}
+
+// Empty implements index.SharedLocks.
+func (l *SharedLocks) Empty() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.m) == 0
+}
+
+// SharedByOther implements index.SharedLocks.
+func (l *SharedLocks) SharedByOther(addr uint64, o index.Owner) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for owner := range l.m[addr] {
+		if owner != o {
+			return true
+		}
+	}
+	return false
+}
+
+// Move implements index.SharedLocks.
+func (l *SharedLocks) Move(from, to uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.copyLocked(from, to)
+	delete(l.m, from)
+}
+
+// Copy implements index.SharedLocks.
+func (l *SharedLocks) Copy(from, to uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.copyLocked(from, to)
+}
+
+func (l *SharedLocks) copyLocked(from, to uint64) {
+	for o := range l.m[from] {
+		if l.m[to] == nil {
+			l.m[to] = map[index.Owner]bool{}
+		}
+		l.m[to][o] = true
+	}
+}

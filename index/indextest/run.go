@@ -1,0 +1,66 @@
+package indextest
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"drtmx/index"
+)
+
+func isFull(err error) bool { return errors.Is(err, index.ErrFull) }
+
+// RunPoint holds an engine to the contract of index.Server and index.Client.
+// rowsStay is for engines whose rows never move: a row's proof must then
+// outlive all changes but those of the row.
+func RunPoint(t *testing.T, eng Engine, rowsStay bool) { run(t, eng, rowsStay, false) }
+
+// RunOrdered is RunPoint and the contract of scans.
+func RunOrdered(t *testing.T, eng Engine, rowsStay bool) { run(t, eng, rowsStay, true) }
+
+func run(t *testing.T, eng Engine, rowsStay, ordered bool) {
+	seed := Seed(t)
+	for _, v := range Variants() {
+		t.Run(v.Name, func(t *testing.T) {
+			t.Run("model", func(t *testing.T) { runModel(t, eng, v, seed, rowsStay, ordered) })
+			t.Run("concurrent", func(t *testing.T) { runConcurrent(t, eng, v, seed, ordered) })
+			t.Run("bounded", func(t *testing.T) {
+				if err := CheckBounded(eng, v, seed); err != nil {
+					t.Error(err)
+				}
+			})
+			t.Run("full", func(t *testing.T) {
+				if err := CheckFull(eng, v, seed); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func runModel(t *testing.T, eng Engine, v Variant, seed uint64, rowsStay, ordered bool) {
+	for i, keys := range []int{8, 60, 400, 2000} {
+		for j, words := range []int{0, 1, 5, 13} {
+			o := ModelRun{
+				Variant: v, Seed: seed + uint64(16*i+j), Ops: 4000, Keys: keys, RowWords: words,
+				Ordered: ordered, RowsStay: rowsStay,
+			}
+			if err := CheckModel(eng, o); err != nil {
+				t.Fatal(fmt.Errorf("%d keys, %d words: %w", keys, words, err))
+			}
+		}
+	}
+}
+
+func runConcurrent(t *testing.T, eng Engine, v Variant, seed uint64, ordered bool) {
+	for i, keys := range []int{16, 200, 4000} {
+		o := ConcurrentRun{
+			Variant: v, Seed: seed + uint64(i), Ops: 60000, Readers: 3, Keys: keys, RowWords: 5 + 8*i, Ordered: ordered,
+		}
+		stats, err := CheckConcurrent(eng, o)
+		if err != nil {
+			t.Fatal(fmt.Errorf("%d keys: %w", keys, err))
+		}
+		t.Logf("%d keys: %+v", keys, stats)
+	}
+}

@@ -1,0 +1,202 @@
+package indextest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/rdma"
+)
+
+// roundsLimit is far above what any operation may take; beyond it an engine's
+// bound on rounds has failed.
+const roundsLimit = 1000
+
+// Session is one reader: a connection and operations of a client half.
+type Session struct {
+	e      *Env
+	client index.Client
+	conn   rdma.Conn
+	get    index.GetOp
+	scan   index.ScanOp
+	batch  [2]rdma.Batch
+
+	// Rounds counts the rounds of all operations run.
+	Rounds uint64
+	// GaveUp counts operations that ended in Fallback.
+	GaveUp uint64
+}
+
+// NewSession connects a reader and loads what the client half caches.
+func NewSession(e *Env, c index.Client) (*Session, error) {
+	s := &Session{e: e, client: c, get: c.NewGet(), scan: c.NewScan()}
+	if err := s.redial(); err != nil {
+		return nil, err
+	}
+	// Another session may be loading the client half: then Maintain returns at once.
+	for c.Stale() {
+		if err := s.maintain(); err != nil {
+			return nil, err
+		}
+		runtime.Gosched()
+	}
+	return s, nil
+}
+
+// Close ends the connection.
+func (s *Session) Close() { _ = s.conn.Close() }
+
+func (s *Session) redial() error {
+	if s.conn != nil {
+		_ = s.conn.Close()
+	}
+	var err error
+	s.conn, err = s.e.Dial()
+	return err
+}
+
+func (s *Session) maintain() error {
+	for s.client.Stale() {
+		err := s.client.Maintain(context.Background(), s.conn)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, rdma.ErrPeerDown) {
+			return fmt.Errorf("maintain: %w", err)
+		}
+		if err := s.redial(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run drives one operation to its end.
+func (s *Session) run(op index.Op) error {
+	done, next := &s.batch[0], &s.batch[1]
+	done.Reset()
+	for range roundsLimit {
+		next.Reset()
+		if op.Next(done, next) {
+			return nil
+		}
+		if next.Len() == 0 {
+			return errors.New("an operation neither finished nor posted anything")
+		}
+		s.Rounds++
+		if err := s.conn.Post(next); err == nil {
+			_ = s.conn.Wait(context.Background(), next) // the operation sees each status
+		} else {
+			for i := range next.WRs {
+				next.WRs[i].Status = rdma.StatusPeerDown
+			}
+		}
+		done, next = next, done
+	}
+	return fmt.Errorf("an operation is not over after %d rounds", roundsLimit)
+}
+
+// retries bounds how often a session starts an operation again that was
+// given up, or whose connection broke.
+const retries = 200
+
+// Get looks key up. Fallback and broken connections are retried; what is
+// left is Found, NotFound or Locked.
+func (s *Session) Get(key index.Key) (*index.GetResult, error) {
+	for range retries {
+		s.get.Start(key)
+		if err := s.run(s.get); err != nil {
+			return nil, err
+		}
+		res := s.get.Result()
+		if again, err := s.again(res.Status, res.Err); err != nil {
+			return nil, fmt.Errorf("get %d: %w", key, err)
+		} else if !again {
+			return res, nil
+		}
+	}
+	return nil, fmt.Errorf("get %d: given up %d times", key, retries)
+}
+
+// Scan is Get for a range.
+func (s *Session) Scan(lo, hi index.Key, limit int) (*index.ScanResult, error) {
+	for range retries {
+		s.scan.Start(lo, hi, limit)
+		if err := s.run(s.scan); err != nil {
+			return nil, err
+		}
+		res := s.scan.Result()
+		if again, err := s.again(res.Status, res.Err); err != nil {
+			return nil, fmt.Errorf("scan %d..%d limit %d: %w", lo, hi, limit, err)
+		} else if !again {
+			return res, nil
+		}
+	}
+	return nil, fmt.Errorf("scan %d..%d: given up %d times", lo, hi, retries)
+}
+
+func (s *Session) again(st index.Status, err error) (bool, error) {
+	switch st {
+	case index.Found, index.NotFound, index.Locked:
+		if s.client.Stale() {
+			// Seldom, so that operations meet stale caches too.
+			if s.Rounds%16 == 0 {
+				return false, s.maintain()
+			}
+		}
+		return false, nil
+	case index.Fallback:
+		s.GaveUp++
+		return true, s.maintain()
+	case index.Failed:
+		if errors.Is(err, rdma.ErrPeerDown) {
+			return true, s.redial()
+		}
+		return false, fmt.Errorf("failed: %w", err)
+	}
+	return false, fmt.Errorf("status %v", st)
+}
+
+// Valid reads the proofs' words in one round and reports whether all hold.
+func (s *Session) Valid(proofs []index.Proof) (bool, error) {
+	if len(proofs) == 0 {
+		return true, nil
+	}
+	words := make([]uint64, len(proofs))
+	for range retries {
+		var b rdma.Batch
+		for i, p := range proofs {
+			b.Read(s.e.RKey, p.Addr, words[i:i+1])
+		}
+		err := rdma.Do(context.Background(), s.conn, &b)
+		if errors.Is(err, rdma.ErrPeerDown) {
+			if err := s.redial(); err != nil {
+				return false, err
+			}
+			continue
+		}
+		if err != nil {
+			return false, fmt.Errorf("validate: %w", err)
+		}
+		for i, p := range proofs {
+			if words[i] != p.Word || block.Header(p.Word).Locked() {
+				return false, nil
+			}
+		}
+		return true, nil
+	}
+	return false, errors.New("validate: the connection keeps breaking")
+}
+
+// validNow is Valid without the fabric, for runs of a single thread.
+func (e *Env) validNow(proofs []index.Proof) bool {
+	for _, p := range proofs {
+		if e.Arena.Span(p.Addr, 1).Load(0) != p.Word || block.Header(p.Word).Locked() {
+			return false
+		}
+	}
+	return true
+}
