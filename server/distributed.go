@@ -1,0 +1,352 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"drtmx/internal/wire"
+	"drtmx/txn"
+)
+
+// coordinate commits a transaction of several partitions from its home server.
+// It runs in a goroutine of its own, with a session to the other servers.
+func (s *Server) coordinate(ctx context.Context, sess *txn.Session, c *wire.Commit) verdict {
+	id := wire.ID{Client: s.incarnation, Seq: s.coordinated.Add(1)}
+	d := &driver{s: s, ctx: ctx, sess: sess, id: id, msg: wire.Commit{ID: id, Parts: c.Parts}}
+	for i := range c.Parts {
+		if int(c.Parts[i].Partition) >= len(s.primaries) {
+			return verdict{code: wire.Bad, text: "no such partition"}
+		}
+		d.addServer(s.primaries[c.Parts[i].Partition])
+	}
+	d.peers.Coordinator = uint16(s.cfg.Index)
+	s.doubts.Lock()
+	s.doubts.active[id] = true
+	s.doubts.Unlock()
+	return d.run()
+}
+
+// driver carries out a coordinator's effects.
+type driver struct {
+	s     *Server
+	ctx   context.Context
+	sess  *txn.Session
+	id    wire.ID
+	msg   wire.Commit
+	peers wire.Peers
+	order []int
+	buf   []byte
+}
+
+func (d *driver) addServer(server int) {
+	for _, have := range d.order {
+		if have == server {
+			return
+		}
+	}
+	d.order = append(d.order, server)
+	d.peers.Participants = append(d.peers.Participants, uint16(server))
+}
+
+func (d *driver) run() verdict {
+	co := newCoordinator(d.order)
+	effects := co.step(event{kind: evStart}, nil)
+	var result verdict
+	for len(effects) > 0 {
+		var events []event
+		events, result = d.perform(effects, result)
+		effects = effects[:0]
+		for _, e := range events {
+			effects = co.step(e, effects)
+		}
+	}
+	return result
+}
+
+// perform carries out a batch of effects: requests to other servers go out
+// before this server's own share is done, and are awaited after it.
+func (d *driver) perform(effects []effect, result verdict) (events []event, _ verdict) {
+	started := map[int]error{}
+	for _, e := range effects {
+		switch e.kind {
+		case doRecord:
+			d.s.doubts.Lock()
+			d.s.doubts.committed[d.id] = true
+			d.s.doubts.Unlock()
+		case doReply:
+			result = e.v
+		case doForget:
+			d.s.doubts.Lock()
+			delete(d.s.doubts.active, d.id)
+			delete(d.s.doubts.committed, d.id)
+			d.s.doubts.Unlock()
+		case doPrepare, doDecide:
+			if e.server != d.s.cfg.Index {
+				started[e.server] = d.sess.StartPeer(d.ctx, e.server, d.request(e))
+			}
+		}
+	}
+	for _, e := range effects {
+		if e.kind != doPrepare && e.kind != doDecide {
+			continue
+		}
+		if e.server == d.s.cfg.Index {
+			events = append(events, d.own(e))
+			continue
+		}
+		err := started[e.server]
+		var resp []byte
+		if err == nil {
+			resp, err = d.sess.FinishPeer(d.ctx, e.server)
+		}
+		events = append(events, d.answer(e, resp, err))
+	}
+	return events, result
+}
+
+func (d *driver) request(e effect) []byte {
+	if e.kind == doDecide {
+		d.buf = append(wire.AppendID(append(d.buf[:0], byte(wire.OpDecide)), d.id), boolByte(e.commit))
+		return d.buf
+	}
+	d.buf = wire.AppendCommit(d.buf[:0], wire.OpPrepare, &d.msg, func(part uint16) bool {
+		return d.s.primaries[part] == e.server
+	})
+	d.buf = wire.AppendPeers(d.buf, &d.peers)
+	return d.buf
+}
+
+func (d *driver) own(e effect) event {
+	if e.kind == doDecide {
+		d.s.decide(d.id, e.commit)
+		return event{kind: evAck, server: e.server}
+	}
+	return event{kind: evVote, server: e.server, v: d.s.prepare(&d.msg, &d.peers)}
+}
+
+// answer makes an event of a participant's response. One that does not answer
+// a prepare may hold locks; one that does not answer a decision will ask, or
+// is gone with its memory.
+func (d *driver) answer(e effect, resp []byte, err error) event {
+	switch {
+	case e.kind == doDecide:
+		return event{kind: evAck, server: e.server}
+	case err != nil:
+		return event{kind: evLost, server: e.server, v: verdict{code: wire.Unavailable, text: err.Error()}}
+	}
+	v := verdict{code: wire.Code(resp[0])}
+	if v.code == wire.Conflict {
+		v.cause = txn.CauseRemote
+		if len(resp) > 1 && txn.Cause(resp[1]) < txn.CauseCount {
+			v.cause = txn.Cause(resp[1])
+		}
+	} else {
+		v.text = string(resp[1:])
+	}
+	return event{kind: evVote, server: e.server, v: v}
+}
+
+func boolByte(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// prepare votes on this server's parts of a distributed transaction.
+func (s *Server) prepare(c *wire.Commit, peers *wire.Peers) verdict {
+	s.doubts.Lock()
+	if _, known := s.doubts.part.decided[c.ID]; known || s.doubts.part.doubt[c.ID] != nil {
+		s.doubts.Unlock()
+		return verdict{code: wire.Bad, text: "prepare repeated or late"}
+	}
+	// Entered before the locks are taken: a question that comes meanwhile
+	// must find it in doubt.
+	d := &doubt{peers: wire.Peers{Coordinator: peers.Coordinator, Participants: append([]uint16(nil), peers.Participants...)}}
+	s.doubts.part.doubt[c.ID] = d
+	s.doubts.Unlock()
+
+	var v verdict
+	var parts []*prepared
+	for i := range c.Parts {
+		p := s.hosted(int(c.Parts[i].Partition))
+		if p == nil {
+			continue
+		}
+		var t *prepared
+		if t, v = p.prepare(&c.Parts[i]); !v.ok() {
+			break
+		}
+		parts = append(parts, t)
+	}
+	s.doubts.Lock()
+	aborted := s.doubts.part.doubt[c.ID] != d // decided against while preparing
+	if v.ok() && !aborted {
+		d.parts = parts
+	} else {
+		s.doubts.part.decide(c.ID, false)
+	}
+	s.doubts.Unlock()
+	if v.ok() && !aborted {
+		return v
+	}
+	for _, t := range parts {
+		t.decide(false)
+	}
+	if v.ok() {
+		v = conflict(txn.CauseRemote)
+	}
+	return v
+}
+
+// decide applies or releases what prepare locked. Repeats do nothing.
+func (s *Server) decide(id wire.ID, commit bool) {
+	s.doubts.Lock()
+	d := s.doubts.part.decide(id, commit)
+	var parts []*prepared
+	if d != nil {
+		parts = d.parts
+	}
+	s.doubts.Unlock()
+	for _, t := range parts {
+		t.decide(commit)
+	}
+}
+
+// resolve answers another server's question about a distributed transaction.
+func (s *Server) resolve(id wire.ID) wire.Code {
+	s.doubts.Lock()
+	defer s.doubts.Unlock()
+	switch {
+	case s.doubts.committed[id]:
+		return wire.OK
+	case s.doubts.active[id]:
+		return wire.InDoubt
+	}
+	return s.doubts.part.ask(id)
+}
+
+const (
+	resolveEvery = 100 * time.Millisecond
+	// resolveAfter ticks a participant begins to ask the coordinator.
+	resolveAfter = 5
+	// resolvePeersAfter ticks, with the coordinator silent, it asks the other
+	// participants: if any knows a commit it commits, if all are in doubt or
+	// gone it aborts. The coordinator's partition, which was to be the first
+	// to commit, is gone with its memory.
+	resolvePeersAfter = 50
+)
+
+// resolver settles transactions whose coordinator does not come back.
+func (s *Server) resolver(ctx context.Context) {
+	t := time.NewTicker(resolveEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			s.resolveTick(ctx)
+		}
+	}
+}
+
+func (s *Server) resolveTick(ctx context.Context) {
+	type question struct {
+		id    wire.ID
+		peers wire.Peers
+		ticks int
+	}
+	var ask []question
+	s.doubts.Lock()
+	for id, d := range s.doubts.part.doubt {
+		d.ticks++
+		own := int(d.peers.Coordinator) == s.cfg.Index && s.doubts.active[id]
+		if d.parts != nil && d.ticks >= resolveAfter && !own {
+			ask = append(ask, question{id, d.peers, d.ticks})
+		}
+	}
+	s.doubts.Unlock()
+	for _, q := range ask {
+		switch code := s.askServer(ctx, int(q.peers.Coordinator), q.id); code {
+		case wire.OK, wire.Aborted:
+			s.decide(q.id, code == wire.OK)
+		case wire.Unavailable:
+			if q.ticks >= resolvePeersAfter {
+				s.decide(q.id, s.askPeers(ctx, q.id, &q.peers))
+			}
+		}
+	}
+}
+
+func (s *Server) askPeers(ctx context.Context, id wire.ID, peers *wire.Peers) (commit bool) {
+	for _, p := range peers.Participants {
+		if int(p) != s.cfg.Index && p != peers.Coordinator && s.askServer(ctx, int(p), id) == wire.OK {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Server) askServer(ctx context.Context, server int, id wire.ID) wire.Code {
+	if server == s.cfg.Index {
+		return s.resolve(id)
+	}
+	code := wire.Unavailable
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	db, err := s.peerDB(ctx)
+	if err != nil {
+		return code
+	}
+	_ = db.WithSession(ctx, func(sess *txn.Session) error {
+		if err := sess.StartPeer(ctx, server, wire.AppendID([]byte{byte(wire.OpResolve)}, id)); err != nil {
+			return err
+		}
+		resp, err := sess.FinishPeer(ctx, server)
+		if err == nil {
+			code = wire.Code(resp[0])
+		}
+		return err
+	})
+	return code
+}
+
+// runElsewhere runs a procedure that leaves its home partition.
+func (s *Server) runElsewhere(ctx context.Context, proc *txn.Procedure, args []byte) (result []byte, v verdict) {
+	db, err := s.peerDB(ctx)
+	if err != nil {
+		return nil, verdict{code: wire.Unavailable, text: err.Error()}
+	}
+	result, err = db.RunProcedure(ctx, proc, args, func(sess *txn.Session, c *wire.Commit) error {
+		v := s.commit(ctx, sess, c)
+		switch {
+		case v.ok():
+			return nil
+		case v.code == wire.Conflict:
+			return txn.ErrAbandoned{Cause: v.cause}
+		}
+		return v
+	})
+	return result, verdictOf(err)
+}
+
+// verdictOf makes the answer to a call of what its body or its commit returned.
+func verdictOf(err error) verdict {
+	var v verdict
+	switch {
+	case err == nil:
+		return verdict{}
+	case errors.As(err, &v):
+		return v
+	case errors.Is(err, txn.ErrConflict):
+		return conflict(txn.CauseRemote)
+	case errors.Is(err, txn.ErrUnavailable):
+		return verdict{code: wire.Unavailable, text: err.Error()}
+	}
+	return verdict{code: wire.RolledBack, text: err.Error()}
+}
+
+// Error lets a verdict travel as an error inside the server.
+func (v verdict) Error() string { return "server: " + v.text }

@@ -1,0 +1,289 @@
+package server
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"drtmx/tables"
+	"drtmx/txn"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bank has accounts in a hash table, entries in an ordered one (by account in
+// the high bits) and a secondary index by owner.
+func bank(t testing.TB) *tables.Catalog {
+	t.Helper()
+	c, err := tables.NewCatalog(
+		tables.Def{
+			Name: "account", Primary: tables.Hash, Partition: tables.Partitioning{Kind: tables.ByBits},
+			Columns: []tables.Column{{Name: "id", Type: tables.Int64}, {Name: "balance", Type: tables.Int64}, {Name: "owner", Type: tables.Int32}},
+			Secondary: []tables.Secondary{{
+				Name: "by_owner", Include: []string{"balance"}, Partition: tables.Partitioning{Kind: tables.ByBits, Shift: 32},
+				Key: []tables.KeyPart{{Column: "owner", Bits: 32, How: tables.Value}, {Column: "id", Bits: 32, How: tables.Value}},
+			}},
+		},
+		tables.Def{
+			Name: "entry", Primary: tables.Ordered, Partition: tables.Partitioning{Kind: tables.ByBits, Shift: 32},
+			Columns: []tables.Column{{Name: "amount", Type: tables.Int64}},
+		},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func startBank(t testing.TB, servers int) (*Cluster, *tables.Table, *tables.Table) {
+	t.Helper()
+	cat := bank(t)
+	cl, err := Embedded(context.Background(), EmbeddedConfig{
+		Catalog: cat, Servers: servers, Procedures: []txn.Procedure{transferProcedure(cat)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, s := range cl.Servers {
+			if err := s.Check(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := cl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return cl, cat.MustTable("account"), cat.MustTable("entry")
+}
+
+var errPoor = errors.New("not enough money")
+
+func transfer(t *txn.Txn, acct *tables.Table, from, to uint64, amount int64) error {
+	bal := acct.Field("balance")
+	a, b := t.GetLater(acct, from), t.GetLater(acct, to)
+	ra, err := a.Row()
+	if err != nil {
+		return err
+	}
+	rb, err := b.Row()
+	if err != nil {
+		return err
+	}
+	ra, rb = ra.Clone(), rb.Clone()
+	if ra.Int(bal) < amount {
+		return errPoor
+	}
+	ra.SetInt(bal, ra.Int(bal)-amount)
+	rb.SetInt(bal, rb.Int(bal)+amount)
+	if err := t.Update(acct, from, ra); err != nil {
+		return err
+	}
+	return t.Update(acct, to, rb)
+}
+
+func transferProcedure(c *tables.Catalog) txn.Procedure {
+	return txn.Procedure{Name: "transfer", Body: func(_ context.Context, t *txn.Txn, args []byte) ([]byte, error) {
+		le := binary.LittleEndian
+		return []byte("done"), transfer(t, c.MustTable("account"), le.Uint64(args), le.Uint64(args[8:]), int64(le.Uint64(args[16:])))
+	}}
+}
+
+func transferArgs(from, to uint64, amount int64) (b []byte) {
+	le := binary.LittleEndian
+	return le.AppendUint64(le.AppendUint64(le.AppendUint64(b, from), to), uint64(amount))
+}
+
+func putAccounts(t testing.TB, db *txn.DB, acct *tables.Table, n int, balance int64) {
+	t.Helper()
+	for id := uint64(0); id < uint64(n); id++ {
+		row := acct.NewRow()
+		row.SetInt(acct.Field("id"), int64(id))
+		row.SetInt(acct.Field("balance"), balance)
+		row.SetInt(acct.Field("owner"), int64(id%7))
+		if err := db.Update(context.Background(), func(t *txn.Txn) error { return t.Insert(acct, id, row) }); err != nil {
+			t.Fatalf("insert account %d: %v", id, err)
+		}
+	}
+}
+
+func total(ctx context.Context, db *txn.DB, acct *tables.Table, n int) (sum, bySecondary int64, err error) {
+	err = db.View(ctx, func(t *txn.Txn) error {
+		sum, bySecondary = 0, 0
+		var gets []*txn.Get
+		for id := range uint64(n) {
+			gets = append(gets, t.GetLater(acct, id))
+		}
+		ix := acct.Secondary("by_owner")
+		es, err := t.Scan(ix, 0, ^uint64(0), 0)
+		if err != nil {
+			return err
+		}
+		for _, e := range es {
+			bySecondary += e.Row.Int(ix.Field("balance"))
+		}
+		for _, g := range gets {
+			row, err := g.Row()
+			if err != nil {
+				return err
+			}
+			sum += row.Int(acct.Field("balance"))
+		}
+		return nil
+	})
+	return sum, bySecondary, err
+}
+
+func TestReadYourWritesAndErrors(t *testing.T) {
+	ctx := context.Background()
+	cl, acct, entry := startBank(t, 3)
+	db := cl.DB
+	putAccounts(t, db, acct, 10, 100)
+	amount := entry.Field("amount")
+	if err := db.Update(ctx, func(t *txn.Txn) error {
+		for k := uint64(1); k <= 5; k++ {
+			row := entry.NewRow()
+			row.SetInt(amount, int64(k))
+			if err := t.Insert(entry, k*10, row); err != nil {
+				return err
+			}
+		}
+		if err := t.Delete(entry, 30); err != nil {
+			return err
+		}
+		es, err := t.Scan(entry.Primary(), 0, 1000, 3)
+		if err != nil {
+			return err
+		}
+		if len(es) != 3 || es[0].Key != 10 || es[1].Key != 20 || es[2].Key != 40 {
+			return fmt.Errorf("scan of own writes: %v", es)
+		}
+		if _, err := t.Get(entry, 30); !errors.Is(err, txn.ErrNotFound) {
+			return fmt.Errorf("get of own delete: %v", err)
+		}
+		if row, err := t.Get(entry, 50); err != nil || row.Int(amount) != 5 {
+			return fmt.Errorf("get of own insert: %v %v", row, err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.View(ctx, func(t *txn.Txn) error {
+		es, err := t.Scan(entry.Primary(), 11, 49, 0)
+		if err == nil && (len(es) != 2 || es[1].Key != 40) {
+			err = fmt.Errorf("scan: %v", es)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		want error
+		fn   func(*txn.Txn) error
+	}{
+		"insert twice":   {txn.ErrExists, func(t *txn.Txn) error { return t.Insert(entry, 10, entry.NewRow()) }},
+		"update absent":  {txn.ErrNotFound, func(t *txn.Txn) error { return t.Update(entry, 11, entry.NewRow()) }},
+		"delete absent":  {txn.ErrNotFound, func(t *txn.Txn) error { return t.Delete(entry, 11) }},
+		"get absent":     {txn.ErrNotFound, func(t *txn.Txn) error { _, err := t.Get(acct, 999); return err }},
+		"short row":      {tables.ErrRow, func(t *txn.Txn) error { return t.Put(entry, 1, make(tables.Row, 3)) }},
+		"scan of hash":   {tables.ErrSchema, func(t *txn.Txn) error { _, err := t.Scan(acct.Primary(), 0, 1, 0); return err }},
+		"body's own":     {errPoor, func(t *txn.Txn) error { return errPoor }},
+		"too many reads": {txn.ErrTooLarge, func(t *txn.Txn) error { return readMany(t, acct) }},
+	} {
+		if err := db.Update(ctx, c.fn); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+	if err := db.View(ctx, func(t *txn.Txn) error { return t.Put(entry, 1, entry.NewRow()) }); !errors.Is(err, txn.ErrReadOnly) {
+		t.Errorf("write in a View: %v", err)
+	}
+	if _, err := db.Call(ctx, 0, "nope", nil); !errors.Is(err, txn.ErrNoProcedure) {
+		t.Errorf("unknown procedure: %v", err)
+	}
+	if _, err := db.Call(ctx, 99, "transfer", nil); err == nil {
+		t.Error("home partition out of range was accepted")
+	}
+}
+
+func readMany(t *txn.Txn, acct *tables.Table) error {
+	for i := uint64(0); ; i++ {
+		if g := t.GetLater(acct, i%10); i%1000 == 999 {
+			if _, err := g.Row(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// TestMoneyIsConserved runs transfers over partitions of several servers, as
+// client Updates and as procedures, beside Views that must always see the same
+// total, through the rows and through the secondary index.
+func TestMoneyIsConserved(t *testing.T) {
+	ctx := context.Background()
+	const accounts, balance = 20, 1000
+	cl, acct, _ := startBank(t, 3)
+	db := cl.DB
+	putAccounts(t, db, acct, accounts, balance)
+	deadline := time.Now().Add(1500 * time.Millisecond)
+	var wg sync.WaitGroup
+	var views, moved int
+	for w := range 4 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			r := rand.New(rand.NewPCG(1, uint64(w)))
+			for n := 0; time.Now().Before(deadline); n++ {
+				from, to := uint64(r.IntN(accounts)), uint64(r.IntN(accounts))
+				if from == to {
+					continue
+				}
+				var err error
+				if w%2 == 0 {
+					err = db.Update(ctx, func(t *txn.Txn) error { return transfer(t, acct, from, to, 7) })
+				} else {
+					_, err = db.Call(ctx, db.Home(acct, from), "transfer", transferArgs(from, to, 7))
+					var pe *txn.ProcedureError
+					if errors.As(err, &pe) && pe.Text == errPoor.Error() {
+						err = nil
+					}
+				}
+				if err != nil && !errors.Is(err, errPoor) {
+					t.Errorf("transfer: %v", err)
+					return
+				}
+				if w == 0 {
+					moved = n
+				}
+			}
+		}()
+	}
+	for time.Now().Before(deadline) {
+		sum, sec, err := total(ctx, db, acct, accounts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sum != accounts*balance || sec != accounts*balance {
+			t.Fatalf("a View saw %d by rows and %d by the secondary index, want %d", sum, sec, accounts*balance)
+		}
+		views++
+	}
+	wg.Wait()
+	if views == 0 || moved == 0 {
+		t.Fatalf("%d views, %d transfers: nothing was tested", views, moved)
+	}
+	st, err := db.ServerStats(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d views beside transfers; server 0: %+v", views, st[0])
+	if st[0].Prepared != 0 {
+		t.Errorf("%d transactions left in doubt", st[0].Prepared)
+	}
+}

@@ -1,0 +1,313 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+
+	"drtmx/index"
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+	"drtmx/txn"
+)
+
+// onlyPartition is a partition as the procedures see it that run inside it.
+type onlyPartition struct{ p *partition }
+
+// Index implements txn.Local.
+func (o onlyPartition) Index(part, ix int) index.Server {
+	if part != o.p.id {
+		return nil
+	}
+	return o.p.indexes[ix]
+}
+
+// allPartitions is a server's memory as the procedures see it that leave their partition.
+type allPartitions struct{ s *Server }
+
+// Index implements txn.Local.
+func (a allPartitions) Index(part, ix int) index.Server {
+	if p := a.s.hosted(part); p != nil {
+		return p.indexes[ix]
+	}
+	return nil
+}
+
+// work is the memory of one request.
+type work struct {
+	commit wire.Commit
+	call   wire.Call
+	peers  wire.Peers
+	reads  []wire.Read
+	get    index.GetResult
+	scan   index.ScanResult
+	buf    []uint64
+	resp   []byte
+}
+
+// handle serves one request. It must not wait: what may moves to a goroutine.
+func (s *Server) handle(r *rdma.Request) {
+	if len(r.Body) == 0 {
+		s.refuse(r, "empty request")
+		return
+	}
+	w := s.work.Get().(*work)
+	defer s.work.Put(w)
+	d := wire.NewDecoder(r.Body[1:])
+	switch wire.Op(r.Body[0]) {
+	case wire.OpHello:
+		_ = r.Reply(s.hello)
+	case wire.OpRead:
+		s.handleRead(r, w, &d)
+	case wire.OpCommit:
+		s.handleCommit(r, w, &d)
+	case wire.OpCall:
+		s.handleCall(r, w, &d)
+	case wire.OpPrepare:
+		s.handlePrepare(r, w, &d)
+	case wire.OpDecide:
+		id, commit := d.ID(), d.U8() == 1
+		if d.End() != nil {
+			s.refuse(r, "malformed decision")
+			return
+		}
+		s.decide(id, commit)
+		_ = r.Reply([]byte{byte(wire.OK)})
+	case wire.OpResolve:
+		_ = r.Reply([]byte{byte(s.resolve(d.ID()))})
+	case wire.OpOutcome:
+		id := d.ID()
+		s.outcomes.ask(id, len(d.Rest()) > 0, r)
+	case wire.OpLoad:
+		s.handleLoad(r, w, &d)
+	case wire.OpSeal:
+		s.background(func() { s.seal(); _ = r.Reply([]byte{byte(wire.OK)}) })
+	case wire.OpStats:
+		b, err := json.Marshal(s.stats())
+		if err != nil {
+			s.refuse(r, err.Error())
+			return
+		}
+		_ = r.Reply(append([]byte{byte(wire.OK)}, b...))
+	default:
+		s.refuse(r, "unknown request")
+	}
+}
+
+// background runs what a handler must not wait for.
+func (s *Server) background(fn func()) {
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		fn()
+	}()
+}
+
+func (s *Server) seal() {
+	for _, p := range s.parts {
+		if p != nil {
+			p.seal()
+		}
+	}
+}
+
+func (s *Server) refuse(r *rdma.Request, text string) {
+	_ = r.Reply(verdict{code: wire.Bad, text: text}.append(nil))
+}
+
+// handleRead answers lookups and scans, without the executor: indexes allow
+// readers beside their one mutator.
+func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
+	reads, err := wire.DecodeReads(d, w.reads)
+	if err != nil {
+		s.refuse(r, err.Error())
+		return
+	}
+	w.reads = reads
+	w.resp = append(w.resp[:0], byte(wire.OK))
+	for _, rd := range reads {
+		p := s.hosted(int(rd.Partition))
+		if p == nil || int(rd.Index) >= len(p.indexes) {
+			s.refuse(r, "no such partition or index here")
+			return
+		}
+		srv := p.indexes[rd.Index]
+		if !rd.Scan {
+			w.get = srv.Get(rd.Lo, w.buf)
+			if w.get.Row != nil {
+				w.buf = w.get.Row
+			}
+			w.resp = wire.AppendGet(w.resp, &w.get)
+			continue
+		}
+		ordered, ok := srv.(index.OrderedServer)
+		if !ok {
+			s.refuse(r, "scan of a hash index")
+			return
+		}
+		w.buf = ordered.Scan(rd.Lo, rd.Hi, int(rd.Limit), &w.scan, w.buf)
+		w.resp = wire.AppendScan(w.resp, &w.scan)
+	}
+	if len(w.resp) > rdma.MaxMessageBytes {
+		s.refuse(r, "answer is larger than a message; ask for fewer rows")
+		return
+	}
+	_ = r.Reply(w.resp)
+}
+
+func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
+	err := w.commit.Decode(d)
+	if err == nil {
+		err = d.End()
+	}
+	if err != nil || len(w.commit.Parts) == 0 {
+		s.refuse(r, "malformed commit")
+		return
+	}
+	id := w.commit.ID
+	if !s.outcomes.begin(id, r) {
+		return
+	}
+	if p := s.single(&w.commit); p != nil {
+		p.mu.Lock()
+		v := p.commit(&w.commit.Parts[0])
+		p.mu.Unlock()
+		w.resp = v.append(w.resp[:0])
+		s.outcomes.end(id, r, w.resp)
+		return
+	}
+	body := append([]byte(nil), r.Body[1:]...)
+	s.background(func() {
+		var c wire.Commit
+		d := wire.NewDecoder(body)
+		v := verdict{}
+		if err := c.Decode(&d); err != nil {
+			v = verdict{code: wire.Bad, text: err.Error()}
+		} else {
+			v = s.commitWithSession(&c)
+		}
+		s.outcomes.end(id, r, v.append(nil))
+	})
+}
+
+// single is the partition of a transaction that stays in one held here.
+func (s *Server) single(c *wire.Commit) *partition {
+	if len(c.Parts) != 1 {
+		return nil
+	}
+	return s.hosted(int(c.Parts[0].Partition))
+}
+
+func (s *Server) commitWithSession(c *wire.Commit) (v verdict) {
+	db, err := s.peerDB(s.ctx)
+	if err == nil {
+		err = db.WithSession(s.ctx, func(sess *txn.Session) error {
+			v = s.commit(s.ctx, sess, c)
+			return nil
+		})
+	}
+	if err != nil {
+		return verdict{code: wire.Unavailable, text: err.Error()}
+	}
+	return v
+}
+
+// commit carries out a transaction of any partitions.
+func (s *Server) commit(ctx context.Context, sess *txn.Session, c *wire.Commit) verdict {
+	if len(c.Parts) == 0 {
+		return verdict{}
+	}
+	if p := s.single(c); p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.commit(&c.Parts[0])
+	}
+	return s.coordinate(ctx, sess, c)
+}
+
+func (s *Server) handlePrepare(r *rdma.Request, w *work, d *wire.Decoder) {
+	if err := w.commit.Decode(d); err != nil {
+		s.refuse(r, err.Error())
+		return
+	}
+	if err := w.peers.Decode(d); err != nil {
+		s.refuse(r, err.Error())
+		return
+	}
+	v := s.prepare(&w.commit, &w.peers)
+	w.resp = v.append(w.resp[:0])
+	_ = r.Reply(w.resp)
+}
+
+func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
+	part, ix := int(d.U16()), int(d.U16())
+	rows := d.Rest()
+	p := s.hosted(part)
+	if p == nil || d.Err() != nil {
+		s.refuse(r, "load into a partition that is not here")
+		return
+	}
+	w.resp = p.load(ix, rows).append(w.resp[:0])
+	_ = r.Reply(w.resp)
+}
+
+// handleCall runs a procedure: in its partition if it stays there, as most
+// do, else again from the start in a goroutine that may wait for others.
+func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
+	if err := w.call.Decode(d); err != nil {
+		s.refuse(r, err.Error())
+		return
+	}
+	id := w.call.ID
+	proc := s.procs[string(w.call.Procedure)]
+	p := s.hosted(int(w.call.Partition))
+	if proc == nil || p == nil {
+		v := verdict{code: wire.NoProcedure, text: string(w.call.Procedure)}
+		if p == nil {
+			v = verdict{code: wire.Bad, text: "the procedure's partition is not here"}
+		}
+		_ = r.Reply(v.append(nil))
+		return
+	}
+	if !s.outcomes.begin(id, r) {
+		return
+	}
+	s.calls.Add(1)
+	resp, leaves := p.call(s.ctx, proc, w.call.Args, w.resp[:0])
+	if !leaves {
+		w.resp = resp
+		s.outcomes.end(id, r, resp)
+		return
+	}
+	s.slowCalls.Add(1)
+	args := append([]byte(nil), w.call.Args...)
+	s.background(func() {
+		result, v := s.runElsewhere(s.ctx, proc, args)
+		resp := v.append(nil)
+		if v.ok() {
+			resp = append(resp, result...)
+		}
+		s.outcomes.end(id, r, resp)
+	})
+}
+
+// call runs a procedure that may touch this partition alone.
+func (p *partition) call(ctx context.Context, proc *txn.Procedure, args, resp []byte) (_ []byte, leaves bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	result, commit, leaves, abandoned, err := p.runner.Run(ctx, proc, p.id, args)
+	switch {
+	case leaves:
+		return resp, true
+	case abandoned:
+		p.aborts++
+		return conflict(txn.CauseLocked).append(resp), false
+	case err != nil:
+		return verdictOf(err).append(resp), false
+	}
+	if len(commit.Parts) > 0 {
+		if v := p.commit(&commit.Parts[0]); !v.ok() {
+			return v.append(resp), false
+		}
+	}
+	return append(append(resp, byte(wire.OK)), result...), false
+}

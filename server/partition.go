@@ -1,0 +1,344 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"drtmx/index"
+	"drtmx/index/hash"
+	"drtmx/index/learned"
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+	"drtmx/tables"
+	"drtmx/txn"
+)
+
+// partition is one partition held by this server: its memory, its indexes and
+// its executor.
+type partition struct {
+	id      int
+	catalog *tables.Catalog
+	region  *mem.Region
+	rkey    rdma.RKey
+	arena   *block.Arena
+	indexes []index.Server
+	trained []trainable // the ordered ones of indexes
+	epoch   uint32
+
+	// mu is the executor: held for every change, and for the whole of a
+	// procedure that stays in the partition.
+	mu       sync.Mutex
+	shared   *sharedLocks
+	seq      uint64 // of the last CSN taken
+	owners   index.Owner
+	sealed   bool
+	runner   *txn.Runner
+	held     []*index.Held // of the transaction being applied
+	seen     map[*index.Held]bool
+	words    []uint64 // row under conversion
+	commits  uint64
+	aborts   uint64
+	nprepare int
+}
+
+// prepared is a participant's half of a distributed transaction in one
+// partition, from its vote to the decision.
+type prepared struct {
+	p      *partition
+	owner  index.Owner
+	held   []*index.Held
+	writes []wire.Write // with rows of their own
+}
+
+// verdict is the result of a step that may refuse.
+type verdict struct {
+	code  wire.Code
+	cause txn.Cause
+	text  string
+}
+
+func (v verdict) ok() bool { return v.code == wire.OK }
+
+func (v verdict) append(b []byte) []byte {
+	b = append(b, byte(v.code))
+	if v.code == wire.Conflict {
+		return append(b, byte(v.cause))
+	}
+	return append(b, v.text...)
+}
+
+func conflict(c txn.Cause) verdict { return verdict{code: wire.Conflict, cause: c} }
+
+func newPartition(id int, cfg *Config, r *mem.Region, checksums bool) (*partition, error) {
+	p := &partition{
+		id: id, catalog: cfg.Catalog, region: r, epoch: cfg.Epoch, shared: newSharedLocks(), seq: 1,
+		seen:  map[*index.Held]bool{},
+		arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Epoch: cfg.Epoch}),
+	}
+	for _, ix := range cfg.Catalog.Indexes {
+		srv, err := p.newIndex(ix, cfg)
+		if err != nil {
+			return nil, fmt.Errorf("server: partition %d: index %s: %w", id, ix.Name, err)
+		}
+		p.indexes = append(p.indexes, srv)
+	}
+	control := p.arena.Span(block.ControlAddr, controlWords)
+	control.Store(horizonWord, ^uint64(0)) // in memory: what is published is as durable as it gets
+	control.Store(epochWord, uint64(cfg.Epoch))
+	return p, nil
+}
+
+// Words of the control block, which every validation reads: see docs/layouts.md.
+const (
+	epochWord    = 0 // epoch; readers hold it against the one they were told
+	horizonWord  = 1 // durable horizon, a CSN
+	controlWords = 8
+)
+
+func (p *partition) newIndex(ix *tables.Index, cfg *Config) (index.Server, error) {
+	words := ix.RowBytes / mem.WordBytes
+	if !ix.Ordered {
+		return hash.NewServer(p.arena, hash.Options{RowWords: words, Locks: p.shared})
+	}
+	srv, err := learned.NewServer(p.arena, learned.Options{RowWords: words, Locks: p.shared, Family: cfg.Family})
+	if err != nil {
+		return nil, err
+	}
+	if t, ok := index.Server(srv).(trainable); ok {
+		p.trained = append(p.trained, t)
+	}
+	return srv, nil
+}
+
+// trainable is an index with models to keep in step: Maintain does one bounded
+// unit of training, taking lock for the parts that need the executor, and
+// reports whether there was any.
+type trainable interface {
+	Maintain(now time.Time, lock sync.Locker) bool
+}
+
+// validate reports whether every proof still holds. Under p.mu.
+func (p *partition) validate(part *wire.Part) verdict {
+	for _, pr := range part.Rows {
+		if !p.holds(pr) {
+			return conflict(txn.CauseRow)
+		}
+	}
+	for _, pr := range part.Gaps {
+		if !p.holds(pr) {
+			return conflict(txn.CauseGap)
+		}
+	}
+	return verdict{}
+}
+
+// holds compares one word of the region; an address from the network that is
+// outside it proves nothing.
+func (p *partition) holds(pr index.Proof) bool {
+	s, ok := p.region.Span(pr.Addr, mem.WordBytes)
+	return ok && s.Load(0) == pr.Word
+}
+
+// lockAll takes the write set, in the order given, or nothing: a lock held by
+// another is never waited for. Locks and writes run in step. Under p.mu.
+func (p *partition) lockAll(o index.Owner, writes []wire.Write, held []*index.Held) ([]*index.Held, verdict) {
+	clear(p.seen)
+	for i := range writes {
+		h, v := p.lock(o, &writes[i])
+		if h != nil {
+			if p.seen[h] { // a second lock of a key is the first one
+				h, v = nil, verdict{code: wire.Bad, text: "two writes of one key"}
+			} else {
+				p.seen[h] = true
+				held = append(held, h)
+			}
+		}
+		if !v.ok() {
+			for i, h := range held {
+				p.indexes[writes[i].Index].Release(h)
+			}
+			return held[:0], v
+		}
+	}
+	return held, verdict{}
+}
+
+func (p *partition) lock(o index.Owner, w *wire.Write) (*index.Held, verdict) {
+	if int(w.Index) >= len(p.indexes) || w.Op < wire.Insert || w.Op > wire.Delete ||
+		(w.Op != wire.Delete && len(w.Row) != p.catalog.Indexes[w.Index].RowBytes) {
+		return nil, verdict{code: wire.Bad, text: fmt.Sprintf("write of %d bytes to index %d, operation %d", len(w.Row), w.Index, w.Op)}
+	}
+	if ix := p.catalog.Indexes[w.Index]; ix.Partition.Kind == tables.Replicated {
+		return nil, verdict{code: wire.Bad, text: "write to replicated table " + ix.Name}
+	}
+	h, err := p.indexes[w.Index].LockWrite(o, w.Key, w.Hint)
+	switch {
+	case errors.Is(err, index.ErrLocked):
+		return nil, conflict(txn.CauseLocked)
+	case err != nil:
+		return nil, verdict{code: wire.OutOfMemory, text: err.Error()}
+	case h.Existed && w.Op == wire.Insert:
+		return h, verdict{code: wire.Exists}
+	case !h.Existed && (w.Op == wire.Update || w.Op == wire.Delete):
+		return h, verdict{code: wire.NotFound}
+	}
+	return h, verdict{}
+}
+
+// applyAll publishes the write set under the next CSN and so unlocks it. Under p.mu.
+func (p *partition) applyAll(writes []wire.Write, held []*index.Held) {
+	p.seq++
+	csn := block.NewCSN(p.epoch, p.seq)
+	for i := range writes {
+		w := &writes[i]
+		if w.Op == wire.Delete {
+			p.indexes[w.Index].PublishDelete(held[i], block.Absent(csn))
+			continue
+		}
+		p.indexes[w.Index].Publish(held[i], p.rowWords(w.Row), block.Present(csn))
+	}
+}
+
+func (p *partition) rowWords(row []byte) []uint64 {
+	n := len(row) / mem.WordBytes
+	if cap(p.words) < n {
+		p.words = make([]uint64, n)
+	}
+	words := p.words[:n]
+	copy(mem.Bytes(words), row)
+	return words
+}
+
+// commit carries out a transaction of this partition alone, in one step. Under p.mu.
+//
+// Validation comes before the locks: no other writer can step between, since
+// the partition has one executor, and so a transaction's own placeholders
+// cannot fail its own proofs.
+func (p *partition) commit(part *wire.Part) verdict {
+	if v := p.validate(part); !v.ok() {
+		p.aborts++
+		return v
+	}
+	if len(part.Writes) == 0 {
+		return verdict{}
+	}
+	p.owners++
+	held, v := p.lockAll(p.owners, part.Writes, p.held[:0])
+	p.held = held[:0]
+	if !v.ok() {
+		p.aborts++
+		return v
+	}
+	p.applyAll(part.Writes, held)
+	p.commits++
+	return verdict{}
+}
+
+// prepare validates and locks, and keeps what it locked until decide. Rows are copied.
+func (p *partition) prepare(part *wire.Part) (*prepared, verdict) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if v := p.validate(part); !v.ok() {
+		p.aborts++
+		return nil, v
+	}
+	p.owners++
+	t := &prepared{p: p, owner: p.owners}
+	held, v := p.lockAll(t.owner, part.Writes, nil)
+	if !v.ok() {
+		p.aborts++
+		return nil, v
+	}
+	t.held = held
+	for _, w := range part.Writes {
+		w.Row = append([]byte(nil), w.Row...)
+		t.writes = append(t.writes, w)
+	}
+	for _, pr := range part.Rows {
+		p.shared.add(pr.Addr, t.owner)
+	}
+	for _, pr := range part.Gaps {
+		p.shared.add(pr.Addr, t.owner)
+	}
+	p.nprepare++
+	return t, verdict{}
+}
+
+// decide ends what prepare began.
+func (t *prepared) decide(commit bool) {
+	p := t.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.nprepare--
+	p.shared.release(t.owner)
+	if commit {
+		if len(t.writes) > 0 {
+			p.applyAll(t.writes, t.held)
+		}
+		p.commits++
+		return
+	}
+	p.aborts++
+	for i, h := range t.held {
+		p.indexes[t.writes[i].Index].Release(h)
+	}
+}
+
+// load inserts rows in bulk: key and row bytes, back to back.
+func (p *partition) load(ix int, b []byte) verdict {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sealed {
+		return verdict{code: wire.Bad, text: "loading has ended"}
+	}
+	if ix >= len(p.indexes) {
+		return verdict{code: wire.Bad, text: fmt.Sprintf("index %d of %d", ix, len(p.indexes))}
+	}
+	size := 8 + p.catalog.Indexes[ix].RowBytes
+	if len(b)%size != 0 {
+		return verdict{code: wire.Bad, text: fmt.Sprintf("%d bytes of rows of %d", len(b), size)}
+	}
+	h := block.Present(block.NewCSN(p.epoch, p.seq))
+	for ; len(b) > 0; b = b[size:] {
+		d := wire.NewDecoder(b)
+		key := d.U64()
+		if err := p.indexes[ix].Load(key, p.rowWords(b[8:size]), h); errors.Is(err, index.ErrFull) {
+			return verdict{code: wire.OutOfMemory, text: err.Error()}
+		} else if err != nil {
+			return verdict{code: wire.Exists, text: err.Error()}
+		}
+	}
+	return verdict{}
+}
+
+// seal ends loading and trains every model.
+func (p *partition) seal() {
+	p.mu.Lock()
+	p.sealed = true
+	p.mu.Unlock()
+	p.train(1 << 20)
+}
+
+// train does at most n units of training and reports whether it did any.
+func (p *partition) train(n int) (worked bool) {
+	for _, srv := range p.trained {
+		for i := 0; i < n && srv.Maintain(time.Now(), &p.mu); i++ {
+			worked = true
+		}
+	}
+	return worked
+}
+
+// fence makes every validation against this partition fail: it is no longer served.
+func (p *partition) fence() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.arena.Span(block.ControlAddr, controlWords).Store(epochWord, uint64(p.epoch)|fenceBit)
+}
+
+// fenceBit in the epoch word tells that the primary was deposed or has stopped.
+const fenceBit = 1 << 63

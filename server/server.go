@@ -1,0 +1,320 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"drtmx/index/learned"
+	"drtmx/internal/mem"
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+	"drtmx/tables"
+	"drtmx/txn"
+)
+
+// ErrConfig reports a configuration that cannot be served; all its faults are in the text.
+var ErrConfig = errors.New("server: bad configuration")
+
+// Config configures a data server. Catalog, Provider and Addrs are required.
+type Config struct {
+	// Index is this server's number, its place in Addrs.
+	Index int
+	// Addrs are the addresses of all data servers of the cluster, in order.
+	Addrs []string
+	// Partitions is the number of partitions of the cluster; partition p is
+	// at server p mod len(Addrs). 0 means one each.
+	Partitions int
+	// Catalog is the tables held.
+	Catalog *tables.Catalog
+	// Procedures can be called; they must be the same at all servers.
+	Procedures []txn.Procedure
+	// Provider carries verbs and RPCs.
+	Provider rdma.Provider
+	// MemoryBytes bounds the region of each partition; 0 means 16 GiB. Memory is taken as it is needed.
+	MemoryBytes uint64
+	// Checksums keeps checksums in every block, for clients on fabrics that do not read in order.
+	Checksums bool
+	// Epoch of the partitions; 0 means 1.
+	Epoch uint32
+	// Family of the models of ordered indexes.
+	Family learned.Family
+}
+
+const defaultMemoryBytes = 16 << 30
+
+func (c *Config) check() error {
+	var errs []error
+	bad := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	bad(len(c.Addrs) > 0, "no server addresses")
+	bad(c.Index >= 0 && c.Index < max(len(c.Addrs), 1), "server index %d of %d", c.Index, len(c.Addrs))
+	bad(c.Catalog != nil, "no catalogue")
+	bad(c.Provider != nil, "no fabric provider")
+	bad(c.Partitions >= 0 && c.Partitions <= wire.MaxParts, "%d partitions, want 1 to %d", c.Partitions, wire.MaxParts)
+	seen := map[string]bool{}
+	for _, p := range c.Procedures {
+		bad(p.Name != "" && p.Body != nil && !seen[p.Name], "procedure %q has no name, no body, or is registered twice", p.Name)
+		seen[p.Name] = true
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("%w: %w", ErrConfig, errors.Join(errs...))
+	}
+	return nil
+}
+
+// Server is a running data server. Methods are safe for concurrent use.
+type Server struct {
+	cfg         Config
+	incarnation uint64
+	primaries   []int        // by partition
+	parts       []*partition // by partition; nil if elsewhere
+	ep          rdma.Endpoint
+	procs       map[string]*txn.Procedure
+	outcomes    *outcomes
+	hello       []byte
+	work        sync.Pool // *work
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	peers struct {
+		sync.Mutex
+		db *txn.DB
+	}
+	doubts struct {
+		sync.Mutex
+		part      *participant
+		active    map[wire.ID]bool // being coordinated here
+		committed map[wire.ID]bool // decided, not yet acknowledged by all
+	}
+	coordinated atomic.Uint64
+	calls       atomic.Uint64
+	slowCalls   atomic.Uint64
+	closeOnce   sync.Once
+	closeErr    error
+}
+
+// New makes the server's memory and opens its endpoint. Nothing is served before Start.
+func New(c Config) (*Server, error) {
+	if c.Partitions == 0 {
+		c.Partitions = len(c.Addrs)
+	}
+	if c.MemoryBytes == 0 {
+		c.MemoryBytes = defaultMemoryBytes
+	}
+	if c.Epoch == 0 {
+		c.Epoch = 1
+	}
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	var id [8]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg: c, incarnation: binary.LittleEndian.Uint64(id[:]) | 1, outcomes: newOutcomes(),
+		parts: make([]*partition, c.Partitions), procs: map[string]*txn.Procedure{},
+	}
+	s.work.New = func() any { return &work{} }
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.doubts.part, s.doubts.active, s.doubts.committed = newParticipant(), map[wire.ID]bool{}, map[wire.ID]bool{}
+	for i := range c.Procedures {
+		s.procs[c.Procedures[i].Name] = &c.Procedures[i]
+	}
+	ep, err := c.Provider.Listen(c.Addrs[c.Index], rdma.ListenOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("server %d: %w", c.Index, err)
+	}
+	s.ep = ep
+	if err := s.open(); err != nil {
+		ep.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Server) open() error {
+	h := wire.Hello{
+		Version: wire.Version, Incarnation: s.incarnation, Server: s.cfg.Index, Servers: s.cfg.Addrs, Epoch: s.cfg.Epoch,
+	}
+	var err error
+	if h.Catalog, err = json.Marshal(s.cfg.Catalog); err != nil {
+		return err
+	}
+	for id := range s.parts {
+		server := id % len(s.cfg.Addrs)
+		s.primaries = append(s.primaries, server)
+		if server != s.cfg.Index {
+			continue
+		}
+		r, err := mem.New(mem.Options{Name: fmt.Sprintf("p%d", id), MaxBytes: s.cfg.MemoryBytes})
+		if err != nil {
+			return err
+		}
+		p, err := newPartition(id, &s.cfg, r, s.cfg.Checksums)
+		if err != nil {
+			return err
+		}
+		if p.rkey, err = s.ep.Register(r, rdma.AccessRead); err != nil {
+			return err
+		}
+		p.runner = txn.NewRunner(s.cfg.Catalog, len(s.parts), onlyPartition{p})
+		s.parts[id] = p
+		hosted := wire.Hosted{Partition: id, RKey: uint32(p.rkey)}
+		for _, ix := range p.indexes {
+			hosted.Roots = append(hosted.Roots, ix.Root())
+		}
+		h.Hosted = append(h.Hosted, hosted)
+	}
+	h.Primaries = s.primaries
+	s.hello, err = json.Marshal(h)
+	return err
+}
+
+// Start serves. It returns at once.
+func (s *Server) Start() error {
+	if err := s.ep.Serve(s.handle); err != nil {
+		return err
+	}
+	s.wg.Add(2)
+	go func() { defer s.wg.Done(); s.resolver(s.ctx) }()
+	go func() { defer s.wg.Done(); s.trainer(s.ctx) }()
+	return nil
+}
+
+// Addr is the address clients dial.
+func (s *Server) Addr() string { return s.ep.Addr() }
+
+// Close fences the partitions, so that no reader takes their memory for
+// served, and stops.
+func (s *Server) Close() error {
+	s.closeOnce.Do(func() {
+		s.cancel()
+		for _, p := range s.parts {
+			if p != nil {
+				p.fence()
+			}
+		}
+		s.peers.Lock()
+		if s.peers.db != nil {
+			s.peers.db.Close()
+		}
+		s.peers.Unlock()
+		s.closeErr = s.ep.Close()
+		s.wg.Wait()
+	})
+	return s.closeErr
+}
+
+// trainer keeps models in step with their trees.
+func (s *Server) trainer(ctx context.Context) {
+	const idleMax = 50 * time.Millisecond
+	idle := time.Millisecond
+	t := time.NewTimer(idle)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		worked := false
+		for _, p := range s.parts {
+			worked = p != nil && p.train(4) || worked
+		}
+		if worked {
+			idle = time.Millisecond
+		} else {
+			idle = min(idle*2, idleMax)
+		}
+		t.Reset(idle)
+	}
+}
+
+// hosted is a partition of this server, nil if it is elsewhere or not at all.
+func (s *Server) hosted(part int) *partition {
+	if part < 0 || part >= len(s.parts) {
+		return nil
+	}
+	return s.parts[part]
+}
+
+// peerDB is the server's own client of the cluster, opened when first needed.
+func (s *Server) peerDB(ctx context.Context) (*txn.DB, error) {
+	s.peers.Lock()
+	defer s.peers.Unlock()
+	if s.ctx.Err() != nil {
+		return nil, rdma.ErrClosed
+	}
+	if s.peers.db != nil {
+		return s.peers.db, nil
+	}
+	db, err := txn.OpenLocal(ctx, txn.Config{Servers: s.cfg.Addrs, Dial: s.cfg.Provider.Dial}, allPartitions{s})
+	if err != nil {
+		return nil, err
+	}
+	s.peers.db = db
+	return db, nil
+}
+
+// stats is the answer to OpStats.
+func (s *Server) stats() wire.ServerStats {
+	st := wire.ServerStats{
+		Server: s.cfg.Index, PID: os.Getpid(), Calls: s.calls.Load(), SlowCalls: s.slowCalls.Load(),
+		Distributed: s.coordinated.Load(),
+	}
+	var ru unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &ru) == nil {
+		st.CPUSeconds = time.Duration(ru.Utime.Nano() + ru.Stime.Nano()).Seconds()
+	}
+	for _, p := range s.parts {
+		if p == nil {
+			continue
+		}
+		p.mu.Lock()
+		st.Commits += p.commits
+		st.Conflicts += p.aborts
+		st.Prepared += p.nprepare
+		st.RegionBytes += p.arena.Used()
+		for i, ix := range p.indexes {
+			st.Indexes = append(st.Indexes, wire.IndexStats{
+				Index: i, Name: s.cfg.Catalog.Indexes[i].Name, Partition: p.id, ServerStats: ix.Stats(),
+			})
+		}
+		p.mu.Unlock()
+	}
+	return st
+}
+
+// Check verifies the structure of every index held here.
+func (s *Server) Check() error {
+	var errs []error
+	for _, p := range s.parts {
+		if p == nil {
+			continue
+		}
+		p.mu.Lock()
+		for i, ix := range p.indexes {
+			if err := ix.Check(); err != nil {
+				errs = append(errs, fmt.Errorf("partition %d: index %s: %w", p.id, s.cfg.Catalog.Indexes[i].Name, err))
+			}
+		}
+		p.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}

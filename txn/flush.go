@@ -1,0 +1,230 @@
+package txn
+
+import (
+	"fmt"
+
+	"drtmx/index"
+	"drtmx/internal/wire"
+)
+
+// flush carries out all announced reads together: the one-sided ones in
+// shared rounds, then what must go to a server, one RPC to each.
+func (t *Txn) flush() {
+	if t.err == nil {
+		if t.s == nil {
+			t.fail(errRemote)
+		} else if err := t.s.flush(t); err != nil {
+			t.fail(err)
+		}
+	}
+	t.pending = 0
+	for _, g := range t.gets[:t.nGet] {
+		if !g.done {
+			g.done = true
+			if t.err != nil && g.res == nil {
+				g.err = t.err
+				continue
+			}
+			g.settle()
+		}
+	}
+	for _, sc := range t.scans[:t.nScan] {
+		if !sc.done {
+			sc.done = true
+			if t.err != nil {
+				sc.err = t.err
+				continue
+			}
+			sc.settle()
+		}
+	}
+}
+
+// flush fills in the results of a transaction's announced reads.
+func (s *Session) flush(t *Txn) error {
+	if err := s.load(t); err != nil {
+		return err
+	}
+	for _, g := range t.gets[:t.nGet] {
+		if g.done || s.byRPC(g.ix.Ordered) {
+			continue
+		}
+		l, err := s.link(t.ctx, s.db.parts[g.part].server)
+		if err != nil {
+			return err
+		}
+		g.op = s.pool(g.ix.ID, g.part).get()
+		g.op.Start(g.key)
+		s.touch(l)
+		s.active = append(s.active, activeOp{g.op, l})
+	}
+	for _, sc := range t.scans[:t.nScan] {
+		if sc.done || s.byRPC(true) {
+			continue
+		}
+		for i := range sc.nsubs {
+			sub := &sc.subs[i]
+			if sub.res != nil {
+				continue
+			}
+			l, err := s.link(t.ctx, s.db.parts[sub.part].server)
+			if err != nil {
+				return err
+			}
+			sub.op = s.pool(sc.ix.ID, sub.part).scan()
+			sub.op.Start(sc.lo, sc.hi, t.scanLimit(sc))
+			s.touch(l)
+			s.active = append(s.active, activeOp{sub.op, l})
+		}
+	}
+	if len(s.active) > 0 {
+		if err := s.rounds(t.ctx); err != nil {
+			return err
+		}
+	}
+	return s.collect(t)
+}
+
+func (s *Session) byRPC(ordered bool) bool { return ordered && s.db.cfg.Reads == OrderedByRPC }
+
+// load fetches the client halves that are needed and empty.
+func (s *Session) load(t *Txn) error {
+	for _, g := range t.gets[:t.nGet] {
+		if !g.done && !s.byRPC(g.ix.Ordered) {
+			s.pool(g.ix.ID, g.part)
+		}
+	}
+	for _, sc := range t.scans[:t.nScan] {
+		if !sc.done && !s.byRPC(true) {
+			for i := range sc.nsubs {
+				if sc.subs[i].res == nil {
+					s.pool(sc.ix.ID, sc.subs[i].part)
+				}
+			}
+		}
+	}
+	return s.maintain(t.ctx, t.used)
+}
+
+// collect takes the results of the operations, and asks the servers for what
+// they gave up and for what goes by RPC anyway.
+func (s *Session) collect(t *Txn) error {
+	rest := 0
+	for _, g := range t.gets[:t.nGet] {
+		if g.done {
+			continue
+		}
+		if g.op != nil {
+			if r := g.op.Result(); r.Status != index.Fallback {
+				g.res = r
+				continue
+			}
+		}
+		rest++
+	}
+	for _, sc := range t.scans[:t.nScan] {
+		if sc.done {
+			continue
+		}
+		for i := range sc.nsubs {
+			sub := &sc.subs[i]
+			if sub.res == nil && sub.op != nil {
+				if r := sub.op.Result(); r.Status != index.Fallback {
+					sub.res = r
+					continue
+				}
+			}
+			if sub.res == nil {
+				rest++
+			}
+		}
+	}
+	if rest == 0 {
+		return nil
+	}
+	for server := range s.db.servers {
+		if err := s.ask(t, server); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ask sends one RPC with all reads that a server must answer.
+func (s *Session) ask(t *Txn, server int) error {
+	s.reads = s.reads[:0]
+	for _, g := range t.gets[:t.nGet] {
+		if !g.done && g.res == nil && s.db.parts[g.part].server == server {
+			s.reads = append(s.reads, wire.Read{Partition: uint16(g.part), Index: uint16(g.ix.ID), Lo: g.key})
+		}
+	}
+	for _, sc := range t.scans[:t.nScan] {
+		for i := range sc.nsubs {
+			if sub := &sc.subs[i]; !sc.done && sub.res == nil && s.db.parts[sub.part].server == server {
+				s.reads = append(s.reads, wire.Read{
+					Partition: uint16(sub.part), Index: uint16(sc.ix.ID), Scan: true,
+					Lo: sc.lo, Hi: sc.hi, Limit: uint32(t.scanLimit(sc)),
+				})
+			}
+		}
+	}
+	if len(s.reads) == 0 {
+		return nil
+	}
+	if len(s.reads) > wire.MaxReads {
+		return fmt.Errorf("%w: %d reads announced together, want at most %d", ErrTooLarge, len(s.reads), wire.MaxReads)
+	}
+	l, err := s.link(t.ctx, server)
+	if err != nil {
+		return err
+	}
+	s.req = wire.AppendReads(s.req[:0], s.reads)
+	resp, err := s.call(t.ctx, l, s.req)
+	if err != nil {
+		return err
+	}
+	if wire.Code(resp[0]) != wire.OK {
+		return codeError(wire.Code(resp[0]), resp[1:])
+	}
+	return s.takeAnswers(t, server, resp[1:])
+}
+
+// takeAnswers decodes answers in the order ask listed the reads.
+func (s *Session) takeAnswers(t *Txn, server int, resp []byte) error {
+	d := wire.NewDecoder(resp)
+	for _, g := range t.gets[:t.nGet] {
+		if !g.done && g.res == nil && s.db.parts[g.part].server == server {
+			g.buf = d.Get(&g.own, g.buf)
+			g.res = &g.own
+		}
+	}
+	for _, sc := range t.scans[:t.nScan] {
+		for i := range sc.nsubs {
+			if sub := &sc.subs[i]; !sc.done && sub.res == nil && s.db.parts[sub.part].server == server {
+				sub.buf = d.Scan(&sub.own, sub.buf)
+				sub.res = &sub.own
+			}
+		}
+	}
+	if err := d.End(); err != nil {
+		return fmt.Errorf("%w: read answer: %w", ErrProtocol, err)
+	}
+	return nil
+}
+
+// codeError is the error behind a response code that is not a result.
+func codeError(c wire.Code, text []byte) error {
+	switch c {
+	case wire.Exists:
+		return ErrExists
+	case wire.NotFound:
+		return ErrNotFound
+	case wire.OutOfMemory:
+		return ErrOutOfMemory
+	case wire.NoProcedure:
+		return fmt.Errorf("%w: %s", ErrNoProcedure, text)
+	case wire.Unavailable:
+		return fmt.Errorf("%w: %s", ErrUnavailable, text)
+	}
+	return fmt.Errorf("%w: code %d: %s", ErrProtocol, c, text)
+}

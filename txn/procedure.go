@@ -1,0 +1,180 @@
+package txn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"drtmx/internal/wire"
+	"drtmx/tables"
+)
+
+// Runner runs procedures inside one partition of a data server, which holds
+// the partition exclusively meanwhile. Used by package server; one goroutine
+// at a time.
+type Runner struct {
+	t      Txn
+	commit wire.Commit
+}
+
+// NewRunner makes a runner.
+func NewRunner(c *tables.Catalog, nparts int, local Local) *Runner {
+	r := &Runner{}
+	r.t.init(c, nparts, local)
+	return r
+}
+
+// Run runs a procedure on one partition. leaves reports that it needs another
+// and must be run again by DB.RunProcedure; abandoned, that it met a row that
+// a prepared transaction holds. Otherwise commit is what to write, valid until
+// the next Run, or err is what the body returned.
+func (r *Runner) Run(ctx context.Context, p *Procedure, part int, args []byte) (result []byte, commit *wire.Commit, leaves, abandoned bool, err error) {
+	t := &r.t
+	t.only = part
+	m := update
+	if p.ReadOnly {
+		m = view
+	}
+	t.begin(ctx, m)
+	defer func() { t.mode = closed }()
+	result, err = callBody(ctx, p, t, args)
+	switch t.err {
+	case errRemote:
+		return nil, nil, true, false, nil
+	case errAbandoned:
+		return nil, nil, false, true, nil
+	case nil:
+	default:
+		err = t.err
+	}
+	if err != nil {
+		return nil, nil, false, false, err
+	}
+	if err := t.gather(&r.commit, false); err != nil {
+		return nil, nil, false, false, err
+	}
+	return result, &r.commit, false, false, nil
+}
+
+// callBody turns a panic of a user's body into an error: a data server
+// outlives the procedures it runs.
+func callBody(ctx context.Context, p *Procedure, t *Txn, args []byte) (result []byte, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	return p.Body(ctx, t, args)
+}
+
+// OpenLocal opens the DB that a data server itself uses, for procedures that
+// leave their partition: partitions that local has are read directly.
+func OpenLocal(ctx context.Context, c Config, local Local) (*DB, error) {
+	db, err := Open(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.local = local
+	for s := range db.mu.all {
+		s.txn.local = local
+	}
+	return db, nil
+}
+
+// ErrAbandoned is returned by the finish function of RunProcedure for an
+// attempt that must be made again.
+type ErrAbandoned struct{ Cause Cause }
+
+func (e ErrAbandoned) Error() string { return "txn: attempt abandoned: " + e.Cause.String() }
+
+// RunProcedure runs a procedure that touches several servers, from its home.
+// finish commits an attempt (its parts carry proofs), or only validates it if
+// it has no writes.
+func (db *DB) RunProcedure(ctx context.Context, p *Procedure, args []byte, finish func(*Session, *wire.Commit) error) (result []byte, err error) {
+	s, err := db.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer db.release(s)
+	m := update
+	if p.ReadOnly {
+		m = view
+	}
+	body := func(t *Txn) (err error) {
+		result, err = callBody(ctx, p, t, args)
+		if err != nil && t.err == nil {
+			// Only an error on rows that stood together is the answer.
+			if ferr := s.finishWith(t, true, finish); ferr != nil {
+				return ferr
+			}
+		}
+		return err
+	}
+	err = s.attemptsRaw(ctx, m, body, func(t *Txn) error { return s.finishWith(t, false, finish) })
+	return result, err
+}
+
+// finishWith hands an attempt to finish, without its writes if it is to be
+// validated only.
+func (s *Session) finishWith(t *Txn, validate bool, finish func(*Session, *wire.Commit) error) error {
+	if err := t.gather(&s.commit, true); err != nil {
+		return err
+	}
+	if validate {
+		for i := range s.commit.Parts {
+			s.commit.Parts[i].Writes = s.commit.Parts[i].Writes[:0]
+		}
+	}
+	err := finish(s, &s.commit)
+	var again ErrAbandoned
+	if errors.As(err, &again) {
+		return t.abandon(again.Cause)
+	}
+	return err
+}
+
+// Prepare sends one part of a distributed commit to a participant without
+// waiting; FinishPrepare takes its vote. Decide likewise.
+func (s *Session) StartPeer(ctx context.Context, server int, req []byte) error {
+	l, err := s.link(ctx, server)
+	if err != nil {
+		return err
+	}
+	if err := l.conn.StartCall(ctx, req); err != nil {
+		return s.broken(ctx, l, err)
+	}
+	return nil
+}
+
+// FinishPeer waits for the answer to StartPeer; valid until the session's next call.
+func (s *Session) FinishPeer(ctx context.Context, server int) ([]byte, error) {
+	l := s.links[server]
+	if l == nil {
+		return nil, fmt.Errorf("%w: server %s", ErrUnavailable, s.db.servers[server])
+	}
+	resp, err := l.conn.FinishCall(ctx, s.resp)
+	if err != nil {
+		return nil, s.broken(ctx, l, err)
+	}
+	s.resp = resp
+	if len(resp) == 0 {
+		return nil, fmt.Errorf("%w: empty response", ErrProtocol)
+	}
+	return resp, nil
+}
+
+// WithSession lends a session of the DB to fn.
+func (db *DB) WithSession(ctx context.Context, fn func(*Session) error) error {
+	s, err := db.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.release(s)
+	return fn(s)
+}
+
+// ServerOf is the number of the server that holds a partition.
+func (db *DB) ServerOf(part int) int { return db.parts[part].server }

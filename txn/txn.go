@@ -1,0 +1,371 @@
+package txn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"drtmx/index"
+	"drtmx/internal/mem"
+	"drtmx/internal/wire"
+	"drtmx/tables"
+)
+
+// Bounds of one transaction.
+const (
+	MaxReads  = 1 << 16 // rows and ranges read
+	MaxWrites = wire.MaxWrites
+	// MaxScanRows bounds the rows one scan may return.
+	MaxScanRows = 1 << 15
+)
+
+// errAbandoned ends an attempt that met a concurrent writer. Bodies see it as
+// an error to return; it never leaves Session.
+var errAbandoned = errors.New("txn: attempt abandoned: concurrent writer")
+
+// errRemote ends the first try of a procedure that needs another server.
+var errRemote = errors.New("txn: procedure leaves its partition")
+
+// Local gives a procedure at its home server direct access to the partitions
+// held there.
+type Local interface {
+	// Index is the server half of an index in a partition, nil if the
+	// partition is elsewhere.
+	Index(part, ix int) index.Server
+}
+
+// Txn is a transaction under way, for the goroutine its body runs in. Rows it
+// returns are valid until the body returns.
+type Txn struct {
+	ctx     context.Context
+	s       *Session // nil in a procedure that stays in its partition
+	catalog *tables.Catalog
+	nparts  int
+	local   Local
+	only    int // ≥ 0: the one partition this procedure may touch, held exclusively
+
+	mode    mode
+	err     error // why the attempt is over: errAbandoned, errRemote, or a failure
+	cause   Cause
+	gets    []*Get
+	scans   []*Scan
+	nGet    int
+	nScan   int
+	pending int // announced, not yet done
+	used    []*opPool
+	writes  writeSet
+}
+
+type mode uint8
+
+const (
+	closed mode = iota
+	view
+	update
+)
+
+func (t *Txn) init(c *tables.Catalog, nparts int, local Local) {
+	t.catalog, t.nparts, t.local, t.only = c, nparts, local, -1
+	t.writes.init()
+}
+
+// begin starts an attempt.
+func (t *Txn) begin(ctx context.Context, m mode) {
+	t.ctx, t.mode, t.err = ctx, m, nil
+	t.nGet, t.nScan, t.pending = 0, 0, 0
+	for _, p := range t.used {
+		p.nGet, p.nScan, p.usedThisTime = 0, 0, false
+	}
+	t.used = t.used[:0]
+	t.writes.reset()
+}
+
+// abandon ends the attempt because of a concurrent writer.
+func (t *Txn) abandon(c Cause) error {
+	if t.err == nil {
+		t.err, t.cause = errAbandoned, c
+	}
+	return t.err
+}
+
+func (t *Txn) fail(err error) error {
+	if t.err == nil {
+		t.err = err
+	}
+	return t.err
+}
+
+// usable is the error of every operation once the attempt is over.
+func (t *Txn) usable() error {
+	if t.err != nil {
+		return t.err
+	}
+	if t.mode == closed {
+		return ErrClosed
+	}
+	if t.nGet+t.nScan >= MaxReads {
+		return t.fail(fmt.Errorf("%w: more than %d reads in one transaction", ErrTooLarge, MaxReads))
+	}
+	return nil
+}
+
+// Get is a point read that was announced; see Txn.GetLater.
+type Get struct {
+	t    *Txn
+	ix   *tables.Index
+	part int
+	key  uint64
+	done bool
+	err  error
+	row  tables.Row
+	op   index.GetOp // one-sided
+	own  index.GetResult
+	res  *index.GetResult // nil if the row is the transaction's own
+	buf  []uint64
+}
+
+// Scan is a range read that was announced; see Txn.ScanLater.
+type Scan struct {
+	t      *Txn
+	ix     *tables.Index
+	lo, hi uint64
+	limit  int
+	done   bool
+	err    error
+	subs   []subScan
+	nsubs  int
+	out    []Entry
+}
+
+// subScan is the part of a scan in one partition.
+type subScan struct {
+	part int
+	op   index.ScanOp
+	own  index.ScanResult
+	res  *index.ScanResult
+	buf  []uint64
+
+	changed bool // a quick proof failed
+}
+
+// GetLater announces a Get. All reads announced are carried out together, in
+// the same network rounds, when the result of the first is asked for.
+func (t *Txn) GetLater(tab *tables.Table, key uint64) *Get {
+	return t.getLater(tab.Primary(), key)
+}
+
+func (t *Txn) getLater(ix *tables.Index, key uint64) *Get {
+	if t.nGet == len(t.gets) {
+		t.gets = append(t.gets, &Get{})
+	}
+	g := t.gets[t.nGet]
+	g.t, g.ix, g.key, g.done, g.err, g.row, g.res, g.op = t, ix, key, false, nil, nil, nil, nil
+	if err := t.usable(); err != nil {
+		g.done, g.err = true, err
+		return g
+	}
+	t.nGet++
+	if w := t.writes.find(ix.ID, key); w != nil {
+		g.done, g.row = true, w.row
+		if w.gone() {
+			g.row, g.err = nil, ErrNotFound
+		}
+		return g
+	}
+	g.part = ix.Partition.Of(key, t.nparts)
+	if t.only >= 0 && ix.Partition.Kind == tables.Replicated {
+		g.part = t.only
+	}
+	if t.local != nil {
+		if t.getLocal(g) {
+			return g
+		}
+	}
+	t.pending++
+	return g
+}
+
+// getLocal answers from this server's memory; it reports false if the key is elsewhere.
+func (t *Txn) getLocal(g *Get) bool {
+	if t.only >= 0 && g.part != t.only {
+		g.done, g.err = true, t.fail(errRemote)
+		return true
+	}
+	srv := t.local.Index(g.part, g.ix.ID)
+	if srv == nil {
+		return false
+	}
+	g.own = srv.Get(g.key, g.buf)
+	if g.own.Row != nil {
+		g.buf = g.own.Row
+	}
+	g.res, g.done = &g.own, true
+	g.settle()
+	return true
+}
+
+// settle turns the index's answer into the caller's.
+func (g *Get) settle() {
+	switch g.res.Status {
+	case index.Found:
+		g.row = mem.Bytes(g.res.Row)
+	case index.NotFound:
+		g.err = ErrNotFound
+	case index.Locked:
+		g.err = g.t.abandon(CauseLocked)
+	default:
+		g.err = g.t.fail(readFailed(g.ix, g.res.Status, g.res.Err))
+	}
+}
+
+func readFailed(ix *tables.Index, st index.Status, err error) error {
+	if err == nil {
+		return fmt.Errorf("%w: read of %s ended as %v", ErrProtocol, ix.Name, st)
+	}
+	return fmt.Errorf("read of %s: %w", ix.Name, err)
+}
+
+// Row waits for the result: ErrNotFound if there is no row.
+func (g *Get) Row() (tables.Row, error) {
+	if !g.done {
+		g.t.flush()
+	}
+	return g.row, g.err
+}
+
+// Get reads a row by primary key: ErrNotFound if there is none.
+func (t *Txn) Get(tab *tables.Table, key uint64) (tables.Row, error) {
+	return t.GetLater(tab, key).Row()
+}
+
+// ScanLater announces a Scan, as GetLater does a Get.
+func (t *Txn) ScanLater(ix *tables.Index, lo, hi uint64, limit int) *Scan {
+	if t.nScan == len(t.scans) {
+		t.scans = append(t.scans, &Scan{})
+	}
+	sc := t.scans[t.nScan]
+	sc.t, sc.ix, sc.lo, sc.hi, sc.limit, sc.done, sc.err = t, ix, lo, hi, limit, false, nil
+	sc.nsubs, sc.out = 0, sc.out[:0]
+	if err := t.usable(); err != nil {
+		sc.done, sc.err = true, err
+		return sc
+	}
+	t.nScan++
+	switch {
+	case !ix.Ordered:
+		sc.done, sc.err = true, fmt.Errorf("%w: scan of %s, which is a hash index", tables.ErrSchema, ix.Name)
+	case lo > hi:
+		sc.done = true
+	default:
+		t.startScan(sc)
+	}
+	return sc
+}
+
+func (t *Txn) startScan(sc *Scan) {
+	first, last, _ := sc.ix.Partition.Span(sc.lo, sc.hi, t.nparts)
+	if sc.ix.Partition.Kind == tables.Replicated && t.only >= 0 {
+		first, last = t.only, t.only
+	}
+	remote := false
+	for p := first; p <= last; p++ {
+		if sc.nsubs == len(sc.subs) {
+			sc.subs = append(sc.subs, subScan{})
+		}
+		sub := &sc.subs[sc.nsubs]
+		sc.nsubs++
+		sub.part, sub.op, sub.res = p, nil, nil
+		if t.local == nil {
+			remote = true
+			continue
+		}
+		if t.only >= 0 && p != t.only {
+			sc.done, sc.err = true, t.fail(errRemote)
+			return
+		}
+		srv, ok := t.local.Index(p, sc.ix.ID).(index.OrderedServer)
+		if !ok {
+			remote = true
+			continue
+		}
+		sub.buf = srv.Scan(sc.lo, sc.hi, t.scanLimit(sc), &sub.own, sub.buf)
+		sub.res = &sub.own
+	}
+	if remote {
+		t.pending++
+		return
+	}
+	sc.done = true
+	sc.settle()
+}
+
+// scanLimit is what to ask of each partition: enough rows for the caller's
+// limit even if the transaction itself deleted some of them.
+func (t *Txn) scanLimit(sc *Scan) int {
+	n := sc.limit
+	if n <= 0 || n > MaxScanRows {
+		n = MaxScanRows
+	}
+	if !t.writes.empty() {
+		n += t.writes.deletes(sc.ix.ID, sc.lo, sc.hi)
+	}
+	return n
+}
+
+// settle merges the partitions' answers and the transaction's own writes.
+func (sc *Scan) settle() {
+	t := sc.t
+	more := false
+	for i := range sc.nsubs {
+		res := sc.subs[i].res
+		switch res.Status {
+		case index.Found, index.NotFound:
+			more = more || res.More
+			for j := range res.Entries {
+				sc.out = append(sc.out, Entry{res.Entries[j].Key, mem.Bytes(res.Entries[j].Row)})
+			}
+		case index.Locked:
+			sc.err = t.abandon(CauseLocked)
+			return
+		default:
+			sc.err = t.fail(readFailed(sc.ix, res.Status, res.Err))
+			return
+		}
+	}
+	if sc.nsubs > 1 {
+		slices.SortFunc(sc.out, func(a, b Entry) int {
+			if a.Key < b.Key {
+				return -1
+			}
+			return 1
+		})
+	}
+	if !t.writes.empty() {
+		sc.out = t.writes.overlay(sc.ix.ID, sc.lo, sc.hi, sc.out, more)
+	}
+	if sc.limit > 0 && len(sc.out) > sc.limit {
+		sc.out = sc.out[:sc.limit]
+	} else if more && (sc.limit <= 0 || len(sc.out) < sc.limit) {
+		sc.err = t.fail(fmt.Errorf("%w: a scan of %s returns more than %d rows; give it a limit", ErrTooLarge, sc.ix.Name, MaxScanRows))
+	}
+}
+
+// Entries waits for the result, in key order.
+func (sc *Scan) Entries() ([]Entry, error) {
+	if !sc.done {
+		sc.t.flush()
+	}
+	if sc.err != nil {
+		return nil, sc.err
+	}
+	return sc.out, nil
+}
+
+// Scan reads the rows with lo ≤ key ≤ hi of an ordered index (a table's
+// primary or a secondary) in key order, at most limit; limit ≤ 0 asks for all,
+// up to MaxScanRows. Entries of a secondary index hold PrimaryKey and the
+// included columns.
+func (t *Txn) Scan(ix *tables.Index, lo, hi uint64, limit int) ([]Entry, error) {
+	return t.ScanLater(ix, lo, hi, limit).Entries()
+}

@@ -1,0 +1,343 @@
+package txn
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/btree"
+
+	"drtmx/internal/wire"
+	"drtmx/tables"
+)
+
+// writeSet is the buffered writes of a transaction, ordered by index and key
+// so that scans can be overlaid with them.
+type writeSet struct {
+	tree *btree.BTreeG[*write]
+	list []*write // in order of first write; the first names the home
+	n    int
+
+	probe   write // for look-ups without allocation
+	probeIx tables.Index
+}
+
+type write struct {
+	ix      *tables.Index
+	key     uint64
+	op      wire.WriteOp
+	hint    uint64
+	row     tables.Row
+	dropped bool // an insert taken back: nothing to send
+}
+
+// gone reports that the transaction itself sees no row.
+func (w *write) gone() bool { return w.dropped || w.op == wire.Delete }
+
+func (ws *writeSet) init() {
+	ws.tree = btree.NewG(16, func(a, b *write) bool {
+		if a.ix.ID != b.ix.ID {
+			return a.ix.ID < b.ix.ID
+		}
+		return a.key < b.key
+	})
+}
+
+// at is a search key.
+func (ws *writeSet) at(ix int, key uint64) *write {
+	ws.probeIx.ID = ix
+	ws.probe.ix, ws.probe.key = &ws.probeIx, key
+	return &ws.probe
+}
+
+func (ws *writeSet) reset() {
+	if ws.n > 0 {
+		ws.n = 0
+		ws.tree.Clear(true)
+	}
+}
+
+func (ws *writeSet) empty() bool { return ws.n == 0 }
+
+func (ws *writeSet) find(ix int, key uint64) *write {
+	if ws.n == 0 {
+		return nil
+	}
+	w, _ := ws.tree.Get(ws.at(ix, key))
+	return w
+}
+
+// add makes room for a write of a key that has none yet.
+func (ws *writeSet) add(ix *tables.Index, key uint64) *write {
+	if ws.n == len(ws.list) {
+		ws.list = append(ws.list, &write{})
+	}
+	w := ws.list[ws.n]
+	ws.n++
+	*w = write{ix: ix, key: key, row: w.row[:0]}
+	ws.tree.ReplaceOrInsert(w)
+	return w
+}
+
+func (ws *writeSet) ascend(ix int, lo, hi uint64, fn func(*write)) {
+	ws.tree.AscendGreaterOrEqual(ws.at(ix, lo), func(w *write) bool {
+		if w.ix.ID != ix || w.key > hi {
+			return false
+		}
+		fn(w)
+		return true
+	})
+}
+
+func (ws *writeSet) deletes(ix int, lo, hi uint64) (n int) {
+	ws.ascend(ix, lo, hi, func(w *write) {
+		if w.gone() {
+			n++
+		}
+	})
+	return n
+}
+
+// overlay merges the own writes of [lo, hi] into the rows read. If the rows
+// were cut off by a limit, own rows past the last of them are not merged:
+// others may lie between.
+func (ws *writeSet) overlay(ix int, lo, hi uint64, rows []Entry, more bool) []Entry {
+	if more && len(rows) > 0 {
+		hi = min(hi, rows[len(rows)-1].Key)
+	}
+	ws.ascend(ix, lo, hi, func(w *write) {
+		i, found := slices.BinarySearchFunc(rows, w.key, func(e Entry, k uint64) int {
+			switch {
+			case e.Key < k:
+				return -1
+			case e.Key > k:
+				return 1
+			}
+			return 0
+		})
+		switch {
+		case found && w.gone():
+			rows = slices.Delete(rows, i, i+1)
+		case found:
+			rows[i].Row = w.row
+		case !w.gone():
+			rows = slices.Insert(rows, i, Entry{w.key, w.row})
+		}
+	})
+	return rows
+}
+
+// writable checks what every write needs.
+func (t *Txn) writable(tab *tables.Table) error {
+	if err := t.usable(); err != nil {
+		return err
+	}
+	if t.mode == view {
+		return fmt.Errorf("%w transaction: write to %s", ErrReadOnly, tab.Name())
+	}
+	if tab.Replicated() {
+		return fmt.Errorf("%w table %s: replicated tables are written by loading", ErrReadOnly, tab.Name())
+	}
+	if t.writes.n >= MaxWrites {
+		return t.fail(fmt.Errorf("%w: more than %d writes in one transaction", ErrTooLarge, MaxWrites))
+	}
+	if t.only >= 0 && tab.Primary().Partition.Kind == tables.Replicated {
+		return t.fail(errRemote)
+	}
+	return nil
+}
+
+// set records one index write, combined with an earlier one of the same key.
+func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key uint64, row tables.Row) error {
+	if t.only >= 0 && ix.Partition.Of(key, t.nparts) != t.only {
+		return t.fail(errRemote)
+	}
+	w := t.writes.find(ix.ID, key)
+	if w == nil {
+		w = t.writes.add(ix, key)
+		w.op, w.hint = op, t.hint(ix, key)
+		w.row = append(w.row, row...)
+		return nil
+	}
+	switch op {
+	case wire.Insert:
+		if !w.gone() {
+			return fmt.Errorf("%w: %s key %#x", ErrExists, ix.Name, key)
+		}
+		if w.dropped {
+			w.op, w.dropped = wire.Insert, false
+		} else {
+			w.op = wire.Update // deleted before: the row exists
+		}
+	case wire.Put:
+		if w.op == wire.Delete {
+			w.op = wire.Update
+		} else if w.dropped {
+			w.op, w.dropped = wire.Insert, false
+		}
+	case wire.Update:
+		if w.gone() {
+			return fmt.Errorf("%w: %s key %#x", ErrNotFound, ix.Name, key)
+		}
+	case wire.Delete:
+		if w.gone() {
+			return fmt.Errorf("%w: %s key %#x", ErrNotFound, ix.Name, key)
+		}
+		if w.op == wire.Insert {
+			return t.takeBack(w)
+		}
+		if w.op == wire.Put {
+			if _, err := t.underlying(ix, key); errors.Is(err, ErrNotFound) {
+				w.dropped = true
+				return nil
+			} else if err != nil {
+				return err
+			}
+		}
+		w.op = wire.Delete
+	}
+	w.row = append(w.row[:0], row...)
+	return nil
+}
+
+// takeBack drops an insert of the same transaction. The insert's claim that
+// the key is absent must still hold, so it is read.
+func (t *Txn) takeBack(w *write) error {
+	_, err := t.underlying(w.ix, w.key)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		w.dropped = true
+		return nil
+	case err == nil:
+		return t.fail(fmt.Errorf("%w: %s key %#x", ErrExists, w.ix.Name, w.key))
+	}
+	return err
+}
+
+// underlying reads a key past the transaction's own write of it.
+func (t *Txn) underlying(ix *tables.Index, key uint64) (tables.Row, error) {
+	w := t.writes.find(ix.ID, key)
+	t.writes.tree.Delete(w)
+	defer t.writes.tree.ReplaceOrInsert(w)
+	return t.getLater(ix, key).Row()
+}
+
+// hint is where an earlier read of this transaction found the key.
+func (t *Txn) hint(ix *tables.Index, key uint64) uint64 {
+	for _, g := range t.gets[:t.nGet] {
+		if g.key == key && g.ix == ix && g.res != nil {
+			return g.res.Hint
+		}
+	}
+	return 0
+}
+
+// Insert adds a row. If the key is taken the transaction fails with ErrExists,
+// from Insert or from its commit. row may be reused on return.
+func (t *Txn) Insert(tab *tables.Table, key uint64, row tables.Row) error {
+	if err := errors.Join(t.writable(tab), tab.CheckRow(row)); err != nil {
+		return err
+	}
+	if err := t.set(tab.Primary(), wire.Insert, key, row); err != nil {
+		return err
+	}
+	return t.entries(tab, key, nil, row)
+}
+
+// Put writes a row, whether or not there is one.
+func (t *Txn) Put(tab *tables.Table, key uint64, row tables.Row) error {
+	if err := errors.Join(t.writable(tab), tab.CheckRow(row)); err != nil {
+		return err
+	}
+	if len(tab.Secondaries()) == 0 {
+		return t.set(tab.Primary(), wire.Put, key, row)
+	}
+	old, err := t.Get(tab, key)
+	if errors.Is(err, ErrNotFound) {
+		return t.Insert(tab, key, row)
+	} else if err != nil {
+		return err
+	}
+	return t.replace(tab, key, old, row)
+}
+
+// Update overwrites a row that exists; ErrNotFound otherwise, from Update or
+// from the commit.
+func (t *Txn) Update(tab *tables.Table, key uint64, row tables.Row) error {
+	if err := errors.Join(t.writable(tab), tab.CheckRow(row)); err != nil {
+		return err
+	}
+	if len(tab.Secondaries()) == 0 {
+		return t.set(tab.Primary(), wire.Update, key, row)
+	}
+	old, err := t.Get(tab, key)
+	if err != nil {
+		return err
+	}
+	return t.replace(tab, key, old, row)
+}
+
+func (t *Txn) replace(tab *tables.Table, key uint64, old, row tables.Row) error {
+	old = old.Clone() // set may overwrite it, if it is the transaction's own
+	if err := t.set(tab.Primary(), wire.Update, key, row); err != nil {
+		return err
+	}
+	return t.entries(tab, key, old, row)
+}
+
+// Delete removes a row; ErrNotFound if there is none, from Delete or from the commit.
+func (t *Txn) Delete(tab *tables.Table, key uint64) error {
+	if err := t.writable(tab); err != nil {
+		return err
+	}
+	var old tables.Row
+	if len(tab.Secondaries()) > 0 {
+		row, err := t.Get(tab, key)
+		if err != nil {
+			return err
+		}
+		old = row.Clone()
+	}
+	if err := t.set(tab.Primary(), wire.Delete, key, nil); err != nil {
+		return err
+	}
+	return t.entries(tab, key, old, nil)
+}
+
+// entries keeps the secondary indexes in step with a row that changes from
+// old to row; nil means there is none.
+func (t *Txn) entries(tab *tables.Table, key uint64, old, row tables.Row) error {
+	for _, ix := range tab.Secondaries() {
+		var was, is uint64
+		var entryWas, entryIs tables.Row
+		var err error
+		if old != nil {
+			if was, entryWas, err = ix.Entry(key, old, nil); err != nil {
+				return t.fail(err)
+			}
+		}
+		if row != nil {
+			if is, entryIs, err = ix.Entry(key, row, nil); err != nil {
+				return t.fail(err)
+			}
+		}
+		switch {
+		case old != nil && row != nil && was == is:
+			if !slices.Equal(entryWas, entryIs) {
+				err = t.set(ix, wire.Update, is, entryIs)
+			}
+		case old != nil && row != nil:
+			if err = t.set(ix, wire.Delete, was, nil); err == nil {
+				err = t.set(ix, wire.Insert, is, entryIs)
+			}
+		case row != nil:
+			err = t.set(ix, wire.Insert, is, entryIs)
+		case old != nil:
+			err = t.set(ix, wire.Delete, was, nil)
+		}
+		if err != nil {
+			return t.fail(err) // the row is written already
+		}
+	}
+	return nil
+}
