@@ -5,7 +5,8 @@
 // A verb is performed by the client's goroutine, so a READ costs the server
 // no CPU, as on a NIC; nothing but a posted work request touches the server's
 // memory. An RPC crosses to goroutines of the endpoint, called pollers, which
-// run the handler; both sides spin briefly and then park.
+// run the handler and OnDisconnect; both sides spin briefly and then park.
+// Neither may close its own endpoint: Close waits for them.
 //
 // # Latency
 //

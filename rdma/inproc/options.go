@@ -74,7 +74,7 @@ type Faults struct {
 }
 
 // Swarm draws faults for one run of many: each kind is present with
-// probability one half, then with a random probability of up to max. Leaving
+// probability one half, then with a random probability up to limit. Leaving
 // whole kinds out reaches states that a constant mix of all hides.
 func Swarm(s *rng.Stream, limit float64) Faults {
 	draw := func() float64 {

@@ -59,11 +59,27 @@ func (r *rig) mustFail(c rdma.Conn, k rdma.RKey, want error, bad ...rdma.WR) {
 func badAddresses(m *mem.Region) [][2]uint64 {
 	size := m.Size()
 	return [][2]uint64{
-		{size, 1}, {size - 8, 2}, {size + 8, 1}, {size + segmentBytes, 1}, {m.MaxBytes() - 8, 1}, {m.MaxBytes(), 1},
-		{segmentBytes - 8, 2}, {8, segmentBytes / mem.WordBytes}, // across two segments
-		{4, 1}, {1, 1}, {size - 4, 1}, {size - 1, 1}, // unaligned
-		{1 << 47, 1}, {1 << 48, 1}, {1 << 63, 1}, {1<<63 - 8, 2}, {1 << 32, 1}, // far out
-		{^uint64(7), 1}, {^uint64(7), 2}, {^uint64(15), 64}, {^uint64(0), 1}, // overflowing
+		{size, 1},
+		{size - 8, 2},
+		{size + 8, 1},
+		{size + segmentBytes, 1},
+		{m.MaxBytes() - 8, 1},
+		{m.MaxBytes(), 1},
+		{segmentBytes - 8, 2},
+		{8, segmentBytes / mem.WordBytes}, // across two segments
+		{4, 1},
+		{1, 1},
+		{size - 4, 1},
+		{size - 1, 1}, // unaligned
+		{1 << 47, 1},
+		{1 << 48, 1},
+		{1 << 63, 1},
+		{1<<63 - 8, 2},
+		{1 << 32, 1}, // far out
+		{^uint64(7), 1},
+		{^uint64(7), 2},
+		{^uint64(15), 64},
+		{^uint64(0), 1}, // overflowing
 	}
 }
 

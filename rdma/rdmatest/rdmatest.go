@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -75,10 +76,16 @@ func runCase(t testing.TB, c Case, mk func(testing.TB) Fixture) {
 	c.run(&rig{TB: t, f: mk(t), ctx: ctx, rng: rng.New(seed).Split(c.Name)})
 }
 
-// Seed is the run's random seed: DRTMX_SEED if set, else from the clock. It is
-// printed if t fails.
+// seeds are those of running tests, so that all parts of one draw from one.
+var seeds sync.Map // testing.TB to uint64
+
+// Seed is the random seed of test t, the same at every call: DRTMX_SEED if
+// set, else from the clock. It is printed if t fails.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
+	if v, ok := seeds.Load(t); ok {
+		return v.(uint64)
+	}
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("DRTMX_SEED"); s != "" {
 		v, err := strconv.ParseUint(s, 0, 64)
@@ -87,7 +94,9 @@ func Seed(t testing.TB) uint64 {
 		}
 		seed = v
 	}
+	seeds.Store(t, seed)
 	t.Cleanup(func() {
+		seeds.Delete(t)
 		if t.Failed() {
 			t.Logf("replay with DRTMX_SEED=%d", seed)
 		}

@@ -172,49 +172,68 @@ type lie struct {
 
 var (
 	sink  []byte
-	never = make(chan struct{}) // closed when all lies are told
+	never chan struct{} // closed when all lies are told
 )
 
 var lies = []lie{
-	{"SplitReads", "OrderHeaderBeforeAndAfterProvesBody", false,
-		planted(inproc.Options{}, func() *liar { return &liar{post: splitReads, wait: waitNothing} })},
-	{"SplitReads", "OrderLoadsAscend", false,
-		planted(inproc.Options{}, func() *liar { return &liar{post: splitReads, wait: waitNothing} })},
-	{"ScrambledClaimsInOrder", "OrderHeaderBeforeAndAfterProvesBody", false,
-		planted(scrambled, func() *liar { return &liar{inOrder: true} })},
-	{"ScrambledClaimsInOrder", "OrderLoadsAscend", false,
-		planted(scrambled, func() *liar { return &liar{inOrder: true} })},
-	{"TailIsWordZero", "OrderHeaderBeforeAndAfterProvesBody", false,
+	{
+		"SplitReads", "OrderHeaderBeforeAndAfterProvesBody", false,
+		planted(inproc.Options{}, func() *liar { return &liar{post: splitReads, wait: waitNothing} }),
+	},
+	{
+		"SplitReads", "OrderLoadsAscend", false,
+		planted(inproc.Options{}, func() *liar { return &liar{post: splitReads, wait: waitNothing} }),
+	},
+	{
+		"ScrambledClaimsInOrder", "OrderHeaderBeforeAndAfterProvesBody", false,
+		planted(scrambled, func() *liar { return &liar{inOrder: true} }),
+	},
+	{
+		"ScrambledClaimsInOrder", "OrderLoadsAscend", false,
+		planted(scrambled, func() *liar { return &liar{inOrder: true} }),
+	},
+	{
+		"TailIsWordZero", "OrderHeaderBeforeAndAfterProvesBody", false,
 		planted(paused, onWait(func(b *rdma.Batch) error {
 			for i := range b.WRs {
 				b.WRs[i].Tail = b.WRs[i].Buf[0]
 			}
 			return b.Err()
-		}))},
-	{"NoTail", "ReadContentAtEveryAlignment", false,
+		})),
+	},
+	{
+		"NoTail", "ReadContentAtEveryAlignment", false,
 		planted(inproc.Options{}, onWait(func(b *rdma.Batch) error {
 			for i := range b.WRs {
 				b.WRs[i].Tail = 0
 			}
 			return b.Err()
-		}))},
-	{"HalfWords", "OrderWordsAreWhole", false,
-		planted(inproc.Options{}, func() *liar { return &liar{wait: halfWords} })},
+		})),
+	},
+	{
+		"HalfWords", "OrderWordsAreWhole", false,
+		planted(inproc.Options{}, func() *liar { return &liar{wait: halfWords} }),
+	},
 	{"Cached", "ReadSeesEarlierStores", false, planted(inproc.Options{}, cached)},
-	{"OneWordShort", "ReadContentAtRandom", false,
+	{
+		"OneWordShort", "ReadContentAtRandom", false,
 		planted(inproc.Options{}, onWait(func(b *rdma.Batch) error {
 			buf := b.WRs[0].Buf
 			buf[len(buf)-1] = 0
 			return b.Err()
-		}))},
-	{"ErrorsHidden", "BadAddressesCompleteWithErrorAlone", false,
+		})),
+	},
+	{
+		"ErrorsHidden", "BadAddressesCompleteWithErrorAlone", false,
 		planted(inproc.Options{}, onWait(func(b *rdma.Batch) error {
 			for i := range b.WRs {
 				b.WRs[i].Status = rdma.StatusOK
 			}
 			return nil
-		}))},
-	{"OneBadFailsAll", "BadRKeys", false,
+		})),
+	},
+	{
+		"OneBadFailsAll", "BadRKeys", false,
 		planted(inproc.Options{}, onWait(func(b *rdma.Batch) error {
 			if b.Err() != nil {
 				for i := range b.WRs {
@@ -222,23 +241,31 @@ var lies = []lie{
 				}
 			}
 			return b.Err()
-		}))},
-	{"FaultsUncounted", "BadWholeBatch", false,
+		})),
+	},
+	{
+		"FaultsUncounted", "BadWholeBatch", false,
 		planted(inproc.Options{}, func() *liar {
 			return &liar{count: func(n rdma.Counters) rdma.Counters { n.Faults = 0; return n }}
-		})},
-	{"RoundPerRequest", "CountersOfAKnownScript", false,
+		}),
+	},
+	{
+		"RoundPerRequest", "CountersOfAKnownScript", false,
 		planted(inproc.Options{}, func() *liar {
 			return &liar{count: func(n rdma.Counters) rdma.Counters { n.Rounds = n.Reads; return n }}
-		})},
-	{"ResponseCutAt64K", "CallEchoOfEverySize", false,
+		}),
+	},
+	{
+		"ResponseCutAt64K", "CallEchoOfEverySize", false,
 		planted(inproc.Options{}, func() *liar {
 			return &liar{finish: func(c rdma.Conn, ctx context.Context, resp []byte) ([]byte, error) {
 				resp, err := c.FinishCall(ctx, resp)
 				return resp[:min(len(resp), 1<<16)], err
 			}}
-		})},
-	{"PeerDownAsTimeout", "CloseMidCall", false,
+		}),
+	},
+	{
+		"PeerDownAsTimeout", "CloseMidCall", false,
 		planted(inproc.Options{}, func() *liar {
 			return &liar{finish: func(c rdma.Conn, ctx context.Context, resp []byte) ([]byte, error) {
 				resp, err := c.FinishCall(ctx, resp)
@@ -247,16 +274,20 @@ var lies = []lie{
 				}
 				return resp, err
 			}}
-		})},
+		}),
+	},
 	{"LateWrites", "CancelledWait", true, planted(inproc.Options{}, func() *liar { return &liar{wait: lateWrites} })},
-	{"Allocates", "NoAllocationPerBatch", true,
+	{
+		"Allocates", "NoAllocationPerBatch", true,
 		planted(inproc.Options{}, func() *liar {
 			return &liar{post: func(c rdma.Conn, b *rdma.Batch) error {
 				sink = make([]byte, 8)
 				return c.Post(b)
 			}}
-		})},
-	{"GoneTwice", "DisconnectIsToldOncePerPeer", false,
+		}),
+	},
+	{
+		"GoneTwice", "DisconnectIsToldOncePerPeer", false,
 		decorated(inproc.Options{}, func(d *rdmatest.Decorator) {
 			d.Options = func(o rdma.ListenOptions) rdma.ListenOptions {
 				if f := o.OnDisconnect; f != nil {
@@ -264,18 +295,22 @@ var lies = []lie{
 				}
 				return o
 			}
-		})},
-	{"LeaksGoroutine", "DialToNobody", false,
+		}),
+	},
+	{
+		"LeaksGoroutine", "DialToNobody", false,
 		decorated(inproc.Options{}, func(d *rdmatest.Decorator) {
 			d.OnListen = func(e rdma.Endpoint) rdma.Endpoint {
 				go func() { <-never }()
 				return e
 			}
-		})},
+		}),
+	},
 }
 
 // TestCasesCanFail plants every lie.
 func TestCasesCanFail(t *testing.T) {
+	never = make(chan struct{})
 	defer close(never)
 	for _, l := range lies {
 		t.Run(l.name+"/"+l.caught, func(t *testing.T) {
