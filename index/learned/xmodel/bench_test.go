@@ -159,30 +159,93 @@ func BenchmarkRoute(b *testing.B) {
 // BenchmarkTrain trains all sub-models of a set; ns/key is what counts.
 func BenchmarkTrain(b *testing.B) {
 	for _, d := range distributions {
-		l, keys := benchLeaves(b, d.name)
-		for _, f := range []Family{RMI, PLR} {
-			b.Run(d.name+"/"+f.String(), func(b *testing.B) {
-				t, err := NewTrainer(Options{Family: f})
-				if err != nil {
-					b.Fatal(err)
-				}
-				b.ReportAllocs()
-				var s SubModel
-				for b.Loop() {
-					r, err := NewRouter(Partition(l.fences, 512))
+		b.Run(d.name, func(b *testing.B) {
+			l, keys := benchLeaves(b, d.name)
+			for _, f := range []Family{RMI, PLR} {
+				b.Run(f.String(), func(b *testing.B) {
+					t, err := NewTrainer(Options{Family: f})
 					if err != nil {
 						b.Fatal(err)
 					}
-					at := 0
-					for i := range r.Len() {
-						at = addLeaves(t, r, i, l, at)
-						if _, err := t.Train(&s, 1); err != nil {
+					var s SubModel
+					for b.Loop() {
+						r, err := NewRouter(Partition(l.fences, 512))
+						if err != nil {
 							b.Fatal(err)
 						}
+						at := 0
+						for i := range r.Len() {
+							at = addLeaves(t, r, i, l, at)
+							if _, err := t.Train(&s, 1); err != nil {
+								b.Fatal(err)
+							}
+						}
+					}
+					b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(keys)), "ns/key")
+				})
+			}
+		})
+	}
+}
+
+// BenchmarkTTAfterSplits reports what the TT costs when a share of the leaves
+// was split off after a bulk load in key order and so has numbers from the end
+// of the leaf region, in random order; and, as "local", when a new leaf comes
+// from its neighbourhood's own run of numbers instead.
+func BenchmarkTTAfterSplits(b *testing.B) {
+	r := rand.New(rand.NewPCG(benchSeed, 4))
+	l := fillLeaves(r, uniformKeys(r, benchKeys(b)))
+	for _, share := range []float64{0, 0.01, 0.05, 0.2, 0.5, 1} {
+		for _, local := range []bool{false, true} {
+			splitNumbers(r, l.alns, share, local)
+			name := "split=" + strconv.FormatFloat(share, 'g', -1, 64)
+			if local {
+				name += "/local"
+			}
+			b.Run(name, func(b *testing.B) {
+				var m *Model
+				for b.Loop() {
+					var err error
+					if m, _, err = build(Options{}, l, 512); err != nil {
+						b.Fatal(err)
 					}
 				}
-				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(keys)), "ns/key")
+				z := m.Size()
+				inner := float64(z.Leaves * innerBytesPerLeaf)
+				b.ReportMetric(100*float64(z.TTBytes)/inner, "TT-%")
+				aln := 0
+				for i := range m.Len() {
+					aln += m.SubModel(i).ALNBits() * m.SubModel(i).Leaves()
+				}
+				b.ReportMetric(float64(aln)/float64(z.Leaves), "ALN-bits")
 			})
+		}
+	}
+}
+
+// splitNumbers renumbers leaves: those not split off in key order, the others
+// from a shuffled pool, the whole region's or one of 64 leaves for 64 leaves.
+func splitNumbers(r *rand.Rand, alns []uint32, share float64, local bool) {
+	pool := len(alns)
+	if local {
+		pool = 64
+	}
+	for from := 0; from < len(alns); from += pool {
+		part := alns[from:min(from+pool, len(alns))]
+		var split []int
+		next := uint32(from)
+		for i := range part {
+			if r.Float64() < share {
+				split = append(split, i)
+			} else {
+				part[i] = next
+				next++
+			}
+		}
+		r.Shuffle(len(split), func(i, j int) { split[i], split[j] = split[j], split[i] })
+		for _, i := range split {
+			part[i] = next
+			next++
 		}
 	}
 }

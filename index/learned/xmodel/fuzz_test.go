@@ -177,3 +177,84 @@ func TestHostileSizes(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestDecodeRejects damages one field of a valid block at a time.
+func TestDecodeRejects(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 1))
+	l := fillLeaves(r, uniformKeys(r, 2000))
+	l.alns[5], l.alns[9] = 1<<30, 1<<31
+	good := trainOne(t, Options{ErrorLeaves: 1, LeavesPerSegment: 4, WrongShare: 1e-9}, l).AppendTo(nil)
+	var s SubModel
+	if err := s.Decode(good); err != nil || s.Segments() < 2 || s.exceptions() != 2 {
+		t.Fatalf("%v, %d segments, %d exceptions", err, s.Segments(), s.exceptions())
+	}
+	put := func(i, shift, width int, v uint64) func([]uint64) {
+		return func(b []uint64) {
+			b[i] = b[i]&^((1<<width-1)<<shift) | v<<shift
+		}
+	}
+	exc := s.HeadWords() - 2
+	for name, damage := range map[string]func([]uint64){
+		"format":               put(0, 56, 8, 1),
+		"family":               put(0, 48, 8, 3),
+		"no leaves":            put(0, 32, 16, 0),
+		"too many leaves":      put(0, 32, 16, MaxLeaves+1),
+		"fewer leaves":         put(0, 32, 16, 3),
+		"more leaves":          put(0, 32, 16, 200),
+		"no segments":          put(0, 16, 16, 0),
+		"as many as leaves":    put(0, 16, 16, uint64(s.Leaves())),
+		"RMI of many segments": put(0, 48, 8, uint64(RMI)),
+		"exceptions":           put(0, 0, 16, MaxLeaves),
+		"exceptions, no bits":  put(4, 0, 8, 0),
+		"residuals":            put(3, 32, 32, 1<<31-1),
+		"reserved":             put(4, 24, 8, 1),
+		"correction bits":      put(4, 16, 8, maxCorrectionBits+1),
+		"correction shift":     put(4, 8, 8, maxShift+1),
+		"bits without shift":   put(4, 8, 8, 0),
+		"ALN bits":             put(4, 0, 8, 33),
+		"start":                put(1, 0, 63, 1<<63-1),
+		"segment keys":         func(b []uint64) { b[headerWords+1] = b[headerWords] },
+		"exceptions fall":      func(b []uint64) { b[exc], b[exc+1] = b[exc+1], b[exc] },
+		"exception beyond":     put(exc+1, 32, 32, uint64(s.Leaves())),
+		"segment lines fall":   put(headerWords+s.Segments()+1, 0, baseBits, 1<<(baseBits-1)),
+	} {
+		b := slices.Clone(good)
+		damage(b)
+		if err := s.Decode(b); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	shape := func(leaves, segments, exceptions uint64) uint64 {
+		return formatSub<<56 | uint64(PLR)<<48 | leaves<<32 | segments<<16 | exceptions
+	}
+	for name, b := range map[string][]uint64{
+		"one leaf, a segment":     {shape(1, 1, 0), 0, 0, 0, 0, 5, 0},
+		"an exception of no bits": {shape(2, 1, 1), 0, 0, 0, 0, 5, 0, 1<<32 | 9},
+	} {
+		if err := s.Decode(b); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for n := range len(good) {
+		if err := s.Decode(good[:n]); !errors.Is(err, ErrCorrupt) {
+			t.Fatalf("%d of %d words: %v", n, len(good), err)
+		}
+	}
+	if !slices.Equal(s.AppendTo(nil), good) {
+		t.Error("a failed Decode changed the sub-model")
+	}
+	p := s.Predict(s.anchor + 1<<60)
+	for _, bad := range []Prediction{{Lo: -1, Hi: 2}, {Lo: 3, Hi: 2}, {Lo: 0, Hi: s.Leaves()}} {
+		for n := range 8 {
+			if _, err := s.Resolve(1<<60, bad, make([]uint64, n)); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("window %d to %d of %d words: %v", bad.Lo, bad.Hi, n, err)
+			}
+		}
+	}
+	if _, err := s.Resolve(1<<60, p, make([]uint64, 99)); !errors.Is(err, ErrCorrupt) {
+		t.Error(err)
+	}
+	if err := s.LoadTT(make([]uint64, 1)); !errors.Is(err, ErrCorrupt) {
+		t.Error(err)
+	}
+}
