@@ -20,7 +20,9 @@ type ConcurrentRun struct {
 	Readers  int
 	Keys     int
 	RowWords int
-	Ordered  bool
+	// KeyOf, if set, chooses the keys; they must be ascending if Ordered.
+	KeyOf   func(i int) index.Key
+	Ordered bool
 }
 
 // The role of a key is its number modulo roles.
@@ -79,7 +81,7 @@ func CheckConcurrent(eng Engine, o ConcurrentRun) (ConcurrentStats, error) {
 	r := newRand(o.Seed, "concurrent")
 	c := &concurrentRun{
 		ConcurrentRun: o, e: e, eng: eng, tracks: make([]track, o.Keys),
-		keys: newKeyspace(r, o.Keys), csn: block.NewCSN(1, 0),
+		keys: newKeyspace(r, o.Keys, o.KeyOf), csn: block.NewCSN(1, 0),
 	}
 	if c.s, err = eng.NewServer(e, o.RowWords); err != nil {
 		return ConcurrentStats{}, err

@@ -16,6 +16,8 @@ type ModelRun struct {
 	Ops      int
 	Keys     int
 	RowWords int
+	// KeyOf, if set, chooses the keys; they must be ascending if Ordered.
+	KeyOf func(i int) index.Key
 	// Ordered adds scans; the server half must be an index.OrderedServer.
 	Ordered bool
 	// RowsStay demands that a row's proof outlives everything but a change of that row.
@@ -63,7 +65,7 @@ func CheckModel(eng Engine, o ModelRun) error {
 		ModelRun: o, e: e, eng: eng, r: newRand(o.Seed, "model"),
 		rows: map[index.Key]block.CSN{}, held: map[index.Key]*index.Held{}, csn: block.NewCSN(1, 0),
 	}
-	m.keys = newKeyspace(m.r, o.Keys)
+	m.keys = newKeyspace(m.r, o.Keys, o.KeyOf)
 	if m.s, err = eng.NewServer(e, o.RowWords); err != nil {
 		return err
 	}
@@ -110,11 +112,11 @@ func (m *modelRun) row(key index.Key, csn block.CSN) []uint64 {
 	return row
 }
 
-func (m *modelRun) anyKey() index.Key { return m.keys.key(m.r.Intn(m.keys.n)) }
+func (m *modelRun) anyKey() index.Key { return m.keys.key(m.r.Intn(m.keys.n())) }
 
 func (m *modelRun) load() error {
 	part := m.r.Float64()
-	for i := range m.keys.n {
+	for i := range m.keys.n() {
 		if !m.r.Bool(part) {
 			continue
 		}
@@ -208,7 +210,7 @@ func (m *modelRun) header(held *index.Held) block.Header {
 // unlock ends one of the locks held, in one of the three ways.
 func (m *modelRun) unlock() error {
 	var held *index.Held
-	for i := range m.keys.n { // the first held from a random key on, for determinism
+	for i := range m.keys.n() { // the first held from a random key on, for determinism
 		if held = m.held[m.keys.key(i)]; held != nil && m.r.Bool(0.5) {
 			break
 		}
@@ -399,13 +401,13 @@ func (m *modelRun) finish() error {
 	if got := m.s.Stats().Rows; got != uint64(len(m.rows)) {
 		return fmt.Errorf("stats say %d rows, the map has %d", got, len(m.rows))
 	}
-	for i := range m.keys.n {
+	for i := range m.keys.n() {
 		if err := m.getBoth(m.keys.key(i)); err != nil {
 			return err
 		}
 	}
 	if m.Ordered {
-		return m.checkScans(m.keys.key(0), m.keys.key(m.keys.n-1), 0)
+		return m.checkScans(m.keys.key(0), m.keys.key(m.keys.n()-1), 0)
 	}
 	return nil
 }

@@ -48,34 +48,44 @@ func checkRow(key index.Key, row []uint64, h block.Header, words int) error {
 	return nil
 }
 
-// keyspace maps the small numbers that workloads draw to keys.
+// keyspace maps the small numbers that workloads draw to keys, in order.
 type keyspace struct {
-	base, step uint64
-	n          int
+	keys    []index.Key
+	numbers map[index.Key]int
+	step    uint64 // between neighbours, about
 }
 
 // newKeyspace draws a key space of n keys: dense, spread over all of uint64
-// with both ends in it, or spaced.
-func newKeyspace(r *rng.Stream, n int) keyspace {
+// with both ends in it, or spaced; or it is the one that keyOf gives.
+func newKeyspace(r *rng.Stream, n int, keyOf func(i int) index.Key) keyspace {
+	base, step := uint64(0), uint64(1)
 	switch r.Intn(3) {
 	case 0:
-		return keyspace{0, 1, n}
 	case 1:
-		step := ^uint64(0) / uint64(n-1)
-		return keyspace{^uint64(0) - step*uint64(n-1), step, n}
+		step = ^uint64(0) / uint64(n-1)
+		base = ^uint64(0) - step*uint64(n-1)
+	default:
+		base, step = r.Uint64n(1<<40), 1+r.Uint64n(1<<20)
 	}
-	return keyspace{r.Uint64n(1 << 40), 1 + r.Uint64n(1<<20), n}
+	if keyOf == nil {
+		keyOf = func(i int) index.Key { return base + uint64(i)*step }
+	}
+	k := keyspace{numbers: map[index.Key]int{}, step: step}
+	for i := range n {
+		k.keys = append(k.keys, keyOf(i))
+		k.numbers[keyOf(i)] = i
+	}
+	return k
 }
 
-func (k keyspace) key(i int) index.Key { return k.base + uint64(i)*k.step }
+func (k keyspace) n() int { return len(k.keys) }
+
+func (k keyspace) key(i int) index.Key { return k.keys[i] }
 
 // number is the inverse of key; ok is false for a key not of the space.
 func (k keyspace) number(key index.Key) (int, bool) {
-	d := key - k.base
-	if d%k.step != 0 || d/k.step >= uint64(k.n) {
-		return 0, false
-	}
-	return int(d / k.step), true
+	i, ok := k.numbers[key]
+	return i, ok
 }
 
 // clone copies proofs out of an operation's buffers.

@@ -10,7 +10,7 @@ import (
 
 // scanBoth compares a random scan through each half with the map.
 func (m *modelRun) scanBoth() error {
-	i, j := m.r.Intn(m.keys.n), m.r.Intn(m.keys.n)
+	i, j := m.r.Intn(m.keys.n()), m.r.Intn(m.keys.n())
 	lo, hi := m.keys.key(min(i, j)), m.keys.key(max(i, j))
 	switch m.r.Intn(8) {
 	case 0:
