@@ -27,7 +27,12 @@ func ReadLoadInfo(ctx context.Context, db *txn.DB) (LoadInfo, error) {
 	if err != nil {
 		return LoadInfo{}, err
 	}
-	return s.readLoadInfo(ctx, dbViewer{db})
+	v, err := dbViewers{db}.viewer(ctx)
+	if err != nil {
+		return LoadInfo{}, err
+	}
+	info, err := s.readLoadInfo(ctx, v)
+	return info, errors.Join(err, v.close())
 }
 
 func (s *Schema) readLoadInfo(ctx context.Context, v viewer) (info LoadInfo, err error) {

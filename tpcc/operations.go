@@ -31,14 +31,54 @@ func (l live) ScanLater(ix *tables.Index, lo, hi uint64, limit int) pendingRows 
 	return l.Txn.ScanLater(ix, lo, hi, limit)
 }
 
-// viewer runs read-only transactions: a database, or a model in tests.
-// Implementations are safe for concurrent use.
+// viewer runs read-only transactions, for one goroutine.
 type viewer interface {
 	view(ctx context.Context, body func(operations) error) error
+	close() error
 }
 
-type dbViewer struct{ db *txn.DB }
+// database gives each goroutine its viewer: a DB, or a model in tests.
+type database interface {
+	viewer(ctx context.Context) (viewer, error)
+}
 
-func (d dbViewer) view(ctx context.Context, body func(operations) error) error {
-	return d.db.View(ctx, func(t *txn.Txn) error { return body(live{t}) })
+type dbViewers struct{ db *txn.DB }
+
+func (d dbViewers) viewer(ctx context.Context) (viewer, error) {
+	s, err := d.db.NewSession(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return sessionViewer{s}, nil
+}
+
+// sessionViewer has a session of its own: the buffers of the large Views of a
+// check are not left in the DB's pool.
+type sessionViewer struct{ s *txn.Session }
+
+func (v sessionViewer) view(ctx context.Context, body func(operations) error) error {
+	return v.s.View(ctx, func(t *txn.Txn) error { return body(live{t}) })
+}
+
+func (v sessionViewer) close() error { return v.s.Close() }
+
+// scanPages reads a range of any size, page by page, and passes each row to
+// fn. It ends with the first error of fn.
+func scanPages(t operations, ix *tables.Index, lo, hi uint64, fn func(txn.Entry) error) error {
+	const pageRows = 4096
+	for {
+		page, err := t.ScanLater(ix, lo, hi, pageRows).Entries()
+		if err != nil {
+			return err
+		}
+		for _, e := range page {
+			if err := fn(e); err != nil {
+				return err
+			}
+		}
+		if len(page) < pageRows || page[len(page)-1].Key == hi {
+			return nil
+		}
+		lo = page[len(page)-1].Key + 1
+	}
 }
