@@ -194,47 +194,68 @@ func (c *Client) sawBuckets(n uint64) {
 	}
 }
 
-// locations is the location cache: a direct-mapped table of slot words, each
-// read and replaced whole, so that it needs no lock. An entry only says where
-// to look first; the row that is found there proves itself.
+// locations is the location cache: a table of slot words, each read and
+// replaced whole, so that it needs no lock. The words of one line are a set. An
+// entry only says where to look first; the row found there proves itself.
 type locations struct {
 	words []atomic.Uint64
 }
 
+// ways is the size of a set.
+const ways = mem.LineBytes / mem.WordBytes
+
 func (l *locations) init(entries int) {
 	if entries > 0 {
-		l.words = make([]atomic.Uint64, 1<<bits.Len(uint(entries-1)))
+		l.words = make([]atomic.Uint64, 1<<bits.Len(uint(max(entries, ways)-1)))
 	}
 }
 
-func (l *locations) at(hash uint64) *atomic.Uint64 {
+// set is where a key with this hash may be noted.
+func (l *locations) set(hash uint64) []atomic.Uint64 {
 	if len(l.words) == 0 {
 		return nil
 	}
-	return &l.words[hash&uint64(len(l.words)-1)]
+	i := hash & uint64(len(l.words)-1) &^ (ways - 1)
+	return l.words[i : i+ways]
 }
 
 // get returns where the row of a key with this hash may be, or 0.
 func (l *locations) get(hash uint64) uint64 {
-	if p := l.at(hash); p != nil {
-		if w := p.Load(); slotMatches(w, hash) {
+	set := l.set(hash)
+	for i := range set {
+		if w := set[i].Load(); slotMatches(w, hash) {
 			return slotAddr(w)
 		}
 	}
 	return 0
 }
 
+// put notes a row, in an empty place or one chosen by the hash.
 func (l *locations) put(hash, addr uint64) {
-	if p := l.at(hash); p != nil {
-		if w := makeSlot(hash, addr); p.Load() != w {
-			p.Store(w)
+	set := l.set(hash)
+	if set == nil {
+		return
+	}
+	w, victim := makeSlot(hash, addr), int(hash>>(addrBits-3)%ways)
+	for i := range set {
+		switch old := set[i].Load(); {
+		case old == w:
+			return
+		case slotMatches(old, hash):
+			set[i].Store(w)
+			return
+		case old == 0:
+			victim = i
 		}
 	}
+	set[victim].Store(w)
 }
 
 // drop forgets that the row is at addr, unless something else is known by now.
 func (l *locations) drop(hash, addr uint64) {
-	if p := l.at(hash); p != nil {
-		p.CompareAndSwap(makeSlot(hash, addr), 0)
+	set := l.set(hash)
+	w := makeSlot(hash, addr)
+	for i := range set {
+		set[i].CompareAndSwap(w, 0)
 	}
 }
