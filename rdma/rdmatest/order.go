@@ -31,7 +31,10 @@ const HeaderLock = 1 << 63
 // unlocked. Word i of the body carries BodyWord(header, i).
 type BlockWriter struct {
 	Span mem.Span
-	seq  uint64
+	// Yield, if set, is called before each store of a change, so that readers
+	// meet half-written blocks even where one processor does all the work.
+	Yield func()
+	seq   uint64
 }
 
 // Next makes the next version. Between versions the block is quiet.
@@ -39,9 +42,17 @@ func (w *BlockWriter) Next() {
 	w.seq++
 	w.Span.Store(0, w.seq|HeaderLock)
 	for i := 1; i < w.Span.Words(); i++ {
+		w.yield()
 		w.Span.Store(i, BodyWord(w.seq, i))
 	}
+	w.yield()
 	w.Span.Store(0, w.seq)
+}
+
+func (w *BlockWriter) yield() {
+	if w.Yield != nil {
+		w.Yield()
+	}
 }
 
 // BodyWord is what BlockWriter stores in word i under an unlocked header.
@@ -65,6 +76,13 @@ func rest(s *rng.Stream) {
 	}
 }
 
+// hiccup yields once in a while.
+func hiccup(s *rng.Stream) {
+	if s.Intn(64) == 0 {
+		runtime.Gosched()
+	}
+}
+
 // background runs step, resting in between, until the returned function has
 // stopped it.
 func (r *rig) background(s *rng.Stream, step func()) (stop func()) {
@@ -84,15 +102,17 @@ func (r *rig) background(s *rng.Stream, step func()) (stop func()) {
 	return stop
 }
 
-// readWhile repeats a batch for the soak time and until enough reports true.
+// readWhile repeats a batch for the soak time and until enough reports true:
+// that the writer was seen at work. It yields at times, for the writer's sake.
 func (r *rig) readWhile(c rdma.Conn, b *rdma.Batch, look func(*rdma.WR), enough func() bool) {
 	r.Helper()
-	start := time.Now()
+	start, s := time.Now(), r.rng.Split("reader")
 	for time.Since(start) < soak || !enough() {
 		if time.Since(start) > patience {
 			r.Fatalf("%v of READs did not show enough", patience)
 		}
 		r.do(c, b)
+		hiccup(s)
 		for i := range b.WRs {
 			look(&b.WRs[i])
 		}
@@ -106,16 +126,16 @@ func caseOrderHeader(r *rig) {
 		r.Skipf("provider %s does not claim InOrder", r.f.Provider.Name())
 	}
 	sizes := []uint64{8, 16, 64, 256}
+	s := r.rng.Split("writer")
 	var writers []*BlockWriter
 	var b rdma.Batch
 	for i, n := range sizes {
 		at := uint64(i+1) * 4096
-		w := &BlockWriter{Span: m.MustSpan(at, n*mem.WordBytes)}
+		w := &BlockWriter{Span: m.MustSpan(at, n*mem.WordBytes), Yield: func() { hiccup(s) }}
 		w.Next()
 		writers = append(writers, w)
 		b.Read(k, at, make([]uint64, n))
 	}
-	s := r.rng.Split("writer")
 	r.background(s, func() { writers[s.Intn(len(writers))].Next() })
 	accepted, refused := 0, 0
 	r.readWhile(c, &b, func(wr *rdma.WR) {
@@ -128,7 +148,7 @@ func caseOrderHeader(r *rig) {
 			r.Fatalf("torn block of %d words: header %#x before and after, but word %d is not of that version; the provider does not load in order",
 				len(wr.Buf), wr.Buf[0], i)
 		}
-	}, func() bool { return accepted >= 100 })
+	}, func() bool { return accepted >= 100 && refused >= 20 })
 	r.Logf("%d blocks accepted, %d refused", accepted, refused)
 }
 
@@ -144,15 +164,17 @@ func caseOrderAscend(r *rig) {
 	span := m.MustSpan(4096, words*mem.WordBytes)
 	span.Zero()
 	var v uint64
-	r.background(r.rng.Split("writer"), func() {
+	s := r.rng.Split("writer")
+	r.background(s, func() {
 		v++
 		for i := words - 1; i >= 0; i-- {
+			hiccup(s)
 			span.Store(i, v)
 		}
 	})
 	var b rdma.Batch
 	b.Read(k, 4096, make([]uint64, words))
-	seen := uint64(0)
+	midway := 0 // READs that met the writer at work
 	r.readWhile(c, &b, func(wr *rdma.WR) {
 		for i := 1; i < words; i++ {
 			if wr.Buf[i] < wr.Buf[i-1] {
@@ -162,8 +184,10 @@ func caseOrderAscend(r *rig) {
 		if wr.Tail < wr.Buf[0] {
 			r.Fatalf("Tail %d was loaded before word 0, which is %d", wr.Tail, wr.Buf[0])
 		}
-		seen = max(seen, wr.Buf[0])
-	}, func() bool { return seen > 100 })
+		if wr.Buf[0] != wr.Buf[words-1] {
+			midway++
+		}
+	}, func() bool { return midway >= 20 })
 }
 
 func caseOrderWords(r *rig) {
@@ -173,8 +197,10 @@ func caseOrderWords(r *rig) {
 	span := m.MustSpan(4096, words*mem.WordBytes)
 	span.Zero()
 	on := ^uint64(0)
-	r.background(r.rng.Split("writer"), func() {
+	s := r.rng.Split("writer")
+	r.background(s, func() {
 		for i := range words {
+			hiccup(s)
 			span.Store(i, on)
 		}
 		on = ^on

@@ -3,6 +3,7 @@ package rdmatest_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
@@ -89,6 +90,7 @@ func splitReads(c rdma.Conn, b *rdma.Batch) error {
 			if err := rdma.Do(context.Background(), c, &halves); err != nil {
 				return err
 			}
+			runtime.Gosched() // the time between two frames
 			halves.Reset()
 			halves.Read(wr.RKey, wr.Addr, wr.Buf[:half])
 		}
@@ -107,6 +109,7 @@ func halfWords(c rdma.Conn, ctx context.Context, b *rdma.Batch) error {
 	}
 	for i := range b.WRs {
 		wr := &b.WRs[i]
+		runtime.Gosched()
 		var again rdma.Batch
 		low := append([]uint64(nil), wr.Buf...)
 		again.Read(wr.RKey, wr.Addr, wr.Buf)
