@@ -17,6 +17,11 @@ type Options struct {
 	// 16; default 10. A negative value leaves corrections out, as the papers
 	// do.
 	CorrectionBits int
+	// EntryBits is how many bits a leaf the TT should take in all; default 15,
+	// 8 % of the 24 bytes a leaf costs in inner nodes. Where ALNs need many
+	// bits, since leaves were split off to distant places, corrections yield
+	// down to 8 bits to keep it.
+	EntryBits int
 	// CorrectionStep is the corrections' resolution in steps a leaf, rounded
 	// to a power of two up to 1024; default 64. Coarser steps are taken where
 	// CorrectionBits demand it.
@@ -42,6 +47,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Family = PLR
 	}
 	set(&o.CorrectionBits, 10)
+	set(&o.EntryBits, 15)
 	set(&o.CorrectionStep, 64)
 	set(&o.ErrorLeaves, 4)
 	set(&o.LeavesPerSegment, 16)
@@ -56,6 +62,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	bad(o.Family > PLR, "Family", o.Family)
 	bad(o.CorrectionBits > maxCorrectionBits, "CorrectionBits", o.CorrectionBits)
+	bad(o.EntryBits < 1 || o.EntryBits > maxCorrectionBits+32, "EntryBits", o.EntryBits)
 	bad(o.CorrectionStep < 1 || o.CorrectionStep > 1024, "CorrectionStep", o.CorrectionStep)
 	bad(o.ErrorLeaves < 1 || o.ErrorLeaves > 64, "ErrorLeaves", o.ErrorLeaves)
 	bad(o.LeavesPerSegment < 1, "LeavesPerSegment", o.LeavesPerSegment)
@@ -101,6 +108,8 @@ type Trainer struct {
 	ends   []int // keys of leaf i are keys[ends[i-1]:ends[i]]
 	bad    error
 
+	corrLimit int // bits
+
 	pla   pla
 	segs  []segment
 	cand  SubModel // the candidate's lines: positions come from here only
@@ -108,7 +117,7 @@ type Trainer struct {
 	prior []int64  // position of the last possible key below it
 	cells []int64
 	best  candidate
-	res   []int64
+	res   []int64 // ALN less logical leaf number
 	order []int64
 }
 
@@ -175,10 +184,16 @@ func (t *Trainer) Train(dst *SubModel, version uint32) (Quality, error) {
 	if len(t.fences) == 0 {
 		return Quality{}, fmt.Errorf("%w: none added", ErrBadLeaves)
 	}
+	base, alnBits := t.chooseALN()
+	t.corrLimit = min(t.opt.CorrectionBits, max(t.opt.EntryBits-alnBits, yieldBits))
 	t.fit()
-	t.fill(dst, version)
+	t.fill(dst, version, base, alnBits)
 	return t.best.q, nil
 }
+
+// yieldBits is where corrections stop yielding to ALNs: below it accuracy falls
+// faster than memory.
+const yieldBits = 8
 
 // fit leaves the chosen fit in t.best.
 func (t *Trainer) fit() {
@@ -286,7 +301,7 @@ func (t *Trainer) correct(c *candidate) {
 		top := t.chooseCells(c, uint(shift))
 		c.corrBits, c.corrShift = bits.Len64(uint64(top)), shift
 		t.slack(c)
-		if c.corrBits <= t.opt.CorrectionBits && max(c.slackLo, c.slackHi) <= math.MaxUint16 {
+		if c.corrBits <= t.corrLimit && max(c.slackLo, c.slackHi) <= math.MaxUint16 {
 			return
 		}
 	}
@@ -422,7 +437,7 @@ func (t *Trainer) corrections(dst []uint32, c *candidate) []uint32 {
 }
 
 // fill writes the chosen fit and the TT to dst.
-func (t *Trainer) fill(dst *SubModel, version uint32) {
+func (t *Trainer) fill(dst *SubModel, version uint32, base int64, alnBits int) {
 	c := &t.best
 	dst.begin(t.start, version, t.opt.Family, c.segs)
 	dst.leaves = uint16(len(t.fences))
@@ -430,7 +445,6 @@ func (t *Trainer) fill(dst *SubModel, version uint32) {
 	dst.slackLo, dst.slackHi = uint16(c.slackLo), uint16(c.slackHi)
 	dst.corrBits, dst.corrShift = uint8(c.corrBits), uint8(c.corrShift)
 	dst.flags |= flagTT
-	base, alnBits := t.chooseALN()
 	dst.alnBase, dst.alnBits = uint32(base), uint8(alnBits)
 	limit := int64(1) << alnBits
 	exceptional := t.outside(base, limit) > 0
