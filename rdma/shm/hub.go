@@ -29,6 +29,7 @@ type hub struct {
 	leading atomic.Bool
 	links   atomic.Pointer[[]*link] // copied on change
 	spin    spinner
+	yielder yielder // the leader's
 
 	followers atomic.Int32 // len(mu.waiting)
 	mu        struct {
@@ -153,39 +154,34 @@ func (h *hub) lead(ctx context.Context, c *conn) {
 // watch scans until c is ready, which it reports, or there was nothing to do
 // for as long as it pays to spin.
 func (h *hub) watch(c *conn) bool {
-	var start time.Duration
-	budget := time.Duration(-1)
 	for {
+		// Those just signalled go first; their next calls may be all that is
+		// needed to find something to do.
 		worked := h.scan()
+		if !c.ready() {
+			h.yielder.yield(worked)
+		}
 		if c.ready() {
-			if budget > 0 {
-				h.spin.hit()
-			}
 			return true
 		}
-		// Those just signalled, and everybody else, go first: the P is about
-		// to sleep with us.
-		runtime.Gosched()
-		switch {
-		case c.ready():
-			if budget > 0 {
-				h.spin.hit()
-			}
-			return true
-		case worked:
-			if budget > 0 {
-				h.spin.hit()
-			}
-			budget = -1
-		case budget < 0:
-			if budget = h.spin.budget(); budget == 0 {
-				return false
-			}
-			start = now()
-		case now()-start >= budget:
-			h.spin.miss()
+		if worked {
+			continue
+		}
+		budget := h.spin.budget()
+		if budget == 0 {
 			return false
 		}
+		for start := now(); !c.ready() && !worked; worked = h.scan() {
+			if now()-start >= budget {
+				h.spin.miss()
+				return false
+			}
+		}
+		h.spin.hit()
+		if !worked {
+			return true
+		}
+		h.yielder.yield(true)
 	}
 }
 

@@ -34,6 +34,9 @@ type poller struct {
 	links  atomic.Pointer[[]*serverLink] // copied on change
 	buf    []byte                        // the request being handled
 
+	yielder  yielder
+	deferred bool // a handler has returned without a reply
+
 	mu     sync.Mutex // serialises attach, detach, kick and close
 	closed bool
 }
@@ -143,16 +146,14 @@ func (p *poller) sleep() {
 // watch looks for work for as long as it pays to spin and reports whether
 // there was any.
 func (p *poller) watch(h rdma.Handler) bool {
-	runtime.Gosched()
-	if p.pass(h) {
-		return true
-	}
+	// A request without a reply is in the hands of another goroutine.
+	p.yielder.yield(p.deferred)
+	p.deferred = false
 	budget := p.spin.budget()
 	if budget == 0 {
 		return false
 	}
 	for start := now(); now()-start < budget; {
-		runtime.Gosched()
 		if p.pass(h) {
 			p.spin.hit()
 			return true
@@ -203,5 +204,5 @@ func (p *poller) serve(h rdma.Handler, c *serverConn) {
 	}
 	c.req = rdma.Request{Body: body, Peer: c.peer, Replier: c}
 	h(&c.req)
-	c.handled()
+	p.deferred = c.handled() || p.deferred
 }

@@ -252,16 +252,19 @@ func (c *serverConn) take(buf []byte) (body []byte, ok bool) {
 	return body, true
 }
 
-// handled follows the handler's return.
-func (c *serverConn) handled() {
+// handled follows the handler's return and reports whether the reply is still
+// to come.
+func (c *serverConn) handled() (deferred bool) {
 	c.mu.Lock()
 	c.handling = false
+	deferred = c.busy
 	farewell := c.farewell
 	c.farewell = false
 	c.mu.Unlock()
 	if farewell {
 		c.link.e.opts.OnDisconnect(c.peer)
 	}
+	return deferred
 }
 
 // Reply publishes the response. The client is woken at once unless a handler
