@@ -29,6 +29,25 @@
 // chosen is nearly always the right one, and a key near a fence is known to be
 // near it: the bounds widen to two leaves for that key only.
 //
+// # What it is worth
+//
+// 10 million keys, leaves of 22 on average numbered in key order, 512 leaves a
+// sub-model, PLR, sizes against 24 bytes a leaf of inner nodes; regenerate with
+//
+//	go test -run xxx -bench Model ./index/learned/xmodel
+//
+//	             first leaf right   models   TT      right without corrections
+//	uniform      99.3 %             0.59 %   4.7 %   23 %
+//	lognormal    99.3 %             0.63 %   4.7 %   23 %
+//	clustered    99.1 %             1.35 %   5.2 %   12 %
+//	TPC-C        100.0 %            0.65 %   4.7 %   24 %
+//
+// RMI does as well wherever one line fits and fails where keys cluster (87 %).
+// TT figures need leaves whose numbers are near their neighbours': an
+// allocator that gives a split's new leaf a number from its surroundings keeps
+// the TT at 7.8 % however many leaves split, one that takes the next free
+// number leads to 14 % (-bench Splits).
+//
 // # Sources
 //
 // Router, sub-models and TT follow XStore (Wei et al., "Fast RDMA-based

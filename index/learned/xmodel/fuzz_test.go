@@ -54,9 +54,7 @@ func probeSubModel(t *testing.T, s *SubModel, words []uint64) {
 	for i := range uint(64) {
 		keys = append(keys, s.anchor+1<<i, s.Start()+1<<i)
 	}
-	for _, w := range words {
-		keys = append(keys, w)
-	}
+	keys = append(keys, words...)
 	inRange := func(p Prediction) {
 		if p.Lo < 0 || p.Leaf < p.Lo || p.Hi < p.Leaf || p.Hi >= s.Leaves() {
 			t.Fatalf("prediction %+v of %d leaves", p, s.Leaves())
@@ -243,6 +241,13 @@ func TestDecodeRejects(t *testing.T) {
 	if !slices.Equal(s.AppendTo(nil), good) {
 		t.Error("a failed Decode changed the sub-model")
 	}
+}
+
+// TestFetchedWordsChecked: what a READ brought is of the size asked for, or
+// refused.
+func TestFetchedWordsChecked(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 1))
+	s := trainOne(t, Options{}, fillLeaves(r, uniformKeys(r, 2000)))
 	p := s.Predict(s.anchor + 1<<60)
 	for _, bad := range []Prediction{{Lo: -1, Hi: 2}, {Lo: 3, Hi: 2}, {Lo: 0, Hi: s.Leaves()}} {
 		for n := range 8 {
