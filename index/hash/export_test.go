@@ -1,5 +1,11 @@
 package hash
 
+import (
+	"math/bits"
+
+	"drtmx/index"
+)
+
 // unshift undoes x ^ x>>n.
 func unshift(x uint64, n uint) uint64 {
 	y := x
@@ -27,3 +33,6 @@ func Unhash(h uint64) uint64 {
 
 // RoundsMax is the bound on the rounds of one lookup.
 const RoundsMax = roundsMax
+
+// LevelWanted is a level with which the bucket that op reads would cover its hash.
+func LevelWanted(op index.GetOp) uint8 { return uint8(bits.Len64(op.(*getOp).num)) }

@@ -279,6 +279,11 @@ func (o *getOp) notAtRest(verdict block.Verdict, next *rdma.Batch) bool {
 			o.c.cache.drop(o.hash, o.addr)
 			return o.readHead(next)
 		}
+		if o.phase == phaseRow && o.row[keyWord] != o.key {
+			// A row's key is written before the row is linked and never after: a
+			// block with another key now is not the row of ours, locked or not.
+			return o.searchBucket(next)
+		}
 		if o.busy++; o.busy > busyMax {
 			return o.finish(index.Locked)
 		}

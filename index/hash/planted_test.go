@@ -1,0 +1,184 @@
+package hash_test
+
+import (
+	"strings"
+	"testing"
+
+	"drtmx/index"
+	"drtmx/index/hash"
+	"drtmx/index/indextest"
+	"drtmx/internal/block"
+	"drtmx/rdma"
+)
+
+// Bugs are planted here by decorating a half of the index: the conformance
+// suite must catch each. A suite that cannot fail proves nothing.
+
+// crowded gives keys that all hash to the same few buckets, and of which
+// every four share their fingerprint: long chains, overflow buckets, false
+// matches and splits that move nothing.
+func crowded(i int) index.Key {
+	fingerprint, low := uint64(i/4)<<48, uint64(i%3)
+	return hash.Unhash(fingerprint | uint64(i)<<24 | low)
+}
+
+func TestCrowdedChains(t *testing.T) {
+	seed := indextest.Seed(t)
+	for _, v := range indextest.Variants() {
+		for _, cache := range []int{0, 64} {
+			for i := range 4 {
+				o := indextest.ModelRun{
+					Variant: v, Seed: seed + uint64(i), Ops: 4000 / indextest.Scale, Keys: 90, RowWords: 3, KeyOf: crowded, RowsStay: true,
+				}
+				if err := indextest.CheckModel(engine(cache), o); err != nil {
+					t.Fatalf("%s: %v", v.Name, err)
+				}
+			}
+			stats, err := indextest.CheckConcurrent(engine(cache), crowdedRun(v, seed))
+			if err != nil {
+				t.Fatalf("%s: %v", v.Name, err)
+			}
+			t.Logf("%s: %+v", v.Name, stats)
+		}
+	}
+}
+
+func crowdedRun(v indextest.Variant, seed uint64) indextest.ConcurrentRun {
+	return indextest.ConcurrentRun{
+		Variant: v, Seed: seed, Ops: 60000 / indextest.Scale, Readers: 3, Keys: 90, RowWords: 13, KeyOf: crowded,
+	}
+}
+
+// badClient decorates the operations of a client half.
+type badClient struct {
+	index.Client
+	patch func(op *badOp, wr *rdma.WR)
+}
+
+func (c badClient) NewGet() index.GetOp { return &badOp{GetOp: c.Client.NewGet(), patch: c.patch} }
+
+// badOp changes what READs brought before the operation sees it.
+type badOp struct {
+	index.GetOp
+	key   index.Key
+	patch func(op *badOp, wr *rdma.WR)
+}
+
+func (o *badOp) Start(key index.Key) {
+	o.key = key
+	o.GetOp.Start(key)
+}
+
+func (o *badOp) Next(done, next *rdma.Batch) bool {
+	for i := range done.WRs {
+		o.patch(o, &done.WRs[i])
+	}
+	return o.GetOp.Next(done, next)
+}
+
+// badServer decorates the server half.
+type badServer struct {
+	*hash.Server
+	e         *indextest.Env
+	keepGap   bool // absence is proved by a word that inserts do not change
+	oldHeader bool // updates repeat the header
+}
+
+func (s badServer) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.Held, error) {
+	var gap *index.Proof
+	if res := s.Server.Get(key, nil); res.Status == index.NotFound && s.keepGap {
+		gap = &res.Proofs[0]
+	}
+	held, err := s.Server.LockWrite(o, key, hint)
+	if gap != nil && err == nil {
+		s.e.Arena.Span(gap.Addr, 1).Store(0, gap.Word)
+	}
+	return held, err
+}
+
+func (s badServer) Publish(held *index.Held, row []uint64, h block.Header) {
+	if s.oldHeader && held.Existed {
+		h = held.Prev
+	}
+	s.Server.Publish(held, row, h)
+}
+
+func (s badServer) Check() error { return nil } // the readers are to notice
+
+func withClient(patch func(*badOp, *rdma.WR)) indextest.Engine {
+	eng := engine(0)
+	sound := eng.NewClient
+	eng.NewClient = func(e *indextest.Env, root uint64, words int, inOrder bool) (index.Client, error) {
+		c, err := sound(e, root, words, inOrder)
+		return badClient{c, patch}, err
+	}
+	return eng
+}
+
+func withServer(keepGap, oldHeader bool) indextest.Engine {
+	eng := engine(0)
+	eng.NewServer = func(e *indextest.Env, rowWords int) (index.Server, error) {
+		s, err := hash.NewServer(e.Arena, hash.Options{RowWords: rowWords, Locks: e.Locks})
+		return badServer{s, e, keepGap, oldHeader}, err
+	}
+	return eng
+}
+
+func isRow(wr *rdma.WR) bool      { return len(wr.Buf) == 16 }
+func isOverflow(wr *rdma.WR) bool { return len(wr.Buf) == 8 && wr.Buf[7]>>56 == 0xb2 }
+
+func TestPlantedBugsAreCaught(t *testing.T) {
+	seed := indextest.Seed(t)
+	v := indextest.Variants()[1]
+	for _, c := range []struct {
+		name, want string // part of the error
+		spread     int    // so many keys, not crowded ones
+		eng        indextest.Engine
+	}{
+		{"the key of a row is not checked again", "never inserted", 0, withClient(func(o *badOp, wr *rdma.WR) {
+			if isRow(wr) {
+				wr.Buf[2] = o.key
+			}
+		})},
+		{"the header of a row is not checked after the body", "row", 0, withClient(func(_ *badOp, wr *rdma.WR) {
+			if isRow(wr) {
+				wr.Tail = wr.Buf[0]
+			}
+		})},
+		{"a locked row is taken", "key", 0, withClient(func(_ *badOp, wr *rdma.WR) {
+			if isRow(wr) {
+				wr.Buf[0] &^= uint64(block.LockBit | block.AbsentBit)
+				wr.Tail = wr.Buf[0]
+			}
+		})},
+		{"an overflow bucket is taken as of any version", "key", 0, withClient(func(_ *badOp, wr *rdma.WR) {
+			if isOverflow(wr) {
+				wr.Buf[0], wr.Tail = 1, 1
+			}
+		})},
+		{"a bucket's level is not checked", "key", 3000, withClient(func(o *badOp, wr *rdma.WR) {
+			if len(wr.Buf) == 8 && wr.Buf[7]>>56 == 0xb1 {
+				wr.Buf[7] = wr.Buf[7]&^(0xff<<48) | uint64(hash.LevelWanted(o.GetOp))<<48
+			}
+		})},
+		{"an insert leaves the gap word", "holds although", 300, withServer(true, false)},
+		{"an update repeats the header", "header", 0, withServer(false, true)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for i := range uint64(20) {
+				o := crowdedRun(v, seed+i)
+				if c.spread > 0 {
+					o.KeyOf, o.Keys = nil, c.spread
+				}
+				if _, err := indextest.CheckConcurrent(c.eng, o); err != nil {
+					if !strings.Contains(err.Error(), c.want) {
+						t.Errorf("caught, but not for its reason: %v", err)
+					}
+					t.Logf("run %d: %v", i, err)
+					return
+				}
+			}
+			t.Error("not caught")
+		})
+	}
+}
