@@ -148,8 +148,8 @@ func (c *conn) answer(seq uint64, body []byte) (bool, error) {
 	if len(body) > rdma.MaxMessageBytes {
 		return false, fmt.Errorf("inproc: response of %d bytes: %w", len(body), rdma.ErrTooLarge)
 	}
-	if err := c.linkErr(); err != nil {
-		return false, err
+	if c.link.Load() != linkUp { // for the server it is one who left
+		return false, fmt.Errorf("inproc: reply to peer %d of %q: %w", c.peer, c.e.addr, rdma.ErrPeerDown)
 	}
 	k := &c.call
 	if !k.phase.CompareAndSwap(seq<<phaseBits|phaseSent, seq<<phaseBits|phaseReplying) {

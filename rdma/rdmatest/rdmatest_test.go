@@ -304,7 +304,7 @@ var lies = []lie{
 		"LeaksGoroutine", "DialToNobody", false,
 		decorated(inproc.Options{}, func(d *rdmatest.Decorator) {
 			d.OnListen = func(e rdma.Endpoint) rdma.Endpoint {
-				go func() { <-never }()
+				go func(end <-chan struct{}) { <-end }(never)
 				return e
 			}
 		}),
