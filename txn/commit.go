@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"drtmx/index"
 	"drtmx/internal/block"
@@ -17,7 +18,7 @@ import (
 // any changed, fn runs anew. An error of fn is returned as it is, after the
 // same validation.
 func (s *Session) View(ctx context.Context, fn func(*Txn) error) error {
-	return s.attempts(ctx, view, fn, func(t *Txn) error { return s.validate(t) })
+	return s.run(ctx, view, fn, nil)
 }
 
 // Update runs a transaction that may write. Reads are one-sided, writes
@@ -27,30 +28,12 @@ func (s *Session) View(ctx context.Context, fn func(*Txn) error) error {
 // If the home server goes away between the commit request and its answer, and
 // does not come back to be asked, the error is an *UnknownOutcome.
 func (s *Session) Update(ctx context.Context, fn func(*Txn) error) error {
-	return s.attempts(ctx, update, fn, func(t *Txn) error {
-		if t.writes.empty() {
-			return s.validate(t)
-		}
-		return s.sendCommit(t)
-	})
+	return s.run(ctx, update, fn, nil)
 }
 
-// attempts runs transactions of the API: an error of the body counts only if
-// what it read stood together.
-func (s *Session) attempts(ctx context.Context, m mode, fn, finish func(*Txn) error) error {
-	return s.attemptsRaw(ctx, m, func(t *Txn) error {
-		err := fn(t)
-		if err != nil && t.err == nil {
-			if verr := s.validate(t); verr != nil && t.err != nil {
-				return verr
-			}
-		}
-		return err
-	}, finish)
-}
-
-// attemptsRaw runs fn and finish until an attempt is not abandoned.
-func (s *Session) attemptsRaw(ctx context.Context, m mode, fn, finish func(*Txn) error) error {
+// run makes attempts until one is not abandoned. What ends an attempt, once
+// the body has returned, is finish, or if that is nil what the API promises.
+func (s *Session) run(ctx context.Context, m mode, fn, finish func(*Txn) error) error {
 	t := &s.txn
 	if t.mode != closed {
 		return fmt.Errorf("%w: a transaction runs inside another of the same session", ErrClosed)
@@ -81,16 +64,33 @@ func (s *Session) attemptsRaw(ctx context.Context, m mode, fn, finish func(*Txn)
 	}
 }
 
-// attempt is one run of the body and what follows it.
+// maxAttemptAge bounds the time between an attempt's first read and its
+// validation: a freed leaf is used again only after longer than that (package
+// xtree), so that no proof can come to hold for another row.
+const maxAttemptAge = 15 * time.Second
+
+// attempt is one run of the body and what follows it. Once t.err is set the
+// attempt is over, whatever the body makes of it.
 func (s *Session) attempt(t *Txn, fn, finish func(*Txn) error) error {
 	err := fn(t)
-	if t.err != nil { // over already, whatever the body made of it
+	if t.err != nil {
 		return t.err
 	}
-	if err != nil {
-		return err
+	if time.Since(t.began) > maxAttemptAge {
+		return t.fail(fmt.Errorf("%w: the body ran for more than %v", ErrTooLarge, maxAttemptAge))
 	}
-	err = finish(t)
+	switch {
+	case finish != nil && err == nil:
+		err = finish(t)
+	case finish != nil:
+	case err != nil:
+		// An error counts only if the rows behind it stood together.
+		_ = s.validate(t)
+	case t.mode == view || t.writes.empty():
+		err = s.validate(t)
+	default:
+		err = s.sendCommit(t)
+	}
 	if t.err != nil {
 		return t.err
 	}

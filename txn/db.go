@@ -11,6 +11,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/hash"
+	"drtmx/index/learned"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -159,24 +160,19 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) error {
 		}
 		p.rkey, p.epoch, p.roots = rdma.RKey(hp.RKey), h.Epoch, hp.Roots
 		for _, ix := range db.catalog.Indexes {
-			c, err := db.newClient(ix, p, inOrder)
-			if err != nil {
-				return fmt.Errorf("%w: index %s: %w", ErrProtocol, ix.Name, err)
-			}
-			p.clients = append(p.clients, c)
+			p.clients = append(p.clients, db.newClient(ix, p, inOrder))
 		}
 	}
 	return nil
 }
 
-func (db *DB) newClient(ix *tables.Index, p *partition, inOrder bool) (index.Client, error) {
-	words := ix.RowBytes / 8
+func (db *DB) newClient(ix *tables.Index, p *partition, inOrder bool) index.Client {
 	if ix.Ordered {
-		return newLearned(p.roots[ix.ID], p.rkey, inOrder, words)
+		return learned.NewClient(p.roots[ix.ID], p.rkey, learned.ClientOptions{InOrder: inOrder, RowWords: ix.RowBytes / 8})
 	}
 	return hash.NewClient(p.roots[ix.ID], p.rkey, hash.ClientOptions{
 		InOrder: inOrder, LocationCacheEntries: max(db.cfg.LocationCache, 0),
-	}), nil
+	})
 }
 
 // Catalog is the cluster's catalogue.

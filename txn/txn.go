@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"drtmx/index"
 	"drtmx/internal/mem"
@@ -46,6 +47,7 @@ type Txn struct {
 	only    int // ≥ 0: the one partition this procedure may touch, held exclusively
 
 	mode    mode
+	began   time.Time
 	err     error // why the attempt is over: errAbandoned, errRemote, or a failure
 	cause   Cause
 	gets    []*Get
@@ -72,7 +74,7 @@ func (t *Txn) init(c *tables.Catalog, nparts int, local Local) {
 
 // begin starts an attempt.
 func (t *Txn) begin(ctx context.Context, m mode) {
-	t.ctx, t.mode, t.err = ctx, m, nil
+	t.ctx, t.mode, t.err, t.began = ctx, m, nil, time.Now()
 	t.nGet, t.nScan, t.pending = 0, 0, 0
 	for _, p := range t.used {
 		p.nGet, p.nScan, p.usedThisTime = 0, 0, false

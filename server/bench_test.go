@@ -1,0 +1,55 @@
+package server
+
+import (
+	"context"
+	"testing"
+
+	"drtmx/txn"
+)
+
+// BenchmarkView reports the client's cost of one View that reads one row of a
+// hash index, beside the same read by a procedure at the server.
+func BenchmarkView(b *testing.B) {
+	ctx := context.Background()
+	cl, acct, _ := startBank(b, 1)
+	putAccounts(b, cl.DB, acct, 1000, 1)
+	s, err := cl.DB.NewSession(ctx)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	key := uint64(0)
+	body := func(t *txn.Txn) error {
+		_, err := t.Get(acct, key%1000)
+		return err
+	}
+	b.Run("one-sided", func(b *testing.B) {
+		b.ReportAllocs()
+		start := s.Stats()
+		for b.Loop() {
+			key += 7
+			if err := s.View(ctx, body); err != nil {
+				b.Fatal(err)
+			}
+		}
+		st := s.Stats()
+		b.ReportMetric(float64(st.Rounds-start.Rounds)/float64(b.N), "rounds/op")
+		b.ReportMetric(float64(st.Fabric.Reads-start.Fabric.Reads)/float64(b.N), "READs/op")
+	})
+	b.Run("commit", func(b *testing.B) {
+		b.ReportAllocs()
+		upd := func(t *txn.Txn) error {
+			row, err := t.Get(acct, key%1000)
+			if err != nil {
+				return err
+			}
+			return t.Update(acct, key%1000, row)
+		}
+		for b.Loop() {
+			key += 7
+			if err := s.Update(ctx, upd); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
