@@ -84,11 +84,23 @@ func (t *Tree) split(leaf, key uint64) (uint64, error) {
 	t.tellMoves(leaf, right, moved)
 	t.addLeaf(fence, right)
 	t.splits.Add(1)
-	t.changed(fence)
+	t.changed(fence, t.lastKey(t.span(right)))
 	if key >= fence {
 		return right, nil
 	}
 	return leaf, nil
+}
+
+// lastKey is the highest key within a leaf's fences.
+func (t *Tree) lastKey(s mem.Span) uint64 {
+	return s.Load(highWord) - b2u(s.Load(metaWord)&lastFlag == 0)
+}
+
+func b2u(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func (t *Tree) step(name string) {
@@ -231,7 +243,7 @@ func (t *Tree) unlink(leaf uint64) {
 	t.commitLeaf(&e)
 	t.removeLeaf(low)
 	t.unlinks.Add(1)
-	t.changed(low)
+	t.changed(low, high-b2u(!m.last))
 	if lm.live == 0 && left != t.first {
 		t.empty = append(t.empty, left)
 	}

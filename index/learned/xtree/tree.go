@@ -19,9 +19,9 @@ type Options struct {
 	// ProofLifetime is how long a freed leaf takes no moved rows: proofs and
 	// one-sided results must not be validated when they are older.
 	ProofLifetime time.Duration
-	// Changed, if set, is told the low fence of every leaf that a split
-	// created or an unlink removed.
-	Changed func(low uint64)
+	// Changed, if set, is told the range of keys, both ends included, whose
+	// leaf is another one since a split or an unlink.
+	Changed func(low, high uint64)
 }
 
 // Tree is the server half's storage. The zero value is not usable; see New.
@@ -31,7 +31,7 @@ type Tree struct {
 	a       *block.Arena
 	lay     Layout
 	locks   index.SharedLocks
-	changed func(low uint64)
+	changed func(low, high uint64)
 	leafs   *block.Slab
 	rows    *block.Slab // rows apart
 
@@ -79,7 +79,7 @@ func New(a *block.Arena, o Options) (*Tree, error) {
 		t.locks = noLocks{}
 	}
 	if t.changed == nil {
-		t.changed = func(uint64) {}
+		t.changed = func(uint64, uint64) {}
 	}
 	if !t.lay.Inline {
 		t.rows = a.NewSlab(t.lay.RowBlockWords * mem.WordBytes)

@@ -1,0 +1,215 @@
+package learned
+
+import (
+	"drtmx/internal/block"
+	"drtmx/rdma"
+)
+
+// subModels fetches all sub-models that the budget keeps. What cannot be read
+// is left out: it is fetched when a lookup misses it.
+func (f *fetcher) subModels(h, old *cache) error {
+	f.c.ttHeld = 0
+	if f.c.o.Budget == RouterOnly {
+		return nil
+	}
+	var want []int
+	for i := range h.subs {
+		if old != nil && old.router != nil {
+			j := old.router.Route(h.router.Start(i))
+			held := old.subs[j].held.Load()
+			if held != nil && old.subs[j].pointer.Load() == h.subs[i].pointer.Load() && held.model.Start() == h.router.Start(i) {
+				h.subs[i].held.Store(held)
+				if held.model.HasTT() {
+					f.c.ttHeld += held.model.TTBytes()
+				}
+				continue
+			}
+		}
+		want = append(want, i)
+	}
+	_, err := f.fetch(h, want)
+	return err
+}
+
+// fetch READs the blocks of the sub-models listed, in batches, and installs
+// them. It returns those it could not get.
+func (f *fetcher) fetch(h *cache, want []int) (missing []int, err error) {
+	for len(want) > 0 {
+		n, words := 0, 0
+		for n < len(want) && n < fetchBatch {
+			p := pointer(h.subs[want[n]].pointer.Load())
+			if !p.valid() {
+				p = 0
+			}
+			if n > 0 && words+p.words() > fetchBatchWords {
+				break
+			}
+			words += p.words()
+			n++
+		}
+		if cap(f.buf) < words {
+			f.buf = make([]uint64, words)
+		}
+		buf := f.buf[:words]
+		f.b.Reset()
+		asked := want[:0:n]
+		for _, i := range want[:n] {
+			p := pointer(h.subs[i].pointer.Load())
+			if !p.valid() || p.words() > len(buf) {
+				missing = append(missing, i)
+				continue
+			}
+			f.b.Read(f.c.rkey, p.addr(), buf[:p.words()])
+			buf = buf[p.words():]
+			asked = append(asked, i)
+		}
+		if len(asked) > 0 {
+			if err := f.do(); err != nil {
+				return nil, err
+			}
+		}
+		for k, i := range asked {
+			if !f.install(h, i, &f.b.WRs[k]) {
+				missing = append(missing, i)
+			}
+		}
+		want = want[n:]
+	}
+	return missing, nil
+}
+
+// install makes the sub-model that a READ brought current, with as much of it
+// as the budget keeps.
+func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
+	if accepted(wr, f.c.o.InOrder) != block.OK {
+		return false
+	}
+	held := &heldSub{addr: wr.Addr, words: len(wr.Buf), header: wr.Buf[block.HeaderWord]}
+	head, err := decodeSub(h.root.lay.ID, h.router.Start(i), wr.Buf, &held.model)
+	if err != nil {
+		return false
+	}
+	held.low, held.high = head.low, head.high
+	s := &h.subs[i]
+	if old := s.held.Load(); old != nil && old.model.HasTT() {
+		f.c.ttHeld -= old.model.TTBytes()
+	}
+	if f.keepTT(h, held.model.TTBytes()) {
+		f.c.ttHeld += held.model.TTBytes()
+	} else {
+		held = held.withoutTT(wr.Buf)
+	}
+	s.held.Store(held)
+	s.wanted.Store(0)
+	f.c.refreshs.Add(1)
+	return true
+}
+
+// withoutTT is the same sub-model in no more memory than its head needs.
+func (s *heldSub) withoutTT(blk []uint64) *heldSub {
+	h := &heldSub{addr: s.addr, words: s.words, header: s.header, low: s.low, high: s.high}
+	if err := h.model.DecodeHead(blk[subWords : subWords+s.model.HeadWords()]); err != nil {
+		return s // decoded a moment ago with its TT: cannot be
+	}
+	return h
+}
+
+// keepTT decides whether the budget keeps one more TT of n bytes.
+func (f *fetcher) keepTT(h *cache, n int) bool {
+	switch f.c.o.Budget {
+	case Full:
+		return true
+	case PartTT:
+		return n <= f.c.o.TTBytes && (f.c.ttHeld+n <= f.c.o.TTBytes || f.evict(h, n))
+	}
+	return false
+}
+
+// evict makes room for a TT of n bytes by dropping tables not used since the
+// hand last passed.
+func (f *fetcher) evict(h *cache, n int) bool {
+	c := f.c
+	for range 2 * len(h.subs) {
+		c.clock = (c.clock + 1) % len(h.subs)
+		s := &h.subs[c.clock]
+		held := s.held.Load()
+		if held == nil || !held.model.HasTT() {
+			continue
+		}
+		if s.used.Swap(s.used.Load()/2) > 0 {
+			continue
+		}
+		c.ttHeld -= held.model.TTBytes()
+		bare := &heldSub{addr: held.addr, words: held.words, header: held.header, low: held.low, high: held.high}
+		if err := bare.model.DecodeHead(held.model.AppendTo(nil)); err != nil {
+			bare = nil
+		}
+		s.held.Store(bare)
+		if c.ttHeld+n <= c.o.TTBytes {
+			return true
+		}
+	}
+	return false
+}
+
+// refresh looks at the sub-models that lookups have found stale: one round
+// tells which have a new block, a second fetches these.
+func (f *fetcher) refresh(h *cache) error {
+	var space [staleMax]int
+	stale := f.c.stale.take(h, staleMax, space[:0])
+	if len(stale) == 0 {
+		return nil
+	}
+	var root [rootWords]uint64
+	words := make([]uint64, 2*len(stale))
+	f.b.Reset()
+	f.b.Read(f.c.rkey, f.c.root, root[:])
+	for k, i := range stale {
+		c := i / chunkSubs
+		f.b.Read(f.c.rkey, pointerAddr(h.gen.chunks[c], chunkLen(h.gen.subs, c), i%chunkSubs), words[2*k:2*k+1])
+		if held := h.subs[i].held.Load(); held != nil {
+			f.b.Read(f.c.rkey, held.addr, words[2*k+1:2*k+2])
+		}
+	}
+	if err := f.do(); err != nil {
+		return err
+	}
+	// The copy of the root need not be untorn: any doubt sends us there.
+	if accepted(&f.b.WRs[0], f.c.o.InOrder) != block.OK || root[rootNumber] != h.root.number {
+		f.c.doubtful.Store(true)
+	}
+	var want []int
+	for k, i := range stale {
+		s := &h.subs[i]
+		held := s.held.Load()
+		lacksTT := f.c.o.Budget == PartTT && held != nil && !held.model.HasTT() && s.wanted.Load() > 0
+		if pointer(words[2*k]).valid() && (held == nil || words[2*k] != s.pointer.Load() || words[2*k+1] != held.header || lacksTT) {
+			s.pointer.Store(words[2*k])
+			if f.c.o.Budget != RouterOnly {
+				want = append(want, i)
+			}
+			s.patience.Store(1)
+		} else {
+			s.patience.Store(min(2*s.patience.Load(), patienceMax))
+		}
+		s.wanted.Store(0)
+		s.misses.Store(0)
+		s.stale.Store(false)
+	}
+	missing, err := f.fetch(h, want)
+	if len(missing) > 0 {
+		f.c.doubtful.Store(true)
+	}
+	return err
+}
+
+// wantTT notes that a lookup lacked the TT of sub-model i.
+func (c *Client) wantTT(of *cache, i int) {
+	s := &of.subs[i]
+	if c.o.Budget == PartTT && s.wanted.Add(1) == ttWantedLeast && c.cur.Load() == of && s.stale.CompareAndSwap(false, true) {
+		c.stale.add(of, i)
+	}
+}
+
+// ttWantedLeast is how many lookups must lack a TT before it is fetched.
+const ttWantedLeast = 4

@@ -1,0 +1,182 @@
+package learned
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"drtmx/index"
+	"drtmx/index/learned/xmodel"
+	"drtmx/index/learned/xtree"
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+)
+
+// Inline says where rows are kept.
+type Inline uint8
+
+// Choices of Inline.
+const (
+	Auto Inline = iota // inline if small
+	Yes
+	No
+)
+
+// Family is the kind of sub-model trained.
+type Family = xmodel.Family
+
+// Families: XStore's linear regression, and bounded-error piecewise linear
+// models as in ROLEX.
+const (
+	RMI = xmodel.RMI
+	PLR = xmodel.PLR
+)
+
+// Options configure the server half of an index. The zero value of each field
+// but RowWords picks the default.
+type Options struct {
+	// RowWords is the payload of a row, in 8-byte words.
+	RowWords int
+	// Inline says whether rows live in the leaves (GET in one round) or in blocks of their own (two).
+	Inline Inline
+	// SlotsPerLeaf is the capacity of a leaf; 0 chooses leaves of about a KiB.
+	SlotsPerLeaf int
+	// Family of the models; 0 means PLR.
+	Family Family
+	// Locks is the partition's table of shared locks; nil if none are ever taken.
+	Locks index.SharedLocks
+	// LeavesPerSubModel is the size of a sub-model when a generation is planned; 0 means 512.
+	LeavesPerSubModel int
+	// RetrainInterval is the least time between two trainings of a sub-model; 0 means 2 ms.
+	RetrainInterval time.Duration
+	// ProofLifetime is how old a proof may be when it is validated, which
+	// bounds the life of a transaction; 0 means 30 s. See package xtree.
+	ProofLifetime time.Duration
+}
+
+func (o Options) withDefaults() (Options, error) {
+	var errs []error
+	fault := func(cond bool, field string, v any) {
+		if cond {
+			errs = append(errs, fmt.Errorf("learned: Options.%s %v is out of range", field, v))
+		}
+	}
+	fault(o.RowWords < 1 || o.RowWords > xtree.MaxRowWords, "RowWords", o.RowWords)
+	fault(o.Inline > No, "Inline", o.Inline)
+	fault(o.SlotsPerLeaf < 0 || o.SlotsPerLeaf > xtree.MaxSlots, "SlotsPerLeaf", o.SlotsPerLeaf)
+	fault(o.LeavesPerSubModel < 0 || o.LeavesPerSubModel > xmodel.MaxLeaves/4, "LeavesPerSubModel", o.LeavesPerSubModel)
+	fault(o.RetrainInterval < 0, "RetrainInterval", o.RetrainInterval)
+	fault(o.ProofLifetime < 0, "ProofLifetime", o.ProofLifetime)
+	if len(errs) > 0 {
+		return o, errors.Join(errs...)
+	}
+	if o.Inline == Auto {
+		o.Inline = No
+		if xtree.AutoInline(o.RowWords) {
+			o.Inline = Yes
+		}
+	}
+	if o.SlotsPerLeaf == 0 {
+		o.SlotsPerLeaf = xtree.AutoSlots(o.RowWords, o.Inline == Yes)
+	}
+	if o.LeavesPerSubModel == 0 {
+		o.LeavesPerSubModel = 512
+	}
+	if o.RetrainInterval == 0 {
+		o.RetrainInterval = 2 * time.Millisecond
+	}
+	if o.ProofLifetime == 0 {
+		o.ProofLifetime = 30 * time.Second
+	}
+	return o, nil
+}
+
+// Server is the server half: it implements index.OrderedServer. Mutators are
+// serialised by the caller, Get, Scan and Stats may run beside one of them,
+// and one goroutine at a time may be in Maintain, which locks for itself what
+// must not run beside a mutator.
+type Server struct {
+	*xtree.Tree
+	a    *block.Arena
+	o    Options
+	root uint64
+	mem  *block.Sized // of published models
+
+	t trainer
+}
+
+var _ index.OrderedServer = (*Server)(nil)
+
+// NewServer makes an empty index in the arena's region.
+func NewServer(a *block.Arena, o Options) (*Server, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{a: a, o: o, mem: a.NewSized()}
+	if s.root, err = s.mem.Alloc(rootWords * mem.WordBytes); err != nil {
+		return nil, fmt.Errorf("%w: %v", index.ErrFull, err)
+	}
+	lay, err := xtree.NewLayout(indexID(s.root), o.RowWords, o.SlotsPerLeaf, o.Inline == Yes)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.t.init(s); err != nil {
+		return nil, err
+	}
+	s.Tree, err = xtree.New(a, xtree.Options{
+		Layout: lay, Locks: o.Locks, ProofLifetime: o.ProofLifetime, Changed: s.t.changed,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e := a.Create(s.root, rootWords)
+	e.Set(idWord, tag(magicRoot, lay.ID))
+	inline := uint64(0)
+	if lay.Inline {
+		inline = 1
+	}
+	e.Set(rootGeometry, uint64(lay.RowWords)<<32|uint64(lay.Slots)<<16|inline)
+	e.Set(rootFirst, s.First())
+	e.Commit(block.Header(a.NextVersion()))
+	return s, nil
+}
+
+// Root is the address of the root block.
+func (s *Server) Root() uint64 { return s.root }
+
+// Get is index.Server's. It allocates the proofs; Lookup does not.
+func (s *Server) Get(key index.Key, buf []uint64) index.GetResult {
+	res := index.GetResult{Row: buf}
+	s.Tree.Get(key, &res)
+	return res
+}
+
+// Lookup is Get into a result whose memory is used again.
+func (s *Server) Lookup(key index.Key, res *index.GetResult) { s.Tree.Get(key, res) }
+
+// Stats is a snapshot.
+func (s *Server) Stats() index.ServerStats {
+	var st index.ServerStats
+	s.Tree.Stats(&st)
+	s.t.stats(&st)
+	st.IndexBytes = st.InnerBytes + st.ModelBytes + st.TTBytes
+	return st
+}
+
+// Check verifies the tree and what is published; see index.Server.
+func (s *Server) Check() error {
+	if err := s.Tree.Check(); err != nil {
+		return err
+	}
+	return s.t.check()
+}
+
+// noLock is for callers whose mutators are kept out otherwise.
+type noLock struct{}
+
+func (noLock) Lock()   {}
+func (noLock) Unlock() {}
+
+var _ sync.Locker = noLock{}

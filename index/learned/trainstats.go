@@ -1,0 +1,114 @@
+package learned
+
+import (
+	"fmt"
+
+	"drtmx/index"
+	"drtmx/index/learned/xmodel"
+	"drtmx/internal/block"
+)
+
+// account replaces a sub-model's share of the published sums.
+func (t *trainer) account(st *subState, q xmodel.Quality, b *modelBlock) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if st.blk == nil {
+		return // of the next generation: summed when that is published
+	}
+	t.mu.modelBytes += b.modelBytes - st.blk.modelBytes
+	t.mu.ttBytes += b.ttBytes - st.blk.ttBytes
+	t.mu.quality.Keys += q.Keys - st.quality.Keys
+	t.mu.quality.FirstLeafWrong += q.FirstLeafWrong - st.quality.FirstLeafWrong
+	t.mu.quality.ErrorSum += q.ErrorSum - st.quality.ErrorSum
+	t.mu.quality.Leaves += q.Leaves - st.quality.Leaves
+	t.mu.quality.ErrorMax = max(t.mu.quality.ErrorMax, q.ErrorMax)
+}
+
+// sum computes the sums of a generation just published.
+func (t *trainer) sum(g *generation) {
+	var q xmodel.Quality
+	model, tt := uint64(g.router.Bytes()), uint64(0)
+	for i := range g.subs {
+		q.Add(g.subs[i].quality)
+		model += g.subs[i].blk.modelBytes
+		tt += g.subs[i].blk.ttBytes
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.modelBytes, t.mu.ttBytes, t.mu.quality = model, tt, q
+	t.mu.plans++
+}
+
+func (t *trainer) stats(s *index.ServerStats) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.SubModels, s.ModelBytes, s.TTBytes = t.mu.subs, t.mu.modelBytes, t.mu.ttBytes
+	s.Retrains, s.Pending = t.mu.retrains, t.mu.pending
+	s.MaxError = uint64(t.mu.quality.ErrorMax)
+	if t.mu.quality.Keys > 0 {
+		s.MeanError = float64(t.mu.quality.ErrorSum) / float64(t.mu.quality.Keys)
+	}
+}
+
+// Quality says how well the published models find the keys they were trained
+// on, and Generations how often the partition was made anew.
+func (s *Server) Quality() (q xmodel.Quality, generations uint64) {
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	return s.t.mu.quality, s.t.mu.plans
+}
+
+// check decodes all that is published, as a client would. No Maintain and no
+// mutator may run.
+func (t *trainer) check() error {
+	if t.gen == nil {
+		return nil
+	}
+	read := func(addr uint64, words int) ([]uint64, error) {
+		buf := make([]uint64, words)
+		t.s.a.Span(addr, words).CopyOut(buf)
+		if v := block.Accept(buf, buf[0], addr, !t.s.a.Checksums()); v != block.OK {
+			return nil, fmt.Errorf("%w: block at %#x is %v", index.ErrCorrupt, addr, v)
+		}
+		return buf, nil
+	}
+	b, err := read(t.s.root, rootWords)
+	if err != nil {
+		return err
+	}
+	root, err := decodeRoot(t.s.root, b)
+	if err != nil {
+		return err
+	}
+	if b, err = read(root.gen, root.genWords); err != nil {
+		return err
+	}
+	g, err := decodeGen(&root, b)
+	if err != nil {
+		return err
+	}
+	if g.subs != len(t.gen.subs) || root.number != t.gen.number {
+		return fmt.Errorf("%w: generation %d of %d sub-models, want %d of %d",
+			index.ErrCorrupt, root.number, g.subs, t.gen.number, len(t.gen.subs))
+	}
+	for c, addr := range g.chunks {
+		if b, err = read(addr, chunkWords(chunkLen(g.subs, c))); err != nil {
+			return err
+		}
+		starts, pointers, err := decodeChunk(&root, &g, c, b)
+		if err != nil {
+			return err
+		}
+		for k := range starts {
+			p := pointer(pointers[k])
+			if b, err = read(p.addr(), p.words()); err != nil {
+				return err
+			}
+			var s xmodel.SubModel
+			if _, err := decodeSub(root.lay.ID, starts[k], b, &s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
