@@ -1,0 +1,5 @@
+//go:build race
+
+package tpcc
+
+const raceEnabled = true
