@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"drtmx/rdma"
+	"drtmx/server"
 )
 
 // dataServer is what this package needs of a data server.
@@ -14,6 +15,16 @@ type dataServer interface {
 
 // startServer starts data server index of a cluster. A variable, for tests of
 // the processes around it.
-var startServer = func(ctx context.Context, p rdma.Provider, w Workload, size Size, index int, addrs []string) (dataServer, error) {
-	return nil, errors.New("package server is not wired yet")
+var startServer = func(_ context.Context, p rdma.Provider, w Workload, size Size, index int, addrs []string) (dataServer, error) {
+	s, err := server.New(server.Config{
+		Index: index, Addrs: addrs, Partitions: size.Partitions,
+		Catalog: w.Catalog, Procedures: w.Procedures, Provider: p,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Start(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
 }

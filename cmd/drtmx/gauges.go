@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"drtmx/txn"
+)
+
+// gauges reads clocks and counters at the edges of the measured interval.
+type gauges struct {
+	session  *session
+	from, to reading
+}
+
+// reading is one moment.
+type reading struct {
+	taken     bool
+	servers   []txn.ServerStats
+	clientCPU float64
+	fallbacks uint64
+	chases    uint64
+	cache     uint64 // bytes cached by the client halves
+}
+
+func (g *gauges) begin(ctx context.Context) (err error) {
+	g.from, err = g.read(ctx)
+	return err
+}
+
+func (g *gauges) end(ctx context.Context) (err error) {
+	if g.session.Err() != nil {
+		return nil // a lost server cannot be asked; its loss is the news
+	}
+	g.to, err = g.read(ctx)
+	return err
+}
+
+func (g *gauges) read(ctx context.Context) (reading, error) {
+	var r reading
+	var err error
+	if r.servers, err = g.session.db.ServerStats(ctx); err != nil {
+		return r, err
+	}
+	for _, ix := range g.session.db.IndexStats() {
+		r.fallbacks += ix.Fallbacks
+		r.chases += ix.Chases
+		r.cache += ix.CacheBytes
+	}
+	r.clientCPU = ownCPU()
+	r.taken = true
+	return r, nil
+}
+
+// ownCPU is the user and system time of this process, in seconds.
+func ownCPU() float64 {
+	var ru unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &ru); err != nil {
+		return 0
+	}
+	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano()).Seconds()
+}
+
+// separable reports whether servers and client are different processes, so
+// that each one's CPU time can be told.
+func (g *gauges) separable() bool {
+	for _, s := range g.from.servers {
+		if s.PID == os.Getpid() {
+			return false
+		}
+	}
+	return g.from.taken && g.to.taken
+}
+
+// serverCPU is what all data servers used within the interval.
+func (g *gauges) serverCPU() (sum float64) {
+	seen := map[int]bool{}
+	for i := range g.to.servers {
+		if pid := g.to.servers[i].PID; !seen[pid] {
+			seen[pid] = true
+			sum += g.to.servers[i].CPUSeconds - g.from.servers[i].CPUSeconds
+		}
+	}
+	return sum
+}

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"time"
+
+	"drtmx/internal/driver"
+	"drtmx/tpcc"
+	"drtmx/txn"
+)
+
+// report is the JSON object of a run. Its names are a contract: see
+// docs/operations.md. Latencies are microseconds, CPU and other times seconds.
+type report struct {
+	Workload     string                `json:"workload"`
+	Design       string                `json:"design"`
+	Fabric       string                `json:"fabric"`
+	Warehouses   int                   `json:"warehouses"`
+	Servers      int                   `json:"servers"`
+	Clients      int                   `json:"clients"`
+	DurationS    float64               `json:"duration_s"`
+	Throughput   float64               `json:"throughput_tps"`
+	NewOrders    float64               `json:"new_order_per_min"`
+	Types        map[string]typeReport `json:"types"`
+	ServerCPUS   float64               `json:"server_cpu_s"`
+	ClientCPUS   float64               `json:"client_cpu_s"`
+	Rounds       map[string]float64    `json:"rounds_per_txn"`
+	Reads        map[string]float64    `json:"reads_per_txn"`
+	RPCs         map[string]float64    `json:"rpcs_per_txn"`
+	ReadBytes    map[string]float64    `json:"read_bytes_per_txn"`
+	Fallbacks    uint64                `json:"fallbacks"`
+	Chases       uint64                `json:"chases"`
+	Model        modelReport           `json:"model"`
+	Consistency  tpcc.Consistency      `json:"consistency"`
+	CPUSeparable bool                  `json:"cpu_separable"` // false: servers share the client's process, server_cpu_s is 0
+	Durability   string                `json:"durability"`
+	Mix          string                `json:"mix"`
+	NewOrderAt   string                `json:"new_order"`
+	ReadPath     string                `json:"read_path"`
+	Partitions   int                   `json:"partitions"`
+	Items        int64                 `json:"items"`
+	Customers    int64                 `json:"customers_per_district"`
+	Seed         uint64                `json:"seed"`
+	WarmupS      float64               `json:"warmup_s"`
+	LoadS        float64               `json:"load_s"` // 0: the cluster was loaded before
+	LoadRows     int64                 `json:"load_rows"`
+	LoadRowBytes float64               `json:"load_bytes_per_row"` // encoded, without indexes
+	RegionBytes  uint64                `json:"region_bytes"`       // memory in use at all data servers
+	RegionPerRow float64               `json:"region_bytes_per_row"`
+	CacheBytes   uint64                `json:"client_cache_bytes"`
+	CheckS       float64               `json:"check_s"`
+	Between      betweenReport         `json:"between_txns"`
+	Version      string                `json:"version"`
+	Commit       string                `json:"commit"`
+	Go           string                `json:"go"`
+	Machine      string                `json:"machine"`
+	CPUs         int                   `json:"cpus"`
+	Started      time.Time             `json:"started"`
+	Interrupted  bool                  `json:"interrupted,omitempty"`
+	Error        string                `json:"error,omitempty"`
+
+	order  []string      // of Types
+	info   tpcc.LoadInfo // what the database holds
+	record *driver.Record
+}
+
+// typeReport is one transaction type.
+type typeReport struct {
+	Committed  uint64            `json:"committed"`
+	Aborted    uint64            `json:"aborted"` // abandoned attempts; each transaction may have several
+	RolledBack uint64            `json:"rolled_back"`
+	P50        float64           `json:"p50_us"`
+	P95        float64           `json:"p95_us"`
+	P99        float64           `json:"p99_us"`
+	Mean       float64           `json:"mean_us"`
+	Max        float64           `json:"max_us"`
+	GaveUp     uint64            `json:"gave_up"` // met conflicts in every attempt allowed
+	Causes     map[string]uint64 `json:"aborts"`
+}
+
+// modelReport describes the learned models of all ordered indexes. Errors are
+// in leaves.
+type modelReport struct {
+	Keys       uint64  `json:"keys"`
+	Submodels  uint64  `json:"submodels"`
+	ModelBytes uint64  `json:"model_bytes"`
+	TTBytes    uint64  `json:"tt_bytes"`
+	MeanError  float64 `json:"mean_error"`
+	MaxError   uint64  `json:"max_error"`
+	InnerBytes uint64  `json:"inner_node_bytes"`
+	Retrains   uint64  `json:"retrains"`
+}
+
+// betweenReport is what sessions did between transactions: refreshing caches.
+type betweenReport struct {
+	Rounds    uint64 `json:"rounds"`
+	Reads     uint64 `json:"reads"`
+	RPCs      uint64 `json:"rpcs"`
+	ReadBytes uint64 `json:"read_bytes"`
+}
+
+func newReport(p *runPlan, s *session) *report {
+	return &report{
+		Workload: workloadTPCC, Design: p.how.name, Fabric: s.Fabric(), Servers: len(s.Addrs()),
+		Clients: p.pace.clients, Seed: p.load.seed, Mix: p.types.String(), NewOrderAt: p.newOrder,
+		ReadPath: readPathName(p.how.reads), Durability: "in-memory",
+		Types: map[string]typeReport{}, Rounds: map[string]float64{}, Reads: map[string]float64{},
+		RPCs: map[string]float64{}, ReadBytes: map[string]float64{}, Consistency: tpcc.Consistency{},
+		Version: version, Commit: revision(), Go: runtime.Version(), Machine: runtime.GOOS + "/" + runtime.GOARCH,
+		CPUs: runtime.NumCPU(), Started: time.Now(),
+	}
+}
+
+func (r *report) loaded(l *tpcc.LoadReport) {
+	r.LoadS, r.LoadRows = l.Elapsed.Seconds(), l.Rows
+	r.LoadRowBytes = ratio(float64(l.Bytes), float64(l.Rows))
+}
+
+// measured fills in what the run has measured.
+func (r *report) measured(rec *driver.Record, g *gauges) {
+	r.record = rec
+	r.Items, r.Customers = r.info.Scale.Items, r.info.Scale.Customers
+	r.DurationS, r.WarmupS, r.Throughput = rec.Elapsed.Seconds(), rec.Warmup.Seconds(), rec.Throughput()
+	for i := range rec.Types {
+		t := &rec.Types[i]
+		r.order = append(r.order, t.Name)
+		lat := t.Latency.Snapshot()
+		tr := typeReport{
+			Committed: t.Committed, Aborted: t.Aborted(), RolledBack: t.RolledBack, GaveUp: t.GaveUp,
+			P50: lat.P50Us, P95: lat.P95Us, P99: lat.P99Us, Mean: lat.MeanUs, Max: lat.MaxUs,
+			Causes: map[string]uint64{},
+		}
+		for c, n := range t.Aborts {
+			tr.Causes[txn.Cause(c).String()] = n
+		}
+		r.Types[t.Name] = tr
+		n := float64(t.Finished())
+		r.Rounds[t.Name] = ratio(float64(t.Rounds), n)
+		r.Reads[t.Name] = ratio(float64(t.Fabric.Reads), n)
+		r.RPCs[t.Name] = ratio(float64(t.Fabric.RPCs), n)
+		r.ReadBytes[t.Name] = ratio(float64(t.Fabric.ReadBytes), n)
+		if t.Name == typeNames[0] {
+			r.NewOrders = ratio(float64(t.Committed), rec.Elapsed.Minutes())
+		}
+	}
+	b := rec.Between
+	r.Between = betweenReport{b.Rounds, b.Fabric.Reads, b.Fabric.RPCs, b.Fabric.ReadBytes}
+	r.gauged(g)
+}
+
+// gauged fills in what clocks and counters say.
+func (r *report) gauged(g *gauges) {
+	if g.from.taken && g.to.taken {
+		r.Fallbacks = g.to.fallbacks - g.from.fallbacks
+		r.Chases = g.to.chases - g.from.chases
+		r.CacheBytes = g.to.cache
+		r.ClientCPUS = g.to.clientCPU - g.from.clientCPU
+		if r.CPUSeparable = g.separable(); r.CPUSeparable {
+			r.ServerCPUS = g.serverCPU()
+		}
+	}
+	last := g.to.servers
+	if !g.to.taken {
+		last = g.from.servers
+	}
+	r.model(last)
+}
+
+// model sums the statistics of the ordered indexes, which alone have models.
+func (r *report) model(servers []txn.ServerStats) {
+	rows, leaves := uint64(0), uint64(0)
+	for _, s := range servers {
+		r.RegionBytes += s.RegionBytes
+		for _, ix := range s.Indexes {
+			rows += ix.Rows
+			if ix.Leaves == 0 {
+				continue
+			}
+			m := &r.Model
+			m.Keys += ix.Rows
+			m.Submodels += ix.SubModels
+			m.ModelBytes += ix.ModelBytes
+			m.TTBytes += ix.TTBytes
+			m.InnerBytes += ix.InnerBytes
+			m.Retrains += ix.Retrains
+			m.MaxError = max(m.MaxError, ix.MaxError)
+			m.MeanError += ix.MeanError * float64(ix.Leaves)
+			leaves += ix.Leaves
+		}
+	}
+	r.Model.MeanError = ratio(r.Model.MeanError, float64(leaves))
+	r.RegionPerRow = ratio(float64(r.RegionBytes), float64(rows))
+}
+
+// ratio is a/b, 0 if there is nothing to divide by.
+func ratio(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
+
+// jsonFile is where the report goes.
+type jsonFile struct {
+	f        *os.File
+	w        io.Writer
+	toStdout bool
+	fresh    bool // made by this command
+	written  bool
+}
+
+// openJSON opens the file before the run, so that a path that cannot be
+// written costs nobody a run. What it holds stays until the report replaces it.
+func openJSON(path string, stdout io.Writer) (*jsonFile, error) {
+	switch path {
+	case "":
+		return &jsonFile{}, nil
+	case "-":
+		return &jsonFile{w: stdout, toStdout: true}, nil
+	}
+	_, err := os.Lstat(path)
+	fresh := os.IsNotExist(err)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("--json: want a file that can be written: %w", err)
+	}
+	return &jsonFile{f: f, w: f, fresh: fresh}, nil
+}
+
+func (j *jsonFile) write(r *report) error {
+	if j.w == nil {
+		return nil
+	}
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("--json: %w", err)
+	}
+	if j.f != nil {
+		_ = j.f.Truncate(0) // a pipe or a device has nothing to truncate
+	}
+	if _, err := j.w.Write(append(b, '\n')); err != nil {
+		return fmt.Errorf("--json: %w", err)
+	}
+	j.written = true
+	return nil
+}
+
+func (j *jsonFile) close() error {
+	if j.f == nil {
+		return nil
+	}
+	if j.fresh && !j.written {
+		_ = os.Remove(j.f.Name()) // an empty file would look like a report
+	}
+	if err := j.f.Close(); err != nil {
+		return fmt.Errorf("--json: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"drtmx/internal/driver"
+	"drtmx/tpcc"
+	"drtmx/txn"
+)
+
+// defaultClients keeps four data servers on a small machine busy without
+// queueing: see docs/operations.md.
+const defaultClients = 16
+
+// runFlags are the flags of tpcc run.
+type runFlags struct {
+	where    whereFlags
+	size     sizeFlags
+	load     loadFlags
+	pace     paceFlags
+	mix      string
+	design   string
+	fabric   string
+	newOrder string
+	json     string
+}
+
+// runPlan is a checked runFlags.
+type runPlan struct {
+	runFlags
+	types    *mix
+	how      *design
+	terminal tpcc.TerminalConfig
+	fallback bool // the fabric was not asked for, so another will do
+	given    func(flag string) bool
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var f runFlags
+	c := &cobra.Command{
+		Use:   "run",
+		Short: "Load and run TPC-C, check consistency, and report",
+		Long: `Starts data servers as child processes over shared memory (in this process
+where the machine has none), loads warehouses, runs the mix, checks the
+consistency conditions, prints a report and leaves nothing behind. With
+--data-dir or --connect it runs on a cluster that was started by drtmx serve
+and loaded by drtmx tpcc prepare.
+
+Ctrl-C ends the run and prints what ran; a second one kills. The exit status is
+not zero if a condition fails (1), the input is bad (2) or the run was
+interrupted (130).`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			plan, err := f.plan(c.Flags().Changed)
+			if err != nil {
+				return usageError{err}
+			}
+			return a.run(c.Context(), plan)
+		},
+	}
+	f.size.add(c)
+	f.load.add(c)
+	f.pace.add(c)
+	c.Flags().StringVar(&f.mix, "mix", "new-order=10,order-status=90", "shares of transaction types")
+	c.Flags().StringVar(&f.design, "design", designs[0].name, "how reads travel: drtmx (one-sided), drtmh (ordered lookups by RPC), rpc (all by RPC)")
+	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm (data servers are processes) or inproc (they are in this process)")
+	c.Flags().StringVar(&f.newOrder, "new-order", tpcc.Procedure.String(), "where NEW-ORDER runs: procedure (at its home server) or client")
+	c.Flags().StringVar(&f.json, "json", "", "write the report as JSON to this file; - for standard output")
+	f.where.add(c)
+	return c
+}
+
+// plan checks the flags; its error reports all faults together.
+func (f *runFlags) plan(given func(string) bool) (*runPlan, error) {
+	p := &runPlan{runFlags: *f, given: given, fallback: !given("fabric")}
+	var errs []error
+	var err error
+	if p.types, err = parseMix(f.mix); err != nil {
+		errs = append(errs, err)
+	}
+	if p.how, err = findDesign(f.design); err != nil {
+		errs = append(errs, err)
+	}
+	mode, err := tpcc.ParseMode(f.newOrder)
+	if err != nil || mode == tpcc.Default {
+		errs = append(errs, fmt.Errorf("--new-order %q: want %v or %v", f.newOrder, tpcc.Procedure, tpcc.Client))
+	}
+	for _, err := range []error{checkFabric(f.fabric), f.size.check(), f.load.check(), f.pace.check(), f.where.check()} {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	switch {
+	case len(errs) > 0:
+	case !f.where.given() && f.size.servers > f.load.warehouses:
+		errs = append(errs, fmt.Errorf("--servers %d: want at most one for each of the %d warehouses (--warehouses)", f.size.servers, f.load.warehouses))
+	case f.where.given() && f.fabric != fabricShm:
+		errs = append(errs, fmt.Errorf("--fabric %s: a running cluster is reached over %s", f.fabric, fabricShm))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	p.terminal = tpcc.TerminalConfig{NewOrderMode: mode, OrderStatusMode: p.how.orderStatus}
+	return p, nil
+}
+
+// run is tpcc run.
+func (a *app) run(ctx context.Context, p *runPlan) (err error) {
+	out, err := openJSON(p.json, a.stdout)
+	if err != nil {
+		return usageError{err}
+	}
+	defer func() { err = errors.Join(err, out.close()) }()
+	s, err := a.cluster(ctx, p)
+	if err != nil {
+		return a.early(ctx, err)
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	watched, stop := s.watch(ctx)
+	defer stop()
+	r := newReport(p, s)
+	if err := a.ready(watched, s, p, r); err != nil {
+		return a.early(ctx, s.cause(err))
+	}
+	failure := a.measure(watched, s, p, r)
+	failure = s.cause(failure)
+	switch {
+	case failure != nil:
+		r.Error = failure.Error()
+	case interrupted(ctx) != nil:
+		failure = errInterrupted
+		r.Interrupted = true
+	default:
+		failure = a.verify(ctx, s, r)
+	}
+	a.finish(r, out, &failure)
+	if lost := s.Output(); len(lost) > 0 {
+		fmt.Fprintf(a.stderr, "%s", lost)
+	}
+	return failure
+}
+
+// early is the error of a run that ended before anything was measured.
+func (a *app) early(ctx context.Context, err error) error {
+	if stopped := interrupted(ctx); stopped != nil {
+		return fmt.Errorf("%w before anything was measured", stopped)
+	}
+	return notLoaded(err)
+}
+
+// cluster starts or finds the data servers.
+func (a *app) cluster(ctx context.Context, p *runPlan) (*session, error) {
+	if p.where.given() {
+		return a.attach(ctx, &p.where)
+	}
+	return a.start(ctx, p.fabric, p.fallback, p.size.size())
+}
+
+// ready opens the database and sees to it that it is loaded.
+func (a *app) ready(ctx context.Context, s *session, p *runPlan, r *report) error {
+	if err := s.open(ctx, p.how.reads, p.load.seed); err != nil {
+		return err
+	}
+	r.Partitions = s.db.Partitions()
+	if s.own {
+		loaded, err := a.load(ctx, s, &p.load)
+		if err != nil {
+			return err
+		}
+		r.loaded(loaded)
+	}
+	info, err := tpcc.ReadLoadInfo(ctx, s.db)
+	if err != nil {
+		return err
+	}
+	if !s.own && p.given("warehouses") && int64(p.load.warehouses) != info.Warehouses {
+		return usagef("--warehouses %d: the cluster holds %d", p.load.warehouses, info.Warehouses)
+	}
+	if !s.own && p.given("servers") && p.size.servers != len(s.Addrs()) {
+		return usagef("--servers %d: the cluster has %d", p.size.servers, len(s.Addrs()))
+	}
+	r.Warehouses, r.info = int(info.Warehouses), info
+	return nil
+}
+
+// measure runs the load and fills in what it measured.
+func (a *app) measure(ctx context.Context, s *session, p *runPlan, r *report) error {
+	terminals, err := newTerminals(s.db, r.info, p.types, p.terminal, p.load.seed)
+	if err != nil {
+		return err
+	}
+	g := &gauges{session: s}
+	bar := a.timeOf("warming up", p.pace.warmup)
+	warm := true
+	rec, err := driver.Run(ctx, driver.Config{
+		Types: p.types.types(), Clients: p.pace.clients, Warmup: p.pace.warmup, Duration: p.pace.duration,
+		NewWorker: terminals.worker, Begin: g.begin, End: g.end,
+		Tick: func(t driver.Progress) {
+			if warm && !t.WarmingUp {
+				warm = false
+				bar.done()
+				bar = a.timeOf("running", p.pace.duration)
+			}
+			bar.set(int64(t.Elapsed), int64(t.Of))
+		},
+	})
+	bar.done()
+	if rec != nil {
+		r.measured(rec, g)
+	}
+	return err
+}
+
+// verify checks consistency.
+func (a *app) verify(ctx context.Context, s *session, r *report) error {
+	watched, stop := s.watch(ctx)
+	defer stop()
+	start := time.Now()
+	verdicts, err := a.check(watched, s)
+	if stopped := interrupted(ctx); stopped != nil {
+		r.Interrupted = true
+		return fmt.Errorf("%w during the consistency check", stopped)
+	}
+	if err != nil {
+		err = s.cause(err)
+		r.Error = err.Error()
+		return err
+	}
+	r.Consistency, r.CheckS = verdicts, time.Since(start).Seconds()
+	return verdictError(verdicts)
+}
+
+// finish prints the report and writes it.
+func (a *app) finish(r *report, out *jsonFile, failure *error) {
+	var people io.Writer = a.stdout
+	if out.toStdout {
+		people = a.stderr
+	}
+	r.print(people)
+	if err := out.write(r); err != nil {
+		*failure = errors.Join(*failure, err)
+	}
+}
+
+// readPathName is for the report.
+func readPathName(r txn.ReadPath) string {
+	return [...]string{"one-sided", "ordered by RPC"}[r]
+}

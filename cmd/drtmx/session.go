@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"drtmx/internal/cluster"
+	"drtmx/rdma"
+	"drtmx/rdma/inproc"
+	"drtmx/rdma/shm"
+	"drtmx/tpcc"
+	"drtmx/txn"
+)
+
+// workloadTPCC is the name of the workload that data servers are started for.
+const workloadTPCC = "tpcc"
+
+func lookupWorkload(name string) (cluster.Workload, error) {
+	if name != workloadTPCC {
+		return cluster.Workload{}, fmt.Errorf("unknown workload %q", name)
+	}
+	return cluster.Workload{Catalog: tpcc.Catalog(), Procedures: tpcc.Procedures()}, nil
+}
+
+// shmAvailable is shm.Available, or a test's answer.
+var shmAvailable = shm.Available
+
+func newShm() (rdma.Provider, error) {
+	if err := shmAvailable(); err != nil {
+		return nil, err
+	}
+	return shm.New(shm.Options{})
+}
+
+// attachable makes a client of the fabric of a cluster found running.
+func attachable(fabric string) (rdma.Provider, error) {
+	if fabric != fabricShm {
+		return nil, fmt.Errorf("the cluster uses fabric %q, want %s", fabric, fabricShm)
+	}
+	return newShm()
+}
+
+// childCommand is the argument list of a data server's process.
+func childCommand() ([]string, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program to start data servers: %w", err)
+	}
+	return []string{exe, "serve", "--child"}, nil
+}
+
+// session is a cluster with a database open on it.
+type session struct {
+	*cluster.Cluster
+	db       *txn.DB
+	own      bool // this process started the cluster
+	separate bool // servers are other processes, so their CPU time can be told apart
+}
+
+// start starts a cluster of this command's own. fallback allows the
+// in-process fabric in place of shared memory.
+func (a *app) start(ctx context.Context, fabric string, fallback bool, size cluster.Size) (*session, error) {
+	if fabric == fabricShm {
+		p, err := newShm()
+		switch {
+		case err == nil:
+			return a.startProcesses(ctx, p, size)
+		case !fallback || !errors.Is(err, rdma.ErrUnsupported):
+			return nil, fmt.Errorf("--fabric shm: %w", err)
+		}
+		a.say("no shared memory between processes here (%v): the data servers run in this process (--fabric inproc)", err)
+	}
+	w, err := lookupWorkload(workloadTPCC)
+	if err != nil {
+		return nil, err
+	}
+	c, err := cluster.StartInProcess(ctx, inproc.New(inproc.Options{}), w, size)
+	if err != nil {
+		return nil, err
+	}
+	return &session{Cluster: c, own: true}, nil
+}
+
+func (a *app) startProcesses(ctx context.Context, p rdma.Provider, size cluster.Size) (*session, error) {
+	command, err := childCommand()
+	if err != nil {
+		return nil, err
+	}
+	c, err := cluster.StartProcesses(ctx, cluster.ProcessOptions{
+		Size: size, Provider: p, Command: command, Workload: workloadTPCC,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.atKill(c.Kill)
+	return &session{Cluster: c, own: true, separate: true}, nil
+}
+
+// attach finds a running cluster.
+func (a *app) attach(ctx context.Context, w *whereFlags) (*session, error) {
+	if len(w.connect) > 0 {
+		p, err := newShm()
+		if err != nil {
+			return nil, err
+		}
+		c, err := cluster.AttachAddrs(p, w.connect)
+		if err != nil {
+			return nil, err
+		}
+		return &session{Cluster: c, separate: true}, nil
+	}
+	c, info, err := cluster.Attach(ctx, w.dataDir, attachable)
+	if err != nil {
+		return nil, hint(err, w.dataDir)
+	}
+	if info.Workload != workloadTPCC {
+		_ = c.Close()
+		return nil, fmt.Errorf("the cluster in %s serves workload %q, want %s", w.dataDir, info.Workload, workloadTPCC)
+	}
+	return &session{Cluster: c, separate: true}, nil
+}
+
+// hint adds what can be done about a directory.
+func hint(err error, dir string) error {
+	switch {
+	case errors.Is(err, cluster.ErrNoCluster):
+		return fmt.Errorf("%w; start one with: drtmx serve --data-dir %s", err, dir)
+	case errors.Is(err, cluster.ErrStale):
+		return fmt.Errorf("%w; start anew with: drtmx serve --data-dir %s", err, dir)
+	}
+	return err
+}
+
+const openTimeout = 10 * time.Second
+
+// open opens the database of the cluster.
+func (s *session) open(ctx context.Context, reads txn.ReadPath, seed uint64) error {
+	cfg := s.Config()
+	cfg.Reads, cfg.Seed = reads, seed
+	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("no answer within %v", openTimeout))
+	defer cancel()
+	db, err := txn.Open(ctx, cfg)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return fmt.Errorf("open the database at %s: %w", strings.Join(s.Addrs(), ", "), err)
+	}
+	s.db = db
+	return nil
+}
+
+// close leaves the cluster, and ends it if it is this command's own.
+func (s *session) close() error {
+	var errs []error
+	if s.db != nil {
+		errs = append(errs, s.db.Close())
+	}
+	return errors.Join(append(errs, s.Close())...)
+}
+
+// lostGrace is how long to wait for the news of a server's end after a
+// connection to it broke: the kernel closes sockets before it tells the parent.
+const lostGrace = time.Second
+
+// cause replaces an error that a lost server has caused by the news of the loss.
+func (s *session) cause(err error) error {
+	if err == nil {
+		return s.Err()
+	}
+	if isLoss(err) {
+		select {
+		case <-s.Lost():
+		case <-time.After(lostGrace):
+		}
+	}
+	if lost := s.Err(); lost != nil {
+		return lost
+	}
+	return err
+}
+
+func isLoss(err error) bool {
+	for _, e := range []error{rdma.ErrPeerDown, txn.ErrUnavailable, txn.ErrOutcomeUnknown, rdma.ErrAddress} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// watch ends the context when a server is lost.
+func (s *session) watch(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-s.Lost():
+			cancel(s.Err())
+		case <-done:
+		}
+	}()
+	return ctx, func() {
+		close(done)
+		cancel(nil)
+	}
+}
+
+// interrupted is errInterrupted if a signal ended ctx, else nil.
+func interrupted(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), errInterrupted) {
+		return errInterrupted
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"drtmx/tpcc"
+	"drtmx/txn"
+)
+
+// print writes the report for people.
+func (r *report) print(w io.Writer) {
+	fmt.Fprintf(w, "\nTPC-C, design %s over %s: %d warehouses, %d data servers, %d clients, %.1f s measured\n\n",
+		r.Design, r.Fabric, r.Warehouses, r.Servers, r.Clients, r.DurationS)
+	r.printTypes(w)
+	r.printCosts(w)
+	r.printTotals(w)
+	if len(r.Consistency) > 0 {
+		printVerdicts(w, r.Consistency)
+	} else {
+		fmt.Fprintln(w, "consistency: not checked")
+	}
+}
+
+// table aligns columns: the first to the left, the others to the right.
+func table(w io.Writer, rows [][]string) {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if i == 0 {
+				line.WriteString(cell + pad)
+			} else {
+				line.WriteString("  " + pad + cell)
+			}
+		}
+		fmt.Fprintln(w, line.String())
+	}
+}
+
+func (r *report) printTypes(w io.Writer) {
+	head := []string{"transaction", "committed", "per second", "p50 µs", "p95 µs", "p99 µs", "rolled back"}
+	for c := range txn.CauseCount {
+		head = append(head, c.String())
+	}
+	rows := [][]string{append(head, "gave up")}
+	for _, name := range r.order {
+		t := r.Types[name]
+		row := []string{
+			name, count(t.Committed), number(ratio(float64(t.Committed), r.DurationS)),
+			number(t.P50), number(t.P95), number(t.P99), count(t.RolledBack),
+		}
+		for c := range txn.CauseCount {
+			row = append(row, count(t.Causes[c.String()]))
+		}
+		rows = append(rows, append(row, count(t.GaveUp)))
+	}
+	table(w, rows)
+	fmt.Fprintln(w, "(locked to participant: attempts abandoned and begun anew, by cause)")
+	fmt.Fprintln(w)
+}
+
+func (r *report) printCosts(w io.Writer) {
+	rows := [][]string{{"each transaction", "rounds", "READs", "RPCs", "bytes read"}}
+	for _, name := range r.order {
+		rows = append(rows, []string{
+			name, fmt.Sprintf("%.2f", r.Rounds[name]), fmt.Sprintf("%.2f", r.Reads[name]),
+			fmt.Sprintf("%.2f", r.RPCs[name]), number(r.ReadBytes[name]),
+		})
+	}
+	table(w, rows)
+	fmt.Fprintln(w)
+}
+
+func (r *report) printTotals(w io.Writer) {
+	total := uint64(0)
+	for _, t := range r.Types {
+		total += t.Committed
+	}
+	fmt.Fprintf(w, "total        %d transactions, %s per second, %s NEW-ORDER per minute\n",
+		total, number(r.Throughput), number(r.NewOrders))
+	cpu := "of servers and clients together (one process)"
+	if r.CPUSeparable {
+		cpu = fmt.Sprintf("of clients, %.2f s of data servers", r.ServerCPUS)
+	}
+	fmt.Fprintf(w, "CPU          %.2f s %s\n", r.ClientCPUS, cpu)
+	m := r.Model
+	fmt.Fprintf(w, "models       %d sub-models of %d keys: %s, translation tables %s, error mean %.2f, at most %d leaves\n",
+		m.Submodels, m.Keys, bytesText(m.ModelBytes), bytesText(m.TTBytes), m.MeanError, m.MaxError)
+	fmt.Fprintf(w, "lookups      %d fell back to the server, %d right links followed\n", r.Fallbacks, r.Chases)
+	fmt.Fprintf(w, "memory       %s at data servers, %s cached by the client; durability: %s\n",
+		bytesText(r.RegionBytes), bytesText(r.CacheBytes), r.Durability)
+}
+
+// printVerdicts lists conditions: those that hold in one line, each other in one of its own.
+func printVerdicts(w io.Writer, v tpcc.Consistency) {
+	var good []string
+	for _, name := range conditions(v) {
+		if v[name] == tpcc.OK {
+			good = append(good, name)
+		} else {
+			fmt.Fprintf(w, "consistency  %s FAILED: %s\n", name, v[name])
+		}
+	}
+	fmt.Fprintf(w, "consistency  %d of %d conditions hold: %s\n", len(good), len(v), strings.Join(good, ", "))
+}
+
+func count(n uint64) string { return strconv.FormatUint(n, 10) }
+
+// number prints three significant digits or all before the point.
+func number(v float64) string {
+	switch {
+	case v >= 100:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case v >= 10:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 2, 64)
+}
+
+// bytesText prints a size in binary units.
+func bytesText(n uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	v, u := float64(n), 0
+	for v >= 1024 && u < len(units)-1 {
+		v /= 1024
+		u++
+	}
+	if u == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", v, units[u])
+}
