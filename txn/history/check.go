@@ -25,9 +25,8 @@ type Options struct {
 // strictly serializable. With deletes an anomaly is still a proof, but some are
 // missed: after a delete, being absent is no longer a distinct version, so a
 // read of an absent key is ordered against the creations and deletions of that
-// key only by real time; the lives of a key are ordered by real time as well,
-// and a key where that leaves a doubt, or where a delete has an unknown
-// outcome, is not checked for absence at all.
+// key only by real time. The lives of a key are ordered by real time as well; a
+// key where that leaves a doubt is not checked for absence at all.
 //
 // It runs on the calling goroutine; time and memory grow with the number of
 // results, a scan counting one for each key of the history in its range.
@@ -92,6 +91,7 @@ type appended struct {
 	base  uint32 // the version that the transaction read before or after it, 0 if it did not
 	final bool   // the transaction did not change the key afterwards
 	dead  bool   // the transaction deleted the key afterwards
+	gone  bool   // one left out may have deleted it
 }
 
 // maxWitnesses bounds the transactions shown for an anomaly that is no cycle.

@@ -85,7 +85,7 @@ func (e *encoder) rest() {
 		e.buf = e.buf[:0]
 		count = 0
 		// A transaction may refer to any version, so they wait for the last.
-		for e.nodes == len(t.nodes) && txns < len(t.txns) && len(e.buf) < blockSizeTarget {
+		for e.nodes >= len(t.nodes) && txns < len(t.txns) && len(e.buf) < blockSizeTarget {
 			e.txn(uint32(txns), count > 0)
 			txns++
 			count++

@@ -127,7 +127,7 @@ func (c *checker) findTails() {
 		}
 	}
 	for a := uint32(1); a < uint32(len(c.appends)); a++ {
-		if ap := &c.appends[a]; ap.node == 0 && !ap.dead && c.included[ap.txn] {
+		if ap := &c.appends[a]; ap.node == 0 && !ap.dead && !ap.gone && c.included[ap.txn] {
 			c.tails = append(c.tails, a)
 		}
 	}

@@ -9,13 +9,13 @@ import (
 // keyLives tell of a key that is deleted: its lives, each from a creation to a
 // deletion, and whether their order is certain.
 type keyLives struct {
-	deletes []deletion
-	doubt   bool // a delete of unknown outcome may have happened
-	ordered bool // lives are in the order in which they were
+	deletes []deletion // by considered transactions
+	maybe   []deletion // by those of unknown outcome that are left out
+	ordered bool       // lives are in the order in which they were
 	lives   []life
 }
 
-// deletion is a considered transaction's delete of a version made by others.
+// deletion is a transaction's delete of a version.
 type deletion struct{ txn, node uint32 }
 
 // life is what happens to a key from a creation to a deletion.
@@ -23,9 +23,9 @@ type life struct {
 	top, leaf uint32   // first and longest version
 	creator   uint32   // one more than the transaction, 0 if there is no proper one
 	deleters  []uint32 // in a sound history at most one
-	final     bool     // it was never deleted, so it comes last
+	final     bool     // it was not deleted, surely, so it comes last
 	born      int64    // the creation is before
-	dies      int64    // the deletion is after; meaningless without one
+	dies      int64    // the deletion is after; meaningless if final
 }
 
 func (c *checker) livesOf(key uint32) *keyLives {
@@ -45,16 +45,21 @@ func (c *checker) noteDelete(t, key, n uint32) {
 	l.deletes = append(l.deletes, deletion{t, n})
 }
 
-// noteUnknownDeletes marks the keys that a transaction left out may have
-// deleted.
+// noteUnknownDeletes collects the deletes that transactions left out may have
+// done. What they then deleted, they saw, so appends in it are not lost.
 func (c *checker) noteUnknownDeletes() {
 	for t := range uint32(len(c.txns)) {
 		if c.included[t] || c.txns[t].outcome != Unknown {
 			continue
 		}
 		for _, o := range c.opsOf(t) {
-			if o.kind == OpDelete {
-				c.livesOf(o.key).doubt = true
+			if o.kind != OpDelete {
+				continue
+			}
+			l := c.livesOf(o.key)
+			l.maybe = append(l.maybe, deletion{t, uint32(o.arg)})
+			for n := uint32(o.arg); n != 0; n = c.nodes[n].parent {
+				c.appends[c.writer[n]].gone = true
 			}
 		}
 	}
@@ -89,20 +94,42 @@ func (c *checker) linkLives() {
 		c.findLives(key, l)
 		c.orderLives(l)
 		for i := range l.lives {
-			g := &l.lives[i]
-			for _, d := range g.deleters {
-				if w := c.lastWriter(g.leaf); w != 0 {
-					c.edge(w-1, d, WW)
-				}
-				if l.ordered && i+1 < len(l.lives) {
-					c.edge(d, l.lives[i+1].creator-1, WW)
-				}
-				if last := &l.lives[len(l.lives)-1]; last.final {
-					c.edge(d, last.creator-1, WW)
-				}
-			}
+			c.linkLife(l, i)
 		}
 	}
+}
+
+// linkLife orders the end of a life before its deletion, and that before the
+// next life.
+func (c *checker) linkLife(l *keyLives, i int) {
+	g := &l.lives[i]
+	writer, next := c.lastWriter(g.leaf), c.lifeAfter(l, i)
+	for _, d := range g.deleters {
+		if writer != 0 {
+			c.edge(writer-1, d, WW)
+		}
+		if next != 0 {
+			c.edge(d, next-1, WW)
+		}
+	}
+	if len(g.deleters) == 0 && writer != 0 && next != 0 {
+		c.edge(writer-1, next-1, WW) // the deletion between has an unknown outcome
+	}
+}
+
+// lifeAfter returns one more than the transaction that began the next life, or
+// a later one if that is all that is certain; 0 if there is none.
+func (c *checker) lifeAfter(l *keyLives, i int) uint32 {
+	last := &l.lives[len(l.lives)-1]
+	switch {
+	case i+1 == len(l.lives):
+		return 0
+	case l.ordered:
+		return l.lives[i+1].creator
+	case last.final:
+		return last.creator
+	}
+	return 0
 }
 
 func (c *checker) findLives(key uint32, l *keyLives) {
@@ -125,11 +152,18 @@ func (c *checker) findLives(key uint32, l *keyLives) {
 				g.dies = min(g.dies, c.invoked(d.txn))
 			}
 		}
-		if len(g.deleters) == 0 && !l.doubt && g.creator != 0 {
+		g.final = len(g.deleters) == 0
+		for _, d := range l.maybe {
+			if c.isAncestor(top, d.node) {
+				g.final = false
+				g.dies = min(g.dies, c.invoked(d.txn))
+			}
+		}
+		if g.final && g.creator != 0 {
 			if undeleted != 0 {
 				c.addBranches(undeleted, top)
 			}
-			undeleted, g.final = top, true
+			undeleted = top
 		}
 		l.lives = append(l.lives, g)
 	}
@@ -148,14 +182,20 @@ func (c *checker) liveChild(n uint32) uint32 {
 // later life cannot have ended before an earlier one began.
 func (c *checker) orderLives(l *keyLives) {
 	slices.SortFunc(l.lives, func(a, b life) int {
-		return cmp.Or(cmp.Compare(min(len(b.deleters), 1), min(len(a.deleters), 1)), cmp.Compare(a.dies, b.dies), cmp.Compare(a.top, b.top))
+		if a.final != b.final {
+			if a.final {
+				return 1
+			}
+			return -1
+		}
+		return cmp.Or(cmp.Compare(a.dies, b.dies), cmp.Compare(a.top, b.top))
 	})
-	l.ordered = !l.doubt
+	l.ordered = true
 	born := int64(math.MinInt64)
 	for i := range l.lives {
 		g := &l.lives[i]
-		certain := i == 0 || len(g.deleters) == 0 || born < g.dies
-		followed := i+1 == len(l.lives) || len(g.deleters) > 0
+		certain := i == 0 || g.final || born < g.dies
+		followed := i+1 == len(l.lives) || !g.final
 		l.ordered = l.ordered && g.creator != 0 && certain && followed
 		born = max(born, g.born)
 	}
@@ -176,6 +216,9 @@ func (c *checker) linkBeforeDelete(t, n uint32, l *keyLives, byScan bool) {
 		for _, d := range g.deleters {
 			c.edge(t, d, kind)
 		}
+		if next := c.lifeAfter(l, i); next != 0 && len(g.deleters) == 0 {
+			c.edge(t, next-1, kind)
+		}
 		if g.final {
 			c.linkBeforeTails(t, c.nodes[n].key, LostRW)
 		}
@@ -186,19 +229,25 @@ func (c *checker) linkBeforeDelete(t, n uint32, l *keyLives, byScan bool) {
 // before the first gap between lives that it can have read, and before the
 // creation after the last such gap.
 func (c *checker) linkAbsent(t, key uint32, l *keyLives, byScan bool) {
-	if !l.doubt {
-		lost := LostRW
-		if byScan {
-			lost = LostScanRW
-		}
-		c.linkBeforeTails(t, key, lost) // they are there to stay, see linkLostTail
-	}
-	if !l.ordered || slices.ContainsFunc(l.lives, func(g life) bool { return g.creator == t+1 }) {
-		return // its own creation tells the gap, and the writers on both sides are ordered
-	}
 	kind := RW
 	if byScan {
 		kind = ScanRW
+	}
+	c.linkBeforeTails(t, key, kind-RW+LostRW) // they are there to stay, see linkLostTail
+	for _, a := range c.appendsOf(t) {
+		if a.key != key || a.node == 0 || a.base != c.roots[key] {
+			continue
+		}
+		// The life that its own append is in tells when it found none.
+		for i := range l.lives {
+			if g := &l.lives[i]; g.creator != 0 && c.isAncestor(g.top, a.node) {
+				c.edge(t, g.creator-1, kind)
+			}
+		}
+		return
+	}
+	if !l.ordered {
+		return
 	}
 	first, last := c.gaps(t, l)
 	if first > last {
@@ -227,7 +276,7 @@ func (c *checker) linkAbsent(t, key uint32, l *keyLives, byScan bool) {
 func (c *checker) gaps(t uint32, l *keyLives) (first, last int) {
 	first, last = len(l.lives)+1, -1
 	for i := 0; i <= len(l.lives); i++ {
-		open := i == 0 || len(l.lives[i-1].deleters) > 0 && c.completed(t) >= l.lives[i-1].dies
+		open := i == 0 || !l.lives[i-1].final && c.completed(t) >= l.lives[i-1].dies
 		if i < len(l.lives) {
 			open = open && l.lives[i].born >= c.invoked(t)
 		}
@@ -241,40 +290,15 @@ func (c *checker) gaps(t uint32, l *keyLives) (first, last int) {
 // linkLostTail orders an append that nobody saw on a key that is deleted. A
 // deletion shows the list that it ends, so a life that nobody saw, and an end of
 // a list that nobody saw, were never deleted. That puts the append after
-// everything that was seen of the key, unless a deletion is in doubt.
+// everything that was seen of the key.
 func (c *checker) linkLostTail(ap *appended, l *keyLives) {
-	if l.doubt {
-		c.linkLostBase(ap, l)
-		return
-	}
 	for i := range l.lives {
 		g := &l.lives[i]
 		for _, d := range g.deleters {
 			c.edge(d, ap.txn, WW)
 		}
-		if w := c.lastWriter(g.leaf); g.final && w != 0 {
+		if w := c.lastWriter(g.leaf); len(g.deleters) == 0 && w != 0 {
 			c.edge(w-1, ap.txn, WW)
-		}
-	}
-}
-
-// linkLostBase is what remains of linkLostTail when a deletion is in doubt: if
-// the append's transaction read the version it extended, then whoever extended
-// or deleted that version did not see the append, and so came first.
-func (c *checker) linkLostBase(ap *appended, l *keyLives) {
-	if ap.base == 0 || c.nodes[ap.base].parent == 0 {
-		return
-	}
-	for b := c.nodes[ap.base].child; b != 0; b = c.nodes[b].sibling {
-		if w := c.writerTxn(b); c.live(b) && w != 0 {
-			c.edge(w-1, ap.txn, WW)
-		}
-	}
-	for i := range l.lives {
-		if c.isAncestor(l.lives[i].top, ap.base) {
-			for _, d := range l.lives[i].deleters {
-				c.edge(d, ap.txn, WW)
-			}
 		}
 	}
 }
