@@ -26,7 +26,8 @@ type partition struct {
 	rkey    rdma.RKey
 	arena   *block.Arena
 	indexes []index.Server
-	trained []trainable // the ordered ones of indexes
+	trained []*learned.Server // the ordered ones of indexes
+	started time.Time
 	epoch   uint32
 
 	// mu is the executor: held for every change, and for the whole of a
@@ -76,7 +77,7 @@ func conflict(c txn.Cause) verdict { return verdict{code: wire.Conflict, cause: 
 func newPartition(id int, cfg *Config, r *mem.Region, checksums bool) (*partition, error) {
 	p := &partition{
 		id: id, catalog: cfg.Catalog, region: r, epoch: cfg.Epoch, shared: newSharedLocks(), seq: 1,
-		seen:  map[*index.Held]bool{},
+		seen:  map[*index.Held]bool{}, started: time.Now(),
 		arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Epoch: cfg.Epoch}),
 	}
 	for _, ix := range cfg.Catalog.Indexes {
@@ -108,17 +109,8 @@ func (p *partition) newIndex(ix *tables.Index, cfg *Config) (index.Server, error
 	if err != nil {
 		return nil, err
 	}
-	if t, ok := index.Server(srv).(trainable); ok {
-		p.trained = append(p.trained, t)
-	}
+	p.trained = append(p.trained, srv)
 	return srv, nil
-}
-
-// trainable is an index with models to keep in step: Maintain does one bounded
-// unit of training, taking lock for the parts that need the executor, and
-// reports whether there was any.
-type trainable interface {
-	Maintain(now time.Time, lock sync.Locker) bool
 }
 
 // validate reports whether every proof still holds. Under p.mu.
@@ -326,7 +318,7 @@ func (p *partition) seal() {
 // train does at most n units of training and reports whether it did any.
 func (p *partition) train(n int) (worked bool) {
 	for _, srv := range p.trained {
-		for i := 0; i < n && srv.Maintain(time.Now(), &p.mu); i++ {
+		for i := 0; i < n && srv.Maintain(time.Since(p.started), &p.mu); i++ {
 			worked = true
 		}
 	}

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/wire"
+	"drtmx/rdma"
 )
 
 // View runs a read-only transaction by one-sided reads. It is strictly
@@ -114,169 +114,133 @@ func (s *Session) validate(t *Txn) error {
 // check re-reads proofs: the quick ones of all reads and the partitions'
 // control words, or (exact) the exact ones of the scans whose quick ones
 // failed. It reports whether there are such scans.
+//
+// More proofs than a batch holds take several rounds. All of them come after
+// the last read, so what passes stood together at that moment all the same.
 func (s *Session) check(t *Txn, exact bool) (again bool, err error) {
+	s.list(t, exact)
+	for at := 0; at < len(s.proofs); at += maxProofsARound {
+		chunk := s.proofs[at:min(at+maxProofsARound, len(s.proofs))]
+		if err := s.reread(t, chunk); err != nil {
+			return false, t.fail(err)
+		}
+		for i := range chunk {
+			p := &chunk[i]
+			switch got := s.words[i*controlWords]; {
+			case got == p.Word:
+			case p.Addr == block.ControlAddr:
+				return false, t.abandon(CauseFence)
+			case p.sub != nil:
+				p.sub.changed, again = true, true
+			default:
+				return false, t.abandon(p.cause)
+			}
+		}
+	}
+	return again, nil
+}
+
+const (
+	// controlWords of a partition's control block are part of every
+	// validation: epoch (with the fence bit) and durable horizon. What is
+	// published is durable at once while memory is all there is, so the
+	// horizon is read and not yet waited for.
+	controlWords    = 2
+	maxProofsARound = rdma.MaxBatch
+)
+
+// proof is a proof of the attempt being validated.
+type proof struct {
+	index.Proof
+	part  int
+	cause Cause
+	sub   *subScan // of a quick proof: what to check exactly if it fails
+}
+
+// reread posts a READ for each proof: one round.
+func (s *Session) reread(t *Txn, chunk []proof) error {
 	defer s.untouchAll()
-	need := s.proofWords(t, exact)
-	if cap(s.words) < need {
+	if need := len(chunk) * controlWords; cap(s.words) < need {
 		s.words = make([]uint64, need+need/2)
 	}
-	v := verifier{s: s, t: t, words: s.words[:0]}
-	if err := v.each(exact, v.post); err != nil {
-		return false, err
-	}
-	if err := s.exchange(t.ctx); err != nil {
-		return false, t.fail(err)
-	}
-	v.words = s.words[:0]
-	if err := v.each(exact, v.compare); err != nil {
-		return false, err
-	}
-	return v.again, nil
-}
-
-func (s *Session) proofWords(t *Txn, exact bool) int {
-	n := len(s.db.parts) * controlWords
-	for _, g := range t.gets[:t.nGet] {
-		if g.res != nil {
-			n += len(g.res.Proofs)
-		}
-	}
-	for _, sc := range t.scans[:t.nScan] {
-		for i := range sc.nsubs {
-			if r := sc.subs[i].res; r != nil {
-				n += len(r.Quick) + len(r.Gaps) + len(r.Entries)
-			}
-		}
-	}
-	return n
-}
-
-// controlWords of a partition's control block are part of every validation:
-// epoch (with the fence bit) and durable horizon.
-const controlWords = 2
-
-// verifier walks all proofs of an attempt twice in the same order: once
-// posting a READ for each, once comparing what came back.
-type verifier struct {
-	s     *Session
-	t     *Txn
-	words []uint64
-	again bool
-	parts uint64 // partitions below 64 seen, by bit
-	more  []int  // partitions from 64 on
-}
-
-func (v *verifier) each(exact bool, visit func(part int, p index.Proof, sc *subScan) error) error {
-	v.parts, v.more = 0, v.more[:0]
-	t := v.t
-	if !exact {
-		for _, g := range t.gets[:t.nGet] {
-			if g.res == nil {
-				continue
-			}
-			if err := v.control(g.part, visit); err != nil {
-				return err
-			}
-			for _, p := range g.res.Proofs {
-				if err := visit(g.part, p, nil); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	for _, sc := range t.scans[:t.nScan] {
-		for i := range sc.nsubs {
-			if err := v.scan(&sc.subs[i], exact, visit); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (v *verifier) scan(sub *subScan, exact bool, visit func(int, index.Proof, *subScan) error) error {
-	if sub.res == nil {
-		return nil
-	}
-	if !exact {
-		sub.changed = false
-		if err := v.control(sub.part, visit); err != nil {
+	s.words = s.words[:cap(s.words)]
+	for i := range chunk {
+		p := &chunk[i]
+		at := &s.db.parts[p.part]
+		l, err := s.link(t.ctx, at.server)
+		if err != nil {
 			return err
 		}
-		for _, p := range sub.res.Quick {
-			if err := visit(sub.part, p, sub); err != nil {
-				return err
+		s.touch(l)
+		n := 1
+		if p.Addr == block.ControlAddr {
+			n = controlWords
+		}
+		l.next().Read(at.rkey, p.Addr, s.words[i*controlWords:i*controlWords+n])
+	}
+	return s.exchange(t.ctx)
+}
+
+// list gathers the proofs to check.
+func (s *Session) list(t *Txn, exact bool) {
+	s.proofs, s.controlled = s.proofs[:0], s.controlled[:0]
+	for _, sc := range t.scans[:t.nScan] {
+		for i := range sc.nsubs {
+			if sub := &sc.subs[i]; sub.res != nil {
+				s.listScan(sub, exact)
 			}
 		}
-		return nil
+	}
+	if exact {
+		return
+	}
+	for _, g := range t.gets[:t.nGet] {
+		if g.res == nil {
+			continue
+		}
+		s.control(g.part)
+		cause := CauseRow
+		if g.res.Status != index.Found {
+			cause = CauseGap
+		}
+		for _, p := range g.res.Proofs {
+			s.proofs = append(s.proofs, proof{p, g.part, cause, nil})
+		}
+	}
+}
+
+func (s *Session) listScan(sub *subScan, exact bool) {
+	if !exact {
+		s.control(sub.part)
+		sub.changed = false
+		for _, p := range sub.res.Quick {
+			s.proofs = append(s.proofs, proof{p, sub.part, CauseGap, sub})
+		}
+		return
 	}
 	if !sub.changed {
-		return nil
+		return
 	}
 	for _, p := range sub.res.Gaps {
-		if err := visit(sub.part, p, nil); err != nil {
-			return err
-		}
+		s.proofs = append(s.proofs, proof{p, sub.part, CauseGap, nil})
 	}
 	for i := range sub.res.Entries {
 		e := &sub.res.Entries[i]
-		if err := visit(sub.part, index.Proof{Addr: e.Addr, Word: uint64(e.Header)}, nil); err != nil {
-			return err
-		}
+		s.proofs = append(s.proofs, proof{index.Proof{Addr: e.Addr, Word: uint64(e.Header)}, sub.part, CauseRow, nil})
 	}
-	return nil
 }
 
-// control visits a partition's control words the first time it is met. They
-// are read as proofs of addresses no index uses.
-func (v *verifier) control(part int, visit func(int, index.Proof, *subScan) error) error {
-	if part < 64 {
-		if v.parts>>part&1 == 1 {
-			return nil
+// control lists a partition's control words, once in a validation. Address and
+// epoch make a proof like any other.
+func (s *Session) control(part int) {
+	for _, have := range s.controlled {
+		if have == part {
+			return
 		}
-		v.parts |= 1 << part
-	} else if slices.Contains(v.more, part) {
-		return nil
-	} else {
-		v.more = append(v.more, part)
 	}
-	return visit(part, index.Proof{Addr: block.ControlAddr, Word: uint64(v.s.db.parts[part].epoch)}, nil)
-}
-
-func (v *verifier) post(part int, p index.Proof, _ *subScan) error {
-	l, err := v.s.link(v.t.ctx, v.s.db.parts[part].server)
-	if err != nil {
-		return v.t.fail(err)
-	}
-	v.s.touch(l)
-	n := 1
-	if p.Addr == block.ControlAddr {
-		n = controlWords
-	}
-	at := len(v.words)
-	v.words = v.words[:at+n]
-	l.next().Read(v.s.db.parts[part].rkey, p.Addr, v.words[at:at+n:at+n])
-	return nil
-}
-
-func (v *verifier) compare(_ int, p index.Proof, sub *subScan) error {
-	got := v.words[:len(v.words)+1][len(v.words)]
-	v.words = v.words[:len(v.words)+1]
-	if p.Addr == block.ControlAddr {
-		v.words = v.words[:len(v.words)+1] // the horizon: everything published is durable while memory is all there is
-		if got != p.Word {
-			return v.t.abandon(CauseFence)
-		}
-		return nil
-	}
-	switch {
-	case got == p.Word:
-	case sub != nil:
-		sub.changed, v.again = true, true
-	default:
-		return v.t.abandon(CauseRow)
-	}
-	return nil
+	s.controlled = append(s.controlled, part)
+	word := uint64(s.db.parts[part].epoch)
+	s.proofs = append(s.proofs, proof{index.Proof{Addr: block.ControlAddr, Word: word}, part, CauseFence, nil})
 }
 
 // gather sorts an attempt's reads and writes by partition, the home first.

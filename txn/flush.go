@@ -40,6 +40,10 @@ func (t *Txn) flush() {
 	}
 }
 
+// maxOpsARound bounds the operations that share rounds, so that their requests
+// fit a batch: a scan posts a few at a time, other reads one.
+const maxOpsARound = 512
+
 // flush fills in the results of a transaction's announced reads.
 func (s *Session) flush(t *Txn) error {
 	if err := s.load(t); err != nil {
@@ -49,14 +53,11 @@ func (s *Session) flush(t *Txn) error {
 		if g.done || s.byRPC(g.ix.Ordered) {
 			continue
 		}
-		l, err := s.link(t.ctx, s.db.parts[g.part].server)
-		if err != nil {
-			return err
-		}
 		g.op = s.pool(g.ix.ID, g.part).get()
 		g.op.Start(g.key)
-		s.touch(l)
-		s.active = append(s.active, activeOp{g.op, l})
+		if err := s.activate(t, g.op, g.part); err != nil {
+			return err
+		}
 	}
 	for _, sc := range t.scans[:t.nScan] {
 		if sc.done || s.byRPC(true) {
@@ -67,14 +68,11 @@ func (s *Session) flush(t *Txn) error {
 			if sub.res != nil {
 				continue
 			}
-			l, err := s.link(t.ctx, s.db.parts[sub.part].server)
-			if err != nil {
-				return err
-			}
 			sub.op = s.pool(sc.ix.ID, sub.part).scan()
 			sub.op.Start(sc.lo, sc.hi, t.scanLimit(sc))
-			s.touch(l)
-			s.active = append(s.active, activeOp{sub.op, l})
+			if err := s.activate(t, sub.op, sub.part); err != nil {
+				return err
+			}
 		}
 	}
 	if len(s.active) > 0 {
@@ -83,6 +81,21 @@ func (s *Session) flush(t *Txn) error {
 		}
 	}
 	return s.collect(t)
+}
+
+// activate adds an operation to the rounds to come, and runs them when there
+// are enough.
+func (s *Session) activate(t *Txn, op index.Op, part int) error {
+	l, err := s.link(t.ctx, s.db.parts[part].server)
+	if err != nil {
+		return err
+	}
+	s.touch(l)
+	s.active = append(s.active, activeOp{op, l})
+	if len(s.active) >= maxOpsARound {
+		return s.rounds(t.ctx)
+	}
+	return nil
 }
 
 func (s *Session) byRPC(ordered bool) bool { return ordered && s.db.cfg.Reads == OrderedByRPC }

@@ -20,23 +20,25 @@ import (
 // time. DB's methods use sessions from a pool; workers that count exactly or
 // never wait for a pool hold their own.
 type Session struct {
-	db      *DB
-	id      uint64 // client half of transaction IDs
-	seq     uint64
-	rng     *rand.Rand
-	links   []*link // by server
-	touched []*link // links with requests in the round being built
-	active  []activeOp
-	txn     Txn
-	pools   []*opPool // by index number × partition
-	closed  atomic.Bool
-	req     []byte
-	resp    []byte
-	words   []uint64 // destinations of validation READs
-	reads   []wire.Read
-	commit  wire.Commit
-	stats   SessionStats
-	past    rdma.Counters // of connections since replaced
+	db         *DB
+	id         uint64 // client half of transaction IDs
+	seq        uint64
+	rng        *rand.Rand
+	links      []*link // by server
+	touched    []*link // links with requests in the round being built
+	active     []activeOp
+	txn        Txn
+	pools      []*opPool // by index number × partition
+	closed     atomic.Bool
+	req        []byte
+	resp       []byte
+	proofs     []proof  // of the attempt being validated
+	words      []uint64 // where they are read again
+	controlled []int    // partitions whose control words are among them
+	reads      []wire.Read
+	commit     wire.Commit
+	stats      SessionStats
+	past       rdma.Counters // of connections since replaced
 }
 
 // link is a connection to one server with the two batches that operations
