@@ -221,10 +221,18 @@ func (s *Server) Close() error {
 	return s.closeErr
 }
 
+// The trainer rests trainRest times as long as it worked: models are hints, and
+// a stale one costs a reader a round, while training costs writers the
+// processor. It looks for work at least every trainIdleMax.
+const (
+	trainRest    = 12
+	trainIdleMin = time.Millisecond
+	trainIdleMax = 50 * time.Millisecond
+)
+
 // trainer keeps models in step with their trees.
 func (s *Server) trainer(ctx context.Context) {
-	const idleMax = 50 * time.Millisecond
-	idle := time.Millisecond
+	idle := trainIdleMin
 	t := time.NewTimer(idle)
 	defer t.Stop()
 	for {
@@ -233,14 +241,15 @@ func (s *Server) trainer(ctx context.Context) {
 			return
 		case <-t.C:
 		}
+		start := time.Now()
 		worked := false
 		for _, p := range s.parts {
-			worked = p != nil && p.train(4) || worked
+			worked = p != nil && p.train(1) || worked
 		}
 		if worked {
-			idle = time.Millisecond
+			idle = max(trainRest*time.Since(start), trainIdleMin)
 		} else {
-			idle = min(idle*2, idleMax)
+			idle = min(idle*2, trainIdleMax)
 		}
 		t.Reset(idle)
 	}
