@@ -117,7 +117,8 @@ type Op struct {
 // down and reports show them.
 //
 // Invoke and Complete are nanoseconds of a monotonic clock that is comparable
-// between all processes of a history (on one host, CLOCK_MONOTONIC is).
+// between all processes of a history: on one host CLOCK_MONOTONIC is, while
+// time.Since is comparable only between goroutines that share its argument.
 type Txn struct {
 	ID       TxnID
 	Invoke   int64 // before the first operation
