@@ -232,7 +232,7 @@ var plantedFaults = []plantedFault{
 
 // Each planted fault is reported, with the row, under its conditions and no other.
 func TestCheckFindsPlantedFaults(t *testing.T) {
-	m, _, _ := ranModel(t, 3, 600)
+	m, _, _ := ranModel(t, 2, 400)
 	conditions := map[string]bool{}
 	for _, p := range plantedFaults {
 		f := &planter{m.clone(), t}

@@ -1,0 +1,316 @@
+package tpcc
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"drtmx/internal/rng"
+	"drtmx/server"
+	"drtmx/txn"
+)
+
+// engine is an embedded cluster with a small population.
+type engine struct {
+	*server.Cluster
+	s    *Schema
+	info LoadInfo
+}
+
+func newEngine(t testing.TB, servers int, warehouses int64) *engine {
+	t.Helper()
+	cl, err := server.Embedded(t.Context(), server.EmbeddedConfig{
+		Catalog: Catalog(), Procedures: Procedures(), Servers: servers, MemoryBytes: 256 << 20,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s, err := NewSchema(cl.DB.Catalog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadLoadInfo(t.Context(), cl.DB); !errors.Is(err, ErrNotLoaded) {
+		t.Fatalf("before the load: %v", err)
+	}
+	if _, err := Load(t.Context(), cl.DB, LoadConfig{Warehouses: warehouses, Seed: 7, Scale: smallScale, Now: 1e18}); err != nil {
+		t.Fatal(err)
+	}
+	info, err := ReadLoadInfo(t.Context(), cl.DB)
+	if err != nil || info.Warehouses != warehouses || info.Scale != smallScale {
+		t.Fatalf("load info %+v, %v", info, err)
+	}
+	return &engine{cl, s, info}
+}
+
+func (e *engine) terminal(t testing.TB, c TerminalConfig) *Terminal {
+	t.Helper()
+	sess, err := e.DB.NewSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := sess.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return NewTerminal(e.DB, sess, e.s, c)
+}
+
+func (e *engine) mustHold(t *testing.T) {
+	t.Helper()
+	got, err := Check(t.Context(), e.DB, CheckConfig{AtRest: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, condition := range slices.Sorted(maps.Keys(got)) {
+		if got[condition] != OK {
+			t.Errorf("%s: %s", condition, got[condition])
+		}
+	}
+}
+
+var modes = []TerminalConfig{
+	{Client, Client}, {Client, Procedure}, {Procedure, Client}, {Procedure, Procedure},
+}
+
+// One terminal at a time: the engine must answer exactly as the model does, in
+// every mode, on one server and on several.
+func TestEngineAgreesWithModel(t *testing.T) {
+	for _, servers := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d servers", servers), func(t *testing.T) {
+			e := newEngine(t, servers, 3)
+			m, _ := loadedModel(t, 3)
+			g := NewInputs(rng.New(31), e.info, e.info.RunConstants(rng.New(32)))
+			var in NewOrderInput
+			var got, want NewOrderOutput
+			var sin OrderStatusInput
+			var sgot, swant OrderStatusOutput
+			rolledBack := 0
+			for i := range 400 {
+				term := e.terminal(t, modes[i%len(modes)])
+				w := int64(i)%3 + 1
+				g.NewOrder(w, &in)
+				in.EntryD = int64(i + 1)
+				if i%7 == 0 { // more remote lines than the workload has
+					in.Lines[0].SupplyW = w%3 + 1
+				}
+				err := term.NewOrder(t.Context(), &in, &got)
+				_, wantErr := m.newOrder(&in, &want)
+				if errors.Is(wantErr, ErrRolledBack) {
+					rolledBack++
+					got.EntryD = want.EntryD // not part of that output
+					got.Discount, got.WTax, got.DTax, got.Total = want.Discount, want.WTax, want.DTax, want.Total
+				}
+				if errors.Is(err, ErrRolledBack) != errors.Is(wantErr, ErrRolledBack) || (err == nil) != (wantErr == nil) {
+					t.Fatalf("%v NEW-ORDER %+v: %v, want %v", term.cfg, in, err, wantErr)
+				}
+				if string(got.AppendTo(nil)) != string(want.AppendTo(nil)) {
+					t.Fatalf("%v NEW-ORDER %+v: %+v, want %+v", term.cfg, in, got, want)
+				}
+				g.OrderStatus(w, &sin)
+				err = term.OrderStatus(t.Context(), &sin, &sgot)
+				_, wantErr = m.orderStatus(&sin, &swant)
+				if err != nil || wantErr != nil || string(sgot.AppendTo(nil)) != string(swant.AppendTo(nil)) {
+					t.Fatalf("%v ORDER-STATUS %+v: %+v %v, want %+v %v", term.cfg, sin, sgot, err, swant, wantErr)
+				}
+			}
+			e.mustHold(t)
+			if rolledBack == 0 {
+				t.Error("no order was rolled back")
+			}
+		})
+	}
+}
+
+// Terminals in all modes at once, then every condition, and the counts.
+func TestEngineRun(t *testing.T) {
+	const terminals, each = 4, 150
+	e := newEngine(t, 2, 2)
+	before, err := OrdersPlaced(t.Context(), e.DB)
+	if err != nil || before != 0 {
+		t.Fatalf("%d orders placed before the run, %v", before, err)
+	}
+	constants := e.info.RunConstants(rng.New(42))
+	committed := make([]int64, terminals)
+	var group sync.WaitGroup
+	for n := range terminals {
+		term := e.terminal(t, modes[n%len(modes)])
+		group.Go(func() {
+			g := NewInputs(rng.New(43).SplitN(uint64(n)), e.info, constants)
+			var in NewOrderInput
+			var out NewOrderOutput
+			var sin OrderStatusInput
+			var sout OrderStatusOutput
+			for i := range each {
+				w := int64(n+i)%e.info.Warehouses + 1
+				g.NewOrder(w, &in)
+				switch err := term.NewOrder(t.Context(), &in, &out); {
+				case err == nil:
+					committed[n]++
+				case !errors.Is(err, ErrRolledBack):
+					t.Errorf("NEW-ORDER %+v: %v", in, err)
+					return
+				}
+				// The customer who just ordered sees that order, or a later one, whole.
+				sin = OrderStatusInput{W: in.W, D: in.D, C: in.C}
+				if err := term.OrderStatus(t.Context(), &sin, &sout); err != nil {
+					t.Errorf("ORDER-STATUS %+v: %v", sin, err)
+					return
+				}
+				if len(out.Lines) > 0 && sout.Order < out.Order || len(sout.Lines) < MinLines {
+					t.Errorf("after order %d, ORDER-STATUS shows %d with %d lines", out.Order, sout.Order, len(sout.Lines))
+				}
+				if sout.Order == out.Order && len(out.Lines) > 0 && len(sout.Lines) != len(in.Lines) {
+					t.Errorf("order %d of %d lines is shown with %d", out.Order, len(in.Lines), len(sout.Lines))
+				}
+			}
+		})
+	}
+	group.Wait()
+	e.mustHold(t)
+	after, err := OrdersPlaced(t.Context(), e.DB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := int64(0)
+	for _, c := range committed {
+		total += c
+	}
+	if verdict := VerifyOrders(before, after, total, 0); verdict != OK {
+		t.Error(verdict)
+	}
+}
+
+// The conditions hold in every View while orders are being placed.
+func TestEngineCheckDuringRun(t *testing.T) {
+	e := newEngine(t, 2, 2)
+	stop := make(chan struct{})
+	var group sync.WaitGroup
+	term := e.terminal(t, TerminalConfig{})
+	group.Go(func() {
+		g := NewInputs(rng.New(1), e.info, e.info.RunConstants(rng.New(2)))
+		var in NewOrderInput
+		var out NewOrderOutput
+		for i := int64(0); ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			g.NewOrder(i%2+1, &in)
+			if err := term.NewOrder(t.Context(), &in, &out); err != nil && !errors.Is(err, ErrRolledBack) {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	got, err := Check(t.Context(), e.DB, CheckConfig{})
+	close(stop)
+	group.Wait()
+	if err != nil || !got.Holds() {
+		t.Errorf("%v %v", got, err)
+	}
+}
+
+// Faults written through the API are found through it.
+func TestEngineCheckFindsFaults(t *testing.T) {
+	e := newEngine(t, 2, 2)
+	key := must(OrderKey(2, 3, 55))
+	err := e.DB.Update(t.Context(), func(tx *txn.Txn) error {
+		row, err := tx.Get(e.s.orders, key)
+		if err != nil {
+			return err
+		}
+		row = row.Clone()
+		row.SetInt(e.s.o.carrierID, 4)
+		if err := tx.Update(e.s.orders, key, row); err != nil {
+			return err
+		}
+		return tx.Delete(e.s.orderLine, must(OrderLineKey(2, 3, 55, 1)))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Check(t.Context(), e.DB, CheckConfig{AtRest: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for condition, want := range map[string]string{
+		"3.3.2.4": "district 2.3: ", "3.3.2.5": "order 2.3.55: o_carrier_id is 4, rows in new_order 1",
+		"3.3.2.6": "order 2.3.55: ", "3.3.2.7": "order_line 2.3.55.2: ",
+	} {
+		if !strings.HasPrefix(got[condition], want) {
+			t.Errorf("%s: %s, want %q", condition, got[condition], want)
+		}
+		delete(got, condition)
+	}
+	if !got.Holds() {
+		t.Errorf("other conditions: %v", got)
+	}
+}
+
+// The rounds of the transactions, which are what a fabric is paid in: one per
+// step, and one that validates.
+func TestEngineRounds(t *testing.T) {
+	e := newEngine(t, 2, 2)
+	sess, err := e.DB.NewSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sess.Close()
+	term := NewTerminal(e.DB, sess, e.s, TerminalConfig{})
+	var out OrderStatusOutput
+	byID := OrderStatusInput{W: 1, D: 1, C: 5}
+	byName := OrderStatusInput{W: 2, D: 1, Last: LastName(nil, 7)}
+	rounds := func(in *OrderStatusInput) uint64 {
+		for range 3 { // what is cached is fetched, locations too
+			if err := term.OrderStatus(t.Context(), in, &out); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := sess.Stats()
+		if err := term.OrderStatus(t.Context(), in, &out); err != nil {
+			t.Fatal(err)
+		}
+		after := sess.Stats()
+		return after.Rounds - before.Rounds
+	}
+	t.Logf("rounds of ORDER-STATUS: %d by number, %d by name", rounds(&byID), rounds(&byName))
+	if n := rounds(&byID); n > 4 {
+		t.Errorf("by number: %d rounds", n)
+	}
+	if n := rounds(&byName); n > 5 {
+		t.Errorf("by name: %d rounds", n)
+	}
+	if !raceEnabled {
+		if n := testing.AllocsPerRun(100, func() { _ = term.OrderStatus(t.Context(), &byID, &out) }); n > 8 {
+			t.Errorf("%.1f allocations per ORDER-STATUS", n)
+		}
+	}
+}
+
+var _ Sink = (*txn.Loader)(nil)
+
+func BenchmarkLoadWarehouse(b *testing.B) {
+	s, err := NewSchema(Catalog())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		r, err := LoadInto(b.Context(), &countingTarget{}, s, LoadConfig{Warehouses: 1, Seed: 1, Parallel: 1})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.SetBytes(r.Bytes)
+	}
+}
