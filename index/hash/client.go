@@ -19,8 +19,9 @@ const maintainAttempts = 1 << 10
 
 // ClientOptions configure the client half.
 type ClientOptions struct {
-	// InOrder says that the connections load READs in order (rdma.Conn.InOrder).
-	// If not, the server's arena must keep checksums.
+	// InOrder says that all connections used load READs in order
+	// (rdma.Conn.InOrder). If not, the server's arena must keep checksums:
+	// without them nothing is ever accepted.
 	InOrder bool
 	// LocationCacheEntries is rounded up to a power of two; an entry is 8
 	// bytes and holds where a row was seen last, which saves a round. 0 means
@@ -130,6 +131,9 @@ func (c *Client) Maintain(ctx context.Context, conn rdma.Conn) error {
 }
 
 func (c *Client) refresh(ctx context.Context, conn rdma.Conn) error {
+	if c.inOrder && !conn.InOrder() {
+		return fmt.Errorf("hash: in-order reading over a connection that does not read in order: %w", rdma.ErrUnsupported)
+	}
 	root, err := c.readRoot(ctx, conn)
 	if err != nil {
 		return err
@@ -230,25 +234,32 @@ func (l *locations) get(hash uint64) uint64 {
 	return 0
 }
 
-// put notes a row, in an empty place or one chosen by the hash.
+// put notes a row, in an empty place of its set or in one that depends on all
+// that the set holds, so that no two rows evict each other for ever.
 func (l *locations) put(hash, addr uint64) {
 	set := l.set(hash)
 	if set == nil {
 		return
 	}
-	w, victim := makeSlot(hash, addr), int(hash>>(addrBits-3)%ways)
+	w, empty := makeSlot(hash, addr), -1
+	sum := w
 	for i := range set {
-		switch old := set[i].Load(); {
+		old := set[i].Load()
+		switch {
 		case old == w:
 			return
 		case slotMatches(old, hash):
 			set[i].Store(w)
 			return
 		case old == 0:
-			victim = i
+			empty = i
 		}
+		sum = bits.RotateLeft64(sum, 7) ^ old
 	}
-	set[victim].Store(w)
+	if empty < 0 {
+		empty = int(hashKey(sum) % ways)
+	}
+	set[empty].Store(w)
 }
 
 // drop forgets that the row is at addr, unless something else is known by now.

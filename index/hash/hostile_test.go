@@ -25,6 +25,8 @@ func (h *hostile) Post(b *rdma.Batch) error {
 	return nil
 }
 
+func (h *hostile) InOrder() bool { return true }
+
 func (h *hostile) Wait(context.Context, *rdma.Batch) error { return nil }
 
 // lookup runs a lookup over the connection; it fails the test when the bound
@@ -193,6 +195,11 @@ func TestFlippedWordsAreNeverBelieved(t *testing.T) {
 	}
 }
 
+// outOfOrder does not promise to read in order.
+type outOfOrder struct{ rdma.Conn }
+
+func (outOfOrder) InOrder() bool { return false }
+
 // TestForeignRoot: Maintain refuses what is not its index and stays stale.
 func TestForeignRoot(t *testing.T) {
 	x := newBench(t, Options{RowWords: 1}, ClientOptions{}, false)
@@ -204,6 +211,10 @@ func TestForeignRoot(t *testing.T) {
 		if res := lookup(t, c, x.conn, 1); res.Status != index.Fallback {
 			t.Errorf("root %#x: %v", root, res.Status)
 		}
+	}
+	unordered := outOfOrder{x.conn}
+	if err := NewClient(x.s.Root(), x.c.rkey, ClientOptions{InOrder: true}).Maintain(context.Background(), unordered); !errors.Is(err, rdma.ErrUnsupported) {
+		t.Errorf("in-order client over a connection out of order: %v", err)
 	}
 	c := NewClient(1<<40, x.c.rkey, ClientOptions{InOrder: true})
 	if err := c.Maintain(context.Background(), x.conn); !errors.Is(err, rdma.ErrAccess) {

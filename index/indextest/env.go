@@ -43,6 +43,7 @@ func Variants() []Variant {
 	return []Variant{
 		{Name: "in-order"},
 		{Name: "in-order-paused", Faults: inproc.Faults{Pause: 0.05, Reorder: 0.5, Defer: 0.3}},
+		{Name: "breaking", Faults: inproc.Faults{DropVerb: 0.005, Pause: 0.01, Defer: 0.5}},
 		{Name: "scrambled", Faults: inproc.Faults{Scramble: 1, Pause: 0.1, Reorder: 0.5, Defer: 0.3}, Checksums: true},
 	}
 }

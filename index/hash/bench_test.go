@@ -1,0 +1,94 @@
+package hash
+
+import (
+	"context"
+	"testing"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+)
+
+func benchTable(b *testing.B, n uint64, cache int, checksums bool) *bench {
+	x := newBench(b, Options{RowWords: 12}, ClientOptions{LocationCacheEntries: cache}, checksums)
+	row := make([]uint64, 12)
+	for k := range n {
+		if err := x.s.Load(k, row, block.Present(block.NewCSN(1, k+1))); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := x.c.Maintain(context.Background(), x.conn); err != nil {
+		b.Fatal(err)
+	}
+	return x
+}
+
+func BenchmarkGet(b *testing.B) {
+	const n = 1 << 20
+	for _, c := range []struct {
+		name      string
+		cache     int
+		checksums bool
+		keys      uint64
+	}{
+		{"two rounds", 0, false, n},
+		{"two rounds, checksums", 0, true, n},
+		{"location cache", 2 * n, false, n},
+		{"location cache, 1024 hot keys", 1 << 14, false, 1024},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			x := benchTable(b, n, c.cache, c.checksums)
+			for k := range uint64(n) {
+				x.get(b, k)
+			}
+			before := x.c.Stats()
+			b.ReportAllocs()
+			k := uint64(0)
+			for b.Loop() {
+				k = (k + 0x9e3779b1) % c.keys
+				if res, _ := x.get(b, k); res.Status != index.Found {
+					b.Fatal(res.Status)
+				}
+			}
+			after := x.c.Stats()
+			b.ReportMetric(float64(after.Rounds-before.Rounds)/float64(b.N), "rounds/op")
+		})
+	}
+}
+
+func BenchmarkServer(b *testing.B) {
+	b.Run("Load", func(b *testing.B) {
+		x := newBench(b, Options{RowWords: 12}, ClientOptions{}, false)
+		row := make([]uint64, 12)
+		k := uint64(0)
+		for b.Loop() {
+			if err := x.s.Load(k, row, block.Present(block.NewCSN(1, k+1))); err != nil {
+				b.Skip(err) // the region is full
+			}
+			k++
+		}
+		st := x.s.Stats()
+		b.ReportMetric(float64(st.IndexBytes)/float64(st.Rows), "index-B/row")
+	})
+	x := benchTable(b, 1<<20, 0, false)
+	row := make([]uint64, 12)
+	b.Run("Get", func(b *testing.B) {
+		b.ReportAllocs()
+		for k := uint64(0); b.Loop(); k = (k + 0x9e3779b1) % (1 << 20) {
+			if res := x.s.Get(k, row); res.Status != index.Found {
+				b.Fatal(res.Status)
+			}
+		}
+	})
+	b.Run("LockWrite+Publish", func(b *testing.B) {
+		b.ReportAllocs()
+		csn := uint64(1 << 30)
+		for k := uint64(0); b.Loop(); k = (k + 0x9e3779b1) % (1 << 20) {
+			held, err := x.s.LockWrite(1, k, 0)
+			if err != nil {
+				b.Fatal(err)
+			}
+			csn++
+			x.s.Publish(held, row, block.Present(block.NewCSN(1, csn)))
+		}
+	})
+}
