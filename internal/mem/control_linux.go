@@ -23,6 +23,7 @@ const controlSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 // use. The mapping lives until the Control is garbage.
 type Control struct {
 	m mapping
+	f *os.File // nil in a Control that was opened
 }
 
 // NewControl creates a control segment of size bytes, a multiple of the page
@@ -44,49 +45,47 @@ func NewControl(name string, size uint64) (*Control, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("mem: seal control segment: %w", err)
 	}
-	return mapControl(fd, size)
+	c, err := mapControl(fd, size)
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	c.f = os.NewFile(uintptr(fd), "control")
+	return c, nil
 }
 
-// OpenControl maps a control segment received from another process. It takes
-// its own duplicate of f, and fails with ErrNotControl unless f is a memfd of
+// OpenControl maps a control segment received from another process; f may be
+// closed afterwards. It fails with ErrNotControl unless f is a memfd of
 // exactly size bytes whose size is sealed.
 func OpenControl(f *os.File, size uint64) (*Control, error) {
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("mem: duplicate descriptor: %w", err)
-	}
+	fd := int(f.Fd())
 	// The size is looked at after the seals: from then on it cannot change.
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	const want = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 	var st unix.Stat_t
 	if err != nil || seals&want != want || unix.Fstat(fd, &st) != nil || st.Size != int64(size) {
-		unix.Close(fd)
 		return nil, fmt.Errorf("%w of %d bytes (seals %#x, size %d)", ErrNotControl, size, seals, st.Size)
 	}
 	return mapControl(fd, size)
 }
 
-// mapControl takes over fd.
 func mapControl(fd int, size uint64) (*Control, error) {
 	p, err := unix.MmapPtr(fd, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
-		unix.Close(fd)
 		return nil, fmt.Errorf("mem: map control segment: %w", err)
 	}
-	c := &Control{mapping{p, uintptr(size), fd}}
+	c := &Control{m: mapping{p, uintptr(size), -1}}
 	runtime.AddCleanup(c, release, c.m)
 	return c, nil
 }
 
-// File is a descriptor for the other process. The caller owns it.
-func (c *Control) File() (*os.File, error) {
-	fd, err := unix.FcntlInt(uintptr(c.m.fd), unix.F_DUPFD_CLOEXEC, 0)
-	runtime.KeepAlive(c)
-	if err != nil {
-		return nil, fmt.Errorf("mem: duplicate descriptor: %w", err)
-	}
-	return os.NewFile(uintptr(fd), "control"), nil
-}
+// File is the descriptor for the other process, nil if this Control was
+// opened. It stays the Control's.
+func (c *Control) File() *os.File { return c.f }
+
+// CloseFile gives up the descriptor of a created segment. The mapping stays;
+// Discard and File must not be used any more.
+func (c *Control) CloseFile() { c.f.Close() }
 
 // Span gives access to the n bytes at off; it panics if they are not aligned
 // words of the segment. The span does not keep the Control alive.
@@ -98,12 +97,11 @@ func (c *Control) Span(off, n uint64) Span {
 }
 
 // Discard gives the whole pages within the n bytes at off back to the kernel;
-// both processes see zeroes there from now on.
+// both processes see zeroes there from now on. It is for the creator.
 func (c *Control) Discard(off, n uint64) {
 	page := uint64(os.Getpagesize())
 	from, to := (off+page-1)/page*page, min(off+n, uint64(c.m.n))/page*page
 	if from < to {
-		_ = unix.Fallocate(c.m.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(from), int64(to-from))
+		_ = unix.Fallocate(int(c.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(from), int64(to-from))
 	}
-	runtime.KeepAlive(c)
 }

@@ -24,11 +24,7 @@ func newControl(t *testing.T, size uint64) *Control {
 func TestControlIsSharedAndOfFixedSize(t *testing.T) {
 	page := uint64(os.Getpagesize())
 	a := newControl(t, 4*page)
-	f, err := a.File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
+	f := a.File()
 	for _, size := range []int64{0, int64(page), int64(8 * page)} {
 		if err := f.Truncate(size); err == nil {
 			t.Errorf("a peer truncated the segment to %d bytes", size)
@@ -58,6 +54,7 @@ func TestControlIsSharedAndOfFixedSize(t *testing.T) {
 	}
 	sa.Store(3, 1)
 	a.Discard(page/2, 2*page)
+	a.CloseFile()
 	if sb.Load(int(page/WordBytes)) != 0 || sb.Load(3) != 1 {
 		t.Error("Discard must clear the whole pages of its range and nothing else")
 	}

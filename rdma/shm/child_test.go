@@ -356,11 +356,7 @@ func startPong(t testing.TB, role string, g pinger) func() {
 	if err != nil {
 		t.Skipf("SKIP: %v", err)
 	}
-	f, err := page.File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := []*os.File{f}
+	files := []*os.File{page.File()}
 	for range 2 {
 		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 		if err != nil {

@@ -216,12 +216,7 @@ func (l *link) handshake() error {
 	if err := l.sock.checkPeer(); err != nil {
 		return fmt.Errorf("%w: %w", rdma.ErrAddress, err)
 	}
-	page, err := l.p.hub.page.File()
-	if err != nil {
-		return err
-	}
-	defer page.Close()
-	if err := l.sock.send(&message{kind: msgHello, version: wireVersion}, page); err != nil {
+	if err := l.sock.send(&message{kind: msgHello, version: wireVersion}, l.p.hub.page.File()); err != nil {
 		return err
 	}
 	m, files, err := l.sock.receive(true)

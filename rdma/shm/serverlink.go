@@ -59,17 +59,12 @@ func newServerLink(e *endpoint, s socket, page *os.File) (*serverLink, error) {
 
 // welcome sends the client all it needs.
 func (l *serverLink) welcome(grants []grant) error {
-	seg, err := l.seg.File()
-	if err != nil {
-		return err
-	}
-	defer seg.Close()
 	page, err := l.e.page.ReadOnlyFile()
 	if err != nil {
 		return err
 	}
 	defer page.Close()
-	files := []*os.File{seg, page}
+	files := []*os.File{l.seg.File(), page}
 	for _, d := range l.bells {
 		files = append(files, d.file)
 	}
@@ -180,6 +175,7 @@ func (l *serverLink) end() {
 		// Otherwise the client may yet be reading a response.
 		l.seg.Discard(0, linkBytes)
 	}
+	l.seg.CloseFile()
 }
 
 // free makes the slot of a stopped connection available, keeping its counts.
