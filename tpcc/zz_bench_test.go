@@ -24,7 +24,7 @@ func BenchmarkTransactions(b *testing.B) {
 	}
 	sess, _ := cl.DB.NewSession(b.Context())
 	defer sess.Close()
-	st := rng.New(1, "bench", 0)
+	st := rng.New(1)
 	in := NewInputs(st, info, info.RunConstants(st))
 	t := NewTerminal(cl.DB, sess, s, TerminalConfig{})
 	var no NewOrderInput
@@ -34,7 +34,7 @@ func BenchmarkTransactions(b *testing.B) {
 	b.Run("NewOrder", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			in.NewOrder(1, 1+int64(b.N%10), &no)
+			in.NewOrder(1, &no)
 			if err := t.NewOrder(b.Context(), &no, &noOut); err != nil && !errors.Is(err, ErrRolledBack) {
 				b.Fatal(err)
 			}
@@ -44,7 +44,7 @@ func BenchmarkTransactions(b *testing.B) {
 		b.ReportAllocs()
 		before := sess.Stats()
 		for b.Loop() {
-			in.OrderStatus(1, 1+int64(b.N%10), &os)
+			in.OrderStatus(1, &os)
 			if err := t.OrderStatus(b.Context(), &os, &osOut); err != nil {
 				b.Fatal(err)
 			}
