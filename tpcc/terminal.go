@@ -78,20 +78,27 @@ func (t *Terminal) NewOrder(ctx context.Context, in *NewOrderInput, out *NewOrde
 	}
 	t.args = in.AppendTo(t.args[:0])
 	result, err := t.sess.Call(ctx, t.home(in.W), ProcNewOrder, t.args)
-	var failed *txn.ProcedureError
-	if errors.As(err, &failed) {
-		if r := parseRolledBack(failed.Text); r != nil {
-			out.Order = r.order
-			out.Last = append(out.Last[:0], r.last...)
-			out.Credit = append(out.Credit[:0], r.credit...)
-			out.resize(0)
-			return r
-		}
-	}
 	if err != nil {
-		return err
+		return out.failed(err)
 	}
 	return out.Decode(result)
+}
+
+// failed turns a procedure's error back into the body's, if it is ErrRolledBack.
+func (out *NewOrderOutput) failed(err error) error {
+	var failed *txn.ProcedureError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	r := parseRolledBack(failed.Text)
+	if r == nil {
+		return err
+	}
+	out.Order = r.order
+	out.Last = append(out.Last[:0], r.last...)
+	out.Credit = append(out.Credit[:0], r.credit...)
+	out.resize(0)
+	return r
 }
 
 // OrderStatus runs one ORDER-STATUS and fills in out, whose memory it reuses.
