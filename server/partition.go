@@ -20,15 +20,16 @@ import (
 // partition is one partition held by this server: its memory, its indexes and
 // its executor.
 type partition struct {
-	id      int
-	catalog *tables.Catalog
-	region  *mem.Region
-	rkey    rdma.RKey
-	arena   *block.Arena
-	indexes []index.Server
-	trained []*learned.Server // the ordered ones of indexes
-	started time.Time
-	epoch   uint32
+	id       int
+	catalog  *tables.Catalog
+	region   *mem.Region
+	rkey     rdma.RKey
+	arena    *block.Arena
+	indexes  []index.Server
+	trained  []*learned.Server // the ordered ones of indexes
+	started  time.Time
+	training sync.Mutex // one trainer at a time
+	epoch    uint32
 
 	// mu is the executor: held for every change, and for the whole of a
 	// procedure that stays in the partition.
@@ -77,7 +78,7 @@ func conflict(c txn.Cause) verdict { return verdict{code: wire.Conflict, cause: 
 func newPartition(id int, cfg *Config, r *mem.Region, checksums bool) (*partition, error) {
 	p := &partition{
 		id: id, catalog: cfg.Catalog, region: r, epoch: cfg.Epoch, shared: newSharedLocks(), seq: 1,
-		seen:  map[*index.Held]bool{}, started: time.Now(),
+		seen: map[*index.Held]bool{}, started: time.Now(),
 		arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Epoch: cfg.Epoch}),
 	}
 	for _, ix := range cfg.Catalog.Indexes {
@@ -317,6 +318,8 @@ func (p *partition) seal() {
 
 // train does at most n units of training and reports whether it did any.
 func (p *partition) train(n int) (worked bool) {
+	p.training.Lock()
+	defer p.training.Unlock()
 	for _, srv := range p.trained {
 		for i := 0; i < n && srv.Maintain(time.Since(p.started), &p.mu); i++ {
 			worked = true
