@@ -68,6 +68,16 @@ var anomalies = []anomalyCase{
 		[]Txn{by(1, app(x, 1), del(x, 1)), by(2, read(x))},
 	},
 	{
+		"G1b deleted append within a list", G1b,
+		[]Txn{by(1, app(x, 1), del(x, 1)), by(2, app(x, 2)), by(3, read(x, 1, 2))},
+		[]Txn{by(1, app(x, 1), del(x, 1)), by(2, app(x, 2)), by(3, read(x, 2))},
+	},
+	{
+		"fractured read of a delete", FracturedRead,
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, del(x, 1), app(y, 2)).at(20, 50), by(3, read(x), read(y)).at(20, 50)},
+		[]Txn{by(1, app(x, 1)).at(0, 20), by(2, del(x, 1), app(y, 2)).at(20, 50), by(3, read(x), read(y)).at(20, 50)},
+	},
+	{
 		"G1c circular information flow", G1c,
 		[]Txn{by(1, app(x, 1), read(y, 2)), by(2, app(y, 2), read(x, 1))},
 		[]Txn{by(1, app(x, 1), read(y)), by(2, app(y, 2), read(x, 1))},
