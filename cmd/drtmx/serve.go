@@ -57,6 +57,7 @@ func (a *app) serve(c *cobra.Command, dir string, size cluster.Size) error {
 			Size: size, Provider: p, Command: command, Workload: workloadTPCC,
 		},
 		Dir: dir, Version: version,
+		Crashed: func(output []byte) { _, _ = a.stderr.Write(output) },
 		Ready: func(i cluster.Info) {
 			state := "ready"
 			if i.Generation > 1 {

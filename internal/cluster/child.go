@@ -10,6 +10,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"drtmx/rdma"
 )
 
@@ -41,16 +43,16 @@ type childReport struct {
 // serves until its parent is gone or ctx ends. lookup finds the workload that
 // the parent has named.
 func RunChild(ctx context.Context, p rdma.Provider, lookup func(name string) (Workload, error)) error {
-	lifeline, report := os.NewFile(lifelineFD, "lifeline"), os.NewFile(reportFD, "report")
-	if lifeline == nil || report == nil {
-		return fmt.Errorf("%w: not a child of drtmx", ErrOptions)
+	if !isPipe(lifelineFD) || !isPipe(reportFD) {
+		return fmt.Errorf("%w: not started as a data server's process", ErrOptions)
 	}
+	lifeline, report := os.NewFile(lifelineFD, "lifeline"), os.NewFile(reportFD, "report")
 	defer lifeline.Close()
 	defer report.Close()
 	in := bufio.NewReader(lifeline)
 	line, err := in.ReadBytes('\n')
 	if err != nil {
-		return fmt.Errorf("%w: not a child of drtmx: no configuration: %w", ErrOptions, err)
+		return fmt.Errorf("%w: not started as a data server's process: no configuration: %w", ErrOptions, err)
 	}
 	s, err := startChild(ctx, p, line, lookup)
 	if err != nil {
@@ -70,6 +72,13 @@ func RunChild(ctx context.Context, p rdma.Provider, lookup func(name string) (Wo
 	case <-ctx.Done():
 	}
 	return closeWithin(s, closeTimeout)
+}
+
+// isPipe reports whether a descriptor is what a parent passes. Without a
+// parent it may be one of the Go runtime's own, which must be left alone.
+func isPipe(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
 }
 
 func startChild(ctx context.Context, p rdma.Provider, line []byte, lookup func(string) (Workload, error)) (dataServer, error) {

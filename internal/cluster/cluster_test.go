@@ -27,7 +27,7 @@ type fakeProvider struct{ rdma.Provider }
 
 func (fakeProvider) Name() string { return "fake" }
 
-type fakeServer struct{ socket *os.File }
+type fakeServer struct{}
 
 func (s fakeServer) Close() error { return nil }
 
@@ -177,7 +177,9 @@ func TestStuckChildIsKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = syscall.Kill(c.PIDs()[0], syscall.SIGSTOP)
+	pid := c.PIDs()[0]
+	_ = syscall.Kill(pid, syscall.SIGSTOP)
+	eventually(t, "the child stops", func() bool { return state(pid) == "T" })
 	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "did not stop") {
 		t.Errorf("error %v, want one that says so", err)
 	}
@@ -220,16 +222,19 @@ func TestChildrenEndWhenTheParentIsKilled(t *testing.T) {
 	}
 }
 
-// running is alive, but not for a process that only waits to be reaped by an
-// init that this machine may not have.
-func running(pid int) bool {
+// state is a process's letter in the process table, "" if it is not there.
+func state(pid int) string {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return false
+		return ""
 	}
 	_, after, _ := strings.Cut(string(stat), ") ")
-	return !strings.HasPrefix(after, "Z")
+	return after[:1]
 }
+
+// running is alive, but not for a process that only waits to be reaped by an
+// init that this machine may not have.
+func running(pid int) bool { return state(pid) != "" && state(pid) != "Z" }
 
 func TestSizeIsChecked(t *testing.T) {
 	for _, s := range []Size{{}, {Servers: -1}, {Servers: MaxServers + 1}, {Servers: 4, Partitions: 3}, {Servers: 1, Partitions: MaxPartitions + 1}} {

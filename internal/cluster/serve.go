@@ -24,6 +24,9 @@ type ServeOptions struct {
 	// Ready, if set, is called whenever the cluster serves: at the start and
 	// after every emptying.
 	Ready func(Info)
+	// Crashed, if set, is given the end of what a lost data server wrote to
+	// its standard error, if it wrote anything.
+	Crashed func(output []byte)
 }
 
 // Serve runs a cluster in a runtime directory until ctx ends or somebody asks
@@ -100,6 +103,9 @@ func (s *supervisor) run(ctx context.Context, l net.Listener) error {
 		case <-s.cluster.Lost():
 			err := s.cluster.Err()
 			s.tell(err.Error())
+			if out := s.cluster.Output(); len(out) > 0 && s.opts.Crashed != nil {
+				s.opts.Crashed(out)
+			}
 			return err
 		case r := <-s.requests:
 			if stop, err := s.handle(ctx, r); stop || err != nil {
