@@ -144,7 +144,8 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 			s.refuse(r, "scan of a hash index")
 			return
 		}
-		w.buf = ordered.Scan(rd.Lo, rd.Hi, int(rd.Limit), &w.scan, w.buf)
+		limit := min(int(rd.Limit), s.scanRows(int(rd.Index), len(w.resp)))
+		w.buf = ordered.Scan(rd.Lo, rd.Hi, limit, &w.scan, w.buf)
 		w.resp = wire.AppendScan(w.resp, &w.scan)
 	}
 	if len(w.resp) > rdma.MaxMessageBytes {
@@ -152,6 +153,14 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 		return
 	}
 	_ = r.Reply(w.resp)
+}
+
+// scanRows is how many rows of an index are sure to fit what is left of an
+// answer: the rows, and the proofs of as many leaves. The client asks for the
+// rest.
+func (s *Server) scanRows(ix, used int) int {
+	const proofs = 2 * 16
+	return max((rdma.MaxMessageBytes-used-4096)/(s.cfg.Catalog.Indexes[ix].RowBytes+wire.EntryBytes+proofs), 1)
 }
 
 func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {

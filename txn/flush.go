@@ -160,6 +160,54 @@ func (s *Session) collect(t *Txn) error {
 			return err
 		}
 	}
+	return s.askRest(t)
+}
+
+// askRest goes on with scans that a server cut short to fit its answer.
+func (s *Session) askRest(t *Txn) error {
+	for _, sc := range t.scans[:t.nScan] {
+		for i := range sc.nsubs {
+			sub := &sc.subs[i]
+			for !sc.done && sub.res == &sub.own && sub.own.More && len(sub.own.Entries) > 0 && len(sub.own.Entries) < t.scanLimit(sc) {
+				if err := s.askMore(t, sc, sub); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Session) askMore(t *Txn, sc *Scan, sub *subScan) error {
+	have := len(sub.own.Entries)
+	l, err := s.link(t.ctx, s.db.parts[sub.part].server)
+	if err != nil {
+		return err
+	}
+	s.req = wire.AppendReads(s.req[:0], []wire.Read{{
+		Partition: uint16(sub.part), Index: uint16(sc.ix.ID), Scan: true,
+		Lo: sub.own.Entries[have-1].Key + 1, Hi: sc.hi, Limit: uint32(t.scanLimit(sc) - have),
+	}})
+	resp, err := s.call(t.ctx, l, s.req)
+	if err != nil {
+		return err
+	}
+	if wire.Code(resp[0]) != wire.OK {
+		return codeError(wire.Code(resp[0]), resp[1:])
+	}
+	var page index.ScanResult
+	d := wire.NewDecoder(resp[1:])
+	d.Scan(&page, nil)
+	if err := d.End(); err != nil {
+		return fmt.Errorf("%w: read answer: %w", ErrProtocol, err)
+	}
+	sub.own.Quick = append(sub.own.Quick, page.Quick...)
+	sub.own.Gaps = append(sub.own.Gaps, page.Gaps...)
+	sub.own.Entries = append(sub.own.Entries, page.Entries...)
+	sub.own.More = page.More && len(page.Entries) > 0
+	if page.Status == index.Locked {
+		sub.own.Status = index.Locked
+	}
 	return nil
 }
 

@@ -196,7 +196,7 @@ func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key uint64, row tables.Row)
 		}
 		w.op = wire.Delete
 	}
-	w.row = append(w.row[:0], row...)
+	w.row = append(tables.Row(nil), row...) // the old one may be in the caller's hands
 	return nil
 }
 
@@ -209,7 +209,7 @@ func (t *Txn) takeBack(w *write) error {
 		w.dropped = true
 		return nil
 	case err == nil:
-		return t.fail(fmt.Errorf("%w: %s key %#x", ErrExists, w.ix.Name, w.key))
+		return t.doom(fmt.Errorf("%w: %s key %#x", ErrExists, w.ix.Name, w.key))
 	}
 	return err
 }
@@ -313,12 +313,12 @@ func (t *Txn) entries(tab *tables.Table, key uint64, old, row tables.Row) error 
 		var err error
 		if old != nil {
 			if was, entryWas, err = ix.Entry(key, old, nil); err != nil {
-				return t.fail(err)
+				return t.doom(err)
 			}
 		}
 		if row != nil {
 			if is, entryIs, err = ix.Entry(key, row, nil); err != nil {
-				return t.fail(err)
+				return t.doom(err)
 			}
 		}
 		switch {
@@ -336,7 +336,7 @@ func (t *Txn) entries(tab *tables.Table, key uint64, old, row tables.Row) error 
 			err = t.set(ix, wire.Delete, was, nil)
 		}
 		if err != nil {
-			return t.fail(err) // the row is written already
+			return t.doom(err) // the row is written already
 		}
 	}
 	return nil

@@ -88,6 +88,9 @@ func (d *Decoder) row(buf []uint64) (all, row []uint64) {
 	return buf, buf[at:len(buf):len(buf)]
 }
 
+// EntryBytes is what an entry of a scan takes beside its row.
+const EntryBytes = 28
+
 // AppendScan appends the answer to a scan.
 func AppendScan(b []byte, r *index.ScanResult) []byte {
 	more := byte(0)
@@ -110,7 +113,7 @@ func (d *Decoder) Scan(r *index.ScanResult, buf []uint64) []uint64 {
 	r.Status, r.More = d.status(), d.U8() == 1
 	r.Quick, r.Gaps = d.proofs(r.Quick), d.proofs(r.Gaps)
 	r.Entries = r.Entries[:0]
-	n := d.Count(MaxProofs, 28)
+	n := d.Count(MaxProofs, EntryBytes)
 	// Sized first: entries point into it.
 	if need := len(d.b) / 8; cap(buf) < need {
 		buf = make([]uint64, 0, need)
