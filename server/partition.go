@@ -65,6 +65,18 @@ type verdict struct {
 
 func (v verdict) ok() bool { return v.code == wire.OK }
 
+// weight orders the votes of several participants: what one says of the rows
+// it was to write is the answer only if no other refuses what was read.
+func (v verdict) weight() int {
+	switch v.code {
+	case wire.OK:
+		return 0
+	case wire.Exists, wire.NotFound:
+		return 1
+	}
+	return 2
+}
+
 func (v verdict) append(b []byte) []byte {
 	b = append(b, byte(v.code))
 	if v.code == wire.Conflict {

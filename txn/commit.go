@@ -76,6 +76,9 @@ func (s *Session) attempt(t *Txn, fn, finish func(*Txn) error) error {
 	if t.err != nil {
 		return t.err
 	}
+	if t.doomed != nil {
+		err = t.doomed // whatever the body made of it
+	}
 	if time.Since(t.began) > maxAttemptAge {
 		return t.fail(fmt.Errorf("%w: the body ran for more than %v", ErrTooLarge, maxAttemptAge))
 	}

@@ -45,6 +45,9 @@ func (r *Runner) Run(ctx context.Context, p *Procedure, part int, args []byte) (
 	case errAbandoned:
 		return nil, nil, false, true, nil
 	case nil:
+		if t.doomed != nil {
+			err = t.doomed
+		}
 	default:
 		err = t.err
 	}
@@ -105,6 +108,9 @@ func (db *DB) RunProcedure(ctx context.Context, p *Procedure, args []byte, finis
 	}
 	body := func(t *Txn) (err error) {
 		result, err = callBody(ctx, p, t, args)
+		if t.doomed != nil {
+			err = t.doomed
+		}
 		if err != nil && t.err == nil {
 			// Only an error on rows that stood together is the answer.
 			if ferr := s.finishWith(t, true, finish); ferr != nil {

@@ -49,6 +49,7 @@ type Txn struct {
 	mode    mode
 	began   time.Time
 	err     error // why the attempt is over: errAbandoned, errRemote, or a failure
+	doomed  error // why it can only fail, if the rows it read stood together
 	cause   Cause
 	gets    []*Get
 	scans   []*Scan
@@ -74,7 +75,7 @@ func (t *Txn) init(c *tables.Catalog, nparts int, local Local) {
 
 // begin starts an attempt.
 func (t *Txn) begin(ctx context.Context, m mode) {
-	t.ctx, t.mode, t.err, t.began = ctx, m, nil, time.Now()
+	t.ctx, t.mode, t.err, t.doomed, t.began = ctx, m, nil, nil, time.Now()
 	t.nGet, t.nScan, t.pending = 0, 0, 0
 	for _, p := range t.used {
 		p.nGet, p.nScan, p.usedThisTime = 0, 0, false
@@ -98,10 +99,25 @@ func (t *Txn) fail(err error) error {
 	return t.err
 }
 
+// doom ends the body with an error that is due to what it read: unlike a
+// failure it is the answer only if the attempt validates.
+func (t *Txn) doom(err error) error {
+	if t.err != nil {
+		return t.err
+	}
+	if t.doomed == nil {
+		t.doomed = err
+	}
+	return t.doomed
+}
+
 // usable is the error of every operation once the attempt is over.
 func (t *Txn) usable() error {
 	if t.err != nil {
 		return t.err
+	}
+	if t.doomed != nil {
+		return t.doomed
 	}
 	if t.mode == closed {
 		return ErrClosed

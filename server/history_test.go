@@ -1,0 +1,364 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"drtmx/internal/rng"
+	"drtmx/rdma/inproc"
+	"drtmx/server"
+	"drtmx/txn"
+	"drtmx/txn/history"
+)
+
+// Random transactions on lists are run by several clients, over every fault of
+// the fabric, and what they found is checked to be strictly serializable.
+//
+// The environment changes a run:
+//
+//	DRTMX_SEED=n           replay the run that printed n
+//	DRTMX_SIM=20s          how long each scenario lasts in all
+//	DRTMX_ARTIFACTS=dir    where failing histories are kept
+
+// baseSeed is the seed of this run of the tests.
+func baseSeed(t testing.TB) uint64 {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if v, err := strconv.ParseUint(os.Getenv("DRTMX_SEED"), 0, 64); err == nil {
+		seed = v
+	}
+	t.Logf("DRTMX_SEED=%d", seed)
+	return seed
+}
+
+// simTime is how long one scenario may run.
+func simTime(t testing.TB, short time.Duration) time.Duration {
+	t.Helper()
+	v := os.Getenv("DRTMX_SIM")
+	if v == "" {
+		return short
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		t.Fatalf("DRTMX_SIM=%q: %v", v, err)
+	}
+	return d
+}
+
+// cluster is an embedded cluster for histories.
+type cluster struct {
+	*server.Cluster
+	net   *inproc.Network
+	s     *listSchema
+	addrs []string
+}
+
+// startCluster embeds servers over a network with faults. Opening may meet
+// them, so it is tried again.
+func startCluster(t testing.TB, s *listSchema, servers int, o inproc.Options, cfg txn.Config) *cluster {
+	t.Helper()
+	var last error
+	for try := range uint64(200) {
+		o.Seed += try
+		net := inproc.New(o)
+		c := cfg
+		cl, err := server.Embedded(context.Background(), server.EmbeddedConfig{
+			Catalog: s.cat, Procedures: s.procedures(), Servers: servers, Client: c, Network: net, Checksums: o.Faults.Scramble > 0,
+		})
+		if err == nil {
+			x := &cluster{Cluster: cl, net: net, s: s}
+			for i := range servers {
+				x.addrs = append(x.addrs, fmt.Sprintf("server-%d", i))
+			}
+			return x
+		}
+		last = err
+	}
+	t.Fatalf("the cluster does not open: %v", last)
+	return nil
+}
+
+// result of one run.
+type outcome struct {
+	h      *history.History
+	counts map[string]int
+}
+
+// run lets the clients of a load work, then checks that nothing is left locked
+// and that the servers' memory is sound.
+func (x *cluster) run(t testing.TB, l *load) (*outcome, error) {
+	t.Helper()
+	ctx := context.Background()
+	clients := make([]*client, l.Clients)
+	errs := make([]error, l.Clients)
+	var wg sync.WaitGroup
+	for i := range clients {
+		clients[i] = newClient(l, x.s, x.DB, i)
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			errs[i] = clients[i].work(ctx)
+		}()
+	}
+	wg.Wait()
+	out := &outcome{counts: map[string]int{}}
+	last := newClient(l, x.s, x.DB, l.Clients)
+	errs = append(errs, last.readAll(ctx), x.settled(ctx), last.writeAll(ctx))
+	clients = append(clients, last)
+	logs := make([]*history.Log, len(clients))
+	for i, c := range clients {
+		logs[i] = c.rec.Log()
+		for k, n := range c.counts {
+			out.counts[k] += n
+		}
+	}
+	for _, s := range x.Servers {
+		errs = append(errs, s.Check())
+	}
+	var err error
+	if out.h, err = history.Merge(logs...); err != nil {
+		errs = append(errs, err)
+	}
+	return out, errors.Join(errs...)
+}
+
+// retryUnavailable repeats what a faulty fabric may refuse.
+func retryUnavailable(fn func() error) error {
+	var err error
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+		if err = fn(); !errors.Is(err, txn.ErrUnavailable) && !errors.Is(err, txn.ErrConflict) && !errors.Is(err, txn.ErrOutcomeUnknown) {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return err
+}
+
+// highest is above every key that a run has used.
+func (c *client) highest() history.Key {
+	return history.Key(1)<<16 - 1
+}
+
+// readAll records one transaction that reads both tables completely.
+func (c *client) readAll(ctx context.Context) error {
+	c.steps = c.steps[:0]
+	for table := range 2 {
+		c.steps = append(c.steps, step{PlanOp: history.PlanOp{Kind: history.OpScan, Key: 0, Hi: c.highest()}, table: table})
+	}
+	return retryUnavailable(func() error {
+		c.res.reset()
+		c.rec.Begin(now())
+		err := c.db.View(ctx, func(t *txn.Txn) error { return c.s.run(t, c.steps, &c.res) })
+		outcome, bad := history.Committed, error(nil)
+		if err != nil {
+			outcome, bad = history.Aborted, err
+			c.res.reset()
+		}
+		c.res.record(c.rec)
+		c.rec.End(outcome, now())
+		return bad
+	})
+}
+
+// writeAll overwrites every key there is: no lock may be left on one. It is
+// not part of the history.
+func (c *client) writeAll(ctx context.Context) error {
+	err := retryUnavailable(func() error {
+		return c.db.Update(ctx, func(t *txn.Txn) error {
+			if err := c.s.run(t, c.steps, &c.res); err != nil {
+				return err
+			}
+			for i := range c.res.list {
+				x := &c.res.list[i]
+				for _, row := range x.rows {
+					if err := t.Delete(c.s.tab[x.table], uint64(row.Key)); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("a transaction that writes every key: %w", err)
+	}
+	return nil
+}
+
+// settled waits until no server has a transaction in doubt.
+func (x *cluster) settled(ctx context.Context) error {
+	end := time.Now().Add(10 * time.Second)
+	for {
+		var stats []txn.ServerStats
+		if err := retryUnavailable(func() (err error) { stats, err = x.DB.ServerStats(ctx); return err }); err != nil {
+			return err
+		}
+		left := 0
+		for _, st := range stats {
+			left += st.Prepared
+		}
+		if left == 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%d transactions are still in doubt", left)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// check fails the test with a counter-example, and keeps the history, if it is
+// not strictly serializable.
+func check(t testing.TB, name string, h *history.History) *history.Report {
+	t.Helper()
+	rep, err := history.Check(h, history.Options{})
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	if err := rep.Err(); err != nil {
+		t.Errorf("%s: %v\nhistory kept in %s", name, err, keep(t, name, h))
+	}
+	return rep
+}
+
+func keep(t testing.TB, name string, h *history.History) string {
+	dir := os.Getenv("DRTMX_ARTIFACTS")
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "drtmx-history-"); err != nil {
+			return err.Error()
+		}
+	}
+	path := filepath.Join(dir, strings.Map(func(r rune) rune {
+		if r == '/' || r == ' ' {
+			return '-'
+		}
+		return r
+	}, name)+".history")
+	if err := h.Save(path); err != nil {
+		return err.Error()
+	}
+	return path
+}
+
+// scenario is one way for a fabric and its servers to behave.
+type scenario struct {
+	name   string
+	faults func(s *rng.Stream) inproc.Faults
+	reads  txn.ReadPath
+	pause  bool // one server stops now and then
+	polls  int
+}
+
+func (sc *scenario) lossy(f inproc.Faults) bool {
+	return f.DropVerb+f.DropBefore+f.DropDuring+f.DropAfter > 0
+}
+
+func scenarios() []scenario {
+	none := func(*rng.Stream) inproc.Faults { return inproc.Faults{} }
+	return []scenario{
+		{name: "no faults", faults: none},
+		{name: "two pollers", faults: none, polls: 2},
+		{name: "pauses within reads", faults: func(*rng.Stream) inproc.Faults {
+			return inproc.Faults{Pause: 0.1, Defer: 0.2, Reorder: 0.5}
+		}},
+		{name: "words in any order", faults: func(*rng.Stream) inproc.Faults {
+			return inproc.Faults{Scramble: 0.7, Pause: 0.05, Defer: 0.2, Reorder: 0.5}
+		}},
+		{name: "dropped connections", faults: func(*rng.Stream) inproc.Faults {
+			return inproc.Faults{DropBefore: 0.003, DropDuring: 0.003, DropAfter: 0.003, DropVerb: 0.001, Duplicate: 0.1}
+		}},
+		{name: "a paused server", faults: none, pause: true},
+		{name: "ordered reads by RPC", faults: func(*rng.Stream) inproc.Faults { return inproc.Faults{Duplicate: 0.1} }, reads: txn.OrderedByRPC},
+		{name: "swarm", faults: func(s *rng.Stream) inproc.Faults {
+			f := inproc.Swarm(s, 0.1)
+			f.DropVerb, f.DropBefore, f.DropDuring, f.DropAfter = f.DropVerb/50, f.DropBefore/20, f.DropDuring/20, f.DropAfter/20
+			return f
+		}},
+	}
+}
+
+// TestHistories runs all scenarios, each with new loads until its time is up.
+func TestHistories(t *testing.T) {
+	seed := baseSeed(t)
+	for _, sc := range scenarios() {
+		t.Run(sc.name, func(t *testing.T) {
+			total := map[string]int{}
+			txns, runs := 0, 0
+			end := time.Now().Add(simTime(t, 600*time.Millisecond))
+			for runs == 0 || time.Now().Before(end) {
+				runSeed := seed + uint64(runs)
+				out := sc.runOnce(t, runSeed)
+				if t.Failed() {
+					t.Fatalf("run %d: replay with DRTMX_SEED=%d", runs, runSeed)
+				}
+				for k, n := range out.counts {
+					total[k] += n
+				}
+				txns += out.h.Len()
+				runs++
+			}
+			t.Logf("%d runs, %d transactions: %v", runs, txns, total)
+		})
+	}
+}
+
+// runOnce is one run of a scenario: its load, its faults and all else are drawn from the seed.
+func (sc *scenario) runOnce(t *testing.T, seed uint64) *outcome {
+	t.Helper()
+	stream := rng.New(seed).Split(sc.name)
+	l := swarm(stream, seed)
+	l.TxnsPerClient = 150 + stream.Intn(250)
+	f := sc.faults(stream)
+	l.ServersToFail, l.OutcomeMayLost, l.LossyCalls = sc.lossy(f), sc.lossy(f), sc.lossy(f)
+	x := startCluster(t, newListSchema(l.Room), 3, inproc.Options{Faults: f, Seed: seed, Pollers: sc.polls},
+		txn.Config{Reads: sc.reads, Seed: seed | 1})
+	defer x.Close()
+	stop := func() {}
+	if sc.pause {
+		stop = x.pauseNowAndThen(stream)
+	}
+	out, err := x.run(t, &l)
+	stop()
+	if err != nil {
+		t.Errorf("%+v\nfaults %+v: %v", l, f, err)
+	}
+	if out.h != nil {
+		check(t, t.Name(), out.h)
+	}
+	if t.Failed() {
+		t.Logf("%+v\nfaults %+v\n%v", l, f, out.counts)
+	}
+	return out
+}
+
+// pauseNowAndThen stops one server after the other for some milliseconds: its
+// memory answers on, it does not.
+func (x *cluster) pauseNowAndThen(s *rng.Stream) (stop func()) {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		for {
+			addr := x.addrs[s.Intn(len(x.addrs))]
+			_ = x.net.Pause(addr)
+			time.Sleep(time.Duration(1+s.Intn(10)) * time.Millisecond)
+			_ = x.net.Resume(addr)
+			select {
+			case <-done:
+				return
+			case <-time.After(time.Duration(1+s.Intn(10)) * time.Millisecond):
+			}
+		}
+	}()
+	return func() { close(done); wg.Wait() }
+}
