@@ -32,12 +32,15 @@ type finder struct {
 
 	win    []uint64 // TT entries, or a whole sub-model block, being READ
 	winWR  int
+	winLo  int // first leaf of the entries
 	headWR int
 	head   [1]uint64
 	asked  int
+	turn   turn
 	own    xmodel.SubModel // the sub-model just fetched, if it is not held with its TT
 	whole  bool            // ask for whole TTs: a scan needs many entries
 	tick   uint32
+	err    error
 }
 
 // step says how a finder came on.
@@ -47,6 +50,7 @@ const (
 	stepLeaf  step = iota // the address is known
 	stepWait              // a READ was appended
 	stepStuck             // no way to know
+	stepDown              // the peer is gone; see finder.err
 )
 
 // find predicts the leaf of key. On stepWait, call resume with the next done.
@@ -83,6 +87,7 @@ func (f *finder) find(key uint64, next *rdma.Batch) (step, uint64) {
 // their block, which tells whether they still belong to the model.
 func (f *finder) askTT(next *rdma.Batch) (step, uint64) {
 	off, n := f.model.TTWindow(f.pred.Lo, f.pred.Hi)
+	f.winLo = f.pred.Lo
 	if f.asked++; f.asked > maxAsk {
 		return stepStuck, 0
 	}
@@ -106,7 +111,7 @@ func (f *finder) askSub(next *rdma.Batch) (step, uint64) {
 		return stepStuck, 0
 	}
 	f.win = grow(f.win, p.words())
-	f.winWR = next.Read(f.c.rkey, p.addr(), f.win)
+	f.winWR, f.headWR = next.Read(f.c.rkey, p.addr(), f.win), -1
 	f.n.reads.Add(1)
 	return stepWait, 0
 }
@@ -126,6 +131,15 @@ func (f *finder) askPointer(next *rdma.Batch) (step, uint64) {
 
 // resume goes on with the parts that were READ.
 func (f *finder) resume(key uint64, done, next *rdma.Batch) (step, uint64) {
+	for _, i := range [...]int{f.winWR, f.headWR} {
+		if i < 0 {
+			continue
+		}
+		if st := done.WRs[i].Status; st != rdma.StatusOK && st != rdma.StatusAccess {
+			f.err = st.Err()
+			return stepDown, 0
+		}
+	}
 	switch {
 	case f.held != nil:
 		return f.gotTT(key, done)
@@ -136,15 +150,9 @@ func (f *finder) resume(key uint64, done, next *rdma.Batch) (step, uint64) {
 		return f.askSub(next)
 	}
 	wr := &done.WRs[f.winWR]
-	if wr.Status == rdma.StatusPeerDown {
-		return stepStuck, 0
-	}
 	if accepted(wr, f.c.o.InOrder) == block.OK {
 		if _, err := decodeSub(f.lay.ID, f.h.router.Start(f.sub), wr.Buf, &f.own); err == nil {
-			f.model = &f.own
-			f.pred = f.own.Predict(key)
-			f.leaf = f.pred.Leaf
-			return stepLeaf, f.lay.LeafAddr(f.pred.ALN)
+			return f.fetchedSub(key)
 		}
 	}
 	return f.askPointer(next)
@@ -167,33 +175,76 @@ func (f *finder) gotTT(key uint64, done *rdma.Batch) (step, uint64) {
 	return stepLeaf, f.lay.LeafAddr(p.ALN)
 }
 
-// left is the leaf before the one predicted, by the TT. It moves the
-// prediction.
-func (f *finder) left() (uint64, bool) {
-	if f.model == nil || !f.model.HasTT() {
-		return 0, false
-	}
-	if f.leaf > 0 {
+// back goes to the leaf before the one predicted last. It moves the prediction.
+func (f *finder) back(key uint64, next *rdma.Batch) (step, uint64) {
+	switch {
+	case f.model == nil:
+		return stepStuck, 0
+	case !f.model.HasTT():
+		if addr, ok := f.leftInWindow(key); ok {
+			return stepLeaf, addr
+		}
+		f.held, f.turn = nil, turnLeft
+		return f.askSub(next)
+	case f.leaf > 0:
 		f.leaf--
-		return f.lay.LeafAddr(f.model.ALN(f.leaf)), true
-	}
-	if f.sub == 0 {
-		return 0, false
+		return stepLeaf, f.lay.LeafAddr(f.model.ALN(f.leaf))
+	case f.sub == 0:
+		return stepLeaf, f.h.root.first
 	}
 	f.sub--
-	if f.held = f.h.subs[f.sub].held.Load(); f.held == nil || !f.held.model.HasTT() {
-		f.model = nil
+	if held := f.h.subs[f.sub].held.Load(); held != nil && held.model.HasTT() {
+		f.held, f.model = held, &held.model
+		f.leaf = f.model.Leaves() - 1
+		return stepLeaf, f.lay.LeafAddr(f.model.ALN(f.leaf))
+	}
+	f.held, f.turn = nil, turnLast
+	return f.askSub(next)
+}
+
+// turn is what a finder does with a sub-model that it had to fetch.
+type turn uint8
+
+const (
+	turnPredict turn = iota
+	turnLeft         // go to the leaf before the one predicted
+	turnLast         // go to the last leaf
+)
+
+// fetchedSub goes on with the sub-model just fetched whole.
+func (f *finder) fetchedSub(key uint64) (step, uint64) {
+	f.model = &f.own
+	f.pred = f.own.Predict(key)
+	f.leaf = f.pred.Leaf
+	switch f.turn {
+	case turnLeft:
+		f.leaf = max(f.leaf-1, 0)
+	case turnLast:
+		f.leaf = f.own.Leaves() - 1
+	}
+	f.turn = turnPredict
+	return stepLeaf, f.lay.LeafAddr(f.own.ALN(f.leaf))
+}
+
+// leftInWindow is back with no more of the TT than was READ for the prediction.
+func (f *finder) leftInWindow(key uint64) (uint64, bool) {
+	if f.held == nil || f.leaf <= f.winLo {
 		return 0, false
 	}
-	f.model = &f.held.model
-	f.leaf = f.model.Leaves() - 1
-	return f.lay.LeafAddr(f.model.ALN(f.leaf)), true
+	f.leaf--
+	from, _ := f.model.TTWindow(f.winLo, f.winLo)
+	at, n := f.model.TTWindow(f.leaf, f.leaf)
+	p, err := f.model.Resolve(key, xmodel.Prediction{Lo: f.leaf, Hi: f.leaf}, f.win[at-from:at-from+n])
+	if err != nil || p.ALN < f.held.low || p.ALN > f.held.high {
+		return 0, false
+	}
+	return f.lay.LeafAddr(p.ALN), true
 }
 
 // begin takes the cache as it is now; false if nothing is loaded.
 func (f *finder) begin() bool {
 	f.h = f.c.cur.Load()
-	f.asked = 0
+	f.asked, f.turn = 0, turnPredict
 	if f.h == nil {
 		return false
 	}
@@ -319,6 +370,9 @@ func (o *getOp) found(st step, addr uint64, next *rdma.Batch) bool {
 		o.state = getModel
 		o.n.rounds.Add(1)
 		return false
+	case stepDown:
+		o.res.Err = o.err
+		return o.finish(index.Failed)
 	}
 	return o.fallback()
 }
@@ -373,9 +427,8 @@ func (o *getOp) onLeaf(done, next *rdma.Batch) bool {
 	case seeLeft, seeDead:
 		o.c.missed(o.h, o.sub)
 		if o.lefts++; o.lefts <= maxLeft {
-			if addr, ok := o.left(); ok {
-				return o.readLeaf(addr, next)
-			}
+			st, addr := o.back(o.key, next)
+			return o.found(st, addr, next)
 		}
 	case seeNowhere:
 		o.c.missed(o.h, o.sub)

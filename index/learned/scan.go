@@ -144,10 +144,6 @@ func (o *scanOp) again(next *rdma.Batch) bool {
 		return o.giveUp()
 	}
 	o.n.retries.Add(1)
-	for i := range o.leafs {
-		o.leafs[i].state = readUsed
-	}
-	o.at = len(o.leafs)
 	return o.locate(next)
 }
 
@@ -180,8 +176,15 @@ func (o *scanOp) located(st step, addr uint64, next *rdma.Batch) bool {
 		return false
 	case stepStuck:
 		return o.fallback()
+	case stepDown:
+		o.res.Err = o.err
+		return o.finish(index.Failed)
 	}
 	o.want = addr
+	for i := o.at; i < len(o.leafs); i++ {
+		o.leafs[i].state = readUsed // READ ahead of another place
+	}
+	o.at = len(o.leafs)
 	o.aheadSub = -1
 	if o.model != nil && o.model.HasTT() {
 		o.aheadSub, o.aheadLeaf = o.sub, o.leaf+1
@@ -348,10 +351,8 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 			return endIf(o.again(next))
 		}
 		if o.lefts++; o.lefts <= maxLeft {
-			if addr, ok := o.left(); ok {
-				o.want = addr
-				return goOn
-			}
+			st, addr := o.back(o.cur, next)
+			return endIf(o.located(st, addr, next))
 		}
 		return endIf(o.fallback())
 	case l.view.Above(o.cur):

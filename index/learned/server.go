@@ -62,7 +62,7 @@ func (o Options) withDefaults() (Options, error) {
 			errs = append(errs, fmt.Errorf("learned: Options.%s %v is out of range", field, v))
 		}
 	}
-	fault(o.RowWords < 1 || o.RowWords > xtree.MaxRowWords, "RowWords", o.RowWords)
+	fault(o.RowWords < 0 || o.RowWords > xtree.MaxRowWords, "RowWords", o.RowWords)
 	fault(o.Inline > No, "Inline", o.Inline)
 	fault(o.SlotsPerLeaf < 0 || o.SlotsPerLeaf > xtree.MaxSlots, "SlotsPerLeaf", o.SlotsPerLeaf)
 	fault(o.LeavesPerSubModel < 0 || o.LeavesPerSubModel > xmodel.MaxLeaves/4, "LeavesPerSubModel", o.LeavesPerSubModel)

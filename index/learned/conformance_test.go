@@ -1,0 +1,116 @@
+package learned
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"drtmx/index"
+	"drtmx/index/indextest"
+)
+
+// engine enrols the package.
+func engine(o Options, co ClientOptions) indextest.Engine {
+	now := time.Duration(0)
+	var last *Server
+	tick := func(s index.Server) {
+		for range 8 {
+			now += 3 * time.Millisecond
+			s.(*Server).Maintain(now, nil)
+		}
+	}
+	return indextest.Engine{
+		NewServer: func(e *indextest.Env, rowWords int) (index.Server, error) {
+			o := o
+			o.RowWords, o.Locks = rowWords, e.Locks
+			s, err := NewServer(e.Arena, o)
+			last = s
+			return s, err
+		},
+		NewClient: func(e *indextest.Env, root uint64, rowWords int, inOrder bool) (index.Client, error) {
+			// The suite has no server to fall back to: what was loaded must be trained.
+			for range 100 {
+				tick(last)
+			}
+			co := co
+			co.InOrder, co.RowWords = inOrder, rowWords
+			return &withServer{NewClient(root, e.RKey, co), last}, nil
+		},
+		Tick: tick,
+	}
+}
+
+// withServer is a client whose operations, given up patience times in a row,
+// are done by the server, as a fallback is: the suite has only READs.
+type withServer struct {
+	*Client
+	s *Server
+}
+
+const patience = 20
+
+type getWithServer struct {
+	index.GetOp
+	s      *Server
+	key    index.Key
+	gaveUp int
+}
+
+func (w *withServer) NewGet() index.GetOp { return &getWithServer{GetOp: w.Client.NewGet(), s: w.s} }
+
+func (g *getWithServer) Start(key index.Key) {
+	g.key = key
+	g.GetOp.Start(key)
+}
+
+func (g *getWithServer) Result() *index.GetResult {
+	r := g.GetOp.Result()
+	if r.Status != index.Fallback {
+		if r.Status != index.Failed {
+			g.gaveUp = 0
+		}
+	} else if g.gaveUp++; g.gaveUp > patience {
+		*r = g.s.Get(g.key, nil)
+	}
+	return r
+}
+
+type scanWithServer struct {
+	index.ScanOp
+	s      *Server
+	lo, hi index.Key
+	limit  int
+	gaveUp int
+}
+
+func (w *withServer) NewScan() index.ScanOp {
+	return &scanWithServer{ScanOp: w.Client.NewScan(), s: w.s}
+}
+
+func (g *scanWithServer) Start(lo, hi index.Key, limit int) {
+	g.lo, g.hi, g.limit = lo, hi, limit
+	g.ScanOp.Start(lo, hi, limit)
+}
+
+func (g *scanWithServer) Result() *index.ScanResult {
+	r := g.ScanOp.Result()
+	if r.Status != index.Fallback {
+		if r.Status != index.Failed {
+			g.gaveUp = 0
+		}
+	} else if g.gaveUp++; g.gaveUp > patience {
+		g.s.Scan(g.lo, g.hi, g.limit, r, nil)
+	}
+	return r
+}
+
+func TestConformance(t *testing.T) {
+	for _, inline := range []Inline{Yes, No} {
+		for budget := Full; budget <= RouterOnly; budget++ {
+			t.Run(fmt.Sprintf("inline=%v/budget=%d", inline == Yes, budget), func(t *testing.T) {
+				o := Options{Inline: inline, SlotsPerLeaf: 8, LeavesPerSubModel: 16, ProofLifetime: 50 * time.Millisecond}
+				indextest.RunOrdered(t, engine(o, ClientOptions{Budget: budget, TTBytes: 64}), inline == No)
+			})
+		}
+	}
+}
