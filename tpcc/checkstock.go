@@ -33,8 +33,10 @@ func (s *stockTally) add(o stockTally) {
 // addStock adds a row's s_ytd, s_order_cnt and s_remote_cnt.
 func (s *stockTally) addStock(item, ytd, orderCnt, remoteCnt int64) {
 	i := uint64(item)
-	s.add(stockTally{ytd, orderCnt, remoteCnt,
-		tables.Mix(i)*uint64(ytd) + tables.Mix(i|saltLines)*uint64(orderCnt) + tables.Mix(i|saltRemote)*uint64(remoteCnt)})
+	s.add(stockTally{
+		ytd, orderCnt, remoteCnt,
+		tables.Mix(i)*uint64(ytd) + tables.Mix(i|saltLines)*uint64(orderCnt) + tables.Mix(i|saltRemote)*uint64(remoteCnt),
+	})
 }
 
 func (s *stockTally) addLine(item, quantity int64, remote bool) {

@@ -106,8 +106,10 @@ func FuzzNewOrderInput(f *testing.F) {
 }
 
 func FuzzNewOrderOutput(f *testing.F) {
-	fuzzCodec(f, &NewOrderOutput{Order: 9, Last: []byte("BAR"), Credit: []byte("GC"), Total: -3,
-		Lines: []NewOrderLineOutput{{[]byte("name"), 10, 'B', 11, 12}}}, func() codec { return &NewOrderOutput{} })
+	fuzzCodec(f, &NewOrderOutput{
+		Order: 9, Last: []byte("BAR"), Credit: []byte("GC"), Total: -3,
+		Lines: []NewOrderLineOutput{{[]byte("name"), 10, 'B', 11, 12}},
+	}, func() codec { return &NewOrderOutput{} })
 }
 
 func FuzzOrderStatusInput(f *testing.F) {
@@ -115,6 +117,8 @@ func FuzzOrderStatusInput(f *testing.F) {
 }
 
 func FuzzOrderStatusOutput(f *testing.F) {
-	fuzzCodec(f, &OrderStatusOutput{Customer: 1, First: []byte("a"), Middle: []byte("OE"), Last: []byte("b"), Order: 5,
-		Lines: []OrderStatusLine{{1, 2, 3, 4, 5}}}, func() codec { return &OrderStatusOutput{} })
+	fuzzCodec(f, &OrderStatusOutput{
+		Customer: 1, First: []byte("a"), Middle: []byte("OE"), Last: []byte("b"), Order: 5,
+		Lines: []OrderStatusLine{{1, 2, 3, 4, 5}},
+	}, func() codec { return &OrderStatusOutput{} })
 }

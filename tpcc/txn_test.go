@@ -154,8 +154,14 @@ func TestBrandIsTakenFromBothStrings(t *testing.T) {
 
 func TestTotalAmountRounds(t *testing.T) {
 	for _, c := range []struct{ sum, discount, tax, want int64 }{
-		{0, 0, 0, 0}, {100, 0, 0, 100}, {100, 5_000, 0, 50}, {100, 0, 2_000, 120}, {1, 5_000, 0, 1}, {1, 5_001, 0, 0},
-		{MaxLines * 10 * 100_00, 0, 4_000, 2_100_000}, {333, 1_111, 777, 319},
+		{0, 0, 0, 0},
+		{100, 0, 0, 100},
+		{100, 5_000, 0, 50},
+		{100, 0, 2_000, 120},
+		{1, 5_000, 0, 1},
+		{1, 5_001, 0, 0},
+		{MaxLines * 10 * 100_00, 0, 4_000, 2_100_000},
+		{333, 1_111, 777, 319},
 	} {
 		if got := totalAmount(c.sum, c.discount, c.tax); got != c.want {
 			t.Errorf("%+v: %d", c, got)
