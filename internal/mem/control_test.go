@@ -3,6 +3,7 @@ package mem
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"testing"
@@ -115,5 +116,29 @@ func TestSpanBytesAreBounded(t *testing.T) {
 			}()
 			f()
 		}()
+	}
+}
+
+func TestRegionGrowsAlthoughAReaderExtendedIt(t *testing.T) {
+	r := newRegion(t, Shared)
+	f, err := r.ReadOnlyFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("the file cannot be opened anew: %v", err)
+	}
+	defer w.Close()
+	if err := w.Truncate(int64(r.MaxBytes())); err != nil {
+		t.Skipf("the file cannot be extended: %v", err)
+	}
+	off, err := r.Grow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.MustSpan(off, WordBytes).Load(0) != 0 {
+		t.Error("the new segment is not zero")
 	}
 }

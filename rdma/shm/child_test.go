@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -54,12 +55,16 @@ type child struct {
 
 func start(t testing.TB, role string, files ...*os.File) *child {
 	t.Helper()
+	return startAs(t, role, nil, files...)
+}
+
+func startAs(t testing.TB, role string, user *syscall.Credential, files ...*os.File) *child {
+	t.Helper()
 	c := &child{t: t, cmd: exec.Command("/proc/self/exe")}
 	c.cmd.Env = append(os.Environ(), roleEnv+"="+role)
 	c.cmd.ExtraFiles = files
 	c.cmd.Stderr = &c.err
-	// A child must not outlive a test binary that is killed.
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: false}
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
 	var err error
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -164,7 +169,7 @@ func serverRole(args []string) error {
 		return err
 	}
 	defer e.Close()
-	r, err := sharedRegion(mem.Options{Name: "test", SegmentBytes: 1 << 20, MaxBytes: 1 << 24})
+	r, err := sharedRegion(mem.Options{Name: args[0], SegmentBytes: 1 << 20, MaxBytes: 1 << 24})
 	if err != nil {
 		return err
 	}
@@ -382,4 +387,15 @@ func startPong(t testing.TB, role string, g pinger) func() {
 		g.wake(p)
 		g.wait(p, i)
 	}
+}
+
+func mallocs() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.Mallocs
+}
+
+func collect() {
+	runtime.GC()
+	time.Sleep(time.Millisecond)
 }

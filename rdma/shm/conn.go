@@ -30,6 +30,7 @@ const (
 // and has looked at released.
 type conn struct {
 	link  *link
+	id    uint32 // on the link
 	slot  int
 	word  int // of the doorbells
 	mask  uint64
@@ -54,8 +55,8 @@ type conn struct {
 
 var _ rdma.Conn = (*conn)(nil)
 
-func newConn(l *link, slot int) *conn {
-	c := &conn{link: l, slot: slot, wake: make(chan struct{}, 1)}
+func newConn(l *link, id uint32, slot int) *conn {
+	c := &conn{link: l, id: id, slot: slot, wake: make(chan struct{}, 1)}
 	var poller int
 	poller, c.word, c.mask = bellOf(slot, l.pollers)
 	c.bell = &l.bells[poller]

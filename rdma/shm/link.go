@@ -65,38 +65,43 @@ func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	l, err := p.linkTo(ctx, d, addr)
-	if err != nil {
-		return nil, err
-	}
-	c, err := l.open(ctx)
-	if err != nil {
+	for {
+		l, cached, err := p.linkTo(ctx, d, addr)
+		if err != nil {
+			return nil, err
+		}
+		c, err := l.open(ctx)
+		if err == nil {
+			return c, nil
+		}
 		p.unref(l)
-		return nil, err
+		// A link of earlier may turn out to be that of a server since restarted.
+		if !cached || !l.dead.Load() || ctx.Err() != nil {
+			return nil, err
+		}
 	}
-	return c, nil
 }
 
-// linkTo returns the link to addr with a reference taken.
-func (p *Provider) linkTo(ctx context.Context, d *dialing, addr string) (*link, error) {
+// linkTo returns the link to addr with a reference taken, and whether it was
+// there before.
+func (p *Provider) linkTo(ctx context.Context, d *dialing, addr string) (l *link, cached bool, err error) {
 	p.mu.Lock()
-	l := d.link
+	l = d.link
 	if l != nil && !l.dead.Load() {
 		l.refs++
 		p.mu.Unlock()
-		return l, nil
+		return l, true, nil
 	}
 	p.mu.Unlock()
-	l, err := connect(ctx, p, addr)
-	if err != nil {
-		return nil, err
+	if l, err = connect(ctx, p, addr); err != nil {
+		return nil, false, err
 	}
 	l.dialing, l.refs = d, 1
 	p.mu.Lock()
 	d.link = l
 	p.hub.add(l)
 	p.mu.Unlock()
-	return l, nil
+	return l, false, nil
 }
 
 // unref drops a reference; the last one closes the link.
@@ -314,7 +319,8 @@ func (l *link) receive() {
 			l.answer(m)
 		case msgClosed:
 			if int(m.slot) < len(l.conns) {
-				if c := l.conns[m.slot].Load(); c != nil {
+				// The slot may have another connection by now.
+				if c := l.conns[m.slot].Load(); c != nil && c.id == m.id {
 					c.fail()
 				}
 			}
@@ -362,6 +368,8 @@ func (l *link) request(ctx context.Context, m message) (message, error) {
 	l.lastID++
 	m.id = l.lastID
 	if err := l.sock.send(&m); err != nil {
+		l.dead.Store(true)
+		l.sock.Close() // receive ends
 		return message{}, l.downError()
 	}
 	for {
@@ -375,7 +383,7 @@ func (l *link) request(ctx context.Context, m message) (message, error) {
 			}
 		case <-ctx.Done():
 			return message{}, ctx.Err()
-		case <-l.done:
+		case <-l.done: // dead is set
 			return message{}, l.downError()
 		}
 	}
@@ -402,7 +410,7 @@ func (l *link) open(ctx context.Context) (*conn, error) {
 	if m.reason != reasonNone {
 		return nil, fmt.Errorf("shm: dial %q: %w", l.addr, m.reason.err())
 	}
-	c := newConn(l, int(m.slot))
+	c := newConn(l, m.id, int(m.slot))
 	l.conns[m.slot].Store(c)
 	for used := int32(c.word%(doorbellWords/l.pollers)) + 1; ; {
 		if old := l.wordsUsed.Load(); old >= used || l.wordsUsed.CompareAndSwap(old, used) {

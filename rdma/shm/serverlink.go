@@ -108,7 +108,7 @@ func (l *serverLink) control(m *message) error {
 	switch m.kind {
 	case msgOpen:
 		answer := message{kind: msgOpened, id: m.id, reason: reasonFull}
-		if slot, ok := l.open(); ok {
+		if slot, ok := l.open(m.id); ok {
 			answer.slot, answer.reason = uint32(slot), reasonNone
 		}
 		return l.sock.send(&answer)
@@ -142,12 +142,12 @@ func (l *serverLink) control(m *message) error {
 }
 
 // open gives a slot to a new connection. Only the link's goroutine calls it.
-func (l *serverLink) open() (int, bool) {
+func (l *serverLink) open(id uint32) (int, bool) {
 	for slot := range l.conns {
 		if l.conns[slot].Load() != nil {
 			continue
 		}
-		c := &serverConn{link: l, slot: slot, peer: rdma.PeerID(l.e.lastPeer.Add(1))}
+		c := &serverConn{link: l, id: id, slot: slot, peer: rdma.PeerID(l.e.lastPeer.Add(1))}
 		var poller int
 		poller, c.word, c.mask = bellOf(slot, len(l.bells))
 		c.poller = l.e.pollers[poller]
@@ -196,6 +196,7 @@ func (l *serverLink) detach() {
 // serverConn is the server side of a connection.
 type serverConn struct {
 	link     *serverLink
+	id       uint32 // the client's name for it
 	slot     int
 	word     int
 	mask     uint64
@@ -297,7 +298,7 @@ func (c *serverConn) Reply(body []byte) error {
 func (c *serverConn) violate() {
 	c.stop()
 	// The poller must not wait for a client that does not read its socket.
-	go func() { _ = c.link.sock.send(&message{kind: msgClosed, slot: uint32(c.slot)}) }()
+	c.link.e.running.Go(func() { _ = c.link.sock.send(&message{kind: msgClosed, id: c.id, slot: uint32(c.slot)}) })
 }
 
 // stop ends the service of the connection, once. OnDisconnect follows the

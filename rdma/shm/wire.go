@@ -34,7 +34,7 @@ const (
 	msgOpen                       // C: a new connection; id comes back
 	msgOpened                     // id, slot, or reason
 	msgClose                      // C: slot is given up
-	msgClosed                     // slot was taken away: its client broke the protocol
+	msgClosed                     // the connection with id, in slot, was ended: its client broke the protocol
 )
 
 // reason says why a request on the control socket was refused.
@@ -67,7 +67,7 @@ type message struct {
 	kind    msgKind
 	reason  reason
 	version uint32
-	id      uint32 // open, opened
+	id      uint32 // open, opened, closed: the connection's on its link
 	slot    uint32
 	rkey    rdma.RKey
 	pollers uint32
