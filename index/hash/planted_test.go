@@ -170,15 +170,18 @@ func TestPlantedBugsAreCaught(t *testing.T) {
 				if c.spread > 0 {
 					o.KeyOf, o.Keys = nil, c.spread
 				}
-				if _, err := indextest.CheckConcurrent(c.eng, o); err != nil {
-					if !strings.Contains(err.Error(), c.want) {
-						t.Errorf("caught, but not for its reason: %v", err)
-					}
+				_, err := indextest.CheckConcurrent(c.eng, o)
+				if err == nil {
+					err = indextest.CheckModel(c.eng, indextest.ModelRun{
+						Variant: v, Seed: seed + i, Ops: 4000, Keys: o.Keys, RowWords: 13, KeyOf: o.KeyOf,
+					})
+				}
+				if err != nil && strings.Contains(err.Error(), c.want) {
 					t.Logf("run %d: %v", i, err)
 					return
 				}
 			}
-			t.Error("not caught")
+			t.Error("not caught, or not for its reason")
 		})
 	}
 }

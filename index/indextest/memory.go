@@ -16,7 +16,7 @@ func CheckBounded(eng Engine, v Variant, seed uint64) error {
 		return err
 	}
 	defer e.Close()
-	const keys, rounds, rowWords = 3000, 12, 5
+	const keys, rounds, rowWords = 3000 / min(Scale, 4), 12, 5
 	s, err := eng.NewServer(e, rowWords)
 	if err != nil {
 		return err
