@@ -160,13 +160,13 @@ func (s *Server) split(num, n uint64) bool {
 	level := levelOf(n, n+1)
 	from, to := s.bucketAddr(num), s.bucketAddr(n)
 	stay := s.partition(from, n, level)
-	go_ := s.moved[stay:]
-	fresh, ok := s.allocOverflow(len(go_))
+	leave := s.moved[stay:]
+	fresh, ok := s.allocOverflow(len(leave))
 	if !ok {
 		return false
 	}
 	s.open(from)
-	s.fillNew(to, level, go_, fresh)
+	s.fillNew(to, level, leave, fresh)
 	s.refill(level, s.moved[:stay])
 	s.commit()
 	for _, addr := range s.chain[1+overflowsFor(stay):] {

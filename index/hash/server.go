@@ -12,7 +12,7 @@ import (
 	"drtmx/internal/mem"
 )
 
-// rowsPerBucket is the mean number of rows a bucket at which the table grows,
+// rowsPerTwoBuckets is the mean number of rows a bucket at which the table grows,
 // times two. Half full on average keeps the rows of the buckets not yet split
 // in this round, which carry up to twice the mean, mostly out of overflow.
 const rowsPerTwoBuckets = 5
