@@ -253,8 +253,17 @@ func (p *partition) prepare(part *wire.Part) (*prepared, verdict) {
 	}
 	p.owners++
 	t := &prepared{p: p, owner: p.owners}
+	// Shared before the writes are locked: an insert may split the leaf that
+	// was read, and the index then moves the shared locks with the rows.
+	for _, pr := range part.Rows {
+		p.shared.add(pr.Addr, t.owner)
+	}
+	for _, pr := range part.Gaps {
+		p.shared.add(pr.Addr, t.owner)
+	}
 	held, v := p.lockAll(t.owner, part.Writes, nil)
 	if !v.ok() {
+		p.shared.release(t.owner)
 		p.aborts++
 		return nil, v
 	}
@@ -262,12 +271,6 @@ func (p *partition) prepare(part *wire.Part) (*prepared, verdict) {
 	for _, w := range part.Writes {
 		w.Row = append([]byte(nil), w.Row...)
 		t.writes = append(t.writes, w)
-	}
-	for _, pr := range part.Rows {
-		p.shared.add(pr.Addr, t.owner)
-	}
-	for _, pr := range part.Gaps {
-		p.shared.add(pr.Addr, t.owner)
 	}
 	p.nprepare++
 	return t, verdict{}
