@@ -1,0 +1,50 @@
+# Everything here needs Go and make; race also needs a C compiler.
+
+GO       ?= go
+BIN      := bin
+FUZZTIME ?= 30s
+ARGS     ?=
+
+COMMIT  := $(shell git rev-parse --short HEAD 2>/dev/null)
+LDFLAGS := -X main.commit=$(COMMIT)
+
+# What runs on several goroutines, or shares memory with other processes.
+CONCURRENT := ./internal/mem/... ./internal/block/... ./internal/hist/... ./internal/driver/... \
+	./internal/cluster/... ./rdma/... ./index/... ./txn/... ./server/...
+
+.PHONY: all build tpcc test race lint bench fuzz clean
+
+all: build
+
+build:
+	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+
+# Loads and runs TPC-C on four data servers of its own; ARGS are further flags.
+tpcc: build
+	@$(BIN)/drtmx tpcc run $(ARGS)
+
+test:
+	$(GO) test -timeout 10m ./...
+
+race:
+	$(GO) test -race -short -timeout 20m $(CONCURRENT)
+
+lint:
+	@out=$$($(GO) tool gofumpt -l .); if [ -n "$$out" ]; then echo "not formatted by gofumpt:"; echo "$$out"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+# Every fuzz target in turn, for FUZZTIME each.
+fuzz:
+	@set -e; for pkg in $$($(GO) list ./...); do \
+		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+			echo "$$pkg $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; \
+	done
+
+clean:
+	rm -rf $(BIN)
