@@ -56,17 +56,21 @@ func slotOf(poller, word, bit, pollers int) int {
 func slotsFor(pollers int) int { return doorbellWords / pollers * 64 * pollers }
 
 // area is one direction of a slot: a header word and a body.
-type area struct{ span mem.Span }
+type area struct {
+	span mem.Span
+	slot int
+}
 
 func slotAreas(c *mem.Control, slot int) (request, response area) {
 	off := uint64(slotsOffset + slot*slotBytes)
-	return area{c.Span(off, areaBytes)}, area{c.Span(off+areaBytes, areaBytes)}
+	return area{c.Span(off, areaBytes), slot}, area{c.Span(off+areaBytes, areaBytes), slot}
 }
 
 // header is the sequence number and the claimed length of the message last
 // published; the length is not checked.
 func (a area) header() (seq uint32, n uint64) {
 	h := a.span.Load(0)
+	messageReceived(a.slot)
 	return uint32(h), h >> 32
 }
 
@@ -76,6 +80,7 @@ func (a area) body() mem.Span { return a.span.Slice(1, a.span.Words()-1) }
 // visible.
 func (a area) publish(seq uint32, msg []byte) {
 	a.body().CopyBytesIn(msg)
+	messageSent(a.slot)
 	a.span.Store(0, uint64(len(msg))<<32|uint64(seq))
 }
 

@@ -1,0 +1,8 @@
+//go:build !race
+
+package shm
+
+const raceEnabled = false
+
+func messageSent(int)     {}
+func messageReceived(int) {}
