@@ -195,3 +195,37 @@ func throughput(b *testing.B, spin string, callers int) {
 	b.ReportMetric(float64(server1-server0)/float64(b.N), "server-cpu-ns/op")
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "RPC/s")
 }
+
+// BenchmarkIdle is a round trip beside connections that do nothing, compared
+// with one to a server that has none: 1,000 of one client process, and one
+// each of 1,000 client processes.
+func BenchmarkIdle(b *testing.B) {
+	for _, links := range []int{1, 1000} {
+		b.Run(fmt.Sprintf("links=%d", links), func(b *testing.B) {
+			p := newProvider(b, Options{})
+			quiet, busy := freeAddr(), freeAddr()
+			startServer(b, quiet, "")
+			startServer(b, busy, "")
+			for range links {
+				idle := newProvider(b, Options{})
+				for range 1000 / links {
+					dial(b, idle, busy)
+				}
+			}
+			conns := []*conn{dial(b, p, busy), dial(b, p, quiet)}
+			ctx := context.Background()
+			req, resp := make([]byte, 64), make([]byte, 0, 64)
+			var err error
+			call := func(c *conn) func(int) {
+				return func(int) {
+					if resp, err = rdma.Call(ctx, c, req, resp); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			with, without := paired(b, call(conns[0]), call(conns[1]), 5000)
+			b.ReportMetric(with, "ns/RPC")
+			b.ReportMetric(with/without, "ratio")
+		})
+	}
+}
