@@ -229,3 +229,16 @@ type ServerStats struct {
 	MeanError  float64
 	MaxError   uint64 // leaves
 }
+
+// Prefetcher is a Server that can bring a row nearer to the processor before
+// Get is called for it. Each stage needs what the one before it fetched, so a
+// caller with many keys runs stage after stage over all of them, and their
+// cache misses overlap.
+type Prefetcher interface {
+	// Prefetch runs one stage, from 0 to PrefetchStages - 1. It may be
+	// called wherever Get may, changes nothing and blocks on nothing.
+	Prefetch(key Key, stage int)
+}
+
+// PrefetchStages is the number of stages of a Prefetcher.
+const PrefetchStages = 2

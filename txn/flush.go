@@ -10,15 +10,17 @@ import (
 // flush carries out all announced reads together: the one-sided ones in
 // shared rounds, then what must go to a server, one RPC to each.
 func (t *Txn) flush() {
-	if t.err == nil {
-		if t.s == nil {
-			t.fail(errRemote)
-		} else if err := t.s.flush(t); err != nil {
+	if t.err == nil && t.local != nil {
+		t.getLocal()
+	}
+	if t.err == nil && t.s != nil {
+		if err := t.s.flush(t); err != nil {
 			t.fail(err)
 		}
 	}
-	t.pending = 0
-	for _, g := range t.gets[:t.nGet] {
+	from := t.flushed
+	t.flushed = t.nGet
+	for _, g := range t.gets[from:t.nGet] {
 		if !g.done {
 			g.done = true
 			if t.err != nil && g.res == nil {
@@ -49,7 +51,7 @@ func (s *Session) flush(t *Txn) error {
 	if err := s.load(t); err != nil {
 		return err
 	}
-	for _, g := range t.gets[:t.nGet] {
+	for _, g := range t.gets[t.flushed:t.nGet] {
 		if g.done || s.byRPC(g.ix.Ordered) {
 			continue
 		}
@@ -102,7 +104,7 @@ func (s *Session) byRPC(ordered bool) bool { return ordered && s.db.cfg.Reads ==
 
 // load fetches the client halves that are needed and empty.
 func (s *Session) load(t *Txn) error {
-	for _, g := range t.gets[:t.nGet] {
+	for _, g := range t.gets[t.flushed:t.nGet] {
 		if !g.done && !s.byRPC(g.ix.Ordered) {
 			s.pool(g.ix.ID, g.part)
 		}
@@ -123,7 +125,7 @@ func (s *Session) load(t *Txn) error {
 // they gave up and for what goes by RPC anyway.
 func (s *Session) collect(t *Txn) error {
 	rest := 0
-	for _, g := range t.gets[:t.nGet] {
+	for _, g := range t.gets[t.flushed:t.nGet] {
 		if g.done {
 			continue
 		}
@@ -214,7 +216,7 @@ func (s *Session) askMore(t *Txn, sc *Scan, sub *subScan) error {
 // ask sends one RPC with all reads that a server must answer.
 func (s *Session) ask(t *Txn, server int) error {
 	s.reads = s.reads[:0]
-	for _, g := range t.gets[:t.nGet] {
+	for _, g := range t.gets[t.flushed:t.nGet] {
 		if !g.done && g.res == nil && s.db.parts[g.part].server == server {
 			s.reads = append(s.reads, wire.Read{Partition: uint16(g.part), Index: uint16(g.ix.ID), Lo: g.key})
 		}
@@ -253,7 +255,7 @@ func (s *Session) ask(t *Txn, server int) error {
 // takeAnswers decodes answers in the order ask listed the reads.
 func (s *Session) takeAnswers(t *Txn, server int, resp []byte) error {
 	d := wire.NewDecoder(resp)
-	for _, g := range t.gets[:t.nGet] {
+	for _, g := range t.gets[t.flushed:t.nGet] {
 		if !g.done && g.res == nil && s.db.parts[g.part].server == server {
 			g.buf = d.Get(&g.own, g.buf)
 			g.res = &g.own

@@ -55,7 +55,7 @@ type Txn struct {
 	scans   []*Scan
 	nGet    int
 	nScan   int
-	pending int // announced, not yet done
+	flushed int // gets before it are done
 	used    []*opPool
 	writes  writeSet
 }
@@ -76,7 +76,7 @@ func (t *Txn) init(c *tables.Catalog, nparts int, local Local) {
 // begin starts an attempt.
 func (t *Txn) begin(ctx context.Context, m mode) {
 	t.ctx, t.mode, t.err, t.doomed, t.began = ctx, m, nil, nil, time.Now()
-	t.nGet, t.nScan, t.pending = 0, 0, 0
+	t.nGet, t.nScan, t.flushed = 0, 0, 0
 	for _, p := range t.used {
 		p.nGet, p.nScan, p.usedThisTime = 0, 0, false
 	}
@@ -137,7 +137,8 @@ type Get struct {
 	done bool
 	err  error
 	row  tables.Row
-	op   index.GetOp // one-sided
+	op   index.GetOp  // one-sided
+	srv  index.Server // the partition is held by this process
 	own  index.GetResult
 	res  *index.GetResult // nil if the row is the transaction's own
 	buf  []uint64
@@ -178,7 +179,7 @@ func (t *Txn) getLater(ix *tables.Index, key uint64) *Get {
 		t.gets = append(t.gets, &Get{})
 	}
 	g := t.gets[t.nGet]
-	g.t, g.ix, g.key, g.done, g.err, g.row, g.res, g.op = t, ix, key, false, nil, nil, nil, nil
+	g.t, g.ix, g.key, g.done, g.err, g.row, g.res, g.op, g.srv = t, ix, key, false, nil, nil, nil, nil, nil
 	if err := t.usable(); err != nil {
 		g.done, g.err = true, err
 		return g
@@ -195,32 +196,44 @@ func (t *Txn) getLater(ix *tables.Index, key uint64) *Get {
 	if t.only >= 0 && ix.Partition.Kind == tables.Replicated {
 		g.part = t.only
 	}
-	if t.local != nil {
-		if t.getLocal(g) {
-			return g
-		}
+	if t.only >= 0 && g.part != t.only {
+		g.done, g.err = true, t.fail(errRemote)
+		return g
 	}
-	t.pending++
+	if t.local != nil {
+		g.srv = t.local.Index(g.part, ix.ID)
+	}
 	return g
 }
 
-// getLocal answers from this server's memory; it reports false if the key is elsewhere.
-func (t *Txn) getLocal(g *Get) bool {
-	if t.only >= 0 && g.part != t.only {
-		g.done, g.err = true, t.fail(errRemote)
-		return true
+// getLocal answers announced reads of this server's memory. The rows are
+// prefetched together, for a transaction that reads many spends most of its
+// time waiting for them.
+func (t *Txn) getLocal() {
+	gets := t.gets[t.flushed:t.nGet]
+	if len(gets) > 1 {
+		for stage := range index.PrefetchStages {
+			for _, g := range gets {
+				if g.srv == nil || g.done {
+					continue
+				}
+				if p, ok := g.srv.(index.Prefetcher); ok {
+					p.Prefetch(g.key, stage)
+				}
+			}
+		}
 	}
-	srv := t.local.Index(g.part, g.ix.ID)
-	if srv == nil {
-		return false
+	for _, g := range gets {
+		if g.srv == nil || g.done {
+			continue
+		}
+		g.own = g.srv.Get(g.key, g.buf)
+		if g.own.Row != nil {
+			g.buf = g.own.Row
+		}
+		g.res, g.done = &g.own, true
+		g.settle()
 	}
-	g.own = srv.Get(g.key, g.buf)
-	if g.own.Row != nil {
-		g.buf = g.own.Row
-	}
-	g.res, g.done = &g.own, true
-	g.settle()
-	return true
 }
 
 // settle turns the index's answer into the caller's.
@@ -311,7 +324,6 @@ func (t *Txn) startScan(sc *Scan) {
 		sub.res = &sub.own
 	}
 	if remote {
-		t.pending++
 		return
 	}
 	sc.done = true
