@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"time"
 
@@ -43,7 +44,7 @@ func (g *gauges) read(ctx context.Context) (reading, error) {
 	var r reading
 	var err error
 	if r.servers, err = g.session.db.ServerStats(ctx); err != nil {
-		return r, err
+		return r, fmt.Errorf("data servers were asked for their statistics: %w", err)
 	}
 	for _, ix := range g.session.db.IndexStats() {
 		r.fallbacks += ix.Fallbacks

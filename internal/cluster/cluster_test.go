@@ -180,8 +180,8 @@ func TestStuckChildIsKilled(t *testing.T) {
 	pid := c.PIDs()[0]
 	_ = syscall.Kill(pid, syscall.SIGSTOP)
 	eventually(t, "the child stops", func() bool { return state(pid) == "T" })
-	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "did not stop") {
-		t.Errorf("error %v, want one that says so", err)
+	if err := c.Close(); err == nil || strings.Count(err.Error(), "did not stop") != 1 || !strings.Contains(err.Error(), "data server 0") {
+		t.Errorf("error %v, want one that says so of server 0 alone", err)
 	}
 	for _, pid := range c.PIDs() {
 		if alive(pid) {

@@ -217,6 +217,11 @@ func (ch *child) waitExit(limit time.Duration) bool {
 	case <-ch.exited:
 		return true
 	case <-time.After(limit):
+	}
+	select { // it may have ended long before the limit, which may be in the past
+	case <-ch.exited:
+		return true
+	default:
 		return false
 	}
 }
