@@ -1,6 +1,9 @@
 package server
 
-import "drtmx/internal/wire"
+import (
+	"drtmx/internal/planted"
+	"drtmx/internal/wire"
+)
 
 // coordinator decides one distributed transaction. It is a step function:
 // events in, effects out; what sends, waits and keeps time is the driver in
@@ -82,7 +85,7 @@ func (c *coordinator) step(e event, out []effect) []effect {
 	case (e.kind == evVote || e.kind == evLost) && c.state == voting && c.waiting[e.server]:
 		delete(c.waiting, e.server)
 		c.prepared[e.server] = e.v.ok() || e.kind == evLost
-		if e.v.weight() > c.outcome.weight() {
+		if e.v.weight() > c.outcome.weight() && !(planted.Is(planted.FirstRefusal) && !c.outcome.ok()) {
 			c.outcome = e.v
 		}
 		if len(c.waiting) == 0 {

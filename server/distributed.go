@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"drtmx/internal/planted"
 	"drtmx/internal/wire"
 	"drtmx/txn"
 )
@@ -157,7 +158,7 @@ func boolByte(b bool) byte {
 // prepare votes on this server's parts of a distributed transaction.
 func (s *Server) prepare(c *wire.Commit, peers *wire.Peers) verdict {
 	s.doubts.Lock()
-	if _, known := s.doubts.part.decided[c.ID]; known || s.doubts.part.doubt[c.ID] != nil {
+	if _, known := s.doubts.part.decided[c.ID]; (known || s.doubts.part.doubt[c.ID] != nil) && !planted.Is(planted.LatePrepare) {
 		s.doubts.Unlock()
 		return verdict{code: wire.Bad, text: "prepare repeated or late"}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/planted"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -77,6 +78,9 @@ func (s *Session) attempt(t *Txn, fn, finish func(*Txn) error) error {
 		return t.err
 	}
 	if t.doomed != nil {
+		if planted.Is(planted.DoomedAnswer) {
+			return t.doomed
+		}
 		err = t.doomed // whatever the body made of it
 	}
 	if time.Since(t.began) > maxAttemptAge {
@@ -104,7 +108,8 @@ func (s *Session) attempt(t *Txn, fn, finish func(*Txn) error) error {
 // fails is checked exactly in a second one: what it returned may be untouched
 // although its leaf has changed.
 func (s *Session) validate(t *Txn) error {
-	if t.nGet+t.nScan == 0 {
+	if t.nGet+t.nScan == 0 || planted.Is(planted.SkipViewValidation) ||
+		t.nGet+t.nScan == 1 && planted.Is(planted.SkipSingleValidation) {
 		return nil
 	}
 	inexact, err := s.check(t, false)
@@ -130,7 +135,8 @@ func (s *Session) check(t *Txn, exact bool) (again bool, err error) {
 		for i := range chunk {
 			p := &chunk[i]
 			switch got := s.words[i*controlWords]; {
-			case got == p.Word:
+			case got == p.Word, planted.Is(planted.MaskLockBit) && got == p.Word|uint64(block.LockBit):
+			case p.Addr == block.ControlAddr && planted.Is(planted.IgnoreFence):
 			case p.Addr == block.ControlAddr:
 				return false, t.abandon(CauseFence)
 			case p.sub != nil:
@@ -279,6 +285,9 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 			p := partOf(c, sub.part)
 			p.Gaps = append(p.Gaps, sub.res.Gaps...)
 			for j := range sub.res.Entries {
+				if planted.Is(planted.SkipScanRows) {
+					break
+				}
 				e := &sub.res.Entries[j]
 				p.Rows = append(p.Rows, index.Proof{Addr: e.Addr, Word: uint64(e.Header)})
 			}

@@ -1,6 +1,10 @@
 package block
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"drtmx/internal/planted"
+)
 
 // Words of every block.
 const (
@@ -37,12 +41,12 @@ func Accept(buf []uint64, tail, addr uint64, inOrder bool) Verdict {
 		return Busy
 	}
 	if inOrder {
-		if tail != h {
+		if tail != h && !planted.Is(planted.IgnoreTail) {
 			return Torn
 		}
 		return OK
 	}
-	if buf[ChecksumWord] != Checksum(addr, buf) {
+	if buf[ChecksumWord] != Checksum(addr, buf) && !planted.Is(planted.IgnoreChecksum) {
 		return Torn
 	}
 	return OK

@@ -15,10 +15,12 @@ var layers = map[string]int{
 	"internal/rng":        0,
 	"internal/hist":       0,
 	"internal/lint":       0,
+	"internal/planted":    0,
 	"internal/deps":       0,
 	"txn/history":         0,
 
-	"internal/mem": 1,
+	"internal/mem":                 1,
+	"internal/planted/plantedtest": 1,
 
 	"rdma": 2,
 
