@@ -103,6 +103,7 @@ type heldSub struct {
 	words     int    // of the block
 	header    uint64 // of the block
 	low, high uint32 // ALNs
+	patch     atomic.Pointer[patch]
 }
 
 const (

@@ -67,6 +67,11 @@ func (f *finder) find(key uint64, next *rdma.Batch) (step, uint64) {
 	f.model = &f.held.model
 	f.pred = f.model.Predict(key)
 	f.leaf = f.pred.Leaf
+	if p := f.held.patch.Load(); p != nil {
+		if addr, ok := p.find(key, f.leaf); ok {
+			return stepLeaf, addr
+		}
+	}
 	if f.pred.Knows == xmodel.KnowsALN {
 		if f.c.o.Budget == PartTT {
 			if f.tick++; f.tick%usedSample == 0 {
@@ -424,6 +429,7 @@ func (o *getOp) onLeaf(done, next *rdma.Batch) bool {
 			o.n.chases.Add(1)
 			return o.readLeaf(v.Right(), next)
 		}
+		o.learn(&v, o.addr)
 	case seeLeft, seeDead:
 		o.c.missed(o.h, o.sub)
 		if o.lefts++; o.lefts <= maxLeft {
@@ -442,6 +448,10 @@ func (o *getOp) onLeaf(done, next *rdma.Batch) bool {
 // search looks for the key in the leaf that covers it.
 func (o *getOp) search(v *xtree.Leaf, next *rdma.Batch) bool {
 	o.res.Hint = o.addr
+	if o.chases > 0 {
+		o.learn(v, o.addr)
+		o.chases = 0
+	}
 	i := v.Find(o.key)
 	if i < 0 {
 		o.proofs[0] = index.Proof{Addr: xtree.GapAddr(o.addr), Word: v.Gap()}

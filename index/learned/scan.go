@@ -359,6 +359,9 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 		o.c.missed(o.h, o.sub)
 		l.state = readUsed
 		if o.chases++; o.chases > maxChase {
+			if o.consumed == 0 {
+				o.learn(&l.view, l.addr)
+			}
 			return endIf(o.fallback())
 		}
 		o.n.chases.Add(1)
@@ -371,6 +374,9 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 // take adds the rows of a leaf that covers cur.
 func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	before := len(o.res.Entries)
+	if o.chases > 0 && o.consumed == 0 {
+		o.learn(&l.view, l.addr)
+	}
 	more, ok := o.addRows(l)
 	if !ok {
 		o.res.Entries = o.res.Entries[:before]

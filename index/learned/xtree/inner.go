@@ -91,6 +91,10 @@ func (t *Tree) descend(key uint64) uint64 {
 	return nd.leafs[nd.search(key)].Load()
 }
 
+// Descend is the way through the inner nodes alone: the leaf that should hold
+// key, 0 if a mutator was in the way. Measurements compare models with it.
+func (t *Tree) Descend(key uint64) uint64 { return t.descend(key) }
+
 // path is the way from the root to a bottom node, for the mutator.
 type path struct {
 	nodes [maxDepth]*node

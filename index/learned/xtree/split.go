@@ -71,10 +71,10 @@ func (t *Tree) split(leaf, key uint64) (uint64, error) {
 		return 0, err
 	}
 	if t.faults.shrinkBeforeLink {
-		t.shrink(leaf, s.Load(rightWord), fence, moved)
-		t.step("shrunk")
 		t.fillRight(right, leaf, fence, moved)
-		t.relink(leaf, right)
+		t.forget(leaf, moved)
+		t.step("shrunk")
+		t.shrink(leaf, right, fence, nil)
 	} else {
 		t.fillRight(right, leaf, fence, moved)
 		t.step("filled")
@@ -147,7 +147,6 @@ func (t *Tree) shrink(leaf, right, fence uint64, moved []slotKey) {
 		case !t.lay.Inline:
 			e.Set(t.lay.headAt+sk.slot, 0)
 		case t.faults.staleCopyValid:
-			m.live++ // the slot stays in use for the left leaf's readers, out of its fences
 		default:
 			e.Set(t.lay.headAt+sk.slot, uint64(Free))
 		}
@@ -165,10 +164,23 @@ func (t *Tree) shrink(leaf, right, fence uint64, moved []slotKey) {
 	t.commitLeaf(&e)
 }
 
-// relink is half of the planted bug of shrinking first.
-func (t *Tree) relink(leaf, right uint64) {
+// forget is half of the planted bug of shrinking first: the rows are gone from
+// a leaf that still claims their keys.
+func (t *Tree) forget(leaf uint64, moved []slotKey) {
 	e := t.a.Begin(leaf, t.lay.LeafWords)
-	e.Set(rightWord, right)
+	m := unpackMeta(e.Load(metaWord))
+	m.live -= len(moved)
+	for _, sk := range moved {
+		if t.lay.Inline {
+			e.Set(t.lay.headAt+sk.slot, uint64(Free))
+		} else {
+			e.Set(t.lay.headAt+sk.slot, 0)
+		}
+		if sk.slot == m.newest {
+			m.newest = noNewest
+		}
+	}
+	e.Set(metaWord, t.lay.packMeta(m))
 	t.commitLeaf(&e)
 }
 

@@ -1,0 +1,334 @@
+package learned
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/rdma/inproc"
+)
+
+const benchSeed = 20201104
+
+// benchKeys is the number of rows; LEARNED_KEYS changes it.
+func benchKeys(tb testing.TB, def int) int {
+	tb.Helper()
+	if v := os.Getenv("LEARNED_KEYS"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return n
+	}
+	return def
+}
+
+// distributions are the key sets that figures are given for.
+var distributions = []struct {
+	name string
+	make func(r *rand.Rand, n int) []uint64
+}{
+	{"uniform", func(r *rand.Rand, n int) []uint64 {
+		return draw(n, r.Uint64)
+	}},
+	{"lognormal", func(r *rand.Rand, n int) []uint64 {
+		return draw(n, func() uint64 { return uint64(min(math.Exp(2*r.NormFloat64())*1e13, 1<<63)) })
+	}},
+	{"clustered", func(r *rand.Rand, n int) []uint64 {
+		var at uint64
+		var width float64
+		i := 0
+		return draw(n, func() uint64 {
+			if i%10000 == 0 {
+				at, width = r.Uint64()>>1+1<<62, math.Exp(r.Float64()*14)*1e6
+			}
+			i++
+			return at + uint64(int64(r.NormFloat64()*width))
+		})
+	}},
+	{"tpcc", func(r *rand.Rand, n int) []uint64 {
+		var keys []uint64
+		for w := uint64(1); ; w++ {
+			for d := uint64(1); d <= 10; d++ {
+				for o := uint64(1); o <= 3000; o++ {
+					for ol := range 5 + r.Uint64N(11) {
+						if len(keys) == n {
+							return keys
+						}
+						keys = append(keys, w<<36|d<<32|o<<4|(ol+1)&15)
+					}
+				}
+			}
+		}
+	}},
+}
+
+func draw(n int, f func() uint64) []uint64 {
+	keys := make([]uint64, n)
+	for i := range keys {
+		keys[i] = f()
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// grow fills a server with every other key in order and the rest at random, so
+// that leaves are split and lie all over the region.
+func grown(tb testing.TB, keys []uint64, o Options, co ClientOptions, net inproc.Options) *rig {
+	tb.Helper()
+	g := newRig(tb, o, co, net, false)
+	load := func(k uint64) {
+		if err := g.s.Load(k, g.row(k, k+1), block.Present(g.nextCSN())); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	var rest []uint64
+	for i, k := range keys {
+		if i%2 == 0 {
+			load(k)
+		} else {
+			rest = append(rest, k)
+		}
+	}
+	r := rand.New(rand.NewPCG(benchSeed, 2))
+	r.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+	for _, k := range rest {
+		load(k)
+	}
+	g.train()
+	g.refresh()
+	return g
+}
+
+func probes(keys []uint64) []uint64 {
+	r := rand.New(rand.NewPCG(benchSeed, 3))
+	p := make([]uint64, 1<<18)
+	for i := range p {
+		p[i] = keys[r.IntN(len(keys))]
+	}
+	return p
+}
+
+var sink uint64
+
+// BenchmarkPredict compares a client's way to a leaf, predict and translate,
+// with the descent of the real inner nodes, for random present keys, and says
+// what the models are worth. The last sub-benchmark of a distribution reports
+// the ratio of the two, measured in turns.
+func BenchmarkPredict(b *testing.B) {
+	n := benchKeys(b, 10_000_000)
+	for _, d := range distributions {
+		for _, family := range []Family{RMI, PLR} {
+			keys := d.make(rand.New(rand.NewPCG(benchSeed, 1)), n)
+			g := grown(b, keys, Options{RowWords: 1, Family: family}, ClientOptions{}, inproc.Options{})
+			p := probes(keys)
+			right := 0
+			for _, k := range p {
+				if predict(g, k) == g.s.Descend(k) {
+					right++
+				}
+			}
+			b.Run(fmt.Sprintf("%s/%v", d.name, family), func(b *testing.B) {
+				const turn = 1 << 14
+				var model, tree time.Duration
+				i := 0
+				for b.Loop() {
+					t0 := time.Now()
+					for j := range turn {
+						sink += predict(g, p[(i+j)&(len(p)-1)])
+					}
+					t1 := time.Now()
+					for j := range turn {
+						sink += g.s.Descend(p[(i+j)&(len(p)-1)])
+					}
+					model, tree = model+t1.Sub(t0), tree+time.Since(t1)
+					i += turn
+				}
+				ops := float64(i)
+				st, q := g.s.Stats(), g.c.Stats()
+				qual, _ := g.s.Quality()
+				b.ReportMetric(float64(model.Nanoseconds())/ops, "ns/predict")
+				b.ReportMetric(float64(tree.Nanoseconds())/ops, "ns/descend")
+				b.ReportMetric(float64(model)/float64(tree), "predict/descend")
+				b.ReportMetric(100*float64(right)/float64(len(p)), "first-leaf-%")
+				b.ReportMetric(float64(qual.ErrorSum)/float64(max(qual.Keys, 1)), "mean-err")
+				b.ReportMetric(float64(qual.ErrorMax), "max-err")
+				b.ReportMetric(100*float64(q.ModelBytes)/float64(st.InnerBytes), "models-%inner")
+				b.ReportMetric(100*float64(q.TTBytes)/float64(st.InnerBytes), "TT-%inner")
+				b.ReportMetric(float64(st.InnerBytes)/float64(st.Leaves), "inner-B/leaf")
+			})
+			runtime.GC()
+		}
+	}
+}
+
+// predict is what getOp.Next does before its READ, under budget Full.
+func predict(g *rig, key uint64) uint64 {
+	h := g.c.cur.Load()
+	held := h.subs[h.router.Route(key)].held.Load()
+	return h.root.lay.LeafAddr(held.model.Predict(key).ALN)
+}
+
+// BenchmarkClient times whole operations over the in-process fabric, with
+// budgets, and reports rounds and READ bytes for each.
+func BenchmarkClient(b *testing.B) {
+	n := benchKeys(b, 1_000_000)
+	keys := distributions[0].make(rand.New(rand.NewPCG(benchSeed, 1)), n)
+	p := probes(keys)
+	for _, inline := range []Inline{Yes, No} {
+		for budget := Full; budget <= RouterOnly; budget++ {
+			g := grown(b, keys, Options{RowWords: 4, Inline: inline}, ClientOptions{Budget: budget, TTBytes: 20 << 10}, inproc.Options{})
+			d := driver{conn: g.conn}
+			name := fmt.Sprintf("inline=%v/budget=%d", inline == Yes, budget)
+			get, scan := g.c.NewGet(), g.c.NewScan()
+			measure := func(b *testing.B, op index.Op, start func(k uint64)) {
+				b.ReportAllocs()
+				c0 := g.conn.Counters()
+				i := 0
+				for b.Loop() {
+					start(p[i&(len(p)-1)])
+					d.run(op)
+					if i++; i%64 == 0 && g.c.Stale() {
+						_ = g.c.Maintain(context.Background(), g.conn)
+					}
+				}
+				c := g.conn.Counters().Sub(c0)
+				b.ReportMetric(float64(c.Rounds)/float64(i), "rounds/op")
+				b.ReportMetric(float64(c.ReadBytes)/float64(i), "B/op-read")
+			}
+			b.Run("get/"+name, func(b *testing.B) { measure(b, get, func(k uint64) { get.Start(k) }) })
+			b.Run("scan100/"+name, func(b *testing.B) {
+				measure(b, scan, func(k uint64) { scan.Start(k, ^uint64(0), 100) })
+			})
+		}
+	}
+}
+
+// BenchmarkLatest is YCSB D's shape: one goroutine appends, for every 19 GETs
+// of another among the latest rows, with the trainer and the client's Maintain
+// running beside. It reports chases and fallbacks for a million GETs.
+func BenchmarkLatest(b *testing.B) {
+	n := benchKeys(b, 1_000_000)
+	g := newRig(b, Options{RowWords: 4}, ClientOptions{}, inproc.Options{}, false)
+	var mu sync.Mutex
+	var top atomic.Uint64
+	insert := func() {
+		k := top.Load()
+		mu.Lock()
+		if err := g.s.Load(k*8, g.row(k*8, k), block.Present(g.nextCSN())); err != nil {
+			b.Error(err)
+		}
+		mu.Unlock()
+		top.Store(k + 1)
+	}
+	for range n {
+		insert()
+	}
+	g.train()
+	g.refresh()
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() { // the server's trainer
+		defer wg.Done()
+		t0 := time.Now()
+		for !stop.Load() {
+			if !g.s.Maintain(g.now+time.Since(t0), &mu) {
+				time.Sleep(200 * time.Microsecond)
+			}
+		}
+	}()
+	wg.Add(1)
+	go func() { // the client's
+		defer wg.Done()
+		conn := g.dial()
+		for !stop.Load() {
+			if g.c.Stale() {
+				_ = g.c.Maintain(context.Background(), conn)
+			}
+			time.Sleep(200 * time.Microsecond)
+		}
+	}()
+	d := driver{conn: g.conn}
+	get := g.c.NewGet()
+	zipf := rand.NewZipf(rand.New(rand.NewPCG(benchSeed, 4)), 1.1, 10, uint64(n-1))
+	s0 := g.c.Stats()
+	gets := 0
+	for b.Loop() {
+		if gets++; gets%20 == 0 {
+			insert()
+		}
+		k := top.Load() - 1 - zipf.Uint64()
+		get.Start(k * 8)
+		d.run(get)
+		if st := get.Result().Status; st != index.Found && st != index.Fallback && st != index.Locked {
+			b.Fatalf("key %d: %v", k*8, st)
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	s := g.c.Stats()
+	b.ReportMetric(float64(s.Chases-s0.Chases)*1e6/float64(gets), "chases/M")
+	b.ReportMetric(float64(s.Fallbacks-s0.Fallbacks)*1e6/float64(gets), "fallbacks/M")
+	b.ReportMetric(float64(s.Refreshes-s0.Refreshes)*1e6/float64(gets), "refreshes/M")
+	b.ReportMetric(float64(g.s.Stats().Retrains), "retrains")
+}
+
+// BenchmarkExpansion compares the rate of GETs before and while a new
+// generation of all models is trained and published again and again.
+func BenchmarkExpansion(b *testing.B) {
+	n := benchKeys(b, 1_000_000)
+	keys := distributions[0].make(rand.New(rand.NewPCG(benchSeed, 1)), n)
+	g := grown(b, keys, Options{RowWords: 4}, ClientOptions{}, inproc.Options{})
+	p := probes(keys)
+	d := driver{conn: g.conn}
+	get := g.c.NewGet()
+	const turn = 1 << 14
+	round := func() {
+		for j := range turn {
+			get.Start(p[j])
+			d.run(get)
+		}
+	}
+	var mu sync.Mutex
+	var calm, busy time.Duration
+	generations := uint64(0)
+	for b.Loop() {
+		t0 := time.Now()
+		round()
+		calm += time.Since(t0)
+		var stop atomic.Bool
+		var wg sync.WaitGroup
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for !stop.Load() {
+				if g.s.t.plan == nil && g.s.t.next == nil {
+					g.s.t.plan = &planning{full: true}
+				}
+				g.s.Maintain(g.now, &mu)
+			}
+		}()
+		t0 = time.Now()
+		round()
+		busy += time.Since(t0)
+		stop.Store(true)
+		wg.Wait()
+		g.refresh()
+		_, generations = g.s.Quality()
+	}
+	b.ReportMetric(float64(calm)/float64(busy), "rate-during/before")
+	b.ReportMetric(float64(generations), "generations")
+}
+
