@@ -197,3 +197,24 @@ func TestNumbersForPeople(t *testing.T) {
 		}
 	}
 }
+
+// Whatever --mix is given, it is an error or shares that can be drawn from.
+func FuzzParseMix(f *testing.F) {
+	f.Add("new-order=10,order-status=90")
+	f.Add("order-status=1, new-order=0")
+	f.Add("=,=")
+	f.Fuzz(func(t *testing.T, s string) {
+		m, err := parseMix(s)
+		if err != nil {
+			return
+		}
+		for n := range min(m.total(), 1000) {
+			if i := m.pick(n); i < 0 || i >= len(m.names) {
+				t.Fatalf("%q: pick(%d) = %d", s, n, i)
+			}
+		}
+		if again, err := parseMix(m.String()); err != nil || again.String() != m.String() {
+			t.Errorf("%q is %q, which is %v, %v", s, m, again, err)
+		}
+	})
+}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/vbauerster/mpb/v8"
@@ -11,10 +13,11 @@ import (
 )
 
 // progress shows one stage of a command as a bar. In a pipe it shows nothing.
-// Methods are called by one goroutine at a time.
+// set and done are called by one goroutine at a time.
 type progress struct {
-	p   *mpb.Progress // nil: silent
-	bar *mpb.Bar
+	p    *mpb.Progress // nil: silent
+	bar  *mpb.Bar
+	text atomic.Pointer[string]
 }
 
 // isTerminal reports whether people are looking.
@@ -23,38 +26,33 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// progressOf starts a bar; unit is appended to the count, with a space in front.
-func (a *app) progressOf(name, unit string, total int64) *progress {
+// progressOf starts a bar.
+func (a *app) progressOf(name string) *progress {
 	if !isTerminal(a.stderr) {
 		return &progress{}
 	}
-	p := mpb.New(mpb.WithOutput(a.stderr), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))
-	bar := p.AddBar(total, mpb.BarRemoveOnComplete(),
+	p := &progress{p: mpb.New(mpb.WithOutput(a.stderr), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))}
+	// A total that is not known at the start may be set later; the bar then
+	// ends when it is told to, not when it is full.
+	p.bar = p.p.AddBar(0, mpb.BarRemoveOnComplete(),
 		mpb.PrependDecorators(decor.Name(name, decor.WC{W: 12, C: decor.DindentRight})),
-		mpb.AppendDecorators(decor.Percentage(decor.WC{W: 5}), decor.Current(0, "  %d"+unit)))
-	return &progress{p: p, bar: bar}
-}
-
-// timeOf starts a bar over a span of time.
-func (a *app) timeOf(name string, of time.Duration) *progress {
-	if !isTerminal(a.stderr) {
-		return &progress{}
-	}
-	p := mpb.New(mpb.WithOutput(a.stderr), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))
-	bar := p.AddBar(int64(of), mpb.BarRemoveOnComplete(),
-		mpb.PrependDecorators(decor.Name(name, decor.WC{W: 12, C: decor.DindentRight})),
-		mpb.AppendDecorators(decor.Any(func(s decor.Statistics) string {
-			return time.Duration(s.Current).Round(time.Second).String() + " of " + of.String()
+		mpb.AppendDecorators(decor.Percentage(decor.WC{W: 5}), decor.Any(func(decor.Statistics) string {
+			if text := p.text.Load(); text != nil {
+				return "  " + *text
+			}
+			return ""
 		})))
-	return &progress{p: p, bar: bar}
+	return p
 }
 
-// set moves the bar; total may have become known better.
-func (p *progress) set(done, total int64) {
+// set moves the bar and replaces the text behind it.
+func (p *progress) set(done, total int64, format string, args ...any) {
 	if p.p == nil {
 		return
 	}
-	p.bar.SetTotal(max(total, done+1), false) // a full bar would complete by itself
+	text := fmt.Sprintf(format, args...)
+	p.text.Store(&text)
+	p.bar.SetTotal(max(total, done), false)
 	p.bar.SetCurrent(done)
 }
 

@@ -196,8 +196,7 @@ func (a *app) measure(ctx context.Context, s *session, p *runPlan, r *report) er
 		return err
 	}
 	g := &gauges{session: s}
-	bar := a.timeOf("warming up", p.pace.warmup)
-	warm := true
+	bar, warm := a.progressOf("warming up"), true
 	rec, err := driver.Run(ctx, driver.Config{
 		Types: p.types.types(), Clients: p.pace.clients, Warmup: p.pace.warmup, Duration: p.pace.duration,
 		NewWorker: terminals.worker, Begin: g.begin, End: g.end,
@@ -205,9 +204,10 @@ func (a *app) measure(ctx context.Context, s *session, p *runPlan, r *report) er
 			if warm && !t.WarmingUp {
 				warm = false
 				bar.done()
-				bar = a.timeOf("running", p.pace.duration)
+				bar = a.progressOf("running")
 			}
-			bar.set(int64(t.Elapsed), int64(t.Of))
+			bar.set(int64(t.Elapsed), int64(t.Of), "%.1f of %v, %s transactions per second",
+				t.Elapsed.Seconds(), t.Of, number(ratio(float64(t.Finished), t.Elapsed.Seconds())))
 		},
 	})
 	bar.done()

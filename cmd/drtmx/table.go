@@ -48,24 +48,27 @@ func table(w io.Writer, rows [][]string) {
 }
 
 func (r *report) printTypes(w io.Writer) {
-	head := []string{"transaction", "committed", "per second", "p50 µs", "p95 µs", "p99 µs", "rolled back"}
+	rows := [][]string{{"transaction", "committed", "per second", "p50 µs", "p95 µs", "p99 µs", "rolled back", "gave up"}}
+	head := []string{"abandoned attempts"}
 	for c := range txn.CauseCount {
 		head = append(head, c.String())
 	}
-	rows := [][]string{append(head, "gave up")}
+	aborts := [][]string{head}
 	for _, name := range r.order {
 		t := r.Types[name]
-		row := []string{
+		rows = append(rows, []string{
 			name, count(t.Committed), number(ratio(float64(t.Committed), r.DurationS)),
-			number(t.P50), number(t.P95), number(t.P99), count(t.RolledBack),
-		}
+			number(t.P50), number(t.P95), number(t.P99), count(t.RolledBack), count(t.GaveUp),
+		})
+		row := []string{name}
 		for c := range txn.CauseCount {
 			row = append(row, count(t.Causes[c.String()]))
 		}
-		rows = append(rows, append(row, count(t.GaveUp)))
+		aborts = append(aborts, row)
 	}
 	table(w, rows)
-	fmt.Fprintln(w, "(locked to participant: attempts abandoned and begun anew, by cause)")
+	fmt.Fprintln(w)
+	table(w, aborts)
 	fmt.Fprintln(w)
 }
 

@@ -106,10 +106,10 @@ func (a *app) attached(ctx context.Context, where *whereFlags, f func(context.Co
 
 // load loads the initial population and says what it took.
 func (a *app) load(ctx context.Context, s *session, l *loadFlags) (*tpcc.LoadReport, error) {
-	bar := a.progressOf("loading", " rows", 1)
+	bar := a.progressOf("loading")
 	defer bar.done()
 	cfg := l.config()
-	cfg.Progress = func(p tpcc.LoadProgress) { bar.set(p.Rows, p.TotalRows) }
+	cfg.Progress = func(p tpcc.LoadProgress) { bar.set(p.Rows, p.TotalRows, "%d rows", p.Rows) }
 	start := time.Now()
 	report, err := tpcc.Load(ctx, s.db, cfg)
 	if err != nil {
@@ -150,11 +150,11 @@ is not zero if any condition fails.`,
 
 // check evaluates the consistency conditions, with progress.
 func (a *app) check(ctx context.Context, s *session) (tpcc.Consistency, error) {
-	bar := a.progressOf("checking", "", 1)
+	bar := a.progressOf("checking")
 	defer bar.done()
 	return tpcc.Check(ctx, s.db, tpcc.CheckConfig{
 		AtRest:   true,
-		Progress: func(p tpcc.CheckProgress) { bar.set(p.Done, p.Total) },
+		Progress: func(p tpcc.CheckProgress) { bar.set(p.Done, p.Total, "") },
 	})
 }
 

@@ -73,7 +73,12 @@ func readInfo(dir string) (*Info, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDir, err)
 	}
-	// The format is looked at first: other formats may differ in all else.
+	return decodeInfo(path, b)
+}
+
+// decodeInfo takes the content of cluster.json apart. The format is looked at
+// first: other formats may differ in all else.
+func decodeInfo(path string, b []byte) (*Info, error) {
 	var f struct {
 		Format *int `json:"format"`
 	}
@@ -84,7 +89,7 @@ func readInfo(dir string) (*Info, error) {
 		return nil, fmt.Errorf("%w: %s has format %d, this drtmx reads format %d", ErrVersion, path, *f.Format, Format)
 	}
 	var info Info
-	if err := json.Unmarshal(b, &info); err != nil || len(info.Servers) == 0 {
+	if err := json.Unmarshal(b, &info); err != nil || len(info.Servers) == 0 || len(info.Servers) > MaxServers {
 		return nil, fmt.Errorf("%w: %s is damaged; remove it if nothing needs it", ErrDir, path)
 	}
 	return &info, nil

@@ -256,3 +256,19 @@ func TestControlSocketRefusesNonsense(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Whatever cluster.json holds, it is an error or a cluster within bounds.
+func FuzzDecodeInfo(f *testing.F) {
+	f.Add([]byte(deadInfo))
+	f.Add([]byte(`{"format":2}`))
+	f.Add([]byte(`{"format":1,"servers":[{}]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		info, err := decodeInfo("cluster.json", b)
+		if err == nil && (info.Format != Format || len(info.Servers) < 1 || len(info.Servers) > MaxServers) {
+			t.Errorf("accepted %+v", info)
+		}
+		if err != nil && !errors.Is(err, ErrDir) && !errors.Is(err, ErrVersion) {
+			t.Errorf("untyped error %v", err)
+		}
+	})
+}
