@@ -71,6 +71,7 @@ type client struct {
 	plan   []history.PlanOp
 	args   []byte
 	counts map[string]int
+	odd    error // the first answer that no consistent state gives
 }
 
 func newClient(l *load, s *listSchema, db *txn.DB, n int) *client {
@@ -102,13 +103,13 @@ func (c *client) work(ctx context.Context) error {
 	end := time.Now().Add(c.l.Duration)
 	for n := 0; c.l.TxnsPerClient == 0 || n < c.l.TxnsPerClient; n++ {
 		if ctx.Err() != nil || c.l.TxnsPerClient == 0 && time.Now().After(end) {
-			return nil
+			break
 		}
 		if err := c.one(ctx); err != nil {
-			return err
+			return errors.Join(c.odd, err)
 		}
 	}
-	return nil
+	return c.odd
 }
 
 // next plans the steps of a transaction.
@@ -227,6 +228,13 @@ func (c *client) outcome(err error) (history.Outcome, error) {
 		count("full")
 	case errors.Is(err, errRollBack), errors.As(err, &proc) && proc.Text == errRollBack.Error():
 		count("rolled back")
+	case errors.Is(err, txn.ErrExists), errors.Is(err, txn.ErrNotFound):
+		// The bodies look before they insert and delete. The history goes on:
+		// it may tell more.
+		count("odd")
+		if c.odd == nil {
+			c.odd = fmt.Errorf("contradicts what was read: %w", err)
+		}
 	default:
 		return history.Aborted, err
 	}

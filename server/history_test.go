@@ -268,7 +268,7 @@ func scenarios() []scenario {
 		{name: "no faults", faults: none},
 		{name: "two pollers", faults: none, polls: 2},
 		{name: "pauses within reads", faults: func(*rng.Stream) inproc.Faults {
-			return inproc.Faults{Pause: 0.1, Defer: 0.2, Reorder: 0.5}
+			return inproc.Faults{Pause: 0.3, Defer: 0.2, Reorder: 0.5}
 		}},
 		{name: "words in any order", faults: func(*rng.Stream) inproc.Faults {
 			return inproc.Faults{Scramble: 0.7, Pause: 0.05, Defer: 0.2, Reorder: 0.5}

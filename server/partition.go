@@ -262,6 +262,13 @@ func (p *partition) commit(part *wire.Part) verdict {
 // commitRowByRow is a planted bug; a pause makes up for how seldom a reader
 // comes in between.
 func (p *partition) commitRowByRow(part *wire.Part) verdict {
+	held, v := p.lockAll(p.owners, part.Writes, nil)
+	for i, h := range held {
+		p.indexes[part.Writes[i].Index].Release(h)
+	}
+	if !v.ok() {
+		return v
+	}
 	for i := range part.Writes {
 		held, v := p.lockAll(p.owners, part.Writes[i:i+1], p.held[:0])
 		if !v.ok() {

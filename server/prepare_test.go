@@ -92,3 +92,73 @@ func TestPreparedReadsStay(t *testing.T) {
 		}
 	}
 }
+
+// TestLockedIsChanged: a row that another transaction has locked is not what
+// was read, although nothing has been written to it yet.
+func TestLockedIsChanged(t *testing.T) {
+	s, p, entry := newRig(t)
+	putEntries(t, s, entry, 10, 20)
+	read := wire.Part{Rows: proofsOf(t, p, entry, 10, index.Found)}
+	prep, v := p.prepare(&wire.Part{Writes: []wire.Write{writeOf(entry, wire.Update, 10)}})
+	if !v.ok() {
+		t.Fatal(v)
+	}
+	read.Writes = []wire.Write{writeOf(entry, wire.Update, 20)}
+	p.mu.Lock()
+	v = p.commit(&read)
+	p.mu.Unlock()
+	if v.code != wire.Conflict || v.cause != txn.CauseRow {
+		t.Errorf("a commit that read a row locked by another transaction: %+v", v)
+	}
+	if _, v := p.prepare(&read); v.code != wire.Conflict {
+		t.Errorf("a prepare that read a row locked by another transaction: %+v", v)
+	}
+	prep.decide(false)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if v := p.commit(&read); !v.ok() {
+		t.Errorf("after the lock was released unchanged: %+v", v)
+	}
+}
+
+// TestLatePrepareIsRefused: what was decided, or answered to be aborted, is not
+// prepared afterwards, nor prepared twice.
+func TestLatePrepareIsRefused(t *testing.T) {
+	s, p, entry := newRig(t)
+	putEntries(t, s, entry, 10)
+	peers := &wire.Peers{Coordinator: 0}
+	seq := uint64(0)
+	next := func() *wire.Commit {
+		seq++
+		return &wire.Commit{ID: wire.ID{Client: 99, Seq: seq}, Parts: []wire.Part{{Writes: []wire.Write{writeOf(entry, wire.Update, 10)}}}}
+	}
+	for name, before := range map[string]func(c *wire.Commit){
+		"after an abort":            func(c *wire.Commit) { s.decide(c.ID, false) },
+		"after a question":          func(c *wire.Commit) { s.resolve(c.ID) },
+		"after a commit, once more": func(c *wire.Commit) { s.prepare(c, peers); s.decide(c.ID, true) },
+		"after an abort, once more": func(c *wire.Commit) { s.prepare(c, peers); s.decide(c.ID, false) },
+		"after a refusal, once more": func(c *wire.Commit) {
+			bad := *c
+			bad.Parts = []wire.Part{{Writes: []wire.Write{{}}}}
+			s.prepare(&bad, peers)
+		},
+	} {
+		c := next()
+		before(c)
+		if v := s.prepare(c, peers); v.ok() {
+			t.Errorf("a prepare %s is accepted", name)
+			s.decide(c.ID, false)
+		}
+	}
+	c := next()
+	if v := s.prepare(c, peers); !v.ok() {
+		t.Fatal(v)
+	}
+	if v := s.prepare(c, peers); v.code != wire.Bad {
+		t.Errorf("a prepare repeated while in doubt is accepted, or costs the first one: %+v", v)
+	}
+	s.decide(c.ID, true)
+	if p.nprepare != 0 || conflicts(p, writeOf(entry, wire.Update, 10)) {
+		t.Errorf("%d transactions left in doubt", p.nprepare)
+	}
+}

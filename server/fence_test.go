@@ -1,0 +1,109 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"drtmx/rdma/inproc"
+	"drtmx/txn"
+)
+
+// TestFencedPartitionServesNoView: the memory of a server that was deposed, or
+// stopped, answers READs on; no View may be served from it, not even one of a
+// single row, whether or not the client has read there before.
+func TestFencedPartitionServesNoView(t *testing.T) {
+	x := startCluster(t, newListSchema(4), 3, inproc.Options{}, txn.Config{Retry: txn.Retry{Attempts: 10}})
+	defer x.Close()
+	ctx := context.Background()
+	for table := range 2 {
+		for key := range uint64(12) {
+			if err := x.put(table, key, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const fenced = 1
+	x.Servers[fenced].Fence(fenced)
+	views := map[string]func(table int, key uint64, t *txn.Txn) error{
+		"of one row": func(table int, key uint64, t *txn.Txn) error { _, err := t.Get(x.s.tab[table], key); return err },
+		"of no row": func(table int, key uint64, t *txn.Txn) error {
+			if _, err := t.Get(x.s.tab[table], key+12_000); !errors.Is(err, txn.ErrNotFound) {
+				return err
+			}
+			return nil
+		},
+		"of a range": func(_ int, key uint64, t *txn.Txn) error {
+			_, err := t.Scan(x.s.tab[inOrdered].Primary(), key&^3, key|3, 0)
+			return err
+		},
+	}
+	for table := range 2 {
+		for key := range uint64(12) {
+			for name, fn := range views {
+				there := int(x.DB.Home(x.s.tab[table], key)) == fenced
+				if name == "of a range" {
+					there = int(x.DB.Home(x.s.tab[inOrdered], key)) == fenced
+				}
+				err := x.DB.View(ctx, func(t *txn.Txn) error { return fn(table, key, t) })
+				if there && err == nil {
+					t.Errorf("a View %s of a fenced partition succeeds", name)
+				}
+				if !there && err != nil {
+					t.Errorf("a View %s elsewhere: %v", name, err)
+				}
+			}
+		}
+	}
+}
+
+// TestPausedServerIsReadAndNotWritten: a server that is paused, and neither
+// deposed nor stopped, cannot take a commit; its rows stay what they are, and
+// readable.
+func TestPausedServerIsReadAndNotWritten(t *testing.T) {
+	x := startCluster(t, newListSchema(4), 1, inproc.Options{}, txn.Config{})
+	defer x.Close()
+	if err := x.put(inHash, 3, 7); err != nil {
+		t.Fatal(err)
+	}
+	read := func() error {
+		return x.DB.View(context.Background(), func(t *txn.Txn) error {
+			row, err := t.Get(x.s.tab[inHash], 3)
+			if err == nil && x.s.first(inHash, row) != 7 {
+				err = fmt.Errorf("read %d", x.s.first(inHash, row))
+			}
+			return err
+		})
+	}
+	if err := read(); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.net.Pause(x.addrs[0]); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if err := read(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	err := x.DB.Update(ctx, func(t *txn.Txn) error { return t.Put(x.s.tab[inHash], 3, x.s.row(inHash, 3, 8)) })
+	var lost *txn.UnknownOutcome
+	if !errors.As(err, &lost) || !errors.Is(err, txn.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a commit to a paused server: %v", err)
+	}
+	if err := x.net.Resume(x.addrs[0]); err != nil {
+		t.Fatal(err)
+	}
+	if lost != nil {
+		switch err := x.DB.Outcome(context.Background(), lost.ID); {
+		case err == nil, errors.Is(err, txn.ErrConflict), errors.Is(err, txn.ErrOutcomeUnknown):
+			t.Logf("its outcome: %v", err)
+		default:
+			t.Errorf("outcome: %v", err)
+		}
+	}
+}
