@@ -3,6 +3,7 @@ package xtree
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"drtmx/index"
 	"drtmx/internal/block"
@@ -22,6 +23,7 @@ type answer struct {
 	lo, hi uint64
 	rows   map[uint64]uint64
 	proofs []index.Proof
+	born   time.Duration
 }
 
 func newWorld(t testing.TB, inline bool, f faults) *world {
@@ -53,8 +55,10 @@ func (w *world) del(key uint64) {
 // look gets key and keeps the answer.
 func (w *world) look(key uint64) {
 	var res index.GetResult
-	w.t.Get(key, &res)
-	a := answer{lo: key, hi: key, rows: map[uint64]uint64{}, proofs: res.Proofs}
+	if w.t.Get(key, &res); res.Status == index.Locked {
+		return
+	}
+	a := answer{lo: key, hi: key, rows: map[uint64]uint64{}, proofs: res.Proofs, born: w.t.freed.now}
 	if res.Status == index.Found {
 		a.rows[key] = res.Row[0]
 	}
@@ -64,20 +68,22 @@ func (w *world) look(key uint64) {
 // scan scans a range and keeps the answer, with either kind of proof.
 func (w *world) scan(lo, hi uint64) {
 	var res index.ScanResult
-	w.t.Scan(lo, hi, 0, &res, nil)
+	if w.t.Scan(lo, hi, 0, &res, nil); res.Status == index.Locked {
+		return
+	}
 	rows := map[uint64]uint64{}
 	exact := res.Gaps
 	for _, e := range res.Entries {
 		rows[e.Key] = e.Row[0]
 		exact = append(exact, index.Proof{Addr: e.Addr, Word: uint64(e.Header)})
 	}
-	w.watch = append(w.watch, answer{lo, hi, rows, exact}, answer{lo, hi, rows, res.Quick})
+	w.watch = append(w.watch, answer{lo, hi, rows, exact, w.t.freed.now}, answer{lo, hi, rows, res.Quick, w.t.freed.now})
 }
 
 // judge returns an error if an answer whose proofs hold is not what the rows are.
 func (w *world) judge() error {
 	for _, a := range w.watch {
-		holds := true
+		holds := w.t.freed.lifetime == 0 || w.t.freed.now-a.born < w.t.freed.lifetime
 		for _, p := range a.proofs {
 			holds = holds && w.t.a.Span(p.Addr, 1).Load(0) == p.Word
 		}

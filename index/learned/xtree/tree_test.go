@@ -10,8 +10,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-func newTree(t testing.TB, rowWords, slots int, inline, checksums bool) *Tree {
-	t.Helper()
+// fataler is a test, or a run of a property.
+type fataler interface{ Fatal(args ...any) }
+
+func newTree(t fataler, rowWords, slots int, inline, checksums bool) *Tree {
 	r, err := mem.New(mem.Options{Kind: mem.Heap, SegmentBytes: 1 << 18, MaxBytes: 1 << 30})
 	if err != nil {
 		t.Fatal(err)
