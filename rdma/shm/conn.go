@@ -101,6 +101,9 @@ func (c *conn) Post(b *rdma.Batch) error {
 	}
 	n := rdma.Counters{Rounds: 1}
 	b.Token = 0
+	if len(b.WRs) > 1 {
+		c.prefetch(b)
+	}
 	for i := range b.WRs {
 		wr := &b.WRs[i]
 		wr.Status = c.perform(wr)
@@ -148,6 +151,19 @@ func (c *conn) finish(ctx context.Context, b *rdma.Batch) error {
 		tally(&n, wr)
 	}
 	return nil
+}
+
+// prefetch starts to fetch what the READs of a batch will copy: the lines of
+// all of them arrive together, as they would over a network.
+func (c *conn) prefetch(b *rdma.Batch) {
+	for i := range b.WRs {
+		wr := &b.WRs[i]
+		if r := c.link.region(wr.RKey); r != nil {
+			if s, ok := r.Span(wr.Addr, uint64(len(wr.Buf))*mem.WordBytes); ok {
+				s.Prefetch()
+			}
+		}
+	}
 }
 
 // perform does one work request, or leaves it pending if its region is not
