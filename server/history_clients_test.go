@@ -60,16 +60,22 @@ func swarm(s *rng.Stream, seed uint64) load {
 
 // client runs random transactions and writes down what they found.
 type client struct {
-	l      *load
-	s      *listSchema
-	db     *txn.DB
-	gen    [2]history.Generator
-	rnd    *rng.Stream
-	rec    *history.Recorder
-	res    results
-	steps  []step
-	plan   []history.PlanOp
-	args   []byte
+	l     *load
+	s     *listSchema
+	db    *txn.DB
+	gen   [2]history.Generator
+	rnd   *rng.Stream
+	rec   *history.Recorder
+	res   results
+	steps []step
+	plan  []history.PlanOp
+	args  []byte
+	begun uint64
+
+	// announce, if set, is told of a transaction before it begins, ended when it is recorded.
+	announce func(n uint64, invoke int64) error
+	ended    func() error
+
 	counts map[string]int
 	odd    error // the first answer that no consistent state gives
 }
@@ -151,7 +157,14 @@ func (c *client) one(ctx context.Context) error {
 	}
 	body := func(t *txn.Txn) error { return c.s.run(t, c.steps, &c.res) }
 	c.res.reset()
-	c.rec.Begin(now())
+	invoke := now()
+	c.rec.Begin(invoke)
+	c.begun++
+	if c.announce != nil {
+		if err := c.announce(c.begun, invoke); err != nil {
+			return err
+		}
+	}
 	var err error
 	switch {
 	case view:
@@ -175,6 +188,9 @@ func (c *client) one(ctx context.Context) error {
 	}
 	c.rec.End(outcome, now())
 	c.res.observe(&c.gen)
+	if c.ended != nil {
+		err = errors.Join(err, c.ended())
+	}
 	return err
 }
 

@@ -142,50 +142,81 @@ func retryUnavailable(fn func() error) error {
 	return err
 }
 
-// highest is above every key that a run has used.
-func (c *client) highest() history.Key {
-	return history.Key(1)<<16 - 1
+// windowKeys is the part of the tables that one of the last transactions reads.
+const windowKeys = 2048
+
+// windows calls fn for one window of the keys after the other, until several
+// are empty. fn returns the number of rows found.
+func windows(fn func(lo, hi history.Key) (rows int, err error)) error {
+	for lo, empty := history.Key(0), 0; empty < 4; lo += windowKeys {
+		rows, err := fn(lo, lo+windowKeys-1)
+		if err != nil {
+			return err
+		}
+		if empty++; rows > 0 {
+			empty = 0
+		}
+	}
+	return nil
 }
 
-// readAll records one transaction that reads both tables completely.
-func (c *client) readAll(ctx context.Context) error {
+// lookAt plans to read a window of both tables.
+func (c *client) lookAt(lo, hi history.Key) {
 	c.steps = c.steps[:0]
 	for table := range 2 {
-		c.steps = append(c.steps, step{PlanOp: history.PlanOp{Kind: history.OpScan, Key: 0, Hi: c.highest()}, table: table})
+		c.steps = append(c.steps, step{PlanOp: history.PlanOp{Kind: history.OpScan, Key: lo, Hi: hi}, table: table})
 	}
-	return retryUnavailable(func() error {
-		c.res.reset()
-		c.rec.Begin(now())
-		err := c.db.View(ctx, func(t *txn.Txn) error { return c.s.run(t, c.steps, &c.res) })
-		outcome, bad := history.Committed, error(nil)
-		if err != nil {
-			outcome, bad = history.Aborted, err
+}
+
+func (c *client) found() (rows int) {
+	for i := range c.res.list {
+		rows += len(c.res.list[i].rows)
+	}
+	return rows
+}
+
+// readAll records transactions that read both tables completely.
+func (c *client) readAll(ctx context.Context) error {
+	return windows(func(lo, hi history.Key) (int, error) {
+		c.lookAt(lo, hi)
+		err := retryUnavailable(func() error {
 			c.res.reset()
-		}
-		c.res.record(c.rec)
-		c.rec.End(outcome, now())
-		return bad
+			c.rec.Begin(now())
+			outcome, err := history.Committed, c.db.View(ctx, func(t *txn.Txn) error { return c.s.run(t, c.steps, &c.res) })
+			if err != nil {
+				outcome = history.Aborted
+				c.res.reset()
+			}
+			c.res.record(c.rec)
+			c.rec.End(outcome, now())
+			return err
+		})
+		return c.found(), err
 	})
 }
 
-// writeAll overwrites every key there is: no lock may be left on one. It is
-// not part of the history.
+// writeAll deletes every row there is, and so writes every key: no lock may be
+// left on one. It is not part of the history.
 func (c *client) writeAll(ctx context.Context) error {
-	err := retryUnavailable(func() error {
-		return c.db.Update(ctx, func(t *txn.Txn) error {
-			if err := c.s.run(t, c.steps, &c.res); err != nil {
-				return err
-			}
-			for i := range c.res.list {
-				x := &c.res.list[i]
-				for _, row := range x.rows {
-					if err := t.Delete(c.s.tab[x.table], uint64(row.Key)); err != nil {
-						return err
+	err := windows(func(lo, hi history.Key) (int, error) {
+		c.lookAt(lo, hi)
+		err := retryUnavailable(func() error {
+			return c.db.Update(ctx, func(t *txn.Txn) error {
+				if err := c.s.run(t, c.steps, &c.res); err != nil {
+					return err
+				}
+				for i := range c.res.list {
+					x := &c.res.list[i]
+					for _, row := range x.rows {
+						if err := t.Delete(c.s.tab[x.table], uint64(row.Key)); err != nil {
+							return err
+						}
 					}
 				}
-			}
-			return nil
+				return nil
+			})
 		})
+		return c.found(), err
 	})
 	if err != nil {
 		return fmt.Errorf("a transaction that writes every key: %w", err)
