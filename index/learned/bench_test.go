@@ -331,4 +331,3 @@ func BenchmarkExpansion(b *testing.B) {
 	b.ReportMetric(float64(calm)/float64(busy), "rate-during/before")
 	b.ReportMetric(float64(generations), "generations")
 }
-

@@ -137,8 +137,12 @@ func (s *Server) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
 	t := &s.t
 	lock.Lock()
 	worked = s.Tidy(now, tidyPerStep)
-	leaves := s.Leaves()
+	leaves, pending := s.Leaves(), 0
+	if t.gen != nil {
+		pending = len(t.gen.dirty)
+	}
 	lock.Unlock()
+	t.note(pending)
 	t.turn = !t.turn
 	switch {
 	case t.release():
@@ -154,17 +158,14 @@ func (s *Server) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
 	case !t.turn && t.retrain(now, lock):
 		worked = true
 	}
-	t.note()
 	return worked
 }
 
 // note publishes the number of waiting tasks for Stats.
-func (t *trainer) note() {
+func (t *trainer) note(pending int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.mu.pending = 0
-	if t.gen != nil {
-		t.mu.pending = uint64(len(t.gen.dirty))
+	if t.mu.pending = uint64(pending); t.gen != nil {
 		t.mu.subs = uint64(len(t.gen.subs))
 	}
 }

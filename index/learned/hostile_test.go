@@ -1,0 +1,277 @@
+package learned
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"drtmx/index"
+	"drtmx/index/indextest"
+	"drtmx/index/learned/xmodel"
+	"drtmx/index/learned/xtree"
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+	"drtmx/rdma/inproc"
+)
+
+// bounded runs an operation and counts its rounds.
+func (d *driver) bounded(t *testing.T, op index.Op) {
+	t.Helper()
+	const most = 512
+	done, next := &d.b[0], &d.b[1]
+	done.Reset()
+	for range most {
+		next.Reset()
+		if op.Next(done, next) {
+			return
+		}
+		if next.Len() == 0 || next.Len() > rdma.MaxBatch {
+			t.Fatalf("a round of %d work requests", next.Len())
+		}
+		_ = rdma.Do(context.Background(), d.conn, next)
+		done, next = next, done
+	}
+	t.Fatalf("not over after %d rounds", most)
+}
+
+// garbage is a sub-model that begins at start and is wrong everywhere else.
+func garbage(tb testing.TB, r *rand.Rand, start uint64) *heldSub {
+	tr, err := xmodel.NewTrainer(xmodel.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	fences := []uint64{start}
+	for range r.IntN(50) {
+		fences = append(fences, start+1+r.Uint64N(^start))
+	}
+	slices.Sort(fences)
+	tr.Begin(start)
+	for i, f := range slices.Compact(fences) {
+		aln := r.Uint32N(200)
+		if r.IntN(4) == 0 {
+			aln = r.Uint32()
+		}
+		_ = i
+		tr.Add(f, aln, nil)
+	}
+	h := &heldSub{header: r.Uint64() >> 2, addr: r.Uint64N(1<<20) &^ 63, words: 64, high: ^uint32(0)}
+	if _, err := tr.Train(&h.model, 1); err != nil {
+		tb.Fatal(err)
+	}
+	return h
+}
+
+// TestWrongModels gives the client models that are wrong: every answer is right
+// or a fallback, within bounds, and Maintain mends the cache.
+func TestWrongModels(t *testing.T) {
+	seed := indextest.Seed(t)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for _, inline := range []Inline{Yes, No} {
+		for _, budget := range []Budget{Full, ModelsOnly, RouterOnly} {
+			g := newRig(t, Options{RowWords: 2, Inline: inline, SlotsPerLeaf: 5, LeavesPerSubModel: 40}, ClientOptions{Budget: budget}, inproc.Options{}, false)
+			const n = 3000
+			for _, k := range r.Perm(n) {
+				g.put(uint64(k)*3, uint64(k))
+			}
+			g.train()
+			g.refresh()
+			d := driver{conn: g.conn}
+			get, scan := g.c.NewGet(), g.c.NewScan()
+			answered := 0
+			for round := range 300 {
+				h := g.c.cur.Load()
+				for i := range h.subs {
+					switch r.IntN(3) {
+					case 0:
+						h.subs[i].held.Store(garbage(t, r, h.router.Start(i)))
+					case 1:
+						h.subs[i].pointer.Store(r.Uint64())
+						h.subs[i].held.Store(nil)
+					}
+				}
+				for range 30 {
+					k := r.Uint64N(3 * n)
+					get.Start(k)
+					d.bounded(t, get)
+					switch res := get.Result(); res.Status {
+					case index.Found:
+						if answered++; k%3 != 0 || res.Row[0] != k || res.Row[1] != k/3 {
+							t.Fatalf("key %d: %+v", k, res)
+						}
+					case index.NotFound:
+						if answered++; k%3 == 0 {
+							t.Fatalf("key %d is reported absent", k)
+						}
+					case index.Fallback:
+					default:
+						t.Fatalf("key %d: %+v", k, res)
+					}
+					scan.Start(k, k+300, 40)
+					d.bounded(t, scan)
+					res := scan.Result()
+					if res.Status == index.Fallback {
+						continue
+					}
+					if answered++; res.Status != index.Found {
+						t.Fatalf("scan %d: %v %v", k, res.Status, res.Err)
+					}
+					for i, e := range res.Entries {
+						if e.Key != (k+2)/3*3+uint64(i)*3 {
+							t.Fatalf("scan %d: entry %d is %d", k, i, e.Key)
+						}
+					}
+				}
+				if round%10 == 9 {
+					g.refresh()
+				}
+			}
+			if answered == 0 {
+				t.Error("all fell back")
+			}
+		}
+	}
+}
+
+// TestHostileMemory overwrites published memory at random while a client uses
+// it: no panic, no endless operation, and errors are typed.
+func TestHostileMemory(t *testing.T) {
+	seed := indextest.Seed(t)
+	r := rand.New(rand.NewPCG(seed, 2))
+	rounds := 60
+	if testing.Short() {
+		rounds = 15
+	}
+	for range rounds {
+		inline := Inline(1 + r.IntN(2))
+		budget := Budget(r.IntN(4))
+		g := newRig(t, Options{RowWords: 1 + r.IntN(4), Inline: inline, SlotsPerLeaf: 4 + r.IntN(6), LeavesPerSubModel: 4 + r.IntN(20)},
+			ClientOptions{Budget: budget, TTBytes: 100}, inproc.Options{}, false)
+		for k := range uint64(600) {
+			g.put(k*5, k)
+		}
+		g.train()
+		if r.IntN(3) > 0 {
+			g.refresh()
+		}
+		d := driver{conn: g.conn}
+		get, scan := g.c.NewGet(), g.c.NewScan()
+		words := int(g.a.Used() / mem.WordBytes)
+		for range 100 {
+			for range r.IntN(60) {
+				at := uint64(512+r.IntN(words-512)) * mem.WordBytes
+				s := g.a.Span(at, 1)
+				v := s.Load(0)
+				switch r.IntN(5) {
+				case 0:
+					v = r.Uint64()
+				case 1:
+					v ^= 1 << r.IntN(64)
+				case 2:
+					v = g.a.Span(uint64(512+r.IntN(words-512))*mem.WordBytes, 1).Load(0)
+				case 3:
+					v += uint64(r.IntN(5)) - 2
+				case 4:
+					v &^= uint64(xtree.Free)
+				}
+				s.Store(0, v)
+			}
+			get.Start(r.Uint64N(3000))
+			d.bounded(t, get)
+			lo := r.Uint64N(3000)
+			scan.Start(lo, lo+r.Uint64N(1000), r.IntN(50))
+			d.bounded(t, scan)
+			if r.IntN(4) == 0 {
+				g.c.doubtful.Store(r.IntN(2) == 0)
+				if err := g.c.Maintain(context.Background(), g.conn); err != nil &&
+					!errors.Is(err, index.ErrCorrupt) && !errors.Is(err, errChanging) {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// FuzzDecode feeds all decoders of published blocks.
+func FuzzDecode(f *testing.F) {
+	g := newRig(f, Options{RowWords: 1, SlotsPerLeaf: 4, LeavesPerSubModel: 4}, ClientOptions{}, inproc.Options{}, true)
+	for k := range uint64(200) {
+		g.put(k, k)
+	}
+	g.train()
+	add := func(addr uint64, words int) []uint64 {
+		buf := make([]uint64, words)
+		g.a.Span(addr, words).CopyOut(buf)
+		f.Add(mem.Bytes(buf))
+		return buf
+	}
+	root, err := decodeRoot(g.s.Root(), add(g.s.Root(), rootWords))
+	if err != nil {
+		f.Fatal(err)
+	}
+	gen, err := decodeGen(&root, add(root.gen, root.genWords))
+	if err != nil {
+		f.Fatal(err)
+	}
+	_, pointers, err := decodeChunk(&root, &gen, 0, add(gen.chunks[0], chunkWords(chunkLen(gen.subs, 0))))
+	if err != nil {
+		f.Fatal(err)
+	}
+	add(pointer(pointers[0]).addr(), pointer(pointers[0]).words())
+	add(root.first, root.lay.LeafWords)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		words := make([]uint64, len(data)/8)
+		for i := range words {
+			copy(mem.Bytes(words[i:i+1]), data[8*i:])
+		}
+		if len(words) == 0 {
+			return
+		}
+		if r, err := decodeRoot(g.s.Root(), words); err == nil && (r.lay.LeafWords <= 0 || r.lay.LeafWords > 1<<14) {
+			t.Fatalf("%+v", r)
+		}
+		r := root
+		if len(words) > genNumber {
+			r.number = words[genNumber]
+		}
+		if gb, err := decodeGen(&r, words); err == nil {
+			_, _, _ = decodeChunk(&r, &gb, 0, words)
+		}
+		if len(words) > chunkCount {
+			gb := genBlock{subs: int(words[chunkCount] % (2 * chunkSubs))}
+			if gb.subs > 0 {
+				_, _, _ = decodeChunk(&r, &gb, 0, words)
+			}
+		}
+		var s xmodel.SubModel
+		start := uint64(0)
+		if len(words) > subWords+1 {
+			start = words[subWords+1]
+		}
+		if h, err := decodeSub(root.lay.ID, start, words, &s); err == nil {
+			p := s.Predict(words[0])
+			if p.Leaf < 0 || p.Leaf >= s.Leaves() || h.encodedWords > len(words) {
+				t.Fatalf("%+v %+v", h, p)
+			}
+		}
+		p := pointer(words[0])
+		if p.valid() && (p.addr()%mem.LineBytes != 0 || p.words() > maxSubWords) {
+			t.Fatalf("pointer %#x", words[0])
+		}
+		if v, ok := root.lay.View(words); ok {
+			for i := range v.Count() {
+				_, _, _, _ = v.Key(i), v.Head(i), v.InUse(i), v.Row(i)
+			}
+			v.Find(words[0])
+		}
+		wr := rdma.WR{Status: rdma.StatusOK, Buf: words, Addr: 64}
+		_ = accepted(&wr, false)
+		if len(words) == root.lay.LeafWords {
+			fd := finder{c: g.c, lay: &root.lay}
+			fd.judge(&wr, words[0])
+		}
+		_ = block.Header(words[0]).String()
+	})
+}
