@@ -13,6 +13,8 @@ const (
 	maxLeavesPerRound = 32
 	maxRowsPerRound   = 1024
 	maxRestarts       = 4
+	// maxScanLeaves bounds one scan, whose leaves are all kept until the next.
+	maxScanLeaves = 1 << 16
 	// rowsPerLeafShare is the share of slots expected in use, in 16ths.
 	rowsPerLeafShare = 11
 )
@@ -408,6 +410,9 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	case o.limit > 0 && len(o.res.Entries) == o.limit:
 		o.res.More = true
 		return endIf(o.complete(next))
+	}
+	if o.consumed >= maxScanLeaves {
+		return endIf(o.fallback())
 	}
 	o.cur, o.want = high, l.view.Right()
 	return goOn

@@ -160,7 +160,7 @@ func reader(s store) store {
 	return s
 }
 
-func (s *xStore) get(uint64) (uint64, bool)            { panic("use reader") }
+func (s *xStore) get(uint64) (uint64, bool)           { panic("use reader") }
 func (s *xStore) scan(uint64, int, func(k, v uint64)) { panic("use reader") }
 
 var benchStores = []string{"xtree", "tidwall", "google"}

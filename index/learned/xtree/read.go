@@ -179,6 +179,7 @@ type cursor struct {
 	res    *index.ScanResult
 	buf    []uint64
 	right  uint64
+	words  [keysWord + 2*MaxSlots]uint64 // copy of a leaf, without payloads
 }
 
 // leaf adds the rows of one leaf: present if the scan goes on at c.right,
@@ -189,10 +190,11 @@ func (c *cursor) leaf(leaf uint64) verdict {
 	}
 	t := c.t
 	s := t.span(leaf)
-	h := s.Load(block.HeaderWord)
-	m, low, high := s.Load(metaWord), s.Load(lowWord), s.Load(highWord)
+	words := c.words[:t.lay.rowAt]
+	s.CopyOut(words)
+	h, m, low, high := words[block.HeaderWord], words[metaWord], words[lowWord], words[highWord]
 	last := m&lastFlag != 0
-	c.right = s.Load(rightWord)
+	c.right = words[rightWord]
 	if block.Header(h).Locked() || c.lo < low {
 		return again
 	}
@@ -202,25 +204,8 @@ func (c *cursor) leaf(leaf uint64) verdict {
 		}
 		return present
 	}
-	entries, more := len(c.res.Entries), false
-	var space [MaxSlots]slotKey
-	live := space[:0]
-	for i := range min(int(m&0xff), t.lay.Slots) {
-		if k := s.Load(keysWord + i); k >= c.lo && k <= c.hi && t.inUse(s, i) {
-			live = insertSorted(live, slotKey{k, i})
-		}
-	}
-	v := present
-	for _, sk := range live {
-		if c.limit > 0 && len(c.res.Entries) == c.limit {
-			more = true
-			break
-		}
-		if v = c.row(s, leaf, sk); v != present {
-			break
-		}
-	}
-	gap := s.Load(GapWord)
+	entries := len(c.res.Entries)
+	more, v := c.rows(s, leaf, min(int(m&0xff), t.lay.Slots))
 	if changed := s.Load(block.HeaderWord) != h; changed || v != present {
 		c.res.Entries = c.res.Entries[:entries]
 		if changed {
@@ -229,7 +214,7 @@ func (c *cursor) leaf(leaf uint64) verdict {
 		return v
 	}
 	c.res.Quick = append(c.res.Quick, index.Proof{Addr: leaf, Word: h})
-	c.res.Gaps = append(c.res.Gaps, index.Proof{Addr: GapAddr(leaf), Word: gap})
+	c.res.Gaps = append(c.res.Gaps, index.Proof{Addr: GapAddr(leaf), Word: words[GapWord]})
 	switch {
 	case last || high > c.hi:
 		c.res.More = more
@@ -242,31 +227,56 @@ func (c *cursor) leaf(leaf uint64) verdict {
 	return present
 }
 
-// row adds one row.
-func (c *cursor) row(s mem.Span, leaf uint64, sk slotKey) verdict {
+// rows adds the rows of a leaf, whose first count slots are looked at, in key
+// order; more says that the limit left some out.
+func (c *cursor) rows(s mem.Span, leaf uint64, count int) (more bool, v verdict) {
 	t := c.t
-	at := len(c.buf)
-	if at+t.lay.RowWords > cap(c.buf) {
-		// Rows already handed out keep the old memory.
-		c.buf, at = make([]uint64, 0, max(2*cap(c.buf), 64*t.lay.RowWords)), 0
-	}
-	c.buf = c.buf[:at+t.lay.RowWords]
-	row := c.buf[at : at+t.lay.RowWords : at+t.lay.RowWords]
-	addr, head := t.lay.HeadAddr(leaf, sk.slot), block.Header(s.Load(t.lay.headAt+sk.slot))
-	if !t.lay.Inline {
-		addr = uint64(head)
-		var v verdict
-		if v, head = t.readRow(addr, sk.key, row); v != present {
-			return v
+	var space [MaxSlots]slotKey
+	live := space[:0]
+	heads := c.words[t.lay.headAt:]
+	for i, k := range c.words[keysWord : keysWord+count] {
+		if k >= c.lo && k <= c.hi && (heads[i] != uint64(Free) && t.lay.Inline || heads[i] != 0 && !t.lay.Inline) {
+			live = insertSorted(live, slotKey{k, i})
 		}
-	} else {
-		s.Slice(t.lay.rowAt+sk.slot*t.lay.RowWords, t.lay.RowWords).CopyOut(row)
 	}
-	if head.Locked() {
-		return locked
+	var rows []uint64
+	if t.lay.Inline && len(live) > 0 {
+		// All payloads in one go: cheaper than one by one, even if few are needed.
+		rows = c.room(count * t.lay.RowWords)
+		s.Slice(t.lay.rowAt, len(rows)).CopyOut(rows)
 	}
-	c.res.Entries = append(c.res.Entries, index.Entry{Key: sk.key, Row: row, Header: head, Addr: addr})
-	return present
+	for _, sk := range live {
+		if c.limit > 0 && len(c.res.Entries) == c.limit {
+			return true, present
+		}
+		e := index.Entry{Key: sk.key}
+		if t.lay.Inline {
+			e.Addr, e.Header = t.lay.HeadAddr(leaf, sk.slot), block.Header(heads[sk.slot])
+			at := sk.slot * t.lay.RowWords
+			e.Row = rows[at : at+t.lay.RowWords : at+t.lay.RowWords]
+			if e.Header.Locked() {
+				return false, locked
+			}
+		} else {
+			e.Addr, e.Row = heads[sk.slot], c.room(t.lay.RowWords)
+			if v, e.Header = t.readRow(e.Addr, sk.key, e.Row); v != present {
+				return false, v
+			}
+		}
+		c.res.Entries = append(c.res.Entries, e)
+	}
+	return false, present
+}
+
+// room is n more words for payloads.
+func (c *cursor) room(n int) []uint64 {
+	at := len(c.buf)
+	if at+n > cap(c.buf) {
+		// Rows already handed out keep the old memory.
+		c.buf, at = make([]uint64, 0, max(2*cap(c.buf), 16*n)), 0
+	}
+	c.buf = c.buf[:at+n]
+	return c.buf[at : at+n : at+n]
 }
 
 // insertSorted adds to a list in key order: slots mostly are in order already.
