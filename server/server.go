@@ -225,7 +225,7 @@ func (s *Server) Close() error {
 // a stale one costs a reader a round, while training costs writers the
 // processor. It looks for work at least every trainIdleMax.
 const (
-	trainRest    = 12
+	trainRest    = 30
 	trainIdleMin = time.Millisecond
 	trainIdleMax = 50 * time.Millisecond
 )

@@ -13,8 +13,12 @@ func people() Def {
 	return Def{
 		Name: "people", Primary: Hash, Partition: Partitioning{Kind: ByHash},
 		Columns: []Column{
-			{Name: "id", Type: Int32}, {Name: "age", Type: Int16}, {Name: "cents", Type: Int64},
-			{Name: "rate", Type: Float64}, {Name: "last", Type: Text, Size: 16}, {Name: "memo", Type: Text, Size: 500},
+			{Name: "id", Type: Int32},
+			{Name: "age", Type: Int16},
+			{Name: "cents", Type: Int64},
+			{Name: "rate", Type: Float64},
+			{Name: "last", Type: Text, Size: 16},
+			{Name: "memo", Type: Text, Size: 500},
 		},
 		Secondary: []Secondary{{
 			Name: "by_last", Include: []string{"last", "age", "rate"}, Partition: Partitioning{Kind: ByHash},

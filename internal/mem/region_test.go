@@ -25,9 +25,19 @@ func TestRegionGrowsBySegmentsAndChecksBounds(t *testing.T) {
 			off, n uint64
 			ok     bool
 		}{
-			{0, 8, true}, {0, seg, true}, {8, seg, false}, {seg - 8, 8, true}, {seg - 8, 16, false},
-			{seg, 8, false}, {4, 8, false}, {8, 4, false}, {1 << 63, 8, false}, {^uint64(7), 8, false},
-			{8, ^uint64(7), false}, {seg, 0, true}, {0, 0, true},
+			{0, 8, true},
+			{0, seg, true},
+			{8, seg, false},
+			{seg - 8, 8, true},
+			{seg - 8, 16, false},
+			{seg, 8, false},
+			{4, 8, false},
+			{8, 4, false},
+			{1 << 63, 8, false},
+			{^uint64(7), 8, false},
+			{8, ^uint64(7), false},
+			{seg, 0, true},
+			{0, 0, true},
 		} {
 			if _, ok := r.Span(c.off, c.n); ok != c.ok {
 				t.Errorf("kind %d: Span(%d,%d) = %v, want %v", k, c.off, c.n, ok, c.ok)
