@@ -79,13 +79,13 @@ func NewClient(root uint64, rkey rdma.RKey, o ClientOptions) *Client {
 type cache struct {
 	root   rootBlock
 	gen    genBlock
-	router *xmodel.Router // nil if nothing is published yet
+	router *xmodel.Router            // nil if nothing is published yet
+	held   []atomic.Pointer[heldSub] // nil where not held; apart from subs to be compact
 	subs   []cachedSub
 }
 
-// cachedSub is the place of one sub-model.
+// cachedSub is what else is known of one sub-model.
 type cachedSub struct {
-	held    atomic.Pointer[heldSub]
 	pointer atomic.Uint64 // as last read
 	stale   atomic.Bool   // on the list
 	// misses counts what went wrong since the last look; it takes patience of
@@ -188,7 +188,7 @@ func (c *Client) Stats() index.ClientStats {
 	if h := c.cur.Load(); h != nil && h.router != nil {
 		s.ModelBytes = uint64(h.router.Bytes()) + 8*uint64(len(h.subs))
 		for i := range h.subs {
-			if m := h.subs[i].held.Load(); m != nil {
+			if m := h.held[i].Load(); m != nil {
 				s.ModelBytes += uint64(m.model.ModelBytes())
 				if m.model.HasTT() {
 					s.TTBytes += uint64(m.model.TTBytes())
@@ -328,7 +328,7 @@ func (f *fetcher) directory(h *cache) (bool, error) {
 		return false, f.unlessReplaced(h, err)
 	}
 	starts := make([]uint64, 0, h.gen.subs)
-	h.subs = make([]cachedSub, h.gen.subs)
+	h.subs, h.held = make([]cachedSub, h.gen.subs), make([]atomic.Pointer[heldSub], h.gen.subs)
 	for i, addr := range h.gen.chunks {
 		b, err := f.block(addr, chunkWords(chunkLen(h.gen.subs, i)))
 		if b == nil || err != nil {

@@ -60,8 +60,7 @@ func (f *finder) find(key uint64, next *rdma.Batch) (step, uint64) {
 		return stepLeaf, f.h.root.first
 	}
 	f.sub = f.h.router.Route(key)
-	s := &f.h.subs[f.sub]
-	if f.held = s.held.Load(); f.held == nil {
+	if f.held = f.h.held[f.sub].Load(); f.held == nil {
 		return f.askSub(next)
 	}
 	f.model = &f.held.model
@@ -75,7 +74,7 @@ func (f *finder) find(key uint64, next *rdma.Batch) (step, uint64) {
 	if f.pred.Knows == xmodel.KnowsALN {
 		if f.c.o.Budget == PartTT {
 			if f.tick++; f.tick%usedSample == 0 {
-				s.used.Add(1)
+				f.h.subs[f.sub].used.Add(1)
 			}
 		}
 		return stepLeaf, f.lay.LeafAddr(f.pred.ALN)
@@ -198,7 +197,7 @@ func (f *finder) back(key uint64, next *rdma.Batch) (step, uint64) {
 		return stepLeaf, f.h.root.first
 	}
 	f.sub--
-	if held := f.h.subs[f.sub].held.Load(); held != nil && held.model.HasTT() {
+	if held := f.h.held[f.sub].Load(); held != nil && held.model.HasTT() {
 		f.held, f.model = held, &held.model
 		f.leaf = f.model.Leaves() - 1
 		return stepLeaf, f.lay.LeafAddr(f.model.ALN(f.leaf))

@@ -86,10 +86,10 @@ func TestWrongModels(t *testing.T) {
 				for i := range h.subs {
 					switch r.IntN(3) {
 					case 0:
-						h.subs[i].held.Store(garbage(t, r, h.router.Start(i)))
+						h.held[i].Store(garbage(t, r, h.router.Start(i)))
 					case 1:
 						h.subs[i].pointer.Store(r.Uint64())
-						h.subs[i].held.Store(nil)
+						h.held[i].Store(nil)
 					}
 				}
 				for range 30 {

@@ -16,9 +16,9 @@ func (f *fetcher) subModels(h, old *cache) error {
 	for i := range h.subs {
 		if old != nil && old.router != nil {
 			j := old.router.Route(h.router.Start(i))
-			held := old.subs[j].held.Load()
+			held := old.held[j].Load()
 			if held != nil && old.subs[j].pointer.Load() == h.subs[i].pointer.Load() && held.model.Start() == h.router.Start(i) {
-				h.subs[i].held.Store(held)
+				h.held[i].Store(held)
 				if held.model.HasTT() {
 					f.c.ttHeld += held.model.TTBytes()
 				}
@@ -91,7 +91,7 @@ func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
 	}
 	held.low, held.high = head.low, head.high
 	s := &h.subs[i]
-	if old := s.held.Load(); old != nil && old.model.HasTT() {
+	if old := h.held[i].Load(); old != nil && old.model.HasTT() {
 		f.c.ttHeld -= old.model.TTBytes()
 	}
 	if f.keepTT(h, held.model.TTBytes()) {
@@ -99,7 +99,7 @@ func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
 	} else {
 		held = held.withoutTT(wr.Buf)
 	}
-	s.held.Store(held)
+	h.held[i].Store(held)
 	s.wanted.Store(0)
 	f.c.refreshs.Add(1)
 	return true
@@ -132,7 +132,7 @@ func (f *fetcher) evict(h *cache, n int) bool {
 	for range 2 * len(h.subs) {
 		c.clock = (c.clock + 1) % len(h.subs)
 		s := &h.subs[c.clock]
-		held := s.held.Load()
+		held := h.held[c.clock].Load()
 		if held == nil || !held.model.HasTT() {
 			continue
 		}
@@ -144,7 +144,7 @@ func (f *fetcher) evict(h *cache, n int) bool {
 		if err := bare.model.DecodeHead(held.model.AppendTo(nil)); err != nil {
 			bare = nil
 		}
-		s.held.Store(bare)
+		h.held[c.clock].Store(bare)
 		if c.ttHeld+n <= c.o.TTBytes {
 			return true
 		}
@@ -167,7 +167,7 @@ func (f *fetcher) refresh(h *cache) error {
 	for k, i := range stale {
 		c := i / chunkSubs
 		f.b.Read(f.c.rkey, pointerAddr(h.gen.chunks[c], chunkLen(h.gen.subs, c), i%chunkSubs), words[2*k:2*k+1])
-		if held := h.subs[i].held.Load(); held != nil {
+		if held := h.held[i].Load(); held != nil {
 			f.b.Read(f.c.rkey, held.addr, words[2*k+1:2*k+2])
 		}
 	}
@@ -181,8 +181,8 @@ func (f *fetcher) refresh(h *cache) error {
 	var want []int
 	for k, i := range stale {
 		s := &h.subs[i]
-		held := s.held.Load()
-		lacksTT := f.c.o.Budget == PartTT && held != nil && !held.model.HasTT() && s.wanted.Load() > 0
+		held := h.held[i].Load()
+		lacksTT := f.c.o.Budget == PartTT && held != nil && !held.model.HasTT() && s.wanted.Load() >= ttWantedLeast
 		if pointer(words[2*k]).valid() && (held == nil || words[2*k] != s.pointer.Load() || words[2*k+1] != held.header || lacksTT) {
 			s.pointer.Store(words[2*k])
 			if f.c.o.Budget != RouterOnly {
@@ -212,4 +212,4 @@ func (c *Client) wantTT(of *cache, i int) {
 }
 
 // ttWantedLeast is how many lookups must lack a TT before it is fetched.
-const ttWantedLeast = 4
+const ttWantedLeast = 16

@@ -204,7 +204,7 @@ func (o *scanOp) modelOf(sub int) *xmodel.SubModel {
 	if sub == o.sub {
 		return o.model
 	}
-	if held := o.h.subs[sub].held.Load(); held != nil {
+	if held := o.h.held[sub].Load(); held != nil {
 		return &held.model
 	}
 	return nil

@@ -127,7 +127,10 @@ func (g *generation) mark(low, high uint64) {
 // training one sub-model, or a step of a new partition of all. now is the time
 // since some fixed moment. lock keeps mutators out; Maintain takes it for short
 // sections, and nil if they are kept out anyway. It reports whether there was
-// anything to do. Training follows XStore §5.3; unlike it, splits of one
+// anything to do. It knows no clock: the caller decides which share of a core
+// training may take by how long it waits between calls; a call takes up to a
+// millisecond for a sub-model of the default size, of which locked a few tens of
+// microseconds. Training follows XStore §5.3; unlike it, splits of one
 // sub-model are merged into one task, and a sub-model is trained at most once
 // in RetrainInterval.
 func (s *Server) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
