@@ -7,6 +7,7 @@ import (
 
 	"drtmx/internal/planted"
 	"drtmx/internal/wire"
+	"drtmx/rdma"
 	"drtmx/txn"
 )
 
@@ -69,6 +70,8 @@ func (d *driver) run() verdict {
 // before this server's own share is done, and are awaited after it.
 func (d *driver) perform(effects []effect, result verdict) (events []event, _ verdict) {
 	started := map[int]error{}
+	ctx, cancel := context.WithTimeout(d.ctx, peerTimeout)
+	defer cancel()
 	for _, e := range effects {
 		switch e.kind {
 		case doRecord:
@@ -84,7 +87,7 @@ func (d *driver) perform(effects []effect, result verdict) (events []event, _ ve
 			d.s.doubts.Unlock()
 		case doPrepare, doDecide:
 			if e.server != d.s.cfg.Index {
-				started[e.server] = d.sess.StartPeer(d.ctx, e.server, d.request(e))
+				started[e.server] = d.sess.StartPeer(ctx, e.server, d.request(e))
 			}
 		}
 	}
@@ -96,14 +99,24 @@ func (d *driver) perform(effects []effect, result verdict) (events []event, _ ve
 			events = append(events, d.own(e))
 			continue
 		}
-		err := started[e.server]
-		var resp []byte
-		if err == nil {
-			resp, err = d.sess.FinishPeer(d.ctx, e.server)
-		}
+		resp, err := d.finish(ctx, e, started[e.server])
 		events = append(events, d.answer(e, resp, err))
 	}
 	return events, result
+}
+
+// finish awaits the answer to a request. A decision that was lost with its
+// connection is sent again: until it arrives the participant keeps its locks.
+func (d *driver) finish(ctx context.Context, e effect, started error) (resp []byte, err error) {
+	if err = started; err == nil {
+		resp, err = d.sess.FinishPeer(ctx, e.server)
+	}
+	for n := 0; err != nil && e.kind == doDecide && n < decideRetries && ctx.Err() == nil; n++ {
+		if err = d.sess.StartPeer(ctx, e.server, d.request(e)); err == nil {
+			resp, err = d.sess.FinishPeer(ctx, e.server)
+		}
+	}
+	return resp, err
 }
 
 func (d *driver) request(e effect) []byte {
@@ -229,14 +242,20 @@ func (s *Server) resolve(id wire.ID) wire.Code {
 }
 
 const (
+	// peerTimeout bounds the wait for one answer of a participant. One that
+	// does not vote in time is taken to have refused.
+	peerTimeout   = 2 * time.Second
+	decideRetries = 3
+
 	resolveEvery = 100 * time.Millisecond
 	// resolveAfter ticks a participant begins to ask the coordinator.
 	resolveAfter = 5
-	// resolvePeersAfter ticks, with the coordinator silent, it asks the other
+	// resolvePeersAfter ticks, with the coordinator gone, it asks the other
 	// participants: if any knows a commit it commits, if all are in doubt or
 	// gone it aborts. The coordinator's partition, which was to be the first
-	// to commit, is gone with its memory.
-	resolvePeersAfter = 50
+	// to commit, is gone with its memory. A server that is merely silent may
+	// have decided, or may yet: for it a participant waits, and keeps its locks.
+	resolvePeersAfter = 20
 )
 
 // resolver settles transactions whose coordinator does not come back.
@@ -270,48 +289,66 @@ func (s *Server) resolveTick(ctx context.Context) {
 	}
 	s.doubts.Unlock()
 	for _, q := range ask {
-		switch code := s.askServer(ctx, int(q.peers.Coordinator), q.id); code {
-		case wire.OK, wire.Aborted:
+		switch code, gone := s.askServer(ctx, int(q.peers.Coordinator), q.id, true); {
+		case code == wire.OK, code == wire.Aborted:
 			s.decide(q.id, code == wire.OK)
-		case wire.Unavailable:
-			if q.ticks >= resolvePeersAfter {
-				s.decide(q.id, s.askPeers(ctx, q.id, &q.peers))
+		case gone && q.ticks >= resolvePeersAfter:
+			if commit, known := s.askPeers(ctx, q.id, &q.peers); known {
+				s.decide(q.id, commit)
 			}
 		}
 	}
 }
 
-func (s *Server) askPeers(ctx context.Context, id wire.ID, peers *wire.Peers) (commit bool) {
+// askPeers settles a transaction whose coordinator is gone, if no participant
+// that may know its outcome is silent.
+func (s *Server) askPeers(ctx context.Context, id wire.ID, peers *wire.Peers) (commit, known bool) {
+	known = true
 	for _, p := range peers.Participants {
-		if int(p) != s.cfg.Index && p != peers.Coordinator && s.askServer(ctx, int(p), id) == wire.OK {
-			return true
+		if int(p) == s.cfg.Index || p == peers.Coordinator {
+			continue
+		}
+		switch code, gone := s.askServer(ctx, int(p), id, false); {
+		case code == wire.OK:
+			return true, true
+		case code == wire.Unavailable && !gone:
+			known = false
 		}
 	}
-	return false
+	return false, known
 }
 
-func (s *Server) askServer(ctx context.Context, server int, id wire.ID) wire.Code {
+// askServer asks another server what became of a transaction. If there is no
+// answer, gone tells that the server's memory is lost for certain: nobody
+// listens at its address, or, of the coordinator, another incarnation does.
+//
+// It dials for itself: a DB is opened only where all servers answer.
+func (s *Server) askServer(ctx context.Context, server int, id wire.ID, coordinator bool) (code wire.Code, gone bool) {
 	if server == s.cfg.Index {
-		return s.resolve(id)
+		return s.resolve(id), false
 	}
-	code := wire.Unavailable
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	db, err := s.peerDB(ctx)
+	c, err := s.cfg.Provider.Dial(ctx, s.cfg.Addrs[server])
 	if err != nil {
-		return code
+		return wire.Unavailable, errors.Is(err, rdma.ErrAddress)
 	}
-	_ = db.WithSession(ctx, func(sess *txn.Session) error {
-		if err := sess.StartPeer(ctx, server, wire.AppendID([]byte{byte(wire.OpResolve)}, id)); err != nil {
-			return err
+	defer c.Close()
+	if coordinator {
+		resp, err := rdma.Call(ctx, c, []byte{byte(wire.OpHello)}, nil)
+		if err != nil {
+			return wire.Unavailable, false
 		}
-		resp, err := sess.FinishPeer(ctx, server)
-		if err == nil {
-			code = wire.Code(resp[0])
+		// Transactions bear the incarnation of the server that coordinates them.
+		if h, err := wire.DecodeHello(resp); err != nil || h.Incarnation != id.Client {
+			return wire.Unavailable, err == nil
 		}
-		return err
-	})
-	return code
+	}
+	resp, err := rdma.Call(ctx, c, wire.AppendID([]byte{byte(wire.OpResolve)}, id), nil)
+	if err != nil || len(resp) == 0 {
+		return wire.Unavailable, false
+	}
+	return wire.Code(resp[0]), false
 }
 
 // runElsewhere runs a procedure that leaves its home partition.

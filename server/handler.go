@@ -242,6 +242,12 @@ func (s *Server) handlePrepare(r *rdma.Request, w *work, d *wire.Decoder) {
 		s.refuse(r, err.Error())
 		return
 	}
+	for _, p := range append(w.peers.Participants, w.peers.Coordinator) {
+		if int(p) >= len(s.cfg.Addrs) {
+			s.refuse(r, "no such server")
+			return
+		}
+	}
 	v := s.prepare(&w.commit, &w.peers)
 	w.resp = v.append(w.resp[:0])
 	_ = r.Reply(w.resp)

@@ -102,6 +102,7 @@ func openShm(ctx context.Context, addrs []string, c txn.Config) (*txn.DB, error)
 func (r *role) logPath() string {
 	return filepath.Join(r.Dir, fmt.Sprintf("client-%d.history", r.Index))
 }
+
 func (r *role) planPath() string { return filepath.Join(r.Dir, fmt.Sprintf("client-%d.plan", r.Index)) }
 
 // work runs transactions until told to stop or killed. Each is announced in

@@ -397,8 +397,9 @@ func (db *DB) Outcome(ctx context.Context, id ID) error {
 		switch wire.Code(resp[0]) {
 		case wire.OK:
 			return nil
-		case wire.Aborted, wire.Conflict:
-			return ErrConflict
+		case wire.Unknown:
+		default:
+			return ErrConflict // refused, for whatever reason
 		}
 	}
 	return ErrOutcomeUnknown
