@@ -2,3 +2,10 @@ package server
 
 // Fence makes a partition one that is no longer served; its memory answers on.
 func (s *Server) Fence(part int) { s.parts[part].fence() }
+
+// InDoubt is the number of transactions prepared here and not decided.
+func (s *Server) InDoubt() int {
+	s.doubts.Lock()
+	defer s.doubts.Unlock()
+	return len(s.doubts.part.doubt)
+}
