@@ -231,11 +231,12 @@ func openJSON(path string, stdout io.Writer) (*jsonFile, error) {
 	return &jsonFile{f: f, w: f, fresh: fresh}, nil
 }
 
-func (j *jsonFile) write(r *report) error {
+// write replaces what the file holds by v.
+func (j *jsonFile) write(v any) error {
 	if j.w == nil {
 		return nil
 	}
-	b, err := json.MarshalIndent(r, "", "  ")
+	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return fmt.Errorf("--json: %w", err)
 	}

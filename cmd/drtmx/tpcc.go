@@ -27,7 +27,7 @@ commands, run "drtmx serve --data-dir DIR" beside them and give each of them
 --data-dir DIR: prepare loads, run and check use what is loaded, cleanup
 empties. The data is in the memory of the servers and nowhere else.`,
 	}
-	c.AddCommand(a.runCommand(), a.prepareCommand(), a.checkCommand(), a.cleanupCommand())
+	c.AddCommand(a.runCommand(), a.compareCommand(), a.prepareCommand(), a.checkCommand(), a.cleanupCommand())
 	group(c)
 	return c
 }
