@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -37,7 +38,7 @@ func TestReadersBesideEverything(t *testing.T) {
 	} {
 		for _, inline := range []Inline{Yes, No} {
 			for _, budget := range []Budget{Full, PartTT, ModelsOnly, RouterOnly} {
-				if testing.Short() && budget != Full {
+				if (testing.Short() || indextest.Scale > 1) && budget != Full {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/inline=%v/budget=%d", v.name, inline == Yes, budget), func(t *testing.T) {
@@ -86,8 +87,11 @@ func runBeside(t *testing.T, g *rig, seed uint64) {
 	start(func() error { return b.maintain(conn) })
 	start(b.trainer)
 	waves := 4
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		waves = 2
+	case os.Getenv("DRTMX_LONG") != "":
+		waves = 60
 	}
 	for w := range waves {
 		b.wave(rand.New(rand.NewPCG(seed, uint64(100+w))), w)
@@ -353,10 +357,10 @@ func TestAllocations(t *testing.T) {
 				scan.Start(k, ^uint64(0), 50)
 				d.run(scan)
 			}
-			for range 2000 {
+			for range 2000 / indextest.Scale {
 				run()
 			}
-			if n := testing.AllocsPerRun(500, run); n != 0 {
+			if n := testing.AllocsPerRun(500/indextest.Scale, run); n != 0 {
 				t.Errorf("inline %v, budget %d: %v allocations", inline == Yes, budget, n)
 			}
 			var res index.GetResult
@@ -370,7 +374,7 @@ func TestAllocations(t *testing.T) {
 			for range 100 {
 				server()
 			}
-			if n := testing.AllocsPerRun(500, server); n != 0 {
+			if n := testing.AllocsPerRun(500/indextest.Scale, server); n != 0 {
 				t.Errorf("inline %v: server half: %v allocations", inline == Yes, n)
 			}
 		}

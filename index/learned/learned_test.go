@@ -2,10 +2,12 @@ package learned
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"drtmx/index"
+	"drtmx/index/indextest"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -136,59 +138,123 @@ func (d *driver) run(op index.Op) {
 	}
 }
 
-func TestFirstSlice(t *testing.T) {
+// TestRounds counts the rounds of GETs and SCANs under every budget, on a tree
+// loaded in order: 1 with everything held, 1 more without TT or sub-model, 1
+// more for rows apart. A scan of 100 rows takes as many as a GET, unless it
+// crosses from one sub-model to the next and has only one of their TTs.
+func TestRounds(t *testing.T) {
 	for _, inline := range []Inline{Yes, No} {
-		for _, sums := range []bool{false, true} {
+		for _, scrambled := range []bool{false, true} {
 			var faults inproc.Faults
-			if sums {
+			if scrambled {
 				faults.Scramble = 0.5
 			}
 			for budget := Full; budget <= RouterOnly; budget++ {
-				g := newRig(t, Options{RowWords: 3, Inline: inline, LeavesPerSubModel: 64}, ClientOptions{Budget: budget, TTBytes: 500}, inproc.Options{Faults: faults, Seed: 1}, sums)
-				const n = 50000
-				for k := uint64(0); k < n; k++ {
-					if err := g.s.Load(k*7+k%5, g.row(k*7+k%5, k), block.Present(1)); err != nil {
-						t.Fatal(err)
-					}
-				}
-				g.train()
-				g.refresh()
-				d := driver{conn: g.conn}
-				get, scan := g.c.NewGet(), g.c.NewScan()
-				for k := uint64(0); k < n; k += 13 {
-					get.Start(k*7 + k%5)
-					d.run(get)
-					if r := get.Result(); r.Status != index.Found || r.Row[1] != k {
-						t.Fatalf("key %d: %+v", k, r)
-					}
-					get.Start(k*7 + k%5 + 1)
-					d.run(get)
-					if r := get.Result(); r.Status != index.NotFound {
-						t.Fatalf("key %d: %+v", k, r)
-					}
-				}
-				s0 := g.c.Stats()
-				for k := uint64(0); k+200 < n; k += 991 {
-					scan.Start(k*7, ^uint64(0), 100)
-					d.run(scan)
-					r := scan.Result()
-					if r.Status != index.Found || len(r.Entries) != 100 || !r.More {
-						t.Fatalf("scan %d: %v %d %v", k, r.Status, len(r.Entries), r.More)
-					}
-					for i, e := range r.Entries {
-						kk := k + uint64(i)
-						if e.Key != kk*7+kk%5 || e.Row[1] != kk {
-							t.Fatalf("scan %d: entry %d %+v", k, i, e)
-						}
-					}
-				}
-				s1 := g.c.Stats()
-				t.Logf("%v %v %v: get %+v; scans: rounds %d reads %d of %d; server %+v", inline, sums, budget, s0,
-					s1.Rounds-s0.Rounds, s1.Reads-s0.Reads, s1.Lookups-s0.Lookups, g.s.Stats())
-				if err := g.s.Check(); err != nil {
-					t.Fatal(err)
-				}
+				t.Run(fmt.Sprintf("inline=%v/scrambled=%v/budget=%d", inline == Yes, scrambled, budget), func(t *testing.T) {
+					o := Options{RowWords: 3, Inline: inline, LeavesPerSubModel: 64}
+					countRounds(t, newRig(t, o, ClientOptions{Budget: budget, TTBytes: 500}, inproc.Options{Faults: faults, Seed: 1}, scrambled))
+				})
 			}
 		}
+	}
+}
+
+func countRounds(t *testing.T, g *rig) {
+	const n = 50000 / indextest.Scale
+	key := func(i uint64) uint64 { return i*7 + i%5 }
+	for i := range uint64(n) {
+		if err := g.s.Load(key(i), g.row(key(i), i), block.Present(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.train()
+	g.refresh()
+	d := driver{conn: g.conn}
+	get, scan := g.c.NewGet(), g.c.NewScan()
+	s0 := g.c.Stats()
+	for i := uint64(0); i < n; i += 13 {
+		get.Start(key(i))
+		d.run(get)
+		if r := get.Result(); r.Status != index.Found || r.Row[1] != i {
+			t.Fatalf("key %d: %+v", key(i), r)
+		}
+	}
+	s1 := g.c.Stats()
+	for i := uint64(0); i < n; i += 13 {
+		get.Start(key(i) + 1)
+		d.run(get)
+		if r := get.Result(); r.Status != index.NotFound {
+			t.Fatalf("key %d: %+v", key(i)+1, r)
+		}
+	}
+	s2 := g.c.Stats()
+	for i := uint64(0); i+200 < n; i += 991 {
+		scan.Start(i*7, ^uint64(0), 100)
+		d.run(scan)
+		r := scan.Result()
+		if r.Status != index.Found || len(r.Entries) != 100 || !r.More {
+			t.Fatalf("scan %d: %v, %d rows, more %v", i*7, r.Status, len(r.Entries), r.More)
+		}
+		for j, e := range r.Entries {
+			if k := i + uint64(j); e.Key != key(k) || e.Row[1] != k {
+				t.Fatalf("scan %d: entry %d is %d", i*7, j, e.Key)
+			}
+		}
+	}
+	s3 := g.c.Stats()
+	want := 1.0
+	if g.c.o.Budget != Full {
+		want++
+	}
+	absent := want
+	if !g.s.Layout().Inline {
+		want++
+	}
+	per := func(a, b index.ClientStats) float64 { return float64(b.Rounds-a.Rounds) / float64(b.Lookups-a.Lookups) }
+	present, missing, scans := per(s0, s1), per(s1, s2), per(s2, s3)
+	t.Logf("rounds: %.3f for a row, %.3f for no row, %.3f for a scan; %d chases; cache %d bytes", present, missing, scans, s3.Chases, s3.CacheBytes)
+	if slack := 0.1; present > want+slack || missing > absent+slack || scans > want+2*slack {
+		t.Errorf("rounds: %.3f for a row, %.3f for no row, %.3f for a scan; want %.0f, %.0f, %.0f", present, missing, scans, want, absent, want)
+	}
+	if err := g.s.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLatched has two goroutines insert while a third trains.
+func TestLatched(t *testing.T) {
+	g := newRig(t, Options{RowWords: 1, SlotsPerLeaf: 8, LeavesPerSubModel: 32}, ClientOptions{}, inproc.Options{}, false)
+	l := Latch(g.s)
+	const n = 5000
+	done := make(chan error, 3)
+	insert := func(from uint64) {
+		for k := from; k < n; k += 2 {
+			h, err := l.LockWrite(index.Owner(from+1), k*11%65536, 0)
+			if err != nil {
+				done <- err
+				return
+			}
+			l.Publish(h, []uint64{k}, block.Present(block.NewCSN(1, k+1)))
+		}
+		done <- nil
+	}
+	go insert(0)
+	go insert(1)
+	go func() {
+		for i := range 500 {
+			l.Maintain(time.Duration(i) * time.Millisecond)
+		}
+		done <- nil
+	}()
+	for range 3 {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.s.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if st := g.s.Stats(); st.Rows != n {
+		t.Errorf("%d rows", st.Rows)
 	}
 }

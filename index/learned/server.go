@@ -180,3 +180,54 @@ func (noLock) Lock()   {}
 func (noLock) Unlock() {}
 
 var _ sync.Locker = noLock{}
+
+// Latched is a Server for several goroutines: a latch stands in for the
+// executor that otherwise serialises mutators. Get and Scan take no latch.
+type Latched struct {
+	*Server
+	mu sync.Mutex
+}
+
+var _ index.OrderedServer = (*Latched)(nil)
+
+// Latch wraps a server; it is used through the wrapper from then on.
+func Latch(s *Server) *Latched { return &Latched{Server: s} }
+
+// LockWrite is Server.LockWrite under the latch. Held.Addr may change until
+// the lock ends, under the latch too.
+func (l *Latched) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.Held, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Server.LockWrite(o, key, hint)
+}
+
+// Publish is Server.Publish under the latch.
+func (l *Latched) Publish(held *index.Held, row []uint64, h block.Header) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.Server.Publish(held, row, h)
+}
+
+// PublishDelete is Server.PublishDelete under the latch.
+func (l *Latched) PublishDelete(held *index.Held, h block.Header) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.Server.PublishDelete(held, h)
+}
+
+// Release is Server.Release under the latch.
+func (l *Latched) Release(held *index.Held) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.Server.Release(held)
+}
+
+// Load is Server.Load under the latch.
+func (l *Latched) Load(key index.Key, row []uint64, h block.Header) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Server.Load(key, row, h)
+}
+
+// Maintain is Server.Maintain with the latch for a lock.
+func (l *Latched) Maintain(now time.Duration) bool { return l.Server.Maintain(now, &l.mu) }

@@ -39,6 +39,8 @@
 //
 // # Addresses and proofs
 //
+// CSN 0 is not used: a slot of a leaf in the making holds it for a moment.
+//
 // A CSN is shared by all rows of a commit, so the pair (slot address, header)
 // is unique only as long as no row is moved to a slot that an equally old row
 // of another key has used. Hence a leaf that was freed takes moved rows only

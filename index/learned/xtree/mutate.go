@@ -141,8 +141,9 @@ func (t *Tree) enter(h *index.Held, leaf uint64, s mem.Span, head, rowBlock uint
 	m.live++
 	m.newest = slot
 	e := t.a.Begin(leaf, t.lay.LeafWords)
+	version := t.a.NextVersion() // one does for header and gap
 	if !(t.faults.gapNotBumpedReuse && slot < m.count-1) {
-		e.Set(GapWord, t.nextGap())
+		e.Set(GapWord, t.narrowed(version))
 	}
 	e.Set(keysWord+slot, h.Key)
 	if t.lay.Inline {
@@ -156,7 +157,7 @@ func (t *Tree) enter(h *index.Held, leaf uint64, s mem.Span, head, rowBlock uint
 		h.Addr = rowBlock
 	}
 	e.Set(metaWord, t.lay.packMeta(m))
-	t.commitLeaf(&e)
+	e.Commit(block.Header(version))
 	h.Home, h.Slot = leaf, slot
 }
 

@@ -180,6 +180,7 @@ type cursor struct {
 	buf    []uint64
 	right  uint64
 	words  [keysWord + 2*MaxSlots]uint64 // copy of a leaf, without payloads
+	space  [MaxSlots]slotKey
 }
 
 // leaf adds the rows of one leaf: present if the scan goes on at c.right,
@@ -231,8 +232,7 @@ func (c *cursor) leaf(leaf uint64) verdict {
 // order; more says that the limit left some out.
 func (c *cursor) rows(s mem.Span, leaf uint64, count int) (more bool, v verdict) {
 	t := c.t
-	var space [MaxSlots]slotKey
-	live := space[:0]
+	live := c.space[:0]
 	heads := c.words[t.lay.headAt:]
 	for i, k := range c.words[keysWord : keysWord+count] {
 		if k >= c.lo && k <= c.hi && (heads[i] != uint64(Free) && t.lay.Inline || heads[i] != 0 && !t.lay.Inline) {
@@ -282,9 +282,11 @@ func (c *cursor) room(n int) []uint64 {
 // insertSorted adds to a list in key order: slots mostly are in order already.
 func insertSorted(live []slotKey, sk slotKey) []slotKey {
 	live = append(live, sk)
-	for i := len(live) - 1; i > 0 && live[i-1].key > sk.key; i-- {
-		live[i], live[i-1] = live[i-1], sk
+	i := len(live) - 1
+	for ; i > 0 && live[i-1].key > sk.key; i-- {
+		live[i] = live[i-1]
 	}
+	live[i] = sk
 	return live
 }
 

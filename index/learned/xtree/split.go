@@ -237,6 +237,7 @@ func (t *Tree) unlink(leaf uint64) {
 	if m.live > 0 {
 		return
 	}
+	// Owner 0 is nobody's.
 	if !t.locks.Empty() && t.locks.SharedByOther(GapAddr(leaf), index.Owner(0)) {
 		t.empty = append(t.empty, leaf) // a prepared transaction relies on the gap
 		return

@@ -135,8 +135,10 @@ func (t *Tree) Changes() (splits, unlinks uint64) { return t.splits.Load(), t.un
 func (t *Tree) span(leaf uint64) mem.Span { return t.a.Span(leaf, t.lay.LeafWords) }
 
 // nextGap takes a gap version.
-func (t *Tree) nextGap() uint64 {
-	v := t.a.NextVersion()
+func (t *Tree) nextGap() uint64 { return t.narrowed(t.a.NextVersion()) }
+
+// narrowed is v, unless a bug is planted.
+func (t *Tree) narrowed(v uint64) uint64 {
 	if t.faults.narrowVersions {
 		v &= 0xff
 	}
