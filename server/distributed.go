@@ -194,6 +194,9 @@ func (s *Server) prepare(c *wire.Commit, peers *wire.Peers) verdict {
 		}
 		parts = append(parts, t)
 	}
+	if v.ok() && len(parts) == 0 {
+		v = verdict{code: wire.Bad, text: "prepare of nothing that is here"}
+	}
 	s.doubts.Lock()
 	aborted := s.doubts.part.doubt[c.ID] != d // decided against while preparing
 	if v.ok() && !aborted {
@@ -289,6 +292,12 @@ func (s *Server) resolveTick(ctx context.Context) {
 	}
 	s.doubts.Unlock()
 	for _, q := range ask {
+		if int(q.peers.Coordinator) == s.cfg.Index {
+			// Said to be this server's own, which forgets a transaction only
+			// after it has decided it: somebody made it up.
+			s.decide(q.id, false)
+			continue
+		}
 		switch code, gone := s.askServer(ctx, int(q.peers.Coordinator), q.id, true); {
 		case code == wire.OK, code == wire.Aborted:
 			s.decide(q.id, code == wire.OK)

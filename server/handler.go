@@ -125,6 +125,9 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 	w.reads = reads
 	w.resp = append(w.resp[:0], byte(wire.OK))
 	for _, rd := range reads {
+		if len(w.resp) > rdma.MaxMessageBytes {
+			break
+		}
 		p := s.hosted(int(rd.Partition))
 		if p == nil || int(rd.Index) >= len(p.indexes) {
 			s.refuse(r, "no such partition or index here")

@@ -58,6 +58,10 @@ func (o *outcomes) rotate() {
 
 // begin admits a request, or answers it: the same one came before.
 func (o *outcomes) begin(id wire.ID, r *rdma.Request) (run bool) {
+	if id.Seq == 0 { // a session begins at 1: 0 is a fate without a transaction
+		_ = r.Reply(verdict{code: wire.Bad, text: "transaction number 0"}.append(nil))
+		return false
+	}
 	o.mu.Lock()
 	f := o.find(id.Client)
 	switch {

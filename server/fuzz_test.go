@@ -1,0 +1,137 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+)
+
+// sink counts the replies to a request.
+type sink struct{ n atomic.Int32 }
+
+func (s *sink) Reply([]byte) error { s.n.Add(1); return nil }
+
+// victim is an embedded cluster with some rows, to be sent anything.
+func newVictim(t testing.TB) *Cluster {
+	cl, acct, _ := startBank(t, 2)
+	putAccounts(t, cl.DB, acct, 20, 100)
+	return cl
+}
+
+// hostileSeeds are valid requests of every kind, for the fuzzer to spoil.
+func hostileSeeds(cl *Cluster) [][]byte {
+	cat := cl.DB.Catalog()
+	acct, entry := cat.MustTable("account"), cat.MustTable("entry")
+	id := wire.ID{Client: 9, Seq: 1}
+	write := func(part uint16, tab int, op wire.WriteOp, key uint64, size int) wire.Part {
+		return wire.Part{Partition: part, Writes: []wire.Write{{Index: uint16(tab), Op: op, Key: key, Row: make([]byte, size)}}}
+	}
+	entryID, acctID := entry.Primary().ID, acct.Primary().ID
+	one := wire.Commit{ID: id, Parts: []wire.Part{write(0, entryID, wire.Insert, 5, entry.RowBytes())}}
+	two := wire.Commit{ID: wire.ID{Client: 10, Seq: 1}, Parts: []wire.Part{
+		write(0, entryID, wire.Put, 6, entry.RowBytes()), write(1, acctID, wire.Update, 1, acct.RowBytes()),
+	}}
+	two.Parts[0].Gaps = cl.Servers[0].parts[0].indexes[entryID].Get(7, nil).Proofs
+	peers := wire.Peers{Coordinator: 1, Participants: []uint16{0, 1}}
+	seeds := [][]byte{
+		{}, {byte(wire.OpHello)}, {byte(wire.OpSeal)}, {byte(wire.OpStats)}, {0}, {255},
+		wire.AppendCommit(nil, wire.OpCommit, &one, nil),
+		wire.AppendCommit(nil, wire.OpCommit, &two, nil),
+		wire.AppendPeers(wire.AppendCommit(nil, wire.OpPrepare, &one, nil), &peers),
+		wire.AppendPeers(wire.AppendCommit(nil, wire.OpPrepare, &two, nil), &wire.Peers{Coordinator: 0}),
+		wire.AppendPeers(wire.AppendCommit(nil, wire.OpPrepare, &two, nil), &wire.Peers{Coordinator: 65535, Participants: []uint16{9}}),
+		append(wire.AppendID([]byte{byte(wire.OpDecide)}, id), 1),
+		wire.AppendID([]byte{byte(wire.OpOutcome)}, id),
+		wire.AppendID([]byte{byte(wire.OpResolve)}, id),
+		wire.AppendCall(nil, wire.ID{Client: 11, Seq: 1}, 0, "transfer", transferArgs(1, 2, 3)),
+		wire.AppendCall(nil, wire.ID{Client: 12, Seq: 1}, 1, "transfer", []byte("short")),
+		wire.AppendReads(nil, []wire.Read{{Index: uint16(acctID), Lo: 3}, {Index: uint16(entryID), Scan: true, Hi: ^uint64(0), Limit: ^uint32(0)}}),
+		append([]byte{byte(wire.OpLoad), 0, 0, byte(entryID), 0}, make([]byte, 8+entry.RowBytes())...),
+	}
+	return seeds
+}
+
+// settle ends what requests have left in doubt, as time would.
+func settle(s *Server) error {
+	for end := time.Now().Add(10 * time.Second); ; {
+		s.doubts.Lock()
+		left := 0
+		for _, d := range s.doubts.part.doubt {
+			d.ticks = resolvePeersAfter
+			left++
+		}
+		s.doubts.Unlock()
+		if left == 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%d transactions stay in doubt", left)
+		}
+		s.resolveTick(context.Background())
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// FuzzHandle: whatever bytes a running server is sent, it answers once, does
+// not crash, leaves nothing locked, and its memory stays sound.
+func FuzzHandle(f *testing.F) {
+	cl := newVictim(f)
+	for _, b := range hostileSeeds(cl) {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if len(body) > 1<<16 {
+			t.Skip()
+		}
+		r := &sink{}
+		s := cl.Servers[0]
+		s.handle(&rdma.Request{Body: body, Replier: r})
+		for end := time.Now().Add(10 * time.Second); r.n.Load() == 0 && time.Now().Before(end); {
+			time.Sleep(50 * time.Microsecond)
+		}
+		if n := r.n.Load(); n != 1 {
+			t.Fatalf("%d replies", n)
+		}
+		for _, s := range cl.Servers {
+			if err := settle(s); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Check(); err != nil {
+				t.Fatal(err)
+			}
+			if n := s.stats().Prepared; n != 0 {
+				t.Fatalf("%d transactions prepared", n)
+			}
+		}
+	})
+}
+
+// TestForgedPrepareIsSettled: a prepare that nobody coordinates, whoever it
+// names, is released within the time a real one would be.
+func TestForgedPrepareIsSettled(t *testing.T) {
+	cl := newVictim(t)
+	s := cl.Servers[0]
+	_, p, entry := s, s.parts[0], cl.DB.Catalog().MustTable("entry")
+	for i, peers := range []wire.Peers{
+		{Coordinator: 0}, {Coordinator: 1}, {Coordinator: 0, Participants: []uint16{0, 1}}, {Coordinator: 1, Participants: []uint16{0, 1}},
+	} {
+		c := wire.Commit{ID: wire.ID{Client: 77, Seq: uint64(i)}, Parts: []wire.Part{{Writes: []wire.Write{writeOf(entry, wire.Put, 5)}}}}
+		if v := s.prepare(&c, &peers); !v.ok() {
+			t.Fatal(v)
+		}
+		if !conflicts(p, writeOf(entry, wire.Put, 5)) {
+			t.Fatal("the row is not locked")
+		}
+		if err := settle(s); err != nil {
+			t.Fatalf("%+v: %v", peers, err)
+		}
+		if conflicts(p, writeOf(entry, wire.Put, 5)) {
+			t.Fatalf("%+v: the row stays locked", peers)
+		}
+	}
+}
