@@ -48,6 +48,7 @@ const maxOpsARound = 512
 
 // flush fills in the results of a transaction's announced reads.
 func (s *Session) flush(t *Txn) error {
+	defer s.untouchAll() // also where a link fails before the first round
 	if err := s.load(t); err != nil {
 		return err
 	}

@@ -265,18 +265,20 @@ func (s *Session) rounds(ctx context.Context) error {
 
 // exchange posts every link's next batch and waits for all: one round.
 func (s *Session) exchange(ctx context.Context) error {
-	for _, l := range s.touched {
+	for i, l := range s.touched {
 		if l.next().Len() > 0 {
 			if err := l.conn.Post(l.next()); err != nil {
+				s.dropPosted(s.touched[:i])
 				return s.broken(ctx, l, err)
 			}
 		}
 	}
-	for _, l := range s.touched {
+	for i, l := range s.touched {
 		if l.next().Len() > 0 {
 			// Access faults belong to the operation that posted them, which
 			// sees the status; only a broken connection ends the round.
 			if err := l.conn.Wait(ctx, l.next()); err != nil && !errors.Is(err, rdma.ErrAccess) && !errors.Is(err, rdma.ErrUnsupported) {
+				s.dropPosted(s.touched[i+1:])
 				return s.broken(ctx, l, err)
 			}
 		}
@@ -285,6 +287,17 @@ func (s *Session) exchange(ctx context.Context) error {
 	}
 	s.stats.Rounds++
 	return nil
+}
+
+// dropPosted closes the connections on which a round was posted that nobody
+// will wait for: until then its buffers, which the next transaction uses
+// again, belong to them.
+func (s *Session) dropPosted(links []*link) {
+	for _, l := range links {
+		if l.next().Len() > 0 {
+			s.drop(l)
+		}
+	}
 }
 
 // pool is the operations for one index in one partition. The first use of a
