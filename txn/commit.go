@@ -77,7 +77,7 @@ func (s *Session) attempt(t *Txn, fn, finish func(*Txn) error) error {
 	if t.err != nil {
 		return t.err
 	}
-	if t.doomed != nil {
+	if t.doomed != nil && finish == nil { // RunProcedure's body sees to it itself
 		if planted.Is(planted.DoomedAnswer) {
 			return t.doomed
 		}
