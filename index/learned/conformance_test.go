@@ -104,19 +104,41 @@ func (g *scanWithServer) Result() *index.ScanResult {
 	return r
 }
 
-// TestConformance runs two of the eight combinations, and all of them if
-// DRTMX_LONG is set.
+// TestConformance runs the suite for rows inline and everything cached, a short
+// form of it for rows apart and models only, and all of it for all eight
+// combinations if DRTMX_LONG is set.
 func TestConformance(t *testing.T) {
+	long := os.Getenv("DRTMX_LONG") != ""
 	for _, inline := range []Inline{Yes, No} {
 		for budget := Full; budget <= RouterOnly; budget++ {
-			usual := inline == Yes && budget == Full || inline == No && budget == ModelsOnly
-			if !usual && os.Getenv("DRTMX_LONG") == "" {
-				continue
+			o := Options{Inline: inline, SlotsPerLeaf: 8, LeavesPerSubModel: 16, ProofLifetime: 50 * time.Millisecond}
+			eng := engine(o, ClientOptions{Budget: budget, TTBytes: 64})
+			name := fmt.Sprintf("inline=%v/budget=%d", inline == Yes, budget)
+			switch {
+			case long || inline == Yes && budget == Full:
+				t.Run(name, func(t *testing.T) { indextest.RunOrdered(t, eng, inline == No) })
+			case inline == No && budget == ModelsOnly:
+				t.Run(name, func(t *testing.T) { briefly(t, eng) })
 			}
-			t.Run(fmt.Sprintf("inline=%v/budget=%d", inline == Yes, budget), func(t *testing.T) {
-				o := Options{Inline: inline, SlotsPerLeaf: 8, LeavesPerSubModel: 16, ProofLifetime: 50 * time.Millisecond}
-				indextest.RunOrdered(t, engine(o, ClientOptions{Budget: budget, TTBytes: 64}), inline == No)
-			})
 		}
+	}
+}
+
+// briefly is the suite in short runs.
+func briefly(t *testing.T, eng indextest.Engine) {
+	seed := indextest.Seed(t)
+	for _, v := range indextest.Variants() {
+		t.Run(v.Name, func(t *testing.T) {
+			for _, keys := range []int{60, 400} {
+				o := indextest.ModelRun{Variant: v, Seed: seed, Ops: 1500 / indextest.Scale, Keys: keys, RowWords: 5, Ordered: true, RowsStay: true}
+				if err := indextest.CheckModel(eng, o); err != nil {
+					t.Error(err)
+				}
+				c := indextest.ConcurrentRun{Variant: v, Seed: seed, Ops: 20000 / indextest.Scale, Readers: 2, Keys: keys, RowWords: 5, Ordered: true}
+				if _, err := indextest.CheckConcurrent(eng, c); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	}
 }

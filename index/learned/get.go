@@ -32,7 +32,8 @@ type finder struct {
 
 	win    []uint64 // TT entries, or a whole sub-model block, being READ
 	winWR  int
-	winLo  int // first leaf of the entries
+	winLo  int      // first leaf of the entries
+	winOf  *heldSub // whose entries they are, once they are there; nil if none were READ for this key
 	headWR int
 	head   [1]uint64
 	asked  int
@@ -55,6 +56,7 @@ const (
 
 // find predicts the leaf of key. On stepWait, call resume with the next done.
 func (f *finder) find(key uint64, next *rdma.Batch) (step, uint64) {
+	f.winOf = nil
 	if f.h.router == nil {
 		f.held, f.model = nil, nil
 		return stepLeaf, f.h.root.first
@@ -175,7 +177,7 @@ func (f *finder) gotTT(key uint64, done *rdma.Batch) (step, uint64) {
 		f.c.missed(f.h, f.sub)
 		return stepStuck, 0
 	}
-	f.pred, f.leaf = p, p.Leaf
+	f.pred, f.leaf, f.winOf = p, p.Leaf, f.held
 	return stepLeaf, f.lay.LeafAddr(p.ALN)
 }
 
@@ -232,7 +234,7 @@ func (f *finder) fetchedSub(key uint64) (step, uint64) {
 
 // leftInWindow is back with no more of the TT than was READ for the prediction.
 func (f *finder) leftInWindow(key uint64) (uint64, bool) {
-	if f.held == nil || f.leaf <= f.winLo {
+	if f.held == nil || f.winOf != f.held || f.leaf <= f.winLo {
 		return 0, false
 	}
 	f.leaf--

@@ -84,12 +84,17 @@ func TestWrongModels(t *testing.T) {
 			for round := range 300 {
 				h := g.c.cur.Load()
 				for i := range h.subs {
-					switch r.IntN(3) {
+					switch r.IntN(4) {
 					case 0:
 						h.held[i].Store(garbage(t, r, h.router.Start(i)))
 					case 1:
 						h.subs[i].pointer.Store(r.Uint64())
 						h.held[i].Store(nil)
+					case 2:
+						if held := h.held[i].Load(); held != nil {
+							low := r.Uint64N(3 * n)
+							held.patch.Store(&patch{leaves: []patchLeaf{{low, low + r.Uint64N(100), uint64(r.IntN(1 << 18)), r.IntN(40)}}})
+						}
 					}
 				}
 				for range 30 {
@@ -274,4 +279,33 @@ func FuzzDecode(f *testing.F) {
 		}
 		_ = block.Header(words[0]).String()
 	})
+}
+
+// TestBackFromPatch goes left from a leaf that a patch named, with no entries
+// of the TT at hand: the first lookup of an operation must not count on them.
+func TestBackFromPatch(t *testing.T) {
+	g := newRig(t, Options{RowWords: 1, SlotsPerLeaf: 4}, ClientOptions{Budget: ModelsOnly}, inproc.Options{}, false)
+	for k := range uint64(400) {
+		g.put(k, k)
+	}
+	g.train()
+	g.refresh()
+	h := g.c.cur.Load()
+	for i := range h.held {
+		h.held[i].Load().patch.Store(&patch{leaves: []patchLeaf{{low: 0, last: 399, addr: g.s.Descend(399)}}})
+	}
+	d := driver{conn: g.conn}
+	for k := range uint64(400) {
+		get, scan := g.c.NewGet(), g.c.NewScan()
+		get.Start(k)
+		d.bounded(t, get)
+		scan.Start(k, k+5, 0)
+		d.bounded(t, scan)
+		if res := get.Result(); res.Status != index.Found || res.Row[0] != k {
+			t.Fatalf("key %d: %+v", k, res)
+		}
+		if res := scan.Result(); res.Status != index.Found || uint64(len(res.Entries)) != min(6, 400-k) {
+			t.Fatalf("scan %d: %v, %d rows", k, res.Status, len(res.Entries))
+		}
+	}
 }
