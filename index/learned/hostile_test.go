@@ -285,8 +285,8 @@ func FuzzDecode(f *testing.F) {
 // of the TT at hand: the first lookup of an operation must not count on them.
 func TestBackFromPatch(t *testing.T) {
 	g := newRig(t, Options{RowWords: 1, SlotsPerLeaf: 4}, ClientOptions{Budget: ModelsOnly}, inproc.Options{}, false)
-	for k := range uint64(400) {
-		g.put(k, k)
+	for _, k := range rand.New(rand.NewPCG(1, 1)).Perm(400) {
+		g.put(uint64(k), uint64(k))
 	}
 	g.train()
 	g.refresh()
