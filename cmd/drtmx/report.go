@@ -63,7 +63,9 @@ type report struct {
 	Interrupted  bool                  `json:"interrupted,omitempty"`
 	Error        string                `json:"error,omitempty"`
 
-	order  []string      // of Types
+	order  []string // of Types
+	placed int64    // orders in the database before the run
+	ran    *terminals
 	info   tpcc.LoadInfo // what the database holds
 	record *driver.Record
 }

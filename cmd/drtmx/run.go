@@ -186,7 +186,8 @@ func (a *app) ready(ctx context.Context, s *session, p *runPlan, r *report) erro
 		return usagef("--servers %d: the cluster has %d", p.size.servers, len(s.Addrs()))
 	}
 	r.Warehouses, r.info = int(info.Warehouses), info
-	return nil
+	r.placed, err = tpcc.OrdersPlaced(ctx, s.db)
+	return err
 }
 
 // measure runs the load and fills in what it measured.
@@ -195,6 +196,7 @@ func (a *app) measure(ctx context.Context, s *session, p *runPlan, r *report) er
 	if err != nil {
 		return err
 	}
+	r.ran = terminals
 	g := &gauges{session: s}
 	bar, warm := a.progressOf("warming up"), true
 	rec, err := driver.Run(ctx, driver.Config{
@@ -232,9 +234,20 @@ func (a *app) verify(ctx context.Context, s *session, r *report) error {
 		r.Error = err.Error()
 		return err
 	}
+	if r.ran != nil {
+		after, err := tpcc.OrdersPlaced(watched, s.db)
+		if err != nil {
+			return s.cause(err)
+		}
+		verdicts[conditionOrders] = tpcc.VerifyOrders(r.placed, after, r.ran.ordered.Load(), r.ran.unknown.Load())
+	}
 	r.Consistency, r.CheckS = verdicts, time.Since(start).Seconds()
 	return verdictError(verdicts)
 }
+
+// conditionOrders is the verdict on what the clients were told: as many orders
+// as committed, no more and no fewer, are in the database.
+const conditionOrders = "orders"
 
 // finish prints the report and writes it.
 func (a *app) finish(r *report, out *jsonFile, failure *error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"drtmx/internal/driver"
 	"drtmx/internal/rng"
@@ -22,6 +23,10 @@ type terminals struct {
 	config    tpcc.TerminalConfig
 	root      *rng.Stream
 	constants rng.Constants
+
+	// NEW-ORDERs of the whole run, warm-up and what was under way at its end
+	// included: those that committed, and those of unknown outcome.
+	ordered, unknown atomic.Int64
 }
 
 func newTerminals(db *txn.DB, info tpcc.LoadInfo, m *mix, cfg tpcc.TerminalConfig, seed uint64) (*terminals, error) {
@@ -105,7 +110,14 @@ func (w *worker) drawNewOrder()    { w.inputs.NewOrder(w.home(), &w.noIn) }
 func (w *worker) drawOrderStatus() { w.inputs.OrderStatus(w.home(), &w.osIn) }
 
 func (w *worker) newOrder(ctx context.Context) error {
-	return w.terminal.NewOrder(ctx, &w.noIn, &w.noOut)
+	err := w.terminal.NewOrder(ctx, &w.noIn, &w.noOut)
+	switch {
+	case err == nil:
+		w.ordered.Add(1)
+	case errors.Is(err, txn.ErrOutcomeUnknown):
+		w.unknown.Add(1)
+	}
+	return err
 }
 
 func (w *worker) orderStatus(ctx context.Context) error {
