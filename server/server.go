@@ -317,6 +317,7 @@ func (s *Server) Check() error {
 		if p == nil {
 			continue
 		}
+		p.training.Lock() // publishes models beside the executor
 		p.mu.Lock()
 		for i, ix := range p.indexes {
 			if err := ix.Check(); err != nil {
@@ -324,6 +325,7 @@ func (s *Server) Check() error {
 			}
 		}
 		p.mu.Unlock()
+		p.training.Unlock()
 	}
 	return errors.Join(errs...)
 }
