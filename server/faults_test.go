@@ -32,30 +32,34 @@ func (x *cluster) value(table int, key uint64) (v uint64, err error) {
 	return v, err
 }
 
+// cut is a hook that breaks the connection, once, before an operation's request
+// is sent or after it was answered.
+func cut(op wire.Op, sent bool) func(string, wire.Op, bool) error {
+	done := false
+	return func(_ string, o wire.Op, s bool) error {
+		if o == op && s == sent && !done {
+			done = true
+			return errCut
+		}
+		return nil
+	}
+}
+
+// both is one hook after the other.
+func both(a, b func(string, wire.Op, bool) error) func(string, wire.Op, bool) error {
+	return func(to string, op wire.Op, sent bool) error {
+		if err := a(to, op, sent); err != nil {
+			return err
+		}
+		return b(to, op, sent)
+	}
+}
+
 // TestLostAnswers cuts the client's connection around its commit request. What
 // became of it is found out, once and for all, or reported as unknown.
 func TestLostAnswers(t *testing.T) {
 	x, client, _ := startHooked(t, newListSchema(4), 3, txn.Config{})
 	ctx := context.Background()
-	cut := func(op wire.Op, sent bool, times int) func(string, wire.Op, bool) error {
-		return func(_ string, o wire.Op, s bool) error {
-			if o == op && s == sent && times > 0 {
-				times--
-				return errCut
-			}
-			return nil
-		}
-	}
-	both := func(fns ...func(string, wire.Op, bool) error) func(string, wire.Op, bool) error {
-		return func(to string, op wire.Op, sent bool) error {
-			for _, fn := range fns {
-				if err := fn(to, op, sent); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-	}
 	const key = 3
 	for i, c := range []struct {
 		name    string
@@ -63,10 +67,10 @@ func TestLostAnswers(t *testing.T) {
 		want    error
 		written bool
 	}{
-		{"answer lost", cut(wire.OpCommit, true, 1), nil, true},
-		{"request lost", cut(wire.OpCommit, false, 1), txn.ErrUnavailable, false},
-		{"answer lost, and that of the question", both(cut(wire.OpCommit, true, 1), cut(wire.OpOutcome, true, 1)), txn.ErrOutcomeUnknown, true},
-		{"request lost, and the question", both(cut(wire.OpCommit, false, 1), cut(wire.OpOutcome, false, 1)), txn.ErrOutcomeUnknown, false},
+		{"answer lost", cut(wire.OpCommit, true), nil, true},
+		{"request lost", cut(wire.OpCommit, false), txn.ErrUnavailable, false},
+		{"answer lost, and that of the question", both(cut(wire.OpCommit, true), cut(wire.OpOutcome, true)), txn.ErrOutcomeUnknown, true},
+		{"request lost, and the question", both(cut(wire.OpCommit, false), cut(wire.OpOutcome, false)), txn.ErrOutcomeUnknown, false},
 	} {
 		before, err := x.value(inHash, key)
 		if err != nil {
@@ -260,29 +264,8 @@ func TestCancelEverywhere(t *testing.T) {
 				t.Fatalf("%s: no end after %d rounds", name, at)
 			}
 			fresh++
-			s, err := x.DB.NewSession(context.Background())
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(context.Background())
-			var n atomic.Int64
-			tick := func() error {
-				if n.Add(1) > at {
-					cancel()
-				}
-				return nil
-			}
-			client.mu.Lock()
-			client.call = func(string, wire.Op, bool) error { return tick() }
-			client.post = func(string, bool) error { return tick() }
-			client.mu.Unlock()
-			err = run(ctx, s)
-			client.mu.Lock()
-			client.call, client.post = nil, nil
-			client.mu.Unlock()
-			done = n.Load() <= at // it was never cancelled
-			cancel()
-			s.Close()
+			var err error
+			done, err = x.cancelAt(t, client, at, run)
 			if err != nil && !errors.Is(err, context.Canceled) {
 				t.Errorf("%s, cancelled at %d: %v", name, at, err)
 			}
@@ -304,6 +287,36 @@ func TestCancelEverywhere(t *testing.T) {
 			}
 		}
 	}
+}
+
+// cancelAt runs one transaction of a new session, and cancels it when the
+// client has begun and ended so many rounds and requests. done tells that it
+// made fewer.
+func (x *cluster) cancelAt(t *testing.T, client *hooks, at int64, run func(context.Context, *txn.Session) error) (done bool, err error) {
+	t.Helper()
+	s, err := x.DB.NewSession(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var n atomic.Int64
+	tick := func() error {
+		if n.Add(1) > at {
+			cancel()
+		}
+		return nil
+	}
+	client.mu.Lock()
+	client.call = func(string, wire.Op, bool) error { return tick() }
+	client.post = func(string, bool) error { return tick() }
+	client.mu.Unlock()
+	err = run(ctx, s)
+	client.mu.Lock()
+	client.call, client.post = nil, nil
+	client.mu.Unlock()
+	return n.Load() <= at, err
 }
 
 // checkCancelled holds what an Update wrote against what it reported.

@@ -39,7 +39,12 @@ func hostileSeeds(cl *Cluster) [][]byte {
 	two.Parts[0].Gaps = cl.Servers[0].parts[0].indexes[entryID].Get(7, nil).Proofs
 	peers := wire.Peers{Coordinator: 1, Participants: []uint16{0, 1}}
 	seeds := [][]byte{
-		{}, {byte(wire.OpHello)}, {byte(wire.OpSeal)}, {byte(wire.OpStats)}, {0}, {255},
+		{},
+		{byte(wire.OpHello)},
+		{byte(wire.OpSeal)},
+		{byte(wire.OpStats)},
+		{0},
+		{255},
 		wire.AppendCommit(nil, wire.OpCommit, &one, nil),
 		wire.AppendCommit(nil, wire.OpCommit, &two, nil),
 		wire.AppendPeers(wire.AppendCommit(nil, wire.OpPrepare, &one, nil), &peers),
