@@ -291,8 +291,12 @@ func TestNeedsRepartition(t *testing.T) {
 		leaves, subs, target int
 		want                 bool
 	}{
-		{1, 1, 512, false}, {1024, 1, 512, false}, {1025, 1, 512, true},
-		{512, 2, 512, false}, {511, 2, 512, true}, {0, 1, 512, false},
+		{1, 1, 512, false},
+		{1024, 1, 512, false},
+		{1025, 1, 512, true},
+		{512, 2, 512, false},
+		{511, 2, 512, true},
+		{0, 1, 512, false},
 	} {
 		if got := NeedsRepartition(c.leaves, c.subs, c.target); got != c.want {
 			t.Errorf("%+v: %v", c, got)

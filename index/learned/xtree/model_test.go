@@ -23,12 +23,14 @@ func (s *sharedTable) Empty() bool { return len(s.words) == 0 }
 func (s *sharedTable) SharedByOther(a uint64, o index.Owner) bool {
 	return o != 9 && s.words[a]
 }
+
 func (s *sharedTable) Move(from, to uint64) {
 	if s.words[from] {
 		delete(s.words, from)
 		s.words[to] = true
 	}
 }
+
 func (s *sharedTable) Copy(from, to uint64) {
 	if s.words[from] {
 		s.words[to] = true
