@@ -184,8 +184,11 @@ type Held struct {
 type Server interface {
 	// Root is the address of the index's root block: all that a client half needs to start.
 	Root() uint64
-	// Get looks up a committed row, copying its payload into buf (grown as
-	// needed, returned in Row). Locked rows report Locked.
+	// Lookup looks up a committed row. Row and Proofs of res are memory to
+	// use again; Row is the payload if Found, scratch otherwise. Locked rows
+	// report Locked.
+	Lookup(key Key, res *GetResult)
+	// Get is Lookup with buf for the payload.
 	Get(key Key, buf []uint64) GetResult
 	// LockWrite locks key for o: its row, or a placeholder if there is none.
 	// It returns ErrLocked if another owner holds the row, or shares it, or

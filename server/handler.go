@@ -135,10 +135,7 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 		}
 		srv := p.indexes[rd.Index]
 		if !rd.Scan {
-			w.get = srv.Get(rd.Lo, w.buf)
-			if w.get.Row != nil {
-				w.buf = w.get.Row
-			}
+			srv.Lookup(rd.Lo, &w.get)
 			w.resp = wire.AppendGet(w.resp, &w.get)
 			continue
 		}

@@ -227,10 +227,7 @@ func (t *Txn) getLocal() {
 		if g.srv == nil || g.done {
 			continue
 		}
-		g.own = g.srv.Get(g.key, g.buf)
-		if g.own.Row != nil {
-			g.buf = g.own.Row
-		}
+		g.srv.Lookup(g.key, &g.own)
 		g.res, g.done = &g.own, true
 		g.settle()
 	}

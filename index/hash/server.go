@@ -186,58 +186,70 @@ func (s *Server) bucketAddr(b uint64) uint64 {
 	return (*s.chunks.Load())[chunk] + place*bucketBytes
 }
 
-// Get implements index.Server. It may run beside one mutator; a row or chain
-// that is locked throughout reports Locked.
+// Get implements index.Server.
 func (s *Server) Get(key index.Key, buf []uint64) index.GetResult {
+	res := index.GetResult{Row: buf}
+	s.Lookup(key, &res)
+	return res
+}
+
+// Lookup implements index.Server. It may run beside one mutator; a row or
+// chain that is locked throughout reports Locked.
+func (s *Server) Lookup(key index.Key, res *index.GetResult) {
 	hash := hashKey(key)
 	for range getAttempts {
-		res, ok := s.tryGet(key, hash, buf)
-		if ok {
-			return res
+		if s.tryGet(key, hash, res) {
+			return
 		}
-		buf = res.Row
 		runtime.Gosched()
 	}
-	return index.GetResult{Status: index.Locked, Row: buf}
+	s.settle(res, index.Locked, 0, 0)
+}
+
+// settle makes a result of the given status, in the memory of the one before.
+func (s *Server) settle(res *index.GetResult, st index.Status, h block.Header, hint uint64) {
+	*res = index.GetResult{Status: st, Header: h, Hint: hint, Row: res.Row, Proofs: res.Proofs[:0]}
 }
 
 // tryGet reads the chain once. It reports false if the mutator got in
 // between: a row found proves itself, everything else needs the head unchanged.
-func (s *Server) tryGet(key index.Key, hash uint64, buf []uint64) (res index.GetResult, ok bool) {
+func (s *Server) tryGet(key index.Key, hash uint64, res *index.GetResult) (ok bool) {
 	var b [bucketWords]uint64
 	num := bucketOf(hash, s.buckets.Load())
 	head := s.bucketAddr(num)
 	if !s.readBucket(head, &b) || !covers(num, linkLevel(b[linkWord]), hash) {
-		return index.GetResult{Row: buf}, false
+		return false
 	}
 	version := b[block.HeaderWord]
-	unchanged := func() bool { return s.arena.Span(head, 1).Load(0) == version }
 	for {
 		for _, w := range b[slotWord : slotWord+slots] {
 			if !slotMatches(w, hash) {
 				continue
 			}
-			switch res := s.readRow(slotAddr(w), key, buf); res.Status {
+			switch s.readRow(slotAddr(w), key, res); res.Status {
 			case index.NotFound: // another key of this fingerprint
 			case index.Pending:
-				return res, false
+				return false
 			case index.Locked: // by a transaction, or freed a moment ago
-				return res, unchanged()
+				return s.unchanged(head, version)
 			default:
-				return res, true
+				return true
 			}
 		}
 		next := linkNext(b[linkWord])
 		if next == 0 {
-			return index.GetResult{
-				Status: index.NotFound, Row: buf, Hint: head,
-				Proofs: []index.Proof{{Addr: head, Word: version}},
-			}, unchanged()
+			s.settle(res, index.NotFound, 0, head)
+			res.Proofs = append(res.Proofs, index.Proof{Addr: head, Word: version})
+			return s.unchanged(head, version)
 		}
 		if !s.readBucket(next, &b) || b[block.HeaderWord] > version {
-			return index.GetResult{Row: buf}, false
+			return false
 		}
 	}
+}
+
+func (s *Server) unchanged(head, version uint64) bool {
+	return s.arena.Span(head, 1).Load(0) == version
 }
 
 // readBucket copies a bucket and reports whether the copy is one state of it.
@@ -247,29 +259,30 @@ func (s *Server) readBucket(addr uint64, b *[bucketWords]uint64) bool {
 	return block.Accept(b[:], sp.Load(block.HeaderWord), addr, true) == block.OK
 }
 
-// readRow copies the payload of the row at addr into buf. The status is
-// NotFound if the row has another key, Pending if the copy mixes two states.
-func (s *Server) readRow(addr uint64, key index.Key, buf []uint64) index.GetResult {
+// readRow copies the payload of the row at addr. The status is NotFound if the
+// row has another key, Pending if the copy mixes two states.
+func (s *Server) readRow(addr uint64, key index.Key, res *index.GetResult) {
 	sp := s.arena.Span(addr, s.rowBlock)
 	h := block.Header(sp.Load(block.HeaderWord))
 	switch {
 	case sp.Load(keyWord) != key:
-		return index.GetResult{Status: index.NotFound, Row: buf}
+		s.settle(res, index.NotFound, 0, 0)
+		return
 	case h.Locked():
-		return index.GetResult{Status: index.Locked, Row: buf, Hint: addr}
+		s.settle(res, index.Locked, 0, addr)
+		return
 	}
-	if cap(buf) < s.rowWords {
-		buf = make([]uint64, s.rowWords)
+	if cap(res.Row) < s.rowWords {
+		res.Row = make([]uint64, s.rowWords)
 	}
-	buf = buf[:s.rowWords]
-	sp.Slice(rowWord, s.rowWords).CopyOut(buf)
+	res.Row = res.Row[:s.rowWords]
+	sp.Slice(rowWord, s.rowWords).CopyOut(res.Row)
 	if block.Header(sp.Load(block.HeaderWord)) != h {
-		return index.GetResult{Status: index.Pending, Row: buf}
+		s.settle(res, index.Pending, 0, 0)
+		return
 	}
-	return index.GetResult{
-		Status: index.Found, Row: buf, Header: h, Hint: addr,
-		Proofs: []index.Proof{{Addr: addr, Word: uint64(h)}},
-	}
+	s.settle(res, index.Found, h, addr)
+	res.Proofs = append(res.Proofs, index.Proof{Addr: addr, Word: uint64(h)})
 }
 
 // Stats implements index.Server.

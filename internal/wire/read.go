@@ -54,6 +54,9 @@ func AppendGet(b []byte, r *index.GetResult) []byte {
 	b = append(b, byte(r.Status))
 	b = le.AppendUint64(le.AppendUint64(b, uint64(r.Header)), r.Hint)
 	b = appendProofs(b, r.Proofs)
+	if r.Status != index.Found {
+		return AppendBytes(b, nil)
+	}
 	return AppendBytes(b, mem.Bytes(r.Row))
 }
 
