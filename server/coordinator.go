@@ -15,12 +15,15 @@ import (
 //	                   +---------------> deciding(abort) ------------------+
 //
 // Presumed abort: only a commit is recorded, before anyone is told of it, and
-// forgotten when every participant has acknowledged. Asked about a transaction
-// it neither works on nor has recorded, a coordinator answers aborted.
+// forgotten when every participant has acknowledged. One that was not heard
+// from may not know, and will ask: for it the record stays. Asked about a
+// transaction it neither works on nor has recorded, a coordinator answers
+// aborted.
 type coordinator struct {
 	state        coordinatorState
 	participants []int        // servers, the home first
 	waiting      map[int]bool // votes or acknowledgements outstanding
+	unheard      bool         // a decision may not have arrived
 	prepared     map[int]bool // voted yes, or may have
 	outcome      verdict
 }
@@ -45,10 +48,11 @@ type event struct {
 type eventKind uint8
 
 const (
-	evStart eventKind = iota
-	evVote            // a participant's vote
-	evLost            // no answer to prepare: it may or may not be prepared
-	evAck             // a participant has applied the decision, or is gone
+	evStart   eventKind = iota
+	evVote              // a participant's vote
+	evLost              // no answer to prepare: it may or may not be prepared
+	evAck               // a participant has applied the decision
+	evUnheard           // no acknowledgement of the decision: the participant may not know it
 )
 
 // effect is what the driver must do, in order.
@@ -65,7 +69,7 @@ const (
 	doPrepare effectKind = iota // send prepare to server
 	doRecord                    // remember that the transaction commits
 	doDecide                    // send the decision to server
-	doReply                     // answer the client
+	doReply                     // answer the client; the transaction is no longer worked on
 	doForget                    // drop the record
 )
 
@@ -91,8 +95,9 @@ func (c *coordinator) step(e event, out []effect) []effect {
 		if len(c.waiting) == 0 {
 			out = c.decide(out)
 		}
-	case e.kind == evAck && c.state == deciding && c.waiting[e.server]:
+	case (e.kind == evAck || e.kind == evUnheard) && c.state == deciding && c.waiting[e.server]:
 		delete(c.waiting, e.server)
+		c.unheard = c.unheard || e.kind == evUnheard
 		if len(c.waiting) == 0 {
 			out = c.finish(out)
 		}
@@ -121,7 +126,11 @@ func (c *coordinator) decide(out []effect) []effect {
 
 func (c *coordinator) finish(out []effect) []effect {
 	c.state = done
-	return append(out, effect{kind: doReply, v: c.outcome}, effect{kind: doForget})
+	out = append(out, effect{kind: doReply, v: c.outcome})
+	if c.unheard && c.outcome.ok() {
+		return out
+	}
+	return append(out, effect{kind: doForget})
 }
 
 // participant is the participants' side of a server: what it has prepared,

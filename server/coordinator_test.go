@@ -22,6 +22,7 @@ type trial struct {
 	c       *coordinator
 	votes   map[int]verdict // the first answer of each
 	acked   map[int]bool
+	unheard bool // of one the coordinator heard no acknowledgement
 	effects []effect
 	path    []event
 }
@@ -29,14 +30,15 @@ type trial struct {
 func (tr *trial) after(e event) *trial {
 	n := &trial{
 		c: tr.c.clone(), votes: maps.Clone(tr.votes), acked: maps.Clone(tr.acked),
-		effects: slices.Clone(tr.effects), path: append(slices.Clone(tr.path), e),
+		effects: slices.Clone(tr.effects), path: append(slices.Clone(tr.path), e), unheard: tr.unheard,
 	}
 	switch e.kind {
 	case evVote, evLost:
 		if _, known := n.votes[e.server]; !known {
 			n.votes[e.server] = e.v
 		}
-	case evAck:
+	case evAck, evUnheard:
+		n.unheard = n.unheard || e.kind == evUnheard && !n.acked[e.server]
 		n.acked[e.server] = true
 	}
 	n.effects = n.c.step(e, n.effects)
@@ -113,7 +115,11 @@ func (tr *trial) checkEnd(decided map[int]bool, commit bool) error {
 		finished = finished && tr.acked[s]
 	}
 	reply := tr.of(doReply)
-	if finished != (len(reply) == 1) || len(reply) > 1 || len(tr.of(doForget)) != len(reply) {
+	forget := len(reply)
+	if tr.unheard && commit {
+		forget = 0 // one that does not know of the commit will ask
+	}
+	if finished != (len(reply) == 1) || len(reply) > 1 || len(tr.of(doForget)) != forget {
 		return fmt.Errorf("all acknowledged: %v, replies: %d, forgotten: %d", finished, len(reply), len(tr.of(doForget)))
 	}
 	if len(reply) == 0 {
@@ -151,7 +157,7 @@ func TestCoordinatorInEveryOrder(t *testing.T) {
 			if err := tr.check(); err != nil {
 				t.Fatalf("%d participants, %v: %v\neffects %+v", n, tr.path, err, tr.effects)
 			}
-			key := fmt.Sprintf("%d %v %v %#v %#v %v", tr.c.state, tr.c.waiting, tr.c.prepared, tr.c.outcome, tr.votes, tr.acked)
+			key := fmt.Sprintf("%d %v %v %#v %#v %v %v", tr.c.state, tr.c.waiting, tr.c.prepared, tr.c.outcome, tr.votes, tr.acked, tr.unheard)
 			if seen[key] {
 				return
 			}
@@ -166,6 +172,7 @@ func TestCoordinatorInEveryOrder(t *testing.T) {
 				}
 				if slices.ContainsFunc(tr.effects, func(e effect) bool { return e.kind == doDecide && e.server == s }) {
 					rec(tr.after(event{kind: evAck, server: s}))
+					rec(tr.after(event{kind: evUnheard, server: s}))
 				}
 			}
 			if tr.c.state != idle {

@@ -80,9 +80,11 @@ func (d *driver) perform(effects []effect, result verdict) (events []event, _ ve
 			d.s.doubts.Unlock()
 		case doReply:
 			result = e.v
-		case doForget:
 			d.s.doubts.Lock()
 			delete(d.s.doubts.active, d.id)
+			d.s.doubts.Unlock()
+		case doForget:
+			d.s.doubts.Lock()
 			delete(d.s.doubts.committed, d.id)
 			d.s.doubts.Unlock()
 		case doPrepare, doDecide:
@@ -144,6 +146,8 @@ func (d *driver) own(e effect) event {
 // is gone with its memory.
 func (d *driver) answer(e effect, resp []byte, err error) event {
 	switch {
+	case e.kind == doDecide && err != nil:
+		return event{kind: evUnheard, server: e.server}
 	case e.kind == doDecide:
 		return event{kind: evAck, server: e.server}
 	case err != nil:
