@@ -12,7 +12,7 @@ LDFLAGS := -X main.commit=$(COMMIT)
 CONCURRENT := ./internal/mem/... ./internal/block/... ./internal/hist/... ./internal/driver/... \
 	./internal/cluster/... ./rdma/... ./index/... ./txn/... ./server/...
 
-.PHONY: all build tpcc test race lint bench fuzz clean
+.PHONY: all build tpcc compare test race planted sim lint bench measure fuzz clean
 
 all: build
 
@@ -23,11 +23,25 @@ build:
 tpcc: build
 	@$(BIN)/drtmx tpcc run $(ARGS)
 
+# All designs in turn on one cluster, with ratios.
+compare: build
+	@$(BIN)/drtmx tpcc compare $(ARGS)
+
 test:
 	$(GO) test -timeout 10m ./...
 
 race:
 	$(GO) test -race -short -timeout 20m $(CONCURRENT)
+
+# Every planted bug must be caught by the test named for it.
+planted:
+	$(GO) test -tags planted -run 'TestPlanted|TestScanProvesTheNextLeaf|TestWeakerRules' ./...
+
+# Long random histories, checked; SIM is the length of each scenario.
+SIM ?= 20s
+sim:
+	DRTMX_SIM=$(SIM) $(GO) test ./server -run 'TestHistories|TestProcessHistories' -v -timeout 60m
+	DRTMX_LONG=600 $(GO) test ./server -run TestLongHistory -v -timeout 60m
 
 lint:
 	@out=$$($(GO) tool gofumpt -l .); if [ -n "$$out" ]; then echo "not formatted by gofumpt:"; echo "$$out"; exit 1; fi
@@ -36,6 +50,10 @@ lint:
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+# Runs and records the measurements of results/; about a quarter of an hour.
+measure:
+	results/measure.sh
 
 # Every fuzz target in turn, for FUZZTIME each.
 fuzz:
