@@ -361,14 +361,19 @@ func (p *partition) load(ix int, b []byte) verdict {
 	if len(b)%size != 0 {
 		return verdict{code: wire.Bad, text: fmt.Sprintf("%d bytes of rows of %d", len(b), size)}
 	}
+	p.seq++ // a row loaded again has another header than before
 	h := block.Present(block.NewCSN(p.epoch, p.seq))
 	for ; len(b) > 0; b = b[size:] {
 		d := wire.NewDecoder(b)
 		key := d.U64()
-		if err := p.indexes[ix].Load(key, p.rowWords(b[8:size]), h); errors.Is(err, index.ErrFull) {
+		err := p.indexes[ix].Load(key, p.rowWords(b[8:size]), h)
+		switch {
+		case errors.Is(err, index.ErrLocked):
+			return conflict(txn.CauseLocked)
+		case errors.Is(err, index.ErrFull):
 			return verdict{code: wire.OutOfMemory, text: err.Error()}
-		} else if err != nil {
-			return verdict{code: wire.Exists, text: err.Error()}
+		case err != nil:
+			return verdict{code: wire.Bad, text: err.Error()}
 		}
 	}
 	return verdict{}

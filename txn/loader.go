@@ -46,7 +46,8 @@ func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 }
 
 // Add queues one row and its secondary entries. Ascending keys load fastest.
-// row may be reused on return. A key loaded twice fails with ErrExists.
+// row may be reused on return. Of a key loaded twice the last row stays, with the
+// secondary entries of both: give each key once.
 func (l *Loader) Add(key uint64, row tables.Row) error {
 	if err := l.tab.CheckRow(row); err != nil {
 		return err
@@ -120,8 +121,8 @@ func (l *Loader) Close() error {
 	return nil
 }
 
-// Seal ends loading: the servers train the models of all ordered indexes,
-// refuse further loads and accept transactions that write.
+// Seal ends loading: the servers train the models of all ordered indexes and
+// refuse further loads.
 func (db *DB) Seal(ctx context.Context) error {
 	s, err := db.acquire(ctx)
 	if err != nil {

@@ -1,0 +1,91 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"drtmx/tables"
+	"drtmx/txn"
+)
+
+func TestLoader(t *testing.T) {
+	ctx := context.Background()
+	cat, err := tables.NewCatalog(
+		bank(t).MustTable("account").Def(),
+		tables.Def{
+			Name: "rate", Primary: tables.Hash, Partition: tables.Partitioning{Kind: tables.Replicated},
+			Columns: []tables.Column{{Name: "cents", Type: tables.Int64}},
+		},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cl, err := Embedded(ctx, EmbeddedConfig{Catalog: cat, Servers: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	acct, rate := cat.MustTable("account"), cat.MustTable("rate")
+	const n = 30_000
+	load := func(tab *tables.Table, n uint64, fill func(tables.Row, uint64)) error {
+		l, err := cl.DB.NewLoader(ctx, tab)
+		if err != nil {
+			return err
+		}
+		row := tab.NewRow()
+		for k := range n {
+			fill(row, k)
+			if err := l.Add(k, row); err != nil {
+				return errors.Join(err, l.Close())
+			}
+		}
+		return l.Close()
+	}
+	if err := load(acct, n, func(r tables.Row, k uint64) {
+		r.SetInt(acct.Field("id"), int64(k))
+		r.SetInt(acct.Field("balance"), 1)
+		r.SetInt(acct.Field("owner"), int64(k%7))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := load(rate, 100, func(r tables.Row, k uint64) { r.SetInt(rate.Field("cents"), int64(k)) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := cl.DB.Seal(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := load(rate, 1, func(tables.Row, uint64) {}); !errors.Is(err, txn.ErrProtocol) {
+		t.Errorf("load after Seal: %v", err)
+	}
+	sum, bySecondary, err := total(ctx, cl.DB, acct, n)
+	if err != nil || sum != n || bySecondary != n {
+		t.Errorf("loaded %d rows; sums are %d by rows and %d by the secondary index (%v)", n, sum, bySecondary, err)
+	}
+	for k := range uint64(100) {
+		if err := cl.DB.View(ctx, func(t *txn.Txn) error {
+			row, err := t.Get(rate, k)
+			if err == nil && row.Int(rate.Field("cents")) != int64(k) {
+				err = errors.New("another row")
+			}
+			return err
+		}); err != nil {
+			t.Fatalf("replicated row %d: %v", k, err)
+		}
+	}
+	err = cl.DB.Update(ctx, func(t *txn.Txn) error { return t.Put(rate, 1, rate.NewRow()) })
+	if !errors.Is(err, txn.ErrReadOnly) {
+		t.Errorf("write to a replicated table: %v", err)
+	}
+	st, err := cl.DB.ServerStats(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range st {
+		for _, ix := range s.Indexes {
+			if ix.Leaves > 0 && (ix.SubModels == 0 || ix.Pending != 0) {
+				t.Errorf("server %d: %s has %d leaves, %d sub-models and %d tasks pending after Seal", s.Server, ix.Name, ix.Leaves, ix.SubModels, ix.Pending)
+			}
+		}
+	}
+}
