@@ -78,6 +78,41 @@ func (s *Slab) Alloc() (uint64, error) {
 	return addr, nil
 }
 
+// AllocRun returns the first of n blocks that follow one another, all as Alloc
+// leaves them, at a multiple of n blocks. It does not use freed blocks.
+func (s *Slab) AllocRun(n int) (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	run := uint64(n) * s.bytes
+	start := (s.mu.next + run - 1) / run * run
+	if start+run > s.mu.end {
+		want := min(max(s.mu.total*s.bytes/4, chunkMin), chunkMax)
+		size := max(want/run, 1) * run
+		addr, err := s.arena.carve(size, run)
+		if err != nil {
+			return 0, err
+		}
+		s.giveUp(s.mu.end)
+		s.mu.next, s.mu.end, start = addr, addr+size, addr
+	}
+	s.giveUp(start)
+	s.mu.next = start + run
+	s.mu.total += uint64(n)
+	for addr := start; addr < s.mu.next; addr += s.bytes {
+		s.arena.Span(addr, 1).Store(0, uint64(LockBit|AbsentBit))
+	}
+	return start, nil
+}
+
+// giveUp frees the unused blocks below end.
+func (s *Slab) giveUp(end uint64) {
+	for ; s.mu.next < end; s.mu.next += s.bytes {
+		s.arena.Span(s.mu.next, 1).Store(0, uint64(LockBit|AbsentBit))
+		s.mu.free = append(s.mu.free, s.mu.next)
+		s.mu.total++
+	}
+}
+
 // Free takes a block back. Its header is made locked and absent at once and
 // stays so until the block is published again, so no reader accepts it.
 func (s *Slab) Free(addr uint64) {

@@ -235,3 +235,40 @@ func TestHeaderWord(t *testing.T) {
 		t.Error("a line is not whole words")
 	}
 }
+
+// TestAllocRun: runs are aligned and disjoint from all else, and what they skip
+// is not lost.
+func TestAllocRun(t *testing.T) {
+	a := newArena(t, ArenaOptions{})
+	s := a.NewSlab(192)
+	used := map[uint64]bool{}
+	take := func(addr uint64) {
+		t.Helper()
+		if used[addr] || addr%192 != 0 || !Header(a.Span(addr, 1).Load(0)).Locked() {
+			t.Fatalf("block %#x: used %v, header %#x", addr, used[addr], a.Span(addr, 1).Load(0))
+		}
+		used[addr] = true
+	}
+	for i := range 300 {
+		if i%3 == 0 {
+			run, err := s.AllocRun(8)
+			if err != nil || run%(8*192) != 0 {
+				t.Fatalf("%#x, %v", run, err)
+			}
+			for k := range uint64(8) {
+				take(run + k*192)
+			}
+		}
+		addr, err := s.Alloc()
+		if err != nil {
+			t.Fatal(err)
+		}
+		take(addr)
+	}
+	if st := s.Stats(); st.Used != uint64(len(used)) || st.Free > 64 {
+		t.Errorf("%d blocks in use: %+v", len(used), st)
+	}
+	if _, err := s.AllocRun(1 << 20); !errors.Is(err, ErrFull) {
+		t.Errorf("a run larger than a segment: %v", err)
+	}
+}

@@ -11,10 +11,10 @@ import (
 //	1  start
 //	2  version(32) | alnBase(32)
 //	3  residualMin(32, signed) | residualMax(32, signed)
-//	4  slackLo(16) | slackHi(16) | zero(8) | corrBits(8) | corrShift(8) | alnBits(8)
+//	4  slackLo(16) | slackHi(16) | extents(8) | corrBits(8) | corrShift(8) | alnBits(8)
 //	   segments × key
 //	   segments × line
-//	   exceptions × leaf(32) | ALN(32)
+//	   exceptions × leaf(32) | ALN(32), or as many words of a list of extents
 //	   TT words
 //
 // The head is everything but the TT words: what a client holds that keeps
@@ -47,7 +47,7 @@ func (s *SubModel) AppendTo(dst []uint64) []uint64 {
 		s.Start(),
 		pair(s.Version(), s.alnBase),
 		pair(uint32(s.residualMin), uint32(s.residualMax)),
-		uint64(s.slackLo)<<48|uint64(s.slackHi)<<32|
+		uint64(s.slackLo)<<48|uint64(s.slackHi)<<32|s.extentMode()<<24|
 			uint64(s.corrBits)<<16|uint64(s.corrShift)<<8|uint64(s.alnBits))
 	if s.Segments() == 1 {
 		dst = append(dst, s.anchor, uint64(s.line))
@@ -132,6 +132,9 @@ func parseHeader(words []uint64) (header, error) {
 		},
 	}
 	family, s := Family(w0>>48), &h.hot
+	mode := uint8(w4 >> 24)
+	shift := mode & 0xf
+	s.setExtentMode(mode & 0x1f)
 	switch {
 	case w0>>56 != formatSub:
 		return fail("format", w0>>56)
@@ -145,7 +148,9 @@ func parseHeader(words []uint64) (header, error) {
 		return fail("exceptions", h.exceptions)
 	case s.residualMin > s.residualMax:
 		return fail("residuals", [2]int32{s.residualMin, s.residualMax})
-	case w4>>24&0xff != 0 || s.corrBits > maxCorrectionBits || s.corrShift > maxShift || s.alnBits > 32 ||
+	case mode>>5 != 0 || mode != 0 && (shift < extentShiftMin || shift > min(extentShiftMax, s.alnBits) || h.exceptions < 2):
+		return fail("extents", mode)
+	case s.corrBits > maxCorrectionBits || s.corrShift > maxShift || s.alnBits > 32 ||
 		s.corrBits > 0 && s.corrShift == 0:
 		return fail("widths", w4&math.MaxUint32)
 	case len(words) < h.words():
@@ -178,8 +183,15 @@ func (h *header) checkHead(words []uint64) error {
 			return fmt.Errorf("%w: segment %d does not rise", ErrCorrupt, i)
 		}
 	}
+	list := words[headerWords+2*n : h.words()]
+	if shift := h.hot.extentShift(); shift != 0 {
+		if list[0] > math.MaxUint32>>shift {
+			return fmt.Errorf("%w: lowest extent %d", ErrCorrupt, list[0])
+		}
+		return nil // any differences are safe
+	}
 	last := -1
-	for i, e := range words[headerWords+2*n : h.words()] {
+	for i, e := range list {
 		if int(e>>32) <= last || int(e>>32) >= h.leaves {
 			return fmt.Errorf("%w: exception %d names leaf %d", ErrCorrupt, i, e>>32)
 		}

@@ -27,6 +27,15 @@ func bytesOf(w []uint64) []byte {
 
 // seedBlocks are encoded sub-models of many shapes.
 func seedBlocks(t interface{ Fatal(...any) }) [][]uint64 {
+	blocks := plainBlocks(t)
+	for _, spread := range []uint32{1, 1 << 20} { // narrow and wide
+		l := splitLeaves(spread)
+		blocks = append(blocks, trainOne(t, Options{}, l).AppendTo(nil))
+	}
+	return blocks
+}
+
+func plainBlocks(t interface{ Fatal(...any) }) [][]uint64 {
 	var blocks [][]uint64
 	r := rand.New(rand.NewPCG(11, 1))
 	for _, d := range distributions {

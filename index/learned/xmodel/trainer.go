@@ -119,6 +119,11 @@ type Trainer struct {
 	best  candidate
 	res   []int64 // ALN less logical leaf number
 	order []int64
+
+	list, trial extentList // the best and another
+	runs        []uint32   // extents in rising order
+	means       []int64    // where in the sub-model an extent's leaves are
+	ranks       []uint16   // of an extent, by that
 }
 
 // A candidate is a fit under consideration.
@@ -185,6 +190,9 @@ func (t *Trainer) Train(dst *SubModel, version uint32) (Quality, error) {
 		return Quality{}, fmt.Errorf("%w: none added", ErrBadLeaves)
 	}
 	base, alnBits := t.chooseALN()
+	if t.list.shift > 0 {
+		alnBits = t.list.bits
+	}
 	t.corrLimit = min(t.opt.CorrectionBits, max(t.opt.EntryBits-alnBits, yieldBits))
 	t.fit()
 	t.fill(dst, version, base, alnBits)
@@ -445,17 +453,12 @@ func (t *Trainer) fill(dst *SubModel, version uint32, base int64, alnBits int) {
 	dst.slackLo, dst.slackHi = uint16(c.slackLo), uint16(c.slackHi)
 	dst.corrBits, dst.corrShift = uint8(c.corrBits), uint8(c.corrShift)
 	dst.flags |= flagTT
-	dst.alnBase, dst.alnBits = uint32(base), uint8(alnBits)
-	limit := int64(1) << alnBits
-	exceptional := t.outside(base, limit) > 0
-	if exceptional {
-		limit-- // all ones marks an exception
-		for i, r := range t.res {
-			if r-base < 0 || r-base >= limit {
-				dst.body = append(dst.body, uint64(i)<<32|uint64(t.alns[i]))
-				dst.body[1]++ // counts
-			}
-		}
+	extents := t.list.shift > 0
+	if extents {
+		t.list.fillExtents(dst)
+	} else {
+		dst.alnBase, dst.alnBits = uint32(base), uint8(alnBits)
+		t.residuals(dst, base)
 	}
 	dst.ttAt = uint16(len(dst.body))
 	dst.body = slices.Grow(dst.body, dst.ttWords())[:int(dst.ttAt)+dst.ttWords()]
@@ -466,11 +469,29 @@ func (t *Trainer) fill(dst *SubModel, version uint32, base int64, alnBits int) {
 		if i > 0 && len(c.corr) > 0 {
 			k = uint64(c.corr[i-1])
 		}
-		r -= base
-		if exceptional && (r < 0 || r >= limit) {
-			r = limit
+		if extents {
+			r = int64(t.list.entry(i, t.alns[i]))
 		}
 		putEntry(tt, uint(i)*dst.entryBits(), dst.entryBits(), k|uint64(r)<<dst.corrBits)
+	}
+}
+
+// residuals makes the ALN residuals relative to base, and exceptions of those
+// that dst's entries cannot hold.
+func (t *Trainer) residuals(dst *SubModel, base int64) {
+	limit := int64(1) << dst.alnBits
+	exceptional := t.outside(base, limit) > 0
+	if exceptional {
+		limit-- // all ones marks an exception
+	}
+	for i, r := range t.res {
+		r -= base
+		if exceptional && (r < 0 || r >= limit) {
+			dst.body = append(dst.body, uint64(i)<<32|uint64(t.alns[i]))
+			dst.body[1]++ // counts
+			r = limit
+		}
+		t.res[i] = r
 	}
 }
 
@@ -497,7 +518,8 @@ func (t *Trainer) outside(base, limit int64) int {
 
 // chooseALN picks base and width of the ALN residuals so that table and
 // exceptions together are smallest. If anything lies outside the base's
-// range, the highest residual is given up to mark exceptions.
+// range, the highest residual is given up to mark exceptions. A list of extents
+// is chosen instead, in t.list, where it takes less.
 func (t *Trainer) chooseALN() (base int64, width int) {
 	t.res = t.res[:0]
 	for i, a := range t.alns {
@@ -505,7 +527,7 @@ func (t *Trainer) chooseALN() (base int64, width int) {
 	}
 	lo, hi := slices.Min(t.res), slices.Max(t.res)
 	width = bits.Len64(uint64(hi - lo))
-	base = lo
+	base, t.list.shift = lo, 0
 	if width == 0 {
 		return base, 0
 	}
@@ -528,5 +550,6 @@ func (t *Trainer) chooseALN() (base int64, width int) {
 			cost, base, width = c, from, w
 		}
 	}
+	t.chooseExtents(cost)
 	return base, width
 }

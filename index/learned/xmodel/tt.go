@@ -16,7 +16,8 @@ import (
 // run of leaves allocated in key order costs no bits at all; if the sub-model
 // has exceptions, a residual of all ones says that the leaf's ALN is among
 // them. Exceptions (leaf(32) | ALN(32), ascending) keep a few leaves split off
-// to distant places from widening every entry.
+// to distant places from widening every entry. Where many were, ALNs are said
+// by extents instead: see extent.go.
 
 // A ttView is a run of TT words, of which the first skip are absent.
 type ttView struct {
@@ -157,6 +158,9 @@ func (s *SubModel) ALN(leaf int) uint32 {
 
 func (s *SubModel) alnAt(v ttView, leaf int) uint32 {
 	r := v.entry(uint(leaf)*s.entryBits()+uint(s.corrBits), uint(s.alnBits))
+	if s.flags>>extentShiftAt != 0 {
+		return s.extentALN(leaf, r)
+	}
 	if s.exceptions() > 0 && r == 1<<s.alnBits-1 {
 		return s.exceptionALN(leaf)
 	}

@@ -152,8 +152,9 @@ func (c *checker) totals() error {
 	switch {
 	case !c.ended:
 		return fmt.Errorf("the last leaf has a bound")
-	case c.leaves != t.leaves.Load() || used != c.leaves+uint64(t.freed.len()):
-		return fmt.Errorf("%d leaves, counted %d, slab %d, freed %d", c.leaves, t.leaves.Load(), used, t.freed.len())
+	case c.leaves != t.leaves.Load() || used != c.leaves+uint64(t.freed.len())+t.reserve:
+		return fmt.Errorf("%d leaves, counted %d, slab %d, freed %d, in extents %d",
+			c.leaves, t.leaves.Load(), used, t.freed.len(), t.reserve)
 	case c.rows != t.live.Load():
 		return fmt.Errorf("%d rows, counted %d", c.rows, t.live.Load())
 	case c.heldSeen != len(t.held):

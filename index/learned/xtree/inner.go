@@ -9,7 +9,7 @@ const (
 	fanout   = 64 // a power of two
 	maxDepth = 12 // 32^12 leaves: more than a region can hold
 	// nodeBytes is what an inner node takes: keys and children, full or not, and its words of housekeeping.
-	nodeBytes = fanout*16 + 32
+	nodeBytes = fanout*16 + 40
 )
 
 // node is an inner node: the lowest keys of its children and the children.
@@ -22,6 +22,7 @@ type node struct {
 	keys  [fanout]atomic.Uint64
 	leafs *[fanout]atomic.Uint64
 	subs  *[fanout]atomic.Pointer[node]
+	ext   *extent // where new leaves come from, if level is 0; the mutator's
 }
 
 func newNode(level int) *node {
@@ -135,6 +136,7 @@ func (t *Tree) insertAt(p *path, d int, key, leaf uint64, sub *node) {
 		return
 	}
 	right := newNode(nd.level)
+	right.ext = nd.ext
 	t.innerNodes.Add(1)
 	half := fanout / 2
 	if at == n { // keys that only rise leave full nodes behind
@@ -196,6 +198,7 @@ func (t *Tree) removeAt(p *path, d int) {
 		// Only the very first leaf has no left sibling to fall to, and it
 		// stays: an empty node is never the first of its level.
 		t.innerNodes.Add(^uint64(0))
+		t.closeExtent(nd)
 		t.removeAt(p, d-1)
 		return
 	}
@@ -238,6 +241,7 @@ func (t *Tree) mergeNode(p *path, d int) {
 	}
 	left.n.Store(int32(m + n))
 	t.innerNodes.Add(^uint64(0))
+	t.closeExtent(nd)
 	t.removeAt(p, d-1)
 }
 

@@ -66,7 +66,14 @@ func (t *Tree) split(leaf, key uint64) (uint64, error) {
 	live := t.liveSlots(s, space[:0])
 	fence, stay := t.cut(s, live, key)
 	moved := live[stay:]
-	right, err := t.newLeaf(len(moved) > 0)
+	where := forMoved
+	if len(moved) == 0 {
+		// Keys that rise at the end of the tree fill leaves that follow one another.
+		if where = nearby; s.Load(metaWord)&lastFlag != 0 {
+			where = apart
+		}
+	}
+	right, err := t.newLeaf(where, s.Load(lowWord))
 	if err != nil {
 		return 0, err
 	}

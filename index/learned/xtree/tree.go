@@ -43,6 +43,7 @@ type Tree struct {
 	finger  uint64   // leaf of the latest change
 	empty   []uint64 // leaves that ran empty, to be unlinked unless they fill again
 	freed   freeList
+	reserve uint64   // leaves that extents hold ready
 	scratch []uint64 // one row
 
 	innerNodes atomic.Uint64
@@ -84,7 +85,7 @@ func New(a *block.Arena, o Options) (*Tree, error) {
 	if !t.lay.Inline {
 		t.rows = a.NewSlab(t.lay.RowBlockWords * mem.WordBytes)
 	}
-	addr, err := t.newLeaf(false)
+	addr, err := t.newLeaf(apart, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -148,14 +149,20 @@ func (t *Tree) narrowed(v uint64) uint64 {
 // commitLeaf publishes an edit of a leaf under a new version.
 func (t *Tree) commitLeaf(e *block.Edit) { e.Commit(block.Header(t.a.NextVersion())) }
 
-// newLeaf takes memory for a leaf. Moved rows need memory that no proof still
+// newLeaf takes memory for a leaf, near those around key if it is to hold rows
+// of theirs or follow one of them. Moved rows need memory that no proof still
 // knows; see the package comment.
-func (t *Tree) newLeaf(forMoved bool) (uint64, error) {
-	addr, ok := t.freed.take(forMoved)
+func (t *Tree) newLeaf(p place, key uint64) (uint64, error) {
+	addr, ok := t.freed.take(p == forMoved)
+	if !ok && p != apart {
+		addr, ok = t.fromExtent(key)
+	}
 	if !ok {
 		var err error
 		if addr, err = t.leafs.Alloc(); err != nil {
-			return 0, fmt.Errorf("%w: %v", index.ErrFull, err)
+			if addr, ok = t.fromAnyExtent(t.root.Load()); !ok {
+				return 0, fmt.Errorf("%w: %v", index.ErrFull, err)
+			}
 		}
 	}
 	aln := t.lay.ALN(addr)

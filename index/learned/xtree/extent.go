@@ -1,0 +1,91 @@
+package xtree
+
+// Leaves split off come from extents, short runs of leaves each of which serves
+// one inner node, and what that node splits into until the extent is used up.
+// So the leaves of a range of keys lie in few runs, and a client's translation
+// table needs few bits to name them.
+const (
+	extentLeaves = 8
+	// extentMin is the least number of leaves of a tree that uses extents: the
+	// addresses of a small one are near each other anyway.
+	extentMin = 1024
+	// reserveShare bounds the leaves that extents hold ready to one for so many
+	// in use. Random growth holds about one for twenty.
+	reserveShare = 8
+)
+
+// place says where a new leaf should lie, and what it is for.
+type place uint8
+
+const (
+	apart    place = iota // after the latest leaf, empty
+	nearby                // near its neighbours, empty
+	forMoved              // near its neighbours, to take rows of theirs
+)
+
+// extent is a run of leaves of which those from next on are unused. It is the
+// mutator's alone.
+type extent struct{ next, end uint64 }
+
+func (e *extent) open() bool { return e != nil && e.next < e.end }
+
+// fromExtent takes a leaf of the extent that serves the inner node of key.
+func (t *Tree) fromExtent(key uint64) (uint64, bool) {
+	if t.leaves.Load() < extentMin {
+		return 0, false
+	}
+	var p path
+	t.find(key, &p)
+	nd := p.nodes[p.depth]
+	if !nd.ext.open() && !t.newExtent(nd) {
+		return 0, false
+	}
+	return t.takeFrom(nd.ext), true
+}
+
+func (t *Tree) takeFrom(e *extent) uint64 {
+	addr := e.next
+	e.next += t.lay.LeafBytes()
+	t.reserve--
+	return addr
+}
+
+// newExtent gives a bottom node an extent, if not too much is held ready.
+func (t *Tree) newExtent(nd *node) bool {
+	if (t.reserve+extentLeaves)*reserveShare > t.leaves.Load() {
+		return false
+	}
+	addr, err := t.leafs.AllocRun(extentLeaves)
+	if err != nil {
+		return false
+	}
+	t.reserve += extentLeaves
+	nd.ext = &extent{next: addr, end: addr + extentLeaves*t.lay.LeafBytes()}
+	return true
+}
+
+// fromAnyExtent takes a leaf of any extent: memory is out.
+func (t *Tree) fromAnyExtent(nd *node) (uint64, bool) {
+	switch {
+	case t.reserve == 0:
+		return 0, false
+	case nd.level == 0 && nd.ext.open():
+		return t.takeFrom(nd.ext), true
+	case nd.level == 0:
+		return 0, false
+	}
+	for i := range int(nd.n.Load()) {
+		if addr, ok := t.fromAnyExtent(nd.subs[i].Load()); ok {
+			return addr, true
+		}
+	}
+	return 0, false
+}
+
+// closeExtent gives back what a node's extent, which others may share, holds
+// ready: the node is about to go.
+func (t *Tree) closeExtent(nd *node) {
+	for nd.ext.open() {
+		t.leafs.Free(t.takeFrom(nd.ext))
+	}
+}
