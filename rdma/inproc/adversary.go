@@ -60,7 +60,7 @@ func (a *adversary) order(n int) []uint32 {
 func (c *conn) postSlow(b *rdma.Batch) {
 	a := c.adv
 	c.e.late.perform(a.rng)
-	c.ctr.add(&rdma.Counters{Rounds: 1})
+	c.ctr.Add(&rdma.Counters{Rounds: 1})
 	var bytes uint64
 	var base time.Duration
 	for i := range b.WRs {
@@ -141,8 +141,8 @@ func coprimeStride(s *rng.Stream, n int) int {
 func (c *conn) complete(wr *rdma.WR, s rdma.Status) {
 	wr.Status = s
 	var n rdma.Counters
-	tally(&n, wr)
-	c.ctr.add(&n)
+	n.Count(wr)
+	c.ctr.Add(&n)
 }
 
 // waitSlow is Wait with latency and faults.

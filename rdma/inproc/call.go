@@ -66,7 +66,7 @@ func (c *conn) StartCall(ctx context.Context, req []byte) error {
 	seq := phase>>phaseBits + 1
 	buf := &k.request[seq&1]
 	*buf = append((*buf)[:0], req...)
-	c.ctr.add(&rdma.Counters{RPCs: 1, RPCBytes: uint64(len(req))})
+	c.ctr.Add(&rdma.Counters{RPCs: 1, RPCBytes: uint64(len(req))})
 	k.phase.Store(seq<<phaseBits | phaseSent)
 	if c.adv != nil {
 		c.sendSlow()
@@ -93,7 +93,7 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 		}
 	}
 	resp = append(resp[:0], k.response...)
-	c.ctr.add(&rdma.Counters{RPCBytes: uint64(len(resp))})
+	c.ctr.Add(&rdma.Counters{RPCBytes: uint64(len(resp))})
 	k.phase.Store(k.phase.Load() &^ phaseMask) // idle
 	return resp, nil
 }

@@ -27,7 +27,7 @@ type conn struct {
 	e    *endpoint
 	peer rdma.PeerID
 	link atomic.Uint32
-	ctr  *counters
+	ctr  *rdma.Tally
 	call call
 	req  rdma.Request // what the handler sees; one call is outstanding at a time
 	adv  *adversary   // nil without latency and faults
@@ -41,7 +41,7 @@ type conn struct {
 var _ rdma.Conn = (*conn)(nil)
 
 func newConn(e *endpoint, peer rdma.PeerID, p *poller) *conn {
-	c := &conn{e: e, peer: peer, poller: p, ctr: new(counters)}
+	c := &conn{e: e, peer: peer, poller: p, ctr: new(rdma.Tally)}
 	c.call.parker = newParker()
 	c.callEv = event{conn: c, kind: eventCall}
 	c.goneEv = event{conn: c, kind: eventGone}
@@ -111,9 +111,9 @@ func (c *conn) Post(b *rdma.Batch) error {
 		} else {
 			wr.Status = rdma.StatusPeerDown
 		}
-		tally(&n, wr)
+		n.Count(wr)
 	}
-	c.ctr.add(&n)
+	c.ctr.Add(&n)
 	return nil
 }
 
@@ -182,57 +182,4 @@ func compareAndSwap(s mem.Span, expect, swap uint64) uint64 {
 	}
 }
 
-// counters are the connection's; written by its goroutine, read by any.
-type counters struct {
-	rounds, reads, writes, atomics, readBytes, writeBytes, rpcs, rpcBytes, faults atomic.Uint64
-}
-
-// tally adds a completed work request to n: every completion counts as a
-// verb, bytes only where they moved.
-func tally(n *rdma.Counters, wr *rdma.WR) {
-	bytes := uint64(len(wr.Buf)) * mem.WordBytes
-	if wr.Status != rdma.StatusOK {
-		n.Faults++
-		bytes = 0
-	}
-	switch wr.Op {
-	case rdma.OpRead:
-		n.Reads++
-		n.ReadBytes += bytes
-	case rdma.OpWrite:
-		n.Writes++
-		n.WriteBytes += bytes
-	case rdma.OpCAS, rdma.OpFAA:
-		n.Atomics++
-	}
-}
-
-// add has one caller at a time, so that a load and a store suffice; fields
-// that do not change are not stored, which is the dear part.
-func (c *counters) add(n *rdma.Counters) {
-	bump(&c.rounds, n.Rounds)
-	bump(&c.reads, n.Reads)
-	bump(&c.writes, n.Writes)
-	bump(&c.atomics, n.Atomics)
-	bump(&c.readBytes, n.ReadBytes)
-	bump(&c.writeBytes, n.WriteBytes)
-	bump(&c.rpcs, n.RPCs)
-	bump(&c.rpcBytes, n.RPCBytes)
-	bump(&c.faults, n.Faults)
-}
-
-func bump(v *atomic.Uint64, by uint64) {
-	if by != 0 {
-		v.Store(v.Load() + by)
-	}
-}
-
-func (c *counters) snapshot() rdma.Counters {
-	return rdma.Counters{
-		Rounds: c.rounds.Load(), Reads: c.reads.Load(), Writes: c.writes.Load(), Atomics: c.atomics.Load(),
-		ReadBytes: c.readBytes.Load(), WriteBytes: c.writeBytes.Load(),
-		RPCs: c.rpcs.Load(), RPCBytes: c.rpcBytes.Load(), Faults: c.faults.Load(),
-	}
-}
-
-func (c *conn) Counters() rdma.Counters { return c.ctr.snapshot() }
+func (c *conn) Counters() rdma.Counters { return c.ctr.Snapshot() }

@@ -35,8 +35,8 @@ type endpoint struct {
 	mu struct {
 		sync.Mutex
 		conns    map[*conn]struct{}
-		left     map[*counters]struct{} // of broken ones; their clients may still count completions
-		closed   rdma.Counters          // sum of the connections their clients closed
+		left     map[*rdma.Tally]struct{} // of broken ones; their clients may still count completions
+		closed   rdma.Counters            // sum of the connections their clients closed
 		lastPeer rdma.PeerID
 		resumed  chan struct{} // closed at the end of a pause; nil while there is none
 		held     []*conn       // answered during a pause
@@ -47,7 +47,7 @@ func newEndpoint(n *Network, addr string, o rdma.ListenOptions) *endpoint {
 	e := &endpoint{net: n, addr: addr, opts: o}
 	e.grants.Store(new([]grant))
 	e.mu.conns = make(map[*conn]struct{})
-	e.mu.left = make(map[*counters]struct{})
+	e.mu.left = make(map[*rdma.Tally]struct{})
 	for range n.opts.Pollers {
 		p := newPoller(e)
 		e.pollers = append(e.pollers, p)
@@ -91,10 +91,10 @@ func (e *endpoint) Counters() rdma.Counters {
 	defer e.mu.Unlock()
 	sum := e.mu.closed
 	for n := range e.mu.left {
-		sum = sum.Add(n.snapshot())
+		sum = sum.Add(n.Snapshot())
 	}
 	for c := range e.mu.conns {
-		sum = sum.Add(c.ctr.snapshot())
+		sum = sum.Add(c.ctr.Snapshot())
 	}
 	return sum
 }
@@ -219,5 +219,5 @@ func (e *endpoint) closed(c *conn) {
 	c.summed = true
 	delete(e.mu.conns, c)
 	delete(e.mu.left, c.ctr)
-	e.mu.closed = e.mu.closed.Add(c.ctr.snapshot())
+	e.mu.closed = e.mu.closed.Add(c.ctr.Snapshot())
 }

@@ -36,7 +36,7 @@ type conn struct {
 	mask  uint64
 	bell  *serverBell
 	state atomic.Uint32
-	ctr   counters
+	ctr   rdma.Tally
 
 	request  area
 	response area
@@ -111,9 +111,9 @@ func (c *conn) Post(b *rdma.Batch) error {
 			b.Token = 1 // for Wait, which has a context to ask the server under
 			continue
 		}
-		tally(&n, wr)
+		n.Count(wr)
 	}
-	c.ctr.add(&n)
+	c.ctr.Add(&n)
 	return nil
 }
 
@@ -130,7 +130,7 @@ func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
 // finish completes the requests on regions that were not mapped yet.
 func (c *conn) finish(ctx context.Context, b *rdma.Batch) error {
 	var n rdma.Counters
-	defer func() { c.ctr.add(&n) }()
+	defer func() { c.ctr.Add(&n) }()
 	for i := range b.WRs {
 		wr := &b.WRs[i]
 		if wr.Status != rdma.StatusPending {
@@ -148,7 +148,7 @@ func (c *conn) finish(ctx context.Context, b *rdma.Batch) error {
 		default:
 			wr.Status = read(r, wr)
 		}
-		tally(&n, wr)
+		n.Count(wr)
 	}
 	return nil
 }
@@ -250,7 +250,7 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 	}
 	resp = slices.Grow(resp[:0], int(n))[:n]
 	c.response.body().CopyBytesOut(resp)
-	c.ctr.add(&rdma.Counters{RPCs: 1, RPCBytes: c.reqBytes + n})
+	c.ctr.Add(&rdma.Counters{RPCs: 1, RPCBytes: c.reqBytes + n})
 	return resp, nil
 }
 
@@ -284,3 +284,5 @@ func (c *conn) Close() error {
 	c.unref.Do(func() { c.link.p.unref(c.link) })
 	return nil
 }
+
+func (c *conn) Counters() rdma.Counters { return c.ctr.Snapshot() }

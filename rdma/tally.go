@@ -1,0 +1,63 @@
+package rdma
+
+import (
+	"sync/atomic"
+
+	"drtmx/internal/mem"
+)
+
+// Count adds a completed work request: every completion counts as a verb,
+// bytes only where they moved. For providers.
+func (c *Counters) Count(wr *WR) {
+	bytes := uint64(len(wr.Buf)) * mem.WordBytes
+	if wr.Status != StatusOK {
+		c.Faults++
+		bytes = 0
+	}
+	switch wr.Op {
+	case OpRead:
+		c.Reads++
+		c.ReadBytes += bytes
+	case OpWrite:
+		c.Writes++
+		c.WriteBytes += bytes
+	case OpCAS, OpFAA:
+		c.Atomics++
+	}
+}
+
+// Tally holds the counters of one connection for its provider: added to by
+// one goroutine at a time, read by any.
+type Tally struct {
+	rounds, reads, writes, atomics, readBytes, writeBytes, rpcs, rpcBytes, faults atomic.Uint64
+}
+
+// Add adds what a batch or a call has carried. It has one caller at a time, so
+// that a load and a store suffice; fields that do not change are not stored,
+// which is the dear part.
+func (t *Tally) Add(n *Counters) {
+	bump(&t.rounds, n.Rounds)
+	bump(&t.reads, n.Reads)
+	bump(&t.writes, n.Writes)
+	bump(&t.atomics, n.Atomics)
+	bump(&t.readBytes, n.ReadBytes)
+	bump(&t.writeBytes, n.WriteBytes)
+	bump(&t.rpcs, n.RPCs)
+	bump(&t.rpcBytes, n.RPCBytes)
+	bump(&t.faults, n.Faults)
+}
+
+func bump(v *atomic.Uint64, by uint64) {
+	if by != 0 {
+		v.Store(v.Load() + by)
+	}
+}
+
+// Snapshot is what has been added so far.
+func (t *Tally) Snapshot() Counters {
+	return Counters{
+		Rounds: t.rounds.Load(), Reads: t.reads.Load(), Writes: t.writes.Load(), Atomics: t.atomics.Load(),
+		ReadBytes: t.readBytes.Load(), WriteBytes: t.writeBytes.Load(),
+		RPCs: t.rpcs.Load(), RPCBytes: t.rpcBytes.Load(), Faults: t.faults.Load(),
+	}
+}
