@@ -16,7 +16,6 @@ var layers = map[string]int{
 	"internal/hist":       0,
 	"internal/lint":       0,
 	"internal/planted":    0,
-	"internal/deps":       0,
 	"txn/history":         0,
 
 	"internal/mem":                 1,
