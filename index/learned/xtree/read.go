@@ -2,6 +2,7 @@ package xtree
 
 import (
 	"runtime"
+	"slices"
 
 	"drtmx/index"
 	"drtmx/internal/block"
@@ -206,6 +207,12 @@ func (c *cursor) leaf(leaf uint64) verdict {
 		return present
 	}
 	entries := len(c.res.Entries)
+	if live := unpackMeta(m).live; high <= c.hi && !last && (c.limit <= 0 || c.limit-entries > live) {
+		// Most likely the scan goes on there: fetch it while this leaf is worked on.
+		if next, ok := t.a.Region().Span(c.right, t.lay.LeafBytes()); ok {
+			next.Prefetch()
+		}
+	}
 	more, v := c.rows(s, leaf, min(int(m&0xff), t.lay.Slots))
 	if changed := s.Load(block.HeaderWord) != h; changed || v != present {
 		c.res.Entries = c.res.Entries[:entries]
@@ -232,40 +239,68 @@ func (c *cursor) leaf(leaf uint64) verdict {
 // order; more says that the limit left some out.
 func (c *cursor) rows(s mem.Span, leaf uint64, count int) (more bool, v verdict) {
 	t := c.t
-	live := c.space[:0]
-	heads := c.words[t.lay.headAt:]
-	for i, k := range c.words[keysWord : keysWord+count] {
-		if k >= c.lo && k <= c.hi && (heads[i] != uint64(Free) && t.lay.Inline || heads[i] != 0 && !t.lay.Inline) {
-			live = insertSorted(live, slotKey{k, i})
-		}
+	live := c.inRange(count)
+	if room := c.limit - len(c.res.Entries); c.limit > 0 && len(live) > room {
+		live, more = live[:max(room, 0)], true
 	}
-	var rows []uint64
-	if t.lay.Inline && len(live) > 0 {
-		// All payloads in one go: cheaper than one by one, even if few are needed.
-		rows = c.room(count * t.lay.RowWords)
-		s.Slice(t.lay.rowAt, len(rows)).CopyOut(rows)
+	if len(live) == 0 {
+		return more, present
 	}
-	for _, sk := range live {
-		if c.limit > 0 && len(c.res.Entries) == c.limit {
-			return true, present
-		}
-		e := index.Entry{Key: sk.key}
-		if t.lay.Inline {
-			e.Addr, e.Header = t.lay.HeadAddr(leaf, sk.slot), block.Header(heads[sk.slot])
-			at := sk.slot * t.lay.RowWords
-			e.Row = rows[at : at+t.lay.RowWords : at+t.lay.RowWords]
-			if e.Header.Locked() {
-				return false, locked
-			}
-		} else {
-			e.Addr, e.Row = heads[sk.slot], c.room(t.lay.RowWords)
+	heads := c.words[t.lay.headAt:t.lay.rowAt]
+	at := len(c.res.Entries)
+	c.res.Entries = slices.Grow(c.res.Entries, len(live))[:at+len(live)]
+	entries := c.res.Entries[at:]
+	if !t.lay.Inline {
+		for i, sk := range live {
+			e := &entries[i]
+			*e = index.Entry{Key: sk.key, Addr: heads[sk.slot], Row: c.room(t.lay.RowWords)}
 			if v, e.Header = t.readRow(e.Addr, sk.key, e.Row); v != present {
 				return false, v
 			}
 		}
-		c.res.Entries = append(c.res.Entries, e)
+		return more, present
 	}
-	return false, present
+	// All payloads in one go: cheaper than one by one, even if few are needed.
+	w := t.lay.RowWords
+	rows := c.room(count * w)
+	s.Slice(t.lay.rowAt, len(rows)).CopyOut(rows)
+	first := t.lay.HeadAddr(leaf, 0)
+	for i, sk := range live {
+		h := block.Header(heads[sk.slot])
+		if h.Locked() {
+			return false, locked
+		}
+		row := sk.slot * w
+		e := &entries[i]
+		e.Key, e.Addr, e.Header = sk.key, first+uint64(sk.slot)*mem.WordBytes, h
+		e.Row = rows[row : row+w : row+w]
+	}
+	return more, present
+}
+
+// inRange lists the slots in use, of the first count, whose keys the scan has
+// yet to cover, in key order.
+func (c *cursor) inRange(count int) []slotKey {
+	free := uint64(0)
+	if c.t.lay.Inline {
+		free = uint64(Free)
+	}
+	lo, width := c.lo, c.hi-c.lo
+	live, n := &c.space, 0
+	heads := c.words[c.t.lay.headAt:][:count]
+	for i, k := range c.words[keysWord:][:count] {
+		if k-lo > width || heads[i] == free {
+			continue
+		}
+		// Slots mostly are in order, or nearly.
+		j := n
+		for ; j > 0 && live[j-1].key > k; j-- {
+			live[j] = live[j-1]
+		}
+		live[j] = slotKey{k, i}
+		n++
+	}
+	return live[:n]
 }
 
 // room is n more words for payloads.
@@ -277,17 +312,6 @@ func (c *cursor) room(n int) []uint64 {
 	}
 	c.buf = c.buf[:at+n]
 	return c.buf[at : at+n : at+n]
-}
-
-// insertSorted adds to a list in key order: slots mostly are in order already.
-func insertSorted(live []slotKey, sk slotKey) []slotKey {
-	live = append(live, sk)
-	i := len(live) - 1
-	for ; i > 0 && live[i-1].key > sk.key; i-- {
-		live[i] = live[i-1]
-	}
-	live[i] = sk
-	return live
 }
 
 // Keys appends the keys of the rows of a leaf in ascending order, for training.
