@@ -13,7 +13,7 @@ import (
 const (
 	maxReads  = 48 // READs of a leaf or row, over torn copies
 	maxLocked = 4  // READs of a row found locked
-	maxChase  = 8  // right links followed
+	maxChase  = 16 // right links followed
 	maxLeft   = 4  // steps to the left
 	maxAsk    = 4  // READs of model parts
 )

@@ -17,7 +17,7 @@ type patchLeaf struct {
 	from      int // the logical leaf at which the model had the chase begin
 }
 
-const patchMax = 64
+const patchMax = 128
 
 // find is the best leaf known from which to look for a key that the model has
 // in logical leaf pred: the one that covers it, or else one on the way there.
@@ -38,13 +38,15 @@ func (p *patch) find(key uint64, pred int) (uint64, bool) {
 	return l.addr, key <= l.last || l.from == pred
 }
 
-// with is p and one more leaf, without what overlaps it, and without the half
-// farthest from it if there are too many.
+// with is p and one more leaf, seen now. A leaf known before ends where that
+// one begins, for what it held above has been split off; one that begins
+// within it is gone. The half farthest from it goes too if there are too many.
 func (p *patch) with(l patchLeaf) *patch {
 	q := &patch{leaves: make([]patchLeaf, 0, 1+len(p.leaves))}
 	at := -1
 	for _, o := range p.leaves {
-		if o.last < l.low {
+		if o.low < l.low {
+			o.last = min(o.last, l.low-1)
 			q.leaves = append(q.leaves, o)
 			continue
 		}
