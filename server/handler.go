@@ -133,6 +133,9 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 			s.refuse(r, "no such partition or index here")
 			return
 		}
+		if rd.GaveUp {
+			p.demand[rd.Index].Add(1)
+		}
 		srv := p.indexes[rd.Index]
 		if !rd.Scan {
 			srv.Lookup(rd.Lo, &w.get)

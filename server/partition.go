@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"drtmx/index"
@@ -28,6 +29,8 @@ type partition struct {
 	arena    *block.Arena
 	indexes  []index.Server
 	trained  []*learned.Server // the ordered ones of indexes
+	demand   []atomic.Uint32   // by index: lookups that clients gave up
+	turn     int               // of trained: which comes next
 	started  time.Time
 	training sync.Mutex // one trainer at a time
 	epoch    uint32
@@ -101,6 +104,7 @@ func newPartition(id int, cfg *Config, r *mem.Region, checksums bool) (*partitio
 		}
 		p.indexes = append(p.indexes, srv)
 	}
+	p.demand = make([]atomic.Uint32, len(p.indexes))
 	control := p.arena.Span(block.ControlAddr, controlWords)
 	control.Store(horizonWord, ^uint64(0)) // in memory: what is published is as durable as it gets
 	control.Store(epochWord, uint64(cfg.Epoch))
@@ -387,13 +391,49 @@ func (p *partition) seal() {
 	p.train(1 << 20)
 }
 
-// train does at most n units of training and reports whether it did any.
+// train does at most n units of training for each index and reports whether it did any.
 func (p *partition) train(n int) (worked bool) {
 	p.training.Lock()
 	defer p.training.Unlock()
 	for _, srv := range p.trained {
-		for i := 0; i < n && srv.Maintain(time.Since(p.started), &p.mu); i++ {
+		worked = p.trainOne(srv, n) || worked
+	}
+	return worked
+}
+
+func (p *partition) trainOne(srv *learned.Server, n int) (worked bool) {
+	for i := 0; i < n && srv.Maintain(time.Since(p.started), &p.mu); i++ {
+		worked = true
+	}
+	return worked
+}
+
+// demandUnits bounds the units that one turn of the trainer does for an index
+// which clients have given up on.
+const demandUnits = 8
+
+// trainTurn is the trainer's turn: one unit for the next index that has work,
+// and several for those whose models have failed readers since the last turn.
+// An index that nobody reads through its models costs little that way.
+func (p *partition) trainTurn() (worked bool) {
+	p.training.Lock()
+	defer p.training.Unlock()
+	for range p.trained {
+		p.turn++
+		if p.trainOne(p.trained[p.turn%len(p.trained)], 1) {
 			worked = true
+			break
+		}
+	}
+	at := 0
+	for i := range p.indexes {
+		if !p.catalog.Indexes[i].Ordered {
+			continue
+		}
+		srv := p.trained[at]
+		at++
+		if d := p.demand[i].Swap(0); d > 0 {
+			worked = p.trainOne(srv, min(int(d), demandUnits)) || worked
 		}
 	}
 	return worked

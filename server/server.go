@@ -244,7 +244,7 @@ func (s *Server) trainer(ctx context.Context) {
 		start := time.Now()
 		worked := false
 		for _, p := range s.parts {
-			worked = p != nil && p.train(1) || worked
+			worked = p != nil && p.trainTurn() || worked
 		}
 		if worked {
 			idle = max(trainRest*time.Since(start), trainIdleMin)

@@ -219,7 +219,7 @@ func (s *Session) ask(t *Txn, server int) error {
 	s.reads = s.reads[:0]
 	for _, g := range t.gets[t.flushed:t.nGet] {
 		if !g.done && g.res == nil && s.db.parts[g.part].server == server {
-			s.reads = append(s.reads, wire.Read{Partition: uint16(g.part), Index: uint16(g.ix.ID), Lo: g.key})
+			s.reads = append(s.reads, wire.Read{Partition: uint16(g.part), Index: uint16(g.ix.ID), Lo: g.key, GaveUp: g.op != nil})
 		}
 	}
 	for _, sc := range t.scans[:t.nScan] {
@@ -227,7 +227,7 @@ func (s *Session) ask(t *Txn, server int) error {
 			if sub := &sc.subs[i]; !sc.done && sub.res == nil && s.db.parts[sub.part].server == server {
 				s.reads = append(s.reads, wire.Read{
 					Partition: uint16(sub.part), Index: uint16(sc.ix.ID), Scan: true,
-					Lo: sc.lo, Hi: sc.hi, Limit: uint32(t.scanLimit(sc)),
+					Lo: sc.lo, Hi: sc.hi, Limit: uint32(t.scanLimit(sc)), GaveUp: sub.op != nil,
 				})
 			}
 		}

@@ -13,19 +13,30 @@ type Read struct {
 	Partition uint16
 	Index     uint16
 	Scan      bool
+	GaveUp    bool   // the client half tried and lacked a good model
 	Lo, Hi    uint64 // a lookup's key is Lo
 	Limit     uint32
 }
+
+// Bits of the byte that says what a read is.
+const (
+	kindScan   = 1
+	kindGaveUp = 2
+)
 
 // AppendReads appends an OpRead request.
 func AppendReads(b []byte, rs []Read) []byte {
 	b = le.AppendUint32(append(b, byte(OpRead)), uint32(len(rs)))
 	for _, r := range rs {
 		b = le.AppendUint16(le.AppendUint16(b, r.Partition), r.Index)
+		kind := byte(0)
+		if r.GaveUp {
+			kind |= kindGaveUp
+		}
 		if r.Scan {
-			b = le.AppendUint32(le.AppendUint64(le.AppendUint64(append(b, 1), r.Lo), r.Hi), r.Limit)
+			b = le.AppendUint32(le.AppendUint64(le.AppendUint64(append(b, kind|kindScan), r.Lo), r.Hi), r.Limit)
 		} else {
-			b = le.AppendUint64(append(b, 0), r.Lo)
+			b = le.AppendUint64(append(b, kind), r.Lo)
 		}
 	}
 	return b
@@ -36,13 +47,15 @@ func DecodeReads(d *Decoder, dst []Read) ([]Read, error) {
 	dst = dst[:0]
 	for range d.Count(MaxReads, 13) {
 		r := Read{Partition: d.U16(), Index: d.U16()}
-		switch d.U8() {
-		case 0:
-			r.Lo = d.U64()
-		case 1:
-			r.Scan, r.Lo, r.Hi, r.Limit = true, d.U64(), d.U64(), d.U32()
-		default:
+		kind := d.U8()
+		if kind > kindScan|kindGaveUp {
 			return nil, fmt.Errorf("%w: read kind", ErrMessage)
+		}
+		r.GaveUp = kind&kindGaveUp != 0
+		if r.Scan = kind&kindScan != 0; r.Scan {
+			r.Lo, r.Hi, r.Limit = d.U64(), d.U64(), d.U32()
+		} else {
+			r.Lo = d.U64()
 		}
 		dst = append(dst, r)
 	}
