@@ -14,6 +14,9 @@ mkdir -p "$raw"
 # name | what it shows | command
 sections=(
 "designs|TPC-C with each design, in turn on one cluster: throughput, CPU, rounds, RPCs, and ratios|bin/drtmx tpcc compare --repeat 3 --duration 5s"
+"clients8|The mix with 8 clients|bin/drtmx tpcc compare --clients 8 --repeat 3 --duration 3s --designs drtmx,drtmh --mix new-order=10,order-status=90"
+"clients32|The mix with 32 clients|bin/drtmx tpcc compare --clients 32 --repeat 3 --duration 3s --designs drtmx,drtmh --mix new-order=10,order-status=90"
+"clients64|The mix with 64 clients|bin/drtmx tpcc compare --clients 64 --repeat 3 --duration 3s --designs drtmx,drtmh --mix new-order=10,order-status=90"
 "warehouse|Loading one warehouse: seconds, bytes per row, memory|bin/drtmx tpcc run --warehouses 1 --servers 1 --clients 4 --duration 2s"
 "rpc|READ and RPC over shared memory beside memcpy and bare ping-pong|go test -run ^\$ -bench Read\$|RoundTrip|Throughput -benchtime 1s ./rdma/shm"
 "hash|GET on the hash index: rounds and allocations, with and without location cache|go test -run ^\$ -bench Get/ -benchmem ./index/hash"
