@@ -39,8 +39,6 @@ type Config struct {
 	// LocationCache is the number of row locations remembered for each hash
 	// index and partition; 0 means 65,536, negative none.
 	LocationCache int
-	// Maintain fetches stale models and directories in the background;
-	// sessions do it themselves, between transactions, if it is off.
 	// Seed makes backoff jitter repeatable; 0 draws one.
 	Seed uint64
 }
@@ -91,11 +89,6 @@ type SessionStats struct {
 	Aborts  [CauseCount]uint64 // abandoned attempts
 	Commits uint64             // Views, Updates and Calls that returned nil
 }
-
-// Get is a point read that was announced and not yet waited for.
-// All announced reads of a transaction proceed in the same rounds.
-//
-// Scan likewise. See Txn.GetLater and Txn.ScanLater.
 
 // Entry is one row of a scan. Row is valid until the body returns.
 type Entry struct {

@@ -142,8 +142,8 @@ func (s *Session) finishWith(t *Txn, validate bool, finish func(*Session, *wire.
 	return err
 }
 
-// Prepare sends one part of a distributed commit to a participant without
-// waiting; FinishPrepare takes its vote. Decide likewise.
+// StartPeer sends a request to a data server without waiting: a data server
+// asks several participants at once. FinishPeer takes the answer.
 func (s *Session) StartPeer(ctx context.Context, server int, req []byte) error {
 	l, err := s.link(ctx, server)
 	if err != nil {
