@@ -147,11 +147,7 @@ func (in *OrderStatusInput) AppendTo(b []byte) []byte {
 	b = binary.AppendUvarint(b, codecVersion)
 	b = binary.AppendUvarint(b, uint64(in.W))
 	b = binary.AppendUvarint(b, uint64(in.D))
-	b = binary.AppendUvarint(b, uint64(in.C))
-	if in.C == 0 {
-		b = appendText(b, in.Last)
-	}
-	return b
+	return appendCustomer(b, in.C, in.Last)
 }
 
 // Decode is the inverse of AppendTo. It reuses the memory of Last and fails
@@ -159,11 +155,8 @@ func (in *OrderStatusInput) AppendTo(b []byte) []byte {
 func (in *OrderStatusInput) Decode(b []byte) error {
 	d := decoder{b: b}
 	d.version()
-	in.W, in.D, in.C = d.number(MaxWarehouses), d.number(Districts), d.number(MaxCustomers)
-	in.Last = in.Last[:0]
-	if in.C == 0 {
-		in.Last = d.text(in.Last, maxLast)
-	}
+	in.W, in.D = d.number(MaxWarehouses), d.number(Districts)
+	in.C, in.Last = d.customer(in.Last)
 	if err := d.end("an ORDER-STATUS input"); err != nil {
 		return err
 	}

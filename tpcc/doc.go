@@ -1,7 +1,7 @@
 // Package tpcc is the TPC-C workload (standard specification, revision 5.11)
 // on package txn: the nine tables, their initial population, the inputs and
-// the bodies of the NEW-ORDER and ORDER-STATUS transactions, and the
-// consistency conditions of clause 3.3.2.
+// the bodies of the five transactions, and the consistency conditions of
+// clause 3.3.2.
 //
 // Names of tables and columns are the specification's, in lower case with
 // underscores. Money is in cents, rates (tax, discount) in ten-thousandths,
@@ -9,8 +9,4 @@
 // specification's null in the columns that may hold it (o_carrier_id,
 // ol_delivery_d). Numbers in comments such as "clause 2.4.2.2" refer to the
 // specification.
-//
-// What is given up: PAYMENT, DELIVERY and STOCK-LEVEL are not here, and
-// neither are keying and think times, so figures obtained with this package
-// are not tpmC.
 package tpcc

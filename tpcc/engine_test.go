@@ -78,8 +78,13 @@ func (e *engine) mustHold(t *testing.T) {
 	}
 }
 
+// modes put every transaction in the client and at its home server, with
+// every other.
 var modes = []TerminalConfig{
-	{Client, Client}, {Client, Procedure}, {Procedure, Client}, {Procedure, Procedure},
+	{NewOrderMode: Client, PaymentMode: Client, OrderStatusMode: Client, DeliveryMode: Client, StockLevelMode: Client},
+	{NewOrderMode: Client, PaymentMode: Procedure, OrderStatusMode: Procedure, DeliveryMode: Procedure, StockLevelMode: Procedure, DeliveryBatch: 3},
+	{NewOrderMode: Procedure, PaymentMode: Client, OrderStatusMode: Client, DeliveryMode: Client, StockLevelMode: Procedure, DeliveryBatch: Districts},
+	{StockLevelAttempts: 1, DeliveryBatch: Districts},
 }
 
 // One terminal at a time: the engine must answer exactly as the model does, in
@@ -89,46 +94,113 @@ func TestEngineAgreesWithModel(t *testing.T) {
 		t.Run(fmt.Sprintf("%d servers", servers), func(t *testing.T) {
 			e := newEngine(t, servers, 3)
 			m, _ := loadedModel(t, 3)
-			g := NewInputs(rng.New(31), e.info, e.info.RunConstants(rng.New(32)))
-			var in NewOrderInput
-			var got, want NewOrderOutput
-			var sin OrderStatusInput
-			var sgot, swant OrderStatusOutput
-			rolledBack := 0
-			for i := range 400 {
-				term := e.terminal(t, modes[i%len(modes)])
-				w := int64(i)%3 + 1
-				g.NewOrder(w, &in)
-				in.EntryD = int64(i + 1)
-				if i%7 == 0 { // more remote lines than the workload has
-					in.Lines[0].SupplyW = w%3 + 1
-				}
-				err := term.NewOrder(t.Context(), &in, &got)
-				_, wantErr := m.newOrder(&in, &want)
-				if errors.Is(wantErr, ErrRolledBack) {
-					rolledBack++
-					got.EntryD = want.EntryD // not part of that output
-					got.Discount, got.WTax, got.DTax, got.Total = want.Discount, want.WTax, want.DTax, want.Total
-				}
-				if errors.Is(err, ErrRolledBack) != errors.Is(wantErr, ErrRolledBack) || (err == nil) != (wantErr == nil) {
-					t.Fatalf("%v NEW-ORDER %+v: %v, want %v", term.cfg, in, err, wantErr)
-				}
-				if string(got.AppendTo(nil)) != string(want.AppendTo(nil)) {
-					t.Fatalf("%v NEW-ORDER %+v: %+v, want %+v", term.cfg, in, got, want)
-				}
-				g.OrderStatus(w, &sin)
-				err = term.OrderStatus(t.Context(), &sin, &sgot)
-				_, wantErr = m.orderStatus(&sin, &swant)
-				if err != nil || wantErr != nil || string(sgot.AppendTo(nil)) != string(swant.AppendTo(nil)) {
-					t.Fatalf("%v ORDER-STATUS %+v: %+v %v, want %+v %v", term.cfg, sin, sgot, err, swant, wantErr)
-				}
+			r := &rival{t: t, m: m, g: NewInputs(rng.New(31), e.info, e.info.RunConstants(rng.New(32)))}
+			for _, c := range modes {
+				r.terms = append(r.terms, e.terminal(t, c))
 			}
-			e.mustHold(t)
-			if rolledBack == 0 {
-				t.Error("no order was rolled back")
+			for i := range 400 {
+				r.round(i)
+			}
+			if r.rolledBack == 0 || r.remote == 0 || r.delivered == 0 || r.skipped == 0 || r.low == 0 {
+				t.Errorf("a case was never met: %d orders rolled back, %d remote payments, %d orders delivered, %d districts skipped, %d items low",
+					r.rolledBack, r.remote, r.delivered, r.skipped, r.low)
 			}
 		})
 	}
+}
+
+// rival runs the same inputs on the engine and on the model.
+type rival struct {
+	t     *testing.T
+	m     *model
+	g     *Inputs
+	terms []*Terminal
+
+	rolledBack, remote, delivered, skipped int
+	low                                    int64
+}
+
+// round runs one transaction of each type.
+func (r *rival) round(i int) {
+	term, w := r.terms[i%len(r.terms)], int64(i)%3+1
+	r.newOrder(term, w, i)
+	r.payment(term, w, i)
+	r.orderStatus(term, w)
+	if i%4 == 0 || i > 250 { // in the end faster than orders come in
+		r.delivery(r.terms[i/4%len(r.terms)], w, i)
+	}
+	r.stockLevel(term, w, int64(i)%Districts+1)
+}
+
+// same fails unless both ended alike, with the same output.
+func (r *rival) same(term *Terminal, what string, in any, err, wantErr error, got, want codec) {
+	r.t.Helper()
+	if err != nil || wantErr != nil || string(got.AppendTo(nil)) != string(want.AppendTo(nil)) {
+		r.t.Fatalf("%+v %s %+v: %+v %v, want %+v %v", term.cfg, what, in, got, err, want, wantErr)
+	}
+}
+
+func (r *rival) newOrder(term *Terminal, w int64, i int) {
+	var in NewOrderInput
+	var got, want NewOrderOutput
+	r.g.NewOrder(w, &in)
+	in.EntryD = int64(i + 1)
+	if i%7 == 0 { // more remote lines than the workload has
+		in.Lines[0].SupplyW = w%3 + 1
+	}
+	err := term.NewOrder(r.t.Context(), &in, &got)
+	_, wantErr := r.m.newOrder(&in, &want)
+	if errors.Is(err, ErrRolledBack) && errors.Is(wantErr, ErrRolledBack) {
+		r.rolledBack++
+		got.EntryD = want.EntryD // not part of that output
+		got.Discount, got.WTax, got.DTax, got.Total = want.Discount, want.WTax, want.DTax, want.Total
+		err, wantErr = nil, nil
+	}
+	r.same(term, "NEW-ORDER", in, err, wantErr, &got, &want)
+}
+
+func (r *rival) payment(term *Terminal, w int64, i int) {
+	var in PaymentInput
+	var got, want PaymentOutput
+	r.g.Payment(w, &in)
+	in.Date = int64(i + 1)
+	err := term.Payment(r.t.Context(), &in, &got)
+	_, wantErr := r.m.payment(&in, &want)
+	r.remote += btoi(in.CW != w)
+	r.same(term, "PAYMENT", in, err, wantErr, &got, &want)
+}
+
+func (r *rival) orderStatus(term *Terminal, w int64) {
+	var in OrderStatusInput
+	var got, want OrderStatusOutput
+	r.g.OrderStatus(w, &in)
+	err := term.OrderStatus(r.t.Context(), &in, &got)
+	_, wantErr := r.m.orderStatus(&in, &want)
+	r.same(term, "ORDER-STATUS", in, err, wantErr, &got, &want)
+}
+
+func (r *rival) delivery(term *Terminal, w int64, i int) {
+	var in DeliveryInput
+	var got, want DeliveryOutput
+	r.g.Delivery(w, &in)
+	in.Date = int64(i + 1)
+	err := term.Delivery(r.t.Context(), &in, &got)
+	_, wantErr := r.m.delivery(&in, &want)
+	if err != nil || wantErr != nil || got != want {
+		r.t.Fatalf("%+v DELIVERY %+v: %+v %v, want %+v %v", term.cfg, in, got, err, want, wantErr)
+	}
+	r.delivered += got.Delivered()
+	r.skipped += got.Skipped()
+}
+
+func (r *rival) stockLevel(term *Terminal, w, d int64) {
+	var in StockLevelInput
+	var got, want StockLevelOutput
+	r.g.StockLevel(w, d, &in)
+	err := term.StockLevel(r.t.Context(), &in, &got)
+	_, wantErr := r.m.stockLevel(&in, &want)
+	r.low += got.Low
+	r.same(term, "STOCK-LEVEL", in, err, wantErr, &got, &want)
 }
 
 // Terminals in all modes at once, then every condition, and the counts.

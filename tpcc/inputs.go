@@ -107,12 +107,41 @@ func (g *Inputs) NewOrder(w int64, in *NewOrderInput) {
 func (g *Inputs) OrderStatus(w int64, in *OrderStatusInput) {
 	in.W = w
 	in.D = g.rnd.Range(1, Districts)
-	in.C, in.Last = 0, in.Last[:0]
-	if g.rnd.Range(1, 100) <= 60 {
-		in.Last = LastName(in.Last, g.rnd.NURand(rng.ACLast, 0, g.info.Scale.lastNames()-1, g.constants.CLast))
-		return
+	in.C, in.Last = g.customerOrLast(in.Last)
+}
+
+// Payment draws the input of a PAYMENT at home warehouse w (clause 2.5.1): 15 %
+// for a customer of another warehouse, three in five by last name.
+func (g *Inputs) Payment(w int64, in *PaymentInput) {
+	in.W, in.Date = w, 0
+	in.D = g.rnd.Range(1, Districts)
+	in.CW, in.CD = w, in.D
+	if g.rnd.Range(1, 100) > 85 {
+		in.CW, in.CD = g.otherWarehouse(w), g.rnd.Range(1, Districts)
 	}
-	in.C = g.customer()
+	in.C, in.Last = g.customerOrLast(in.Last)
+	in.Amount = g.rnd.Range(MinPayment, MaxPayment)
+}
+
+// Delivery draws the input of a DELIVERY at home warehouse w (clause 2.7.1).
+func (g *Inputs) Delivery(w int64, in *DeliveryInput) {
+	*in = DeliveryInput{W: w, Carrier: g.rnd.Range(1, MaxCarrier)}
+}
+
+// StockLevel draws the input of a STOCK-LEVEL of a terminal at warehouse w,
+// district d, which is the terminal's for the whole run (clause 2.8.1.1).
+func (g *Inputs) StockLevel(w, d int64, in *StockLevelInput) {
+	*in = StockLevelInput{W: w, D: d, Threshold: g.rnd.Range(MinThreshold, MaxThreshold)}
+}
+
+// customerOrLast draws, three times in five, a last name into last's memory,
+// and else a C_ID (clauses 2.5.1.2 and 2.6.1.2).
+func (g *Inputs) customerOrLast(last []byte) (int64, []byte) {
+	last = last[:0]
+	if g.rnd.Range(1, 100) <= 60 {
+		return 0, LastName(last, g.rnd.NURand(rng.ACLast, 0, g.info.Scale.lastNames()-1, g.constants.CLast))
+	}
+	return g.customer(), last
 }
 
 // customer draws a C_ID.

@@ -217,6 +217,20 @@ func (t *modelTxn) Update(tab *tables.Table, key uint64, row tables.Row) error {
 	return t.write(tab, key, row, true)
 }
 
+func (t *modelTxn) Delete(tab *tables.Table, key uint64) error {
+	if t.readOnly || tab.Replicated() {
+		return txn.ErrReadOnly
+	}
+	t.writes = append(t.writes, func() error {
+		if !t.m.ix[tab.Primary().ID].Has(txn.Entry{Key: key}) {
+			return fmt.Errorf("model: %s %#x: no row to delete", tab.Name(), key)
+		}
+		t.m.remove(tab, key)
+		return nil
+	})
+	return nil
+}
+
 // run runs a body as one transaction and returns its steps.
 func (m *model) run(readOnly bool, body func(operations) error) (steps int, err error) {
 	m.mu.Lock()
@@ -285,4 +299,23 @@ func (m *model) newOrder(in *NewOrderInput, out *NewOrderOutput) (int, error) {
 func (m *model) orderStatus(in *OrderStatusInput, out *OrderStatusOutput) (int, error) {
 	q := &orderStatus{s: m.s, in: in, out: out}
 	return m.run(true, q.run)
+}
+
+func (m *model) payment(in *PaymentInput, out *PaymentOutput) (int, error) {
+	p := newPayment(m.s)
+	p.in, p.out = in, out
+	return m.run(false, p.run)
+}
+
+// delivery delivers for all districts in one transaction.
+func (m *model) delivery(in *DeliveryInput, out *DeliveryOutput) (int, error) {
+	v := newDelivery(m.s)
+	*out = DeliveryOutput{Done: Districts}
+	v.in, v.out = &deliveryPart{*in, 1, Districts}, out
+	return m.run(false, v.run)
+}
+
+func (m *model) stockLevel(in *StockLevelInput, out *StockLevelOutput) (int, error) {
+	l := &stockLevel{s: m.s, in: in, out: out}
+	return m.run(true, l.run)
 }

@@ -21,7 +21,7 @@ var (
 	ErrInput = errors.New("tpcc: bad input")
 	// ErrDistrictFull reports a district that has used all order numbers up to MaxOrders.
 	ErrDistrictFull = errors.New("tpcc: district has no order numbers left")
-	// ErrNoCustomer reports an ORDER-STATUS of a last name that nobody has.
+	// ErrNoCustomer reports a number or a last name that nobody has.
 	ErrNoCustomer = errors.New("tpcc: no such customer")
 	// ErrNoOrder reports an ORDER-STATUS of a customer who never ordered.
 	ErrNoOrder = errors.New("tpcc: customer has no order")

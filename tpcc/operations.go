@@ -14,6 +14,7 @@ type operations interface {
 	ScanLater(ix *tables.Index, lo, hi uint64, limit int) pendingRows
 	Insert(tab *tables.Table, key uint64, row tables.Row) error
 	Update(tab *tables.Table, key uint64, row tables.Row) error
+	Delete(tab *tables.Table, key uint64) error
 }
 
 // pendingRow is an announced point read, such as *txn.Get.

@@ -1,15 +1,6 @@
 package tpcc
 
-import (
-	"bytes"
-	"cmp"
-	"errors"
-	"fmt"
-	"slices"
-
-	"drtmx/tables"
-	"drtmx/txn"
-)
+import "fmt"
 
 // OrderStatusInput is the input of an ORDER-STATUS (clause 2.6.1).
 type OrderStatusInput struct {
@@ -18,21 +9,7 @@ type OrderStatusInput struct {
 	Last []byte // C_LAST, if C is 0
 }
 
-func (in *OrderStatusInput) check() error {
-	_, err := DistrictKey(in.W, in.D)
-	if err == nil && in.C != 0 {
-		_, err = CustomerKey(in.W, in.D, in.C)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrInput, err)
-	}
-	if in.C == 0 && (len(in.Last) == 0 || len(in.Last) > maxLast) {
-		return fmt.Errorf("%w: last name of %d bytes, want 1 to %d", ErrInput, len(in.Last), maxLast)
-	}
-	return nil
-}
-
-const maxLast = 16 // bytes of C_LAST
+func (in *OrderStatusInput) check() error { return checkCustomer(in.W, in.D, in.C, in.Last) }
 
 // OrderStatusOutput is the output of an ORDER-STATUS (clause 2.6.3.3).
 type OrderStatusOutput struct {
@@ -63,12 +40,7 @@ type orderStatus struct {
 	in  *OrderStatusInput
 	out *OrderStatusOutput
 
-	sameName []namesake
-}
-
-type namesake struct {
-	first []byte // a view of the entry
-	c     int64
+	byLast byLast
 }
 
 // run is one attempt. Reads that do not depend on each other's results are
@@ -78,18 +50,17 @@ func (q *orderStatus) run(t operations) error {
 	in, out := q.in, q.out
 	c, err := in.C, error(nil)
 	if c == 0 {
-		if c, err = q.byLastName(t); err != nil {
+		found := q.byLast.announce(t, q.s, in.W, in.D, in.Last)
+		if c, err = q.byLast.choose(found, q.s, in.W, in.D, in.Last); err != nil {
 			return err
 		}
 	}
 	customer := t.GetLater(q.s.customer, must(CustomerKey(in.W, in.D, c)))
 	lo, hi := customerOrdersRange(in.W, in.D, c, c)
 	latest := t.ScanLater(q.s.byCustomer, lo, hi, 1)
-	row, err := customer.Row()
-	if errors.Is(err, txn.ErrNotFound) {
-		return fmt.Errorf("%w: %d.%d.%d", ErrNoCustomer, in.W, in.D, c)
-	} else if err != nil {
-		return fmt.Errorf("tpcc: customer %d.%d.%d: %w", in.W, in.D, c, err)
+	row, err := customerRow(customer, in.W, in.D, c)
+	if err != nil {
+		return err
 	}
 	out.Customer = c
 	out.First = append(out.First[:0], row.Text(q.s.c.first)...)
@@ -105,35 +76,6 @@ func (q *orderStatus) run(t operations) error {
 	}
 	// The entry's key ends in the complement of o_id: the first has the largest.
 	return q.readOrder(t, customerOrderID(entries[0].Key))
-}
-
-// byLastName finds the customer in the middle, rounded up, of those with the
-// last name, in order of first name (clause 2.6.2.2). Equal first names go by
-// C_ID, so that the choice is the same in every attempt.
-func (q *orderStatus) byLastName(t operations) (int64, error) {
-	in := q.in
-	lo, hi := lastNameRange(in.W, in.D, tables.DigestBytes(in.Last))
-	entries, err := t.ScanLater(q.s.byLast, lo, hi, 0).Entries()
-	if err != nil {
-		return 0, fmt.Errorf("tpcc: customers of %d.%d by last name: %w", in.W, in.D, err)
-	}
-	q.sameName = q.sameName[:0]
-	for _, e := range entries {
-		if bytes.Equal(e.Row.Text(q.s.last.last), in.Last) {
-			q.sameName = append(q.sameName, namesake{e.Row.Text(q.s.last.first), int64(e.Key & MaxCustomers)})
-		}
-	}
-	if len(q.sameName) == 0 {
-		return 0, fmt.Errorf("%w: %d.%d %q", ErrNoCustomer, in.W, in.D, in.Last)
-	}
-	slices.SortFunc(q.sameName, func(a, b namesake) int {
-		if n := bytes.Compare(a.first, b.first); n != 0 {
-			return n
-		}
-		return cmp.Compare(a.c, b.c)
-	})
-	// Position n/2 rounded up, counted from 1.
-	return q.sameName[(len(q.sameName)+1)/2-1].c, nil
 }
 
 // readOrder reads the order and its lines, together.

@@ -226,6 +226,7 @@ func (p *populator) district(w, d int64) error {
 	row.SetInt(f.tax, p.rnd.Range(0, 2_000))
 	row.SetInt(f.ytd, p.Scale.Customers*initialPayment) // 30,000.00 at full scale
 	row.SetInt(f.nextOID, p.Scale.Customers+1)          // 3,001 at full scale
+	row.SetInt(f.nextHID, p.Scale.Customers+1)          // one HISTORY row for each customer
 	if err := p.add(tabDistrict, must(DistrictKey(w, d))); err != nil {
 		return err
 	}

@@ -19,7 +19,15 @@ import (
 // any changed, fn runs anew. An error of fn is returned as it is, after the
 // same validation.
 func (s *Session) View(ctx context.Context, fn func(*Txn) error) error {
-	return s.run(ctx, view, fn, nil)
+	return s.run(ctx, view, s.db.cfg.Retry.Attempts, fn, nil)
+}
+
+// TryView is View with a bound of its own on attempts, at least one: a caller
+// that has another way, such as a read-only procedure where the rows are,
+// takes it on ErrConflict. Reads of many rows that are written all the time
+// may otherwise never stand together.
+func (s *Session) TryView(ctx context.Context, attempts int, fn func(*Txn) error) error {
+	return s.run(ctx, view, attempts, fn, nil)
 }
 
 // Update runs a transaction that may write. Reads are one-sided, writes
@@ -29,12 +37,12 @@ func (s *Session) View(ctx context.Context, fn func(*Txn) error) error {
 // If the home server goes away between the commit request and its answer, and
 // does not come back to be asked, the error is an *UnknownOutcome.
 func (s *Session) Update(ctx context.Context, fn func(*Txn) error) error {
-	return s.run(ctx, update, fn, nil)
+	return s.run(ctx, update, s.db.cfg.Retry.Attempts, fn, nil)
 }
 
 // run makes attempts until one is not abandoned. What ends an attempt, once
 // the body has returned, is finish, or if that is nil what the API promises.
-func (s *Session) run(ctx context.Context, m mode, fn, finish func(*Txn) error) error {
+func (s *Session) run(ctx context.Context, m mode, attempts int, fn, finish func(*Txn) error) error {
 	t := &s.txn
 	if t.mode != closed {
 		return fmt.Errorf("%w: a transaction runs inside another of the same session", ErrClosed)
@@ -56,7 +64,7 @@ func (s *Session) run(ctx context.Context, m mode, fn, finish func(*Txn) error) 
 			return err
 		}
 		s.stats.Aborts[t.cause]++
-		if n+1 >= s.db.cfg.Retry.Attempts {
+		if n+1 >= attempts {
 			return fmt.Errorf("%w: gave up after %d attempts, the last one: %v", ErrConflict, n+1, t.cause)
 		}
 		if err := s.backoff(ctx, n); err != nil {

@@ -119,7 +119,7 @@ func (db *DB) RunProcedure(ctx context.Context, p *Procedure, args []byte, finis
 		}
 		return err
 	}
-	err = s.run(ctx, m, body, func(t *Txn) error { return s.finishWith(t, false, finish) })
+	err = s.run(ctx, m, db.cfg.Retry.Attempts, body, func(t *Txn) error { return s.finishWith(t, false, finish) })
 	return result, err
 }
 

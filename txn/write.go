@@ -252,7 +252,7 @@ func (t *Txn) Put(tab *tables.Table, key uint64, row tables.Row) error {
 	if len(tab.Secondaries()) == 0 {
 		return t.set(tab.Primary(), wire.Put, key, row)
 	}
-	old, err := t.Get(tab, key)
+	old, err := t.current(tab.Primary(), key)
 	if errors.Is(err, ErrNotFound) {
 		return t.Insert(tab, key, row)
 	} else if err != nil {
@@ -270,11 +270,24 @@ func (t *Txn) Update(tab *tables.Table, key uint64, row tables.Row) error {
 	if len(tab.Secondaries()) == 0 {
 		return t.set(tab.Primary(), wire.Update, key, row)
 	}
-	old, err := t.Get(tab, key)
+	old, err := t.current(tab.Primary(), key)
 	if err != nil {
 		return err
 	}
 	return t.replace(tab, key, old, row)
+}
+
+// current is the row as the transaction sees it now. What it has read before
+// and not written since is not read again: that would cost a round.
+func (t *Txn) current(ix *tables.Index, key uint64) (tables.Row, error) {
+	if t.writes.find(ix.ID, key) == nil {
+		for _, g := range t.gets[:t.nGet] {
+			if g.key == key && g.ix == ix && g.done && g.res != nil {
+				return g.row, g.err
+			}
+		}
+	}
+	return t.getLater(ix, key).Row()
 }
 
 func (t *Txn) replace(tab *tables.Table, key uint64, old, row tables.Row) error {
@@ -292,7 +305,7 @@ func (t *Txn) Delete(tab *tables.Table, key uint64) error {
 	}
 	var old tables.Row
 	if len(tab.Secondaries()) > 0 {
-		row, err := t.Get(tab, key)
+		row, err := t.current(tab.Primary(), key)
 		if err != nil {
 			return err
 		}
