@@ -42,11 +42,15 @@ func mustHold(t *testing.T, m *model, c CheckConfig) {
 		t.Fatal(err)
 	}
 	for _, condition := range slices.Sorted(maps.Keys(got)) {
-		if got[condition] != OK {
+		if !Passes(got[condition]) {
 			t.Errorf("%s: %s", condition, got[condition])
 		}
+		applies := condition != conditionFresh && (condition != "3.3.2.10" || c.AtRest)
+		if applies && got[condition] != OK {
+			t.Errorf("%s: %s, want it evaluated", condition, got[condition])
+		}
 	}
-	if want := 13 + btoi(c.AtRest); len(got) != want || got.Holds() != !t.Failed() {
+	if want := 15 + btoi(c.AtRest); len(got) != want || got.Holds() != !t.Failed() {
 		t.Errorf("%d verdicts, want %d; holds %v", len(got), want, got.Holds())
 	}
 }
@@ -54,17 +58,104 @@ func mustHold(t *testing.T, m *model, c CheckConfig) {
 func TestCheckHoldsAfterLoad(t *testing.T) {
 	m, _ := loadedModel(t, 3)
 	mustHold(t, m, CheckConfig{AtRest: true})
+	for _, c := range []CheckConfig{{}, {AtRest: true}} {
+		if got, err := m.s.check(t.Context(), m, c); err != nil || got[conditionFresh] != OK {
+			t.Errorf("3.3.2.11 after a load: %s %v", got[conditionFresh], err)
+		}
+	}
+}
+
+// Condition 3.3.2.11 is about the initial population, and is called
+// inapplicable, not ok, as soon as one order was placed or delivered.
+func TestFreshConditionIsForAFreshLoad(t *testing.T) {
+	m, _ := loadedModel(t, 2)
+	placed, delivered := m.clone(), m.clone()
+	if _, err := placed.newOrder(order(2, 3, 4, NewOrderLine{1, 2, 1}), &NewOrderOutput{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := delivered.delivery(&DeliveryInput{W: 1, Carrier: 1, Date: 5}, &DeliveryOutput{}); err != nil {
+		t.Fatal(err)
+	}
+	for what, m := range map[string]*model{"placed": placed, "delivered": delivered} {
+		got, err := m.s.check(t.Context(), m, CheckConfig{})
+		if err != nil || !strings.HasPrefix(got[conditionFresh], NotApplicable+": ") || !got.Holds() {
+			t.Errorf("an order was %s: %v %v", what, got, err)
+		}
+	}
+	for name, plant := range map[string]func(*planter){
+		"a new_order is missing": func(f *planter) { f.remove(f.s.newOrder, must(OrderKey(2, 2, 43))) },
+		"a new_order too many": func(f *planter) {
+			row := f.s.newOrder.NewRow()
+			if err := f.put(f.s.newOrder, must(OrderKey(2, 2, 42)), row); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"no new_order at all": func(f *planter) {
+			for o := int64(43); o <= 60; o++ {
+				f.remove(f.s.newOrder, must(OrderKey(2, 2, o)))
+			}
+		},
+	} {
+		f := &planter{m.clone(), t}
+		plant(f)
+		got, err := f.s.check(t.Context(), f.model, CheckConfig{AtRest: true})
+		if err != nil || !strings.HasPrefix(got[conditionFresh], "district 2.2: rows in orders 60 less rows in new_order ") {
+			t.Errorf("%s: %s %v", name, got[conditionFresh], err)
+		}
+	}
+}
+
+// Sums over no rows are 0 and are compared.
+func TestCheckOfEmptySums(t *testing.T) {
+	m, _ := loadedModel(t, 2)
+	for name, c := range map[string]struct {
+		plant func(*planter)
+		want  map[string]string
+	}{
+		"no history in a district": {func(f *planter) {
+			for n := int64(1); n <= 60; n++ {
+				f.remove(f.s.history, must(HistoryKey(2, 5, n)))
+			}
+		}, map[string]string{
+			"3.3.2.8": "sum(h_amount) is 540000", "3.3.2.9": "district 2.5: d_ytd is 60000, sum(h_amount) is 0",
+			"3.3.2.10": "customer 2.5.1: c_balance is -1000, sum(ol_amount) delivered 0 less sum(h_amount) 0 is 0", ConditionHistory: "district 2.5: d_next_h_id - 1 is 60, rows in history 0",
+		}},
+		"no lines in a district": {func(f *planter) {
+			for _, e := range f.rows(f.s.orderLine) {
+				if e.Row.Int(f.s.ol.wID) == 2 && e.Row.Int(f.s.ol.dID) == 5 {
+					f.remove(f.s.orderLine, e.Key)
+				}
+			}
+		}, map[string]string{"3.3.2.4": "rows in order_line 0", "3.3.2.6": "order 2.5.1: o_ol_cnt is "}},
+		"no orders in a district": {func(f *planter) {
+			for o := int64(1); o <= 60; o++ {
+				f.remove(f.s.orders, must(OrderKey(2, 5, o)))
+			}
+		}, map[string]string{
+			"3.3.2.2": "district 2.5: d_next_o_id - 1 is 60, max(o_id) is 0", "3.3.2.4": "sum(o_ol_cnt) is 0",
+			"3.3.2.5": "there is no such order", "3.3.2.6": "there is no such order", "3.3.2.11": "rows in orders 0 less rows in new_order 18",
+		}},
+	} {
+		f := &planter{m.clone(), t}
+		c.plant(f)
+		got, err := f.s.check(t.Context(), f.model, CheckConfig{AtRest: true})
+		for condition, text := range got {
+			if want, planted := c.want[condition]; err != nil || planted == Passes(text) || !strings.Contains(text, want) {
+				t.Errorf("%s: %s: %s; want %q; %v", name, condition, text, want, err)
+			}
+		}
+	}
 }
 
 func TestCheckHoldsAfterRun(t *testing.T) {
 	m, _, committed := ranModel(t, 3, 500)
 	done := int64(0)
 	mustHold(t, m, CheckConfig{AtRest: true, Parallel: 2, Progress: func(p CheckProgress) {
-		if done++; p.Done != done || p.Total != 3*12 {
+		if done++; p.Done != done || p.Total != 3*13 {
 			t.Errorf("progress %+v after %d steps", p, done)
 		}
 	}})
-	if done != 3*12 {
+	if done != 3*13 {
 		t.Errorf("%d steps", done)
 	}
 	placed, err := m.s.ordersPlaced(t.Context(), m)
@@ -128,8 +219,33 @@ var plantedFaults = []plantedFault{
 		"3.3.2.10": "customer 2.3.9: c_balance is -1000, sum(ol_amount) delivered 0 less sum(h_amount) 999 is -999",
 	}},
 	{"h_c_w_id", func(f *planter) {
-		f.change(f.s.history, must(HistoryKey(2, 3, 9)), func(r tables.Row) { r.SetInt(f.s.h.cWID, 1) })
-	}, map[string]string{"3.3.2.10": "history 2.3.9: is of customer 1.3.9"}},
+		f.change(f.s.history, must(HistoryKey(2, 3, 9)), func(r tables.Row) { r.SetInt(f.s.h.cWID, 3) })
+	}, map[string]string{
+		"3.3.2.10":       "history 2.3.9: is of customer 3.3.9, who does not exist; and 1 more",
+		ConditionHistory: "customer 2.3.9: c_payment_cnt is 1, rows in history 0",
+	}},
+	{"h_c_id", func(f *planter) {
+		f.change(f.s.history, must(HistoryKey(2, 3, 9)), func(r tables.Row) { r.SetInt(f.s.h.cID, 10) })
+	}, map[string]string{
+		"3.3.2.10":       "customer 2.3.9: c_balance is -1000, sum(ol_amount) delivered 0 less sum(h_amount) 0 is 0",
+		ConditionHistory: "customer 2.3.9: c_payment_cnt is 1, rows in history 0",
+	}},
+	{"d_next_h_id", func(f *planter) { f.add(f.s.district, must(DistrictKey(2, 7)), f.s.d.nextHID, 1) }, map[string]string{
+		ConditionHistory: "district 2.7: d_next_h_id - 1 is 61, rows in history 60, the last number 60",
+	}},
+	{"a history row under another number", func(f *planter) {
+		row := f.get(f.s.history, must(HistoryKey(2, 7, 60)))
+		f.remove(f.s.history, must(HistoryKey(2, 7, 60)))
+		if err := f.put(f.s.history, must(HistoryKey(2, 7, MaxHistory)), row); err != nil {
+			f.tb.Fatal(err)
+		}
+	}, map[string]string{ConditionHistory: "district 2.7: d_next_h_id - 1 is 60, rows in history 60, the last number 1099511627775"}},
+	{"c_payment_cnt", func(f *planter) { f.add(f.s.customer, must(CustomerKey(2, 8, 33)), f.s.c.paymentCnt, 2) }, map[string]string{
+		ConditionHistory: "customer 2.8.33: c_payment_cnt is 3, rows in history 1",
+	}},
+	{"c_delivery_cnt", func(f *planter) { f.add(f.s.customer, must(CustomerKey(2, 8, 33)), f.s.c.deliveryCnt, 1) }, map[string]string{
+		ConditionDeliveries: "customer 2.8.33: c_delivery_cnt is 1, orders delivered since the load 0",
+	}},
 	{"d_next_o_id", func(f *planter) { f.add(f.s.district, must(DistrictKey(2, 1)), f.s.d.nextOID, 1) }, map[string]string{
 		"3.3.2.2": "district 2.1: d_next_o_id - 1 is ",
 	}},
@@ -137,23 +253,20 @@ var plantedFaults = []plantedFault{
 		"3.3.2.2": "district 2.1: d_next_o_id - 1 is ",
 	}},
 	{"the first new_order", func(f *planter) { f.remove(f.s.newOrder, must(OrderKey(2, 2, 43))) }, map[string]string{
-		"3.3.2.5":  "order 2.2.43: o_carrier_id is 0, rows in new_order 0",
-		"3.3.2.11": "district 2.2: rows in orders ",
+		"3.3.2.5": "order 2.2.43: o_carrier_id is 0, rows in new_order 0",
 	}},
 	{"a new_order", func(f *planter) { f.remove(f.s.newOrder, must(OrderKey(2, 2, 50))) }, map[string]string{
-		"3.3.2.3":  "district 2.2: max(no_o_id) - min(no_o_id) + 1 is ",
-		"3.3.2.5":  "order 2.2.50: o_carrier_id is 0, rows in new_order 0",
-		"3.3.2.11": "district 2.2: rows in orders ",
+		"3.3.2.3": "district 2.2: max(no_o_id) - min(no_o_id) + 1 is ",
+		"3.3.2.5": "order 2.2.50: o_carrier_id is 0, rows in new_order 0",
 	}},
 	{"a new_order without order", func(f *planter) {
 		if err := f.put(f.s.newOrder, must(OrderKey(2, 2, 1<<20)), f.s.newOrder.NewRow()); err != nil {
 			f.tb.Fatal(err)
 		}
 	}, map[string]string{
-		"3.3.2.2":  "max(no_o_id) is 1048576",
-		"3.3.2.3":  "district 2.2: max(no_o_id) - min(no_o_id) + 1 is 1048534",
-		"3.3.2.5":  "new_order 2.2.1048576: there is no such order",
-		"3.3.2.11": "district 2.2: rows in orders ",
+		"3.3.2.2": "max(no_o_id) is 1048576",
+		"3.3.2.3": "district 2.2: max(no_o_id) - min(no_o_id) + 1 is 1048534",
+		"3.3.2.5": "new_order 2.2.1048576: there is no such order",
 	}},
 	{"o_carrier_id", func(f *planter) {
 		f.change(f.s.orders, must(OrderKey(2, 4, 11)), func(r tables.Row) { r.SetInt(f.s.o.carrierID, 0) })
@@ -211,11 +324,11 @@ var plantedFaults = []plantedFault{
 		f.ix[f.s.byCustomer.ID].Delete(txn.Entry{Key: key})
 	}, map[string]string{
 		ConditionIndexes: "order 2.3.20: not in orders.by_customer",
-		"3.3.2.4":        "district 2.3: ", "3.3.2.6": "order_line 2.3.20.1: there is no such order", "3.3.2.11": "district 2.3: ",
+		"3.3.2.4":        "district 2.3: ", "3.3.2.6": "order_line 2.3.20.1: there is no such order",
 	}},
 	{"an order's row", func(f *planter) { f.ix[f.s.orders.Primary().ID].Delete(txn.Entry{Key: must(OrderKey(2, 3, 20))}) }, map[string]string{
 		ConditionIndexes: "order 2.3.20: is in orders.by_customer and has no row",
-		"3.3.2.4":        "district 2.3: ", "3.3.2.6": "order_line 2.3.20.1: there is no such order", "3.3.2.11": "district 2.3: ",
+		"3.3.2.4":        "district 2.3: ", "3.3.2.6": "order_line 2.3.20.1: there is no such order",
 	}},
 	{"a customer's index entry", func(f *planter) {
 		key := must(f.s.byLast.EntryKey(f.get(f.s.customer, must(CustomerKey(2, 3, 20)))))
@@ -245,7 +358,7 @@ func TestCheckFindsPlantedFaults(t *testing.T) {
 		for condition, text := range got {
 			want, planted := p.want[condition]
 			conditions[condition] = conditions[condition] || planted
-			if planted != (text != OK) || !strings.Contains(text, want) {
+			if planted == Passes(text) || !strings.Contains(text, want) {
 				t.Errorf("%s: %s: %s; want %q", p.name, condition, text, want)
 			}
 		}
@@ -254,7 +367,7 @@ func TestCheckFindsPlantedFaults(t *testing.T) {
 		}
 	}
 	for condition, planted := range conditions {
-		if !planted {
+		if !planted && condition != conditionFresh { // see TestFreshConditionIsForAFreshLoad
 			t.Errorf("no fault was planted in condition %s", condition)
 		}
 	}

@@ -136,32 +136,6 @@ func (k *checker) locateStock(ctx context.Context, v viewer, w int64) (string, e
 // linesSinceLoad passes the lines of the district's orders since the load to
 // fn, once each, some lines per View.
 func (k *checker) linesSinceLoad(ctx context.Context, v viewer, w, d int64, fn func(tables.Row)) error {
-	const pageRows = 4096
-	var rows []tables.Row
 	lo, hi := orderLinesRange(w, d, k.info.Scale.Customers+1, MaxOrders)
-	for lo <= hi {
-		next := uint64(0)
-		err := v.view(ctx, func(t operations) error {
-			page, err := t.ScanLater(k.s.orderLine.Primary(), lo, hi, pageRows).Entries()
-			if err != nil {
-				return err
-			}
-			rows, next = rows[:0], hi+1
-			for _, e := range page {
-				rows = append(rows, e.Row.Clone())
-			}
-			if len(page) == pageRows {
-				next = page[pageRows-1].Key + 1
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		for _, row := range rows {
-			fn(row)
-		}
-		lo = next
-	}
-	return nil
+	return k.pages(ctx, v, k.s.orderLine.Primary(), lo, hi, func(_ uint64, row tables.Row) { fn(row) })
 }
