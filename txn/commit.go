@@ -91,7 +91,7 @@ func (s *Session) attempt(t *Txn, fn, finish func(*Txn) error) error {
 		}
 		err = t.doomed // whatever the body made of it
 	}
-	if time.Since(t.began) > maxAttemptAge {
+	if now()-t.began > maxAttemptAge {
 		return t.fail(fmt.Errorf("%w: the body ran for more than %v", ErrTooLarge, maxAttemptAge))
 	}
 	switch {

@@ -38,7 +38,7 @@ type Session struct {
 	reads      []wire.Read
 	commit     wire.Commit
 	stats      SessionStats
-	past       rdma.Counters // of connections since replaced
+	uncounted  []*link // used since Stats last asked them
 }
 
 // link is a connection to one server with the two batches that operations
@@ -50,6 +50,9 @@ type link struct {
 	batch   [2]rdma.Batch
 	flip    int
 	touched bool
+
+	uncounted bool          // listed in the session's uncounted
+	counted   rdma.Counters // what the session's statistics hold of conn's
 }
 
 func (l *link) done() *rdma.Batch { return &l.batch[l.flip^1] }
@@ -86,16 +89,23 @@ func newSession(db *DB, id, seed uint64) *Session {
 	return s
 }
 
-// Stats is a snapshot of the session's counters, for its own goroutine.
+// Stats is a snapshot of the session's counters, for its own goroutine. A load
+// loop takes one for every transaction, so only connections used since the
+// last are asked.
 func (s *Session) Stats() SessionStats {
-	st := s.stats
-	st.Fabric = s.past
-	for _, l := range s.links {
-		if l != nil {
-			st.Fabric = st.Fabric.Add(l.conn.Counters())
-		}
+	for _, l := range s.uncounted {
+		l.uncounted = false
+		s.count(l)
 	}
-	return st
+	s.uncounted = s.uncounted[:0]
+	return s.stats
+}
+
+// count brings the statistics up to date with a connection.
+func (s *Session) count(l *link) {
+	now := l.conn.Counters()
+	s.stats.Fabric = s.stats.Fabric.Add(now.Sub(l.counted))
+	l.counted = now
 }
 
 // Close releases the session's connections.
@@ -124,6 +134,7 @@ func (s *Session) closeLinks() {
 // A server that came back without its memory is not the one the session knew.
 func (s *Session) link(ctx context.Context, server int) (*link, error) {
 	if l := s.links[server]; l != nil {
+		s.use(l)
 		return l, nil
 	}
 	if s.closed.Load() {
@@ -154,6 +165,7 @@ func (s *Session) link(ctx context.Context, server int) (*link, error) {
 	}
 	l := &link{server: server, conn: c, hello: h}
 	s.links[server] = l
+	s.use(l)
 	if s.closed.Load() { // closed meanwhile: closeLinks may have missed it
 		c.Close()
 		return nil, ErrClosed
@@ -161,9 +173,17 @@ func (s *Session) link(ctx context.Context, server int) (*link, error) {
 	return l, nil
 }
 
+// use lists a connection for the next Stats.
+func (s *Session) use(l *link) {
+	if !l.uncounted {
+		l.uncounted = true
+		s.uncounted = append(s.uncounted, l)
+	}
+}
+
 // drop forgets a broken connection.
 func (s *Session) drop(l *link) {
-	s.past = s.past.Add(l.conn.Counters())
+	s.count(l)
 	l.conn.Close()
 	if s.links[l.server] == l {
 		s.links[l.server] = nil

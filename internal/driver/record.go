@@ -29,7 +29,14 @@ type TypeRecord struct {
 	Aborts     [txn.CauseCount]uint64 // abandoned attempts, of all transactions
 	Work                              // of all transactions and attempts
 	Latency    *hist.Histogram        // of committed transactions
+
+	recent  [latencyBatch]time.Duration // not yet in Latency
+	nrecent int
 }
+
+// latencyBatch latencies are put into the histogram together: it is large, and
+// what it misses in the caches for several arrives at the same time.
+const latencyBatch = 64
 
 // Work is what transactions asked of the network.
 type Work struct {
@@ -77,12 +84,28 @@ func (t *TypeRecord) record(before, after txn.SessionStats, took time.Duration, 
 		t.RolledBack++
 	default:
 		t.Committed++
-		t.Latency.Record(took)
+		t.took(took)
 	}
 	for c := range t.Aborts {
 		t.Aborts[c] += after.Aborts[c] - before.Aborts[c]
 	}
 	t.add(before, after)
+}
+
+func (t *TypeRecord) took(d time.Duration) {
+	if t.nrecent == latencyBatch {
+		t.settle()
+	}
+	t.recent[t.nrecent] = d
+	t.nrecent++
+}
+
+// settle puts the recent latencies into the histogram.
+func (t *TypeRecord) settle() {
+	for _, d := range t.recent[:t.nrecent] {
+		t.Latency.Record(d)
+	}
+	t.nrecent = 0
 }
 
 func (t *TypeRecord) merge(from *TypeRecord) {
@@ -123,6 +146,7 @@ func (r *run) collect(rec *Record) {
 		sum := &rec.Types[i]
 		sum.Name, sum.Latency = name, hist.New()
 		for _, t := range r.tasks {
+			t.types[i].settle()
 			sum.merge(&t.types[i])
 		}
 	}
