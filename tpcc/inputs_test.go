@@ -1,6 +1,7 @@
 package tpcc
 
 import (
+	"errors"
 	"math"
 	"testing"
 
@@ -142,6 +143,55 @@ func TestOrderStatusInputs(t *testing.T) {
 	}
 }
 
+// Clauses 2.5.1, 2.7.1 and 2.8.1.
+func TestPaymentDeliveryStockLevelInputs(t *testing.T) {
+	const n = 50_000
+	info := fullInfo(5)
+	g := NewInputs(rng.New(1), info, info.RunConstants(rng.New(2)))
+	districts, theirs, warehouses := make([]int, Districts), make([]int, Districts), make([]int, 4)
+	carriers, thresholds, amounts := make([]int, MaxCarrier), make([]int, MaxThreshold-MinThreshold+1), make([]int, 100)
+	remote, byName := 0, 0
+	var in PaymentInput
+	var delivery DeliveryInput
+	var level StockLevelInput
+	for range n {
+		g.Payment(3, &in)
+		if err := in.check(); err != nil || in.W != 3 || in.CW == 3 && in.CD != in.D {
+			t.Fatalf("%+v: %v", in, err)
+		}
+		districts[in.D-1]++
+		amounts[(in.Amount-MinPayment)*100/(MaxPayment-MinPayment+1)]++
+		if in.CW != 3 {
+			remote++
+			warehouses[(in.CW+1)%5]++
+			theirs[in.CD-1]++
+		}
+		byName += btoi(in.C == 0)
+		g.Delivery(3, &delivery)
+		carriers[delivery.Carrier-1]++
+		g.StockLevel(3, 4, &level)
+		thresholds[level.Threshold-MinThreshold]++
+		if err := errors.Join(delivery.check(), level.check()); err != nil || delivery.W != 3 || level.W != 3 || level.D != 4 {
+			t.Fatalf("%+v %+v: %v", delivery, level, err)
+		}
+	}
+	uniform(t, "districts", districts)
+	uniform(t, "districts of remote customers", theirs)
+	uniform(t, "remote warehouses", warehouses)
+	uniform(t, "amounts", amounts)
+	uniform(t, "carriers", carriers)
+	uniform(t, "thresholds", thresholds)
+	near(t, "remote payments", remote, n, 0.15)
+	near(t, "payments by last name", byName, n, 0.6)
+	alone := fullInfo(1)
+	g = NewInputs(rng.New(1), alone, alone.RunConstants(rng.New(2)))
+	for range 1000 {
+		if g.Payment(1, &in); in.CW != 1 {
+			t.Fatalf("customer of warehouse %d of 1", in.CW)
+		}
+	}
+}
+
 func TestInputsDoNotAllocate(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -149,7 +199,16 @@ func TestInputsDoNotAllocate(t *testing.T) {
 	info := fullInfo(5)
 	g := NewInputs(rng.New(1), info, info.RunConstants(rng.New(2)))
 	newOrder, status := NewOrderInput{Lines: make([]NewOrderLine, 0, MaxLines)}, OrderStatusInput{Last: make([]byte, 0, maxLast)}
-	if n := testing.AllocsPerRun(1000, func() { g.NewOrder(1, &newOrder); g.OrderStatus(1, &status) }); n > 0 {
-		t.Errorf("%.1f allocations per pair of inputs", n)
+	payment := PaymentInput{Last: make([]byte, 0, maxLast)}
+	var delivery DeliveryInput
+	var level StockLevelInput
+	if n := testing.AllocsPerRun(1000, func() {
+		g.NewOrder(1, &newOrder)
+		g.Payment(1, &payment)
+		g.OrderStatus(1, &status)
+		g.Delivery(1, &delivery)
+		g.StockLevel(1, 1, &level)
+	}); n > 0 {
+		t.Errorf("%.1f allocations for one input of each type", n)
 	}
 }
