@@ -97,7 +97,7 @@ func (f *compareFlags) plans(given func(string) bool) ([]*runPlan, error) {
 		for _, d := range f.designs {
 			r := runFlags{
 				size: f.size, load: f.load, pace: f.pace, mix: m, design: d,
-				fabric: f.fabric, newOrder: tpcc.Procedure.String(),
+				fabric: f.fabric, newOrder: tpcc.Procedure.String(), output: outputFlags{style: outputTable},
 			}
 			p, err := r.plan(given)
 			if err != nil {
@@ -162,7 +162,7 @@ func (a *app) runOne(ctx context.Context, s *session, p *runPlan, load *report) 
 	r := newReport(p, own)
 	r.Partitions, r.Warehouses, r.info = load.Partitions, load.Warehouses, load.info
 	r.LoadS, r.LoadRows, r.LoadRowBytes = load.LoadS, load.LoadRows, load.LoadRowBytes
-	return r, a.measure(ctx, own, p, r)
+	return r, a.measure(ctx, own, p, r, &live{})
 }
 
 // of lists the runs of a mix and design, by repetition.
@@ -218,11 +218,11 @@ func (a *app) printComparison(c *comparison, f *compareFlags, out *jsonFile) {
 		mix := parsed.String()
 		fmt.Fprintf(w, "\n%s\n\n", mix)
 		rows := [][]string{{"design", "per second", "µs CPU of clients", "of data servers"}}
-		for _, name := range parsed.types() {
+		for _, name := range typeNames(parsed.Types()) {
 			rows[0] = append(rows[0], "rounds "+name, "RPCs")
 		}
 		for _, d := range f.designs {
-			rows = append(rows, designRow(c.of(mix, d), parsed.types()))
+			rows = append(rows, designRow(c.of(mix, d), typeNames(parsed.Types())))
 		}
 		table(w, rows)
 		fmt.Fprintln(w)

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,7 +25,7 @@ func flagError(c *cobra.Command, err error) error {
 	}
 	want := map[string]string{
 		"int": "a whole number", "uint64": "a whole number, not negative", "duration": "a duration such as 10s or 1m30s",
-		"bool": "true or false",
+		"bool": "true or false", "float64": "a number such as 0.1",
 	}
 	kind := "another value"
 	if f := c.Flags().Lookup(m[2]); f != nil && want[f.Value.Type()] != "" {
@@ -36,102 +34,28 @@ func flagError(c *cobra.Command, err error) error {
 	return usagef("%s: --%s %q: want %s", c.CommandPath(), m[2], m[1], kind)
 }
 
-// Transaction types of the mix, by the names of the command line, and of
-// reports.
-var (
-	mixNames  = []string{"new-order", "payment", "order-status", "delivery", "stock-level"}
-	typeNames = []string{"NEW_ORDER", "PAYMENT", "ORDER_STATUS", "DELIVERY", "STOCK_LEVEL"}
-	available = []string{"new-order", "order-status"}
-)
-
-// mix is the share of each transaction type.
-type mix struct {
-	names   []string // command line
-	weights []int
-}
-
-const maxWeight = 1_000_000
-
-func parseMix(s string) (*mix, error) {
-	bad := func(format string, args ...any) (*mix, error) {
-		return nil, fmt.Errorf("--mix %q: %s", s, fmt.Sprintf(format, args...))
-	}
-	m, total := &mix{}, 0
-	for part := range strings.SplitSeq(s, ",") {
-		name, text, ok := strings.Cut(strings.TrimSpace(part), "=")
-		if !ok {
-			return bad("%q: want name=share, as in new-order=10,order-status=90", part)
-		}
-		if slices.Contains(mixNames, name) && !slices.Contains(available, name) {
-			return bad("%s is not there yet, want %s", name, oneOf(available))
-		}
-		if !slices.Contains(available, name) {
-			return bad("unknown transaction %q, want %s", name, oneOf(available))
-		}
-		if slices.Contains(m.names, name) {
-			return bad("%s is named twice", name)
-		}
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 0 || n > maxWeight {
-			return bad("share %q, want a whole number from 0 to %d", text, maxWeight)
-		}
-		total += n
-		if n > 0 {
-			m.names, m.weights = append(m.names, name), append(m.weights, n)
-		}
-	}
-	if total == 0 {
-		return bad("all shares are 0")
+// parseMix names the flag that tpcc.ParseMix does not know of.
+func parseMix(s string) (tpcc.Mix, error) {
+	m, err := tpcc.ParseMix(s)
+	if err != nil {
+		return m, fmt.Errorf("--mix %q: %w", s, err)
 	}
 	return m, nil
 }
 
-// types are the names of the report.
-func (m *mix) types() []string {
-	out := make([]string, len(m.names))
-	for i, n := range m.names {
-		out[i] = typeNames[slices.Index(mixNames, n)]
-	}
-	return out
-}
-
-// pick maps a number below total to a type.
-func (m *mix) pick(n int) int {
-	for i, w := range m.weights {
-		if n < w {
-			return i
-		}
-		n -= w
-	}
-	return len(m.weights) - 1
-}
-
-func (m *mix) total() (n int) {
-	for _, w := range m.weights {
-		n += w
-	}
-	return n
-}
-
-func (m *mix) String() string {
-	var parts []string
-	for i, n := range m.names {
-		parts = append(parts, fmt.Sprintf("%s=%d", n, m.weights[i]))
-	}
-	return strings.Join(parts, ",")
-}
-
 // design says how reads travel.
 type design struct {
-	name        string
-	reads       txn.ReadPath
-	orderStatus tpcc.Mode
+	name  string
+	reads txn.ReadPath
+	// Of the transactions that only read; the others run at their home server
+	// in all designs.
+	orderStatus, stockLevel tpcc.Mode
 }
 
 var designs = []design{
-	{"drtmx", txn.OneSided, tpcc.Client},
-	{"drtmh", txn.OrderedByRPC, tpcc.Client},
-	{"rpc", txn.OrderedByRPC, tpcc.Procedure},
+	{"drtmx", txn.OneSided, tpcc.Client, tpcc.Default},
+	{"drtmh", txn.OrderedByRPC, tpcc.Client, tpcc.Default},
+	{"rpc", txn.OrderedByRPC, tpcc.Procedure, tpcc.Procedure},
 }
 
 func findDesign(name string) (*design, error) {
@@ -247,18 +171,28 @@ func (l *loadFlags) config() tpcc.LoadConfig {
 type paceFlags struct {
 	clients          int
 	duration, warmup time.Duration
+	keyingThink      bool
+	timeScale        float64
 }
 
 func (p *paceFlags) add(c *cobra.Command) {
-	c.Flags().IntVar(&p.clients, "clients", defaultClients, "concurrent clients, each with a session of its own")
+	c.Flags().IntVar(&p.clients, "clients", defaultClients, "concurrent terminals, each with a session, a home warehouse and a district of its own; ten for each warehouse are TPC-C's")
 	c.Flags().DurationVar(&p.duration, "duration", 10*time.Second, "measured interval")
-	c.Flags().DurationVar(&p.warmup, "warmup", time.Second, "runs before the measured interval and does not count")
+	c.Flags().DurationVar(&p.warmup, "warmup", time.Second, "runs before the measured interval; all statistics are reset at its end")
+	c.Flags().BoolVar(&p.keyingThink, "keying-think", false, "terminals wait before and after each transaction as TPC-C asks (keying and think times)")
+	c.Flags().Float64Var(&p.timeScale, "time-scale", 1, "multiplies keying and think times; 0.01 makes a terminal a hundred times as fast")
 }
 
 // maxDuration bounds an interval: longer ones are typing errors.
 const maxDuration = 7 * 24 * time.Hour
 
-func (p *paceFlags) check() error {
+// Bounds of --time-scale.
+const (
+	minTimeScale = 1e-6
+	maxTimeScale = 1e3
+)
+
+func (p *paceFlags) check(given func(string) bool) error {
 	switch {
 	case p.clients < 1 || p.clients > driver.MaxClients:
 		return fmt.Errorf("--clients %d: want 1 to %d", p.clients, driver.MaxClients)
@@ -266,6 +200,10 @@ func (p *paceFlags) check() error {
 		return fmt.Errorf("--duration %v: want more than 0s and at most %v", p.duration, maxDuration)
 	case p.warmup < 0 || p.warmup > maxDuration:
 		return fmt.Errorf("--warmup %v: want 0s to %v", p.warmup, maxDuration)
+	case !(p.timeScale >= minTimeScale && p.timeScale <= maxTimeScale): // not a number, too
+		return fmt.Errorf("--time-scale %v: want %v to %v", p.timeScale, minTimeScale, maxTimeScale)
+	case given("time-scale") && !p.keyingThink:
+		return fmt.Errorf("--time-scale %v: want --keying-think with it", p.timeScale)
 	}
 	return nil
 }

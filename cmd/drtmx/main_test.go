@@ -136,31 +136,6 @@ func checkReport(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-func TestParseMix(t *testing.T) {
-	m, err := parseMix("order-status=90, new-order=10")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.String() != "order-status=90,new-order=10" || !slices.Equal(m.types(), []string{"ORDER_STATUS", "NEW_ORDER"}) {
-		t.Errorf("mix %v, types %v", m, m.types())
-	}
-	n := make([]int, 2)
-	for i := range m.total() {
-		n[m.pick(i)]++
-	}
-	if n[0] != 90 || n[1] != 10 {
-		t.Errorf("picks %v, want 90 and 10", n)
-	}
-	if m, err = parseMix("new-order=0,order-status=1"); err != nil || len(m.names) != 1 {
-		t.Errorf("a share of 0: %v, %v", m, err)
-	}
-	for _, bad := range []string{"", "new-order", "new-order=x", "new-order=-1", "new-order=1,new-order=2", "payment=3", "tea=1", "new-order=0", "=1"} {
-		if _, err := parseMix(bad); err == nil || !strings.Contains(err.Error(), "--mix") {
-			t.Errorf("%q: error %v, want one about --mix", bad, err)
-		}
-	}
-}
-
 func TestJSONFileIsReplacedAsAWhole(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.json")
 	if err := os.WriteFile(path, []byte(strings.Repeat("old ", 10000)), 0o600); err != nil {
@@ -197,25 +172,4 @@ func TestNumbersForPeople(t *testing.T) {
 			t.Errorf("bytesText(%d) = %s, want %s", n, got, want)
 		}
 	}
-}
-
-// Whatever --mix is given, it is an error or shares that can be drawn from.
-func FuzzParseMix(f *testing.F) {
-	f.Add("new-order=10,order-status=90")
-	f.Add("order-status=1, new-order=0")
-	f.Add("=,=")
-	f.Fuzz(func(t *testing.T, s string) {
-		m, err := parseMix(s)
-		if err != nil {
-			return
-		}
-		for n := range min(m.total(), 1000) {
-			if i := m.pick(n); i < 0 || i >= len(m.names) {
-				t.Fatalf("%q: pick(%d) = %d", s, n, i)
-			}
-		}
-		if again, err := parseMix(m.String()); err != nil || again.String() != m.String() {
-			t.Errorf("%q is %q, which is %v, %v", s, m, again, err)
-		}
-	})
 }

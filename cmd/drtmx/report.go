@@ -60,6 +60,13 @@ type report struct {
 	Machine      string                `json:"machine"`
 	CPUs         int                   `json:"cpus"`
 	Started      time.Time             `json:"started"`
+	Retries      map[string]float64    `json:"retries_per_txn"`
+	KeyingThink  bool                  `json:"keying_think"`
+	TimeScale    float64               `json:"time_scale"`
+	Skipped      uint64                `json:"skipped_deliveries"`     // districts that had nothing to deliver
+	Escalated    uint64                `json:"escalated_stock_levels"` // met writers in each View and ran at their home server
+	Compliance   complianceReport      `json:"compliance"`
+	WarmupOnly   bool                  `json:"warmup_only,omitempty"`
 	Interrupted  bool                  `json:"interrupted,omitempty"`
 	Error        string                `json:"error,omitempty"`
 
@@ -76,8 +83,10 @@ type typeReport struct {
 	Aborted    uint64            `json:"aborted"` // abandoned attempts; each transaction may have several
 	RolledBack uint64            `json:"rolled_back"`
 	P50        float64           `json:"p50_us"`
+	P90        float64           `json:"p90_us"`
 	P95        float64           `json:"p95_us"`
 	P99        float64           `json:"p99_us"`
+	P999       float64           `json:"p999_us"`
 	Mean       float64           `json:"mean_us"`
 	Max        float64           `json:"max_us"`
 	GaveUp     uint64            `json:"gave_up"` // met conflicts in every attempt allowed
@@ -111,7 +120,9 @@ func newReport(p *runPlan, s *session) *report {
 		Clients: p.pace.clients, Seed: p.load.seed, Mix: p.types.String(), NewOrderAt: p.newOrder,
 		ReadPath: readPathName(p.how.reads), Durability: "in-memory",
 		Types: map[string]typeReport{}, Rounds: map[string]float64{}, Reads: map[string]float64{},
-		RPCs: map[string]float64{}, ReadBytes: map[string]float64{}, Consistency: tpcc.Consistency{},
+		RPCs: map[string]float64{}, ReadBytes: map[string]float64{}, Retries: map[string]float64{},
+		Consistency: tpcc.Consistency{}, Compliance: complianceReport{Terms: map[string]termReport{}},
+		KeyingThink: p.pace.keyingThink, TimeScale: p.pace.timeScale,
 		Version: version, Commit: revision(), Go: runtime.Version(), Machine: runtime.GOOS + "/" + runtime.GOARCH,
 		CPUs: runtime.NumCPU(), Started: time.Now(),
 	}
@@ -123,9 +134,10 @@ func (r *report) loaded(l *tpcc.LoadReport) {
 }
 
 // measured fills in what the run has measured.
-func (r *report) measured(rec *driver.Record, g *gauges) {
+func (r *report) measured(rec *driver.Record, p *runPlan, g *gauges) {
 	r.record = rec
 	r.Items, r.Customers = r.info.Scale.Items, r.info.Scale.Customers
+	r.WarmupOnly = rec.WarmupOnly
 	r.DurationS, r.WarmupS, r.Throughput = rec.Elapsed.Seconds(), rec.Warmup.Seconds(), rec.Throughput()
 	for i := range rec.Types {
 		t := &rec.Types[i]
@@ -133,7 +145,7 @@ func (r *report) measured(rec *driver.Record, g *gauges) {
 		lat := t.Latency.Snapshot()
 		tr := typeReport{
 			Committed: t.Committed, Aborted: t.Aborted(), RolledBack: t.RolledBack, GaveUp: t.GaveUp,
-			P50: lat.P50Us, P95: lat.P95Us, P99: lat.P99Us, Mean: lat.MeanUs, Max: lat.MaxUs,
+			P50: lat.P50Us, P90: lat.P90Us, P95: lat.P95Us, P99: lat.P99Us, P999: lat.P999Us, Mean: lat.MeanUs, Max: lat.MaxUs,
 			Causes: map[string]uint64{},
 		}
 		for c, n := range t.Aborts {
@@ -145,13 +157,20 @@ func (r *report) measured(rec *driver.Record, g *gauges) {
 		r.Reads[t.Name] = ratio(float64(t.Fabric.Reads), n)
 		r.RPCs[t.Name] = ratio(float64(t.Fabric.RPCs), n)
 		r.ReadBytes[t.Name] = ratio(float64(t.Fabric.ReadBytes), n)
-		if t.Name == typeNames[0] {
+		r.Retries[t.Name] = ratio(float64(t.Aborted()), n)
+		switch t.Name {
+		case tpcc.NewOrder.String():
 			r.NewOrders = ratio(float64(t.Committed), rec.Elapsed.Minutes())
+		case tpcc.Delivery.String():
+			r.Skipped = t.Count
+		case tpcc.StockLevel.String():
+			r.Escalated = t.Count
 		}
 	}
 	b := rec.Between
 	r.Between = betweenReport{b.Rounds, b.Fabric.Reads, b.Fabric.RPCs, b.Fabric.ReadBytes}
 	r.gauged(g)
+	r.complied(rec, p)
 }
 
 // gauged fills in what clocks and counters say.

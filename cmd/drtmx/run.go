@@ -29,12 +29,13 @@ type runFlags struct {
 	fabric   string
 	newOrder string
 	json     string
+	output   outputFlags
 }
 
 // runPlan is a checked runFlags.
 type runPlan struct {
 	runFlags
-	types    *mix
+	types    tpcc.Mix
 	how      *design
 	terminal tpcc.TerminalConfig
 	fallback bool // the fabric was not asked for, so another will do
@@ -67,10 +68,11 @@ interrupted (130).`,
 	f.size.add(c)
 	f.load.add(c)
 	f.pace.add(c)
-	c.Flags().StringVar(&f.mix, "mix", "new-order=10,order-status=90", "shares of transaction types")
+	c.Flags().StringVar(&f.mix, "mix", "new-order=10,order-status=90", "shares of transaction types, which add up to 100, or full for TPC-C's")
 	c.Flags().StringVar(&f.design, "design", designs[0].name, "how reads travel: drtmx (one-sided), drtmh (ordered lookups by RPC), rpc (all by RPC)")
 	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm (data servers are processes) or inproc (they are in this process)")
 	c.Flags().StringVar(&f.newOrder, "new-order", tpcc.Procedure.String(), "where NEW-ORDER runs: procedure (at its home server) or client")
+	f.output.add(c)
 	c.Flags().StringVar(&f.json, "json", "", "write the report as JSON to this file; - for standard output")
 	f.where.add(c)
 	return c
@@ -91,7 +93,7 @@ func (f *runFlags) plan(given func(string) bool) (*runPlan, error) {
 	if err != nil || mode == tpcc.Default {
 		errs = append(errs, fmt.Errorf("--new-order %q: want %v or %v", f.newOrder, tpcc.Procedure, tpcc.Client))
 	}
-	for _, err := range []error{checkFabric(f.fabric), f.size.check(), f.load.check(), f.pace.check(), f.where.check()} {
+	for _, err := range []error{checkFabric(f.fabric), f.size.check(), f.load.check(), f.pace.check(given), f.where.check(), p.output.check(f.json, given)} {
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -106,7 +108,7 @@ func (f *runFlags) plan(given func(string) bool) (*runPlan, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	p.terminal = tpcc.TerminalConfig{NewOrderMode: mode, OrderStatusMode: p.how.orderStatus}
+	p.terminal = tpcc.TerminalConfig{NewOrderMode: mode, OrderStatusMode: p.how.orderStatus, StockLevelMode: p.how.stockLevel}
 	return p, nil
 }
 
@@ -117,6 +119,11 @@ func (a *app) run(ctx context.Context, p *runPlan) (err error) {
 		return usageError{err}
 	}
 	defer func() { err = errors.Join(err, out.close()) }()
+	live, err := a.openLive(p)
+	if err != nil {
+		return usageError{err}
+	}
+	defer func() { err = errors.Join(err, live.close()) }()
 	s, err := a.cluster(ctx, p)
 	if err != nil {
 		return a.early(ctx, err)
@@ -128,7 +135,7 @@ func (a *app) run(ctx context.Context, p *runPlan) (err error) {
 	if err := a.ready(watched, s, p, r); err != nil {
 		return a.early(ctx, s.cause(err))
 	}
-	failure := a.measure(watched, s, p, r)
+	failure := a.measure(watched, s, p, r, live)
 	failure = s.cause(failure)
 	switch {
 	case failure != nil:
@@ -139,7 +146,7 @@ func (a *app) run(ctx context.Context, p *runPlan) (err error) {
 	default:
 		failure = a.verify(ctx, s, r)
 	}
-	a.finish(r, out, &failure)
+	a.finish(r, p, out, &failure)
 	if lost := s.Output(); len(lost) > 0 {
 		fmt.Fprintf(a.stderr, "%s", lost)
 	}
@@ -191,22 +198,23 @@ func (a *app) ready(ctx context.Context, s *session, p *runPlan, r *report) erro
 }
 
 // measure runs the load and fills in what it measured.
-func (a *app) measure(ctx context.Context, s *session, p *runPlan, r *report) error {
-	terminals, err := newTerminals(s.db, r.info, p.types, p.terminal, p.load.seed)
+func (a *app) measure(ctx context.Context, s *session, p *runPlan, r *report, l *live) error {
+	terminals, err := newTerminals(s.db, r.info, p)
 	if err != nil {
 		return err
 	}
 	r.ran = terminals
 	g := &gauges{session: s}
-	bar, warm := a.progressOf("warming up"), true
+	bar, warm := a.runBar(p, "warming up"), true
 	rec, err := driver.Run(ctx, driver.Config{
-		Types: p.types.types(), Clients: p.pace.clients, Warmup: p.pace.warmup, Duration: p.pace.duration,
+		Types: terminals.names(), Clients: p.pace.clients, Warmup: p.pace.warmup, Duration: p.pace.duration,
 		NewWorker: terminals.worker, Begin: g.begin, End: g.end,
+		Every: l.every, Interval: l.interval(),
 		Tick: func(t driver.Progress) {
 			if warm && !t.WarmingUp {
 				warm = false
 				bar.done()
-				bar = a.progressOf("running")
+				bar = a.runBar(p, "running")
 			}
 			bar.set(int64(t.Elapsed), int64(t.Of), "%.1f of %v, %s transactions per second",
 				t.Elapsed.Seconds(), t.Of, number(ratio(float64(t.Finished), t.Elapsed.Seconds())))
@@ -214,9 +222,17 @@ func (a *app) measure(ctx context.Context, s *session, p *runPlan, r *report) er
 	})
 	bar.done()
 	if rec != nil {
-		r.measured(rec, g)
+		r.measured(rec, p, g)
 	}
 	return err
+}
+
+// runBar is silent where lines of the run appear on the way.
+func (a *app) runBar(p *runPlan, name string) *progress {
+	if p.output.style == outputPlain {
+		return &progress{}
+	}
+	return a.progressOf(name)
 }
 
 // verify checks consistency.
@@ -250,15 +266,21 @@ func (a *app) verify(ctx context.Context, s *session, r *report) error {
 const conditionOrders = "orders"
 
 // finish prints the report and writes it.
-func (a *app) finish(r *report, out *jsonFile, failure *error) {
+func (a *app) finish(r *report, p *runPlan, out *jsonFile, failure *error) {
 	var people io.Writer = a.stdout
 	if out.toStdout {
 		people = a.stderr
 	}
-	r.print(people)
-	if err := out.write(r); err != nil {
-		*failure = errors.Join(*failure, err)
+	switch p.output.style {
+	case outputJSON:
+		toStdout := &jsonFile{w: a.stdout, toStdout: true}
+		*failure = errors.Join(*failure, toStdout.write(r))
+	case outputPlain:
+		r.printPlain(people)
+	default:
+		r.print(people)
 	}
+	*failure = errors.Join(*failure, out.write(r))
 }
 
 // readPathName is for the report.

@@ -13,11 +13,20 @@ import (
 
 // print writes the report for people.
 func (r *report) print(w io.Writer) {
-	fmt.Fprintf(w, "\nTPC-C, design %s over %s: %d warehouses, %d data servers, %d clients, %.1f s measured\n\n",
-		r.Design, r.Fabric, r.Warehouses, r.Servers, r.Clients, r.DurationS)
+	what := "measured"
+	if r.WarmupOnly {
+		what = "of the warm-up, nothing measured"
+	}
+	fmt.Fprintf(w, "\nTPC-C, design %s over %s: %d warehouses, %d data servers, %d clients, %.1f s %s\n\n",
+		r.Design, r.Fabric, r.Warehouses, r.Servers, r.Clients, r.DurationS, what)
 	r.printTypes(w)
 	r.printCosts(w)
+	r.printTerms(w)
 	r.printTotals(w)
+	r.printVerdicts(w)
+}
+
+func (r *report) printVerdicts(w io.Writer) {
 	if len(r.Consistency) > 0 {
 		printVerdicts(w, r.Consistency)
 	} else {
@@ -48,8 +57,8 @@ func table(w io.Writer, rows [][]string) {
 }
 
 func (r *report) printTypes(w io.Writer) {
-	rows := [][]string{{"transaction", "committed", "per second", "p50 µs", "p95 µs", "p99 µs", "rolled back", "gave up"}}
-	head := []string{"abandoned attempts"}
+	rows := [][]string{{"transaction", "committed", "per second", "p50 µs", "p90 µs", "p95 µs", "p99 µs", "max µs", "rolled back", "gave up"}}
+	head := []string{"abandoned attempts", "for each"}
 	for c := range txn.CauseCount {
 		head = append(head, c.String())
 	}
@@ -58,9 +67,9 @@ func (r *report) printTypes(w io.Writer) {
 		t := r.Types[name]
 		rows = append(rows, []string{
 			name, count(t.Committed), number(ratio(float64(t.Committed), r.DurationS)),
-			number(t.P50), number(t.P95), number(t.P99), count(t.RolledBack), count(t.GaveUp),
+			number(t.P50), number(t.P90), number(t.P95), number(t.P99), number(t.Max), count(t.RolledBack), count(t.GaveUp),
 		})
-		row := []string{name}
+		row := []string{name, fmt.Sprintf("%.3f", r.Retries[name])}
 		for c := range txn.CauseCount {
 			row = append(row, count(t.Causes[c.String()]))
 		}
@@ -91,6 +100,15 @@ func (r *report) printTotals(w io.Writer) {
 	}
 	fmt.Fprintf(w, "total        %d transactions, %s per second, %s NEW-ORDER per minute\n",
 		total, number(r.Throughput), number(r.NewOrders))
+	if _, ok := r.Types[tpcc.NewOrder.String()]; ok {
+		fmt.Fprintf(w, "tpmC         %s, %s\n", number(r.NewOrders), r.notTPCC())
+	}
+	if _, ok := r.Types[tpcc.Delivery.String()]; ok {
+		fmt.Fprintf(w, "deliveries   %d districts skipped, for nothing was left to deliver\n", r.Skipped)
+	}
+	if _, ok := r.Types[tpcc.StockLevel.String()]; ok {
+		fmt.Fprintf(w, "stock levels %d met writers in each attempt and ran at their home server\n", r.Escalated)
+	}
 	cpu := "of servers and clients together (one process)"
 	if r.CPUSeparable {
 		cpu = fmt.Sprintf("of clients, %.2f s of data servers", r.ServerCPUS)

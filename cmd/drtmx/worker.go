@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
+	"time"
 
 	"drtmx/internal/driver"
 	"drtmx/internal/rng"
@@ -12,15 +12,16 @@ import (
 	"drtmx/txn"
 )
 
-// terminals makes the workers of a run: each a TPC-C terminal that draws a
-// home warehouse for every transaction, so that load spreads evenly whatever
-// the number of clients.
+// terminals makes the workers of a run: each a TPC-C terminal, bound to its
+// home warehouse and district.
 type terminals struct {
 	db        *txn.DB
 	schema    *tpcc.Schema
 	info      tpcc.LoadInfo
-	mix       *mix
+	mix       tpcc.Mix
+	types     []tpcc.Type
 	config    tpcc.TerminalConfig
+	timeScale float64 // of keying and think times; 0: none
 	root      *rng.Stream
 	constants rng.Constants
 
@@ -29,16 +30,31 @@ type terminals struct {
 	ordered, unknown atomic.Int64
 }
 
-func newTerminals(db *txn.DB, info tpcc.LoadInfo, m *mix, cfg tpcc.TerminalConfig, seed uint64) (*terminals, error) {
+func newTerminals(db *txn.DB, info tpcc.LoadInfo, p *runPlan) (*terminals, error) {
 	schema, err := tpcc.NewSchema(db.Catalog())
 	if err != nil {
 		return nil, err
 	}
-	root := rng.New(seed).Split("tpcc.run")
-	return &terminals{
-		db: db, schema: schema, info: info, mix: m, config: cfg,
+	root := rng.New(p.load.seed).Split("tpcc.run")
+	t := &terminals{
+		db: db, schema: schema, info: info, mix: p.types, types: p.types.Types(), config: p.terminal,
 		root: root, constants: info.RunConstants(root.Split("constants")),
-	}, nil
+	}
+	if p.pace.keyingThink {
+		t.timeScale = p.pace.timeScale
+	}
+	return t, nil
+}
+
+// names are the types of the mix, as reports show them.
+func (t *terminals) names() []string { return typeNames(t.types) }
+
+func typeNames(types []tpcc.Type) []string {
+	names := make([]string, len(types))
+	for i, ty := range types {
+		names[i] = ty.String()
+	}
+	return names
 }
 
 func (t *terminals) worker(ctx context.Context, id int) (driver.Worker, error) {
@@ -48,28 +64,16 @@ func (t *terminals) worker(ctx context.Context, id int) (driver.Worker, error) {
 	}
 	own := t.root.SplitN(uint64(id))
 	w := &worker{
-		Session: sess, terminals: t, total: t.mix.total(), rnd: own.Split("choices"),
+		Session: sess, terminals: t, deck: tpcc.NewDeck(t.mix, own.Split("choices")),
 		terminal: tpcc.NewTerminal(t.db, sess, t.schema, t.config),
 		inputs:   tpcc.NewInputs(own.Split("inputs"), t.info, t.constants),
+		pacing:   tpcc.NewPacing(own.Split("pacing"), t.timeScale),
 	}
-	for _, name := range t.mix.names {
-		switch name {
-		case "new-order":
-			w.kinds = append(w.kinds, kind{w.drawNewOrder, w.newOrder})
-		case "order-status":
-			w.kinds = append(w.kinds, kind{w.drawOrderStatus, w.orderStatus})
-		default:
-			return nil, fmt.Errorf("transaction %s is not there yet", name)
-		}
+	w.w, w.d = tpcc.TerminalHome(id, t.info.Warehouses)
+	for i, ty := range t.types {
+		w.place[ty] = i
 	}
 	return w, nil
-}
-
-// kind is a transaction type: how its input is drawn, outside the measured
-// latency, and how it runs.
-type kind struct {
-	draw func()
-	run  func(ctx context.Context) error
 }
 
 // worker is one terminal with its session.
@@ -78,36 +82,72 @@ type worker struct {
 	*terminals
 	terminal *tpcc.Terminal
 	inputs   *tpcc.Inputs
-	rnd      *rng.Stream
-	total    int
-	kinds    []kind
+	deck     *tpcc.Deck
+	pacing   *tpcc.Pacing
+	w, d     int64                // home
+	place    [len(tpcc.Types)]int // of a type in the driver's list
 
-	noIn  tpcc.NewOrderInput
-	noOut tpcc.NewOrderOutput
-	osIn  tpcc.OrderStatusInput
-	osOut tpcc.OrderStatusOutput
+	noIn   tpcc.NewOrderInput
+	noOut  tpcc.NewOrderOutput
+	payIn  tpcc.PaymentInput
+	payOut tpcc.PaymentOutput
+	osIn   tpcc.OrderStatusInput
+	osOut  tpcc.OrderStatusOutput
+	dlIn   tpcc.DeliveryInput
+	dlOut  tpcc.DeliveryOutput
+	slIn   tpcc.StockLevelInput
+	slOut  tpcc.StockLevelOutput
 }
 
-// Next draws a type and its input.
+// Next draws a type and its input, outside the measured latency.
 func (w *worker) Next() int {
-	typ := w.mix.pick(w.rnd.Intn(w.total))
-	w.kinds[typ].draw()
-	return typ
+	ty := w.deck.Draw()
+	switch ty {
+	case tpcc.NewOrder:
+		w.inputs.NewOrder(w.w, &w.noIn)
+	case tpcc.Payment:
+		w.inputs.Payment(w.w, &w.payIn)
+	case tpcc.OrderStatus:
+		w.inputs.OrderStatus(w.w, &w.osIn)
+	case tpcc.Delivery:
+		w.inputs.Delivery(w.w, &w.dlIn)
+	case tpcc.StockLevel:
+		w.inputs.StockLevel(w.w, w.d, &w.slIn)
+	}
+	return w.place[ty]
+}
+
+// Pause draws keying and think time, if there are any.
+func (w *worker) Pause(typ int) (before, after time.Duration) {
+	if w.timeScale == 0 {
+		return 0, 0
+	}
+	ty := w.types[typ]
+	return w.pacing.Keying(ty), w.pacing.Think(ty)
 }
 
 // Run runs one transaction; a rolled back order is an outcome, not a failure.
-func (w *worker) Run(ctx context.Context, typ int) (driver.Outcome, error) {
-	err := w.kinds[typ].run(ctx)
-	if errors.Is(err, tpcc.ErrRolledBack) {
-		return driver.RolledBack, nil
+func (w *worker) Run(ctx context.Context, typ int) (r driver.Result, err error) {
+	switch w.types[typ] {
+	case tpcc.NewOrder:
+		err = w.newOrder(ctx)
+	case tpcc.Payment:
+		err = w.terminal.Payment(ctx, &w.payIn, &w.payOut)
+	case tpcc.OrderStatus:
+		err = w.terminal.OrderStatus(ctx, &w.osIn, &w.osOut)
+	case tpcc.Delivery:
+		err = w.terminal.Delivery(ctx, &w.dlIn, &w.dlOut)
+		r.Count = uint64(w.dlOut.Skipped())
+	case tpcc.StockLevel:
+		before := w.terminal.Stats().StockLevelsEscalated
+		err = w.terminal.StockLevel(ctx, &w.slIn, &w.slOut)
+		r.Count = w.terminal.Stats().StockLevelsEscalated - before
 	}
-	return driver.Committed, err
+	if errors.Is(err, tpcc.ErrRolledBack) {
+		return driver.Result{Outcome: driver.RolledBack}, nil
+	}
+	return r, err
 }
-
-func (w *worker) home() int64 { return w.rnd.Range(1, w.info.Warehouses) }
-
-func (w *worker) drawNewOrder()    { w.inputs.NewOrder(w.home(), &w.noIn) }
-func (w *worker) drawOrderStatus() { w.inputs.OrderStatus(w.home(), &w.osIn) }
 
 func (w *worker) newOrder(ctx context.Context) error {
 	err := w.terminal.NewOrder(ctx, &w.noIn, &w.noOut)
@@ -118,8 +158,4 @@ func (w *worker) newOrder(ctx context.Context) error {
 		w.unknown.Add(1)
 	}
 	return err
-}
-
-func (w *worker) orderStatus(ctx context.Context) error {
-	return w.terminal.OrderStatus(ctx, &w.osIn, &w.osOut)
 }

@@ -37,15 +37,28 @@ type Outcome uint8
 const (
 	Committed  Outcome = iota
 	RolledBack         // by the workload's own rules, as 1 % of NEW-ORDERs
+	gaveUp             // after conflicts in every attempt
 )
+
+// Result is what came of a transaction.
+type Result struct {
+	Outcome Outcome
+	// Count is a figure of the workload's own, summed by type, such as the
+	// districts that a DELIVERY skipped.
+	Count uint64
+}
 
 // Worker runs transactions for one goroutine. It owns a session.
 type Worker interface {
 	// Next draws the type of the next transaction, an index into Config.Types.
 	Next() int
+	// Pause is how long to wait before the transaction that Next drew and
+	// after it, as people at a terminal do; 0 means not at all. The run's end
+	// cuts a pause short.
+	Pause(typ int) (before, after time.Duration)
 	// Run runs one transaction to its end. Its error is a failure: an
 	// outcome that the workload's rules provide for is not one.
-	Run(ctx context.Context, typ int) (Outcome, error)
+	Run(ctx context.Context, typ int) (Result, error)
 	// Stats is the session's account. It must not allocate.
 	Stats() txn.SessionStats
 	// Close releases the session.
@@ -58,7 +71,8 @@ type Config struct {
 	Types []string
 	// Clients is the number of workers, 1 to MaxClients.
 	Clients int
-	// Warmup precedes the measured interval; 0 means none.
+	// Warmup precedes the measured interval; 0 means none. What it recorded
+	// is dropped at its end.
 	Warmup time.Duration
 	// Duration is the measured interval; it must be positive.
 	Duration time.Duration
@@ -70,6 +84,12 @@ type Config struct {
 	Begin, End func(ctx context.Context) error
 	// Tick, if set, is called a few times a second from one goroutine.
 	Tick func(Progress)
+	// Every and Interval, if set, cut the measured interval into pieces of
+	// that length (the last may be shorter) and pass each to Interval as it
+	// ends, from one goroutine. Together they hold exactly what the record
+	// holds.
+	Every    time.Duration
+	Interval func(Interval)
 	// Grace is how long a stopped run waits for transactions under way
 	// before it breaks them off; 0 means DefaultGrace.
 	Grace time.Duration
@@ -97,6 +117,9 @@ func (c *Config) check() error {
 	if c.Duration <= 0 {
 		faults = append(faults, fmt.Errorf("duration of %v, want more than 0", c.Duration))
 	}
+	if c.Interval != nil && c.Every <= 0 {
+		faults = append(faults, fmt.Errorf("intervals of %v, want more than 0", c.Every))
+	}
 	if c.NewWorker == nil {
 		faults = append(faults, errors.New("no NewWorker"))
 	}
@@ -106,29 +129,37 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Phases of a run, in order.
+// phase of a run; they follow each other in this order.
+type phase uint32
+
 const (
-	warming = iota
+	warming phase = iota
 	measuring
 	over
 )
 
 type run struct {
-	cfg   Config
-	hard  context.Context // of the transactions: ends after the grace
-	base  time.Time
-	phase atomic.Uint32
-	stop  chan struct{} // closed when the run is to end early
-	once  sync.Once
-	err   error // what closed stop; guarded by once
-	tasks []*task
+	cfg    Config
+	hard   context.Context // of the transactions: ends after the grace
+	base   time.Time
+	phase  atomic.Uint32
+	stop   chan struct{} // closed when the run is to end early
+	over   chan struct{} // closed when it ends
+	once   sync.Once
+	err    error // what closed stop; guarded by once
+	shards []*shard
+	tasks  []*task
+	pieces *pieces // nil unless Config.Interval is set
 }
+
+func (r *run) now() phase { return phase(r.phase.Load()) }
 
 // Run runs the load. When ctx ends the workers finish what they are at and the
 // record says Interrupted; that is no error. A failed transaction ends the run
 // with its error, ErrServerLost if a server is gone; the record then holds
-// what was measured until then. The record is nil only for ErrConfig or if a
-// worker could not be made.
+// what was measured until then. A run that ends within its warm-up has a
+// record of that, marked WarmupOnly. The record is nil only for ErrConfig or
+// if a worker could not be made.
 func Run(ctx context.Context, cfg Config) (*Record, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -138,14 +169,15 @@ func Run(ctx context.Context, cfg Config) (*Record, error) {
 	}
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	r := &run{cfg: cfg, base: time.Now(), hard: hard, stop: make(chan struct{})}
+	r := &run{cfg: cfg, base: time.Now(), hard: hard, stop: make(chan struct{}), over: make(chan struct{})}
+	r.makeShards()
 	defer r.closeWorkers()
 	for id := range cfg.Clients {
 		w, err := cfg.NewWorker(ctx, id)
 		if err != nil {
 			return nil, fmt.Errorf("driver: client %d: %w", id, err)
 		}
-		r.tasks = append(r.tasks, newTask(w, len(cfg.Types)))
+		r.tasks = append(r.tasks, newTask(w, r.shards[id%len(r.shards)]))
 	}
 	var workers sync.WaitGroup
 	for _, t := range r.tasks {
@@ -156,6 +188,9 @@ func Run(ctx context.Context, cfg Config) (*Record, error) {
 	breakOff := time.AfterFunc(cfg.Grace, cancel)
 	workers.Wait()
 	breakOff.Stop()
+	if r.pieces != nil && !rec.WarmupOnly {
+		r.piece(rec.Elapsed)
+	}
 	r.collect(rec)
 	r.once.Do(func() {}) // orders err before the read below
 	return rec, r.err
@@ -164,9 +199,9 @@ func Run(ctx context.Context, cfg Config) (*Record, error) {
 // conduct takes the run through its phases.
 func (r *run) conduct(ctx context.Context, rec *Record) {
 	started := time.Now()
-	running := r.await(ctx, true, started, r.cfg.Warmup)
+	running := r.await(ctx, warming, started, r.cfg.Warmup)
 	rec.Warmup = time.Since(started)
-	measured := false
+	rec.Elapsed, rec.WarmupOnly = rec.Warmup, true
 	if running && r.cfg.Begin != nil {
 		if err := r.cfg.Begin(ctx); err != nil {
 			r.fail(fmt.Errorf("driver: begin of the measured interval: %w", err))
@@ -174,14 +209,15 @@ func (r *run) conduct(ctx context.Context, rec *Record) {
 		}
 	}
 	if running {
-		measured = true
+		rec.WarmupOnly = false
 		started = time.Now()
-		r.phase.Store(measuring)
-		r.await(ctx, false, started, r.cfg.Duration)
-	}
-	r.phase.Store(over)
-	if measured {
+		r.phase.Store(uint32(measuring))
+		r.await(ctx, measuring, started, r.cfg.Duration)
 		rec.Elapsed = time.Since(started)
+	}
+	r.phase.Store(uint32(over))
+	close(r.over)
+	if !rec.WarmupOnly {
 		r.end(ctx)
 	}
 	rec.Interrupted = ctx.Err() != nil
@@ -199,11 +235,17 @@ func (r *run) end(ctx context.Context) {
 }
 
 // await lets a phase last; it reports false if the run is cut short.
-func (r *run) await(ctx context.Context, warm bool, started time.Time, of time.Duration) bool {
+func (r *run) await(ctx context.Context, in phase, started time.Time, of time.Duration) bool {
 	timer := time.NewTimer(of)
 	defer timer.Stop()
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
+	var piece <-chan time.Time
+	if in == measuring && r.pieces != nil {
+		t := time.NewTicker(r.cfg.Every)
+		defer t.Stop()
+		piece = t.C
+	}
 	base := r.finished()
 	for {
 		select {
@@ -212,17 +254,23 @@ func (r *run) await(ctx context.Context, warm bool, started time.Time, of time.D
 		case <-r.stop:
 			return false
 		case <-timer.C:
-			r.tick(warm, of, of, base)
+			r.tick(in, of, of, base)
 			return true
+		case <-piece:
+			// What is left at the end is the last piece, however short of a
+			// whole one: two pieces never end at the same time.
+			if at := time.Since(started); at < of {
+				r.piece(at)
+			}
 		case <-ticker.C:
-			r.tick(warm, min(time.Since(started), of), of, base)
+			r.tick(in, min(time.Since(started), of), of, base)
 		}
 	}
 }
 
-func (r *run) tick(warm bool, elapsed, of time.Duration, base uint64) {
+func (r *run) tick(in phase, elapsed, of time.Duration, base uint64) {
 	if r.cfg.Tick != nil {
-		r.cfg.Tick(Progress{warm, elapsed, of, r.finished() - base})
+		r.cfg.Tick(Progress{in == warming, elapsed, of, r.finished() - base})
 	}
 }
 
@@ -249,7 +297,7 @@ func (r *run) closeWorkers() {
 
 // work is the loop of one worker.
 func (r *run) work(t *task) {
-	for r.phase.Load() != over {
+	for r.now() != over {
 		select {
 		case <-r.stop:
 			return
@@ -262,29 +310,48 @@ func (r *run) work(t *task) {
 	}
 }
 
-// one runs one transaction and, within the measured interval, records it. It
-// allocates nothing.
+// one runs one transaction and records it, with its pauses. It allocates
+// nothing.
 func (r *run) one(t *task) error {
 	typ := t.worker.Next()
-	before := t.worker.Stats()
+	keying, think := t.worker.Pause(typ)
+	if !r.pause(t, keying) {
+		return nil
+	}
+	e := &t.entry
+	e.before = t.worker.Stats()
 	start := time.Since(r.base) // without the wall clock, which costs as much again
-	out, err := t.worker.Run(r.hard, typ)
-	took := time.Since(r.base) - start
-	after := t.worker.Stats()
-	gaveUp := false
+	result, err := t.worker.Run(r.hard, typ)
+	e.took = time.Since(r.base) - start
+	e.after, e.result = t.worker.Stats(), result
 	if err != nil {
 		if !errors.Is(err, txn.ErrConflict) {
 			return r.classify(typ, err)
 		}
-		gaveUp = true
+		e.result.Outcome = gaveUp
 	}
 	t.finished.Add(1)
-	if r.phase.Load() == measuring {
-		t.between.add(t.last, before)
-		t.types[typ].record(before, after, took, out, gaveUp)
+	if in := r.now(); in != over {
+		t.shard.record(in, typ, e)
 	}
-	t.last = after
+	e.last = e.after
+	r.pause(t, think)
 	return nil
+}
+
+// pause reports false if the run ended meanwhile.
+func (r *run) pause(t *task, d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
+	t.timer.Reset(d)
+	select {
+	case <-t.timer.C:
+		return true
+	case <-r.over:
+		t.timer.Stop()
+		return false
+	}
 }
 
 // classify turns a worker's error into the run's. After a stop errors are the

@@ -23,6 +23,8 @@ type fake struct {
 	takes  time.Duration
 	fail   func(n int) error
 	out    func(n int) Outcome
+	before time.Duration
+	after  time.Duration
 	n      int
 	stats  txn.SessionStats
 	closed *atomic.Int64
@@ -30,7 +32,9 @@ type fake struct {
 
 func (f *fake) Next() int { return f.n % 2 }
 
-func (f *fake) Run(ctx context.Context, typ int) (Outcome, error) {
+func (f *fake) Pause(int) (before, after time.Duration) { return f.before, f.after }
+
+func (f *fake) Run(ctx context.Context, typ int) (Result, error) {
 	n := f.n
 	f.n++
 	f.stats.Rounds += uint64(1 + typ)
@@ -41,18 +45,18 @@ func (f *fake) Run(ctx context.Context, typ int) (Outcome, error) {
 		select {
 		case <-time.After(f.takes):
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return Result{}, ctx.Err()
 		}
 	}
 	if f.fail != nil {
 		if err := f.fail(n); err != nil {
-			return 0, err
+			return Result{}, err
 		}
 	}
 	if f.out != nil {
-		return f.out(n), nil
+		return Result{Outcome: f.out(n), Count: 7}, nil
 	}
-	return Committed, nil
+	return Result{Count: 7}, nil
 }
 
 func (f *fake) Stats() txn.SessionStats { return f.stats }
@@ -91,7 +95,7 @@ func TestRecordIsExact(t *testing.T) {
 		for i, ty := range rec.Types {
 			if ty.Rounds != ty.Committed*uint64(1+i) || ty.Fabric.Reads != ty.Committed*uint64(2+i) ||
 				ty.Fabric.ReadBytes != ty.Committed*64 || ty.Aborts[txn.CauseRow] != ty.Committed ||
-				ty.Aborted() != ty.Committed || ty.Latency.Count() != int64(ty.Committed) {
+				ty.Aborted() != ty.Committed || ty.Count != 7*ty.Committed || ty.Latency.Count() != int64(ty.Committed) {
 				t.Errorf("%s: %+v does not add up", ty.Name, ty)
 			}
 			if p := ty.Latency.QuantileUs(0.5); p != 3000 {
@@ -153,17 +157,119 @@ func TestInterruptEndsTheRunWithItsRecord(t *testing.T) {
 	})
 }
 
-func TestInterruptInWarmupMeasuresNothing(t *testing.T) {
+func TestInterruptInWarmupReportsTheWarmup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, _ := config(func(int) *fake { return &fake{takes: time.Millisecond} })
 		cfg.End = func(context.Context) error { t.Error("End without Begin"); return nil }
+		cfg.Every, cfg.Interval = time.Second, func(Interval) { t.Error("an interval of the warm-up") }
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
 		rec, err := Run(ctx, cfg)
-		if err != nil || !rec.Interrupted || rec.Elapsed != 0 || rec.Committed() != 0 || rec.Throughput() != 0 {
+		if err != nil || !rec.Interrupted || !rec.WarmupOnly || rec.Elapsed != 500*time.Millisecond {
 			t.Errorf("record %+v, error %v", rec, err)
 		}
+		if n := rec.Committed(); n < 4*499 || n > 4*500 || rec.Throughput() < 3990 {
+			t.Errorf("%d transactions, want 4 × 499 or 500", n)
+		}
 	})
+}
+
+// Nothing that the warm-up recorded may be left: its transactions are slow,
+// conflict and give up, those of the measured interval do not.
+func TestWarmupLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var begun atomic.Bool
+		cfg, _ := config(func(int) *fake {
+			f := &fake{takes: 40 * time.Millisecond}
+			f.fail = func(int) error {
+				if !begun.Load() {
+					return txn.ErrConflict
+				}
+				f.takes = 3 * time.Millisecond
+				return nil
+			}
+			return f
+		})
+		cfg.Clients, cfg.Duration = 3*maxShards, 5*time.Second // workers share shards
+		cfg.Begin = func(context.Context) error { begun.Store(true); return nil }
+		rec, err := Run(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ty := range rec.Types {
+			// One of each worker's transactions began in the warm-up.
+			if ty.GaveUp != 0 || ty.Lost != nil || ty.Latency.QuantileUs(0.99) > 3010 || ty.Latency.Count() != int64(ty.Committed) ||
+				ty.Aborts[txn.CauseRow] != ty.Committed {
+				t.Errorf("%s: %+v", ty.Name, ty)
+			}
+		}
+	})
+}
+
+// Pauses are not latency, count against the rate, and end with the run.
+func TestPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _ := config(func(int) *fake {
+			return &fake{takes: 5 * time.Millisecond, before: 20 * time.Millisecond, after: 75 * time.Millisecond}
+		})
+		rec, err := Run(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := rec.Committed(); n < 4*99 || n > 4*101 {
+			t.Errorf("%d transactions in 10 s, want one in 100 ms from each of 4", n)
+		}
+		if l := rec.Types[0].Latency; l.QuantileUs(1) != 5000 {
+			t.Errorf("latency %v µs, want 5000: without pauses", l.QuantileUs(1))
+		}
+		cfg, _ = config(func(int) *fake { return &fake{takes: time.Millisecond, after: time.Hour} })
+		start := time.Now()
+		if _, err := Run(t.Context(), cfg); err != nil || time.Since(start) != 11*time.Second {
+			t.Errorf("took %v, error %v; want the pause cut short after 11 s", time.Since(start), err)
+		}
+	})
+}
+
+// Intervals are as long as asked, follow each other, and add up to the record.
+func TestIntervalsAddUp(t *testing.T) {
+	for _, duration := range []time.Duration{10 * time.Second, 9500 * time.Millisecond, 300 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg, _ := config(func(id int) *fake {
+				return &fake{takes: time.Duration(3+id) * time.Millisecond, fail: func(n int) error {
+					if n%100 == 7 {
+						return txn.ErrConflict
+					}
+					return nil
+				}}
+			})
+			cfg.Duration, cfg.Every = duration, time.Second
+			sum := newTally(cfg.Types)
+			var ends []time.Duration
+			cfg.Interval = func(i Interval) {
+				if len(ends) > 0 && i.From != ends[len(ends)-1] || len(ends) == 0 && i.From != 0 {
+					t.Errorf("interval from %v after %v", i.From, ends)
+				}
+				ends = append(ends, i.To)
+				for k := range i.Types {
+					sum.types[k].Merge(&i.Types[k])
+				}
+			}
+			rec, err := Run(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := int((duration + cfg.Every - 1) / cfg.Every); len(ends) != want || ends[len(ends)-1] != duration {
+				t.Errorf("intervals end at %v, want %d of them", ends, want)
+			}
+			for k, ty := range rec.Types {
+				s := sum.types[k]
+				if s.Latency.Snapshot() != ty.Latency.Snapshot() || s.Committed != ty.Committed || s.GaveUp != ty.GaveUp || s.Count != ty.Count ||
+					s.Work != ty.Work || s.Aborts != ty.Aborts || ty.Lost != nil && s.Lost.Snapshot() != ty.Lost.Snapshot() {
+					t.Errorf("%s: intervals %+v, record %+v", ty.Name, s, ty)
+				}
+			}
+		})
+	}
 }
 
 func TestStuckTransactionIsBrokenOff(t *testing.T) {
@@ -221,41 +327,50 @@ func TestFailedEdgeEndsTheRun(t *testing.T) {
 		cfg, _ := config(func(int) *fake { return &fake{takes: time.Millisecond} })
 		cfg.Begin = func(context.Context) error { return errors.New("no statistics") }
 		rec, err := Run(t.Context(), cfg)
-		if err == nil || rec == nil || rec.Elapsed != 0 {
+		if err == nil || rec == nil || !rec.WarmupOnly {
 			t.Errorf("record %+v, error %v", rec, err)
 		}
 	})
 }
 
 func TestConfigFaultsAreReportedTogether(t *testing.T) {
-	_, err := Run(t.Context(), Config{Clients: MaxClients + 1, Warmup: -1})
+	_, err := Run(t.Context(), Config{Clients: MaxClients + 1, Warmup: -1, Interval: func(Interval) {}})
 	if !errors.Is(err, ErrConfig) {
 		t.Fatalf("error %v, want ErrConfig", err)
 	}
-	for _, want := range []string{"types", "clients", "warm-up", "duration", "NewWorker"} {
+	for _, want := range []string{"types", "clients", "warm-up", "duration", "intervals", "NewWorker"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not mention %s", err, want)
 		}
 	}
 }
 
+// lone is a run of one worker that is measuring, with or without intervals.
+func lone(ctx context.Context, intervals bool) (*run, *task) {
+	r := &run{cfg: Config{Types: []string{"A", "B"}, Clients: 1}, hard: ctx, base: time.Now(), over: make(chan struct{})}
+	if intervals {
+		r.cfg.Interval = func(Interval) {}
+	}
+	r.makeShards()
+	r.phase.Store(uint32(measuring))
+	return r, newTask(&fake{closed: new(atomic.Int64)}, r.shards[0])
+}
+
 func TestRecordingAllocatesNothing(t *testing.T) {
-	f := &fake{closed: new(atomic.Int64)}
-	r := &run{cfg: Config{Types: []string{"A", "B"}}, hard: t.Context()}
-	r.phase.Store(measuring)
-	task := newTask(f, 2)
+	r, task := lone(t.Context(), true)
 	if n := testing.AllocsPerRun(100, func() { _ = r.one(task) }); n != 0 {
 		t.Errorf("%v allocations for each transaction, want 0", n)
 	}
 }
 
 func BenchmarkOverhead(b *testing.B) {
-	f := &fake{closed: new(atomic.Int64)}
-	r := &run{cfg: Config{Types: []string{"A", "B"}}, hard: b.Context()}
-	r.phase.Store(measuring)
-	task := newTask(f, 2)
-	b.ReportAllocs()
-	for b.Loop() {
-		_ = r.one(task)
+	for name, intervals := range map[string]bool{"record": false, "record+intervals": true} {
+		b.Run(name, func(b *testing.B) {
+			r, task := lone(b.Context(), intervals)
+			b.ReportAllocs()
+			for b.Loop() {
+				_ = r.one(task)
+			}
+		})
 	}
 }

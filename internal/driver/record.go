@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,7 +14,8 @@ import (
 type Record struct {
 	Clients     int
 	Warmup      time.Duration
-	Elapsed     time.Duration // of the measured interval; 0 if it was never reached
+	Elapsed     time.Duration // of the measured interval, or of the warm-up if WarmupOnly
+	WarmupOnly  bool          // the run ended before the measured interval; the record is of the warm-up
 	Interrupted bool          // the caller's context ended the run
 	Types       []TypeRecord  // in the order of Config.Types
 	// Between is what sessions did between transactions: refreshing caches.
@@ -27,16 +29,11 @@ type TypeRecord struct {
 	RolledBack uint64
 	GaveUp     uint64                 // met conflicts in every attempt the retry policy allows
 	Aborts     [txn.CauseCount]uint64 // abandoned attempts, of all transactions
+	Count      uint64                 // sum of Result.Count
 	Work                              // of all transactions and attempts
 	Latency    *hist.Histogram        // of committed transactions
-
-	recent  [latencyBatch]time.Duration // not yet in Latency
-	nrecent int
+	Lost       *hist.Histogram        // of those that gave up; nil if none did
 }
-
-// latencyBatch latencies are put into the histogram together: it is large, and
-// what it misses in the caches for several arrives at the same time.
-const latencyBatch = 64
 
 // Work is what transactions asked of the network.
 type Work struct {
@@ -44,7 +41,7 @@ type Work struct {
 	Rounds uint64 // network rounds waited for
 }
 
-func (w *Work) add(from, to txn.SessionStats) {
+func (w *Work) add(from, to *txn.SessionStats) {
 	w.Fabric = w.Fabric.Add(to.Fabric.Sub(from.Fabric))
 	w.Rounds += to.Rounds - from.Rounds
 }
@@ -76,82 +73,204 @@ func (r *Record) Throughput() float64 {
 	return float64(r.Committed()) / r.Elapsed.Seconds()
 }
 
-func (t *TypeRecord) record(before, after txn.SessionStats, took time.Duration, out Outcome, gaveUp bool) {
-	switch {
+// reset empties t and keeps its memory.
+func (t *TypeRecord) reset() {
+	t.Latency.Reset()
+	*t = TypeRecord{Name: t.Name, Latency: t.Latency}
+}
+
+// record counts a transaction; the latency of a committed one is left to the caller.
+func (t *TypeRecord) record(e *entry) {
+	switch e.result.Outcome {
 	case gaveUp:
 		t.GaveUp++
-	case out == RolledBack:
+		if t.Lost == nil {
+			t.Lost = hist.New()
+		}
+		t.Lost.Record(e.took)
+	case RolledBack:
 		t.RolledBack++
 	default:
 		t.Committed++
-		t.took(took)
 	}
+	t.Count += e.result.Count
 	for c := range t.Aborts {
-		t.Aborts[c] += after.Aborts[c] - before.Aborts[c]
+		t.Aborts[c] += e.after.Aborts[c] - e.before.Aborts[c]
 	}
-	t.add(before, after)
+	t.add(&e.before, &e.after)
 }
 
-func (t *TypeRecord) took(d time.Duration) {
-	if t.nrecent == latencyBatch {
-		t.settle()
-	}
-	t.recent[t.nrecent] = d
-	t.nrecent++
-}
-
-// settle puts the recent latencies into the histogram.
-func (t *TypeRecord) settle() {
-	for _, d := range t.recent[:t.nrecent] {
-		t.Latency.Record(d)
-	}
-	t.nrecent = 0
-}
-
-func (t *TypeRecord) merge(from *TypeRecord) {
+// Merge adds what from holds to t, whose Latency must be set.
+func (t *TypeRecord) Merge(from *TypeRecord) {
 	t.Committed += from.Committed
 	t.RolledBack += from.RolledBack
 	t.GaveUp += from.GaveUp
+	t.Count += from.Count
 	for c := range t.Aborts {
 		t.Aborts[c] += from.Aborts[c]
 	}
 	t.Fabric = t.Fabric.Add(from.Fabric)
 	t.Rounds += from.Rounds
 	t.Latency.Merge(from.Latency)
+	if from.Lost != nil {
+		if t.Lost == nil {
+			t.Lost = hist.New()
+		}
+		t.Lost.Merge(from.Lost)
+	}
 }
 
-// task is one worker and what it has measured. Only the worker's goroutine
-// touches it while the run lasts, finished excepted.
+// entry is one transaction.
+type entry struct {
+	last   txn.SessionStats // of the session after its previous transaction
+	before txn.SessionStats
+	after  txn.SessionStats
+	took   time.Duration
+	result Result
+}
+
+// latencyBatch latencies are put into the histogram together: it is large, and
+// what it misses in the caches for several arrives at the same time.
+const latencyBatch = 64
+
+// recent are latencies on their way to a histogram.
+type recent struct {
+	took [latencyBatch]time.Duration
+	n    int
+}
+
+// tally is what some transactions did.
+type tally struct {
+	types   []TypeRecord
+	recent  []recent // of each type, not yet in its Latency
+	between Work
+}
+
+func newTally(names []string) *tally {
+	t := &tally{types: make([]TypeRecord, len(names)), recent: make([]recent, len(names))}
+	for i, name := range names {
+		t.types[i] = TypeRecord{Name: name, Latency: hist.New()}
+	}
+	return t
+}
+
+func (t *tally) reset() {
+	for i := range t.types {
+		t.types[i].reset()
+		t.recent[i].n = 0
+	}
+	t.between = Work{}
+}
+
+func (t *tally) record(typ int, e *entry) {
+	t.between.add(&e.last, &e.before)
+	t.types[typ].record(e)
+	if e.result.Outcome != Committed {
+		return
+	}
+	r := &t.recent[typ]
+	if r.n == latencyBatch {
+		r.settle(t.types[typ].Latency)
+	}
+	r.took[r.n] = e.took
+	r.n++
+}
+
+func (r *recent) settle(into *hist.Histogram) {
+	for _, d := range r.took[:r.n] {
+		into.Record(d)
+	}
+	r.n = 0
+}
+
+// settle completes the types' latencies.
+func (t *tally) settle() {
+	for i := range t.types {
+		t.recent[i].settle(t.types[i].Latency)
+	}
+}
+
+// merge adds what from holds, and settles it.
+func (t *tally) merge(from *tally) {
+	from.settle()
+	for i := range t.types {
+		t.types[i].Merge(&from.types[i])
+	}
+	t.between.Fabric = t.between.Fabric.Add(from.between.Fabric)
+	t.between.Rounds += from.between.Rounds
+}
+
+// maxShards bounds the memory of a run with thousands of workers: a histogram
+// is some hundred kilobytes.
+const maxShards = 64
+
+// shard is what the workers that share it have recorded.
+type shard struct {
+	mu    sync.Mutex
+	of    phase  // of tally
+	tally *tally // of one phase
+	piece *tally // of the interval under way; nil if nobody asked for intervals
+	_     [64]byte
+}
+
+func (r *run) makeShards() {
+	if r.cfg.Interval != nil {
+		r.pieces = &pieces{sum: newTally(r.cfg.Types), spare: newTally(r.cfg.Types)}
+	}
+	for range min(r.cfg.Clients, maxShards) {
+		s := &shard{tally: newTally(r.cfg.Types)}
+		if r.pieces != nil {
+			s.piece = newTally(r.cfg.Types)
+		}
+		r.shards = append(r.shards, s)
+	}
+}
+
+// enter drops what is left of another phase.
+func (s *shard) enter(in phase) {
+	if s.of != in {
+		s.tally.reset()
+		s.of = in
+	}
+}
+
+func (s *shard) record(in phase, typ int, e *entry) {
+	s.mu.Lock()
+	s.enter(in)
+	s.tally.record(typ, e)
+	if s.piece != nil && in == measuring {
+		s.piece.record(typ, e)
+	}
+	s.mu.Unlock()
+}
+
+// task is one worker. Only the worker's goroutine touches it while the run
+// lasts, finished excepted.
 type task struct {
 	worker   Worker
-	types    []TypeRecord
-	between  Work
-	last     txn.SessionStats
+	shard    *shard
+	timer    *time.Timer // of pauses
+	entry    entry
 	finished atomic.Uint64
 	_        [64]byte // keeps the counters of two workers on lines of their own
 }
 
-func newTask(w Worker, types int) *task {
-	t := &task{worker: w, types: make([]TypeRecord, types), last: w.Stats()}
-	for i := range t.types {
-		t.types[i].Latency = hist.New()
-	}
+func newTask(w Worker, s *shard) *task {
+	t := &task{worker: w, shard: s, timer: time.NewTimer(time.Hour), entry: entry{last: w.Stats()}}
+	t.timer.Stop()
 	return t
 }
 
 // collect merges the workers' figures, once they have stopped.
 func (r *run) collect(rec *Record) {
-	rec.Types = make([]TypeRecord, len(r.cfg.Types))
-	for i, name := range r.cfg.Types {
-		sum := &rec.Types[i]
-		sum.Name, sum.Latency = name, hist.New()
-		for _, t := range r.tasks {
-			t.types[i].settle()
-			sum.merge(&t.types[i])
-		}
+	in := measuring
+	if rec.WarmupOnly {
+		in = warming
 	}
-	for _, t := range r.tasks {
-		rec.Between.Fabric = rec.Between.Fabric.Add(t.between.Fabric)
-		rec.Between.Rounds += t.between.Rounds
+	sum := newTally(r.cfg.Types)
+	for _, s := range r.shards {
+		s.enter(in)
+		sum.merge(s.tally)
 	}
+	rec.Types, rec.Between = sum.types, sum.between
 }

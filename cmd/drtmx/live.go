@@ -1,0 +1,170 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"drtmx/internal/driver"
+	"drtmx/internal/hist"
+)
+
+// Styles of --output.
+const (
+	outputTable = "table"
+	outputPlain = "plain"
+	outputJSON  = "json"
+)
+
+var outputs = []string{outputTable, outputPlain, outputJSON}
+
+// outputFlags say what a run prints, and what it writes while it runs.
+type outputFlags struct {
+	style  string
+	series string
+	every  time.Duration
+	asked  bool // every was given
+}
+
+const (
+	defaultEvery = time.Second
+	minEvery     = 10 * time.Millisecond
+	// currentEvery is how often [Current] lines come unless an interval is asked for.
+	currentEvery = 10 * time.Second
+)
+
+func (o *outputFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&o.style, "output", outputTable, "what to print: table, plain (lines as go-tpc's, on the way too) or json (the report)")
+	c.Flags().StringVar(&o.series, "series", "", "write a time series to this file: CSV if its name ends in .csv, JSON lines if in .json, .jsonl or .ndjson")
+	c.Flags().DurationVar(&o.every, "series-interval", defaultEvery, "interval of the time series, and of the lines of --output plain (those: 10s unless given)")
+}
+
+func (o *outputFlags) check(jsonPath string, given func(string) bool) error {
+	o.asked = given("series-interval")
+	switch {
+	case !slices.Contains(outputs, o.style):
+		return fmt.Errorf("--output %q: want %s", o.style, oneOf(outputs))
+	case o.style == outputJSON && jsonPath == "-":
+		return fmt.Errorf("--output json and --json -: want one of them, both print the report")
+	case o.asked && (o.every < minEvery || o.every > maxDuration):
+		return fmt.Errorf("--series-interval %v: want %v to %v", o.every, minEvery, maxDuration)
+	case o.asked && o.series == "" && o.style != outputPlain:
+		return fmt.Errorf("--series-interval %v: want --series FILE or --output plain with it", o.every)
+	}
+	if o.series != "" {
+		if err := driver.SeriesFormat(o.series); err != nil {
+			return fmt.Errorf("--series %q: %w", o.series, err)
+		}
+	}
+	return nil
+}
+
+// live is what a run writes on the way. The zero value writes nothing.
+type live struct {
+	every  time.Duration
+	file   *os.File
+	fresh  bool // file was made by this command
+	series *driver.Series
+	err    error // of opening the series proper
+
+	current      io.Writer // of [Current] lines; nil: none
+	currentEvery time.Duration
+	since        driver.Interval // what the next lines are of
+}
+
+// openLive opens the file of the series before the run, so that a path that
+// cannot be written costs nobody a run.
+func (a *app) openLive(p *runPlan) (*live, error) {
+	o := &p.output
+	l := &live{every: o.every, currentEvery: o.every}
+	if o.style == outputPlain {
+		if l.current = a.stdout; p.json == "-" {
+			l.current = a.stderr
+		}
+		if !o.asked {
+			l.currentEvery = currentEvery
+		}
+		if o.series == "" {
+			l.every = l.currentEvery
+		}
+	}
+	if o.series == "" {
+		return l, nil
+	}
+	_, err := os.Lstat(o.series)
+	l.fresh = os.IsNotExist(err)
+	if l.file, err = os.OpenFile(o.series, os.O_WRONLY|os.O_CREATE, 0o644); err != nil {
+		return nil, fmt.Errorf("--series: want a file that can be written: %w", err)
+	}
+	return l, nil
+}
+
+// interval is the driver's callback, nil if nobody listens.
+func (l *live) interval() func(driver.Interval) {
+	if l.file == nil && l.current == nil {
+		return nil
+	}
+	return func(i driver.Interval) {
+		if l.file != nil {
+			l.write(i)
+		}
+		if l.current != nil {
+			l.print(i)
+		}
+	}
+}
+
+// write hands an interval to the series; the first one replaces what the file
+// held.
+func (l *live) write(i driver.Interval) {
+	if l.series == nil && l.err == nil {
+		_ = l.file.Truncate(0) // a pipe or a device has nothing to truncate
+		l.series, l.err = driver.NewSeries(l.file, l.file.Name())
+	}
+	if l.err == nil {
+		l.series.Write(i)
+	}
+}
+
+// print collects intervals and prints them when they are long enough.
+func (l *live) print(i driver.Interval) {
+	if l.since.Types == nil {
+		l.since.From = i.From
+		for k := range i.Types {
+			l.since.Types = append(l.since.Types, driver.TypeRecord{Name: i.Types[k].Name, Latency: hist.New()})
+		}
+	}
+	l.since.To = i.To
+	for k := range i.Types {
+		l.since.Types[k].Merge(&i.Types[k])
+	}
+	// Intervals end when a timer fires, some time after they should.
+	if took := l.since.To - l.since.From; took >= l.currentEvery-l.every/2 {
+		printLines(l.current, "[Current] ", took, l.since.Types)
+		l.since = driver.Interval{}
+	}
+}
+
+// close reports what went wrong on the way. A file that got nothing is not left.
+func (l *live) close() error {
+	if l.file == nil {
+		return nil
+	}
+	err := l.err
+	if l.series == nil && l.fresh {
+		_ = os.Remove(l.file.Name())
+	} else if l.series != nil && err == nil {
+		err = l.series.Err()
+	}
+	if closing := l.file.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return fmt.Errorf("--series: %w", err)
+	}
+	return nil
+}

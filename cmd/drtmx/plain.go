@@ -1,0 +1,65 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"drtmx/internal/driver"
+	"drtmx/internal/hist"
+)
+
+// maxTPMC is the most NEW-ORDERs a minute that ten terminals of a warehouse
+// can enter at TPC-C's keying and think times; go-tpc's efficiency is relative
+// to it.
+const maxTPMC = 12.86
+
+// printPlain writes the report in the lines of go-tpc.
+func (r *report) printPlain(w io.Writer) {
+	if r.record == nil {
+		return
+	}
+	printLines(w, "[Summary] ", r.record.Elapsed, r.record.Types)
+	perMinute := 60 * r.Throughput
+	fmt.Fprintf(w, "tpmC: %.1f, tpmTotal: %.1f, efficiency: %.1f%%\n",
+		r.NewOrders, perMinute, 100*ratio(r.NewOrders, maxTPMC*float64(r.Warehouses)))
+	fmt.Fprintln(w, r.notTPCC())
+	r.printVerdicts(w)
+}
+
+// printLines writes a line for each type that ran, in alphabetical order, and
+// one with _ERR for its transactions that gave up.
+func printLines(w io.Writer, prefix string, took time.Duration, types []driver.TypeRecord) {
+	var lines []string
+	add := func(name string, h *hist.Histogram) {
+		if h == nil || h.Count() == 0 {
+			return
+		}
+		s := h.Snapshot()
+		line := fmt.Sprintf("%s%-6s - Takes(s): %.1f, Count: %d, TPM: %.1f", prefix, name, took.Seconds(), s.Count, ratio(float64(s.Count), took.Minutes()))
+		for _, v := range []struct {
+			name string
+			us   float64
+		}{
+			{"Sum", s.SumUs},
+			{"Avg", s.MeanUs},
+			{"50th", s.P50Us},
+			{"90th", s.P90Us},
+			{"95th", s.P95Us},
+			{"99th", s.P99Us},
+			{"99.9th", s.P999Us},
+			{"Max", s.MaxUs},
+		} {
+			line += fmt.Sprintf(", %s(ms): %.1f", v.name, v.us/1e3)
+		}
+		lines = append(lines, line+"\n")
+	}
+	for i := range types {
+		add(types[i].Name, types[i].Latency)
+		add(types[i].Name+"_ERR", types[i].Lost)
+	}
+	slices.Sort(lines)
+	fmt.Fprint(w, strings.Join(lines, ""))
+}
