@@ -14,12 +14,13 @@ var (
 	ErrLocked = errors.New("index: locked by another transaction")
 	// ErrFull reports that the region has no room for the change.
 	ErrFull = errors.New("index: out of memory")
+	// ErrRowSize reports a row of a size that the index does not hold.
+	ErrRowSize = errors.New("index: row of a size the index does not hold")
+	// ErrKey reports a string key longer than MaxKeyBytes, or a key of the wrong kind.
+	ErrKey = errors.New("index: key the index does not hold")
 	// ErrCorrupt reports published index memory that cannot be decoded, or is not of this index.
 	ErrCorrupt = errors.New("index: corrupt or foreign index memory")
 )
-
-// Key is the native key: eight bytes, ordered as an unsigned number.
-type Key = uint64
 
 // Proof is a word of the partition's region and the value that upholds an answer.
 type Proof struct {
@@ -63,7 +64,7 @@ type GetResult struct {
 
 // Entry is one row of a scan.
 type Entry struct {
-	Key    Key
+	Key    Key // a string is a view into the operation's buffers
 	Row    []uint64
 	Header block.Header
 	Addr   uint64 // of the header word
@@ -173,6 +174,13 @@ type Held struct {
 	Existed bool         // a row was present
 	Home    uint64       // leaf or bucket, for the server half
 	Slot    int          // for the server half
+	Room    Room         // of a row that varies in size, for the server half
+}
+
+// Room is memory set aside for the row that will be published: see Server.Reserve.
+type Room struct {
+	Addr  uint64 // of a block, 0 if the row's own will do
+	Words int    // of the block
 }
 
 // Server is the server half of one index in one partition.
@@ -195,7 +203,16 @@ type Server interface {
 	// (for an absent key) shares the gap; ErrFull if memory is out; nothing
 	// is changed then. A key o has locked already returns the same Held.
 	LockWrite(o Owner, key Key, hint uint64) (*Held, error)
-	// Publish writes the row, sets its header to h and so unlocks it.
+	// Reserve makes sure of room for a row of that many words, so that
+	// Publish cannot fail. It must be called, between LockWrite and Publish,
+	// if rows of the index vary in size; Release and PublishDelete give back
+	// what is not used. It returns ErrFull if memory is out, and ErrRowSize
+	// for a size that no row of the index may have; the lock stays.
+	Reserve(held *Held, words int) error
+	// Publish writes the row, sets its header to h and so unlocks it. A row
+	// that has outgrown its block moves to the one reserved: whoever reads
+	// meanwhile sees the old row, a lock, or the new row, and never none or
+	// both.
 	Publish(held *Held, row []uint64, h block.Header)
 	// PublishDelete removes the row as of h and unlocks.
 	PublishDelete(held *Held, h block.Header)

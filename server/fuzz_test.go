@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/index"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -36,7 +37,7 @@ func hostileSeeds(cl *Cluster) [][]byte {
 	two := wire.Commit{ID: wire.ID{Client: 10, Seq: 1}, Parts: []wire.Part{
 		write(0, entryID, wire.Put, 6, entry.RowBytes()), write(1, acctID, wire.Update, 1, acct.RowBytes()),
 	}}
-	two.Parts[0].Gaps = cl.Servers[0].parts[0].indexes[entryID].Get(7, nil).Proofs
+	two.Parts[0].Gaps = cl.Servers[0].parts[0].indexes[entryID].Get(index.Num(7), nil).Proofs
 	peers := wire.Peers{Coordinator: 1, Participants: []uint16{0, 1}}
 	seeds := [][]byte{
 		{},

@@ -138,7 +138,7 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 		}
 		srv := p.indexes[rd.Index]
 		if !rd.Scan {
-			srv.Lookup(rd.Lo, &w.get)
+			srv.Lookup(index.Num(rd.Lo), &w.get)
 			w.resp = wire.AppendGet(w.resp, &w.get)
 			continue
 		}
@@ -148,7 +148,7 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 			return
 		}
 		limit := min(int(rd.Limit), s.scanRows(int(rd.Index), len(w.resp)))
-		w.buf = ordered.Scan(rd.Lo, rd.Hi, limit, &w.scan, w.buf)
+		w.buf = ordered.Scan(index.Num(rd.Lo), index.Num(rd.Hi), limit, &w.scan, w.buf)
 		w.resp = wire.AppendScan(w.resp, &w.scan)
 	}
 	if len(w.resp) > rdma.MaxMessageBytes {

@@ -194,7 +194,7 @@ func (p *partition) lock(o index.Owner, w *wire.Write) (*index.Held, verdict) {
 	if ix := p.catalog.Indexes[w.Index]; ix.Partition.Kind == tables.Replicated {
 		return nil, verdict{code: wire.Bad, text: "write to replicated table " + ix.Name}
 	}
-	h, err := p.indexes[w.Index].LockWrite(o, w.Key, w.Hint)
+	h, err := p.indexes[w.Index].LockWrite(o, index.Num(w.Key), w.Hint)
 	switch {
 	case errors.Is(err, index.ErrLocked):
 		return nil, conflict(txn.CauseLocked)
@@ -370,7 +370,7 @@ func (p *partition) load(ix int, b []byte) verdict {
 	for ; len(b) > 0; b = b[size:] {
 		d := wire.NewDecoder(b)
 		key := d.U64()
-		err := p.indexes[ix].Load(key, p.rowWords(b[8:size]), h)
+		err := p.indexes[ix].Load(index.Num(key), p.rowWords(b[8:size]), h)
 		switch {
 		case errors.Is(err, index.ErrLocked):
 			return conflict(txn.CauseLocked)

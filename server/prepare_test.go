@@ -41,7 +41,7 @@ func writeOf(entry *tables.Table, op wire.WriteOp, key uint64) wire.Write {
 
 func proofsOf(t *testing.T, p *partition, entry *tables.Table, key uint64, want index.Status) []index.Proof {
 	t.Helper()
-	res := p.indexes[entry.Primary().ID].Get(key, nil)
+	res := p.indexes[entry.Primary().ID].Get(index.Num(key), nil)
 	if res.Status != want {
 		t.Fatalf("key %d is %v, want %v", key, res.Status, want)
 	}

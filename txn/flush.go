@@ -57,7 +57,7 @@ func (s *Session) flush(t *Txn) error {
 			continue
 		}
 		g.op = s.pool(g.ix.ID, g.part).get()
-		g.op.Start(g.key)
+		g.op.Start(index.Num(g.key))
 		if err := s.activate(t, g.op, g.part); err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func (s *Session) flush(t *Txn) error {
 				continue
 			}
 			sub.op = s.pool(sc.ix.ID, sub.part).scan()
-			sub.op.Start(sc.lo, sc.hi, t.scanLimit(sc))
+			sub.op.Start(index.Num(sc.lo), index.Num(sc.hi), t.scanLimit(sc))
 			if err := s.activate(t, sub.op, sub.part); err != nil {
 				return err
 			}
@@ -189,7 +189,7 @@ func (s *Session) askMore(t *Txn, sc *Scan, sub *subScan) error {
 	}
 	s.req = wire.AppendReads(s.req[:0], []wire.Read{{
 		Partition: uint16(sub.part), Index: uint16(sc.ix.ID), Scan: true,
-		Lo: sub.own.Entries[have-1].Key + 1, Hi: sc.hi, Limit: uint32(t.scanLimit(sc) - have),
+		Lo: sub.own.Entries[have-1].Key.Num + 1, Hi: sc.hi, Limit: uint32(t.scanLimit(sc) - have),
 	}})
 	resp, err := s.call(t.ctx, l, s.req)
 	if err != nil {

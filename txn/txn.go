@@ -223,7 +223,7 @@ func (t *Txn) getLocal() {
 					continue
 				}
 				if p, ok := g.srv.(index.Prefetcher); ok {
-					p.Prefetch(g.key, stage)
+					p.Prefetch(index.Num(g.key), stage)
 				}
 			}
 		}
@@ -232,7 +232,7 @@ func (t *Txn) getLocal() {
 		if g.srv == nil || g.done {
 			continue
 		}
-		g.srv.Lookup(g.key, &g.own)
+		g.srv.Lookup(index.Num(g.key), &g.own)
 		g.res, g.done = &g.own, true
 		g.settle()
 	}
@@ -322,7 +322,7 @@ func (t *Txn) startScan(sc *Scan) {
 			remote = true
 			continue
 		}
-		sub.buf = srv.Scan(sc.lo, sc.hi, t.scanLimit(sc), &sub.own, sub.buf)
+		sub.buf = srv.Scan(index.Num(sc.lo), index.Num(sc.hi), t.scanLimit(sc), &sub.own, sub.buf)
 		sub.res = &sub.own
 	}
 	if remote {
@@ -355,7 +355,7 @@ func (sc *Scan) settle() {
 		case index.Found, index.NotFound:
 			more = more || res.More
 			for j := range res.Entries {
-				sc.out = append(sc.out, Entry{res.Entries[j].Key, mem.Bytes(res.Entries[j].Row)})
+				sc.out = append(sc.out, Entry{res.Entries[j].Key.Num, mem.Bytes(res.Entries[j].Row)})
 			}
 		case index.Locked:
 			sc.err = t.abandon(CauseLocked)

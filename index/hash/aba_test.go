@@ -14,8 +14,8 @@ import (
 func TestAbsenceByContentsSuffersABA(t *testing.T) {
 	x := newBench(t, Options{RowWords: 1}, ClientOptions{}, false)
 	old, key := Unhash(0xabcd<<48|1<<24|3), Unhash(0xabcd<<48|2<<24|3)
-	put := func(k index.Key, csn uint64) *index.Held {
-		held, err := x.s.LockWrite(1, k, 0)
+	put := func(k uint64, csn uint64) *index.Held {
+		held, err := x.s.LockWrite(1, index.Num(k), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,7 +31,7 @@ func TestAbsenceByContentsSuffersABA(t *testing.T) {
 	bucket := x.arena.Span(proof.Addr, bucketWords)
 	var before, after [bucketWords]uint64
 	bucket.CopyOut(before[:])
-	held, err := x.s.LockWrite(1, old, 0)
+	held, err := x.s.LockWrite(1, index.Num(old), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,17 +55,17 @@ func TestAbsenceByContentsSuffersABA(t *testing.T) {
 func TestRowBlockUsedAgain(t *testing.T) {
 	x := newBench(t, Options{RowWords: 1}, ClientOptions{LocationCacheEntries: 64}, false)
 	csn := uint64(0)
-	cycle := func(k index.Key) (addr uint64) {
+	cycle := func(k uint64) (addr uint64) {
 		csn++
-		held, err := x.s.LockWrite(1, k, 0)
+		held, err := x.s.LockWrite(1, index.Num(k), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		x.s.Publish(held, []uint64{csn}, block.Present(block.NewCSN(1, csn)))
 		return held.Addr
 	}
-	remove := func(k index.Key) {
-		held, err := x.s.LockWrite(1, k, 0)
+	remove := func(k uint64) {
+		held, err := x.s.LockWrite(1, index.Num(k), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,10 +100,10 @@ func TestRowBlockUsedAgain(t *testing.T) {
 func TestGarbageHints(t *testing.T) {
 	x := newBench(t, Options{RowWords: 1}, ClientOptions{}, false)
 	load(t, x.s, 0, 100)
-	other := x.s.Get(7, nil).Hint
+	other := x.s.Get(index.Num(7), nil).Hint
 	for _, hint := range []uint64{0, 1, 8, 4096, other, ^uint64(0), 1 << 63, x.arena.Used(), x.arena.Region().Size() - 8} {
-		held, err := x.s.LockWrite(1, 5, hint)
-		if err != nil || held.Key != 5 || !held.Existed {
+		held, err := x.s.LockWrite(1, index.Num(5), hint)
+		if err != nil || held.Key != index.Num(5) || !held.Existed {
 			t.Fatalf("hint %#x: %+v, %v", hint, held, err)
 		}
 		x.s.Release(held)
@@ -116,7 +116,7 @@ func TestGarbageHints(t *testing.T) {
 // TestForeignHeldIsRefused: a lock cannot be ended twice.
 func TestForeignHeldIsRefused(t *testing.T) {
 	x := newBench(t, Options{RowWords: 1}, ClientOptions{}, false)
-	held, err := x.s.LockWrite(1, 5, 0)
+	held, err := x.s.LockWrite(1, index.Num(5), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

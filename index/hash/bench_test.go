@@ -12,7 +12,7 @@ func benchTable(b *testing.B, n uint64, cache int, checksums bool) *bench {
 	x := newBench(b, Options{RowWords: 12}, ClientOptions{LocationCacheEntries: cache}, checksums)
 	row := make([]uint64, 12)
 	for k := range n {
-		if err := x.s.Load(k, row, block.Present(block.NewCSN(1, k+1))); err != nil {
+		if err := x.s.Load(index.Num(k), row, block.Present(block.NewCSN(1, k+1))); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -61,7 +61,7 @@ func BenchmarkServer(b *testing.B) {
 		row := make([]uint64, 12)
 		k := uint64(0)
 		for b.Loop() {
-			if err := x.s.Load(k, row, block.Present(block.NewCSN(1, k+1))); err != nil {
+			if err := x.s.Load(index.Num(k), row, block.Present(block.NewCSN(1, k+1))); err != nil {
 				b.Skip(err) // the region is full
 			}
 			k++
@@ -74,7 +74,7 @@ func BenchmarkServer(b *testing.B) {
 	b.Run("Get", func(b *testing.B) {
 		b.ReportAllocs()
 		for k := uint64(0); b.Loop(); k = (k + 0x9e3779b1) % (1 << 20) {
-			if res := x.s.Get(k, row); res.Status != index.Found {
+			if res := x.s.Get(index.Num(k), row); res.Status != index.Found {
 				b.Fatal(res.Status)
 			}
 		}
@@ -83,7 +83,7 @@ func BenchmarkServer(b *testing.B) {
 		b.ReportAllocs()
 		csn := uint64(1 << 30)
 		for k := uint64(0); b.Loop(); k = (k + 0x9e3779b1) % (1 << 20) {
-			held, err := x.s.LockWrite(1, k, 0)
+			held, err := x.s.LockWrite(1, index.Num(k), 0)
 			if err != nil {
 				b.Fatal(err)
 			}

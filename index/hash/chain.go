@@ -1,7 +1,6 @@
 package hash
 
 import (
-	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/planted"
 )
@@ -74,7 +73,7 @@ type position struct{ at, i int }
 
 // walk fills s.chain with the buckets of the chain at head. It returns the
 // slot that holds key and the row's address, or 0 if there is none.
-func (s *Server) walk(head, hash uint64, key index.Key) (pos position, row uint64) {
+func (s *Server) walk(head, hash uint64, key uint64) (pos position, row uint64) {
 	s.chain = s.chain[:0]
 	for addr := head; addr != 0; addr = linkNext(s.load(addr, linkWord)) {
 		sp := s.arena.Span(addr, bucketWords)

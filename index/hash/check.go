@@ -14,7 +14,7 @@ func (s *Server) Check() error {
 	if err := s.checkRoot(); err != nil {
 		return err
 	}
-	c := checker{s: s, rows: map[uint64]bool{}, keys: map[index.Key]bool{}}
+	c := checker{s: s, rows: map[uint64]bool{}, keys: map[uint64]bool{}}
 	n := s.buckets.Load()
 	for b := range n {
 		if err := c.checkChain(b, levelOf(b, n)); err != nil {
@@ -83,7 +83,7 @@ func (s *Server) checkRoot() error {
 type checker struct {
 	s        *Server
 	rows     map[uint64]bool
-	keys     map[index.Key]bool
+	keys     map[uint64]bool
 	overflow uint64
 	held     int
 }

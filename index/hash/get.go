@@ -47,7 +47,7 @@ type getOp struct {
 	c        *Client
 	counters *counters
 	v        *view
-	key      index.Key
+	key      uint64
 	hash     uint64
 
 	phase phase
@@ -77,7 +77,7 @@ type getOp struct {
 
 // Start implements index.GetOp.
 func (o *getOp) Start(key index.Key) {
-	o.key, o.hash = key, hashKey(key)
+	o.key, o.hash = key.Num, hashKey(key.Num)
 	o.phase = phaseStart
 	o.rounds, o.busy, o.rowBusy, o.hops = 0, 0, 0, 0
 	o.chases, o.retries, o.refreshs = 0, 0, 0

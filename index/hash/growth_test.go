@@ -19,7 +19,7 @@ func (l table) Copy(uint64, uint64)                        { panic("a shared gap
 func load(t *testing.T, s *Server, from, to uint64) {
 	t.Helper()
 	for k := from; k < to; k++ {
-		if err := s.Load(k, []uint64{k}, block.Present(block.NewCSN(1, k+1))); err != nil {
+		if err := s.Load(index.Num(k), []uint64{k}, block.Present(block.NewCSN(1, k+1))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -75,7 +75,7 @@ func TestSharedGapPostponesItsSplit(t *testing.T) {
 		// The gap is shared: only keys of other buckets can be inserted.
 		if x.s.bucketAddr(bucketOf(hashKey(k), x.s.buckets.Load())) != next {
 			load(t, x.s, k, k+1)
-		} else if _, err := x.s.LockWrite(1, k, 0); err != index.ErrLocked {
+		} else if _, err := x.s.LockWrite(1, index.Num(k), 0); err != index.ErrLocked {
 			t.Fatalf("LockWrite into a shared gap: %v", err)
 		}
 	}
@@ -115,7 +115,7 @@ func TestSlidingWindow(t *testing.T) {
 	for k := range uint64(20 * window) {
 		load(t, x.s, k, k+1)
 		if k >= window {
-			held, err := x.s.LockWrite(1, k-window, 0)
+			held, err := x.s.LockWrite(1, index.Num(k-window), 0)
 			if err != nil || !held.Existed {
 				t.Fatal(held, err)
 			}

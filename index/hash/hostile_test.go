@@ -31,9 +31,9 @@ func (h *hostile) Wait(context.Context, *rdma.Batch) error { return nil }
 
 // lookup runs a lookup over the connection; it fails the test when the bound
 // on rounds does not hold.
-func lookup(tb testing.TB, c *Client, conn rdma.Conn, key index.Key) *index.GetResult {
+func lookup(tb testing.TB, c *Client, conn rdma.Conn, key uint64) *index.GetResult {
 	op := c.NewGet()
-	op.Start(key)
+	op.Start(index.Num(key))
 	var b [2]rdma.Batch
 	for rounds := 0; ; rounds++ {
 		next := &b[rounds&1]
@@ -160,7 +160,7 @@ func TestRandomMemory(t *testing.T) {
 func TestFlippedWordsAreNeverBelieved(t *testing.T) {
 	x := newBench(t, Options{RowWords: 3}, ClientOptions{}, true)
 	for k := range uint64(3000) {
-		if err := x.s.Load(k, []uint64{k, k, k}, block.Present(block.NewCSN(1, k+1))); err != nil {
+		if err := x.s.Load(index.Num(k), []uint64{k, k, k}, block.Present(block.NewCSN(1, k+1))); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -63,7 +63,7 @@ var (
 // hashKey is the hash of a key: a fixed bijection, the same in every process
 // (Stafford's 13th variant of the 64-bit MurmurHash3 finaliser). The low bits
 // choose the bucket, the top ones are the fingerprint.
-func hashKey(k index.Key) uint64 {
+func hashKey(k uint64) uint64 {
 	k = (k ^ k>>30) * 0xbf58476d1ce4e5b9
 	k = (k ^ k>>27) * 0x94d049bb133111eb
 	return k ^ k>>31

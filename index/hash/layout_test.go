@@ -3,8 +3,6 @@ package hash
 import (
 	"math/rand/v2"
 	"testing"
-
-	"drtmx/index"
 )
 
 func TestHashIsFixedAndInvertible(t *testing.T) {
@@ -84,7 +82,7 @@ func TestLocationsAreHints(t *testing.T) {
 		t.Fatal("a cache of no entries remembers")
 	}
 	l.init(1)
-	for i := range index.Key(100) {
+	for i := range uint64(100) {
 		h := hashKey(i)
 		l.put(h, 64*(i+1))
 		if got := l.get(h); got != 64*(i+1) {

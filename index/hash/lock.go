@@ -11,15 +11,16 @@ import (
 // to be read in any case, since it alone proves what the hint claims, and it
 // names the row.
 func (s *Server) LockWrite(o index.Owner, key index.Key, _ uint64) (*index.Held, error) {
-	if held := s.held[key]; held != nil {
+	num := key.Num
+	if held := s.held[num]; held != nil {
 		if held.Owner != o {
 			return nil, index.ErrLocked
 		}
 		return held, nil
 	}
-	hash := hashKey(key)
+	hash := hashKey(num)
 	head := s.bucketAddr(bucketOf(hash, s.buckets.Load()))
-	pos, row := s.walk(head, hash, key)
+	pos, row := s.walk(head, hash, num)
 	if row == 0 {
 		return s.lockAbsent(o, key, hash, head)
 	}
@@ -33,7 +34,7 @@ func (s *Server) LockWrite(o index.Owner, key index.Key, _ uint64) (*index.Held,
 		Key: key, Owner: o, Addr: row, Prev: prev, Existed: true,
 		Home: s.chain[pos.at], Slot: pos.i,
 	}
-	s.held[key] = held
+	s.held[num] = held
 	return held, nil
 }
 
@@ -54,24 +55,32 @@ func (s *Server) lockAbsent(o index.Owner, key index.Key, hash, head uint64) (*i
 	}
 	const header = block.LockBit | block.AbsentBit
 	e := s.arena.Create(row, s.rowBlock)
-	e.Set(keyWord, key)
+	e.Set(keyWord, key.Num)
 	e.Commit(header)
 	if err := s.link(makeSlot(hash, row)); err != nil {
 		s.rows.Free(row)
 		return nil, err
 	}
 	held := &index.Held{Key: key, Owner: o, Addr: row, Prev: header, Home: head}
-	s.held[key] = held
+	s.held[key.Num] = held
 	return held, nil
 }
 
 // drop ends a lock. A lock that this index did not give, or that was ended
 // before, is a broken invariant of the caller.
 func (s *Server) drop(held *index.Held) {
-	if s.held[held.Key] != held {
-		panic(fmt.Sprintf("hash: key %d is not locked by owner %d", held.Key, held.Owner))
+	if s.held[held.Key.Num] != held {
+		panic(fmt.Sprintf("hash: key %d is not locked by owner %d", held.Key.Num, held.Owner))
 	}
-	delete(s.held, held.Key)
+	delete(s.held, held.Key.Num)
+}
+
+// Reserve implements index.Server: rows of one size always have their room.
+func (s *Server) Reserve(_ *index.Held, words int) error {
+	if words != s.rowWords {
+		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, words, s.rowWords)
+	}
+	return nil
 }
 
 // Publish implements index.Server. Publishing an insert may also split a
@@ -110,10 +119,10 @@ func (s *Server) Release(held *index.Held) {
 // remove takes a locked row out of its chain and frees its block. The chain
 // is found anew: it may have been split since the lock.
 func (s *Server) remove(held *index.Held) {
-	hash := hashKey(held.Key)
-	pos, row := s.walk(s.bucketAddr(bucketOf(hash, s.buckets.Load())), hash, held.Key)
+	hash := hashKey(held.Key.Num)
+	pos, row := s.walk(s.bucketAddr(bucketOf(hash, s.buckets.Load())), hash, held.Key.Num)
 	if row != held.Addr {
-		panic(fmt.Sprintf("hash: locked row of key %d is not in its chain", held.Key))
+		panic(fmt.Sprintf("hash: locked row of key %d is not in its chain", held.Key.Num))
 	}
 	s.unlink(pos)
 	s.rows.Free(row)
@@ -122,7 +131,7 @@ func (s *Server) remove(held *index.Held) {
 // Load implements index.Server. A row that is there already is overwritten.
 func (s *Server) Load(key index.Key, row []uint64, h block.Header) error {
 	if len(row) != s.rowWords {
-		return fmt.Errorf("hash: row of %d words, want %d", len(row), s.rowWords)
+		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, len(row), s.rowWords)
 	}
 	held, err := s.LockWrite(0, key, 0)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // matches and splits that move nothing.
 func crowded(i int) index.Key {
 	fingerprint, low := uint64(i/4)<<48, uint64(i%3)
-	return hash.Unhash(fingerprint | uint64(i)<<24 | low)
+	return index.Num(hash.Unhash(fingerprint | uint64(i)<<24 | low))
 }
 
 func TestCrowdedChains(t *testing.T) {
@@ -137,7 +137,7 @@ func TestPlantedBugsAreCaught(t *testing.T) {
 	}{
 		{"the key of a row is not checked again", "never inserted", 0, withClient(func(o *badOp, wr *rdma.WR) {
 			if isRow(wr) {
-				wr.Buf[2] = o.key
+				wr.Buf[2] = o.key.Num
 			}
 		})},
 		{"the header of a row is not checked after the body", "row", 0, withClient(func(_ *badOp, wr *rdma.WR) {

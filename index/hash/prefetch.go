@@ -7,7 +7,7 @@ var _ index.Prefetcher = (*Server)(nil)
 // Prefetch implements index.Prefetcher: first the bucket, then the row that
 // the head of the chain says the key may have.
 func (s *Server) Prefetch(key index.Key, stage int) {
-	hash := hashKey(key)
+	hash := hashKey(key.Num)
 	head := s.arena.Span(s.bucketAddr(bucketOf(hash, s.buckets.Load())), bucketWords)
 	if stage == 0 {
 		head.Prefetch()

@@ -55,8 +55,8 @@ func newBench(tb testing.TB, o Options, co ClientOptions, checksums bool) *bench
 }
 
 // get runs one lookup and returns its result and rounds.
-func (x *bench) get(tb testing.TB, key index.Key) (*index.GetResult, int) {
-	x.op.Start(key)
+func (x *bench) get(tb testing.TB, key uint64) (*index.GetResult, int) {
+	x.op.Start(index.Num(key))
 	x.b[0].Reset()
 	for rounds := 0; ; rounds++ {
 		done, next := &x.b[rounds&1], &x.b[rounds&1^1]
@@ -75,7 +75,7 @@ func TestRoundsOfAGet(t *testing.T) {
 		x := newBench(t, Options{RowWords: 4}, ClientOptions{LocationCacheEntries: 1 << 16}, checksums)
 		const n = 20000
 		for k := range uint64(n) {
-			if err := x.s.Load(k, []uint64{k, k + 1, k + 2, k + 3}, block.Present(block.NewCSN(1, k+1))); err != nil {
+			if err := x.s.Load(index.Num(k), []uint64{k, k + 1, k + 2, k + 3}, block.Present(block.NewCSN(1, k+1))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -114,7 +114,7 @@ func TestRoundsOfAGet(t *testing.T) {
 func TestGetAllocatesNothing(t *testing.T) {
 	x := newBench(t, Options{RowWords: 8}, ClientOptions{LocationCacheEntries: 1 << 10}, false)
 	for k := range uint64(5000) {
-		if err := x.s.Load(k, make([]uint64, 8), block.Present(block.NewCSN(1, k+1))); err != nil {
+		if err := x.s.Load(index.Num(k), make([]uint64, 8), block.Present(block.NewCSN(1, k+1))); err != nil {
 			t.Fatal(err)
 		}
 	}

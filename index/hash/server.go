@@ -52,7 +52,7 @@ type Server struct {
 	linked  atomic.Uint64 // rows and placeholders in chains
 
 	// Of the mutator.
-	held  map[index.Key]*index.Held
+	held  map[uint64]*index.Held
 	chain []uint64    // addresses of the chain looked at last
 	edits []openBlock // buckets being changed
 	moved []uint64    // slots on the move in a split
@@ -73,7 +73,7 @@ func NewServer(a *block.Arena, o Options) (*Server, error) {
 	s := &Server{
 		arena: a, locks: o.Locks, rowWords: o.RowWords, rowBlock: words,
 		rows: a.NewSlab(words * mem.WordBytes), overflow: a.NewSlab(bucketBytes), sized: a.NewSized(),
-		held: map[index.Key]*index.Held{},
+		held: map[uint64]*index.Held{},
 	}
 	// Chunks grow up to 256 KiB, or to what fits well in a segment.
 	s.geo.max = uint8(min(12, bits.Len64(a.Region().SegmentBytes()/4/bucketBytes)-1))
@@ -196,9 +196,9 @@ func (s *Server) Get(key index.Key, buf []uint64) index.GetResult {
 // Lookup implements index.Server. It may run beside one mutator; a row or
 // chain that is locked throughout reports Locked.
 func (s *Server) Lookup(key index.Key, res *index.GetResult) {
-	hash := hashKey(key)
+	hash := hashKey(key.Num)
 	for range getAttempts {
-		if s.tryGet(key, hash, res) {
+		if s.tryGet(key.Num, hash, res) {
 			return
 		}
 		runtime.Gosched()
@@ -213,7 +213,7 @@ func (s *Server) settle(res *index.GetResult, st index.Status, h block.Header, h
 
 // tryGet reads the chain once. It reports false if the mutator got in
 // between: a row found proves itself, everything else needs the head unchanged.
-func (s *Server) tryGet(key index.Key, hash uint64, res *index.GetResult) (ok bool) {
+func (s *Server) tryGet(key, hash uint64, res *index.GetResult) (ok bool) {
 	var b [bucketWords]uint64
 	num := bucketOf(hash, s.buckets.Load())
 	head := s.bucketAddr(num)
@@ -261,7 +261,7 @@ func (s *Server) readBucket(addr uint64, b *[bucketWords]uint64) bool {
 
 // readRow copies the payload of the row at addr. The status is NotFound if the
 // row has another key, Pending if the copy mixes two states.
-func (s *Server) readRow(addr uint64, key index.Key, res *index.GetResult) {
+func (s *Server) readRow(addr, key uint64, res *index.GetResult) {
 	sp := s.arena.Span(addr, s.rowBlock)
 	h := block.Header(sp.Load(block.HeaderWord))
 	switch {

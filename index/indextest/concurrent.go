@@ -20,6 +20,8 @@ type ConcurrentRun struct {
 	Readers  int
 	Keys     int
 	RowWords int
+	// Variable rows have from one to RowWords words.
+	Variable bool
 	// KeyOf, if set, chooses the keys; they must be ascending if Ordered.
 	KeyOf   func(i int) index.Key
 	Ordered bool
@@ -102,11 +104,12 @@ func CheckConcurrent(eng Engine, o ConcurrentRun) (ConcurrentStats, error) {
 	return stats, nil
 }
 
+func (c *concurrentRun) shape() shape { return shape{c.RowWords, c.Variable} }
+
 func (c *concurrentRun) load(i int) error {
 	key := c.keys.key(i)
 	c.csn++
-	row := make([]uint64, c.RowWords)
-	fillRow(row, key, c.csn)
+	row := c.shape().row(key, c.csn)
 	c.tracks[i].csn.Store(uint64(c.csn))
 	return c.s.Load(key, row, block.Present(c.csn))
 }
@@ -183,9 +186,7 @@ func (c *concurrentRun) end(r *rng.Stream, h *index.Held, change bool) {
 		c.s.PublishDelete(h, block.Absent(c.csn))
 		t.csn.Store(0)
 	} else {
-		row := make([]uint64, c.RowWords)
-		fillRow(row, h.Key, c.csn)
-		c.s.Publish(h, row, block.Present(c.csn))
+		c.s.Publish(h, c.shape().row(h.Key, c.csn), block.Present(c.csn))
 		t.csn.Store(uint64(c.csn))
 	}
 	t.seq.Add(1)
@@ -233,7 +234,7 @@ func (c *concurrentRun) readPoint(sess *Session, r *rng.Stream) error {
 	}
 	c.answers.Add(1)
 	if len(res.Proofs) == 0 {
-		return fmt.Errorf("key %d: %v without proof", c.keys.key(i), res.Status)
+		return fmt.Errorf("key %v: %v without proof", c.keys.key(i), res.Status)
 	}
 	proofs := clone(res.Proofs)
 	for range r.Intn(4) {
@@ -246,7 +247,7 @@ func (c *concurrentRun) readPoint(sess *Session, r *rng.Stream) error {
 	}
 	c.countProof(valid)
 	if valid && begun(later) > begun(after) {
-		return fmt.Errorf("key %d: the proof %+v of %v holds although the key was locked to change it", c.keys.key(i), proofs, res.Status)
+		return fmt.Errorf("key %v: the proof %+v of %v holds although the key was locked to change it", c.keys.key(i), proofs, res.Status)
 	}
 	return nil
 }
@@ -277,28 +278,28 @@ func (c *concurrentRun) judge(i int, res *index.GetResult, csn, before, after ui
 	switch res.Status {
 	case index.Found:
 		if i%roles == roleNever {
-			return fmt.Errorf("key %d was never inserted and is found", key)
+			return fmt.Errorf("key %v was never inserted and is found", key)
 		}
-		if err := checkRow(key, res.Row, res.Header, c.RowWords); err != nil {
+		if err := checkRow(key, res.Row, res.Header, c.shape()); err != nil {
 			return err
 		}
 		if uint64(res.Header.CSN()) < csn {
-			return fmt.Errorf("key %d: %v is older than version %d seen before", key, res.Header, csn)
+			return fmt.Errorf("key %v: %v is older than version %d seen before", key, res.Header, csn)
 		}
 	case index.NotFound:
 		if i%roles == roleStable {
-			return fmt.Errorf("key %d is always there and is reported absent", key)
+			return fmt.Errorf("key %v is always there and is reported absent", key)
 		}
 	case index.Locked:
 		return nil
 	default:
-		return fmt.Errorf("key %d: %v", key, res.Status)
+		return fmt.Errorf("key %v: %v", key, res.Status)
 	}
 	if before != after || before%2 != 0 || c.tracks[i].csn.Load() != csn {
 		return nil
 	}
 	if found := res.Status == index.Found; found != (csn != 0) || found && uint64(res.Header.CSN()) != csn {
-		return fmt.Errorf("key %d rests at version %d; get says %v %v", key, csn, res.Status, res.Header)
+		return fmt.Errorf("key %v rests at version %d; get says %v %v", key, csn, res.Status, res.Header)
 	}
 	return nil
 }
@@ -327,7 +328,7 @@ func (c *concurrentRun) readRange(sess *Session, r *rng.Stream) error {
 	c.answers.Add(1)
 	covered, err := c.judgeScan(res, lo, hi, limit, before, after)
 	if err != nil {
-		return fmt.Errorf("scan %d..%d limit %d: %w", c.keys.key(lo), c.keys.key(hi), limit, err)
+		return fmt.Errorf("scan %v..%v limit %d: %w", c.keys.key(lo), c.keys.key(hi), limit, err)
 	}
 	quick, exact := scanProofs(res)
 	for range r.Intn(4) {
@@ -342,7 +343,7 @@ func (c *concurrentRun) readRange(sess *Session, r *rng.Stream) error {
 		c.countProof(valid)
 		for j, seq := range later {
 			if valid && begun(seq) > begun(after[j]) {
-				return fmt.Errorf("scan %d..%d limit %d: the %s proofs hold although key %d was locked to change it",
+				return fmt.Errorf("scan %v..%v limit %d: the %s proofs hold although key %v was locked to change it",
 					c.keys.key(lo), c.keys.key(hi), limit, name, c.keys.key(lo+j))
 			}
 		}
@@ -363,9 +364,9 @@ func (c *concurrentRun) judgeScan(res *index.ScanResult, lo, hi, limit int, befo
 	for _, en := range res.Entries {
 		i, ok := c.keys.number(en.Key)
 		if !ok || i < lo || i > hi || i <= last || i%roles == roleNever {
-			return 0, fmt.Errorf("row of key %d, which is foreign, out of range or out of order", en.Key)
+			return 0, fmt.Errorf("row of key %v, which is foreign, out of range or out of order", en.Key)
 		}
-		if err := checkRow(en.Key, en.Row, en.Header, c.RowWords); err != nil {
+		if err := checkRow(en.Key, en.Row, en.Header, c.shape()); err != nil {
 			return 0, err
 		}
 		there[i-lo], last = true, i
@@ -377,10 +378,10 @@ func (c *concurrentRun) judgeScan(res *index.ScanResult, lo, hi, limit int, befo
 	for i := lo; i <= covered; i++ {
 		switch {
 		case i%roles == roleStable && !there[i-lo]:
-			return 0, fmt.Errorf("key %d is always there and was not returned", c.keys.key(i))
+			return 0, fmt.Errorf("key %v is always there and was not returned", c.keys.key(i))
 		case before[i-lo] == after[i-lo] && before[i-lo]%2 == 0 && c.tracks[i].seq.Load() == after[i-lo]:
 			if present := c.tracks[i].csn.Load() != 0; present != there[i-lo] && c.tracks[i].seq.Load() == after[i-lo] {
-				return 0, fmt.Errorf("key %d rests, present: %v; returned: %v", c.keys.key(i), present, there[i-lo])
+				return 0, fmt.Errorf("key %v rests, present: %v; returned: %v", c.keys.key(i), present, there[i-lo])
 			}
 		}
 	}

@@ -41,7 +41,7 @@ func CheckBounded(eng Engine, v Variant, seed uint64) error {
 	}
 	pass := func(del bool) error {
 		for k := range uint64(keys) {
-			if err := write(k*k, del); err != nil {
+			if err := write(index.Num(k*k), del); err != nil {
 				return err
 			}
 		}
@@ -89,36 +89,36 @@ func CheckFull(eng Engine, v Variant, seed uint64) error {
 	row := make([]uint64, rowWords)
 	n := uint64(0)
 	for ; ; n++ {
-		held, err := s.LockWrite(1, n*n, 0)
+		held, err := s.LockWrite(1, index.Num(n*n), 0)
 		if err != nil {
 			if n == 0 || !isFull(err) {
 				return fmt.Errorf("insert %d into a small region: %w", n, err)
 			}
 			break
 		}
-		fillRow(row, n*n, block.NewCSN(1, n+1))
+		fillRow(row, index.Num(n*n), block.NewCSN(1, n+1))
 		s.Publish(held, row, block.Present(block.NewCSN(1, n+1)))
 	}
 	if err := s.Check(); err != nil {
 		return fmt.Errorf("full: %w", err)
 	}
 	for k := range n {
-		res := s.Get(k*k, nil)
+		res := s.Get(index.Num(k*k), nil)
 		if res.Status != index.Found {
 			return fmt.Errorf("full: key %d is %v", k*k, res.Status)
 		}
-		if err := checkRow(k*k, res.Row, res.Header, rowWords); err != nil {
+		if err := checkRow(index.Num(k*k), res.Row, res.Header, shape{words: rowWords}); err != nil {
 			return err
 		}
 	}
 	for k := range n / 2 {
-		held, err := s.LockWrite(1, k*k, 0)
+		held, err := s.LockWrite(1, index.Num(k*k), 0)
 		if err != nil {
 			return fmt.Errorf("full: delete %d: %w", k*k, err)
 		}
 		s.PublishDelete(held, block.Absent(block.NewCSN(1, n+k+2)))
 	}
-	held, err := s.LockWrite(1, 0, 0)
+	held, err := s.LockWrite(1, index.Num(0), 0)
 	if err != nil {
 		return fmt.Errorf("insert after deletes: %w", err)
 	}

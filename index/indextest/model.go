@@ -16,6 +16,8 @@ type ModelRun struct {
 	Ops      int
 	Keys     int
 	RowWords int
+	// Variable rows have from one to RowWords words.
+	Variable bool
 	// KeyOf, if set, chooses the keys; they must be ascending if Ordered.
 	KeyOf func(i int) index.Key
 	// Ordered adds scans; the server half must be an index.OrderedServer.
@@ -106,11 +108,9 @@ func (m *modelRun) next() block.CSN {
 	return m.csn
 }
 
-func (m *modelRun) row(key index.Key, csn block.CSN) []uint64 {
-	row := make([]uint64, m.RowWords)
-	fillRow(row, key, csn)
-	return row
-}
+func (m *modelRun) shape() shape { return shape{m.RowWords, m.Variable} }
+
+func (m *modelRun) row(key index.Key, csn block.CSN) []uint64 { return m.shape().row(key, csn) }
 
 func (m *modelRun) anyKey() index.Key { return m.keys.key(m.r.Intn(m.keys.n())) }
 
@@ -181,23 +181,23 @@ func (m *modelRun) hint(key index.Key) uint64 {
 func (m *modelRun) lock(key index.Key) error {
 	owner := index.Owner(1 + m.r.Intn(3))
 	hint := m.hint(key)
-	m.note("lock %d for %d", key, owner)
+	m.note("lock %v for %d", key, owner)
 	held, err := m.s.LockWrite(owner, key, hint)
 	if old := m.held[key]; old != nil {
 		if old.Owner != owner && !errors.Is(err, index.ErrLocked) || old.Owner == owner && (err != nil || held != old) {
-			return fmt.Errorf("key %d is locked by %d; LockWrite by %d gave %v, %v", key, old.Owner, owner, held, err)
+			return fmt.Errorf("key %v is locked by %d; LockWrite by %d gave %v, %v", key, old.Owner, owner, held, err)
 		}
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("LockWrite %d: %w", key, err)
+		return fmt.Errorf("LockWrite %v: %w", key, err)
 	}
 	csn, present := m.rows[key]
 	if held.Existed != present || held.Key != key || held.Owner != owner || present && held.Prev != block.Present(csn) {
-		return fmt.Errorf("LockWrite %d gave %+v; the row is %d, %v", key, *held, csn, present)
+		return fmt.Errorf("LockWrite %v gave %+v; the row is %d, %v", key, *held, csn, present)
 	}
 	if h := m.header(held); !h.Locked() || h.IsAbsent() == present {
-		return fmt.Errorf("key %d is locked with header %v", key, h)
+		return fmt.Errorf("key %v is locked with header %v", key, h)
 	}
 	m.held[key] = held
 	return nil
@@ -222,18 +222,18 @@ func (m *modelRun) unlock() error {
 	delete(m.held, key)
 	switch m.r.Intn(8) {
 	case 0:
-		m.note("release %d", key)
+		m.note("release %v", key)
 		m.s.Release(held)
 		if held.Existed && m.header(held) != held.Prev {
-			return fmt.Errorf("key %d: header %v after Release, was %v", key, m.header(held), held.Prev)
+			return fmt.Errorf("key %v: header %v after Release, was %v", key, m.header(held), held.Prev)
 		}
 	case 1, 2, 3:
-		m.note("delete %d", key)
+		m.note("delete %v", key)
 		m.s.PublishDelete(held, block.Absent(m.next()))
 		delete(m.rows, key)
 	default:
 		csn := m.next()
-		m.note("publish %d as %d", key, csn.Seq())
+		m.note("publish %v as %d", key, csn.Seq())
 		m.s.Publish(held, m.row(key, csn), block.Present(csn))
 		m.rows[key] = csn
 	}
@@ -242,7 +242,7 @@ func (m *modelRun) unlock() error {
 
 // getBoth compares a lookup through each half with the map.
 func (m *modelRun) getBoth(key index.Key) error {
-	m.note("get %d", key)
+	m.note("get %v", key)
 	res := m.s.Get(key, m.buf)
 	if res.Row != nil {
 		m.buf = res.Row[:0]
@@ -266,19 +266,19 @@ func (m *modelRun) checkGet(key index.Key, res *index.GetResult) error {
 	case m.held[key] != nil:
 		// An absent key that is locked may report its gap instead of the lock.
 		if res.Status != index.Locked {
-			return fmt.Errorf("key %d is locked; get says %v", key, res.Status)
+			return fmt.Errorf("key %v is locked; get says %v", key, res.Status)
 		}
 		return nil
 	case present != (res.Status == index.Found) || !present && res.Status != index.NotFound:
-		return fmt.Errorf("key %d: get says %v; present: %v", key, res.Status, present)
+		return fmt.Errorf("key %v: get says %v; present: %v", key, res.Status, present)
 	case len(res.Proofs) == 0 || !m.e.validNow(res.Proofs):
-		return fmt.Errorf("key %d: %v with proofs %v that do not hold", key, res.Status, res.Proofs)
+		return fmt.Errorf("key %v: %v with proofs %v that do not hold", key, res.Status, res.Proofs)
 	case present && res.Header != block.Present(csn):
-		return fmt.Errorf("key %d: header %v, want version %d.%d", key, res.Header, csn.Epoch(), csn.Seq())
+		return fmt.Errorf("key %v: header %v, want version %d.%d", key, res.Header, csn.Epoch(), csn.Seq())
 	}
 	w := watched{key: key, last: key, csns: map[index.Key]block.CSN{}, proofs: clone(res.Proofs), exact: present}
 	if present {
-		if err := checkRow(key, res.Row, res.Header, m.RowWords); err != nil {
+		if err := checkRow(key, res.Row, res.Header, m.shape()); err != nil {
 			return err
 		}
 		w.csns[key] = csn
@@ -306,10 +306,10 @@ func (m *modelRun) checkWatched() error {
 		changed := m.changed(w)
 		valid := m.e.validNow(w.proofs)
 		if valid && changed != "" {
-			return fmt.Errorf("the proofs of %d..%d hold although %s", w.key, w.last, changed)
+			return fmt.Errorf("the proofs of %v..%v hold although %s", w.key, w.last, changed)
 		}
 		if !valid && changed == "" && w.exact && m.RowsStay {
-			return fmt.Errorf("the proof of key %d failed although its row is as it was", w.key)
+			return fmt.Errorf("the proof of key %v failed although its row is as it was", w.key)
 		}
 		if valid || changed != "" && w.exact {
 			kept = append(kept, w)
@@ -335,18 +335,18 @@ func (m *modelRun) changed(w watched) string {
 		return ""
 	}
 	for key := range m.held {
-		if lo <= key && key <= hi {
-			return fmt.Sprintf("key %d is locked", key)
+		if within(key, lo, hi) {
+			return fmt.Sprintf("key %v is locked", key)
 		}
 	}
 	for key, csn := range w.csns {
 		if m.rows[key] != csn {
-			return fmt.Sprintf("key %d is another version", key)
+			return fmt.Sprintf("key %v is another version", key)
 		}
 	}
 	for key := range m.rows {
-		if _, there := w.csns[key]; !there && lo <= key && key <= hi {
-			return fmt.Sprintf("key %d was inserted", key)
+		if _, there := w.csns[key]; !there && within(key, lo, hi) {
+			return fmt.Sprintf("key %v was inserted", key)
 		}
 	}
 	return ""
@@ -360,24 +360,24 @@ func (m *modelRun) shared(key index.Key) error {
 	}
 	res := m.s.Get(key, nil)
 	if res.Status != index.Found && res.Status != index.NotFound {
-		return fmt.Errorf("key %d: %v before sharing", key, res.Status)
+		return fmt.Errorf("key %v: %v before sharing", key, res.Status)
 	}
 	const reader, other = 101, 102
-	m.note("share %d", key)
+	m.note("share %v", key)
 	for _, p := range res.Proofs {
 		m.e.Locks.Share(p.Addr, reader)
 	}
 	defer m.e.Locks.Drop(reader)
 	used := m.e.Arena.Used()
 	if held, err := m.s.LockWrite(other, key, res.Hint); !errors.Is(err, index.ErrLocked) {
-		return fmt.Errorf("key %d (%v) is shared; LockWrite by another gave %v, %v", key, res.Status, held, err)
+		return fmt.Errorf("key %v (%v) is shared; LockWrite by another gave %v, %v", key, res.Status, held, err)
 	}
 	if !m.e.validNow(res.Proofs) || m.e.Arena.Used() != used {
-		return fmt.Errorf("key %d: a LockWrite that failed has changed something", key)
+		return fmt.Errorf("key %v: a LockWrite that failed has changed something", key)
 	}
 	held, err := m.s.LockWrite(reader, key, res.Hint)
 	if err != nil {
-		return fmt.Errorf("key %d is shared by its writer alone: %w", key, err)
+		return fmt.Errorf("key %v is shared by its writer alone: %w", key, err)
 	}
 	m.s.Release(held)
 	return nil

@@ -2,6 +2,7 @@ package indextest
 
 import (
 	"fmt"
+	"strings"
 
 	"drtmx/index"
 	"drtmx/internal/block"
@@ -12,7 +13,11 @@ import (
 // row is one that was ever written, whole, under its header.
 
 func derive(key index.Key, csn block.CSN, i int) uint64 {
-	x := key*0x9e3779b97f4a7c15 ^ uint64(csn)*0xd6e8feb86659fd93 ^ uint64(i+1)*0xff51afd7ed558ccd
+	num := key.Num
+	for j := range len(key.Str) {
+		num = num*0x100000001b3 + uint64(key.Str[j]) + 1
+	}
+	x := num*0x9e3779b97f4a7c15 ^ uint64(csn)*0xd6e8feb86659fd93 ^ uint64(i+1)*0xff51afd7ed558ccd
 	return x ^ x>>29
 }
 
@@ -25,25 +30,50 @@ func fillRow(row []uint64, key index.Key, csn block.CSN) {
 	}
 }
 
+// shape is the size of rows: fixed, or the most words there are of a row whose
+// size depends on its key and version.
+type shape struct {
+	words    int
+	variable bool
+}
+
+// of is the number of words of one row.
+func (s shape) of(key index.Key, csn block.CSN) int {
+	if !s.variable {
+		return s.words
+	}
+	return 1 + int(derive(key, csn, -1)%uint64(s.words))
+}
+
+// row makes a row.
+func (s shape) row(key index.Key, csn block.CSN) []uint64 {
+	row := make([]uint64, s.of(key, csn))
+	fillRow(row, key, csn)
+	return row
+}
+
 // checkRow verifies that a row is whole and is the one of its key and header.
-func checkRow(key index.Key, row []uint64, h block.Header, words int) error {
+func checkRow(key index.Key, row []uint64, h block.Header, s shape) error {
 	if h.Locked() || h.IsAbsent() {
-		return fmt.Errorf("key %d: returned with header %v", key, h)
+		return fmt.Errorf("key %v: returned with header %v", key, h)
 	}
-	if len(row) != words {
-		return fmt.Errorf("key %d: a row of %d words, want %d", key, len(row), words)
-	}
-	if words == 0 {
+	if len(row) == 0 && s.words == 0 && !s.variable {
 		return nil
 	}
+	if len(row) == 0 || !s.variable && len(row) != s.words {
+		return fmt.Errorf("key %v: a row of %d words, want %d", key, len(row), s.words)
+	}
 	csn := block.CSN(row[0])
-	for i := 1; i < words; i++ {
+	if want := s.of(key, csn); len(row) != want {
+		return fmt.Errorf("key %v: a row of %d words, version %d.%d has %d", key, len(row), csn.Epoch(), csn.Seq(), want)
+	}
+	for i := 1; i < len(row); i++ {
 		if row[i] != derive(key, csn, i) {
-			return fmt.Errorf("key %d: word %d is not of version %d.%d: the row is torn or another key's", key, i, csn.Epoch(), csn.Seq())
+			return fmt.Errorf("key %v: word %d is not of version %d.%d: the row is torn or another key's", key, i, csn.Epoch(), csn.Seq())
 		}
 	}
 	if h.CSN() != csn {
-		return fmt.Errorf("key %d: header %v over the row of version %d.%d", key, h, csn.Epoch(), csn.Seq())
+		return fmt.Errorf("key %v: header %v over the row of version %d.%d", key, h, csn.Epoch(), csn.Seq())
 	}
 	return nil
 }
@@ -52,7 +82,7 @@ func checkRow(key index.Key, row []uint64, h block.Header, words int) error {
 type keyspace struct {
 	keys    []index.Key
 	numbers map[index.Key]int
-	step    uint64 // between neighbours, about
+	step    uint64 // between neighbours that are numbers, about
 }
 
 // newKeyspace draws a key space of n keys: dense, spread over all of uint64
@@ -68,7 +98,7 @@ func newKeyspace(r *rng.Stream, n int, keyOf func(i int) index.Key) keyspace {
 		base, step = r.Uint64n(1<<40), 1+r.Uint64n(1<<20)
 	}
 	if keyOf == nil {
-		keyOf = func(i int) index.Key { return base + uint64(i)*step }
+		keyOf = func(i int) index.Key { return index.Num(base + uint64(i)*step) }
 	}
 	k := keyspace{numbers: map[index.Key]int{}, step: step}
 	for i := range n {
@@ -81,6 +111,25 @@ func newKeyspace(r *rng.Stream, n int, keyOf func(i int) index.Key) keyspace {
 func (k keyspace) n() int { return len(k.keys) }
 
 func (k keyspace) key(i int) index.Key { return k.keys[i] }
+
+// near is a key that probably is not of the space, not below key.
+func (k keyspace) near(key index.Key, r *rng.Stream) index.Key {
+	if k.keys[0].Str != "" || k.keys[len(k.keys)-1].Str != "" {
+		return index.Str(key.Str + string([]byte{byte(r.Intn(256))})[:r.Intn(2)])
+	}
+	return index.Num(key.Num + r.Uint64n(k.step+1))
+}
+
+// ends are the lowest and the highest key that there can be.
+func (k keyspace) ends() (lo, hi index.Key) {
+	if k.keys[0].Str != "" || k.keys[len(k.keys)-1].Str != "" {
+		return index.Str(""), index.Str(strings.Repeat("\xff", index.MaxKeyBytes))
+	}
+	return index.Num(0), index.Num(^uint64(0))
+}
+
+// within reports whether lo ≤ key ≤ hi.
+func within(key, lo, hi index.Key) bool { return key.Compare(lo) >= 0 && key.Compare(hi) <= 0 }
 
 // number is the inverse of key; ok is false for a key not of the space.
 func (k keyspace) number(key index.Key) (int, bool) {

@@ -14,19 +14,19 @@ func (m *modelRun) scanBoth() error {
 	lo, hi := m.keys.key(min(i, j)), m.keys.key(max(i, j))
 	switch m.r.Intn(8) {
 	case 0:
-		lo = 0
+		lo, _ = m.keys.ends()
 	case 1:
-		hi = ^uint64(0)
+		_, hi = m.keys.ends()
 	case 2:
 		hi = lo
 	case 3:
-		lo += m.r.Uint64n(m.keys.step + 1) // may lie between two keys, and above hi
+		lo = m.keys.near(lo, m.r) // may lie between two keys, and above hi
 	}
 	limit := 0
 	if m.r.Bool(0.7) {
 		limit = 1 + m.r.Intn(40)
 	}
-	m.note("scan %d..%d limit %d", lo, hi, limit)
+	m.note("scan %v..%v limit %d", lo, hi, limit)
 	return m.checkScans(lo, hi, limit)
 }
 
@@ -49,11 +49,11 @@ func (m *modelRun) checkScans(lo, hi index.Key, limit int) error {
 // expected is what the map says of a range.
 func (m *modelRun) expected(lo, hi index.Key, limit int) (keys []index.Key, more bool) {
 	for key := range m.rows {
-		if lo <= key && key <= hi {
+		if within(key, lo, hi) {
 			keys = append(keys, key)
 		}
 	}
-	slices.Sort(keys)
+	slices.SortFunc(keys, index.Key.Compare)
 	if limit > 0 && len(keys) > limit {
 		return keys[:limit], true
 	}
@@ -63,7 +63,7 @@ func (m *modelRun) expected(lo, hi index.Key, limit int) (keys []index.Key, more
 // lockedWithin reports whether a lock is held on a key from lo to hi.
 func (m *modelRun) lockedWithin(lo, hi index.Key) bool {
 	for key := range m.held {
-		if lo <= key && key <= hi {
+		if within(key, lo, hi) {
 			return true
 		}
 	}
@@ -73,7 +73,7 @@ func (m *modelRun) lockedWithin(lo, hi index.Key) bool {
 func (m *modelRun) checkScan(lo, hi index.Key, limit int, res *index.ScanResult) error {
 	want, more := m.expected(lo, hi, limit)
 	fail := func(format string, args ...any) error {
-		return fmt.Errorf("scan %d..%d limit %d: %s", lo, hi, limit, fmt.Sprintf(format, args...))
+		return fmt.Errorf("scan %v..%v limit %d: %s", lo, hi, limit, fmt.Sprintf(format, args...))
 	}
 	if res.Status == index.Locked {
 		if len(m.held) == 0 {
@@ -97,27 +97,27 @@ func (m *modelRun) checkScan(lo, hi index.Key, limit int, res *index.ScanResult)
 	} else if res.More {
 		return fail("cut off after %d rows", len(res.Entries))
 	}
-	if lo <= last && m.lockedWithin(lo, last) {
+	if lo.Compare(last) <= 0 && m.lockedWithin(lo, last) {
 		return fail("covers a locked key and does not say so")
 	}
 	if len(res.Entries) != len(want) {
 		return fail("%d rows, want %d", len(res.Entries), len(want))
 	}
 	quick, exact := scanProofs(res)
-	if lo <= hi && len(quick) == 0 || !m.e.validNow(quick) || !m.e.validNow(exact) {
+	if lo.Compare(hi) <= 0 && len(quick) == 0 || !m.e.validNow(quick) || !m.e.validNow(exact) {
 		return fail("proofs do not hold: %v, %v", quick, exact)
 	}
 	w := watched{key: lo, last: last, csns: map[index.Key]block.CSN{}}
 	for i, en := range res.Entries {
 		if en.Key != want[i] || en.Header != block.Present(m.rows[want[i]]) {
-			return fail("row %d is key %d %v, want %d version %d", i, en.Key, en.Header, want[i], m.rows[want[i]].Seq())
+			return fail("row %d is key %v %v, want %v version %d", i, en.Key, en.Header, want[i], m.rows[want[i]].Seq())
 		}
-		if err := checkRow(en.Key, en.Row, en.Header, m.RowWords); err != nil {
+		if err := checkRow(en.Key, en.Row, en.Header, m.shape()); err != nil {
 			return fail("row %d: %v", i, err)
 		}
 		w.csns[en.Key] = m.rows[en.Key]
 	}
-	if lo > hi {
+	if lo.Compare(hi) > 0 {
 		return nil
 	}
 	w.proofs = quick

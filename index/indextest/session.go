@@ -113,12 +113,12 @@ func (s *Session) Get(key index.Key) (*index.GetResult, error) {
 		}
 		res := s.get.Result()
 		if again, err := s.again(res.Status, res.Err); err != nil {
-			return nil, fmt.Errorf("get %d: %w", key, err)
+			return nil, fmt.Errorf("get %v: %w", key, err)
 		} else if !again {
 			return res, nil
 		}
 	}
-	return nil, fmt.Errorf("get %d: given up %d times", key, retries)
+	return nil, fmt.Errorf("get %v: given up %d times", key, retries)
 }
 
 // Scan is Get for a range.
@@ -130,12 +130,12 @@ func (s *Session) Scan(lo, hi index.Key, limit int) (*index.ScanResult, error) {
 		}
 		res := s.scan.Result()
 		if again, err := s.again(res.Status, res.Err); err != nil {
-			return nil, fmt.Errorf("scan %d..%d limit %d: %w", lo, hi, limit, err)
+			return nil, fmt.Errorf("scan %v..%v limit %d: %w", lo, hi, limit, err)
 		} else if !again {
 			return res, nil
 		}
 	}
-	return nil, fmt.Errorf("scan %d..%d: given up %d times", lo, hi, retries)
+	return nil, fmt.Errorf("scan %v..%v: given up %d times", lo, hi, retries)
 }
 
 func (s *Session) again(st index.Status, err error) (bool, error) {

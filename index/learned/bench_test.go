@@ -89,7 +89,7 @@ func grown(tb testing.TB, keys []uint64, o Options, co ClientOptions, net inproc
 	tb.Helper()
 	g := newRig(tb, o, co, net, false)
 	load := func(k uint64) {
-		if err := g.s.Load(k, g.row(k, k+1), block.Present(g.nextCSN())); err != nil {
+		if err := g.s.Load(index.Num(k), g.row(k, k+1), block.Present(g.nextCSN())); err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -207,9 +207,9 @@ func BenchmarkClient(b *testing.B) {
 				b.ReportMetric(float64(c.Rounds)/float64(i), "rounds/op")
 				b.ReportMetric(float64(c.ReadBytes)/float64(i), "B/op-read")
 			}
-			b.Run("get/"+name, func(b *testing.B) { measure(b, get, func(k uint64) { get.Start(k) }) })
+			b.Run("get/"+name, func(b *testing.B) { measure(b, get, func(k uint64) { get.Start(index.Num(k)) }) })
 			b.Run("scan100/"+name, func(b *testing.B) {
-				measure(b, scan, func(k uint64) { scan.Start(k, ^uint64(0), 100) })
+				measure(b, scan, func(k uint64) { scan.Start(index.Num(k), index.Num(^uint64(0)), 100) })
 			})
 		}
 	}
@@ -226,7 +226,7 @@ func BenchmarkLatest(b *testing.B) {
 	insert := func() {
 		k := top.Load()
 		mu.Lock()
-		if err := g.s.Load(k*8, g.row(k*8, k), block.Present(g.nextCSN())); err != nil {
+		if err := g.s.Load(index.Num(k*8), g.row(k*8, k), block.Present(g.nextCSN())); err != nil {
 			b.Error(err)
 		}
 		mu.Unlock()
@@ -270,7 +270,7 @@ func BenchmarkLatest(b *testing.B) {
 			insert()
 		}
 		k := top.Load() - 1 - zipf.Uint64()
-		get.Start(k * 8)
+		get.Start(index.Num(k * 8))
 		d.run(get)
 		if st := get.Result().Status; st != index.Found && st != index.Fallback && st != index.Locked {
 			b.Fatalf("key %d: %v", k*8, st)
@@ -297,7 +297,7 @@ func BenchmarkExpansion(b *testing.B) {
 	const turn = 1 << 14
 	round := func() {
 		for j := range turn {
-			get.Start(p[j])
+			get.Start(index.Num(p[j]))
 			d.run(get)
 		}
 	}

@@ -177,7 +177,7 @@ func (b *beside) read(conn rdma.Conn, r *rand.Rand) error {
 			if r.IntN(4) == 0 {
 				k += uint64(r.IntN(stableStep))
 			}
-			get.Start(k)
+			get.Start(index.Num(k))
 			d.run(get)
 			if err := b.judgeGet(k, get.Result()); err != nil {
 				return err
@@ -187,7 +187,7 @@ func (b *beside) read(conn rdma.Conn, r *rand.Rand) error {
 		lo := uint64(r.IntN(b.keys))
 		hi := lo + uint64(r.IntN(200))
 		limit := r.IntN(60)
-		scan.Start(lo, hi, limit)
+		scan.Start(index.Num(lo), index.Num(hi), limit)
 		d.run(scan)
 		if err := b.judgeScan(lo, hi, limit, scan.Result()); err != nil {
 			return fmt.Errorf("scan [%d, %d] limit %d: %w", lo, hi, limit, err)
@@ -233,16 +233,16 @@ func (b *beside) judgeScan(lo, hi uint64, limit int, res *index.ScanResult) erro
 	}
 	next := (lo + stableStep - 1) / stableStep * stableStep
 	for i, e := range res.Entries {
-		if i > 0 && e.Key <= res.Entries[i-1].Key || e.Key < lo || e.Key > hi {
-			return fmt.Errorf("key %d out of order or range", e.Key)
+		if i > 0 && e.Key.Num <= res.Entries[i-1].Key.Num || e.Key.Num < lo || e.Key.Num > hi {
+			return fmt.Errorf("key %d out of order or range", e.Key.Num)
 		}
-		if err := whole(e.Key, e.Row); err != nil {
+		if err := whole(e.Key.Num, e.Row); err != nil {
 			return err
 		}
-		if e.Key > next && next < uint64(b.keys) {
-			return fmt.Errorf("key %d is missing before %d", next, e.Key)
+		if e.Key.Num > next && next < uint64(b.keys) {
+			return fmt.Errorf("key %d is missing before %d", next, e.Key.Num)
 		}
-		if e.Key == next {
+		if e.Key.Num == next {
 			next += stableStep
 		}
 	}
@@ -312,7 +312,7 @@ func TestScanProvesTheNextLeaf(t *testing.T) {
 			// The range ends in a leaf, between its low fence and its first row.
 			g.del(first)
 			hi := first + 2
-			scan.Start(0, first+5, 0)
+			scan.Start(index.Num(0), index.Num(first+5), 0)
 			d.run(scan)
 			res := scan.Result()
 			if res.Status != index.Found {
@@ -350,11 +350,11 @@ func TestAllocations(t *testing.T) {
 			k := uint64(0)
 			run := func() {
 				k = (k + 7919*3) % 60000
-				get.Start(k)
+				get.Start(index.Num(k))
 				d.run(get)
-				get.Start(k + 1)
+				get.Start(index.Num(k + 1))
 				d.run(get)
-				scan.Start(k, ^uint64(0), 50)
+				scan.Start(index.Num(k), index.Num(^uint64(0)), 50)
 				d.run(scan)
 			}
 			for range 2000 / indextest.Scale {
@@ -368,8 +368,8 @@ func TestAllocations(t *testing.T) {
 			var buf []uint64
 			server := func() {
 				k = (k + 7919*3) % 60000
-				g.s.Lookup(k, &res)
-				buf = g.s.Scan(k, ^uint64(0), 50, &sr, buf)
+				g.s.Lookup(index.Num(k), &res)
+				buf = g.s.Scan(index.Num(k), index.Num(^uint64(0)), 50, &sr, buf)
 			}
 			for range 100 {
 				server()
@@ -391,7 +391,7 @@ func TestWholeRange(t *testing.T) {
 			keys = append(keys, i, top-i)
 		}
 		for _, k := range keys {
-			if err := g.s.Load(k, []uint64{k}, block.Present(g.nextCSN())); err != nil {
+			if err := g.s.Load(index.Num(k), []uint64{k}, block.Present(g.nextCSN())); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -400,14 +400,14 @@ func TestWholeRange(t *testing.T) {
 		d := driver{conn: g.conn}
 		get, scan := g.c.NewGet(), g.c.NewScan()
 		for _, k := range keys {
-			get.Start(k)
+			get.Start(index.Num(k))
 			d.run(get)
 			if r := get.Result(); r.Status != index.Found || r.Row[0] != k {
 				t.Errorf("key %d: %+v", k, r)
 			}
 		}
 		for _, r := range [][3]uint64{{0, top, 200}, {0, 99, 100}, {top - 99, top, 100}, {top, top, 1}, {0, 0, 1}, {100, top - 100, 0}, {5, 4, 0}} {
-			scan.Start(r[0], r[1], 0)
+			scan.Start(index.Num(r[0]), index.Num(r[1]), 0)
 			d.run(scan)
 			if res := scan.Result(); res.Status != index.Found || uint64(len(res.Entries)) != r[2] || res.More {
 				t.Errorf("scan %v: %v, %d rows", r, res.Status, len(res.Entries))

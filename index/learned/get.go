@@ -340,7 +340,7 @@ func (c *Client) NewGet() index.GetOp {
 }
 
 func (o *getOp) Start(key index.Key) {
-	o.key, o.state = key, getStart
+	o.key, o.state = key.Num, getStart
 	o.reads, o.locked, o.chases, o.lefts = 0, 0, 0, 0
 	o.res = index.GetResult{Status: index.Pending}
 }

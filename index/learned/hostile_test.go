@@ -99,7 +99,7 @@ func TestWrongModels(t *testing.T) {
 				}
 				for range 30 {
 					k := r.Uint64N(3 * n)
-					get.Start(k)
+					get.Start(index.Num(k))
 					d.bounded(t, get)
 					switch res := get.Result(); res.Status {
 					case index.Found:
@@ -114,7 +114,7 @@ func TestWrongModels(t *testing.T) {
 					default:
 						t.Fatalf("key %d: %+v", k, res)
 					}
-					scan.Start(k, k+300, 40)
+					scan.Start(index.Num(k), index.Num(k+300), 40)
 					d.bounded(t, scan)
 					res := scan.Result()
 					if res.Status == index.Fallback {
@@ -124,8 +124,8 @@ func TestWrongModels(t *testing.T) {
 						t.Fatalf("scan %d: %v %v", k, res.Status, res.Err)
 					}
 					for i, e := range res.Entries {
-						if e.Key != (k+2)/3*3+uint64(i)*3 {
-							t.Fatalf("scan %d: entry %d is %d", k, i, e.Key)
+						if e.Key.Num != (k+2)/3*3+uint64(i)*3 {
+							t.Fatalf("scan %d: entry %d is %d", k, i, e.Key.Num)
 						}
 					}
 				}
@@ -183,10 +183,10 @@ func TestHostileMemory(t *testing.T) {
 				}
 				s.Store(0, v)
 			}
-			get.Start(r.Uint64N(3000))
+			get.Start(index.Num(r.Uint64N(3000)))
 			d.bounded(t, get)
 			lo := r.Uint64N(3000)
-			scan.Start(lo, lo+r.Uint64N(1000), r.IntN(50))
+			scan.Start(index.Num(lo), index.Num(lo+r.Uint64N(1000)), r.IntN(50))
 			d.bounded(t, scan)
 			if r.IntN(4) == 0 {
 				g.c.doubtful.Store(r.IntN(2) == 0)
@@ -297,9 +297,9 @@ func TestBackFromPatch(t *testing.T) {
 	d := driver{conn: g.conn}
 	for k := range uint64(400) {
 		get, scan := g.c.NewGet(), g.c.NewScan()
-		get.Start(k)
+		get.Start(index.Num(k))
 		d.bounded(t, get)
-		scan.Start(k, k+5, 0)
+		scan.Start(index.Num(k), index.Num(k+5), 0)
 		d.bounded(t, scan)
 		if res := get.Result(); res.Status != index.Found || res.Row[0] != k {
 			t.Fatalf("key %d: %+v", k, res)

@@ -81,7 +81,7 @@ func (g *rig) row(key, v uint64) []uint64 {
 
 func (g *rig) put(key, v uint64) {
 	g.tb.Helper()
-	h, err := g.s.LockWrite(1, key, 0)
+	h, err := g.s.LockWrite(1, index.Num(key), 0)
 	if err != nil {
 		g.tb.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func (g *rig) put(key, v uint64) {
 
 func (g *rig) del(key uint64) {
 	g.tb.Helper()
-	h, err := g.s.LockWrite(1, key, 0)
+	h, err := g.s.LockWrite(1, index.Num(key), 0)
 	if err != nil {
 		g.tb.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func countRounds(t *testing.T, g *rig) {
 	const n = 50000 / indextest.Scale
 	key := func(i uint64) uint64 { return i*7 + i%5 }
 	for i := range uint64(n) {
-		if err := g.s.Load(key(i), g.row(key(i), i), block.Present(1)); err != nil {
+		if err := g.s.Load(index.Num(key(i)), g.row(key(i), i), block.Present(1)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -174,7 +174,7 @@ func countRounds(t *testing.T, g *rig) {
 	get, scan := g.c.NewGet(), g.c.NewScan()
 	s0 := g.c.Stats()
 	for i := uint64(0); i < n; i += 13 {
-		get.Start(key(i))
+		get.Start(index.Num(key(i)))
 		d.run(get)
 		if r := get.Result(); r.Status != index.Found || r.Row[1] != i {
 			t.Fatalf("key %d: %+v", key(i), r)
@@ -182,7 +182,7 @@ func countRounds(t *testing.T, g *rig) {
 	}
 	s1 := g.c.Stats()
 	for i := uint64(0); i < n; i += 13 {
-		get.Start(key(i) + 1)
+		get.Start(index.Num(key(i) + 1))
 		d.run(get)
 		if r := get.Result(); r.Status != index.NotFound {
 			t.Fatalf("key %d: %+v", key(i)+1, r)
@@ -190,15 +190,15 @@ func countRounds(t *testing.T, g *rig) {
 	}
 	s2 := g.c.Stats()
 	for i := uint64(0); i+200 < n; i += 991 {
-		scan.Start(i*7, ^uint64(0), 100)
+		scan.Start(index.Num(i*7), index.Num(^uint64(0)), 100)
 		d.run(scan)
 		r := scan.Result()
 		if r.Status != index.Found || len(r.Entries) != 100 || !r.More {
 			t.Fatalf("scan %d: %v, %d rows, more %v", i*7, r.Status, len(r.Entries), r.More)
 		}
 		for j, e := range r.Entries {
-			if k := i + uint64(j); e.Key != key(k) || e.Row[1] != k {
-				t.Fatalf("scan %d: entry %d is %d", i*7, j, e.Key)
+			if k := i + uint64(j); e.Key.Num != key(k) || e.Row[1] != k {
+				t.Fatalf("scan %d: entry %d is %d", i*7, j, e.Key.Num)
 			}
 		}
 	}
@@ -230,7 +230,7 @@ func TestLatched(t *testing.T) {
 	done := make(chan error, 3)
 	insert := func(from uint64) {
 		for k := from; k < n; k += 2 {
-			h, err := l.LockWrite(index.Owner(from+1), k*11%65536, 0)
+			h, err := l.LockWrite(index.Owner(from+1), index.Num(k*11%65536), 0)
 			if err != nil {
 				done <- err
 				return

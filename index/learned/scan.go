@@ -98,7 +98,7 @@ func (c *Client) NewScan() index.ScanOp {
 }
 
 func (o *scanOp) Start(lo, hi index.Key, limit int) {
-	o.lo, o.hi, o.limit, o.state, o.whole = lo, hi, limit, scanStart, true
+	o.lo, o.hi, o.limit, o.state, o.whole = lo.Num, hi.Num, limit, scanStart, true
 	o.restarts, o.busy = 0, false
 	o.clear()
 }
@@ -437,7 +437,7 @@ func (o *scanOp) addRows(l *leafRead) (more, ok bool) {
 		if o.limit > 0 && len(o.res.Entries) == o.limit {
 			return true, true
 		}
-		e := index.Entry{Key: s.key}
+		e := index.Entry{Key: index.Num(s.key)}
 		if o.lay.Inline {
 			e.Header = block.Header(l.view.Head(s.at))
 			if e.Header.Locked() {
@@ -503,7 +503,7 @@ func (o *scanOp) onRows(done, next *rdma.Batch) bool {
 		if r.wr < 0 {
 			continue
 		}
-		switch judgeRow(&done.WRs[r.wr], o.lay, e.Key, o.c.o.InOrder) {
+		switch judgeRow(&done.WRs[r.wr], o.lay, e.Key.Num, o.c.o.InOrder) {
 		case rowHere:
 			e.Header = block.Header(r.buf[block.HeaderWord])
 			e.Row = r.buf[xtree.RowWord : xtree.RowWord+o.lay.RowWords]

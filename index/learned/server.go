@@ -149,12 +149,35 @@ func (s *Server) Root() uint64 { return s.root }
 // Get is index.Server's. It allocates the proofs; Lookup does not.
 func (s *Server) Get(key index.Key, buf []uint64) index.GetResult {
 	res := index.GetResult{Row: buf}
-	s.Tree.Get(key, &res)
+	s.Tree.Get(key.Num, &res)
 	return res
 }
 
 // Lookup is Get into a result whose memory is used again.
-func (s *Server) Lookup(key index.Key, res *index.GetResult) { s.Tree.Get(key, res) }
+func (s *Server) Lookup(key index.Key, res *index.GetResult) { s.Tree.Get(key.Num, res) }
+
+// Scan is index.OrderedServer's.
+func (s *Server) Scan(lo, hi index.Key, limit int, res *index.ScanResult, buf []uint64) []uint64 {
+	return s.Tree.Scan(lo.Num, hi.Num, limit, res, buf)
+}
+
+// LockWrite is index.Server's.
+func (s *Server) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.Held, error) {
+	return s.Tree.LockWrite(o, key.Num, hint)
+}
+
+// Reserve is index.Server's: rows of one size always have their room.
+func (s *Server) Reserve(_ *index.Held, words int) error {
+	if want := s.Layout().RowWords; words != want {
+		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, words, want)
+	}
+	return nil
+}
+
+// Load is index.Server's. Keys in ascending order load fastest and fill leaves.
+func (s *Server) Load(key index.Key, row []uint64, h block.Header) error {
+	return s.Tree.Load(key.Num, row, h)
+}
 
 // Stats is a snapshot.
 func (s *Server) Stats() index.ServerStats {

@@ -118,7 +118,7 @@ func AppendScan(b []byte, r *index.ScanResult) []byte {
 	b = le.AppendUint32(b, uint32(len(r.Entries)))
 	for i := range r.Entries {
 		e := &r.Entries[i]
-		b = le.AppendUint64(le.AppendUint64(le.AppendUint64(b, e.Key), uint64(e.Header)), e.Addr)
+		b = le.AppendUint64(le.AppendUint64(le.AppendUint64(b, e.Key.Num), uint64(e.Header)), e.Addr)
 		b = AppendBytes(b, mem.Bytes(e.Row))
 	}
 	return b
@@ -136,7 +136,7 @@ func (d *Decoder) Scan(r *index.ScanResult, buf []uint64) []uint64 {
 	}
 	buf = buf[:0]
 	for range n {
-		e := index.Entry{Key: d.U64(), Header: block.Header(d.U64()), Addr: d.U64()}
+		e := index.Entry{Key: index.Num(d.U64()), Header: block.Header(d.U64()), Addr: d.U64()}
 		buf, e.Row = d.row(buf)
 		r.Entries = append(r.Entries, e)
 	}

@@ -54,7 +54,7 @@ func TestReadAnswersRoundTrip(t *testing.T) {
 		}
 		sc := index.ScanResult{Status: index.NotFound, More: rapid.Bool().Draw(t, "more"), Quick: drawProofs(t, "q"), Gaps: drawProofs(t, "g")}
 		for i := range rapid.IntRange(0, 5).Draw(t, "entries") {
-			sc.Entries = append(sc.Entries, index.Entry{Key: uint64(i), Addr: 8, Header: 9, Row: rapid.SliceOf(rapid.Uint64()).Draw(t, "r")})
+			sc.Entries = append(sc.Entries, index.Entry{Key: index.Num(uint64(i)), Addr: 8, Header: 9, Row: rapid.SliceOf(rapid.Uint64()).Draw(t, "r")})
 		}
 		d := NewDecoder(AppendScan(AppendGet(nil, &g), &sc))
 		var g2 index.GetResult

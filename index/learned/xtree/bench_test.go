@@ -80,7 +80,7 @@ func (s *xReader) get(key uint64) (uint64, bool) {
 func (s *xReader) scan(lo uint64, limit int, fn func(k, v uint64)) {
 	s.buf = s.t.Scan(lo, ^uint64(0), limit, &s.sr, s.buf)
 	for i := range s.sr.Entries {
-		fn(s.sr.Entries[i].Key, s.sr.Entries[i].Row[0])
+		fn(s.sr.Entries[i].Key.Num, s.sr.Entries[i].Row[0])
 	}
 }
 

@@ -140,7 +140,7 @@ func (c *checker) lock(leaf uint64, slot int, key uint64, head block.Header) err
 		return nil
 	}
 	c.heldSeen++
-	if h.Home != leaf || h.Slot != slot || h.Addr != c.t.headerAddr(c.t.span(leaf), leaf, slot) || h.Key != key {
+	if h.Home != leaf || h.Slot != slot || h.Addr != c.t.headerAddr(c.t.span(leaf), leaf, slot) || h.Key.Num != key {
 		return fmt.Errorf("key %#x: lock says leaf %#x slot %d, header at %#x", key, h.Home, h.Slot, h.Addr)
 	}
 	return nil

@@ -188,8 +188,8 @@ func (m *machine) scan() {
 		m.rt.Fatalf("scan [%d, %d] limit %d: %d rows, want %d", lo, hi, limit, len(res.Entries), len(want))
 	}
 	for i, e := range res.Entries {
-		if e.Key != want[i] || e.Row[0] != m.w.rows[e.Key] {
-			m.rt.Fatalf("scan [%d, %d]: entry %d is %d", lo, hi, i, e.Key)
+		if e.Key.Num != want[i] || e.Row[0] != m.w.rows[e.Key.Num] {
+			m.rt.Fatalf("scan [%d, %d]: entry %d is %d", lo, hi, i, e.Key.Num)
 		}
 	}
 	if len(want) > 0 && limit > 0 && res.More {

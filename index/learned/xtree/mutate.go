@@ -43,8 +43,8 @@ func (t *Tree) inUse(s mem.Span, i int) bool {
 	return w != 0
 }
 
-// LockWrite is index.Server's.
-func (t *Tree) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.Held, error) {
+// LockWrite is index.Server's, for a native key.
+func (t *Tree) LockWrite(o index.Owner, key, hint uint64) (*index.Held, error) {
 	if len(t.held) > 0 {
 		if h := t.held[key]; h != nil {
 			if h.Owner == o {
@@ -59,7 +59,7 @@ func (t *Tree) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.Held
 	if slot < 0 {
 		return t.lockAbsent(o, key, leaf)
 	}
-	h := &index.Held{Key: key, Owner: o, Existed: true, Home: leaf, Slot: slot, Addr: t.headerAddr(s, leaf, slot)}
+	h := &index.Held{Key: index.Num(key), Owner: o, Existed: true, Home: leaf, Slot: slot, Addr: t.headerAddr(s, leaf, slot)}
 	if !t.locks.Empty() && t.locks.SharedByOther(h.Addr, o) {
 		return nil, index.ErrLocked
 	}
@@ -89,11 +89,11 @@ func (t *Tree) headerAddr(s mem.Span, leaf uint64, slot int) uint64 {
 }
 
 // lockAbsent puts a locked placeholder where key's row will be.
-func (t *Tree) lockAbsent(o index.Owner, key index.Key, leaf uint64) (*index.Held, error) {
+func (t *Tree) lockAbsent(o index.Owner, key, leaf uint64) (*index.Held, error) {
 	if !t.locks.Empty() && t.locks.SharedByOther(GapAddr(leaf), o) {
 		return nil, index.ErrLocked
 	}
-	h := &index.Held{Key: key, Owner: o}
+	h := &index.Held{Key: index.Num(key), Owner: o}
 	head := block.Absent(block.CSN(t.a.NextVersion())).Lock()
 	if err := t.place(h, leaf, head, nil); err != nil {
 		return nil, err
@@ -108,14 +108,14 @@ func (t *Tree) place(h *index.Held, leaf uint64, head block.Header, row []uint64
 	block := uint64(0)
 	if !t.lay.Inline {
 		var err error
-		if block, err = t.newRow(h.Key, head, row); err != nil {
+		if block, err = t.newRow(h.Key.Num, head, row); err != nil {
 			return err
 		}
 	}
 	s := t.span(leaf)
 	if m := unpackMeta(s.Load(metaWord)); m.live == t.lay.Slots {
 		var err error
-		if leaf, err = t.split(leaf, h.Key); err != nil {
+		if leaf, err = t.split(leaf, h.Key.Num); err != nil {
 			if block != 0 {
 				t.rows.Free(block)
 			}
@@ -145,7 +145,7 @@ func (t *Tree) enter(h *index.Held, leaf uint64, s mem.Span, head, rowBlock uint
 	if !(t.faults.gapNotBumpedReuse && slot < m.count-1) {
 		e.Set(GapWord, t.narrowed(version))
 	}
-	e.Set(keysWord+slot, h.Key)
+	e.Set(keysWord+slot, h.Key.Num)
 	if t.lay.Inline {
 		e.Set(t.lay.headAt+slot, head)
 		if row != nil {
@@ -200,10 +200,10 @@ func (t *Tree) Publish(h *index.Held, row []uint64, head block.Header) {
 
 // end takes a lock off the list; using it once more is a broken invariant.
 func (t *Tree) end(h *index.Held) {
-	if t.held[h.Key] != h {
-		panic(fmt.Sprintf("xtree: lock on key %#x is not held", h.Key))
+	if t.held[h.Key.Num] != h {
+		panic(fmt.Sprintf("xtree: lock on key %#x is not held", h.Key.Num))
 	}
-	delete(t.held, h.Key)
+	delete(t.held, h.Key.Num)
 }
 
 // PublishDelete is index.Server's. The slot keeps no header: the CSN of a
@@ -265,15 +265,15 @@ func (t *Tree) vacate(h *index.Held) {
 	}
 }
 
-// Load is index.Server's. Keys in ascending order load fastest and fill leaves.
-func (t *Tree) Load(key index.Key, row []uint64, head block.Header) error {
+// Load is index.Server's, for a native key. Keys in ascending order load fastest and fill leaves.
+func (t *Tree) Load(key uint64, row []uint64, head block.Header) error {
 	if len(row) != t.lay.RowWords {
-		return fmt.Errorf("%w: %d, want %d", ErrRowSize, len(row), t.lay.RowWords)
+		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, len(row), t.lay.RowWords)
 	}
 	leaf := t.locate(key, 0)
 	s := t.span(leaf)
 	slot := t.slotOf(s, key)
-	h := index.Held{Key: key}
+	h := index.Held{Key: index.Num(key)}
 	if slot < 0 {
 		if err := t.place(&h, leaf, head, row); err != nil {
 			return err

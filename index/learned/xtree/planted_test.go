@@ -74,7 +74,7 @@ func (w *world) scan(lo, hi uint64) {
 	rows := map[uint64]uint64{}
 	exact := res.Gaps
 	for _, e := range res.Entries {
-		rows[e.Key] = e.Row[0]
+		rows[e.Key.Num] = e.Row[0]
 		exact = append(exact, index.Proof{Addr: e.Addr, Word: uint64(e.Header)})
 	}
 	w.watch = append(w.watch, answer{lo, hi, rows, exact, w.t.freed.now}, answer{lo, hi, rows, res.Quick, w.t.freed.now})

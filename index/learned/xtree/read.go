@@ -37,7 +37,7 @@ const (
 
 // Get looks up a committed row. res is overwritten, but for the memory of its
 // Proofs and Row, which is used again. It may run beside one mutator.
-func (t *Tree) Get(key index.Key, res *index.GetResult) {
+func (t *Tree) Get(key uint64, res *index.GetResult) {
 	proofs, buf := res.Proofs[:0], res.Row[:0]
 	if cap(buf) < t.lay.RowWords {
 		buf = make([]uint64, t.lay.RowWords)
@@ -142,7 +142,7 @@ func (t *Tree) readRow(addr, key uint64, dst []uint64) (verdict, block.Header) {
 
 // Scan is index.OrderedServer's. It may run beside one mutator: each leaf is
 // read at one moment, and the proofs tell whether these agree.
-func (t *Tree) Scan(lo, hi index.Key, limit int, res *index.ScanResult, buf []uint64) []uint64 {
+func (t *Tree) Scan(lo, hi uint64, limit int, res *index.ScanResult, buf []uint64) []uint64 {
 	*res = index.ScanResult{Entries: res.Entries[:0], Quick: res.Quick[:0], Gaps: res.Gaps[:0]}
 	buf = buf[:0]
 	if lo > hi {
@@ -253,7 +253,7 @@ func (c *cursor) rows(s mem.Span, leaf uint64, count int) (more bool, v verdict)
 	if !t.lay.Inline {
 		for i, sk := range live {
 			e := &entries[i]
-			*e = index.Entry{Key: sk.key, Addr: heads[sk.slot], Row: c.room(t.lay.RowWords)}
+			*e = index.Entry{Key: index.Num(sk.key), Addr: heads[sk.slot], Row: c.room(t.lay.RowWords)}
 			if v, e.Header = t.readRow(e.Addr, sk.key, e.Row); v != present {
 				return false, v
 			}
@@ -272,7 +272,7 @@ func (c *cursor) rows(s mem.Span, leaf uint64, count int) (more bool, v verdict)
 		}
 		row := sk.slot * w
 		e := &entries[i]
-		e.Key, e.Addr, e.Header = sk.key, first+uint64(sk.slot)*mem.WordBytes, h
+		e.Key, e.Addr, e.Header = index.Num(sk.key), first+uint64(sk.slot)*mem.WordBytes, h
 		e.Row = rows[row : row+w : row+w]
 	}
 	return more, present

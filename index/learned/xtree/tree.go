@@ -1,7 +1,6 @@
 package xtree
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -37,7 +36,7 @@ type Tree struct {
 
 	root  atomic.Pointer[node]
 	first uint64 // the leftmost leaf, for ever
-	held  map[index.Key]*index.Held
+	held  map[uint64]*index.Held
 
 	isLeaf  []uint64 // bitmap by ALN of the leaves alive: what a hint may name
 	finger  uint64   // leaf of the latest change
@@ -64,15 +63,12 @@ type faults struct {
 	narrowVersions    bool // gap versions wrap after 8 bits
 }
 
-// ErrRowSize is returned for a row that is not Layout.RowWords long.
-var ErrRowSize = errors.New("xtree: row has the wrong number of words")
-
 // New makes a tree of one empty leaf.
 func New(a *block.Arena, o Options) (*Tree, error) {
 	t := &Tree{
 		a: a, lay: o.Layout, locks: o.Locks, changed: o.Changed,
 		leafs:   a.NewSlab(int(o.Layout.LeafBytes())),
-		held:    make(map[index.Key]*index.Held),
+		held:    make(map[uint64]*index.Held),
 		scratch: make([]uint64, o.Layout.RowWords),
 	}
 	t.freed.lifetime = o.ProofLifetime

@@ -74,7 +74,7 @@ func TestSmoke(t *testing.T) {
 			rt.Fatalf("scan %v of %d, want %d", sr.Status, len(sr.Entries), len(naive))
 		}
 		for i, e := range sr.Entries {
-			if i > 0 && e.Key <= sr.Entries[i-1].Key || naive[e.Key] != e.Row[1] {
+			if i > 0 && e.Key.Num <= sr.Entries[i-1].Key.Num || naive[e.Key.Num] != e.Row[1] {
 				rt.Fatalf("entry %v", e)
 			}
 		}
