@@ -34,21 +34,28 @@ func newEngine(t testing.TB, servers int, warehouses int64) *engine {
 			t.Error(err)
 		}
 	})
-	s, err := NewSchema(cl.DB.Catalog())
-	if err != nil {
+	e := &engine{Cluster: cl}
+	e.populate(t, warehouses)
+	return e
+}
+
+// populate loads an empty database.
+func (e *engine) populate(t testing.TB, warehouses int64) {
+	t.Helper()
+	var err error
+	if e.s, err = NewSchema(e.DB.Catalog()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadLoadInfo(t.Context(), cl.DB); !errors.Is(err, ErrNotLoaded) {
+	if _, err := ReadLoadInfo(t.Context(), e.DB); !errors.Is(err, ErrNotLoaded) {
 		t.Fatalf("before the load: %v", err)
 	}
-	if _, err := Load(t.Context(), cl.DB, LoadConfig{Warehouses: warehouses, Seed: 7, Scale: smallScale, Now: 1e18}); err != nil {
+	if _, err := Load(t.Context(), e.DB, LoadConfig{Warehouses: warehouses, Seed: 7, Scale: smallScale, Now: 1e18}); err != nil {
 		t.Fatal(err)
 	}
-	info, err := ReadLoadInfo(t.Context(), cl.DB)
-	if err != nil || info.Warehouses != warehouses || info.Scale != smallScale {
-		t.Fatalf("load info %+v, %v", info, err)
+	e.info, err = ReadLoadInfo(t.Context(), e.DB)
+	if err != nil || e.info.Warehouses != warehouses || e.info.Scale != smallScale {
+		t.Fatalf("load info %+v, %v", e.info, err)
 	}
-	return &engine{cl, s, info}
 }
 
 func (e *engine) terminal(t testing.TB, c TerminalConfig) *Terminal {
