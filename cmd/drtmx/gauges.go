@@ -13,8 +13,9 @@ import (
 
 // gauges reads clocks and counters at the edges of the measured interval.
 type gauges struct {
-	session  *session
-	from, to reading
+	session   *session
+	terminals *terminals
+	from, to  reading
 }
 
 // reading is one moment.
@@ -25,6 +26,8 @@ type reading struct {
 	fallbacks uint64
 	chases    uint64
 	cache     uint64 // bytes cached by the client halves
+	skipping  uint64 // DELIVERYs that skipped some district
+	waited    int64  // DELIVERYs that found their queue full
 }
 
 func (g *gauges) begin(ctx context.Context) (err error) {
@@ -51,6 +54,7 @@ func (g *gauges) read(ctx context.Context) (reading, error) {
 		r.chases += ix.Chases
 		r.cache += ix.CacheBytes
 	}
+	r.skipping, r.waited = g.terminals.skipping(), g.terminals.waited.Load()
 	r.clientCPU = ownCPU()
 	r.taken = true
 	return r, nil

@@ -74,6 +74,8 @@ type live struct {
 	current      io.Writer // of [Current] lines; nil: none
 	currentEvery time.Duration
 	since        driver.Interval // what the next lines are of
+
+	deliveries *deliveryLog
 }
 
 // openLive opens the file of the series before the run, so that a path that

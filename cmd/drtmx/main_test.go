@@ -1,11 +1,13 @@
 package main
 
 import (
+	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +45,9 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"report":    checkReport,
+			"full":      checkFull,
+			"paced":     checkPaced,
+			"series":    checkSeries,
 			"await":     awaitFile,
 			"emptytemp": emptyTemp,
 			"oneline":   oneLine,
@@ -85,6 +90,8 @@ var contract = []string{
 	"new_order_per_min", "types", "server_cpu_s", "client_cpu_s", "rounds_per_txn", "reads_per_txn",
 	"rpcs_per_txn", "read_bytes_per_txn", "fallbacks", "chases", "model", "consistency",
 	"durability", "seed", "version", "commit", "go", "load_s", "load_bytes_per_row",
+	"mix", "warmup_s", "retries_per_txn", "skipped_deliveries", "delivery", "escalated_stock_levels", "compliance",
+	"keying_think", "time_scale",
 }
 
 // report FILE [TYPE...] checks a JSON report: all names are there, and the
@@ -114,7 +121,8 @@ func checkReport(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	sub("model", "keys", "submodels", "model_bytes", "tt_bytes", "mean_error", "max_error")
-	for _, of := range []string{"types", "rounds_per_txn", "reads_per_txn", "rpcs_per_txn", "read_bytes_per_txn"} {
+	sub("compliance", "tpc_c", "why_not", "types")
+	for _, of := range []string{"types", "retries_per_txn", "rounds_per_txn", "reads_per_txn", "rpcs_per_txn", "read_bytes_per_txn"} {
 		sub(of, types...)
 	}
 	if len(r.Types) != len(types) || r.Workload != "tpcc" || r.Durability != "in-memory" || r.Throughput <= 0 || r.DurationS <= 0 {
@@ -122,7 +130,7 @@ func checkReport(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	for _, name := range types {
 		t := r.Types[name]
-		if t.Committed == 0 || t.P50 <= 0 || t.P50 > t.P95 || t.P95 > t.P99 || r.Rounds[name]+r.RPCs[name] <= 0 {
+		if t.Committed == 0 || t.P50 <= 0 || t.P50 > t.P90 || t.P90 > t.P95 || t.P95 > t.P99 || t.P99 > t.Max || r.Rounds[name]+r.RPCs[name] <= 0 {
 			ts.Fatalf("%s: %+v, %v rounds, %v RPCs", name, t, r.Rounds[name], r.RPCs[name])
 		}
 	}
@@ -133,6 +141,100 @@ func checkReport(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	if !slices.Equal([]bool{r.CPUSeparable, r.ServerCPUS > 0}, []bool{r.Fabric == fabricShm, r.Fabric == fabricShm}) {
 		ts.Fatalf("fabric %s: CPU separable %v, %v s of servers", r.Fabric, r.CPUSeparable, r.ServerCPUS)
+	}
+}
+
+// readReport reads a JSON report.
+func readReport(ts *testscript.TestScript, name string) (r report) {
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(name)), &r))
+	return r
+}
+
+// full FILE checks what a report of the full mix says of the specification.
+func checkFull(ts *testscript.TestScript, _ bool, args []string) {
+	r := readReport(ts, args[0])
+	if r.Mix != tpcc.MixFull || r.Compliance.TPCC || len(r.Compliance.Why) == 0 {
+		ts.Fatalf("mix %q, compliance %+v", r.Mix, r.Compliance)
+	}
+	total := 0.0
+	for _, ty := range tpcc.Types {
+		t := r.Compliance.Terms[ty.String()]
+		total += t.Percent
+		if !t.MixOK || !t.ResponseOK || t.MinPercent != ty.Terms().MinShare || t.P90S <= 0 || t.P90S > t.LimitS {
+			ts.Fatalf("%v: %+v", ty, t)
+		}
+		sum := uint64(0)
+		for _, n := range r.Types[ty.String()].Causes {
+			sum += n
+		}
+		if sum != r.Types[ty.String()].Aborted {
+			ts.Fatalf("%v: causes add up to %d, %d aborted", ty, sum, r.Types[ty.String()].Aborted)
+		}
+	}
+	if total < 99.99 || total > 100.01 {
+		ts.Fatalf("shares add up to %v", total)
+	}
+	d := r.Compliance.Terms["DELIVERY"]
+	if deferred := r.Delivery.Mode == deliveryDeferred; deferred != (r.Delivery.Submitted > 0) || deferred != (d.DeferredP90S > 0) || deferred != d.DeferredOK {
+		ts.Fatalf("delivery %+v, %+v", r.Delivery, d)
+	}
+}
+
+// paced FILE SCALE checks that the rate is what keying and think times allow.
+func checkPaced(ts *testscript.TestScript, _ bool, args []string) {
+	r := readReport(ts, args[0])
+	scale, err := strconv.ParseFloat(args[1], 64)
+	ts.Check(err)
+	cards, cycle := 0, 0.0
+	for _, ty := range tpcc.Types {
+		n, all := tpcc.FullMix().Cards(ty)
+		cards = all
+		cycle += float64(n) * (ty.Terms().Keying + ty.Terms().ThinkMean).Seconds()
+	}
+	// Transactions take time themselves, so less is right, too; more is not,
+	// but for the think times being random.
+	most := float64(r.Clients) * float64(cards) / (cycle * scale)
+	if r.Throughput > 1.2*most || r.Throughput < 0.2*most {
+		ts.Fatalf("%v per second, want up to %v", r.Throughput, most)
+	}
+}
+
+// series FILE REPORT checks that a time series adds up to the report.
+func checkSeries(ts *testscript.TestScript, _ bool, args []string) {
+	r := readReport(ts, args[1])
+	text := ts.ReadFile(args[0])
+	committed, points := map[string]uint64{}, 0
+	if strings.HasSuffix(args[0], ".csv") {
+		rows, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+		ts.Check(err)
+		for _, row := range rows[1:] {
+			n, err := strconv.ParseUint(row[3], 10, 64)
+			ts.Check(err)
+			committed[row[2]] += n
+			points++
+		}
+		points /= len(committed)
+	} else {
+		for line := range strings.Lines(text) {
+			var p struct {
+				Types map[string]struct {
+					Committed uint64 `json:"committed"`
+				} `json:"types"`
+			}
+			ts.Check(json.Unmarshal([]byte(line), &p))
+			for name, t := range p.Types {
+				committed[name] += t.Committed
+			}
+			points++
+		}
+	}
+	for name, t := range r.Types {
+		if committed[name] != t.Committed {
+			ts.Fatalf("%s: the series adds up to %d, the report has %d", name, committed[name], t.Committed)
+		}
+	}
+	if points < 2 || points > 5 {
+		ts.Fatalf("%d points", points)
 	}
 }
 

@@ -206,6 +206,29 @@ func TestInterruptReportsAndLeavesNothing(t *testing.T) {
 	}
 }
 
+// What ran in the warm-up is printed as that, and nothing claims to be measured.
+func TestInterruptInWarmupReportsTheWarmup(t *testing.T) {
+	path, series := filepath.Join(t.TempDir(), "r.json"), filepath.Join(t.TempDir(), "s.csv")
+	p := launch(t, longRun("--warmup", "1m", "--mix", "full", "--json", path, "--series", series)...)
+	p.await(t, "loaded 2 warehouses")
+	time.Sleep(400 * time.Millisecond)
+	_ = p.Process.Signal(os.Interrupt)
+	if code := p.end(t); code != exitInterrupted {
+		t.Errorf("exit status %d, want %d: %q", code, exitInterrupted, p.stderr)
+	}
+	if out := p.stdout.String(); !strings.Contains(out, "STOCK_LEVEL") || !strings.Contains(out, "of the warm-up, nothing measured") {
+		t.Errorf("report %q", out)
+	}
+	var r report
+	b, _ := os.ReadFile(path)
+	if err := json.Unmarshal(b, &r); err != nil || !r.Interrupted || !r.WarmupOnly || r.Types["PAYMENT"].Committed == 0 || r.ServerCPUS != 0 {
+		t.Errorf("JSON %v: %s", err, b)
+	}
+	if _, err := os.Stat(series); err == nil {
+		t.Error("an empty series was left")
+	}
+}
+
 func TestInterruptWhileLoading(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.json")
 	p := launch(t, "tpcc", "run", "--json", path)

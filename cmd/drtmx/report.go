@@ -63,7 +63,8 @@ type report struct {
 	Retries      map[string]float64    `json:"retries_per_txn"`
 	KeyingThink  bool                  `json:"keying_think"`
 	TimeScale    float64               `json:"time_scale"`
-	Skipped      uint64                `json:"skipped_deliveries"`     // districts that had nothing to deliver
+	Skipped      uint64                `json:"skipped_deliveries"` // districts that had nothing to deliver
+	Delivery     deliveryReport        `json:"delivery"`
 	Escalated    uint64                `json:"escalated_stock_levels"` // met writers in each View and ran at their home server
 	Compliance   complianceReport      `json:"compliance"`
 	WarmupOnly   bool                  `json:"warmup_only,omitempty"`
@@ -91,6 +92,16 @@ type typeReport struct {
 	Max        float64           `json:"max_us"`
 	GaveUp     uint64            `json:"gave_up"` // met conflicts in every attempt allowed
 	Causes     map[string]uint64 `json:"aborts"`
+}
+
+// deliveryReport is what types{DELIVERY}, which is of executed DELIVERYs, does
+// not say.
+type deliveryReport struct {
+	Mode      string  `json:"mode"` // deferred or now
+	Submitted uint64  `json:"submitted"`
+	Waited    uint64  `json:"waited"`        // found their queue full
+	AcceptP90 float64 `json:"accept_p90_us"` // response time of the terminal
+	WithSkips uint64  `json:"with_skips"`    // DELIVERYs that skipped some district
 }
 
 // modelReport describes the learned models of all ordered indexes. Errors are
@@ -122,7 +133,7 @@ func newReport(p *runPlan, s *session) *report {
 		Types: map[string]typeReport{}, Rounds: map[string]float64{}, Reads: map[string]float64{},
 		RPCs: map[string]float64{}, ReadBytes: map[string]float64{}, Retries: map[string]float64{},
 		Consistency: tpcc.Consistency{}, Compliance: complianceReport{Terms: map[string]termReport{}},
-		KeyingThink: p.pace.keyingThink, TimeScale: p.pace.timeScale,
+		Delivery: deliveryReport{Mode: p.delivery}, KeyingThink: p.pace.keyingThink, TimeScale: p.pace.timeScale,
 		Version: version, Commit: revision(), Go: runtime.Version(), Machine: runtime.GOOS + "/" + runtime.GOARCH,
 		CPUs: runtime.NumCPU(), Started: time.Now(),
 	}
@@ -162,7 +173,10 @@ func (r *report) measured(rec *driver.Record, p *runPlan, g *gauges) {
 		case tpcc.NewOrder.String():
 			r.NewOrders = ratio(float64(t.Committed), rec.Elapsed.Minutes())
 		case tpcc.Delivery.String():
-			r.Skipped = t.Count
+			r.Skipped, r.Delivery.Submitted = t.Count, t.Deferred
+			if t.Accepted != nil {
+				r.Delivery.AcceptP90 = t.Accepted.QuantileUs(0.9)
+			}
 		case tpcc.StockLevel.String():
 			r.Escalated = t.Count
 		}
@@ -179,6 +193,8 @@ func (r *report) gauged(g *gauges) {
 		r.Fallbacks = g.to.fallbacks - g.from.fallbacks
 		r.Chases = g.to.chases - g.from.chases
 		r.CacheBytes = g.to.cache
+		r.Delivery.Waited = uint64(g.to.waited - g.from.waited)
+		r.Delivery.WithSkips = g.to.skipping - g.from.skipping
 		r.ClientCPUS = g.to.clientCPU - g.from.clientCPU
 		if r.CPUSeparable = g.separable(); r.CPUSeparable {
 			r.ServerCPUS = g.serverCPU()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -30,6 +31,8 @@ type runFlags struct {
 	newOrder string
 	json     string
 	output   outputFlags
+	delivery string
+	log      string // of deliveries
 }
 
 // runPlan is a checked runFlags.
@@ -72,6 +75,8 @@ interrupted (130).`,
 	c.Flags().StringVar(&f.design, "design", designs[0].name, "how reads travel: drtmx (one-sided), drtmh (ordered lookups by RPC), rpc (all by RPC)")
 	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm (data servers are processes) or inproc (they are in this process)")
 	c.Flags().StringVar(&f.newOrder, "new-order", tpcc.Procedure.String(), "where NEW-ORDER runs: procedure (at its home server) or client")
+	c.Flags().StringVar(&f.delivery, "delivery", deliveryDeferred, "when DELIVERY runs: deferred (queued, as TPC-C asks) or now (the terminal waits)")
+	c.Flags().StringVar(&f.log, "delivery-log", "", "write the result of each deferred DELIVERY to this file, as JSON lines")
 	f.output.add(c)
 	c.Flags().StringVar(&f.json, "json", "", "write the report as JSON to this file; - for standard output")
 	f.where.add(c)
@@ -92,6 +97,11 @@ func (f *runFlags) plan(given func(string) bool) (*runPlan, error) {
 	mode, err := tpcc.ParseMode(f.newOrder)
 	if err != nil || mode == tpcc.Default {
 		errs = append(errs, fmt.Errorf("--new-order %q: want %v or %v", f.newOrder, tpcc.Procedure, tpcc.Client))
+	}
+	if !slices.Contains(deliveries, f.delivery) {
+		errs = append(errs, fmt.Errorf("--delivery %q: want %s", f.delivery, oneOf(deliveries)))
+	} else if f.log != "" && f.delivery == deliveryNow {
+		errs = append(errs, errors.New("--delivery-log: want --delivery deferred with it"))
 	}
 	for _, err := range []error{checkFabric(f.fabric), f.size.check(), f.load.check(), f.pace.check(given), f.where.check(), p.output.check(f.json, given)} {
 		if err != nil {
@@ -124,6 +134,10 @@ func (a *app) run(ctx context.Context, p *runPlan) (err error) {
 		return usageError{err}
 	}
 	defer func() { err = errors.Join(err, live.close()) }()
+	if live.deliveries, err = openDeliveryLog(p.log); err != nil {
+		return usageError{err}
+	}
+	defer func() { err = errors.Join(err, live.deliveries.close()) }()
 	s, err := a.cluster(ctx, p)
 	if err != nil {
 		return a.early(ctx, err)
@@ -199,16 +213,16 @@ func (a *app) ready(ctx context.Context, s *session, p *runPlan, r *report) erro
 
 // measure runs the load and fills in what it measured.
 func (a *app) measure(ctx context.Context, s *session, p *runPlan, r *report, l *live) error {
-	terminals, err := newTerminals(s.db, r.info, p)
+	terminals, err := newTerminals(s.db, r.info, p, l.deliveries.writer())
 	if err != nil {
 		return err
 	}
 	r.ran = terminals
-	g := &gauges{session: s}
+	g := &gauges{session: s, terminals: terminals}
 	bar, warm := a.runBar(p, "warming up"), true
 	rec, err := driver.Run(ctx, driver.Config{
 		Types: terminals.names(), Clients: p.pace.clients, Warmup: p.pace.warmup, Duration: p.pace.duration,
-		NewWorker: terminals.worker, Begin: g.begin, End: g.end,
+		NewWorker: terminals.worker, Backgrounds: len(terminals.deliverers), NewBackground: terminals.deliverer, Begin: g.begin, End: g.end,
 		Every: l.every, Interval: l.interval(),
 		Tick: func(t driver.Progress) {
 			if warm && !t.WarmingUp {

@@ -103,11 +103,19 @@ func (r *report) printTotals(w io.Writer) {
 	if _, ok := r.Types[tpcc.NewOrder.String()]; ok {
 		fmt.Fprintf(w, "tpmC         %s, %s\n", number(r.NewOrders), r.notTPCC())
 	}
-	if _, ok := r.Types[tpcc.Delivery.String()]; ok {
-		fmt.Fprintf(w, "deliveries   %d districts skipped, for nothing was left to deliver\n", r.Skipped)
+	if t, ok := r.Types[tpcc.Delivery.String()]; ok {
+		fmt.Fprintf(w, "deliveries   %d executed (%s), %d of them skipped districts without undelivered orders, %d districts in all",
+			t.Committed, r.Delivery.Mode, r.Delivery.WithSkips, r.Skipped)
+		if r.Delivery.Mode == deliveryDeferred {
+			fmt.Fprintf(w, "; %d found their queue full", r.Delivery.Waited)
+		}
+		fmt.Fprintln(w)
 	}
 	if _, ok := r.Types[tpcc.StockLevel.String()]; ok {
 		fmt.Fprintf(w, "stock levels %d met writers in each attempt and ran at their home server\n", r.Escalated)
+	}
+	if r.WarmupOnly {
+		return // clocks and counters are read at the edges of the measured interval
 	}
 	cpu := "of servers and clients together (one process)"
 	if r.CPUSeparable {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"sync/atomic"
 	"time"
 
@@ -22,27 +23,33 @@ type terminals struct {
 	types     []tpcc.Type
 	config    tpcc.TerminalConfig
 	timeScale float64 // of keying and think times; 0: none
+	delivery  string  // deliveryDeferred or deliveryNow
 	root      *rng.Stream
 	constants rng.Constants
 
 	// NEW-ORDERs of the whole run, warm-up and what was under way at its end
 	// included: those that committed, and those of unknown outcome.
 	ordered, unknown atomic.Int64
+
+	deliverers []*deliverer
+	waited     atomic.Int64  // DELIVERYs that found their queue full
+	withSkips  atomic.Uint64 // DELIVERYs that were not deferred and skipped some district
 }
 
-func newTerminals(db *txn.DB, info tpcc.LoadInfo, p *runPlan) (*terminals, error) {
+func newTerminals(db *txn.DB, info tpcc.LoadInfo, p *runPlan, log io.Writer) (*terminals, error) {
 	schema, err := tpcc.NewSchema(db.Catalog())
 	if err != nil {
 		return nil, err
 	}
 	root := rng.New(p.load.seed).Split("tpcc.run")
 	t := &terminals{
-		db: db, schema: schema, info: info, mix: p.types, types: p.types.Types(), config: p.terminal,
+		db: db, schema: schema, info: info, mix: p.types, types: p.types.Types(), config: p.terminal, delivery: p.delivery,
 		root: root, constants: info.RunConstants(root.Split("constants")),
 	}
 	if p.pace.keyingThink {
 		t.timeScale = p.pace.timeScale
 	}
+	t.makeQueues(log)
 	return t, nil
 }
 
@@ -136,8 +143,13 @@ func (w *worker) Run(ctx context.Context, typ int) (r driver.Result, err error) 
 	case tpcc.OrderStatus:
 		err = w.terminal.OrderStatus(ctx, &w.osIn, &w.osOut)
 	case tpcc.Delivery:
+		if len(w.deliverers) > 0 {
+			return w.deferDelivery(ctx)
+		}
 		err = w.terminal.Delivery(ctx, &w.dlIn, &w.dlOut)
-		r.Count = uint64(w.dlOut.Skipped())
+		if r.Count = uint64(w.dlOut.Skipped()); r.Count > 0 {
+			w.withSkips.Add(1)
+		}
 	case tpcc.StockLevel:
 		before := w.terminal.Stats().StockLevelsEscalated
 		err = w.terminal.StockLevel(ctx, &w.slIn, &w.slOut)

@@ -37,6 +37,7 @@ type Outcome uint8
 const (
 	Committed  Outcome = iota
 	RolledBack         // by the workload's own rules, as 1 % of NEW-ORDERs
+	Deferred           // accepted, and left to a Background to be run
 	gaveUp             // after conflicts in every attempt
 )
 
@@ -78,6 +79,10 @@ type Config struct {
 	Duration time.Duration
 	// NewWorker makes worker id, counted from 0.
 	NewWorker func(ctx context.Context, id int) (Worker, error)
+	// Backgrounds run what workers defer; NewBackground makes one, by number
+	// from 0.
+	Backgrounds   int
+	NewBackground func(ctx context.Context, id int) (Background, error)
 	// Begin and End, if set, are called at the edges of the measured
 	// interval; an error ends the run. End is called only after Begin, also
 	// when the run is cut short, and then with a context of its own.
@@ -120,6 +125,9 @@ func (c *Config) check() error {
 	if c.Interval != nil && c.Every <= 0 {
 		faults = append(faults, fmt.Errorf("intervals of %v, want more than 0", c.Every))
 	}
+	if c.Backgrounds < 0 || c.Backgrounds > MaxClients || c.Backgrounds > 0 && c.NewBackground == nil {
+		faults = append(faults, fmt.Errorf("%d backgrounds, want 0 to %d and NewBackground", c.Backgrounds, MaxClients))
+	}
 	if c.NewWorker == nil {
 		faults = append(faults, errors.New("no NewWorker"))
 	}
@@ -149,6 +157,7 @@ type run struct {
 	err    error // what closed stop; guarded by once
 	shards []*shard
 	tasks  []*task
+	aides  []*aide
 	pieces *pieces // nil unless Config.Interval is set
 }
 
@@ -179,7 +188,13 @@ func Run(ctx context.Context, cfg Config) (*Record, error) {
 		}
 		r.tasks = append(r.tasks, newTask(w, r.shards[id%len(r.shards)]))
 	}
-	var workers sync.WaitGroup
+	if err := r.makeAides(ctx); err != nil {
+		return nil, err
+	}
+	var workers, aides sync.WaitGroup
+	for _, a := range r.aides {
+		aides.Go(func() { r.aid(a) })
+	}
 	for _, t := range r.tasks {
 		workers.Go(func() { r.work(t) })
 	}
@@ -187,6 +202,10 @@ func Run(ctx context.Context, cfg Config) (*Record, error) {
 	r.conduct(ctx, rec)
 	breakOff := time.AfterFunc(cfg.Grace, cancel)
 	workers.Wait()
+	for _, a := range r.aides {
+		a.background.Finish()
+	}
+	aides.Wait()
 	breakOff.Stop()
 	if r.pieces != nil && !rec.WarmupOnly {
 		r.piece(rec.Elapsed)
@@ -278,6 +297,9 @@ func (r *run) finished() (n uint64) {
 	for _, t := range r.tasks {
 		n += t.finished.Load()
 	}
+	for _, a := range r.aides {
+		n += a.finished.Load()
+	}
 	return n
 }
 
@@ -292,6 +314,9 @@ func (r *run) fail(err error) {
 func (r *run) closeWorkers() {
 	for _, t := range r.tasks {
 		_ = t.worker.Close() // the run's result does not depend on it
+	}
+	for _, a := range r.aides {
+		_ = a.background.Close()
 	}
 }
 
@@ -326,11 +351,13 @@ func (r *run) one(t *task) error {
 	e.after, e.result = t.worker.Stats(), result
 	if err != nil {
 		if !errors.Is(err, txn.ErrConflict) {
-			return r.classify(typ, err)
+			return r.classify(r.cfg.Types[typ], err)
 		}
 		e.result.Outcome = gaveUp
 	}
-	t.finished.Add(1)
+	if e.result.Outcome != Deferred {
+		t.finished.Add(1)
+	}
 	if in := r.now(); in != over {
 		t.shard.record(in, typ, e)
 	}
@@ -354,14 +381,14 @@ func (r *run) pause(t *task, d time.Duration) bool {
 	}
 }
 
-// classify turns a worker's error into the run's. After a stop errors are the
-// stop's own doing.
-func (r *run) classify(typ int, err error) error {
+// classify turns an error of what runs into the run's. After a stop errors are
+// the stop's own doing.
+func (r *run) classify(what string, err error) error {
 	switch {
 	case r.hard.Err() != nil:
 		return nil
 	case errors.Is(err, rdma.ErrPeerDown), errors.Is(err, txn.ErrUnavailable), errors.Is(err, txn.ErrOutcomeUnknown):
-		return fmt.Errorf("%w: %s: %w", ErrServerLost, r.cfg.Types[typ], err)
+		return fmt.Errorf("%w: %s: %w", ErrServerLost, what, err)
 	}
-	return fmt.Errorf("driver: %s: %w", r.cfg.Types[typ], err)
+	return fmt.Errorf("driver: %s: %w", what, err)
 }

@@ -272,6 +272,120 @@ func TestIntervalsAddUp(t *testing.T) {
 	}
 }
 
+// later is a queue of deferred transactions and what runs them.
+type later struct {
+	queue  chan time.Time
+	takes  time.Duration
+	fail   error
+	stats  txn.SessionStats
+	ran    int
+	closed *atomic.Int64
+}
+
+func (l *later) Run(ctx context.Context, done func(Done)) error {
+	for queued := range l.queue {
+		select {
+		case <-time.After(l.takes):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if l.fail != nil {
+			return l.fail
+		}
+		l.stats.Rounds += 5
+		l.ran++
+		done(Done{Type: 1, Took: time.Since(queued), Result: Result{Count: 2}, GaveUp: l.ran%10 == 0})
+	}
+	return nil
+}
+
+func (l *later) Finish()                 { close(l.queue) }
+func (l *later) Stats() txn.SessionStats { return l.stats }
+func (l *later) Close() error            { l.closed.Add(1); return nil }
+
+// deferring is a fake whose transactions of type 1 are left to later.
+type deferring struct {
+	*fake
+	*later
+}
+
+func (d deferring) Run(ctx context.Context, typ int) (Result, error) {
+	r, err := d.fake.Run(ctx, typ)
+	if typ == 1 {
+		d.queue <- time.Now()
+		r.Outcome = Deferred
+	}
+	return r, err
+}
+
+func (d deferring) Stats() txn.SessionStats { return d.fake.Stats() }
+func (d deferring) Close() error            { return d.fake.Close() }
+
+func deferredConfig(takes time.Duration, fail error) (Config, *atomic.Int64, *later) {
+	l := &later{queue: make(chan time.Time, 1000), takes: takes, fail: fail}
+	cfg, closed := config(nil)
+	l.closed = closed
+	cfg.NewWorker = func(context.Context, int) (Worker, error) {
+		return deferring{&fake{takes: 5 * time.Millisecond, closed: closed}, l}, nil
+	}
+	cfg.Backgrounds = 1
+	cfg.NewBackground = func(context.Context, int) (Background, error) { return l, nil }
+	return cfg, closed, l
+}
+
+// Deferred transactions count when they have run, with their own latency and
+// costs; what waits at the end is run, and not counted.
+func TestDeferred(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, closed, l := deferredConfig(time.Millisecond, nil)
+		rec, err := Run(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Four workers defer one in 10 ms each, together.
+		b := &rec.Types[1]
+		if n := b.Deferred; n < 3990 || n > 4010 || b.Finished() < n-10 || b.Finished() > n+10 || b.Accepted.Count() != int64(n) {
+			t.Errorf("%d deferred, %d run, want 4000", n, b.Finished())
+		}
+		if b.GaveUp < 395 || b.GaveUp > 405 || b.Rounds < 5*b.Finished() || b.Count < 2*b.Finished() {
+			t.Errorf("record %+v", b)
+		}
+		if p := b.Accepted.QuantileUs(1); p != 5000 {
+			t.Errorf("deferring took %v µs, want 5000", p)
+		}
+		if lo, hi := b.Latency.QuantileUs(0), b.Latency.QuantileUs(1); lo != 1000 || hi < 3990 || hi > 4010 {
+			t.Errorf("latencies %v to %v µs, want 1000 to 4000: they run one after the other", lo, hi)
+		}
+		if l.ran < 4390 || closed.Load() != 5 {
+			t.Errorf("%d have run in all, %d closed", l.ran, closed.Load())
+		}
+	})
+}
+
+func TestStuckDeferredTransactionsAreBrokenOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _, _ := deferredConfig(time.Hour, nil)
+		cfg.Warmup, cfg.Duration, cfg.Clients = 0, time.Second, 1
+		start := time.Now()
+		rec, err := Run(t.Context(), cfg)
+		if err != nil || rec.Types[1].Deferred == 0 || rec.Types[1].Finished() != 0 {
+			t.Errorf("record %+v, error %v", rec, err)
+		}
+		if took := time.Since(start); took != time.Second+DefaultGrace {
+			t.Errorf("took %v, want duration and grace", took)
+		}
+	})
+}
+
+func TestFailedBackgroundEndsTheRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, _, _ := deferredConfig(time.Millisecond, fmt.Errorf("commit: %w", txn.ErrUnavailable))
+		if _, err := Run(t.Context(), cfg); !errors.Is(err, ErrServerLost) || !strings.Contains(err.Error(), "deferred") {
+			t.Errorf("error %v, want ErrServerLost", err)
+		}
+	})
+}
+
 func TestStuckTransactionIsBrokenOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, _ := config(func(int) *fake { return &fake{takes: time.Hour} })
@@ -334,11 +448,11 @@ func TestFailedEdgeEndsTheRun(t *testing.T) {
 }
 
 func TestConfigFaultsAreReportedTogether(t *testing.T) {
-	_, err := Run(t.Context(), Config{Clients: MaxClients + 1, Warmup: -1, Interval: func(Interval) {}})
+	_, err := Run(t.Context(), Config{Clients: MaxClients + 1, Warmup: -1, Backgrounds: 1, Interval: func(Interval) {}})
 	if !errors.Is(err, ErrConfig) {
 		t.Fatalf("error %v, want ErrConfig", err)
 	}
-	for _, want := range []string{"types", "clients", "warm-up", "duration", "intervals", "NewWorker"} {
+	for _, want := range []string{"types", "clients", "warm-up", "duration", "intervals", "backgrounds", "NewWorker"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not mention %s", err, want)
 		}

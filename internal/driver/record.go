@@ -32,7 +32,9 @@ type TypeRecord struct {
 	Count      uint64                 // sum of Result.Count
 	Work                              // of all transactions and attempts
 	Latency    *hist.Histogram        // of committed transactions
-	Lost       *hist.Histogram        // of those that gave up; nil if none did
+	Deferred   uint64                 // accepted to be run later; those that were are counted above
+	Accepted   *hist.Histogram        // how long it took to defer one; nil if none was
+	Lost       *hist.Histogram        // latency of those that gave up; nil if none did
 }
 
 // Work is what transactions asked of the network.
@@ -84,10 +86,10 @@ func (t *TypeRecord) record(e *entry) {
 	switch e.result.Outcome {
 	case gaveUp:
 		t.GaveUp++
-		if t.Lost == nil {
-			t.Lost = hist.New()
-		}
-		t.Lost.Record(e.took)
+		record(&t.Lost, e.took)
+	case Deferred:
+		t.Deferred++
+		record(&t.Accepted, e.took)
 	case RolledBack:
 		t.RolledBack++
 	default:
@@ -112,12 +114,28 @@ func (t *TypeRecord) Merge(from *TypeRecord) {
 	t.Fabric = t.Fabric.Add(from.Fabric)
 	t.Rounds += from.Rounds
 	t.Latency.Merge(from.Latency)
-	if from.Lost != nil {
-		if t.Lost == nil {
-			t.Lost = hist.New()
-		}
-		t.Lost.Merge(from.Lost)
+	t.Deferred += from.Deferred
+	merge(&t.Lost, from.Lost)
+	merge(&t.Accepted, from.Accepted)
+}
+
+// record and merge make the histograms that few runs need, when they do.
+
+func record(h **hist.Histogram, took time.Duration) {
+	if *h == nil {
+		*h = hist.New()
 	}
+	(*h).Record(took)
+}
+
+func merge(h **hist.Histogram, from *hist.Histogram) {
+	switch {
+	case from == nil:
+		return
+	case *h == nil:
+		*h = hist.New()
+	}
+	(*h).Merge(from)
 }
 
 // entry is one transaction.

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"drtmx/internal/driver"
+	"drtmx/tpcc"
+	"drtmx/txn"
+)
+
+// Where DELIVERY runs, as --delivery says.
+const (
+	deliveryDeferred = "deferred" // by a queue, as clause 2.7.2 asks
+	deliveryNow      = "now"      // by the terminal, which waits
+)
+
+var deliveries = []string{deliveryDeferred, deliveryNow}
+
+// maxQueues bounds the queues of deferred DELIVERYs, each with a session.
+const maxQueues = 64
+
+// queueFullPause is how long a terminal waits before it tries a full queue
+// again.
+const queueFullPause = 100 * time.Microsecond
+
+// makeQueues makes one queue for each warehouse, up to maxQueues: DELIVERYs of
+// one warehouse then never meet each other.
+func (t *terminals) makeQueues(log io.Writer) {
+	at := -1
+	for i, ty := range t.types {
+		if ty == tpcc.Delivery {
+			at = i
+		}
+	}
+	if at < 0 || t.delivery == deliveryNow {
+		return
+	}
+	for range min(t.info.Warehouses, maxQueues) {
+		d := &deliverer{terminals: t, typ: at}
+		d.queue = tpcc.NewDeliveryQueue(tpcc.DeliveryQueueConfig{Log: log, Settled: d.settled})
+		t.deliverers = append(t.deliverers, d)
+	}
+}
+
+// deliverer executes the deferred DELIVERYs of some warehouses.
+type deliverer struct {
+	*txn.Session
+	*terminals
+	queue *tpcc.DeliveryQueue
+	typ   int // DELIVERY in the driver's list
+	done  func(driver.Done)
+}
+
+// deliverer gives deliverer id its session.
+func (t *terminals) deliverer(ctx context.Context, id int) (driver.Background, error) {
+	sess, err := t.db.NewSession(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := t.deliverers[id]
+	d.Session = sess
+	return d, nil
+}
+
+func (d *deliverer) Run(ctx context.Context, done func(driver.Done)) error {
+	d.done = done
+	return d.queue.Run(ctx, tpcc.NewTerminal(d.db, d.Session, d.schema, d.config))
+}
+
+func (d *deliverer) Finish() { d.queue.Close() }
+
+// settled passes an executed DELIVERY to the driver. A failed one met
+// conflicts: other errors end the run, and then nobody counts.
+func (d *deliverer) settled(r tpcc.DeliveryRecord) {
+	d.done(driver.Done{
+		Type: d.typ, Took: r.Finished.Sub(r.Queued), Result: driver.Result{Count: uint64(r.Skipped)}, GaveUp: r.Error != "",
+	})
+}
+
+// deferDelivery queues a DELIVERY, and waits while the queue is full.
+func (w *worker) deferDelivery(ctx context.Context) (driver.Result, error) {
+	q := w.deliverers[(w.w-1)%int64(len(w.deliverers))].queue
+	for waited := false; ; waited = true {
+		err := q.Submit(w.dlIn)
+		if !errors.Is(err, tpcc.ErrQueueFull) {
+			return driver.Result{Outcome: driver.Deferred}, err
+		}
+		if !waited {
+			w.waited.Add(1)
+		}
+		select {
+		case <-time.After(queueFullPause):
+		case <-ctx.Done():
+			return driver.Result{}, ctx.Err()
+		}
+	}
+}
+
+// skipping is how many DELIVERYs have skipped some district.
+func (t *terminals) skipping() uint64 {
+	n := t.withSkips.Load()
+	for _, d := range t.deliverers {
+		n += d.queue.Stats().WithSkips
+	}
+	return n
+}
+
+// deliveryLog is the result file of clause 2.7.2.2, shared by all queues. The
+// zero value drops what it is given.
+type deliveryLog struct {
+	mu sync.Mutex
+	f  *os.File
+}
+
+// openDeliveryLog makes the file anew.
+func openDeliveryLog(path string) (*deliveryLog, error) {
+	if path == "" {
+		return &deliveryLog{}, nil
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, fmt.Errorf("--delivery-log: want a file that can be written: %w", err)
+	}
+	return &deliveryLog{f: f}, nil
+}
+
+// writer is nil if there is no file.
+func (l *deliveryLog) writer() io.Writer {
+	if l == nil || l.f == nil {
+		return nil
+	}
+	return l
+}
+
+func (l *deliveryLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.f.Write(b)
+}
+
+func (l *deliveryLog) close() error {
+	if l.f == nil {
+		return nil
+	}
+	if err := l.f.Close(); err != nil {
+		return fmt.Errorf("--delivery-log: %w", err)
+	}
+	return nil
+}
