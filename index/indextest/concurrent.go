@@ -162,7 +162,9 @@ func (c *concurrentRun) mutate(r *rng.Stream) error {
 			held, intents[h] = append(held, h), change
 		} else if len(held) > 0 {
 			n := r.Intn(len(held))
-			c.end(r, held[n], intents[held[n]])
+			if err := c.end(r, held[n], intents[held[n]]); err != nil {
+				return err
+			}
 			delete(intents, held[n])
 			held = append(held[:n], held[n+1:]...)
 		}
@@ -174,10 +176,15 @@ func (c *concurrentRun) mutate(r *rng.Stream) error {
 }
 
 // end publishes, deletes or releases.
-func (c *concurrentRun) end(r *rng.Stream, h *index.Held, change bool) {
+func (c *concurrentRun) end(r *rng.Stream, h *index.Held, change bool) error {
+	if c.eng.Strings && r.Bool(0.1) { // room that may not be used
+		if err := c.s.Reserve(h, r.Intn(c.RowWords+1)); err != nil {
+			return fmt.Errorf("mutator: %w", err)
+		}
+	}
 	if !change {
 		c.s.Release(h)
-		return
+		return nil
 	}
 	i, _ := c.keys.number(h.Key)
 	t := &c.tracks[i]
@@ -186,10 +193,17 @@ func (c *concurrentRun) end(r *rng.Stream, h *index.Held, change bool) {
 		c.s.PublishDelete(h, block.Absent(c.csn))
 		t.csn.Store(0)
 	} else {
-		c.s.Publish(h, c.shape().row(h.Key, c.csn), block.Present(c.csn))
+		row := c.shape().row(h.Key, c.csn)
+		if c.eng.Strings {
+			if err := c.s.Reserve(h, len(row)); err != nil {
+				return fmt.Errorf("mutator: %w", err)
+			}
+		}
+		c.s.Publish(h, row, block.Present(c.csn))
 		t.csn.Store(uint64(c.csn))
 	}
 	t.seq.Add(1)
+	return nil
 }
 
 // reader looks up and scans until the mutator is done. One of the readers

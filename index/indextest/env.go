@@ -27,6 +27,8 @@ type Engine struct {
 	// Tick, if set, is called by the mutator between operations: background
 	// work such as retraining, and its publication, goes here.
 	Tick func(s index.Server)
+	// Strings says that the engine has string keys and rows of up to rowWords words.
+	Strings bool
 }
 
 // Variant is one kind of fabric and memory to run an engine on.

@@ -16,32 +16,40 @@ func CheckBounded(eng Engine, v Variant, seed uint64) error {
 		return err
 	}
 	defer e.Close()
-	const keys, rounds, rowWords = 3000 / min(Scale, 4), 12, 5
+	const keys, rounds = 3000 / min(Scale, 4), 12
+	rowWords := 5
+	if eng.Strings {
+		rowWords = 200
+	}
 	s, err := eng.NewServer(e, rowWords)
 	if err != nil {
 		return err
 	}
 	csn := block.NewCSN(1, 0)
 	row := make([]uint64, rowWords)
-	write := func(k index.Key, del bool) error {
-		held, err := s.LockWrite(1, k, 0)
+	write := func(k uint64, round int, del bool) error {
+		held, err := s.LockWrite(1, eng.key(k), 0)
 		if err != nil {
+			return err
+		}
+		words := eng.words(k, round, rowWords)
+		if err := eng.reserve(s, held, words); err != nil {
 			return err
 		}
 		csn++
 		if del {
 			s.PublishDelete(held, block.Absent(csn))
 		} else {
-			s.Publish(held, row, block.Present(csn))
+			s.Publish(held, row[:words], block.Present(csn))
 		}
 		if eng.Tick != nil && uint64(csn)%256 == 0 {
 			eng.Tick(s)
 		}
 		return nil
 	}
-	pass := func(del bool) error {
+	pass := func(round int, del bool) error {
 		for k := range uint64(keys) {
-			if err := write(index.Num(k*k), del); err != nil {
+			if err := write(k*k, round, del); err != nil {
 				return err
 			}
 		}
@@ -54,11 +62,11 @@ func CheckBounded(eng Engine, v Variant, seed uint64) error {
 		settled := uint64(0)
 		for round := range rounds {
 			if c.churn {
-				if err := pass(true); err != nil {
+				if err := pass(round, true); err != nil {
 					return err
 				}
 			}
-			if err := pass(false); err != nil {
+			if err := pass(round, false); err != nil {
 				return err
 			}
 			if round == 3 {
@@ -82,46 +90,94 @@ func CheckFull(eng Engine, v Variant, seed uint64) error {
 	}
 	defer e.Close()
 	const rowWords = 8
-	s, err := eng.NewServer(e, rowWords)
+	most := rowWords
+	if eng.Strings {
+		most = 64 * rowWords
+	}
+	s, err := eng.NewServer(e, most)
 	if err != nil {
 		return err
 	}
 	row := make([]uint64, rowWords)
 	n := uint64(0)
 	for ; ; n++ {
-		held, err := s.LockWrite(1, index.Num(n*n), 0)
+		key := eng.key(n * n)
+		held, err := s.LockWrite(1, key, 0)
+		if err == nil {
+			if err = eng.reserve(s, held, rowWords); err != nil {
+				s.Release(held)
+			}
+		}
 		if err != nil {
 			if n == 0 || !isFull(err) {
 				return fmt.Errorf("insert %d into a small region: %w", n, err)
 			}
 			break
 		}
-		fillRow(row, index.Num(n*n), block.NewCSN(1, n+1))
+		fillRow(row, key, block.NewCSN(1, n+1))
 		s.Publish(held, row, block.Present(block.NewCSN(1, n+1)))
+	}
+	if eng.Strings {
+		if err := outgrow(s, eng, n, 64*rowWords); err != nil {
+			return err
+		}
 	}
 	if err := s.Check(); err != nil {
 		return fmt.Errorf("full: %w", err)
 	}
 	for k := range n {
-		res := s.Get(index.Num(k*k), nil)
+		key := eng.key(k * k)
+		res := s.Get(key, nil)
 		if res.Status != index.Found {
-			return fmt.Errorf("full: key %d is %v", k*k, res.Status)
+			return fmt.Errorf("full: key %v is %v", key, res.Status)
 		}
-		if err := checkRow(index.Num(k*k), res.Row, res.Header, shape{words: rowWords}); err != nil {
+		if err := checkRow(key, res.Row, res.Header, shape{words: rowWords}); err != nil {
 			return err
 		}
 	}
 	for k := range n / 2 {
-		held, err := s.LockWrite(1, index.Num(k*k), 0)
+		held, err := s.LockWrite(1, eng.key(k*k), 0)
 		if err != nil {
 			return fmt.Errorf("full: delete %d: %w", k*k, err)
 		}
 		s.PublishDelete(held, block.Absent(block.NewCSN(1, n+k+2)))
 	}
-	held, err := s.LockWrite(1, index.Num(0), 0)
+	held, err := s.LockWrite(1, eng.key(0), 0)
 	if err != nil {
 		return fmt.Errorf("insert after deletes: %w", err)
 	}
 	s.Release(held)
 	return s.Check()
+}
+
+// outgrow asks for more room for the n rows of a full region, for one after the
+// other, until there is none, and demands that neither room that is refused nor
+// room that is not used changes a row.
+func outgrow(s index.Server, eng Engine, n uint64, words int) error {
+	var locked []*index.Held
+	refused := false
+	for k := uint64(0); k < n && !refused; k++ {
+		held, err := s.LockWrite(1, eng.key(k*k), 0)
+		if err != nil {
+			return fmt.Errorf("full: lock %v: %w", eng.key(k*k), err)
+		}
+		locked = append(locked, held)
+		if err = s.Reserve(held, words); err != nil && !isFull(err) {
+			return fmt.Errorf("full: reserve: %w", err)
+		}
+		refused = err != nil
+	}
+	if !refused {
+		return fmt.Errorf("full: there is room for %d rows of %d words", n, words)
+	}
+	if err := s.Check(); err != nil {
+		return fmt.Errorf("full, with rooms reserved: %w", err)
+	}
+	for _, held := range locked {
+		s.Release(held)
+		if res := s.Get(held.Key, nil); res.Status != index.Found || res.Header != held.Prev {
+			return fmt.Errorf("full: key %v is %v %v after its room was given back", held.Key, res.Status, res.Header)
+		}
+	}
+	return nil
 }

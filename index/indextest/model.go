@@ -220,7 +220,13 @@ func (m *modelRun) unlock() error {
 	}
 	key := held.Key
 	delete(m.held, key)
-	switch m.r.Intn(8) {
+	how := m.r.Intn(8)
+	if how <= 3 { // the room is given back
+		if err := m.reserve(held, -1); err != nil {
+			return err
+		}
+	}
+	switch how {
 	case 0:
 		m.note("release %v", key)
 		m.s.Release(held)
@@ -233,9 +239,37 @@ func (m *modelRun) unlock() error {
 		delete(m.rows, key)
 	default:
 		csn := m.next()
-		m.note("publish %v as %d", key, csn.Seq())
-		m.s.Publish(held, m.row(key, csn), block.Present(csn))
+		row := m.row(key, csn)
+		m.note("publish %v as %d, %d words", key, csn.Seq(), len(row))
+		if err := m.reserve(held, len(row)); err != nil {
+			return err
+		}
+		m.s.Publish(held, row, block.Present(csn))
 		m.rows[key] = csn
+	}
+	return nil
+}
+
+// reserve makes room for a row to be published, of a size that may have been
+// thought over a few times. It changes nothing that is read.
+func (m *modelRun) reserve(held *index.Held, words int) error {
+	if !m.eng.Strings {
+		return nil
+	}
+	before := m.header(held)
+	for m.r.Bool(0.2) {
+		if err := m.s.Reserve(held, m.r.Intn(m.RowWords+1)); err != nil {
+			return fmt.Errorf("reserve: %w", err)
+		}
+	}
+	if words < 0 { // none is to follow
+		return nil
+	}
+	if err := m.s.Reserve(held, words); err != nil {
+		return fmt.Errorf("reserve %d words: %w", words, err)
+	}
+	if h := m.header(held); h != before {
+		return fmt.Errorf("key %v: Reserve changed header %v to %v", held.Key, before, h)
 	}
 	return nil
 }

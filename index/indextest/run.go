@@ -45,6 +45,9 @@ func runModel(t *testing.T, eng Engine, v Variant, seed uint64, rowsStay, ordere
 				Variant: v, Seed: seed + uint64(16*i+j), Ops: 4000 / Scale, Keys: keys, RowWords: words,
 				Ordered: ordered, RowsStay: rowsStay,
 			}
+			if eng.Strings {
+				o.KeyOf, o.RowWords, o.Variable = StringKeys(keys), words*words, words > 0
+			}
 			if err := CheckModel(eng, o); err != nil {
 				t.Fatal(fmt.Errorf("%d keys, %d words: %w", keys, words, err))
 			}
@@ -56,6 +59,9 @@ func runConcurrent(t *testing.T, eng Engine, v Variant, seed uint64, ordered boo
 	for i, keys := range []int{16, 200, 4000} {
 		o := ConcurrentRun{
 			Variant: v, Seed: seed + uint64(i), Ops: 60000 / Scale, Readers: 3, Keys: keys, RowWords: 5 + 8*i, Ordered: ordered,
+		}
+		if eng.Strings {
+			o.KeyOf, o.RowWords, o.Variable = StringKeys(keys), 5+40*i, true
 		}
 		stats, err := CheckConcurrent(eng, o)
 		if err != nil {

@@ -1,0 +1,94 @@
+package block
+
+import (
+	"math/bits"
+
+	"drtmx/internal/mem"
+)
+
+// Class is a size class of blocks whose size varies: 0 is none, 1 to MaxClass
+// have one to eight lines, then ten, twelve, fourteen, sixteen and so on, four
+// to each doubling. So at most a fifth of a block above eight lines is unused,
+// and six bits beside an address tell a reader how much to read.
+type Class uint8
+
+// MaxClass is the largest class.
+const MaxClass Class = 1<<ClassBits - 1
+
+// ClassBits is the width of a class.
+const ClassBits = 6
+
+const (
+	lineWords   = mem.LineBytes / mem.WordBytes
+	linearLines = 8 // up to so many lines every number of them is a class
+	linearBits  = 3
+	classesBits = 2
+	perDoubling = 1 << classesBits
+)
+
+// ClassFor is the smallest class of at least so many words; 0 if there is none.
+func ClassFor(words int) Class {
+	lines := uint((words + lineWords - 1) / lineWords)
+	if words <= 0 || lines > uint(MaxClass.Words()/lineWords) {
+		return 0
+	}
+	if lines <= linearLines {
+		return Class(lines)
+	}
+	// Within a doubling, classes are apart by a quarter of its beginning.
+	doubling := uint(bits.Len(lines-1)) - linearBits - 1
+	unit := doubling + linearBits - classesBits
+	step := (lines-1)>>unit - perDoubling
+	return Class(linearLines + 1 + doubling*perDoubling + step)
+}
+
+// Words is the size of a block of the class, 0 for a class that does not exist.
+func (c Class) Words() int {
+	switch {
+	case c > MaxClass:
+		return 0
+	case c <= linearLines:
+		return int(c) * lineWords
+	}
+	n := uint(c) - linearLines - 1
+	return int((perDoubling+1+n%perDoubling)<<(n/perDoubling+linearBits-classesBits)) * lineWords
+}
+
+// Bytes is the size of a block of the class.
+func (c Class) Bytes() uint64 { return uint64(c.Words()) * mem.WordBytes }
+
+// Varied hands out blocks of every size class up to a largest, all of one use:
+// a freed block is used again for its own class only. Safe for concurrent use.
+type Varied struct {
+	slabs []*Slab // by class
+}
+
+// NewVaried makes an allocator of blocks up to the class of maxWords.
+func (a *Arena) NewVaried(maxWords int) *Varied {
+	v := &Varied{slabs: make([]*Slab, ClassFor(maxWords)+1)}
+	for c := range v.slabs {
+		if c > 0 {
+			v.slabs[c] = a.NewSlab(int(Class(c).Bytes()))
+		}
+	}
+	return v
+}
+
+// Max is the largest class.
+func (v *Varied) Max() Class { return Class(len(v.slabs) - 1) }
+
+// Alloc returns a block of the class, as Slab.Alloc does.
+func (v *Varied) Alloc(c Class) (uint64, error) { return v.slabs[c].Alloc() }
+
+// Free takes back a block of the class.
+func (v *Varied) Free(addr uint64, c Class) { v.slabs[c].Free(addr) }
+
+// Stats sums all classes.
+func (v *Varied) Stats() SlabStats {
+	var t SlabStats
+	for _, s := range v.slabs[1:] {
+		u := s.Stats()
+		t.Used, t.Free, t.Bytes = t.Used+u.Used, t.Free+u.Free, t.Bytes+u.Bytes
+	}
+	return t
+}

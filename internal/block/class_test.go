@@ -1,0 +1,118 @@
+package block
+
+import (
+	"errors"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestClasses: classes grow, each is the smallest that holds what it is chosen
+// for, and little of a block goes to waste.
+func TestClasses(t *testing.T) {
+	last := 0
+	for c := Class(1); c <= MaxClass; c++ {
+		words := c.Words()
+		if words <= last || words%lineWords != 0 {
+			t.Fatalf("class %d has %d words after %d", c, words, last)
+		}
+		if got, next := ClassFor(words), ClassFor(words+1); got != c || c < MaxClass && next != c+1 || c == MaxClass && next != 0 {
+			t.Fatalf("class %d of %d words: ClassFor says %d, and %d for one more", c, words, got, next)
+		}
+		if got := ClassFor(last + 1); got != c {
+			t.Fatalf("%d words: class %d, want %d", last+1, got, c)
+		}
+		if c > linearLines && 5*last < 4*words {
+			t.Errorf("class %d has %d words, the one before %d: more than a fifth is wasted", c, words, last)
+		}
+		last = words
+	}
+	for _, words := range []int{0, -1, -1 << 63, 1<<63 - 1, last + 1} {
+		if c := ClassFor(words); c != 0 {
+			t.Errorf("%d words have class %d", words, c)
+		}
+	}
+	if Class(0).Words() != 0 || Class(MaxClass+1).Words() != 0 || Class(255).Words() != 0 {
+		t.Error("a class that does not exist has words")
+	}
+}
+
+// TestVariedKeepsClasses: a block is of one class for ever, and freed ones are used again.
+func TestVariedKeepsClasses(t *testing.T) {
+	a := newArena(t, ArenaOptions{Epoch: 1})
+	v := a.NewVaried(10000)
+	if v.Max().Words() < 10000 || (v.Max()-1).Words() >= 10000 {
+		t.Fatalf("the largest class is %d of %d words", v.Max(), v.Max().Words())
+	}
+	class := map[uint64]Class{}
+	type block struct {
+		addr uint64
+		c    Class
+	}
+	var live []block
+	rapid.Check(t, func(t *rapid.T) {
+		for range 20 {
+			if len(live) > 0 && rapid.Bool().Draw(t, "free") {
+				i := rapid.IntRange(0, len(live)-1).Draw(t, "which")
+				v.Free(live[i].addr, live[i].c)
+				if !Header(a.Span(live[i].addr, 1).Load(0)).Locked() {
+					t.Fatal("a freed block is not locked")
+				}
+				live = append(live[:i], live[i+1:]...)
+				continue
+			}
+			c := Class(rapid.IntRange(1, 12).Draw(t, "class"))
+			addr, err := v.Alloc(c)
+			if errors.Is(err, ErrFull) {
+				continue
+			}
+			if err != nil || addr%c.Bytes() != 0 {
+				t.Fatalf("class %d at %#x, %v", c, addr, err)
+			}
+			if was, again := class[addr]; again && was != c {
+				t.Fatalf("block %#x was of class %d and is of class %d", addr, was, c)
+			}
+			for _, l := range live {
+				if addr < l.addr+l.c.Bytes() && l.addr < addr+c.Bytes() {
+					t.Fatalf("blocks %#x and %#x overlap", addr, l.addr)
+				}
+			}
+			class[addr] = c
+			live = append(live, block{addr, c})
+		}
+		if got := v.Stats(); got.Used != uint64(len(live)) {
+			t.Fatalf("%d blocks in use, want %d", got.Used, len(live))
+		}
+	})
+}
+
+// TestCreateOf: a block filled in one pass is as one that was filled word by word.
+func TestCreateOf(t *testing.T) {
+	for _, checksums := range []bool{false, true} {
+		a := newArena(t, ArenaOptions{Checksums: checksums, Epoch: 1})
+		addr, err := a.NewSlab(128).Alloc()
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := make([]uint64, 14)
+		for i := range body {
+			body[i] = uint64(i*i) * 0x9e3779b97f4a7c15
+		}
+		e := a.CreateOf(addr, body)
+		if h := Header(a.Span(addr, 1).Load(0)); !h.Locked() {
+			t.Fatalf("header %v before Commit", h)
+		}
+		e.Set(5, 77)
+		e.Commit(Present(9))
+		got, want := make([]uint64, 16), make([]uint64, 16)
+		a.Span(addr, 16).CopyOut(got)
+		e = a.Create(addr, 16)
+		e.Write(BodyWord, body)
+		e.Set(5, 77)
+		e.Commit(Present(9))
+		a.Span(addr, 16).CopyOut(want)
+		if [16]uint64(got) != [16]uint64(want) {
+			t.Errorf("checksums %v: %x, want %x", checksums, got, want)
+		}
+	}
+}
