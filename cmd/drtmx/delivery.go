@@ -22,16 +22,20 @@ const (
 
 var deliveries = []string{deliveryDeferred, deliveryNow}
 
-// maxQueues bounds the queues of deferred DELIVERYs, each with a session.
-const maxQueues = 64
+// Queues of deferred DELIVERYs, each with a session that executes them.
+const (
+	// One for each warehouse is too few: a session waits for each of ten
+	// Calls in turn, and without think times its queue is always full.
+	queuesPerWarehouse = 2
+	maxQueues          = 64
+)
 
 // queueFullPause is how long a terminal waits before it tries a full queue
 // again.
 const queueFullPause = 100 * time.Microsecond
 
-// makeQueues makes one queue for each warehouse, up to maxQueues: DELIVERYs of
-// one warehouse then never meet each other.
-func (t *terminals) makeQueues(log io.Writer) {
+// makeQueues makes the queues, which terminals share evenly.
+func (t *terminals) makeQueues(clients int, log io.Writer) {
 	at := -1
 	for i, ty := range t.types {
 		if ty == tpcc.Delivery {
@@ -41,14 +45,14 @@ func (t *terminals) makeQueues(log io.Writer) {
 	if at < 0 || t.delivery == deliveryNow {
 		return
 	}
-	for range min(t.info.Warehouses, maxQueues) {
+	for range min(queuesPerWarehouse*int(t.info.Warehouses), clients, maxQueues) {
 		d := &deliverer{terminals: t, typ: at}
 		d.queue = tpcc.NewDeliveryQueue(tpcc.DeliveryQueueConfig{Log: log, Settled: d.settled})
 		t.deliverers = append(t.deliverers, d)
 	}
 }
 
-// deliverer executes the deferred DELIVERYs of some warehouses.
+// deliverer executes the deferred DELIVERYs of some terminals.
 type deliverer struct {
 	*txn.Session
 	*terminals
@@ -85,7 +89,7 @@ func (d *deliverer) settled(r tpcc.DeliveryRecord) {
 
 // deferDelivery queues a DELIVERY, and waits while the queue is full.
 func (w *worker) deferDelivery(ctx context.Context) (driver.Result, error) {
-	q := w.deliverers[(w.w-1)%int64(len(w.deliverers))].queue
+	q := w.deliverers[w.id%len(w.deliverers)].queue
 	for waited := false; ; waited = true {
 		err := q.Submit(w.dlIn)
 		if !errors.Is(err, tpcc.ErrQueueFull) {

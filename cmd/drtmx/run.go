@@ -56,6 +56,9 @@ consistency conditions, prints a report and leaves nothing behind. With
 --data-dir or --connect it runs on a cluster that was started by drtmx serve
 and loaded by drtmx tpcc prepare.
 
+Without --mix it runs 10 % NEW-ORDER and 90 % ORDER-STATUS; --mix full is the
+whole TPC-C, --output plain prints it as go-tpc does.
+
 Ctrl-C ends the run and prints what ran; a second one kills. The exit status is
 not zero if a condition fails (1), the input is bad (2) or the run was
 interrupted (130).`,

@@ -18,7 +18,7 @@ import (
 func (a *app) tpccCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tpcc",
-		Short: "Load, run and check TPC-C (NEW-ORDER and ORDER-STATUS)",
+		Short: "Load, run and check TPC-C",
 		Long: `Loads, runs and checks the TPC-C workload.
 
 "drtmx tpcc run" alone needs nothing else: it starts data servers of its own,

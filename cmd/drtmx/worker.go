@@ -49,7 +49,7 @@ func newTerminals(db *txn.DB, info tpcc.LoadInfo, p *runPlan, log io.Writer) (*t
 	if p.pace.keyingThink {
 		t.timeScale = p.pace.timeScale
 	}
-	t.makeQueues(log)
+	t.makeQueues(p.pace.clients, log)
 	return t, nil
 }
 
@@ -71,7 +71,7 @@ func (t *terminals) worker(ctx context.Context, id int) (driver.Worker, error) {
 	}
 	own := t.root.SplitN(uint64(id))
 	w := &worker{
-		Session: sess, terminals: t, deck: tpcc.NewDeck(t.mix, own.Split("choices")),
+		id: id, Session: sess, terminals: t, deck: tpcc.NewDeck(t.mix, own.Split("choices")),
 		terminal: tpcc.NewTerminal(t.db, sess, t.schema, t.config),
 		inputs:   tpcc.NewInputs(own.Split("inputs"), t.info, t.constants),
 		pacing:   tpcc.NewPacing(own.Split("pacing"), t.timeScale),
@@ -91,6 +91,7 @@ type worker struct {
 	inputs   *tpcc.Inputs
 	deck     *tpcc.Deck
 	pacing   *tpcc.Pacing
+	id       int                  // from 0
 	w, d     int64                // home
 	place    [len(tpcc.Types)]int // of a type in the driver's list
 
