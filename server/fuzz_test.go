@@ -30,7 +30,7 @@ func hostileSeeds(cl *Cluster) [][]byte {
 	acct, entry := cat.MustTable("account"), cat.MustTable("entry")
 	id := wire.ID{Client: 9, Seq: 1}
 	write := func(part uint16, tab int, op wire.WriteOp, key uint64, size int) wire.Part {
-		return wire.Part{Partition: part, Writes: []wire.Write{{Index: uint16(tab), Op: op, Key: key, Row: make([]byte, size)}}}
+		return wire.Part{Partition: part, Writes: []wire.Write{{Index: uint16(tab), Op: op, Key: index.Num(key), Row: make([]byte, size)}}}
 	}
 	entryID, acctID := entry.Primary().ID, acct.Primary().ID
 	one := wire.Commit{ID: id, Parts: []wire.Part{write(0, entryID, wire.Insert, 5, entry.RowBytes())}}
@@ -56,7 +56,7 @@ func hostileSeeds(cl *Cluster) [][]byte {
 		wire.AppendID([]byte{byte(wire.OpResolve)}, id),
 		wire.AppendCall(nil, wire.ID{Client: 11, Seq: 1}, 0, "transfer", transferArgs(1, 2, 3)),
 		wire.AppendCall(nil, wire.ID{Client: 12, Seq: 1}, 1, "transfer", []byte("short")),
-		wire.AppendReads(nil, []wire.Read{{Index: uint16(acctID), Lo: 3}, {Index: uint16(entryID), Scan: true, Hi: ^uint64(0), Limit: ^uint32(0)}}),
+		wire.AppendReads(nil, []wire.Read{{Index: uint16(acctID), Lo: index.Num(3)}, {Index: uint16(entryID), Scan: true, Hi: index.Num(^uint64(0)), Limit: ^uint32(0)}}),
 		append([]byte{byte(wire.OpLoad), 0, 0, byte(entryID), 0}, make([]byte, 8+entry.RowBytes())...),
 	}
 	return seeds

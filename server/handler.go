@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 
 	"drtmx/index"
+	"drtmx/internal/mem"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -133,12 +135,17 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 			s.refuse(r, "no such partition or index here")
 			return
 		}
+		ix := s.cfg.Catalog.Indexes[rd.Index]
+		if rd.Strings != ix.Strings {
+			s.refuse(r, "read of "+ix.Name+" with a key of another kind")
+			return
+		}
 		if rd.GaveUp {
 			p.demand[rd.Index].Add(1)
 		}
 		srv := p.indexes[rd.Index]
 		if !rd.Scan {
-			srv.Lookup(index.Num(rd.Lo), &w.get)
+			srv.Lookup(rd.Lo, &w.get)
 			w.resp = wire.AppendGet(w.resp, &w.get)
 			continue
 		}
@@ -147,9 +154,13 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 			s.refuse(r, "scan of a hash index")
 			return
 		}
-		limit := min(int(rd.Limit), s.scanRows(int(rd.Index), len(w.resp)))
-		w.buf = ordered.Scan(index.Num(rd.Lo), index.Num(rd.Hi), limit, &w.scan, w.buf)
-		w.resp = wire.AppendScan(w.resp, &w.scan)
+		room := rdma.MaxMessageBytes - len(w.resp)
+		limit := min(int(rd.Limit), scanRows(ix, srv, room))
+		w.buf = ordered.Scan(rd.Lo, rd.Hi, limit, &w.scan, w.buf)
+		if ix.Strings {
+			cutToFit(&w.scan, room)
+		}
+		w.resp = wire.AppendScan(w.resp, &w.scan, ix.Strings)
 	}
 	if len(w.resp) > rdma.MaxMessageBytes {
 		s.refuse(r, "answer is larger than a message; ask for fewer rows")
@@ -158,12 +169,33 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 	_ = r.Reply(w.resp)
 }
 
-// scanRows is how many rows of an index are sure to fit what is left of an
-// answer: the rows, and the proofs of as many leaves. The client asks for the
-// rest.
-func (s *Server) scanRows(ix, used int) int {
-	const proofs = 2 * 16
-	return max((rdma.MaxMessageBytes-used-4096)/(s.cfg.Catalog.Indexes[ix].RowBytes+wire.EntryBytes+proofs), 1)
+// proofBytes is what the proofs of an entry take, if it has a leaf to itself.
+const proofBytes = 2 * 16
+
+// scanRows is how many rows of an index fit an answer of room bytes: for sure,
+// with proofs of as many leaves, if rows are of one size; else about twice as
+// many as do if they are like the average, for cutToFit sees to the rest. The
+// client asks for the others.
+func scanRows(ix *tables.Index, srv index.Server, room int) int {
+	row := ix.RowBytes
+	if ix.Strings {
+		st := srv.Stats()
+		row = int(st.RowBytes / (2 * (st.Rows + 1)))
+	}
+	return max((room-4096)/(row+wire.EntryBytes+proofBytes), 1)
+}
+
+// cutToFit drops the last rows of an answer that is larger than room bytes,
+// but for the first. The proofs of what is dropped do no harm.
+func cutToFit(r *index.ScanResult, room int) {
+	room -= 64 + 16*(len(r.Quick)+len(r.Gaps))
+	for i := range r.Entries {
+		e := &r.Entries[i]
+		if room -= wire.EntryBytes + len(e.Key.Str) + len(e.Row)*mem.WordBytes; room < 0 && i > 0 {
+			r.Entries, r.More = r.Entries[:i], true
+			return
+		}
+	}
 }
 
 func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {

@@ -120,6 +120,9 @@ const (
 
 func (p *partition) newIndex(ix *tables.Index, cfg *Config) (index.Server, error) {
 	words := ix.RowBytes / mem.WordBytes
+	if ix.Strings {
+		return nil, fmt.Errorf("%w: string keys are not served", tables.ErrSchema)
+	}
 	if !ix.Ordered {
 		return hash.NewServer(p.arena, hash.Options{RowWords: words, Locks: p.shared})
 	}
@@ -188,13 +191,13 @@ func (p *partition) lockAll(o index.Owner, writes []wire.Write, held []*index.He
 
 func (p *partition) lock(o index.Owner, w *wire.Write) (*index.Held, verdict) {
 	if int(w.Index) >= len(p.indexes) || w.Op < wire.Insert || w.Op > wire.Delete ||
-		(w.Op != wire.Delete && len(w.Row) != p.catalog.Indexes[w.Index].RowBytes) {
+		!fits(p.catalog.Indexes[w.Index], w) {
 		return nil, verdict{code: wire.Bad, text: fmt.Sprintf("write of %d bytes to index %d, operation %d", len(w.Row), w.Index, w.Op)}
 	}
 	if ix := p.catalog.Indexes[w.Index]; ix.Partition.Kind == tables.Replicated {
 		return nil, verdict{code: wire.Bad, text: "write to replicated table " + ix.Name}
 	}
-	h, err := p.indexes[w.Index].LockWrite(o, index.Num(w.Key), w.Hint)
+	h, err := p.indexes[w.Index].LockWrite(o, w.Key, w.Hint)
 	switch {
 	case errors.Is(err, index.ErrLocked):
 		return nil, conflict(txn.CauseLocked)
@@ -204,8 +207,26 @@ func (p *partition) lock(o index.Owner, w *wire.Write) (*index.Held, verdict) {
 		return h, verdict{code: wire.Exists}
 	case !h.Existed && (w.Op == wire.Update || w.Op == wire.Delete):
 		return h, verdict{code: wire.NotFound}
+	case w.Op != wire.Delete && w.Strings:
+		if err := p.indexes[w.Index].Reserve(h, len(w.Row)/mem.WordBytes); err != nil {
+			return h, verdict{code: wire.OutOfMemory, text: err.Error()}
+		}
 	}
 	return h, verdict{}
+}
+
+// fits reports whether the key and the row of a write are of the index's kind
+// and size. What a row's columns say of it is the business of whoever reads it.
+func fits(ix *tables.Index, w *wire.Write) bool {
+	switch {
+	case w.Strings != ix.Strings, len(w.Key.Str) > index.MaxKeyBytes:
+		return false
+	case w.Op == wire.Delete:
+		return true
+	case ix.Strings:
+		return len(w.Row) <= ix.RowBytes && len(w.Row)%mem.WordBytes == 0
+	}
+	return len(w.Row) == ix.RowBytes
 }
 
 // applyAll publishes the write set under the next CSN and so unlocks it. Under p.mu.
@@ -311,7 +332,7 @@ func (p *partition) prepare(part *wire.Part) (*prepared, verdict) {
 	}
 	t.held = held
 	for _, w := range part.Writes {
-		w.Row = append([]byte(nil), w.Row...)
+		w.Row, w.Key = append([]byte(nil), w.Row...), w.Key.Clone()
 		t.writes = append(t.writes, w)
 	}
 	p.nprepare++
@@ -351,7 +372,7 @@ func (t *prepared) decide(commit bool) {
 	}
 }
 
-// load inserts rows in bulk: key and row bytes, back to back.
+// load inserts rows in bulk: keys and rows, back to back.
 func (p *partition) load(ix int, b []byte) verdict {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -361,16 +382,21 @@ func (p *partition) load(ix int, b []byte) verdict {
 	if ix >= len(p.indexes) {
 		return verdict{code: wire.Bad, text: fmt.Sprintf("index %d of %d", ix, len(p.indexes))}
 	}
-	size := 8 + p.catalog.Indexes[ix].RowBytes
-	if len(b)%size != 0 {
-		return verdict{code: wire.Bad, text: fmt.Sprintf("%d bytes of rows of %d", len(b), size)}
-	}
 	p.seq++ // a row loaded again has another header than before
 	h := block.Present(block.NewCSN(p.epoch, p.seq))
-	for ; len(b) > 0; b = b[size:] {
-		d := wire.NewDecoder(b)
-		key := d.U64()
-		err := p.indexes[ix].Load(index.Num(key), p.rowWords(b[8:size]), h)
+	d := wire.NewDecoder(b)
+	for d.Left() > 0 {
+		w := wire.Write{Op: wire.Put, Index: uint16(ix)}
+		if w.Strings = p.catalog.Indexes[ix].Strings; w.Strings {
+			w.Key, w.Strings = d.Key()
+			w.Row = d.Bytes()
+		} else {
+			w.Key, w.Row = index.Num(d.U64()), d.Take(p.catalog.Indexes[ix].RowBytes)
+		}
+		if d.Err() != nil || !fits(p.catalog.Indexes[ix], &w) {
+			return verdict{code: wire.Bad, text: fmt.Sprintf("malformed rows of %s", p.catalog.Indexes[ix].Name)}
+		}
+		err := p.indexes[ix].Load(w.Key, p.rowWords(w.Row), h)
 		switch {
 		case errors.Is(err, index.ErrLocked):
 			return conflict(txn.CauseLocked)

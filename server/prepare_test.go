@@ -32,7 +32,7 @@ func putEntries(t *testing.T, s *Server, entry *tables.Table, keys ...uint64) {
 }
 
 func writeOf(entry *tables.Table, op wire.WriteOp, key uint64) wire.Write {
-	w := wire.Write{Index: uint16(entry.Primary().ID), Op: op, Key: key}
+	w := wire.Write{Index: uint16(entry.Primary().ID), Op: op, Key: index.Num(key)}
 	if op != wire.Delete {
 		w.Row = entry.NewRow()
 	}

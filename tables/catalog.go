@@ -2,8 +2,11 @@ package tables
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
+
+	"drtmx/index"
 )
 
 // Catalog is a set of tables. Immutable and safe for concurrent use.
@@ -75,24 +78,29 @@ func (c *Catalog) add(d Def) (*Table, error) {
 	if err := checkColumns(d); err != nil {
 		return nil, err
 	}
-	if err := d.Partition.check("table " + d.Name); err != nil {
+	if d.Key > StringKey {
+		return nil, fmt.Errorf("%w: table %s: key kind %d", ErrSchema, d.Name, d.Key)
+	}
+	if err := d.Partition.check("table "+d.Name, d.Key); err != nil {
 		return nil, err
 	}
 	if d.Primary != Hash && d.Primary != Ordered {
 		return nil, fmt.Errorf("%w: table %s: primary index kind %d", ErrSchema, d.Name, d.Primary)
 	}
 	t := &Table{def: d, fields: map[string]Field{}}
-	fields, n := layout(d.Columns)
+	fields, n, h := layout(d.Columns)
 	if n > MaxRowBytes {
 		return nil, fmt.Errorf("%w: table %s: rows of %d bytes, want at most %d", ErrSchema, d.Name, n, MaxRowBytes)
 	}
-	t.rowBytes = n
+	t.rowBytes, t.heap = n, h
 	for i, col := range d.Columns {
-		t.fields[col.Name] = fields[i]
+		if t.fields[col.Name] = fields[i]; col.Type == Bytes {
+			t.sizes = append(t.sizes, fields[i].size)
+		}
 	}
 	t.index = &Index{
 		ID: len(c.Indexes), Name: d.Name, Ordered: d.Primary == Ordered,
-		RowBytes: n, Partition: d.Partition, Table: t, fields: t.fields,
+		Key: d.Key, Strings: d.Key == StringKey || h != nil, RowBytes: mostBytes(n, h), Partition: d.Partition, Table: t, fields: t.fields,
 	}
 	c.Indexes = append(c.Indexes, t.index)
 	for i := range d.Secondary {
@@ -107,6 +115,14 @@ func (c *Catalog) add(d Def) (*Table, error) {
 	return t, nil
 }
 
+// mostBytes is the size of the largest row.
+func mostBytes(fixed int, h *heap) int {
+	if h != nil {
+		return MaxRowBytes
+	}
+	return fixed
+}
+
 func checkColumns(d Def) error {
 	if !nameRE.MatchString(d.Name) {
 		return fmt.Errorf("%w: table name %q, want lower-case letters, digits and _", ErrSchema, d.Name)
@@ -119,10 +135,12 @@ func checkColumns(d Def) error {
 		switch {
 		case !nameRE.MatchString(col.Name) || seen[col.Name]:
 			return fmt.Errorf("%w: table %s: column name %q is malformed or repeated", ErrSchema, d.Name, col.Name)
-		case col.Type < Int64 || col.Type > Text:
+		case col.Type < Int64 || col.Type > Bytes:
 			return fmt.Errorf("%w: table %s: column %s: type %d", ErrSchema, d.Name, col.Name, col.Type)
 		case col.Type == Text && (col.Size < 1 || col.Size > MaxText):
 			return fmt.Errorf("%w: table %s: column %s: text of %d bytes, want 1 to %d", ErrSchema, d.Name, col.Name, col.Size, MaxText)
+		case col.Type == Bytes && (col.Size < 0 || col.Size > MaxRowBytes):
+			return fmt.Errorf("%w: table %s: column %s: up to %d bytes, want 0 to %d", ErrSchema, d.Name, col.Name, col.Size, MaxRowBytes)
 		}
 		seen[col.Name] = true
 	}
@@ -134,31 +152,63 @@ func (t *Table) addSecondary(s *Secondary) (*Index, error) {
 	if !nameRE.MatchString(s.Name) || t.Secondary(s.Name) != nil {
 		return nil, fmt.Errorf("%w: %s: name is malformed or repeated", ErrSchema, where)
 	}
-	if err := s.Partition.check(where); err != nil {
-		return nil, err
-	}
 	if s.Partition.Kind == Replicated || t.Replicated() {
 		return nil, fmt.Errorf("%w: %s: replicated tables have no secondary indexes", ErrSchema, where)
 	}
 	ix := &Index{Name: t.def.Name + "." + s.Name, Ordered: true, Partition: s.Partition, Table: t, second: s, fields: map[string]Field{}}
 	bits := uint(0)
 	for _, p := range s.Key {
-		f, ok := t.fields[p.Column]
-		if !ok || p.How < Value || p.How > Digest || p.Bits < 1 || p.Bits > 64 ||
-			(p.How != Digest && (f.typ == Text || f.typ == Float64)) || f.typ == Float64 {
-			return nil, fmt.Errorf("%w: %s: key part %q (%d bits)", ErrSchema, where, p.Column, p.Bits)
+		part, err := t.keyPart(p)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %s: key part %q: %v", ErrSchema, where, p.Column, err)
+		}
+		if part.how == Sorted {
+			ix.Key = StringKey
 		}
 		bits += p.Bits
-		ix.parts = append(ix.parts, keyPart{f, p.Bits, p.How})
+		ix.parts = append(ix.parts, part)
 	}
-	if bits < 1 || bits > 64 {
+	if len(s.Key) == 0 || ix.Key == NumberKey && bits > 64 {
 		return nil, fmt.Errorf("%w: %s: key of %d bits, want 1 to 64", ErrSchema, where, bits)
+	}
+	if err := s.Partition.check(where, ix.Key); err != nil {
+		return nil, err
 	}
 	return ix, t.layoutEntry(ix, s, where)
 }
 
+// keyPart checks one part of a secondary key.
+func (t *Table) keyPart(p KeyPart) (keyPart, error) {
+	part := keyPart{bits: p.Bits, how: p.How}
+	if p.Column == PrimaryKey {
+		if part.key = true; p.How != Sorted || p.Bits != 0 {
+			return part, errors.New("the primary key can only be Sorted")
+		}
+		return part, nil
+	}
+	var ok bool
+	if part.f, ok = t.fields[p.Column]; !ok {
+		return part, errors.New("no such column")
+	}
+	long := part.f.typ == Text || part.f.typ == Bytes
+	switch {
+	case p.How < Value || p.How > Sorted:
+		return part, fmt.Errorf("transform %d", p.How)
+	case part.f.typ == Float64:
+		return part, errors.New("a floating-point number")
+	case p.How == Sorted && p.Bits != 0, p.How != Sorted && (p.Bits < 1 || p.Bits > 64):
+		return part, fmt.Errorf("%d bits", p.Bits)
+	case long && p.How != Digest && p.How != Sorted:
+		return part, errors.New("text has no value to put into bits: want Digest or Sorted")
+	}
+	return part, nil
+}
+
 func (t *Table) layoutEntry(ix *Index, s *Secondary, where string) error {
 	cols := []Column{{Name: PrimaryKey, Type: Int64}}
+	if t.def.Key == StringKey {
+		cols[0].Type, cols[0].Size = Bytes, index.MaxKeyBytes
+	}
 	for _, name := range s.Include {
 		f, ok := t.fields[name]
 		if !ok {
@@ -166,8 +216,9 @@ func (t *Table) layoutEntry(ix *Index, s *Secondary, where string) error {
 		}
 		cols = append(cols, Column{Name: name, Type: f.typ, Size: f.size})
 	}
-	fields, n := layout(cols)
-	ix.RowBytes = n
+	fields, n, h := layout(cols)
+	ix.fixed, ix.RowBytes = n, mostBytes(n, h)
+	ix.Strings = ix.Key == StringKey || h != nil
 	for i, col := range cols {
 		ix.fields[col.Name] = fields[i]
 		if i > 0 {

@@ -1,11 +1,14 @@
 package tables
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"sort"
 
 	"github.com/zeebo/xxh3"
+
+	"drtmx/index"
 )
 
 // PartitionKind says how keys map to partitions.
@@ -18,11 +21,15 @@ const (
 	// ByBits takes (key >> Shift) − Base modulo the number of partitions:
 	// all keys that share their high bits are together.
 	ByBits
-	// ByRange cuts the key space at Bounds: partition i holds keys below
-	// Bounds[i] and not below Bounds[i-1]. Partitions beyond the last stay empty.
+	// ByRange cuts the key space at Bounds (StringBounds, if keys are
+	// strings): partition i holds keys below Bounds[i] and not below
+	// Bounds[i-1]. Partitions beyond the last stay empty.
 	ByRange
 	// Replicated keeps a copy in every partition, read-only once loaded.
 	Replicated
+	// ByPrefix spreads string keys by a fixed hash of their first Prefix
+	// bytes: keys that share them are together.
+	ByPrefix
 )
 
 // Partitioning maps keys to partitions.
@@ -31,9 +38,12 @@ type Partitioning struct {
 	Shift  uint          `json:"shift,omitempty"`
 	Base   uint64        `json:"base,omitempty"`
 	Bounds []uint64      `json:"bounds,omitempty"`
+
+	StringBounds [][]byte `json:"string_bounds,omitempty"`
+	Prefix       uint     `json:"prefix,omitempty"`
 }
 
-// Of is the partition of key among n. For a replicated table every partition
+// Of is the partition of a number key among n. For a replicated table every partition
 // would do, and Of spreads the keys.
 func (p *Partitioning) Of(key uint64, n int) int {
 	switch p.Kind {
@@ -65,9 +75,19 @@ func (p *Partitioning) Span(lo, hi uint64, n int) (first, last int, ordered bool
 	return 0, n - 1, n == 1
 }
 
-func (p *Partitioning) check(what string) error {
+func (p *Partitioning) check(what string, key KeyKind) error {
+	switch {
+	case key == StringKey && (p.Kind == ByBits || len(p.Bounds) > 0),
+		key != StringKey && (p.Kind == ByPrefix || len(p.StringBounds) > 0):
+		return fmt.Errorf("%w: %s: partition kind or bounds are not for its kind of key", ErrSchema, what)
+	}
 	switch p.Kind {
 	case ByHash, Replicated:
+		return nil
+	case ByPrefix:
+		if p.Prefix < 1 || p.Prefix > index.MaxKeyBytes {
+			return fmt.Errorf("%w: %s: partition prefix %d, want 1 to %d", ErrSchema, what, p.Prefix, index.MaxKeyBytes)
+		}
 		return nil
 	case ByBits:
 		if p.Shift > 63 {
@@ -77,6 +97,11 @@ func (p *Partitioning) check(what string) error {
 	case ByRange:
 		if !slices.IsSorted(p.Bounds) || len(slices.Compact(slices.Clone(p.Bounds))) != len(p.Bounds) {
 			return fmt.Errorf("%w: %s: partition bounds must ascend", ErrSchema, what)
+		}
+		for i := 1; i < len(p.StringBounds); i++ {
+			if bytes.Compare(p.StringBounds[i-1], p.StringBounds[i]) >= 0 {
+				return fmt.Errorf("%w: %s: partition bounds must ascend", ErrSchema, what)
+			}
 		}
 		return nil
 	}

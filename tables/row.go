@@ -9,13 +9,14 @@ import (
 // Type is the type of a column.
 type Type uint8
 
-// Column types. All have a fixed width; Text keeps its length in front.
+// Column types. All but Bytes have a fixed width; Text keeps its length in front.
 const (
 	Int64   Type = 1 + iota // 8 bytes, signed
 	Int32                   // 4 bytes, signed
 	Int16                   // 2 bytes, signed
 	Float64                 // 8 bytes
-	Text                    // up to Size bytes, any content
+	Text                    // up to Size bytes, any content, of which the row always has room for all
+	Bytes                   // up to Size bytes, any content; the row is as large as it has to be
 )
 
 func (t Type) String() string {
@@ -30,6 +31,8 @@ func (t Type) String() string {
 		return "float64"
 	case Text:
 		return "text"
+	case Bytes:
+		return "bytes"
 	}
 	return fmt.Sprintf("Type(%d)", uint8(t))
 }
@@ -38,7 +41,7 @@ func (t Type) String() string {
 type Column struct {
 	Name string `json:"name"`
 	Type Type   `json:"type"`
-	Size int    `json:"size,omitempty"` // Text: the most bytes it holds
+	Size int    `json:"size,omitempty"` // Text, Bytes: the most bytes it holds; of Bytes 0 means MaxRowBytes
 }
 
 // Field is where a column lies in an encoded row. It is obtained from a Table
@@ -46,15 +49,17 @@ type Column struct {
 // programming error that reads the wrong bytes or panics.
 type Field struct {
 	off  int
-	size int // Text: capacity
+	size int // Text, Bytes: capacity
 	typ  Type
+	heap *heap // Bytes
 }
 
 const textLengthBytes = 2
 
 // layout assigns offsets in declaration order, without padding between
-// fields: fields are loaded as little-endian bytes. The total is whole words.
-func layout(cols []Column) (fields []Field, rowBytes int) {
+// fields: fields are loaded as little-endian bytes. The total, of rows without
+// any Bytes, is whole words; the heap is nil if there is no Bytes column.
+func layout(cols []Column) (fields []Field, rowBytes int, h *heap) {
 	for _, c := range cols {
 		f := Field{off: rowBytes, typ: c.Type, size: c.Size}
 		switch c.Type {
@@ -66,10 +71,22 @@ func layout(cols []Column) (fields []Field, rowBytes int) {
 			rowBytes += 2
 		case Text:
 			rowBytes += textLengthBytes + c.Size
+		case Bytes:
+			if h == nil {
+				h = &heap{}
+			}
+			h.at = append(h.at, rowBytes)
+			if f.heap = h; f.size == 0 {
+				f.size = MaxRowBytes
+			}
+			rowBytes += bytesColumnBytes
 		}
 		fields = append(fields, f)
 	}
-	return fields, (rowBytes + 7) &^ 7
+	if rowBytes = roundUp(rowBytes); h != nil {
+		h.fixed = rowBytes
+	}
+	return fields, rowBytes, h
 }
 
 // Row is an encoded row: the bytes that the indexes store. A Row got from a

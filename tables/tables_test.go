@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"drtmx/index"
 )
 
 func people() Def {
@@ -65,20 +67,20 @@ func TestSecondaryEntry(t *testing.T) {
 	r.SetInt(p.Field("id"), 7)
 	r.SetInt(p.Field("age"), 40)
 	r.SetText(p.Field("last"), []byte("BARBARBAR"))
-	key, e, err := ix.Entry(99, r, nil)
+	key, e, err := ix.Entry(index.Num(99), r, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := DigestBytes([]byte("BARBARBAR"))&(1<<24-1)<<40 | (255-40)<<32 | 7
-	if key != want || e.Int(ix.Field(PrimaryKey)) != 99 || e.Int(ix.Field("age")) != 40 || string(e.Text(ix.Field("last"))) != "BARBARBAR" {
+	if key != index.Num(want) || e.Int(ix.Field(PrimaryKey)) != 99 || e.Int(ix.Field("age")) != 40 || string(e.Text(ix.Field("last"))) != "BARBARBAR" {
 		t.Fatalf("key %#x want %#x, entry %v", key, want, e)
 	}
 	r.SetInt(p.Field("age"), 256)
-	if _, _, err := ix.Entry(99, r, nil); !errors.Is(err, ErrRow) {
+	if _, _, err := ix.Entry(index.Num(99), r, nil); !errors.Is(err, ErrRow) {
 		t.Fatalf("a value that overflows its key part: %v", err)
 	}
 	r.SetInt(p.Field("age"), -1)
-	if _, _, err := ix.Entry(99, r, nil); !errors.Is(err, ErrRow) {
+	if _, _, err := ix.Entry(index.Num(99), r, nil); !errors.Is(err, ErrRow) {
 		t.Fatalf("a negative key part: %v", err)
 	}
 }

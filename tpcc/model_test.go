@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/btree"
 
+	"drtmx/index"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -45,14 +46,14 @@ func (m *model) put(tab *tables.Table, key uint64, row tables.Row) error {
 	m.remove(tab, key)
 	m.ix[tab.Primary().ID].ReplaceOrInsert(txn.Entry{Key: key, Row: row.Clone()})
 	for _, ix := range tab.Secondaries() {
-		k, entry, err := ix.Entry(key, row, nil)
+		k, entry, err := ix.Entry(index.Num(key), row, nil)
 		if err != nil {
 			return err
 		}
-		if m.ix[ix.ID].Has(txn.Entry{Key: k}) {
-			return fmt.Errorf("%w: %s %#x", txn.ErrExists, ix.Name, k)
+		if m.ix[ix.ID].Has(txn.Entry{Key: k.Num}) {
+			return fmt.Errorf("%w: %s %#x", txn.ErrExists, ix.Name, k.Num)
 		}
-		m.ix[ix.ID].ReplaceOrInsert(txn.Entry{Key: k, Row: entry})
+		m.ix[ix.ID].ReplaceOrInsert(txn.Entry{Key: k.Num, Row: entry})
 	}
 	return nil
 }

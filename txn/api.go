@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"drtmx/index"
+	"drtmx/internal/mem"
 	"drtmx/rdma"
 	"drtmx/tables"
 )
@@ -90,8 +92,20 @@ type SessionStats struct {
 	Commits uint64             // Views, Updates and Calls that returned nil
 }
 
-// Entry is one row of a scan. Row is valid until the body returns.
+// Entry is one row of a scan. Row and KeyBytes are valid until the body returns.
 type Entry struct {
-	Key uint64
+	Key uint64 // 0 if the index has string keys
 	Row tables.Row
+	str string // of the key, as the engine knows it
+}
+
+// KeyBytes is the key in an index with string keys; it must not be written.
+func (e *Entry) KeyBytes() []byte { return mem.StringBytes(e.str) }
+
+// key is the key as the engine knows it.
+func (e *Entry) key() index.Key {
+	if e.str != "" {
+		return index.Str(e.str)
+	}
+	return index.Num(e.Key)
 }

@@ -267,8 +267,8 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 		if w.dropped {
 			continue
 		}
-		p := partOf(c, w.ix.Partition.Of(w.key, t.nparts))
-		p.Writes = append(p.Writes, wire.Write{Index: uint16(w.ix.ID), Op: w.op, Key: w.key, Hint: w.hint, Row: w.row})
+		p := partOf(c, w.ix.PartitionOf(w.key, t.nparts))
+		p.Writes = append(p.Writes, wire.Write{Index: uint16(w.ix.ID), Op: w.op, Strings: w.ix.Strings, Key: w.key, Hint: w.hint, Row: w.row})
 	}
 	if !withProofs {
 		return nil

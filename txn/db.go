@@ -12,6 +12,7 @@ import (
 	"drtmx/index"
 	"drtmx/index/hash"
 	"drtmx/index/learned"
+	"drtmx/internal/mem"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -190,6 +191,11 @@ func (db *DB) Servers() []string { return db.servers }
 // Home is the partition that holds a key of a table.
 func (db *DB) Home(t *tables.Table, key uint64) Home {
 	return Home(t.Primary().Partition.Of(key, len(db.parts)))
+}
+
+// HomeS is Home for a table with string keys.
+func (db *DB) HomeS(t *tables.Table, key []byte) Home {
+	return Home(t.Primary().Partition.OfString(mem.String(key), len(db.parts)))
 }
 
 // View runs a read-only transaction, strictly serializable. See Session.View.

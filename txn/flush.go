@@ -57,7 +57,7 @@ func (s *Session) flush(t *Txn) error {
 			continue
 		}
 		g.op = s.pool(g.ix.ID, g.part).get()
-		g.op.Start(index.Num(g.key))
+		g.op.Start(g.key)
 		if err := s.activate(t, g.op, g.part); err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func (s *Session) flush(t *Txn) error {
 				continue
 			}
 			sub.op = s.pool(sc.ix.ID, sub.part).scan()
-			sub.op.Start(index.Num(sc.lo), index.Num(sc.hi), t.scanLimit(sc))
+			sub.op.Start(sc.lo, sc.hi, t.scanLimit(sc))
 			if err := s.activate(t, sub.op, sub.part); err != nil {
 				return err
 			}
@@ -188,8 +188,8 @@ func (s *Session) askMore(t *Txn, sc *Scan, sub *subScan) error {
 		return err
 	}
 	s.req = wire.AppendReads(s.req[:0], []wire.Read{{
-		Partition: uint16(sub.part), Index: uint16(sc.ix.ID), Scan: true,
-		Lo: sub.own.Entries[have-1].Key.Num + 1, Hi: sc.hi, Limit: uint32(t.scanLimit(sc) - have),
+		Partition: uint16(sub.part), Index: uint16(sc.ix.ID), Scan: true, Strings: sc.ix.Strings,
+		Lo: after(sub.own.Entries[have-1].Key, sc.ix.Strings), Hi: sc.hi, Limit: uint32(t.scanLimit(sc) - have),
 	}})
 	resp, err := s.call(t.ctx, l, s.req)
 	if err != nil {
@@ -214,19 +214,38 @@ func (s *Session) askMore(t *Txn, sc *Scan, sub *subScan) error {
 	return nil
 }
 
+// after is a lower end for the rows behind key: the next key there can be. A
+// string of the greatest length has none so near, and the next string of that
+// length or less is the key with its last byte counted up.
+func after(key index.Key, strings bool) index.Key {
+	switch {
+	case !strings:
+		return index.Num(key.Num + 1)
+	case len(key.Str) < index.MaxKeyBytes:
+		return index.Str(key.Str + "\x00")
+	}
+	b := []byte(key.Str)
+	for n := len(b); n > 0; n-- {
+		if b[n-1]++; b[n-1] != 0 {
+			return index.Str(string(b[:n]))
+		}
+	}
+	return key // the highest key: whoever scans from it gets it again, and no more
+}
+
 // ask sends one RPC with all reads that a server must answer.
 func (s *Session) ask(t *Txn, server int) error {
 	s.reads = s.reads[:0]
 	for _, g := range t.gets[t.flushed:t.nGet] {
 		if !g.done && g.res == nil && s.db.parts[g.part].server == server {
-			s.reads = append(s.reads, wire.Read{Partition: uint16(g.part), Index: uint16(g.ix.ID), Lo: g.key, GaveUp: g.op != nil})
+			s.reads = append(s.reads, wire.Read{Partition: uint16(g.part), Index: uint16(g.ix.ID), Strings: g.ix.Strings, Lo: g.key, GaveUp: g.op != nil})
 		}
 	}
 	for _, sc := range t.scans[:t.nScan] {
 		for i := range sc.nsubs {
 			if sub := &sc.subs[i]; !sc.done && sub.res == nil && s.db.parts[sub.part].server == server {
 				s.reads = append(s.reads, wire.Read{
-					Partition: uint16(sub.part), Index: uint16(sc.ix.ID), Scan: true,
+					Partition: uint16(sub.part), Index: uint16(sc.ix.ID), Scan: true, Strings: sc.ix.Strings,
 					Lo: sc.lo, Hi: sc.hi, Limit: uint32(t.scanLimit(sc)), GaveUp: sub.op != nil,
 				})
 			}

@@ -58,6 +58,7 @@ type Txn struct {
 	flushed int // gets before it are done
 	used    []*opPool
 	writes  writeSet
+	keys    keyArena
 }
 
 type mode uint8
@@ -87,6 +88,7 @@ func (t *Txn) begin(ctx context.Context, m mode) {
 	}
 	t.used = t.used[:0]
 	t.writes.reset()
+	t.keys.reset()
 }
 
 // abandon ends the attempt because of a concurrent writer.
@@ -138,7 +140,7 @@ type Get struct {
 	t    *Txn
 	ix   *tables.Index
 	part int
-	key  uint64
+	key  index.Key
 	done bool
 	err  error
 	row  tables.Row
@@ -153,7 +155,7 @@ type Get struct {
 type Scan struct {
 	t      *Txn
 	ix     *tables.Index
-	lo, hi uint64
+	lo, hi index.Key
 	limit  int
 	done   bool
 	err    error
@@ -176,10 +178,26 @@ type subScan struct {
 // GetLater announces a Get. All reads announced are carried out together, in
 // the same network rounds, when the result of the first is asked for.
 func (t *Txn) GetLater(tab *tables.Table, key uint64) *Get {
-	return t.getLater(tab.Primary(), key)
+	ix := tab.Primary()
+	if ix.Key != tables.NumberKey {
+		return t.refusedGet(ix.CheckNumber(key))
+	}
+	return t.getLater(ix, t.number(ix, key))
 }
 
-func (t *Txn) getLater(ix *tables.Index, key uint64) *Get {
+// GetLaterS is GetLater in a table with string keys. key may be reused on return.
+func (t *Txn) GetLaterS(tab *tables.Table, key []byte) *Get {
+	ix := tab.Primary()
+	if err := ix.CheckKey(key); err != nil {
+		return t.refusedGet(err)
+	}
+	return t.getLater(ix, t.keys.str(key))
+}
+
+// refusedGet is a Get that was wrong from the start.
+func (t *Txn) refusedGet(err error) *Get { return &Get{t: t, done: true, err: err} }
+
+func (t *Txn) getLater(ix *tables.Index, key index.Key) *Get {
 	if t.nGet == len(t.gets) {
 		t.gets = append(t.gets, &Get{})
 	}
@@ -197,7 +215,7 @@ func (t *Txn) getLater(ix *tables.Index, key uint64) *Get {
 		}
 		return g
 	}
-	g.part = ix.Partition.Of(key, t.nparts)
+	g.part = ix.PartitionOf(key, t.nparts)
 	if t.only >= 0 && ix.Partition.Kind == tables.Replicated {
 		g.part = t.only
 	}
@@ -223,7 +241,7 @@ func (t *Txn) getLocal() {
 					continue
 				}
 				if p, ok := g.srv.(index.Prefetcher); ok {
-					p.Prefetch(index.Num(g.key), stage)
+					p.Prefetch(g.key, stage)
 				}
 			}
 		}
@@ -232,7 +250,7 @@ func (t *Txn) getLocal() {
 		if g.srv == nil || g.done {
 			continue
 		}
-		g.srv.Lookup(index.Num(g.key), &g.own)
+		g.srv.Lookup(g.key, &g.own)
 		g.res, g.done = &g.own, true
 		g.settle()
 	}
@@ -272,8 +290,33 @@ func (t *Txn) Get(tab *tables.Table, key uint64) (tables.Row, error) {
 	return t.GetLater(tab, key).Row()
 }
 
+// GetS is Get in a table with string keys.
+func (t *Txn) GetS(tab *tables.Table, key []byte) (tables.Row, error) {
+	return t.GetLaterS(tab, key).Row()
+}
+
 // ScanLater announces a Scan, as GetLater does a Get.
 func (t *Txn) ScanLater(ix *tables.Index, lo, hi uint64, limit int) *Scan {
+	if ix.Key != tables.NumberKey {
+		return &Scan{t: t, done: true, err: ix.CheckNumber(lo)}
+	}
+	return t.scanLater(ix, t.number(ix, lo), t.number(ix, hi), limit)
+}
+
+// ScanLaterS is ScanLater in an index with string keys; a nil hi means to the
+// end. lo and hi may be reused on return.
+func (t *Txn) ScanLaterS(ix *tables.Index, lo, hi []byte, limit int) *Scan {
+	if err := errors.Join(ix.CheckKey(lo), ix.CheckKey(hi)); err != nil {
+		return &Scan{t: t, done: true, err: err}
+	}
+	end := index.Str(tables.Highest)
+	if hi != nil {
+		end = t.keys.str(hi)
+	}
+	return t.scanLater(ix, t.keys.str(lo), end, limit)
+}
+
+func (t *Txn) scanLater(ix *tables.Index, lo, hi index.Key, limit int) *Scan {
 	if t.nScan == len(t.scans) {
 		t.scans = append(t.scans, &Scan{})
 	}
@@ -288,7 +331,7 @@ func (t *Txn) ScanLater(ix *tables.Index, lo, hi uint64, limit int) *Scan {
 	switch {
 	case !ix.Ordered:
 		sc.done, sc.err = true, fmt.Errorf("%w: scan of %s, which is a hash index", tables.ErrSchema, ix.Name)
-	case lo > hi:
+	case lo.Compare(hi) > 0:
 		sc.done = true
 	default:
 		t.startScan(sc)
@@ -297,7 +340,7 @@ func (t *Txn) ScanLater(ix *tables.Index, lo, hi uint64, limit int) *Scan {
 }
 
 func (t *Txn) startScan(sc *Scan) {
-	first, last, _ := sc.ix.Partition.Span(sc.lo, sc.hi, t.nparts)
+	first, last, _ := sc.ix.Span(sc.lo, sc.hi, t.nparts)
 	if sc.ix.Partition.Kind == tables.Replicated && t.only >= 0 {
 		first, last = t.only, t.only
 	}
@@ -322,7 +365,7 @@ func (t *Txn) startScan(sc *Scan) {
 			remote = true
 			continue
 		}
-		sub.buf = srv.Scan(index.Num(sc.lo), index.Num(sc.hi), t.scanLimit(sc), &sub.own, sub.buf)
+		sub.buf = srv.Scan(sc.lo, sc.hi, t.scanLimit(sc), &sub.own, sub.buf)
 		sub.res = &sub.own
 	}
 	if remote {
@@ -355,7 +398,8 @@ func (sc *Scan) settle() {
 		case index.Found, index.NotFound:
 			more = more || res.More
 			for j := range res.Entries {
-				sc.out = append(sc.out, Entry{res.Entries[j].Key.Num, mem.Bytes(res.Entries[j].Row)})
+				e := &res.Entries[j]
+				sc.out = append(sc.out, Entry{sc.ix.Number(e.Key), mem.Bytes(e.Row), e.Key.Str})
 			}
 		case index.Locked:
 			sc.err = t.abandon(CauseLocked)
@@ -366,15 +410,10 @@ func (sc *Scan) settle() {
 		}
 	}
 	if sc.nsubs > 1 {
-		slices.SortFunc(sc.out, func(a, b Entry) int {
-			if a.Key < b.Key {
-				return -1
-			}
-			return 1
-		})
+		slices.SortFunc(sc.out, func(a, b Entry) int { return a.key().Compare(b.key()) })
 	}
 	if !t.writes.empty() {
-		sc.out = t.writes.overlay(sc.ix.ID, sc.lo, sc.hi, sc.out, more)
+		sc.out = t.writes.overlay(sc.ix, sc.lo, sc.hi, sc.out, more)
 	}
 	if sc.limit > 0 && len(sc.out) > sc.limit {
 		sc.out = sc.out[:sc.limit]
@@ -400,4 +439,9 @@ func (sc *Scan) Entries() ([]Entry, error) {
 // included columns.
 func (t *Txn) Scan(ix *tables.Index, lo, hi uint64, limit int) ([]Entry, error) {
 	return t.ScanLater(ix, lo, hi, limit).Entries()
+}
+
+// ScanS is Scan in an index with string keys; a nil hi means to the end.
+func (t *Txn) ScanS(ix *tables.Index, lo, hi []byte, limit int) ([]Entry, error) {
+	return t.ScanLaterS(ix, lo, hi, limit).Entries()
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/btree"
 
+	"drtmx/index"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 )
@@ -24,7 +25,7 @@ type writeSet struct {
 
 type write struct {
 	ix      *tables.Index
-	key     uint64
+	key     index.Key
 	op      wire.WriteOp
 	hint    uint64
 	row     tables.Row
@@ -39,12 +40,12 @@ func (ws *writeSet) init() {
 		if a.ix.ID != b.ix.ID {
 			return a.ix.ID < b.ix.ID
 		}
-		return a.key < b.key
+		return a.key.Compare(b.key) < 0
 	})
 }
 
 // at is a search key.
-func (ws *writeSet) at(ix int, key uint64) *write {
+func (ws *writeSet) at(ix int, key index.Key) *write {
 	ws.probeIx.ID = ix
 	ws.probe.ix, ws.probe.key = &ws.probeIx, key
 	return &ws.probe
@@ -59,7 +60,7 @@ func (ws *writeSet) reset() {
 
 func (ws *writeSet) empty() bool { return ws.n == 0 }
 
-func (ws *writeSet) find(ix int, key uint64) *write {
+func (ws *writeSet) find(ix int, key index.Key) *write {
 	if ws.n == 0 {
 		return nil
 	}
@@ -68,7 +69,7 @@ func (ws *writeSet) find(ix int, key uint64) *write {
 }
 
 // add makes room for a write of a key that has none yet.
-func (ws *writeSet) add(ix *tables.Index, key uint64) *write {
+func (ws *writeSet) add(ix *tables.Index, key index.Key) *write {
 	if ws.n == len(ws.list) {
 		ws.list = append(ws.list, &write{})
 	}
@@ -79,9 +80,9 @@ func (ws *writeSet) add(ix *tables.Index, key uint64) *write {
 	return w
 }
 
-func (ws *writeSet) ascend(ix int, lo, hi uint64, fn func(*write)) {
+func (ws *writeSet) ascend(ix int, lo, hi index.Key, fn func(*write)) {
 	ws.tree.AscendGreaterOrEqual(ws.at(ix, lo), func(w *write) bool {
-		if w.ix.ID != ix || w.key > hi {
+		if w.ix.ID != ix || w.key.Compare(hi) > 0 {
 			return false
 		}
 		fn(w)
@@ -89,7 +90,7 @@ func (ws *writeSet) ascend(ix int, lo, hi uint64, fn func(*write)) {
 	})
 }
 
-func (ws *writeSet) deletes(ix int, lo, hi uint64) (n int) {
+func (ws *writeSet) deletes(ix int, lo, hi index.Key) (n int) {
 	ws.ascend(ix, lo, hi, func(w *write) {
 		if w.gone() {
 			n++
@@ -101,27 +102,21 @@ func (ws *writeSet) deletes(ix int, lo, hi uint64) (n int) {
 // overlay merges the own writes of [lo, hi] into the rows read. If the rows
 // were cut off by a limit, own rows past the last of them are not merged:
 // others may lie between.
-func (ws *writeSet) overlay(ix int, lo, hi uint64, rows []Entry, more bool) []Entry {
+func (ws *writeSet) overlay(ix *tables.Index, lo, hi index.Key, rows []Entry, more bool) []Entry {
 	if more && len(rows) > 0 {
-		hi = min(hi, rows[len(rows)-1].Key)
+		if last := rows[len(rows)-1].key(); last.Compare(hi) < 0 {
+			hi = last
+		}
 	}
-	ws.ascend(ix, lo, hi, func(w *write) {
-		i, found := slices.BinarySearchFunc(rows, w.key, func(e Entry, k uint64) int {
-			switch {
-			case e.Key < k:
-				return -1
-			case e.Key > k:
-				return 1
-			}
-			return 0
-		})
+	ws.ascend(ix.ID, lo, hi, func(w *write) {
+		i, found := slices.BinarySearchFunc(rows, w.key, func(e Entry, k index.Key) int { return e.key().Compare(k) })
 		switch {
 		case found && w.gone():
 			rows = slices.Delete(rows, i, i+1)
 		case found:
 			rows[i].Row = w.row
 		case !w.gone():
-			rows = slices.Insert(rows, i, Entry{w.key, w.row})
+			rows = slices.Insert(rows, i, Entry{ix.Number(w.key), w.row, w.key.Str})
 		}
 	})
 	return rows
@@ -148,8 +143,8 @@ func (t *Txn) writable(tab *tables.Table) error {
 }
 
 // set records one index write, combined with an earlier one of the same key.
-func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key uint64, row tables.Row) error {
-	if t.only >= 0 && ix.Partition.Of(key, t.nparts) != t.only {
+func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key index.Key, row tables.Row) error {
+	if t.only >= 0 && ix.PartitionOf(key, t.nparts) != t.only {
 		return t.fail(errRemote)
 	}
 	w := t.writes.find(ix.ID, key)
@@ -162,7 +157,7 @@ func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key uint64, row tables.Row)
 	switch op {
 	case wire.Insert:
 		if !w.gone() {
-			return fmt.Errorf("%w: %s key %#x", ErrExists, ix.Name, key)
+			return fmt.Errorf("%w: %s key %s", ErrExists, ix.Name, shown(ix, key))
 		}
 		if w.dropped {
 			w.op, w.dropped = wire.Insert, false
@@ -177,11 +172,11 @@ func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key uint64, row tables.Row)
 		}
 	case wire.Update:
 		if w.gone() {
-			return fmt.Errorf("%w: %s key %#x", ErrNotFound, ix.Name, key)
+			return fmt.Errorf("%w: %s key %s", ErrNotFound, ix.Name, shown(ix, key))
 		}
 	case wire.Delete:
 		if w.gone() {
-			return fmt.Errorf("%w: %s key %#x", ErrNotFound, ix.Name, key)
+			return fmt.Errorf("%w: %s key %s", ErrNotFound, ix.Name, shown(ix, key))
 		}
 		if w.op == wire.Insert {
 			return t.takeBack(w)
@@ -209,13 +204,13 @@ func (t *Txn) takeBack(w *write) error {
 		w.dropped = true
 		return nil
 	case err == nil:
-		return t.doom(fmt.Errorf("%w: %s key %#x", ErrExists, w.ix.Name, w.key))
+		return t.doom(fmt.Errorf("%w: %s key %s", ErrExists, w.ix.Name, shown(w.ix, w.key)))
 	}
 	return err
 }
 
 // underlying reads a key past the transaction's own write of it.
-func (t *Txn) underlying(ix *tables.Index, key uint64) (tables.Row, error) {
+func (t *Txn) underlying(ix *tables.Index, key index.Key) (tables.Row, error) {
 	w := t.writes.find(ix.ID, key)
 	t.writes.tree.Delete(w)
 	defer t.writes.tree.ReplaceOrInsert(w)
@@ -223,7 +218,7 @@ func (t *Txn) underlying(ix *tables.Index, key uint64) (tables.Row, error) {
 }
 
 // hint is where an earlier read of this transaction found the key.
-func (t *Txn) hint(ix *tables.Index, key uint64) uint64 {
+func (t *Txn) hint(ix *tables.Index, key index.Key) uint64 {
 	for _, g := range t.gets[:t.nGet] {
 		if g.key == key && g.ix == ix && g.res != nil {
 			return g.res.Hint
@@ -235,9 +230,22 @@ func (t *Txn) hint(ix *tables.Index, key uint64) uint64 {
 // Insert adds a row. If the key is taken the transaction fails with ErrExists,
 // from Insert or from its commit. row may be reused on return.
 func (t *Txn) Insert(tab *tables.Table, key uint64, row tables.Row) error {
-	if err := errors.Join(t.writable(tab), tab.CheckRow(row)); err != nil {
+	ix := tab.Primary()
+	if err := errors.Join(t.writable(tab), ix.CheckNumber(key), tab.CheckRow(row)); err != nil {
 		return err
 	}
+	return t.insert(tab, t.number(ix, key), row)
+}
+
+// InsertS is Insert in a table with string keys. key may be reused on return.
+func (t *Txn) InsertS(tab *tables.Table, key []byte, row tables.Row) error {
+	if err := errors.Join(t.writable(tab), tab.Primary().CheckKey(key), tab.CheckRow(row)); err != nil {
+		return err
+	}
+	return t.insert(tab, t.keys.str(key), row)
+}
+
+func (t *Txn) insert(tab *tables.Table, key index.Key, row tables.Row) error {
 	if err := t.set(tab.Primary(), wire.Insert, key, row); err != nil {
 		return err
 	}
@@ -246,15 +254,28 @@ func (t *Txn) Insert(tab *tables.Table, key uint64, row tables.Row) error {
 
 // Put writes a row, whether or not there is one.
 func (t *Txn) Put(tab *tables.Table, key uint64, row tables.Row) error {
-	if err := errors.Join(t.writable(tab), tab.CheckRow(row)); err != nil {
+	ix := tab.Primary()
+	if err := errors.Join(t.writable(tab), ix.CheckNumber(key), tab.CheckRow(row)); err != nil {
 		return err
 	}
+	return t.put(tab, t.number(ix, key), row)
+}
+
+// PutS is Put in a table with string keys. key may be reused on return.
+func (t *Txn) PutS(tab *tables.Table, key []byte, row tables.Row) error {
+	if err := errors.Join(t.writable(tab), tab.Primary().CheckKey(key), tab.CheckRow(row)); err != nil {
+		return err
+	}
+	return t.put(tab, t.keys.str(key), row)
+}
+
+func (t *Txn) put(tab *tables.Table, key index.Key, row tables.Row) error {
 	if len(tab.Secondaries()) == 0 {
 		return t.set(tab.Primary(), wire.Put, key, row)
 	}
 	old, err := t.current(tab.Primary(), key)
 	if errors.Is(err, ErrNotFound) {
-		return t.Insert(tab, key, row)
+		return t.insert(tab, key, row)
 	} else if err != nil {
 		return err
 	}
@@ -264,9 +285,22 @@ func (t *Txn) Put(tab *tables.Table, key uint64, row tables.Row) error {
 // Update overwrites a row that exists; ErrNotFound otherwise, from Update or
 // from the commit.
 func (t *Txn) Update(tab *tables.Table, key uint64, row tables.Row) error {
-	if err := errors.Join(t.writable(tab), tab.CheckRow(row)); err != nil {
+	ix := tab.Primary()
+	if err := errors.Join(t.writable(tab), ix.CheckNumber(key), tab.CheckRow(row)); err != nil {
 		return err
 	}
+	return t.update(tab, t.number(ix, key), row)
+}
+
+// UpdateS is Update in a table with string keys. key may be reused on return.
+func (t *Txn) UpdateS(tab *tables.Table, key []byte, row tables.Row) error {
+	if err := errors.Join(t.writable(tab), tab.Primary().CheckKey(key), tab.CheckRow(row)); err != nil {
+		return err
+	}
+	return t.update(tab, t.keys.str(key), row)
+}
+
+func (t *Txn) update(tab *tables.Table, key index.Key, row tables.Row) error {
 	if len(tab.Secondaries()) == 0 {
 		return t.set(tab.Primary(), wire.Update, key, row)
 	}
@@ -279,7 +313,7 @@ func (t *Txn) Update(tab *tables.Table, key uint64, row tables.Row) error {
 
 // current is the row as the transaction sees it now. What it has read before
 // and not written since is not read again: that would cost a round.
-func (t *Txn) current(ix *tables.Index, key uint64) (tables.Row, error) {
+func (t *Txn) current(ix *tables.Index, key index.Key) (tables.Row, error) {
 	if t.writes.find(ix.ID, key) == nil {
 		for _, g := range t.gets[:t.nGet] {
 			if g.key == key && g.ix == ix && g.done && g.res != nil {
@@ -290,7 +324,7 @@ func (t *Txn) current(ix *tables.Index, key uint64) (tables.Row, error) {
 	return t.getLater(ix, key).Row()
 }
 
-func (t *Txn) replace(tab *tables.Table, key uint64, old, row tables.Row) error {
+func (t *Txn) replace(tab *tables.Table, key index.Key, old, row tables.Row) error {
 	old = old.Clone() // set may overwrite it, if it is the transaction's own
 	if err := t.set(tab.Primary(), wire.Update, key, row); err != nil {
 		return err
@@ -300,9 +334,22 @@ func (t *Txn) replace(tab *tables.Table, key uint64, old, row tables.Row) error 
 
 // Delete removes a row; ErrNotFound if there is none, from Delete or from the commit.
 func (t *Txn) Delete(tab *tables.Table, key uint64) error {
-	if err := t.writable(tab); err != nil {
+	ix := tab.Primary()
+	if err := errors.Join(t.writable(tab), ix.CheckNumber(key)); err != nil {
 		return err
 	}
+	return t.remove(tab, t.number(ix, key))
+}
+
+// DeleteS is Delete in a table with string keys. key may be reused on return.
+func (t *Txn) DeleteS(tab *tables.Table, key []byte) error {
+	if err := errors.Join(t.writable(tab), tab.Primary().CheckKey(key)); err != nil {
+		return err
+	}
+	return t.remove(tab, t.keys.str(key))
+}
+
+func (t *Txn) remove(tab *tables.Table, key index.Key) error {
 	var old tables.Row
 	if len(tab.Secondaries()) > 0 {
 		row, err := t.current(tab.Primary(), key)
@@ -319,9 +366,9 @@ func (t *Txn) Delete(tab *tables.Table, key uint64) error {
 
 // entries keeps the secondary indexes in step with a row that changes from
 // old to row; nil means there is none.
-func (t *Txn) entries(tab *tables.Table, key uint64, old, row tables.Row) error {
+func (t *Txn) entries(tab *tables.Table, key index.Key, old, row tables.Row) error {
 	for _, ix := range tab.Secondaries() {
-		var was, is uint64
+		var was, is index.Key
 		var entryWas, entryIs tables.Row
 		var err error
 		if old != nil {

@@ -82,6 +82,12 @@ func Bytes(words []uint64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*WordBytes)
 }
 
+// String views private bytes as a string, for as long as nobody changes them.
+func String(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// StringBytes views a string as bytes, which nobody may change.
+func StringBytes(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
+
 // Words views private bytes as words. It reports false if b is not 8-byte
 // aligned or not a whole number of words.
 func Words(b []byte) ([]uint64, bool) {

@@ -15,11 +15,12 @@ const (
 
 // Write is one row change.
 type Write struct {
-	Index uint16
-	Op    WriteOp
-	Key   uint64
-	Hint  uint64
-	Row   []byte
+	Index   uint16
+	Op      WriteOp
+	Strings bool // the key is a string
+	Key     index.Key
+	Hint    uint64
+	Row     []byte
 }
 
 // Part is what a transaction does in one partition.
@@ -57,7 +58,7 @@ func AppendPart(b []byte, p *Part) []byte {
 	for i := range p.Writes {
 		w := &p.Writes[i]
 		b = append(le.AppendUint16(b, w.Index), byte(w.Op))
-		b = le.AppendUint64(le.AppendUint64(b, w.Key), w.Hint)
+		b = le.AppendUint64(AppendKey(b, w.Key, w.Strings), w.Hint)
 		b = AppendBytes(b, w.Row)
 	}
 	return b
@@ -89,10 +90,11 @@ func (c *Commit) Decode(d *Decoder) error {
 		p := c.NextPart(d.U16())
 		p.Rows = d.proofs(p.Rows)
 		p.Gaps = d.proofs(p.Gaps)
-		for range d.Count(MaxWrites, 23) {
-			p.Writes = append(p.Writes, Write{
-				Index: d.U16(), Op: WriteOp(d.U8()), Key: d.U64(), Hint: d.U64(), Row: d.Bytes(),
-			})
+		for range d.Count(MaxWrites, 17) {
+			w := Write{Index: d.U16(), Op: WriteOp(d.U8())}
+			w.Key, w.Strings = d.Key()
+			w.Hint, w.Row = d.U64(), d.Bytes()
+			p.Writes = append(p.Writes, w)
 		}
 	}
 	return d.Err()

@@ -13,8 +13,9 @@ type Read struct {
 	Partition uint16
 	Index     uint16
 	Scan      bool
-	GaveUp    bool   // the client half tried and lacked a good model
-	Lo, Hi    uint64 // a lookup's key is Lo
+	GaveUp    bool      // the client half tried and lacked a good model
+	Strings   bool      // the keys are strings
+	Lo, Hi    index.Key // a lookup's key is Lo
 	Limit     uint32
 }
 
@@ -34,9 +35,10 @@ func AppendReads(b []byte, rs []Read) []byte {
 			kind |= kindGaveUp
 		}
 		if r.Scan {
-			b = le.AppendUint32(le.AppendUint64(le.AppendUint64(append(b, kind|kindScan), r.Lo), r.Hi), r.Limit)
+			b = AppendKey(AppendKey(append(b, kind|kindScan), r.Lo, r.Strings), r.Hi, r.Strings)
+			b = le.AppendUint32(b, r.Limit)
 		} else {
-			b = le.AppendUint64(append(b, kind), r.Lo)
+			b = AppendKey(append(b, kind), r.Lo, r.Strings)
 		}
 	}
 	return b
@@ -45,7 +47,7 @@ func AppendReads(b []byte, rs []Read) []byte {
 // DecodeReads reads the list after the op byte.
 func DecodeReads(d *Decoder, dst []Read) ([]Read, error) {
 	dst = dst[:0]
-	for range d.Count(MaxReads, 13) {
+	for range d.Count(MaxReads, 7) {
 		r := Read{Partition: d.U16(), Index: d.U16()}
 		kind := d.U8()
 		if kind > kindScan|kindGaveUp {
@@ -53,9 +55,14 @@ func DecodeReads(d *Decoder, dst []Read) ([]Read, error) {
 		}
 		r.GaveUp = kind&kindGaveUp != 0
 		if r.Scan = kind&kindScan != 0; r.Scan {
-			r.Lo, r.Hi, r.Limit = d.U64(), d.U64(), d.U32()
+			var same bool
+			r.Lo, r.Strings = d.Key()
+			if r.Hi, same = d.Key(); same != r.Strings {
+				return nil, fmt.Errorf("%w: the ends of a range are of two kinds", ErrMessage)
+			}
+			r.Limit = d.U32()
 		} else {
-			r.Lo = d.U64()
+			r.Lo, r.Strings = d.Key()
 		}
 		dst = append(dst, r)
 	}
@@ -104,11 +111,14 @@ func (d *Decoder) row(buf []uint64) (all, row []uint64) {
 	return buf, buf[at:len(buf):len(buf)]
 }
 
-// EntryBytes is what an entry of a scan takes beside its row.
-const EntryBytes = 28
+// EntryBytes is what an entry of a scan takes beside its row; one with a string
+// key takes that key less eight bytes more.
+const EntryBytes = 30
+
+const leastEntryBytes = 22
 
 // AppendScan appends the answer to a scan.
-func AppendScan(b []byte, r *index.ScanResult) []byte {
+func AppendScan(b []byte, r *index.ScanResult, strings bool) []byte {
 	more := byte(0)
 	if r.More {
 		more = 1
@@ -118,25 +128,26 @@ func AppendScan(b []byte, r *index.ScanResult) []byte {
 	b = le.AppendUint32(b, uint32(len(r.Entries)))
 	for i := range r.Entries {
 		e := &r.Entries[i]
-		b = le.AppendUint64(le.AppendUint64(le.AppendUint64(b, e.Key.Num), uint64(e.Header)), e.Addr)
+		b = le.AppendUint64(le.AppendUint64(AppendKey(b, e.Key, strings), uint64(e.Header)), e.Addr)
 		b = AppendBytes(b, mem.Bytes(e.Row))
 	}
 	return b
 }
 
-// Scan takes the answer to a scan; rows are copied to buf.
+// Scan takes the answer to a scan; rows are copied to buf, string keys to memory of their own.
 func (d *Decoder) Scan(r *index.ScanResult, buf []uint64) []uint64 {
 	r.Status, r.More = d.status(), d.U8() == 1
 	r.Quick, r.Gaps = d.proofs(r.Quick), d.proofs(r.Gaps)
 	r.Entries = r.Entries[:0]
-	n := d.Count(MaxProofs, EntryBytes)
+	n := d.Count(MaxProofs, leastEntryBytes)
 	// Sized first: entries point into it.
 	if need := len(d.b) / 8; cap(buf) < need {
 		buf = make([]uint64, 0, need)
 	}
 	buf = buf[:0]
 	for range n {
-		e := index.Entry{Key: index.Num(d.U64()), Header: block.Header(d.U64()), Addr: d.U64()}
+		key, _ := d.Key()
+		e := index.Entry{Key: key.Clone(), Header: block.Header(d.U64()), Addr: d.U64()}
 		buf, e.Row = d.row(buf)
 		r.Entries = append(r.Entries, e)
 	}

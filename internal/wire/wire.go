@@ -10,10 +10,11 @@ import (
 	"fmt"
 
 	"drtmx/index"
+	"drtmx/internal/mem"
 )
 
 // Version is checked at Hello; both sides must be built from the same protocol.
-const Version = 1
+const Version = 2
 
 // Op is the first byte of a request.
 type Op uint8
@@ -120,6 +121,37 @@ func (d *Decoder) U64() uint64 {
 
 // Bytes takes a length and as many bytes.
 func (d *Decoder) Bytes() []byte { return d.take(int(d.U32())) }
+
+// numberKey stands for the length of a key that is a number.
+const numberKey = 1<<16 - 1
+
+// AppendKey appends a key: its length in two bytes and the bytes, or a mark and
+// the number.
+func AppendKey(b []byte, k index.Key, strings bool) []byte {
+	if !strings {
+		return le.AppendUint64(le.AppendUint16(b, numberKey), k.Num)
+	}
+	return append(le.AppendUint16(b, uint16(len(k.Str))), k.Str...)
+}
+
+// Key takes a key; a string is a view of the message.
+func (d *Decoder) Key() (k index.Key, strings bool) {
+	n := d.U16()
+	if n == numberKey {
+		return index.Num(d.U64()), false
+	}
+	if n > index.MaxKeyBytes {
+		d.bad, d.b = true, nil
+		return index.Key{}, true
+	}
+	return index.Str(mem.String(d.take(int(n)))), true
+}
+
+// Take takes n bytes.
+func (d *Decoder) Take(n int) []byte { return d.take(n) }
+
+// Left is the number of bytes not taken yet.
+func (d *Decoder) Left() int { return len(d.b) }
 
 // Rest takes what is left.
 func (d *Decoder) Rest() []byte { return d.take(len(d.b)) }

@@ -20,6 +20,35 @@ func drawProofs(t *rapid.T, name string) (ps []index.Proof) {
 	return ps
 }
 
+// drawKey draws a key of either kind.
+func drawKey(t *rapid.T) (k index.Key, strings bool) {
+	if rapid.Bool().Draw(t, "strings") {
+		return index.Str(string(rapid.SliceOfN(rapid.Byte(), 0, index.MaxKeyBytes).Draw(t, "key"))), true
+	}
+	return index.Num(rapid.Uint64().Draw(t, "key")), false
+}
+
+func TestKeysRoundTripAndAreBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		k, strings := drawKey(t)
+		d := NewDecoder(AppendKey(nil, k, strings))
+		if got, kind := d.Key(); got != k || kind != strings || d.End() != nil {
+			t.Fatalf("%v came back as %v: %v", k, got, d.End())
+		}
+	})
+	d := NewDecoder(AppendKey(nil, index.Str(string(make([]byte, index.MaxKeyBytes+1))), true))
+	if _, _ = d.Key(); d.Err() == nil {
+		t.Error("a key beyond the bound is taken")
+	}
+	reads := AppendReads(nil, []Read{{Scan: true, Strings: true, Lo: index.Str("a"), Hi: index.Str("b"), Limit: 3}})
+	reads[14] = 0xff // the second key's length becomes the mark of a number
+	reads[15] = 0xff
+	d = NewDecoder(reads[1:])
+	if _, err := DecodeReads(&d, nil); !errors.Is(err, ErrMessage) {
+		t.Errorf("a range from a string to a number: %v", err)
+	}
+}
+
 func TestCommitRoundTrip(t *testing.T) {
 	var got Commit // reused, as servers do
 	rapid.Check(t, func(t *rapid.T) {
@@ -28,11 +57,12 @@ func TestCommitRoundTrip(t *testing.T) {
 			p := c.NextPart(uint16(i))
 			p.Rows, p.Gaps = drawProofs(t, "rows"), drawProofs(t, "gaps")
 			for range rapid.IntRange(0, 4).Draw(t, "writes") {
-				p.Writes = append(p.Writes, Write{
+				w := Write{
 					Index: rapid.Uint16().Draw(t, "ix"), Op: WriteOp(rapid.IntRange(1, 4).Draw(t, "op")),
-					Key: rapid.Uint64().Draw(t, "key"), Hint: rapid.Uint64().Draw(t, "hint"),
-					Row: rapid.SliceOf(rapid.Byte()).Draw(t, "row"),
-				})
+					Hint: rapid.Uint64().Draw(t, "hint"), Row: rapid.SliceOf(rapid.Byte()).Draw(t, "row"),
+				}
+				w.Key, w.Strings = drawKey(t)
+				p.Writes = append(p.Writes, w)
 			}
 		}
 		b := AppendCommit(nil, OpCommit, &c, nil)
@@ -52,11 +82,16 @@ func TestReadAnswersRoundTrip(t *testing.T) {
 			Status: index.Found, Header: block.Header(rapid.Uint64().Draw(t, "h")), Hint: 7,
 			Row: rapid.SliceOf(rapid.Uint64()).Draw(t, "row"), Proofs: drawProofs(t, "proofs"),
 		}
+		strings := rapid.Bool().Draw(t, "strings")
 		sc := index.ScanResult{Status: index.NotFound, More: rapid.Bool().Draw(t, "more"), Quick: drawProofs(t, "q"), Gaps: drawProofs(t, "g")}
 		for i := range rapid.IntRange(0, 5).Draw(t, "entries") {
-			sc.Entries = append(sc.Entries, index.Entry{Key: index.Num(uint64(i)), Addr: 8, Header: 9, Row: rapid.SliceOf(rapid.Uint64()).Draw(t, "r")})
+			key := index.Num(uint64(i))
+			if strings {
+				key = index.Str(string(make([]byte, i)))
+			}
+			sc.Entries = append(sc.Entries, index.Entry{Key: key, Addr: 8, Header: 9, Row: rapid.SliceOf(rapid.Uint64()).Draw(t, "r")})
 		}
-		d := NewDecoder(AppendScan(AppendGet(nil, &g), &sc))
+		d := NewDecoder(AppendScan(AppendGet(nil, &g), &sc, strings))
 		var g2 index.GetResult
 		var s2 index.ScanResult
 		d.Get(&g2, nil)
@@ -106,12 +141,12 @@ func FuzzDecoders(f *testing.F) {
 	c := Commit{ID: ID{1, 2}}
 	p := c.NextPart(3)
 	p.Rows = []index.Proof{{Addr: 64, Word: 1}}
-	p.Writes = []Write{{Index: 1, Op: Insert, Key: 5, Row: []byte("12345678")}}
+	p.Writes = []Write{{Index: 1, Op: Insert, Key: index.Num(5), Row: []byte("12345678")}}
 	f.Add(AppendCommit(nil, OpCommit, &c, nil))
-	f.Add(AppendReads(nil, []Read{{Lo: 1}, {Scan: true, Lo: 1, Hi: 9, Limit: 3}}))
+	f.Add(AppendReads(nil, []Read{{Lo: index.Num(1)}, {Strings: true, Lo: index.Str("k")}, {Scan: true, Lo: index.Num(1), Hi: index.Num(9), Limit: 3}}))
 	f.Add(AppendCall(nil, ID{1, 2}, 3, "p", []byte("args")))
 	f.Add(AppendPeers([]byte{0}, &Peers{Participants: []uint16{1, 2}}))
-	f.Add(AppendScan(AppendGet([]byte{0}, &index.GetResult{Status: index.Found}), &index.ScanResult{Status: index.Found}))
+	f.Add(AppendScan(AppendGet([]byte{0}, &index.GetResult{Status: index.Found}), &index.ScanResult{Status: index.Found}, false))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) == 0 {
 			return
