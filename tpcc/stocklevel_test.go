@@ -1,9 +1,15 @@
 package tpcc
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"drtmx/internal/rng"
+	"drtmx/rdma"
+	"drtmx/rdma/inproc"
+	"drtmx/server"
+	"drtmx/txn"
 )
 
 // Clause 2.8.2.2, against a search of all rows, from the initial population
@@ -59,5 +65,84 @@ func TestStockLevel(t *testing.T) {
 		if steps, err := m.stockLevel(&StockLevelInput{W: 1, D: 1, Threshold: 10}, &out); err != nil || steps != want {
 			t.Errorf("district with %d orders: %d steps, want %d; %v", next-1, steps, want, err)
 		}
+	}
+}
+
+// overtaken is a connection on which a writer comes in before every round.
+type overtaken struct {
+	rdma.Conn
+	write func()
+}
+
+func (c overtaken) Post(b *rdma.Batch) error {
+	c.write()
+	return c.Conn.Post(b)
+}
+
+// Under load enough no View of a STOCK-LEVEL ever stands: it then starves as a
+// View alone, and ends after a bounded number of them at its home server.
+func TestStockLevelEndsUnderWrites(t *testing.T) {
+	const levels, attempts = 20, 3
+	net := inproc.New(inproc.Options{})
+	cl, err := server.Embedded(t.Context(), server.EmbeddedConfig{
+		Catalog: Catalog(), Procedures: Procedures(), Servers: 2, MemoryBytes: 256 << 20, Network: net,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	e := &engine{Cluster: cl}
+	e.populate(t, 2)
+	writer, g := e.terminal(t, TerminalConfig{}), NewInputs(rng.New(1), e.info, e.info.RunConstants(rng.New(2)))
+	var in NewOrderInput
+	var no NewOrderOutput
+	armed := false
+	write := func() {
+		if !armed {
+			return
+		}
+		g.NewOrder(1, &in)
+		in.D = 1
+		if err := writer.NewOrder(t.Context(), &in, &no); err != nil && !errors.Is(err, ErrRolledBack) {
+			t.Error(err)
+		}
+	}
+	db, err := txn.Open(t.Context(), txn.Config{
+		Servers: []string{"server-0", "server-1"}, Retry: txn.Retry{Attempts: 50},
+		Dial: func(ctx context.Context, addr string) (rdma.Conn, error) {
+			c, err := net.Dial(ctx, addr)
+			return overtaken{c, write}, err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	sess, err := db.NewSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sess.Close()
+	var out StockLevelOutput
+	level := StockLevelInput{W: 1, D: 1, Threshold: 15}
+	quiet := NewTerminal(db, sess, e.s, TerminalConfig{})
+	if err := quiet.StockLevel(t.Context(), &level, &out); err != nil || quiet.Stats().StockLevelsEscalated != 0 {
+		t.Fatalf("without writers: %v, %+v", err, quiet.Stats())
+	}
+	armed = true
+	alone := NewTerminal(db, sess, e.s, TerminalConfig{StockLevelMode: Client})
+	if err := alone.StockLevel(t.Context(), &level, &out); !errors.Is(err, txn.ErrConflict) {
+		t.Errorf("as a View alone, overtaken every time: %v", err)
+	}
+	term, before := NewTerminal(db, sess, e.s, TerminalConfig{StockLevelAttempts: attempts}), sess.Stats()
+	for range levels {
+		if err := term.StockLevel(t.Context(), &level, &out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := sess.Stats()
+	lost := after.Aborts[txn.CauseRow] + after.Aborts[txn.CauseGap] - before.Aborts[txn.CauseRow] - before.Aborts[txn.CauseGap]
+	if n := term.Stats().StockLevelsEscalated; n != levels || lost != levels*attempts {
+		t.Errorf("%d Views overtaken, want %d; %d ended at the home server, want %d", lost, levels*attempts, n, levels)
 	}
 }

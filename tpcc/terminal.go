@@ -49,9 +49,9 @@ type TerminalConfig struct {
 	// DeliveryBatch is how many districts, 1 to 10, one database transaction
 	// of a DELIVERY delivers for; 0: DefaultDeliveryBatch.
 	DeliveryBatch int
-	// StockLevelAttempts is how often a STOCK-LEVEL in Default mode is tried
-	// as a View before it runs at its home server, where no writer can come
-	// between; 0: DefaultStockLevelAttempts.
+	// StockLevelAttempts is how often a STOCK-LEVEL in Default mode may be
+	// overtaken by writers as a View before it runs at its home server, where
+	// none can come between; 0: DefaultStockLevelAttempts.
 	StockLevelAttempts int
 }
 
@@ -238,7 +238,8 @@ func (t *Terminal) deliverPart(ctx context.Context, out *DeliveryOutput) error {
 // StockLevelAttempts therefore ends the Views, and the same body runs at its
 // home server: all it reads is in one partition, whose executor it holds, so
 // that only rows which a distributed transaction holds prepared can make it
-// wait. Both ways are serializable.
+// wait. Those end a View too, but are waited for in either way, and do not
+// count. Both ways are serializable.
 func (t *Terminal) StockLevel(ctx context.Context, in *StockLevelInput, out *StockLevelOutput) error {
 	if err := in.check(); err != nil {
 		return err

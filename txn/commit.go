@@ -22,12 +22,16 @@ func (s *Session) View(ctx context.Context, fn func(*Txn) error) error {
 	return s.run(ctx, view, s.db.cfg.Retry.Attempts, fn, nil)
 }
 
-// TryView is View with a bound of its own on attempts, at least one: a caller
-// that has another way, such as a read-only procedure where the rows are,
-// takes it on ErrConflict. Reads of many rows that are written all the time
-// may otherwise never stand together.
-func (s *Session) TryView(ctx context.Context, attempts int, fn func(*Txn) error) error {
-	return s.run(ctx, view, attempts, fn, nil)
+// TryView is View with a bound of its own, at least one, on attempts that a
+// writer overtook: those whose rows or ranges had changed when they were
+// validated. A caller that has another way, such as a read-only procedure
+// where the rows are, takes it on ErrConflict: reads of many rows that are
+// written all the time may otherwise never stand together.
+//
+// Attempts that met a lock do not count. A lock is waited for, here as well as
+// anywhere else, and holds for the time of a two-phase commit.
+func (s *Session) TryView(ctx context.Context, overtaken int, fn func(*Txn) error) error {
+	return s.run(ctx, view, overtaken, fn, nil)
 }
 
 // Update runs a transaction that may write. Reads are one-sided, writes
@@ -42,7 +46,8 @@ func (s *Session) Update(ctx context.Context, fn func(*Txn) error) error {
 
 // run makes attempts until one is not abandoned. What ends an attempt, once
 // the body has returned, is finish, or if that is nil what the API promises.
-func (s *Session) run(ctx context.Context, m mode, attempts int, fn, finish func(*Txn) error) error {
+// overtaken bounds the attempts that did not end at a lock.
+func (s *Session) run(ctx context.Context, m mode, overtaken int, fn, finish func(*Txn) error) error {
 	t := &s.txn
 	if t.mode != closed {
 		return fmt.Errorf("%w: a transaction runs inside another of the same session", ErrClosed)
@@ -64,7 +69,10 @@ func (s *Session) run(ctx context.Context, m mode, attempts int, fn, finish func
 			return err
 		}
 		s.stats.Aborts[t.cause]++
-		if n+1 >= attempts {
+		if t.cause != CauseLocked {
+			overtaken--
+		}
+		if n+1 >= s.db.cfg.Retry.Attempts || overtaken <= 0 {
 			return fmt.Errorf("%w: gave up after %d attempts, the last one: %v", ErrConflict, n+1, t.cause)
 		}
 		if err := s.backoff(ctx, n); err != nil {
