@@ -11,6 +11,7 @@ import (
 
 	"drtmx/internal/rng"
 	"drtmx/server"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -271,24 +272,22 @@ func TestEngineRun(t *testing.T) {
 	}
 }
 
-// The conditions hold in every View while orders are being placed.
+// The conditions hold in every View while all kinds of transactions run.
 func TestEngineCheckDuringRun(t *testing.T) {
 	e := newEngine(t, 2, 2)
 	stop := make(chan struct{})
 	var group sync.WaitGroup
 	term := e.terminal(t, TerminalConfig{})
 	group.Go(func() {
-		g := NewInputs(rng.New(1), e.info, e.info.RunConstants(rng.New(2)))
-		var in NewOrderInput
-		var out NewOrderOutput
-		for i := int64(0); ; i++ {
+		c := newCustomerOf(1, 1, e.info)
+		c.announce, c.ended = func(deed) {}, func(deed) {}
+		for {
 			select {
 			case <-stop:
 				return
 			default:
 			}
-			g.NewOrder(i%2+1, &in)
-			if err := term.NewOrder(t.Context(), &in, &out); err != nil && !errors.Is(err, ErrRolledBack) {
+			if err := c.one(t.Context(), term); err != nil {
 				t.Error(err)
 				return
 			}
@@ -337,6 +336,99 @@ func TestEngineCheckFindsFaults(t *testing.T) {
 	}
 	if !got.Holds() {
 		t.Errorf("other conditions: %v", got)
+	}
+}
+
+// A payment at one warehouse by a customer of another, and an order supplied
+// by another, change rows of both partitions, wherever the body runs.
+func TestRemotePartitions(t *testing.T) {
+	e := newEngine(t, 2, 2)
+	if e.DB.Home(e.s.warehouse, must(WarehouseKey(1))) == e.DB.Home(e.s.warehouse, must(WarehouseKey(2))) {
+		t.Fatal("both warehouses are in one partition")
+	}
+	read := func() (got [6]int64) {
+		t.Helper()
+		err := e.DB.View(t.Context(), func(tx *txn.Txn) error {
+			for i, at := range []struct {
+				tab *tables.Table
+				key uint64
+				f   tables.Field
+			}{
+				{e.s.warehouse, must(WarehouseKey(1)), e.s.w.ytd},
+				{e.s.warehouse, must(WarehouseKey(2)), e.s.w.ytd},
+				{e.s.district, must(DistrictKey(1, 3)), e.s.d.ytd},
+				{e.s.customer, must(CustomerKey(2, 4, 5)), e.s.c.balance},
+				{e.s.stock, must(StockKey(2, 6)), e.s.s.remoteCnt},
+				{e.s.stock, must(StockKey(1, 6)), e.s.s.orderCnt},
+			} {
+				row, err := tx.Get(at.tab, at.key)
+				if err != nil {
+					return err
+				}
+				got[i] = row.Int(at.f)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	for _, mode := range []Mode{Client, Procedure} {
+		term, before := e.terminal(t, TerminalConfig{NewOrderMode: mode, PaymentMode: mode}), read()
+		var paid PaymentOutput
+		if err := term.Payment(t.Context(), &PaymentInput{W: 1, D: 3, CW: 2, CD: 4, C: 5, Amount: 123_45}, &paid); err != nil {
+			t.Fatal(err)
+		}
+		var out NewOrderOutput
+		if err := term.NewOrder(t.Context(), order(1, 3, 5, NewOrderLine{6, 2, 1}), &out); err != nil {
+			t.Fatal(err)
+		}
+		want := before
+		for i, by := range [...]int64{123_45, 0, 123_45, -123_45, 1, 0} {
+			want[i] += by
+		}
+		if got := read(); got != want {
+			t.Errorf("%v: %v, want %v", mode, got, want)
+		}
+	}
+	e.mustHold(t)
+}
+
+// What each transaction allocates, client and servers together.
+func TestEngineAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	e := newEngine(t, 1, 1)
+	term := e.terminal(t, TerminalConfig{})
+	g := NewInputs(rng.New(1), e.info, e.info.RunConstants(rng.New(2)))
+	var pay PaymentInput
+	var paid PaymentOutput
+	var del DeliveryInput
+	var delOut DeliveryOutput
+	level := StockLevelInput{W: 1, D: 1, Threshold: 15}
+	var low StockLevelOutput
+	run := map[string]func() error{
+		"PAYMENT":     func() error { g.Payment(1, &pay); return term.Payment(t.Context(), &pay, &paid) },
+		"STOCK-LEVEL": func() error { return term.StockLevel(t.Context(), &level, &low) },
+		"DELIVERY":    func() error { g.Delivery(1, &del); return term.Delivery(t.Context(), &del, &delOut) },
+	}
+	for what, most := range map[string]float64{"PAYMENT": 12, "STOCK-LEVEL": 1, "DELIVERY": 220} {
+		for range 6 { // buffers grow; 18 orders of each district are undelivered
+			if err := run[what](); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := testing.AllocsPerRun(10, func() {
+			if err := run[what](); err != nil {
+				t.Error(err)
+			}
+		})
+		t.Logf("%s: %.1f allocations", what, n)
+		if n > most {
+			t.Errorf("%s: %.1f allocations, want at most %.0f", what, n, most)
+		}
 	}
 }
 
