@@ -51,7 +51,7 @@ lint:
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
-# Runs and records the measurements of results/; about a quarter of an hour.
+# Runs and records the measurements of results/; about twenty minutes.
 measure:
 	results/measure.sh
 

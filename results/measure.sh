@@ -1,18 +1,23 @@
 #!/usr/bin/env bash
-# Runs the measurements that results/engine.md records and writes that page:
-# every figure with the command that printed it, the commit, the machine and
-# the date. Takes about a quarter of an hour; the machine should be idle.
+# Runs the measurements that results/engine.md and results/tpcc.md record and
+# writes those pages: every figure with the command that printed it, the commit,
+# the machine and the date. Takes about twenty minutes; the machine should be
+# idle.
 #
 #   results/measure.sh [section ...]      without names: all sections
 set -euo pipefail
 cd "$(dirname "$0")/.."
 make -s build
-page=results/engine.md
 raw=results/raw
 mkdir -p "$raw"
 
-# name | what it shows | command
-sections=(
+# Pages and their sections: name | what it shows | command
+tpcc=(
+"full|The whole TPC-C for a minute: shares, response times, retries, consistency|bin/drtmx tpcc run --mix full --duration 60s"
+"fulldesigns|The whole TPC-C with each design, in turn on one cluster|bin/drtmx tpcc compare --mix full --repeat 3 --duration 5s"
+"fullpaced|The whole TPC-C at the pace of people: ten terminals for each warehouse, with keying and think times|bin/drtmx tpcc run --mix full --clients 40 --keying-think --warmup 1m --duration 3m --output plain --series-interval 1m"
+)
+engine=(
 "designs|TPC-C with each design, in turn on one cluster: throughput, CPU, rounds, RPCs, and ratios|bin/drtmx tpcc compare --repeat 3 --duration 5s"
 "clients8|The mix with 8 clients|bin/drtmx tpcc compare --clients 8 --repeat 3 --duration 3s --designs drtmx,drtmh --mix new-order=10,order-status=90"
 "clients32|The mix with 32 clients|bin/drtmx tpcc compare --clients 32 --repeat 3 --duration 3s --designs drtmx,drtmh --mix new-order=10,order-status=90"
@@ -32,40 +37,62 @@ sections=(
 )
 
 wanted=("$@")
-for s in "${sections[@]}"; do
-	IFS='|' read -r name _ <<<"$s"
-	if [ ${#wanted[@]} -gt 0 ] && [[ ! " ${wanted[*]} " == *" $name "* ]]; then
-		continue
-	fi
-	command=${s#*|}
-	command=${command#*|}
-	echo "== $name: $command" >&2
+
+# measure NAME COMMAND runs one section.
+measure() {
+	echo "== $1: $2" >&2
 	{
 		echo "commit $(git rev-parse --short HEAD), $(date -u +%Y-%m-%d), load average before: $(cut -d' ' -f1-3 /proc/loadavg)"
 		# Progress goes to standard error and is not part of the record.
-		$command 2>/dev/null | grep -v -e '^PASS' -e '^goos:' -e '^goarch:' -e '^pkg:' -e '^cpu:' || echo "failed: $command"
-	} >"$raw/$name.txt"
-done
+		$2 2>/dev/null | grep -v -e '^PASS' -e '^goos:' -e '^goarch:' -e '^pkg:' -e '^cpu:' || echo "failed: $2"
+	} >"$raw/$1.txt"
+}
 
-{
-	echo "# The engine, measured"
-	echo
-	echo "Written by \`results/measure.sh\`. Times are of emulated fabrics (shared memory of one host, or one process), on a small shared machine: ratios within one run say more than they do."
-	echo
-	echo "Machine: $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2 | xargs), $(nproc) processors, $(awk '/MemTotal/{printf "%.0f GiB", $2/1048576}' /proc/meminfo), Linux $(uname -r | cut -d- -f1), $(go version | cut -d' ' -f3)."
-	for s in "${sections[@]}"; do
-		IFS='|' read -r name what _ <<<"$s"
-		[ -f "$raw/$name.txt" ] || continue
+# page FILE TITLE SECTION... runs the sections that are wanted and, if there
+# were any, writes the page; it keeps the older figures of the others.
+page() {
+	local file=$1 title=$2 ran= s name what command
+	shift 2
+	for s in "$@"; do
+		IFS='|' read -r name _ <<<"$s"
+		if [ ${#wanted[@]} -gt 0 ] && [[ ! " ${wanted[*]} " == *" $name "* ]]; then
+			continue
+		fi
 		command=${s#*|}
-		command=${command#*|}
-		echo
-		echo "## $what"
-		echo
-		echo "    $command"
-		echo
-		echo '```'
-		cat "$raw/$name.txt"
-		echo '```'
+		measure "$name" "${command#*|}"
+		ran=yes
 	done
-} >"$page"
-echo "wrote $page" >&2
+	[ "$ran" ] || return 0
+	# Figures that were not measured here are taken over from the page.
+	for s in "$@"; do
+		IFS='|' read -r name what _ <<<"$s"
+		if [ ! -f "$raw/$name.txt" ] && grep -qxF "## $what" "$file" 2>/dev/null; then
+			awk -v heading="## $what" '$0 == heading { on = 1; next } on && /^```$/ { if (++fences == 2) exit; next } on && fences' \
+				"$file" >"$raw/$name.txt"
+		fi
+	done
+	{
+		echo "# $title"
+		echo
+		echo "Written by \`results/measure.sh\`. Times are of emulated fabrics (shared memory of one host, or one process), on a small shared machine: ratios within one run say more than they do."
+		echo
+		echo "Machine: $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2 | xargs), $(nproc) processors, $(awk '/MemTotal/{printf "%.0f GiB", $2/1048576}' /proc/meminfo), Linux $(uname -r | cut -d- -f1), $(go version | cut -d' ' -f3)."
+		for s in "$@"; do
+			IFS='|' read -r name what _ <<<"$s"
+			[ -f "$raw/$name.txt" ] || continue
+			command=${s#*|}
+			echo
+			echo "## $what"
+			echo
+			echo "    ${command#*|}"
+			echo
+			echo '```'
+			cat "$raw/$name.txt"
+			echo '```'
+		done
+	} >"$file"
+	echo "wrote $file" >&2
+}
+
+page results/tpcc.md "The whole TPC-C" "${tpcc[@]}"
+page results/engine.md "The engine, measured" "${engine[@]}"
