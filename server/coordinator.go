@@ -71,6 +71,11 @@ const (
 	doDecide                    // send the decision to server
 	doReply                     // answer the client; the transaction is no longer worked on
 	doForget                    // drop the record
+
+	// Of a handover alone.
+	doHandOver    // have server commit its share, and so decide
+	doAsk         // find out what server decided
+	doAcknowledge // let server know, some time, that its decision has arrived
 )
 
 func newCoordinator(participants []int) *coordinator {
@@ -145,9 +150,11 @@ type participant struct {
 
 // doubt is a transaction prepared here and not decided.
 type doubt struct {
-	parts []*prepared
-	peers wire.Peers
-	ticks int // since prepared
+	parts       []*prepared
+	peers       wire.Peers
+	incarnation uint64    // of the coordinator
+	ticks       int       // since prepared
+	told        chan bool // if not nil, is sent the decision; has room for it
 }
 
 const decidedMax = 1 << 16

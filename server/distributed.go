@@ -14,6 +14,14 @@ import (
 // coordinate commits a transaction of several partitions from its home server.
 // It runs in a goroutine of its own, with a session to the other servers.
 func (s *Server) coordinate(ctx context.Context, sess *txn.Session, c *wire.Commit) verdict {
+	if other, ok := s.lastAgent(c); ok {
+		v := s.handOver(ctx, sess, c, other)
+		if v.weight() != 1 {
+			return v
+		}
+		// What the home says of the rows it was to write is the answer only if
+		// the other does not refuse what was read there: ask both.
+	}
 	id := wire.ID{Client: s.incarnation, Seq: s.coordinated.Add(1)}
 	d := &driver{s: s, ctx: ctx, sess: sess, id: id, msg: wire.Commit{ID: id, Parts: c.Parts}}
 	for i := range c.Parts {
@@ -153,6 +161,11 @@ func (d *driver) answer(e effect, resp []byte, err error) event {
 	case err != nil:
 		return event{kind: evLost, server: e.server, v: verdict{code: wire.Unavailable, text: err.Error()}}
 	}
+	return event{kind: evVote, server: e.server, v: verdictIn(resp)}
+}
+
+// verdictIn is the verdict that another server's answer holds.
+func verdictIn(resp []byte) verdict {
 	v := verdict{code: wire.Code(resp[0])}
 	if v.code == wire.Conflict {
 		v.cause = txn.CauseRemote
@@ -162,7 +175,7 @@ func (d *driver) answer(e effect, resp []byte, err error) event {
 	} else {
 		v.text = string(resp[1:])
 	}
-	return event{kind: evVote, server: e.server, v: v}
+	return v
 }
 
 func boolByte(b bool) byte {
@@ -174,6 +187,15 @@ func boolByte(b bool) byte {
 
 // prepare votes on this server's parts of a distributed transaction.
 func (s *Server) prepare(c *wire.Commit, peers *wire.Peers) verdict {
+	// Transactions bear the incarnation of the server that coordinates them.
+	return s.vote(c, &doubt{
+		peers:       wire.Peers{Coordinator: peers.Coordinator, Participants: append([]uint16(nil), peers.Participants...)},
+		incarnation: c.ID.Client,
+	})
+}
+
+// vote prepares this server's parts; if the vote is yes they are in doubt d.
+func (s *Server) vote(c *wire.Commit, d *doubt) verdict {
 	s.doubts.Lock()
 	if _, known := s.doubts.part.decided[c.ID]; (known || s.doubts.part.doubt[c.ID] != nil) && !planted.Is(planted.LatePrepare) {
 		s.doubts.Unlock()
@@ -181,7 +203,6 @@ func (s *Server) prepare(c *wire.Commit, peers *wire.Peers) verdict {
 	}
 	// Entered before the locks are taken: a question that comes meanwhile
 	// must find it in doubt.
-	d := &doubt{peers: wire.Peers{Coordinator: peers.Coordinator, Participants: append([]uint16(nil), peers.Participants...)}}
 	s.doubts.part.doubt[c.ID] = d
 	s.doubts.Unlock()
 
@@ -233,6 +254,9 @@ func (s *Server) decide(id wire.ID, commit bool) {
 	for _, t := range parts {
 		t.decide(commit)
 	}
+	if d != nil && d.told != nil {
+		d.told <- commit // decided once: it has room
+	}
 }
 
 // resolve answers another server's question about a distributed transaction.
@@ -240,7 +264,7 @@ func (s *Server) resolve(id wire.ID) wire.Code {
 	s.doubts.Lock()
 	defer s.doubts.Unlock()
 	switch {
-	case s.doubts.committed[id]:
+	case s.doubts.committed[id], s.doubts.handed[id]:
 		return wire.OK
 	case s.doubts.active[id]:
 		return wire.InDoubt
@@ -279,19 +303,22 @@ func (s *Server) resolver(ctx context.Context) {
 	}
 }
 
+// question is about a transaction in doubt.
+type question struct {
+	id          wire.ID
+	peers       wire.Peers
+	incarnation uint64 // of the coordinator
+	ticks       int    // since the vote
+}
+
 func (s *Server) resolveTick(ctx context.Context) {
-	type question struct {
-		id    wire.ID
-		peers wire.Peers
-		ticks int
-	}
 	var ask []question
 	s.doubts.Lock()
 	for id, d := range s.doubts.part.doubt {
 		d.ticks++
 		own := int(d.peers.Coordinator) == s.cfg.Index && s.doubts.active[id]
 		if d.parts != nil && d.ticks >= resolveAfter && !own {
-			ask = append(ask, question{id, d.peers, d.ticks})
+			ask = append(ask, question{id, d.peers, d.incarnation, d.ticks})
 		}
 	}
 	s.doubts.Unlock()
@@ -302,13 +329,18 @@ func (s *Server) resolveTick(ctx context.Context) {
 			s.decide(q.id, false)
 			continue
 		}
-		switch code, gone := s.askServer(ctx, int(q.peers.Coordinator), q.id, true); {
-		case code == wire.OK, code == wire.Aborted:
-			s.decide(q.id, code == wire.OK)
-		case gone && q.ticks >= resolvePeersAfter:
-			if commit, known := s.askPeers(ctx, q.id, &q.peers); known {
-				s.decide(q.id, commit)
-			}
+		s.ask(ctx, q)
+	}
+}
+
+// ask settles a transaction in doubt, if anybody who answers can tell.
+func (s *Server) ask(ctx context.Context, q question) {
+	switch code, gone := s.askServer(ctx, int(q.peers.Coordinator), q.id, q.incarnation); {
+	case code == wire.OK, code == wire.Aborted:
+		s.decide(q.id, code == wire.OK)
+	case gone && q.ticks >= resolvePeersAfter:
+		if commit, known := s.askPeers(ctx, q.id, &q.peers); known {
+			s.decide(q.id, commit)
 		}
 	}
 }
@@ -321,7 +353,7 @@ func (s *Server) askPeers(ctx context.Context, id wire.ID, peers *wire.Peers) (c
 		if int(p) == s.cfg.Index || p == peers.Coordinator {
 			continue
 		}
-		switch code, gone := s.askServer(ctx, int(p), id, false); {
+		switch code, gone := s.askServer(ctx, int(p), id, 0); {
 		case code == wire.OK:
 			return true, true
 		case code == wire.Unavailable && !gone:
@@ -333,10 +365,10 @@ func (s *Server) askPeers(ctx context.Context, id wire.ID, peers *wire.Peers) (c
 
 // askServer asks another server what became of a transaction. If there is no
 // answer, gone tells that the server's memory is lost for certain: nobody
-// listens at its address, or, of the coordinator, another incarnation does.
+// listens at its address, or an incarnation other than the one given, if not 0.
 //
 // It dials for itself: a DB is opened only where all servers answer.
-func (s *Server) askServer(ctx context.Context, server int, id wire.ID, coordinator bool) (code wire.Code, gone bool) {
+func (s *Server) askServer(ctx context.Context, server int, id wire.ID, incarnation uint64) (code wire.Code, gone bool) {
 	if server == s.cfg.Index {
 		return s.resolve(id), false
 	}
@@ -347,13 +379,12 @@ func (s *Server) askServer(ctx context.Context, server int, id wire.ID, coordina
 		return wire.Unavailable, errors.Is(err, rdma.ErrAddress)
 	}
 	defer c.Close()
-	if coordinator {
+	if incarnation != 0 {
 		resp, err := rdma.Call(ctx, c, []byte{byte(wire.OpHello)}, nil)
 		if err != nil {
 			return wire.Unavailable, false
 		}
-		// Transactions bear the incarnation of the server that coordinates them.
-		if h, err := wire.DecodeHello(resp); err != nil || h.Incarnation != id.Client {
+		if h, err := wire.DecodeHello(resp); err != nil || h.Incarnation != incarnation {
 			return wire.Unavailable, err == nil
 		}
 	}

@@ -52,6 +52,7 @@ func hostileSeeds(cl *Cluster) [][]byte {
 		wire.AppendPeers(wire.AppendCommit(nil, wire.OpPrepare, &two, nil), &wire.Peers{Coordinator: 0}),
 		wire.AppendPeers(wire.AppendCommit(nil, wire.OpPrepare, &two, nil), &wire.Peers{Coordinator: 65535, Participants: []uint16{9}}),
 		append(wire.AppendID([]byte{byte(wire.OpDecide)}, id), 1),
+		wire.AppendIDs(wire.AppendCommit(nil, wire.OpHandOver, &one, nil), []wire.ID{id}),
 		wire.AppendID([]byte{byte(wire.OpOutcome)}, id),
 		wire.AppendID([]byte{byte(wire.OpResolve)}, id),
 		wire.AppendCall(nil, wire.ID{Client: 11, Seq: 1}, 0, "transfer", transferArgs(1, 2, 3)),

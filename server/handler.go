@@ -40,6 +40,7 @@ type work struct {
 	call   wire.Call
 	peers  wire.Peers
 	reads  []wire.Read
+	ids    []wire.ID
 	get    index.GetResult
 	scan   index.ScanResult
 	buf    []uint64
@@ -79,6 +80,8 @@ func (s *Server) handle(r *rdma.Request) {
 	case wire.OpOutcome:
 		id := d.ID()
 		s.outcomes.ask(id, len(d.Rest()) > 0, r)
+	case wire.OpHandOver:
+		s.handleHandOver(r, w, &d)
 	case wire.OpLoad:
 		s.handleLoad(r, w, &d)
 	case wire.OpSeal:

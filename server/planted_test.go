@@ -38,6 +38,8 @@ func TestPlanted(t *testing.T) {
 		{Bug: planted.IgnoreTail, Test: "TestHistories/pauses within reads", Want: anomaly + "|row of key [0-9]+ says"},
 		{Bug: planted.IgnoreChecksum, Test: "TestHistories/words in any order", Want: anomaly + "|row of key [0-9]+ says"},
 		{Bug: planted.RepeatVersions, Test: "TestChangedReadsDoNotStand", Want: "row changed and changed back: the first attempt stood"},
+		{Bug: planted.LateHandOver, Test: "TestLateHandOverIsRefused", Want: "called aborted is committed"},
+		{Bug: planted.ForgetHandOver, Test: "TestHandedOver/answer lost", Want: "it was committed"},
 		{Bug: planted.IgnoreFence, Test: "TestFencedPartitionServesNoView", Want: "View .* succeeds"},
 	})
 }

@@ -98,8 +98,10 @@ type Server struct {
 	doubts struct {
 		sync.Mutex
 		part      *participant
-		active    map[wire.ID]bool // being coordinated here
-		committed map[wire.ID]bool // decided, not yet acknowledged by all
+		active    map[wire.ID]bool  // being coordinated here
+		committed map[wire.ID]bool  // decided, not yet acknowledged by all
+		handed    map[wire.ID]bool  // handed over by another server and committed, not yet acknowledged
+		owed      map[int][]wire.ID // by server: acknowledgements of what was handed over to it
 	}
 	coordinated atomic.Uint64
 	calls       atomic.Uint64
@@ -133,6 +135,7 @@ func New(c Config) (*Server, error) {
 	s.work.New = func() any { return &work{} }
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.doubts.part, s.doubts.active, s.doubts.committed = newParticipant(), map[wire.ID]bool{}, map[wire.ID]bool{}
+	s.doubts.handed, s.doubts.owed = map[wire.ID]bool{}, map[int][]wire.ID{}
 	for i := range c.Procedures {
 		s.procs[c.Procedures[i].Name] = &c.Procedures[i]
 	}

@@ -368,6 +368,9 @@ func (s *Session) decide(ctx context.Context, part int, id wire.ID) ([]byte, err
 		return nil, err
 	}
 	resp, err := s.call(ctx, l, s.req)
+	if err == nil && wire.Code(resp[0]) == wire.InDoubt {
+		return nil, s.unknown(id, codeError(wire.Unavailable, resp[1:])) // the server stops before it knows
+	}
 	if err == nil {
 		return resp, nil
 	}
@@ -379,12 +382,18 @@ func (s *Session) decide(ctx context.Context, part int, id wire.ID) ([]byte, err
 			if wire.Code(resp[0]) == wire.Unknown {
 				return nil, err // refused from now on: certainly not committed
 			}
-			return resp, nil
+			if wire.Code(resp[0]) != wire.InDoubt {
+				return resp, nil
+			}
 		}
 	}
-	lost := &UnknownOutcome{ID: ID(id), Cause: err}
+	return nil, s.unknown(id, err)
+}
+
+// unknown is the error of a transaction that may or may not have committed.
+func (s *Session) unknown(id wire.ID, cause error) error {
 	s.id, s.seq = s.rng.Uint64(), 0 // a new identity: the server keeps the fate of the old one
-	return nil, lost
+	return &UnknownOutcome{ID: ID(id), Cause: cause}
 }
 
 func (s *Session) outcome(ctx context.Context, server int, id wire.ID) ([]byte, error) {
@@ -414,6 +423,8 @@ func (db *DB) Outcome(ctx context.Context, id ID) error {
 		case wire.OK:
 			return nil
 		case wire.Unknown:
+		case wire.InDoubt: // it stopped before it knew
+			return fmt.Errorf("%w: server %s does not know yet", ErrUnavailable, db.servers[server])
 		default:
 			return ErrConflict // refused, for whatever reason
 		}

@@ -82,7 +82,7 @@ func OpenLocal(ctx context.Context, c Config, local Local) (*DB, error) {
 	defer db.mu.Unlock()
 	db.local = local
 	for s := range db.mu.all {
-		s.txn.local = local
+		s.txn.setLocal(local)
 	}
 	return db, nil
 }
@@ -140,6 +140,16 @@ func (s *Session) finishWith(t *Txn, validate bool, finish func(*Session, *wire.
 		return t.abandon(again.Cause)
 	}
 	return err
+}
+
+// Reach connects to a data server, unless the session is, and tells which
+// incarnation of it that is.
+func (s *Session) Reach(ctx context.Context, server int) (incarnation uint64, err error) {
+	l, err := s.link(ctx, server)
+	if err != nil {
+		return 0, err
+	}
+	return l.hello.Incarnation, nil
 }
 
 // StartPeer sends a request to a data server without waiting: a data server

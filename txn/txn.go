@@ -45,6 +45,7 @@ type Txn struct {
 	nparts  int
 	local   Local
 	only    int // ≥ 0: the one partition this procedure may touch, held exclusively
+	near    int // ≥ 0: a partition of local, whose copies of replicated tables are read
 
 	mode    mode
 	began   time.Duration // on the clock of now
@@ -70,8 +71,33 @@ const (
 )
 
 func (t *Txn) init(c *tables.Catalog, nparts int, local Local) {
-	t.catalog, t.nparts, t.local, t.only = c, nparts, local, -1
+	t.catalog, t.nparts, t.only = c, nparts, -1
+	t.setLocal(local)
 	t.writes.init()
+}
+
+// setLocal gives a transaction direct access to partitions of its process.
+func (t *Txn) setLocal(local Local) {
+	t.local, t.near = local, -1
+	for p := 0; local != nil && t.near < 0 && p < t.nparts; p++ {
+		if local.Index(p, 0) != nil {
+			t.near = p
+		}
+	}
+}
+
+// partition is the one that holds a key, or of a replicated table one whose
+// copy is at hand: any other would draw its server into the transaction.
+func (t *Txn) partition(ix *tables.Index, key index.Key) int {
+	if ix.Partition.Kind == tables.Replicated {
+		if t.only >= 0 {
+			return t.only
+		}
+		if t.near >= 0 {
+			return t.near
+		}
+	}
+	return ix.PartitionOf(key, t.nparts)
 }
 
 // now is the monotonic clock alone, at half the price of time.Now.
@@ -215,10 +241,7 @@ func (t *Txn) getLater(ix *tables.Index, key index.Key) *Get {
 		}
 		return g
 	}
-	g.part = ix.PartitionOf(key, t.nparts)
-	if t.only >= 0 && ix.Partition.Kind == tables.Replicated {
-		g.part = t.only
-	}
+	g.part = t.partition(ix, key)
 	if t.only >= 0 && g.part != t.only {
 		g.done, g.err = true, t.fail(errRemote)
 		return g
@@ -341,8 +364,9 @@ func (t *Txn) scanLater(ix *tables.Index, lo, hi index.Key, limit int) *Scan {
 
 func (t *Txn) startScan(sc *Scan) {
 	first, last, _ := sc.ix.Span(sc.lo, sc.hi, t.nparts)
-	if sc.ix.Partition.Kind == tables.Replicated && t.only >= 0 {
-		first, last = t.only, t.only
+	if sc.ix.Partition.Kind == tables.Replicated {
+		first = t.partition(sc.ix, sc.lo)
+		last = first
 	}
 	remote := false
 	for p := first; p <= last; p++ {

@@ -59,6 +59,10 @@ const (
 	RepeatVersions
 	// IgnoreFence: validation does not look at the epoch and the fence (txn).
 	IgnoreFence
+	// LateHandOver: a transaction that a server has called aborted is committed when it is handed over after all (server).
+	LateHandOver
+	// ForgetHandOver: a server that was handed a transaction and committed it does not remember that (server).
+	ForgetHandOver
 	bugCount
 )
 
@@ -66,7 +70,7 @@ var names = [bugCount]string{
 	"None", "SkipViewValidation", "SkipSingleValidation", "SkipCommitValidation", "SkipGapValidation", "SkipScanRows",
 	"MaskLockBit", "UnlockEarly", "KeepLocks", "NoSharedLocks", "SharedLocksLast", "LatePrepare", "ForgetOutcomes",
 	"FirstRefusal", "DoomedAnswer", "AbsenceByContents", "KeepGapWord", "NoKeyCheck", "IgnoreTail", "IgnoreChecksum",
-	"RepeatVersions", "IgnoreFence",
+	"RepeatVersions", "IgnoreFence", "LateHandOver", "ForgetHandOver",
 }
 
 func (b Bug) String() string {

@@ -129,6 +129,28 @@ type Peers struct {
 	Participants []uint16 // servers
 }
 
+// MaxIDs bounds the transactions that one OpHandOver acknowledges.
+const MaxIDs = 1 << 10
+
+// AppendIDs appends to an OpHandOver request: transactions handed over before
+// whose decision has arrived.
+func AppendIDs(b []byte, ids []ID) []byte {
+	b = le.AppendUint32(b, uint32(len(ids)))
+	for _, id := range ids {
+		b = AppendID(b, id)
+	}
+	return b
+}
+
+// IDs takes what AppendIDs wrote, which ends a request, into the memory of dst.
+func (d *Decoder) IDs(dst []ID) ([]ID, error) {
+	dst = dst[:0]
+	for range d.Count(MaxIDs, 16) {
+		dst = append(dst, d.ID())
+	}
+	return dst, d.End()
+}
+
 // AppendPeers appends to a prepare request.
 func AppendPeers(b []byte, p *Peers) []byte {
 	b = le.AppendUint16(b, p.Coordinator)

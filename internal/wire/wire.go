@@ -21,17 +21,18 @@ type Op uint8
 
 // Requests.
 const (
-	OpHello   Op = 1 + iota // who are you, what do you hold
-	OpRead                  // server-side lookups and scans
-	OpCommit                // commit a client's transaction
-	OpCall                  // run a procedure
-	OpPrepare               // participant: validate, lock, vote
-	OpDecide                // participant: apply or release
-	OpOutcome               // what became of a transaction
-	OpLoad                  // bulk load
-	OpSeal                  // end of loading
-	OpStats                 // server statistics
-	OpResolve               // participant to server: was this distributed transaction committed
+	OpHello    Op = 1 + iota // who are you, what do you hold
+	OpRead                   // server-side lookups and scans
+	OpCommit                 // commit a client's transaction
+	OpCall                   // run a procedure
+	OpPrepare                // participant: validate, lock, vote
+	OpDecide                 // participant: apply or release
+	OpOutcome                // what became of a transaction
+	OpLoad                   // bulk load
+	OpSeal                   // end of loading
+	OpStats                  // server statistics
+	OpResolve                // participant to server: was this distributed transaction committed
+	OpHandOver               // last participant: commit your share, and thereby the whole
 )
 
 // Code is the first byte of a response.

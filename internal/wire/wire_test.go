@@ -145,6 +145,7 @@ func FuzzDecoders(f *testing.F) {
 	f.Add(AppendCommit(nil, OpCommit, &c, nil))
 	f.Add(AppendReads(nil, []Read{{Lo: index.Num(1)}, {Strings: true, Lo: index.Str("k")}, {Scan: true, Lo: index.Num(1), Hi: index.Num(9), Limit: 3}}))
 	f.Add(AppendCall(nil, ID{1, 2}, 3, "p", []byte("args")))
+	f.Add(AppendIDs([]byte{0}, []ID{{1, 2}, {3, 4}}))
 	f.Add(AppendPeers([]byte{0}, &Peers{Participants: []uint16{1, 2}}))
 	f.Add(AppendScan(AppendGet([]byte{0}, &index.GetResult{Status: index.Found}), &index.ScanResult{Status: index.Found}, false))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -166,6 +167,10 @@ func FuzzDecoders(f *testing.F) {
 		var peers Peers
 		d = NewDecoder(b[1:])
 		_ = peers.Decode(&d)
+		d = NewDecoder(b[1:])
+		if ids, err := d.IDs(nil); err == nil && !bytes.Equal(AppendIDs(b[:1:1], ids), b) {
+			t.Fatalf("transactions %x decode as %v", b, ids)
+		}
 		var g index.GetResult
 		var s index.ScanResult
 		d = NewDecoder(b[1:])
