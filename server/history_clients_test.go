@@ -17,7 +17,8 @@ import (
 // can be left out, which is how runs come to differ.
 type load struct {
 	Seed           uint64
-	Room           int // values in a row
+	Room           int  // values in a row
+	Strings        bool // string keys, and rows as long as their lists
 	Keys           int
 	OpsPerTxn      int
 	Reads, Scans   float64
@@ -196,7 +197,7 @@ func (c *client) one(ctx context.Context) error {
 
 func (c *client) call(ctx context.Context, proc string) error {
 	c.args = encodeSteps(c.args[:0], c.steps)
-	home := c.db.Home(c.s.tab[c.steps[0].table], uint64(c.steps[0].Key))
+	home := c.s.home(c.db, c.steps[0].table, uint64(c.steps[0].Key))
 	b, err := c.db.Call(ctx, home, proc, c.args)
 	if err == nil {
 		c.res.decode(b)

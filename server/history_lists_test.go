@@ -25,13 +25,14 @@ const (
 )
 
 type listSchema struct {
-	cat   *tables.Catalog
-	room  int // values in a row
-	tab   [2]*tables.Table
-	key   [2]tables.Field
-	count [2]tables.Field
-	list  [2]tables.Field
-	byKey struct {
+	cat     *tables.Catalog
+	strings bool // keys are strings, rows vary in size
+	room    int  // values in a row
+	tab     [2]*tables.Table
+	key     [2]tables.Field
+	count   [2]tables.Field
+	list    [2]tables.Field
+	byKey   struct {
 		ix        *tables.Index
 		key, list tables.Field
 	}
@@ -68,6 +69,11 @@ func newListSchema(room int) *listSchema {
 	if err != nil {
 		panic(err)
 	}
+	return schemaOf(cat, room)
+}
+
+// schemaOf finds the fields.
+func schemaOf(cat *tables.Catalog, room int) *listSchema {
 	s := &listSchema{cat: cat, room: room}
 	for i, name := range []string{"hashed", "ordered"} {
 		t := cat.MustTable(name)
@@ -265,7 +271,7 @@ func (s *listSchema) run(t *txn.Txn, steps []step, r *results) error {
 			if announced != nil && announced[i] != nil {
 				row, err = announced[i].Row()
 			} else {
-				row, err = t.Get(s.tab[st.table], uint64(st.Key))
+				row, err = s.get(t, st.table, uint64(st.Key))
 			}
 			if err == nil || errors.Is(err, txn.ErrNotFound) {
 				err = s.point(t, st, row, r)
@@ -293,7 +299,7 @@ func (s *listSchema) announce(t *txn.Txn, steps []step) []*txn.Get {
 			first = first && (steps[j].Kind == history.OpScan || steps[j].table != steps[i].table || steps[j].Key != steps[i].Key)
 		}
 		if first {
-			gets[i] = t.GetLater(s.tab[steps[i].table], uint64(steps[i].Key))
+			gets[i] = s.getLater(t, steps[i].table, uint64(steps[i].Key))
 		}
 	}
 	return gets
@@ -305,7 +311,7 @@ func (s *listSchema) point(t *txn.Txn, st *step, row tables.Row, r *results) err
 	x := r.add(history.OpRead, st.table, st.Key)
 	var list []history.Value
 	if row != nil {
-		list = r.row(x, st.Key, row.Text(s.list[st.table]))
+		list = r.row(x, st.Key, s.text(row, s.list[st.table]))
 		if got := uint64(row.Int(s.key[st.table])); got != key || int(row.Int(s.count[st.table])) != len(list) {
 			return fmt.Errorf("row of key %d says key %d and %d values, has %d", key, got, row.Int(s.count[st.table]), len(list))
 		}
@@ -316,7 +322,7 @@ func (s *listSchema) point(t *txn.Txn, st *step, row tables.Row, r *results) err
 			return nil
 		}
 		x.kind = history.OpDelete
-		return t.Delete(tab, key)
+		return s.remove(t, st.table, key)
 	case history.OpAppend:
 		if len(list) == s.room {
 			r.full = append(r.full, result{table: st.table, key: st.Key})
@@ -329,15 +335,9 @@ func (s *listSchema) point(t *txn.Txn, st *step, row tables.Row, r *results) err
 		for _, v := range list {
 			text = binary.LittleEndian.AppendUint64(text, uint64(v))
 		}
-		fresh.SetText(s.list[st.table], binary.LittleEndian.AppendUint64(text, uint64(st.Value)))
+		fresh = s.setText(fresh, s.list[st.table], binary.LittleEndian.AppendUint64(text, uint64(st.Value)))
 		r.add(history.OpAppend, st.table, st.Key).value = st.Value
-		switch {
-		case st.how&howPut != 0:
-			return t.Put(tab, key, fresh)
-		case row == nil:
-			return t.Insert(tab, key, fresh)
-		}
-		return t.Update(tab, key, fresh)
+		return s.write(t, st, st.how&howPut != 0, row == nil, fresh)
 	}
 	return nil
 }
@@ -356,15 +356,15 @@ func (s *listSchema) scan(t *txn.Txn, st *step, r *results) error {
 	x.hi = st.Hi
 	switch {
 	case st.table == inHash:
-		es, err := t.Scan(s.byKey.ix, uint64(st.Key), uint64(st.Hi), limit)
+		es, err := s.scanByKey(t, uint64(st.Key), uint64(st.Hi), limit)
 		return s.take(x, r, es, err, s.byKey.key, s.byKey.list, limit)
 	case st.how&howSecondary != 0:
 		x.reads = true
 		n := uint64(st.Key) % uint64(s.room+1)
-		es, err := t.Scan(s.byLen.ix, n<<keyBits, (n+1)<<keyBits-1, scanLimit)
+		es, err := s.scanByLen(t, n, scanLimit)
 		return s.take(x, r, es, err, s.byLen.key, s.byLen.list, limit)
 	}
-	es, err := t.Scan(s.tab[inOrdered].Primary(), uint64(st.Key), uint64(st.Hi), limit)
+	es, err := s.scanOrdered(t, uint64(st.Key), uint64(st.Hi), limit)
 	return s.take(x, r, es, err, s.key[inOrdered], s.list[inOrdered], limit)
 }
 
@@ -373,7 +373,7 @@ func (s *listSchema) take(x *result, r *results, es []txn.Entry, err error, key,
 		return err
 	}
 	for _, e := range es {
-		r.row(x, history.Key(e.Row.Int(key)), e.Row.Text(list))
+		r.row(x, history.Key(e.Row.Int(key)), s.text(e.Row, list))
 	}
 	if limit > 0 && len(es) == limit {
 		x.hi = x.rows[len(x.rows)-1].Key

@@ -37,7 +37,7 @@ func TestLongHistory(t *testing.T) {
 				Views: 0.35, Calls: 0.25, Looks: 0.05, RollBacks: 0.02, Hows: 1<<howBits - 1,
 			}
 			l.TxnsPerClient = thousands * 1000 / l.Clients
-			x := startCluster(t, newListSchema(l.Room), 3, inproc.Options{Faults: sc.faults, Seed: seed}, txn.Config{})
+			x := startCluster(t, newLists(&l), 3, inproc.Options{Faults: sc.faults, Seed: seed}, txn.Config{})
 			defer x.Close()
 			start := time.Now()
 			out, err := x.run(t, &l)

@@ -73,7 +73,7 @@ func (r *role) serve() error {
 	if err != nil {
 		return err
 	}
-	s := newListSchema(r.Load.Room)
+	s := newLists(&r.Load)
 	srv, err := server.New(server.Config{
 		Index: r.Index, Addrs: r.Addrs, Catalog: s.cat, Procedures: s.procedures(), Provider: p, MemoryBytes: 1 << 30,
 	})
@@ -127,7 +127,7 @@ func (r *role) work() error {
 		return err
 	}
 	defer plan.Close()
-	c := newClient(&r.Load, newListSchema(r.Load.Room), db, r.Index)
+	c := newClient(&r.Load, newLists(&r.Load), db, r.Index)
 	var buf []byte
 	c.announce = func(n uint64, invoke int64) error {
 		le := binary.LittleEndian
@@ -341,7 +341,7 @@ func (p *processes) finish(t *testing.T, l *load) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	x := &cluster{Cluster: &server.Cluster{DB: db}, s: newListSchema(l.Room), addrs: p.addrs}
+	x := &cluster{Cluster: &server.Cluster{DB: db}, s: newLists(l), addrs: p.addrs}
 	last := newClient(l, x.s, db, 1000)
 	if err := errors.Join(last.readAll(ctx), x.settled(ctx), last.writeAll(ctx)); err != nil {
 		t.Error(err)

@@ -208,7 +208,7 @@ func (c *client) writeAll(ctx context.Context) error {
 				for i := range c.res.list {
 					x := &c.res.list[i]
 					for _, row := range x.rows {
-						if err := t.Delete(c.s.tab[x.table], uint64(row.Key)); err != nil {
+						if err := c.s.remove(t, x.table, uint64(row.Key)); err != nil {
 							return err
 						}
 					}
@@ -350,7 +350,7 @@ func (sc *scenario) runOnce(t *testing.T, seed uint64) *outcome {
 	l.TxnsPerClient = 150 + stream.Intn(250)
 	f := sc.faults(stream)
 	l.ServersToFail, l.OutcomeMayLost, l.LossyCalls = sc.lossy(f), sc.lossy(f), sc.lossy(f)
-	x := startCluster(t, newListSchema(l.Room), 3, inproc.Options{Faults: f, Seed: seed, Pollers: sc.polls},
+	x := startCluster(t, newLists(&l), 3, inproc.Options{Faults: f, Seed: seed, Pollers: sc.polls},
 		txn.Config{Reads: sc.reads, Seed: seed | 1})
 	defer x.Close()
 	stop := func() {}

@@ -397,7 +397,7 @@ func TestRepeatedRequestsTakeEffectOnce(t *testing.T) {
 	l := load{
 		Seed: baseSeed(t), Room: 24, Keys: 4, OpsPerTxn: 2, Clients: 3, Reads: 0.2, Calls: 0.7, TxnsPerClient: 200, Hows: howPut,
 	}
-	x := startCluster(t, newListSchema(l.Room), 3, inproc.Options{Faults: inproc.Faults{Duplicate: 1}, Seed: l.Seed}, txn.Config{})
+	x := startCluster(t, newLists(&l), 3, inproc.Options{Faults: inproc.Faults{Duplicate: 1}, Seed: l.Seed}, txn.Config{})
 	defer x.Close()
 	out, err := x.run(t, &l)
 	if err != nil {

@@ -1,0 +1,149 @@
+package server_test
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"drtmx/tables"
+	"drtmx/txn"
+)
+
+// The same lists under string keys and in rows that grow by a value with every
+// append. All keys share a prefix, some are prefixes of others, and four at a
+// time are in one partition.
+
+const sharedPrefix = "a prefix that all keys have in common, longer than any word "
+
+const partitionedPrefix = len(sharedPrefix) + 8
+
+// appendListKey appends the string key of a list.
+func appendListKey(b []byte, key uint64) []byte {
+	b = binary.BigEndian.AppendUint64(append(b, sharedPrefix...), key>>2)
+	return append(b, bytes.Repeat([]byte{0xff}, int(key&3))...)
+}
+
+func newStringLists(room int) *listSchema {
+	columns := []tables.Column{
+		{Name: "key", Type: tables.Int64},
+		{Name: "count", Type: tables.Int64},
+		{Name: "list", Type: tables.Bytes, Size: 8 * room},
+	}
+	byPrefix := tables.Partitioning{Kind: tables.ByPrefix, Prefix: uint(partitionedPrefix)}
+	cat, err := tables.NewCatalog(
+		tables.Def{
+			Name: "hashed", Key: tables.StringKey, Primary: tables.Hash, Columns: columns, Partition: byPrefix,
+			Secondary: []tables.Secondary{{
+				Name: "by_key", Include: []string{"key", "list"}, Partition: tables.Partitioning{Kind: tables.ByHash},
+				Key: []tables.KeyPart{{Column: "key", How: tables.Sorted}},
+			}},
+		},
+		tables.Def{
+			Name: "ordered", Key: tables.StringKey, Primary: tables.Ordered, Columns: columns, Partition: byPrefix,
+			Secondary: []tables.Secondary{{
+				Name: "by_length", Include: []string{"key", "list"}, Partition: tables.Partitioning{Kind: tables.ByPrefix, Prefix: 2},
+				Key: []tables.KeyPart{{Column: "count", Bits: 16, How: tables.Value}, {Column: tables.PrimaryKey, How: tables.Sorted}},
+			}},
+		},
+	)
+	if err != nil {
+		panic(err)
+	}
+	s := schemaOf(cat, room)
+	s.strings = true
+	s.byKey.key, s.byLen.key = s.byKey.ix.Field("key"), s.byLen.ix.Field("key")
+	return s
+}
+
+// newLists makes the schema that a load asks for.
+func newLists(l *load) *listSchema {
+	if l.Strings {
+		return newStringLists(l.Room)
+	}
+	return newListSchema(l.Room)
+}
+
+func (s *listSchema) stringKey(key uint64) []byte { return appendListKey(nil, key) }
+
+func (s *listSchema) home(db *txn.DB, table int, key uint64) txn.Home {
+	if s.strings {
+		return db.HomeS(s.tab[table], s.stringKey(key))
+	}
+	return db.Home(s.tab[table], key)
+}
+
+func (s *listSchema) getLater(t *txn.Txn, table int, key uint64) *txn.Get {
+	if s.strings {
+		return t.GetLaterS(s.tab[table], s.stringKey(key))
+	}
+	return t.GetLater(s.tab[table], key)
+}
+
+func (s *listSchema) get(t *txn.Txn, table int, key uint64) (tables.Row, error) {
+	return s.getLater(t, table, key).Row()
+}
+
+func (s *listSchema) remove(t *txn.Txn, table int, key uint64) error {
+	if s.strings {
+		return t.DeleteS(s.tab[table], s.stringKey(key))
+	}
+	return t.Delete(s.tab[table], key)
+}
+
+func (s *listSchema) write(t *txn.Txn, st *step, fresh, insert bool, row tables.Row) error {
+	tab, key := s.tab[st.table], uint64(st.Key)
+	switch {
+	case s.strings && fresh:
+		return t.PutS(tab, s.stringKey(key), row)
+	case s.strings && insert:
+		return t.InsertS(tab, s.stringKey(key), row)
+	case s.strings:
+		return t.UpdateS(tab, s.stringKey(key), row)
+	case fresh:
+		return t.Put(tab, key, row)
+	case insert:
+		return t.Insert(tab, key, row)
+	}
+	return t.Update(tab, key, row)
+}
+
+// scanOrdered scans the ordered table.
+func (s *listSchema) scanOrdered(t *txn.Txn, lo, hi uint64, limit int) ([]txn.Entry, error) {
+	ix := s.tab[inOrdered].Primary()
+	if s.strings {
+		return t.ScanS(ix, s.stringKey(lo), s.stringKey(hi), limit)
+	}
+	return t.Scan(ix, lo, hi, limit)
+}
+
+// scanByKey scans the table by hash through its secondary index.
+func (s *listSchema) scanByKey(t *txn.Txn, lo, hi uint64, limit int) ([]txn.Entry, error) {
+	if s.strings {
+		return t.ScanS(s.byKey.ix, tables.AppendInt(nil, int64(lo)), tables.AppendInt(nil, int64(hi)), limit)
+	}
+	return t.Scan(s.byKey.ix, lo, hi, limit)
+}
+
+// scanByLen reads some lists of n values.
+func (s *listSchema) scanByLen(t *txn.Txn, n uint64, limit int) ([]txn.Entry, error) {
+	if s.strings {
+		lo := binary.BigEndian.AppendUint16(nil, uint16(n))
+		return t.ScanS(s.byLen.ix, lo, append(lo[:2:2], 0xff), limit)
+	}
+	return t.Scan(s.byLen.ix, n<<keyBits, (n+1)<<keyBits-1, limit)
+}
+
+// text is the list in a row.
+func (s *listSchema) text(row tables.Row, list tables.Field) []byte {
+	if s.strings {
+		return row.Bytes(list)
+	}
+	return row.Text(list)
+}
+
+func (s *listSchema) setText(row tables.Row, list tables.Field, text []byte) tables.Row {
+	if s.strings {
+		return row.SetBytes(list, text)
+	}
+	row.SetText(list, text)
+	return row
+}
