@@ -65,7 +65,7 @@ type report struct {
 	TimeScale    float64               `json:"time_scale"`
 	Skipped      uint64                `json:"skipped_deliveries"` // districts that had nothing to deliver
 	Delivery     deliveryReport        `json:"delivery"`
-	Escalated    uint64                `json:"escalated_stock_levels"` // met writers in each View and ran at their home server
+	Escalated    uint64                `json:"escalated_stock_levels"` // overtaken by writers in each View; ran at their home server
 	Compliance   complianceReport      `json:"compliance"`
 	WarmupOnly   bool                  `json:"warmup_only,omitempty"`
 	Interrupted  bool                  `json:"interrupted,omitempty"`

@@ -112,7 +112,7 @@ func (r *report) printTotals(w io.Writer) {
 		fmt.Fprintln(w)
 	}
 	if _, ok := r.Types[tpcc.StockLevel.String()]; ok {
-		fmt.Fprintf(w, "stock levels %d met writers in each attempt and ran at their home server\n", r.Escalated)
+		fmt.Fprintf(w, "stock levels %d were overtaken by writers in each attempt and ran at their home server\n", r.Escalated)
 	}
 	if r.WarmupOnly {
 		return // clocks and counters are read at the edges of the measured interval
