@@ -89,10 +89,10 @@ func (e *engine) mustHold(t *testing.T) {
 // modes put every transaction in the client and at its home server, with
 // every other.
 var modes = []TerminalConfig{
-	{NewOrderMode: Client, PaymentMode: Client, OrderStatusMode: Client, DeliveryMode: Client, StockLevelMode: Client},
+	{NewOrderMode: Client, PaymentMode: Client, OrderStatusMode: Client, DeliveryMode: Client, StockLevelMode: Client, DeliveryBatch: 1},
 	{NewOrderMode: Client, PaymentMode: Procedure, OrderStatusMode: Procedure, DeliveryMode: Procedure, StockLevelMode: Procedure, DeliveryBatch: 3},
 	{NewOrderMode: Procedure, PaymentMode: Client, OrderStatusMode: Client, DeliveryMode: Client, StockLevelMode: Procedure, DeliveryBatch: Districts},
-	{StockLevelAttempts: 1, DeliveryBatch: Districts},
+	{StockLevelAttempts: 1},
 }
 
 // One terminal at a time: the engine must answer exactly as the model does, in
@@ -459,6 +459,23 @@ func TestEngineRounds(t *testing.T) {
 		return after.Rounds - before.Rounds
 	}
 	t.Logf("rounds of ORDER-STATUS: %d by number, %d by name", rounds(&byID), rounds(&byName))
+	var low StockLevelOutput
+	level := StockLevelInput{W: 1, D: 1, Threshold: 15}
+	before := sess.Stats()
+	for i := range 4 {
+		if i == 3 { // what is cached has been fetched
+			before = sess.Stats()
+		}
+		if err := term.StockLevel(t.Context(), &level, &low); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The district; the lines; the stock; validation.
+	n := sess.Stats().Rounds - before.Rounds
+	t.Logf("rounds of STOCK-LEVEL: %d, READs %d", n, sess.Stats().Fabric.Reads-before.Fabric.Reads)
+	if n > 5 {
+		t.Errorf("STOCK-LEVEL: %d rounds", n)
+	}
 	if n := rounds(&byID); n > 4 {
 		t.Errorf("by number: %d rounds", n)
 	}
