@@ -473,8 +473,14 @@ func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([
 		default:
 			return nil, codeError(c, resp[1:])
 		}
-		if err := s.backoff(ctx, n); err != nil {
+		if err := s.backoff(ctx, n+callBackoff); err != nil {
 			return nil, err
 		}
 	}
 }
+
+// callBackoff doublings of the wait are left out where a procedure is to be
+// called again. Within its partition it meets nobody, so what stood in its way
+// is a transaction in doubt, which waits for another server: the messages of
+// attempts before that has answered cost more than the time they might save.
+const callBackoff = 5
