@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"drtmx/internal/rng"
 	"drtmx/rdma"
@@ -144,5 +145,68 @@ func TestStockLevelEndsUnderWrites(t *testing.T) {
 	lost := after.Aborts[txn.CauseRow] + after.Aborts[txn.CauseGap] - before.Aborts[txn.CauseRow] - before.Aborts[txn.CauseGap]
 	if n := term.Stats().StockLevelsEscalated; n != levels || lost != levels*attempts {
 		t.Errorf("%d Views overtaken, want %d; %d ended at the home server, want %d", lost, levels*attempts, n, levels)
+	}
+}
+
+// A View that meets a lock waits for it and does not take the way out, which
+// leads to the same lock: a distributed payment is held between prepare and
+// decision, longer than any number of attempts allowed to be overtaken.
+func TestStockLevelWaitsForLocks(t *testing.T) {
+	net := inproc.New(inproc.Options{})
+	cl, err := server.Embedded(t.Context(), server.EmbeddedConfig{
+		Catalog: Catalog(), Procedures: Procedures(), Servers: 2, MemoryBytes: 256 << 20, Network: net,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	e := &engine{Cluster: cl}
+	e.populate(t, 2)
+	sess, err := e.DB.NewSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sess.Close()
+	const attempts = 1
+	term, payer := NewTerminal(e.DB, sess, e.s, TerminalConfig{StockLevelAttempts: attempts}), e.terminal(t, TerminalConfig{})
+	level, remote := StockLevelInput{W: 1, D: 1, Threshold: 15}, PaymentInput{W: 1, D: 1, CW: 2, CD: 1, C: 1, Amount: 100}
+	var low StockLevelOutput
+	var paid PaymentOutput
+	for range 2 { // every connection is made, the servers' own too
+		if err := errors.Join(term.StockLevel(t.Context(), &level, &low), payer.Payment(t.Context(), &remote, &paid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := net.Pause("server-1"); err != nil {
+		t.Fatal(err)
+	}
+	before := sess.Stats()
+	done := make(chan error, 2)
+	go func() { done <- payer.Payment(t.Context(), &remote, &paid) }()
+	go func() {
+		for prepared := uint32(0); prepared == 0; { // until the district is locked
+			_ = e.DB.WithSession(t.Context(), func(s *txn.Session) error {
+				n := s.Stats().Aborts[txn.CauseLocked]
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+				defer cancel()
+				_ = s.TryView(ctx, 1, func(tx *txn.Txn) error {
+					_, err := tx.Get(e.s.district, must(DistrictKey(1, 1)))
+					return err
+				})
+				prepared = uint32(s.Stats().Aborts[txn.CauseLocked] - n)
+				return nil
+			})
+		}
+		time.AfterFunc(20*time.Millisecond, func() { _ = net.Resume("server-1") })
+		done <- term.StockLevel(t.Context(), &level, &low)
+	}()
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	locked := sess.Stats().Aborts[txn.CauseLocked] - before.Aborts[txn.CauseLocked]
+	if n := term.Stats().StockLevelsEscalated; n != 0 || locked <= attempts {
+		t.Errorf("met %d locks, and %d ended at the home server, want none", locked, n)
 	}
 }
