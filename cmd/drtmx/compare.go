@@ -97,7 +97,7 @@ func (f *compareFlags) plans(given func(string) bool) ([]*runPlan, error) {
 		for _, d := range f.designs {
 			r := runFlags{
 				size: f.size, load: f.load, pace: f.pace, mix: m, design: d,
-				fabric: f.fabric, newOrder: tpcc.Procedure.String(), output: outputFlags{style: outputTable}, delivery: deliveryDeferred,
+				fabric: f.fabric, newOrder: tpcc.Procedure.String(), payment: tpcc.Procedure.String(), output: outputFlags{style: outputTable}, delivery: deliveryDeferred,
 			}
 			p, err := r.plan(given)
 			if err != nil {

@@ -40,6 +40,7 @@ type report struct {
 	Durability   string                `json:"durability"`
 	Mix          string                `json:"mix"`
 	NewOrderAt   string                `json:"new_order"`
+	PaymentAt    string                `json:"payment"`
 	ReadPath     string                `json:"read_path"`
 	Partitions   int                   `json:"partitions"`
 	Items        int64                 `json:"items"`
@@ -128,7 +129,7 @@ type betweenReport struct {
 func newReport(p *runPlan, s *session) *report {
 	return &report{
 		Workload: workloadTPCC, Design: p.how.name, Fabric: s.Fabric(), Servers: len(s.Addrs()),
-		Clients: p.pace.clients, Seed: p.load.seed, Mix: p.types.String(), NewOrderAt: p.newOrder,
+		Clients: p.pace.clients, Seed: p.load.seed, Mix: p.types.String(), NewOrderAt: p.newOrder, PaymentAt: p.payment,
 		ReadPath: readPathName(p.how.reads), Durability: "in-memory",
 		Types: map[string]typeReport{}, Rounds: map[string]float64{}, Reads: map[string]float64{},
 		RPCs: map[string]float64{}, ReadBytes: map[string]float64{}, Retries: map[string]float64{},

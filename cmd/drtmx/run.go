@@ -29,6 +29,7 @@ type runFlags struct {
 	design   string
 	fabric   string
 	newOrder string
+	payment  string
 	json     string
 	output   outputFlags
 	delivery string
@@ -78,6 +79,7 @@ interrupted (130).`,
 	c.Flags().StringVar(&f.design, "design", designs[0].name, "how reads travel: drtmx (one-sided), drtmh (ordered lookups by RPC), rpc (all by RPC)")
 	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm (data servers are processes) or inproc (they are in this process)")
 	c.Flags().StringVar(&f.newOrder, "new-order", tpcc.Procedure.String(), "where NEW-ORDER runs: procedure (at its home server) or client")
+	c.Flags().StringVar(&f.payment, "payment", tpcc.Procedure.String(), "where PAYMENT runs: procedure (at its home server) or client")
 	c.Flags().StringVar(&f.delivery, "delivery", deliveryDeferred, "when DELIVERY runs: deferred (queued, as TPC-C asks) or now (the terminal waits)")
 	c.Flags().StringVar(&f.log, "delivery-log", "", "write the result of each deferred DELIVERY to this file, as JSON lines")
 	f.output.add(c)
@@ -97,9 +99,13 @@ func (f *runFlags) plan(given func(string) bool) (*runPlan, error) {
 	if p.how, err = findDesign(f.design); err != nil {
 		errs = append(errs, err)
 	}
-	mode, err := tpcc.ParseMode(f.newOrder)
-	if err != nil || mode == tpcc.Default {
-		errs = append(errs, fmt.Errorf("--new-order %q: want %v or %v", f.newOrder, tpcc.Procedure, tpcc.Client))
+	newOrder, err := parseMode("new-order", f.newOrder)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	payment, err := parseMode("payment", f.payment)
+	if err != nil {
+		errs = append(errs, err)
 	}
 	if !slices.Contains(deliveries, f.delivery) {
 		errs = append(errs, fmt.Errorf("--delivery %q: want %s", f.delivery, oneOf(deliveries)))
@@ -121,8 +127,19 @@ func (f *runFlags) plan(given func(string) bool) (*runPlan, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	p.terminal = tpcc.TerminalConfig{NewOrderMode: mode, OrderStatusMode: p.how.orderStatus, StockLevelMode: p.how.stockLevel}
+	p.terminal = tpcc.TerminalConfig{
+		NewOrderMode: newOrder, PaymentMode: payment, OrderStatusMode: p.how.orderStatus, StockLevelMode: p.how.stockLevel,
+	}
 	return p, nil
+}
+
+// parseMode parses where a transaction that writes runs.
+func parseMode(flag, v string) (tpcc.Mode, error) {
+	mode, err := tpcc.ParseMode(v)
+	if err != nil || mode == tpcc.Default {
+		return mode, fmt.Errorf("--%s %q: want %v or %v", flag, v, tpcc.Procedure, tpcc.Client)
+	}
+	return mode, nil
 }
 
 // run is tpcc run.
