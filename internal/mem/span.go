@@ -99,3 +99,18 @@ func Words(b []byte) ([]uint64, bool) {
 	}
 	return unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), len(b)/WordBytes), true
 }
+
+// WordString views the first n bytes of private words, in memory order, as a
+// string, for as long as nobody changes them.
+func WordString(words []uint64, n int) string { return String(Bytes(words)[:n]) }
+
+// AppendString appends the bytes of s as words in memory order, the last one
+// padded with zeros.
+func AppendString(dst []uint64, s string) []uint64 {
+	at := len(dst)
+	for n := (len(s) + WordBytes - 1) / WordBytes; n > 0; n-- {
+		dst = append(dst, 0)
+	}
+	copy(Bytes(dst[at:]), s)
+	return dst
+}
