@@ -65,6 +65,9 @@ func (r *report) complied(rec *driver.Record, p *runPlan) {
 	case p.pace.timeScale < 1:
 		why("keying and think times × %g", p.pace.timeScale)
 	}
+	if p.homes == homesRandom {
+		why("home warehouses at random")
+	}
 	if want := r.info.Warehouses * tpcc.Districts; int64(r.Clients) != want {
 		why("%d terminals, want %d", r.Clients, want)
 	}

@@ -91,7 +91,7 @@ var contract = []string{
 	"rpcs_per_txn", "read_bytes_per_txn", "fallbacks", "chases", "model", "consistency",
 	"durability", "seed", "version", "commit", "go", "load_s", "load_bytes_per_row",
 	"mix", "warmup_s", "retries_per_txn", "skipped_deliveries", "delivery", "escalated_stock_levels", "compliance",
-	"keying_think", "time_scale",
+	"keying_think", "time_scale", "homes",
 }
 
 // report FILE [TYPE...] checks a JSON report: all names are there, and the

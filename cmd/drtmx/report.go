@@ -64,6 +64,7 @@ type report struct {
 	Retries      map[string]float64    `json:"retries_per_txn"`
 	KeyingThink  bool                  `json:"keying_think"`
 	TimeScale    float64               `json:"time_scale"`
+	Homes        string                `json:"homes"`              // of terminals: fixed or random
 	Skipped      uint64                `json:"skipped_deliveries"` // districts that had nothing to deliver
 	Delivery     deliveryReport        `json:"delivery"`
 	Escalated    uint64                `json:"escalated_stock_levels"` // overtaken by writers in each View; ran at their home server
@@ -134,7 +135,7 @@ func newReport(p *runPlan, s *session) *report {
 		Types: map[string]typeReport{}, Rounds: map[string]float64{}, Reads: map[string]float64{},
 		RPCs: map[string]float64{}, ReadBytes: map[string]float64{}, Retries: map[string]float64{},
 		Consistency: tpcc.Consistency{}, Compliance: complianceReport{Terms: map[string]termReport{}},
-		Delivery: deliveryReport{Mode: p.delivery}, KeyingThink: p.pace.keyingThink, TimeScale: p.pace.timeScale,
+		Homes: p.homes, Delivery: deliveryReport{Mode: p.delivery}, KeyingThink: p.pace.keyingThink, TimeScale: p.pace.timeScale,
 		Version: version, Commit: revision(), Go: runtime.Version(), Machine: runtime.GOOS + "/" + runtime.GOARCH,
 		CPUs: runtime.NumCPU(), Started: time.Now(),
 	}

@@ -32,6 +32,7 @@ type runFlags struct {
 	payment  string
 	json     string
 	output   outputFlags
+	homes    string // "" until plan has settled it
 	delivery string
 	log      string // of deliveries
 }
@@ -80,6 +81,7 @@ interrupted (130).`,
 	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm (data servers are processes) or inproc (they are in this process)")
 	c.Flags().StringVar(&f.newOrder, "new-order", tpcc.Procedure.String(), "where NEW-ORDER runs: procedure (at its home server) or client")
 	c.Flags().StringVar(&f.payment, "payment", tpcc.Procedure.String(), "where PAYMENT runs: procedure (at its home server) or client")
+	c.Flags().StringVar(&f.homes, "homes", "", "home warehouses of terminals: fixed, as TPC-C asks, or random for each transaction (default: random if the mix is of new-order and order-status alone)")
 	c.Flags().StringVar(&f.delivery, "delivery", deliveryDeferred, "when DELIVERY runs: deferred (queued, as TPC-C asks) or now (the terminal waits)")
 	c.Flags().StringVar(&f.log, "delivery-log", "", "write the result of each deferred DELIVERY to this file, as JSON lines")
 	f.output.add(c)
@@ -106,6 +108,11 @@ func (f *runFlags) plan(given func(string) bool) (*runPlan, error) {
 	payment, err := parseMode("payment", f.payment)
 	if err != nil {
 		errs = append(errs, err)
+	}
+	if p.homes == "" {
+		p.homes = defaultHomes(p.types, f.pace.keyingThink)
+	} else if !slices.Contains(homes, p.homes) {
+		errs = append(errs, fmt.Errorf("--homes %q: want %s", f.homes, oneOf(homes)))
 	}
 	if !slices.Contains(deliveries, f.delivery) {
 		errs = append(errs, fmt.Errorf("--delivery %q: want %s", f.delivery, oneOf(deliveries)))

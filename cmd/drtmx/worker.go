@@ -13,8 +13,31 @@ import (
 	"drtmx/txn"
 )
 
-// terminals makes the workers of a run: each a TPC-C terminal, bound to its
-// home warehouse and district.
+// Homes of terminals, as --homes says.
+const (
+	homesFixed  = "fixed"  // as TPC-C asks
+	homesRandom = "random" // a warehouse for each transaction
+)
+
+var homes = []string{homesFixed, homesRandom}
+
+// defaultHomes is random for NEW-ORDER and ORDER-STATUS alone, which are not
+// TPC-C: load then spreads evenly whatever the number of clients, and what
+// slows one server down holds all clients back rather than letting the others
+// run on into its locks.
+func defaultHomes(m tpcc.Mix, keyingThink bool) string {
+	for _, ty := range m.Types() {
+		if ty != tpcc.NewOrder && ty != tpcc.OrderStatus {
+			return homesFixed
+		}
+	}
+	if keyingThink {
+		return homesFixed
+	}
+	return homesRandom
+}
+
+// terminals makes the workers of a run, each a TPC-C terminal.
 type terminals struct {
 	db        *txn.DB
 	schema    *tpcc.Schema
@@ -23,6 +46,7 @@ type terminals struct {
 	types     []tpcc.Type
 	config    tpcc.TerminalConfig
 	timeScale float64 // of keying and think times; 0: none
+	homes     string  // homesFixed or homesRandom
 	delivery  string  // deliveryDeferred or deliveryNow
 	root      *rng.Stream
 	constants rng.Constants
@@ -43,7 +67,7 @@ func newTerminals(db *txn.DB, info tpcc.LoadInfo, p *runPlan, log io.Writer) (*t
 	}
 	root := rng.New(p.load.seed).Split("tpcc.run")
 	t := &terminals{
-		db: db, schema: schema, info: info, mix: p.types, types: p.types.Types(), config: p.terminal, delivery: p.delivery,
+		db: db, schema: schema, info: info, mix: p.types, types: p.types.Types(), config: p.terminal, homes: p.homes, delivery: p.delivery,
 		root: root, constants: info.RunConstants(root.Split("constants")),
 	}
 	if p.pace.keyingThink {
@@ -75,6 +99,7 @@ func (t *terminals) worker(ctx context.Context, id int) (driver.Worker, error) {
 		terminal: tpcc.NewTerminal(t.db, sess, t.schema, t.config),
 		inputs:   tpcc.NewInputs(own.Split("inputs"), t.info, t.constants),
 		pacing:   tpcc.NewPacing(own.Split("pacing"), t.timeScale),
+		homing:   own.Split("homes"),
 	}
 	w.w, w.d = tpcc.TerminalHome(id, t.info.Warehouses)
 	for i, ty := range t.types {
@@ -91,6 +116,7 @@ type worker struct {
 	inputs   *tpcc.Inputs
 	deck     *tpcc.Deck
 	pacing   *tpcc.Pacing
+	homing   *rng.Stream          // draws homes, if they are random
 	id       int                  // from 0
 	w, d     int64                // home
 	place    [len(tpcc.Types)]int // of a type in the driver's list
@@ -110,6 +136,9 @@ type worker struct {
 // Next draws a type and its input, outside the measured latency.
 func (w *worker) Next() int {
 	ty := w.deck.Draw()
+	if w.terminals.homes == homesRandom {
+		w.w = w.homing.Range(1, w.info.Warehouses)
+	}
 	switch ty {
 	case tpcc.NewOrder:
 		w.inputs.NewOrder(w.w, &w.noIn)
