@@ -1,0 +1,105 @@
+package bench
+
+import (
+	"time"
+
+	"github.com/magiconair/properties"
+	"github.com/pingcap/go-ycsb/pkg/prop"
+	"github.com/pingcap/go-ycsb/pkg/util"
+
+	"drtmx/ycsb/props"
+)
+
+// Phase is what a run does, by go-ycsb's name of the command.
+type Phase string
+
+// Phases.
+const (
+	Load Phase = "load" // insert the records
+	Run  Phase = "run"  // the workload's operations
+)
+
+// Bounds of a plan.
+const (
+	MaxThreads  = 4096
+	maxBatch    = 1 << 16
+	maxSeconds  = 7 * 24 * 3600
+	maxTarget   = 1_000_000_000
+	logInterval = 10 // seconds
+)
+
+// Plan is one phase, checked. It runs once.
+type Plan struct {
+	phase    Phase
+	workload *Workload
+	threads  int
+	target   int64 // operations a second; 0: as many as possible
+	batch    int
+	count    int64 // operations; 0: until the time is up
+	limit    time.Duration
+	warmup   time.Duration
+	interval time.Duration // of reports on the way; 0: none
+	silent   bool          // about failed operations
+	separate bool
+	report   bool
+	raw      bool
+	rawFile  string
+	style    string
+}
+
+// NewPlan reads the properties of a phase; its error names every property that
+// cannot be used.
+func NewPlan(p *properties.Properties, phase Phase) (*Plan, error) {
+	w, err := NewWorkload(p)
+	r := props.NewReader(p)
+	r.Join(err)
+	plan := &Plan{
+		phase: phase, workload: w,
+		threads:  int(r.Int(prop.ThreadCount, 1, 1, MaxThreads)),
+		target:   r.Int(prop.Target, 0, 0, maxTarget),
+		batch:    int(r.Int(prop.BatchSize, int64(prop.DefaultBatchSize), 1, maxBatch)),
+		limit:    time.Duration(r.Int(prop.MaxExecutiontime, 0, 0, maxSeconds)) * time.Second,
+		interval: time.Duration(r.Int(prop.LogInterval, logInterval, 0, maxSeconds)) * time.Second,
+		silent:   r.Bool(prop.Silence, prop.SilenceDefault),
+		separate: r.OneOf(props.ReadModifyWrite, "transaction", "transaction", "separate") == "separate",
+		report:   r.Bool(props.Report, true),
+		raw:      r.OneOf(prop.MeasurementType, prop.MeasurementTypeDefault, "histogram", "raw", "csv") != "histogram",
+		rawFile:  r.String(prop.MeasurementRawOutputFile, ""),
+		style:    r.OneOf(prop.OutputStyle, util.OutputStylePlain, util.OutputStylePlain, util.OutputStyleTable, util.OutputStyleJson),
+	}
+	if phase == Run {
+		plan.warmup = time.Duration(r.Int(prop.WarmUpTime, 0, 0, maxSeconds)) * time.Second
+	}
+	plan.readCount(r)
+	if r.Bool(prop.MeasurementHistogramPercentileExport, prop.MeasurementHistogramPercentileExportDefault) {
+		r.Fault("%s is not supported: use %s=raw for all latencies", prop.MeasurementHistogramPercentileExport, prop.MeasurementType)
+	}
+	return plan, r.Err()
+}
+
+// readCount reads how much there is to do.
+func (p *Plan) readCount(r *props.Reader) {
+	if p.phase == Load {
+		p.count = p.workload.insertCount
+		p.checkThreads(r, prop.InsertCount)
+		return
+	}
+	p.count = r.Int(prop.OperationCount, 0, 0, props.Most)
+	if p.count == 0 && p.limit == 0 {
+		r.Fault("%s is missing or 0: want the number of operations, or %s", prop.OperationCount, prop.MaxExecutiontime)
+	}
+	p.checkThreads(r, prop.OperationCount)
+	if w := p.workload.weights; p.batch > 1 && w[opScan]+w[opReadModifyWrite] > 0 {
+		r.Fault("%s %d with %s or %s: want 1, for these have no batches",
+			prop.BatchSize, p.batch, prop.ScanProportion, prop.ReadModifyWriteProportion)
+	}
+}
+
+func (p *Plan) checkThreads(r *props.Reader, name string) {
+	if p.count > 0 && p.count < int64(p.threads) {
+		r.Fault("%s %d: want at most one for each of the %d operations (%s)", prop.ThreadCount, p.threads, p.count, name)
+	}
+}
+
+// Workload is the workload of the plan.
+func (p *Plan) Workload() *Workload { return p.workload }

@@ -1,0 +1,50 @@
+package props
+
+import (
+	"slices"
+	"strings"
+)
+
+// Prefix begins the names of all properties that are drtmx's own.
+const Prefix = "drtmx."
+
+// Properties of drtmx. docs/ycsb.md describes them.
+const (
+	Fabric        = "drtmx.fabric"
+	Servers       = "drtmx.servers"
+	Partitions    = "drtmx.partitions"
+	Partitioning  = "drtmx.partitioning"
+	Primary       = "drtmx.primary"
+	Addr          = "drtmx.addr"
+	Design        = "drtmx.design"
+	LocationCache = "drtmx.locationcache"
+	Upsert        = "drtmx.upsert"
+	// ReadModifyWrite is transaction (the default) or separate: whether a
+	// read-modify-write is one transaction of a database that has such, or
+	// Read and Update as in go-ycsb.
+	ReadModifyWrite = "drtmx.rmw"
+	// Report false leaves out the report in nanoseconds' resolution.
+	Report = "drtmx.report"
+	// Seed is the seed of all keys, values and choices of a run.
+	Seed = "drtmx.seed"
+)
+
+var names = []string{
+	Addr, Design, Fabric, LocationCache, Partitioning, Partitions, Primary,
+	ReadModifyWrite, Report, Seed, Servers, Upsert,
+}
+
+// CheckNames finds properties that begin with Prefix and do not exist: a
+// misspelt one would silently have no effect.
+func (r *Reader) CheckNames() {
+	var bad []string
+	for _, key := range r.p.Keys() {
+		if strings.HasPrefix(key, Prefix) && !slices.Contains(names, key) {
+			bad = append(bad, key)
+		}
+	}
+	slices.Sort(bad)
+	for _, key := range bad {
+		r.Fault("unknown property %s: want %s", key, Choices(names))
+	}
+}
