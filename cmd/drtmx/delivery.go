@@ -24,8 +24,8 @@ var deliveries = []string{deliveryDeferred, deliveryNow}
 
 // Queues of deferred DELIVERYs, each with a session that executes them.
 const (
-	// One for each warehouse is too few: a session waits for each of ten
-	// Calls in turn, and without think times its queue is always full.
+	// One for each warehouse keeps up only just: a DELIVERY takes as long as
+	// some NEW-ORDERs, and without think times its queue grows.
 	queuesPerWarehouse = 2
 	maxQueues          = 64
 )
