@@ -1,6 +1,7 @@
 package hash
 
 import (
+	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/planted"
 )
@@ -72,20 +73,28 @@ func (s *Server) load(addr uint64, word int) uint64 {
 type position struct{ at, i int }
 
 // walk fills s.chain with the buckets of the chain at head. It returns the
-// slot that holds key and the row's address, or 0 if there is none.
-func (s *Server) walk(head, hash uint64, key uint64) (pos position, row uint64) {
+// slot that holds key and the reference to its row, or 0 if there is none.
+func (s *Server) walk(head, hash uint64, key index.Key) (pos position, row uint64) {
 	s.chain = s.chain[:0]
 	for addr := head; addr != 0; addr = linkNext(s.load(addr, linkWord)) {
 		sp := s.arena.Span(addr, bucketWords)
 		for i := 0; row == 0 && i < slots; i++ {
 			w := sp.Load(slotWord + i)
-			if slotMatches(w, hash) && s.arena.Span(slotAddr(w), s.rowBlock).Load(keyWord) == key {
-				pos, row = position{len(s.chain), i}, slotAddr(w)
+			if slotMatches(w, hash) && s.rowHas(slotRef(w), key) {
+				pos, row = position{len(s.chain), i}, slotRef(w)
 			}
 		}
 		s.chain = append(s.chain, addr)
 	}
 	return pos, row
+}
+
+// rowHas reports whether the row has the key.
+func (s *Server) rowHas(ref uint64, key index.Key) bool {
+	if s.strings {
+		return hasStr(s.arena.Span(refAddr(ref), refClass(ref).Words()), key.Str)
+	}
+	return s.arena.Span(ref, s.rowBlock).Load(keyWord) == key.Num
 }
 
 // last is the position after the last slot in use of the chain walked last.
@@ -118,6 +127,13 @@ func (s *Server) link(slot uint64) error {
 	}
 	s.linked.Add(1)
 	return nil
+}
+
+// relink puts another slot in the place of the one at pos of the chain walked last.
+func (s *Server) relink(pos position, slot uint64) {
+	s.open(s.chain[0])
+	s.open(s.chain[pos.at]).Set(slotWord+pos.i, slot)
+	s.commit()
 }
 
 // setNext changes the address in the link word and leaves the rest.
@@ -207,7 +223,7 @@ func (s *Server) partition(from, n uint64, level uint8) (stay int) {
 				break
 			}
 			s.moved = append(s.moved, w)
-			if key := s.arena.Span(slotAddr(w), s.rowBlock).Load(keyWord); !covers(n, level, hashKey(key)) {
+			if !covers(n, level, s.rowHash(slotRef(w))) {
 				last := len(s.moved) - 1
 				s.moved[stay], s.moved[last] = s.moved[last], s.moved[stay]
 				stay++
@@ -215,6 +231,14 @@ func (s *Server) partition(from, n uint64, level uint8) (stay int) {
 		}
 	}
 	return stay
+}
+
+// rowHash is the hash of the key that a row has.
+func (s *Server) rowHash(ref uint64) uint64 {
+	if s.strings {
+		return strRowHash(s.arena.Span(refAddr(ref), refClass(ref).Words()))
+	}
+	return hashKey(s.arena.Span(ref, s.rowBlock).Load(keyWord))
 }
 
 // overflowsFor is the number of overflow buckets a chain of this many slots has.

@@ -14,17 +14,22 @@ func (s *Server) Check() error {
 	if err := s.checkRoot(); err != nil {
 		return err
 	}
-	c := checker{s: s, rows: map[uint64]bool{}, keys: map[uint64]bool{}}
+	c := checker{s: s, rows: map[uint64]bool{}, keys: map[index.Key]bool{}}
 	n := s.buckets.Load()
 	for b := range n {
 		if err := c.checkChain(b, levelOf(b, n)); err != nil {
 			return fmt.Errorf("bucket %d of %d: %w", b, n, err)
 		}
 	}
-	rows, over := s.rows.Stats().Used, s.overflow.Stats().Used
+	rows, over, rooms := s.rowStats().Used, s.overflow.Stats().Used, uint64(0)
+	for _, held := range s.held {
+		if held.Room.Addr != 0 {
+			rooms++
+		}
+	}
 	switch linked := uint64(len(c.rows)); {
-	case linked != s.linked.Load() || linked != rows:
-		return corrupt("%d rows in chains, %d counted, %d blocks in use", linked, s.linked.Load(), rows)
+	case linked != s.linked.Load() || linked+rooms != rows:
+		return corrupt("%d rows in chains, %d counted, %d rooms reserved, %d blocks in use", linked, s.linked.Load(), rooms, rows)
 	case c.overflow != over:
 		return corrupt("%d overflow buckets in chains, %d in use", c.overflow, over)
 	case c.held != len(s.held):
@@ -64,7 +69,7 @@ func (s *Server) checkRoot() error {
 		return err
 	}
 	chunks := *s.chunks.Load()
-	if r.rowWords != s.rowWords || r.dir != s.dir || r.buckets != s.buckets.Load() || r.chunks != uint64(len(chunks)) || r.geo != s.geo {
+	if r.strings != s.strings || r.rowWords != s.rowWords || r.dir != s.dir || r.buckets != s.buckets.Load() || r.chunks != uint64(len(chunks)) || r.geo != s.geo {
 		return corrupt("root block says %+v", r)
 	}
 	dir, err := s.readBlock(s.dir, block.BodyWord+int(s.dirRoom))
@@ -83,7 +88,7 @@ func (s *Server) checkRoot() error {
 type checker struct {
 	s        *Server
 	rows     map[uint64]bool
-	keys     map[uint64]bool
+	keys     map[index.Key]bool
 	overflow uint64
 	held     int
 }
@@ -127,30 +132,53 @@ func (c *checker) checkChain(num uint64, level uint8) error {
 }
 
 func (c *checker) checkRow(slot, num uint64, level uint8) error {
-	addr := slotAddr(slot)
-	if !goodAddr(addr, uint64(c.s.rowBlock)*mem.WordBytes) || c.rows[addr] {
+	addr, words := refAddr(slotRef(slot)), c.s.rowBlock
+	if c.s.strings {
+		words = min(words, refClass(slot).Words())
+	} else {
+		addr = slotRef(slot)
+	}
+	if words == 0 || !goodAddr(addr, uint64(words)*mem.WordBytes) || c.rows[addr] {
 		return corrupt("row address %#x is bad or linked twice", addr)
 	}
-	row, err := c.s.readBlock(addr, c.s.rowBlock)
+	row, err := c.s.readBlock(addr, words)
 	if err != nil {
 		return err
 	}
-	key, h := row[keyWord], block.Header(row[block.HeaderWord])
-	hash := hashKey(key)
-	held := c.s.held[key]
+	key, err := c.s.keyOf(row)
+	if err != nil {
+		return fmt.Errorf("row at %#x: %w", addr, err)
+	}
+	h, hash, id := block.Header(row[block.HeaderWord]), c.s.hash(key), key.Num
+	if c.s.strings {
+		id = addr
+	}
+	held := c.s.held[id]
 	switch {
 	case c.keys[key]:
-		return corrupt("key %d is linked twice", key)
+		return corrupt("key %v is linked twice", key)
 	case !slotMatches(slot, hash) || !covers(num, level, hash):
-		return corrupt("key %d is in a slot %#x that is not its own", key, slot)
-	case h.Locked() != (held != nil) || held != nil && held.Addr != addr:
-		return corrupt("key %d has header %v, held %+v", key, h, held)
+		return corrupt("key %v is in a slot %#x that is not its own", key, slot)
+	case h.Locked() != (held != nil) || held != nil && (held.Addr != addr || held.Key != key):
+		return corrupt("key %v has header %v, held %+v", key, h, held)
 	case h.IsAbsent() && (held == nil || held.Existed):
-		return corrupt("key %d has header %v and is no placeholder", key, h)
+		return corrupt("key %v has header %v and is no placeholder", key, h)
 	}
 	if held != nil {
 		c.held++
 	}
 	c.rows[addr], c.keys[key] = true, true
 	return nil
+}
+
+// keyOf is the key of a row read.
+func (s *Server) keyOf(row []uint64) (index.Key, error) {
+	if !s.strings {
+		return index.Num(row[keyWord]), nil
+	}
+	r, ok := decodeStrRow(row, s.tag)
+	if !ok || len(r.row) > s.rowWords {
+		return index.Key{}, corrupt("no row of this index: %#x", row[lengthWord])
+	}
+	return index.Str(string(r.key)), nil
 }

@@ -50,10 +50,21 @@ var _ index.Client = (*Client)(nil)
 
 // view is what a client knows of the directory: immutable, replaced whole.
 type view struct {
-	rowWords int
-	rowBlock int // words
+	strings  bool
+	rowWords int // at most, if rows vary
+	rowBlock int // words, of the largest if rows vary
+	tag      uint32
 	geo      geometry
 	chunks   []uint64
+}
+
+// newView is a view without any chunk.
+func newView(root rootInfo, addr uint64) *view {
+	v := &view{strings: root.strings, rowWords: root.rowWords, rowBlock: rowBlockWords(root.rowWords), geo: root.geo, tag: strTag(addr)}
+	if v.strings {
+		v.rowBlock = largestStrBlock(root.rowWords)
+	}
+	return v
 }
 
 // bucketAddr is the address of bucket b, if its chunk is known.
@@ -138,9 +149,9 @@ func (c *Client) refresh(ctx context.Context, conn rdma.Conn) error {
 	if err != nil {
 		return err
 	}
-	next := &view{rowWords: root.rowWords, rowBlock: rowBlockWords(root.rowWords), geo: root.geo}
+	next := newView(root, c.root)
 	if old := c.view.Load(); old != nil {
-		if old.rowWords != root.rowWords || old.geo != root.geo || uint64(len(old.chunks)) > root.chunks {
+		if old.strings != root.strings || old.rowWords != root.rowWords || old.geo != root.geo || uint64(len(old.chunks)) > root.chunks {
 			return fmt.Errorf("%w: the root of the index at %#x has changed", index.ErrCorrupt, c.root)
 		}
 		next.chunks = old.chunks
@@ -223,12 +234,12 @@ func (l *locations) set(hash uint64) []atomic.Uint64 {
 	return l.words[i : i+ways]
 }
 
-// get returns where the row of a key with this hash may be, or 0.
+// get returns the reference to where the row of a key with this hash may be, or 0.
 func (l *locations) get(hash uint64) uint64 {
 	set := l.set(hash)
 	for i := range set {
 		if w := set[i].Load(); slotMatches(w, hash) {
-			return slotAddr(w)
+			return slotRef(w)
 		}
 	}
 	return 0
@@ -236,12 +247,12 @@ func (l *locations) get(hash uint64) uint64 {
 
 // put notes a row, in an empty place of its set or in one that depends on all
 // that the set holds, so that no two rows evict each other for ever.
-func (l *locations) put(hash, addr uint64) {
+func (l *locations) put(hash, ref uint64) {
 	set := l.set(hash)
 	if set == nil {
 		return
 	}
-	w, empty := makeSlot(hash, addr), -1
+	w, empty := makeSlot(hash, ref), -1
 	sum := w
 	for i := range set {
 		old := set[i].Load()
@@ -262,10 +273,10 @@ func (l *locations) put(hash, addr uint64) {
 	set[empty].Store(w)
 }
 
-// drop forgets that the row is at addr, unless something else is known by now.
-func (l *locations) drop(hash, addr uint64) {
+// drop forgets that the row is at ref, unless something else is known by now.
+func (l *locations) drop(hash, ref uint64) {
 	set := l.set(hash)
-	w := makeSlot(hash, addr)
+	w := makeSlot(hash, ref)
 	for i := range set {
 		set[i].CompareAndSwap(w, 0)
 	}

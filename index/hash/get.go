@@ -25,13 +25,16 @@ const (
 type phase uint8
 
 const (
-	phaseStart    phase = iota
-	phaseCached         // the row where the location cache says it is
-	phaseHead           // the first bucket of the chain
-	phaseOverflow       // a further one
-	phaseRow            // the row a slot points to
-	phaseRoot           // the root block, for the directory's address
-	phaseDir            // a directory word
+	phaseStart     phase = iota
+	phaseCached          // the row where the location cache says it is
+	phaseHead            // the first bucket of the chain
+	phaseOverflow        // a further one
+	phaseRow             // the row a slot points to
+	phaseRoot            // the root block, for the directory's address
+	phaseDir             // a directory word
+	phaseConfirm         // the header of the head again
+	phaseRows            // rows that slots point to, of an index with string keys
+	phaseCachedRow       // such a row where the location cache says it is
 )
 
 // getOp is a lookup: an index.GetOp.
@@ -43,11 +46,15 @@ const (
 //	                  │  ▲     │ another key, next slot
 //	                  ▼  │torn ▼
 //	                overflow ◀─┘ ─▶ done, absent
+//
+// With string keys, see strget.go, row stands for all rows that the slots of a
+// bucket lead to, and absent is confirmed if there were any.
 type getOp struct {
 	c        *Client
 	counters *counters
 	v        *view
 	key      uint64
+	str      []byte
 	hash     uint64
 
 	phase phase
@@ -62,7 +69,11 @@ type getOp struct {
 	slot     int    // next to look at in bucket
 	bucket   [bucketWords]uint64
 	scratch  [bucketWords]uint64 // root block, directory word
-	row      []uint64            // row block
+	row      []uint64            // row block, or several
+	rows     [slots]candidate    // in them, with string keys
+	nrows    int
+	unsure   bool   // a row that a slot led to has another key
+	extra    uint64 // READs beyond one a round
 	hops     int
 	rounds   int
 	busy     int
@@ -77,10 +88,13 @@ type getOp struct {
 
 // Start implements index.GetOp.
 func (o *getOp) Start(key index.Key) {
-	o.key, o.hash = key.Num, hashKey(key.Num)
+	o.key = key.Num
+	if len(o.str)|len(key.Str) != 0 {
+		o.str = append(o.str[:0], key.Str...)
+	}
 	o.phase = phaseStart
 	o.rounds, o.busy, o.rowBusy, o.hops = 0, 0, 0, 0
-	o.chases, o.retries, o.refreshs = 0, 0, 0
+	o.chases, o.retries, o.refreshs, o.extra = 0, 0, 0, 0
 	o.res = index.GetResult{}
 }
 
@@ -92,12 +106,15 @@ func (o *getOp) Next(done, next *rdma.Batch) bool {
 	if o.phase == phaseStart {
 		return o.begin(next)
 	}
+	if o.phase >= phaseRows {
+		return o.onRows(done, next)
+	}
 	wr := &done.WRs[o.wr]
 	if wr.Status != rdma.StatusOK {
 		return o.failed(wr.Status)
 	}
 	verdict := block.OK
-	if o.phase != phaseDir {
+	if o.phase < phaseDir {
 		verdict = block.Accept(o.words, wr.Tail, o.addr, o.c.inOrder)
 	}
 	if verdict != block.OK {
@@ -114,8 +131,10 @@ func (o *getOp) Next(done, next *rdma.Batch) bool {
 		return o.onRow(next)
 	case phaseRoot:
 		return o.onRoot(next)
-	default:
+	case phaseDir:
 		return o.onDir(next)
+	default:
+		return o.onConfirm(next)
 	}
 }
 
@@ -134,10 +153,17 @@ func (o *getOp) begin(next *rdma.Batch) bool {
 	if o.v = o.c.view.Load(); o.v == nil {
 		return o.finish(index.Fallback)
 	}
+	o.buckets = o.c.buckets.Load()
+	if o.v.strings {
+		return o.beginStr(next)
+	}
+	if len(o.str) != 0 {
+		return o.wrongKey()
+	}
+	o.hash = hashKey(o.key)
 	if len(o.row) != o.v.rowBlock {
 		o.row = make([]uint64, o.v.rowBlock)
 	}
-	o.buckets = o.c.buckets.Load()
 	if addr := o.c.cache.get(o.hash); addr != 0 {
 		return o.read(phaseCached, addr, o.row, next)
 	}
@@ -146,7 +172,7 @@ func (o *getOp) begin(next *rdma.Batch) bool {
 
 // readHead goes for the head of the chain, given the number of buckets believed in.
 func (o *getOp) readHead(next *rdma.Batch) bool {
-	o.num, o.hops = bucketOf(o.hash, o.buckets), 0
+	o.num, o.hops, o.unsure = bucketOf(o.hash, o.buckets), 0, false
 	head, known := o.v.bucketAddr(o.num)
 	if !known {
 		// The chunk is newer than the view. Maintain will fetch it for all; this lookup helps itself.
@@ -215,29 +241,44 @@ func (o *getOp) onOverflow(next *rdma.Batch) bool {
 
 // searchBucket looks at the slots not yet looked at and follows the chain.
 func (o *getOp) searchBucket(next *rdma.Batch) bool {
+	if o.v.strings {
+		return o.searchStr(next)
+	}
 	for o.slot < slots {
 		w := o.bucket[slotWord+o.slot]
 		o.slot++
 		if !slotMatches(w, o.hash) {
 			continue
 		}
-		if addr := slotAddr(w); goodAddr(addr, uint64(o.v.rowBlock)*mem.WordBytes) {
+		if addr := slotRef(w); goodAddr(addr, uint64(o.v.rowBlock)*mem.WordBytes) {
 			return o.read(phaseRow, addr, o.row, next)
 		}
 		return o.finish(index.Fallback)
 	}
+	return o.follow(next)
+}
+
+// follow goes on to the next bucket of the chain. At its end the key is absent.
+func (o *getOp) follow(next *rdma.Batch) bool {
 	over := linkNext(o.bucket[linkWord])
 	if over == 0 {
-		o.res.Hint = o.head
-		o.proof[0] = index.Proof{Addr: o.head, Word: o.version}
-		o.res.Proofs = o.proof[:]
-		return o.finish(index.NotFound)
+		if o.unsure {
+			return o.read(phaseConfirm, o.head, o.scratch[:1], next)
+		}
+		return o.absent()
 	}
 	if o.hops++; o.hops > hopsMax || !goodAddr(over, bucketBytes) {
 		return o.finish(index.Fallback)
 	}
 	o.chases++
 	return o.read(phaseOverflow, over, o.bucket[:], next)
+}
+
+func (o *getOp) absent() bool {
+	o.res.Hint = o.head
+	o.proof[0] = index.Proof{Addr: o.head, Word: o.version}
+	o.res.Proofs = o.proof[:]
+	return o.finish(index.NotFound)
 }
 
 // onRow takes a row only for what it says itself: the slot that led here may
@@ -264,9 +305,14 @@ func (o *getOp) found() bool {
 	o.c.cache.put(o.hash, o.addr)
 	h := o.row[block.HeaderWord]
 	o.res.Row = o.row[rowWord : rowWord+o.v.rowWords]
+	return o.present(o.addr, h)
+}
+
+// present ends the lookup with the row at addr under header h.
+func (o *getOp) present(addr, h uint64) bool {
 	o.res.Header = block.Header(h)
-	o.res.Hint = o.addr
-	o.proof[0] = index.Proof{Addr: o.addr, Word: h}
+	o.res.Hint = addr
+	o.proof[0] = index.Proof{Addr: addr, Word: h}
 	o.res.Proofs = o.proof[:]
 	return o.finish(index.Found)
 }
@@ -313,6 +359,11 @@ func (o *getOp) again(next *rdma.Batch) bool {
 	return o.readHead(next)
 }
 
+func (o *getOp) wrongKey() bool {
+	o.res.Err = keyError(o.v.strings, index.Key{Num: o.key, Str: string(o.str)})
+	return o.finish(index.Failed)
+}
+
 func (o *getOp) failed(s rdma.Status) bool {
 	err := s.Err()
 	if errors.Is(err, rdma.ErrAccess) {
@@ -328,7 +379,7 @@ func (o *getOp) finish(s index.Status) bool {
 	n := o.counters
 	n.lookups.Add(1)
 	n.rounds.Add(uint64(o.rounds))
-	n.reads.Add(uint64(o.rounds))
+	n.reads.Add(uint64(o.rounds) + o.extra)
 	if o.chases|o.retries|o.refreshs != 0 {
 		n.chases.Add(o.chases)
 		n.retries.Add(o.retries)

@@ -28,23 +28,32 @@ const (
 // Words of the root block.
 const (
 	rootMagicWord   = block.BodyWord + iota
-	rootRowWord     // payload words of a row
+	rootRowWord     // kind of keys(8) | payload words of a row, at most if it varies(56)
 	rootDirWord     // address of the directory
 	rootChunksWord  // chunks(48) | log2 of the largest chunk(8) | log2 of the first chunk(8)
 	rootBucketsWord // number of buckets
 	rootWords       = bucketWords
 )
 
-const rootMagic = 0x3168_7368_6d74_7264 // identifies the layout, format 1
+const rootMagic = 0x3268_7368_6d74_7264 // identifies the layout, format 2
+
+// Kinds of index, in the root.
+const (
+	kindNative  = 0 // native keys, rows of one size
+	kindStrings = 1 // string keys, rows that vary in size
+)
 
 // Named bounds of the layout.
 const (
 	addrBits  = 48
 	addrMask  = 1<<addrBits - 1
+	classMask = 1<<block.ClassBits - 1
 	maxLevel  = 40
 	maxChunks = 1 << 20
 	// MaxRowWords bounds the payload: a row block is fetched by one READ.
 	MaxRowWords = rdma.MaxReadBytes/mem.WordBytes - rowWord
+	// MaxStringRowWords bounds the payload of a row of an index with string keys: 64 KiB.
+	MaxStringRowWords = 64 << 10 / mem.WordBytes
 )
 
 // Kinds of bucket, in the top byte of the link word. Zero is none, so that
@@ -58,6 +67,7 @@ const (
 var (
 	_ [0]struct{} = [linkWord + 1 - bucketWords]struct{}{}
 	_ [0]struct{} = [5 - slots]struct{}{}
+	_ [0]struct{} = [mem.LineBytes - 1 - classMask]struct{}{}
 )
 
 // hashKey is the hash of a key: a fixed bijection, the same in every process
@@ -70,12 +80,24 @@ func hashKey(k uint64) uint64 {
 }
 
 // makeSlot joins the fingerprint of a hash with a row's address.
-func makeSlot(hash, addr uint64) uint64 { return hash&^addrMask | addr }
+//
+// In an index with string keys, the six bits of the address below a line hold
+// the size class of the row's block, and so the slot says how much to read:
+// fingerprint(16) | line(42) | class(6). Such an address is called a reference;
+// where rows have one size, their class is 0 and it is the plain address.
+func makeSlot(hash, ref uint64) uint64 { return hash&^addrMask | ref }
 
 // slotMatches reports whether the slot may hold a key of this hash.
 func slotMatches(slot, hash uint64) bool { return slot&addrMask != 0 && (slot^hash)>>addrBits == 0 }
 
-func slotAddr(slot uint64) uint64 { return slot & addrMask }
+// slotRef is the reference to the row.
+func slotRef(slot uint64) uint64 { return slot & addrMask }
+
+// makeRef joins the address of a row's block with its size class.
+func makeRef(addr uint64, c block.Class) uint64 { return addr | uint64(c) }
+
+func refAddr(ref uint64) uint64       { return ref &^ classMask }
+func refClass(ref uint64) block.Class { return block.Class(ref & classMask) }
 
 func makeLink(kind, level uint8, next uint64) uint64 {
 	return uint64(kind)<<56 | uint64(level)<<addrBits | next
@@ -166,6 +188,7 @@ func (g geometry) capacity(n uint64) uint64 {
 
 // rootInfo is a decoded root block.
 type rootInfo struct {
+	strings  bool
 	rowWords int
 	dir      uint64
 	chunks   uint64
@@ -186,8 +209,8 @@ func decodeRoot(w []uint64) (rootInfo, error) {
 	switch {
 	case w[rootMagicWord] != rootMagic:
 		return r, fmt.Errorf("%w: not the root of a hash index (%#x)", index.ErrCorrupt, w[rootMagicWord])
-	case w[rootRowWord] > MaxRowWords:
-		return r, fmt.Errorf("%w: rows of %d words", index.ErrCorrupt, w[rootRowWord])
+	case !r.decodeRows(w[rootRowWord]):
+		return r, fmt.Errorf("%w: rows of kind and words %#x", index.ErrCorrupt, w[rootRowWord])
 	case !r.geo.ok() || r.chunks == 0 || r.chunks > maxChunks:
 		return r, fmt.Errorf("%w: %d chunks of 2^%d to 2^%d buckets", index.ErrCorrupt, r.chunks, r.geo.first, r.geo.max)
 	case r.buckets == 0 || r.buckets > r.geo.capacity(r.chunks):
@@ -195,8 +218,29 @@ func decodeRoot(w []uint64) (rootInfo, error) {
 	case !goodAddr(r.dir, mem.LineBytes):
 		return r, fmt.Errorf("%w: directory at %#x", index.ErrCorrupt, r.dir)
 	}
-	r.rowWords = int(w[rootRowWord])
 	return r, nil
+}
+
+// rowsWord says which keys and rows there are.
+func (r rootInfo) rowsWord() uint64 {
+	kind := uint64(kindNative)
+	if r.strings {
+		kind = kindStrings
+	}
+	return kind<<56 | uint64(r.rowWords)
+}
+
+func (r *rootInfo) decodeRows(w uint64) bool {
+	words, most := w&(1<<56-1), uint64(MaxRowWords)
+	switch w >> 56 {
+	case kindNative:
+	case kindStrings:
+		r.strings, most = true, MaxStringRowWords
+	default:
+		return false
+	}
+	r.rowWords = int(min(words, most))
+	return words <= most
 }
 
 // dirEntry is the address of a chunk's word in the directory.

@@ -11,6 +11,12 @@ import (
 // to be read in any case, since it alone proves what the hint claims, and it
 // names the row.
 func (s *Server) LockWrite(o index.Owner, key index.Key, _ uint64) (*index.Held, error) {
+	if s.strings {
+		return s.lockStr(o, key, s.usual)
+	}
+	if s.wrongKind(key) {
+		return nil, s.keyError(key)
+	}
 	num := key.Num
 	if held := s.held[num]; held != nil {
 		if held.Owner != o {
@@ -20,10 +26,16 @@ func (s *Server) LockWrite(o index.Owner, key index.Key, _ uint64) (*index.Held,
 	}
 	hash := hashKey(num)
 	head := s.bucketAddr(bucketOf(hash, s.buckets.Load()))
-	pos, row := s.walk(head, hash, num)
+	pos, row := s.walk(head, hash, key)
 	if row == 0 {
 		return s.lockAbsent(o, key, hash, head)
 	}
+	return s.lockPresent(o, key, num, pos, row)
+}
+
+// lockPresent locks the row at pos of the chain walked last. id is what its
+// lock is known by.
+func (s *Server) lockPresent(o index.Owner, key index.Key, id uint64, pos position, row uint64) (*index.Held, error) {
 	if s.sharedByOther(row, o) {
 		return nil, index.ErrLocked
 	}
@@ -34,7 +46,7 @@ func (s *Server) LockWrite(o index.Owner, key index.Key, _ uint64) (*index.Held,
 		Key: key, Owner: o, Addr: row, Prev: prev, Existed: true,
 		Home: s.chain[pos.at], Slot: pos.i,
 	}
-	s.held[num] = held
+	s.held[id] = held
 	return held, nil
 }
 
@@ -69,14 +81,21 @@ func (s *Server) lockAbsent(o index.Owner, key index.Key, hash, head uint64) (*i
 // drop ends a lock. A lock that this index did not give, or that was ended
 // before, is a broken invariant of the caller.
 func (s *Server) drop(held *index.Held) {
-	if s.held[held.Key.Num] != held {
-		panic(fmt.Sprintf("hash: key %d is not locked by owner %d", held.Key.Num, held.Owner))
+	id := held.Key.Num
+	if s.strings {
+		id = held.Addr
 	}
-	delete(s.held, held.Key.Num)
+	if s.held[id] != held {
+		panic(fmt.Sprintf("hash: key %v is not locked by owner %d", held.Key, held.Owner))
+	}
+	delete(s.held, id)
 }
 
 // Reserve implements index.Server: rows of one size always have their room.
-func (s *Server) Reserve(_ *index.Held, words int) error {
+func (s *Server) Reserve(held *index.Held, words int) error {
+	if s.strings {
+		return s.reserveStr(held, words)
+	}
 	if words != s.rowWords {
 		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, words, s.rowWords)
 	}
@@ -87,6 +106,10 @@ func (s *Server) Reserve(_ *index.Held, words int) error {
 // bucket: at this time, and not when the key is locked, so that a transaction
 // does not fail its own validation by making the table grow.
 func (s *Server) Publish(held *index.Held, row []uint64, h block.Header) {
+	if s.strings {
+		s.publishStr(held, row, h)
+		return
+	}
 	if len(row) != s.rowWords {
 		panic(fmt.Sprintf("hash: row of %d words, want %d", len(row), s.rowWords))
 	}
@@ -103,12 +126,14 @@ func (s *Server) Publish(held *index.Held, row []uint64, h block.Header) {
 // taken out of its chain locked and stays locked until it is another row.
 func (s *Server) PublishDelete(held *index.Held, _ block.Header) {
 	s.drop(held)
+	s.giveBack(held)
 	s.remove(held)
 }
 
 // Release implements index.Server.
 func (s *Server) Release(held *index.Held) {
 	s.drop(held)
+	s.giveBack(held)
 	if !held.Existed {
 		s.remove(held)
 		return
@@ -119,17 +144,30 @@ func (s *Server) Release(held *index.Held) {
 // remove takes a locked row out of its chain and frees its block. The chain
 // is found anew: it may have been split since the lock.
 func (s *Server) remove(held *index.Held) {
-	hash := hashKey(held.Key.Num)
-	pos, row := s.walk(s.bucketAddr(bucketOf(hash, s.buckets.Load())), hash, held.Key.Num)
-	if row != held.Addr {
-		panic(fmt.Sprintf("hash: locked row of key %d is not in its chain", held.Key.Num))
-	}
+	pos, ref := s.find(held)
 	s.unlink(pos)
-	s.rows.Free(row)
+	if s.strings {
+		s.varied.Free(refAddr(ref), refClass(ref))
+	} else {
+		s.rows.Free(ref)
+	}
+}
+
+// find walks the chain of a locked row.
+func (s *Server) find(held *index.Held) (position, uint64) {
+	hash := s.hash(held.Key)
+	pos, ref := s.walk(s.bucketAddr(bucketOf(hash, s.buckets.Load())), hash, held.Key)
+	if ref == 0 || refAddr(ref) != held.Addr {
+		panic(fmt.Sprintf("hash: locked row of key %v is not in its chain", held.Key))
+	}
+	return pos, ref
 }
 
 // Load implements index.Server. A row that is there already is overwritten.
 func (s *Server) Load(key index.Key, row []uint64, h block.Header) error {
+	if s.strings {
+		return s.loadStr(key, row, h)
+	}
 	if len(row) != s.rowWords {
 		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, len(row), s.rowWords)
 	}

@@ -56,7 +56,16 @@ func newBench(tb testing.TB, o Options, co ClientOptions, checksums bool) *bench
 
 // get runs one lookup and returns its result and rounds.
 func (x *bench) get(tb testing.TB, key uint64) (*index.GetResult, int) {
-	x.op.Start(index.Num(key))
+	return x.getKey(tb, index.Num(key))
+}
+
+func (x *bench) getKey(tb testing.TB, key index.Key) (*index.GetResult, int) {
+	x.op.Start(key)
+	return x.finish(tb)
+}
+
+// finish runs the lookup started.
+func (x *bench) finish(tb testing.TB) (*index.GetResult, int) {
 	x.b[0].Reset()
 	for rounds := 0; ; rounds++ {
 		done, next := &x.b[rounds&1], &x.b[rounds&1^1]

@@ -23,7 +23,11 @@ const getAttempts = 1 << 12
 
 // Options configure the server half.
 type Options struct {
-	// RowWords is the number of payload words of every row, from 0 to MaxRowWords.
+	// Strings makes an index of string keys and rows of 0 to RowWords words,
+	// instead of one of native keys and rows of RowWords words each.
+	Strings bool
+	// RowWords is the number of payload words of every row, from 0 to
+	// MaxRowWords; with Strings, of the largest, up to MaxStringRowWords.
 	RowWords int
 	// Locks is the partition's table of shared locks; nil means that there never are any.
 	Locks index.SharedLocks
@@ -37,9 +41,12 @@ type Options struct {
 type Server struct {
 	arena    *block.Arena
 	locks    index.SharedLocks
-	rowWords int
-	rowBlock int // words
-	rows     *block.Slab
+	strings  bool
+	rowWords int           // at most, if rows vary
+	rowBlock int           // words, if rows have one size
+	rows     *block.Slab   // if rows have one size
+	varied   *block.Varied // if they vary
+	tag      uint32        // in rows that vary
 	overflow *block.Slab
 	sized    *block.Sized // chunks and directories
 	geo      geometry
@@ -52,10 +59,12 @@ type Server struct {
 	linked  atomic.Uint64 // rows and placeholders in chains
 
 	// Of the mutator.
-	held  map[uint64]*index.Held
-	chain []uint64    // addresses of the chain looked at last
-	edits []openBlock // buckets being changed
-	moved []uint64    // slots on the move in a split
+	held  map[uint64]*index.Held // by native key, or by address of the row
+	chain []uint64               // addresses of the chain looked at last
+	edits []openBlock            // buckets being changed
+	moved []uint64               // slots on the move in a split
+	body  []uint64               // row block being put together
+	usual int                    // payload words of the row inserted last
 }
 
 var _ index.Server = (*Server)(nil)
@@ -63,17 +72,24 @@ var _ index.Server = (*Server)(nil)
 // NewServer makes an empty index in the arena. It fails with index.ErrFull if
 // the region has no room for it.
 func NewServer(a *block.Arena, o Options) (*Server, error) {
-	words := rowBlockWords(o.RowWords)
-	if room := a.Region().SegmentBytes() / 2; o.RowWords < 0 || o.RowWords > MaxRowWords || uint64(words)*mem.WordBytes > room {
-		return nil, fmt.Errorf("hash: rows of %d words; want 0 to %d, in at most %d bytes", o.RowWords, MaxRowWords, room)
+	most, words := MaxRowWords, rowBlockWords(o.RowWords)
+	if o.Strings {
+		most, words = MaxStringRowWords, largestStrBlock(o.RowWords)
+	}
+	if room := a.Region().SegmentBytes() / 2; o.RowWords < 0 || o.RowWords > most || uint64(words)*mem.WordBytes > room {
+		return nil, fmt.Errorf("hash: rows of %d words; want 0 to %d, in blocks of at most %d bytes", o.RowWords, most, room)
 	}
 	if o.InitialBuckets < 0 || o.InitialBuckets > 1<<30 {
 		return nil, fmt.Errorf("hash: %d initial buckets; want at most 2^30", o.InitialBuckets)
 	}
 	s := &Server{
-		arena: a, locks: o.Locks, rowWords: o.RowWords, rowBlock: words,
-		rows: a.NewSlab(words * mem.WordBytes), overflow: a.NewSlab(bucketBytes), sized: a.NewSized(),
-		held: map[uint64]*index.Held{},
+		arena: a, locks: o.Locks, strings: o.Strings, rowWords: o.RowWords, rowBlock: words,
+		overflow: a.NewSlab(bucketBytes), sized: a.NewSized(), held: map[uint64]*index.Held{},
+	}
+	if o.Strings {
+		s.varied = a.NewVaried(words)
+	} else {
+		s.rows = a.NewSlab(words * mem.WordBytes)
 	}
 	// Chunks grow up to 256 KiB, or to what fits well in a segment.
 	s.geo.max = uint8(min(12, bits.Len64(a.Region().SegmentBytes()/4/bucketBytes)-1))
@@ -100,6 +116,7 @@ func (s *Server) create(want uint64) error {
 	if s.root, err = slab.Alloc(); err != nil {
 		return err
 	}
+	s.tag = strTag(s.root)
 	for s.geo.capacity(uint64(len(*s.chunks.Load()))) < n {
 		if err := s.addChunk(); err != nil {
 			return err
@@ -128,8 +145,8 @@ func (s *Server) emptyHead(addr uint64, level uint8, v block.Header) {
 func (s *Server) publishRoot() {
 	e := s.arena.Create(s.root, rootWords)
 	e.Set(rootMagicWord, rootMagic)
-	e.Set(rootRowWord, uint64(s.rowWords))
-	r := rootInfo{dir: s.dir, chunks: uint64(len(*s.chunks.Load())), geo: s.geo, buckets: s.buckets.Load()}
+	r := rootInfo{strings: s.strings, rowWords: s.rowWords, dir: s.dir, chunks: uint64(len(*s.chunks.Load())), geo: s.geo, buckets: s.buckets.Load()}
+	e.Set(rootRowWord, r.rowsWord())
 	w := r.words()
 	e.Write(rootDirWord, w[:])
 	e.Commit(s.version())
@@ -196,9 +213,14 @@ func (s *Server) Get(key index.Key, buf []uint64) index.GetResult {
 // Lookup implements index.Server. It may run beside one mutator; a row or
 // chain that is locked throughout reports Locked.
 func (s *Server) Lookup(key index.Key, res *index.GetResult) {
-	hash := hashKey(key.Num)
+	if s.wrongKind(key) {
+		s.settle(res, index.Failed, 0, 0)
+		res.Err = s.keyError(key)
+		return
+	}
+	hash := s.hash(key)
 	for range getAttempts {
-		if s.tryGet(key.Num, hash, res) {
+		if s.tryGet(key, hash, res) {
 			return
 		}
 		runtime.Gosched()
@@ -213,7 +235,7 @@ func (s *Server) settle(res *index.GetResult, st index.Status, h block.Header, h
 
 // tryGet reads the chain once. It reports false if the mutator got in
 // between: a row found proves itself, everything else needs the head unchanged.
-func (s *Server) tryGet(key, hash uint64, res *index.GetResult) (ok bool) {
+func (s *Server) tryGet(key index.Key, hash uint64, res *index.GetResult) (ok bool) {
 	var b [bucketWords]uint64
 	num := bucketOf(hash, s.buckets.Load())
 	head := s.bucketAddr(num)
@@ -226,7 +248,12 @@ func (s *Server) tryGet(key, hash uint64, res *index.GetResult) (ok bool) {
 			if !slotMatches(w, hash) {
 				continue
 			}
-			switch s.readRow(slotAddr(w), key, res); res.Status {
+			if s.strings {
+				s.readStrRow(slotRef(w), key.Str, res)
+			} else {
+				s.readRow(slotRef(w), key.Num, res)
+			}
+			switch res.Status {
 			case index.NotFound: // another key of this fingerprint
 			case index.Pending:
 				return false
@@ -287,9 +314,16 @@ func (s *Server) readRow(addr, key uint64, res *index.GetResult) {
 
 // Stats implements index.Server.
 func (s *Server) Stats() index.ServerStats {
-	rows, over, sized := s.rows.Stats(), s.overflow.Stats(), s.sized.Stats()
+	rows, over, sized := s.rowStats(), s.overflow.Stats(), s.sized.Stats()
 	return index.ServerStats{
 		Rows: s.linked.Load(), RowBytes: rows.Bytes,
 		IndexBytes: over.Bytes + sized.Bytes + bucketBytes,
 	}
+}
+
+func (s *Server) rowStats() block.SlabStats {
+	if s.strings {
+		return s.varied.Stats()
+	}
+	return s.rows.Stats()
 }

@@ -12,18 +12,25 @@ import (
 // Rows are derived from key and version, so that a reader can tell whether a
 // row is one that was ever written, whole, under its header.
 
-func derive(key index.Key, csn block.CSN, i int) uint64 {
+// digest is what rows know of their key.
+func digest(key index.Key) uint64 {
 	num := key.Num
 	for j := range len(key.Str) {
 		num = num*0x100000001b3 + uint64(key.Str[j]) + 1
 	}
+	return num
+}
+
+// derive is word i of the row of a key with this digest.
+func derive(num uint64, csn block.CSN, i int) uint64 {
 	x := num*0x9e3779b97f4a7c15 ^ uint64(csn)*0xd6e8feb86659fd93 ^ uint64(i+1)*0xff51afd7ed558ccd
 	return x ^ x>>29
 }
 
 func fillRow(row []uint64, key index.Key, csn block.CSN) {
+	num := digest(key)
 	for i := range row {
-		row[i] = derive(key, csn, i)
+		row[i] = derive(num, csn, i)
 	}
 	if len(row) > 0 {
 		row[0] = uint64(csn)
@@ -42,7 +49,7 @@ func (s shape) of(key index.Key, csn block.CSN) int {
 	if !s.variable {
 		return s.words
 	}
-	return 1 + int(derive(key, csn, -1)%uint64(s.words))
+	return 1 + int(derive(digest(key), csn, -1)%uint64(s.words))
 }
 
 // row makes a row.
@@ -67,8 +74,9 @@ func checkRow(key index.Key, row []uint64, h block.Header, s shape) error {
 	if want := s.of(key, csn); len(row) != want {
 		return fmt.Errorf("key %v: a row of %d words, version %d.%d has %d", key, len(row), csn.Epoch(), csn.Seq(), want)
 	}
+	num := digest(key)
 	for i := 1; i < len(row); i++ {
-		if row[i] != derive(key, csn, i) {
+		if row[i] != derive(num, csn, i) {
 			return fmt.Errorf("key %v: word %d is not of version %d.%d: the row is torn or another key's", key, i, csn.Epoch(), csn.Seq())
 		}
 	}

@@ -51,6 +51,14 @@ const (
 	KeepGapWord
 	// NoKeyCheck: a row is taken for the one looked for because of the way to it (index/hash).
 	NoKeyCheck
+	// SlotBeforeRow: a row that moves is reachable before it is written (index/hash).
+	SlotBeforeRow
+	// KeepMovedRow: the block that a row has moved from stays as it was (index/hash).
+	KeepMovedRow
+	// AbsenceUnconfirmed: a row of another key proves that the slot never was the one looked for (index/hash).
+	AbsenceUnconfirmed
+	// LengthOfBlock: a row is as long as its block (index/hash).
+	LengthOfBlock
 	// IgnoreTail: in-order reads do not load the header again (internal/block).
 	IgnoreTail
 	// IgnoreChecksum: blocks read in any order are accepted as they are (internal/block).
@@ -69,7 +77,8 @@ const (
 var names = [bugCount]string{
 	"None", "SkipViewValidation", "SkipSingleValidation", "SkipCommitValidation", "SkipGapValidation", "SkipScanRows",
 	"MaskLockBit", "UnlockEarly", "KeepLocks", "NoSharedLocks", "SharedLocksLast", "LatePrepare", "ForgetOutcomes",
-	"FirstRefusal", "DoomedAnswer", "AbsenceByContents", "KeepGapWord", "NoKeyCheck", "IgnoreTail", "IgnoreChecksum",
+	"FirstRefusal", "DoomedAnswer", "AbsenceByContents", "KeepGapWord", "NoKeyCheck",
+	"SlotBeforeRow", "KeepMovedRow", "AbsenceUnconfirmed", "LengthOfBlock", "IgnoreTail", "IgnoreChecksum",
 	"RepeatVersions", "IgnoreFence", "LateHandOver", "ForgetHandOver",
 }
 

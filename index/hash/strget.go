@@ -1,0 +1,171 @@
+package hash
+
+import (
+	"runtime"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/internal/planted"
+	"drtmx/rdma"
+)
+
+// This file looks up string keys. All rows of a bucket that have the right
+// fingerprint are read in one round.
+//
+// Rows move, and so a slot that was read may lead to a block that has become
+// the row of another key although the key looked for has been there all the
+// time, elsewhere. A row of another key therefore proves nothing until the head
+// of the chain has been seen unchanged after it: while the chain is as it was,
+// the block is the row it was, and the key of a row in a chain never changes.
+
+// candidate is a row that may be the one looked for.
+type candidate struct {
+	ref   uint64
+	wr    int // of its READ
+	words []uint64
+}
+
+// readRows posts the READs of the first n candidates.
+func (o *getOp) readRows(p phase, n int, next *rdma.Batch) bool {
+	if o.rounds == roundsMax {
+		return o.finish(index.Fallback)
+	}
+	o.rounds++
+	o.extra += uint64(n - 1)
+	o.phase, o.nrows = p, n
+	for i := range o.rows[:n] {
+		c := &o.rows[i]
+		c.wr = next.Read(o.c.rkey, refAddr(c.ref), c.words)
+	}
+	return false
+}
+
+// candidates gives the first n candidates their memory.
+func (o *getOp) candidates(n int) {
+	words := 0
+	for i := range o.rows[:n] {
+		words += refClass(o.rows[i].ref).Words()
+	}
+	if len(o.row) < words {
+		o.row = make([]uint64, words)
+	}
+	rest := o.row
+	for i := range o.rows[:n] {
+		w := refClass(o.rows[i].ref).Words()
+		o.rows[i].words, rest = rest[:w:w], rest[w:]
+	}
+}
+
+// goodRef reports whether a row may be there.
+func (v *view) goodRef(ref uint64) bool {
+	words := refClass(ref).Words()
+	return words > 0 && words <= v.rowBlock && goodAddr(refAddr(ref), refClass(ref).Bytes())
+}
+
+func (o *getOp) beginStr(next *rdma.Batch) bool {
+	if o.key != 0 || len(o.str) > index.MaxKeyBytes {
+		return o.wrongKey()
+	}
+	o.hash = hashStr(o.str)
+	if ref := o.c.cache.get(o.hash); ref != 0 {
+		o.rows[0].ref = ref
+		o.candidates(1)
+		return o.readRows(phaseCachedRow, 1, next)
+	}
+	return o.readHead(next)
+}
+
+// searchStr reads all rows of the bucket that may be the one looked for, or
+// follows the chain if there are none (any more).
+func (o *getOp) searchStr(next *rdma.Batch) bool {
+	n := 0
+	for ; o.slot < slots; o.slot++ {
+		w := o.bucket[slotWord+o.slot]
+		if !slotMatches(w, o.hash) {
+			continue
+		}
+		if !o.v.goodRef(slotRef(w)) {
+			return o.finish(index.Fallback)
+		}
+		o.rows[n].ref = slotRef(w)
+		n++
+	}
+	if n == 0 {
+		return o.follow(next)
+	}
+	o.candidates(n)
+	return o.readRows(phaseRows, n, next)
+}
+
+// onRows takes a row only for what it says itself. What is not at rest is read
+// again, unless it is locked and of another key.
+func (o *getOp) onRows(done, next *rdma.Batch) bool {
+	again, busy := 0, false
+	for i := range o.rows[:o.nrows] {
+		c := &o.rows[i]
+		wr := &done.WRs[c.wr]
+		if wr.Status != rdma.StatusOK {
+			o.addr = refAddr(c.ref)
+			return o.failed(wr.Status)
+		}
+		verdict := block.Accept(c.words, wr.Tail, refAddr(c.ref), o.c.inOrder)
+		row, ok := decodeStrRow(c.words, o.v.tag)
+		ours := ok && (string(row.key) == string(o.str) || planted.Is(planted.NoKeyCheck))
+		switch {
+		case !ok && verdict == block.OK && o.phase == phaseRows:
+			return o.finish(index.Fallback) // the index has no such rows
+		case !ours && verdict != block.Torn:
+			o.unsure = !planted.Is(planted.AbsenceUnconfirmed)
+		case verdict == block.OK && !block.Header(c.words[block.HeaderWord]).IsAbsent():
+			return o.foundStr(c, row)
+		default:
+			o.rows[again] = *c
+			again++
+			busy = busy || verdict != block.Torn
+		}
+	}
+	switch {
+	case again > 0 && !(busy && o.phase == phaseCachedRow):
+		return o.rowsAgain(again, busy, next)
+	case o.phase == phaseCachedRow:
+		// Locked, or moved or freed and so locked for good, or of another key: only the chain can tell.
+		o.c.cache.drop(o.hash, o.rows[0].ref)
+		return o.readHead(next)
+	}
+	return o.searchStr(next)
+}
+
+func (o *getOp) foundStr(c *candidate, row strRow) bool {
+	o.c.cache.put(o.hash, c.ref)
+	o.res.Row = row.row
+	if planted.Is(planted.LengthOfBlock) {
+		o.res.Row = c.words[strWord+keyWords(len(row.key)):]
+	}
+	return o.present(refAddr(c.ref), c.words[block.HeaderWord])
+}
+
+// rowsAgain reads the first n candidates again, which a writer holds or held
+// while they were read: see notAtRest.
+func (o *getOp) rowsAgain(n int, busy bool, next *rdma.Batch) bool {
+	o.retries++
+	runtime.Gosched()
+	if busy {
+		if o.busy++; o.busy > busyMax {
+			return o.finish(index.Locked)
+		}
+		if o.rowBusy++; o.rowBusy > busyRowRereads {
+			o.rowBusy = 0
+			return o.readHead(next)
+		}
+	}
+	return o.readRows(o.phase, n, next)
+}
+
+// onConfirm ends a search that met rows of other keys, if the chain is still
+// the one that led to them.
+func (o *getOp) onConfirm(next *rdma.Batch) bool {
+	if o.scratch[0] != o.version {
+		return o.again(next)
+	}
+	return o.absent()
+}

@@ -1,0 +1,265 @@
+package hash
+
+import (
+	"fmt"
+	"runtime"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/internal/planted"
+	"github.com/zeebo/xxh3"
+)
+
+// This file changes rows that vary in size. A row stays in its block while it
+// fits there without waste, and moves otherwise:
+//
+//	LockWrite   old block locked              slot ─▶ old block
+//	Reserve     new block allocated, locked   slot ─▶ old block
+//	Publish     new block written, unlocked   slot ─▶ old block
+//	            the slot is swapped under a new version of the chain
+//	            old block freed: locked until it is another row
+//
+// So a reader meets the old row before the lock, the lock, or the new row. A
+// slot read before the swap leads to a block that stays locked, or has become
+// another row since; in either case the head of the chain has changed, and no
+// reader takes the key for absent without seeing that it has not.
+
+// wastePart is the least part of its block that a row fills, one in so many,
+// before it moves to a smaller one.
+const wastePart = 2
+
+// usualMax bounds the room in words that a placeholder gets beforehand: a
+// larger row is written once, to a block of its own, instead of twice.
+const usualMax = 512
+
+// hash is the hash of a key of this index.
+func (s *Server) hash(key index.Key) uint64 {
+	if s.strings {
+		return hashKey(xxh3.HashString(key.Str))
+	}
+	return hashKey(key.Num)
+}
+
+// wrongKind reports that no key of this index can be like that.
+func (s *Server) wrongKind(key index.Key) bool {
+	if s.strings {
+		return key.Num != 0 || len(key.Str) > index.MaxKeyBytes
+	}
+	return len(key.Str) != 0
+}
+
+func (s *Server) keyError(key index.Key) error { return keyError(s.strings, key) }
+
+func keyError(strings bool, key index.Key) error {
+	switch {
+	case !strings:
+		return fmt.Errorf("%w: a string of %d bytes, want a number", index.ErrKey, len(key.Str))
+	case key.Num != 0:
+		return fmt.Errorf("%w: the number %d, want a string", index.ErrKey, key.Num)
+	}
+	return fmt.Errorf("%w: %d bytes, want at most %d", index.ErrKey, len(key.Str), index.MaxKeyBytes)
+}
+
+// lockStr is LockWrite. If the key is absent, its placeholder gets room for a
+// row of so many words if there is any.
+func (s *Server) lockStr(o index.Owner, key index.Key, words int) (*index.Held, error) {
+	if s.wrongKind(key) {
+		return nil, s.keyError(key)
+	}
+	hash := s.hash(key)
+	head := s.bucketAddr(bucketOf(hash, s.buckets.Load()))
+	pos, ref := s.walk(head, hash, key)
+	if ref == 0 {
+		return s.lockAbsentStr(o, key, hash, head, words)
+	}
+	row := refAddr(ref)
+	if held := s.held[row]; held != nil {
+		if held.Owner != o {
+			return nil, index.ErrLocked
+		}
+		return held, nil
+	}
+	held, err := s.lockPresent(o, key.Clone(), row, pos, row)
+	if err == nil {
+		held.Slot = int(refClass(ref))
+	}
+	return held, err
+}
+
+func (s *Server) lockAbsentStr(o index.Owner, key index.Key, hash, head uint64, words int) (*index.Held, error) {
+	if s.sharedByOther(head, o) {
+		return nil, index.ErrLocked
+	}
+	if words > usualMax {
+		words = 0
+	}
+	class := block.ClassFor(strBlockWords(len(key.Str), words))
+	row, err := s.varied.Alloc(class)
+	if least := block.ClassFor(strBlockWords(len(key.Str), 0)); err != nil && least < class {
+		class = least
+		row, err = s.varied.Alloc(class)
+	}
+	if err != nil {
+		return nil, full(err)
+	}
+	const header = block.LockBit | block.AbsentBit
+	s.fill(row, class, key.Str, nil, header)
+	if err := s.link(makeSlot(hash, makeRef(row, class))); err != nil {
+		s.varied.Free(row, class)
+		return nil, err
+	}
+	held := &index.Held{Key: key.Clone(), Owner: o, Addr: row, Prev: header, Home: head, Slot: int(class)}
+	s.held[row] = held
+	return held, nil
+}
+
+// fill writes a whole block that no slot leads to yet, and publishes it under h.
+func (s *Server) fill(addr uint64, class block.Class, key string, row []uint64, h block.Header) {
+	body := append(s.body[:0], lengths{key: len(key), row: len(row), tag: s.tag}.word())
+	body = append(appendKey(body, key), row...)
+	for want := class.Words() - block.BodyWord; len(body) < want; {
+		body = append(body, zeros[:min(want-len(body), len(zeros))]...)
+	}
+	s.body = body
+	e := s.arena.CreateOf(addr, body)
+	e.Commit(h)
+}
+
+// suits reports whether a block of class have is one for a row that needs class need.
+func suits(have, need block.Class) bool {
+	return need <= have && have.Words() <= wastePart*need.Words()
+}
+
+// reserveStr is Reserve.
+func (s *Server) reserveStr(held *index.Held, words int) error {
+	if words < 0 || words > s.rowWords {
+		return fmt.Errorf("%w: %d words, want 0 to %d", index.ErrRowSize, words, s.rowWords)
+	}
+	need := block.ClassFor(strBlockWords(len(held.Key.Str), words))
+	own, room := block.Class(held.Slot), block.ClassFor(held.Room.Words)
+	if suits(own, need) {
+		s.giveBack(held)
+		return nil
+	}
+	if suits(room, need) {
+		return nil
+	}
+	addr, err := s.varied.Alloc(need)
+	switch {
+	case err == nil:
+		s.giveBack(held)
+		held.Room = index.Room{Addr: addr, Words: need.Words()}
+	case need <= own: // it is only larger than it should be
+		s.giveBack(held)
+	case need > room:
+		return full(err)
+	}
+	return nil
+}
+
+// giveBack frees the room reserved for a row that is not written there.
+func (s *Server) giveBack(held *index.Held) {
+	if held.Room.Addr != 0 {
+		s.varied.Free(held.Room.Addr, block.ClassFor(held.Room.Words))
+		held.Room = index.Room{}
+	}
+}
+
+// publishStr is Publish.
+func (s *Server) publishStr(held *index.Held, row []uint64, h block.Header) {
+	class, room := block.Class(held.Slot), held.Room
+	if room.Addr != 0 {
+		class = block.ClassFor(room.Words)
+	}
+	if need := strBlockWords(len(held.Key.Str), len(row)); need > class.Words() || len(row) > s.rowWords {
+		panic(fmt.Sprintf("hash: a row of %d words has no room reserved", len(row)))
+	}
+	s.drop(held)
+	if room.Addr != 0 {
+		s.move(held, class, row, h.Unlock())
+	} else {
+		e := s.arena.Begin(held.Addr, class.Words())
+		e.Set(lengthWord, lengths{key: len(held.Key.Str), row: len(row), tag: s.tag}.word())
+		e.Write(strWord+keyWords(len(held.Key.Str)), row)
+		e.Commit(h.Unlock())
+	}
+	if !held.Existed {
+		s.usual = len(row)
+		s.grow()
+	}
+}
+
+// move publishes the row in the block reserved for it, of the given class.
+func (s *Server) move(held *index.Held, class block.Class, row []uint64, h block.Header) {
+	pos, old := s.find(held)
+	to := held.Room.Addr
+	slot := makeSlot(s.hash(held.Key), makeRef(to, class))
+	if planted.Is(planted.SlotBeforeRow) {
+		s.relink(pos, slot)
+		for range 1 << 10 {
+			runtime.Gosched() // so that somebody comes by
+		}
+	}
+	s.fill(to, class, held.Key.Str, row, h)
+	if !planted.Is(planted.SlotBeforeRow) {
+		s.relink(pos, slot)
+	}
+	if s.locks != nil && !s.locks.Empty() {
+		s.locks.Move(held.Addr, to)
+	}
+	if planted.Is(planted.KeepMovedRow) {
+		s.arena.Span(held.Addr, 1).Store(block.HeaderWord, uint64(held.Prev))
+	} else {
+		s.varied.Free(held.Addr, refClass(old))
+	}
+	held.Addr, held.Slot, held.Room = to, int(class), index.Room{}
+}
+
+// loadStr is Load.
+func (s *Server) loadStr(key index.Key, row []uint64, h block.Header) error {
+	if len(row) > s.rowWords {
+		return fmt.Errorf("%w: %d words, want 0 to %d", index.ErrRowSize, len(row), s.rowWords)
+	}
+	held, err := s.lockStr(0, key, len(row))
+	if err != nil {
+		return err
+	}
+	if err := s.Reserve(held, len(row)); err != nil {
+		s.Release(held)
+		return err
+	}
+	s.Publish(held, row, h)
+	return nil
+}
+
+// readStrRow copies the payload of the row: see readRow.
+func (s *Server) readStrRow(ref uint64, key string, res *index.GetResult) {
+	addr := refAddr(ref)
+	sp := s.arena.Span(addr, refClass(ref).Words())
+	h := block.Header(sp.Load(block.HeaderWord))
+	switch {
+	case !hasStr(sp, key):
+		s.settle(res, index.NotFound, 0, 0)
+		return
+	case h.Locked():
+		s.settle(res, index.Locked, 0, addr)
+		return
+	}
+	l := lengthsOf(sp.Load(lengthWord))
+	start := strWord + keyWords(len(key))
+	if start+l.row > sp.Words() {
+		s.settle(res, index.Pending, 0, 0)
+		return
+	}
+	if cap(res.Row) < l.row {
+		res.Row = make([]uint64, l.row)
+	}
+	res.Row = res.Row[:l.row]
+	sp.Slice(start, l.row).CopyOut(res.Row)
+	if block.Header(sp.Load(block.HeaderWord)) != h {
+		s.settle(res, index.Pending, 0, 0)
+		return
+	}
+	s.settle(res, index.Found, h, addr)
+	res.Proofs = append(res.Proofs, index.Proof{Addr: addr, Word: uint64(h)})
+}
