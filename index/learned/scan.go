@@ -15,6 +15,11 @@ const (
 	maxRestarts       = 4
 	// maxScanLeaves bounds one scan, whose leaves are all kept until the next.
 	maxScanLeaves = 1 << 16
+	// maxGuess bounds the leaves READ in a round because they lie next to one
+	// that a right link named; see scanOp.guess.
+	maxGuess = 8
+	// guessWindow is aligned memory that certainly is the region's if one leaf in it is.
+	guessWindow = 64 << 10
 	// rowsPerLeafShare is the share of slots expected in use, in 16ths.
 	rowsPerLeafShare = 11
 )
@@ -27,6 +32,7 @@ type leafRead struct {
 	state  leafState
 	view   xtree.Leaf // if readOK
 	locked int        // times a row of the range was found locked
+	guess  bool       // READ for no other reason than its address
 }
 
 type leafState uint8
@@ -60,6 +66,7 @@ type scanOp struct {
 	state       uint8
 
 	want     uint64
+	linked   bool       // want is a right link
 	leafs    []leafRead // their buffers hold the rows of the result
 	at       int        // leafs before it are used
 	consumed int
@@ -70,6 +77,11 @@ type scanOp struct {
 	chases   int
 	lefts    int
 	busy     bool // a lock was in the way
+	// guess is how many leaves to READ behind one that only a right link
+	// names. The models do not know it yet, so it was split off lately, and
+	// the leaves split off after it, where keys rise, lie behind it in memory
+	// (package xtree, extent). It doubles while that proves right.
+	guess int
 
 	aheadSub, aheadLeaf int // the next leaf to READ ahead; aheadSub -1 if unknown
 	endSub, endLeaf     int // the leaf predicted to hold hi
@@ -99,7 +111,7 @@ func (c *Client) NewScan() index.ScanOp {
 
 func (o *scanOp) Start(lo, hi index.Key, limit int) {
 	o.lo, o.hi, o.limit, o.state, o.whole = lo.Num, hi.Num, limit, scanStart, true
-	o.restarts, o.busy = 0, false
+	o.restarts, o.busy, o.guess = 0, false, 1
 	o.clear()
 }
 
@@ -182,7 +194,7 @@ func (o *scanOp) located(st step, addr uint64, next *rdma.Batch) bool {
 		o.res.Err = o.err
 		return o.finish(index.Failed)
 	}
-	o.want = addr
+	o.want, o.linked = addr, false
 	for i := o.at; i < len(o.leafs); i++ {
 		o.leafs[i].state = readUsed // READ ahead of another place
 	}
@@ -213,7 +225,8 @@ func (o *scanOp) modelOf(sub int) *xmodel.SubModel {
 // readOn appends READs of the leaf wanted and of those predicted to follow.
 func (o *scanOp) readOn(next *rdma.Batch) bool {
 	o.readLeaf(o.want, next)
-	for n := o.expected() - 1; n > 0; n-- {
+	n := o.expected() - 1
+	for ; n > 0; n-- {
 		addr, ok := o.ahead()
 		if !ok {
 			break
@@ -222,7 +235,22 @@ func (o *scanOp) readOn(next *rdma.Batch) bool {
 			o.readLeaf(addr, next)
 		}
 	}
+	if o.linked {
+		o.readGuessed(min(n, o.guess), next)
+	}
 	return o.wait()
+}
+
+// readGuessed appends READs of the n leaves behind the one wanted in memory.
+func (o *scanOp) readGuessed(n int, next *rdma.Batch) {
+	for i := range n {
+		addr := o.want + uint64(i+1)*o.lay.LeafBytes()
+		if addr/guessWindow != o.want/guessWindow {
+			return
+		}
+		o.readLeaf(addr, next)
+		o.leafs[len(o.leafs)-1].guess = true
+	}
 }
 
 // wait ends a round of leaves, within bounds.
@@ -367,7 +395,7 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 			return endIf(o.fallback())
 		}
 		o.n.chases.Add(1)
-		o.want = l.view.Right()
+		o.follow(l)
 		return goOn
 	}
 	return o.take(l, next)
@@ -414,8 +442,17 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	if o.consumed >= maxScanLeaves {
 		return endIf(o.fallback())
 	}
-	o.cur, o.want = high, l.view.Right()
+	o.cur = high
+	o.follow(l)
 	return goOn
+}
+
+// follow goes to the leaf on the right.
+func (o *scanOp) follow(l *leafRead) {
+	if l.guess {
+		o.guess = min(2*o.guess, maxGuess)
+	}
+	o.want, o.linked = l.view.Right(), true
 }
 
 // addRows adds the rows of a leaf, in key order, up to the limit; more says
