@@ -120,11 +120,11 @@ const (
 
 func (p *partition) newIndex(ix *tables.Index, cfg *Config) (index.Server, error) {
 	words := ix.RowBytes / mem.WordBytes
-	if ix.Strings {
-		return nil, fmt.Errorf("%w: string keys are not served", tables.ErrSchema)
-	}
 	if !ix.Ordered {
-		return hash.NewServer(p.arena, hash.Options{RowWords: words, Locks: p.shared})
+		return hash.NewServer(p.arena, hash.Options{Strings: ix.Strings, RowWords: words, Locks: p.shared})
+	}
+	if ix.Strings {
+		return nil, fmt.Errorf("%w: ordered indexes of string keys are not served", tables.ErrSchema)
 	}
 	srv, err := learned.NewServer(p.arena, learned.Options{RowWords: words, Locks: p.shared, Family: cfg.Family})
 	if err != nil {
