@@ -80,7 +80,10 @@ func (s *Server) walk(head, hash uint64, key index.Key) (pos position, row uint6
 		sp := s.arena.Span(addr, bucketWords)
 		for i := 0; row == 0 && i < slots; i++ {
 			w := sp.Load(slotWord + i)
-			if slotMatches(w, hash) && s.rowHas(slotRef(w), key) {
+			if !slotMatches(w, hash) {
+				continue
+			}
+			if s.strings && s.rowHasStr(slotRef(w), key.Str) || !s.strings && s.arena.Span(slotRef(w), s.rowBlock).Load(keyWord) == key.Num {
 				pos, row = position{len(s.chain), i}, slotRef(w)
 			}
 		}
@@ -89,12 +92,9 @@ func (s *Server) walk(head, hash uint64, key index.Key) (pos position, row uint6
 	return pos, row
 }
 
-// rowHas reports whether the row has the key.
-func (s *Server) rowHas(ref uint64, key index.Key) bool {
-	if s.strings {
-		return hasStr(s.arena.Span(refAddr(ref), refClass(ref).Words()), key.Str)
-	}
-	return s.arena.Span(ref, s.rowBlock).Load(keyWord) == key.Num
+// rowHasStr reports whether the row has the key.
+func (s *Server) rowHasStr(ref uint64, key string) bool {
+	return hasStr(s.arena.Span(refAddr(ref), refClass(ref).Words()), key)
 }
 
 // last is the position after the last slot in use of the chain walked last.

@@ -25,16 +25,16 @@ const (
 type phase uint8
 
 const (
-	phaseStart     phase = iota
-	phaseCached          // the row where the location cache says it is
-	phaseHead            // the first bucket of the chain
-	phaseOverflow        // a further one
-	phaseRow             // the row a slot points to
-	phaseRoot            // the root block, for the directory's address
-	phaseDir             // a directory word
-	phaseConfirm         // the header of the head again
-	phaseRows            // rows that slots point to, of an index with string keys
-	phaseCachedRow       // such a row where the location cache says it is
+	phaseCached    phase = iota // the row where the location cache says it is
+	phaseHead                   // the first bucket of the chain
+	phaseOverflow               // a further one
+	phaseRow                    // the row a slot points to
+	phaseRoot                   // the root block, for the directory's address
+	phaseDir                    // a directory word
+	phaseConfirm                // the header of the head again
+	phaseStart                  // nothing: there was no round yet
+	phaseRows                   // rows that slots point to, of an index with string keys
+	phaseCachedRow              // such a row where the location cache says it is
 )
 
 // getOp is a lookup: an index.GetOp.
@@ -54,7 +54,6 @@ type getOp struct {
 	counters *counters
 	v        *view
 	key      uint64
-	str      []byte
 	hash     uint64
 
 	phase phase
@@ -70,10 +69,6 @@ type getOp struct {
 	bucket   [bucketWords]uint64
 	scratch  [bucketWords]uint64 // root block, directory word
 	row      []uint64            // row block, or several
-	rows     [slots]candidate    // in them, with string keys
-	nrows    int
-	unsure   bool   // a row that a slot led to has another key
-	extra    uint64 // READs beyond one a round
 	hops     int
 	rounds   int
 	busy     int
@@ -84,17 +79,24 @@ type getOp struct {
 
 	res   index.GetResult
 	proof [1]index.Proof
+
+	// With string keys.
+	str    []byte
+	unsure bool   // a row that a slot led to has another key
+	extra  uint64 // READs beyond one a round
+	nrows  int
+	rows   [slots]candidate // in row
 }
 
 // Start implements index.GetOp.
 func (o *getOp) Start(key index.Key) {
 	o.key = key.Num
 	if len(o.str)|len(key.Str) != 0 {
-		o.str = append(o.str[:0], key.Str...)
+		o.keepStr(key.Str)
 	}
 	o.phase = phaseStart
 	o.rounds, o.busy, o.rowBusy, o.hops = 0, 0, 0, 0
-	o.chases, o.retries, o.refreshs, o.extra = 0, 0, 0, 0
+	o.chases, o.retries, o.refreshs = 0, 0, 0
 	o.res = index.GetResult{}
 }
 
@@ -103,10 +105,10 @@ func (o *getOp) Result() *index.GetResult { return &o.res }
 
 // Next implements index.Op.
 func (o *getOp) Next(done, next *rdma.Batch) bool {
-	if o.phase == phaseStart {
-		return o.begin(next)
-	}
-	if o.phase >= phaseRows {
+	if o.phase >= phaseStart {
+		if o.phase == phaseStart {
+			return o.begin(next)
+		}
 		return o.onRows(done, next)
 	}
 	wr := &done.WRs[o.wr]
@@ -154,11 +156,8 @@ func (o *getOp) begin(next *rdma.Batch) bool {
 		return o.finish(index.Fallback)
 	}
 	o.buckets = o.c.buckets.Load()
-	if o.v.strings {
+	if o.v.strings || len(o.str) != 0 {
 		return o.beginStr(next)
-	}
-	if len(o.str) != 0 {
-		return o.wrongKey()
 	}
 	o.hash = hashKey(o.key)
 	if len(o.row) != o.v.rowBlock {
@@ -305,14 +304,9 @@ func (o *getOp) found() bool {
 	o.c.cache.put(o.hash, o.addr)
 	h := o.row[block.HeaderWord]
 	o.res.Row = o.row[rowWord : rowWord+o.v.rowWords]
-	return o.present(o.addr, h)
-}
-
-// present ends the lookup with the row at addr under header h.
-func (o *getOp) present(addr, h uint64) bool {
 	o.res.Header = block.Header(h)
-	o.res.Hint = addr
-	o.proof[0] = index.Proof{Addr: addr, Word: h}
+	o.res.Hint = o.addr
+	o.proof[0] = index.Proof{Addr: o.addr, Word: h}
 	o.res.Proofs = o.proof[:]
 	return o.finish(index.Found)
 }
@@ -379,8 +373,9 @@ func (o *getOp) finish(s index.Status) bool {
 	n := o.counters
 	n.lookups.Add(1)
 	n.rounds.Add(uint64(o.rounds))
-	n.reads.Add(uint64(o.rounds) + o.extra)
-	if o.chases|o.retries|o.refreshs != 0 {
+	n.reads.Add(uint64(o.rounds))
+	if o.chases|o.retries|o.refreshs|o.extra != 0 {
+		n.reads.Add(o.extra)
 		n.chases.Add(o.chases)
 		n.retries.Add(o.retries)
 		n.refreshes.Add(o.refreshs)

@@ -30,24 +30,23 @@ func (s *Server) LockWrite(o index.Owner, key index.Key, _ uint64) (*index.Held,
 	if row == 0 {
 		return s.lockAbsent(o, key, hash, head)
 	}
-	return s.lockPresent(o, key, num, pos, row)
-}
-
-// lockPresent locks the row at pos of the chain walked last. id is what its
-// lock is known by.
-func (s *Server) lockPresent(o index.Owner, key index.Key, id uint64, pos position, row uint64) (*index.Held, error) {
 	if s.sharedByOther(row, o) {
 		return nil, index.ErrLocked
 	}
-	sp := s.arena.Span(row, 1)
-	prev := block.Header(sp.Load(block.HeaderWord))
-	sp.Store(block.HeaderWord, uint64(prev.Lock()))
 	held := &index.Held{
-		Key: key, Owner: o, Addr: row, Prev: prev, Existed: true,
+		Key: key, Owner: o, Addr: row, Prev: s.lockRow(row), Existed: true,
 		Home: s.chain[pos.at], Slot: pos.i,
 	}
-	s.held[id] = held
+	s.held[num] = held
 	return held, nil
+}
+
+// lockRow locks a row and returns its header before.
+func (s *Server) lockRow(row uint64) block.Header {
+	sp := s.arena.Span(row, 1)
+	prev := sp.Load(block.HeaderWord)
+	sp.Store(block.HeaderWord, prev|uint64(block.LockBit))
+	return block.Header(prev)
 }
 
 func (s *Server) sharedByOther(addr uint64, o index.Owner) bool {
@@ -126,14 +125,18 @@ func (s *Server) Publish(held *index.Held, row []uint64, h block.Header) {
 // taken out of its chain locked and stays locked until it is another row.
 func (s *Server) PublishDelete(held *index.Held, _ block.Header) {
 	s.drop(held)
-	s.giveBack(held)
+	if held.Room.Addr != 0 {
+		s.giveBack(held)
+	}
 	s.remove(held)
 }
 
 // Release implements index.Server.
 func (s *Server) Release(held *index.Held) {
 	s.drop(held)
-	s.giveBack(held)
+	if held.Room.Addr != 0 {
+		s.giveBack(held)
+	}
 	if !held.Existed {
 		s.remove(held)
 		return
@@ -155,7 +158,10 @@ func (s *Server) remove(held *index.Held) {
 
 // find walks the chain of a locked row.
 func (s *Server) find(held *index.Held) (position, uint64) {
-	hash := s.hash(held.Key)
+	hash := hashKey(held.Key.Num)
+	if s.strings {
+		hash = hashString(held.Key.Str)
+	}
 	pos, ref := s.walk(s.bucketAddr(bucketOf(hash, s.buckets.Load())), hash, held.Key)
 	if ref == 0 || refAddr(ref) != held.Addr {
 		panic(fmt.Sprintf("hash: locked row of key %v is not in its chain", held.Key))

@@ -218,7 +218,10 @@ func (s *Server) Lookup(key index.Key, res *index.GetResult) {
 		res.Err = s.keyError(key)
 		return
 	}
-	hash := s.hash(key)
+	hash := hashKey(key.Num)
+	if s.strings {
+		hash = hashString(key.Str)
+	}
 	for range getAttempts {
 		if s.tryGet(key, hash, res) {
 			return

@@ -62,8 +62,15 @@ func (v *view) goodRef(ref uint64) bool {
 	return words > 0 && words <= v.rowBlock && goodAddr(refAddr(ref), refClass(ref).Bytes())
 }
 
+// keepStr keeps a copy of the key, apart from Start so that a native key does
+// not pay for it.
+//
+//go:noinline
+func (o *getOp) keepStr(key string) { o.str = append(o.str[:0], key...) }
+
 func (o *getOp) beginStr(next *rdma.Batch) bool {
-	if o.key != 0 || len(o.str) > index.MaxKeyBytes {
+	o.extra = 0
+	if !o.v.strings || o.key != 0 || len(o.str) > index.MaxKeyBytes {
 		return o.wrongKey()
 	}
 	o.hash = hashStr(o.str)
@@ -141,7 +148,12 @@ func (o *getOp) foundStr(c *candidate, row strRow) bool {
 	if planted.Is(planted.LengthOfBlock) {
 		o.res.Row = c.words[strWord+keyWords(len(row.key)):]
 	}
-	return o.present(refAddr(c.ref), c.words[block.HeaderWord])
+	addr, h := refAddr(c.ref), c.words[block.HeaderWord]
+	o.res.Header = block.Header(h)
+	o.res.Hint = addr
+	o.proof[0] = index.Proof{Addr: addr, Word: h}
+	o.res.Proofs = o.proof[:]
+	return o.finish(index.Found)
 }
 
 // rowsAgain reads the first n candidates again, which a writer holds or held

@@ -34,11 +34,16 @@ const usualMax = 512
 
 // hash is the hash of a key of this index.
 func (s *Server) hash(key index.Key) uint64 {
-	if s.strings {
-		return hashKey(xxh3.HashString(key.Str))
+	if !s.strings {
+		return hashKey(key.Num)
 	}
-	return hashKey(key.Num)
+	return hashString(key.Str)
 }
+
+// hashString is hashStr of a string.
+//
+//go:noinline
+func hashString(key string) uint64 { return hashKey(xxh3.HashString(key)) }
 
 // wrongKind reports that no key of this index can be like that.
 func (s *Server) wrongKind(key index.Key) bool {
@@ -79,11 +84,15 @@ func (s *Server) lockStr(o index.Owner, key index.Key, words int) (*index.Held, 
 		}
 		return held, nil
 	}
-	held, err := s.lockPresent(o, key.Clone(), row, pos, row)
-	if err == nil {
-		held.Slot = int(refClass(ref))
+	if s.sharedByOther(row, o) {
+		return nil, index.ErrLocked
 	}
-	return held, err
+	held := &index.Held{
+		Key: key.Clone(), Owner: o, Addr: row, Prev: s.lockRow(row), Existed: true,
+		Home: s.chain[pos.at], Slot: int(refClass(ref)),
+	}
+	s.held[row] = held
+	return held, nil
 }
 
 func (s *Server) lockAbsentStr(o index.Owner, key index.Key, hash, head uint64, words int) (*index.Held, error) {
