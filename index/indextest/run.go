@@ -46,7 +46,7 @@ func runModel(t *testing.T, eng Engine, v Variant, seed uint64, rowsStay, ordere
 				Ordered: ordered, RowsStay: rowsStay,
 			}
 			if eng.Strings {
-				o.KeyOf, o.RowWords, o.Variable = StringKeys(keys), words*words, words > 0
+				o.KeyOf, o.RowWords, o.Variable, o.Ops = StringKeys(keys), words*words, words > 0, o.Ops/2
 			}
 			if err := CheckModel(eng, o); err != nil {
 				t.Fatal(fmt.Errorf("%d keys, %d words: %w", keys, words, err))
@@ -61,7 +61,7 @@ func runConcurrent(t *testing.T, eng Engine, v Variant, seed uint64, ordered boo
 			Variant: v, Seed: seed + uint64(i), Ops: 60000 / Scale, Readers: 3, Keys: keys, RowWords: 5 + 8*i, Ordered: ordered,
 		}
 		if eng.Strings {
-			o.KeyOf, o.RowWords, o.Variable = StringKeys(keys), 5+40*i, true
+			o.KeyOf, o.RowWords, o.Variable, o.Ops = StringKeys(keys), 5+40*i, true, o.Ops/2
 		}
 		stats, err := CheckConcurrent(eng, o)
 		if err != nil {
