@@ -5,23 +5,35 @@ BIN      := bin
 FUZZTIME ?= 30s
 ARGS     ?=
 
+# PEERS=1 compiles the databases that go-ycsb compares with into it.
+TAGS := $(if $(PEERS),-tags peers)
+
 COMMIT  := $(shell git rev-parse --short HEAD 2>/dev/null)
 LDFLAGS := -X main.commit=$(COMMIT)
 
 # What runs on several goroutines, or shares memory with other processes.
 CONCURRENT := ./internal/mem/... ./internal/block/... ./internal/hist/... ./internal/driver/... \
-	./internal/cluster/... ./rdma/... ./index/... ./txn/... ./server/...
+	./internal/cluster/... ./rdma/... ./index/... ./txn/... ./server/... ./ycsb/...
 
-.PHONY: all build tpcc compare test race planted sim lint bench measure fuzz clean
+.PHONY: all build tpcc ycsb compare test race planted sim lint bench measure fuzz clean
 
 all: build
 
 build:
-	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+	$(GO) build $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
 
 # Loads and runs TPC-C on four data servers of its own; ARGS are further flags.
 tpcc: build
 	@$(BIN)/drtmx tpcc run $(ARGS)
+
+# YCSB A to F, each on data servers of its own over shared memory.
+YCSB ?= -p recordcount=20000 -p operationcount=50000 --threads 8 -p drtmx.fabric=shm
+ycsb: build
+	@set -e; for w in a b c d e f; do \
+		echo "== workload $$w"; \
+		out=$$($(BIN)/go-ycsb loadrun drtmx -P ycsb/workloads/workload$$w $(YCSB) $(ARGS)); \
+		echo "$$out" | grep -E '^(Run finished|[A-Z_]+ *- )'; \
+	done
 
 # All designs in turn on one cluster, with ratios.
 compare: build

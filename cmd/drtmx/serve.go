@@ -11,13 +11,15 @@ import (
 func (a *app) serveCommand() *cobra.Command {
 	var dir string
 	var size sizeFlags
+	var workload workloadFlags
 	var child bool
 	c := &cobra.Command{
 		Use:   "serve --data-dir DIR",
 		Short: "Run data servers in the foreground, for other commands to use",
 		Long: `Runs data servers as child processes over shared memory until it is
 interrupted. DIR is the runtime directory: it holds the servers' sockets and
-cluster.json, by which drtmx tpcc prepare, run, check and cleanup find them.
+cluster.json, by which drtmx tpcc prepare, run, check and cleanup find them, or
+with --workload ycsb go-ycsb (property drtmx.addr=DIR).
 
 Data is in memory only: DIR holds none of it, and it is gone when the servers
 stop. If one server dies, all stop.`,
@@ -32,18 +34,27 @@ stop. If one server dies, all stop.`,
 			if err := size.check(); err != nil {
 				return usageError{err}
 			}
-			return a.serve(c, dir, size.size())
+			partitions := size.partitions
+			if partitions == 0 {
+				partitions = size.servers
+			}
+			name, err := workload.resolve(partitions)
+			if err != nil {
+				return err
+			}
+			return a.serve(c, dir, size.size(), name)
 		},
 	}
 	c.Flags().StringVar(&dir, "data-dir", "", "runtime directory, made if it does not exist")
 	size.add(c)
+	workload.add(c)
 	c.Flags().BoolVar(&child, "child", false, "run one data server for a parent process")
 	_ = c.Flags().MarkHidden("child")
 	return c
 }
 
 // serve runs a cluster for others.
-func (a *app) serve(c *cobra.Command, dir string, size cluster.Size) error {
+func (a *app) serve(c *cobra.Command, dir string, size cluster.Size, workload string) error {
 	p, err := newShm()
 	if err != nil {
 		return err
@@ -54,7 +65,7 @@ func (a *app) serve(c *cobra.Command, dir string, size cluster.Size) error {
 	}
 	return cluster.Serve(c.Context(), cluster.ServeOptions{
 		ProcessOptions: cluster.ProcessOptions{
-			Size: size, Provider: p, Command: command, Workload: workloadTPCC,
+			Size: size, Provider: p, Command: command, Workload: workload,
 		},
 		Dir: dir, Version: version,
 		Crashed: func(output []byte) { _, _ = a.stderr.Write(output) },

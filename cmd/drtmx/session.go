@@ -14,12 +14,20 @@ import (
 	"drtmx/rdma/shm"
 	"drtmx/tpcc"
 	"drtmx/txn"
+	"drtmx/ycsb/usertable"
 )
 
-// workloadTPCC is the name of the workload that data servers are started for.
+// workloadTPCC is the name of TPC-C's workload, for which data servers are started.
 const workloadTPCC = "tpcc"
 
 func lookupWorkload(name string) (cluster.Workload, error) {
+	if usertable.IsWorkload(name) {
+		c, err := usertable.ParseWorkload(name)
+		if err != nil {
+			return cluster.Workload{}, err
+		}
+		return cluster.Workload{Catalog: c, Procedures: usertable.Procedures(c)}, nil
+	}
 	if name != workloadTPCC {
 		return cluster.Workload{}, fmt.Errorf("unknown workload %q", name)
 	}
@@ -119,7 +127,7 @@ func (a *app) attach(ctx context.Context, w *whereFlags) (*session, error) {
 	}
 	if info.Workload != workloadTPCC {
 		_ = c.Close()
-		return nil, fmt.Errorf("the cluster in %s serves workload %q, want %s", w.dataDir, info.Workload, workloadTPCC)
+		return nil, fmt.Errorf("the cluster in %s serves workload %q, want %s", w.dataDir, workloadTitle(info.Workload), workloadTPCC)
 	}
 	return &session{Cluster: c, separate: true}, nil
 }

@@ -18,6 +18,7 @@ const (
 	Addr          = "drtmx.addr"
 	Design        = "drtmx.design"
 	LocationCache = "drtmx.locationcache"
+	Update        = "drtmx.update"
 	Upsert        = "drtmx.upsert"
 	// ReadModifyWrite is transaction (the default) or separate: whether a
 	// read-modify-write is one transaction of a database that has such, or
@@ -31,7 +32,7 @@ const (
 
 var names = []string{
 	Addr, Design, Fabric, LocationCache, Partitioning, Partitions, Primary,
-	ReadModifyWrite, Report, Seed, Servers, Upsert,
+	ReadModifyWrite, Report, Seed, Servers, Update, Upsert,
 }
 
 // CheckNames finds properties that begin with Prefix and do not exist: a

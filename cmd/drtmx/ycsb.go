@@ -1,0 +1,70 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"drtmx/ycsb/props"
+	"drtmx/ycsb/usertable"
+)
+
+// workloadYCSB is how users name YCSB's table; its data servers are started
+// with a name that carries the catalogue.
+const workloadYCSB = "ycsb"
+
+// workloadFlags say which tables drtmx serve has.
+type workloadFlags struct {
+	name   string
+	files  []string
+	values []string
+}
+
+func (w *workloadFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&w.name, "workload", workloadTPCC, "tables to serve: tpcc or ycsb")
+	c.Flags().StringArrayVarP(&w.files, "property_file", "P", nil, "with ycsb: a property file, from which fieldcount, drtmx.primary and the like are read")
+	c.Flags().StringArrayVarP(&w.values, "prop", "p", nil, "with ycsb: a property, as name=value")
+}
+
+// resolve is the name of the workload by which data servers are started.
+func (w *workloadFlags) resolve(partitions int) (string, error) {
+	switch w.name {
+	case workloadTPCC:
+		if len(w.files)+len(w.values) > 0 {
+			return "", usagef("drtmx serve: -P and -p: want --workload %s with them", workloadYCSB)
+		}
+		return workloadTPCC, nil
+	case workloadYCSB:
+		name, err := ycsbWorkload(w, partitions)
+		if err != nil {
+			return "", usageError{err}
+		}
+		return name, nil
+	}
+	return "", usagef("drtmx serve: --workload %q: want %s", w.name, oneOf([]string{workloadTPCC, workloadYCSB}))
+}
+
+func ycsbWorkload(w *workloadFlags, partitions int) (string, error) {
+	p, err := props.Load(w.files, w.values)
+	if err != nil {
+		return "", err
+	}
+	r := props.NewReader(p)
+	r.CheckNames()
+	layout, err := usertable.Read(p)
+	r.Join(err)
+	if err := r.Err(); err != nil {
+		return "", err
+	}
+	catalog, err := layout.Catalog(partitions)
+	if err != nil {
+		return "", err
+	}
+	return usertable.WorkloadName(catalog)
+}
+
+// workloadTitle is the name of a workload for people.
+func workloadTitle(name string) string {
+	if usertable.IsWorkload(name) {
+		return workloadYCSB
+	}
+	return name
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"drtmx/internal/cluster"
+	"drtmx/rdma/shm"
+	"drtmx/ycsb/props"
+	"drtmx/ycsb/usertable"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"go-ycsb":      main,
+		"ycsb-cluster": serveCluster,
+	})
+}
+
+// serveCluster is what drtmx serve --workload ycsb --servers 2 does.
+func serveCluster() {
+	err := func() error {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+		defer stop()
+		p, err := props.Load(nil, []string{"drtmx.primary=hash"})
+		if err != nil {
+			return err
+		}
+		layout, err := usertable.Read(p)
+		if err != nil {
+			return err
+		}
+		catalog, err := layout.Catalog(2)
+		if err != nil {
+			return err
+		}
+		workload, err := usertable.WorkloadName(catalog)
+		if err != nil {
+			return err
+		}
+		fabric, err := shm.New(shm.Options{})
+		if err != nil {
+			return err
+		}
+		exe, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		exe = strings.TrimSuffix(exe, "ycsb-cluster") + "go-ycsb"
+		return cluster.Serve(ctx, cluster.ServeOptions{
+			Dir: os.Args[1], Version: "test",
+			ProcessOptions: cluster.ProcessOptions{
+				Size: cluster.Size{Servers: 2}, Provider: fabric, Command: []string{exe, childCommand}, Workload: workload,
+			},
+		})
+	}()
+	if err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// haveShm reports whether data servers can be processes here. Under the race
+// tag regions live on the Go heap, which no other process can map.
+func haveShm() bool { return !raceEnabled && shm.Available() == nil }
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Condition: func(name string) (bool, error) {
+			if name == "shm" {
+				return haveShm(), nil
+			}
+			return false, fmt.Errorf("unknown condition %q", name)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"await":     awaitFile,
+			"pause":     pause,
+			"emptytemp": emptyTemp,
+			"oneline":   oneLine,
+
+			"killserver": killServer,
+		},
+	})
+}
+
+// await FILE waits until a file exists.
+func awaitFile(ts *testscript.TestScript, _ bool, args []string) {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(ts.MkAbs(args[0])); err == nil {
+			return
+		}
+	}
+	ts.Fatalf("%s: still absent after 20 s", args[0])
+}
+
+// pause DURATION waits.
+func pause(ts *testscript.TestScript, _ bool, args []string) {
+	d, err := time.ParseDuration(args[0])
+	ts.Check(err)
+	time.Sleep(d)
+}
+
+// killserver FILE kills the first data server of the cluster that FILE describes.
+func killServer(ts *testscript.TestScript, _ bool, args []string) {
+	var info cluster.Info
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[0])), &info))
+	ts.Check(syscall.Kill(info.Servers[0].PID, syscall.SIGKILL))
+}
+
+// emptytemp checks that nothing was left in the directory for temporary files.
+func emptyTemp(ts *testscript.TestScript, _ bool, _ []string) {
+	left, err := os.ReadDir(ts.Getenv("TMPDIR"))
+	if err != nil && !os.IsNotExist(err) {
+		ts.Fatalf("%v", err)
+	}
+	for _, e := range left {
+		ts.Fatalf("left behind: %s", e.Name())
+	}
+}
+
+// oneline checks that standard error is one line, as every bad input gets.
+func oneLine(ts *testscript.TestScript, _ bool, _ []string) {
+	text := ts.ReadFile("stderr")
+	if strings.Count(text, "\n") != 1 || !strings.HasPrefix(text, "go-ycsb: ") {
+		ts.Fatalf("want one line that begins with go-ycsb:, got %q", text)
+	}
+}

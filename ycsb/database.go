@@ -1,0 +1,242 @@
+package ycsb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/magiconair/properties"
+	goycsb "github.com/pingcap/go-ycsb/pkg/ycsb"
+
+	"drtmx/internal/cluster"
+	"drtmx/rdma"
+	"drtmx/tables"
+	"drtmx/txn"
+	"drtmx/ycsb/props"
+	"drtmx/ycsb/usertable"
+)
+
+// Errors of operations; callers match them with errors.Is.
+var (
+	// ErrNoField reports a field that the table does not have.
+	ErrNoField = errors.New("ycsb: no such field")
+	// ErrNoTable reports a table that is not the one of the properties.
+	ErrNoTable = errors.New("ycsb: no such table")
+	// ErrNoThread reports an operation with a context that is not InitThread's.
+	ErrNoThread = errors.New("ycsb: not a context of InitThread")
+	// ErrValue reports a value that no field can hold.
+	ErrValue = errors.New("ycsb: value does not fit")
+)
+
+func init() { goycsb.RegisterDBCreator("drtmx", creator{}) }
+
+type creator struct{}
+
+// Create opens the database that properties describe.
+func (creator) Create(p *properties.Properties) (goycsb.DB, error) {
+	o, err := readOptions(p)
+	if err != nil {
+		return nil, err
+	}
+	d, err := open(context.Background(), o)
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// database is a go-ycsb database. Values given to it are not kept, and what
+// it returns is the caller's.
+type database struct {
+	*options
+	cluster *cluster.Cluster
+	db      *txn.DB
+	table   *tables.Table
+	names   []string
+	fields  []tables.Field // by number
+	longest []int          // values of fields
+	number  map[string]int
+}
+
+var (
+	_ goycsb.DB        = (*database)(nil)
+	_ goycsb.BatchDB   = (*database)(nil)
+	_ goycsb.AnalyzeDB = (*database)(nil)
+)
+
+func (d *database) resolveFields() {
+	d.number = map[string]int{}
+	for i := range d.layout.Fields {
+		name := props.FieldName(i)
+		d.number[name] = i
+		d.names, d.fields = append(d.names, name), append(d.fields, d.table.Field(name))
+		d.longest = append(d.longest, usertable.Longest(d.table.Def().Columns[i]))
+	}
+}
+
+// Close leaves the cluster, and ends it if it is the database's own.
+func (d *database) Close() error {
+	var err error
+	if d.db != nil {
+		err = d.db.Close()
+	}
+	return errors.Join(err, d.cluster.Close())
+}
+
+// lostGrace is how long the news of a server's end may take after a
+// connection to it broke.
+const lostGrace = time.Second
+
+// Lost is why the cluster of a database is gone, nil if it is there or db is
+// another's. after is the error that made the caller ask, nil if none did.
+func Lost(db goycsb.DB, after error) error {
+	d, ok := db.(*database)
+	if !ok {
+		return nil
+	}
+	if after != nil && Fatal(after) {
+		select {
+		case <-d.cluster.Lost():
+		case <-time.After(lostGrace):
+		}
+	}
+	return d.cluster.Err()
+}
+
+// Fatal reports whether an operation's error means that no other operation
+// can succeed.
+func Fatal(err error) bool {
+	for _, e := range []error{
+		txn.ErrUnavailable, txn.ErrOutcomeUnknown, txn.ErrClosed, txn.ErrOutOfMemory, txn.ErrProtocol, rdma.ErrPeerDown, ErrNoTable,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+type threadKey struct{}
+
+// thread is the state of one of go-ycsb's threads.
+type thread struct {
+	session *txn.Session
+	err     error // why there is no session
+	key     []byte
+	row     tables.Row // being built
+	asked   []string   // the fields last asked for
+	numbers []int      // and their numbers
+	gets    []*txn.Get
+	update  usertable.Update
+	args    []byte
+}
+
+// InitThread opens the session of a thread. That it failed is the error of
+// the thread's operations, for go-ycsb asks for none here.
+func (d *database) InitThread(ctx context.Context, _, _ int) context.Context {
+	t := &thread{}
+	t.session, t.err = d.db.NewSession(ctx)
+	return context.WithValue(ctx, threadKey{}, t)
+}
+
+// CleanupThread closes the session of a thread.
+func (d *database) CleanupThread(ctx context.Context) {
+	if t, ok := ctx.Value(threadKey{}).(*thread); ok && t.session != nil {
+		_ = t.session.Close()
+	}
+}
+
+// Analyze trains the models of the ordered index from what is loaded. go-ycsb
+// calls it after a load.
+func (d *database) Analyze(ctx context.Context, _ string) error { return d.db.Seal(ctx) }
+
+// begin is the thread of an operation.
+func (d *database) begin(ctx context.Context, table string) (*thread, error) {
+	t, ok := ctx.Value(threadKey{}).(*thread)
+	switch {
+	case !ok:
+		return nil, ErrNoThread
+	case t.err != nil:
+		return nil, t.err
+	case table != d.layout.Name:
+		return nil, fmt.Errorf("%w: %s; this database has %s", ErrNoTable, table, d.layout.Name)
+	}
+	return t, nil
+}
+
+// ask resolves the fields that a read asks for: none means all.
+func (d *database) ask(t *thread, fields []string) error {
+	if len(fields) == 0 {
+		fields = d.names
+	}
+	if slices.Equal(fields, t.asked) {
+		return nil
+	}
+	t.asked, t.numbers = t.asked[:0], t.numbers[:0]
+	for _, name := range fields {
+		n, ok := d.number[name]
+		if !ok {
+			t.asked = t.asked[:0]
+			return d.noField(name)
+		}
+		t.asked, t.numbers = append(t.asked, name), append(t.numbers, n)
+	}
+	return nil
+}
+
+func (d *database) noField(name string) error {
+	return fmt.Errorf("%w: %q, want field0 to %s", ErrNoField, name, d.names[len(d.names)-1])
+}
+
+// record copies the fields that a read asks for out of a row, which is a view.
+func (d *database) record(t *thread, row tables.Row) map[string][]byte {
+	size := 0
+	for _, n := range t.numbers {
+		size += len(row.Bytes(d.fields[n]))
+	}
+	buf := make([]byte, 0, size)
+	out := make(map[string][]byte, len(t.numbers))
+	for i, n := range t.numbers {
+		from := len(buf)
+		buf = append(buf, row.Bytes(d.fields[n])...)
+		out[t.asked[i]] = buf[from:len(buf):len(buf)]
+	}
+	return out
+}
+
+// checkValues refuses what no row of the table can hold, before anything runs.
+func (d *database) checkValues(values map[string][]byte) error {
+	for name, v := range values {
+		n, ok := d.number[name]
+		if !ok {
+			return d.noField(name)
+		}
+		if len(v) > d.longest[n] {
+			return fmt.Errorf("%w: %s has %d bytes, want at most %d", ErrValue, name, len(v), d.longest[n])
+		}
+	}
+	return nil
+}
+
+// set writes values over a row that is t's own.
+func (d *database) set(t *thread, values map[string][]byte) {
+	for name, v := range values {
+		t.row = t.row.SetBytes(d.fields[d.number[name]], v)
+	}
+}
+
+// fresh makes t.row a row of values alone.
+func (d *database) fresh(t *thread, values map[string][]byte) {
+	t.row = append(t.row[:0], d.table.NewRow()...)
+	d.set(t, values)
+}
+
+// missing adds the key to what the engine says of a record that is not there.
+func missing(key string, err error) error {
+	if errors.Is(err, txn.ErrNotFound) || errors.Is(err, txn.ErrExists) {
+		return fmt.Errorf("record %s: %w", key, err)
+	}
+	return err
+}

@@ -1,0 +1,162 @@
+package ycsb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"drtmx/internal/cluster"
+	"drtmx/rdma"
+	"drtmx/rdma/inproc"
+	"drtmx/rdma/shm"
+	"drtmx/tables"
+	"drtmx/txn"
+	"drtmx/ycsb/props"
+	"drtmx/ycsb/usertable"
+)
+
+// ChildArgs, set by a program's main, are the arguments with which the program
+// runs a data server, by calling RunChild. Without them drtmx.fabric=shm,
+// which starts data servers as processes, is refused.
+var ChildArgs []string
+
+// RunChild is the life of a data server's process: see ChildArgs.
+func RunChild(ctx context.Context) error {
+	p, err := newShm()
+	if err != nil {
+		return err
+	}
+	return cluster.RunChild(ctx, p, Workload)
+}
+
+// Workload is what data servers are started with, by the name that
+// usertable.WorkloadName gave it.
+func Workload(name string) (cluster.Workload, error) {
+	c, err := usertable.ParseWorkload(name)
+	if err != nil {
+		return cluster.Workload{}, err
+	}
+	return workloadOf(c), nil
+}
+
+func workloadOf(c *tables.Catalog) cluster.Workload {
+	return cluster.Workload{Catalog: c, Procedures: usertable.Procedures(c)}
+}
+
+func newShm() (rdma.Provider, error) {
+	if err := shm.Available(); err != nil {
+		return nil, err
+	}
+	return shm.New(shm.Options{})
+}
+
+// openTimeout bounds how long a cluster may take to answer.
+const openTimeout = 10 * time.Second
+
+// open starts or finds the cluster and opens its database.
+func open(ctx context.Context, o *options) (*database, error) {
+	c, where, err := connect(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	d := &database{options: o, cluster: c}
+	if err := d.open(ctx, where); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+func (d *database) open(ctx context.Context, where string) error {
+	cfg := d.cluster.Config()
+	cfg.Reads, cfg.LocationCache, cfg.Seed = d.reads, d.locationCache, d.seed
+	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("no answer within %v", openTimeout))
+	defer cancel()
+	var err error
+	if d.db, err = txn.Open(ctx, cfg); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return fmt.Errorf("open the database at %s: %w", where, err)
+	}
+	d.table, err = d.layout.Fits(d.db.Catalog(), where, d.primaryGiven)
+	if err != nil {
+		return err
+	}
+	d.resolveFields()
+	return nil
+}
+
+// connect starts or finds the cluster.
+func connect(ctx context.Context, o *options) (c *cluster.Cluster, where string, err error) {
+	if o.addr != "" {
+		return attach(ctx, o.addr)
+	}
+	catalog, err := o.layout.Catalog(o.size.Partitions)
+	if err != nil {
+		return nil, "", err
+	}
+	if o.fabric == fabricInproc {
+		c, err = cluster.StartInProcess(ctx, inproc.New(inproc.Options{}), workloadOf(catalog), o.size)
+		return c, "this process", err
+	}
+	if ChildArgs == nil {
+		return nil, "", fmt.Errorf("%s=%s: this program cannot start data servers as processes: want %s=%s, or %s of a running cluster",
+			props.Fabric, fabricShm, props.Fabric, fabricInproc, props.Addr)
+	}
+	p, err := newShm()
+	if err != nil {
+		return nil, "", fmt.Errorf("%s=%s: %w", props.Fabric, fabricShm, err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, "", fmt.Errorf("find this program to start data servers: %w", err)
+	}
+	name, err := usertable.WorkloadName(catalog)
+	if err != nil {
+		return nil, "", err
+	}
+	c, err = cluster.StartProcesses(ctx, cluster.ProcessOptions{
+		Size: o.size, Provider: p, Command: append([]string{exe}, ChildArgs...), Workload: name,
+	})
+	return c, "child processes", err
+}
+
+// attach finds the cluster at an address: a runtime directory, or sockets.
+func attach(ctx context.Context, addr string) (*cluster.Cluster, string, error) {
+	if info, err := os.Stat(addr); err == nil && info.IsDir() {
+		c, info, err := cluster.Attach(ctx, addr, func(fabric string) (rdma.Provider, error) {
+			if fabric != fabricShm {
+				return nil, fmt.Errorf("the cluster uses fabric %q, want %s", fabric, fabricShm)
+			}
+			return newShm()
+		})
+		if err != nil {
+			hint := ""
+			if errors.Is(err, cluster.ErrNoCluster) || errors.Is(err, cluster.ErrStale) {
+				hint = "; start one with: drtmx serve --workload ycsb --data-dir " + addr
+			}
+			return nil, "", fmt.Errorf("%s %s: %w%s", props.Addr, addr, err, hint)
+		}
+		if !usertable.IsWorkload(info.Workload) {
+			_ = c.Close()
+			return nil, "", fmt.Errorf("%s %s: the cluster serves workload %q: want one started by drtmx serve --workload ycsb",
+				props.Addr, addr, info.Workload)
+		}
+		return c, addr, nil
+	}
+	p, err := newShm()
+	if err != nil {
+		return nil, "", err
+	}
+	var addrs []string
+	for a := range strings.SplitSeq(addr, ",") {
+		if a = strings.TrimSpace(a); a != "" {
+			addrs = append(addrs, a)
+		}
+	}
+	c, err := cluster.AttachAddrs(p, addrs)
+	return c, props.Addr + " " + addr, err
+}

@@ -1,0 +1,327 @@
+package ycsb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"drtmx/tables"
+	"drtmx/txn"
+	"drtmx/ycsb/usertable"
+)
+
+// Read reads fields of a record; none means all. A record that is not there
+// is an error.
+func (d *database) Read(ctx context.Context, table, key string, fields []string) (map[string][]byte, error) {
+	t, err := d.begin(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.ask(t, fields); err != nil {
+		return nil, err
+	}
+	t.key = append(t.key[:0], key...)
+	var out map[string][]byte
+	err = t.session.View(ctx, func(tx *txn.Txn) error {
+		row, err := tx.GetS(d.table, t.key)
+		if err != nil {
+			return err
+		}
+		out = d.record(t, row)
+		return nil
+	})
+	if err != nil {
+		return nil, missing(key, err)
+	}
+	return out, nil
+}
+
+// Scan reads fields of up to count records from a key on, in key order.
+func (d *database) Scan(ctx context.Context, table, from string, count int, fields []string) ([]map[string][]byte, error) {
+	t, err := d.begin(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.ask(t, fields); err != nil {
+		return nil, err
+	}
+	t.key = append(t.key[:0], from...)
+	var out []map[string][]byte
+	err = t.session.View(ctx, func(tx *txn.Txn) error {
+		out = out[:0]
+		if count <= 0 {
+			return nil
+		}
+		entries, err := tx.ScanS(d.table.Primary(), t.key, nil, count)
+		for i := range entries {
+			out = append(out, d.record(t, entries[i].Row))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Insert inserts a record; fields that are not given are empty. A record that
+// is there already is an error, unless drtmx.upsert=true replaces it.
+func (d *database) Insert(ctx context.Context, table, key string, values map[string][]byte) error {
+	t, err := d.begin(ctx, table)
+	if err != nil {
+		return err
+	}
+	if err := d.checkValues(values); err != nil {
+		return err
+	}
+	t.key = append(t.key[:0], key...)
+	d.fresh(t, values)
+	err = t.session.Update(ctx, func(tx *txn.Txn) error { return d.insert(tx, t.key, t.row) })
+	return missing(key, err)
+}
+
+func (d *database) insert(tx *txn.Txn, key []byte, row tables.Row) error {
+	if d.upsert {
+		return tx.PutS(d.table, key, row)
+	}
+	return tx.InsertS(d.table, key, row)
+}
+
+// Update writes fields of a record, which must be there.
+func (d *database) Update(ctx context.Context, table, key string, values map[string][]byte) error {
+	t, err := d.begin(ctx, table)
+	if err != nil {
+		return err
+	}
+	if err := d.checkValues(values); err != nil {
+		return err
+	}
+	t.key = append(t.key[:0], key...)
+	if d.atServer {
+		_, err := d.call(ctx, t, values, false)
+		return missing(key, err)
+	}
+	whole := len(values) == len(d.fields)
+	if whole {
+		d.fresh(t, values)
+	}
+	err = t.session.Update(ctx, func(tx *txn.Txn) error {
+		if !whole {
+			row, err := tx.GetS(d.table, t.key)
+			if err != nil {
+				return err
+			}
+			t.row = append(t.row[:0], row...)
+			d.set(t, values)
+		}
+		return tx.UpdateS(d.table, t.key, t.row)
+	})
+	return missing(key, err)
+}
+
+// ReadModifyWrite reads fields of a record and writes others, in one
+// transaction. It returns the record as it was.
+func (d *database) ReadModifyWrite(ctx context.Context, table, key string, fields []string, values map[string][]byte) (map[string][]byte, error) {
+	t, err := d.begin(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(d.ask(t, fields), d.checkValues(values)); err != nil {
+		return nil, err
+	}
+	t.key = append(t.key[:0], key...)
+	if d.atServer {
+		row, err := d.call(ctx, t, values, true)
+		if err != nil {
+			return nil, missing(key, err)
+		}
+		return d.record(t, row), nil
+	}
+	var out map[string][]byte
+	err = t.session.Update(ctx, func(tx *txn.Txn) error {
+		row, err := tx.GetS(d.table, t.key)
+		if err != nil {
+			return err
+		}
+		out = d.record(t, row)
+		t.row = append(t.row[:0], row...)
+		d.set(t, values)
+		return tx.UpdateS(d.table, t.key, t.row)
+	})
+	if err != nil {
+		return nil, missing(key, err)
+	}
+	return out, nil
+}
+
+// call writes fields of record t.key at its home server: one RPC. If wanted it
+// returns the record as it was, as a view.
+func (d *database) call(ctx context.Context, t *thread, values map[string][]byte, wanted bool) (tables.Row, error) {
+	u := &t.update
+	u.Table, u.Key, u.Return, u.Fields = append(u.Table[:0], d.layout.Name...), t.key, wanted, u.Fields[:0]
+	for name, v := range values {
+		u.Fields = append(u.Fields, usertable.FieldValue{Field: d.number[name], Value: v})
+	}
+	t.args = u.Append(t.args[:0])
+	res, err := t.session.Call(ctx, d.db.HomeS(d.table, t.key), usertable.ProcUpdate, t.args)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(res) == 1 && res[0] == usertable.StatusMissing:
+		return nil, txn.ErrNotFound
+	case len(res) == 0 || res[0] != usertable.StatusOK:
+		return nil, fmt.Errorf("%w: the result of %s", txn.ErrProtocol, usertable.ProcUpdate)
+	case !wanted:
+		return nil, nil
+	}
+	row := tables.Row(res[1:])
+	return row, d.table.CheckRow(row)
+}
+
+// Delete deletes a record, which must be there.
+func (d *database) Delete(ctx context.Context, table, key string) error {
+	t, err := d.begin(ctx, table)
+	if err != nil {
+		return err
+	}
+	t.key = append(t.key[:0], key...)
+	return missing(key, t.session.Update(ctx, func(tx *txn.Txn) error { return tx.DeleteS(d.table, t.key) }))
+}
+
+// batch checks a batch: of one length, and not above what one transaction may
+// write.
+func (d *database) batch(ctx context.Context, table string, keys []string, values []map[string][]byte) (*thread, error) {
+	t, err := d.begin(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	if len(keys) != len(values) {
+		return nil, fmt.Errorf("%w: %d keys with %d records", ErrValue, len(keys), len(values))
+	}
+	for _, v := range values {
+		if err := d.checkValues(v); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// keyed is an error of the engine with the key of a batch that it is about.
+type keyed struct {
+	key string
+	err error
+}
+
+func (k *keyed) Error() string { return "record " + k.key + ": " + k.err.Error() }
+func (k *keyed) Unwrap() error { return k.err }
+
+// inBatch says of an error that came with the commit, which names no record,
+// how many it may be about.
+func inBatch(keys []string, err error) error {
+	var k *keyed
+	if err == nil || errors.As(err, &k) {
+		return err
+	}
+	return fmt.Errorf("a batch of %d records: %w", len(keys), err)
+}
+
+// BatchInsert inserts records in one transaction: all or none.
+func (d *database) BatchInsert(ctx context.Context, table string, keys []string, values []map[string][]byte) error {
+	t, err := d.batch(ctx, table, keys, values)
+	if err != nil {
+		return err
+	}
+	err = t.session.Update(ctx, func(tx *txn.Txn) error {
+		for i, key := range keys {
+			d.fresh(t, values[i])
+			if err := d.insert(tx, []byte(key), t.row); err != nil {
+				return &keyed{key, err}
+			}
+		}
+		return nil
+	})
+	return inBatch(keys, err)
+}
+
+// BatchRead reads records in one transaction, as of one moment. A record that
+// is not there is an error.
+func (d *database) BatchRead(ctx context.Context, table string, keys, fields []string) ([]map[string][]byte, error) {
+	t, err := d.begin(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.ask(t, fields); err != nil {
+		return nil, err
+	}
+	var out []map[string][]byte
+	err = t.session.View(ctx, func(tx *txn.Txn) error {
+		out = out[:0]
+		d.announce(t, tx, keys)
+		for i, g := range t.gets {
+			row, err := g.Row()
+			if err != nil {
+				return &keyed{keys[i], err}
+			}
+			out = append(out, d.record(t, row))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// announce makes the reads of a batch share their network rounds.
+func (d *database) announce(t *thread, tx *txn.Txn, keys []string) {
+	t.gets = t.gets[:0]
+	for _, key := range keys {
+		t.gets = append(t.gets, tx.GetLaterS(d.table, []byte(key)))
+	}
+}
+
+// BatchUpdate writes fields of records in one transaction: all or none.
+func (d *database) BatchUpdate(ctx context.Context, table string, keys []string, values []map[string][]byte) error {
+	t, err := d.batch(ctx, table, keys, values)
+	if err != nil {
+		return err
+	}
+	err = t.session.Update(ctx, func(tx *txn.Txn) error {
+		d.announce(t, tx, keys)
+		written := make(map[string]bool, len(keys))
+		for i, key := range keys {
+			row, err := t.gets[i].Row()
+			if written[key] { // twice in the batch: what it has written counts
+				row, err = tx.GetS(d.table, []byte(key))
+			}
+			if err == nil {
+				t.row = append(t.row[:0], row...)
+				d.set(t, values[i])
+				err = tx.UpdateS(d.table, []byte(key), t.row)
+			}
+			if err != nil {
+				return &keyed{key, err}
+			}
+			written[key] = true
+		}
+		return nil
+	})
+	return inBatch(keys, err)
+}
+
+// BatchDelete deletes records in one transaction: all or none.
+func (d *database) BatchDelete(ctx context.Context, table string, keys []string) error {
+	t, err := d.begin(ctx, table)
+	if err != nil {
+		return err
+	}
+	err = t.session.Update(ctx, func(tx *txn.Txn) error {
+		for _, key := range keys {
+			if err := tx.DeleteS(d.table, []byte(key)); err != nil {
+				return &keyed{key, err}
+			}
+		}
+		return nil
+	})
+	return inBatch(keys, err)
+}

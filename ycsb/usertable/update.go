@@ -1,0 +1,145 @@
+package usertable
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"drtmx/internal/wire"
+	"drtmx/tables"
+	"drtmx/txn"
+)
+
+// ProcUpdate is the name of the procedure that writes fields of a record at
+// its home server, so that no other client's write comes between reading the
+// record and writing it. See Update.
+const ProcUpdate = "ycsb.update"
+
+// ErrMessage reports arguments of ProcUpdate that are none.
+var ErrMessage = errors.New("usertable: malformed update")
+
+// Update is the argument of ProcUpdate: fields to write, and whether the
+// record is wanted as it was before.
+//
+//	flags 1 | table length 1, table | key length 2, key | (field 2, length 4, value)…
+type Update struct {
+	Table, Key []byte
+	Return     bool
+	Fields     []FieldValue
+}
+
+// FieldValue is a value for the field of a number.
+type FieldValue struct {
+	Field int
+	Value []byte
+}
+
+// Append encodes u behind dst.
+func (u *Update) Append(dst []byte) []byte {
+	flags := byte(0)
+	if u.Return {
+		flags = 1
+	}
+	dst = append(dst, flags, byte(len(u.Table)))
+	dst = append(dst, u.Table...)
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(u.Key)))
+	dst = append(dst, u.Key...)
+	for _, f := range u.Fields {
+		dst = binary.LittleEndian.AppendUint16(dst, uint16(f.Field))
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(f.Value)))
+		dst = append(dst, f.Value...)
+	}
+	return dst
+}
+
+// Decode takes an encoded Update apart, as views of b. It fails with
+// ErrMessage.
+func (u *Update) Decode(b []byte) error {
+	d := wire.NewDecoder(b)
+	flags := d.U8()
+	u.Return = flags == 1
+	u.Table = d.Take(int(d.U8()))
+	u.Key = d.Take(int(d.U16()))
+	u.Fields = u.Fields[:0]
+	for d.Left() > 0 {
+		field := int(d.U16())
+		u.Fields = append(u.Fields, FieldValue{field, d.Bytes()})
+	}
+	if d.Err() != nil || flags > 1 {
+		return fmt.Errorf("%w of %d bytes", ErrMessage, len(b))
+	}
+	return nil
+}
+
+// Statuses of a result, its first byte. The record as it was follows, if it
+// was wanted.
+const (
+	StatusOK      = 0
+	StatusMissing = 1 // there is no such record
+)
+
+// Procedures are what data servers of a catalogue of YCSB's tables run.
+func Procedures(c *tables.Catalog) []txn.Procedure {
+	bodies := sync.Pool{New: func() any { return &updater{c: c} }}
+	return []txn.Procedure{{
+		Name: ProcUpdate,
+		Body: func(_ context.Context, t *txn.Txn, args []byte) ([]byte, error) {
+			u := bodies.Get().(*updater)
+			defer bodies.Put(u)
+			return u.run(t, args)
+		},
+	}}
+}
+
+// Longest is the length of the longest value that a column holds; it is less
+// than 0 for a column that is no field.
+func Longest(c tables.Column) int {
+	switch {
+	case c.Type != tables.Bytes:
+		return -1
+	case c.Size == 0:
+		return tables.MaxRowBytes
+	}
+	return c.Size
+}
+
+// updater is the memory of a body of ProcUpdate.
+type updater struct {
+	c   *tables.Catalog
+	in  Update
+	row tables.Row
+}
+
+func (u *updater) run(t *txn.Txn, args []byte) ([]byte, error) {
+	if err := u.in.Decode(args); err != nil {
+		return nil, err
+	}
+	tab, err := u.c.Table(string(u.in.Table))
+	if err != nil {
+		return nil, err
+	}
+	columns := tab.Def().Columns
+	for _, f := range u.in.Fields {
+		if f.Field >= len(columns) || len(f.Value) > Longest(columns[f.Field]) {
+			return nil, fmt.Errorf("%w: field %d with %d bytes", ErrMessage, f.Field, len(f.Value))
+		}
+	}
+	old, err := t.GetS(tab, u.in.Key)
+	if errors.Is(err, txn.ErrNotFound) {
+		return []byte{StatusMissing}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	result := []byte{StatusOK}
+	if u.in.Return {
+		result = append(result, old...)
+	}
+	u.row = append(u.row[:0], old...)
+	for _, f := range u.in.Fields {
+		u.row = u.row.SetBytes(tab.Field(columns[f.Field].Name), f.Value)
+	}
+	return result, t.UpdateS(tab, u.in.Key, u.row)
+}

@@ -1,0 +1,174 @@
+// Package usertable is YCSB's table as drtmx keeps it: a string key, and one
+// column of variable length for each field. Data servers are started with its
+// catalogue, which crosses to them as the name of their workload.
+package usertable
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/magiconair/properties"
+	"github.com/pingcap/go-ycsb/pkg/prop"
+
+	"drtmx/tables"
+	"drtmx/ycsb/props"
+)
+
+// Words of properties.
+const (
+	Ordered = "ordered"
+	Hash    = "hash"
+	Range   = "range"
+)
+
+// Layout is what properties say about the table.
+type Layout struct {
+	Name       string
+	Fields     int
+	FieldBytes int // length of the longest field that the workload writes, 0 if it is not known
+	Primary    string
+	Partition  string
+	Keys       props.Keys
+
+	scans          bool  // the workload has some
+	first, records int64 // that a load makes
+}
+
+// Read reads the layout; its error names every property that cannot be used.
+func Read(p *properties.Properties) (*Layout, error) {
+	r := props.NewReader(p)
+	l := &Layout{
+		Name:      r.String(prop.TableName, prop.TableNameDefault),
+		Fields:    int(r.Int(prop.FieldCount, prop.FieldCountDefault, 1, tables.MaxColumns)),
+		Primary:   r.OneOf(props.Primary, Ordered, Ordered, Hash),
+		Partition: r.OneOf(props.Partitioning, "", Range, Hash),
+		Keys:      props.ReadKeys(r),
+	}
+	if r.OneOf(prop.FieldLengthDistribution, prop.FieldLengthDistributionDefault, "constant", "uniform", "zipfian", "histogram") != "histogram" {
+		l.FieldBytes = int(r.Int(prop.FieldLength, prop.FieldLengthDefault, 1, tables.MaxRowBytes))
+	}
+	if n := l.Fields * l.FieldBytes; n > tables.MaxRowBytes {
+		r.Fault("%s %d and %s %d: want records of at most %d bytes", prop.FieldCount, l.Fields, prop.FieldLength, l.FieldBytes, tables.MaxRowBytes)
+	}
+	l.first = r.Int(prop.InsertStart, prop.InsertStartDefault, 0, props.Most)
+	l.records = manyRecords
+	if r.Has(prop.RecordCount) {
+		l.records = max(r.Int(prop.RecordCount, 0, 0, props.Most)-l.first, 1)
+	}
+	switch {
+	case l.Partition == "" && l.Primary == Ordered:
+		l.Partition = Range
+	case l.Partition == "":
+		l.Partition = Hash
+	case l.Partition == Range && l.Primary == Hash:
+		r.Fault("%s %s with %s %s: want %s=%s", props.Partitioning, Range, props.Primary, Hash, props.Partitioning, Hash)
+	}
+	l.scans = r.Float(prop.ScanProportion, prop.ScanProportionDefault, 0, 1) > 0
+	if l.Primary == Hash && l.scans {
+		r.Fault("%s %s with %s above 0: want %s, for a hash index has no order", props.Primary, Hash, prop.ScanProportion, Ordered)
+	}
+	return l, r.Err()
+}
+
+// Catalog is the catalogue of a cluster of so many partitions.
+func (l *Layout) Catalog(partitions int) (*tables.Catalog, error) {
+	d := tables.Def{
+		Name: l.Name, Key: tables.StringKey, Primary: tables.Ordered,
+		Partition: tables.Partitioning{Kind: tables.ByHash},
+	}
+	if l.Primary == Hash {
+		d.Primary = tables.Hash
+	}
+	if l.Partition == Range && partitions > 1 {
+		d.Partition = tables.Partitioning{Kind: tables.ByRange, StringBounds: l.bounds(partitions)}
+	}
+	for i := range l.Fields {
+		d.Columns = append(d.Columns, tables.Column{Name: props.FieldName(i), Type: tables.Bytes})
+	}
+	return tables.NewCatalog(d)
+}
+
+// samples is how many keys stand for all when the key space is cut.
+const samples = 1 << 15
+
+// manyRecords stands for a number of records that is not known.
+const manyRecords = 1 << 22
+
+// bounds cuts the keys of a load into equal parts. The sample is spread over
+// all records even if keys are hashed: the hash, FNV, leaves records whose
+// numbers differ in the last byte alone close together.
+func (l *Layout) bounds(parts int) [][]byte {
+	var keys []string
+	n := min(l.records, samples)
+	for i := range n {
+		keys = append(keys, l.Keys.Name(l.first+int64(float64(l.records)*float64(i)/float64(n))))
+	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	var cuts [][]byte
+	for i := 1; i < parts && i < len(keys); i++ {
+		cuts = append(cuts, []byte(keys[max(len(keys)*i/parts, i)]))
+	}
+	return cuts
+}
+
+// workloadPrefix begins the name of a workload that carries a catalogue.
+const workloadPrefix = "ycsb "
+
+// WorkloadName is the name by which data servers are told their catalogue.
+func WorkloadName(c *tables.Catalog) (string, error) {
+	b, err := c.MarshalJSON()
+	return workloadPrefix + string(b), err
+}
+
+// IsWorkload reports whether a workload's name is one of this package.
+func IsWorkload(name string) bool { return strings.HasPrefix(name, workloadPrefix) }
+
+// ParseWorkload is the catalogue in a workload's name.
+func ParseWorkload(name string) (*tables.Catalog, error) {
+	text, ok := strings.CutPrefix(name, workloadPrefix)
+	if !ok {
+		return nil, fmt.Errorf("workload %q is not YCSB's", name)
+	}
+	return tables.ParseCatalog([]byte(text))
+}
+
+// Fits checks that a table found in a cluster can serve the layout. where
+// names the cluster.
+func (l *Layout) Fits(c *tables.Catalog, where string, primaryGiven bool) (*tables.Table, error) {
+	t, err := c.Table(l.Name)
+	if err != nil {
+		return nil, fmt.Errorf("%s has no table %s: want a cluster started by drtmx serve --workload ycsb", where, l.Name)
+	}
+	d := t.Def()
+	mismatch := func(has, want string, args ...any) error {
+		return fmt.Errorf("table %s of %s %s, the properties want %s", l.Name, where, has, fmt.Sprintf(want, args...))
+	}
+	if d.Key != tables.StringKey {
+		return nil, mismatch("has numbers for keys", "strings")
+	}
+	for i := range l.Fields {
+		if i >= len(d.Columns) {
+			return nil, mismatch(fmt.Sprintf("has %d fields", len(d.Columns)), "%s %d", prop.FieldCount, l.Fields)
+		}
+		col := d.Columns[i]
+		if col.Name != props.FieldName(i) || col.Type != tables.Bytes {
+			return nil, mismatch(fmt.Sprintf("has a column %s (%v)", col.Name, col.Type), "%s (%v)", props.FieldName(i), tables.Bytes)
+		}
+		if col.Size > 0 && col.Size < l.FieldBytes {
+			return nil, mismatch(fmt.Sprintf("has fields of at most %d bytes", col.Size), "%s %d", prop.FieldLength, l.FieldBytes)
+		}
+	}
+	has := Ordered
+	if d.Primary == tables.Hash {
+		has = Hash
+	}
+	if has == Hash && l.scans {
+		return nil, mismatch("has the primary index "+has, "%s above 0", prop.ScanProportion)
+	}
+	if primaryGiven && has != l.Primary {
+		return nil, mismatch("has the primary index "+has, "%s %s", props.Primary, l.Primary)
+	}
+	return t, nil
+}
