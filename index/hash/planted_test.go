@@ -105,8 +105,9 @@ func (s badServer) Publish(held *index.Held, row []uint64, h block.Header) {
 
 func (s badServer) Check() error { return nil } // the readers are to notice
 
-func withClient(patch func(*badOp, *rdma.WR)) indextest.Engine {
-	eng := engine(0)
+func withClient(patch func(*badOp, *rdma.WR)) indextest.Engine { return spoiled(engine(0), patch) }
+
+func spoiled(eng indextest.Engine, patch func(*badOp, *rdma.WR)) indextest.Engine {
 	sound := eng.NewClient
 	eng.NewClient = func(e *indextest.Env, root uint64, words int, inOrder bool) (index.Client, error) {
 		c, err := sound(e, root, words, inOrder)

@@ -1,11 +1,14 @@
 package hash_test
 
 import (
+	"strings"
 	"testing"
 
 	"drtmx/index"
 	"drtmx/index/hash"
 	"drtmx/index/indextest"
+	"drtmx/internal/block"
+	"drtmx/rdma"
 )
 
 // tied gives string keys that all hash to the same three buckets and have one
@@ -73,5 +76,66 @@ func TestGrowingRowsBesideReaders(t *testing.T) {
 			t.Fatalf("%s: %v", v.Name, err)
 		}
 		t.Logf("%s: %+v", v.Name, stats)
+	}
+}
+
+// TestPlantedBugsInStringsAreCaught: TestPlantedBugsAreCaught, for string keys.
+func TestPlantedBugsInStringsAreCaught(t *testing.T) {
+	seed := indextest.Seed(t)
+	v := indextest.Variants()[1]
+	isStrRow := func(wr *rdma.WR) bool { return len(wr.Buf) > 8 }
+	server := func(keepGap, oldHeader bool) indextest.Engine {
+		eng := stringEngine(0)
+		eng.NewServer = func(e *indextest.Env, rowWords int) (index.Server, error) {
+			s, err := hash.NewServer(e.Arena, hash.Options{Strings: true, RowWords: rowWords, Locks: e.Locks})
+			return badServer{s, e, keepGap, oldHeader}, err
+		}
+		return eng
+	}
+	// Where fingerprints tie, absence is confirmed, and that alone would catch a mixed chain.
+	apart := func(i int) index.Key { return index.Str(hash.UnhashStr(uint64(i)<<48 | uint64(i%3))) }
+	spread := indextest.StringKeys(300)
+	for _, c := range []struct {
+		name, want string // part of the error
+		keys       int
+		keyOf      func(i int) index.Key
+		eng        indextest.Engine
+	}{
+		{"the header of a row is not checked after the body", "row", 90, tied, spoiled(stringEngine(0), func(_ *badOp, wr *rdma.WR) {
+			if isStrRow(wr) {
+				wr.Tail = wr.Buf[0]
+			}
+		})},
+		{"a locked row is taken", "key", 90, tied, spoiled(stringEngine(64), func(_ *badOp, wr *rdma.WR) {
+			if isStrRow(wr) {
+				wr.Buf[0] &^= uint64(block.LockBit | block.AbsentBit)
+				wr.Tail = wr.Buf[0]
+			}
+		})},
+		{"an overflow bucket is taken as of any version", "key", 90, apart, spoiled(stringEngine(0), func(_ *badOp, wr *rdma.WR) {
+			if isOverflow(wr) {
+				wr.Buf[0], wr.Tail = 1, 1
+			}
+		})},
+		{"an insert leaves the gap word", "holds although", 300, spread, server(true, false)},
+		{"an update repeats the header", "header", 90, tied, server(false, true)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for i := range uint64(40) {
+				_, err := indextest.CheckConcurrent(c.eng, indextest.ConcurrentRun{
+					Variant: v, Seed: seed + i, Ops: 30000 / indextest.Scale, Readers: 3, Keys: c.keys, RowWords: 60, Variable: true, KeyOf: c.keyOf,
+				})
+				if err == nil {
+					err = indextest.CheckModel(c.eng, indextest.ModelRun{
+						Variant: v, Seed: seed + i, Ops: 4000, Keys: c.keys, RowWords: 60, Variable: true, KeyOf: c.keyOf,
+					})
+				}
+				if err != nil && strings.Contains(err.Error(), c.want) {
+					t.Logf("run %d: %v", i, err)
+					return
+				}
+			}
+			t.Error("not caught, or not for its reason")
+		})
 	}
 }

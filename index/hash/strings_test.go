@@ -166,6 +166,9 @@ func TestRowsMove(t *testing.T) {
 				}
 				last = held.Addr
 				res, _ := x.getKey(t, index.Str(key))
+				for stage := range index.PrefetchStages {
+					x.s.Prefetch(index.Str(key), stage)
+				}
 				own := x.s.Get(index.Str(key), nil)
 				for _, r := range []*index.GetResult{res, &own} {
 					if r.Status != index.Found || len(r.Row) != n || n > 0 && (r.Row[0] != row[0] || r.Row[n-1] != row[n-1]) || r.Hint != held.Addr {
