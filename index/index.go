@@ -248,7 +248,17 @@ type ServerStats struct {
 	Pending    uint64 // retrain tasks waiting
 	MeanError  float64
 	MaxError   uint64 // leaves
+	// TrainedKeys are the keys that the published models were trained on, and
+	// ErrorKeys those of them that the first leaf read does not hold, by the
+	// distance in leaves: 1, 2, up to 4, 8 and so on; the last has the rest.
+	TrainedKeys   uint64
+	ErrorKeys     [ErrorClasses]uint64
+	Generations   uint64 // partitions into sub-models that were published
+	TrainFailures uint64 // trainings given up for want of memory; models stay as they were
 }
+
+// ErrorClasses is the number of classes that ServerStats.ErrorKeys tells apart.
+const ErrorClasses = 8
 
 // Prefetcher is a Server that can bring a row nearer to the processor before
 // Get is called for it. Each stage needs what the one before it fetched, so a

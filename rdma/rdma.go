@@ -237,6 +237,9 @@ type Handler func(*Request)
 type ListenOptions struct {
 	// OnDisconnect, if set, is called once for each peer that went away.
 	OnDisconnect func(PeerID)
+	// OnRefuse, if set, is called with the reason for each peer that the
+	// endpoint turned away before it was connected, by providers that can tell.
+	OnRefuse func(reason error)
 }
 
 // Endpoint is the server side of a provider: it owns the grants and serves
@@ -276,6 +279,8 @@ type Counters struct {
 	RPCs       uint64
 	RPCBytes   uint64 // requests and responses, payload only
 	Faults     uint64 // work requests completed with an error
+	Denied     uint64 // of Faults: StatusAccess
+	Lost       uint64 // of Faults: StatusPeerDown
 }
 
 // Add sums two snapshots.
@@ -283,7 +288,7 @@ func (c Counters) Add(d Counters) Counters {
 	return Counters{
 		c.Rounds + d.Rounds, c.Reads + d.Reads, c.Writes + d.Writes, c.Atomics + d.Atomics,
 		c.ReadBytes + d.ReadBytes, c.WriteBytes + d.WriteBytes, c.RPCs + d.RPCs, c.RPCBytes + d.RPCBytes,
-		c.Faults + d.Faults,
+		c.Faults + d.Faults, c.Denied + d.Denied, c.Lost + d.Lost,
 	}
 }
 
@@ -292,6 +297,6 @@ func (c Counters) Sub(d Counters) Counters {
 	return Counters{
 		c.Rounds - d.Rounds, c.Reads - d.Reads, c.Writes - d.Writes, c.Atomics - d.Atomics,
 		c.ReadBytes - d.ReadBytes, c.WriteBytes - d.WriteBytes, c.RPCs - d.RPCs, c.RPCBytes - d.RPCBytes,
-		c.Faults - d.Faults,
+		c.Faults - d.Faults, c.Denied - d.Denied, c.Lost - d.Lost,
 	}
 }

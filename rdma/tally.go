@@ -14,6 +14,12 @@ func (c *Counters) Count(wr *WR) {
 		c.Faults++
 		bytes = 0
 	}
+	switch wr.Status {
+	case StatusAccess:
+		c.Denied++
+	case StatusPeerDown:
+		c.Lost++
+	}
 	switch wr.Op {
 	case OpRead:
 		c.Reads++
@@ -29,7 +35,7 @@ func (c *Counters) Count(wr *WR) {
 // Tally holds the counters of one connection for its provider: added to by
 // one goroutine at a time, read by any.
 type Tally struct {
-	rounds, reads, writes, atomics, readBytes, writeBytes, rpcs, rpcBytes, faults atomic.Uint64
+	rounds, reads, writes, atomics, readBytes, writeBytes, rpcs, rpcBytes, faults, denied, lost atomic.Uint64
 }
 
 // Add adds what a batch or a call has carried. It has one caller at a time, so
@@ -45,6 +51,8 @@ func (t *Tally) Add(n *Counters) {
 	bump(&t.rpcs, n.RPCs)
 	bump(&t.rpcBytes, n.RPCBytes)
 	bump(&t.faults, n.Faults)
+	bump(&t.denied, n.Denied)
+	bump(&t.lost, n.Lost)
 }
 
 func bump(v *atomic.Uint64, by uint64) {
@@ -59,5 +67,6 @@ func (t *Tally) Snapshot() Counters {
 		Rounds: t.rounds.Load(), Reads: t.reads.Load(), Writes: t.writes.Load(), Atomics: t.atomics.Load(),
 		ReadBytes: t.readBytes.Load(), WriteBytes: t.writeBytes.Load(),
 		RPCs: t.rpcs.Load(), RPCBytes: t.rpcBytes.Load(), Faults: t.faults.Load(),
+		Denied: t.denied.Load(), Lost: t.lost.Load(),
 	}
 }

@@ -323,6 +323,9 @@ func (s *Server) resolveTick(ctx context.Context) {
 	}
 	s.doubts.Unlock()
 	for _, q := range ask {
+		if q.ticks == resolvePeersAfter {
+			s.log.Warn("transaction stays in doubt", "client", q.id.Client, "seq", q.id.Seq, "coordinator", q.peers.Coordinator)
+		}
 		if int(q.peers.Coordinator) == s.cfg.Index {
 			// Said to be this server's own, which forgets a transaction only
 			// after it has decided it: somebody made it up.

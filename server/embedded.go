@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -27,6 +28,8 @@ type EmbeddedConfig struct {
 	Checksums bool
 	// MemoryBytes bounds each partition; 0 means the server's default.
 	MemoryBytes uint64
+	// Log is every server's Config.Log.
+	Log *slog.Logger
 }
 
 // Cluster is an embedded cluster.
@@ -53,7 +56,7 @@ func Embedded(ctx context.Context, c EmbeddedConfig) (*Cluster, error) {
 	for i := range addrs {
 		s, err := New(Config{
 			Index: i, Addrs: addrs, Partitions: c.Partitions, Catalog: c.Catalog, Procedures: c.Procedures,
-			Provider: provider, Checksums: c.Checksums, MemoryBytes: c.MemoryBytes,
+			Provider: provider, Checksums: c.Checksums, MemoryBytes: c.MemoryBytes, Log: c.Log,
 		})
 		if err == nil {
 			cl.Servers = append(cl.Servers, s)

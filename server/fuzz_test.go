@@ -111,7 +111,7 @@ func FuzzHandle(f *testing.F) {
 			if err := s.Check(); err != nil {
 				t.Fatal(err)
 			}
-			if n := s.stats().Prepared; n != 0 {
+			if n := s.Stats().Prepared; n != 0 {
 				t.Fatalf("%d transactions prepared", n)
 			}
 		}

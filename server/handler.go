@@ -2,7 +2,7 @@ package server
 
 import (
 	"context"
-	"encoding/json"
+	"time"
 
 	"drtmx/index"
 	"drtmx/internal/mem"
@@ -58,7 +58,7 @@ func (s *Server) handle(r *rdma.Request) {
 	d := wire.NewDecoder(r.Body[1:])
 	switch wire.Op(r.Body[0]) {
 	case wire.OpHello:
-		_ = r.Reply(s.hello)
+		s.greet(r)
 	case wire.OpRead:
 		s.handleRead(r, w, &d)
 	case wire.OpCommit:
@@ -87,12 +87,7 @@ func (s *Server) handle(r *rdma.Request) {
 	case wire.OpSeal:
 		s.background(func() { s.seal(); _ = r.Reply([]byte{byte(wire.OK)}) })
 	case wire.OpStats:
-		b, err := json.Marshal(s.stats())
-		if err != nil {
-			s.refuse(r, err.Error())
-			return
-		}
-		_ = r.Reply(append([]byte{byte(wire.OK)}, b...))
+		s.handleStats(r, &d)
 	default:
 		s.refuse(r, "unknown request")
 	}
@@ -110,7 +105,9 @@ func (s *Server) background(fn func()) {
 func (s *Server) seal() {
 	for _, p := range s.parts {
 		if p != nil {
+			start := time.Now()
 			p.seal()
+			s.logSealed(p, time.Since(start))
 		}
 	}
 }
@@ -129,6 +126,7 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	w.reads = reads
 	w.resp = append(w.resp[:0], byte(wire.OK))
+	lookups, scans := uint64(0), uint64(0)
 	for _, rd := range reads {
 		if len(w.resp) > rdma.MaxMessageBytes {
 			break
@@ -145,9 +143,11 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 		}
 		if rd.GaveUp {
 			p.demand[rd.Index].Add(1)
+			p.gaveUp[rd.Index].Add(1)
 		}
 		srv := p.indexes[rd.Index]
 		if !rd.Scan {
+			lookups++
 			srv.Lookup(rd.Lo, &w.get)
 			w.resp = wire.AppendGet(w.resp, &w.get)
 			continue
@@ -157,6 +157,7 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 			s.refuse(r, "scan of a hash index")
 			return
 		}
+		scans++
 		room := rdma.MaxMessageBytes - len(w.resp)
 		limit := min(int(rd.Limit), scanRows(ix, srv, room))
 		w.buf = ordered.Scan(rd.Lo, rd.Hi, limit, &w.scan, w.buf)
@@ -168,6 +169,12 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 	if len(w.resp) > rdma.MaxMessageBytes {
 		s.refuse(r, "answer is larger than a message; ask for fewer rows")
 		return
+	}
+	if lookups > 0 {
+		s.lookups.Add(lookups)
+	}
+	if scans > 0 {
+		s.scans.Add(scans)
 	}
 	_ = r.Reply(w.resp)
 }

@@ -261,6 +261,7 @@ func (s *Server) handleHandOver(r *rdma.Request, w *work, d *wire.Decoder) {
 		s.refuse(r, err.Error())
 		return
 	}
+	s.handovers.Add(1)
 	w.resp = s.commitHanded(&w.commit, w.ids).append(w.resp[:0])
 	_ = r.Reply(w.resp)
 }

@@ -29,7 +29,8 @@ type partition struct {
 	arena    *block.Arena
 	indexes  []index.Server
 	trained  []*learned.Server // the ordered ones of indexes
-	demand   []atomic.Uint32   // by index: lookups that clients gave up
+	demand   []atomic.Uint32   // by index: lookups that clients gave up, since the trainer looked
+	gaveUp   []atomic.Uint64   // by index: lookups that clients gave up, in all
 	turn     int               // of trained: which comes next
 	started  time.Time
 	training sync.Mutex // one trainer at a time
@@ -104,7 +105,7 @@ func newPartition(id int, cfg *Config, r *mem.Region, checksums bool) (*partitio
 		}
 		p.indexes = append(p.indexes, srv)
 	}
-	p.demand = make([]atomic.Uint32, len(p.indexes))
+	p.demand, p.gaveUp = make([]atomic.Uint32, len(p.indexes)), make([]atomic.Uint64, len(p.indexes))
 	control := p.arena.Span(block.ControlAddr, controlWords)
 	control.Store(horizonWord, ^uint64(0)) // in memory: what is published is as durable as it gets
 	control.Store(epochWord, uint64(cfg.Epoch))

@@ -7,12 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"drtmx/index/learned"
 	"drtmx/internal/mem"
@@ -48,6 +46,10 @@ type Config struct {
 	Epoch uint32
 	// Family of the models of ordered indexes.
 	Family learned.Family
+	// Log is told of starting and stopping, of partitions and models, and at
+	// debug level of clients; nil means no log. Nothing is logged for a
+	// transaction.
+	Log *slog.Logger
 }
 
 const defaultMemoryBytes = 16 << 30
@@ -106,8 +108,16 @@ type Server struct {
 	coordinated atomic.Uint64
 	calls       atomic.Uint64
 	slowCalls   atomic.Uint64
-	closeOnce   sync.Once
-	closeErr    error
+	lookups     atomic.Uint64
+	scans       atomic.Uint64
+	handovers   atomic.Uint64
+
+	log                            *slog.Logger
+	started                        time.Time
+	greeted, disconnected, refused atomic.Uint64
+
+	closeOnce sync.Once
+	closeErr  error
 }
 
 // New makes the server's memory and opens its endpoint. Nothing is served before Start.
@@ -132,6 +142,11 @@ func New(c Config) (*Server, error) {
 		cfg: c, incarnation: binary.LittleEndian.Uint64(id[:]) | 1, outcomes: newOutcomes(),
 		parts: make([]*partition, c.Partitions), procs: map[string]*txn.Procedure{},
 	}
+	if s.log = c.Log; s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.log = s.log.With("server", c.Index)
+	s.started = time.Now()
 	s.work.New = func() any { return &work{} }
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.doubts.part, s.doubts.active, s.doubts.committed = newParticipant(), map[wire.ID]bool{}, map[wire.ID]bool{}
@@ -139,7 +154,7 @@ func New(c Config) (*Server, error) {
 	for i := range c.Procedures {
 		s.procs[c.Procedures[i].Name] = &c.Procedures[i]
 	}
-	ep, err := c.Provider.Listen(c.Addrs[c.Index], rdma.ListenOptions{})
+	ep, err := c.Provider.Listen(c.Addrs[c.Index], s.listenOptions())
 	if err != nil {
 		return nil, fmt.Errorf("server %d: %w", c.Index, err)
 	}
@@ -194,6 +209,7 @@ func (s *Server) Start() error {
 	if err := s.ep.Serve(s.handle); err != nil {
 		return err
 	}
+	s.logStart()
 	s.wg.Add(2)
 	go func() { defer s.wg.Done(); s.resolver(s.ctx) }()
 	go func() { defer s.wg.Done(); s.trainer(s.ctx) }()
@@ -211,6 +227,7 @@ func (s *Server) Close() error {
 		for _, p := range s.parts {
 			if p != nil {
 				p.fence()
+				s.log.Info("partition fenced", "partition", p.id)
 			}
 		}
 		s.peers.Lock()
@@ -220,6 +237,7 @@ func (s *Server) Close() error {
 		s.peers.Unlock()
 		s.closeErr = s.ep.Close()
 		s.wg.Wait()
+		s.log.Info("data server stopped", "error", s.closeErr)
 	})
 	return s.closeErr
 }
@@ -235,7 +253,7 @@ const (
 
 // trainer keeps models in step with their trees.
 func (s *Server) trainer(ctx context.Context) {
-	idle := trainIdleMin
+	idle, logged := trainIdleMin, &trainingLog{s: s, seen: map[[2]int]trained{}}
 	t := time.NewTimer(idle)
 	defer t.Stop()
 	for {
@@ -247,7 +265,12 @@ func (s *Server) trainer(ctx context.Context) {
 		start := time.Now()
 		worked := false
 		for _, p := range s.parts {
-			worked = p != nil && p.trainTurn() || worked
+			if p == nil {
+				continue
+			}
+			turn := time.Now()
+			worked = p.trainTurn() || worked
+			logged.turn(p, time.Since(turn)) // whoever trained: sealing does, too
 		}
 		if worked {
 			idle = max(trainRest*time.Since(start), trainIdleMin)
@@ -282,35 +305,6 @@ func (s *Server) peerDB(ctx context.Context) (*txn.DB, error) {
 	}
 	s.peers.db = db
 	return db, nil
-}
-
-// stats is the answer to OpStats.
-func (s *Server) stats() wire.ServerStats {
-	st := wire.ServerStats{
-		Server: s.cfg.Index, PID: os.Getpid(), Calls: s.calls.Load(), SlowCalls: s.slowCalls.Load(),
-		Distributed: s.coordinated.Load(),
-	}
-	var ru unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_SELF, &ru) == nil {
-		st.CPUSeconds = time.Duration(ru.Utime.Nano() + ru.Stime.Nano()).Seconds()
-	}
-	for _, p := range s.parts {
-		if p == nil {
-			continue
-		}
-		p.mu.Lock()
-		st.Commits += p.commits
-		st.Conflicts += p.aborts
-		st.Prepared += p.nprepare
-		st.RegionBytes += p.arena.Used()
-		for i, ix := range p.indexes {
-			st.Indexes = append(st.Indexes, wire.IndexStats{
-				Index: i, Name: s.cfg.Catalog.Indexes[i].Name, Partition: p.id, ServerStats: ix.Stats(),
-			})
-		}
-		p.mu.Unlock()
-	}
-	return st
 }
 
 // Check verifies the structure of every index held here.

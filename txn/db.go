@@ -301,9 +301,6 @@ func (db *DB) IndexStats() []IndexStats {
 	return out
 }
 
-// ServerStats is a data server's account of itself.
-type ServerStats = wire.ServerStats
-
 // ServerStats asks every server.
 func (db *DB) ServerStats(ctx context.Context) ([]ServerStats, error) {
 	s, err := db.acquire(ctx)
@@ -313,7 +310,7 @@ func (db *DB) ServerStats(ctx context.Context) ([]ServerStats, error) {
 	defer db.release(s)
 	out := make([]ServerStats, len(db.servers))
 	for i := range db.servers {
-		if err := s.controlJSON(ctx, i, wire.OpStats, &out[i]); err != nil {
+		if err := s.serverStats(ctx, i, &out[i]); err != nil {
 			return nil, err
 		}
 	}

@@ -157,7 +157,7 @@ func (db *DB) Seal(ctx context.Context) error {
 	}
 	defer db.release(s)
 	for i := range db.servers {
-		if err := s.controlJSON(ctx, i, wire.OpSeal, nil); err != nil {
+		if err := s.controlOp(ctx, i, wire.OpSeal); err != nil {
 			return err
 		}
 	}

@@ -2,7 +2,6 @@ package txn
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -219,8 +218,8 @@ func (s *Session) call(ctx context.Context, l *link, req []byte) ([]byte, error)
 	return resp, nil
 }
 
-// controlJSON is an RPC without arguments whose answer is JSON.
-func (s *Session) controlJSON(ctx context.Context, server int, op wire.Op, out any) error {
+// controlOp is an RPC without arguments or answer.
+func (s *Session) controlOp(ctx context.Context, server int, op wire.Op) error {
 	l, err := s.link(ctx, server)
 	if err != nil {
 		return err
@@ -231,12 +230,6 @@ func (s *Session) controlJSON(ctx context.Context, server int, op wire.Op, out a
 	}
 	if wire.Code(resp[0]) != wire.OK {
 		return fmt.Errorf("%w: server %s: %s", ErrProtocol, s.db.servers[server], resp[1:])
-	}
-	if out == nil {
-		return nil
-	}
-	if err := json.Unmarshal(resp[1:], out); err != nil {
-		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
 	return nil
 }

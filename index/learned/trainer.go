@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"drtmx/index"
@@ -47,6 +48,7 @@ type trainer struct {
 	keys        []uint64
 	words       []uint64
 	version     uint32
+	failures    atomic.Uint64 // trainings given up for want of memory
 
 	mu struct {
 		sync.Mutex
@@ -267,7 +269,11 @@ func (t *trainer) trainNext(now time.Duration, lock sync.Locker) bool {
 	if err := t.train(g, g.done, now, lock); err != nil {
 		// The tree has outgrown the plan, or memory is out: begin again.
 		t.abandon(lock)
-		return !errors.Is(err, index.ErrFull)
+		if errors.Is(err, index.ErrFull) {
+			t.failures.Add(1)
+			return false
+		}
+		return true
 	}
 	g.done++
 	return true
@@ -366,6 +372,7 @@ func (t *trainer) retrain(now time.Duration, lock sync.Locker) bool {
 		g.dirty = append(g.dirty, i)
 		lock.Unlock()
 		if errors.Is(err, index.ErrFull) {
+			t.failures.Add(1)
 			return false
 		}
 		t.tooLarge(i)
@@ -483,6 +490,7 @@ func (t *trainer) publish(lock sync.Locker) {
 		g.number = old.number + 1
 	}
 	if err := t.writeDirectory(g); err != nil {
+		t.failures.Add(1)
 		t.abandon(lock)
 		return
 	}

@@ -21,6 +21,9 @@ func (t *trainer) account(st *subState, q xmodel.Quality, b *modelBlock) {
 	t.mu.quality.FirstLeafWrong += q.FirstLeafWrong - st.quality.FirstLeafWrong
 	t.mu.quality.ErrorSum += q.ErrorSum - st.quality.ErrorSum
 	t.mu.quality.Leaves += q.Leaves - st.quality.Leaves
+	for i := range q.Errors {
+		t.mu.quality.Errors[i] += q.Errors[i] - st.quality.Errors[i]
+	}
 	t.mu.quality.ErrorMax = max(t.mu.quality.ErrorMax, q.ErrorMax)
 }
 
@@ -44,7 +47,12 @@ func (t *trainer) stats(s *index.ServerStats) {
 	defer t.mu.Unlock()
 	s.SubModels, s.ModelBytes, s.TTBytes = t.mu.subs, t.mu.modelBytes, t.mu.ttBytes
 	s.Retrains, s.Pending = t.mu.retrains, t.mu.pending
+	s.Generations, s.TrainFailures = t.mu.plans, t.failures.Load()
 	s.MaxError = uint64(t.mu.quality.ErrorMax)
+	s.TrainedKeys = uint64(t.mu.quality.Keys)
+	for i, n := range t.mu.quality.Errors {
+		s.ErrorKeys[i] = uint64(n)
+	}
 	if t.mu.quality.Keys > 0 {
 		s.MeanError = float64(t.mu.quality.ErrorSum) / float64(t.mu.quality.Keys)
 	}

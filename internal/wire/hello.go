@@ -3,8 +3,6 @@ package wire
 import (
 	"encoding/json"
 	"fmt"
-
-	"drtmx/index"
 )
 
 // Hello is what a data server says of itself.
@@ -50,27 +48,4 @@ func DecodeHello(b []byte) (*Hello, error) {
 		}
 	}
 	return &h, nil
-}
-
-// ServerStats is a data server's account of itself.
-type ServerStats struct {
-	Server      int          `json:"server"`
-	PID         int          `json:"pid"`
-	CPUSeconds  float64      `json:"cpu_seconds"` // user and system time of the server's process
-	RegionBytes uint64       `json:"region_bytes"`
-	Commits     uint64       `json:"commits"`
-	Conflicts   uint64       `json:"conflicts"`
-	Calls       uint64       `json:"calls"`
-	SlowCalls   uint64       `json:"slow_calls"` // of Calls: touched partitions elsewhere
-	Distributed uint64       `json:"distributed"`
-	Prepared    int          `json:"prepared"` // in doubt now
-	Indexes     []IndexStats `json:"indexes"`
-}
-
-// IndexStats are the statistics of one index in one partition.
-type IndexStats struct {
-	Index     int    `json:"index"`
-	Name      string `json:"name"`
-	Partition int    `json:"partition"`
-	index.ServerStats
 }

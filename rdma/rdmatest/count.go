@@ -46,7 +46,7 @@ func caseCounters(r *rig) {
 		if err := rdma.Do(r.ctx, c, &b); !errors.Is(err, rdma.ErrAccess) {
 			r.Fatal(err)
 		}
-		step("one with a bad READ", rdma.Counters{Rounds: 1, Reads: 17, ReadBytes: 64 + 15*8, Faults: 1})
+		step("one with a bad READ", rdma.Counters{Rounds: 1, Reads: 17, ReadBytes: 64 + 15*8, Faults: 1, Denied: 1})
 		_, err := rdma.Call(r.ctx, c, make([]byte, 10), nil)
 		r.check(err)
 		step("a call", rdma.Counters{RPCs: 1, RPCBytes: 10 + 30})
@@ -64,6 +64,7 @@ func caseCounters(r *rig) {
 			d.WriteBytes, d.Faults = 0, 1
 		}
 		_ = rdma.Do(r.ctx, c, &b)
+		d.Denied = denied(&b)
 		step("a WRITE of 32 bytes", d)
 		b.Reset()
 		b.CAS(k, 2048, 0, 1, make([]uint64, 1))
@@ -73,12 +74,24 @@ func caseCounters(r *rig) {
 			d.Faults = 2
 		}
 		_ = rdma.Do(r.ctx, c, &b)
+		d.Denied = denied(&b)
 		step("a CAS and a FAA", d)
 		r.check(c.Close())
 		step("Close", rdma.Counters{})
 		sum = sum.Add(want)
 	}
 	r.checkServerCounters(e, sum)
+}
+
+// denied is the number of requests that a grant forbade: a provider without the
+// verb does not support it instead.
+func denied(b *rdma.Batch) (n uint64) {
+	for i := range b.WRs {
+		if b.WRs[i].Status == rdma.StatusAccess {
+			n++
+		}
+	}
+	return n
 }
 
 // checkServerCounters expects the RPCs of sum, and its verbs or none at all.

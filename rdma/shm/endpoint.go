@@ -169,12 +169,20 @@ func (e *endpoint) accept() {
 			continue
 		}
 		s := socket{nc}
-		if s.checkPeer() != nil || !e.admit(s) {
+		if err := s.checkPeer(); err != nil || !e.admit(s) {
 			nc.Close()
+			e.refused(err)
 			continue
 		}
 		e.hellos <- struct{}{}
 		e.running.Go(func() { e.serveLink(s) })
+	}
+}
+
+// refused tells who listens why a peer was turned away; nil at the endpoint's end.
+func (e *endpoint) refused(reason error) {
+	if reason != nil && e.opts.OnRefuse != nil && !e.closed.Load() {
+		e.opts.OnRefuse(reason)
 	}
 }
 
@@ -218,6 +226,7 @@ func (e *endpoint) serveLink(s socket) {
 	l, err := e.greet(s)
 	<-e.hellos
 	if err != nil {
+		e.refused(err)
 		return
 	}
 	l.receive()

@@ -449,7 +449,8 @@ func TestPeersOfOtherUsersAreRefused(t *testing.T) {
 	}
 	p := newProvider(t, Options{})
 	addr := freeAddr()
-	e, err := p.Listen(addr, rdma.ListenOptions{})
+	refused := make(chan error, 16)
+	e, err := p.Listen(addr, rdma.ListenOptions{OnRefuse: func(reason error) { refused <- reason }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -462,5 +463,8 @@ func TestPeersOfOtherUsersAreRefused(t *testing.T) {
 		t.Errorf("a client of another user says %q", got)
 	} else {
 		t.Log(got)
+	}
+	if reason := <-refused; !errors.Is(reason, errPeerUser) {
+		t.Errorf("refused because of %v, want %v", reason, errPeerUser)
 	}
 }

@@ -356,3 +356,18 @@ func TestStaleKeys(t *testing.T) {
 		}
 	}
 }
+
+func TestErrorClasses(t *testing.T) {
+	for leaves, class := range map[int]int{1: 0, 2: 1, 3: 2, 4: 2, 5: 3, 8: 3, 9: 4, 64: 6, 65: 7, 1 << 20: 7} {
+		var q Quality
+		q.miss(leaves)
+		if q.Errors[class] != 1 || q.FirstLeafWrong != 1 || q.ErrorSum != leaves {
+			t.Errorf("an error of %d leaves: %+v, want class %d", leaves, q, class)
+		}
+	}
+	var q Quality
+	q.miss(0)
+	if q != (Quality{}) {
+		t.Errorf("no error: %+v", q)
+	}
+}

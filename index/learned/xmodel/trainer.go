@@ -80,7 +80,13 @@ type Quality struct {
 	FirstLeafWrong int
 	ErrorSum       int // leaves
 	ErrorMax       int // leaves
+	// Errors counts the keys that are not in the first leaf by their error in
+	// leaves: exactly 1, 2, then up to 4, 8 and so on; the last has the rest.
+	Errors [ErrorClasses]int
 }
+
+// ErrorClasses is the number of classes that Quality.Errors tells apart.
+const ErrorClasses = 8
 
 // Add adds q2 to q.
 func (q *Quality) Add(q2 Quality) {
@@ -89,6 +95,9 @@ func (q *Quality) Add(q2 Quality) {
 	q.FirstLeafWrong += q2.FirstLeafWrong
 	q.ErrorSum += q2.ErrorSum
 	q.ErrorMax = max(q.ErrorMax, q2.ErrorMax)
+	for i, n := range q2.Errors {
+		q.Errors[i] += n
+	}
 }
 
 // ErrBadLeaves is wrapped by Train's errors about the leaves it was given: none,
@@ -402,6 +411,7 @@ func (q *Quality) miss(leaves int) {
 	}
 	q.FirstLeafWrong++
 	q.ErrorSum += leaves
+	q.Errors[min(bits.Len(uint(leaves-1)), ErrorClasses-1)]++
 	q.ErrorMax = max(q.ErrorMax, leaves)
 }
 

@@ -1,0 +1,93 @@
+package server
+
+import (
+	"log/slog"
+	"time"
+
+	"drtmx/rdma"
+)
+
+// slowTurn is how long a turn of the trainer may take before the log says so:
+// one takes milliseconds.
+const slowTurn = time.Second
+
+// listenOptions let the server hear of peers that come and go.
+func (s *Server) listenOptions() rdma.ListenOptions {
+	return rdma.ListenOptions{
+		OnDisconnect: func(id rdma.PeerID) {
+			s.disconnected.Add(1)
+			s.log.Debug("client disconnected", "peer", uint64(id))
+		},
+		OnRefuse: func(reason error) {
+			s.refused.Add(1)
+			s.log.Debug("client refused", "reason", reason.Error())
+		},
+	}
+}
+
+// greet answers a client's first request on a connection.
+func (s *Server) greet(r *rdma.Request) {
+	s.greeted.Add(1)
+	if s.log.Enabled(s.ctx, slog.LevelDebug) {
+		s.log.Debug("client connected", "peer", uint64(r.Peer))
+	}
+	_ = r.Reply(s.hello)
+}
+
+// logStart says what is served.
+func (s *Server) logStart() {
+	hosted := []int{}
+	for _, p := range s.parts {
+		if p != nil {
+			hosted = append(hosted, p.id)
+		}
+	}
+	s.log.Info("data server listens", "address", s.ep.Addr(), "fabric", s.cfg.Provider.Name(),
+		"partitions", hosted, "epoch", s.cfg.Epoch, "memory_limit_bytes", s.cfg.MemoryBytes)
+}
+
+// trainingLog tells of new generations of models, and of trainings that failed.
+// One goroutine.
+type trainingLog struct {
+	s    *Server
+	seen map[[2]int]trained // by partition and index
+}
+
+type trained struct{ generations, failures uint64 }
+
+// turn looks at a partition after a turn of the trainer that took so long.
+func (l *trainingLog) turn(p *partition, took time.Duration) {
+	if took > slowTurn {
+		l.s.log.Warn("training took long", "partition", p.id, "took", took)
+	}
+	at := 0
+	for i, ix := range p.catalog.Indexes {
+		if !ix.Ordered {
+			continue
+		}
+		srv := p.trained[at]
+		at++
+		st, was := srv.Stats(), l.seen[[2]int{p.id, i}]
+		now := trained{st.Generations, st.TrainFailures}
+		if now == was {
+			continue
+		}
+		l.seen[[2]int{p.id, i}] = now
+		if now.generations != was.generations {
+			l.s.log.Info("models trained", "partition", p.id, "index", ix.Name, "generation", st.Generations,
+				"submodels", st.SubModels, "keys", st.TrainedKeys, "mean_error_leaves", st.MeanError, "max_error_leaves", st.MaxError)
+		}
+		if now.failures != was.failures {
+			l.s.log.Warn("training failed: out of memory", "partition", p.id, "index", ix.Name, "failures", st.TrainFailures)
+		}
+	}
+}
+
+// logSealed says what a partition holds when its loading has ended.
+func (s *Server) logSealed(p *partition, took time.Duration) {
+	rows := uint64(0)
+	for _, ix := range p.indexes {
+		rows += ix.Stats().Rows
+	}
+	s.log.Info("partition sealed", "partition", p.id, "rows", rows, "used_bytes", p.arena.Used(), "took", took)
+}
