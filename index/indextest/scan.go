@@ -86,7 +86,7 @@ func (m *modelRun) checkScan(lo, hi index.Key, limit int, res *index.ScanResult)
 	}
 	last := hi
 	if full := limit > 0 && len(res.Entries) == limit; full {
-		last = res.Entries[limit-1].Key
+		last = res.Entries[limit-1].Key.Clone()
 		// A scan that fills its limit with the last row of the range may not know that it did.
 		if more && !res.More {
 			return fail("%d rows are said to be all; there are more", limit)
@@ -115,7 +115,7 @@ func (m *modelRun) checkScan(lo, hi index.Key, limit int, res *index.ScanResult)
 		if err := checkRow(en.Key, en.Row, en.Header, m.shape()); err != nil {
 			return fail("row %d: %v", i, err)
 		}
-		w.csns[en.Key] = m.rows[en.Key]
+		w.csns[want[i]] = m.rows[want[i]] // the entry's own key is a view into buffers
 	}
 	if lo.Compare(hi) > 0 {
 		return nil

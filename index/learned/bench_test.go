@@ -314,8 +314,8 @@ func BenchmarkExpansion(b *testing.B) {
 		go func() {
 			defer wg.Done()
 			for !stop.Load() {
-				if g.s.t.plan == nil && g.s.t.next == nil {
-					g.s.t.plan = &planning{full: true}
+				if tr := g.s.t.(*trainer[uint64]); tr.plan == nil && tr.next == nil {
+					tr.plan = &planning[uint64]{full: true}
 				}
 				t0 := time.Now()
 				g.s.Maintain(g.now, &mu)

@@ -64,6 +64,9 @@ type Client struct {
 // clientFaults are bugs that tests plant to see that they are caught.
 type clientFaults struct {
 	scanWithoutNextLeaf bool // the leaf after the last row is not part of the proof
+	firstTie            bool // the first row with a string key's digest and tag is taken for the key's
+	noFenceCheck        bool // a string key is absent if the leaf has no row of it, whatever its fences
+	anyFences           bool // a fence block of any leaf and version is accepted
 }
 
 var _ index.Client = (*Client)(nil)
@@ -77,11 +80,10 @@ func NewClient(root uint64, rkey rdma.RKey, o ClientOptions) *Client {
 
 // cache is one generation as held. Only the sub-models in it change.
 type cache struct {
-	root   rootBlock
-	gen    genBlock
-	router *xmodel.Router            // nil if nothing is published yet
-	held   []atomic.Pointer[heldSub] // nil where not held; apart from subs to be compact
-	subs   []cachedSub
+	root rootBlock
+	directory
+	held []atomic.Pointer[heldSub] // nil where not held; apart from subs to be compact
+	subs []cachedSub
 }
 
 // cachedSub is what else is known of one sub-model.
@@ -104,6 +106,10 @@ type heldSub struct {
 	header    uint64 // of the block
 	low, high uint32 // ALNs
 	patch     atomic.Pointer[patch]
+
+	at       int    // where the encoding begins in the block, in words
+	prefix   string // of string keys
+	strPatch atomic.Pointer[strPatch]
 }
 
 const (
@@ -150,7 +156,7 @@ func (l *staleList) take(of *cache, limit int, dst []int) []int {
 
 // missed notes that sub-model i of a cache led astray.
 func (c *Client) missed(of *cache, i int) {
-	if of == nil || of.router == nil {
+	if of == nil || !of.trained() {
 		c.doubtful.Store(true)
 		return
 	}
@@ -185,8 +191,8 @@ func (c *Client) Stats() index.ClientStats {
 		s.Retries += n.retries.Load()
 	}
 	s.Refreshes = c.refreshs.Load()
-	if h := c.cur.Load(); h != nil && h.router != nil {
-		s.ModelBytes = uint64(h.router.Bytes()) + 8*uint64(len(h.subs))
+	if h := c.cur.Load(); h != nil && h.trained() {
+		s.ModelBytes = uint64(h.routerBytes()) + 8*uint64(len(h.subs))
 		for i := range h.subs {
 			if m := h.held[i].Load(); m != nil {
 				s.ModelBytes += uint64(m.model.ModelBytes())
@@ -327,27 +333,28 @@ func (f *fetcher) directory(h *cache) (bool, error) {
 	if h.gen, err = decodeGen(&h.root, b); err != nil {
 		return false, f.unlessReplaced(h, err)
 	}
-	starts := make([]uint64, 0, h.gen.subs)
+	gone := errors.New("gone")
+	h.directory, err = newDirectory(&h.root, &h.gen, func(c chunkBlock) ([]uint64, error) {
+		b, err := f.block(c.addr, c.words)
+		if b == nil && err == nil {
+			err = gone
+		}
+		return b, err
+	})
+	switch {
+	case errors.Is(err, index.ErrCorrupt):
+		return false, f.unlessReplaced(h, err)
+	case err == gone:
+		return false, nil
+	case err != nil:
+		return false, err
+	}
 	h.subs, h.held = make([]cachedSub, h.gen.subs), make([]atomic.Pointer[heldSub], h.gen.subs)
-	for i, addr := range h.gen.chunks {
-		b, err := f.block(addr, chunkWords(chunkLen(h.gen.subs, i)))
-		if b == nil || err != nil {
-			return false, err
-		}
-		s, p, err := decodeChunk(&h.root, &h.gen, i, b)
-		if err != nil {
-			return false, f.unlessReplaced(h, err)
-		}
-		for k := range p {
-			sub := &h.subs[len(starts)+k]
-			sub.pointer.Store(p[k])
-			sub.patience.Store(1)
-		}
-		starts = append(starts, s...)
+	for i, p := range h.pointers {
+		h.subs[i].pointer.Store(p)
+		h.subs[i].patience.Store(1)
 	}
-	if h.router, err = xmodel.NewRouter(starts); err != nil {
-		return false, fmt.Errorf("%w: %v", index.ErrCorrupt, err)
-	}
+	h.pointers = nil
 	return true, nil
 }
 

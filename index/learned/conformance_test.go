@@ -37,7 +37,7 @@ func engine(o Options, co ClientOptions) indextest.Engine {
 			co.InOrder, co.RowWords = inOrder, rowWords
 			return &withServer{NewClient(root, e.RKey, co), last}, nil
 		},
-		Tick: tick,
+		Tick: tick, Strings: o.Strings,
 	}
 }
 
@@ -121,6 +121,48 @@ func TestConformance(t *testing.T) {
 				t.Run(name, func(t *testing.T) { briefly(t, eng) })
 			}
 		}
+	}
+}
+
+// TestConformanceOfStrings runs the suite for string keys and rows that vary in
+// size, and a short form of it for each budget and each hard set of keys.
+func TestConformanceOfStrings(t *testing.T) {
+	o := Options{Strings: true, SlotsPerLeaf: 8, LeavesPerSubModel: 16}
+	seed := indextest.Seed(t)
+	if os.Getenv("DRTMX_LONG") != "" {
+		t.Run("suite", func(t *testing.T) { indextest.RunOrdered(t, engine(o, ClientOptions{}), false) })
+	}
+	for _, v := range indextest.Variants() {
+		if err := indextest.CheckBounded(engine(o, ClientOptions{}), v, seed); err != nil {
+			t.Error(err)
+		}
+		if err := indextest.CheckFull(engine(o, ClientOptions{}), v, seed); err != nil {
+			t.Error(err)
+		}
+	}
+	for i, space := range indextest.KeySpaces() {
+		budget := Budget(i % 4)
+		t.Run(fmt.Sprintf("%s/budget=%d", space.Name, budget), func(t *testing.T) {
+			eng := engine(o, ClientOptions{Budget: budget, TTBytes: 64})
+			vs := indextest.Variants()
+			v := vs[i%len(vs)]
+			m := indextest.ModelRun{
+				Variant: v, Seed: seed, Ops: 1500 / indextest.Scale, Keys: 500, RowWords: 40, Variable: true, Ordered: true,
+				KeyOf: space.Of(500),
+			}
+			if err := indextest.CheckModel(eng, m); err != nil {
+				t.Error(err)
+			}
+			c := indextest.ConcurrentRun{
+				Variant: v, Seed: seed, Ops: 15000 / indextest.Scale, Readers: 2, Keys: 900, RowWords: 40, Variable: true, Ordered: true,
+				KeyOf: space.Of(900),
+			}
+			stats, err := indextest.CheckConcurrent(eng, c)
+			if err != nil {
+				t.Error(err)
+			}
+			t.Logf("%+v", stats)
+		})
 	}
 }
 

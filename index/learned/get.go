@@ -2,6 +2,7 @@ package learned
 
 import (
 	"drtmx/index"
+	"drtmx/index/learned/stree"
 	"drtmx/index/learned/xmodel"
 	"drtmx/index/learned/xtree"
 	"drtmx/internal/block"
@@ -42,6 +43,7 @@ type finder struct {
 	whole  bool            // ask for whole TTs: a scan needs many entries
 	tick   uint32
 	err    error
+	str    string // a string key looked for; then the key given to steps does not count
 }
 
 // step says how a finder came on.
@@ -73,6 +75,33 @@ func (f *finder) find(key uint64, next *rdma.Batch) (step, uint64) {
 			return stepLeaf, addr
 		}
 	}
+	return f.translate(next)
+}
+
+// findStr is find for a string key.
+func (f *finder) findStr(key string, next *rdma.Batch) (step, uint64) {
+	f.winOf, f.str = nil, key
+	if f.h.strs == nil {
+		f.held, f.model = nil, nil
+		return stepLeaf, f.h.root.first
+	}
+	f.sub = f.h.strs.Route(key)
+	if f.held = f.h.held[f.sub].Load(); f.held == nil {
+		return f.askSub(next)
+	}
+	f.model = &f.held.model
+	f.pred = f.model.Predict(stree.DigestAfter(f.held.prefix, key))
+	f.leaf = f.pred.Leaf
+	if p := f.held.strPatch.Load(); p != nil {
+		if addr, ok := p.find(key, f.leaf); ok {
+			return stepLeaf, addr
+		}
+	}
+	return f.translate(next)
+}
+
+// translate goes from a logical leaf predicted to its address.
+func (f *finder) translate(next *rdma.Batch) (step, uint64) {
 	if f.pred.Knows == xmodel.KnowsALN {
 		if f.c.o.Budget == PartTT {
 			if f.tick++; f.tick%usedSample == 0 {
@@ -101,7 +130,7 @@ func (f *finder) askTT(next *rdma.Batch) (step, uint64) {
 	f.win = f.win[:0]
 	if n > 0 {
 		f.win = grow(f.win, n)
-		f.winWR = next.Read(f.c.rkey, f.held.addr+uint64(subWords+off)*mem.WordBytes, f.win)
+		f.winWR = next.Read(f.c.rkey, f.held.addr+uint64(f.held.at+off)*mem.WordBytes, f.win)
 	}
 	f.headWR = next.Read(f.c.rkey, f.held.addr, f.head[:])
 	f.n.reads.Add(2)
@@ -128,9 +157,8 @@ func (f *finder) askPointer(next *rdma.Batch) (step, uint64) {
 		f.c.missed(f.h, f.sub)
 		return stepStuck, 0
 	}
-	c := f.sub / chunkSubs
 	f.winWR = -1
-	f.headWR = next.Read(f.c.rkey, pointerAddr(f.h.gen.chunks[c], chunkLen(f.h.gen.subs, c), f.sub%chunkSubs), f.head[:])
+	f.headWR = next.Read(f.c.rkey, f.h.pointerAddr(f.sub), f.head[:])
 	f.n.reads.Add(1)
 	return stepWait, 0
 }
@@ -157,7 +185,10 @@ func (f *finder) resume(key uint64, done, next *rdma.Batch) (step, uint64) {
 	}
 	wr := &done.WRs[f.winWR]
 	if accepted(wr, f.c.o.InOrder) == block.OK {
-		if _, err := decodeSub(f.lay.ID, f.h.router.Start(f.sub), wr.Buf, &f.own); err == nil {
+		if head, err := f.h.decode(f.lay.ID, f.sub, wr.Buf, &f.own); err == nil {
+			if f.h.strs != nil {
+				key = stree.DigestAfter(head.prefix, f.str)
+			}
 			return f.fetchedSub(key)
 		}
 	}
@@ -166,6 +197,9 @@ func (f *finder) resume(key uint64, done, next *rdma.Batch) (step, uint64) {
 
 // gotTT completes a prediction with the entries READ.
 func (f *finder) gotTT(key uint64, done *rdma.Batch) (step, uint64) {
+	if f.h.strs != nil {
+		key = stree.DigestAfter(f.held.prefix, f.str)
+	}
 	if h := &done.WRs[f.headWR]; h.Status == rdma.StatusOK && f.head[0] != f.held.header {
 		f.c.missed(f.h, f.sub) // trained again since; the entries may still do
 	}
@@ -234,6 +268,9 @@ func (f *finder) fetchedSub(key uint64) (step, uint64) {
 
 // leftInWindow is back with no more of the TT than was READ for the prediction.
 func (f *finder) leftInWindow(key uint64) (uint64, bool) {
+	if f.h.strs != nil && f.held != nil {
+		key = stree.DigestAfter(f.held.prefix, f.str)
+	}
 	if f.held == nil || f.winOf != f.held || f.leaf <= f.winLo {
 		return 0, false
 	}
@@ -321,6 +358,7 @@ type getOp struct {
 	locked int
 	chases int
 	lefts  int
+	str    *strGet // of string keys
 }
 
 // States of a getOp: what it waits for.
@@ -335,6 +373,7 @@ const (
 // NewGet makes a point lookup for one goroutine.
 func (c *Client) NewGet() index.GetOp {
 	o := &getOp{}
+	o.str = &strGet{o: o}
 	o.c, o.n = c, &c.counts[c.nextOp.Add(1)%opStripes]
 	return o
 }
@@ -343,6 +382,9 @@ func (o *getOp) Start(key index.Key) {
 	o.key, o.state = key.Num, getStart
 	o.reads, o.locked, o.chases, o.lefts = 0, 0, 0, 0
 	o.res = index.GetResult{Status: index.Pending}
+	if key.Str != "" || o.str.key != "" {
+		o.str.keep(key.Str)
+	}
 }
 
 func (o *getOp) Result() *index.GetResult { return &o.res }
@@ -354,6 +396,9 @@ func (o *getOp) Next(done, next *rdma.Batch) bool {
 		if !o.begin() {
 			return o.fallback()
 		}
+		if o.h.root.strings {
+			return o.str.begin(next)
+		}
 		st, addr := o.find(o.key, next)
 		return o.found(st, addr, next)
 	case getModel:
@@ -363,8 +408,10 @@ func (o *getOp) Next(done, next *rdma.Batch) bool {
 		return o.onLeaf(done, next)
 	case getRow:
 		return o.onRow(done, next)
+	case getDone:
+		return true
 	}
-	return true
+	return o.str.next(done, next)
 }
 
 // found goes on from a step of the finder.

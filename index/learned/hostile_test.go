@@ -220,7 +220,7 @@ func FuzzDecode(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	_, pointers, err := decodeChunk(&root, &gen, 0, add(gen.chunks[0], chunkWords(chunkLen(gen.subs, 0))))
+	_, pointers, err := decodeChunk(&root, &gen, 0, add(gen.chunks[0].addr, gen.chunks[0].words))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"drtmx/index"
+	"drtmx/index/learned/stree"
 	"drtmx/index/learned/xmodel"
 	"drtmx/index/learned/xtree"
 	"drtmx/internal/block"
@@ -24,7 +25,13 @@ import (
 //	            4 lowest ALN(32) | highest ALN(32)  5 xmodel's encoding
 //
 // A pointer is the address of a sub-model block in lines (42 bits) and its
-// length in lines (22 bits).
+// length in lines (22 bits). In an index of string keys a generation has such
+// pointers of its chunks, and these differ:
+//
+//	root        3 … inline is 2
+//	chunk       4 bytes of starts(32) | sub-models(32)  5 pointers, then where
+//	            each start ends, two to a word, low half first, then the starts
+//	sub-model   5 hash of the start  6 bytes of the prefix  7 prefix, padded, then the encoding
 const (
 	idWord = 2
 
@@ -55,6 +62,9 @@ const (
 	magicGen   = 0x584c4731
 	magicChunk = 0x584c4331
 	magicSub   = 0x584c5331
+
+	magicStrChunk = 0x584c4332
+	magicStrSub   = 0x584c5332
 )
 
 const lineWords = mem.LineBytes / mem.WordBytes
@@ -67,7 +77,7 @@ const (
 	pointerBits  = 22
 )
 
-var maxSubWords = lines(subWords+xmodel.MaxEncodedWords(xmodel.MaxLeaves)) * lineWords
+var maxSubWords = lines(strSubWords+index.MaxKeyBytes/mem.WordBytes+xmodel.MaxEncodedWords(xmodel.MaxLeaves)) * lineWords
 
 func lines(words int) int { return (words + lineWords - 1) / lineWords }
 
@@ -93,7 +103,9 @@ func indexID(root uint64) uint32 { return uint32(root / mem.LineBytes) }
 
 // rootBlock is a decoded root.
 type rootBlock struct {
-	lay      xtree.Layout
+	lay      xtree.Layout // of string keys only ID, RowWords, Slots and LeafWords
+	strings  bool
+	str      stree.Layout // of string keys
 	first    uint64
 	gen      uint64 // address, 0 before the first training
 	genWords int
@@ -106,21 +118,40 @@ func decodeRoot(addr uint64, b []uint64) (r rootBlock, err error) {
 		return r, fmt.Errorf("%w: no index root at %#x", index.ErrCorrupt, addr)
 	}
 	g := b[rootGeometry]
-	if g&0xffff > 1 {
+	switch g & 0xffff {
+	case 0, 1:
+	case inlineStrings:
+		r.strings = true
+		r.str, err = stree.NewLayout(indexID(addr), int(g>>32), int(g>>16&0xffff))
+		r.lay = xtree.Layout{ID: r.str.ID, RowWords: r.str.MaxRowWords, Slots: r.str.Slots, LeafWords: r.str.LeafWords}
+		if err != nil {
+			return r, fmt.Errorf("%w: %v", index.ErrCorrupt, err)
+		}
+		return r, r.links(b)
+	default:
 		return r, fmt.Errorf("%w: root geometry %#x", index.ErrCorrupt, g)
 	}
 	if r.lay, err = xtree.NewLayout(indexID(addr), int(g>>32), int(g>>16&0xffff), g&0xffff == 1); err != nil {
 		return r, fmt.Errorf("%w: %v", index.ErrCorrupt, err)
 	}
+	return r, r.links(b)
+}
+
+// inlineStrings is the root's word for an index of string keys, where native
+// keys have 1 or 0 for rows inline or apart.
+const inlineStrings = 2
+
+// links decodes what a root points to.
+func (r *rootBlock) links(b []uint64) error {
 	r.first, r.gen, r.number = b[rootFirst], b[rootGen], b[rootNumber]
 	if w := b[rootGenWords]; r.gen != 0 && (w < genChunks || w > rdma.MaxReadBytes/mem.WordBytes) || b[rootGenWords] > maxAddr {
-		return r, fmt.Errorf("%w: generation of %d words", index.ErrCorrupt, w)
+		return fmt.Errorf("%w: generation of %d words", index.ErrCorrupt, w)
 	}
 	r.genWords = int(b[rootGenWords])
 	if bad(r.first) || bad(r.gen) {
-		return r, fmt.Errorf("%w: root points to %#x and %#x", index.ErrCorrupt, r.first, r.gen)
+		return fmt.Errorf("%w: root points to %#x and %#x", index.ErrCorrupt, r.first, r.gen)
 	}
-	return r, nil
+	return nil
 }
 
 func bad(addr uint64) bool { return addr%mem.LineBytes != 0 || addr >= maxAddr }
@@ -128,7 +159,7 @@ func bad(addr uint64) bool { return addr%mem.LineBytes != 0 || addr >= maxAddr }
 // genBlock is a decoded generation block.
 type genBlock struct {
 	subs   int
-	chunks []uint64
+	chunks []chunkBlock
 }
 
 // decodeGen checks an accepted copy of the generation block that root names.
@@ -147,9 +178,13 @@ func decodeGen(root *rootBlock, b []uint64) (g genBlock, err error) {
 		return fail("counts", b[genCounts])
 	}
 	g.subs = int(subs)
-	for _, c := range b[genChunks : genChunks+chunks] {
-		if c == 0 || bad(c) {
-			return fail("chunk", c)
+	for i, w := range b[genChunks : genChunks+chunks] {
+		c := chunkBlock{w, chunkWords(chunkLen(g.subs, i))}
+		if root.strings {
+			c = chunkBlock{pointer(w).addr(), pointer(w).words()}
+		}
+		if c.addr == 0 || bad(c.addr) || c.words == 0 || c.words > rdma.MaxReadBytes/mem.WordBytes {
+			return fail("chunk", w)
 		}
 		g.chunks = append(g.chunks, c)
 	}
@@ -171,9 +206,13 @@ func decodeChunk(root *rootBlock, g *genBlock, i int, b []uint64) (starts, point
 	return b[chunkStarts : chunkStarts+n], b[chunkStarts+n : chunkStarts+2*n], nil
 }
 
-// pointerAddr is the address of the pointer of sub-model i in a chunk.
-func pointerAddr(chunk uint64, n, i int) uint64 {
-	return chunk + uint64(chunkStarts+n+i)*mem.WordBytes
+// pointerAddr is the address of the pointer of sub-model i.
+func (d *directory) pointerAddr(i int) uint64 {
+	c, at := i/chunkSubs, chunkStarts+i%chunkSubs
+	if d.router != nil {
+		at += chunkLen(d.gen.subs, c)
+	}
+	return d.gen.chunks[c].addr + uint64(at)*mem.WordBytes
 }
 
 // subBlock is a decoded sub-model block's head.
@@ -181,6 +220,8 @@ type subBlock struct {
 	version      uint32
 	low, high    uint32 // ALNs
 	encodedWords int
+	at           int    // where the encoding begins, in words
+	prefix       string // of string keys; a view into the block
 }
 
 // decodeSub checks an accepted copy of a sub-model block and decodes the model
@@ -191,16 +232,25 @@ func decodeSub(id uint32, start uint64, b []uint64, s *xmodel.SubModel) (h subBl
 	}
 	h.version, h.encodedWords = uint32(b[subVersion]>>32), int(uint32(b[subVersion]))
 	h.low, h.high = uint32(b[subALNs]>>32), uint32(b[subALNs])
-	if h.encodedWords > len(b)-subWords {
-		return h, fmt.Errorf("%w: sub-model of %d words in a block of %d", index.ErrCorrupt, h.encodedWords, len(b))
-	}
-	if err := s.Decode(b[subWords : subWords+h.encodedWords]); err != nil {
-		return h, fmt.Errorf("%w: %v", index.ErrCorrupt, err)
+	h.at = subWords
+	if err := h.encoding(b, s); err != nil {
+		return h, err
 	}
 	if s.Start() != start {
 		return h, fmt.Errorf("%w: sub-model begins at %#x, want %#x", index.ErrCorrupt, s.Start(), start)
 	}
 	return h, nil
+}
+
+// encoding decodes the model of a sub-model block whose head is decoded.
+func (h *subBlock) encoding(b []uint64, s *xmodel.SubModel) error {
+	if h.encodedWords > len(b)-h.at {
+		return fmt.Errorf("%w: sub-model of %d words in a block of %d", index.ErrCorrupt, h.encodedWords, len(b))
+	}
+	if err := s.Decode(b[h.at : h.at+h.encodedWords]); err != nil {
+		return fmt.Errorf("%w: %v", index.ErrCorrupt, err)
+	}
+	return nil
 }
 
 // accepted is block.Accept for a copy that a READ of a whole block brought.

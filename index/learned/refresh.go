@@ -1,6 +1,8 @@
 package learned
 
 import (
+	"strings"
+
 	"drtmx/internal/block"
 	"drtmx/rdma"
 )
@@ -14,10 +16,13 @@ func (f *fetcher) subModels(h, old *cache) error {
 	}
 	var want []int
 	for i := range h.subs {
-		if old != nil && old.router != nil {
-			j := old.router.Route(h.router.Start(i))
+		if j := -1; old != nil {
+			if j = h.same(&old.directory, i); j < 0 {
+				want = append(want, i)
+				continue
+			}
 			held := old.held[j].Load()
-			if held != nil && old.subs[j].pointer.Load() == h.subs[i].pointer.Load() && held.model.Start() == h.router.Start(i) {
+			if held != nil && old.subs[j].pointer.Load() == h.subs[i].pointer.Load() {
 				h.held[i].Store(held)
 				if held.model.HasTT() {
 					f.c.ttHeld += held.model.TTBytes()
@@ -85,11 +90,11 @@ func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
 		return false
 	}
 	held := &heldSub{addr: wr.Addr, words: len(wr.Buf), header: wr.Buf[block.HeaderWord]}
-	head, err := decodeSub(h.root.lay.ID, h.router.Start(i), wr.Buf, &held.model)
+	head, err := h.decode(h.root.lay.ID, i, wr.Buf, &held.model)
 	if err != nil {
 		return false
 	}
-	held.low, held.high = head.low, head.high
+	held.low, held.high, held.at, held.prefix = head.low, head.high, head.at, strings.Clone(head.prefix)
 	s := &h.subs[i]
 	if old := h.held[i].Load(); old != nil && old.model.HasTT() {
 		f.c.ttHeld -= old.model.TTBytes()
@@ -105,10 +110,15 @@ func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
 	return true
 }
 
+// bare is the same sub-model without its model.
+func (s *heldSub) bare() *heldSub {
+	return &heldSub{addr: s.addr, words: s.words, header: s.header, low: s.low, high: s.high, at: s.at, prefix: s.prefix}
+}
+
 // withoutTT is the same sub-model in no more memory than its head needs.
 func (s *heldSub) withoutTT(blk []uint64) *heldSub {
-	h := &heldSub{addr: s.addr, words: s.words, header: s.header, low: s.low, high: s.high}
-	if err := h.model.DecodeHead(blk[subWords : subWords+s.model.HeadWords()]); err != nil {
+	h := s.bare()
+	if err := h.model.DecodeHead(blk[s.at : s.at+s.model.HeadWords()]); err != nil {
 		return s // decoded a moment ago with its TT: cannot be
 	}
 	return h
@@ -140,7 +150,7 @@ func (f *fetcher) evict(h *cache, n int) bool {
 			continue
 		}
 		c.ttHeld -= held.model.TTBytes()
-		bare := &heldSub{addr: held.addr, words: held.words, header: held.header, low: held.low, high: held.high}
+		bare := held.bare()
 		if err := bare.model.DecodeHead(held.model.AppendTo(nil)); err != nil {
 			bare = nil
 		}
@@ -165,8 +175,7 @@ func (f *fetcher) refresh(h *cache) error {
 	f.b.Reset()
 	f.b.Read(f.c.rkey, f.c.root, root[:])
 	for k, i := range stale {
-		c := i / chunkSubs
-		f.b.Read(f.c.rkey, pointerAddr(h.gen.chunks[c], chunkLen(h.gen.subs, c), i%chunkSubs), words[2*k:2*k+1])
+		f.b.Read(f.c.rkey, h.pointerAddr(i), words[2*k:2*k+1])
 		if held := h.held[i].Load(); held != nil {
 			f.b.Read(f.c.rkey, held.addr, words[2*k+1:2*k+2])
 		}

@@ -2,6 +2,7 @@ package learned
 
 import (
 	"drtmx/index"
+	"drtmx/index/learned/stree"
 	"drtmx/index/learned/xmodel"
 	"drtmx/index/learned/xtree"
 	"drtmx/internal/block"
@@ -85,6 +86,8 @@ type scanOp struct {
 
 	aheadSub, aheadLeaf int // the next leaf to READ ahead; aheadSub -1 if unknown
 	endSub, endLeaf     int // the leaf predicted to hold hi
+
+	str *strScan // of string keys
 }
 
 // slot is a slot in use within the range.
@@ -105,6 +108,7 @@ const (
 // NewScan makes a range scan for one goroutine.
 func (c *Client) NewScan() index.ScanOp {
 	o := &scanOp{}
+	o.str = &strScan{o: o}
 	o.c, o.n = c, &c.counts[c.nextOp.Add(1)%opStripes]
 	return o
 }
@@ -113,6 +117,7 @@ func (o *scanOp) Start(lo, hi index.Key, limit int) {
 	o.lo, o.hi, o.limit, o.state, o.whole = lo.Num, hi.Num, limit, scanStart, true
 	o.restarts, o.busy, o.guess = 0, false, 1
 	o.clear()
+	o.str.start(lo.Str, hi.Str)
 }
 
 // clear forgets what was gathered.
@@ -125,13 +130,22 @@ func (o *scanOp) clear() {
 func (o *scanOp) Result() *index.ScanResult { return &o.res }
 
 func (o *scanOp) Next(done, next *rdma.Batch) bool {
+	if o.state == scanStart {
+		o.n.lookups.Add(1)
+		if loaded := o.begin(); !loaded && o.lo <= o.hi {
+			return o.fallback()
+		}
+	}
+	if o.h != nil && o.h.root.strings {
+		return o.str.next(done, next)
+	}
 	switch o.state {
 	case scanStart:
-		o.n.lookups.Add(1)
 		if o.lo > o.hi {
 			return o.finish(index.Found)
 		}
-		return o.locate(next)
+		st, addr := o.find(o.cur, next)
+		return o.located(st, addr, next)
 	case scanModel:
 		st, addr := o.resume(o.cur, done, next)
 		return o.located(st, addr, next)
@@ -143,22 +157,17 @@ func (o *scanOp) Next(done, next *rdma.Batch) bool {
 	return true
 }
 
-// locate looks for the leaf of cur, with the cache as it is now.
-func (o *scanOp) locate(next *rdma.Batch) bool {
-	if !o.begin() {
-		return o.fallback()
-	}
-	st, addr := o.find(o.cur, next)
-	return o.located(st, addr, next)
-}
-
 // again goes on from cur anew after the tree changed under the scan.
 func (o *scanOp) again(next *rdma.Batch) bool {
 	if o.restarts++; o.restarts > maxRestarts {
 		return o.giveUp()
 	}
 	o.n.retries.Add(1)
-	return o.locate(next)
+	if !o.begin() {
+		return o.fallback()
+	}
+	st, addr := o.find(o.cur, next)
+	return o.located(st, addr, next)
 }
 
 func (o *scanOp) finish(s index.Status) bool {
@@ -202,13 +211,29 @@ func (o *scanOp) located(st step, addr uint64, next *rdma.Batch) bool {
 	o.aheadSub = -1
 	if o.model != nil && o.model.HasTT() {
 		o.aheadSub, o.aheadLeaf = o.sub, o.leaf+1
+		o.end()
+	}
+	return o.readOn(next)
+}
+
+// end predicts where the range ends.
+func (o *scanOp) end() {
+	o.endLeaf = 0
+	if o.h.strs == nil {
 		o.endSub = o.h.router.Route(o.hi)
-		o.endLeaf = 0
 		if m := o.modelOf(o.endSub); m != nil {
 			o.endLeaf = m.Predict(o.hi).Leaf
 		}
+		return
 	}
-	return o.readOn(next)
+	o.endSub = o.h.strs.Route(o.str.hi)
+	m := o.modelOf(o.endSub)
+	switch held := o.h.held[o.endSub].Load(); {
+	case held != nil && m == &held.model:
+		o.endLeaf = m.Predict(stree.DigestAfter(held.prefix, o.str.hi)).Leaf
+	case m != nil:
+		o.endLeaf = m.Leaves() - 1 // fetched for this scan: its prefix is not at hand
+	}
 }
 
 // modelOf is a sub-model at hand, nil if there is none.
@@ -268,8 +293,9 @@ func (o *scanOp) expected() int {
 	if o.limit <= 0 {
 		return maxLeavesPerRound
 	}
+	have := len(o.res.Entries) + o.str.sure
 	per := max(o.lay.Slots*rowsPerLeafShare/16, 1)
-	return min((o.limit-len(o.res.Entries)+per-1)/per+1, maxLeavesPerRound)
+	return min((o.limit-have+per-1)/per+1, maxLeavesPerRound)
 }
 
 // ahead is the address of the next leaf by the TT, not beyond that of hi.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/index/learned/stree"
 	"drtmx/index/learned/xmodel"
 	"drtmx/index/learned/xtree"
 	"drtmx/internal/block"
@@ -36,8 +37,10 @@ const (
 // Options configure the server half of an index. The zero value of each field
 // but RowWords picks the default.
 type Options struct {
-	// RowWords is the payload of a row, in 8-byte words.
+	// RowWords is the payload of a row, in 8-byte words; of string keys, the most there can be.
 	RowWords int
+	// Strings has byte strings for keys, and rows of 0 to RowWords words, each in a block of its own.
+	Strings bool
 	// Inline says whether rows live in the leaves (GET in one round) or in blocks of their own (two).
 	Inline Inline
 	// SlotsPerLeaf is the capacity of a leaf; 0 chooses leaves of about a KiB.
@@ -64,6 +67,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	fault(o.RowWords < 0 || o.RowWords > xtree.MaxRowWords, "RowWords", o.RowWords)
 	fault(o.Inline > No, "Inline", o.Inline)
+	fault(o.Strings && o.Inline == Yes, "Inline", "with Strings")
 	fault(o.SlotsPerLeaf < 0 || o.SlotsPerLeaf > xtree.MaxSlots, "SlotsPerLeaf", o.SlotsPerLeaf)
 	fault(o.LeavesPerSubModel < 0 || o.LeavesPerSubModel > xmodel.MaxLeaves/4, "LeavesPerSubModel", o.LeavesPerSubModel)
 	fault(o.RetrainInterval < 0, "RetrainInterval", o.RetrainInterval)
@@ -71,11 +75,17 @@ func (o Options) withDefaults() (Options, error) {
 	if len(errs) > 0 {
 		return o, errors.Join(errs...)
 	}
+	if o.Strings {
+		o.Inline = No
+	}
 	if o.Inline == Auto {
 		o.Inline = No
 		if xtree.AutoInline(o.RowWords) {
 			o.Inline = Yes
 		}
+	}
+	if o.SlotsPerLeaf == 0 && o.Strings {
+		o.SlotsPerLeaf = stree.DefaultSlots
 	}
 	if o.SlotsPerLeaf == 0 {
 		o.SlotsPerLeaf = xtree.AutoSlots(o.RowWords, o.Inline == Yes)
@@ -98,12 +108,14 @@ func (o Options) withDefaults() (Options, error) {
 // must not run beside a mutator.
 type Server struct {
 	*xtree.Tree
-	a    *block.Arena
-	o    Options
-	root uint64
-	mem  *block.Sized // of published models
+	str       *stree.Tree // of string keys; then Tree is nil
+	a         *block.Arena
+	o         Options
+	root      uint64
+	leafBytes uint64
+	mem       *block.Sized // of published models
 
-	t trainer
+	t training
 }
 
 var _ index.OrderedServer = (*Server)(nil)
@@ -118,29 +130,63 @@ func NewServer(a *block.Arena, o Options) (*Server, error) {
 	if s.root, err = s.mem.Alloc(rootWords * mem.WordBytes); err != nil {
 		return nil, fmt.Errorf("%w: %v", index.ErrFull, err)
 	}
-	lay, err := xtree.NewLayout(indexID(s.root), o.RowWords, o.SlotsPerLeaf, o.Inline == Yes)
-	if err != nil {
-		return nil, err
+	geometry, first := uint64(0), uint64(0)
+	if o.Strings {
+		geometry, first, err = s.makeStrings()
+	} else {
+		geometry, first, err = s.makeNative()
 	}
-	if err := s.t.init(s); err != nil {
-		return nil, err
-	}
-	s.Tree, err = xtree.New(a, xtree.Options{
-		Layout: lay, Locks: o.Locks, ProofLifetime: o.ProofLifetime, Changed: s.t.changed,
-	})
 	if err != nil {
 		return nil, err
 	}
 	e := a.Create(s.root, rootWords)
-	e.Set(idWord, tag(magicRoot, lay.ID))
-	inline := uint64(0)
+	e.Set(idWord, tag(magicRoot, indexID(s.root)))
+	e.Set(rootGeometry, uint64(o.RowWords)<<32|uint64(o.SlotsPerLeaf)<<16|geometry)
+	e.Set(rootFirst, first)
+	e.Commit(block.Header(a.NextVersion()))
+	return s, nil
+}
+
+// makeNative makes the tree and the trainer of native keys.
+func (s *Server) makeNative() (inline, first uint64, err error) {
+	lay, err := xtree.NewLayout(indexID(s.root), s.o.RowWords, s.o.SlotsPerLeaf, s.o.Inline == Yes)
+	if err != nil {
+		return 0, 0, err
+	}
+	t, err := newTrainer[uint64](s)
+	if err != nil {
+		return 0, 0, err
+	}
+	s.Tree, err = xtree.New(s.a, xtree.Options{
+		Layout: lay, Locks: s.o.Locks, ProofLifetime: s.o.ProofLifetime, Changed: t.changed,
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	t.k = &nativeKeys{t: s.Tree}
+	s.t, s.leafBytes = t, lay.LeafBytes()
 	if lay.Inline {
 		inline = 1
 	}
-	e.Set(rootGeometry, uint64(lay.RowWords)<<32|uint64(lay.Slots)<<16|inline)
-	e.Set(rootFirst, s.First())
-	e.Commit(block.Header(a.NextVersion()))
-	return s, nil
+	return inline, s.First(), nil
+}
+
+// makeStrings makes the tree and the trainer of string keys.
+func (s *Server) makeStrings() (inline, first uint64, err error) {
+	lay, err := stree.NewLayout(indexID(s.root), s.o.RowWords, s.o.SlotsPerLeaf)
+	if err != nil {
+		return 0, 0, err
+	}
+	t, err := newTrainer[string](s)
+	if err != nil {
+		return 0, 0, err
+	}
+	if s.str, err = stree.New(s.a, stree.Options{Layout: lay, Locks: s.o.Locks, Changed: t.changed}); err != nil {
+		return 0, 0, err
+	}
+	t.k = &stringKeys{t: s.str}
+	s.t, s.leafBytes = t, lay.LeafBytes()
+	return inlineStrings, s.str.First(), nil
 }
 
 // Root is the address of the root block.
@@ -149,40 +195,104 @@ func (s *Server) Root() uint64 { return s.root }
 // Get is index.Server's. It allocates the proofs; Lookup does not.
 func (s *Server) Get(key index.Key, buf []uint64) index.GetResult {
 	res := index.GetResult{Row: buf}
-	s.Tree.Get(key.Num, &res)
+	s.Lookup(key, &res)
 	return res
 }
 
 // Lookup is Get into a result whose memory is used again.
-func (s *Server) Lookup(key index.Key, res *index.GetResult) { s.Tree.Get(key.Num, res) }
+func (s *Server) Lookup(key index.Key, res *index.GetResult) {
+	if s.str != nil {
+		s.str.Get(key.Str, res)
+		return
+	}
+	s.Tree.Get(key.Num, res)
+}
 
 // Scan is index.OrderedServer's.
 func (s *Server) Scan(lo, hi index.Key, limit int, res *index.ScanResult, buf []uint64) []uint64 {
+	if s.str != nil {
+		return s.str.Scan(lo.Str, hi.Str, limit, res, buf)
+	}
 	return s.Tree.Scan(lo.Num, hi.Num, limit, res, buf)
 }
 
 // LockWrite is index.Server's.
 func (s *Server) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.Held, error) {
+	switch {
+	case s.str != nil && key.Num == 0:
+		return s.str.LockWrite(o, key.Str, hint)
+	case s.str != nil || key.Str != "":
+		return nil, s.wrongKind(key)
+	}
 	return s.Tree.LockWrite(o, key.Num, hint)
 }
 
+// wrongKind is the error for a number where keys are strings, and the reverse.
+func (s *Server) wrongKind(key index.Key) error {
+	want := "a number"
+	if s.str != nil {
+		want = "a string"
+	}
+	return fmt.Errorf("%w: %v, want %s", index.ErrKey, key, want)
+}
+
 // Reserve is index.Server's: rows of one size always have their room.
-func (s *Server) Reserve(_ *index.Held, words int) error {
+func (s *Server) Reserve(held *index.Held, words int) error {
+	if s.str != nil {
+		return s.str.Reserve(held, words)
+	}
 	if want := s.Layout().RowWords; words != want {
 		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, words, want)
 	}
 	return nil
 }
 
+// Publish is index.Server's.
+func (s *Server) Publish(held *index.Held, row []uint64, h block.Header) {
+	if s.str != nil {
+		s.str.Publish(held, row, h)
+		return
+	}
+	s.Tree.Publish(held, row, h)
+}
+
+// PublishDelete is index.Server's.
+func (s *Server) PublishDelete(held *index.Held, h block.Header) {
+	if s.str != nil {
+		s.str.PublishDelete(held, h)
+		return
+	}
+	s.Tree.PublishDelete(held, h)
+}
+
+// Release is index.Server's.
+func (s *Server) Release(held *index.Held) {
+	if s.str != nil {
+		s.str.Release(held)
+		return
+	}
+	s.Tree.Release(held)
+}
+
 // Load is index.Server's. Keys in ascending order load fastest and fill leaves.
 func (s *Server) Load(key index.Key, row []uint64, h block.Header) error {
+	switch {
+	case s.str != nil && key.Num == 0:
+		return s.str.Load(key.Str, row, h)
+	case s.str != nil || key.Str != "":
+		return s.wrongKind(key)
+	}
 	return s.Tree.Load(key.Num, row, h)
 }
 
 // Stats is a snapshot.
 func (s *Server) Stats() index.ServerStats {
 	var st index.ServerStats
-	s.Tree.Stats(&st)
+	if s.str != nil {
+		s.str.Stats(&st)
+	} else {
+		s.Tree.Stats(&st)
+	}
 	s.t.stats(&st)
 	st.IndexBytes = st.InnerBytes + st.ModelBytes + st.TTBytes
 	return st
@@ -190,7 +300,13 @@ func (s *Server) Stats() index.ServerStats {
 
 // Check verifies the tree and what is published; see index.Server.
 func (s *Server) Check() error {
-	if err := s.Tree.Check(); err != nil {
+	var err error
+	if s.str != nil {
+		err = s.str.Check()
+	} else {
+		err = s.Tree.Check()
+	}
+	if err != nil {
 		return err
 	}
 	return s.t.check()
@@ -229,6 +345,13 @@ func (l *Latched) Publish(held *index.Held, row []uint64, h block.Header) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.Server.Publish(held, row, h)
+}
+
+// Reserve is Server.Reserve under the latch.
+func (l *Latched) Reserve(held *index.Held, words int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Server.Reserve(held, words)
 }
 
 // PublishDelete is Server.PublishDelete under the latch.

@@ -1,6 +1,7 @@
 package learned
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -28,27 +29,78 @@ const (
 	leastLeafs = 64
 )
 
+// keyKind is what training needs to know of a kind of keys and of the tree
+// that has them. The zero key is the lowest; as an end it means that there is none.
+type keyKind[K cmp.Ordered] interface {
+	tidy(now time.Duration, limit int) bool
+	leaves() uint64
+	// fences is Fences of the tree.
+	fences(from, to K, bounded bool, limit int, lows []K, addrs []uint64) (l []K, a []uint64, next K, more bool)
+	// partition chooses the starts of sub-models from the low fences of leaves.
+	partition(lows []K, leaves int) []K
+	// cut chooses further starts for the leaves of one sub-model that is too large or crowded.
+	cut(lows []K, leaves int) []K
+	newRouter(starts []K) (keyRouter[K], error)
+	// reaches reports whether a change up to high touches a sub-model that begins at start.
+	reaches(high, start K) bool
+	// train fits the leaves to dst; prefix is what a sub-model block says beside it.
+	train(tr *xmodel.Trainer, start, end K, lows []K, addrs []uint64, dst *xmodel.SubModel, version uint32) (q xmodel.Quality, prefix []uint64, err error)
+	// crowded reports whether the sub-model trained last does not tell its leaves apart well enough, and is to be cut.
+	crowded() bool
+	// magics are those of sub-model blocks and chunks.
+	magics() (sub, chunk uint32)
+	// appendChunk appends the body of a chunk: starts and pointers.
+	appendChunk(dst []uint64, starts []K, pointers []uint64) []uint64
+	// pointerWord is where the pointer of sub-model i of n is in a chunk.
+	pointerWord(n, i int) int
+	// chunkEntry is what the generation block says of a chunk.
+	chunkEntry(c chunkBlock) uint64
+}
+
+// keyRouter finds the sub-model of a key.
+type keyRouter[K cmp.Ordered] interface {
+	Route(key K) int
+	Start(i int) K
+	Bytes() int
+}
+
+// chunkBlock is a published chunk.
+type chunkBlock struct {
+	addr  uint64
+	words int
+}
+
+// training is a trainer of either kind of keys.
+type training interface {
+	maintain(now time.Duration, lock sync.Locker) bool
+	stats(st *index.ServerStats)
+	quality() (q xmodel.Quality, generations uint64)
+	check() error
+}
+
 // trainer keeps the published models in step with the tree. Everything but
 // sums is touched only in Maintain's goroutine, or under the caller's lock
 // where both Maintain and mutators touch it: gen and next, and the dirty marks
 // in them.
-type trainer struct {
+type trainer[K cmp.Ordered] struct {
 	s   *Server
+	k   keyKind[K]
+	id  uint32
 	tr  *xmodel.Trainer
 	sub xmodel.SubModel // scratch
 
-	gen  *generation // published; nil before the first training
-	next *generation // being trained
-	plan *planning   // a partition being chosen
-	turn bool        // alternates between the current and the next generation
+	gen  *generation[K] // published; nil before the first training
+	next *generation[K] // being trained
+	plan *planning[K]   // a partition being chosen
+	turn bool           // alternates between the current and the next generation
 
-	garbage     []*modelBlock
-	large       []int // sub-models of gen found too large
-	lows, addrs []uint64
-	keys        []uint64
-	words       []uint64
-	version     uint32
-	failures    atomic.Uint64 // trainings given up for want of memory
+	garbage  []*modelBlock
+	large    []int // sub-models of gen found too large
+	lows     []K
+	addrs    []uint64
+	words    []uint64
+	version  uint32
+	failures atomic.Uint64 // trainings given up for want of memory
 
 	mu struct {
 		sync.Mutex
@@ -60,12 +112,12 @@ type trainer struct {
 }
 
 // generation is one partition of the keys into sub-models.
-type generation struct {
+type generation[K cmp.Ordered] struct {
 	number uint64
 	addr   uint64
 	words  int
-	chunks []uint64
-	router *xmodel.Router
+	chunks []chunkBlock
+	router keyRouter[K]
 	subs   []subState
 	dirty  []int // sub-models to be trained again, in the order they became so
 	leaves uint64
@@ -78,6 +130,7 @@ type subState struct {
 	dirty   bool
 	trained time.Duration
 	quality xmodel.Quality
+	crowded bool // to be cut
 }
 
 // modelBlock is a published sub-model; two generations may share it.
@@ -89,37 +142,37 @@ type modelBlock struct {
 }
 
 // planning collects the fences that a new partition is chosen from.
-type planning struct {
+type planning[K cmp.Ordered] struct {
 	full   bool
-	at     uint64
-	fences []uint64
-	cut    []int            // not full: the sub-models to cut, those done first
-	starts map[int][]uint64 // not full: what they are cut at
+	at     K
+	fences []K
+	cut    []int       // not full: the sub-models to cut, those done first
+	starts map[int][]K // not full: what they are cut at
 }
 
-func (t *trainer) init(s *Server) (err error) {
-	t.s = s
+func newTrainer[K cmp.Ordered](s *Server) (t *trainer[K], err error) {
+	t = &trainer[K]{s: s, id: indexID(s.root)}
 	t.tr, err = xmodel.NewTrainer(xmodel.Options{Family: s.o.Family})
-	return err
+	return t, err
 }
 
 // changed marks the sub-models of a range of keys whose leaves have changed.
-func (t *trainer) changed(low, high uint64) {
+func (t *trainer[K]) changed(low, high K) {
 	if t.gen != nil {
-		t.gen.mark(low, high)
+		t.gen.mark(t.k, low, high)
 	}
 	if t.next != nil {
-		t.next.mark(low, high)
+		t.next.mark(t.k, low, high)
 	}
 }
 
-func (g *generation) mark(low, high uint64) {
+func (g *generation[K]) mark(kind keyKind[K], low, high K) {
 	for i := g.router.Route(low); ; {
 		if st := &g.subs[i]; !st.dirty {
 			st.dirty = true
 			g.dirty = append(g.dirty, i)
 		}
-		if i++; i == len(g.subs) || g.router.Start(i) > high {
+		if i++; i == len(g.subs) || !kind.reaches(high, g.router.Start(i)) {
 			return
 		}
 	}
@@ -139,10 +192,13 @@ func (s *Server) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
 	if lock == nil {
 		lock = noLock{}
 	}
-	t := &s.t
+	return s.t.maintain(now, lock)
+}
+
+func (t *trainer[K]) maintain(now time.Duration, lock sync.Locker) (worked bool) {
 	lock.Lock()
-	worked = s.Tidy(now, tidyPerStep)
-	leaves, pending := s.Leaves(), 0
+	worked = t.k.tidy(now, tidyPerStep)
+	leaves, pending := t.k.leaves(), 0
 	if t.gen != nil {
 		pending = len(t.gen.dirty)
 	}
@@ -167,7 +223,7 @@ func (s *Server) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
 }
 
 // note publishes the number of waiting tasks for Stats.
-func (t *trainer) note(pending int) {
+func (t *trainer[K]) note(pending int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.pending = uint64(pending); t.gen != nil {
@@ -176,54 +232,54 @@ func (t *trainer) note(pending int) {
 }
 
 // due starts planning if the partition does not fit the tree any more.
-func (t *trainer) due(leaves uint64) bool {
+func (t *trainer[K]) due(leaves uint64) bool {
 	g := t.gen
 	switch {
 	case g == nil, leaves > growFactor*max(g.leaves, leastLeafs), leaves*growFactor < g.leaves && g.leaves > leastLeafs:
-		t.plan = &planning{full: true}
+		t.plan = &planning[K]{full: true}
 		return true
 	}
 	if len(t.large) == 0 {
 		return false
 	}
 	// Only the sub-models that have become too large are cut.
-	t.plan, t.large = &planning{cut: t.large}, nil
+	t.plan, t.large = &planning[K]{cut: t.large}, nil
 	return true
 }
 
 // planStep collects some more fences, and at the end makes the next generation.
-func (t *trainer) planStep(lock sync.Locker) bool {
+func (t *trainer[K]) planStep(lock sync.Locker) bool {
 	p := t.plan
 	if !p.full {
 		return t.cutStep(lock)
 	}
 	lock.Lock()
 	var more bool
-	p.fences, t.addrs, p.at, more = t.s.Fences(p.at, 0, false, fencesPerStep, p.fences, t.addrs[:0])
+	p.fences, t.addrs, p.at, more = t.k.fences(p.at, *new(K), false, fencesPerStep, p.fences, t.addrs[:0])
 	lock.Unlock()
 	if !more {
-		t.begin(xmodel.Partition(p.fences, t.s.o.LeavesPerSubModel), uint64(len(p.fences)), lock)
+		t.begin(t.k.partition(p.fences, t.s.o.LeavesPerSubModel), uint64(len(p.fences)), lock)
 	}
 	return true
 }
 
 // cutStep cuts one of the sub-models that have become too large.
-func (t *trainer) cutStep(lock sync.Locker) bool {
+func (t *trainer[K]) cutStep(lock sync.Locker) bool {
 	p, g := t.plan, t.gen
 	if len(p.cut) > 0 {
 		i := p.cut[0]
 		p.cut = p.cut[1:]
 		end := g.end(i)
 		lock.Lock()
-		t.lows, t.addrs, _, _ = t.s.Fences(g.router.Start(i), end, end != 0, 4*xmodel.MaxLeaves, t.lows[:0], t.addrs[:0])
+		t.lows, t.addrs, _, _ = t.k.fences(g.router.Start(i), end, end != *new(K), 4*xmodel.MaxLeaves, t.lows[:0], t.addrs[:0])
 		lock.Unlock()
 		if p.starts == nil {
-			p.starts = make(map[int][]uint64)
+			p.starts = make(map[int][]K)
 		}
-		p.starts[i] = xmodel.Partition(t.lows, t.s.o.LeavesPerSubModel)[1:]
+		p.starts[i] = t.k.cut(t.lows, t.s.o.LeavesPerSubModel)
 		return true
 	}
-	var starts []uint64
+	var starts []K
 	for i := range g.subs {
 		starts = append(starts, g.router.Start(i))
 		for _, f := range p.starts[i] {
@@ -237,14 +293,14 @@ func (t *trainer) cutStep(lock sync.Locker) bool {
 }
 
 // begin starts to train a generation.
-func (t *trainer) begin(starts []uint64, leaves uint64, lock sync.Locker) {
+func (t *trainer[K]) begin(starts []K, leaves uint64, lock sync.Locker) {
 	t.plan = nil
-	starts[0] = 0
-	router, err := xmodel.NewRouter(starts)
+	starts[0] = *new(K)
+	router, err := t.k.newRouter(starts)
 	if err != nil {
 		panic(err) // fences rise
 	}
-	next := &generation{router: router, subs: make([]subState, len(starts)), leaves: leaves}
+	next := &generation[K]{router: router, subs: make([]subState, len(starts)), leaves: leaves}
 	lock.Lock()
 	t.next = next
 	lock.Unlock()
@@ -252,7 +308,7 @@ func (t *trainer) begin(starts []uint64, leaves uint64, lock sync.Locker) {
 
 // trainNext trains the next sub-model of the generation in the making; after
 // the last it publishes the generation.
-func (t *trainer) trainNext(now time.Duration, lock sync.Locker) bool {
+func (t *trainer[K]) trainNext(now time.Duration, lock sync.Locker) bool {
 	g := t.next
 	if g.done == len(g.subs) {
 		t.publish(lock)
@@ -281,7 +337,7 @@ func (t *trainer) trainNext(now time.Duration, lock sync.Locker) bool {
 
 // shared takes over sub-model i of the next generation from the current one,
 // if it covers the same keys and is fresh.
-func (t *trainer) shared(i int) bool {
+func (t *trainer[K]) shared(i int) bool {
 	g, old := t.next, t.gen
 	if old == nil {
 		return false
@@ -295,16 +351,16 @@ func (t *trainer) shared(i int) bool {
 	return true
 }
 
-// end is the start of the sub-model after i; 0 if i is the last.
-func (g *generation) end(i int) uint64 {
+// end is the start of the sub-model after i; the zero key if i is the last.
+func (g *generation[K]) end(i int) K {
 	if i+1 == len(g.subs) {
-		return 0
+		return *new(K)
 	}
 	return g.router.Start(i + 1)
 }
 
 // abandon drops the generation in the making.
-func (t *trainer) abandon(lock sync.Locker) {
+func (t *trainer[K]) abandon(lock sync.Locker) {
 	lock.Lock()
 	g := t.next
 	t.next = nil
@@ -315,7 +371,7 @@ func (t *trainer) abandon(lock sync.Locker) {
 }
 
 // drop gives up a reference to a block.
-func (t *trainer) drop(b *modelBlock) {
+func (t *trainer[K]) drop(b *modelBlock) {
 	if b == nil {
 		return
 	}
@@ -325,7 +381,7 @@ func (t *trainer) drop(b *modelBlock) {
 }
 
 // release frees some of the blocks given up.
-func (t *trainer) release() bool {
+func (t *trainer[K]) release() bool {
 	n := min(len(t.garbage), releasePerStep)
 	for _, b := range t.garbage[:n] {
 		t.s.mem.Free(b.addr, b.words*mem.WordBytes)
@@ -336,7 +392,7 @@ func (t *trainer) release() bool {
 
 // takeDirty takes a sub-model off the list that was trained no later than
 // interval ago; -1 if there is none among the first.
-func (g *generation) takeDirty(now, interval time.Duration) int {
+func (g *generation[K]) takeDirty(now, interval time.Duration) int {
 	for k := 0; k < len(g.dirty) && k < 64; k++ {
 		i := g.dirty[k]
 		st := &g.subs[i]
@@ -354,7 +410,7 @@ func (g *generation) takeDirty(now, interval time.Duration) int {
 
 // retrain trains one sub-model of the current generation whose leaves have
 // changed, if one is due.
-func (t *trainer) retrain(now time.Duration, lock sync.Locker) bool {
+func (t *trainer[K]) retrain(now time.Duration, lock sync.Locker) bool {
 	g := t.gen
 	if g == nil {
 		return false
@@ -387,7 +443,7 @@ func (t *trainer) retrain(now time.Duration, lock sync.Locker) bool {
 }
 
 // tooLarge asks for sub-model i of the current generation to be cut.
-func (t *trainer) tooLarge(i int) {
+func (t *trainer[K]) tooLarge(i int) {
 	if !slices.Contains(t.large, i) {
 		t.large = append(t.large, i)
 	}
@@ -395,76 +451,56 @@ func (t *trainer) tooLarge(i int) {
 
 // train fits sub-model i of g to the leaves as they are now and writes a new
 // block. The reference to an old one is the caller's.
-func (t *trainer) train(g *generation, i int, now time.Duration, lock sync.Locker) error {
+func (t *trainer[K]) train(g *generation[K], i int, now time.Duration, lock sync.Locker) error {
 	start, end := g.router.Start(i), g.end(i)
 	lock.Lock()
 	st := &g.subs[i]
 	st.dirty = false // a split from here on marks it again
 	var more bool
-	t.lows, t.addrs, _, more = t.s.Fences(start, end, end != 0, xmodel.MaxLeaves, t.lows[:0], t.addrs[:0])
+	t.lows, t.addrs, _, more = t.k.fences(start, end, end != *new(K), xmodel.MaxLeaves, t.lows[:0], t.addrs[:0])
 	lock.Unlock()
 	if more && len(t.lows) == xmodel.MaxLeaves {
-		return fmt.Errorf("learned: more than %d leaves from key %#x", xmodel.MaxLeaves, start)
+		return fmt.Errorf("learned: more than %d leaves from key %v", xmodel.MaxLeaves, start)
 	}
-	lay := t.s.Layout()
 	low, high := uint32(math.MaxUint32), uint32(0)
-	t.tr.Begin(start)
-	for k, addr := range t.addrs {
-		aln := lay.ALN(addr)
+	for _, addr := range t.addrs {
+		aln := uint32(addr / t.s.leafBytes)
 		low, high = min(low, aln), max(high, aln)
-		t.tr.Add(t.lows[k], aln, t.leafKeys(k, end))
 	}
 	t.version++
-	q, err := t.tr.Train(&t.sub, t.version)
+	q, prefix, err := t.k.train(t.tr, start, end, t.lows, t.addrs, &t.sub, t.version)
 	if err != nil {
 		return err
 	}
-	blk, err := t.write(low, high)
+	blk, err := t.write(low, high, prefix)
 	if err != nil {
 		return err
 	}
 	t.account(st, q, blk)
-	st.blk, st.trained, st.quality = blk, now, q
-	if g == t.gen && len(t.lows) > planFactor*t.s.o.LeavesPerSubModel {
+	st.blk, st.trained, st.quality, st.crowded = blk, now, q, t.k.crowded()
+	if g == t.gen && (len(t.lows) > planFactor*t.s.o.LeavesPerSubModel || st.crowded) {
 		t.tooLarge(i)
 	}
 	return nil
 }
 
-// leafKeys reads the keys of the k-th leaf of the snapshot. The leaf may have
-// changed since, or be another one by now: only keys of its range count.
-func (t *trainer) leafKeys(k int, end uint64) []uint64 {
-	var ok bool
-	if t.keys, ok = t.s.Keys(t.addrs[k], t.keys[:0]); !ok {
-		return nil
-	}
-	if k+1 < len(t.lows) {
-		end = t.lows[k+1]
-	}
-	keys := t.keys
-	for len(keys) > 0 && keys[0] < t.lows[k] {
-		keys = keys[1:]
-	}
-	for len(keys) > 0 && end != 0 && keys[len(keys)-1] >= end {
-		keys = keys[:len(keys)-1]
-	}
-	return keys
-}
-
-// write publishes t.sub as a block.
-func (t *trainer) write(low, high uint32) (*modelBlock, error) {
+// write publishes t.sub as a block; prefix comes before its encoding.
+func (t *trainer[K]) write(low, high uint32, prefix []uint64) (*modelBlock, error) {
 	n := t.sub.EncodedWords()
-	words := lines(subWords+n) * lineWords
+	at := subWords + len(prefix)
+	words := lines(at+n) * lineWords
 	addr, err := t.s.mem.Alloc(words * mem.WordBytes)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %v", index.ErrFull, err)
 	}
 	t.words = t.sub.AppendTo(t.words[:0])
 	e := t.s.a.Create(addr, words)
-	e.Set(idWord, tag(magicSub, t.s.Layout().ID))
+	magic, _ := t.k.magics()
+	e.Set(idWord, tag(magic, t.id))
 	e.Set(subVersion, uint64(t.version)<<32|uint64(n))
 	e.Set(subALNs, uint64(low)<<32|uint64(high))
-	e.Write(subWords, t.words)
+	e.Write(subWords, prefix)
+	e.Write(at, t.words)
 	e.Commit(block.Header(t.s.a.NextVersion()))
 	return &modelBlock{
 		addr: addr, words: words, refs: 1,
@@ -473,17 +509,17 @@ func (t *trainer) write(low, high uint32) (*modelBlock, error) {
 }
 
 // point swaps the pointer of sub-model i of the published generation.
-func (t *trainer) point(g *generation, i int) {
+func (t *trainer[K]) point(g *generation[K], i int) {
 	c, k := i/chunkSubs, i%chunkSubs
 	n := chunkLen(len(g.subs), c)
-	e := t.s.a.Begin(g.chunks[c], chunkWords(n))
-	e.Set(chunkStarts+n+k, uint64(newPointer(g.subs[i].blk.addr, g.subs[i].blk.words)))
+	e := t.s.a.Begin(g.chunks[c].addr, g.chunks[c].words)
+	e.Set(t.k.pointerWord(n, k), uint64(newPointer(g.subs[i].blk.addr, g.subs[i].blk.words)))
 	e.Commit(block.Header(t.s.a.NextVersion()))
 }
 
 // publish writes the directory of the next generation and swaps the root's
 // pointer to it.
-func (t *trainer) publish(lock sync.Locker) {
+func (t *trainer[K]) publish(lock sync.Locker) {
 	g, old := t.next, t.gen
 	g.number = 1
 	if old != nil {
@@ -503,6 +539,11 @@ func (t *trainer) publish(lock sync.Locker) {
 	e.Set(rootNumber, g.number)
 	e.Commit(block.Header(t.s.a.NextVersion()))
 	lock.Unlock()
+	for i := range g.subs {
+		if g.subs[i].crowded {
+			t.large = append(t.large, i)
+		}
+	}
 	if old != nil {
 		for i := range old.subs {
 			t.drop(old.subs[i].blk)
@@ -512,26 +553,28 @@ func (t *trainer) publish(lock sync.Locker) {
 	t.sum(g)
 }
 
-func (t *trainer) writeDirectory(g *generation) error {
-	id := t.s.Layout().ID
+func (t *trainer[K]) writeDirectory(g *generation[K]) error {
+	_, magic := t.k.magics()
 	for c := 0; c*chunkSubs < len(g.subs); c++ {
 		n := chunkLen(len(g.subs), c)
-		words := chunkWords(n)
+		starts, pointers := make([]K, n), make([]uint64, n)
+		for k := range n {
+			i := c*chunkSubs + k
+			starts[k] = g.router.Start(i)
+			pointers[k] = uint64(newPointer(g.subs[i].blk.addr, g.subs[i].blk.words))
+		}
+		t.words = t.k.appendChunk(t.words[:0], starts, pointers)
+		words := lines(chunkCount+len(t.words)) * lineWords
 		addr, err := t.s.mem.Alloc(words * mem.WordBytes)
 		if err != nil {
 			t.dropDirectory(g)
 			return err
 		}
-		g.chunks = append(g.chunks, addr)
+		g.chunks = append(g.chunks, chunkBlock{addr, words})
 		e := t.s.a.Create(addr, words)
-		e.Set(idWord, tag(magicChunk, id))
+		e.Set(idWord, tag(magic, t.id))
 		e.Set(chunkNumber, uint64(uint32(g.number))<<32|uint64(c))
-		e.Set(chunkCount, uint64(n))
-		for k := range n {
-			i := c*chunkSubs + k
-			e.Set(chunkStarts+k, g.router.Start(i))
-			e.Set(chunkStarts+n+k, uint64(newPointer(g.subs[i].blk.addr, g.subs[i].blk.words)))
-		}
+		e.Write(chunkCount, t.words)
 		e.Commit(block.Header(t.s.a.NextVersion()))
 	}
 	words := lines(genChunks+len(g.chunks)) * lineWords
@@ -542,20 +585,20 @@ func (t *trainer) writeDirectory(g *generation) error {
 	}
 	g.addr, g.words = addr, words
 	e := t.s.a.Create(addr, words)
-	e.Set(idWord, tag(magicGen, id))
+	e.Set(idWord, tag(magicGen, t.id))
 	e.Set(genNumber, g.number)
 	e.Set(genCounts, uint64(len(g.subs))<<32|uint64(len(g.chunks)))
-	for c, a := range g.chunks {
-		e.Set(genChunks+c, a)
+	for c, blk := range g.chunks {
+		e.Set(genChunks+c, t.k.chunkEntry(blk))
 	}
 	e.Commit(block.Header(t.s.a.NextVersion()))
 	return nil
 }
 
 // dropDirectory frees the chunks and the generation block.
-func (t *trainer) dropDirectory(g *generation) {
-	for c, a := range g.chunks {
-		t.garbage = append(t.garbage, &modelBlock{addr: a, words: chunkWords(chunkLen(len(g.subs), c))})
+func (t *trainer[K]) dropDirectory(g *generation[K]) {
+	for _, c := range g.chunks {
+		t.garbage = append(t.garbage, &modelBlock{addr: c.addr, words: c.words})
 	}
 	g.chunks = nil
 	if g.addr != 0 {

@@ -9,7 +9,7 @@ import (
 )
 
 // account replaces a sub-model's share of the published sums.
-func (t *trainer) account(st *subState, q xmodel.Quality, b *modelBlock) {
+func (t *trainer[K]) account(st *subState, q xmodel.Quality, b *modelBlock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if st.blk == nil {
@@ -28,7 +28,7 @@ func (t *trainer) account(st *subState, q xmodel.Quality, b *modelBlock) {
 }
 
 // sum computes the sums of a generation just published.
-func (t *trainer) sum(g *generation) {
+func (t *trainer[K]) sum(g *generation[K]) {
 	var q xmodel.Quality
 	model, tt := uint64(g.router.Bytes()), uint64(0)
 	for i := range g.subs {
@@ -42,7 +42,7 @@ func (t *trainer) sum(g *generation) {
 	t.mu.plans++
 }
 
-func (t *trainer) stats(s *index.ServerStats) {
+func (t *trainer[K]) stats(s *index.ServerStats) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.SubModels, s.ModelBytes, s.TTBytes = t.mu.subs, t.mu.modelBytes, t.mu.ttBytes
@@ -60,15 +60,17 @@ func (t *trainer) stats(s *index.ServerStats) {
 
 // Quality says how well the published models find the keys they were trained
 // on, and Generations how often the partition was made anew.
-func (s *Server) Quality() (q xmodel.Quality, generations uint64) {
-	s.t.mu.Lock()
-	defer s.t.mu.Unlock()
-	return s.t.mu.quality, s.t.mu.plans
+func (s *Server) Quality() (q xmodel.Quality, generations uint64) { return s.t.quality() }
+
+func (t *trainer[K]) quality() (q xmodel.Quality, generations uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mu.quality, t.mu.plans
 }
 
 // check decodes all that is published, as a client would. No Maintain and no
 // mutator may run.
-func (t *trainer) check() error {
+func (t *trainer[K]) check() error {
 	if t.gen == nil {
 		return nil
 	}
@@ -99,23 +101,18 @@ func (t *trainer) check() error {
 		return fmt.Errorf("%w: generation %d of %d sub-models, want %d of %d",
 			index.ErrCorrupt, root.number, g.subs, t.gen.number, len(t.gen.subs))
 	}
-	for c, addr := range g.chunks {
-		if b, err = read(addr, chunkWords(chunkLen(g.subs, c))); err != nil {
+	subs, err := newDirectory(&root, &g, func(c chunkBlock) ([]uint64, error) { return read(c.addr, c.words) })
+	if err != nil {
+		return err
+	}
+	for i, p := range subs.pointers {
+		p := pointer(p)
+		if b, err = read(p.addr(), p.words()); err != nil {
 			return err
 		}
-		starts, pointers, err := decodeChunk(&root, &g, c, b)
-		if err != nil {
+		var s xmodel.SubModel
+		if _, err := subs.decode(root.lay.ID, i, b, &s); err != nil {
 			return err
-		}
-		for k := range starts {
-			p := pointer(pointers[k])
-			if b, err = read(p.addr(), p.words()); err != nil {
-				return err
-			}
-			var s xmodel.SubModel
-			if _, err := decodeSub(root.lay.ID, starts[k], b, &s); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

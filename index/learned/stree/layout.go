@@ -267,6 +267,9 @@ func (f *Fences) compare(key, rest string) int {
 	return strings.Compare(key[n:], rest)
 }
 
+// StartsAt reports whether the key is not above the low fence.
+func (f *Fences) StartsAt(key string) bool { return f.compare(key, f.low) <= 0 }
+
 // Below reports whether the key is below the low fence.
 func (f *Fences) Below(key string) bool { return f.compare(key, f.low) < 0 }
 
@@ -293,8 +296,11 @@ type Leaf struct {
 // View checks that a copy is a leaf of this index. It says nothing about
 // whether the copy is untorn: see block.Accept.
 func (l *Layout) View(buf []uint64) (Leaf, bool) {
+	if len(buf) != l.LeafWords {
+		return Leaf{}, false
+	}
 	w := buf[metaWord]
-	if len(buf) != l.LeafWords || uint32(w>>32) != l.ID || w>>24&0x7f != leafMagic || int(w&0xff) > l.Slots {
+	if uint32(w>>32) != l.ID || w>>24&0x7f != leafMagic || int(w&0xff) > l.Slots {
 		return Leaf{}, false
 	}
 	s, ok := unpackShape(buf[shapeWord])
@@ -337,10 +343,18 @@ func (v *Leaf) FenceBlock() (addr uint64, words int, ok bool) {
 // FencesApart decodes an accepted copy of the leaf's fence block: false if the
 // block is not the one that the leaf named. leaf is the leaf's address.
 func (v *Leaf) FencesApart(leaf uint64, buf []uint64) (Fences, bool) {
+	if len(buf) < fencesAtWord+(v.shape.bytes()+7)/8 {
+		return Fences{}, false
+	}
 	if buf[block.HeaderWord] != v.words[versionWord] || buf[idWord] != tagWord(fenceMagic, v.l.ID) || buf[ownerWord] != leaf {
 		return Fences{}, false
 	}
 	return v.shape.split(mem.WordString(buf[fencesAtWord:], v.shape.bytes()), v.last), true
+}
+
+// AnyFences is FencesApart without the check: a planted bug of readers.
+func (v *Leaf) AnyFences(buf []uint64) Fences {
+	return v.shape.split(mem.WordString(buf[fencesAtWord:], v.shape.bytes()), v.last)
 }
 
 // Slots is the number of slots that may be in use.
@@ -357,7 +371,7 @@ func tagWord(magic, id uint32) uint64 { return uint64(magic)<<32 | uint64(id) }
 // Row decodes an accepted copy of a row block of this index into views of it;
 // false if it is none.
 func (l *Layout) Row(buf []uint64) (key string, row []uint64, ok bool) {
-	if buf[idWord] != tagWord(rowMagic, l.ID) {
+	if len(buf) < rowKeyWord || buf[idWord] != tagWord(rowMagic, l.ID) {
 		return "", nil, false
 	}
 	n, words := buf[rowSizeWord]>>32, buf[rowSizeWord]&0xffffffff

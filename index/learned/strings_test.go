@@ -1,0 +1,200 @@
+package learned
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"drtmx/index"
+	"drtmx/index/indextest"
+	"drtmx/internal/block"
+	"drtmx/rdma"
+	"drtmx/rdma/inproc"
+)
+
+// putStr writes a row of so many words under a string key.
+func (g *rig) putStr(key string, words int) {
+	g.tb.Helper()
+	h, err := g.s.LockWrite(1, index.Str(key), 0)
+	if err != nil {
+		g.tb.Fatal(err)
+	}
+	if err := g.s.Reserve(h, words); err != nil {
+		g.tb.Fatal(err)
+	}
+	row := make([]uint64, words)
+	for i := range row {
+		row[i] = g.csn + 1
+	}
+	g.s.Publish(h, row, block.Present(g.nextCSN()))
+}
+
+// loadStr loads n keys of a space, rows of so many words.
+func (g *rig) loadStr(of func(i int) index.Key, n, words int) {
+	g.tb.Helper()
+	row := make([]uint64, words)
+	for i := range n {
+		if err := g.s.Load(of(i), row, block.Present(g.nextCSN())); err != nil {
+			g.tb.Fatal(err)
+		}
+	}
+}
+
+// do runs an operation alone, and returns its rounds and READs.
+func (g *rig) do(op index.Op) (rounds, reads int) {
+	var b [2]rdma.Batch
+	for done, next := &b[0], &b[1]; ; done, next = next, done {
+		next.Reset()
+		if op.Next(done, next) {
+			return rounds, reads
+		}
+		rounds, reads = rounds+1, reads+next.Len()
+		if err := rdma.Do(context.Background(), g.conn, next); err != nil {
+			g.tb.Fatal(err)
+		}
+	}
+}
+
+// TestRoundsOfStrings: with fresh models a GET of a present key is two rounds
+// and two READs, of an absent key one round, or two if the leaf's fences are
+// apart; for every set of keys but for those whose fences tie.
+func TestRoundsOfStrings(t *testing.T) {
+	for _, space := range indextest.KeySpaces() {
+		t.Run(space.Name, func(t *testing.T) {
+			const n = 3000
+			g := newRig(t, Options{Strings: true, RowWords: 13, LeavesPerSubModel: 32}, ClientOptions{}, inproc.Options{}, false)
+			of := space.Of(n)
+			g.loadStr(of, n, 13)
+			g.train()
+			g.refresh()
+			get := g.c.NewGet()
+			var found, absent [16]int
+			for i := range n {
+				get.Start(of(i))
+				rounds, _ := g.do(get)
+				if r := get.Result(); r.Status != index.Found {
+					t.Fatalf("key %v: %v", of(i), r.Status)
+				}
+				found[min(rounds, 15)]++
+				near := index.Str(of(i).Str + "\x00!")
+				if len(near.Str) > index.MaxKeyBytes {
+					continue
+				}
+				get.Start(near)
+				rounds, _ = g.do(get)
+				if r := get.Result(); r.Status != index.NotFound {
+					t.Fatalf("key %v: %v", near, r.Status)
+				}
+				absent[min(rounds, 15)]++
+			}
+			t.Logf("rounds of a key found %v, absent %v, %+v", found, absent, g.c.Stats())
+			if st := g.c.Stats(); st.Fallbacks > 0 {
+				t.Errorf("%d fallbacks", st.Fallbacks)
+			}
+			if good := found[2]; good < n*9/10 {
+				t.Errorf("only %d of %d keys are found in two rounds", good, n)
+			}
+		})
+	}
+}
+
+// TestScansOfStrings: a scan of present rows is two rounds, and finds all.
+func TestScansOfStrings(t *testing.T) {
+	for _, space := range indextest.KeySpaces() {
+		t.Run(space.Name, func(t *testing.T) {
+			const n = 3000
+			g := newRig(t, Options{Strings: true, RowWords: 13, LeavesPerSubModel: 32}, ClientOptions{}, inproc.Options{}, false)
+			of := space.Of(n)
+			g.loadStr(of, n, 13)
+			g.train()
+			g.refresh()
+			scan := g.c.NewScan()
+			all, many := 0, 0
+			for i := 0; i < n-100; i += 37 {
+				scan.Start(of(i), of(n-1), 100)
+				rounds, reads := g.do(scan)
+				r := scan.Result()
+				if r.Status != index.Found || len(r.Entries) != 100 || !r.More && i+100 < n {
+					t.Fatalf("scan from %v: %v, %d rows, more %v", of(i), r.Status, len(r.Entries), r.More)
+				}
+				for k, e := range r.Entries {
+					if e.Key != of(i+k) {
+						t.Fatalf("row %d is of key %v, want %v", k, e.Key, of(i+k))
+					}
+				}
+				all, many = all+rounds, many+reads
+			}
+			t.Logf("%.2f rounds, %.1f READs a scan", float64(all)/float64((n-100+36)/37), float64(many)/float64((n-100+36)/37))
+		})
+	}
+}
+
+// TestStringsDoNotAllocate: lookups and scans use their buffers again.
+func TestStringsDoNotAllocate(t *testing.T) {
+	if indextest.Scale > 1 {
+		t.Skip("the race detector allocates")
+	}
+	g := newRig(t, Options{Strings: true, RowWords: 13}, ClientOptions{}, inproc.Options{}, false)
+	of := indextest.KeySpaces()[2].Of(3000)
+	g.loadStr(of, 3000, 13)
+	g.train()
+	g.refresh()
+	get, scan := g.c.NewGet(), g.c.NewScan()
+	var b [2]rdma.Batch
+	run := func(op index.Op) {
+		for done, next := &b[0], &b[1]; ; done, next = next, done {
+			next.Reset()
+			if op.Next(done, next) {
+				return
+			}
+			if err := rdma.Do(context.Background(), g.conn, next); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	i := 0
+	once := func() {
+		i = (i + 97) % 2800
+		get.Start(of(i))
+		run(get)
+		scan.Start(of(i), of(i+100), 50)
+		run(scan)
+	}
+	for range 200 {
+		once()
+	}
+	if n := testing.AllocsPerRun(200, once); n > 0 {
+		t.Errorf("%.2f allocations a GET and a SCAN", n)
+	}
+}
+
+// TestKinds: a key of the wrong kind, an oversize key or row is one clear error.
+func TestKinds(t *testing.T) {
+	g := newRig(t, Options{Strings: true, RowWords: 13}, ClientOptions{}, inproc.Options{}, false)
+	n := newRig(t, Options{RowWords: 1}, ClientOptions{}, inproc.Options{}, false)
+	for what, err := range map[string]error{
+		"number":   second(g.s.LockWrite(1, index.Num(7), 0)),
+		"string":   second(n.s.LockWrite(1, index.Str("x"), 0)),
+		"oversize": second(g.s.LockWrite(1, index.Str(strings.Repeat("x", index.MaxKeyBytes+1)), 0)),
+		"load":     g.s.Load(index.Num(7), nil, 1),
+		"load str": n.s.Load(index.Str("x"), []uint64{1}, 1),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", what)
+		}
+		t.Log(err)
+	}
+	h, err := g.s.LockWrite(1, index.Str("x"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.s.Reserve(h, 14); err == nil {
+		t.Error("a row of 14 words has room where 13 is the most")
+	}
+	g.s.Release(h)
+	if _, err := NewServer(g.a, Options{Strings: true, Inline: Yes}); err == nil {
+		t.Error("string keys with rows inline")
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
