@@ -174,6 +174,29 @@ func TestValuesAreCopiedBothWays(t *testing.T) {
 	if err != nil || !same(again, values("field0", "hello", "field1", "world")) {
 		t.Fatalf("%q, %v", again, err)
 	}
+	// What was read stays when the thread reads, or writes, another record.
+	if err := db.Insert(ctx, table, "bob", values("field0", "HELLO", "field1", "WORLD")); err != nil {
+		t.Fatal(err)
+	}
+	other, err := db.Read(ctx, table, "bob", nil)
+	old, err2 := db.ReadModifyWrite(ctx, table, "bob", nil, values("field0", "jello"))
+	batch, err3 := db.BatchRead(ctx, table, []string{"ann", "bob"}, nil)
+	last, err4 := db.Read(ctx, table, "bob", nil)
+	if err := errors.Join(err, err2, err3, err4); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct{ got, want map[string][]byte }{
+		{again, values("field0", "hello", "field1", "world")},
+		{other, values("field0", "HELLO", "field1", "WORLD")},
+		{old, values("field0", "HELLO", "field1", "WORLD")},
+		{batch[0], values("field0", "hello", "field1", "world")},
+		{batch[1], values("field0", "jello", "field1", "WORLD")},
+		{last, values("field0", "jello", "field1", "WORLD")},
+	} {
+		if !same(c.got, c.want) {
+			t.Errorf("read %d has become %q, want %q", i, c.got, c.want)
+		}
+	}
 }
 
 func TestBatches(t *testing.T) {
