@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/magiconair/properties"
@@ -58,6 +59,7 @@ type database struct {
 	fields  []tables.Field // by number
 	longest []int          // values of fields
 	number  map[string]int
+	inEach  [][]byte // a key of each partition
 }
 
 var (
@@ -137,8 +139,48 @@ type thread struct {
 // the thread's operations, for go-ycsb asks for none here.
 func (d *database) InitThread(ctx context.Context, _, _ int) context.Context {
 	t := &thread{}
-	t.session, t.err = d.db.NewSession(ctx)
+	if t.session, t.err = d.db.NewSession(ctx); t.err == nil {
+		t.err = d.touch(ctx, t.session)
+	}
 	return context.WithValue(ctx, threadKey{}, t)
+}
+
+// touch reads in every partition, so that the connections of a session are
+// made, and the caches of the indexes there, before anything is measured.
+func (d *database) touch(ctx context.Context, s *txn.Session) error {
+	return s.View(ctx, func(tx *txn.Txn) error {
+		var gets []*txn.Get
+		for _, key := range d.inEach {
+			gets = append(gets, tx.GetLaterS(d.table, key))
+		}
+		for _, g := range gets {
+			if _, err := g.Row(); err != nil && !errors.Is(err, txn.ErrNotFound) {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// maxProbes bounds the search for a key in each partition.
+const maxProbes = 1 << 16
+
+// keysInEach finds a key for each partition, there or not; for a partition
+// that holds no keys there is none.
+func (d *database) keysInEach() {
+	seen := map[txn.Home]bool{}
+	add := func(key []byte) {
+		if home := d.db.HomeS(d.table, key); !seen[home] {
+			seen[home] = true
+			d.inEach = append(d.inEach, key)
+		}
+	}
+	for _, bound := range d.table.Def().Partition.StringBounds {
+		add(bound)
+	}
+	for i := 0; len(seen) < d.db.Partitions() && i < maxProbes; i++ {
+		add(strconv.AppendInt(nil, int64(i), 10))
+	}
 }
 
 // CleanupThread closes the session of a thread.

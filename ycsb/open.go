@@ -86,6 +86,7 @@ func (d *database) open(ctx context.Context, where string) error {
 		return err
 	}
 	d.resolveFields()
+	d.keysInEach()
 	return nil
 }
 

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pingcap/go-ycsb/pkg/ycsb"
+	"golang.org/x/sys/unix"
 )
 
 // grace is how long a stopped run waits for the operations under way.
@@ -71,13 +73,22 @@ func Start(ctx context.Context, c Config) (*Result, error) {
 	}
 	r.meter.separate = rmw == nil
 	r.meter.on.Store(p.warmup == 0) // not left to the conductor, which may be late
-	started := time.Now()
-	over := make(chan struct{})
-	var conductor, threads sync.WaitGroup
-	conductor.Go(func() { r.conduct(ctx, over, cancel) })
+	over, begin := make(chan struct{}), make(chan struct{})
+	var conductor, ready, threads sync.WaitGroup
+	var started time.Time // before begin is closed
 	for id := range p.threads {
-		threads.Go(func() { r.work(id, rmw, started) })
+		ready.Add(1)
+		threads.Go(func() {
+			th := r.newTask(id, rmw)
+			ready.Done()
+			<-begin // all at once: making connections is not part of the run
+			th.work(started)
+		})
 	}
+	ready.Wait()
+	started = time.Now()
+	close(begin)
+	conductor.Go(func() { r.conduct(ctx, over, cancel) })
 	threads.Wait()
 	close(over)
 	conductor.Wait()
@@ -145,19 +156,33 @@ func (r *run) end(because error) {
 	})
 }
 
-// work is one thread.
-func (r *run) work(id int, rmw ReadModifyWriter, started time.Time) {
-	p := r.plan
-	ctx := r.DB.InitThread(r.hard, id, p.threads)
-	defer r.DB.CleanupThread(ctx)
+// task is one thread of a run.
+type task struct {
+	*run
+	id   int
+	ctx  context.Context
+	db   *measured
+	load *thread
+}
+
+func (r *run) newTask(id int, rmw ReadModifyWriter) *task {
 	batch, _ := r.DB.(ycsb.BatchDB)
-	db := &measured{db: r.DB, batch: batch, rmw: rmw, meter: r.meter, shard: r.meter.shards[id%len(r.meter.shards)]}
-	load := p.workload.newThread(p.phase, id)
+	return &task{
+		run: r, id: id, ctx: r.DB.InitThread(r.hard, id, r.plan.threads),
+		db:   &measured{db: r.DB, batch: batch, rmw: rmw, meter: r.meter, shard: r.meter.shards[id%len(r.meter.shards)]},
+		load: r.plan.workload.newThread(r.plan.phase, id),
+	}
+}
+
+// work runs the operations of a thread.
+func (r *task) work(started time.Time) {
+	defer r.DB.CleanupThread(r.ctx)
+	p := r.plan
 	count := p.count / int64(p.threads)
-	if int64(id) < p.count%int64(p.threads) {
+	if int64(r.id) < p.count%int64(p.threads) {
 		count++
 	}
-	pace := newPace(p, id, started)
+	pace := newPace(p, r.id, started)
 	for done := int64(0); p.count == 0 || done < count; {
 		n := int64(p.batch)
 		if p.count > 0 {
@@ -167,9 +192,9 @@ func (r *run) work(id int, rmw ReadModifyWriter, started time.Time) {
 		if !ok {
 			return
 		}
-		db.due = due
+		r.db.due = due
 		counted := r.meter.on.Load()
-		if err := load.step(ctx, db, p.phase, int(n)); err != nil && r.hard.Err() == nil {
+		if err := r.load.step(r.ctx, r.db, p.phase, int(n)); err != nil && r.hard.Err() == nil {
 			r.fail(err)
 		}
 		if counted {
@@ -226,8 +251,9 @@ func (c *pace) wait(stop <-chan struct{}) (time.Time, bool) {
 	}
 	due := c.next
 	c.next = due.Add(c.tick)
-	d := time.Until(due)
+	d := time.Until(due) - coarse
 	if d <= 0 {
+		sleepUntil(due)
 		return due, true
 	}
 	if c.timer == nil {
@@ -240,6 +266,27 @@ func (c *pace) wait(stop <-chan struct{}) (time.Time, bool) {
 		c.timer.Stop()
 		return due, false
 	case <-c.timer.C:
+		sleepUntil(due)
 		return due, true
+	}
+}
+
+const (
+	// coarse is by how much Go's timers may be late on a machine that idles:
+	// the runtime waits in whole milliseconds.
+	coarse = 1500 * time.Microsecond
+	// fine is by how much the kernel's may.
+	fine = 60 * time.Microsecond
+)
+
+// sleepUntil sleeps for the last stretch with the kernel's precision, so that
+// the load generator's own lateness does not pass for the database's.
+func sleepUntil(due time.Time) {
+	if d := time.Until(due) - fine; d > 0 {
+		ts := unix.NsecToTimespec(int64(d))
+		_ = unix.Nanosleep(&ts, nil) // cut short by a signal, the rest is waited for below
+	}
+	for time.Now().Before(due) {
+		runtime.Gosched()
 	}
 }
