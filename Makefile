@@ -15,7 +15,7 @@ LDFLAGS := -X main.commit=$(COMMIT)
 CONCURRENT := ./internal/mem/... ./internal/block/... ./internal/hist/... ./internal/driver/... \
 	./internal/cluster/... ./rdma/... ./index/... ./txn/... ./server/... ./ycsb/...
 
-.PHONY: all build tpcc ycsb compare test race planted sim lint bench measure fuzz clean
+.PHONY: all build tpcc ycsb compare test race planted sim lint bench bench-peers measure fuzz clean
 
 all: build
 
@@ -66,6 +66,11 @@ bench:
 # Runs and records the measurements of results/; about twenty minutes.
 measure:
 	results/measure.sh
+
+# drtmx beside Redis, PostgreSQL, badger and bbolt: results/peers.md. Takes up
+# to 25 minutes; PEERS_QUICK=1 for two.
+bench-peers:
+	results/peers.sh
 
 # Every fuzz target in turn, for FUZZTIME each.
 fuzz:

@@ -56,6 +56,9 @@ func (a *app) client(ctx context.Context, name string, p *properties.Properties,
 	for _, phase := range phases {
 		plan, err := bench.NewPlan(p, phase)
 		faults.Join(err)
+		if err == nil && phase == bench.Load && len(phases) > 1 {
+			plan.Unbounded()
+		}
 		plans = append(plans, plan)
 	}
 	embedded := name == "drtmx" && ycsb.Embedded(p)

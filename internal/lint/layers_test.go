@@ -62,7 +62,8 @@ var layers = map[string]int{
 	"cmd/drtmx":   11,
 	"cmd/go-ycsb": 11,
 
-	"docs": 12,
+	"docs":          12,
+	"results/peers": 12,
 }
 
 // providers implement the fabric. The engine works over the contract alone:

@@ -101,5 +101,9 @@ func (p *Plan) checkThreads(r *props.Reader, name string) {
 	}
 }
 
+// Unbounded removes the limit of time. A load that a run follows is not cut
+// short by the limit that is meant for the run.
+func (p *Plan) Unbounded() { p.limit = 0 }
+
 // Workload is the workload of the plan.
 func (p *Plan) Workload() *Workload { return p.workload }
