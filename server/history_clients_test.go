@@ -51,7 +51,7 @@ func swarm(s *rng.Stream, seed uint64) load {
 		Seed: seed, Room: 4 + 20*s.Intn(2), Keys: 3 + s.Intn(20), OpsPerTxn: 1 + s.Intn(6), Clients: 3 + s.Intn(4),
 		Reads: share(0.8, 0.6), Scans: share(0.7, 0.3), Deletes: share(0.5, 0.2),
 		Views: share(0.8, 0.5), Calls: share(0.7, 0.4), Looks: share(0.3, 0.1), RollBacks: share(0.3, 0.1),
-		OneTable: s.Bool(0.2), Hows: s.Uint64() & (1<<howBits - 1),
+		OneTable: s.Bool(0.2), Strings: s.Bool(0.5), Hows: s.Uint64() & (1<<howBits - 1),
 	}
 	if l.Views+l.Calls+l.Looks > 0.9 {
 		l.Views, l.Calls, l.Looks = l.Views/2, l.Calls/2, l.Looks/2

@@ -124,10 +124,7 @@ func (p *partition) newIndex(ix *tables.Index, cfg *Config) (index.Server, error
 	if !ix.Ordered {
 		return hash.NewServer(p.arena, hash.Options{Strings: ix.Strings, RowWords: words, Locks: p.shared})
 	}
-	if ix.Strings {
-		return nil, fmt.Errorf("%w: ordered indexes of string keys are not served", tables.ErrSchema)
-	}
-	srv, err := learned.NewServer(p.arena, learned.Options{RowWords: words, Locks: p.shared, Family: cfg.Family})
+	srv, err := learned.NewServer(p.arena, learned.Options{Strings: ix.Strings, RowWords: words, Locks: p.shared, Family: cfg.Family})
 	if err != nil {
 		return nil, err
 	}

@@ -278,6 +278,8 @@ func (ix *Index) stringKey(primary index.Key, row Row) (index.Key, error) {
 	var b []byte
 	for i := range ix.parts {
 		switch p := &ix.parts[i]; {
+		case p.key && ix.Table.index.Key == StringKey && i == len(ix.parts)-1:
+			b = append(b, primary.Str...) // nothing follows that could change its order
 		case p.key && ix.Table.index.Key == StringKey:
 			b = AppendText(b, []byte(primary.Str))
 		case p.key:

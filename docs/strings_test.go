@@ -1,0 +1,74 @@
+package docs
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"drtmx/server"
+	"drtmx/tables"
+	"drtmx/txn"
+)
+
+// String keys, rows as large as what is in them, and an index over a text.
+func documents(ctx context.Context) error {
+	catalog, err := tables.NewCatalog(tables.Def{
+		Name: "page", Key: tables.StringKey, Primary: tables.Ordered, Partition: tables.Partitioning{Kind: tables.ByHash},
+		Columns: []tables.Column{{Name: "title", Type: tables.Bytes, Size: 200}, {Name: "body", Type: tables.Bytes}},
+		Secondary: []tables.Secondary{{
+			Name: "by_title", Partition: tables.Partitioning{Kind: tables.ByHash},
+			Key: []tables.KeyPart{{Column: "title", How: tables.Sorted}, {Column: tables.PrimaryKey, How: tables.Sorted}},
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	c, err := server.Embedded(ctx, server.EmbeddedConfig{Catalog: catalog, Servers: 2})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	page := c.DB.Catalog().MustTable("page")
+	title, body, byTitle := page.Field("title"), page.Field("body"), page.Secondary("by_title")
+
+	err = c.DB.Update(ctx, func(t *txn.Txn) error {
+		for url, name := range map[string]string{"/b": "Axes", "/a": "Zebras", "/a/x": "Axes"} {
+			row := page.NewRow().SetBytes(title, []byte(name))
+			row = row.SetBytes(body, make([]byte, 100*len(url)))
+			if err := t.InsertS(page, []byte(url), row); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.DB.View(ctx, func(t *txn.Txn) error {
+		rows, err := t.ScanS(page.Primary(), []byte("/a"), nil, 0) // to the end
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			fmt.Printf("%s: %s, %d bytes\n", r.KeyBytes(), r.Row.Bytes(title), len(r.Row.Bytes(body)))
+		}
+		axes := tables.AppendText(nil, []byte("Axes"))
+		entries, err := t.ScanS(byTitle, axes, append(axes[:len(axes):len(axes)], 0xff), 0)
+		for _, e := range entries {
+			fmt.Printf("Axes: %s\n", e.Row.Bytes(byTitle.Field(tables.PrimaryKey)))
+		}
+		return err
+	})
+}
+
+func Example_strings() {
+	if err := documents(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// /a: Zebras, 200 bytes
+	// /a/x: Axes, 400 bytes
+	// /b: Axes, 200 bytes
+	// Axes: /a/x
+	// Axes: /b
+}
