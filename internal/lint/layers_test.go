@@ -14,6 +14,7 @@ var layers = map[string]int{
 	"internal/invariants": 0,
 	"internal/rng":        0,
 	"internal/hist":       0,
+	"internal/certs":      0,
 	"internal/lint":       0,
 	"internal/planted":    0,
 	"txn/history":         0,

@@ -33,6 +33,9 @@ type Fixture struct {
 	NewRegion func(mem.Options) (*mem.Region, error)
 	// Grants are the accesses a region can be granted; 0 means AccessRead.
 	Grants rdma.Access
+	// Allocs is how often a round may allocate in steady state, for a library
+	// underneath that does; 0 is what the contract asks.
+	Allocs float64
 	// Kill ends an endpoint abruptly, as the death of its process would. The
 	// suite still calls its Close. nil skips the cases that need it, aloud.
 	Kill func(rdma.Endpoint)

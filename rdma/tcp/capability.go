@@ -1,0 +1,75 @@
+package tcp
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"sync/atomic"
+
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+// MaxRegions bounds the regions of one endpoint.
+const MaxRegions = 1 << 16
+
+// capability is the secret that a verb shows. It is drawn for one region and
+// one connection.
+type capability [2]uint64
+
+func newCapability() capability {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return capability{binary.NativeEndian.Uint64(b[:]), binary.NativeEndian.Uint64(b[8:])}
+}
+
+// equal takes the same time wherever the two differ.
+func (c capability) equal(d capability) bool { return (c[0]^d[0])|(c[1]^d[1]) == 0 }
+
+// grant is what one connection may do to one region.
+type grant struct {
+	cap    capability
+	access rdma.Access // 0: nothing is granted in this slot yet
+	region *mem.Region
+}
+
+// refusals count verbs that were not performed, by the first reason.
+type refusals struct {
+	capability, right, bounds, verb atomic.Uint64
+}
+
+// authorize finds the memory a verb may touch, or why there is none.
+func authorize(grants []grant, v *verb, n *refusals) (mem.Span, rdma.Status) {
+	need, words := rdma.AccessRead, v.words
+	switch v.op {
+	case rdma.OpRead:
+	case rdma.OpWrite:
+		need = rdma.AccessWrite
+	case rdma.OpCAS, rdma.OpFAA:
+		need, words = rdma.AccessAtomic, 1
+	default:
+		n.verb.Add(1)
+		return mem.Span{}, rdma.StatusUnsupported
+	}
+	if int(v.slot) >= len(grants) || grants[v.slot].access == 0 || !grants[v.slot].cap.equal(v.cap) {
+		n.capability.Add(1)
+		return mem.Span{}, rdma.StatusAccess
+	}
+	g := &grants[v.slot]
+	if g.access&need == 0 {
+		n.right.Add(1)
+		return mem.Span{}, rdma.StatusAccess
+	}
+	if words == 0 || words > rdma.MaxReadBytes/mem.WordBytes {
+		n.bounds.Add(1)
+		return mem.Span{}, rdma.StatusAccess
+	}
+	s, ok := g.region.Span(v.addr, uint64(words)*mem.WordBytes)
+	if !ok {
+		n.bounds.Add(1)
+		return mem.Span{}, rdma.StatusAccess
+	}
+	return s, rdma.StatusOK
+}
+
+// slotOf is where an rkey's grant is.
+func slotOf(k rdma.RKey) (int, bool) { return int(k) - 1, k >= 1 && k <= MaxRegions }

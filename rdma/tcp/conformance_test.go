@@ -1,0 +1,33 @@
+package tcp
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"drtmx/rdma"
+	"drtmx/rdma/rdmatest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newProvider(t testing.TB, o Options) *Provider {
+	t.Helper()
+	p, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func fixture(o Options) func(testing.TB) rdmatest.Fixture {
+	return func(t testing.TB) rdmatest.Fixture {
+		return rdmatest.Fixture{
+			Provider: newProvider(t, o),
+			Grants:   rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic,
+			Kill:     func(e rdma.Endpoint) { e.(*endpoint).stop() },
+		}
+	}
+}
+
+func TestConformance(t *testing.T) { rdmatest.Run(t, fixture(Options{})) }

@@ -1,0 +1,378 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+var (
+	errEmptyBatch = errors.New("tcp: empty batch")
+	errCallBusy   = errors.New("tcp: a call is outstanding on this connection")
+	errNoCall     = errors.New("tcp: no call is outstanding on this connection")
+)
+
+const (
+	// windowBytes bounds the requests in flight that Post and StartCall send
+	// without regard to what the server does. The buffers of the two kernels
+	// take that much, so they do not wait.
+	windowBytes = 32 << 10
+	// MaxInFlight bounds the batches of a connection that were posted and not
+	// waited for.
+	MaxInFlight = 1024
+)
+
+// connState is the health of a connection. It only grows.
+const (
+	connUp     uint32 = iota
+	connBroken        // peer down, or a context ended
+	connClosed
+)
+
+// flight is a batch that was posted. Its requests are sent in order and
+// answered in order; those with a status already are neither.
+type flight struct {
+	b     *rdma.Batch
+	id    uint64
+	sent  int // requests looked at for sending
+	done  int // and for results
+	begun bool
+	count rdma.Counters
+}
+
+// conn is the client side of a connection. Its goroutine does all the work;
+// other goroutines touch state, watch and the socket alone.
+type conn struct {
+	addr   string
+	conn   net.Conn // TLS, or the socket
+	socket net.Conn
+	state  atomic.Uint32
+	ctr    rdma.Tally
+	watch  watch
+
+	caps []capability // by slot
+	held []bool
+
+	flights    []flight // in flight, oldest first
+	lastID     uint64
+	doneID     uint64 // batches up to this one are complete
+	unanswered int    // verbs sent
+	inFlight   int    // bytes of them, and of calls sent after the first
+	out        []uint64
+
+	call call
+
+	asking rdma.RKey // 0: nothing
+	refuse rdma.RKey // the region asked for last does not exist
+
+	in      []byte
+	r, fill int
+	frame   frame
+	inFrame bool
+	left    int // words of the frame to come
+	verbs   int // of results to come
+	got     int // bytes of the READ being received
+	reading bool
+	ticks   int // time-outs since the last sign of life
+}
+
+// call is the connection's RPC channel.
+type call struct {
+	calling  bool
+	replied  bool
+	seq      uint64
+	deferred bool // not sent yet: it is in request
+	request  []uint64
+	reqBytes int
+	reply    []byte
+}
+
+var _ rdma.Conn = (*conn)(nil)
+
+func (c *conn) linkErr() error {
+	what := rdma.ErrPeerDown
+	if c.state.Load() == connClosed {
+		what = rdma.ErrClosed
+	}
+	return fmt.Errorf("tcp: connection to %q: %w", c.addr, what)
+}
+
+func (c *conn) usable() bool { return c.state.Load() == connUp }
+
+// InOrder is true: the agent loads words in ascending order.
+func (c *conn) InOrder() bool { return true }
+
+// Counters is a snapshot of what the connection has carried.
+func (c *conn) Counters() rdma.Counters { return c.ctr.Snapshot() }
+
+// Close may be called while another goroutine waits, which then sees a dead
+// peer.
+func (c *conn) Close() error {
+	if c.state.Swap(connClosed) == connClosed {
+		return nil
+	}
+	c.watch.stop()
+	_ = c.conn.Close() // of a connection that may be broken already
+	return nil
+}
+
+// fail breaks the connection: what is in flight completes with
+// rdma.StatusPeerDown.
+func (c *conn) fail() {
+	if c.state.CompareAndSwap(connUp, connBroken) {
+		c.watch.stop()
+	}
+	_ = c.socket.Close() // not TLS's Close, which would send
+	for i := range c.flights {
+		f := &c.flights[i]
+		for j := range f.b.WRs {
+			if wr := &f.b.WRs[j]; wr.Status == rdma.StatusPending {
+				wr.Status = rdma.StatusPeerDown
+				f.count.Count(wr)
+			}
+		}
+		c.ctr.Add(&f.count)
+	}
+	clear(c.flights)
+	c.flights = c.flights[:0]
+	c.doneID = c.lastID
+	c.call.deferred = false
+}
+
+// Post sends what fits the window; the rest of the batch follows from Wait.
+func (c *conn) Post(b *rdma.Batch) error {
+	if !c.usable() {
+		return c.linkErr()
+	}
+	if len(b.WRs) == 0 {
+		return errEmptyBatch
+	}
+	if len(b.WRs) > rdma.MaxBatch {
+		return fmt.Errorf("tcp: batch of %d work requests: %w", len(b.WRs), rdma.ErrTooLarge)
+	}
+	if len(c.flights) == MaxInFlight {
+		return fmt.Errorf("tcp: %d batches in flight: %w", MaxInFlight, rdma.ErrTooLarge)
+	}
+	c.lastID++
+	b.Token = c.lastID
+	f := flight{b: b, id: c.lastID, count: rdma.Counters{Rounds: 1}}
+	for i := range b.WRs {
+		wr := &b.WRs[i]
+		wr.Status = rdma.StatusPending
+		_, ok := slotOf(wr.RKey)
+		switch n := len(wr.Buf); {
+		case wr.Op < rdma.OpRead || wr.Op > rdma.OpFAA:
+			wr.Status = rdma.StatusUnsupported
+		case !ok || n == 0 || n > rdma.MaxReadBytes/mem.WordBytes:
+			wr.Status = rdma.StatusAccess
+		default:
+			continue
+		}
+		f.count.Count(wr)
+	}
+	c.flights = append(c.flights, f)
+	if c.send(false) != nil { // Wait tells
+		c.fail()
+	}
+	return nil
+}
+
+// Wait returns when the batch is complete.
+func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
+	if c.doneID < b.Token {
+		if err := c.await(ctx, func() bool { return c.doneID >= b.Token }); err != nil {
+			return err
+		}
+	}
+	return b.Err()
+}
+
+// await sends and receives until done, which fail also makes true of batches.
+// An error is that of ctx; a broken connection is for the caller to notice.
+func (c *conn) await(ctx context.Context, done func() bool) error {
+	if !c.watch.begin(ctx) {
+		c.fail()
+		return ctx.Err()
+	}
+	c.ticks = 0
+	for !done() && c.usable() {
+		err := c.send(true)
+		if err == nil && !done() {
+			err = c.receive()
+		}
+		if err != nil {
+			ended := ctx.Err()
+			c.fail()
+			c.watch.end()
+			if ended != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+				return ended
+			}
+			return nil
+		}
+	}
+	c.watch.end()
+	if !c.usable() {
+		c.fail() // closed by another goroutine
+	}
+	return nil
+}
+
+// send sends requests in flight, in frames. Without wait it stops where the
+// window ends. With wait it goes on if nothing is in flight: then the server
+// is reading.
+func (c *conn) send(wait bool) error {
+	if c.call.deferred && c.room(len(c.call.request)*mem.WordBytes, wait) {
+		if err := c.sendCall(); err != nil {
+			return err
+		}
+	}
+	if c.asking != 0 {
+		return nil
+	}
+	defer c.retire() // a request may have been refused
+	for i := range c.flights {
+		f := &c.flights[i]
+		for f.sent < len(f.b.WRs) {
+			more, err := c.sendFrame(f, wait)
+			if err != nil || !more {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// room reports whether n more bytes may be sent.
+func (c *conn) room(n int, wait bool) bool {
+	return c.inFlight+n <= windowBytes || wait && c.unanswered == 0
+}
+
+// answered takes a verb off what is in flight. When all are, the agent reads
+// again, and what it has not read yet it will.
+func (c *conn) answered(wr *rdma.WR) {
+	c.inFlight -= requestWords(wr) * mem.WordBytes
+	if c.unanswered--; c.unanswered == 0 {
+		c.inFlight = 0
+	}
+}
+
+// sendFrame sends the next requests of a batch. It reports whether the next
+// ones may follow.
+func (c *conn) sendFrame(f *flight, wait bool) (bool, error) {
+	out := append(c.out[:0], 0, f.id)
+	count, ask := 0, rdma.RKey(0)
+	full := false
+	for ; f.sent < len(f.b.WRs); f.sent++ {
+		wr := &f.b.WRs[f.sent]
+		if wr.Status != rdma.StatusPending {
+			continue
+		}
+		slot, _ := slotOf(wr.RKey)
+		if slot >= len(c.caps) || !c.held[slot] {
+			if wr.RKey == c.refuse && count == 0 {
+				wr.Status, c.refuse = rdma.StatusAccess, 0
+				f.count.Count(wr)
+				continue
+			}
+			ask = wr.RKey
+			break
+		}
+		if n := requestWords(wr); !c.room((len(out)-headerWords+n)*mem.WordBytes, wait && count == 0) || len(out)+n > maxFrameWords && count > 0 {
+			full = true
+			break
+		}
+		out = appendWR(out, wr, uint16(slot), c.caps[slot])
+		count++
+	}
+	if cap(out) <= keepWords {
+		c.out = out[:0]
+	}
+	if count > 0 {
+		h := frame{kind: kindBatch, count: uint16(count), size: uint32(len(out) - headerWords)}
+		if f.begun {
+			h.flags = flagMore
+		}
+		out[0], f.begun = h.word0(), true
+		c.unanswered += count
+		c.inFlight += (len(out) - headerWords) * mem.WordBytes
+		if err := c.write(out); err != nil {
+			return false, err
+		}
+	}
+	if ask != 0 {
+		c.asking, c.refuse = ask, 0
+		return false, c.write(append(c.out[:0], frame{kind: kindAsk}.word0(), uint64(ask)))
+	}
+	return !full || count > 0 && wait, nil
+}
+
+func (c *conn) write(w []uint64) error {
+	_, err := c.conn.Write(mem.Bytes(w))
+	return err
+}
+
+// retire takes complete batches out of flight.
+func (c *conn) retire() {
+	n := 0
+	for n < len(c.flights) {
+		f := &c.flights[n]
+		for f.done < len(f.b.WRs) && f.b.WRs[f.done].Status != rdma.StatusPending {
+			f.done++
+		}
+		if f.done < len(f.b.WRs) {
+			break
+		}
+		c.ctr.Add(&f.count)
+		c.doneID = f.id
+		n++
+	}
+	if n > 0 {
+		rest := copy(c.flights, c.flights[n:])
+		clear(c.flights[rest:])
+		c.flights = c.flights[:rest]
+	}
+}
+
+// receive waits for something to arrive and takes it.
+func (c *conn) receive() error {
+	var n int
+	var err error
+	if dst := c.readInto(); len(dst) > 0 {
+		n, err = c.conn.Read(dst) // past the buffer
+		c.got += n
+	} else {
+		n, err = c.conn.Read(c.in[c.fill:])
+		c.fill += n
+	}
+	if n > 0 {
+		c.ticks = 0
+		if perr := c.take(); perr != nil {
+			return perr
+		}
+	}
+	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.watch.fired() {
+		return c.tick()
+	}
+	return err
+}
+
+// tick asks for a sign of life, and gives up if there was none since the last
+// one.
+func (c *conn) tick() error {
+	if c.ticks++; c.ticks > 2 {
+		return rdma.ErrPeerDown
+	}
+	if err := c.watch.extend(); err != nil {
+		return err
+	}
+	if c.ticks == 1 {
+		return nil // the time may have been set before this wait began
+	}
+	return c.write(append(c.out[:0], frame{kind: kindPing}.word0(), 0))
+}

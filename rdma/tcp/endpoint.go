@@ -1,0 +1,370 @@
+package tcp
+
+import (
+	"container/list"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+var errServed = errors.New("tcp: Serve was called before")
+
+// registration is a region and what may be done to it at most.
+type registration struct {
+	region *mem.Region
+	access rdma.Access
+}
+
+// endpoint is the server side.
+type endpoint struct {
+	p        *Provider
+	opts     rdma.ListenOptions
+	listener *net.TCPListener
+	pollers  []*poller
+	closed   atomic.Bool
+	served   atomic.Bool
+	stats    stats
+	running  sync.WaitGroup // pollers, accept loop, agents
+
+	mu struct {
+		sync.Mutex
+		regions  []registration // by slot
+		greeting *list.List     // of net.Conn, oldest first: handshakes under way
+		conns    map[rdma.PeerID]*serverConn
+		lastPeer rdma.PeerID
+		retired  rdma.Counters
+	}
+}
+
+// Listen opens an endpoint at host:port; "" is a free port of the loopback
+// address. An address in use, or one that is not of this host, is
+// rdma.ErrAddress; one beyond loopback without TLS is ErrInsecure.
+func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, error) {
+	if addr == "" {
+		addr = "127.0.0.1:0"
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("tcp: listen at %q: %w: %w", addr, rdma.ErrAddress, err)
+	}
+	e := &endpoint{p: p, opts: o, listener: l.(*net.TCPListener)}
+	if err := p.mayTalk(l.Addr()); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("tcp: listen at %q: %w", addr, err)
+	}
+	e.mu.greeting = list.New()
+	e.mu.conns = make(map[rdma.PeerID]*serverConn)
+	for range p.opts.Pollers {
+		e.pollers = append(e.pollers, newPoller(e))
+	}
+	e.running.Go(e.accept)
+	return e, nil
+}
+
+// mayTalk refuses plain text with other machines.
+func (p *Provider) mayTalk(a net.Addr) error {
+	if p.server != nil || p.opts.Insecure {
+		return nil
+	}
+	if t, ok := a.(*net.TCPAddr); ok && t.IP.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("%w: %v is not a loopback address", ErrInsecure, a)
+}
+
+// Addr is host:port.
+func (e *endpoint) Addr() string { return e.listener.Addr().String() }
+
+// Register grants peers access to r, within their rights.
+func (e *endpoint) Register(r *mem.Region, a rdma.Access) (rdma.RKey, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed.Load() {
+		return 0, fmt.Errorf("tcp: register at %q: %w", e.Addr(), rdma.ErrClosed)
+	}
+	if len(e.mu.regions) == MaxRegions {
+		return 0, fmt.Errorf("tcp: more than %d regions: %w", MaxRegions, rdma.ErrTooLarge)
+	}
+	e.mu.regions = append(e.mu.regions, registration{r, a | rdma.AccessRead})
+	return rdma.RKey(len(e.mu.regions)), nil
+}
+
+// region is what an rkey names, without a capability.
+func (e *endpoint) region(k rdma.RKey) grant {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	slot, ok := slotOf(k)
+	if !ok || slot >= len(e.mu.regions) {
+		return grant{}
+	}
+	r := e.mu.regions[slot]
+	return grant{region: r.region, access: r.access}
+}
+
+// Serve starts the pollers. RPCs that arrived before are handled now.
+func (e *endpoint) Serve(h rdma.Handler) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed.Load() {
+		return fmt.Errorf("tcp: serve at %q: %w", e.Addr(), rdma.ErrClosed)
+	}
+	if !e.served.CompareAndSwap(false, true) {
+		return errServed
+	}
+	for _, p := range e.pollers {
+		e.running.Go(func() { p.run(h) })
+	}
+	return nil
+}
+
+// Counters sums the connections, one-sided verbs included: the agent has
+// performed them.
+func (e *endpoint) Counters() rdma.Counters {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	sum := e.mu.retired
+	for _, c := range e.mu.conns {
+		sum = sum.Add(c.counted())
+	}
+	return sum
+}
+
+// Identity says who is behind a connection.
+func (e *endpoint) Identity(p rdma.PeerID) (Identity, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c, ok := e.mu.conns[p]
+	if !ok {
+		return Identity{}, false
+	}
+	return c.id, true
+}
+
+// Close stops serving and waits for running handlers, so a handler must not
+// call it.
+func (e *endpoint) Close() error {
+	e.stop()
+	e.running.Wait()
+	return nil
+}
+
+// stop is Close without the waiting. Peers see ErrPeerDown.
+func (e *endpoint) stop() {
+	e.mu.Lock()
+	e.closed.Store(true)
+	for _, c := range e.mu.conns {
+		c.out.t.Close()
+	}
+	for el := e.mu.greeting.Front(); el != nil; el = el.Next() {
+		el.Value.(net.Conn).Close()
+	}
+	e.mu.Unlock()
+	e.listener.Close() // again and again is harmless
+	for _, p := range e.pollers {
+		p.kick()
+	}
+}
+
+func (e *endpoint) accept() {
+	for {
+		nc, err := e.listener.AcceptTCP()
+		if err != nil {
+			if e.closed.Load() || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Out of descriptors, say: others may give some back.
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		if el, ok := e.admit(nc); ok {
+			e.running.Go(func() { e.serve(nc, el) })
+		} else {
+			nc.Close()
+		}
+	}
+}
+
+// admit enters a socket into the books, ending the oldest handshake if there
+// are too many.
+func (e *endpoint) admit(nc net.Conn) (*list.Element, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed.Load() {
+		return nil, false
+	}
+	if e.mu.greeting.Len() >= maxHandshakes {
+		e.mu.greeting.Front().Value.(net.Conn).Close()
+		e.mu.greeting.Remove(e.mu.greeting.Front())
+	}
+	return e.mu.greeting.PushBack(nc), true
+}
+
+// serve is the goroutine of one connection.
+func (e *endpoint) serve(nc *net.TCPConn, el *list.Element) {
+	defer nc.Close()
+	c, err := e.greet(nc)
+	e.mu.Lock()
+	e.mu.greeting.Remove(el) // does nothing if it is gone already
+	e.mu.Unlock()
+	if err != nil {
+		e.noteGreeting(err)
+	} else {
+		c.run()
+	}
+	if c == nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.retired = e.mu.retired.Add(c.counted())
+	delete(e.mu.conns, c.peer)
+}
+
+// enlist makes a greeted client a connection and grants it the regions of now.
+func (e *endpoint) enlist(c *serverConn) reason {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.mu.conns) >= e.p.opts.MaxConnections {
+		return reasonFull
+	}
+	e.mu.lastPeer++
+	c.peer = e.mu.lastPeer
+	c.poller = e.pollers[uint64(c.peer)%uint64(len(e.pollers))]
+	e.mu.conns[c.peer] = c
+	if e.closed.Load() {
+		c.out.t.Close()
+	}
+	c.agent.grants = make([]grant, 0, len(e.mu.regions))
+	for _, r := range e.mu.regions {
+		c.agent.grants = append(c.agent.grants, grant{
+			cap: newCapability(), region: r.region, access: r.access & (c.rights | rdma.AccessRead),
+		})
+	}
+	return reasonNone
+}
+
+// greet does the handshake, TLS included, within Options.HandshakeTimeout. A
+// connection that it returns is in the books, even if it failed.
+func (e *endpoint) greet(nc *net.TCPConn) (*serverConn, error) {
+	deadline := time.Now().Add(e.p.opts.HandshakeTimeout)
+	if err := nc.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	if err := tune(nc, &e.p.opts); err != nil {
+		return nil, err
+	}
+	t, err := newTransport(nc, e.p.opts.StallTimeout)
+	if err != nil {
+		return nil, err
+	}
+	c := &serverConn{e: e, conn: t, id: Identity{Addr: nc.RemoteAddr().String()}}
+	if e.p.server != nil {
+		if err := c.authenticate(e.p.server, t, deadline); err != nil {
+			linger(nc)
+			return nil, err
+		}
+	}
+	c.rights = rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic
+	if e.p.opts.Rights != nil {
+		c.rights = e.p.opts.Rights(c.id)
+	}
+	c.out = newOutbox(c.conn, t, c.abort)
+	c.agent = newAgent(c, &e.stats.refusals, &c.tally)
+	c.callEv.conn, c.goneEv = c, event{conn: c, gone: true}
+	h, err := readHello(c.conn)
+	if err != nil {
+		return nil, err
+	}
+	why := h.check()
+	if why == reasonNone {
+		why = e.enlist(c)
+	}
+	if why != reasonNone {
+		w := ourHello()
+		w.reason = why
+		_, _ = c.conn.Write(w.encode())
+		_ = t.drain()
+		linger(nc)
+		return nil, why.err()
+	}
+	if err := c.welcome(); err != nil {
+		return c, err
+	}
+	e.stats.accepted.Add(1)
+	return c, nil
+}
+
+// welcome sends the client its capabilities.
+func (c *serverConn) welcome() error {
+	h := ourHello()
+	h.grants = uint32(len(c.agent.grants))
+	if _, err := c.conn.Write(h.encode()); err != nil {
+		return err
+	}
+	if err := c.out.t.drain(); err != nil {
+		return err
+	}
+	for i := range c.agent.grants {
+		c.agent.answerGrant(rdma.RKey(i + 1))
+		if err := c.agent.flushIfFull(0); err != nil {
+			return err
+		}
+	}
+	if err := c.agent.flush(); err != nil {
+		return err
+	}
+	return c.out.t.SetDeadline(time.Time{})
+}
+
+// noteGreeting counts why a handshake failed.
+func (e *endpoint) noteGreeting(err error) {
+	switch {
+	case e.closed.Load():
+	case errors.Is(err, rdma.ErrTooLarge):
+		e.stats.refused.Add(1)
+	case errors.Is(err, ErrAuth):
+		e.stats.auth.Add(1)
+	default:
+		e.stats.handshakes.Add(1)
+	}
+}
+
+// linger takes what a refused client has sent, for a while: closing a socket
+// with unread data makes the kernel throw away the refusal too.
+func linger(nc *net.TCPConn) {
+	_ = nc.CloseWrite()
+	_ = nc.SetReadDeadline(time.Now().Add(lingerTimeout))
+	var b [512]byte
+	for n := 0; n < lingerBytes; {
+		k, err := nc.Read(b[:])
+		if n += k; err != nil {
+			return
+		}
+	}
+}
+
+const (
+	lingerTimeout = time.Second
+	lingerBytes   = 64 << 10
+)
+
+// tune sets what finds a peer that vanished.
+func tune(nc *net.TCPConn, o *Options) error {
+	err := nc.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: o.KeepAlive, Interval: max(o.KeepAlive/3, time.Second), Count: 3})
+	if err != nil {
+		return err
+	}
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var serr error
+	err = raw.Control(func(fd uintptr) { serr = setUserTimeout(int(fd), 2*o.KeepAlive) })
+	return errors.Join(err, serr)
+}

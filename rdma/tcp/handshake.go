@@ -1,0 +1,119 @@
+package tcp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"drtmx/rdma"
+)
+
+// version of the handshake and the frames. Both sides must have the same.
+const version = 1
+
+// helloBytes is the size of a hello and of a welcome.
+//
+//	 0   magic
+//	 8   version(32)   reason(32), of a welcome
+//	16   a word in the sender's byte order
+//	24   largest batch(32)   largest READ or WRITE in bytes(32)
+//	32   largest message in bytes(32)   grants that follow(32), of a welcome
+//	40   reserved
+const helloBytes = 64
+
+var magic = [8]byte{'d', 'r', 't', 'm', 'x', 't', 'c', 'p'}
+
+// orderWord reads the same only in the same byte order.
+const orderWord = 0x0102030405060708
+
+// reason says why a server refuses a connection.
+type reason uint32
+
+const (
+	reasonNone reason = iota
+	reasonVersion
+	reasonOrder
+	reasonLimits
+	reasonFull
+	reasonMax
+)
+
+func (r reason) err() error {
+	switch r {
+	case reasonNone:
+		return nil
+	case reasonVersion:
+		return fmt.Errorf("the server speaks another version of the protocol: %w", rdma.ErrUnsupported)
+	case reasonOrder:
+		return fmt.Errorf("the server's byte order is another: %w", rdma.ErrUnsupported)
+	case reasonLimits:
+		return fmt.Errorf("the server's limits are others: %w", rdma.ErrUnsupported)
+	case reasonFull:
+		return fmt.Errorf("the server has no room for another connection: %w", rdma.ErrTooLarge)
+	}
+	return errHandshake
+}
+
+// errHandshake reports a peer that is not a drtmx one.
+var errHandshake = errors.New("tcp: malformed handshake")
+
+// hello opens a connection; a welcome answers it.
+type hello struct {
+	version                       uint32
+	reason                        reason
+	order                         uint64
+	maxBatch, maxRead, maxMessage uint32
+	grants                        uint32
+}
+
+func ourHello() hello {
+	return hello{
+		version: version, order: orderWord,
+		maxBatch: rdma.MaxBatch, maxRead: rdma.MaxReadBytes, maxMessage: rdma.MaxMessageBytes,
+	}
+}
+
+// check says why the peer that sent h cannot be served.
+func (h *hello) check() reason {
+	ours := ourHello()
+	switch {
+	case h.version != ours.version:
+		return reasonVersion
+	case h.order != ours.order:
+		return reasonOrder
+	case h.maxBatch != ours.maxBatch || h.maxRead != ours.maxRead || h.maxMessage != ours.maxMessage:
+		return reasonLimits
+	}
+	return reasonNone
+}
+
+func (h *hello) encode() []byte {
+	b := make([]byte, helloBytes)
+	le := binary.LittleEndian
+	copy(b, magic[:])
+	le.PutUint32(b[8:], h.version)
+	le.PutUint32(b[12:], uint32(h.reason))
+	binary.NativeEndian.PutUint64(b[16:], h.order)
+	le.PutUint32(b[24:], h.maxBatch)
+	le.PutUint32(b[28:], h.maxRead)
+	le.PutUint32(b[32:], h.maxMessage)
+	le.PutUint32(b[36:], h.grants)
+	return b
+}
+
+// decodeHello takes a hello or a welcome apart.
+func decodeHello(b []byte) (hello, error) {
+	if len(b) != helloBytes || !bytes.Equal(b[:8], magic[:]) {
+		return hello{}, errHandshake
+	}
+	le := binary.LittleEndian
+	h := hello{
+		version: le.Uint32(b[8:]), reason: reason(le.Uint32(b[12:])), order: binary.NativeEndian.Uint64(b[16:]),
+		maxBatch: le.Uint32(b[24:]), maxRead: le.Uint32(b[28:]), maxMessage: le.Uint32(b[32:]), grants: le.Uint32(b[36:]),
+	}
+	if h.reason >= reasonMax || h.grants > MaxRegions {
+		return hello{}, fmt.Errorf("%w: reason %d, %d grants", errHandshake, h.reason, h.grants)
+	}
+	return h, nil
+}

@@ -1,0 +1,98 @@
+package tcp
+
+import (
+	"crypto/tls"
+	"fmt"
+	"time"
+
+	"drtmx/rdma"
+)
+
+// Defaults of Options.
+const (
+	DefaultKeepAlive        = 15 * time.Second
+	DefaultStallTimeout     = 30 * time.Second
+	DefaultHandshakeTimeout = 10 * time.Second
+	DefaultMaxConnections   = 4096
+)
+
+// MaxPollers bounds Options.Pollers.
+const MaxPollers = 64
+
+// maxHandshakes bounds connections that have not shown who they are. One more
+// ends the oldest of them, so that slow ones keep nobody out.
+const maxHandshakes = 256
+
+// Options configure a provider. The zero value is usable on loopback.
+type Options struct {
+	// TLS names the certificates of this process. Without it connections are
+	// in plain text, which is refused beyond loopback addresses.
+	TLS *TLS
+	// Insecure allows plain text with any address: everyone who reaches the
+	// port can read, and all on the way can.
+	Insecure bool
+	// Pollers is the number of goroutines that serve the RPCs of an endpoint;
+	// 0 means 1, which handles all requests one after the other.
+	Pollers int
+	// Rights says what a client may do to regions, at most; reading is always
+	// granted. nil allows what the regions were registered with.
+	Rights func(Identity) rdma.Access
+	// KeepAlive is how long a connection may show no life before it is asked
+	// for some; 0 means DefaultKeepAlive.
+	KeepAlive time.Duration
+	// StallTimeout is how long a peer may leave what it was sent unread; 0
+	// means DefaultStallTimeout.
+	StallTimeout time.Duration
+	// HandshakeTimeout bounds how long a client may take to say who it is; 0
+	// means DefaultHandshakeTimeout.
+	HandshakeTimeout time.Duration
+	// MaxConnections bounds those of an endpoint; 0 means
+	// DefaultMaxConnections.
+	MaxConnections int
+}
+
+// Provider is the provider "tcp".
+type Provider struct {
+	opts   Options
+	server *tls.Config // nil without TLS
+	client *tls.Config
+}
+
+var _ rdma.Provider = (*Provider)(nil)
+
+// New returns a provider. It fails for options out of range, and with
+// ErrCertificateFile if a file cannot be used.
+func New(o Options) (*Provider, error) {
+	if o.Pollers == 0 {
+		o.Pollers = 1
+	}
+	if o.Pollers < 0 || o.Pollers > MaxPollers {
+		return nil, fmt.Errorf("tcp: %d pollers (want 1 to %d): %w", o.Pollers, MaxPollers, rdma.ErrTooLarge)
+	}
+	if o.MaxConnections == 0 {
+		o.MaxConnections = DefaultMaxConnections
+	}
+	if o.MaxConnections < 0 || o.KeepAlive < 0 || o.StallTimeout < 0 || o.HandshakeTimeout < 0 {
+		return nil, fmt.Errorf("tcp: bounds of connections and times must not be negative: %w", rdma.ErrUnsupported)
+	}
+	setDefault(&o.KeepAlive, DefaultKeepAlive)
+	setDefault(&o.StallTimeout, DefaultStallTimeout)
+	setDefault(&o.HandshakeTimeout, DefaultHandshakeTimeout)
+	p := &Provider{opts: o}
+	if o.TLS != nil {
+		var err error
+		if p.server, p.client, err = o.TLS.configs(); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func setDefault(d *time.Duration, v time.Duration) {
+	if *d == 0 {
+		*d = v
+	}
+}
+
+// Name is "tcp".
+func (p *Provider) Name() string { return "tcp" }

@@ -1,0 +1,167 @@
+package tcp
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+)
+
+// Errors of authentication. Those that say what is wrong wrap ErrAuth.
+var (
+	// ErrAuth reports that one side did not accept the other's credentials.
+	ErrAuth = errors.New("tcp: not authenticated")
+	// ErrNoCertificate reports a client without a certificate at a server that wants one.
+	ErrNoCertificate = fmt.Errorf("%w: no certificate", ErrAuth)
+	// ErrUnknownCA reports a certificate that no trusted authority has signed.
+	ErrUnknownCA = fmt.Errorf("%w: certificate of an unknown authority", ErrAuth)
+	// ErrExpired reports a certificate outside its validity.
+	ErrExpired = fmt.Errorf("%w: certificate expired or not yet valid", ErrAuth)
+	// ErrServerName reports a server whose certificate is for another name.
+	ErrServerName = fmt.Errorf("%w: certificate for another server", ErrAuth)
+	// ErrInsecure reports plain text with an address beyond loopback.
+	ErrInsecure = errors.New("tcp: plain text is refused beyond loopback (give certificates, or allow it explicitly)")
+	// ErrCertificateFile reports a file that does not hold what it should.
+	ErrCertificateFile = errors.New("tcp: bad certificate file")
+)
+
+// TLS names PEM files. Both sides authenticate: CA signs servers and clients.
+type TLS struct {
+	CA   string // certificates of the authorities trusted
+	Cert string // this process's certificate, followed by intermediate ones
+	Key  string // its private key
+	// ServerName is what servers' certificates must be for; empty means the
+	// host that was dialled.
+	ServerName string
+}
+
+// Identity is who a client is, as far as the server knows.
+type Identity struct {
+	Addr string // of its socket
+	Name string // common name of its certificate; empty in plain text
+	Role string // organizational unit of its certificate, the first one
+}
+
+// configs reads the files.
+func (o *TLS) configs() (server, client *tls.Config, err error) {
+	for _, f := range []struct{ what, path string }{{"CA", o.CA}, {"certificate", o.Cert}, {"key", o.Key}} {
+		if f.path == "" {
+			return nil, nil, fmt.Errorf("%w: no %s file is named; TLS needs a CA, a certificate and a key", ErrCertificateFile, f.what)
+		}
+	}
+	pem, err := os.ReadFile(o.CA)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: CA: %w", ErrCertificateFile, err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, nil, fmt.Errorf("%w: CA %s holds no PEM certificate", ErrCertificateFile, o.CA)
+	}
+	cert, err := tls.LoadX509KeyPair(o.Cert, o.Key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: certificate %s with key %s: %w", ErrCertificateFile, o.Cert, o.Key, err)
+	}
+	server = &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert},
+		ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+		SessionTicketsDisabled: true, // every connection shows its certificate
+	}
+	client = &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert},
+		RootCAs: pool, ServerName: o.ServerName,
+	}
+	return server, client, nil
+}
+
+// authenticate does the server's part of TLS.
+func (c *serverConn) authenticate(cfg *tls.Config, t *transport, deadline time.Time) error {
+	tc := tls.Server(t, cfg)
+	c.conn = tc
+	err := tc.HandshakeContext(context.Background()) // the socket has a deadline
+	if derr := t.drain(); err == nil {
+		err = derr
+	}
+	if err != nil {
+		var lost net.Error
+		if refusal(err) == nil && (errors.As(err, &lost) || errors.Is(err, io.EOF)) {
+			return err // the connection's fault, not the certificates'
+		}
+		return fmt.Errorf("%w: %w", ErrAuth, err)
+	}
+	leaf := tc.ConnectionState().PeerCertificates[0]
+	c.id.Name = leaf.Subject.CommonName
+	if ou := leaf.Subject.OrganizationalUnit; len(ou) > 0 {
+		c.id.Role = ou[0]
+	}
+	return t.SetDeadline(deadline)
+}
+
+// authenticate does the client's part of TLS.
+func (c *conn) authenticate(cfg *tls.Config) error {
+	if cfg.ServerName == "" {
+		host, _, err := net.SplitHostPort(c.addr)
+		if err != nil {
+			return err
+		}
+		cfg = cfg.Clone()
+		cfg.ServerName = host
+	}
+	tc := tls.Client(c.socket, cfg)
+	c.conn = tc
+	if err := tc.HandshakeContext(context.Background()); err != nil { // the watch ends it
+		return c.greetingError(err)
+	}
+	return nil
+}
+
+// Alerts of TLS (RFC 8446, 6.2) that are about credentials.
+const (
+	alertBadCertificate      = tls.AlertError(42)
+	alertCertificateExpired  = tls.AlertError(45)
+	alertUnknownCA           = tls.AlertError(48)
+	alertCertificateRequired = tls.AlertError(116)
+)
+
+// refusal translates an error of TLS that is about credentials, or is nil.
+func refusal(err error) error {
+	var remote *net.OpError
+	var record tls.RecordHeaderError
+	var name x509.HostnameError
+	var ca x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.As(err, &remote) && remote.Op == "remote error":
+		return alertError(remote.Err)
+	case errors.As(err, &name):
+		return fmt.Errorf("%w: %w", ErrServerName, name)
+	case errors.As(err, &ca):
+		return fmt.Errorf("%w: the server's certificate is not signed by our CA", ErrUnknownCA)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return fmt.Errorf("%w: the peer's: %s", ErrExpired, invalid.Detail)
+	case errors.As(err, &invalid):
+		return fmt.Errorf("%w: %w", ErrAuth, invalid)
+	case errors.As(err, &record):
+		return fmt.Errorf("%w: the peer does not speak TLS", ErrAuth)
+	}
+	return nil
+}
+
+// alertError translates an alert, whose type crypto/tls keeps to itself.
+func alertError(err error) error {
+	switch err.Error() {
+	case alertCertificateRequired.Error():
+		return fmt.Errorf("%w: the server wants one", ErrNoCertificate)
+	case alertUnknownCA.Error():
+		return fmt.Errorf("%w: the server does not trust ours", ErrUnknownCA)
+	case alertCertificateExpired.Error():
+		return fmt.Errorf("%w: the server refuses ours", ErrExpired)
+	case alertBadCertificate.Error():
+		return fmt.Errorf("%w: the server refuses our certificate", ErrAuth)
+	}
+	return fmt.Errorf("%w: the peer answers with %w", ErrAuth, err)
+}

@@ -1,0 +1,256 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+var (
+	errReplied  = errors.New("tcp: the request was replied to before")
+	errTwoCalls = errors.New("tcp: a second call before the reply to the first")
+)
+
+// inputWords is the agent's buffer for requests.
+const inputWords = 1 << 10
+
+// serverConn is the server side of a connection.
+type serverConn struct {
+	e      *endpoint
+	peer   rdma.PeerID
+	id     Identity
+	rights rdma.Access
+	conn   net.Conn // TLS, or the socket
+	agent  *agent
+	out    *outbox
+	tally  rdma.Tally
+	poller *poller
+	req    rdma.Request
+	callEv event
+	goneEv event
+
+	mu struct {
+		sync.Mutex
+		id       uint64 // of the last call taken
+		body     []byte
+		busy     bool // a call has no reply yet
+		handling bool // the handler runs
+		ended    bool
+		count    rdma.Counters
+		frame    []uint64 // of the reply
+	}
+}
+
+// run is the agent: it serves until the connection ends.
+func (c *serverConn) run() {
+	in := make([]uint64, inputWords)
+	b := mem.Bytes(in)
+	fill := 0 // bytes
+	for {
+		if c.agent.large() && c.quiet() {
+			c.agent.shrink()
+		}
+		n, err := c.conn.Read(b[fill:])
+		fill += n
+		if n > 0 {
+			used, err := c.agent.consume(in[:fill/mem.WordBytes])
+			if err == nil {
+				err = c.agent.flush()
+			}
+			if err != nil {
+				c.end(err)
+				return
+			}
+			fill = copy(b, b[used*mem.WordBytes:fill])
+		}
+		if err != nil {
+			c.end(err)
+			return
+		}
+	}
+}
+
+// quiet reports that no request is in anybody's hands.
+func (c *serverConn) quiet() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.mu.busy && !c.mu.handling
+}
+
+// emit is the agent's way out: it waits for the peer.
+func (c *serverConn) emit(w []uint64) error { return c.out.send(w, true) }
+
+// grant is what the connection may do to a region.
+func (c *serverConn) grant(k rdma.RKey) grant {
+	g := c.e.region(k)
+	g.access &= c.rights | rdma.AccessRead
+	return g
+}
+
+// ready refuses a call while another has no reply: its body would overwrite
+// one that the handler may be reading.
+func (c *serverConn) ready() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.busy {
+		return errTwoCalls
+	}
+	return nil
+}
+
+// call takes a request for the handler.
+func (c *serverConn) call(id uint64, body []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.busy {
+		return errTwoCalls
+	}
+	c.mu.id, c.mu.body, c.mu.busy = id, body, true
+	c.poller.push(&c.callEv)
+	return nil
+}
+
+// take is the request to be handled now.
+func (c *serverConn) take() (*rdma.Request, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.ended {
+		return nil, false
+	}
+	c.mu.handling = true
+	c.req = rdma.Request{Body: c.mu.body, Peer: c.peer, Replier: c}
+	return &c.req, true
+}
+
+// handled follows the handler's return.
+func (c *serverConn) handled() {
+	c.mu.Lock()
+	c.mu.handling = false
+	c.mu.Unlock()
+}
+
+// Reply sends the response. It does not wait for the peer to take it.
+func (c *serverConn) Reply(body []byte) error {
+	if len(body) > rdma.MaxMessageBytes {
+		return fmt.Errorf("tcp: response of %d bytes: %w", len(body), rdma.ErrTooLarge)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.ended {
+		return fmt.Errorf("tcp: reply to peer %d: %w", c.peer, rdma.ErrPeerDown)
+	}
+	if !c.mu.busy {
+		return errReplied
+	}
+	f := appendMessage(c.mu.frame[:0], kindReply, c.mu.id, body)
+	if cap(f) <= keepWords {
+		c.mu.frame = f
+	}
+	c.mu.busy = false
+	c.mu.count.RPCs++
+	c.mu.count.RPCBytes += uint64(len(c.mu.body) + len(body))
+	// Under the lock: the next call's reply must not overtake in c.mu.frame.
+	if err := c.out.send(f, false); err != nil {
+		return fmt.Errorf("tcp: reply to peer %d: %w", c.peer, rdma.ErrPeerDown)
+	}
+	return nil
+}
+
+// appendMessage encodes a call or a reply.
+func appendMessage(w []uint64, k kind, id uint64, body []byte) []uint64 {
+	w = append(w, frame{kind: k, size: uint32(len(body))}.word0(), id)
+	at, n := len(w), wordsOf(len(body))
+	for cap(w) < at+n {
+		w = append(w[:cap(w)], 0)
+	}
+	w = w[:at+n]
+	if n > 0 {
+		w[at+n-1] = 0
+		copy(mem.Bytes(w[at:]), body)
+	}
+	return w
+}
+
+// end closes the connection. The poller tells of it after the last handler
+// call. Only the agent's goroutine calls end.
+func (c *serverConn) end(err error) {
+	if errors.Is(err, errFrame) || errors.Is(err, errTwoCalls) {
+		c.e.stats.protocol.Add(1)
+	}
+	c.conn.Close()
+	c.out.fail(rdma.ErrPeerDown)
+	c.out.join()
+	c.mu.Lock()
+	c.mu.ended = true
+	c.mu.Unlock()
+	if c.e.opts.OnDisconnect != nil {
+		c.poller.push(&c.goneEv)
+	}
+}
+
+// abort makes the agent end: the outbox could not send.
+func (c *serverConn) abort(err error) {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.e.stats.stalled.Add(1)
+	}
+	c.out.t.Close()
+}
+
+func (c *serverConn) counted() rdma.Counters {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tally.Snapshot().Add(c.mu.count)
+}
+
+// counters of an endpoint beside rdma.Counters.
+type stats struct {
+	refusals
+	accepted, refused, handshakes, auth, protocol, stalled atomic.Uint64
+}
+
+// Stats count what an endpoint has refused. All but Connections only grow.
+type Stats struct {
+	Connections        uint64 // now
+	Accepted           uint64 // connections that were granted capabilities
+	RefusedConnections uint64 // for want of room
+	FailedHandshakes   uint64 // broken off, malformed or too slow
+	AuthFailures       uint64 // no certificate, or one that is not trusted
+	ProtocolErrors     uint64 // connections ended for a malformed frame
+	Stalled            uint64 // connections ended because the peer did not read
+	RefusedCapability  uint64 // verbs with a capability this connection does not hold
+	RefusedRight       uint64 // verbs that their capability does not allow
+	RefusedBounds      uint64 // verbs outside their region
+	RefusedVerbs       uint64 // verbs that do not exist
+}
+
+// Stats is a snapshot of what the endpoint has refused.
+func (e *endpoint) Stats() Stats {
+	s := &e.stats
+	e.mu.Lock()
+	n := len(e.mu.conns)
+	e.mu.Unlock()
+	return Stats{
+		Connections: uint64(n), Accepted: s.accepted.Load(), RefusedConnections: s.refused.Load(),
+		FailedHandshakes: s.handshakes.Load(), AuthFailures: s.auth.Load(),
+		ProtocolErrors: s.protocol.Load(), Stalled: s.stalled.Load(),
+		RefusedCapability: s.capability.Load(), RefusedRight: s.right.Load(),
+		RefusedBounds: s.bounds.Load(), RefusedVerbs: s.verb.Load(),
+	}
+}
+
+// Endpoint is what Listen returns.
+type Endpoint interface {
+	rdma.Endpoint
+	// Stats is a snapshot of what the endpoint has refused.
+	Stats() Stats
+	// Identity says who is behind a connection; false if it is gone.
+	Identity(rdma.PeerID) (Identity, bool)
+}
+
+var _ Endpoint = (*endpoint)(nil)

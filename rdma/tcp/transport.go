@@ -1,0 +1,237 @@
+package tcp
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"drtmx/internal/mem"
+)
+
+// transport is a socket whose Write never waits for the peer: what the kernel
+// does not take at once is kept for drain. It lies under TLS too, so that the
+// same holds for encrypted connections. The caller drains what is left before
+// it writes again, which bounds it to one write.
+type transport struct {
+	net.Conn
+	raw   syscall.RawConn
+	stall time.Duration // longest wait of drain
+
+	mu     sync.Mutex // TLS writes alerts of its own accord
+	p      []byte     // try's argument, and what it leaves
+	err    error      // of try
+	try    func(fd uintptr) bool
+	kept   []byte
+	broken bool
+}
+
+func newTransport(c *net.TCPConn, stall time.Duration) (*transport, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	t := &transport{Conn: c, raw: raw, stall: stall}
+	t.try = t.tryWrite // made once: a closure for each write would be garbage
+	return t, nil
+}
+
+func (t *transport) tryWrite(fd uintptr) bool {
+	for len(t.p) > 0 {
+		n, err := syscall.Write(int(fd), t.p)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case errors.Is(err, syscall.EAGAIN):
+			return true
+		case err != nil:
+			t.err = err
+			return true
+		}
+		t.p = t.p[n:]
+	}
+	return true
+}
+
+// Write hands p to the kernel or keeps it.
+func (t *transport) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.broken {
+		return 0, os.ErrDeadlineExceeded
+	}
+	if len(t.kept) > 0 {
+		t.kept = append(t.kept, p...)
+		return len(p), nil
+	}
+	t.p, t.err = p, nil
+	err := t.raw.Write(t.try)
+	rest := t.p
+	t.p = nil
+	if err = errors.Join(err, t.err); err != nil {
+		return 0, err
+	}
+	t.kept = append(t.kept[:0], rest...)
+	return len(p), nil
+}
+
+// left reports whether drain has something to do.
+func (t *transport) left() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.kept) > 0
+}
+
+// drain waits until the kernel has taken everything, but not longer than
+// stall for each piece of it.
+func (t *transport) drain() error {
+	for {
+		t.mu.Lock()
+		b := t.kept
+		t.kept = nil
+		t.mu.Unlock()
+		if len(b) == 0 {
+			return nil
+		}
+		if err := t.drainBytes(b); err != nil {
+			t.mu.Lock()
+			t.broken = true
+			t.mu.Unlock()
+			return err
+		}
+	}
+}
+
+// drainPiece is what a peer must take within the stall time-out.
+const drainPiece = 64 << 10
+
+func (t *transport) drainBytes(b []byte) error {
+	for len(b) > 0 {
+		if err := t.SetWriteDeadline(time.Now().Add(t.stall)); err != nil {
+			return err
+		}
+		n, err := t.Conn.Write(b[:min(len(b), drainPiece)])
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return t.SetWriteDeadline(time.Time{})
+}
+
+// outbox sends words of several goroutines in turn. One of them sends at a
+// time; what others bring meanwhile is queued and sent after it.
+type outbox struct {
+	w net.Conn // the transport, or TLS over it
+	t *transport
+	// broken is told once, of the first error.
+	broken func(error)
+
+	mu     sync.Mutex
+	idle   sync.Cond // busy has become false
+	busy   bool
+	err    error
+	queued []uint64
+	spare  []uint64
+}
+
+func newOutbox(w net.Conn, t *transport, broken func(error)) *outbox {
+	o := &outbox{w: w, t: t, broken: broken}
+	o.idle.L = &o.mu
+	return o
+}
+
+// send sends w, which the caller may reuse on return. With wait it returns
+// when the kernel has everything, and nothing is queued for long: the agent
+// thus stops when its peer does. Without wait it returns at once.
+func (o *outbox) send(w []uint64, wait bool) error {
+	o.mu.Lock()
+	for o.busy && wait && o.err == nil {
+		o.idle.Wait()
+	}
+	if o.err != nil {
+		defer o.mu.Unlock()
+		return o.err
+	}
+	if o.busy {
+		o.queued = append(o.queued, w...)
+		o.mu.Unlock()
+		return nil
+	}
+	o.busy = true
+	o.mu.Unlock()
+	_, err := o.w.Write(mem.Bytes(w))
+	if err == nil && o.t.left() {
+		if !wait {
+			go o.finish(nil)
+			return nil
+		}
+		err = o.t.drain()
+	}
+	return o.release(err, wait)
+}
+
+// finish drains the transport in the place of a sender who must not wait.
+func (o *outbox) finish(err error) {
+	if err == nil {
+		err = o.t.drain()
+	}
+	_ = o.release(err, true)
+}
+
+// release sends what was queued meanwhile and gives the turn up.
+func (o *outbox) release(err error, wait bool) error {
+	for {
+		o.mu.Lock()
+		if err != nil || o.err != nil || len(o.queued) == 0 {
+			first := o.err == nil
+			if first {
+				o.err = err
+			}
+			o.busy = false
+			o.idle.Broadcast()
+			o.mu.Unlock()
+			if first && err != nil {
+				o.broken(err)
+			}
+			return err
+		}
+		w := o.queued
+		o.queued, o.spare = o.spare[:0], nil
+		o.mu.Unlock()
+		_, err = o.w.Write(mem.Bytes(w))
+		if err == nil && o.t.left() {
+			if !wait {
+				go o.finish(nil)
+				return nil
+			}
+			err = o.t.drain()
+		}
+		o.mu.Lock()
+		if cap(w) <= keepWords {
+			o.spare = w
+		}
+		o.mu.Unlock()
+	}
+}
+
+// fail ends the waiting of senders.
+func (o *outbox) fail(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = err
+	}
+	o.idle.Broadcast()
+}
+
+// join waits until nobody sends. The socket has been closed.
+func (o *outbox) join() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.busy {
+		o.idle.Wait()
+	}
+}
