@@ -252,11 +252,11 @@ type Fences struct {
 	last      bool
 }
 
-// Low is the low fence, inclusive; it allocates.
-func (f *Fences) Low() string { return f.Prefix + f.low }
+// Low is a copy of the low fence, inclusive.
+func (f *Fences) Low() string { return strings.Clone(f.Prefix + f.low) } // + may not copy
 
-// High is the high fence, exclusive, and false if there is none; it allocates.
-func (f *Fences) High() (string, bool) { return f.Prefix + f.high, !f.last }
+// High is a copy of the high fence, exclusive, and false if there is none.
+func (f *Fences) High() (string, bool) { return strings.Clone(f.Prefix + f.high), !f.last }
 
 // compare orders a key and Prefix + rest.
 func (f *Fences) compare(key, rest string) int {

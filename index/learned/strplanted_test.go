@@ -1,0 +1,144 @@
+package learned
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/rdma/inproc"
+)
+
+// scenarioFirstTie looks for keys whose digests tie with those of others, all
+// with one tag.
+func scenarioFirstTie(t *testing.T, f clientFaults) error {
+	g := newRig(t, Options{Strings: true, RowWords: 1}, ClientOptions{}, inproc.Options{}, false)
+	g.c.faults = f
+	keys := sameTag(3)
+	g.putStr(keys[0], 1)
+	g.putStr(keys[1], 1)
+	g.train()
+	g.refresh()
+	get := g.c.NewGet()
+	for i, want := range []index.Status{index.Found, index.Found, index.NotFound} {
+		get.Start(index.Str(keys[i]))
+		g.do(get)
+		r := get.Result()
+		if r.Status != want {
+			return fmt.Errorf("key %q: %v, want %v", keys[i], r.Status, want)
+		}
+		if want == index.Found && r.Header != block.Present(block.NewCSN(1, uint64(i+1))) {
+			return fmt.Errorf("key %q: row of %v", keys[i], r.Header)
+		}
+	}
+	return nil
+}
+
+// scenarioFences has keys in leaves that were split off since the models were
+// trained, behind fences that their leaves do not hold.
+func scenarioFences(t *testing.T, f clientFaults) error {
+	g := newRig(t, Options{Strings: true, RowWords: 1, SlotsPerLeaf: 4, LeavesPerSubModel: 8}, ClientOptions{}, inproc.Options{}, false)
+	g.c.faults = f
+	long := strings.Repeat("x", 200)
+	key := func(i int) string { return fmt.Sprintf("%s%06d", long, i) }
+	for i := 0; i < 400; i += 10 {
+		g.putStr(key(i), 1)
+	}
+	g.train()
+	g.refresh()
+	for i := 5; i < 400; i += 10 {
+		g.putStr(key(i), 1)
+		for j := range 4 {
+			g.putStr(key(i-j), 1)
+		}
+	}
+	get := g.c.NewGet()
+	for i := 5; i < 400; i += 10 {
+		get.Start(index.Str(key(i)))
+		if g.do(get); get.Result().Status != index.Found && get.Result().Status != index.Fallback {
+			return fmt.Errorf("key %q: %v", key(i), get.Result().Status)
+		}
+	}
+	return nil
+}
+
+// scenarioFenceVersion has lookups start at a leaf left of the key's, which the
+// models do not know yet, and gives that leaf's fence block to the key's leaf
+// before it is READ. The keys looked for are there all the time.
+func scenarioFenceVersion(t *testing.T, f clientFaults) error {
+	g := newRig(t, Options{Strings: true, RowWords: 1, SlotsPerLeaf: 4}, ClientOptions{}, inproc.Options{}, false)
+	g.c.faults = f
+	long := strings.Repeat("x", 200)
+	key := func(i int) string { return fmt.Sprintf("%s%06d", long, i) }
+	for i := range 40 {
+		g.putStr(key(i*100), 1)
+	}
+	g.train()
+	for i := range 39 {
+		at := i * 100
+		for j := 10; j < 80; j += 10 {
+			g.putStr(key(at+j), 1) // splits
+		}
+		for j := 10; j < 80; j += 10 {
+			g.c = NewClient(g.s.Root(), g.key, ClientOptions{InOrder: true}) // without patches
+			g.c.faults = f
+			g.refresh()
+			get := g.c.NewGet()
+			get.Start(index.Str(key(at + j)))
+			b := newSteps(g, get)
+			finished := b.round() // the leaf
+			for k := range 1 + i%4 {
+				g.putStr(key(at+1+k+j/10), 1) // splits the leaf READ
+			}
+			for k := range 1 + i%5 {
+				g.putStr(key(at+j+1+k), 1) // splits the key's
+				g.putStr(key(at+j-1-k), 1)
+			}
+			for !finished {
+				finished = b.round()
+			}
+			if r := get.Result(); r.Status == index.NotFound {
+				return fmt.Errorf("key %q is there and said to be absent", key(at+j))
+			}
+		}
+	}
+	return nil
+}
+
+// sameTag returns n keys with one digest and one hash tag.
+func sameTag(n int) []string {
+	byTag := map[uint16][]string{}
+	for i := 0; ; i++ {
+		k := fmt.Sprintf("alike for long %d", i)
+		t := tagOf(k)
+		if byTag[t] = append(byTag[t], k); len(byTag[t]) == n {
+			return byTag[t]
+		}
+	}
+}
+
+// TestPlantedBugsOfStrings plants bugs in readers of string keys, each of which
+// a scenario must catch when it is there, and only then.
+func TestPlantedBugsOfStrings(t *testing.T) {
+	for _, p := range []struct {
+		name     string
+		scenario func(*testing.T, clientFaults) error
+		bug      clientFaults
+	}{
+		{"digest tie resolved by first match", scenarioFirstTie, clientFaults{firstTie: true}},
+		{"NotFound without fence check", scenarioFences, clientFaults{noFenceCheck: true}},
+		{"fence block of another version accepted", scenarioFenceVersion, clientFaults{anyFences: true}},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			if err := p.scenario(t, clientFaults{}); err != nil {
+				t.Errorf("without the bug: %v", err)
+			}
+			if err := p.scenario(t, p.bug); err == nil {
+				t.Error("the bug is not caught")
+			} else {
+				t.Logf("caught: %v", err)
+			}
+		})
+	}
+}
