@@ -354,6 +354,9 @@ func (a *agent) tallyVerb(op rdma.Op, words int, s rdma.Status) {
 		a.count.Faults++
 		bytes = 0
 	}
+	if s == rdma.StatusAccess {
+		a.count.Denied++
+	}
 	switch op {
 	case rdma.OpRead:
 		a.count.Reads++
