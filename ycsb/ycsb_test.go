@@ -19,6 +19,7 @@ import (
 	goycsb "github.com/pingcap/go-ycsb/pkg/ycsb"
 	"go.uber.org/goleak"
 
+	"drtmx/internal/rng"
 	"drtmx/tables"
 	"drtmx/txn"
 	"drtmx/ycsb/bench"
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // with are properties, given as name, value, …
 func with(pairs ...string) *properties.Properties {
-	m := map[string]string{"workload": "core", "measurement.interval": "1000", props.Primary: "hash"}
+	m := map[string]string{"workload": "core", "measurement.interval": "1000"}
 	for i := 0; i < len(pairs); i += 2 {
 		m[pairs[i]] = pairs[i+1]
 	}
@@ -73,9 +74,12 @@ const table = "usertable"
 
 // layouts are the shapes of a table that every operation is tried on.
 var layouts = map[string][]string{
-	"hash":   {"drtmx.servers", "2"},
-	"client": {"drtmx.servers", "2", "drtmx.update", "client"},
-	"one":    {"drtmx.servers", "1", "drtmx.partitions", "3"},
+	"ordered by range": {"drtmx.servers", "2", "drtmx.partitions", "3"},
+	"ordered by hash":  {"drtmx.servers", "2", "drtmx.partitioning", "hash"},
+	"hash":             {"drtmx.servers", "2", "drtmx.primary", "hash"},
+	"one server":       {"drtmx.servers", "1"},
+	"ordered by RPC":   {"drtmx.servers", "2", "drtmx.design", "drtmh"},
+	"client":           {"drtmx.servers", "2", "drtmx.update", "client"},
 }
 
 func TestOperations(t *testing.T) {
@@ -197,6 +201,69 @@ func TestValuesAreCopiedBothWays(t *testing.T) {
 			t.Errorf("read %d has become %q, want %q", i, c.got, c.want)
 		}
 	}
+	rows, err := db.Scan(ctx, table, "a", 10, nil)
+	if err != nil || len(rows) != 2 {
+		t.Fatal(rows, err)
+	}
+	copy(rows[0]["field1"], "ZZZZZ")
+	if string(again["field1"]) != "world" {
+		t.Error("reads share memory with each other")
+	}
+}
+
+// Scans are in key order across partitions, with what was deleted left out.
+func TestScansAcrossPartitions(t *testing.T) {
+	for _, partitioning := range []string{"range", "hash"} {
+		t.Run(partitioning, func(t *testing.T) {
+			db := create(t, with("fieldcount", "1", "recordcount", "400", "drtmx.servers", "2", "drtmx.partitions", "5", "drtmx.partitioning", partitioning))
+			ctx := worker(t, db)
+			keys := props.Keys{Prefix: "user", Hashed: true}
+			var there []string
+			for i := range int64(400) {
+				key := keys.Name(i)
+				if err := db.Insert(ctx, table, key, values("field0", key)); err != nil {
+					t.Fatal(err)
+				}
+				if i%4 == 0 {
+					if err := db.Delete(ctx, table, key); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
+				there = append(there, key)
+			}
+			slices.Sort(there)
+			seen := map[int]bool{}
+			for _, key := range there {
+				seen[int(db.db.HomeS(db.table, []byte(key)))] = true
+			}
+			if len(seen) != 5 {
+				t.Errorf("the records are in %d partitions of 5", len(seen))
+			}
+			s := rng.New(1)
+			for range 300 {
+				i, n := s.Intn(len(there)), 1+s.Intn(150)
+				want := there[i:min(i+n, len(there))]
+				rows, err := db.Scan(ctx, table, there[i], n, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var got []string
+				for _, row := range rows {
+					got = append(got, string(row["field0"]))
+				}
+				if !slices.Equal(got, want) {
+					t.Fatalf("scan of %d from %s: %d rows %q, want %d", n, there[i], len(got), got, len(want))
+				}
+			}
+			if rows, err := db.Scan(ctx, table, "v", 10, nil); err != nil || len(rows) != 0 {
+				t.Errorf("scan past the end: %q, %v", rows, err)
+			}
+			if rows, err := db.Scan(ctx, table, "", 1, nil); err != nil || len(rows) != 1 || string(rows[0]["field0"]) != there[0] {
+				t.Errorf("scan from the beginning: %q, %v", rows, err)
+			}
+		})
+	}
 }
 
 func TestBatches(t *testing.T) {
@@ -237,6 +304,9 @@ func TestBatches(t *testing.T) {
 	}
 	if _, err := db.BatchRead(ctx, table, keys[48:], nil); !errors.Is(err, txn.ErrNotFound) {
 		t.Fatal(err)
+	}
+	if rows, err := db.Scan(ctx, table, "", 100, nil); err != nil || len(rows) != 1 {
+		t.Fatalf("%d rows are left, want 1, %v", len(rows), err)
 	}
 	if err := db.BatchUpdate(ctx, table, keys[:2], rows[:1]); !errors.Is(err, ErrValue) {
 		t.Fatal(err)
@@ -314,6 +384,9 @@ func TestBatchesAreAtomic(t *testing.T) {
 				continue
 			}
 			got, err := db.BatchRead(ctx, table, keys, nil)
+			if id == 3 {
+				got, err = db.Scan(ctx, table, "a", 10, nil)
+			}
 			if err != nil {
 				return err
 			}
@@ -332,7 +405,10 @@ func TestBatchesAreAtomic(t *testing.T) {
 func TestGoYCSBsOwnClientChecksIntegrity(t *testing.T) {
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
-			mix := []string{"readproportion", "0.4", "updateproportion", "0.2", "insertproportion", "0.1", "scanproportion", "0", "readmodifywriteproportion", "0.2"}
+			mix := []string{"readproportion", "0.4", "updateproportion", "0.2", "insertproportion", "0.1", "scanproportion", "0.1", "readmodifywriteproportion", "0.2"}
+			if name == "hash" {
+				mix[7] = "0"
+			}
 			threads := "4"
 			if raceEnabled { // go-ycsb's generators race with each other
 				threads = "1"
@@ -359,10 +435,10 @@ func TestGoYCSBsOwnClientChecksIntegrity(t *testing.T) {
 
 // The six workloads by our own client: no operation fails.
 func TestWorkloads(t *testing.T) {
-	for _, name := range []string{"a", "b", "c", "d", "f"} {
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
 		t.Run(name, func(t *testing.T) {
 			p, err := props.Load([]string{"workloads/workload" + name}, []string{
-				"recordcount=500", "operationcount=1000", "threadcount=4", "dataintegrity=true", "measurement.interval=0", "drtmx.servers=2", "drtmx.primary=hash",
+				"recordcount=500", "operationcount=1000", "threadcount=4", "dataintegrity=true", "measurement.interval=0", "drtmx.servers=2",
 			})
 			if err != nil {
 				t.Fatal(err)

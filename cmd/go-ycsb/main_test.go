@@ -32,7 +32,7 @@ func serveCluster() {
 	err := func() error {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 		defer stop()
-		p, err := props.Load(nil, []string{"drtmx.primary=hash"})
+		p, err := props.Load(nil, nil)
 		if err != nil {
 			return err
 		}

@@ -200,6 +200,10 @@ func (r *task) work(started time.Time) {
 		if counted {
 			done += n
 		}
+		// One-sided reads never wait. Without this, threads that read would keep
+		// the processors for whole time slices while the answers that others
+		// wait for lie there.
+		runtime.Gosched()
 	}
 }
 
