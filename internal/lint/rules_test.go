@@ -18,7 +18,9 @@ const (
 var unsafeHomes = []string{"internal/mem"}
 
 // printers may write to standard output and end the process.
-func printer(f *source) bool { return f.test || strings.HasPrefix(f.pkg, "cmd/") || f.pkg == "results/peers" }
+func printer(f *source) bool {
+	return f.test || strings.HasPrefix(f.pkg, "cmd/") || f.pkg == "results/peers"
+}
 
 func TestUnsafeStaysInMem(t *testing.T) {
 	for _, f := range sources(t) {

@@ -18,8 +18,11 @@ type cell struct {
 	failed string // why, if any repetition failed
 }
 
-// ours is the system that others are compared with.
-const ours = "drtmx"
+// ours and oursHash are drtmx with either index; others are compared with them.
+const (
+	ours     = "drtmx"
+	oursHash = "drtmx-hash"
+)
 
 type cells struct {
 	m map[key]*cell
@@ -50,6 +53,15 @@ func collect(index []entry, measure func(entry) measured) *cells {
 func (c *cells) at(place key, system string) *cell {
 	place.system = system
 	return c.m[place]
+}
+
+// base is the system that others are compared with in a place: drtmx with its
+// hash index where the ordered one has no figures.
+func (c *cells) base(place key) string {
+	if o, h := c.at(place, ours), c.at(place, oursHash); (o == nil || o.failed != "") && h != nil && h.failed == "" {
+		return oursHash
+	}
+	return ours
 }
 
 // spread is the median of some figures, with the least and the greatest.

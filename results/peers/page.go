@@ -20,7 +20,7 @@ var systems = []system{
 		ours, "drtmx", "commit", "ordered index; two data servers, child processes of the client; clients read their shared memory, writes are messages",
 		"none: in memory, a commit is in the memory of one server", "strictly serializable; read-modify-write is one transaction",
 	},
-	{ours + "-hash", "drtmx, hash", "commit", "as drtmx, with a hash index, which has no scans", "none", "as drtmx"},
+	{oursHash, "drtmx, hash", "commit", "as drtmx, with a hash index, which has no scans", "none", "as drtmx"},
 	{
 		"redis", "Redis", "redis", "one server, Unix socket", "none: no AOF, no RDB",
 		"single commands; read-modify-write is two",
@@ -57,8 +57,8 @@ var workloadTitles = map[string]string{
 
 // notScored says why a system has no run in a workload.
 var notScored = map[string]string{
-	"e " + ours + "-hash": "not run: a hash index has no scans",
-	"e redis":             "not scored: go-ycsb cannot scan Redis",
+	"e " + oursHash: "not run: a hash index has no scans",
+	"e redis":       "not scored: go-ycsb cannot scan Redis",
 }
 
 // page writes the page.
@@ -127,40 +127,65 @@ const notComparable = `## What is not comparable
 
 `
 
-// matrices are the ratios of throughput in one view for each thread count.
+// matrices are the ratios of throughput in one view for each thread count and
+// index of drtmx.
 func (p *page) matrices() {
-	for _, t := range p.threads() {
-		p.printf("## YCSB, %s: throughput, drtmx ÷ the other\n\n", threadsText(t))
-		head := []string{"workload"}
-		for _, s := range systems[1:] {
-			head = append(head, s.title)
-		}
-		p.head(head...)
-		for _, w := range strings.Split("a b c d e f", " ") {
-			place := key{kind: "ycsb", workload: w, threads: t}
-			row := []string{strings.ToUpper(w)}
-			any := false
-			for _, s := range systems[1:] {
-				text := "–"
-				switch c := p.cells.at(place, s.name); {
-				case c != nil && c.failed != "":
-					text, any = "failed", true
-				case c != nil:
-					any = true
-					if r, ok := ratio(p.cells.at(place, ours), c, throughput); ok {
-						text = r.String()
-					} else {
-						text = "drtmx failed"
-					}
-				}
-				row = append(row, text)
-			}
-			if any {
-				p.row(row...)
+	for _, base := range systems {
+		for _, t := range p.threads() {
+			if base.version == systems[0].version && p.ran(base.name, t) {
+				p.matrix(base, t)
 			}
 		}
-		p.printf("\nMedian of the repetitions (least to greatest), each against its neighbours in time.\n\n")
 	}
+}
+
+// ran reports whether a system ran a workload of YCSB, failed or not.
+func (p *page) ran(system string, threads int) bool {
+	for w := range workloadTitles {
+		if p.cells.at(key{kind: "ycsb", workload: w, threads: threads}, system) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *page) matrix(base system, threads int) {
+	p.printf("## YCSB, %s: throughput, %s ÷ the other\n\n", threadsText(threads), base.title)
+	head := []string{"workload"}
+	var others []system
+	for _, s := range systems {
+		if s.version != base.version {
+			others, head = append(others, s), append(head, s.title)
+		}
+	}
+	p.head(head...)
+	for _, w := range strings.Split("abcdef", "") {
+		place := key{kind: "ycsb", workload: w, threads: threads}
+		over := p.cells.at(place, base.name)
+		if over == nil {
+			continue
+		}
+		row := []string{strings.ToUpper(w)}
+		for _, s := range others {
+			row = append(row, ratioText(over, p.cells.at(place, s.name), base))
+		}
+		p.row(row...)
+	}
+	p.printf("\nMedian of the repetitions (least to greatest), each against its neighbours in time.\n\n")
+}
+
+// ratioText is the ratio of throughput, or why there is none.
+func ratioText(over, under *cell, base system) string {
+	switch {
+	case under == nil:
+		return "–"
+	case under.failed != "":
+		return "failed"
+	}
+	if r, ok := ratio(over, under, throughput); ok {
+		return r.String()
+	}
+	return base.title + " failed"
 }
 
 // threads are the thread counts of YCSB.
@@ -193,9 +218,10 @@ func (p *page) place(place key) {
 	} else {
 		p.printf("## YCSB %s; %s\n\n", workloadTitles[place.workload], threadsText(place.threads))
 	}
-	head := []string{"system", unit + " a second", "drtmx ÷ it"}
+	base := titleOf(p.cells.base(place)) + " ÷ it"
+	head := []string{"system", unit + " a second", base}
 	for _, k := range kinds {
-		head = append(head, "p99 µs "+k, "drtmx ÷ it")
+		head = append(head, "p99 µs "+k, base)
 	}
 	p.head(append(head, unit+" counted")...)
 	for _, s := range systems {
@@ -211,21 +237,31 @@ func (p *page) place(place key) {
 	p.printf("\n")
 }
 
+func titleOf(name string) string {
+	for _, s := range systems {
+		if s.name == name {
+			return s.title
+		}
+	}
+	return name
+}
+
 func (p *page) systemRow(place key, s system, c *cell, kinds []string) {
 	if c.failed != "" {
 		p.row(s.title, "**failed**: "+c.failed)
 		return
 	}
 	row := []string{s.title}
+	base := p.cells.base(place)
 	for _, f := range append([]figure{throughput}, figuresOf(kinds)...) {
 		v, _ := c.of(f)
 		row = append(row, v.String())
-		if s.name == ours {
+		if s.name == base {
 			row = append(row, "")
-		} else if r, ok := ratio(p.cells.at(place, ours), c, f); ok {
+		} else if r, ok := ratio(p.cells.at(place, base), c, f); ok {
 			row = append(row, r.String())
 		} else {
-			row = append(row, "drtmx failed")
+			row = append(row, titleOf(base)+" failed")
 		}
 	}
 	p.row(append(row, c.operations())...)

@@ -125,6 +125,27 @@ func TestReadIndexNamesTheLine(t *testing.T) {
 	}
 }
 
+func TestTheHashIndexStandsInForTheOrderedOne(t *testing.T) {
+	place := key{kind: "ycsb", workload: "a", threads: 8}
+	c := &cells{m: map[key]*cell{}}
+	if c.base(place) != ours {
+		t.Error("without figures the base is not", ours)
+	}
+	set := func(system, failed string) { c.m[key{"ycsb", "a", 8, system}] = &cell{failed: failed} }
+	set(oursHash, "")
+	if c.base(place) != oursHash {
+		t.Error("with figures of the hash index alone the base is", c.base(place))
+	}
+	set(ours, "")
+	if c.base(place) != ours {
+		t.Error("with figures of both the base is", c.base(place))
+	}
+	set(ours, "gone")
+	if c.base(place) != oursHash {
+		t.Error("with a failed ordered index the base is", c.base(place))
+	}
+}
+
 func TestRatiosAreOfNeighbours(t *testing.T) {
 	a := &cell{runs: map[int]measured{1: {perSecond: 10}, 2: {perSecond: 40}, 3: {perSecond: 90}}}
 	b := &cell{runs: map[int]measured{1: {perSecond: 1}, 2: {perSecond: 2}, 3: {perSecond: 3}}}
@@ -158,7 +179,7 @@ func TestPage(t *testing.T) {
 	for _, want := range []string{
 		"| YCSB A, B, C, D, F at 8 threads ÷ Redis | ≥ 5 | C 10.0 | reached |",
 		"| YCSB A to F at 8 threads ÷ badger | ≥ 1 | C 0.5 | **missed** C |",
-		"| C | – | 10.0 | – | failed | – | 0.5 | – | – | – |",
+		"| C | 10.0 | – | failed | – | 0.5 | – | – | – |",
 		"| PostgreSQL, async | **failed**: gone |",
 		"| Redis | 20.0 (10.0 to 30.0) | 10.0 | 90.9 | 0.11 | 15 |",
 		"| drtmx | 200 (100 to 300) |  | 9.90 |  | 15 |",
