@@ -27,7 +27,7 @@ tpcc: build
 	@$(BIN)/drtmx tpcc run $(ARGS)
 
 # YCSB A to F, each on data servers of its own over shared memory.
-YCSB ?= -p recordcount=20000 -p operationcount=50000 --threads 8 -p drtmx.fabric=shm
+YCSB ?= -p recordcount=20000 -p operationcount=1000000 -p maxexecutiontime=3 --threads 8 -p drtmx.fabric=shm
 ycsb: build
 	@set -e; for w in a b c d e f; do \
 		echo "== workload $$w"; \

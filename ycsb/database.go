@@ -234,18 +234,28 @@ func (d *database) noField(name string) error {
 
 // record copies the fields that a read asks for out of a row, which is a view.
 func (d *database) record(t *thread, row tables.Row) map[string][]byte {
-	size := 0
-	for _, n := range t.numbers {
-		size += len(row.Bytes(d.fields[n]))
+	out, _ := d.recordInto(t, row, make([]byte, 0, d.asked(t, row)))
+	return out
+}
+
+// asked is the size of the fields that a read asks for.
+func (d *database) asked(t *thread, row tables.Row) (n int) {
+	for _, f := range t.numbers {
+		n += len(row.Bytes(d.fields[f]))
 	}
-	buf := make([]byte, 0, size)
+	return n
+}
+
+// recordInto is record with the values behind buf, which has room for them:
+// the records of a scan share one.
+func (d *database) recordInto(t *thread, row tables.Row, buf []byte) (map[string][]byte, []byte) {
 	out := make(map[string][]byte, len(t.numbers))
 	for i, n := range t.numbers {
 		from := len(buf)
 		buf = append(buf, row.Bytes(d.fields[n])...)
 		out[t.asked[i]] = buf[from:len(buf):len(buf)]
 	}
-	return out
+	return out, buf
 }
 
 // checkValues refuses what no row of the table can hold, before anything runs.

@@ -48,15 +48,24 @@ func (d *database) Scan(ctx context.Context, table, from string, count int, fiel
 	t.key = append(t.key[:0], from...)
 	var out []map[string][]byte
 	err = t.session.View(ctx, func(tx *txn.Txn) error {
-		out = out[:0]
+		out = nil
 		if count <= 0 {
 			return nil
 		}
 		entries, err := tx.ScanS(d.table.Primary(), t.key, nil, count)
-		for i := range entries {
-			out = append(out, d.record(t, entries[i].Row))
+		if err != nil {
+			return err
 		}
-		return err
+		size := 0
+		for i := range entries {
+			size += d.asked(t, entries[i].Row)
+		}
+		buf := make([]byte, 0, size)
+		out = make([]map[string][]byte, len(entries))
+		for i := range entries {
+			out[i], buf = d.recordInto(t, entries[i].Row, buf)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
