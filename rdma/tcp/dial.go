@@ -110,17 +110,19 @@ func (c *conn) takeFirstGrant() error {
 // readHello reads a hello or a welcome.
 func readHello(r io.Reader) (hello, error) {
 	var b [helloBytes]byte
-	if n, err := io.ReadFull(r, b[:]); err != nil {
-		if n > 0 && b[0] == tlsAlert {
-			return hello{}, fmt.Errorf("%w: the server wants TLS", ErrAuth)
-		}
+	if _, err := io.ReadFull(r, b[:]); err != nil {
 		return hello{}, err
+	}
+	if b[0] == tlsHandshake {
+		return hello{}, errSpeaksTLS
 	}
 	return decodeHello(b[:])
 }
 
-// tlsAlert opens what a TLS server answers to plain text.
-const tlsAlert = 21
+// tlsHandshake opens what a client says that speaks TLS.
+const tlsHandshake = 22
+
+var errSpeaksTLS = fmt.Errorf("%w: TLS where plain text is spoken", errHandshake)
 
 // greetingError says in one line what ended a handshake.
 func (c *conn) greetingError(err error) error {

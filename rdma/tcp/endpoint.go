@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -279,6 +280,10 @@ func (e *endpoint) greet(nc *net.TCPConn) (*serverConn, error) {
 	c.callEv.conn, c.goneEv = c, event{conn: c, gone: true}
 	h, err := readHello(c.conn)
 	if err != nil {
+		if errors.Is(err, errSpeaksTLS) {
+			refuse(c.conn, t, reasonPlain)
+			linger(nc)
+		}
 		return nil, err
 	}
 	why := h.check()
@@ -286,10 +291,7 @@ func (e *endpoint) greet(nc *net.TCPConn) (*serverConn, error) {
 		why = e.enlist(c)
 	}
 	if why != reasonNone {
-		w := ourHello()
-		w.reason = why
-		_, _ = c.conn.Write(w.encode())
-		_ = t.drain()
+		refuse(c.conn, t, why)
 		linger(nc)
 		return nil, why.err()
 	}
@@ -298,6 +300,14 @@ func (e *endpoint) greet(nc *net.TCPConn) (*serverConn, error) {
 	}
 	e.stats.accepted.Add(1)
 	return c, nil
+}
+
+// refuse tells a client why it is not served.
+func refuse(w io.Writer, t *transport, why reason) {
+	h := ourHello()
+	h.reason = why
+	_, _ = w.Write(h.encode())
+	_ = t.drain()
 }
 
 // welcome sends the client its capabilities.

@@ -36,6 +36,8 @@ const (
 	reasonOrder
 	reasonLimits
 	reasonFull
+	reasonTLS   // in plain text, to a client in plain text
+	reasonPlain // likewise, to one that spoke TLS, which takes it for garbage
 	reasonMax
 )
 
@@ -52,7 +54,7 @@ func (r reason) err() error {
 	case reasonFull:
 		return fmt.Errorf("the server has no room for another connection: %w", rdma.ErrTooLarge)
 	}
-	return errHandshake
+	return fmt.Errorf("%w: the server wants TLS", ErrAuth)
 }
 
 // errHandshake reports a peer that is not a drtmx one.

@@ -72,8 +72,10 @@ func (o *TLS) configs() (server, client *tls.Config, err error) {
 		SessionTicketsDisabled: true, // every connection shows its certificate
 	}
 	client = &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert},
-		RootCAs: pool, ServerName: o.ServerName,
+		MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: o.ServerName,
+		// Whatever authorities the server names: it can say better than we
+		// what is wrong with our certificate.
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil },
 	}
 	return server, client, nil
 }
@@ -87,6 +89,10 @@ func (c *serverConn) authenticate(cfg *tls.Config, t *transport, deadline time.T
 		err = derr
 	}
 	if err != nil {
+		var record tls.RecordHeaderError
+		if errors.As(err, &record) && string(record.RecordHeader[:]) == string(magic[:len(record.RecordHeader)]) {
+			refuse(t, t, reasonTLS)
+		}
 		var lost net.Error
 		if refusal(err) == nil && (errors.As(err, &lost) || errors.Is(err, io.EOF)) {
 			return err // the connection's fault, not the certificates'

@@ -94,14 +94,16 @@ func (c *serverConn) grant(k rdma.RKey) grant {
 }
 
 // ready refuses a call while another has no reply: its body would overwrite
-// one that the handler may be reading.
+// one that the handler may be reading. And it waits until the last reply is
+// on its way, or else those of a client that reads none would pile up.
 func (c *serverConn) ready() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.busy {
+	busy := c.mu.busy
+	c.mu.Unlock()
+	if busy {
 		return errTwoCalls
 	}
-	return nil
+	return c.out.settle()
 }
 
 // call takes a request for the handler.

@@ -173,6 +173,16 @@ func (o *outbox) send(w []uint64, wait bool) error {
 	return o.release(err, wait)
 }
 
+// settle waits until nothing is being sent.
+func (o *outbox) settle() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.busy && o.err == nil {
+		o.idle.Wait()
+	}
+	return o.err
+}
+
 // finish drains the transport in the place of a sender who must not wait.
 func (o *outbox) finish(err error) {
 	if err == nil {
