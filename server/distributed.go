@@ -398,8 +398,9 @@ func (s *Server) askServer(ctx context.Context, server int, id wire.ID, incarnat
 	return wire.Code(resp[0]), false
 }
 
-// runElsewhere runs a procedure that leaves its home partition.
-func (s *Server) runElsewhere(ctx context.Context, proc *txn.Procedure, args []byte) (result []byte, v verdict) {
+// runElsewhere runs a procedure that leaves its home partition. What it meets
+// there is mostly another such transaction.
+func (s *Server) runElsewhere(ctx context.Context, home *partition, proc *txn.Procedure, args []byte) (result []byte, v verdict) {
 	db, err := s.peerDB(ctx)
 	if err != nil {
 		return nil, verdict{code: wire.Unavailable, text: err.Error()}
@@ -413,7 +414,7 @@ func (s *Server) runElsewhere(ctx context.Context, proc *txn.Procedure, args []b
 			return txn.ErrAbandoned{Cause: v.cause}
 		}
 		return v
-	})
+	}, func() bool { return home.awaitDecision(ctx) })
 	return result, verdictOf(err)
 }
 

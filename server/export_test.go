@@ -9,3 +9,11 @@ func (s *Server) InDoubt() int {
 	defer s.doubts.Unlock()
 	return len(s.doubts.part.doubt)
 }
+
+// Parked is the number of requests that have waited for a transaction in doubt.
+func (s *Server) Parked() (n int) {
+	for _, p := range s.Stats().Partitions {
+		n += int(p.Parked)
+	}
+	return n
+}

@@ -36,15 +36,16 @@ func (a allPartitions) Index(part, ix int) index.Server {
 
 // work is the memory of one request.
 type work struct {
-	commit wire.Commit
-	call   wire.Call
-	peers  wire.Peers
-	reads  []wire.Read
-	ids    []wire.ID
-	get    index.GetResult
-	scan   index.ScanResult
-	buf    []uint64
-	resp   []byte
+	commit  wire.Commit
+	call    wire.Call
+	request request
+	peers   wire.Peers
+	reads   []wire.Read
+	ids     []wire.ID
+	get     index.GetResult
+	scan    index.ScanResult
+	buf     []uint64
+	resp    []byte
 }
 
 // handle serves one request. It must not wait: what may moves to a goroutine.
@@ -222,11 +223,12 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 		return
 	}
 	if p := s.single(&w.commit); p != nil {
-		p.mu.Lock()
-		v := p.commit(&w.commit.Parts[0])
-		p.mu.Unlock()
-		w.resp = v.append(w.resp[:0])
-		s.outcomes.end(id, r, w.resp)
+		q := &w.request
+		*q = request{id: id, r: r, part: &w.commit.Parts[0], result: w.resp}
+		if p.start(q, r.Body[1:]) {
+			p.answer(q)
+		}
+		w.resp = q.result
 		return
 	}
 	body := append([]byte(nil), r.Body[1:]...)
@@ -311,7 +313,8 @@ func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
 }
 
 // handleCall runs a procedure: in its partition if it stays there, as most
-// do, else again from the start in a goroutine that may wait for others.
+// do, perhaps after a wait, else again from the start in a goroutine that may
+// wait for others.
 func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
 	if err := w.call.Decode(d); err != nil {
 		s.refuse(r, err.Error())
@@ -332,42 +335,10 @@ func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
 		return
 	}
 	s.calls.Add(1)
-	resp, leaves := p.call(s.ctx, proc, w.call.Args, w.resp[:0])
-	if !leaves {
-		w.resp = resp
-		s.outcomes.end(id, r, resp)
-		return
+	q := &w.request
+	*q = request{id: id, r: r, proc: proc, args: w.call.Args, result: w.resp}
+	if p.start(q, r.Body[1:]) {
+		p.answer(q)
 	}
-	s.slowCalls.Add(1)
-	args := append([]byte(nil), w.call.Args...)
-	s.background(func() {
-		result, v := s.runElsewhere(s.ctx, proc, args)
-		resp := v.append(nil)
-		if v.ok() {
-			resp = append(resp, result...)
-		}
-		s.outcomes.end(id, r, resp)
-	})
-}
-
-// call runs a procedure that may touch this partition alone.
-func (p *partition) call(ctx context.Context, proc *txn.Procedure, args, resp []byte) (_ []byte, leaves bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	result, commit, leaves, abandoned, err := p.runner.Run(ctx, proc, p.id, args)
-	switch {
-	case leaves:
-		return resp, true
-	case abandoned:
-		p.aborts++
-		return conflict(txn.CauseLocked).append(resp), false
-	case err != nil:
-		return verdictOf(err).append(resp), false
-	}
-	if len(commit.Parts) > 0 {
-		if v := p.commit(&commit.Parts[0]); !v.ok() {
-			return v.append(resp), false
-		}
-	}
-	return append(append(resp, byte(wire.OK)), result...), false
+	w.resp = q.result
 }

@@ -122,6 +122,7 @@ func (x *cluster) run(t testing.TB, l *load) (*outcome, error) {
 	}
 	for _, s := range x.Servers {
 		errs = append(errs, s.Check())
+		out.counts["parked"] += s.Parked()
 	}
 	var err error
 	if out.h, err = history.Merge(logs...); err != nil {

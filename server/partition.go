@@ -47,6 +47,7 @@ type partition struct {
 	held     []*index.Held // of the transaction being applied
 	seen     map[*index.Held]bool
 	words    []uint64 // row under conversion
+	parking  parking
 	commits  uint64
 	aborts   uint64
 	nprepare int
@@ -260,8 +261,16 @@ func (p *partition) rowWords(row []byte) []uint64 {
 // the partition has one executor, and so a transaction's own placeholders
 // cannot fail its own proofs.
 func (p *partition) commit(part *wire.Part) verdict {
-	if v := p.validate(part); !v.ok() {
+	v := p.carryOut(part)
+	if !v.ok() {
 		p.aborts++
+	}
+	return v
+}
+
+// carryOut is commit, without the account of refusals.
+func (p *partition) carryOut(part *wire.Part) verdict {
+	if v := p.validate(part); !v.ok() {
 		return v
 	}
 	if len(part.Writes) == 0 {
@@ -274,7 +283,6 @@ func (p *partition) commit(part *wire.Part) verdict {
 	held, v := p.lockAll(p.owners, part.Writes, p.held[:0])
 	p.held = held[:0]
 	if !v.ok() {
-		p.aborts++
 		return v
 	}
 	p.applyAll(part.Writes, held)
@@ -350,11 +358,19 @@ func (p *partition) share(part *wire.Part, o index.Owner) {
 	}
 }
 
-// decide ends what prepare began.
+// decide ends what prepare began, and carries out what has waited for it.
 func (t *prepared) decide(commit bool) {
 	p := t.p
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	t.end(commit)
+	over := p.wake()
+	p.mu.Unlock()
+	p.answerAll(over)
+}
+
+// end applies or releases what prepare locked. Under p.mu.
+func (t *prepared) end(commit bool) {
+	p := t.p
 	p.nprepare--
 	p.shared.release(t.owner)
 	if commit {

@@ -40,6 +40,9 @@ func TestPlanted(t *testing.T) {
 		{Bug: planted.RepeatVersions, Test: "TestChangedReadsDoNotStand", Want: "row changed and changed back: the first attempt stood"},
 		{Bug: planted.LateHandOver, Test: "TestLateHandOverIsRefused", Want: "called aborted is committed"},
 		{Bug: planted.ForgetHandOver, Test: "TestHandedOver/answer lost", Want: "it was committed"},
+		{Bug: planted.LostWakeup, Test: "TestParkedIsWoken", Want: "was not woken by the decision"},
+		{Bug: planted.RunParkedTwice, Test: "TestParkedIsWoken", Want: "carried out twice"},
+		{Bug: planted.RunParkedTwice, Test: random, Want: anomaly},
 		{Bug: planted.IgnoreFence, Test: "TestFencedPartitionServesNoView", Want: "View .* succeeds"},
 	})
 }

@@ -191,6 +191,7 @@ func (s *Server) open() error {
 		if p.rkey, err = s.ep.Register(r, rdma.AccessRead); err != nil {
 			return err
 		}
+		p.parking.init(s)
 		p.runner = txn.NewRunner(s.cfg.Catalog, len(s.parts), onlyPartition{p})
 		s.parts[id] = p
 		hosted := wire.Hosted{Partition: id, RKey: uint32(p.rkey)}
@@ -228,6 +229,7 @@ func (s *Server) Close() error {
 			if p != nil {
 				p.fence()
 				s.log.Info("partition fenced", "partition", p.id)
+				p.stopParking()
 			}
 		}
 		s.peers.Lock()

@@ -120,6 +120,7 @@ func (p *partition) stats() wire.PartitionStats {
 	p.mu.Lock()
 	st := wire.PartitionStats{
 		Partition: p.id, Loaded: p.sealed, Commits: p.commits, Conflicts: p.aborts, Prepared: p.nprepare,
+		Parked: p.parking.parked, ParkedLong: p.parking.expired,
 	}
 	p.mu.Unlock()
 	st.Fenced = p.arena.Span(block.ControlAddr, controlWords).Load(epochWord)&fenceBit != 0

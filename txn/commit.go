@@ -75,6 +75,9 @@ func (s *Session) run(ctx context.Context, m mode, overtaken int, fn, finish fun
 		if n+1 >= s.db.cfg.Retry.Attempts || overtaken <= 0 {
 			return fmt.Errorf("%w: gave up after %d attempts, the last one: %v", ErrConflict, n+1, t.cause)
 		}
+		if t.cause == CauseLocked && s.await != nil && s.await() {
+			continue
+		}
 		if err := s.backoff(ctx, n); err != nil {
 			return err
 		}

@@ -95,13 +95,18 @@ func (e ErrAbandoned) Error() string { return "txn: attempt abandoned: " + e.Cau
 
 // RunProcedure runs a procedure that touches several servers, from its home.
 // finish commits an attempt (its parts carry proofs), or only validates it if
-// it has no writes.
-func (db *DB) RunProcedure(ctx context.Context, p *Procedure, args []byte, finish func(*Session, *wire.Commit) error) (result []byte, err error) {
+// it has no writes. await, called after an attempt that met a lock, waits until
+// that may be gone and reports true, or false if it does not know.
+func (db *DB) RunProcedure(
+	ctx context.Context, p *Procedure, args []byte, finish func(*Session, *wire.Commit) error, await func() bool,
+) (result []byte, err error) {
 	s, err := db.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer db.release(s)
+	s.await = await
+	defer func() { s.await = nil }()
 	m := update
 	if p.ReadOnly {
 		m = view

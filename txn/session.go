@@ -37,7 +37,8 @@ type Session struct {
 	reads      []wire.Read
 	commit     wire.Commit
 	stats      SessionStats
-	uncounted  []*link // used since Stats last asked them
+	uncounted  []*link     // used since Stats last asked them
+	await      func() bool // of RunProcedure
 }
 
 // link is a connection to one server with the two batches that operations

@@ -71,6 +71,10 @@ const (
 	LateHandOver
 	// ForgetHandOver: a server that was handed a transaction and committed it does not remember that (server).
 	ForgetHandOver
+	// LostWakeup: a request that waits for a transaction in doubt is not told of its decision (server).
+	LostWakeup
+	// RunParkedTwice: a request that has waited is carried out once more before it is answered (server).
+	RunParkedTwice
 	bugCount
 )
 
@@ -79,7 +83,7 @@ var names = [bugCount]string{
 	"MaskLockBit", "UnlockEarly", "KeepLocks", "NoSharedLocks", "SharedLocksLast", "LatePrepare", "ForgetOutcomes",
 	"FirstRefusal", "DoomedAnswer", "AbsenceByContents", "KeepGapWord", "NoKeyCheck",
 	"SlotBeforeRow", "KeepMovedRow", "AbsenceUnconfirmed", "LengthOfBlock", "IgnoreTail", "IgnoreChecksum",
-	"RepeatVersions", "IgnoreFence", "LateHandOver", "ForgetHandOver",
+	"RepeatVersions", "IgnoreFence", "LateHandOver", "ForgetHandOver", "LostWakeup", "RunParkedTwice",
 }
 
 func (b Bug) String() string {

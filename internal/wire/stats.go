@@ -67,6 +67,8 @@ type PartitionStats struct {
 	Commits     uint64 `json:"commits"`
 	Conflicts   uint64 `json:"conflicts"`
 	Prepared    int    `json:"prepared"`
+	Parked      uint64 `json:"parked"`       // waits for the decision of a transaction in doubt
+	ParkedLong  uint64 `json:"parked_long"`  // of Parked: in vain
 	UsedBytes   uint64 `json:"used_bytes"`   // of the region
 	MappedBytes uint64 `json:"mapped_bytes"` // by which the region has grown so far
 	LimitBytes  uint64 `json:"limit_bytes"`  // to which it may grow
