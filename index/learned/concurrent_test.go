@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -48,6 +49,35 @@ func TestReadersBesideEverything(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestReadersBesideStrings is the same for string keys, and rows that grow and
+// shrink: of eight bytes, behind 200 bytes that all share, and with digests that tie.
+func TestReadersBesideStrings(t *testing.T) {
+	seed := indextest.Seed(t)
+	number := func(prefix string) func(k uint64) string {
+		return func(k uint64) string { return string(index.AppendNum([]byte(prefix), k)) }
+	}
+	for i, v := range []struct {
+		name   string
+		text   func(k uint64) string
+		faults inproc.Faults
+		sums   bool
+	}{
+		{"numbers", number(""), inproc.Faults{Pause: 0.02, Reorder: 0.5, Defer: 0.3}, false},
+		{"prefix of 200", number(strings.Repeat("p", 200)), inproc.Faults{}, false},
+		{"ties", func(k uint64) string { return fmt.Sprintf("%c alike for long %06d", 'a'+k/700, k) }, inproc.Faults{Scramble: 1, Pause: 0.02, Reorder: 0.5}, true},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			o := Options{Strings: true, RowWords: 40, SlotsPerLeaf: 6, LeavesPerSubModel: 12}
+			g := newRig(t, o, ClientOptions{Budget: Budget(i), TTBytes: 200}, inproc.Options{Faults: v.faults, Seed: seed}, v.sums)
+			g.text = v.text
+			runBeside(t, g, seed)
+			if g.s.str.Moves() == 0 {
+				t.Error("no row moved")
+			}
+		})
 	}
 }
 
@@ -177,7 +207,7 @@ func (b *beside) read(conn rdma.Conn, r *rand.Rand) error {
 			if r.IntN(4) == 0 {
 				k += uint64(r.IntN(stableStep))
 			}
-			get.Start(index.Num(k))
+			get.Start(b.at(k))
 			d.run(get)
 			if err := b.judgeGet(k, get.Result()); err != nil {
 				return err
@@ -187,7 +217,7 @@ func (b *beside) read(conn rdma.Conn, r *rand.Rand) error {
 		lo := uint64(r.IntN(b.keys))
 		hi := lo + uint64(r.IntN(200))
 		limit := r.IntN(60)
-		scan.Start(index.Num(lo), index.Num(hi), limit)
+		scan.Start(b.at(lo), b.at(hi), limit)
 		d.run(scan)
 		if err := b.judgeScan(lo, hi, limit, scan.Result()); err != nil {
 			return fmt.Errorf("scan [%d, %d] limit %d: %w", lo, hi, limit, err)
@@ -197,7 +227,7 @@ func (b *beside) read(conn rdma.Conn, r *rand.Rand) error {
 }
 
 func whole(key uint64, row []uint64) error {
-	if row[0] != key || row[1] != row[2] {
+	if len(row) < 3 || row[0] != key || row[1] != row[2] || row[1] != row[len(row)-1] {
 		return fmt.Errorf("key %d: torn row %v", key, row)
 	}
 	return nil
@@ -233,16 +263,23 @@ func (b *beside) judgeScan(lo, hi uint64, limit int, res *index.ScanResult) erro
 	}
 	next := (lo + stableStep - 1) / stableStep * stableStep
 	for i, e := range res.Entries {
-		if i > 0 && e.Key.Num <= res.Entries[i-1].Key.Num || e.Key.Num < lo || e.Key.Num > hi {
-			return fmt.Errorf("key %d out of order or range", e.Key.Num)
+		k := e.Key.Num
+		if b.text != nil { // the row has the number
+			if len(e.Row) < 3 || b.text(e.Row[0]) != e.Key.Str {
+				return fmt.Errorf("key %q: row %v", e.Key.Str, e.Row)
+			}
+			k = e.Row[0]
 		}
-		if err := whole(e.Key.Num, e.Row); err != nil {
+		if i > 0 && e.Key.Compare(res.Entries[i-1].Key) <= 0 || k < lo || k > hi {
+			return fmt.Errorf("key %d out of order or range", k)
+		}
+		if err := whole(k, e.Row); err != nil {
 			return err
 		}
-		if e.Key.Num > next && next < uint64(b.keys) {
-			return fmt.Errorf("key %d is missing before %d", next, e.Key.Num)
+		if k > next && next < uint64(b.keys) {
+			return fmt.Errorf("key %d is missing before %d", next, k)
 		}
-		if e.Key.Num == next {
+		if k == next {
 			next += stableStep
 		}
 	}

@@ -27,6 +27,15 @@ type rig struct {
 	c    *Client
 	now  time.Duration
 	csn  uint64
+	text func(k uint64) string // the string key of a number, if keys are strings
+}
+
+// at is the key of number k.
+func (g *rig) at(k uint64) index.Key {
+	if g.text != nil {
+		return index.Str(g.text(k))
+	}
+	return index.Num(k)
 }
 
 func newRig(tb testing.TB, o Options, co ClientOptions, net inproc.Options, checksums bool) *rig {
@@ -71,7 +80,11 @@ func (g *rig) nextCSN() block.CSN {
 }
 
 func (g *rig) row(key, v uint64) []uint64 {
-	row := make([]uint64, g.s.Layout().RowWords)
+	words := 3 + int((key*7+v*11)%30)
+	if g.text == nil {
+		words = g.s.Layout().RowWords
+	}
+	row := make([]uint64, words)
 	for i := range row {
 		row[i] = v
 	}
@@ -81,16 +94,20 @@ func (g *rig) row(key, v uint64) []uint64 {
 
 func (g *rig) put(key, v uint64) {
 	g.tb.Helper()
-	h, err := g.s.LockWrite(1, index.Num(key), 0)
+	h, err := g.s.LockWrite(1, g.at(key), 0)
 	if err != nil {
 		g.tb.Fatal(err)
 	}
-	g.s.Publish(h, g.row(key, v), block.Present(g.nextCSN()))
+	row := g.row(key, v)
+	if err := g.s.Reserve(h, len(row)); err != nil {
+		g.tb.Fatal(err)
+	}
+	g.s.Publish(h, row, block.Present(g.nextCSN()))
 }
 
 func (g *rig) del(key uint64) {
 	g.tb.Helper()
-	h, err := g.s.LockWrite(1, index.Num(key), 0)
+	h, err := g.s.LockWrite(1, g.at(key), 0)
 	if err != nil {
 		g.tb.Fatal(err)
 	}
