@@ -75,6 +75,9 @@ func (f *finder) find(key uint64, next *rdma.Batch) (step, uint64) {
 			return stepLeaf, addr
 		}
 	}
+	if f.pred.Knows == xmodel.KnowsALN && f.c.o.Budget == Full { // translate, without a call
+		return stepLeaf, f.lay.LeafAddr(f.pred.ALN)
+	}
 	return f.translate(next)
 }
 
@@ -358,6 +361,7 @@ type getOp struct {
 	locked int
 	chases int
 	lefts  int
+	text   bool    // str has had a key that is not empty
 	str    *strGet // of string keys
 }
 
@@ -382,7 +386,8 @@ func (o *getOp) Start(key index.Key) {
 	o.key, o.state = key.Num, getStart
 	o.reads, o.locked, o.chases, o.lefts = 0, 0, 0, 0
 	o.res = index.GetResult{Status: index.Pending}
-	if key.Str != "" || o.str.key != "" {
+	if key.Str != "" || o.text {
+		o.text = true
 		o.str.keep(key.Str)
 	}
 }

@@ -155,3 +155,52 @@ func benchInsert(b *testing.B, g *rig, key func(i int) index.Key, row []uint64) 
 		g.s.Publish(h, row, block.Present(g.nextCSN()))
 	}
 }
+
+// BenchmarkLatestStrings has YCSB D's shape: one insert at the end for every 19
+// GETs among the latest rows, with a step of the trainer and of the client's
+// Maintain for every 256 operations. It reports what a million GETs chase and
+// give up.
+func BenchmarkLatestStrings(b *testing.B) {
+	for name, key := range map[string]func(i int) index.Key{
+		"native":    func(i int) index.Key { return index.Num(uint64(i)) },
+		"8 bytes":   func(i int) index.Key { return index.Str(string(index.AppendNum(nil, uint64(i)))) },
+		"user":      func(i int) index.Key { return index.Str(fmt.Sprintf("user%012d", i)) },
+		"prefix200": func(i int) index.Key { return index.Str(fmt.Sprintf("%s%012d", strings.Repeat("p", 200), i)) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			g := newRig(b, Options{RowWords: benchRowWords, Strings: key(1).Str != ""}, ClientOptions{}, inproc.Options{}, false)
+			row := make([]uint64, benchRowWords)
+			n := 20000
+			for i := range n {
+				if err := g.s.Load(key(i), row, block.Present(g.nextCSN())); err != nil {
+					b.Fatal(err)
+				}
+			}
+			g.train()
+			g.refresh()
+			c, op, r := counted{g: g}, g.c.NewGet(), rand.New(rand.NewPCG(8, 9))
+			began := g.c.Stats()
+			for i := range b.N {
+				if i%20 == 0 {
+					if err := g.s.Load(key(n), row, block.Present(g.nextCSN())); err != nil {
+						b.Fatal(err)
+					}
+					n++
+				}
+				op.Start(key(n - 1 - int(min(r.ExpFloat64()*200, 10000))))
+				c.run(op)
+				if i%256 == 0 {
+					g.now += 3 * time.Millisecond
+					g.s.Maintain(g.now, nil)
+					if err := g.c.Maintain(context.Background(), g.conn); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			st := g.c.Stats()
+			c.report(b)
+			b.ReportMetric(1e6*float64(st.Chases-began.Chases)/float64(b.N), "chases/M")
+			b.ReportMetric(1e6*float64(st.Fallbacks-began.Fallbacks)/float64(b.N), "fallbacks/M")
+		})
+	}
+}

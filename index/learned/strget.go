@@ -198,6 +198,13 @@ func (g *strGet) readRows(next *rdma.Batch) bool {
 		}
 	}
 	g.asked, g.rows = g.rows[:n], g.rows[n:]
+	g.fenceWR = -1
+	if addr, words, ok := g.leaf.FenceBlock(); ok && o.chases+o.lefts > 0 {
+		// The row proves itself. The fences are for those who look next: see learn.
+		g.fence = grow(g.fence, words)
+		g.fenceWR = next.Read(o.c.rkey, addr, g.fence)
+		n++
+	}
 	return g.ask(getStrRows, n)
 }
 
@@ -210,6 +217,7 @@ func (g *strGet) onRows(done, next *rdma.Batch) bool {
 		case rowHere:
 			if key == g.key || o.c.faults.firstTie {
 				o.res.Hint = o.addr
+				g.learn(done)
 				return o.present(row, block.Header(wr.Buf[block.HeaderWord]), p.Addr())
 			}
 			continue // of another key, if the block is still the slot's
@@ -233,6 +241,16 @@ func (g *strGet) onRows(done, next *rdma.Batch) bool {
 	}
 	g.cleared = g.leaf.Header()
 	return g.readLeaf(o.addr, next)
+}
+
+// learn remembers the leaf of a row found, if its fences were READ with the row.
+func (g *strGet) learn(done *rdma.Batch) {
+	if g.fenceWR < 0 {
+		return
+	}
+	if f, see := g.o.judgeFence(&done.WRs[g.fenceWR], &g.leaf, g.o.addr); see == seeHere && seeFences(&f, g.key) == seeHere {
+		g.inside(&f)
+	}
 }
 
 // absent ends a lookup that found no row in the leaf, once its fences are

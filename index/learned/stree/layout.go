@@ -125,9 +125,6 @@ func fenceBlock(p uint64) (addr uint64, words int) {
 	return p >> 22 * mem.LineBytes, int(p&(1<<22-1)) * lineWords
 }
 
-// maxFenceWords is the size of the largest fence block.
-const maxFenceWords = fencesAtWord + 2*(index.MaxKeyBytes/mem.WordBytes) + lineWords
-
 // Tag is the hash tag of a key.
 func Tag(key string) uint16 { return uint16(Hash(key) >> 48) }
 
