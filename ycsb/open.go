@@ -29,7 +29,7 @@ func RunChild(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return cluster.RunChild(ctx, p, Workload)
+	return cluster.RunChild(ctx, p, Workload, nil)
 }
 
 // Workload is what data servers are started with, by the name that

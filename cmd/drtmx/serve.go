@@ -85,7 +85,7 @@ func (a *app) child(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	err = cluster.RunChild(c.Context(), p, lookupWorkload)
+	err = cluster.RunChild(c.Context(), p, lookupWorkload, nil)
 	if errors.Is(err, cluster.ErrOptions) {
 		return usageError{err}
 	}

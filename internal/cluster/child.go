@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"os"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 const (
 	lifelineFD = 3 // read end: one line of childConfig, then nothing until the parent is gone
 	reportFD   = 4 // write end: one line of childReport
+	logFD      = 5 // where the log goes, if there is to be one
 )
 
 // closeTimeout bounds how long a data server may take to close, at a child
@@ -27,11 +30,19 @@ const closeTimeout = 3 * time.Second
 
 // childConfig is what a parent tells a child.
 type childConfig struct {
-	Format   int      `json:"format"`
-	Index    int      `json:"index"`
-	Addrs    []string `json:"addrs"`
-	Size     Size     `json:"size"`
-	Workload string   `json:"workload"`
+	Format   int       `json:"format"`
+	Index    int       `json:"index"`
+	Addrs    []string  `json:"addrs"`
+	Size     Size      `json:"size"`
+	Workload string    `json:"workload"`
+	Log      *childLog `json:"log,omitempty"`
+	Debug    string    `json:"debug,omitempty"` // a socket
+}
+
+// childLog is Log without its file, which is logFD.
+type childLog struct {
+	Level slog.Level `json:"level"`
+	JSON  bool       `json:"json"`
 }
 
 // childReport is what a child answers when it serves, or cannot.
@@ -41,8 +52,9 @@ type childReport struct {
 
 // RunChild is the life of a child process that StartProcesses has started: it
 // serves until its parent is gone or ctx ends. lookup finds the workload that
-// the parent has named.
-func RunChild(ctx context.Context, p rdma.Provider, lookup func(name string) (Workload, error)) error {
+// the parent has named. debug, which may be nil, serves the socket that the
+// parent has asked for until the listener is closed.
+func RunChild(ctx context.Context, p rdma.Provider, lookup func(name string) (Workload, error), debug func(net.Listener)) error {
 	if !isPipe(lifelineFD) || !isPipe(reportFD) {
 		return fmt.Errorf("%w: not started as a data server's process", ErrOptions)
 	}
@@ -54,7 +66,7 @@ func RunChild(ctx context.Context, p rdma.Provider, lookup func(name string) (Wo
 	if err != nil {
 		return fmt.Errorf("%w: not started as a data server's process: no configuration: %w", ErrOptions, err)
 	}
-	s, err := startChild(ctx, p, line, lookup)
+	s, err := startChild(ctx, p, line, lookup, debug)
 	if err != nil {
 		_ = writeLine(report, childReport{Error: err.Error()})
 		return err
@@ -81,7 +93,9 @@ func isPipe(fd int) bool {
 	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
 }
 
-func startChild(ctx context.Context, p rdma.Provider, line []byte, lookup func(string) (Workload, error)) (dataServer, error) {
+func startChild(
+	ctx context.Context, p rdma.Provider, line []byte, lookup func(string) (Workload, error), debug func(net.Listener),
+) (dataServer, error) {
 	var cfg childConfig
 	if err := json.Unmarshal(line, &cfg); err != nil {
 		return nil, fmt.Errorf("%w: configuration: %w", ErrOptions, err)
@@ -94,7 +108,40 @@ func startChild(ctx context.Context, p rdma.Provider, line []byte, lookup func(s
 	if err != nil {
 		return nil, err
 	}
-	return startServer(ctx, p, w, cfg.Size, cfg.Index, cfg.Addrs)
+	var log Log
+	if cfg.Log != nil {
+		log = Log{File: os.NewFile(logFD, "log"), Level: cfg.Log.Level, JSON: cfg.Log.JSON}
+	}
+	w.Log = log.Logger()
+	s, err := startServer(ctx, p, w, cfg.Size, cfg.Index, cfg.Addrs)
+	if err != nil || cfg.Debug == "" || debug == nil {
+		return s, err
+	}
+	l, err := net.Listen("unix", cfg.Debug)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		debug(l)
+	}()
+	return &debugged{s, func() {
+		l.Close()
+		<-done
+	}}, nil
+}
+
+// debugged is a data server with a debug socket.
+type debugged struct {
+	dataServer
+	stop func()
+}
+
+// Close closes the server, and then the socket: what hangs can be looked at.
+func (d *debugged) Close() error {
+	defer d.stop()
+	return d.dataServer.Close()
 }
 
 // closeWithin closes a data server but does not wait for ever: the process is

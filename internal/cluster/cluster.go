@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"drtmx/rdma"
@@ -34,6 +35,8 @@ var (
 type Workload struct {
 	Catalog    *tables.Catalog
 	Procedures []txn.Procedure
+	// Log is the data servers' own, and may differ; nil means none.
+	Log *slog.Logger
 }
 
 // Size is the shape of a cluster.

@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,8 +34,24 @@ type fakeServer struct{}
 
 func (s fakeServer) Close() error { return nil }
 
+// fakeDebug says to all who connect that it is there.
+func fakeDebug(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = io.WriteString(c, "debug\n")
+		c.Close()
+	}
+}
+
 // fakeStart serves by touching its socket, if it has one in a directory.
-func fakeStart(_ context.Context, _ rdma.Provider, _ Workload, _ Size, index int, addrs []string) (dataServer, error) {
+func fakeStart(_ context.Context, _ rdma.Provider, w Workload, _ Size, index int, addrs []string) (dataServer, error) {
+	if w.Log != nil {
+		w.Log.Info("started", "server", index)
+		w.Log.Debug("too much")
+	}
 	if a := addrs[index]; !strings.HasPrefix(a, "@") {
 		return fakeServer{}, os.WriteFile(a, nil, 0o600)
 	}
@@ -59,7 +78,7 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "child":
 			startServer = fakeStart
-			if err := RunChild(context.Background(), fakeProvider{}, lookup); err != nil {
+			if err := RunChild(context.Background(), fakeProvider{}, lookup, fakeDebug); err != nil {
 				fmt.Fprintln(os.Stderr, "drtmx: "+err.Error())
 				os.Exit(1)
 			}
@@ -269,4 +288,49 @@ func shortDir(t *testing.T) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "run")
+}
+
+func TestChildrenLogAndDebug(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	o := options("fine", 2)
+	o.Log, o.Debug = Log{File: f, Level: slog.LevelInfo, JSON: true}, AbstractAddrs(2)
+	c, err := StartProcesses(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range o.Debug {
+		conn, err := net.Dial("unix", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(conn)
+		conn.Close()
+		if err != nil || string(text) != "debug\n" {
+			t.Errorf("debug socket: %q, %v", text, err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"msg":"started","server":0`, `"msg":"started","server":1`} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("the log lacks %s: %s", want, b)
+		}
+	}
+	if strings.Contains(string(b), "too much") || len(c.Output()) > 0 {
+		t.Errorf("log %s, standard error %q", b, c.Output())
+	}
+	o.Debug = o.Debug[:1]
+	if _, err := StartProcesses(t.Context(), o); !errors.Is(err, ErrOptions) {
+		t.Errorf("one debug socket for two servers: %v", err)
+	}
 }

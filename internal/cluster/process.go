@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"runtime"
@@ -32,8 +33,32 @@ type ProcessOptions struct {
 	Command []string
 	// Workload is passed to the child's lookup.
 	Workload string
+	// Log is where children write records of their own; the zero value is nowhere.
+	Log Log
+	// Debug, if set, are the sockets, by server, on which children answer
+	// what RunChild's debug serves, such as profiles.
+	Debug []string
 
 	addrs []string // of a runtime directory; otherwise fresh abstract sockets
+}
+
+// Log says what is logged.
+type Log struct {
+	File  *os.File // nil: nothing
+	Level slog.Level
+	JSON  bool // else text
+}
+
+// Logger makes a logger of it, which is silent if there is no file.
+func (l Log) Logger() *slog.Logger {
+	o := &slog.HandlerOptions{Level: l.Level}
+	switch {
+	case l.File == nil:
+		return slog.New(slog.DiscardHandler)
+	case l.JSON:
+		return slog.New(slog.NewJSONHandler(l.File, o))
+	}
+	return slog.New(slog.NewTextHandler(l.File, o))
 }
 
 // child is one data server's process.
@@ -56,8 +81,11 @@ func StartProcesses(ctx context.Context, o ProcessOptions) (*Cluster, error) {
 	if o.Provider == nil || len(o.Command) == 0 {
 		return nil, fmt.Errorf("%w: provider and command are required", ErrOptions)
 	}
+	if o.Debug != nil && len(o.Debug) != o.Servers {
+		return nil, fmt.Errorf("%w: %d debug sockets for %d servers", ErrOptions, len(o.Debug), o.Servers)
+	}
 	if o.addrs == nil {
-		o.addrs = abstractAddrs(o.Servers)
+		o.addrs = AbstractAddrs(o.Servers)
 	}
 	f := &family{opts: o, release: make(chan struct{})}
 	if err := f.spawn(); err != nil {
@@ -79,8 +107,9 @@ func StartProcesses(ctx context.Context, o ProcessOptions) (*Cluster, error) {
 	return c, nil
 }
 
-// abstractAddrs are socket names that no file system holds and nobody can guess.
-func abstractAddrs(n int) []string {
+// AbstractAddrs are names of as many sockets that no file system holds and
+// nobody can guess.
+func AbstractAddrs(n int) []string {
 	var nonce [8]byte
 	_, _ = rand.Read(nonce[:]) // never fails
 	addrs := make([]string, n)
@@ -135,6 +164,14 @@ func (f *family) fork(i int) (*child, error) {
 	ch.lifeline, ch.report = lifeline, report
 	ch.cmd = exec.Command(f.opts.Command[0], f.opts.Command[1:]...)
 	ch.cmd.ExtraFiles = []*os.File{lifelineEnd, reportEnd} // lifelineFD, reportFD
+	cfg := childConfig{Format: Format, Index: i, Addrs: f.opts.addrs, Size: f.opts.Size, Workload: f.opts.Workload}
+	if f.opts.Log.File != nil {
+		ch.cmd.ExtraFiles = append(ch.cmd.ExtraFiles, f.opts.Log.File) // logFD
+		cfg.Log = &childLog{Level: f.opts.Log.Level, JSON: f.opts.Log.JSON}
+	}
+	if f.opts.Debug != nil {
+		cfg.Debug = f.opts.Debug[i]
+	}
 	ch.cmd.Stderr = &ch.stderr
 	ch.cmd.WaitDelay = time.Second
 	// A process group of its own keeps a terminal's Ctrl-C from the child:
@@ -149,7 +186,6 @@ func (f *family) fork(i int) (*child, error) {
 		ch.err = ch.cmd.Wait()
 		close(ch.exited)
 	}()
-	cfg := childConfig{Format: Format, Index: i, Addrs: f.opts.addrs, Size: f.opts.Size, Workload: f.opts.Workload}
 	if err := writeLine(lifeline, cfg); err != nil && !errors.Is(err, syscall.EPIPE) {
 		ch.lifeline.Close()
 		return nil, fmt.Errorf("%w: %w", ErrStart, err) // EPIPE: ready finds how the child died

@@ -18,7 +18,7 @@ type dataServer interface {
 var startServer = func(_ context.Context, p rdma.Provider, w Workload, size Size, index int, addrs []string) (dataServer, error) {
 	s, err := server.New(server.Config{
 		Index: index, Addrs: addrs, Partitions: size.Partitions,
-		Catalog: w.Catalog, Procedures: w.Procedures, Provider: p,
+		Catalog: w.Catalog, Procedures: w.Procedures, Provider: p, Log: w.Log,
 	})
 	if err != nil {
 		return nil, err
