@@ -46,6 +46,14 @@ func (s *Server) logStart() {
 		"partitions", hosted, "epoch", s.cfg.Epoch, "memory_limit_bytes", s.cfg.MemoryBytes)
 }
 
+func (s *Server) logStop() {
+	if s.closeErr != nil {
+		s.log.Error("data server stopped", "error", s.closeErr)
+		return
+	}
+	s.log.Info("data server stopped")
+}
+
 // trainingLog tells of new generations of models, and of trainings that failed.
 // One goroutine.
 type trainingLog struct {
@@ -73,7 +81,7 @@ func (l *trainingLog) turn(p *partition, took time.Duration) {
 			continue
 		}
 		l.seen[[2]int{p.id, i}] = now
-		if now.generations != was.generations {
+		if now.generations != was.generations && st.TrainedKeys > 0 { // there is a model of nothing at the start
 			l.s.log.Info("models trained", "partition", p.id, "index", ix.Name, "generation", st.Generations,
 				"submodels", st.SubModels, "keys", st.TrainedKeys, "mean_error_leaves", st.MeanError, "max_error_leaves", st.MaxError)
 		}

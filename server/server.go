@@ -239,7 +239,7 @@ func (s *Server) Close() error {
 		s.peers.Unlock()
 		s.closeErr = s.ep.Close()
 		s.wg.Wait()
-		s.log.Info("data server stopped", "error", s.closeErr)
+		s.logStop()
 	})
 	return s.closeErr
 }

@@ -286,6 +286,7 @@ func (db *DB) Close() error {
 // IndexStats are the counters of one client half.
 type IndexStats struct {
 	Index     string
+	Table     string
 	Partition int
 	index.ClientStats
 }
@@ -295,7 +296,7 @@ func (db *DB) IndexStats() []IndexStats {
 	var out []IndexStats
 	for p := range db.parts {
 		for i, c := range db.parts[p].clients {
-			out = append(out, IndexStats{db.catalog.Indexes[i].Name, p, c.Stats()})
+			out = append(out, IndexStats{db.catalog.Indexes[i].Name, db.catalog.Indexes[i].Table.Name(), p, c.Stats()})
 		}
 	}
 	return out

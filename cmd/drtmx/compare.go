@@ -116,7 +116,7 @@ func (a *app) compare(ctx context.Context, f *compareFlags, plans []*runPlan) (e
 	}
 	defer func() { err = errors.Join(err, out.close()) }()
 	first := plans[0]
-	s, err := a.start(ctx, first.fabric, first.fallback, first.size.size())
+	s, err := a.start(ctx, first.fabric, first.fallback, first.size.size(), nil)
 	if err != nil {
 		return a.early(ctx, err)
 	}

@@ -76,6 +76,7 @@ type live struct {
 	since        driver.Interval // what the next lines are of
 
 	deliveries *deliveryLog
+	observer   func(driver.Interval) // nil: none
 }
 
 // openLive opens the file of the series before the run, so that a path that
@@ -105,12 +106,24 @@ func (a *app) openLive(p *runPlan) (*live, error) {
 	return l, nil
 }
 
+// observe passes intervals to one more listener, at least as often as metrics
+// are usually scraped unless the series has its own interval.
+func (l *live) observe(f func(driver.Interval)) {
+	l.observer = f
+	if l.file == nil {
+		l.every = min(l.every, defaultEvery)
+	}
+}
+
 // interval is the driver's callback, nil if nobody listens.
 func (l *live) interval() func(driver.Interval) {
-	if l.file == nil && l.current == nil {
+	if l.file == nil && l.current == nil && l.observer == nil {
 		return nil
 	}
 	return func(i driver.Interval) {
+		if l.observer != nil {
+			l.observer(i)
+		}
 		if l.file != nil {
 			l.write(i)
 		}

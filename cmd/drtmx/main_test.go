@@ -4,6 +4,9 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,6 +54,8 @@ func TestScripts(t *testing.T) {
 			"await":     awaitFile,
 			"emptytemp": emptyTemp,
 			"oneline":   oneLine,
+			"freeaddr":  freeAddr,
+			"scrape":    scrape,
 		},
 	})
 }
@@ -74,6 +79,38 @@ func emptyTemp(ts *testscript.TestScript, _ bool, _ []string) {
 	for _, e := range left {
 		ts.Fatalf("left behind: %s", e.Name())
 	}
+}
+
+// freeaddr NAME sets an environment variable to an address of the loopback
+// interface that nobody listens on.
+func freeAddr(ts *testscript.TestScript, _ bool, args []string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	ts.Setenv(args[0], l.Addr().String())
+	ts.Check(l.Close())
+}
+
+// scrape URL STATUS FILE asks until the answer has the status, for a while, and
+// writes its body to a file.
+func scrape(ts *testscript.TestScript, _ bool, args []string) {
+	var body []byte
+	var status string
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		resp, err := client.Get(args[0])
+		if err != nil {
+			status = err.Error()
+			continue
+		}
+		body, err = io.ReadAll(resp.Body)
+		resp.Body.Close()
+		ts.Check(err)
+		if status = strconv.Itoa(resp.StatusCode); status == args[1] {
+			ts.Check(os.WriteFile(ts.MkAbs(args[2]), body, 0o600))
+			return
+		}
+	}
+	ts.Fatalf("%s: %s after 20 s, want %s: %s", args[0], status, args[1], body)
 }
 
 // oneline checks that standard error is one line, as every bad input gets.

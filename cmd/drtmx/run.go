@@ -33,6 +33,7 @@ type runFlags struct {
 	json     string
 	output   outputFlags
 	homes    string // "" until plan has settled it
+	shows    telemetryFlags
 	delivery string
 	log      string // of deliveries
 }
@@ -87,6 +88,7 @@ interrupted (130).`,
 	f.output.add(c)
 	c.Flags().StringVar(&f.json, "json", "", "write the report as JSON to this file; - for standard output")
 	f.where.add(c)
+	f.shows.add(c)
 	return c
 }
 
@@ -165,17 +167,27 @@ func (a *app) run(ctx context.Context, p *runPlan) (err error) {
 		return usageError{err}
 	}
 	defer func() { err = errors.Join(err, live.deliveries.close()) }()
-	s, err := a.cluster(ctx, p)
+	shown, err := p.shows.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, shown.close()) }()
+	s, err := a.cluster(ctx, p, shown)
 	if err != nil {
 		return a.early(ctx, err)
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
+	if err := a.show(s, shown, live); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, shown.close()) }() // before the cluster
 	watched, stop := s.watch(ctx)
 	defer stop()
 	r := newReport(p, s)
 	if err := a.ready(watched, s, p, r); err != nil {
 		return a.early(ctx, s.cause(err))
 	}
+	shown.db.Store(s.db)
 	failure := a.measure(watched, s, p, r, live)
 	failure = s.cause(failure)
 	switch {
@@ -203,11 +215,23 @@ func (a *app) early(ctx context.Context, err error) error {
 }
 
 // cluster starts or finds the data servers.
-func (a *app) cluster(ctx context.Context, p *runPlan) (*session, error) {
+func (a *app) cluster(ctx context.Context, p *runPlan, shown *telemetry) (*session, error) {
 	if p.where.given() {
 		return a.attach(ctx, &p.where)
 	}
-	return a.start(ctx, p.fabric, p.fallback, p.size.size())
+	shown.expect(p.size.servers)
+	return a.start(ctx, p.fabric, p.fallback, p.size.size(), shown.debug)
+}
+
+// show starts to answer those who ask what the run does.
+func (a *app) show(s *session, shown *telemetry, l *live) error {
+	if s.meter = shown.meter; s.meter != nil {
+		l.observe(shown.ran.Add)
+	}
+	if !s.separate {
+		shown.debug = nil // the data servers are in this process
+	}
+	return shown.serve(s.Fabric(), s.Config().Dial, s.Addrs, true, func(what, url string) { a.say("%s at %s", what, url) })
 }
 
 // ready opens the database and sees to it that it is loaded.

@@ -1,17 +1,24 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"path/filepath"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
 	"drtmx/internal/cluster"
+	"drtmx/internal/metrics"
 )
 
 func (a *app) serveCommand() *cobra.Command {
 	var dir string
 	var size sizeFlags
 	var workload workloadFlags
+	var log logFlags
+	var shows telemetryFlags
 	var child bool
 	c := &cobra.Command{
 		Use:   "serve --data-dir DIR",
@@ -31,7 +38,7 @@ stop. If one server dies, all stop.`,
 			if dir == "" {
 				return usagef("drtmx serve: --data-dir is required: a directory for the servers' sockets")
 			}
-			if err := size.check(); err != nil {
+			if err := errors.Join(size.check(), log.check()); err != nil {
 				return usageError{err}
 			}
 			partitions := size.partitions
@@ -42,19 +49,30 @@ stop. If one server dies, all stop.`,
 			if err != nil {
 				return err
 			}
-			return a.serve(c, dir, size.size(), name)
+			return a.serve(c.Context(), &served{dir: dir, size: size.size(), workload: name, log: log, shows: shows})
 		},
 	}
 	c.Flags().StringVar(&dir, "data-dir", "", "runtime directory, made if it does not exist")
 	size.add(c)
 	workload.add(c)
+	log.add(c)
+	shows.add(c)
 	c.Flags().BoolVar(&child, "child", false, "run one data server for a parent process")
 	_ = c.Flags().MarkHidden("child")
 	return c
 }
 
+// served is what serve runs.
+type served struct {
+	dir      string
+	size     cluster.Size
+	workload string
+	log      logFlags
+	shows    telemetryFlags
+}
+
 // serve runs a cluster for others.
-func (a *app) serve(c *cobra.Command, dir string, size cluster.Size, workload string) error {
+func (a *app) serve(ctx context.Context, o *served) (err error) {
 	p, err := newShm()
 	if err != nil {
 		return err
@@ -63,20 +81,66 @@ func (a *app) serve(c *cobra.Command, dir string, size cluster.Size, workload st
 	if err != nil {
 		return err
 	}
-	return cluster.Serve(c.Context(), cluster.ServeOptions{
+	shown, err := o.shows.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, shown.close()) }()
+	shown.expect(o.size.Servers)
+	records := o.log.log(a)
+	log := records.Logger()
+	var addrs atomic.Pointer[[]string]
+	running := func() []string {
+		if all := addrs.Load(); all != nil {
+			return *all
+		}
+		return nil
+	}
+	err = shown.serve(p.Name(), p.Dial, running, false, func(what, url string) { a.announce(records, what+" at "+url, what, "url", url) })
+	if err != nil {
+		return err
+	}
+	err = cluster.Serve(ctx, cluster.ServeOptions{
 		ProcessOptions: cluster.ProcessOptions{
-			Size: size, Provider: p, Command: command, Workload: workload,
+			Size: o.size, Provider: p, Command: command, Workload: o.workload, Log: records, Debug: shown.debug,
 		},
-		Dir: dir, Version: version,
+		Dir: o.dir, Version: version,
 		Crashed: func(output []byte) { _, _ = a.stderr.Write(output) },
 		Ready: func(i cluster.Info) {
-			state := "ready"
-			if i.Generation > 1 {
-				state = "emptied and ready"
+			all := make([]string, len(i.Servers))
+			for k, s := range i.Servers {
+				all[k] = filepath.Join(o.dir, s.Socket)
 			}
-			a.say("%d data servers %s in %s; data is in memory only; stop with Ctrl-C", len(i.Servers), state, dir)
+			addrs.Store(&all)
+			a.announceReady(records, o.dir, &i)
 		},
 	})
+	switch {
+	case errors.Is(err, cluster.ErrLost):
+		log.Error("data server lost", "error", err)
+	case err == nil:
+		log.Info("cluster stopped")
+	}
+	return err
+}
+
+// announce tells people a line, or those who read records one of them.
+func (a *app) announce(l cluster.Log, text, message string, args ...any) {
+	if l.JSON {
+		l.Logger().Info(message, args...)
+		return
+	}
+	a.say("%s", text)
+}
+
+func (a *app) announceReady(l cluster.Log, dir string, i *cluster.Info) {
+	state := "ready"
+	if i.Generation > 1 {
+		state = "emptied and ready"
+	}
+	a.announce(l, fmt.Sprintf("%d data servers %s in %s; data is in memory only; stop with Ctrl-C", len(i.Servers), state, dir),
+		"cluster ready", "dir", dir, "servers", len(i.Servers), "partitions", i.Partitions, "workload", i.Workload,
+		"generation", i.Generation, "version", i.Version)
 }
 
 // child is one data server's process.
@@ -85,7 +149,7 @@ func (a *app) child(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	err = cluster.RunChild(c.Context(), p, lookupWorkload, nil)
+	err = cluster.RunChild(c.Context(), p, lookupWorkload, metrics.ServeProfiles)
 	if errors.Is(err, cluster.ErrOptions) {
 		return usageError{err}
 	}

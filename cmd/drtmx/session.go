@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/internal/cluster"
+	"drtmx/internal/metrics"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/rdma/shm"
@@ -65,18 +66,19 @@ func childCommand() ([]string, error) {
 type session struct {
 	*cluster.Cluster
 	db       *txn.DB
-	own      bool // this process started the cluster
-	separate bool // servers are other processes, so their CPU time can be told apart
+	own      bool           // this process started the cluster
+	separate bool           // servers are other processes, so their CPU time can be told apart
+	meter    *metrics.Meter // of the database's connections, if anybody wants to know
 }
 
 // start starts a cluster of this command's own. fallback allows the
 // in-process fabric in place of shared memory.
-func (a *app) start(ctx context.Context, fabric string, fallback bool, size cluster.Size) (*session, error) {
+func (a *app) start(ctx context.Context, fabric string, fallback bool, size cluster.Size, debug []string) (*session, error) {
 	if fabric == fabricShm {
 		p, err := newShm()
 		switch {
 		case err == nil:
-			return a.startProcesses(ctx, p, size)
+			return a.startProcesses(ctx, p, size, debug)
 		case !fallback || !errors.Is(err, rdma.ErrUnsupported):
 			return nil, fmt.Errorf("--fabric shm: %w", err)
 		}
@@ -93,13 +95,13 @@ func (a *app) start(ctx context.Context, fabric string, fallback bool, size clus
 	return &session{Cluster: c, own: true}, nil
 }
 
-func (a *app) startProcesses(ctx context.Context, p rdma.Provider, size cluster.Size) (*session, error) {
+func (a *app) startProcesses(ctx context.Context, p rdma.Provider, size cluster.Size, debug []string) (*session, error) {
 	command, err := childCommand()
 	if err != nil {
 		return nil, err
 	}
 	c, err := cluster.StartProcesses(ctx, cluster.ProcessOptions{
-		Size: size, Provider: p, Command: command, Workload: workloadTPCC,
+		Size: size, Provider: p, Command: command, Workload: workloadTPCC, Debug: debug,
 	})
 	if err != nil {
 		return nil, err
@@ -149,6 +151,9 @@ const openTimeout = 10 * time.Second
 func (s *session) open(ctx context.Context, reads txn.ReadPath, seed uint64) error {
 	cfg := s.Config()
 	cfg.Reads, cfg.Seed = reads, seed
+	if s.meter != nil {
+		cfg.Dial = s.meter.Dial(cfg.Dial)
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("no answer within %v", openTimeout))
 	defer cancel()
 	db, err := txn.Open(ctx, cfg)

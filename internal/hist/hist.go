@@ -100,6 +100,31 @@ func (h *Histogram) QuantileUs(q float64) float64 {
 	return us(min(max(ns, h.minNs), h.maxNs))
 }
 
+// AtMost returns how many of the recorded latencies are at most each of the
+// bounds, in seconds and ascending: the cumulative buckets of a Prometheus
+// histogram. A latency within 0.1 % of a bound may be counted on either side.
+func (h *Histogram) AtMost(boundsSeconds []float64) []uint64 {
+	out := make([]uint64, len(boundsSeconds))
+	at, sum := 0, uint64(0)
+	for _, bar := range h.counts.Distribution() {
+		if bar.Count == 0 {
+			continue
+		}
+		// The middle of a bar decides, which is less than half a bar off.
+		for middle := float64(bar.From)/2 + float64(bar.To)/2; at < len(out) && middle > boundsSeconds[at]*1e9; at++ {
+			out[at] = sum
+		}
+		sum += uint64(bar.Count)
+	}
+	for ; at < len(out); at++ {
+		out[at] = sum
+	}
+	return out
+}
+
+// SumSeconds returns the exact sum of the recorded latencies.
+func (h *Histogram) SumSeconds() float64 { return h.sumNs / 1e9 }
+
 // MeanUs returns the exact arithmetic mean in microseconds, 0 if nothing is
 // recorded.
 func (h *Histogram) MeanUs() float64 {

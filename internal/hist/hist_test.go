@@ -229,3 +229,22 @@ func BenchmarkMerge(b *testing.B) {
 		h.Merge(from)
 	}
 }
+
+func TestAtMost(t *testing.T) {
+	h := New()
+	bounds := []float64{1e-6, 1e-3, 0.5, 1, 2}
+	for _, n := range h.AtMost(bounds) {
+		if n != 0 {
+			t.Errorf("an empty histogram has %v", h.AtMost(bounds))
+		}
+	}
+	for _, d := range []time.Duration{0, 500, 2000, time.Millisecond / 2, time.Second * 3 / 4, time.Hour} {
+		h.Record(d)
+	}
+	if got, want := h.AtMost(bounds), []uint64{2, 4, 4, 5, 5}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got, want := h.SumSeconds(), 0.0005025+0.75+100; math.Abs(got-want) > 1e-9 {
+		t.Errorf("sum %v s, want %v", got, want) // an hour counts as 100 s
+	}
+}

@@ -53,6 +53,8 @@ var layers = map[string]int{
 	"internal/cluster": 9,
 	"internal/driver":  9,
 
+	"internal/metrics": 10,
+
 	"ycsb/props":     8,
 	"ycsb/usertable": 9,
 

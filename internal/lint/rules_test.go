@@ -122,6 +122,26 @@ func TestMetricsAreNotRegisteredGlobally(t *testing.T) {
 	}
 }
 
+// Exporting is the exporter's business, and what logs is given its logger.
+func TestLibrariesKnowNoExporterAndNoDefaultLogger(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.test {
+			continue
+		}
+		for _, imp := range f.imports {
+			if strings.HasPrefix(imp, "github.com/prometheus/") && f.pkg != "internal/metrics" && !strings.HasPrefix(f.pkg, "cmd/") {
+				t.Errorf("%s: imports %s", f.path, imp)
+			}
+		}
+		f.uses("log/slog", func(sel *ast.SelectorExpr) {
+			global := []string{"Default", "SetDefault", "Debug", "Info", "Warn", "Error", "Log", "LogAttrs", "With", "DebugContext", "InfoContext", "WarnContext", "ErrorContext"}
+			if slices.Contains(global, sel.Sel.Name) {
+				t.Errorf("%s: slog.%s is the default logger's", f.at(sel), sel.Sel.Name)
+			}
+		})
+	}
+}
+
 // A typed atomic cannot be read without one, nor be misaligned.
 func TestAtomicsAreTyped(t *testing.T) {
 	for _, f := range sources(t) {

@@ -1,0 +1,159 @@
+package metrics
+
+import (
+	"strconv"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"drtmx/internal/driver"
+	"drtmx/internal/hist"
+	"drtmx/txn"
+)
+
+var clientIndexLabels = []string{"partition", "table", "index"}
+
+var (
+	clientConnections = gauge("drtmx_client_connections", "Connections of this process to data servers.", "provider")
+
+	clientLookups   = counter("drtmx_client_index_lookups_total", "Lookups and scans by one-sided READs.", clientIndexLabels...)
+	clientRounds    = counter("drtmx_client_index_rounds_total", "Rounds that lookups and scans took part in.", clientIndexLabels...)
+	clientReads     = counter("drtmx_client_index_reads_total", "READs posted for lookups and scans.", clientIndexLabels...)
+	clientChases    = counter("drtmx_client_index_chases_total", "Links followed: right links from a leaf too far left, or overflow buckets.", clientIndexLabels...)
+	clientFallbacks = counter("drtmx_client_index_fallbacks_total", "Lookups and scans given up and sent to the server.", clientIndexLabels...)
+	clientRetries   = counter("drtmx_client_index_retries_total", "Blocks read again because they were torn or locked.", clientIndexLabels...)
+	clientRefreshes = counter("drtmx_client_index_refreshes_total", "Cached parts fetched again because they led astray.", clientIndexLabels...)
+	clientCache     = gauge("drtmx_client_index_cache_bytes", "Bytes of the client half's cache: directory and locations, or models and translation tables.", clientIndexLabels...)
+	clientModels    = gauge("drtmx_client_index_model_bytes", "Of the cache: models and router.", clientIndexLabels...)
+	clientTT        = gauge("drtmx_client_index_translation_table_bytes", "Of the cache: translation tables.", clientIndexLabels...)
+
+	txnCommits   = counter("drtmx_txn_commits_total", "Transactions that committed within the measured interval.", "type")
+	txnRollbacks = counter("drtmx_txn_rollbacks_total", "Transactions that rolled back by the workload's own rules.", "type")
+	txnGaveUp    = counter("drtmx_txn_gave_up_total", "Transactions that met conflicts in every attempt allowed.", "type")
+	txnDeferred  = counter("drtmx_txn_deferred_total", "Transactions accepted to be executed later; when they are, they count as commits.", "type")
+	txnAborts    = counter("drtmx_txn_aborts_total", "Attempts abandoned and begun anew, by cause.", "type", "cause")
+	txnRounds    = counter("drtmx_txn_rounds_total", "Network rounds waited for; batches to several servers at once count once.", "type")
+	txnReads     = counter("drtmx_txn_reads_total", "One-sided READs.", "type")
+	txnReadBytes = counter("drtmx_txn_read_bytes_total", "Bytes of one-sided READs.", "type")
+	txnRPCs      = counter("drtmx_txn_rpcs_total", "RPCs.", "type")
+	txnLatency   = histogram("drtmx_txn_latency_seconds", "Latency of committed transactions, all attempts included.", "type")
+)
+
+// clientSide tells the families of Client from those of Servers.
+var clientSide = func() map[*Family]bool {
+	m := map[*Family]bool{
+		clientConnections: true, clientLookups: true, clientRounds: true, clientReads: true, clientChases: true,
+		clientFallbacks: true, clientRetries: true, clientRefreshes: true, clientCache: true, clientModels: true, clientTT: true,
+		txnCommits: true, txnRollbacks: true, txnGaveUp: true, txnDeferred: true, txnAborts: true,
+		txnRounds: true, txnReads: true, txnReadBytes: true, txnRPCs: true, txnLatency: true, buildInfo: true,
+	}
+	for _, f := range clientVerbs.all() {
+		m[f] = true
+	}
+	return m
+}()
+
+// Client exports what a client of the cluster does. It is a
+// prometheus.Collector.
+type Client struct {
+	// Provider is the name of the fabric.
+	Provider string
+	// Meter has counted the connections.
+	Meter *Meter
+	// DB is the client's, nil while it has none.
+	DB func() *txn.DB
+	// Transactions are the load loop's.
+	Transactions *Transactions
+}
+
+// Describe is prometheus.Collector's.
+func (c *Client) Describe(ch chan<- *prometheus.Desc) {
+	for _, f := range families {
+		if clientSide[f] && f != buildInfo {
+			ch <- f.desc
+		}
+	}
+}
+
+// Collect is prometheus.Collector's.
+func (c *Client) Collect(ch chan<- prometheus.Metric) {
+	n, open := c.Meter.Counters()
+	clientVerbs.send(ch, &n, c.Provider)
+	send(ch, clientConnections, open, c.Provider)
+	c.Transactions.collect(ch)
+	db := c.DB()
+	if db == nil {
+		return
+	}
+	for _, ix := range db.IndexStats() {
+		labels := []string{strconv.Itoa(ix.Partition), ix.Table, ix.Index}
+		send(ch, clientLookups, ix.Lookups, labels...)
+		send(ch, clientRounds, ix.Rounds, labels...)
+		send(ch, clientReads, ix.Reads, labels...)
+		send(ch, clientChases, ix.Chases, labels...)
+		send(ch, clientFallbacks, ix.Fallbacks, labels...)
+		send(ch, clientRetries, ix.Retries, labels...)
+		send(ch, clientRefreshes, ix.Refreshes, labels...)
+		send(ch, clientCache, ix.CacheBytes, labels...)
+		send(ch, clientModels, ix.ModelBytes, labels...)
+		send(ch, clientTT, ix.TTBytes, labels...)
+	}
+}
+
+// Transactions sums the intervals of a run: exactly what its report will say,
+// up to the last interval that has ended. The zero value is empty. Methods are
+// safe for concurrent use.
+type Transactions struct {
+	mu    sync.Mutex
+	types []driver.TypeRecord
+}
+
+// Add adds an interval.
+func (t *Transactions) Add(i driver.Interval) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k := range i.Types {
+		if k == len(t.types) {
+			t.types = append(t.types, driver.TypeRecord{Name: i.Types[k].Name, Latency: hist.New()})
+		}
+		t.types[k].Merge(&i.Types[k])
+	}
+}
+
+func (t *Transactions) collect(ch chan<- prometheus.Metric) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.types {
+		r := &t.types[i]
+		send(ch, txnCommits, r.Committed, r.Name)
+		send(ch, txnRollbacks, r.RolledBack, r.Name)
+		send(ch, txnGaveUp, r.GaveUp, r.Name)
+		send(ch, txnDeferred, r.Deferred, r.Name)
+		for c := range txn.CauseCount {
+			send(ch, txnAborts, r.Aborts[c], r.Name, c.String())
+		}
+		send(ch, txnRounds, r.Rounds, r.Name)
+		send(ch, txnReads, r.Fabric.Reads, r.Name)
+		send(ch, txnReadBytes, r.Fabric.ReadBytes, r.Name)
+		send(ch, txnRPCs, r.Fabric.RPCs, r.Name)
+		ch <- prometheus.MustNewConstHistogram(txnLatency.desc, uint64(r.Latency.Count()), r.Latency.SumSeconds(), buckets(r.Latency), r.Name)
+	}
+}
+
+// latencyBounds are the upper ends of buckets, in seconds: 1, 2 and 5 times
+// every power of ten from a microsecond to the longest latency there is.
+var latencyBounds = func() (bounds []float64) {
+	for _, unit := range []float64{1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10} {
+		bounds = append(bounds, unit, 2*unit, 5*unit)
+	}
+	return bounds
+}()
+
+// buckets are cumulative counts by upper bound.
+func buckets(h *hist.Histogram) map[float64]uint64 {
+	out := make(map[float64]uint64, len(latencyBounds))
+	for i, n := range h.AtMost(latencyBounds) {
+		out[latencyBounds[i]] = n
+	}
+	return out
+}

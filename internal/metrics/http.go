@@ -1,0 +1,194 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Bounds of the HTTP servers.
+const (
+	maxConnections  = 64
+	maxScrapes      = 4 // at a time
+	headerTimeout   = 5 * time.Second
+	idleTimeout     = 2 * time.Minute
+	responseTimeout = 30 * time.Second
+	closeTimeout    = 2 * time.Second
+	maxHeaderBytes  = 16 << 10
+)
+
+// ErrAddress reports an address that cannot be listened on. Its text names the
+// address and what was expected.
+var ErrAddress = errors.New("bad address")
+
+var buildInfo = gauge("drtmx_build_info", "Always 1; what this program is.", "version", "commit", "go")
+
+// Build says what the program is.
+type Build struct{ Version, Commit, Go string }
+
+// NewRegistry makes a registry with the collectors of the Go runtime and of the
+// process, build information, and those given.
+func NewRegistry(b Build, own ...prometheus.Collector) (*prometheus.Registry, error) {
+	r := prometheus.NewRegistry()
+	all := append([]prometheus.Collector{
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), b,
+	}, own...)
+	for _, c := range all {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+	}
+	return r, nil
+}
+
+// Describe is prometheus.Collector's.
+func (Build) Describe(ch chan<- *prometheus.Desc) { ch <- buildInfo.desc }
+
+// Collect is prometheus.Collector's.
+func (b Build) Collect(ch chan<- prometheus.Metric) {
+	send(ch, buildInfo, 1, b.Version, b.Commit, b.Go)
+}
+
+// Endpoint is an HTTP server that listens.
+type Endpoint struct {
+	l      net.Listener
+	server *http.Server
+	done   chan struct{}
+}
+
+// Listen opens an endpoint at host:port, of which Serve and ServePprof make
+// something. ErrAddress if the address is malformed or cannot be had; with
+// loopback, it must be of the loopback interface.
+func Listen(addr string, loopback bool) (*Endpoint, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if n, bad := strconv.Atoi(port); err != nil || bad != nil || n < 0 || n > 65535 {
+		return nil, fmt.Errorf("%w %q: want host:port, such as 127.0.0.1:9464", ErrAddress, addr)
+	}
+	if loopback && !isLoopback(host) {
+		return nil, fmt.Errorf("%w %q: want one of the loopback interface, such as 127.0.0.1:6060", ErrAddress, addr)
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		var cause *net.OpError
+		if errors.As(err, &cause) {
+			err = cause.Err
+		}
+		return nil, fmt.Errorf("%w %q: want one that can be listened on: %w", ErrAddress, addr, err)
+	}
+	return &Endpoint{l: newLimited(l, maxConnections), done: make(chan struct{})}, nil
+}
+
+// isLoopback reports whether a host stands for this machine only.
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Addr is the address, with the port that was chosen if 0 was asked for.
+func (e *Endpoint) Addr() string { return e.l.Addr().String() }
+
+// Serve answers /metrics with what r gathers, /healthz if the process lives,
+// and /readyz with 200 if ready returns nil and else with 503 and its error,
+// one line. It returns at once.
+func (e *Endpoint) Serve(r *prometheus.Registry, ready func() error) {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, ErrorHandling: promhttp.ContinueOnError}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { line(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := ready(); err != nil {
+			line(w, http.StatusServiceUnavailable, err.Error())
+			return
+		}
+		line(w, http.StatusOK, "ok")
+	})
+	e.serve(mux, responseTimeout)
+}
+
+// line writes a response of one line.
+func line(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	fmt.Fprintln(w, text)
+}
+
+func (e *Endpoint) serve(h http.Handler, limit time.Duration) {
+	e.server = newHTTPServer(h, limit)
+	go func() {
+		defer close(e.done)
+		_ = e.server.Serve(e.l) // ends with Close
+	}()
+}
+
+func newHTTPServer(h http.Handler, limit time.Duration) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: limit,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+	}
+}
+
+// Close lets answers under way end, for a moment, and stops.
+func (e *Endpoint) Close() error {
+	if e.server == nil {
+		return e.l.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := e.server.Shutdown(ctx); err != nil {
+		_ = e.server.Close() // those who still read have had their time
+	}
+	<-e.done
+	return nil
+}
+
+// limited is a listener with a bound on the connections that are open.
+type limited struct {
+	net.Listener
+	slots chan struct{}
+	over  chan struct{}
+	once  sync.Once
+}
+
+func newLimited(l net.Listener, n int) *limited {
+	return &limited{Listener: l, slots: make(chan struct{}, n), over: make(chan struct{})}
+}
+
+// Accept waits until there is room, and for the next connection.
+func (l *limited) Accept() (net.Conn, error) {
+	select {
+	case l.slots <- struct{}{}:
+	case <-l.over:
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.slots
+		return nil, err
+	}
+	return &limitedConn{Conn: c, release: sync.OnceFunc(func() { <-l.slots })}, nil
+}
+
+// Close ends Accept.
+func (l *limited) Close() error {
+	l.once.Do(func() { close(l.over) })
+	return l.Listener.Close()
+}
+
+type limitedConn struct {
+	net.Conn
+	release func()
+}
+
+func (c *limitedConn) Close() error {
+	defer c.release()
+	return c.Conn.Close()
+}

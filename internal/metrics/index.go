@@ -1,0 +1,70 @@
+package metrics
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"drtmx/index"
+	"drtmx/txn"
+)
+
+var indexLabels = []string{"server", "partition", "table", "index"}
+
+var (
+	indexRows      = gauge("drtmx_index_rows", "Rows in the index.", indexLabels...)
+	indexRowBytes  = gauge("drtmx_index_row_bytes", "Bytes of row blocks, or of leaves.", indexLabels...)
+	indexBytes     = gauge("drtmx_index_structure_bytes", "Bytes of what finds rows: buckets and directory, or inner nodes and models.", indexLabels...)
+	indexInner     = gauge("drtmx_index_inner_node_bytes", "Bytes of the inner nodes of an ordered index, which clients do not read.", indexLabels...)
+	indexLeaves    = gauge("drtmx_index_leaves", "Leaves of an ordered index.", indexLabels...)
+	indexFallbacks = counter("drtmx_index_fallback_reads_total", "One-sided reads that clients gave up and sent to the server.", indexLabels...)
+
+	modelSubModels   = gauge("drtmx_model_submodels", "Sub-models published.", indexLabels...)
+	modelBytes       = gauge("drtmx_model_bytes", "Bytes of published sub-models and their router.", indexLabels...)
+	modelTTBytes     = gauge("drtmx_model_translation_table_bytes", "Bytes of published translation tables.", indexLabels...)
+	modelKeys        = gauge("drtmx_model_trained_keys", "Keys that the published models were trained on.", indexLabels...)
+	modelMeanError   = gauge("drtmx_model_error_mean_leaves", "Mean error of the published models over the keys they were trained on.", indexLabels...)
+	modelMaxError    = gauge("drtmx_model_error_max_leaves", "Greatest error since the models were last partitioned.", indexLabels...)
+	modelErrorKeys   = gauge("drtmx_model_error_keys", "Trained keys whose error is above that of the label before and at most this many leaves.", append(indexLabels[:len(indexLabels):len(indexLabels)], "leaves")...)
+	modelRetrains    = counter("drtmx_model_retrains_total", "Sub-models trained again because their leaves changed.", indexLabels...)
+	modelGenerations = counter("drtmx_model_generations_total", "Partitions of the keys into sub-models that were published.", indexLabels...)
+	modelQueue       = gauge("drtmx_model_retrain_queue", "Sub-models that wait to be trained again.", indexLabels...)
+	modelFailures    = counter("drtmx_model_training_failures_total", "Trainings given up for want of memory; the models stay as they were.", indexLabels...)
+)
+
+func collectIndex(ch chan<- prometheus.Metric, server string, ix *txn.PartitionIndexStats) {
+	labels := []string{server, strconv.Itoa(ix.Partition), ix.Table, ix.Name}
+	send(ch, indexRows, ix.Rows, labels...)
+	send(ch, indexRowBytes, ix.RowBytes, labels...)
+	send(ch, indexBytes, ix.IndexBytes, labels...)
+	if !ix.Ordered {
+		return
+	}
+	send(ch, indexFallbacks, ix.GaveUp, labels...)
+	send(ch, indexInner, ix.InnerBytes, labels...)
+	send(ch, indexLeaves, ix.Leaves, labels...)
+	send(ch, modelSubModels, ix.SubModels, labels...)
+	send(ch, modelBytes, ix.ModelBytes, labels...)
+	send(ch, modelTTBytes, ix.TTBytes, labels...)
+	send(ch, modelKeys, ix.TrainedKeys, labels...)
+	send(ch, modelMeanError, ix.MeanError, labels...)
+	send(ch, modelMaxError, ix.MaxError, labels...)
+	wrong := uint64(0)
+	for i, n := range ix.ErrorKeys {
+		wrong += n
+		send(ch, modelErrorKeys, n, append(labels[:len(labels):len(labels)], errorClass(i))...)
+	}
+	send(ch, modelErrorKeys, ix.TrainedKeys-min(wrong, ix.TrainedKeys), append(labels[:len(labels):len(labels)], "0")...)
+	send(ch, modelRetrains, ix.Retrains, labels...)
+	send(ch, modelGenerations, ix.Generations, labels...)
+	send(ch, modelQueue, ix.Pending, labels...)
+	send(ch, modelFailures, ix.TrainFailures, labels...)
+}
+
+// errorClass names a class of index.ServerStats.ErrorKeys by its upper end.
+func errorClass(i int) string {
+	if i == index.ErrorClasses-1 {
+		return "more"
+	}
+	return strconv.Itoa(1 << i)
+}

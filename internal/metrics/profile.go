@@ -1,0 +1,84 @@
+package metrics
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/http/pprof"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// profileTimeout bounds a profile, whose length whoever asks may choose.
+const profileTimeout = 5 * time.Minute
+
+// profiles serves /debug/pprof/ of this process.
+func profiles() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// ServeProfiles serves profiles of this process on l until l is closed, and
+// breaks off those under way then.
+func ServeProfiles(l net.Listener) {
+	s := newHTTPServer(profiles(), profileTimeout)
+	_ = s.Serve(newLimited(l, maxConnections)) // ends when l is closed
+	_ = s.Close()
+}
+
+// ServePprof answers /debug/pprof/ with profiles of this process, and
+// /servers/N/debug/pprof/ with those of data server N, which serves them on the
+// N-th of the unix sockets. Only requests that name a loopback host are
+// answered, so that no web page that a browser here shows can make some. It
+// returns at once.
+func (e *Endpoint) ServePprof(sockets []string) {
+	mux := profiles()
+	for i, socket := range sockets {
+		prefix := fmt.Sprintf("/servers/%d", i)
+		mux.Handle(prefix+"/debug/pprof/", http.StripPrefix(prefix, proxy(socket)))
+	}
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		text := "/debug/pprof/"
+		for i := range sockets {
+			text += fmt.Sprintf("\n/servers/%d/debug/pprof/", i)
+		}
+		line(w, http.StatusOK, text)
+	})
+	e.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		if !isLoopback(strings.Trim(host, "[]")) {
+			line(w, http.StatusForbidden, "name a loopback host")
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}), profileTimeout)
+}
+
+// proxy passes requests on to a unix socket.
+func proxy(socket string) http.Handler {
+	return &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "localhost"}) },
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				var d net.Dialer
+				return d.DialContext(ctx, "unix", socket)
+			},
+			DisableKeepAlives: true,
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			line(w, http.StatusBadGateway, "the data server does not answer: "+err.Error())
+		},
+	}
+}

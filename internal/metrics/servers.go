@@ -1,0 +1,216 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"drtmx/rdma"
+	"drtmx/txn"
+)
+
+// Bounds of asking data servers.
+const (
+	// SampleInterval is the least time between two rounds of questions;
+	// whoever asks sooner gets the last answers.
+	SampleInterval = 100 * time.Millisecond
+	// AskTimeout bounds the wait for one server.
+	AskTimeout = 2 * time.Second
+)
+
+// ErrNotReady reports data servers that cannot serve, or not yet. Its text is one line.
+var ErrNotReady = errors.New("not ready")
+
+// Servers asks the data servers of a cluster for their statistics. It is a
+// prometheus.Collector. Methods are safe for concurrent use.
+type Servers struct {
+	ctx   context.Context
+	dial  func(context.Context, string) (rdma.Conn, error)
+	addrs func() []string
+
+	mu    sync.Mutex // held by the one who asks; others wait for the answers
+	last  []sample
+	taken time.Time
+	took  time.Duration
+}
+
+// sample is one server's answer.
+type sample struct {
+	addr  string
+	stats *txn.ServerStats // nil if there was none
+	err   error
+}
+
+// NewServers asks the servers at the addresses that addrs returns, none while
+// they are being started. Nothing is asked for before the first scrape, and
+// questions under way end with ctx.
+func NewServers(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addrs func() []string) *Servers {
+	return &Servers{ctx: ctx, dial: dial, addrs: addrs}
+}
+
+// sample asks all servers side by side.
+func (s *Servers) sample() ([]sample, time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last != nil && time.Since(s.taken) < SampleInterval {
+		return s.last, s.took
+	}
+	start := time.Now()
+	addrs := s.addrs()
+	out := make([]sample, len(addrs))
+	var wg sync.WaitGroup
+	for i, addr := range addrs {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeoutCause(s.ctx, AskTimeout, fmt.Errorf("no answer within %v", AskTimeout))
+			defer cancel()
+			st, err := txn.AskStats(ctx, s.dial, addr)
+			if err != nil && ctx.Err() != nil {
+				err = fmt.Errorf("server %s: %w", addr, context.Cause(ctx))
+			}
+			out[i] = sample{addr, st, err}
+		})
+	}
+	wg.Wait()
+	s.last, s.taken, s.took = out, time.Now(), time.Since(start)
+	return out, s.took
+}
+
+// Ready is nil if every data server answers and all of its partitions are
+// loaded and served; otherwise it wraps ErrNotReady and names the first that
+// is not.
+func (s *Servers) Ready() error {
+	all, _ := s.sample()
+	if len(all) == 0 {
+		return fmt.Errorf("%w: the data servers are starting", ErrNotReady)
+	}
+	for i := range all {
+		if err := all[i].ready(); err != nil {
+			return fmt.Errorf("%w: data server %d: %w", ErrNotReady, i, err)
+		}
+	}
+	return nil
+}
+
+func (a *sample) ready() error {
+	switch {
+	case a.err != nil:
+		return a.err
+	case a.stats.Stopping:
+		return errors.New("is stopping")
+	}
+	for _, p := range a.stats.Partitions {
+		switch {
+		case p.Fenced:
+			return fmt.Errorf("partition %d is fenced", p.Partition)
+		case !p.Loaded:
+			return fmt.Errorf("partition %d is not loaded", p.Partition)
+		}
+	}
+	return nil
+}
+
+var (
+	scrapeSeconds = gauge("drtmx_scrape_duration_seconds", "Time the data servers took to answer the last round of questions.")
+
+	serverUp    = gauge("drtmx_server_up", "1 if the data server answered, else 0; it then has no other metrics.", "server")
+	serverReady = gauge("drtmx_server_ready", "1 if the data server is not stopping and all its partitions are loaded and served.", "server")
+	serverInfo  = gauge("drtmx_server_info", "Always 1; what the data server is.", "server", "address", "fabric", "pid")
+	serverStart = gauge("drtmx_server_start_time_seconds", "When the data server was started, in seconds since the epoch of Unix.", "server")
+	serverEpoch = gauge("drtmx_server_epoch", "Epoch of the data server's partitions.", "server")
+
+	serverCPU        = counter("drtmx_server_cpu_seconds_total", "User and system time of the data server's process.", "server")
+	serverResident   = gauge("drtmx_server_resident_memory_bytes", "Memory of the data server's process that is resident, regions included.", "server")
+	serverHeap       = gauge("drtmx_server_go_heap_bytes", "Objects of the Go heap of the data server's process; regions are not in it.", "server")
+	serverGoroutines = gauge("drtmx_server_goroutines", "Goroutines of the data server's process.", "server")
+	serverGC         = counter("drtmx_server_gc_cycles_total", "Garbage collections of the data server's process.", "server")
+
+	serverCalls       = counter("drtmx_server_calls_total", "Procedures called, repetitions of attempts included.", "server")
+	serverSlowCalls   = counter("drtmx_server_slow_calls_total", "Procedures that touched other partitions and were run again in a goroutine of their own.", "server")
+	serverReads       = counter("drtmx_server_reads_total", "Lookups and scans answered by RPC.", "server", "kind")
+	serverDistributed = counter("drtmx_server_distributed_transactions_total", "Transactions of several partitions that this server coordinated.", "server")
+	serverHandovers   = counter("drtmx_server_handovers_total", "Transactions whose decision another server handed over to this one.", "server")
+	serverOutcomes    = gauge("drtmx_server_outcomes_kept", "Client sessions whose last answer is remembered, so that a repeated commit takes effect once.", "server")
+	serverDecisions   = gauge("drtmx_server_decisions_kept", "Commits of distributed transactions that are remembered until all who take part know them.", "server")
+
+	serverGreeted      = counter("drtmx_server_clients_greeted_total", "Connections of clients and of other servers that said hello.", "server")
+	serverDisconnected = counter("drtmx_server_clients_disconnected_total", "Connections that went away, those of scrapes included.", "server")
+	serverRefused      = counter("drtmx_server_clients_refused_total", "Peers that were turned away before they were connected.", "server")
+
+	partitionCommits   = counter("drtmx_partition_commits_total", "Transactions that committed in the partition; one of several partitions counts in each.", "server", "partition")
+	partitionConflicts = counter("drtmx_partition_conflicts_total", "Commits and prepares that the partition refused or gave back.", "server", "partition")
+	partitionPrepared  = gauge("drtmx_partition_prepared_transactions", "Distributed transactions in doubt: prepared here and not yet decided.", "server", "partition")
+	partitionLoaded    = gauge("drtmx_partition_loaded", "1 if loading has ended.", "server", "partition")
+	partitionFenced    = gauge("drtmx_partition_fenced", "1 if the partition is no longer served.", "server", "partition")
+	regionUsed         = gauge("drtmx_region_used_bytes", "Bytes of the partition's region in use, free blocks of its indexes included.", "server", "partition")
+	regionMapped       = gauge("drtmx_region_mapped_bytes", "Bytes by which the partition's region has grown so far.", "server", "partition")
+	regionLimit        = gauge("drtmx_region_limit_bytes", "Bytes to which the partition's region may grow.", "server", "partition")
+)
+
+// Describe is prometheus.Collector's.
+func (s *Servers) Describe(ch chan<- *prometheus.Desc) {
+	for _, f := range families {
+		if !clientSide[f] {
+			ch <- f.desc
+		}
+	}
+}
+
+// Collect is prometheus.Collector's.
+func (s *Servers) Collect(ch chan<- prometheus.Metric) {
+	all, took := s.sample()
+	send(ch, scrapeSeconds, took.Seconds())
+	for i := range all {
+		server := strconv.Itoa(i)
+		send(ch, serverUp, truth(all[i].stats != nil), server)
+		send(ch, serverReady, truth(all[i].ready() == nil), server)
+		if all[i].stats != nil {
+			collectServer(ch, server, all[i].stats)
+		}
+	}
+}
+
+func collectServer(ch chan<- prometheus.Metric, server string, st *txn.ServerStats) {
+	send(ch, serverInfo, 1, server, st.Address, st.Fabric, strconv.Itoa(st.PID))
+	send(ch, serverStart, st.StartUnix, server)
+	send(ch, serverEpoch, uint64(st.Epoch), server)
+	send(ch, serverCPU, st.CPUSeconds, server)
+	send(ch, serverResident, st.Process.ResidentBytes, server)
+	send(ch, serverHeap, st.Process.HeapBytes, server)
+	send(ch, serverGoroutines, st.Process.Goroutines, server)
+	send(ch, serverGC, st.Process.GCCycles, server)
+	send(ch, serverCalls, st.Calls, server)
+	send(ch, serverSlowCalls, st.SlowCalls, server)
+	send(ch, serverReads, st.Lookups, server, "lookup")
+	send(ch, serverReads, st.Scans, server, "scan")
+	send(ch, serverDistributed, st.Distributed, server)
+	send(ch, serverHandovers, st.Handovers, server)
+	send(ch, serverOutcomes, st.Outcomes, server)
+	send(ch, serverDecisions, st.Decisions, server)
+	send(ch, serverGreeted, st.Greeted, server)
+	send(ch, serverDisconnected, st.Disconnected, server)
+	send(ch, serverRefused, st.Refused, server)
+	serverVerbs.send(ch, &st.Verbs, server, st.Fabric)
+	for i := range st.Partitions {
+		collectPartition(ch, server, &st.Partitions[i])
+	}
+	for i := range st.Indexes {
+		collectIndex(ch, server, &st.Indexes[i])
+	}
+}
+
+func collectPartition(ch chan<- prometheus.Metric, server string, p *txn.PartitionStats) {
+	part := strconv.Itoa(p.Partition)
+	send(ch, partitionCommits, p.Commits, server, part)
+	send(ch, partitionConflicts, p.Conflicts, server, part)
+	send(ch, partitionPrepared, p.Prepared, server, part)
+	send(ch, partitionLoaded, truth(p.Loaded), server, part)
+	send(ch, partitionFenced, truth(p.Fenced), server, part)
+	send(ch, regionUsed, p.UsedBytes, server, part)
+	send(ch, regionMapped, p.MappedBytes, server, part)
+	send(ch, regionLimit, p.LimitBytes, server, part)
+}
