@@ -329,8 +329,7 @@ before() {
 	redis-aof) start_redis aof ;;
 	postgres*)
 		[ -n "$pg_dirty" ] || return 0
-		sql ycsb "DELETE FROM usertable u WHERE NOT EXISTS (SELECT FROM loaded l WHERE l.ycsb_key = u.ycsb_key)" &&
-			sql ycsb "VACUUM usertable" && pg_dirty=
+		sql ycsb "DELETE FROM usertable u WHERE NOT EXISTS (SELECT FROM loaded l WHERE l.ycsb_key = u.ycsb_key)" && pg_dirty=
 		;;
 	badger* | bbolt*)
 		rm -rf "$work/run"

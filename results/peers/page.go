@@ -110,8 +110,12 @@ func (p *page) systems() {
 		}
 		p.row(s.title, v, s.place, s.durability, s.isolation)
 	}
-	p.printf("\nClient of all: one go-ycsb binary, with the drivers of go-ycsb %s (%s) and drtmx's own; its driver of bolt is compiled with bbolt. TPC-C on PostgreSQL: go-tpc %s.\n\n",
-		p.fact("go-ycsb"), p.fact("drivers"), p.fact("go-tpc"))
+	p.printf("\nClient of all: one go-ycsb binary, with the drivers of go-ycsb %s (%s) and drtmx's own; its driver of bolt is compiled with bbolt.",
+		p.fact("go-ycsb"), p.fact("drivers"))
+	if v := p.facts["go-tpc"]; v != "" {
+		p.printf(" TPC-C on PostgreSQL: go-tpc %s.", v)
+	}
+	p.printf("\n\n")
 }
 
 const notComparable = `## What is not comparable
