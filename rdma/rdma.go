@@ -258,6 +258,20 @@ type Endpoint interface {
 	Close() error
 }
 
+// Refusal counts what an endpoint has refused for one reason, a word such as
+// no_room that names it in metrics.
+type Refusal struct {
+	Reason string `json:"reason"`
+	Count  uint64 `json:"count"`
+}
+
+// Auditor is an Endpoint that tells what it has refused: peers, connections,
+// and verbs that it carries out itself.
+type Auditor interface {
+	// Refusals is a snapshot: always the same reasons, in the same order.
+	Refusals() []Refusal
+}
+
 // Provider is one implementation of the fabric.
 type Provider interface {
 	// Name is the provider's name on the command line.

@@ -19,7 +19,6 @@ func (s *Server) listenOptions() rdma.ListenOptions {
 			s.log.Debug("client disconnected", "peer", uint64(id))
 		},
 		OnRefuse: func(reason error) {
-			s.refused.Add(1)
 			s.log.Debug("client refused", "reason", reason.Error())
 		},
 	}

@@ -112,9 +112,9 @@ type Server struct {
 	scans       atomic.Uint64
 	handovers   atomic.Uint64
 
-	log                            *slog.Logger
-	started                        time.Time
-	greeted, disconnected, refused atomic.Uint64
+	log                   *slog.Logger
+	started               time.Time
+	greeted, disconnected atomic.Uint64
 
 	closeOnce sync.Once
 	closeErr  error

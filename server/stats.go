@@ -60,8 +60,11 @@ func (s *Server) ownStats() wire.ServerStats {
 		Lookups: s.lookups.Load(), Scans: s.scans.Load(),
 		Distributed: s.coordinated.Load(), Handovers: s.handovers.Load(),
 		Outcomes: s.outcomes.kept(), Decisions: s.decisionsKept(),
-		Greeted: s.greeted.Load(), Disconnected: s.disconnected.Load(), Refused: s.refused.Load(),
+		Greeted: s.greeted.Load(), Disconnected: s.disconnected.Load(),
 		Verbs: s.ep.Counters(), Process: processStats(),
+	}
+	if a, ok := s.ep.(rdma.Auditor); ok {
+		st.Refusals = a.Refusals()
 	}
 	var ru unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &ru) == nil {

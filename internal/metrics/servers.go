@@ -32,6 +32,7 @@ type Servers struct {
 	ctx   context.Context
 	dial  func(context.Context, string) (rdma.Conn, error)
 	addrs func() []string
+	ask   func(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (*txn.ServerStats, error)
 
 	mu    sync.Mutex // held by the one who asks; others wait for the answers
 	last  []sample
@@ -50,7 +51,7 @@ type sample struct {
 // they are being started. Nothing is asked for before the first scrape, and
 // questions under way end with ctx.
 func NewServers(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addrs func() []string) *Servers {
-	return &Servers{ctx: ctx, dial: dial, addrs: addrs}
+	return &Servers{ctx: ctx, dial: dial, addrs: addrs, ask: txn.AskStats}
 }
 
 // sample asks all servers side by side.
@@ -68,7 +69,7 @@ func (s *Servers) sample() ([]sample, time.Duration) {
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeoutCause(s.ctx, AskTimeout, fmt.Errorf("no answer within %v", AskTimeout))
 			defer cancel()
-			st, err := txn.AskStats(ctx, s.dial, addr)
+			st, err := s.ask(ctx, s.dial, addr)
 			if err != nil && ctx.Err() != nil {
 				err = fmt.Errorf("server %s: %w", addr, context.Cause(ctx))
 			}
@@ -139,10 +140,12 @@ var (
 
 	serverGreeted      = counter("drtmx_server_clients_greeted_total", "Connections of clients and of other servers that said hello.", "server")
 	serverDisconnected = counter("drtmx_server_clients_disconnected_total", "Connections that went away, those of scrapes included.", "server")
-	serverRefused      = counter("drtmx_server_clients_refused_total", "Peers that were turned away before they were connected.", "server")
+	serverRefusals     = counter("drtmx_server_refusals_total", "Peers, connections and verbs that the data server's endpoint refused, by reason; those that a provider knows.", "server", "reason")
 
 	partitionCommits   = counter("drtmx_partition_commits_total", "Transactions that committed in the partition; one of several partitions counts in each.", "server", "partition")
 	partitionConflicts = counter("drtmx_partition_conflicts_total", "Commits and prepares that the partition refused or gave back.", "server", "partition")
+	partitionParked    = counter("drtmx_partition_parked_total", "Commits and calls that waited for the decision of a transaction in doubt.", "server", "partition")
+	partitionVain      = counter("drtmx_partition_parked_in_vain_total", "Of those parked, the ones that the decision did not come in time for.", "server", "partition")
 	partitionPrepared  = gauge("drtmx_partition_prepared_transactions", "Distributed transactions in doubt: prepared here and not yet decided.", "server", "partition")
 	partitionLoaded    = gauge("drtmx_partition_loaded", "1 if loading has ended.", "server", "partition")
 	partitionFenced    = gauge("drtmx_partition_fenced", "1 if the partition is no longer served.", "server", "partition")
@@ -193,7 +196,9 @@ func collectServer(ch chan<- prometheus.Metric, server string, st *txn.ServerSta
 	send(ch, serverDecisions, st.Decisions, server)
 	send(ch, serverGreeted, st.Greeted, server)
 	send(ch, serverDisconnected, st.Disconnected, server)
-	send(ch, serverRefused, st.Refused, server)
+	for _, r := range st.Refusals {
+		send(ch, serverRefusals, r.Count, server, r.Reason)
+	}
 	serverVerbs.send(ch, &st.Verbs, server, st.Fabric)
 	for i := range st.Partitions {
 		collectPartition(ch, server, &st.Partitions[i])
@@ -207,6 +212,8 @@ func collectPartition(ch chan<- prometheus.Metric, server string, p *txn.Partiti
 	part := strconv.Itoa(p.Partition)
 	send(ch, partitionCommits, p.Commits, server, part)
 	send(ch, partitionConflicts, p.Conflicts, server, part)
+	send(ch, partitionParked, p.Parked, server, part)
+	send(ch, partitionVain, p.ParkedLong, server, part)
 	send(ch, partitionPrepared, p.Prepared, server, part)
 	send(ch, partitionLoaded, truth(p.Loaded), server, part)
 	send(ch, partitionFenced, truth(p.Fenced), server, part)

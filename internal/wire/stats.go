@@ -35,9 +35,9 @@ type ServerStats struct {
 	Outcomes    int    `json:"outcomes"`  // sessions whose last answer is kept
 	Decisions   int    `json:"decisions"` // commits kept until all who take part know them
 
-	Greeted      uint64 `json:"greeted"`      // connections that said hello
-	Disconnected uint64 `json:"disconnected"` // connections that went away
-	Refused      uint64 `json:"refused"`      // peers the endpoint turned away, if it can tell
+	Greeted      uint64         `json:"greeted"`      // connections that said hello
+	Disconnected uint64         `json:"disconnected"` // connections that went away
+	Refusals     []rdma.Refusal `json:"refusals"`     // of the endpoint, if it can tell
 
 	// Verbs is what the endpoint saw: RPCs always, one-sided verbs only where
 	// the provider carries them out on the server's side.

@@ -32,6 +32,7 @@ type endpoint struct {
 	running  sync.WaitGroup // pollers, accept loop, links
 	release  sync.Once
 	hellos   chan struct{} // bounds handshakes in progress
+	refusals refusals
 
 	mu struct {
 		sync.Mutex
@@ -179,13 +180,6 @@ func (e *endpoint) accept() {
 	}
 }
 
-// refused tells who listens why a peer was turned away; nil at the endpoint's end.
-func (e *endpoint) refused(reason error) {
-	if reason != nil && e.opts.OnRefuse != nil && !e.closed.Load() {
-		e.opts.OnRefuse(reason)
-	}
-}
-
 // admit enters a socket into the books, so that Close closes it.
 func (e *endpoint) admit(s socket) bool {
 	e.mu.Lock()
@@ -258,7 +252,7 @@ func (e *endpoint) greet(s socket) (*serverLink, error) {
 	if !ok {
 		err = s.send(&message{kind: msgRefuse, reason: reasonFull, version: wireVersion})
 		l.end()
-		return nil, errors.Join(errWire, err)
+		return nil, errors.Join(errFull, err)
 	}
 	if err := errors.Join(l.welcome(grants), s.SetReadDeadline(time.Time{})); err != nil {
 		l.end()

@@ -467,4 +467,7 @@ func TestPeersOfOtherUsersAreRefused(t *testing.T) {
 	if reason := <-refused; !errors.Is(reason, errPeerUser) {
 		t.Errorf("refused because of %v, want %v", reason, errPeerUser)
 	}
+	if got := e.(rdma.Auditor).Refusals()[0]; got != (rdma.Refusal{Reason: "other_user", Count: 1}) {
+		t.Errorf("refusals: %+v", got)
+	}
 }

@@ -343,6 +343,9 @@ func (e *endpoint) noteGreeting(err error) {
 	default:
 		e.stats.handshakes.Add(1)
 	}
+	if e.opts.OnRefuse != nil && !e.closed.Load() {
+		e.opts.OnRefuse(err)
+	}
 }
 
 // linger takes what a refused client has sent, for a while: closing a socket
