@@ -78,7 +78,7 @@ with the consistency check.`,
 	f.pace.add(c)
 	c.Flags().StringSliceVar(&f.designs, "designs", []string{"drtmx", "drtmh", "rpc"}, "designs to compare; ratios are of the first to each other one")
 	c.Flags().StringArrayVar(&f.mixes, "mix", []string{"new-order=10,order-status=90", "order-status=100"}, "mix of transactions; may be given several times")
-	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm or inproc")
+	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm, tcp or inproc")
 	c.Flags().IntVar(&f.repeat, "repeat", 3, "repetitions")
 	c.Flags().StringVar(&f.json, "json", "", "write all reports and the ratios as JSON to this file; - for standard output")
 	return c
@@ -116,7 +116,7 @@ func (a *app) compare(ctx context.Context, f *compareFlags, plans []*runPlan) (e
 	}
 	defer func() { err = errors.Join(err, out.close()) }()
 	first := plans[0]
-	s, err := a.start(ctx, first.fabric, first.fallback, first.size.size(), nil)
+	s, err := a.start(ctx, first.fabric, first.fallback, first.size.size(), nil, &first.where.tls)
 	if err != nil {
 		return a.early(ctx, err)
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -69,33 +68,17 @@ func findDesign(name string) (*design, error) {
 	return nil, fmt.Errorf("--design %q: want %s", name, oneOf(names))
 }
 
-// Fabrics of the command line.
-const (
-	fabricShm    = "shm"
-	fabricInproc = "inproc"
-)
-
-var fabrics = []string{fabricShm, fabricInproc}
-
-func checkFabric(name string) error {
-	switch {
-	case slices.Contains(fabrics, name):
-		return nil
-	case name == "tcp" || name == "verbs":
-		return fmt.Errorf("--fabric %q is not there yet, want %s", name, oneOf(fabrics))
-	}
-	return fmt.Errorf("--fabric %q: want %s", name, oneOf(fabrics))
-}
-
 // whereFlags say which cluster a command is for.
 type whereFlags struct {
 	dataDir string
 	connect []string
+	tls     tlsFlags
 }
 
 func (w *whereFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&w.dataDir, "data-dir", "", "runtime directory of a cluster, as given to drtmx serve")
-	c.Flags().StringSliceVar(&w.connect, "connect", nil, "addresses of data servers, instead of --data-dir")
+	c.Flags().StringSliceVar(&w.connect, "connect", nil, "addresses of data servers, instead of --data-dir: sockets, or host:port")
+	w.tls.add(c)
 }
 
 func (w *whereFlags) check() error {
@@ -106,8 +89,11 @@ func (w *whereFlags) check() error {
 		if a == "" {
 			return fmt.Errorf("--connect: an address is empty, want sockets of data servers separated by commas")
 		}
+		if isHostPort(a) != isHostPort(w.connect[0]) {
+			return fmt.Errorf("--connect: %q and %q, want sockets or host:port, not both", w.connect[0], a)
+		}
 	}
-	return nil
+	return w.tls.check()
 }
 
 func (w *whereFlags) given() bool { return w.dataDir != "" || len(w.connect) > 0 }

@@ -56,6 +56,10 @@ func TestScripts(t *testing.T) {
 			"oneline":   oneLine,
 			"freeaddr":  freeAddr,
 			"scrape":    scrape,
+
+			"samerounds": sameRounds,
+			"freeports":  freePorts,
+			"mode600":    mode600,
 		},
 	})
 }
@@ -176,7 +180,7 @@ func checkReport(ts *testscript.TestScript, _ bool, args []string) {
 			ts.Fatalf("condition 3.3.2.%d: %q", i, v)
 		}
 	}
-	if !slices.Equal([]bool{r.CPUSeparable, r.ServerCPUS > 0}, []bool{r.Fabric == fabricShm, r.Fabric == fabricShm}) {
+	if !slices.Equal([]bool{r.CPUSeparable, r.ServerCPUS > 0}, []bool{r.Fabric != fabricInproc, r.Fabric != fabricInproc}) {
 		ts.Fatalf("fabric %s: CPU separable %v, %v s of servers", r.Fabric, r.CPUSeparable, r.ServerCPUS)
 	}
 }

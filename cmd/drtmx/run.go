@@ -79,7 +79,7 @@ interrupted (130).`,
 	f.pace.add(c)
 	c.Flags().StringVar(&f.mix, "mix", "new-order=10,order-status=90", "shares of transaction types, which add up to 100, or full for TPC-C's")
 	c.Flags().StringVar(&f.design, "design", designs[0].name, "how reads travel: drtmx (one-sided), drtmh (ordered lookups by RPC), rpc (all by RPC)")
-	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm (data servers are processes) or inproc (they are in this process)")
+	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm (data servers are processes), tcp (likewise, over the loopback network) or inproc (they are in this process)")
 	c.Flags().StringVar(&f.newOrder, "new-order", tpcc.Procedure.String(), "where NEW-ORDER runs: procedure (at its home server) or client")
 	c.Flags().StringVar(&f.payment, "payment", tpcc.Procedure.String(), "where PAYMENT runs: procedure (at its home server) or client")
 	c.Flags().StringVar(&f.homes, "homes", "", "home warehouses of terminals: fixed, as TPC-C asks, or random for each transaction (default: random if the mix is of new-order and order-status alone)")
@@ -130,8 +130,8 @@ func (f *runFlags) plan(given func(string) bool) (*runPlan, error) {
 	case len(errs) > 0:
 	case !f.where.given() && f.size.servers > f.load.warehouses:
 		errs = append(errs, fmt.Errorf("--servers %d: want at most one for each of the %d warehouses (--warehouses)", f.size.servers, f.load.warehouses))
-	case f.where.given() && f.fabric != fabricShm:
-		errs = append(errs, fmt.Errorf("--fabric %s: a running cluster is reached over %s", f.fabric, fabricShm))
+	case f.where.given() && f.fabric == fabricInproc:
+		errs = append(errs, fmt.Errorf("--fabric %s: a running cluster is reached over its own fabric, %s or %s", f.fabric, fabricShm, fabricTCP))
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
@@ -220,7 +220,7 @@ func (a *app) cluster(ctx context.Context, p *runPlan, shown *telemetry) (*sessi
 		return a.attach(ctx, &p.where)
 	}
 	shown.expect(p.size.servers)
-	return a.start(ctx, p.fabric, p.fallback, p.size.size(), shown.debug)
+	return a.start(ctx, p.fabric, p.fallback, p.size.size(), shown.debug, &p.where.tls)
 }
 
 // show starts to answer those who ask what the run does.

@@ -4,80 +4,89 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
 	"drtmx/internal/cluster"
 	"drtmx/internal/metrics"
+	"drtmx/rdma"
 )
 
+// serveFlags are the flags of drtmx serve.
+type serveFlags struct {
+	dir      string
+	size     sizeFlags
+	workload workloadFlags
+	fabric   string
+	listen   string
+	tls      tlsFlags
+	log      logFlags
+	shows    telemetryFlags
+}
+
+func (f *serveFlags) check() error {
+	var err error
+	switch {
+	case f.dir == "":
+		err = fmt.Errorf("drtmx serve: --data-dir is required: a directory for the servers' sockets")
+	case f.fabric != fabricShm && f.fabric != fabricTCP:
+		err = fmt.Errorf("--fabric %q: want %s or %s", f.fabric, fabricShm, fabricTCP)
+	case f.fabric != fabricTCP && (f.listen != "" || f.tls.given() || f.tls.insecure):
+		err = fmt.Errorf("--listen, --insecure and the --tls flags: want --fabric tcp with them")
+	}
+	return errors.Join(err, f.size.check(), f.log.check(), f.tls.check())
+}
+
 func (a *app) serveCommand() *cobra.Command {
-	var dir string
-	var size sizeFlags
-	var workload workloadFlags
-	var log logFlags
-	var shows telemetryFlags
+	var f serveFlags
 	var child bool
 	c := &cobra.Command{
 		Use:   "serve --data-dir DIR",
 		Short: "Run data servers in the foreground, for other commands to use",
-		Long: `Runs data servers as child processes over shared memory until it is
-interrupted. DIR is the runtime directory: it holds the servers' sockets and
+		Long: `Runs data servers as child processes over shared memory, or over TCP, until it
+is interrupted. DIR is the runtime directory: it holds the servers' sockets and
 cluster.json, by which drtmx tpcc prepare, run, check and cleanup find them, or
-with --workload ycsb go-ycsb (property drtmx.addr=DIR).
+with --workload ycsb go-ycsb (property drtmx.addr=DIR). Servers that listen at a
+network address are found from other machines with --connect.
 
 Data is in memory only: DIR holds none of it, and it is gone when the servers
 stop. If one server dies, all stop.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if child {
-				return a.child(c)
+				return a.child(c, &f)
 			}
-			if dir == "" {
-				return usagef("drtmx serve: --data-dir is required: a directory for the servers' sockets")
-			}
-			if err := errors.Join(size.check(), log.check()); err != nil {
+			if err := f.check(); err != nil {
 				return usageError{err}
 			}
-			partitions := size.partitions
+			partitions := f.size.partitions
 			if partitions == 0 {
-				partitions = size.servers
+				partitions = f.size.servers
 			}
-			name, err := workload.resolve(partitions)
+			name, err := f.workload.resolve(partitions)
 			if err != nil {
 				return err
 			}
-			return a.serve(c.Context(), &served{dir: dir, size: size.size(), workload: name, log: log, shows: shows})
+			return a.serve(c.Context(), &f, name)
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", "", "runtime directory, made if it does not exist")
-	size.add(c)
-	workload.add(c)
-	log.add(c)
-	shows.add(c)
+	c.Flags().StringVar(&f.dir, "data-dir", "", "runtime directory, made if it does not exist")
+	f.size.add(c)
+	f.workload.add(c)
+	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm or tcp")
+	c.Flags().StringVar(&f.listen, "listen", "", "with --fabric tcp: host:port of the first data server, by which others dial it; the rest take the next ports (default: free ports of the loopback address)")
+	f.tls.add(c)
+	f.log.add(c)
+	f.shows.add(c)
 	c.Flags().BoolVar(&child, "child", false, "run one data server for a parent process")
 	_ = c.Flags().MarkHidden("child")
 	return c
 }
 
-// served is what serve runs.
-type served struct {
-	dir      string
-	size     cluster.Size
-	workload string
-	log      logFlags
-	shows    telemetryFlags
-}
-
 // serve runs a cluster for others.
-func (a *app) serve(ctx context.Context, o *served) (err error) {
-	p, err := newShm()
-	if err != nil {
-		return err
-	}
-	command, err := childCommand()
+func (a *app) serve(ctx context.Context, o *serveFlags, workload string) (err error) {
+	children, err := processes(o.fabric, &o.tls, o.listen, o.size.size())
 	if err != nil {
 		return err
 	}
@@ -86,7 +95,7 @@ func (a *app) serve(ctx context.Context, o *served) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, shown.close()) }()
-	shown.expect(o.size.Servers)
+	shown.expect(o.size.servers)
 	records := o.log.log(a)
 	log := records.Logger()
 	var addrs atomic.Pointer[[]string]
@@ -96,20 +105,19 @@ func (a *app) serve(ctx context.Context, o *served) (err error) {
 		}
 		return nil
 	}
-	err = shown.serve(p.Name(), p.Dial, running, false, func(what, url string) { a.announce(records, what+" at "+url, what, "url", url) })
+	err = shown.serve(children.Provider.Name(), children.Provider.Dial, running, false, func(what, url string) { a.announce(records, what+" at "+url, what, "url", url) })
 	if err != nil {
 		return err
 	}
+	children.Workload, children.Log, children.Debug = workload, records, shown.debug
 	err = cluster.Serve(ctx, cluster.ServeOptions{
-		ProcessOptions: cluster.ProcessOptions{
-			Size: o.size, Provider: p, Command: command, Workload: o.workload, Log: records, Debug: shown.debug,
-		},
-		Dir: o.dir, Version: version,
+		ProcessOptions: children,
+		Dir:            o.dir, Version: version,
 		Crashed: func(output []byte) { _, _ = a.stderr.Write(output) },
 		Ready: func(i cluster.Info) {
 			all := make([]string, len(i.Servers))
 			for k, s := range i.Servers {
-				all[k] = filepath.Join(o.dir, s.Socket)
+				all[k] = s.Address(o.dir)
 			}
 			addrs.Store(&all)
 			a.announceReady(records, o.dir, &i)
@@ -144,8 +152,14 @@ func (a *app) announceReady(l cluster.Log, dir string, i *cluster.Info) {
 }
 
 // child is one data server's process.
-func (a *app) child(c *cobra.Command) error {
-	p, err := newShm()
+func (a *app) child(c *cobra.Command, f *serveFlags) error {
+	var p rdma.Provider
+	var err error
+	if f.fabric == fabricTCP {
+		p, err = f.tls.provider()
+	} else {
+		p, err = newShm()
+	}
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 	"drtmx/internal/metrics"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
-	"drtmx/rdma/shm"
 	"drtmx/tpcc"
 	"drtmx/txn"
 	"drtmx/ycsb/usertable"
@@ -35,24 +34,6 @@ func lookupWorkload(name string) (cluster.Workload, error) {
 	return cluster.Workload{Catalog: tpcc.Catalog(), Procedures: tpcc.Procedures()}, nil
 }
 
-// shmAvailable is shm.Available, or a test's answer.
-var shmAvailable = shm.Available
-
-func newShm() (rdma.Provider, error) {
-	if err := shmAvailable(); err != nil {
-		return nil, err
-	}
-	return shm.New(shm.Options{})
-}
-
-// attachable makes a client of the fabric of a cluster found running.
-func attachable(fabric string) (rdma.Provider, error) {
-	if fabric != fabricShm {
-		return nil, fmt.Errorf("the cluster uses fabric %q, want %s", fabric, fabricShm)
-	}
-	return newShm()
-}
-
 // childCommand is the argument list of a data server's process.
 func childCommand() ([]string, error) {
 	exe, err := os.Executable()
@@ -73,14 +54,15 @@ type session struct {
 
 // start starts a cluster of this command's own. fallback allows the
 // in-process fabric in place of shared memory.
-func (a *app) start(ctx context.Context, fabric string, fallback bool, size cluster.Size, debug []string) (*session, error) {
-	if fabric == fabricShm {
-		p, err := newShm()
+func (a *app) start(ctx context.Context, fabric string, fallback bool, size cluster.Size, debug []string, t *tlsFlags) (*session, error) {
+	if fabric != fabricInproc {
+		o, err := processes(fabric, t, "", size)
+		o.Debug = debug
 		switch {
 		case err == nil:
-			return a.startProcesses(ctx, p, size, debug)
+			return a.startProcesses(ctx, o)
 		case !fallback || !errors.Is(err, rdma.ErrUnsupported):
-			return nil, fmt.Errorf("--fabric shm: %w", err)
+			return nil, fmt.Errorf("--fabric %s: %w", fabric, err)
 		}
 		a.say("no shared memory between processes here (%v): the data servers run in this process (--fabric inproc)", err)
 	}
@@ -95,14 +77,8 @@ func (a *app) start(ctx context.Context, fabric string, fallback bool, size clus
 	return &session{Cluster: c, own: true}, nil
 }
 
-func (a *app) startProcesses(ctx context.Context, p rdma.Provider, size cluster.Size, debug []string) (*session, error) {
-	command, err := childCommand()
-	if err != nil {
-		return nil, err
-	}
-	c, err := cluster.StartProcesses(ctx, cluster.ProcessOptions{
-		Size: size, Provider: p, Command: command, Workload: workloadTPCC, Debug: debug,
-	})
+func (a *app) startProcesses(ctx context.Context, o cluster.ProcessOptions) (*session, error) {
+	c, err := cluster.StartProcesses(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +89,11 @@ func (a *app) startProcesses(ctx context.Context, p rdma.Provider, size cluster.
 // attach finds a running cluster.
 func (a *app) attach(ctx context.Context, w *whereFlags) (*session, error) {
 	if len(w.connect) > 0 {
-		p, err := newShm()
+		fabric := fabricShm
+		if isHostPort(w.connect[0]) {
+			fabric = fabricTCP
+		}
+		p, err := w.clientOf(fabric)
 		if err != nil {
 			return nil, err
 		}
@@ -123,7 +103,7 @@ func (a *app) attach(ctx context.Context, w *whereFlags) (*session, error) {
 		}
 		return &session{Cluster: c, separate: true}, nil
 	}
-	c, info, err := cluster.Attach(ctx, w.dataDir, attachable)
+	c, info, err := cluster.Attach(ctx, w.dataDir, w.clientOf)
 	if err != nil {
 		return nil, hint(err, w.dataDir)
 	}

@@ -334,3 +334,22 @@ func TestChildrenLogAndDebug(t *testing.T) {
 		t.Errorf("one debug socket for two servers: %v", err)
 	}
 }
+
+func TestLoopbackAddrs(t *testing.T) {
+	addrs, err := LoopbackAddrs(8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, a := range addrs {
+		if seen[a] || !strings.HasPrefix(a, "127.0.0.1:") {
+			t.Errorf("addresses %v", addrs)
+		}
+		seen[a] = true
+	}
+	o := options("fine", 2)
+	o.Addrs = addrs
+	if _, err := StartProcesses(t.Context(), o); !errors.Is(err, ErrOptions) {
+		t.Errorf("8 addresses for 2 servers: %v", err)
+	}
+}

@@ -187,7 +187,7 @@ func Attach(ctx context.Context, dir string, provider func(fabric string) (rdma.
 	var addrs []string
 	c := newCluster(p, nil)
 	for _, s := range info.Servers {
-		addrs = append(addrs, filepath.Join(dir, filepath.Base(s.Socket)))
+		addrs = append(addrs, s.Address(dir))
 		c.pids = append(c.pids, s.PID)
 	}
 	c.addrs = addrs

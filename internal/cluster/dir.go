@@ -58,8 +58,17 @@ type Info struct {
 
 // ServerInfo is one data server.
 type ServerInfo struct {
-	Socket string `json:"socket"` // file in the directory
+	Socket string `json:"socket,omitempty"` // file in the directory, or
+	Addr   string `json:"addr,omitempty"`   // network address
 	PID    int    `json:"pid"`
+}
+
+// Address is where the data server of the cluster in dir listens.
+func (s ServerInfo) Address(dir string) string {
+	if s.Addr != "" {
+		return s.Addr
+	}
+	return filepath.Join(dir, filepath.Base(s.Socket))
 }
 
 // readInfo reads cluster.json: ErrNoCluster if there is none, ErrVersion for

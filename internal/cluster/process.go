@@ -39,7 +39,9 @@ type ProcessOptions struct {
 	// what RunChild's debug serves, such as profiles.
 	Debug []string
 
-	addrs []string // of a runtime directory; otherwise fresh abstract sockets
+	// Addrs are where the data servers listen, in the form of the provider;
+	// nil means sockets.
+	Addrs []string
 }
 
 // Log says what is logged.
@@ -84,8 +86,11 @@ func StartProcesses(ctx context.Context, o ProcessOptions) (*Cluster, error) {
 	if o.Debug != nil && len(o.Debug) != o.Servers {
 		return nil, fmt.Errorf("%w: %d debug sockets for %d servers", ErrOptions, len(o.Debug), o.Servers)
 	}
-	if o.addrs == nil {
-		o.addrs = AbstractAddrs(o.Servers)
+	if o.Addrs == nil {
+		o.Addrs = AbstractAddrs(o.Servers)
+	}
+	if len(o.Addrs) != o.Servers {
+		return nil, fmt.Errorf("%w: %d addresses for %d servers", ErrOptions, len(o.Addrs), o.Servers)
 	}
 	f := &family{opts: o, release: make(chan struct{})}
 	if err := f.spawn(); err != nil {
@@ -95,7 +100,7 @@ func StartProcesses(ctx context.Context, o ProcessOptions) (*Cluster, error) {
 		f.kill() // they hold nothing yet that would have to be closed
 		return nil, errors.Join(err, f.stop())
 	}
-	c := newCluster(o.Provider, o.addrs)
+	c := newCluster(o.Provider, o.Addrs)
 	c.stop, c.kill = f.stop, f.kill
 	for _, ch := range f.children {
 		c.pids = append(c.pids, ch.cmd.Process.Pid)
@@ -164,7 +169,7 @@ func (f *family) fork(i int) (*child, error) {
 	ch.lifeline, ch.report = lifeline, report
 	ch.cmd = exec.Command(f.opts.Command[0], f.opts.Command[1:]...)
 	ch.cmd.ExtraFiles = []*os.File{lifelineEnd, reportEnd} // lifelineFD, reportFD
-	cfg := childConfig{Format: Format, Index: i, Addrs: f.opts.addrs, Size: f.opts.Size, Workload: f.opts.Workload}
+	cfg := childConfig{Format: Format, Index: i, Addrs: f.opts.Addrs, Size: f.opts.Size, Workload: f.opts.Workload}
 	if f.opts.Log.File != nil {
 		ch.cmd.ExtraFiles = append(ch.cmd.ExtraFiles, f.opts.Log.File) // logFD
 		cfg.Log = &childLog{Level: f.opts.Log.Level, JSON: f.opts.Log.JSON}

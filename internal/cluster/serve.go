@@ -35,6 +35,9 @@ func Serve(ctx context.Context, o ServeOptions) error {
 	if err := o.check(); err != nil {
 		return err
 	}
+	if o.Addrs != nil && len(o.Addrs) != o.Servers {
+		return fmt.Errorf("%w: %d addresses for %d servers", ErrOptions, len(o.Addrs), o.Servers)
+	}
 	dir, err := openDir(o.Dir)
 	if err != nil {
 		return err
@@ -46,8 +49,12 @@ func Serve(ctx context.Context, o ServeOptions) error {
 		Partitions: o.Partitions, Supervisor: os.Getpid(), Started: time.Now(),
 	}
 	for i := range o.Servers {
+		if o.Addrs != nil {
+			s.info.Servers = append(s.info.Servers, ServerInfo{Addr: o.Addrs[i]})
+			continue
+		}
 		s.info.Servers = append(s.info.Servers, ServerInfo{Socket: fmt.Sprintf("s%d.sock", i)})
-		s.opts.addrs = append(s.opts.addrs, filepath.Join(dir.path, s.info.Servers[i].Socket))
+		s.opts.Addrs = append(s.opts.Addrs, filepath.Join(dir.path, s.info.Servers[i].Socket))
 	}
 	listener, err := listenPrivate(ctx, filepath.Join(dir.path, controlFile))
 	if err != nil {

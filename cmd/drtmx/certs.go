@@ -1,0 +1,44 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"drtmx/internal/certs"
+)
+
+func (a *app) certsCommand() *cobra.Command {
+	var s certs.Set
+	c := &cobra.Command{
+		Use:   "certs --dir DIR --hosts HOST,...",
+		Short: "Make certificates for trying out TLS",
+		Long: `Makes an authority, and a certificate signed by it for each server and client:
+in DIR, ca.pem, HOST.pem and HOST-key.pem, NAME.pem and NAME-key.pem. Keys can
+be read by their owner only, and no file is overwritten.
+
+HOST is the name or address by which others dial the server. The key of the
+authority, ca-key.pem, lies beside the rest: that is for trying out. Whoever has
+it can make clients and servers.`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			files, err := certs.Write(s, time.Now())
+			if errors.Is(err, certs.ErrOptions) || errors.Is(err, certs.ErrExists) {
+				return usageError{fmt.Errorf("drtmx certs: %w", err)}
+			}
+			if err != nil {
+				return err
+			}
+			a.say("%d files in %s: an authority, %d servers, %d clients, valid for %d days",
+				len(files), s.Dir, len(s.Hosts), len(s.Clients), s.Days)
+			return nil
+		},
+	}
+	c.Flags().StringVar(&s.Dir, "dir", "", "directory for the files, made if it does not exist")
+	c.Flags().StringSliceVar(&s.Hosts, "hosts", nil, "names or addresses of servers")
+	c.Flags().StringSliceVar(&s.Clients, "clients", nil, "names of clients")
+	c.Flags().IntVar(&s.Days, "days", 90, "validity")
+	return c
+}
