@@ -15,7 +15,7 @@ LDFLAGS := -X main.commit=$(COMMIT)
 CONCURRENT := ./internal/mem/... ./internal/block/... ./internal/hist/... ./internal/driver/... \
 	./internal/cluster/... ./internal/metrics/... ./rdma/... ./index/... ./txn/... ./server/... ./ycsb/...
 
-.PHONY: all build tpcc ycsb compare test race planted sim lint bench bench-peers measure fuzz clean
+.PHONY: all build tpcc ycsb compare test test-verbs race planted sim lint bench bench-peers measure fuzz clean
 
 all: build
 
@@ -41,6 +41,11 @@ compare: build
 
 test:
 	$(GO) test -timeout 10m ./...
+
+# The provider over libibverbs, in a guest with Soft-RoCE; DEVICE=mlx5_0 uses
+# that device of this machine instead.
+test-verbs:
+	@GO="$(GO)" DEVICE="$(DEVICE)" rdma/verbs/softroce/run.sh
 
 race:
 	$(GO) test -race -short -timeout 20m $(CONCURRENT)

@@ -184,6 +184,17 @@ func (r *Region) MustSpan(off, n uint64) Span {
 	return s
 }
 
+// Address is where the byte at off, below MaxBytes, is mapped in this process,
+// for registering with a device; the caller keeps the region alive for as long
+// as the device may use it. It reports false for a region on the Go heap,
+// which no device may see.
+func (r *Region) Address(off uint64) (uintptr, bool) {
+	if r.base == nil || off >= r.opts.MaxBytes {
+		return 0, false
+	}
+	return uintptr(unsafe.Add(r.base, off)), true
+}
+
 // Read copies len(dst) words at off in ascending order, each word atomically.
 func (r *Region) Read(off uint64, dst []uint64) bool {
 	s, ok := r.Span(off, uint64(len(dst))*WordBytes)

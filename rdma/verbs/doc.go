@@ -1,0 +1,53 @@
+// Package verbs is the fabric over RDMA devices: reliable connected queue
+// pairs of libibverbs, set up through librdmacm. READ, WRITE, CAS and FAA are
+// the device's own, so a server's processor takes no part in them; calls are
+// SENDs. It is built with the tag verbs and links to both libraries; without
+// the tag the package has the same shape and New fails.
+//
+// # One round
+//
+// Post fills a list of work requests and hands it to the device with one
+// doorbell and one crossing into C; only the last, and some on the way in long
+// lists, ask for a completion, which accounts for all before it. The device
+// writes into staging memory of the connection, mapped and registered, from
+// which completions copy into the caller's buffers: no Go memory is ever
+// registered, and a buffer is never written once Wait has returned.
+//
+// The device promises no order among the bytes of a READ, so InOrder is false
+// and servers keep checksums. Every 8-byte word is expected whole, which all
+// hardware gives that the engine is meant for.
+//
+// # Memory and protection
+//
+// A server registers each segment of a region as a memory region of the
+// device, when a client first asks for it, in a protection domain of that
+// client: the process, that is, which names itself by 128 random bits. The
+// memory region allows remote READ, and remote WRITE and atomics only where the
+// region's grant does. A remote key is thus good for the connections of one
+// client and names one segment, addressed by the offset in the region, never
+// by an address of the server.
+//
+// A connection learns keys and bounds as it needs them and refuses by itself
+// what lies outside, so a mistaken request gets its error and harms nothing. A
+// peer that does not keep to that is stopped by the server's device, which
+// refuses the request and puts the queue pair in error: the connection is down.
+//
+// Atomics of a device are atomic among each other, and not against those of
+// the processor: words that peers may change by CAS or FAA must be changed by
+// the server through the device too. The engine grants none.
+//
+// # Messages
+//
+// Calls, and questions about regions, travel in fragments of one size into
+// receive buffers of that size. A side sends as many as it has credits for;
+// they come back with the fragments of the other side, or by themselves when
+// they run low.
+//
+// # Sleeping
+//
+// Who waits polls for a few microseconds, lets other goroutines run in
+// between, then asks for an event of the completion queue, looks once more,
+// and sleeps in the runtime's network poller. A peer that dies is noticed by
+// its connection manager, or by the transport's retries of what is in flight;
+// who waits with nothing in flight sends an empty WRITE now and then.
+package verbs

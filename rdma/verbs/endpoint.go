@@ -1,0 +1,323 @@
+//go:build verbs
+
+package verbs
+
+// #include "native.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+var errServed = errors.New("verbs: Serve was called before")
+
+// listenTimeout bounds the look-up of a name to listen at.
+const listenTimeout = 5 * time.Second
+
+// maxRegions bounds the regions of an endpoint.
+const maxRegions = 4096
+
+// grant is a region that peers may use.
+type grant struct {
+	region *mem.Region
+	access rdma.Access
+}
+
+// endpoint is the server side.
+type endpoint struct {
+	p       *Provider
+	addr    string
+	opts    rdma.ListenOptions
+	cm      *manager
+	id      *C.struct_rdma_cm_id
+	lim     limits
+	pollers []*poller
+	clerk   *clerk
+	handler atomic.Pointer[rdma.Handler]
+	closed  atomic.Bool
+	managed sync.WaitGroup // the goroutine that follows connection events
+	running sync.WaitGroup // pollers and clerk
+	release sync.Once
+
+	mu struct {
+		sync.Mutex
+		grants  []grant // by rkey-1
+		conns   map[*C.struct_rdma_cm_id]*serverConn
+		domains map[[16]byte]*domain
+		last    uint32 // number of the last connection
+		retired rdma.Counters
+	}
+}
+
+// Listen opens an endpoint at HOST:PORT, where HOST is an address of an RDMA
+// device; without a host that is Options.Device's, and port 0 is any.
+func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), listenTimeout)
+	defer cancel()
+	at, err := parseAddr(ctx, addr, p.deviceAddr)
+	if err != nil {
+		return nil, err
+	}
+	e := &endpoint{p: p, opts: o}
+	e.mu.conns = make(map[*C.struct_rdma_cm_id]*serverConn)
+	e.mu.domains = make(map[[16]byte]*domain)
+	if err := e.open(at); err != nil {
+		e.free()
+		return nil, fmt.Errorf("verbs: listen at %q: %w", addr, err)
+	}
+	e.clerk = newClerk(e)
+	e.running.Go(e.clerk.run)
+	for _, po := range e.pollers {
+		e.running.Go(po.run)
+	}
+	e.managed.Go(e.manage)
+	return e, nil
+}
+
+func (e *endpoint) open(at netip.AddrPort) (err error) {
+	if e.cm, err = newManager(); err != nil {
+		return err
+	}
+	if e.id, err = e.cm.newID(); err != nil {
+		return err
+	}
+	w := toWire(at)
+	err = errno("bind", C.vb_cm_bind(e.id, &w.ip[0], w.bytes, w.port, w.scope))
+	if err == nil && e.id.verbs == nil {
+		err = errors.New("no RDMA device has this address")
+	}
+	if err == nil {
+		err = errno("listen", C.vb_cm_listen(e.id, 0))
+	}
+	if isErrno(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("a server is running there: %w", rdma.ErrAddress)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", rdma.ErrAddress, err)
+	}
+	e.addr = netip.AddrPortFrom(at.Addr(), uint16(C.vb_cm_port(e.id))).String()
+	if e.lim, err = deviceLimits(e.id.verbs); err != nil {
+		return err
+	}
+	for range e.p.opts.Pollers {
+		po, err := newPoller(e)
+		if err != nil {
+			return err
+		}
+		e.pollers = append(e.pollers, po)
+	}
+	return nil
+}
+
+// Addr is HOST:PORT.
+func (e *endpoint) Addr() string { return e.addr }
+
+// Register lets peers use r, which must be mapped memory: mem.Shared or
+// mem.Private. Atomics are refused with rdma.ErrUnsupported if the device has
+// none. Segments are registered with the device when a client first asks for
+// them, and stay resident from then on.
+func (e *endpoint) Register(r *mem.Region, a rdma.Access) (rdma.RKey, error) {
+	if _, ok := r.Address(0); !ok {
+		return 0, fmt.Errorf("verbs: register at %q: the region is on the Go heap, which no device may see: %w", e.addr, rdma.ErrUnsupported)
+	}
+	if a&rdma.AccessAtomic != 0 && !e.lim.atomics {
+		return 0, fmt.Errorf("verbs: register at %q: the device has no atomics: %w", e.addr, rdma.ErrUnsupported)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed.Load() {
+		return 0, fmt.Errorf("verbs: register at %q: %w", e.addr, rdma.ErrClosed)
+	}
+	if len(e.mu.grants) == maxRegions {
+		return 0, fmt.Errorf("verbs: more than %d regions: %w", maxRegions, rdma.ErrTooLarge)
+	}
+	e.mu.grants = append(e.mu.grants, grant{r, a | rdma.AccessRead})
+	return rdma.RKey(len(e.mu.grants)), nil
+}
+
+func (e *endpoint) grant(k rdma.RKey) (grant, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if k == 0 || uint64(k) > uint64(len(e.mu.grants)) {
+		return grant{}, false
+	}
+	return e.mu.grants[k-1], true
+}
+
+// Serve starts to handle RPCs; those that arrived before are handled now.
+func (e *endpoint) Serve(h rdma.Handler) error {
+	if e.closed.Load() {
+		return fmt.Errorf("verbs: serve at %q: %w", e.addr, rdma.ErrClosed)
+	}
+	if !e.handler.CompareAndSwap(nil, &h) {
+		return errServed
+	}
+	for _, po := range e.pollers {
+		po.kick()
+	}
+	return nil
+}
+
+// Counters counts RPCs. One-sided verbs are not seen by the server: that is
+// their point.
+func (e *endpoint) Counters() rdma.Counters {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	sum := e.mu.retired
+	for _, c := range e.mu.conns {
+		sum = sum.Add(c.ctr.Snapshot())
+	}
+	return sum
+}
+
+// Close stops serving and waits for running handlers, so a handler must not
+// call it.
+func (e *endpoint) Close() error {
+	e.stop()
+	e.managed.Wait()
+	e.running.Wait()
+	e.release.Do(e.free)
+	return nil
+}
+
+// stop is Close without the waiting. Peers see ErrPeerDown.
+func (e *endpoint) stop() {
+	if e.closed.Swap(true) {
+		return
+	}
+	e.cm.w.close()
+	e.managed.Wait() // no connection is added any more
+	for _, c := range e.all() {
+		c.end()
+	}
+	for _, po := range e.pollers {
+		po.kick()
+	}
+	e.clerk.stop()
+}
+
+func (e *endpoint) all() []*serverConn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var all []*serverConn
+	for _, c := range e.mu.conns {
+		all = append(all, c)
+	}
+	return all
+}
+
+// free gives back what the device holds, when no goroutine is left.
+func (e *endpoint) free() {
+	for _, c := range e.all() {
+		c.free()
+	}
+	for _, po := range e.pollers {
+		po.cq.close()
+	}
+	if e.id != nil {
+		C.rdma_destroy_id(e.id)
+	}
+	if e.cm != nil {
+		e.cm.close()
+	}
+}
+
+// manage follows the events of the connection manager.
+func (e *endpoint) manage() {
+	for {
+		if err := e.cm.next(time.Time{}); err != nil {
+			return // closed
+		}
+		id, kind := e.cm.ev.id, e.cm.ev.kind
+		if kind == C.RDMA_CM_EVENT_CONNECT_REQUEST {
+			e.admit(id)
+			continue
+		}
+		switch kind {
+		case C.RDMA_CM_EVENT_DISCONNECTED, C.RDMA_CM_EVENT_CONNECT_ERROR, C.RDMA_CM_EVENT_UNREACHABLE,
+			C.RDMA_CM_EVENT_REJECTED, C.RDMA_CM_EVENT_DEVICE_REMOVAL:
+			e.mu.Lock()
+			c := e.mu.conns[id]
+			e.mu.Unlock()
+			if c != nil {
+				c.end()
+			}
+		}
+	}
+}
+
+// admit accepts a connection request or refuses it with a reason.
+func (e *endpoint) admit(id *C.struct_rdma_cm_id) {
+	why := reasonNone
+	h, err := decodeHello(e.cm.data())
+	if err != nil || h.version != wireVersion {
+		why = reasonVersion
+	} else if c, err := e.newConn(id, h.client); err != nil {
+		why = reasonFull
+	} else if c.accept(&e.cm.ev) == nil {
+		return
+	} else {
+		c.end() // and its identifier with it
+		return
+	}
+	a := answer{wireVersion, why}
+	b := a.encode()
+	C.vb_cm_reject(id, cbytes(b[:]), answerBytes)
+	C.rdma_destroy_id(id)
+}
+
+// domain is the protection domain of one client, with the segments registered
+// in it. The endpoint's lock guards refs; only the clerk touches the segments.
+type domain struct {
+	client   [16]byte
+	pd       *C.struct_ibv_pd
+	refs     int
+	segments map[rdma.RKey][]*C.struct_ibv_mr
+}
+
+// enter finds or makes the domain of a client.
+func (e *endpoint) enter(client [16]byte, v *C.struct_ibv_context) (*domain, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	d := e.mu.domains[client]
+	if d == nil {
+		pd, err := newDomain(v)
+		if err != nil {
+			return nil, err
+		}
+		d = &domain{client: client, pd: pd, segments: make(map[rdma.RKey][]*C.struct_ibv_mr)}
+		e.mu.domains[client] = d
+	}
+	d.refs++
+	return d, nil
+}
+
+// leave gives a domain up; with its last connection its memory is withdrawn.
+func (e *endpoint) leave(d *domain) {
+	e.mu.Lock()
+	d.refs--
+	last := d.refs == 0
+	if last {
+		delete(e.mu.domains, d.client)
+	}
+	e.mu.Unlock()
+	if !last {
+		return
+	}
+	for _, mrs := range d.segments {
+		for _, mr := range mrs {
+			C.ibv_dereg_mr(mr)
+		}
+	}
+	C.ibv_dealloc_pd(d.pd)
+}

@@ -1,0 +1,64 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"drtmx/rdma"
+)
+
+// DefaultSpin is how long a side without work spins before it sleeps, where
+// Options.Spin is zero.
+const DefaultSpin = 10 * time.Microsecond
+
+// Named bounds of this provider. What exceeds one gets rdma.ErrTooLarge.
+const (
+	// MaxPollers bounds Options.Pollers.
+	MaxPollers = 16
+	// MaxConns bounds the connections of one endpoint.
+	MaxConns = 4096
+	// MaxQueueDepth bounds Options.QueueDepth.
+	MaxQueueDepth = 8192
+)
+
+// Options configure a provider. The zero value is usable.
+type Options struct {
+	// Device names the RDMA device, as in /sys/class/infiniband, at whose
+	// address an endpoint listens that is given none; "" means the first that
+	// has one.
+	Device string
+	// Pollers is the number of goroutines that serve the RPCs of an endpoint;
+	// 0 means 1, which handles all requests one after the other.
+	Pollers int
+	// Spin is the longest time to spin before sleeping; 0 means DefaultSpin,
+	// negative never to spin.
+	Spin time.Duration
+	// QueueDepth is the number of one-sided work requests a connection has in
+	// its send queue at most; larger batches are fed in pieces. 0 means 256,
+	// or what the device has if that is less.
+	QueueDepth int
+}
+
+const defaultQueueDepth = 256
+
+// fill validates the options and puts defaults in the place of zeros.
+func (o *Options) fill() error {
+	if o.Pollers == 0 {
+		o.Pollers = 1
+	}
+	if o.Spin == 0 {
+		o.Spin = DefaultSpin
+	}
+	if o.QueueDepth == 0 {
+		o.QueueDepth = defaultQueueDepth
+	}
+	var errs []error
+	if o.Pollers < 0 || o.Pollers > MaxPollers {
+		errs = append(errs, fmt.Errorf("verbs: %d pollers (want 1 to %d): %w", o.Pollers, MaxPollers, rdma.ErrTooLarge))
+	}
+	if o.QueueDepth < 1 || o.QueueDepth > MaxQueueDepth {
+		errs = append(errs, fmt.Errorf("verbs: queue depth %d (want 1 to %d): %w", o.QueueDepth, MaxQueueDepth, rdma.ErrTooLarge))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,74 @@
+//go:build verbs
+
+package verbs
+
+import (
+	"crypto/rand"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"drtmx/rdma"
+)
+
+// sysDevices is where the kernel lists RDMA devices.
+const sysDevices = "/sys/class/infiniband"
+
+// Built reports whether this binary has the provider: whether it was built
+// with the tag verbs.
+const Built = true
+
+// wireVersion of the handshake and of messages. Both sides must have the same.
+const wireVersion = 1
+
+// Provider is the provider "verbs". Its methods are safe for concurrent use.
+type Provider struct {
+	opts   Options
+	client [16]byte // names this process to servers
+}
+
+var _ rdma.Provider = (*Provider)(nil)
+
+// New returns the provider. Whether there is a device shows at Listen and
+// Dial, which then fail with rdma.ErrUnsupported. It fails for options out of
+// range.
+func New(o Options) (*Provider, error) {
+	if err := o.fill(); err != nil {
+		return nil, err
+	}
+	p := &Provider{opts: o}
+	_, _ = rand.Read(p.client[:]) // never fails
+	return p, nil
+}
+
+// Name is the provider's name on the command line.
+func (*Provider) Name() string { return "verbs" }
+
+// deviceAddr is where to listen if nobody says.
+func (p *Provider) deviceAddr() (netip.Addr, error) {
+	return deviceAddr(sysDevices, p.opts.Device, interfaceAddrs)
+}
+
+// interfaceAddrs lists the addresses of a network interface.
+func interfaceAddrs(name string) (all []netip.Addr) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil
+	}
+	addrs, _ := i.Addrs()
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			all = append(all, p.Addr())
+		}
+	}
+	return all
+}
+
+// scopeOf is the number of an address zone.
+func scopeOf(zone string) uint32 {
+	if i, err := net.InterfaceByName(zone); err == nil {
+		return uint32(i.Index)
+	}
+	n, _ := strconv.ParseUint(zone, 10, 32)
+	return uint32(n)
+}

@@ -1,0 +1,145 @@
+//go:build verbs
+
+package verbs
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"time"
+
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+// askTimeout bounds how long a server may take to register memory.
+const askTimeout = 30 * time.Second
+
+// remoteRegion is what a connection knows of a region.
+type remoteRegion struct {
+	key    rdma.RKey
+	access rdma.Access
+	shift  uint // log2 of the segment's bytes
+	max    uint64
+	keys   []uint32 // of the device, for each segment so far
+	asked  uint64   // round in which the server was last asked how far it has grown
+}
+
+// asker is the state of the question on a connection.
+type asker struct {
+	seq      uint32
+	asking   bool
+	answered bool
+	told     told
+	round    uint64 // counts Posts; within one no question is asked twice
+	missing  rdma.RKey
+	missed   uint64 // round in which missing was not there
+}
+
+func (a *asker) take(h header, payload []byte) (err error) {
+	if !a.asking || a.answered || h.seq != a.seq {
+		return fmt.Errorf("%w: answer %d, of which nobody asked", errWire, h.seq)
+	}
+	a.told, err = decodeTold(payload)
+	a.answered = err == nil
+	return err
+}
+
+// target checks a work request and finds its region: StatusPending if the
+// device can have it. What a request may reach is for the server's device to
+// enforce; that is checked here too so that a mistake does not cost the
+// connection.
+func (c *conn) target(wr *rdma.WR) (*remoteRegion, rdma.Status) {
+	words, need := uint64(len(wr.Buf)), rdma.AccessRead
+	switch wr.Op {
+	case rdma.OpRead:
+	case rdma.OpWrite:
+		need = rdma.AccessWrite
+	case rdma.OpCAS, rdma.OpFAA:
+		words, need = min(words, 1), rdma.AccessAtomic
+	default:
+		return nil, rdma.StatusUnsupported
+	}
+	if words == 0 || words > rdma.MaxReadBytes/mem.WordBytes || wr.Addr%mem.WordBytes != 0 {
+		return nil, rdma.StatusAccess
+	}
+	r := c.last
+	if r == nil || r.key != wr.RKey {
+		if r = c.region(wr.RKey); r == nil {
+			return nil, rdma.StatusAccess
+		}
+		c.last = r
+	}
+	n := words * mem.WordBytes
+	if need != rdma.AccessRead && r.access&need == 0 || wr.Addr >= r.max || wr.Addr&(1<<r.shift-1)+n > 1<<r.shift {
+		return nil, rdma.StatusAccess
+	}
+	for wr.Addr>>r.shift >= uint64(len(r.keys)) {
+		if r.asked == c.asks.round || !c.ask(r.key, len(r.keys)) {
+			return nil, rdma.StatusAccess
+		}
+		if !r.learn(&c.asks.told) {
+			r.asked = c.asks.round
+		}
+	}
+	return r, rdma.StatusPending
+}
+
+// region finds a region, or asks the server about it.
+func (c *conn) region(key rdma.RKey) *remoteRegion {
+	if r := c.regions[key]; r != nil {
+		return r
+	}
+	if c.asks.missing == key && c.asks.missed == c.asks.round {
+		return nil
+	}
+	if !c.ask(key, 0) {
+		c.asks.missing, c.asks.missed = key, c.asks.round
+		return nil
+	}
+	t := &c.asks.told
+	r := &remoteRegion{key: key, access: t.access, shift: uint(bits.TrailingZeros64(t.segment)), max: t.max}
+	r.learn(t)
+	c.regions[key] = r
+	return r
+}
+
+// learn takes the keys of further segments and reports whether there were any.
+func (r *remoteRegion) learn(t *told) bool {
+	if int(t.first) != len(r.keys) || len(t.keys) == 0 {
+		return false
+	}
+	r.keys = append(r.keys, t.keys...)
+	return true
+}
+
+// ask asks the server where the segments of a region are, from one on. It
+// reports false if there is no such region, or the connection broke.
+func (c *conn) ask(key rdma.RKey, first int) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	c.asks.seq++
+	c.asks.asking, c.asks.answered = true, false
+	defer func() { c.asks.asking = false }()
+	for !c.mail.ready() {
+		if c.progress(ctx) != nil {
+			return false
+		}
+	}
+	q := ask{key, uint32(first)}
+	b := q.encode()
+	if err := c.mail.send(fragAsk, askBytes, c.asks.seq, b[:]); err != nil {
+		c.fail(err)
+		return false
+	}
+	for !c.asks.answered {
+		if c.progress(ctx) != nil && !c.asks.answered {
+			return false
+		}
+	}
+	if c.asks.told.key != key || int(c.asks.told.first) != first {
+		c.fail(fmt.Errorf("%w: answer about another region", errWire))
+		return false
+	}
+	return c.asks.told.reason == reasonNone
+}

@@ -1,0 +1,313 @@
+//go:build verbs
+
+package verbs
+
+// #include "native.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"drtmx/rdma"
+)
+
+var errReplied = errors.New("verbs: the request was answered before")
+
+// serverConn is the server's side of a connection. Requests are put together
+// and handled by its poller; whoever holds mu sends.
+type serverConn struct {
+	e      *endpoint
+	poller *poller
+	number uint32
+	domain *domain
+	ctr    rdma.Tally // added to under mu
+
+	in       assembly // touched by the poller only, as are these
+	req      rdma.Request
+	touched  bool
+	handling sync.Mutex // held while the handler runs
+
+	mu      sync.Mutex
+	id      *C.struct_rdma_cm_id
+	qp      *C.struct_vb_qp
+	mail    mailbox
+	up      bool // accepted, and nothing wrong
+	ended   bool
+	pending bool   // a request waits for its reply
+	asking  bool   // a question waits for its answer
+	seq     uint32 // of the request
+	out     []byte // the response being sent
+	outAt   int    // how far; len(out) if nothing is to be sent
+	answer  []byte // to a question, not yet sent
+	askSeq  uint32
+}
+
+// newConn makes the connection of a request. If it fails the identifier is the
+// caller's still.
+func (e *endpoint) newConn(id *C.struct_rdma_cm_id, client [16]byte) (*serverConn, error) {
+	e.mu.Lock()
+	n := len(e.mu.conns)
+	e.mu.last++
+	number := e.mu.last
+	e.mu.Unlock()
+	if n >= MaxConns {
+		return nil, fmt.Errorf("verbs: %d connections: %w", n, rdma.ErrTooLarge)
+	}
+	c := &serverConn{e: e, number: number, qp: new(C.struct_vb_qp), poller: e.pollers[int(number)%len(e.pollers)]}
+	if err := c.poller.add(c); err != nil {
+		return nil, err
+	}
+	if err := c.open(id, client); err != nil {
+		c.poller.remove(c)
+		c.free()
+		return nil, err
+	}
+	c.id = id
+	e.mu.Lock()
+	e.mu.conns[id] = c
+	e.mu.Unlock()
+	return c, nil
+}
+
+func (c *serverConn) open(id *C.struct_rdma_cm_id, client [16]byte) (err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.domain, err = c.e.enter(client, id.verbs); err != nil {
+		return err
+	}
+	e := C.vb_qp_open(id, c.domain.pd, c.poller.cq.c.cq, sendSlots+1, receiveSlots, c.qp)
+	if err := errno("create queue pair", e); err != nil {
+		return err
+	}
+	return c.mail.open(c.domain.pd, c.qp, c.number)
+}
+
+// accept completes the handshake.
+func (c *serverConn) accept(ev *C.struct_vb_event) error {
+	a := answer{version: wireVersion}
+	b := a.encode()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.up = true
+	reads := min(int(ev.responder_resources), c.e.lim.reads)
+	return errno("accept", C.vb_cm_accept(c.id, cbytes(b[:]), answerBytes, 1, C.int(reads)))
+}
+
+// end starts the end of the connection, once: the peer is told, nothing is
+// sent any more, and the clerk does the rest.
+func (c *serverConn) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endLocked()
+}
+
+func (c *serverConn) endLocked() {
+	if c.ended {
+		return
+	}
+	c.ended, c.up = true, false
+	if c.id != nil {
+		C.vb_cm_disconnect(c.id) // fails if the peer was faster
+	}
+	c.e.clerk.do(c.bury)
+}
+
+// bury frees the connection and reports it gone.
+func (c *serverConn) bury() {
+	c.poller.remove(c)
+	e := c.e
+	e.mu.Lock()
+	delete(e.mu.conns, c.id)
+	e.mu.retired = e.mu.retired.Add(c.ctr.Snapshot())
+	e.mu.Unlock()
+	c.free()
+	// The handler may be at work for this peer; its end comes first.
+	c.handling.Lock()
+	defer c.handling.Unlock()
+	if e.opts.OnDisconnect != nil && !e.closed.Load() {
+		e.opts.OnDisconnect(rdma.PeerID(c.number))
+	}
+}
+
+// free gives back what the device holds.
+func (c *serverConn) free() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended, c.up = true, false
+	C.vb_qp_close(c.qp)
+	c.mail.close()
+	c.mail.mem = nil
+	if c.id != nil {
+		C.rdma_destroy_id(c.id)
+		c.id = nil
+	}
+	if c.domain != nil {
+		c.e.leave(c.domain)
+		c.domain = nil
+	}
+}
+
+// dispatch deals with one completion and reports whether a request is
+// complete.
+func (c *serverConn) dispatch(id uint64, status wcStatus, n uint32) (request bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.up {
+		return false
+	}
+	if status != wcSuccess {
+		c.endLocked()
+		return false
+	}
+	switch id & idKindMask {
+	case idSend:
+		c.mail.freeTo(id & idLowMask)
+	case idPing:
+		c.mail.ping = false
+	case idReceive:
+		h, payload, err := c.mail.take(uint32(id&idLowMask), n)
+		if err == nil {
+			request, err = c.received(h, payload)
+		}
+		if err != nil {
+			c.endLocked()
+			return false
+		}
+	}
+	return request
+}
+
+// received deals with a fragment from the client.
+func (c *serverConn) received(h header, payload []byte) (request bool, err error) {
+	switch h.kind {
+	case fragCredit:
+		return false, nil
+	case fragRequest, fragMore:
+		// The client has the whole response before it calls again.
+		if c.pending || c.outAt < len(c.out) || h.kind == fragRequest && c.in.busy {
+			return false, fmt.Errorf("%w: request %d before the answer to %d", errWire, h.seq, c.seq)
+		}
+		if h.kind == fragRequest {
+			c.seq = h.seq
+			request = c.in.begin(h, payload)
+		} else if request, err = c.in.more(h, payload); err != nil {
+			return false, err
+		}
+		c.pending = request
+		return request, nil
+	case fragAsk:
+		a, err := decodeAsk(payload)
+		if err != nil || c.asking {
+			return false, fmt.Errorf("%w: question %d", errWire, h.seq)
+		}
+		c.asking, c.askSeq = true, h.seq
+		c.e.clerk.do(func() { c.tell(a) })
+		return false, nil
+	}
+	return false, fmt.Errorf("%w: fragment of kind %d from a client", errWire, h.kind)
+}
+
+// ping makes the device notice a client that is gone.
+func (c *serverConn) ping() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.up && c.mail.sendPing() != nil {
+		c.endLocked()
+	}
+}
+
+// settle posts receives again and sends what could not be sent before.
+func (c *serverConn) settle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.push()
+}
+
+// push sends as much as can be sent now.
+func (c *serverConn) push() {
+	if !c.up {
+		return
+	}
+	err := c.mail.settle()
+	if err == nil && c.answer != nil && c.mail.ready() {
+		err = c.mail.send(fragTold, len(c.answer), c.askSeq, c.answer)
+		c.answer, c.asking = nil, false
+	}
+	if err == nil && c.outAt < len(c.out) {
+		c.outAt, err = c.mail.sendMessage(fragResponse, c.seq, c.out, c.outAt)
+	}
+	if err != nil {
+		c.endLocked()
+	}
+}
+
+// Reply sends the response, or what there are credits for of it; the poller
+// sends the rest.
+func (c *serverConn) Reply(body []byte) error {
+	if len(body) > rdma.MaxMessageBytes {
+		return fmt.Errorf("verbs: response of %d bytes: %w", len(body), rdma.ErrTooLarge)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.up {
+		return fmt.Errorf("verbs: reply to peer %d: %w", c.number, rdma.ErrPeerDown)
+	}
+	if !c.pending {
+		return errReplied
+	}
+	c.pending = false
+	at, err := c.mail.sendMessage(fragResponse, c.seq, body, -1)
+	if err != nil {
+		c.endLocked()
+		return fmt.Errorf("verbs: reply to peer %d: %w: %w", c.number, rdma.ErrPeerDown, err)
+	}
+	c.out, c.outAt = c.out[:0], 0
+	if at < len(body) {
+		c.out, c.outAt = append(c.out, body...), at
+	}
+	c.ctr.Add(&rdma.Counters{RPCs: 1, RPCBytes: uint64(c.in.total + len(body))})
+	return nil
+}
+
+// tell answers a question about a region, registering what is new of it in
+// the client's domain. It runs at the clerk.
+func (c *serverConn) tell(a ask) {
+	c.mu.Lock()
+	d, up := c.domain, c.up
+	c.mu.Unlock()
+	if !up {
+		return
+	}
+	t := c.e.describe(d, a)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answer = t.encode(nil)
+	c.push()
+}
+
+func (e *endpoint) describe(d *domain, a ask) told {
+	t := told{key: a.key, first: a.first}
+	g, ok := e.grant(a.key)
+	if !ok {
+		t.reason = reasonNoRegion
+		return t
+	}
+	t.access, t.segment, t.max = g.access, g.region.SegmentBytes(), g.region.MaxBytes()
+	have := d.segments[a.key]
+	segments := min(int(g.region.Size()/t.segment), int(a.first)+maxToldKeys)
+	for len(have) < segments {
+		mr, _, err := registerMemory(d.pd, g.region, uint64(len(have))*t.segment, t.segment, remoteAccess(g.access))
+		if err != nil {
+			t.reason = reasonMemory
+			break
+		}
+		have = append(have, mr)
+		d.segments[a.key] = have
+	}
+	for i := int(a.first); i < min(len(have), segments); i++ {
+		t.keys = append(t.keys, uint32(have[i].rkey))
+	}
+	return t
+}

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Tests the provider verbs: builds the test binaries and runs suite.sh with
+# them, in a guest with Soft-RoCE (see boot.sh) or, if DEVICE names an RDMA
+# device of this machine, here. The status is the suite's.
+set -euo pipefail
+here=$(dirname "$(realpath "$0")")
+cd "$here/../../.."
+go=${GO:-go}
+
+# The headers are needed to build; the guest runs what the host has.
+if ! echo '#include <rdma/rdma_cma.h>' | "${CC:-gcc}" -E - >/dev/null 2>&1 || ! command -v pkg-config >/dev/null ||
+	! command -v ib_read_lat >/dev/null; then
+	root=()
+	[ "$(id -u)" -eq 0 ] || root=(sudo -n)
+	command -v apt-get >/dev/null || { echo "test-verbs: needs gcc, pkg-config, perftest, libibverbs and librdmacm with headers" >&2; exit 125; }
+	log=$(mktemp)
+	{ "${root[@]}" apt-get update -q && "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
+		apt-get install -q -y --no-install-recommends gcc libc6-dev pkg-config perftest libibverbs-dev librdmacm-dev; } >"$log" 2>&1 ||
+		{ echo "test-verbs: cannot install libibverbs-dev and librdmacm-dev (no network?): $(grep -m1 -E '^(E|Err)' "$log" || tail -n1 "$log")" >&2; exit 125; }
+	rm -f "$log"
+fi
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cp "$here/suite.sh" "$folder/"
+$go test -c -tags verbs -o "$folder/verbs.test" ./rdma/verbs
+
+if [ -n "${DEVICE:-}" ]; then
+	[ -e "/sys/class/infiniband/$DEVICE" ] || { echo "test-verbs: no RDMA device $DEVICE in /sys/class/infiniband" >&2; exit 125; }
+	DRTMX_VERBS_DEVICE=$DEVICE sh "$folder/suite.sh"
+	exit
+fi
+"$here/boot.sh" "$folder" suite.sh

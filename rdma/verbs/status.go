@@ -1,0 +1,57 @@
+package verbs
+
+import (
+	"fmt"
+
+	"drtmx/rdma"
+)
+
+// wcStatus is the status of a completion as the device reports it
+// (ibv_wc_status, InfiniBand architecture specification 1.4, 11.6.2).
+type wcStatus uint32
+
+// Completion statuses that are told apart.
+const (
+	wcSuccess      wcStatus = 0
+	wcRemoteInvReq wcStatus = 9
+	wcRemoteAccess wcStatus = 10
+)
+
+var wcNames = map[wcStatus]string{
+	wcSuccess:      "success",
+	1:              "local length error",
+	2:              "local queue pair operation error",
+	4:              "local protection error",
+	5:              "flushed",
+	6:              "memory window bind error",
+	7:              "bad response",
+	8:              "local access error",
+	wcRemoteInvReq: "remote invalid request",
+	wcRemoteAccess: "remote access error",
+	11:             "remote operation error",
+	12:             "transport retries exceeded",
+	13:             "receiver-not-ready retries exceeded",
+	16:             "remote aborted",
+	19:             "fatal error",
+	20:             "response timeout",
+}
+
+func (s wcStatus) String() string {
+	if n, ok := wcNames[s]; ok {
+		return n
+	}
+	return fmt.Sprintf("completion status %d", uint32(s))
+}
+
+// status is what the fabric calls it. A connection refuses by itself what lies
+// outside a region or its grant, so an access error of the peer's device means
+// that the memory was withdrawn: a process that is killed loses its memory
+// regions before its queue pairs. And every error moves the queue pair to its
+// error state. So all errors say that the peer is down; which it was is in the
+// text of the connection's error.
+func (s wcStatus) status() rdma.Status {
+	if s == wcSuccess {
+		return rdma.StatusOK
+	}
+	return rdma.StatusPeerDown
+}
