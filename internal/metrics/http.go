@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -113,12 +114,13 @@ func (e *Endpoint) Serve(r *prometheus.Registry, ready func() error) {
 	e.serve(mux, responseTimeout)
 }
 
-// line writes a response of one line.
+// line writes a response of one line, whatever the text.
 func line(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	fmt.Fprintln(w, text)
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	fmt.Fprintln(w, strings.Join(lines, "; "))
 }
 
 func (e *Endpoint) serve(h http.Handler, limit time.Duration) {

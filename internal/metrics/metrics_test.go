@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -427,6 +428,34 @@ func TestEndpoint(t *testing.T) {
 	}
 	if _, err := http.Get(base + "/healthz"); err == nil {
 		t.Error("answers after Close")
+	}
+}
+
+func TestReady(t *testing.T) {
+	loaded := txn.PartitionStats{Partition: 3, Loaded: true}
+	fenced, empty := loaded, loaded
+	fenced.Fenced, empty.Loaded = true, false
+	for want, a := range map[string]sample{
+		"":                          {stats: &txn.ServerStats{Partitions: []txn.PartitionStats{loaded, loaded}}},
+		"partition 3 is fenced":     {stats: &txn.ServerStats{Partitions: []txn.PartitionStats{loaded, fenced}}},
+		"partition 3 is not loaded": {stats: &txn.ServerStats{Partitions: []txn.PartitionStats{empty}}},
+		"is stopping":               {stats: &txn.ServerStats{Stopping: true, Partitions: []txn.PartitionStats{loaded}}},
+		context.Canceled.Error():    {err: context.Canceled},
+	} {
+		switch err := a.ready(); {
+		case err == nil && want == "":
+		case err == nil || err.Error() != want:
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// Errors of several lines come in one.
+func TestOneLine(t *testing.T) {
+	w := httptest.NewRecorder()
+	line(w, http.StatusServiceUnavailable, "a\nb\r\nc\n")
+	if got := w.Body.String(); got != "a; b; c\n" || w.Code != http.StatusServiceUnavailable {
+		t.Errorf("%d %q", w.Code, got)
 	}
 }
 

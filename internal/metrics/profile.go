@@ -47,11 +47,10 @@ func (e *Endpoint) ServePprof(sockets []string) {
 		mux.Handle(prefix+"/debug/pprof/", http.StripPrefix(prefix, proxy(socket)))
 	}
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		text := "/debug/pprof/"
+		line(w, http.StatusOK, "/debug/pprof/")
 		for i := range sockets {
-			text += fmt.Sprintf("\n/servers/%d/debug/pprof/", i)
+			fmt.Fprintf(w, "/servers/%d/debug/pprof/\n", i)
 		}
-		line(w, http.StatusOK, text)
 	})
 	e.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)

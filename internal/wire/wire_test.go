@@ -148,6 +148,7 @@ func FuzzDecoders(f *testing.F) {
 	f.Add(AppendIDs([]byte{0}, []ID{{1, 2}, {3, 4}}))
 	f.Add(AppendPeers([]byte{0}, &Peers{Participants: []uint16{1, 2}}))
 	f.Add(AppendScan(AppendGet([]byte{0}, &index.GetResult{Status: index.Found}), &index.ScanResult{Status: index.Found}, false))
+	f.Add([]byte("\x00{\"server\":1,\"indexes\":[{\"Rows\":3}],\"next\":2}"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) == 0 {
 			return
@@ -170,6 +171,10 @@ func FuzzDecoders(f *testing.F) {
 		d = NewDecoder(b[1:])
 		if ids, err := d.IDs(nil); err == nil && !bytes.Equal(AppendIDs(b[:1:1], ids), b) {
 			t.Fatalf("transactions %x decode as %v", b, ids)
+		}
+		st := ServerStats{Next: 1}
+		if DecodeStats(b, &st) == nil && st.Next != 0 && (st.Next <= 1 || st.Next > MaxParts) {
+			t.Fatalf("statistics %q go on at partition %d", b, st.Next)
 		}
 		var g index.GetResult
 		var s index.ScanResult
