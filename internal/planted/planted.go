@@ -75,6 +75,10 @@ const (
 	LostWakeup
 	// RunParkedTwice: a request that has waited is carried out once more before it is answered (server).
 	RunParkedTwice
+	// AnyCapability: a verb is performed whatever capability it shows (rdma/tcp).
+	AnyCapability
+	// IgnoreRight: a verb is performed whether or not its capability allows it (rdma/tcp).
+	IgnoreRight
 	bugCount
 )
 
@@ -84,6 +88,7 @@ var names = [bugCount]string{
 	"FirstRefusal", "DoomedAnswer", "AbsenceByContents", "KeepGapWord", "NoKeyCheck",
 	"SlotBeforeRow", "KeepMovedRow", "AbsenceUnconfirmed", "LengthOfBlock", "IgnoreTail", "IgnoreChecksum",
 	"RepeatVersions", "IgnoreFence", "LateHandOver", "ForgetHandOver", "LostWakeup", "RunParkedTwice",
+	"AnyCapability", "IgnoreRight",
 }
 
 func (b Bug) String() string {

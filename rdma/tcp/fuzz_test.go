@@ -3,7 +3,9 @@ package tcp
 import (
 	"encoding/binary"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"testing"
 
 	"drtmx/internal/mem"
@@ -92,7 +94,9 @@ func fuzzRegions(t testing.TB) (readable, writable, foreign *mem.Region) {
 	return r[0], r[1], r[2]
 }
 
-func seedBatches(f *testing.F) {
+// validRequests are a batch with a slot's capability, and all else a client
+// may send.
+func validRequests(slot uint16) []uint64 {
 	wr := []rdma.WR{
 		{Op: rdma.OpRead, Addr: 64, Buf: make([]uint64, 8)},
 		{Op: rdma.OpWrite, Addr: 128, Buf: make([]uint64, 3)},
@@ -101,54 +105,58 @@ func seedBatches(f *testing.F) {
 		{Op: rdma.OpRead, Addr: fuzzBytes - 8, Buf: make([]uint64, 2)},
 		{Op: rdma.OpRead, Addr: ^uint64(7), Buf: make([]uint64, 2)},
 	}
-	for slot := range uint16(3) {
-		w := []uint64{0, 1}
-		for i := range wr {
-			w = appendWR(w, &wr[i], slot, fuzzCaps[slot%2])
-		}
-		w[0] = frame{kind: kindBatch, count: uint16(len(wr)), size: uint32(len(w) - headerWords)}.word0()
-		w = appendMessage(w, kindCall, 1, []byte("a request"))
-		w = append(w, frame{kind: kindPing}.word0(), 0, frame{kind: kindAsk}.word0(), 3)
-		f.Add(bytesOf(w...), uint64(slot))
+	w := []uint64{0, 1}
+	for i := range wr {
+		w = appendWR(w, &wr[i], slot, fuzzCaps[slot%2])
 	}
+	w[0] = frame{kind: kindBatch, count: uint16(len(wr)), size: uint32(len(w) - headerWords)}.word0()
+	w = appendMessage(w, kindCall, 1, []byte("a request"))
+	return append(w, frame{kind: kindPing}.word0(), 0, frame{kind: kindAsk}.word0(), 3)
 }
 
 // FuzzAgent gives an agent any words, in any pieces: nothing but what was
 // granted changes, what it answers is well-formed, and the pieces do not
 // matter.
 func FuzzAgent(f *testing.F) {
-	seedBatches(f)
+	for slot := range uint16(3) {
+		f.Add(bytesOf(validRequests(slot)...), uint64(slot))
+	}
 	readable, writable, foreign := fuzzRegions(f)
 	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
-		w := wordsIn(b)
-		var outs [2][]uint64
-		for i := range outs {
-			rdmatest.FillPattern(writable, 0, fuzzBytes)
-			var refused refusals
-			var tally rdma.Tally
-			s := &fuzzServer{}
-			a := newAgent(s, &refused, &tally)
-			a.grants = []grant{
-				{fuzzCaps[0], rdma.AccessRead, readable},
-				{fuzzCaps[1], rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic, writable},
-				{capability{5, 6}, 0, foreign},
-			}
-			feed(a, w, i == 1, rand.New(rand.NewPCG(seed, 0)))
-			_ = a.flush()
-			outs[i] = s.sent
-			checkStream(t, s.sent)
-		}
-		if !slices.Equal(outs[0], outs[1]) {
-			t.Fatal("the answers depend on the pieces in which requests arrive")
-		}
-		for off := uint64(0); off < fuzzBytes; off += mem.WordBytes {
-			for _, m := range []*mem.Region{readable, foreign} {
-				if m.MustSpan(off, 8).Load(0) != rdmatest.Pattern(off) {
-					t.Fatalf("the word at %#x of a region without a grant to write changed", off)
-				}
-			}
-		}
+		checkAgent(t, [3]*mem.Region{readable, writable, foreign}, wordsIn(b), seed)
 	})
+}
+
+// checkAgent gives an agent the words, whole and in pieces.
+func checkAgent(t *testing.T, regions [3]*mem.Region, w []uint64, seed uint64) {
+	readable, writable, foreign := regions[0], regions[1], regions[2]
+	var outs [2][]uint64
+	for i := range outs {
+		rdmatest.FillPattern(writable, 0, fuzzBytes)
+		var refused refusals
+		var tally rdma.Tally
+		s := &fuzzServer{}
+		a := newAgent(s, &refused, &tally)
+		a.grants = []grant{
+			{fuzzCaps[0], rdma.AccessRead, readable},
+			{fuzzCaps[1], rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic, writable},
+			{capability{5, 6}, 0, foreign},
+		}
+		feed(a, w, i == 1, rand.New(rand.NewPCG(seed, 0)))
+		_ = a.flush()
+		outs[i] = s.sent
+		checkStream(t, s.sent)
+	}
+	for off := uint64(0); off < fuzzBytes; off += mem.WordBytes {
+		for _, m := range []*mem.Region{readable, foreign} {
+			if m.MustSpan(off, 8).Load(0) != rdmatest.Pattern(off) {
+				t.Fatalf("the word at %#x of a region without a grant to write changed", off)
+			}
+		}
+	}
+	if !slices.Equal(outs[0], outs[1]) {
+		t.Fatal("the answers depend on the pieces in which requests arrive")
+	}
 }
 
 // feed gives w to an agent, as the connection does.
@@ -213,36 +221,88 @@ func FuzzClient(f *testing.F) {
 	f.Add(bytesOf(appendMessage(good, kindReply, 1, []byte("a response"))...), uint64(2))
 	f.Add(bytesOf(append(good, frame{kind: kindGrant}.word0(), 9, 1, 2, 3, frame{kind: kindPong}.word0(), 0)...), uint64(3))
 	f.Add(bytesOf(append([]uint64{frame{kind: kindResults, count: 3, size: 715}.word0(), 1, 2, 2, 1}, make([]uint64, 701)...)...), uint64(4))
-	f.Fuzz(func(t *testing.T, in []byte, seed uint64) {
-		c, b, guards := fuzzConn()
-		r := rand.New(rand.NewPCG(seed, 0))
-		for len(in) > 0 {
-			dst := c.readInto()
-			direct := len(dst) > 0
-			if !direct {
-				dst = c.in[c.fill:]
-			}
-			if len(dst) == 0 {
-				t.Fatal("the buffer is full and nothing is taken")
-			}
-			n := copy(dst[:min(len(dst), 1+r.IntN(3000))], in)
-			in = in[n:]
-			if direct {
-				c.got += n
-			} else {
-				c.fill += n
-			}
-			if c.take() != nil {
-				break
+	f.Fuzz(checkClient)
+}
+
+// checkClient gives a client the bytes, in pieces.
+func checkClient(t *testing.T, in []byte, seed uint64) {
+	c, b, guards := fuzzConn()
+	r := rand.New(rand.NewPCG(seed, 0))
+	for len(in) > 0 {
+		dst := c.readInto()
+		direct := len(dst) > 0
+		if !direct {
+			dst = c.in[c.fill:]
+		}
+		if len(dst) == 0 {
+			t.Fatal("the buffer is full and nothing is taken")
+		}
+		n := copy(dst[:min(len(dst), 1+r.IntN(3000))], in)
+		in = in[n:]
+		if direct {
+			c.got += n
+		} else {
+			c.fill += n
+		}
+		if c.take() != nil {
+			break
+		}
+	}
+	for i, g := range guards {
+		if g[0] != canary || g[len(g)-1] != canary {
+			t.Fatalf("READ %d wrote outside its buffer", i)
+		}
+	}
+	if s := b.WRs[len(b.WRs)-1].Status; s != rdma.StatusPending {
+		t.Fatalf("a request that was not sent completed with status %d", s)
+	}
+}
+
+// TestMutatedStreams does what the fuzz targets do, with streams that are
+// almost well-formed: a word or two of valid ones is changed. DRTMX_LONG
+// multiplies the number.
+func TestMutatedStreams(t *testing.T) {
+	executions := 20000
+	if n, err := strconv.Atoi(os.Getenv("DRTMX_LONG")); err == nil && n > 0 {
+		executions *= n
+	}
+	r := rand.New(rand.NewPCG(rdmatest.Seed(t), 0))
+	readable, writable, foreign := fuzzRegions(t)
+	words := []uint64{0, 1, 2, 3, 8, 64, fuzzBytes, fuzzBytes - 8, 1 << 32, 1 << 47, ^uint64(0), ^uint64(7)}
+	mutate := func(w []uint64) []uint64 {
+		w = slices.Clone(w)
+		for range 1 + r.IntN(3) {
+			switch i := r.IntN(len(w)); r.IntN(4) {
+			case 0:
+				w[i] = words[r.IntN(len(words))]
+			case 1:
+				w[i] ^= 1 << r.IntN(64)
+			case 2:
+				w[i] += words[r.IntN(len(words))] << (8 * r.IntN(8))
+			case 3:
+				w = w[:i+1]
 			}
 		}
-		for i, g := range guards {
-			if g[0] != canary || g[len(g)-1] != canary {
-				t.Fatalf("READ %d wrote outside its buffer", i)
-			}
+		return w
+	}
+	for i := range executions {
+		if i%2 == 0 {
+			checkAgent(t, [3]*mem.Region{readable, writable, foreign}, mutate(validRequests(uint16(r.IntN(3)))), r.Uint64())
+		} else {
+			checkClient(t, bytesOf(mutate(validAnswers())...), r.Uint64())
 		}
-		if s := b.WRs[len(b.WRs)-1].Status; s != rdma.StatusPending {
-			t.Fatalf("a request that was not sent completed with status %d", s)
+		if t.Failed() {
+			return
 		}
-	})
+	}
+	t.Logf("%d executions", executions)
+}
+
+// validAnswers are what the client of fuzzConn may be sent.
+func validAnswers() []uint64 {
+	w := []uint64{frame{kind: kindResults, count: 2, size: 13}.word0(), 1, 1, 7, 7, 1, 1, 2, 3, 4, 5, 6, 7, 8, 1}
+	w = appendMessage(w, kindReply, 1, []byte("a response"))
+	w = append(w, frame{kind: kindGrant}.word0(), 9, 1, 2, 3, frame{kind: kindPong}.word0(), 0)
+	w = append(w, frame{kind: kindResults, count: 3, size: 705}.word0(), 1, 1)
+	return append(append(w, make([]uint64, 701)...), 1, 1, 5)
 }

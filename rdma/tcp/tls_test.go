@@ -59,6 +59,6 @@ func tlsFixture(t testing.TB) rdmatest.Fixture {
 
 // tlsAllocs is what crypto/tls allocates for a round: a reader for each record
 // at either side.
-const tlsAllocs = 4
+const tlsAllocs = 2
 
 func TestConformanceOverTLS(t *testing.T) { rdmatest.Run(t, tlsFixture) }
