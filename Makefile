@@ -5,8 +5,10 @@ BIN      := bin
 FUZZTIME ?= 30s
 ARGS     ?=
 
-# PEERS=1 compiles the databases that go-ycsb compares with into it.
-TAGS := $(if $(PEERS),-tags peers)
+# PEERS=1 compiles the databases that go-ycsb compares with into it. VERBS=1
+# compiles --fabric verbs in; it needs a C compiler, libibverbs and librdmacm.
+NAMES := $(strip $(if $(PEERS),peers) $(if $(VERBS),verbs))
+TAGS  := $(if $(NAMES),-tags '$(NAMES)')
 
 COMMIT  := $(shell git rev-parse --short HEAD 2>/dev/null)
 LDFLAGS := -X main.commit=$(COMMIT)

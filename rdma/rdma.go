@@ -282,6 +282,14 @@ type Provider interface {
 	Dial(ctx context.Context, addr string) (Conn, error)
 }
 
+// Unordered reports whether a provider's connections never report InOrder, so
+// that data servers must keep checksums for them. Such a provider has a method
+// Unordered that says so.
+func Unordered(p Provider) bool {
+	u, ok := p.(interface{ Unordered() bool })
+	return ok && u.Unordered()
+}
+
 // Counters count what a connection carried, exactly. All fields only grow.
 type Counters struct {
 	Rounds     uint64 // doorbells

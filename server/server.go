@@ -40,7 +40,8 @@ type Config struct {
 	Provider rdma.Provider
 	// MemoryBytes bounds the region of each partition; 0 means 16 GiB. Memory is taken as it is needed.
 	MemoryBytes uint64
-	// Checksums keeps checksums in every block, for clients on fabrics that do not read in order.
+	// Checksums keeps checksums in every block, for clients on fabrics that do
+	// not read in order. They are always kept if the provider is one of those.
 	Checksums bool
 	// Epoch of the partitions; 0 means 1.
 	Epoch uint32
@@ -184,7 +185,7 @@ func (s *Server) open() error {
 		if err != nil {
 			return err
 		}
-		p, err := newPartition(id, &s.cfg, r, s.cfg.Checksums)
+		p, err := newPartition(id, &s.cfg, r, s.cfg.Checksums || rdma.Unordered(s.cfg.Provider))
 		if err != nil {
 			return err
 		}

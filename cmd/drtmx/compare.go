@@ -78,7 +78,7 @@ with the consistency check.`,
 	f.pace.add(c)
 	c.Flags().StringSliceVar(&f.designs, "designs", []string{"drtmx", "drtmh", "rpc"}, "designs to compare; ratios are of the first to each other one")
 	c.Flags().StringArrayVar(&f.mixes, "mix", []string{"new-order=10,order-status=90", "order-status=100"}, "mix of transactions; may be given several times")
-	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm, tcp or inproc")
+	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm, tcp, verbs or inproc")
 	c.Flags().IntVar(&f.repeat, "repeat", 3, "repetitions")
 	c.Flags().StringVar(&f.json, "json", "", "write all reports and the ratios as JSON to this file; - for standard output")
 	return c

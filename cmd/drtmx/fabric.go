@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -13,6 +15,7 @@ import (
 	"drtmx/rdma"
 	"drtmx/rdma/shm"
 	"drtmx/rdma/tcp"
+	"drtmx/rdma/verbs"
 )
 
 // Fabrics of the command line.
@@ -20,16 +23,14 @@ const (
 	fabricShm    = "shm"
 	fabricInproc = "inproc"
 	fabricTCP    = "tcp"
+	fabricVerbs  = "verbs"
 )
 
-var fabrics = []string{fabricShm, fabricInproc, fabricTCP}
+var fabrics = []string{fabricShm, fabricInproc, fabricTCP, fabricVerbs}
 
 func checkFabric(name string) error {
-	switch {
-	case slices.Contains(fabrics, name):
+	if slices.Contains(fabrics, name) {
 		return nil
-	case name == "verbs":
-		return fmt.Errorf("--fabric %q is not there yet, want %s", name, oneOf(fabrics))
 	}
 	return fmt.Errorf("--fabric %q: want %s", name, oneOf(fabrics))
 }
@@ -48,6 +49,7 @@ func newShm() (rdma.Provider, error) {
 type tlsFlags struct {
 	ca, cert, key string
 	insecure      bool
+	device        string // of RDMA
 }
 
 func (t *tlsFlags) add(c *cobra.Command) {
@@ -55,6 +57,7 @@ func (t *tlsFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&t.cert, "tls-cert", "", "with TCP: PEM file of this process's certificate")
 	c.Flags().StringVar(&t.key, "tls-key", "", "with TCP: PEM file of its key")
 	c.Flags().BoolVar(&t.insecure, "insecure", false, "with TCP: allow plain text beyond this machine; everyone who reaches a port can read and write all data")
+	c.Flags().StringVar(&t.device, "device", "", "with verbs: RDMA device, as in /sys/class/infiniband (default the first with an IPv4 address); with --connect it chooses verbs and not TCP")
 }
 
 func (t *tlsFlags) given() bool { return t.ca != "" || t.cert != "" || t.key != "" }
@@ -102,7 +105,12 @@ func processes(fabric string, t *tlsFlags, listen string, size cluster.Size) (o 
 	if o.Command, err = childCommand(); err != nil {
 		return o, err
 	}
-	if fabric != fabricTCP {
+	switch fabric {
+	case fabricTCP:
+	case fabricVerbs:
+		err = t.verbsProcesses(&o, listen)
+		return o, err
+	default:
 		o.Provider, err = newShm()
 		return o, err
 	}
@@ -116,6 +124,51 @@ func processes(fabric string, t *tlsFlags, listen string, size cluster.Size) (o 
 		o.Addrs, err = consecutive(listen, size.Servers)
 	}
 	return o, err
+}
+
+// verbs makes the provider "verbs".
+func (t *tlsFlags) verbs() (rdma.Provider, error) {
+	return verbs.New(verbs.Options{Device: t.device})
+}
+
+// verbsProcesses describes data servers over RDMA.
+func (t *tlsFlags) verbsProcesses(o *cluster.ProcessOptions, listen string) (err error) {
+	if o.Provider, err = t.verbs(); err != nil {
+		return err
+	}
+	o.Command = append(o.Command, "--fabric", fabricVerbs, "--device", t.device)
+	if listen != "" {
+		o.Addrs, err = consecutive(listen, o.Servers)
+		return err
+	}
+	o.Addrs, err = freeAddrs(o.Provider, o.Servers)
+	return err
+}
+
+// freeAddrs are n addresses of an RDMA device at which nobody listens now. As
+// with TCP the ports are below those of outgoing connections.
+func freeAddrs(p rdma.Provider, n int) ([]string, error) {
+	const first, count, tries = 16 << 10, 16 << 10, 100
+	var addrs []string
+	for try := 0; len(addrs) < n; try++ {
+		var b [2]byte
+		_, _ = rand.Read(b[:]) // never fails
+		e, err := p.Listen(fmt.Sprintf(":%d", first+(int(b[0])<<8|int(b[1]))%count), rdma.ListenOptions{})
+		if err != nil {
+			if errors.Is(err, rdma.ErrAddress) && try < tries+n {
+				continue
+			}
+			return nil, err
+		}
+		addr := e.Addr()
+		if err := e.Close(); err != nil {
+			return nil, err
+		}
+		if !slices.Contains(addrs, addr) {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs, nil
 }
 
 // consecutive are n addresses from host:port on.
@@ -146,6 +199,8 @@ func (w *whereFlags) clientOf(fabric string) (rdma.Provider, error) {
 		return newShm()
 	case fabricTCP:
 		return w.tls.provider()
+	case fabricVerbs:
+		return w.tls.verbs()
 	}
-	return nil, fmt.Errorf("the cluster uses fabric %q, want %s or %s", fabric, fabricShm, fabricTCP)
+	return nil, fmt.Errorf("the cluster uses fabric %q, want %s, %s or %s", fabric, fabricShm, fabricTCP, fabricVerbs)
 }

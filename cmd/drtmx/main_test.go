@@ -41,8 +41,11 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Condition: func(name string) (bool, error) {
-			if name == "shm" {
+			switch name {
+			case "shm":
 				return haveShm(), nil
+			case "verbs":
+				return haveVerbs(), nil
 			}
 			return false, fmt.Errorf("unknown condition %q", name)
 		},
@@ -57,21 +60,22 @@ func TestScripts(t *testing.T) {
 			"freeaddr":  freeAddr,
 			"scrape":    scrape,
 
-			"samerounds": sameRounds,
-			"freeports":  freePorts,
-			"mode600":    mode600,
+			"verbsdevice": verbsDevice,
+			"samerounds":  sameRounds,
+			"freeports":   freePorts,
+			"mode600":     mode600,
 		},
 	})
 }
 
-// await FILE waits until a file exists.
+// await FILE waits until a file exists, or with ! until it does not.
 func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(ts.MkAbs(args[0])); (err == nil) != neg {
 			return
 		}
 	}
-	ts.Fatalf("%s: still %s after 20 s", args[0], map[bool]string{false: "absent", true: "there"}[neg])
+	ts.Fatalf("%s: still %s after a minute", args[0], map[bool]string{false: "absent", true: "there"}[neg])
 }
 
 // emptytemp checks that nothing was left in the directory for temporary files.

@@ -79,7 +79,7 @@ interrupted (130).`,
 	f.pace.add(c)
 	c.Flags().StringVar(&f.mix, "mix", "new-order=10,order-status=90", "shares of transaction types, which add up to 100, or full for TPC-C's")
 	c.Flags().StringVar(&f.design, "design", designs[0].name, "how reads travel: drtmx (one-sided), drtmh (ordered lookups by RPC), rpc (all by RPC)")
-	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm (data servers are processes), tcp (likewise, over the loopback network) or inproc (they are in this process)")
+	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm (data servers are processes), tcp (likewise, over the loopback network), verbs (likewise, over an RDMA device) or inproc (they are in this process)")
 	c.Flags().StringVar(&f.newOrder, "new-order", tpcc.Procedure.String(), "where NEW-ORDER runs: procedure (at its home server) or client")
 	c.Flags().StringVar(&f.payment, "payment", tpcc.Procedure.String(), "where PAYMENT runs: procedure (at its home server) or client")
 	c.Flags().StringVar(&f.homes, "homes", "", "home warehouses of terminals: fixed, as TPC-C asks, or random for each transaction (default: random if the mix is of new-order and order-status alone)")

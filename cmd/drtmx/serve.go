@@ -30,10 +30,14 @@ func (f *serveFlags) check() error {
 	switch {
 	case f.dir == "":
 		err = fmt.Errorf("drtmx serve: --data-dir is required: a directory for the servers' sockets")
-	case f.fabric != fabricShm && f.fabric != fabricTCP:
-		err = fmt.Errorf("--fabric %q: want %s or %s", f.fabric, fabricShm, fabricTCP)
-	case f.fabric != fabricTCP && (f.listen != "" || f.tls.given() || f.tls.insecure):
-		err = fmt.Errorf("--listen, --insecure and the --tls flags: want --fabric tcp with them")
+	case f.fabric != fabricShm && f.fabric != fabricTCP && f.fabric != fabricVerbs:
+		err = fmt.Errorf("--fabric %q: want %s, %s or %s", f.fabric, fabricShm, fabricTCP, fabricVerbs)
+	case f.fabric == fabricShm && f.listen != "":
+		err = fmt.Errorf("--listen: want --fabric tcp or verbs with it")
+	case f.fabric != fabricTCP && (f.tls.given() || f.tls.insecure):
+		err = fmt.Errorf("--insecure and the --tls flags: want --fabric tcp with them")
+	case f.fabric != fabricVerbs && f.tls.device != "":
+		err = fmt.Errorf("--device: want --fabric verbs with it")
 	}
 	return errors.Join(err, f.size.check(), f.log.check(), f.tls.check())
 }
@@ -74,8 +78,8 @@ stop. If one server dies, all stop.`,
 	c.Flags().StringVar(&f.dir, "data-dir", "", "runtime directory, made if it does not exist")
 	f.size.add(c)
 	f.workload.add(c)
-	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm or tcp")
-	c.Flags().StringVar(&f.listen, "listen", "", "with --fabric tcp: host:port of the first data server, by which others dial it; the rest take the next ports (default: free ports of the loopback address)")
+	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm, tcp or verbs")
+	c.Flags().StringVar(&f.listen, "listen", "", "with --fabric tcp or verbs: host:port of the first data server, by which others dial it; the rest take the next ports (default: free ports of the loopback address)")
 	f.tls.add(c)
 	f.log.add(c)
 	f.shows.add(c)
@@ -155,9 +159,12 @@ func (a *app) announceReady(l cluster.Log, dir string, i *cluster.Info) {
 func (a *app) child(c *cobra.Command, f *serveFlags) error {
 	var p rdma.Provider
 	var err error
-	if f.fabric == fabricTCP {
+	switch f.fabric {
+	case fabricTCP:
 		p, err = f.tls.provider()
-	} else {
+	case fabricVerbs:
+		p, err = f.tls.verbs()
+	default:
 		p, err = newShm()
 	}
 	if err != nil {

@@ -91,7 +91,9 @@ func (a *app) attach(ctx context.Context, w *whereFlags) (*session, error) {
 	if len(w.connect) > 0 {
 		fabric := fabricShm
 		if isHostPort(w.connect[0]) {
-			fabric = fabricTCP
+			if fabric = fabricTCP; w.tls.device != "" {
+				fabric = fabricVerbs
+			}
 		}
 		p, err := w.clientOf(fabric)
 		if err != nil {

@@ -44,6 +44,9 @@ func New(o Options) (*Provider, error) {
 // Name is the provider's name on the command line.
 func (*Provider) Name() string { return "verbs" }
 
+// Unordered is true: a device promises no order within a READ.
+func (*Provider) Unordered() bool { return true }
+
 // deviceAddr is where to listen if nobody says.
 func (p *Provider) deviceAddr() (netip.Addr, error) {
 	return deviceAddr(sysDevices, p.opts.Device, interfaceAddrs)

@@ -33,6 +33,9 @@ func New(o Options) (*Provider, error) {
 // Name is the provider's name on the command line.
 func (*Provider) Name() string { return "verbs" }
 
+// Unordered is true: a device promises no order within a READ.
+func (*Provider) Unordered() bool { return true }
+
 // Listen fails with rdma.ErrUnsupported.
 func (*Provider) Listen(string, rdma.ListenOptions) (rdma.Endpoint, error) { return nil, errNotBuilt }
 
