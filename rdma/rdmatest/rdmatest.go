@@ -39,6 +39,9 @@ type Fixture struct {
 	// Kill ends an endpoint abruptly, as the death of its process would. The
 	// suite still calls its Close. nil skips the cases that need it, aloud.
 	Kill func(rdma.Endpoint)
+	// Drop ends a connection abruptly, as the death of the client's process
+	// would. The suite still calls its Close. nil means Close.
+	Drop func(rdma.Conn)
 }
 
 // Case is one conformance test.
@@ -50,7 +53,7 @@ type Case struct {
 // Cases lists the suite.
 func Cases() []Case {
 	var all []Case
-	for _, group := range [][]Case{readCases, orderCases, writeCases, badCases, callCases, lifeCases, countCases} {
+	for _, group := range [][]Case{readCases, orderCases, writeCases, badCases, callCases, lifeCases, stepCases, countCases} {
 		all = append(all, group...)
 	}
 	return all
@@ -243,12 +246,20 @@ func (r *rig) load(c rdma.Conn, k rdma.RKey, addr uint64) uint64 {
 	return buf[0]
 }
 
+// patience bounds a wait; a case that is expected to fail waits less.
+func (r *rig) patience() time.Duration {
+	if _, ok := r.TB.(*recorder); ok {
+		return patience / 20
+	}
+	return patience
+}
+
 // eventually polls cond until it holds.
 func (r *rig) eventually(what string, cond func() bool) {
 	r.Helper()
-	for deadline := time.Now().Add(patience); !cond(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(r.patience()); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			r.Fatalf("%s: not within %v", what, patience)
+			r.Fatalf("%s: not within %v", what, r.patience())
 		}
 	}
 }

@@ -3,7 +3,9 @@ package rdmatest_test
 import (
 	"context"
 	"errors"
+	"os"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -136,6 +138,53 @@ func lateWrites(_ rdma.Conn, ctx context.Context, b *rdma.Batch) error {
 	return ctx.Err()
 }
 
+// goneTwice tells of every peer's end twice.
+func goneTwice(t testing.TB) rdmatest.Fixture {
+	return decorated(inproc.Options{}, func(d *rdmatest.Decorator) {
+		d.Options = func(o rdma.ListenOptions) rdma.ListenOptions {
+			if f := o.OnDisconnect; f != nil {
+				o.OnDisconnect = func(p rdma.PeerID) { f(p); f(p) }
+			}
+			return o
+		}
+	})(t)
+}
+
+// redialer makes connections that quietly connect anew when their peer is
+// gone, to whoever listens there now.
+type redialer struct{ rdma.Provider }
+
+func (p redialer) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	c, err := p.Provider.Dial(ctx, addr)
+	return &redialed{c, p, addr}, err
+}
+
+type redialed struct {
+	rdma.Conn
+	p    redialer
+	addr string
+}
+
+func (c *redialed) Post(b *rdma.Batch) error {
+	err := c.Conn.Post(b)
+	if !errors.Is(err, rdma.ErrPeerDown) {
+		return err
+	}
+	anew, derr := c.p.Provider.Dial(context.Background(), c.addr)
+	if derr != nil {
+		return err
+	}
+	_ = c.Close()
+	c.Conn = anew
+	return c.Conn.Post(b)
+}
+
+func redials(t testing.TB) rdmatest.Fixture {
+	f := decorated(inproc.Options{}, func(*rdmatest.Decorator) {})(t)
+	f.Provider = redialer{f.Provider}
+	return f
+}
+
 // cached answers a READ of an address with what it gave before.
 func cached() *liar {
 	seen := map[uint64][]uint64{}
@@ -174,8 +223,10 @@ type lie struct {
 }
 
 var (
-	sink  []byte
-	never chan struct{} // closed when all lies are told
+	sink   []byte
+	never  chan struct{} // closed when all lies are told
+	leakMu sync.Mutex
+	leaked []*os.File
 )
 
 var lies = []lie{
@@ -289,17 +340,42 @@ var lies = []lie{
 			}}
 		}),
 	},
+	{"GoneTwice", "DisconnectIsToldOncePerPeer", false, goneTwice},
 	{
-		"GoneTwice", "DisconnectIsToldOncePerPeer", false,
-		decorated(inproc.Options{}, func(d *rdmatest.Decorator) {
-			d.Options = func(o rdma.ListenOptions) rdma.ListenOptions {
-				if f := o.OnDisconnect; f != nil {
-					o.OnDisconnect = func(p rdma.PeerID) { f(p); f(p) }
+		"ResponseOfTheDead", "ServerDiesAtEveryStep", false,
+		planted(inproc.Options{}, func() *liar {
+			return &liar{finish: func(c rdma.Conn, ctx context.Context, resp []byte) ([]byte, error) {
+				if resp, err := c.FinishCall(ctx, resp); err == nil {
+					return resp, nil
 				}
-				return o
-			}
+				return resp[:0], nil // what had arrived of it
+			}}
 		}),
 	},
+	{
+		"DownAsTimeout", "ServerDiesAtEveryStep", false,
+		planted(inproc.Options{}, func() *liar {
+			return &liar{post: func(c rdma.Conn, b *rdma.Batch) error {
+				if err := c.Post(b); err != nil {
+					return errors.New("timed out")
+				}
+				return nil
+			}}
+		}),
+	},
+	{
+		"LeaksDescriptor", "ServerDiesWhileClientsConnect", false,
+		planted(inproc.Options{}, func() *liar {
+			if f, err := os.Open(os.DevNull); err == nil {
+				leakMu.Lock()
+				defer leakMu.Unlock()
+				leaked = append(leaked, f)
+			}
+			return &liar{}
+		}),
+	},
+	{"GoneTwice", "ClientLeavesAtEveryStep", false, goneTwice},
+	{"Redials", "GrantsDieWithTheirServer", false, redials},
 	{
 		"LeaksGoroutine", "DialToNobody", false,
 		decorated(inproc.Options{}, func(d *rdmatest.Decorator) {
@@ -320,6 +396,12 @@ func TestCasesCanFail(t *testing.T) {
 			if l.racy && rdmatest.RaceEnabled {
 				t.Skip("not under the race detector")
 			}
+			defer func() {
+				for _, f := range leaked {
+					f.Close()
+				}
+				leaked = nil
+			}()
 			t.Logf("caught: %s", rdmatest.Catches(t, l.caught, l.mk))
 		})
 	}

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"net"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -26,8 +27,17 @@ func fixture(o Options) func(testing.TB) rdmatest.Fixture {
 			Provider: newProvider(t, o),
 			Grants:   rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic,
 			Kill:     func(e rdma.Endpoint) { e.(*endpoint).stop() },
+			Drop:     reset,
 		}
 	}
+}
+
+// reset ends a connection as the kernel does for a process that died with
+// unread data: what it has sent may be lost too.
+func reset(c rdma.Conn) {
+	nc := c.(*conn).socket.(*net.TCPConn)
+	_ = nc.SetLinger(0)
+	_ = nc.Close()
 }
 
 func TestConformance(t *testing.T) { rdmatest.Run(t, fixture(Options{})) }
