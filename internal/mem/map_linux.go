@@ -31,7 +31,7 @@ func (r *Region) reserve() error {
 		}
 		flags = unix.MAP_SHARED | unix.MAP_NORESERVE
 	}
-	p, err := unix.MmapPtr(fd, 0, nil, uintptr(r.opts.MaxBytes), unix.PROT_READ|unix.PROT_WRITE, flags)
+	p, err := mapAligned(fd, uintptr(r.opts.MaxBytes), unix.PROT_READ|unix.PROT_WRITE, flags)
 	if err != nil {
 		if fd >= 0 {
 			unix.Close(fd)
@@ -67,6 +67,7 @@ func release(m mapping) {
 
 func (r *Region) extend(size uint64) error {
 	if r.fd < 0 {
+		r.grown(size)
 		return nil
 	}
 	if err := unix.Ftruncate(r.fd, int64(size)); err != nil {
@@ -78,6 +79,7 @@ func (r *Region) extend(size uint64) error {
 		}
 		return fmt.Errorf("mem: grow region to %d bytes: %w", size, err)
 	}
+	r.grown(size)
 	return nil
 }
 
@@ -111,7 +113,7 @@ func Open(f *os.File, segmentBytes, maxBytes uint64) (*Region, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("mem: descriptor is not a region (seals %#x, %v)", seals, err)
 	}
-	p, err := unix.MmapPtr(fd, 0, nil, uintptr(maxBytes), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	p, err := mapAligned(fd, uintptr(maxBytes), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("mem: map region: %w", err)

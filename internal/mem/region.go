@@ -68,6 +68,9 @@ type Region struct {
 	size     atomic.Uint64
 
 	mu sync.Mutex // serialises Grow and Close
+
+	collapsing sync.Mutex // one segment at a time gets huge pages
+	smallPages bool       // the kernel has none; under collapsing
 }
 
 // New creates an empty region of at least one segment.
