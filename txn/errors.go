@@ -21,6 +21,8 @@ var (
 	ErrClosed = errors.New("txn: closed")
 	// ErrUnavailable reports that a data server needed by the transaction does not answer. Nothing was committed.
 	ErrUnavailable = errors.New("txn: data server unavailable")
+	// ErrRestarted reports, beside ErrUnavailable, a data server that came back without its memory: open the database again.
+	ErrRestarted = errors.New("txn: data server was restarted and its memory is gone; open the database again")
 	// ErrOutcomeUnknown reports that the home server went away between a commit request and its answer.
 	ErrOutcomeUnknown = errors.New("txn: outcome unknown")
 	// ErrNoProcedure reports a Call of a procedure the servers do not have.

@@ -161,7 +161,7 @@ func (s *Session) link(ctx context.Context, server int) (*link, error) {
 	s.db.mu.Unlock()
 	if known != 0 && known != h.Incarnation {
 		c.Close()
-		return nil, fmt.Errorf("%w: server %s was restarted and its memory is gone; open the database again", ErrUnavailable, addr)
+		return nil, fmt.Errorf("%w: server %s: %w", ErrUnavailable, addr, ErrRestarted)
 	}
 	l := &link{server: server, conn: c, hello: h}
 	s.links[server] = l

@@ -125,15 +125,35 @@ func connect(ctx context.Context, o *options) (c *cluster.Cluster, where string,
 	return c, "child processes", err
 }
 
-// attach finds the cluster at an address: a runtime directory, or sockets.
+// clientOf makes a client of the fabric of a cluster found in a directory.
+func clientOf(fabric string) (rdma.Provider, error) {
+	if fabric == fabricShm {
+		return newShm()
+	}
+	return cluster.NewFabrics(cluster.ClientOptions{})
+}
+
+// reach finds the cluster at an address with a scheme.
+func reach(ctx context.Context, addr string) (*cluster.Cluster, string, error) {
+	a, err := cluster.ParseAddress(addr)
+	if err != nil {
+		return nil, "", fmt.Errorf("%s: %w", props.Addr, err)
+	}
+	c, _, err := cluster.Connect(ctx, a, cluster.ClientOptions{})
+	if err != nil {
+		return nil, "", fmt.Errorf("%s: %w", props.Addr, err)
+	}
+	return c, a.String(), nil
+}
+
+// attach finds the cluster at an address: one with a scheme, a runtime
+// directory, or sockets.
 func attach(ctx context.Context, addr string) (*cluster.Cluster, string, error) {
+	if cluster.IsAddress(addr) {
+		return reach(ctx, addr)
+	}
 	if info, err := os.Stat(addr); err == nil && info.IsDir() {
-		c, info, err := cluster.Attach(ctx, addr, func(fabric string) (rdma.Provider, error) {
-			if fabric != fabricShm {
-				return nil, fmt.Errorf("the cluster uses fabric %q, want %s", fabric, fabricShm)
-			}
-			return newShm()
-		})
+		c, info, err := cluster.Attach(ctx, addr, clientOf)
 		if err != nil {
 			hint := ""
 			if errors.Is(err, cluster.ErrNoCluster) || errors.Is(err, cluster.ErrStale) {

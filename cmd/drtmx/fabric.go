@@ -79,18 +79,34 @@ func (t *tlsFlags) check() error {
 
 // provider makes the provider "tcp".
 func (t *tlsFlags) provider() (rdma.Provider, error) {
-	o := tcp.Options{Insecure: t.insecure}
-	if t.given() {
-		o.TLS = &tcp.TLS{CA: t.ca, Cert: t.cert, Key: t.key}
+	p, err := tcp.New(tcp.Options{Insecure: t.insecure, TLS: t.files()})
+	if err != nil {
+		return nil, usageError{err}
 	}
-	return tcp.New(o)
+	return p, nil
+}
+
+// client is what a client of any fabric needs.
+func (t *tlsFlags) client() cluster.ClientOptions {
+	return cluster.ClientOptions{TLS: t.files(), Insecure: t.insecure, Device: t.device}
+}
+
+// files are the certificates, nil without.
+func (t *tlsFlags) files() *tcp.TLS {
+	if !t.given() {
+		return nil
+	}
+	return &tcp.TLS{CA: t.ca, Cert: t.cert, Key: t.key}
 }
 
 // args are the flags for a child process.
 func (t *tlsFlags) args() []string {
-	args := []string{"--fabric", fabricTCP}
+	var args []string
 	if t.given() {
-		args = append(args, "--tls-ca", t.ca, "--tls-cert", t.cert, "--tls-key", t.key)
+		args = []string{"--tls-ca", t.ca, "--tls-cert", t.cert, "--tls-key", t.key}
+	}
+	if t.device != "" {
+		args = append(args, "--device", t.device)
 	}
 	if t.insecure {
 		args = append(args, "--insecure")
@@ -98,30 +114,29 @@ func (t *tlsFlags) args() []string {
 	return args
 }
 
-// processes describes data servers in child processes over a fabric. listen is
-// where the first one listens; empty means anywhere on this machine.
-func processes(fabric string, t *tlsFlags, listen string, size cluster.Size) (o cluster.ProcessOptions, err error) {
+// processes describes data servers in child processes over fabrics. listen is
+// where the first one listens on a network; empty means anywhere on this
+// machine.
+func processes(fabrics []string, t *tlsFlags, listen string, size cluster.Size) (o cluster.ProcessOptions, err error) {
 	o = cluster.ProcessOptions{Size: size, Workload: workloadTPCC}
 	if o.Command, err = childCommand(); err != nil {
 		return o, err
 	}
-	switch fabric {
-	case fabricTCP:
-	case fabricVerbs:
-		err = t.verbsProcesses(&o, listen)
-		return o, err
-	default:
-		o.Provider, err = newShm()
+	if o.Provider, err = t.fabrics(fabrics); err != nil {
 		return o, err
 	}
-	if o.Provider, err = t.provider(); err != nil {
-		return o, usageError{err}
-	}
-	o.Command = append(o.Command, t.args()...)
-	if listen == "" {
-		o.Addrs, err = cluster.LoopbackAddrs(size.Servers)
-	} else {
+	o.Command = append(append(o.Command, "--fabrics", strings.Join(fabrics, ",")), t.args()...)
+	switch {
+	case len(fabrics) == 1 && fabrics[0] == fabricShm:
+	case listen != "":
 		o.Addrs, err = consecutive(listen, size.Servers)
+	case slices.Contains(fabrics, fabricVerbs):
+		var device rdma.Provider
+		if device, err = t.verbs(); err == nil {
+			o.Addrs, err = freeAddrs(device, size.Servers)
+		}
+	default:
+		o.Addrs, err = cluster.LoopbackAddrs(size.Servers)
 	}
 	return o, err
 }
@@ -131,18 +146,39 @@ func (t *tlsFlags) verbs() (rdma.Provider, error) {
 	return verbs.New(verbs.Options{Device: t.device})
 }
 
-// verbsProcesses describes data servers over RDMA.
-func (t *tlsFlags) verbsProcesses(o *cluster.ProcessOptions, listen string) (err error) {
-	if o.Provider, err = t.verbs(); err != nil {
-		return err
+// fabrics makes a provider of the fabrics named.
+func (t *tlsFlags) fabrics(names []string) (rdma.Provider, error) {
+	if len(names) == 1 {
+		switch names[0] {
+		case fabricShm:
+			return newShm()
+		case fabricTCP:
+			return t.provider()
+		case fabricVerbs:
+			return t.verbs()
+		}
 	}
-	o.Command = append(o.Command, "--fabric", fabricVerbs, "--device", t.device)
-	if listen != "" {
-		o.Addrs, err = consecutive(listen, o.Servers)
-		return err
+	return t.several(names)
+}
+
+// several makes one provider of several.
+func (t *tlsFlags) several(names []string) (*cluster.Fabrics, error) {
+	f := &cluster.Fabrics{}
+	for _, name := range names {
+		p, err := t.fabrics([]string{name})
+		if err != nil {
+			return nil, err
+		}
+		switch name {
+		case fabricShm:
+			f.Shm = p
+		case fabricVerbs:
+			f.Verbs = p
+		case fabricTCP:
+			f.TCP = p
+		}
 	}
-	o.Addrs, err = freeAddrs(o.Provider, o.Servers)
-	return err
+	return f, nil
 }
 
 // freeAddrs are n addresses of an RDMA device at which nobody listens now. As
@@ -185,22 +221,16 @@ func consecutive(first string, n int) ([]string, error) {
 	return addrs, nil
 }
 
-// isHostPort tells an address of TCP from the path of a socket.
-func isHostPort(addr string) bool {
-	_, port, err := net.SplitHostPort(addr)
-	_, perr := strconv.Atoi(port)
-	return err == nil && perr == nil && !strings.ContainsAny(addr, "/@")
-}
-
 // clientOf makes a client of the fabric of a cluster found running.
 func (w *whereFlags) clientOf(fabric string) (rdma.Provider, error) {
-	switch fabric {
-	case fabricShm:
-		return newShm()
-	case fabricTCP:
-		return w.tls.provider()
-	case fabricVerbs:
-		return w.tls.verbs()
+	names := strings.Split(fabric, "+")
+	for _, name := range names {
+		if !slices.Contains(cluster.FabricNames, name) {
+			return nil, fmt.Errorf("the cluster uses fabric %q, want %s", fabric, oneOf(cluster.FabricNames))
+		}
 	}
-	return nil, fmt.Errorf("the cluster uses fabric %q, want %s, %s or %s", fabric, fabricShm, fabricTCP, fabricVerbs)
+	if len(names) == 1 {
+		return w.tls.fabrics(names)
+	}
+	return cluster.NewFabrics(w.tls.client())
 }

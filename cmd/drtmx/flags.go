@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -77,7 +78,7 @@ type whereFlags struct {
 
 func (w *whereFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&w.dataDir, "data-dir", "", "runtime directory of a cluster, as given to drtmx serve")
-	c.Flags().StringSliceVar(&w.connect, "connect", nil, "addresses of data servers, instead of --data-dir: sockets, or host:port")
+	c.Flags().StringSliceVar(&w.connect, "connect", nil, "where a cluster is, instead of --data-dir: drtmx://host:port of one or more of its data servers, drtmx+shm:///dir, or the addresses of all of them, sockets or host:port")
 	w.tls.add(c)
 }
 
@@ -85,15 +86,28 @@ func (w *whereFlags) check() error {
 	if w.dataDir != "" && len(w.connect) > 0 {
 		return fmt.Errorf("--data-dir and --connect: want one of them")
 	}
+	if a, err := w.address(); err != nil {
+		return fmt.Errorf("--connect: %w", err)
+	} else if a != nil {
+		return w.tls.check()
+	}
 	for _, a := range w.connect {
 		if a == "" {
 			return fmt.Errorf("--connect: an address is empty, want sockets of data servers separated by commas")
 		}
-		if isHostPort(a) != isHostPort(w.connect[0]) {
+		if cluster.IsHostPort(a) != cluster.IsHostPort(w.connect[0]) {
 			return fmt.Errorf("--connect: %q and %q, want sockets or host:port, not both", w.connect[0], a)
 		}
 	}
 	return w.tls.check()
+}
+
+// address is where to ask for the cluster, nil if connect lists all servers.
+func (w *whereFlags) address() (*cluster.Address, error) {
+	if len(w.connect) == 0 || !cluster.IsAddress(w.connect[0]) {
+		return nil, nil
+	}
+	return cluster.ParseAddress(strings.Join(w.connect, ",")) // the flag's own commas
 }
 
 func (w *whereFlags) given() bool { return w.dataDir != "" || len(w.connect) > 0 }

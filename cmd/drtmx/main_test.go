@@ -64,6 +64,8 @@ func TestScripts(t *testing.T) {
 			"samerounds":  sameRounds,
 			"freeports":   freePorts,
 			"mode600":     mode600,
+
+			"substitute": substitute,
 		},
 	})
 }
@@ -96,6 +98,12 @@ func freeAddr(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	ts.Setenv(args[0], l.Addr().String())
 	ts.Check(l.Close())
+}
+
+// substitute FILE replaces the names of environment variables in a file.
+func substitute(ts *testscript.TestScript, _ bool, args []string) {
+	text := os.Expand(ts.ReadFile(args[0]), ts.Getenv)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o600))
 }
 
 // scrape URL STATUS FILE asks until the answer has the status, for a while, and

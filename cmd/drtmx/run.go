@@ -239,7 +239,10 @@ func (a *app) ready(ctx context.Context, s *session, p *runPlan, r *report) erro
 	if err := s.open(ctx, p.how.reads, p.load.seed); err != nil {
 		return err
 	}
-	r.Partitions = s.db.Partitions()
+	r.Partitions, r.Fabric = s.db.Partitions(), s.Fabric()
+	if s.found {
+		a.say("%s", s.routes())
+	}
 	if s.own {
 		loaded, err := a.load(ctx, s, &p.load)
 		if err != nil {

@@ -4,93 +4,153 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"drtmx/internal/cluster"
 	"drtmx/internal/metrics"
-	"drtmx/rdma"
 )
 
 // serveFlags are the flags of drtmx serve.
 type serveFlags struct {
+	config   string
 	dir      string
 	size     sizeFlags
 	workload workloadFlags
-	fabric   string
+	fabrics  []string
 	listen   string
 	tls      tlsFlags
 	log      logFlags
 	shows    telemetryFlags
+	one      oneFlags
+	child    bool
 }
 
+// check is of what data servers of one and of all processes have in common.
 func (f *serveFlags) check() error {
 	var err error
-	switch {
-	case f.dir == "":
-		err = fmt.Errorf("drtmx serve: --data-dir is required: a directory for the servers' sockets")
-	case f.fabric != fabricShm && f.fabric != fabricTCP && f.fabric != fabricVerbs:
-		err = fmt.Errorf("--fabric %q: want %s, %s or %s", f.fabric, fabricShm, fabricTCP, fabricVerbs)
-	case f.fabric == fabricShm && f.listen != "":
-		err = fmt.Errorf("--listen: want --fabric tcp or verbs with it")
-	case f.fabric != fabricTCP && (f.tls.given() || f.tls.insecure):
-		err = fmt.Errorf("--insecure and the --tls flags: want --fabric tcp with them")
-	case f.fabric != fabricVerbs && f.tls.device != "":
-		err = fmt.Errorf("--device: want --fabric verbs with it")
+	for i, name := range f.fabrics {
+		if !slices.Contains(cluster.FabricNames, name) || slices.Contains(f.fabrics[:i], name) {
+			err = fmt.Errorf("--fabrics %q: want %s, each once", name, oneOf(cluster.FabricNames))
+		}
 	}
-	return errors.Join(err, f.size.check(), f.log.check(), f.tls.check())
+	switch {
+	case err != nil:
+	case len(f.fabrics) == 0:
+		err = fmt.Errorf("--fabrics: want one or more of %s", oneOf(cluster.FabricNames))
+	case !f.network() && f.listen != "":
+		err = fmt.Errorf("--listen %s: want --fabrics with tcp or verbs", f.listen)
+	case !f.offers(cluster.FabricTCP) && (f.tls.given() || f.tls.insecure):
+		err = errors.New("--insecure and the --tls flags: want --fabrics with tcp")
+	case !f.offers(cluster.FabricVerbs) && f.tls.device != "":
+		err = fmt.Errorf("--device %s: want --fabrics with verbs", f.tls.device)
+	}
+	return errors.Join(err, f.log.check(), f.tls.check())
+}
+
+// checkAll is of a process that runs all data servers.
+func (f *serveFlags) checkAll(c *cobra.Command) error {
+	if f.dir == "" {
+		return errors.New("drtmx serve: --data-dir is required: a directory for the servers' sockets")
+	}
+	return errors.Join(f.one.unused(c), f.check(), f.size.check())
+}
+
+func (f *serveFlags) offers(fabric string) bool { return slices.Contains(f.fabrics, fabric) }
+
+func (f *serveFlags) network() bool {
+	return f.offers(cluster.FabricTCP) || f.offers(cluster.FabricVerbs)
+}
+
+// partitions is the number asked for.
+func (f *serveFlags) partitions() int {
+	if f.size.partitions == 0 {
+		return f.size.servers
+	}
+	return f.size.partitions
 }
 
 func (a *app) serveCommand() *cobra.Command {
-	var f serveFlags
-	var child bool
+	f := &serveFlags{}
 	c := &cobra.Command{
-		Use:   "serve --data-dir DIR",
+		Use:   "serve --data-dir DIR | --config FILE",
 		Short: "Run data servers in the foreground, for other commands to use",
-		Long: `Runs data servers as child processes over shared memory, or over TCP, until it
+		Long: `Runs data servers as child processes over shared memory, TCP or both until it
 is interrupted. DIR is the runtime directory: it holds the servers' sockets and
 cluster.json, by which drtmx tpcc prepare, run, check and cleanup find them, or
 with --workload ycsb go-ycsb (property drtmx.addr=DIR). Servers that listen at a
-network address are found from other machines with --connect.
+network address are found from other machines with --connect. If one server
+dies, all stop.
+
+With --index it runs one data server, in this process: that one of a cluster
+whose others are started in the same way, here or on other hosts. Clients find
+the cluster by drtmx://host:port of any server, or drtmx+shm:///dir.
+
+All flags can be set in a file, as keys of TOML (--config), and by environment
+variables: DRTMX_DATA_DIR is --data-dir. The command line comes before the
+environment, and that before the file.
 
 Data is in memory only: DIR holds none of it, and it is gone when the servers
-stop. If one server dies, all stop.`,
+stop.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if child {
-				return a.child(c, &f)
+			if f.child {
+				return a.child(c, f)
 			}
-			if err := f.check(); err != nil {
-				return usageError{err}
-			}
-			partitions := f.size.partitions
-			if partitions == 0 {
-				partitions = f.size.servers
-			}
-			name, err := f.workload.resolve(partitions)
-			if err != nil {
+			var s settings
+			if err := s.fill(c); err != nil {
 				return err
 			}
-			return a.serve(c.Context(), &f, name)
+			return s.blame(a.serveAsAsked(c, f))
 		},
 	}
-	c.Flags().StringVar(&f.dir, "data-dir", "", "runtime directory, made if it does not exist")
+	f.add(c)
+	return c
+}
+
+func (f *serveFlags) add(c *cobra.Command) {
+	fl := c.Flags()
+	fl.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "fabric" {
+			name = "fabrics"
+		}
+		return pflag.NormalizedName(name)
+	})
+	fl.StringVar(&f.config, "config", "", "file with settings, TOML")
+	fl.StringVar(&f.dir, "data-dir", "", "runtime directory for sockets, made if it does not exist")
 	f.size.add(c)
 	f.workload.add(c)
-	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm, tcp or verbs")
-	c.Flags().StringVar(&f.listen, "listen", "", "with --fabric tcp or verbs: host:port of the first data server, by which others dial it; the rest take the next ports (default: free ports of the loopback address)")
+	fl.StringSliceVar(&f.fabrics, "fabrics", []string{cluster.FabricShm}, "what carries the verbs: shm, verbs, tcp or several of them; clients take the best that leads to them; --fabric is the same")
+	fl.StringVar(&f.listen, "listen", "", "over a network: host:port of the first data server, by which others dial it; the rest take the next ports (default: free ports of the loopback address). With --index: where to listen instead of the server's own of --members")
 	f.tls.add(c)
 	f.log.add(c)
 	f.shows.add(c)
-	c.Flags().BoolVar(&child, "child", false, "run one data server for a parent process")
-	_ = c.Flags().MarkHidden("child")
-	return c
+	f.one.add(c)
+	fl.BoolVar(&f.child, "child", false, "run one data server for a parent process")
+	_ = fl.MarkHidden("child")
+}
+
+// serveAsAsked runs all servers or one.
+func (a *app) serveAsAsked(c *cobra.Command, f *serveFlags) error {
+	if f.one.index >= 0 || c.Flags().Changed("index") {
+		return a.serveOne(c, f)
+	}
+	if err := f.checkAll(c); err != nil {
+		return usageError{err}
+	}
+	name, err := f.workload.resolve(f.partitions())
+	if err != nil {
+		return err
+	}
+	return a.serve(c.Context(), f, name)
 }
 
 // serve runs a cluster for others.
 func (a *app) serve(ctx context.Context, o *serveFlags, workload string) (err error) {
-	children, err := processes(o.fabric, &o.tls, o.listen, o.size.size())
+	children, err := processes(o.fabrics, &o.tls, o.listen, o.size.size())
 	if err != nil {
 		return err
 	}
@@ -116,7 +176,7 @@ func (a *app) serve(ctx context.Context, o *serveFlags, workload string) (err er
 	children.Workload, children.Log, children.Debug = workload, records, shown.debug
 	err = cluster.Serve(ctx, cluster.ServeOptions{
 		ProcessOptions: children,
-		Dir:            o.dir, Version: version,
+		Dir:            o.dir, Version: version, Fabrics: o.fabrics,
 		Crashed: func(output []byte) { _, _ = a.stderr.Write(output) },
 		Ready: func(i cluster.Info) {
 			all := make([]string, len(i.Servers))
@@ -157,16 +217,7 @@ func (a *app) announceReady(l cluster.Log, dir string, i *cluster.Info) {
 
 // child is one data server's process.
 func (a *app) child(c *cobra.Command, f *serveFlags) error {
-	var p rdma.Provider
-	var err error
-	switch f.fabric {
-	case fabricTCP:
-		p, err = f.tls.provider()
-	case fabricVerbs:
-		p, err = f.tls.verbs()
-	default:
-		p, err = newShm()
-	}
+	p, err := f.tls.fabrics(f.fabrics)
 	if err != nil {
 		return err
 	}

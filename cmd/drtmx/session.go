@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -48,6 +52,7 @@ type session struct {
 	*cluster.Cluster
 	db       *txn.DB
 	own      bool           // this process started the cluster
+	found    bool           // by an address, which leaves the choice of fabrics open
 	separate bool           // servers are other processes, so their CPU time can be told apart
 	meter    *metrics.Meter // of the database's connections, if anybody wants to know
 }
@@ -56,7 +61,7 @@ type session struct {
 // in-process fabric in place of shared memory.
 func (a *app) start(ctx context.Context, fabric string, fallback bool, size cluster.Size, debug []string, t *tlsFlags) (*session, error) {
 	if fabric != fabricInproc {
-		o, err := processes(fabric, t, "", size)
+		o, err := processes([]string{fabric}, t, "", size)
 		o.Debug = debug
 		switch {
 		case err == nil:
@@ -88,9 +93,15 @@ func (a *app) startProcesses(ctx context.Context, o cluster.ProcessOptions) (*se
 
 // attach finds a running cluster.
 func (a *app) attach(ctx context.Context, w *whereFlags) (*session, error) {
+	switch a, err := w.address(); {
+	case err != nil:
+		return nil, usageError{err}
+	case a != nil:
+		return connect(ctx, a, w.tls.client())
+	}
 	if len(w.connect) > 0 {
 		fabric := fabricShm
-		if isHostPort(w.connect[0]) {
+		if cluster.IsHostPort(w.connect[0]) {
 			if fabric = fabricTCP; w.tls.device != "" {
 				fabric = fabricVerbs
 			}
@@ -106,6 +117,12 @@ func (a *app) attach(ctx context.Context, w *whereFlags) (*session, error) {
 		return &session{Cluster: c, separate: true}, nil
 	}
 	c, info, err := cluster.Attach(ctx, w.dataDir, w.clientOf)
+	if errors.Is(err, cluster.ErrNoCluster) {
+		// Data servers with --index share a directory without cluster.json.
+		if s, cerr := w.connectIn(ctx, w.dataDir); !errors.Is(cerr, cluster.ErrNoCluster) {
+			return s, cerr
+		}
+	}
 	if err != nil {
 		return nil, hint(err, w.dataDir)
 	}
@@ -114,6 +131,41 @@ func (a *app) attach(ctx context.Context, w *whereFlags) (*session, error) {
 		return nil, fmt.Errorf("the cluster in %s serves workload %q, want %s", w.dataDir, workloadTitle(info.Workload), workloadTPCC)
 	}
 	return &session{Cluster: c, separate: true}, nil
+}
+
+// connectIn finds data servers by their sockets in a directory.
+func (w *whereFlags) connectIn(ctx context.Context, dir string) (*session, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	return connect(ctx, &cluster.Address{Dir: dir}, w.tls.client())
+}
+
+// connect finds a running cluster by its address.
+func connect(ctx context.Context, a *cluster.Address, o cluster.ClientOptions) (*session, error) {
+	c, m, err := cluster.Connect(ctx, a, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := serves(m, a.String()); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return &session{Cluster: c, separate: true, found: true}, nil
+}
+
+// serves refuses data servers of another workload than TPC-C.
+func serves(m *cluster.Map, where string) error {
+	catalog, err := m.Tables()
+	if err != nil {
+		return fmt.Errorf("the cluster at %s: %w", where, err)
+	}
+	own := tpcc.Catalog().Tables
+	if len(catalog.Tables) != len(own) || catalog.Tables[0].Name() != own[0].Name() {
+		return fmt.Errorf("the cluster at %s serves table %s and %d others, want those of workload %s",
+			where, catalog.Tables[0].Name(), len(catalog.Tables)-1, workloadTPCC)
+	}
+	return nil
 }
 
 // hint adds what can be done about a directory.
@@ -125,6 +177,19 @@ func hint(err error, dir string) error {
 		return fmt.Errorf("%w; start anew with: drtmx serve --data-dir %s", err, dir)
 	}
 	return err
+}
+
+// routes says over which fabrics the data servers are reached.
+func (s *session) routes() string {
+	by := map[string][]string{}
+	for i, name := range s.Routes() {
+		by[name] = append(by[name], strconv.Itoa(i))
+	}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		parts = append(parts, strings.ReplaceAll(oneOf(by[name]), " or ", " and ")+" over "+name)
+	}
+	return fmt.Sprintf("%d data servers: %s", len(s.Addrs()), strings.Join(parts, ", "))
 }
 
 const openTimeout = 10 * time.Second

@@ -97,6 +97,9 @@ func (a *app) attached(ctx context.Context, where *whereFlags, f func(context.Co
 	if err := s.open(watched, txn.OneSided, 0); err != nil {
 		return s.cause(err)
 	}
+	if s.found {
+		a.say("%s", s.routes())
+	}
 	err = s.cause(f(watched, s))
 	if stopped := interrupted(ctx); stopped != nil {
 		return stopped

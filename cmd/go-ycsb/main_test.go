@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"drtmx/internal/cluster"
 	"drtmx/rdma/shm"
+	"drtmx/ycsb"
 	"drtmx/ycsb/props"
 	"drtmx/ycsb/usertable"
 )
@@ -24,6 +26,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"go-ycsb":      main,
 		"ycsb-cluster": serveCluster,
+		"ycsb-server":  serveAlone,
 	})
 }
 
@@ -70,6 +73,65 @@ func serveCluster() {
 	}
 }
 
+// serveAlone is what drtmx serve --workload ycsb --index INDEX --fabrics tcp
+// --data-dir DIR --members ADDR,ADDR does.
+func serveAlone() {
+	if err := serveOne(os.Args[1], os.Args[2], os.Args[3:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func serveOne(number, dir string, members []string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	index, err := strconv.Atoi(number)
+	if err != nil {
+		return err
+	}
+	p, err := props.Load(nil, nil)
+	if err != nil {
+		return err
+	}
+	layout, err := usertable.Read(p)
+	if err != nil {
+		return err
+	}
+	catalog, err := layout.Catalog(len(members))
+	if err != nil {
+		return err
+	}
+	name, err := usertable.WorkloadName(catalog)
+	if err != nil {
+		return err
+	}
+	w, err := ycsb.Workload(name)
+	if err != nil {
+		return err
+	}
+	f, err := cluster.NewFabrics(cluster.ClientOptions{})
+	if err != nil {
+		return err
+	}
+	s, err := cluster.StartServer(ctx, cluster.ServerOptions{
+		Size: cluster.Size{Servers: len(members)}, Index: index, Dir: dir, Provider: f, Workload: w,
+		Addrs: cluster.MemberAddrs(len(members), []string{cluster.FabricTCP}, "", members),
+	})
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return s.Close()
+}
+
+// freeaddr NAME sets an environment variable to an address of the loopback
+// interface that nobody listens on.
+func freeAddr(ts *testscript.TestScript, _ bool, args []string) {
+	addrs, err := cluster.LoopbackAddrs(1)
+	ts.Check(err)
+	ts.Setenv(args[0], addrs[0])
+}
+
 // haveShm reports whether data servers can be processes here. Under the race
 // tag regions live on the Go heap, which no other process can map.
 func haveShm() bool { return !raceEnabled && shm.Available() == nil }
@@ -85,6 +147,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"await":     awaitFile,
+			"freeaddr":  freeAddr,
 			"pause":     pause,
 			"emptytemp": emptyTemp,
 			"oneline":   oneLine,

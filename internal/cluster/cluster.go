@@ -43,6 +43,9 @@ type Workload struct {
 type Size struct {
 	Servers    int // 1 to MaxServers
 	Partitions int // 0: one for each server
+	// PartitionBytes bounds the memory of each partition; 0 means the server
+	// package's bound.
+	PartitionBytes uint64 `json:",omitempty"`
 }
 
 func (s *Size) check() error {
@@ -86,6 +89,18 @@ func newCluster(p rdma.Provider, addrs []string) *Cluster {
 
 // Fabric is the name of the provider that carries the verbs.
 func (c *Cluster) Fabric() string { return c.provider.Name() }
+
+// Routes are the fabrics over which this process has reached the data servers,
+// by server; "" for one that it has not, or where there is no choice.
+func (c *Cluster) Routes() []string {
+	routes := make([]string, len(c.addrs))
+	if f, ok := c.provider.(*Fabrics); ok {
+		for i, a := range c.addrs {
+			routes[i] = f.Route(a)
+		}
+	}
+	return routes
+}
 
 // Addrs are the addresses of the data servers.
 func (c *Cluster) Addrs() []string { return c.addrs }

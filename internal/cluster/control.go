@@ -174,6 +174,10 @@ func Attach(ctx context.Context, dir string, provider func(fabric string) (rdma.
 	if err != nil {
 		return nil, nil, err
 	}
+	if dir, err = filepath.Abs(dir); err != nil { // as the data servers name their sockets
+		conn.Close()
+		return nil, nil, fmt.Errorf("%w: %w", ErrDir, err)
+	}
 	info := r.Info
 	if info == nil {
 		conn.Close()

@@ -58,17 +58,28 @@ type Info struct {
 
 // ServerInfo is one data server.
 type ServerInfo struct {
-	Socket string `json:"socket,omitempty"` // file in the directory, or
+	Socket string `json:"socket,omitempty"` // file in the directory
 	Addr   string `json:"addr,omitempty"`   // network address
+	Verbs  string `json:"verbs,omitempty"`  // address of an RDMA device
 	PID    int    `json:"pid"`
 }
 
-// Address is where the data server of the cluster in dir listens.
+// Address is where the data server of the cluster in dir listens: an Offer, or
+// the address of the only fabric.
 func (s ServerInfo) Address(dir string) string {
-	if s.Addr != "" {
-		return s.Addr
+	o := Offer{TCP: s.Addr, Verbs: s.Verbs}
+	if s.Socket != "" {
+		o.Shm = filepath.Join(dir, filepath.Base(s.Socket))
 	}
-	return filepath.Join(dir, filepath.Base(s.Socket))
+	switch {
+	case o == Offer{TCP: s.Addr}:
+		return o.TCP
+	case o == Offer{Verbs: s.Verbs}:
+		return o.Verbs
+	case s.Addr == "" && s.Verbs == "":
+		return o.Shm
+	}
+	return o.String()
 }
 
 // readInfo reads cluster.json: ErrNoCluster if there is none, ErrVersion for

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -19,6 +20,9 @@ type ServeOptions struct {
 	ProcessOptions
 	// Dir is the runtime directory.
 	Dir string
+	// Fabrics are those to serve, by name: shm at sockets in Dir, and the
+	// others at Addrs. Empty means shm, or tcp if there are Addrs.
+	Fabrics []string
 	// Version names the binary, for people.
 	Version string
 	// Ready, if set, is called whenever the cluster serves: at the start and
@@ -35,7 +39,8 @@ func Serve(ctx context.Context, o ServeOptions) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	if o.Addrs != nil && len(o.Addrs) != o.Servers {
+	network := slices.ContainsFunc(o.Fabrics, func(name string) bool { return name != FabricShm })
+	if (o.Addrs != nil || network) && len(o.Addrs) != o.Servers {
 		return fmt.Errorf("%w: %d addresses for %d servers", ErrOptions, len(o.Addrs), o.Servers)
 	}
 	dir, err := openDir(o.Dir)
@@ -48,19 +53,39 @@ func Serve(ctx context.Context, o ServeOptions) error {
 		Format: Format, Version: o.Version, Fabric: o.Provider.Name(), Workload: o.Workload,
 		Partitions: o.Partitions, Supervisor: os.Getpid(), Started: time.Now(),
 	}
+	s.opts.Addrs = nil
 	for i := range o.Servers {
-		if o.Addrs != nil {
-			s.info.Servers = append(s.info.Servers, ServerInfo{Addr: o.Addrs[i]})
-			continue
-		}
-		s.info.Servers = append(s.info.Servers, ServerInfo{Socket: fmt.Sprintf("s%d.sock", i)})
-		s.opts.Addrs = append(s.opts.Addrs, filepath.Join(dir.path, s.info.Servers[i].Socket))
+		s.info.Servers = append(s.info.Servers, o.server(i))
+		s.opts.Addrs = append(s.opts.Addrs, s.info.Servers[i].Address(dir.path))
 	}
 	listener, err := listenPrivate(ctx, filepath.Join(dir.path, controlFile))
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrDir, err)
 	}
 	return s.run(ctx, listener)
+}
+
+// server is where a data server listens.
+func (o *ServeOptions) server(i int) (s ServerInfo) {
+	fabrics := o.Fabrics
+	switch {
+	case len(fabrics) > 0:
+	case o.Addrs != nil:
+		fabrics = []string{FabricTCP}
+	default:
+		fabrics = []string{FabricShm}
+	}
+	for _, name := range fabrics {
+		switch name {
+		case FabricShm:
+			s.Socket = socketName(i)
+		case FabricTCP:
+			s.Addr = o.Addrs[i]
+		case FabricVerbs:
+			s.Verbs = o.Addrs[i]
+		}
+	}
+	return s
 }
 
 // listenPrivate listens on a socket that only its owner may connect to.

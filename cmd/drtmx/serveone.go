@@ -1,0 +1,136 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"drtmx/internal/cluster"
+)
+
+// oneFlags are about one data server of a cluster.
+type oneFlags struct {
+	index   int
+	members []string
+	memory  bytesFlag
+}
+
+var oneNames = []string{"index", "members", "memory"}
+
+func (o *oneFlags) add(c *cobra.Command) {
+	fl := c.Flags()
+	fl.IntVar(&o.index, "index", -1, "run one data server, with this number, from 0 on")
+	fl.StringSliceVar(&o.members, "members", nil, "with --index: host:port of all data servers, in order and the same for each; needed for tcp and verbs")
+	fl.Var(&o.memory, "memory", "with --index: bound of the memory of this server's partitions together, such as 4GiB; 0 means 16 GiB each")
+}
+
+// unused refuses flags that mean nothing without --index.
+func (o *oneFlags) unused(c *cobra.Command) error {
+	for _, n := range oneNames {
+		if c.Flags().Changed(n) {
+			return fmt.Errorf("--%s %s: want --index with it, the number of the data server to run", n, c.Flags().Lookup(n).Value)
+		}
+	}
+	return nil
+}
+
+// checkOne looks at what the flags of one data server say together.
+func (f *serveFlags) checkOne(c *cobra.Command) error {
+	o := &f.one
+	if err := f.check(); err != nil {
+		return err
+	}
+	if len(o.members) > 0 {
+		if f.size.servers != len(o.members) && c.Flags().Changed("servers") {
+			return fmt.Errorf("--servers %d: want %d, the number of --members, or nothing", f.size.servers, len(o.members))
+		}
+		f.size.servers = len(o.members)
+	}
+	if err := f.size.check(); err != nil {
+		return err
+	}
+	if o.index < 0 || o.index >= f.size.servers {
+		return fmt.Errorf("--index %d: want 0 to %d, a data server of %d", o.index, f.size.servers-1, f.size.servers)
+	}
+	switch {
+	case f.network() && len(o.members) == 0:
+		return errors.New("--members is required for fabrics tcp and verbs: host:port of all data servers, in order")
+	case f.offers(cluster.FabricShm) && f.dir == "":
+		return errors.New("--data-dir is required for fabric shm: a directory for the servers' sockets")
+	}
+	if _, err := cluster.ParseMembers(o.members); err != nil {
+		return fmt.Errorf("--members %w", err)
+	}
+	if f.listen != "" {
+		if _, err := cluster.ParseMembers([]string{f.listen}); err != nil {
+			return fmt.Errorf("--listen %w", err)
+		}
+	}
+	return nil
+}
+
+// options are what the cluster package needs.
+func (f *serveFlags) options() (*cluster.ServerOptions, *cluster.Fabrics, error) {
+	name, err := f.workload.resolve(f.partitions())
+	if err != nil {
+		return nil, nil, err
+	}
+	w, err := lookupWorkload(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := f.tls.several(f.fabrics)
+	if err != nil {
+		return nil, nil, err
+	}
+	p.ListenAt = f.listen
+	o := &cluster.ServerOptions{
+		Size: cluster.Size{Servers: f.size.servers, Partitions: f.partitions()}, Index: f.one.index,
+		Provider: p, Workload: w, MemoryBytes: uint64(f.one.memory),
+	}
+	if f.dir != "" {
+		if o.Dir, err = filepath.Abs(f.dir); err != nil {
+			return nil, nil, err
+		}
+	}
+	o.Addrs = cluster.MemberAddrs(f.size.servers, f.fabrics, o.Dir, f.one.members)
+	return o, p, nil
+}
+
+// serveOne runs one data server until it is told to end.
+func (a *app) serveOne(c *cobra.Command, f *serveFlags) (err error) {
+	if err := f.checkOne(c); err != nil {
+		return usageError{fmt.Errorf("drtmx serve: %w", err)}
+	}
+	o, p, err := f.options()
+	if err != nil {
+		return err
+	}
+	shown, err := f.shows.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, shown.close()) }()
+	records := f.log.log(a)
+	o.Workload.Log = records.Logger()
+	own := o.Addrs[o.Index]
+	s, err := cluster.StartServer(c.Context(), *o)
+	if err != nil {
+		if errors.Is(err, cluster.ErrOptions) {
+			err = usageError{err}
+		}
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	err = shown.serve(p.Name(), p.Quiet().Dial, func() []string { return []string{own} }, false,
+		func(what, url string) { a.announce(records, what+" at "+url, what, "url", url) })
+	if err != nil {
+		return err
+	}
+	a.announce(records, fmt.Sprintf("data server %d of %d ready at %s; data is in memory only; stop with Ctrl-C", o.Index, o.Servers, own),
+		"data server ready", "server", o.Index, "servers", o.Servers, "address", own, "partitions", o.Hosted())
+	<-c.Context().Done()
+	return nil
+}

@@ -1,0 +1,294 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"drtmx/rdma/tcp"
+)
+
+// Schemes of cluster addresses.
+const (
+	SchemeTCP = "drtmx"
+	SchemeShm = "drtmx+shm"
+)
+
+// ErrAddress reports the address of a cluster that is malformed. Its text
+// names the address and what was expected.
+var ErrAddress = errors.New("cluster: bad address")
+
+// Address says where a cluster is:
+//
+//	drtmx://host:port,host:port     data servers, any of which tells of the others
+//	drtmx+shm:///dir                the directory with the sockets of data servers of this host
+//
+// The first form takes ?ca=FILE&cert=FILE&key=FILE for TLS, name=HOST for what
+// the servers' certificates must be for, and insecure=true for plain text
+// beyond loopback.
+type Address struct {
+	Hosts    []string // of the first form
+	Dir      string   // of the second
+	TLS      *tcp.TLS
+	Insecure bool
+}
+
+// IsAddress reports whether s is meant to be one: it has a scheme.
+func IsAddress(s string) bool { return strings.Contains(s, "://") }
+
+// ParseAddress takes an address apart; the error wraps ErrAddress.
+func ParseAddress(s string) (*Address, error) {
+	bad := func(format string, args ...any) (*Address, error) {
+		return nil, fmt.Errorf("%w %q: %s", ErrAddress, s, fmt.Sprintf(format, args...))
+	}
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		return bad("want %s://host:port,host:port or %s:///dir", SchemeTCP, SchemeShm)
+	}
+	switch scheme {
+	case SchemeShm:
+		if !strings.HasPrefix(rest, "/") {
+			return bad("want an absolute directory, as in %s:///run/drtmx", SchemeShm)
+		}
+		if strings.ContainsRune(rest, 0) {
+			return bad("a directory cannot hold a zero byte")
+		}
+		return &Address{Dir: filepath.Clean(rest)}, nil
+	case SchemeTCP:
+	default:
+		return bad("scheme %q, want %s or %s", scheme, SchemeTCP, SchemeShm)
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	a := &Address{}
+	for h := range strings.SplitSeq(strings.TrimSuffix(rest, "/"), ",") {
+		if err := checkHostPort(h); err != nil {
+			return bad("%v", err)
+		}
+		if slices.Contains(a.Hosts, h) {
+			return bad("%s is named twice", h)
+		}
+		a.Hosts = append(a.Hosts, h)
+	}
+	if len(a.Hosts) > MaxServers {
+		return bad("%d data servers, want at most %d", len(a.Hosts), MaxServers)
+	}
+	if err := a.parseQuery(query); err != nil {
+		return bad("%v", err)
+	}
+	return a, nil
+}
+
+// parseQuery takes the options that follow the hosts.
+func (a *Address) parseQuery(query string) error {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return fmt.Errorf("options %q: want name=value joined by &", query)
+	}
+	var t tcp.TLS
+	fields := map[string]*string{"ca": &t.CA, "cert": &t.Cert, "key": &t.Key, "name": &t.ServerName}
+	for name, v := range values {
+		field := fields[name]
+		switch {
+		case len(v) > 1:
+			return fmt.Errorf("option %s is given twice", name)
+		case name == "insecure":
+			if a.Insecure, err = strconv.ParseBool(v[0]); err != nil {
+				return fmt.Errorf("option insecure=%s: want true or false", v[0])
+			}
+		case field == nil:
+			return fmt.Errorf("unknown option %q, want ca, cert, key, name or insecure", name)
+		case v[0] == "":
+			return fmt.Errorf("option %s has no value", name)
+		default:
+			*field = v[0]
+		}
+	}
+	if t == (tcp.TLS{}) {
+		return nil
+	}
+	if t.CA == "" || t.Cert == "" || t.Key == "" {
+		return errors.New("TLS needs ca, cert and key")
+	}
+	a.TLS = &t
+	return nil
+}
+
+// checkHostPort refuses what nobody can dial.
+func checkHostPort(s string) error {
+	host, port, err := net.SplitHostPort(s)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	switch {
+	case s == "":
+		return errors.New("a data server's address is empty, want host:port")
+	case err != nil || host == "" || strings.ContainsAny(host, "+/ \t"):
+		return fmt.Errorf("data server %q: want host:port", s)
+	case perr != nil || n == 0:
+		return fmt.Errorf("data server %q: want a port from 1 to 65535", s)
+	}
+	return nil
+}
+
+// String is the address in its first or second form, without what is secret to nobody.
+func (a *Address) String() string {
+	if a.Dir != "" {
+		return SchemeShm + "://" + a.Dir
+	}
+	return SchemeTCP + "://" + strings.Join(a.Hosts, ",")
+}
+
+var socketFile = regexp.MustCompile(`^s(\d{1,4})\.sock$`)
+
+// offers are the data servers that the address names itself; others may be
+// known to them. ErrNoCluster if a directory has no sockets. What answers at a
+// host may be reached by tcp or, if there is no tcp, by verbs.
+func (a *Address) offers() ([]Offer, error) {
+	var all []Offer
+	for _, h := range a.Hosts {
+		all = append(all, Offer{TCP: h})
+	}
+	for _, h := range a.Hosts {
+		all = append(all, Offer{Verbs: h})
+	}
+	if a.Dir == "" {
+		return all, nil
+	}
+	entries, err := os.ReadDir(a.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", ErrDir, err)
+	}
+	for _, e := range entries {
+		if socketFile.MatchString(e.Name()) {
+			all = append(all, Offer{Shm: filepath.Join(a.Dir, e.Name())})
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%w in %s: it holds no sockets of data servers", ErrNoCluster, a.Dir)
+	}
+	return all, nil
+}
+
+// Offer is where one data server listens, by fabric; as text it is the
+// server's address within the cluster: verbs:host:port, tcp:host:port and
+// shm:/dir/s0.sock, those that there are, in this order and joined by plus
+// signs. Text without a prefix is a host:port of tcp, or a socket.
+type Offer struct {
+	Verbs string // host:port; empty if not offered
+	TCP   string // likewise
+	Shm   string // socket; likewise
+}
+
+func (o Offer) String() string {
+	var parts []string
+	for _, p := range o.parts() {
+		if *p.addr != "" {
+			parts = append(parts, p.prefix+*p.addr)
+		}
+	}
+	return strings.Join(parts, "+")
+}
+
+// offered is one fabric of an Offer.
+type offered struct {
+	prefix string
+	addr   *string
+}
+
+func (o *Offer) parts() []offered {
+	return []offered{{FabricVerbs + ":", &o.Verbs}, {FabricTCP + ":", &o.TCP}, {FabricShm + ":", &o.Shm}}
+}
+
+// ParseOffer takes a data server's address apart; the error wraps ErrAddress.
+func ParseOffer(s string) (Offer, error) {
+	var o Offer
+	rest, found := s, false
+	for _, p := range o.parts() {
+		tail, ok := strings.CutPrefix(rest, p.prefix)
+		if !ok {
+			continue
+		}
+		found = true
+		if *p.addr, rest = tail, ""; p.addr == &o.Shm {
+			break
+		}
+		host, more, joined := strings.Cut(tail, "+")
+		if *p.addr, rest = host, more; joined && more == "" {
+			*p.addr = "" // nothing follows the plus sign
+		}
+		if _, _, err := net.SplitHostPort(*p.addr); err != nil {
+			return Offer{}, badOffer(s)
+		}
+	}
+	switch {
+	case !found && IsHostPort(s):
+		return Offer{TCP: s}, nil
+	case !found && s != "":
+		return Offer{Shm: s}, nil
+	case !found || rest != "" || strings.HasSuffix(s, FabricShm+":") || misplaced(o.Shm):
+		return Offer{}, badOffer(s)
+	}
+	return o, nil
+}
+
+// misplaced tells a socket's name from other fabrics in a wrong place.
+func misplaced(socket string) bool {
+	for _, p := range (&Offer{}).parts() {
+		if strings.HasPrefix(socket, p.prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func badOffer(s string) error {
+	return fmt.Errorf("%w %q: want verbs:host:port, tcp:host:port or shm:socket, or several in this order joined by +", ErrAddress, s)
+}
+
+// IsHostPort tells a network address from the name of a socket.
+func IsHostPort(addr string) bool {
+	_, port, err := net.SplitHostPort(addr)
+	_, perr := strconv.ParseUint(port, 10, 16)
+	return err == nil && perr == nil && !strings.ContainsAny(addr, "/@+")
+}
+
+// MemberAddrs are the addresses of data servers that offer the fabrics named:
+// shm at sockets in dir, and the others at hosts.
+func MemberAddrs(servers int, fabrics []string, dir string, hosts []string) []string {
+	all := make([]string, servers)
+	for i := range all {
+		var o Offer
+		if slices.Contains(fabrics, FabricShm) {
+			o.Shm = filepath.Join(dir, socketName(i))
+		}
+		if slices.Contains(fabrics, FabricTCP) {
+			o.TCP = hosts[i]
+		}
+		if slices.Contains(fabrics, FabricVerbs) {
+			o.Verbs = hosts[i]
+		}
+		all[i] = o.String()
+	}
+	return all
+}
+
+func socketName(i int) string { return fmt.Sprintf("s%d.sock", i) }
+
+// ParseMembers checks a list of host:port; the error wraps ErrAddress.
+func ParseMembers(hosts []string) ([]string, error) {
+	for i, h := range hosts {
+		if err := checkHostPort(h); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrAddress, err)
+		}
+		if slices.Contains(hosts[:i], h) {
+			return nil, fmt.Errorf("%w: %s is named twice", ErrAddress, h)
+		}
+	}
+	return hosts, nil
+}

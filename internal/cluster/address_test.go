@@ -1,0 +1,115 @@
+package cluster
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"drtmx/rdma/tcp"
+)
+
+func TestParseAddress(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		want Address
+		text string
+	}{
+		{"drtmx://a:1", Address{Hosts: []string{"a:1"}}, "drtmx://a:1"},
+		{"drtmx://a:1,[::1]:65535/", Address{Hosts: []string{"a:1", "[::1]:65535"}}, "drtmx://a:1,[::1]:65535"},
+		{"drtmx+shm:///run/d", Address{Dir: "/run/d"}, "drtmx+shm:///run/d"},
+		{"drtmx+shm:///run//d/", Address{Dir: "/run/d"}, "drtmx+shm:///run/d"},
+		{"drtmx://a:1?insecure=true", Address{Hosts: []string{"a:1"}, Insecure: true}, "drtmx://a:1"},
+		{
+			"drtmx://a:1?ca=/c/ca.pem&cert=x.pem&key=k.pem&name=db",
+			Address{Hosts: []string{"a:1"}, TLS: &tcp.TLS{CA: "/c/ca.pem", Cert: "x.pem", Key: "k.pem", ServerName: "db"}},
+			"drtmx://a:1",
+		},
+	} {
+		a, err := ParseAddress(c.in)
+		if err != nil || !reflect.DeepEqual(*a, c.want) || a.String() != c.text {
+			t.Errorf("%s: %+v, %v", c.in, a, err)
+		}
+	}
+	for in, want := range map[string]string{
+		"":                                     "want drtmx://host:port",
+		"a:1":                                  "want drtmx://host:port",
+		"http://a:1":                           `scheme "http", want drtmx or drtmx+shm`,
+		"drtmx://":                             "address is empty",
+		"drtmx://a:1,":                         "address is empty",
+		"drtmx://a":                            `data server "a": want host:port`,
+		"drtmx://:1":                           "want host:port",
+		"drtmx://a:0":                          "want a port from 1 to 65535",
+		"drtmx://a:65536":                      "want a port from 1 to 65535",
+		"drtmx://a:http":                       "want a port from 1 to 65535",
+		"drtmx://a:1,a:1":                      "a:1 is named twice",
+		"drtmx://a:1/db":                       "want a port",
+		"drtmx://a:1?ca=x":                     "TLS needs ca, cert and key",
+		"drtmx://a:1?ca=x&ca=y":                "given twice",
+		"drtmx://a:1?cart=x":                   `unknown option "cart", want ca`,
+		"drtmx://a:1?insecure=1x":              "want true or false",
+		"drtmx://a:1?ca=":                      "has no value",
+		"drtmx://a:1?%zz":                      "want name=value",
+		"drtmx+shm://run/d":                    "want an absolute directory",
+		"drtmx+shm://":                         "want an absolute directory",
+		"drtmx://" + strings.Repeat("a:1,", 3): "named twice",
+	} {
+		_, err := ParseAddress(in)
+		if !errors.Is(err, ErrAddress) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v, want %q", in, err, want)
+		}
+	}
+}
+
+func TestParseOffer(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		want Offer
+	}{
+		{"tcp:a:1", Offer{TCP: "a:1"}},
+		{"shm:/d/s0.sock", Offer{Shm: "/d/s0.sock"}},
+		{"verbs:a:1+tcp:b:2+shm:/d/s", Offer{Verbs: "a:1", TCP: "b:2", Shm: "/d/s"}},
+		{"verbs:a:1", Offer{Verbs: "a:1"}},
+		{"tcp:[::1]:1+shm:/d+tcp:x/s0.sock", Offer{TCP: "[::1]:1", Shm: "/d+tcp:x/s0.sock"}},
+	} {
+		o, err := ParseOffer(c.in)
+		if err != nil || o != c.want || o.String() != c.in {
+			t.Errorf("%s: %+v, %v", c.in, o, err)
+		}
+	}
+	if o, err := ParseOffer("/d/s0.sock"); err != nil || o.Shm != "/d/s0.sock" {
+		t.Errorf("a socket alone: %+v, %v", o, err)
+	}
+	if o, err := ParseOffer("[::1]:7000"); err != nil || o.TCP != "[::1]:7000" {
+		t.Errorf("host and port alone: %+v, %v", o, err)
+	}
+	for _, in := range []string{"", "tcp:a:1+verbs:a:1", "verbs:a:1+x", "tcp:a:1+tcp:b:1", "tcp:a:1+shm:tcp:b", "verbs:", "tcp:", "tcp:a", "tcp:a:1+", "tcp:a:1+shm:", "tcp:a:1+/d", "shm:", "shm:tcp:a:1"} {
+		if o, err := ParseOffer(in); !errors.Is(err, ErrAddress) {
+			t.Errorf("%q: %+v, %v", in, o, err)
+		}
+	}
+}
+
+// What is accepted means the same when it is written and read again.
+func FuzzParseAddress(f *testing.F) {
+	for _, s := range []string{"drtmx://a:1,b:2?ca=x&cert=y&key=z", "drtmx+shm:///run/d", "tcp:a:1+shm:/d/s0.sock", "shm:@x", "drtmx://[::1]:7"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if a, err := ParseAddress(s); err == nil {
+			b, err := ParseAddress(a.String())
+			if err != nil || b.Dir != a.Dir || !reflect.DeepEqual(a.Hosts, b.Hosts) {
+				t.Errorf("%q: %+v, then %+v, %v", s, a, b, err)
+			}
+		} else if !errors.Is(err, ErrAddress) {
+			t.Errorf("%q: %v", s, err)
+		}
+		if o, err := ParseOffer(s); err == nil {
+			if again, err := ParseOffer(o.String()); err != nil || again != o {
+				t.Errorf("%q: %+v, then %+v, %v", s, o, again, err)
+			}
+		} else if !errors.Is(err, ErrAddress) {
+			t.Errorf("%q: %v", s, err)
+		}
+	})
+}
