@@ -79,6 +79,7 @@ func caseCallTooLarge(r *rig) {
 func caseCallBuffers(r *rig) {
 	e := r.listen(rdma.ListenOptions{})
 	var wrong sync.Map
+	handled := 0
 	r.check(e.Serve(func(q *rdma.Request) {
 		body := append([]byte(nil), q.Body...)
 		_ = q.Reply(body)
@@ -86,8 +87,12 @@ func caseCallBuffers(r *rig) {
 			body[i] = 0xff
 		}
 		// The request's body is the handler's until it returns, even though
-		// the client may be a call ahead.
+		// the client may be a call ahead; some handlers take so long that a
+		// provider may look after its connections meanwhile.
 		time.Sleep(50 * time.Microsecond)
+		if handled++; handled%20 == 0 {
+			time.Sleep(3 * time.Millisecond)
+		}
 		for i, v := range q.Body {
 			if v != q.Body[0] {
 				wrong.Store(i, v)

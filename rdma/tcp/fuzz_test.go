@@ -2,7 +2,10 @@ package tcp
 
 import (
 	"encoding/binary"
+	"errors"
+	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -127,12 +130,20 @@ func FuzzAgent(f *testing.F) {
 	})
 }
 
+// fuzzPattern is what the regions hold before.
+var fuzzPattern = func() (w [fuzzBytes / mem.WordBytes]uint64) {
+	for i := range w {
+		w[i] = rdmatest.Pattern(uint64(i) * mem.WordBytes)
+	}
+	return w
+}()
+
 // checkAgent gives an agent the words, whole and in pieces.
 func checkAgent(t *testing.T, regions [3]*mem.Region, w []uint64, seed uint64) {
 	readable, writable, foreign := regions[0], regions[1], regions[2]
 	var outs [2][]uint64
 	for i := range outs {
-		rdmatest.FillPattern(writable, 0, fuzzBytes)
+		writable.MustSpan(0, fuzzBytes).CopyIn(fuzzPattern[:])
 		var refused refusals
 		var tally rdma.Tally
 		s := &fuzzServer{}
@@ -147,11 +158,10 @@ func checkAgent(t *testing.T, regions [3]*mem.Region, w []uint64, seed uint64) {
 		outs[i] = s.sent
 		checkStream(t, s.sent)
 	}
-	for off := uint64(0); off < fuzzBytes; off += mem.WordBytes {
-		for _, m := range []*mem.Region{readable, foreign} {
-			if m.MustSpan(off, 8).Load(0) != rdmatest.Pattern(off) {
-				t.Fatalf("the word at %#x of a region without a grant to write changed", off)
-			}
+	var now [fuzzBytes / mem.WordBytes]uint64
+	for _, m := range []*mem.Region{readable, foreign} {
+		if m.MustSpan(0, fuzzBytes).CopyOut(now[:]); now != fuzzPattern {
+			t.Fatal("a region without a grant to write changed")
 		}
 	}
 	if !slices.Equal(outs[0], outs[1]) {
@@ -305,4 +315,63 @@ func validAnswers() []uint64 {
 	w = append(w, frame{kind: kindGrant}.word0(), 9, 1, 2, 3, frame{kind: kindPong}.word0(), 0)
 	w = append(w, frame{kind: kindResults, count: 3, size: 705}.word0(), 1, 1)
 	return append(append(w, make([]uint64, 701)...), 1, 1, 5)
+}
+
+// script is a connection on which the peer has said everything already.
+type script struct {
+	net.Conn
+	in []byte
+}
+
+func (s *script) Read(p []byte) (int, error) {
+	if len(s.in) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, s.in)
+	s.in = s.in[n:]
+	return n, nil
+}
+
+func (s *script) Write(p []byte) (int, error) { return len(p), nil }
+
+// FuzzGreeting has a client greet a server that answers with anything: it
+// holds no more capabilities than it was given, and errors are typed.
+func FuzzGreeting(f *testing.F) {
+	h := ourHello()
+	h.grants = 2
+	grants := func(keys ...uint64) (b []byte) {
+		for _, k := range keys {
+			b = append(b, bytesOf(frame{kind: kindGrant, id: k}.word0(), k, 1, 2, 1)...)
+		}
+		return b
+	}
+	f.Add(append(h.encode(), grants(1, 2)...))
+	f.Add(append(h.encode(), grants(MaxRegions, MaxRegions+1)...))
+	f.Add(append(h.encode(), grants(1, 0)...))
+	h.reason = reasonFull
+	f.Add(h.encode())
+	f.Add([]byte("\x16\x03\x01 and so on, as TLS begins, for as long as a hello is or longer"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c := &conn{conn: &script{in: b}, in: make([]byte, 512)}
+		if err := c.hello(&Provider{}); err != nil {
+			typed := errors.Is(err, rdma.ErrPeerDown) || errors.Is(err, rdma.ErrTooLarge) || errors.Is(err, rdma.ErrUnsupported)
+			if !typed && !errors.Is(err, errHandshake) && !errors.Is(err, ErrAuth) {
+				t.Fatalf("error %v", err)
+			}
+			return
+		}
+		h, err := decodeHello(b[:helloBytes])
+		if err != nil {
+			t.Fatalf("accepted a welcome that is none: %v", err)
+		}
+		held := uint32(0)
+		for _, yes := range c.held {
+			if yes {
+				held++
+			}
+		}
+		if held > h.grants || len(c.caps) > MaxRegions {
+			t.Fatalf("%d capabilities in %d slots of %d granted", held, len(c.caps), h.grants)
+		}
+	})
 }

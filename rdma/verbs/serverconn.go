@@ -25,6 +25,7 @@ type serverConn struct {
 	ctr    rdma.Tally // added to under mu
 
 	in       assembly // touched by the poller only, as are these
+	handed   []byte   // the request before: its handler may still read it after its reply
 	req      rdma.Request
 	touched  bool
 	handling sync.Mutex // held while the handler runs
@@ -191,6 +192,7 @@ func (c *serverConn) received(h header, payload []byte) (request bool, err error
 		}
 		if h.kind == fragRequest {
 			c.seq = h.seq
+			c.in.buf, c.handed = c.handed, c.in.buf
 			request = c.in.begin(h, payload)
 		} else if request, err = c.in.more(h, payload); err != nil {
 			return false, err
