@@ -215,7 +215,7 @@ func BenchmarkTTAfterSplits(b *testing.B) {
 				b.ReportMetric(100*float64(z.TTBytes)/inner, "TT-%")
 				aln := 0
 				for i := range m.Len() {
-					aln += m.SubModel(i).ALNBits() * m.SubModel(i).Leaves()
+					aln += m.SubModel(i).ALNBits()
 				}
 				b.ReportMetric(float64(aln)/float64(z.Leaves), "ALN-bits")
 			})

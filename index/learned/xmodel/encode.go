@@ -7,21 +7,21 @@ import (
 
 // A sub-model's block, in 64-bit words:
 //
-//	0  format(8) | family(8) | leaves(16) | segments(16) | exceptions(16)
+//	0  format(8) | family(8) | leaves(16) | segments(16) | exceptions or list words(16)
 //	1  start
 //	2  version(32) | alnBase(32)
 //	3  residualMin(32, signed) | residualMax(32, signed)
-//	4  slackLo(16) | slackHi(16) | extents(8) | corrBits(8) | corrShift(8) | alnBits(8)
+//	4  slackLo(16) | slackHi(16) | 0(4) | extents(4) | corrBits(8) | corrShift(8) | alnBits(8)
 //	   segments × key
 //	   segments × line
-//	   exceptions × leaf(32) | ALN(32), or as many words of a list of extents
+//	   exceptions × leaf(32) | ALN(32), or the list of extents
 //	   TT words
 //
 // The head is everything but the TT words: what a client holds that keeps
 // models only. There is no checksum; the carrier has one.
 const (
 	headerWords = 5
-	formatSub   = 0x51
+	formatSub   = 0x53
 	formatRoute = 0x52
 )
 
@@ -36,7 +36,8 @@ func (s *SubModel) EncodedWords() int { return s.HeadWords() + s.ttWords() }
 // MaxEncodedWords bounds EncodedWords for a sub-model of so many leaves, for
 // sizing READs and buffers.
 func MaxEncodedWords(leaves int) int {
-	return headerWords + 3*leaves + (leaves*(maxCorrectionBits+32)+63)/64
+	blocks := (leaves + blockLeaves - 1) / blockLeaves
+	return headerWords + 3*leaves + (blocks*64+leaves*(maxCorrectionBits+32)+63)/64
 }
 
 // AppendTo appends the encoded block to dst; without the TT, its head.
@@ -47,7 +48,7 @@ func (s *SubModel) AppendTo(dst []uint64) []uint64 {
 		s.Start(),
 		pair(s.Version(), s.alnBase),
 		pair(uint32(s.residualMin), uint32(s.residualMax)),
-		uint64(s.slackLo)<<48|uint64(s.slackHi)<<32|s.extentMode()<<24|
+		uint64(s.slackLo)<<48|uint64(s.slackHi)<<32|uint64(s.extentShift())<<24|
 			uint64(s.corrBits)<<16|uint64(s.corrShift)<<8|uint64(s.alnBits))
 	if s.Segments() == 1 {
 		dst = append(dst, s.anchor, uint64(s.line))
@@ -132,9 +133,8 @@ func parseHeader(words []uint64) (header, error) {
 		},
 	}
 	family, s := Family(w0>>48), &h.hot
-	mode := uint8(w4 >> 24)
-	shift := mode & 0xf
-	s.setExtentMode(mode & 0x1f)
+	shift := uint8(w4 >> 24)
+	s.flags = shift << extentShiftAt
 	switch {
 	case w0>>56 != formatSub:
 		return fail("format", w0>>56)
@@ -144,12 +144,14 @@ func parseHeader(words []uint64) (header, error) {
 		return fail("leaves", h.leaves)
 	case h.segments >= h.leaves || h.segments == 0 && h.leaves > 1 || family == RMI && h.segments > 1:
 		return fail("segments", h.segments)
-	case h.exceptions > h.leaves || h.exceptions > 0 && s.alnBits == 0:
+	case h.exceptions > h.leaves+listHead || h.exceptions > 0 && s.alnBits == 0:
 		return fail("exceptions", h.exceptions)
 	case s.residualMin > s.residualMax:
 		return fail("residuals", [2]int32{s.residualMin, s.residualMax})
-	case mode>>5 != 0 || mode != 0 && (shift < extentShiftMin || shift > min(extentShiftMax, s.alnBits) || h.exceptions < 2):
-		return fail("extents", mode)
+	case shift != 0 && (shift < extentShiftMin || shift > min(extentShiftMax, s.alnBits) || h.exceptions < listHead):
+		return fail("extents", shift)
+	case shift != 0 && !s.blocksFit(h.exceptions):
+		return fail("blocks", s.alnBase)
 	case s.corrBits > maxCorrectionBits || s.corrShift > maxShift || s.alnBits > 32 ||
 		s.corrBits > 0 && s.corrShift == 0:
 		return fail("widths", w4&math.MaxUint32)
@@ -160,6 +162,14 @@ func parseHeader(words []uint64) (header, error) {
 		s.flags |= flagPLR
 	}
 	return h, h.checkHead(words)
+}
+
+// blocksFit reports whether the shape of blocks goes with the other fields.
+func (s *SubModel) blocksFit(list int) bool {
+	least := blockLeaves + s.numberBits() + uint(s.corrBits)<<blockShift
+	stride := uint(s.alnBase >> 21)
+	return s.numberBits() <= 32 && s.alnBase>>11&15 == 0 && int(s.alnBase&listMax) == list &&
+		stride >= least && stride <= least+blockLeaves*uint(s.alnBits)
 }
 
 // maxShift bounds corrShift: no cell is wider than all positions.
@@ -185,8 +195,8 @@ func (h *header) checkHead(words []uint64) error {
 	}
 	list := words[headerWords+2*n : h.words()]
 	if shift := h.hot.extentShift(); shift != 0 {
-		if list[0] > math.MaxUint32>>shift {
-			return fmt.Errorf("%w: lowest extent %d", ErrCorrupt, list[0])
+		if list[0]>>32 > math.MaxUint32>>shift || list[1]&math.MaxUint32 > 63 {
+			return fmt.Errorf("%w: list begins with %#x, %#x", ErrCorrupt, list[0], list[1])
 		}
 		return nil // any differences are safe
 	}

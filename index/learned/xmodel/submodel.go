@@ -221,8 +221,8 @@ func (s *SubModel) TTBytes() int { return 8 * (s.exceptions() + s.ttWords()) }
 // CorrectionBits returns the corrections' share of a TT entry, in bits a leaf.
 func (s *SubModel) CorrectionBits() int { return int(s.corrBits) }
 
-// ALNBits returns the ALN's share of a TT entry, in bits a leaf.
-func (s *SubModel) ALNBits() int { return int(s.alnBits) }
+// ALNBits returns what of the TT is not corrections, in bits, of all leaves.
+func (s *SubModel) ALNBits() int { return 8*s.TTBytes() - s.Leaves()*int(s.corrBits) }
 
 // begin resets s to the given identity and lines, with neither exceptions nor
 // TT, keeping body's memory.

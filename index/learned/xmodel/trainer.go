@@ -17,10 +17,10 @@ type Options struct {
 	// 16; default 10. A negative value leaves corrections out, as the papers
 	// do.
 	CorrectionBits int
-	// EntryBits is how many bits a leaf the TT should take in all; default 15,
-	// 8 % of the 24 bytes a leaf costs in inner nodes. Where ALNs need many
-	// bits, since leaves were split off to distant places, corrections yield
-	// down to 8 bits to keep it.
+	// EntryBits is how many bits a leaf the TT should take in all; default 16,
+	// less than 8 % of the 26 bytes that a leaf costs in inner nodes after splits.
+	// Where ALNs need many bits, since leaves were split off to distant places,
+	// corrections yield down to 8 bits to keep it.
 	EntryBits int
 	// CorrectionStep is the corrections' resolution in steps a leaf, rounded
 	// to a power of two up to 1024; default 64. Coarser steps are taken where
@@ -47,7 +47,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Family = PLR
 	}
 	set(&o.CorrectionBits, 10)
-	set(&o.EntryBits, 15)
+	set(&o.EntryBits, 16)
 	set(&o.CorrectionStep, 64)
 	set(&o.ErrorLeaves, 4)
 	set(&o.LeavesPerSegment, 16)
@@ -129,10 +129,9 @@ type Trainer struct {
 	res   []int64 // ALN less logical leaf number
 	order []int64
 
-	list, trial extentList // the best and another
-	runs        []uint32   // extents in rising order
-	means       []int64    // where in the sub-model an extent's leaves are
-	ranks       []uint16   // of an extent, by that
+	num   numbering
+	means []int64  // where in the sub-model an extent's leaves are
+	ranks []uint16 // of an extent, by that
 }
 
 // A candidate is a fit under consideration.
@@ -198,11 +197,9 @@ func (t *Trainer) Train(dst *SubModel, version uint32) (Quality, error) {
 	if len(t.fences) == 0 {
 		return Quality{}, fmt.Errorf("%w: none added", ErrBadLeaves)
 	}
-	base, alnBits := t.chooseALN()
-	if t.list.shift > 0 {
-		alnBits = t.list.bits
-	}
-	t.corrLimit = min(t.opt.CorrectionBits, max(t.opt.EntryBits-alnBits, yieldBits))
+	base, alnBits, cost := t.chooseALN()
+	others := (cost + len(t.fences) - 1) / len(t.fences)
+	t.corrLimit = min(t.opt.CorrectionBits, max(t.opt.EntryBits-others, yieldBits))
 	t.fit()
 	t.fill(dst, version, base, alnBits)
 	return t.best.q, nil
@@ -463,9 +460,9 @@ func (t *Trainer) fill(dst *SubModel, version uint32, base int64, alnBits int) {
 	dst.slackLo, dst.slackHi = uint16(c.slackLo), uint16(c.slackHi)
 	dst.corrBits, dst.corrShift = uint8(c.corrBits), uint8(c.corrShift)
 	dst.flags |= flagTT
-	extents := t.list.shift > 0
-	if extents {
-		t.list.fillExtents(dst)
+	blocks := t.num.shift > 0
+	if blocks {
+		t.num.fillList(dst)
 	} else {
 		dst.alnBase, dst.alnBits = uint32(base), uint8(alnBits)
 		t.residuals(dst, base)
@@ -474,15 +471,16 @@ func (t *Trainer) fill(dst *SubModel, version uint32, base int64, alnBits int) {
 	dst.body = slices.Grow(dst.body, dst.ttWords())[:int(dst.ttAt)+dst.ttWords()]
 	tt := dst.body[dst.ttAt:]
 	clear(tt)
+	g := dst.grid()
+	for i, k := range c.corr {
+		putBits(tt, g.at(i+1), uint(dst.corrBits), uint64(k))
+	}
+	if blocks {
+		t.fillBlocks(dst, tt)
+		return
+	}
 	for i, r := range t.res {
-		k := uint64(0)
-		if i > 0 && len(c.corr) > 0 {
-			k = uint64(c.corr[i-1])
-		}
-		if extents {
-			r = int64(t.list.entry(i, t.alns[i]))
-		}
-		putEntry(tt, uint(i)*dst.entryBits(), dst.entryBits(), k|uint64(r)<<dst.corrBits)
+		putBits(tt, g.at(i)+uint(dst.corrBits), uint(dst.alnBits), uint64(r))
 	}
 }
 
@@ -505,13 +503,13 @@ func (t *Trainer) residuals(dst *SubModel, base int64) {
 	}
 }
 
-func putEntry(tt []uint64, at, width uint, e uint64) {
+func putBits(words []uint64, at, width uint, e uint64) {
 	if width == 0 {
 		return
 	}
-	tt[at>>6] |= e << (at & 63)
+	words[at>>6] |= e << (at & 63)
 	if at&63+width > 64 {
-		tt[at>>6+1] |= e >> (64 - at&63)
+		words[at>>6+1] |= e >> (64 - at&63)
 	}
 }
 
@@ -528,23 +526,24 @@ func (t *Trainer) outside(base, limit int64) int {
 
 // chooseALN picks base and width of the ALN residuals so that table and
 // exceptions together are smallest. If anything lies outside the base's
-// range, the highest residual is given up to mark exceptions. A list of extents
-// is chosen instead, in t.list, where it takes less.
-func (t *Trainer) chooseALN() (base int64, width int) {
+// range, the highest residual is given up to mark exceptions. Blocks with a list
+// of extents are chosen instead, in t.num, where they take less. cost is what
+// all of it takes, in bits.
+func (t *Trainer) chooseALN() (base int64, width, cost int) {
 	t.res = t.res[:0]
 	for i, a := range t.alns {
 		t.res = append(t.res, int64(a)-int64(i))
 	}
 	lo, hi := slices.Min(t.res), slices.Max(t.res)
 	width = bits.Len64(uint64(hi - lo))
-	base, t.list.shift = lo, 0
+	base, t.num.shift = lo, 0
 	if width == 0 {
-		return base, 0
+		return base, 0, 0
 	}
 	t.order = append(t.order[:0], t.res...)
 	slices.Sort(t.order)
 	n := len(t.order)
-	cost := n * width
+	cost = n * width
 	for w := width - 1; w >= 1; w-- {
 		span := int64(1)<<w - 1
 		most, from := 0, lo
@@ -560,6 +559,5 @@ func (t *Trainer) chooseALN() (base int64, width int) {
 			cost, base, width = c, from, w
 		}
 	}
-	t.chooseExtents(cost)
-	return base, width
+	return base, width, t.chooseBlocks(cost)
 }

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// The TT is an array of fixed-width entries, lowest bits first:
+// The TT is an array of fixed-width entries, lowest bits first and without
+// padding:
 //
 //	correction (corrBits) | ALN residual (alnBits)
 //
@@ -16,8 +17,14 @@ import (
 // run of leaves allocated in key order costs no bits at all; if the sub-model
 // has exceptions, a residual of all ones says that the leaf's ALN is among
 // them. Exceptions (leaf(32) | ALN(32), ascending) keep a few leaves split off
-// to distant places from widening every entry. Where many were, ALNs are said
-// by extents instead: see extent.go.
+// to distant places from widening every entry. Where many were, the TT is an
+// array of blocks of blockLeaves leaves, of which the last may have fewer:
+//
+//	flags (a bit a leaf) | number of the first flagged leaf (numberBits)
+//	entries of listed leaves (alnBits each), as many as any block has
+//	corrections × leaves (corrBits each)
+//
+// See aln.go for what they say.
 
 // A ttView is a run of TT words, of which the first skip are absent.
 type ttView struct {
@@ -41,19 +48,41 @@ func (v ttView) bits(at uint) uint64 {
 
 // entry returns the bits [at, at+width) of the TT. width is at most
 // maxCorrectionBits+32.
-func (v ttView) entry(at, width uint) uint64 {
-	return v.bits(at) & (1<<(width&63) - 1)
+func (v ttView) entry(at, width uint) uint64 { return v.bits(at) & low(width) }
+
+func low(width uint) uint64 { return 1<<(width&63) - 1 }
+
+// A grid says where in the TT corrections are.
+type grid struct {
+	stride uint // bits of a block
+	head   uint // bits before its first correction
+	width  uint // bits from one correction to the next
 }
 
-func (s *SubModel) entryBits() uint { return uint(s.corrBits) + uint(s.alnBits) }
-
-func (s *SubModel) ttWords() int {
-	return int((uint(s.Leaves())*s.entryBits() + 63) / 64)
+func (s *SubModel) grid() grid {
+	if s.flags>>extentShiftAt == 0 {
+		width := uint(s.corrBits) + uint(s.alnBits)
+		return grid{width << blockShift, 0, width}
+	}
+	stride, width := uint(s.alnBase>>21), uint(s.corrBits)
+	return grid{stride, stride - width<<blockShift, width}
 }
+
+// at returns the bit at which the correction of leaf i begins.
+func (g grid) at(i int) uint {
+	return uint(i)>>blockShift*g.stride + g.head + uint(i)&(blockLeaves-1)*g.width
+}
+
+// end returns the bit after all that is of leaf i.
+func (g grid) end(i int) uint {
+	return uint(i)>>blockShift*g.stride + g.head + (uint(i)&(blockLeaves-1)+1)*g.width
+}
+
+func (s *SubModel) ttWords() int { return int((s.grid().end(s.Leaves()-1) + 63) / 64) }
 
 // cell returns the first cell of leaf i.
 func (s *SubModel) cell(v ttView, i int) int64 {
-	k := v.entry(uint(i)*s.entryBits(), uint(s.corrBits))
+	k := v.entry(s.grid().at(i), uint(s.corrBits))
 	return int64(i)<<fracBits>>s.corrShift + int64(k)
 }
 
@@ -81,15 +110,15 @@ const nearby = 4
 // around that one are compared without branches, which random keys would
 // mispredict; only if they do not enclose the answer is it searched for.
 func (s *SubModel) correct(v ttView, pos int64, lo, hi int) (leaf, first, last int) {
-	shift, width := uint(s.corrShift)&63, s.entryBits()
-	mask := uint64(1)<<(s.corrBits&63) - 1
+	tt := s.grid()
+	shift, mask := uint(s.corrShift)&63, low(uint(s.corrBits))
 	rel := pos - int64(s.residualMin)
 	at := rel >> shift
 	low, high := at-int64(s.slackHi), at+int64(s.slackLo)
 
 	mid := (int64(s.residualMin) + int64(s.residualMax)) >> 1
 	g := min(max((pos-mid)>>fracBits, int64(lo)), int64(hi))
-	ahead := (g<<fracBits>>shift+int64(v.bits(uint(g)*width)&mask))<<shift - g<<fracBits
+	ahead := (g<<fracBits>>shift+int64(v.bits(tt.at(int(g)))&mask))<<shift - g<<fracBits
 	// g becomes the first of the four. The third must exist: there is nothing
 	// above the highest leaf to compare with.
 	g = min(max((rel-ahead)>>fracBits, int64(lo))-1, int64(hi)-2)
@@ -97,10 +126,10 @@ func (s *SubModel) correct(v ttView, pos int64, lo, hi int) (leaf, first, last i
 		return s.correctFar(v, [3]int64{at, low, high}, lo, hi)
 	}
 
-	e0 := v.bits(uint(g) * width)
+	e0, width := v.bits(tt.at(int(g))), tt.width
 	e1, e2, e3 := e0>>(width&63), e0>>(2*width&63), e0>>(3*width&63)
-	if width > 64/nearby {
-		e1, e2, e3 = v.bits(uint(g+1)*width), v.bits(uint(g+2)*width), v.bits(uint(g+3)*width)
+	if width > 64/nearby || tt.head > 0 && uint(g)&(blockLeaves-1) > blockLeaves-nearby {
+		e1, e2, e3 = v.bits(tt.at(int(g+1))), v.bits(tt.at(int(g+2))), v.bits(tt.at(int(g+3)))
 	}
 	y := g << fracBits
 	c0 := y>>shift + int64(e0&mask)
@@ -157,10 +186,10 @@ func (s *SubModel) ALN(leaf int) uint32 {
 }
 
 func (s *SubModel) alnAt(v ttView, leaf int) uint32 {
-	r := v.entry(uint(leaf)*s.entryBits()+uint(s.corrBits), uint(s.alnBits))
 	if s.flags>>extentShiftAt != 0 {
-		return s.extentALN(leaf, r)
+		return s.blockALN(v, leaf)
 	}
+	r := v.entry(s.grid().at(leaf)+uint(s.corrBits), uint(s.alnBits))
 	if s.exceptions() > 0 && r == 1<<s.alnBits-1 {
 		return s.exceptionALN(leaf)
 	}
@@ -184,8 +213,7 @@ func (s *SubModel) exceptionALN(leaf int) uint32 {
 	return uint32(list[lo])
 }
 
-// TTWindow returns where in the encoded block the TT entries of leaves lo … hi
-// are: a word offset from the block's first word and a number of words, 0 if
+// TTWindow returns where in the encoded block the TT of leaves lo … hi is: a word offset from the block's first word and a number of words, 0 if
 // entries take no bits. It is what a client without the TT READs.
 func (s *SubModel) TTWindow(lo, hi int) (offset, words int) {
 	first, end := s.ttSpan(lo, hi)
@@ -197,8 +225,12 @@ func (s *SubModel) ttSpan(lo, hi int) (first, end int) {
 	last := s.Leaves() - 1
 	lo = min(max(lo, 0), last)
 	hi = min(max(hi, lo), last)
-	width := s.entryBits()
-	return int(uint(lo) * width >> 6), int((uint(hi+1)*width + 63) >> 6)
+	g := s.grid()
+	from := g.at(lo)
+	if g.head > 0 {
+		from = uint(lo) >> blockShift * g.stride
+	}
+	return int(from >> 6), int((g.end(hi) + 63) >> 6)
 }
 
 // Resolve completes the prediction p of key, made without the TT, with the

@@ -38,10 +38,10 @@ func TestExtents(t *testing.T) {
 	for _, spread := range []uint32{1, 1 << 20} {
 		l := splitLeaves(spread)
 		s := trainOne(t, Options{}, l)
-		if s.extentShift() == 0 || s.flags&flagWide != 0 != (spread > 1) {
-			t.Fatalf("spread %d: extents of 1<<%d, flags %#x", spread, s.extentShift(), s.flags)
+		if s.extentShift() == 0 {
+			t.Fatalf("spread %d: extents of 1<<%d", spread, s.extentShift())
 		}
-		if bits := 8 * s.TTBytes() / s.Leaves(); bits > 22 {
+		if bits := 8 * s.TTBytes() / s.Leaves(); bits > 18 {
 			t.Errorf("spread %d: TT of %d bits a leaf", spread, bits)
 		}
 		words := s.AppendTo(nil)
@@ -88,13 +88,21 @@ func TestHostileExtents(t *testing.T) {
 	mode := func(m uint64) func([]uint64) {
 		return func(b []uint64) { b[4] = b[4]&^(0xff<<24) | m<<24 }
 	}
+	shape := func(at, width uint, d uint64) func([]uint64) {
+		return func(b []uint64) { b[2] = b[2]&^(low(width)<<at) | (b[2]>>at+d)&low(width)<<at }
+	}
 	for name, damage := range map[string]func([]uint64){
-		"none, wide":     mode(1 << 4),
-		"too small":      mode(extentShiftMin - 1),
-		"too large":      mode(extentShiftMax + 1),
-		"reserved":       mode(1<<5 | 3),
-		"more than bits": func(b []uint64) { b[4] = b[4]&^0xff | 2 },
-		"lowest extent":  func(b []uint64) { b[list] = 1 << 31 },
+		"too small":           mode(extentShiftMin - 1),
+		"too large":           mode(extentShiftMax + 1),
+		"reserved":            mode(1<<4 | 3),
+		"more than bits":      func(b []uint64) { b[4] = b[4]&^0xff | 2 },
+		"lowest extent":       func(b []uint64) { b[list] |= 1 << 63 },
+		"step":                func(b []uint64) { b[list+1] |= 64 },
+		"words of the list":   shape(0, 10, 1),
+		"reserved, of blocks": shape(11, 4, 1),
+		"numbers too wide":    shape(15, 6, 33),
+		"blocks too short":    func(b []uint64) { b[2] = b[2]&^(2047<<21) | 40<<21 },
+		"blocks too long":     func(b []uint64) { b[2] |= 2047 << 21 },
 	} {
 		b := slices.Clone(good)
 		damage(b)
@@ -105,12 +113,13 @@ func TestHostileExtents(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 2))
 	for range 2000 {
 		b := slices.Clone(good)
-		b[2] = b[2]>>32<<32 | r.Uint64()>>32 // slope and bias
+		b[list] = b[list]>>32<<32 | r.Uint64()>>32 // slope and bias
+		b[2] ^= r.Uint64N(2) << 10                 // wide
 		for range r.IntN(8) {
-			b[list+1+r.IntN(len(b)-list-1)] = r.Uint64()
+			b[list+listHead+r.IntN(len(b)-list-listHead)] = r.Uint64()
 		}
 		if r.IntN(2) == 0 {
-			mode(1<<4 | extentShiftMin + r.Uint64N(2))(b)
+			mode(extentShiftMin + r.Uint64N(2))(b)
 		}
 		if err := s.Decode(b); err != nil {
 			t.Fatal(err)
