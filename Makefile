@@ -15,7 +15,7 @@ LDFLAGS := -X main.commit=$(COMMIT)
 
 # What runs on several goroutines, or shares memory with other processes.
 CONCURRENT := ./internal/mem/... ./internal/block/... ./internal/hist/... ./internal/driver/... \
-	./internal/cluster/... ./internal/metrics/... ./rdma/... ./index/... ./txn/... ./server/... ./ycsb/...
+	./internal/cluster/... ./internal/member/... ./internal/metrics/... ./rdma/... ./index/... ./txn/... ./server/... ./ycsb/...
 
 .PHONY: all build tpcc ycsb compare test test-verbs race planted sim lint bench bench-peers measure fuzz clean
 

@@ -46,14 +46,16 @@ var layers = map[string]int{
 
 	"txn": 7,
 
-	"server":               8,
-	"internal/member":      8,
-	"internal/member/etcd": 8,
+	"server":          8,
+	"internal/member": 8,
 
-	"internal/cluster": 9,
-	"internal/driver":  9,
+	"internal/cluster":           9,
+	"internal/driver":            9,
+	"internal/member/etcd":       9,
+	"internal/member/membertest": 9,
 
-	"internal/metrics": 10,
+	"internal/metrics":              10,
+	"internal/member/etcd/embedded": 10,
 
 	"ycsb/props":     8,
 	"ycsb/usertable": 9,
@@ -124,6 +126,69 @@ func TestProvidersAreChosenByTheWiring(t *testing.T) {
 			}
 		}
 	}
+}
+
+// etcdHomes know etcd; its server, which is large, only the embedded one.
+var etcdHomes = []string{"internal/member/etcd", "internal/member/etcd/embedded"}
+
+// mayLinkEtcd lists who may import them outside tests: programs. What others
+// embed stays free of it.
+var (
+	mayLinkEtcd       = []string{"internal/member/etcd/embedded", "cmd/drtmx", "cmd/go-ycsb", "ycsb"}
+	mayLinkEtcdServer = []string{"cmd/drtmx"}
+)
+
+func TestEtcdStaysOutOfWhatIsEmbedded(t *testing.T) {
+	imports := map[string][]string{} // by package, of its own files only
+	for _, f := range sources(t) {
+		if f.test {
+			continue
+		}
+		for _, imp := range f.imports {
+			path, _ := strings.CutPrefix(imp, module+"/")
+			imports[f.pkg] = append(imports[f.pkg], path)
+			foreign := strings.HasPrefix(imp, "go.etcd.io/") || strings.HasPrefix(imp, "google.golang.org/grpc") || strings.HasPrefix(imp, "go.uber.org/zap")
+			switch {
+			case foreign && !slices.Contains(etcdHomes, f.pkg):
+				t.Errorf("%s: imports %s", f.path, imp)
+			case strings.HasPrefix(imp, "go.etcd.io/etcd/server") && f.pkg != "internal/member/etcd/embedded":
+				t.Errorf("%s: imports etcd's server", f.path)
+			case path == "internal/member/etcd" && !slices.Contains(mayLinkEtcd, f.pkg),
+				path == "internal/member/etcd/embedded" && !slices.Contains(mayLinkEtcdServer, f.pkg):
+				t.Errorf("%s: imports %s", f.path, path)
+			}
+		}
+	}
+	for _, root := range []string{"txn", "server", "tables", "index", "index/hash", "index/learned", "internal/member", "internal/cluster"} {
+		if via := reaches(imports, root, "go.etcd.io/"); via != nil {
+			t.Errorf("%s imports etcd: %s", root, strings.Join(via, " -> "))
+		}
+	}
+	if reaches(imports, "internal/member/etcd", "go.etcd.io/") == nil {
+		t.Error("internal/member/etcd does not import etcd: the test looks in the wrong place")
+	}
+}
+
+// reaches finds a way from a package to imports that begin with a prefix.
+func reaches(imports map[string][]string, from, prefix string) []string {
+	seen := map[string]bool{}
+	var walk func(pkg string) []string
+	walk = func(pkg string) []string {
+		if strings.HasPrefix(pkg, prefix) {
+			return []string{pkg}
+		}
+		if seen[pkg] {
+			return nil
+		}
+		seen[pkg] = true
+		for _, imp := range imports[pkg] {
+			if via := walk(imp); via != nil {
+				return append([]string{pkg}, via...)
+			}
+		}
+		return nil
+	}
+	return walk(from)
 }
 
 func TestTestSupportIsImportedByTestsOnly(t *testing.T) {

@@ -1,0 +1,176 @@
+package member
+
+import (
+	"fmt"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxAddr bounds the address of an endpoint, in bytes.
+const maxAddr = 512
+
+// Endpoint is where a server listens on one fabric. As text, its form in
+// values too, it is the fabric's name, a colon and the address:
+// shm:/run/drtmx/s0.sock, tcp:10.0.0.1:7000, verbs:10.0.0.1:7100.
+type Endpoint struct {
+	Fabric string // lower-case letters and digits
+	// Addr is a host:port, or an absolute path for fabric shm.
+	Addr string
+}
+
+func (e Endpoint) String() string { return e.Fabric + ":" + e.Addr }
+
+// MarshalText is String.
+func (e Endpoint) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
+
+// UnmarshalText is ParseEndpoint.
+func (e *Endpoint) UnmarshalText(b []byte) (err error) {
+	*e, err = ParseEndpoint(string(b))
+	return err
+}
+
+var fabricName = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
+
+// fabricShm is the fabric whose addresses are paths.
+const fabricShm = "shm"
+
+// ParseEndpoint takes an endpoint's text apart; the error wraps ErrInput.
+func ParseEndpoint(s string) (Endpoint, error) {
+	fabric, addr, _ := strings.Cut(s, ":")
+	e := Endpoint{Fabric: fabric, Addr: addr}
+	return e, e.check()
+}
+
+func (e Endpoint) check() error {
+	bad := func(want string) error { return fmt.Errorf("%w: endpoint %.80q: want %s", ErrInput, e.String(), want) }
+	switch {
+	case !fabricName.MatchString(e.Fabric):
+		return bad("fabric:address, such as tcp:10.0.0.1:7000 or shm:/run/drtmx/s0.sock")
+	case len(e.Addr) > maxAddr:
+		return bad(fmt.Sprintf("an address of at most %d bytes", maxAddr))
+	case !printable(e.Addr):
+		return bad("an address of visible ASCII characters")
+	case e.Fabric == fabricShm:
+		if !strings.HasPrefix(e.Addr, "/") && !strings.HasPrefix(e.Addr, "@") {
+			return bad("shm: and an absolute path")
+		}
+		return nil
+	}
+	host, port, err := net.SplitHostPort(e.Addr)
+	n, portErr := strconv.ParseUint(port, 10, 16)
+	if err != nil || host == "" || portErr != nil || n == 0 || strconv.FormatUint(n, 10) != port {
+		return bad(e.Fabric + ":host:port with a port from 1 to 65535")
+	}
+	return nil
+}
+
+// printable keeps to what a line, and JSON without escapes, can show.
+func printable(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c <= ' ' || c > '~' || strings.IndexByte(`"\<>&`, c) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+var clusterName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+
+// CheckName refuses what cannot name a cluster; the error wraps ErrInput.
+func CheckName(name string) error {
+	if !clusterName.MatchString(name) {
+		return fmt.Errorf("%w: cluster name %.80q: want 1 to 63 of a-z, 0-9, dot, hyphen and underscore, beginning with a letter or digit",
+			ErrInput, name)
+	}
+	return nil
+}
+
+// CheckTTL refuses times that are out of bounds; the error wraps ErrInput.
+func CheckTTL(ttl time.Duration) error {
+	if ttl < MinTTL || ttl > MaxTTL {
+		return fmt.Errorf("%w: lease of %v, want %v to %v", ErrInput, ttl, MinTTL, MaxTTL)
+	}
+	return nil
+}
+
+// Check refuses a server that no map can hold; the error wraps ErrInput.
+func (s *Server) Check() error {
+	switch {
+	case s.Index < 0 || s.Index >= MaxServers:
+		return fmt.Errorf("%w: server %d, want 0 to %d", ErrInput, s.Index, MaxServers-1)
+	case s.Instance == 0:
+		return fmt.Errorf("%w: server %d: instance is 0", ErrInput, s.Index)
+	case len(s.Endpoints) < 1 || len(s.Endpoints) > MaxEndpoints:
+		return fmt.Errorf("%w: server %d: %d endpoints, want 1 to %d", ErrInput, s.Index, len(s.Endpoints), MaxEndpoints)
+	}
+	for i, e := range s.Endpoints {
+		if err := e.check(); err != nil {
+			return fmt.Errorf("server %d: %w", s.Index, err)
+		}
+		for _, other := range s.Endpoints[:i] {
+			if e == other {
+				return fmt.Errorf("%w: server %d: endpoint %v is named twice", ErrInput, s.Index, e)
+			}
+		}
+	}
+	return nil
+}
+
+// Check refuses a map that contradicts itself; the error wraps ErrInput.
+func (m *Map) Check() error {
+	switch {
+	case m.Epoch == 0:
+		return fmt.Errorf("%w: map: epoch is 0", ErrInput)
+	case m.Size < 1 || m.Size > MaxServers:
+		return fmt.Errorf("%w: map: size %d, want 1 to %d", ErrInput, m.Size, MaxServers)
+	case len(m.Primaries) < 1 || len(m.Primaries) > MaxPartitions:
+		return fmt.Errorf("%w: map: %d partitions, want 1 to %d", ErrInput, len(m.Primaries), MaxPartitions)
+	}
+	for p, s := range m.Primaries {
+		if s < 0 || s >= m.Size {
+			return fmt.Errorf("%w: map: partition %d is at server %d, want 0 to %d", ErrInput, p, s, m.Size-1)
+		}
+	}
+	homes := map[Endpoint]int{}
+	last := -1
+	for i := range m.Servers {
+		s := &m.Servers[i]
+		if err := s.Check(); err != nil {
+			return fmt.Errorf("map: %w", err)
+		}
+		if s.Index <= last || s.Index >= m.Size {
+			return fmt.Errorf("%w: map: server %d after %d, want rising indexes below %d", ErrInput, s.Index, last, m.Size)
+		}
+		last = s.Index
+		for _, e := range s.Endpoints {
+			if other, ok := homes[e]; ok {
+				return fmt.Errorf("%w: map: endpoint %v is that of servers %d and %d", ErrInput, e, other, s.Index)
+			}
+			homes[e] = s.Index
+		}
+	}
+	return nil
+}
+
+// CheckSwap refuses what no store can swap; the error wraps ErrInput.
+func CheckSwap(expected Epoch, next *Map) error {
+	if next == nil {
+		return fmt.Errorf("%w: swap to no map", ErrInput)
+	}
+	if next.Epoch != expected+1 {
+		return fmt.Errorf("%w: swap from epoch %d to %d, want %d", ErrInput, expected, next.Epoch, expected+1)
+	}
+	_, err := EncodeMap(next)
+	return err
+}
+
+// CheckJoin refuses what no store can register; the error wraps ErrInput.
+func CheckJoin(s *Server, ttl time.Duration) error {
+	if err := CheckTTL(ttl); err != nil {
+		return err
+	}
+	return s.Check()
+}

@@ -1,0 +1,120 @@
+package member_test
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"drtmx/internal/member"
+)
+
+const (
+	goodServer = `{"format":1,"index":3,"instance":"00000000deadbeef","endpoints":["tcp:10.0.0.1:7000","shm:/run/drtmx/s3.sock"]}`
+	goodMap    = `{"format":1,"epoch":7,"size":2,"servers":[{"index":1,"instance":"0123456789abcdef","endpoints":["verbs:[::1]:7100"]}],"primaries":[0,1,1]}`
+)
+
+func TestValuesAreDecoded(t *testing.T) {
+	s, err := member.DecodeServer([]byte(goodServer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &member.Server{Index: 3, Instance: 0xdeadbeef, Endpoints: []member.Endpoint{
+		{Fabric: "tcp", Addr: "10.0.0.1:7000"}, {Fabric: "shm", Addr: "/run/drtmx/s3.sock"},
+	}}
+	if !reflect.DeepEqual(s, want) {
+		t.Errorf("%+v, want %+v", s, want)
+	}
+	m, err := member.DecodeMap([]byte(goodMap))
+	if err != nil || m.Epoch != 7 || m.Complete() || !reflect.DeepEqual(m.Primaries, []int{0, 1, 1}) {
+		t.Errorf("%+v, %v", m, err)
+	}
+	b, err := member.EncodeMap(m)
+	if err != nil || string(b) != goodMap {
+		t.Errorf("%s, %v", b, err)
+	}
+}
+
+func TestBadValues(t *testing.T) {
+	for _, c := range []struct {
+		old, now string // in goodMap
+		want     error
+		text     string
+	}{
+		{`"format":1`, `"format":2`, member.ErrFormat, "format 2, this binary speaks 1"},
+		{`"format":1`, `"format":0`, member.ErrFormat, ""},
+		{`"format":1,`, ``, member.ErrCorrupt, "no format"},
+		{`"format":1`, `"format":1,"format":1`, member.ErrCorrupt, ""},
+		{`"epoch":7`, `"epoch":0`, member.ErrCorrupt, "epoch is 0"},
+		{`"epoch":7`, `"epoch":-1`, member.ErrCorrupt, ""},
+		{`"epoch":7`, `"epoch":7.0`, member.ErrCorrupt, ""},
+		{`"epoch":7`, `"epoch":7,"more":1`, member.ErrCorrupt, "more"},
+		{`"epoch":7`, `"epoch":6,"epoch":7`, member.ErrCorrupt, ""},
+		{`"epoch":7`, `"Epoch":7`, member.ErrCorrupt, ""},
+		{`"size":2`, `"size":0`, member.ErrCorrupt, "size 0"},
+		{`"size":2`, `"size":257`, member.ErrCorrupt, "size 257"},
+		{`"size":2`, `"size":1`, member.ErrCorrupt, ""},
+		{`[0,1,1]`, `[0,1,2]`, member.ErrCorrupt, "partition 2 is at server 2"},
+		{`[0,1,1]`, `[]`, member.ErrCorrupt, "0 partitions"},
+		{`[0,1,1]`, `[0, 1,1]`, member.ErrCorrupt, "not the form"},
+		{`[0,1,1]}`, `[0,1,1]}{}`, member.ErrCorrupt, ""},
+		{`"0123456789abcdef"`, `"0123456789ABCDEF"`, member.ErrCorrupt, "instance"},
+		{`"0123456789abcdef"`, `"0000000000000000"`, member.ErrCorrupt, "instance is 0"},
+		{`verbs:[::1]:7100`, `verbs:::1:7100`, member.ErrCorrupt, "host:port"},
+		{`verbs:[::1]:7100`, `verbs:host:0`, member.ErrCorrupt, "host:port"},
+		{`verbs:[::1]:7100`, `verbs:host:07`, member.ErrCorrupt, "host:port"},
+		{`verbs:[::1]:7100`, `shm:here`, member.ErrCorrupt, "absolute path"},
+		{`["verbs:[::1]:7100"]`, `["tcp:a:1","tcp:a:1"]`, member.ErrCorrupt, "named twice"},
+		{`["verbs:[::1]:7100"]`, `[]`, member.ErrCorrupt, "0 endpoints"},
+		{goodMap, ``, member.ErrCorrupt, ""},
+		{goodMap, `[]`, member.ErrCorrupt, ""},
+		{goodMap, goodServer, member.ErrCorrupt, ""},
+		{goodMap, strings.Repeat(" ", member.MaxValueBytes+1), member.ErrCorrupt, "at most"},
+	} {
+		b := strings.Replace(goodMap, c.old, c.now, 1)
+		m, err := member.DecodeMap([]byte(b))
+		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "\n") || errors.Is(err, member.ErrInput) {
+			t.Errorf("%.60s: %+v, %v; want %v with %q", c.now, m, err, c.want, c.text)
+		}
+	}
+	if _, err := member.DecodeServer([]byte(strings.Replace(goodServer, `"format":1`, `"format":9`, 1))); !errors.Is(err, member.ErrFormat) {
+		t.Errorf("server of format 9: %v", err)
+	}
+}
+
+func TestNames(t *testing.T) {
+	for name, ok := range map[string]bool{
+		"a": true, "drtmx": true, "0.x_y-z": true, strings.Repeat("n", 63): true,
+		"": false, "A": false, "a/b": false, "..": false, "-a": false, "a b": false, strings.Repeat("n", 64): false, "a\x00": false,
+	} {
+		if err := member.CheckName(name); (err == nil) != ok || err != nil && !errors.Is(err, member.ErrInput) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// Whatever is stored is an error of two kinds or a value with this one form.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(goodMap))
+	f.Add([]byte(goodServer))
+	f.Add([]byte(`{"format":2}`))
+	f.Add([]byte(`{"format":1,"epoch":1,"size":1,"servers":[],"primaries":[0]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		typed := func(err error) {
+			if !errors.Is(err, member.ErrFormat) && !errors.Is(err, member.ErrCorrupt) {
+				t.Errorf("untyped error %v", err)
+			}
+		}
+		if m, err := member.DecodeMap(b); err != nil {
+			typed(err)
+		} else if again, err := member.EncodeMap(m); err != nil || !bytes.Equal(again, b) || m.Check() != nil {
+			t.Errorf("%s becomes %s, %v", b, again, err)
+		}
+		if s, err := member.DecodeServer(b); err != nil {
+			typed(err)
+		} else if again, err := member.EncodeServer(s); err != nil || !bytes.Equal(again, b) || s.Check() != nil {
+			t.Errorf("%s becomes %s, %v", b, again, err)
+		}
+	})
+}

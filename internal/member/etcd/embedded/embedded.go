@@ -1,0 +1,240 @@
+// Package embedded runs an etcd server in this process, for clusters that have
+// none. It is one member on its own: as durable as its directory, and gone
+// while its process is.
+package embedded
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"google.golang.org/grpc"
+
+	"drtmx/internal/member"
+	"drtmx/internal/member/etcd"
+)
+
+// ErrStart reports an etcd server that did not start.
+var ErrStart = errors.New("member: etcd did not start")
+
+// name is that of the only member.
+const name = "drtmx"
+
+// nobody is the address that the member tells peers, of which it has none. It
+// is not listened at. It is stored in the directory, and so must not change.
+const nobody = "http://127.0.0.1:2380"
+
+// Options describe a server.
+type Options struct {
+	// Dir holds its data, and is made if it does not exist.
+	Dir string
+	// Listen is where clients reach it: an IP address or localhost, and a port.
+	// Port 0 is any that is free.
+	Listen string
+	// TLS, if set, are certificates; clients must have one of the same
+	// authority. nil means plain text, which beyond loopback needs Insecure.
+	TLS      *etcd.TLS
+	Insecure bool
+	// Log gets warnings and errors; nil means none.
+	Log *slog.Logger
+
+	// Volatile saves the time to write to disk: what was acknowledged may be
+	// lost if the machine stops.
+	Volatile bool
+	// Tick is etcd's heartbeat; 0 means its own, 100 ms. Elections take ten,
+	// and no lease is shorter than fifteen.
+	Tick time.Duration
+}
+
+// Server is one that runs. Methods are safe for concurrent use.
+type Server struct {
+	etcd     *embed.Etcd
+	endpoint string
+
+	once sync.Once
+	mu   struct {
+		sync.Mutex
+		grpc []*grpc.Server
+	}
+}
+
+// Start runs a server and waits until it serves. The error wraps ErrStart,
+// member.ErrInput, member.ErrTLS or the context's.
+func Start(ctx context.Context, o Options) (s *Server, err error) {
+	s = &Server{}
+	c, err := s.config(&o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if r := recover(); r != nil { // etcd's logger ends a process by panic here
+			s, err = nil, fmt.Errorf("%w: %v", ErrStart, r)
+		}
+	}()
+	if s.etcd, err = embed.StartEtcd(c); err != nil {
+		return nil, fmt.Errorf("%w in %s at %s: %w", ErrStart, o.Dir, o.Listen, err)
+	}
+	s.endpoint = s.etcd.Clients[0].Addr().String()
+	select {
+	case <-s.etcd.Server.ReadyNotify():
+		return s, nil
+	case err = <-s.etcd.Err():
+		err = fmt.Errorf("%w in %s at %s: %w", ErrStart, o.Dir, o.Listen, err)
+	case <-s.etcd.Server.StopNotify():
+		err = fmt.Errorf("%w in %s at %s: it stopped", ErrStart, o.Dir, o.Listen)
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	return nil, errors.Join(err, s.Close())
+}
+
+// config says to etcd what Options say.
+func (s *Server) config(o *Options) (*embed.Config, error) {
+	if o.Dir == "" {
+		return nil, fmt.Errorf("%w: etcd needs a directory for its data", member.ErrInput)
+	}
+	listen, err := resolve(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	c := embed.NewConfig()
+	c.Name, c.Dir = name, o.Dir
+	scheme := "http"
+	if o.TLS != nil {
+		if err := o.TLS.Check(); err != nil {
+			return nil, err
+		}
+		scheme = "https"
+		c.ClientTLSInfo.CertFile, c.ClientTLSInfo.KeyFile = o.TLS.Cert, o.TLS.Key
+		c.ClientTLSInfo.TrustedCAFile, c.ClientTLSInfo.ClientCertAuth = o.TLS.CA, true
+		c.TlsMinVersion = "TLS1.3"
+	}
+	c.ListenClientUrls = []url.URL{{Scheme: scheme, Host: listen}}
+	c.AdvertiseClientUrls = c.ListenClientUrls
+	peer, err := url.Parse(nobody)
+	if err != nil {
+		return nil, err
+	}
+	c.ListenPeerUrls, c.AdvertisePeerUrls = nil, []url.URL{*peer}
+	c.InitialCluster = c.InitialClusterFromName(name)
+	// Handles notice by it that a directory was emptied. It counts only where
+	// there is no data yet.
+	var token [16]byte
+	_, _ = rand.Read(token[:]) // never fails
+	c.InitialClusterToken = hex.EncodeToString(token[:])
+	c.EnableGRPCGateway = false
+	c.UnsafeNoFsync = o.Volatile
+	c.AutoCompactionMode, c.AutoCompactionRetention = "revision", "1000"
+	if o.Tick > 0 {
+		c.TickMs = uint(o.Tick.Milliseconds())
+		c.ElectionMs = 10 * c.TickMs
+	}
+	logger := newLogger(o.Log)
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger)
+	c.ServiceRegister = func(g *grpc.Server) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.mu.grpc = append(s.mu.grpc, g)
+	}
+	return c, nil
+}
+
+// resolve checks where to listen.
+func resolve(o *Options) (string, error) {
+	host, port, err := net.SplitHostPort(o.Listen)
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
+	ip := net.ParseIP(host)
+	if _, portErr := strconv.ParseUint(port, 10, 16); err != nil || ip == nil || portErr != nil {
+		return "", fmt.Errorf("%w: etcd at %.80q: want an IP address or localhost, and a port", member.ErrInput, o.Listen)
+	}
+	if !ip.IsLoopback() && o.TLS == nil && !o.Insecure {
+		return "", fmt.Errorf("%w: etcd at %s: want certificates, or a loopback address, or leave to be insecure", member.ErrInput, o.Listen)
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// Endpoint is the host:port at which clients reach it.
+func (s *Server) Endpoint() string { return s.endpoint }
+
+// Done is closed when the server has stopped, by itself or by Close.
+func (s *Server) Done() <-chan struct{} { return s.etcd.Server.StopNotify() }
+
+// Close stops the server. Requests that wait, such as watches, are cut off.
+func (s *Server) Close() error {
+	s.once.Do(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, g := range s.mu.grpc {
+			g.Stop() // etcd would wait for watches to end
+		}
+		s.etcd.Close()
+	})
+	return nil
+}
+
+// newLogger passes on what etcd warns of. What etcd calls fatal is a panic, of
+// which Start makes an error, and not the end of the process.
+func newLogger(to *slog.Logger) *zap.Logger {
+	var c zapcore.Core = zapcore.NewNopCore()
+	if to != nil {
+		c = &core{to: to}
+	}
+	return zap.New(c, zap.WithFatalHook(zapcore.WriteThenPanic))
+}
+
+// core writes records of zap to slog.
+type core struct {
+	to     *slog.Logger
+	fields []zapcore.Field
+}
+
+func (c *core) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel }
+
+func (c *core) With(fields []zapcore.Field) zapcore.Core {
+	return &core{c.to, append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+}
+
+func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) {
+		return checked.AddCore(e, c)
+	}
+	return checked
+}
+
+func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	m := zapcore.NewMapObjectEncoder()
+	for _, f := range append(c.fields[:len(c.fields):len(c.fields)], fields...) {
+		f.AddTo(m)
+	}
+	attrs := make([]any, 0, 2*len(m.Fields))
+	for _, k := range slices.Sorted(maps.Keys(m.Fields)) {
+		attrs = append(attrs, k, m.Fields[k])
+	}
+	level := slog.LevelWarn
+	if e.Level >= zapcore.ErrorLevel {
+		level = slog.LevelError
+	}
+	c.to.Log(context.Background(), level, "etcd: "+e.Message, attrs...)
+	return nil
+}
+
+func (c *core) Sync() error { return nil }

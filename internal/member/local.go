@@ -1,0 +1,268 @@
+package member
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// renewals is how often a lease is renewed in the time that a renewal lasts.
+const renewals = 3
+
+// Local keeps the members of a cluster that lives in one process. Several
+// handles, see Open, share one.
+type Local struct {
+	mu struct {
+		sync.Mutex
+		revision Revision
+		changed  chan struct{} // closed and replaced when revision grows
+		agreed   *Map
+		held     map[int]*localLease
+	}
+}
+
+// NewLocal makes one without servers and without a map.
+func NewLocal() *Local {
+	l := &Local{}
+	l.mu.revision = 1
+	l.mu.changed = make(chan struct{})
+	l.mu.held = map[int]*localLease{}
+	return l
+}
+
+// Open makes a handle.
+func (l *Local) Open() Store {
+	return &localStore{local: l, closed: make(chan struct{}), leases: map[*localLease]bool{}}
+}
+
+// change makes the next revision. The lock is held.
+func (l *Local) change() Revision {
+	l.mu.revision++
+	close(l.mu.changed)
+	l.mu.changed = make(chan struct{})
+	return l.mu.revision
+}
+
+// state is a copy. The lock is held.
+func (l *Local) state() *State {
+	s := &State{Revision: l.mu.revision, Map: l.mu.agreed.Clone()}
+	for _, i := range slices.Sorted(maps.Keys(l.mu.held)) {
+		s.Alive = append(s.Alive, l.mu.held[i].registration())
+	}
+	return s
+}
+
+// localStore is one handle. Its leases are guarded by the lock of local.
+type localStore struct {
+	local  *Local
+	closed chan struct{}
+	once   sync.Once
+	leases map[*localLease]bool
+}
+
+// enter checks what every call checks first, and locks.
+func (s *localStore) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	s.local.mu.Lock()
+	select {
+	case <-s.closed:
+		s.local.mu.Unlock()
+		return ErrClosed
+	default:
+		return nil
+	}
+}
+
+func (s *localStore) State(ctx context.Context) (*State, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.local.mu.Unlock()
+	return s.local.state(), nil
+}
+
+func (s *localStore) Watch(ctx context.Context, after Revision) (*State, error) {
+	for {
+		if err := s.enter(ctx); err != nil {
+			return nil, err
+		}
+		if s.local.mu.revision != after {
+			defer s.local.mu.Unlock()
+			return s.local.state(), nil
+		}
+		changed := s.local.mu.changed
+		s.local.mu.Unlock()
+		select {
+		case <-changed:
+		case <-s.closed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (s *localStore) Swap(ctx context.Context, expected Epoch, next *Map) error {
+	if err := CheckSwap(expected, next); err != nil {
+		return err
+	}
+	if err := s.enter(ctx); err != nil {
+		return err
+	}
+	defer s.local.mu.Unlock()
+	var current Epoch
+	if m := s.local.mu.agreed; m != nil {
+		current = m.Epoch
+	}
+	if current != expected {
+		return &EpochError{Expected: expected, Current: current}
+	}
+	s.local.mu.agreed = next.Clone()
+	s.local.change()
+	return nil
+}
+
+func (s *localStore) Join(ctx context.Context, server Server, ttl time.Duration) (Lease, error) {
+	if err := CheckJoin(&server, ttl); err != nil {
+		return nil, err
+	}
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.local.mu.Unlock()
+	if h := s.local.mu.held[server.Index]; h != nil {
+		if h.server.Instance != server.Instance {
+			return nil, &TakenError{Holder: h.registration()}
+		}
+		h.end(fmt.Errorf("%w: server %d joined again", ErrLeaseLost, server.Index))
+	}
+	l := &localLease{store: s, server: server.clone(), ttl: ttl, granted: time.Now(), lost: make(chan struct{})}
+	s.local.mu.held[server.Index] = l
+	s.leases[l] = true
+	l.term = uint64(s.local.change())
+	return l, nil
+}
+
+func (s *localStore) Evict(ctx context.Context, index int, instance Instance) error {
+	if err := s.enter(ctx); err != nil {
+		return err
+	}
+	defer s.local.mu.Unlock()
+	if h := s.local.mu.held[index]; h != nil && h.server.Instance == instance {
+		h.end(fmt.Errorf("%w: server %d was evicted", ErrLeaseLost, index))
+		s.local.change()
+	}
+	return nil
+}
+
+func (s *localStore) Close() error {
+	s.once.Do(func() {
+		s.local.mu.Lock()
+		defer s.local.mu.Unlock()
+		close(s.closed)
+		for l := range s.leases {
+			l.abandon()
+		}
+	})
+	return nil
+}
+
+// localLease renews itself without being woken: while its handle is open it was
+// renewed at every multiple of a part of its time. All but the first fields are
+// guarded by the lock of local.
+type localLease struct {
+	store   *localStore
+	server  Server
+	ttl     time.Duration
+	granted time.Time
+	lost    chan struct{}
+
+	term  uint64
+	last  uint64 // renewals, once stopped
+	ended error  // why lost is closed
+}
+
+// count is how often the lease was renewed. The lock is held.
+func (l *localLease) count() uint64 {
+	if l.ended != nil {
+		return l.last
+	}
+	return uint64(time.Since(l.granted) / (l.ttl / renewals))
+}
+
+func (l *localLease) registration() Registration {
+	return Registration{Server: l.server.clone(), Term: l.term}
+}
+
+// stop ends the renewals. The lock is held.
+func (l *localLease) stop(why error) {
+	l.last = l.count()
+	l.ended = why
+	delete(l.store.leases, l)
+	close(l.lost)
+}
+
+// end takes the lease away; the caller makes the change known. The lock is held.
+func (l *localLease) end(why error) {
+	if l.ended == nil {
+		l.stop(why)
+	}
+	if held := l.store.local.mu.held; held[l.server.Index] == l {
+		delete(held, l.server.Index)
+	}
+}
+
+// abandon leaves the lease to its time. The lock is held.
+func (l *localLease) abandon() {
+	l.stop(fmt.Errorf("%w: the lease of server %d is no longer renewed", ErrClosed, l.server.Index))
+	local := l.store.local
+	time.AfterFunc(time.Until(l.deadline()), func() {
+		local.mu.Lock()
+		defer local.mu.Unlock()
+		if local.mu.held[l.server.Index] == l {
+			delete(local.mu.held, l.server.Index)
+			local.change()
+		}
+	})
+}
+
+func (l *localLease) deadline() time.Time {
+	return l.granted.Add(time.Duration(l.count()) * (l.ttl / renewals)).Add(l.ttl)
+}
+
+func (l *localLease) Stamp() Stamp {
+	l.store.local.mu.Lock()
+	defer l.store.local.mu.Unlock()
+	return Stamp{Term: l.term, Count: l.count()}
+}
+
+func (l *localLease) Deadline() time.Time {
+	l.store.local.mu.Lock()
+	defer l.store.local.mu.Unlock()
+	return l.deadline()
+}
+
+func (l *localLease) TTL() time.Duration { return l.ttl }
+
+func (l *localLease) Lost() <-chan struct{} { return l.lost }
+
+func (l *localLease) Err() error {
+	l.store.local.mu.Lock()
+	defer l.store.local.mu.Unlock()
+	return l.ended
+}
+
+func (l *localLease) Leave(ctx context.Context) error {
+	if err := l.store.enter(ctx); err != nil {
+		return err
+	}
+	defer l.store.local.mu.Unlock()
+	if l.store.local.mu.held[l.server.Index] == l {
+		l.end(fmt.Errorf("%w: server %d", ErrLeft, l.server.Index))
+		l.store.local.change()
+	}
+	return nil
+}
