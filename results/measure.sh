@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the measurements that results/engine.md and results/tpcc.md record and
-# writes those pages: every figure with the command that printed it, the commit,
-# the machine and the date. Takes about twenty minutes; the machine should be
-# idle.
+# Runs the measurements that results/engine.md, results/tpcc.md and
+# results/fabrics.md record and writes those pages: every figure with the
+# command that printed it, the commit, the machine and the date. Takes about
+# twenty minutes; the machine should be idle.
 #
 #   results/measure.sh [section ...]      without names: all sections
 set -euo pipefail
@@ -36,6 +36,10 @@ engine=(
 "view|One View and one commit, in one process|go test -run ^\$ -bench View ./server"
 "hashstrings|Hash index: native keys and small fixed rows beside string keys of several kinds and rows that vary in size|go test -run ^\$ -bench Kinds -cpu 1 -benchtime 30000x ./index/hash"
 "strings|Ordered index: native keys, rows inline and apart, beside string keys of several kinds with rows of 104 bytes|go test -run ^\$ -bench Strings\$ -timeout 20m ./index/learned"
+)
+fabrics=(
+"fabrics|READs of 64 bytes, alone and 16 in a batch, on every fabric beside its bound; many callers over TCP beside pipelined GETs of Redis as a sense of scale|go test -run ^\$ -bench Fabrics|ManyCallers -benchtime 300x ./rdma/rdmatest"
+"tls|READs of 64 bytes over TCP with TLS beside a bare echo with TLS, in one process|go test -run ^\$ -bench Read/ -benchtime 100x ./rdma/tcp"
 )
 
 wanted=("$@")
@@ -98,3 +102,4 @@ page() {
 
 page results/tpcc.md "The whole TPC-C" "${tpcc[@]}"
 page results/engine.md "The engine, measured" "${engine[@]}"
+page results/fabrics.md "The fabrics, measured" "${fabrics[@]}"
