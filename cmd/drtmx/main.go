@@ -141,7 +141,7 @@ Data is in memory only: it is gone when the data servers stop.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(a.tpccCommand(), a.serveCommand(), a.certsCommand())
+	root.AddCommand(a.tpccCommand(), a.serveCommand(), a.clusterCommand(), a.certsCommand())
 	group(root)
 	return root
 }

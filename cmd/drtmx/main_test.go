@@ -65,7 +65,10 @@ func TestScripts(t *testing.T) {
 			"freeports":   freePorts,
 			"mode600":     mode600,
 
-			"substitute": substitute,
+			"grown":        grown,
+			"signalserver": signalServer,
+			"status":       checkStatus,
+			"substitute":   substitute,
 		},
 	})
 }

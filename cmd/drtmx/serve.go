@@ -113,24 +113,30 @@ stop.`,
 
 func (f *serveFlags) add(c *cobra.Command) {
 	fl := c.Flags()
-	fl.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		if name == "fabric" {
-			name = "fabrics"
-		}
-		return pflag.NormalizedName(name)
-	})
 	fl.StringVar(&f.config, "config", "", "file with settings, TOML")
 	fl.StringVar(&f.dir, "data-dir", "", "runtime directory for sockets, made if it does not exist")
 	f.size.add(c)
 	f.workload.add(c)
-	fl.StringSliceVar(&f.fabrics, "fabrics", []string{cluster.FabricShm}, "what carries the verbs: shm, verbs, tcp or several of them; clients take the best that leads to them; --fabric is the same")
-	fl.StringVar(&f.listen, "listen", "", "over a network: host:port of the first data server, by which others dial it; the rest take the next ports (default: free ports of the loopback address). With --index: where to listen instead of the server's own of --members")
+	f.addFabrics(c)
 	f.tls.add(c)
 	f.log.add(c)
 	f.shows.add(c)
 	f.one.add(c)
 	fl.BoolVar(&f.child, "child", false, "run one data server for a parent process")
 	_ = fl.MarkHidden("child")
+}
+
+// addFabrics adds the flags of what the data servers listen on.
+func (f *serveFlags) addFabrics(c *cobra.Command) {
+	fl := c.Flags()
+	fl.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "fabric" {
+			name = "fabrics"
+		}
+		return pflag.NormalizedName(name)
+	})
+	fl.StringSliceVar(&f.fabrics, "fabrics", []string{cluster.FabricShm}, "what carries the verbs: shm, verbs, tcp or several of them; clients take the best that leads to them; --fabric is the same")
+	fl.StringVar(&f.listen, "listen", "", "over a network: host:port of the first data server, by which others dial it; the rest take the next ports (default: free ports of the loopback address). With --index: where to listen instead of the server's own of --members")
 }
 
 // serveAsAsked runs all servers or one.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,81 +90,16 @@ func (a *app) startProcesses(ctx context.Context, o cluster.ProcessOptions) (*se
 	return &session{Cluster: c, own: true, separate: true}, nil
 }
 
-// attach finds a running cluster.
+// attach finds a running cluster of TPC-C.
 func (a *app) attach(ctx context.Context, w *whereFlags) (*session, error) {
-	switch a, err := w.address(); {
-	case err != nil:
-		return nil, usageError{err}
-	case a != nil:
-		return connect(ctx, a, w.tls.client())
-	}
-	if len(w.connect) > 0 {
-		fabric := fabricShm
-		if cluster.IsHostPort(w.connect[0]) {
-			if fabric = fabricTCP; w.tls.device != "" {
-				fabric = fabricVerbs
-			}
-		}
-		p, err := w.clientOf(fabric)
-		if err != nil {
-			return nil, err
-		}
-		c, err := cluster.AttachAddrs(p, w.connect)
-		if err != nil {
-			return nil, err
-		}
-		return &session{Cluster: c, separate: true}, nil
-	}
-	c, info, err := cluster.Attach(ctx, w.dataDir, w.clientOf)
-	if errors.Is(err, cluster.ErrNoCluster) {
-		// Data servers with --index share a directory without cluster.json.
-		if s, cerr := w.connectIn(ctx, w.dataDir); !errors.Is(cerr, cluster.ErrNoCluster) {
-			return s, cerr
-		}
-	}
-	if err != nil {
-		return nil, hint(err, w.dataDir)
-	}
-	if info.Workload != workloadTPCC {
-		_ = c.Close()
-		return nil, fmt.Errorf("the cluster in %s serves workload %q, want %s", w.dataDir, workloadTitle(info.Workload), workloadTPCC)
-	}
-	return &session{Cluster: c, separate: true}, nil
-}
-
-// connectIn finds data servers by their sockets in a directory.
-func (w *whereFlags) connectIn(ctx context.Context, dir string) (*session, error) {
-	dir, err := filepath.Abs(dir)
+	f, err := w.find(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return connect(ctx, &cluster.Address{Dir: dir}, w.tls.client())
-}
-
-// connect finds a running cluster by its address.
-func connect(ctx context.Context, a *cluster.Address, o cluster.ClientOptions) (*session, error) {
-	c, m, err := cluster.Connect(ctx, a, o)
-	if err != nil {
-		return nil, err
+	if err := f.serves(); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
-	if err := serves(m, a.String()); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return &session{Cluster: c, separate: true, found: true}, nil
-}
-
-// serves refuses data servers of another workload than TPC-C.
-func serves(m *cluster.Map, where string) error {
-	catalog, err := m.Tables()
-	if err != nil {
-		return fmt.Errorf("the cluster at %s: %w", where, err)
-	}
-	own := tpcc.Catalog().Tables
-	if len(catalog.Tables) != len(own) || catalog.Tables[0].Name() != own[0].Name() {
-		return fmt.Errorf("the cluster at %s serves table %s and %d others, want those of workload %s",
-			where, catalog.Tables[0].Name(), len(catalog.Tables)-1, workloadTPCC)
-	}
-	return nil
+	return &session{Cluster: f.Cluster, separate: true, found: f.members != nil}, nil
 }
 
 // hint adds what can be done about a directory.

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -240,11 +242,34 @@ func Reset(ctx context.Context, dir string) (*Info, error) {
 	return r.Info, nil
 }
 
-// Stop ends the cluster in dir and the process that serves it.
-func Stop(ctx context.Context, dir string) error {
-	conn, _, _, err := call(ctx, dir, opStop, closeTimeout+controlTimeout)
-	if err == nil {
-		conn.Close()
+// Describe asks the supervisor of dir what it serves: ErrNoCluster, ErrVersion
+// or ErrStale if it cannot tell.
+func Describe(ctx context.Context, dir string) (*Info, error) {
+	conn, _, r, err := call(ctx, dir, opWatch, controlTimeout)
+	if err != nil {
+		return nil, err
 	}
-	return err
+	conn.Close()
+	if r.Info == nil {
+		return nil, fmt.Errorf("%w: the supervisor in %s sent no description", ErrVersion, dir)
+	}
+	return r.Info, nil
+}
+
+// Stop ends the cluster in dir and the process that serves it, and waits until
+// it has left the directory.
+func Stop(ctx context.Context, dir string) error {
+	conn, in, _, err := call(ctx, dir, opStop, closeTimeout+controlTimeout)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(controlTimeout))
+	_, _ = in.ReadByte() // end of file
+	for deadline := time.Now().Add(controlTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(dir, lockFile)); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: the cluster in %s was stopped, but its supervisor has not left within %v", ErrBusy, dir, controlTimeout)
 }
