@@ -61,7 +61,6 @@ func RunChild(ctx context.Context, p rdma.Provider, lookup func(name string) (Wo
 	lifeline, report := os.NewFile(lifelineFD, "lifeline"), os.NewFile(reportFD, "report")
 	defer lifeline.Close()
 	defer report.Close()
-	shortSlices()
 	in := bufio.NewReader(lifeline)
 	line, err := in.ReadBytes('\n')
 	if err != nil {

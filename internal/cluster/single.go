@@ -71,13 +71,12 @@ type Single struct {
 	err    error
 }
 
-// StartServer starts one data server in this process, whose threads are given
-// short turns. ErrMember if it runs in its directory already.
+// StartServer starts one data server in this process. ErrMember if it runs in
+// its directory already.
 func StartServer(ctx context.Context, o ServerOptions) (*Single, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	shortSlices()
 	s := &Single{}
 	if o.Dir != "" {
 		if len(o.Dir) > maxDirBytes {
