@@ -44,6 +44,8 @@ func TestScripts(t *testing.T) {
 			switch name {
 			case "shm":
 				return haveShm(), nil
+			case "hosts":
+				return haveHosts(), nil
 			case "verbs":
 				return haveVerbs(), nil
 			}
@@ -65,6 +67,7 @@ func TestScripts(t *testing.T) {
 			"freeports":   freePorts,
 			"mode600":     mode600,
 
+			"hosts":        hosts,
 			"grown":        grown,
 			"signalserver": signalServer,
 			"status":       checkStatus,

@@ -83,6 +83,8 @@ func TestMain(m *testing.M) {
 				os.Exit(1)
 			}
 			os.Exit(0)
+		case "member":
+			memberMain(os.Args[2:])
 		case "parent": // starts two children and waits to be killed
 			c, err := StartProcesses(context.Background(), options("fine", 2))
 			if err != nil {

@@ -1,11 +1,16 @@
-// Package cluster starts the data servers of one machine and finds those that
-// run already.
+// Package cluster starts data servers and finds those that run already, on
+// this machine or others.
 //
 //   - [StartInProcess] runs them in this process, over the in-process fabric.
 //   - [StartProcesses] runs each as a child process of the same binary, over
 //     shared memory. [RunChild] is the child's half.
 //   - [Serve] does the same for a runtime directory, in which other processes
 //     find the cluster; [Attach] and [AttachAddrs] are how they do.
+//   - [StartServer] runs one data server in this process, of a cluster whose
+//     others are elsewhere; [Connect] finds the cluster by an [Address].
+//
+// [Fabrics] makes one provider of several, on all of which a data server
+// listens, and of which a client takes the best that leads to it.
 //
 // # Lifetime
 //

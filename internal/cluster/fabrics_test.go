@@ -50,12 +50,16 @@ func trusting(f *Fabrics) *Fabrics {
 	return f
 }
 
-func trialCatalog(t testing.TB) *tables.Catalog {
-	t.Helper()
-	c, err := tables.NewCatalog(tables.Def{
+func newTrialCatalog() (*tables.Catalog, error) {
+	return tables.NewCatalog(tables.Def{
 		Name: "t", Primary: tables.Ordered, Partition: tables.Partitioning{Kind: tables.ByHash},
 		Columns: []tables.Column{{Name: "v", Type: tables.Int64}},
 	})
+}
+
+func trialCatalog(t testing.TB) *tables.Catalog {
+	t.Helper()
+	c, err := newTrialCatalog()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,272 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"drtmx/rdma"
+	"drtmx/txn"
+)
+
+// memberMain is a process with one real data server over tcp: its number, its
+// directory and the hosts of all are its arguments.
+func memberMain(args []string) {
+	ctx := context.Background()
+	err := func() error {
+		index, err := strconv.Atoi(args[0])
+		if err != nil {
+			return err
+		}
+		f, err := NewFabrics(ClientOptions{})
+		if err != nil {
+			return err
+		}
+		catalog, err := newTrialCatalog()
+		if err != nil {
+			return err
+		}
+		hosts := strings.Split(args[2], ",")
+		_, err = StartServer(ctx, ServerOptions{
+			Size: Size{Servers: len(hosts)}, Index: index, Addrs: MemberAddrs(len(hosts), []string{FabricTCP}, "", hosts),
+			Dir: args[1], Provider: f, Workload: Workload{Catalog: catalog}, MemoryBytes: 256 << 20,
+		})
+		return err
+	}()
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("ready")
+	select {}
+}
+
+// startMember starts such a process and waits until it serves.
+func startMember(t *testing.T, index int, dir string, hosts []string) *exec.Cmd {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "member", strconv.Itoa(index), dir, strings.Join(hosts, ","))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	line := make([]byte, 200)
+	n, err := out.Read(line)
+	if err != nil || string(line[:n]) != "ready\n" {
+		t.Fatalf("data server %d: %q, %v", index, line[:n], err)
+	}
+	return cmd
+}
+
+// outcomes counts how operations ended.
+type outcomes struct{ fine, away, restarted atomic.Int64 }
+
+// TestKilledServer kills a data server in the middle of a load and starts it
+// again: while it is away, and ever after, those that knew it get typed errors
+// for its data, and never the answer of the empty memory in its place; the data
+// of the other server is there all along. Who opens the database anew finds
+// what there is.
+func TestKilledServer(t *testing.T) {
+	ctx, dir, hosts := patience(t), trialDir(t), freeHosts(t, 2)
+	startMember(t, 0, dir, hosts)
+	victim := startMember(t, 1, dir, hosts)
+	a := &Address{Hosts: hosts}
+	db := openAt(ctx, t, a)
+	defer db.Close()
+	const keys = 64
+	for k := range uint64(keys) {
+		if err := put(ctx, db, k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var seen outcomes
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for w := range 4 {
+		wg.Go(func() {
+			for k := uint64(w); ; k++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := seen.judge(touch(ctx, db, k%keys, w%2 == 0)); err != nil {
+					t.Errorf("key %d: %v", k%keys, err)
+					return
+				}
+			}
+		})
+	}
+	more := func(n *atomic.Int64, what string) {
+		t.Helper()
+		was := n.Load()
+		eventually(t, what, func() bool { return n.Load() > was+10 })
+	}
+	more(&seen.fine, "transactions")
+	if err := victim.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = victim.Wait()
+	more(&seen.away, "errors while it is away")
+	more(&seen.fine, "transactions at the other server")
+	startMember(t, 1, dir, hosts)
+	more(&seen.restarted, "errors after its restart")
+	more(&seen.fine, "transactions at the other server")
+	close(stop)
+	wg.Wait()
+	t.Logf("%d fine, %d unavailable, %d restarted", seen.fine.Load(), seen.away.Load(), seen.restarted.Load())
+
+	again := openAt(ctx, t, a)
+	defer again.Close()
+	lost := 0
+	for k := range uint64(keys) {
+		switch err := touch(ctx, again, k, false); {
+		case errors.Is(err, txn.ErrNotFound):
+			lost++
+		case err != nil:
+			t.Errorf("key %d of the database opened again: %v", k, err)
+		}
+	}
+	if lost == 0 || lost == keys {
+		t.Errorf("of %d rows %d were lost with one of two servers", keys, lost)
+	}
+}
+
+// judge is an error for an outcome that a server's end cannot excuse.
+func (o *outcomes) judge(err error) error {
+	switch {
+	case err == nil:
+		o.fine.Add(1)
+	case errors.Is(err, txn.ErrRestarted):
+		o.restarted.Add(1)
+		if !errors.Is(err, txn.ErrUnavailable) {
+			return fmt.Errorf("restarted, but not unavailable: %w", err)
+		}
+	case errors.Is(err, txn.ErrUnavailable), errors.Is(err, txn.ErrOutcomeUnknown):
+		o.away.Add(1)
+		time.Sleep(time.Millisecond)
+	default:
+		return err
+	}
+	return nil
+}
+
+// touch reads a row that is there, or writes it, too.
+func touch(ctx context.Context, db *txn.DB, key uint64, write bool) error {
+	tab, err := db.Table("t")
+	if err != nil {
+		return err
+	}
+	if !write {
+		return db.View(ctx, func(x *txn.Txn) error {
+			_, err := x.Get(tab, key)
+			return err
+		})
+	}
+	return db.Update(ctx, func(x *txn.Txn) error {
+		row, err := x.Get(tab, key)
+		if err != nil {
+			return err
+		}
+		return x.Update(tab, key, row)
+	})
+}
+
+func openAt(ctx context.Context, t *testing.T, a *Address) *txn.DB {
+	t.Helper()
+	cl, _, err := Connect(ctx, a, ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := txn.Open(ctx, cl.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+// A map need not come from the servers themselves.
+func TestMapFromElsewhere(t *testing.T) {
+	realServers(t)
+	ctx, dir, hosts := patience(t), trialDir(t), freeHosts(t, 2)
+	tcpOnly := func() *Fabrics {
+		f, err := NewFabrics(ClientOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	addrs := MemberAddrs(2, []string{FabricTCP}, "", hosts)
+	for i := range hosts {
+		o := memberOptions(t, tcpOnly(), dir, hosts, i)
+		o.Addrs = addrs
+		s, err := StartServer(ctx, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+	}
+	cl, m, err := ConnectOver(ctx, tcpOnly(), func(context.Context) (*Map, error) { return &Map{Servers: addrs, Epoch: 7}, nil })
+	if err != nil || m.Epoch != 7 {
+		t.Fatal(m, err)
+	}
+	db, err := txn.Open(ctx, cl.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := put(ctx, db, 1); err != nil {
+		t.Error(err)
+	}
+	down := errors.New("the membership service is down")
+	if _, _, err := ConnectOver(ctx, tcpOnly(), func(context.Context) (*Map, error) { return nil, down }); !errors.Is(err, down) {
+		t.Error(err)
+	}
+	if _, _, err := ConnectOver(ctx, tcpOnly(), func(context.Context) (*Map, error) { return &Map{Servers: []string{"tcp:x"}}, nil }); !errors.Is(err, ErrAddress) {
+		t.Error(err)
+	}
+}
+
+// A client that has reached a server in order does not go on out of order.
+func TestOrderOfReadsStays(t *testing.T) {
+	f := &Fabrics{}
+	if err := f.take("a", FabricTCP, ordered{true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.take("a", FabricVerbs, ordered{false}); !errors.Is(err, rdma.ErrUnsupported) {
+		t.Error(err)
+	}
+	if err := f.take("a", FabricShm, ordered{true}); err != nil || f.Route("a") != FabricShm {
+		t.Error(err, f.Route("a"))
+	}
+}
+
+// ordered is a connection that only says in which order it reads.
+type ordered struct{ inOrder bool }
+
+func (ordered) Post(*rdma.Batch) error                             { return nil }
+func (ordered) Wait(context.Context, *rdma.Batch) error            { return nil }
+func (ordered) StartCall(context.Context, []byte) error            { return nil }
+func (ordered) FinishCall(context.Context, []byte) ([]byte, error) { return nil, nil }
+func (o ordered) InOrder() bool                                    { return o.inOrder }
+func (ordered) Counters() rdma.Counters                            { return rdma.Counters{} }
+func (ordered) Close() error                                       { return nil }
