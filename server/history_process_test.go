@@ -17,24 +17,31 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	ports "drtmx/internal/cluster"
 	"drtmx/internal/rng"
 	"drtmx/rdma"
 	"drtmx/rdma/shm"
+	"drtmx/rdma/verbs"
 	"drtmx/server"
 	"drtmx/txn"
 	"drtmx/txn/history"
 )
 
-// Data servers and clients as processes of their own, joined by shared memory.
+// Data servers and clients as processes of their own, joined by shared memory
+// or an RDMA device.
 // The test binary is started again with a role in the environment.
 
-const roleEnv = "DRTMX_SERVER_TEST_ROLE"
+const (
+	roleEnv   = "DRTMX_SERVER_TEST_ROLE"
+	deviceEnv = "DRTMX_VERBS_DEVICE" // the RDMA device to test on
+)
 
 // role is what a process of the test is to be.
 type role struct {
 	Kind  string // "server" or "client"
 	Index int
 	Addrs []string
+	Verbs bool // over an RDMA device, else over shared memory
 	Dir   string
 	Load  load
 }
@@ -68,8 +75,16 @@ func TestRole(t *testing.T) {
 // untilTold waits for the parent to close the standard input, or to die.
 func untilTold() { _, _ = io.Copy(io.Discard, os.Stdin) }
 
+// fabric makes the provider of a process.
+func fabric(overVerbs bool) (rdma.Provider, error) {
+	if overVerbs {
+		return verbs.New(verbs.Options{Device: os.Getenv(deviceEnv)})
+	}
+	return shm.New(shm.Options{})
+}
+
 func (r *role) serve() error {
-	p, err := shm.New(shm.Options{})
+	p, err := fabric(r.Verbs)
 	if err != nil {
 		return err
 	}
@@ -88,12 +103,12 @@ func (r *role) serve() error {
 	return errors.Join(srv.Check(), srv.Close())
 }
 
-func openShm(ctx context.Context, addrs []string, c txn.Config) (*txn.DB, error) {
-	p, err := shm.New(shm.Options{})
+func (r *role) open(ctx context.Context, c txn.Config) (*txn.DB, error) {
+	p, err := fabric(r.Verbs)
 	if err != nil {
 		return nil, err
 	}
-	c.Servers, c.Dial = addrs, p.Dial
+	c.Servers, c.Dial = r.Addrs, p.Dial
 	return txn.Open(ctx, c)
 }
 
@@ -112,7 +127,7 @@ func (r *role) planPath() string { return filepath.Join(r.Dir, fmt.Sprintf("clie
 func (r *role) work() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	db, err := openShm(ctx, r.Addrs, txn.Config{})
+	db, err := r.open(ctx, txn.Config{})
 	if err != nil {
 		return err
 	}
@@ -256,11 +271,11 @@ func (c *child) kill() {
 
 // processes is a cluster of processes.
 type processes struct {
+	role             // what all have in common
 	servers, clients []*child
-	addrs            []string
-	dir              string
 }
 
+// startServers starts n data servers over shared memory.
 func startServers(t testing.TB, n int, l load) *processes {
 	t.Helper()
 	if err := shm.Available(); err != nil {
@@ -275,12 +290,48 @@ func startServers(t testing.TB, n int, l load) *processes {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	p := &processes{dir: dir}
+	p := &processes{role: role{Dir: dir, Load: l}}
 	for i := range n {
-		p.addrs = append(p.addrs, filepath.Join(dir, fmt.Sprintf("s%d", i)))
+		p.Addrs = append(p.Addrs, filepath.Join(dir, fmt.Sprintf("s%d", i)))
 	}
-	for i := range n {
-		p.servers = append(p.servers, spawn(t, role{Kind: "server", Index: i, Addrs: p.addrs, Dir: dir, Load: l}))
+	p.start(t)
+	return p
+}
+
+// startServersOver starts n data servers over an RDMA device.
+func startServersOver(t testing.TB, device string, n int, l load) *processes {
+	t.Helper()
+	v, err := verbs.New(verbs.Options{Device: device})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &processes{role: role{Verbs: true, Dir: t.TempDir(), Load: l}}
+	if p.Addrs, err = ports.DeviceAddrs(v, n); err != nil {
+		t.Fatal(err)
+	}
+	p.start(t)
+	return p
+}
+
+// add starts a process.
+func (p *processes) add(t testing.TB, kind string, i int, l load) *child {
+	t.Helper()
+	r := p.role
+	r.Kind, r.Index, r.Load = kind, i, l
+	c := spawn(t, r)
+	if kind == "server" {
+		p.servers = append(p.servers, c)
+	} else {
+		p.clients = append(p.clients, c)
+	}
+	return c
+}
+
+// start starts the data servers.
+func (p *processes) start(t testing.TB) {
+	t.Helper()
+	for i := range p.Addrs {
+		p.add(t, "server", i, p.Load)
 	}
 	for _, s := range p.servers {
 		if err := s.await("ready"); err != nil {
@@ -290,24 +341,37 @@ func startServers(t testing.TB, n int, l load) *processes {
 			t.Fatal(err)
 		}
 	}
-	return p
 }
 
 // TestProcessHistories: several clients and servers as processes; some clients
 // are killed in the middle. What all of them found is strictly serializable,
 // and nothing is left locked.
 func TestProcessHistories(t *testing.T) {
+	processHistories(t, func(l load) *processes { return startServers(t, 3, l) })
+}
+
+// TestProcessHistoriesOverVerbs is the same over an RDMA device.
+func TestProcessHistoriesOverVerbs(t *testing.T) {
+	device := os.Getenv(deviceEnv)
+	if !verbs.Built || device == "" {
+		t.Skip("SKIP: not built with the tag verbs, or " + deviceEnv + " names no RDMA device")
+	}
+	processHistories(t, func(l load) *processes { return startServersOver(t, device, 2, l) })
+}
+
+func processHistories(t *testing.T, start func(l load) *processes) {
+	t.Helper()
 	seed := baseSeed(t)
 	stream := rng.New(seed).Split("processes")
 	l := swarm(stream, seed)
 	l.Duration, l.Hows, l.Clients, l.Deletes = simTime(t, time.Second), 1<<howBits-1, 4, 0.05
-	p := startServers(t, 3, l)
+	p := start(l)
 	for i := range l.Clients {
 		own := l
 		if i < l.Clients/2 {
 			own.Deletes = 0 // what a killed client deleted, nobody knows
 		}
-		p.clients = append(p.clients, spawn(t, role{Kind: "client", Index: i, Addrs: p.addrs, Dir: p.dir, Load: own}))
+		p.add(t, "client", i, own)
 	}
 	for _, c := range p.clients {
 		if err := c.await("ready"); err != nil {
@@ -318,9 +382,7 @@ func TestProcessHistories(t *testing.T) {
 	for i := range l.Clients / 2 {
 		time.Sleep(time.Duration(stream.Uint64n(uint64(l.Duration / 2))))
 		p.clients[i].kill()
-		own := l
-		next := spawn(t, role{Kind: "client", Index: l.Clients + i, Addrs: p.addrs, Dir: p.dir, Load: own})
-		p.clients = append(p.clients, next)
+		p.add(t, "client", l.Clients+i, l)
 	}
 	for _, c := range p.clients {
 		if !c.dead {
@@ -336,17 +398,17 @@ func TestProcessHistories(t *testing.T) {
 func (p *processes) finish(t *testing.T, l *load) {
 	t.Helper()
 	ctx := context.Background()
-	db, err := openShm(ctx, p.addrs, txn.Config{Retry: txn.Retry{Attempts: 200}})
+	db, err := p.open(ctx, txn.Config{Retry: txn.Retry{Attempts: 200}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	x := &cluster{Cluster: &server.Cluster{DB: db}, s: newLists(l), addrs: p.addrs}
+	x := &cluster{Cluster: &server.Cluster{DB: db}, s: newLists(l), addrs: p.Addrs}
 	last := newClient(l, x.s, db, 1000)
 	if err := errors.Join(last.readAll(ctx), x.settled(ctx), last.writeAll(ctx)); err != nil {
 		t.Error(err)
 	}
-	lastPath := filepath.Join(p.dir, "last.history")
+	lastPath := filepath.Join(p.Dir, "last.history")
 	f, err := os.Create(lastPath)
 	if err != nil {
 		t.Fatal(err)
@@ -371,7 +433,7 @@ func (p *processes) finish(t *testing.T, l *load) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		path := filepath.Join(p.dir, "lost.history")
+		path := filepath.Join(p.Dir, "lost.history")
 		if err := h.Save(path); err != nil {
 			t.Fatal(err)
 		}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"crypto/rand"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -133,7 +131,7 @@ func processes(fabrics []string, t *tlsFlags, listen string, size cluster.Size) 
 	case slices.Contains(fabrics, fabricVerbs):
 		var device rdma.Provider
 		if device, err = t.verbs(); err == nil {
-			o.Addrs, err = freeAddrs(device, size.Servers)
+			o.Addrs, err = cluster.DeviceAddrs(device, size.Servers)
 		}
 	default:
 		o.Addrs, err = cluster.LoopbackAddrs(size.Servers)
@@ -179,32 +177,6 @@ func (t *tlsFlags) several(names []string) (*cluster.Fabrics, error) {
 		}
 	}
 	return f, nil
-}
-
-// freeAddrs are n addresses of an RDMA device at which nobody listens now. As
-// with TCP the ports are below those of outgoing connections.
-func freeAddrs(p rdma.Provider, n int) ([]string, error) {
-	const first, count, tries = 16 << 10, 16 << 10, 100
-	var addrs []string
-	for try := 0; len(addrs) < n; try++ {
-		var b [2]byte
-		_, _ = rand.Read(b[:]) // never fails
-		e, err := p.Listen(fmt.Sprintf(":%d", first+(int(b[0])<<8|int(b[1]))%count), rdma.ListenOptions{})
-		if err != nil {
-			if errors.Is(err, rdma.ErrAddress) && try < tries+n {
-				continue
-			}
-			return nil, err
-		}
-		addr := e.Addr()
-		if err := e.Close(); err != nil {
-			return nil, err
-		}
-		if !slices.Contains(addrs, addr) {
-			addrs = append(addrs, addr)
-		}
-	}
-	return addrs, nil
 }
 
 // consecutive are n addresses from host:port on.

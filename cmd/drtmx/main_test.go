@@ -78,12 +78,12 @@ func TestScripts(t *testing.T) {
 
 // await FILE waits until a file exists, or with ! until it does not.
 func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * patience()); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(ts.MkAbs(args[0])); (err == nil) != neg {
 			return
 		}
 	}
-	ts.Fatalf("%s: still %s after a minute", args[0], map[bool]string{false: "absent", true: "there"}[neg])
+	ts.Fatalf("%s: still %s after %v", args[0], map[bool]string{false: "absent", true: "there"}[neg], 2*patience())
 }
 
 // emptytemp checks that nothing was left in the directory for temporary files.

@@ -4,9 +4,11 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"drtmx/internal/cluster"
 	"drtmx/rdma"
 	"drtmx/rdma/verbs"
 )
@@ -18,6 +20,13 @@ const verbsDeviceEnv = "DRTMX_VERBS_DEVICE"
 // which.
 func haveVerbs() bool { return verbs.Built && os.Getenv(verbsDeviceEnv) != "" && !raceEnabled }
 
+func TestKilledServerOverVerbs(t *testing.T) {
+	if !haveVerbs() {
+		t.Skip("SKIP: not built with the tag verbs, or " + verbsDeviceEnv + " names no RDMA device")
+	}
+	killedServer(t, fabricVerbs)
+}
+
 // verbsdevice VAR VAR VAR sets variables to the device and to two of its
 // addresses with successive ports.
 func verbsDevice(ts *testscript.TestScript, _ bool, args []string) {
@@ -26,7 +35,7 @@ func verbsDevice(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	ts.Setenv(args[0], device)
 	for range 100 {
-		addrs, err := freeAddrs(p, 1)
+		addrs, err := cluster.DeviceAddrs(p, 1)
 		ts.Check(err)
 		host, port, _ := net.SplitHostPort(addrs[0])
 		n, _ := strconv.Atoi(port)

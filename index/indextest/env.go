@@ -38,16 +38,29 @@ type Variant struct {
 	Faults inproc.Faults
 	// Checksums keeps checksums in the arena. It must be set if READs are not in order.
 	Checksums bool
+	// Provider carries the verbs instead of an in-process network, which is
+	// what nil stands for. It has no faults but its own.
+	Provider rdma.Provider
+	// Brief, if not 0, divides the length of runs against the model.
+	Brief int
 }
 
-// Variants are the fabrics every engine is run on.
+// Variants are the fabrics every engine is run on: in-process ones, or else
+// the RDMA device that DRTMX_VERBS_DEVICE names, in binaries with the tag verbs.
 func Variants() []Variant {
+	if v := devices(); v != nil {
+		return v
+	}
 	return []Variant{
 		{Name: "in-order"},
 		{Name: "in-order-paused", Faults: inproc.Faults{Pause: 0.05, Reorder: 0.5, Defer: 0.3}},
 		{Name: "breaking", Faults: inproc.Faults{DropVerb: 0.005, Pause: 0.01, Defer: 0.5}},
 		{Name: "scrambled", Faults: inproc.Faults{Scramble: 1, Pause: 0.1, Reorder: 0.5, Defer: 0.3}, Checksums: true},
 	}
+}
+
+func (v *Variant) inOrder() bool {
+	return v.Faults.Scramble == 0 && (v.Provider == nil || !rdma.Unordered(v.Provider))
 }
 
 // Env is the memory and the fabric that one index runs on.
@@ -58,7 +71,7 @@ type Env struct {
 	InOrder bool
 	Seed    uint64
 
-	net  *inproc.Network
+	net  rdma.Provider
 	addr string
 	ep   rdma.Endpoint
 }
@@ -74,15 +87,19 @@ func NewEnv(v Variant, seed uint64, maxBytes uint64) (*Env, error) {
 	}
 	e := &Env{
 		Arena: block.NewArena(r, block.ArenaOptions{Checksums: v.Checksums, Epoch: 1}),
-		Locks: NewSharedLocks(), InOrder: v.Faults.Scramble == 0, Seed: seed,
-		net: inproc.New(inproc.Options{Faults: v.Faults, Seed: seed}), addr: "index",
+		Locks: NewSharedLocks(), InOrder: v.inOrder(), Seed: seed, net: v.Provider,
+	}
+	at := ""
+	if e.net == nil {
+		e.net, at = inproc.New(inproc.Options{Faults: v.Faults, Seed: seed}), "index"
 	}
 	if !e.InOrder && !v.Checksums {
 		return nil, fmt.Errorf("indextest: variant %s needs checksums", v.Name)
 	}
-	if e.ep, err = e.net.Listen(e.addr, rdma.ListenOptions{}); err != nil {
+	if e.ep, err = e.net.Listen(at, rdma.ListenOptions{}); err != nil {
 		return nil, err
 	}
+	e.addr = e.ep.Addr()
 	e.RKey, err = e.ep.Register(r, rdma.AccessRead)
 	return e, err
 }

@@ -85,7 +85,7 @@ func CheckModel(eng Engine, o ModelRun) error {
 	for i := range m.off {
 		m.off[i] = m.r.Bool(0.2)
 	}
-	for i := range o.Ops {
+	for i := range o.Ops / max(o.Variant.Brief, 1) {
 		if err := m.step(); err != nil {
 			return fmt.Errorf("seed %d, operation %d: %w\nlast operations: %v", o.Seed, i, err, m.log)
 		}

@@ -10,11 +10,11 @@
 #
 #	CACHE    where the kernel is kept (default ~/.cache/drtmx-softroce)
 #	CPU      model of the guest's processor (default max,-erms)
-#	SECONDS_MAX  how long the guest may run (default 900)
+#	SECONDS_BOOT, SECONDS_MAX  how long it may take to come up, and to run (default 180, 1500)
 #	MEM, SMP     its memory in MiB and its processors (default 2048, 2)
 set -euo pipefail
 folder=$(realpath "$1") command=$2
-cache=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/drtmx-softroce}
+cache=${CACHE:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/drtmx-softroce}
 here=$(dirname "$(realpath "$0")")
 mkdir -p "$cache"
 
@@ -22,6 +22,8 @@ die() {
 	echo "test-verbs: $*" >&2
 	exit 125
 }
+
+[ "$(uname -m)" = x86_64 ] || die "the guest runs this machine's programs, which must be x86_64's"
 
 as_root() { if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi; }
 
@@ -45,6 +47,7 @@ install qemu-system-x86=/usr/bin/qemu-system-x86_64 busybox-static=/bin/busybox 
 # The kernel is unpacked, not installed.
 kernel=$(ls -d "$cache"/kernel-*/ 2>/dev/null | sort -V | tail -n1 || true)
 if [ -z "$kernel" ]; then
+	as_root apt-get update -q >"$cache/apt.log" 2>&1 || true # that a list is old shows at the download
 	name=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image/ {print $2; exit}')
 	[ -n "$name" ] || die "apt knows no linux-image-amd64 (apt-get update?)"
 	tmp=$(mktemp -d "$cache/new.XXXXXX")
@@ -52,7 +55,7 @@ if [ -z "$kernel" ]; then
 		{ rm -rf "$tmp"; die "cannot download $name (no network?): $(grep -m1 '^E' "$cache/apt.log" || tail -n1 "$cache/apt.log")"; }
 	dpkg -x "$tmp"/*.deb "$tmp/root"
 	depmod -b "$tmp/root" "${name#linux-image-}"
-	mv "$tmp/root" "$cache/kernel-${name#linux-image-}"
+	mv -T "$tmp/root" "$cache/kernel-${name#linux-image-}" 2>/dev/null || true # another run may have been faster
 	rm -rf "$tmp"
 	kernel=$cache/kernel-${name#linux-image-}/
 fi
@@ -84,20 +87,48 @@ make_initrd() {
 }
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+pids=()
+clean() {
+	[ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
+	rm -rf "$work"
+}
+trap clean EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 make_initrd "$work" || die "cannot make the guest's initial file system"
 
+# boot runs the guest. It waits for jobs in the background, so that a signal
+# ends it at once.
 boot() {
-	local share=local,security_model=none,multidevs=remap
-	timeout "${SECONDS_MAX:-900}" qemu-system-x86_64 -M q35 -accel tcg,thread=multi -cpu "${CPU:-max,-erms}" \
+	local share=local,security_model=none,multidevs=remap status=0
+	rm -f "$work/pipe" && mkfifo "$work/pipe" && : >"$work/console"
+	tr -d '\r' <"$work/pipe" | tee "$work/console" | sed -un 's/^| \{0,1\}//p' &
+	local filter=$!
+	timeout -k 10 "${SECONDS_MAX:-1500}" qemu-system-x86_64 -M q35 -accel tcg,thread=multi -cpu "${CPU:-max,-erms}" \
 		-smp "${SMP:-2}" -m "${MEM:-2048}" -nodefaults -nographic -no-reboot -serial stdio -monitor none \
 		-device isa-debug-exit,iobase=0x501,iosize=1 \
 		-fsdev "$share,id=h,path=/,readonly=on" -device virtio-9p-pci,fsdev=h,mount_tag=host \
 		-fsdev "$share,id=f,path=$folder" -device virtio-9p-pci,fsdev=f,mount_tag=folder \
 		-kernel "$kernel/boot/vmlinuz-$version" -initrd "$work/initrd" \
 		-append "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check run=$command" \
-		</dev/null 2>&1 | tr -d '\r' | tee "$work/console" | sed -un 's/^| \{0,1\}//p'
-	return "${PIPESTATUS[0]}"
+		</dev/null >"$work/pipe" 2>&1 &
+	local guest=$!
+	pids=("$guest")
+	local waited=0
+	while kill -0 "$guest" 2>/dev/null && ! grep -q GUEST-UP "$work/console"; do
+		if [ "$waited" -ge "${SECONDS_BOOT:-180}" ]; then
+			echo "test-verbs: the guest is not up after $waited s" >&2
+			kill "$guest"
+			break
+		fi
+		sleep 1 &
+		wait $! # a signal ends this
+		waited=$((waited + 1))
+	done
+	wait "$guest" || status=$?
+	wait "$filter" || true
+	pids=()
+	return "$status"
 }
 
 # The device isa-debug-exit makes QEMU's status twice the guest's, plus one;
@@ -106,7 +137,9 @@ boot() {
 for try in 1 2; do
 	status=0
 	boot || status=$?
-	[ $((status % 2)) -eq 1 ] && grep -q GUEST-UP "$work/console" && exit $((status / 2))
+	if [ $((status % 2)) -eq 1 ] && grep -q GUEST-UP "$work/console"; then
+		exit $((status / 2))
+	fi
 	echo "test-verbs: the guest ended early (QEMU status $status); its console:" >&2
 	cat "$work/console" >&2
 	grep -q GUEST-UP "$work/console" && break # it was up: a second time would do no better

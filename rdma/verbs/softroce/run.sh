@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Tests the provider verbs: builds the test binaries and runs suite.sh with
-# them, in a guest with Soft-RoCE (see boot.sh) or, if DEVICE names an RDMA
-# device of this machine, here. The status is the suite's.
+# Tests the provider verbs, and the engine over it: builds test binaries and
+# runs suite.sh with them, in a guest with Soft-RoCE (see boot.sh) or, if DEVICE
+# names an RDMA device of this machine, here. The status is the suite's.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 cd "$here/../../.."
 go=${GO:-go}
+start=$SECONDS
 
 # The headers are needed to build; the guest runs what the host has.
 if ! echo '#include <rdma/rdma_cma.h>' | "${CC:-gcc}" -E - >/dev/null 2>&1 || ! command -v pkg-config >/dev/null ||
@@ -23,11 +24,22 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cp "$here/suite.sh" "$folder/"
-$go test -c -tags verbs -o "$folder/verbs.test" ./rdma/verbs
+for package in rdma/verbs index/hash index/learned server tpcc cmd/drtmx; do
+	to=$folder/${package##*/}
+	mkdir "$to"
+	$go test -c -tags verbs -o "$to/test" "./$package"
+	[ ! -d "$package/testdata" ] || cp -r "$package/testdata" "$to/"
+done
+echo "test-verbs: built in $((SECONDS - start)) s"
 
 if [ -n "${DEVICE:-}" ]; then
 	[ -e "/sys/class/infiniband/$DEVICE" ] || { echo "test-verbs: no RDMA device $DEVICE in /sys/class/infiniband" >&2; exit 125; }
 	DRTMX_VERBS_DEVICE=$DEVICE sh "$folder/suite.sh"
 	exit
 fi
-"$here/boot.sh" "$folder" suite.sh
+"$here/boot.sh" "$folder" suite.sh &
+child=$!
+# Who waits for a job in the background hears of signals at once.
+trap 'kill $child; wait $child; exit 130' INT
+trap 'kill $child; wait $child; exit 143' TERM HUP
+wait $child

@@ -1,22 +1,34 @@
 #!/bin/sh
-# What `make test-verbs` runs, in the folder of the test binaries.
+# What `make test-verbs` runs, in the folder of the test binaries. The device
+# is DRTMX_VERBS_DEVICE, or the first there is.
 folder=$(cd "$(dirname "$0")" && pwd)
 tmp=$(mktemp -d) && cd "$tmp" || exit 1
-trap 'rm -rf "$tmp"' EXIT
+trap 'cd /; rm -rf "$tmp"' EXIT
+[ -n "${DRTMX_VERBS_DEVICE:-}" ] || DRTMX_VERBS_DEVICE=$(ls /sys/class/infiniband | head -n1)
+export DRTMX_VERBS_DEVICE
 failed=0
 
-# run NAME COMMAND...: a quiet test says only how it went.
+seconds() { cut -d. -f1 /proc/uptime; }
+
+# run NAME BINARY PATTERN: a quiet test says only how it went. No test may be
+# skipped; a case of one that does not apply to the device says why.
 run() {
-	name=$1
-	shift
-	if "$@" >out 2>&1; then
-		echo "ok    $name"
+	start=$(seconds)
+	if (cd "$folder/$2" && ./test -test.run "$3" -test.v -test.timeout 20m) >out 2>&1 &&
+		! grep -q -e '^--- SKIP' -e "no tests to run" out; then
+		echo "ok    $1: $(grep -c -e '--- PASS' out) cases, $(($(seconds) - start)) s"
+		sed -n 's/^ *--- SKIP: /      does not apply: /p; s/^ *[a-z_]*_test.go:[0-9]*: \(latency: .*\)/      \1/p' out
 	else
-		echo "FAIL  $name (status $?)"
+		echo "FAIL  $1"
 		cat out
 		failed=1
 	fi
 }
 
-run "provider" "$folder/verbs.test" -test.timeout 10m
+run "provider: conformance, hostile peers, killed processes" verbs .
+run "hash index" hash 'TestConformance/./verbs/(model|concurrent)'
+run "learned index" learned 'TestConformance$/././verbs/(model|concurrent)'
+run "transactions: histories of processes, some killed" server 'TestProcessHistoriesOverVerbs'
+run "TPC-C: what each transaction asks of every fabric" tpcc 'TestFabricsAreAskedTheSame'
+run "commands: TPC-C between processes, check, a killed server" drtmx 'TestScripts/(run|serve)_verbs|TestKilledServerOverVerbs'
 exit $failed

@@ -1,0 +1,6 @@
+//go:build !verbs
+
+package indextest
+
+// devices are none in a binary without the provider.
+func devices() []Variant { return nil }
