@@ -48,6 +48,9 @@ type Config struct {
 	Checksums bool
 	// Epoch of the partitions; 0 means 1.
 	Epoch uint32
+	// Incarnation tells this start of the server from every other; 0 means a
+	// random number.
+	Incarnation uint64
 	// Family of the models of ordered indexes.
 	Family learned.Family
 	// Log is told of starting and stopping, of partitions and models, and at
@@ -138,12 +141,15 @@ func New(c Config) (*Server, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	var id [8]byte
-	if _, err := rand.Read(id[:]); err != nil {
-		return nil, err
+	if c.Incarnation == 0 {
+		var id [8]byte
+		if _, err := rand.Read(id[:]); err != nil {
+			return nil, err
+		}
+		c.Incarnation = binary.LittleEndian.Uint64(id[:]) | 1
 	}
 	s := &Server{
-		cfg: c, incarnation: binary.LittleEndian.Uint64(id[:]) | 1, outcomes: newOutcomes(),
+		cfg: c, incarnation: c.Incarnation, outcomes: newOutcomes(),
 		parts: make([]*partition, c.Partitions), procs: map[string]*txn.Procedure{},
 	}
 	if s.log = c.Log; s.log == nil {
@@ -318,7 +324,7 @@ func (s *Server) peerDB(ctx context.Context) (*txn.DB, error) {
 	if s.peers.db != nil {
 		return s.peers.db, nil
 	}
-	db, err := txn.OpenLocal(ctx, txn.Config{Servers: s.cfg.Addrs, Dial: s.cfg.Provider.Dial}, allPartitions{s})
+	db, err := txn.OpenLocal(ctx, txn.Config{Servers: s.cfg.Addrs, AllServers: true, Dial: s.cfg.Provider.Dial}, allPartitions{s})
 	if err != nil {
 		return nil, err
 	}

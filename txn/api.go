@@ -32,6 +32,10 @@ type Retry struct {
 type Config struct {
 	// Servers are addresses of data servers; the first that answers gives the catalogue and the partition map.
 	Servers []string
+	// AllServers says that Servers are all data servers of the cluster, in
+	// order. They are dialled there even if servers say that the others are
+	// elsewhere, which they may not have heard of.
+	AllServers bool
 	// Dial connects to an address, over whichever fabric the address stands for.
 	Dial func(ctx context.Context, addr string) (rdma.Conn, error)
 	// Reads selects the read path.

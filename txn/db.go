@@ -101,6 +101,12 @@ func (db *DB) connect(ctx context.Context) error {
 		return fmt.Errorf("%w: catalogue: %w", ErrProtocol, err)
 	}
 	db.catalog, db.servers = cat, first.Servers
+	if db.cfg.AllServers {
+		if len(db.cfg.Servers) != len(first.Servers) {
+			return fmt.Errorf("%w: the cluster has %d data servers, %d addresses are given", ErrProtocol, len(first.Servers), len(db.cfg.Servers))
+		}
+		db.servers = db.cfg.Servers
+	}
 	db.mu.incarnation = make([]uint64, len(db.servers))
 	db.parts = make([]partition, len(first.Primaries))
 	for p, srv := range first.Primaries {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"drtmx/internal/cluster"
+	"drtmx/internal/member"
+	"drtmx/internal/member/etcd"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/rdma/shm"
@@ -139,11 +141,24 @@ func reach(ctx context.Context, addr string) (*cluster.Cluster, string, error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("%s: %w", props.Addr, err)
 	}
-	c, _, err := cluster.Connect(ctx, a, cluster.ClientOptions{})
+	c, _, err := cluster.Connect(ctx, a, cluster.ClientOptions{Members: openMembers})
 	if err != nil {
 		return nil, "", fmt.Errorf("%s: %w", props.Addr, err)
 	}
 	return c, a.String(), nil
+}
+
+// openMembers opens what an address of etcd names.
+func openMembers(ctx context.Context, a *cluster.Address) (member.Store, error) {
+	o := etcd.Options{Endpoints: a.Etcd, Name: a.Name, Existing: true}
+	if t := a.EtcdTLS; t != nil {
+		o.TLS = &etcd.TLS{CA: t.CA, Cert: t.Cert, Key: t.Key, ServerName: t.ServerName}
+	}
+	s, err := etcd.Open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // attach finds the cluster at an address: one with a scheme, a runtime

@@ -86,7 +86,7 @@ func (t *tlsFlags) provider() (rdma.Provider, error) {
 
 // client is what a client of any fabric needs.
 func (t *tlsFlags) client() cluster.ClientOptions {
-	return cluster.ClientOptions{TLS: t.files(), Insecure: t.insecure, Device: t.device}
+	return cluster.ClientOptions{TLS: t.files(), Insecure: t.insecure, Device: t.device, Members: openMembers}
 }
 
 // files are the certificates, nil without.

@@ -78,7 +78,7 @@ type whereFlags struct {
 
 func (w *whereFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&w.dataDir, "data-dir", "", "runtime directory of a cluster, as given to drtmx serve")
-	c.Flags().StringSliceVar(&w.connect, "connect", nil, "where a cluster is, instead of --data-dir: drtmx://host:port of one or more of its data servers, drtmx+shm:///dir, or the addresses of all of them, sockets or host:port")
+	c.Flags().StringSliceVar(&w.connect, "connect", nil, "where a cluster is, instead of --data-dir: drtmx://host:port of one or more of its data servers, drtmx+shm:///dir, drtmx+etcd://host:port/name of etcd, or the addresses of all of them, sockets or host:port")
 	w.tls.add(c)
 }
 

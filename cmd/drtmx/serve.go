@@ -26,6 +26,7 @@ type serveFlags struct {
 	log      logFlags
 	shows    telemetryFlags
 	one      oneFlags
+	etcd     etcdFlags
 	child    bool
 }
 
@@ -86,8 +87,10 @@ network address are found from other machines with --connect. If one server
 dies, all stop.
 
 With --index it runs one data server, in this process: that one of a cluster
-whose others are started in the same way, here or on other hosts. Clients find
-the cluster by drtmx://host:port of any server, or drtmx+shm:///dir.
+whose others are started in the same way, here or on other hosts. They know each
+other by a list (--members), or find each other in etcd (--etcd), which the first
+of them can run itself (--etcd-embedded). Clients find the cluster by
+drtmx://host:port of any server, drtmx+shm:///dir, or drtmx+etcd://host:port/name.
 
 All flags can be set in a file, as keys of TOML (--config), and by environment
 variables: DRTMX_DATA_DIR is --data-dir. The command line comes before the
@@ -122,6 +125,7 @@ func (f *serveFlags) add(c *cobra.Command) {
 	f.log.add(c)
 	f.shows.add(c)
 	f.one.add(c)
+	f.etcd.add(c)
 	fl.BoolVar(&f.child, "child", false, "run one data server for a parent process")
 	_ = fl.MarkHidden("child")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"drtmx/internal/cluster"
+	"drtmx/internal/member"
 )
 
 // oneFlags are about one data server of a cluster.
@@ -28,7 +29,7 @@ func (o *oneFlags) add(c *cobra.Command) {
 
 // unused refuses flags that mean nothing without --index.
 func (o *oneFlags) unused(c *cobra.Command) error {
-	for _, n := range oneNames {
+	for _, n := range append(oneNames[:len(oneNames):len(oneNames)], etcdNames...) {
 		if c.Flags().Changed(n) {
 			return fmt.Errorf("--%s %s: want --index with it, the number of the data server to run", n, c.Flags().Lookup(n).Value)
 		}
@@ -54,9 +55,12 @@ func (f *serveFlags) checkOne(c *cobra.Command) error {
 	if o.index < 0 || o.index >= f.size.servers {
 		return fmt.Errorf("--index %d: want 0 to %d, a data server of %d", o.index, f.size.servers-1, f.size.servers)
 	}
+	if err := f.etcd.check(c, f); err != nil {
+		return err
+	}
 	switch {
-	case f.network() && len(o.members) == 0:
-		return errors.New("--members is required for fabrics tcp and verbs: host:port of all data servers, in order")
+	case f.network() && len(o.members) == 0 && !f.etcd.given():
+		return errors.New("--members is required for fabrics tcp and verbs: host:port of all data servers, in order; or --etcd")
 	case f.offers(cluster.FabricShm) && f.dir == "":
 		return errors.New("--data-dir is required for fabric shm: a directory for the servers' sockets")
 	}
@@ -95,8 +99,18 @@ func (f *serveFlags) options() (*cluster.ServerOptions, *cluster.Fabrics, error)
 			return nil, nil, err
 		}
 	}
-	o.Addrs = cluster.MemberAddrs(f.size.servers, f.fabrics, o.Dir, f.one.members)
+	if !f.etcd.given() {
+		o.Addrs = cluster.MemberAddrs(f.size.servers, f.fabrics, o.Dir, f.one.members)
+	}
 	return o, p, nil
+}
+
+// own is the address of this data server.
+func (f *serveFlags) own(o *cluster.ServerOptions) string {
+	if !f.etcd.given() {
+		return o.Addrs[o.Index]
+	}
+	return cluster.MemberAddr(o.Index, f.fabrics, o.Dir, f.self())
 }
 
 // serveOne runs one data server until it is told to end.
@@ -115,13 +129,18 @@ func (a *app) serveOne(c *cobra.Command, f *serveFlags) (err error) {
 	defer func() { err = errors.Join(err, shown.close()) }()
 	records := f.log.log(a)
 	o.Workload.Log = records.Logger()
-	own := o.Addrs[o.Index]
+	own := f.own(o)
+	var place *membership
+	if f.etcd.given() {
+		if place, err = a.join(c.Context(), f, o, own, records); err != nil {
+			return asUsage(err, cluster.ErrOptions, member.ErrInput, member.ErrTLS)
+		}
+		defer func() { err = errors.Join(err, place.close()) }()
+		o.Joined = place.joined
+	}
 	s, err := cluster.StartServer(c.Context(), *o)
 	if err != nil {
-		if errors.Is(err, cluster.ErrOptions) {
-			err = usageError{err}
-		}
-		return err
+		return asUsage(err, cluster.ErrOptions)
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	err = shown.serve(p.Name(), p.Quiet().Dial, func() []string { return []string{own} }, false,
@@ -131,6 +150,20 @@ func (a *app) serveOne(c *cobra.Command, f *serveFlags) (err error) {
 	}
 	a.announce(records, fmt.Sprintf("data server %d of %d ready at %s; data is in memory only; stop with Ctrl-C", o.Index, o.Servers, own),
 		"data server ready", "server", o.Index, "servers", o.Servers, "address", own, "partitions", o.Hosted())
-	<-c.Context().Done()
-	return nil
+	select {
+	case <-c.Context().Done():
+		return nil
+	case <-place.lost():
+		return place.joined.Err()
+	}
+}
+
+// asUsage marks an error as the user's if it is of one of these kinds.
+func asUsage(err error, kinds ...error) error {
+	for _, k := range kinds {
+		if errors.Is(err, k) {
+			return usageError{err}
+		}
+	}
+	return err
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"drtmx/internal/member"
 	"drtmx/rdma/tcp"
 )
 
@@ -20,6 +21,8 @@ import (
 const (
 	SchemeTCP = "drtmx"
 	SchemeShm = "drtmx+shm"
+	// SchemeEtcd begins addresses of clusters whose members are kept in etcd.
+	SchemeEtcd = "drtmx+etcd"
 )
 
 // ErrAddress reports the address of a cluster that is malformed. Its text
@@ -30,13 +33,18 @@ var ErrAddress = errors.New("cluster: bad address")
 //
 //	drtmx://host:port,host:port     data servers, any of which tells of the others
 //	drtmx+shm:///dir                the directory with the sockets of data servers of this host
+//	drtmx+etcd://host:port,…/name   etcd servers, and the name under which they know the cluster
 //
 // The first form takes ?ca=FILE&cert=FILE&key=FILE for TLS, name=HOST for what
 // the servers' certificates must be for, and insecure=true for plain text
-// beyond loopback.
+// beyond loopback. The third takes these, for the data servers, and
+// etcd-ca=FILE&etcd-cert=FILE&etcd-key=FILE for TLS with etcd.
 type Address struct {
 	Hosts    []string // of the first form
 	Dir      string   // of the second
+	Etcd     []string // host:port, of the third
+	Name     string   // likewise
+	EtcdTLS  *tcp.TLS // likewise; nil means plain text
 	TLS      *tcp.TLS
 	Insecure bool
 }
@@ -51,7 +59,7 @@ func ParseAddress(s string) (*Address, error) {
 	}
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
-		return bad("want %s://host:port,host:port or %s:///dir", SchemeTCP, SchemeShm)
+		return bad("want %s://host:port,host:port or %s:///dir or %s://host:port/name", SchemeTCP, SchemeShm, SchemeEtcd)
 	}
 	switch scheme {
 	case SchemeShm:
@@ -62,23 +70,25 @@ func ParseAddress(s string) (*Address, error) {
 			return bad("a directory cannot hold a zero byte")
 		}
 		return &Address{Dir: filepath.Clean(rest)}, nil
-	case SchemeTCP:
+	case SchemeTCP, SchemeEtcd:
 	default:
-		return bad("scheme %q, want %s or %s", scheme, SchemeTCP, SchemeShm)
+		return bad("scheme %q, want %s, %s or %s", scheme, SchemeTCP, SchemeShm, SchemeEtcd)
 	}
 	rest, query, _ := strings.Cut(rest, "?")
-	a := &Address{}
-	for h := range strings.SplitSeq(strings.TrimSuffix(rest, "/"), ",") {
-		if err := checkHostPort(h); err != nil {
-			return bad("%v", err)
+	a, what := &Address{}, "data server"
+	if scheme == SchemeEtcd {
+		what = "etcd server"
+		rest, a.Name, _ = strings.Cut(rest, "/")
+		if err := member.CheckName(a.Name); err != nil {
+			return bad("want %s://host:port/name with a name of a-z, 0-9, dot, hyphen and underscore", SchemeEtcd)
 		}
-		if slices.Contains(a.Hosts, h) {
-			return bad("%s is named twice", h)
-		}
-		a.Hosts = append(a.Hosts, h)
 	}
-	if len(a.Hosts) > MaxServers {
-		return bad("%d data servers, want at most %d", len(a.Hosts), MaxServers)
+	hosts, err := parseHosts(what, strings.TrimSuffix(rest, "/"))
+	if err != nil {
+		return bad("%v", err)
+	}
+	if a.Hosts = hosts; scheme == SchemeEtcd {
+		a.Hosts, a.Etcd = nil, hosts
 	}
 	if err := a.parseQuery(query); err != nil {
 		return bad("%v", err)
@@ -94,6 +104,12 @@ func (a *Address) parseQuery(query string) error {
 	}
 	var t tcp.TLS
 	fields := map[string]*string{"ca": &t.CA, "cert": &t.Cert, "key": &t.Key, "name": &t.ServerName}
+	var e tcp.TLS
+	known := "ca, cert, key, name or insecure"
+	if len(a.Etcd) > 0 {
+		fields["etcd-ca"], fields["etcd-cert"], fields["etcd-key"], fields["etcd-name"] = &e.CA, &e.Cert, &e.Key, &e.ServerName
+		known = "ca, cert, key, name, insecure, etcd-ca, etcd-cert, etcd-key or etcd-name"
+	}
 	for name, v := range values {
 		field := fields[name]
 		switch {
@@ -104,40 +120,69 @@ func (a *Address) parseQuery(query string) error {
 				return fmt.Errorf("option insecure=%s: want true or false", v[0])
 			}
 		case field == nil:
-			return fmt.Errorf("unknown option %q, want ca, cert, key, name or insecure", name)
+			return fmt.Errorf("unknown option %q, want %s", name, known)
 		case v[0] == "":
 			return fmt.Errorf("option %s has no value", name)
 		default:
 			*field = v[0]
 		}
 	}
-	if t == (tcp.TLS{}) {
-		return nil
+	if a.TLS, err = wholeTLS(t, ""); err != nil {
+		return err
 	}
-	if t.CA == "" || t.Cert == "" || t.Key == "" {
-		return errors.New("TLS needs ca, cert and key")
+	a.EtcdTLS, err = wholeTLS(e, "etcd-")
+	return err
+}
+
+// wholeTLS is nil without certificates, and refuses some without the others.
+func wholeTLS(t tcp.TLS, prefix string) (*tcp.TLS, error) {
+	switch {
+	case t == tcp.TLS{}:
+		return nil, nil
+	case t.CA == "" || t.Cert == "" || t.Key == "":
+		return nil, fmt.Errorf("TLS needs %[1]sca, %[1]scert and %[1]skey", prefix)
 	}
-	a.TLS = &t
-	return nil
+	return &t, nil
+}
+
+// parseHosts takes a list of host:port apart.
+func parseHosts(what, s string) ([]string, error) {
+	var hosts []string
+	for h := range strings.SplitSeq(s, ",") {
+		if err := checkHostPort(what, h); err != nil {
+			return nil, err
+		}
+		if slices.Contains(hosts, h) {
+			return nil, fmt.Errorf("%s is named twice", h)
+		}
+		hosts = append(hosts, h)
+	}
+	if len(hosts) > MaxServers {
+		return nil, fmt.Errorf("%d servers, want at most %d", len(hosts), MaxServers)
+	}
+	return hosts, nil
 }
 
 // checkHostPort refuses what nobody can dial.
-func checkHostPort(s string) error {
+func checkHostPort(what, s string) error {
 	host, port, err := net.SplitHostPort(s)
 	n, perr := strconv.ParseUint(port, 10, 16)
 	switch {
 	case s == "":
-		return errors.New("a data server's address is empty, want host:port")
+		return fmt.Errorf("%s: the address is empty, want host:port", what)
 	case err != nil || host == "" || strings.ContainsAny(host, "+/ \t"):
-		return fmt.Errorf("data server %q: want host:port", s)
+		return fmt.Errorf("%s %q: want host:port", what, s)
 	case perr != nil || n == 0:
-		return fmt.Errorf("data server %q: want a port from 1 to 65535", s)
+		return fmt.Errorf("%s %q: want a port from 1 to 65535", what, s)
 	}
 	return nil
 }
 
-// String is the address in its first or second form, without what is secret to nobody.
+// String is the address without its options.
 func (a *Address) String() string {
+	if len(a.Etcd) > 0 {
+		return SchemeEtcd + "://" + strings.Join(a.Etcd, ",") + "/" + a.Name
+	}
 	if a.Dir != "" {
 		return SchemeShm + "://" + a.Dir
 	}
@@ -263,19 +308,29 @@ func IsHostPort(addr string) bool {
 func MemberAddrs(servers int, fabrics []string, dir string, hosts []string) []string {
 	all := make([]string, servers)
 	for i := range all {
-		var o Offer
-		if slices.Contains(fabrics, FabricShm) {
-			o.Shm = filepath.Join(dir, socketName(i))
+		var own []string
+		if len(hosts) > 0 {
+			own = hosts[i : i+1]
 		}
-		if slices.Contains(fabrics, FabricTCP) {
-			o.TCP = hosts[i]
-		}
-		if slices.Contains(fabrics, FabricVerbs) {
-			o.Verbs = hosts[i]
-		}
-		all[i] = o.String()
+		all[i] = MemberAddr(i, fabrics, dir, own)
 	}
 	return all
+}
+
+// MemberAddr is the address of one data server: host, of which there is one
+// where a network is named, is its own.
+func MemberAddr(index int, fabrics []string, dir string, host []string) string {
+	var o Offer
+	if slices.Contains(fabrics, FabricShm) {
+		o.Shm = filepath.Join(dir, socketName(index))
+	}
+	if slices.Contains(fabrics, FabricTCP) {
+		o.TCP = host[0]
+	}
+	if slices.Contains(fabrics, FabricVerbs) {
+		o.Verbs = host[0]
+	}
+	return o.String()
 }
 
 func socketName(i int) string { return fmt.Sprintf("s%d.sock", i) }
@@ -283,7 +338,7 @@ func socketName(i int) string { return fmt.Sprintf("s%d.sock", i) }
 // ParseMembers checks a list of host:port; the error wraps ErrAddress.
 func ParseMembers(hosts []string) ([]string, error) {
 	for i, h := range hosts {
-		if err := checkHostPort(h); err != nil {
+		if err := checkHostPort("data server", h); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrAddress, err)
 		}
 		if slices.Contains(hosts[:i], h) {

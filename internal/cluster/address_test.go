@@ -19,6 +19,15 @@ func TestParseAddress(t *testing.T) {
 		{"drtmx://a:1,[::1]:65535/", Address{Hosts: []string{"a:1", "[::1]:65535"}}, "drtmx://a:1,[::1]:65535"},
 		{"drtmx+shm:///run/d", Address{Dir: "/run/d"}, "drtmx+shm:///run/d"},
 		{"drtmx+shm:///run//d/", Address{Dir: "/run/d"}, "drtmx+shm:///run/d"},
+		{"drtmx+etcd://a:1,b:2/shop", Address{Etcd: []string{"a:1", "b:2"}, Name: "shop"}, "drtmx+etcd://a:1,b:2/shop"},
+		{
+			"drtmx+etcd://a:1/shop?ca=c&cert=x&key=k&etcd-ca=ec&etcd-cert=ex&etcd-key=ek",
+			Address{
+				Etcd: []string{"a:1"}, Name: "shop", TLS: &tcp.TLS{CA: "c", Cert: "x", Key: "k"},
+				EtcdTLS: &tcp.TLS{CA: "ec", Cert: "ex", Key: "ek"},
+			},
+			"drtmx+etcd://a:1/shop",
+		},
 		{"drtmx://a:1?insecure=true", Address{Hosts: []string{"a:1"}, Insecure: true}, "drtmx://a:1"},
 		{
 			"drtmx://a:1?ca=/c/ca.pem&cert=x.pem&key=k.pem&name=db",
@@ -34,7 +43,7 @@ func TestParseAddress(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                                     "want drtmx://host:port",
 		"a:1":                                  "want drtmx://host:port",
-		"http://a:1":                           `scheme "http", want drtmx or drtmx+shm`,
+		"http://a:1":                           `scheme "http", want drtmx, drtmx+shm or drtmx+etcd`,
 		"drtmx://":                             "address is empty",
 		"drtmx://a:1,":                         "address is empty",
 		"drtmx://a":                            `data server "a": want host:port`,
@@ -50,6 +59,12 @@ func TestParseAddress(t *testing.T) {
 		"drtmx://a:1?insecure=1x":              "want true or false",
 		"drtmx://a:1?ca=":                      "has no value",
 		"drtmx://a:1?%zz":                      "want name=value",
+		"drtmx+etcd://a:1":                     "want drtmx+etcd://host:port/name",
+		"drtmx+etcd://a:1/":                    "want drtmx+etcd://host:port/name",
+		"drtmx+etcd://a:1/a/b":                 "want drtmx+etcd://host:port/name",
+		"drtmx+etcd://a/db":                    `etcd server "a": want host:port`,
+		"drtmx+etcd://a:1/db?etcd-ca=x":        "TLS needs etcd-ca, etcd-cert and etcd-key",
+		"drtmx://a:1?etcd-ca=x":                `unknown option "etcd-ca"`,
 		"drtmx+shm://run/d":                    "want an absolute directory",
 		"drtmx+shm://":                         "want an absolute directory",
 		"drtmx://" + strings.Repeat("a:1,", 3): "named twice",
@@ -92,13 +107,13 @@ func TestParseOffer(t *testing.T) {
 
 // What is accepted means the same when it is written and read again.
 func FuzzParseAddress(f *testing.F) {
-	for _, s := range []string{"drtmx://a:1,b:2?ca=x&cert=y&key=z", "drtmx+shm:///run/d", "tcp:a:1+shm:/d/s0.sock", "shm:@x", "drtmx://[::1]:7"} {
+	for _, s := range []string{"drtmx://a:1,b:2?ca=x&cert=y&key=z", "drtmx+shm:///run/d", "drtmx+etcd://a:1,b:2/shop?etcd-ca=x", "tcp:a:1+shm:/d/s0.sock", "shm:@x", "drtmx://[::1]:7"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if a, err := ParseAddress(s); err == nil {
 			b, err := ParseAddress(a.String())
-			if err != nil || b.Dir != a.Dir || !reflect.DeepEqual(a.Hosts, b.Hosts) {
+			if err != nil || b.Dir != a.Dir || b.Name != a.Name || !reflect.DeepEqual(a.Hosts, b.Hosts) || !reflect.DeepEqual(a.Etcd, b.Etcd) {
 				t.Errorf("%q: %+v, then %+v, %v", s, a, b, err)
 			}
 		} else if !errors.Is(err, ErrAddress) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 
+	"drtmx/internal/member"
 	"drtmx/rdma"
 	"drtmx/tables"
 	"drtmx/txn"
@@ -15,9 +16,9 @@ import (
 // Bounds of a cluster.
 const (
 	// MaxServers bounds the data servers of one cluster.
-	MaxServers = 256
+	MaxServers = member.MaxServers
 	// MaxPartitions bounds the partitions of one cluster.
-	MaxPartitions = 1024
+	MaxPartitions = member.MaxPartitions
 )
 
 // Errors of this package; all are wrapped with the names involved.
@@ -37,6 +38,8 @@ type Workload struct {
 	Procedures []txn.Procedure
 	// Log is the data servers' own, and may differ; nil means none.
 	Log *slog.Logger
+	// Incarnation is the data server's own, too; 0 means a random one.
+	Incarnation uint64
 }
 
 // Size is the shape of a cluster.
@@ -67,6 +70,7 @@ func (s *Size) check() error {
 type Cluster struct {
 	provider rdma.Provider
 	addrs    []string
+	all      bool  // addrs are newer than what servers know
 	pids     []int // of child or attached processes; empty in one process
 
 	stop func() error // ends what this process started; called once
@@ -112,8 +116,8 @@ func (c *Cluster) PIDs() []int { return c.pids }
 // Config is what a client needs to open the database.
 func (c *Cluster) Config() txn.Config {
 	return txn.Config{
-		Servers: c.addrs,
-		Dial:    func(ctx context.Context, addr string) (rdma.Conn, error) { return c.provider.Dial(ctx, addr) },
+		Servers: c.addrs, AllServers: c.all,
+		Dial: func(ctx context.Context, addr string) (rdma.Conn, error) { return c.provider.Dial(ctx, addr) },
 	}
 }
 

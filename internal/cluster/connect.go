@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"drtmx/internal/member"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/rdma/shm"
@@ -26,7 +27,13 @@ type ClientOptions struct {
 	TLS      *tcp.TLS // over tcp; nil means plain text
 	Insecure bool     // plain text beyond loopback, too
 	Device   string   // of verbs; empty means the first
+	// Members opens where the members of a cluster are kept that an address
+	// names; nil means that this program cannot.
+	Members OpenMembers
 }
+
+// OpenMembers opens the store of a cluster's members, which its caller closes.
+type OpenMembers func(context.Context, *Address) (member.Store, error)
 
 // NewFabrics is what this process can speak: tcp, and shm and verbs where the
 // machine and the binary have them.
@@ -64,9 +71,11 @@ type MapSource func(context.Context) (*Map, error)
 
 // Connect finds the data servers of a cluster by asking those that the address
 // names, one after the other, for the list of all. What the address says of TLS
-// comes before the options. Its Lost is never closed.
-// The error wraps ErrNoAnswer, or ErrNoCluster for a directory without
-// sockets.
+// comes before the options. Of an address of etcd it asks the store for the servers,
+// and follows it until the Cluster is closed: each server is dialled where it is
+// by then, and Lost is closed when one was started again; of others Lost is
+// never closed. The error wraps ErrNoAnswer, or ErrNoCluster for a directory
+// without sockets, or is one of package member.
 func Connect(ctx context.Context, a *Address, o ClientOptions) (*Cluster, *Map, error) {
 	if a.TLS != nil {
 		o.TLS = a.TLS
@@ -75,6 +84,9 @@ func Connect(ctx context.Context, a *Address, o ClientOptions) (*Cluster, *Map, 
 	f, err := NewFabrics(o)
 	if err != nil {
 		return nil, nil, err
+	}
+	if len(a.Etcd) > 0 {
+		return f.connectMembers(ctx, a, o.Members)
 	}
 	return ConnectOver(ctx, f, func(ctx context.Context) (*Map, error) { return f.ask(ctx, a) })
 }

@@ -37,7 +37,8 @@ type Fabrics struct {
 	// by which others dial; empty means there.
 	ListenAt string
 
-	trusting bool // sockets are believed; for tests of what answers no hello
+	resolve  func(addr string) string // where the server of an address is now; nil: there
+	trusting bool                     // sockets are believed; for tests of what answers no hello
 
 	mu struct {
 		sync.Mutex
@@ -68,7 +69,9 @@ func (f *Fabrics) ways(o *Offer) []way {
 }
 
 // quiet is f for questions that are not to count as work.
-func (f *Fabrics) quiet() *Fabrics { return &Fabrics{Shm: f.Shm, Verbs: f.Verbs, TCP: f.TCP} }
+func (f *Fabrics) quiet() *Fabrics {
+	return &Fabrics{Shm: f.Shm, Verbs: f.Verbs, TCP: f.TCP, resolve: f.resolve}
+}
 
 // Quiet is a provider of the same fabrics that leaves Name and Route alone.
 func (f *Fabrics) Quiet() rdma.Provider { return f.quiet() }
@@ -130,14 +133,18 @@ func (f *Fabrics) take(addr, name string, c rdma.Conn) error {
 // fails with rdma.ErrUnsupported if there is none, and with rdma.ErrAddress
 // for an address that is not an Offer.
 func (f *Fabrics) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
-	o, err := ParseOffer(addr)
+	target := addr
+	if f.resolve != nil {
+		target = f.resolve(addr)
+	}
+	o, err := ParseOffer(target)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", rdma.ErrAddress, err)
 	}
-	err = fmt.Errorf("%w: %s offers no fabric that this process has", rdma.ErrUnsupported, addr)
+	err = fmt.Errorf("%w: %s offers no fabric that this process has", rdma.ErrUnsupported, target)
 	ways := f.ways(&o)
-	if addr == o.TCP { // without a name, so it may be that of a device
-		ways = append(ways, way{FabricVerbs, f.Verbs, addr})
+	if target == o.TCP { // without a name, so it may be that of a device
+		ways = append(ways, way{FabricVerbs, f.Verbs, target})
 	}
 	var errs []error
 	for _, w := range ways {
@@ -160,7 +167,7 @@ func (f *Fabrics) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case len(errs) > 0:
-		return nil, errs[tells(addr, &o, len(errs))]
+		return nil, errs[tells(target, &o, len(errs))]
 	}
 	return nil, err
 }

@@ -88,6 +88,7 @@ func realServers(t testing.TB) {
 	startServer = func(_ context.Context, p rdma.Provider, w Workload, size Size, index int, addrs []string) (dataServer, error) {
 		s, err := server.New(server.Config{
 			Index: index, Addrs: addrs, Partitions: size.Partitions, MemoryBytes: size.PartitionBytes, Catalog: w.Catalog, Provider: p,
+			Incarnation: w.Incarnation,
 		})
 		if err != nil {
 			return nil, err

@@ -28,6 +28,9 @@ type ServerOptions struct {
 	Index int
 	// Addrs are the addresses of all data servers, in order: see MemberAddrs.
 	Addrs []string
+	// Joined, if set, is its place among the members, by which it finds the
+	// others where they are; Addrs are then the place's.
+	Joined *Joined
 	// Dir, if set, is where its socket and its pid file are; it is made if it
 	// does not exist, and shared with other data servers.
 	Dir      string
@@ -74,6 +77,12 @@ type Single struct {
 // StartServer starts one data server in this process. ErrMember if it runs in
 // its directory already.
 func StartServer(ctx context.Context, o ServerOptions) (*Single, error) {
+	if j := o.Joined; j != nil {
+		o.Addrs, o.Workload.Incarnation = j.addrs, uint64(j.self.Instance)
+		if f, ok := o.Provider.(*Fabrics); ok {
+			f.resolve = j.follows.resolve
+		}
+	}
 	if err := o.check(); err != nil {
 		return nil, err
 	}

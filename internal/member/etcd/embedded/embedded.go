@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -49,7 +50,7 @@ type Options struct {
 	// authority. nil means plain text, which beyond loopback needs Insecure.
 	TLS      *etcd.TLS
 	Insecure bool
-	// Log gets warnings and errors; nil means none.
+	// Log gets warnings and errors while it serves; nil means none.
 	Log *slog.Logger
 
 	// Volatile saves the time to write to disk: what was acknowledged may be
@@ -64,6 +65,7 @@ type Options struct {
 type Server struct {
 	etcd     *embed.Etcd
 	endpoint string
+	serving  atomic.Bool // else what is worth saying is in errors
 
 	once sync.Once
 	mu   struct {
@@ -91,6 +93,7 @@ func Start(ctx context.Context, o Options) (s *Server, err error) {
 	s.endpoint = s.etcd.Clients[0].Addr().String()
 	select {
 	case <-s.etcd.Server.ReadyNotify():
+		s.serving.Store(true)
 		return s, nil
 	case err = <-s.etcd.Err():
 		err = fmt.Errorf("%w in %s at %s: %w", ErrStart, o.Dir, o.Listen, err)
@@ -146,7 +149,7 @@ func (s *Server) config(o *Options) (*embed.Config, error) {
 		c.TickMs = uint(o.Tick.Milliseconds())
 		c.ElectionMs = 10 * c.TickMs
 	}
-	logger := newLogger(o.Log)
+	logger := newLogger(o.Log, &s.serving)
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger)
 	c.ServiceRegister = func(g *grpc.Server) {
 		s.mu.Lock()
@@ -181,6 +184,7 @@ func (s *Server) Done() <-chan struct{} { return s.etcd.Server.StopNotify() }
 // Close stops the server. Requests that wait, such as watches, are cut off.
 func (s *Server) Close() error {
 	s.once.Do(func() {
+		s.serving.Store(false)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, g := range s.mu.grpc {
@@ -193,10 +197,10 @@ func (s *Server) Close() error {
 
 // newLogger passes on what etcd warns of. What etcd calls fatal is a panic, of
 // which Start makes an error, and not the end of the process.
-func newLogger(to *slog.Logger) *zap.Logger {
+func newLogger(to *slog.Logger, on *atomic.Bool) *zap.Logger {
 	var c zapcore.Core = zapcore.NewNopCore()
 	if to != nil {
-		c = &core{to: to}
+		c = &core{to: to, on: on}
 	}
 	return zap.New(c, zap.WithFatalHook(zapcore.WriteThenPanic))
 }
@@ -204,13 +208,14 @@ func newLogger(to *slog.Logger) *zap.Logger {
 // core writes records of zap to slog.
 type core struct {
 	to     *slog.Logger
+	on     *atomic.Bool
 	fields []zapcore.Field
 }
 
-func (c *core) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel }
+func (c *core) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel && c.on.Load() }
 
 func (c *core) With(fields []zapcore.Field) zapcore.Core {
-	return &core{c.to, append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+	return &core{c.to, c.on, append(c.fields[:len(c.fields):len(c.fields)], fields...)}
 }
 
 func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {

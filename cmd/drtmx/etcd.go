@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"drtmx/internal/cluster"
+	"drtmx/internal/member"
+	"drtmx/internal/member/etcd"
+	"drtmx/internal/member/etcd/embedded"
+)
+
+// clusterNameDefault is the name of a cluster in etcd if nobody gives another.
+const clusterNameDefault = "drtmx"
+
+// etcdFlags are about a data server whose cluster is kept in etcd.
+type etcdFlags struct {
+	endpoints     []string
+	embedded      bool
+	dir, listen   string
+	ca, cert, key string
+	name          string
+	lease         time.Duration
+	advertise     string
+}
+
+var etcdNames = []string{"etcd", "etcd-embedded", "etcd-dir", "etcd-listen", "etcd-ca", "etcd-cert", "etcd-key", "cluster", "lease", "advertise"}
+
+func (e *etcdFlags) add(c *cobra.Command) {
+	fl := c.Flags()
+	fl.StringSliceVar(&e.endpoints, "etcd", nil, "with --index: host:port of etcd servers, in which the data servers find each other, instead of --members")
+	fl.BoolVar(&e.embedded, "etcd-embedded", false, "with --index: run an etcd server in this process, for the other data servers' --etcd too")
+	fl.StringVar(&e.dir, "etcd-dir", "", "with --etcd-embedded: directory for etcd's data")
+	fl.StringVar(&e.listen, "etcd-listen", "127.0.0.1:2379", "with --etcd-embedded: where it listens, an IP address and a port")
+	fl.StringVar(&e.ca, "etcd-ca", "", "PEM file of the authority that signs etcd's certificates")
+	fl.StringVar(&e.cert, "etcd-cert", "", "PEM file of this process's certificate for etcd")
+	fl.StringVar(&e.key, "etcd-key", "", "PEM file of its key")
+	fl.StringVar(&e.name, "cluster", clusterNameDefault, "with etcd: name of the cluster")
+	fl.DurationVar(&e.lease, "lease", cluster.LeaseDefault, "with etcd: time after which a silent data server counts as gone")
+	fl.StringVar(&e.advertise, "advertise", "", "with etcd: host:port by which others dial this data server, if not --listen")
+}
+
+// given reports whether the cluster is kept in etcd.
+func (e *etcdFlags) given() bool { return e.embedded || len(e.endpoints) > 0 }
+
+// check looks at the flags of a data server with --index.
+func (e *etcdFlags) check(c *cobra.Command, f *serveFlags) error {
+	if !e.given() {
+		for _, n := range etcdNames {
+			if c.Flags().Changed(n) {
+				return fmt.Errorf("--%s %s: want --etcd or --etcd-embedded with it", n, c.Flags().Lookup(n).Value)
+			}
+		}
+		return nil
+	}
+	switch {
+	case e.embedded && len(e.endpoints) > 0:
+		return errors.New("--etcd and --etcd-embedded: want one of them")
+	case e.embedded && e.dir == "":
+		return errors.New("--etcd-dir is required for --etcd-embedded: a directory for etcd's data")
+	case !e.embedded && (e.dir != "" || c.Flags().Changed("etcd-listen")):
+		return errors.New("--etcd-dir and --etcd-listen: want --etcd-embedded with them")
+	case len(f.one.members) > 0:
+		return errors.New("--members: want it or etcd, not both")
+	case f.network() && f.listen == "" && e.advertise == "":
+		return errors.New("--listen is required for fabrics tcp and verbs: host:port by which others dial this data server")
+	case !f.network() && e.advertise != "":
+		return fmt.Errorf("--advertise %s: want --fabrics with tcp or verbs", e.advertise)
+	}
+	if err := member.CheckName(e.name); err != nil {
+		return fmt.Errorf("--cluster: %w", err)
+	}
+	if err := member.CheckTTL(e.lease); err != nil {
+		return fmt.Errorf("--lease: %w", err)
+	}
+	if _, err := cluster.ParseMembers(slices.DeleteFunc([]string{e.advertise}, func(s string) bool { return s == "" })); err != nil {
+		return fmt.Errorf("--advertise %w", err)
+	}
+	if t := e.tls(); t != nil {
+		return t.Check()
+	}
+	return nil
+}
+
+// tls are the certificates, nil without.
+func (e *etcdFlags) tls() *etcd.TLS {
+	if e.ca == "" && e.cert == "" && e.key == "" {
+		return nil
+	}
+	return &etcd.TLS{CA: e.ca, Cert: e.cert, Key: e.key}
+}
+
+// self is where others dial the data server over a network.
+func (f *serveFlags) self() []string {
+	switch {
+	case !f.network():
+		return nil
+	case f.etcd.advertise != "":
+		return []string{f.etcd.advertise}
+	}
+	return []string{f.listen}
+}
+
+// membership is a data server's place in etcd, and the etcd that it runs.
+type membership struct {
+	joined *cluster.Joined
+	store  member.Store
+	server *embedded.Server
+}
+
+// join takes a place in etcd and waits for the other data servers.
+func (a *app) join(ctx context.Context, f *serveFlags, o *cluster.ServerOptions, addr string, records cluster.Log) (m *membership, err error) {
+	e, m := &f.etcd, &membership{}
+	defer func() {
+		if err != nil {
+			m, err = nil, errors.Join(err, m.close())
+		}
+	}()
+	log := records.Logger()
+	endpoints := e.endpoints
+	if e.embedded {
+		m.server, err = embedded.Start(ctx, embedded.Options{
+			Dir: e.dir, Listen: e.listen, TLS: e.tls(), Insecure: f.tls.insecure, Log: etcdLog(records),
+		})
+		if err != nil {
+			return m, err
+		}
+		endpoints = []string{m.server.Endpoint()}
+		a.announce(records, "etcd runs at "+m.server.Endpoint(), "etcd runs", "address", m.server.Endpoint(), "dir", e.dir)
+	}
+	store, err := etcd.Open(ctx, etcd.Options{Endpoints: endpoints, Name: e.name, TLS: e.tls()})
+	if err != nil {
+		return m, err
+	}
+	m.store = store
+	m.joined, err = cluster.Join(ctx, store, cluster.JoinOptions{
+		Size: o.Size, Index: o.Index, Addr: addr, TTL: e.lease, Log: log,
+		Waiting: func(text string) { a.announce(records, text, "waiting for members", "reason", text) },
+	})
+	if stopped := interrupted(ctx); err != nil && stopped != nil {
+		err = stopped
+	}
+	return m, err
+}
+
+// etcdLog is where etcd's warnings go: nowhere, unless there is a log.
+func etcdLog(records cluster.Log) *slog.Logger {
+	if records.File == nil {
+		return nil
+	}
+	return records.Logger()
+}
+
+// lost is closed when another instance has the place; nil without etcd.
+func (m *membership) lost() <-chan struct{} {
+	if m == nil {
+		return nil
+	}
+	return m.joined.Lost()
+}
+
+// close gives the place up.
+func (m *membership) close() error {
+	if m == nil {
+		return nil
+	}
+	var errs []error
+	if m.joined != nil {
+		errs = append(errs, m.joined.Leave())
+	}
+	if m.store != nil {
+		errs = append(errs, m.store.Close())
+	}
+	if m.server != nil {
+		errs = append(errs, m.server.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// openMembers opens what an address of etcd names.
+func openMembers(ctx context.Context, a *cluster.Address) (member.Store, error) {
+	o := etcd.Options{Endpoints: a.Etcd, Name: a.Name, Existing: true}
+	if t := a.EtcdTLS; t != nil {
+		o.TLS = &etcd.TLS{CA: t.CA, Cert: t.Cert, Key: t.Key, ServerName: t.ServerName}
+	}
+	s, err := etcd.Open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}

@@ -1,0 +1,277 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"drtmx/internal/member"
+)
+
+// endpointsOf are the endpoints that a data server's address offers, the best
+// first.
+func endpointsOf(addr string) ([]member.Endpoint, error) {
+	o, err := ParseOffer(addr)
+	if err != nil {
+		return nil, err
+	}
+	var all []member.Endpoint
+	for _, w := range (&Fabrics{}).ways(&o) {
+		all = append(all, member.Endpoint{Fabric: w.name, Addr: w.addr})
+	}
+	return all, nil
+}
+
+// addressOf is the address with the endpoints of a server that have a fabric
+// known here. It is empty if none has.
+func addressOf(s member.Server) string {
+	var o Offer
+	for _, p := range o.parts() {
+		for _, e := range s.Endpoints {
+			if e.Fabric+":" == p.prefix && *p.addr == "" {
+				*p.addr = e.Addr
+			}
+		}
+	}
+	return o.String()
+}
+
+// following keeps the newest state of a cluster's members, and resolves the
+// addresses that servers once had to those that they have.
+type following struct {
+	store   member.Store
+	end     context.CancelFunc
+	done    chan struct{}
+	changed func(*member.State) // called with every new state; may be nil
+	failed  func(error)         // called while the store does not answer; may be nil
+
+	mu struct {
+		sync.Mutex
+		newest *member.Map
+		index  map[string]int // by address that a server has or had
+		err    error          // of the store; nil once it answers again
+		news   chan struct{}  // closed and replaced with every state or error
+	}
+}
+
+// follow begins to follow. close ends it, and leaves the store open.
+func follow(store member.Store, changed func(*member.State), failed func(error)) *following {
+	ctx, cancel := context.WithCancel(context.Background())
+	f := &following{store: store, end: cancel, done: make(chan struct{}), changed: changed, failed: failed}
+	f.mu.index, f.mu.news = map[string]int{}, make(chan struct{})
+	go func() {
+		defer close(f.done)
+		// What ends it is close, or a store that is closed or replaced: then
+		// the map stays as it is.
+		_ = member.Follow(ctx, store, f.take, f.missed)
+	}()
+	return f
+}
+
+func (f *following) close() {
+	f.end()
+	<-f.done
+}
+
+// tell wakes who waits. The lock is held.
+func (f *following) tell() {
+	close(f.mu.news)
+	f.mu.news = make(chan struct{})
+}
+
+func (f *following) take(s *member.State) {
+	f.mu.Lock()
+	f.mu.err = nil
+	if s.Map != nil {
+		f.mu.newest = s.Map
+		for _, server := range s.Map.Servers {
+			if addr := addressOf(server); addr != "" {
+				f.mu.index[addr] = server.Index
+			}
+		}
+	}
+	f.tell()
+	f.mu.Unlock()
+	if f.changed != nil {
+		f.changed(s)
+	}
+}
+
+func (f *following) missed(err error) {
+	f.mu.Lock()
+	f.mu.err = err
+	f.tell()
+	f.mu.Unlock()
+	if f.failed != nil {
+		f.failed(err)
+	}
+}
+
+// newest is the last map that was seen, nil if there was none.
+func (f *following) newest() *member.Map {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.newest
+}
+
+// resolve is where the server is now that has or had an address.
+func (f *following) resolve(addr string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i, known := f.mu.index[addr]
+	if !known {
+		return addr
+	}
+	s, ok := f.mu.newest.Server(i)
+	if now := addressOf(s); ok && now != "" {
+		return now
+	}
+	return addr
+}
+
+// complete waits for a map of an epoch or a later one that names all servers. progress, which may be nil,
+// is told of each that does not. The error says what is missing, beside the
+// context's and the store's.
+func (f *following) complete(ctx context.Context, from member.Epoch, progress func(*member.Map)) (*member.Map, error) {
+	var last member.Epoch
+	for {
+		f.mu.Lock()
+		m, err, news := f.mu.newest, f.mu.err, f.mu.news
+		f.mu.Unlock()
+		if m != nil && m.Epoch >= from && m.Complete() {
+			return m.Clone(), nil
+		}
+		if m != nil && m.Epoch >= from && m.Epoch != last && progress != nil {
+			last = m.Epoch
+			progress(m.Clone())
+		}
+		select {
+		case <-news:
+		case <-f.done:
+			return nil, errors.Join(err, member.ErrClosed)
+		case <-ctx.Done():
+			if err == nil && m != nil {
+				err = fmt.Errorf("%w: %s", ErrNoAnswer, missing(m))
+			}
+			return nil, errors.Join(err, context.Cause(ctx))
+		}
+	}
+}
+
+// missing says which servers have not joined.
+func missing(m *member.Map) string {
+	var absent []string
+	for i := range m.Size {
+		if _, ok := m.Server(i); !ok {
+			absent = append(absent, fmt.Sprint(i))
+		}
+	}
+	return fmt.Sprintf("%d of %d data servers have joined; missing: %s", len(m.Servers), m.Size, strings.Join(absent, ", "))
+}
+
+// addrsOf are the addresses of the servers of a complete map.
+func addrsOf(m *member.Map) ([]string, error) {
+	addrs := make([]string, len(m.Servers))
+	for i, s := range m.Servers {
+		if addrs[i] = addressOf(s); addrs[i] == "" {
+			return nil, fmt.Errorf("%w: data server %d offers no fabric that this binary knows: %v", ErrAddress, i, s.Endpoints)
+		}
+	}
+	return addrs, nil
+}
+
+// connectMembers finds the data servers of a cluster whose members are kept in
+// a store, and follows them. The cluster is lost when one was started again.
+func (f *Fabrics) connectMembers(ctx context.Context, a *Address, open OpenMembers) (*Cluster, *Map, error) {
+	if open == nil {
+		return nil, nil, fmt.Errorf("%w %q: this program does not speak etcd", ErrAddress, a)
+	}
+	store, err := open(ctx, a)
+	if err != nil {
+		return nil, nil, err
+	}
+	var known struct {
+		sync.Mutex
+		cluster *Cluster
+		from    *member.Map
+	}
+	watch := func(now *member.Map) {
+		known.Lock()
+		defer known.Unlock()
+		if known.cluster != nil && now != nil {
+			known.cluster.replaced(known.from, now)
+		}
+	}
+	members := follow(store, func(s *member.State) { watch(s.Map) }, nil)
+	leave := func() error {
+		members.close()
+		return store.Close()
+	}
+	m, addrs, err := f.membersMap(ctx, a, members)
+	if err != nil {
+		return nil, nil, errors.Join(err, leave())
+	}
+	f.resolve = members.resolve
+	found, err := f.askAny(ctx, a, addrs)
+	if err != nil {
+		return nil, nil, errors.Join(err, leave())
+	}
+	c := newCluster(f, addrs)
+	c.stop, c.all = leave, true
+	known.Lock()
+	known.cluster, known.from = c, m
+	known.Unlock()
+	watch(members.newest()) // what came since the map was taken
+	found.Servers, found.Primaries = addrs, slices.Clone(m.Primaries)
+	return c, found, nil
+}
+
+// membersMap waits for the map of all servers.
+func (f *Fabrics) membersMap(ctx context.Context, a *Address, members *following) (*member.Map, []string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("waited %v", connectTimeout))
+	defer cancel()
+	m, err := members.complete(ctx, 0, nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", a, oneLine(err))
+	}
+	addrs, err := addrsOf(m)
+	return m, addrs, err
+}
+
+// askAny asks one server after the other for what the map does not say.
+func (f *Fabrics) askAny(ctx context.Context, a *Address, addrs []string) (*Map, error) {
+	var errs []error
+	for _, addr := range addrs {
+		m, err := f.askOne(ctx, addr)
+		if err == nil {
+			return m, nil
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("%w at %s: %w", ErrNoAnswer, a, oneLine(errors.Join(errs...)))
+}
+
+// replaced is a loss if a server of the first map is another instance in the second.
+func (c *Cluster) replaced(from, to *member.Map) {
+	for _, s := range from.Servers {
+		now, ok := to.Server(s.Index)
+		if ok && now.Instance != s.Instance {
+			c.fail(fmt.Errorf("%w: data server %d was started again, at %s: its memory is gone", ErrLost, s.Index, addressOf(now)), nil)
+			return
+		}
+	}
+}
+
+// line is an error whose text is one line.
+type line struct{ error }
+
+func (l line) Error() string { return strings.ReplaceAll(l.error.Error(), "\n", "; ") }
+func (l line) Unwrap() error { return l.error }
+
+func oneLine(err error) error { return line{err} }

@@ -1,0 +1,211 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"drtmx/internal/member"
+	"drtmx/txn"
+)
+
+// joinAt starts data server i of n at a host and port.
+func joinAt(t testing.TB, ctx context.Context, members *member.Local, n, i int, host string) (*Single, *Joined) {
+	t.Helper()
+	store := members.Open()
+	j, err := Join(ctx, store, JoinOptions{
+		Size: Size{Servers: n}, Index: i, Addr: Offer{TCP: host}.String(), TTL: time.Second,
+	})
+	if err != nil {
+		t.Error(err)
+		return nil, nil
+	}
+	f, err := NewFabrics(ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := StartServer(ctx, ServerOptions{
+		Size: Size{Servers: n}, Index: i, Joined: j, Provider: f,
+		Workload: Workload{Catalog: trialCatalog(t)}, MemoryBytes: 256 << 20,
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(s.Close(), j.Leave(), store.Close()); err != nil && !errors.Is(err, member.ErrClosed) {
+			t.Error(err)
+		}
+	})
+	return s, j
+}
+
+// membersOf opens a store in the place of etcd.
+func membersOf(l *member.Local) ClientOptions {
+	return ClientOptions{Members: func(context.Context, *Address) (member.Store, error) { return l.Open(), nil }}
+}
+
+var etcdAddress = &Address{Etcd: []string{"etcd:1"}, Name: "trial"}
+
+// Servers that know nothing but the members find each other and are found; one
+// that was started again elsewhere is a loss for clients that knew it, and is
+// found by new ones.
+func TestServersFindEachOtherByTheMembers(t *testing.T) {
+	realServers(t)
+	ctx, hosts, members := patience(t), freeHosts(t, 3), member.NewLocal()
+	var all sync.WaitGroup
+	servers, joined := make([]*Single, 2), make([]*Joined, 2)
+	for i := range servers {
+		all.Go(func() { servers[i], joined[i] = joinAt(t, ctx, members, 2, i, hosts[i]) })
+	}
+	all.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	open := func() (*Cluster, *txn.DB) {
+		c, m, err := Connect(ctx, etcdAddress, membersOf(members))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if len(m.Primaries) != 2 || len(m.Catalog) == 0 {
+			t.Errorf("map %+v", m)
+		}
+		db, err := txn.Open(ctx, c.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { db.Close() })
+		return c, db
+	}
+	c, db := open()
+	for k := range uint64(8) {
+		if err := put(ctx, db, k); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := errors.Join(servers[1].Close(), joined[1].Leave()); err != nil {
+		t.Fatal(err)
+	}
+	if c.Err() != nil {
+		t.Errorf("a server that is away counts as lost: %v", c.Err())
+	}
+	_, again := joinAt(t, ctx, members, 2, 1, hosts[2])
+	if again.Instance() == joined[1].Instance() {
+		t.Error("the instance of a restarted server is what it was")
+	}
+	select {
+	case <-c.Lost():
+	case <-ctx.Done():
+		t.Fatal("a restarted server went unnoticed")
+	}
+	if err := c.Err(); !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "data server 1 was started again, at tcp:"+hosts[2]) {
+		t.Error(err)
+	}
+	// The old handle is led to the new place, and takes nothing from there.
+	if conn, err := c.Config().Dial(ctx, c.Addrs()[1]); err != nil {
+		t.Errorf("dial where it was: %v", err)
+	} else if h, err := sayHello(ctx, conn); err != nil || h.Incarnation != uint64(again.Instance()) {
+		t.Errorf("there is %+v, %v", h, err)
+	} else {
+		conn.Close()
+	}
+	after, _ := open()
+	if after.Addrs()[1] != "tcp:"+hosts[2] || after.Err() != nil {
+		t.Errorf("found at %v, %v", after.Addrs(), after.Err())
+	}
+	if joined[0].Err() != nil {
+		t.Error(joined[0].Err())
+	}
+}
+
+// A server keeps its place when its lease is taken away, and gives it up to
+// another instance.
+func TestPlacesAreKeptAndTaken(t *testing.T) {
+	ctx, members := patience(t), member.NewLocal()
+	store := members.Open()
+	defer store.Close()
+	o := JoinOptions{Size: Size{Servers: 1}, Addr: "tcp:10.0.0.1:7000", TTL: time.Second}
+	j, err := Join(ctx, store, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Leave()
+	state, err := store.State(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	term := state.Alive[0].Term
+	if err := store.Evict(ctx, 0, j.Instance()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := member.WaitFor(ctx, store, func(s *member.State) bool { return len(s.Alive) == 1 && s.Alive[0].Term > term }); err != nil {
+		t.Fatal(err)
+	}
+	if j.Err() != nil {
+		t.Error(j.Err())
+	}
+	var waited []string
+	o.Waiting = func(text string) { waited = append(waited, text) }
+	if _, err := Join(ctx, store, o); !errors.Is(err, member.ErrTaken) || !strings.Contains(err.Error(), "10.0.0.1:7000") ||
+		strings.Contains(err.Error(), "\n") || len(waited) != 1 {
+		t.Errorf("a second server of the same number: %v, waited %q", err, waited)
+	}
+	// What the map says of another instance ends the place.
+	other := member.Server{Instance: member.NewInstance(), Endpoints: []member.Endpoint{{Fabric: "tcp", Addr: "10.0.0.2:7000"}}}
+	if _, err := member.Admit(ctx, store, 1, 1, other); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-j.Lost():
+	case <-ctx.Done():
+		t.Fatal("a deposed server does not know")
+	}
+	if err := j.Err(); !errors.Is(err, ErrDeposed) || !strings.Contains(err.Error(), other.Instance.String()) {
+		t.Error(err)
+	}
+}
+
+func TestMembersThatCannotBe(t *testing.T) {
+	members := member.NewLocal()
+	store := members.Open()
+	defer store.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, _, err := Connect(ctx, etcdAddress, ClientOptions{}); !errors.Is(err, ErrAddress) {
+		t.Errorf("no way to etcd: %v", err)
+	}
+	o := JoinOptions{Size: Size{Servers: 2}, Addr: "tcp:10.0.0.1:7000", TTL: time.Second}
+	_, err := Join(ctx, store, o)
+	if !errors.Is(err, ErrNoAnswer) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 of 2 data servers have joined; missing: 1") {
+		t.Errorf("one server of two: %v", err)
+	}
+	state, err := store.State(t.Context())
+	if err != nil || len(state.Alive) != 0 {
+		t.Errorf("a server that gave up is registered: %+v, %v", state, err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, _, err := Connect(ctx, etcdAddress, membersOf(members)); !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), "missing: 1") ||
+		strings.Contains(err.Error(), "\n") {
+		t.Errorf("a client of one server of two: %v", err)
+	}
+	for _, bad := range []JoinOptions{
+		{Size: Size{Servers: 3}, Addr: o.Addr, TTL: o.TTL},
+		{Size: Size{Servers: 2, Partitions: 4}, Addr: o.Addr, TTL: o.TTL},
+	} {
+		if _, err := Join(t.Context(), store, bad); !errors.Is(err, member.ErrShape) {
+			t.Errorf("other shape: %v", err)
+		}
+	}
+	for _, bad := range []JoinOptions{
+		{Size: Size{Servers: 2}, Index: 2, Addr: o.Addr},
+		{Size: Size{Servers: 0}, Addr: o.Addr},
+	} {
+		if _, err := Join(t.Context(), store, bad); !errors.Is(err, ErrOptions) {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+}
