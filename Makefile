@@ -17,7 +17,7 @@ LDFLAGS := -X main.commit=$(COMMIT)
 CONCURRENT := ./internal/mem/... ./internal/block/... ./internal/hist/... ./internal/driver/... \
 	./internal/cluster/... ./internal/member/... ./internal/metrics/... ./rdma/... ./index/... ./txn/... ./server/... ./ycsb/...
 
-.PHONY: all build tpcc ycsb compare test test-verbs race planted sim lint bench bench-peers measure fuzz clean
+.PHONY: all build tpcc ycsb compare test test-verbs race planted sim lint bench bench-peers measure fuzz fuzz-frames clean
 
 all: build
 
@@ -78,6 +78,17 @@ measure:
 # to 25 minutes; PEERS_QUICK=1 for two.
 bench-peers:
 	results/peers.sh
+
+# What takes in bytes of peers: handshakes, frames, rings, RPC envelopes. Each
+# target for FUZZTIME, a time or a number of executions: FUZZTIME=2000000x.
+FRAMES := ./rdma/tcp:FuzzHandshake ./rdma/tcp:FuzzGreeting ./rdma/tcp:FuzzAgent ./rdma/tcp:FuzzClient \
+	./rdma/shm:FuzzMessage ./rdma/shm:FuzzSegment ./rdma/verbs:FuzzFragment \
+	./internal/wire:FuzzDecoders ./internal/cluster:FuzzDecodeInfo ./server:FuzzHandle
+fuzz-frames:
+	@set -e; for f in $(FRAMES); do \
+		echo "$$f"; \
+		$(GO) test -run '^$$' -fuzz "^$${f#*:}\$$" -fuzztime $(FUZZTIME) $${f%:*}; \
+	done
 
 # Every fuzz target in turn, for FUZZTIME each.
 fuzz:

@@ -50,7 +50,9 @@ var fabrics = []struct {
 	{"inproc", mem.Auto, func() (rdma.Provider, error) { return inproc.New(inproc.Options{}), nil }, true, false, 20000, ""},
 	{"shm", mem.Shared, func() (rdma.Provider, error) { return shm.New(shm.Options{}) }, false, false, 20000, "@drtmx-fabrics-"},
 	{"tcp", mem.Auto, func() (rdma.Provider, error) { return tcp.New(tcp.Options{}) }, false, true, 100, ""},
-	{"verbs", mem.Shared, func() (rdma.Provider, error) { return verbs.New(verbs.Options{}) }, false, true, 100, ""},
+	{"verbs", mem.Shared, func() (rdma.Provider, error) {
+		return verbs.New(verbs.Options{Device: os.Getenv("DRTMX_VERBS_DEVICE")})
+	}, false, true, 100, ""},
 }
 
 // play serves until standard input ends.

@@ -12,31 +12,46 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/rdmatest"
 )
 
-// FuzzMessage decodes control messages from an untrusted peer.
-func FuzzMessage(f *testing.F) {
+// messages are control messages of every kind, and what is none.
+func messages() [][]byte {
+	all := [][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}
 	for k := msgHello; k <= msgClosed; k++ {
 		m := message{kind: k, version: wireVersion, id: 1, slot: 2, rkey: 3, pollers: 1, regions: 1, segment: 1 << 20, max: 1 << 30}
 		var b [messageBytes]byte
 		m.encode(&b)
-		f.Add(b[:])
+		all = append(all, b[:])
 	}
-	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := decodeMessage(b)
-		if err != nil {
-			return
-		}
-		if m.pollers > MaxPollers || m.regions > maxRegions || m.reason >= reasonMax {
-			t.Fatalf("accepted %+v", m)
-		}
-		var again [messageBytes]byte
-		m.encode(&again)
-		if m2, err := decodeMessage(again[:]); err != nil || m2 != m {
-			t.Fatalf("%+v became %+v, %v", m, m2, err)
-		}
-	})
+	return all
+}
+
+// FuzzMessage decodes control messages from an untrusted peer.
+func FuzzMessage(f *testing.F) {
+	for _, b := range messages() {
+		f.Add(b)
+	}
+	f.Fuzz(checkMessage)
+}
+
+func TestMutatedMessages(t *testing.T) {
+	rdmatest.Mutated(t, 100000, messages(), func(b []byte) { checkMessage(t, b) })
+}
+
+func checkMessage(t *testing.T, b []byte) {
+	m, err := decodeMessage(b)
+	if err != nil {
+		return
+	}
+	if m.pollers > MaxPollers || m.regions > maxRegions || m.reason >= reasonMax {
+		t.Fatalf("accepted %+v", m)
+	}
+	var again [messageBytes]byte
+	m.encode(&again)
+	if m2, err := decodeMessage(again[:]); err != nil || m2 != m {
+		t.Fatalf("%+v became %+v, %v", m, m2, err)
+	}
 }
 
 // fuzzLink is the server side of a link without sockets or goroutines.

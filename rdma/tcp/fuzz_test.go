@@ -16,37 +16,53 @@ import (
 	"drtmx/rdma/rdmatest"
 )
 
+// handshakes are what may arrive at first.
+func handshakes() [][]byte {
+	h, full := ourHello(), ourHello()
+	full.reason, full.grants = reasonFull, 3
+	return [][]byte{
+		h.encode(), full.encode(), []byte("GET / HTTP/1.1\r\n\r\n"),
+		bytesOf(frame{kind: kindBatch, count: 1, size: 4}.word0(), 7, 1, 64, 2, 3),
+	}
+}
+
 // FuzzHandshake decodes hellos, and headers and verbs, from anyone.
 func FuzzHandshake(f *testing.F) {
-	h := ourHello()
-	f.Add(h.encode())
-	h.reason, h.grants = reasonFull, 3
-	f.Add(h.encode())
-	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
-	f.Add(bytesOf(frame{kind: kindBatch, count: 1, size: 4}.word0(), 7, 1, 64, 2, 3))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if h, err := decodeHello(b); err == nil {
-			if h.reason >= reasonMax || h.grants > MaxRegions {
-				t.Fatalf("accepted %+v", h)
-			}
-			if h2, err := decodeHello(h.encode()); err != nil || h2 != h {
-				t.Fatalf("%+v became %+v, %v", h, h2, err)
-			}
-			_ = h.check().err()
+	for _, b := range handshakes() {
+		f.Add(b)
+	}
+	f.Fuzz(checkHandshake)
+}
+
+func TestMutatedHandshakes(t *testing.T) {
+	rdmatest.Mutated(t, 100000, handshakes(), func(b []byte) { checkHandshake(t, b) })
+}
+
+func checkHandshake(t *testing.T, b []byte) {
+	if h, err := decodeHello(b); err == nil {
+		if h.reason >= reasonMax || h.grants > MaxRegions {
+			t.Fatalf("accepted %+v", h)
 		}
-		if len(b) < headerBytes+verbWords*mem.WordBytes {
-			return
+		if h2, err := decodeHello(h.encode()); err != nil || h2 != h {
+			t.Fatalf("%+v became %+v, %v", h, h2, err)
 		}
-		if fr, err := decodeFrame(word(b), word(b[8:])); err == nil {
-			if n := fr.payloadWords(); n > maxFrameWords || fr.word0() != word(b) {
-				t.Fatalf("accepted %+v of %d words", fr, n)
-			}
+		_ = h.check().err()
+	}
+	if len(b) < headerBytes+verbWords*mem.WordBytes {
+		return
+	}
+	if fr, err := decodeFrame(word(b), word(b[8:])); err == nil {
+		if n := fr.payloadWords(); n > maxFrameWords || fr.word0() != word(b) {
+			t.Fatalf("accepted %+v of %d words", fr, n)
 		}
-		w := wordsIn(b[headerBytes:])
-		if v, err := decodeVerb(w); err == nil && (v.word0() != w[0] || v.tailWords() > rdma.MaxReadBytes/mem.WordBytes) {
-			t.Fatalf("accepted %+v", v)
-		}
-	})
+	}
+	var w [verbWords]uint64
+	for i := range w {
+		w[i] = word(b[headerBytes+i*mem.WordBytes:])
+	}
+	if v, err := decodeVerb(w[:]); err == nil && (v.word0() != w[0] || v.tailWords() > rdma.MaxReadBytes/mem.WordBytes) {
+		t.Fatalf("accepted %+v", v)
+	}
 }
 
 func bytesOf(w ...uint64) []byte {
@@ -334,9 +350,8 @@ func (s *script) Read(p []byte) (int, error) {
 
 func (s *script) Write(p []byte) (int, error) { return len(p), nil }
 
-// FuzzGreeting has a client greet a server that answers with anything: it
-// holds no more capabilities than it was given, and errors are typed.
-func FuzzGreeting(f *testing.F) {
+// greetings are what a server may answer.
+func greetings() [][]byte {
 	h := ourHello()
 	h.grants = 2
 	grants := func(keys ...uint64) (b []byte) {
@@ -345,33 +360,47 @@ func FuzzGreeting(f *testing.F) {
 		}
 		return b
 	}
-	f.Add(append(h.encode(), grants(1, 2)...))
-	f.Add(append(h.encode(), grants(MaxRegions, MaxRegions+1)...))
-	f.Add(append(h.encode(), grants(1, 0)...))
-	h.reason = reasonFull
-	f.Add(h.encode())
-	f.Add([]byte("\x16\x03\x01 and so on, as TLS begins, for as long as a hello is or longer"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		c := &conn{conn: &script{in: b}, in: make([]byte, 512)}
-		if err := c.hello(&Provider{}); err != nil {
-			typed := errors.Is(err, rdma.ErrPeerDown) || errors.Is(err, rdma.ErrTooLarge) || errors.Is(err, rdma.ErrUnsupported)
-			if !typed && !errors.Is(err, errHandshake) && !errors.Is(err, ErrAuth) {
-				t.Fatalf("error %v", err)
-			}
-			return
+	full := h
+	full.reason = reasonFull
+	return [][]byte{
+		append(h.encode(), grants(1, 2)...), append(h.encode(), grants(300, MaxRegions+1)...), append(h.encode(), grants(1, 0)...),
+		full.encode(), []byte("\x16\x03\x01 and so on, as TLS begins, for as long as a hello is or longer"),
+	}
+}
+
+// FuzzGreeting has a client greet a server that answers with anything: it
+// holds no more capabilities than it was given, and errors are typed.
+func FuzzGreeting(f *testing.F) {
+	for _, b := range greetings() {
+		f.Add(b)
+	}
+	f.Fuzz(checkGreeting)
+}
+
+func TestMutatedGreetings(t *testing.T) {
+	rdmatest.Mutated(t, 20000, greetings(), func(b []byte) { checkGreeting(t, b) })
+}
+
+func checkGreeting(t *testing.T, b []byte) {
+	c := &conn{conn: &script{in: b}, in: make([]byte, 512)}
+	if err := c.hello(&Provider{}); err != nil {
+		typed := errors.Is(err, rdma.ErrPeerDown) || errors.Is(err, rdma.ErrTooLarge) || errors.Is(err, rdma.ErrUnsupported)
+		if !typed && !errors.Is(err, errHandshake) && !errors.Is(err, ErrAuth) {
+			t.Fatalf("error %v", err)
 		}
-		h, err := decodeHello(b[:helloBytes])
-		if err != nil {
-			t.Fatalf("accepted a welcome that is none: %v", err)
+		return
+	}
+	h, err := decodeHello(b[:helloBytes])
+	if err != nil {
+		t.Fatalf("accepted a welcome that is none: %v", err)
+	}
+	held := uint32(0)
+	for _, yes := range c.held {
+		if yes {
+			held++
 		}
-		held := uint32(0)
-		for _, yes := range c.held {
-			if yes {
-				held++
-			}
-		}
-		if held > h.grants || len(c.caps) > MaxRegions {
-			t.Fatalf("%d capabilities in %d slots of %d granted", held, len(c.caps), h.grants)
-		}
-	})
+	}
+	if held > h.grants || len(c.caps) > MaxRegions {
+		t.Fatalf("%d capabilities in %d slots of %d granted", held, len(c.caps), h.grants)
+	}
 }

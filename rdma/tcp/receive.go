@@ -221,8 +221,8 @@ func (c *conn) takeGrant() (bool, error) {
 		c.refuse = key
 		return true, nil
 	}
-	for len(c.caps) <= slot {
-		c.caps, c.held = append(c.caps, capability{}), append(c.held, false)
+	if n := slot + 1 - len(c.caps); n > 0 {
+		c.caps, c.held = append(c.caps, make([]capability, n)...), append(c.held, make([]bool, n)...)
 	}
 	c.caps[slot], c.held[slot] = capability{word(b), word(b[8:])}, true
 	return true, nil

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"drtmx/rdma"
+	"drtmx/rdma/rdmatest"
 )
 
 func TestHandshakeRoundTrip(t *testing.T) {
@@ -94,38 +95,57 @@ func TestToldRoundTrip(t *testing.T) {
 	}
 }
 
-// What a peer sends may be anything.
-func FuzzFragment(f *testing.F) {
+// fragments are what a peer may send.
+func fragments() [][]byte {
 	x := told{key: 3, segment: 1 << 16, max: 1 << 20, keys: []uint32{1, 2}}
-	b := make([]byte, headerBytes)
+	h, a := hello{version: 1}, answer{version: 1}
+	hb, ab := h.encode(), a.encode()
+	all := [][]byte{hb[:], ab[:]}
 	for _, p := range [][]byte{x.encode(nil), nil, make([]byte, askBytes)} {
+		b := make([]byte, headerBytes)
 		h := header{fragTold, 1, uint32(len(p)), 9}
 		h.encode(b)
-		f.Add(append(bytes.Clone(b), p...))
+		all = append(all, append(b, p...))
 	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = decodeHello(b)
-		_, _ = decodeAnswer(b)
-		h, payload, err := decodeHeader(b)
-		if err != nil {
-			return
+	return all
+}
+
+// What a peer sends may be anything.
+func FuzzFragment(f *testing.F) {
+	for _, b := range fragments() {
+		f.Add(b)
+	}
+	f.Fuzz(checkFragment)
+}
+
+func TestMutatedFragments(t *testing.T) {
+	rdmatest.Mutated(t, 100000, fragments(), func(b []byte) { checkFragment(t, b) })
+}
+
+func checkFragment(t *testing.T, b []byte) {
+	_, _ = decodeHello(b)
+	if a, err := decodeAnswer(b); err == nil && a.reason >= reasonMax {
+		t.Errorf("answer %+v", a)
+	}
+	h, payload, err := decodeHeader(b)
+	if err != nil {
+		return
+	}
+	again := make([]byte, headerBytes)
+	h.encode(again)
+	if !bytes.Equal(again[:12], b[:12]) || len(payload) > int(h.total) {
+		t.Errorf("header %+v of %x", h, b[:headerBytes])
+	}
+	if a, err := decodeAsk(payload); err == nil {
+		if e := a.encode(); !bytes.Equal(e[:], payload) {
+			t.Errorf("ask %+v of %x", a, payload)
 		}
-		again := make([]byte, headerBytes)
-		h.encode(again)
-		if !bytes.Equal(again[:12], b[:12]) || len(payload) > int(h.total) {
-			t.Errorf("header %+v of %x", h, b[:headerBytes])
+	}
+	if x, err := decodeTold(payload); err == nil && x.reason == reasonNone {
+		if !bytes.Equal(x.encode(nil), payload) {
+			t.Errorf("told %+v of %x", x, payload)
 		}
-		if a, err := decodeAsk(payload); err == nil {
-			if e := a.encode(); !bytes.Equal(e[:], payload) {
-				t.Errorf("ask %+v of %x", a, payload)
-			}
-		}
-		if x, err := decodeTold(payload); err == nil && x.reason == reasonNone {
-			if !bytes.Equal(x.encode(nil), payload) {
-				t.Errorf("told %+v of %x", x, payload)
-			}
-		}
-	})
+	}
 }
 
 func TestStatuses(t *testing.T) {
