@@ -79,6 +79,8 @@ const (
 	AnyCapability
 	// IgnoreRight: a verb is performed whether or not its capability allows it (rdma/tcp).
 	IgnoreRight
+	// IgnoreIncarnation: a data server in place of another is taken for it (txn).
+	IgnoreIncarnation
 	bugCount
 )
 
@@ -88,7 +90,7 @@ var names = [bugCount]string{
 	"FirstRefusal", "DoomedAnswer", "AbsenceByContents", "KeepGapWord", "NoKeyCheck",
 	"SlotBeforeRow", "KeepMovedRow", "AbsenceUnconfirmed", "LengthOfBlock", "IgnoreTail", "IgnoreChecksum",
 	"RepeatVersions", "IgnoreFence", "LateHandOver", "ForgetHandOver", "LostWakeup", "RunParkedTwice",
-	"AnyCapability", "IgnoreRight",
+	"AnyCapability", "IgnoreRight", "IgnoreIncarnation",
 }
 
 func (b Bug) String() string {
