@@ -199,18 +199,23 @@ func caseDownMidBatch(r *rig, down func(*rig, rdma.Endpoint)) {
 	}
 	r.check(d.Post(&posted))
 	var wg sync.WaitGroup
+	first := make(chan struct{}) // without it statuses would be of no round
 	wg.Go(func() {
 		var b rdma.Batch
 		for i := range uint64(64) {
 			b.Read(k, i*512, make([]uint64, 64))
 		}
-		for {
+		for rounds := 0; ; rounds++ {
 			if err := rdma.Do(r.ctx, c, &b); err != nil {
 				r.checkBroken(&b, err)
 				return
 			}
+			if rounds == 0 {
+				close(first)
+			}
 		}
 	})
+	receive(r, "the first round", first)
 	time.Sleep(2 * time.Millisecond)
 	down(r, e)
 	wg.Wait()
