@@ -15,6 +15,7 @@ import (
 
 // compareFlags are the flags of tpcc compare.
 type compareFlags struct {
+	where   whereFlags
 	size    sizeFlags
 	load    loadFlags
 	pace    paceFlags
@@ -60,7 +61,8 @@ func (a *app) compareCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "compare",
 		Short: "Run TPC-C with several designs on one cluster, in turn, and report ratios",
-		Long: `Starts data servers and loads them once, then runs every mix with every design,
+		Long: `Starts data servers and loads them once, or takes a running cluster that is
+loaded (--data-dir or --connect), then runs every mix with every design,
 repeatedly and in turn, so that all see the same machine and the same data.
 Ratios are of the first design to each other one, within a repetition. Ends
 with the consistency check.`,
@@ -73,6 +75,7 @@ with the consistency check.`,
 			return a.compare(c.Context(), &f, plans)
 		},
 	}
+	f.where.add(c)
 	f.size.add(c)
 	f.load.add(c)
 	f.pace.add(c)
@@ -96,7 +99,7 @@ func (f *compareFlags) plans(given func(string) bool) ([]*runPlan, error) {
 	for _, m := range f.mixes {
 		for _, d := range f.designs {
 			r := runFlags{
-				size: f.size, load: f.load, pace: f.pace, mix: m, design: d,
+				where: f.where, size: f.size, load: f.load, pace: f.pace, mix: m, design: d,
 				fabric: f.fabric, newOrder: tpcc.Procedure.String(), payment: tpcc.Procedure.String(), output: outputFlags{style: outputTable}, delivery: deliveryDeferred,
 			}
 			p, err := r.plan(given)
@@ -116,7 +119,7 @@ func (a *app) compare(ctx context.Context, f *compareFlags, plans []*runPlan) (e
 	}
 	defer func() { err = errors.Join(err, out.close()) }()
 	first := plans[0]
-	s, err := a.start(ctx, first.fabric, first.fallback, first.size.size(), nil, &first.where.tls)
+	s, err := a.cluster(ctx, first, &telemetry{})
 	if err != nil {
 		return a.early(ctx, err)
 	}
