@@ -198,6 +198,8 @@ func (c *Client) Stats() index.ClientStats {
 				s.ModelBytes += uint64(m.model.ModelBytes())
 				if m.model.HasTT() {
 					s.TTBytes += uint64(m.model.TTBytes())
+				} else {
+					s.TTBytes += uint64(m.model.HeadTTBytes())
 				}
 			}
 		}

@@ -9,8 +9,9 @@ import (
 
 // nativeKeys is the keyKind of native keys, over an xtree.Tree.
 type nativeKeys struct {
-	t    *xtree.Tree
-	keys []uint64
+	t      *xtree.Tree
+	family xmodel.Family
+	keys   []uint64
 }
 
 func (n *nativeKeys) tidy(now time.Duration, limit int) bool { return n.t.Tidy(now, limit) }
@@ -22,11 +23,15 @@ func (n *nativeKeys) fences(from, to uint64, bounded bool, limit int, lows, addr
 }
 
 func (n *nativeKeys) partition(lows []uint64, leaves int) []uint64 {
-	return xmodel.Partition(lows, leaves)
+	starts := xmodel.Partition(lows, leaves)
+	if n.family == xmodel.RMI || len(lows) == 0 {
+		return starts
+	}
+	return xmodel.Join(lows, starts, leaves)
 }
 
 func (n *nativeKeys) cut(lows []uint64, leaves int) []uint64 {
-	return xmodel.Partition(lows, leaves)[1:]
+	return n.partition(lows, leaves)[1:]
 }
 
 func (n *nativeKeys) newRouter(starts []uint64) (keyRouter[uint64], error) {

@@ -163,7 +163,7 @@ func (s *Server) makeNative() (inline, first uint64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	t.k = &nativeKeys{t: s.Tree}
+	t.k = &nativeKeys{t: s.Tree, family: s.o.Family}
 	s.t, s.leafBytes = t, lay.LeafBytes()
 	if lay.Inline {
 		inline = 1

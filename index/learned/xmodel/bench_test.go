@@ -63,6 +63,8 @@ func BenchmarkModel(b *testing.B) {
 func reportWorth(b *testing.B, m *Model, l leafSet) {
 	var n, wrong, sum, worst, wide, guessWrong, guessSum, span int
 	base, sub := 0, 0
+	var bare SubModel
+	var bareOf *SubModel
 	for i, keys := range l.keys {
 		for _, k := range keys {
 			p := m.Lookup(k)
@@ -81,9 +83,11 @@ func reportWorth(b *testing.B, m *Model, l leafSet) {
 				b.Fatalf("key %d is in leaf %d, not in [%d, %d]", k, i, p.Lo+base, p.Hi+base)
 			}
 			wide += p.Hi - p.Lo
-			s := *m.SubModel(sub)
-			s.flags &^= flagTT
-			p = s.Predict(k)
+			if bareOf != m.SubModel(sub) {
+				bareOf, bare = m.SubModel(sub), *m.SubModel(sub)
+				bare.DropTT()
+			}
+			p = bare.Predict(k)
 			e = p.Leaf + base - i
 			if e != 0 {
 				guessWrong++

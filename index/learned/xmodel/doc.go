@@ -11,7 +11,8 @@
 //
 // # How a key becomes a leaf
 //
-//	key ── Router ──► sub-model ── line(s) ──► position ── corrections ──► logical leaf ── TT ──► ALN
+//	key ── Router ──► sub-model ── line(s) ──► position ── refinements ──► position
+//	    ── corrections ──► logical leaf ── TT ──► ALN
 //
 // A sub-model covers a contiguous key interval and its leaves 0 … L-1. It is
 // trained on the low fences of leaves 1 … L-1 only: the leaf of a key is the
@@ -28,6 +29,12 @@
 // truly crosses into that leaf (a quantised fence). With them the first leaf
 // chosen is nearly always the right one, and a key near a fence is known to be
 // near it: the bounds widen to two leaves for that key only.
+//
+// Where keys cluster, one line a cluster leaves positions off by dozens of leaves.
+// Instead of more lines, the TT then begins with refinements, second-level lines of
+// a word each from rough positions to precise ones, and several clusters share a
+// sub-model ([Join]). Without the TT, such a sub-model tells little: a client that
+// holds models only READs its TT whole.
 //
 // # What it is worth
 //

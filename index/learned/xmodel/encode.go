@@ -7,7 +7,7 @@ import (
 
 // A sub-model's block, in 64-bit words:
 //
-//	0  format(8) | family(8) | leaves(16) | segments(16) | exceptions or list words(16)
+//	0  format(8) | family(8) | leaves(16) | refinement words(7) | segments(12) | exceptions or list words(13)
 //	1  start
 //	2  version(32) | alnBase(32)
 //	3  residualMin(32, signed) | residualMax(32, signed)
@@ -21,7 +21,7 @@ import (
 // models only. There is no checksum; the carrier has one.
 const (
 	headerWords = 5
-	formatSub   = 0x53
+	formatSub   = 0x54
 	formatRoute = 0x52
 )
 
@@ -37,7 +37,7 @@ func (s *SubModel) EncodedWords() int { return s.HeadWords() + s.ttWords() }
 // sizing READs and buffers.
 func MaxEncodedWords(leaves int) int {
 	blocks := (leaves + blockLeaves - 1) / blockLeaves
-	return headerWords + 3*leaves + (blocks*64+leaves*(maxCorrectionBits+32)+63)/64
+	return headerWords + 3*leaves + 1<<refineBits + (blocks*64+leaves*(maxCorrectionBits+32)+63)/64
 }
 
 // AppendTo appends the encoded block to dst; without the TT, its head.
@@ -47,7 +47,7 @@ func (s *SubModel) AppendTo(dst []uint64) []uint64 {
 		formatSub<<56|uint64(s.Family())<<48|uint64(s.Leaves())<<32|s.counts()&math.MaxUint32,
 		s.Start(),
 		pair(s.Version(), s.alnBase),
-		pair(uint32(s.residualMin), uint32(s.residualMax)),
+		s.lineResiduals(),
 		uint64(s.slackLo)<<48|uint64(s.slackHi)<<32|uint64(s.extentShift())<<24|
 			uint64(s.corrBits)<<16|uint64(s.corrShift)<<8|uint64(s.alnBits))
 	if s.Segments() == 1 {
@@ -68,6 +68,9 @@ func (s *SubModel) Decode(words []uint64) error {
 	}
 	if want := h.words() + h.ttWords(); len(words) != want {
 		return fmt.Errorf("%w: block of %d words, want %d", ErrCorrupt, len(words), want)
+	}
+	if err := h.hot.adoptRefinements(words[h.words():]); err != nil {
+		return err
 	}
 	s.adopt(h, words)
 	s.flags |= flagTT
@@ -90,11 +93,14 @@ type header struct {
 	hot                          SubModel // without body
 	counts                       uint64
 	leaves, segments, exceptions int
+	front                        int // words of refinements
 }
 
 func (h *header) words() int { return headerWords + 2*h.segments + h.exceptions }
 
-func (h *header) ttWords() int { return h.hot.ttWords() }
+func (h *header) ttWords() int {
+	return h.front + int((h.hot.grid().end(h.leaves-1)+63)/64)
+}
 
 // adopt takes over a checked header and copies the body.
 func (s *SubModel) adopt(h header, words []uint64) {
@@ -106,7 +112,7 @@ func (s *SubModel) adopt(h header, words []uint64) {
 	if need := coldWords + len(words) - from; cap(body) < need {
 		body = make([]uint64, 0, need)
 	}
-	body = append(body, words[1], h.counts)
+	body = append(body, words[1], h.counts, words[3])
 	h.hot.body = append(body, words[from:]...)
 	h.hot.ttAt = uint16(coldWords + h.words() - from)
 	*s = h.hot
@@ -123,7 +129,8 @@ func parseHeader(words []uint64) (header, error) {
 	}
 	w0, w2, w3, w4 := words[0], words[2], words[3], words[4]
 	h := header{
-		leaves: int(uint16(w0 >> 32)), segments: int(uint16(w0 >> 16)), exceptions: int(uint16(w0)),
+		leaves: int(uint16(w0 >> 32)), segments: int(w0 >> listBits & (1<<segmentBits - 1)),
+		exceptions: int(w0 & (1<<listBits - 1)), front: int(uint32(w0) >> (segmentBits + listBits)),
 		counts: w2>>32<<32 | w0&math.MaxUint32,
 		hot: SubModel{
 			anchor: math.MaxUint64, alnBase: uint32(w2), leaves: uint16(w0 >> 32),
@@ -152,6 +159,8 @@ func parseHeader(words []uint64) (header, error) {
 		return fail("extents", shift)
 	case shift != 0 && !s.blocksFit(h.exceptions):
 		return fail("blocks", s.alnBase)
+	case h.front == 1 || h.front > 0 && (h.leaves == 1 || family == RMI || s.corrShift == 0):
+		return fail("refinements", h.front)
 	case s.corrBits > maxCorrectionBits || s.corrShift > maxShift || s.alnBits > 32 ||
 		s.corrBits > 0 && s.corrShift == 0:
 		return fail("widths", w4&math.MaxUint32)
@@ -160,6 +169,9 @@ func parseHeader(words []uint64) (header, error) {
 	}
 	if family == PLR {
 		s.flags |= flagPLR
+	}
+	if h.front > 0 {
+		s.flags |= flagRefined
 	}
 	return h, h.checkHead(words)
 }

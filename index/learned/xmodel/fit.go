@@ -172,15 +172,23 @@ func lineThrough(a, b point, x uint64) (slope, value float64) {
 	return slope, float64(a.y) - slope*float64(a.x-x)
 }
 
-// piecewise covers the fences of leaves 1 … len(fences) with segments within
+// fencePoints appends the fences of leaves 1 … len(fences) and their positions.
+func fencePoints(dst []point, fences []uint64) []point {
+	for i, f := range fences {
+		dst = append(dst, point{f, int64(i+1) << fracBits})
+	}
+	return dst
+}
+
+// piecewise covers points, ascending in x, with segments within
 // eps of the truth (ROLEX §3.2), appending to dst. It gives up, returning
 // false, beyond limit segments. Each segment starts no lower than the one
 // before it ended, so that the whole is monotone without a floor to store.
-func piecewise(dst []segment, p *pla, fences []uint64, eps int64, limit int) ([]segment, bool) {
+func piecewise(dst []segment, p *pla, points []point, eps int64, limit int) ([]segment, bool) {
 	p.reset()
 	floor := int64(baseMin)
-	for i, f := range fences {
-		y := int64(i+1) << fracBits
+	for _, q := range points {
+		f, y := q.x, q.y
 		if p.n == 0 {
 			p.add(f, max(y-eps, floor), y+eps)
 			continue

@@ -57,7 +57,7 @@ func TestPiecewiseKeepsItsBound(t *testing.T) {
 		l := drawLeaves(t, 300)
 		eps := rapid.SampledFrom([]int64{one / 8, one / 2, one, 4 * one}).Draw(t, "eps")
 		var p pla
-		segs, ok := piecewise(nil, &p, l.fences, eps, len(l.fences))
+		segs, ok := piecewise(nil, &p, fencePoints(nil, l.fences), eps, len(l.fences))
 		if !ok {
 			t.Fatalf("%d segments for %d fences", len(segs), len(l.fences))
 		}
@@ -69,7 +69,7 @@ func TestPiecewiseKeepsItsBound(t *testing.T) {
 			}
 		}
 		if n := len(segs); n > 1 {
-			if _, ok = piecewise(segs[:0], &p, l.fences, eps, n-1); ok {
+			if _, ok = piecewise(segs[:0], &p, fencePoints(nil, l.fences), eps, n-1); ok {
 				t.Fatalf("%d segments needed, %d were enough", n, n-1)
 			}
 		}

@@ -32,7 +32,7 @@ func seedBlocks(t interface{ Fatal(...any) }) [][]uint64 {
 		l := splitLeaves(spread)
 		blocks = append(blocks, trainOne(t, Options{}, l).AppendTo(nil))
 	}
-	return blocks
+	return append(blocks, trainOne(t, Options{}, clusters(4)).AppendTo(nil))
 }
 
 func plainBlocks(t interface{ Fatal(...any) }) [][]uint64 {
@@ -58,7 +58,7 @@ func plainBlocks(t interface{ Fatal(...any) }) [][]uint64 {
 func probeSubModel(t *testing.T, s *SubModel, words []uint64) {
 	t.Helper()
 	bare := *s
-	bare.flags &^= flagTT
+	bare.DropTT()
 	keys := []uint64{0, math.MaxUint64, s.Start(), s.anchor, s.anchor - 1, s.anchor + 1}
 	for i := range uint(64) {
 		keys = append(keys, s.anchor+1<<i, s.Start()+1<<i)

@@ -108,7 +108,11 @@ func build(opt Options, l leafSet, target int) (*Model, Quality, error) {
 	if err != nil {
 		return nil, Quality{}, err
 	}
-	router, err := NewRouter(Partition(l.fences, target))
+	starts := Partition(l.fences, target)
+	if opt.Family != RMI {
+		starts = Join(l.fences, starts, target)
+	}
+	router, err := NewRouter(starts)
 	if err != nil {
 		return nil, Quality{}, err
 	}

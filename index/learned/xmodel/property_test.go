@@ -97,7 +97,7 @@ func TestBoundsAndMonotony(t *testing.T) {
 		s := trainOne(t, drawOptions(t), l)
 		r := rand.New(rand.NewPCG(1, 1))
 		bare := *s
-		bare.flags &^= flagTT
+		bare.DropTT()
 		var last, lastBare Prediction
 		check := func(key uint64, leaf int) {
 			p, q := s.Predict(key), bare.Predict(key)
@@ -212,6 +212,21 @@ func TestEncodingRoundTrip(t *testing.T) {
 			t.Fatal("dropping the TT does not leave the head")
 		}
 	})
+}
+
+// TestSearchFew compares with a search one by one.
+func TestSearchFew(t *testing.T) {
+	for n := 1; n <= 40; n++ {
+		keys := make([]uint64, n)
+		for i := range keys {
+			keys[i] = uint64(3*i + 3)
+		}
+		for key := range uint64(3*n + 6) {
+			if got, want := searchFew(keys, key), min(max(int(key)/3-1, 0), n-1); got != want {
+				t.Fatalf("key %d of %d: %d, want %d", key, n, got, want)
+			}
+		}
+	}
 }
 
 // TestRouteIsExact compares with a search over starts of every spacing.

@@ -166,6 +166,39 @@ func searchKeys(keys []uint64, from, to int, key uint64) int {
 	return from
 }
 
+// searchFew is searchKeys over all of at most 32 keys, in two steps of several
+// comparisons each: how many steps there are would differ from one sub-model to
+// the next and so be mispredicted too.
+func searchFew(keys []uint64, key uint64) int {
+	n := len(keys)
+	if n < 4 || n > 32 {
+		return searchKeys(keys, 0, n, key)
+	}
+	last := n - 1
+	if n < 8 {
+		_, b := bits.Sub64(key, keys[min(4, last)], 0)
+		from := (n - 4) & (int(b) - 1)
+		k := keys[from : from+4 : from+4]
+		_, b1 := bits.Sub64(key, k[1], 0)
+		_, b2 := bits.Sub64(key, k[2], 0)
+		_, b3 := bits.Sub64(key, k[3], 0)
+		return from + 3 - int(b1+b2+b3)
+	}
+	_, b8 := bits.Sub64(key, keys[min(8, last)], 0)
+	_, b16 := bits.Sub64(key, keys[min(16, last)], 0)
+	_, b24 := bits.Sub64(key, keys[min(24, last)], 0)
+	from := min(8*(3-int(b8+b16+b24)), n-8)
+	k := keys[from : from+8 : from+8]
+	_, b1 := bits.Sub64(key, k[1], 0)
+	_, b2 := bits.Sub64(key, k[2], 0)
+	_, b3 := bits.Sub64(key, k[3], 0)
+	_, b4 := bits.Sub64(key, k[4], 0)
+	_, b5 := bits.Sub64(key, k[5], 0)
+	_, b6 := bits.Sub64(key, k[6], 0)
+	_, b7 := bits.Sub64(key, k[7], 0)
+	return from + 7 - int(b1+b2+b3+b4+b5+b6+b7)
+}
+
 // Len returns the number of sub-models, at least 1.
 func (r *Router) Len() int { return max(1, len(r.starts)) }
 
@@ -237,6 +270,28 @@ func Partition(fences []uint64, targetLeaves int) []uint64 {
 	}
 	cut(len(fences))
 	return starts
+}
+
+// Join drops starts of a [Partition] where the key density breaks, as long as
+// sub-models have no more than twice targetLeaves. It is for [PLR], whose
+// sub-models tell clusters of keys apart by a segment each, which takes less than
+// a sub-model of its own. It changes starts.
+func Join(fences, starts []uint64, targetLeaves int) []uint64 {
+	most := 2 * min(max(targetLeaves, 1), MaxLeaves/2)
+	joined, first, at := starts[:0], 0, 0
+	for k, s := range starts {
+		for fences[at] < s {
+			at++
+		}
+		end := at
+		for end < len(fences) && (k+1 == len(starts) || fences[end] < starts[k+1]) {
+			end++
+		}
+		if k == 0 || end-first > most || !breaks(fences, at) {
+			joined, first = append(joined, s), at
+		}
+	}
+	return joined
 }
 
 const (

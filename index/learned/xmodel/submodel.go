@@ -68,12 +68,13 @@ type SubModel struct {
 	// it are in leaf 0. line is the first segment's.
 	anchor uint64
 	line   line
-	// body is start | counts | segment keys | segment lines (both only if
-	// segments > 1) | exceptions | TT words, where counts is
-	// version(32) | segments(16) | exceptions(16).
+	// body is start | counts | line residuals | segment keys | segment lines
+	// (both only if segments > 1) | exceptions | TT words, where counts is
+	// version(32) | refinement words(7) | segments(12) | exceptions(13).
 	body []uint64
 	// residualMin and residualMax bound, over leaves i ≥ 1, the difference
-	// between the position where leaf i truly begins and i leaves.
+	// between the position where leaf i truly begins and i leaves; refined
+	// positions, if the TT is held and has refinements.
 	residualMin, residualMax int32
 	alnBase                  uint32
 	// slackLo and slackHi bound, in cells, how far a leaf's cell lies above
@@ -89,12 +90,20 @@ type SubModel struct {
 }
 
 // coldWords is the part of body before the segments.
-const coldWords = 2
+const coldWords = 3
+
+// Widths of the fields of counts, from the lowest bit on.
+const (
+	listBits    = 13
+	segmentBits = 12
+	refineBits  = 7
+)
 
 const (
 	flagTT       = 1 << iota // the TT is held
 	flagSegments             // there are several segments
 	flagPLR                  // the family is PLR, else RMI
+	flagRefined              // the TT begins with refinements
 )
 
 // Start returns the first key of the sub-model's interval, which identifies it.
@@ -127,10 +136,29 @@ func (s *SubModel) Family() Family {
 func (s *SubModel) Leaves() int { return max(1, int(s.leaves)) }
 
 // Segments returns the number of lines, 0 if there is one leaf.
-func (s *SubModel) Segments() int { return int(uint16(s.counts() >> 16)) }
+func (s *SubModel) Segments() int { return int(s.counts() >> listBits & (1<<segmentBits - 1)) }
 
 // exceptions returns the number of exceptions, which lie right below the TT.
-func (s *SubModel) exceptions() int { return int(uint16(s.counts())) }
+func (s *SubModel) exceptions() int { return int(s.counts() & (1<<listBits - 1)) }
+
+// front returns the number of words of refinements, with which the TT begins.
+func (s *SubModel) front() int {
+	if s.flags&flagRefined == 0 {
+		return 0
+	}
+	return int(s.counts() >> (segmentBits + listBits) & (1<<refineBits - 1))
+}
+
+// view returns the TT, which must be held, after its refinements.
+func (s *SubModel) view() ttView { return ttView{words: s.body[int(s.ttAt)+s.front():]} }
+
+// lineResiduals are those of positions that are not refined.
+func (s *SubModel) lineResiduals() uint64 {
+	if len(s.body) == 0 {
+		return 0
+	}
+	return s.body[2]
+}
 
 // HasTT reports whether the TT is held.
 func (s *SubModel) HasTT() bool { return s.flags&flagTT != 0 }
@@ -139,7 +167,8 @@ func (s *SubModel) HasTT() bool { return s.flags&flagTT != 0 }
 // the line's own guess, that is without corrections (XStore's min- and
 // max-error).
 func (s *SubModel) ErrorBounds() (below, above int) {
-	return leavesUp(int64(s.residualMax)), leavesUp(-int64(s.residualMin))
+	r := s.lineResiduals()
+	return leavesUp(int64(int32(r))), leavesUp(-int64(int32(r >> 32)))
 }
 
 func leavesUp(d int64) int { return int(max(0, (d+one-1)>>fracBits)) }
@@ -156,14 +185,14 @@ func (s *SubModel) piecewisePosition(key uint64) int64 {
 	n := s.Segments()
 	segs := s.body[coldWords : coldWords+2*n]
 	keys, lines := segs[:n], segs[n:]
-	j := searchKeys(keys, 0, n, key)
-	pos := line(lines[j]).at(key - keys[j])
-	if j+1 < n {
-		// Between its last trained key and the next segment a line may
-		// overshoot; the next segment's base keeps the whole monotone.
-		pos = min(pos, line(lines[j+1]).base())
+	j := searchFew(keys, key)
+	// Between its last trained key and the next segment a line may overshoot; the
+	// next segment's base keeps the whole monotone.
+	next := line(lines[min(j+1, n-1)]).base() - 1
+	if j == n-1 {
+		next = math.MaxInt64
 	}
-	return pos
+	return min(line(lines[j]).at(key-keys[j]), next)
 }
 
 // window returns the leaves that a position may belong to.
@@ -197,11 +226,17 @@ func (s *SubModel) predict(key uint64) (leaf, lo, hi int, aln uint32, knows Know
 		return 0, 0, 0, 0, KnowsLeaf
 	}
 	pos := s.position(key)
-	lo, hi = s.window(pos)
 	if !s.HasTT() {
+		lo, hi = s.window(pos)
 		return s.guess(pos, lo, hi), lo, hi, 0, KnowsLeaf
 	}
-	leaf, lo, hi, aln = s.resolve(ttView{words: s.body[s.ttAt:]}, pos, lo, hi)
+	tt := s.body[s.ttAt:]
+	if s.flags&flagRefined != 0 {
+		front := s.front()
+		pos, tt = refine(tt[1:front], pos), tt[front:]
+	}
+	lo, hi = s.window(pos)
+	leaf, lo, hi, aln = s.resolve(ttView{words: tt}, pos, lo, hi)
 	return leaf, lo, hi, aln, KnowsALN
 }
 
@@ -215,8 +250,12 @@ func (s *SubModel) guess(pos int64, lo, hi int) int {
 func (s *SubModel) ModelBytes() int { return 8 * (headerWords + 2*s.Segments()) }
 
 // TTBytes returns the size of translation table, corrections and exceptions as
-// encoded.
+// encoded, whether the TT is held or not.
 func (s *SubModel) TTBytes() int { return 8 * (s.exceptions() + s.ttWords()) }
+
+// HeadTTBytes returns how much of TTBytes is in the head and so held without the
+// TT: exceptions or list.
+func (s *SubModel) HeadTTBytes() int { return 8 * s.exceptions() }
 
 // CorrectionBits returns the corrections' share of a TT entry, in bits a leaf.
 func (s *SubModel) CorrectionBits() int { return int(s.corrBits) }
@@ -231,7 +270,7 @@ func (s *SubModel) begin(start uint64, version uint32, f Family, segs []segment)
 	if f == PLR {
 		s.flags = flagPLR
 	}
-	s.body = append(s.body, start, uint64(version)<<32|uint64(len(segs))<<16)
+	s.body = append(s.body, start, uint64(version)<<32|uint64(len(segs))<<listBits, 0)
 	if len(segs) > 0 {
 		s.anchor, s.line = segs[0].key, segs[0].line
 	}

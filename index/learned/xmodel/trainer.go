@@ -33,8 +33,12 @@ type Options struct {
 	// before PLR spends more segments; default 0.02.
 	WrongShare float64
 	// LeavesPerSegment bounds PLR's segments: one is allowed for so many
-	// leaves, and always at least one; default 16.
+	// leaves, and always at least one; default 192. Where that is too few, the
+	// segments are one for each cluster of keys, and the TT has refinements;
+	// where these do not do either, there may be a segment for 16 leaves.
 	LeavesPerSegment int
+	// LeavesPerRefinement bounds these likewise; default 24.
+	LeavesPerRefinement int
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -50,7 +54,8 @@ func (o Options) withDefaults() (Options, error) {
 	set(&o.EntryBits, 16)
 	set(&o.CorrectionStep, 64)
 	set(&o.ErrorLeaves, 4)
-	set(&o.LeavesPerSegment, 16)
+	set(&o.LeavesPerSegment, 192)
+	set(&o.LeavesPerRefinement, 24)
 	if o.WrongShare == 0 {
 		o.WrongShare = 0.02
 	}
@@ -66,6 +71,7 @@ func (o Options) withDefaults() (Options, error) {
 	bad(o.CorrectionStep < 1 || o.CorrectionStep > 1024, "CorrectionStep", o.CorrectionStep)
 	bad(o.ErrorLeaves < 1 || o.ErrorLeaves > 64, "ErrorLeaves", o.ErrorLeaves)
 	bad(o.LeavesPerSegment < 1, "LeavesPerSegment", o.LeavesPerSegment)
+	bad(o.LeavesPerRefinement < 1, "LeavesPerRefinement", o.LeavesPerRefinement)
 	bad(!(o.WrongShare > 0 && o.WrongShare <= 1), "WrongShare", o.WrongShare)
 	return o, errors.Join(errs...)
 }
@@ -119,8 +125,12 @@ type Trainer struct {
 
 	corrLimit int // bits
 
-	pla   pla
-	segs  []segment
+	pla     pla
+	points  []point
+	segs    []segment
+	seconds []segment // refinements
+	refined []uint64  // the candidate's, encoded
+
 	cand  SubModel // the candidate's lines: positions come from here only
 	begin []int64  // position of leaf i's low fence
 	prior []int64  // position of the last possible key below it
@@ -137,7 +147,9 @@ type Trainer struct {
 // A candidate is a fit under consideration.
 type candidate struct {
 	segs                     []segment
+	refined                  []uint64
 	corr                     []uint32
+	lineResiduals            uint64
 	residualMin, residualMax int64
 	slackLo, slackHi         int64 // cells
 	corrBits, corrShift      int
@@ -223,16 +235,15 @@ func (t *Trainer) fit() {
 	}
 	limit := max(1, len(t.fences)/t.opt.LeavesPerSegment)
 	enough := int(t.opt.WrongShare * float64(len(t.keys)))
-	for eps := int64(t.opt.ErrorLeaves) << fracBits; eps >= one/8; eps /= 2 {
-		segs, ok := piecewise(t.segs[:0], &t.pla, fences, eps, limit)
-		t.segs = segs
-		if !ok {
-			break
-		}
-		t.consider()
-		if t.best.q.FirstLeafWrong <= enough {
-			return
-		}
+	if t.fitLines(limit, enough) {
+		return
+	}
+	corrLimit := t.corrLimit
+	t.fitRefined(enough)
+	t.corrLimit = corrLimit
+	if most := len(t.fences) / leavesPerSegmentMost; most > limit && (t.best.q.FirstLeafWrong < 0 || t.best.q.FirstLeafWrong > enough) {
+		// Keys cluster so narrowly that chords do not tell them apart.
+		_ = t.fitLines(most, enough)
 	}
 	if t.best.q.FirstLeafWrong < 0 { // no line is within the first bound
 		t.segs = append(t.segs[:0], regress(fences))
@@ -240,13 +251,41 @@ func (t *Trainer) fit() {
 	}
 }
 
+// leavesPerSegmentMost bounds the segments where nothing less does.
+const leavesPerSegmentMost = 16
+
+// fitLines considers lines of ever smaller errors, and reports whether they put
+// all but enough keys into the right leaf.
+func (t *Trainer) fitLines(limit, enough int) bool {
+	t.points = fencePoints(t.points[:0], t.fences[1:])
+	for eps := int64(t.opt.ErrorLeaves) << fracBits; eps >= one/8; eps /= 2 {
+		segs, ok := piecewise(t.segs[:0], &t.pla, t.points, eps, limit)
+		t.segs = segs
+		if !ok {
+			break
+		}
+		t.consider()
+		if t.best.q.FirstLeafWrong <= enough {
+			return true
+		}
+	}
+	return false
+}
+
 // consider measures the lines in t.segs and keeps them if they are the best
 // yet.
 func (t *Trainer) consider() {
 	t.cand.begin(t.start, 0, t.opt.Family, t.segs)
-	t.centre()
 	var c candidate
-	c.segs, c.corr = t.best.segs[:0], t.best.corr[:0]
+	c.segs, c.refined, c.corr = t.best.segs[:0], t.best.refined[:0], t.best.corr[:0]
+	if len(t.refined) == 0 {
+		t.centre()
+	} else {
+		t.positions()
+		t.measure(&c)
+		c.lineResiduals = pairOf(c.residualMin, c.residualMax)
+		t.refinePositions()
+	}
 	t.measure(&c)
 	if t.opt.CorrectionBits >= 0 {
 		t.correct(&c)
@@ -254,6 +293,7 @@ func (t *Trainer) consider() {
 	t.rate(&c)
 	if t.best.q.FirstLeafWrong < 0 || c.q.FirstLeafWrong < t.best.q.FirstLeafWrong {
 		c.segs = append(c.segs, t.segs...)
+		c.refined = append(c.refined, t.refined...)
 		c.corr = t.corrections(c.corr, &c)
 		t.best = c
 	}
@@ -365,7 +405,7 @@ func (t *Trainer) leafKeys(i int) []uint64 {
 func (t *Trainer) keysAtOrAbove(i int, p int64) int {
 	keys := t.leafKeys(i)
 	n := len(keys)
-	for n > 0 && keys[n-1] >= t.cand.anchor && t.cand.position(keys[n-1]) >= p {
+	for n > 0 && keys[n-1] >= t.cand.anchor && t.position(keys[n-1]) >= p {
 		n--
 	}
 	return len(keys) - n
@@ -375,7 +415,7 @@ func (t *Trainer) keysAtOrAbove(i int, p int64) int {
 func (t *Trainer) keysBelow(i int, p int64) int {
 	keys := t.leafKeys(i)
 	n := 0
-	for n < len(keys) && (keys[n] < t.cand.anchor || t.cand.position(keys[n]) < p) {
+	for n < len(keys) && (keys[n] < t.cand.anchor || t.position(keys[n]) < p) {
 		n++
 	}
 	return n
@@ -425,7 +465,7 @@ func (t *Trainer) leafAt(c *candidate, key uint64) int {
 	if key < t.cand.anchor {
 		return 0
 	}
-	p := t.cand.position(key)
+	p := t.position(key)
 	last := len(t.fences) - 1
 	lo := clamp((p-c.residualMax)>>fracBits, last)
 	hi := max(lo, clamp((p-c.residualMin)>>fracBits, last))
@@ -457,6 +497,9 @@ func (t *Trainer) fill(dst *SubModel, version uint32, base int64, alnBits int) {
 	dst.begin(t.start, version, t.opt.Family, c.segs)
 	dst.leaves = uint16(len(t.fences))
 	dst.residualMin, dst.residualMax = int32(c.residualMin), int32(c.residualMax)
+	if dst.body[2] = c.lineResiduals; len(c.refined) == 0 {
+		dst.body[2] = pairOf(c.residualMin, c.residualMax)
+	}
 	dst.slackLo, dst.slackHi = uint16(c.slackLo), uint16(c.slackHi)
 	dst.corrBits, dst.corrShift = uint8(c.corrBits), uint8(c.corrShift)
 	dst.flags |= flagTT
@@ -468,8 +511,10 @@ func (t *Trainer) fill(dst *SubModel, version uint32, base int64, alnBits int) {
 		t.residuals(dst, base)
 	}
 	dst.ttAt = uint16(len(dst.body))
-	dst.body = slices.Grow(dst.body, dst.ttWords())[:int(dst.ttAt)+dst.ttWords()]
-	tt := dst.body[dst.ttAt:]
+	c.fillRefinements(dst)
+	front, words := len(dst.body), int(dst.ttAt)+dst.ttWords()
+	dst.body = slices.Grow(dst.body, words-front)[:words]
+	tt := dst.body[front:]
 	clear(tt)
 	g := dst.grid()
 	for i, k := range c.corr {

@@ -78,7 +78,9 @@ func (g grid) end(i int) uint {
 	return uint(i)>>blockShift*g.stride + g.head + (uint(i)&(blockLeaves-1)+1)*g.width
 }
 
-func (s *SubModel) ttWords() int { return int((s.grid().end(s.Leaves()-1) + 63) / 64) }
+func (s *SubModel) ttWords() int {
+	return s.front() + int((s.grid().end(s.Leaves()-1)+63)/64)
+}
 
 // cell returns the first cell of leaf i.
 func (s *SubModel) cell(v ttView, i int) int64 {
@@ -182,7 +184,7 @@ func (s *SubModel) ALN(leaf int) uint32 {
 	if !s.HasTT() {
 		return 0
 	}
-	return s.alnAt(ttView{words: s.body[s.ttAt:]}, min(max(leaf, 0), s.Leaves()-1))
+	return s.alnAt(s.view(), min(max(leaf, 0), s.Leaves()-1))
 }
 
 func (s *SubModel) alnAt(v ttView, leaf int) uint32 {
@@ -221,7 +223,11 @@ func (s *SubModel) TTWindow(lo, hi int) (offset, words int) {
 }
 
 // ttSpan returns the TT words [first, end) that hold the entries of lo … hi.
+// Where positions are refined it is all: the line alone tells too little.
 func (s *SubModel) ttSpan(lo, hi int) (first, end int) {
+	if s.flags&flagRefined != 0 {
+		return 0, s.ttWords()
+	}
 	last := s.Leaves() - 1
 	lo = min(max(lo, 0), last)
 	hi = min(max(hi, lo), last)
@@ -248,10 +254,22 @@ func (s *SubModel) Resolve(key uint64, p Prediction, words []uint64) (Prediction
 	v := ttView{words: words, skip: first}
 	p.Knows = KnowsALN
 	if key < s.anchor || s.leaves <= 1 {
+		v.words = words[s.front():]
 		p.Leaf, p.Lo, p.Hi, p.ALN = 0, 0, 0, s.alnAt(v, 0)
-	} else {
-		p.Leaf, p.Lo, p.Hi, p.ALN = s.resolve(v, s.position(key), p.Lo, p.Hi)
+		return p, nil
 	}
+	pos := s.position(key)
+	if front := s.front(); front > 0 {
+		c := *s
+		if err := c.adoptRefinements(words); err != nil {
+			return p, err
+		}
+		pos, v.words = refine(words[1:front], pos), words[front:]
+		lo, hi := c.window(pos)
+		p.Leaf, p.Lo, p.Hi, p.ALN = c.resolve(v, pos, lo, hi)
+		return p, nil
+	}
+	p.Leaf, p.Lo, p.Hi, p.ALN = s.resolve(v, pos, p.Lo, p.Hi)
 	return p, nil
 }
 
@@ -261,6 +279,8 @@ func (s *SubModel) DropTT() {
 	if s.HasTT() {
 		s.body = slices.Clone(s.body[:s.ttAt])
 		s.flags &^= flagTT
+		r := s.lineResiduals()
+		s.residualMin, s.residualMax = int32(r>>32), int32(r)
 	}
 }
 
@@ -269,6 +289,9 @@ func (s *SubModel) DropTT() {
 func (s *SubModel) LoadTT(words []uint64) error {
 	if len(words) != s.ttWords() {
 		return fmt.Errorf("%w: TT of %d words, want %d", ErrCorrupt, len(words), s.ttWords())
+	}
+	if err := s.adoptRefinements(words); err != nil {
+		return err
 	}
 	s.body = append(s.body[:s.ttAt], words...)
 	s.flags |= flagTT
