@@ -81,6 +81,10 @@ const (
 	IgnoreRight
 	// IgnoreIncarnation: a data server in place of another is taken for it (txn).
 	IgnoreIncarnation
+	// BlindSwap: the map of a cluster is replaced whatever its epoch (internal/member, internal/member/etcd).
+	BlindSwap
+	// JoinOver: a server takes an index that a live one of another instance holds (internal/member, internal/member/etcd).
+	JoinOver
 	bugCount
 )
 
@@ -90,7 +94,7 @@ var names = [bugCount]string{
 	"FirstRefusal", "DoomedAnswer", "AbsenceByContents", "KeepGapWord", "NoKeyCheck",
 	"SlotBeforeRow", "KeepMovedRow", "AbsenceUnconfirmed", "LengthOfBlock", "IgnoreTail", "IgnoreChecksum",
 	"RepeatVersions", "IgnoreFence", "LateHandOver", "ForgetHandOver", "LostWakeup", "RunParkedTwice",
-	"AnyCapability", "IgnoreRight", "IgnoreIncarnation",
+	"AnyCapability", "IgnoreRight", "IgnoreIncarnation", "BlindSwap", "JoinOver",
 }
 
 func (b Bug) String() string {

@@ -158,20 +158,23 @@ func testContenders(t *testing.T, e *env) {
 	const contenders, changes = 4, 12
 	root := rng.New(Seed(t))
 	check(t, e.open(t).Swap(e.ctx, 0, newMap(contenders)))
-	done := make(chan struct{})
+	watching, stop := context.WithCancel(e.ctx)
+	defer stop()
 	var watchers, all sync.WaitGroup
 	for range 2 {
 		s := e.open(t)
-		watchers.Go(func() { watchEpochs(t, e, s, done, contenders*changes+1) })
+		watchers.Go(func() { watchEpochs(t, watching, s, contenders*changes+1) })
 	}
 	for c := range contenders {
 		s, r := e.open(t), root.SplitN(uint64(c))
 		all.Go(func() { contend(t, e, s, r, c, changes) })
 	}
 	all.Wait()
-	close(done)
-	watchers.Wait()
 	m := must[*member.State](t)(e.open(t).State(e.ctx)).Map
+	if m.Epoch != contenders*changes+1 {
+		stop() // they would wait for the epoch that is missing
+	}
+	watchers.Wait()
 	if m.Epoch != contenders*changes+1 {
 		t.Errorf("epoch %d after %d changes", m.Epoch, contenders*changes)
 	}
@@ -223,12 +226,15 @@ func contend(t *testing.T, e *env, s member.Store, r *rng.Stream, c, changes int
 	}
 }
 
-// watchEpochs sees epochs rise until it has seen the last; done is closed when that is there.
-func watchEpochs(t *testing.T, e *env, s member.Store, done <-chan struct{}, last member.Epoch) {
+// watchEpochs sees epochs rise until it has seen the last, or ctx is cancelled.
+func watchEpochs(t *testing.T, ctx context.Context, s member.Store, last member.Epoch) {
 	var after member.Revision
 	var seen member.Epoch
 	for seen != last {
-		state, err := s.Watch(e.ctx, after)
+		state, err := s.Watch(ctx, after)
+		if errors.Is(err, context.Canceled) {
+			return
+		}
 		if err != nil {
 			t.Errorf("watch after epoch %d: %v", seen, err)
 			return
@@ -239,7 +245,6 @@ func watchEpochs(t *testing.T, e *env, s member.Store, done <-chan struct{}, las
 		}
 		after, seen = state.Revision, state.Map.Epoch
 	}
-	<-done
 }
 
 func testAdmit(t *testing.T, e *env) {
