@@ -17,7 +17,7 @@ LDFLAGS := -X main.commit=$(COMMIT)
 CONCURRENT := ./internal/mem/... ./internal/block/... ./internal/hist/... ./internal/driver/... \
 	./internal/cluster/... ./internal/member/... ./internal/metrics/... ./rdma/... ./index/... ./txn/... ./server/... ./ycsb/...
 
-.PHONY: all build tpcc ycsb compare test test-verbs race planted sim lint bench bench-peers measure fuzz fuzz-frames clean
+.PHONY: all build tpcc ycsb compare test test-verbs bench-verbs race planted sim lint bench bench-peers measure fuzz fuzz-frames clean
 
 all: build
 
@@ -48,6 +48,10 @@ test:
 # that device of this machine instead.
 test-verbs:
 	@GO="$(GO)" DEVICE="$(DEVICE)" rdma/verbs/softroce/run.sh
+
+# Latency of READs over verbs beside perftest's, on the same device.
+bench-verbs:
+	@GO="$(GO)" DEVICE="$(DEVICE)" BENCH=7 rdma/verbs/softroce/run.sh
 
 race:
 	$(GO) test -race -short -timeout 20m $(CONCURRENT)

@@ -40,6 +40,7 @@ engine=(
 fabrics=(
 "fabrics|READs of 64 bytes, alone and 16 in a batch, on every fabric beside its bound; many callers over TCP beside pipelined GETs of Redis as a sense of scale|go test -run ^\$ -bench Fabrics|ManyCallers -benchtime 300x ./rdma/rdmatest"
 "tls|READs of 64 bytes over TCP with TLS beside a bare echo with TLS, in one process|go test -run ^\$ -bench Read/ -benchtime 100x ./rdma/tcp"
+"verbs|READs of 64 bytes over libibverbs beside perftest's, on Soft-RoCE (rdma_rxe) in a guest under software emulation: only the ratios mean anything|make -s bench-verbs"
 )
 
 wanted=("$@")

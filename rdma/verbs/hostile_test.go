@@ -190,6 +190,28 @@ func TestServerEndsConnectionsThatBreakTheProtocol(t *testing.T) {
 	}
 }
 
+// Atomics are granted only by a device that has them.
+func TestAtomicsNeedADevice(t *testing.T) {
+	r := newRig(t, rdma.AccessRead, rdmatest.Echo)
+	e := r.e.(*endpoint)
+	had := e.lim.atomics
+	e.lim.atomics = false
+	if _, err := e.Register(r.region, rdma.AccessAtomic); !errors.Is(err, rdma.ErrUnsupported) {
+		t.Errorf("a device without atomics: %v, want ErrUnsupported", err)
+	}
+	e.lim.atomics = had
+	if _, err := e.Register(r.region, rdma.AccessAtomic); (err == nil) != had {
+		t.Errorf("a device that says %v: %v", had, err)
+	}
+	c := r.client(t)
+	var b rdma.Batch
+	b.FAA(r.key, 0, 1, make([]uint64, 1))
+	if err := rdma.Do(r.ctx, c, &b); !errors.Is(err, rdma.ErrAccess) {
+		t.Errorf("an atomic that was not granted: %v, want ErrAccess", err)
+	}
+	r.mustRead(t, c)
+}
+
 // Memory on the Go heap is refused.
 func TestHeapRegionsAreRefused(t *testing.T) {
 	r := newRig(t, rdma.AccessRead, rdmatest.Echo)

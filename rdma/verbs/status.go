@@ -21,6 +21,7 @@ var wcNames = map[wcStatus]string{
 	wcSuccess:      "success",
 	1:              "local length error",
 	2:              "local queue pair operation error",
+	3:              "local end-to-end context error",
 	4:              "local protection error",
 	5:              "flushed",
 	6:              "memory window bind error",
@@ -31,9 +32,14 @@ var wcNames = map[wcStatus]string{
 	11:             "remote operation error",
 	12:             "transport retries exceeded",
 	13:             "receiver-not-ready retries exceeded",
+	14:             "local reliable datagram domain violation",
+	15:             "remote invalid reliable datagram request",
 	16:             "remote aborted",
+	17:             "invalid end-to-end context number",
+	18:             "invalid end-to-end context state",
 	19:             "fatal error",
 	20:             "response timeout",
+	21:             "general error",
 }
 
 func (s wcStatus) String() string {

@@ -157,8 +157,8 @@ func TestStatuses(t *testing.T) {
 		if s.status() != w {
 			t.Errorf("%v: %d, want %d", s, s.status(), w)
 		}
-		if s.String() == "" {
-			t.Errorf("completion status %d has no name", uint32(s))
+		if _, named := wcNames[s]; named != (s <= 21) || s.String() == "" {
+			t.Errorf("completion status %d is called %q", uint32(s), s)
 		}
 	}
 }

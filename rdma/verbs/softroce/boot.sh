@@ -10,7 +10,7 @@
 #
 #	CACHE    where the kernel is kept (default ~/.cache/drtmx-softroce)
 #	CPU      model of the guest's processor (default max,-erms)
-#	SECONDS_BOOT, SECONDS_MAX  how long it may take to come up, and to run (default 180, 1500)
+#	SECONDS_BOOT, SECONDS_MAX  how long it may take to come up, and to run (default 300, 1500)
 #	MEM, SMP     its memory in MiB and its processors (default 2048, 2)
 set -euo pipefail
 folder=$(realpath "$1") command=$2
@@ -102,7 +102,7 @@ make_initrd "$work" || die "cannot make the guest's initial file system"
 boot() {
 	local share=local,security_model=none,multidevs=remap status=0
 	rm -f "$work/pipe" && mkfifo "$work/pipe" && : >"$work/console"
-	tr -d '\r' <"$work/pipe" | tee "$work/console" | sed -un 's/^| \{0,1\}//p' &
+	sed -u 's/\r//g' <"$work/pipe" | tee "$work/console" | sed -un 's/^| \{0,1\}//p' &
 	local filter=$!
 	timeout -k 10 "${SECONDS_MAX:-1500}" qemu-system-x86_64 -M q35 -accel tcg,thread=multi -cpu "${CPU:-max,-erms}" \
 		-smp "${SMP:-2}" -m "${MEM:-2048}" -nodefaults -nographic -no-reboot -serial stdio -monitor none \
@@ -116,7 +116,7 @@ boot() {
 	pids=("$guest")
 	local waited=0
 	while kill -0 "$guest" 2>/dev/null && ! grep -q GUEST-UP "$work/console"; do
-		if [ "$waited" -ge "${SECONDS_BOOT:-180}" ]; then
+		if [ "$waited" -ge "${SECONDS_BOOT:-300}" ]; then
 			echo "test-verbs: the guest is not up after $waited s" >&2
 			kill "$guest"
 			break

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tests the provider verbs, and the engine over it: builds test binaries and
 # runs suite.sh with them, in a guest with Soft-RoCE (see boot.sh) or, if DEVICE
-# names an RDMA device of this machine, here. The status is the suite's.
+# names an RDMA device of this machine, here. The status is the suite's. BENCH=n
+# only takes n pairs of latencies.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 cd "$here/../../.."
@@ -24,7 +25,12 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cp "$here/suite.sh" "$folder/"
-for package in rdma/verbs index/hash index/learned server tpcc cmd/drtmx; do
+packages="rdma/verbs index/hash index/learned server tpcc cmd/drtmx"
+if [ -n "${BENCH:-}" ]; then
+	echo "$BENCH" >"$folder/bench"
+	packages=rdma/verbs
+fi
+for package in $packages; do
 	to=$folder/${package##*/}
 	mkdir "$to"
 	$go test -c -tags verbs -o "$to/test" "./$package"

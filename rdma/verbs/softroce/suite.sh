@@ -10,22 +10,31 @@ failed=0
 
 seconds() { cut -d. -f1 /proc/uptime; }
 
-# run NAME BINARY PATTERN: a quiet test says only how it went. No test may be
+# run NAME BINARY PATTERN [FLAG...]: a quiet test says only how it went. No test may be
 # skipped; a case of one that does not apply to the device says why.
 run() {
 	start=$(seconds)
-	if (cd "$folder/$2" && ./test -test.run "$3" -test.v -test.timeout 20m) >out 2>&1 &&
+	name=$1 binary=$2 pattern=$3
+	shift 3
+	if (cd "$folder/$binary" && ./test -test.run "$pattern" -test.v -test.timeout 20m "$@") >out 2>&1 &&
 		! grep -q -e '^--- SKIP' -e "no tests to run" out; then
-		echo "ok    $1: $(grep -c -e '--- PASS' out) cases, $(($(seconds) - start)) s"
+		echo "ok    $name: $(grep -c -e '--- PASS' out) cases, $(($(seconds) - start)) s"
 		sed -n 's/^ *--- SKIP: /      does not apply: /p; s/^ *[a-z_]*_test.go:[0-9]*: \(latency: .*\)/      \1/p' out
 	else
-		echo "FAIL  $1"
+		echo "FAIL  $name"
 		cat out
 		failed=1
 	fi
 }
 
-run "provider: conformance, hostile peers, killed processes" verbs .
+latency=TestLatencyBesidePerftest
+if [ -e "$folder/bench" ]; then # asks for latencies alone, and for how many pairs
+	DRTMX_VERBS_LATENCY=$(cat "$folder/bench")
+	export DRTMX_VERBS_LATENCY
+	run "latency beside perftest" verbs "$latency"
+	exit $failed
+fi
+run "provider: conformance, hostile peers, killed processes" verbs . -test.skip "$latency"
 run "hash index" hash 'TestConformance/./verbs/(model|concurrent)'
 run "learned index" learned 'TestConformance$/././verbs/(model|concurrent)'
 run "transactions: histories of processes, some killed" server 'TestProcessHistoriesOverVerbs'
