@@ -83,13 +83,18 @@ func sameEndpoints(a, b Server) bool {
 
 // JoinWhenFree is Join, but waits while another instance holds the index: that
 // of a server that died does so until its lease runs out. ctx bounds the wait;
-// when it ends, the error wraps ErrTaken as well as the context's.
+// when it ends, the error wraps the context's, and ErrTaken if the index was seen to be held.
 func JoinWhenFree(ctx context.Context, s Store, server Server, ttl time.Duration) (Lease, error) {
+	var taken error
 	for {
 		l, err := s.Join(ctx, server, ttl)
-		if !errors.Is(err, ErrTaken) {
-			return l, err
+		switch {
+		case err == nil:
+			return l, nil
+		case !errors.Is(err, ErrTaken):
+			return nil, errors.Join(taken, err)
 		}
+		taken = err
 		if _, waitErr := WaitFor(ctx, s, func(state *State) bool {
 			r, held := state.Registered(server.Index)
 			return !held || r.Instance == server.Instance

@@ -3,6 +3,7 @@ package etcd_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -26,7 +27,14 @@ import (
 // tick makes etcd's shortest lease one second long.
 const tick = 10 * time.Millisecond
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain lets more tests run at once than there are processors: they wait for
+// times to pass. No goroutine is left, so that none is ignored.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // start runs an etcd server until the test ends.
 func start(t testing.TB, o embedded.Options) *embedded.Server {

@@ -77,7 +77,7 @@ func testWatchWaits(t *testing.T, e *env) {
 		ok   func(*member.State) bool
 	}{
 		{"map", func() { check(t, other.Swap(e.ctx, 0, newMap(1))) }, func(s *member.State) bool { return s.Map != nil }},
-		{"join", func() { must[member.Lease](t)(other.Join(e.ctx, server(0, 1), e.TTL)) }, func(s *member.State) bool { return len(s.Alive) == 1 }},
+		{"join", func() { must[member.Lease](t)(other.Join(e.ctx, server(0, 1), long)) }, func(s *member.State) bool { return len(s.Alive) == 1 }},
 		{"evict", func() {
 			now := must[*member.State](t)(other.State(e.ctx))
 			check(t, other.Evict(e.ctx, 0, now.Alive[0].Instance))
@@ -121,12 +121,12 @@ func testWatchCoalesces(t *testing.T, e *env) {
 func testNames(t *testing.T, e *env) {
 	s, other := e.open(t), e.openName(t, e.cluster+"-2")
 	check(t, s.Swap(e.ctx, 0, newMap(1)))
-	l := must[member.Lease](t)(s.Join(e.ctx, server(0, 1), e.TTL))
+	l := must[member.Lease](t)(s.Join(e.ctx, server(0, 1), long))
 	state := must[*member.State](t)(other.State(e.ctx))
 	if state.Map != nil || len(state.Alive) != 0 {
 		t.Errorf("a cluster sees another's: %+v", state)
 	}
-	must[member.Lease](t)(other.Join(e.ctx, server(0, 1), e.TTL))
+	must[member.Lease](t)(other.Join(e.ctx, server(0, 1), long))
 	if l.Err() != nil {
 		t.Error(l.Err())
 	}
@@ -138,7 +138,7 @@ func testNothingShared(t *testing.T, e *env) {
 	m.Put(server(0, 1))
 	check(t, s.Swap(e.ctx, 0, m))
 	joins := server(1, 1)
-	must[member.Lease](t)(s.Join(e.ctx, joins, e.TTL))
+	must[member.Lease](t)(s.Join(e.ctx, joins, long))
 	spoil := func(m *member.Map, s *member.Server) {
 		m.Primaries[1], m.Servers[0].Endpoints[0].Addr, s.Endpoints[0].Addr = 9, "spoilt", "spoilt"
 	}

@@ -25,6 +25,10 @@ type Fixture struct {
 // bound is how long anything here may take.
 const bound = 20 * time.Second
 
+// long is the time of leases that are not to end during a test, however busy
+// the machine.
+const long = time.Minute
+
 // Run runs the suite. The tests of one fixture run at the same time.
 func Run(t *testing.T, f Fixture) {
 	for _, c := range []struct {
