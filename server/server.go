@@ -53,6 +53,10 @@ type Config struct {
 	Incarnation uint64
 	// Family of the models of ordered indexes.
 	Family learned.Family
+	// ManualTraining leaves training to Train, for callers to whom it matters
+	// which models there are at a time; else a goroutine trains in the
+	// background.
+	ManualTraining bool
 	// Log is told of starting and stopping, of partitions and models, and at
 	// debug level of clients; nil means no log. Nothing is logged for a
 	// transaction.
@@ -221,9 +225,10 @@ func (s *Server) Start() error {
 		return err
 	}
 	s.logStart()
-	s.wg.Add(2)
-	go func() { defer s.wg.Done(); s.resolver(s.ctx) }()
-	go func() { defer s.wg.Done(); s.trainer(s.ctx) }()
+	s.wg.Go(func() { s.resolver(s.ctx) })
+	if !s.cfg.ManualTraining {
+		s.wg.Go(func() { s.trainer(s.ctx) })
+	}
 	return nil
 }
 
@@ -295,6 +300,19 @@ func (s *Server) trainer(ctx context.Context) {
 		}
 		t.Reset(idle)
 	}
+}
+
+// Train trains what is due and reports whether anything was. A sub-model is not
+// due before it has rested for learned.Options' RetrainInterval, so that after
+// it some may be waiting still: see Stats. It may be called at any
+// time and from any goroutine.
+func (s *Server) Train() (worked bool) {
+	for _, p := range s.parts {
+		if p != nil {
+			worked = p.train(1<<20) || worked
+		}
+	}
+	return worked
 }
 
 // threadTime is the processor time of the calling thread.
