@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -14,6 +15,7 @@ func haveHosts() bool {
 	if os.Getuid() != 0 {
 		return false
 	}
+	sweepHosts()
 	name := hostName(0)
 	if ip("netns", "add", name) != nil {
 		return false
@@ -21,6 +23,20 @@ func haveHosts() bool {
 	defer func() { _ = ip("netns", "del", name) }()
 	return ip("-n", name, "link", "add", "v0", "type", "veth", "peer", "name", "v1") == nil &&
 		ip("-n", name, "link", "add", "br0", "type", "bridge") == nil
+}
+
+// sweepHosts removes what tests that were killed have left.
+func sweepHosts() {
+	out, err := exec.Command("ip", "netns", "list").Output()
+	if err != nil {
+		return
+	}
+	for _, name := range strings.Fields(string(out)) {
+		var pid, i int
+		if n, _ := fmt.Sscanf(name, hostNames, &pid, &i); n == 2 && syscall.Kill(pid, 0) == syscall.ESRCH {
+			_ = ip("netns", "del", name)
+		}
+	}
 }
 
 func ip(args ...string) error {
@@ -33,7 +49,9 @@ func ip(args ...string) error {
 
 // hostName is of the network namespace that stands for host i; 0 is the
 // client's, which holds the bridge, too.
-func hostName(i int) string { return fmt.Sprintf("drtmx-%d-%d", os.Getpid(), i) }
+func hostName(i int) string { return fmt.Sprintf(hostNames, os.Getpid(), i) }
+
+const hostNames = "drtmx-%d-%d" // process, host
 
 // hosts VAR... makes a network of a client's host and of as many others as
 // there are variables but one: the first is set to the client's namespace, the
