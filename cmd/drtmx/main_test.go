@@ -63,7 +63,6 @@ func TestScripts(t *testing.T) {
 			"scrape":    scrape,
 
 			"verbsdevice": verbsDevice,
-			"samerounds":  sameRounds,
 			"freeports":   freePorts,
 			"mode600":     mode600,
 

@@ -10,7 +10,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// haveHosts reports whether network namespaces can be made here.
+// haveHosts reports whether network namespaces, and slow links between them, can
+// be made here.
 func haveHosts() bool {
 	if os.Getuid() != 0 {
 		return false
@@ -22,7 +23,8 @@ func haveHosts() bool {
 	}
 	defer func() { _ = ip("netns", "del", name) }()
 	return ip("-n", name, "link", "add", "v0", "type", "veth", "peer", "name", "v1") == nil &&
-		ip("-n", name, "link", "add", "br0", "type", "bridge") == nil
+		ip("-n", name, "link", "add", "br0", "type", "bridge") == nil &&
+		exec.Command("tc", "-n", name, "qdisc", "add", "dev", "v0", "root", "tbf", "rate", "20mbit", "burst", "32kb", "latency", "100ms").Run() == nil
 }
 
 // sweepHosts removes what tests that were killed have left.

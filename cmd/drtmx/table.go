@@ -121,7 +121,9 @@ func (r *report) printTotals(w io.Writer) {
 	if r.CPUSeparable {
 		cpu = fmt.Sprintf("of clients, %.2f s of data servers", r.ServerCPUS)
 	}
-	fmt.Fprintf(w, "CPU          %.2f s %s\n", r.ClientCPUS, cpu)
+	if r.ClientCPUS > 0 { // else a server did not answer at an edge
+		fmt.Fprintf(w, "CPU          %.2f s %s\n", r.ClientCPUS, cpu)
+	}
 	m := r.Model
 	fmt.Fprintf(w, "models       %d sub-models of %d keys: %s, translation tables %s, error mean %.2f, at most %d leaves\n",
 		m.Submodels, m.Keys, bytesText(m.ModelBytes), bytesText(m.TTBytes), m.MeanError, m.MaxError)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"math"
 	"net"
 	"os"
 	"strconv"
@@ -10,21 +9,6 @@ import (
 
 	"drtmx/internal/cluster"
 )
-
-// samerounds A B compares what transactions asked of the network in two
-// reports. Orders differ in length and transactions are repeated now and then.
-func sameRounds(ts *testscript.TestScript, _ bool, args []string) {
-	a, b := readReport(ts, args[0]), readReport(ts, args[1])
-	for name := range b.Types {
-		for what, v := range map[string][2]float64{
-			"rounds": {a.Rounds[name], b.Rounds[name]}, "RPCs": {a.RPCs[name], b.RPCs[name]}, "READs": {a.Reads[name], b.Reads[name]},
-		} {
-			if limit := 0.1*v[1] + a.Retries[name] + b.Retries[name] + 0.05; math.Abs(v[0]-v[1]) > limit {
-				ts.Fatalf("%s: %v %s for each transaction over %s, %v over %s", name, v[0], what, a.Fabric, v[1], b.Fabric)
-			}
-		}
-	}
-}
 
 // freeports VAR VAR sets variables to two addresses with successive ports.
 func freePorts(ts *testscript.TestScript, _ bool, args []string) {

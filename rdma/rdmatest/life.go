@@ -20,8 +20,8 @@ var lifeCases = []Case{
 	{"CloseMidBatch", func(r *rig) { caseDownMidBatch(r, closeEndpoint) }},
 	{"CloseWaitsForHandlers", caseCloseWaits},
 	{"CloseWithUnansweredCall", caseCloseUnanswered},
-	{"KillMidCall", func(r *rig) { caseDownMidCall(r, killEndpoint) }},
-	{"KillMidBatch", func(r *rig) { caseDownMidBatch(r, killEndpoint) }},
+	{"KillMidCall", killing(caseDownMidCall)},
+	{"KillMidBatch", killing(caseDownMidBatch)},
 	{"CancelledDial", caseCancelDial},
 	{"CancelledCallBreaksConnection", caseCancelCall},
 	{"CancelledWait", caseCancelWait},
@@ -32,11 +32,12 @@ var lifeCases = []Case{
 
 func closeEndpoint(r *rig, e rdma.Endpoint) { r.check(e.Close()) }
 
-func killEndpoint(r *rig, e rdma.Endpoint) {
-	if r.f.Kill == nil {
-		r.Skipf("the fixture of provider %s cannot kill an endpoint", r.f.Provider.Name())
+// killing is a case whose endpoint is killed, not closed.
+func killing(c func(r *rig, down func(*rig, rdma.Endpoint))) func(r *rig) {
+	return func(r *rig) {
+		killable(r)
+		c(r, func(r *rig, e rdma.Endpoint) { r.f.Kill(e) })
 	}
-	r.f.Kill(e)
 }
 
 func caseDialNobody(r *rig) {

@@ -97,7 +97,7 @@ func caseDiesWhileConnecting(r *rig) {
 				})
 			}
 			time.Sleep(time.Duration(r.rng.Intn(1500)) * time.Microsecond)
-			killEndpoint(r, e)
+			r.f.Kill(e)
 			wg.Wait()
 			for _, of := range conns {
 				for _, c := range of {
@@ -205,7 +205,7 @@ func caseServerDies(r *rig) {
 				e, k := r.serverWith(bigReply(big, held))
 				c := r.dial(e)
 				killed := make(chan struct{})
-				step(c, k, held, sync.OnceFunc(func() { killEndpoint(r, e); close(killed) }))
+				step(c, k, held, sync.OnceFunc(func() { r.f.Kill(e); close(killed) }))
 				receive(r, "the kill", killed)
 				r.untilDown(c, k)
 				r.check(e.Close())

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"syscall"
+	"time"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -19,10 +20,13 @@ import (
 func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	nc, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
+		if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+			<-ctx.Done() // the dialer keeps the deadline itself, and may be a little earlier
+		}
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("tcp: dial %q: %w", addr, ctx.Err())
 		}
-		if errors.Is(err, syscall.ECONNRESET) {
+		if errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.ETIMEDOUT) {
 			return nil, fmt.Errorf("tcp: dial %q: %w: %w", addr, rdma.ErrPeerDown, err)
 		}
 		return nil, fmt.Errorf("tcp: dial %q: %w: %w", addr, rdma.ErrAddress, err)

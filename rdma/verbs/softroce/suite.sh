@@ -38,6 +38,6 @@ run "provider: conformance, hostile peers, killed processes" verbs . -test.skip 
 run "hash index" hash 'TestConformance/./verbs/(model|concurrent)'
 run "learned index" learned 'TestConformance$/././verbs/(model|concurrent)'
 run "transactions: histories of processes, some killed" server 'TestProcessHistoriesOverVerbs'
-run "TPC-C: what each transaction asks of every fabric" tpcc 'TestFabricsAreAskedTheSame'
+run "TPC-C: what each transaction asks of every fabric" tpcc 'TestEveryFabricCostsTheSame'
 run "commands: TPC-C between processes, check, a killed server" drtmx 'TestScripts/(run|serve)_verbs|TestKilledServerOverVerbs'
 exit $failed
