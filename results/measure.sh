@@ -18,7 +18,7 @@ tpcc=(
 "fullpaced|The whole TPC-C at the pace of people: ten terminals for each warehouse, with keying and think times|bin/drtmx tpcc run --mix full --clients 40 --keying-think --warmup 1m --duration 3m --output plain --series-interval 1m"
 )
 engine=(
-"designs|TPC-C with each design, in turn on one cluster: throughput, CPU, rounds, RPCs, and ratios|bin/drtmx tpcc compare --repeat 3 --duration 5s"
+"designs|TPC-C with each design, in turn on one cluster: throughput, CPU, rounds, RPCs, and ratios|bin/drtmx tpcc compare --repeat 5 --duration 5s"
 "clients8|The mix with 8 clients|bin/drtmx tpcc compare --clients 8 --repeat 3 --duration 3s --designs drtmx,drtmh --mix new-order=10,order-status=90"
 "clients32|The mix with 32 clients|bin/drtmx tpcc compare --clients 32 --repeat 3 --duration 3s --designs drtmx,drtmh --mix new-order=10,order-status=90"
 "clients64|The mix with 64 clients|bin/drtmx tpcc compare --clients 64 --repeat 3 --duration 3s --designs drtmx,drtmh --mix new-order=10,order-status=90"
