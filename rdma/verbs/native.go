@@ -4,6 +4,12 @@ package verbs
 
 // #cgo pkg-config: libibverbs librdmacm
 // #cgo CFLAGS: -O2 -Wall
+// #cgo noescape vb_cq_poll
+// #cgo nocallback vb_cq_poll
+// #cgo noescape vb_qp_post
+// #cgo nocallback vb_qp_post
+// #cgo noescape vb_qp_receive
+// #cgo nocallback vb_qp_receive
 // #include "native.h"
 import "C"
 

@@ -26,24 +26,27 @@ func newSpinner(limit time.Duration) spinner { return spinner{limit: limit, cred
 // spin polls until there are completions or spinning does not pay any more,
 // and lets other goroutines run in between: what is awaited may need one.
 func (s *spinner) spin(q *completions) int {
-	if n := q.poll(1); n > 0 {
-		return n
-	}
 	if s.limit <= 0 {
-		return 0
+		return q.poll(1)
 	}
 	if s.credit <= 0 {
 		if s.skipped++; s.skipped%spinRetryEvery != 0 {
-			return 0
+			return q.poll(1)
 		}
 	}
-	for start := time.Now(); time.Since(start) < s.limit; {
+	var start time.Time
+	for {
 		if n := q.poll(spinTries); n > 0 {
 			s.credit = min(s.credit+2, spinCredit)
 			return n
 		}
+		switch now := time.Now(); { // the clock is not looked at before it matters
+		case start.IsZero():
+			start = now
+		case now.Sub(start) >= s.limit:
+			s.credit = max(s.credit-1, 0)
+			return 0
+		}
 		runtime.Gosched()
 	}
-	s.credit = max(s.credit-1, 0)
-	return 0
 }
