@@ -132,8 +132,9 @@ func TestLatencyBesidePerftest(t *testing.T) {
 			ours, theirs, crossings = append(ours, b), append(theirs, a), append(crossings, x)
 			ratios, rest = append(ratios, b/a), append(rest, (b-2*x)/a)
 		}
-		t.Logf("latency: %s of %d B: drtmx %.1f µs, %s %.1f µs, ratio %.2f; less two crossings into C, %.2f µs each, %.2f (medians of %d pairs)",
-			m.what, latencyBytes, median(ours), strings.Join(m.args, " "), median(theirs), median(ratios), median(crossings), median(rest), pairs)
+		t.Logf("latency: %s of %d B: drtmx %.1f µs, %s %.1f µs, ratio %.2f (%.2f to %.2f); less two crossings into C, %.2f µs each, %.2f (%.2f to %.2f) (medians of %d pairs)",
+			m.what, latencyBytes, median(ours), strings.Join(m.args, " "), median(theirs), median(ratios), slices.Min(ratios), slices.Max(ratios),
+			median(crossings), median(rest), slices.Min(rest), slices.Max(rest), pairs)
 	}
 }
 
