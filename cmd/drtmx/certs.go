@@ -13,7 +13,7 @@ import (
 func (a *app) certsCommand() *cobra.Command {
 	var s certs.Set
 	c := &cobra.Command{
-		Use:   "certs --dir DIR --hosts HOST,...",
+		Use:   "certs --dir DIR",
 		Short: "Make certificates for trying out TLS",
 		Long: `Makes an authority, and a certificate signed by it for each server and client:
 in DIR, ca.pem, HOST.pem and HOST-key.pem, NAME.pem and NAME-key.pem. Keys can
@@ -37,8 +37,8 @@ it can make clients and servers.`,
 		},
 	}
 	c.Flags().StringVar(&s.Dir, "dir", "", "directory for the files, made if it does not exist")
-	c.Flags().StringSliceVar(&s.Hosts, "hosts", nil, "names or addresses of servers")
-	c.Flags().StringSliceVar(&s.Clients, "clients", nil, "names of clients")
+	c.Flags().StringSliceVar(&s.Hosts, "hosts", []string{"127.0.0.1"}, "names or addresses of servers")
+	c.Flags().StringSliceVar(&s.Clients, "clients", []string{"client"}, "names of clients")
 	c.Flags().IntVar(&s.Days, "days", 90, "validity")
 	return c
 }
