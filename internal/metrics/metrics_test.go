@@ -214,6 +214,11 @@ func TestValues(t *testing.T) {
 	if err := r.client.Seal(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	for end := time.Now().Add(30 * time.Second); trainedKeys(r) == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no model is trained")
+		}
+	}
 	got := r.gather()
 	st := []txn.ServerStats{r.cluster.Servers[0].Stats(), r.cluster.Servers[1].Stats()}
 	want := map[string]float64{
@@ -258,13 +263,23 @@ func TestValues(t *testing.T) {
 			trained += v
 		}
 	}
-	if rows != 32 || keys != trained || keys == 0 { // training follows in the background
+	if rows != 32 || keys != trained || keys == 0 {
 		t.Errorf("%v rows of entry, want 32; %v keys by error, want the %v trained", rows, keys, trained)
 	}
 	n, open := r.meter.Counters()
 	if n.RPCs == 0 || n.Reads == 0 || open == 0 || got[`drtmx_client_fabric_verbs_total{op=read,provider=inproc}`] > float64(n.Reads) {
 		t.Errorf("the meter counts %+v on %d connections, the metrics say %v", n, open, got)
 	}
+}
+
+// trainedKeys is how many keys models know: training follows in the background.
+func trainedKeys(r *rig) (n uint64) {
+	for _, s := range r.cluster.Servers {
+		for _, ix := range s.Stats().Indexes {
+			n += ix.TrainedKeys
+		}
+	}
+	return n
 }
 
 // What only grows does so, whatever happens between scrapes, and scrapes see
