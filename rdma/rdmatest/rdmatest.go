@@ -15,8 +15,12 @@ import (
 	"drtmx/rdma"
 )
 
-// patience bounds everything the suite waits for; reaching it is a failure.
-const patience = 20 * time.Second
+// patience bounds each thing the suite waits for; reaching it is a failure. A
+// case may wait for several.
+const (
+	patience     = 20 * time.Second
+	casePatience = 4 * patience
+)
 
 // Fixture is a provider under test, made anew for every case. What it opens it
 // closes with t.Cleanup.
@@ -77,7 +81,7 @@ func runCase(t testing.TB, c Case, mk func(testing.TB) Fixture) {
 		}
 	})
 	seed := Seed(t)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), casePatience)
 	t.Cleanup(cancel)
 	c.run(&rig{TB: t, f: mk(t), ctx: ctx, rng: rng.New(seed).Split(c.Name)})
 }

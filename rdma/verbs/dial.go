@@ -53,6 +53,9 @@ func (c *conn) connect(ctx context.Context, to wireAddress) (err error) {
 	if c.id, err = c.cm.newID(); err != nil {
 		return err
 	}
+	if err := setAckTimeout(c.id); err != nil {
+		return err
+	}
 	ms := C.int(resolveTimeout.Milliseconds())
 	if err := errno("resolve address", C.vb_cm_resolve(c.id, &to.ip[0], to.bytes, to.port, to.scope, ms)); err != nil {
 		return fmt.Errorf("%w: %w", rdma.ErrAddress, err)

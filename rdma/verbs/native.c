@@ -299,6 +299,11 @@ int vb_cm_listen(struct rdma_cm_id *id, int backlog) {
 	return cm_result(rdma_listen(id, backlog));
 }
 
+int vb_cm_ack_timeout(struct rdma_cm_id *id, uint8_t exponent) {
+	errno = 0;
+	return cm_result(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &exponent, sizeof exponent));
+}
+
 uint16_t vb_cm_port(struct rdma_cm_id *id) { return ntohs(rdma_get_src_port(id)); }
 
 static struct rdma_conn_param params(const uint8_t *data, int bytes, int initiator_depth, int responder_resources) {

@@ -73,6 +73,7 @@ int vb_cm_resolve(struct rdma_cm_id *id, const uint8_t *ip, int ipbytes, uint16_
 int vb_cm_route(struct rdma_cm_id *id, int timeout_ms);
 int vb_cm_bind(struct rdma_cm_id *id, const uint8_t *ip, int ipbytes, uint16_t port, uint32_t scope);
 int vb_cm_listen(struct rdma_cm_id *id, int backlog);
+int vb_cm_ack_timeout(struct rdma_cm_id *id, uint8_t exponent);
 uint16_t vb_cm_port(struct rdma_cm_id *id);
 int vb_cm_connect(struct rdma_cm_id *id, const uint8_t *data, int bytes, int initiator_depth, int responder_resources);
 int vb_cm_accept(struct rdma_cm_id *id, const uint8_t *data, int bytes, int initiator_depth, int responder_resources);

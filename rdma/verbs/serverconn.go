@@ -91,6 +91,9 @@ func (c *serverConn) accept(ev *C.struct_vb_event) error {
 	b := a.encode()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := setAckTimeout(c.id); err != nil {
+		return err
+	}
 	c.up = true
 	reads := min(int(ev.responder_resources), c.e.lim.reads)
 	return errno("accept", C.vb_cm_accept(c.id, cbytes(b[:]), answerBytes, 1, C.int(reads)))
@@ -260,6 +263,8 @@ func (c *serverConn) Reply(body []byte) error {
 		return errReplied
 	}
 	c.pending = false
+	// Counted first: a client that has its answer may look.
+	c.ctr.Add(&rdma.Counters{RPCs: 1, RPCBytes: uint64(c.in.total + len(body))})
 	at, err := c.mail.sendMessage(fragResponse, c.seq, body, -1)
 	if err != nil {
 		c.endLocked()
@@ -269,7 +274,6 @@ func (c *serverConn) Reply(body []byte) error {
 	if at < len(body) {
 		c.out, c.outAt = append(c.out, body...), at
 	}
-	c.ctr.Add(&rdma.Counters{RPCs: 1, RPCBytes: uint64(c.in.total + len(body))})
 	return nil
 }
 
