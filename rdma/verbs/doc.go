@@ -49,5 +49,6 @@
 // between, then asks for an event of the completion queue, looks once more,
 // and sleeps in the runtime's network poller. A peer that dies is noticed by
 // its connection manager, or by the transport's retries of what is in flight;
-// who waits with nothing in flight sends an empty WRITE now and then.
+// who waits with nothing in flight sends an empty WRITE now and then, and five
+// silent seconds with one under way end the connection.
 package verbs

@@ -223,3 +223,25 @@ func TestHeapRegionsAreRefused(t *testing.T) {
 		t.Errorf("%v, want ErrUnsupported", err)
 	}
 }
+
+// A device that answers nothing, not even with an error, ends the connection
+// of who waits for it.
+func TestSilentDeviceIsGivenUp(t *testing.T) {
+	r := newRig(t, rdma.AccessRead, func(*rdma.Request) {}) // answers no call
+	c := r.client(t)
+	defer c.Close()
+	if err := c.StartCall(r.ctx, []byte("anybody?")); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	c.mail.ping = true // and it is lost
+	c.mu.Unlock()
+	start := time.Now()
+	_, err := c.FinishCall(r.ctx, nil)
+	if !errors.Is(err, rdma.ErrPeerDown) || !strings.Contains(err.Error(), errSilent.Error()) {
+		t.Fatalf("a call to a silent device: %v, want ErrPeerDown, for it is silent", err)
+	}
+	if took := time.Since(start); took < (pingsLost-1)*pingAfter {
+		t.Errorf("given up after %v, want %v silent times of %v", took, pingsLost, pingAfter)
+	}
+}

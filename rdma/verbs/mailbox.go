@@ -5,6 +5,8 @@ package verbs
 // #include "native.h"
 import "C"
 
+import "errors"
+
 // mailbox sends and receives fragments over a queue pair, under flow control.
 // It belongs to whoever holds the lock of its connection.
 type mailbox struct {
@@ -14,6 +16,7 @@ type mailbox struct {
 	cmd  [1]C.struct_vb_wr
 	buf  [fragmentBytes]byte // a fragment being made or taken apart
 	ping bool                // one is under way
+	lost int                 // times it was found under way still, with no completion of any kind meanwhile
 
 	sent, freed uint32 // fragments, ever
 	credits     int    // fragments the peer has room for
@@ -103,13 +106,24 @@ func (m *mailbox) sendMessage(kind fragKind, seq uint32, msg []byte, at int) (in
 	return at, nil
 }
 
+// pingsLost is how many silent intervals show that the peer is gone.
+const pingsLost = 5
+
+var errSilent = errors.New("the peer's device is silent")
+
 // sendPing sends an empty WRITE, which the peer's device answers and nobody
-// else notices: it shows that the peer is there.
+// else notices: it shows that the peer is there. It fails if one that is under
+// way has waited for too long. A device gives up by itself when it gets no
+// acknowledgement, but Soft-RoCE has been seen to wait for ever. The receiver's
+// pace is no reason to wait: flow control leaves it no request without a place.
 func (m *mailbox) sendPing() error {
 	if m.ping {
+		if m.lost++; m.lost >= pingsLost {
+			return errSilent
+		}
 		return nil
 	}
-	m.ping = true
+	m.ping, m.lost = true, 0
 	m.cmd[0] = C.struct_vb_wr{id: C.uint64_t(m.id | idPing), op: C.VB_WRITE, signaled: 1}
 	return errno("post ping", C.vb_qp_post(m.q, &m.cmd[0], 1))
 }

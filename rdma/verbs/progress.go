@@ -93,6 +93,7 @@ func (c *conn) dispatch(wc *C.struct_vb_wc) {
 	if c.down != nil {
 		return
 	}
+	c.mail.lost = 0
 	id, status := uint64(wc.id), wcStatus(wc.status)
 	switch id & idKindMask {
 	case idOneSided:

@@ -165,6 +165,7 @@ func (c *serverConn) dispatch(id uint64, status wcStatus, n uint32) (request boo
 		c.endLocked()
 		return false
 	}
+	c.mail.lost = 0
 	switch id & idKindMask {
 	case idSend:
 		c.mail.freeTo(id & idLowMask)
