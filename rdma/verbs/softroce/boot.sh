@@ -6,7 +6,8 @@
 #
 # The guest sees the host's root read-only and FOLDER as /mnt, read-write, with
 # two RDMA addresses, 10.77.0.1 and 10.77.0.2, on device rxe0. The status is
-# the command's, or 125 if the guest did not get as far. Environment:
+# the command's, 125 if the guest did not come up, or 1 if it ended or hung
+# afterwards. Environment:
 #
 #	CACHE    where the kernel is kept (default ~/.cache/drtmx-softroce)
 #	CPU      model of the guest's processor (default max,-erms)
@@ -142,6 +143,8 @@ for try in 1 2; do
 	fi
 	echo "test-verbs: the guest ended early (QEMU status $status); its console:" >&2
 	cat "$work/console" >&2
-	grep -q GUEST-UP "$work/console" && break # it was up: a second time would do no better
+	# Once it was up, what ended or hung is what ran in it: a failure, of which
+	# no second try may make a success.
+	grep -q GUEST-UP "$work/console" && exit 1
 done
 exit 125
