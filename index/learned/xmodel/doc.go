@@ -45,15 +45,15 @@
 //
 //	             first leaf right   models   TT      right without corrections
 //	uniform      99.3 %             0.59 %   4.7 %   23 %
-//	lognormal    99.3 %             0.63 %   4.7 %   23 %
-//	clustered    99.1 %             1.35 %   5.2 %   12 %
-//	TPC-C        100.0 %            0.65 %   4.7 %   24 %
+//	lognormal    99.3 %             0.62 %   4.7 %   23 %
+//	clustered    98.6 %             0.38 %   4.8 %    1 %
+//	TPC-C        100.0 %            0.49 %   4.7 %   23 %
 //
 // RMI does as well wherever one line fits and fails where keys cluster (87 %).
 // TT figures need leaves whose numbers are near their neighbours', or in few
 // extents. A tree whose leaves were all split in random order, and whose split-off
-// leaves come from extents of 8, one open extent an inner node, has a TT of 7.3 %
-// of its inner nodes: see BenchmarkPredict of index/learned.
+// leaves come from extents of 8, one open extent an inner node, has a TT of 7.3 to
+// 7.5 % of its inner nodes: see BenchmarkPredict of index/learned.
 //
 // # Sources
 //
