@@ -1,7 +1,6 @@
 package server
 
 import (
-	"drtmx/internal/planted"
 	"drtmx/internal/wire"
 )
 
@@ -94,7 +93,7 @@ func (c *coordinator) step(e event, out []effect) []effect {
 	case (e.kind == evVote || e.kind == evLost) && c.state == voting && c.waiting[e.server]:
 		delete(c.waiting, e.server)
 		c.prepared[e.server] = e.v.ok() || e.kind == evLost
-		if e.v.weight() > c.outcome.weight() && !(planted.Is(planted.FirstRefusal) && !c.outcome.ok()) {
+		if e.v.weight() > c.outcome.weight() {
 			c.outcome = e.v
 		}
 		if len(c.waiting) == 0 {

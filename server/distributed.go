@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"drtmx/internal/planted"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/txn"
@@ -197,7 +196,7 @@ func (s *Server) prepare(c *wire.Commit, peers *wire.Peers) verdict {
 // vote prepares this server's parts; if the vote is yes they are in doubt d.
 func (s *Server) vote(c *wire.Commit, d *doubt) verdict {
 	s.doubts.Lock()
-	if _, known := s.doubts.part.decided[c.ID]; (known || s.doubts.part.doubt[c.ID] != nil) && !planted.Is(planted.LatePrepare) {
+	if _, known := s.doubts.part.decided[c.ID]; known || s.doubts.part.doubt[c.ID] != nil {
 		s.doubts.Unlock()
 		return verdict{code: wire.Bad, text: "prepare repeated or late"}
 	}

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 
-	"drtmx/internal/planted"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/txn"
@@ -223,7 +222,6 @@ func (s *Server) commitHanded(c *wire.Commit, forget []wire.ID) verdict {
 		delete(s.doubts.handed, id)
 	}
 	_, known := s.doubts.part.decided[c.ID]
-	known = known && !planted.Is(planted.LateHandOver)
 	switch {
 	case known, s.doubts.handed[c.ID], s.doubts.active[c.ID], s.doubts.part.doubt[c.ID] != nil:
 		s.doubts.Unlock()
@@ -242,9 +240,6 @@ func (s *Server) commitHanded(c *wire.Commit, forget []wire.ID) verdict {
 	s.doubts.Lock()
 	defer s.doubts.Unlock()
 	delete(s.doubts.active, c.ID)
-	if planted.Is(planted.ForgetHandOver) {
-		return v
-	}
 	s.doubts.part.remember(c.ID, v.ok())
 	if v.ok() {
 		s.doubts.handed[c.ID] = true

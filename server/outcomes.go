@@ -3,7 +3,6 @@ package server
 import (
 	"sync"
 
-	"drtmx/internal/planted"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -65,10 +64,6 @@ func (o *outcomes) begin(id wire.ID, r *rdma.Request) (run bool) {
 	o.mu.Lock()
 	f := o.find(id.Client)
 	switch {
-	case planted.Is(planted.ForgetOutcomes):
-		f.seq, f.done = id.Seq, false
-		o.mu.Unlock()
-		return true
 	case id.Seq > f.seq && (f.done || f.seq == 0):
 		f.seq, f.done = id.Seq, false
 		o.mu.Unlock()

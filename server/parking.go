@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"drtmx/internal/planted"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/txn"
@@ -192,17 +191,11 @@ func (p *partition) awaitDecision(ctx context.Context) bool {
 // as the decision, so that nobody comes in between.
 func (p *partition) wake() (over []*request) {
 	k := &p.parking
-	if planted.Is(planted.LostWakeup) {
-		return nil
-	}
 	left := k.queue[:0]
 	for _, q := range k.queue {
 		if !p.attempt(q) {
 			left = append(left, q)
 			continue
-		}
-		if planted.Is(planted.RunParkedTwice) {
-			p.attempt(q)
 		}
 		over = append(over, q)
 	}

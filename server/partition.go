@@ -12,7 +12,6 @@ import (
 	"drtmx/index/learned"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
-	"drtmx/internal/planted"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -135,16 +134,13 @@ func (p *partition) newIndex(ix *tables.Index, cfg *Config) (index.Server, error
 
 // validate reports whether every proof still holds. Under p.mu.
 func (p *partition) validate(part *wire.Part) verdict {
-	if planted.Is(planted.SkipCommitValidation) {
-		return verdict{}
-	}
 	for _, pr := range part.Rows {
 		if !p.holds(pr) {
 			return conflict(txn.CauseRow)
 		}
 	}
 	for _, pr := range part.Gaps {
-		if !p.holds(pr) && !planted.Is(planted.SkipGapValidation) {
+		if !p.holds(pr) {
 			return conflict(txn.CauseGap)
 		}
 	}
@@ -155,9 +151,6 @@ func (p *partition) validate(part *wire.Part) verdict {
 // outside it proves nothing.
 func (p *partition) holds(pr index.Proof) bool {
 	s, ok := p.region.Span(pr.Addr, mem.WordBytes)
-	if planted.Is(planted.MaskLockBit) {
-		return ok && block.Header(s.Load(0)).Unlock() == block.Header(pr.Word)
-	}
 	return ok && s.Load(0) == pr.Word
 }
 
@@ -176,9 +169,6 @@ func (p *partition) lockAll(o index.Owner, writes []wire.Write, held []*index.He
 			}
 		}
 		if !v.ok() {
-			if planted.Is(planted.KeepLocks) {
-				return held[:0], v
-			}
 			for i, h := range held {
 				p.indexes[writes[i].Index].Release(h)
 			}
@@ -231,9 +221,6 @@ func fits(ix *tables.Index, w *wire.Write) bool {
 // applyAll publishes the write set under the next CSN and so unlocks it. Under p.mu.
 func (p *partition) applyAll(writes []wire.Write, held []*index.Held) {
 	p.seq++
-	if planted.Is(planted.RepeatVersions) {
-		p.seq = 2 + p.seq%4
-	}
 	csn := block.NewCSN(p.epoch, p.seq)
 	for i := range writes {
 		w := &writes[i]
@@ -277,37 +264,12 @@ func (p *partition) carryOut(part *wire.Part) verdict {
 		return verdict{}
 	}
 	p.owners++
-	if planted.Is(planted.UnlockEarly) {
-		return p.commitRowByRow(part)
-	}
 	held, v := p.lockAll(p.owners, part.Writes, p.held[:0])
 	p.held = held[:0]
 	if !v.ok() {
 		return v
 	}
 	p.applyAll(part.Writes, held)
-	p.commits++
-	return verdict{}
-}
-
-// commitRowByRow is a planted bug; a pause makes up for how seldom a reader
-// comes in between.
-func (p *partition) commitRowByRow(part *wire.Part) verdict {
-	held, v := p.lockAll(p.owners, part.Writes, nil)
-	for i, h := range held {
-		p.indexes[part.Writes[i].Index].Release(h)
-	}
-	if !v.ok() {
-		return v
-	}
-	for i := range part.Writes {
-		held, v := p.lockAll(p.owners, part.Writes[i:i+1], p.held[:0])
-		if !v.ok() {
-			return v
-		}
-		p.applyAll(part.Writes[i:i+1], held)
-		time.Sleep(50 * time.Microsecond)
-	}
 	p.commits++
 	return verdict{}
 }
@@ -324,17 +286,12 @@ func (p *partition) prepare(part *wire.Part) (*prepared, verdict) {
 	t := &prepared{p: p, owner: p.owners}
 	// Shared before the writes are locked: an insert may split the leaf that
 	// was read, and the index then moves the shared locks with the rows.
-	if !planted.Is(planted.SharedLocksLast) {
-		p.share(part, t.owner)
-	}
+	p.share(part, t.owner)
 	held, v := p.lockAll(t.owner, part.Writes, nil)
 	if !v.ok() {
 		p.shared.release(t.owner)
 		p.aborts++
 		return nil, v
-	}
-	if planted.Is(planted.SharedLocksLast) {
-		p.share(part, t.owner)
 	}
 	t.held = held
 	for _, w := range part.Writes {
@@ -347,9 +304,6 @@ func (p *partition) prepare(part *wire.Part) (*prepared, verdict) {
 
 // share takes shared locks on what a part has read.
 func (p *partition) share(part *wire.Part, o index.Owner) {
-	if planted.Is(planted.NoSharedLocks) {
-		return
-	}
 	for _, pr := range part.Rows {
 		p.shared.add(pr.Addr, o)
 	}

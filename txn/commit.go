@@ -8,7 +8,6 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
-	"drtmx/internal/planted"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -97,9 +96,6 @@ func (s *Session) attempt(t *Txn, fn, finish func(*Txn) error) error {
 		return t.err
 	}
 	if t.doomed != nil && finish == nil { // RunProcedure's body sees to it itself
-		if planted.Is(planted.DoomedAnswer) {
-			return t.doomed
-		}
 		err = t.doomed // whatever the body made of it
 	}
 	if now()-t.began > maxAttemptAge {
@@ -127,8 +123,7 @@ func (s *Session) attempt(t *Txn, fn, finish func(*Txn) error) error {
 // fails is checked exactly in a second one: what it returned may be untouched
 // although its leaf has changed.
 func (s *Session) validate(t *Txn) error {
-	if t.nGet+t.nScan == 0 || planted.Is(planted.SkipViewValidation) ||
-		t.nGet+t.nScan == 1 && planted.Is(planted.SkipSingleValidation) {
+	if t.nGet+t.nScan == 0 {
 		return nil
 	}
 	inexact, err := s.check(t, false)
@@ -154,8 +149,7 @@ func (s *Session) check(t *Txn, exact bool) (again bool, err error) {
 		for i := range chunk {
 			p := &chunk[i]
 			switch got := s.words[i*controlWords]; {
-			case got == p.Word, planted.Is(planted.MaskLockBit) && got == p.Word|uint64(block.LockBit):
-			case p.Addr == block.ControlAddr && planted.Is(planted.IgnoreFence):
+			case got == p.Word:
 			case p.Addr == block.ControlAddr:
 				return false, t.abandon(CauseFence)
 			case p.sub != nil:
@@ -304,9 +298,6 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 			p := partOf(c, sub.part)
 			p.Gaps = append(p.Gaps, sub.res.Gaps...)
 			for j := range sub.res.Entries {
-				if planted.Is(planted.SkipScanRows) {
-					break
-				}
 				e := &sub.res.Entries[j]
 				p.Rows = append(p.Rows, index.Proof{Addr: e.Addr, Word: uint64(e.Header)})
 			}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"drtmx/index"
-	"drtmx/internal/planted"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -160,7 +159,7 @@ func (s *Session) link(ctx context.Context, server int) (*link, error) {
 		s.db.mu.incarnation[server] = h.Incarnation
 	}
 	s.db.mu.Unlock()
-	if known != 0 && known != h.Incarnation && !planted.Is(planted.IgnoreIncarnation) {
+	if known != 0 && known != h.Incarnation {
 		c.Close()
 		return nil, fmt.Errorf("%w: server %s: %w", ErrUnavailable, addr, ErrRestarted)
 	}

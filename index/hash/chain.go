@@ -3,7 +3,6 @@ package hash
 import (
 	"drtmx/index"
 	"drtmx/internal/block"
-	"drtmx/internal/planted"
 )
 
 // This file changes chains. A change opens the head first, which locks it,
@@ -39,29 +38,10 @@ func (s *Server) openNew(addr uint64, link uint64) *block.Edit {
 // commit publishes the open buckets, the one opened first last.
 func (s *Server) commit() {
 	v := s.version()
-	if planted.Enabled {
-		v = s.plantedVersion(v)
-	}
 	for i := len(s.edits) - 1; i >= 0; i-- {
 		s.edits[i].edit.Commit(v)
 	}
 	s.edits = s.edits[:0]
-}
-
-// plantedVersion is v, or what a bug makes of it.
-func (s *Server) plantedVersion(v block.Header) block.Header {
-	head := &s.edits[0].edit
-	switch {
-	case planted.Is(planted.KeepGapWord):
-		return block.Header(head.Load(block.HeaderWord)).Unlock()
-	case planted.Is(planted.AbsenceByContents):
-		sum := uint64(1)
-		for i := block.BodyWord; i < bucketWords; i++ {
-			sum = hashKey(sum ^ head.Load(i))
-		}
-		return block.Present(block.CSN(sum))
-	}
-	return v
 }
 
 // load reads a word of a bucket.

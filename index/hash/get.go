@@ -8,7 +8,6 @@ import (
 	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
-	"drtmx/internal/planted"
 	"drtmx/rdma"
 )
 
@@ -283,7 +282,7 @@ func (o *getOp) absent() bool {
 // onRow takes a row only for what it says itself: the slot that led here may
 // be of a key deleted since, and the block another row's.
 func (o *getOp) onRow(next *rdma.Batch) bool {
-	if o.row[keyWord] != o.key && !planted.Is(planted.NoKeyCheck) {
+	if o.row[keyWord] != o.key {
 		return o.searchBucket(next)
 	}
 	if block.Header(o.row[block.HeaderWord]).IsAbsent() {
@@ -293,7 +292,7 @@ func (o *getOp) onRow(next *rdma.Batch) bool {
 }
 
 func (o *getOp) onCached(next *rdma.Batch) bool {
-	if o.row[keyWord] != o.key && !planted.Is(planted.NoKeyCheck) || block.Header(o.row[block.HeaderWord]).IsAbsent() {
+	if o.row[keyWord] != o.key || block.Header(o.row[block.HeaderWord]).IsAbsent() {
 		o.c.cache.drop(o.hash, o.addr)
 		return o.readHead(next)
 	}

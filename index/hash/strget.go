@@ -5,7 +5,6 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
-	"drtmx/internal/planted"
 	"drtmx/rdma"
 )
 
@@ -117,12 +116,12 @@ func (o *getOp) onRows(done, next *rdma.Batch) bool {
 		}
 		verdict := block.Accept(c.words, wr.Tail, refAddr(c.ref), o.c.inOrder)
 		row, ok := decodeStrRow(c.words, o.v.tag)
-		ours := ok && (string(row.key) == string(o.str) || planted.Is(planted.NoKeyCheck))
+		ours := ok && string(row.key) == string(o.str)
 		switch {
 		case !ok && verdict == block.OK && o.phase == phaseRows:
 			return o.finish(index.Fallback) // the index has no such rows
 		case !ours && verdict != block.Torn:
-			o.unsure = !planted.Is(planted.AbsenceUnconfirmed)
+			o.unsure = true
 		case verdict == block.OK && !block.Header(c.words[block.HeaderWord]).IsAbsent():
 			return o.foundStr(c, row)
 		default:
@@ -145,9 +144,6 @@ func (o *getOp) onRows(done, next *rdma.Batch) bool {
 func (o *getOp) foundStr(c *candidate, row strRow) bool {
 	o.c.cache.put(o.hash, c.ref)
 	o.res.Row = row.row
-	if planted.Is(planted.LengthOfBlock) {
-		o.res.Row = c.words[strWord+keyWords(len(row.key)):]
-	}
 	addr, h := refAddr(c.ref), c.words[block.HeaderWord]
 	o.res.Header = block.Header(h)
 	o.res.Hint = addr

@@ -2,11 +2,9 @@ package hash
 
 import (
 	"fmt"
-	"runtime"
 
 	"drtmx/index"
 	"drtmx/internal/block"
-	"drtmx/internal/planted"
 	"github.com/zeebo/xxh3"
 )
 
@@ -203,24 +201,12 @@ func (s *Server) move(held *index.Held, class block.Class, row []uint64, h block
 	pos, old := s.find(held)
 	to := held.Room.Addr
 	slot := makeSlot(s.hash(held.Key), makeRef(to, class))
-	if planted.Is(planted.SlotBeforeRow) {
-		s.relink(pos, slot)
-		for range 1 << 10 {
-			runtime.Gosched() // so that somebody comes by
-		}
-	}
 	s.fill(to, class, held.Key.Str, row, h)
-	if !planted.Is(planted.SlotBeforeRow) {
-		s.relink(pos, slot)
-	}
+	s.relink(pos, slot)
 	if s.locks != nil && !s.locks.Empty() {
 		s.locks.Move(held.Addr, to)
 	}
-	if planted.Is(planted.KeepMovedRow) {
-		s.arena.Span(held.Addr, 1).Store(block.HeaderWord, uint64(held.Prev))
-	} else {
-		s.varied.Free(held.Addr, refClass(old))
-	}
+	s.varied.Free(held.Addr, refClass(old))
 	held.Addr, held.Slot, held.Room = to, int(class), index.Room{}
 }
 

@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"go/build/constraint"
 	"maps"
 	"slices"
 	"strings"
@@ -19,8 +20,7 @@ var layers = map[string]int{
 	"internal/planted":    0,
 	"txn/history":         0,
 
-	"internal/mem":                 1,
-	"internal/planted/plantedtest": 1,
+	"internal/mem": 1,
 
 	"rdma": 2,
 
@@ -199,6 +199,33 @@ func TestTestSupportIsImportedByTestsOnly(t *testing.T) {
 		for _, imp := range f.imports {
 			if strings.HasPrefix(imp, module+"/") && strings.HasSuffix(imp, "test") {
 				t.Errorf("%s: imports test support %s", f.path, imp)
+			}
+		}
+	}
+}
+
+// Released code has no trace of planted bugs: they are edits of its text.
+func TestPlantedBugsStayOutOfTheSource(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.pkg == "internal/planted" {
+			if !f.test && len(f.file.Decls) > 0 {
+				t.Errorf("%s: code outside tests", f.path)
+			}
+			continue
+		}
+		if slices.Contains(f.imports, module+"/internal/planted") {
+			t.Errorf("%s: imports internal/planted", f.path)
+		}
+		for _, group := range f.file.Comments {
+			for _, c := range group.List {
+				if expr, err := constraint.Parse(c.Text); err == nil && constraint.IsGoBuild(c.Text) {
+					expr.Eval(func(tag string) bool {
+						if tag == "planted" {
+							t.Errorf("%s: build tag %s", f.path, tag)
+						}
+						return true
+					})
+				}
 			}
 		}
 	}

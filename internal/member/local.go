@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"drtmx/internal/planted"
 )
 
 // renewals is how often a lease is renewed in the time that a renewal lasts.
@@ -119,7 +117,7 @@ func (s *localStore) Swap(ctx context.Context, expected Epoch, next *Map) error 
 	if m := s.local.mu.agreed; m != nil {
 		current = m.Epoch
 	}
-	if current != expected && !planted.Is(planted.BlindSwap) {
+	if current != expected {
 		return &EpochError{Expected: expected, Current: current}
 	}
 	s.local.mu.agreed = next.Clone()
@@ -136,7 +134,7 @@ func (s *localStore) Join(ctx context.Context, server Server, ttl time.Duration)
 	}
 	defer s.local.mu.Unlock()
 	if h := s.local.mu.held[server.Index]; h != nil {
-		if h.server.Instance != server.Instance && !planted.Is(planted.JoinOver) {
+		if h.server.Instance != server.Instance {
 			return nil, &TakenError{Holder: h.registration()}
 		}
 		h.end(fmt.Errorf("%w: server %d joined again", ErrLeaseLost, server.Index))

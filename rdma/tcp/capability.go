@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"drtmx/internal/mem"
-	"drtmx/internal/planted"
 	"drtmx/rdma"
 )
 
@@ -51,12 +50,12 @@ func authorize(grants []grant, v *verb, n *refusals) (mem.Span, rdma.Status) {
 		n.verb.Add(1)
 		return mem.Span{}, rdma.StatusUnsupported
 	}
-	if int(v.slot) >= len(grants) || grants[v.slot].access == 0 || !grants[v.slot].cap.equal(v.cap) && !planted.Is(planted.AnyCapability) {
+	if int(v.slot) >= len(grants) || grants[v.slot].access == 0 || !grants[v.slot].cap.equal(v.cap) {
 		n.capability.Add(1)
 		return mem.Span{}, rdma.StatusAccess
 	}
 	g := &grants[v.slot]
-	if g.access&need == 0 && !planted.Is(planted.IgnoreRight) {
+	if g.access&need == 0 {
 		n.right.Add(1)
 		return mem.Span{}, rdma.StatusAccess
 	}

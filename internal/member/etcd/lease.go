@@ -13,7 +13,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"drtmx/internal/member"
-	"drtmx/internal/planted"
 )
 
 // renewals is how many renewals are due in the time that one lasts.
@@ -97,7 +96,7 @@ func (s *Store) take(ctx context.Context, server *member.Server, value string, i
 			if err != nil {
 				return 0, fmt.Errorf("etcd at %s: key %s: %w", s.at(), key, err)
 			}
-			if r.Instance != server.Instance && !planted.Is(planted.JoinOver) {
+			if r.Instance != server.Instance {
 				return 0, &member.TakenError{Holder: r}
 			}
 			revision, former = kv.ModRevision, clientv3.LeaseID(kv.Lease)

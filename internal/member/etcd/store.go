@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/backoff"
 
 	"drtmx/internal/member"
-	"drtmx/internal/planted"
 )
 
 const (
@@ -194,14 +193,11 @@ func (s *Store) Swap(ctx context.Context, expected member.Epoch, next *member.Ma
 	if state.Map != nil {
 		current = state.Map.Epoch
 	}
-	if current != expected && !planted.Is(planted.BlindSwap) {
+	if current != expected {
 		return &member.EpochError{Expected: expected, Current: current}
 	}
 	key := s.prefix + mapKey
 	unchanged := clientv3.Compare(clientv3.ModRevision(key), "=", revision)
-	if planted.Is(planted.BlindSwap) {
-		unchanged = clientv3.Compare(clientv3.ModRevision(key), ">", -1)
-	}
 	resp, err := s.txn(ctx, unchanged, clientv3.OpPut(key, string(value)), clientv3.OpGet(key))
 	if err != nil || resp.Succeeded {
 		return err

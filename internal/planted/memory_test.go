@@ -1,0 +1,124 @@
+package planted
+
+// blockBugs are bugs of the rules that accept a block read from remote memory.
+var blockBugs = []bug{
+	{
+		name: "IgnoreTail", why: "a READ that arrives in order does not load the header again after the body",
+		edits: []edit{{
+			file: "internal/block/accept.go",
+			old:  "		if tail != h {\n",
+			new:  "		if tail != h && false {\n",
+		}},
+		caught: []test{
+			{"internal/block", "TestAcceptInOrderExhaustively", "torn and accepted"},
+			{"server", "TestHistories/pauses within reads", anomaly + "|row of key [0-9]+ says"},
+		},
+	},
+	{
+		name: "IgnoreChecksum", why: "a block read in any order is accepted whatever its checksum",
+		edits: []edit{{
+			file: "internal/block/accept.go",
+			old:  "	if buf[ChecksumWord] != Checksum(addr, buf) {\n",
+			new:  "	if buf[ChecksumWord] != Checksum(addr, buf) && false {\n",
+		}},
+		caught: []test{
+			{"internal/block", "TestAcceptChecksumExhaustively", "torn and accepted|is accepted at"},
+			{"server", "TestHistories/words in any order", anomaly + "|row of key [0-9]+ says"},
+		},
+	},
+}
+
+// hashBugs are bugs of the hash index.
+var hashBugs = []bug{
+	{
+		name: "AbsenceByContents", why: "the version of a hash chain depends on its contents alone, and so comes back with them",
+		edits: []edit{{
+			file: "index/hash/chain.go",
+			old:  "	v := s.version()\n	for i :=",
+			new: `	sum := uint64(1)
+	for i := block.BodyWord; i < bucketWords; i++ {
+		sum = hashKey(sum ^ s.edits[0].edit.Load(i))
+	}
+	v := block.Present(block.CSN(sum))
+	for i :=`,
+		}},
+		caught: []test{{"server", "TestSwapIsNeverSeenHalf", "found neither of two keys"}},
+	},
+	{
+		name: "KeepGapWord", why: "a change of a hash chain leaves the version that proves an absence",
+		edits: []edit{{
+			file: "index/hash/chain.go",
+			old:  "	v := s.version()\n	for i :=",
+			new:  "	v := block.Header(s.edits[0].edit.Load(block.HeaderWord)).Unlock()\n	for i :=",
+		}},
+		caught: []test{{"server", "TestChangedReadsDoNotStand", "get of nothing, View: absent row inserted: the first attempt stood"}},
+	},
+	{
+		name: "NoKeyCheck", why: "a row is taken for the one looked for because of the way that led to it",
+		edits: []edit{
+			{
+				file: "index/hash/get.go",
+				old:  "	if o.row[keyWord] != o.key {\n",
+				new:  "	if o.row[keyWord] != o.key && false {\n",
+			},
+			{
+				file: "index/hash/get.go",
+				old:  "	if o.row[keyWord] != o.key || block",
+				new:  "	if block",
+			},
+			{
+				file: "index/hash/strget.go",
+				old:  "ok && string(row.key) == string(o.str)\n",
+				new:  "ok\n",
+			},
+		},
+		caught: []test{
+			{"server", "TestStaleLocations", "has the row of key|is found"},
+			{"index/hash", "TestTiedStrings", "never inserted|another key's|want version|says found; present: false"},
+		},
+	},
+	{
+		name: "SlotBeforeRow", why: "a row of a string key is reachable in its new block before it is written there",
+		edits: []edit{
+			{
+				file: "index/hash/strlock.go",
+				old:  "	s.fill(to, class, held.Key.Str, row, h)\n	s.relink(pos, slot)\n",
+				new:  "	s.relink(pos, slot)\n	for range 1 << 10 {\n		runtime.Gosched() // so that a reader comes by\n	}\n	s.fill(to, class, held.Key.Str, row, h)\n",
+			},
+			{file: "index/hash/strlock.go", old: "import (\n", new: "import (\n	\"runtime\"\n"},
+		},
+		caught: []test{{"index/hash", "TestTiedStrings", "always there and is reported absent|rests at version"}},
+	},
+	{
+		name: "KeepMovedRow", why: "the block that a row has moved from stays as it was",
+		edits: []edit{
+			{
+				file: "index/hash/strlock.go",
+				old:  "	s.varied.Free(held.Addr, refClass(old))\n	held.Addr",
+				new:  "	_ = old\n	s.arena.Span(held.Addr, 1).Store(block.HeaderWord, uint64(held.Prev))\n	held.Addr",
+			},
+		},
+		caught: []test{
+			{"index/hash", "TestRowsMove", "the block moved from has header"},
+			{"index/hash", "TestGrowingRowsBesideReaders", "holds although the key was locked|is older than version|rests at version"},
+		},
+	},
+	{
+		name: "AbsenceUnconfirmed", why: "a row of another key proves that a string key is absent, although rows move",
+		edits: []edit{{
+			file: "index/hash/strget.go",
+			old:  "			o.unsure = true\n",
+			new:  "			o.unsure = false\n",
+		}},
+		caught: []test{{"index/hash", "TestAbsenceIsConfirmed", "the key is there all the time"}},
+	},
+	{
+		name: "LengthOfBlock", why: "a row that varies in size is taken to be as long as its block",
+		edits: []edit{{
+			file: "index/hash/strget.go",
+			old:  "	o.res.Row = row.row\n",
+			new:  "	o.res.Row = c.words[strWord+keyWords(len(row.key)):]\n",
+		}},
+		caught: []test{{"index/hash", "TestRowsMove", "words"}},
+	},
+}

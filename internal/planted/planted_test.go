@@ -1,0 +1,261 @@
+package planted
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// apply returns the files that the bug changes, by path, with its edits made.
+func (b *bug) apply() (map[string]string, error) {
+	files := map[string]string{}
+	for i, e := range b.edits {
+		text, ok := files[e.file]
+		if !ok {
+			raw, err := os.ReadFile(filepath.Join(root, e.file))
+			if err != nil {
+				return nil, err
+			}
+			text = string(raw)
+		}
+		if n := strings.Count(text, e.old); n != 1 {
+			return nil, fmt.Errorf("edit %d: %s has the old text %d times, want once:\n%s", i, e.file, n, e.old)
+		}
+		files[e.file] = strings.Replace(text, e.old, e.new, 1)
+	}
+	for file, text := range files {
+		if _, err := parser.ParseFile(token.NewFileSet(), file, text, parser.SkipObjectResolution); err != nil {
+			return nil, fmt.Errorf("after the edits: %w", err)
+		}
+	}
+	return files, nil
+}
+
+// root is the root of the module.
+const root = "../.."
+
+// TestEditsApply checks that the table fits the source as it is.
+func TestEditsApply(t *testing.T) {
+	names := map[string]bool{}
+	for _, b := range bugs {
+		if names[b.name] || b.name == "" || b.why == "" || len(b.edits) == 0 || len(b.caught) == 0 {
+			t.Errorf("%s: the name is not unique, or something is missing", b.name)
+		}
+		names[b.name] = true
+		if _, err := b.apply(); err != nil {
+			t.Errorf("%s: %v", b.name, err)
+		}
+		for _, c := range b.caught {
+			if err := c.exists(); err != nil {
+				t.Errorf("%s: %v", b.name, err)
+			}
+		}
+	}
+}
+
+// exists looks for the test's function among the sources of its package.
+func (c *test) exists() error {
+	if _, err := regexp.Compile(c.want); err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(root, c.pkg, "*_test.go"))
+	if err != nil {
+		return err
+	}
+	function, _, _ := strings.Cut(c.name, "/")
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if strings.Contains(string(raw), "\nfunc "+function+"(") {
+			return nil
+		}
+	}
+	return fmt.Errorf("package %s has no test %s", c.pkg, function)
+}
+
+// bound is the time within which a test must fail because of a bug. Random
+// tests run one seed after another for half of it.
+const bound = time.Minute
+
+// TestBugsAreCaught builds every bug whose name matches the environment
+// variable DRTMX_PLANTED. Each of its tests must pass without the bug, and fail
+// with it for the expected reason.
+func TestBugsAreCaught(t *testing.T) {
+	pattern, ok := os.LookupEnv("DRTMX_PLANTED")
+	if !ok {
+		t.Skip("builds every bug, which takes minutes: set DRTMX_PLANTED to a regular expression, or use make planted")
+	}
+	chosen := regexp.MustCompile(pattern)
+	sound := newBinaries(t, nil)
+	ran := 0
+	for _, b := range bugs {
+		if !chosen.MatchString(b.name) {
+			continue
+		}
+		ran++
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			t.Log(b.why)
+			wrong := newBinaries(t, &b)
+			for _, c := range b.caught {
+				c.check(t, sound, wrong)
+			}
+		})
+	}
+	if ran == 0 {
+		t.Fatalf("no bug matches DRTMX_PLANTED=%q", pattern)
+	}
+}
+
+// check runs the test without the bug and with it.
+func (c *test) check(t *testing.T, sound, wrong *binaries) {
+	t.Helper()
+	if out, err := sound.pass(t, c); err != nil {
+		t.Fatalf("%s fails without the bug: %v\n%s", c.name, err, out)
+	}
+	start := time.Now()
+	out, err := wrong.run(t, c, "DRTMX_SIM="+(bound/2).String())
+	took := time.Since(start).Round(time.Millisecond)
+	switch {
+	case err == nil:
+		t.Errorf("%s: %s passes with the bug", c.pkg, c.name)
+		return
+	case !strings.Contains(out, "--- FAIL"):
+		t.Errorf("%s: %s broke after %v and did not fail: %v\n%s", c.pkg, c.name, took, err, out)
+		return
+	}
+	found := regexp.MustCompile(c.want).FindString(out)
+	if found == "" {
+		t.Errorf("%s: %s failed, but not for the reason %q:\n%s", c.pkg, c.name, c.want, out)
+		return
+	}
+	t.Logf("%s: %s failed after %v: %s", c.pkg, c.name, took, strings.TrimSpace(found))
+}
+
+// binaries builds and keeps the test binaries of packages, all with one bug or
+// all without.
+type binaries struct {
+	dir     string
+	overlay string // path of the overlay, "" without a bug
+
+	mu struct {
+		sync.Mutex
+		built  map[string]error
+		passed map[test]result
+	}
+}
+
+type result struct {
+	out string
+	err error
+}
+
+func newBinaries(t *testing.T, b *bug) *binaries {
+	t.Helper()
+	s := &binaries{dir: t.TempDir()}
+	s.mu.built, s.mu.passed = map[string]error{}, map[test]result{}
+	if b == nil {
+		return s
+	}
+	files, err := b.apply()
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace := map[string]string{}
+	for file, text := range files {
+		from, err := filepath.Abs(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := filepath.Join(s.dir, strings.ReplaceAll(file, "/", "_"))
+		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		replace[from] = to
+	}
+	raw, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.overlay = filepath.Join(s.dir, "overlay.json")
+	if err := os.WriteFile(s.overlay, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// build returns the test binary of a package.
+func (s *binaries) build(t *testing.T, pkg string) string {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	binary := filepath.Join(s.dir, strings.ReplaceAll(pkg, "/", "_")+".test")
+	err, done := s.mu.built[pkg]
+	if !done {
+		args := []string{"test", "-c", "-o", binary}
+		if s.overlay != "" {
+			args = append(args, "-overlay", s.overlay)
+		}
+		cmd := exec.Command("go", append(args, "./"+pkg)...)
+		cmd.Dir = root
+		var out []byte
+		if out, err = cmd.CombinedOutput(); err != nil {
+			err = fmt.Errorf("%w\n%s", err, out)
+		}
+		s.mu.built[pkg] = err
+	}
+	if err != nil {
+		t.Fatalf("build of %s: %v", pkg, err)
+	}
+	return binary
+}
+
+// pass runs a test that must pass, once for all bugs that it catches.
+func (s *binaries) pass(t *testing.T, c *test) (string, error) {
+	t.Helper()
+	key := test{pkg: c.pkg, name: c.name}
+	s.mu.Lock()
+	r, done := s.mu.passed[key]
+	s.mu.Unlock()
+	if done {
+		return r.out, r.err
+	}
+	r.out, r.err = s.run(t, c)
+	if r.err == nil && !strings.Contains(r.out, "--- PASS") {
+		r.err = fmt.Errorf("no test ran")
+	}
+	s.mu.Lock()
+	s.mu.passed[key] = r
+	s.mu.Unlock()
+	return r.out, r.err
+}
+
+// run runs one test with further variables in its environment.
+func (s *binaries) run(t *testing.T, c *test, env ...string) (string, error) {
+	t.Helper()
+	binary := s.build(t, c.pkg)
+	ctx, cancel := context.WithTimeout(t.Context(), bound+10*time.Second)
+	defer cancel()
+	var pattern []string
+	for part := range strings.SplitSeq(c.name, "/") {
+		pattern = append(pattern, "^"+regexp.QuoteMeta(strings.ReplaceAll(part, " ", "_"))+"$")
+	}
+	cmd := exec.CommandContext(ctx, binary, "-test.run="+strings.Join(pattern, "/"), "-test.v", "-test.failfast",
+		"-test.timeout="+bound.String())
+	cmd.Dir = filepath.Join(root, c.pkg)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}

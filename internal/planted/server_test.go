@@ -1,0 +1,155 @@
+package planted
+
+// serverBugs are bugs of the executor, of commits over several partitions, and
+// of the memory of outcomes.
+var serverBugs = []bug{
+	{
+		name: "UnlockEarly", why: "a commit locks, writes and unlocks each row before it locks the next",
+		edits: []edit{
+			{
+				file: "server/partition.go",
+				old:  "	held, v := p.lockAll(p.owners, part.Writes, p.held[:0])\n	p.held = held[:0]\n",
+				new:  "	if part != nil {\n		return p.commitRowByRow(part)\n	}\n	held, v := p.lockAll(p.owners, part.Writes, p.held[:0])\n	p.held = held[:0]\n",
+			},
+			{
+				file: "server/partition.go",
+				old:  "// prepare validates and locks",
+				new: `// commitRowByRow pauses between rows, for a reader seldom comes in between.
+func (p *partition) commitRowByRow(part *wire.Part) verdict {
+	held, v := p.lockAll(p.owners, part.Writes, nil)
+	for i, h := range held {
+		p.indexes[part.Writes[i].Index].Release(h)
+	}
+	if !v.ok() {
+		return v
+	}
+	for i := range part.Writes {
+		held, v := p.lockAll(p.owners, part.Writes[i:i+1], p.held[:0])
+		if !v.ok() {
+			return v
+		}
+		p.applyAll(part.Writes[i:i+1], held)
+		time.Sleep(50 * time.Microsecond)
+	}
+	p.commits++
+	return verdict{}
+}
+
+// prepare validates and locks`,
+			},
+		},
+		caught: []test{{"server", randomHistory, anomaly}},
+	},
+	{
+		name: "KeepLocks", why: "a lock that fails leaves the locks taken before it",
+		edits: []edit{{
+			file: "server/partition.go",
+			old:  "			for i, h := range held {\n				p.indexes[writes[i].Index].Release(h)\n			}\n			return held[:0], v",
+			new:  "			return held[:0], v",
+		}},
+		caught: []test{{"server", "TestFailedCommitLeavesNoLock", "after a failed commit: .*conflict"}},
+	},
+	{
+		name: "NoSharedLocks", why: "what a prepared transaction has read can be written before the decision",
+		edits: []edit{{
+			file: "server/partition.go",
+			old:  "	for _, pr := range part.Rows {\n		p.shared.add(pr.Addr, o)\n	}\n	for _, pr := range part.Gaps {\n		p.shared.add(pr.Addr, o)\n	}\n",
+			new:  "",
+		}},
+		caught: []test{{"server", "TestPreparedReadsStay", "read by a prepared transaction, was written"}},
+	},
+	{
+		name: "SharedLocksLast", why: "shared locks are taken where the proofs were before the transaction's own inserts moved them",
+		edits: []edit{
+			{
+				file: "server/partition.go",
+				old:  "	p.share(part, t.owner)\n	held, v",
+				new:  "	held, v",
+			},
+			{
+				file: "server/partition.go",
+				old:  "	t.held = held\n",
+				new:  "	p.share(part, t.owner)\n	t.held = held\n",
+			},
+		},
+		caught: []test{{"server", "TestPreparedReadsStay", "read by a prepared transaction, was written"}},
+	},
+	{
+		name: "RepeatVersions", why: "the versions of rows start again after a few",
+		edits: []edit{{
+			file: "server/partition.go",
+			old:  "	csn := block.NewCSN(p.epoch, p.seq)\n",
+			new:  "	p.seq = 2 + p.seq%4\n	csn := block.NewCSN(p.epoch, p.seq)\n",
+		}},
+		caught: []test{{"server", "TestChangedReadsDoNotStand", "row changed and changed back: the first attempt stood"}},
+	},
+	{
+		name: "LatePrepare", why: "a prepare that is repeated, or that comes after its decision, is accepted",
+		edits: []edit{{
+			file: "server/distributed.go",
+			old:  "known || s.doubts.part.doubt[c.ID] != nil {\n		s.doubts.Unlock()\n		return verdict{code: wire.Bad, text: \"prepare repeated",
+			new:  "false && (known || s.doubts.part.doubt[c.ID] != nil) {\n		s.doubts.Unlock()\n		return verdict{code: wire.Bad, text: \"prepare repeated",
+		}},
+		caught: []test{{"server", "TestLatePrepareIsRefused", "prepare .* is accepted"}},
+	},
+	{
+		name: "FirstRefusal", why: "of several refusals the first is the answer, whatever it says",
+		edits: []edit{{
+			file: "server/coordinator.go",
+			old:  "		if e.v.weight() > c.outcome.weight() {\n",
+			new:  "		if e.v.weight() > c.outcome.weight() && c.outcome.ok() {\n",
+		}},
+		caught: []test{{"server", "TestCoordinatorInEveryOrder", "stands only if all that was read did"}},
+	},
+	{
+		name: "LateHandOver", why: "a transaction that a server has called aborted is committed when it is handed over after all",
+		edits: []edit{{
+			file: "server/handover.go",
+			old:  "	case known, s.doubts.handed[c.ID]",
+			new:  "	case known && false, s.doubts.handed[c.ID]",
+		}},
+		caught: []test{{"server", "TestLateHandOverIsRefused", "called aborted is committed"}},
+	},
+	{
+		name: "ForgetHandOver", why: "a server does not remember that it committed a transaction which was handed over to it",
+		edits: []edit{{
+			file: "server/handover.go",
+			old:  "	s.doubts.part.remember(c.ID, v.ok())\n	if v.ok() {\n		s.doubts.handed[c.ID] = true\n	}\n",
+			new:  "",
+		}},
+		caught: []test{{"server", "TestHandedOver/answer lost", "it was committed"}},
+	},
+	{
+		name: "LostWakeup", why: "a request that waits for a transaction in doubt is not told of the decision",
+		edits: []edit{{
+			file: "server/parking.go",
+			old:  "		if !p.attempt(q) {\n",
+			new:  "		if q != nil {\n",
+		}},
+		caught: []test{{"server", "TestParkedIsWoken", "was not woken by the decision"}},
+	},
+	{
+		name: "RunParkedTwice", why: "a request that has waited is carried out once more before it is answered",
+		edits: []edit{{
+			file: "server/parking.go",
+			old:  "		over = append(over, q)\n",
+			new:  "		p.attempt(q)\n		over = append(over, q)\n",
+		}},
+		caught: []test{
+			{"server", "TestParkedIsWoken", "carried out twice"},
+			{"server", randomHistory, anomaly},
+		},
+	},
+	{
+		name: "ForgetOutcomes", why: "a repeated request is carried out again",
+		edits: []edit{{
+			file: "server/outcomes.go",
+			old:  "	case id.Seq > f.seq && (f.done || f.seq == 0):\n",
+			new:  "	case id.Seq > 0:\n",
+		}},
+		caught: []test{
+			{"server", "TestRepeatedRequestsTakeEffectOnce", "(?i)duplicate"},
+			{"tpcc", "TestConservation/all at once", `in history \[.*\} \{`},
+		},
+	},
+}

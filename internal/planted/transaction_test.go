@@ -1,0 +1,107 @@
+package planted
+
+const (
+	// randomHistory runs random transactions without faults.
+	randomHistory = "TestHistories/no faults"
+	// anomaly matches the first line of the history checker's report, or the
+	// error of an attempt that passed validation and that no state justifies.
+	anomaly = `(?mi)contradicts what was read|^ *(lost|phantom|fractured|read skew|write skew|stale|real|g[012]|g-|internal|duplicate|incompatible|unwritten|scan order)[^\n]*T[0-9][^\n]*`
+)
+
+// transactionBugs are bugs of validation, at the client and at the server.
+var transactionBugs = []bug{
+	{
+		name: "SkipViewValidation", why: "a View returns what it has read without validation",
+		edits: []edit{{
+			file: "txn/commit.go",
+			old:  "	if t.nGet+t.nScan == 0 {\n		return nil",
+			new:  "	if t.nGet+t.nScan >= 0 {\n		return nil",
+		}},
+		caught: []test{{"server", "TestChangedReadsDoNotStand", "View: .*: the first attempt stood"}},
+	},
+	{
+		name: "SkipSingleValidation", why: "a View of a single row or range returns it without validation",
+		edits: []edit{{
+			file: "txn/commit.go",
+			old:  "	if t.nGet+t.nScan == 0 {\n		return nil",
+			new:  "	if t.nGet+t.nScan <= 1 {\n		return nil",
+		}},
+		caught: []test{{"server", "TestChangedReadsDoNotStand", "View: .*: the first attempt stood"}},
+	},
+	{
+		name: "SkipCommitValidation", why: "a commit does not look at its proofs",
+		edits: []edit{{
+			file: "server/partition.go",
+			old:  "	for _, pr := range part.Rows {\n		if !p.holds(pr) {\n			return conflict(txn.CauseRow)",
+			new:  "	if part != nil {\n		return verdict{}\n	}\n	for _, pr := range part.Rows {\n		if !p.holds(pr) {\n			return conflict(txn.CauseRow)",
+		}},
+		caught: []test{
+			{"server", randomHistory, anomaly},
+			{"tpcc", "TestConservation/clients killed", `w_ytd of warehouse . grew by|3\.3\.2\.[0-9]+: `},
+		},
+	},
+	{
+		name: "SkipGapValidation", why: "a commit validates rows and not gaps, so it misses phantoms",
+		edits: []edit{{
+			file: "server/partition.go",
+			old:  "		if !p.holds(pr) {\n			return conflict(txn.CauseGap)",
+			new:  "		if !p.holds(pr) && false {\n			return conflict(txn.CauseGap)",
+		}},
+		caught: []test{{"server", "TestChangedReadsDoNotStand", "Update .*: absent row inserted: the first attempt stood"}},
+	},
+	{
+		name: "SkipScanRows", why: "a range read is proved by its gaps alone: by its membership, and not by its rows",
+		edits: []edit{{
+			file: "txn/commit.go",
+			old:  "			for j := range sub.res.Entries {\n				e := ",
+			new:  "			for j := range sub.res.Entries[:0] {\n				e := ",
+		}},
+		caught: []test{{"server", "TestChangedReadsDoNotStand", "scan, Update .*: row changed: the first attempt stood"}},
+	},
+	{
+		name: "MaskLockBit", why: "validation takes a row that another transaction has locked for unchanged",
+		edits: []edit{
+			{
+				file: "server/partition.go",
+				old:  "	return ok && s.Load(0) == pr.Word\n",
+				new:  "	return ok && block.Header(s.Load(0)).Unlock() == block.Header(pr.Word)\n",
+			},
+			{
+				file: "txn/commit.go",
+				old:  "			case got == p.Word:\n",
+				new:  "			case got == p.Word, got == p.Word|uint64(block.LockBit):\n",
+			},
+		},
+		caught: []test{{"server", "TestLockedIsChanged", "row locked by another transaction"}},
+	},
+	{
+		name: "IgnoreFence", why: "validation at the client does not look at the epoch and the fence",
+		edits: []edit{{
+			file: "txn/commit.go",
+			old:  "			case p.Addr == block.ControlAddr:\n				return false, t.abandon(CauseFence)\n",
+			new:  "			case p.Addr == block.ControlAddr:\n",
+		}},
+		caught: []test{{"server", "TestFencedPartitionServesNoView", "View .* succeeds"}},
+	},
+	{
+		name: "DoomedAnswer", why: "an error that an inconsistent attempt led to is returned without validation",
+		edits: []edit{{
+			file: "txn/commit.go",
+			old:  "		err = t.doomed // whatever the body made of it\n",
+			new:  "		return t.doomed\n",
+		}},
+		caught: []test{{"server", randomHistory, "row exists"}},
+	},
+	{
+		name: "IgnoreIncarnation", why: "a data server that has taken the place of another is used as if it were that one",
+		edits: []edit{{
+			file: "txn/session.go",
+			old:  "	if known != 0 && known != h.Incarnation {\n",
+			new:  "	if known != 0 && known != h.Incarnation && false {\n",
+		}},
+		caught: []test{
+			{"internal/cluster", "TestClientMeetsARestartedServer", "after its restart: <nil>"},
+			{"internal/cluster", "TestKilledServer", "key [0-9]+: txn: no such row"},
+		},
+	},
+}
