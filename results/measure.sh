@@ -32,7 +32,7 @@ engine=(
 "latest|Reads of the latest keys beside inserts at the end: chases and fallbacks per million|go test -run ^\$ -bench Latest ./index/learned"
 "expansion|GETs while all models are rebuilt, against before|go test -run ^\$ -bench Expansion ./index/learned"
 "tree|The server's tree against tidwall/btree and google/btree, one and two goroutines|go test -run ^\$ -bench Server ./index/learned/xtree"
-"checker|Checking a history of a million transactions|go test -run ^\$ -bench Check -benchtime 3x -cpu 1 ./txn/history"
+"checker|Checking a history of a million transactions|go test -run ^\$ -bench Check -benchtime 3x -cpu 1 ./internal/history"
 "view|One View and one commit, in one process|go test -run ^\$ -bench View ./server"
 "hashstrings|Hash index: native keys and small fixed rows beside string keys of several kinds and rows that vary in size|go test -run ^\$ -bench Kinds -cpu 1 -benchtime 30000x ./index/hash"
 "strings|Ordered index: native keys, rows inline and apart, beside string keys of several kinds with rows of 104 bytes|go test -run ^\$ -bench Strings\$ -timeout 20m ./index/learned"

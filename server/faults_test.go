@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/history"
 	"drtmx/internal/wire"
 	"drtmx/txn"
-	"drtmx/txn/history"
 )
 
 var errCut = errors.New("the connection is cut")

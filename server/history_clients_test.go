@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"drtmx/internal/history"
 	"drtmx/internal/rng"
 	"drtmx/txn"
-	"drtmx/txn/history"
 )
 
 // load says what a run's clients do. Each kind of operation and of transaction

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 
+	"drtmx/internal/history"
 	"drtmx/tables"
 	"drtmx/txn"
-	"drtmx/txn/history"
 )
 
 // Lists of the history checker are rows: a count and room for so many values.

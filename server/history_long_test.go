@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/history"
 	"drtmx/rdma/inproc"
 	"drtmx/txn"
-	"drtmx/txn/history"
 )
 
 // TestLongHistory produces one history of a great many transactions and checks

@@ -18,13 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	ports "drtmx/internal/cluster"
+	"drtmx/internal/history"
 	"drtmx/internal/rng"
 	"drtmx/rdma"
 	"drtmx/rdma/shm"
 	"drtmx/rdma/verbs"
 	"drtmx/server"
 	"drtmx/txn"
-	"drtmx/txn/history"
 )
 
 // Data servers and clients as processes of their own, joined by shared memory

@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/history"
 	"drtmx/internal/rng"
 	"drtmx/rdma/inproc"
 	"drtmx/server"
 	"drtmx/txn"
-	"drtmx/txn/history"
 )
 
 // Random transactions on lists are run by several clients, over every fault of

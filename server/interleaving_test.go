@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"testing"
 
+	"drtmx/internal/history"
 	"drtmx/rdma/inproc"
 	"drtmx/tables"
 	"drtmx/txn"
-	"drtmx/txn/history"
 )
 
 // Two sessions in step: one reads, the other changes what was read, then the

@@ -18,7 +18,7 @@ var layers = map[string]int{
 	"internal/certs":      0,
 	"internal/lint":       0,
 	"internal/planted":    0,
-	"txn/history":         0,
+	"internal/history":    0,
 
 	"internal/mem": 1,
 
@@ -234,7 +234,7 @@ func TestPlantedBugsStayOutOfTheSource(t *testing.T) {
 // The history checker judges the engine, so it must share no code with it.
 func TestHistoryCheckerImportsOnlyTheStandardLibrary(t *testing.T) {
 	for _, f := range sources(t) {
-		if f.pkg != "txn/history" || f.test {
+		if f.pkg != "internal/history" || f.test {
 			continue
 		}
 		for _, imp := range f.imports {

@@ -3,7 +3,7 @@ package history_test
 import (
 	"fmt"
 
-	"drtmx/txn/history"
+	"drtmx/internal/history"
 )
 
 // Two clients each read a key, find it absent, and append to it.
