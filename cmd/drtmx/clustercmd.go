@@ -30,15 +30,6 @@ cluster does, and stops it. Data is in memory only: down loses it.`,
 	return c
 }
 
-// defaultDir is the runtime directory of the cluster that up starts if nobody
-// names one: of this user, and gone after a reboot.
-func defaultDir() string {
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "drtmx")
-	}
-	return filepath.Join(os.TempDir(), "drtmx-"+strconv.Itoa(os.Getuid()))
-}
-
 // upFlags are the flags of cluster up; most are handed on to serve.
 type upFlags struct {
 	serve   serveFlags
@@ -65,7 +56,7 @@ no data.`,
 		},
 	}
 	s, fl := &f.serve, c.Flags()
-	fl.StringVar(&s.dir, "data-dir", defaultDir(), "runtime directory for sockets, made if it does not exist")
+	fl.StringVar(&s.dir, "data-dir", cluster.DefaultDir(), "runtime directory for sockets, made if it does not exist")
 	s.size.add(c)
 	s.workload.add(c)
 	s.addFabrics(c)
@@ -147,7 +138,7 @@ func (a *app) up(ctx context.Context, f *upFlags) (err error) {
 
 // dirFlag is the flag that later commands need to find the cluster.
 func dirFlag(dir string) string {
-	if dir == defaultDir() {
+	if dir == cluster.DefaultDir() {
 		return ""
 	}
 	return " --data-dir " + dir
@@ -222,7 +213,7 @@ dead, too.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.down(c.Context(), dir) },
 	}
-	c.Flags().StringVar(&dir, "data-dir", defaultDir(), "runtime directory of the cluster")
+	c.Flags().StringVar(&dir, "data-dir", cluster.DefaultDir(), "runtime directory of the cluster")
 	return c
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cluster"
 	"drtmx/rdma"
 	"drtmx/txn"
 )
@@ -38,7 +39,7 @@ The exit status is 1 if a data server does not answer.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !f.where.given() {
-				f.where.dataDir = defaultDir()
+				f.where.dataDir = cluster.DefaultDir()
 			}
 			if err := f.check(); err != nil {
 				return usageError{err}

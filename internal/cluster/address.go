@@ -205,6 +205,9 @@ func (a *Address) offers() ([]Offer, error) {
 	if a.Dir == "" {
 		return all, nil
 	}
+	if err := checkPrivate(a.Dir); err != nil {
+		return nil, err
+	}
 	entries, err := os.ReadDir(a.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %w", ErrDir, err)

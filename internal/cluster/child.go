@@ -124,7 +124,7 @@ func startChild(
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		debug(l)
+		debug(privateListener{l})
 	}()
 	return &debugged{s, func() {
 		l.Close()

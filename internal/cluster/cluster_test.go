@@ -83,6 +83,8 @@ func TestMain(m *testing.M) {
 				os.Exit(1)
 			}
 			os.Exit(0)
+		case "impostor":
+			impostorMain(os.Args[2], os.Args[3])
 		case "member":
 			memberMain(os.Args[2:])
 		case "parent": // starts two children and waits to be killed

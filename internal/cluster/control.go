@@ -137,6 +137,10 @@ func call(ctx context.Context, dir, op string, limit time.Duration) (net.Conn, *
 		return nil, nil, nil, fmt.Errorf("%w: what ran in %s (pid %d, started %s) is gone and left its files",
 			ErrStale, dir, info.Supervisor, info.Started.Format(time.DateTime))
 	}
+	if err := checkPeer(c); err != nil {
+		c.Close()
+		return nil, nil, nil, fmt.Errorf("%w: %s: its control socket: %w", ErrDir, dir, err)
+	}
 	_ = c.SetDeadline(time.Now().Add(limit))
 	in := bufio.NewReader(c)
 	r, err := exchange(c, in, op)

@@ -85,6 +85,9 @@ func (s ServerInfo) Address(dir string) string {
 // readInfo reads cluster.json: ErrNoCluster if there is none, ErrVersion for
 // one of another format.
 func readInfo(dir string) (*Info, error) {
+	if err := checkPrivate(dir); err != nil {
+		return nil, err
+	}
 	path := filepath.Join(dir, infoFile)
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -148,12 +151,18 @@ func openDir(path string) (*runtimeDir, error) {
 	if len(path) > maxDirBytes {
 		return nil, fmt.Errorf("%w: %s has %d bytes; with sockets in it, at most %d fit", ErrDir, path, len(path), maxDirBytes)
 	}
+	if err := checkPrivate(path); err != nil { // before anything is made there
+		return nil, err
+	}
 	d := &runtimeDir{path: path}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		d.made = true
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDir, err)
+	}
+	if err := checkPrivate(path); err != nil {
+		return nil, err
 	}
 	if err := d.vet(); err != nil {
 		return nil, err
@@ -230,6 +239,9 @@ func (d *runtimeDir) close() {
 // Clear removes what a dead cluster has left in dir. It fails with ErrBusy if
 // the cluster lives, and with ErrNoCluster if nothing is there.
 func Clear(dir string) error {
+	if err := checkPrivate(dir); err != nil {
+		return err
+	}
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
 		return fmt.Errorf("%w in %s", ErrNoCluster, dir)

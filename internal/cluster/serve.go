@@ -62,7 +62,7 @@ func Serve(ctx context.Context, o ServeOptions) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrDir, err)
 	}
-	return s.run(ctx, listener)
+	return s.run(ctx, privateListener{listener})
 }
 
 // server is where a data server listens.

@@ -135,8 +135,14 @@ func takePID(dir string, index int) (*pidFile, error) {
 	p := &pidFile{dir: dir}
 	path := pidPath(dir, index)
 	for try := 0; ; try++ {
+		if err := checkPrivate(dir); err != nil { // before anything is made there
+			return nil, err
+		}
 		if err := makeDir(dir); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrDir, err)
+		}
+		if err := checkPrivate(dir); err != nil {
+			return nil, err
 		}
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 		if errors.Is(err, fs.ErrNotExist) && try < 100 {

@@ -474,6 +474,22 @@ func TestPeersOfOtherUsersAreRefused(t *testing.T) {
 	}
 }
 
+func TestServersOfOtherUsersAreRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIP: only root can start a server of another user")
+	}
+	addr := freeAddr()
+	kid := startAs(t, "server "+addr, &syscall.Credential{Uid: 4242, Gid: 4242})
+	kid.expect("listening")
+	c, err := newProvider(t, Options{}).Dial(t.Context(), addr)
+	if err == nil {
+		c.Close()
+	}
+	if !errors.Is(err, errPeerUser) || !errors.Is(err, rdma.ErrAddress) {
+		t.Errorf("dialling a server of another user: %v, want %v", err, errPeerUser)
+	}
+}
+
 // TestStoreThroughAMappingFaults: a client whose own code stores to what it has
 // mapped is stopped by its processor, not by good manners. The fault can be
 // survived; client, connection and server go on as before.

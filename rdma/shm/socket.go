@@ -112,8 +112,13 @@ type socket struct {
 }
 
 // checkPeer refuses processes of other users.
-func (s socket) checkPeer() error {
-	rc, err := s.SyscallConn()
+func (s socket) checkPeer() error { return CheckPeer(s) }
+
+// CheckPeer returns an error unless the process at the other end of a unix
+// socket belongs to this process's user or to root. Of a socket that listens,
+// the user is the one who made it listen.
+func CheckPeer(c syscall.Conn) error {
+	rc, err := c.SyscallConn()
 	if err != nil {
 		return err
 	}
