@@ -13,7 +13,7 @@ TAGS  := $(if $(NAMES),-tags '$(NAMES)')
 COMMIT  := $(shell git rev-parse --short HEAD 2>/dev/null)
 LDFLAGS := -X main.commit=$(COMMIT)
 
-# What runs on several goroutines, or shares memory with other processes.
+# Packages that run several goroutines or share memory with other processes.
 CONCURRENT := ./internal/mem/... ./internal/block/... ./internal/hist/... ./internal/driver/... \
 	./internal/cluster/... ./internal/member/... ./internal/metrics/... ./rdma/... ./index/... ./txn/... ./server/... ./ycsb/...
 
@@ -24,11 +24,11 @@ all: build
 build:
 	$(GO) build $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
 
-# Loads and runs TPC-C on four data servers of its own; ARGS are further flags.
+# Starts four data servers, loads and runs TPC-C; ARGS are further flags.
 tpcc: build
 	@$(BIN)/drtmx tpcc run $(ARGS)
 
-# YCSB A to F, each on data servers of its own over shared memory.
+# YCSB A to F, each on new data servers over shared memory.
 YCSB ?= -p recordcount=20000 -p operationcount=1000000 -p maxexecutiontime=3 --threads 8 -p drtmx.fabric=shm
 ycsb: build
 	@set -e; for w in a b c d e f; do \
@@ -37,31 +37,31 @@ ycsb: build
 		echo "$$out" | grep -E '^(Run finished|[A-Z_]+ *- )'; \
 	done
 
-# All designs in turn on one cluster, with ratios.
+# Runs all designs in turn on one cluster and prints ratios.
 compare: build
 	@$(BIN)/drtmx tpcc compare $(ARGS)
 
 test:
 	$(GO) test -timeout 10m ./...
 
-# The provider over libibverbs, in a guest with Soft-RoCE; DEVICE=mlx5_0 uses
-# that device of this machine instead.
+# Tests the verbs provider in a guest with Soft-RoCE; DEVICE=mlx5_0 uses that
+# device of this machine instead.
 test-verbs:
 	@GO="$(GO)" DEVICE="$(DEVICE)" rdma/verbs/softroce/run.sh
 
-# Latency of READs over verbs beside perftest's, on the same device.
+# Compares the latency of READs over verbs with perftest's, on the same device.
 bench-verbs:
 	@GO="$(GO)" DEVICE="$(DEVICE)" BENCH=7 rdma/verbs/softroce/run.sh
 
 race:
 	$(GO) test -race -short -timeout 20m $(CONCURRENT)
 
-# Every planted bug must be caught by the tests named for it. BUGS is a regular
-# expression that chooses some of them.
+# The tests named for a planted bug must catch it. BUGS is a regular expression
+# that chooses some of the bugs.
 planted:
 	DRTMX_PLANTED='$(BUGS)' $(GO) test -count 1 -v -run TestBugsAreCaught -parallel 2 -timeout 60m ./internal/planted
 
-# Long random histories, checked; SIM is the length of each scenario.
+# Runs and checks long random histories; SIM is the length of each scenario.
 SIM ?= 20s
 sim:
 	DRTMX_SIM=$(SIM) $(GO) test ./server -run 'TestHistories|TestProcessHistories' -v -timeout 60m
@@ -75,17 +75,17 @@ lint:
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
-# Runs and records the measurements of results/; about twenty minutes.
+# Takes the measurements of results/ and records them; about twenty minutes.
 measure:
 	results/measure.sh
 
-# drtmx beside Redis, PostgreSQL, badger and bbolt: results/peers.md. Takes up
-# to 25 minutes; PEERS_QUICK=1 for two.
+# Compares drtmx with Redis, PostgreSQL, badger and bbolt: results/peers.md.
+# Takes up to 25 minutes, with PEERS_QUICK=1 two.
 bench-peers:
 	results/peers.sh
 
-# What takes in bytes of peers: handshakes, frames, rings, RPC envelopes. Each
-# target for FUZZTIME, a time or a number of executions: FUZZTIME=2000000x.
+# Decoders of bytes from peers: handshakes, frames, rings, RPC envelopes. Runs
+# each target for FUZZTIME, a time or a number of executions: FUZZTIME=2000000x.
 FRAMES := ./rdma/tcp:FuzzHandshake ./rdma/tcp:FuzzGreeting ./rdma/tcp:FuzzAgent ./rdma/tcp:FuzzClient \
 	./rdma/shm:FuzzMessage ./rdma/shm:FuzzSegment ./rdma/verbs:FuzzFragment \
 	./internal/wire:FuzzDecoders ./internal/cluster:FuzzDecodeInfo ./server:FuzzHandle
@@ -95,7 +95,7 @@ fuzz-frames:
 		$(GO) test -run '^$$' -fuzz "^$${f#*:}\$$" -fuzztime $(FUZZTIME) $${f%:*}; \
 	done
 
-# Every fuzz target in turn, for FUZZTIME each.
+# Runs every fuzz target in turn, each for FUZZTIME.
 fuzz:
 	@set -e; for pkg in $$($(GO) list ./...); do \
 		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \

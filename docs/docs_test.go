@@ -1,4 +1,5 @@
-// Package docs holds what the documentation says to account, where a test can.
+// Package docs tests the documentation: examples, links and the names it
+// mentions.
 package docs
 
 import (

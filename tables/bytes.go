@@ -5,9 +5,10 @@ import (
 	"fmt"
 )
 
-// A column of type Bytes has a fixed part, the offset of its value in the row
-// (32 bits) and its length (32), among the other columns, and its value behind
-// them. Values are packed, in any order; the row ends at a whole word.
+// A column of type Bytes has a fixed part among the other columns: the offset
+// of its value in the row (32 bits) and the value's length (32). The values
+// follow the fixed parts of all columns, packed, in any order. The row ends at
+// a whole word.
 const bytesColumnBytes = 8
 
 // heap describes the part of a table's rows that varies in size.
@@ -26,22 +27,22 @@ func setExtent(r Row, at, off, n int) {
 	binary.LittleEndian.PutUint32(r[at+4:], uint32(n))
 }
 
-// Bytes reads a Bytes column, as a view of the row.
+// Bytes returns the value of a Bytes column, as a view of the row.
 func (r Row) Bytes(f Field) []byte {
 	if f.typ != Bytes {
 		panic("tables: Bytes of a " + f.typ.String() + " column")
 	}
 	off, n := f.extent(r)
 	if off < 0 || n < 0 || off > len(r)-n {
-		return nil // not a row that CheckRow has seen
+		return nil // CheckRow would refuse this row
 	}
 	return r[off : off+n : off+n]
 }
 
-// SetBytes writes a Bytes column and returns the row, which has another size
-// and perhaps other memory if the value's length has changed. v may not be a
-// view of r unless it is the column's own value. Longer than the column's size
-// panics.
+// SetBytes writes a Bytes column and returns the row. If the value's length
+// changes, the returned row has another size and may have other memory. v must
+// not be a view of r unless it is the column's own value. SetBytes panics if v
+// is longer than the column's size.
 func (r Row) SetBytes(f Field, v []byte) Row {
 	if f.typ != Bytes || len(v) > f.size {
 		panic(fmt.Sprintf("tables: %d bytes for a %v column of %d", len(v), f.typ, f.size))

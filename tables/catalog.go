@@ -18,8 +18,8 @@ type Catalog struct {
 
 var nameRE = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
 
-// NewCatalog checks the definitions and assigns layouts and numbers. All
-// faults of the first bad table are in the error.
+// NewCatalog checks the definitions and assigns layouts and numbers. Its error
+// is the first fault it finds.
 func NewCatalog(defs ...Def) (*Catalog, error) {
 	if len(defs) == 0 || len(defs) > MaxTables {
 		return nil, fmt.Errorf("%w: %d tables, want 1 to %d", ErrSchema, len(defs), MaxTables)
@@ -39,7 +39,7 @@ func NewCatalog(defs ...Def) (*Catalog, error) {
 	return c, nil
 }
 
-// Table finds a table by name.
+// Table returns the table of a name, or ErrNoTable.
 func (c *Catalog) Table(name string) (*Table, error) {
 	if t, ok := c.byName[name]; ok {
 		return t, nil
@@ -47,7 +47,8 @@ func (c *Catalog) Table(name string) (*Table, error) {
 	return nil, fmt.Errorf("%w: %q", ErrNoTable, name)
 }
 
-// MustTable is Table for names that are constants of the program.
+// MustTable is Table for names that are constants of the program; it panics on
+// an unknown name.
 func (c *Catalog) MustTable(name string) *Table {
 	t, err := c.Table(name)
 	if err != nil {
@@ -115,7 +116,7 @@ func (c *Catalog) add(d Def) (*Table, error) {
 	return t, nil
 }
 
-// mostBytes is the size of the largest row.
+// mostBytes returns the size of the largest row.
 func mostBytes(fixed int, h *heap) int {
 	if h != nil {
 		return MaxRowBytes

@@ -1,11 +1,11 @@
 // Package tables describes data: columns and row layouts, tables with their
 // indexes, how keys map to partitions, and the catalogue that binds them.
 //
-// A table's rows live in its primary index, either a hash index (point
-// access, [Hash]) or an ordered one (point and range access, [Ordered]).
-// Secondary indexes are ordered indexes of their own, whose keys the engine
-// computes from the columns of the row and keeps in step with it inside the
-// same transaction. Everything here is plain data: a catalogue crosses the
-// network as it stands, and every process derives the same layouts, index
-// numbers and partitions from it.
+// A table's rows live in its primary index, either a hash index (point access,
+// [Hash]) or an ordered one (point and range access, [Ordered]). A secondary
+// index is a separate ordered index. The engine computes its keys from the
+// columns of the row and updates them in the same transaction as the row.
+// Everything here is plain data: servers send a catalogue over the network as
+// it is, and every process derives the same layouts, index numbers and
+// partitions from it.
 package tables

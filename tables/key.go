@@ -23,10 +23,11 @@ const (
 // ErrKey reports a key of the wrong kind for its table, or one too long.
 var ErrKey = index.ErrKey
 
-// Highest is a string key that no other is above: the end of a scan to the end.
+// Highest is the highest string key. A scan up to it reaches the end of the
+// index.
 var Highest = strings.Repeat("\xff", index.MaxKeyBytes)
 
-// CheckKey reports whether a string may be a key of the index.
+// CheckKey returns an error unless the string can be a key of the index.
 func (ix *Index) CheckKey(key []byte) error {
 	switch {
 	case ix.Key != StringKey:
@@ -37,7 +38,7 @@ func (ix *Index) CheckKey(key []byte) error {
 	return nil
 }
 
-// CheckNumber reports whether the index has number keys.
+// CheckNumber returns an error unless the index has number keys.
 func (ix *Index) CheckNumber(key uint64) error {
 	if ix.Key != NumberKey {
 		return fmt.Errorf("%w: %s has string keys, got the number %d", ErrKey, ix.Name, key)
@@ -45,8 +46,8 @@ func (ix *Index) CheckNumber(key uint64) error {
 	return nil
 }
 
-// Number is the key of a row as the table's user knows it, given as the engine
-// does; 0 if the index has string keys.
+// Number converts the engine's key of a row to the number that the table's user
+// knows; it is 0 if the index has string keys.
 func (ix *Index) Number(key index.Key) uint64 {
 	if ix.Key == NumberKey && ix.Strings {
 		n, _ := index.NumOf(key.Str)
@@ -55,7 +56,7 @@ func (ix *Index) Number(key index.Key) uint64 {
 	return key.Num
 }
 
-// PartitionOf is the partition of key, as the engine knows it, among n.
+// PartitionOf returns the partition of an engine's key among n partitions.
 func (ix *Index) PartitionOf(key index.Key, n int) int {
 	if ix.Key == NumberKey {
 		return ix.Partition.Of(ix.Number(key), n)
@@ -63,7 +64,7 @@ func (ix *Index) PartitionOf(key index.Key, n int) int {
 	return ix.Partition.OfString(key.Str, n)
 }
 
-// Span is Partitioning.Span for keys as the engine knows them.
+// Span is Partitioning.Span for the engine's keys.
 func (ix *Index) Span(lo, hi index.Key, n int) (first, last int, ordered bool) {
 	if ix.Key == NumberKey {
 		return ix.Partition.Span(ix.Number(lo), ix.Number(hi), n)
@@ -79,7 +80,7 @@ func (ix *Index) Span(lo, hi index.Key, n int) (first, last int, ordered bool) {
 	return 0, n - 1, n == 1
 }
 
-// OfString is the partition of a string key among n.
+// OfString returns the partition of a string key among n partitions.
 func (p *Partitioning) OfString(key string, n int) int {
 	switch p.Kind {
 	case ByRange:
@@ -96,11 +97,12 @@ func (p *Partitioning) samePrefix(a, b string) bool {
 	return len(a) >= n && len(b) >= n && a[:n] == b[:n]
 }
 
-// AppendText appends a Sorted text part to the key of a secondary index, for a
-// scan of it. The order of what follows cannot change that of the texts: a zero
-// byte becomes 00 ff, and 00 01 ends the text. To scan all texts of a prefix,
-// append the prefix's bytes alone (zero bytes doubled in this way) as the lower
-// end, and as the upper end the same and 0xff.
+// AppendText appends a Sorted text part to the key of a secondary index, to
+// build the bounds of a scan. A zero byte becomes 00 ff, and 00 01 ends the
+// text, so that the parts that follow cannot change the order of texts. To scan
+// all texts with a prefix, use the prefix's bytes alone as the lower bound
+// (with zero bytes escaped in this way), and the same bytes followed by 0xff as
+// the upper bound.
 func AppendText(b, v []byte) []byte {
 	for _, c := range v {
 		if b = append(b, c); c == 0 {

@@ -25,7 +25,8 @@ const (
 	// strings): partition i holds keys below Bounds[i] and not below
 	// Bounds[i-1]. Partitions beyond the last stay empty.
 	ByRange
-	// Replicated keeps a copy in every partition, read-only once loaded.
+	// Replicated keeps a copy in every partition. The table is read-only after
+	// the load.
 	Replicated
 	// ByPrefix spreads string keys by a fixed hash of their first Prefix
 	// bytes: keys that share them are together.
@@ -43,8 +44,8 @@ type Partitioning struct {
 	Prefix       uint     `json:"prefix,omitempty"`
 }
 
-// Of is the partition of a number key among n. For a replicated table every partition
-// would do, and Of spreads the keys.
+// Of returns the partition of a number key among n partitions. Every partition
+// has the rows of a replicated table; Of spreads its keys over them.
 func (p *Partitioning) Of(key uint64, n int) int {
 	switch p.Kind {
 	case ByBits:
@@ -56,9 +57,10 @@ func (p *Partitioning) Of(key uint64, n int) int {
 	return int(Mix(key) % uint64(n))
 }
 
-// Span reports which partitions hold keys of [lo, hi]: one, if the range lies
-// in a single partition for certain, or all in ascending key order of
-// partitions (ordered true) or with interleaved keys (ordered false).
+// Span reports which partitions hold keys of [lo, hi]. They are one partition
+// if the range certainly lies in it. Otherwise they are a range of partitions,
+// either in ascending key order (ordered is true) or with interleaved keys
+// (ordered is false).
 func (p *Partitioning) Span(lo, hi uint64, n int) (first, last int, ordered bool) {
 	switch p.Kind {
 	case ByBits:

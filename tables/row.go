@@ -9,14 +9,14 @@ import (
 // Type is the type of a column.
 type Type uint8
 
-// Column types. All but Bytes have a fixed width; Text keeps its length in front.
+// Column types. All but Bytes have a fixed width. Text stores its length first.
 const (
 	Int64   Type = 1 + iota // 8 bytes, signed
 	Int32                   // 4 bytes, signed
 	Int16                   // 2 bytes, signed
 	Float64                 // 8 bytes
-	Text                    // up to Size bytes, any content, of which the row always has room for all
-	Bytes                   // up to Size bytes, any content; the row is as large as it has to be
+	Text                    // up to Size bytes, any content; the row always has room for Size bytes
+	Bytes                   // up to Size bytes, any content; the row takes only the bytes of the value
 )
 
 func (t Type) String() string {
@@ -41,12 +41,12 @@ func (t Type) String() string {
 type Column struct {
 	Name string `json:"name"`
 	Type Type   `json:"type"`
-	Size int    `json:"size,omitempty"` // Text, Bytes: the most bytes it holds; of Bytes 0 means MaxRowBytes
+	Size int    `json:"size,omitempty"` // Text, Bytes: maximum number of bytes; for Bytes 0 means MaxRowBytes
 }
 
-// Field is where a column lies in an encoded row. It is obtained from a Table
-// once and used for every row of it; using it on a row of another table is a
-// programming error that reads the wrong bytes or panics.
+// Field is the place of a column in an encoded row. Get it from a Table once
+// and use it for every row of that table. Using it on a row of another table is
+// a programming error: it reads the wrong bytes or panics.
 type Field struct {
 	off  int
 	size int // Text, Bytes: capacity
@@ -56,9 +56,10 @@ type Field struct {
 
 const textLengthBytes = 2
 
-// layout assigns offsets in declaration order, without padding between
-// fields: fields are loaded as little-endian bytes. The total, of rows without
-// any Bytes, is whole words; the heap is nil if there is no Bytes column.
+// layout assigns offsets in declaration order, without padding between fields,
+// since fields are loaded as little-endian bytes. The size of a row without the
+// values of Bytes columns is a multiple of a word. The heap is nil if there is
+// no Bytes column.
 func layout(cols []Column) (fields []Field, rowBytes int, h *heap) {
 	for _, c := range cols {
 		f := Field{off: rowBytes, typ: c.Type, size: c.Size}
@@ -89,9 +90,9 @@ func layout(cols []Column) (fields []Field, rowBytes int, h *heap) {
 	return fields, rowBytes, h
 }
 
-// Row is an encoded row: the bytes that the indexes store. A Row got from a
-// transaction is a view, valid until the transaction's body returns, and must
-// not be written; Clone it to keep or change it.
+// Row is an encoded row: the bytes that the indexes store. A Row that a
+// transaction returns is a view. It is valid until the transaction's body
+// returns and must not be written; Clone it to keep or change it.
 type Row []byte
 
 // Clone copies the row.
@@ -111,8 +112,8 @@ func (r Row) Int(f Field) int64 {
 	panic("tables: Int of a " + f.typ.String() + " column")
 }
 
-// SetInt writes an integer column. A value outside the column's range panics:
-// it would be stored as another number.
+// SetInt writes an integer column. It panics if the value is outside the
+// column's range, because the column would store another number.
 func (r Row) SetInt(f Field, v int64) {
 	b := r[f.off:]
 	switch {
@@ -143,7 +144,7 @@ func (r Row) SetFloat(f Field, v float64) {
 	binary.LittleEndian.PutUint64(r[f.off:], math.Float64bits(v))
 }
 
-// Text reads a Text column, as a view of the row.
+// Text returns the value of a Text column, as a view of the row.
 func (r Row) Text(f Field) []byte {
 	if f.typ != Text {
 		panic("tables: Text of a " + f.typ.String() + " column")
@@ -153,8 +154,8 @@ func (r Row) Text(f Field) []byte {
 	return r[start : start+n : start+n]
 }
 
-// SetText writes a Text column, clearing what was there; longer than the
-// column's size panics.
+// SetText replaces the value of a Text column. It panics if v is longer than
+// the column's size.
 func (r Row) SetText(f Field, v []byte) {
 	if f.typ != Text || len(v) > f.size {
 		panic(fmt.Sprintf("tables: %d bytes for a %v column of %d", len(v), f.typ, f.size))

@@ -7,9 +7,10 @@ import (
 	"drtmx/index"
 )
 
-// Errors of definitions and look-ups; all are wrapped with the names involved.
+// Errors of definitions and lookups. The errors returned wrap these and name
+// the table or index.
 var (
-	// ErrSchema reports a definition that cannot be served.
+	// ErrSchema reports an invalid definition.
 	ErrSchema = errors.New("tables: bad schema")
 	// ErrNoTable reports a table the catalogue does not have.
 	ErrNoTable = errors.New("tables: no such table")
@@ -44,14 +45,14 @@ type Def struct {
 	Secondary []Secondary  `json:"secondary,omitempty"`
 }
 
-// Secondary defines a secondary index: an ordered index whose key is
-// assembled from columns, the first part in the highest bits. The parts
-// together must make the key unique; two rows with one key fail the
-// transaction that would make them so.
+// Secondary defines a secondary index: an ordered index whose key is assembled
+// from columns, the first part in the highest bits. The parts together must
+// make the key unique: a transaction that would give two rows the same key
+// fails.
 //
-// The key is a number of the parts' bits, unless a part is Sorted: then it is
-// a string of the parts' encodings. A part that names PrimaryKey, last, makes
-// the key unique whatever the columns hold.
+// The key is a number that consists of the parts' bits. If a part is Sorted,
+// the key is instead a string that consists of the parts' encodings. A last
+// part that names PrimaryKey makes the key unique whatever the columns hold.
 type Secondary struct {
 	Name      string       `json:"name"`
 	Key       []KeyPart    `json:"key"`
@@ -62,7 +63,7 @@ type Secondary struct {
 // KeyPart puts one column into a number of bits of a key.
 type KeyPart struct {
 	Column string    `json:"column"`
-	Bits   uint      `json:"bits,omitempty"` // not of a Sorted part
+	Bits   uint      `json:"bits,omitempty"` // ignored for a Sorted part
 	How    Transform `json:"how"`
 }
 
@@ -94,9 +95,9 @@ type Index struct {
 	ID        int    // position in Catalog.Indexes
 	Name      string // table, or table.secondary
 	Ordered   bool
-	Key       KeyKind // as the index's users know it
+	Key       KeyKind // the kind that the index's users see
 	Strings   bool    // the engine's keys are strings and its rows vary in size
-	RowBytes  int     // payload, whole words; the most there may be if Strings
+	RowBytes  int     // payload, whole words; the maximum if Strings
 	Partition Partitioning
 	Table     *Table
 	// of a secondary index:
@@ -119,19 +120,19 @@ type copyField struct{ from, to Field }
 // PrimaryKey is the field, in an entry of a secondary index, that holds the row's primary key.
 const PrimaryKey = "_key"
 
-// Name is the table's name.
+// Name returns the table's name.
 func (t *Table) Name() string { return t.def.Name }
 
-// Def is the definition; its slices must not be changed.
+// Def returns the definition. The caller must not change its slices.
 func (t *Table) Def() Def { return t.def }
 
-// Primary is the table's primary index.
+// Primary returns the table's primary index.
 func (t *Table) Primary() *Index { return t.index }
 
 // Secondaries lists the secondary indexes in order of definition.
 func (t *Table) Secondaries() []*Index { return t.secondary }
 
-// Secondary finds a secondary index by name; nil if there is none.
+// Secondary returns the secondary index of a name, nil if there is none.
 func (t *Table) Secondary(name string) *Index {
 	for _, ix := range t.secondary {
 		if ix.second.Name == name {
@@ -141,18 +142,20 @@ func (t *Table) Secondary(name string) *Index {
 	return nil
 }
 
-// RowBytes is the size of every encoded row, without what is in Bytes columns.
+// RowBytes returns the size of an encoded row without the values of Bytes
+// columns.
 func (t *Table) RowBytes() int { return t.rowBytes }
 
-// Replicated reports whether every partition has a copy; such a table is
-// filled by loading and read-only afterwards.
+// Replicated reports whether every partition has a copy of the table. Such a
+// table is filled by loading and is read-only afterwards.
 func (t *Table) Replicated() bool { return t.def.Partition.Kind == Replicated }
 
-// NewRow is a zero row.
+// NewRow returns a zero row.
 func (t *Table) NewRow() Row { return make(Row, t.rowBytes) }
 
-// Field finds a column. It panics on a name the table does not have: fields
-// are looked up once, from constants. Lookup is for names that come from input.
+// Field returns the field of a column. It panics on an unknown name, because
+// programs look fields up once, by constant names. Use Lookup for names that
+// come from input.
 func (t *Table) Field(name string) Field {
 	f, ok := t.fields[name]
 	if !ok {
@@ -161,14 +164,16 @@ func (t *Table) Field(name string) Field {
 	return f
 }
 
-// Lookup finds a column by a name that may not exist.
+// Lookup returns the field of a column; it reports false if the table has no
+// such column.
 func (t *Table) Lookup(name string) (Field, bool) {
 	f, ok := t.fields[name]
 	return f, ok
 }
 
-// Field finds a column of an index entry: any column of the table for a
-// primary index, PrimaryKey and the included columns for a secondary one.
+// Field returns the field of a column of an index entry. A primary index has
+// all columns of the table, a secondary index has PrimaryKey and the included
+// columns. Field panics on an unknown name.
 func (ix *Index) Field(name string) Field {
 	f, ok := ix.fields[name]
 	if !ok {
@@ -177,11 +182,13 @@ func (ix *Index) Field(name string) Field {
 	return f
 }
 
-// IsSecondary reports whether the index is kept by the engine for another.
+// IsSecondary reports whether this is a secondary index, which the engine
+// maintains.
 func (ix *Index) IsSecondary() bool { return ix.second != nil }
 
-// CheckRow reports whether row is one of the table's: of its size, if it is
-// fixed, else whole, with every value inside it and none above its size.
+// CheckRow returns an error unless row is a valid row of the table. A row of
+// fixed size must have that size. In other rows every value must lie inside the
+// row and must not exceed its column's size.
 func (t *Table) CheckRow(row Row) error {
 	if t.heap != nil {
 		if len(row) < t.rowBytes || len(row)%8 != 0 || len(row) > MaxRowBytes {
@@ -195,8 +202,8 @@ func (t *Table) CheckRow(row Row) error {
 	return nil
 }
 
-// Entry computes the secondary index entry of a row: its key, and its
-// payload, for which it uses the memory of dst. It fails if a column's value
+// Entry computes the secondary index entry of a row: its key and its payload.
+// It reuses the memory of dst for the payload. It fails if a column's value
 // does not fit the bits of its key part, or the key or the entry is too long.
 func (ix *Index) Entry(primary index.Key, row, dst Row) (index.Key, Row, error) {
 	key, err := ix.KeyOf(primary, row)
@@ -227,7 +234,7 @@ func (ix *Index) Entry(primary index.Key, row, dst Row) (index.Key, Row, error) 
 	return key, dst, nil
 }
 
-// KeyOf is the key of Entry alone.
+// KeyOf computes only the key that Entry returns.
 func (ix *Index) KeyOf(primary index.Key, row Row) (index.Key, error) {
 	if ix.Key == StringKey {
 		return ix.stringKey(primary, row)
@@ -242,7 +249,7 @@ func (ix *Index) KeyOf(primary index.Key, row Row) (index.Key, error) {
 	return index.Num(key), nil
 }
 
-// EntryKey is the key of Entry in an index with number keys.
+// EntryKey computes the key that Entry returns, for an index with number keys.
 func (ix *Index) EntryKey(row Row) (uint64, error) {
 	var key uint64
 	for i, p := range ix.parts {
@@ -255,7 +262,7 @@ func (ix *Index) EntryKey(row Row) (uint64, error) {
 	return key, nil
 }
 
-// bitsOf is the value of a key part that takes bits.
+// bitsOf computes the value of a key part that takes bits.
 func (ix *Index) bitsOf(i int, row Row) (uint64, error) {
 	p := &ix.parts[i]
 	limit := uint64(1)<<p.bits - 1 // all ones for 64 bits too
@@ -273,7 +280,7 @@ func (ix *Index) bitsOf(i int, row Row) (uint64, error) {
 	return uint64(n), nil
 }
 
-// stringKey is the key of an index with a Sorted part.
+// stringKey computes the key of an index with a Sorted part.
 func (ix *Index) stringKey(primary index.Key, row Row) (index.Key, error) {
 	var b []byte
 	for i := range ix.parts {

@@ -43,7 +43,7 @@ const (
 // differ.
 type Consistency map[string]string
 
-// Passes reports whether a verdict says of no row that it is wrong.
+// Passes reports whether a verdict names no wrong row.
 func Passes(verdict string) bool {
 	return verdict == OK || strings.HasPrefix(verdict, NotApplicable)
 }
@@ -58,37 +58,40 @@ func (c Consistency) Holds() bool {
 	return true
 }
 
-// conditionFresh is about the initial population alone.
+// conditionFresh concerns only the initial population.
 const conditionFresh = "3.3.2.11"
 
-// CheckConfig says how to check. The zero value will do.
+// CheckConfig configures a check. The zero value is valid.
 type CheckConfig struct {
 	Parallel int // warehouses checked at once; 0: one per processor
-	// AtRest says that no transaction runs meanwhile. It asks for the
-	// conditions that span warehouses too: 3.3.2.10, ConditionStock, and
-	// C_PAYMENT_CNT in ConditionHistory.
+	// AtRest promises that no transaction runs during the check. Check then
+	// also evaluates the conditions that span warehouses: 3.3.2.10,
+	// ConditionStock, and C_PAYMENT_CNT in ConditionHistory.
 	AtRest bool
-	// Progress is told of every step, by one goroutine at a time. May be nil.
+	// Progress is called after every step, by one goroutine at a time. It may
+	// be nil.
 	Progress func(CheckProgress)
 }
 
-// CheckProgress is how far a check is.
+// CheckProgress is the progress of a check.
 type CheckProgress struct{ Done, Total int64 } // steps: districts, and warehouses three times
 
 // Check evaluates the consistency conditions of clauses 3.3.2.1 to 3.3.2.12
 // over all warehouses, and that secondary indexes agree with their tables.
 //
-// Unless CheckConfig.AtRest, transactions may run meanwhile: each condition is
-// evaluated per warehouse or per district, in one View; 3.3.2.10 is not, since
-// customers pay at other warehouses too. A district with more than
-// maxSnapshotOrders orders is evaluated in several Views; that is as good while
-// orders are only added, and not if deliveries run.
+// Unless CheckConfig.AtRest is set, transactions may run at the same time. Each
+// condition is then evaluated per warehouse or per district, in one View;
+// 3.3.2.10 is not evaluated, since customers also pay at other warehouses. A
+// district with more than maxSnapshotOrders orders is evaluated in several
+// Views. That is correct while orders are only added, but not while deliveries
+// run.
 //
-// Condition 3.3.2.11 is about the initial population: it is not applicable
-// once an order was placed or delivered.
+// Condition 3.3.2.11 concerns the initial population: it is not applicable once
+// an order was placed or delivered.
 //
-// The error is ErrNotLoaded for a database without a complete population, or
-// one of package txn; a condition that does not hold is no error.
+// The error is ErrNotLoaded for a database without a complete population, or an
+// error of package txn. A condition that does not hold is a verdict, not an
+// error.
 func Check(ctx context.Context, db *txn.DB, c CheckConfig) (Consistency, error) {
 	s, err := NewSchema(db.Catalog())
 	if err != nil {
@@ -131,7 +134,7 @@ func (s *Schema) check(ctx context.Context, db database, c CheckConfig) (Consist
 	return k.verdicts(), nil
 }
 
-// checker is one check under way.
+// checker is one running check.
 type checker struct {
 	CheckConfig
 	s     *Schema
@@ -153,7 +156,7 @@ type checker struct {
 	}
 }
 
-// fault is what is wrong first, in order of warehouse and district.
+// fault is the first fault of a condition, in order of warehouse and district.
 type fault struct {
 	w, d int64
 	text string
@@ -271,7 +274,8 @@ func (k *checker) warehouse(ctx context.Context, v viewer, w int64) error {
 	return nil
 }
 
-// loaded says of a row that every load writes that it is missing.
+// loaded wraps err, the error of reading a row that every load writes. A
+// missing row means ErrNotLoaded.
 func loaded(err error, format string, args ...any) error {
 	if errors.Is(err, txn.ErrNotFound) {
 		return fmt.Errorf("%w: no "+format, append([]any{ErrNotLoaded}, args...)...)
@@ -325,9 +329,10 @@ func (s *Schema) ordersPlaced(ctx context.Context, db database) (total int64, er
 	return total, nil
 }
 
-// VerifyOrders compares the growth of OrdersPlaced over a run with what its
-// terminals were told: NEW-ORDERs that committed, and those whose outcome is
-// unknown, which may have. The verdict is OK or says what differs.
+// VerifyOrders compares the growth of OrdersPlaced over a run with the results
+// that its terminals received: the NEW-ORDERs that committed, and those whose
+// outcome is unknown, which may have committed. The verdict is OK or states the
+// difference.
 func VerifyOrders(before, after, committed, unknown int64) string {
 	if grown := after - before; grown < committed || grown > committed+unknown {
 		return fmt.Sprintf("sum(d_next_o_id) grew by %d, %d NEW-ORDERs committed and %d have an unknown outcome", grown, committed, unknown)

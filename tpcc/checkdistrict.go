@@ -39,7 +39,7 @@ func (k *checker) district(ctx context.Context, v viewer, w, d int64) error {
 	for i := 0; err == nil && len(c.ids) > maxSnapshotOrders && i < len(c.ids); i += viewOrders {
 		before := c.sums
 		err = v.view(ctx, func(t operations) error {
-			c.sums = before.clone() // of an earlier attempt nothing counts
+			c.sums = before.clone() // discard the sums of an earlier attempt
 			return c.orders(t, i, min(i+viewOrders, len(c.ids)))
 		})
 	}
@@ -91,7 +91,7 @@ type districtCheck struct {
 
 type customerSums struct{ balance, ytdPayment, paymentCnt, deliveryCnt int64 }
 
-// districtSums are what grows from order to order.
+// districtSums are the sums that each order adds to.
 type districtSums struct {
 	orders, olCnt, lines    int64
 	newOrders, noMin, noMax int64

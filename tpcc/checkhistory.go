@@ -9,7 +9,7 @@ import (
 	"drtmx/txn"
 )
 
-// historyTally is what the HISTORY rows of a district add up to.
+// historyTally sums the HISTORY rows of a district.
 type historyTally struct{ amount, rows, last int64 }
 
 func (h *historyTally) add(key uint64, amount int64) {
@@ -18,8 +18,8 @@ func (h *historyTally) add(key uint64, amount int64) {
 	h.last = max(h.last, int64(key&MaxHistory))
 }
 
-// payments are the HISTORY rows of each customer, wherever they were paid: a
-// few bytes for each.
+// payments sums the HISTORY rows of each customer over all warehouses, in a few
+// bytes per customer.
 type payments struct {
 	customers int64 // per district
 	amount    []atomic.Int64
@@ -74,7 +74,7 @@ func (k *checker) pages(ctx context.Context, v viewer, ix *tables.Index, lo, hi 
 				return err
 			}
 			n, keys = len(page), keys[:0]
-			for i, e := range page { // copied: fn must see no attempt that fails
+			for i, e := range page { // copied: fn must not see rows of an attempt that fails
 				keys = append(keys, e.Key)
 				if i == len(rows) {
 					rows = append(rows, nil)

@@ -8,10 +8,11 @@ import (
 )
 
 // stockTally sums, over rows of STOCK or over the lines ordered from them, the
-// quantity, the number of lines and of remote lines. print is a fingerprint of
-// the same three per item, linear so that both sides add up to one value in
-// any order: without it, two errors in one warehouse could cancel out. That
-// takes a few words per warehouse instead of three per row.
+// quantity, the number of lines and the number of remote lines. print is a
+// fingerprint of the same three sums per item. It is linear, so that both sides
+// add up to the same value in any order; without it, two errors in one
+// warehouse could cancel out. It takes a few words per warehouse instead of
+// three per row.
 type stockTally struct {
 	quantity, lines, remote int64
 	print                   uint64
@@ -87,7 +88,7 @@ func (k *checker) stockRows(ctx context.Context, v viewer, w int64, fn func(item
 				if err != nil {
 					return loaded(err, "stock %d.%d", w, from+i)
 				}
-				rows[i] = append(rows[i][:0], row...) // fn must see no attempt that fails
+				rows[i] = append(rows[i][:0], row...) // fn must not see rows of an attempt that fails
 			}
 			return nil
 		})
@@ -101,8 +102,8 @@ func (k *checker) stockRows(ctx context.Context, v viewer, w int64, fn func(item
 	return nil
 }
 
-// locateStock finds the first STOCK row of a warehouse that is not what its
-// lines say, by reading all lines again.
+// locateStock finds the first STOCK row of a warehouse that differs from the
+// sums of its lines, by reading all lines again.
 func (k *checker) locateStock(ctx context.Context, v viewer, w int64) (string, error) {
 	want := make([]stockTally, k.info.Scale.Items+1)
 	f := &k.s.ol

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Encodings of inputs and outputs begin with codecVersion; all numbers are
-// varints, signed ones zigzag, and strings have their length in front.
+// Encodings of inputs and outputs begin with codecVersion. All numbers are
+// varints, signed ones zigzag. A string follows its length.
 const codecVersion = 1
 
 // maxText bounds strings in outputs; the longest is I_NAME.
@@ -16,8 +16,8 @@ func appendText(b, s []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// decoder takes values off the front of an encoding. After a value that is
-// missing or out of bounds it returns zeros, and fail is set.
+// decoder reads values from the front of an encoding. After a value that is
+// missing or out of bounds it sets fail and returns zeros.
 type decoder struct {
 	b    []byte
 	fail bool
@@ -79,8 +79,8 @@ func (in *NewOrderInput) AppendTo(b []byte) []byte {
 	return b
 }
 
-// Decode is the inverse of AppendTo. It reuses the memory of Lines and fails
-// with ErrInput on anything the body could not work with.
+// Decode is the inverse of AppendTo. It reuses the memory of Lines and returns
+// ErrInput for an input that the body cannot process.
 func (in *NewOrderInput) Decode(b []byte) error {
 	d := decoder{b: b}
 	d.version()
@@ -150,8 +150,8 @@ func (in *OrderStatusInput) AppendTo(b []byte) []byte {
 	return appendCustomer(b, in.C, in.Last)
 }
 
-// Decode is the inverse of AppendTo. It reuses the memory of Last and fails
-// with ErrInput on anything the body could not work with.
+// Decode is the inverse of AppendTo. It reuses the memory of Last and returns
+// ErrInput for an input that the body cannot process.
 func (in *OrderStatusInput) Decode(b []byte) error {
 	d := decoder{b: b}
 	d.version()

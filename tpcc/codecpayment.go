@@ -29,8 +29,8 @@ func (in *PaymentInput) AppendTo(b []byte) []byte {
 	return appendCustomer(binary.AppendVarint(b, in.Date), in.C, in.Last)
 }
 
-// Decode is the inverse of AppendTo. It reuses the memory of Last and fails
-// with ErrInput on anything the body could not work with.
+// Decode is the inverse of AppendTo. It reuses the memory of Last and returns
+// ErrInput for an input that the body cannot process.
 func (in *PaymentInput) Decode(b []byte) error {
 	d := decoder{b: b}
 	d.version()

@@ -125,7 +125,7 @@ func newUnsteady(t *testing.T, u *unsteady, seed uint64, servers int, warehouses
 	return e, b, provider
 }
 
-// person is one client of the run: a process as it were, with a DB of its own,
+// person is one client of the run. Like a separate process it has its own DB,
 // whose connections all break when it is killed.
 type person struct {
 	*customerOf
@@ -210,9 +210,9 @@ func (p *person) session(ctx context.Context, db *txn.DB, end time.Time, s *Sche
 	return nil
 }
 
-// Money and counts are conserved: whatever breaks, and whoever is killed in
-// the middle, the database holds exactly what clients were told, what is
-// unknown to them can be asked for, and every consistency condition holds.
+// Money and counts are conserved: whatever breaks, and whichever process is
+// killed, the database holds exactly what the clients received, clients can ask
+// for outcomes they do not know, and every consistency condition holds.
 func TestConservation(t *testing.T) {
 	seed := baseSeed(t)
 	for _, u := range []unsteady{
@@ -242,7 +242,7 @@ func TestConservation(t *testing.T) {
 	}
 }
 
-// conserve is one run, with all that is checked afterwards.
+// conserve performs one run and all checks after it.
 func (u *unsteady) conserve(t *testing.T, seed uint64) map[string]int {
 	t.Helper()
 	e, b, provider := newUnsteady(t, u, seed, 3, 3)
@@ -255,7 +255,7 @@ func (u *unsteady) conserve(t *testing.T, seed uint64) map[string]int {
 		case err == nil:
 			return true, nil
 		case errors.Is(err, txn.ErrConflict), errors.Is(err, txn.ErrOutcomeUnknown):
-			return false, nil // refused, or never arrived: nobody is under way any more
+			return false, nil // refused, or never arrived: no transaction is running any more
 		default:
 			return false, err
 		}

@@ -14,8 +14,8 @@ import (
 // maxLast is the most bytes of a C_LAST.
 const maxLast = 16
 
-// checkCustomer reports a customer that an input cannot name: by C_ID, or,
-// if that is 0, by C_LAST.
+// checkCustomer returns an error unless an input can name the customer: by
+// C_ID, or, if that is 0, by C_LAST.
 func checkCustomer(w, d, c int64, last []byte) error {
 	_, err := DistrictKey(w, d)
 	if err == nil && c != 0 {

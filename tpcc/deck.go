@@ -10,7 +10,7 @@ import (
 	"drtmx/internal/rng"
 )
 
-// ErrMix reports a mix of transactions that cannot be run.
+// ErrMix reports an invalid mix of transactions.
 var ErrMix = errors.New("bad mix")
 
 // MixFull names the mix of the specification.
@@ -123,9 +123,9 @@ func (m Mix) String() string {
 	return strings.Join(parts, ",")
 }
 
-// Deck draws transaction types for one terminal: every deck of cards is
-// shuffled anew and drawn to its end, so that after each deck all shares are
-// exact (clause 5.2.4.2). It allocates nothing. One goroutine.
+// Deck draws transaction types for one terminal: it shuffles every deck of
+// cards and draws all its cards, so that after each deck all shares are exact
+// (clause 5.2.4.2). It allocates nothing. It is for one goroutine.
 type Deck struct {
 	rnd   *rng.Stream
 	cards []Type

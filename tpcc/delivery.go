@@ -28,10 +28,10 @@ func (in *DeliveryInput) check() error {
 	return nil
 }
 
-// DeliveryOutput is what a DELIVERY did (clause 2.7.2.2). If it ended with an
-// error, districts up to Done are settled all the same.
+// DeliveryOutput is the result of a DELIVERY (clause 2.7.2.2). If the DELIVERY
+// ended with an error, districts up to Done are settled nevertheless.
 type DeliveryOutput struct {
-	// Orders are the O_IDs delivered, of districts 1 to 10; 0: skipped, for
+	// Orders are the O_IDs delivered, of districts 1 to 10; 0: skipped, because
 	// the district had no undelivered order (clause 2.7.4.2).
 	Orders [Districts]int64
 	// Done is how many districts, from the first on, are settled: 10 unless

@@ -131,7 +131,7 @@ func TestDeliveryQueue(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
 	if len(lines) != 20 || len(settled) != 20 {
-		t.Fatalf("%d lines, %d told", len(lines), len(settled))
+		t.Fatalf("%d lines, %d records", len(lines), len(settled))
 	}
 	for i, line := range lines {
 		var r DeliveryRecord

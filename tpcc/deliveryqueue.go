@@ -14,30 +14,31 @@ import (
 
 // Errors of a DeliveryQueue.
 var (
-	// ErrQueueFull reports a DELIVERY that was not accepted: as many as the
-	// queue holds wait already.
+	// ErrQueueFull reports a DELIVERY that the queue did not accept because it
+	// is full.
 	ErrQueueFull = errors.New("tpcc: delivery queue is full")
 	// ErrQueueClosed reports a DELIVERY submitted after Close.
 	ErrQueueClosed = errors.New("tpcc: delivery queue is closed")
 )
 
-// DefaultDeliveryQueue is how many DELIVERYs may wait unless said otherwise.
-// At the specification's pace a terminal submits one in some minutes; more
-// than a few waiting means that deliveries do not keep up.
+// DefaultDeliveryQueue is the default number of DELIVERYs that may wait. At the
+// specification's pace a terminal submits one in some minutes; more than a few
+// waiting means that deliveries do not keep up.
 const DefaultDeliveryQueue = 64
 
-// DeliveryQueueConfig describes a DeliveryQueue. The zero value will do.
+// DeliveryQueueConfig configures a DeliveryQueue. The zero value is valid.
 type DeliveryQueueConfig struct {
 	Size int // DELIVERYs that may wait; 0: DefaultDeliveryQueue
-	// Log is the result file of clause 2.7.2.2: it gets a DeliveryRecord as
-	// one line of JSON for each DELIVERY that was executed, in one Write. Nil:
-	// none.
+	// Log is the result file of clause 2.7.2.2. The queue writes one
+	// DeliveryRecord, as one line of JSON in one Write, for each executed
+	// DELIVERY. It may be nil.
 	Log io.Writer
-	// Settled, if set, is told of each as well, by one goroutine at a time.
+	// Settled, if not nil, is called with each record, by one goroutine at a
+	// time.
 	Settled func(DeliveryRecord)
 }
 
-// DeliveryRecord is what became of one deferred DELIVERY (clause 2.7.2.2).
+// DeliveryRecord is the outcome of one deferred DELIVERY (clause 2.7.2.2).
 type DeliveryRecord struct {
 	W       int64 `json:"w"`
 	Carrier int64 `json:"carrier"`
@@ -50,10 +51,10 @@ type DeliveryRecord struct {
 	Orders    [Districts]int64 `json:"orders"`
 	Delivered int              `json:"delivered"`
 	Skipped   int              `json:"skipped"`         // districts without an undelivered order
-	Error     string           `json:"error,omitempty"` // what ended it before all districts were settled
+	Error     string           `json:"error,omitempty"` // the error that ended it before all districts were settled
 }
 
-// DeliveryStats count what a queue did. All fields only grow.
+// DeliveryStats are the counters of a queue. All fields only grow.
 type DeliveryStats struct {
 	Submitted uint64 // accepted DELIVERYs
 	Refused   uint64 // for ErrQueueFull
@@ -66,9 +67,10 @@ type DeliveryStats struct {
 	WithSkips uint64
 }
 
-// DeliveryQueue defers DELIVERYs (clause 2.7.2): terminals submit and go on,
-// workers execute them in the order they were submitted. Submit, Close and
-// Stats are safe for concurrent use, and so is Run with a Terminal for each.
+// DeliveryQueue defers DELIVERYs (clause 2.7.2): terminals submit them and
+// continue, and workers execute them in the order of submission. Submit, Close
+// and Stats are safe for concurrent use, and so is Run if each call has its own
+// Terminal.
 type DeliveryQueue struct {
 	cfg   DeliveryQueueConfig
 	queue chan queuedDelivery
@@ -93,8 +95,8 @@ func NewDeliveryQueue(c DeliveryQueueConfig) *DeliveryQueue {
 	return &DeliveryQueue{cfg: c, queue: make(chan queuedDelivery, c.Size)}
 }
 
-// Submit queues a DELIVERY. It does not wait: ErrQueueFull if there is no
-// room, ErrQueueClosed, ErrInput.
+// Submit queues a DELIVERY. It does not wait: it returns ErrQueueFull if there
+// is no room, ErrQueueClosed after Close, or ErrInput.
 func (q *DeliveryQueue) Submit(in DeliveryInput) error {
 	if err := in.check(); err != nil {
 		return err
@@ -114,8 +116,8 @@ func (q *DeliveryQueue) Submit(in DeliveryInput) error {
 	}
 }
 
-// Close ends submission: Run returns when what is queued has been executed.
-// It may be called again.
+// Close ends submission: Run returns when all queued DELIVERYs have been
+// executed. Close may be called more than once.
 func (q *DeliveryQueue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -125,24 +127,25 @@ func (q *DeliveryQueue) Close() {
 	}
 }
 
-// Len is how many DELIVERYs wait.
+// Len returns the number of DELIVERYs that wait.
 func (q *DeliveryQueue) Len() int { return len(q.queue) }
 
-// Stats is a snapshot.
+// Stats returns a snapshot of the counters.
 func (q *DeliveryQueue) Stats() DeliveryStats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.mu.stats
 }
 
-// Run executes queued DELIVERYs on a terminal of its own until the queue is
-// closed and empty, or ctx ends: then with ctx's error, and what waits is not
-// executed. One that meets conflicts in every attempt is recorded as failed
-// and no reason to stop; any other error, and one of the log, is.
+// Run executes queued DELIVERYs on t, which no one else may use, until the
+// queue is closed and empty. If ctx ends, Run returns its error and does not
+// execute the DELIVERYs that still wait. A DELIVERY that meets conflicts in
+// every attempt is recorded as failed, and Run continues. Any other error, and
+// an error of the log, ends Run.
 func (q *DeliveryQueue) Run(ctx context.Context, t *Terminal) error {
 	var out DeliveryOutput
 	for {
-		// A select alone would go on with a full queue for some time.
+		// A select alone might continue with a full queue for some time.
 		if err := ctx.Err(); err != nil {
 			return err
 		}

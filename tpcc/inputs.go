@@ -12,7 +12,7 @@ import (
 // ErrNotLoaded reports a database without a complete initial population.
 var ErrNotLoaded = errors.New("tpcc: database is not loaded")
 
-// LoadInfo is what a database was loaded with.
+// LoadInfo has the parameters with which a database was loaded.
 type LoadInfo struct {
 	Warehouses int64
 	Scale      Scale
@@ -21,7 +21,8 @@ type LoadInfo struct {
 	LoadedAt   int64 // ns since 1970
 }
 
-// ReadLoadInfo reads it: ErrNotLoaded if no load was completed.
+// ReadLoadInfo reads the LoadInfo of a database. It returns ErrNotLoaded if no
+// load was completed.
 func ReadLoadInfo(ctx context.Context, db *txn.DB) (LoadInfo, error) {
 	s, err := NewSchema(db.Catalog())
 	if err != nil {

@@ -13,16 +13,17 @@ import (
 	"drtmx/txn"
 )
 
-// A ledger is what clients were told, held against what is in the database.
-// Every transaction that writes carries a stamp of its own, in H_DATE,
-// O_ENTRY_D or OL_DELIVERY_D, so that each row can be traced to the one that
-// wrote it, even if its client was killed before it heard.
+// A ledger records the outcomes that clients received, to compare them with the
+// database. Every transaction that writes carries a stamp of its own, in
+// H_DATE, O_ENTRY_D or OL_DELIVERY_D, so that each row can be traced to the
+// transaction that wrote it, even if the client was killed before it received
+// the outcome.
 
-// fate is what a client knows of a transaction.
+// fate is a client's knowledge of a transaction.
 type fate uint8
 
 const (
-	committed  fate = iota // it was told so
+	committed  fate = iota // the client received the commit
 	notDone                // an error that promises that nothing was written
 	unknown                // an error that promises nothing, with an identity to ask for
 	unfinished             // the client was killed
@@ -42,8 +43,8 @@ type deed struct {
 	To     int64
 }
 
-// tell fills in a deed's fate from the error of the API.
-func (d *deed) tell(err error) error {
+// setFate sets a deed's fate from the error of the API.
+func (d *deed) setFate(err error) error {
 	var lost *txn.UnknownOutcome
 	switch {
 	case err == nil:
@@ -59,13 +60,14 @@ func (d *deed) tell(err error) error {
 	return nil
 }
 
-// customerOf is a client of the full mix, who keeps a ledger.
+// customerOf is a client of the full mix that keeps a ledger.
 type customerOf struct {
 	rnd    *rng.Stream
 	inputs *Inputs
 	info   LoadInfo
 	stamp  int64
-	// announce is told of a transaction before it begins, ended of its fate.
+	// announce is called before a transaction begins, ended when its fate is
+	// known.
 	announce func(deed)
 	ended    func(deed)
 
@@ -102,10 +104,10 @@ func (c *customerOf) one(ctx context.Context, t *Terminal) error {
 		return c.payment(ctx, t, w)
 	case p <= 86:
 		c.inputs.OrderStatus(w, &c.st)
-		return new(deed).tell(t.OrderStatus(ctx, &c.st, &c.stOut))
+		return new(deed).setFate(t.OrderStatus(ctx, &c.st, &c.stOut))
 	case p <= 92:
 		c.inputs.StockLevel(w, c.rnd.Range(1, Districts), &c.lev)
-		return new(deed).tell(t.StockLevel(ctx, &c.lev, &c.levO))
+		return new(deed).setFate(t.StockLevel(ctx, &c.lev, &c.levO))
 	}
 	return c.delivery(ctx, t, w)
 }
@@ -118,7 +120,7 @@ func (c *customerOf) order(ctx context.Context, t *Terminal, w int64) error {
 	c.no.EntryD = c.stamp
 	d := deed{Type: NewOrder, Stamp: c.stamp, W: w, D: c.no.D, Fate: unfinished}
 	c.announce(d)
-	err := d.tell(t.NewOrder(ctx, &c.no, &c.noOut))
+	err := d.setFate(t.NewOrder(ctx, &c.no, &c.noOut))
 	d.Number = c.noOut.Order
 	c.ended(d)
 	return err
@@ -129,7 +131,7 @@ func (c *customerOf) payment(ctx context.Context, t *Terminal, w int64) error {
 	c.pay.Date = c.stamp
 	d := deed{Type: Payment, Stamp: c.stamp, W: w, D: c.pay.D, Amount: c.pay.Amount, Fate: unfinished}
 	c.announce(d)
-	err := d.tell(t.Payment(ctx, &c.pay, &c.paid))
+	err := d.setFate(t.Payment(ctx, &c.pay, &c.paid))
 	d.Number = c.paid.Serial
 	c.ended(d)
 	return err
@@ -149,7 +151,7 @@ func (c *customerOf) delivery(ctx context.Context, t *Terminal, w int64) error {
 		return nil
 	}
 	d = deed{Type: Delivery, Stamp: c.stamp, W: w, From: d.To + 1, To: min(d.To+int64(t.cfg.DeliveryBatch), Districts)}
-	err := d.tell(failure)
+	err := d.setFate(failure)
 	c.ended(d)
 	return err
 }
@@ -278,8 +280,9 @@ func verify(t *testing.T, e *engine, deeds []deed, resolve func(txn.ID) (bool, e
 	return counts
 }
 
-// there reports whether a payment or an order is in the database, exactly
-// once and where the client was told, and takes it out of what was found.
+// there reports whether a payment or an order is in the database, exactly once
+// and in the place that the client received, and removes it from the rows
+// found.
 func (d *deed) there(t *testing.T, f *found) bool {
 	t.Helper()
 	switch d.Type {
@@ -311,12 +314,12 @@ func (d *deed) deliveries(t *testing.T, f *found, want bool) (n int64) {
 		orders := f.delivered[d.Stamp][key]
 		delete(f.delivered[d.Stamp], key)
 		n += int64(len(orders))
-		told := d.Orders[at-1]
+		reported := d.Orders[at-1]
 		switch {
 		case len(orders) > 1:
 			t.Errorf("%+v: orders %v in district %d", *d, orders, at)
-		case d.Fate == committed && (told != 0) != (len(orders) == 1), d.Fate == committed && told != 0 && orders[0] != told:
-			t.Errorf("%+v: district %d was told %d, in the database %v", *d, at, told, orders)
+		case d.Fate == committed && (reported != 0) != (len(orders) == 1), d.Fate == committed && reported != 0 && orders[0] != reported:
+			t.Errorf("%+v: district %d reported %d, in the database %v", *d, at, reported, orders)
 		case !want && d.Fate != unfinished && len(orders) > 0:
 			t.Errorf("%+v: district %d delivered %v, want nothing", *d, at, orders)
 		}

@@ -13,7 +13,7 @@ import (
 	"drtmx/txn"
 )
 
-// ErrWarehouses reports a number of warehouses that cannot be loaded.
+// ErrWarehouses reports an invalid number of warehouses.
 var ErrWarehouses = errors.New("tpcc: bad number of warehouses")
 
 // LoadConfig describes an initial population. Warehouses is required.
@@ -23,11 +23,12 @@ type LoadConfig struct {
 	Scale      Scale  // zero: the specification's cardinalities
 	Parallel   int    // warehouses loaded at once; 0: one per processor
 	Now        int64  // c_since, h_date and o_entry_d, in ns since 1970; 0: the current time
-	// Progress is told of every finished step, by one goroutine at a time. May be nil.
+	// Progress is called after every step, by one goroutine at a time. It may
+	// be nil.
 	Progress func(LoadProgress)
 }
 
-// LoadProgress is how far a load is.
+// LoadProgress is the progress of a load.
 type LoadProgress struct {
 	Rows           int64 // loaded so far
 	TotalRows      int64 // of the whole load, expected: orders have a random number of lines
@@ -36,14 +37,14 @@ type LoadProgress struct {
 	Warehouses     int64
 }
 
-// TableLoad is what was loaded into one table.
+// TableLoad counts the rows and bytes loaded into one table.
 type TableLoad struct {
 	Table string `json:"table"`
 	Rows  int64  `json:"rows"`
 	Bytes int64  `json:"bytes"` // of encoded rows, without indexes
 }
 
-// LoadReport is the outcome of a load.
+// LoadReport is the result of a load.
 type LoadReport struct {
 	Tables  []TableLoad `json:"tables"`
 	Rows    int64       `json:"rows"`
@@ -51,16 +52,16 @@ type LoadReport struct {
 	Elapsed time.Duration
 }
 
-// Sink takes the rows of one table from one goroutine; *txn.Loader is one.
+// Sink receives the rows of one table from one goroutine; *txn.Loader is one.
 type Sink interface {
-	// Add takes a row, which may be reused on return.
+	// Add stores a row. The caller may reuse its memory when Add returns.
 	Add(key uint64, row tables.Row) error
 	// Close waits until all rows are stored.
 	Close() error
 }
 
-// Target is what a population is streamed into. It is used by several
-// goroutines, each of which opens sinks of its own.
+// Target receives a population. Several goroutines use it, and each opens its
+// own sinks.
 type Target interface {
 	NewSink(ctx context.Context, t *tables.Table) (Sink, error)
 	// Seal ends loading.
@@ -75,9 +76,9 @@ func (d dbTarget) NewSink(ctx context.Context, t *tables.Table) (Sink, error) {
 }
 func (d dbTarget) Seal(ctx context.Context) error { return d.db.Seal(ctx) }
 
-// Load populates an empty database as clause 4.3.3 requires and seals it.
-// The row of TableLoadInfo is written last: a load that was cut short leaves
-// a database that Check and ReadLoadInfo report as ErrNotLoaded.
+// Load populates an empty database as clause 4.3.3 requires and seals it. It
+// writes the row of TableLoadInfo last: after an interrupted load, Check and
+// ReadLoadInfo return ErrNotLoaded.
 func Load(ctx context.Context, db *txn.DB, c LoadConfig) (LoadReport, error) {
 	s, err := NewSchema(db.Catalog())
 	if err != nil {
@@ -110,7 +111,7 @@ func LoadInto(ctx context.Context, to Target, s *Schema, c LoadConfig) (LoadRepo
 	return l.report(start), nil
 }
 
-// load is one population under way.
+// load is one running population.
 type load struct {
 	LoadConfig
 	schema    *Schema
@@ -152,8 +153,8 @@ func (l *load) run(ctx context.Context) error {
 	return nil
 }
 
-// take hands out the next piece of work: 0 is the items, others warehouses in
-// ascending order, so that each worker's keys ascend.
+// take returns the next piece of work: 0 is the items, other numbers are
+// warehouses, in ascending order so that each worker's keys ascend.
 func (l *load) take() (w int64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

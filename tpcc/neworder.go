@@ -13,15 +13,15 @@ import (
 
 // Errors of transactions.
 var (
-	// ErrRolledBack reports a NEW-ORDER that ordered an item that does not
-	// exist and was rolled back (clause 2.4.2.3). It is the intended outcome
+	// ErrRolledBack reports a NEW-ORDER that was rolled back because it ordered
+	// an item that does not exist (clause 2.4.2.3). It is the intended outcome
 	// of one transaction in a hundred, not a failure.
 	ErrRolledBack = errors.New("tpcc: item number is not valid")
-	// ErrInput reports an input or an encoding that no terminal would send.
+	// ErrInput reports an invalid input or encoding.
 	ErrInput = errors.New("tpcc: bad input")
 	// ErrDistrictFull reports a district that has used all order numbers up to MaxOrders.
 	ErrDistrictFull = errors.New("tpcc: district has no order numbers left")
-	// ErrNoCustomer reports a number or a last name that nobody has.
+	// ErrNoCustomer reports a number or a last name that no customer has.
 	ErrNoCustomer = errors.New("tpcc: no such customer")
 	// ErrNoOrder reports an ORDER-STATUS of a customer who never ordered.
 	ErrNoOrder = errors.New("tpcc: customer has no order")
@@ -41,8 +41,8 @@ type NewOrderLine struct {
 	Quantity int64 // OL_QUANTITY, 1 to 10
 }
 
-// check reports numbers that the body could not work with. It does not
-// require as many lines as terminals enter.
+// check returns an error for numbers that the body cannot process. It does not
+// require the minimum number of lines that terminals enter.
 func (in *NewOrderInput) check() error {
 	_, err := CustomerKey(in.W, in.D, in.C)
 	if err != nil {
@@ -63,7 +63,7 @@ func (in *NewOrderInput) check() error {
 }
 
 // NewOrderOutput is the output of a NEW-ORDER (clause 2.4.3.3). After
-// ErrRolledBack, Order, Last and Credit alone are set (clause 2.4.3.4).
+// ErrRolledBack only Order, Last and Credit are set (clause 2.4.3.4).
 type NewOrderOutput struct {
 	Order    int64  // O_ID
 	EntryD   int64  // O_ENTRY_D
@@ -101,8 +101,9 @@ type newOrder struct {
 	out *NewOrderOutput
 
 	items, stocks [MaxLines]pendingRow
-	// first is, of each line, the first line that takes from the same STOCK
-	// row: that line holds the row's copy, which all of them change in turn.
+	// first maps each line to the first line that takes from the same STOCK
+	// row. That line holds the copy of the row, which all these lines change in
+	// turn.
 	first [MaxLines]int
 	stock [MaxLines]tables.Row
 
@@ -123,8 +124,8 @@ func newNewOrder(s *Schema) *newOrder {
 // run is one attempt.
 func (n *newOrder) run(t operations) error {
 	in, out := n.in, n.out
-	// All reads are announced before the first is waited for, so that they
-	// share their network rounds.
+	// Announce all reads before waiting for the first, so that they share
+	// network rounds.
 	warehouse := t.GetLater(n.s.warehouse, must(WarehouseKey(in.W)))
 	districtKey := must(DistrictKey(in.W, in.D))
 	district := t.GetLater(n.s.district, districtKey)

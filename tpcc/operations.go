@@ -7,8 +7,8 @@ import (
 	"drtmx/txn"
 )
 
-// operations is what bodies use of a transaction. It exists so that they can
-// be tested on a model in memory; live is the real thing.
+// operations has the methods of a transaction that bodies use. Tests run bodies
+// on a model in memory; live runs them on a real transaction.
 type operations interface {
 	GetLater(tab *tables.Table, key uint64) pendingRow
 	ScanLater(ix *tables.Index, lo, hi uint64, limit int) pendingRows
@@ -23,7 +23,7 @@ type pendingRow interface{ Row() (tables.Row, error) }
 // pendingRows is an announced range read, such as *txn.Scan.
 type pendingRows interface{ Entries() ([]txn.Entry, error) }
 
-// live adapts *txn.Txn. It is one pointer, so that making an operations of it
+// live adapts *txn.Txn. It is one pointer, so that converting it to operations
 // allocates nothing.
 type live struct{ *txn.Txn }
 
@@ -38,7 +38,7 @@ type viewer interface {
 	close() error
 }
 
-// database gives each goroutine its viewer: a DB, or a model in tests.
+// database provides a viewer for each goroutine: a DB, or a model in tests.
 type database interface {
 	viewer(ctx context.Context) (viewer, error)
 }
@@ -53,8 +53,8 @@ func (d dbViewers) viewer(ctx context.Context) (viewer, error) {
 	return sessionViewer{s}, nil
 }
 
-// sessionViewer has a session of its own: the buffers of the large Views of a
-// check are not left in the DB's pool.
+// sessionViewer has its own session, so that the buffers of a check's large
+// Views do not stay in the DB's pool.
 type sessionViewer struct{ s *txn.Session }
 
 func (v sessionViewer) view(ctx context.Context, body func(operations) error) error {
@@ -63,8 +63,8 @@ func (v sessionViewer) view(ctx context.Context, body func(operations) error) er
 
 func (v sessionViewer) close() error { return v.s.Close() }
 
-// scanPages reads a range of any size, page by page, and passes each row to
-// fn. It ends with the first error of fn.
+// scanPages reads a range of any size, page by page, and passes each row to fn.
+// It returns the first error of fn.
 func scanPages(t operations, ix *tables.Index, lo, hi uint64, fn func(txn.Entry) error) error {
 	const pageRows = 4096
 	for {

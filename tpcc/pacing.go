@@ -7,12 +7,12 @@ import (
 	"drtmx/internal/rng"
 )
 
-// Terms are what the specification demands for a transaction type.
+// Terms are the requirements of the specification for a transaction type.
 type Terms struct {
 	// Keying is the least keying time, ThinkMean the least mean of think
 	// times (clause 5.2.5.7).
 	Keying, ThinkMean time.Duration
-	// Response is the most that the 90th percentile of response times may be
+	// Response is the upper bound of the 90th percentile of response times
 	// (clause 5.2.5.3).
 	Response time.Duration
 	// MinShare is the least share of all transactions, in percent (clause
@@ -20,8 +20,8 @@ type Terms struct {
 	MinShare float64
 }
 
-// DeliveryTerm is the time within which 90 % of deferred DELIVERYs must be
-// done, from their queueing (clause 2.7.2.2).
+// DeliveryTerm is the time within which 90 % of deferred DELIVERYs must
+// complete, measured from their queueing (clause 2.7.2.2).
 const DeliveryTerm = 80 * time.Second
 
 // MeasureTerm is the least length of a measured interval (clause 5.5.2.1).
@@ -38,18 +38,19 @@ var terms = [typeCount]Terms{
 	StockLevel:  {Keying: 2 * time.Second, ThinkMean: 5 * time.Second, Response: 20 * time.Second, MinShare: 4},
 }
 
-// Terms are the specification's for the type.
+// Terms returns the requirements of the specification for the type.
 func (t Type) Terms() Terms { return terms[t] }
 
-// Pacing draws the times that people at one terminal take. One goroutine.
+// Pacing draws the keying and think times of one terminal. It is for one
+// goroutine.
 type Pacing struct {
 	rnd   *rng.Stream
 	scale float64
 }
 
-// NewPacing makes a terminal's pacing; s is its own stream. All times are
-// multiplied by scale: 1 is the specification's, less than 1 lets fewer
-// terminals offer as much load, and is not TPC-C.
+// NewPacing returns the pacing of a terminal; s must be a stream of its own.
+// All times are multiplied by scale: 1 is the specification's. With less than 1
+// fewer terminals offer the same load, which is not TPC-C.
 func NewPacing(s *rng.Stream, scale float64) *Pacing { return &Pacing{s, scale} }
 
 // Keying is the time before a transaction, which is constant.

@@ -30,8 +30,8 @@ const (
 
 // PaymentInput is the input of a PAYMENT (clause 2.5.1).
 type PaymentInput struct {
-	W, D   int64  // W_ID, D_ID: where it is paid
-	CW, CD int64  // C_W_ID, C_D_ID: the customer's
+	W, D   int64  // W_ID, D_ID: where the payment is made
+	CW, CD int64  // C_W_ID, C_D_ID: where the customer lives
 	C      int64  // C_ID; 0: the customer is chosen by last name
 	Last   []byte // C_LAST, if C is 0
 	Amount int64  // H_AMOUNT, in cents
@@ -48,7 +48,7 @@ func (in *PaymentInput) check() error {
 	return checkCustomer(in.CW, in.CD, in.C, in.Last)
 }
 
-// Address is the five columns of one.
+// Address has the five columns of an address.
 type Address struct{ Street1, Street2, City, State, Zip []byte }
 
 func (a *Address) set(row tables.Row, f *addressFields) {
@@ -98,13 +98,14 @@ func newPayment(s *Schema) *payment {
 	}
 }
 
-// run is one attempt. All reads share a step, but for the customer's row if
-// only its last name is known.
+// run is one attempt. All reads share a step, except for the customer's row if
+// only the last name is known.
 //
-// The warehouse is written first: the first write names the transaction's
-// home. Every payment of a warehouse writes W_YTD and every one of a district
-// D_YTD, so that at their home server the procedure, which needs no time
-// between its reads and its commit, never meets another.
+// The warehouse is written first: the first write names the transaction's home.
+// Every payment of a warehouse writes W_YTD, and every payment of a district
+// writes D_YTD. At the home server no other transaction can run between a
+// procedure's reads and its commit, so payments do not conflict with each other
+// there.
 func (p *payment) run(t operations) error {
 	in, s := p.in, p.s
 	warehouseKey, districtKey := must(WarehouseKey(in.W)), must(DistrictKey(in.W, in.D))
@@ -172,8 +173,8 @@ func (p *payment) change(c int64) error {
 	return nil
 }
 
-// changeCustomer pays (clause 2.5.2.2): the balance, the sums, and the data of
-// a customer with bad credit.
+// changeCustomer applies the payment to the customer (clause 2.5.2.2): the
+// balance, the sums, and the data of a customer with bad credit.
 func (p *payment) changeCustomer(c int64) {
 	in, out, f, row := p.in, p.out, &p.s.c, p.customer
 	row.SetInt(f.balance, row.Int(f.balance)-in.Amount)
@@ -198,8 +199,8 @@ func (p *payment) changeCustomer(c int64) {
 	out.CreditLim, out.Discount, out.Balance = row.Int(f.creditLim), row.Int(f.discount), row.Int(f.balance)
 }
 
-// appendPaymentData appends what a payment puts in front of the C_DATA of a
-// customer with bad credit: C_ID, C_D_ID, C_W_ID, D_ID, W_ID and H_AMOUNT
+// appendPaymentData appends the text that a payment inserts before the C_DATA
+// of a customer with bad credit: C_ID, C_D_ID, C_W_ID, D_ID, W_ID and H_AMOUNT
 // (clause 2.5.2.2), here as "c d w d w 1234.56|".
 func appendPaymentData(b []byte, c int64, in *PaymentInput) []byte {
 	for _, v := range [...]int64{c, in.CD, in.CW, in.D, in.W} {

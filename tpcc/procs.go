@@ -16,9 +16,9 @@ const (
 	ProcStockLevel  = "tpcc.stock_level"
 )
 
-// Procedures are the transactions as data servers run them, for a database of
-// Catalog. Arguments and results are encoded inputs and outputs. Bodies may
-// run concurrently.
+// Procedures returns the transactions as procedures of data servers, for a
+// database of Catalog. Arguments and results are encoded inputs and outputs.
+// Bodies may run concurrently.
 func Procedures() []txn.Procedure {
 	s, err := NewSchema(Catalog())
 	if err != nil {
@@ -49,7 +49,7 @@ func Procedures() []txn.Procedure {
 	}
 }
 
-// callable is a body with the memory of its input and output.
+// callable is a body with buffers for its input and output.
 type callable interface {
 	call(t operations, args []byte) ([]byte, error)
 }

@@ -12,12 +12,12 @@ const (
 	MaxLines  = 15
 )
 
-// ErrScale reports cardinalities that cannot be loaded.
+// ErrScale reports invalid cardinalities.
 var ErrScale = errors.New("tpcc: bad scale")
 
-// Scale is how many rows a database starts with. The zero value stands for
-// the specification's cardinalities; any other is for tests, and figures
-// obtained with it are not TPC-C.
+// Scale is the number of rows that a database starts with. The zero value means
+// the specification's cardinalities. Any other scale is for tests, and figures
+// obtained with it are not TPC-C figures.
 type Scale struct {
 	Items       int64 // rows of ITEM, and of STOCK per warehouse; 0: 100,000
 	Customers   int64 // customers per district, and orders; 0: 3,000

@@ -20,14 +20,14 @@ const (
 	TableOrderLine = "order_line"
 	TableItem      = "item"
 	TableStock     = "stock"
-	// TableLoadInfo holds one row, written last: what the database was loaded with.
+	// TableLoadInfo holds one row, written last: the parameters of the load.
 	TableLoadInfo = "load_info"
 
 	IndexCustomerByLast   = "by_last"     // of customer: w, d, digest of c_last, c
 	IndexOrdersByCustomer = "by_customer" // of orders: w, d, c, o descending
 )
 
-// ErrCatalog reports a database that has other tables than TPC-C's.
+// ErrCatalog reports a database whose tables are not those of this package.
 var ErrCatalog = errors.New("tpcc: not a TPC-C catalogue of this version")
 
 // Definitions are those of clause 1.3.1 and of TableLoadInfo. Every key has
@@ -49,7 +49,7 @@ var catalog = sync.OnceValue(func() *tables.Catalog {
 	return c
 })
 
-// Catalog is the catalogue of Definitions, always the same one.
+// Catalog returns the catalogue of Definitions, always the same one.
 func Catalog() *tables.Catalog { return catalog() }
 
 func byWarehouse(shift uint) tables.Partitioning {
@@ -95,9 +95,9 @@ func districtDef() tables.Def {
 	return tables.Def{
 		Name: TableDistrict, Primary: tables.Hash, Partition: byWarehouse(districtBits),
 		Columns: columns(i16("d_id"), i32("d_w_id"), text("d_name", 10), address("d_"),
-			// d_next_h_id is ours: it numbers the district's HISTORY rows, which
-			// the specification gives no key (clause 1.3.1). A payment writes
-			// the district anyway.
+			// d_next_h_id is an addition of drtmx: it numbers the district's
+			// HISTORY rows, for which the specification has no key (clause
+			// 1.3.1). A payment writes the district row anyway.
 			i32("d_tax"), i64("d_ytd"), i32("d_next_o_id"), i64("d_next_h_id")),
 	}
 }
@@ -144,7 +144,8 @@ func ordersDef() tables.Def {
 		Columns: columns(i32("o_id"), i16("o_d_id"), i32("o_w_id"), i32("o_c_id"), i64("o_entry_d"),
 			i16("o_carrier_id"), i16("o_ol_cnt"), i16("o_all_local")),
 		Secondary: []tables.Secondary{{
-			// Entries hold the order's key alone, eight bytes, so that they are inline in the leaf.
+			// Entries hold only the order's key, eight bytes, so that they are
+			// inline in the leaf.
 			Name:      IndexOrdersByCustomer,
 			Partition: byWarehouse(districtBits + customerBits + orderBits),
 			Key: []tables.KeyPart{
@@ -196,7 +197,8 @@ func loadInfoDef() tables.Def {
 // loadInfoKey is the key of the only row of TableLoadInfo.
 const loadInfoKey = 1
 
-// Schema is the handles that the transactions use, looked up once. Immutable.
+// Schema has the handles that the transactions use, looked up once. It is
+// immutable.
 type Schema struct {
 	catalog *tables.Catalog
 
@@ -252,8 +254,8 @@ type (
 	lastEntryFields struct{ key, last, first tables.Field }
 )
 
-// NewSchema binds the handles to a catalogue, such as DB.Catalog: ErrCatalog
-// if it is not that of Definitions.
+// NewSchema binds the handles to a catalogue, such as DB.Catalog. It returns
+// ErrCatalog if the catalogue is not that of Definitions.
 func NewSchema(c *tables.Catalog) (*Schema, error) {
 	if c == nil {
 		return nil, fmt.Errorf("%w: there is none", ErrCatalog)

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// stockLevelOrders is how many of the district's latest orders STOCK-LEVEL
-// looks at (clause 2.8.2.2).
+// stockLevelOrders is the number of the district's latest orders that
+// STOCK-LEVEL reads (clause 2.8.2.2).
 const stockLevelOrders = 20
 
 // Bounds of the threshold (clause 2.8.1.2).
@@ -52,8 +52,8 @@ type stockLevel struct {
 // run is one attempt, in three steps: the district, the lines of its last
 // orders, and the stock of their items, some 200 rows read together.
 //
-// The specification would be content with committed reads in any order
-// (clause 2.8.2.3); like every transaction here this one is serializable.
+// The specification allows committed reads in any order (clause 2.8.2.3). Like
+// every transaction here, this one is serializable.
 func (l *stockLevel) run(t operations) error {
 	in, s := l.in, l.s
 	row, err := t.GetLater(s.district, must(DistrictKey(in.W, in.D))).Row()

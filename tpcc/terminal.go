@@ -13,16 +13,16 @@ type Mode uint8
 
 // Modes.
 const (
-	// Default is Procedure for what writes hot rows: NEW-ORDER (D_NEXT_O_ID),
-	// PAYMENT (W_YTD, D_YTD) and DELIVERY (the oldest order). It is Client for
-	// ORDER-STATUS. For STOCK-LEVEL it is Client, with Procedure as the way
-	// out: see TerminalConfig.StockLevelAttempts.
+	// Default is Procedure for transactions that write hot rows: NEW-ORDER
+	// (D_NEXT_O_ID), PAYMENT (W_YTD, D_YTD) and DELIVERY (the oldest order). It
+	// is Client for ORDER-STATUS. For STOCK-LEVEL it is Client first, then
+	// Procedure: see TerminalConfig.StockLevelAttempts.
 	Default Mode = iota
-	// Client runs it in the client: what writes as an Update, what only reads
-	// as a View, by one-sided READs.
+	// Client runs the body in the client: a transaction that writes as an
+	// Update, a read-only one as a View, by one-sided READs.
 	Client
-	// Procedure runs it at its home server, by one Call; DELIVERY by one for
-	// each of its database transactions.
+	// Procedure runs the body at its home server, by one Call. A DELIVERY takes
+	// one Call for each of its database transactions.
 	Procedure
 )
 
@@ -38,8 +38,8 @@ func ParseMode(s string) (Mode, error) {
 	return 0, fmt.Errorf("%w: mode %q, want default, client or procedure", ErrInput, s)
 }
 
-// TerminalConfig says how a terminal runs its transactions. The zero value
-// will do.
+// TerminalConfig configures how a terminal runs its transactions. The zero
+// value is valid.
 type TerminalConfig struct {
 	NewOrderMode    Mode
 	PaymentMode     Mode
@@ -49,33 +49,33 @@ type TerminalConfig struct {
 	// DeliveryBatch is how many districts, 1 to 10, one database transaction
 	// of a DELIVERY delivers for; 0: DefaultDeliveryBatch.
 	DeliveryBatch int
-	// StockLevelAttempts is how often a STOCK-LEVEL in Default mode may be
-	// overtaken by writers as a View before it runs at its home server, where
-	// none can come between; 0: DefaultStockLevelAttempts.
+	// StockLevelAttempts is the number of Views that writers may invalidate
+	// before a STOCK-LEVEL in Default mode runs at its home server, where no
+	// writer can run between its reads; 0: DefaultStockLevelAttempts.
 	StockLevelAttempts int
 }
 
 // Defaults of TerminalConfig.
 const (
-	// DefaultDeliveryBatch is all districts: clause 2.7.1 leaves it open how
-	// many orders one database transaction delivers. At the home server it is
-	// then one Call, not ten, and no conflict is to be feared there that would
-	// repeat all ten orders. In Client mode, where NEW-ORDERs may come between
-	// the reads and the commit, a smaller batch repeats less.
+	// DefaultDeliveryBatch is all districts: clause 2.7.1 leaves open how many
+	// orders one database transaction delivers. At the home server a DELIVERY
+	// is then one Call, not ten, and conflicts that would repeat all ten orders
+	// are rare there. In Client mode, where NEW-ORDERs may commit between the
+	// reads and the commit, a smaller batch repeats less.
 	DefaultDeliveryBatch = Districts
 	// DefaultStockLevelAttempts leaves most STOCK-LEVELs one-sided.
 	DefaultStockLevelAttempts = 4
 )
 
-// TerminalStats count what a terminal did, beside SessionStats.
+// TerminalStats are the counters of a terminal, in addition to SessionStats.
 type TerminalStats struct {
-	// StockLevelsEscalated are STOCK-LEVELs that met writers in every View
-	// and ended as procedures.
+	// StockLevelsEscalated counts the STOCK-LEVELs of which every View was
+	// invalidated and which ended as procedures.
 	StockLevelsEscalated uint64
 }
 
 // Terminal runs TPC-C transactions in one session. It keeps their buffers, so
-// that a transaction in steady state allocates little. One goroutine.
+// that a transaction in steady state allocates little. It is for one goroutine.
 type Terminal struct {
 	db    *txn.DB
 	sess  *txn.Session
@@ -90,12 +90,13 @@ type Terminal struct {
 	delivery    *delivery
 	stockLevel  *stockLevel
 
-	// Made once: a closure per transaction would be garbage.
+	// Made once, to save a closure per transaction.
 	newOrderBody, paymentBody, orderStatusBody, deliveryBody, stockLevelBody func(*txn.Txn) error
 }
 
-// NewTerminal makes a terminal of a session, which remains the caller's to
-// close. s is NewSchema(db.Catalog()) and is shared by terminals.
+// NewTerminal returns a terminal that uses a session; the caller keeps
+// ownership of the session and closes it. s is NewSchema(db.Catalog());
+// terminals share it.
 func NewTerminal(db *txn.DB, sess *txn.Session, s *Schema, c TerminalConfig) *Terminal {
 	if c.DeliveryBatch <= 0 {
 		c.DeliveryBatch = DefaultDeliveryBatch
@@ -138,7 +139,8 @@ func (t *Terminal) NewOrder(ctx context.Context, in *NewOrderInput, out *NewOrde
 	return out.Decode(result)
 }
 
-// failed turns a procedure's error back into the body's, if it is ErrRolledBack.
+// failed converts a procedure's error back to the body's error, if it is
+// ErrRolledBack.
 func (out *NewOrderOutput) failed(err error) error {
 	var failed *txn.ProcedureError
 	if !errors.As(err, &failed) {
@@ -193,11 +195,11 @@ func (t *Terminal) Payment(ctx context.Context, in *PaymentInput, out *PaymentOu
 	return out.Decode(result)
 }
 
-// Delivery runs one DELIVERY, now; a DeliveryQueue defers it as clause 2.7.2
-// asks. It is one database transaction for each DeliveryBatch districts. If
-// one of them fails, those before it stay, out.Done tells how many districts
-// they are, and the error is that of the next ones: ErrInput, or one of
-// package txn.
+// Delivery runs one DELIVERY at once; a DeliveryQueue defers it as clause 2.7.2
+// requires. It takes one database transaction for each DeliveryBatch districts.
+// If one of them fails, those before it stay committed, out.Done is the number
+// of their districts, and the error is that of the failed one: ErrInput, or an
+// error of package txn.
 func (t *Terminal) Delivery(ctx context.Context, in *DeliveryInput, out *DeliveryOutput) error {
 	*out = DeliveryOutput{}
 	if err := in.check(); err != nil {
@@ -231,15 +233,15 @@ func (t *Terminal) deliverPart(ctx context.Context, out *DeliveryOutput) error {
 // StockLevel runs one STOCK-LEVEL. Errors are ErrInput, or of package txn.
 //
 // A View of some 200 STOCK rows, the district and the end of its order lines
-// stands only if none of them is written between its first read and its
-// validation. Every NEW-ORDER and PAYMENT of the district writes one of them,
-// and NEW-ORDERs of all its warehouse may, so under enough load each attempt
-// is likely to fail, however often it is repeated. In Default mode the bound
-// StockLevelAttempts therefore ends the Views, and the same body runs at its
-// home server: all it reads is in one partition, whose executor it holds, so
-// that only rows which a distributed transaction holds prepared can make it
-// wait. Those end a View too, but are waited for in either way, and do not
-// count. Both ways are serializable.
+// commits only if no transaction writes any of them between its first read and
+// its validation. Every NEW-ORDER and PAYMENT of the district writes one of
+// them, and any NEW-ORDER of the warehouse may. Under enough load each attempt
+// therefore is likely to be invalidated, however often it is repeated. In
+// Default mode StockLevelAttempts bounds the number of invalidated Views; then
+// the same body runs at its home server. All it reads is in one partition,
+// whose executor it holds, so only rows locked by a prepared distributed
+// transaction can make it wait. Such locks end a View too, but both ways wait
+// for them, and they do not count as attempts. Both ways are serializable.
 func (t *Terminal) StockLevel(ctx context.Context, in *StockLevelInput, out *StockLevelOutput) error {
 	if err := in.check(); err != nil {
 		return err

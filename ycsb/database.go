@@ -23,9 +23,10 @@ import (
 var (
 	// ErrNoField reports a field that the table does not have.
 	ErrNoField = errors.New("ycsb: no such field")
-	// ErrNoTable reports a table that is not the one of the properties.
+	// ErrNoTable reports a table other than the one that the properties name.
 	ErrNoTable = errors.New("ycsb: no such table")
-	// ErrNoThread reports an operation with a context that is not InitThread's.
+	// ErrNoThread reports an operation whose context does not come from
+	// InitThread.
 	ErrNoThread = errors.New("ycsb: not a context of InitThread")
 	// ErrValue reports a value that no field can hold.
 	ErrValue = errors.New("ycsb: value does not fit")
@@ -48,8 +49,8 @@ func (creator) Create(p *properties.Properties) (goycsb.DB, error) {
 	return d, nil
 }
 
-// database is a go-ycsb database. Values given to it are not kept, and what
-// it returns is the caller's.
+// database is a go-ycsb database. It does not keep the values passed to it, and
+// the caller owns the values it returns.
 type database struct {
 	*options
 	cluster *cluster.Cluster
@@ -78,7 +79,8 @@ func (d *database) resolveFields() {
 	}
 }
 
-// Close leaves the cluster, and ends it if it is the database's own.
+// Close disconnects from the cluster, and stops the cluster if the database
+// started it.
 func (d *database) Close() error {
 	var err error
 	if d.db != nil {
@@ -87,12 +89,13 @@ func (d *database) Close() error {
 	return errors.Join(err, d.cluster.Close())
 }
 
-// lostGrace is how long the news of a server's end may take after a
-// connection to it broke.
+// lostGrace bounds the time between a broken connection to a server and the
+// notification that the server has ended.
 const lostGrace = time.Second
 
-// Lost is why the cluster of a database is gone, nil if it is there or db is
-// another's. after is the error that made the caller ask, nil if none did.
+// Lost returns the reason why the cluster of a database is gone, nil if the
+// cluster serves or db is not a drtmx database. after is the error that made
+// the caller ask; it may be nil.
 func Lost(db goycsb.DB, after error) error {
 	d, ok := db.(*database)
 	if !ok {
@@ -124,19 +127,19 @@ type threadKey struct{}
 
 // thread is the state of one of go-ycsb's threads.
 type thread struct {
-	session *txn.Session
-	err     error // why there is no session
-	key     []byte
-	row     tables.Row // being built
-	asked   []string   // the fields last asked for
-	numbers []int      // and their numbers
-	gets    []*txn.Get
-	update  usertable.Update
-	args    []byte
+	session   *txn.Session
+	err       error // the reason if there is no session
+	key       []byte
+	row       tables.Row // being built
+	requested []string   // the fields of the last read
+	numbers   []int      // and their numbers
+	gets      []*txn.Get
+	update    usertable.Update
+	args      []byte
 }
 
-// InitThread opens the session of a thread. That it failed is the error of
-// the thread's operations, for go-ycsb asks for none here.
+// InitThread opens the session of a thread. If that fails, every operation of
+// the thread returns the error, because InitThread cannot return one.
 func (d *database) InitThread(ctx context.Context, _, _ int) context.Context {
 	t := &thread{}
 	if t.session, t.err = d.db.NewSession(ctx); t.err == nil {
@@ -145,8 +148,8 @@ func (d *database) InitThread(ctx context.Context, _, _ int) context.Context {
 	return context.WithValue(ctx, threadKey{}, t)
 }
 
-// touch reads in every partition, so that the connections of a session are
-// made, and the caches of the indexes there, before anything is measured.
+// touch reads in every partition, so that the session opens its connections and
+// fills its index caches before the measurement starts.
 func (d *database) touch(ctx context.Context, s *txn.Session) error {
 	return s.View(ctx, func(tx *txn.Txn) error {
 		var gets []*txn.Get
@@ -165,8 +168,8 @@ func (d *database) touch(ctx context.Context, s *txn.Session) error {
 // maxProbes bounds the search for a key in each partition.
 const maxProbes = 1 << 16
 
-// keysInEach finds a key for each partition, there or not; for a partition
-// that holds no keys there is none.
+// keysInEach finds a key for each partition; the record need not exist. A
+// partition to which no key maps gets none.
 func (d *database) keysInEach() {
 	seen := map[txn.Home]bool{}
 	add := func(key []byte) {
@@ -190,11 +193,11 @@ func (d *database) CleanupThread(ctx context.Context) {
 	}
 }
 
-// Analyze trains the models of the ordered index from what is loaded. go-ycsb
-// calls it after a load.
+// Analyze trains the models of the ordered index from the loaded records.
+// go-ycsb calls it after a load.
 func (d *database) Analyze(ctx context.Context, _ string) error { return d.db.Seal(ctx) }
 
-// begin is the thread of an operation.
+// begin returns the thread of an operation.
 func (d *database) begin(ctx context.Context, table string) (*thread, error) {
 	t, ok := ctx.Value(threadKey{}).(*thread)
 	switch {
@@ -208,22 +211,22 @@ func (d *database) begin(ctx context.Context, table string) (*thread, error) {
 	return t, nil
 }
 
-// ask resolves the fields that a read asks for: none means all.
-func (d *database) ask(t *thread, fields []string) error {
+// resolve stores in t the numbers of the fields of a read; no fields means all.
+func (d *database) resolve(t *thread, fields []string) error {
 	if len(fields) == 0 {
 		fields = d.names
 	}
-	if slices.Equal(fields, t.asked) {
+	if slices.Equal(fields, t.requested) {
 		return nil
 	}
-	t.asked, t.numbers = t.asked[:0], t.numbers[:0]
+	t.requested, t.numbers = t.requested[:0], t.numbers[:0]
 	for _, name := range fields {
 		n, ok := d.number[name]
 		if !ok {
-			t.asked = t.asked[:0]
+			t.requested = t.requested[:0]
 			return d.noField(name)
 		}
-		t.asked, t.numbers = append(t.asked, name), append(t.numbers, n)
+		t.requested, t.numbers = append(t.requested, name), append(t.numbers, n)
 	}
 	return nil
 }
@@ -232,33 +235,34 @@ func (d *database) noField(name string) error {
 	return fmt.Errorf("%w: %q, want field0 to %s", ErrNoField, name, d.names[len(d.names)-1])
 }
 
-// record copies the fields that a read asks for out of a row, which is a view.
+// record copies the requested fields out of a row, which is a view.
 func (d *database) record(t *thread, row tables.Row) map[string][]byte {
-	out, _ := d.recordInto(t, row, make([]byte, 0, d.asked(t, row)))
+	out, _ := d.recordInto(t, row, make([]byte, 0, d.valueBytes(t, row)))
 	return out
 }
 
-// asked is the size of the fields that a read asks for.
-func (d *database) asked(t *thread, row tables.Row) (n int) {
+// valueBytes returns the total size of the requested fields.
+func (d *database) valueBytes(t *thread, row tables.Row) (n int) {
 	for _, f := range t.numbers {
 		n += len(row.Bytes(d.fields[f]))
 	}
 	return n
 }
 
-// recordInto is record with the values behind buf, which has room for them:
-// the records of a scan share one.
+// recordInto is record, but appends the values to buf, which must have room for
+// them. The records of a scan share one buffer.
 func (d *database) recordInto(t *thread, row tables.Row, buf []byte) (map[string][]byte, []byte) {
 	out := make(map[string][]byte, len(t.numbers))
 	for i, n := range t.numbers {
 		from := len(buf)
 		buf = append(buf, row.Bytes(d.fields[n])...)
-		out[t.asked[i]] = buf[from:len(buf):len(buf)]
+		out[t.requested[i]] = buf[from:len(buf):len(buf)]
 	}
 	return out, buf
 }
 
-// checkValues refuses what no row of the table can hold, before anything runs.
+// checkValues refuses values that no row of the table can hold, before the
+// transaction starts.
 func (d *database) checkValues(values map[string][]byte) error {
 	for name, v := range values {
 		n, ok := d.number[name]
@@ -272,20 +276,20 @@ func (d *database) checkValues(values map[string][]byte) error {
 	return nil
 }
 
-// set writes values over a row that is t's own.
+// set writes values over t.row.
 func (d *database) set(t *thread, values map[string][]byte) {
 	for name, v := range values {
 		t.row = t.row.SetBytes(d.fields[d.number[name]], v)
 	}
 }
 
-// fresh makes t.row a row of values alone.
+// fresh sets t.row to a new row that holds only values.
 func (d *database) fresh(t *thread, values map[string][]byte) {
 	t.row = append(t.row[:0], d.table.NewRow()...)
 	d.set(t, values)
 }
 
-// missing adds the key to what the engine says of a record that is not there.
+// missing adds the key to the engine's error for a missing record.
 func missing(key string, err error) error {
 	if errors.Is(err, txn.ErrNotFound) || errors.Is(err, txn.ErrExists) {
 		return fmt.Errorf("record %s: %w", key, err)

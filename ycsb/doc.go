@@ -4,12 +4,11 @@
 //	import _ "drtmx/ycsb"
 //
 // A record is a row of one table with a string key and one column for each
-// field; every operation is a transaction, a batch is one transaction, and
-// what is read are one-sided reads. By default the data servers run in this
-// process; property drtmx.addr names a running cluster instead. docs/ycsb.md
-// has all properties.
+// field. Every operation is a transaction, and so is a batch. All reads are
+// one-sided. By default the data servers run in this process; the property
+// drtmx.addr names a running cluster instead. docs/ycsb.md has all properties.
 //
 // go-ycsb's interface has no read-modify-write: its workload calls Read and
-// Update. The database has ReadModifyWrite, one transaction, for load
-// generators that look for it, as drtmx/ycsb/bench does.
+// Update. The database has the method ReadModifyWrite, which is one
+// transaction, for load generators that use it, such as drtmx/ycsb/bench.
 package ycsb

@@ -20,12 +20,12 @@ import (
 	"drtmx/ycsb/usertable"
 )
 
-// ChildArgs, set by a program's main, are the arguments with which the program
-// runs a data server, by calling RunChild. Without them drtmx.fabric=shm,
-// which starts data servers as processes, is refused.
+// ChildArgs are the arguments with which this program, started again, calls
+// RunChild to run a data server. A program's main sets them. Without them
+// drtmx.fabric=shm, which starts data servers as processes, is refused.
 var ChildArgs []string
 
-// RunChild is the life of a data server's process: see ChildArgs.
+// RunChild runs a data server until it is stopped: see ChildArgs.
 func RunChild(ctx context.Context) error {
 	p, err := newShm()
 	if err != nil {
@@ -34,7 +34,7 @@ func RunChild(ctx context.Context) error {
 	return cluster.RunChild(ctx, p, Workload, nil)
 }
 
-// Workload is what data servers are started with, by the name that
+// Workload returns the workload with which data servers start, by the name that
 // usertable.WorkloadName gave it.
 func Workload(name string) (cluster.Workload, error) {
 	c, err := usertable.ParseWorkload(name)
@@ -127,7 +127,8 @@ func connect(ctx context.Context, o *options) (c *cluster.Cluster, where string,
 	return c, "child processes", err
 }
 
-// clientOf makes a client of the fabric of a cluster found in a directory.
+// clientOf returns a client provider for the fabric of a cluster found in a
+// directory.
 func clientOf(fabric string) (rdma.Provider, error) {
 	if fabric == fabricShm {
 		return newShm()
@@ -135,7 +136,7 @@ func clientOf(fabric string) (rdma.Provider, error) {
 	return cluster.NewFabrics(cluster.ClientOptions{})
 }
 
-// reach finds the cluster at an address with a scheme.
+// reach connects to the cluster at an address with a scheme.
 func reach(ctx context.Context, addr string) (*cluster.Cluster, string, error) {
 	a, err := cluster.ParseAddress(addr)
 	if err != nil {
@@ -148,7 +149,7 @@ func reach(ctx context.Context, addr string) (*cluster.Cluster, string, error) {
 	return c, a.String(), nil
 }
 
-// openMembers opens what an address of etcd names.
+// openMembers opens the member store that an etcd address names.
 func openMembers(ctx context.Context, a *cluster.Address) (member.Store, error) {
 	o := etcd.Options{Endpoints: a.Etcd, Name: a.Name, Existing: true}
 	if t := a.EtcdTLS; t != nil {
@@ -161,8 +162,8 @@ func openMembers(ctx context.Context, a *cluster.Address) (member.Store, error) 
 	return s, nil
 }
 
-// attach finds the cluster at an address: one with a scheme, a runtime
-// directory, or sockets.
+// attach connects to the cluster at an address: an address with a scheme, a
+// runtime directory, or sockets.
 func attach(ctx context.Context, addr string) (*cluster.Cluster, string, error) {
 	if cluster.IsAddress(addr) {
 		return reach(ctx, addr)

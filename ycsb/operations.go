@@ -10,14 +10,14 @@ import (
 	"drtmx/ycsb/usertable"
 )
 
-// Read reads fields of a record; none means all. A record that is not there
-// is an error.
+// Read reads fields of a record; no fields means all. A missing record is an
+// error.
 func (d *database) Read(ctx context.Context, table, key string, fields []string) (map[string][]byte, error) {
 	t, err := d.begin(ctx, table)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.ask(t, fields); err != nil {
+	if err := d.resolve(t, fields); err != nil {
 		return nil, err
 	}
 	t.key = append(t.key[:0], key...)
@@ -42,7 +42,7 @@ func (d *database) Scan(ctx context.Context, table, from string, count int, fiel
 	if err != nil {
 		return nil, err
 	}
-	if err := d.ask(t, fields); err != nil {
+	if err := d.resolve(t, fields); err != nil {
 		return nil, err
 	}
 	t.key = append(t.key[:0], from...)
@@ -58,7 +58,7 @@ func (d *database) Scan(ctx context.Context, table, from string, count int, fiel
 		}
 		size := 0
 		for i := range entries {
-			size += d.asked(t, entries[i].Row)
+			size += d.valueBytes(t, entries[i].Row)
 		}
 		buf := make([]byte, 0, size)
 		out = make([]map[string][]byte, len(entries))
@@ -73,8 +73,8 @@ func (d *database) Scan(ctx context.Context, table, from string, count int, fiel
 	return out, nil
 }
 
-// Insert inserts a record; fields that are not given are empty. A record that
-// is there already is an error, unless drtmx.upsert=true replaces it.
+// Insert inserts a record; fields without a value are empty. An existing record
+// is an error, unless drtmx.upsert=true replaces it.
 func (d *database) Insert(ctx context.Context, table, key string, values map[string][]byte) error {
 	t, err := d.begin(ctx, table)
 	if err != nil {
@@ -96,7 +96,7 @@ func (d *database) insert(tx *txn.Txn, key []byte, row tables.Row) error {
 	return tx.InsertS(d.table, key, row)
 }
 
-// Update writes fields of a record, which must be there.
+// Update writes fields of a record, which must exist.
 func (d *database) Update(ctx context.Context, table, key string, values map[string][]byte) error {
 	t, err := d.begin(ctx, table)
 	if err != nil {
@@ -135,7 +135,7 @@ func (d *database) ReadModifyWrite(ctx context.Context, table, key string, field
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(d.ask(t, fields), d.checkValues(values)); err != nil {
+	if err := errors.Join(d.resolve(t, fields), d.checkValues(values)); err != nil {
 		return nil, err
 	}
 	t.key = append(t.key[:0], key...)
@@ -163,8 +163,8 @@ func (d *database) ReadModifyWrite(ctx context.Context, table, key string, field
 	return out, nil
 }
 
-// call writes fields of record t.key at its home server: one RPC. If wanted it
-// returns the record as it was, as a view.
+// call writes fields of record t.key at its home server: one RPC. If wanted is
+// true, it returns the record as it was before, as a view.
 func (d *database) call(ctx context.Context, t *thread, values map[string][]byte, wanted bool) (tables.Row, error) {
 	u := &t.update
 	u.Table, u.Key, u.Return, u.Fields = append(u.Table[:0], d.layout.Name...), t.key, wanted, u.Fields[:0]
@@ -187,7 +187,7 @@ func (d *database) call(ctx context.Context, t *thread, values map[string][]byte
 	return row, d.table.CheckRow(row)
 }
 
-// Delete deletes a record, which must be there.
+// Delete deletes a record, which must exist.
 func (d *database) Delete(ctx context.Context, table, key string) error {
 	t, err := d.begin(ctx, table)
 	if err != nil {
@@ -197,8 +197,8 @@ func (d *database) Delete(ctx context.Context, table, key string) error {
 	return missing(key, t.session.Update(ctx, func(tx *txn.Txn) error { return tx.DeleteS(d.table, t.key) }))
 }
 
-// batch checks a batch: of one length, and not above what one transaction may
-// write.
+// batch checks a batch: as many keys as records, and no more than one
+// transaction may write.
 func (d *database) batch(ctx context.Context, table string, keys []string, values []map[string][]byte) (*thread, error) {
 	t, err := d.begin(ctx, table)
 	if err != nil {
@@ -215,7 +215,7 @@ func (d *database) batch(ctx context.Context, table string, keys []string, value
 	return t, nil
 }
 
-// keyed is an error of the engine with the key of a batch that it is about.
+// keyed is an engine error together with the key of the batch that it concerns.
 type keyed struct {
 	key string
 	err error
@@ -224,8 +224,8 @@ type keyed struct {
 func (k *keyed) Error() string { return "record " + k.key + ": " + k.err.Error() }
 func (k *keyed) Unwrap() error { return k.err }
 
-// inBatch says of an error that came with the commit, which names no record,
-// how many it may be about.
+// inBatch adds the number of records to an error of the commit, which names no
+// record.
 func inBatch(keys []string, err error) error {
 	var k *keyed
 	if err == nil || errors.As(err, &k) {
@@ -252,14 +252,14 @@ func (d *database) BatchInsert(ctx context.Context, table string, keys []string,
 	return inBatch(keys, err)
 }
 
-// BatchRead reads records in one transaction, as of one moment. A record that
-// is not there is an error.
+// BatchRead reads records in one transaction, as of one moment. A missing
+// record is an error.
 func (d *database) BatchRead(ctx context.Context, table string, keys, fields []string) ([]map[string][]byte, error) {
 	t, err := d.begin(ctx, table)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.ask(t, fields); err != nil {
+	if err := d.resolve(t, fields); err != nil {
 		return nil, err
 	}
 	var out []map[string][]byte
@@ -281,7 +281,7 @@ func (d *database) BatchRead(ctx context.Context, table string, keys, fields []s
 	return out, nil
 }
 
-// announce makes the reads of a batch share their network rounds.
+// announce announces the reads of a batch, so that they share network rounds.
 func (d *database) announce(t *thread, tx *txn.Txn, keys []string) {
 	t.gets = t.gets[:0]
 	for _, key := range keys {
@@ -300,7 +300,7 @@ func (d *database) BatchUpdate(ctx context.Context, table string, keys []string,
 		written := make(map[string]bool, len(keys))
 		for i, key := range keys {
 			row, err := t.gets[i].Row()
-			if written[key] { // twice in the batch: what it has written counts
+			if written[key] { // twice in the batch: use the row already written
 				row, err = tx.GetS(d.table, []byte(key))
 			}
 			if err == nil {

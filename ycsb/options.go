@@ -37,12 +37,12 @@ type options struct {
 	seed          uint64
 }
 
-// Embedded reports whether a database made with these properties starts
-// servers of its own, which end with it.
+// Embedded reports whether a database with these properties starts its own
+// servers, which stop when it closes.
 func Embedded(p *properties.Properties) bool { return p.GetString(props.Addr, "") == "" }
 
-// readOptions reads all properties of the database; its error names every one
-// that cannot be used.
+// readOptions reads all properties of the database; its error names every
+// invalid one.
 func readOptions(p *properties.Properties) (*options, error) {
 	r := props.NewReader(p)
 	r.CheckNames()

@@ -5,8 +5,8 @@
 // Values are nanoseconds inside and microseconds in reports. A recorded value
 // is kept within 0.1 % (three significant digits, by the HdrHistogram
 // algorithm), so quantiles of merged histograms are as good as those of one
-// histogram that saw everything. What is given up is memory: some 230 KB per
-// histogram, whatever it holds.
+// histogram that saw everything. The cost is memory: some 230 KB per histogram,
+// whatever it holds.
 package hist
 
 import (
@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// MaxNs is the largest latency that is told apart, 100 s. A longer one is
-	// recorded as MaxNs and counted in [Snapshot.Clamped].
+	// MaxNs is the largest latency that a histogram resolves, 100 s. A longer
+	// one is recorded as MaxNs and counted in [Snapshot.Clamped].
 	MaxNs = int64(100 * time.Second)
 
 	significantDigits = 3

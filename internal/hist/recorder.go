@@ -12,9 +12,9 @@ import (
 // goroutine at a time may call Record; any may call Drain. Record takes no lock,
 // never waits for a collector and does not allocate.
 type Recorder struct {
-	// The worker announces in inside the half it is about to write (0 for
-	// none) and then looks at active once more; a collector changes active
-	// and then waits until inside names another half. Since atomics are
+	// The worker stores in inside the half that it is about to write (0 for
+	// none) and then loads active once more. A collector changes active and
+	// then waits until inside names another half. Since atomics are
 	// sequentially consistent, one of the two sees the other.
 	active atomic.Uint32 // half that Record writes: 1 or 2
 	inside atomic.Uint32
@@ -45,8 +45,9 @@ func (r *Recorder) Record(d time.Duration) {
 	r.inside.Store(0)
 }
 
-// Drain moves everything recorded since the last Drain into into. A Record that
-// runs meanwhile falls into this interval or the next, never into both or none.
+// Drain moves everything recorded since the last Drain into the histogram into.
+// A concurrent Record counts in this interval or in the next one, never in both
+// and never in none.
 func (r *Recorder) Drain(into *Histogram) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 
 // layers is the layer table: a package may import only packages of lower
 // layers, and its own subpackages of the same layer. Every package of the
-// module is listed; adding one means deciding here where it stands.
+// module must be listed; to add a package, decide its layer here.
 var layers = map[string]int{
 	"internal/invariants": 0,
 	"internal/rng":        0,
@@ -71,13 +71,13 @@ var layers = map[string]int{
 	"results/peers": 12,
 }
 
-// providers implement the fabric. The engine works over the contract alone:
-// whoever wires a cluster chooses one.
+// providers implement the fabric. The engine uses only the contract; the
+// package that wires a cluster chooses the provider.
 var providers = []string{"rdma/inproc", "rdma/shm", "rdma/tcp", "rdma/verbs"}
 
-// mayChooseProvider lists who may import a provider outside tests. server is
-// in it for the embedded cluster that it offers to programs, ycsb because
-// go-ycsb, and not we, makes its databases.
+// mayChooseProvider lists the packages that may import a provider outside
+// tests. server is in it for the embedded cluster that it offers to programs,
+// ycsb because go-ycsb creates its databases.
 var mayChooseProvider = []string{"server", "internal/cluster", "ycsb", "cmd/drtmx", "cmd/go-ycsb"}
 
 func TestImportsRunDownward(t *testing.T) {
@@ -128,11 +128,12 @@ func TestProvidersAreChosenByTheWiring(t *testing.T) {
 	}
 }
 
-// etcdHomes know etcd; its server, which is large, only the embedded one.
+// etcdHomes are the packages that may import etcd. Only the embedded one may
+// import etcd's server, which is large.
 var etcdHomes = []string{"internal/member/etcd", "internal/member/etcd/embedded"}
 
-// mayLinkEtcd lists who may import them outside tests: programs. What others
-// embed stays free of it.
+// mayLinkEtcd lists the packages that may import etcdHomes outside tests:
+// programs. Packages that users embed do not link etcd.
 var (
 	mayLinkEtcd       = []string{"internal/member/etcd/embedded", "cmd/drtmx", "cmd/go-ycsb", "ycsb"}
 	mayLinkEtcdServer = []string{"cmd/drtmx"}
@@ -245,7 +246,7 @@ func TestHistoryCheckerImportsOnlyTheStandardLibrary(t *testing.T) {
 	}
 }
 
-// Each engine stands on the contract alone.
+// Each engine imports only the contract, not another engine.
 func TestIndexEnginesAreIndependent(t *testing.T) {
 	engines := slices.Sorted(maps.Keys(layers))
 	engines = slices.DeleteFunc(engines, func(p string) bool { return !strings.HasPrefix(p, "index/") })

@@ -10,14 +10,16 @@ import (
 const (
 	maxFileLines     = 1000
 	maxFunctionLines = 70
-	// minShortShare is the share of functions that must keep to maxFunctionLines.
+	// minShortShare is the share of functions that must not exceed
+	// maxFunctionLines.
 	minShortShare = 0.95
 )
 
-// unsafeHomes lists who may import unsafe outside tests.
+// unsafeHomes lists the packages that may import unsafe outside tests.
 var unsafeHomes = []string{"internal/mem"}
 
-// printers may write to standard output and end the process.
+// printer reports whether a file may write to standard output and end the
+// process.
 func printer(f *source) bool {
 	return f.test || strings.HasPrefix(f.pkg, "cmd/") || f.pkg == "results/peers"
 }
@@ -122,7 +124,8 @@ func TestMetricsAreNotRegisteredGlobally(t *testing.T) {
 	}
 }
 
-// Exporting is the exporter's business, and what logs is given its logger.
+// Only the exporter imports Prometheus, and a library logs only to the logger
+// that its caller passes.
 func TestLibrariesKnowNoExporterAndNoDefaultLogger(t *testing.T) {
 	for _, f := range sources(t) {
 		if f.test {
@@ -142,7 +145,7 @@ func TestLibrariesKnowNoExporterAndNoDefaultLogger(t *testing.T) {
 	}
 }
 
-// A typed atomic cannot be read without one, nor be misaligned.
+// A typed atomic allows no plain access and cannot be misaligned.
 func TestAtomicsAreTyped(t *testing.T) {
 	for _, f := range sources(t) {
 		if f.pkg == "internal/mem" {

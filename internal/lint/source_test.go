@@ -26,7 +26,7 @@ type source struct {
 	fset    *token.FileSet
 }
 
-// at is the position of a node, for messages.
+// at returns the position of a node, for messages.
 func (s *source) at(n ast.Node) string {
 	p := s.fset.Position(n.Pos())
 	return s.path + ":" + strconv.Itoa(p.Line)

@@ -18,8 +18,8 @@ const controlSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 // Control is a memfd that two processes both map read-write: rings, doorbells
 // and flags, never tables. Its size is fixed and sealed, so that neither
-// process can truncate it and make the other fault. What the other process
-// stores in it is input and must be checked. Methods are safe for concurrent
+// process can truncate it and make the other fault. Each process must check
+// what the other stores in it, like any input. Methods are safe for concurrent
 // use. The mapping lives until the Control is garbage.
 type Control struct {
 	m mapping
@@ -27,7 +27,7 @@ type Control struct {
 }
 
 // NewControl creates a control segment of size bytes, a multiple of the page
-// size. Pages take memory once they are touched. It fails with ErrNoMemfd
+// size. A page takes memory when it is first touched. It fails with ErrNoMemfd
 // where the kernel has no memfd.
 func NewControl(name string, size uint64) (*Control, error) {
 	if size == 0 || size%uint64(os.Getpagesize()) != 0 {
@@ -59,7 +59,7 @@ func NewControl(name string, size uint64) (*Control, error) {
 // exactly size bytes whose size is sealed.
 func OpenControl(f *os.File, size uint64) (*Control, error) {
 	fd := int(f.Fd())
-	// The size is looked at after the seals: from then on it cannot change.
+	// Read the size after the seals: a sealed size cannot change.
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	const want = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 	var st unix.Stat_t
@@ -79,12 +79,12 @@ func mapControl(fd int, size uint64) (*Control, error) {
 	return c, nil
 }
 
-// File is the descriptor for the other process, nil if this Control was
-// opened. It stays the Control's.
+// File returns the descriptor to pass to the other process, nil if this Control
+// was opened. The Control keeps ownership of it.
 func (c *Control) File() *os.File { return c.f }
 
-// CloseFile gives up the descriptor of a created segment. The mapping stays;
-// Discard and File must not be used any more.
+// CloseFile closes the descriptor of a created segment. The mapping stays.
+// Discard and File must not be called afterwards.
 func (c *Control) CloseFile() { c.f.Close() }
 
 // Span gives access to the n bytes at off; it panics if they are not aligned
@@ -96,8 +96,8 @@ func (c *Control) Span(off, n uint64) Span {
 	return Span{unsafe.Add(c.m.p, off), int(n / WordBytes)}
 }
 
-// Discard gives the whole pages within the n bytes at off back to the kernel;
-// both processes see zeroes there from now on. It is for the creator.
+// Discard returns the whole pages within the n bytes at off to the kernel; both
+// processes then read zeroes there. Only the creator may call it.
 func (c *Control) Discard(off, n uint64) {
 	page := uint64(os.Getpagesize())
 	from, to := (off+page-1)/page*page, min(off+n, uint64(c.m.n))/page*page

@@ -128,7 +128,7 @@ func TestRegionGrowsAlthoughAReaderExtendedIt(t *testing.T) {
 	defer f.Close()
 	w, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_RDWR, 0)
 	if err != nil {
-		t.Skipf("the file cannot be opened anew: %v", err)
+		t.Skipf("the file cannot be reopened: %v", err)
 	}
 	defer w.Close()
 	if err := w.Truncate(int64(r.MaxBytes())); err != nil {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Operations of futex(2). The flag for one process only is left out: the
-// words lie in memory that several processes map.
+// Operations of futex(2), without the private flag: several processes map the
+// words.
 const (
 	futexWait = 0
 	futexWake = 1
@@ -30,10 +30,10 @@ var littleEndian = func() bool {
 }()
 
 // FutexWait sleeps while the low half of word i equals that of v, until a
-// FutexWake on the same word of the same memory, in this process or another,
-// or for at most d; zero or less means without bound. It may also return for
-// no reason: the caller looks at its condition again. The thread blocks, and
-// its P is free for other goroutines only once the scheduler takes it away.
+// FutexWake on the same word of the same memory, in this process or another, or
+// until d has passed; d ≤ 0 means no time limit. It may also wake spuriously,
+// so the caller must check its condition again. The thread blocks; other
+// goroutines get its P only when the scheduler takes the P away.
 func (s Span) FutexWait(i int, v uint64, d time.Duration) {
 	var ts unix.Timespec
 	var tp unsafe.Pointer

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hugeBytes is the size of a huge page, and what mappings are aligned to: the
-// kernel maps a huge page of a file as one only where the file's offset and
-// the address agree modulo its size.
+// hugeBytes is the size of a huge page and the alignment of mappings. The
+// kernel maps a huge page of a file as one only if the file's offset and the
+// address are equal modulo its size.
 const hugeBytes = 2 << 20
 
 // mapAligned maps n bytes at an address that is a multiple of hugeBytes.
@@ -40,15 +40,15 @@ func mapAligned(fd int, n uintptr, prot, flags int) (unsafe.Pointer, error) {
 	return at, nil
 }
 
-// grown asks for huge pages below a region that has just grown to size bytes.
-// Rows are read at random all over a region, and with pages of 4 KiB most of
-// them cost a walk of the page table next to the miss of the cache; in a
-// virtual machine that walk is the dearer of the two. A region of one segment
-// is left alone: it is small, and often stays so.
+// adviseHuge asks for huge pages below a region that has just grown to size
+// bytes. Transactions read rows at random addresses. With pages of 4 KiB most
+// reads cost a page-table walk besides the cache miss, and in a virtual machine
+// the walk costs more than the miss. A region of one segment keeps small pages:
+// it often stays small.
 //
-// The kernel may refuse (no memory in one piece, a kernel before 6.1), and
-// then pages stay small.
-func (r *Region) grown(size uint64) {
+// The kernel may refuse (no contiguous memory, a kernel before 6.1); the pages
+// then stay small.
+func (r *Region) adviseHuge(size uint64) {
 	seg := r.opts.SegmentBytes
 	if seg < hugeBytes || size == seg {
 		return
@@ -61,24 +61,24 @@ func (r *Region) grown(size uint64) {
 		_ = unix.Madvise(unsafe.Slice((*byte)(unsafe.Add(r.base, from)), size-from), unix.MADV_HUGEPAGE)
 		return
 	}
-	// In the background, for it takes some milliseconds for each huge page.
+	// In the background, because each huge page takes some milliseconds.
 	go r.collapse(from, size)
 }
 
-// collapse replaces the pages of [from, to) of a memfd by huge ones, whatever
-// is in them and whoever uses them. Unlike MADV_HUGEPAGE it does not depend on
-// the machine's setting for shared memory, which is "never" nearly everywhere.
+// collapse replaces the pages of [from, to) of a memfd by huge pages. Readers
+// and writers may use them at the same time. Unlike MADV_HUGEPAGE it does not
+// depend on the machine's setting for shared memory, which is usually "never".
 func (r *Region) collapse(from, to uint64) {
 	r.collapsing.Lock()
 	defer r.collapsing.Unlock()
 	for off := from; off < to && !r.smallPages; off += hugeBytes {
 		b := unsafe.Slice((*byte)(unsafe.Add(r.base, off)), hugeBytes)
-		// Only what holds a page can be collapsed.
+		// Only a range that holds a page can be collapsed.
 		err := unix.Madvise(b[:4096], unix.MADV_POPULATE_READ)
 		if err == nil {
 			err = unix.Madvise(b, unix.MADV_COLLAPSE)
 		}
-		// EAGAIN and EBUSY: somebody held a page just now.
+		// EAGAIN and EBUSY: a page was in use; later ranges may succeed.
 		r.smallPages = err != nil && err != unix.EAGAIN && err != unix.EBUSY
 	}
 	runtime.KeepAlive(r)

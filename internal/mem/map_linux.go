@@ -67,19 +67,20 @@ func release(m mapping) {
 
 func (r *Region) extend(size uint64) error {
 	if r.fd < 0 {
-		r.grown(size)
+		r.adviseHuge(size)
 		return nil
 	}
 	if err := unix.Ftruncate(r.fd, int64(size)); err != nil {
-		// A reader may open the file anew and extend it: it cannot be sealed
-		// against that while it is to grow. What it adds is zero, as it must be.
+		// A reader may reopen the file and extend it: a region that still grows
+		// cannot be sealed against that. The added bytes are zero, as new
+		// segments must be.
 		var st unix.Stat_t
 		if unix.Fstat(r.fd, &st) == nil && st.Size >= int64(size) {
 			return nil
 		}
 		return fmt.Errorf("mem: grow region to %d bytes: %w", size, err)
 	}
-	r.grown(size)
+	r.adviseHuge(size)
 	return nil
 }
 
@@ -127,7 +128,7 @@ func Open(f *os.File, segmentBytes, maxBytes uint64) (*Region, error) {
 	return r, nil
 }
 
-// sizeReadOnly is the size last seen; Refresh looks again.
+// sizeReadOnly returns the size that the last refresh found.
 func (r *Region) sizeReadOnly() uint64 { return r.size.Load() }
 
 // refresh asks the kernel how far the owner has grown the file. Touching a
@@ -146,8 +147,8 @@ func (r *Region) refresh() {
 	}
 }
 
-// Refresh learns the present size of a region opened for reading. Providers
-// call it when an address lies past the size last seen.
+// Refresh updates the size of a region opened for reading. Providers call it
+// when an address lies past the size last seen.
 func (r *Region) Refresh() {
 	if r.readOnly {
 		r.refresh()

@@ -28,9 +28,10 @@ var (
 	ErrFull = errors.New("mem: region is at its maximum size")
 	// ErrReadOnly is returned by Grow on a region opened for reading.
 	ErrReadOnly = errors.New("mem: region is mapped read-only")
-	// ErrNoMemfd is returned when shared memory was asked for and the kernel offers no memfd.
+	// ErrNoMemfd is returned when the caller requires shared memory and the
+	// kernel has no memfd.
 	ErrNoMemfd = errors.New("mem: memfd_create is not available")
-	// ErrOptions is returned by New for sizes that cannot be served.
+	// ErrOptions is returned by New and Open for invalid sizes.
 	ErrOptions = errors.New("mem: bad region options")
 )
 
@@ -56,8 +57,8 @@ type Options struct {
 	Kind         Kind
 }
 
-// Region is growable memory addressed by byte offset. All methods are safe
-// for concurrent use; what the words mean is the business of the caller.
+// Region is growable memory addressed by byte offset. All methods are safe for
+// concurrent use. The caller defines what the words mean.
 type Region struct {
 	opts     Options
 	segShift uint
@@ -120,7 +121,7 @@ func log2(v uint64) uint {
 	return n
 }
 
-// Size is the number of bytes that may be addressed now. It only grows.
+// Size returns the number of bytes that can be addressed now. It only grows.
 func (r *Region) Size() uint64 {
 	if r.readOnly {
 		return r.sizeReadOnly()
@@ -128,10 +129,10 @@ func (r *Region) Size() uint64 {
 	return r.size.Load()
 }
 
-// SegmentBytes is the unit of growth. No block may straddle a segment.
+// SegmentBytes returns the unit of growth. No block may straddle two segments.
 func (r *Region) SegmentBytes() uint64 { return r.opts.SegmentBytes }
 
-// MaxBytes is the size up to which the region can grow.
+// MaxBytes returns the size up to which the region can grow.
 func (r *Region) MaxBytes() uint64 { return r.opts.MaxBytes }
 
 // Kind says where the bytes live.
@@ -159,9 +160,9 @@ func (r *Region) Grow() (uint64, error) {
 }
 
 // Span gives access to the n bytes at off. It reports false, and touches
-// nothing, when off or n is not a multiple of 8, or the bytes do not lie
-// within one segment of the region: the check that no frame from the network
-// may pass out of bounds rests on it.
+// nothing, when off or n is not a multiple of 8, or the bytes do not lie within
+// one segment of the region. The bounds check of frames from the network relies
+// on this.
 func (r *Region) Span(off, n uint64) (Span, bool) {
 	if (off|n)&(WordBytes-1) != 0 || n > r.opts.SegmentBytes ||
 		off&(r.opts.SegmentBytes-1)+n > r.opts.SegmentBytes || off >= r.opts.MaxBytes || off+n > r.Size() {
@@ -177,8 +178,8 @@ func (r *Region) Span(off, n uint64) (Span, bool) {
 	return Span{unsafe.Pointer(&seg[off&(r.opts.SegmentBytes-1)/WordBytes]), int(n / WordBytes)}, true
 }
 
-// MustSpan is Span for offsets the caller owns; it panics on a bad one, which
-// is a broken invariant and never the result of input.
+// MustSpan is Span for offsets that the caller allocated. It panics on a bad
+// offset: that is a broken invariant, never the result of input.
 func (r *Region) MustSpan(off, n uint64) Span {
 	s, ok := r.Span(off, n)
 	if !ok {
@@ -187,10 +188,10 @@ func (r *Region) MustSpan(off, n uint64) Span {
 	return s
 }
 
-// Address is where the byte at off, below MaxBytes, is mapped in this process,
-// for registering with a device; the caller keeps the region alive for as long
-// as the device may use it. It reports false for a region on the Go heap,
-// which no device may see.
+// Address returns the address at which this process maps the byte at off, below
+// MaxBytes, so that the caller can register it with a device. The caller must
+// keep the region alive while the device may use it. Address reports false for
+// a region on the Go heap, which must not be registered.
 func (r *Region) Address(off uint64) (uintptr, bool) {
 	if r.base == nil || off >= r.opts.MaxBytes {
 		return 0, false

@@ -12,7 +12,7 @@ type Span struct {
 	n int
 }
 
-// Words is the length of the span.
+// Words returns the length of the span in words.
 func (s Span) Words() int { return s.n }
 
 func (s Span) at(i int) *uint64 {
@@ -28,7 +28,8 @@ func (s Span) Load(i int) uint64 { return atomic.LoadUint64(s.at(i)) }
 // Store writes word i atomically and in order with all other accesses.
 func (s Span) Store(i int, v uint64) { atomic.StoreUint64(s.at(i), v) }
 
-// CompareAndSwap is the atomic operation on word i.
+// CompareAndSwap replaces old by new in word i atomically and reports whether
+// it did.
 func (s Span) CompareAndSwap(i int, old, new uint64) bool {
 	return atomic.CompareAndSwapUint64(s.at(i), old, new)
 }
@@ -36,7 +37,7 @@ func (s Span) CompareAndSwap(i int, old, new uint64) bool {
 // Add adds delta to word i atomically and returns the new value.
 func (s Span) Add(i int, delta uint64) uint64 { return atomic.AddUint64(s.at(i), delta) }
 
-// Slice is the n words from i.
+// Slice returns the n words from word i.
 func (s Span) Slice(i, n int) Span {
 	if i < 0 || n < 0 || i+n > s.n {
 		panic("mem: slice out of span")
@@ -56,7 +57,8 @@ func (s Span) CopyOut(dst []uint64) {
 }
 
 // CopyIn stores src over the first len(src) words, in ascending order, each
-// atomically. A later Store on the span is seen by readers after all of them.
+// atomically. A reader that sees a later Store on the span also sees all of
+// them.
 func (s Span) CopyIn(src []uint64) {
 	if len(src) > s.n {
 		panic("mem: copy into span")
@@ -73,8 +75,8 @@ func (s Span) Zero() {
 	}
 }
 
-// Bytes views private words as bytes in memory order. It must not be used on
-// a region's memory: there is no way to get a slice of that.
+// Bytes views private words as bytes in memory order. It is for private memory
+// only, never for a region's memory.
 func Bytes(words []uint64) []byte {
 	if len(words) == 0 {
 		return nil
@@ -82,10 +84,11 @@ func Bytes(words []uint64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*WordBytes)
 }
 
-// String views private bytes as a string, for as long as nobody changes them.
+// String views private bytes as a string. The caller must not change them while
+// the string is in use.
 func String(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// StringBytes views a string as bytes, which nobody may change.
+// StringBytes views a string as bytes. The caller must not change them.
 func StringBytes(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
 // Words views private bytes as words. It reports false if b is not 8-byte
@@ -101,7 +104,7 @@ func Words(b []byte) ([]uint64, bool) {
 }
 
 // WordString views the first n bytes of private words, in memory order, as a
-// string, for as long as nobody changes them.
+// string. The caller must not change the words while the string is in use.
 func WordString(words []uint64, n int) string { return String(Bytes(words)[:n]) }
 
 // AppendString appends the bytes of s as words in memory order, the last one

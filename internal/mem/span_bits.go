@@ -11,8 +11,8 @@ func (s Span) Or(i int, mask uint64) uint64 { return atomic.OrUint64(s.at(i), ma
 // Swap stores v in word i atomically and returns the old value.
 func (s Span) Swap(i int, v uint64) uint64 { return atomic.SwapUint64(s.at(i), v) }
 
-// CopyBytesIn stores b at the start of the span, in no promised order or unit.
-// It is for memory that a protocol gives to one side at a time.
+// CopyBytesIn stores b at the start of the span. It promises no order and no
+// atomic unit. Use it for memory that a protocol gives to one side at a time.
 func (s Span) CopyBytesIn(b []byte) {
 	if len(b) > s.n*WordBytes {
 		panic("mem: copy into span")
@@ -22,9 +22,10 @@ func (s Span) CopyBytesIn(b []byte) {
 	}
 }
 
-// CopyBytesOut loads the first len(b) bytes of the span, in no promised order
-// or unit. It is for memory that a protocol gives to one side at a time; if
-// the other side breaks the protocol, b holds some mixture.
+// CopyBytesOut loads the first len(b) bytes of the span. It promises no order
+// and no atomic unit. Use it for memory that a protocol gives to one side at a
+// time; if the other side breaks the protocol, b holds a mixture of old and new
+// bytes.
 func (s Span) CopyBytesOut(b []byte) {
 	if len(b) > s.n*WordBytes {
 		panic("mem: copy out of span")

@@ -20,7 +20,7 @@ var (
 	clientRounds    = counter("drtmx_client_index_rounds_total", "Rounds that lookups and scans took part in.", clientIndexLabels...)
 	clientReads     = counter("drtmx_client_index_reads_total", "READs posted for lookups and scans.", clientIndexLabels...)
 	clientChases    = counter("drtmx_client_index_chases_total", "Links followed: right links from a leaf too far left, or overflow buckets.", clientIndexLabels...)
-	clientFallbacks = counter("drtmx_client_index_fallbacks_total", "Lookups and scans given up and sent to the server.", clientIndexLabels...)
+	clientFallbacks = counter("drtmx_client_index_fallbacks_total", "Lookups and scans that the client abandoned and sent to the server.", clientIndexLabels...)
 	clientRetries   = counter("drtmx_client_index_retries_total", "Blocks read again because they were torn or locked.", clientIndexLabels...)
 	clientRefreshes = counter("drtmx_client_index_refreshes_total", "Cached parts fetched again because they led astray.", clientIndexLabels...)
 	clientCache     = gauge("drtmx_client_index_cache_bytes", "Bytes of the client half's cache: directory and locations, or models and translation tables.", clientIndexLabels...)
@@ -31,7 +31,7 @@ var (
 	txnRollbacks = counter("drtmx_txn_rollbacks_total", "Transactions that rolled back by the workload's own rules.", "type")
 	txnGaveUp    = counter("drtmx_txn_gave_up_total", "Transactions that met conflicts in every attempt allowed.", "type")
 	txnDeferred  = counter("drtmx_txn_deferred_total", "Transactions accepted to be executed later; when they are, they count as commits.", "type")
-	txnAborts    = counter("drtmx_txn_aborts_total", "Attempts abandoned and begun anew, by cause.", "type", "cause")
+	txnAborts    = counter("drtmx_txn_aborts_total", "Attempts that were aborted and retried, by cause.", "type", "cause")
 	txnRounds    = counter("drtmx_txn_rounds_total", "Network rounds waited for; batches to several servers at once count once.", "type")
 	txnReads     = counter("drtmx_txn_reads_total", "One-sided READs.", "type")
 	txnReadBytes = counter("drtmx_txn_read_bytes_total", "Bytes of one-sided READs.", "type")
@@ -39,7 +39,7 @@ var (
 	txnLatency   = histogram("drtmx_txn_latency_seconds", "Latency of committed transactions, all attempts included.", "type")
 )
 
-// clientSide tells the families of Client from those of Servers.
+// clientSide has the families of Client, as opposed to those of Servers.
 var clientSide = func() map[*Family]bool {
 	m := map[*Family]bool{
 		clientConnections: true, clientLookups: true, clientRounds: true, clientReads: true, clientChases: true,
@@ -58,11 +58,11 @@ var clientSide = func() map[*Family]bool {
 type Client struct {
 	// Provider is the name of the fabric.
 	Provider string
-	// Meter has counted the connections.
+	// Meter counts the connections.
 	Meter *Meter
-	// DB is the client's, nil while it has none.
+	// DB returns the client's database, nil while it has none.
 	DB func() *txn.DB
-	// Transactions are the load loop's.
+	// Transactions are those of the load loop.
 	Transactions *Transactions
 }
 
@@ -100,9 +100,9 @@ func (c *Client) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Transactions sums the intervals of a run: exactly what its report will say,
-// up to the last interval that has ended. The zero value is empty. Methods are
-// safe for concurrent use.
+// Transactions sums the intervals of a run. Its sums equal those of the report
+// up to the last complete interval. The zero value is empty. Methods are safe
+// for concurrent use.
 type Transactions struct {
 	mu    sync.Mutex
 	types []driver.TypeRecord

@@ -52,7 +52,7 @@ type still struct{ *txn.ServerStats }
 func (s still) Describe(ch chan<- *prometheus.Desc) { (&Servers{}).Describe(ch) }
 func (s still) Collect(ch chan<- prometheus.Metric) { collectServer(ch, "0", s.ServerStats) }
 
-// A statistic that somebody adds is exported, or said not to be.
+// Every statistic is exported, or listed here as not exported.
 func TestEveryStatisticIsExported(t *testing.T) {
 	st := txn.ServerStats{
 		Partitions: make([]txn.PartitionStats, 1), Indexes: make([]txn.PartitionIndexStats, 1), Refusals: make([]rdma.Refusal, 1),
@@ -77,6 +77,6 @@ func TestEveryStatisticIsExported(t *testing.T) {
 		}
 	}
 	if len(filled) < 60 {
-		t.Errorf("%d statistics looked at", len(filled))
+		t.Errorf("the test examined %d statistics", len(filled))
 	}
 }

@@ -1,15 +1,14 @@
-// Package metrics shows what runs to people and monitoring: Prometheus metrics,
-// whether the process is alive and its data servers are ready, and profiles.
+// Package metrics exposes a running process to monitoring: Prometheus metrics,
+// health, readiness and profiles.
 //
-// It owns no counters of the engine. At every scrape it takes the snapshots
-// that data servers ([Servers]), client halves and connections ([Client],
-// [Meter]) and the load loop ([Transactions]) give, and turns them into
-// metrics; nothing is registered globally, and nothing on the way of a
-// transaction is touched but counters that are there anyway. Servers are asked
-// by RPC, over connections of the exporter's own, at most every
-// [SampleInterval] however often somebody scrapes.
+// It owns no counters of the engine. At every scrape it reads snapshots of the
+// data servers ([Servers]), of client halves and connections ([Client],
+// [Meter]) and of the load loop ([Transactions]), and turns them into metrics.
+// It registers nothing globally and adds no work to a transaction. It asks
+// servers by RPC, over its own connections, at most once every [SampleInterval]
+// however often it is scraped.
 //
 // Names follow the Prometheus conventions: base units (seconds, bytes), _total
-// for what only grows, one meaning for each label. [Families] lists them all;
+// for counters, one meaning for each label. [Families] lists all metrics;
 // docs/operations.md says how to read them.
 package metrics

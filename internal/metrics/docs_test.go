@@ -76,7 +76,7 @@ var (
 // series, uses that does not exist.
 func checkExpression(expr, legend string) (faults []string) {
 	bare := promQuoted.ReplaceAllString(expr, "")
-	labels := []string{"job", "instance"} // set by whoever scrapes
+	labels := []string{"job", "instance"} // set by the scraper
 	metrics := 0
 	for _, word := range promWord.FindAllString(promLabels.ReplaceAllString(promMatchers.ReplaceAllString(bare, ""), ""), -1) {
 		f := known(word)

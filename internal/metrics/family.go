@@ -4,12 +4,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Kind is what a metric is.
+// Kind is the kind of a metric.
 type Kind string
 
 // Kinds of metrics.
 const (
-	Counter   Kind = "counter"   // only grows, while the process it tells of lives
+	Counter   Kind = "counter"   // only grows during the life of its process
 	Gauge     Kind = "gauge"     // goes up and down
 	Histogram Kind = "histogram" // of cumulative buckets
 )
@@ -24,11 +24,12 @@ type Family struct {
 	desc *prometheus.Desc
 }
 
-// families are all that this package exports itself, filled in as they are made.
+// families are all metrics that this package defines; each constructor adds its
+// own.
 var families []*Family
 
-// Families lists what this package exports. The collectors of the Go runtime
-// and of the process, go_ and process_, come on top.
+// Families lists the metrics that this package defines. A registry also has
+// those of the Go runtime and of the process, go_ and process_.
 func Families() []Family {
 	out := make([]Family, len(families))
 	for i, f := range families {
@@ -53,7 +54,7 @@ func histogram(name, help string, labels ...string) *Family {
 	return newFamily(Histogram, name, help, labels)
 }
 
-// number is what a metric's value comes from.
+// number is a type that a metric's value can have.
 type number interface {
 	~int | ~int64 | ~uint64 | ~float64
 }
@@ -67,7 +68,7 @@ func send[N number](ch chan<- prometheus.Metric, f *Family, v N, labels ...strin
 	ch <- prometheus.MustNewConstMetric(f.desc, kind, float64(v), labels...)
 }
 
-// truth is 1 for true.
+// truth returns 1 for true and 0 for false.
 func truth(b bool) int {
 	if b {
 		return 1

@@ -27,13 +27,13 @@ const (
 	maxHeaderBytes  = 16 << 10
 )
 
-// ErrAddress reports an address that cannot be listened on. Its text names the
-// address and what was expected.
+// ErrAddress reports an address on which the process cannot listen. Its text
+// names the address and what was expected.
 var ErrAddress = errors.New("bad address")
 
 var buildInfo = gauge("drtmx_build_info", "Always 1; what this program is.", "version", "commit", "go")
 
-// Build says what the program is.
+// Build identifies the program.
 type Build struct{ Version, Commit, Go string }
 
 // NewRegistry makes a registry with the collectors of the Go runtime and of the
@@ -59,16 +59,16 @@ func (b Build) Collect(ch chan<- prometheus.Metric) {
 	send(ch, buildInfo, 1, b.Version, b.Commit, b.Go)
 }
 
-// Endpoint is an HTTP server that listens.
+// Endpoint is a listening HTTP server.
 type Endpoint struct {
 	l      net.Listener
 	server *http.Server
 	done   chan struct{}
 }
 
-// Listen opens an endpoint at host:port, of which Serve and ServePprof make
-// something. ErrAddress if the address is malformed or cannot be had; with
-// loopback, it must be of the loopback interface.
+// Listen opens an endpoint at host:port, to be served by Serve or ServePprof.
+// It returns ErrAddress if the address is malformed or not available. If
+// loopback is true, the address must be one of the loopback interface.
 func Listen(addr string, loopback bool) (*Endpoint, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if n, bad := strconv.Atoi(port); err != nil || bad != nil || n < 0 || n > 65535 {
@@ -83,7 +83,7 @@ func Listen(addr string, loopback bool) (*Endpoint, error) {
 		if errors.As(err, &cause) {
 			err = cause.Err
 		}
-		return nil, fmt.Errorf("%w %q: want one that can be listened on: %w", ErrAddress, addr, err)
+		return nil, fmt.Errorf("%w %q: want an address of this machine that is free: %w", ErrAddress, addr, err)
 	}
 	return &Endpoint{l: newLimited(l, maxConnections), done: make(chan struct{})}, nil
 }
@@ -94,12 +94,13 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// Addr is the address, with the port that was chosen if 0 was asked for.
+// Addr returns the address; if the given port was 0, it has the port that the
+// kernel chose.
 func (e *Endpoint) Addr() string { return e.l.Addr().String() }
 
-// Serve answers /metrics with what r gathers, /healthz if the process lives,
-// and /readyz with 200 if ready returns nil and else with 503 and its error,
-// one line. It returns at once.
+// Serve answers /metrics with the metrics of r and /healthz with 200. It
+// answers /readyz with 200 if ready returns nil, otherwise with 503 and the
+// error in one line. It returns at once.
 func (e *Endpoint) Serve(r *prometheus.Registry, ready func() error) {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, ErrorHandling: promhttp.ContinueOnError}))
@@ -138,7 +139,7 @@ func newHTTPServer(h http.Handler, limit time.Duration) *http.Server {
 	}
 }
 
-// Close lets answers under way end, for a moment, and stops.
+// Close waits a short time for running requests and stops the server.
 func (e *Endpoint) Close() error {
 	if e.server == nil {
 		return e.l.Close()
@@ -146,13 +147,13 @@ func (e *Endpoint) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if err := e.server.Shutdown(ctx); err != nil {
-		_ = e.server.Close() // those who still read have had their time
+		_ = e.server.Close() // the grace period is over
 	}
 	<-e.done
 	return nil
 }
 
-// limited is a listener with a bound on the connections that are open.
+// limited is a listener that bounds the number of open connections.
 type limited struct {
 	net.Listener
 	slots chan struct{}
@@ -164,7 +165,7 @@ func newLimited(l net.Listener, n int) *limited {
 	return &limited{Listener: l, slots: make(chan struct{}, n), over: make(chan struct{})}
 }
 
-// Accept waits until there is room, and for the next connection.
+// Accept waits for a free slot and then for the next connection.
 func (l *limited) Accept() (net.Conn, error) {
 	select {
 	case l.slots <- struct{}{}:

@@ -29,7 +29,7 @@ var (
 	modelRetrains    = counter("drtmx_model_retrains_total", "Sub-models trained again because their leaves changed.", indexLabels...)
 	modelGenerations = counter("drtmx_model_generations_total", "Partitions of the keys into sub-models that were published.", indexLabels...)
 	modelQueue       = gauge("drtmx_model_retrain_queue", "Sub-models that wait to be trained again.", indexLabels...)
-	modelFailures    = counter("drtmx_model_training_failures_total", "Trainings given up for want of memory; the models stay as they were.", indexLabels...)
+	modelFailures    = counter("drtmx_model_training_failures_total", "Trainings that failed for lack of memory; the old models stay in use.", indexLabels...)
 )
 
 func collectIndex(ch chan<- prometheus.Metric, server string, ix *txn.PartitionIndexStats) {

@@ -154,7 +154,7 @@ func TestNamesAndLabels(t *testing.T) {
 	r := newRig(t)
 	r.work(16)
 	r.run()
-	// The in-process fabric does not tell what it has refused.
+	// The in-process fabric does not count what it has refused.
 	r.servers.ask = func(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (*txn.ServerStats, error) {
 		st, err := txn.AskStats(ctx, dial, addr)
 		if err == nil {
@@ -282,8 +282,8 @@ func trainedKeys(r *rig) (n uint64) {
 	return n
 }
 
-// What only grows does so, whatever happens between scrapes, and scrapes see
-// no half of a transaction's counters.
+// Counters only grow, whatever happens between scrapes, and no scrape sees half
+// of a transaction's counters.
 func TestScrapesBesideTransactions(t *testing.T) {
 	r := newRig(t)
 	r.work(8)
@@ -509,7 +509,7 @@ func TestBadAddresses(t *testing.T) {
 	for addr, want := range map[string]string{
 		"": "want host:port", "9464": "want host:port", "127.0.0.1": "want host:port", "127.0.0.1:": "want host:port",
 		"127.0.0.1:http": "want host:port", "127.0.0.1:99999": "want host:port", "127.0.0.1:-1": "want host:port",
-		"192.0.2.1:9464": "can be listened on", taken.Addr(): "can be listened on", "no.such.host.invalid:1": "can be listened on",
+		"192.0.2.1:9464": "that is free", taken.Addr(): "that is free", "no.such.host.invalid:1": "that is free",
 	} {
 		if _, err := Listen(addr, false); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), fmt.Sprintf("%q", addr)) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", addr, err)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// profileTimeout bounds a profile, whose length whoever asks may choose.
+// profileTimeout bounds a profile, whose length the request chooses.
 const profileTimeout = 5 * time.Minute
 
 // profiles serves /debug/pprof/ of this process.
@@ -27,8 +27,8 @@ func profiles() *http.ServeMux {
 	return mux
 }
 
-// ServeProfiles serves profiles of this process on l until l is closed, and
-// breaks off those under way then.
+// ServeProfiles serves profiles of this process on l until l is closed. It then
+// ends running profiles.
 func ServeProfiles(l net.Listener) {
 	s := newHTTPServer(profiles(), profileTimeout)
 	_ = s.Serve(newLimited(l, maxConnections)) // ends when l is closed
@@ -36,9 +36,9 @@ func ServeProfiles(l net.Listener) {
 }
 
 // ServePprof answers /debug/pprof/ with profiles of this process, and
-// /servers/N/debug/pprof/ with those of data server N, which serves them on the
-// N-th of the unix sockets. Only requests that name a loopback host are
-// answered, so that no web page that a browser here shows can make some. It
+// /servers/N/debug/pprof/ with those of data server N, which serves them on
+// sockets[N], a unix socket. It answers only requests that name a loopback
+// host, so that a web page in a local browser cannot request profiles. It
 // returns at once.
 func (e *Endpoint) ServePprof(sockets []string) {
 	mux := profiles()

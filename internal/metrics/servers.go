@@ -16,14 +16,15 @@ import (
 
 // Bounds of asking data servers.
 const (
-	// SampleInterval is the least time between two rounds of questions;
-	// whoever asks sooner gets the last answers.
+	// SampleInterval is the least time between two samples. A scrape that comes
+	// sooner gets the last sample.
 	SampleInterval = 100 * time.Millisecond
 	// AskTimeout bounds the wait for one server.
 	AskTimeout = 2 * time.Second
 )
 
-// ErrNotReady reports data servers that cannot serve, or not yet. Its text is one line.
+// ErrNotReady reports data servers that cannot serve, or cannot serve yet. Its
+// text is one line.
 var ErrNotReady = errors.New("not ready")
 
 // Servers asks the data servers of a cluster for their statistics. It is a
@@ -34,7 +35,7 @@ type Servers struct {
 	addrs func() []string
 	ask   func(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (*txn.ServerStats, error)
 
-	mu    sync.Mutex // held by the one who asks; others wait for the answers
+	mu    sync.Mutex // held while a scrape samples; other scrapes wait for that sample
 	last  []sample
 	taken time.Time
 	took  time.Duration
@@ -47,14 +48,14 @@ type sample struct {
 	err   error
 }
 
-// NewServers asks the servers at the addresses that addrs returns, none while
-// they are being started. Nothing is asked for before the first scrape, and
-// questions under way end with ctx.
+// NewServers samples the servers at the addresses that addrs returns; addrs
+// returns none while they are starting. It sends no request before the first
+// scrape, and running requests end with ctx.
 func NewServers(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addrs func() []string) *Servers {
 	return &Servers{ctx: ctx, dial: dial, addrs: addrs, ask: txn.AskStats}
 }
 
-// sample asks all servers side by side.
+// sample asks all servers concurrently.
 func (s *Servers) sample() ([]sample, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,9 +82,9 @@ func (s *Servers) sample() ([]sample, time.Duration) {
 	return out, s.took
 }
 
-// Ready is nil if every data server answers and all of its partitions are
-// loaded and served; otherwise it wraps ErrNotReady and names the first that
-// is not.
+// Ready returns nil if every data server answers and all its partitions are
+// loaded and served. Otherwise its error wraps ErrNotReady and names the first
+// server that is not ready.
 func (s *Servers) Ready() error {
 	all, _ := s.sample()
 	if len(all) == 0 {

@@ -48,10 +48,10 @@ func (v *verbs) send(ch chan<- prometheus.Metric, n *rdma.Counters, labels ...st
 	send(ch, v.errors, n.Faults-min(n.Denied+n.Lost, n.Faults), with("other")...)
 }
 
-// Meter sums what the connections dialled through it carry. It stands in no
-// one's way: it reads the counters that connections keep anyway, and hears of
-// them when they are made and closed. The zero value is ready. Methods are
-// safe for concurrent use.
+// Meter sums the traffic of the connections that are dialled through it. It
+// adds no cost to them: it reads the counters that connections keep anyway, and
+// registers a connection when it is made and when it is closed. The zero value
+// is ready. Methods are safe for concurrent use.
 type Meter struct {
 	mu     sync.Mutex
 	open   map[*metered]struct{}
@@ -64,7 +64,7 @@ type metered struct {
 	m *Meter
 }
 
-// Dial makes the connections that dial makes known to the meter.
+// Dial returns a dial function that registers its connections with the meter.
 func (m *Meter) Dial(dial func(context.Context, string) (rdma.Conn, error)) func(context.Context, string) (rdma.Conn, error) {
 	return func(ctx context.Context, addr string) (rdma.Conn, error) {
 		c, err := dial(ctx, addr)
@@ -82,7 +82,7 @@ func (m *Meter) Dial(dial func(context.Context, string) (rdma.Conn, error)) func
 	}
 }
 
-// Close closes the connection and keeps what it has counted.
+// Close closes the connection; the meter keeps its counts.
 func (c *metered) Close() error {
 	err := c.Conn.Close()
 	c.m.mu.Lock()
@@ -94,8 +94,8 @@ func (c *metered) Close() error {
 	return err
 }
 
-// Counters is the sum over all connections ever made, and the number of those
-// that are open.
+// Counters returns the sum over all connections ever made, and the number of
+// open ones.
 func (m *Meter) Counters() (sum rdma.Counters, open int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -131,10 +131,9 @@ type Integer interface {
 	~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64
 }
 
-// Perm fills dst with a uniformly random permutation of
-// first, first+1, …, first+len(dst)-1 (TPC-C clause 4.3.3.1 wants one of the
-// customer numbers, counted from 1). The caller sees to it that T can hold the
-// last of them.
+// Perm fills dst with a uniformly random permutation of first, first+1, …,
+// first+len(dst)-1 (TPC-C clause 4.3.3.1 wants one of the customer numbers,
+// counted from 1). The caller must ensure that T can hold the last of them.
 func Perm[T Integer](s *Stream, dst []T, first T) {
 	for i := range dst {
 		j := s.Intn(i + 1)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// aim is a ratio of throughput that drtmx is to reach.
+// aim is a throughput ratio that drtmx should reach.
 type aim struct {
 	text      string
 	base      string // ours or oursHash
@@ -27,7 +27,7 @@ var aimsHeld = []aim{
 	{"TPC-C, all transactions ÷ PostgreSQL, sync", ours, "tpcc", "", 0, "postgres-sync", 20},
 }
 
-// aims compares what was measured with what drtmx is to reach.
+// aims compares the measured ratios with the aims.
 func (p *page) aims() {
 	p.printf("## Aims\n\n")
 	p.head("throughput, drtmx ÷ the other", "aim", "measured", "")
@@ -45,7 +45,8 @@ func (p *page) aims() {
 	p.printf("\n")
 }
 
-// judge gives the measured ratios of an aim, and whether the medians reach it.
+// judge returns the measured ratios of an aim, and whether the medians reach
+// it.
 func (p *page) judge(a aim) (names, values []string, verdict string) {
 	verdict = "reached"
 	var missed []string

@@ -12,10 +12,10 @@ type key struct {
 	system         string
 }
 
-// cell is what the repetitions measured, by repetition.
+// cell has the measurements of all repetitions, by repetition.
 type cell struct {
 	runs   map[int]measured
-	failed string // why, if any repetition failed
+	failed string // the reason, if any repetition failed
 }
 
 // ours and oursHash are drtmx with either index; others are compared with them.
@@ -55,8 +55,8 @@ func (c *cells) at(place key, system string) *cell {
 	return c.m[place]
 }
 
-// base is the system that others are compared with in a place: drtmx with its
-// hash index where the ordered one has no figures.
+// base is the system with which others are compared in a place: drtmx with its
+// ordered index, or with its hash index where the ordered one has no figures.
 func (c *cells) base(place key) string {
 	if o, h := c.at(place, ours), c.at(place, oursHash); (o == nil || o.failed != "") && h != nil && h.failed == "" {
 		return oursHash
@@ -142,7 +142,7 @@ func ratio(over, under *cell, f figure) (spread, bool) {
 	return spreadOf(all)
 }
 
-// operations says how many operations all repetitions did.
+// operations returns, as text, the number of operations of all repetitions.
 func (c *cell) operations() string {
 	var n, conflicts int64
 	for _, m := range c.runs {

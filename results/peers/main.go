@@ -1,6 +1,6 @@
-// Command peers writes the page of results/peers.sh: the outputs of go-ycsb and
-// go-tpc that the script collected, checked, compared and laid out. A system
-// that did not do its work stands in the tables as failed.
+// Command peers writes the page of results/peers.sh. It checks the outputs of
+// go-ycsb and go-tpc that the script collected, compares them and prints
+// tables. The tables mark a system that did not complete its work as failed.
 package main
 
 import (

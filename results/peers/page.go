@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// system describes what a system was run with.
+// system describes how a system was run.
 type system struct {
 	name, title string
-	version     string // the fact that names it
+	version     string // name of the fact that has it
 	place       string
 	durability  string
 	isolation   string
@@ -55,7 +55,7 @@ var workloadTitles = map[string]string{
 	"f": "F: 50 % reads, 50 % read-modify-writes, zipfian",
 }
 
-// notScored says why a system has no run in a workload.
+// notScored gives the reason why a system has no run in a workload.
 var notScored = map[string]string{
 	"e " + oursHash: "not run: a hash index has no scans",
 	"e redis":       "not scored: go-ycsb cannot scan Redis",
@@ -77,7 +77,7 @@ func (p *page) head(cells ...string) {
 	p.printf("|%s\n", strings.Repeat("---|", len(cells)))
 }
 
-// fact is a fact, or that it is not known.
+// fact returns the text of a fact, or that it is unknown.
 func (p *page) fact(name string) string {
 	if v := p.facts[name]; v != "" {
 		return v
@@ -178,7 +178,7 @@ func (p *page) matrix(base system, threads int) {
 	p.printf("\nMedian of the repetitions (least to greatest), each against its neighbours in time.\n\n")
 }
 
-// ratioText is the ratio of throughput, or why there is none.
+// ratioText returns the ratio of throughput, or the reason why there is none.
 func ratioText(over, under *cell, base system) string {
 	switch {
 	case under == nil:

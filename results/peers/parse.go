@@ -145,11 +145,11 @@ func parseSeries(text string) (series, error) {
 	return s, nil
 }
 
-// measured is a run that did its work, or why it did not.
+// measured has the figures of a run, or the reason why it failed.
 type measured struct {
 	failed     string
 	operations int64
-	conflicts  int64 // operations of badger that met another transaction's
+	conflicts  int64 // operations of badger that conflicted with another transaction
 	perSecond  float64
 	p99Us      map[string]float64 // by kind of operation
 }
@@ -161,10 +161,10 @@ var kindsOf = map[string][]string{
 	"full": {"NEW_ORDER", "PAYMENT", "ORDER_STATUS", "DELIVERY", "STOCK_LEVEL"},
 }
 
-// measure reads and checks the output of a run: its client ended well, no
-// operation failed, every kind of operation took place, the server counted as
-// many, and, for drtmx, which loads in the same process, all records were
-// loaded.
+// measure reads and checks the output of a run: the client exited with status
+// 0, no operation failed, every kind of operation took place, and the server
+// counted the same number. A drtmx run, which loads in the same process, must
+// also have loaded all records.
 func measure(dir string, e entry, records int64) measured {
 	switch {
 	case e.status < 0:
@@ -207,12 +207,12 @@ func measure(dir string, e entry, records int64) measured {
 	return m
 }
 
-// badgerConflict is what badger answers to a commit whose reads are out of
-// date. go-ycsb's driver does not try again.
+// badgerConflict is badger's answer to a commit whose reads are out of date.
+// go-ycsb's driver does not retry.
 const badgerConflict = "Transaction Conflict"
 
-// failuresOf counts the operations that failed. go-tpc counts what it gave up
-// under NAME_ERR.
+// failuresOf counts the operations that failed. go-tpc counts failed ones under
+// NAME_ERR.
 func failuresOf(b block) (n int64) {
 	for name, s := range b {
 		if strings.HasSuffix(name, "_ERROR") || strings.HasSuffix(name, "_ERR") {
@@ -236,12 +236,12 @@ func (m *measured) addTotal(b block) {
 	}
 }
 
-// complaint says what was not done, or nothing.
+// complaint returns what the run did not do, or "".
 func complaint(e entry, b block, earlier []block, operations, records int64) string {
 	expected := operations
 	if e.kind == "tpcc" {
-		// Of the NEW-ORDERs that go-tpc counts, one in a hundred rolls back by
-		// the rules and leaves no order; chance makes it more or less.
+		// About one in a hundred of the NEW-ORDERs that go-tpc counts rolls
+		// back by the rules and leaves no order.
 		expected = b["NEW_ORDER"].count*97/100 - 10 + b["PAYMENT"].count
 	}
 	switch {

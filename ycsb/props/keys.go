@@ -8,7 +8,7 @@ import (
 	"github.com/pingcap/go-ycsb/pkg/util"
 )
 
-// Keys is how records are named.
+// Keys describes how records are named.
 type Keys struct {
 	Prefix  string
 	Padding int
@@ -18,7 +18,7 @@ type Keys struct {
 // maxPadding bounds zeropadding.
 const maxPadding = 100
 
-// ReadKeys reads how records are named.
+// ReadKeys reads the properties that name records.
 func ReadKeys(r *Reader) Keys {
 	return Keys{
 		Prefix:  r.String(prop.KeyPrefix, prop.KeyPrefixDefault),
@@ -27,7 +27,7 @@ func ReadKeys(r *Reader) Keys {
 	}
 }
 
-// Name is the key of record n, which is go-ycsb's.
+// Name returns the key of record n, the same as go-ycsb's.
 func (k *Keys) Name(n int64) string {
 	if k.Hashed {
 		n = util.Hash64(n)
@@ -39,5 +39,5 @@ func (k *Keys) Name(n int64) string {
 	return k.Prefix + digits
 }
 
-// FieldName is the name of field i of a record.
+// FieldName returns the name of field i of a record.
 func FieldName(i int) string { return "field" + strconv.Itoa(i) }

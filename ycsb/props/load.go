@@ -7,8 +7,8 @@ import (
 	"github.com/magiconair/properties"
 )
 
-// Load reads property files, of which later ones override earlier ones, and
-// then name=value words. It fails with ErrProperty.
+// Load reads property files and then name=value words. Later ones override
+// earlier ones. It fails with ErrProperty.
 func Load(files, values []string) (*properties.Properties, error) {
 	p := properties.NewProperties()
 	if len(files) > 0 {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Prefix begins the names of all properties that are drtmx's own.
+// Prefix begins the names of all properties that drtmx defines.
 const Prefix = "drtmx."
 
 // Properties of drtmx. docs/ycsb.md describes them.
@@ -20,11 +20,11 @@ const (
 	LocationCache = "drtmx.locationcache"
 	Update        = "drtmx.update"
 	Upsert        = "drtmx.upsert"
-	// ReadModifyWrite is transaction (the default) or separate: whether a
-	// read-modify-write is one transaction of a database that has such, or
-	// Read and Update as in go-ycsb.
+	// ReadModifyWrite is transaction (the default) or separate. transaction
+	// runs a read-modify-write as one transaction, if the database can;
+	// separate runs Read and Update as go-ycsb does.
 	ReadModifyWrite = "drtmx.rmw"
-	// Report false leaves out the report in nanoseconds' resolution.
+	// Report false omits the report in nanosecond resolution.
 	Report = "drtmx.report"
 	// Seed is the seed of all keys, values and choices of a run.
 	Seed = "drtmx.seed"
@@ -35,7 +35,7 @@ var names = []string{
 	ReadModifyWrite, Report, Seed, Servers, Update, Upsert,
 }
 
-// CheckNames finds properties that begin with Prefix and do not exist: a
+// CheckNames reports properties that begin with Prefix and do not exist: a
 // misspelt one would silently have no effect.
 func (r *Reader) CheckNames() {
 	var bad []string

@@ -1,6 +1,6 @@
-// Package props reads YCSB properties with their faults: a value of the wrong
-// type is an error that names the property, not silently the default, and
-// all faults of one workload are reported together.
+// Package props reads YCSB properties and reports their faults. A value of the
+// wrong type is an error that names the property; it is not silently replaced
+// by the default. All faults of one workload are reported together.
 package props
 
 import (
@@ -14,18 +14,17 @@ import (
 	"github.com/magiconair/properties"
 )
 
-// ErrProperty reports a property whose value cannot be used, or that does not
-// exist. The text names it and says what was expected.
+// ErrProperty reports a property that does not exist or has an invalid value.
+// The text names the property and what was expected.
 var ErrProperty = errors.New("bad property")
 
-// Reader reads properties and collects what is wrong with them. It is for one
-// goroutine.
+// Reader reads properties and collects their faults. It is for one goroutine.
 type Reader struct {
 	p      *properties.Properties
 	faults []error
 }
 
-// NewReader reads from p, which it does not change.
+// NewReader returns a Reader of p, which it does not change.
 func NewReader(p *properties.Properties) *Reader { return &Reader{p: p} }
 
 // Join adds the faults of another reader's Err, or any other error.
@@ -41,7 +40,7 @@ func (r *Reader) Join(err error) {
 	}
 }
 
-// Faults is all that is wrong with a set of properties; it is an ErrProperty.
+// Faults has all faults of a set of properties; it is an ErrProperty.
 type Faults struct{ list []error }
 
 func (f *Faults) Error() string {
@@ -55,10 +54,11 @@ func (f *Faults) Error() string {
 	return b.String()
 }
 
-// Unwrap matches ErrProperty and what lies behind single faults.
+// Unwrap returns ErrProperty and the single faults.
 func (f *Faults) Unwrap() []error { return append([]error{ErrProperty}, f.list...) }
 
-// Err is nil if all that was read was good, else an ErrProperty with all faults.
+// Err returns nil if all properties read so far are valid, otherwise an
+// ErrProperty with all faults.
 func (r *Reader) Err() error {
 	if len(r.faults) == 0 {
 		return nil
@@ -66,12 +66,12 @@ func (r *Reader) Err() error {
 	return &Faults{r.faults}
 }
 
-// Fault adds a fault that the caller has found.
+// Fault adds a fault found by the caller.
 func (r *Reader) Fault(format string, args ...any) {
 	r.add(fmt.Errorf(format, args...))
 }
 
-// add keeps a fault once, however many readers have found it.
+// add records a fault; it records equal faults once.
 func (r *Reader) add(fault error) {
 	if !slices.ContainsFunc(r.faults, func(err error) bool { return err.Error() == fault.Error() }) {
 		r.faults = append(r.faults, fault)
@@ -95,7 +95,8 @@ func (r *Reader) Has(name string) bool {
 // String reads text; it may be empty.
 func (r *Reader) String(name, otherwise string) string { return r.p.GetString(name, otherwise) }
 
-// Most is a bound of numbers that have none: sums of a few do not overflow.
+// Most is the bound for numbers without one of their own: sums of a few do not
+// overflow.
 const Most = math.MaxInt64 / 4
 
 // Int reads a whole number from lo to hi.
@@ -123,7 +124,7 @@ func (r *Reader) Float(name string, otherwise, lo, hi float64) float64 {
 		return otherwise
 	}
 	v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-	if err != nil || !(v >= lo && v <= hi) { // not a number, too
+	if err != nil || !(v >= lo && v <= hi) { // also refuses NaN
 		r.want(name, text, fmt.Sprintf("a number from %v to %v", lo, hi))
 		return otherwise
 	}

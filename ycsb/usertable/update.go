@@ -12,16 +12,16 @@ import (
 	"drtmx/txn"
 )
 
-// ProcUpdate is the name of the procedure that writes fields of a record at
-// its home server, so that no other client's write comes between reading the
-// record and writing it. See Update.
+// ProcUpdate is the name of the procedure that writes fields of a record at its
+// home server, so that no other write falls between reading the record and
+// writing it. See Update.
 const ProcUpdate = "ycsb.update"
 
-// ErrMessage reports arguments of ProcUpdate that are none.
+// ErrMessage reports malformed arguments of ProcUpdate.
 var ErrMessage = errors.New("usertable: malformed update")
 
-// Update is the argument of ProcUpdate: fields to write, and whether the
-// record is wanted as it was before.
+// Update is the argument of ProcUpdate: the fields to write, and whether to
+// return the record as it was before.
 //
 //	flags 1 | table length 1, table | key length 2, key | (field 2, length 4, value)…
 type Update struct {
@@ -30,13 +30,13 @@ type Update struct {
 	Fields     []FieldValue
 }
 
-// FieldValue is a value for the field of a number.
+// FieldValue is a value for a field, which is given by its number.
 type FieldValue struct {
 	Field int
 	Value []byte
 }
 
-// Append encodes u behind dst.
+// Append appends the encoding of u to dst.
 func (u *Update) Append(dst []byte) []byte {
 	flags := byte(0)
 	if u.Return {
@@ -54,7 +54,7 @@ func (u *Update) Append(dst []byte) []byte {
 	return dst
 }
 
-// Decode takes an encoded Update apart, as views of b. It fails with
+// Decode decodes an Update; its fields are views of b. It fails with
 // ErrMessage.
 func (u *Update) Decode(b []byte) error {
 	d := wire.NewDecoder(b)
@@ -73,14 +73,15 @@ func (u *Update) Decode(b []byte) error {
 	return nil
 }
 
-// Statuses of a result, its first byte. The record as it was follows, if it
-// was wanted.
+// Statuses of a result, its first byte. If requested, the record as it was
+// before follows.
 const (
 	StatusOK      = 0
-	StatusMissing = 1 // there is no such record
+	StatusMissing = 1 // the record does not exist
 )
 
-// Procedures are what data servers of a catalogue of YCSB's tables run.
+// Procedures returns the procedures of data servers that serve a catalogue of
+// YCSB tables.
 func Procedures(c *tables.Catalog) []txn.Procedure {
 	bodies := sync.Pool{New: func() any { return &updater{c: c} }}
 	return []txn.Procedure{{
@@ -93,8 +94,8 @@ func Procedures(c *tables.Catalog) []txn.Procedure {
 	}}
 }
 
-// Longest is the length of the longest value that a column holds; it is less
-// than 0 for a column that is no field.
+// Longest returns the length of the longest value that a column can hold, or a
+// negative number for a column that is no field.
 func Longest(c tables.Column) int {
 	switch {
 	case c.Type != tables.Bytes:
@@ -105,7 +106,7 @@ func Longest(c tables.Column) int {
 	return c.Size
 }
 
-// updater is the memory of a body of ProcUpdate.
+// updater has the buffers of a body of ProcUpdate.
 type updater struct {
 	c   *tables.Catalog
 	in  Update

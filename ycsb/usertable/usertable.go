@@ -1,6 +1,6 @@
-// Package usertable is YCSB's table as drtmx keeps it: a string key, and one
-// column of variable length for each field. Data servers are started with its
-// catalogue, which crosses to them as the name of their workload.
+// Package usertable defines YCSB's table in drtmx: a string key, and one column
+// of variable length for each field. A data server gets the table's catalogue
+// when it starts, encoded in the name of its workload.
 package usertable
 
 import (
@@ -22,11 +22,11 @@ const (
 	Range   = "range"
 )
 
-// Layout is what properties say about the table.
+// Layout has the properties of the table.
 type Layout struct {
 	Name       string
 	Fields     int
-	FieldBytes int // length of the longest field that the workload writes, 0 if it is not known
+	FieldBytes int // length of the longest field that the workload writes, 0 if unknown
 	Primary    string
 	Partition  string
 	Keys       props.Keys
@@ -35,7 +35,7 @@ type Layout struct {
 	first, records int64 // that a load makes
 }
 
-// Read reads the layout; its error names every property that cannot be used.
+// Read reads the layout; its error names every invalid property.
 func Read(p *properties.Properties) (*Layout, error) {
 	r := props.NewReader(p)
 	l := &Layout{
@@ -71,7 +71,8 @@ func Read(p *properties.Properties) (*Layout, error) {
 	return l, r.Err()
 }
 
-// Catalog is the catalogue of a cluster of so many partitions.
+// Catalog returns the catalogue for a cluster of the given number of
+// partitions.
 func (l *Layout) Catalog(partitions int) (*tables.Catalog, error) {
 	d := tables.Def{
 		Name: l.Name, Key: tables.StringKey, Primary: tables.Ordered,
@@ -89,10 +90,10 @@ func (l *Layout) Catalog(partitions int) (*tables.Catalog, error) {
 	return tables.NewCatalog(d)
 }
 
-// samples is how many keys stand for all when the key space is cut.
+// samples is the number of keys sampled to cut the key space.
 const samples = 1 << 15
 
-// manyRecords stands for a number of records that is not known.
+// manyRecords is used if the number of records is not known.
 const manyRecords = 1 << 22
 
 // bounds cuts the keys of a load into equal parts. The sample is spread over
@@ -116,7 +117,7 @@ func (l *Layout) bounds(parts int) [][]byte {
 // workloadPrefix begins the name of a workload that carries a catalogue.
 const workloadPrefix = "ycsb "
 
-// WorkloadName is the name by which data servers are told their catalogue.
+// WorkloadName returns the name that carries a catalogue to data servers.
 func WorkloadName(c *tables.Catalog) (string, error) {
 	b, err := c.MarshalJSON()
 	return workloadPrefix + string(b), err
@@ -125,7 +126,7 @@ func WorkloadName(c *tables.Catalog) (string, error) {
 // IsWorkload reports whether a workload's name is one of this package.
 func IsWorkload(name string) bool { return strings.HasPrefix(name, workloadPrefix) }
 
-// ParseWorkload is the catalogue in a workload's name.
+// ParseWorkload returns the catalogue in a workload's name.
 func ParseWorkload(name string) (*tables.Catalog, error) {
 	text, ok := strings.CutPrefix(name, workloadPrefix)
 	if !ok {
@@ -134,8 +135,8 @@ func ParseWorkload(name string) (*tables.Catalog, error) {
 	return tables.ParseCatalog([]byte(text))
 }
 
-// Fits checks that a table found in a cluster can serve the layout. where
-// names the cluster.
+// Fits returns an error unless a table found in a cluster can serve the layout.
+// where names the cluster.
 func (l *Layout) Fits(c *tables.Catalog, where string, primaryGiven bool) (*tables.Table, error) {
 	t, err := c.Table(l.Name)
 	if err != nil {

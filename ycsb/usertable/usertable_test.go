@@ -39,7 +39,7 @@ func catalog(t *testing.T, l *Layout, partitions int) *tables.Catalog {
 	return c
 }
 
-// Every partition gets about as many records as another, however keys are made.
+// All partitions get about the same number of records, however keys are made.
 func TestPartitionsAreEqual(t *testing.T) {
 	const records = 20_000
 	for _, pairs := range [][]string{
