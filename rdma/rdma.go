@@ -28,7 +28,7 @@ var (
 	ErrAccess = errors.New("rdma: access violation")
 	// ErrTooLarge reports a message, batch or transfer above its bound.
 	ErrTooLarge = errors.New("rdma: too large")
-	// ErrAddress reports an address nobody listens on, or that is malformed or taken.
+	// ErrAddress reports an address that is malformed or taken, or that nobody listens at (ErrRefused).
 	ErrAddress = errors.New("rdma: bad address")
 	// ErrUnsupported reports a verb or option the provider does not have.
 	ErrUnsupported = errors.New("rdma: unsupported")
@@ -221,6 +221,9 @@ type Replier interface {
 type Request struct {
 	Body []byte
 	Peer PeerID
+	// From is who sent the request. It stays the same for a connection and is
+	// never nil, and must not be changed.
+	From *Identity
 	Replier
 }
 
@@ -278,7 +281,8 @@ type Provider interface {
 	Name() string
 	// Listen opens an endpoint at addr; the form of addresses is the provider's.
 	Listen(addr string, o ListenOptions) (Endpoint, error)
-	// Dial connects to an endpoint, of this process or another.
+	// Dial connects to an endpoint, of this process or another. See ErrRefused
+	// and those after it for why it fails.
 	Dial(ctx context.Context, addr string) (Conn, error)
 }
 

@@ -40,12 +40,12 @@ type conn struct {
 
 var _ rdma.Conn = (*conn)(nil)
 
-func newConn(e *endpoint, peer rdma.PeerID, p *poller) *conn {
+func newConn(e *endpoint, peer rdma.PeerID, who *rdma.Identity, p *poller) *conn {
 	c := &conn{e: e, peer: peer, poller: p, ctr: new(rdma.Tally)}
 	c.call.parker = newParker()
 	c.callEv = event{conn: c, kind: eventCall}
 	c.goneEv = event{conn: c, kind: eventGone}
-	c.req = rdma.Request{Peer: peer, Replier: (*replier)(c)}
+	c.req = rdma.Request{Peer: peer, From: who, Replier: (*replier)(c)}
 	return c
 }
 

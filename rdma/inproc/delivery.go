@@ -90,7 +90,7 @@ func (d *delivery) Reply(body []byte) error {
 
 func newDelivery(c *conn, seq uint64, body []byte) *delivery {
 	d := &delivery{c: c, seq: seq}
-	d.Request = rdma.Request{Body: append([]byte(nil), body...), Peer: c.peer, Replier: d}
+	d.Request = rdma.Request{Body: append([]byte(nil), body...), Peer: c.peer, From: c.req.From, Replier: d}
 	return d
 }
 

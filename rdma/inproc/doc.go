@@ -28,4 +28,11 @@
 //
 // [Network.Pause], [Network.Resume] and [Network.Kill] script the failures of
 // whole servers. A paused server's memory still answers READs.
+// [Network.FailDials] makes dials fail as they would without descriptors, route
+// or name service, while the servers and their connections live on.
+//
+// # Identity
+//
+// [Network.As] gives what is dialled an identity. A plain Dial may do
+// everything: whoever runs in the server's process could do it anyway.
 package inproc

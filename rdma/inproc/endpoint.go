@@ -132,7 +132,7 @@ func (e *endpoint) wakePollers() {
 
 // accept makes a connection, or says what to wait for before looking the
 // address up again.
-func (e *endpoint) accept(number uint64) (*conn, <-chan struct{}) {
+func (e *endpoint) accept(number uint64, who *rdma.Identity) (*conn, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.down.Load() {
@@ -142,7 +142,7 @@ func (e *endpoint) accept(number uint64) (*conn, <-chan struct{}) {
 		return nil, e.mu.resumed
 	}
 	e.mu.lastPeer++
-	c := newConn(e, e.mu.lastPeer, e.pollers[uint64(e.mu.lastPeer)%uint64(len(e.pollers))])
+	c := newConn(e, e.mu.lastPeer, who, e.pollers[uint64(e.mu.lastPeer)%uint64(len(e.pollers))])
 	if !e.net.plain {
 		c.adv = newAdversary(&e.net.opts, e.net.root.Split(e.addr).SplitN(number))
 	}

@@ -3,6 +3,7 @@ package inproc
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -317,5 +318,58 @@ func TestWaitGivenUpLeavesBuffersAlone(t *testing.T) {
 	}
 	if n := b.e.Counters(); n.Reads != 2 || n.Faults != 2 {
 		t.Errorf("the endpoint's counters %+v", n)
+	}
+}
+
+// TestFailDials plays every kind of dial error, for one peer and one address
+// and for all, and leaves connections alone.
+func TestFailDials(t *testing.T) {
+	b := newBed(t, Options{}, nil)
+	one, other := b.n.As(rdma.Identity{Role: rdma.RoleServer, Name: "one"}), b.n.As(rdma.Identity{Role: rdma.RoleReader, Name: "other"})
+	dial := func(p rdma.Provider, want error) {
+		t.Helper()
+		c, err := p.Dial(b.ctx, "server")
+		if c != nil {
+			defer c.Close()
+		}
+		if !errors.Is(err, want) {
+			t.Errorf("dial: %v, want %v", err, want)
+		}
+	}
+	for _, kind := range rdma.DialErrors() {
+		b.n.FailDials("one", "server", kind)
+		dial(one, kind)
+		dial(other, nil)
+		b.n.FailDials("one", "server", nil)
+		dial(one, nil)
+		b.n.FailDials("", "", kind)
+		dial(one, kind)
+		dial(other, kind)
+		dial(b.n, kind)
+		var wrs rdma.Batch
+		wrs.Read(b.key, 64, make([]uint64, 8))
+		b.check(rdma.Do(b.ctx, b.c, &wrs))
+		b.n.FailDials("", "", nil)
+	}
+	b.n.FailDials("", "elsewhere", rdma.ErrBusy)
+	dial(one, nil)
+}
+
+func TestIdentityReachesTheHandler(t *testing.T) {
+	for _, o := range []Options{{}, {Faults: Faults{Duplicate: 1}}} {
+		b := newBed(t, o, func(q *rdma.Request) { _ = q.Reply([]byte(q.From.String())) })
+		for who, p := range map[string]rdma.Provider{
+			"server":           b.n,
+			"reader r of a, b": b.n.As(rdma.Identity{Role: rdma.RoleReader, Name: "r", Tables: []string{"a", "b"}}),
+		} {
+			c, err := p.Dial(b.ctx, "server")
+			b.check(err)
+			resp, err := rdma.Call(b.ctx, c, nil, nil)
+			b.check(err)
+			if want := strings.Replace(who, "r of", "r of tables", 1); string(resp) != want {
+				t.Errorf("the handler sees %q, want %q", resp, want)
+			}
+			b.check(c.Close())
+		}
 	}
 }

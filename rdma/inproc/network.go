@@ -3,6 +3,7 @@ package inproc
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"drtmx/internal/rng"
@@ -21,10 +22,20 @@ type Network struct {
 		endpoints map[string]*endpoint
 		dials     map[string]uint64 // by address, to number the fault streams
 		nextName  int
+		failing   []dialFault
 	}
 }
 
-var _ rdma.Provider = (*Network)(nil)
+// dialFault makes dials fail.
+type dialFault struct {
+	from, to string // a name of Identity and an address; "" means any
+	err      error
+}
+
+var (
+	_ rdma.Provider     = (*Network)(nil)
+	_ rdma.Impersonator = (*Network)(nil)
+)
 
 // New makes an empty network.
 func New(o Options) *Network {
@@ -58,17 +69,40 @@ func (n *Network) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, erro
 	return e, nil
 }
 
-// Dial connects to the endpoint named addr. While that is paused Dial waits.
+// Dial connects to the endpoint named addr as a peer that may do everything.
+// While the endpoint is paused Dial waits.
 func (n *Network) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	return n.dial(ctx, addr, &anybody)
+}
+
+// anybody is who dials without saying so: the code of this process is trusted
+// with what a data server may do.
+var anybody = rdma.Identity{Role: rdma.RoleServer}
+
+// As is the network as a peer sees it: what it dials carries that identity.
+func (n *Network) As(who rdma.Identity) rdma.Provider { return &member{n, who} }
+
+// member is a network whose dials carry an identity.
+type member struct {
+	*Network
+	who rdma.Identity
+}
+
+// Dial is Network.Dial with the member's identity.
+func (m *member) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	return m.dial(ctx, addr, &m.who)
+}
+
+func (n *Network) dial(ctx context.Context, addr string, who *rdma.Identity) (rdma.Conn, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("inproc: dial %q: %w", addr, err)
 		}
-		e, number := n.dialled(addr)
-		if e == nil {
-			return nil, fmt.Errorf("inproc: dial %q: %w: nobody listens", addr, rdma.ErrAddress)
+		e, number, err := n.dialled(addr, who)
+		if err != nil {
+			return nil, fmt.Errorf("inproc: dial %q: %w", addr, err)
 		}
-		c, resumed := e.accept(number)
+		c, resumed := e.accept(number, who)
 		if c != nil {
 			return c, nil
 		}
@@ -80,15 +114,34 @@ func (n *Network) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 }
 
 // dialled looks an endpoint up and numbers the connection to be.
-func (n *Network) dialled(addr string) (*endpoint, uint64) {
+func (n *Network) dialled(addr string, who *rdma.Identity) (*endpoint, uint64, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	for _, f := range n.mu.failing {
+		if (f.from == "" || f.from == who.Name) && (f.to == "" || f.to == addr) {
+			return nil, 0, f.err
+		}
+	}
 	e := n.mu.endpoints[addr]
 	if e == nil {
-		return nil, 0
+		return nil, 0, rdma.ErrRefused
 	}
 	n.mu.dials[addr]++
-	return e, n.mu.dials[addr]
+	return e, n.mu.dials[addr], nil
+}
+
+// FailDials makes every dial from the peer of that name (see As) to the
+// address to fail with err, such as one of rdma.DialErrors, until it is called
+// with nil. An empty name or address means any. Connections that exist are not
+// touched, so that a process without descriptors, or a name that does not
+// resolve any more, can be played with both servers alive.
+func (n *Network) FailDials(from, to string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.failing = slices.DeleteFunc(n.mu.failing, func(f dialFault) bool { return f.from == from && f.to == to })
+	if err != nil {
+		n.mu.failing = append(n.mu.failing, dialFault{from, to, err})
+	}
 }
 
 // Pause freezes the endpoint at addr: requests, responses and new connections

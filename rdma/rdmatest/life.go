@@ -12,6 +12,7 @@ import (
 
 var lifeCases = []Case{
 	{"DialToNobody", caseDialNobody},
+	{"DialWithoutDescriptors", caseDialWithoutDescriptors},
 	{"ListenTwice", caseListenTwice},
 	{"ReconnectAtTheSameAddress", caseReconnect},
 	{"CloseOfConnectionIsIdempotent", caseConnClose},
@@ -45,8 +46,41 @@ func caseDialNobody(r *rig) {
 	r.check(e.Serve(Echo))
 	addr := e.Addr()
 	r.check(e.Close())
-	if c, err := r.dialer().Dial(r.ctx, addr); !errors.Is(err, rdma.ErrAddress) {
-		r.Errorf("dial to an address nobody listens at: %v, %v; want ErrAddress", c, err)
+	if c, err := r.dialer().Dial(r.ctx, addr); !errors.Is(err, rdma.ErrRefused) {
+		r.Errorf("dial to an address nobody listens at: %v, %v; want ErrRefused", c, err)
+	}
+}
+
+// caseDialWithoutDescriptors: a process that can open no more files says so,
+// at whichever step it finds out, and does not take the server for gone.
+func caseDialWithoutDescriptors(r *rig) {
+	e, _, k := r.server()
+	through := 0
+	spares := []int{0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 30}
+	for _, spare := range spares {
+		restore, err := limitDescriptors(spare)
+		if err != nil {
+			r.Skipf("descriptors cannot be limited here: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(r.ctx, 300*time.Millisecond)
+		c, err := r.dialer().Dial(ctx, e.Addr())
+		ended := ctx.Err() != nil
+		cancel()
+		restore()
+		switch {
+		case err == nil:
+			through++
+			r.check(c.Close())
+		case errors.Is(err, rdma.ErrExhausted):
+		case ended && errors.Is(err, context.DeadlineExceeded): // the server, in this process too, accepts nobody
+		case errors.Is(err, rdma.ErrPeerDown) && !errors.Is(err, rdma.ErrAddress): // it accepted, and had none for the rest
+		default:
+			r.Errorf("dial with %d descriptors to spare: %v; want ErrExhausted", spare, err)
+		}
+	}
+	r.Logf("%d of %d dials went through", through, len(spares))
+	if v := r.load(r.dial(e), k, 64); v != Pattern(64) {
+		r.Errorf("with descriptors again a READ gives %#x", v)
 	}
 }
 

@@ -87,7 +87,7 @@ func caseDiesWhileConnecting(r *rig) {
 						ended := ctx.Err() != nil
 						cancel()
 						if err != nil {
-							if !errors.Is(err, rdma.ErrAddress) && !(ended && errors.Is(err, context.DeadlineExceeded)) {
+							if !errors.Is(err, rdma.ErrRefused) && !errors.Is(err, rdma.ErrTimeout) && !(ended && errors.Is(err, context.DeadlineExceeded)) {
 								r.expectGone("dial to a dying server", err)
 							}
 							return

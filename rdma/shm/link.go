@@ -175,13 +175,12 @@ var eventOne = []byte{1, 0, 0, 0, 0, 0, 0, 0} // any value but zero rings, on ei
 func connect(ctx context.Context, p *Provider, addr string) (*link, error) {
 	dctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
-	var d net.Dialer
-	nc, err := d.DialContext(dctx, network, addr)
+	nc, err := connectSocket(dctx, addr)
 	if err != nil {
 		if e := ctx.Err(); e != nil {
-			return nil, e
+			return nil, fmt.Errorf("shm: dial %q: %w: %w", addr, e, err)
 		}
-		return nil, fmt.Errorf("shm: dial %q: nobody listens: %w: %v", addr, rdma.ErrAddress, err)
+		return nil, fmt.Errorf("shm: dial %q: %w", addr, err)
 	}
 	l := &link{
 		p: p, addr: addr, sock: socket{nc.(*net.UnixConn)},
@@ -202,15 +201,47 @@ func connect(ctx context.Context, p *Provider, addr string) (*link, error) {
 	return l, nil
 }
 
+// busyRetry is how often a dial tries again whether the accept queue has room.
+const busyRetry = 2 * time.Millisecond
+
+// connectSocket connects to addr. The kernel refuses at once where the accept
+// queue is full, so that is tried again until ctx ends.
+func connectSocket(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	var busy error
+	for {
+		nc, err := d.DialContext(ctx, network, addr)
+		if err == nil {
+			return nc, nil
+		}
+		err = rdma.DialError(err)
+		if ctx.Err() != nil && busy != nil {
+			return nil, busy
+		}
+		if !errors.Is(err, rdma.ErrBusy) {
+			return nil, err
+		}
+		busy = err
+		select {
+		case <-time.After(busyRetry):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
 // handshakeError keeps typed errors and makes everything else ErrPeerDown.
 func handshakeError(err error) error {
-	if err == nil {
-		err = os.ErrDeadlineExceeded
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("%w: handshake", rdma.ErrTimeout)
 	}
-	for _, typed := range []error{rdma.ErrUnsupported, rdma.ErrTooLarge, rdma.ErrAddress, rdma.ErrAccess} {
+	for _, typed := range []error{rdma.ErrUnsupported, rdma.ErrTooLarge, rdma.ErrAddress, rdma.ErrAccess, rdma.ErrExhausted} {
 		if errors.Is(err, typed) {
 			return err
 		}
+	}
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) {
+		return fmt.Errorf("%w: handshake: %w", rdma.ErrExhausted, err)
 	}
 	return fmt.Errorf("%w: handshake: %v", rdma.ErrPeerDown, err)
 }
@@ -395,12 +426,12 @@ func (l *link) downError() error {
 
 // open makes a connection on the link.
 func (l *link) open(ctx context.Context) (*conn, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, controlTimeout, l.downError())
+	ours, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
-	m, err := l.request(ctx, message{kind: msgOpen})
+	m, err := l.request(ours, message{kind: msgOpen})
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil && errors.Is(cause, rdma.ErrPeerDown) {
-			return nil, cause
+		if ours.Err() != nil && ctx.Err() == nil {
+			return nil, fmt.Errorf("shm: dial %q: %w", l.addr, rdma.ErrTimeout)
 		}
 		return nil, err
 	}

@@ -163,11 +163,15 @@ func (s socket) receive(wantFiles bool) (message, []*os.File, error) {
 	if wantFiles {
 		oob = make([]byte, unix.CmsgSpace(4*maxFDs))
 	}
-	n, oobn, _, _, err := s.ReadMsgUnix(b[:], oob)
+	n, oobn, flags, _, err := s.ReadMsgUnix(b[:], oob)
 	if err != nil {
 		return message{}, nil, err
 	}
 	files := parseFiles(oob[:oobn])
+	if wantFiles && flags&unix.MSG_CTRUNC != 0 {
+		closeFiles(files)
+		return message{}, nil, fmt.Errorf("%w: some of the peer's descriptors found no place here", rdma.ErrExhausted)
+	}
 	m, err := decodeMessage(b[:n])
 	if err != nil {
 		closeFiles(files)

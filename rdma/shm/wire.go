@@ -55,7 +55,7 @@ func (r reason) err() error {
 	case reasonVersion:
 		return fmt.Errorf("shm: the server speaks another version of the handshake: %w", rdma.ErrUnsupported)
 	case reasonFull:
-		return fmt.Errorf("shm: the server has no room for another connection: %w", rdma.ErrTooLarge)
+		return fmt.Errorf("shm: the server has no room for another connection: %w: %w", rdma.ErrBusy, rdma.ErrTooLarge)
 	case reasonNoRegion:
 		return fmt.Errorf("shm: no such region: %w", rdma.ErrAccess)
 	}

@@ -13,10 +13,9 @@ import (
 	"drtmx/rdma"
 )
 
-// Dial connects to an endpoint at host:port. It fails with rdma.ErrAddress if
-// nobody listens there, with ErrInsecure for an address beyond loopback
-// without TLS, and with ErrAuth and the reason if one side does not trust the
-// other.
+// Dial connects to an endpoint at host:port. Beside the errors of any fabric it
+// fails with ErrInsecure for an address beyond loopback without TLS, and with
+// ErrAuth and the reason if one side does not trust the other.
 func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	nc, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -26,10 +25,7 @@ func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("tcp: dial %q: %w", addr, ctx.Err())
 		}
-		if errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.ETIMEDOUT) {
-			return nil, fmt.Errorf("tcp: dial %q: %w: %w", addr, rdma.ErrPeerDown, err)
-		}
-		return nil, fmt.Errorf("tcp: dial %q: %w: %w", addr, rdma.ErrAddress, err)
+		return nil, fmt.Errorf("tcp: dial %q: %w", addr, rdma.DialError(err))
 	}
 	c, err := p.greet(ctx, nc.(*net.TCPConn), addr)
 	if err != nil {

@@ -52,7 +52,7 @@ func (r reason) err() error {
 	case reasonLimits:
 		return fmt.Errorf("the server's limits are others: %w", rdma.ErrUnsupported)
 	case reasonFull:
-		return fmt.Errorf("the server has no room for another connection: %w", rdma.ErrTooLarge)
+		return fmt.Errorf("the server has no room for another connection: %w: %w", rdma.ErrBusy, rdma.ErrTooLarge)
 	}
 	return fmt.Errorf("%w: the server wants TLS", ErrAuth)
 }

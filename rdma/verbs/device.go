@@ -95,7 +95,7 @@ func parseAddr(ctx context.Context, addr string, device func() (netip.Addr, erro
 		return netip.AddrPort{}, ctx.Err()
 	}
 	if err != nil || len(ips) == 0 {
-		return bad(err)
+		return netip.AddrPort{}, fmt.Errorf("verbs: address %q: %w: %w", addr, rdma.ErrNotResolved, err)
 	}
 	return netip.AddrPortFrom(ips[0].Unmap(), uint16(port)), nil
 }

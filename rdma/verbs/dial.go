@@ -34,7 +34,7 @@ func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	}
 	c := &conn{p: p, addr: addr, qp: new(C.struct_vb_qp), spin: newSpinner(p.opts.Spin), regions: make(map[rdma.RKey]*remoteRegion)}
 	if c.cm, err = newManager(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("verbs: dial %q: %w", addr, rdma.DialError(err))
 	}
 	if err := c.connect(ctx, toWire(to)); err != nil {
 		c.release()
@@ -58,13 +58,13 @@ func (c *conn) connect(ctx context.Context, to wireAddress) (err error) {
 	}
 	ms := C.int(resolveTimeout.Milliseconds())
 	if err := errno("resolve address", C.vb_cm_resolve(c.id, &to.ip[0], to.bytes, to.port, to.scope, ms)); err != nil {
-		return fmt.Errorf("%w: %w", rdma.ErrAddress, err)
+		return rdma.DialError(err)
 	}
 	if err := c.expect(ctx, C.RDMA_CM_EVENT_ADDR_RESOLVED); err != nil {
 		return err
 	}
 	if err := errno("resolve route", C.vb_cm_route(c.id, ms)); err != nil {
-		return fmt.Errorf("%w: %w", rdma.ErrAddress, err)
+		return rdma.DialError(err)
 	}
 	if err := c.expect(ctx, C.RDMA_CM_EVENT_ROUTE_RESOLVED); err != nil {
 		return err
@@ -138,17 +138,17 @@ func (c *conn) expect(ctx context.Context, kind C.int) error {
 	case kind:
 		return nil
 	case C.RDMA_CM_EVENT_ADDR_ERROR, C.RDMA_CM_EVENT_ROUTE_ERROR:
-		return fmt.Errorf("no way there over an RDMA device (%w): %w", syscall.Errno(-c.cm.ev.status), rdma.ErrAddress)
+		return fmt.Errorf("no way there over an RDMA device (%w): %w", syscall.Errno(-c.cm.ev.status), rdma.ErrUnreachable)
 	case C.RDMA_CM_EVENT_REJECTED:
 		if a, err := decodeAnswer(c.cm.data()); err == nil && a.reason != reasonNone {
 			return a.reason.err()
 		}
 		if c.cm.ev.status == rejectedNobody {
-			return fmt.Errorf("nobody listens there: %w", rdma.ErrAddress)
+			return rdma.ErrRefused
 		}
-		return fmt.Errorf("refused (status %d): %w", int(c.cm.ev.status), rdma.ErrAddress)
+		return fmt.Errorf("refused (status %d): %w", int(c.cm.ev.status), rdma.ErrUnreachable)
 	case C.RDMA_CM_EVENT_UNREACHABLE:
-		return fmt.Errorf("no answer: %w", rdma.ErrAddress)
+		return rdma.ErrTimeout
 	default:
 		return fmt.Errorf("connection event %d (status %d): %w", int(got), int(c.cm.ev.status), rdma.ErrPeerDown)
 	}

@@ -1,0 +1,98 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Role is what a peer may ask of a data server. Each role includes the ones
+// before it.
+type Role uint8
+
+// The roles.
+const (
+	RoleNone   Role = iota // nothing: a peer that did not say who it is
+	RoleReader             // reads, lookups, scans, statistics
+	RoleWriter             // and commits, procedure calls
+	RoleLoader             // and bulk loads
+	RoleServer             // a data server of the cluster: everything, the commit protocol included
+)
+
+var roleNames = [...]string{"none", "reader", "writer", "loader", "server"}
+
+// Roles lists all roles, the least first.
+func Roles() []Role { return []Role{RoleNone, RoleReader, RoleWriter, RoleLoader, RoleServer} }
+
+func (r Role) String() string {
+	if int(r) < len(roleNames) {
+		return roleNames[r]
+	}
+	return fmt.Sprintf("Role(%d)", uint8(r))
+}
+
+// ParseRole is the inverse of String.
+func ParseRole(name string) (Role, error) {
+	if i := slices.Index(roleNames[:], name); i >= 0 {
+		return Role(i), nil
+	}
+	return RoleNone, fmt.Errorf("rdma: role %q (want %s)", name, strings.Join(roleNames[1:], ", "))
+}
+
+// Identity says who a peer is. Its provider has authenticated it: over tcp and
+// verbs by certificate where there is one, over shm by the credentials of the
+// process and the secret of the cluster, over inproc by the caller's word.
+// An Identity is not changed once a connection has it.
+type Identity struct {
+	Role Role
+	// Name is the peer's: the common name of its certificate, or what it says.
+	Name string
+	// Tables are the tables that a client may use, by name; nil means all.
+	// Data servers may use all.
+	Tables []string
+}
+
+// Restricted reports whether the peer may use some tables only.
+func (i *Identity) Restricted() bool { return i.Role < RoleServer && i.Tables != nil }
+
+// MayUse reports whether the peer may use a table.
+func (i *Identity) MayUse(table string) bool {
+	return !i.Restricted() || slices.Contains(i.Tables, table)
+}
+
+// Same reports whether two connections are of one peer, as far as their
+// providers can tell.
+func (i *Identity) Same(j *Identity) bool {
+	return i.Role == j.Role && i.Name == j.Name && (i.Tables == nil) == (j.Tables == nil) && slices.Equal(i.Tables, j.Tables)
+}
+
+func (i *Identity) String() string {
+	s := i.Role.String()
+	if i.Name != "" {
+		s += " " + i.Name
+	}
+	if i.Restricted() {
+		s += " of tables " + strings.Join(i.Tables, ", ")
+	}
+	return s
+}
+
+// ErrRole reports a peer that claims a role it cannot prove.
+var ErrRole = errors.New("rdma: role not proved")
+
+// Impersonator is a Provider whose connections say for themselves who dials
+// them, where nothing else does: inproc, and shm, which demands a proof of data
+// servers. Other providers take the role from a certificate.
+type Impersonator interface {
+	// As is the provider with another identity for what it dials.
+	As(Identity) Provider
+}
+
+// As is p dialling with that identity if it can choose one, and p otherwise.
+func As(p Provider, who Identity) Provider {
+	if i, ok := p.(Impersonator); ok {
+		return i.As(who)
+	}
+	return p
+}
