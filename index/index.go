@@ -3,6 +3,7 @@ package index
 import (
 	"context"
 	"errors"
+	"time"
 
 	"drtmx/internal/block"
 	"drtmx/rdma"
@@ -20,6 +21,18 @@ var (
 	ErrKey = errors.New("index: key the index does not hold")
 	// ErrCorrupt reports published index memory that cannot be decoded, or is not of this index.
 	ErrCorrupt = errors.New("index: corrupt or foreign index memory")
+)
+
+// Ages of proofs. A word that proves an answer says so only for a while: memory
+// that was freed holds other rows later, and their words may be equal.
+const (
+	// MaxProofAge is how old a proof may be when it is validated, counted from
+	// before the attempt's first read until after the validation. Clients check
+	// it for what they validate themselves, servers for the commits they carry out.
+	MaxProofAge = 15 * time.Second
+	// Quarantine is how long freed memory whose words may come to prove another
+	// answer stays unused. The margin is for clocks that run at different rates.
+	Quarantine = 2 * MaxProofAge
 )
 
 // Proof is a word of the partition's region and the value that upholds an answer.

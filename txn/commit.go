@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -83,10 +83,14 @@ func (s *Session) run(ctx context.Context, m mode, overtaken int, fn, finish fun
 	}
 }
 
-// maxAttemptAge bounds the time between an attempt's first read and its
-// validation: a freed leaf is used again only after longer than that (package
-// xtree), so that no proof can come to hold for another row.
-const maxAttemptAge = 15 * time.Second
+// tooOld fails an attempt whose proofs are too old to be validated: the memory
+// they are of may have been freed and hold other rows by now.
+func (t *Txn) tooOld() error {
+	if clock.Fast()-t.began > index.MaxProofAge {
+		return t.fail(fmt.Errorf("%w: the body ran for more than %v", ErrTooLarge, index.MaxProofAge))
+	}
+	return nil
+}
 
 // attempt is one run of the body and what follows it. Once t.err is set the
 // attempt is over, whatever the body makes of it.
@@ -98,12 +102,11 @@ func (s *Session) attempt(t *Txn, fn, finish func(*Txn) error) error {
 	if t.doomed != nil && finish == nil { // RunProcedure's body sees to it itself
 		err = t.doomed // whatever the body made of it
 	}
-	if now()-t.began > maxAttemptAge {
-		return t.fail(fmt.Errorf("%w: the body ran for more than %v", ErrTooLarge, maxAttemptAge))
-	}
 	switch {
 	case finish != nil && err == nil:
-		err = finish(t)
+		if err = t.tooOld(); err == nil {
+			err = finish(t)
+		}
 	case finish != nil:
 	case err != nil:
 		// An error counts only if the rows behind it stood together.
@@ -111,7 +114,9 @@ func (s *Session) attempt(t *Txn, fn, finish func(*Txn) error) error {
 	case t.mode == view || t.writes.empty():
 		err = s.validate(t)
 	default:
-		err = s.sendCommit(t)
+		if err = t.tooOld(); err == nil {
+			err = s.sendCommit(t)
+		}
 	}
 	if t.err != nil {
 		return t.err
@@ -129,6 +134,9 @@ func (s *Session) validate(t *Txn) error {
 	inexact, err := s.check(t, false)
 	if err == nil && inexact {
 		_, err = s.check(t, true)
+	}
+	if err == nil {
+		err = t.tooOld() // asked last: whatever held up the validation counts
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 	"drtmx/internal/wire"
 	"drtmx/tables"
@@ -48,7 +49,7 @@ type Txn struct {
 	near    int // ≥ 0: a partition of local, whose copies of replicated tables are read
 
 	mode    mode
-	began   time.Duration // on the clock of now
+	began   time.Duration // by clock.Fast, before the first read
 	err     error         // why the attempt is over: errAbandoned, errRemote, or a failure
 	doomed  error         // why it can only fail, if the rows it read stood together
 	cause   Cause
@@ -100,14 +101,9 @@ func (t *Txn) partition(ix *tables.Index, key index.Key) int {
 	return ix.PartitionOf(key, t.nparts)
 }
 
-// now is the monotonic clock alone, at half the price of time.Now.
-func now() time.Duration { return time.Since(clockBase) }
-
-var clockBase = time.Now()
-
 // begin starts an attempt.
 func (t *Txn) begin(ctx context.Context, m mode) {
-	t.ctx, t.mode, t.err, t.doomed, t.began = ctx, m, nil, nil, now()
+	t.ctx, t.mode, t.err, t.doomed, t.began = ctx, m, nil, nil, clock.Fast()
 	t.nGet, t.nScan, t.flushed = 0, 0, 0
 	for _, p := range t.used {
 		p.nGet, p.nScan, p.usedThisTime = 0, 0, false

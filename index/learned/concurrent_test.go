@@ -43,7 +43,7 @@ func TestReadersBesideEverything(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/inline=%v/budget=%d", v.name, inline == Yes, budget), func(t *testing.T) {
-					o := Options{RowWords: 3, Inline: inline, SlotsPerLeaf: 6, LeavesPerSubModel: 12, ProofLifetime: 30 * time.Millisecond}
+					o := Options{RowWords: 3, Inline: inline, SlotsPerLeaf: 6, LeavesPerSubModel: 12, Quarantine: 30 * time.Millisecond}
 					g := newRig(t, o, ClientOptions{Budget: budget, TTBytes: 200}, inproc.Options{Faults: v.faults, Seed: seed}, v.sums)
 					runBeside(t, g, seed)
 				})
@@ -295,7 +295,7 @@ func (b *beside) judgeScan(lo, hi uint64, limit int, res *index.ScanResult) erro
 // TestGenerations grows and shrinks an index and expects new partitions, and
 // memory that comes back.
 func TestGenerations(t *testing.T) {
-	g := newRig(t, Options{RowWords: 1, SlotsPerLeaf: 8, LeavesPerSubModel: 32, ProofLifetime: time.Millisecond}, ClientOptions{}, inproc.Options{}, true)
+	g := newRig(t, Options{RowWords: 1, SlotsPerLeaf: 8, LeavesPerSubModel: 32, Quarantine: time.Millisecond}, ClientOptions{}, inproc.Options{}, true)
 	var used [6]uint64
 	for round := range used {
 		for k := range uint64(20000) {

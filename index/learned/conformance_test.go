@@ -111,7 +111,7 @@ func TestConformance(t *testing.T) {
 	long := os.Getenv("DRTMX_LONG") != ""
 	for _, inline := range []Inline{Yes, No} {
 		for budget := Full; budget <= RouterOnly; budget++ {
-			o := Options{Inline: inline, SlotsPerLeaf: 8, LeavesPerSubModel: 16, ProofLifetime: 50 * time.Millisecond}
+			o := Options{Inline: inline, SlotsPerLeaf: 8, LeavesPerSubModel: 16, Quarantine: 50 * time.Millisecond}
 			eng := engine(o, ClientOptions{Budget: budget, TTBytes: 64})
 			name := fmt.Sprintf("inline=%v/budget=%d", inline == Yes, budget)
 			switch {

@@ -1,8 +1,6 @@
 package learned
 
 import (
-	"time"
-
 	"drtmx/index/learned/xmodel"
 	"drtmx/index/learned/xtree"
 )
@@ -14,7 +12,7 @@ type nativeKeys struct {
 	keys   []uint64
 }
 
-func (n *nativeKeys) tidy(now time.Duration, limit int) bool { return n.t.Tidy(now, limit) }
+func (n *nativeKeys) tidy(limit int) bool { return n.t.Tidy(limit) }
 
 func (n *nativeKeys) leaves() uint64 { return n.t.Leaves() }
 

@@ -11,6 +11,7 @@ import (
 	"drtmx/index/learned/xmodel"
 	"drtmx/index/learned/xtree"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 )
 
@@ -53,9 +54,12 @@ type Options struct {
 	LeavesPerSubModel int
 	// RetrainInterval is the least time between two trainings of a sub-model; 0 means 2 ms.
 	RetrainInterval time.Duration
-	// ProofLifetime is how old a proof may be when it is validated, which
-	// bounds the life of a transaction; 0 means 30 s. See package xtree.
-	ProofLifetime time.Duration
+	// Quarantine is how long a freed leaf takes no rows of others; 0 means
+	// index.Quarantine. It must be longer than a proof may be old when it is
+	// validated. Tests that check proofs at once set it lower.
+	Quarantine time.Duration
+	// Clock measures the quarantine; nil means clock.Now.
+	Clock clock.Source
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -71,7 +75,7 @@ func (o Options) withDefaults() (Options, error) {
 	fault(o.SlotsPerLeaf < 0 || o.SlotsPerLeaf > xtree.MaxSlots, "SlotsPerLeaf", o.SlotsPerLeaf)
 	fault(o.LeavesPerSubModel < 0 || o.LeavesPerSubModel > xmodel.MaxLeaves/4, "LeavesPerSubModel", o.LeavesPerSubModel)
 	fault(o.RetrainInterval < 0, "RetrainInterval", o.RetrainInterval)
-	fault(o.ProofLifetime < 0, "ProofLifetime", o.ProofLifetime)
+	fault(o.Quarantine < 0, "Quarantine", o.Quarantine)
 	if len(errs) > 0 {
 		return o, errors.Join(errs...)
 	}
@@ -96,8 +100,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.RetrainInterval == 0 {
 		o.RetrainInterval = 2 * time.Millisecond
 	}
-	if o.ProofLifetime == 0 {
-		o.ProofLifetime = 30 * time.Second
+	if o.Quarantine == 0 {
+		o.Quarantine = index.Quarantine
 	}
 	return o, nil
 }
@@ -158,7 +162,7 @@ func (s *Server) makeNative() (inline, first uint64, err error) {
 		return 0, 0, err
 	}
 	s.Tree, err = xtree.New(s.a, xtree.Options{
-		Layout: lay, Locks: s.o.Locks, ProofLifetime: s.o.ProofLifetime, Changed: t.changed,
+		Layout: lay, Locks: s.o.Locks, Quarantine: s.o.Quarantine, Clock: s.o.Clock, Changed: t.changed,
 	})
 	if err != nil {
 		return 0, 0, err

@@ -1,8 +1,6 @@
 package learned
 
 import (
-	"time"
-
 	"drtmx/index/learned/stree"
 	"drtmx/index/learned/xmodel"
 )
@@ -19,7 +17,7 @@ type stringKeys struct {
 	q           xmodel.Quality
 }
 
-func (k *stringKeys) tidy(_ time.Duration, limit int) bool { return k.t.Tidy(limit) }
+func (k *stringKeys) tidy(limit int) bool { return k.t.Tidy(limit) }
 
 func (k *stringKeys) leaves() uint64 { return k.t.Leaves() }
 

@@ -32,7 +32,7 @@ const (
 // keyKind is what training needs to know of a kind of keys and of the tree
 // that has them. The zero key is the lowest; as an end it means that there is none.
 type keyKind[K cmp.Ordered] interface {
-	tidy(now time.Duration, limit int) bool
+	tidy(limit int) bool
 	leaves() uint64
 	// fences is Fences of the tree.
 	fences(from, to K, bounded bool, limit int, lows []K, addrs []uint64) (l []K, a []uint64, next K, more bool)
@@ -197,7 +197,7 @@ func (s *Server) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
 
 func (t *trainer[K]) maintain(now time.Duration, lock sync.Locker) (worked bool) {
 	lock.Lock()
-	worked = t.k.tidy(now, tidyPerStep)
+	worked = t.k.tidy(tidyPerStep)
 	leaves, pending := t.k.leaves(), 0
 	if t.gen != nil {
 		pending = len(t.gen.dirty)

@@ -19,6 +19,9 @@ var layers = map[string]int{
 	"internal/lint":       0,
 	"internal/planted":    0,
 	"internal/history":    0,
+	"internal/clock":      0,
+
+	"internal/clock/clocktest": 0,
 
 	"internal/mem": 1,
 

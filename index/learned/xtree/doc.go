@@ -44,8 +44,10 @@
 // A CSN is shared by all rows of a commit, so the pair (slot address, header)
 // is unique only as long as no row is moved to a slot that an equally old row
 // of another key has used. Hence a leaf that was freed takes moved rows only
-// after [Options.ProofLifetime]: proofs must not be validated when they are
-// older than that. Until then it serves as the empty right leaf of an append.
+// after [Options.Quarantine]: proofs must not be validated when they are older
+// than index.MaxProofAge, which is less. The clock is read when the leaf is
+// freed and when it is to be used again. Until then the leaf serves as the
+// empty right leaf of an append.
 //
 // # Concurrency
 //

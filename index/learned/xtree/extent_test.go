@@ -44,7 +44,7 @@ func TestExtents(t *testing.T) {
 			}
 			tr.PublishDelete(h, block.Absent(block.NewCSN(1, 1<<30)))
 		}
-		for tr.Tidy(0, 1000) {
+		for tr.Tidy(1000) {
 		}
 		check("emptied")
 		if tr.reserve > extentLeaves {

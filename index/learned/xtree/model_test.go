@@ -47,7 +47,7 @@ func TestAgainstModel(t *testing.T) {
 		inline := rapid.Bool().Draw(rt, "inline")
 		w.t = newTree(rt, 1, rapid.IntRange(4, 9).Draw(rt, "slots"), inline, rapid.Bool().Draw(rt, "sums"))
 		w.t.locks = shared
-		w.t.freed.lifetime = 10
+		w.quarantine(10)
 		m := &machine{w: w, rt: rt, shared: shared, held: map[uint64]*index.Held{}, pinned: map[uint64]uint64{}}
 		m.keys = rapid.OneOf(rapid.Uint64Range(0, 60), rapid.Uint64Range(^uint64(0)-20, ^uint64(0)), rapid.Uint64Range(1<<40, 1<<40+300))
 		rt.Repeat(map[string]func(*rapid.T){
@@ -62,7 +62,7 @@ func TestAgainstModel(t *testing.T) {
 			"scan":    func(*rapid.T) { m.scan() },
 			"share":   func(*rapid.T) { m.share() },
 			"unshare": func(*rapid.T) { clear(shared.words); clear(m.pinned) },
-			"tidy":    func(*rapid.T) { m.now += 7; w.t.Tidy(m.now, 3) },
+			"tidy":    func(*rapid.T) { w.clock.Advance(7); w.t.Tidy(3) },
 			"":        func(*rapid.T) { m.check() },
 		})
 	})
@@ -242,9 +242,8 @@ func (m *machine) check() {
 func TestQueueMemory(t *testing.T) {
 	for _, inline := range []bool{true, false} {
 		w := newWorld(t, inline, faults{})
-		w.t.freed.lifetime = time.Second
+		w.quarantine(time.Second)
 		const depth = 200
-		var now time.Duration
 		var after uint64
 		for i := range uint64(60000) {
 			// Ten queues side by side, as TPC-C's districts are.
@@ -254,8 +253,8 @@ func TestQueueMemory(t *testing.T) {
 				w.del(j%10<<32 | j/10)
 			}
 			if i%100 == 0 {
-				now += 100 * time.Millisecond
-				w.t.Tidy(now, 16)
+				w.clock.Advance(100 * time.Millisecond)
+				w.t.Tidy(16)
 			}
 			if i == 6000 {
 				after = w.t.a.Used()
@@ -282,7 +281,7 @@ func TestQueueMemory(t *testing.T) {
 func TestMovedRowsAvoidRecentMemory(t *testing.T) {
 	for _, lifetime := range []time.Duration{0, time.Hour} {
 		w := newWorld(t, true, faults{})
-		w.t.freed.lifetime = lifetime
+		w.quarantine(lifetime)
 		w.csn = 1
 		load := func(k uint64) {
 			if err := w.t.Load(k, []uint64{1}, block.Present(block.NewCSN(1, 1))); err != nil {
@@ -299,7 +298,7 @@ func TestMovedRowsAvoidRecentMemory(t *testing.T) {
 		for k := range uint64(4) { // the middle leaf runs empty and is freed
 			w.del(40 + k*10)
 		}
-		w.t.Tidy(1, 10)
+		w.t.Tidy(10)
 		w.put(5) // splits the first leaf: rows of that commit move
 		if err := w.judge(); (err != nil) != (lifetime == 0) {
 			t.Errorf("lifetime %v: %v", lifetime, err)
@@ -346,7 +345,7 @@ func TestFull(t *testing.T) {
 		}
 		tr.PublishDelete(h, 0)
 	}
-	for tr.Tidy(1, 100) {
+	for tr.Tidy(100) {
 	}
 	for i := range n / 2 {
 		if err := tr.Load(i, []uint64{i}, block.Present(block.CSN(n+i))); err != nil {

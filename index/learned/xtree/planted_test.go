@@ -7,6 +7,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/clock/clocktest"
 )
 
 // world is a tree, what it should hold, and the answers given so far with
@@ -16,6 +17,7 @@ type world struct {
 	rows  map[uint64]uint64 // key to version
 	csn   uint64
 	watch []answer
+	clock *clocktest.Clock
 }
 
 // answer is what a lookup or scan said, and for how long it says so.
@@ -28,8 +30,25 @@ type answer struct {
 
 func newWorld(t testing.TB, inline bool, f faults) *world {
 	w := &world{t: newTree(t, 1, 4, inline, true), rows: map[uint64]uint64{}}
+	w.quarantine(0)
 	w.t.faults = f
 	return w
+}
+
+// newTimedWorld has inline rows, a quarantine, and a clock that tick moves.
+func newTimedWorld(t testing.TB, quarantine time.Duration) (w *world, tick func(time.Duration)) {
+	w = newWorld(t, true, faults{})
+	w.quarantine(quarantine)
+	return w, w.clock.Advance
+}
+
+// quarantine gives the tree a quarantine and a clock that stands still.
+func (w *world) quarantine(d time.Duration) {
+	w.clock = new(clocktest.Clock)
+	w.t.freed.quarantine, w.t.freed.clock = d, w.clock.Now
+	if d == 0 {
+		w.t.freed.quarantine = -1 // none: freed leaves are used again at once
+	}
 }
 
 func (w *world) put(key uint64) {
@@ -58,7 +77,7 @@ func (w *world) look(key uint64) {
 	if w.t.Get(key, &res); res.Status == index.Locked {
 		return
 	}
-	a := answer{lo: key, hi: key, rows: map[uint64]uint64{}, proofs: res.Proofs, born: w.t.freed.now}
+	a := answer{lo: key, hi: key, rows: map[uint64]uint64{}, proofs: res.Proofs, born: w.clock.Now()}
 	if res.Status == index.Found {
 		a.rows[key] = res.Row[0]
 	}
@@ -77,13 +96,13 @@ func (w *world) scan(lo, hi uint64) {
 		rows[e.Key.Num] = e.Row[0]
 		exact = append(exact, index.Proof{Addr: e.Addr, Word: uint64(e.Header)})
 	}
-	w.watch = append(w.watch, answer{lo, hi, rows, exact, w.t.freed.now}, answer{lo, hi, rows, res.Quick, w.t.freed.now})
+	w.watch = append(w.watch, answer{lo, hi, rows, exact, w.clock.Now()}, answer{lo, hi, rows, res.Quick, w.clock.Now()})
 }
 
 // judge returns an error if an answer whose proofs hold is not what the rows are.
 func (w *world) judge() error {
 	for _, a := range w.watch {
-		holds := w.t.freed.lifetime == 0 || w.t.freed.now-a.born < w.t.freed.lifetime
+		holds := w.t.freed.quarantine < 0 || w.clock.Now()-a.born <= w.t.freed.quarantine
 		for _, p := range a.proofs {
 			holds = holds && w.t.a.Span(p.Addr, 1).Load(0) == p.Word
 		}

@@ -2,7 +2,6 @@ package xtree
 
 import (
 	"slices"
-	"time"
 
 	"drtmx/index"
 	"drtmx/internal/mem"
@@ -213,13 +212,9 @@ func (t *Tree) tellMoves(leaf, right uint64, moved []slotKey) {
 	}
 }
 
-// Tidy unlinks at most limit leaves that have run empty, and tells the tree
-// the time, by which freed leaves become usable again. It reports whether
+// Tidy unlinks at most limit leaves that have run empty. It reports whether
 // there was anything to do.
-func (t *Tree) Tidy(now time.Duration, limit int) bool {
-	t.freed.now = max(t.freed.now, now)
-	return t.tidy(limit)
-}
+func (t *Tree) Tidy(limit int) bool { return t.tidy(limit) }
 
 // Untidy reports whether empty leaves wait to be unlinked.
 func (t *Tree) Untidy() bool { return len(t.empty) > 0 }

@@ -7,6 +7,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 )
 
@@ -15,9 +16,11 @@ type Options struct {
 	Layout Layout
 	// Locks is the partition's table of shared locks; nil means none are ever held.
 	Locks index.SharedLocks
-	// ProofLifetime is how long a freed leaf takes no moved rows: proofs and
+	// Quarantine is how long a freed leaf takes no moved rows: proofs and
 	// one-sided results must not be validated when they are older.
-	ProofLifetime time.Duration
+	Quarantine time.Duration
+	// Clock tells when leaves were freed; nil means clock.Now.
+	Clock clock.Source
 	// Changed, if set, is told the range of keys, both ends included, whose
 	// leaf is another one since a split or an unlink.
 	Changed func(low, high uint64)
@@ -71,7 +74,7 @@ func New(a *block.Arena, o Options) (*Tree, error) {
 		held:    make(map[uint64]*index.Held),
 		scratch: make([]uint64, o.Layout.RowWords),
 	}
-	t.freed.lifetime = o.ProofLifetime
+	t.freed.quarantine, t.freed.clock = o.Quarantine, o.Clock.Or(clock.Now)
 	if t.locks == nil {
 		t.locks = noLocks{}
 	}
@@ -204,15 +207,15 @@ func (t *Tree) alive(addr uint64) bool {
 
 // freeList holds freed leaves, oldest first.
 type freeList struct {
-	lifetime time.Duration
-	now      time.Duration
-	leaf     []uint64
-	at       []time.Duration
-	head     int
+	quarantine time.Duration
+	clock      clock.Source
+	leaf       []uint64
+	at         []time.Duration // when each was freed
+	head       int
 }
 
 func (f *freeList) put(addr uint64) {
-	f.leaf, f.at = append(f.leaf, addr), append(f.at, f.now)
+	f.leaf, f.at = append(f.leaf, addr), append(f.at, f.clock())
 }
 
 func (f *freeList) len() int { return len(f.leaf) - f.head }
@@ -227,7 +230,7 @@ func (f *freeList) take(forMoved bool) (uint64, bool) {
 		f.leaf, f.at = f.leaf[:n-1], f.at[:n-1]
 		return addr, true
 	}
-	if f.now-f.at[f.head] < f.lifetime {
+	if f.clock()-f.at[f.head] <= f.quarantine {
 		return 0, false
 	}
 	addr := f.leaf[f.head]

@@ -58,7 +58,7 @@ func TestSmoke(t *testing.T) {
 				tr.PublishDelete(h, block.Absent(block.NewCSN(1, csn)))
 				delete(naive, k)
 			case 3:
-				tr.Tidy(0, 3)
+				tr.Tidy(3)
 			}
 			tr.Get(k, &res)
 			if v, ok := naive[k]; ok != (res.Status == index.Found) || ok && (res.Row[0] != k || res.Row[1] != v) {

@@ -1,0 +1,74 @@
+package clock
+
+import (
+	"testing"
+	"time"
+)
+
+// TestNowRuns: time goes on, at the pace of the monotonic clock when the machine is awake.
+func TestNowRuns(t *testing.T) {
+	mono, boot := time.Now(), Now()
+	time.Sleep(20 * time.Millisecond)
+	boot2, passed := Now(), time.Since(mono)
+	if got := boot2 - boot; got < 20*time.Millisecond || got > passed {
+		t.Errorf("%v passed by CLOCK_BOOTTIME, %v by the monotonic clock", got, passed)
+	}
+}
+
+// TestFastFollowsNow: at any moment Fast lies within its bound of Now.
+func TestFastFollowsNow(t *testing.T) {
+	for range 2000 {
+		before, fast := Now(), Fast()
+		after := Now()
+		if fast < before-2*slip || fast > after+slip {
+			t.Fatalf("Fast is %v between %v and %v", fast, before, after)
+		}
+	}
+}
+
+// TestFastSeesASleep: a machine that slept since the reading shows as a wall
+// clock that went further than the monotonic one. A clock that was set, or a
+// second that has passed, makes a new reading too.
+func TestFastSeesASleep(t *testing.T) {
+	for _, c := range []struct {
+		mono, wall time.Duration
+		want       bool
+	}{
+		{0, 0, true},
+		{500 * time.Millisecond, 500*time.Millisecond + 300*time.Microsecond, true},
+		{3 * time.Millisecond, 40 * time.Second, false},
+		{3 * time.Millisecond, 5 * time.Millisecond, false},
+		{3 * time.Millisecond, -time.Hour, false},
+		{time.Second, time.Second, false},
+		{-1, -1, false},
+	} {
+		if got := inStep(c.mono, c.wall); got != c.want {
+			t.Errorf("%v by the monotonic clock, %v by the wall clock: in step %v, want %v", c.mono, c.wall, got, c.want)
+		}
+	}
+	// Fast asks again if its reading is out of step: this one's wall and
+	// monotonic time are both two seconds back, and its own time is wrong.
+	last.Store(&reading{at: time.Now().Add(-2 * syncEvery), boot: 0})
+	if got, want := Fast(), Now(); got < want-100*time.Millisecond {
+		t.Errorf("Fast is %v, Now %v", got, want)
+	}
+}
+
+func TestFastAllocatesNothing(t *testing.T) {
+	Fast()
+	if n := testing.AllocsPerRun(100, func() { Fast() }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkNow(b *testing.B) {
+	for b.Loop() {
+		Now()
+	}
+}
+
+func BenchmarkFast(b *testing.B) {
+	for b.Loop() {
+		Fast()
+	}
+}
