@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"drtmx/internal/exec"
 	"drtmx/internal/wire"
-	"drtmx/txn"
 )
 
 func (c *coordinator) clone() *coordinator {
@@ -142,7 +142,7 @@ func (tr *trial) checkEnd(decided map[int]bool, commit bool) error {
 func TestCoordinatorInEveryOrder(t *testing.T) {
 	votes := []event{
 		{kind: evVote},
-		{kind: evVote, v: conflict(txn.CauseRow)},
+		{kind: evVote, v: conflict(exec.CauseRow)},
 		{kind: evVote, v: verdict{code: wire.Exists}},
 		{kind: evLost, v: verdict{code: wire.Unavailable}},
 	}

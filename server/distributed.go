@@ -5,14 +5,14 @@ import (
 	"errors"
 	"time"
 
+	"drtmx/internal/exec"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
-	"drtmx/txn"
 )
 
 // coordinate commits a transaction of several partitions from its home server.
 // It runs in a goroutine of its own, with a session to the other servers.
-func (s *Server) coordinate(ctx context.Context, sess *txn.Session, c *wire.Commit) verdict {
+func (s *Server) coordinate(ctx context.Context, sess *exec.Session, c *wire.Commit) verdict {
 	if other, ok := s.lastAgent(c); ok {
 		v := s.handOver(ctx, sess, c, other)
 		if v.weight() != 1 {
@@ -40,7 +40,7 @@ func (s *Server) coordinate(ctx context.Context, sess *txn.Session, c *wire.Comm
 type driver struct {
 	s     *Server
 	ctx   context.Context
-	sess  *txn.Session
+	sess  *exec.Session
 	id    wire.ID
 	msg   wire.Commit
 	peers wire.Peers
@@ -167,9 +167,9 @@ func (d *driver) answer(e effect, resp []byte, err error) event {
 func verdictIn(resp []byte) verdict {
 	v := verdict{code: wire.Code(resp[0])}
 	if v.code == wire.Conflict {
-		v.cause = txn.CauseRemote
-		if len(resp) > 1 && txn.Cause(resp[1]) < txn.CauseCount {
-			v.cause = txn.Cause(resp[1])
+		v.cause = exec.CauseRemote
+		if len(resp) > 1 && exec.Cause(resp[1]) < exec.CauseCount {
+			v.cause = exec.Cause(resp[1])
 		}
 	} else {
 		v.text = string(resp[1:])
@@ -236,7 +236,7 @@ func (s *Server) vote(c *wire.Commit, d *doubt) verdict {
 		t.decide(false)
 	}
 	if v.ok() {
-		v = conflict(txn.CauseRemote)
+		v = conflict(exec.CauseRemote)
 	}
 	return v
 }
@@ -399,18 +399,18 @@ func (s *Server) askServer(ctx context.Context, server int, id wire.ID, incarnat
 
 // runElsewhere runs a procedure that leaves its home partition. What it meets
 // there is mostly another such transaction.
-func (s *Server) runElsewhere(ctx context.Context, home *partition, proc *txn.Procedure, args []byte) (result []byte, v verdict) {
+func (s *Server) runElsewhere(ctx context.Context, home *partition, proc *exec.Procedure, args []byte) (result []byte, v verdict) {
 	db, err := s.peerDB(ctx)
 	if err != nil {
 		return nil, verdict{code: wire.Unavailable, text: err.Error()}
 	}
-	result, err = db.RunProcedure(ctx, proc, args, func(sess *txn.Session, c *wire.Commit) error {
+	result, err = db.RunProcedure(ctx, proc, args, func(sess *exec.Session, c *wire.Commit) error {
 		v := s.commit(ctx, sess, c)
 		switch {
 		case v.ok():
 			return nil
 		case v.code == wire.Conflict:
-			return txn.ErrAbandoned{Cause: v.cause}
+			return exec.ErrAbandoned{Cause: v.cause}
 		}
 		return v
 	}, func() bool { return home.awaitDecision(ctx) })
@@ -425,9 +425,9 @@ func verdictOf(err error) verdict {
 		return verdict{}
 	case errors.As(err, &v):
 		return v
-	case errors.Is(err, txn.ErrConflict):
-		return conflict(txn.CauseRemote)
-	case errors.Is(err, txn.ErrUnavailable):
+	case errors.Is(err, exec.ErrConflict):
+		return conflict(exec.CauseRemote)
+	case errors.Is(err, exec.ErrUnavailable):
 		return verdict{code: wire.Unavailable, text: err.Error()}
 	}
 	return verdict{code: wire.RolledBack, text: err.Error()}

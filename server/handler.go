@@ -5,17 +5,17 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/exec"
 	"drtmx/internal/mem"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
-	"drtmx/txn"
 )
 
 // onlyPartition is a partition as the procedures see it that run inside it.
 type onlyPartition struct{ p *partition }
 
-// Index implements txn.Local.
+// Index implements exec.Local.
 func (o onlyPartition) Index(part, ix int) index.Server {
 	if part != o.p.id {
 		return nil
@@ -26,7 +26,7 @@ func (o onlyPartition) Index(part, ix int) index.Server {
 // allPartitions is a server's memory as the procedures see it that leave their partition.
 type allPartitions struct{ s *Server }
 
-// Index implements txn.Local.
+// Index implements exec.Local.
 func (a allPartitions) Index(part, ix int) index.Server {
 	if p := a.s.hosted(part); p != nil {
 		return p.indexes[ix]
@@ -256,7 +256,7 @@ func (s *Server) single(c *wire.Commit) *partition {
 func (s *Server) commitWithSession(c *wire.Commit) (v verdict) {
 	db, err := s.peerDB(s.ctx)
 	if err == nil {
-		err = db.WithSession(s.ctx, func(sess *txn.Session) error {
+		err = db.WithSession(s.ctx, func(sess *exec.Session) error {
 			v = s.commit(s.ctx, sess, c)
 			return nil
 		})
@@ -268,7 +268,7 @@ func (s *Server) commitWithSession(c *wire.Commit) (v verdict) {
 }
 
 // commit carries out a transaction of any partitions.
-func (s *Server) commit(ctx context.Context, sess *txn.Session, c *wire.Commit) verdict {
+func (s *Server) commit(ctx context.Context, sess *exec.Session, c *wire.Commit) verdict {
 	if len(c.Parts) == 0 {
 		return verdict{}
 	}

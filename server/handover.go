@@ -3,9 +3,9 @@ package server
 import (
 	"context"
 
+	"drtmx/internal/exec"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
-	"drtmx/txn"
 )
 
 // handover commits a transaction in which one other server takes part: the
@@ -93,7 +93,7 @@ func (s *Server) lastAgent(c *wire.Commit) (other int, ok bool) {
 type handoverDriver struct {
 	s           *Server
 	ctx         context.Context
-	sess        *txn.Session
+	sess        *exec.Session
 	other       int
 	incarnation uint64 // of the other
 	msg         wire.Commit
@@ -102,7 +102,7 @@ type handoverDriver struct {
 }
 
 // handOver commits a transaction whose last agent is other.
-func (s *Server) handOver(ctx context.Context, sess *txn.Session, c *wire.Commit, other int) verdict {
+func (s *Server) handOver(ctx context.Context, sess *exec.Session, c *wire.Commit, other int) verdict {
 	// Before anything is locked: to be in doubt about a server that cannot be
 	// reached would be silly.
 	reach, cancel := context.WithTimeout(ctx, peerTimeout)

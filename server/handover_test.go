@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"drtmx/index"
+	"drtmx/internal/exec"
 	"drtmx/internal/wire"
-	"drtmx/txn"
 )
 
 // TestHandoverInEveryOrder explores all sequences of events, those that do not
@@ -15,7 +15,7 @@ import (
 // before, once; the client hears the same; and only a commit is acknowledged.
 func TestHandoverInEveryOrder(t *testing.T) {
 	const home, other = 3, 5
-	no, exists := conflict(txn.CauseRow), verdict{code: wire.Exists}
+	no, exists := conflict(exec.CauseRow), verdict{code: wire.Exists}
 	events := []event{
 		{kind: evStart},
 		{kind: evVote, server: home},

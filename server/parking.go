@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
+	"drtmx/internal/exec"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
-	"drtmx/txn"
 )
 
 // request is a transaction of one partition, sent by a client: a procedure, or
@@ -21,10 +21,10 @@ import (
 type request struct {
 	id     wire.ID
 	r      *rdma.Request
-	proc   *txn.Procedure // nil for a commit
-	args   []byte         // of proc
-	part   *wire.Part     // of the commit
-	result []byte         // the answer, once there is one
+	proc   *exec.Procedure // nil for a commit
+	args   []byte          // of proc
+	part   *wire.Part      // of the commit
+	result []byte          // the answer, once there is one
 
 	woken  chan struct{} // not nil: no request but a goroutine that waits; closed when over
 	leaves bool          // needs other partitions; not answered yet
@@ -71,7 +71,7 @@ func (p *partition) start(q *request, body []byte) (over bool) {
 	case p.park(q, body):
 		return false
 	default:
-		p.refuse(q, conflict(txn.CauseLocked))
+		p.refuse(q, conflict(exec.CauseLocked))
 	}
 	return true
 }
@@ -105,7 +105,7 @@ func (p *partition) attempt(q *request) (over bool) {
 		v = p.carryOut(part)
 	}
 	switch {
-	case v.code == wire.Conflict && v.cause == txn.CauseLocked:
+	case v.code == wire.Conflict && v.cause == exec.CauseLocked:
 		return false
 	case !v.ok():
 		p.refuse(q, v)
@@ -233,7 +233,7 @@ func (p *partition) expire() {
 	k.armed = false
 	n := 0
 	for n < len(k.queue) && time.Since(k.queue[n].since) >= k.limit {
-		p.refuse(k.queue[n], conflict(txn.CauseLocked))
+		p.refuse(k.queue[n], conflict(exec.CauseLocked))
 		n++
 	}
 	k.expired += uint64(n)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/exec"
 	"drtmx/internal/mem"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -200,12 +201,12 @@ func TestParkedUpdateIsValidatedAnew(t *testing.T) {
 	}
 	p.end(true) // what it has read has changed
 	prep.decide(true)
-	if waits.code() != wire.Conflict || waits.cause() != txn.CauseRow {
+	if waits.code() != wire.Conflict || waits.cause() != exec.CauseRow {
 		t.Errorf("what it had read changed while it waited: answered %v, %v", waits.code(), waits.cause())
 	}
 	read := wire.Part{Rows: proofs(2), Writes: write(3)}
 	prep = g.inDoubt(2, 500)
-	if r := send(2, read); r.code() != wire.Conflict || r.cause() != txn.CauseRow {
+	if r := send(2, read); r.code() != wire.Conflict || r.cause() != exec.CauseRow {
 		t.Errorf("what it had read is being written: answered %v", r.all)
 	}
 	prep.decide(false)
@@ -245,10 +246,10 @@ func (r *replier) answers() int {
 	return len(r.all)
 }
 
-func (r *replier) cause() txn.Cause {
+func (r *replier) cause() exec.Cause {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return txn.Cause(r.all[0][1])
+	return exec.Cause(r.all[0][1])
 }
 
 // call hands a procedure to the server as a message whose memory is used for
@@ -307,7 +308,7 @@ func TestParkedIsBounded(t *testing.T) {
 	for i := range uint64(parkedMax) {
 		parked = append(parked, g.call("parked", 100+i, 1, 0, 1, 1))
 	}
-	if r := g.call("more", 71, 1, 0, 1, 1); r.answers() != 1 || r.code() != wire.Conflict || r.cause() != txn.CauseLocked {
+	if r := g.call("more", 71, 1, 0, 1, 1); r.answers() != 1 || r.code() != wire.Conflict || r.cause() != exec.CauseLocked {
 		t.Errorf("one more than %d: %q", parkedMax, r.all)
 	}
 	if g.p.awaitDecision(context.Background()) {
@@ -365,7 +366,7 @@ func TestParkedGivesUp(t *testing.T) {
 	for end := time.Now().Add(5 * time.Second); r.answers() == 0 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
-	if r.code() != wire.Conflict || r.cause() != txn.CauseLocked {
+	if r.code() != wire.Conflict || r.cause() != exec.CauseLocked {
 		t.Errorf("answered %q", r.all)
 	}
 	if g.p.awaitDecision(context.Background()); time.Since(start) < 2*limit {

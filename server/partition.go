@@ -11,11 +11,11 @@ import (
 	"drtmx/index/hash"
 	"drtmx/index/learned"
 	"drtmx/internal/block"
+	"drtmx/internal/exec"
 	"drtmx/internal/mem"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
-	"drtmx/txn"
 )
 
 // partition is one partition held by this server: its memory, its indexes and
@@ -42,7 +42,7 @@ type partition struct {
 	seq      uint64 // of the last CSN taken
 	owners   index.Owner
 	sealed   bool
-	runner   *txn.Runner
+	runner   *exec.Runner
 	held     []*index.Held // of the transaction being applied
 	seen     map[*index.Held]bool
 	words    []uint64 // row under conversion
@@ -64,7 +64,7 @@ type prepared struct {
 // verdict is the result of a step that may refuse.
 type verdict struct {
 	code  wire.Code
-	cause txn.Cause
+	cause exec.Cause
 	text  string
 }
 
@@ -90,7 +90,7 @@ func (v verdict) append(b []byte) []byte {
 	return append(b, v.text...)
 }
 
-func conflict(c txn.Cause) verdict { return verdict{code: wire.Conflict, cause: c} }
+func conflict(c exec.Cause) verdict { return verdict{code: wire.Conflict, cause: c} }
 
 func newPartition(id int, cfg *Config, r *mem.Region, checksums bool) (*partition, error) {
 	p := &partition{
@@ -136,12 +136,12 @@ func (p *partition) newIndex(ix *tables.Index, cfg *Config) (index.Server, error
 func (p *partition) validate(part *wire.Part) verdict {
 	for _, pr := range part.Rows {
 		if !p.holds(pr) {
-			return conflict(txn.CauseRow)
+			return conflict(exec.CauseRow)
 		}
 	}
 	for _, pr := range part.Gaps {
 		if !p.holds(pr) {
-			return conflict(txn.CauseGap)
+			return conflict(exec.CauseGap)
 		}
 	}
 	return verdict{}
@@ -189,7 +189,7 @@ func (p *partition) lock(o index.Owner, w *wire.Write) (*index.Held, verdict) {
 	h, err := p.indexes[w.Index].LockWrite(o, w.Key, w.Hint)
 	switch {
 	case errors.Is(err, index.ErrLocked):
-		return nil, conflict(txn.CauseLocked)
+		return nil, conflict(exec.CauseLocked)
 	case err != nil:
 		return nil, verdict{code: wire.OutOfMemory, text: err.Error()}
 	case h.Existed && w.Op == wire.Insert:
@@ -367,7 +367,7 @@ func (p *partition) load(ix int, b []byte) verdict {
 		err := p.indexes[ix].Load(w.Key, p.rowWords(w.Row), h)
 		switch {
 		case errors.Is(err, index.ErrLocked):
-			return conflict(txn.CauseLocked)
+			return conflict(exec.CauseLocked)
 		case errors.Is(err, index.ErrFull):
 			return verdict{code: wire.OutOfMemory, text: err.Error()}
 		case err != nil:

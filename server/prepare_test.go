@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"drtmx/index"
+	"drtmx/internal/exec"
 	"drtmx/internal/wire"
 	"drtmx/tables"
-	"drtmx/txn"
 )
 
 // rig is one server with the bank's tables and its partition, to be driven
@@ -25,7 +25,7 @@ func putEntries(t *testing.T, s *Server, entry *tables.Table, keys ...uint64) {
 		t.Fatal(err)
 	}
 	for _, k := range keys {
-		if err := db.Update(context.Background(), func(t *txn.Txn) error { return t.Put(entry, k, entry.NewRow()) }); err != nil {
+		if err := db.Update(context.Background(), exec.BodyFunc(func(t *exec.Txn) error { return t.Put(entry, k, entry.NewRow()) })); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -107,7 +107,7 @@ func TestLockedIsChanged(t *testing.T) {
 	p.mu.Lock()
 	v = p.commit(&read)
 	p.mu.Unlock()
-	if v.code != wire.Conflict || v.cause != txn.CauseRow {
+	if v.code != wire.Conflict || v.cause != exec.CauseRow {
 		t.Errorf("a commit that read a row locked by another transaction: %+v", v)
 	}
 	if _, v := p.prepare(&read); v.code != wire.Conflict {

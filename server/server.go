@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"drtmx/index/learned"
+	"drtmx/internal/exec"
 	"drtmx/internal/mem"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -95,7 +96,7 @@ type Server struct {
 	primaries   []int        // by partition
 	parts       []*partition // by partition; nil if elsewhere
 	ep          rdma.Endpoint
-	procs       map[string]*txn.Procedure
+	procs       map[string]*exec.Procedure
 	outcomes    *outcomes
 	hello       []byte
 	work        sync.Pool // *work
@@ -106,7 +107,7 @@ type Server struct {
 
 	peers struct {
 		sync.Mutex
-		db *txn.DB
+		db *exec.DB
 	}
 	doubts struct {
 		sync.Mutex
@@ -154,7 +155,7 @@ func New(c Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: c, incarnation: c.Incarnation, outcomes: newOutcomes(),
-		parts: make([]*partition, c.Partitions), procs: map[string]*txn.Procedure{},
+		parts: make([]*partition, c.Partitions), procs: map[string]*exec.Procedure{},
 	}
 	if s.log = c.Log; s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -165,8 +166,10 @@ func New(c Config) (*Server, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.doubts.part, s.doubts.active, s.doubts.committed = newParticipant(), map[wire.ID]bool{}, map[wire.ID]bool{}
 	s.doubts.handed, s.doubts.owed = map[wire.ID]bool{}, map[int][]wire.ID{}
-	for i := range c.Procedures {
-		s.procs[c.Procedures[i].Name] = &c.Procedures[i]
+	for _, p := range c.Procedures {
+		s.procs[p.Name] = &exec.Procedure{Name: p.Name, ReadOnly: p.ReadOnly, Body: func(ctx context.Context, t *exec.Txn, args []byte) ([]byte, error) {
+			return p.Body(ctx, (*txn.Txn)(t), args)
+		}}
 	}
 	ep, err := c.Provider.Listen(c.Addrs[c.Index], s.listenOptions())
 	if err != nil {
@@ -206,7 +209,7 @@ func (s *Server) open() error {
 			return err
 		}
 		p.parking.init(s)
-		p.runner = txn.NewRunner(s.cfg.Catalog, len(s.parts), onlyPartition{p})
+		p.runner = exec.NewRunner(s.cfg.Catalog, len(s.parts), onlyPartition{p})
 		s.parts[id] = p
 		hosted := wire.Hosted{Partition: id, RKey: uint32(p.rkey)}
 		for _, ix := range p.indexes {
@@ -333,7 +336,7 @@ func (s *Server) hosted(part int) *partition {
 }
 
 // peerDB is the server's own client of the cluster, opened when first needed.
-func (s *Server) peerDB(ctx context.Context) (*txn.DB, error) {
+func (s *Server) peerDB(ctx context.Context) (*exec.DB, error) {
 	s.peers.Lock()
 	defer s.peers.Unlock()
 	if s.ctx.Err() != nil {
@@ -342,7 +345,7 @@ func (s *Server) peerDB(ctx context.Context) (*txn.DB, error) {
 	if s.peers.db != nil {
 		return s.peers.db, nil
 	}
-	db, err := txn.OpenLocal(ctx, txn.Config{Servers: s.cfg.Addrs, AllServers: true, Dial: s.cfg.Provider.Dial}, allPartitions{s})
+	db, err := exec.OpenLocal(ctx, exec.Config{Servers: s.cfg.Addrs, AllServers: true, Dial: s.cfg.Provider.Dial}, allPartitions{s})
 	if err != nil {
 		return nil, err
 	}

@@ -13,13 +13,12 @@ import (
 	"drtmx/internal/block"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
-	"drtmx/txn"
 )
 
 // Stats is a snapshot of the server and of all its partitions. It holds no lock
 // for longer than it takes to copy some counters, so it may be taken at any
 // rate beside transactions.
-func (s *Server) Stats() txn.ServerStats {
+func (s *Server) Stats() wire.ServerStats {
 	st, _ := s.stats(0, len(s.parts))
 	return st
 }

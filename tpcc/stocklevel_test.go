@@ -178,6 +178,17 @@ func TestStockLevelWaitsForLocks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	probe, err := e.DB.NewSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer probe.Close()
+	if err := probe.View(t.Context(), func(tx *txn.Txn) error { // connects
+		_, err := tx.Get(e.s.district, must(DistrictKey(1, 1)))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
 	if err := net.Pause("server-1"); err != nil {
 		t.Fatal(err)
 	}
@@ -186,17 +197,13 @@ func TestStockLevelWaitsForLocks(t *testing.T) {
 	go func() { done <- payer.Payment(t.Context(), &remote, &paid) }()
 	go func() {
 		for prepared := uint32(0); prepared == 0; { // until the district is locked
-			_ = e.DB.WithSession(t.Context(), func(s *txn.Session) error {
-				n := s.Stats().Aborts[txn.CauseLocked]
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-				defer cancel()
-				_ = s.TryView(ctx, 1, func(tx *txn.Txn) error {
-					_, err := tx.Get(e.s.district, must(DistrictKey(1, 1)))
-					return err
-				})
-				prepared = uint32(s.Stats().Aborts[txn.CauseLocked] - n)
-				return nil
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+			_ = probe.TryView(ctx, 1, func(tx *txn.Txn) error {
+				_, err := tx.Get(e.s.district, must(DistrictKey(1, 1)))
+				return err
 			})
+			cancel()
+			prepared = uint32(probe.Stats().Aborts[txn.CauseLocked])
 		}
 		time.AfterFunc(20*time.Millisecond, func() { _ = net.Resume("server-1") })
 		done <- term.StockLevel(t.Context(), &level, &low)

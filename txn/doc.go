@@ -8,7 +8,7 @@
 //   - [DB.Call] ships a registered [Procedure] to its home server and runs it
 //     there with the same [Txn], which suits transactions on hot rows.
 //
-// A body may be run several times: an attempt that met a concurrent writer is
+// A body may run several times: an attempt that met a concurrent writer is
 // abandoned and begun anew, with backoff, up to a bound. An attempt that will
 // be abandoned may have seen rows that never existed together; its result is
 // discarded, but the body must not act on it outside the transaction, nor

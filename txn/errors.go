@@ -1,37 +1,44 @@
 package txn
 
 import (
-	"errors"
 	"fmt"
+
+	"drtmx/internal/exec"
 )
 
 // Errors of transactions; callers match them with errors.Is.
 var (
 	// ErrNotFound reports a key without a row.
-	ErrNotFound = errors.New("txn: no such row")
+	ErrNotFound = exec.ErrNotFound
 	// ErrExists reports an insert, or a secondary index entry, whose key is taken.
-	ErrExists = errors.New("txn: row exists")
+	ErrExists = exec.ErrExists
 	// ErrConflict reports that every attempt the retry policy allows met a concurrent writer.
-	ErrConflict = errors.New("txn: conflict")
+	ErrConflict = exec.ErrConflict
 	// ErrReadOnly reports a write in a View, or to a replicated table.
-	ErrReadOnly = errors.New("txn: read-only")
+	ErrReadOnly = exec.ErrReadOnly
 	// ErrTooLarge reports a transaction above a named bound.
-	ErrTooLarge = errors.New("txn: too large")
+	ErrTooLarge = exec.ErrTooLarge
 	// ErrClosed reports use of a DB after Close, or of a Txn after its body returned.
-	ErrClosed = errors.New("txn: closed")
+	ErrClosed = exec.ErrClosed
 	// ErrUnavailable reports that a data server needed by the transaction does not answer. Nothing was committed.
-	ErrUnavailable = errors.New("txn: data server unavailable")
+	ErrUnavailable = exec.ErrUnavailable
 	// ErrRestarted reports, beside ErrUnavailable, a data server that came back without its memory: open the database again.
-	ErrRestarted = errors.New("txn: data server was restarted and its memory is gone; open the database again")
+	ErrRestarted = exec.ErrRestarted
 	// ErrOutcomeUnknown reports that the home server went away between a commit request and its answer.
-	ErrOutcomeUnknown = errors.New("txn: outcome unknown")
+	ErrOutcomeUnknown = exec.ErrOutcomeUnknown
 	// ErrNoProcedure reports a Call of a procedure the servers do not have.
-	ErrNoProcedure = errors.New("txn: no such procedure")
+	ErrNoProcedure = exec.ErrNoProcedure
 	// ErrProtocol reports a message that cannot be decoded, or a server of another version or catalogue.
-	ErrProtocol = errors.New("txn: protocol error")
+	ErrProtocol = exec.ErrProtocol
 	// ErrOutOfMemory reports that a data server's region is full; the transaction was aborted.
-	ErrOutOfMemory = errors.New("txn: data server out of memory")
+	ErrOutOfMemory = exec.ErrOutOfMemory
 )
+
+// ID identifies a transaction that writes.
+type ID struct {
+	Client uint64
+	Seq    uint64
+}
 
 // UnknownOutcome is the error behind ErrOutcomeUnknown; ask DB.Outcome with its ID.
 type UnknownOutcome struct {
@@ -54,3 +61,14 @@ type ProcedureError struct {
 }
 
 func (e *ProcedureError) Error() string { return "procedure " + e.Procedure + ": " + e.Text }
+
+// userError gives an error of package exec the type that this package documents.
+func userError(err error) error {
+	switch e := err.(type) {
+	case *exec.UnknownOutcome:
+		return &UnknownOutcome{ID: ID(e.ID), Cause: e.Cause}
+	case *exec.ProcedureError:
+		return (*ProcedureError)(e)
+	}
+	return err
+}

@@ -2,164 +2,29 @@ package txn
 
 import (
 	"context"
-	"encoding/binary"
-	"fmt"
 
-	"drtmx/index"
-	"drtmx/internal/mem"
-	"drtmx/internal/wire"
+	"drtmx/internal/exec"
 	"drtmx/tables"
 )
 
-// loadChunk is the size at which a loader sends what it has queued.
-const loadChunk = 192 << 10
-
 // Loader fills tables outside transactions, before the database is used: rows
-// are sent in bulk, and secondary entries with them. For one goroutine;
+// are sent in bulk, and secondary entries with them. It serves one goroutine;
 // several loaders may run side by side, best on different key ranges.
-type Loader struct {
-	s      *Session
-	ctx    context.Context
-	tab    *tables.Table
-	queues []loadQueue // by index of the table × partition
-	entry  tables.Row
-	key    []byte
-}
-
-type loadQueue struct {
-	ix   *tables.Index
-	part int
-	n    int
-	b    []byte
-}
+type Loader exec.Loader
 
 // NewLoader opens a loader for one table.
 func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
-	s, err := db.NewSession(ctx)
-	if err != nil {
-		return nil, err
-	}
-	l := &Loader{s: s, ctx: ctx, tab: t}
-	for _, ix := range append([]*tables.Index{t.Primary()}, t.Secondaries()...) {
-		for p := range db.parts {
-			l.queues = append(l.queues, loadQueue{ix: ix, part: p})
-		}
-	}
-	return l, nil
+	l, err := db.exec().NewLoader(ctx, t)
+	return (*Loader)(l), err
 }
 
 // Add queues one row and its secondary entries. Ascending keys load fastest.
-// row may be reused on return. Of a key loaded twice the last row stays, with the
-// secondary entries of both: give each key once.
-func (l *Loader) Add(key uint64, row tables.Row) error {
-	ix := l.tab.Primary()
-	if err := ix.CheckNumber(key); err != nil {
-		return err
-	}
-	if !ix.Strings {
-		return l.add(index.Num(key), row)
-	}
-	l.key = index.AppendNum(l.key[:0], key)
-	return l.add(index.Str(mem.String(l.key)), row)
-}
+// row may be reused on return. If a key is loaded twice the last row stays,
+// with the secondary entries of both: give each key once.
+func (l *Loader) Add(key uint64, row tables.Row) error { return (*exec.Loader)(l).Add(key, row) }
 
 // AddS is Add in a table with string keys. key may be reused on return too.
-func (l *Loader) AddS(key []byte, row tables.Row) error {
-	if err := l.tab.Primary().CheckKey(key); err != nil {
-		return err
-	}
-	return l.add(index.Str(mem.String(key)), row)
-}
-
-func (l *Loader) add(key index.Key, row tables.Row) error {
-	if err := l.tab.CheckRow(row); err != nil {
-		return err
-	}
-	n := len(l.s.db.parts)
-	if l.tab.Replicated() {
-		for p := range n {
-			if err := l.put(&l.queues[p], key, row); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := l.put(&l.queues[l.tab.Primary().PartitionOf(key, n)], key, row); err != nil {
-		return err
-	}
-	for i, ix := range l.tab.Secondaries() {
-		k, e, err := ix.Entry(key, row, l.entry)
-		if err != nil {
-			return err
-		}
-		l.entry = e
-		if err := l.put(&l.queues[(i+1)*n+ix.PartitionOf(k, n)], k, e); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (l *Loader) put(q *loadQueue, key index.Key, row tables.Row) error {
-	if q.n == 0 {
-		q.b = append(q.b[:0], byte(wire.OpLoad))
-		q.b = binary.LittleEndian.AppendUint16(q.b, uint16(q.part))
-		q.b = binary.LittleEndian.AppendUint16(q.b, uint16(q.ix.ID))
-	}
-	if q.ix.Strings {
-		q.b = wire.AppendBytes(wire.AppendKey(q.b, key, true), row)
-	} else {
-		q.b = append(binary.LittleEndian.AppendUint64(q.b, key.Num), row...)
-	}
-	q.n++
-	if len(q.b) >= loadChunk {
-		return l.send(q)
-	}
-	return nil
-}
-
-func (l *Loader) send(q *loadQueue) error {
-	q.n = 0
-	server := l.s.db.parts[q.part].server
-	link, err := l.s.link(l.ctx, server)
-	if err != nil {
-		return err
-	}
-	resp, err := l.s.call(l.ctx, link, q.b)
-	if err != nil {
-		return err
-	}
-	if c := wire.Code(resp[0]); c != wire.OK {
-		return fmt.Errorf("load of %s: %w", q.ix.Name, codeError(c, resp[1:]))
-	}
-	return nil
-}
+func (l *Loader) AddS(key []byte, row tables.Row) error { return (*exec.Loader)(l).AddS(key, row) }
 
 // Close sends what is still queued.
-func (l *Loader) Close() error {
-	defer l.s.Close()
-	for i := range l.queues {
-		if q := &l.queues[i]; q.n > 0 {
-			if err := l.send(q); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// Seal ends loading: the servers train the models of all ordered indexes and
-// refuse further loads.
-func (db *DB) Seal(ctx context.Context) error {
-	s, err := db.acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.release(s)
-	for i := range db.servers {
-		if err := s.controlOp(ctx, i, wire.OpSeal); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (l *Loader) Close() error { return (*exec.Loader)(l).Close() }

@@ -2,390 +2,60 @@ package txn
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"math/rand/v2"
-	"runtime"
-	"sync/atomic"
-	"time"
 
-	"drtmx/index"
-	"drtmx/internal/wire"
-	"drtmx/rdma"
+	"drtmx/internal/exec"
 )
 
 // Session is one goroutine's way into a cluster: its connections, its buffers
 // and its place in the exactly-once protocol. It runs one transaction at a
 // time. DB's methods use sessions from a pool; workers that count exactly or
 // never wait for a pool hold their own.
-type Session struct {
-	db         *DB
-	id         uint64 // client half of transaction IDs
-	seq        uint64
-	rng        *rand.Rand
-	links      []*link // by server
-	touched    []*link // links with requests in the round being built
-	active     []activeOp
-	txn        Txn
-	pools      []*opPool // by index number × partition
-	closed     atomic.Bool
-	req        []byte
-	resp       []byte
-	proofs     []proof  // of the attempt being validated
-	words      []uint64 // where they are read again
-	controlled []int    // partitions whose control words are among them
-	reads      []wire.Read
-	commit     wire.Commit
-	stats      SessionStats
-	uncounted  []*link     // used since Stats last asked them
-	await      func() bool // of RunProcedure
+type Session exec.Session
+
+func (s *Session) exec() *exec.Session { return (*exec.Session)(s) }
+
+// View runs a read-only transaction by one-sided reads. It is strictly
+// serializable: when fn has returned, one round re-reads every header and leaf
+// version the attempt relied on, and the control word of each partition; if
+// any changed, fn runs anew. An error of fn is returned as it is, after the
+// same validation.
+func (s *Session) View(ctx context.Context, fn func(*Txn) error) error {
+	return s.exec().View(ctx, body(fn))
 }
 
-// link is a connection to one server with the two batches that operations
-// alternate between.
-type link struct {
-	server  int
-	conn    rdma.Conn
-	hello   *wire.Hello
-	batch   [2]rdma.Batch
-	flip    int
-	touched bool
-
-	uncounted bool          // listed in the session's uncounted
-	counted   rdma.Counters // what the session's statistics hold of conn's
+// TryView is View with a bound of its own, at least one, on attempts that a
+// writer invalidated: those whose rows or ranges had changed when they were
+// validated. A caller that has another way, such as a read-only procedure
+// where the rows are, takes it on ErrConflict: reads of many rows that are
+// written all the time may otherwise never be a consistent snapshot.
+//
+// Attempts that met a lock do not count. TryView waits for a lock as View
+// does; a lock lasts as long as a two-phase commit.
+func (s *Session) TryView(ctx context.Context, invalidated int, fn func(*Txn) error) error {
+	return s.exec().TryView(ctx, invalidated, body(fn))
 }
 
-func (l *link) done() *rdma.Batch { return &l.batch[l.flip^1] }
-func (l *link) next() *rdma.Batch { return &l.batch[l.flip] }
-
-type activeOp struct {
-	op index.Op
-	l  *link
+// Update runs a transaction that may write. Reads are one-sided, writes
+// buffered; commit is one RPC to the home server, which is the primary of the
+// first row written. If fn returns an error nothing is written.
+//
+// If the home server goes away between the commit request and its answer, and
+// does not come back to be asked, the error is an *UnknownOutcome.
+func (s *Session) Update(ctx context.Context, fn func(*Txn) error) error {
+	return userError(s.exec().Update(ctx, body(fn)))
 }
 
-// opPool keeps the read operations of one index in one partition: their
-// buffers hold the rows of a transaction, so each is used once in it.
-type opPool struct {
-	client       index.Client
-	gets         []index.GetOp
-	scans        []index.ScanOp
-	nGet, nScan  int
-	part         int
-	usedThisTime bool
+// Call runs a procedure at the primary of h and returns its result, valid
+// until the session is used again. The procedure's error comes back as a
+// *ProcedureError, with nothing written. An attempt that meets a concurrent
+// writer is repeated as in Update, with the same exactly-once guarantee.
+func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([]byte, error) {
+	res, err := s.exec().Call(ctx, exec.Home(h), proc, args)
+	return res, userError(err)
 }
 
-func newSession(db *DB, id, seed uint64) *Session {
-	if db.cfg.Seed != 0 {
-		db.nclient++
-		seed = db.cfg.Seed + uint64(db.nclient)
-	}
-	s := &Session{
-		db: db, id: id, rng: rand.New(rand.NewPCG(seed, id)),
-		links: make([]*link, len(db.servers)),
-		pools: make([]*opPool, len(db.catalog.Indexes)*len(db.parts)),
-	}
-	s.txn.s = s
-	s.txn.init(db.catalog, len(db.parts), db.local)
-	return s
-}
-
-// Stats is a snapshot of the session's counters, for its own goroutine. A load
-// loop takes one for every transaction, so only connections used since the
-// last are asked.
-func (s *Session) Stats() SessionStats {
-	for _, l := range s.uncounted {
-		l.uncounted = false
-		s.count(l)
-	}
-	s.uncounted = s.uncounted[:0]
-	return s.stats
-}
-
-// count brings the statistics up to date with a connection.
-func (s *Session) count(l *link) {
-	now := l.conn.Counters()
-	s.stats.Fabric = s.stats.Fabric.Add(now.Sub(l.counted))
-	l.counted = now
-}
+// Stats is a snapshot of the session's counters, for its own goroutine.
+func (s *Session) Stats() SessionStats { return SessionStats(s.exec().Stats()) }
 
 // Close releases the session's connections.
-func (s *Session) Close() error {
-	s.db.mu.Lock()
-	delete(s.db.mu.all, s)
-	s.db.mu.Unlock()
-	s.closeLinks()
-	return nil
-}
-
-// closeLinks may be called by another goroutine while a transaction runs: it
-// closes connections and leaves the rest to the session.
-func (s *Session) closeLinks() {
-	if s.closed.Swap(true) {
-		return
-	}
-	for _, l := range s.links {
-		if l != nil {
-			l.conn.Close()
-		}
-	}
-}
-
-// link is the connection to a server, made on first use and after a failure.
-// A server that came back without its memory is not the one the session knew.
-func (s *Session) link(ctx context.Context, server int) (*link, error) {
-	if l := s.links[server]; l != nil {
-		s.use(l)
-		return l, nil
-	}
-	if s.closed.Load() {
-		return nil, ErrClosed
-	}
-	addr := s.db.servers[server]
-	c, err := s.db.cfg.Dial(ctx, addr)
-	if err != nil {
-		return nil, fmt.Errorf("%w: server %s: %w", ErrUnavailable, addr, err)
-	}
-	h, err := hello(ctx, c, addr)
-	if err != nil {
-		c.Close()
-		if errors.Is(err, ErrProtocol) {
-			return nil, err
-		}
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	s.db.mu.Lock()
-	known := s.db.mu.incarnation[server]
-	if known == 0 {
-		s.db.mu.incarnation[server] = h.Incarnation
-	}
-	s.db.mu.Unlock()
-	if known != 0 && known != h.Incarnation {
-		c.Close()
-		return nil, fmt.Errorf("%w: server %s: %w", ErrUnavailable, addr, ErrRestarted)
-	}
-	l := &link{server: server, conn: c, hello: h}
-	s.links[server] = l
-	s.use(l)
-	if s.closed.Load() { // closed meanwhile: closeLinks may have missed it
-		c.Close()
-		return nil, ErrClosed
-	}
-	return l, nil
-}
-
-// use lists a connection for the next Stats.
-func (s *Session) use(l *link) {
-	if !l.uncounted {
-		l.uncounted = true
-		s.uncounted = append(s.uncounted, l)
-	}
-}
-
-// drop forgets a broken connection.
-func (s *Session) drop(l *link) {
-	s.count(l)
-	l.conn.Close()
-	if s.links[l.server] == l {
-		s.links[l.server] = nil
-	}
-}
-
-// broken turns a connection's error into the API's and drops the connection.
-func (s *Session) broken(ctx context.Context, l *link, err error) error {
-	s.drop(l)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if s.closed.Load() {
-		return ErrClosed
-	}
-	return fmt.Errorf("%w: server %s: %w", ErrUnavailable, s.db.servers[l.server], err)
-}
-
-// call is one RPC; the response is valid until the next.
-func (s *Session) call(ctx context.Context, l *link, req []byte) ([]byte, error) {
-	resp, err := rdma.Call(ctx, l.conn, req, s.resp)
-	if err != nil {
-		if errors.Is(err, rdma.ErrTooLarge) {
-			return nil, fmt.Errorf("%w: %w", ErrTooLarge, err)
-		}
-		return nil, s.broken(ctx, l, err)
-	}
-	s.resp = resp
-	s.stats.Rounds++
-	if len(resp) == 0 {
-		return nil, fmt.Errorf("%w: empty response", ErrProtocol)
-	}
-	return resp, nil
-}
-
-// controlOp is an RPC without arguments or answer.
-func (s *Session) controlOp(ctx context.Context, server int, op wire.Op) error {
-	l, err := s.link(ctx, server)
-	if err != nil {
-		return err
-	}
-	resp, err := s.call(ctx, l, []byte{byte(op)})
-	if err != nil {
-		return err
-	}
-	if wire.Code(resp[0]) != wire.OK {
-		return fmt.Errorf("%w: server %s: %s", ErrProtocol, s.db.servers[server], resp[1:])
-	}
-	return nil
-}
-
-// touch puts a link's batches into the round being built.
-func (s *Session) touch(l *link) {
-	if !l.touched {
-		l.touched = true
-		l.batch[0].Reset()
-		l.batch[1].Reset()
-		s.touched = append(s.touched, l)
-	}
-}
-
-func (s *Session) untouchAll() {
-	for _, l := range s.touched {
-		l.touched = false
-	}
-	s.touched, s.active = s.touched[:0], s.active[:0]
-}
-
-// maxRounds bounds the rounds of one read; operations give up long before.
-const maxRounds = 4096
-
-// rounds drives the active operations until all have finished. Requests to
-// several servers, and of several operations to one, share each round.
-func (s *Session) rounds(ctx context.Context) error {
-	defer s.untouchAll()
-	for range maxRounds {
-		n := 0
-		for i := range s.active {
-			if a := s.active[i]; !a.op.Next(a.l.done(), a.l.next()) {
-				s.active[n] = a
-				n++
-			}
-		}
-		if s.active = s.active[:n]; n == 0 {
-			return nil
-		}
-		if err := s.exchange(ctx); err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("%w: a read did not end after %d rounds", ErrProtocol, maxRounds)
-}
-
-// exchange posts every link's next batch and waits for all: one round.
-func (s *Session) exchange(ctx context.Context) error {
-	for i, l := range s.touched {
-		if l.next().Len() > 0 {
-			if err := l.conn.Post(l.next()); err != nil {
-				s.dropPosted(s.touched[:i])
-				return s.broken(ctx, l, err)
-			}
-		}
-	}
-	for i, l := range s.touched {
-		if l.next().Len() > 0 {
-			// Access faults belong to the operation that posted them, which
-			// sees the status; only a broken connection ends the round.
-			if err := l.conn.Wait(ctx, l.next()); err != nil && !errors.Is(err, rdma.ErrAccess) && !errors.Is(err, rdma.ErrUnsupported) {
-				s.dropPosted(s.touched[i+1:])
-				return s.broken(ctx, l, err)
-			}
-		}
-		l.flip ^= 1
-		l.next().Reset()
-	}
-	s.stats.Rounds++
-	return nil
-}
-
-// dropPosted closes the connections on which a round was posted that nobody
-// will wait for: until then its buffers, which the next transaction uses
-// again, belong to them.
-func (s *Session) dropPosted(links []*link) {
-	for _, l := range links {
-		if l.next().Len() > 0 {
-			s.drop(l)
-		}
-	}
-}
-
-// pool is the operations for one index in one partition. The first use of a
-// client half loads it.
-func (s *Session) pool(ix, part int) *opPool {
-	i := ix*len(s.db.parts) + part
-	p := s.pools[i]
-	if p == nil {
-		p = &opPool{client: s.db.parts[part].clients[ix], part: part}
-		s.pools[i] = p
-	}
-	if !p.usedThisTime {
-		p.usedThisTime = true
-		s.txn.used = append(s.txn.used, p)
-	}
-	return p
-}
-
-func (p *opPool) get() index.GetOp {
-	if p.nGet == len(p.gets) {
-		p.gets = append(p.gets, p.client.NewGet())
-	}
-	p.nGet++
-	return p.gets[p.nGet-1]
-}
-
-func (p *opPool) scan() index.ScanOp {
-	if p.nScan == len(p.scans) {
-		p.scans = append(p.scans, p.client.NewScan())
-	}
-	p.nScan++
-	return p.scans[p.nScan-1]
-}
-
-// maintain refreshes client halves that the last transaction found stale.
-func (s *Session) maintain(ctx context.Context, pools []*opPool) error {
-	for _, p := range pools {
-		if !p.client.Stale() {
-			continue
-		}
-		l, err := s.link(ctx, s.db.parts[p.part].server)
-		if err != nil {
-			return err
-		}
-		if err := p.client.Maintain(ctx, l.conn); err != nil {
-			if errors.Is(err, index.ErrCorrupt) {
-				continue // being rewritten; reads fall back until the next time
-			}
-			return s.broken(ctx, l, err)
-		}
-	}
-	return nil
-}
-
-// backoff waits before attempt n+1: busy at first, for locks are held for
-// microseconds, then asleep.
-func (s *Session) backoff(ctx context.Context, n int) error {
-	d := s.db.cfg.Retry.BackoffMax
-	if n < 20 {
-		d = min(s.db.cfg.Retry.BackoffMin<<n, d)
-	}
-	d = d/2 + time.Duration(s.rng.Int64N(int64(d/2)+1))
-	if d < 20*time.Microsecond {
-		for start := time.Now(); time.Since(start) < d; {
-			runtime.Gosched()
-		}
-		return ctx.Err()
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
-}
+func (s *Session) Close() error { return s.exec().Close() }

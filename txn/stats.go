@@ -2,16 +2,48 @@ package txn
 
 import (
 	"context"
-	"fmt"
 
+	"drtmx/index"
+	"drtmx/internal/exec"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
 
-// ServerStats is a data server's account of itself.
+// Cause says why an attempt was abandoned.
+type Cause uint8
+
+// Causes of abandoned attempts.
+const (
+	CauseLocked = Cause(exec.CauseLocked) // a row or gap was held by a writer
+	CauseRow    = Cause(exec.CauseRow)    // a row read had changed by commit
+	CauseGap    = Cause(exec.CauseGap)    // a range or an absence had changed by commit
+	CauseFence  = Cause(exec.CauseFence)  // the partition's primary was deposed or restarted
+	CauseRemote = Cause(exec.CauseRemote) // a participant voted no
+	CauseCount  = Cause(exec.CauseCount)
+)
+
+func (c Cause) String() string { return exec.Cause(c).String() }
+
+// SessionStats count what one session did. All fields only grow.
+type SessionStats struct {
+	Fabric  rdma.Counters      // summed over the session's connections
+	Rounds  uint64             // network rounds waited for: parallel batches to several servers count once
+	Aborts  [CauseCount]uint64 // abandoned attempts
+	Commits uint64             // Views, Updates and Calls that returned nil
+}
+
+// IndexStats are the counters of one client half.
+type IndexStats struct {
+	Index     string
+	Table     string
+	Partition int
+	index.ClientStats
+}
+
+// ServerStats are a data server's statistics.
 type ServerStats = wire.ServerStats
 
-// What a server tells of its partitions and of the indexes in them.
+// Statistics of a data server's partitions and of the indexes in them.
 type (
 	PartitionStats      = wire.PartitionStats
 	PartitionIndexStats = wire.IndexStats
@@ -22,38 +54,5 @@ type (
 // returns ErrUnavailable if the server does not answer, and ErrProtocol if it
 // cannot be understood.
 func AskStats(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (*ServerStats, error) {
-	c, err := dial(ctx, addr)
-	if err != nil {
-		return nil, fmt.Errorf("%w: server %s: %w", ErrUnavailable, addr, err)
-	}
-	defer c.Close()
-	var st ServerStats
-	var resp []byte
-	for more := true; more; more = st.Next != 0 {
-		if resp, err = rdma.Call(ctx, c, wire.AppendStatsRequest(nil, st.Next), resp); err != nil {
-			return nil, fmt.Errorf("%w: server %s: %w", ErrUnavailable, addr, err)
-		}
-		if err := wire.DecodeStats(resp, &st); err != nil {
-			return nil, fmt.Errorf("%w: server %s: %w", ErrProtocol, addr, err)
-		}
-	}
-	return &st, nil
-}
-
-// serverStats is AskStats over the session's connection.
-func (s *Session) serverStats(ctx context.Context, server int, st *ServerStats) error {
-	l, err := s.link(ctx, server)
-	if err != nil {
-		return err
-	}
-	for more := true; more; more = st.Next != 0 {
-		resp, err := s.call(ctx, l, wire.AppendStatsRequest(nil, st.Next))
-		if err != nil {
-			return err
-		}
-		if err := wire.DecodeStats(resp, st); err != nil {
-			return fmt.Errorf("%w: server %s: %w", ErrProtocol, s.db.servers[server], err)
-		}
-	}
-	return nil
+	return exec.AskStats(ctx, dial, addr)
 }

@@ -1,456 +1,61 @@
 package txn
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"slices"
-	"time"
-
-	"drtmx/index"
-	"drtmx/internal/clock"
-	"drtmx/internal/mem"
+	"drtmx/internal/exec"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 )
 
-// Bounds of one transaction.
+// Bounds of one transaction. A transaction above one fails with ErrTooLarge.
 const (
-	MaxReads  = 1 << 16 // rows and ranges read
+	MaxReads  = exec.MaxReads // rows and ranges read
 	MaxWrites = wire.MaxWrites
 	// MaxScanRows bounds the rows one scan may return.
-	MaxScanRows = 1 << 15
+	MaxScanRows = exec.MaxScanRows
 )
 
-// errAbandoned ends an attempt that met a concurrent writer. Bodies see it as
-// an error to return; it never leaves Session.
-var errAbandoned = errors.New("txn: attempt abandoned: concurrent writer")
+// Txn is a transaction in progress, for the goroutine its body runs in. Rows
+// it returns are valid until the body returns.
+type Txn exec.Txn
 
-// errRemote ends the first try of a procedure that needs another server.
-var errRemote = errors.New("txn: procedure leaves its partition")
+func (t *Txn) exec() *exec.Txn { return (*exec.Txn)(t) }
 
-// Local gives a procedure at its home server direct access to the partitions
-// held there.
-type Local interface {
-	// Index is the server half of an index in a partition, nil if the
-	// partition is elsewhere.
-	Index(part, ix int) index.Server
-}
+// body lets package exec run a function of this package's Txn.
+type body func(*Txn) error
 
-// Txn is a transaction under way, for the goroutine its body runs in. Rows it
-// returns are valid until the body returns.
-type Txn struct {
-	ctx     context.Context
-	s       *Session // nil in a procedure that stays in its partition
-	catalog *tables.Catalog
-	nparts  int
-	local   Local
-	only    int // ≥ 0: the one partition this procedure may touch, held exclusively
-	near    int // ≥ 0: a partition of local, whose copies of replicated tables are read
+// Run implements exec.Body.
+func (fn body) Run(t *exec.Txn) error { return fn((*Txn)(t)) }
 
-	mode    mode
-	began   time.Duration // by clock.Fast, before the first read
-	err     error         // why the attempt is over: errAbandoned, errRemote, or a failure
-	doomed  error         // why it can only fail, if the rows it read stood together
-	cause   Cause
-	gets    []*Get
-	scans   []*Scan
-	nGet    int
-	nScan   int
-	flushed int // gets before it are done
-	used    []*opPool
-	writes  writeSet
-	keys    keyArena
-}
-
-type mode uint8
-
-const (
-	closed mode = iota
-	view
-	update
-)
-
-func (t *Txn) init(c *tables.Catalog, nparts int, local Local) {
-	t.catalog, t.nparts, t.only = c, nparts, -1
-	t.setLocal(local)
-	t.writes.init()
-}
-
-// setLocal gives a transaction direct access to partitions of its process.
-func (t *Txn) setLocal(local Local) {
-	t.local, t.near = local, -1
-	for p := 0; local != nil && t.near < 0 && p < t.nparts; p++ {
-		if local.Index(p, 0) != nil {
-			t.near = p
-		}
-	}
-}
-
-// partition is the one that holds a key, or of a replicated table one whose
-// copy is at hand: any other would draw its server into the transaction.
-func (t *Txn) partition(ix *tables.Index, key index.Key) int {
-	if ix.Partition.Kind == tables.Replicated {
-		if t.only >= 0 {
-			return t.only
-		}
-		if t.near >= 0 {
-			return t.near
-		}
-	}
-	return ix.PartitionOf(key, t.nparts)
-}
-
-// begin starts an attempt.
-func (t *Txn) begin(ctx context.Context, m mode) {
-	t.ctx, t.mode, t.err, t.doomed, t.began = ctx, m, nil, nil, clock.Fast()
-	t.nGet, t.nScan, t.flushed = 0, 0, 0
-	for _, p := range t.used {
-		p.nGet, p.nScan, p.usedThisTime = 0, 0, false
-	}
-	t.used = t.used[:0]
-	t.writes.reset()
-	t.keys.reset()
-}
-
-// abandon ends the attempt because of a concurrent writer.
-func (t *Txn) abandon(c Cause) error {
-	if t.err == nil {
-		t.err, t.cause = errAbandoned, c
-	}
-	return t.err
-}
-
-func (t *Txn) fail(err error) error {
-	if t.err == nil {
-		t.err = err
-	}
-	return t.err
-}
-
-// doom ends the body with an error that is due to what it read: unlike a
-// failure it is the answer only if the attempt validates.
-func (t *Txn) doom(err error) error {
-	if t.err != nil {
-		return t.err
-	}
-	if t.doomed == nil {
-		t.doomed = err
-	}
-	return t.doomed
-}
-
-// usable is the error of every operation once the attempt is over.
-func (t *Txn) usable() error {
-	if t.err != nil {
-		return t.err
-	}
-	if t.doomed != nil {
-		return t.doomed
-	}
-	if t.mode == closed {
-		return ErrClosed
-	}
-	if t.nGet+t.nScan >= MaxReads {
-		return t.fail(fmt.Errorf("%w: more than %d reads in one transaction", ErrTooLarge, MaxReads))
-	}
-	return nil
-}
+// Entry is one row of a scan. Its memory is valid until the body returns.
+type Entry = tables.Entry
 
 // Get is a point read that was announced; see Txn.GetLater.
-type Get struct {
-	t    *Txn
-	ix   *tables.Index
-	part int
-	key  index.Key
-	done bool
-	err  error
-	row  tables.Row
-	op   index.GetOp  // one-sided
-	srv  index.Server // the partition is held by this process
-	own  index.GetResult
-	res  *index.GetResult // nil if the row is the transaction's own
-	buf  []uint64
-}
+type Get exec.Get
+
+// Row waits for the result: ErrNotFound if there is no row.
+func (g *Get) Row() (tables.Row, error) { return (*exec.Get)(g).Row() }
 
 // Scan is a range read that was announced; see Txn.ScanLater.
-type Scan struct {
-	t      *Txn
-	ix     *tables.Index
-	lo, hi index.Key
-	limit  int
-	done   bool
-	err    error
-	subs   []subScan
-	nsubs  int
-	out    []Entry
-}
+type Scan exec.Scan
 
-// subScan is the part of a scan in one partition.
-type subScan struct {
-	part int
-	op   index.ScanOp
-	own  index.ScanResult
-	res  *index.ScanResult
-	buf  []uint64
+// Entries waits for the result, in key order.
+func (sc *Scan) Entries() ([]Entry, error) { return (*exec.Scan)(sc).Entries() }
 
-	changed bool // a quick proof failed
-}
+// Get reads a row by primary key: ErrNotFound if there is none.
+func (t *Txn) Get(tab *tables.Table, key uint64) (tables.Row, error) { return t.exec().Get(tab, key) }
+
+// GetS is Get in a table with string keys.
+func (t *Txn) GetS(tab *tables.Table, key []byte) (tables.Row, error) { return t.exec().GetS(tab, key) }
 
 // GetLater announces a Get. All reads announced are carried out together, in
 // the same network rounds, when the result of the first is asked for.
 func (t *Txn) GetLater(tab *tables.Table, key uint64) *Get {
-	ix := tab.Primary()
-	if ix.Key != tables.NumberKey {
-		return t.refusedGet(ix.CheckNumber(key))
-	}
-	return t.getLater(ix, t.number(ix, key))
+	return (*Get)(t.exec().GetLater(tab, key))
 }
 
 // GetLaterS is GetLater in a table with string keys. key may be reused on return.
 func (t *Txn) GetLaterS(tab *tables.Table, key []byte) *Get {
-	ix := tab.Primary()
-	if err := ix.CheckKey(key); err != nil {
-		return t.refusedGet(err)
-	}
-	return t.getLater(ix, t.keys.str(key))
-}
-
-// refusedGet is a Get that was wrong from the start.
-func (t *Txn) refusedGet(err error) *Get { return &Get{t: t, done: true, err: err} }
-
-func (t *Txn) getLater(ix *tables.Index, key index.Key) *Get {
-	if t.nGet == len(t.gets) {
-		t.gets = append(t.gets, &Get{})
-	}
-	g := t.gets[t.nGet]
-	g.t, g.ix, g.key, g.done, g.err, g.row, g.res, g.op, g.srv = t, ix, key, false, nil, nil, nil, nil, nil
-	if err := t.usable(); err != nil {
-		g.done, g.err = true, err
-		return g
-	}
-	t.nGet++
-	if w := t.writes.find(ix.ID, key); w != nil {
-		g.done, g.row = true, w.row
-		if w.gone() {
-			g.row, g.err = nil, ErrNotFound
-		}
-		return g
-	}
-	g.part = t.partition(ix, key)
-	if t.only >= 0 && g.part != t.only {
-		g.done, g.err = true, t.fail(errRemote)
-		return g
-	}
-	if t.local != nil {
-		g.srv = t.local.Index(g.part, ix.ID)
-	}
-	return g
-}
-
-// getLocal answers announced reads of this server's memory. The rows are
-// prefetched together, for a transaction that reads many spends most of its
-// time waiting for them.
-func (t *Txn) getLocal() {
-	gets := t.gets[t.flushed:t.nGet]
-	if len(gets) > 1 {
-		for stage := range index.PrefetchStages {
-			for _, g := range gets {
-				if g.srv == nil || g.done {
-					continue
-				}
-				if p, ok := g.srv.(index.Prefetcher); ok {
-					p.Prefetch(g.key, stage)
-				}
-			}
-		}
-	}
-	for _, g := range gets {
-		if g.srv == nil || g.done {
-			continue
-		}
-		g.srv.Lookup(g.key, &g.own)
-		g.res, g.done = &g.own, true
-		g.settle()
-	}
-}
-
-// settle turns the index's answer into the caller's.
-func (g *Get) settle() {
-	switch g.res.Status {
-	case index.Found:
-		g.row = mem.Bytes(g.res.Row)
-	case index.NotFound:
-		g.err = ErrNotFound
-	case index.Locked:
-		g.err = g.t.abandon(CauseLocked)
-	default:
-		g.err = g.t.fail(readFailed(g.ix, g.res.Status, g.res.Err))
-	}
-}
-
-func readFailed(ix *tables.Index, st index.Status, err error) error {
-	if err == nil {
-		return fmt.Errorf("%w: read of %s ended as %v", ErrProtocol, ix.Name, st)
-	}
-	return fmt.Errorf("read of %s: %w", ix.Name, err)
-}
-
-// Row waits for the result: ErrNotFound if there is no row.
-func (g *Get) Row() (tables.Row, error) {
-	if !g.done {
-		g.t.flush()
-	}
-	return g.row, g.err
-}
-
-// Get reads a row by primary key: ErrNotFound if there is none.
-func (t *Txn) Get(tab *tables.Table, key uint64) (tables.Row, error) {
-	return t.GetLater(tab, key).Row()
-}
-
-// GetS is Get in a table with string keys.
-func (t *Txn) GetS(tab *tables.Table, key []byte) (tables.Row, error) {
-	return t.GetLaterS(tab, key).Row()
-}
-
-// ScanLater announces a Scan, as GetLater does a Get.
-func (t *Txn) ScanLater(ix *tables.Index, lo, hi uint64, limit int) *Scan {
-	if ix.Key != tables.NumberKey {
-		return &Scan{t: t, done: true, err: ix.CheckNumber(lo)}
-	}
-	return t.scanLater(ix, t.number(ix, lo), t.number(ix, hi), limit)
-}
-
-// ScanLaterS is ScanLater in an index with string keys; a nil hi means to the
-// end. lo and hi may be reused on return.
-func (t *Txn) ScanLaterS(ix *tables.Index, lo, hi []byte, limit int) *Scan {
-	if err := errors.Join(ix.CheckKey(lo), ix.CheckKey(hi)); err != nil {
-		return &Scan{t: t, done: true, err: err}
-	}
-	end := index.Str(tables.Highest)
-	if hi != nil {
-		end = t.keys.str(hi)
-	}
-	return t.scanLater(ix, t.keys.str(lo), end, limit)
-}
-
-func (t *Txn) scanLater(ix *tables.Index, lo, hi index.Key, limit int) *Scan {
-	if t.nScan == len(t.scans) {
-		t.scans = append(t.scans, &Scan{})
-	}
-	sc := t.scans[t.nScan]
-	sc.t, sc.ix, sc.lo, sc.hi, sc.limit, sc.done, sc.err = t, ix, lo, hi, limit, false, nil
-	sc.nsubs, sc.out = 0, sc.out[:0]
-	if err := t.usable(); err != nil {
-		sc.done, sc.err = true, err
-		return sc
-	}
-	t.nScan++
-	switch {
-	case !ix.Ordered:
-		sc.done, sc.err = true, fmt.Errorf("%w: scan of %s, which is a hash index", tables.ErrSchema, ix.Name)
-	case lo.Compare(hi) > 0:
-		sc.done = true
-	default:
-		t.startScan(sc)
-	}
-	return sc
-}
-
-func (t *Txn) startScan(sc *Scan) {
-	first, last, _ := sc.ix.Span(sc.lo, sc.hi, t.nparts)
-	if sc.ix.Partition.Kind == tables.Replicated {
-		first = t.partition(sc.ix, sc.lo)
-		last = first
-	}
-	remote := false
-	for p := first; p <= last; p++ {
-		if sc.nsubs == len(sc.subs) {
-			sc.subs = append(sc.subs, subScan{})
-		}
-		sub := &sc.subs[sc.nsubs]
-		sc.nsubs++
-		sub.part, sub.op, sub.res = p, nil, nil
-		if t.local == nil {
-			remote = true
-			continue
-		}
-		if t.only >= 0 && p != t.only {
-			sc.done, sc.err = true, t.fail(errRemote)
-			return
-		}
-		srv, ok := t.local.Index(p, sc.ix.ID).(index.OrderedServer)
-		if !ok {
-			remote = true
-			continue
-		}
-		sub.buf = srv.Scan(sc.lo, sc.hi, t.scanLimit(sc), &sub.own, sub.buf)
-		sub.res = &sub.own
-	}
-	if remote {
-		return
-	}
-	sc.done = true
-	sc.settle()
-}
-
-// scanLimit is what to ask of each partition: enough rows for the caller's
-// limit even if the transaction itself deleted some of them.
-func (t *Txn) scanLimit(sc *Scan) int {
-	n := sc.limit
-	if n <= 0 || n > MaxScanRows {
-		n = MaxScanRows
-	}
-	if !t.writes.empty() {
-		n += t.writes.deletes(sc.ix.ID, sc.lo, sc.hi)
-	}
-	return n
-}
-
-// settle merges the partitions' answers and the transaction's own writes.
-func (sc *Scan) settle() {
-	t := sc.t
-	more := false
-	for i := range sc.nsubs {
-		res := sc.subs[i].res
-		switch res.Status {
-		case index.Found, index.NotFound:
-			more = more || res.More
-			for j := range res.Entries {
-				e := &res.Entries[j]
-				sc.out = append(sc.out, Entry{sc.ix.Number(e.Key), mem.Bytes(e.Row), e.Key.Str})
-			}
-		case index.Locked:
-			sc.err = t.abandon(CauseLocked)
-			return
-		default:
-			sc.err = t.fail(readFailed(sc.ix, res.Status, res.Err))
-			return
-		}
-	}
-	if sc.nsubs > 1 {
-		slices.SortFunc(sc.out, func(a, b Entry) int { return a.key().Compare(b.key()) })
-	}
-	if !t.writes.empty() {
-		sc.out = t.writes.overlay(sc.ix, sc.lo, sc.hi, sc.out, more)
-	}
-	if sc.limit > 0 && len(sc.out) > sc.limit {
-		sc.out = sc.out[:sc.limit]
-	} else if more && (sc.limit <= 0 || len(sc.out) < sc.limit) {
-		sc.err = t.fail(fmt.Errorf("%w: a scan of %s returns more than %d rows; give it a limit", ErrTooLarge, sc.ix.Name, MaxScanRows))
-	}
-}
-
-// Entries waits for the result, in key order.
-func (sc *Scan) Entries() ([]Entry, error) {
-	if !sc.done {
-		sc.t.flush()
-	}
-	if sc.err != nil {
-		return nil, sc.err
-	}
-	return sc.out, nil
+	return (*Get)(t.exec().GetLaterS(tab, key))
 }
 
 // Scan reads the rows with lo ≤ key ≤ hi of an ordered index (a table's
@@ -458,10 +63,59 @@ func (sc *Scan) Entries() ([]Entry, error) {
 // up to MaxScanRows. Entries of a secondary index hold PrimaryKey and the
 // included columns.
 func (t *Txn) Scan(ix *tables.Index, lo, hi uint64, limit int) ([]Entry, error) {
-	return t.ScanLater(ix, lo, hi, limit).Entries()
+	return t.exec().Scan(ix, lo, hi, limit)
 }
 
 // ScanS is Scan in an index with string keys; a nil hi means to the end.
 func (t *Txn) ScanS(ix *tables.Index, lo, hi []byte, limit int) ([]Entry, error) {
-	return t.ScanLaterS(ix, lo, hi, limit).Entries()
+	return t.exec().ScanS(ix, lo, hi, limit)
 }
+
+// ScanLater announces a Scan, as GetLater does a Get.
+func (t *Txn) ScanLater(ix *tables.Index, lo, hi uint64, limit int) *Scan {
+	return (*Scan)(t.exec().ScanLater(ix, lo, hi, limit))
+}
+
+// ScanLaterS is ScanLater in an index with string keys; a nil hi means to the
+// end. lo and hi may be reused on return.
+func (t *Txn) ScanLaterS(ix *tables.Index, lo, hi []byte, limit int) *Scan {
+	return (*Scan)(t.exec().ScanLaterS(ix, lo, hi, limit))
+}
+
+// Insert adds a row. If the key is taken the transaction fails with ErrExists,
+// from Insert or from its commit. row may be reused on return.
+func (t *Txn) Insert(tab *tables.Table, key uint64, row tables.Row) error {
+	return t.exec().Insert(tab, key, row)
+}
+
+// InsertS is Insert in a table with string keys. key may be reused on return.
+func (t *Txn) InsertS(tab *tables.Table, key []byte, row tables.Row) error {
+	return t.exec().InsertS(tab, key, row)
+}
+
+// Put writes a row, whether or not there is one.
+func (t *Txn) Put(tab *tables.Table, key uint64, row tables.Row) error {
+	return t.exec().Put(tab, key, row)
+}
+
+// PutS is Put in a table with string keys. key may be reused on return.
+func (t *Txn) PutS(tab *tables.Table, key []byte, row tables.Row) error {
+	return t.exec().PutS(tab, key, row)
+}
+
+// Update overwrites a row that exists; ErrNotFound otherwise, from Update or
+// from the commit.
+func (t *Txn) Update(tab *tables.Table, key uint64, row tables.Row) error {
+	return t.exec().Update(tab, key, row)
+}
+
+// UpdateS is Update in a table with string keys. key may be reused on return.
+func (t *Txn) UpdateS(tab *tables.Table, key []byte, row tables.Row) error {
+	return t.exec().UpdateS(tab, key, row)
+}
+
+// Delete removes a row; ErrNotFound if there is none, from Delete or from the commit.
+func (t *Txn) Delete(tab *tables.Table, key uint64) error { return t.exec().Delete(tab, key) }
+
+// DeleteS is Delete in a table with string keys. key may be reused on return.
+func (t *Txn) DeleteS(tab *tables.Table, key []byte) error { return t.exec().DeleteS(tab, key) }

@@ -43,9 +43,11 @@ var layers = map[string]int{
 	"index/learned/xmodel": 5,
 	"index/learned/xtree":  5,
 
-	"tables":        6,
-	"internal/wal":  6,
-	"internal/wire": 6,
+	"tables":        5,
+	"internal/wal":  5,
+	"internal/wire": 5,
+
+	"internal/exec": 6,
 
 	"txn": 7,
 

@@ -13,7 +13,7 @@ var transactionBugs = []bug{
 	{
 		name: "SkipViewValidation", why: "a View returns what it has read without validation",
 		edits: []edit{{
-			file: "txn/commit.go",
+			file: "internal/exec/commit.go",
 			old:  "	if t.nGet+t.nScan == 0 {\n		return nil",
 			new:  "	if t.nGet+t.nScan >= 0 {\n		return nil",
 		}},
@@ -22,7 +22,7 @@ var transactionBugs = []bug{
 	{
 		name: "SkipSingleValidation", why: "a View of a single row or range returns it without validation",
 		edits: []edit{{
-			file: "txn/commit.go",
+			file: "internal/exec/commit.go",
 			old:  "	if t.nGet+t.nScan == 0 {\n		return nil",
 			new:  "	if t.nGet+t.nScan <= 1 {\n		return nil",
 		}},
@@ -32,8 +32,8 @@ var transactionBugs = []bug{
 		name: "SkipCommitValidation", why: "a commit does not look at its proofs",
 		edits: []edit{{
 			file: "server/partition.go",
-			old:  "	for _, pr := range part.Rows {\n		if !p.holds(pr) {\n			return conflict(txn.CauseRow)",
-			new:  "	if part != nil {\n		return verdict{}\n	}\n	for _, pr := range part.Rows {\n		if !p.holds(pr) {\n			return conflict(txn.CauseRow)",
+			old:  "	for _, pr := range part.Rows {\n		if !p.holds(pr) {\n			return conflict(exec.CauseRow)",
+			new:  "	if part != nil {\n		return verdict{}\n	}\n	for _, pr := range part.Rows {\n		if !p.holds(pr) {\n			return conflict(exec.CauseRow)",
 		}},
 		caught: []test{
 			{"server", randomHistory, anomaly},
@@ -44,15 +44,15 @@ var transactionBugs = []bug{
 		name: "SkipGapValidation", why: "a commit validates rows and not gaps, so it misses phantoms",
 		edits: []edit{{
 			file: "server/partition.go",
-			old:  "		if !p.holds(pr) {\n			return conflict(txn.CauseGap)",
-			new:  "		if !p.holds(pr) && false {\n			return conflict(txn.CauseGap)",
+			old:  "		if !p.holds(pr) {\n			return conflict(exec.CauseGap)",
+			new:  "		if !p.holds(pr) && false {\n			return conflict(exec.CauseGap)",
 		}},
 		caught: []test{{"server", "TestChangedReadsDoNotStand", "Update .*: absent row inserted: the first attempt stood"}},
 	},
 	{
 		name: "SkipScanRows", why: "a range read is proved by its gaps alone: by its membership, and not by its rows",
 		edits: []edit{{
-			file: "txn/commit.go",
+			file: "internal/exec/commit.go",
 			old:  "			for j := range sub.res.Entries {\n				e := ",
 			new:  "			for j := range sub.res.Entries[:0] {\n				e := ",
 		}},
@@ -67,7 +67,7 @@ var transactionBugs = []bug{
 				new:  "	return ok && block.Header(s.Load(0)).Unlock() == block.Header(pr.Word)\n",
 			},
 			{
-				file: "txn/commit.go",
+				file: "internal/exec/commit.go",
 				old:  "			case got == p.Word:\n",
 				new:  "			case got == p.Word, got == p.Word|uint64(block.LockBit):\n",
 			},
@@ -77,7 +77,7 @@ var transactionBugs = []bug{
 	{
 		name: "IgnoreFence", why: "validation at the client does not look at the epoch and the fence",
 		edits: []edit{{
-			file: "txn/commit.go",
+			file: "internal/exec/commit.go",
 			old:  "			case p.Addr == block.ControlAddr:\n				return false, t.abandon(CauseFence)\n",
 			new:  "			case p.Addr == block.ControlAddr:\n",
 		}},
@@ -86,7 +86,7 @@ var transactionBugs = []bug{
 	{
 		name: "DoomedAnswer", why: "an error that an inconsistent attempt led to is returned without validation",
 		edits: []edit{{
-			file: "txn/commit.go",
+			file: "internal/exec/commit.go",
 			old:  "		err = t.doomed // whatever the body made of it\n",
 			new:  "		return t.doomed\n",
 		}},
@@ -95,7 +95,7 @@ var transactionBugs = []bug{
 	{
 		name: "IgnoreIncarnation", why: "a data server that has taken the place of another is used as if it were that one",
 		edits: []edit{{
-			file: "txn/session.go",
+			file: "internal/exec/session.go",
 			old:  "	if known != 0 && known != h.Incarnation {\n",
 			new:  "	if known != 0 && known != h.Incarnation && false {\n",
 		}},

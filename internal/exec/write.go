@@ -1,4 +1,4 @@
-package txn
+package exec
 
 import (
 	"errors"
@@ -102,21 +102,21 @@ func (ws *writeSet) deletes(ix int, lo, hi index.Key) (n int) {
 // overlay merges the own writes of [lo, hi] into the rows read. If the rows
 // were cut off by a limit, own rows past the last of them are not merged:
 // others may lie between.
-func (ws *writeSet) overlay(ix *tables.Index, lo, hi index.Key, rows []Entry, more bool) []Entry {
+func (ws *writeSet) overlay(ix *tables.Index, lo, hi index.Key, rows []tables.Entry, more bool) []tables.Entry {
 	if more && len(rows) > 0 {
-		if last := rows[len(rows)-1].key(); last.Compare(hi) < 0 {
+		if last := rows[len(rows)-1].EngineKey(); last.Compare(hi) < 0 {
 			hi = last
 		}
 	}
 	ws.ascend(ix.ID, lo, hi, func(w *write) {
-		i, found := slices.BinarySearchFunc(rows, w.key, func(e Entry, k index.Key) int { return e.key().Compare(k) })
+		i, found := slices.BinarySearchFunc(rows, w.key, func(e tables.Entry, k index.Key) int { return e.EngineKey().Compare(k) })
 		switch {
 		case found && w.gone():
 			rows = slices.Delete(rows, i, i+1)
 		case found:
 			rows[i].Row = w.row
 		case !w.gone():
-			rows = slices.Insert(rows, i, Entry{ix.Number(w.key), w.row, w.key.Str})
+			rows = slices.Insert(rows, i, tables.NewEntry(ix, w.key, w.row))
 		}
 	})
 	return rows

@@ -1,4 +1,4 @@
-package server
+package txn_test
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -168,7 +169,7 @@ func TestStringTablesAgainstAMap(t *testing.T) {
 	for _, primary := range []tables.IndexKind{tables.Hash, tables.Ordered} {
 		cat := stringTables(t, primary)
 		for _, servers := range []int{1, 3} {
-			cl, err := Embedded(context.Background(), EmbeddedConfig{Catalog: cat, Servers: servers, Partitions: 3})
+			cl, err := server.Embedded(context.Background(), server.EmbeddedConfig{Catalog: cat, Servers: servers, Partitions: 3})
 			if err != nil {
 				t.Fatal(err)
 			}

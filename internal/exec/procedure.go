@@ -1,4 +1,4 @@
-package txn
+package exec
 
 import (
 	"context"
@@ -111,7 +111,7 @@ func (db *DB) RunProcedure(
 	if p.ReadOnly {
 		m = view
 	}
-	body := func(t *Txn) (err error) {
+	body := BodyFunc(func(t *Txn) (err error) {
 		result, err = callBody(ctx, p, t, args)
 		if t.doomed != nil {
 			err = t.doomed
@@ -123,7 +123,7 @@ func (db *DB) RunProcedure(
 			}
 		}
 		return err
-	}
+	})
 	err = s.run(ctx, m, db.cfg.Retry.Attempts, body, func(t *Txn) error { return s.finishWith(t, false, finish) })
 	return result, err
 }

@@ -1,4 +1,4 @@
-package server
+package txn_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -174,7 +175,7 @@ func (m *modelRun) groups(x *txn.Txn, g int64) error {
 func TestTransactionsAgainstModel(t *testing.T) {
 	ctx := context.Background()
 	cat := modelTables(t)
-	cl, err := Embedded(ctx, EmbeddedConfig{Catalog: cat, Servers: 3})
+	cl, err := server.Embedded(ctx, server.EmbeddedConfig{Catalog: cat, Servers: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package txn
+package exec
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 // version the attempt relied on, and the control word of each partition; if
 // any changed, fn runs anew. An error of fn is returned as it is, after the
 // same validation.
-func (s *Session) View(ctx context.Context, fn func(*Txn) error) error {
+func (s *Session) View(ctx context.Context, fn Body) error {
 	return s.run(ctx, view, s.db.cfg.Retry.Attempts, fn, nil)
 }
 
@@ -29,7 +29,7 @@ func (s *Session) View(ctx context.Context, fn func(*Txn) error) error {
 //
 // Attempts that met a lock do not count. A lock is waited for, here as well as
 // anywhere else, and holds for the time of a two-phase commit.
-func (s *Session) TryView(ctx context.Context, overtaken int, fn func(*Txn) error) error {
+func (s *Session) TryView(ctx context.Context, overtaken int, fn Body) error {
 	return s.run(ctx, view, overtaken, fn, nil)
 }
 
@@ -39,14 +39,14 @@ func (s *Session) TryView(ctx context.Context, overtaken int, fn func(*Txn) erro
 //
 // If the home server goes away between the commit request and its answer, and
 // does not come back to be asked, the error is an *UnknownOutcome.
-func (s *Session) Update(ctx context.Context, fn func(*Txn) error) error {
+func (s *Session) Update(ctx context.Context, fn Body) error {
 	return s.run(ctx, update, s.db.cfg.Retry.Attempts, fn, nil)
 }
 
 // run makes attempts until one is not abandoned. What ends an attempt, once
 // the body has returned, is finish, or if that is nil what the API promises.
 // overtaken bounds the attempts that did not end at a lock.
-func (s *Session) run(ctx context.Context, m mode, overtaken int, fn, finish func(*Txn) error) error {
+func (s *Session) run(ctx context.Context, m mode, overtaken int, fn Body, finish func(*Txn) error) error {
 	t := &s.txn
 	if t.mode != closed {
 		return fmt.Errorf("%w: a transaction runs inside another of the same session", ErrClosed)
@@ -94,8 +94,8 @@ func (t *Txn) tooOld() error {
 
 // attempt is one run of the body and what follows it. Once t.err is set the
 // attempt is over, whatever the body makes of it.
-func (s *Session) attempt(t *Txn, fn, finish func(*Txn) error) error {
-	err := fn(t)
+func (s *Session) attempt(t *Txn, fn Body, finish func(*Txn) error) error {
+	err := fn.Run(t)
 	if t.err != nil {
 		return t.err
 	}

@@ -4,10 +4,8 @@ import (
 	"context"
 	"time"
 
-	"drtmx/index"
-	"drtmx/internal/mem"
+	"drtmx/internal/exec"
 	"drtmx/rdma"
-	"drtmx/tables"
 )
 
 // ReadPath says how a client executes its reads.
@@ -33,8 +31,8 @@ type Config struct {
 	// Servers are addresses of data servers; the first that answers gives the catalogue and the partition map.
 	Servers []string
 	// AllServers says that Servers are all data servers of the cluster, in
-	// order. They are dialled there even if servers say that the others are
-	// elsewhere, which they may not have heard of.
+	// order. The DB dials these addresses even if the servers report others
+	// for each other.
 	AllServers bool
 	// Dial connects to an address, over whichever fabric the address stands for.
 	Dial func(ctx context.Context, addr string) (rdma.Conn, error)
@@ -49,8 +47,12 @@ type Config struct {
 	Seed uint64
 }
 
-// Home is the partition whose primary coordinates a transaction.
-type Home int
+func (c *Config) exec() exec.Config {
+	return exec.Config{
+		Servers: c.Servers, AllServers: c.AllServers, Dial: c.Dial, Reads: exec.ReadPath(c.Reads),
+		Retry: exec.Retry(c.Retry), LocationCache: c.LocationCache, Seed: c.Seed,
+	}
+}
 
 // Procedure is a transaction body that data servers run. It must be
 // registered under the same name at all of them.
@@ -63,53 +65,4 @@ type Procedure struct {
 	// back. While a body touches only partitions of its home server, it
 	// holds up other writers there, so it must not wait for anything.
 	Body func(ctx context.Context, t *Txn, args []byte) ([]byte, error)
-}
-
-// ID identifies a transaction that writes.
-type ID struct {
-	Client uint64
-	Seq    uint64
-}
-
-// Cause says why an attempt was abandoned.
-type Cause uint8
-
-// Causes of abandoned attempts.
-const (
-	CauseLocked Cause = iota // a row or gap was held by a writer
-	CauseRow                 // a row read had changed by commit
-	CauseGap                 // a range or an absence had changed by commit
-	CauseFence               // the partition's primary was deposed or restarted
-	CauseRemote              // a participant voted no
-	CauseCount
-)
-
-func (c Cause) String() string {
-	return [...]string{"locked", "row_changed", "gap_changed", "fenced", "participant"}[c]
-}
-
-// SessionStats count what one session did. All fields only grow.
-type SessionStats struct {
-	Fabric  rdma.Counters      // summed over the session's connections
-	Rounds  uint64             // network rounds waited for: parallel batches to several servers count once
-	Aborts  [CauseCount]uint64 // abandoned attempts
-	Commits uint64             // Views, Updates and Calls that returned nil
-}
-
-// Entry is one row of a scan. Row and KeyBytes are valid until the body returns.
-type Entry struct {
-	Key uint64 // 0 if the index has string keys
-	Row tables.Row
-	str string // of the key, as the engine knows it
-}
-
-// KeyBytes is the key in an index with string keys; it must not be written.
-func (e *Entry) KeyBytes() []byte { return mem.StringBytes(e.str) }
-
-// key is the key as the engine knows it.
-func (e *Entry) key() index.Key {
-	if e.str != "" {
-		return index.Str(e.str)
-	}
-	return index.Num(e.Key)
 }

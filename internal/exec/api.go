@@ -1,0 +1,105 @@
+package exec
+
+import (
+	"context"
+	"time"
+
+	"drtmx/rdma"
+)
+
+// ReadPath says how a client executes its reads.
+type ReadPath uint8
+
+// Read paths.
+const (
+	// OneSided reads both index kinds by READs.
+	OneSided ReadPath = iota
+	// OrderedByRPC reads hash indexes by READs and sends each ordered lookup or scan to the server as one RPC (as DrTM+H).
+	OrderedByRPC
+)
+
+// Retry bounds the attempts of one transaction. Zero fields take the defaults.
+type Retry struct {
+	Attempts   int           // at most this many attempts; default 1000
+	BackoffMin time.Duration // before the second attempt, doubling with jitter; default 2 µs
+	BackoffMax time.Duration // default 1 ms
+}
+
+// Config opens a DB. Servers and Dial are required.
+type Config struct {
+	// Servers are addresses of data servers; the first that answers gives the catalogue and the partition map.
+	Servers []string
+	// AllServers says that Servers are all data servers of the cluster, in
+	// order. They are dialled there even if servers say that the others are
+	// elsewhere, which they may not have heard of.
+	AllServers bool
+	// Dial connects to an address, over whichever fabric the address stands for.
+	Dial func(ctx context.Context, addr string) (rdma.Conn, error)
+	// Reads selects the read path.
+	Reads ReadPath
+	// Retry bounds attempts.
+	Retry Retry
+	// LocationCache is the number of row locations remembered for each hash
+	// index and partition; 0 means 65,536, negative none.
+	LocationCache int
+	// Seed makes backoff jitter repeatable; 0 draws one.
+	Seed uint64
+}
+
+// Body is what a transaction does. It may run several times: see Session.
+type Body interface {
+	Run(t *Txn) error
+}
+
+// BodyFunc is a Body that is a function of this package's Txn.
+type BodyFunc func(*Txn) error
+
+// Run implements Body.
+func (f BodyFunc) Run(t *Txn) error { return f(t) }
+
+// Home is the partition whose primary coordinates a transaction.
+type Home int
+
+// Procedure is a transaction body that data servers run. It must be
+// registered under the same name at all of them.
+type Procedure struct {
+	Name string
+	// ReadOnly procedures may not write.
+	ReadOnly bool
+	// Body runs with the Txn of its home server. args and the result are the
+	// caller's own encoding; the result must not alias args. An error rolls
+	// back. While a body touches only partitions of its home server, it
+	// holds up other writers there, so it must not wait for anything.
+	Body func(ctx context.Context, t *Txn, args []byte) ([]byte, error)
+}
+
+// ID identifies a transaction that writes.
+type ID struct {
+	Client uint64
+	Seq    uint64
+}
+
+// Cause says why an attempt was abandoned.
+type Cause uint8
+
+// Causes of abandoned attempts.
+const (
+	CauseLocked Cause = iota // a row or gap was held by a writer
+	CauseRow                 // a row read had changed by commit
+	CauseGap                 // a range or an absence had changed by commit
+	CauseFence               // the partition's primary was deposed or restarted
+	CauseRemote              // a participant voted no
+	CauseCount
+)
+
+func (c Cause) String() string {
+	return [...]string{"locked", "row_changed", "gap_changed", "fenced", "participant"}[c]
+}
+
+// SessionStats count what one session did. All fields only grow.
+type SessionStats struct {
+	Fabric  rdma.Counters      // summed over the session's connections
+	Rounds  uint64             // network rounds waited for: parallel batches to several servers count once
+	Aborts  [CauseCount]uint64 // abandoned attempts
+	Commits uint64             // Views, Updates and Calls that returned nil
+}

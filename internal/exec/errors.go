@@ -1,0 +1,56 @@
+package exec
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors of transactions; callers match them with errors.Is.
+var (
+	// ErrNotFound reports a key without a row.
+	ErrNotFound = errors.New("txn: no such row")
+	// ErrExists reports an insert, or a secondary index entry, whose key is taken.
+	ErrExists = errors.New("txn: row exists")
+	// ErrConflict reports that every attempt the retry policy allows met a concurrent writer.
+	ErrConflict = errors.New("txn: conflict")
+	// ErrReadOnly reports a write in a View, or to a replicated table.
+	ErrReadOnly = errors.New("txn: read-only")
+	// ErrTooLarge reports a transaction above a named bound.
+	ErrTooLarge = errors.New("txn: too large")
+	// ErrClosed reports use of a DB after Close, or of a Txn after its body returned.
+	ErrClosed = errors.New("txn: closed")
+	// ErrUnavailable reports that a data server needed by the transaction does not answer. Nothing was committed.
+	ErrUnavailable = errors.New("txn: data server unavailable")
+	// ErrRestarted reports, beside ErrUnavailable, a data server that came back without its memory: open the database again.
+	ErrRestarted = errors.New("txn: data server was restarted and its memory is gone; open the database again")
+	// ErrOutcomeUnknown reports that the home server went away between a commit request and its answer.
+	ErrOutcomeUnknown = errors.New("txn: outcome unknown")
+	// ErrNoProcedure reports a Call of a procedure the servers do not have.
+	ErrNoProcedure = errors.New("txn: no such procedure")
+	// ErrProtocol reports a message that cannot be decoded, or a server of another version or catalogue.
+	ErrProtocol = errors.New("txn: protocol error")
+	// ErrOutOfMemory reports that a data server's region is full; the transaction was aborted.
+	ErrOutOfMemory = errors.New("txn: data server out of memory")
+)
+
+// UnknownOutcome is the error behind ErrOutcomeUnknown; ask DB.Outcome with its ID.
+type UnknownOutcome struct {
+	ID    ID
+	Cause error
+}
+
+func (e *UnknownOutcome) Error() string {
+	return fmt.Sprintf("%v: transaction %x-%d: %v", ErrOutcomeUnknown, e.ID.Client, e.ID.Seq, e.Cause)
+}
+
+// Unwrap matches ErrOutcomeUnknown and the cause.
+func (e *UnknownOutcome) Unwrap() []error { return []error{ErrOutcomeUnknown, e.Cause} }
+
+// ProcedureError is the error a procedure's body returned at its home server:
+// the transaction was rolled back. Only the text crosses the network.
+type ProcedureError struct {
+	Procedure string
+	Text      string
+}
+
+func (e *ProcedureError) Error() string { return "procedure " + e.Procedure + ": " + e.Text }
