@@ -1,8 +1,6 @@
 package server
 
-import (
-	"drtmx/internal/wire"
-)
+import "drtmx/internal/wire"
 
 // coordinator decides one distributed transaction. It is a step function:
 // events in, effects out; what sends, waits and keeps time is the driver in
@@ -23,7 +21,7 @@ type coordinator struct {
 	participants []int        // servers, the home first
 	waiting      map[int]bool // votes or acknowledgements outstanding
 	unheard      bool         // a decision may not have arrived
-	prepared     map[int]bool // voted yes, or may have
+	prepared     map[int]bool // voted yes, or may have, or refused with its proofs locked
 	outcome      verdict
 }
 
@@ -92,10 +90,8 @@ func (c *coordinator) step(e event, out []effect) []effect {
 		}
 	case (e.kind == evVote || e.kind == evLost) && c.state == voting && c.waiting[e.server]:
 		delete(c.waiting, e.server)
-		c.prepared[e.server] = e.v.ok() || e.kind == evLost
-		if e.v.weight() > c.outcome.weight() {
-			c.outcome = e.v
-		}
+		c.prepared[e.server] = e.v.weight() < 2 || e.kind == evLost
+		c.outcome = heavier(c.outcome, e.v)
 		if len(c.waiting) == 0 {
 			out = c.decide(out)
 		}

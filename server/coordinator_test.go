@@ -102,7 +102,7 @@ func (tr *trial) check() error {
 		return nil
 	}
 	for _, s := range tr.c.participants {
-		if may := tr.votes[s].ok() || tr.lost(s); may != decided[s] {
+		if may := tr.votes[s].weight() < 2 || tr.lost(s); may != decided[s] {
 			return fmt.Errorf("server %d, prepared or perhaps so: %v, is told: %v", s, may, decided[s])
 		}
 	}

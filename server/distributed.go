@@ -14,12 +14,7 @@ import (
 // It runs in a goroutine of its own, with a session to the other servers.
 func (s *Server) coordinate(ctx context.Context, sess *exec.Session, c *wire.Commit) verdict {
 	if other, ok := s.lastAgent(c); ok {
-		v := s.handOver(ctx, sess, c, other)
-		if v.weight() != 1 {
-			return v
-		}
-		// What the home says of the rows it was to write is the answer only if
-		// the other does not refuse what was read there: ask both.
+		return s.handOver(ctx, sess, c, other)
 	}
 	id := wire.ID{Client: s.incarnation, Seq: s.coordinated.Add(1)}
 	d := &driver{s: s, ctx: ctx, sess: sess, id: id, msg: wire.Commit{ID: id, Parts: c.Parts}}
@@ -205,31 +200,21 @@ func (s *Server) vote(c *wire.Commit, d *doubt) verdict {
 	s.doubts.part.doubt[c.ID] = d
 	s.doubts.Unlock()
 
-	var v verdict
-	var parts []*prepared
-	for i := range c.Parts {
-		p := s.hosted(int(c.Parts[i].Partition))
-		if p == nil {
-			continue
-		}
-		var t *prepared
-		if t, v = p.prepare(&c.Parts[i]); !v.ok() {
-			break
-		}
-		parts = append(parts, t)
-	}
+	sh, _ := s.shareOf(c)
+	parts, v := sh.prepare()
 	if v.ok() && len(parts) == 0 {
 		v = verdict{code: wire.Bad, text: "prepare of nothing that is here"}
 	}
+	holds := v.weight() < 2 // something, until the decision
 	s.doubts.Lock()
 	aborted := s.doubts.part.doubt[c.ID] != d // decided against while preparing
-	if v.ok() && !aborted {
+	if holds && !aborted {
 		d.parts = parts
 	} else {
 		s.doubts.part.decide(c.ID, false)
 	}
 	s.doubts.Unlock()
-	if v.ok() && !aborted {
+	if holds && !aborted {
 		return v
 	}
 	for _, t := range parts {

@@ -107,3 +107,40 @@ func TestPausedServerIsReadAndNotWritten(t *testing.T) {
 		}
 	}
 }
+
+// TestFencedPartitionTakesNoCommit: neither an Update, of one partition or of
+// several, nor a procedure changes a partition that is no longer served.
+func TestFencedPartitionTakesNoCommit(t *testing.T) {
+	x := startCluster(t, newListSchema(4), 2, inproc.Options{}, txn.Config{Retry: txn.Retry{Attempts: 10}})
+	defer x.Close()
+	ctx := context.Background()
+	for key := range uint64(2) {
+		if err := x.put(inHash, key, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.Servers[1].Fence(1)
+	put := func(keys ...uint64) error {
+		return x.DB.Update(ctx, func(tx *txn.Txn) error {
+			for _, k := range keys {
+				if err := tx.Put(x.s.tab[inHash], k, x.s.row(inHash, k, 2)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for name, err := range map[string]error{
+		"an Update there": put(1), "an Update of both": put(0, 1), "an Update of both, handed over the other way": put(1, 0),
+	} {
+		if !errors.Is(err, txn.ErrConflict) {
+			t.Errorf("%s: %v, want ErrConflict", name, err)
+		}
+	}
+	if _, err := x.DB.Call(ctx, 1, "look", nil); !errors.Is(err, txn.ErrConflict) {
+		t.Errorf("a procedure there: %v, want ErrConflict", err)
+	}
+	if n := x.Servers[0].InDoubt() + x.Servers[1].InDoubt(); n != 0 {
+		t.Errorf("%d transactions in doubt", n)
+	}
+}

@@ -83,6 +83,8 @@ func (s *Server) handle(r *rdma.Request) {
 		s.outcomes.ask(id, len(d.Rest()) > 0, r)
 	case wire.OpHandOver:
 		s.handleHandOver(r, w, &d)
+	case wire.OpValidate:
+		s.handleValidate(r, w, &d)
 	case wire.OpLoad:
 		s.handleLoad(r, w, &d)
 	case wire.OpSeal:
@@ -272,10 +274,8 @@ func (s *Server) commit(ctx context.Context, sess *exec.Session, c *wire.Commit)
 	if len(c.Parts) == 0 {
 		return verdict{}
 	}
-	if p := s.single(c); p != nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.commit(&c.Parts[0])
+	if sh, complete := s.shareOf(c); complete {
+		return sh.commit()
 	}
 	return s.coordinate(ctx, sess, c)
 }
@@ -296,6 +296,29 @@ func (s *Server) handlePrepare(r *rdma.Request, w *work, d *wire.Decoder) {
 		}
 	}
 	v := s.prepare(&w.commit, &w.peers)
+	w.resp = v.append(w.resp[:0])
+	_ = r.Reply(w.resp)
+}
+
+// handleValidate tells whether the proofs of this server's share of a
+// transaction hold at this moment. Nothing is locked or remembered.
+func (s *Server) handleValidate(r *rdma.Request, w *work, d *wire.Decoder) {
+	err := w.commit.Decode(d)
+	if err == nil {
+		err = d.End()
+	}
+	if err != nil {
+		s.refuse(r, err.Error())
+		return
+	}
+	sh, _ := s.shareOf(&w.commit)
+	if len(sh.at) == 0 || sh.twice() {
+		s.refuse(r, "validation of nothing that is here, or of two parts of one partition")
+		return
+	}
+	sh.lock()
+	v := sh.validate()
+	sh.unlock()
 	w.resp = v.append(w.resp[:0])
 	_ = r.Reply(w.resp)
 }

@@ -99,6 +99,7 @@ type handoverDriver struct {
 	msg         wire.Commit
 	doubt       *doubt
 	told        chan bool
+	handed      bool // the other may have decided
 }
 
 // handOver commits a transaction whose last agent is other.
@@ -131,7 +132,36 @@ func (s *Server) handOver(ctx context.Context, sess *exec.Session, c *wire.Commi
 			effects = h.step(d.perform(e), effects)
 		}
 	}
+	if result.weight() == 1 && !d.handed {
+		s.decide(id, false)
+		return d.confirm(result)
+	}
 	return result
+}
+
+// confirm is the answer to a transaction whose home refuses a write. The proofs
+// held at home at that moment; the refusal counts if those of the other server
+// still hold now, later. The home is not asked again: its own placeholders have
+// changed what its proofs rest on.
+func (d *handoverDriver) confirm(refusal verdict) verdict {
+	ctx, cancel := context.WithTimeout(d.ctx, peerTimeout)
+	defer cancel()
+	reads := wire.Commit{ID: d.msg.ID}
+	for i := range d.msg.Parts {
+		part := d.msg.Parts[i]
+		part.Writes = nil
+		reads.Parts = append(reads.Parts, part)
+	}
+	req := wire.AppendCommit(nil, wire.OpValidate, &reads, func(part uint16) bool { return d.s.primaries[part] == d.other })
+	err := d.sess.StartPeer(ctx, d.other, req)
+	var resp []byte
+	if err == nil {
+		resp, err = d.sess.FinishPeer(ctx, d.other)
+	}
+	if err != nil {
+		return verdict{code: wire.Unavailable, text: err.Error()}
+	}
+	return heavier(refusal, verdictIn(resp))
 }
 
 func (d *handoverDriver) perform(e effect) event {
@@ -144,6 +174,7 @@ func (d *handoverDriver) perform(e effect) event {
 		}
 		ev.v = d.s.vote(&d.msg, d.doubt)
 	case doHandOver:
+		d.handed = true
 		resp, err := d.send()
 		if err != nil {
 			return event{kind: evLost, server: e.server, v: verdict{code: wire.Unavailable, text: err.Error()}}

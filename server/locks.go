@@ -1,15 +1,24 @@
 package server
 
-import "drtmx/index"
+import (
+	"slices"
+
+	"drtmx/index"
+)
 
 // sharedLocks is a partition's table of shared locks: the words whose values
 // a prepared transaction relies on until it is decided. Guarded by the
 // partition's mutex. It implements index.SharedLocks.
 type sharedLocks struct {
 	owners map[uint64][]index.Owner
+	// words are the addresses of each owner, so that releasing its locks costs
+	// what it holds. A word may be listed that has moved since.
+	words map[index.Owner][]uint64
 }
 
-func newSharedLocks() *sharedLocks { return &sharedLocks{map[uint64][]index.Owner{}} }
+func newSharedLocks() *sharedLocks {
+	return &sharedLocks{map[uint64][]index.Owner{}, map[index.Owner][]uint64{}}
+}
 
 // Empty implements index.SharedLocks.
 func (l *sharedLocks) Empty() bool { return len(l.owners) == 0 }
@@ -54,23 +63,22 @@ func (l *sharedLocks) add(addr uint64, o index.Owner) {
 		}
 	}
 	l.owners[addr] = append(l.owners[addr], o)
+	l.words[o] = append(l.words[o], addr)
 }
 
-// release drops all shared locks of one owner. Tables are small: they hold
-// only what transactions prepared at this moment have read.
+// release drops all shared locks of one owner.
 func (l *sharedLocks) release(o index.Owner) {
-	for addr, os := range l.owners {
-		for i, have := range os {
-			if have == o {
-				os[i] = os[len(os)-1]
-				os = os[:len(os)-1]
-				break
-			}
-		}
-		if len(os) == 0 {
+	for _, addr := range l.words[o] {
+		os := l.owners[addr]
+		at := slices.Index(os, o)
+		switch {
+		case at < 0: // the lock has moved: its new word is listed, too
+		case len(os) == 1:
 			delete(l.owners, addr)
-		} else {
-			l.owners[addr] = os
+		default:
+			os[at] = os[len(os)-1]
+			l.owners[addr] = os[:len(os)-1]
 		}
 	}
+	delete(l.words, o)
 }

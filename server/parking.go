@@ -82,6 +82,10 @@ func (p *partition) attempt(q *request) (over bool) {
 	if q.woken != nil {
 		return true // its goroutine sees to the rest
 	}
+	if v := p.serves(); !v.ok() {
+		p.refuse(q, v)
+		return true
+	}
 	part, result := q.part, []byte(nil)
 	if q.proc != nil {
 		res, commit, leaves, abandoned, err := p.runner.Run(p.parking.srv.ctx, q.proc, p.id, q.args)

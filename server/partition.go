@@ -132,8 +132,11 @@ func (p *partition) newIndex(ix *tables.Index, cfg *Config) (index.Server, error
 	return srv, nil
 }
 
-// validate reports whether every proof still holds. Under p.mu.
+// validate reports whether the partition is served and every proof still holds. Under p.mu.
 func (p *partition) validate(part *wire.Part) verdict {
+	if v := p.serves(); !v.ok() {
+		return v
+	}
 	for _, pr := range part.Rows {
 		if !p.holds(pr) {
 			return conflict(exec.CauseRow)
@@ -274,32 +277,43 @@ func (p *partition) carryOut(part *wire.Part) verdict {
 	return verdict{}
 }
 
-// prepare validates and locks, and keeps what it locked until decide. Rows are copied.
+// prepare validates and locks a part, and keeps what it locked until decide.
 func (p *partition) prepare(part *wire.Part) (*prepared, verdict) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if v := p.validate(part); !v.ok() {
-		p.aborts++
+	held, v := share{parts: []*wire.Part{part}, at: []*partition{p}}.prepare()
+	if len(held) == 0 {
 		return nil, v
 	}
+	return held[0], v
+}
+
+// hold locks what a validated part has read, for others to read as well, and
+// what it writes. Rows are copied. If a write is refused it locks no writes,
+// and keeps the shared locks all the same. Under p.mu.
+func (p *partition) hold(part *wire.Part) (*prepared, verdict) {
 	p.owners++
 	t := &prepared{p: p, owner: p.owners}
+	p.nprepare++
 	// Shared before the writes are locked: an insert may split the leaf that
 	// was read, and the index then moves the shared locks with the rows.
 	p.share(part, t.owner)
 	held, v := p.lockAll(t.owner, part.Writes, nil)
 	if !v.ok() {
-		p.shared.release(t.owner)
-		p.aborts++
-		return nil, v
+		return t, v
 	}
 	t.held = held
 	for _, w := range part.Writes {
 		w.Row, w.Key = append([]byte(nil), w.Row...), w.Key.Clone()
 		t.writes = append(t.writes, w)
 	}
-	p.nprepare++
-	return t, verdict{}
+	return t, v
+}
+
+// release gives up the locks on writes, before the decision. Under p.mu.
+func (t *prepared) release() {
+	for i, h := range t.held {
+		t.p.indexes[t.writes[i].Index].Release(h)
+	}
+	t.held, t.writes = nil, nil
 }
 
 // share takes shared locks on what a part has read.
@@ -335,9 +349,7 @@ func (t *prepared) end(commit bool) {
 		return
 	}
 	p.aborts++
-	for i, h := range t.held {
-		p.indexes[t.writes[i].Index].Release(h)
-	}
+	t.release()
 }
 
 // load inserts rows in bulk: keys and rows, back to back.
@@ -346,6 +358,9 @@ func (p *partition) load(ix int, b []byte) verdict {
 	defer p.mu.Unlock()
 	if p.sealed {
 		return verdict{code: wire.Bad, text: "loading has ended"}
+	}
+	if v := p.serves(); !v.ok() {
+		return v
 	}
 	if ix >= len(p.indexes) {
 		return verdict{code: wire.Bad, text: fmt.Sprintf("index %d of %d", ix, len(p.indexes))}
@@ -433,10 +448,32 @@ func (p *partition) trainTurn() (worked bool) {
 	return worked
 }
 
+// sequenceMargin is the part of an epoch's sequence numbers that is kept back,
+// for what is under way when the rest is used up.
+const sequenceMargin = 1 << 20
+
+// serves refuses every transaction of a partition that was fenced, as readers
+// refuse its memory. A partition whose sequence numbers are used up fences
+// itself: a CSN that repeats would make a changed row look unchanged. Under p.mu.
+func (p *partition) serves() verdict {
+	if p.arena.Span(block.ControlAddr, controlWords).Load(epochWord)&fenceBit != 0 {
+		return conflict(exec.CauseFence)
+	}
+	if p.seq > block.MaxSeq-sequenceMargin || p.arena.VersionsLeft() < sequenceMargin {
+		p.setFence()
+		return verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d has used up the sequence numbers of epoch %d", p.id, p.epoch)}
+	}
+	return verdict{}
+}
+
 // fence makes every validation against this partition fail: it is no longer served.
 func (p *partition) fence() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.setFence()
+}
+
+func (p *partition) setFence() {
 	p.arena.Span(block.ControlAddr, controlWords).Store(epochWord, uint64(p.epoch)|fenceBit)
 }
 

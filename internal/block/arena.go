@@ -60,6 +60,10 @@ func (a *Arena) Checksums() bool { return a.checksums }
 // never taken before in this region, whichever epoch.
 func (a *Arena) NextVersion() uint64 { return uint64(NewCSN(a.epoch, a.version.Add(1))) }
 
+// VersionsLeft is how many versions the arena can still give out before they
+// would repeat.
+func (a *Arena) VersionsLeft() uint64 { return MaxSeq - min(a.version.Load(), MaxSeq) }
+
 // Span is the memory of a block that the caller owns.
 func (a *Arena) Span(addr uint64, words int) mem.Span {
 	return a.r.MustSpan(addr, uint64(words)*mem.WordBytes)

@@ -95,9 +95,9 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "FirstRefusal", why: "of several refusals the first is the answer, whatever it says",
 		edits: []edit{{
-			file: "server/coordinator.go",
-			old:  "		if e.v.weight() > c.outcome.weight() {\n",
-			new:  "		if e.v.weight() > c.outcome.weight() && c.outcome.ok() {\n",
+			file: "server/share.go",
+			old:  "	if b.weight() > a.weight() {\n",
+			new:  "	if b.weight() > a.weight() && a.ok() {\n",
 		}},
 		caught: []test{{"server", "TestCoordinatorInEveryOrder", "stands only if all that was read did"}},
 	},

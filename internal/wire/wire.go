@@ -33,6 +33,7 @@ const (
 	OpStats                  // server statistics
 	OpResolve                // participant to server: was this distributed transaction committed
 	OpHandOver               // last participant: commit your share, and thereby the whole
+	OpValidate               // participant: do the proofs of your share hold now
 )
 
 // Code is the first byte of a response.

@@ -1,0 +1,62 @@
+package server
+
+import (
+	"testing"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/internal/wire"
+)
+
+// TestSequenceNumbersDoNotRepeat: a partition that has used up the sequence
+// numbers of its epoch takes no more commits; it does not begin again.
+func TestSequenceNumbersDoNotRepeat(t *testing.T) {
+	s, p, entry := newRig(t)
+	putEntries(t, s, entry, 10)
+	p.mu.Lock()
+	p.seq = block.MaxSeq - sequenceMargin
+	p.mu.Unlock()
+	write := &wire.Commit{Parts: []wire.Part{{Writes: []wire.Write{writeOf(entry, wire.Update, 10)}}}}
+	sh, complete := s.shareOf(write)
+	if v := sh.commit(); !complete || !v.ok() {
+		t.Fatalf("the last commit of the epoch: %+v", v)
+	}
+	if v := sh.commit(); v.code != wire.Unavailable {
+		t.Errorf("one more: %+v, want that the partition is unavailable", v)
+	}
+	if v := sh.commit(); v.code != wire.Conflict {
+		t.Errorf("after it was fenced: %+v", v)
+	}
+	if seq := block.Header(proofsOf(t, p, entry, 10, index.Found)[0].Word).CSN().Seq(); seq != block.MaxSeq-sequenceMargin+1 {
+		t.Errorf("the row has sequence number %d", seq)
+	}
+}
+
+// TestSharedLocksAreReleasedByOwner: releasing one owner's locks neither looks
+// at nor changes those of others, and finds words that have moved.
+func TestSharedLocksAreReleasedByOwner(t *testing.T) {
+	l := newSharedLocks()
+	for o := range index.Owner(1000) {
+		for w := range uint64(8) {
+			l.add(64*uint64(o)+8*w, o)
+			l.add(8*w, o)
+		}
+	}
+	l.Move(0, 1<<20)
+	l.Copy(8, 1<<20+8)
+	if allocs := testing.AllocsPerRun(10, func() { l.add(1<<30, 5000); l.release(5000) }); allocs > 4 {
+		t.Errorf("%v allocations", allocs)
+	}
+	for o := range index.Owner(1000) {
+		if !l.SharedByOther(1<<20, 5000) || !l.SharedByOther(1<<20+8, 5000) {
+			t.Fatalf("owner %d and later ones hold words that are free", o)
+		}
+		l.release(o)
+		if l.SharedByOther(64*uint64(o)+1<<30, 5000) {
+			t.Fatal("a word nobody added is held")
+		}
+	}
+	if !l.Empty() || len(l.words) != 0 {
+		t.Errorf("%d words and %d owners are left", len(l.owners), len(l.words))
+	}
+}

@@ -1,0 +1,136 @@
+package server
+
+import (
+	"slices"
+
+	"drtmx/internal/wire"
+)
+
+// share is what a transaction does in the partitions of this server. It is
+// carried out, or prepared, in one step: the executors of all its partitions
+// are held, so that a verdict on one part rests on the proofs of all parts.
+type share struct {
+	parts []*wire.Part // ascending by partition
+	at    []*partition // of parts
+}
+
+// shareOf is this server's share of a transaction. complete reports that
+// nothing of the transaction is elsewhere.
+func (s *Server) shareOf(c *wire.Commit) (sh share, complete bool) {
+	complete = true
+	for i := range c.Parts {
+		if p := s.hosted(int(c.Parts[i].Partition)); p != nil {
+			sh.parts = append(sh.parts, &c.Parts[i])
+		} else {
+			complete = false
+		}
+	}
+	slices.SortStableFunc(sh.parts, func(a, b *wire.Part) int { return int(a.Partition) - int(b.Partition) })
+	for _, part := range sh.parts {
+		sh.at = append(sh.at, s.hosted(int(part.Partition)))
+	}
+	return sh, complete
+}
+
+// twice reports whether two parts name one partition, which no client sends.
+func (sh share) twice() bool {
+	for i := 1; i < len(sh.at); i++ {
+		if sh.at[i] == sh.at[i-1] {
+			return true
+		}
+	}
+	return false
+}
+
+// lock holds the executors, in ascending order so that two shares never wait
+// for each other.
+func (sh share) lock() {
+	for _, p := range sh.at {
+		p.mu.Lock()
+	}
+}
+
+func (sh share) unlock() {
+	for _, p := range sh.at {
+		p.mu.Unlock()
+	}
+}
+
+// validate checks the proofs of all parts. Under lock.
+func (sh share) validate() (v verdict) {
+	for i, p := range sh.at {
+		v = heavier(v, p.validate(sh.parts[i]))
+	}
+	return v
+}
+
+// heavier is the verdict that counts of two: a refusal of a write is the answer
+// only if nothing worse is known. The first counts if they weigh the same.
+func heavier(a, b verdict) verdict {
+	if b.weight() > a.weight() {
+		return b
+	}
+	return a
+}
+
+// commit carries out a transaction whose parts are all here, in one step.
+//
+// Validation comes before the locks: no other writer can step between, and so
+// the transaction's own placeholders cannot fail its own proofs. All locks are
+// visible before the first new value, in whichever partition.
+func (sh share) commit() (v verdict) {
+	if len(sh.at) == 1 {
+		sh.lock()
+		defer sh.unlock()
+		return sh.at[0].commit(sh.parts[0])
+	}
+	if sh.twice() {
+		return verdict{code: wire.Bad, text: "two parts of one partition"}
+	}
+	sh.lock()
+	defer sh.unlock()
+	prepared, v := sh.hold()
+	for _, t := range prepared {
+		t.end(v.ok())
+	}
+	return v
+}
+
+// prepare validates and locks the share, and keeps what it locked until the
+// decision. If a write is refused although all proofs hold, the proofs stay
+// locked: the refusal then counts if those of all other servers hold as well.
+func (sh share) prepare() (prepared []*prepared, v verdict) {
+	if sh.twice() {
+		return nil, verdict{code: wire.Bad, text: "two parts of one partition"}
+	}
+	sh.lock()
+	defer sh.unlock()
+	return sh.hold()
+}
+
+// hold is prepare under lock.
+func (sh share) hold() (held []*prepared, v verdict) {
+	if v = sh.validate(); !v.ok() {
+		for _, p := range sh.at {
+			p.aborts++
+		}
+		return nil, v
+	}
+	for i, p := range sh.at {
+		t, w := p.hold(sh.parts[i])
+		held, v = append(held, t), heavier(v, w)
+	}
+	if v.ok() {
+		return held, v
+	}
+	for _, t := range held {
+		t.release()
+	}
+	if v.weight() == 1 {
+		return held, v
+	}
+	for _, t := range held {
+		t.end(false)
+	}
+	return nil, v
+}
