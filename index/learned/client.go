@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 
 	"drtmx/index"
+	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/xmodel"
-	"drtmx/index/learned/xtree"
 	"drtmx/rdma"
 )
 
@@ -209,10 +209,10 @@ func (c *Client) Stats() index.ClientStats {
 }
 
 // Layout is the geometry of the index, once Maintain has read the root.
-func (c *Client) Layout() (xtree.Layout, bool) {
+func (c *Client) Layout() (leaf.Layout, bool) {
 	h := c.cur.Load()
 	if h == nil {
-		return xtree.Layout{}, false
+		return leaf.Layout{}, false
 	}
 	return h.root.lay, true
 }

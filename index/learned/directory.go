@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"drtmx/index"
-	"drtmx/index/learned/stree"
+	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/xmodel"
 	"drtmx/internal/mem"
 )
@@ -32,7 +32,7 @@ func newDirectory(root *rootBlock, g *genBlock, read func(chunkBlock) ([]uint64,
 			return d, err
 		}
 		var p []uint64
-		if root.strings {
+		if root.strings() {
 			strs, p, err = decodeStrChunk(root, g, i, b, strs)
 		} else {
 			var n []uint64
@@ -44,7 +44,7 @@ func newDirectory(root *rootBlock, g *genBlock, read func(chunkBlock) ([]uint64,
 		}
 		d.pointers = append(d.pointers, p...)
 	}
-	if root.strings {
+	if root.strings() {
 		d.strs, err = newStrRouter(strs)
 	} else if d.router, err = xmodel.NewRouter(nums); err != nil {
 		err = fmt.Errorf("%w: %v", index.ErrCorrupt, err)
@@ -116,10 +116,10 @@ func newStrRouter(starts []string) (*strRouter, error) {
 	if len(starts) == 1 {
 		return r, nil
 	}
-	r.prefix = r.Start(1)[:stree.Common(starts[1], starts[len(starts)-1])]
+	r.prefix = r.Start(1)[:leaf.Common(starts[1], starts[len(starts)-1])]
 	var digests []uint64
 	for i, s := range starts[1:] {
-		if d := stree.DigestAfter(r.prefix, s); i == 0 || d != digests[len(digests)-1] {
+		if d := leaf.DigestAfter(r.prefix, s); i == 0 || d != digests[len(digests)-1] {
 			digests = append(digests, d)
 			r.from = append(r.from, uint32(i+1))
 		}
@@ -135,7 +135,7 @@ func (r *strRouter) Route(key string) int {
 	if r.top == nil {
 		return 0
 	}
-	g := r.top.Route(stree.DigestAfter(r.prefix, key))
+	g := r.top.Route(leaf.DigestAfter(r.prefix, key))
 	lo, hi := int(r.from[g]), int(r.from[g+1])
 	for lo < hi {
 		if mid := int(uint(lo+hi) / 2); r.Start(mid) <= key {

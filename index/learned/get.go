@@ -2,9 +2,8 @@ package learned
 
 import (
 	"drtmx/index"
-	"drtmx/index/learned/stree"
+	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/xmodel"
-	"drtmx/index/learned/xtree"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -24,7 +23,7 @@ type finder struct {
 	c     *Client
 	n     *counts
 	h     *cache
-	lay   *xtree.Layout
+	lay   *leaf.Layout
 	sub   int      // sub-model the key was routed to
 	held  *heldSub // nil if not held
 	model *xmodel.SubModel
@@ -93,7 +92,7 @@ func (f *finder) findStr(key string, next *rdma.Batch) (step, uint64) {
 		return f.askSub(next)
 	}
 	f.model = &f.held.model
-	f.pred = f.model.Predict(stree.DigestAfter(f.held.prefix, key))
+	f.pred = f.model.Predict(leaf.DigestAfter(f.held.prefix, key))
 	f.leaf = f.pred.Leaf
 	if p := f.held.strPatch.Load(); p != nil {
 		if addr, ok := p.find(key, f.leaf); ok {
@@ -190,7 +189,7 @@ func (f *finder) resume(key uint64, done, next *rdma.Batch) (step, uint64) {
 	if accepted(wr, f.c.o.InOrder) == block.OK {
 		if head, err := f.h.decode(f.lay.ID, f.sub, wr.Buf, &f.own); err == nil {
 			if f.h.strs != nil {
-				key = stree.DigestAfter(head.prefix, f.str)
+				key = leaf.DigestAfter(head.prefix, f.str)
 			}
 			return f.fetchedSub(key)
 		}
@@ -201,7 +200,7 @@ func (f *finder) resume(key uint64, done, next *rdma.Batch) (step, uint64) {
 // gotTT completes a prediction with the entries READ.
 func (f *finder) gotTT(key uint64, done *rdma.Batch) (step, uint64) {
 	if f.h.strs != nil {
-		key = stree.DigestAfter(f.held.prefix, f.str)
+		key = leaf.DigestAfter(f.held.prefix, f.str)
 	}
 	if h := &done.WRs[f.headWR]; h.Status == rdma.StatusOK && f.head[0] != f.held.header {
 		f.c.missed(f.h, f.sub) // trained again since; the entries may still do
@@ -272,7 +271,7 @@ func (f *finder) fetchedSub(key uint64) (step, uint64) {
 // leftInWindow is back with no more of the TT than was READ for the prediction.
 func (f *finder) leftInWindow(key uint64) (uint64, bool) {
 	if f.h.strs != nil && f.held != nil {
-		key = stree.DigestAfter(f.held.prefix, f.str)
+		key = leaf.DigestAfter(f.held.prefix, f.str)
 	}
 	if f.held == nil || f.winOf != f.held || f.leaf <= f.winLo {
 		return 0, false
@@ -319,19 +318,19 @@ const (
 )
 
 // judge looks at the copy of a leaf.
-func (f *finder) judge(wr *rdma.WR, key uint64) (sight, xtree.Leaf) {
+func (f *finder) judge(wr *rdma.WR, key uint64) (sight, leaf.Leaf) {
 	switch wr.Status {
 	case rdma.StatusOK:
 	case rdma.StatusAccess:
-		return seeNowhere, xtree.Leaf{}
+		return seeNowhere, leaf.Leaf{}
 	default:
-		return seeDown, xtree.Leaf{}
+		return seeDown, leaf.Leaf{}
 	}
-	if block.Header(wr.Buf[block.HeaderWord]) == xtree.Free {
-		return seeDead, xtree.Leaf{}
+	if block.Header(wr.Buf[block.HeaderWord]) == leaf.Free {
+		return seeDead, leaf.Leaf{}
 	}
 	if block.Accept(wr.Buf, wr.Tail, wr.Addr, f.c.o.InOrder) != block.OK {
-		return seeBusy, xtree.Leaf{}
+		return seeBusy, leaf.Leaf{}
 	}
 	v, ok := f.lay.View(wr.Buf)
 	switch {
@@ -401,7 +400,7 @@ func (o *getOp) Next(done, next *rdma.Batch) bool {
 		if !o.begin() {
 			return o.fallback()
 		}
-		if o.h.root.strings {
+		if o.h.root.strings() {
 			return o.str.begin(next)
 		}
 		st, addr := o.find(o.key, next)
@@ -499,7 +498,7 @@ func (o *getOp) onLeaf(done, next *rdma.Batch) bool {
 }
 
 // search looks for the key in the leaf that covers it.
-func (o *getOp) search(v *xtree.Leaf, next *rdma.Batch) bool {
+func (o *getOp) search(v *leaf.Leaf, next *rdma.Batch) bool {
 	o.res.Hint = o.addr
 	if o.chases > 0 {
 		o.learn(v, o.addr)
@@ -507,11 +506,11 @@ func (o *getOp) search(v *xtree.Leaf, next *rdma.Batch) bool {
 	}
 	i := v.Find(o.key)
 	if i < 0 {
-		o.proofs[0] = index.Proof{Addr: xtree.GapAddr(o.addr), Word: v.Gap()}
+		o.proofs[0] = index.Proof{Addr: leaf.GapAddr(o.addr), Word: v.Gap()}
 		o.res.Proofs = o.proofs[:]
 		return o.finish(index.NotFound)
 	}
-	if !o.lay.Inline {
+	if o.lay.Kind != leaf.Inline {
 		o.rowAt = v.Head(i)
 		return o.readRow(next)
 	}
@@ -570,7 +569,7 @@ func (o *getOp) onRow(done, next *rdma.Batch) bool {
 		o.res.Err = done.WRs[o.wr].Status.Err()
 		return o.finish(index.Failed)
 	}
-	row := o.row[xtree.RowWord : xtree.RowWord+o.lay.RowWords]
+	row := o.row[leaf.RowWord : leaf.RowWord+o.lay.RowWords]
 	return o.present(row, block.Header(o.row[block.HeaderWord]), o.rowAt)
 }
 
@@ -586,7 +585,7 @@ const (
 	rowDown
 )
 
-func judgeRow(wr *rdma.WR, lay *xtree.Layout, key uint64, inOrder bool) rowSight {
+func judgeRow(wr *rdma.WR, lay *leaf.Layout, key uint64, inOrder bool) rowSight {
 	switch wr.Status {
 	case rdma.StatusOK:
 	case rdma.StatusAccess:
@@ -595,7 +594,7 @@ func judgeRow(wr *rdma.WR, lay *xtree.Layout, key uint64, inOrder bool) rowSight
 		return rowDown
 	}
 	h := block.Header(wr.Buf[block.HeaderWord])
-	if h == xtree.Free {
+	if h == leaf.Free {
 		return rowGone
 	}
 	switch block.Accept(wr.Buf, wr.Tail, wr.Addr, inOrder) {

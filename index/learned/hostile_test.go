@@ -9,8 +9,8 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/indextest"
+	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/xmodel"
-	"drtmx/index/learned/xtree"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -179,7 +179,7 @@ func TestHostileMemory(t *testing.T) {
 				case 3:
 					v += uint64(r.IntN(5)) - 2
 				case 4:
-					v &^= uint64(xtree.Free)
+					v &^= uint64(leaf.Free)
 				}
 				s.Store(0, v)
 			}

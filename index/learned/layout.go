@@ -4,9 +4,8 @@ import (
 	"fmt"
 
 	"drtmx/index"
-	"drtmx/index/learned/stree"
+	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/xmodel"
-	"drtmx/index/learned/xtree"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -15,7 +14,7 @@ import (
 // The published blocks, in words after header and checksum:
 //
 //	root        2 magic(32) | index id(32)
-//	            3 row words(32) | slots(16) | inline(16)
+//	            3 row words(32) | slots(16) | kind(16), a leaf.Kind
 //	            4 first leaf  5 generation block  6 its words  7 generation number
 //	generation  2 magic(32) | index id(32)  3 number
 //	            4 sub-models(32) | chunks(32)  5 chunk addresses
@@ -28,7 +27,6 @@ import (
 // length in lines (22 bits). In an index of string keys a generation has such
 // pointers of its chunks, and these differ:
 //
-//	root        3 … inline is 2
 //	chunk       4 bytes of starts(32) | sub-models(32)  5 pointers, then where
 //	            each start ends, two to a word, low half first, then the starts
 //	sub-model   5 hash of the start  6 bytes of the prefix  7 prefix, padded, then the encoding
@@ -103,9 +101,7 @@ func indexID(root uint64) uint32 { return uint32(root / mem.LineBytes) }
 
 // rootBlock is a decoded root.
 type rootBlock struct {
-	lay      xtree.Layout // of string keys only ID, RowWords, Slots and LeafWords
-	strings  bool
-	str      stree.Layout // of string keys
+	lay      leaf.Layout
 	first    uint64
 	gen      uint64 // address, 0 before the first training
 	genWords int
@@ -118,28 +114,17 @@ func decodeRoot(addr uint64, b []uint64) (r rootBlock, err error) {
 		return r, fmt.Errorf("%w: no index root at %#x", index.ErrCorrupt, addr)
 	}
 	g := b[rootGeometry]
-	switch g & 0xffff {
-	case 0, 1:
-	case inlineStrings:
-		r.strings = true
-		r.str, err = stree.NewLayout(indexID(addr), int(g>>32), int(g>>16&0xffff))
-		r.lay = xtree.Layout{ID: r.str.ID, RowWords: r.str.MaxRowWords, Slots: r.str.Slots, LeafWords: r.str.LeafWords}
-		if err != nil {
-			return r, fmt.Errorf("%w: %v", index.ErrCorrupt, err)
-		}
-		return r, r.links(b)
-	default:
+	kind := leaf.Kind(g)
+	if uint64(kind) != g&0xffff {
 		return r, fmt.Errorf("%w: root geometry %#x", index.ErrCorrupt, g)
 	}
-	if r.lay, err = xtree.NewLayout(indexID(addr), int(g>>32), int(g>>16&0xffff), g&0xffff == 1); err != nil {
+	if r.lay, err = leaf.NewLayout(indexID(addr), kind, int(g>>32), int(g>>16&0xffff)); err != nil {
 		return r, fmt.Errorf("%w: %v", index.ErrCorrupt, err)
 	}
 	return r, r.links(b)
 }
 
-// inlineStrings is the root's word for an index of string keys, where native
-// keys have 1 or 0 for rows inline or apart.
-const inlineStrings = 2
+func (r *rootBlock) strings() bool { return r.lay.Kind == leaf.Strings }
 
 // links decodes what a root points to.
 func (r *rootBlock) links(b []uint64) error {
@@ -180,7 +165,7 @@ func decodeGen(root *rootBlock, b []uint64) (g genBlock, err error) {
 	g.subs = int(subs)
 	for i, w := range b[genChunks : genChunks+chunks] {
 		c := chunkBlock{w, chunkWords(chunkLen(g.subs, i))}
-		if root.strings {
+		if root.strings() {
 			c = chunkBlock{pointer(w).addr(), pointer(w).words()}
 		}
 		if c.addr == 0 || bad(c.addr) || c.words == 0 || c.words > rdma.MaxReadBytes/mem.WordBytes {

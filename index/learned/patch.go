@@ -1,6 +1,6 @@
 package learned
 
-import "drtmx/index/learned/xtree"
+import "drtmx/index/learned/leaf"
 
 // patch lists leaves that chases have found since a sub-model was trained:
 // what one lookup learnt of a split, the next one uses. Without it, every
@@ -71,7 +71,7 @@ func (p *patch) with(l patchLeaf) *patch {
 
 // learn remembers a leaf that a chase has come to. Of several that learn at
 // once some may be forgotten.
-func (f *finder) learn(v *xtree.Leaf, addr uint64) {
+func (f *finder) learn(v *leaf.Leaf, addr uint64) {
 	if f.held == nil {
 		return
 	}

@@ -2,9 +2,8 @@ package learned
 
 import (
 	"drtmx/index"
-	"drtmx/index/learned/stree"
+	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/xmodel"
-	"drtmx/index/learned/xtree"
 	"drtmx/internal/block"
 	"drtmx/rdma"
 )
@@ -31,9 +30,9 @@ type leafRead struct {
 	buf    []uint64
 	wr     int // in the batch under way
 	state  leafState
-	view   xtree.Leaf // if readOK
-	locked int        // times a row of the range was found locked
-	guess  bool       // READ for no other reason than its address
+	view   leaf.Leaf // if readOK
+	locked int       // times a row of the range was found locked
+	guess  bool      // READ for no other reason than its address
 }
 
 type leafState uint8
@@ -136,7 +135,7 @@ func (o *scanOp) Next(done, next *rdma.Batch) bool {
 			return o.fallback()
 		}
 	}
-	if o.h != nil && o.h.root.strings {
+	if o.h != nil && o.h.root.strings() {
 		return o.str.next(done, next)
 	}
 	switch o.state {
@@ -230,7 +229,7 @@ func (o *scanOp) end() {
 	m := o.modelOf(o.endSub)
 	switch held := o.h.held[o.endSub].Load(); {
 	case held != nil && m == &held.model:
-		o.endLeaf = m.Predict(stree.DigestAfter(held.prefix, o.str.hi)).Leaf
+		o.endLeaf = m.Predict(leaf.DigestAfter(held.prefix, o.str.hi)).Leaf
 	case m != nil:
 		o.endLeaf = m.Leaves() - 1 // fetched for this scan: its prefix is not at hand
 	}
@@ -448,7 +447,7 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	}
 	if !(o.c.faults.scanWithoutNextLeaf && before > 0 && len(o.res.Entries) == before) {
 		o.res.Quick = append(o.res.Quick, index.Proof{Addr: l.addr, Word: l.view.Header()})
-		o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: xtree.GapAddr(l.addr), Word: l.view.Gap()})
+		o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: l.view.Gap()})
 	}
 	l.state = readUsed
 	for o.at < len(o.leafs) && o.leafs[o.at].state == readUsed {
@@ -501,7 +500,7 @@ func (o *scanOp) addRows(l *leafRead) (more, ok bool) {
 			return true, true
 		}
 		e := index.Entry{Key: index.Num(s.key)}
-		if o.lay.Inline {
+		if o.lay.Kind == leaf.Inline {
 			e.Header = block.Header(l.view.Head(s.at))
 			if e.Header.Locked() {
 				return false, false
@@ -517,7 +516,7 @@ func (o *scanOp) addRows(l *leafRead) (more, ok bool) {
 
 // complete ends a scan whose leaves are all there, or goes on to the rows.
 func (o *scanOp) complete(next *rdma.Batch) bool {
-	if o.lay.Inline || len(o.res.Entries) == 0 {
+	if o.lay.Kind == leaf.Inline || len(o.res.Entries) == 0 {
 		return o.finish(index.Found)
 	}
 	o.stalls = 0
@@ -569,7 +568,7 @@ func (o *scanOp) onRows(done, next *rdma.Batch) bool {
 		switch judgeRow(&done.WRs[r.wr], o.lay, e.Key.Num, o.c.o.InOrder) {
 		case rowHere:
 			e.Header = block.Header(r.buf[block.HeaderWord])
-			e.Row = r.buf[xtree.RowWord : xtree.RowWord+o.lay.RowWords]
+			e.Row = r.buf[leaf.RowWord : leaf.RowWord+o.lay.RowWords]
 			r.done = true
 			o.stalls = 0
 		case rowLocked:

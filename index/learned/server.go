@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/stree"
 	"drtmx/index/learned/xmodel"
 	"drtmx/index/learned/xtree"
@@ -190,7 +191,7 @@ func (s *Server) makeStrings() (inline, first uint64, err error) {
 	}
 	t.k = &stringKeys{t: s.str}
 	s.t, s.leafBytes = t, lay.LeafBytes()
-	return inlineStrings, s.str.First(), nil
+	return uint64(leaf.Strings), s.str.First(), nil
 }
 
 // Root is the address of the root block.

@@ -5,7 +5,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/indextest"
-	"drtmx/index/learned/stree"
+	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/xmodel"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -37,7 +37,7 @@ func FuzzDecodeStrings(f *testing.F) {
 		add(p.addr(), p.words())
 	}
 	for leaf := root.first; leaf != 0; {
-		v, ok := root.str.View(add(leaf, root.lay.LeafWords))
+		v, ok := root.lay.View(add(leaf, root.lay.LeafWords))
 		if !ok {
 			f.Fatal("a leaf that is none")
 		}
@@ -64,7 +64,7 @@ func FuzzDecodeStrings(f *testing.F) {
 
 func fuzzDirectory(t *testing.T, root *rootBlock, words []uint64) {
 	r := *root
-	if d, err := decodeRoot(64, words); err == nil && d.strings && d.str.LeafWords > 1<<12 {
+	if d, err := decodeRoot(64, words); err == nil && d.strings() && d.lay.LeafWords > 1<<12 {
 		t.Fatalf("%+v", d)
 	}
 	if len(words) <= chunkCount {
@@ -93,11 +93,11 @@ func fuzzDirectory(t *testing.T, root *rootBlock, words []uint64) {
 }
 
 func fuzzBlocks(t *testing.T, c *Client, h *cache, words []uint64) {
-	lay := &h.root.str
+	lay := &h.root.lay
 	var s xmodel.SubModel
 	for i := range h.subs {
 		if head, err := decodeStrSub(lay.ID, h.strs.Start(i), words, &s); err == nil {
-			p := s.Predict(stree.DigestAfter(head.prefix, "key"))
+			p := s.Predict(leaf.DigestAfter(head.prefix, "key"))
 			if p.Leaf < 0 || p.Leaf >= s.Leaves() || len(head.prefix) > index.MaxKeyBytes {
 				t.Fatalf("%+v %+v", head, p)
 			}
@@ -105,7 +105,7 @@ func fuzzBlocks(t *testing.T, c *Client, h *cache, words []uint64) {
 	}
 	fd := finder{c: c, h: h}
 	wr := rdma.WR{Status: rdma.StatusOK, Buf: words, Addr: 64}
-	if key, row, ok := lay.Row(words); ok && (len(key) > index.MaxKeyBytes || len(row) > lay.MaxRowWords) {
+	if key, row, ok := lay.StrRow(words); ok && (len(key) > index.MaxKeyBytes || len(row) > lay.RowWords) {
 		t.Fatalf("key of %d bytes, row of %d words", len(key), len(row))
 	}
 	judgeStrRow(&wr, lay, false)
@@ -113,7 +113,7 @@ func fuzzBlocks(t *testing.T, c *Client, h *cache, words []uint64) {
 	if !ok {
 		return
 	}
-	for i := range v.Digests() {
+	for i := range v.Keys() {
 		if p := v.Pointer(i); p.Valid() && p.Words()*8 > rdma.MaxReadBytes {
 			t.Fatalf("a row of %d words", p.Words())
 		}

@@ -2,7 +2,7 @@ package learned
 
 import (
 	"drtmx/index"
-	"drtmx/index/learned/stree"
+	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -19,12 +19,12 @@ type strGet struct {
 	keyed []byte
 	tag   uint16
 
-	leaf    stree.Leaf
-	covered bool            // the fences of the leaf are known, and cover the key
-	all     []stree.Pointer // of slots with digest and tag
-	rows    []stree.Pointer // of them, those not READ yet
-	asked   []stree.Pointer // READs under way
-	rowWR   int             // of the first of them
+	leaf    leaf.Leaf
+	covered bool           // the fences of the leaf are known, and cover the key
+	all     []leaf.Pointer // of slots with digest and tag
+	rows    []leaf.Pointer // of them, those not READ yet
+	asked   []leaf.Pointer // READs under way
+	rowWR   int            // of the first of them
 	fence   []uint64
 	fenceWR int
 	// cleared is the header of a leaf in which every slot with digest and tag
@@ -49,7 +49,7 @@ func (g *strGet) keep(key string) {
 
 // begin looks for the leaf of a string key.
 func (g *strGet) begin(next *rdma.Batch) bool {
-	g.tag, g.cleared = stree.Tag(g.key), 0
+	g.tag, g.cleared = leaf.Tag(g.key), 0
 	st, addr := g.o.findStr(g.key, next)
 	return g.found(st, addr, next)
 }
@@ -132,7 +132,7 @@ func (g *strGet) onLeaf(done, next *rdma.Batch) bool {
 }
 
 // inside notes that the fences of the leaf cover the key.
-func (g *strGet) inside(f *stree.Fences) {
+func (g *strGet) inside(f *leaf.Fences) {
 	g.covered = true
 	g.o.res.Hint = g.o.addr
 	switch o := g.o; {
@@ -167,8 +167,8 @@ func (g *strGet) elsewhere(see sight, next *rdma.Batch) bool {
 // candidates lists the rows of slots with the key's digest and tag.
 func (g *strGet) candidates() {
 	g.all = g.all[:0]
-	d := stree.DigestAt(g.key, g.leaf.Prefix())
-	for i, e := range g.leaf.Digests() {
+	d := leaf.DigestAt(g.key, g.leaf.Prefix())
+	for i, e := range g.leaf.Keys() {
 		if e == d {
 			if p := g.leaf.Pointer(i); p != 0 && p.Tag() == g.tag {
 				g.all = append(g.all, p)
@@ -212,7 +212,7 @@ func (g *strGet) onRows(done, next *rdma.Batch) bool {
 	o := g.o
 	for i, p := range g.asked {
 		wr := &done.WRs[g.rowWR+i]
-		see, key, row := judgeStrRow(wr, &o.h.root.str, o.c.o.InOrder)
+		see, key, row := judgeStrRow(wr, &o.h.root.lay, o.c.o.InOrder)
 		switch see {
 		case rowHere:
 			if key == g.key || o.c.faults.firstTie {
@@ -258,7 +258,7 @@ func (g *strGet) learn(done *rdma.Batch) {
 func (g *strGet) absent(next *rdma.Batch) bool {
 	o := g.o
 	if g.covered || o.c.faults.noFenceCheck {
-		o.proofs[0] = index.Proof{Addr: stree.GapAddr(o.addr), Word: g.leaf.Gap()}
+		o.proofs[0] = index.Proof{Addr: leaf.GapAddr(o.addr), Word: g.leaf.Gap()}
 		o.res.Proofs = o.proofs[:]
 		return o.finish(index.NotFound)
 	}
@@ -295,21 +295,21 @@ func (g *strGet) onFence(done, next *rdma.Batch) bool {
 }
 
 // judgeStr looks at the copy of a leaf: seeHere says that it is one.
-func (f *finder) judgeStr(wr *rdma.WR) (sight, stree.Leaf) {
+func (f *finder) judgeStr(wr *rdma.WR) (sight, leaf.Leaf) {
 	switch wr.Status {
 	case rdma.StatusOK:
 	case rdma.StatusAccess:
-		return seeNowhere, stree.Leaf{}
+		return seeNowhere, leaf.Leaf{}
 	default:
-		return seeDown, stree.Leaf{}
+		return seeDown, leaf.Leaf{}
 	}
-	if block.Header(wr.Buf[block.HeaderWord]) == stree.Free {
-		return seeDead, stree.Leaf{}
+	if block.Header(wr.Buf[block.HeaderWord]) == leaf.Free {
+		return seeDead, leaf.Leaf{}
 	}
 	if block.Accept(wr.Buf, wr.Tail, wr.Addr, f.c.o.InOrder) != block.OK {
-		return seeBusy, stree.Leaf{}
+		return seeBusy, leaf.Leaf{}
 	}
-	v, ok := f.h.root.str.View(wr.Buf)
+	v, ok := f.h.root.lay.View(wr.Buf)
 	if !ok {
 		return seeNowhere, v
 	}
@@ -318,21 +318,21 @@ func (f *finder) judgeStr(wr *rdma.WR) (sight, stree.Leaf) {
 
 // judgeFence looks at the copy of a leaf's fence block: seeDead says that it is
 // not that of the leaf any more.
-func (f *finder) judgeFence(wr *rdma.WR, v *stree.Leaf, leaf uint64) (stree.Fences, sight) {
+func (f *finder) judgeFence(wr *rdma.WR, v *leaf.Leaf, addr uint64) (leaf.Fences, sight) {
 	switch wr.Status {
 	case rdma.StatusOK:
 	case rdma.StatusAccess:
-		return stree.Fences{}, seeNowhere
+		return leaf.Fences{}, seeNowhere
 	default:
-		return stree.Fences{}, seeDown
+		return leaf.Fences{}, seeDown
 	}
 	if block.Accept(wr.Buf, wr.Tail, wr.Addr, f.c.o.InOrder) != block.OK {
-		return stree.Fences{}, seeBusy
+		return leaf.Fences{}, seeBusy
 	}
 	if f.c.faults.anyFences {
 		return v.AnyFences(wr.Buf), seeHere
 	}
-	fences, ok := v.FencesApart(leaf, wr.Buf)
+	fences, ok := v.FencesApart(addr, wr.Buf)
 	if !ok {
 		return fences, seeDead
 	}
@@ -340,7 +340,7 @@ func (f *finder) judgeFence(wr *rdma.WR, v *stree.Leaf, leaf uint64) (stree.Fenc
 }
 
 // seeFences says where a key lies.
-func seeFences(f *stree.Fences, key string) sight {
+func seeFences(f *leaf.Fences, key string) sight {
 	switch {
 	case f.Below(key):
 		return seeLeft
@@ -352,7 +352,7 @@ func seeFences(f *stree.Fences, key string) sight {
 
 // judgeStrRow looks at the copy of a row block. rowHere says that it is the
 // row of some key of this index.
-func judgeStrRow(wr *rdma.WR, lay *stree.Layout, inOrder bool) (see rowSight, key string, row []uint64) {
+func judgeStrRow(wr *rdma.WR, lay *leaf.Layout, inOrder bool) (see rowSight, key string, row []uint64) {
 	switch wr.Status {
 	case rdma.StatusOK:
 	case rdma.StatusAccess:
@@ -361,7 +361,7 @@ func judgeStrRow(wr *rdma.WR, lay *stree.Layout, inOrder bool) (see rowSight, ke
 		return rowDown, "", nil
 	}
 	h := block.Header(wr.Buf[block.HeaderWord])
-	if h == stree.Free {
+	if h == leaf.Free {
 		return rowGone, "", nil
 	}
 	switch block.Accept(wr.Buf, wr.Tail, wr.Addr, inOrder) {
@@ -370,7 +370,7 @@ func judgeStrRow(wr *rdma.WR, lay *stree.Layout, inOrder bool) (see rowSight, ke
 	case block.Torn:
 		return rowTorn, "", nil
 	}
-	key, row, ok := lay.Row(wr.Buf)
+	key, row, ok := lay.StrRow(wr.Buf)
 	if !ok || h.IsAbsent() {
 		return rowGone, "", nil
 	}

@@ -7,7 +7,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/indextest"
-	"drtmx/index/learned/stree"
+	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -224,7 +224,7 @@ func (s *steps) round() bool {
 	return false
 }
 
-func tagOf(key string) uint16 { return stree.Tag(key) }
+func tagOf(key string) uint16 { return leaf.Tag(key) }
 
 // TestPatchesOfStrings looks for every key of a tree that grew in random order,
 // before and after it grows on: what lookups learn of leaves must not outlive

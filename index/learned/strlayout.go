@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"drtmx/index"
-	"drtmx/index/learned/stree"
+	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/xmodel"
 	"drtmx/internal/mem"
 )
@@ -59,13 +59,13 @@ func decodeStrChunk(root *rootBlock, g *genBlock, i int, b []uint64, strs []stri
 // appendStrPrefix appends what a sub-model block of string keys says before
 // the encoding.
 func appendStrPrefix(dst []uint64, start, prefix string) []uint64 {
-	return mem.AppendString(append(dst, stree.Hash(start), uint64(len(prefix))), prefix)
+	return mem.AppendString(append(dst, leaf.Hash(start), uint64(len(prefix))), prefix)
 }
 
 // decodeStrSub checks an accepted copy of a sub-model block and decodes the
 // model into s. start is the key it must begin at.
 func decodeStrSub(id uint32, start string, b []uint64, s *xmodel.SubModel) (h subBlock, err error) {
-	if len(b) < strSubWords || b[idWord] != tag(magicStrSub, id) || b[strSubStart] != stree.Hash(start) {
+	if len(b) < strSubWords || b[idWord] != tag(magicStrSub, id) || b[strSubStart] != leaf.Hash(start) {
 		return h, fmt.Errorf("%w: no sub-model block", index.ErrCorrupt)
 	}
 	h.version, h.encodedWords = uint32(b[subVersion]>>32), int(uint32(b[subVersion]))

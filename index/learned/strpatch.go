@@ -4,7 +4,7 @@ import (
 	"slices"
 	"sort"
 
-	"drtmx/index/learned/stree"
+	"drtmx/index/learned/leaf"
 )
 
 // strPatch is patch for string keys.
@@ -53,7 +53,7 @@ func (p *strPatch) with(l strLeaf) *strPatch {
 }
 
 // learnStr remembers a leaf that a search has come to from a leaf predicted.
-func (f *finder) learnStr(v *stree.Fences, addr uint64, from int) {
+func (f *finder) learnStr(v *leaf.Fences, addr uint64, from int) {
 	if f.held == nil {
 		return
 	}

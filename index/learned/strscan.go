@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"drtmx/index"
-	"drtmx/index/learned/stree"
+	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -40,8 +40,8 @@ type strScan struct {
 
 // scanPart is what else is known of a leaf READ.
 type scanPart struct {
-	leaf    stree.Leaf
-	fences  stree.Fences
+	leaf    leaf.Leaf
+	fences  leaf.Fences
 	known   bool // fences
 	fence   []uint64
 	fenceWR int
@@ -49,7 +49,7 @@ type scanPart struct {
 
 // candidate is a slot whose row may be within the range.
 type candidate struct {
-	p      stree.Pointer
+	p      leaf.Pointer
 	digest uint64
 	part   int
 	buf    []uint64
@@ -105,7 +105,7 @@ func (s *strScan) again(next *rdma.Batch) bool {
 		return o.giveUp()
 	}
 	o.n.retries.Add(1)
-	if !o.begin() || !o.h.root.strings {
+	if !o.begin() || !o.h.root.strings() {
 		return o.fallback()
 	}
 	st, addr := o.findStr(s.cur, next)
@@ -245,7 +245,7 @@ func (s *strScan) take(l *leafRead, p *scanPart, next *rdma.Batch) action {
 	dropped := s.add(p)
 	if !(o.c.faults.scanWithoutNextLeaf && before > 0 && len(s.cands) == before) {
 		o.res.Quick = append(o.res.Quick, index.Proof{Addr: l.addr, Word: p.leaf.Header()})
-		o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: stree.GapAddr(l.addr), Word: p.leaf.Gap()})
+		o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: p.leaf.Gap()})
 	}
 	l.state = readUsed
 	for o.at < len(o.leafs) && o.leafs[o.at].state == readUsed {
@@ -272,8 +272,8 @@ func (s *strScan) take(l *leafRead, p *scanPart, next *rdma.Batch) action {
 // says that it left out others.
 func (s *strScan) add(p *scanPart) (dropped bool) {
 	o, first, part := s.o, len(s.cands), s.partOf(p)
-	from, to := stree.DigestAfter(p.fences.Prefix, s.cur), stree.DigestAfter(p.fences.Prefix, s.hi)
-	for i, d := range p.leaf.Digests() {
+	from, to := leaf.DigestAfter(p.fences.Prefix, s.cur), leaf.DigestAfter(p.fences.Prefix, s.hi)
+	for i, d := range p.leaf.Keys() {
 		ptr := p.leaf.Pointer(i)
 		if d < from || d > to || ptr == 0 {
 			continue
@@ -371,7 +371,7 @@ func (s *strScan) onRows(done, next *rdma.Batch) bool {
 			continue
 		}
 		wr := &done.WRs[c.wr]
-		see, key, row := judgeStrRow(wr, &o.h.root.str, o.c.o.InOrder)
+		see, key, row := judgeStrRow(wr, &o.h.root.lay, o.c.o.InOrder)
 		if see == rowHere && !s.fits(c, key) {
 			see = rowGone // the block is another row's by now
 		}
@@ -403,7 +403,7 @@ func (s *strScan) onRows(done, next *rdma.Batch) bool {
 // fits reports whether a row may be the one that the slot led to.
 func (s *strScan) fits(c *candidate, key string) bool {
 	f := &s.parts[c.part].fences
-	return stree.Tag(key) == c.p.Tag() && seeFences(f, key) == seeHere && stree.DigestAt(key, len(f.Prefix)) == c.digest
+	return leaf.Tag(key) == c.p.Tag() && seeFences(f, key) == seeHere && leaf.DigestAt(key, len(f.Prefix)) == c.digest
 }
 
 func (s *strScan) restart(next *rdma.Batch) bool {

@@ -1,6 +1,7 @@
 package learned
 
 import (
+	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/stree"
 	"drtmx/index/learned/xmodel"
 )
@@ -62,7 +63,7 @@ const tiesMax = 3
 
 // commonPrefix is what the strings of an ascending list have in common.
 func commonPrefix(lows []string) string {
-	return lows[0][:stree.Common(lows[0], lows[len(lows)-1])]
+	return lows[0][:leaf.Common(lows[0], lows[len(lows)-1])]
 }
 
 // partition chooses sub-models as xmodel.Partition does, by digests. Where
@@ -112,7 +113,7 @@ func (p *partitioner) cut(from, to, outer int) {
 	var digests []uint64
 	var at []int // the first fence of each digest
 	for i, s := range lows {
-		if d := stree.Digest(s[len(prefix):]); i == 0 || d != digests[len(digests)-1] {
+		if d := leaf.Digest(s[len(prefix):]); i == 0 || d != digests[len(digests)-1] {
 			digests, at = append(digests, d), append(at, from+i)
 		}
 	}
@@ -140,8 +141,8 @@ func (k *stringKeys) train(tr *xmodel.Trainer, start, _ string, lows []string, a
 	if len(lows) > 1 {
 		prefix = commonPrefix(lows[1:])
 	}
-	last := stree.DigestAfter(prefix, start)
-	if len(lows) > 1 && stree.Digest(lows[1][len(prefix):]) <= last {
+	last := leaf.DigestAfter(prefix, start)
+	if len(lows) > 1 && leaf.Digest(lows[1][len(prefix):]) <= last {
 		last = 0 // the first fence is below all others; its digest need not be
 	}
 	tr.Begin(last)
@@ -150,7 +151,7 @@ func (k *stringKeys) train(tr *xmodel.Trainer, start, _ string, lows []string, a
 	for i, addr := range addrs {
 		d := last
 		if i > 0 {
-			if d = stree.Digest(lows[i][len(prefix):]); d <= last {
+			if d = leaf.Digest(lows[i][len(prefix):]); d <= last {
 				run++
 				k.ties = max(k.ties, run)
 				continue

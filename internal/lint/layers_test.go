@@ -39,6 +39,7 @@ var layers = map[string]int{
 
 	"index/hash":           5,
 	"index/learned":        5,
+	"index/learned/leaf":   5,
 	"index/learned/stree":  5,
 	"index/learned/xmodel": 5,
 	"index/learned/xtree":  5,

@@ -18,9 +18,10 @@ const (
 	versionWord = 5
 	shapeWord   = 6
 	fenceWord   = 7
-	digestWord  = 20
+	deleteWord  = 20
+	digestWord  = 21
 	// InlineFenceBytes is the most that a leaf holds of fences: prefix and what follows it in both.
-	InlineFenceBytes = (digestWord - fenceWord) * mem.WordBytes
+	InlineFenceBytes = (deleteWord - fenceWord) * mem.WordBytes
 )
 
 // Words of a row block and of a fence block.
@@ -326,7 +327,7 @@ func (v *Leaf) Fences() (Fences, bool) {
 	if v.shape.apart {
 		return Fences{}, false
 	}
-	return v.shape.split(mem.WordString(v.words[fenceWord:digestWord], v.shape.bytes()), v.last), true
+	return v.shape.split(mem.WordString(v.words[fenceWord:deleteWord], v.shape.bytes()), v.last), true
 }
 
 // FenceBlock is where the fences are that the leaf does not hold: false for a

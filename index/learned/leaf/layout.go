@@ -1,0 +1,217 @@
+package leaf
+
+import (
+	"fmt"
+
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+)
+
+// Kind is what keys an index has and where its rows are. The root block of an
+// index publishes it.
+type Kind uint8
+
+// Kinds.
+const (
+	Apart   Kind = iota // native keys, rows of one size in blocks of their own
+	Inline              // native keys, rows of one size in the leaves
+	Strings             // string keys, rows of any size in blocks of their own
+	kinds
+)
+
+// Words of every leaf after the header and checksum.
+const (
+	GapWord   = 2
+	MetaWord  = 3
+	RightWord = 4
+)
+
+// Words of a leaf of native keys.
+const (
+	LowWord          = 5
+	HighWord         = 6
+	nativeDeleteWord = 7
+	nativeKeysWord   = 8
+)
+
+// Words of a leaf of string keys.
+const (
+	VersionWord       = 5
+	ShapeWord         = 6
+	FenceWord         = 7
+	stringsDeleteWord = 20
+	stringsKeysWord   = 21
+	// InlineFenceBytes is the most that a leaf holds of fences: prefix and what follows it in both.
+	InlineFenceBytes = (stringsDeleteWord - FenceWord) * mem.WordBytes
+)
+
+// Words of a row block of a native key.
+const (
+	RowKeyWord = 2
+	RowIDWord  = 3
+	// RowWord is the first word of the payload.
+	RowWord = 4
+)
+
+// Words of a row block of a string key, and of a fence block.
+const (
+	IDWord       = 2
+	StrSizeWord  = 3
+	StrKeyWord   = 4
+	OwnerWord    = 3
+	FencesAtWord = 4
+)
+
+// Free is the header of a slot or block that holds no row: locked, so that no
+// proof ever equals it.
+const Free = block.LockBit | block.AbsentBit
+
+// Bounds of the layout.
+const (
+	MinSlots = 4
+	MaxSlots = 128
+	// MaxRowWords bounds the payload of a row: 64 KiB.
+	MaxRowWords = 8192
+	// inlineRowWordsMax is the widest row that is kept inline unless asked otherwise.
+	inlineRowWordsMax = 12
+	// leafTargetBytes is about what a leaf is made to be if the slots are not given.
+	leafTargetBytes = 1024
+	apartSlots      = 32
+	leafBytesMax    = 64 << 10
+	addrMax         = 1 << 48
+)
+
+const (
+	nativeMagic  = 0x5c
+	stringsMagic = 0x53
+	rowMagic     = 0x58726f77
+	strRowMagic  = 0x53726f77
+	fenceMagic   = 0x53666e63
+	lastFlag     = 1 << 31
+	lineWords    = mem.LineBytes / mem.WordBytes
+)
+
+// NoNewest says that the slot of a leaf's latest insert is not known.
+const NoNewest = 0xff
+
+// Layout is the geometry of one index's leaves and rows. It is immutable.
+type Layout struct {
+	ID       uint32 // of the index, unique in its region
+	Kind     Kind
+	RowWords int // of string keys: the most there can be
+	Slots    int
+
+	LeafWords     int
+	RowBlockWords int // of Apart
+
+	// First words of the arrays over slots: keys or digests; headers, addresses
+	// or pointers; payloads.
+	KeysAt, HeadsAt, RowsAt int
+	DeleteAt                int // word of the last delete
+	// FreeHead is what the head of a free slot is.
+	FreeHead uint64
+	magic    uint64
+}
+
+// AutoKind is the default choice between inline rows and rows apart.
+func AutoKind(rowWords int) Kind {
+	if rowWords <= inlineRowWordsMax {
+		return Inline
+	}
+	return Apart
+}
+
+// AutoSlots is the default number of slots.
+func AutoSlots(kind Kind, rowWords int) int {
+	if kind != Inline {
+		return apartSlots
+	}
+	perSlot := (2 + rowWords) * mem.WordBytes
+	return min(max((leafTargetBytes-nativeKeysWord*mem.WordBytes)/perSlot, 8), MaxSlots)
+}
+
+// WholeLines rounds words up to whole lines.
+func WholeLines(words int) int { return (words + lineWords - 1) / lineWords * lineWords }
+
+// NewLayout checks and completes a geometry. It is the gate for geometry read
+// from a region as well, so every field is bounded.
+func NewLayout(id uint32, kind Kind, rowWords, slots int) (Layout, error) {
+	if kind >= kinds || rowWords < 0 || rowWords > MaxRowWords || slots < MinSlots || slots > MaxSlots {
+		return Layout{}, fmt.Errorf("leaf: kind %d, rows of %d words (at most %d), %d slots (%d to %d)",
+			kind, rowWords, MaxRowWords, slots, MinSlots, MaxSlots)
+	}
+	l := Layout{ID: id, Kind: kind, RowWords: rowWords, Slots: slots}
+	l.magic, l.KeysAt, l.DeleteAt = nativeMagic, nativeKeysWord, nativeDeleteWord
+	if kind == Strings {
+		l.magic, l.KeysAt, l.DeleteAt = stringsMagic, stringsKeysWord, stringsDeleteWord
+	}
+	l.HeadsAt = l.KeysAt + slots
+	l.RowsAt = l.HeadsAt + slots
+	l.LeafWords = l.RowsAt
+	switch kind {
+	case Inline:
+		l.LeafWords += slots * rowWords
+		l.FreeHead = uint64(Free)
+	case Apart:
+		l.RowBlockWords = WholeLines(RowWord + rowWords)
+	}
+	l.LeafWords = WholeLines(l.LeafWords)
+	if l.LeafBytes() > leafBytesMax {
+		return Layout{}, fmt.Errorf("leaf: %d bytes (at most %d): fewer slots or rows apart", l.LeafBytes(), leafBytesMax)
+	}
+	return l, nil
+}
+
+// LeafBytes is the size of a leaf; addresses of leaves are multiples of it.
+func (l *Layout) LeafBytes() uint64 { return uint64(l.LeafWords) * mem.WordBytes }
+
+// ALN is the actual leaf number of the leaf at addr.
+func (l *Layout) ALN(addr uint64) uint32 { return uint32(addr / l.LeafBytes()) }
+
+// LeafAddr is the address of a leaf.
+func (l *Layout) LeafAddr(aln uint32) uint64 { return uint64(aln) * l.LeafBytes() }
+
+// GapAddr is the address of a leaf's gap word.
+func GapAddr(leaf uint64) uint64 { return leaf + GapWord*mem.WordBytes }
+
+// HeadAddr is the address of slot i's header word, if rows are inline.
+func (l *Layout) HeadAddr(leaf uint64, i int) uint64 {
+	return leaf + uint64(l.HeadsAt+i)*mem.WordBytes
+}
+
+// Meta is a decoded meta word.
+type Meta struct {
+	Last   bool
+	Newest int // slot of the latest insert, NoNewest if unknown
+	Live   int // slots in use, placeholders included
+	Count  int // slots at and above it are free
+}
+
+// Pack encodes a meta word.
+func (l *Layout) Pack(m Meta) uint64 {
+	w := uint64(l.ID)<<32 | l.magic<<24 | uint64(m.Newest)<<16 | uint64(m.Live)<<8 | uint64(m.Count)
+	if m.Last {
+		w |= lastFlag
+	}
+	return w
+}
+
+// Unpack decodes a meta word.
+func Unpack(w uint64) Meta {
+	return Meta{Last: IsLast(w), Newest: int(w >> 16 & 0xff), Live: int(w >> 8 & 0xff), Count: CountOf(w)}
+}
+
+// IsLast reports whether a meta word is of the last leaf.
+func IsLast(w uint64) bool { return w&lastFlag != 0 }
+
+// CountOf is the count in a meta word.
+func CountOf(w uint64) int { return int(w & 0xff) }
+
+// IDTag is word RowIDWord of a row block of the index.
+func (l *Layout) IDTag() uint64 { return uint64(l.ID)<<32 | rowMagic }
+
+// StrTag is word IDWord of a row block of the index, if its keys are strings.
+func (l *Layout) StrTag() uint64 { return strRowMagic<<32 | uint64(l.ID) }
+
+// FenceTag is word IDWord of a fence block of the index.
+func (l *Layout) FenceTag() uint64 { return fenceMagic<<32 | uint64(l.ID) }

@@ -1,0 +1,156 @@
+package leaf
+
+import (
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+)
+
+// Leaf is a private copy of a leaf, accepted by block.Accept.
+type Leaf struct {
+	words []uint64
+	l     *Layout
+	count int
+	last  bool
+	shape Shape // of string keys
+}
+
+// View checks that a copy is a leaf of this index, with fences in order. It
+// says nothing about whether the copy is untorn: see block.Accept.
+func (l *Layout) View(buf []uint64) (Leaf, bool) {
+	if len(buf) != l.LeafWords {
+		return Leaf{}, false
+	}
+	w := buf[MetaWord]
+	if uint32(w>>32) != l.ID || w>>24&0x7f != l.magic || CountOf(w) > l.Slots {
+		return Leaf{}, false
+	}
+	v := Leaf{words: buf, l: l, count: CountOf(w), last: IsLast(w)}
+	if l.Kind == Strings {
+		var ok bool
+		v.shape, ok = UnpackShape(buf[ShapeWord])
+		ok = ok && (v.shape.Apart || v.shape.Bytes() <= InlineFenceBytes) && !(v.last && (v.shape.High > 0 || v.shape.Prefix > 0))
+		return v, ok
+	}
+	if !v.last && buf[HighWord] <= buf[LowWord] || v.Right()%l.LeafBytes() != 0 || v.last != (v.Right() == 0) {
+		return Leaf{}, false
+	}
+	return v, true
+}
+
+// Header is the leaf's version.
+func (v *Leaf) Header() uint64 { return v.words[block.HeaderWord] }
+
+// Gap is the leaf's gap version, which proves absence.
+func (v *Leaf) Gap() uint64 { return v.words[GapWord] }
+
+// LastDelete is the CSN of the newest deletion within the leaf's fences, 0 if
+// there was none: absences and ranges within them rest on nothing newer but
+// the rows that are there.
+func (v *Leaf) LastDelete() block.CSN { return block.CSN(v.words[v.l.DeleteAt]) }
+
+// Right is the address of the right sibling, 0 at the end.
+func (v *Leaf) Right() uint64 { return v.words[RightWord] }
+
+// Last reports that the leaf has no high fence.
+func (v *Leaf) Last() bool { return v.last }
+
+// Count is the number of slots to look at.
+func (v *Leaf) Count() int { return v.count }
+
+// Keys are the keys of all slots to look at, or of string keys their digests.
+func (v *Leaf) Keys() []uint64 { return v.words[v.l.KeysAt : v.l.KeysAt+v.count] }
+
+// Key is slot i's key or digest, meaningful unless the slot is free.
+func (v *Leaf) Key(i int) uint64 { return v.words[v.l.KeysAt+i] }
+
+// Head is slot i's header word if the row is inline, the row's address if it
+// is apart, or of a string key its pointer.
+func (v *Leaf) Head(i int) uint64 { return v.words[v.l.HeadsAt+i] }
+
+// InUse reports whether slot i holds a row or a placeholder.
+func (v *Leaf) InUse(i int) bool { return v.Head(i) != v.l.FreeHead }
+
+// Low is the low fence of a leaf of native keys.
+func (v *Leaf) Low() uint64 { return v.words[LowWord] }
+
+// High is the first native key above the leaf's range; false if there is none.
+func (v *Leaf) High() (uint64, bool) { return v.words[HighWord], !v.last }
+
+// Above reports whether a native key lies right of the leaf.
+func (v *Leaf) Above(key uint64) bool { return !v.last && key >= v.words[HighWord] }
+
+// Row is slot i's payload, if rows are inline.
+func (v *Leaf) Row(i int) []uint64 {
+	at := v.l.RowsAt + i*v.l.RowWords
+	return v.words[at : at+v.l.RowWords : at+v.l.RowWords]
+}
+
+// Find returns the slot in use that has a native key, or -1.
+func (v *Leaf) Find(key uint64) int {
+	for i, k := range v.Keys() {
+		if k == key && v.InUse(i) {
+			return i
+		}
+	}
+	return -1
+}
+
+// RowIs reports whether the copy of a row block is a native key's row of this index.
+func (l *Layout) RowIs(buf []uint64, key uint64) bool {
+	return buf[RowKeyWord] == key && buf[RowIDWord] == l.IDTag()
+}
+
+// Pointer is where the row of slot i with a string key is; 0 if the slot is free.
+func (v *Leaf) Pointer(i int) Pointer { return Pointer(v.Head(i)) }
+
+// Prefix is the length of what all string keys of the leaf begin with.
+func (v *Leaf) Prefix() int { return int(v.shape.Prefix) }
+
+// Fences are views into the copy, if the leaf of string keys holds its fences.
+func (v *Leaf) Fences() (Fences, bool) {
+	if v.shape.Apart {
+		return Fences{}, false
+	}
+	return v.shape.split(mem.WordString(v.words[FenceWord:stringsDeleteWord], v.shape.Bytes()), v.last), true
+}
+
+// FenceBlock is where the fences are that the leaf does not hold: false for a
+// block that there cannot be.
+func (v *Leaf) FenceBlock() (addr uint64, words int, ok bool) {
+	addr, words = FenceBlockAt(v.words[FenceWord])
+	ok = v.shape.Apart && addr != 0 && addr < addrMax && words == v.shape.BlockWords()
+	return addr, words, ok
+}
+
+// FencesApart decodes an accepted copy of the leaf's fence block: false if the
+// block is not the one that the leaf named. leaf is the leaf's address.
+func (v *Leaf) FencesApart(leaf uint64, buf []uint64) (Fences, bool) {
+	if len(buf) < FencesAtWord+(v.shape.Bytes()+7)/8 {
+		return Fences{}, false
+	}
+	if buf[block.HeaderWord] != v.words[VersionWord] || buf[IDWord] != v.l.FenceTag() || buf[OwnerWord] != leaf {
+		return Fences{}, false
+	}
+	return v.shape.split(mem.WordString(buf[FencesAtWord:], v.shape.Bytes()), v.last), true
+}
+
+// AnyFences is FencesApart without the check: a planted bug of readers.
+func (v *Leaf) AnyFences(buf []uint64) Fences {
+	return v.shape.split(mem.WordString(buf[FencesAtWord:], v.shape.Bytes()), v.last)
+}
+
+// StrRow decodes an accepted copy of a row block of this index into views of
+// it; false if it is none.
+func (l *Layout) StrRow(buf []uint64) (key string, row []uint64, ok bool) {
+	if len(buf) < StrKeyWord || buf[IDWord] != l.StrTag() {
+		return "", nil, false
+	}
+	n, words := buf[StrSizeWord]>>32, buf[StrSizeWord]&0xffffffff
+	at := StrKeyWord + (n+mem.WordBytes-1)/mem.WordBytes
+	if n > index.MaxKeyBytes || words > uint64(l.RowWords) || at+words > uint64(len(buf)) {
+		return "", nil, false
+	}
+	end := at + words
+	return mem.WordString(buf[StrKeyWord:], int(n)), buf[at:end:end], true
+}
