@@ -12,6 +12,7 @@ import (
 	"drtmx/index/learned"
 	"drtmx/internal/block"
 	"drtmx/internal/exec"
+	"drtmx/internal/invariants"
 	"drtmx/internal/mem"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -225,6 +226,9 @@ func fits(ix *tables.Index, w *wire.Write) bool {
 func (p *partition) applyAll(writes []wire.Write, held []*index.Held) {
 	p.seq++
 	csn := block.NewCSN(p.epoch, p.seq)
+	if invariants.Enabled {
+		checkLocked(writes, held, csn)
+	}
 	for i := range writes {
 		w := &writes[i]
 		if w.Op == wire.Delete {
@@ -232,6 +236,19 @@ func (p *partition) applyAll(writes []wire.Write, held []*index.Held) {
 			continue
 		}
 		p.indexes[w.Index].Publish(held[i], p.rowWords(w.Row), block.Present(csn))
+	}
+}
+
+// checkLocked asserts that a write set is locked, and that its commit is newer
+// than the rows that it replaces.
+func checkLocked(writes []wire.Write, held []*index.Held, csn block.CSN) {
+	if len(held) != len(writes) {
+		invariants.Failf("%d writes are applied under %d locks", len(writes), len(held))
+	}
+	for i, h := range held {
+		if h.Existed && h.Prev.CSN() >= csn {
+			invariants.Failf("commit %v replaces the newer row %v of key %v", block.Present(csn), h.Prev, writes[i].Key)
+		}
 	}
 }
 
@@ -341,6 +358,9 @@ func (t *prepared) end(commit bool) {
 	p := t.p
 	p.nprepare--
 	p.shared.release(t.owner)
+	if invariants.Enabled {
+		p.checkPrepared()
+	}
 	if commit {
 		if len(t.writes) > 0 {
 			p.applyAll(t.writes, t.held)
@@ -350,6 +370,14 @@ func (t *prepared) end(commit bool) {
 	}
 	p.aborts++
 	t.release()
+}
+
+// checkPrepared asserts that what is locked for decisions balances with the
+// transactions that await one. Under p.mu.
+func (p *partition) checkPrepared() {
+	if p.nprepare < 0 || p.nprepare == 0 && !p.shared.Empty() {
+		invariants.Failf("partition %d: %d transactions prepared, %d shared locks", p.id, p.nprepare, len(p.shared.owners))
+	}
 }
 
 // load inserts rows in bulk: keys and rows, back to back.

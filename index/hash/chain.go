@@ -3,6 +3,7 @@ package hash
 import (
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/invariants"
 )
 
 // This file changes chains. A change opens the head first, which locks it,
@@ -37,6 +38,9 @@ func (s *Server) openNew(addr uint64, link uint64) *block.Edit {
 
 // commit publishes the open buckets, the one opened first last.
 func (s *Server) commit() {
+	if invariants.Enabled && len(s.edits) == 0 {
+		invariants.Failf("hash: no bucket is open, so nothing changes the gap word of a chain")
+	}
 	v := s.version()
 	for i := len(s.edits) - 1; i >= 0; i-- {
 		s.edits[i].edit.Commit(v)

@@ -5,6 +5,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/invariants"
 )
 
 // LockWrite implements index.Server. The hint is not needed: the bucket has
@@ -113,11 +114,23 @@ func (s *Server) Publish(held *index.Held, row []uint64, h block.Header) {
 		panic(fmt.Sprintf("hash: row of %d words, want %d", len(row), s.rowWords))
 	}
 	s.drop(held)
+	if invariants.Enabled {
+		s.checkHeld(held, h)
+	}
 	e := s.arena.Begin(held.Addr, s.rowBlock)
 	e.Write(rowWord, row)
 	e.Commit(h.Unlock())
 	if !held.Existed {
 		s.grow()
+	}
+}
+
+// checkHeld asserts that a row about to be published is locked, and that its
+// versions only grow.
+func (s *Server) checkHeld(held *index.Held, h block.Header) {
+	now := block.Header(s.arena.Span(held.Addr, 1).Load(block.HeaderWord))
+	if !now.Locked() || held.Existed && (now.Unlock() != held.Prev || h.CSN() <= held.Prev.CSN()) {
+		invariants.Failf("hash: row of key %v, locked as %v, is %v when %v is published", held.Key, held.Prev, now, h)
 	}
 }
 

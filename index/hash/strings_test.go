@@ -217,6 +217,7 @@ func TestRowsFillTheirBlocks(t *testing.T) {
 func TestReserve(t *testing.T) {
 	x := strBench(t, 1000, ClientOptions{}, false)
 	x.putStr(t, "there", make([]uint64, 10), 1)
+	csn := uint64(1)
 	for _, key := range []string{"there", "new"} {
 		for _, end := range []func(h *index.Held){
 			x.s.Release,
@@ -224,7 +225,8 @@ func TestReserve(t *testing.T) {
 		} {
 			if key == "there" {
 				x.s.usual = 0
-				x.putStr(t, key, make([]uint64, 10), 2)
+				csn++
+				x.putStr(t, key, make([]uint64, 10), csn)
 			}
 			held, err := x.s.LockWrite(1, index.Str(key), 0)
 			if err != nil {
@@ -297,7 +299,7 @@ func TestCallersKeysAreCopied(t *testing.T) {
 	x := strBench(t, 4, ClientOptions{}, false)
 	mine := []byte("first key, with more than eight bytes")
 	alias := func() index.Key { return index.Str(unsafe.String(&mine[0], len(mine))) }
-	name := string(mine)
+	name, csn := string(mine), uint64(0)
 	for _, existed := range []bool{false, true} {
 		held, err := x.s.LockWrite(1, alias(), 0)
 		if err != nil || held.Existed != existed {
@@ -313,7 +315,8 @@ func TestCallersKeysAreCopied(t *testing.T) {
 		if err := x.s.Reserve(held, 4); err != nil {
 			t.Fatal(err)
 		}
-		x.s.Publish(held, []uint64{1, 2, 3, 4}, block.Present(block.NewCSN(1, uint64(len(name)))))
+		csn++
+		x.s.Publish(held, []uint64{1, 2, 3, 4}, block.Present(block.NewCSN(1, csn)))
 		copy(mine, name)
 		x.op.Start(alias())
 		copy(mine, "other")

@@ -5,6 +5,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/invariants"
 	"github.com/zeebo/xxh3"
 )
 
@@ -182,6 +183,9 @@ func (s *Server) publishStr(held *index.Held, row []uint64, h block.Header) {
 		panic(fmt.Sprintf("hash: a row of %d words has no room reserved", len(row)))
 	}
 	s.drop(held)
+	if invariants.Enabled {
+		s.checkHeld(held, h)
+	}
 	if room.Addr != 0 {
 		s.move(held, class, row, h.Unlock())
 	} else {

@@ -1,6 +1,9 @@
 package block
 
-import "drtmx/internal/mem"
+import (
+	"drtmx/internal/invariants"
+	"drtmx/internal/mem"
+)
 
 // Edit is one change of a block by the server that owns it: Begin locks the
 // header, Set and Write change words, Commit publishes. Remote readers see the
@@ -79,8 +82,23 @@ func (e *Edit) Write(i int, src []uint64) {
 // unlocked header, so a caller that still holds its lock passes h locked and
 // clears the bit later.
 func (e *Edit) Commit(h Header) {
+	if invariants.Enabled {
+		e.checkHeader(h)
+	}
 	if e.keep {
 		e.s.Store(ChecksumWord, e.sum+frame(e.addr, uint64(h.Unlock())))
 	}
 	e.s.Store(HeaderWord, uint64(h))
+}
+
+// checkHeader asserts what readers rely on: the block is locked while it
+// changes, and the versions of a row that is present only grow.
+func (e *Edit) checkHeader(h Header) {
+	old := Header(e.s.Load(HeaderWord))
+	if !old.Locked() {
+		invariants.Failf("block %d is published as %v, and was not locked: %v", e.addr, h, old)
+	}
+	if !old.IsAbsent() && h.CSN() <= old.CSN() {
+		invariants.Failf("block %d is published as %v after %v", e.addr, h, old)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"sync"
 
+	"drtmx/internal/invariants"
 	"drtmx/internal/mem"
 )
 
@@ -26,7 +27,8 @@ type Slab struct {
 		sync.Mutex
 		free      []uint64
 		next, end uint64
-		total     uint64 // blocks carved
+		total     uint64          // blocks carved
+		isFree    map[uint64]bool // the contents of free; kept with assertions only
 	}
 }
 
@@ -56,6 +58,9 @@ func (s *Slab) Alloc() (uint64, error) {
 	if n := len(s.mu.free); n > 0 {
 		addr := s.mu.free[n-1]
 		s.mu.free = s.mu.free[:n-1]
+		if invariants.Enabled {
+			delete(s.mu.isFree, addr)
+		}
 		return addr, nil
 	}
 	if s.mu.next == s.mu.end {
@@ -108,7 +113,7 @@ func (s *Slab) AllocRun(n int) (uint64, error) {
 func (s *Slab) giveUp(end uint64) {
 	for ; s.mu.next < end; s.mu.next += s.bytes {
 		s.arena.Span(s.mu.next, 1).Store(0, uint64(LockBit|AbsentBit))
-		s.mu.free = append(s.mu.free, s.mu.next)
+		s.addFree(s.mu.next)
 		s.mu.total++
 	}
 }
@@ -118,8 +123,22 @@ func (s *Slab) giveUp(end uint64) {
 func (s *Slab) Free(addr uint64) {
 	s.arena.Span(addr, 1).Store(0, uint64(LockBit|AbsentBit))
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.addFree(addr)
+}
+
+// addFree makes a block one that Alloc returns. Under s.mu.
+func (s *Slab) addFree(addr uint64) {
+	if invariants.Enabled {
+		if s.mu.isFree == nil {
+			s.mu.isFree = map[uint64]bool{}
+		}
+		if s.mu.isFree[addr] || addr == 0 || addr%mem.LineBytes != 0 {
+			invariants.Failf("slab of %d-byte blocks: block %d is freed, and is free already or no block", s.bytes, addr)
+		}
+		s.mu.isFree[addr] = true
+	}
 	s.mu.free = append(s.mu.free, addr)
-	s.mu.Unlock()
 }
 
 // Stats is a snapshot.

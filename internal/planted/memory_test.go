@@ -28,6 +28,9 @@ var blockBugs = []bug{
 	},
 }
 
+// repeated matches what a suite says of an update that keeps its row's header.
+const repeated = "header|the row is [0-9]+, true|hold although it was changed|at version"
+
 // hashBugs are bugs of the hash index.
 var hashBugs = []bug{
 	{
@@ -75,6 +78,22 @@ var hashBugs = []bug{
 		caught: []test{
 			{"server", "TestStaleLocations", "has the row of key|is found"},
 			{"index/hash", "TestTiedStrings", "never inserted|another key's|want version|says found; present: false"},
+		},
+	},
+	{
+		name: "KeepHeader", why: "an update of a row keeps the header that readers hold it against",
+		edits: []edit{{
+			file: "index/hash/lock.go",
+			old:  "	e.Write(rowWord, row)\n	e.Commit(h.Unlock())\n",
+			new:  "	e.Write(rowWord, row)\n	if held.Existed {\n		h = held.Prev\n	}\n	e.Commit(h.Unlock())\n",
+		}, {
+			file: "index/hash/strlock.go",
+			old:  "	class, room := block.Class(held.Slot), held.Room\n",
+			new:  "	if held.Existed {\n		h = held.Prev\n	}\n	class, room := block.Class(held.Slot), held.Room\n",
+		}},
+		caught: []test{
+			{"index/hash", "TestCrowdedChains", repeated},
+			{"index/hash", "TestTiedStrings", repeated},
 		},
 	},
 	{
