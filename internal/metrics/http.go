@@ -31,7 +31,7 @@ const (
 // names the address and what was expected.
 var ErrAddress = errors.New("bad address")
 
-var buildInfo = gauge("drtmx_build_info", "Always 1; what this program is.", "version", "commit", "go")
+var buildInfo = gauge("drtmx_build_info", "Always 1; the labels identify this program.", "version", "commit", "go")
 
 // Build identifies the program.
 type Build struct{ Version, Commit, Go string }

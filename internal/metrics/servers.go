@@ -117,42 +117,42 @@ func (a *sample) ready() error {
 }
 
 var (
-	scrapeSeconds = gauge("drtmx_scrape_duration_seconds", "Time the data servers took to answer the last round of questions.")
+	scrapeSeconds = gauge("drtmx_scrape_duration_seconds", "Time that the data servers took to answer the last sample.")
 
 	serverUp    = gauge("drtmx_server_up", "1 if the data server answered, else 0; it then has no other metrics.", "server")
 	serverReady = gauge("drtmx_server_ready", "1 if the data server is not stopping and all its partitions are loaded and served.", "server")
-	serverInfo  = gauge("drtmx_server_info", "Always 1; what the data server is.", "server", "address", "fabric", "pid")
-	serverStart = gauge("drtmx_server_start_time_seconds", "When the data server was started, in seconds since the epoch of Unix.", "server")
+	serverInfo  = gauge("drtmx_server_info", "Always 1; the labels identify the data server.", "server", "address", "fabric", "pid")
+	serverStart = gauge("drtmx_server_start_time_seconds", "Start time of the data server, in seconds since the Unix epoch.", "server")
 	serverEpoch = gauge("drtmx_server_epoch", "Epoch of the data server's partitions.", "server")
 
 	serverCPU        = counter("drtmx_server_cpu_seconds_total", "User and system time of the data server's process.", "server")
-	serverResident   = gauge("drtmx_server_resident_memory_bytes", "Memory of the data server's process that is resident, regions included.", "server")
-	serverHeap       = gauge("drtmx_server_go_heap_bytes", "Objects of the Go heap of the data server's process; regions are not in it.", "server")
+	serverResident   = gauge("drtmx_server_resident_memory_bytes", "Resident memory of the data server's process, regions included.", "server")
+	serverHeap       = gauge("drtmx_server_go_heap_bytes", "Bytes of objects on the Go heap of the data server's process, without regions.", "server")
 	serverGoroutines = gauge("drtmx_server_goroutines", "Goroutines of the data server's process.", "server")
 	serverGC         = counter("drtmx_server_gc_cycles_total", "Garbage collections of the data server's process.", "server")
 
-	serverCalls       = counter("drtmx_server_calls_total", "Procedures called, repetitions of attempts included.", "server")
-	serverSlowCalls   = counter("drtmx_server_slow_calls_total", "Procedures that touched other partitions and were run again in a goroutine of their own.", "server")
+	serverCalls       = counter("drtmx_server_calls_total", "Procedures called, repeated attempts included.", "server")
+	serverSlowCalls   = counter("drtmx_server_slow_calls_total", "Procedures that touched other partitions and were run again in a separate goroutine.", "server")
 	serverReads       = counter("drtmx_server_reads_total", "Lookups and scans answered by RPC.", "server", "kind")
 	serverDistributed = counter("drtmx_server_distributed_transactions_total", "Transactions of several partitions that this server coordinated.", "server")
-	serverHandovers   = counter("drtmx_server_handovers_total", "Transactions whose decision another server handed over to this one.", "server")
+	serverHandovers   = counter("drtmx_server_handovers_total", "Transactions whose decision another server handed over to this server.", "server")
 	serverOutcomes    = gauge("drtmx_server_outcomes_kept", "Client sessions whose last answer is remembered, so that a repeated commit takes effect once.", "server")
 	serverDecisions   = gauge("drtmx_server_decisions_kept", "Commits of distributed transactions that are remembered until all who take part know them.", "server")
 
 	serverGreeted      = counter("drtmx_server_clients_greeted_total", "Connections of clients and of other servers that said hello.", "server")
-	serverDisconnected = counter("drtmx_server_clients_disconnected_total", "Connections that went away, those of scrapes included.", "server")
-	serverRefusals     = counter("drtmx_server_refusals_total", "Peers, connections and verbs that the data server's endpoint refused, by reason; those that a provider knows.", "server", "reason")
+	serverDisconnected = counter("drtmx_server_clients_disconnected_total", "Connections that ended, those of scrapes included.", "server")
+	serverRefusals     = counter("drtmx_server_refusals_total", "Peers, connections and verbs that the data server's endpoint refused, by reason, as far as its provider counts them.", "server", "reason")
 
 	partitionCommits   = counter("drtmx_partition_commits_total", "Transactions that committed in the partition; one of several partitions counts in each.", "server", "partition")
-	partitionConflicts = counter("drtmx_partition_conflicts_total", "Commits and prepares that the partition refused or gave back.", "server", "partition")
+	partitionConflicts = counter("drtmx_partition_conflicts_total", "Commits and prepares that the partition refused or returned for retry.", "server", "partition")
 	partitionParked    = counter("drtmx_partition_parked_total", "Commits and calls that waited for the decision of a transaction in doubt.", "server", "partition")
-	partitionVain      = counter("drtmx_partition_parked_in_vain_total", "Of those parked, the ones that the decision did not come in time for.", "server", "partition")
+	partitionVain      = counter("drtmx_partition_parked_in_vain_total", "Parked requests for which the decision did not arrive in time.", "server", "partition")
 	partitionPrepared  = gauge("drtmx_partition_prepared_transactions", "Distributed transactions in doubt: prepared here and not yet decided.", "server", "partition")
-	partitionLoaded    = gauge("drtmx_partition_loaded", "1 if loading has ended.", "server", "partition")
+	partitionLoaded    = gauge("drtmx_partition_loaded", "1 if the load is complete.", "server", "partition")
 	partitionFenced    = gauge("drtmx_partition_fenced", "1 if the partition is no longer served.", "server", "partition")
 	regionUsed         = gauge("drtmx_region_used_bytes", "Bytes of the partition's region in use, free blocks of its indexes included.", "server", "partition")
-	regionMapped       = gauge("drtmx_region_mapped_bytes", "Bytes by which the partition's region has grown so far.", "server", "partition")
-	regionLimit        = gauge("drtmx_region_limit_bytes", "Bytes to which the partition's region may grow.", "server", "partition")
+	regionMapped       = gauge("drtmx_region_mapped_bytes", "Present size of the partition's region.", "server", "partition")
+	regionLimit        = gauge("drtmx_region_limit_bytes", "Maximum size of the partition's region.", "server", "partition")
 )
 
 // Describe is prometheus.Collector's.

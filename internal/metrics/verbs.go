@@ -13,19 +13,19 @@ import (
 type verbs struct{ rounds, verbs, bytes, rpcs, rpcBytes, errors *Family }
 
 var (
-	serverVerbs = newVerbs("drtmx_fabric", "as the data server sees them: one-sided ones only over providers that carry them out on its side", "server", "provider")
-	clientVerbs = newVerbs("drtmx_client_fabric", "of this process's connections", "provider")
+	serverVerbs = newVerbs("drtmx_fabric", ", as the data server sees them: one-sided ones only over providers that perform them on its side", "server", "provider")
+	clientVerbs = newVerbs("drtmx_client_fabric", " on this process's connections", "provider")
 )
 
-func newVerbs(prefix, of string, labels ...string) *verbs {
+func newVerbs(prefix, where string, labels ...string) *verbs {
 	with := func(more string) []string { return append(labels[:len(labels):len(labels)], more) }
 	return &verbs{
-		rounds:   counter(prefix+"_rounds_total", "Doorbells rung, "+of+".", labels...),
-		verbs:    counter(prefix+"_verbs_total", "Work requests completed, "+of+".", with("op")...),
-		bytes:    counter(prefix+"_bytes_total", "Bytes moved by READs and WRITEs, "+of+".", with("op")...),
-		rpcs:     counter(prefix+"_rpcs_total", "RPCs, "+of+".", labels...),
-		rpcBytes: counter(prefix+"_rpc_bytes_total", "Bytes of requests and responses, "+of+".", labels...),
-		errors:   counter(prefix+"_errors_total", "Work requests that failed, "+of+"; status access is an access violation.", with("status")...),
+		rounds:   counter(prefix+"_rounds_total", "Doorbells rung"+where+".", labels...),
+		verbs:    counter(prefix+"_verbs_total", "Work requests completed"+where+".", with("op")...),
+		bytes:    counter(prefix+"_bytes_total", "Bytes moved by READs and WRITEs"+where+".", with("op")...),
+		rpcs:     counter(prefix+"_rpcs_total", "RPCs"+where+".", labels...),
+		rpcBytes: counter(prefix+"_rpc_bytes_total", "Bytes of requests and responses"+where+".", labels...),
+		errors:   counter(prefix+"_errors_total", "Work requests that failed"+where+"; status access is an access violation.", with("status")...),
 	}
 }
 
