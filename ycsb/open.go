@@ -11,9 +11,7 @@ import (
 	"drtmx/internal/cluster"
 	"drtmx/internal/member"
 	"drtmx/internal/member/etcd"
-	"drtmx/rdma"
 	"drtmx/rdma/inproc"
-	"drtmx/rdma/shm"
 	"drtmx/tables"
 	"drtmx/txn"
 	"drtmx/ycsb/props"
@@ -27,7 +25,7 @@ var ChildArgs []string
 
 // RunChild runs a data server until it is stopped: see ChildArgs.
 func RunChild(ctx context.Context) error {
-	p, err := newShm()
+	p, err := cluster.NewProvider(cluster.FabricOptions{}, cluster.FabricShm)
 	if err != nil {
 		return err
 	}
@@ -46,13 +44,6 @@ func Workload(name string) (cluster.Workload, error) {
 
 func workloadOf(c *tables.Catalog) cluster.Workload {
 	return cluster.Workload{Catalog: c, Procedures: usertable.Procedures(c)}
-}
-
-func newShm() (rdma.Provider, error) {
-	if err := shm.Available(); err != nil {
-		return nil, err
-	}
-	return shm.New(shm.Options{})
 }
 
 // openTimeout bounds how long a cluster may take to answer.
@@ -95,58 +86,75 @@ func (d *database) open(ctx context.Context, where string) error {
 // connect starts or finds the cluster.
 func connect(ctx context.Context, o *options) (c *cluster.Cluster, where string, err error) {
 	if o.addr != "" {
-		return attach(ctx, o.addr)
+		c, err := find(ctx, o.addr)
+		if err != nil {
+			return nil, "", fmt.Errorf("%s: %w", props.Addr, err)
+		}
+		where := c.Where()
+		if c.Info() == nil && !cluster.IsAddress(o.addr) {
+			where = props.Addr + " " + where
+		}
+		return c, where, nil
 	}
 	catalog, err := o.layout.Catalog(o.size.Partitions)
 	if err != nil {
 		return nil, "", err
 	}
+	start := cluster.StartOptions{Size: o.size, Workload: workloadOf(catalog)}
 	if o.fabric == fabricInproc {
-		c, err = cluster.StartInProcess(ctx, inproc.New(inproc.Options{}), workloadOf(catalog), o.size)
+		start.Provider = inproc.New(inproc.Options{})
+		c, err = cluster.Start(ctx, start)
 		return c, "this process", err
 	}
 	if ChildArgs == nil {
 		return nil, "", fmt.Errorf("%s=%s: this program cannot start data servers as processes: want %s=%s, or %s of a running cluster",
 			props.Fabric, fabricShm, props.Fabric, fabricInproc, props.Addr)
 	}
-	p, err := newShm()
-	if err != nil {
+	if start.Provider, err = cluster.NewProvider(cluster.FabricOptions{}, cluster.FabricShm); err != nil {
 		return nil, "", fmt.Errorf("%s=%s: %w", props.Fabric, fabricShm, err)
 	}
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, "", fmt.Errorf("find this program to start data servers: %w", err)
 	}
-	name, err := usertable.WorkloadName(catalog)
-	if err != nil {
+	start.Command = append([]string{exe}, ChildArgs...)
+	if start.Workload.Name, err = usertable.WorkloadName(catalog); err != nil {
 		return nil, "", err
 	}
-	c, err = cluster.StartProcesses(ctx, cluster.ProcessOptions{
-		Size: o.size, Provider: p, Command: append([]string{exe}, ChildArgs...), Workload: name,
-	})
+	c, err = cluster.Start(ctx, start)
 	return c, "child processes", err
 }
 
-// clientOf returns a client provider for the fabric of a cluster found in a
-// directory.
-func clientOf(fabric string) (rdma.Provider, error) {
-	if fabric == fabricShm {
-		return newShm()
+// find connects to the cluster at an address: an address with a scheme, a
+// runtime directory, or the sockets of all data servers.
+func find(ctx context.Context, addr string) (*cluster.Cluster, error) {
+	o := cluster.ConnectOptions{Members: openMembers}
+	switch info, err := os.Stat(addr); {
+	case cluster.IsAddress(addr):
+		if o.Address, err = cluster.ParseAddress(addr); err != nil {
+			return nil, err
+		}
+	case err == nil && info.IsDir():
+		o.Dir = addr
+	default:
+		for a := range strings.SplitSeq(addr, ",") {
+			if a = strings.TrimSpace(a); a != "" {
+				o.Addrs = append(o.Addrs, a)
+			}
+		}
 	}
-	return cluster.NewFabrics(cluster.ClientOptions{})
-}
-
-// reach connects to the cluster at an address with a scheme.
-func reach(ctx context.Context, addr string) (*cluster.Cluster, string, error) {
-	a, err := cluster.ParseAddress(addr)
+	c, err := cluster.Connect(ctx, o)
+	if errors.Is(err, cluster.ErrNoCluster) || errors.Is(err, cluster.ErrStale) {
+		err = fmt.Errorf("%w; start one with: drtmx serve --workload ycsb --data-dir %s", err, addr)
+	}
 	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w", props.Addr, err)
+		return nil, err
 	}
-	c, _, err := cluster.Connect(ctx, a, cluster.ClientOptions{Members: openMembers})
-	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w", props.Addr, err)
+	if i := c.Info(); i != nil && !usertable.IsWorkload(i.Workload) {
+		_ = c.Close()
+		return nil, fmt.Errorf("%s: the cluster serves workload %q: want one started by drtmx serve --workload ycsb", addr, i.Workload)
 	}
-	return c, a.String(), nil
+	return c, nil
 }
 
 // openMembers opens the member store that an etcd address names.
@@ -160,40 +168,4 @@ func openMembers(ctx context.Context, a *cluster.Address) (member.Store, error) 
 		return nil, err
 	}
 	return s, nil
-}
-
-// attach connects to the cluster at an address: an address with a scheme, a
-// runtime directory, or sockets.
-func attach(ctx context.Context, addr string) (*cluster.Cluster, string, error) {
-	if cluster.IsAddress(addr) {
-		return reach(ctx, addr)
-	}
-	if info, err := os.Stat(addr); err == nil && info.IsDir() {
-		c, info, err := cluster.Attach(ctx, addr, clientOf)
-		if err != nil {
-			hint := ""
-			if errors.Is(err, cluster.ErrNoCluster) || errors.Is(err, cluster.ErrStale) {
-				hint = "; start one with: drtmx serve --workload ycsb --data-dir " + addr
-			}
-			return nil, "", fmt.Errorf("%s %s: %w%s", props.Addr, addr, err, hint)
-		}
-		if !usertable.IsWorkload(info.Workload) {
-			_ = c.Close()
-			return nil, "", fmt.Errorf("%s %s: the cluster serves workload %q: want one started by drtmx serve --workload ycsb",
-				props.Addr, addr, info.Workload)
-		}
-		return c, addr, nil
-	}
-	p, err := newShm()
-	if err != nil {
-		return nil, "", err
-	}
-	var addrs []string
-	for a := range strings.SplitSeq(addr, ",") {
-		if a = strings.TrimSpace(a); a != "" {
-			addrs = append(addrs, a)
-		}
-	}
-	c, err := cluster.AttachAddrs(p, addrs)
-	return c, props.Addr + " " + addr, err
 }

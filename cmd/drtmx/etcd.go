@@ -107,22 +107,21 @@ func (f *serveFlags) self() []string {
 	return []string{f.listen}
 }
 
-// membership is a data server's place in etcd, and the etcd that it runs.
+// membership is where a data server finds the others, and the etcd that this
+// process runs for it.
 type membership struct {
-	joined *cluster.Joined
 	store  member.Store
-	server *embedded.Server
+	server *embedded.Server // nil: others run it
 }
 
-// join takes a place in etcd and waits for the other data servers.
-func (a *app) join(ctx context.Context, f *serveFlags, o *cluster.ServerOptions, addr string, records cluster.Log) (m *membership, err error) {
+// openMembership connects to etcd, which it runs if the flags say so.
+func (a *app) openMembership(ctx context.Context, f *serveFlags, records cluster.Log) (m *membership, err error) {
 	e, m := &f.etcd, &membership{}
 	defer func() {
 		if err != nil {
 			m, err = nil, errors.Join(err, m.close())
 		}
 	}()
-	log := records.Logger()
 	endpoints := e.endpoints
 	if e.embedded {
 		m.server, err = embedded.Start(ctx, embedded.Options{
@@ -139,14 +138,7 @@ func (a *app) join(ctx context.Context, f *serveFlags, o *cluster.ServerOptions,
 		return m, err
 	}
 	m.store = store
-	m.joined, err = cluster.Join(ctx, store, cluster.JoinOptions{
-		Size: o.Size, Index: o.Index, Addr: addr, TTL: e.lease, Log: log,
-		Waiting: func(text string) { a.announce(records, text, "waiting for members", "reason", text) },
-	})
-	if stopped := interrupted(ctx); err != nil && stopped != nil {
-		err = stopped
-	}
-	return m, err
+	return m, nil
 }
 
 // etcdLog is where etcd's warnings go: nowhere, unless there is a log.
@@ -157,23 +149,9 @@ func etcdLog(records cluster.Log) *slog.Logger {
 	return records.Logger()
 }
 
-// lost is closed when another instance has the place; nil without etcd.
-func (m *membership) lost() <-chan struct{} {
-	if m == nil {
-		return nil
-	}
-	return m.joined.Lost()
-}
-
-// close gives the place up.
+// close disconnects from etcd, and ends the one that this process runs.
 func (m *membership) close() error {
-	if m == nil {
-		return nil
-	}
 	var errs []error
-	if m.joined != nil {
-		errs = append(errs, m.joined.Leave())
-	}
 	if m.store != nil {
 		errs = append(errs, m.store.Close())
 	}

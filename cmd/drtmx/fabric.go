@@ -11,9 +11,7 @@ import (
 
 	"drtmx/internal/cluster"
 	"drtmx/rdma"
-	"drtmx/rdma/shm"
 	"drtmx/rdma/tcp"
-	"drtmx/rdma/verbs"
 )
 
 // Fabrics of the command line.
@@ -33,15 +31,8 @@ func checkFabric(name string) error {
 	return fmt.Errorf("--fabric %q: want %s", name, oneOf(fabrics))
 }
 
-// shmAvailable is shm.Available, or a test's answer.
-var shmAvailable = shm.Available
-
-func newShm() (rdma.Provider, error) {
-	if err := shmAvailable(); err != nil {
-		return nil, err
-	}
-	return shm.New(shm.Options{})
-}
+// newProvider is cluster.NewProvider, or a test's.
+var newProvider = cluster.NewProvider
 
 // tlsFlags say how processes that talk over TCP know each other.
 type tlsFlags struct {
@@ -75,26 +66,19 @@ func (t *tlsFlags) check() error {
 	return nil
 }
 
-// provider makes the provider "tcp".
-func (t *tlsFlags) provider() (rdma.Provider, error) {
-	p, err := tcp.New(tcp.Options{Insecure: t.insecure, TLS: t.files()})
-	if err != nil {
-		return nil, usageError{err}
+// options are what the fabrics between processes need.
+func (t *tlsFlags) options() cluster.FabricOptions {
+	o := cluster.FabricOptions{Insecure: t.insecure, Device: t.device}
+	if t.given() {
+		o.TLS = &tcp.TLS{CA: t.ca, Cert: t.cert, Key: t.key}
 	}
-	return p, nil
+	return o
 }
 
-// client is what a client of any fabric needs.
-func (t *tlsFlags) client() cluster.ClientOptions {
-	return cluster.ClientOptions{TLS: t.files(), Insecure: t.insecure, Device: t.device, Members: openMembers}
-}
-
-// files are the certificates, nil without.
-func (t *tlsFlags) files() *tcp.TLS {
-	if !t.given() {
-		return nil
-	}
-	return &tcp.TLS{CA: t.ca, Cert: t.cert, Key: t.key}
+// provider makes a provider of the fabrics named.
+func (t *tlsFlags) provider(names []string) (rdma.Provider, error) {
+	p, err := newProvider(t.options(), names...)
+	return p, asUsage(err, tcp.ErrCertificateFile)
 }
 
 // args are the flags for a child process.
@@ -115,68 +99,28 @@ func (t *tlsFlags) args() []string {
 // processes describes data servers in child processes over fabrics. listen is
 // where the first one listens on a network; empty means anywhere on this
 // machine.
-func processes(fabrics []string, t *tlsFlags, listen string, size cluster.Size) (o cluster.ProcessOptions, err error) {
-	o = cluster.ProcessOptions{Size: size, Workload: workloadTPCC}
+func processes(fabrics []string, t *tlsFlags, listen string, size cluster.Size) (o cluster.StartOptions, err error) {
+	o = cluster.StartOptions{Size: size, Workload: cluster.Workload{Name: workloadTPCC}}
 	if o.Command, err = childCommand(); err != nil {
 		return o, err
 	}
-	if o.Provider, err = t.fabrics(fabrics); err != nil {
+	o.Command = append(append(o.Command, "--fabrics", strings.Join(fabrics, ",")), t.args()...)
+	if o.Provider, err = t.provider(fabrics); err != nil {
 		return o, err
 	}
-	o.Command = append(append(o.Command, "--fabrics", strings.Join(fabrics, ",")), t.args()...)
 	switch {
 	case len(fabrics) == 1 && fabrics[0] == fabricShm:
 	case listen != "":
 		o.Addrs, err = consecutive(listen, size.Servers)
 	case slices.Contains(fabrics, fabricVerbs):
 		var device rdma.Provider
-		if device, err = t.verbs(); err == nil {
+		if device, err = t.provider([]string{fabricVerbs}); err == nil {
 			o.Addrs, err = cluster.DeviceAddrs(device, size.Servers)
 		}
 	default:
 		o.Addrs, err = cluster.LoopbackAddrs(size.Servers)
 	}
 	return o, err
-}
-
-// verbs makes the provider "verbs".
-func (t *tlsFlags) verbs() (rdma.Provider, error) {
-	return verbs.New(verbs.Options{Device: t.device})
-}
-
-// fabrics makes a provider of the fabrics named.
-func (t *tlsFlags) fabrics(names []string) (rdma.Provider, error) {
-	if len(names) == 1 {
-		switch names[0] {
-		case fabricShm:
-			return newShm()
-		case fabricTCP:
-			return t.provider()
-		case fabricVerbs:
-			return t.verbs()
-		}
-	}
-	return t.several(names)
-}
-
-// several makes one provider of several.
-func (t *tlsFlags) several(names []string) (*cluster.Fabrics, error) {
-	f := &cluster.Fabrics{}
-	for _, name := range names {
-		p, err := t.fabrics([]string{name})
-		if err != nil {
-			return nil, err
-		}
-		switch name {
-		case fabricShm:
-			f.Shm = p
-		case fabricVerbs:
-			f.Verbs = p
-		case fabricTCP:
-			f.TCP = p
-		}
-	}
-	return f, nil
 }
 
 // consecutive are n addresses from host:port on.
@@ -191,18 +135,4 @@ func consecutive(first string, n int) ([]string, error) {
 		addrs[i] = net.JoinHostPort(host, strconv.Itoa(p+i))
 	}
 	return addrs, nil
-}
-
-// clientOf makes a client of the fabric of a cluster found running.
-func (w *whereFlags) clientOf(fabric string) (rdma.Provider, error) {
-	names := strings.Split(fabric, "+")
-	for _, name := range names {
-		if !slices.Contains(cluster.FabricNames, name) {
-			return nil, fmt.Errorf("the cluster uses fabric %q, want %s", fabric, oneOf(cluster.FabricNames))
-		}
-	}
-	if len(names) == 1 {
-		return w.tls.fabrics(names)
-	}
-	return cluster.NewFabrics(w.tls.client())
 }

@@ -17,8 +17,10 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"drtmx/internal/cluster"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/shm"
 	"drtmx/tpcc"
 )
 
@@ -27,7 +29,9 @@ func TestMain(m *testing.M) {
 		"drtmx": main,
 		// A machine without memory files.
 		"drtmx-nomemfd": func() {
-			shmAvailable = func() error { return fmt.Errorf("%w: %w", rdma.ErrUnsupported, mem.ErrNoMemfd) }
+			newProvider = func(cluster.FabricOptions, ...string) (rdma.Provider, error) {
+				return nil, fmt.Errorf("%w: %w", rdma.ErrUnsupported, mem.ErrNoMemfd)
+			}
 			main()
 		},
 	})
@@ -35,7 +39,7 @@ func TestMain(m *testing.M) {
 
 // haveShm reports whether data servers can be processes here. Under the race
 // tag regions live on the Go heap, which no other process can map.
-func haveShm() bool { return !raceEnabled && shmAvailable() == nil }
+func haveShm() bool { return !raceEnabled && shm.Available() == nil }
 
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{

@@ -183,24 +183,36 @@ func (a *app) serve(ctx context.Context, o *serveFlags, workload string) (err er
 	if err != nil {
 		return err
 	}
-	children.Workload, children.Log, children.Debug = workload, records, shown.debug
-	err = cluster.Serve(ctx, cluster.ServeOptions{
-		ProcessOptions: children,
-		Dir:            o.dir, Version: version, Fabrics: o.fabrics,
-		Crashed: func(output []byte) { _, _ = a.stderr.Write(output) },
-		Ready: func(i cluster.Info) {
-			all := make([]string, len(i.Servers))
-			for k, s := range i.Servers {
-				all[k] = s.Address(o.dir)
-			}
-			addrs.Store(&all)
-			a.announceReady(records, o.dir, &i)
-		},
-	})
+	children.Workload.Name, children.Log, children.Debug = workload, records, shown.debug
+	children.Dir, children.Version, children.Fabrics = o.dir, version, o.fabrics
+	children.Ready = func(i cluster.Info) {
+		all := make([]string, len(i.Servers))
+		for k, s := range i.Servers {
+			all[k] = s.Address(o.dir)
+		}
+		addrs.Store(&all)
+		a.announceReady(records, o.dir, &i)
+	}
+	c, err := cluster.Start(ctx, children)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case <-c.Lost():
+		err = c.Err()
+	}
+	if lost := c.Output(); len(lost) > 0 {
+		_, _ = a.stderr.Write(lost)
+	}
+	err = errors.Join(err, c.Close())
 	switch {
+	case errors.Is(err, cluster.ErrStopped):
+		err = nil
 	case errors.Is(err, cluster.ErrLost):
 		log.Error("data server lost", "error", err)
-	case err == nil:
+	}
+	if err == nil {
 		log.Info("cluster stopped")
 	}
 	return err
@@ -227,7 +239,7 @@ func (a *app) announceReady(l cluster.Log, dir string, i *cluster.Info) {
 
 // child is one data server's process.
 func (a *app) child(c *cobra.Command, f *serveFlags) error {
-	p, err := f.tls.fabrics(f.fabrics)
+	p, err := f.tls.provider(f.fabrics)
 	if err != nil {
 		return err
 	}

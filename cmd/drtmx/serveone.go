@@ -9,6 +9,8 @@ import (
 
 	"drtmx/internal/cluster"
 	"drtmx/internal/member"
+	"drtmx/rdma"
+	"drtmx/rdma/tcp"
 )
 
 // oneFlags are about one data server of a cluster.
@@ -75,86 +77,84 @@ func (f *serveFlags) checkOne(c *cobra.Command) error {
 	return nil
 }
 
-// options are what the cluster package needs.
-func (f *serveFlags) options() (*cluster.ServerOptions, *cluster.Fabrics, error) {
+// options are what the cluster package needs; place is where the data server
+// finds the others, nil without etcd.
+func (f *serveFlags) options(p rdma.Provider, place *membership) (o cluster.JoinOptions, err error) {
 	name, err := f.workload.resolve(f.partitions())
 	if err != nil {
-		return nil, nil, err
+		return o, err
 	}
-	w, err := lookupWorkload(name)
-	if err != nil {
-		return nil, nil, err
-	}
-	p, err := f.tls.several(f.fabrics)
-	if err != nil {
-		return nil, nil, err
-	}
-	p.ListenAt = f.listen
-	o := &cluster.ServerOptions{
+	o = cluster.JoinOptions{
 		Size: cluster.Size{Servers: f.size.servers, Partitions: f.partitions()}, Index: f.one.index,
-		Provider: p, Workload: w, MemoryBytes: uint64(f.one.memory),
+		Provider: p, MemoryBytes: uint64(f.one.memory),
+	}
+	if o.Workload, err = lookupWorkload(name); err != nil {
+		return o, err
 	}
 	if f.dir != "" {
 		if o.Dir, err = filepath.Abs(f.dir); err != nil {
-			return nil, nil, err
+			return o, err
 		}
 	}
-	if !f.etcd.given() {
+	if place == nil {
 		o.Addrs = cluster.MemberAddrs(f.size.servers, f.fabrics, o.Dir, f.one.members)
+		o.Addr = o.Addrs[o.Index]
+		return o, nil
 	}
-	return o, p, nil
+	o.Store, o.Lease = place.store, f.etcd.lease
+	o.Addr = cluster.MemberAddr(o.Index, f.fabrics, o.Dir, f.self())
+	return o, nil
 }
 
-// own is the address of this data server.
-func (f *serveFlags) own(o *cluster.ServerOptions) string {
-	if !f.etcd.given() {
-		return o.Addrs[o.Index]
-	}
-	return cluster.MemberAddr(o.Index, f.fabrics, o.Dir, f.self())
-}
-
-// serveOne runs one data server until it is told to end.
+// serveOne runs one data server until the command is ended.
 func (a *app) serveOne(c *cobra.Command, f *serveFlags) (err error) {
 	if err := f.checkOne(c); err != nil {
 		return usageError{fmt.Errorf("drtmx serve: %w", err)}
 	}
-	o, p, err := f.options()
+	p, err := cluster.NewFabrics(f.tls.options(), f.fabrics...)
 	if err != nil {
-		return err
+		return asUsage(err, tcp.ErrCertificateFile)
 	}
+	p.ListenAt = f.listen
 	shown, err := f.shows.open()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, shown.close()) }()
 	records := f.log.log(a)
-	o.Workload.Log = records.Logger()
-	own := f.own(o)
 	var place *membership
 	if f.etcd.given() {
-		if place, err = a.join(c.Context(), f, o, own, records); err != nil {
-			return asUsage(err, cluster.ErrOptions, member.ErrInput, member.ErrTLS)
+		if place, err = a.openMembership(c.Context(), f, records); err != nil {
+			return asUsage(err, member.ErrInput, member.ErrTLS)
 		}
 		defer func() { err = errors.Join(err, place.close()) }()
-		o.Joined = place.joined
 	}
-	s, err := cluster.StartServer(c.Context(), *o)
+	o, err := f.options(p, place)
 	if err != nil {
-		return asUsage(err, cluster.ErrOptions)
+		return err
+	}
+	o.Log = records.Logger()
+	o.Waiting = func(text string) { a.announce(records, text, "waiting for members", "reason", text) }
+	s, err := cluster.Join(c.Context(), o)
+	if err != nil {
+		if stopped := interrupted(c.Context()); stopped != nil && place != nil {
+			err = stopped
+		}
+		return asUsage(err, cluster.ErrOptions, member.ErrInput, member.ErrTLS)
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	err = shown.serve(p.Name(), p.Quiet().Dial, func() []string { return []string{own} }, false,
+	err = shown.serve(p.Name(), p.Quiet().Dial, func() []string { return []string{o.Addr} }, false,
 		func(what, url string) { a.announce(records, what+" at "+url, what, "url", url) })
 	if err != nil {
 		return err
 	}
-	a.announce(records, fmt.Sprintf("data server %d of %d ready at %s; data is in memory only; stop with Ctrl-C", o.Index, o.Servers, own),
-		"data server ready", "server", o.Index, "servers", o.Servers, "address", own, "partitions", o.Hosted())
+	a.announce(records, fmt.Sprintf("data server %d of %d ready at %s; data is in memory only; stop with Ctrl-C", o.Index, o.Servers, o.Addr),
+		"data server ready", "server", o.Index, "servers", o.Servers, "address", o.Addr, "partitions", o.Hosted())
 	select {
 	case <-c.Context().Done():
 		return nil
-	case <-place.lost():
-		return place.joined.Err()
+	case <-s.Lost():
+		return s.Err()
 	}
 }
 

@@ -74,15 +74,15 @@ func (a *app) start(ctx context.Context, fabric string, fallback bool, size clus
 	if err != nil {
 		return nil, err
 	}
-	c, err := cluster.StartInProcess(ctx, inproc.New(inproc.Options{}), w, size)
+	c, err := cluster.Start(ctx, cluster.StartOptions{Size: size, Provider: inproc.New(inproc.Options{}), Workload: w})
 	if err != nil {
 		return nil, err
 	}
 	return &session{Cluster: c, own: true}, nil
 }
 
-func (a *app) startProcesses(ctx context.Context, o cluster.ProcessOptions) (*session, error) {
-	c, err := cluster.StartProcesses(ctx, o)
+func (a *app) startProcesses(ctx context.Context, o cluster.StartOptions) (*session, error) {
+	c, err := cluster.Start(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -92,25 +92,15 @@ func (a *app) startProcesses(ctx context.Context, o cluster.ProcessOptions) (*se
 
 // attach finds a running cluster of TPC-C.
 func (a *app) attach(ctx context.Context, w *whereFlags) (*session, error) {
-	f, err := w.find(ctx)
+	c, err := w.find(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.serves(); err != nil {
-		return nil, errors.Join(err, f.Close())
+	if err := servesTPCC(c); err != nil {
+		return nil, errors.Join(err, c.Close())
 	}
-	return &session{Cluster: f.Cluster, separate: true, found: f.members != nil}, nil
-}
-
-// hint adds what can be done about a directory.
-func hint(err error, dir string) error {
-	switch {
-	case errors.Is(err, cluster.ErrNoCluster):
-		return fmt.Errorf("%w; start one with: drtmx serve --data-dir %s", err, dir)
-	case errors.Is(err, cluster.ErrStale):
-		return fmt.Errorf("%w; start anew with: drtmx serve --data-dir %s", err, dir)
-	}
-	return err
+	catalog, err := c.Tables()
+	return &session{Cluster: c, separate: true, found: catalog != nil}, err
 }
 
 // routes says over which fabrics the data servers are reached.

@@ -143,7 +143,7 @@ func (a *app) clusterStatus(ctx context.Context, f *statusFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, found.Close()) }()
-	st, err := found.watch(ctx, f.interval)
+	st, err := watchCluster(ctx, found, f.interval)
 	if err != nil {
 		return err
 	}
@@ -178,24 +178,24 @@ type answer struct {
 	at    time.Time
 }
 
-// watch asks all data servers twice.
-func (f *found) watch(ctx context.Context, interval time.Duration) (*clusterStatus, error) {
-	before := f.askAll(ctx)
+// watchCluster asks all data servers twice.
+func watchCluster(ctx context.Context, c *cluster.Cluster, interval time.Duration) (*clusterStatus, error) {
+	before := askAll(ctx, c)
 	select {
 	case <-ctx.Done():
 		return nil, errInterrupted
 	case <-time.After(interval):
 	}
-	after := f.askAll(ctx)
+	after := askAll(ctx, c)
 	if interrupted(ctx) != nil {
 		return nil, errInterrupted
 	}
-	st := &clusterStatus{Cluster: f.where, IntervalS: interval.Seconds(), Partitions: []partitionStatus{}, Models: []modelStatus{}}
-	if f.info != nil {
-		st.Workload, st.Supervisor, st.Generation = workloadTitle(f.info.Workload), f.info.Supervisor, f.info.Generation
+	st := &clusterStatus{Cluster: c.Where(), IntervalS: interval.Seconds(), Partitions: []partitionStatus{}, Models: []modelStatus{}}
+	if i := c.Info(); i != nil {
+		st.Workload, st.Supervisor, st.Generation = workloadTitle(i.Workload), i.Supervisor, i.Generation
 	}
-	routes := f.Routes()
-	for i, addr := range f.Addrs() {
+	routes := c.Routes()
+	for i, addr := range c.Addrs() {
 		st.Servers = append(st.Servers, serverStatus{Server: i, Address: addr, Route: routes[i], Partitions: []int{}})
 		st.add(&st.Servers[i], &before[i], &after[i])
 	}
@@ -205,11 +205,11 @@ func (f *found) watch(ctx context.Context, interval time.Duration) (*clusterStat
 }
 
 // askAll asks the data servers side by side, each over a connection of its own.
-func (f *found) askAll(ctx context.Context) []answer {
-	all := make([]answer, len(f.Addrs()))
-	dial := f.Config().Dial
+func askAll(ctx context.Context, c *cluster.Cluster) []answer {
+	all := make([]answer, len(c.Addrs()))
+	dial := c.Config().Dial
 	var wg sync.WaitGroup
-	for i, addr := range f.Addrs() {
+	for i, addr := range c.Addrs() {
 		wg.Go(func() { all[i] = askServer(ctx, dial, addr) })
 	}
 	wg.Wait()

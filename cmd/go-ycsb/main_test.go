@@ -60,12 +60,18 @@ func serveCluster() {
 			return err
 		}
 		exe = strings.TrimSuffix(exe, "ycsb-cluster") + "go-ycsb"
-		return cluster.Serve(ctx, cluster.ServeOptions{
-			Dir: os.Args[1], Version: "test",
-			ProcessOptions: cluster.ProcessOptions{
-				Size: cluster.Size{Servers: 2}, Provider: fabric, Command: []string{exe, childCommand}, Workload: workload,
-			},
+		c, err := cluster.Start(ctx, cluster.StartOptions{
+			Dir: os.Args[1], Version: "test", Size: cluster.Size{Servers: 2}, Provider: fabric,
+			Command: []string{exe, childCommand}, Workload: cluster.Workload{Name: workload},
 		})
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-c.Lost():
+		}
+		return errors.Join(c.Err(), c.Close())
 	}()
 	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, err)
@@ -109,11 +115,11 @@ func serveOne(number, dir string, members []string) error {
 	if err != nil {
 		return err
 	}
-	f, err := cluster.NewFabrics(cluster.ClientOptions{})
+	f, err := cluster.NewFabrics(cluster.FabricOptions{})
 	if err != nil {
 		return err
 	}
-	s, err := cluster.StartServer(ctx, cluster.ServerOptions{
+	s, err := cluster.Join(ctx, cluster.JoinOptions{
 		Size: cluster.Size{Servers: len(members)}, Index: index, Dir: dir, Provider: f, Workload: w,
 		Addrs: cluster.MemberAddrs(len(members), []string{cluster.FabricTCP}, "", members),
 	})

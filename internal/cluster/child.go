@@ -28,7 +28,7 @@ const (
 // and, a little longer, at its parent.
 const closeTimeout = 3 * time.Second
 
-// childConfig is what a parent tells a child.
+// childConfig is what a parent sends to a child.
 type childConfig struct {
 	Format   int       `json:"format"`
 	Index    int       `json:"index"`
@@ -50,10 +50,10 @@ type childReport struct {
 	Error string `json:"error,omitempty"`
 }
 
-// RunChild is the life of a child process that StartProcesses has started: it
-// serves until its parent is gone or ctx ends. lookup finds the workload that
-// the parent has named. debug, which may be nil, serves the socket that the
-// parent has asked for until the listener is closed.
+// RunChild runs the data server of a child process that Start has started,
+// until the parent is gone or ctx ends. lookup returns the workload of a name.
+// debug, which may be nil, serves the debug socket that the parent has asked
+// for, until the listener is closed.
 func RunChild(ctx context.Context, p rdma.Provider, lookup func(name string) (Workload, error), debug func(net.Listener)) error {
 	if !isPipe(lifelineFD) || !isPipe(reportFD) {
 		return fmt.Errorf("%w: not started as a data server's process", ErrOptions)
@@ -112,8 +112,9 @@ func startChild(
 	if cfg.Log != nil {
 		log = Log{File: os.NewFile(logFD, "log"), Level: cfg.Log.Level, JSON: cfg.Log.JSON}
 	}
-	w.Log = log.Logger()
-	s, err := startServer(ctx, p, w, cfg.Size, cfg.Index, cfg.Addrs)
+	s, err := startServer(ctx, serverOptions{
+		provider: p, workload: w, size: cfg.Size, index: cfg.Index, addrs: cfg.Addrs, log: log.Logger(),
+	})
 	if err != nil || cfg.Debug == "" || debug == nil {
 		return s, err
 	}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 
 	"drtmx/internal/member"
+	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
 	"drtmx/txn"
@@ -29,17 +29,15 @@ var (
 	ErrStart = errors.New("cluster: data server did not start")
 	// ErrLost reports a data server that ended by itself.
 	ErrLost = errors.New("data server lost")
+	// ErrStopped reports that another process has stopped a cluster.
+	ErrStopped = errors.New("the cluster was stopped")
 )
 
-// Workload is what data servers are started with. It must be the same at all
-// of them.
+// Workload is what data servers serve. It must be the same at all of them.
 type Workload struct {
+	Name       string // by which child processes look the rest up
 	Catalog    *tables.Catalog
 	Procedures []txn.Procedure
-	// Log is the data servers' own, and may differ; nil means none.
-	Log *slog.Logger
-	// Incarnation is the data server's own, too; 0 means a random one.
-	Incarnation uint64
 }
 
 // Size is the shape of a cluster.
@@ -51,16 +49,16 @@ type Size struct {
 	PartitionBytes uint64 `json:",omitempty"`
 }
 
-func (s *Size) check() error {
+// faults completes the size and says what is wrong with it.
+func (s *Size) faults() []error {
 	if s.Servers < 1 || s.Servers > MaxServers {
-		return fmt.Errorf("%w: %d servers, want 1 to %d", ErrOptions, s.Servers, MaxServers)
+		return []error{fmt.Errorf("%d data servers, want 1 to %d", s.Servers, MaxServers)}
 	}
 	if s.Partitions == 0 {
 		s.Partitions = s.Servers
 	}
 	if s.Partitions < s.Servers || s.Partitions > MaxPartitions {
-		return fmt.Errorf("%w: %d partitions, want %d (the number of servers) to %d",
-			ErrOptions, s.Partitions, s.Servers, MaxPartitions)
+		return []error{fmt.Errorf("%d partitions, want %d (the number of data servers) to %d", s.Partitions, s.Servers, MaxPartitions)}
 	}
 	return nil
 }
@@ -71,7 +69,10 @@ type Cluster struct {
 	provider rdma.Provider
 	addrs    []string
 	all      bool  // addrs are newer than what servers know
-	pids     []int // of child or attached processes; empty in one process
+	pids     []int // of child processes, or of those found in a directory; empty in one process
+	where    string
+	info     *Info
+	hello    *wire.Hello // what a data server said of the cluster; nil if none was asked
 
 	stop func() error // ends what this process started; called once
 	kill func()       // likewise, without waiting for anything; may be nil
@@ -121,11 +122,26 @@ func (c *Cluster) Config() txn.Config {
 	}
 }
 
-// Lost is closed when a data server has ended by itself; Err then says which
-// and how.
+// Where is where Connect found the cluster, for people.
+func (c *Cluster) Where() string { return c.where }
+
+// Info describes a cluster that was found in a runtime directory; nil for others.
+func (c *Cluster) Info() *Info { return c.info }
+
+// Tables is the catalogue of the data servers, nil unless Connect had to ask
+// them for each other.
+func (c *Cluster) Tables() (*tables.Catalog, error) {
+	if c.hello == nil {
+		return nil, nil
+	}
+	return tables.ParseCatalog(c.hello.Catalog)
+}
+
+// Lost is closed when a data server has ended by itself, or another process
+// has stopped a cluster in a directory; Err then says which and how.
 func (c *Cluster) Lost() <-chan struct{} { return c.lost }
 
-// Err is nil until Lost is closed. The error wraps ErrLost.
+// Err is nil until Lost is closed. The error wraps ErrLost or ErrStopped.
 func (c *Cluster) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -47,12 +47,12 @@ func fakeDebug(l net.Listener) {
 }
 
 // fakeStart serves by touching its socket, if it has one in a directory.
-func fakeStart(_ context.Context, _ rdma.Provider, w Workload, _ Size, index int, addrs []string) (dataServer, error) {
-	if w.Log != nil {
-		w.Log.Info("started", "server", index)
-		w.Log.Debug("too much")
+func fakeStart(_ context.Context, o serverOptions) (dataServer, error) {
+	if o.log != nil {
+		o.log.Info("started", "server", o.index)
+		o.log.Debug("too much")
 	}
-	if a := addrs[index]; !strings.HasPrefix(a, "@") {
+	if a := o.addrs[o.index]; !strings.HasPrefix(a, "@") {
 		return fakeServer{}, os.WriteFile(a, nil, 0o600)
 	}
 	return fakeServer{}, nil
@@ -88,7 +88,7 @@ func TestMain(m *testing.M) {
 		case "member":
 			memberMain(os.Args[2:])
 		case "parent": // starts two children and waits to be killed
-			c, err := StartProcesses(context.Background(), options("fine", 2))
+			c, err := Start(context.Background(), options("fine", 2))
 			if err != nil {
 				panic(err)
 			}
@@ -99,13 +99,13 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func options(workload string, servers int) ProcessOptions {
+func options(workload string, servers int) StartOptions {
 	exe, err := os.Executable()
 	if err != nil {
 		panic(err)
 	}
-	return ProcessOptions{
-		Size: Size{Servers: servers}, Provider: fakeProvider{}, Command: []string{exe, "child"}, Workload: workload,
+	return StartOptions{
+		Size: Size{Servers: servers}, Provider: fakeProvider{}, Command: []string{exe, "child"}, Workload: Workload{Name: workload},
 	}
 }
 
@@ -122,7 +122,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 func TestChildrenLiveAndEndWithTheCluster(t *testing.T) {
-	c, err := StartProcesses(t.Context(), options("fine", 3))
+	c, err := Start(t.Context(), options("fine", 3))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestChildrenLiveAndEndWithTheCluster(t *testing.T) {
 }
 
 func TestKilledChildIsALoss(t *testing.T) {
-	c, err := StartProcesses(t.Context(), options("fine", 2))
+	c, err := Start(t.Context(), options("fine", 2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,18 +170,18 @@ func TestChildThatCannotServe(t *testing.T) {
 		"unknown": "no such workload",
 		"crash":   "panic: a planted crash",
 	} {
-		c, err := StartProcesses(t.Context(), options(workload, 2))
+		c, err := Start(t.Context(), options(workload, 2))
 		if !errors.Is(err, ErrStart) || !strings.Contains(fmt.Sprint(err), want) || c != nil {
 			t.Errorf("%s: error %v, want ErrStart with %q", workload, err, want)
 		}
 	}
 	o := options("fine", 1)
 	o.Command = []string{"/no/such/binary"}
-	if _, err := StartProcesses(t.Context(), o); !errors.Is(err, ErrStart) {
+	if _, err := Start(t.Context(), o); !errors.Is(err, ErrStart) {
 		t.Errorf("error %v, want ErrStart", err)
 	}
 	o.Command = []string{"/bin/true"}
-	if _, err := StartProcesses(t.Context(), o); !errors.Is(err, ErrStart) {
+	if _, err := Start(t.Context(), o); !errors.Is(err, ErrStart) {
 		t.Errorf("error %v, want ErrStart", err)
 	}
 }
@@ -189,14 +189,14 @@ func TestChildThatCannotServe(t *testing.T) {
 func TestStartIsCancelled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	_, err := StartProcesses(ctx, options("hang", 2))
+	_, err := Start(ctx, options("hang", 2))
 	if !errors.Is(err, ErrStart) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v, want the deadline's", err)
 	}
 }
 
 func TestStuckChildIsKilled(t *testing.T) {
-	c, err := StartProcesses(t.Context(), options("fine", 2))
+	c, err := Start(t.Context(), options("fine", 2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,16 +259,35 @@ func state(pid int) string {
 // init that this machine may not have.
 func running(pid int) bool { return state(pid) != "" && state(pid) != "Z" }
 
-func TestSizeIsChecked(t *testing.T) {
+// Options are refused with all their faults.
+func TestOptionsAreChecked(t *testing.T) {
 	for _, s := range []Size{{}, {Servers: -1}, {Servers: MaxServers + 1}, {Servers: 4, Partitions: 3}, {Servers: 1, Partitions: MaxPartitions + 1}} {
-		if err := s.check(); !errors.Is(err, ErrOptions) {
+		if _, err := Start(t.Context(), StartOptions{Size: s, Provider: fakeProvider{}}); !errors.Is(err, ErrOptions) {
 			t.Errorf("%+v: error %v, want ErrOptions", s, err)
 		}
 	}
 	s := Size{Servers: 4}
-	if err := s.check(); err != nil || s.Partitions != 4 {
-		t.Errorf("%+v: %v", s, err)
+	if faults := s.faults(); faults != nil || s.Partitions != 4 {
+		t.Errorf("%+v: %v", s, faults)
 	}
+	all := func(err error, texts ...string) {
+		t.Helper()
+		for _, text := range texts {
+			if !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), text) {
+				t.Errorf("error %v, want ErrOptions with %q", err, text)
+			}
+		}
+	}
+	_, err := Start(t.Context(), StartOptions{Dir: "d", Debug: make([]string, 3), Addrs: make([]string, 2)})
+	all(err, "0 data servers", "no provider", "3 debug sockets", "2 addresses", "no command")
+	_, err = Join(t.Context(), JoinOptions{Size: Size{Servers: 2}, Index: 2})
+	all(err, "no provider", "data server 2 of 2", "0 addresses")
+	_, err = Join(t.Context(), JoinOptions{Size: Size{Servers: 2, Partitions: 4}, MemoryBytes: 1 << 20, Dir: strings.Repeat("x", 200)})
+	all(err, "1 MiB of memory, want at least 128 MiB", "200 bytes")
+	_, err = Connect(t.Context(), ConnectOptions{Dir: "d", Addrs: make([]string, MaxServers+1)})
+	all(err, "want an address, a directory or", "addresses, want at most")
+	_, err = NewFabrics(FabricOptions{}, "pigeon")
+	all(err, `fabric "pigeon"`)
 }
 
 func TestTailKeepsBothEnds(t *testing.T) {
@@ -303,7 +322,7 @@ func TestChildrenLogAndDebug(t *testing.T) {
 	defer f.Close()
 	o := options("fine", 2)
 	o.Log, o.Debug = Log{File: f, Level: slog.LevelInfo, JSON: true}, AbstractAddrs(2)
-	c, err := StartProcesses(t.Context(), o)
+	c, err := Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +353,7 @@ func TestChildrenLogAndDebug(t *testing.T) {
 		t.Errorf("log %s, standard error %q", b, c.Output())
 	}
 	o.Debug = o.Debug[:1]
-	if _, err := StartProcesses(t.Context(), o); !errors.Is(err, ErrOptions) {
+	if _, err := Start(t.Context(), o); !errors.Is(err, ErrOptions) {
 		t.Errorf("one debug socket for two servers: %v", err)
 	}
 }
@@ -353,7 +372,7 @@ func TestLoopbackAddrs(t *testing.T) {
 	}
 	o := options("fine", 2)
 	o.Addrs = addrs
-	if _, err := StartProcesses(t.Context(), o); !errors.Is(err, ErrOptions) {
+	if _, err := Start(t.Context(), o); !errors.Is(err, ErrOptions) {
 		t.Errorf("8 addresses for 2 servers: %v", err)
 	}
 }

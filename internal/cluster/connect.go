@@ -2,9 +2,11 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"drtmx/internal/member"
@@ -13,7 +15,6 @@ import (
 	"drtmx/rdma/shm"
 	"drtmx/rdma/tcp"
 	"drtmx/rdma/verbs"
-	"drtmx/tables"
 )
 
 // connectTimeout bounds how long one data server may take to say who it is.
@@ -22,92 +23,193 @@ const connectTimeout = 5 * time.Second
 // ErrNoAnswer reports that no data server at an address answers.
 var ErrNoAnswer = errors.New("cluster: no data server answers")
 
-// ClientOptions are how a client speaks.
-type ClientOptions struct {
+// FabricOptions say how this process speaks with others over the fabrics
+// between processes.
+type FabricOptions struct {
 	TLS      *tcp.TLS // over tcp; nil means plain text
 	Insecure bool     // plain text beyond loopback, too
 	Device   string   // of verbs; empty means the first
-	// Members opens where the members of a cluster are kept that an address
-	// names; nil means that this program cannot.
+}
+
+// NewFabrics makes a provider of the fabrics named. Without names it is made of
+// all that this process can use: tcp, and shm and verbs where the machine and
+// the binary have them.
+func NewFabrics(o FabricOptions, names ...string) (*Fabrics, error) {
+	f := &Fabrics{}
+	given := len(names) > 0
+	if !given {
+		names = FabricNames
+	}
+	for _, name := range names {
+		var err error
+		switch name {
+		case FabricShm:
+			f.Shm, err = newShm()
+		case FabricVerbs:
+			f.Verbs, err = verbs.New(verbs.Options{Device: o.Device})
+		case FabricTCP:
+			f.TCP, err = tcp.New(tcp.Options{TLS: o.TLS, Insecure: o.Insecure})
+		default:
+			return nil, fmt.Errorf("%w: fabric %q, want %s", ErrOptions, name, strings.Join(FabricNames, ", "))
+		}
+		if err != nil && (given || name == FabricTCP) {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// newShm makes the provider "shm". A variable, for tests of machines without.
+var newShm = func() (rdma.Provider, error) { return shm.New(shm.Options{}) }
+
+// NewProvider makes a provider of the fabrics named, which is the fabric's own
+// if there is but one.
+func NewProvider(o FabricOptions, names ...string) (rdma.Provider, error) {
+	f, err := NewFabrics(o, names...)
+	if err != nil || len(names) != 1 {
+		return f, err
+	}
+	return f.provider(names[0]), nil
+}
+
+// ConnectOptions say where a running cluster is. One of Address, Dir and Addrs
+// is set.
+type ConnectOptions struct {
+	// Address names some data servers, or where the members are kept.
+	Address *Address
+	// Dir is a runtime directory: of a cluster that Start started there, or of
+	// data servers that joined one by one.
+	Dir string
+	// Addrs are the addresses of all data servers, in order.
+	Addrs []string
+	// FabricOptions say how to reach the data servers. What the Address says
+	// of TLS comes before them. A Device says that Addrs are those of RDMA devices.
+	FabricOptions
+	// Members opens the store of members that an Address names; nil means that
+	// this program cannot.
 	Members OpenMembers
+
+	provider func(fabric string) (rdma.Provider, error) // a test's; nil: clientOf
 }
 
 // OpenMembers opens the store of a cluster's members, which its caller closes.
 type OpenMembers func(context.Context, *Address) (member.Store, error)
 
-// NewFabrics is what this process can speak: tcp, and shm and verbs where the
-// machine and the binary have them.
-func NewFabrics(o ClientOptions) (*Fabrics, error) {
-	t, err := tcp.New(tcp.Options{TLS: o.TLS, Insecure: o.Insecure})
+// check reports all faults of the options.
+func (o *ConnectOptions) check() error {
+	var faults []error
+	given := 0
+	for _, is := range []bool{o.Address != nil, o.Dir != "", len(o.Addrs) > 0} {
+		if is {
+			given++
+		}
+	}
+	if given != 1 {
+		faults = append(faults, errors.New("want an address, a directory or the addresses of all data servers"))
+	}
+	if len(o.Addrs) > MaxServers {
+		faults = append(faults, fmt.Errorf("%d addresses, want at most %d", len(o.Addrs), MaxServers))
+	}
+	return optionsError(faults)
+}
+
+// Connect finds a running cluster. The error wraps ErrNoCluster, ErrStale,
+// ErrVersion or ErrDir for a directory, and ErrNoAnswer or ErrAddress for an
+// address, or is one of package member.
+//
+// Lost of the result is closed when the process that serves a directory says
+// that a data server is gone, or, for an address of etcd, when a server was
+// started again; each server is then dialled where it is by that time. Lost of
+// other clusters is never closed.
+func Connect(ctx context.Context, o ConnectOptions) (*Cluster, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	switch {
+	case o.Address != nil:
+		return connectAddress(ctx, o.Address, o)
+	case o.Dir != "":
+		return connectDir(ctx, o)
+	}
+	fabric := FabricShm
+	if IsHostPort(o.Addrs[0]) {
+		if fabric = FabricTCP; o.Device != "" {
+			fabric = FabricVerbs
+		}
+	}
+	p, err := NewProvider(o.FabricOptions, fabric)
 	if err != nil {
 		return nil, err
 	}
-	f := &Fabrics{TCP: t}
-	if shm.Available() == nil {
-		if s, err := shm.New(shm.Options{}); err == nil {
-			f.Shm = s
+	c := newCluster(p, o.Addrs)
+	c.where = strings.Join(o.Addrs, ",")
+	return c, nil
+}
+
+// connectDir finds the cluster in a runtime directory.
+func connectDir(ctx context.Context, o ConnectOptions) (*Cluster, error) {
+	if o.provider == nil {
+		o.provider = o.clientOf
+	}
+	c, err := attach(ctx, o.Dir, o.provider)
+	if !errors.Is(err, ErrNoCluster) {
+		return c, err
+	}
+	// Data servers that joined one by one share a directory without cluster.json.
+	abs, aerr := filepath.Abs(o.Dir)
+	if aerr != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDir, aerr)
+	}
+	if c, aerr = connectAddress(ctx, &Address{Dir: abs}, o); errors.Is(aerr, ErrNoCluster) {
+		return nil, err
+	}
+	return c, aerr
+}
+
+// clientOf makes a client of the fabrics of a cluster found in a directory.
+func (o *ConnectOptions) clientOf(fabric string) (rdma.Provider, error) {
+	names := strings.Split(fabric, "+")
+	for _, name := range names {
+		if !slices.Contains(FabricNames, name) {
+			return nil, fmt.Errorf("the cluster uses fabric %q, want %s", fabric, strings.Join(FabricNames, ", "))
 		}
 	}
-	if v, err := verbs.New(verbs.Options{Device: o.Device}); err == nil {
-		f.Verbs = v
+	if len(names) > 1 {
+		names = nil // whatever of them leads there from here
 	}
-	return f, nil
+	return NewProvider(o.FabricOptions, names...)
 }
 
-// Map is who makes up a cluster.
-type Map struct {
-	Servers   []string // addresses of the data servers, in order: see Offer
-	Primaries []int    // by partition: the server that holds it
-	Epoch     uint32   // grows when Primaries change
-	Catalog   json.RawMessage
-}
-
-// Tables is the catalogue, decoded.
-func (m *Map) Tables() (*tables.Catalog, error) { return tables.ParseCatalog(m.Catalog) }
-
-// MapSource tells who makes up a cluster. The data servers themselves are one;
-// a membership service may be another.
-type MapSource func(context.Context) (*Map, error)
-
-// Connect finds the data servers of a cluster by asking those that the address
-// names, one after the other, for the list of all. What the address says of TLS
-// comes before the options. Of an address of etcd it asks the store for the servers,
-// and follows it until the Cluster is closed: each server is dialled where it is
-// by then, and Lost is closed when one was started again; of others Lost is
-// never closed. The error wraps ErrNoAnswer, or ErrNoCluster for a directory
-// without sockets, or is one of package member.
-func Connect(ctx context.Context, a *Address, o ClientOptions) (*Cluster, *Map, error) {
+// connectAddress finds the data servers of a cluster by asking those that the
+// address names, one after the other, for the list of all.
+func connectAddress(ctx context.Context, a *Address, o ConnectOptions) (*Cluster, error) {
 	if a.TLS != nil {
 		o.TLS = a.TLS
 	}
 	o.Insecure = (o.Insecure || a.Insecure) && o.TLS == nil
-	f, err := NewFabrics(o)
+	f, err := NewFabrics(o.FabricOptions)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if len(a.Etcd) > 0 {
 		return f.connectMembers(ctx, a, o.Members)
 	}
-	return ConnectOver(ctx, f, func(ctx context.Context) (*Map, error) { return f.ask(ctx, a) })
-}
-
-// ConnectOver finds the data servers that a source names; each is then dialled
-// over the best fabric that it shares with f.
-func ConnectOver(ctx context.Context, f *Fabrics, source MapSource) (*Cluster, *Map, error) {
-	m, err := source(ctx)
+	h, err := f.ask(ctx, a)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	for _, addr := range m.Servers {
+	for _, addr := range h.Servers {
 		if _, err := ParseOffer(addr); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	return newCluster(f, m.Servers), m, nil
+	c := newCluster(f, h.Servers)
+	c.hello, c.where = h, a.String()
+	return c, nil
 }
 
-// ask asks the data servers of an address for the map until one answers.
-func (f *Fabrics) ask(ctx context.Context, a *Address) (*Map, error) {
+// ask asks the data servers of an address for the others until one answers.
+func (f *Fabrics) ask(ctx context.Context, a *Address) (*wire.Hello, error) {
 	offers, err := a.offers()
 	if err != nil {
 		return nil, err
@@ -130,7 +232,7 @@ func (f *Fabrics) ask(ctx context.Context, a *Address) (*Map, error) {
 }
 
 // askOne asks one data server for the others.
-func (f *Fabrics) askOne(ctx context.Context, addr string) (*Map, error) {
+func (f *Fabrics) askOne(ctx context.Context, addr string) (*wire.Hello, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no answer within %v", connectTimeout))
 	defer cancel()
 	h, err := f.quiet().hello(ctx, addr) // what carries this question is not what will carry the work
@@ -140,7 +242,7 @@ func (f *Fabrics) askOne(ctx context.Context, addr string) (*Map, error) {
 		}
 		return nil, fmt.Errorf("%s: %w", addr, err)
 	}
-	return &Map{Servers: h.Servers, Primaries: h.Primaries, Epoch: h.Epoch, Catalog: h.Catalog}, nil
+	return h, nil
 }
 
 func (f *Fabrics) hello(ctx context.Context, addr string) (*wire.Hello, error) {

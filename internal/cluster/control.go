@@ -92,15 +92,15 @@ func (s *supervisor) serveConn(ctx context.Context, c net.Conn) {
 func (s *supervisor) watch(ctx context.Context, c net.Conn) {
 	w := &watcher{lost: make(chan string, 1)}
 	s.mu.Lock()
-	if s.watchers == nil {
-		s.watchers = map[*watcher]struct{}{}
+	if s.mu.watchers == nil {
+		s.mu.watchers = map[*watcher]struct{}{}
 	}
-	s.watchers[w] = struct{}{}
-	info := s.info
+	s.mu.watchers[w] = struct{}{}
+	info := s.mu.info
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
-		delete(s.watchers, w)
+		delete(s.mu.watchers, w)
 		s.mu.Unlock()
 	}()
 	if writeLine(c, reply{Info: &info}) != nil {
@@ -173,34 +173,18 @@ func readReply(in *bufio.Reader) (*reply, error) {
 	return &r, json.Unmarshal(line, &r)
 }
 
-// Attach finds the cluster that runs in dir: ErrNoCluster, ErrVersion or
+// attach finds the cluster that runs in dir: ErrNoCluster, ErrVersion or
 // ErrStale if it cannot. provider makes a client of the fabric it uses.
-func Attach(ctx context.Context, dir string, provider func(fabric string) (rdma.Provider, error)) (*Cluster, *Info, error) {
+func attach(ctx context.Context, dir string, provider func(fabric string) (rdma.Provider, error)) (*Cluster, error) {
 	conn, in, r, err := call(ctx, dir, opWatch, controlTimeout)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if dir, err = filepath.Abs(dir); err != nil { // as the data servers name their sockets
-		conn.Close()
-		return nil, nil, fmt.Errorf("%w: %w", ErrDir, err)
-	}
-	info := r.Info
-	if info == nil {
-		conn.Close()
-		return nil, nil, fmt.Errorf("%w: the supervisor in %s sent no description", ErrVersion, dir)
-	}
-	p, err := provider(info.Fabric)
+	c, err := r.cluster(dir, provider)
 	if err != nil {
 		conn.Close()
-		return nil, nil, err
+		return nil, err
 	}
-	var addrs []string
-	c := newCluster(p, nil)
-	for _, s := range info.Servers {
-		addrs = append(addrs, s.Address(dir))
-		c.pids = append(c.pids, s.PID)
-	}
-	c.addrs = addrs
 	watched := make(chan struct{})
 	c.stop = func() error {
 		conn.Close()
@@ -215,7 +199,28 @@ func Attach(ctx context.Context, dir string, provider func(fabric string) (rdma.
 		}
 		c.fail(lostError(why), nil)
 	}()
-	return c, info, nil
+	return c, nil
+}
+
+// cluster makes a cluster of what its supervisor in dir has sent.
+func (r *reply) cluster(dir string, provider func(fabric string) (rdma.Provider, error)) (*Cluster, error) {
+	if r.Info == nil {
+		return nil, fmt.Errorf("%w: the supervisor in %s sent no description", ErrVersion, dir)
+	}
+	abs, err := filepath.Abs(dir) // as the data servers name their sockets
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDir, err)
+	}
+	p, err := provider(r.Info.Fabric)
+	if err != nil {
+		return nil, err
+	}
+	c := newCluster(p, nil)
+	c.info, c.where = r.Info, dir
+	for _, s := range r.Info.Servers {
+		c.addrs, c.pids = append(c.addrs, s.Address(abs)), append(c.pids, s.PID)
+	}
+	return c, nil
 }
 
 // lostError restores the error that crossed a socket as text.
@@ -225,15 +230,6 @@ func lostError(text string) error {
 		text = text[len(prefix):]
 	}
 	return fmt.Errorf("%w: %s", ErrLost, text)
-}
-
-// AttachAddrs is a cluster of which only addresses are known. Its Lost is
-// never closed.
-func AttachAddrs(p rdma.Provider, addrs []string) (*Cluster, error) {
-	if len(addrs) == 0 || len(addrs) > MaxServers {
-		return nil, fmt.Errorf("%w: %d addresses, want 1 to %d", ErrOptions, len(addrs), MaxServers)
-	}
-	return newCluster(p, addrs), nil
 }
 
 // Reset empties the cluster in dir: its data servers are replaced by new ones.

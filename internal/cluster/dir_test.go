@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,34 +18,65 @@ import (
 
 func fake(string) (rdma.Provider, error) { return fakeProvider{}, nil }
 
-// serveIn runs a cluster in dir until the test ends; ended delivers Serve's error.
-func serveIn(t *testing.T, dir string) (stop func(), ended <-chan error) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	ready, done := make(chan Info, 16), make(chan error, 1)
-	go func() {
-		done <- Serve(ctx, ServeOptions{
-			ProcessOptions: options("fine", 2), Dir: dir, Version: "test", Ready: func(i Info) { ready <- i },
-		})
-	}()
-	select {
-	case <-ready:
-	case err := <-done:
-		cancel()
-		t.Fatalf("did not serve: %v", err)
-	}
-	t.Cleanup(cancel)
-	return cancel, done
+func inDir(dir string, servers int) StartOptions {
+	o := options("fine", servers)
+	o.Dir, o.Version = dir, "test"
+	return o
 }
 
-func TestServeAttachStop(t *testing.T) {
+// find is Connect to a directory, with a client of the fabric that nobody uses.
+func find(ctx context.Context, dir string) (*Cluster, error) {
+	return Connect(ctx, ConnectOptions{Dir: dir, provider: fake})
+}
+
+// startOnly starts a cluster in a directory and closes it.
+func startOnly(ctx context.Context, dir string) error {
+	c, err := Start(ctx, inDir(dir, 1))
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// serveIn runs a cluster in dir until the test ends or calls stop; ended
+// delivers why it ended.
+func serveIn(t *testing.T, dir string) (stop func(), ended <-chan error) {
+	t.Helper()
+	ready, done := make(chan Info, 16), make(chan error, 1)
+	o := inDir(dir, 2)
+	o.Ready = func(i Info) { ready <- i }
+	c, err := Start(t.Context(), o)
+	if err != nil {
+		t.Fatalf("did not start: %v", err)
+	}
+	if i := <-ready; i.Generation != 1 {
+		t.Errorf("ready with %+v", i)
+	}
+	stopped := make(chan struct{})
+	go func() {
+		select {
+		case <-stopped:
+		case <-c.Lost():
+		}
+		done <- errors.Join(c.Err(), c.Close())
+	}()
+	stop = sync.OnceFunc(func() { close(stopped) })
+	t.Cleanup(func() {
+		stop()
+		_ = c.Close()
+	})
+	return stop, done
+}
+
+func TestStartConnectStop(t *testing.T) {
 	dir := shortDir(t)
 	_, ended := serveIn(t, dir)
-	c, info, err := Attach(t.Context(), dir, fake)
+	c, err := find(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	info := c.Info()
 	if len(info.Servers) != 2 || info.Partitions != 2 || info.Version != "test" || info.Generation != 1 ||
 		c.Addrs()[1] != filepath.Join(dir, "s1.sock") || !alive(c.PIDs()[0]) {
 		t.Errorf("attached to %+v at %v", info, c.Addrs())
@@ -52,15 +84,15 @@ func TestServeAttachStop(t *testing.T) {
 	if err := Stop(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-ended; err != nil {
-		t.Errorf("Serve: %v", err)
+	if err := <-ended; !errors.Is(err, ErrStopped) {
+		t.Errorf("ended with %v, want ErrStopped", err)
 	}
 	<-c.Lost()
 	if err := c.Err(); !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "stopped") {
 		t.Errorf("attached process was told %v", err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the directory that Serve made is still there: %v", err)
+		t.Errorf("the directory that Start made is still there: %v", err)
 	}
 }
 
@@ -68,7 +100,7 @@ func TestLeavingAnAttachedClusterIsNoLoss(t *testing.T) {
 	dir := shortDir(t)
 	stop, ended := serveIn(t, dir)
 	for range 3 {
-		c, _, err := Attach(t.Context(), dir, fake)
+		c, err := find(t.Context(), dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,11 +117,12 @@ func TestLeavingAnAttachedClusterIsNoLoss(t *testing.T) {
 func TestResetReplacesTheServers(t *testing.T) {
 	dir := shortDir(t)
 	stop, ended := serveIn(t, dir)
-	c, before, err := Attach(t.Context(), dir, fake)
+	c, err := find(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	before := c.Info()
 	after, err := Reset(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
@@ -107,17 +140,18 @@ func TestResetReplacesTheServers(t *testing.T) {
 	}
 }
 
-func TestLostServerEndsServe(t *testing.T) {
+func TestLostServerEndsTheCluster(t *testing.T) {
 	dir := shortDir(t)
 	_, ended := serveIn(t, dir)
-	c, info, err := Attach(t.Context(), dir, fake)
+	c, err := find(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	info := c.Info()
 	_ = syscall.Kill(info.Servers[0].PID, syscall.SIGKILL)
 	if err := <-ended; !errors.Is(err, ErrLost) {
-		t.Errorf("Serve: %v, want ErrLost", err)
+		t.Errorf("Start: %v, want ErrLost", err)
 	}
 	<-c.Lost()
 	want := fmt.Sprintf("data server lost: data server 0 (pid %d) was ended by signal", info.Servers[0].PID)
@@ -132,9 +166,9 @@ func TestLostServerEndsServe(t *testing.T) {
 func TestBusyDirectory(t *testing.T) {
 	dir := shortDir(t)
 	serveIn(t, dir)
-	err := Serve(t.Context(), ServeOptions{ProcessOptions: options("fine", 1), Dir: dir})
+	err := startOnly(t.Context(), dir)
 	if !errors.Is(err, ErrBusy) {
-		t.Errorf("second Serve: %v, want ErrBusy", err)
+		t.Errorf("second Start: %v, want ErrBusy", err)
 	}
 	if err := Clear(dir); !errors.Is(err, ErrBusy) {
 		t.Errorf("Clear: %v, want ErrBusy", err)
@@ -163,8 +197,8 @@ const deadInfo = `{"format":1,"version":"old","fabric":"fake","servers":[{"socke
 func TestDeadClusterIsNamedAndCleared(t *testing.T) {
 	dir := shortDir(t)
 	plant(t, dir, deadInfo)
-	if _, _, err := Attach(t.Context(), dir, fake); !errors.Is(err, ErrStale) || !strings.Contains(err.Error(), "999999") {
-		t.Errorf("Attach: %v, want ErrStale", err)
+	if _, err := find(t.Context(), dir); !errors.Is(err, ErrStale) || !strings.Contains(err.Error(), "999999") {
+		t.Errorf("Connect: %v, want ErrStale", err)
 	}
 	if _, err := Reset(t.Context(), dir); !errors.Is(err, ErrStale) {
 		t.Errorf("Reset: %v, want ErrStale", err)
@@ -180,7 +214,7 @@ func TestDeadClusterIsNamedAndCleared(t *testing.T) {
 	}
 }
 
-func TestServeReplacesADeadCluster(t *testing.T) {
+func TestStartReplacesADeadCluster(t *testing.T) {
 	dir := shortDir(t)
 	plant(t, dir, deadInfo)
 	stop, ended := serveIn(t, dir)
@@ -203,19 +237,17 @@ func TestForeignDirectories(t *testing.T) {
 	} {
 		dir := shortDir(t)
 		plant(t, dir, c.info)
-		if _, _, err := Attach(t.Context(), dir, fake); !errors.Is(err, c.want) {
-			t.Errorf("%s: Attach: %v, want %v", c.info, err, c.want)
+		if _, err := find(t.Context(), dir); !errors.Is(err, c.want) {
+			t.Errorf("%s: Connect: %v, want %v", c.info, err, c.want)
 		}
-		if err := Serve(t.Context(), ServeOptions{ProcessOptions: options("fine", 1), Dir: dir}); !errors.Is(err, c.want) {
-			t.Errorf("%s: Serve: %v, want %v", c.info, err, c.want)
+		if err := startOnly(t.Context(), dir); !errors.Is(err, c.want) {
+			t.Errorf("%s: Start: %v, want %v", c.info, err, c.want)
 		}
 	}
 }
 
 func TestUnfitDirectories(t *testing.T) {
-	serve := func(dir string) error {
-		return Serve(t.Context(), ServeOptions{ProcessOptions: options("fine", 1), Dir: dir})
-	}
+	serve := func(dir string) error { return startOnly(t.Context(), dir) }
 	dir := shortDir(t)
 	_ = os.MkdirAll(dir, 0o700)
 	_ = os.WriteFile(filepath.Join(dir, "thesis.tex"), nil, 0o600)
@@ -228,7 +260,7 @@ func TestUnfitDirectories(t *testing.T) {
 	if err := serve(filepath.Join(dir, "thesis.tex")); !errors.Is(err, ErrDir) {
 		t.Errorf("a file: %v", err)
 	}
-	if _, _, err := Attach(t.Context(), filepath.Join(dir, "none"), fake); !errors.Is(err, ErrNoCluster) {
+	if _, err := find(t.Context(), filepath.Join(dir, "none")); !errors.Is(err, ErrNoCluster) {
 		t.Errorf("no directory: %v", err)
 	}
 }

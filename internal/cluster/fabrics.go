@@ -337,3 +337,8 @@ func (e *endpoints) Close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// provider is one of the fabrics, by name.
+func (f *Fabrics) provider(name string) rdma.Provider {
+	return map[string]rdma.Provider{FabricShm: f.Shm, FabricVerbs: f.Verbs, FabricTCP: f.TCP}[name]
+}

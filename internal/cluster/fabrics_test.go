@@ -25,7 +25,7 @@ import (
 // in-process fabric, which the race detector sees through.
 func both(t testing.TB, local rdma.Provider) *Fabrics {
 	t.Helper()
-	f, err := NewFabrics(ClientOptions{})
+	f, err := NewFabrics(FabricOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,16 +85,24 @@ func realServers(t testing.TB) {
 	t.Helper()
 	fake := startServer
 	t.Cleanup(func() { startServer = fake })
-	startServer = func(_ context.Context, p rdma.Provider, w Workload, size Size, index int, addrs []string) (dataServer, error) {
+	startServer = func(_ context.Context, o serverOptions) (dataServer, error) {
 		s, err := server.New(server.Config{
-			Index: index, Addrs: addrs, Partitions: size.Partitions, MemoryBytes: size.PartitionBytes, Catalog: w.Catalog, Provider: p,
-			Incarnation: w.Incarnation,
+			Index: o.index, Addrs: o.addrs, Partitions: o.size.Partitions, MemoryBytes: o.size.PartitionBytes,
+			Catalog: o.workload.Catalog, Provider: o.provider, Incarnation: o.incarnation,
 		})
 		if err != nil {
 			return nil, err
 		}
 		return s, s.Start()
 	}
+}
+
+// fakeServers makes this test's data servers do nothing.
+func fakeServers(t testing.TB) {
+	t.Helper()
+	was := startServer
+	t.Cleanup(func() { startServer = was })
+	startServer = fakeStart
 }
 
 func needShm(t testing.TB) rdma.Provider {
@@ -109,11 +117,11 @@ func needShm(t testing.TB) rdma.Provider {
 	return p
 }
 
-func startAll(t testing.TB, p func() *Fabrics, dir string, hosts []string) []*Single {
+func startAll(t testing.TB, p func() *Fabrics, dir string, hosts []string) []*Member {
 	t.Helper()
-	var all []*Single
+	var all []*Member
 	for i := range hosts {
-		s, err := StartServer(t.Context(), memberOptions(t, p(), dir, hosts, i))
+		s, err := Join(t.Context(), memberOptions(t, p(), dir, hosts, i))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,8 +131,8 @@ func startAll(t testing.TB, p func() *Fabrics, dir string, hosts []string) []*Si
 	return all
 }
 
-func memberOptions(t testing.TB, p *Fabrics, dir string, hosts []string, i int) ServerOptions {
-	return ServerOptions{
+func memberOptions(t testing.TB, p *Fabrics, dir string, hosts []string, i int) JoinOptions {
+	return JoinOptions{
 		Size: Size{Servers: len(hosts)}, Index: i, Addrs: MemberAddrs(len(hosts), []string{FabricShm, FabricTCP}, dir, hosts), Dir: dir,
 		Provider: p, Workload: Workload{Catalog: trialCatalog(t)}, MemoryBytes: 256 << 20,
 	}
@@ -181,12 +189,12 @@ func TestClientPicksTheBestFabric(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cl, found, err := Connect(ctx, a, ClientOptions{})
+		cl, err := Connect(ctx, ConnectOptions{Address: a})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(found.Primaries) != 2 || len(cl.Addrs()) != 2 {
-			t.Errorf("%s: %d partitions at %v", c.addr, len(found.Primaries), cl.Addrs())
+		if catalog, err := cl.Tables(); err != nil || len(catalog.Tables) != 1 || len(cl.Addrs()) != 2 {
+			t.Errorf("%s: tables %v, %v at %v", c.addr, catalog, err, cl.Addrs())
 		}
 		if c.lack {
 			cl.provider.(*Fabrics).Shm = nil
@@ -234,10 +242,10 @@ func TestNobodyAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Connect(patience(t), a, ClientOptions{}); !errors.Is(err, ErrNoAnswer) {
+	if _, err := Connect(patience(t), ConnectOptions{Address: a}); !errors.Is(err, ErrNoAnswer) {
 		t.Error(err)
 	}
-	if _, _, err := Connect(patience(t), &Address{Dir: t.TempDir()}, ClientOptions{}); !errors.Is(err, ErrNoCluster) {
+	if _, err := Connect(patience(t), ConnectOptions{Address: &Address{Dir: t.TempDir()}}); !errors.Is(err, ErrNoCluster) {
 		t.Error(err)
 	}
 }
@@ -248,12 +256,12 @@ func TestClientMeetsARestartedServer(t *testing.T) {
 	realServers(t)
 	ctx, dir, hosts := patience(t), trialDir(t), freeHosts(t, 1)
 	all := startAll(t, func() *Fabrics { return both(t, local) }, dir, hosts)
-	if _, err := StartServer(ctx, memberOptions(t, both(t, local), dir, hosts, 0)); !errors.Is(err, ErrMember) {
+	if _, err := Join(ctx, memberOptions(t, both(t, local), dir, hosts, 0)); !errors.Is(err, ErrMember) {
 		t.Fatalf("a second server of the same number: %v", err)
 	}
 	a := &Address{Hosts: hosts}
 	open := func() *txn.DB {
-		cl, _, err := Connect(ctx, a, ClientOptions{})
+		cl, err := Connect(ctx, ConnectOptions{Address: a})
 		if err != nil {
 			t.Fatal(err)
 		}

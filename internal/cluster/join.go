@@ -9,244 +9,167 @@ import (
 	"time"
 
 	"drtmx/internal/member"
+	"drtmx/rdma"
 )
 
-// Times of a server's place among the members.
 const (
-	// LeaseDefault is how long a lease lasts if nobody says.
+	// MemoryMin is the least memory of a partition.
+	MemoryMin = 64 << 20
+	// LeaseDefault is how long a lease lasts if the options do not say.
 	LeaseDefault = 5 * time.Second
-	// leaveTimeout bounds how long leaving may take; a lease that could not be
-	// given back runs out.
-	leaveTimeout  = 2 * time.Second
-	rejoinPauseOf = 10 // part of a lease's time between attempts to take it again
 )
 
-// ErrDeposed reports a data server whose place another instance has.
-var ErrDeposed = errors.New("cluster: another instance has taken this data server's place")
+// ErrMember reports a data server that runs already.
+var ErrMember = errors.New("cluster: data server runs already")
 
-// JoinOptions describe a data server's place in a cluster whose members are
-// kept in a store.
+// JoinOptions describe one data server of a cluster whose others are processes
+// of their own, here or on other hosts. The servers know each other by a list
+// of addresses, or find each other in a store of members.
 type JoinOptions struct {
 	Size
-	Index int
-	Addr  string        // its own: see Offer
-	TTL   time.Duration // of its lease; 0 means LeaseDefault
-	Log   *slog.Logger  // nil means none
-	// Waiting, which may be nil, is told what is waited for.
+	Index    int
+	Provider rdma.Provider
+	Workload Workload
+	Log      *slog.Logger // nil means none
+	// Addrs are the addresses of all data servers, in order: see MemberAddrs.
+	// With a Store, they are left empty.
+	Addrs []string
+	// Dir, if set, is where the server's socket and its pid file are. It is
+	// made if it does not exist, and shared with other data servers.
+	Dir string
+	// MemoryBytes bounds the memory of the server's partitions together; 0
+	// means the server package's bound for each.
+	MemoryBytes uint64
+
+	// Store, if set, keeps the members of the cluster. It stays the caller's,
+	// who closes it after the member.
+	Store member.Store
+	// Addr is the server's own address among the members: see Offer.
+	Addr string
+	// Lease is how long the server's lease lasts; 0 means LeaseDefault.
+	Lease time.Duration
+	// Waiting, if set, is called with what the server waits for.
 	Waiting func(text string)
 }
 
-// Joined is a data server's place among the members: its lease, which is kept,
-// and the others, which are followed. Methods are safe for concurrent use.
-type Joined struct {
-	o        JoinOptions
-	store    member.Store
-	self     member.Server
-	addrs    []string
-	follows  *following
-	end      context.CancelFunc
-	kept     chan struct{}
-	lost     chan struct{}
-	leftOnce sync.Once
-	leftErr  error
-
-	mu struct {
-		sync.Mutex
-		lease   member.Lease
-		mapped  bool // the map has named this instance
-		deposed error
+// Hosted is the number of the data server's partitions.
+func (o *JoinOptions) Hosted() int {
+	partitions := o.Partitions
+	if partitions == 0 {
+		partitions = o.Servers
 	}
+	return (partitions - o.Index + o.Servers - 1) / o.Servers
 }
 
-// Join takes a place among the members, and waits until all servers have one.
-// While another instance holds the place, it waits for two leases' time: that
-// of a server that died runs out. The store stays the caller's, who closes it
-// after Leave. Errors are those of package member, ErrOptions and ErrAddress.
-func Join(ctx context.Context, store member.Store, o JoinOptions) (*Joined, error) {
-	if err := o.check(); err != nil {
-		return nil, err
-	}
-	if o.TTL == 0 {
-		o.TTL = LeaseDefault
-	}
+// check completes the options and reports all their faults.
+func (o *JoinOptions) check() error {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Waiting == nil {
 		o.Waiting = func(string) {}
 	}
-	endpoints, err := endpointsOf(o.Addr)
-	if err != nil {
-		return nil, err
+	if o.Lease == 0 {
+		o.Lease = LeaseDefault
 	}
-	j := &Joined{
-		o: o, store: store, kept: make(chan struct{}), lost: make(chan struct{}),
-		self: member.Server{Index: o.Index, Instance: member.NewInstance(), Endpoints: endpoints},
-	}
-	if j.mu.lease, err = j.take(ctx); err != nil {
-		return nil, err
-	}
-	life, end := context.WithCancel(context.Background())
-	j.end = end
-	j.follows = follow(store, j.watch, func(err error) { o.Log.Warn("members unknown", "server", o.Index, "error", err) })
-	go j.keep(life)
-	if err := j.enter(ctx); err != nil {
-		return nil, errors.Join(err, j.Leave())
-	}
-	return j, nil
-}
-
-func (o *JoinOptions) check() error {
-	if err := o.Size.check(); err != nil {
-		return err
+	faults := o.Size.faults()
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if o.Provider == nil {
+		fault("no provider")
 	}
 	if o.Index < 0 || o.Index >= o.Servers {
-		return fmt.Errorf("%w: data server %d of %d, want 0 to %d", ErrOptions, o.Index, o.Servers, o.Servers-1)
+		fault("data server %d of %d, want 0 to %d", o.Index, o.Servers, o.Servers-1)
+	} else if need := uint64(o.Hosted()) * MemoryMin; o.MemoryBytes != 0 && o.MemoryBytes < need {
+		fault("%d MiB of memory, want at least %d MiB: %d for each of the %d partitions of data server %d",
+			o.MemoryBytes>>20, need>>20, MemoryMin>>20, o.Hosted(), o.Index)
 	}
-	return nil
+	if o.Store == nil && len(o.Addrs) != o.Servers {
+		fault("%d addresses for %d data servers", len(o.Addrs), o.Servers)
+	}
+	if len(o.Dir) > maxDirBytes {
+		fault("directory %s has %d bytes; with sockets in it, at most %d fit", o.Dir, len(o.Dir), maxDirBytes)
+	}
+	return optionsError(faults)
 }
 
-// take gets the first lease.
-func (j *Joined) take(ctx context.Context) (member.Lease, error) {
-	l, err := j.store.Join(ctx, j.self, j.o.TTL)
-	if !errors.Is(err, member.ErrTaken) {
-		return l, err
-	}
-	patience := 2 * j.o.TTL
-	j.o.Waiting(fmt.Sprintf("%v; waiting %v for its lease to end", err, patience))
-	wait, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("waited %v for its lease to end", patience))
-	defer cancel()
-	if l, err = member.JoinWhenFree(wait, j.store, j.self, j.o.TTL); err != nil {
-		return nil, oneLine(err)
-	}
-	return l, nil
+// Member is a data server in this process. Methods are safe for concurrent use.
+type Member struct {
+	server dataServer
+	pid    *pidFile // nil without a directory
+	place  *place   // nil without a store
+	once   sync.Once
+	err    error
 }
 
-// enter puts the server into the map and waits for the others.
-func (j *Joined) enter(ctx context.Context) error {
-	admitted, err := member.Admit(ctx, j.store, j.o.Servers, j.o.Partitions, j.self)
-	if err != nil {
-		return err
+// Join starts one data server in this process. With a Store it first waits
+// until all other servers are members; while another instance holds its place,
+// it waits until the lease of a server that died would have ended. The error
+// wraps ErrOptions, ErrDir, ErrMember for a server that runs in its directory
+// already, or ErrStart, or is one of package member.
+func Join(ctx context.Context, o JoinOptions) (m *Member, err error) {
+	if err := o.check(); err != nil {
+		return nil, err
 	}
-	m, err := j.follows.complete(ctx, admitted.Epoch, func(m *member.Map) { j.o.Waiting(missing(m)) })
-	if err != nil {
-		return oneLine(err)
-	}
-	j.addrs, err = addrsOf(m)
-	return err
-}
-
-// watch notices that the map names another instance.
-func (j *Joined) watch(s *member.State) {
-	if s.Map == nil {
-		return
-	}
-	now, ok := s.Map.Server(j.o.Index)
-	if !ok {
-		return
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	switch {
-	case now.Instance == j.self.Instance:
-		j.mu.mapped = true
-	case j.mu.mapped:
-		j.depose(fmt.Errorf("%w: server %d is instance %v since epoch %d", ErrDeposed, j.o.Index, now.Instance, s.Map.Epoch))
-	}
-}
-
-// depose says why the place is lost. The lock is held.
-func (j *Joined) depose(why error) {
-	if j.mu.deposed == nil {
-		j.mu.deposed = why
-		close(j.lost)
-	}
-}
-
-// keep takes the lease again when it was lost, which an etcd that was away
-// brings about: memory and instance are the same, so it may, unless another
-// instance has come.
-func (j *Joined) keep(life context.Context) {
-	defer close(j.kept)
-	for {
-		j.mu.Lock()
-		l := j.mu.lease
-		j.mu.Unlock()
-		select {
-		case <-l.Lost():
-		case <-life.Done():
-			return
+	m = &Member{}
+	defer func() {
+		if err != nil {
+			m, err = nil, errors.Join(err, m.Close())
 		}
-		if errors.Is(l.Err(), member.ErrClosed) {
-			return
-		}
-		j.o.Log.Warn("lease lost", "server", j.o.Index, "error", l.Err())
-		if l = j.again(life); l == nil {
-			return
-		}
-		j.mu.Lock()
-		j.mu.lease = l
-		j.mu.Unlock()
-		j.o.Log.Info("lease taken again", "server", j.o.Index, "term", l.Stamp().Term)
+	}()
+	s := serverOptions{
+		provider: o.Provider, workload: o.Workload, size: o.Size, index: o.Index, addrs: o.Addrs, log: o.Log,
 	}
-}
-
-// again takes the lease, however often that fails; nil if it must not be.
-func (j *Joined) again(life context.Context) member.Lease {
-	for {
-		l, err := j.store.Join(life, j.self, j.o.TTL)
-		switch {
-		case err == nil:
-			return l
-		case life.Err() != nil, errors.Is(err, member.ErrClosed):
-			return nil
-		case errors.Is(err, member.ErrTaken):
-			j.mu.Lock()
-			defer j.mu.Unlock()
-			j.depose(fmt.Errorf("%w: %w", ErrDeposed, err))
-			return nil
+	if o.Store != nil {
+		if m.place, err = takePlace(ctx, &o); err != nil {
+			return m, err
 		}
-		select {
-		case <-life.Done():
-			return nil
-		case <-time.After(j.o.TTL / rejoinPauseOf):
+		s.addrs, s.incarnation = m.place.addrs, uint64(m.place.self.Instance)
+		if f, ok := o.Provider.(*Fabrics); ok {
+			f.resolve = m.place.follows.resolve
 		}
 	}
+	if o.Dir != "" {
+		if m.pid, err = takePID(o.Dir, o.Index); err != nil {
+			return m, err
+		}
+	}
+	if o.MemoryBytes != 0 {
+		s.size.PartitionBytes = o.MemoryBytes / uint64(o.Hosted())
+	}
+	if m.server, err = startServer(ctx, s); err != nil {
+		return m, fmt.Errorf("%w: server %d: %w", ErrStart, o.Index, err)
+	}
+	return m, nil
 }
 
-// Addrs are the addresses of all data servers, in order.
-func (j *Joined) Addrs() []string { return j.addrs }
-
-// Instance is that of this start of the server.
-func (j *Joined) Instance() member.Instance { return j.self.Instance }
-
-// Lost is closed when another instance has taken the place; Err then says so,
-// wrapping ErrDeposed.
-func (j *Joined) Lost() <-chan struct{} { return j.lost }
-
-// Err is nil until Lost is closed.
-func (j *Joined) Err() error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.mu.deposed
+// Lost is closed when another instance has taken the server's place in the
+// store; it is nil without a store.
+func (m *Member) Lost() <-chan struct{} {
+	if m.place == nil {
+		return nil
+	}
+	return m.place.lost
 }
 
-// Leave gives the lease back and stops following. The map still names the
-// server. It may be called again.
-func (j *Joined) Leave() error {
-	j.leftOnce.Do(func() {
-		j.end()
-		j.follows.close()
-		<-j.kept
-		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
-		defer cancel()
-		j.mu.Lock()
-		l := j.mu.lease
-		j.mu.Unlock()
-		if j.leftErr = l.Leave(ctx); errors.Is(j.leftErr, member.ErrUnreachable) || ctx.Err() != nil {
-			j.o.Log.Warn("left without giving the lease back", "server", j.o.Index, "error", j.leftErr)
-			j.leftErr = nil // it runs out
+// Err is nil until Lost is closed. The error wraps ErrDeposed.
+func (m *Member) Err() error {
+	if m.place == nil {
+		return nil
+	}
+	return m.place.deposed()
+}
+
+// Close stops the data server, removes its files, and gives up its lease. It
+// does not wait for ever for a server that hangs. It may be called again.
+func (m *Member) Close() error {
+	m.once.Do(func() {
+		if m.server != nil {
+			m.err = closeWithin(m.server, closeTimeout)
+		}
+		m.pid.release()
+		if m.place != nil {
+			m.err = errors.Join(m.err, m.place.leave())
 		}
 	})
-	return j.leftErr
+	return m.err
 }

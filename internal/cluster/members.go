@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
 	"drtmx/internal/member"
+	"drtmx/internal/wire"
 )
 
 // endpointsOf are the endpoints that a data server's address offers, the best
@@ -185,13 +185,13 @@ func addrsOf(m *member.Map) ([]string, error) {
 
 // connectMembers finds the data servers of a cluster whose members are kept in
 // a store, and follows them. The cluster is lost when one was started again.
-func (f *Fabrics) connectMembers(ctx context.Context, a *Address, open OpenMembers) (*Cluster, *Map, error) {
+func (f *Fabrics) connectMembers(ctx context.Context, a *Address, open OpenMembers) (*Cluster, error) {
 	if open == nil {
-		return nil, nil, fmt.Errorf("%w %q: this program does not speak etcd", ErrAddress, a)
+		return nil, fmt.Errorf("%w %q: this program does not speak etcd", ErrAddress, a)
 	}
 	store, err := open(ctx, a)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var known struct {
 		sync.Mutex
@@ -212,21 +212,20 @@ func (f *Fabrics) connectMembers(ctx context.Context, a *Address, open OpenMembe
 	}
 	m, addrs, err := f.membersMap(ctx, a, members)
 	if err != nil {
-		return nil, nil, errors.Join(err, leave())
+		return nil, errors.Join(err, leave())
 	}
 	f.resolve = members.resolve
 	found, err := f.askAny(ctx, a, addrs)
 	if err != nil {
-		return nil, nil, errors.Join(err, leave())
+		return nil, errors.Join(err, leave())
 	}
 	c := newCluster(f, addrs)
-	c.stop, c.all = leave, true
+	c.stop, c.all, c.hello, c.where = leave, true, found, a.String()
 	known.Lock()
 	known.cluster, known.from = c, m
 	known.Unlock()
 	watch(members.newest()) // what came since the map was taken
-	found.Servers, found.Primaries = addrs, slices.Clone(m.Primaries)
-	return c, found, nil
+	return c, nil
 }
 
 // membersMap waits for the map of all servers.
@@ -242,7 +241,7 @@ func (f *Fabrics) membersMap(ctx context.Context, a *Address, members *following
 }
 
 // askAny asks one server after the other for what the map does not say.
-func (f *Fabrics) askAny(ctx context.Context, a *Address, addrs []string) (*Map, error) {
+func (f *Fabrics) askAny(ctx context.Context, a *Address, addrs []string) (*wire.Hello, error) {
 	var errs []error
 	for _, addr := range addrs {
 		m, err := f.askOne(ctx, addr)

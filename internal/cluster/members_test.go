@@ -13,38 +13,34 @@ import (
 )
 
 // joinAt starts data server i of n at a host and port.
-func joinAt(t testing.TB, ctx context.Context, members *member.Local, n, i int, host string) (*Single, *Joined) {
+func joinAt(t testing.TB, ctx context.Context, members *member.Local, n, i int, host string) *Member {
 	t.Helper()
-	store := members.Open()
-	j, err := Join(ctx, store, JoinOptions{
-		Size: Size{Servers: n}, Index: i, Addr: Offer{TCP: host}.String(), TTL: time.Second,
-	})
-	if err != nil {
-		t.Error(err)
-		return nil, nil
-	}
-	f, err := NewFabrics(ClientOptions{})
+	f, err := NewFabrics(FabricOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := StartServer(ctx, ServerOptions{
-		Size: Size{Servers: n}, Index: i, Joined: j, Provider: f,
-		Workload: Workload{Catalog: trialCatalog(t)}, MemoryBytes: 256 << 20,
+	store := members.Open()
+	m, err := Join(ctx, JoinOptions{
+		Size: Size{Servers: n}, Index: i, Store: store, Addr: Offer{TCP: host}.String(), Lease: time.Second,
+		Provider: f, Workload: Workload{Catalog: trialCatalog(t)}, MemoryBytes: 256 << 20,
 	})
 	if err != nil {
 		t.Error(err)
+		return nil
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(s.Close(), j.Leave(), store.Close()); err != nil && !errors.Is(err, member.ErrClosed) {
+		if err := errors.Join(m.Close(), store.Close()); err != nil && !errors.Is(err, member.ErrClosed) {
 			t.Error(err)
 		}
 	})
-	return s, j
+	return m
 }
 
-// membersOf opens a store in the place of etcd.
-func membersOf(l *member.Local) ClientOptions {
-	return ClientOptions{Members: func(context.Context, *Address) (member.Store, error) { return l.Open(), nil }}
+// membersOf is where a client finds the members, in the place of etcd.
+func membersOf(l *member.Local) ConnectOptions {
+	return ConnectOptions{
+		Address: etcdAddress, Members: func(context.Context, *Address) (member.Store, error) { return l.Open(), nil },
+	}
 }
 
 var etcdAddress = &Address{Etcd: []string{"etcd:1"}, Name: "trial"}
@@ -56,22 +52,22 @@ func TestServersFindEachOtherByTheMembers(t *testing.T) {
 	realServers(t)
 	ctx, hosts, members := patience(t), freeHosts(t, 3), member.NewLocal()
 	var all sync.WaitGroup
-	servers, joined := make([]*Single, 2), make([]*Joined, 2)
+	servers := make([]*Member, 2)
 	for i := range servers {
-		all.Go(func() { servers[i], joined[i] = joinAt(t, ctx, members, 2, i, hosts[i]) })
+		all.Go(func() { servers[i] = joinAt(t, ctx, members, 2, i, hosts[i]) })
 	}
 	all.Wait()
 	if t.Failed() {
 		t.FailNow()
 	}
 	open := func() (*Cluster, *txn.DB) {
-		c, m, err := Connect(ctx, etcdAddress, membersOf(members))
+		c, err := Connect(ctx, membersOf(members))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		if len(m.Primaries) != 2 || len(m.Catalog) == 0 {
-			t.Errorf("map %+v", m)
+		if catalog, err := c.Tables(); err != nil || len(catalog.Tables) != 1 {
+			t.Errorf("tables %v, %v", catalog, err)
 		}
 		db, err := txn.Open(ctx, c.Config())
 		if err != nil {
@@ -86,14 +82,14 @@ func TestServersFindEachOtherByTheMembers(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := errors.Join(servers[1].Close(), joined[1].Leave()); err != nil {
+	if err := servers[1].Close(); err != nil {
 		t.Fatal(err)
 	}
 	if c.Err() != nil {
 		t.Errorf("a server that is away counts as lost: %v", c.Err())
 	}
-	_, again := joinAt(t, ctx, members, 2, 1, hosts[2])
-	if again.Instance() == joined[1].Instance() {
+	again := joinAt(t, ctx, members, 2, 1, hosts[2])
+	if again.place.self.Instance == servers[1].place.self.Instance {
 		t.Error("the instance of a restarted server is what it was")
 	}
 	select {
@@ -107,7 +103,7 @@ func TestServersFindEachOtherByTheMembers(t *testing.T) {
 	// The old handle is led to the new place, and takes nothing from there.
 	if conn, err := c.Config().Dial(ctx, c.Addrs()[1]); err != nil {
 		t.Errorf("dial where it was: %v", err)
-	} else if h, err := sayHello(ctx, conn); err != nil || h.Incarnation != uint64(again.Instance()) {
+	} else if h, err := sayHello(ctx, conn); err != nil || h.Incarnation != uint64(again.place.self.Instance) {
 		t.Errorf("there is %+v, %v", h, err)
 	} else {
 		conn.Close()
@@ -116,8 +112,8 @@ func TestServersFindEachOtherByTheMembers(t *testing.T) {
 	if after.Addrs()[1] != "tcp:"+hosts[2] || after.Err() != nil {
 		t.Errorf("found at %v, %v", after.Addrs(), after.Err())
 	}
-	if joined[0].Err() != nil {
-		t.Error(joined[0].Err())
+	if err := servers[0].Err(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -127,18 +123,21 @@ func TestPlacesAreKeptAndTaken(t *testing.T) {
 	ctx, members := patience(t), member.NewLocal()
 	store := members.Open()
 	defer store.Close()
-	o := JoinOptions{Size: Size{Servers: 1}, Addr: "tcp:10.0.0.1:7000", TTL: time.Second}
-	j, err := Join(ctx, store, o)
+	o := JoinOptions{
+		Size: Size{Servers: 1}, Store: store, Addr: "tcp:10.0.0.1:7000", Lease: time.Second, Provider: fakeProvider{},
+	}
+	fakeServers(t)
+	j, err := Join(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer j.Leave()
+	defer j.Close()
 	state, err := store.State(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	term := state.Alive[0].Term
-	if err := store.Evict(ctx, 0, j.Instance()); err != nil {
+	if err := store.Evict(ctx, 0, j.place.self.Instance); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := member.WaitFor(ctx, store, func(s *member.State) bool { return len(s.Alive) == 1 && s.Alive[0].Term > term }); err != nil {
@@ -149,7 +148,7 @@ func TestPlacesAreKeptAndTaken(t *testing.T) {
 	}
 	var waited []string
 	o.Waiting = func(text string) { waited = append(waited, text) }
-	if _, err := Join(ctx, store, o); !errors.Is(err, member.ErrTaken) || !strings.Contains(err.Error(), "10.0.0.1:7000") ||
+	if _, err := Join(ctx, o); !errors.Is(err, member.ErrTaken) || !strings.Contains(err.Error(), "10.0.0.1:7000") ||
 		strings.Contains(err.Error(), "\n") || len(waited) != 1 {
 		t.Errorf("a second server of the same number: %v, waited %q", err, waited)
 	}
@@ -174,11 +173,11 @@ func TestMembersThatCannotBe(t *testing.T) {
 	defer store.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, _, err := Connect(ctx, etcdAddress, ClientOptions{}); !errors.Is(err, ErrAddress) {
+	if _, err := Connect(ctx, ConnectOptions{Address: etcdAddress}); !errors.Is(err, ErrAddress) {
 		t.Errorf("no way to etcd: %v", err)
 	}
-	o := JoinOptions{Size: Size{Servers: 2}, Addr: "tcp:10.0.0.1:7000", TTL: time.Second}
-	_, err := Join(ctx, store, o)
+	o := JoinOptions{Size: Size{Servers: 2}, Store: store, Addr: "tcp:10.0.0.1:7000", Lease: time.Second, Provider: fakeProvider{}}
+	_, err := Join(ctx, o)
 	if !errors.Is(err, ErrNoAnswer) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 of 2 data servers have joined; missing: 1") {
 		t.Errorf("one server of two: %v", err)
 	}
@@ -188,24 +187,15 @@ func TestMembersThatCannotBe(t *testing.T) {
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, _, err := Connect(ctx, etcdAddress, membersOf(members)); !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), "missing: 1") ||
+	if _, err := Connect(ctx, membersOf(members)); !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), "missing: 1") ||
 		strings.Contains(err.Error(), "\n") {
 		t.Errorf("a client of one server of two: %v", err)
 	}
-	for _, bad := range []JoinOptions{
-		{Size: Size{Servers: 3}, Addr: o.Addr, TTL: o.TTL},
-		{Size: Size{Servers: 2, Partitions: 4}, Addr: o.Addr, TTL: o.TTL},
-	} {
-		if _, err := Join(t.Context(), store, bad); !errors.Is(err, member.ErrShape) {
+	for _, size := range []Size{{Servers: 3}, {Servers: 2, Partitions: 4}} {
+		bad := o
+		bad.Size = size
+		if _, err := Join(t.Context(), bad); !errors.Is(err, member.ErrShape) {
 			t.Errorf("other shape: %v", err)
-		}
-	}
-	for _, bad := range []JoinOptions{
-		{Size: Size{Servers: 2}, Index: 2, Addr: o.Addr},
-		{Size: Size{Servers: 0}, Addr: o.Addr},
-	} {
-		if _, err := Join(t.Context(), store, bad); !errors.Is(err, ErrOptions) {
-			t.Errorf("%+v: %v", bad, err)
 		}
 	}
 }

@@ -118,8 +118,8 @@ func sharedDir(t *testing.T) string {
 // uses are all ways to use a runtime directory.
 var uses = map[string]func(ctx context.Context, dir string) error{
 	"describe": func(ctx context.Context, dir string) error { _, err := Describe(ctx, dir); return err },
-	"attach": func(ctx context.Context, dir string) error {
-		c, _, err := Attach(ctx, dir, fake)
+	"find": func(ctx context.Context, dir string) error {
+		c, err := find(ctx, dir)
 		if err == nil {
 			err = c.Close()
 		}
@@ -128,11 +128,9 @@ var uses = map[string]func(ctx context.Context, dir string) error{
 	"reset": func(ctx context.Context, dir string) error { _, err := Reset(ctx, dir); return err },
 	"stop":  func(ctx context.Context, dir string) error { return Stop(ctx, dir) },
 	"clear": func(_ context.Context, dir string) error { return Clear(dir) },
-	"serve": func(ctx context.Context, dir string) error {
-		return Serve(ctx, ServeOptions{ProcessOptions: options("fine", 1), Dir: dir})
-	},
-	"one server": func(ctx context.Context, dir string) error {
-		s, err := StartServer(ctx, ServerOptions{
+	"start": startOnly,
+	"join": func(ctx context.Context, dir string) error {
+		s, err := Join(ctx, JoinOptions{
 			Size: Size{Servers: 1}, Addrs: []string{filepath.Join(dir, socketName(0))}, Dir: dir, Provider: fakeProvider{},
 		})
 		if err == nil {
@@ -141,7 +139,7 @@ var uses = map[string]func(ctx context.Context, dir string) error{
 		return err
 	},
 	"connect": func(ctx context.Context, dir string) error {
-		c, _, err := Connect(ctx, &Address{Dir: dir}, ClientOptions{})
+		c, err := Connect(ctx, ConnectOptions{Address: &Address{Dir: dir}})
 		if err == nil {
 			err = c.Close()
 		}
@@ -182,7 +180,7 @@ func TestControlSocketOfAnotherUser(t *testing.T) {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"describe", "attach", "reset", "stop"} {
+	for _, name := range []string{"describe", "find", "reset", "stop"} {
 		if err := uses[name](t.Context(), dir); err == nil || !strings.Contains(err.Error(), "uid 4242") {
 			t.Errorf("%s: %v; want the refusal of uid 4242", name, err)
 		}

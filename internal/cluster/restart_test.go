@@ -26,7 +26,7 @@ func memberMain(args []string) {
 		if err != nil {
 			return err
 		}
-		f, err := NewFabrics(ClientOptions{})
+		f, err := NewFabrics(FabricOptions{})
 		if err != nil {
 			return err
 		}
@@ -35,7 +35,7 @@ func memberMain(args []string) {
 			return err
 		}
 		hosts := strings.Split(args[2], ",")
-		_, err = StartServer(ctx, ServerOptions{
+		_, err = Join(ctx, JoinOptions{
 			Size: Size{Servers: len(hosts)}, Index: index, Addrs: MemberAddrs(len(hosts), []string{FabricTCP}, "", hosts),
 			Dir: args[1], Provider: f, Workload: Workload{Catalog: catalog}, MemoryBytes: 256 << 20,
 		})
@@ -193,7 +193,7 @@ func touch(ctx context.Context, db *txn.DB, key uint64, write bool) error {
 
 func openAt(ctx context.Context, t *testing.T, a *Address) *txn.DB {
 	t.Helper()
-	cl, _, err := Connect(ctx, a, ClientOptions{})
+	cl, err := Connect(ctx, ConnectOptions{Address: a})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,48 +202,6 @@ func openAt(ctx context.Context, t *testing.T, a *Address) *txn.DB {
 		t.Fatal(err)
 	}
 	return db
-}
-
-// A map need not come from the servers themselves.
-func TestMapFromElsewhere(t *testing.T) {
-	realServers(t)
-	ctx, dir, hosts := patience(t), trialDir(t), freeHosts(t, 2)
-	tcpOnly := func() *Fabrics {
-		f, err := NewFabrics(ClientOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return f
-	}
-	addrs := MemberAddrs(2, []string{FabricTCP}, "", hosts)
-	for i := range hosts {
-		o := memberOptions(t, tcpOnly(), dir, hosts, i)
-		o.Addrs = addrs
-		s, err := StartServer(ctx, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-	}
-	cl, m, err := ConnectOver(ctx, tcpOnly(), func(context.Context) (*Map, error) { return &Map{Servers: addrs, Epoch: 7}, nil })
-	if err != nil || m.Epoch != 7 {
-		t.Fatal(m, err)
-	}
-	db, err := txn.Open(ctx, cl.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if err := put(ctx, db, 1); err != nil {
-		t.Error(err)
-	}
-	down := errors.New("the membership service is down")
-	if _, _, err := ConnectOver(ctx, tcpOnly(), func(context.Context) (*Map, error) { return nil, down }); !errors.Is(err, down) {
-		t.Error(err)
-	}
-	if _, _, err := ConnectOver(ctx, tcpOnly(), func(context.Context) (*Map, error) { return &Map{Servers: []string{"tcp:x"}}, nil }); !errors.Is(err, ErrAddress) {
-		t.Error(err)
-	}
 }
 
 // A client that has reached a server in order does not go on out of order.

@@ -9,59 +9,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"runtime"
 	"sync"
 	"syscall"
 	"time"
-
-	"drtmx/rdma"
 )
 
 // startTimeout bounds how long a child may take until it serves.
 const startTimeout = 30 * time.Second
-
-// ProcessOptions describe data servers in child processes.
-type ProcessOptions struct {
-	Size
-	// Provider carries the verbs between processes.
-	Provider rdma.Provider
-	// Command is the child's argument list, beginning with the executable.
-	// It must call RunChild.
-	Command []string
-	// Workload is passed to the child's lookup.
-	Workload string
-	// Log is where children write records of their own; the zero value is nowhere.
-	Log Log
-	// Debug, if set, are the sockets, by server, on which children answer
-	// what RunChild's debug serves, such as profiles.
-	Debug []string
-
-	// Addrs are where the data servers listen, in the form of the provider;
-	// nil means sockets.
-	Addrs []string
-}
-
-// Log says what is logged.
-type Log struct {
-	File  *os.File // nil: nothing
-	Level slog.Level
-	JSON  bool // else text
-}
-
-// Logger makes a logger of it, which is silent if there is no file.
-func (l Log) Logger() *slog.Logger {
-	o := &slog.HandlerOptions{Level: l.Level}
-	switch {
-	case l.File == nil:
-		return slog.New(slog.DiscardHandler)
-	case l.JSON:
-		return slog.New(slog.NewJSONHandler(l.File, o))
-	}
-	return slog.New(slog.NewTextHandler(l.File, o))
-}
 
 // child is one data server's process.
 type child struct {
@@ -74,23 +31,10 @@ type child struct {
 	err      error         // of Wait, once exited is closed
 }
 
-// StartProcesses starts the data servers as child processes and returns when
-// all of them serve. When ctx ends before that, or one fails, none is left.
-func StartProcesses(ctx context.Context, o ProcessOptions) (*Cluster, error) {
-	if err := o.check(); err != nil {
-		return nil, err
-	}
-	if o.Provider == nil || len(o.Command) == 0 {
-		return nil, fmt.Errorf("%w: provider and command are required", ErrOptions)
-	}
-	if o.Debug != nil && len(o.Debug) != o.Servers {
-		return nil, fmt.Errorf("%w: %d debug sockets for %d servers", ErrOptions, len(o.Debug), o.Servers)
-	}
+// startChildren starts the data servers as child processes.
+func startChildren(ctx context.Context, o StartOptions) (*Cluster, error) {
 	if o.Addrs == nil {
 		o.Addrs = AbstractAddrs(o.Servers)
-	}
-	if len(o.Addrs) != o.Servers {
-		return nil, fmt.Errorf("%w: %d addresses for %d servers", ErrOptions, len(o.Addrs), o.Servers)
 	}
 	f := &family{opts: o, release: make(chan struct{})}
 	if err := f.spawn(); err != nil {
@@ -126,7 +70,7 @@ func AbstractAddrs(n int) []string {
 
 // family is the child processes of one cluster.
 type family struct {
-	opts     ProcessOptions
+	opts     StartOptions
 	children []*child
 	release  chan struct{} // closed when all children are reaped
 	once     sync.Once
@@ -169,7 +113,7 @@ func (f *family) fork(i int) (*child, error) {
 	ch.lifeline, ch.report = lifeline, report
 	ch.cmd = exec.Command(f.opts.Command[0], f.opts.Command[1:]...)
 	ch.cmd.ExtraFiles = []*os.File{lifelineEnd, reportEnd} // lifelineFD, reportFD
-	cfg := childConfig{Format: Format, Index: i, Addrs: f.opts.Addrs, Size: f.opts.Size, Workload: f.opts.Workload}
+	cfg := childConfig{Format: Format, Index: i, Addrs: f.opts.Addrs, Size: f.opts.Size, Workload: f.opts.Workload.Name}
 	if f.opts.Log.File != nil {
 		ch.cmd.ExtraFiles = append(ch.cmd.ExtraFiles, f.opts.Log.File) // logFD
 		cfg.Log = &childLog{Level: f.opts.Log.Level, JSON: f.opts.Log.JSON}

@@ -1,0 +1,168 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+
+	"drtmx/rdma"
+	"drtmx/server"
+)
+
+// StartOptions describe a cluster whose data servers this process starts.
+type StartOptions struct {
+	Size
+	// Provider carries the verbs.
+	Provider rdma.Provider
+	// Workload is what the data servers serve. Child processes are given its
+	// Name only, and look the rest up.
+	Workload Workload
+	// Command, if set, runs each data server in a child process of its own. It
+	// is the child's argument list, which begins with the executable, and must
+	// call RunChild. Without it the data servers run in this process.
+	Command []string
+	// Addrs are where child processes listen, in the form of the provider; nil
+	// means sockets that no file system holds. In a runtime directory they are
+	// the network addresses.
+	Addrs []string
+	// Log is where child processes write log records; the zero value is nowhere.
+	Log Log
+	// Debug, if set, are the sockets, by server, on which child processes
+	// answer what RunChild's debug serves, such as profiles.
+	Debug []string
+
+	// Dir, if set, is a runtime directory, in which other processes find the
+	// cluster and may empty or stop it. It needs a Command.
+	Dir string
+	// Fabrics are those that a cluster in a directory offers, by name: shm at
+	// sockets in the directory, and the others at Addrs. Empty means shm, or
+	// tcp if there are Addrs.
+	Fabrics []string
+	// Version names the binary to those who read the directory.
+	Version string
+	// Ready, if set, is called whenever a cluster in a directory serves: at the
+	// start, and each time it was emptied.
+	Ready func(Info)
+}
+
+// Start starts all data servers of a cluster and returns when they serve. If
+// ctx ends before that, or one of them fails, none is left. The error wraps
+// ErrOptions, ErrStart, ErrDir or ErrBusy.
+func Start(ctx context.Context, o StartOptions) (*Cluster, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	switch {
+	case o.Dir != "":
+		return startInDir(ctx, o)
+	case len(o.Command) > 0:
+		return startChildren(ctx, o)
+	}
+	return startHere(ctx, o)
+}
+
+// check completes the options and reports all their faults.
+func (o *StartOptions) check() error {
+	faults := o.Size.faults()
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if o.Provider == nil {
+		fault("no provider")
+	}
+	if o.Debug != nil && len(o.Debug) != o.Servers {
+		fault("%d debug sockets for %d data servers", len(o.Debug), o.Servers)
+	}
+	network := slices.ContainsFunc(o.Fabrics, func(name string) bool { return name != FabricShm })
+	if (o.Addrs != nil || o.Dir != "" && network) && len(o.Addrs) != o.Servers {
+		fault("%d addresses for %d data servers", len(o.Addrs), o.Servers)
+	}
+	if o.Dir != "" && len(o.Command) == 0 {
+		fault("no command for the data servers of directory %s", o.Dir)
+	}
+	return optionsError(faults)
+}
+
+func optionsError(faults []error) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrOptions, errors.Join(faults...))
+}
+
+// startHere starts the data servers in this process.
+func startHere(ctx context.Context, o StartOptions) (*Cluster, error) {
+	addrs := make([]string, o.Servers)
+	for i := range addrs {
+		addrs[i] = fmt.Sprintf("server-%d", i)
+	}
+	c := newCluster(o.Provider, addrs)
+	var servers []dataServer
+	c.stop = func() error {
+		var errs []error
+		for _, s := range servers {
+			errs = append(errs, s.Close())
+		}
+		return errors.Join(errs...)
+	}
+	for i := range addrs {
+		s, err := startServer(ctx, serverOptions{provider: o.Provider, workload: o.Workload, size: o.Size, index: i, addrs: addrs})
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%w: server %d: %w", ErrStart, i, err), c.Close())
+		}
+		servers = append(servers, s)
+	}
+	return c, nil
+}
+
+// dataServer is what this package needs of a data server.
+type dataServer interface {
+	Close() error
+}
+
+// serverOptions are those of one data server.
+type serverOptions struct {
+	provider    rdma.Provider
+	workload    Workload
+	size        Size
+	index       int
+	addrs       []string     // of all
+	log         *slog.Logger // nil: none
+	incarnation uint64       // 0: a random one
+}
+
+// startServer starts a data server. A variable, for tests of the processes
+// around it.
+var startServer = func(_ context.Context, o serverOptions) (dataServer, error) {
+	s, err := server.New(server.Config{
+		Index: o.index, Addrs: o.addrs, Partitions: o.size.Partitions, MemoryBytes: o.size.PartitionBytes,
+		Catalog: o.workload.Catalog, Procedures: o.workload.Procedures, Provider: o.provider, Log: o.log, Incarnation: o.incarnation,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Start(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// Log says what child processes log.
+type Log struct {
+	File  *os.File // nil: nothing
+	Level slog.Level
+	JSON  bool // else text
+}
+
+// Logger makes a logger of it, which is silent if there is no file.
+func (l Log) Logger() *slog.Logger {
+	o := &slog.HandlerOptions{Level: l.Level}
+	switch {
+	case l.File == nil:
+		return slog.New(slog.DiscardHandler)
+	case l.JSON:
+		return slog.New(slog.NewJSONHandler(l.File, o))
+	}
+	return slog.New(slog.NewTextHandler(l.File, o))
+}

@@ -1,0 +1,215 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// startInDir starts a cluster in a runtime directory. The directory has files
+// until the cluster ends, and none after that.
+func startInDir(ctx context.Context, o StartOptions) (*Cluster, error) {
+	dir, err := openDir(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &supervisor{opts: o, dir: dir, requests: make(chan request), done: make(chan struct{})}
+	s.mu.info = Info{
+		Format: Format, Version: o.Version, Fabric: o.Provider.Name(), Workload: o.Workload.Name,
+		Partitions: o.Partitions, Supervisor: os.Getpid(), Started: time.Now(),
+	}
+	s.opts.Addrs = nil
+	for i := range o.Servers {
+		s.mu.info.Servers = append(s.mu.info.Servers, o.server(i))
+		s.opts.Addrs = append(s.opts.Addrs, s.mu.info.Servers[i].Address(dir.path))
+	}
+	l, err := listenPrivate(ctx, filepath.Join(dir.path, controlFile))
+	if err != nil {
+		dir.close()
+		return nil, fmt.Errorf("%w: %w", ErrDir, err)
+	}
+	if err := s.start(ctx); err != nil {
+		l.Close()
+		dir.close()
+		return nil, err
+	}
+	life, end := context.WithCancel(context.Background())
+	s.cluster = newCluster(o.Provider, s.opts.Addrs)
+	s.cluster.stop = func() error {
+		end()
+		<-s.done
+		return s.err
+	}
+	go s.run(life, end, privateListener{l})
+	return s.cluster, nil
+}
+
+// server is where a data server listens.
+func (o *StartOptions) server(i int) (s ServerInfo) {
+	fabrics := o.Fabrics
+	switch {
+	case len(fabrics) > 0:
+	case o.Addrs != nil:
+		fabrics = []string{FabricTCP}
+	default:
+		fabrics = []string{FabricShm}
+	}
+	for _, name := range fabrics {
+		switch name {
+		case FabricShm:
+			s.Socket = socketName(i)
+		case FabricTCP:
+			s.Addr = o.Addrs[i]
+		case FabricVerbs:
+			s.Verbs = o.Addrs[i]
+		}
+	}
+	return s
+}
+
+// listenPrivate listens on a socket that only its owner may connect to.
+func listenPrivate(ctx context.Context, path string) (net.Listener, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, rc syscall.RawConn) error {
+		var err error
+		cerr := rc.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }) // the file's mode is the socket's at bind
+		return errors.Join(cerr, err)
+	}}
+	return lc.Listen(ctx, "unix", path)
+}
+
+// supervisor owns the child processes and the control socket of a cluster in a
+// directory. Its own goroutine alone starts and stops the children; connections
+// send it requests.
+type supervisor struct {
+	opts     StartOptions
+	dir      *runtimeDir
+	cluster  *Cluster // what Start returned
+	children *Cluster // replaced when the cluster is emptied
+	requests chan request
+	done     chan struct{} // closed when the directory is left
+	err      error         // of stopping the children, once done is closed
+
+	mu struct { // what connections read
+		sync.Mutex
+		info     Info
+		watchers map[*watcher]struct{}
+	}
+}
+
+type request struct {
+	op     string
+	answer chan reply
+}
+
+// run serves the directory until life ends, a data server is lost, or another
+// process stops the cluster.
+func (s *supervisor) run(life context.Context, end func(), l net.Listener) {
+	defer close(s.done)
+	var conns sync.WaitGroup
+	conns.Go(func() { s.accept(life, l, &conns) })
+	why := s.serve(life)
+	if err := s.children.Close(); !errors.Is(why, ErrLost) {
+		s.err = err
+	}
+	if why != nil {
+		s.cluster.fail(why, s.children.Output())
+	}
+	end()
+	l.Close()
+	conns.Wait()
+	s.dir.close()
+}
+
+// serve carries out requests until the cluster is to end, and says why if it
+// was not closed.
+func (s *supervisor) serve(life context.Context) error {
+	for {
+		select {
+		case <-life.Done():
+			s.notify(ErrStopped)
+			return nil
+		case <-s.children.Lost():
+			s.notify(s.children.Err())
+			return s.children.Err()
+		case r := <-s.requests:
+			if err := s.handle(life, r); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// handle carries out a request. Its error ends the cluster.
+func (s *supervisor) handle(life context.Context, r request) error {
+	switch r.op {
+	case opStop:
+		s.notify(ErrStopped)
+		_ = s.children.Close() // run keeps its error
+		r.answer <- reply{}
+		return ErrStopped
+	case opReset:
+		s.notify(errors.New("the cluster was emptied"))
+		err := s.children.Close()
+		if err == nil {
+			err = s.start(life)
+		}
+		r.answer <- s.reply(err)
+		return err
+	}
+	r.answer <- reply{Error: fmt.Sprintf("unknown request %q", r.op)}
+	return nil
+}
+
+// start starts the data servers and publishes them.
+func (s *supervisor) start(ctx context.Context) error {
+	c, err := startChildren(ctx, s.opts)
+	if err != nil {
+		return err
+	}
+	s.children = c
+	s.mu.Lock()
+	s.mu.info.Generation++
+	s.mu.info.Servers = append([]ServerInfo(nil), s.mu.info.Servers...)
+	for i, pid := range c.PIDs() {
+		s.mu.info.Servers[i].PID = pid
+	}
+	info := s.mu.info
+	s.mu.Unlock()
+	if err := writeInfo(s.dir.path, &info); err != nil {
+		return errors.Join(err, c.Close())
+	}
+	if s.opts.Ready != nil {
+		s.opts.Ready(info)
+	}
+	return nil
+}
+
+func (s *supervisor) reply(err error) reply {
+	if err != nil {
+		return reply{Error: err.Error()}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info := s.mu.info
+	return reply{Info: &info}
+}
+
+// notify says to all attached processes why the data servers they know are gone.
+func (s *supervisor) notify(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.mu.watchers {
+		select {
+		case w.lost <- why.Error():
+		default: // it was notified before
+		}
+	}
+}
