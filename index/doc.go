@@ -18,6 +18,24 @@
 //     turn an absent key into a present one changes the gap word first, at the
 //     time the writer locks, and never gives it an old value again.
 //
+// # What an answer rests on
+//
+// An answer tells what commits did, so it may be given only once these are
+// durable. GetResult.Rests and ScanResult.Rests name the newest of them:
+//
+//   - a row rests on the commit in its header;
+//   - an absence rests on the key's deletion, which the index knows to be no
+//     newer than the newest deletion in the same leaf or chain;
+//   - a range rests on its rows, and on the deletions in the leaves it covers.
+//
+// Rests is never below the CSN of such a commit. It is above it by no more than
+// the grain of a leaf or chain; in a hash index, where gap word and CSN are one
+// word, a placeholder adds one when it comes and one when it goes. Rests is
+// never above block.Arena.LastCSN, so a reader that waits for a horizon that
+// reaches LastCSN never waits for ever.
+//
+// # What is never a proof
+//
 // A locked header is never part of a proof: it means that the answer is being
 // changed. Blocks freed by an index are reused only by the same index, so that
 // the word at an address keeps its role.

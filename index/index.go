@@ -72,6 +72,7 @@ type GetResult struct {
 	Header block.Header // the row's header, if Found
 	Hint   uint64       // where a writer may look first (leaf or bucket address); 0 if unknown
 	Proofs []Proof      // row header if Found; gap words if NotFound
+	Rests  block.CSN    // newest commit that the answer rests on, if Found or NotFound
 	Err    error        // if Failed
 }
 
@@ -94,7 +95,19 @@ type ScanResult struct {
 	Quick []Proof
 	// Gaps and the headers of Entries are exact: they fail only if the answer changed (or an equal one was rewritten).
 	Gaps []Proof
-	Err  error
+	// Rests is the newest commit that the answer rests on, if Found: of the
+	// rows returned, and of the deletions in what the scan covered.
+	Rests block.CSN
+	Err   error
+}
+
+// RestOn takes in what one leaf adds to an answer: the newest deletion within
+// its fences, and the rows of it.
+func (r *ScanResult) RestOn(deleted block.CSN, rows []Entry) {
+	r.Rests = max(r.Rests, deleted)
+	for i := range rows {
+		r.Rests = max(r.Rests, rows[i].Header.CSN())
+	}
 }
 
 // Op is a resumable one-sided operation of a client half. It owns its buffers

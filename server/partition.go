@@ -40,7 +40,6 @@ type partition struct {
 	// procedure that stays in the partition.
 	mu       sync.Mutex
 	shared   *sharedLocks
-	seq      uint64 // of the last CSN taken
 	owners   index.Owner
 	sealed   bool
 	runner   *exec.Runner
@@ -95,7 +94,7 @@ func conflict(c exec.Cause) verdict { return verdict{code: wire.Conflict, cause:
 
 func newPartition(id int, cfg *Config, r *mem.Region, checksums bool) (*partition, error) {
 	p := &partition{
-		id: id, catalog: cfg.Catalog, region: r, epoch: cfg.Epoch, shared: newSharedLocks(), seq: 1,
+		id: id, catalog: cfg.Catalog, region: r, epoch: cfg.Epoch, shared: newSharedLocks(),
 		seen: map[*index.Held]bool{}, started: time.Now(),
 		arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Epoch: cfg.Epoch}),
 	}
@@ -224,8 +223,7 @@ func fits(ix *tables.Index, w *wire.Write) bool {
 
 // applyAll publishes the write set under the next CSN and so unlocks it. Under p.mu.
 func (p *partition) applyAll(writes []wire.Write, held []*index.Held) {
-	p.seq++
-	csn := block.NewCSN(p.epoch, p.seq)
+	csn := p.arena.NextCSN()
 	if invariants.Enabled {
 		checkLocked(writes, held, csn)
 	}
@@ -393,8 +391,7 @@ func (p *partition) load(ix int, b []byte) verdict {
 	if ix >= len(p.indexes) {
 		return verdict{code: wire.Bad, text: fmt.Sprintf("index %d of %d", ix, len(p.indexes))}
 	}
-	p.seq++ // a row loaded again has another header than before
-	h := block.Present(block.NewCSN(p.epoch, p.seq))
+	h := block.Present(p.arena.NextCSN()) // a row loaded again has another header than before
 	d := wire.NewDecoder(b)
 	for d.Left() > 0 {
 		w := wire.Write{Op: wire.Put, Index: uint16(ix)}
@@ -487,7 +484,7 @@ func (p *partition) serves() verdict {
 	if p.arena.Span(block.ControlAddr, controlWords).Load(epochWord)&fenceBit != 0 {
 		return conflict(exec.CauseFence)
 	}
-	if p.seq > block.MaxSeq-sequenceMargin || p.arena.VersionsLeft() < sequenceMargin {
+	if p.arena.VersionsLeft() < sequenceMargin {
 		p.setFence()
 		return verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d has used up the sequence numbers of epoch %d", p.id, p.epoch)}
 	}

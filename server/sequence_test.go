@@ -14,7 +14,7 @@ func TestSequenceNumbersDoNotRepeat(t *testing.T) {
 	s, p, entry := newRig(t)
 	putEntries(t, s, entry, 10)
 	p.mu.Lock()
-	p.seq = block.MaxSeq - sequenceMargin
+	p.arena.CoverCSN(block.NewCSN(p.epoch, block.MaxSeq-sequenceMargin))
 	p.mu.Unlock()
 	write := &wire.Commit{Parts: []wire.Part{{Writes: []wire.Write{writeOf(entry, wire.Update, 10)}}}}
 	sh, complete := s.shareOf(write)

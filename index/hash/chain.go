@@ -36,16 +36,51 @@ func (s *Server) openNew(addr uint64, link uint64) *block.Edit {
 	return e
 }
 
-// commit publishes the open buckets, the one opened first last.
-func (s *Server) commit() {
+// commit publishes the open buckets, the head, which was opened first, last.
+func (s *Server) commit() block.Header {
 	if invariants.Enabled && len(s.edits) == 0 {
 		invariants.Failf("hash: no bucket is open, so nothing changes the gap word of a chain")
 	}
-	v := s.version()
+	v := s.nextVersion()
 	for i := len(s.edits) - 1; i >= 0; i-- {
 		s.edits[i].edit.Commit(v)
 	}
 	s.edits = s.edits[:0]
+	return v
+}
+
+// nextVersion is the version that the change under way gives the chain: above
+// the head's, so that it never repeats there; not below the CSN of the
+// deletion, if it is one, so that the absence of a key rests on nothing newer;
+// and above the version under which any overflow bucket that the chain takes
+// over was freed. It is as small as that allows: whatever else changes a
+// chain, such as a placeholder that is released again, raises it by one.
+func (s *Server) nextVersion() block.Header {
+	old := block.Header(s.edits[0].edit.Load(block.HeaderWord)).CSN()
+	v := max(old+1, s.least)
+	s.least = 0
+	s.arena.CoverCSN(v)
+	return block.Present(v)
+}
+
+// takeOverflow allocates an overflow bucket for the change under way.
+func (s *Server) takeOverflow() (uint64, error) {
+	addr, err := s.overflow.Alloc()
+	if err != nil {
+		return 0, err
+	}
+	// A reader with an old head may still come by: it must find a version above that head's.
+	s.least = max(s.least, block.CSN(s.load(addr, freedWord))+1)
+	return addr, nil
+}
+
+// freeOverflow frees an overflow bucket that no chain leads to since version v.
+// It is locked first: a reader that holds the old head may be reading it.
+func (s *Server) freeOverflow(addr uint64, v block.Header) {
+	sp := s.arena.Span(addr, bucketWords)
+	sp.Store(block.HeaderWord, uint64(block.LockBit|block.AbsentBit))
+	sp.Store(freedWord, uint64(v.CSN()))
+	s.overflow.Free(addr)
 }
 
 // load reads a word of a bucket.
@@ -100,7 +135,7 @@ func (s *Server) link(slot uint64) error {
 		s.open(tail).Set(slotWord+end.i, slot)
 		s.commit()
 	} else {
-		addr, err := s.overflow.Alloc()
+		addr, err := s.takeOverflow()
 		if err != nil {
 			return full(err)
 		}
@@ -141,9 +176,9 @@ func (s *Server) unlink(pos position) {
 	if empty {
 		s.setNext(s.open(s.chain[end.at-1]), 0)
 	}
-	s.commit()
+	v := s.commit()
 	if empty {
-		s.overflow.Free(s.chain[end.at])
+		s.freeOverflow(s.chain[end.at], v)
 	}
 	s.linked.Add(^uint64(0))
 }
@@ -187,9 +222,9 @@ func (s *Server) split(num, n uint64) bool {
 	s.open(from)
 	s.fillNew(to, level, leave, fresh)
 	s.refill(level, s.moved[:stay])
-	s.commit()
+	v := s.commit()
 	for _, addr := range s.chain[1+overflowsFor(stay):] {
-		s.overflow.Free(addr)
+		s.freeOverflow(addr, v)
 	}
 	return true
 }
@@ -231,11 +266,12 @@ func overflowsFor(n int) int { return max(0, (n-1)/slots) }
 func (s *Server) allocOverflow(n int) ([]uint64, bool) {
 	var fresh []uint64
 	for range overflowsFor(n) {
-		addr, err := s.overflow.Alloc()
+		addr, err := s.takeOverflow()
 		if err != nil {
 			for _, a := range fresh {
-				s.overflow.Free(a)
+				s.overflow.Free(a) // nothing has been written to it
 			}
+			s.least = 0
 			return nil, false
 		}
 		fresh = append(fresh, addr)

@@ -18,9 +18,11 @@
 //	row       header checksum lengths key ... payload ...
 //
 // The row's header is its lock and CSN. The header of a chain's first bucket,
-// its head, carries a version from the arena: it is the gap word of every key
+// its head, carries a version that only rises: it is the gap word of every key
 // that hashes there and changes with every change of the chain's membership,
 // at the time the writer locks; updates leave it alone, unless the row moves.
+// Read as a CSN, it is not below that of any deletion in the chain: a deletion
+// raises the version to its CSN, and any other change by one.
 //
 // # Reading a chain
 //
@@ -29,7 +31,9 @@
 // under one new version. So a reader that saw the head at version v may use an
 // overflow bucket if and only if that bucket's version is not above v: what
 // it read then is the chain as it was at v, although it came in several READs,
-// and although overflow buckets are freed and used again in other chains.
+// and although overflow buckets are freed and used again in other chains: one
+// that is free holds the version under which it was freed, and the chain that
+// takes it over gets a higher one.
 //
 // # Rows that move
 //

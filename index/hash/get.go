@@ -274,6 +274,7 @@ func (o *getOp) follow(next *rdma.Batch) bool {
 
 func (o *getOp) absent() bool {
 	o.res.Hint = o.head
+	o.res.Rests = block.Header(o.version).CSN()
 	o.proof[0] = index.Proof{Addr: o.head, Word: o.version}
 	o.res.Proofs = o.proof[:]
 	return o.finish(index.NotFound)
@@ -304,6 +305,7 @@ func (o *getOp) found() bool {
 	h := o.row[block.HeaderWord]
 	o.res.Row = o.row[rowWord : rowWord+o.v.rowWords]
 	o.res.Header = block.Header(h)
+	o.res.Rests = o.res.Header.CSN()
 	o.res.Hint = o.addr
 	o.proof[0] = index.Proof{Addr: o.addr, Word: h}
 	o.res.Proofs = o.proof[:]

@@ -17,6 +17,9 @@ const (
 	slotWord    = block.BodyWord
 	slots       = bucketWords - slotWord - 1
 	linkWord    = slotWord + slots
+	// freedWord holds, in an overflow bucket that is in no chain, the version
+	// under which it left its last one; 0 if it has been in none.
+	freedWord = slotWord
 )
 
 // Words of a row block.

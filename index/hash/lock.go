@@ -136,12 +136,13 @@ func (s *Server) checkHeld(held *index.Held, h block.Header) {
 
 // PublishDelete implements index.Server. The row's block never shows h: it is
 // taken out of its chain locked and stays locked until it is another row.
-func (s *Server) PublishDelete(held *index.Held, _ block.Header) {
+// The chain's version becomes h's CSN, or a little more: see nextVersion.
+func (s *Server) PublishDelete(held *index.Held, h block.Header) {
 	s.drop(held)
 	if held.Room.Addr != 0 {
 		s.giveBack(held)
 	}
-	s.remove(held)
+	s.remove(held, h.CSN())
 }
 
 // Release implements index.Server.
@@ -151,16 +152,18 @@ func (s *Server) Release(held *index.Held) {
 		s.giveBack(held)
 	}
 	if !held.Existed {
-		s.remove(held)
+		s.remove(held, 0)
 		return
 	}
 	s.arena.Span(held.Addr, 1).Store(block.HeaderWord, uint64(held.Prev))
 }
 
 // remove takes a locked row out of its chain and frees its block. The chain
-// is found anew: it may have been split since the lock.
-func (s *Server) remove(held *index.Held) {
+// is found anew: it may have been split since the lock. deleted is the CSN of
+// the deletion, 0 if a placeholder goes.
+func (s *Server) remove(held *index.Held, deleted block.CSN) {
 	pos, ref := s.find(held)
+	s.least = deleted
 	s.unlink(pos)
 	if s.strings {
 		s.varied.Free(refAddr(ref), refClass(ref))

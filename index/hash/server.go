@@ -62,6 +62,7 @@ type Server struct {
 	held  map[uint64]*index.Held // by native key, or by address of the row
 	chain []uint64               // addresses of the chain looked at last
 	edits []openBlock            // buckets being changed
+	least block.CSN              // that the version of the change under way may have
 	moved []uint64               // slots on the move in a split
 	body  []uint64               // row block being put together
 	usual int                    // payload words of the row inserted last
@@ -122,7 +123,7 @@ func (s *Server) create(want uint64) error {
 			return err
 		}
 	}
-	v := s.version()
+	v := block.Present(s.arena.NextCSN())
 	for b := range n {
 		s.emptyHead(s.bucketAddr(b), levelOf(b, n), v)
 	}
@@ -269,6 +270,7 @@ func (s *Server) tryGet(key index.Key, hash uint64, res *index.GetResult) (ok bo
 		next := linkNext(b[linkWord])
 		if next == 0 {
 			s.settle(res, index.NotFound, 0, head)
+			res.Rests = block.Header(version).CSN()
 			res.Proofs = append(res.Proofs, index.Proof{Addr: head, Word: version})
 			return s.unchanged(head, version)
 		}
@@ -312,6 +314,7 @@ func (s *Server) readRow(addr, key uint64, res *index.GetResult) {
 		return
 	}
 	s.settle(res, index.Found, h, addr)
+	res.Rests = h.CSN()
 	res.Proofs = append(res.Proofs, index.Proof{Addr: addr, Word: uint64(h)})
 }
 

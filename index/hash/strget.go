@@ -146,6 +146,7 @@ func (o *getOp) foundStr(c *candidate, row strRow) bool {
 	o.res.Row = row.row
 	addr, h := refAddr(c.ref), c.words[block.HeaderWord]
 	o.res.Header = block.Header(h)
+	o.res.Rests = o.res.Header.CSN()
 	o.res.Hint = addr
 	o.proof[0] = index.Proof{Addr: addr, Word: h}
 	o.res.Proofs = o.proof[:]

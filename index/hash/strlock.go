@@ -260,5 +260,6 @@ func (s *Server) readStrRow(ref uint64, key string, res *index.GetResult) {
 		return
 	}
 	s.settle(res, index.Found, h, addr)
+	res.Rests = h.CSN()
 	res.Proofs = append(res.Proofs, index.Proof{Addr: addr, Word: uint64(h)})
 }

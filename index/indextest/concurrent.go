@@ -42,6 +42,8 @@ const (
 type track struct {
 	seq atomic.Uint64
 	csn atomic.Uint64
+	// deleted is the CSN of the last deletion.
+	deleted atomic.Uint64
 }
 
 // begun is the number of changes that had taken their lock by seq.
@@ -55,7 +57,6 @@ type concurrentRun struct {
 	client index.Client
 	keys   keyspace
 	tracks []track
-	csn    block.CSN
 	stop   atomic.Bool
 
 	answers, proofsHeld, proofsFailed atomic.Uint64
@@ -83,7 +84,7 @@ func CheckConcurrent(eng Engine, o ConcurrentRun) (ConcurrentStats, error) {
 	r := newRand(o.Seed, "concurrent")
 	c := &concurrentRun{
 		ConcurrentRun: o, e: e, eng: eng, tracks: make([]track, o.Keys),
-		keys: newKeyspace(r, o.Keys, o.KeyOf), csn: block.NewCSN(1, 0),
+		keys: newKeyspace(r, o.Keys, o.KeyOf),
 	}
 	if c.s, err = eng.NewServer(e, o.RowWords); err != nil {
 		return ConcurrentStats{}, err
@@ -107,11 +108,10 @@ func CheckConcurrent(eng Engine, o ConcurrentRun) (ConcurrentStats, error) {
 func (c *concurrentRun) shape() shape { return shape{c.RowWords, c.Variable} }
 
 func (c *concurrentRun) load(i int) error {
-	key := c.keys.key(i)
-	c.csn++
-	row := c.shape().row(key, c.csn)
-	c.tracks[i].csn.Store(uint64(c.csn))
-	return c.s.Load(key, row, block.Present(c.csn))
+	key, csn := c.keys.key(i), c.e.Arena.NextCSN()
+	row := c.shape().row(key, csn)
+	c.tracks[i].csn.Store(uint64(csn))
+	return c.s.Load(key, row, block.Present(csn))
 }
 
 func (c *concurrentRun) run(r *rng.Stream) error {
@@ -188,19 +188,20 @@ func (c *concurrentRun) end(r *rng.Stream, h *index.Held, change bool) error {
 	}
 	i, _ := c.keys.number(h.Key)
 	t := &c.tracks[i]
-	c.csn++
+	csn := c.e.Arena.NextCSN()
 	if i%roles != roleStable && h.Existed && r.Bool(0.7) {
-		c.s.PublishDelete(h, block.Absent(c.csn))
+		c.s.PublishDelete(h, block.Absent(csn))
+		t.deleted.Store(uint64(csn))
 		t.csn.Store(0)
 	} else {
-		row := c.shape().row(h.Key, c.csn)
+		row := c.shape().row(h.Key, csn)
 		if c.eng.Strings {
 			if err := c.s.Reserve(h, len(row)); err != nil {
 				return fmt.Errorf("mutator: %w", err)
 			}
 		}
-		c.s.Publish(h, row, block.Present(c.csn))
-		t.csn.Store(uint64(c.csn))
+		c.s.Publish(h, row, block.Present(csn))
+		t.csn.Store(uint64(csn))
 	}
 	t.seq.Add(1)
 	return nil
@@ -234,9 +235,13 @@ func (c *concurrentRun) reader(r *rng.Stream, server bool) error {
 func (c *concurrentRun) readPoint(sess *Session, r *rng.Stream) error {
 	i := r.Intn(c.Keys)
 	csn, before := c.tracks[i].csn.Load(), c.tracks[i].seq.Load()
+	deleted := c.tracks[i].deleted.Load()
 	res, err := sess.Get(c.keys.key(i))
 	if err != nil {
 		return err
+	}
+	if res.Status == index.NotFound && uint64(res.Rests) < deleted {
+		return fmt.Errorf("key %v: absence rests on %d, and the key was deleted at %d", c.keys.key(i), res.Rests, deleted)
 	}
 	after := c.tracks[i].seq.Load()
 	// The version was loaded before seq: it is the one at rest only if seq was the same then and later.

@@ -48,7 +48,7 @@ type modelRun struct {
 	rows  map[index.Key]block.CSN
 	held  map[index.Key]*index.Held
 	watch []watched
-	csn   block.CSN
+	rests rests
 	buf   []uint64
 	off   [16]bool // operations left out of this run
 	log   []string
@@ -65,7 +65,7 @@ func CheckModel(eng Engine, o ModelRun) error {
 	defer e.Close()
 	m := &modelRun{
 		ModelRun: o, e: e, eng: eng, r: newRand(o.Seed, "model"),
-		rows: map[index.Key]block.CSN{}, held: map[index.Key]*index.Held{}, csn: block.NewCSN(1, 0),
+		rows: map[index.Key]block.CSN{}, held: map[index.Key]*index.Held{}, rests: newRests(e.Arena),
 	}
 	m.keys = newKeyspace(m.r, o.Keys, o.KeyOf)
 	if m.s, err = eng.NewServer(e, o.RowWords); err != nil {
@@ -103,10 +103,7 @@ func (m *modelRun) note(format string, args ...any) {
 	m.log = append(m.log, fmt.Sprintf(format, args...))
 }
 
-func (m *modelRun) next() block.CSN {
-	m.csn++
-	return m.csn
-}
+func (m *modelRun) next() block.CSN { return m.e.Arena.NextCSN() }
 
 func (m *modelRun) shape() shape { return shape{m.RowWords, m.Variable} }
 
@@ -235,8 +232,10 @@ func (m *modelRun) unlock() error {
 		}
 	case 1, 2, 3:
 		m.note("delete %v", key)
-		m.s.PublishDelete(held, block.Absent(m.next()))
+		csn := m.next()
+		m.s.PublishDelete(held, block.Absent(csn))
 		delete(m.rows, key)
+		m.rests.onDelete(key, csn)
 	default:
 		csn := m.next()
 		row := m.row(key, csn)
@@ -307,16 +306,18 @@ func (m *modelRun) checkGet(key index.Key, res *index.GetResult) error {
 		return fmt.Errorf("key %v: get says %v; present: %v", key, res.Status, present)
 	case len(res.Proofs) == 0 || !m.e.validNow(res.Proofs):
 		return fmt.Errorf("key %v: %v with proofs %v that do not hold", key, res.Status, res.Proofs)
-	case present && res.Header != block.Present(csn):
-		return fmt.Errorf("key %v: header %v, want version %d.%d", key, res.Header, csn.Epoch(), csn.Seq())
+	case present && (res.Header != block.Present(csn) || res.Rests != csn):
+		return fmt.Errorf("key %v: header %v, rests on %d, want version %d.%d", key, res.Header, res.Rests, csn.Epoch(), csn.Seq())
 	}
 	w := watched{key: key, last: key, csns: map[index.Key]block.CSN{}, proofs: clone(res.Proofs), exact: present}
-	if present {
-		if err := checkRow(key, res.Row, res.Header, m.shape()); err != nil {
-			return err
-		}
-		w.csns[key] = csn
+	if !present {
+		m.watching(w)
+		return m.rests.checkAbsence(key, res)
 	}
+	if err := checkRow(key, res.Row, res.Header, m.shape()); err != nil {
+		return err
+	}
+	w.csns[key] = csn
 	m.watching(w)
 	return nil
 }

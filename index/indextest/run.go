@@ -24,6 +24,11 @@ func run(t *testing.T, eng Engine, rowsStay, ordered bool) {
 		t.Run(v.Name, func(t *testing.T) {
 			t.Run("model", func(t *testing.T) { runModel(t, eng, v, seed, rowsStay, ordered) })
 			t.Run("concurrent", func(t *testing.T) { runConcurrent(t, eng, v, seed, ordered) })
+			t.Run("rests", func(t *testing.T) {
+				if err := CheckRests(eng, v, seed); err != nil {
+					t.Error(err)
+				}
+			})
 			t.Run("bounded", func(t *testing.T) {
 				if err := CheckBounded(eng, v, seed); err != nil {
 					t.Error(err)

@@ -107,7 +107,7 @@ func (m *modelRun) checkScan(lo, hi index.Key, limit int, res *index.ScanResult)
 	if lo.Compare(hi) <= 0 && len(quick) == 0 || !m.e.validNow(quick) || !m.e.validNow(exact) {
 		return fail("proofs do not hold: %v, %v", quick, exact)
 	}
-	w := watched{key: lo, last: last, csns: map[index.Key]block.CSN{}}
+	w, newest := watched{key: lo, last: last, csns: map[index.Key]block.CSN{}}, block.CSN(0)
 	for i, en := range res.Entries {
 		if en.Key != want[i] || en.Header != block.Present(m.rows[want[i]]) {
 			return fail("row %d is key %v %v, want %v version %d", i, en.Key, en.Header, want[i], m.rows[want[i]].Seq())
@@ -116,6 +116,7 @@ func (m *modelRun) checkScan(lo, hi index.Key, limit int, res *index.ScanResult)
 			return fail("row %d: %v", i, err)
 		}
 		w.csns[want[i]] = m.rows[want[i]] // the entry's own key is a view into buffers
+		newest = max(newest, m.rows[want[i]])
 	}
 	if lo.Compare(hi) > 0 {
 		return nil
@@ -124,5 +125,8 @@ func (m *modelRun) checkScan(lo, hi index.Key, limit int, res *index.ScanResult)
 	m.watching(w)
 	w.proofs = exact
 	m.watching(w)
+	if err := m.rests.checkRange(lo, last, newest, res); err != nil {
+		return fail("%v", err)
+	}
 	return nil
 }

@@ -506,6 +506,7 @@ func (o *getOp) search(v *leaf.Leaf, next *rdma.Batch) bool {
 	}
 	i := v.Find(o.key)
 	if i < 0 {
+		o.res.Rests = v.LastDelete()
 		o.proofs[0] = index.Proof{Addr: leaf.GapAddr(o.addr), Word: v.Gap()}
 		o.res.Proofs = o.proofs[:]
 		return o.finish(index.NotFound)
@@ -526,7 +527,7 @@ func (o *getOp) search(v *leaf.Leaf, next *rdma.Batch) bool {
 }
 
 func (o *getOp) present(row []uint64, head block.Header, addr uint64) bool {
-	o.res.Row, o.res.Header = row, head
+	o.res.Row, o.res.Header, o.res.Rests = row, head, head.CSN()
 	o.proofs[0] = index.Proof{Addr: addr, Word: uint64(head)}
 	o.res.Proofs = o.proofs[:]
 	return o.finish(index.Found)

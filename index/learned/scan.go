@@ -170,6 +170,9 @@ func (o *scanOp) again(next *rdma.Batch) bool {
 }
 
 func (o *scanOp) finish(s index.Status) bool {
+	if s == index.Found {
+		o.res.RestOn(0, o.res.Entries)
+	}
 	o.res.Status, o.state = s, scanDone
 	return true
 }
@@ -448,6 +451,7 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	if !(o.c.faults.scanWithoutNextLeaf && before > 0 && len(o.res.Entries) == before) {
 		o.res.Quick = append(o.res.Quick, index.Proof{Addr: l.addr, Word: l.view.Header()})
 		o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: l.view.Gap()})
+		o.res.RestOn(l.view.LastDelete(), nil)
 	}
 	l.state = readUsed
 	for o.at < len(o.leafs) && o.leafs[o.at].state == readUsed {

@@ -258,6 +258,7 @@ func (g *strGet) learn(done *rdma.Batch) {
 func (g *strGet) absent(next *rdma.Batch) bool {
 	o := g.o
 	if g.covered || o.c.faults.noFenceCheck {
+		o.res.Rests = g.leaf.LastDelete()
 		o.proofs[0] = index.Proof{Addr: leaf.GapAddr(o.addr), Word: g.leaf.Gap()}
 		o.res.Proofs = o.proofs[:]
 		return o.finish(index.NotFound)

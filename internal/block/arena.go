@@ -24,18 +24,19 @@ type ArenaOptions struct {
 	// Checksums keeps a checksum in every block, which readers over a fabric
 	// that does not read in order need. Without it word 1 stays zero.
 	Checksums bool
-	// Epoch is the high part of the versions taken; each incarnation of the
-	// memory has a higher one.
+	// Epoch is the high part of the versions and CSNs taken; each incarnation
+	// of the memory has a higher one.
 	Epoch uint32
 }
 
-// Arena hands out the memory of one partition's region and the versions that
-// never repeat in it. Safe for concurrent use.
+// Arena hands out the memory of one partition's region, the versions that
+// never repeat in it, and the CSNs of its commits. Safe for concurrent use.
 type Arena struct {
 	r         *mem.Region
 	checksums bool
-	epoch     uint32
-	version   atomic.Uint64
+	first     uint64        // version and CSN with which the epoch begins
+	version   atomic.Uint64 // taken last
+	csn       atomic.Uint64 // taken last, or covered
 
 	mu struct {
 		sync.Mutex
@@ -45,7 +46,9 @@ type Arena struct {
 
 // NewArena takes over an empty region.
 func NewArena(r *mem.Region, o ArenaOptions) *Arena {
-	a := &Arena{r: r, checksums: o.Checksums, epoch: o.Epoch}
+	a := &Arena{r: r, checksums: o.Checksums, first: uint64(NewCSN(o.Epoch, 0))}
+	a.version.Store(a.first)
+	a.csn.Store(a.first)
 	a.mu.next, a.mu.end = firstAddr, r.Size()
 	return a
 }
@@ -56,13 +59,35 @@ func (a *Arena) Region() *mem.Region { return a.r }
 // Checksums reports whether blocks carry checksums.
 func (a *Arena) Checksums() bool { return a.checksums }
 
-// NextVersion takes a version for a gap word or a block header: 62 bits,
-// never taken before in this region, whichever epoch.
-func (a *Arena) NextVersion() uint64 { return uint64(NewCSN(a.epoch, a.version.Add(1))) }
+// NextVersion takes a version for a gap word or a block header: 62 bits, above
+// every version taken before in this region. Versions and CSNs are counted
+// apart, and not compared with each other.
+func (a *Arena) NextVersion() uint64 { return a.version.Add(1) }
 
-// VersionsLeft is how many versions the arena can still give out before they
-// would repeat.
-func (a *Arena) VersionsLeft() uint64 { return MaxSeq - min(a.version.Load(), MaxSeq) }
+// NextCSN takes the CSN of a commit: above every CSN taken or covered before.
+func (a *Arena) NextCSN() CSN { return CSN(a.csn.Add(1)) }
+
+// LastCSN is the CSN that was taken or covered last. Once all commits so far
+// are durable, this is the durable horizon: what an absence rests on may be
+// above the CSN of the last commit, and is never above this.
+func (a *Arena) LastCSN() CSN { return CSN(a.csn.Load()) }
+
+// CoverCSN makes sure that CSNs taken from now on are above c.
+func (a *Arena) CoverCSN(c CSN) {
+	for {
+		old := a.csn.Load()
+		if uint64(c) <= old || a.csn.CompareAndSwap(old, uint64(c)) {
+			return
+		}
+	}
+}
+
+// VersionsLeft is how many versions and how many CSNs the arena can still give
+// out before they reach those of the next epoch.
+func (a *Arena) VersionsLeft() uint64 {
+	used := max(a.version.Load()-a.first, a.csn.Load()-a.first)
+	return MaxSeq - min(used, MaxSeq)
+}
 
 // Span is the memory of a block that the caller owns.
 func (a *Arena) Span(addr uint64, words int) mem.Span {

@@ -34,10 +34,28 @@ const repeated = "header|the row is [0-9]+, true|hold although it was changed|at
 // hashBugs are bugs of the hash index.
 var hashBugs = []bug{
 	{
+		name: "ForgottenDeletion", why: "what an absence rests on does not tell of the deletion",
+		edits: []edit{{
+			file: "index/hash/lock.go",
+			old:  "	s.remove(held, h.CSN())\n",
+			new:  "	s.remove(held, 0)\n",
+		}},
+		caught: []test{{"index/hash", "TestConformance/no_location_cache/in-order/rests", "it was deleted at"}},
+	},
+	{
+		name: "OverflowBelowHeads", why: "a chain takes over an overflow bucket with a version below that of heads which led to it",
+		edits: []edit{{
+			file: "index/hash/chain.go",
+			old:  "	s.least = max(s.least, block.CSN(s.load(addr, freedWord))+1)\n",
+			new:  "",
+		}},
+		caught: []test{{"index/hash", "TestVersionsOfChains", "comes to another chain with version"}},
+	},
+	{
 		name: "AbsenceByContents", why: "the version of a hash chain depends on its contents alone, and so comes back with them",
 		edits: []edit{{
 			file: "index/hash/chain.go",
-			old:  "	v := s.version()\n	for i :=",
+			old:  "	v := s.nextVersion()\n	for i :=",
 			new: `	sum := uint64(1)
 	for i := block.BodyWord; i < bucketWords; i++ {
 		sum = hashKey(sum ^ s.edits[0].edit.Load(i))
@@ -51,7 +69,7 @@ var hashBugs = []bug{
 		name: "KeepGapWord", why: "a change of a hash chain leaves the version that proves an absence",
 		edits: []edit{{
 			file: "index/hash/chain.go",
-			old:  "	v := s.version()\n	for i :=",
+			old:  "	v := s.nextVersion()\n	for i :=",
 			new:  "	v := block.Header(s.edits[0].edit.Load(block.HeaderWord)).Unlock()\n	for i :=",
 		}},
 		caught: []test{{"server", "TestChangedReadsDoNotStand", "get of nothing, View: absent row inserted: the first attempt stood"}},

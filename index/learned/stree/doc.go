@@ -18,7 +18,8 @@
 //	6  apart(1) | prefix bytes(12) | low bytes(12) | high bytes(12)
 //	7  prefix | rest of low | rest of high, in 13 words; or, if they are apart,
 //	   the pointer of the fence block
-//	20 digests  × slots
+//	20 last delete: CSN of the newest deletion within the fences, 0 if none
+//	21 digests  × slots
 //	   pointers × slots
 //
 // The prefix is what the low and the high fence have in common, and so what all

@@ -313,6 +313,11 @@ func (v *Leaf) Header() uint64 { return v.words[block.HeaderWord] }
 // Gap is the word that proves absence.
 func (v *Leaf) Gap() uint64 { return v.words[GapWord] }
 
+// LastDelete is the CSN of the newest deletion within the leaf's fences, 0 if
+// there was none: absences and ranges within them rest on nothing newer but
+// the rows that are there.
+func (v *Leaf) LastDelete() block.CSN { return block.CSN(v.words[deleteWord]) }
+
 // Right is the address of the right sibling.
 func (v *Leaf) Right() uint64 { return v.words[rightWord] }
 

@@ -237,12 +237,12 @@ func (t *Tree) end(h *index.Held) {
 	delete(t.held, h.Key.Str)
 }
 
-// PublishDelete is index.Server's. The slot keeps no header: the CSN of a
-// deletion proves nothing that the gap word does not.
-func (t *Tree) PublishDelete(h *index.Held, _ block.Header) {
+// PublishDelete is index.Server's. The slot keeps no header. The leaf keeps the
+// deletion's CSN, because the absence of the key rests on it.
+func (t *Tree) PublishDelete(h *index.Held, head block.Header) {
 	t.end(h)
 	t.dropRoom(h)
-	t.vacate(h)
+	t.vacate(h, head.CSN())
 	if h.Existed {
 		t.live.Add(^uint64(0))
 	}
@@ -253,15 +253,18 @@ func (t *Tree) Release(h *index.Held) {
 	t.end(h)
 	t.dropRoom(h)
 	if !h.Existed {
-		t.vacate(h)
+		t.vacate(h, 0)
 		return
 	}
 	t.a.Span(h.Addr, 1).Store(block.HeaderWord, uint64(h.Prev))
 }
 
-// vacate frees a slot and its row, and notes a leaf that ran empty.
-func (t *Tree) vacate(h *index.Held) {
+// vacate frees a slot and its row, and notes a leaf that ran empty. deleted is
+// the CSN of the deletion, 0 if a placeholder goes: what other answers rest on
+// stays.
+func (t *Tree) vacate(h *index.Held, deleted block.CSN) {
 	e := t.a.Begin(h.Home, t.lay.LeafWords)
+	e.Set(deleteWord, max(e.Load(deleteWord), uint64(deleted)))
 	m := unpackMeta(e.Load(metaWord))
 	p := Pointer(e.Load(t.lay.pointersAt + h.Slot))
 	e.Set(t.lay.pointersAt+h.Slot, 0)

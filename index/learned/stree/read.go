@@ -96,9 +96,11 @@ func (t *Tree) lookIn(s mem.Span, r *ref, key string, tag uint16, res *index.Get
 		if v, res.Row, res.Header = readRow(row, len(key), res.Row[:0]); v != present {
 			return v
 		}
+		res.Rests = res.Header.CSN()
 		res.Proofs = append(res.Proofs, index.Proof{Addr: p.Addr(), Word: uint64(res.Header)})
 		return present
 	}
+	res.Rests = block.CSN(s.Load(deleteWord))
 	res.Proofs = append(res.Proofs, index.Proof{Addr: GapAddr(r.addr), Word: s.Load(GapWord)})
 	return absent
 }
@@ -183,7 +185,7 @@ func (c *cursor) leaf() verdict {
 	if block.Header(h).Locked() || s.Load(versionWord) != r.version {
 		return again
 	}
-	gap := s.Load(GapWord)
+	gap, deleted := s.Load(GapWord), block.CSN(s.Load(deleteWord))
 	entries := len(c.res.Entries)
 	more, v := c.rows(s, r)
 	if changed := s.Load(block.HeaderWord) != h; changed || v != present {
@@ -195,6 +197,7 @@ func (c *cursor) leaf() verdict {
 	}
 	c.res.Quick = append(c.res.Quick, index.Proof{Addr: r.addr, Word: h})
 	c.res.Gaps = append(c.res.Gaps, index.Proof{Addr: GapAddr(r.addr), Word: gap})
+	c.res.RestOn(deleted, c.res.Entries[entries:])
 	switch {
 	case r.last || r.high > c.hi:
 		c.res.More = more

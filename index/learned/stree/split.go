@@ -128,6 +128,7 @@ func (t *Tree) fillRight(right, old *ref, moved []slotKey) {
 	was := unpackMeta(s.Load(metaWord))
 	m := meta{last: old.last, newest: noNewest, live: len(moved), count: len(moved)}
 	e := t.blank(right, s.Load(rightWord))
+	e.Set(deleteWord, s.Load(deleteWord))
 	for i, sk := range moved {
 		e.Set(digestWord+i, t.digest(sk, old, right))
 		e.Set(t.lay.pointersAt+i, uint64(sk.p))
@@ -214,7 +215,7 @@ func (t *Tree) unlink(r *ref) bool {
 		t.empty = append(t.empty, r)
 		return false
 	}
-	right := s.Load(rightWord)
+	right, deleted := s.Load(rightWord), s.Load(deleteWord)
 	t.kill(r)
 	t.step("killed")
 	live := t.liveSlots(t.span(old.addr))
@@ -226,6 +227,7 @@ func (t *Tree) unlink(r *ref) bool {
 	}
 	t.setFences(&e, left)
 	e.Set(rightWord, right)
+	e.Set(deleteWord, max(e.Load(deleteWord), deleted))
 	e.Set(metaWord, t.lay.packMeta(m))
 	t.commitLeaf(&e)
 	t.freeFences(old.fence)

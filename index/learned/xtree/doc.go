@@ -14,7 +14,7 @@
 //	4  right link: address of the right sibling, 0 at the end
 //	5  low fence, inclusive
 //	6  high fence, exclusive; the last leaf has no bound, and says so by a flag
-//	7  zero
+//	7  last delete: CSN of the newest deletion within the fences, 0 if none
 //	8  keys      × slots
 //	   headers   × slots  (rows inline)  or  row addresses × slots (rows apart)
 //	   payloads  × slots × row words     (rows inline only)

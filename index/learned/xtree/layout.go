@@ -9,12 +9,13 @@ import (
 
 // Words of a leaf that both halves use.
 const (
-	GapWord   = 2
-	metaWord  = 3
-	rightWord = 4
-	lowWord   = 5
-	highWord  = 6
-	keysWord  = 8
+	GapWord    = 2
+	metaWord   = 3
+	rightWord  = 4
+	lowWord    = 5
+	highWord   = 6
+	deleteWord = 7
+	keysWord   = 8
 )
 
 // Words of a row block.
@@ -171,6 +172,11 @@ func (v *Leaf) Header() uint64 { return v.words[block.HeaderWord] }
 
 // Gap is the leaf's gap version.
 func (v *Leaf) Gap() uint64 { return v.words[GapWord] }
+
+// LastDelete is the CSN of the newest deletion within the leaf's fences, 0 if
+// there was none: absences and ranges within them rest on nothing newer but
+// the rows that are there.
+func (v *Leaf) LastDelete() block.CSN { return block.CSN(v.words[deleteWord]) }
 
 // Right is the address of the right sibling, 0 at the end.
 func (v *Leaf) Right() uint64 { return v.words[rightWord] }

@@ -112,10 +112,11 @@ func (t *Tree) lookIn(s mem.Span, leaf, m, key uint64, res *index.GetResult) ver
 		if head.Locked() {
 			return locked
 		}
-		res.Header = head
+		res.Header, res.Rests = head, head.CSN()
 		res.Proofs = append(res.Proofs, index.Proof{Addr: addr, Word: uint64(head)})
 		return present
 	}
+	res.Rests = block.CSN(s.Load(deleteWord))
 	res.Proofs = append(res.Proofs, index.Proof{Addr: GapAddr(leaf), Word: s.Load(GapWord)})
 	return absent
 }
@@ -223,6 +224,7 @@ func (c *cursor) leaf(leaf uint64) verdict {
 	}
 	c.res.Quick = append(c.res.Quick, index.Proof{Addr: leaf, Word: h})
 	c.res.Gaps = append(c.res.Gaps, index.Proof{Addr: GapAddr(leaf), Word: words[GapWord]})
+	c.res.RestOn(block.CSN(words[deleteWord]), c.res.Entries[entries:])
 	switch {
 	case last || high > c.hi:
 		c.res.More = more

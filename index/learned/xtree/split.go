@@ -137,6 +137,7 @@ func (t *Tree) fillRight(right, leaf, fence uint64, moved []slotKey) {
 	e.Set(rightWord, s.Load(rightWord))
 	e.Set(lowWord, fence)
 	e.Set(highWord, s.Load(highWord))
+	e.Set(deleteWord, s.Load(deleteWord))
 	t.commitLeaf(&e)
 }
 
@@ -244,7 +245,7 @@ func (t *Tree) unlink(leaf uint64) {
 		t.empty = append(t.empty, leaf) // a prepared transaction relies on the gap
 		return
 	}
-	low, high, right := s.Load(lowWord), s.Load(highWord), s.Load(rightWord)
+	low, high, right, deleted := s.Load(lowWord), s.Load(highWord), s.Load(rightWord), s.Load(deleteWord)
 	left := t.descend(low - 1)
 	t.kill(leaf)
 	t.step("killed")
@@ -254,6 +255,7 @@ func (t *Tree) unlink(leaf uint64) {
 	e.Set(GapWord, t.nextGap())
 	e.Set(highWord, high)
 	e.Set(rightWord, right)
+	e.Set(deleteWord, max(e.Load(deleteWord), deleted))
 	e.Set(metaWord, t.lay.packMeta(lm))
 	t.commitLeaf(&e)
 	t.removeLeaf(low)
