@@ -13,11 +13,11 @@ const (
 	followPauseMax = 2 * time.Second
 )
 
-// Change replaces the map by what change makes of a copy of it, and tries again
-// if another change comes between. change gets nil if there is no map, may be
-// called more than once, and gives up by an error, which is returned; if it
-// returns nil, nil the map stays. It sets no epoch. Change returns the map that
-// then is.
+// Change replaces the map by the result of change, which gets a copy of the
+// current map, or nil if there is none. It tries again if another change comes
+// first, so change may be called more than once. If change returns an error,
+// Change returns that error. If change returns nil, nil, the map stays as it
+// is. change must not set the epoch. Change returns the resulting map.
 func Change(ctx context.Context, s Store, change func(*Map) (*Map, error)) (*Map, error) {
 	for {
 		state, err := s.State(ctx)
@@ -45,10 +45,10 @@ func Change(ctx context.Context, s Store, change func(*Map) (*Map, error)) (*Map
 	}
 }
 
-// Admit puts a server into the map, or its new instance in the place of the one
-// before. The first server makes the map, with partition p at server p modulo
-// size. It fails with ErrShape if there is a map of other numbers of servers or
-// partitions, and returns the map that names the server.
+// Admit puts a server into the map, or replaces its previous instance there.
+// The first server creates the map, with partition p at server p modulo size.
+// Admit returns the map that names the server. It fails with ErrShape if the
+// map has another number of servers or partitions.
 func Admit(ctx context.Context, s Store, size, partitions int, server Server) (*Map, error) {
 	return Change(ctx, s, func(m *Map) (*Map, error) {
 		if m == nil {
@@ -81,9 +81,10 @@ func sameEndpoints(a, b Server) bool {
 	return true
 }
 
-// JoinWhenFree is Join, but waits while another instance holds the index: that
-// of a server that died does so until its lease runs out. ctx bounds the wait;
-// when it ends, the error wraps the context's, and ErrTaken if the index was seen to be held.
+// JoinWhenFree is Join, but waits while another instance holds the index: the
+// instance of a server that died holds it until its lease runs out. ctx bounds
+// the wait. When ctx ends, the error wraps the context's error, and ErrTaken if
+// another instance held the index.
 func JoinWhenFree(ctx context.Context, s Store, server Server, ttl time.Duration) (Lease, error) {
 	var taken error
 	for {
@@ -104,7 +105,7 @@ func JoinWhenFree(ctx context.Context, s Store, server Server, ttl time.Duration
 	}
 }
 
-// WaitFor watches the store until its state is as asked.
+// WaitFor watches the store until ok accepts its state, and returns that state.
 func WaitFor(ctx context.Context, s Store, ok func(*State) bool) (*State, error) {
 	var after Revision
 	for {
@@ -119,10 +120,11 @@ func WaitFor(ctx context.Context, s Store, ok func(*State) bool) (*State, error)
 	}
 }
 
-// Follow calls do with the state, and with every newer one as it comes, until
-// ctx ends or the store is closed or replaced; it returns why. While the store does not
-// answer, or holds what cannot be read, it calls failed, which may be nil, with
-// the error and goes on trying. do and failed are not called at the same time.
+// Follow calls do with the state, and again with newer states, until ctx ends
+// or the store is closed or replaced. It returns the reason. While the store
+// does not answer, or holds an unreadable value, it calls failed, which may be
+// nil, with the error, and keeps trying. It never calls do and failed
+// concurrently.
 func Follow(ctx context.Context, s Store, do func(*State), failed func(error)) error {
 	var after Revision
 	pause := followPauseMin

@@ -12,8 +12,8 @@ import (
 // maxAddr bounds the address of an endpoint, in bytes.
 const maxAddr = 512
 
-// Endpoint is where a server listens on one fabric. As text, its form in
-// values too, it is the fabric's name, a colon and the address:
+// Endpoint is the address of a server on one fabric. Its text form, also used
+// in stored values, is the fabric's name, a colon and the address:
 // shm:/run/drtmx/s0.sock, tcp:10.0.0.1:7000, verbs:10.0.0.1:7100.
 type Endpoint struct {
 	Fabric string // lower-case letters and digits
@@ -23,10 +23,10 @@ type Endpoint struct {
 
 func (e Endpoint) String() string { return e.Fabric + ":" + e.Addr }
 
-// MarshalText is String.
+// MarshalText returns the same text as String.
 func (e Endpoint) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
 
-// UnmarshalText is ParseEndpoint.
+// UnmarshalText is the inverse of MarshalText; see ParseEndpoint.
 func (e *Endpoint) UnmarshalText(b []byte) (err error) {
 	*e, err = ParseEndpoint(string(b))
 	return err
@@ -37,7 +37,7 @@ var fabricName = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
 // fabricShm is the fabric whose addresses are paths.
 const fabricShm = "shm"
 
-// ParseEndpoint takes an endpoint's text apart; the error wraps ErrInput.
+// ParseEndpoint parses the text of an endpoint; the error wraps ErrInput.
 func ParseEndpoint(s string) (Endpoint, error) {
 	fabric, addr, _ := strings.Cut(s, ":")
 	e := Endpoint{Fabric: fabric, Addr: addr}
@@ -67,7 +67,8 @@ func (e Endpoint) check() error {
 	return nil
 }
 
-// printable keeps to what a line, and JSON without escapes, can show.
+// printable reports whether s can stand in one line, and in JSON without
+// escapes.
 func printable(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c <= ' ' || c > '~' || strings.IndexByte(`"\<>&`, c) >= 0 {
@@ -79,7 +80,8 @@ func printable(s string) bool {
 
 var clusterName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
-// CheckName refuses what cannot name a cluster; the error wraps ErrInput.
+// CheckName returns an error, which wraps ErrInput, unless name is a valid name
+// of a cluster.
 func CheckName(name string) error {
 	if !clusterName.MatchString(name) {
 		return fmt.Errorf("%w: cluster name %.80q: want 1 to 63 of a-z, 0-9, dot, hyphen and underscore, beginning with a letter or digit",
@@ -88,7 +90,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// CheckTTL refuses times that are out of bounds; the error wraps ErrInput.
+// CheckTTL returns an error, which wraps ErrInput, if ttl is out of bounds.
 func CheckTTL(ttl time.Duration) error {
 	if ttl < MinTTL || ttl > MaxTTL {
 		return fmt.Errorf("%w: lease of %v, want %v to %v", ErrInput, ttl, MinTTL, MaxTTL)
@@ -96,7 +98,8 @@ func CheckTTL(ttl time.Duration) error {
 	return nil
 }
 
-// Check refuses a server that no map can hold; the error wraps ErrInput.
+// Check returns an error, which wraps ErrInput, unless a map can hold the
+// server.
 func (s *Server) Check() error {
 	switch {
 	case s.Index < 0 || s.Index >= MaxServers:
@@ -119,7 +122,7 @@ func (s *Server) Check() error {
 	return nil
 }
 
-// Check refuses a map that contradicts itself; the error wraps ErrInput.
+// Check returns an error, which wraps ErrInput, if the map contradicts itself.
 func (m *Map) Check() error {
 	switch {
 	case m.Epoch == 0:
@@ -155,7 +158,8 @@ func (m *Map) Check() error {
 	return nil
 }
 
-// CheckSwap refuses what no store can swap; the error wraps ErrInput.
+// CheckSwap returns an error, which wraps ErrInput, for invalid arguments of
+// Store.Swap.
 func CheckSwap(expected Epoch, next *Map) error {
 	if next == nil {
 		return fmt.Errorf("%w: swap to no map", ErrInput)
@@ -167,7 +171,8 @@ func CheckSwap(expected Epoch, next *Map) error {
 	return err
 }
 
-// CheckJoin refuses what no store can register; the error wraps ErrInput.
+// CheckJoin returns an error, which wraps ErrInput, for invalid arguments of
+// Store.Join.
 func CheckJoin(s *Server, ttl time.Duration) error {
 	if err := CheckTTL(ttl); err != nil {
 		return err

@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// Format is the version of the encoded values. It changes whenever they do.
+// Format is the version of the encoding. It changes with every change of the
+// encoding.
 const Format = 1
 
-// MaxValueBytes bounds an encoded value; etcd takes no request above 1.5 MB.
+// MaxValueBytes bounds an encoded value; etcd refuses requests above 1.5 MB.
 const MaxValueBytes = 1 << 20
 
 type encodedMap struct {
@@ -23,7 +24,7 @@ type encodedServer struct {
 	Server
 }
 
-// EncodeMap is the value that DecodeMap takes; the error wraps ErrInput.
+// EncodeMap encodes a map for DecodeMap; the error wraps ErrInput.
 func EncodeMap(m *Map) ([]byte, error) {
 	if err := m.Check(); err != nil {
 		return nil, err
@@ -35,8 +36,8 @@ func EncodeMap(m *Map) ([]byte, error) {
 	return encode(e)
 }
 
-// EncodeServer is the value of a registration, which DecodeServer takes; the
-// error wraps ErrInput.
+// EncodeServer encodes a registration for DecodeServer; the error wraps
+// ErrInput.
 func EncodeServer(s *Server) ([]byte, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
@@ -55,8 +56,8 @@ func encode(v any) ([]byte, error) {
 	return b, nil
 }
 
-// DecodeMap takes exactly what EncodeMap makes. The error wraps ErrFormat for
-// another version, else ErrCorrupt.
+// DecodeMap decodes a value of EncodeMap and accepts no other form. The error
+// wraps ErrFormat for another version, otherwise ErrCorrupt.
 func DecodeMap(b []byte) (*Map, error) {
 	var e encodedMap
 	if err := decode(b, &e); err != nil {
@@ -68,7 +69,8 @@ func DecodeMap(b []byte) (*Map, error) {
 	return &e.Map, nil
 }
 
-// DecodeServer takes exactly what EncodeServer makes, with the same errors as DecodeMap.
+// DecodeServer decodes a value of EncodeServer and accepts no other form. Its
+// errors are those of DecodeMap.
 func DecodeServer(b []byte) (*Server, error) {
 	var e encodedServer
 	if err := decode(b, &e); err != nil {
@@ -94,7 +96,7 @@ func decode(b []byte, into any) error {
 	case head.Format == nil:
 		return fmt.Errorf("%w: it has no format", ErrCorrupt)
 	case *head.Format != Format:
-		return fmt.Errorf("%w: the value has format %d, this binary speaks %d", ErrFormat, *head.Format, Format)
+		return fmt.Errorf("%w: the value has format %d, this binary reads format %d", ErrFormat, *head.Format, Format)
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -104,21 +106,21 @@ func decode(b []byte, into any) error {
 	return nil
 }
 
-// same refuses what says the same in other words, such as a key twice, and
-// what contradicts itself: there is one encoding of each value.
+// same refuses a value in another form, such as one with a repeated key, and a
+// value that contradicts itself: each value has exactly one encoding.
 func same(b []byte, encode func() ([]byte, error)) error {
 	again, err := encode()
 	if err != nil {
 		return damaged(err)
 	}
 	if !bytes.Equal(b, again) {
-		return fmt.Errorf("%w: not the form in which values are written", ErrCorrupt)
+		return fmt.Errorf("%w: the value is not in the canonical form", ErrCorrupt)
 	}
 	return nil
 }
 
-// damaged keeps the text of an error and drops that it is ErrInput: the
-// caller's input was fine.
+// damaged turns an ErrInput into ErrCorrupt with the same text, because the
+// stored value is wrong and not the caller's input.
 func damaged(err error) error {
 	return fmt.Errorf("%w: %s", ErrCorrupt, strings.ReplaceAll(err.Error(), ErrInput.Error()+": ", ""))
 }

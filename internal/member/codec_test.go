@@ -42,7 +42,7 @@ func TestBadValues(t *testing.T) {
 		want     error
 		text     string
 	}{
-		{`"format":1`, `"format":2`, member.ErrFormat, "format 2, this binary speaks 1"},
+		{`"format":1`, `"format":2`, member.ErrFormat, "format 2, this binary reads format 1"},
 		{`"format":1`, `"format":0`, member.ErrFormat, ""},
 		{`"format":1,`, ``, member.ErrCorrupt, "no format"},
 		{`"format":1`, `"format":1,"format":1`, member.ErrCorrupt, ""},
@@ -57,7 +57,7 @@ func TestBadValues(t *testing.T) {
 		{`"size":2`, `"size":1`, member.ErrCorrupt, ""},
 		{`[0,1,1]`, `[0,1,2]`, member.ErrCorrupt, "partition 2 is at server 2"},
 		{`[0,1,1]`, `[]`, member.ErrCorrupt, "0 partitions"},
-		{`[0,1,1]`, `[0, 1,1]`, member.ErrCorrupt, "not the form"},
+		{`[0,1,1]`, `[0, 1,1]`, member.ErrCorrupt, "canonical form"},
 		{`[0,1,1]}`, `[0,1,1]}{}`, member.ErrCorrupt, ""},
 		{`"0123456789abcdef"`, `"0123456789ABCDEF"`, member.ErrCorrupt, "instance"},
 		{`"0123456789abcdef"`, `"0000000000000000"`, member.ErrCorrupt, "instance is 0"},
@@ -94,7 +94,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Whatever is stored is an error of two kinds or a value with this one form.
+// Any stored bytes either decode to a value that has exactly this encoding, or
+// yield one of two errors.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(goodMap))
 	f.Add([]byte(goodServer))

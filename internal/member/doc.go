@@ -1,9 +1,10 @@
-// Package member keeps who belongs to a cluster: which data servers are alive,
-// which partitions each of them holds, and since which epoch.
+// Package member stores the membership of a cluster: which data servers are
+// alive, which partitions each server holds, and since which epoch.
 //
-// It decides nothing itself. A [Store] offers what deciding needs, and two
-// implement it: [Local] within a process, and package etcd, where consensus is
-// etcd's. Both are held to one conformance suite, package membertest.
+// It makes no decisions itself. A [Store] provides the operations that
+// decisions need. It has two implementations: [Local] within a process, and
+// package etcd, where etcd provides consensus. Both pass one conformance suite,
+// package membertest.
 //
 // There are two kinds of value:
 //
@@ -14,12 +15,14 @@
 //   - Registrations say who is alive. A server has one for as long as it renews
 //     its [Lease]; the [Stamp] of a lease only ever grows.
 //
-// A server is in the map whether it is alive or not: to take it out, or to give
-// its partitions to another, is a change of the map, which somebody has to make.
+// A server stays in the map whether it is alive or not. Removing it, or moving
+// its partitions to another server, is a change of the map, which the caller
+// must make.
 //
 // # Leases and clocks
 //
-// No clocks are compared. A holder counts its lease from the moment at which it
-// asked for a renewal, by its own clock ([Lease.Deadline]), the store from the
-// moment at which it granted it, which is later: so the holder gives up first.
+// No clocks are compared. A holder counts its lease by its own clock from the
+// moment it sent the renewal ([Lease.Deadline]). The store counts from the
+// moment it granted the renewal, which is later. So the holder's lease ends
+// first at the holder.
 package member

@@ -5,48 +5,49 @@ import (
 	"fmt"
 )
 
-// Errors of this package; all are wrapped with the names involved. A context
-// that ends is reported by its own error, beside which none of these is.
+// Errors of this package. Returned errors wrap them and name the objects. If a
+// context ends, the error is the context's error and none of these.
 var (
-	// ErrInput reports an argument that no store would take: a name, a server,
-	// a map or a time that is out of bounds.
+	// ErrInput reports an invalid argument: a name, a server, a map or a time
+	// that is out of bounds.
 	ErrInput = errors.New("member: bad input")
 	// ErrUnreachable reports that the store does not answer within a bounded time.
 	ErrUnreachable = errors.New("member: store unreachable")
-	// ErrOutcome reports, beside ErrUnreachable, a change that may have been made
-	// or not: look at the state again.
+	// ErrOutcome accompanies ErrUnreachable if the change may or may not have
+	// been made: read the state again.
 	ErrOutcome = errors.New("member: it is unknown whether the change was made")
-	// ErrRefused reports that the store answered with an error of its own, such
-	// as no permission or no space.
+	// ErrRefused reports that the store answered with an error, such as no
+	// permission or no space.
 	ErrRefused = errors.New("member: refused by the store")
-	// ErrReplaced reports that the store has lost what it once said, or is
-	// another one: epochs that it gives out may have been used before.
+	// ErrReplaced reports that the store has lost data that it once returned,
+	// or is another store: it may issue epochs that were used before.
 	ErrReplaced = errors.New("member: the store's data is not what it was")
 	// ErrNoCluster reports that the store knows no cluster of that name.
 	ErrNoCluster = errors.New("member: no such cluster")
 	// ErrFormat reports a stored value of another version of the format.
 	ErrFormat = errors.New("member: other format")
-	// ErrCorrupt reports a stored value that is not one of ours.
+	// ErrCorrupt reports a stored value that this package did not write.
 	ErrCorrupt = errors.New("member: damaged value")
 	// ErrTaken reports a Join with an index that a live server of another
 	// instance holds. See TakenError.
 	ErrTaken = errors.New("member: index is taken")
 	// ErrEpoch reports a Swap from an epoch that is not the current one. See EpochError.
 	ErrEpoch = errors.New("member: the map has changed")
-	// ErrShape reports a server that was started with other numbers of servers
-	// or partitions than the cluster has.
+	// ErrShape reports a server that was started with a number of servers or
+	// partitions that differs from the cluster's.
 	ErrShape = errors.New("member: the cluster has another shape")
-	// ErrLeaseLost reports a lease that was not renewed in time, or that somebody took away.
+	// ErrLeaseLost reports a lease that was not renewed in time, or that was
+	// evicted.
 	ErrLeaseLost = errors.New("member: lease lost")
 	// ErrLeft reports a lease whose holder has left.
 	ErrLeft = errors.New("member: left")
 	// ErrClosed reports the use of a store after Close.
 	ErrClosed = errors.New("member: closed")
-	// ErrTLS reports certificate files that cannot be used.
+	// ErrTLS reports unusable certificate files.
 	ErrTLS = errors.New("member: bad certificate file")
 )
 
-// TakenError says who holds the index; it is ErrTaken.
+// TakenError names the holder of the index; it is ErrTaken.
 type TakenError struct{ Holder Registration }
 
 func (e *TakenError) Error() string {
@@ -56,8 +57,8 @@ func (e *TakenError) Error() string {
 // Is makes it ErrTaken.
 func (e *TakenError) Is(target error) bool { return target == ErrTaken }
 
-// EpochError says which epoch a Swap expected and which there is; 0 means that
-// there is no map. It is ErrEpoch.
+// EpochError has the epoch that a Swap expected and the current one; 0 means
+// that there is no map. It is ErrEpoch.
 type EpochError struct{ Expected, Current Epoch }
 
 func (e *EpochError) Error() string {

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// renewals is how often a lease is renewed in the time that a renewal lasts.
+// renewals is the number of renewals within the duration of one.
 const renewals = 3
 
-// Local keeps the members of a cluster that lives in one process. Several
-// handles, see Open, share one.
+// Local stores the members of a cluster within one process. Several handles,
+// see Open, share one Local.
 type Local struct {
 	mu struct {
 		sync.Mutex
@@ -24,7 +24,7 @@ type Local struct {
 	}
 }
 
-// NewLocal makes one without servers and without a map.
+// NewLocal returns a Local without servers and without a map.
 func NewLocal() *Local {
 	l := &Local{}
 	l.mu.revision = 1
@@ -33,12 +33,13 @@ func NewLocal() *Local {
 	return l
 }
 
-// Open makes a handle.
+// Open returns a new handle.
 func (l *Local) Open() Store {
 	return &localStore{local: l, closed: make(chan struct{}), leases: map[*localLease]bool{}}
 }
 
-// change makes the next revision. The lock is held.
+// change starts the next revision and wakes watchers. The caller holds the
+// lock.
 func (l *Local) change() Revision {
 	l.mu.revision++
 	close(l.mu.changed)
@@ -46,7 +47,7 @@ func (l *Local) change() Revision {
 	return l.mu.revision
 }
 
-// state is a copy. The lock is held.
+// state returns a copy. The caller holds the lock.
 func (l *Local) state() *State {
 	s := &State{Revision: l.mu.revision, Map: l.mu.agreed.Clone()}
 	for _, i := range slices.Sorted(maps.Keys(l.mu.held)) {
@@ -63,7 +64,7 @@ type localStore struct {
 	leases map[*localLease]bool
 }
 
-// enter checks what every call checks first, and locks.
+// enter makes the checks common to all calls, and takes the lock.
 func (s *localStore) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -170,9 +171,9 @@ func (s *localStore) Close() error {
 	return nil
 }
 
-// localLease renews itself without being woken: while its handle is open it was
-// renewed at every multiple of a part of its time. All but the first fields are
-// guarded by the lock of local.
+// localLease needs no goroutine for its renewals: while its handle is open, it
+// counts as renewed at every multiple of the renewal interval. The lock of
+// local guards all but the first fields.
 type localLease struct {
 	store   *localStore
 	server  Server
@@ -185,7 +186,7 @@ type localLease struct {
 	ended error  // why lost is closed
 }
 
-// count is how often the lease was renewed. The lock is held.
+// count returns the number of renewals so far. The caller holds the lock.
 func (l *localLease) count() uint64 {
 	if l.ended != nil {
 		return l.last
@@ -197,7 +198,7 @@ func (l *localLease) registration() Registration {
 	return Registration{Server: l.server.clone(), Term: l.term}
 }
 
-// stop ends the renewals. The lock is held.
+// stop ends the renewals. The caller holds the lock.
 func (l *localLease) stop(why error) {
 	l.last = l.count()
 	l.ended = why
@@ -205,7 +206,7 @@ func (l *localLease) stop(why error) {
 	close(l.lost)
 }
 
-// end takes the lease away; the caller makes the change known. The lock is held.
+// end ends the lease; the caller must call change. The caller holds the lock.
 func (l *localLease) end(why error) {
 	if l.ended == nil {
 		l.stop(why)
@@ -215,7 +216,8 @@ func (l *localLease) end(why error) {
 	}
 }
 
-// abandon leaves the lease to its time. The lock is held.
+// abandon stops the renewals, so that the lease runs out. The caller holds the
+// lock.
 func (l *localLease) abandon() {
 	l.stop(fmt.Errorf("%w: the lease of server %d is no longer renewed", ErrClosed, l.server.Index))
 	local := l.store.local

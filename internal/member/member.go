@@ -18,21 +18,21 @@ const (
 	MaxPartitions = 1024
 	// MaxEndpoints bounds the endpoints of one server.
 	MaxEndpoints = 8
-	// MinTTL and MaxTTL bound the time that a lease is asked for.
+	// MinTTL and MaxTTL bound the requested time of a lease.
 	MinTTL, MaxTTL = time.Second, 10 * time.Minute
 )
 
 // Epoch numbers the versions of a map, from 1 on.
 type Epoch uint64
 
-// Revision orders the states of a store. Its values mean nothing else, and are
-// comparable only as long as the store keeps its data.
+// Revision orders the states of a store. Its values have no other meaning, and
+// are comparable only while the store keeps its data.
 type Revision uint64
 
-// Instance tells one start of a server from every other. It is never 0.
+// Instance identifies one start of a server. It is never 0.
 type Instance uint64
 
-// NewInstance draws an instance.
+// NewInstance returns a random instance.
 func NewInstance() Instance {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -41,10 +41,10 @@ func NewInstance() Instance {
 
 func (i Instance) String() string { return fmt.Sprintf("%016x", uint64(i)) }
 
-// MarshalText is String.
+// MarshalText returns the same text as String.
 func (i Instance) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
 
-// UnmarshalText takes sixteen lower-case hexadecimal digits.
+// UnmarshalText parses sixteen lower-case hexadecimal digits.
 func (i *Instance) UnmarshalText(b []byte) error {
 	v, err := strconv.ParseUint(string(b), 16, 64)
 	if err != nil || Instance(v).String() != string(b) {
@@ -54,7 +54,7 @@ func (i *Instance) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Server is one data server as others know it.
+// Server describes one data server to others.
 type Server struct {
 	Index     int        `json:"index"` // from 0 on
 	Instance  Instance   `json:"instance"`
@@ -69,15 +69,15 @@ func (s Server) clone() Server {
 // Registration is a server that is alive: it holds a lease.
 type Registration struct {
 	Server
-	// Term is that of its lease's stamps.
+	// Term is the term of its lease's stamps.
 	Term uint64 `json:"-"`
 }
 
-// Map is what a cluster has agreed on.
+// Map is the state on which a cluster has agreed.
 type Map struct {
 	Epoch Epoch `json:"epoch"`
-	// Size is how many data servers the cluster is to have. Fewer may have
-	// joined so far.
+	// Size is the intended number of data servers. Fewer may have joined so
+	// far.
 	Size    int      `json:"size"`
 	Servers []Server `json:"servers"` // in the order of their indexes, each once
 	// Primaries are the indexes of the servers that hold the partitions, in the
@@ -85,7 +85,7 @@ type Map struct {
 	Primaries []int `json:"primaries"`
 }
 
-// Clone is a copy that shares nothing with m.
+// Clone returns a copy that shares nothing with m.
 func (m *Map) Clone() *Map {
 	if m == nil {
 		return nil
@@ -99,7 +99,7 @@ func (m *Map) Clone() *Map {
 	return &c
 }
 
-// Server finds a server by its index.
+// Server returns the server of an index; it reports false if the map has none.
 func (m *Map) Server(index int) (Server, bool) {
 	i, ok := slices.BinarySearchFunc(m.Servers, index, func(s Server, index int) int { return s.Index - index })
 	if !ok {
@@ -121,14 +121,15 @@ func (m *Map) Put(s Server) {
 // Complete reports whether all servers are in the map.
 func (m *Map) Complete() bool { return len(m.Servers) == m.Size }
 
-// State is what a store holds at one moment.
+// State is the contents of a store at one moment.
 type State struct {
 	Revision Revision
-	Map      *Map           // nil: nobody has made one
+	Map      *Map           // nil: no map exists yet
 	Alive    []Registration // in the order of their indexes
 }
 
-// Registered finds a live server by its index.
+// Registered returns the live server of an index; it reports false if there is
+// none.
 func (s *State) Registered(index int) (Registration, bool) {
 	i := slices.IndexFunc(s.Alive, func(r Registration) bool { return r.Index == index })
 	if i < 0 {
@@ -137,9 +138,9 @@ func (s *State) Registered(index int) (Registration, bool) {
 	return s.Alive[i], true
 }
 
-// Stamp is the place of a renewal in the life of an index. Stamps of one index
-// only grow: by Count with each renewal, by Term with each Join, whoever joins.
-// Who sees a stamp grow knows that the holder had its lease not long before.
+// Stamp numbers the renewals of an index. Stamps of one index only grow: Count
+// with each renewal, Term with each Join by any server. A reader that sees a
+// stamp grow knows that the holder recently had its lease.
 type Stamp struct{ Term, Count uint64 }
 
 // Less reports whether s came before other.
@@ -147,56 +148,59 @@ func (s Stamp) Less(other Stamp) bool {
 	return s.Term < other.Term || s.Term == other.Term && s.Count < other.Count
 }
 
-// Store is where the members of one cluster, which has a name, are kept.
-// Methods are safe for concurrent use. Each honours its context, and without
-// one still returns within a bounded time, Watch excepted; the errors are those
-// of this package or the context's. What is passed in and handed out is the
-// caller's: nothing is shared.
+// Store holds the members of one named cluster. Methods are safe for concurrent
+// use. Each honours its context, and all except Watch also return within a
+// bounded time without a deadline. Errors are those of this package or the
+// context's. A Store shares no memory with its caller: it copies arguments and
+// results.
 type Store interface {
-	// State is what the store holds now: a change that was acknowledged to
-	// anyone before the call is in it.
+	// State returns the present state. It includes every change that was
+	// acknowledged, to any caller, before the call.
 	State(ctx context.Context) (*State, error)
 
-	// Watch waits until the store's state is another than at revision after,
-	// and returns the newest: what came between is skipped, the last never is.
-	// With after 0 it does not wait. It fails with ErrUnreachable within a
-	// bounded time if the store goes away; a later call goes on from there.
+	// Watch waits until the state differs from that at revision after, and
+	// returns the latest state. Intermediate states may be skipped, the latest
+	// one never is. With after 0 it does not wait. It fails with ErrUnreachable
+	// within a bounded time if the store is lost; a later call continues from
+	// the same revision.
 	Watch(ctx context.Context, after Revision) (*State, error)
 
 	// Swap replaces the map at epoch expected by next, whose epoch must be one
-	// more; 0 means that there is none yet. It fails with an EpochError if
-	// another change came before, and then has changed nothing.
+	// higher; expected 0 means that there is no map yet. If another change came
+	// first, it fails with an EpochError and changes nothing.
 	Swap(ctx context.Context, expected Epoch, next *Map) error
 
-	// Join registers a server for as long as its lease is renewed, which the
-	// store does by itself. The lease's time is at least ttl. It fails with a
-	// TakenError while a server of another instance holds the index; a holder
-	// of the same instance is replaced, and its lease is lost.
+	// Join registers a server as long as its lease is renewed; the store renews
+	// it automatically. The lease's time is at least ttl. Join fails with a
+	// TakenError while a server of another instance holds the index. It
+	// replaces a holder of the same instance, whose lease is then lost.
 	Join(ctx context.Context, s Server, ttl time.Duration) (Lease, error)
 
-	// Evict takes the lease of an instance away. It is no error if that
-	// instance holds none.
+	// Evict ends the lease of an instance. It is no error if that instance
+	// holds none.
 	Evict(ctx context.Context, index int, instance Instance) error
 
-	// Close lets go of what this handle holds. Its leases are no longer renewed
-	// and end in their time, as if the process had died: to end them at once,
-	// leave first.
+	// Close closes the handle. Its leases are no longer renewed and run out, as
+	// if the process had died. To end them at once, call Leave first.
 	Close() error
 }
 
 // Lease is the hold of a server on its index. Methods are safe for concurrent use.
 type Lease interface {
-	// Stamp is that of the last renewal.
+	// Stamp returns the stamp of the last renewal.
 	Stamp() Stamp
-	// Deadline is until when the lease is certainly held, on this machine's
-	// clock; it moves with each renewal.
+	// Deadline returns the time, on this machine's clock, until which the lease
+	// is certainly held. It moves with each renewal.
 	Deadline() time.Time
-	// TTL is the time that a renewal lasts.
+	// TTL returns the duration of a renewal.
 	TTL() time.Duration
-	// Lost is closed when the lease has ended: Err says why.
+	// Lost returns a channel that is closed when the lease has ended; Err has
+	// the reason.
 	Lost() <-chan struct{}
-	// Err is nil until Lost is closed, and then wraps ErrLeaseLost, ErrLeft or ErrClosed.
+	// Err returns nil until Lost is closed, then an error that wraps
+	// ErrLeaseLost, ErrLeft or ErrClosed.
 	Err() error
-	// Leave ends the lease at once. It is no error if it has ended already.
+	// Leave ends the lease at once. It is no error if the lease has already
+	// ended.
 	Leave(ctx context.Context) error
 }

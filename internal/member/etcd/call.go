@@ -18,7 +18,8 @@ import (
 	"drtmx/internal/member"
 )
 
-// kind says what a request does: a change whose answer is lost may have been made.
+// kind is the kind of a request. It matters if the answer is lost: a change may
+// then have been made.
 type kind int
 
 const (
@@ -29,11 +30,11 @@ const (
 // retryPause is the time between attempts of a change that was not sent.
 const retryPause = 50 * time.Millisecond
 
-// diagnosis bounds the time in which an error finds out what is wrong.
+// diagnosis bounds the time for finding the cause of an error.
 const diagnosis = 500 * time.Millisecond
 
-// within derives the context of a request: it ends with the caller's, with the
-// handle, and after the timeout.
+// within derives the context of a request. It ends with the caller's context,
+// when the handle is closed, or after the timeout.
 func (s *Store) within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	stop := context.AfterFunc(s.life, cancel)
@@ -43,8 +44,9 @@ func (s *Store) within(ctx context.Context, limit time.Duration) (context.Contex
 	}
 }
 
-// call makes a request with all its bounds, and types its error. do returns the
-// header of the answer, nil if that is an error which is none to the caller.
+// call makes a request with all its bounds, and returns a typed error. do
+// returns the header of the answer, or nil if the answer is an error that the
+// caller does not treat as one.
 func (s *Store) call(ctx context.Context, k kind, do func(context.Context) (*pb.ResponseHeader, error)) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -75,8 +77,8 @@ func (s *Store) call(ctx context.Context, k kind, do func(context.Context) (*pb.
 	}
 }
 
-// answered checks that etcd is the one that answered before, and has kept its
-// data: seen was its revision when the request began.
+// answered checks that the same etcd has answered as before, and that it has
+// kept its data. seen was its highest known revision when the request began.
 func (s *Store) answered(h *pb.ResponseHeader, seen int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +95,7 @@ func (s *Store) answered(h *pb.ResponseHeader, seen int64) error {
 	return nil
 }
 
-// fail types the error of a request.
+// fail returns the typed error of a request.
 func (s *Store) fail(ctx context.Context, k kind, err error) error {
 	switch {
 	case s.life.Err() != nil:
@@ -121,8 +123,8 @@ func unsent(err error) bool {
 			strings.Contains(text, "no address available") || strings.Contains(text, "no connection available"))
 }
 
-// reason puts into words why there is no answer, of which gRPC often tells no
-// more than that the time is over.
+// reason describes why there is no answer. gRPC itself often reports only a
+// timeout.
 func (s *Store) reason(err error) string {
 	text := status.Convert(err).Message()
 	if i := strings.LastIndex(text, "desc = "); i >= 0 {
@@ -145,7 +147,7 @@ func (s *Store) reason(err error) string {
 	return text
 }
 
-// connect does what a connection begins with.
+// connect opens a connection, with the TLS handshake if TLS is configured.
 func (s *Store) connect(ctx context.Context, endpoint string) (net.Conn, error) {
 	if s.tls == nil {
 		var d net.Dialer
@@ -155,8 +157,7 @@ func (s *Store) connect(ctx context.Context, endpoint string) (net.Conn, error) 
 	return d.DialContext(ctx, "tcp", endpoint)
 }
 
-// dead connects to each endpoint and says what is wrong with those at which
-// that fails.
+// dead connects to each endpoint and returns the reasons of those that fail.
 func (s *Store) dead() []string {
 	ctx, cancel := context.WithTimeout(s.life, diagnosis)
 	defer cancel()

@@ -27,8 +27,8 @@ import (
 // tick makes etcd's shortest lease one second long.
 const tick = 10 * time.Millisecond
 
-// TestMain lets more tests run at once than there are processors: they wait for
-// times to pass. No goroutine is left, so that none is ignored.
+// TestMain runs more tests at once than there are processors, because they
+// mostly wait. It checks that no goroutine is left.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
@@ -72,7 +72,7 @@ func open(t testing.TB, o etcd.Options) *etcd.Store {
 	return s
 }
 
-// raw is a client beside ours.
+// raw returns a plain etcd client.
 func raw(t testing.TB, endpoint string) *clientv3.Client {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
@@ -93,7 +93,7 @@ func newMap(epoch member.Epoch) *member.Map {
 	return &member.Map{Epoch: epoch, Size: 2, Primaries: []int{0, 1}}
 }
 
-// oneLine fails unless err is of a kind, and one line that says what it should.
+// oneLine fails unless err is of a kind and is one line that contains texts.
 func oneLine(t testing.TB, what string, err, kind error, texts ...string) {
 	t.Helper()
 	if !errors.Is(err, kind) {
@@ -235,7 +235,7 @@ func TestForeignValues(t *testing.T) {
 		want       error
 		text       string
 	}{
-		{"map", `{"format":2,"future":true}`, member.ErrFormat, "format 2, this binary speaks 1"},
+		{"map", `{"format":2,"future":true}`, member.ErrFormat, "format 2, this binary reads format 1"},
 		{"map", `hello`, member.ErrCorrupt, ""},
 		{"map", `{"format":1}`, member.ErrCorrupt, ""},
 		{"servers/000", `{"format":7}`, member.ErrFormat, "format 7"},
@@ -262,13 +262,14 @@ func TestForeignValues(t *testing.T) {
 	}
 }
 
-// restart stops a server, runs meanwhile, and starts it at the same place.
-func restart(t testing.TB, s *embedded.Server, dir string, meanwhile func()) *embedded.Server {
+// restart stops a server, calls between, and starts the server at the same
+// address.
+func restart(t testing.TB, s *embedded.Server, dir string, between func()) *embedded.Server {
 	t.Helper()
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	meanwhile()
+	between()
 	return start(t, embedded.Options{Dir: dir, Listen: s.Endpoint()})
 }
 
@@ -338,7 +339,8 @@ func TestEtcdStopsAndComesBack(t *testing.T) {
 	}
 }
 
-// retry tries for a while what may fail until a connection is there again.
+// retry repeats do for a while, since it may fail until a connection exists
+// again.
 func retry(do func() error) error {
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		if err := do(); err == nil || time.Now().After(deadline) {
@@ -347,8 +349,8 @@ func retry(do func() error) error {
 	}
 }
 
-// An etcd that has lost its data gives out epochs again: who knew the data
-// before must not believe it.
+// An etcd that has lost its data issues epochs again: a client that knew the
+// old data must refuse it.
 func TestEtcdThatLostItsData(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -380,7 +382,8 @@ func TestEtcdThatLostItsData(t *testing.T) {
 	open(t, etcd.Options{Endpoints: []string{s.Endpoint()}, Name: "c"})
 }
 
-// A watch that was away for longer than etcd keeps revisions still gets the newest.
+// A watch that was interrupted for longer than etcd keeps revisions still gets
+// the latest state.
 func TestWatchAfterCompaction(t *testing.T) {
 	t.Parallel()
 	s := start(t, embedded.Options{})
@@ -407,7 +410,7 @@ func TestWatchAfterCompaction(t *testing.T) {
 	}
 }
 
-// proxy passes bytes on until it is told to swallow answers.
+// proxy forwards bytes until swallow is closed, and then drops answers.
 func proxy(t testing.TB, to string, swallow <-chan struct{}) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -453,7 +456,7 @@ func proxy(t testing.TB, to string, swallow <-chan struct{}) string {
 	return l.Addr().String()
 }
 
-// A change whose answer is lost says that it may have been made.
+// The error of a change whose answer is lost says that it may have been made.
 func TestLostAnswer(t *testing.T) {
 	t.Parallel()
 	s := start(t, embedded.Options{})
@@ -475,7 +478,7 @@ func TestLostAnswer(t *testing.T) {
 	<-l.Lost()
 	oneLine(t, "lease", l.Err(), member.ErrLeaseLost)
 	if time.Now().Before(l.Deadline()) {
-		t.Errorf("given up before its deadline")
+		t.Errorf("the holder lost its lease before its deadline")
 	}
 }
 

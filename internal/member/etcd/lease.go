@@ -15,10 +15,10 @@ import (
 	"drtmx/internal/member"
 )
 
-// renewals is how many renewals are due in the time that one lasts.
+// renewals is the number of renewals within the duration of one.
 const renewals = 3
 
-// lease is one server's. A goroutine renews it until it ends.
+// lease is the lease of one server. A goroutine renews it until it ends.
 type lease struct {
 	store *Store
 	id    clientv3.LeaseID
@@ -62,7 +62,7 @@ func (s *Store) Join(ctx context.Context, server member.Server, ttl time.Duratio
 	}
 	l.mu.deadline = asked.Add(l.ttl)
 	if l.term, err = s.take(ctx, &server, string(value), granted.ID); err != nil {
-		// What was granted runs out by itself if this does not get through.
+		// If this request fails, the granted lease runs out by itself.
 		_ = s.revoke(context.WithoutCancel(ctx), granted.ID)
 		return nil, err
 	}
@@ -73,10 +73,10 @@ func (s *Store) Join(ctx context.Context, server member.Server, ttl time.Duratio
 }
 
 // take writes the registration, unless another instance has one, and returns
-// the revision.
+// the revision of the write.
 func (s *Store) take(ctx context.Context, server *member.Server, value string, id clientv3.LeaseID) (uint64, error) {
 	key := s.prefix + serverKey(server.Index)
-	var revision int64 // in which the key may be now
+	var revision int64 // last known revision of the key
 	var former clientv3.LeaseID
 	for {
 		resp, err := s.txn(ctx, clientv3.Compare(clientv3.ModRevision(key), "=", revision),
@@ -104,7 +104,7 @@ func (s *Store) take(ctx context.Context, server *member.Server, value string, i
 	}
 }
 
-// revoke ends a lease of etcd; one that has ended is fine.
+// revoke ends a lease of etcd; it is no error if the lease has already ended.
 func (s *Store) revoke(ctx context.Context, id clientv3.LeaseID) error {
 	if id == 0 {
 		return nil
@@ -121,7 +121,7 @@ func (s *Store) revoke(ctx context.Context, id clientv3.LeaseID) error {
 	})
 }
 
-// renew keeps the lease until it is lost or life ends.
+// renew renews the lease until it is lost or life ends.
 func (l *lease) renew(life context.Context) {
 	defer close(l.lost)
 	interval := l.ttl / renewals
@@ -166,8 +166,8 @@ func (l *lease) renew(life context.Context) {
 	}
 }
 
-// keepAlive renews a lease once and returns the seconds that it lasts. The
-// client's own KeepAliveOnce does not pause between attempts.
+// keepAlive renews a lease once and returns its duration in seconds. The etcd
+// client's KeepAliveOnce does not pause between attempts.
 func (s *Store) keepAlive(ctx context.Context, id clientv3.LeaseID) (int64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // frees the stream
@@ -185,7 +185,7 @@ func (s *Store) keepAlive(ctx context.Context, id clientv3.LeaseID) (int64, erro
 	return resp.TTL, nil
 }
 
-// ended says why, before lost is closed.
+// ended stores the reason and then closes lost.
 func (l *lease) ended(why error) {
 	if errors.Is(why, member.ErrClosed) {
 		why = fmt.Errorf("%w: the lease of server %d is no longer renewed", member.ErrClosed, l.index)

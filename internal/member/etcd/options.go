@@ -16,16 +16,16 @@ import (
 // defaultTimeout bounds a request if Options do not.
 const defaultTimeout = 3 * time.Second
 
-// Options say where the members of a cluster are kept.
+// Options say where the members of a cluster are stored.
 type Options struct {
-	// Endpoints are host:port of etcd servers, of which any will do.
+	// Endpoints are host:port of one or more etcd servers.
 	Endpoints []string
-	// Name is the cluster's.
+	// Name is the name of the cluster.
 	Name string
 	// TLS, if set, are certificates for the connection; nil means plain text.
 	TLS *TLS
-	// Existing makes Open fail with member.ErrNoCluster unless there is a
-	// cluster of that name.
+	// Existing makes Open fail with member.ErrNoCluster unless a cluster of
+	// that name exists.
 	Existing bool
 	// Timeout bounds each request; 0 means three seconds.
 	Timeout time.Duration
@@ -35,7 +35,7 @@ type Options struct {
 type TLS struct {
 	CA         string // authority that signs the other side
 	Cert, Key  string // own certificate
-	ServerName string // what etcd's certificate must be for, if not its host
+	ServerName string // name in etcd's certificate, if it is not its host
 }
 
 func (o *Options) check() error {
@@ -61,8 +61,8 @@ func (o *Options) check() error {
 	return nil
 }
 
-// Client is the configuration of who dials. The error wraps member.ErrTLS and
-// names the file.
+// Client returns the TLS configuration of a client. The error wraps
+// member.ErrTLS and names the file.
 func (t *TLS) Client() (*tls.Config, error) {
 	c, pool, err := t.load()
 	if err != nil {
@@ -95,7 +95,7 @@ func (t *TLS) load() (tls.Certificate, *x509.CertPool, error) {
 	return c, pool, nil
 }
 
-// Check reports what Client would, without using it.
+// Check returns the error that Client would return.
 func (t *TLS) Check() error {
 	_, _, err := t.load()
 	return err

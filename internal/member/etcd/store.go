@@ -56,8 +56,8 @@ type Store struct {
 
 var _ member.Store = (*Store)(nil)
 
-// Open makes a handle on the members of a cluster. It asks etcd once, so that
-// wrong endpoints, certificates or names are noticed here.
+// Open returns a handle on the members of a cluster. It sends one request to
+// etcd, so that wrong endpoints, certificates or names are errors here.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// dial makes the client, which connects when it is first used.
+// dial creates the etcd client, which connects on first use.
 func (s *Store) dial() error {
 	c := clientv3.Config{
 		Context: s.life, Logger: zap.NewNop(),
@@ -116,7 +116,7 @@ func (s *Store) Close() error {
 		s.wg.Wait()
 		err = s.client.Close()
 		if errors.Is(err, context.Canceled) {
-			err = nil // of the life that was just ended
+			err = nil // caused by the cancelled life
 		}
 	})
 	return err
@@ -130,7 +130,8 @@ func (s *Store) State(ctx context.Context) (*member.State, error) {
 	return state, err
 }
 
-// read also returns the revision in which the map was written, 0 if there is none.
+// read is State, and also returns the revision in which the map was written, 0
+// if there is no map.
 func (s *Store) read(ctx context.Context) (*member.State, int64, error) {
 	var resp *clientv3.GetResponse
 	err := s.call(ctx, read, func(ctx context.Context) (h *pb.ResponseHeader, err error) {
@@ -164,7 +165,8 @@ func (s *Store) read(ctx context.Context) (*member.State, int64, error) {
 	return state, mapRevision, nil
 }
 
-// registration decodes one; keys come in ascending order, and so do indexes.
+// registration decodes a registration and checks that its index matches its
+// key.
 func (s *Store) registration(kv *mvccpb.KeyValue) (member.Registration, error) {
 	server, err := member.DecodeServer(kv.Value)
 	if err != nil {
@@ -176,7 +178,8 @@ func (s *Store) registration(kv *mvccpb.KeyValue) (member.Registration, error) {
 	return member.Registration{Server: *server, Term: uint64(kv.ModRevision)}, nil
 }
 
-// Swap writes the map if nobody has since it was read. See member.Store.
+// Swap writes the map if it has not changed since it was read. See
+// member.Store.
 func (s *Store) Swap(ctx context.Context, expected member.Epoch, next *member.Map) error {
 	if err := member.CheckSwap(expected, next); err != nil {
 		return err
@@ -213,7 +216,7 @@ func (s *Store) Swap(ctx context.Context, expected member.Epoch, next *member.Ma
 	return e
 }
 
-// txn does one thing if a comparison holds, and else another.
+// txn performs do if a comparison holds, otherwise the other operation.
 func (s *Store) txn(ctx context.Context, when clientv3.Cmp, do, otherwise clientv3.Op) (*clientv3.TxnResponse, error) {
 	var resp *clientv3.TxnResponse
 	err := s.call(ctx, change, func(ctx context.Context) (h *pb.ResponseHeader, err error) {
@@ -252,7 +255,7 @@ func (s *Store) Evict(ctx context.Context, index int, instance member.Instance) 
 	}
 }
 
-// get reads one key; nil if it is not there.
+// get reads one key; it returns nil if the key does not exist.
 func (s *Store) get(ctx context.Context, key string) (kv *mvccpb.KeyValue, err error) {
 	err = s.call(ctx, read, func(ctx context.Context) (*pb.ResponseHeader, error) {
 		resp, err := s.client.Get(ctx, key)
@@ -267,7 +270,7 @@ func (s *Store) get(ctx context.Context, key string) (kv *mvccpb.KeyValue, err e
 	return kv, err
 }
 
-// noCluster says which clusters there are instead.
+// noCluster returns an ErrNoCluster that lists the existing clusters.
 func (s *Store) noCluster(ctx context.Context) error {
 	var names []string
 	from := root

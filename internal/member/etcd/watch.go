@@ -9,8 +9,8 @@ import (
 	"drtmx/internal/member"
 )
 
-// watchRound is how long a watch lasts before etcd is asked whether it is still
-// there: the client of etcd waits for a lost server without a word.
+// watchRound is the duration of a watch before Watch checks that etcd still
+// answers: the etcd client waits for a lost server without reporting it.
 const watchRound = 2 * time.Second
 
 // Watch waits for a revision with a change of this cluster. See member.Store.
@@ -26,8 +26,8 @@ func (s *Store) Watch(ctx context.Context, after member.Revision) (*member.State
 	}
 }
 
-// changed waits for a change later than a revision, but no longer than a round:
-// what is wrong will show when etcd is asked again.
+// changed waits for a change later than a revision, but no longer than a round.
+// It reports no errors: the next request to etcd will.
 func (s *Store) changed(ctx context.Context, after int64) bool {
 	ctx, cancel := s.within(ctx, watchRound)
 	defer cancel()

@@ -102,10 +102,10 @@ func testEvict(t *testing.T, e *env) {
 }
 
 // A handle that ends without leaving keeps its index for the time of the lease,
-// and no longer; who waits gets it then.
+// and no longer. A waiting server then gets it.
 func testAbandoned(t *testing.T, e *env) {
 	other, b := e.open(t), server(0, 7001)
-	// On a busy machine the lease may have run out before anybody looks.
+	// On a busy machine the lease may have run out before the test checks it.
 	var l member.Lease
 	for l == nil {
 		if e.ctx.Err() != nil {
@@ -126,8 +126,8 @@ func testAbandoned(t *testing.T, e *env) {
 	}
 }
 
-// abandon closes a handle that holds a lease, and finds that the index is still
-// taken; nil if the lease has run out meanwhile.
+// abandon closes a handle that holds a lease, and checks that the index is
+// still taken. It returns nil if the lease has already run out.
 func abandon(t *testing.T, e *env, other member.Store, b member.Server) member.Lease {
 	s := e.Open(t, e.cluster)
 	l := must[member.Lease](t)(s.Join(e.ctx, server(0, 7000), e.TTL))

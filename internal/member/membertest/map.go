@@ -147,7 +147,7 @@ func testNothingShared(t *testing.T, e *env) {
 	spoil(state.Map, &state.Alive[0].Server)
 	state = must[*member.State](t)(s.State(e.ctx))
 	if state.Map.Primaries[1] == 9 || state.Map.Servers[0].Endpoints[0].Addr == "spoilt" || state.Alive[0].Endpoints[0].Addr == "spoilt" {
-		t.Errorf("what was handed over is shared: %+v", state)
+		t.Errorf("the store shares memory with its caller: %+v", state)
 	}
 }
 

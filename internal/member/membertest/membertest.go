@@ -13,20 +13,20 @@ import (
 	"drtmx/internal/member"
 )
 
-// Fixture is one implementation. Each test uses cluster names of its own.
+// Fixture is one implementation. Each test uses separate cluster names.
 type Fixture struct {
-	// Open makes a handle on the members of a cluster. Handles of one name share
-	// them. The suite closes what it opens.
+	// Open returns a handle on the members of a cluster. Handles of one name
+	// share them. The suite closes its handles.
 	Open func(t testing.TB, name string) member.Store
-	// TTL is the shortest lease that the implementation gives.
+	// TTL is the shortest lease that the implementation grants.
 	TTL time.Duration
 }
 
-// bound is how long anything here may take.
+// bound limits the time of every operation of the suite.
 const bound = 20 * time.Second
 
-// long is the time of leases that are not to end during a test, however busy
-// the machine.
+// long is the time of leases that must not end during a test, however busy the
+// machine is.
 const long = time.Minute
 
 // Run runs the suite. The tests of one fixture run at the same time.
@@ -63,17 +63,17 @@ func Run(t *testing.T, f Fixture) {
 	}
 }
 
-// env is what a test has.
+// env is the environment of a test.
 type env struct {
 	Fixture
 	ctx     context.Context
 	cluster string
 }
 
-// name makes a cluster's name that no other test has.
+// name returns a cluster name that no other test uses.
 func name(testing.TB) string { return "c" + member.NewInstance().String() }
 
-// open is a handle on the test's cluster.
+// open returns a handle on the test's cluster.
 func (e *env) open(t testing.TB) member.Store { return e.openName(t, e.cluster) }
 
 func (e *env) openName(t testing.TB, name string) member.Store {
@@ -87,7 +87,7 @@ func (e *env) openName(t testing.TB, name string) member.Store {
 	return s
 }
 
-// Seed is DRTMX_SEED if set, else a new one, and is printed.
+// Seed returns DRTMX_SEED if set, otherwise a new seed, and prints it.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
@@ -102,7 +102,7 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// server is a server with one endpoint.
+// server returns a server with one endpoint.
 func server(index int, port int) member.Server {
 	return member.Server{
 		Index: index, Instance: member.NewInstance(),
@@ -110,7 +110,7 @@ func server(index int, port int) member.Server {
 	}
 }
 
-// newMap is one of servers without instances yet.
+// newMap returns a map without servers.
 func newMap(size int) *member.Map {
 	return &member.Map{Epoch: 1, Size: size, Primaries: make([]int, size)}
 }
@@ -139,7 +139,7 @@ func want(t testing.TB, what string, err, target error) {
 	}
 }
 
-// lost waits until a lease has ended and returns why.
+// lost waits until a lease has ended and returns the reason.
 func lost(t testing.TB, ctx context.Context, l member.Lease) error {
 	t.Helper()
 	select {

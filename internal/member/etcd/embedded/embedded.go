@@ -1,6 +1,6 @@
 // Package embedded runs an etcd server in this process, for clusters that have
-// none. It is one member on its own: as durable as its directory, and gone
-// while its process is.
+// none. It is a single member: as durable as its directory, and available only
+// while its process runs.
 package embedded
 
 import (
@@ -32,19 +32,20 @@ import (
 // ErrStart reports an etcd server that did not start.
 var ErrStart = errors.New("member: etcd did not start")
 
-// name is that of the only member.
+// name is the name of the only member.
 const name = "drtmx"
 
-// nobody is the address that the member tells peers, of which it has none. It
-// is not listened at. It is stored in the directory, and so must not change.
-const nobody = "http://127.0.0.1:2380"
+// peerURL is the address that the member announces to peers. It has no peers
+// and does not listen there. The address is stored in the directory and so must
+// not change.
+const peerURL = "http://127.0.0.1:2380"
 
 // Options describe a server.
 type Options struct {
-	// Dir holds its data, and is made if it does not exist.
+	// Dir holds its data. It is created if it does not exist.
 	Dir string
-	// Listen is where clients reach it: an IP address or localhost, and a port.
-	// Port 0 is any that is free.
+	// Listen is the address for clients: an IP address or localhost, and a
+	// port. Port 0 takes any free port.
 	Listen string
 	// TLS, if set, are certificates; clients must have one of the same
 	// authority. nil means plain text, which beyond loopback needs Insecure.
@@ -53,19 +54,19 @@ type Options struct {
 	// Log gets warnings and errors while it serves; nil means none.
 	Log *slog.Logger
 
-	// Volatile saves the time to write to disk: what was acknowledged may be
-	// lost if the machine stops.
+	// Volatile skips syncs to disk: acknowledged changes may be lost if the
+	// machine stops.
 	Volatile bool
-	// Tick is etcd's heartbeat; 0 means its own, 100 ms. Elections take ten,
-	// and no lease is shorter than fifteen.
+	// Tick is etcd's heartbeat; 0 means etcd's default, 100 ms. Elections take
+	// ten ticks, and no lease is shorter than fifteen.
 	Tick time.Duration
 }
 
-// Server is one that runs. Methods are safe for concurrent use.
+// Server is a running etcd server. Methods are safe for concurrent use.
 type Server struct {
 	etcd     *embed.Etcd
 	endpoint string
-	serving  atomic.Bool // else what is worth saying is in errors
+	serving  atomic.Bool // until then problems are in the error of Start
 
 	once sync.Once
 	mu   struct {
@@ -83,7 +84,7 @@ func Start(ctx context.Context, o Options) (s *Server, err error) {
 		return nil, err
 	}
 	defer func() {
-		if r := recover(); r != nil { // etcd's logger ends a process by panic here
+		if r := recover(); r != nil { // etcd's logger reports a fatal error by panic
 			s, err = nil, fmt.Errorf("%w: %v", ErrStart, r)
 		}
 	}()
@@ -105,7 +106,7 @@ func Start(ctx context.Context, o Options) (s *Server, err error) {
 	return nil, errors.Join(err, s.Close())
 }
 
-// config says to etcd what Options say.
+// config translates Options to etcd's configuration.
 func (s *Server) config(o *Options) (*embed.Config, error) {
 	if o.Dir == "" {
 		return nil, fmt.Errorf("%w: etcd needs a directory for its data", member.ErrInput)
@@ -131,14 +132,14 @@ func (s *Server) config(o *Options) (*embed.Config, error) {
 	}
 	c.ListenClientUrls = []url.URL{{Scheme: scheme, Host: listen}}
 	c.AdvertiseClientUrls = c.ListenClientUrls
-	peer, err := url.Parse(nobody)
+	peer, err := url.Parse(peerURL)
 	if err != nil {
 		return nil, err
 	}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = nil, []url.URL{*peer}
 	c.InitialCluster = c.InitialClusterFromName(name)
-	// Handles notice by it that a directory was emptied. It counts only where
-	// there is no data yet.
+	// The token lets handles detect that a directory was emptied. It has an
+	// effect only if there is no data yet.
 	var token [16]byte
 	_, _ = rand.Read(token[:]) // never fails
 	c.InitialClusterToken = hex.EncodeToString(token[:])
@@ -159,7 +160,7 @@ func (s *Server) config(o *Options) (*embed.Config, error) {
 	return c, nil
 }
 
-// resolve checks where to listen.
+// resolve checks and resolves the listening address.
 func resolve(o *Options) (string, error) {
 	host, port, err := net.SplitHostPort(o.Listen)
 	if host == "localhost" {
@@ -170,18 +171,18 @@ func resolve(o *Options) (string, error) {
 		return "", fmt.Errorf("%w: etcd at %.80q: want an IP address or localhost, and a port", member.ErrInput, o.Listen)
 	}
 	if !ip.IsLoopback() && o.TLS == nil && !o.Insecure {
-		return "", fmt.Errorf("%w: etcd at %s: want certificates, or a loopback address, or leave to be insecure", member.ErrInput, o.Listen)
+		return "", fmt.Errorf("%w: etcd at %s: want certificates, a loopback address, or the insecure option", member.ErrInput, o.Listen)
 	}
 	return net.JoinHostPort(host, port), nil
 }
 
-// Endpoint is the host:port at which clients reach it.
+// Endpoint returns the host:port for clients.
 func (s *Server) Endpoint() string { return s.endpoint }
 
 // Done is closed when the server has stopped, by itself or by Close.
 func (s *Server) Done() <-chan struct{} { return s.etcd.Server.StopNotify() }
 
-// Close stops the server. Requests that wait, such as watches, are cut off.
+// Close stops the server. It cancels waiting requests, such as watches.
 func (s *Server) Close() error {
 	s.once.Do(func() {
 		s.serving.Store(false)
@@ -195,8 +196,8 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// newLogger passes on what etcd warns of. What etcd calls fatal is a panic, of
-// which Start makes an error, and not the end of the process.
+// newLogger passes etcd's warnings on. An error that is fatal to etcd becomes a
+// panic, which Start turns into an error, instead of ending the process.
 func newLogger(to *slog.Logger, on *atomic.Bool) *zap.Logger {
 	var c zapcore.Core = zapcore.NewNopCore()
 	if to != nil {
