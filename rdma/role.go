@@ -56,6 +56,11 @@ type Identity struct {
 // Restricted reports whether the peer may use some tables only.
 func (i *Identity) Restricted() bool { return i.Role < RoleServer && i.Tables != nil }
 
+// MayRead reports whether the peer may read regions with one-sided READs. A
+// region holds rows of all tables, so that a peer that may use only some of
+// them gets no grant at all, and asks the server for each row.
+func (i *Identity) MayRead() bool { return i.Role >= RoleReader && !i.Restricted() }
+
 // MayUse reports whether the peer may use a table.
 func (i *Identity) MayUse(table string) bool {
 	return !i.Restricted() || slices.Contains(i.Tables, table)
@@ -87,6 +92,20 @@ var ErrRole = errors.New("rdma: role not proved")
 type Impersonator interface {
 	// As is the provider with another identity for what it dials.
 	As(Identity) Provider
+}
+
+// Keyed is a Provider, or several, that proves who is a data server by a
+// secret of the cluster: shm.
+type Keyed interface {
+	// SetSecret is called before Listen and Dial.
+	SetSecret(secret []byte)
+}
+
+// SetSecret gives p the secret of the cluster, if it wants one.
+func SetSecret(p Provider, secret []byte) {
+	if k, ok := p.(Keyed); ok {
+		k.SetSecret(secret)
+	}
 }
 
 // As is p dialling with that identity if it can choose one, and p otherwise.

@@ -1,5 +1,7 @@
 package server
 
+import "drtmx/rdma"
+
 // Fence makes a partition one that is no longer served; its memory answers on.
 func (s *Server) Fence(part int) { s.parts[part].fence() }
 
@@ -17,3 +19,6 @@ func (s *Server) Parked() (n int) {
 	}
 	return n
 }
+
+// anyRole is a peer that may make every request.
+var anyRole = rdma.Identity{Role: rdma.RoleServer}

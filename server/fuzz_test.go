@@ -97,7 +97,7 @@ func FuzzHandle(f *testing.F) {
 		}
 		r := &sink{}
 		s := cl.Servers[0]
-		s.handle(&rdma.Request{Body: body, Replier: r})
+		s.handle(&rdma.Request{From: &anyRole, Body: body, Replier: r})
 		for end := time.Now().Add(10 * time.Second); r.n.Load() == 0 && time.Now().Before(end); {
 			time.Sleep(50 * time.Microsecond)
 		}

@@ -57,7 +57,11 @@ func (s *Server) handle(r *rdma.Request) {
 	w := s.work.Get().(*work)
 	defer s.work.Put(w)
 	d := wire.NewDecoder(r.Body[1:])
-	switch wire.Op(r.Body[0]) {
+	op := wire.Op(r.Body[0])
+	if !s.permits(r, op) {
+		return
+	}
+	switch op {
 	case wire.OpHello:
 		s.greet(r)
 	case wire.OpRead:
@@ -80,7 +84,13 @@ func (s *Server) handle(r *rdma.Request) {
 		_ = r.Reply([]byte{byte(s.resolve(d.ID()))})
 	case wire.OpOutcome:
 		id := d.ID()
-		s.outcomes.ask(id, len(d.Rest()) > 0, r)
+		if d.Err() != nil {
+			s.refuse(r, "malformed question about an outcome")
+			return
+		}
+		if !s.outcomes.ask(id, len(d.Rest()) > 0, r) {
+			s.forbidden.session.Add(1)
+		}
 	case wire.OpHandOver:
 		s.handleHandOver(r, w, &d)
 	case wire.OpValidate:
@@ -137,6 +147,9 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 		p := s.hosted(int(rd.Partition))
 		if p == nil || int(rd.Index) >= len(p.indexes) {
 			s.refuse(r, "no such partition or index here")
+			return
+		}
+		if !s.permitsTable(r, int(rd.Index)) {
 			return
 		}
 		ix := s.cfg.Catalog.Indexes[rd.Index]
@@ -218,6 +231,9 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	if err != nil || len(w.commit.Parts) == 0 {
 		s.refuse(r, "malformed commit")
+		return
+	}
+	if !s.permitsWrites(r, &w.commit) {
 		return
 	}
 	id := w.commit.ID
@@ -329,6 +345,9 @@ func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
 	p := s.hosted(part)
 	if p == nil || d.Err() != nil {
 		s.refuse(r, "load into a partition that is not here")
+		return
+	}
+	if !s.permitsTable(r, ix) {
 		return
 	}
 	w.resp = p.load(ix, rows).append(w.resp[:0])

@@ -20,6 +20,7 @@ type outcomes struct {
 
 // fate is the state of a session's last transaction.
 type fate struct {
+	owner   rdma.Identity // who used the session first
 	seq     uint64
 	done    bool
 	resp    []byte
@@ -64,6 +65,10 @@ func (o *outcomes) begin(id wire.ID, r *rdma.Request) (run bool) {
 	o.mu.Lock()
 	f := o.find(id.Client)
 	switch {
+	case !f.belongsTo(r.From):
+		o.mu.Unlock()
+		refuseSession(r)
+		return false
 	case id.Seq > f.seq && (f.done || f.seq == 0):
 		f.seq, f.done = id.Seq, false
 		o.mu.Unlock()
@@ -98,9 +103,25 @@ func (o *outcomes) end(id wire.ID, r *rdma.Request, resp []byte) {
 	}
 }
 
-// ask answers what became of a transaction. Unless peek, one never heard of is
+// belongsTo reports whether the session is the peer's, which it is from the
+// first request on. Numbers of sessions are random, so that a client which has
+// not heard of a session cannot be the first.
+func (f *fate) belongsTo(who *rdma.Identity) bool {
+	if f.owner.Role == rdma.RoleNone {
+		f.owner = *who
+	}
+	return f.owner.Same(who)
+}
+
+func refuseSession(r *rdma.Request) {
+	v := verdict{code: wire.Forbidden, text: "the session is another client's"}
+	_ = r.Reply(v.append(nil)) // a peer that is gone needs no refusal
+}
+
+// ask answers what became of a transaction to the client whose session it is;
+// others get a refusal and false. Unless peek, a transaction never heard of is
 // refused from now on.
-func (o *outcomes) ask(id wire.ID, peek bool, r *rdma.Request) {
+func (o *outcomes) ask(id wire.ID, peek bool, r *rdma.Request) (allowed bool) {
 	o.mu.Lock()
 	f := o.now[id.Client]
 	if f == nil {
@@ -108,16 +129,22 @@ func (o *outcomes) ask(id wire.ID, peek bool, r *rdma.Request) {
 	}
 	resp := []byte{byte(wire.Unknown)}
 	switch {
+	case f != nil && !f.belongsTo(r.From):
+		o.mu.Unlock()
+		refuseSession(r)
+		return false
 	case f != nil && f.seq == id.Seq && !f.done:
 		f.waiting = append(f.waiting, r)
 		o.mu.Unlock()
-		return
+		return true
 	case f != nil && f.seq == id.Seq:
 		resp = append([]byte(nil), f.resp...)
 	case !peek && (f == nil || f.seq < id.Seq):
 		f = o.find(id.Client)
+		f.belongsTo(r.From)
 		f.seq, f.done, f.resp = id.Seq, true, append(f.resp[:0], byte(wire.Aborted))
 	}
 	o.mu.Unlock()
 	_ = r.Reply(resp)
+	return true
 }

@@ -123,6 +123,7 @@ type Server struct {
 	lookups     atomic.Uint64
 	scans       atomic.Uint64
 	handovers   atomic.Uint64
+	forbidden   forbidden
 
 	log                   *slog.Logger
 	started               time.Time
@@ -161,6 +162,8 @@ func New(c Config) (*Server, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.log = s.log.With("server", c.Index)
+	// What this server dials, it dials as a data server.
+	s.cfg.Provider = rdma.As(c.Provider, rdma.Identity{Role: rdma.RoleServer, Name: fmt.Sprintf("server-%d", c.Index)})
 	s.started = time.Now()
 	s.work.New = func() any { return &work{} }
 	s.ctx, s.cancel = context.WithCancel(context.Background())

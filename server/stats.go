@@ -65,6 +65,7 @@ func (s *Server) ownStats() wire.ServerStats {
 	if a, ok := s.ep.(rdma.Auditor); ok {
 		st.Refusals = a.Refusals()
 	}
+	st.Refusals = append(st.Refusals, s.forbidden.refusals()...)
 	var ru unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &ru) == nil {
 		st.CPUSeconds = time.Duration(ru.Utime.Nano() + ru.Stime.Nano()).Seconds()

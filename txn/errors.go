@@ -30,6 +30,8 @@ var (
 	ErrNoProcedure = exec.ErrNoProcedure
 	// ErrProtocol reports a message that cannot be decoded, or a server of another version or catalogue.
 	ErrProtocol = exec.ErrProtocol
+	// ErrForbidden reports a request that the servers do not take from this client: its role, or its tables, do not allow it.
+	ErrForbidden = exec.ErrForbidden
 	// ErrOutOfMemory reports that a data server's region is full; the transaction was aborted.
 	ErrOutOfMemory = exec.ErrOutOfMemory
 )

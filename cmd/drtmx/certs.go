@@ -38,7 +38,7 @@ it can make clients and servers.`,
 	}
 	c.Flags().StringVar(&s.Dir, "dir", "", "directory for the files, made if it does not exist")
 	c.Flags().StringSliceVar(&s.Hosts, "hosts", []string{"127.0.0.1"}, "names or addresses of servers")
-	c.Flags().StringSliceVar(&s.Clients, "clients", []string{"client"}, "names of clients")
+	c.Flags().StringSliceVar(&s.Clients, "clients", []string{"client"}, "clients: NAME, NAME=ROLE, or NAME=ROLE/TABLE/TABLE for one that may use these tables only; ROLE is reader, writer or loader (default loader)")
 	c.Flags().IntVar(&s.Days, "days", 90, "validity")
 	return c
 }

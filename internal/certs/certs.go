@@ -2,9 +2,11 @@
 // authority, and what it signs for servers and clients. A cluster in earnest
 // has an authority of its own, whose key lies elsewhere.
 //
-// A server's certificate also serves to dial other servers, and has the
-// organizational unit RoleServer; a client's has RoleClient and its name as
-// common name. Keys are ECDSA over P-256.
+// The organizational unit of the subject is the role of its holder, one of
+// those below. A server's certificate also serves to dial other servers. A
+// client's has its name as common name, and may be restricted to some tables,
+// each a URI urn:drtmx:table:NAME among the subject's alternative names. Keys
+// are ECDSA over P-256.
 package certs
 
 import (
@@ -17,14 +19,35 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/url"
+	"strings"
 	"time"
 )
 
 // Roles in certificates, as the organizational unit of the subject.
 const (
-	RoleServer = "server"
-	RoleClient = "client"
+	RoleReader = "reader" // reads
+	RoleWriter = "writer" // and commits and calls procedures
+	RoleLoader = "loader" // and loads in bulk
+	RoleServer = "server" // a data server: takes part in the commit protocol
 )
+
+// tableURN opens the URI of a table that a client may use.
+const tableURN = "drtmx:table:"
+
+// Tables are the tables to which a certificate restricts its holder; nil means
+// all tables.
+func Tables(c *x509.Certificate) []string {
+	var tables []string
+	for _, u := range c.URIs {
+		if name, ok := strings.CutPrefix(u.Opaque, tableURN); ok && u.Scheme == "urn" {
+			if table, err := url.PathUnescape(name); err == nil {
+				tables = append(tables, table)
+			}
+		}
+	}
+	return tables
+}
 
 // Pair is a certificate and its private key, both PEM.
 type Pair struct{ Cert, Key []byte }
@@ -41,6 +64,8 @@ type Leaf struct {
 	Name  string   // common name
 	Role  string   // organizational unit
 	Hosts []string // of a server: DNS names and addresses; empty for a client
+	// Tables are all that a client may use; nil means any.
+	Tables []string
 	// Validity. The authority's bounds it too.
 	NotBefore, NotAfter time.Time
 }
@@ -91,6 +116,9 @@ func (a *Authority) Sign(l Leaf) (Pair, error) {
 		} else {
 			t.DNSNames = append(t.DNSNames, h)
 		}
+	}
+	for _, table := range l.Tables {
+		t.URIs = append(t.URIs, &url.URL{Scheme: "urn", Opaque: tableURN + url.PathEscape(table)})
 	}
 	return sign(t, a.cert, key, a.key)
 }

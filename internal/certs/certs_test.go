@@ -15,9 +15,9 @@ import (
 func TestSetIsAsAsked(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	now := time.Now()
-	s := Set{Dir: dir, Hosts: []string{"db-1.example", "127.0.0.1", "::1"}, Clients: []string{"app_1"}, Days: 30}
+	s := Set{Dir: dir, Hosts: []string{"db-1.example", "127.0.0.1", "::1"}, Clients: []string{"app_1", "app_2=writer/orders/order lines"}, Days: 30}
 	files, err := Write(s, now)
-	if err != nil || len(files) != 10 {
+	if err != nil || len(files) != 12 {
 		t.Fatalf("files %v, %v", files, err)
 	}
 	pool := x509.NewCertPool()
@@ -29,7 +29,8 @@ func TestSetIsAsAsked(t *testing.T) {
 		{"db-1.example", RoleServer, "db-1.example"},
 		{"127.0.0.1", RoleServer, "127.0.0.1"},
 		{"::1", RoleServer, "::1"},
-		{"app_1", RoleClient, ""},
+		{"app_1", RoleLoader, ""},
+		{"app_2", RoleWriter, ""},
 	} {
 		p, err := tls.LoadX509KeyPair(filepath.Join(dir, CertFile(c.name)), filepath.Join(dir, KeyFile(c.name)))
 		if err != nil {
@@ -38,6 +39,9 @@ func TestSetIsAsAsked(t *testing.T) {
 		leaf, _ := x509.ParseCertificate(p.Certificate[0])
 		if leaf.Subject.CommonName != c.name || leaf.Subject.OrganizationalUnit[0] != c.role {
 			t.Errorf("%s: subject %v", c.name, leaf.Subject)
+		}
+		if tables := strings.Join(Tables(leaf), ","); (tables == "orders,order lines") != (c.name == "app_2") || tables != "" && c.name != "app_2" {
+			t.Errorf("%s may use the tables %q", c.name, tables)
 		}
 		o := x509.VerifyOptions{Roots: pool, DNSName: c.host, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, CurrentTime: now.AddDate(0, 0, 29)}
 		if _, err := leaf.Verify(o); (err == nil) != (c.role == RoleServer) {
@@ -88,6 +92,8 @@ func TestBadSets(t *testing.T) {
 		"path":               {Dir: dir, Hosts: []string{"../a"}, Days: 1},
 		"port":               {Dir: dir, Hosts: []string{"a:1"}, Days: 1},
 		"same twice":         {Dir: dir, Hosts: []string{"a", "a"}, Days: 1},
+		"no such role":       {Dir: dir, Hosts: []string{"a"}, Clients: []string{"c=server"}, Days: 1},
+		"table without name": {Dir: dir, Hosts: []string{"a"}, Clients: []string{"c=reader/"}, Days: 1},
 		"client is host":     {Dir: dir, Hosts: []string{"a"}, Clients: []string{"a"}, Days: 1},
 		"the authority":      {Dir: dir, Hosts: []string{"ca"}, Days: 1},
 		"another's key file": {Dir: dir, Hosts: []string{"a", "a-key"}, Days: 1},

@@ -28,7 +28,7 @@ const maxNames = 1024
 type Set struct {
 	Dir     string   // made if it does not exist
 	Hosts   []string // names or addresses by which servers are dialled
-	Clients []string // names
+	Clients []string // see ParseClient
 	Days    int      // validity
 }
 
@@ -64,6 +64,11 @@ func (s *Set) check() error {
 		what := "host"
 		if i >= len(s.Hosts) {
 			what = "client"
+			c, err := ParseClient(n)
+			if err != nil {
+				return err
+			}
+			n = c.Name
 		}
 		if net.ParseIP(n) == nil && !isName(n) {
 			return fmt.Errorf("%w: %s %q, want a name of letters, digits, dots, hyphens and underscores, or an IP address", ErrOptions, what, n)
@@ -99,6 +104,30 @@ func isName(s string) bool {
 	return true
 }
 
+// ParseClient takes a client of a Set apart: NAME, NAME=ROLE, or
+// NAME=ROLE/TABLE/TABLE for one that may use these tables only. Without a role
+// the client is a loader, which may do all that clients may.
+func ParseClient(s string) (Leaf, error) {
+	name, rest, given := strings.Cut(s, "=")
+	l := Leaf{Name: name, Role: RoleLoader}
+	if !given {
+		return l, nil
+	}
+	parts := strings.Split(rest, "/")
+	switch l.Role = parts[0]; l.Role {
+	case RoleReader, RoleWriter, RoleLoader:
+	default:
+		return l, fmt.Errorf("%w: client %q, want the role %s, %s or %s after the name", ErrOptions, s, RoleReader, RoleWriter, RoleLoader)
+	}
+	for _, table := range parts[1:] {
+		if table == "" {
+			return l, fmt.Errorf("%w: client %q names a table without a name", ErrOptions, s)
+		}
+		l.Tables = append(l.Tables, table)
+	}
+	return l, nil
+}
+
 // Write makes the set as of now and returns the files in the order of
 // writing. Nothing is overwritten: ErrExists, before anything is written.
 func Write(s Set, now time.Time) ([]string, error) {
@@ -115,16 +144,24 @@ func Write(s Set, now time.Time) ([]string, error) {
 	}
 	w := writer{dir: s.Dir}
 	w.pair(CAFile, caKeyFile, ca.Pair)
-	for i, n := range append(append([]string{}, s.Hosts...), s.Clients...) {
-		l := Leaf{Name: n, Role: RoleServer, Hosts: []string{n}, NotBefore: now.Add(-clockSkew), NotAfter: until}
-		if i >= len(s.Hosts) {
-			l.Role, l.Hosts = RoleClient, nil
+	var leaves []Leaf
+	for _, h := range s.Hosts {
+		leaves = append(leaves, Leaf{Name: h, Role: RoleServer, Hosts: []string{h}})
+	}
+	for _, c := range s.Clients {
+		l, err := ParseClient(c)
+		if err != nil {
+			return nil, err
 		}
+		leaves = append(leaves, l)
+	}
+	for _, l := range leaves {
+		l.NotBefore, l.NotAfter = now.Add(-clockSkew), until
 		p, err := ca.Sign(l)
 		if err != nil {
 			return w.files, err
 		}
-		w.pair(CertFile(n), KeyFile(n), p)
+		w.pair(CertFile(l.Name), KeyFile(l.Name), p)
 	}
 	return w.files, w.err
 }

@@ -37,6 +37,7 @@ type childConfig struct {
 	Workload string    `json:"workload"`
 	Log      *childLog `json:"log,omitempty"`
 	Debug    string    `json:"debug,omitempty"` // a socket
+	Secret   []byte    `json:"secret"`          // of the cluster
 }
 
 // childLog is Log without its file, which is logFD.
@@ -112,6 +113,7 @@ func startChild(
 	if cfg.Log != nil {
 		log = Log{File: os.NewFile(logFD, "log"), Level: cfg.Log.Level, JSON: cfg.Log.JSON}
 	}
+	rdma.SetSecret(p, cfg.Secret)
 	s, err := startServer(ctx, serverOptions{
 		provider: p, workload: w, size: cfg.Size, index: cfg.Index, addrs: cfg.Addrs, log: log.Logger(),
 	})

@@ -36,7 +36,7 @@ func startChildren(ctx context.Context, o StartOptions) (*Cluster, error) {
 	if o.Addrs == nil {
 		o.Addrs = AbstractAddrs(o.Servers)
 	}
-	f := &family{opts: o, release: make(chan struct{})}
+	f := &family{opts: o, secret: newSecret(), release: make(chan struct{})}
 	if err := f.spawn(); err != nil {
 		return nil, errors.Join(err, f.stop())
 	}
@@ -71,6 +71,7 @@ func AbstractAddrs(n int) []string {
 // family is the child processes of one cluster.
 type family struct {
 	opts     StartOptions
+	secret   []byte // by which the children know each other
 	children []*child
 	release  chan struct{} // closed when all children are reaped
 	once     sync.Once
@@ -113,7 +114,7 @@ func (f *family) fork(i int) (*child, error) {
 	ch.lifeline, ch.report = lifeline, report
 	ch.cmd = exec.Command(f.opts.Command[0], f.opts.Command[1:]...)
 	ch.cmd.ExtraFiles = []*os.File{lifelineEnd, reportEnd} // lifelineFD, reportFD
-	cfg := childConfig{Format: Format, Index: i, Addrs: f.opts.Addrs, Size: f.opts.Size, Workload: f.opts.Workload.Name}
+	cfg := childConfig{Format: Format, Index: i, Addrs: f.opts.Addrs, Size: f.opts.Size, Workload: f.opts.Workload.Name, Secret: f.secret}
 	if f.opts.Log.File != nil {
 		ch.cmd.ExtraFiles = append(ch.cmd.ExtraFiles, f.opts.Log.File) // logFD
 		cfg.Log = &childLog{Level: f.opts.Log.Level, JSON: f.opts.Log.JSON}

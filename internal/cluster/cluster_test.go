@@ -52,7 +52,7 @@ func fakeStart(_ context.Context, o serverOptions) (dataServer, error) {
 		o.log.Info("started", "server", o.index)
 		o.log.Debug("too much")
 	}
-	if a := o.addrs[o.index]; !strings.HasPrefix(a, "@") {
+	if a := o.addrs[o.index]; strings.HasPrefix(a, "/") {
 		return fakeServer{}, os.WriteFile(a, nil, 0o600)
 	}
 	return fakeServer{}, nil

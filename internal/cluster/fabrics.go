@@ -47,7 +47,34 @@ type Fabrics struct {
 	}
 }
 
-var _ rdma.Provider = (*Fabrics)(nil)
+var (
+	_ rdma.Provider     = (*Fabrics)(nil)
+	_ rdma.Impersonator = (*Fabrics)(nil)
+	_ rdma.Keyed        = (*Fabrics)(nil)
+)
+
+// As is the fabrics dialling with another identity, where they can choose one.
+func (f *Fabrics) As(who rdma.Identity) rdma.Provider { return &memberFabrics{f, who} }
+
+// memberFabrics is a Fabrics whose dials have an identity.
+type memberFabrics struct {
+	*Fabrics
+	who rdma.Identity
+}
+
+// Dial is Fabrics.Dial with the identity.
+func (m *memberFabrics) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	return m.dial(ctx, addr, &m.who)
+}
+
+// SetSecret gives each fabric the secret of the cluster.
+func (f *Fabrics) SetSecret(secret []byte) {
+	for _, p := range []rdma.Provider{f.Shm, f.Verbs, f.TCP} {
+		if p != nil {
+			rdma.SetSecret(p, secret)
+		}
+	}
+}
 
 // route is how an address was reached last.
 type route struct {
@@ -133,6 +160,11 @@ func (f *Fabrics) take(addr, name string, c rdma.Conn) error {
 // fails with rdma.ErrUnsupported if there is none, and with rdma.ErrAddress
 // for an address that is not an Offer.
 func (f *Fabrics) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	return f.dial(ctx, addr, nil)
+}
+
+// dial dials as who, or as the fabrics do by themselves if that is nil.
+func (f *Fabrics) dial(ctx context.Context, addr string, who *rdma.Identity) (rdma.Conn, error) {
 	target := addr
 	if f.resolve != nil {
 		target = f.resolve(addr)
@@ -151,7 +183,11 @@ func (f *Fabrics) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 		if w.p == nil || ctx.Err() != nil {
 			continue
 		}
-		c, werr := w.p.Dial(ctx, w.addr)
+		p := w.p
+		if who != nil {
+			p = rdma.As(p, *who)
+		}
+		c, werr := p.Dial(ctx, w.addr)
 		if werr == nil && w.name == FabricShm && !f.trusting {
 			werr = o.verify(ctx, c)
 		}

@@ -35,7 +35,9 @@ type JoinOptions struct {
 	// With a Store, they are left empty.
 	Addrs []string
 	// Dir, if set, is where the server's socket and its pid file are. It is
-	// made if it does not exist, and shared with other data servers.
+	// made if it does not exist, and shared with other data servers: a secret
+	// in it is how they know each other over shared memory. Without one they
+	// reach each other over networks only.
 	Dir string
 	// MemoryBytes bounds the memory of the server's partitions together; 0
 	// means the server package's bound for each.
@@ -132,6 +134,11 @@ func Join(ctx context.Context, o JoinOptions) (m *Member, err error) {
 		if m.pid, err = takePID(o.Dir, o.Index); err != nil {
 			return m, err
 		}
+		secret, err := sharedSecret(o.Dir)
+		if err != nil {
+			return m, err
+		}
+		rdma.SetSecret(o.Provider, secret)
 	}
 	if o.MemoryBytes != 0 {
 		s.size.PartitionBytes = o.MemoryBytes / uint64(o.Hosted())

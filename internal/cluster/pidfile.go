@@ -89,13 +89,20 @@ func makeDir(dir string) error {
 	return f.Close()
 }
 
-// release removes the file, and the directory if a data server made it and
-// nothing else is in it.
+// release removes the file. The last data server to leave removes the secret
+// that they share, and the directory if a data server made it and nothing else
+// is in it.
 func (p *pidFile) release() {
 	if p == nil {
 		return
 	}
-	_ = os.Remove(p.file.Name())
+	_ = withDirLocked(p.dir, func() error { // what stays is found again
+		_ = os.Remove(p.file.Name())
+		if others, err := filepath.Glob(filepath.Join(p.dir, "s*.pid")); err == nil && len(others) == 0 {
+			return os.Remove(filepath.Join(p.dir, secretFile))
+		}
+		return nil
+	})
 	p.file.Close()
 	entries, err := os.ReadDir(p.dir)
 	if err == nil && len(entries) == 1 && entries[0].Name() == madeFile {

@@ -29,6 +29,8 @@ var (
 	ErrNoProcedure = errors.New("txn: no such procedure")
 	// ErrProtocol reports a message that cannot be decoded, or a server of another version or catalogue.
 	ErrProtocol = errors.New("txn: protocol error")
+	// ErrForbidden reports a request that the servers do not take from this client: its role, or its tables, do not allow it.
+	ErrForbidden = errors.New("txn: forbidden to this client")
 	// ErrOutOfMemory reports that a data server's region is full; the transaction was aborted.
 	ErrOutOfMemory = errors.New("txn: data server out of memory")
 )

@@ -308,6 +308,8 @@ func codeError(c wire.Code, text []byte) error {
 		return fmt.Errorf("%w: %s", ErrNoProcedure, text)
 	case wire.Unavailable:
 		return fmt.Errorf("%w: %s", ErrUnavailable, text)
+	case wire.Forbidden:
+		return fmt.Errorf("%w: %s", ErrForbidden, text)
 	}
 	return fmt.Errorf("%w: code %d: %s", ErrProtocol, c, text)
 }

@@ -36,6 +36,19 @@ const (
 	OpValidate               // participant: do the proofs of your share hold now
 )
 
+var opNames = map[Op]string{
+	OpHello: "hello", OpRead: "read", OpCommit: "commit", OpCall: "call", OpPrepare: "prepare", OpDecide: "decide",
+	OpOutcome: "outcome", OpLoad: "load", OpSeal: "seal", OpStats: "stats", OpResolve: "resolve",
+	OpHandOver: "hand-over", OpValidate: "validate",
+}
+
+func (o Op) String() string {
+	if name, ok := opNames[o]; ok {
+		return name
+	}
+	return fmt.Sprintf("Op(%d)", uint8(o))
+}
+
 // Code is the first byte of a response.
 type Code uint8
 
@@ -53,6 +66,9 @@ const (
 	Unavailable
 	InDoubt // resolve: not decided yet
 	Bad     // the request cannot be served: text follows
+	// Forbidden: the peer may not make the request, for its role, its tables or
+	// the owner of the session: text follows.
+	Forbidden
 )
 
 // Bounds of one message.

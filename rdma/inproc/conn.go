@@ -32,6 +32,7 @@ type conn struct {
 	req  rdma.Request // what the handler sees; one call is outstanding at a time
 	adv  *adversary   // nil without latency and faults
 
+	reads  bool // the peer may use regions
 	summed bool // into the endpoint's closed counters; under its lock
 	poller *poller
 	callEv event
@@ -41,7 +42,7 @@ type conn struct {
 var _ rdma.Conn = (*conn)(nil)
 
 func newConn(e *endpoint, peer rdma.PeerID, who *rdma.Identity, p *poller) *conn {
-	c := &conn{e: e, peer: peer, poller: p, ctr: new(rdma.Tally)}
+	c := &conn{e: e, peer: peer, poller: p, ctr: new(rdma.Tally), reads: who.MayRead()}
 	c.call.parker = newParker()
 	c.callEv = event{conn: c, kind: eventCall}
 	c.goneEv = event{conn: c, kind: eventGone}
@@ -166,7 +167,7 @@ func (c *conn) span(wr *rdma.WR) (mem.Span, bool) {
 	case rdma.OpCAS, rdma.OpFAA:
 		words, need = 1, rdma.AccessAtomic
 	}
-	if grants[i].access&need == 0 {
+	if grants[i].access&need == 0 || !c.reads {
 		return mem.Span{}, false
 	}
 	return grants[i].region.Span(wr.Addr, uint64(words)*mem.WordBytes)

@@ -36,7 +36,10 @@
 //
 // # Trust
 //
-// Only processes of the same user, or root, are connected. The server takes
+// Only processes of the same user, or root, are connected. Each of them may be
+// a client; as a data server comes only who proves that it knows the secret of
+// the cluster (see [Provider.SetSecret]): the server sends a nonce and gets a
+// message authentication code of it. The server takes
 // nothing from shared memory but checked lengths and sequence numbers, each
 // loaded once, and copies a request before anyone looks at it: a client that
 // scribbles over the segment hurts its own connections.

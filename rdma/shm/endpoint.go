@@ -1,6 +1,8 @@
 package shm
 
 import (
+	"crypto/hmac"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -22,6 +24,7 @@ type grant struct{ region *mem.Region }
 // endpoint is the server side.
 type endpoint struct {
 	addr     string
+	p        *Provider
 	opts     rdma.ListenOptions
 	listener *net.UnixListener
 	pollers  []*poller
@@ -47,7 +50,7 @@ type endpoint struct {
 // socket of a server that is dead is replaced; that of a living one is
 // rdma.ErrAddress.
 func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, error) {
-	e := &endpoint{addr: addr, opts: o, hellos: make(chan struct{}, maxHandshakes)}
+	e := &endpoint{addr: addr, p: p, opts: o, hellos: make(chan struct{}, maxHandshakes)}
 	e.mu.peers = make(map[*net.UnixConn]*serverLink)
 	var err error
 	if e.listener, err = listen(addr); err != nil {
@@ -244,10 +247,14 @@ func (e *endpoint) greet(s socket) (*serverLink, error) {
 		_ = s.send(&message{kind: msgRefuse, reason: reasonVersion, version: wireVersion})
 		return nil, errWire
 	}
+	if err := e.authenticate(s, m.role); err != nil {
+		return nil, err
+	}
 	l, err := newServerLink(e, s, files[0])
 	if err != nil {
 		return nil, err
 	}
+	l.who.Role = m.role
 	grants, ok := e.enlist(l)
 	if !ok {
 		err = s.send(&message{kind: msgRefuse, reason: reasonFull, version: wireVersion})
@@ -259,6 +266,33 @@ func (e *endpoint) greet(s socket) (*serverLink, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// authenticate makes a process prove that it is what it says. Whoever belongs
+// to the user of the server may be a client of any role; a data server knows
+// the secret of the cluster.
+func (e *endpoint) authenticate(s socket, role rdma.Role) error {
+	if role == rdma.RoleNone {
+		return errWire
+	}
+	if role < rdma.RoleServer {
+		return nil
+	}
+	c := message{kind: msgChallenge}
+	_, _ = rand.Read(c.blob[:]) // never fails
+	if err := s.send(&c); err != nil {
+		return err
+	}
+	m, _, err := s.receive(false)
+	if err != nil {
+		return err
+	}
+	want := proof(e.p.clusterSecret(), c.blob)
+	if m.kind != msgProof || !hmac.Equal(m.blob[:], want[:]) {
+		_ = s.send(&message{kind: msgRefuse, reason: reasonRole, version: wireVersion}) // the refusal counts, told or not
+		return errRole
+	}
+	return nil
 }
 
 // grantFile describes a region for a peer.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,11 +25,58 @@ type Provider struct {
 
 	mu struct {
 		sync.Mutex
-		links map[string]*dialing
+		links  map[destination]*dialing
+		secret []byte // of the cluster
 	}
 }
 
-var _ rdma.Provider = (*Provider)(nil)
+var (
+	_ rdma.Provider     = (*Provider)(nil)
+	_ rdma.Impersonator = (*Provider)(nil)
+)
+
+// destination is what a link leads to, and as whom. Data servers and clients
+// of one process have links of their own.
+type destination struct {
+	addr string
+	role rdma.Role
+}
+
+// SetSecret sets what the data servers of a cluster know and nobody else does:
+// endpoints of this provider demand a proof of it from who dials as a data
+// server, and dials as one give it. Until then the provider has a random
+// secret, so that only itself dials its own endpoints as a data server. It is
+// called before Listen and Dial.
+func (p *Provider) SetSecret(secret []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.secret = slices.Clone(secret)
+}
+
+func (p *Provider) clusterSecret() []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.secret
+}
+
+// As is the provider dialling in another role. Names are not carried, nor are
+// restrictions to tables, with which dials fail: processes of one user are
+// not told apart.
+func (p *Provider) As(who rdma.Identity) rdma.Provider { return &member{p, who} }
+
+// member is a provider whose dials have a role.
+type member struct {
+	*Provider
+	who rdma.Identity
+}
+
+// Dial is Provider.Dial in the member's role.
+func (m *member) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	if m.who.Restricted() || m.who.Role == rdma.RoleNone {
+		return nil, fmt.Errorf("shm: dial %q as %v: processes of one user are not told apart: %w", addr, &m.who, rdma.ErrUnsupported)
+	}
+	return m.dial(ctx, addr, m.who.Role)
+}
 
 // dialing is the cached link to one address. turn is a lock that a context
 // can interrupt; it serialises connecting, and is not held under p.mu.
@@ -40,22 +88,25 @@ type dialing struct {
 // Name is "shm".
 func (p *Provider) Name() string { return "shm" }
 
-// Dial connects to the endpoint at a socket path, or @ and an abstract name.
-// It fails with rdma.ErrAddress if nobody listens there, rdma.ErrTooLarge if
-// the endpoint is full, and rdma.ErrPeerDown if the endpoint goes away or
-// does not answer.
+// Dial connects to the endpoint at a socket path, or @ and an abstract name, as
+// a client that may do all that clients may.
 func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	return p.dial(ctx, addr, rdma.RoleLoader)
+}
+
+func (p *Provider) dial(ctx context.Context, addr string, role rdma.Role) (rdma.Conn, error) {
 	if err := checkAddress(addr); err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
 	if p.mu.links == nil {
-		p.mu.links = make(map[string]*dialing)
+		p.mu.links = make(map[destination]*dialing)
 	}
-	d := p.mu.links[addr]
+	to := destination{addr, role}
+	d := p.mu.links[to]
 	if d == nil {
 		d = &dialing{turn: make(chan struct{}, 1)}
-		p.mu.links[addr] = d
+		p.mu.links[to] = d
 	}
 	p.mu.Unlock()
 
@@ -66,7 +117,7 @@ func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 		return nil, ctx.Err()
 	}
 	for {
-		l, cached, err := p.linkTo(ctx, d, addr)
+		l, cached, err := p.linkTo(ctx, d, to)
 		if err != nil {
 			return nil, err
 		}
@@ -82,9 +133,9 @@ func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	}
 }
 
-// linkTo returns the link to addr with a reference taken, and whether it was
+// linkTo returns the link to a destination with a reference taken, and whether it was
 // there before.
-func (p *Provider) linkTo(ctx context.Context, d *dialing, addr string) (l *link, cached bool, err error) {
+func (p *Provider) linkTo(ctx context.Context, d *dialing, to destination) (l *link, cached bool, err error) {
 	p.mu.Lock()
 	l = d.link
 	if l != nil && !l.dead.Load() {
@@ -93,7 +144,7 @@ func (p *Provider) linkTo(ctx context.Context, d *dialing, addr string) (l *link
 		return l, true, nil
 	}
 	p.mu.Unlock()
-	if l, err = connect(ctx, p, addr); err != nil {
+	if l, err = connect(ctx, p, to); err != nil {
 		return nil, false, err
 	}
 	l.dialing, l.refs = d, 1
@@ -126,6 +177,7 @@ type link struct {
 	p       *Provider
 	dialing *dialing
 	addr    string
+	role    rdma.Role
 	refs    int // guarded by p.mu
 	sock    socket
 	dead    atomic.Bool // the peer is gone
@@ -172,18 +224,22 @@ func (b *serverBell) ring() {
 
 var eventOne = []byte{1, 0, 0, 0, 0, 0, 0, 0} // any value but zero rings, on either byte order
 
-func connect(ctx context.Context, p *Provider, addr string) (*link, error) {
+func connect(ctx context.Context, p *Provider, to destination) (*link, error) {
+	addr := to.addr
 	dctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	nc, err := connectSocket(dctx, addr)
 	if err != nil {
+		if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+			<-ctx.Done() // the dialer keeps the deadline itself, and may be a little earlier
+		}
 		if e := ctx.Err(); e != nil {
 			return nil, fmt.Errorf("shm: dial %q: %w: %w", addr, e, err)
 		}
 		return nil, fmt.Errorf("shm: dial %q: %w", addr, err)
 	}
 	l := &link{
-		p: p, addr: addr, sock: socket{nc.(*net.UnixConn)},
+		p: p, addr: addr, role: to.role, sock: socket{nc.(*net.UnixConn)},
 		done: make(chan struct{}), ask: make(chan struct{}, 1), answers: make(chan message),
 	}
 	l.regions.Store(new([]*mem.Region))
@@ -215,7 +271,7 @@ func connectSocket(ctx context.Context, addr string) (net.Conn, error) {
 			return nc, nil
 		}
 		err = rdma.DialError(err)
-		if ctx.Err() != nil && busy != nil {
+		if busy != nil && (ctx.Err() != nil || errors.Is(err, rdma.ErrTimeout)) {
 			return nil, busy
 		}
 		if !errors.Is(err, rdma.ErrBusy) {
@@ -235,7 +291,7 @@ func handshakeError(err error) error {
 	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("%w: handshake", rdma.ErrTimeout)
 	}
-	for _, typed := range []error{rdma.ErrUnsupported, rdma.ErrTooLarge, rdma.ErrAddress, rdma.ErrAccess, rdma.ErrExhausted} {
+	for _, typed := range []error{rdma.ErrUnsupported, rdma.ErrTooLarge, rdma.ErrAddress, rdma.ErrAccess, rdma.ErrExhausted, rdma.ErrRole} {
 		if errors.Is(err, typed) {
 			return err
 		}
@@ -252,10 +308,17 @@ func (l *link) handshake() error {
 	if err := l.sock.checkPeer(); err != nil {
 		return fmt.Errorf("%w: %w", rdma.ErrAddress, err)
 	}
-	if err := l.sock.send(&message{kind: msgHello, version: wireVersion}, l.p.hub.page.File()); err != nil {
+	if err := l.sock.send(&message{kind: msgHello, version: wireVersion, role: l.role}, l.p.hub.page.File()); err != nil {
 		return err
 	}
 	m, files, err := l.sock.receive(true)
+	if err == nil && m.kind == msgChallenge && l.role == rdma.RoleServer {
+		closeFiles(files)
+		if err := l.sock.send(&message{kind: msgProof, blob: proof(l.p.clusterSecret(), m.blob)}); err != nil {
+			return err
+		}
+		m, files, err = l.sock.receive(true)
+	}
 	if err != nil {
 		return err
 	}

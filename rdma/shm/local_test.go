@@ -58,7 +58,7 @@ func TestClientCannotWriteARegion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.send(&message{kind: msgHello, version: wireVersion}, page.File()); err != nil {
+	if err := s.send(&message{kind: msgHello, version: wireVersion, role: rdma.RoleLoader}, page.File()); err != nil {
 		t.Fatal(err)
 	}
 	_, welcome, err := s.receive(true)
@@ -213,7 +213,7 @@ func TestGarbageHandshakes(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := socket{nc.(*net.UnixConn)}
-		if err := s.send(&message{kind: msgHello, version: wireVersion}, files...); err != nil {
+		if err := s.send(&message{kind: msgHello, version: wireVersion, role: rdma.RoleLoader}, files...); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := s.receive(true); err == nil {
@@ -247,7 +247,7 @@ func TestAnotherVersionIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.send(&message{kind: msgHello, version: wireVersion + 1}, page.File()); err != nil {
+	if err := s.send(&message{kind: msgHello, version: wireVersion + 1, role: rdma.RoleLoader}, page.File()); err != nil {
 		t.Fatal(err)
 	}
 	m, _, err := s.receive(true)

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"runtime"
@@ -44,7 +45,10 @@ func New(o Options) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Provider{opts: o, hub: h}, nil
+	p := &Provider{opts: o, hub: h}
+	p.mu.secret = make([]byte, blobBytes)
+	_, _ = rand.Read(p.mu.secret) // never fails
+	return p, nil
 }
 
 // Available is nil if this machine can run the provider: Linux with memfd and

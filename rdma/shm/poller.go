@@ -210,7 +210,7 @@ func (p *poller) serve(h rdma.Handler, c *serverConn) {
 	if !ok {
 		return
 	}
-	c.req = rdma.Request{Body: body, Peer: c.peer, Replier: c}
+	c.req = rdma.Request{Body: body, Peer: c.peer, From: &c.link.who, Replier: c}
 	h(&c.req)
 	p.deferred = c.handled() || p.deferred
 }

@@ -26,7 +26,8 @@ type serverLink struct {
 	conns     []atomic.Pointer[serverConn]
 	used      atomic.Int32 // slots up to the highest ever used
 	bells     []*doorFD    // an eventfd in the epoll set of each poller
-	hungUp    bool         // the client closed the socket: it no longer looks at the segment
+	who       rdma.Identity
+	hungUp    bool // the client closed the socket: it no longer looks at the segment
 }
 
 // newServerLink makes the segment for a client that has shown its page.
@@ -133,7 +134,7 @@ func (l *serverLink) control(m *message) error {
 			g = l.e.mu.grants[i]
 		}
 		l.e.mu.Unlock()
-		if !ok {
+		if !ok || !l.who.MayRead() {
 			return l.sock.send(&message{kind: msgRegion, id: m.id, rkey: m.rkey, reason: reasonNoRegion})
 		}
 		return l.sendRegion(m.id, m.rkey, g)

@@ -1,6 +1,8 @@
 package shm
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,7 +12,7 @@ import (
 
 // Version of the handshake and of the layout of the shared segment. Both
 // sides must have the same.
-const wireVersion = 1
+const wireVersion = 2
 
 // messageBytes is the size of every control message. The socket keeps message
 // boundaries, so anything of another size is garbage.
@@ -26,15 +28,18 @@ type msgKind uint32
 
 // Control messages. C is client to server.
 const (
-	msgHello   msgKind = 1 + iota // C: version; carries the client's wake page
-	msgWelcome                    // version, pollers, number of regions; carries segment, poller page, an eventfd for each poller
-	msgRefuse                     // reason; the server closes
-	msgRegion                     // rkey, segment and maximum bytes; carries the descriptor unless reason is set
-	msgAsk                        // C: rkey
-	msgOpen                       // C: a new connection; id comes back
-	msgOpened                     // id, slot, or reason
-	msgClose                      // C: slot is given up
-	msgClosed                     // the connection with id, in slot, was ended: its client broke the protocol
+	msgHello     msgKind = 1 + iota // C: version, role; carries the client's wake page
+	msgWelcome                      // version, pollers, number of regions; carries segment, poller page, an eventfd for each poller
+	msgRefuse                       // reason; the server closes
+	msgRegion                       // rkey, segment and maximum bytes; carries the descriptor unless reason is set
+	msgAsk                          // C: rkey
+	msgOpen                         // C: a new connection; id comes back
+	msgOpened                       // id, slot, or reason
+	msgClose                        // C: slot is given up
+	msgClosed                       // the connection with id, in slot, was ended: its client broke the protocol
+	msgChallenge                    // a nonce: prove that you know the secret of the cluster
+	msgProof                        // C: what proof makes of it
+	msgMax
 )
 
 // reason says why a request on the control socket was refused.
@@ -45,6 +50,7 @@ const (
 	reasonVersion
 	reasonFull
 	reasonNoRegion
+	reasonRole
 	reasonMax
 )
 
@@ -58,6 +64,8 @@ func (r reason) err() error {
 		return fmt.Errorf("shm: the server has no room for another connection: %w: %w", rdma.ErrBusy, rdma.ErrTooLarge)
 	case reasonNoRegion:
 		return fmt.Errorf("shm: no such region: %w", rdma.ErrAccess)
+	case reasonRole:
+		return fmt.Errorf("shm: the server does not take this process for a data server of its cluster: %w", rdma.ErrRole)
 	}
 	return errWire
 }
@@ -72,8 +80,23 @@ type message struct {
 	rkey    rdma.RKey
 	pollers uint32
 	regions uint32
-	segment uint64 // bytes
-	max     uint64 // bytes
+	role    rdma.Role
+	segment uint64          // bytes
+	max     uint64          // bytes
+	blob    [blobBytes]byte // challenge, proof
+}
+
+// blobBytes is the size of a nonce and of its proof.
+const blobBytes = 32
+
+// proof shows knowledge of the cluster's secret to the server that sent the
+// nonce.
+func proof(secret []byte, nonce [blobBytes]byte) (p [blobBytes]byte) {
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte("drtmx data server over shm"))
+	h.Write(nonce[:])
+	h.Sum(p[:0])
+	return p
 }
 
 func (m *message) encode(b *[messageBytes]byte) {
@@ -87,6 +110,9 @@ func (m *message) encode(b *[messageBytes]byte) {
 		le.PutUint32(b[16:], m.version)
 		le.PutUint32(b[20:], m.pollers)
 		le.PutUint32(b[24:], m.regions)
+		le.PutUint32(b[28:], uint32(m.role))
+	case msgChallenge, msgProof:
+		copy(b[16:], m.blob[:])
 	default:
 		le.PutUint32(b[8:], m.id)
 		le.PutUint32(b[12:], m.slot)
@@ -104,7 +130,7 @@ func decodeMessage(b []byte) (message, error) {
 	}
 	le := binary.LittleEndian
 	m := message{kind: msgKind(le.Uint32(b[0:])), reason: reason(le.Uint32(b[4:]))}
-	if m.kind < msgHello || m.kind > msgClosed || m.reason >= reasonMax {
+	if m.kind < msgHello || m.kind >= msgMax || m.reason >= reasonMax {
 		return message{}, fmt.Errorf("%w: kind %d, reason %d", errWire, m.kind, m.reason)
 	}
 	switch m.kind {
@@ -116,6 +142,13 @@ func decodeMessage(b []byte) (message, error) {
 		if m.pollers > MaxPollers || m.regions > maxRegions {
 			return message{}, fmt.Errorf("%w: %d pollers, %d regions", errWire, m.pollers, m.regions)
 		}
+		if r := le.Uint32(b[28:]); r <= uint32(rdma.RoleServer) {
+			m.role = rdma.Role(r)
+		} else {
+			return message{}, fmt.Errorf("%w: role %d", errWire, r)
+		}
+	case msgChallenge, msgProof:
+		copy(m.blob[:], b[16:])
 	default:
 		m.id, m.slot, m.rkey = le.Uint32(b[8:]), le.Uint32(b[12:]), rdma.RKey(le.Uint32(b[16:]))
 		m.segment, m.max = le.Uint64(b[24:]), le.Uint64(b[32:])

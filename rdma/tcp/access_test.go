@@ -156,7 +156,7 @@ func TestReaderCannotWrite(t *testing.T) {
 	server := newProvider(t, Options{
 		TLS: issue(t, ca, serverLeaf),
 		Rights: func(id Identity) rdma.Access {
-			if id.Name == "writer" && id.Role == certs.RoleClient {
+			if id.Name == "writer" && id.Role == rdma.RoleWriter {
 				return all
 			}
 			return rdma.AccessRead
@@ -164,7 +164,7 @@ func TestReaderCannotWrite(t *testing.T) {
 	})
 	e, m, k := listen(t, server, "", all)
 	for name, writes := range map[string]bool{"reader": false, "writer": true} { // in any order
-		c := dial(t, newProvider(t, Options{TLS: issue(t, ca, certs.Leaf{Name: name, Role: certs.RoleClient})}), e)
+		c := dial(t, newProvider(t, Options{TLS: issue(t, ca, certs.Leaf{Name: name, Role: name})}), e)
 		var b rdma.Batch
 		b.Write(k, 128, []uint64{1})
 		b.CAS(k, 192, rdmatest.Pattern(192), 1, make([]uint64, 1))

@@ -244,7 +244,7 @@ func (e *endpoint) enlist(c *serverConn) reason {
 	c.agent.grants = make([]grant, 0, len(e.mu.regions))
 	for _, r := range e.mu.regions {
 		c.agent.grants = append(c.agent.grants, grant{
-			cap: newCapability(), region: r.region, access: r.access & (c.rights | rdma.AccessRead),
+			cap: newCapability(), region: r.region, access: r.access & c.rights,
 		})
 	}
 	return reasonNone
@@ -265,15 +265,20 @@ func (e *endpoint) greet(nc *net.TCPConn) (*serverConn, error) {
 		return nil, err
 	}
 	c := &serverConn{e: e, conn: t, id: Identity{Addr: nc.RemoteAddr().String()}}
+	c.id.Role = e.p.opts.PlainRole
 	if e.p.server != nil {
 		if err := c.authenticate(e.p.server, t, deadline); err != nil {
 			linger(nc)
 			return nil, err
 		}
 	}
-	c.rights = rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic
-	if e.p.opts.Rights != nil {
-		c.rights = e.p.opts.Rights(c.id)
+	switch {
+	case !c.id.MayRead():
+		c.rights = 0
+	case e.p.opts.Rights != nil:
+		c.rights = e.p.opts.Rights(c.id) | rdma.AccessRead
+	default:
+		c.rights = rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic
 	}
 	c.out = newOutbox(c.conn, t, c.abort)
 	c.agent = newAgent(c, &e.stats.refusals, &c.tally)

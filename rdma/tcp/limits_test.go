@@ -22,7 +22,7 @@ func both(t *testing.T, o Options, f func(t *testing.T, server, client *Provider
 	t.Run("plain", func(t *testing.T) { f(t, newProvider(t, o), newProvider(t, o)) })
 	t.Run("TLS", func(t *testing.T) {
 		s, c := o, o
-		s.TLS, c.TLS = issue(t, trialCA(t), serverLeaf), issue(t, trialCA(t), certs.Leaf{Name: "app", Role: certs.RoleClient})
+		s.TLS, c.TLS = issue(t, trialCA(t), serverLeaf), issue(t, trialCA(t), certs.Leaf{Name: "app", Role: certs.RoleLoader})
 		f(t, newProvider(t, s), newProvider(t, c))
 	})
 }

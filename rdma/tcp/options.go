@@ -16,6 +16,11 @@ const (
 	DefaultMaxConnections   = 4096
 )
 
+// DefaultPlainRole lets whoever reaches a port that speaks plain text do
+// everything, the commit protocol of data servers included: plain text is for
+// trying out, and is refused beyond loopback unless Options.Insecure is set.
+const DefaultPlainRole = rdma.RoleServer
+
 // MaxPollers bounds Options.Pollers.
 const MaxPollers = 64
 
@@ -31,11 +36,15 @@ type Options struct {
 	// Insecure allows plain text with any address: everyone who reaches the
 	// port can read, and all on the way can.
 	Insecure bool
+	// PlainRole is the role of everyone who connects to an endpoint of this
+	// provider in plain text, where nobody says who he is; rdma.RoleNone means
+	// DefaultPlainRole.
+	PlainRole rdma.Role
 	// Pollers is the number of goroutines that serve the RPCs of an endpoint;
 	// 0 means 1, which handles all requests one after the other.
 	Pollers int
 	// Rights says what a client may do to regions, at most; reading is always
-	// granted. nil allows what the regions were registered with.
+	// granted to readers of all tables, and nothing to others. nil allows what the regions were registered with.
 	Rights func(Identity) rdma.Access
 	// KeepAlive is how long a connection may show no life before it is asked
 	// for some; 0 means DefaultKeepAlive.
@@ -74,6 +83,9 @@ func New(o Options) (*Provider, error) {
 	}
 	if o.MaxConnections < 0 || o.KeepAlive < 0 || o.StallTimeout < 0 || o.HandshakeTimeout < 0 {
 		return nil, fmt.Errorf("tcp: bounds of connections and times must not be negative: %w", rdma.ErrUnsupported)
+	}
+	if o.PlainRole == rdma.RoleNone {
+		o.PlainRole = DefaultPlainRole
 	}
 	setDefault(&o.KeepAlive, DefaultKeepAlive)
 	setDefault(&o.StallTimeout, DefaultStallTimeout)

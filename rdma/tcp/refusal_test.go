@@ -29,7 +29,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func clientLeaf() certs.Leaf { return certs.Leaf{Name: "app", Role: certs.RoleClient} }
+func clientLeaf() certs.Leaf { return certs.Leaf{Name: "app", Role: certs.RoleLoader} }
 
 // TestCertificatesThatAreRefused: a typed error and one line at the client, a
 // count at the server, and the next good client is served.

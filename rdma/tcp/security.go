@@ -10,6 +10,9 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"drtmx/internal/certs"
+	"drtmx/rdma"
 )
 
 // Errors of authentication. Those that say what is wrong wrap ErrAuth.
@@ -43,8 +46,12 @@ type TLS struct {
 // Identity is who a client is, as far as the server knows.
 type Identity struct {
 	Addr string // of its socket
-	Name string // common name of its certificate; empty in plain text
-	Role string // organizational unit of its certificate, the first one
+	// Identity is from its certificate: the name is the subject's common name,
+	// the role the first organizational unit, and the tables are URIs
+	// urn:drtmx:table:NAME among the alternative names. A certificate without
+	// one of the roles of rdma has rdma.RoleNone. In plain text the role is
+	// Options.PlainRole.
+	rdma.Identity
 }
 
 // configs reads the files.
@@ -100,9 +107,9 @@ func (c *serverConn) authenticate(cfg *tls.Config, t *transport, deadline time.T
 		return fmt.Errorf("%w: %w", ErrAuth, err)
 	}
 	leaf := tc.ConnectionState().PeerCertificates[0]
-	c.id.Name = leaf.Subject.CommonName
+	c.id.Identity = rdma.Identity{Name: leaf.Subject.CommonName, Tables: certs.Tables(leaf)}
 	if ou := leaf.Subject.OrganizationalUnit; len(ou) > 0 {
-		c.id.Role = ou[0]
+		c.id.Role, _ = rdma.ParseRole(ou[0]) // another unit is no role
 	}
 	return t.SetDeadline(deadline)
 }

@@ -89,7 +89,7 @@ func (c *serverConn) emit(w []uint64) error { return c.out.send(w, true) }
 // grant is what the connection may do to a region.
 func (c *serverConn) grant(k rdma.RKey) grant {
 	g := c.e.region(k)
-	g.access &= c.rights | rdma.AccessRead
+	g.access &= c.rights
 	return g
 }
 
@@ -126,7 +126,7 @@ func (c *serverConn) take() (*rdma.Request, bool) {
 		return nil, false
 	}
 	c.mu.handling = true
-	c.req = rdma.Request{Body: c.mu.body, Peer: c.peer, Replier: c}
+	c.req = rdma.Request{Body: c.mu.body, Peer: c.peer, From: &c.id.Identity, Replier: c}
 	return &c.req, true
 }
 

@@ -50,7 +50,7 @@ var serverLeaf = certs.Leaf{Name: "server", Role: certs.RoleServer, Hosts: []str
 
 func tlsFixture(t testing.TB) rdmatest.Fixture {
 	server := issue(t, trialCA(t), serverLeaf)
-	client := issue(t, trialCA(t), certs.Leaf{Name: "app", Role: certs.RoleClient})
+	client := issue(t, trialCA(t), certs.Leaf{Name: "app", Role: certs.RoleLoader})
 	f := fixture(Options{TLS: server})(t)
 	f.Dialer = newProvider(t, Options{TLS: client})
 	f.Allocs = tlsAllocs

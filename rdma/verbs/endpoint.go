@@ -38,6 +38,7 @@ type endpoint struct {
 	p       *Provider
 	addr    string
 	opts    rdma.ListenOptions
+	who     rdma.Identity // every peer
 	cm      *manager
 	id      *C.struct_rdma_cm_id
 	lim     limits
@@ -68,7 +69,7 @@ func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, err
 	if err != nil {
 		return nil, err
 	}
-	e := &endpoint{p: p, opts: o}
+	e := &endpoint{p: p, opts: o, who: rdma.Identity{Role: p.opts.PeerRole}}
 	e.mu.conns = make(map[*C.struct_rdma_cm_id]*serverConn)
 	e.mu.domains = make(map[[16]byte]*domain)
 	if err := e.open(at); err != nil {

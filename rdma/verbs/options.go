@@ -22,12 +22,20 @@ const (
 	MaxQueueDepth = 8192
 )
 
+// DefaultPeerRole lets whoever reaches the device do everything, the commit
+// protocol of data servers included: RDMA belongs on a network of its own.
+const DefaultPeerRole = rdma.RoleServer
+
 // Options configure a provider. The zero value is usable.
 type Options struct {
 	// Device names the RDMA device, as in /sys/class/infiniband, at whose
 	// address an endpoint listens that is given none; "" means the first that
 	// has one.
 	Device string
+	// PeerRole is the role of everyone who connects to an endpoint of this
+	// provider: the connection manager carries no certificates, so nobody says
+	// who he is. rdma.RoleNone means DefaultPeerRole.
+	PeerRole rdma.Role
 	// Pollers is the number of goroutines that serve the RPCs of an endpoint;
 	// 0 means 1, which handles all requests one after the other.
 	Pollers int
@@ -46,6 +54,9 @@ const defaultQueueDepth = 256
 func (o *Options) fill() error {
 	if o.Pollers == 0 {
 		o.Pollers = 1
+	}
+	if o.PeerRole == rdma.RoleNone {
+		o.PeerRole = DefaultPeerRole
 	}
 	if o.Spin == 0 {
 		o.Spin = DefaultSpin

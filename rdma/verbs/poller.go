@@ -176,7 +176,7 @@ func (p *poller) pass(n int) {
 func (p *poller) serve(c *serverConn) {
 	c.handling.Lock()
 	defer c.handling.Unlock()
-	c.req = rdma.Request{Body: c.in.buf, Peer: rdma.PeerID(c.number), Replier: c}
+	c.req = rdma.Request{Body: c.in.buf, Peer: rdma.PeerID(c.number), From: &p.e.who, Replier: c}
 	p.handled.Store(false)
 	p.relief.Reset(reliefAfter)
 	(*p.e.handler.Load())(&c.req)

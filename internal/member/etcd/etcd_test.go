@@ -506,7 +506,7 @@ func issue(t testing.TB) (forServer, forClient *etcd.TLS) {
 		return o
 	}
 	return pair(certs.Leaf{Name: "etcd", Role: certs.RoleServer, Hosts: []string{"127.0.0.1"}}),
-		pair(certs.Leaf{Name: "app", Role: certs.RoleClient})
+		pair(certs.Leaf{Name: "app", Role: certs.RoleLoader})
 }
 
 func TestTLS(t *testing.T) {

@@ -1,0 +1,100 @@
+package server
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+)
+
+// leastRole says which role a peer needs for each request. A request that is
+// not here is one for data servers.
+var leastRole = map[wire.Op]rdma.Role{
+	wire.OpHello:   rdma.RoleReader,
+	wire.OpRead:    rdma.RoleReader,
+	wire.OpStats:   rdma.RoleReader,
+	wire.OpCommit:  rdma.RoleWriter,
+	wire.OpCall:    rdma.RoleWriter,
+	wire.OpOutcome: rdma.RoleWriter,
+	wire.OpLoad:    rdma.RoleLoader,
+	wire.OpSeal:    rdma.RoleLoader,
+
+	wire.OpPrepare:  rdma.RoleServer,
+	wire.OpDecide:   rdma.RoleServer,
+	wire.OpHandOver: rdma.RoleServer,
+	wire.OpResolve:  rdma.RoleServer,
+	wire.OpValidate: rdma.RoleServer,
+}
+
+// needs is the least role for a request.
+func needs(op wire.Op) rdma.Role {
+	if role, ok := leastRole[op]; ok {
+		return role
+	}
+	return rdma.RoleServer
+}
+
+// forbidden counts requests that their peer may not make.
+type forbidden struct{ role, table, session atomic.Uint64 }
+
+func (f *forbidden) refusals() []rdma.Refusal {
+	return []rdma.Refusal{
+		{Reason: "request_role", Count: f.role.Load()},
+		{Reason: "request_table", Count: f.table.Load()},
+		{Reason: "request_session", Count: f.session.Load()},
+	}
+}
+
+// permits reports whether the peer's role allows a request, and answers it if
+// not. What a request does to tables is for permitsTable. A procedure may use
+// any table, and the end of loading is the end for all, so neither is for a
+// peer that may use some tables only.
+func (s *Server) permits(r *rdma.Request, op wire.Op) bool {
+	if least := needs(op); r.From.Role < least {
+		s.forbidden.role.Add(1)
+		s.forbid(r, fmt.Sprintf("%v needs the role %v, the peer is %v", op, least, r.From))
+		return false
+	}
+	if (op == wire.OpCall || op == wire.OpSeal) && r.From.Restricted() {
+		s.forbidden.table.Add(1)
+		s.forbid(r, fmt.Sprintf("%v needs all tables, the peer is %v", op, r.From))
+		return false
+	}
+	return true
+}
+
+// permitsTable reports whether the peer may use the table of an index, and
+// answers the request if not. An index that does not exist is for others to
+// refuse.
+func (s *Server) permitsTable(r *rdma.Request, ix int) bool {
+	if !r.From.Restricted() || ix >= len(s.cfg.Catalog.Indexes) {
+		return true
+	}
+	table := s.cfg.Catalog.Indexes[ix].Table.Name()
+	if r.From.MayUse(table) {
+		return true
+	}
+	s.forbidden.table.Add(1)
+	s.forbid(r, fmt.Sprintf("table %q is not for the peer, which is %v", table, r.From))
+	return false
+}
+
+// permitsWrites is permitsTable for all that a transaction writes.
+func (s *Server) permitsWrites(r *rdma.Request, c *wire.Commit) bool {
+	if !r.From.Restricted() {
+		return true
+	}
+	for i := range c.Parts {
+		for j := range c.Parts[i].Writes {
+			if !s.permitsTable(r, int(c.Parts[i].Writes[j].Index)) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (s *Server) forbid(r *rdma.Request, text string) {
+	_ = r.Reply(verdict{code: wire.Forbidden, text: text}.append(nil)) // a peer that is gone needs no refusal
+}
