@@ -23,6 +23,10 @@ type hooks struct {
 	call func(to string, op wire.Op, sent bool) error
 	// post likewise for batches.
 	post func(to string, sent bool) error
+	// dial, if set, may fail a dial.
+	dial func(to string) error
+	// request, if set, is shown every request before it is sent.
+	request func(to string, req []byte)
 }
 
 func (h *hooks) set(call func(to string, op wire.Op, sent bool) error) {
@@ -52,6 +56,14 @@ func (h *hooks) onPost(to string, sent bool) error {
 }
 
 func (h *hooks) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	h.mu.Lock()
+	fn := h.dial
+	h.mu.Unlock()
+	if fn != nil {
+		if err := fn(addr); err != nil {
+			return nil, err
+		}
+	}
 	c, err := h.Provider.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
@@ -73,6 +85,12 @@ func (c *hookConn) broken(err error) error {
 
 func (c *hookConn) StartCall(ctx context.Context, req []byte) error {
 	c.op = wire.Op(req[0])
+	c.h.mu.Lock()
+	show := c.h.request
+	c.h.mu.Unlock()
+	if show != nil {
+		show(c.to, req)
+	}
 	if err := c.h.onCall(c.to, c.op, false); err != nil {
 		return c.broken(err)
 	}

@@ -20,6 +20,7 @@ var layers = map[string]int{
 	"internal/planted":    0,
 	"internal/history":    0,
 	"internal/clock":      0,
+	"internal/twophase":   0,
 
 	"internal/clock/clocktest": 0,
 

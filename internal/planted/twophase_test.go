@@ -1,0 +1,85 @@
+package planted
+
+// twophaseBugs are bugs of the protocol that decides transactions.
+var twophaseBugs = []bug{
+	{
+		name: "LostIsGone", why: "a party that does not answer is taken to have lost its memory",
+		edits: []edit{{
+			file: "internal/twophase/machine.go",
+			old:  "	case mb == nil:\n	case r.state == voting && mb.waiting:",
+			new:  "	case mb != nil:\n		m.Gone(p, out)\n	case r.state == voting && mb.waiting:",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongPaths", split + "|" + stuck}},
+	},
+	{
+		name: "ListenToTheGone", why: "a party that was told that another is gone still takes decisions from it",
+		edits: []edit{{
+			file: "internal/twophase/receive.go",
+			old:  "	if msg.To != m.self || m.isGone(msg.From) || msg.From == m.self {\n		return\n	}\n	for _, p := range msg.Gone {\n		if p != m.self {\n			m.Gone(p, out)\n		}\n	}\n	if m.isGone(msg.From) {\n		return\n	}\n",
+			new:  "	if msg.To != m.self || msg.From == m.self {\n		return\n	}\n	for _, p := range msg.Gone {\n		if p != m.self {\n			m.Gone(p, out)\n		}\n	}\n",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongPaths", split + "|" + stuck}},
+	},
+	{
+		name: "EarlyWatermark", why: "a coordinator takes a commit for settled before everyone has acknowledged it",
+		edits: []edit{{
+			file: "internal/twophase/machine.go",
+			old:  "				mb.waiting = commit\n",
+			new:  "				mb.waiting = false\n",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongPaths", split}},
+	},
+	{
+		name: "ForgetDecisions", why: "a full table makes room by forgetting the oldest decision",
+		edits: []edit{
+			{
+				file: "internal/twophase/receive.go",
+				old:  "	r := m.table[id]\n	if r == nil && id.Seq >= pr.settled",
+				new:  "	for n := 0; n < len(pr.kept) && pr.records >= m.limits.Kept; n++ {\n		if old := m.table[ID{id.Coordinator, pr.kept[n]}]; old != nil && old.state >= committed {\n			delete(m.table, old.id)\n			pr.records--\n		}\n	}\n	r := m.table[id]\n	if r == nil && id.Seq >= pr.settled",
+			},
+		},
+		caught: []test{{"internal/twophase", "TestExploreLongPaths", split}},
+	},
+	{
+		name: "AbortedByGuess", why: "a party says that a transaction which it has not seen is aborted, and takes part in it later",
+		edits: []edit{{
+			file: "internal/twophase/receive.go",
+			old:  "	m.enter(id, pr).state = aborted\n	return Aborted\n",
+			new:  "	return Aborted\n",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongPaths", split}},
+	},
+	{
+		name: "LateBelowWatermark", why: "a late request below the watermark is carried out",
+		edits: []edit{{
+			file: "internal/twophase/receive.go",
+			old:  "	if r == nil && id.Seq >= pr.settled && pr",
+			new:  "	if r == nil && pr",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongPaths", split}},
+	},
+	{
+		name: "SurvivorForgets", why: "a survivor forgets a commit before the other survivors know of it",
+		edits: []edit{{
+			file: "internal/twophase/resolve.go",
+			old:  "	if r.state != committed {\n		return\n",
+			new:  "	if r != nil {\n		return\n",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongPaths", split}},
+	},
+	{
+		name: "KeepDoubt", why: "a party in doubt asks the coordinator alone, though that is gone",
+		edits: []edit{{
+			file: "internal/twophase/resolve.go",
+			old:  "(all || i == 0 || p == r.agent)",
+			new:  "(all && false || i == 0 || p == r.agent)",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongPaths", stuck}},
+	},
+}
+
+// split matches the explorer's report that two parties decided differently.
+const split = "decides|commits .* against its own vote"
+
+// stuck matches its report that a lock or a record stays for ever.
+const stuck = "stays in doubt|keeps [0-9]+ records"

@@ -1,0 +1,483 @@
+package twophase
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// chooser decides what happens next: from a script, then at random or not at all.
+type chooser struct {
+	script []int
+	widths []int // options there were at each choice made
+	rng    *rand.Rand
+	depth  int // choices beyond it are not free
+}
+
+// pick chooses one of n. ok is false when there is no free choice left.
+func (c *chooser) pick(n int) (i int, ok bool) {
+	at := len(c.widths)
+	if at >= c.depth {
+		return 0, false
+	}
+	switch {
+	case at < len(c.script):
+		i = c.script[at] % n
+	case c.rng != nil:
+		i = c.rng.IntN(n)
+		c.script = append(c.script, i)
+	default:
+		c.script = append(c.script, 0)
+	}
+	c.widths = append(c.widths, n)
+	return i, true
+}
+
+// next makes the script that comes after this one, depth first.
+func (c *chooser) next() bool {
+	for i := len(c.widths) - 1; i >= 0; i-- {
+		if c.script[i]+1 < c.widths[i] {
+			c.script = c.script[:i+1]
+			c.script[i]++
+			c.widths = c.widths[:0]
+			return true
+		}
+	}
+	return false
+}
+
+// budget bounds how often something happens on one path.
+type budget struct{ begins, losses, duplicates, restarts, ticks, timeouts, refusals int }
+
+// scene is what the explorer starts from.
+type scene struct {
+	name    string
+	parties int
+	plans   []plan
+	budget  budget
+	depth   int // of the exhaustive part
+	limits  Limits
+}
+
+// plan is a transaction that may be begun.
+type plan struct {
+	coordinator int
+	shares      []int
+	agent       int // -1: none
+}
+
+// world is one path: machines, what is under way between them, and what each
+// has done.
+type world struct {
+	t        *scene
+	left     budget
+	machines []*Machine
+	epochs   []uint64
+	flight   []Message
+	work     []job
+	begun    int
+	ended    []Party // lives that are over
+	ballots  map[vote]Ballot
+	decided  map[vote]bool
+	trace    []string
+	loud     bool
+}
+
+// vote is a party's part in a transaction.
+type vote struct {
+	Party
+	id ID
+}
+
+// job is an effect that has not been reported.
+type job struct {
+	at Party
+	Effect
+}
+
+func newWorld(s *scene, loud bool) *world {
+	w := &world{t: s, left: s.budget, ballots: map[vote]Ballot{}, decided: map[vote]bool{}, loud: loud}
+	for i := range s.parties {
+		w.epochs = append(w.epochs, 1)
+		w.machines = append(w.machines, New(w.party(i), s.limits))
+	}
+	return w
+}
+
+func (w *world) party(i int) Party { return Party{uint16(i), w.epochs[i]} }
+
+func (w *world) log(format string, args ...any) {
+	if w.loud {
+		w.trace = append(w.trace, fmt.Sprintf(format, args...))
+	}
+}
+
+// do lets one machine act.
+func (w *world) do(p Party, fn func(*Machine, *Out)) error {
+	if w.epochs[p.Partition] != p.Epoch {
+		return nil
+	}
+	var out Out
+	fn(w.machines[p.Partition], &out)
+	slices.SortFunc(out.Messages, func(a, b Message) int {
+		return cmp.Or(cmp.Compare(a.To.Partition, b.To.Partition), cmp.Compare(a.To.Epoch, b.To.Epoch), cmp.Compare(a.Kind, b.Kind),
+			cmp.Compare(a.ID.Coordinator.Partition, b.ID.Coordinator.Partition), cmp.Compare(a.ID.Seq, b.ID.Seq))
+	})
+	slices.SortStableFunc(out.Effects, func(a, b Effect) int {
+		return cmp.Or(cmp.Compare(a.ID.Coordinator.Partition, b.ID.Coordinator.Partition), cmp.Compare(a.ID.Seq, b.ID.Seq))
+	})
+	w.flight = append(w.flight, out.Messages...)
+	for _, e := range out.Effects {
+		switch e.Kind {
+		case Lock, Carry:
+			w.work = append(w.work, job{p, e})
+		case End, Done:
+			if err := w.decide(p, e.ID, e.Commit); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// decide holds a decision against those of all parties that still live.
+func (w *world) decide(p Party, id ID, commit bool) error {
+	if b, voted := w.ballots[vote{p, id}]; voted && b != Yes && commit {
+		return fmt.Errorf("%v commits %v against its own vote", p, id)
+	}
+	if was, known := w.decided[vote{p, id}]; known && was != commit {
+		return fmt.Errorf("%v decides %v twice: %v, %v", p, id, was, commit)
+	}
+	w.decided[vote{p, id}] = commit
+	for v, c := range w.decided {
+		if v.id == id && c != commit && w.epochs[v.Partition] == v.Epoch {
+			return fmt.Errorf("%v: %v decides commit=%v, %v decides commit=%v", id, p, commit, v.Party, c)
+		}
+	}
+	return nil
+}
+
+// report ends a job.
+func (w *world) report(i int, b Ballot) error {
+	j := w.work[i]
+	w.work = slices.Delete(w.work, i, i+1)
+	w.log("%v reports %d of %v: ballot %d", j.at, j.Kind, j.ID, b)
+	w.ballots[vote{j.at, j.ID}] = b
+	if j.Kind == Carry {
+		if w.epochs[j.at.Partition] == j.at.Epoch {
+			if err := w.decide(j.at, j.ID, b == Yes); err != nil {
+				return err
+			}
+		}
+		return w.do(j.at, func(m *Machine, out *Out) { m.Carried(j.ID, b == Yes, out) })
+	}
+	return w.do(j.at, func(m *Machine, out *Out) { m.Locked(j.ID, b, out) })
+}
+
+func (w *world) deliver(i int, keep bool) error {
+	msg := w.flight[i]
+	if !keep {
+		w.flight = slices.Delete(w.flight, i, i+1)
+	}
+	w.log("%v -> %v: %v of %v ballot=%d commit=%v known=%d gone=%v mark=%d (kept %v)",
+		msg.From, msg.To, msg.Kind, msg.ID, msg.Ballot, msg.Commit, msg.Known, msg.Gone, msg.Watermark, keep)
+	return w.do(msg.To, func(m *Machine, out *Out) { m.Receive(&msg, out) })
+}
+
+func (w *world) begin() error {
+	p := w.t.plans[w.begun%len(w.t.plans)]
+	w.begun++
+	shares := make([]Party, 0, len(p.shares))
+	for _, s := range p.shares {
+		shares = append(shares, w.party(s))
+	}
+	agent := Party{}
+	if p.agent >= 0 {
+		agent = w.party(p.agent)
+	}
+	w.log("%v begins: shares %v, agent %v", w.party(p.coordinator), shares, agent)
+	return w.do(w.party(p.coordinator), func(m *Machine, out *Out) { _, _ = m.Begin(shares, agent, out) })
+}
+
+func (w *world) restart(i int) error {
+	w.log("%v is restarted", w.party(i))
+	w.ended = append(w.ended, w.party(i))
+	w.epochs[i]++
+	w.machines[i] = New(w.party(i), w.t.limits)
+	w.work = slices.DeleteFunc(w.work, func(j job) bool { return int(j.at.Partition) == i })
+	return nil
+}
+
+// timeout is the loss of an answer, as a coordinator sees it.
+type timeout struct {
+	at Party
+	id ID
+	to Party
+}
+
+func (w *world) timeouts() (all []timeout) {
+	for _, m := range w.machines {
+		for seq := uint64(1); seq < m.next; seq++ {
+			r := m.table[ID{m.self, seq}]
+			if r == nil {
+				continue
+			}
+			for _, mb := range r.members {
+				if mb.Party != m.self && (r.state == voting && mb.waiting || r.state == inDoubt && mb.Party == r.agent) {
+					all = append(all, timeout{m.self, r.id, mb.Party})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// options lists what may happen next.
+func (w *world) options() (all []func() error) {
+	add := func(left *int, fn func() error) {
+		if *left > 0 {
+			all = append(all, func() error { *left--; return fn() })
+		}
+	}
+	for i := range w.flight {
+		all = append(all, func() error { return w.deliver(i, false) })
+	}
+	for i := range w.work {
+		all = append(all, func() error { return w.report(i, Yes) })
+	}
+	add(&w.left.begins, w.begin)
+	for i := range w.flight {
+		add(&w.left.losses, func() error {
+			w.log("lost: %v of %v to %v", w.flight[i].Kind, w.flight[i].ID, w.flight[i].To)
+			w.flight = slices.Delete(w.flight, i, i+1)
+			return nil
+		})
+		add(&w.left.duplicates, func() error { return w.deliver(i, true) })
+	}
+	for i := range w.work {
+		add(&w.left.refusals, func() error { return w.report(i, No) })
+		if w.work[i].Kind == Lock {
+			add(&w.left.refusals, func() error { return w.report(i, Held) })
+		}
+	}
+	for _, to := range w.timeouts() {
+		add(&w.left.timeouts, func() error {
+			w.log("%v: timeout of %v for %v", to.at, to.to, to.id)
+			return w.do(to.at, func(m *Machine, out *Out) { m.Lost(to.id, to.to, out) })
+		})
+	}
+	for i, m := range w.machines {
+		if len(m.table) > 0 {
+			add(&w.left.ticks, func() error { w.log("tick of %v", m.self); return w.do(m.self, (*Machine).Tick) })
+			add(&w.left.restarts, func() error { return w.restart(i) })
+		}
+		for _, p := range w.ended {
+			if p.Partition != m.self.Partition && !m.isGone(p) {
+				all = append(all, func() error { return w.learn(m, p) })
+			}
+		}
+	}
+	return all
+}
+
+func (w *world) learn(m *Machine, p Party) error {
+	w.log("%v learns that %v is gone", m.self, p)
+	return w.do(m.self, func(m *Machine, out *Out) { m.Gone(p, out) })
+}
+
+// finish lets everything arrive and time pass, until nobody is in doubt and
+// every table is empty.
+func (w *world) finish() error {
+	w.log("all is well from here on")
+	for round := range 60 {
+		for n := 0; len(w.flight) > 0 || len(w.work) > 0; n++ {
+			if n > 2000 {
+				return fmt.Errorf("no end of messages")
+			}
+			var err error
+			if len(w.work) > 0 {
+				err = w.report(0, Yes)
+			} else {
+				err = w.deliver(0, false)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if w.quiet() {
+			return nil
+		}
+		for _, to := range w.timeouts() { // whatever was lost for good
+			w.log("%v: timeout of %v for %v", to.at, to.to, to.id)
+			if err := w.do(to.at, func(m *Machine, out *Out) { m.Lost(to.id, to.to, out) }); err != nil {
+				return err
+			}
+		}
+		for _, m := range w.machines {
+			for _, p := range w.ended {
+				if p.Partition != m.self.Partition && !m.isGone(p) && round > 3 {
+					if err := w.learn(m, p); err != nil {
+						return err
+					}
+				}
+			}
+			w.log("tick of %v", m.self)
+			if err := w.do(m.self, (*Machine).Tick); err != nil {
+				return err
+			}
+		}
+	}
+	for _, m := range w.machines {
+		if m.InDoubt() > 0 {
+			return fmt.Errorf("%v stays in doubt about %d transactions", m.self, m.InDoubt())
+		}
+		if len(m.table) > 0 {
+			return fmt.Errorf("%v keeps %d records, %d of them pending", m.self, len(m.table), len(m.pending))
+		}
+	}
+	return nil
+}
+
+func (w *world) quiet() bool {
+	for _, m := range w.machines {
+		if len(m.table) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// bounded holds the tables against their limits.
+func (w *world) bounded() error {
+	for _, m := range w.machines {
+		for p, pr := range m.peers {
+			if l := m.limits; pr.records > l.Kept+l.Open || pr.records < 0 || pr.unsettled > l.Open || pr.unsettled < 0 {
+				return fmt.Errorf("%v keeps %d records for %v, and has %d open: the bounds are %d and %d", m.self, pr.records, p, pr.unsettled, l.Kept, l.Open)
+			}
+		}
+		if n := m.doubts; n < 0 || n > len(m.pending) || len(m.pending) > len(m.table) {
+			return fmt.Errorf("%v: %d in doubt, %d pending, %d records", m.self, n, len(m.pending), len(m.table))
+		}
+	}
+	return nil
+}
+
+// run follows one path to its end.
+func (s *scene) run(c *chooser, loud bool) (w *world, err error) {
+	w = newWorld(s, loud)
+	w.left.begins--
+	if err := w.begin(); err != nil {
+		return w, err
+	}
+	for {
+		options := w.options()
+		if len(options) == 0 {
+			break
+		}
+		i, free := c.pick(len(options))
+		if !free {
+			break
+		}
+		if err := options[i](); err != nil {
+			return w, err
+		}
+		if err := w.bounded(); err != nil {
+			return w, err
+		}
+	}
+	return w, w.finish()
+}
+
+// check runs a path, and tells it step by step if it fails.
+func (s *scene) check(t *testing.T, c *chooser) bool {
+	t.Helper()
+	_, err := s.run(c, false)
+	if err == nil {
+		return true
+	}
+	script := slices.Clone(c.script[:len(c.widths)])
+	w, _ := s.run(&chooser{script: script, depth: len(script)}, true)
+	t.Errorf("%v\nscript %v\n%s", err, script, strings.Join(w.trace[:min(len(w.trace), 120)], "\n"))
+	return false
+}
+
+func scenes() []*scene {
+	two := []plan{{0, []int{0, 1}, -1}, {1, []int{0, 1}, -1}}
+	hand := []plan{{0, []int{0, 1}, 1}, {1, []int{0, 1}, 0}}
+	three := []plan{{0, []int{0, 1, 2}, -1}, {1, []int{1, 2}, 2}, {0, []int{1, 2}, -1}}
+	agent := []plan{{0, []int{0, 1, 2}, 2}, {2, []int{0, 1, 2}, 1}, {0, []int{1}, 1}}
+	few := budget{begins: 2, losses: 1, duplicates: 1, restarts: 1, ticks: 2, timeouts: 1, refusals: 1}
+	quick := Limits{AskAfter: 1, RepeatEvery: 1}
+	tight := Limits{AskAfter: 2, RepeatEvery: 1, Open: 2, Kept: 2}
+	return []*scene{
+		{name: "two parties", parties: 2, plans: two, budget: few, depth: 5, limits: quick},
+		{name: "two parties, hand-over", parties: 2, plans: hand, budget: few, depth: 6, limits: quick},
+		{name: "three parties", parties: 3, plans: three, budget: few, depth: 4, limits: quick},
+		{name: "three parties, hand-over", parties: 3, plans: agent, budget: few, depth: 4, limits: quick},
+		{name: "two parties, tight", parties: 2, plans: hand, budget: few, depth: 5, limits: tight},
+		{name: "three parties, tight", parties: 3, plans: three, budget: few, depth: 4, limits: tight},
+	}
+}
+
+// paths is how many random paths of a scene are explored: DRTMX_PATHS of them.
+func paths(t testing.TB) int {
+	v := os.Getenv("DRTMX_PATHS")
+	if v == "" {
+		return 10_000
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		t.Fatalf("DRTMX_PATHS: %v", err)
+	}
+	return n
+}
+
+// TestExploreEveryPath explores all orders of what can happen first: messages
+// delivered, lost, repeated and late, refusals, timeouts and restarts. No two
+// parties decide differently, all tables stay within their bounds, and once
+// everything arrives all doubts end and all records go.
+func TestExploreEveryPath(t *testing.T) {
+	total := 0
+	for _, s := range scenes() {
+		c, n := &chooser{depth: s.depth}, 1
+		if os.Getenv("DRTMX_PATHS") != "" {
+			c.depth++
+		}
+		for ; s.check(t, c) && c.next(); n++ {
+		}
+		t.Logf("%s: %d paths of %d choices", s.name, n, c.depth)
+		total += n
+	}
+	t.Logf("%d paths", total)
+}
+
+// TestExploreLongPaths explores random paths of many events.
+func TestExploreLongPaths(t *testing.T) {
+	seed := uint64(1)
+	if v := os.Getenv("DRTMX_SEED"); v != "" {
+		n, err := strconv.ParseUint(v, 10, 64)
+		if err != nil {
+			t.Fatalf("DRTMX_SEED: %v", err)
+		}
+		seed = n
+	}
+	t.Logf("seed %d", seed)
+	many := budget{begins: 5, losses: 5, duplicates: 4, restarts: 2, ticks: 12, timeouts: 3, refusals: 2}
+	total := 0
+	for i, s := range scenes() {
+		s.budget = many
+		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+		for range paths(t) {
+			if !s.check(t, &chooser{rng: rng, depth: 10 + rng.IntN(60)}) {
+				t.Fatalf("%s: after %d paths of seed %d", s.name, total, seed)
+			}
+			total++
+		}
+	}
+	t.Logf("%d paths", total)
+}

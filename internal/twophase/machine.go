@@ -1,0 +1,376 @@
+package twophase
+
+import (
+	"errors"
+	"slices"
+)
+
+// ErrBusy reports that a transaction cannot be begun, because too many with the
+// same party are not settled.
+var ErrBusy = errors.New("twophase: too many transactions are not settled")
+
+// Limits bound a machine's table. Zero fields take the defaults.
+type Limits struct {
+	// Open bounds the transactions of one coordinator that concern one party and are not settled.
+	Open int
+	// Kept bounds the records that a party keeps for one coordinator. Refusals
+	// of transactions never seen may exceed it, by Open.
+	Kept int
+	// AskAfter is how many ticks a party is in doubt before it asks.
+	AskAfter int
+	// RepeatEvery is how many ticks lie between repeated messages.
+	RepeatEvery int
+}
+
+// Default limits.
+const (
+	DefaultOpen        = 1 << 12
+	DefaultKept        = 1 << 16
+	DefaultAskAfter    = 5
+	DefaultRepeatEvery = 2
+)
+
+// Machine is one party's side of all transactions it takes part in. Not safe
+// for concurrent use.
+type Machine struct {
+	self    Party
+	limits  Limits
+	next    uint64 // sequence number of the next transaction begun here
+	table   map[ID]*record
+	pending map[ID]*record // of table: undecided, or not known to all
+	peers   map[Party]*peer
+	gone    map[Party]struct{}
+	doubts  int // records in doubt
+}
+
+// peer is what a machine knows of another party.
+type peer struct {
+	// As coordinator of transactions that concern it:
+	open      []uint64 // their sequence numbers, from the lowest that may not be settled
+	unsettled int
+	last      uint64 // the highest of them
+	heard     uint64 // the highest watermark it has confirmed
+	quiet     int    // ticks since a message was sent to it
+
+	// As a party to transactions that it coordinates:
+	settled uint64   // its watermark
+	kept    []uint64 // sequence numbers of the records, as they came
+	records int
+}
+
+type state uint8
+
+const (
+	voting   state = iota // coordinator: votes are outstanding
+	locking               // participant: the own share is being locked
+	inDoubt               // participant that has voted; coordinator that has handed over
+	carrying              // last agent: the own share is being carried out
+	committed
+	aborted
+)
+
+// member is a party of a transaction and what is expected of it.
+type member struct {
+	Party
+	waiting  bool // a vote or an acknowledgement is outstanding
+	holds    bool // may have locks
+	answered bool // is in doubt too, and has closed its ears to all who are gone
+}
+
+// record is what a machine knows of one transaction, in all its roles.
+type record struct {
+	id      ID
+	state   state
+	members []member // the coordinator first, whether or not it has a share
+	agent   Party
+	share   bool // the coordinator, or this party, has a share here
+	locked  bool // Lock has succeeded and End has not been asked for
+	busy    bool // Lock was asked for and has not been reported
+	refused bool
+	ticks   int
+}
+
+// New makes the machine of a party.
+func New(self Party, l Limits) *Machine {
+	def := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	def(&l.Open, DefaultOpen)
+	def(&l.Kept, DefaultKept)
+	def(&l.AskAfter, DefaultAskAfter)
+	def(&l.RepeatEvery, DefaultRepeatEvery)
+	return &Machine{
+		self: self, limits: l, next: 1,
+		table: map[ID]*record{}, pending: map[ID]*record{}, peers: map[Party]*peer{}, gone: map[Party]struct{}{},
+	}
+}
+
+// Self is the party whose side this is.
+func (m *Machine) Self() Party { return m.self }
+
+// InDoubt is the number of transactions that this party is in doubt about.
+func (m *Machine) InDoubt() int { return m.doubts }
+
+// Records is the number of transactions in the table.
+func (m *Machine) Records() int { return len(m.table) }
+
+func (m *Machine) peer(p Party) *peer {
+	pr := m.peers[p]
+	if pr == nil {
+		pr = &peer{}
+		m.peers[p] = pr
+	}
+	return pr
+}
+
+func (m *Machine) isGone(p Party) bool {
+	_, gone := m.gone[p]
+	return gone
+}
+
+// Begin coordinates a transaction. parties have a share of it; agent, if not
+// zero, is the one of them that the decision is handed over to. It returns
+// ErrBusy, and begins nothing, if too many transactions with one of them are
+// not settled.
+func (m *Machine) Begin(parties []Party, agent Party, out *Out) (ID, error) {
+	for _, p := range parties {
+		if pr := m.peers[p]; pr != nil && (pr.unsettled >= m.limits.Open || len(pr.open) >= m.limits.Kept) {
+			return ID{}, ErrBusy
+		}
+	}
+	r := &record{id: ID{m.self, m.next}, state: voting, agent: agent}
+	m.next++
+	m.fill(r, parties)
+	m.table[r.id], m.pending[r.id] = r, r
+	for i := range r.members {
+		p := &r.members[i]
+		if p.Party == m.self {
+			if r.share {
+				p.waiting, r.busy = true, true
+			}
+			continue
+		}
+		pr := m.peer(p.Party)
+		pr.open = append(pr.open, r.id.Seq)
+		pr.unsettled++
+		pr.last = r.id.Seq
+		if m.isGone(p.Party) {
+			r.refused = true
+			continue
+		}
+		if p.Party == agent {
+			continue
+		}
+		p.waiting = true
+		m.send(out, Message{Kind: Prepare, To: p.Party, ID: r.id, Parties: parties, Agent: agent})
+	}
+	if r.busy {
+		out.Effects = append(out.Effects, Effect{Kind: Lock, ID: r.id})
+	}
+	m.conclude(r, out)
+	return r.id, nil
+}
+
+// fill lists the members of a transaction.
+func (m *Machine) fill(r *record, parties []Party) {
+	r.members = make([]member, 1, len(parties)+1)
+	r.members[0].Party = r.id.Coordinator
+	for _, p := range parties {
+		r.share = r.share || p == m.self
+		if p != r.id.Coordinator {
+			r.members = append(r.members, member{Party: p})
+		}
+	}
+}
+
+func (r *record) member(p Party) *member {
+	for i := range r.members {
+		if r.members[i].Party == p {
+			return &r.members[i]
+		}
+	}
+	return nil
+}
+
+// send completes a message and hands it to the driver.
+func (m *Machine) send(out *Out, msg Message) {
+	msg.From = m.self
+	pr := m.peer(msg.To)
+	msg.Watermark, msg.Heard = m.watermark(pr), pr.settled
+	pr.quiet = 0
+	out.Messages = append(out.Messages, msg)
+}
+
+// Locked reports the outcome of the effect Lock.
+func (m *Machine) Locked(id ID, b Ballot, out *Out) {
+	r := m.table[id]
+	if r == nil || !r.busy {
+		return
+	}
+	r.busy, r.locked = false, b != No
+	switch r.state {
+	case voting:
+		m.voted(r, r.member(m.self), b, out)
+	case locking:
+		if b == No {
+			m.decided(r, false, out)
+		} else {
+			m.doubt(r)
+		}
+		m.send(out, Message{Kind: Vote, To: id.Coordinator, ID: id, Ballot: b})
+	default: // decided meanwhile: against it, for this party had not voted
+		m.end(r, false, out)
+		m.drop(r)
+	}
+}
+
+// doubt makes a record one that is in doubt.
+func (m *Machine) doubt(r *record) {
+	r.state, r.ticks = inDoubt, 0
+	m.doubts++
+}
+
+// Carried reports the outcome of the effect Carry.
+func (m *Machine) Carried(id ID, commit bool, out *Out) {
+	r := m.table[id]
+	if r == nil || r.state != carrying {
+		return
+	}
+	m.decided(r, commit, out)
+	if !m.isGone(id.Coordinator) {
+		m.send(out, Message{Kind: Answer, To: id.Coordinator, ID: id, Known: known(commit)})
+	}
+}
+
+func known(commit bool) Knowledge {
+	if commit {
+		return Committed
+	}
+	return Aborted
+}
+
+// Lost reports that a party has not answered a message about a transaction. It
+// may have received it.
+func (m *Machine) Lost(id ID, p Party, out *Out) {
+	r := m.table[id]
+	if r == nil || id.Coordinator != m.self {
+		return
+	}
+	mb := r.member(p)
+	switch {
+	case mb == nil:
+	case r.state == voting && mb.waiting:
+		mb.holds, r.refused, mb.waiting = true, true, false
+		m.conclude(r, out)
+	case r.state == inDoubt && p == r.agent && !m.isGone(p):
+		m.ask(r, p, out)
+	}
+}
+
+// voted counts a vote.
+func (m *Machine) voted(r *record, mb *member, b Ballot, out *Out) {
+	if mb == nil || !mb.waiting {
+		return
+	}
+	mb.waiting, mb.holds = false, b != No
+	r.refused = r.refused || b != Yes
+	m.conclude(r, out)
+}
+
+// waits reports whether anything is outstanding.
+func (r *record) waits() bool {
+	return slices.ContainsFunc(r.members, func(mb member) bool { return mb.waiting })
+}
+
+// conclude goes on when all votes are in.
+func (m *Machine) conclude(r *record, out *Out) {
+	if r.state != voting || r.waits() {
+		return
+	}
+	if r.refused || r.agent == (Party{}) {
+		m.decided(r, !r.refused, out)
+		return
+	}
+	m.doubt(r)
+	parties := make([]Party, 0, len(r.members))
+	for i := range r.members {
+		if i > 0 || r.share {
+			parties = append(parties, r.members[i].Party)
+		}
+	}
+	m.send(out, Message{Kind: HandOver, To: r.agent, ID: r.id, Parties: parties, Agent: r.agent})
+}
+
+// decided takes a decision, once.
+func (m *Machine) decided(r *record, commit bool, out *Out) {
+	if r.state == inDoubt {
+		m.doubts--
+	}
+	r.state, r.ticks = aborted, 0
+	if commit {
+		r.state = committed
+	}
+	m.end(r, commit, out)
+	if r.id.Coordinator == m.self {
+		for i := range r.members {
+			mb := &r.members[i]
+			if mb.holds && mb.Party != m.self && !m.isGone(mb.Party) {
+				m.send(out, m.decision(r, mb.Party))
+				// Abort is presumed: a party that does not hear of it asks.
+				mb.waiting = commit
+			}
+		}
+		out.Effects = append(out.Effects, Effect{Kind: Done, ID: r.id, Commit: commit})
+	} else if m.isGone(r.id.Coordinator) {
+		m.survive(r)
+	}
+	m.drop(r)
+}
+
+// end has the driver apply or release the own share.
+func (m *Machine) end(r *record, commit bool, out *Out) {
+	if r.locked {
+		r.locked = false
+		out.Effects = append(out.Effects, Effect{Kind: End, ID: r.id, Commit: commit})
+	}
+}
+
+// decision is the message that tells a party of a decision.
+func (m *Machine) decision(r *record, to Party) Message {
+	return Message{Kind: Decide, To: to, ID: r.id, Commit: r.state == committed, Gone: m.goneOf(r)}
+}
+
+// goneOf lists the members of a transaction that are gone.
+func (m *Machine) goneOf(r *record) (gone []Party) {
+	if len(m.gone) == 0 {
+		return nil
+	}
+	for i := range r.members {
+		if m.isGone(r.members[i].Party) {
+			gone = append(gone, r.members[i].Party)
+		}
+	}
+	return gone
+}
+
+// drop forgets what may be forgotten of a decided transaction.
+func (m *Machine) drop(r *record) {
+	if r.state < committed || r.busy || r.waits() {
+		return
+	}
+	delete(m.pending, r.id)
+	c := r.id.Coordinator
+	switch {
+	case c == m.self:
+		m.settled(r)
+	case m.isGone(c):
+		delete(m.table, r.id)
+	default:
+		if pr := m.peer(c); r.id.Seq < pr.settled {
+			delete(m.table, r.id)
+			pr.records--
+		}
+	}
+}

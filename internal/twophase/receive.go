@@ -1,0 +1,160 @@
+package twophase
+
+// Receive takes a message that is addressed to this party. What is not, or
+// comes from a party that is gone, has no effect and no answer.
+func (m *Machine) Receive(msg *Message, out *Out) {
+	if msg.To != m.self || m.isGone(msg.From) || msg.From == m.self {
+		return
+	}
+	for _, p := range msg.Gone {
+		if p != m.self {
+			m.Gone(p, out)
+		}
+	}
+	if m.isGone(msg.From) {
+		return
+	}
+	pr := m.peer(msg.From)
+	pr.heard = max(pr.heard, min(msg.Heard, m.next))
+	m.raise(msg.From, pr, msg.Watermark)
+	switch msg.Kind {
+	case Prepare, HandOver:
+		m.request(msg, pr, out)
+	case Vote:
+		if r := m.table[msg.ID]; r != nil && r.state == voting && msg.ID.Coordinator == m.self {
+			m.voted(r, r.member(msg.From), msg.Ballot, out)
+		}
+	case Decide:
+		m.told(msg, out)
+	case Ack:
+		m.acknowledged(msg)
+	case Ask:
+		m.send(out, Message{Kind: Answer, To: msg.From, ID: msg.ID, Known: m.know(msg.ID), Closed: len(msg.Gone)})
+	case Answer:
+		m.answered(msg, out)
+	case Settled:
+		m.send(out, Message{Kind: Noted, To: msg.From})
+	}
+}
+
+// request takes Prepare and HandOver.
+func (m *Machine) request(msg *Message, pr *peer, out *Out) {
+	id, handed := msg.ID, msg.Kind == HandOver
+	if id.Coordinator != msg.From || handed && msg.Agent != m.self {
+		return
+	}
+	r := m.table[id]
+	if r == nil && id.Seq >= pr.settled && pr.records < m.limits.Kept {
+		r = m.enter(id, pr)
+		r.agent = msg.Agent
+		m.fill(r, msg.Parties)
+		m.pending[id] = r
+		if handed {
+			r.state = carrying
+			out.Effects = append(out.Effects, Effect{Kind: Carry, ID: id})
+			return
+		}
+		r.state, r.busy = locking, true
+		out.Effects = append(out.Effects, Effect{Kind: Lock, ID: id})
+		return
+	}
+	if !handed {
+		// Repeated, late, or one too many. A coordinator that has this vote
+		// already does not count it again.
+		m.send(out, Message{Kind: Vote, To: msg.From, ID: id, Ballot: No})
+		return
+	}
+	// The answer is final only if it is remembered. Below the watermark the
+	// coordinator knows the decision.
+	m.send(out, Message{Kind: Answer, To: msg.From, ID: id, Known: m.know(id)})
+}
+
+// enter adds a record of a transaction coordinated elsewhere.
+func (m *Machine) enter(id ID, pr *peer) *record {
+	r := &record{id: id}
+	m.table[id] = r
+	pr.kept = append(pr.kept, id.Seq)
+	pr.records++
+	return r
+}
+
+// told takes a decision.
+func (m *Machine) told(msg *Message, out *Out) {
+	r := m.table[msg.ID]
+	switch {
+	case r == nil:
+		if !msg.Commit {
+			m.know(msg.ID) // refuse a late request
+		}
+	case r.state == inDoubt:
+		m.decided(r, msg.Commit, out)
+	case r.state == locking && !msg.Commit:
+		m.decided(r, false, out)
+	case r.state == committed && msg.Commit, r.state == aborted && !msg.Commit:
+	default:
+		return // nobody can have decided yet
+	}
+	m.send(out, Message{Kind: Ack, To: msg.From, ID: msg.ID})
+}
+
+// acknowledged takes the answer to a decision.
+func (m *Machine) acknowledged(msg *Message) {
+	r := m.table[msg.ID]
+	if r == nil || r.state < committed {
+		return
+	}
+	if mb := r.member(msg.From); mb != nil {
+		mb.waiting = false
+		m.drop(r)
+	}
+}
+
+// know answers a question. A transaction that was never seen here is refused
+// from now on, if it could still come.
+func (m *Machine) know(id ID) Knowledge {
+	if r := m.table[id]; r != nil {
+		switch r.state {
+		case inDoubt:
+			return InDoubt
+		case committed:
+			return Committed
+		case aborted:
+			return Aborted
+		}
+		return Undecided
+	}
+	if id.Coordinator == m.self || m.isGone(id.Coordinator) {
+		// A coordinator remembers a commit until all know it. A party that has
+		// voted, and whose coordinator is gone, remembers that, and a commit
+		// until all survivors know it.
+		return Aborted
+	}
+	pr := m.peer(id.Coordinator)
+	if id.Seq < pr.settled || pr.records >= m.limits.Kept+m.limits.Open {
+		return Undecided // whoever is in doubt must ask others
+	}
+	m.enter(id, pr).state = aborted
+	return Aborted
+}
+
+// answered takes the answer to a question or a hand-over.
+func (m *Machine) answered(msg *Message, out *Out) {
+	r := m.table[msg.ID]
+	if r == nil {
+		return
+	}
+	mb := r.member(msg.From)
+	switch {
+	case mb == nil:
+	case r.state >= committed:
+		if msg.Known >= Committed {
+			m.acknowledged(msg)
+		}
+	case r.state != inDoubt:
+	case msg.Known >= Committed:
+		m.decided(r, msg.Known == Committed, out)
+	default:
+		mb.answered = msg.Known == InDoubt && msg.Closed == len(m.goneOf(r))
+		m.evaluate(r, out)
+	}
+}

@@ -1,0 +1,156 @@
+package twophase
+
+// Gone reports that a party's memory is lost. The driver must have proof of it:
+// word from another life of the partition itself, or from the membership store.
+func (m *Machine) Gone(p Party, out *Out) {
+	if m.isGone(p) || p == m.self {
+		return
+	}
+	m.gone[p] = struct{}{}
+	delete(m.peers, p)
+	var of []*record // its order does not matter: each record is on its own
+	for _, r := range m.table {
+		if r.member(p) != nil || r.id.Coordinator == p {
+			of = append(of, r)
+		}
+	}
+	for _, r := range of {
+		m.without(r, p, out)
+	}
+}
+
+// without carries on with a transaction one of whose members is gone.
+func (m *Machine) without(r *record, p Party, out *Out) {
+	if mb := r.member(p); mb != nil {
+		if r.state == voting && (mb.waiting || p == r.agent) {
+			r.refused = true
+		}
+		mb.waiting, mb.holds = false, false
+	}
+	for i := range r.members {
+		r.members[i].answered = false // nobody has closed its ears to p
+	}
+	switch {
+	case r.state == voting:
+		m.conclude(r, out)
+	case r.state == inDoubt:
+		r.ticks = max(r.ticks, m.limits.AskAfter-1)
+		m.evaluate(r, out)
+	case r.id.Coordinator != p:
+		m.drop(r)
+	case r.state == locking:
+		m.decided(r, false, out) // has not voted: nobody has committed
+	case r.state >= committed:
+		m.survive(r)
+		m.drop(r)
+	}
+}
+
+// survive has a commit told to all others, for its coordinator is gone. That
+// something was aborted need not be told: nobody here will vote for it.
+func (m *Machine) survive(r *record) {
+	if r.state != committed {
+		return
+	}
+	for i := range r.members {
+		mb := &r.members[i]
+		mb.waiting = mb.Party != m.self && !m.isGone(mb.Party)
+	}
+	m.pending[r.id] = r
+	r.ticks = m.limits.RepeatEvery - 1
+}
+
+// evaluate aborts a transaction in doubt if nobody can know of a commit.
+func (m *Machine) evaluate(r *record, out *Out) {
+	for i := range r.members {
+		mb := &r.members[i]
+		if mb.Party != m.self && !mb.answered && !m.isGone(mb.Party) {
+			return
+		}
+	}
+	m.decided(r, false, out)
+}
+
+// ask asks one party.
+func (m *Machine) ask(r *record, p Party, out *Out) {
+	m.send(out, Message{Kind: Ask, To: p, ID: r.id, Gone: m.goneOf(r)})
+}
+
+// Tick lets time pass: whoever is in doubt asks, and what was not acknowledged
+// is said again.
+func (m *Machine) Tick(out *Out) {
+	for _, r := range m.pending {
+		r.ticks++
+		switch {
+		case r.state == inDoubt && r.ticks >= m.limits.AskAfter && (r.ticks-m.limits.AskAfter)%m.limits.RepeatEvery == 0:
+			m.askAll(r, out)
+		case r.state >= committed && r.ticks%m.limits.RepeatEvery == 0:
+			for i := range r.members {
+				if mb := &r.members[i]; mb.waiting {
+					m.send(out, m.decision(r, mb.Party))
+				}
+			}
+		}
+	}
+	for p, pr := range m.peers {
+		pr.quiet++
+		if pr.quiet > m.limits.RepeatEvery && pr.last > 0 && pr.heard <= pr.last && m.watermark(pr) > pr.heard {
+			m.send(out, Message{Kind: Settled, To: p})
+		}
+	}
+}
+
+// askAll asks the coordinator and the agent, who may have decided, and after a
+// while all others, who may know, or who refuse what they have not seen.
+func (m *Machine) askAll(r *record, out *Out) {
+	all := r.ticks >= 2*m.limits.AskAfter || len(m.goneOf(r)) > 0
+	for i := range r.members {
+		p := r.members[i].Party
+		if p != m.self && !m.isGone(p) && (all || i == 0 || p == r.agent) {
+			m.ask(r, p, out)
+		}
+	}
+}
+
+// watermark is the one to tell a party.
+func (m *Machine) watermark(pr *peer) uint64 {
+	for len(pr.open) > 0 {
+		if m.table[ID{m.self, pr.open[0]}] != nil {
+			return pr.open[0]
+		}
+		pr.open = pr.open[1:]
+	}
+	pr.open = nil
+	return m.next
+}
+
+// settled forgets a transaction that was begun here: everyone knows it.
+func (m *Machine) settled(r *record) {
+	delete(m.table, r.id)
+	for i := range r.members {
+		if pr := m.peers[r.members[i].Party]; pr != nil && r.members[i].Party != m.self {
+			pr.unsettled--
+		}
+	}
+}
+
+// raise takes a coordinator's watermark: what is decided below it is forgotten.
+func (m *Machine) raise(c Party, pr *peer, mark uint64) {
+	if mark <= pr.settled {
+		return
+	}
+	pr.settled = mark
+	n := 0
+	for n < len(pr.kept) && pr.kept[n] < mark {
+		id := ID{c, pr.kept[n]}
+		if r := m.table[id]; r != nil && r.state >= committed && !r.busy && !r.waits() {
+			delete(m.table, id)
+			delete(m.pending, id)
+			pr.records--
+		}
+		n++
+	}
+	if pr.kept = pr.kept[n:]; len(pr.kept) == 0 {
+		pr.kept = nil
+	}
+}
