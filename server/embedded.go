@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"drtmx/index/learned"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/tables"
@@ -28,6 +29,8 @@ type EmbeddedConfig struct {
 	Checksums bool
 	// MemoryBytes bounds each partition; 0 means the server's default.
 	MemoryBytes uint64
+	// Family is every server's Config.Family.
+	Family learned.Family
 	// Log is every server's Config.Log.
 	Log *slog.Logger
 }
@@ -56,7 +59,7 @@ func Embedded(ctx context.Context, c EmbeddedConfig) (*Cluster, error) {
 	for i := range addrs {
 		s, err := New(Config{
 			Index: i, Addrs: addrs, Partitions: c.Partitions, Catalog: c.Catalog, Procedures: c.Procedures,
-			Provider: provider, Checksums: c.Checksums, MemoryBytes: c.MemoryBytes, Log: c.Log,
+			Provider: provider, Checksums: c.Checksums, MemoryBytes: c.MemoryBytes, Family: c.Family, Log: c.Log,
 		})
 		if err == nil {
 			cl.Servers = append(cl.Servers, s)

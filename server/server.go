@@ -52,7 +52,7 @@ type Config struct {
 	// Incarnation tells this start of the server from every other; 0 means a
 	// random number.
 	Incarnation uint64
-	// Family of the models of ordered indexes.
+	// Family of the models of ordered indexes; 0 means PLR. See learned.ParseFamily.
 	Family learned.Family
 	// ManualTraining leaves training to Train, for callers to whom it matters
 	// which models there are at a time; else a goroutine trains in the

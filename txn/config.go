@@ -26,6 +26,14 @@ type Retry struct {
 	BackoffMax time.Duration // default 1 ms
 }
 
+// Cache is how much of the models of ordered indexes a DB keeps. What it does
+// not keep costs a round more for each lookup.
+type Cache = exec.Cache
+
+// ParseCache reads "full", "part=BYTES", "models" or "router"; BYTES are the
+// most that is kept of translation tables, for each index and partition.
+func ParseCache(s string) (Cache, error) { return exec.ParseCache(s) }
+
 // Config opens a DB. Servers and Dial are required.
 type Config struct {
 	// Servers are addresses of data servers; the first that answers gives the catalogue and the partition map.
@@ -43,6 +51,9 @@ type Config struct {
 	// LocationCache is the number of row locations remembered for each hash
 	// index and partition; 0 means 65,536, negative none.
 	LocationCache int
+	// Cache is how much of the models of ordered indexes is kept; the zero value
+	// keeps everything. See ParseCache.
+	Cache Cache
 	// Seed makes backoff jitter repeatable; 0 draws one.
 	Seed uint64
 }
@@ -50,7 +61,7 @@ type Config struct {
 func (c *Config) exec() exec.Config {
 	return exec.Config{
 		Servers: c.Servers, AllServers: c.AllServers, Dial: c.Dial, Reads: exec.ReadPath(c.Reads),
-		Retry: exec.Retry(c.Retry), LocationCache: c.LocationCache, Seed: c.Seed,
+		Retry: exec.Retry(c.Retry), LocationCache: c.LocationCache, Cache: c.Cache, Seed: c.Seed,
 	}
 }
 

@@ -188,7 +188,7 @@ func BenchmarkClient(b *testing.B) {
 	p := probes(keys)
 	for _, inline := range []Inline{Yes, No} {
 		for budget := Full; budget <= RouterOnly; budget++ {
-			g := grown(b, keys, Options{RowWords: 4, Inline: inline}, ClientOptions{Budget: budget, TTBytes: 20 << 10}, inproc.Options{})
+			g := grown(b, keys, Options{RowWords: 4, Inline: inline}, ClientOptions{Cache: Cache{Budget: budget, TTBytes: 20 << 10}}, inproc.Options{})
 			d := driver{conn: g.conn}
 			name := fmt.Sprintf("inline=%v/budget=%d", inline == Yes, budget)
 			get, scan := g.c.NewGet(), g.c.NewScan()

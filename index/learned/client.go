@@ -9,7 +9,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
-	"drtmx/index/learned/xmodel"
+	"drtmx/index/learned/model"
 	"drtmx/rdma"
 )
 
@@ -35,9 +35,8 @@ type ClientOptions struct {
 	InOrder bool
 	// RowWords is the expected payload of a row; 0 takes what the root says.
 	RowWords int
-	Budget   Budget
-	// TTBytes bounds the translation tables kept under PartTT.
-	TTBytes int
+	// Cache is what of the models is kept.
+	Cache
 }
 
 // Client is the client half: it implements index.Client. It is shared by all
@@ -100,7 +99,7 @@ type cachedSub struct {
 
 // heldSub is a sub-model with the block it came from. Immutable.
 type heldSub struct {
-	model     xmodel.SubModel
+	model     model.SubModel
 	addr      uint64 // of the block
 	words     int    // of the block
 	header    uint64 // of the block

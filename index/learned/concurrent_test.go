@@ -44,7 +44,7 @@ func TestReadersBesideEverything(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("%s/inline=%v/budget=%d", v.name, inline == Yes, budget), func(t *testing.T) {
 					o := Options{RowWords: 3, Inline: inline, SlotsPerLeaf: 6, LeavesPerSubModel: 12, Quarantine: 30 * time.Millisecond}
-					g := newRig(t, o, ClientOptions{Budget: budget, TTBytes: 200}, inproc.Options{Faults: v.faults, Seed: seed}, v.sums)
+					g := newRig(t, o, ClientOptions{Cache: Cache{Budget: budget, TTBytes: 200}}, inproc.Options{Faults: v.faults, Seed: seed}, v.sums)
 					runBeside(t, g, seed)
 				})
 			}
@@ -71,7 +71,7 @@ func TestReadersBesideStrings(t *testing.T) {
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			o := Options{Strings: true, RowWords: 40, SlotsPerLeaf: 6, LeavesPerSubModel: 12}
-			g := newRig(t, o, ClientOptions{Budget: Budget(i), TTBytes: 200}, inproc.Options{Faults: v.faults, Seed: seed}, v.sums)
+			g := newRig(t, o, ClientOptions{Cache: Cache{Budget: Budget(i), TTBytes: 200}}, inproc.Options{Faults: v.faults, Seed: seed}, v.sums)
 			g.text = v.text
 			runBeside(t, g, seed)
 			if g.s.str.Moves() == 0 {
@@ -376,7 +376,7 @@ func TestScanProvesTheNextLeaf(t *testing.T) {
 func TestAllocations(t *testing.T) {
 	for _, inline := range []Inline{Yes, No} {
 		for _, budget := range []Budget{Full, ModelsOnly, RouterOnly} {
-			g := newRig(t, Options{RowWords: 2, Inline: inline}, ClientOptions{Budget: budget}, inproc.Options{}, false)
+			g := newRig(t, Options{RowWords: 2, Inline: inline}, ClientOptions{Cache: Cache{Budget: budget}}, inproc.Options{}, false)
 			for k := range uint64(20000) {
 				g.put(k*3, k)
 			}

@@ -112,7 +112,7 @@ func TestConformance(t *testing.T) {
 	for _, inline := range []Inline{Yes, No} {
 		for budget := Full; budget <= RouterOnly; budget++ {
 			o := Options{Inline: inline, SlotsPerLeaf: 8, LeavesPerSubModel: 16, Quarantine: 50 * time.Millisecond}
-			eng := engine(o, ClientOptions{Budget: budget, TTBytes: 64})
+			eng := engine(o, ClientOptions{Cache: Cache{Budget: budget, TTBytes: 64}})
 			name := fmt.Sprintf("inline=%v/budget=%d", inline == Yes, budget)
 			switch {
 			case long || inline == Yes && budget == Full:
@@ -143,7 +143,7 @@ func TestConformanceOfStrings(t *testing.T) {
 	for i, space := range indextest.KeySpaces() {
 		budget := Budget(i % 4)
 		t.Run(fmt.Sprintf("%s/budget=%d", space.Name, budget), func(t *testing.T) {
-			eng := engine(o, ClientOptions{Budget: budget, TTBytes: 64})
+			eng := engine(o, ClientOptions{Cache: Cache{Budget: budget, TTBytes: 64}})
 			vs := indextest.Variants()
 			v := vs[i%len(vs)]
 			m := indextest.ModelRun{

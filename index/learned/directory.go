@@ -5,7 +5,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
-	"drtmx/index/learned/xmodel"
+	"drtmx/index/learned/model"
 	"drtmx/internal/mem"
 )
 
@@ -13,9 +13,9 @@ import (
 // and their pointers are.
 type directory struct {
 	gen      genBlock
-	router   *xmodel.Router // of native keys
-	strs     *strRouter     // of string keys
-	pointers []uint64       // as read with the chunks
+	router   *model.Router // of native keys
+	strs     *strRouter    // of string keys
+	pointers []uint64      // as read with the chunks
 }
 
 // trained reports whether there is a generation.
@@ -46,14 +46,14 @@ func newDirectory(root *rootBlock, g *genBlock, read func(chunkBlock) ([]uint64,
 	}
 	if root.strings() {
 		d.strs, err = newStrRouter(strs)
-	} else if d.router, err = xmodel.NewRouter(nums); err != nil {
+	} else if d.router, err = model.NewRouter(nums); err != nil {
 		err = fmt.Errorf("%w: %v", index.ErrCorrupt, err)
 	}
 	return d, err
 }
 
 // decode decodes the block of sub-model i.
-func (d *directory) decode(id uint32, i int, b []uint64, s *xmodel.SubModel) (subBlock, error) {
+func (d *directory) decode(id uint32, i int, b []uint64, s *model.SubModel) (subBlock, error) {
 	if d.strs != nil {
 		return decodeStrSub(id, d.strs.Start(i), b, s)
 	}
@@ -89,9 +89,9 @@ func (d *directory) routerBytes() int {
 // the starts themselves. It is immutable.
 type strRouter struct {
 	prefix string
-	top    *xmodel.Router // the distinct digests; nil if there is one sub-model
-	from   []uint32       // the first start of each digest, and the number of starts
-	bytes  string         // all starts
+	top    *model.Router // the distinct digests; nil if there is one sub-model
+	from   []uint32      // the first start of each digest, and the number of starts
+	bytes  string        // all starts
 	ends   []uint32
 }
 
@@ -126,7 +126,7 @@ func newStrRouter(starts []string) (*strRouter, error) {
 	}
 	r.from = append(r.from, uint32(len(starts)))
 	var err error
-	r.top, err = xmodel.NewRouter(digests)
+	r.top, err = model.NewRouter(digests)
 	return r, err
 }
 

@@ -4,7 +4,7 @@
 //
 // The server half ([Server]) is a B-link tree with leaves in the region
 // (package xtree), and a trainer that publishes models of where the leaves are
-// (package xmodel) beside them. The client half ([Client]) keeps as many of
+// (package model) beside them. The client half ([Client]) keeps as many of
 // the models as its budget allows and finds a leaf with them: predict,
 // translate, READ. Models are hints; the fence keys of the leaf that was read
 // prove. A wrong model, whatever the reason, costs rounds and then a

@@ -3,7 +3,7 @@ package learned
 import (
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
-	"drtmx/index/learned/xmodel"
+	"drtmx/index/learned/model"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -26,9 +26,9 @@ type finder struct {
 	lay   *leaf.Layout
 	sub   int      // sub-model the key was routed to
 	held  *heldSub // nil if not held
-	model *xmodel.SubModel
+	model *model.SubModel
 	leaf  int // logical leaf predicted
-	pred  xmodel.Prediction
+	pred  model.Prediction
 
 	win    []uint64 // TT entries, or a whole sub-model block, being READ
 	winWR  int
@@ -38,8 +38,8 @@ type finder struct {
 	head   [1]uint64
 	asked  int
 	turn   turn
-	own    xmodel.SubModel // the sub-model just fetched, if it is not held with its TT
-	whole  bool            // ask for whole TTs: a scan needs many entries
+	own    model.SubModel // the sub-model just fetched, if it is not held with its TT
+	whole  bool           // ask for whole TTs: a scan needs many entries
 	tick   uint32
 	err    error
 	str    string // a string key looked for; then the key given to steps does not count
@@ -74,7 +74,7 @@ func (f *finder) find(key uint64, next *rdma.Batch) (step, uint64) {
 			return stepLeaf, addr
 		}
 	}
-	if f.pred.Knows == xmodel.KnowsALN && f.c.o.Budget == Full { // translate, without a call
+	if f.pred.Knows == model.KnowsALN && f.c.o.Budget == Full { // translate, without a call
 		return stepLeaf, f.lay.LeafAddr(f.pred.ALN)
 	}
 	return f.translate(next)
@@ -104,7 +104,7 @@ func (f *finder) findStr(key string, next *rdma.Batch) (step, uint64) {
 
 // translate goes from a logical leaf predicted to its address.
 func (f *finder) translate(next *rdma.Batch) (step, uint64) {
-	if f.pred.Knows == xmodel.KnowsALN {
+	if f.pred.Knows == model.KnowsALN {
 		if f.c.o.Budget == PartTT {
 			if f.tick++; f.tick%usedSample == 0 {
 				f.h.subs[f.sub].used.Add(1)
@@ -279,7 +279,7 @@ func (f *finder) leftInWindow(key uint64) (uint64, bool) {
 	f.leaf--
 	from, _ := f.model.TTWindow(f.winLo, f.winLo)
 	at, n := f.model.TTWindow(f.leaf, f.leaf)
-	p, err := f.model.Resolve(key, xmodel.Prediction{Lo: f.leaf, Hi: f.leaf}, f.win[at-from:at-from+n])
+	p, err := f.model.Resolve(key, model.Prediction{Lo: f.leaf, Hi: f.leaf}, f.win[at-from:at-from+n])
 	if err != nil || p.ALN < f.held.low || p.ALN > f.held.high {
 		return 0, false
 	}

@@ -10,7 +10,7 @@ import (
 	"drtmx/index"
 	"drtmx/index/indextest"
 	"drtmx/index/learned/leaf"
-	"drtmx/index/learned/xmodel"
+	"drtmx/index/learned/model"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -39,7 +39,7 @@ func (d *driver) bounded(t *testing.T, op index.Op) {
 
 // garbage is a sub-model that begins at start and is wrong everywhere else.
 func garbage(tb testing.TB, r *rand.Rand, start uint64) *heldSub {
-	tr, err := xmodel.NewTrainer(xmodel.Options{})
+	tr, err := model.NewTrainer(model.Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestWrongModels(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for _, inline := range []Inline{Yes, No} {
 		for _, budget := range []Budget{Full, ModelsOnly, RouterOnly} {
-			g := newRig(t, Options{RowWords: 2, Inline: inline, SlotsPerLeaf: 5, LeavesPerSubModel: 40}, ClientOptions{Budget: budget}, inproc.Options{}, false)
+			g := newRig(t, Options{RowWords: 2, Inline: inline, SlotsPerLeaf: 5, LeavesPerSubModel: 40}, ClientOptions{Cache: Cache{Budget: budget}}, inproc.Options{}, false)
 			const n = 3000
 			for _, k := range r.Perm(n) {
 				g.put(uint64(k)*3, uint64(k))
@@ -153,7 +153,7 @@ func TestHostileMemory(t *testing.T) {
 		inline := Inline(1 + r.IntN(2))
 		budget := Budget(r.IntN(4))
 		g := newRig(t, Options{RowWords: 1 + r.IntN(4), Inline: inline, SlotsPerLeaf: 4 + r.IntN(6), LeavesPerSubModel: 4 + r.IntN(20)},
-			ClientOptions{Budget: budget, TTBytes: 100}, inproc.Options{}, false)
+			ClientOptions{Cache: Cache{Budget: budget, TTBytes: 100}}, inproc.Options{}, false)
 		for k := range uint64(600) {
 			g.put(k*5, k)
 		}
@@ -250,7 +250,7 @@ func FuzzDecode(f *testing.F) {
 				_, _, _ = decodeChunk(&r, &gb, 0, words)
 			}
 		}
-		var s xmodel.SubModel
+		var s model.SubModel
 		start := uint64(0)
 		if len(words) > subWords+1 {
 			start = words[subWords+1]
@@ -284,7 +284,7 @@ func FuzzDecode(f *testing.F) {
 // TestBackFromPatch goes left from a leaf that a patch named, with no entries
 // of the TT at hand: the first lookup of an operation must not count on them.
 func TestBackFromPatch(t *testing.T) {
-	g := newRig(t, Options{RowWords: 1, SlotsPerLeaf: 4}, ClientOptions{Budget: ModelsOnly}, inproc.Options{}, false)
+	g := newRig(t, Options{RowWords: 1, SlotsPerLeaf: 4}, ClientOptions{Cache: Cache{Budget: ModelsOnly}}, inproc.Options{}, false)
 	for _, k := range rand.New(rand.NewPCG(1, 1)).Perm(400) {
 		g.put(uint64(k), uint64(k))
 	}

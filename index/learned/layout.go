@@ -5,7 +5,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
-	"drtmx/index/learned/xmodel"
+	"drtmx/index/learned/model"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -21,7 +21,7 @@ import (
 //	chunk       2 magic(32) | index id(32)  3 generation(32) | chunk(32)
 //	            4 sub-models of the chunk  5 starts, then pointers
 //	sub-model   2 magic(32) | index id(32)  3 version(32) | encoded words(32)
-//	            4 lowest ALN(32) | highest ALN(32)  5 xmodel's encoding
+//	            4 lowest ALN(32) | highest ALN(32)  5 model's encoding
 //
 // A pointer is the address of a sub-model block in lines (42 bits) and its
 // length in lines (22 bits). In an index of string keys a generation has such
@@ -69,13 +69,13 @@ const lineWords = mem.LineBytes / mem.WordBytes
 
 // Bounds on what a client believes of published memory.
 const (
-	maxSubModels = xmodel.MaxSubModels
+	maxSubModels = model.MaxSubModels
 	maxChunks    = (rdma.MaxReadBytes/mem.WordBytes - genChunks) / 2
 	maxAddr      = 1 << 48
 	pointerBits  = 22
 )
 
-var maxSubWords = lines(strSubWords+index.MaxKeyBytes/mem.WordBytes+xmodel.MaxEncodedWords(xmodel.MaxLeaves)) * lineWords
+var maxSubWords = lines(strSubWords+index.MaxKeyBytes/mem.WordBytes+model.MaxEncodedWords(model.MaxLeaves)) * lineWords
 
 func lines(words int) int { return (words + lineWords - 1) / lineWords }
 
@@ -211,7 +211,7 @@ type subBlock struct {
 
 // decodeSub checks an accepted copy of a sub-model block and decodes the model
 // into s. start is the key it must begin at.
-func decodeSub(id uint32, start uint64, b []uint64, s *xmodel.SubModel) (h subBlock, err error) {
+func decodeSub(id uint32, start uint64, b []uint64, s *model.SubModel) (h subBlock, err error) {
 	if len(b) < subWords || b[idWord] != tag(magicSub, id) {
 		return h, fmt.Errorf("%w: no sub-model block", index.ErrCorrupt)
 	}
@@ -228,7 +228,7 @@ func decodeSub(id uint32, start uint64, b []uint64, s *xmodel.SubModel) (h subBl
 }
 
 // encoding decodes the model of a sub-model block whose head is decoded.
-func (h *subBlock) encoding(b []uint64, s *xmodel.SubModel) error {
+func (h *subBlock) encoding(b []uint64, s *model.SubModel) error {
 	if h.encodedWords > len(b)-h.at {
 		return fmt.Errorf("%w: sub-model of %d words in a block of %d", index.ErrCorrupt, h.encodedWords, len(b))
 	}

@@ -170,7 +170,7 @@ func TestRounds(t *testing.T) {
 			for budget := Full; budget <= RouterOnly; budget++ {
 				t.Run(fmt.Sprintf("inline=%v/scrambled=%v/budget=%d", inline == Yes, scrambled, budget), func(t *testing.T) {
 					o := Options{RowWords: 3, Inline: inline, LeavesPerSubModel: 64}
-					countRounds(t, newRig(t, o, ClientOptions{Budget: budget, TTBytes: 500}, inproc.Options{Faults: faults, Seed: 1}, scrambled))
+					countRounds(t, newRig(t, o, ClientOptions{Cache: Cache{Budget: budget, TTBytes: 500}}, inproc.Options{Faults: faults, Seed: 1}, scrambled))
 				})
 			}
 		}

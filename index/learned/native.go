@@ -1,14 +1,14 @@
 package learned
 
 import (
-	"drtmx/index/learned/xmodel"
+	"drtmx/index/learned/model"
 	"drtmx/index/learned/xtree"
 )
 
 // nativeKeys is the keyKind of native keys, over an xtree.Tree.
 type nativeKeys struct {
 	t      *xtree.Tree
-	family xmodel.Family
+	family model.Family
 	keys   []uint64
 }
 
@@ -21,11 +21,11 @@ func (n *nativeKeys) fences(from, to uint64, bounded bool, limit int, lows, addr
 }
 
 func (n *nativeKeys) partition(lows []uint64, leaves int) []uint64 {
-	starts := xmodel.Partition(lows, leaves)
-	if n.family == xmodel.RMI || len(lows) == 0 {
+	starts := model.Partition(lows, leaves)
+	if n.family == model.RMI || len(lows) == 0 {
 		return starts
 	}
-	return xmodel.Join(lows, starts, leaves)
+	return model.Join(lows, starts, leaves)
 }
 
 func (n *nativeKeys) cut(lows []uint64, leaves int) []uint64 {
@@ -33,12 +33,12 @@ func (n *nativeKeys) cut(lows []uint64, leaves int) []uint64 {
 }
 
 func (n *nativeKeys) newRouter(starts []uint64) (keyRouter[uint64], error) {
-	return xmodel.NewRouter(starts)
+	return model.NewRouter(starts)
 }
 
 func (n *nativeKeys) reaches(high, start uint64) bool { return start <= high }
 
-func (n *nativeKeys) train(tr *xmodel.Trainer, start, end uint64, lows, addrs []uint64, dst *xmodel.SubModel, version uint32) (q xmodel.Quality, prefix []uint64, err error) {
+func (n *nativeKeys) train(tr *model.Trainer, start, end uint64, lows, addrs []uint64, dst *model.SubModel, version uint32) (q model.Quality, prefix []uint64, err error) {
 	lay := n.t.Layout()
 	tr.Begin(start)
 	for k, addr := range addrs {

@@ -3,7 +3,7 @@ package learned
 import (
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
-	"drtmx/index/learned/xmodel"
+	"drtmx/index/learned/model"
 	"drtmx/internal/block"
 	"drtmx/rdma"
 )
@@ -239,7 +239,7 @@ func (o *scanOp) end() {
 }
 
 // modelOf is a sub-model at hand, nil if there is none.
-func (o *scanOp) modelOf(sub int) *xmodel.SubModel {
+func (o *scanOp) modelOf(sub int) *model.SubModel {
 	if sub == o.sub {
 		return o.model
 	}

@@ -8,8 +8,8 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
+	"drtmx/index/learned/model"
 	"drtmx/index/learned/stree"
-	"drtmx/index/learned/xmodel"
 	"drtmx/index/learned/xtree"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
@@ -27,13 +27,13 @@ const (
 )
 
 // Family is the kind of sub-model trained.
-type Family = xmodel.Family
+type Family = model.Family
 
 // Families: XStore's linear regression, and bounded-error piecewise linear
 // models as in ROLEX.
 const (
-	RMI = xmodel.RMI
-	PLR = xmodel.PLR
+	RMI = model.RMI
+	PLR = model.PLR
 )
 
 // Options configure the server half of an index. The zero value of each field
@@ -74,7 +74,7 @@ func (o Options) withDefaults() (Options, error) {
 	fault(o.Inline > No, "Inline", o.Inline)
 	fault(o.Strings && o.Inline == Yes, "Inline", "with Strings")
 	fault(o.SlotsPerLeaf < 0 || o.SlotsPerLeaf > xtree.MaxSlots, "SlotsPerLeaf", o.SlotsPerLeaf)
-	fault(o.LeavesPerSubModel < 0 || o.LeavesPerSubModel > xmodel.MaxLeaves/4, "LeavesPerSubModel", o.LeavesPerSubModel)
+	fault(o.LeavesPerSubModel < 0 || o.LeavesPerSubModel > model.MaxLeaves/4, "LeavesPerSubModel", o.LeavesPerSubModel)
 	fault(o.RetrainInterval < 0, "RetrainInterval", o.RetrainInterval)
 	fault(o.Quarantine < 0, "Quarantine", o.Quarantine)
 	if len(errs) > 0 {

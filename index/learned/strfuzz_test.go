@@ -6,7 +6,7 @@ import (
 	"drtmx/index"
 	"drtmx/index/indextest"
 	"drtmx/index/learned/leaf"
-	"drtmx/index/learned/xmodel"
+	"drtmx/index/learned/model"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -94,7 +94,7 @@ func fuzzDirectory(t *testing.T, root *rootBlock, words []uint64) {
 
 func fuzzBlocks(t *testing.T, c *Client, h *cache, words []uint64) {
 	lay := &h.root.lay
-	var s xmodel.SubModel
+	var s model.SubModel
 	for i := range h.subs {
 		if head, err := decodeStrSub(lay.ID, h.strs.Start(i), words, &s); err == nil {
 			p := s.Predict(leaf.DigestAfter(head.prefix, "key"))

@@ -5,7 +5,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
-	"drtmx/index/learned/xmodel"
+	"drtmx/index/learned/model"
 	"drtmx/internal/mem"
 )
 
@@ -64,7 +64,7 @@ func appendStrPrefix(dst []uint64, start, prefix string) []uint64 {
 
 // decodeStrSub checks an accepted copy of a sub-model block and decodes the
 // model into s. start is the key it must begin at.
-func decodeStrSub(id uint32, start string, b []uint64, s *xmodel.SubModel) (h subBlock, err error) {
+func decodeStrSub(id uint32, start string, b []uint64, s *model.SubModel) (h subBlock, err error) {
 	if len(b) < strSubWords || b[idWord] != tag(magicStrSub, id) || b[strSubStart] != leaf.Hash(start) {
 		return h, fmt.Errorf("%w: no sub-model block", index.ErrCorrupt)
 	}

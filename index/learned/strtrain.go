@@ -2,8 +2,8 @@ package learned
 
 import (
 	"drtmx/index/learned/leaf"
+	"drtmx/index/learned/model"
 	"drtmx/index/learned/stree"
-	"drtmx/index/learned/xmodel"
 )
 
 // stringKeys is the keyKind of string keys, over an stree.Tree. A model is
@@ -15,7 +15,7 @@ type stringKeys struct {
 	prefix  []uint64
 	// Of the sub-model trained last: the longest run of fences that tie, all leaves, and how well it does.
 	ties, leafs int
-	q           xmodel.Quality
+	q           model.Quality
 }
 
 func (k *stringKeys) tidy(limit int) bool { return k.t.Tidy(limit) }
@@ -66,7 +66,7 @@ func commonPrefix(lows []string) string {
 	return lows[0][:leaf.Common(lows[0], lows[len(lows)-1])]
 }
 
-// partition chooses sub-models as xmodel.Partition does, by digests. Where
+// partition chooses sub-models as model.Partition does, by digests. Where
 // digests tie for long, it makes a sub-model of the fences that tie, which has
 // a longer prefix that tells them apart. Fences that no prefix tells apart, as
 // those that differ in trailing zero bytes alone, get a sub-model each: the
@@ -118,7 +118,7 @@ func (p *partitioner) cut(from, to, outer int) {
 		}
 	}
 	at = append(at, to)
-	starts := xmodel.Partition(digests, p.leaves)
+	starts := model.Partition(digests, p.leaves)
 	tied := false // the fences before tied
 	for i := range digests {
 		runs := at[i+1]-at[i] > tiesMax
@@ -136,7 +136,7 @@ func (p *partitioner) cut(from, to, outer int) {
 }
 
 // train fits one sub-model. Of leaves whose low fences tie it knows the first.
-func (k *stringKeys) train(tr *xmodel.Trainer, start, _ string, lows []string, addrs []uint64, dst *xmodel.SubModel, version uint32) (q xmodel.Quality, head []uint64, err error) {
+func (k *stringKeys) train(tr *model.Trainer, start, _ string, lows []string, addrs []uint64, dst *model.SubModel, version uint32) (q model.Quality, head []uint64, err error) {
 	prefix, lay := "", k.t.Layout()
 	if len(lows) > 1 {
 		prefix = commonPrefix(lows[1:])

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"drtmx/index"
-	"drtmx/index/learned/xmodel"
+	"drtmx/index/learned/model"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 )
@@ -44,7 +44,7 @@ type keyKind[K cmp.Ordered] interface {
 	// reaches reports whether a change up to high touches a sub-model that begins at start.
 	reaches(high, start K) bool
 	// train fits the leaves to dst; prefix is what a sub-model block says beside it.
-	train(tr *xmodel.Trainer, start, end K, lows []K, addrs []uint64, dst *xmodel.SubModel, version uint32) (q xmodel.Quality, prefix []uint64, err error)
+	train(tr *model.Trainer, start, end K, lows []K, addrs []uint64, dst *model.SubModel, version uint32) (q model.Quality, prefix []uint64, err error)
 	// crowded reports whether the sub-model trained last does not tell its leaves apart well enough, and is to be cut.
 	crowded() bool
 	// magics are those of sub-model blocks and chunks.
@@ -74,7 +74,7 @@ type chunkBlock struct {
 type training interface {
 	maintain(now time.Duration, lock sync.Locker) bool
 	stats(st *index.ServerStats)
-	quality() (q xmodel.Quality, generations uint64)
+	quality() (q model.Quality, generations uint64)
 	check() error
 }
 
@@ -86,8 +86,8 @@ type trainer[K cmp.Ordered] struct {
 	s   *Server
 	k   keyKind[K]
 	id  uint32
-	tr  *xmodel.Trainer
-	sub xmodel.SubModel // scratch
+	tr  *model.Trainer
+	sub model.SubModel // scratch
 
 	gen  *generation[K] // published; nil before the first training
 	next *generation[K] // being trained
@@ -107,7 +107,7 @@ type trainer[K cmp.Ordered] struct {
 		modelBytes, ttBytes uint64
 		subs, pending       uint64
 		retrains, plans     uint64
-		quality             xmodel.Quality // summed; ErrorMax is that of the worst
+		quality             model.Quality // summed; ErrorMax is that of the worst
 	}
 }
 
@@ -129,7 +129,7 @@ type subState struct {
 	blk     *modelBlock
 	dirty   bool
 	trained time.Duration
-	quality xmodel.Quality
+	quality model.Quality
 	crowded bool // to be cut
 }
 
@@ -152,7 +152,7 @@ type planning[K cmp.Ordered] struct {
 
 func newTrainer[K cmp.Ordered](s *Server) (t *trainer[K], err error) {
 	t = &trainer[K]{s: s, id: indexID(s.root)}
-	t.tr, err = xmodel.NewTrainer(xmodel.Options{Family: s.o.Family})
+	t.tr, err = model.NewTrainer(model.Options{Family: s.o.Family})
 	return t, err
 }
 
@@ -271,7 +271,7 @@ func (t *trainer[K]) cutStep(lock sync.Locker) bool {
 		p.cut = p.cut[1:]
 		end := g.end(i)
 		lock.Lock()
-		t.lows, t.addrs, _, _ = t.k.fences(g.router.Start(i), end, end != *new(K), 4*xmodel.MaxLeaves, t.lows[:0], t.addrs[:0])
+		t.lows, t.addrs, _, _ = t.k.fences(g.router.Start(i), end, end != *new(K), 4*model.MaxLeaves, t.lows[:0], t.addrs[:0])
 		lock.Unlock()
 		if p.starts == nil {
 			p.starts = make(map[int][]K)
@@ -457,10 +457,10 @@ func (t *trainer[K]) train(g *generation[K], i int, now time.Duration, lock sync
 	st := &g.subs[i]
 	st.dirty = false // a split from here on marks it again
 	var more bool
-	t.lows, t.addrs, _, more = t.k.fences(start, end, end != *new(K), xmodel.MaxLeaves, t.lows[:0], t.addrs[:0])
+	t.lows, t.addrs, _, more = t.k.fences(start, end, end != *new(K), model.MaxLeaves, t.lows[:0], t.addrs[:0])
 	lock.Unlock()
-	if more && len(t.lows) == xmodel.MaxLeaves {
-		return fmt.Errorf("learned: more than %d leaves from key %v", xmodel.MaxLeaves, start)
+	if more && len(t.lows) == model.MaxLeaves {
+		return fmt.Errorf("learned: more than %d leaves from key %v", model.MaxLeaves, start)
 	}
 	low, high := uint32(math.MaxUint32), uint32(0)
 	for _, addr := range t.addrs {

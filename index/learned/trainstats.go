@@ -4,12 +4,12 @@ import (
 	"fmt"
 
 	"drtmx/index"
-	"drtmx/index/learned/xmodel"
+	"drtmx/index/learned/model"
 	"drtmx/internal/block"
 )
 
 // account replaces a sub-model's share of the published sums.
-func (t *trainer[K]) account(st *subState, q xmodel.Quality, b *modelBlock) {
+func (t *trainer[K]) account(st *subState, q model.Quality, b *modelBlock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if st.blk == nil {
@@ -29,7 +29,7 @@ func (t *trainer[K]) account(st *subState, q xmodel.Quality, b *modelBlock) {
 
 // sum computes the sums of a generation just published.
 func (t *trainer[K]) sum(g *generation[K]) {
-	var q xmodel.Quality
+	var q model.Quality
 	model, tt := uint64(g.router.Bytes()), uint64(0)
 	for i := range g.subs {
 		q.Add(g.subs[i].quality)
@@ -60,9 +60,9 @@ func (t *trainer[K]) stats(s *index.ServerStats) {
 
 // Quality says how well the published models find the keys they were trained
 // on, and Generations how often the partition was made anew.
-func (s *Server) Quality() (q xmodel.Quality, generations uint64) { return s.t.quality() }
+func (s *Server) Quality() (q model.Quality, generations uint64) { return s.t.quality() }
 
-func (t *trainer[K]) quality() (q xmodel.Quality, generations uint64) {
+func (t *trainer[K]) quality() (q model.Quality, generations uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.mu.quality, t.mu.plans
@@ -110,7 +110,7 @@ func (t *trainer[K]) check() error {
 		if b, err = read(p.addr(), p.words()); err != nil {
 			return err
 		}
-		var s xmodel.SubModel
+		var s model.SubModel
 		if _, err := subs.decode(root.lay.ID, i, b, &s); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"drtmx/index/learned"
 	"drtmx/rdma"
 )
 
@@ -25,6 +26,12 @@ type Retry struct {
 	BackoffMax time.Duration // default 1 ms
 }
 
+// Cache is how much of the models of ordered indexes a client keeps.
+type Cache = learned.Cache
+
+// ParseCache reads what Cache.String returns.
+func ParseCache(s string) (Cache, error) { return learned.ParseCache(s) }
+
 // Config opens a DB. Servers and Dial are required.
 type Config struct {
 	// Servers are addresses of data servers; the first that answers gives the catalogue and the partition map.
@@ -42,6 +49,8 @@ type Config struct {
 	// LocationCache is the number of row locations remembered for each hash
 	// index and partition; 0 means 65,536, negative none.
 	LocationCache int
+	// Cache is how much of the models of ordered indexes is kept.
+	Cache Cache
 	// Seed makes backoff jitter repeatable; 0 draws one.
 	Seed uint64
 }

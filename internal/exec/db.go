@@ -68,6 +68,9 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 	if c.LocationCache == 0 {
 		c.LocationCache = defaultLocationCache
 	}
+	if c.Cache.Budget > learned.RouterOnly || c.Cache.TTBytes < 0 {
+		return nil, fmt.Errorf("txn: Config.Cache %v is out of range", c.Cache)
+	}
 	db := &DB{cfg: c}
 	db.mu.all = map[*Session]struct{}{}
 	if err := db.connect(ctx); err != nil {
@@ -175,7 +178,7 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) error {
 
 func (db *DB) newClient(ix *tables.Index, p *partition, inOrder bool) index.Client {
 	if ix.Ordered {
-		return learned.NewClient(p.roots[ix.ID], p.rkey, learned.ClientOptions{InOrder: inOrder, RowWords: ix.RowBytes / 8})
+		return learned.NewClient(p.roots[ix.ID], p.rkey, learned.ClientOptions{InOrder: inOrder, RowWords: ix.RowBytes / 8, Cache: db.cfg.Cache})
 	}
 	return hash.NewClient(p.roots[ix.ID], p.rkey, hash.ClientOptions{
 		InOrder: inOrder, LocationCacheEntries: max(db.cfg.LocationCache, 0),

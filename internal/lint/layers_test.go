@@ -38,12 +38,12 @@ var layers = map[string]int{
 	"index":           4,
 	"index/indextest": 5,
 
-	"index/hash":           5,
-	"index/learned":        5,
-	"index/learned/leaf":   5,
-	"index/learned/stree":  5,
-	"index/learned/xmodel": 5,
-	"index/learned/xtree":  5,
+	"index/hash":          5,
+	"index/learned":       5,
+	"index/learned/leaf":  5,
+	"index/learned/stree": 5,
+	"index/learned/model": 5,
+	"index/learned/xtree": 5,
 
 	"tables":        5,
 	"internal/wal":  5,

@@ -1,4 +1,4 @@
-package xmodel
+package model
 
 import (
 	"errors"

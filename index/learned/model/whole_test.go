@@ -1,11 +1,10 @@
-package xmodel
+package model
 
 import "sync/atomic"
 
-// A Model is a router with its sub-models: what a client caches, or a server
-// publishes. Lookup and Swap may be called by any number of goroutines; a
-// sub-model handed to Swap must not be written until no goroutine can still be
-// reading it. Expansion and shrinking make a new Model.
+// Model is a router with its sub-models, as a client caches them and a server
+// publishes them. Lookup and Swap may be called by any number of goroutines; a
+// sub-model handed to Swap must not be written while a goroutine may read it.
 type Model struct {
 	router *Router
 	subs   []atomic.Pointer[SubModel]

@@ -1,4 +1,4 @@
-package xmodel
+package model
 
 import (
 	"errors"
@@ -300,4 +300,4 @@ func (s *SubModel) LoadTT(words []uint64) error {
 
 // ErrCorrupt is wrapped by every error about encoded words: the block is not a
 // model, belongs to another format, or was damaged.
-var ErrCorrupt = errors.New("xmodel: corrupt encoding")
+var ErrCorrupt = errors.New("model: corrupt encoding")

@@ -1,9 +1,9 @@
-package xmodel
+package model
 
 import "math"
 
 // Family is the way a sub-model's lines are fitted. Inference is the same for
-// both, so families may be mixed in one [Model].
+// both, so the sub-models of one index may differ in it.
 type Family uint8
 
 const (

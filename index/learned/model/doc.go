@@ -1,4 +1,4 @@
-// Package xmodel is the XModel of a learned cache over an ordered index of
+// Package model is the XModel of a learned cache over an ordered index of
 // uint64 keys: a [Router] over [SubModel]s, each with its own translation
 // table (TT) from logical leaf numbers to actual leaf numbers (ALN). Given a
 // key it names the leaf to READ first, and bounds in leaves that are certain
@@ -41,7 +41,7 @@
 // 10 million keys, leaves of 22 on average numbered in key order, 512 leaves a
 // sub-model, PLR, sizes against 24 bytes a leaf of inner nodes; regenerate with
 //
-//	go test -run xxx -bench Model ./index/learned/xmodel
+//	go test -run xxx -bench Model ./index/learned/model
 //
 //	             first leaf right   models   TT      right without corrections
 //	uniform      99.3 %             0.59 %   4.7 %   23 %
@@ -63,4 +63,4 @@
 // family of ROLEX ("learned indexes for disaggregated memory", §3.2), fitted
 // with the optimal streaming algorithm (O'Rourke 1981; Xie et al., VLDB J.
 // 2014). Fence corrections are this package's own.
-package xmodel
+package model

@@ -1,4 +1,4 @@
-package xmodel
+package model
 
 import (
 	"errors"
@@ -62,7 +62,7 @@ func (o Options) withDefaults() (Options, error) {
 	var errs []error
 	bad := func(cond bool, field string, value any) {
 		if cond {
-			errs = append(errs, fmt.Errorf("xmodel: Options.%s %v is out of range", field, value))
+			errs = append(errs, fmt.Errorf("model: Options.%s %v is out of range", field, value))
 		}
 	}
 	bad(o.Family > PLR, "Family", o.Family)
@@ -108,7 +108,7 @@ func (q *Quality) Add(q2 Quality) {
 
 // ErrBadLeaves is wrapped by Train's errors about the leaves it was given: none,
 // too many, low fences that do not rise, or a first one above the start.
-var ErrBadLeaves = errors.New("xmodel: leaves not trainable")
+var ErrBadLeaves = errors.New("model: leaves not trainable")
 
 // A Trainer fits sub-models one at a time: Begin, Add for each leaf in key
 // order, Train. Its scratch memory is kept between sub-models, so that steady

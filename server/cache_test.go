@@ -1,0 +1,99 @@
+package server
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"drtmx/index/learned"
+	"drtmx/txn"
+)
+
+// TestCacheBudgets: a DB keeps as much of the models as Config.Cache allows,
+// with either family of models, and reads the same whatever it keeps.
+func TestCacheBudgets(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, family := range []string{"plr", "rmi"} {
+		kept := map[string]uint64{}
+		for _, name := range []string{"full", "part=512", "models", "router"} {
+			kept[name] = cacheKept(ctx, t, family, name)
+		}
+		t.Log(family, kept)
+		if kept["full"] <= kept["part=512"] || kept["part=512"] < kept["models"] || kept["models"] <= kept["router"] {
+			t.Errorf("family %s: bytes kept are %v", family, kept)
+		}
+	}
+	if _, err := txn.ParseCache("part"); err == nil {
+		t.Error("part without bytes is taken")
+	}
+	if _, err := txn.ParseCache("full=1"); err == nil {
+		t.Error("full with bytes is taken")
+	}
+	if _, err := learned.ParseFamily("tree"); err == nil {
+		t.Error("a family that does not exist is taken")
+	}
+}
+
+// cacheKept reads rows under one budget and returns the bytes that are kept.
+func cacheKept(ctx context.Context, t *testing.T, family, name string) uint64 {
+	t.Helper()
+	f, err := learned.ParseFamily(family)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, err := txn.ParseCache(name)
+	if err != nil || cache.String() != name {
+		t.Fatalf("ParseCache(%q) gave %v, %v", name, cache, err)
+	}
+	cl, err := Embedded(ctx, EmbeddedConfig{Catalog: bank(t), Client: txn.Config{Cache: cache}, Family: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := cl.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	const rows = 20_000
+	entry, err := cl.DB.Table("entry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	load, err := cl.DB.NewLoader(ctx, entry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row, amount := entry.NewRow(), entry.Field("amount")
+	for k := range uint64(rows) {
+		row.SetInt(amount, int64(k))
+		if err := load.Add(k*k, row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := load.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cl.DB.Seal(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for k := uint64(0); k < rows; k += 97 {
+		err := cl.DB.View(ctx, func(tx *txn.Txn) error {
+			got, err := tx.Get(entry, k*k)
+			if err == nil && got.Int(amount) != int64(k) {
+				t.Errorf("key %d has the row of %d", k*k, got.Int(amount))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, st := range cl.DB.IndexStats() {
+		if st.Index == "entry" {
+			return st.CacheBytes
+		}
+	}
+	t.Fatal("no statistics of the index")
+	return 0
+}
