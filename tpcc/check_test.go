@@ -65,8 +65,8 @@ func TestCheckHoldsAfterLoad(t *testing.T) {
 	}
 }
 
-// Condition 3.3.2.11 is about the initial population, and is called
-// inapplicable, not ok, as soon as one order was placed or delivered.
+// Condition 3.3.2.11 concerns the initial population. It is reported as not
+// applicable, not as ok, as soon as one order was placed or delivered.
 func TestFreshConditionIsForAFreshLoad(t *testing.T) {
 	m, _ := loadedModel(t, 2)
 	placed, delivered := m.clone(), m.clone()

@@ -99,15 +99,15 @@ func engineOver(t *testing.T, f *fabric, warehouses int64) *engine {
 	return e
 }
 
-// paid is what one transaction cost, and what came of it.
+// paid is the cost of one transaction and its result.
 type paid struct {
 	what                string
 	rounds, reads, rpcs uint64
 	result              string
 }
 
-// script runs transactions of a seed, one after the other, and says what each
-// cost.
+// script runs the transactions of a seed, one after the other, and returns the
+// cost of each.
 type script struct {
 	t    *testing.T
 	g    *Inputs

@@ -149,9 +149,10 @@ func TestStockLevelEndsUnderWrites(t *testing.T) {
 	}
 }
 
-// A View that meets a lock waits for it and does not take the way out, which
-// leads to the same lock: a distributed payment is held between prepare and
-// decision, longer than any number of attempts allowed to be overtaken.
+// A View that meets a lock waits for it. It does not escalate to the home
+// server, where it would meet the same lock: a distributed payment is held
+// between prepare and decide, for longer than all allowed invalidations of the
+// View take.
 func TestStockLevelWaitsForLocks(t *testing.T) {
 	net := inproc.New(inproc.Options{})
 	cl, err := server.Embedded(t.Context(), server.EmbeddedConfig{
