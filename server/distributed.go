@@ -414,8 +414,21 @@ func verdictOf(err error) verdict {
 		return conflict(exec.CauseRemote)
 	case errors.Is(err, exec.ErrUnavailable):
 		return verdict{code: wire.Unavailable, text: err.Error()}
+	case errors.Is(err, exec.ErrTooLarge):
+		return verdict{code: wire.TooLarge, text: textOf(err)}
 	}
-	return verdict{code: wire.RolledBack, text: err.Error()}
+	return verdict{code: wire.RolledBack, text: textOf(err)}
+}
+
+// errorBytesMax bounds the text of an error in an answer.
+const errorBytesMax = 16 << 10
+
+func textOf(err error) string {
+	text := err.Error()
+	if len(text) > errorBytesMax {
+		return text[:errorBytesMax] + " … (cut)"
+	}
+	return text
 }
 
 // Error lets a verdict travel as an error inside the server.

@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"drtmx/index"
@@ -79,9 +81,9 @@ func (s *Server) handle(r *rdma.Request) {
 			return
 		}
 		s.decide(id, commit)
-		_ = r.Reply([]byte{byte(wire.OK)})
+		s.reply(r, []byte{byte(wire.OK)})
 	case wire.OpResolve:
-		_ = r.Reply([]byte{byte(s.resolve(d.ID()))})
+		s.reply(r, []byte{byte(s.resolve(d.ID()))})
 	case wire.OpOutcome:
 		id := d.ID()
 		if d.Err() != nil {
@@ -91,6 +93,8 @@ func (s *Server) handle(r *rdma.Request) {
 		if !s.outcomes.ask(id, len(d.Rest()) > 0, r) {
 			s.forbidden.session.Add(1)
 		}
+	case wire.OpGoodbye:
+		s.outcomes.goodbye(d.U64(), r)
 	case wire.OpHandOver:
 		s.handleHandOver(r, w, &d)
 	case wire.OpValidate:
@@ -98,7 +102,7 @@ func (s *Server) handle(r *rdma.Request) {
 	case wire.OpLoad:
 		s.handleLoad(r, w, &d)
 	case wire.OpSeal:
-		s.background(func() { s.seal(); _ = r.Reply([]byte{byte(wire.OK)}) })
+		s.background(func() { s.seal(); s.reply(r, []byte{byte(wire.OK)}) })
 	case wire.OpStats:
 		s.handleStats(r, &d)
 	default:
@@ -125,12 +129,32 @@ func (s *Server) seal() {
 	}
 }
 
+// reply answers a request. An answer that is too large for a message is
+// replaced by one that says so, and any other failure is counted: the peer is
+// gone, and knows no more than that its connection broke.
+func (s *Server) reply(r *rdma.Request, body []byte) {
+	err := r.Reply(body)
+	if errors.Is(err, rdma.ErrTooLarge) {
+		s.log.Error("answer does not fit a message", "bytes", len(body), "limit", rdma.MaxMessageBytes)
+		err = r.Reply(tooLarge("answer", len(body), rdma.MaxMessageBytes).append(nil))
+	}
+	if err != nil {
+		s.repliesLost.Add(1)
+		s.log.Debug("answer not sent", "peer", r.Peer, "error", err)
+	}
+}
+
+func tooLarge(what string, bytes, limit int) verdict {
+	return verdict{code: wire.TooLarge, text: fmt.Sprintf("%s of %d bytes, limit %d", what, bytes, limit)}
+}
+
 func (s *Server) refuse(r *rdma.Request, text string) {
-	_ = r.Reply(verdict{code: wire.Bad, text: text}.append(nil))
+	s.reply(r, verdict{code: wire.Bad, text: text}.append(nil))
 }
 
 // handleRead answers lookups and scans, without the executor: indexes allow
-// readers beside their one mutator.
+// readers beside their one mutator. It answers as many of them, in order, as
+// fit a message, and at least one. The client asks for the others again.
 func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 	reads, err := wire.DecodeReads(d, w.reads)
 	if err != nil {
@@ -140,51 +164,28 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 	w.reads = reads
 	w.resp = append(w.resp[:0], byte(wire.OK))
 	lookups, scans := uint64(0), uint64(0)
-	for _, rd := range reads {
+	for i := range reads {
+		if !s.permitsTable(r, int(reads[i].Index)) {
+			return
+		}
+		fits := len(w.resp)
+		if why := s.read(w, &reads[i]); why != "" {
+			s.refuse(r, why)
+			return
+		}
 		if len(w.resp) > rdma.MaxMessageBytes {
+			if i == 0 {
+				s.reply(r, tooLarge("answer to a read", len(w.resp), rdma.MaxMessageBytes).append(nil))
+				return
+			}
+			w.resp = w.resp[:fits]
 			break
 		}
-		p := s.hosted(int(rd.Partition))
-		if p == nil || int(rd.Index) >= len(p.indexes) {
-			s.refuse(r, "no such partition or index here")
-			return
-		}
-		if !s.permitsTable(r, int(rd.Index)) {
-			return
-		}
-		ix := s.cfg.Catalog.Indexes[rd.Index]
-		if rd.Strings != ix.Strings {
-			s.refuse(r, "read of "+ix.Name+" with a key of another kind")
-			return
-		}
-		if rd.GaveUp {
-			p.demand[rd.Index].Add(1)
-			p.gaveUp[rd.Index].Add(1)
-		}
-		srv := p.indexes[rd.Index]
-		if !rd.Scan {
+		if reads[i].Scan {
+			scans++
+		} else {
 			lookups++
-			srv.Lookup(rd.Lo, &w.get)
-			w.resp = wire.AppendGet(w.resp, &w.get)
-			continue
 		}
-		ordered, ok := srv.(index.OrderedServer)
-		if !ok {
-			s.refuse(r, "scan of a hash index")
-			return
-		}
-		scans++
-		room := rdma.MaxMessageBytes - len(w.resp)
-		limit := min(int(rd.Limit), scanRows(ix, srv, room))
-		w.buf = ordered.Scan(rd.Lo, rd.Hi, limit, &w.scan, w.buf)
-		if ix.Strings {
-			cutToFit(&w.scan, room)
-		}
-		w.resp = wire.AppendScan(w.resp, &w.scan, ix.Strings)
-	}
-	if len(w.resp) > rdma.MaxMessageBytes {
-		s.refuse(r, "answer is larger than a message; ask for fewer rows")
-		return
 	}
 	if lookups > 0 {
 		s.lookups.Add(lookups)
@@ -192,7 +193,42 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 	if scans > 0 {
 		s.scans.Add(scans)
 	}
-	_ = r.Reply(w.resp)
+	s.reply(r, w.resp)
+}
+
+// read appends the answer to one lookup or scan, which may make it larger than
+// a message. It returns why the request is refused, if it is.
+func (s *Server) read(w *work, rd *wire.Read) (refusal string) {
+	p := s.hosted(int(rd.Partition))
+	if p == nil || int(rd.Index) >= len(p.indexes) {
+		return "no such partition or index here"
+	}
+	ix := s.cfg.Catalog.Indexes[rd.Index]
+	if rd.Strings != ix.Strings {
+		return "read of " + ix.Name + " with a key of another kind"
+	}
+	if rd.GaveUp {
+		p.demand[rd.Index].Add(1)
+		p.gaveUp[rd.Index].Add(1)
+	}
+	srv := p.indexes[rd.Index]
+	if !rd.Scan {
+		srv.Lookup(rd.Lo, &w.get)
+		w.resp = wire.AppendGet(w.resp, &w.get)
+		return ""
+	}
+	ordered, ok := srv.(index.OrderedServer)
+	if !ok {
+		return "scan of a hash index"
+	}
+	room := rdma.MaxMessageBytes - len(w.resp)
+	limit := min(int(rd.Limit), scanRows(ix, srv, room))
+	w.buf = ordered.Scan(rd.Lo, rd.Hi, limit, &w.scan, w.buf)
+	if ix.Strings {
+		cutToFit(&w.scan, room)
+	}
+	w.resp = wire.AppendScan(w.resp, &w.scan, ix.Strings)
+	return ""
 }
 
 // proofBytes is what the proofs of an entry take, if it has a leaf to itself.
@@ -313,7 +349,7 @@ func (s *Server) handlePrepare(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	v := s.prepare(&w.commit, &w.peers)
 	w.resp = v.append(w.resp[:0])
-	_ = r.Reply(w.resp)
+	s.reply(r, w.resp)
 }
 
 // handleValidate tells whether the proofs of this server's share of a
@@ -336,7 +372,7 @@ func (s *Server) handleValidate(r *rdma.Request, w *work, d *wire.Decoder) {
 	v := sh.validate()
 	sh.unlock()
 	w.resp = v.append(w.resp[:0])
-	_ = r.Reply(w.resp)
+	s.reply(r, w.resp)
 }
 
 func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
@@ -351,7 +387,7 @@ func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
 		return
 	}
 	w.resp = p.load(ix, rows).append(w.resp[:0])
-	_ = r.Reply(w.resp)
+	s.reply(r, w.resp)
 }
 
 // handleCall runs a procedure: in its partition if it stays there, as most
@@ -370,7 +406,7 @@ func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
 		if p == nil {
 			v = verdict{code: wire.Bad, text: "the procedure's partition is not here"}
 		}
-		_ = r.Reply(v.append(nil))
+		s.reply(r, v.append(nil))
 		return
 	}
 	if !s.outcomes.begin(id, r) {

@@ -289,5 +289,5 @@ func (s *Server) handleHandOver(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	s.handovers.Add(1)
 	w.resp = s.commitHanded(&w.commit, w.ids).append(w.resp[:0])
-	_ = r.Reply(w.resp)
+	s.reply(r, w.resp)
 }

@@ -16,6 +16,7 @@ func (s *Server) listenOptions() rdma.ListenOptions {
 	return rdma.ListenOptions{
 		OnDisconnect: func(id rdma.PeerID) {
 			s.disconnected.Add(1)
+			s.outcomes.disconnected(id)
 			s.log.Debug("client disconnected", "peer", uint64(id))
 		},
 		OnRefuse: func(reason error) {
@@ -30,7 +31,7 @@ func (s *Server) greet(r *rdma.Request) {
 	if s.log.Enabled(s.ctx, slog.LevelDebug) {
 		s.log.Debug("client connected", "peer", uint64(r.Peer))
 	}
-	_ = r.Reply(s.hello)
+	s.reply(r, s.hello)
 }
 
 // logStart says what is served.

@@ -1,76 +1,209 @@
 package server
 
 import (
+	"container/list"
 	"sync"
+	"time"
 
+	"drtmx/internal/clock"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
 
 // outcomes makes commits exactly-once. A client session sends one transaction
-// at a time under ascending numbers, so its last one is all there is to
-// remember: a repeated request gets the answer the first one got, and a
-// request older than the last is refused.
+// at a time under ascending numbers, so the server remembers its last one: a
+// repeated request gets the answer the first one got, and a request older than
+// the last is refused.
 //
-// Sessions are forgotten two generations after their last use.
+// What is remembered is charged to an account: to the connection that the
+// session uses, and once that is gone to the identity of its peer. Accounts
+// have bounds of their own, so that a peer who makes up sessions pushes out
+// nothing but its own. Answers are kept up to a bound in bytes. Beyond it the
+// largest accounts lose the results of their oldest answers, and keep whether
+// the transaction committed.
 type outcomes struct {
+	reply func(*rdma.Request, []byte)
+
 	mu       sync.Mutex
-	now, old map[uint64]*fate
+	fates    map[uint64]*fate
+	accounts map[accountKey]*account
+	bytes    int // of all answers kept
+}
+
+// Bounds of what is remembered.
+const (
+	// outcomesOfPeerMax bounds the sessions remembered for a connection. A
+	// client uses one connection for each session.
+	outcomesOfPeerMax = 256
+	// outcomesOfGoneMax bounds those remembered for an identity whose
+	// connections are gone.
+	outcomesOfGoneMax = 4096
+	// outcomesBytesMax bounds the answers kept for all accounts together, and
+	// outcomesOfAccountBytesMax those for one.
+	outcomesBytesMax          = 64 << 20
+	outcomesOfAccountBytesMax = 4 << 20
+	// reusedAnswerBytes is the memory that a session keeps from one answer for the next.
+	reusedAnswerBytes = 4 << 10
+	// outcomesKeep is how long a session is remembered whose connection is
+	// gone: it may come back and ask. One that has said goodbye does not ask,
+	// and is remembered for as long as a copy of its last request may be late.
+	outcomesKeep       = 10 * time.Minute
+	outcomesKeepClosed = 30 * time.Second
+)
+
+// accountKey is a connection, or an identity whose connections are gone.
+type accountKey struct {
+	peer   rdma.PeerID
+	gone   string // identity
+	closed bool   // of gone: for sessions that said goodbye
+}
+
+type account struct {
+	key   accountKey
+	who   string
+	fates list.List // of *fate, least recently used first
+	bytes int
 }
 
 // fate is the state of a session's last transaction.
 type fate struct {
 	owner   rdma.Identity // who used the session first
+	client  uint64
 	seq     uint64
 	done    bool
+	closed  bool // the session has said goodbye
 	resp    []byte
 	waiting []*rdma.Request // repeats of a request still running
+	since   time.Duration   // since when its connection is gone, by clock.Fast
+	of      *account
+	at      *list.Element
 }
 
-const outcomeGeneration = 1 << 16 // sessions
+func newOutcomes(reply func(*rdma.Request, []byte)) *outcomes {
+	return &outcomes{reply: reply, fates: map[uint64]*fate{}, accounts: map[accountKey]*account{}}
+}
 
-func newOutcomes() *outcomes { return &outcomes{now: map[uint64]*fate{}, old: map[uint64]*fate{}} }
-
-func (o *outcomes) find(client uint64) *fate {
-	f := o.now[client]
-	if f == nil {
-		if f = o.old[client]; f == nil {
-			f = &fate{}
-		}
-		if len(o.now) >= outcomeGeneration {
-			o.rotate()
-		}
-		o.now[client] = f
+func (o *outcomes) account(k accountKey, who string) *account {
+	a := o.accounts[k]
+	if a == nil {
+		a = &account{key: k, who: who}
+		o.accounts[k] = a
 	}
+	return a
+}
+
+// find is the fate of a session, charged to the connection of r.
+func (o *outcomes) find(client uint64, r *rdma.Request) *fate {
+	f := o.fates[client]
+	if f != nil && f.of.key.peer == r.Peer && f.of.key.gone == "" {
+		f.of.fates.MoveToBack(f.at)
+		return f
+	}
+	a := o.account(accountKey{peer: r.Peer}, r.From.String())
+	if f == nil {
+		f = &fate{client: client, owner: *r.From}
+		o.fates[client] = f
+	} else {
+		o.leave(f)
+	}
+	o.enter(f, a, outcomesOfPeerMax)
 	return f
 }
 
-// rotate drops the older generation, except what still runs.
-func (o *outcomes) rotate() {
-	next := map[uint64]*fate{}
-	for c, f := range o.old {
-		if !f.done && f.seq > 0 {
-			next[c] = f
+// enter charges a fate to an account, and forgets the oldest that are over its
+// bound and do not run.
+func (o *outcomes) enter(f *fate, a *account, most int) {
+	f.of, f.at = a, a.fates.PushBack(f)
+	a.bytes += cap(f.resp)
+	for e := a.fates.Front(); e != nil && a.fates.Len() > most; {
+		old := e.Value.(*fate)
+		if e = e.Next(); old.done && old != f {
+			o.forget(old)
 		}
 	}
-	o.old, o.now = o.now, next
+}
+
+func (o *outcomes) leave(f *fate) {
+	f.of.fates.Remove(f.at)
+	f.of.bytes -= cap(f.resp)
+	if f.of.fates.Len() == 0 {
+		delete(o.accounts, f.of.key)
+	}
+}
+
+func (o *outcomes) forget(f *fate) {
+	o.leave(f)
+	o.bytes -= cap(f.resp)
+	delete(o.fates, f.client)
+}
+
+// keep stores an answer within the bounds.
+func (o *outcomes) keep(f *fate, resp []byte) {
+	o.resize(f, append(f.resp[:0], resp...))
+	if cap(f.resp) > 4*len(resp)+64 {
+		o.resize(f, append([]byte(nil), resp...))
+	}
+	o.shrink(f.of, outcomesOfAccountBytesMax)
+	for o.bytes > outcomesBytesMax {
+		fair := outcomesBytesMax / len(o.accounts)
+		over := f.of
+		for _, a := range o.accounts {
+			if over.bytes > fair {
+				break
+			}
+			over = a
+		}
+		before := o.bytes
+		if o.shrink(over, fair); o.bytes == before {
+			return // all that is left belongs to requests still running
+		}
+	}
+}
+
+func (o *outcomes) resize(f *fate, resp []byte) {
+	n := cap(resp) - cap(f.resp)
+	f.resp = resp
+	f.of.bytes += n
+	o.bytes += n
+}
+
+// shrink drops results, the oldest first, until an account is within a bound.
+func (o *outcomes) shrink(a *account, bound int) {
+	for e := a.fates.Front(); e != nil && a.bytes > bound; e = e.Next() {
+		o.dropResult(e.Value.(*fate))
+	}
+}
+
+// dropResult keeps of an answer what became of the transaction.
+func (o *outcomes) dropResult(f *fate) {
+	switch {
+	case !f.done || cap(f.resp) <= 2:
+	case wire.Code(f.resp[0]) == wire.OK && len(f.resp) > 1:
+		o.resize(f, []byte{byte(wire.ResultLost)})
+	default:
+		o.resize(f, append(make([]byte, 0, 2), f.resp[:min(len(f.resp), 2)]...))
+	}
 }
 
 // begin admits a request, or answers it: the same one came before.
 func (o *outcomes) begin(id wire.ID, r *rdma.Request) (run bool) {
 	if id.Seq == 0 { // a session begins at 1: 0 is a fate without a transaction
-		_ = r.Reply(verdict{code: wire.Bad, text: "transaction number 0"}.append(nil))
+		o.reply(r, verdict{code: wire.Bad, text: "transaction number 0"}.append(nil))
 		return false
 	}
 	o.mu.Lock()
-	f := o.find(id.Client)
-	switch {
-	case !f.belongsTo(r.From):
+	if f := o.fates[id.Client]; f != nil && !f.belongsTo(r.From) {
 		o.mu.Unlock()
-		refuseSession(r)
+		o.refuse(r)
 		return false
+	}
+	f := o.find(id.Client, r)
+	switch {
 	case id.Seq > f.seq && (f.done || f.seq == 0):
-		f.seq, f.done = id.Seq, false
+		f.seq, f.done, f.closed = id.Seq, false, false
+		if cap(f.resp) > reusedAnswerBytes { // its session has had it
+			o.resize(f, nil)
+		}
 		o.mu.Unlock()
 		return true
 	case id.Seq == f.seq && !f.done:
@@ -80,42 +213,36 @@ func (o *outcomes) begin(id wire.ID, r *rdma.Request) (run bool) {
 	case id.Seq == f.seq:
 		resp := append([]byte(nil), f.resp...)
 		o.mu.Unlock()
-		_ = r.Reply(resp)
+		o.reply(r, resp)
 		return false
 	}
 	o.mu.Unlock()
-	_ = r.Reply(verdict{code: wire.Bad, text: "transaction number out of order"}.append(nil))
+	o.reply(r, verdict{code: wire.Bad, text: "transaction number out of order"}.append(nil))
 	return false
 }
 
 // end records the answer and sends it.
 func (o *outcomes) end(id wire.ID, r *rdma.Request, resp []byte) {
 	o.mu.Lock()
-	f := o.find(id.Client)
+	f := o.fates[id.Client] // it runs, so it was not forgotten
 	f.done = true
-	f.resp = append(f.resp[:0], resp...)
+	o.keep(f, resp)
 	waiting := f.waiting
 	f.waiting = nil
 	o.mu.Unlock()
-	_ = r.Reply(resp)
+	o.reply(r, resp)
 	for _, w := range waiting {
-		_ = w.Reply(resp)
+		o.reply(w, resp)
 	}
 }
 
-// belongsTo reports whether the session is the peer's, which it is from the
-// first request on. Numbers of sessions are random, so that a client which has
-// not heard of a session cannot be the first.
-func (f *fate) belongsTo(who *rdma.Identity) bool {
-	if f.owner.Role == rdma.RoleNone {
-		f.owner = *who
-	}
-	return f.owner.Same(who)
-}
+// belongsTo reports whether the session is the peer's: whoever used it first.
+// Numbers of sessions are random, so a client that has not heard of a session
+// cannot be the first.
+func (f *fate) belongsTo(who *rdma.Identity) bool { return f.owner.Same(who) }
 
-func refuseSession(r *rdma.Request) {
-	v := verdict{code: wire.Forbidden, text: "the session is another client's"}
-	_ = r.Reply(v.append(nil)) // a peer that is gone needs no refusal
+func (o *outcomes) refuse(r *rdma.Request) {
+	o.reply(r, verdict{code: wire.Forbidden, text: "the session is another client's"}.append(nil))
 }
 
 // ask answers what became of a transaction to the client whose session it is;
@@ -123,15 +250,12 @@ func refuseSession(r *rdma.Request) {
 // refused from now on.
 func (o *outcomes) ask(id wire.ID, peek bool, r *rdma.Request) (allowed bool) {
 	o.mu.Lock()
-	f := o.now[id.Client]
-	if f == nil {
-		f = o.old[id.Client]
-	}
+	f := o.fates[id.Client]
 	resp := []byte{byte(wire.Unknown)}
 	switch {
 	case f != nil && !f.belongsTo(r.From):
 		o.mu.Unlock()
-		refuseSession(r)
+		o.refuse(r)
 		return false
 	case f != nil && f.seq == id.Seq && !f.done:
 		f.waiting = append(f.waiting, r)
@@ -139,12 +263,66 @@ func (o *outcomes) ask(id wire.ID, peek bool, r *rdma.Request) (allowed bool) {
 		return true
 	case f != nil && f.seq == id.Seq:
 		resp = append([]byte(nil), f.resp...)
+	case f != nil && f.seq < id.Seq && !f.done:
+		resp[0] = byte(wire.InDoubt) // no session has two transactions at a time
 	case !peek && (f == nil || f.seq < id.Seq):
-		f = o.find(id.Client)
-		f.belongsTo(r.From)
-		f.seq, f.done, f.resp = id.Seq, true, append(f.resp[:0], byte(wire.Aborted))
+		f = o.find(id.Client, r)
+		f.seq, f.done = id.Seq, true
+		o.keep(f, []byte{byte(wire.Aborted)})
 	}
 	o.mu.Unlock()
-	_ = r.Reply(resp)
+	o.reply(r, resp)
 	return true
+}
+
+// goodbye drops the answer of a session that has ended, at the request of a
+// connection of the same identity.
+func (o *outcomes) goodbye(client uint64, r *rdma.Request) {
+	o.mu.Lock()
+	if f := o.fates[client]; f != nil && f.done && f.belongsTo(r.From) {
+		f.closed = true
+		o.dropResult(f)
+	}
+	o.mu.Unlock()
+	o.reply(r, []byte{byte(wire.OK)})
+}
+
+// disconnected charges the sessions of a connection that is gone to its
+// identity, and forgets those of all identities whose time is up.
+func (o *outcomes) disconnected(peer rdma.PeerID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := clock.Fast()
+	if a := o.accounts[accountKey{peer: peer}]; a != nil {
+		for e := a.fates.Front(); e != nil; {
+			f := e.Value.(*fate)
+			e = e.Next()
+			o.leave(f)
+			f.since = now
+			o.enter(f, o.account(accountKey{gone: a.who, closed: f.closed}, a.who), outcomesOfGoneMax)
+		}
+	}
+	for k, a := range o.accounts {
+		if k.gone == "" {
+			continue
+		}
+		keep := outcomesKeep
+		if k.closed {
+			keep = outcomesKeepClosed
+		}
+		for e := a.fates.Front(); e != nil && now-e.Value.(*fate).since > keep; {
+			f := e.Value.(*fate)
+			if e = e.Next(); f.done {
+				o.forget(f)
+			}
+		}
+	}
+}
+
+// kept is the number of sessions whose last answer is remembered, and the bytes
+// of those answers.
+func (o *outcomes) kept() (sessions, bytes int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.fates), o.bytes
 }

@@ -17,6 +17,7 @@ var leastRole = map[wire.Op]rdma.Role{
 	wire.OpCommit:  rdma.RoleWriter,
 	wire.OpCall:    rdma.RoleWriter,
 	wire.OpOutcome: rdma.RoleWriter,
+	wire.OpGoodbye: rdma.RoleWriter,
 	wire.OpLoad:    rdma.RoleLoader,
 	wire.OpSeal:    rdma.RoleLoader,
 
@@ -96,5 +97,5 @@ func (s *Server) permitsWrites(r *rdma.Request, c *wire.Commit) bool {
 }
 
 func (s *Server) forbid(r *rdma.Request, text string) {
-	_ = r.Reply(verdict{code: wire.Forbidden, text: text}.append(nil)) // a peer that is gone needs no refusal
+	s.reply(r, verdict{code: wire.Forbidden, text: text}.append(nil))
 }

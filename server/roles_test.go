@@ -161,7 +161,7 @@ func (s *Server) refused(reason string) uint64 {
 // refused before anything is looked at, and counted.
 func TestEveryRequestUnderEveryRole(t *testing.T) {
 	reader := map[wire.Op]bool{wire.OpHello: true, wire.OpRead: true, wire.OpStats: true}
-	writer := map[wire.Op]bool{wire.OpCommit: true, wire.OpCall: true, wire.OpOutcome: true}
+	writer := map[wire.Op]bool{wire.OpCommit: true, wire.OpCall: true, wire.OpOutcome: true, wire.OpGoodbye: true}
 	loader := map[wire.Op]bool{wire.OpLoad: true, wire.OpSeal: true}
 	for _, f := range roleFabrics(t) {
 		t.Run(f.name, func(t *testing.T) {

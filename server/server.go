@@ -124,6 +124,7 @@ type Server struct {
 	scans       atomic.Uint64
 	handovers   atomic.Uint64
 	forbidden   forbidden
+	repliesLost atomic.Uint64
 
 	log                   *slog.Logger
 	started               time.Time
@@ -155,9 +156,9 @@ func New(c Config) (*Server, error) {
 		c.Incarnation = binary.LittleEndian.Uint64(id[:]) | 1
 	}
 	s := &Server{
-		cfg: c, incarnation: c.Incarnation, outcomes: newOutcomes(),
-		parts: make([]*partition, c.Partitions), procs: map[string]*exec.Procedure{},
+		cfg: c, incarnation: c.Incarnation, parts: make([]*partition, c.Partitions), procs: map[string]*exec.Procedure{},
 	}
+	s.outcomes = newOutcomes(s.reply)
 	if s.log = c.Log; s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -58,10 +58,11 @@ func (s *Server) ownStats() wire.ServerStats {
 		Calls: s.calls.Load(), SlowCalls: s.slowCalls.Load(),
 		Lookups: s.lookups.Load(), Scans: s.scans.Load(),
 		Distributed: s.coordinated.Load(), Handovers: s.handovers.Load(),
-		Outcomes: s.outcomes.kept(), Decisions: s.decisionsKept(),
+		Decisions: s.decisionsKept(), RepliesLost: s.repliesLost.Load(),
 		Greeted: s.greeted.Load(), Disconnected: s.disconnected.Load(),
 		Verbs: s.ep.Counters(), Process: processStats(),
 	}
+	st.Outcomes, st.OutcomeBytes = s.outcomes.kept()
 	if a, ok := s.ep.(rdma.Auditor); ok {
 		st.Refusals = a.Refusals()
 	}
@@ -77,13 +78,6 @@ func (s *Server) decisionsKept() int {
 	s.doubts.Lock()
 	defer s.doubts.Unlock()
 	return len(s.doubts.committed) + len(s.doubts.handed)
-}
-
-// kept is the number of sessions whose last answer is remembered.
-func (o *outcomes) kept() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.now) + len(o.old)
 }
 
 // processStats are cheap: none of them stops the world.
@@ -170,5 +164,5 @@ func (s *Server) handleStats(r *rdma.Request, d *wire.Decoder) {
 		s.refuse(r, "the statistics of a partition do not fit a message")
 		return
 	}
-	_ = r.Reply(append([]byte{byte(wire.OK)}, b...))
+	s.reply(r, append([]byte{byte(wire.OK)}, b...))
 }

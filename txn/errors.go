@@ -24,6 +24,9 @@ var (
 	ErrUnavailable = exec.ErrUnavailable
 	// ErrRestarted reports, beside ErrUnavailable, a data server that came back without its memory: open the database again.
 	ErrRestarted = exec.ErrRestarted
+	// ErrResultLost reports a Call that committed, and whose answer was lost
+	// with the connection. The server no longer keeps its result.
+	ErrResultLost = exec.ErrResultLost
 	// ErrOutcomeUnknown reports that the home server went away between a commit request and its answer.
 	ErrOutcomeUnknown = exec.ErrOutcomeUnknown
 	// ErrNoProcedure reports a Call of a procedure the servers do not have.

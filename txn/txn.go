@@ -2,16 +2,26 @@ package txn
 
 import (
 	"drtmx/internal/exec"
-	"drtmx/internal/wire"
 	"drtmx/tables"
 )
 
 // Bounds of one transaction. A transaction above one fails with ErrTooLarge.
 const (
-	MaxReads  = exec.MaxReads // rows and ranges read
-	MaxWrites = wire.MaxWrites
-	// MaxScanRows bounds the rows one scan may return.
+	// MaxReads bounds the lookups and scans that a transaction makes.
+	MaxReads = exec.MaxReads
+	// MaxWrites bounds the changes of rows and of secondary entries in a transaction.
+	MaxWrites = exec.MaxWrites
+	// MaxScanRows bounds the rows that one scan returns, over all partitions.
 	MaxScanRows = exec.MaxScanRows
+	// MaxProofs bounds, for a transaction that writes, the rows and the gaps
+	// between rows that it reads in one partition.
+	MaxProofs = exec.MaxProofs
+	// MaxCommitBytes bounds the writes and the proofs of reads that a
+	// transaction sends when it commits: to its home server, and for a
+	// procedure to any other server.
+	MaxCommitBytes = exec.MaxCommitBytes
+	// MaxResultBytes bounds the result of a procedure.
+	MaxResultBytes = exec.MaxResultBytes
 )
 
 // Txn is a transaction in progress, for the goroutine its body runs in. Rows

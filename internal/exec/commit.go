@@ -313,7 +313,8 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 	}
 	for i := range c.Parts {
 		if p := &c.Parts[i]; len(p.Rows) > wire.MaxProofs || len(p.Gaps) > wire.MaxProofs {
-			return t.fail(fmt.Errorf("%w: more than %d rows read in one partition by a transaction that writes", ErrTooLarge, wire.MaxProofs))
+			return t.fail(fmt.Errorf("%w: a transaction that writes has read %d rows and %d gaps in partition %d, limit %d (MaxProofs)",
+				ErrTooLarge, len(p.Rows), len(p.Gaps), p.Partition, MaxProofs))
 		}
 	}
 	return nil
@@ -339,6 +340,9 @@ func (s *Session) sendCommit(t *Txn) error {
 	s.seq++
 	s.commit.ID = wire.ID{Client: s.id, Seq: s.seq}
 	s.req = wire.AppendCommit(s.req[:0], wire.OpCommit, &s.commit, nil)
+	if len(s.req) > MaxCommitBytes {
+		return t.fail(commitTooLarge(len(s.req)))
+	}
 	resp, err := s.decide(t.ctx, int(s.commit.Parts[0].Partition), s.commit.ID)
 	if err != nil {
 		return t.fail(err)
@@ -351,6 +355,10 @@ func (s *Session) sendCommit(t *Txn) error {
 	default:
 		return t.fail(codeError(c, resp[1:]))
 	}
+}
+
+func commitTooLarge(bytes int) error {
+	return fmt.Errorf("%w: commit of %d bytes, limit %d (MaxCommitBytes)", ErrTooLarge, bytes, MaxCommitBytes)
 }
 
 func causeOf(resp []byte) Cause {

@@ -23,6 +23,9 @@ var (
 	ErrUnavailable = errors.New("txn: data server unavailable")
 	// ErrRestarted reports, beside ErrUnavailable, a data server that came back without its memory: open the database again.
 	ErrRestarted = errors.New("txn: data server was restarted and its memory is gone; open the database again")
+	// ErrResultLost reports a Call that committed, and whose answer was lost
+	// with the connection. The server no longer keeps its result.
+	ErrResultLost = errors.New("txn: committed, but the procedure's result is lost")
 	// ErrOutcomeUnknown reports that the home server went away between a commit request and its answer.
 	ErrOutcomeUnknown = errors.New("txn: outcome unknown")
 	// ErrNoProcedure reports a Call of a procedure the servers do not have.

@@ -159,8 +159,11 @@ func (s *Session) collect(t *Txn) error {
 		return nil
 	}
 	for server := range s.db.servers {
-		if err := s.ask(t, server); err != nil {
-			return err
+		for more := true; more; {
+			var err error
+			if more, err = s.ask(t, server); err != nil {
+				return err
+			}
 		}
 	}
 	return s.askRest(t)
@@ -233,17 +236,19 @@ func after(key index.Key, strings bool) index.Key {
 	return key // the highest key: whoever scans from it gets it again, and no more
 }
 
-// ask sends one RPC with all reads that a server must answer.
-func (s *Session) ask(t *Txn, server int) error {
+// ask sends one RPC with the reads that a server must answer, as many as a
+// message lists. The server answers as many of them, in order, as fit its
+// message. more reports that reads are left, for the next RPC.
+func (s *Session) ask(t *Txn, server int) (more bool, err error) {
 	s.reads = s.reads[:0]
 	for _, g := range t.gets[t.flushed:t.nGet] {
-		if !g.done && g.res == nil && s.db.parts[g.part].server == server {
+		if s.unanswered(g.done, g.res == nil, g.part, server) && len(s.reads) < wire.MaxReads {
 			s.reads = append(s.reads, wire.Read{Partition: uint16(g.part), Index: uint16(g.ix.ID), Strings: g.ix.Strings, Lo: g.key, GaveUp: g.op != nil})
 		}
 	}
 	for _, sc := range t.scans[:t.nScan] {
 		for i := range sc.nsubs {
-			if sub := &sc.subs[i]; !sc.done && sub.res == nil && s.db.parts[sub.part].server == server {
+			if sub := &sc.subs[i]; s.unanswered(sc.done, sub.res == nil, sub.part, server) && len(s.reads) < wire.MaxReads {
 				s.reads = append(s.reads, wire.Read{
 					Partition: uint16(sub.part), Index: uint16(sc.ix.ID), Scan: true, Strings: sc.ix.Strings,
 					Lo: sc.lo, Hi: sc.hi, Limit: uint32(t.scanLimit(sc)), GaveUp: sub.op != nil,
@@ -252,38 +257,48 @@ func (s *Session) ask(t *Txn, server int) error {
 		}
 	}
 	if len(s.reads) == 0 {
-		return nil
-	}
-	if len(s.reads) > wire.MaxReads {
-		return fmt.Errorf("%w: %d reads announced together, want at most %d", ErrTooLarge, len(s.reads), wire.MaxReads)
+		return false, nil
 	}
 	l, err := s.link(t.ctx, server)
 	if err != nil {
-		return err
+		return false, err
 	}
 	s.req = wire.AppendReads(s.req[:0], s.reads)
 	resp, err := s.call(t.ctx, l, s.req)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if wire.Code(resp[0]) != wire.OK {
-		return codeError(wire.Code(resp[0]), resp[1:])
+		return false, codeError(wire.Code(resp[0]), resp[1:])
 	}
-	return s.takeAnswers(t, server, resp[1:])
+	return true, s.takeAnswers(t, server, resp[1:])
 }
 
-// takeAnswers decodes answers in the order ask listed the reads.
+// unanswered reports that a server must still answer a read of a partition.
+func (s *Session) unanswered(done, open bool, part, server int) bool {
+	return !done && open && s.db.parts[part].server == server
+}
+
+// takeAnswers decodes answers in the order in which ask listed the reads: at
+// least one, and perhaps not all.
 func (s *Session) takeAnswers(t *Txn, server int, resp []byte) error {
-	d := wire.NewDecoder(resp)
+	d, left := wire.NewDecoder(resp), len(s.reads)
+	next := func() bool {
+		take := left > 0 && (d.Left() > 0 || left == len(s.reads))
+		if take {
+			left--
+		}
+		return take
+	}
 	for _, g := range t.gets[t.flushed:t.nGet] {
-		if !g.done && g.res == nil && s.db.parts[g.part].server == server {
+		if s.unanswered(g.done, g.res == nil, g.part, server) && next() {
 			g.buf = d.Get(&g.own, g.buf)
 			g.res = &g.own
 		}
 	}
 	for _, sc := range t.scans[:t.nScan] {
 		for i := range sc.nsubs {
-			if sub := &sc.subs[i]; !sc.done && sub.res == nil && s.db.parts[sub.part].server == server {
+			if sub := &sc.subs[i]; s.unanswered(sc.done, sub.res == nil, sub.part, server) && next() {
 				sub.buf = d.Scan(&sub.own, sub.buf)
 				sub.res = &sub.own
 			}
@@ -310,6 +325,10 @@ func codeError(c wire.Code, text []byte) error {
 		return fmt.Errorf("%w: %s", ErrUnavailable, text)
 	case wire.Forbidden:
 		return fmt.Errorf("%w: %s", ErrForbidden, text)
+	case wire.TooLarge:
+		return fmt.Errorf("%w: %s", ErrTooLarge, text)
+	case wire.ResultLost:
+		return ErrResultLost
 	}
 	return fmt.Errorf("%w: code %d: %s", ErrProtocol, c, text)
 }

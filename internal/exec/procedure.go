@@ -51,6 +51,9 @@ func (r *Runner) Run(ctx context.Context, p *Procedure, part int, args []byte) (
 	default:
 		err = t.err
 	}
+	if err == nil {
+		err = checkResult(result)
+	}
 	if err != nil {
 		return nil, nil, false, false, err
 	}
@@ -58,6 +61,15 @@ func (r *Runner) Run(ctx context.Context, p *Procedure, part int, args []byte) (
 		return nil, nil, false, false, err
 	}
 	return result, &r.commit, false, false, nil
+}
+
+// checkResult refuses a result that does not fit the answer, before its
+// transaction commits.
+func checkResult(result []byte) error {
+	if len(result) > MaxResultBytes {
+		return fmt.Errorf("%w: procedure result of %d bytes, limit %d (MaxResultBytes)", ErrTooLarge, len(result), MaxResultBytes)
+	}
+	return nil
 }
 
 // callBody turns a panic of a user's body into an error: a data server
@@ -113,6 +125,9 @@ func (db *DB) RunProcedure(
 	}
 	body := BodyFunc(func(t *Txn) (err error) {
 		result, err = callBody(ctx, p, t, args)
+		if err == nil {
+			err = checkResult(result)
+		}
 		if t.doomed != nil {
 			err = t.doomed
 		}
@@ -139,12 +154,35 @@ func (s *Session) finishWith(t *Txn, validate bool, finish func(*Session, *wire.
 			s.commit.Parts[i].Writes = s.commit.Parts[i].Writes[:0]
 		}
 	}
+	if err := s.checkShares(&s.commit); err != nil {
+		return t.fail(err)
+	}
 	err := finish(s, &s.commit)
 	var again ErrAbandoned
 	if errors.As(err, &again) {
 		return t.abandon(again.Cause)
 	}
 	return err
+}
+
+// checkShares refuses a transaction whose share for another server does not fit
+// a message.
+func (s *Session) checkShares(c *wire.Commit) error {
+	for i := range c.Parts {
+		server, bytes := s.db.parts[c.Parts[i].Partition].server, 0
+		if s.db.local == nil || s.db.local.Index(int(c.Parts[i].Partition), 0) != nil {
+			continue // it is not sent
+		}
+		for j := range c.Parts {
+			if s.db.parts[c.Parts[j].Partition].server == server {
+				bytes += c.Parts[j].Bytes()
+			}
+		}
+		if bytes > MaxCommitBytes {
+			return commitTooLarge(bytes)
+		}
+	}
+	return nil
 }
 
 // Reach connects to a data server, unless the session is, and tells which

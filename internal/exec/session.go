@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,8 +24,9 @@ type Session struct {
 	id         uint64 // client half of transaction IDs
 	seq        uint64
 	rng        *rand.Rand
-	links      []*link // by server
-	touched    []*link // links with requests in the round being built
+	mu         sync.Mutex // for writing links, and for reading them in another goroutine
+	links      []*link    // by server
+	touched    []*link    // links with requests in the round being built
 	active     []activeOp
 	txn        Txn
 	pools      []*opPool // by index number × partition
@@ -48,6 +50,7 @@ type link struct {
 	conn    rdma.Conn
 	hello   *wire.Hello
 	batch   [2]rdma.Batch
+	part    rdma.Batch // of a batch that is larger than the fabric takes at once
 	flip    int
 	touched bool
 
@@ -120,6 +123,8 @@ func (s *Session) Close() error {
 // closeLinks may be called by another goroutine while a transaction runs: it
 // closes connections and leaves the rest to the session.
 func (s *Session) closeLinks() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.closed.Swap(true) {
 		return
 	}
@@ -128,6 +133,17 @@ func (s *Session) closeLinks() {
 			l.conn.Close()
 		}
 	}
+}
+
+// keep adds a connection, unless the session was closed meanwhile.
+func (s *Session) keep(l *link) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Load() {
+		return ErrClosed
+	}
+	s.links[l.server] = l
+	return nil
 }
 
 // link is the connection to a server, made on first use and after a failure.
@@ -164,12 +180,11 @@ func (s *Session) link(ctx context.Context, server int) (*link, error) {
 		return nil, fmt.Errorf("%w: server %s: %w", ErrUnavailable, addr, ErrRestarted)
 	}
 	l := &link{server: server, conn: c, hello: h}
-	s.links[server] = l
-	s.use(l)
-	if s.closed.Load() { // closed meanwhile: closeLinks may have missed it
+	if err := s.keep(l); err != nil {
 		c.Close()
-		return nil, ErrClosed
+		return nil, err
 	}
+	s.use(l)
 	return l, nil
 }
 
@@ -185,6 +200,8 @@ func (s *Session) use(l *link) {
 func (s *Session) drop(l *link) {
 	s.count(l)
 	l.conn.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.links[l.server] == l {
 		s.links[l.server] = nil
 	}
@@ -277,38 +294,77 @@ func (s *Session) rounds(ctx context.Context) error {
 	return fmt.Errorf("%w: a read did not end after %d rounds", ErrProtocol, maxRounds)
 }
 
-// exchange posts every link's next batch and waits for all: one round.
+// exchange posts every link's next batch and waits for all: one round, or
+// several if a batch is larger than the fabric takes at once.
 func (s *Session) exchange(ctx context.Context) error {
-	for i, l := range s.touched {
-		if l.next().Len() > 0 {
-			if err := l.conn.Post(l.next()); err != nil {
-				s.dropPosted(s.touched[:i])
-				return s.broken(ctx, l, err)
-			}
+	for from, more := 0, true; more; from += rdma.MaxBatch {
+		var err error
+		if more, err = s.exchangeFrom(ctx, from); err != nil {
+			return err
 		}
 	}
-	for i, l := range s.touched {
-		if l.next().Len() > 0 {
-			// Access faults belong to the operation that posted them, which
-			// sees the status; only a broken connection ends the round.
-			if err := l.conn.Wait(ctx, l.next()); err != nil && !errors.Is(err, rdma.ErrAccess) && !errors.Is(err, rdma.ErrUnsupported) {
-				s.dropPosted(s.touched[i+1:])
-				return s.broken(ctx, l, err)
-			}
-		}
+	for _, l := range s.touched {
 		l.flip ^= 1
 		l.next().Reset()
 	}
-	s.stats.Rounds++
 	return nil
 }
 
-// dropPosted closes the connections on which a round was posted that nobody
-// will wait for: until then its buffers, which the next transaction uses
-// again, belong to them.
-func (s *Session) dropPosted(links []*link) {
+// exchangeFrom is one round: of every link's next batch as many requests as the
+// fabric takes, from the given one on. more reports that some are left.
+func (s *Session) exchangeFrom(ctx context.Context, from int) (more bool, err error) {
+	for i, l := range s.touched {
+		if b := l.piece(from); b.Len() > 0 {
+			if err := l.conn.Post(b); err != nil {
+				s.dropPosted(s.touched[:i], from)
+				return false, s.broken(ctx, l, err)
+			}
+		}
+	}
+	for i, l := range s.touched {
+		if b := l.posted(from); b.Len() > 0 {
+			// Access faults belong to the operation that posted them, which
+			// sees the status; only a broken connection ends the round.
+			if err := l.conn.Wait(ctx, b); err != nil && !errors.Is(err, rdma.ErrAccess) && !errors.Is(err, rdma.ErrUnsupported) {
+				s.dropPosted(s.touched[i+1:], from)
+				return false, s.broken(ctx, l, err)
+			}
+		}
+		more = more || l.next().Len() > from+rdma.MaxBatch
+	}
+	s.stats.Rounds++
+	return more, nil
+}
+
+// piece makes the batch to post of the requests from the given one on. It
+// shares their memory, so that completions land in the next batch.
+func (l *link) piece(from int) *rdma.Batch {
+	all := l.next()
+	if all.Len() > rdma.MaxBatch {
+		l.part.WRs = all.WRs[min(from, all.Len()):min(from+rdma.MaxBatch, all.Len())]
+	}
+	return l.posted(from)
+}
+
+// posted is the batch that piece has made.
+func (l *link) posted(from int) *rdma.Batch {
+	if l.next().Len() > rdma.MaxBatch {
+		return &l.part
+	}
+	if from > 0 {
+		return &noRequests
+	}
+	return l.next()
+}
+
+var noRequests rdma.Batch
+
+// dropPosted closes the connections on which a round was posted and not waited
+// for: until the wait, its buffers belong to them, and the next transaction
+// uses those buffers again.
+func (s *Session) dropPosted(links []*link, from int) {
 	for _, l := range links {
-		if l.next().Len() > 0 {
+		if l.posted(from).Len() > 0 {
 			s.drop(l)
 		}
 	}

@@ -16,10 +16,20 @@ import (
 
 // Bounds of one transaction.
 const (
-	MaxReads  = 1 << 16 // rows and ranges read
+	// MaxReads bounds the lookups and scans that a transaction makes.
+	MaxReads = 1 << 16
+	// MaxWrites bounds the changes of rows and of secondary entries in a transaction.
 	MaxWrites = wire.MaxWrites
-	// MaxScanRows bounds the rows one scan may return.
+	// MaxScanRows bounds the rows that one scan returns, over all partitions.
 	MaxScanRows = 1 << 15
+	// MaxProofs bounds, for a transaction that writes, the rows and the gaps
+	// between rows that it reads in one partition.
+	MaxProofs = wire.MaxProofs
+	// MaxCommitBytes bounds a commit message, and a procedure's share for any
+	// other server.
+	MaxCommitBytes = wire.MaxCommitBytes
+	// MaxResultBytes bounds the result of a procedure.
+	MaxResultBytes = wire.MaxResultBytes
 )
 
 // errAbandoned ends an attempt that met a concurrent writer. Bodies see it as
@@ -437,7 +447,8 @@ func (sc *Scan) settle() {
 	}
 	if sc.limit > 0 && len(sc.out) > sc.limit {
 		sc.out = sc.out[:sc.limit]
-	} else if more && (sc.limit <= 0 || len(sc.out) < sc.limit) {
+	}
+	if len(sc.out) > MaxScanRows || more && (sc.limit <= 0 || len(sc.out) < sc.limit) {
 		sc.err = t.fail(fmt.Errorf("%w: a scan of %s returns more than %d rows; give it a limit", ErrTooLarge, sc.ix.Name, MaxScanRows))
 	}
 }

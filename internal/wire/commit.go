@@ -64,6 +64,21 @@ func AppendPart(b []byte, p *Part) []byte {
 	return b
 }
 
+// Bytes is the size of the part's encoding.
+func (p *Part) Bytes() int {
+	n := 2 + 3*4 + 16*(len(p.Rows)+len(p.Gaps))
+	for i := range p.Writes {
+		w := &p.Writes[i]
+		n += 3 + 2 + 8 + 4 + len(w.Row)
+		if w.Strings {
+			n += len(w.Key.Str)
+		} else {
+			n += 8
+		}
+	}
+	return n
+}
+
 // AppendCommit appends op and the encoding of the parts that keep accepts (nil: all).
 func AppendCommit(b []byte, op Op, c *Commit, keep func(partition uint16) bool) []byte {
 	b = AppendID(append(b, byte(op)), c.ID)

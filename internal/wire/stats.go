@@ -33,7 +33,10 @@ type ServerStats struct {
 	Handovers   uint64 `json:"handovers"` // transactions decided here for the server that handed them over
 	Prepared    int    `json:"prepared"`  // in doubt now
 	Outcomes    int    `json:"outcomes"`  // sessions whose last answer is kept
-	Decisions   int    `json:"decisions"` // commits kept until all who take part know them
+	// OutcomeBytes are the bytes of those answers.
+	OutcomeBytes int    `json:"outcome_bytes"`
+	RepliesLost  uint64 `json:"replies_lost"` // answers that could not be sent
+	Decisions    int    `json:"decisions"`    // commits kept until all who take part know them
 
 	Greeted      uint64         `json:"greeted"`      // connections that said hello
 	Disconnected uint64         `json:"disconnected"` // connections that went away

@@ -11,10 +11,11 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/mem"
+	"drtmx/rdma"
 )
 
 // Version is checked at Hello; both sides must be built from the same protocol.
-const Version = 2
+const Version = 3
 
 // Op is the first byte of a request.
 type Op uint8
@@ -34,12 +35,13 @@ const (
 	OpResolve                // participant to server: was this distributed transaction committed
 	OpHandOver               // last participant: commit your share, and thereby the whole
 	OpValidate               // participant: do the proofs of your share hold now
+	OpGoodbye                // a session has ended: its last answer need not be kept
 )
 
 var opNames = map[Op]string{
 	OpHello: "hello", OpRead: "read", OpCommit: "commit", OpCall: "call", OpPrepare: "prepare", OpDecide: "decide",
 	OpOutcome: "outcome", OpLoad: "load", OpSeal: "seal", OpStats: "stats", OpResolve: "resolve",
-	OpHandOver: "hand-over", OpValidate: "validate",
+	OpHandOver: "hand-over", OpValidate: "validate", OpGoodbye: "goodbye",
 }
 
 func (o Op) String() string {
@@ -69,6 +71,8 @@ const (
 	// Forbidden: the peer may not make the request, for its role, its tables or
 	// the owner of the session: text follows.
 	Forbidden
+	TooLarge   // the request, or its answer, is above a named bound: text follows
+	ResultLost // outcome: committed, and the procedure's result is not kept any longer
 )
 
 // Bounds of one message.
@@ -77,6 +81,11 @@ const (
 	MaxProofs = 1 << 16
 	MaxWrites = 1 << 14
 	MaxReads  = 1 << 10
+	// MaxCommitBytes bounds a commit. It leaves room in a message for what
+	// servers add for each other: participants and acknowledgements.
+	MaxCommitBytes = rdma.MaxMessageBytes - 32<<10
+	// MaxResultBytes bounds a procedure's result, which follows a code.
+	MaxResultBytes = rdma.MaxMessageBytes - 1
 )
 
 // ErrMessage reports a message that cannot be decoded.
