@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the measurements that results/engine.md, results/tpcc.md and
-# results/fabrics.md record and writes those pages: every figure with the
-# command that printed it, the commit, the machine and the date. Takes about
-# twenty minutes; the machine should be idle.
+# Takes the measurements of results/engine.md, results/tpcc.md and
+# results/fabrics.md and writes those pages. Every figure comes with the command
+# that printed it, the commit, the machine and the date. Takes about twenty
+# minutes; the machine should be idle.
 #
 #   results/measure.sh [section ...]      without names: all sections
 set -euo pipefail
@@ -11,11 +11,11 @@ make -s build
 raw=results/raw
 mkdir -p "$raw"
 
-# Pages and their sections: name | what it shows | command
+# Pages and their sections: name | title | command
 tpcc=(
 "full|The whole TPC-C for a minute: shares, response times, retries, consistency|bin/drtmx tpcc run --mix full --duration 60s"
 "fulldesigns|The whole TPC-C with each design, in turn on one cluster|bin/drtmx tpcc compare --mix full --repeat 3 --duration 5s"
-"fullpaced|The whole TPC-C at the pace of people: ten terminals for each warehouse, with keying and think times|bin/drtmx tpcc run --mix full --clients 40 --keying-think --warmup 1m --duration 3m --output plain --series-interval 1m"
+"fullpaced|The whole TPC-C with keying and think times: ten terminals for each warehouse|bin/drtmx tpcc run --mix full --clients 40 --keying-think --warmup 1m --duration 3m --output plain --series-interval 1m"
 )
 engine=(
 "designs|TPC-C with each design, in turn on one cluster: throughput, CPU, rounds, RPCs, and ratios|bin/drtmx tpcc compare --repeat 5 --duration 5s"
@@ -23,32 +23,32 @@ engine=(
 "clients32|The mix with 32 clients|bin/drtmx tpcc compare --clients 32 --repeat 3 --duration 3s --designs drtmx,drtmh --mix new-order=10,order-status=90"
 "clients64|The mix with 64 clients|bin/drtmx tpcc compare --clients 64 --repeat 3 --duration 3s --designs drtmx,drtmh --mix new-order=10,order-status=90"
 "warehouse|Loading one warehouse: seconds, bytes per row, memory|bin/drtmx tpcc run --warehouses 1 --servers 1 --clients 4 --duration 2s"
-"rpc|READ and RPC over shared memory beside memcpy and bare ping-pong|go test -run ^\$ -bench Read\$|RoundTrip|Throughput -benchtime 1s ./rdma/shm"
+"rpc|READ and RPC over shared memory, compared with memcpy and bare ping-pong|go test -run ^\$ -bench Read\$|RoundTrip|Throughput -benchtime 1s ./rdma/shm"
 "hash|GET on the hash index: rounds and allocations, with and without location cache|go test -run ^\$ -bench Get/ -benchmem ./index/hash"
 "learned|GET and SCAN on the learned index under the cache budgets: rounds, bytes, allocations|env LEARNED_KEYS=1000000 go test -run ^\$ -bench Client -benchmem ./index/learned"
-"predict|Prediction and translation at 10 million keys against descending the tree's inner nodes; accuracy; bytes|go test -run ^\$ -bench Predict -timeout 30m ./index/learned"
+"predict|Prediction and translation at 10 million keys, compared with a descent of the tree's inner nodes; accuracy; bytes|go test -run ^\$ -bench Predict -timeout 30m ./index/learned"
 "models|Models alone at 10 million keys, leaves in key order: accuracy, bytes, ns per lookup|go test -run ^\$ -bench Model/.*/.*/leaves=512 -timeout 30m ./index/learned/model"
 "training|Training: ns per key, and one sub-model of 200 keys|go test -run ^\$ -bench Train|Retrain ./index/learned/model"
-"latest|Reads of the latest keys beside inserts at the end: chases and fallbacks per million|go test -run ^\$ -bench Latest ./index/learned"
-"expansion|GETs while all models are rebuilt, against before|go test -run ^\$ -bench Expansion ./index/learned"
-"tree|The server's tree against tidwall/btree and google/btree, one and two goroutines|go test -run ^\$ -bench Server ./index/learned/xtree"
+"latest|Reads of the latest keys during inserts at the end: chases and fallbacks per million|go test -run ^\$ -bench Latest ./index/learned"
+"expansion|GETs while all models are rebuilt, compared with before|go test -run ^\$ -bench Expansion ./index/learned"
+"tree|The server's tree compared with tidwall/btree and google/btree, one and two goroutines|go test -run ^\$ -bench Server ./index/learned/xtree"
 "checker|Checking a history of a million transactions|go test -run ^\$ -bench Check -benchtime 3x -cpu 1 ./internal/history"
 "view|One View and one commit, in one process|go test -run ^\$ -bench View ./server"
-"hashstrings|Hash index: native keys and small fixed rows beside string keys of several kinds and rows that vary in size|go test -run ^\$ -bench Kinds -cpu 1 -benchtime 30000x ./index/hash"
-"strings|Ordered index: native keys, rows inline and apart, beside string keys of several kinds with rows of 104 bytes|go test -run ^\$ -bench Strings\$ -timeout 20m ./index/learned"
+"hashstrings|Hash index: native keys with small fixed rows, and string keys of several kinds with rows of variable size|go test -run ^\$ -bench Kinds -cpu 1 -benchtime 30000x ./index/hash"
+"strings|Ordered index: native keys with rows inline and apart, and string keys of several kinds with rows of 104 bytes|go test -run ^\$ -bench Strings\$ -timeout 20m ./index/learned"
 )
 fabrics=(
-"fabrics|READs of 64 bytes, alone and 16 in a batch, on every fabric beside its bound; many callers over TCP beside pipelined GETs of Redis as a sense of scale|go test -run ^\$ -bench Fabrics|ManyCallers -benchtime 300x ./rdma/rdmatest"
-"tls|READs of 64 bytes over TCP with TLS beside a bare echo with TLS, in one process|go test -run ^\$ -bench Read/ -benchtime 100x ./rdma/tcp"
-"verbs|READs of 64 bytes over libibverbs beside perftest's, on Soft-RoCE (rdma_rxe) in a guest under software emulation: only the ratios mean anything|make -s bench-verbs"
+"fabrics|READs of 64 bytes, single and in batches of 16, on every fabric, compared with its bound; many callers over TCP, compared with pipelined GETs of Redis for scale|go test -run ^\$ -bench Fabrics|ManyCallers -benchtime 300x ./rdma/rdmatest"
+"tls|READs of 64 bytes over TCP with TLS, compared with a bare echo with TLS, in one process|go test -run ^\$ -bench Read/ -benchtime 100x ./rdma/tcp"
+"verbs|READs of 64 bytes over libibverbs, compared with perftest's, on Soft-RoCE (rdma_rxe) in a guest under software emulation: only the ratios are meaningful|make -s bench-verbs"
 )
 
 wanted=("$@")
 
-# want SECTION reports whether it was asked for.
+# want SECTION reports whether the section was requested.
 want() { [ ${#wanted[@]} -eq 0 ] || [[ " ${wanted[*]} " == *" $1 "* ]]; }
 
-# Redis gives the section fabrics a sense of scale.
+# The section fabrics compares with Redis.
 if want fabrics && ! command -v redis-server >/dev/null; then
 	work=$(mktemp -d)
 	trap 'rm -rf "$work"' EXIT
@@ -67,8 +67,8 @@ measure() {
 	} >"$raw/$1.txt"
 }
 
-# page FILE TITLE SECTION... runs the sections that are wanted and, if there
-# were any, writes the page; it keeps the older figures of the others.
+# page FILE TITLE SECTION... runs the requested sections and, if there are any,
+# writes the page. The other sections keep their older figures.
 page() {
 	local file=$1 title=$2 ran= s name what command
 	shift 2
@@ -80,7 +80,7 @@ page() {
 		ran=yes
 	done
 	[ "$ran" ] || return 0
-	# Figures that were not measured here are taken over from the page.
+	# Copy the figures that were not measured now from the old page.
 	for s in "$@"; do
 		IFS='|' read -r name what _ <<<"$s"
 		if [ ! -f "$raw/$name.txt" ] && grep -qxF "## $what" "$file" 2>/dev/null; then
@@ -91,7 +91,7 @@ page() {
 	{
 		echo "# $title"
 		echo
-		echo "Written by \`results/measure.sh\`. Times are of emulated fabrics (shared memory of one host, or one process), on a small shared machine: ratios within one run say more than they do."
+		echo "Written by \`results/measure.sh\`. Times are those of emulated fabrics (shared memory of one host, or one process) on a small shared machine. Ratios within one run are more meaningful than times."
 		echo
 		echo "Machine: $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2 | xargs), $(nproc) processors, $(awk '/MemTotal/{printf "%.0f GiB", $2/1048576}' /proc/meminfo), Linux $(uname -r | cut -d- -f1), $(go version | cut -d' ' -f3)."
 		for s in "$@"; do

@@ -4,10 +4,10 @@
 # and TPC-C against PostgreSQL through go-tpc. Takes up to 25 minutes; the
 # machine should be idle.
 #
-# Redis and PostgreSQL are Debian's. What is not installed is fetched with
-# apt-get and unpacked into a temporary directory, not installed; no service of
-# the distribution is started. Servers listen on sockets of their own in that
-# directory, and all of it is removed at the end, also after Ctrl-C.
+# Redis and PostgreSQL are Debian's. The script fetches missing packages with
+# apt-get and unpacks them into a temporary directory, without installing them;
+# it starts no service of the distribution. Servers listen on sockets in that
+# directory, which the script removes at the end, also after Ctrl-C.
 #
 #   PEERS_QUICK=1         a smoke run of about two minutes (compiling aside),
 #                         its page goes to results/raw/peers/quick.md

@@ -36,6 +36,8 @@ type load struct {
 	FirstProcess   uint32        // number of the first client in the history
 	ServersToFail  bool          // ErrUnavailable is to be expected
 	OutcomeMayLost bool          // so is ErrOutcomeUnknown
+	MayBeTooLarge  bool          // so is ErrTooLarge
+	Rotate         int           // appends after which a list is left alone; 0: as many as a row holds
 }
 
 // swarm draws a load for one run of many.
@@ -86,9 +88,13 @@ func newClient(l *load, s *listSchema, db *txn.DB, n int) *client {
 	c := &client{
 		l: l, s: s, db: db, rnd: rng.New(l.Seed).SplitN(uint64(p)), rec: history.NewRecorder(p), counts: map[string]int{},
 	}
+	rotate := max(l.Room-3, 2)
+	if l.Rotate > 0 {
+		rotate = l.Rotate
+	}
 	for i := range c.gen {
 		c.gen[i] = history.Generator{
-			Seed: l.Seed + uint64(i), Process: p, Keys: l.Keys, OpsPerTxn: l.OpsPerTxn, RotateAfter: max(l.Room-3, 2),
+			Seed: l.Seed + uint64(i), Process: p, Keys: l.Keys, OpsPerTxn: l.OpsPerTxn, RotateAfter: rotate,
 			ReadFraction: l.Reads, ScanFraction: l.Scans, DeleteFraction: l.Deletes,
 		}
 	}
@@ -241,6 +247,8 @@ func (c *client) outcome(err error) (history.Outcome, error) {
 		return history.Aborted, nil
 	case errors.Is(err, txn.ErrConflict):
 		count("conflict")
+	case c.l.MayBeTooLarge && errors.Is(err, txn.ErrTooLarge):
+		count("too large")
 	case errors.Is(err, errFull), errors.As(err, &proc) && proc.Text == errFull.Error():
 		count("full")
 	case errors.Is(err, errRollBack), errors.As(err, &proc) && proc.Text == errRollBack.Error():

@@ -14,6 +14,7 @@ import (
 
 	"drtmx/internal/history"
 	"drtmx/internal/rng"
+	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/server"
 	"drtmx/txn"
@@ -59,31 +60,80 @@ type cluster struct {
 	net   *inproc.Network
 	s     *listSchema
 	addrs []string
+	calm  func() // ends the disturbances, before a run is looked at; nil if there are none
 }
 
 // startCluster embeds servers over a network with faults. Opening may meet
 // them, so it is tried again.
 func startCluster(t testing.TB, s *listSchema, servers int, o inproc.Options, cfg txn.Config) *cluster {
 	t.Helper()
+	return setup{servers: servers, net: o, client: cfg}.start(t, s)
+}
+
+// setup says how to start a cluster.
+type setup struct {
+	servers    int
+	partitions int // 0: one a server
+	net        inproc.Options
+	client     txn.Config
+	upset      *disturbance // of requests; may be nil
+}
+
+func (u setup) start(t testing.TB, s *listSchema) *cluster {
+	t.Helper()
 	var last error
 	for try := range uint64(200) {
-		o.Seed += try
-		net := inproc.New(o)
-		c := cfg
-		cl, err := server.Embedded(context.Background(), server.EmbeddedConfig{
-			Catalog: s.cat, Procedures: s.procedures(), Servers: servers, Client: c, Network: net, Checksums: o.Faults.Scramble > 0,
-		})
-		if err == nil {
-			x := &cluster{Cluster: cl, net: net, s: s}
-			for i := range servers {
-				x.addrs = append(x.addrs, fmt.Sprintf("server-%d", i))
-			}
+		u.net.Seed += try
+		x := &cluster{Cluster: &server.Cluster{}, net: inproc.New(u.net), s: s}
+		if last = u.open(x); last == nil {
 			return x
 		}
-		last = err
+		x.Close()
 	}
 	t.Fatalf("the cluster does not open: %v", last)
 	return nil
+}
+
+// provider is the network as one of its members sees it.
+func (u *setup) provider(net *inproc.Network, who rdma.Identity) rdma.Provider {
+	if u.upset == nil {
+		return net.As(who)
+	}
+	return &upsetProvider{net.As(who), u.upset}
+}
+
+// open starts the servers, and opens a DB.
+func (u *setup) open(x *cluster) error {
+	for i := range u.servers {
+		x.addrs = append(x.addrs, fmt.Sprintf("server-%d", i))
+	}
+	for i := range u.servers {
+		srv, err := server.New(u.config(x, i))
+		if err != nil {
+			return err
+		}
+		x.Servers = append(x.Servers, srv)
+		if err := srv.Start(); err != nil {
+			return err
+		}
+	}
+	c := u.client
+	c.Servers, c.Dial = x.addrs, u.provider(x.net, rdma.Identity{Role: rdma.RoleWriter, Name: clientName}).Dial
+	var err error
+	x.DB, err = txn.Open(context.Background(), c)
+	return err
+}
+
+// clientName is the name of the clients on the network; servers have their addresses as names.
+const clientName = "client"
+
+// config is that of one server.
+func (u *setup) config(x *cluster, i int) server.Config {
+	return server.Config{
+		Index: i, Addrs: x.addrs, Partitions: u.partitions, Catalog: x.s.cat, Procedures: x.s.procedures(),
+		Provider:  u.provider(x.net, rdma.Identity{Role: rdma.RoleServer, Name: x.addrs[i]}),
+		Checksums: u.net.Faults.Scramble > 0, MemoryBytes: 1 << 30,
+	}
 }
 
 // result of one run.
@@ -109,6 +159,9 @@ func (x *cluster) run(t testing.TB, l *load) (*outcome, error) {
 		}()
 	}
 	wg.Wait()
+	if x.calm != nil {
+		x.calm()
+	}
 	out := &outcome{counts: map[string]int{}}
 	last := newClient(l, x.s, x.DB, l.Clients)
 	errs = append(errs, last.readAll(ctx), x.settled(ctx), last.writeAll(ctx))
@@ -288,10 +341,15 @@ type scenario struct {
 	reads  txn.ReadPath
 	pause  bool // one server stops now and then
 	polls  int
+
+	servers, partitions int // 0: three servers, one partition each
+	loses               bool
+	load                func(l *load, s *rng.Stream)
+	upset               func(x *upsetting) // what else goes wrong; see history_faults_test.go
 }
 
 func (sc *scenario) lossy(f inproc.Faults) bool {
-	return f.DropVerb+f.DropBefore+f.DropDuring+f.DropAfter > 0
+	return sc.loses || f.DropVerb+f.DropBefore+f.DropDuring+f.DropAfter > 0
 }
 
 func scenarios() []scenario {
@@ -321,7 +379,7 @@ func scenarios() []scenario {
 // TestHistories runs all scenarios, each with new loads until its time is up.
 func TestHistories(t *testing.T) {
 	seed := baseSeed(t)
-	for _, sc := range scenarios() {
+	for _, sc := range append(scenarios(), harshScenarios()...) {
 		t.Run(sc.name, func(t *testing.T) {
 			total := map[string]int{}
 			txns, runs := 0, 0
@@ -351,9 +409,27 @@ func (sc *scenario) runOnce(t *testing.T, seed uint64) *outcome {
 	l.TxnsPerClient = 150 + stream.Intn(250)
 	f := sc.faults(stream)
 	l.ServersToFail, l.OutcomeMayLost, l.LossyCalls = sc.lossy(f), sc.lossy(f), sc.lossy(f)
-	x := startCluster(t, newLists(&l), 3, inproc.Options{Faults: f, Seed: seed, Pollers: sc.polls},
-		txn.Config{Reads: sc.reads, Seed: seed | 1})
+	if sc.load != nil {
+		sc.load(&l, stream)
+	}
+	u := setup{
+		servers: 3, partitions: sc.partitions,
+		net:    inproc.Options{Faults: f, Seed: seed, Pollers: sc.polls},
+		client: txn.Config{Reads: sc.reads, Seed: seed | 1},
+	}
+	if sc.servers > 0 {
+		u.servers = sc.servers
+	}
+	if sc.upset != nil {
+		u.upset = newDisturbance(stream)
+	}
+	x := u.start(t, newLists(&l))
 	defer x.Close()
+	if sc.upset != nil {
+		begin := newUpsetting(t, x, u.upset, stream)
+		sc.upset(begin)
+		x.calm = begin.end
+	}
 	stop := func() {}
 	if sc.pause {
 		stop = x.pauseNowAndThen(stream)
@@ -368,6 +444,11 @@ func (sc *scenario) runOnce(t *testing.T, seed uint64) *outcome {
 	}
 	if t.Failed() {
 		t.Logf("%+v\nfaults %+v\n%v", l, f, out.counts)
+	}
+	if sc.upset != nil {
+		for k, n := range u.upset.total() {
+			out.counts[k] += n
+		}
 	}
 	return out
 }

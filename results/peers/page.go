@@ -17,7 +17,7 @@ type system struct {
 
 var systems = []system{
 	{
-		ours, "drtmx", "commit", "ordered index; two data servers, child processes of the client; clients read their shared memory, writes are messages",
+		ours, "drtmx", "commit", "ordered index; two data servers, child processes of the client; clients read the servers' shared memory, writes are messages",
 		"none: in memory, a commit is in the memory of one server", "strictly serializable; read-modify-write is one transaction",
 	},
 	{oursHash, "drtmx, hash", "commit", "as drtmx, with a hash index, which has no scans", "none", "as drtmx"},
@@ -110,7 +110,7 @@ func (p *page) systems() {
 		}
 		p.row(s.title, v, s.place, s.durability, s.isolation)
 	}
-	p.printf("\nClient of all: one go-ycsb binary, with the drivers of go-ycsb %s (%s) and drtmx's own; its driver of bolt is compiled with bbolt.",
+	p.printf("\nThe client of all systems is one go-ycsb binary, with the drivers of go-ycsb %s (%s) and drtmx's own; the driver of bolt is compiled with bbolt.",
 		p.fact("go-ycsb"), p.fact("drivers"))
 	if v := p.facts["go-tpc"]; v != "" {
 		p.printf(" TPC-C on PostgreSQL: go-tpc %s.", v)
@@ -120,14 +120,26 @@ func (p *page) systems() {
 
 const notComparable = `## What is not comparable
 
-- drtmx keeps its data in memory only. The systems that write logs or files do more for a commit than it does; the table above says what.
-- Embedded libraries (badger, bbolt) answer in the caller's process. Redis and PostgreSQL are asked through a socket, with a system call and a wake-up on each side of each operation. drtmx is between: its servers are processes of their own, but its clients read their memory without asking them. The like of that between machines is RDMA, which is not measured here.
-- go-ycsb has one connection for each thread and one operation under way on it; no system's pipelining or batching is used.
-- Isolation and atomicity differ as listed: drtmx alone makes F's read-modify-write one transaction.
-- Redis is asked for fields of hashes. go-ycsb cannot scan it, so that it has no score in E.
-- Modes that differ only in how writes are made durable are not run in C, which has none.
-- PostgreSQL checkpoints outside the measured intervals (checkpoint_timeout=1h, max_wal_size=16GB; shared_buffers=1GB), which is in its favour. Its tables are logged, not unlogged ones.
-- badger is the version that go-ycsb's driver was written for, of 2018. The driver gives its buffers to the next operation before they are committed, so that several threads that write overwrite one another's records; this costs badger no time. (Reading back what was loaded shows it; records are therefore loaded with one thread.) It does not retry a transaction that meets another's: such operations are counted beside the others, and are not in the throughput.
+- drtmx keeps its data in memory only. The systems that write logs or files do more work for a
+  commit; the table above has the details.
+- Embedded libraries (badger, bbolt) answer in the caller's process. Redis and PostgreSQL are
+  reached through a socket, with a system call and a wake-up on each side for each operation. drtmx
+  is in between: its servers are separate processes, but its clients read their memory directly. The
+  equivalent between machines is RDMA, which is not measured here.
+- go-ycsb has one connection for each thread and one operation in flight on it. It uses no system's
+  pipelining or batching.
+- Isolation and atomicity differ as listed: only drtmx runs F's read-modify-write as one
+  transaction.
+- go-ycsb stores records in Redis as hashes and reads their fields. It cannot scan Redis, so Redis
+  has no score in E.
+- Modes that differ only in how writes become durable are not run in C, which has no writes.
+- PostgreSQL checkpoints outside the measured intervals (checkpoint_timeout=1h, max_wal_size=16GB;
+  shared_buffers=1GB), which is in its favour. Its tables are logged.
+- badger is the version of 2018 for which go-ycsb's driver was written. The driver reuses its
+  buffers for the next operation before they are committed, so several writing threads overwrite one
+  another's records; this costs badger no time. (Reading the loaded records back shows it; records
+  are therefore loaded with one thread.) The driver does not retry a transaction that conflicts with
+  another. Such operations are counted separately and are not in the throughput.
 
 `
 
@@ -175,7 +187,7 @@ func (p *page) matrix(base system, threads int) {
 		}
 		p.row(row...)
 	}
-	p.printf("\nMedian of the repetitions (least to greatest), each against its neighbours in time.\n\n")
+	p.printf("\nMedian of the repetitions (least to greatest); each repetition is compared with its neighbours in time.\n\n")
 }
 
 // ratioText returns the ratio of throughput, or the reason why there is none.
@@ -217,7 +229,7 @@ func (p *page) place(place key) {
 	if place.kind == "tpcc" {
 		kinds, unit = []string{"NEW_ORDER", "PAYMENT", "DELIVERY"}, "transactions"
 		p.printf("## TPC-C, all five transactions: %s warehouses, %s terminals\n\n", p.fact("warehouses"), fmt.Sprint(place.threads))
-		p.printf("%s s each, %s repetitions, no keying or think times. Shares: drtmx `%s`, go-tpc `%s`. A DELIVERY is executed by its terminal in both. drtmx is strictly serializable and in memory; PostgreSQL has go-tpc's default, read committed. drtmx loads anew for each repetition and has one second of warm-up; PostgreSQL goes on with the rows of the repetitions before. drtmx checks all consistency conditions after each repetition; in PostgreSQL, conditions 3.3.2.1 to 3.3.2.4 after the last one: %s. The rows that a run adds in PostgreSQL are as many as go-tpc counted orders and payments, or it stands as failed. go-tpc counts the 1 %% of NEW-ORDERs that roll back by the rules, drtmx does not.\n\n",
+		p.printf("%s s each, %s repetitions, no keying or think times. Shares: drtmx `%s`, go-tpc `%s`. In both systems the terminal executes a DELIVERY. drtmx is strictly serializable and in memory; PostgreSQL has go-tpc's default, read committed. drtmx loads again for each repetition and has one second of warm-up; PostgreSQL continues with the rows of the earlier repetitions. drtmx checks all consistency conditions after each repetition; in PostgreSQL conditions 3.3.2.1 to 3.3.2.4 are checked after the last one: %s. If the number of rows that a run adds in PostgreSQL differs from the orders and payments that go-tpc counted, the run is marked as failed. go-tpc counts the 1 %% of NEW-ORDERs that roll back by the rules, drtmx does not.\n\n",
 			p.fact("tpcc-seconds"), p.fact("reps"), p.fact("tpcc-mix"), p.fact("tpcc-weight"), p.fact("tpcc-check"))
 	} else {
 		p.printf("## YCSB %s; %s\n\n", workloadTitles[place.workload], threadsText(place.threads))
@@ -285,9 +297,13 @@ func (p *page) commands() {
 	}
 	p.printf(`## How it was run
 
-%s records of 10 fields of 100 bytes. Each run: %s s of warm-up, then %s s%s; %s repetitions. Within a workload and a repetition the systems follow one another, so that a slow minute of the machine hits them alike. Each run begins with the same records: drtmx loads them in the run's own process, Redis starts from its dump, badger and bbolt from a copy of their files, and from PostgreSQL's table what was inserted is deleted.
+%s records of 10 fields of 100 bytes. Each run: %s s of warm-up, then %s s%s; %s repetitions. Within a workload and a repetition the systems run one after the other, so that a slow minute of the machine affects them alike. Each run begins with the same records: drtmx loads them in the process of the run, Redis starts from its dump, badger and bbolt start from a copy of their files, and inserted rows are deleted from PostgreSQL's table.
 
-Before the runs the records are read back from each system and compared, 5000 reads each. A run counts only if its client ended well, no operation failed, every kind of operation of the workload took place, and the server (Redis: HMGET and HSET, no failed call, no key missed; PostgreSQL: transactions, none rolled back) counted as many as the client; else the system stands as failed.
+Before the runs the script reads the records back from each system and compares them, 5000 reads
+each. A run counts only if its client exited with status 0, no operation failed, every kind of
+operation of the workload took place, and the server counted as many operations as the client
+(Redis: HMGET and HSET, no failed call, no key missed; PostgreSQL: transactions, none rolled back).
+Otherwise the system is marked as failed.
 
     go-ycsb loadrun drtmx -p drtmx.fabric=shm -P ycsb/workloads/workloada -p recordcount=%[1]s -p threadcount=8 -p maxexecutiontime=%[3]s -p warmuptime=%[2]s -p drtmx.seed=1
     go-ycsb run redis -p redis.network=unix -p redis.addr=… -P … (and so on, the same)

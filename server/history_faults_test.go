@@ -1,0 +1,331 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"drtmx/internal/rng"
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+	"drtmx/rdma/inproc"
+)
+
+// Harsh scenarios join failures of whole servers, of dials and of single
+// messages with a high rate of transactions. Each is short by default; with
+// DRTMX_SIM its pauses and delays last longer than every timeout.
+
+// longSim is the time per scenario from which on disturbances last long.
+const longSim = 10 * time.Second
+
+// harshScenarios are the scenarios that need more than the faults of inproc.
+func harshScenarios() []scenario {
+	none := func(*rng.Stream) inproc.Faults { return inproc.Faults{} }
+	drops := func(*rng.Stream) inproc.Faults {
+		return inproc.Faults{DropBefore: 0.004, DropDuring: 0.004, DropAfter: 0.004, DropVerb: 0.001}
+	}
+	// distributed makes most transactions touch several servers.
+	distributed := func(l *load, s *rng.Stream) {
+		l.OneTable, l.OpsPerTxn, l.Views = false, 3+s.Intn(4), l.Views/2
+	}
+	return []scenario{
+		{name: "dials that fail", faults: drops, loses: true, load: distributed, upset: (*upsetting).failDials},
+		{name: "delayed messages", faults: none, loses: true, load: distributed, upset: (*upsetting).delayMessages},
+		{name: "a flood past delayed messages", faults: none, loses: true, upset: (*upsetting).delayBehindMany, load: func(l *load, s *rng.Stream) {
+			distributed(l, s)
+			l.Views, l.Looks = 0, 0
+		}},
+		{name: "pauses longer than timeouts", faults: none, loses: true, upset: (*upsetting).pauseLong, load: distributed},
+		{name: "pauses and dials that fail", faults: drops, loses: true, load: distributed, upset: func(x *upsetting) {
+			x.pauseLong()
+			x.failDials()
+			x.delayMessages()
+		}},
+		{name: "one server of four partitions", faults: none, servers: 1, partitions: 4, load: distributed},
+		{name: "two servers of four partitions", faults: none, servers: 2, partitions: 4, load: distributed},
+		{name: "partitions and delayed messages", faults: drops, loses: true, servers: 2, partitions: 6, load: distributed, upset: (*upsetting).delayMessages},
+		{name: "large requests", faults: none, load: func(l *load, s *rng.Stream) {
+			l.Strings, l.Room, l.Rotate, l.Keys, l.OpsPerTxn, l.MayBeTooLarge = false, 1000+s.Intn(1000), 20, 60, 10+s.Intn(70), true
+			l.TxnsPerClient = 60
+		}},
+	}
+}
+
+// disturbance delays, loses and repeats requests, of servers and of clients.
+type disturbance struct {
+	wg sync.WaitGroup
+	mu struct {
+		sync.Mutex
+		rnd     *rng.Stream
+		rates   map[wire.Op]rates
+		longest time.Duration
+		counts  map[string]int
+		decided int // decisions sent so far
+		past    int // if not 0, late copies wait until so many more have been sent
+		waiting []lateCopy
+		calm    bool // nothing is disturbed any more
+	}
+}
+
+// lateCopy is a copy of a request that waits for decisions to pass.
+type lateCopy struct {
+	due     int
+	deliver func()
+}
+
+// rates are probabilities of what happens to a request.
+type rates struct {
+	hold  float64 // it is sent late
+	late  float64 // its connection breaks, and it arrives late all the same
+	twice float64 // it arrives, and once more late
+}
+
+func newDisturbance(s *rng.Stream) *disturbance {
+	d := &disturbance{}
+	d.mu.rnd, d.mu.counts, d.mu.rates = s.Split("requests"), map[string]int{}, map[wire.Op]rates{}
+	return d
+}
+
+func (d *disturbance) total() map[string]int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.mu.counts)
+}
+
+// end lets all late copies arrive, and disturbs no more.
+func (d *disturbance) end() {
+	d.mu.Lock()
+	d.mu.calm = true
+	for _, w := range d.mu.waiting {
+		w.deliver()
+	}
+	d.mu.waiting = nil
+	d.mu.Unlock()
+	d.wg.Wait()
+}
+
+// fate is what happens to one request.
+type fate struct {
+	hold   time.Duration // before it is sent
+	lost   bool          // its connection breaks
+	copied bool          // a copy arrives late
+	late   time.Duration // of the copy
+	behind bool          // the copy waits for many decisions
+}
+
+func (d *disturbance) draw(op wire.Op) (f fate) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if op == wire.OpDecide || op == wire.OpHandOver {
+		d.mu.decided++
+		for len(d.mu.waiting) > 0 && d.mu.decided >= d.mu.waiting[0].due {
+			d.mu.waiting[0].deliver()
+			d.mu.waiting = d.mu.waiting[1:]
+		}
+	}
+	r, ok := d.mu.rates[op]
+	if !ok || d.mu.calm {
+		return fate{}
+	}
+	s := d.mu.rnd
+	delay := 2 * time.Millisecond
+	if s.Bool(0.2) {
+		delay = d.mu.longest
+	}
+	delay = time.Duration(s.Uint64n(uint64(delay) + 1))
+	switch x := s.Float64(); {
+	case x < r.hold:
+		f.hold = delay
+		d.mu.counts["held"]++
+	case x < r.hold+r.late:
+		f = fate{lost: true, copied: true, late: delay, behind: d.mu.past > 0}
+		d.mu.counts["late"]++
+	case x < r.hold+r.late+r.twice:
+		f = fate{copied: true, late: delay, behind: d.mu.past > 0}
+		d.mu.counts["twice"]++
+	}
+	return f
+}
+
+// copyLate sends a copy of a request over a connection of its own.
+func (d *disturbance) copyLate(p rdma.Provider, to string, req []byte, f fate) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.calm {
+		return
+	}
+	req = slices.Clone(req)
+	d.wg.Add(1)
+	deliver := func() {
+		go func() {
+			defer d.wg.Done()
+			if !f.behind {
+				time.Sleep(f.late)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			c, err := p.Dial(ctx, to)
+			if err != nil {
+				return // lost for good, which is allowed too
+			}
+			defer c.Close()
+			_, _ = rdma.Call(ctx, c, req, nil)
+		}()
+	}
+	if f.behind {
+		d.mu.waiting = append(d.mu.waiting, lateCopy{d.mu.decided + d.mu.past, deliver})
+		return
+	}
+	deliver()
+}
+
+// upsetProvider disturbs the requests of one member of the network.
+type upsetProvider struct {
+	rdma.Provider
+	d *disturbance
+}
+
+func (p *upsetProvider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	c, err := p.Provider.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &upsetConn{Conn: c, p: p, to: addr}, nil
+}
+
+type upsetConn struct {
+	rdma.Conn
+	p  *upsetProvider
+	to string
+}
+
+func (c *upsetConn) StartCall(ctx context.Context, req []byte) error {
+	f := c.p.d.draw(wire.Op(req[0]))
+	if f.copied {
+		c.p.d.copyLate(c.p.Provider, c.to, req, f)
+	}
+	if f.lost {
+		c.Conn.Close()
+		return fmt.Errorf("%w: %w", rdma.ErrPeerDown, errCut)
+	}
+	if f.hold > 0 {
+		t := time.NewTimer(f.hold)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+	}
+	return c.Conn.StartCall(ctx, req)
+}
+
+// upsetting disturbs one run.
+type upsetting struct {
+	x    *cluster
+	d    *disturbance
+	s    *rng.Stream
+	long bool
+	done chan struct{}
+	wg   sync.WaitGroup
+}
+
+func newUpsetting(t testing.TB, x *cluster, d *disturbance, s *rng.Stream) *upsetting {
+	return &upsetting{x: x, d: d, s: s, long: simTime(t, 0) >= longSim, done: make(chan struct{})}
+}
+
+// end ends all disturbances.
+func (u *upsetting) end() {
+	close(u.done)
+	u.wg.Wait()
+	u.d.end()
+}
+
+// sleep waits, and reports whether the run goes on.
+func (u *upsetting) sleep(d time.Duration) bool {
+	select {
+	case <-u.done:
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// between draws a time of at least and at most so many milliseconds.
+func between(s *rng.Stream, least, most int) time.Duration {
+	return time.Duration(least)*time.Millisecond + time.Duration(s.Uint64n(uint64(most-least)*uint64(time.Millisecond)+1))
+}
+
+// failDials lets dials fail, from one member of the network to another, for
+// every reason there is, while both live.
+func (u *upsetting) failDials() {
+	s := u.s.Split("dials")
+	names := append([]string{clientName, ""}, u.x.addrs...)
+	u.wg.Go(func() {
+		for on := true; on; {
+			from, to := names[s.Intn(len(names))], u.x.addrs[s.Intn(len(u.x.addrs))]
+			kinds := rdma.DialErrors()
+			u.x.net.FailDials(from, to, kinds[s.Intn(len(kinds))])
+			last := between(s, 1, 20)
+			if u.long && s.Bool(0.05) {
+				last = between(s, 1000, 4000)
+			}
+			on = u.sleep(last)
+			u.x.net.FailDials(from, to, nil)
+			on = on && u.sleep(between(s, 0, 10))
+		}
+	})
+}
+
+// delayMessages delays, loses and repeats requests of every kind that changes
+// or decides something.
+func (u *upsetting) delayMessages() {
+	u.d.mu.Lock()
+	defer u.d.mu.Unlock()
+	for _, op := range []wire.Op{
+		wire.OpPrepare, wire.OpDecide, wire.OpHandOver, wire.OpResolve, wire.OpValidate, wire.OpCommit, wire.OpCall, wire.OpOutcome,
+	} {
+		u.d.mu.rates[op] = rates{hold: 0.03, late: 0.01, twice: 0.01}
+	}
+	u.d.mu.rates[wire.OpHandOver] = rates{hold: 0.03, late: 0.02}
+	u.d.mu.longest = 20 * time.Millisecond
+	if u.long {
+		u.d.mu.longest = 200 * time.Millisecond
+		if u.s.Bool(0.2) {
+			u.d.mu.longest = 3 * time.Second
+		}
+	}
+}
+
+// delayBehindMany keeps copies of messages back until many decisions have passed.
+func (u *upsetting) delayBehindMany() {
+	u.d.mu.Lock()
+	defer u.d.mu.Unlock()
+	for _, op := range []wire.Op{wire.OpPrepare, wire.OpDecide, wire.OpHandOver, wire.OpResolve, wire.OpCommit} {
+		u.d.mu.rates[op] = rates{late: 0.005, twice: 0.005}
+	}
+	u.d.mu.rates[wire.OpHandOver] = rates{late: 0.01}
+	u.d.mu.past = 300 + u.s.Intn(700)
+}
+
+// pauseLong stops one server after the other for longer than any server waits
+// for another. Its memory answers on.
+func (u *upsetting) pauseLong() {
+	s := u.s.Split("pauses")
+	u.wg.Go(func() {
+		for on := true; on; on = on && u.long {
+			on = u.sleep(between(s, 5, 100))
+			addr := u.x.addrs[s.Intn(len(u.x.addrs))]
+			_ = u.x.net.Pause(addr)
+			last := between(s, 2200, 2400)
+			if u.long {
+				last = between(s, 500, 6000)
+			}
+			on = u.sleep(last) && on
+			_ = u.x.net.Resume(addr)
+		}
+	})
+}
