@@ -36,6 +36,7 @@ type load struct {
 	FirstProcess   uint32        // number of the first client in the history
 	ServersToFail  bool          // ErrUnavailable is to be expected
 	OutcomeMayLost bool          // so is ErrOutcomeUnknown
+	MemoryMayGo    bool          // a server may lose its memory: of what ErrUnavailable ends nothing is known
 	MayBeTooLarge  bool          // so is ErrTooLarge
 	Rotate         int           // appends after which a list is left alone; 0: as many as a row holds
 }
@@ -243,6 +244,9 @@ func (c *client) outcome(err error) (history.Outcome, error) {
 		count("unavailable")
 		if !c.l.ServersToFail {
 			return history.Aborted, err
+		}
+		if c.l.MemoryMayGo {
+			return history.Unknown, nil
 		}
 		return history.Aborted, nil
 	case errors.Is(err, txn.ErrConflict):

@@ -22,6 +22,7 @@ import (
 	"drtmx/internal/rng"
 	"drtmx/rdma"
 	"drtmx/rdma/shm"
+	"drtmx/rdma/tcp"
 	"drtmx/rdma/verbs"
 	"drtmx/server"
 	"drtmx/txn"
@@ -41,7 +42,7 @@ type role struct {
 	Kind  string // "server" or "client"
 	Index int
 	Addrs []string
-	Verbs bool // over an RDMA device, else over shared memory
+	Over  string // the provider
 	Dir   string
 	Load  load
 }
@@ -76,9 +77,12 @@ func TestRole(t *testing.T) {
 func untilTold() { _, _ = io.Copy(io.Discard, os.Stdin) }
 
 // fabric makes the provider of a process.
-func fabric(overVerbs bool) (rdma.Provider, error) {
-	if overVerbs {
+func fabric(name string) (rdma.Provider, error) {
+	switch name {
+	case "verbs":
 		return verbs.New(verbs.Options{Device: os.Getenv(deviceEnv)})
+	case "tcp":
+		return tcp.New(tcp.Options{})
 	}
 	p, err := shm.New(shm.Options{})
 	if err == nil {
@@ -88,7 +92,7 @@ func fabric(overVerbs bool) (rdma.Provider, error) {
 }
 
 func (r *role) serve() error {
-	p, err := fabric(r.Verbs)
+	p, err := fabric(r.Over)
 	if err != nil {
 		return err
 	}
@@ -108,7 +112,7 @@ func (r *role) serve() error {
 }
 
 func (r *role) open(ctx context.Context, c txn.Config) (*txn.DB, error) {
-	p, err := fabric(r.Verbs)
+	p, err := fabric(r.Over)
 	if err != nil {
 		return nil, err
 	}
@@ -294,7 +298,7 @@ func startServers(t testing.TB, n int, l load) *processes {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	p := &processes{role: role{Dir: dir, Load: l}}
+	p := &processes{role: role{Over: "shm", Dir: dir, Load: l}}
 	for i := range n {
 		p.Addrs = append(p.Addrs, filepath.Join(dir, fmt.Sprintf("s%d", i)))
 	}
@@ -309,10 +313,22 @@ func startServersOver(t testing.TB, device string, n int, l load) *processes {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &processes{role: role{Verbs: true, Dir: t.TempDir(), Load: l}}
+	p := &processes{role: role{Over: "verbs", Dir: t.TempDir(), Load: l}}
 	if p.Addrs, err = ports.DeviceAddrs(v, n); err != nil {
 		t.Fatal(err)
 	}
+	p.start(t)
+	return p
+}
+
+// startServersOverTCP starts n data servers over TCP.
+func startServersOverTCP(t testing.TB, n int, l load) *processes {
+	t.Helper()
+	addrs, err := ports.LoopbackAddrs(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &processes{role: role{Over: "tcp", Dir: t.TempDir(), Addrs: addrs, Load: l}}
 	p.start(t)
 	return p
 }

@@ -233,18 +233,7 @@ func (c *client) found() (rows int) {
 func (c *client) readAll(ctx context.Context) error {
 	return windows(func(lo, hi history.Key) (int, error) {
 		c.lookAt(lo, hi)
-		err := retryUnavailable(func() error {
-			c.res.reset()
-			c.rec.Begin(now())
-			outcome, err := history.Committed, c.db.View(ctx, func(t *txn.Txn) error { return c.s.run(t, c.steps, &c.res) })
-			if err != nil {
-				outcome = history.Aborted
-				c.res.reset()
-			}
-			c.res.record(c.rec)
-			c.rec.End(outcome, now())
-			return err
-		})
+		err := retryUnavailable(func() error { return c.look(ctx) })
 		return c.found(), err
 	})
 }
