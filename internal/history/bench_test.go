@@ -33,8 +33,8 @@ func BenchmarkMerge(b *testing.B) {
 	b.ReportMetric((cpuTime(b)-cpu).Seconds()/float64(b.N), "cpu-s/op")
 }
 
-// cpuTime returns what the process has used of all processors, which on a shared
-// machine says more than the time on the clock.
+// cpuTime returns the processor time of the process, which on a shared machine
+// is more meaningful than the elapsed time.
 func cpuTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -126,8 +126,8 @@ func BenchmarkWriteRead(b *testing.B) {
 	}
 }
 
-// A violation that spans the history must be found in reasonable time, and so
-// must many small ones.
+// The checker must find a violation that spans the history in reasonable time,
+// and many small ones too.
 func TestLargeComponents(t *testing.T) {
 	s := sim{
 		r: rand.New(rand.NewPCG(testSeed(t), 0)), processes: 16, overlap: 150,

@@ -6,11 +6,12 @@ import (
 	"slices"
 )
 
-// Options says what to check. The zero value checks strict serializability.
+// Options configures a check. The zero value checks strict serializability.
 type Options struct {
 	// Serializable drops real time and process order: plain serializability.
 	Serializable bool
-	// MaxAnomalies is how many anomalies a report holds at most; zero means 20.
+	// MaxAnomalies is the maximum number of anomalies in a report; zero means
+	// 20.
 	MaxAnomalies int
 }
 
@@ -19,14 +20,14 @@ type Options struct {
 //
 // A transaction of unknown outcome counts as committed if a transaction that
 // counts saw one of its appends, and is left out otherwise. An aborted one is
-// left out, except that nobody may see its appends.
+// left out, except that no transaction may see its appends.
 //
 // Without deletes, the report has an anomaly if and only if the history is not
 // strictly serializable. With deletes an anomaly is still a proof, but some are
 // missed: after a delete, being absent is no longer a distinct version, so a
 // read of an absent key is ordered against the creations and deletions of that
 // key only by real time. The lives of a key are ordered by real time as well; a
-// key where that leaves a doubt is not checked for absence at all.
+// key whose order is uncertain is not checked for absence at all.
 //
 // It runs on the calling goroutine; time and memory grow with the number of
 // results, a scan counting one for each key of the history in its range.

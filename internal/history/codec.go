@@ -168,7 +168,7 @@ func write(w io.Writer, t *tables) error {
 }
 
 // Save writes the history to a file, replacing any that is there, so that a
-// failing one can be looked at and checked again.
+// failing one can be examined and checked again.
 func (h *History) Save(path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {

@@ -11,8 +11,9 @@ var (
 )
 
 // searchBudget bounds the edges followed in looking for a short cycle in one
-// component at one level. A component can be as large as the history, and then
-// the shortest cycle found in time has to do; a cycle is found in any case.
+// component at one level. A component can be as large as the history. The
+// search then reports the shortest cycle that it found within the budget; it
+// always finds one.
 const searchBudget = 20_000_000
 
 // findCycles reports a cycle for each strongly connected component, at the
@@ -38,18 +39,18 @@ type search struct {
 	*checker
 	global []uint32 // transaction, or helper, by node of g
 	g      *graph
-	told   []bool // by node: in a reported cycle
+	shown  []bool // by node: in a reported cycle
 	group  []uint32
 	walk   walker
 }
 
 func (s *search) run() {
-	s.told = make([]bool, s.g.nodes())
+	s.shown = make([]bool, s.g.nodes())
 	s.group = make([]uint32, s.g.nodes())
 	s.walk = walker{search: s, dist: make([]int32, s.g.nodes()), from: make([]uint32, s.g.nodes())}
 	for _, level := range []kindMask{maskWrites, maskReads, maskItems, maskAll} {
 		for i, nodes := range s.g.components(level) {
-			if slices.ContainsFunc(nodes, func(v uint32) bool { return s.told[v] }) {
+			if slices.ContainsFunc(nodes, func(v uint32) bool { return s.shown[v] }) {
 				continue // explained by a cycle of a stronger level
 			}
 			clear(s.group)
@@ -57,7 +58,7 @@ func (s *search) run() {
 				s.group[v] = uint32(i + 1)
 			}
 			slices.Sort(nodes)
-			s.tell(s.cycle(nodes, level))
+			s.show(s.cycle(nodes, level))
 		}
 	}
 }
@@ -171,7 +172,7 @@ func (w *walker) path(start, end uint32, mask kindMask, limit int) []step {
 				cost = d
 			}
 			if v != start && w.dist[v] < d {
-				continue // reached more cheaply through a helper meanwhile
+				continue // already reached more cheaply through a helper
 			}
 			for _, e := range w.g.edgesOf(v) {
 				w.budget--
@@ -224,10 +225,10 @@ func (w *walker) trace(start, last uint32, kind EdgeKind) []step {
 	return steps
 }
 
-// tell reports a cycle.
-func (s *search) tell(cycle []step) {
+// show reports a cycle.
+func (s *search) show(cycle []step) {
 	for _, st := range cycle {
-		s.told[st.node] = true
+		s.shown[st.node] = true
 	}
 	if len(s.report.Anomalies) >= s.o.MaxAnomalies {
 		s.report.More = true

@@ -6,16 +6,16 @@ import (
 	"math"
 )
 
-// decoder adds the content of payloads to tables. It trusts nothing in them:
-// the checksum tells of damage, not of intent.
+// decoder adds the contents of payloads to tables. It trusts nothing in them:
+// the checksum detects damage, not intent.
 type decoder struct {
 	*tables
 	rest []byte
 	bad  bool // a number was missing or too large
 }
 
-// payload decodes one block. What it added before an error stays; the caller
-// drops the log.
+// payload decodes one block. After an error the tables keep what it added
+// before; the caller drops the log.
 func (d *decoder) payload(b []byte) error {
 	d.rest, d.bad = b, false
 	for n := d.uint(math.MaxUint64); n > 0 && !d.bad; n-- {
@@ -72,7 +72,7 @@ func (d *decoder) transaction(invokeBefore int64) int64 {
 	invoke := invokeBefore + d.int()
 	complete := invoke + int64(d.uint(math.MaxInt64))
 	d.bad = d.bad || complete < invoke
-	rows := uint32(0) // still owed to the last scan
+	rows := uint32(0) // rows of the last scan that are still to come
 	for n := d.uint(math.MaxUint32); n > 0 && !d.bad; n-- {
 		rows = d.operation(rows)
 	}
@@ -88,7 +88,7 @@ func (d *decoder) transaction(invokeBefore int64) int64 {
 	return invoke
 }
 
-// operation decodes one operation and returns the number of rows still owed.
+// operation decodes one operation and returns the number of rows still to come.
 func (d *decoder) operation(rows uint32) uint32 {
 	kind := OpKind(d.uint(uint64(opKindCount) - 1))
 	if (kind == opRow) != (rows > 0) {

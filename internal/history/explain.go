@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// reason says in words why one transaction precedes another.
+// reason describes why one transaction precedes another.
 type reason struct {
 	text       string
 	alsoWrites bool // of an anti-dependency: the first transaction writes the key too
 	unseen     bool // the second transaction's append was never seen
 }
 
-// explain finds again what made an edge. Graphs do not keep it: they have tens
-// of millions of edges, and few are ever shown.
+// explain recomputes the reason of an edge. Graphs do not store reasons: they
+// have tens of millions of edges, and few are ever shown.
 func (c *checker) explain(from, to uint32, kind EdgeKind) reason {
 	f, t := c.txns[from].id, c.txns[to].id
 	switch kind {

@@ -2,8 +2,8 @@ package history
 
 import "math/rand/v2"
 
-// PlanOp is one operation that a transaction is to make. An OpDelete must read
-// the key first, and be recorded with the list that it found.
+// PlanOp is one planned operation of a transaction. An OpDelete must first read
+// the key, and is recorded with the list that it found.
 type PlanOp struct {
 	Kind  OpKind
 	Key   Key   // the key; the lower end of a scan
@@ -25,11 +25,11 @@ type Generator struct {
 	Seed           uint64
 	Process        uint32  // at most 2^24 - 1; different for each generator of a run
 	Keys           int     // slots; zero means 16
-	OpsPerTxn      int     // the most operations of a transaction, at least 1 is made; zero means 6
+	OpsPerTxn      int     // maximum number of operations of a transaction, the minimum is 1; zero means 6
 	ReadFraction   float64 // share of operations that read one key
 	ScanFraction   float64 // share of operations that scan; all others append
 	DeleteFraction float64 // share of operations that delete
-	ScanKeys       int     // the most keys a scan spans; zero means 8
+	ScanKeys       int     // maximum number of keys that a scan spans; zero means 8
 	RotateAfter    int     // list length at which a slot moves on; zero means 16
 
 	pcg     rand.PCG
@@ -88,9 +88,9 @@ func (g *Generator) Next(dst []PlanOp) []PlanOp {
 	return dst
 }
 
-// Observe tells the generator that a read or a scan found a list of that length
-// at a key, so that processes leave full keys, and follow each other to new
-// ones.
+// Observe reports to the generator the length of the list that a read or a scan
+// found at a key, so that processes leave full keys and follow each other to
+// new ones.
 func (g *Generator) Observe(k Key, length int) {
 	if g.rand == nil {
 		g.start()

@@ -19,7 +19,7 @@ var (
 	_ [targetMask - 2*maxTxns]struct{}
 )
 
-// packEdge makes the word of which newGraph takes a list.
+// packEdge encodes an edge as a word for newGraph.
 func packEdge(from, to uint32, kind EdgeKind) uint64 {
 	return uint64(from)<<32 | uint64(kind)<<kindShift | uint64(to)
 }

@@ -16,10 +16,10 @@
 // [History]; logs can also be written to files by several processes and joined
 // by [Load]. [Generator] plans transactions that make anomalies likely.
 //
-// Every anomaly reported is one: an order of the transactions that explains the
-// results does not exist. The converse holds for histories without deletes,
-// where nothing is missed. A deleted key looks like one never written, so there
-// the checker concludes only what real time decides; see [Check].
+// Every reported anomaly is real: no order of the transactions explains the
+// results. The converse holds for histories without deletes: there no anomaly
+// is missed. A deleted key looks like one never written, so there the checker
+// concludes only what real time decides; see [Check].
 package history
 
 import (
@@ -32,7 +32,7 @@ import (
 type Key uint64
 
 // Value is an element of a list. No two appends to one key, aborted ones
-// included, may use the same value; [Generator] sees to it.
+// included, may use the same value; [Generator] ensures that.
 type Value uint64
 
 // TxnID identifies a recorded transaction: the process that ran it in the high
@@ -51,7 +51,7 @@ func (id TxnID) Number() uint32 { return uint32(id) }
 // String returns the form in which reports name a transaction, such as T3.17.
 func (id TxnID) String() string { return fmt.Sprintf("T%d.%d", id.Process(), id.Number()) }
 
-// Outcome is how a transaction ended, as far as its client knows.
+// Outcome is the result of a transaction, as far as its client knows.
 type Outcome uint8
 
 const (
@@ -79,7 +79,7 @@ func (o Outcome) String() string {
 	return fmt.Sprintf("outcome(%d)", uint8(o))
 }
 
-// OpKind says what an operation does.
+// OpKind is the kind of an operation.
 type OpKind uint8
 
 const (
@@ -97,7 +97,7 @@ const (
 )
 
 // Row is a key and its list, as a scan returns them. A row with an empty list
-// is as good as none: the key is absent.
+// means that the key is absent.
 type Row struct {
 	Key  Key
 	List []Value
@@ -127,10 +127,10 @@ type Txn struct {
 	Ops      []Op
 }
 
-// ErrMalformed is returned when what was recorded cannot be a history: a value
-// appended to a key twice, a transaction that completes before it is invoked,
-// two with one identifier, or a process that runs two at a time. The fault is
-// with the recording client, not with the database.
+// ErrMalformed is returned when the recorded transactions cannot be a history:
+// a value appended to a key twice, a transaction that completes before it is
+// invoked, two with one identifier, or a process that runs two at a time. The
+// fault is with the recording client, not with the database.
 var ErrMalformed = errors.New("history: malformed")
 
 // node is a version of a key: the list that its ancestors' values and its own
@@ -167,8 +167,8 @@ type txn struct {
 	outcome          Outcome
 }
 
-// tables hold transactions by columns: no pointers for the collector to follow,
-// and numbers dense enough to index arrays with.
+// tables hold transactions by columns: the garbage collector has no pointers to
+// follow, and the numbers are dense enough to index arrays.
 type tables struct {
 	keys  []Key
 	roots []uint32 // by key number
@@ -262,8 +262,8 @@ func (t *tables) txn(i uint32) Txn {
 	return out
 }
 
-// Log is what one recorder, or one file, holds. Use [Merge] to check it. It is
-// immutable once its recorder has stopped.
+// Log has the transactions of one recorder or one file. Use [Merge] to check
+// it. It is immutable once its recorder has stopped.
 type Log struct{ tables }
 
 // Len returns the number of transactions.

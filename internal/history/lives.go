@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// keyLives tell of a key that is deleted: its lives, each from a creation to a
-// deletion, and whether their order is certain.
+// keyLives has the lives of a deleted key, each from a creation to a deletion,
+// and whether their order is certain.
 type keyLives struct {
 	deletes []deletion // by considered transactions
 	maybe   []deletion // by those of unknown outcome that are left out

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// keyStates tell what the transaction being observed knows of the keys that it
-// touched. They are cleared in constant time between transactions.
+// keyStates has the knowledge of the observed transaction about the keys that
+// it touched. It is cleared in constant time between transactions.
 type keyStates struct {
 	slot  []uint32 // by key: index into all, valid if stamp matches
 	stamp []uint32

@@ -5,9 +5,9 @@ import (
 	"io"
 )
 
-// Recorder writes down the transactions of one process, that is of one client
-// that runs one transaction at a time. Make one with [NewRecorder]. It is for
-// one goroutine; it keeps none of the slices passed to it.
+// Recorder records the transactions of one process, that is, of one client that
+// runs one transaction at a time. Make one with [NewRecorder]. It is for one
+// goroutine; it keeps none of the slices passed to it.
 //
 // A transaction is recorded as
 //
@@ -107,8 +107,8 @@ func (r *Recorder) End(outcome Outcome, now int64) {
 	})
 }
 
-// Log returns what was recorded and not yet flushed. The recorder must not be
-// used while the log is.
+// Log returns the recorded transactions that are not yet flushed. The recorder
+// must not be used while the log is in use.
 func (r *Recorder) Log() *Log {
 	if r.open {
 		panic("history: Log within a transaction")
@@ -117,10 +117,10 @@ func (r *Recorder) Log() *Log {
 }
 
 // Flush writes the finished transactions to w and forgets them, so that a long
-// run does not hold its history in memory. What all flushes of a recorder write
-// is a file for [Load] and [ReadLog]; if the process dies between two of them,
-// the file is whole up to the last. After an error the file's end is in doubt
-// and the recorder must not be flushed again.
+// run does not hold its history in memory. All flushes of a recorder together
+// write a file for [Load] and [ReadLog]. If the process dies between two
+// flushes, the file is complete up to the last one. After an error the end of
+// the file is uncertain, and the recorder must not be flushed again.
 func (r *Recorder) Flush(w io.Writer) error {
 	if r.open {
 		panic("history: Flush within a transaction")

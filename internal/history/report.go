@@ -15,7 +15,7 @@ const (
 	// it should be.
 	LostWrite Kind = iota
 	// LostUpdate: a transaction wrote a key on the basis of a version that
-	// another one had replaced meanwhile.
+	// another one had replaced in between.
 	LostUpdate
 	// Phantom: a scan missed the creation, or the deletion, of a key in its
 	// range; the cycle has a dependency on what a scan did not return.
@@ -79,7 +79,7 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }
 
-// EdgeKind says why one transaction must precede another.
+// EdgeKind is the reason why one transaction must precede another.
 type EdgeKind uint8
 
 const (
@@ -121,7 +121,7 @@ func (k EdgeKind) String() string {
 type Edge struct {
 	From, To TxnID
 	Kind     EdgeKind
-	Why      string // what in the results shows it
+	Why      string // the results that show it
 }
 
 // Anomaly is one violation found.
@@ -129,7 +129,7 @@ type Anomaly struct {
 	Kinds  []Kind // all names that apply, the most telling one first
 	Txns   []Txn  // those involved; of a cycle, in its order
 	Edges  []Edge // of a cycle: Edges[i] leads from Txns[i] to the next one, the last back to Txns[0]
-	Detail string // for what is no cycle, what is wrong
+	Detail string // the fault, if the anomaly is no cycle
 }
 
 // Is reports whether k is among the anomaly's names.

@@ -25,7 +25,7 @@ func testSeed(t testing.TB) uint64 {
 }
 
 // sim is a database that runs one transaction after the other, correctly unless
-// told otherwise, and records what clients would.
+// a field makes it wrong, and records what clients would.
 type sim struct {
 	r          *rand.Rand
 	gen        Generator // template; each process has its own copy
@@ -208,8 +208,8 @@ func TestCorrectExecutions(t *testing.T) {
 	}
 }
 
-// A database that reads snapshots and does not validate must be found out, even
-// if real time does not count.
+// The checker must detect a database that reads snapshots and does not
+// validate, even if real time does not count.
 func TestUnvalidatedSnapshots(t *testing.T) {
 	seed := testSeed(t)
 	found := map[Kind]int{}

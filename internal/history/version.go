@@ -41,8 +41,8 @@ func (c *checker) checkVersions() {
 }
 
 // checkBranches looks for two versions that extend n differently. Values that
-// should not be there at all are reported elsewhere; and a deleted key may begin
-// anew.
+// should not be there at all are reported elsewhere; and a deleted key may
+// start again.
 func (c *checker) checkBranches(n uint32) {
 	if c.nodes[n].parent == 0 && c.lives[c.nodes[n].key] != nil {
 		return

@@ -28,7 +28,7 @@ var blockBugs = []bug{
 	},
 }
 
-// repeated matches what a suite says of an update that keeps its row's header.
+// repeated matches a suite's report of an update that keeps its row's header.
 const repeated = "header|the row is [0-9]+, true|hold although it was changed|at version"
 
 // hashBugs are bugs of the hash index.
