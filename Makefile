@@ -14,7 +14,7 @@ COMMIT  := $(shell git rev-parse --short HEAD 2>/dev/null)
 LDFLAGS := -X main.commit=$(COMMIT)
 
 # Packages that run several goroutines or share memory with other processes.
-CONCURRENT := ./internal/mem/... ./internal/block/... ./internal/hist/... ./internal/driver/... \
+CONCURRENT := ./internal/mem/... ./internal/block/... ./internal/hist/... ./internal/load/... \
 	./internal/cluster/... ./internal/member/... ./internal/metrics/... ./rdma/... ./index/... ./txn/... ./server/... ./ycsb/...
 
 .PHONY: all build tpcc ycsb compare test test-verbs bench-verbs race planted sim lint bench bench-peers measure fuzz fuzz-frames clean

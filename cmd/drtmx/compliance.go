@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"drtmx/internal/driver"
+	"drtmx/internal/load"
 	"drtmx/tpcc"
 )
 
@@ -33,7 +33,7 @@ type termReport struct {
 }
 
 // complied compares what was measured with the specification.
-func (r *report) complied(rec *driver.Record, p *runPlan) {
+func (r *report) complied(rec *load.Record, p *runPlan) {
 	c := &r.Compliance
 	total := uint64(0)
 	for i := range rec.Types {
@@ -82,14 +82,14 @@ func (r *report) complied(rec *driver.Record, p *runPlan) {
 }
 
 // drawn is how many cards of a type were drawn: what was deferred ran later.
-func drawn(t *driver.TypeRecord) uint64 {
+func drawn(t *load.TypeRecord) uint64 {
 	if t.Deferred > 0 {
 		return t.Deferred
 	}
 	return t.Finished()
 }
 
-func newTerm(t *driver.TypeRecord, want tpcc.Terms, total uint64) termReport {
+func newTerm(t *load.TypeRecord, want tpcc.Terms, total uint64) termReport {
 	p90 := t.Latency.QuantileUs(0.9) / 1e6
 	term := termReport{
 		Percent: 100 * ratio(float64(drawn(t)), float64(total)), MinPercent: want.MinShare,

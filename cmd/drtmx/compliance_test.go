@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"drtmx/internal/driver"
 	"drtmx/internal/hist"
+	"drtmx/internal/load"
 	"drtmx/tpcc"
 )
 
@@ -22,25 +22,25 @@ func TestTerms(t *testing.T) {
 	tests := []struct {
 		name     string
 		of       tpcc.Type
-		record   driver.TypeRecord
+		record   load.TypeRecord
 		total    uint64
 		mix      bool
 		response bool
 		deferred bool
 	}{
-		{"just enough", tpcc.Payment, driver.TypeRecord{Committed: 43, Latency: latencies(5 * time.Second)}, 100, true, true, false},
-		{"too few", tpcc.Payment, driver.TypeRecord{Committed: 42, Latency: latencies(time.Second)}, 100, false, true, false},
-		{"rolled back and given up count", tpcc.Payment, driver.TypeRecord{Committed: 40, RolledBack: 2, GaveUp: 1, Latency: latencies(1)}, 100, true, true, false},
-		{"NEW-ORDER has no minimum", tpcc.NewOrder, driver.TypeRecord{Latency: latencies()}, 100, true, true, false},
-		{"too slow", tpcc.OrderStatus, driver.TypeRecord{Committed: 4, Latency: latencies(5100 * time.Millisecond)}, 100, true, false, false},
-		{"STOCK-LEVEL has time", tpcc.StockLevel, driver.TypeRecord{Committed: 4, Latency: latencies(19 * time.Second)}, 100, true, true, false},
-		{"deferred", tpcc.Delivery, driver.TypeRecord{
+		{"just enough", tpcc.Payment, load.TypeRecord{Committed: 43, Latency: latencies(5 * time.Second)}, 100, true, true, false},
+		{"too few", tpcc.Payment, load.TypeRecord{Committed: 42, Latency: latencies(time.Second)}, 100, false, true, false},
+		{"rolled back and given up count", tpcc.Payment, load.TypeRecord{Committed: 40, RolledBack: 2, GaveUp: 1, Latency: latencies(1)}, 100, true, true, false},
+		{"NEW-ORDER has no minimum", tpcc.NewOrder, load.TypeRecord{Latency: latencies()}, 100, true, true, false},
+		{"too slow", tpcc.OrderStatus, load.TypeRecord{Committed: 4, Latency: latencies(5100 * time.Millisecond)}, 100, true, false, false},
+		{"STOCK-LEVEL has time", tpcc.StockLevel, load.TypeRecord{Committed: 4, Latency: latencies(19 * time.Second)}, 100, true, true, false},
+		{"deferred", tpcc.Delivery, load.TypeRecord{
 			Committed: 1, Deferred: 4, Latency: latencies(79 * time.Second), Accepted: latencies(time.Millisecond),
 		}, 100, true, true, true},
-		{"deferred too long", tpcc.Delivery, driver.TypeRecord{
+		{"deferred too long", tpcc.Delivery, load.TypeRecord{
 			Committed: 9, Deferred: 3, Latency: latencies(81 * time.Second), Accepted: latencies(6 * time.Second),
 		}, 100, false, false, false},
-		{"nine in ten are fast", tpcc.OrderStatus, driver.TypeRecord{
+		{"nine in ten are fast", tpcc.OrderStatus, load.TypeRecord{
 			Committed: 10, Latency: latencies(1, 1, 1, 1, 1, 1, 1, 1, 1, time.Minute),
 		}, 100, true, true, false},
 	}
@@ -54,10 +54,10 @@ func TestTerms(t *testing.T) {
 
 // Even a run that did everything right says that it is no TPC-C result.
 func TestNothingIsATPCCResult(t *testing.T) {
-	rec := &driver.Record{Elapsed: 3 * time.Hour}
+	rec := &load.Record{Elapsed: 3 * time.Hour}
 	for _, ty := range tpcc.Types {
 		of, _ := tpcc.FullMix().Cards(ty)
-		rec.Types = append(rec.Types, driver.TypeRecord{Name: ty.String(), Committed: uint64(of), Latency: latencies(time.Millisecond)})
+		rec.Types = append(rec.Types, load.TypeRecord{Name: ty.String(), Committed: uint64(of), Latency: latencies(time.Millisecond)})
 	}
 	plan := &runPlan{types: tpcc.FullMix()}
 	plan.pace.keyingThink, plan.pace.timeScale = true, 1

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"drtmx/internal/driver"
+	"drtmx/internal/load"
 	"drtmx/tpcc"
 	"drtmx/txn"
 )
@@ -58,11 +58,11 @@ type deliverer struct {
 	*terminals
 	queue *tpcc.DeliveryQueue
 	typ   int // DELIVERY in the driver's list
-	done  func(driver.Done)
+	done  func(load.Done)
 }
 
 // deliverer gives deliverer id its session.
-func (t *terminals) deliverer(ctx context.Context, id int) (driver.Background, error) {
+func (t *terminals) deliverer(ctx context.Context, id int) (load.Background, error) {
 	sess, err := t.db.NewSession(ctx)
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (t *terminals) deliverer(ctx context.Context, id int) (driver.Background, e
 	return d, nil
 }
 
-func (d *deliverer) Run(ctx context.Context, done func(driver.Done)) error {
+func (d *deliverer) Run(ctx context.Context, done func(load.Done)) error {
 	d.done = done
 	return d.queue.Run(ctx, tpcc.NewTerminal(d.db, d.Session, d.schema, d.config))
 }
@@ -82,18 +82,18 @@ func (d *deliverer) Finish() { d.queue.Close() }
 // settled passes an executed DELIVERY to the driver. A failed one met
 // conflicts: other errors end the run, and then nobody counts.
 func (d *deliverer) settled(r tpcc.DeliveryRecord) {
-	d.done(driver.Done{
-		Type: d.typ, Took: r.Finished.Sub(r.Queued), Result: driver.Result{Count: uint64(r.Skipped)}, GaveUp: r.Error != "",
+	d.done(load.Done{
+		Type: d.typ, Took: r.Finished.Sub(r.Queued), Result: load.Result{Count: uint64(r.Skipped)}, GaveUp: r.Error != "",
 	})
 }
 
 // deferDelivery queues a DELIVERY, and waits while the queue is full.
-func (w *worker) deferDelivery(ctx context.Context) (driver.Result, error) {
+func (w *worker) deferDelivery(ctx context.Context) (load.Result, error) {
 	q := w.deliverers[w.id%len(w.deliverers)].queue
 	for waited := false; ; waited = true {
 		err := q.Submit(w.dlIn)
 		if !errors.Is(err, tpcc.ErrQueueFull) {
-			return driver.Result{Outcome: driver.Deferred}, err
+			return load.Result{Outcome: load.Deferred}, err
 		}
 		if !waited {
 			w.waited.Add(1)
@@ -101,7 +101,7 @@ func (w *worker) deferDelivery(ctx context.Context) (driver.Result, error) {
 		select {
 		case <-time.After(queueFullPause):
 		case <-ctx.Done():
-			return driver.Result{}, ctx.Err()
+			return load.Result{}, ctx.Err()
 		}
 	}
 }

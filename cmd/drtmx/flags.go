@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"drtmx/internal/cluster"
-	"drtmx/internal/driver"
+	"drtmx/internal/load"
 	"drtmx/tpcc"
 	"drtmx/txn"
 )
@@ -194,8 +194,8 @@ const (
 
 func (p *paceFlags) check(given func(string) bool) error {
 	switch {
-	case p.clients < 1 || p.clients > driver.MaxClients:
-		return fmt.Errorf("--clients %d: want 1 to %d", p.clients, driver.MaxClients)
+	case p.clients < 1 || p.clients > load.MaxClients:
+		return fmt.Errorf("--clients %d: want 1 to %d", p.clients, load.MaxClients)
 	case p.duration <= 0 || p.duration > maxDuration:
 		return fmt.Errorf("--duration %v: want more than 0s and at most %v", p.duration, maxDuration)
 	case p.warmup < 0 || p.warmup > maxDuration:

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"drtmx/internal/driver"
 	"drtmx/internal/hist"
+	"drtmx/internal/load"
 )
 
 // Styles of --output.
@@ -56,7 +56,7 @@ func (o *outputFlags) check(jsonPath string, given func(string) bool) error {
 		return fmt.Errorf("--series-interval %v: want --series FILE or --output plain with it", o.every)
 	}
 	if o.series != "" {
-		if err := driver.SeriesFormat(o.series); err != nil {
+		if err := load.SeriesFormat(o.series); err != nil {
 			return fmt.Errorf("--series %q: %w", o.series, err)
 		}
 	}
@@ -68,15 +68,15 @@ type live struct {
 	every  time.Duration
 	file   *os.File
 	fresh  bool // file was made by this command
-	series *driver.Series
+	series *load.Series
 	err    error // of opening the series proper
 
 	current      io.Writer // of [Current] lines; nil: none
 	currentEvery time.Duration
-	since        driver.Interval // what the next lines are of
+	since        load.Interval // what the next lines are of
 
 	deliveries *deliveryLog
-	observer   func(driver.Interval) // nil: none
+	observer   func(load.Interval) // nil: none
 }
 
 // openLive opens the file of the series before the run, so that a path that
@@ -108,7 +108,7 @@ func (a *app) openLive(p *runPlan) (*live, error) {
 
 // observe passes intervals to one more listener, at least as often as metrics
 // are usually scraped unless the series has its own interval.
-func (l *live) observe(f func(driver.Interval)) {
+func (l *live) observe(f func(load.Interval)) {
 	l.observer = f
 	if l.file == nil {
 		l.every = min(l.every, defaultEvery)
@@ -116,11 +116,11 @@ func (l *live) observe(f func(driver.Interval)) {
 }
 
 // interval is the driver's callback, nil if nobody listens.
-func (l *live) interval() func(driver.Interval) {
+func (l *live) interval() func(load.Interval) {
 	if l.file == nil && l.current == nil && l.observer == nil {
 		return nil
 	}
-	return func(i driver.Interval) {
+	return func(i load.Interval) {
 		if l.observer != nil {
 			l.observer(i)
 		}
@@ -135,10 +135,10 @@ func (l *live) interval() func(driver.Interval) {
 
 // write hands an interval to the series; the first one replaces what the file
 // held.
-func (l *live) write(i driver.Interval) {
+func (l *live) write(i load.Interval) {
 	if l.series == nil && l.err == nil {
 		_ = l.file.Truncate(0) // a pipe or a device has nothing to truncate
-		l.series, l.err = driver.NewSeries(l.file, l.file.Name())
+		l.series, l.err = load.NewSeries(l.file, l.file.Name())
 	}
 	if l.err == nil {
 		l.series.Write(i)
@@ -146,11 +146,11 @@ func (l *live) write(i driver.Interval) {
 }
 
 // print collects intervals and prints them when they are long enough.
-func (l *live) print(i driver.Interval) {
+func (l *live) print(i load.Interval) {
 	if l.since.Types == nil {
 		l.since.From = i.From
 		for k := range i.Types {
-			l.since.Types = append(l.since.Types, driver.TypeRecord{Name: i.Types[k].Name, Latency: hist.New()})
+			l.since.Types = append(l.since.Types, load.TypeRecord{Name: i.Types[k].Name, Latency: hist.New()})
 		}
 	}
 	l.since.To = i.To
@@ -160,7 +160,7 @@ func (l *live) print(i driver.Interval) {
 	// Intervals end when a timer fires, some time after they should.
 	if took := l.since.To - l.since.From; took >= l.currentEvery-l.every/2 {
 		printLines(l.current, "[Current] ", took, l.since.Types)
-		l.since = driver.Interval{}
+		l.since = load.Interval{}
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"drtmx/internal/driver"
 	"drtmx/internal/hist"
+	"drtmx/internal/load"
 )
 
 // maxTPMC is the most NEW-ORDERs a minute that ten terminals of a warehouse
@@ -31,7 +31,7 @@ func (r *report) printPlain(w io.Writer) {
 
 // printLines writes a line for each type that ran, in alphabetical order, and
 // one with _ERR for its transactions that gave up.
-func printLines(w io.Writer, prefix string, took time.Duration, types []driver.TypeRecord) {
+func printLines(w io.Writer, prefix string, took time.Duration, types []load.TypeRecord) {
 	var lines []string
 	add := func(name string, h *hist.Histogram) {
 		if h == nil || h.Count() == 0 {

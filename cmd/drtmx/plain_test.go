@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"drtmx/internal/driver"
 	"drtmx/internal/hist"
+	"drtmx/internal/load"
 )
 
 // someTypes are two types with known latencies, and one that did not run.
-func someTypes() []driver.TypeRecord {
-	types := []driver.TypeRecord{
+func someTypes() []load.TypeRecord {
+	types := []load.TypeRecord{
 		{Name: "PAYMENT", Latency: hist.New()}, {Name: "NEW_ORDER", Latency: hist.New(), Lost: hist.New()}, {Name: "DELIVERY", Latency: hist.New()},
 	}
 	for i := range 1000 {
@@ -50,7 +50,7 @@ func TestCurrentLinesCollectIntervals(t *testing.T) {
 		if i == 0 {
 			from = 0
 		}
-		l.interval()(driver.Interval{From: from, To: late(i + 1), Types: someTypes()})
+		l.interval()(load.Interval{From: from, To: late(i + 1), Types: someTypes()})
 	}
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 	if len(lines) != 2*3 {

@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"time"
 
-	"drtmx/internal/driver"
+	"drtmx/internal/load"
 	"drtmx/tpcc"
 	"drtmx/txn"
 )
@@ -77,7 +77,7 @@ type report struct {
 	placed int64    // orders in the database before the run
 	ran    *terminals
 	info   tpcc.LoadInfo // what the database holds
-	record *driver.Record
+	record *load.Record
 }
 
 // typeReport is one transaction type.
@@ -147,7 +147,7 @@ func (r *report) loaded(l *tpcc.LoadReport) {
 }
 
 // measured fills in what the run has measured.
-func (r *report) measured(rec *driver.Record, p *runPlan, g *gauges) {
+func (r *report) measured(rec *load.Record, p *runPlan, g *gauges) {
 	r.record = rec
 	r.Items, r.Customers = r.info.Scale.Items, r.info.Scale.Customers
 	r.WarmupOnly = rec.WarmupOnly

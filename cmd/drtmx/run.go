@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"drtmx/internal/driver"
+	"drtmx/internal/load"
 	"drtmx/tpcc"
 	"drtmx/txn"
 )
@@ -274,11 +274,11 @@ func (a *app) measure(ctx context.Context, s *session, p *runPlan, r *report, l 
 	r.ran = terminals
 	g := &gauges{session: s, terminals: terminals}
 	bar, warm := a.runBar(p, "warming up"), true
-	rec, err := driver.Run(ctx, driver.Config{
+	rec, err := load.Run(ctx, load.Config{
 		Types: terminals.names(), Clients: p.pace.clients, Warmup: p.pace.warmup, Duration: p.pace.duration,
 		NewWorker: terminals.worker, Backgrounds: len(terminals.deliverers), NewBackground: terminals.deliverer, Begin: g.begin, End: g.end,
 		Every: l.every, Interval: l.interval(),
-		Tick: func(t driver.Progress) {
+		Tick: func(t load.Progress) {
 			if warm && !t.WarmingUp {
 				warm = false
 				bar.done()

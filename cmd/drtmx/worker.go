@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"drtmx/internal/driver"
+	"drtmx/internal/load"
 	"drtmx/internal/rng"
 	"drtmx/tpcc"
 	"drtmx/txn"
@@ -88,7 +88,7 @@ func typeNames(types []tpcc.Type) []string {
 	return names
 }
 
-func (t *terminals) worker(ctx context.Context, id int) (driver.Worker, error) {
+func (t *terminals) worker(ctx context.Context, id int, _ *load.Recorder) (load.Worker, error) {
 	sess, err := t.db.NewSession(ctx)
 	if err != nil {
 		return nil, err
@@ -164,7 +164,7 @@ func (w *worker) Pause(typ int) (before, after time.Duration) {
 }
 
 // Run runs one transaction; a rolled back order is an outcome, not a failure.
-func (w *worker) Run(ctx context.Context, typ int) (r driver.Result, err error) {
+func (w *worker) Run(ctx context.Context, typ int) (r load.Result, err error) {
 	switch w.types[typ] {
 	case tpcc.NewOrder:
 		err = w.newOrder(ctx)
@@ -186,7 +186,7 @@ func (w *worker) Run(ctx context.Context, typ int) (r driver.Result, err error) 
 		r.Count = w.terminal.Stats().StockLevelsEscalated - before
 	}
 	if errors.Is(err, tpcc.ErrRolledBack) {
-		return driver.Result{Outcome: driver.RolledBack}, nil
+		return load.Result{Outcome: load.RolledBack}, nil
 	}
 	return r, err
 }

@@ -1,6 +1,5 @@
-// Package hist records latencies: one [Histogram] per worker, recorded into
-// without locks or allocation and merged afterwards, and a [Recorder] for a
-// worker whose figures a progress display collects while it runs.
+// Package hist records latencies. Each worker records into a [Histogram] of its
+// own, without locks or allocation, and the histograms are merged afterwards.
 //
 // Values are nanoseconds inside and microseconds in reports. A recorded value
 // is kept within 0.1 % (three significant digits, by the HdrHistogram

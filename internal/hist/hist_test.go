@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 )
@@ -101,51 +100,9 @@ func TestSnapshotJSON(t *testing.T) {
 }
 
 func TestRecordDoesNotAllocate(t *testing.T) {
-	h, r, into := New(), NewRecorder(), New()
-	allocs := testing.AllocsPerRun(1000, func() {
-		h.Record(12345)
-		r.Record(12345)
-	})
-	if allocs != 0 {
+	h := New()
+	if allocs := testing.AllocsPerRun(1000, func() { h.Record(12345) }); allocs != 0 {
 		t.Errorf("%v allocations per Record", allocs)
-	}
-	r.Drain(into)
-	if into.Count() != 1001 {
-		t.Errorf("%d samples drained", into.Count())
-	}
-}
-
-// No sample may be lost or counted twice while collectors run.
-func TestRecorderUnderDrain(t *testing.T) {
-	const samples = 50_000
-	r := NewRecorder()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for i := range samples {
-			r.Record(time.Duration(i + 1))
-		}
-	}()
-	totals := [2]*Histogram{New(), New()}
-	var collectors sync.WaitGroup
-	for _, total := range totals {
-		collectors.Go(func() {
-			for {
-				r.Drain(total)
-				select {
-				case <-done:
-					r.Drain(total)
-					return
-				case <-time.After(100 * time.Microsecond):
-				}
-			}
-		})
-	}
-	collectors.Wait()
-	totals[0].Merge(totals[1])
-	s := totals[0].Snapshot()
-	if s.Count != samples || s.SumUs != samples*(samples+1)/2/1e3 {
-		t.Errorf("%d samples, sum %v µs", s.Count, s.SumUs)
 	}
 }
 
@@ -208,15 +165,6 @@ func BenchmarkRecord(b *testing.B) {
 	for b.Loop() {
 		d = (d*5 + 977) & 0xfffff
 		h.Record(d)
-	}
-}
-
-func BenchmarkRecorder(b *testing.B) {
-	r := NewRecorder()
-	d := time.Duration(0)
-	for b.Loop() {
-		d = (d*5 + 977) & 0xfffff
-		r.Record(d)
 	}
 }
 

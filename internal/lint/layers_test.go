@@ -57,7 +57,7 @@ var layers = map[string]int{
 	"internal/member": 8,
 
 	"internal/cluster":           9,
-	"internal/driver":            9,
+	"internal/load":              9,
 	"internal/member/etcd":       9,
 	"internal/member/membertest": 9,
 

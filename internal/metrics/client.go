@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"drtmx/internal/driver"
 	"drtmx/internal/hist"
+	"drtmx/internal/load"
 	"drtmx/txn"
 )
 
@@ -105,16 +105,16 @@ func (c *Client) Collect(ch chan<- prometheus.Metric) {
 // for concurrent use.
 type Transactions struct {
 	mu    sync.Mutex
-	types []driver.TypeRecord
+	types []load.TypeRecord
 }
 
 // Add adds an interval.
-func (t *Transactions) Add(i driver.Interval) {
+func (t *Transactions) Add(i load.Interval) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for k := range i.Types {
 		if k == len(t.types) {
-			t.types = append(t.types, driver.TypeRecord{Name: i.Types[k].Name, Latency: hist.New()})
+			t.types = append(t.types, load.TypeRecord{Name: i.Types[k].Name, Latency: hist.New()})
 		}
 		t.types[k].Merge(&i.Types[k])
 	}

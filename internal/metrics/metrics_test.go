@@ -19,8 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
-	"drtmx/internal/driver"
 	"drtmx/internal/hist"
+	"drtmx/internal/load"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/server"
@@ -101,13 +101,13 @@ var latencies = []time.Duration{1500, 15000, 150e3, 1500e3, 15e6, 3e9, 60e9}
 
 // run adds an interval in which one transaction took each of the latencies.
 func (r *rig) run() {
-	rec := driver.TypeRecord{Name: "NEW_ORDER", Committed: uint64(len(latencies)), RolledBack: 1, GaveUp: 2, Deferred: 3, Latency: hist.New()}
+	rec := load.TypeRecord{Name: "NEW_ORDER", Committed: uint64(len(latencies)), RolledBack: 1, GaveUp: 2, Deferred: 3, Latency: hist.New()}
 	rec.Aborts[txn.CauseRow] = 4
 	rec.Rounds, rec.Fabric = 50, rdma.Counters{Reads: 60, ReadBytes: 700, RPCs: 8}
 	for _, d := range latencies {
 		rec.Latency.Record(d)
 	}
-	r.ran.Add(driver.Interval{Types: []driver.TypeRecord{rec}})
+	r.ran.Add(load.Interval{Types: []load.TypeRecord{rec}})
 }
 
 func (r *rig) collectors() []prometheus.Collector {

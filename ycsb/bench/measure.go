@@ -2,13 +2,11 @@ package bench
 
 import (
 	"context"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pingcap/go-ycsb/pkg/ycsb"
 
-	"drtmx/internal/hist"
+	"drtmx/internal/load"
 )
 
 // kind is a line of the report.
@@ -28,22 +26,9 @@ const (
 	kinds
 )
 
-var kindNames = [kinds]string{
+var kindNames = []string{
 	"READ", "SCAN", "UPDATE", "INSERT", "DELETE", "READ_MODIFY_WRITE",
 	"BATCH_READ", "BATCH_UPDATE", "BATCH_INSERT", "BATCH_DELETE",
-}
-
-// series is one histogram of a shard, made when first used.
-type series struct {
-	h     *hist.Histogram
-	first time.Time // when the first value came
-}
-
-func (s *series) record(d time.Duration, now time.Time) {
-	if s.h == nil {
-		s.h, s.first = hist.New(), now
-	}
-	s.h.Record(d)
 }
 
 // sample is a latency of measurementtype=raw.
@@ -54,113 +39,21 @@ type sample struct {
 	took   time.Duration
 }
 
-// shard is the measurement of one thread, or of a few if there are many: a
-// histogram takes a quarter of a megabyte. The lock is for the reports on the
-// way, and is otherwise free.
-type shard struct {
-	mu struct {
-		sync.Mutex
-		done, failed, due [kinds]series
-		raw               []sample
-	}
-	_ [64]byte // shards of busy threads lie apart
-}
-
-// maxShards bounds the histograms of a run.
-const maxShards = 64
-
-// meter collects what all threads measure.
-type meter struct {
-	on       atomic.Bool // false while warming up
-	raw      bool
-	separate bool // a read-modify-write is Read and Update
-	shards   []*shard
-	// Merged by reports on the way, so that shards need not be read twice.
-	mu struct {
-		sync.Mutex
-		total totals
-	}
-}
-
-// totals are the merged measurements of a run.
-type totals struct {
-	done, failed, due [kinds]series
-	raw               []sample
-}
-
-func newMeter(threads int, raw bool) *meter {
-	m := &meter{raw: raw}
-	for range min(threads, maxShards) {
-		m.shards = append(m.shards, &shard{})
-	}
-	return m
-}
-
-// collect brings the totals up to date and passes them to use.
-func (m *meter) collect(use func(*totals)) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := &m.mu.total
-	for _, s := range m.shards {
-		s.mu.Lock()
-		// The histograms are taken out, not read: the thread does not wait.
-		done, failed, due := s.mu.done, s.mu.failed, s.mu.due
-		s.mu.done, s.mu.failed, s.mu.due = [kinds]series{}, [kinds]series{}, [kinds]series{}
-		t.raw = append(t.raw, s.mu.raw...)
-		s.mu.raw = nil
-		s.mu.Unlock()
-		for k := range kinds {
-			t.done[k].merge(done[k])
-			t.failed[k].merge(failed[k])
-			t.due[k].merge(due[k])
-		}
-	}
-	use(t)
-}
-
-func (s *series) merge(from series) {
-	switch {
-	case from.h == nil:
-		return
-	case s.h == nil:
-		*s = from
-		return
-	}
-	s.h.Merge(from.h)
-	if from.first.Before(s.first) {
-		s.first = from.first
-	}
-}
-
 // measured is a database whose operations are measured, for one thread.
 type measured struct {
-	db    ycsb.DB
-	batch ycsb.BatchDB     // nil if the database has none
-	rmw   ReadModifyWriter // nil if the database has none, or is not to use it
-	meter *meter
-	shard *shard
-	due   time.Time // when the operation should have begun; zero without a target
+	db      ycsb.DB
+	batch   ycsb.BatchDB     // nil if the database has none
+	rmw     ReadModifyWriter // nil if the database has none, or is not to use it
+	rec     *load.Recorder
+	raw     bool
+	samples []sample // if raw
 }
 
-func (m *measured) record(k kind, start time.Time, err error) {
-	if !m.meter.on.Load() {
-		return
-	}
-	now := time.Now()
-	took := now.Sub(start)
-	s := &m.shard.mu
-	s.Lock()
-	defer s.Unlock()
-	if err != nil {
-		s.failed[k].record(took, now)
-	} else {
-		s.done[k].record(took, now)
-		if !m.due.IsZero() {
-			s.due[k].record(now.Sub(m.due), now)
-		}
-	}
-	if m.meter.raw {
-		s.raw = append(s.raw, sample{k, err != nil, start, took})
+// record records an operation that began at a time of the recorder.
+func (m *measured) record(k kind, start time.Duration, err error) {
+	took := m.rec.Record(int(k), start, err != nil)
+	if m.raw && m.rec.Measuring() {
+		m.samples = append(m.samples, sample{k, err != nil, time.Now().Add(-took), took})
 	}
 }
 
@@ -177,7 +70,7 @@ func (m *measured) CleanupThread(ctx context.Context) { m.db.CleanupThread(ctx) 
 
 // Read is the database's, measured.
 func (m *measured) Read(ctx context.Context, table, key string, fields []string) (map[string][]byte, error) {
-	start := time.Now()
+	start := m.rec.Now()
 	values, err := m.db.Read(ctx, table, key, fields)
 	m.record(kindRead, start, err)
 	return values, err
@@ -185,7 +78,7 @@ func (m *measured) Read(ctx context.Context, table, key string, fields []string)
 
 // Scan is the database's, measured.
 func (m *measured) Scan(ctx context.Context, table, from string, count int, fields []string) ([]map[string][]byte, error) {
-	start := time.Now()
+	start := m.rec.Now()
 	rows, err := m.db.Scan(ctx, table, from, count, fields)
 	m.record(kindScan, start, err)
 	return rows, err
@@ -193,7 +86,7 @@ func (m *measured) Scan(ctx context.Context, table, from string, count int, fiel
 
 // Update is the database's, measured.
 func (m *measured) Update(ctx context.Context, table, key string, values map[string][]byte) error {
-	start := time.Now()
+	start := m.rec.Now()
 	err := m.db.Update(ctx, table, key, values)
 	m.record(kindUpdate, start, err)
 	return err
@@ -201,7 +94,7 @@ func (m *measured) Update(ctx context.Context, table, key string, values map[str
 
 // Insert is the database's, measured.
 func (m *measured) Insert(ctx context.Context, table, key string, values map[string][]byte) error {
-	start := time.Now()
+	start := m.rec.Now()
 	err := m.db.Insert(ctx, table, key, values)
 	m.record(kindInsert, start, err)
 	return err
@@ -209,7 +102,7 @@ func (m *measured) Insert(ctx context.Context, table, key string, values map[str
 
 // Delete is the database's, measured.
 func (m *measured) Delete(ctx context.Context, table, key string) error {
-	start := time.Now()
+	start := m.rec.Now()
 	err := m.db.Delete(ctx, table, key)
 	m.record(kindDelete, start, err)
 	return err
@@ -218,7 +111,7 @@ func (m *measured) Delete(ctx context.Context, table, key string) error {
 // ReadModifyWrite is one transaction if the database has it, else Read and
 // Update, which are then measured too, as in go-ycsb.
 func (m *measured) ReadModifyWrite(ctx context.Context, table, key string, fields []string, values map[string][]byte) (row map[string][]byte, err error) {
-	start := time.Now()
+	start := m.rec.Now()
 	if m.rmw != nil {
 		row, err = m.rmw.ReadModifyWrite(ctx, table, key, fields, values)
 	} else if row, err = m.Read(ctx, table, key, fields); err == nil {
@@ -242,7 +135,7 @@ func (m *measured) BatchRead(ctx context.Context, table string, keys, fields []s
 		}
 		return rows, nil
 	}
-	start := time.Now()
+	start := m.rec.Now()
 	rows, err := m.batch.BatchRead(ctx, table, keys, fields)
 	m.record(kindBatchRead, start, err)
 	return rows, err
@@ -253,7 +146,7 @@ func (m *measured) BatchUpdate(ctx context.Context, table string, keys []string,
 	if m.batch == nil {
 		return each(keys, func(i int) error { return m.Update(ctx, table, keys[i], values[i]) })
 	}
-	start := time.Now()
+	start := m.rec.Now()
 	err := m.batch.BatchUpdate(ctx, table, keys, values)
 	m.record(kindBatchUpdate, start, err)
 	return err
@@ -264,7 +157,7 @@ func (m *measured) BatchInsert(ctx context.Context, table string, keys []string,
 	if m.batch == nil {
 		return each(keys, func(i int) error { return m.Insert(ctx, table, keys[i], values[i]) })
 	}
-	start := time.Now()
+	start := m.rec.Now()
 	err := m.batch.BatchInsert(ctx, table, keys, values)
 	m.record(kindBatchInsert, start, err)
 	return err
@@ -275,7 +168,7 @@ func (m *measured) BatchDelete(ctx context.Context, table string, keys []string)
 	if m.batch == nil {
 		return each(keys, func(i int) error { return m.Delete(ctx, table, keys[i]) })
 	}
-	start := time.Now()
+	start := m.rec.Now()
 	err := m.batch.BatchDelete(ctx, table, keys)
 	m.record(kindBatchDelete, start, err)
 	return err

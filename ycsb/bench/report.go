@@ -12,6 +12,7 @@ import (
 	"github.com/pingcap/go-ycsb/pkg/util"
 
 	"drtmx/internal/hist"
+	"drtmx/internal/load"
 )
 
 // header is go-ycsb's.
@@ -22,83 +23,110 @@ var header = []string{
 
 const totalName = "TOTAL"
 
+// measurements are what was measured of each kind of operation, by kind.
+type measurements struct {
+	types    []load.TypeRecord
+	elapsed  time.Duration
+	separate bool // a read-modify-write is Read and Update
+}
+
+// add adds an interval.
+func (m *measurements) add(i load.Interval) {
+	m.elapsed = i.To
+	for k := range i.Types {
+		m.types[k].Merge(&i.Types[k])
+	}
+}
+
 // inTotal reports whether TOTAL counts a kind: a read-modify-write of two
 // calls is counted as these.
-func (m *meter) inTotal(k kind) bool { return k != kindReadModifyWrite || !m.separate }
+func (m *measurements) inTotal(k kind) bool { return k != kindReadModifyWrite || !m.separate }
 
-// named is a series with the name of its line.
-type named struct {
-	name string
-	series
+// line is a line of the report.
+type line struct {
+	name  string
+	h     *hist.Histogram
+	first time.Duration // when the first value came
 }
 
-// lines are the series of a go-ycsb report, by name.
-func (m *meter) lines(t *totals) []named {
-	var all []named
-	var total series
-	for k := range kinds {
-		if t.done[k].h != nil {
-			all = append(all, named{kindNames[k], t.done[k]})
-			if m.inTotal(k) {
-				total.add(t.done[k])
+// add merges another line's values.
+func (l *line) add(h *hist.Histogram, first time.Duration) {
+	if l.h == nil {
+		l.h, l.first = hist.New(), first
+	}
+	l.h.Merge(h)
+	l.first = min(l.first, first)
+}
+
+func some(h *hist.Histogram) bool { return h != nil && h.Count() > 0 }
+
+// lines are those of a go-ycsb report, by name.
+func (m *measurements) lines() []line {
+	var all []line
+	total := line{name: totalName}
+	for k := range m.types {
+		t := &m.types[k]
+		if some(t.Latency) {
+			all = append(all, line{kindNames[k], t.Latency, t.First})
+			if m.inTotal(kind(k)) {
+				total.add(t.Latency, t.First)
 			}
 		}
-		if t.failed[k].h != nil {
-			all = append(all, named{kindNames[k] + "_ERROR", t.failed[k]})
+		if some(t.Lost) {
+			all = append(all, line{kindNames[k] + "_ERROR", t.Lost, t.FirstLost})
 		}
 	}
-	if total.h != nil {
-		all = append(all, named{totalName, total})
+	return sorted(all, total)
+}
+
+// fine are the lines of the report of nanoseconds.
+func (m *measurements) fine() []line {
+	var all []line
+	service, due := line{name: totalName + "/service"}, line{name: totalName + "/intended"}
+	for k := range m.types {
+		t := &m.types[k]
+		if !some(t.Latency) {
+			continue
+		}
+		all = append(all, line{kindNames[k] + "/service", t.Latency, t.First})
+		if some(t.Due) {
+			all = append(all, line{kindNames[k] + "/intended", t.Due, t.First})
+		}
+		if m.inTotal(kind(k)) {
+			service.add(t.Latency, t.First)
+			if some(t.Due) {
+				due.add(t.Due, t.First)
+			}
+		}
 	}
-	slices.SortFunc(all, func(a, b named) int { return strings.Compare(a.name, b.name) })
+	return sorted(all, service, due)
+}
+
+// sorted appends those totals that have values, and sorts by name.
+func sorted(all []line, totals ...line) []line {
+	for _, l := range totals {
+		if l.h != nil {
+			all = append(all, l)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b line) int { return strings.Compare(a.name, b.name) })
 	return all
 }
 
-// add merges without taking from's histogram over.
-func (s *series) add(from series) {
-	if s.h == nil {
-		s.h, s.first = hist.New(), from.first
-	}
-	s.merge(from)
-}
-
-// fine are the series of the report of nanoseconds.
-func (m *meter) fine(t *totals) []named {
-	var all []named
-	var service, due series
-	for k := range kinds {
-		if t.done[k].h != nil {
-			all = append(all, named{kindNames[k] + "/service", t.done[k]})
+// rows are lines at a time since the measured interval began, with latencies as
+// format shows microseconds.
+func rows(all []line, at time.Duration, format func(us float64) string) [][]string {
+	var table [][]string
+	for _, l := range all {
+		took := max((at - l.first).Seconds(), 1e-9)
+		count := l.h.Count()
+		row := []string{l.name, fmt.Sprintf("%.1f", took), fmt.Sprint(count), fmt.Sprintf("%.1f", float64(count)/took), format(l.h.MeanUs())}
+		for _, q := range []float64{0, 1, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999} {
+			row = append(row, format(l.h.QuantileUs(q)))
 		}
-		if t.due[k].h != nil {
-			all = append(all, named{kindNames[k] + "/intended", t.due[k]})
-		}
-		if m.inTotal(k) && t.done[k].h != nil {
-			service.add(t.done[k])
-			if t.due[k].h != nil {
-				due.add(t.due[k])
-			}
-		}
+		table = append(table, row)
 	}
-	if service.h != nil {
-		all = append(all, named{totalName + "/service", service})
-	}
-	if due.h != nil {
-		all = append(all, named{totalName + "/intended", due})
-	}
-	slices.SortStableFunc(all, func(a, b named) int { return strings.Compare(a.name, b.name) })
-	return all
-}
-
-// row is a line of the report, with latencies as format shows microseconds.
-func (n *named) row(now time.Time, format func(us float64) string) []string {
-	took := max(now.Sub(n.first).Seconds(), 1e-9)
-	count := n.h.Count()
-	row := []string{n.name, fmt.Sprintf("%.1f", took), fmt.Sprint(count), fmt.Sprintf("%.1f", float64(count)/took), format(n.h.MeanUs())}
-	for _, q := range []float64{0, 1, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999} {
-		row = append(row, format(n.h.QuantileUs(q)))
-	}
-	return row
+	return table
 }
 
 func wholeUs(us float64) string { return fmt.Sprint(int64(us)) }
@@ -116,30 +144,17 @@ func render(w io.Writer, style string, rows [][]string) {
 }
 
 // writeLines writes go-ycsb's lines of what was measured so far.
-func (m *meter) writeLines(w io.Writer, style string, now time.Time) {
-	m.collect(func(t *totals) {
-		var rows [][]string
-		for _, n := range m.lines(t) {
-			rows = append(rows, n.row(now, wholeUs))
-		}
-		render(w, style, rows)
-	})
+func (m *measurements) writeLines(w io.Writer, style string) {
+	render(w, style, rows(m.lines(), m.elapsed, wholeUs))
 }
 
 // WriteFine writes the latencies in nanoseconds' resolution, in the form of
 // go-ycsb's report: NAME/service since the operation began, and under a
 // target rate NAME/intended since it was due.
 func (r *Result) WriteFine(w io.Writer) {
-	if !r.plan.report || r.plan.raw {
-		return
+	if r.plan.report && !r.plan.raw {
+		render(w, r.plan.style, rows(r.fine(), r.elapsed, fineUs))
 	}
-	r.meter.collect(func(t *totals) {
-		var rows [][]string
-		for _, n := range r.meter.fine(t) {
-			rows = append(rows, n.row(r.ended, fineUs))
-		}
-		render(w, r.plan.style, rows)
-	})
 }
 
 // Write writes go-ycsb's report: to the file that the properties name, else
@@ -155,23 +170,23 @@ func (r *Result) Write(w io.Writer) error {
 	}
 	b := bufio.NewWriter(w)
 	if r.plan.raw {
-		r.meter.collect(func(t *totals) { r.meter.writeRaw(b, t) })
+		r.writeRaw(b)
 	} else {
-		r.meter.writeLines(b, r.plan.style, r.ended)
+		r.writeLines(b, r.plan.style)
 	}
 	return b.Flush()
 }
 
 // writeRaw writes every latency, as go-ycsb's measurementtype=raw does.
-func (m *meter) writeRaw(w io.Writer, t *totals) {
+func (r *Result) writeRaw(w io.Writer) {
 	fmt.Fprintln(w, "operation,timestamp_us,latency_us")
-	for _, s := range t.raw {
+	for _, s := range r.samples {
 		name := kindNames[s.kind]
 		if s.failed {
 			name += "_ERROR"
 		}
 		fmt.Fprintf(w, "%s,%d,%d\n", name, s.start.UnixMicro(), s.took.Microseconds())
-		if !s.failed && m.inTotal(s.kind) {
+		if !s.failed && r.inTotal(s.kind) {
 			fmt.Fprintf(w, "%s,%d,%d\n", totalName, s.start.UnixMicro(), s.took.Microseconds())
 		}
 	}
@@ -179,12 +194,10 @@ func (m *meter) writeRaw(w io.Writer, t *totals) {
 
 // Operations is the number of measured operations that did not fail.
 func (r *Result) Operations() (n int64) {
-	r.meter.collect(func(t *totals) {
-		for k := range kinds {
-			if t.done[k].h != nil && r.meter.inTotal(k) {
-				n += t.done[k].h.Count()
-			}
+	for k := range r.types {
+		if r.inTotal(kind(k)) {
+			n += int64(r.types[k].Committed)
 		}
-	})
+	}
 	return n
 }

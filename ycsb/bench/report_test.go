@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/pingcap/go-ycsb/pkg/measurement"
+
+	"drtmx/internal/hist"
+	"drtmx/internal/load"
 )
 
 var digits = regexp.MustCompile(`[0-9]+(\.[0-9]+)?`)
@@ -24,32 +27,43 @@ func shape(s string) string {
 	return s
 }
 
+// record adds a value, as a run of which it is the first did.
+func (m *measurements) record(k kind, took time.Duration, failed bool) {
+	from := load.TypeRecord{Latency: hist.New(), Lost: hist.New()}
+	if failed {
+		from.GaveUp = 1
+		from.Lost.Record(took)
+	} else {
+		from.Committed = 1
+		from.Latency.Record(took)
+	}
+	m.types[k].Merge(&from)
+}
+
 // The report is, but for its figures, what go-ycsb's own measurement writes.
 func TestReportIsGoYCSBs(t *testing.T) {
 	for _, style := range []string{"plain", "table", "json"} {
 		path := filepath.Join(t.TempDir(), "theirs")
 		theirs := with("measurement.output_file", path, "outputstyle", style)
 		measurement.InitMeasure(theirs)
-		m := newMeter(1, false)
-		m.on.Store(true)
-		db := &measured{meter: m, shard: m.shards[0]}
+		m := measurements{types: make([]load.TypeRecord, kinds), elapsed: 10 * time.Millisecond}
 		for k, op := range map[kind]string{kindRead: "READ", kindUpdate: "UPDATE", kindReadModifyWrite: "READ_MODIFY_WRITE"} {
 			for range 12 {
 				start := time.Now().Add(-5 * time.Millisecond)
 				measurement.Measure(op, start, 5*time.Millisecond)
 				measurement.Measure("TOTAL", start, 5*time.Millisecond)
-				db.record(k, start, nil)
+				m.record(k, 5*time.Millisecond, false)
 			}
 		}
 		measurement.Measure("READ_ERROR", time.Now(), time.Millisecond)
-		db.record(kindRead, time.Now().Add(-time.Millisecond), errAbsent)
+		m.record(kindRead, time.Millisecond, true)
 		measurement.Output()
 		want, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got bytes.Buffer
-		m.writeLines(&got, style, time.Now())
+		m.writeLines(&got, style)
 		if shape(got.String()) != shape(string(want)) {
 			t.Errorf("%s: got\n%swant the form of\n%s", style, &got, want)
 		}
@@ -62,13 +76,11 @@ func TestReportFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := newMeter(2, false)
-	now := time.Now()
-	for i, us := range []float64{0.5, 10.25, 20.75} { // go-ycsb shows the first as 0
-		m.shards[i%2].mu.done[kindRead].record(time.Duration(us*1000), now.Add(-time.Second))
+	r := &Result{plan: plan, measurements: measurements{types: make([]load.TypeRecord, kinds), elapsed: time.Second}}
+	for _, us := range []float64{0.5, 10.25, 20.75} { // go-ycsb shows the first as 0
+		r.record(kindRead, time.Duration(us*1000), false)
 	}
-	m.shards[0].mu.failed[kindUpdate].record(time.Second, now)
-	r := &Result{plan: plan, meter: m, ended: now}
+	r.record(kindUpdate, time.Second, true)
 	for fine, want := range map[bool]map[string]string{
 		false: {"Operation": "READ", "Count": "3", "OPS": "3.0", "Takes(s)": "1.0", "Avg(us)": "10", "Min(us)": "0", "Max(us)": "20", "99.99th(us)": "20"},
 		true:  {"Operation": "READ/service", "Count": "3", "Avg(us)": "10.500", "Min(us)": "0.500", "Max(us)": "20.750"},
@@ -114,46 +126,5 @@ func TestRawMeasurements(t *testing.T) {
 	rows := strings.Split(strings.TrimSpace(string(b)), "\n")
 	if len(rows) != 61 || rows[0] != "operation,timestamp_us,latency_us" || !regexp.MustCompile(`^READ,[0-9]{16},[0-9]+$`).MatchString(rows[1]) {
 		t.Errorf("%d rows, the first %q", len(rows), rows[:2])
-	}
-}
-
-// Reports on the way take histograms away; the last has all of them.
-func TestReportsOnTheWayLoseNothing(t *testing.T) {
-	m := newMeter(1, false)
-	m.on.Store(true)
-	db := &measured{meter: m, shard: m.shards[0]}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for range 2000 {
-			db.record(kindRead, time.Now(), nil)
-		}
-	}()
-	for range 20 {
-		m.collect(func(*totals) {})
-	}
-	<-done
-	m.collect(func(t *totals) {})
-	if n := (&Result{meter: m}).Operations(); n != 2000 {
-		t.Errorf("%d of 2000 operations are left", n)
-	}
-}
-
-func BenchmarkRecord(b *testing.B) {
-	m := newMeter(1, false)
-	m.on.Store(true)
-	db := &measured{meter: m, shard: m.shards[0]}
-	for b.Loop() {
-		db.record(kindRead, time.Now(), nil)
-	}
-}
-
-func TestRecordingDoesNotAllocate(t *testing.T) {
-	m := newMeter(1, false)
-	m.on.Store(true)
-	db := &measured{meter: m, shard: m.shards[0], due: time.Now()}
-	db.record(kindRead, time.Now(), nil)
-	if n := testing.AllocsPerRun(1000, func() { db.record(kindRead, time.Now(), nil) }); n != 0 {
-		t.Errorf("%v allocations", n)
 	}
 }

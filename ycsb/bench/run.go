@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/pingcap/go-ycsb/pkg/ycsb"
-	"golang.org/x/sys/unix"
+
+	"drtmx/internal/load"
+	"drtmx/txn"
 )
 
 // grace is how long a stopped run waits for the operations under way.
@@ -29,9 +31,9 @@ type Config struct {
 
 // Result is a run that has ended.
 type Result struct {
-	plan  *Plan
-	meter *meter
-	ended time.Time
+	plan *Plan
+	measurements
+	samples []sample // of measurementtype=raw
 
 	// Took is the time from the start of the threads to their end.
 	Took time.Duration
@@ -42,19 +44,15 @@ type Result struct {
 	First  error
 }
 
+// run is what the threads of a run share.
 type run struct {
 	Config
-	plan  *Plan
-	meter *meter
-	hard  context.Context // of the operations
-	stop  chan struct{}   // closed when no more are to begin
-	once  sync.Once
-	fatal error // why, if an operation is; guarded by once
-
+	rmw    ReadModifyWriter // nil if the database has none, or is not to use it
 	failed atomic.Int64
 	mu     struct {
 		sync.Mutex
-		first error
+		first   error
+		threads []*thread
 	}
 	out sync.Mutex
 }
@@ -63,234 +61,126 @@ type run struct {
 // finished and the result says Interrupted. The error is the failure that
 // ended the run; the result holds what ran before it.
 func Start(ctx context.Context, c Config) (*Result, error) {
-	p := c.Plan
-	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	r := &run{Config: c, plan: p, meter: newMeter(p.threads, p.raw), hard: hard, stop: make(chan struct{})}
-	rmw, ok := c.DB.(ReadModifyWriter)
-	if p.separate || !ok {
-		rmw = nil
+	p, r := c.Plan, &run{Config: c}
+	if !p.separate {
+		r.rmw, _ = c.DB.(ReadModifyWriter)
 	}
-	r.meter.separate = rmw == nil
-	r.meter.on.Store(p.warmup == 0) // not left to the conductor, which may be late
-	over, begin := make(chan struct{}), make(chan struct{})
-	var conductor, ready, threads sync.WaitGroup
-	var started time.Time // before begin is closed
-	for id := range p.threads {
-		ready.Add(1)
-		threads.Go(func() {
-			th := r.newTask(id, rmw)
-			ready.Done()
-			<-begin // all at once: making connections is not part of the run
-			th.work(started)
-		})
+	cfg := load.Config{
+		Types: kindNames, Clients: p.threads, Warmup: p.warmup, Duration: p.limit, Rate: float64(p.target) / float64(p.batch),
+		NewWorker: r.newWorker, Grace: grace,
 	}
-	ready.Wait()
-	started = time.Now()
-	close(begin)
-	conductor.Go(func() { r.conduct(ctx, over, cancel) })
-	threads.Wait()
-	close(over)
-	conductor.Wait()
-	res := &Result{
-		plan: p, meter: r.meter, ended: time.Now(), Took: time.Since(started),
-		Interrupted: ctx.Err() != nil, Failed: r.failed.Load(), First: r.mu.first,
+	sum := measurements{separate: r.rmw == nil, types: make([]load.TypeRecord, kinds)}
+	if p.interval > 0 {
+		cfg.Every = p.interval
+		cfg.Interval = func(i load.Interval) {
+			sum.add(i)
+			if !i.Last {
+				r.out.Lock()
+				defer r.out.Unlock()
+				sum.writeLines(r.Out, p.style)
+			}
+		}
 	}
-	r.once.Do(func() {}) // orders fatal before the read below
-	if r.fatal == nil && !res.Interrupted && p.phase == Load {
+	rec, err := load.Run(ctx, cfg)
+	var failure *load.Failure
+	if errors.As(err, &failure) {
+		err = failure.Err // which type of operation met it, the report says
+	}
+	res := &Result{plan: p, measurements: measurements{separate: sum.separate}, Failed: r.failed.Load(), First: r.mu.first}
+	if rec == nil {
+		return res, err
+	}
+	res.Took, res.Interrupted = rec.Warmup+rec.Elapsed, rec.Interrupted
+	if !rec.WarmupOnly {
+		res.types, res.elapsed = rec.Types, rec.Elapsed
+	}
+	for _, t := range r.mu.threads {
+		res.samples = append(res.samples, t.db.samples...)
+	}
+	if err == nil && !res.Interrupted && p.phase == Load {
 		if db, ok := c.DB.(ycsb.AnalyzeDB); ok {
 			return res, db.Analyze(ctx, p.workload.table)
 		}
 	}
-	return res, r.fatal
+	return res, err
 }
 
-// conduct ends the warm-up, reports on the way, and stops the threads.
-func (r *run) conduct(ctx context.Context, over chan struct{}, cancel func()) {
-	var warm, limit, interval <-chan time.Time
-	begin := func() {
-		r.meter.on.Store(true)
-		if r.plan.limit > 0 {
-			limit = time.After(r.plan.limit)
-		}
-		if r.plan.interval > 0 {
-			interval = time.Tick(r.plan.interval)
-		}
-	}
-	if r.plan.warmup > 0 {
-		warm = time.After(r.plan.warmup)
-	} else {
-		begin()
-	}
-	stopped := r.stop
-	var broken <-chan time.Time
-	for {
-		select {
-		case <-over:
-			return
-		case <-warm:
-			begin()
-		case <-interval:
-			r.out.Lock()
-			r.meter.writeLines(r.Out, r.plan.style, time.Now())
-			r.out.Unlock()
-		case <-limit:
-			r.end(nil)
-		case <-ctx.Done():
-			r.end(nil)
-			ctx = context.WithoutCancel(ctx)
-		case <-stopped:
-			stopped, broken = nil, time.After(grace)
-		case <-broken:
-			r.meter.on.Store(false) // what is broken off is no measurement
-			cancel()
-		}
-	}
-}
-
-// end stops the threads, because of an error if there is one.
-func (r *run) end(because error) {
-	r.once.Do(func() {
-		r.fatal = because
-		close(r.stop)
-	})
-}
-
-// task is one thread of a run.
-type task struct {
-	*run
-	id   int
-	ctx  context.Context
-	db   *measured
-	load *thread
-}
-
-func (r *run) newTask(id int, rmw ReadModifyWriter) *task {
+// newWorker makes thread id of a run, with its share of the operations.
+func (r *run) newWorker(_ context.Context, id int, rec *load.Recorder) (load.Worker, error) {
+	p := r.Plan
 	batch, _ := r.DB.(ycsb.BatchDB)
-	return &task{
-		run: r, id: id, ctx: r.DB.InitThread(r.hard, id, r.plan.threads),
-		db:   &measured{db: r.DB, batch: batch, rmw: rmw, meter: r.meter, shard: r.meter.shards[id%len(r.meter.shards)]},
-		load: r.plan.workload.newThread(r.plan.phase, id),
+	t := p.workload.newThread(p.phase, id)
+	t.run, t.left = r, unbounded
+	if p.count > 0 {
+		t.left = p.count / int64(p.threads)
+		if int64(id) < p.count%int64(p.threads) {
+			t.left++
+		}
 	}
+	t.ctx = r.DB.InitThread(rec.Context(), id, p.threads)
+	t.db = &measured{db: r.DB, batch: batch, rmw: r.rmw, rec: rec, raw: p.raw}
+	r.mu.Lock()
+	r.mu.threads = append(r.mu.threads, t)
+	r.mu.Unlock()
+	return t, nil
 }
 
-// work runs the operations of a thread.
-func (r *task) work(started time.Time) {
-	defer r.DB.CleanupThread(r.ctx)
-	p := r.plan
-	count := p.count / int64(p.threads)
-	if int64(r.id) < p.count%int64(p.threads) {
-		count++
+// unbounded is what is left of a run that only time ends.
+const unbounded = -1
+
+// Next is load.Worker's. Operations are recorded by their own types.
+func (t *thread) Next() int {
+	if t.left == 0 {
+		return load.NoMore
 	}
-	pace := newPace(p, r.id, started)
-	for done := int64(0); p.count == 0 || done < count; {
-		n := int64(p.batch)
-		if p.count > 0 {
-			n = min(n, count-done)
-		}
-		due, ok := pace.wait(r.stop)
-		if !ok {
-			return
-		}
-		r.db.due = due
-		counted := r.meter.on.Load()
-		if err := r.load.step(r.ctx, r.db, p.phase, int(n)); err != nil && r.hard.Err() == nil {
-			r.fail(err)
-		}
-		if counted {
-			done += n
-		}
-		// One-sided reads never wait. Without this, threads that read would keep
-		// the processors for whole time slices while the answers that others
-		// wait for lie there.
-		runtime.Gosched()
-	}
+	return 0
 }
 
-// fail counts a failed operation.
-func (r *run) fail(err error) {
+// Run does the next operation, or batch.
+func (t *thread) Run(ctx context.Context, _ int) (load.Result, error) {
+	n := int64(t.run.Plan.batch)
+	if t.left != unbounded {
+		n = min(n, t.left)
+	}
+	counted := t.db.rec.Measuring()
+	err := t.step(t.ctx, t.db, t.run.Plan.phase, int(n))
+	if counted && t.left != unbounded {
+		t.left -= n
+	}
+	if err != nil && ctx.Err() == nil && t.run.fail(err) {
+		return load.Result{}, err
+	}
+	// One-sided reads never wait. Without this, threads that read would keep
+	// the processors for whole time slices while the answers that others wait
+	// for lie there.
+	runtime.Gosched()
+	return load.Result{Outcome: load.Recorded}, nil
+}
+
+// Pause is load.Worker's: YCSB has no pauses.
+func (t *thread) Pause(int) (before, after time.Duration) { return 0, 0 }
+
+// Stats is load.Worker's: databases do not say what they asked of a network.
+func (t *thread) Stats() txn.SessionStats { return txn.SessionStats{} }
+
+// Close ends the database's thread.
+func (t *thread) Close() error {
+	t.run.DB.CleanupThread(t.ctx)
+	return nil
+}
+
+// fail counts a failed operation, and reports whether it ends the run.
+func (r *run) fail(err error) (fatal bool) {
 	r.failed.Add(1)
 	r.mu.Lock()
 	if r.mu.first == nil {
 		r.mu.first = err
 	}
 	r.mu.Unlock()
-	if !r.plan.silent {
+	if !r.Plan.silent {
 		r.out.Lock()
 		fmt.Fprintf(r.Out, "operation err: %v\n", err)
 		r.out.Unlock()
 	}
-	if errors.Is(err, ErrIntegrity) || r.Fatal != nil && r.Fatal(err) {
-		r.end(err)
-	}
-}
-
-// pace says when a thread's operations are due: at equal distances, the
-// threads' interleaved. An operation that is late is not skipped, and its
-// latency counts from when it was due.
-type pace struct {
-	tick  time.Duration // 0: at once
-	next  time.Time
-	timer *time.Timer
-}
-
-func newPace(p *Plan, id int, started time.Time) *pace {
-	if p.target == 0 {
-		return &pace{}
-	}
-	tick := time.Duration(float64(p.threads) * float64(p.batch) / float64(p.target) * float64(time.Second))
-	return &pace{tick: max(tick, 1), next: started.Add(tick * time.Duration(id) / time.Duration(p.threads))}
-}
-
-// wait returns when the next operation is due, zero if there is no rate, and
-// false if the run is to stop.
-func (c *pace) wait(stop <-chan struct{}) (time.Time, bool) {
-	select {
-	case <-stop:
-		return time.Time{}, false
-	default:
-	}
-	if c.tick == 0 {
-		return time.Time{}, true
-	}
-	due := c.next
-	c.next = due.Add(c.tick)
-	d := time.Until(due) - coarse
-	if d <= 0 {
-		sleepUntil(due)
-		return due, true
-	}
-	if c.timer == nil {
-		c.timer = time.NewTimer(d)
-	} else {
-		c.timer.Reset(d)
-	}
-	select {
-	case <-stop:
-		c.timer.Stop()
-		return due, false
-	case <-c.timer.C:
-		sleepUntil(due)
-		return due, true
-	}
-}
-
-const (
-	// coarse is by how much Go's timers may be late on a machine that idles:
-	// the runtime waits in whole milliseconds.
-	coarse = 1500 * time.Microsecond
-	// fine is by how much the kernel's may.
-	fine = 60 * time.Microsecond
-)
-
-// sleepUntil sleeps for the last stretch with the kernel's precision, so that
-// the load generator's own lateness does not pass for the database's.
-func sleepUntil(due time.Time) {
-	if d := time.Until(due) - fine; d > 0 {
-		ts := unix.NsecToTimespec(int64(d))
-		_ = unix.Nanosleep(&ts, nil) // cut short by a signal, the rest is waited for below
-	}
-	for time.Now().Before(due) {
-		runtime.Gosched()
-	}
+	return errors.Is(err, ErrIntegrity) || r.Fatal != nil && r.Fatal(err)
 }

@@ -170,10 +170,8 @@ func TestIntendedLatencyCountsFromWhenAnOperationWasDue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var service, intended float64
-	r.meter.collect(func(t *totals) {
-		service, intended = t.done[kindRead].h.QuantileUs(0.8), t.due[kindRead].h.QuantileUs(0.8)
-	})
+	reads := r.types[kindRead]
+	service, intended := reads.Latency.QuantileUs(0.8), reads.Due.QuantileUs(0.8)
 	// Of 200 operations 100 were due within the stall, so the 80th percentile
 	// of the wait is at least 50 ms; few operations themselves took long.
 	if service > 20_000 || intended < 40_000 {

@@ -31,6 +31,11 @@ type ReadModifyWriter interface {
 // thread generates the load of one thread. Its values lie in buffers that it
 // uses again when an operation has returned.
 type thread struct {
+	run  *run
+	ctx  context.Context // the database's, from InitThread
+	db   *measured
+	left int64 // operations to do; unbounded if only time ends the run
+
 	w      *Workload
 	r      *rng.Stream
 	keys   chooser

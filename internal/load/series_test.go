@@ -1,4 +1,4 @@
-package driver
+package load
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 )
 
 func someInterval() Interval {
-	t := newTally([]string{"A", "B"})
+	t := newSum([]string{"A", "B"})
 	for range 9 {
 		t.record(0, &entry{took: 2 * time.Millisecond})
 	}

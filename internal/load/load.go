@@ -1,4 +1,4 @@
-package driver
+package load
 
 import (
 	"context"
@@ -25,9 +25,9 @@ const (
 var (
 	// ErrServerLost reports that a data server stopped answering, which ends
 	// a run; the record covers what ran before.
-	ErrServerLost = errors.New("driver: a data server stopped answering")
+	ErrServerLost = errors.New("load: a data server stopped answering")
 	// ErrConfig reports a Config that cannot be run.
-	ErrConfig = errors.New("driver: bad configuration")
+	ErrConfig = errors.New("load: bad configuration")
 )
 
 // Outcome is how a transaction that did not fail ended.
@@ -38,10 +38,11 @@ const (
 	Committed  Outcome = iota
 	RolledBack         // by the workload's own rules, as 1 % of NEW-ORDERs
 	Deferred           // accepted, and left to a Background to be run
+	Recorded           // the worker has passed what it measured to its Recorder
 	gaveUp             // after conflicts in every attempt
 )
 
-// Result is what came of a transaction.
+// Result is the result of a transaction.
 type Result struct {
 	Outcome Outcome
 	// Count is a figure of the workload's own, summed by type, such as the
@@ -49,9 +50,13 @@ type Result struct {
 	Count uint64
 }
 
+// NoMore ends a worker.
+const NoMore = -1
+
 // Worker runs transactions for one goroutine. It owns a session.
 type Worker interface {
 	// Next draws the type of the next transaction, an index into Config.Types.
+	// It returns NoMore when the worker has done all it was to do.
 	Next() int
 	// Pause is how long to wait before the transaction that Next drew and
 	// after it, as people at a terminal do; 0 means not at all. The run's end
@@ -75,10 +80,14 @@ type Config struct {
 	// Warmup precedes the measured interval; 0 means none. What it recorded
 	// is dropped at its end.
 	Warmup time.Duration
-	// Duration is the measured interval; it must be positive.
+	// Duration is the measured interval, which ends earlier if no worker has
+	// any more to do; 0 means that it ends only then.
 	Duration time.Duration
+	// Rate, if set, is how many transactions a second are due, over all workers
+	// and at equal distances. One that is late is not skipped.
+	Rate float64
 	// NewWorker makes worker id, counted from 0.
-	NewWorker func(ctx context.Context, id int) (Worker, error)
+	NewWorker func(ctx context.Context, id int, rec *Recorder) (Worker, error)
 	// Backgrounds run what workers defer; NewBackground makes one, by number
 	// from 0.
 	Backgrounds   int
@@ -119,8 +128,11 @@ func (c *Config) check() error {
 	if c.Warmup < 0 {
 		faults = append(faults, fmt.Errorf("warm-up of %v, want 0 or more", c.Warmup))
 	}
-	if c.Duration <= 0 {
-		faults = append(faults, fmt.Errorf("duration of %v, want more than 0", c.Duration))
+	if c.Duration < 0 {
+		faults = append(faults, fmt.Errorf("duration of %v, want 0 or more", c.Duration))
+	}
+	if c.Rate < 0 {
+		faults = append(faults, fmt.Errorf("rate of %v a second, want 0 or more", c.Rate))
 	}
 	if c.Interval != nil && c.Every <= 0 {
 		faults = append(faults, fmt.Errorf("intervals of %v, want more than 0", c.Every))
@@ -151,7 +163,9 @@ type run struct {
 	hard   context.Context // of the transactions: ends after the grace
 	base   time.Time
 	phase  atomic.Uint32
+	began  atomic.Int64  // when the measured interval did, since base
 	stop   chan struct{} // closed when the run is to end early
+	idle   chan struct{} // closed when all workers have ended
 	over   chan struct{} // closed when it ends
 	once   sync.Once
 	err    error // what closed stop; guarded by once
@@ -178,65 +192,90 @@ func Run(ctx context.Context, cfg Config) (*Record, error) {
 	}
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	r := &run{cfg: cfg, base: time.Now(), hard: hard, stop: make(chan struct{}), over: make(chan struct{})}
+	r := &run{
+		cfg: cfg, base: time.Now(), hard: hard,
+		stop: make(chan struct{}), idle: make(chan struct{}), over: make(chan struct{}),
+	}
 	r.makeShards()
 	defer r.closeWorkers()
 	for id := range cfg.Clients {
-		w, err := cfg.NewWorker(ctx, id)
+		t := newTask(r, r.shards[id%len(r.shards)])
+		w, err := cfg.NewWorker(ctx, id, &t.recorder)
 		if err != nil {
-			return nil, fmt.Errorf("driver: client %d: %w", id, err)
+			return nil, fmt.Errorf("load: client %d: %w", id, err)
 		}
-		r.tasks = append(r.tasks, newTask(w, r.shards[id%len(r.shards)]))
+		t.worker, t.entry.last = w, w.Stats()
+		r.tasks = append(r.tasks, t)
 	}
 	if err := r.makeAides(ctx); err != nil {
 		return nil, err
+	}
+	rec := &Record{Clients: cfg.Clients}
+	begun := true
+	if cfg.Warmup == 0 { // what workers do from the start counts
+		begun = r.begin(ctx)
 	}
 	var workers, aides sync.WaitGroup
 	for _, a := range r.aides {
 		aides.Go(func() { r.aid(a) })
 	}
-	for _, t := range r.tasks {
+	from := time.Since(r.base)
+	for id, t := range r.tasks {
+		t.pace = newPace(cfg.Rate, id, cfg.Clients, from)
 		workers.Go(func() { r.work(t) })
 	}
-	rec := &Record{Clients: cfg.Clients}
-	r.conduct(ctx, rec)
+	go func() {
+		workers.Wait()
+		close(r.idle)
+	}()
+	r.conduct(ctx, rec, begun)
 	breakOff := time.AfterFunc(cfg.Grace, cancel)
-	workers.Wait()
+	<-r.idle
 	for _, a := range r.aides {
 		a.background.Finish()
 	}
 	aides.Wait()
 	breakOff.Stop()
 	if r.pieces != nil && !rec.WarmupOnly {
-		r.piece(rec.Elapsed)
+		r.piece(rec.Elapsed, true)
 	}
 	r.collect(rec)
 	r.once.Do(func() {}) // orders err before the read below
 	return rec, r.err
 }
 
-// conduct takes the run through its phases.
-func (r *run) conduct(ctx context.Context, rec *Record) {
-	started := time.Now()
-	running := r.await(ctx, warming, started, r.cfg.Warmup)
-	rec.Warmup = time.Since(started)
-	rec.Elapsed, rec.WarmupOnly = rec.Warmup, true
-	if running && r.cfg.Begin != nil {
+// begin begins the measured interval; it reports false if the run is to end.
+func (r *run) begin(ctx context.Context) bool {
+	if r.cfg.Begin != nil {
 		if err := r.cfg.Begin(ctx); err != nil {
-			r.fail(fmt.Errorf("driver: begin of the measured interval: %w", err))
-			running = false
+			r.fail(fmt.Errorf("load: begin of the measured interval: %w", err))
+			return false
 		}
 	}
-	if running {
-		rec.WarmupOnly = false
-		started = time.Now()
-		r.phase.Store(uint32(measuring))
+	r.began.Store(int64(time.Since(r.base)))
+	r.phase.Store(uint32(measuring))
+	return true
+}
+
+// conduct takes the run through its phases. A run without a warm-up has begun,
+// unless that failed.
+func (r *run) conduct(ctx context.Context, rec *Record, begun bool) {
+	if r.cfg.Warmup > 0 {
+		started := time.Now()
+		begun = r.await(ctx, warming, started, r.cfg.Warmup)
+		rec.Warmup = time.Since(started)
+		rec.Elapsed = rec.Warmup
+		begun = begun && r.begin(ctx)
+	}
+	rec.WarmupOnly = !begun
+	if begun {
+		started := r.base.Add(time.Duration(r.began.Load()))
 		r.await(ctx, measuring, started, r.cfg.Duration)
 		rec.Elapsed = time.Since(started)
 	}
 	r.phase.Store(uint32(over))
 	close(r.over)
-	if !rec.WarmupOnly {
+	if begun {
 		r.end(ctx)
 	}
 	rec.Interrupted = ctx.Err() != nil
@@ -249,14 +288,19 @@ func (r *run) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Grace)
 	defer cancel()
 	if err := r.cfg.End(ctx); err != nil {
-		r.fail(fmt.Errorf("driver: end of the measured interval: %w", err))
+		r.fail(fmt.Errorf("load: end of the measured interval: %w", err))
 	}
 }
 
-// await lets a phase last; it reports false if the run is cut short.
+// await lets a phase last for a time, or until all workers have ended if that
+// is 0. It reports false if the run is cut short.
 func (r *run) await(ctx context.Context, in phase, started time.Time, of time.Duration) bool {
-	timer := time.NewTimer(of)
-	defer timer.Stop()
+	var ended <-chan time.Time
+	if of > 0 {
+		timer := time.NewTimer(of - time.Since(started))
+		defer timer.Stop()
+		ended = timer.C
+	}
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	var piece <-chan time.Time
@@ -272,17 +316,23 @@ func (r *run) await(ctx context.Context, in phase, started time.Time, of time.Du
 			return false
 		case <-r.stop:
 			return false
-		case <-timer.C:
+		case <-r.idle:
+			return in == measuring
+		case <-ended:
 			r.tick(in, of, of, base)
 			return true
 		case <-piece:
 			// What is left at the end is the last piece, however short of a
 			// whole one: two pieces never end at the same time.
-			if at := time.Since(started); at < of {
-				r.piece(at)
+			if at := time.Since(started); of == 0 || at < of {
+				r.piece(at, false)
 			}
 		case <-ticker.C:
-			r.tick(in, min(time.Since(started), of), of, base)
+			at := time.Since(started)
+			if of > 0 {
+				at = min(at, of)
+			}
+			r.tick(in, at, of, base)
 		}
 	}
 }
@@ -328,42 +378,50 @@ func (r *run) work(t *task) {
 			return
 		default:
 		}
-		if err := r.one(t); err != nil {
+		if more, err := r.one(t); err != nil {
 			r.fail(err)
+			return
+		} else if !more {
 			return
 		}
 	}
 }
 
-// one runs one transaction and records it, with its pauses. It allocates
-// nothing.
-func (r *run) one(t *task) error {
+// one runs one transaction and records it, with its pauses. It reports false if
+// the worker has no more to do, or the run has ended. It allocates nothing.
+func (r *run) one(t *task) (more bool, err error) {
 	typ := t.worker.Next()
+	if typ == NoMore {
+		return false, nil
+	}
+	if t.recorder.due, more = t.pace.wait(r); !more {
+		return false, nil
+	}
 	keying, think := t.worker.Pause(typ)
 	if !r.pause(t, keying) {
-		return nil
+		return false, nil
 	}
 	e := &t.entry
 	e.before = t.worker.Stats()
 	start := time.Since(r.base) // without the wall clock, which costs as much again
 	result, err := t.worker.Run(r.hard, typ)
-	e.took = time.Since(r.base) - start
+	end := time.Since(r.base)
+	e.at, e.took, e.late = end, end-start, t.recorder.late(start)
 	e.after, e.result = t.worker.Stats(), result
 	if err != nil {
 		if !errors.Is(err, txn.ErrConflict) {
-			return r.classify(r.cfg.Types[typ], err)
+			return false, r.classify(r.cfg.Types[typ], err)
 		}
 		e.result.Outcome = gaveUp
 	}
 	if e.result.Outcome != Deferred {
 		t.finished.Add(1)
 	}
-	if in := r.now(); in != over {
+	if in := r.now(); in != over && e.result.Outcome != Recorded {
 		t.shard.record(in, typ, e)
 	}
 	e.last = e.after
-	r.pause(t, think)
-	return nil
+	return r.pause(t, think), nil
 }
 
 // pause reports false if the run ended meanwhile.
@@ -384,11 +442,33 @@ func (r *run) pause(t *task, d time.Duration) bool {
 // classify turns an error of what runs into the run's. After a stop errors are
 // the stop's own doing.
 func (r *run) classify(what string, err error) error {
-	switch {
-	case r.hard.Err() != nil:
+	if r.hard.Err() != nil {
 		return nil
-	case errors.Is(err, rdma.ErrPeerDown), errors.Is(err, txn.ErrUnavailable), errors.Is(err, txn.ErrOutcomeUnknown):
-		return fmt.Errorf("%w: %s: %w", ErrServerLost, what, err)
 	}
-	return fmt.Errorf("driver: %s: %w", what, err)
+	lost := errors.Is(err, rdma.ErrPeerDown) || errors.Is(err, txn.ErrUnavailable) || errors.Is(err, txn.ErrOutcomeUnknown)
+	return &Failure{What: what, Err: err, lost: lost}
+}
+
+// Failure is a transaction's error that has ended a run. It is ErrServerLost if
+// a data server stopped answering.
+type Failure struct {
+	What string // the transaction's type
+	Err  error
+	lost bool
+}
+
+// Error names the transaction's type.
+func (f *Failure) Error() string {
+	if f.lost {
+		return fmt.Sprintf("%v: %s: %v", ErrServerLost, f.What, f.Err)
+	}
+	return fmt.Sprintf("load: %s: %v", f.What, f.Err)
+}
+
+// Unwrap returns the causes.
+func (f *Failure) Unwrap() []error {
+	if f.lost {
+		return []error{ErrServerLost, f.Err}
+	}
+	return []error{f.Err}
 }

@@ -1,4 +1,4 @@
-package driver
+package load
 
 import (
 	"encoding/csv"
@@ -13,7 +13,7 @@ import (
 )
 
 // ErrFormat reports a file name that no series format goes by.
-var ErrFormat = errors.New("driver: unknown series format")
+var ErrFormat = errors.New("load: unknown series format")
 
 // seriesFormats are the extensions of Series files.
 var seriesFormats = []string{".csv", ".json", ".jsonl", ".ndjson"}

@@ -1,10 +1,11 @@
-package driver
+package load
 
 import "time"
 
 // Interval is a piece of the measured interval.
 type Interval struct {
 	From, To time.Duration // since the measured interval began
+	Last     bool          // the run has ended
 	// Types are in the order of Config.Types. They are valid until the
 	// callback returns.
 	Types []TypeRecord
@@ -19,7 +20,7 @@ type pieces struct {
 // piece ends an interval: it takes what each shard has recorded since the last
 // one and leaves an empty tally there, so that workers never wait for the
 // merging.
-func (r *run) piece(to time.Duration) {
+func (r *run) piece(to time.Duration, last bool) {
 	p := r.pieces
 	p.sum.reset()
 	for _, s := range r.shards {
@@ -29,6 +30,6 @@ func (r *run) piece(to time.Duration) {
 		p.sum.merge(p.spare)
 		p.spare.reset()
 	}
-	r.cfg.Interval(Interval{From: p.from, To: to, Types: p.sum.types})
+	r.cfg.Interval(Interval{From: p.from, To: to, Last: last, Types: p.sum.types})
 	p.from = to
 }

@@ -1,4 +1,4 @@
-package driver
+package load
 
 import (
 	"context"
@@ -66,7 +66,7 @@ func config(make func(id int) *fake) (Config, *atomic.Int64) {
 	closed := new(atomic.Int64)
 	return Config{
 		Types: []string{"A", "B"}, Clients: 4, Warmup: time.Second, Duration: 10 * time.Second,
-		NewWorker: func(_ context.Context, id int) (Worker, error) {
+		NewWorker: func(_ context.Context, id int, _ *Recorder) (Worker, error) {
 			f := make(id)
 			f.closed = closed
 			return f, nil
@@ -325,7 +325,7 @@ func deferredConfig(takes time.Duration, fail error) (Config, *atomic.Int64, *la
 	l := &later{queue: make(chan time.Time, 1000), takes: takes, fail: fail}
 	cfg, closed := config(nil)
 	l.closed = closed
-	cfg.NewWorker = func(context.Context, int) (Worker, error) {
+	cfg.NewWorker = func(context.Context, int, *Recorder) (Worker, error) {
 		return deferring{&fake{takes: 5 * time.Millisecond, closed: closed}, l}, nil
 	}
 	cfg.Backgrounds = 1
@@ -448,11 +448,11 @@ func TestFailedEdgeEndsTheRun(t *testing.T) {
 }
 
 func TestConfigFaultsAreReportedTogether(t *testing.T) {
-	_, err := Run(t.Context(), Config{Clients: MaxClients + 1, Warmup: -1, Backgrounds: 1, Interval: func(Interval) {}})
+	_, err := Run(t.Context(), Config{Clients: MaxClients + 1, Warmup: -1, Duration: -1, Rate: -1, Backgrounds: 1, Interval: func(Interval) {}})
 	if !errors.Is(err, ErrConfig) {
 		t.Fatalf("error %v, want ErrConfig", err)
 	}
-	for _, want := range []string{"types", "clients", "warm-up", "duration", "intervals", "backgrounds", "NewWorker"} {
+	for _, want := range []string{"types", "clients", "warm-up", "duration", "rate", "intervals", "backgrounds", "NewWorker"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not mention %s", err, want)
 		}
@@ -467,12 +467,17 @@ func lone(ctx context.Context, intervals bool) (*run, *task) {
 	}
 	r.makeShards()
 	r.phase.Store(uint32(measuring))
-	return r, newTask(&fake{closed: new(atomic.Int64)}, r.shards[0])
+	t := newTask(r, r.shards[0])
+	t.worker = &fake{closed: new(atomic.Int64)}
+	for range 4 * latencyBatch { // makes the histograms
+		_, _ = r.one(t)
+	}
+	return r, t
 }
 
 func TestRecordingAllocatesNothing(t *testing.T) {
 	r, task := lone(t.Context(), true)
-	if n := testing.AllocsPerRun(100, func() { _ = r.one(task) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { _, _ = r.one(task) }); n != 0 {
 		t.Errorf("%v allocations for each transaction, want 0", n)
 	}
 }
@@ -483,8 +488,90 @@ func BenchmarkOverhead(b *testing.B) {
 			r, task := lone(b.Context(), intervals)
 			b.ReportAllocs()
 			for b.Loop() {
-				_ = r.one(task)
+				_, _ = r.one(task)
 			}
 		})
+	}
+}
+
+// counting is a worker that has so many transactions to do, in two recorded
+// steps each, of which every fifth fails.
+type counting struct {
+	rec  *Recorder
+	left int
+	n    int
+}
+
+func (c *counting) Next() int {
+	if c.left == 0 {
+		return NoMore
+	}
+	return 0
+}
+
+func (c *counting) Pause(int) (before, after time.Duration) { return 0, 0 }
+
+func (c *counting) Run(context.Context, int) (Result, error) {
+	if c.rec.Measuring() {
+		c.left--
+	}
+	for typ := range 2 {
+		start := c.rec.Now()
+		time.Sleep(time.Duration(1+typ) * time.Millisecond)
+		c.n++
+		c.rec.Record(typ, start, c.n%5 == 0)
+	}
+	return Result{Outcome: Recorded}, nil
+}
+
+func (c *counting) Stats() txn.SessionStats { return txn.SessionStats{} }
+func (c *counting) Close() error            { return nil }
+
+// A run may end when its workers have done what they were to do, and a worker
+// may measure for itself. What the warm-up does is not part of it.
+func TestRunOfCountedTransactions(t *testing.T) {
+	for _, warmup := range []time.Duration{0, 50 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			var pieces uint64
+			rec, err := Run(t.Context(), Config{
+				Types: []string{"A", "B"}, Clients: 4, Warmup: warmup, Every: 100 * time.Millisecond,
+				Interval:  func(i Interval) { pieces += i.Types[0].Committed + i.Types[1].Committed },
+				NewWorker: func(_ context.Context, _ int, r *Recorder) (Worker, error) { return &counting{rec: r, left: 100}, nil },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, b := rec.Types[0], rec.Types[1]
+			if n := a.Finished() + b.Finished(); n < 800 || n > 808 || warmup == 0 && n != 800 {
+				t.Errorf("%d operations, want 2 × 4 × 100", n)
+			}
+			if a.Committed+b.Committed != pieces || uint64(b.Latency.Count()) != b.Committed || uint64(a.Lost.Count()) != a.GaveUp || a.GaveUp < 70 {
+				t.Errorf("A %+v, B %+v, intervals %d", a, b, pieces)
+			}
+			if a.Latency.QuantileUs(1) != 1000 || b.Latency.QuantileUs(0) != 2000 || a.Due != nil {
+				t.Errorf("A at most %v µs, B at least %v µs", a.Latency.QuantileUs(1), b.Latency.QuantileUs(0))
+			}
+			if warmup == 0 && (a.First != time.Millisecond || b.First != 3*time.Millisecond || rec.Elapsed != 300*time.Millisecond) {
+				t.Errorf("first A after %v, first B after %v, all after %v", a.First, b.First, rec.Elapsed)
+			}
+		})
+	}
+}
+
+// A rate is held, and what it makes wait counts from when it was due.
+func TestRate(t *testing.T) {
+	rec, err := Run(t.Context(), Config{
+		Types: []string{"A", "B"}, Clients: 2, Rate: 500,
+		NewWorker: func(_ context.Context, _ int, r *Recorder) (Worker, error) { return &counting{rec: r, left: 50}, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := rec.Types[0]
+	if rec.Elapsed < 190*time.Millisecond || a.Due == nil || uint64(a.Due.Count()) != a.Committed {
+		t.Errorf("100 transactions at 500 a second took %v: %+v", rec.Elapsed, a)
+	}
+	if due, took := a.Due.MeanUs(), a.Latency.MeanUs(); due < took {
+		t.Errorf("mean latency since due %v µs, since begun %v µs", due, took)
 	}
 }

@@ -1,4 +1,4 @@
-package driver
+package load
 
 import (
 	"context"
@@ -46,9 +46,9 @@ func (r *run) makeAides(ctx context.Context) error {
 	for id := range r.cfg.Backgrounds {
 		b, err := r.cfg.NewBackground(ctx, id)
 		if err != nil {
-			return fmt.Errorf("driver: background %d: %w", id, err)
+			return fmt.Errorf("load: background %d: %w", id, err)
 		}
-		a := &aide{background: b, shard: r.shards[id%len(r.shards)]}
+		a := &aide{background: b, shard: r.shards[id%len(r.shards)], entry: entry{late: notDue}}
 		a.entry.after = b.Stats()
 		r.aides = append(r.aides, a)
 	}
@@ -66,6 +66,7 @@ func (r *run) aid(a *aide) {
 			e.result.Outcome = gaveUp
 		}
 		a.finished.Add(1)
+		e.at = time.Since(r.base)
 		if in := r.now(); in != over {
 			a.shard.record(in, d.Type, e)
 		}

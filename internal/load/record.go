@@ -1,4 +1,4 @@
-package driver
+package load
 
 import (
 	"sync"
@@ -32,9 +32,14 @@ type TypeRecord struct {
 	Count      uint64                 // sum of Result.Count
 	Work                              // of all transactions and attempts
 	Latency    *hist.Histogram        // of committed transactions
+	Due        *hist.Histogram        // likewise, since each was due; nil without a rate
 	Deferred   uint64                 // accepted to be run later; those that were are counted above
 	Accepted   *hist.Histogram        // how long it took to defer one; nil if none was
 	Lost       *hist.Histogram        // latency of those that gave up; nil if none did
+
+	// When the first committed transaction ended, and the first that gave up:
+	// since the measured interval began.
+	First, FirstLost time.Duration
 }
 
 // Work is what transactions asked of the network.
@@ -77,14 +82,20 @@ func (r *Record) Throughput() float64 {
 
 // reset empties t and keeps its memory.
 func (t *TypeRecord) reset() {
-	t.Latency.Reset()
+	if t.Latency != nil {
+		t.Latency.Reset()
+	}
 	*t = TypeRecord{Name: t.Name, Latency: t.Latency}
 }
 
-// record counts a transaction; the latency of a committed one is left to the caller.
+// record counts a transaction. The latency of a committed one is left to the
+// caller.
 func (t *TypeRecord) record(e *entry) {
 	switch e.result.Outcome {
 	case gaveUp:
+		if t.GaveUp == 0 {
+			t.FirstLost = e.at
+		}
 		t.GaveUp++
 		record(&t.Lost, e.took)
 	case Deferred:
@@ -93,7 +104,13 @@ func (t *TypeRecord) record(e *entry) {
 	case RolledBack:
 		t.RolledBack++
 	default:
+		if t.Committed == 0 {
+			t.First = e.at
+		}
 		t.Committed++
+		if e.late != notDue {
+			record(&t.Due, e.took+e.late)
+		}
 	}
 	t.Count += e.result.Count
 	for c := range t.Aborts {
@@ -102,8 +119,14 @@ func (t *TypeRecord) record(e *entry) {
 	t.add(&e.before, &e.after)
 }
 
-// Merge adds what from holds to t, whose Latency must be set.
+// Merge adds what from holds to t. Histograms that t lacks are made.
 func (t *TypeRecord) Merge(from *TypeRecord) {
+	if from.Committed > 0 && (t.Committed == 0 || from.First < t.First) {
+		t.First = from.First
+	}
+	if from.GaveUp > 0 && (t.GaveUp == 0 || from.FirstLost < t.FirstLost) {
+		t.FirstLost = from.FirstLost
+	}
 	t.Committed += from.Committed
 	t.RolledBack += from.RolledBack
 	t.GaveUp += from.GaveUp
@@ -113,7 +136,8 @@ func (t *TypeRecord) Merge(from *TypeRecord) {
 	}
 	t.Fabric = t.Fabric.Add(from.Fabric)
 	t.Rounds += from.Rounds
-	t.Latency.Merge(from.Latency)
+	merge(&t.Latency, from.Latency)
+	merge(&t.Due, from.Due)
 	t.Deferred += from.Deferred
 	merge(&t.Lost, from.Lost)
 	merge(&t.Accepted, from.Accepted)
@@ -143,9 +167,14 @@ type entry struct {
 	last   txn.SessionStats // of the session after its previous transaction
 	before txn.SessionStats
 	after  txn.SessionStats
+	at     time.Duration // when it ended, since the run's base; recorded since its phase began
 	took   time.Duration
+	late   time.Duration // when it began, since it was due; notDue without a rate
 	result Result
 }
+
+// notDue is the lateness of a transaction of a run without a rate.
+const notDue time.Duration = -1
 
 // latencyBatch latencies are put into the histogram together: it is large, and
 // what it misses in the caches for several arrives at the same time.
@@ -164,10 +193,20 @@ type tally struct {
 	between Work
 }
 
+// newTally makes a tally whose histograms are made when they are needed.
 func newTally(names []string) *tally {
 	t := &tally{types: make([]TypeRecord, len(names)), recent: make([]recent, len(names))}
 	for i, name := range names {
-		t.types[i] = TypeRecord{Name: name, Latency: hist.New()}
+		t.types[i].Name = name
+	}
+	return t
+}
+
+// newSum makes a tally that has the latencies' histograms, for others to read.
+func newSum(names []string) *tally {
+	t := newTally(names)
+	for i := range t.types {
+		t.types[i].Latency = hist.New()
 	}
 	return t
 }
@@ -188,15 +227,15 @@ func (t *tally) record(typ int, e *entry) {
 	}
 	r := &t.recent[typ]
 	if r.n == latencyBatch {
-		r.settle(t.types[typ].Latency)
+		r.settle(&t.types[typ].Latency)
 	}
 	r.took[r.n] = e.took
 	r.n++
 }
 
-func (r *recent) settle(into *hist.Histogram) {
+func (r *recent) settle(into **hist.Histogram) {
 	for _, d := range r.took[:r.n] {
-		into.Record(d)
+		record(into, d)
 	}
 	r.n = 0
 }
@@ -204,7 +243,7 @@ func (r *recent) settle(into *hist.Histogram) {
 // settle completes the types' latencies.
 func (t *tally) settle() {
 	for i := range t.types {
-		t.recent[i].settle(t.types[i].Latency)
+		t.recent[i].settle(&t.types[i].Latency)
 	}
 }
 
@@ -224,6 +263,7 @@ const maxShards = 64
 
 // shard is what the workers that share it have recorded.
 type shard struct {
+	run   *run
 	mu    sync.Mutex
 	of    phase  // of tally
 	tally *tally // of one phase
@@ -233,10 +273,10 @@ type shard struct {
 
 func (r *run) makeShards() {
 	if r.cfg.Interval != nil {
-		r.pieces = &pieces{sum: newTally(r.cfg.Types), spare: newTally(r.cfg.Types)}
+		r.pieces = &pieces{sum: newSum(r.cfg.Types), spare: newTally(r.cfg.Types)}
 	}
 	for range min(r.cfg.Clients, maxShards) {
-		s := &shard{tally: newTally(r.cfg.Types)}
+		s := &shard{run: r, tally: newTally(r.cfg.Types)}
 		if r.pieces != nil {
 			s.piece = newTally(r.cfg.Types)
 		}
@@ -253,6 +293,7 @@ func (s *shard) enter(in phase) {
 }
 
 func (s *shard) record(in phase, typ int, e *entry) {
+	e.at -= time.Duration(s.run.began.Load())
 	s.mu.Lock()
 	s.enter(in)
 	s.tally.record(typ, e)
@@ -267,14 +308,16 @@ func (s *shard) record(in phase, typ int, e *entry) {
 type task struct {
 	worker   Worker
 	shard    *shard
+	recorder Recorder
+	pace     pace
 	timer    *time.Timer // of pauses
 	entry    entry
 	finished atomic.Uint64
 	_        [64]byte // keeps the counters of two workers on lines of their own
 }
 
-func newTask(w Worker, s *shard) *task {
-	t := &task{worker: w, shard: s, timer: time.NewTimer(time.Hour), entry: entry{last: w.Stats()}}
+func newTask(r *run, s *shard) *task {
+	t := &task{shard: s, entry: entry{late: notDue}, recorder: Recorder{run: r, shard: s}, timer: time.NewTimer(time.Hour)}
 	t.timer.Stop()
 	return t
 }
@@ -285,7 +328,7 @@ func (r *run) collect(rec *Record) {
 	if rec.WarmupOnly {
 		in = warming
 	}
-	sum := newTally(r.cfg.Types)
+	sum := newSum(r.cfg.Types)
 	for _, s := range r.shards {
 		s.enter(in)
 		sum.merge(s.tally)
