@@ -56,16 +56,6 @@ type Client struct {
 	refreshs atomic.Uint64
 	clock    int // PartTT's next candidate for eviction
 	ttHeld   int // bytes; in Maintain only
-
-	faults clientFaults
-}
-
-// clientFaults are bugs that tests plant to see that they are caught.
-type clientFaults struct {
-	scanWithoutNextLeaf bool // the leaf after the last row is not part of the proof
-	firstTie            bool // the first row with a string key's digest and tag is taken for the key's
-	noFenceCheck        bool // a string key is absent if the leaf has no row of it, whatever its fences
-	anyFences           bool // a fence block of any leaf and version is accepted
 }
 
 var _ index.Client = (*Client)(nil)

@@ -448,11 +448,9 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 		l.locked = locked
 		return endIf(o.wait())
 	}
-	if !(o.c.faults.scanWithoutNextLeaf && before > 0 && len(o.res.Entries) == before) {
-		o.res.Quick = append(o.res.Quick, index.Proof{Addr: l.addr, Word: l.view.Header()})
-		o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: l.view.Gap()})
-		o.res.RestOn(l.view.LastDelete(), nil)
-	}
+	o.res.Quick = append(o.res.Quick, index.Proof{Addr: l.addr, Word: l.view.Header()})
+	o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: l.view.Gap()})
+	o.res.RestOn(l.view.LastDelete(), nil)
 	l.state = readUsed
 	for o.at < len(o.leafs) && o.leafs[o.at].state == readUsed {
 		o.at++

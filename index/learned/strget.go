@@ -215,7 +215,7 @@ func (g *strGet) onRows(done, next *rdma.Batch) bool {
 		see, key, row := judgeStrRow(wr, &o.h.root.lay, o.c.o.InOrder)
 		switch see {
 		case rowHere:
-			if key == g.key || o.c.faults.firstTie {
+			if key == g.key {
 				o.res.Hint = o.addr
 				g.learn(done)
 				return o.present(row, block.Header(wr.Buf[block.HeaderWord]), p.Addr())
@@ -257,7 +257,7 @@ func (g *strGet) learn(done *rdma.Batch) {
 // known to cover the key.
 func (g *strGet) absent(next *rdma.Batch) bool {
 	o := g.o
-	if g.covered || o.c.faults.noFenceCheck {
+	if g.covered {
 		o.res.Rests = g.leaf.LastDelete()
 		o.proofs[0] = index.Proof{Addr: leaf.GapAddr(o.addr), Word: g.leaf.Gap()}
 		o.res.Proofs = o.proofs[:]
@@ -329,9 +329,6 @@ func (f *finder) judgeFence(wr *rdma.WR, v *leaf.Leaf, addr uint64) (leaf.Fences
 	}
 	if block.Accept(wr.Buf, wr.Tail, wr.Addr, f.c.o.InOrder) != block.OK {
 		return leaf.Fences{}, seeBusy
-	}
-	if f.c.faults.anyFences {
-		return v.AnyFences(wr.Buf), seeHere
 	}
 	fences, ok := v.FencesApart(addr, wr.Buf)
 	if !ok {

@@ -241,13 +241,10 @@ func (s *strScan) take(l *leafRead, p *scanPart, next *rdma.Batch) action {
 	if o.chases > 0 && o.consumed == 0 {
 		o.learnStr(&p.fences, l.addr, o.pred.Leaf)
 	}
-	before := len(s.cands)
 	dropped := s.add(p)
-	if !(o.c.faults.scanWithoutNextLeaf && before > 0 && len(s.cands) == before) {
-		o.res.Quick = append(o.res.Quick, index.Proof{Addr: l.addr, Word: p.leaf.Header()})
-		o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: p.leaf.Gap()})
-		o.res.RestOn(p.leaf.LastDelete(), nil)
-	}
+	o.res.Quick = append(o.res.Quick, index.Proof{Addr: l.addr, Word: p.leaf.Header()})
+	o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: p.leaf.Gap()})
+	o.res.RestOn(p.leaf.LastDelete(), nil)
 	l.state = readUsed
 	for o.at < len(o.leafs) && o.leafs[o.at].state == readUsed {
 		o.at++

@@ -135,11 +135,6 @@ func (v *Leaf) FencesApart(leaf uint64, buf []uint64) (Fences, bool) {
 	return v.shape.split(mem.WordString(buf[FencesAtWord:], v.shape.Bytes()), v.last), true
 }
 
-// AnyFences is FencesApart without the check: a planted bug of readers.
-func (v *Leaf) AnyFences(buf []uint64) Fences {
-	return v.shape.split(mem.WordString(buf[FencesAtWord:], v.shape.Bytes()), v.last)
-}
-
 // StrRow decodes an accepted copy of a row block of this index into views of
 // it; false if it is none.
 func (l *Layout) StrRow(buf []uint64) (key string, row []uint64, ok bool) {

@@ -1,0 +1,45 @@
+package planted
+
+// readerBugs are bugs of the client half of the ordered index.
+var readerBugs = []bug{
+	{
+		name: "ScanWithoutNextLeaf", why: "the leaf after the last row of a scan is not part of its proofs",
+		edits: []edit{{
+			file: "index/learned/scan.go",
+			old:  "	o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: l.view.Gap()})\n",
+			new: `	o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: l.view.Gap()})
+	if before > 0 && len(o.res.Entries) == before {
+		o.res.Quick, o.res.Gaps = o.res.Quick[:len(o.res.Quick)-1], o.res.Gaps[:len(o.res.Gaps)-1]
+	}
+`,
+		}},
+		caught: []test{{"index/learned", "TestScanProvesTheNextLeaf", "the quick proofs of a scan"}},
+	},
+	{
+		name: "FirstTie", why: "the first row with a string key's digest and tag is taken for the row of the key",
+		edits: []edit{{
+			file: "index/learned/strget.go",
+			old:  "			if key == g.key {\n",
+			new:  "			if len(key) > 0 {\n",
+		}},
+		caught: []test{{"index/learned", "TestTiedDigests", "want not found|want NotFound|row of"}},
+	},
+	{
+		name: "AbsentBehindFences", why: "a string key is absent if the leaf has no row of it, whatever the fences of the leaf",
+		edits: []edit{{
+			file: "index/learned/strget.go",
+			old:  "	if g.covered {\n",
+			new:  "	if len(g.key) >= 0 {\n",
+		}},
+		caught: []test{{"index/learned", "TestAbsenceBehindFences", "key .x+[0-9]+"}},
+	},
+	{
+		name: "AnyFences", why: "a fence block of any leaf and version is accepted",
+		edits: []edit{{
+			file: "index/learned/leaf/leaf.go",
+			old:  "buf[OwnerWord] != leaf {\n		return Fences{}, false\n",
+			new:  "buf[OwnerWord] != leaf {\n		return v.shape.split(mem.WordString(buf[FencesAtWord:], v.shape.Bytes()), v.last), true\n",
+		}},
+		caught: []test{{"index/learned", "TestFencesOfAnotherLeaf", "is there and said to be absent"}},
+	},
+}
