@@ -25,19 +25,19 @@ func (db *DB) exec() *exec.DB { return (*exec.DB)(db) }
 // Home is the partition whose primary coordinates a transaction.
 type Home int
 
-// Catalog is the cluster's catalogue.
+// Catalog returns the cluster's catalogue.
 func (db *DB) Catalog() *tables.Catalog { return db.exec().Catalog() }
 
-// Table finds a table by name.
+// Table returns the table of a name, or an error that wraps tables.ErrNoTable.
 func (db *DB) Table(name string) (*tables.Table, error) { return db.exec().Table(name) }
 
-// Partitions is the number of partitions.
+// Partitions returns the number of partitions.
 func (db *DB) Partitions() int { return db.exec().Partitions() }
 
-// Servers are the addresses of the data servers.
+// Servers returns the addresses of the data servers.
 func (db *DB) Servers() []string { return db.exec().Servers() }
 
-// Home is the partition that holds a key of a table.
+// Home returns the partition that holds a key of a table.
 func (db *DB) Home(t *tables.Table, key uint64) Home { return Home(db.exec().Home(t, key)) }
 
 // HomeS is Home for a table with string keys.
@@ -60,16 +60,16 @@ func (db *DB) Call(ctx context.Context, h Home, proc string, args []byte) ([]byt
 	return res, userError(err)
 }
 
-// Outcome asks what became of a transaction whose outcome was unknown: nil
-// means committed, ErrConflict that it did not commit and never will,
-// ErrOutcomeUnknown that no server knows, ErrUnavailable that one that might
-// know does not answer.
+// Outcome asks for the outcome of a transaction whose outcome was unknown. Nil
+// means that it committed, ErrConflict that it did not commit and never will,
+// ErrOutcomeUnknown that no server knows the outcome, and ErrUnavailable that a
+// server which may know it does not answer.
 func (db *DB) Outcome(ctx context.Context, id ID) error {
 	return db.exec().Outcome(ctx, exec.ID(id))
 }
 
-// NewSession opens a session of its own for one goroutine, with a connection
-// to each server it comes to use. DB's own methods draw from a pool.
+// NewSession opens a session for one goroutine, with a connection to each
+// server that it uses. DB's own methods use sessions of a pool.
 func (db *DB) NewSession(ctx context.Context) (*Session, error) {
 	s, err := db.exec().NewSession(ctx)
 	return (*Session)(s), err
@@ -79,7 +79,7 @@ func (db *DB) NewSession(ctx context.Context) (*Session, error) {
 // refuse further loads.
 func (db *DB) Seal(ctx context.Context) error { return db.exec().Seal(ctx) }
 
-// IndexStats snapshots the client halves of all indexes.
+// IndexStats returns the counters of the client halves of all indexes.
 func (db *DB) IndexStats() []IndexStats {
 	var out []IndexStats
 	for _, st := range db.exec().IndexStats() {

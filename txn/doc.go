@@ -1,16 +1,15 @@
 // Package txn is the transaction API that programs embed: a [DB] over a
 // cluster of data servers, with serializable transactions.
 //
-//   - [DB.View] runs a read-only transaction, strictly serializable, by
-//     one-sided READs alone: it costs the data servers no CPU.
+//   - [DB.View] runs a read-only transaction, strictly serializable, by one-sided READs only: it costs the data servers no CPU.
 //   - [DB.Update] runs an interactive transaction: reads are one-sided, writes
 //     are buffered, and commit is one RPC to the home server.
 //   - [DB.Call] ships a registered [Procedure] to its home server and runs it
 //     there with the same [Txn], which suits transactions on hot rows.
 //
-// A body may run several times: an attempt that met a concurrent writer is
-// abandoned and begun anew, with backoff, up to a bound. An attempt that will
-// be abandoned may have seen rows that never existed together; its result is
-// discarded, but the body must not act on it outside the transaction, nor
-// loop for ever on it.
+// A body may run several times: an attempt that meets a concurrent writer is
+// aborted and retried, with backoff, up to a bound. Such an attempt may have
+// read rows that are not a consistent snapshot. Its result is discarded, but
+// the body must not act on it outside the transaction, and must not loop
+// forever on it.
 package txn

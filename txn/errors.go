@@ -22,18 +22,21 @@ var (
 	ErrClosed = exec.ErrClosed
 	// ErrUnavailable reports that a data server needed by the transaction does not answer. Nothing was committed.
 	ErrUnavailable = exec.ErrUnavailable
-	// ErrRestarted reports, beside ErrUnavailable, a data server that came back without its memory: open the database again.
+	// ErrRestarted reports, together with ErrUnavailable, a data server that
+	// was restarted without its memory: open the database again.
 	ErrRestarted = exec.ErrRestarted
-	// ErrResultLost reports a Call that committed, and whose answer was lost
+	// ErrResultLost reports a Call that committed but whose answer was lost
 	// with the connection. The server no longer keeps its result.
 	ErrResultLost = exec.ErrResultLost
-	// ErrOutcomeUnknown reports that the home server went away between a commit request and its answer.
+	// ErrOutcomeUnknown reports that the connection to the home server was lost
+	// between a commit request and its answer.
 	ErrOutcomeUnknown = exec.ErrOutcomeUnknown
 	// ErrNoProcedure reports a Call of a procedure the servers do not have.
 	ErrNoProcedure = exec.ErrNoProcedure
 	// ErrProtocol reports a message that cannot be decoded, or a server of another version or catalogue.
 	ErrProtocol = exec.ErrProtocol
-	// ErrForbidden reports a request that the servers do not take from this client: its role, or its tables, do not allow it.
+	// ErrForbidden reports a request that the client's role, or its tables, do
+	// not allow.
 	ErrForbidden = exec.ErrForbidden
 	// ErrOutOfMemory reports that a data server's region is full; the transaction was aborted.
 	ErrOutOfMemory = exec.ErrOutOfMemory

@@ -6,28 +6,28 @@ import (
 	"drtmx/internal/exec"
 )
 
-// Session is one goroutine's way into a cluster: its connections, its buffers
-// and its place in the exactly-once protocol. It runs one transaction at a
-// time. DB's methods use sessions from a pool; workers that count exactly or
-// never wait for a pool hold their own.
+// Session is one goroutine's access to a cluster: connections, buffers and the
+// state of the exactly-once protocol. It runs one transaction at a time. DB's
+// methods use sessions from a pool. A worker that needs exact counters, or must
+// not wait for the pool, holds its own session.
 type Session exec.Session
 
 func (s *Session) exec() *exec.Session { return (*exec.Session)(s) }
 
 // View runs a read-only transaction by one-sided reads. It is strictly
 // serializable: when fn has returned, one round re-reads every header and leaf
-// version the attempt relied on, and the control word of each partition; if
-// any changed, fn runs anew. An error of fn is returned as it is, after the
-// same validation.
+// version the attempt relied on, and the control word of each partition; if any
+// changed, fn runs again. View returns an error of fn unchanged, after the same
+// validation.
 func (s *Session) View(ctx context.Context, fn func(*Txn) error) error {
 	return s.exec().View(ctx, body(fn))
 }
 
-// TryView is View with a bound of its own, at least one, on attempts that a
-// writer invalidated: those whose rows or ranges had changed when they were
-// validated. A caller that has another way, such as a read-only procedure
-// where the rows are, takes it on ErrConflict: reads of many rows that are
-// written all the time may otherwise never be a consistent snapshot.
+// TryView is View with a separate bound, at least one, on the attempts that
+// writers invalidate: those whose rows or ranges had changed when they were
+// validated. On ErrConflict a caller can use another way, such as a read-only
+// procedure at the home server. Otherwise reads of many frequently written rows
+// may never return a consistent snapshot.
 //
 // Attempts that met a lock do not count. TryView waits for a lock as View
 // does; a lock lasts as long as a two-phase commit.
@@ -39,22 +39,24 @@ func (s *Session) TryView(ctx context.Context, invalidated int, fn func(*Txn) er
 // buffered; commit is one RPC to the home server, which is the primary of the
 // first row written. If fn returns an error nothing is written.
 //
-// If the home server goes away between the commit request and its answer, and
-// does not come back to be asked, the error is an *UnknownOutcome.
+// If the connection to the home server is lost between the commit request and
+// its answer, and the server cannot be asked for the outcome, the error is an
+// *UnknownOutcome.
 func (s *Session) Update(ctx context.Context, fn func(*Txn) error) error {
 	return userError(s.exec().Update(ctx, body(fn)))
 }
 
-// Call runs a procedure at the primary of h and returns its result, valid
-// until the session is used again. The procedure's error comes back as a
+// Call runs a procedure at the primary of h and returns its result, valid until
+// the session is used again. The procedure's error comes back as a
 // *ProcedureError, with nothing written. An attempt that meets a concurrent
-// writer is repeated as in Update, with the same exactly-once guarantee.
+// writer is retried as in Update, with the same exactly-once guarantee.
 func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([]byte, error) {
 	res, err := s.exec().Call(ctx, exec.Home(h), proc, args)
 	return res, userError(err)
 }
 
-// Stats is a snapshot of the session's counters, for its own goroutine.
+// Stats returns a snapshot of the session's counters. Only the session's
+// goroutine may call it.
 func (s *Session) Stats() SessionStats { return SessionStats(s.exec().Stats()) }
 
 // Close releases the session's connections.

@@ -9,12 +9,12 @@ import (
 	"drtmx/rdma"
 )
 
-// Cause says why an attempt was abandoned.
+// Cause is the reason why an attempt was aborted.
 type Cause uint8
 
-// Causes of abandoned attempts.
+// Causes of aborted attempts.
 const (
-	CauseLocked = Cause(exec.CauseLocked) // a row or gap was held by a writer
+	CauseLocked = Cause(exec.CauseLocked) // a writer held a row or gap
 	CauseRow    = Cause(exec.CauseRow)    // a row read had changed by commit
 	CauseGap    = Cause(exec.CauseGap)    // a range or an absence had changed by commit
 	CauseFence  = Cause(exec.CauseFence)  // the partition's primary was deposed or restarted
@@ -24,11 +24,11 @@ const (
 
 func (c Cause) String() string { return exec.Cause(c).String() }
 
-// SessionStats count what one session did. All fields only grow.
+// SessionStats are the counters of one session. All fields only grow.
 type SessionStats struct {
 	Fabric  rdma.Counters      // summed over the session's connections
-	Rounds  uint64             // network rounds waited for: parallel batches to several servers count once
-	Aborts  [CauseCount]uint64 // abandoned attempts
+	Rounds  uint64             // network rounds: concurrent batches to several servers count once
+	Aborts  [CauseCount]uint64 // aborted attempts
 	Commits uint64             // Views, Updates and Calls that returned nil
 }
 
@@ -49,10 +49,10 @@ type (
 	PartitionIndexStats = wire.IndexStats
 )
 
-// AskStats asks the server at an address for its statistics, over a connection
-// of its own. It needs no DB, and so works while other servers are down. It
-// returns ErrUnavailable if the server does not answer, and ErrProtocol if it
-// cannot be understood.
+// AskStats asks the server at an address for its statistics, over a new
+// connection. It needs no DB, so it works while other servers are down. It
+// returns ErrUnavailable if the server does not answer, and ErrProtocol if the
+// answer cannot be decoded.
 func AskStats(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (*ServerStats, error) {
 	return exec.AskStats(ctx, dial, addr)
 }

@@ -39,26 +39,26 @@ func (fn body) Run(t *exec.Txn) error { return fn((*Txn)(t)) }
 // Entry is one row of a scan. Its memory is valid until the body returns.
 type Entry = tables.Entry
 
-// Get is a point read that was announced; see Txn.GetLater.
+// Get is an announced point read; see Txn.GetLater.
 type Get exec.Get
 
-// Row waits for the result: ErrNotFound if there is no row.
+// Row waits for the result. It returns ErrNotFound if there is no row.
 func (g *Get) Row() (tables.Row, error) { return (*exec.Get)(g).Row() }
 
-// Scan is a range read that was announced; see Txn.ScanLater.
+// Scan is an announced range read; see Txn.ScanLater.
 type Scan exec.Scan
 
 // Entries waits for the result, in key order.
 func (sc *Scan) Entries() ([]Entry, error) { return (*exec.Scan)(sc).Entries() }
 
-// Get reads a row by primary key: ErrNotFound if there is none.
+// Get reads a row by primary key. It returns ErrNotFound if there is none.
 func (t *Txn) Get(tab *tables.Table, key uint64) (tables.Row, error) { return t.exec().Get(tab, key) }
 
 // GetS is Get in a table with string keys.
 func (t *Txn) GetS(tab *tables.Table, key []byte) (tables.Row, error) { return t.exec().GetS(tab, key) }
 
-// GetLater announces a Get. All reads announced are carried out together, in
-// the same network rounds, when the result of the first is asked for.
+// GetLater announces a Get. When the body waits for the first result, all
+// announced reads run together, in the same network rounds.
 func (t *Txn) GetLater(tab *tables.Table, key uint64) *Get {
 	return (*Get)(t.exec().GetLater(tab, key))
 }
@@ -92,8 +92,8 @@ func (t *Txn) ScanLaterS(ix *tables.Index, lo, hi []byte, limit int) *Scan {
 	return (*Scan)(t.exec().ScanLaterS(ix, lo, hi, limit))
 }
 
-// Insert adds a row. If the key is taken the transaction fails with ErrExists,
-// from Insert or from its commit. row may be reused on return.
+// Insert adds a row. If the key exists, Insert or the commit returns ErrExists.
+// row may be reused on return.
 func (t *Txn) Insert(tab *tables.Table, key uint64, row tables.Row) error {
 	return t.exec().Insert(tab, key, row)
 }
@@ -103,7 +103,7 @@ func (t *Txn) InsertS(tab *tables.Table, key []byte, row tables.Row) error {
 	return t.exec().InsertS(tab, key, row)
 }
 
-// Put writes a row, whether or not there is one.
+// Put inserts a row or overwrites the existing one.
 func (t *Txn) Put(tab *tables.Table, key uint64, row tables.Row) error {
 	return t.exec().Put(tab, key, row)
 }
@@ -113,8 +113,8 @@ func (t *Txn) PutS(tab *tables.Table, key []byte, row tables.Row) error {
 	return t.exec().PutS(tab, key, row)
 }
 
-// Update overwrites a row that exists; ErrNotFound otherwise, from Update or
-// from the commit.
+// Update overwrites an existing row. If there is none, Update or the commit
+// returns ErrNotFound.
 func (t *Txn) Update(tab *tables.Table, key uint64, row tables.Row) error {
 	return t.exec().Update(tab, key, row)
 }
@@ -124,7 +124,8 @@ func (t *Txn) UpdateS(tab *tables.Table, key []byte, row tables.Row) error {
 	return t.exec().UpdateS(tab, key, row)
 }
 
-// Delete removes a row; ErrNotFound if there is none, from Delete or from the commit.
+// Delete removes a row. If there is none, Delete or the commit returns
+// ErrNotFound.
 func (t *Txn) Delete(tab *tables.Table, key uint64) error { return t.exec().Delete(tab, key) }
 
 // DeleteS is Delete in a table with string keys. key may be reused on return.

@@ -21,18 +21,21 @@ var (
 	ErrClosed = errors.New("txn: closed")
 	// ErrUnavailable reports that a data server needed by the transaction does not answer. Nothing was committed.
 	ErrUnavailable = errors.New("txn: data server unavailable")
-	// ErrRestarted reports, beside ErrUnavailable, a data server that came back without its memory: open the database again.
+	// ErrRestarted reports, together with ErrUnavailable, a data server that
+	// was restarted without its memory: open the database again.
 	ErrRestarted = errors.New("txn: data server was restarted and its memory is gone; open the database again")
-	// ErrResultLost reports a Call that committed, and whose answer was lost
+	// ErrResultLost reports a Call that committed but whose answer was lost
 	// with the connection. The server no longer keeps its result.
 	ErrResultLost = errors.New("txn: committed, but the procedure's result is lost")
-	// ErrOutcomeUnknown reports that the home server went away between a commit request and its answer.
+	// ErrOutcomeUnknown reports that the connection to the home server was lost
+	// between a commit request and its answer.
 	ErrOutcomeUnknown = errors.New("txn: outcome unknown")
 	// ErrNoProcedure reports a Call of a procedure the servers do not have.
 	ErrNoProcedure = errors.New("txn: no such procedure")
 	// ErrProtocol reports a message that cannot be decoded, or a server of another version or catalogue.
 	ErrProtocol = errors.New("txn: protocol error")
-	// ErrForbidden reports a request that the servers do not take from this client: its role, or its tables, do not allow it.
+	// ErrForbidden reports a request that the client's role, or its tables, do
+	// not allow.
 	ErrForbidden = errors.New("txn: forbidden to this client")
 	// ErrOutOfMemory reports that a data server's region is full; the transaction was aborted.
 	ErrOutOfMemory = errors.New("txn: data server out of memory")

@@ -15,14 +15,14 @@ const keyArenaBytes = 4 << 10
 
 func (a *keyArena) reset() { a.b = a.b[:0] }
 
-// room makes sure that n more bytes do not move those that keys are made of.
+// room ensures that appending n bytes does not move the bytes of existing keys.
 func (a *keyArena) room(n int) {
 	if cap(a.b)-len(a.b) < n {
-		a.b = make([]byte, 0, max(keyArenaBytes, 2*cap(a.b), n)) // the old one belongs to its keys
+		a.b = make([]byte, 0, max(keyArenaBytes, 2*cap(a.b), n)) // existing keys keep the old buffer
 	}
 }
 
-// str is a key of the same bytes.
+// str returns a key with a copy of the bytes.
 func (a *keyArena) str(key []byte) index.Key {
 	a.room(len(key))
 	at := len(a.b)
@@ -41,8 +41,8 @@ func (t *Txn) number(ix *tables.Index, key uint64) index.Key {
 	return index.Str(mem.String(t.keys.b[at:]))
 }
 
-// shown is a key as an error shows it.
-func shown(ix *tables.Index, key index.Key) string {
+// keyText returns a key as error texts show it.
+func keyText(ix *tables.Index, key index.Key) string {
 	if ix.Key == tables.NumberKey {
 		return fmt.Sprintf("%#x", ix.Number(key))
 	}

@@ -11,7 +11,7 @@ import (
 	"drtmx/tables"
 )
 
-// loadChunk is the size at which a loader sends what it has queued.
+// loadChunk is the size at which a loader sends its queued rows.
 const loadChunk = 192 << 10
 
 // Loader fills tables outside transactions, before the database is used: rows
@@ -49,8 +49,8 @@ func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 }
 
 // Add queues one row and its secondary entries. Ascending keys load fastest.
-// row may be reused on return. Of a key loaded twice the last row stays, with the
-// secondary entries of both: give each key once.
+// row may be reused on return. If a key is loaded twice the last row stays,
+// with the secondary entries of both: load each key once.
 func (l *Loader) Add(key uint64, row tables.Row) error {
 	ix := l.tab.Primary()
 	if err := ix.CheckNumber(key); err != nil {
@@ -135,7 +135,7 @@ func (l *Loader) send(q *loadQueue) error {
 	return nil
 }
 
-// Close sends what is still queued.
+// Close sends the rows that are still queued.
 func (l *Loader) Close() error {
 	defer l.s.Close()
 	for i := range l.queues {

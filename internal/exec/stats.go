@@ -8,10 +8,10 @@ import (
 	"drtmx/rdma"
 )
 
-// AskStats asks the server at an address for its statistics, over a connection
-// of its own. It needs no DB, and so works while other servers are down. It
-// returns ErrUnavailable if the server does not answer, and ErrProtocol if it
-// cannot be understood.
+// AskStats asks the server at an address for its statistics, over a new
+// connection. It needs no DB, so it works while other servers are down. It
+// returns ErrUnavailable if the server does not answer, and ErrProtocol if the
+// answer cannot be decoded.
 func AskStats(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (*wire.ServerStats, error) {
 	c, err := dial(ctx, addr)
 	if err != nil {

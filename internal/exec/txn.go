@@ -32,22 +32,22 @@ const (
 	MaxResultBytes = wire.MaxResultBytes
 )
 
-// errAbandoned ends an attempt that met a concurrent writer. Bodies see it as
-// an error to return; it never leaves Session.
+// errAbandoned ends an attempt that met a concurrent writer. Bodies get it as
+// an error and should return it; Session never returns it.
 var errAbandoned = errors.New("txn: attempt abandoned: concurrent writer")
 
 // errRemote ends the first try of a procedure that needs another server.
 var errRemote = errors.New("txn: procedure leaves its partition")
 
-// Local gives a procedure at its home server direct access to the partitions
-// held there.
+// Local gives a procedure at its home server direct access to the partitions of
+// that server.
 type Local interface {
 	// Index is the server half of an index in a partition, nil if the
 	// partition is elsewhere.
 	Index(part, ix int) index.Server
 }
 
-// Txn is a transaction under way, for the goroutine its body runs in. Rows it
+// Txn is a running transaction, for the goroutine of its body. Rows that it
 // returns are valid until the body returns.
 type Txn struct {
 	ctx     context.Context
@@ -60,8 +60,8 @@ type Txn struct {
 
 	mode    mode
 	began   time.Duration // by clock.Fast, before the first read
-	err     error         // why the attempt is over: errAbandoned, errRemote, or a failure
-	doomed  error         // why it can only fail, if the rows it read stood together
+	err     error         // the reason why the attempt is over: errAbandoned, errRemote, or a failure
+	doomed  error         // the error of the transaction, if the rows it read are a consistent snapshot
 	cause   Cause
 	gets    []*Get
 	scans   []*Scan
@@ -97,8 +97,9 @@ func (t *Txn) setLocal(local Local) {
 	}
 }
 
-// partition is the one that holds a key, or of a replicated table one whose
-// copy is at hand: any other would draw its server into the transaction.
+// partition returns the partition that holds a key. For a replicated table it
+// returns the partition with the nearest copy: any other would add its server
+// to the transaction.
 func (t *Txn) partition(ix *tables.Index, key index.Key) int {
 	if ix.Partition.Kind == tables.Replicated {
 		if t.only >= 0 {
@@ -123,7 +124,7 @@ func (t *Txn) begin(ctx context.Context, m mode) {
 	t.keys.reset()
 }
 
-// abandon ends the attempt because of a concurrent writer.
+// abandon aborts the attempt because of a concurrent writer.
 func (t *Txn) abandon(c Cause) error {
 	if t.err == nil {
 		t.err, t.cause = errAbandoned, c
@@ -138,8 +139,8 @@ func (t *Txn) fail(err error) error {
 	return t.err
 }
 
-// doom ends the body with an error that is due to what it read: unlike a
-// failure it is the answer only if the attempt validates.
+// doom ends the body with an error that depends on the rows it read. Unlike a
+// failure, it is the answer only if the attempt validates.
 func (t *Txn) doom(err error) error {
 	if t.err != nil {
 		return t.err
@@ -150,7 +151,7 @@ func (t *Txn) doom(err error) error {
 	return t.doomed
 }
 
-// usable is the error of every operation once the attempt is over.
+// usable returns the error of every operation once the attempt is over.
 func (t *Txn) usable() error {
 	if t.err != nil {
 		return t.err
@@ -167,7 +168,7 @@ func (t *Txn) usable() error {
 	return nil
 }
 
-// Get is a point read that was announced; see Txn.GetLater.
+// Get is an announced point read; see Txn.GetLater.
 type Get struct {
 	t    *Txn
 	ix   *tables.Index
@@ -177,13 +178,13 @@ type Get struct {
 	err  error
 	row  tables.Row
 	op   index.GetOp  // one-sided
-	srv  index.Server // the partition is held by this process
+	srv  index.Server // this process holds the partition
 	own  index.GetResult
 	res  *index.GetResult // nil if the row is the transaction's own
 	buf  []uint64
 }
 
-// Scan is a range read that was announced; see Txn.ScanLater.
+// Scan is an announced range read; see Txn.ScanLater.
 type Scan struct {
 	t      *Txn
 	ix     *tables.Index
@@ -207,8 +208,8 @@ type subScan struct {
 	changed bool // a quick proof failed
 }
 
-// GetLater announces a Get. All reads announced are carried out together, in
-// the same network rounds, when the result of the first is asked for.
+// GetLater announces a Get. When the body waits for the first result, all
+// announced reads run together, in the same network rounds.
 func (t *Txn) GetLater(tab *tables.Table, key uint64) *Get {
 	ix := tab.Primary()
 	if ix.Key != tables.NumberKey {
@@ -226,7 +227,7 @@ func (t *Txn) GetLaterS(tab *tables.Table, key []byte) *Get {
 	return t.getLater(ix, t.keys.str(key))
 }
 
-// refusedGet is a Get that was wrong from the start.
+// refusedGet returns a Get that fails with err.
 func (t *Txn) refusedGet(err error) *Get { return &Get{t: t, done: true, err: err} }
 
 func (t *Txn) getLater(ix *tables.Index, key index.Key) *Get {
@@ -258,9 +259,9 @@ func (t *Txn) getLater(ix *tables.Index, key index.Key) *Get {
 	return g
 }
 
-// getLocal answers announced reads of this server's memory. The rows are
-// prefetched together, for a transaction that reads many spends most of its
-// time waiting for them.
+// getLocal answers announced reads of this server's memory. It prefetches the
+// rows together, because a transaction that reads many rows spends most of its
+// time waiting for memory.
 func (t *Txn) getLocal() {
 	gets := t.gets[t.flushed:t.nGet]
 	if len(gets) > 1 {
@@ -285,7 +286,7 @@ func (t *Txn) getLocal() {
 	}
 }
 
-// settle turns the index's answer into the caller's.
+// settle converts the index's result to the caller's.
 func (g *Get) settle() {
 	switch g.res.Status {
 	case index.Found:
@@ -306,7 +307,7 @@ func readFailed(ix *tables.Index, st index.Status, err error) error {
 	return fmt.Errorf("read of %s: %w", ix.Name, err)
 }
 
-// Row waits for the result: ErrNotFound if there is no row.
+// Row waits for the result. It returns ErrNotFound if there is no row.
 func (g *Get) Row() (tables.Row, error) {
 	if !g.done {
 		g.t.flush()
@@ -314,7 +315,7 @@ func (g *Get) Row() (tables.Row, error) {
 	return g.row, g.err
 }
 
-// Get reads a row by primary key: ErrNotFound if there is none.
+// Get reads a row by primary key. It returns ErrNotFound if there is none.
 func (t *Txn) Get(tab *tables.Table, key uint64) (tables.Row, error) {
 	return t.GetLater(tab, key).Row()
 }
@@ -405,7 +406,7 @@ func (t *Txn) startScan(sc *Scan) {
 	sc.settle()
 }
 
-// scanLimit is what to ask of each partition: enough rows for the caller's
+// scanLimit returns the limit for each partition: enough rows for the caller's
 // limit even if the transaction itself deleted some of them.
 func (t *Txn) scanLimit(sc *Scan) int {
 	n := sc.limit

@@ -16,7 +16,7 @@ import (
 // so that scans can be overlaid with them.
 type writeSet struct {
 	tree *btree.BTreeG[*write]
-	list []*write // in order of first write; the first names the home
+	list []*write // in order of first write; the first determines the home
 	n    int
 
 	probe   write // for look-ups without allocation
@@ -29,10 +29,10 @@ type write struct {
 	op      wire.WriteOp
 	hint    uint64
 	row     tables.Row
-	dropped bool // an insert taken back: nothing to send
+	dropped bool // an insert that the transaction undid: nothing to send
 }
 
-// gone reports that the transaction itself sees no row.
+// gone reports whether the transaction sees no row.
 func (w *write) gone() bool { return w.dropped || w.op == wire.Delete }
 
 func (ws *writeSet) init() {
@@ -44,7 +44,7 @@ func (ws *writeSet) init() {
 	})
 }
 
-// at is a search key.
+// at returns a search key.
 func (ws *writeSet) at(ix int, key index.Key) *write {
 	ws.probeIx.ID = ix
 	ws.probe.ix, ws.probe.key = &ws.probeIx, key
@@ -68,7 +68,7 @@ func (ws *writeSet) find(ix int, key index.Key) *write {
 	return w
 }
 
-// add makes room for a write of a key that has none yet.
+// add adds a write for a key that has none yet.
 func (ws *writeSet) add(ix *tables.Index, key index.Key) *write {
 	if ws.n == len(ws.list) {
 		ws.list = append(ws.list, &write{})
@@ -99,9 +99,9 @@ func (ws *writeSet) deletes(ix int, lo, hi index.Key) (n int) {
 	return n
 }
 
-// overlay merges the own writes of [lo, hi] into the rows read. If the rows
-// were cut off by a limit, own rows past the last of them are not merged:
-// others may lie between.
+// overlay merges the transaction's own writes of [lo, hi] into the rows read.
+// If a limit cut the rows, it does not merge own rows past the last of them,
+// because other rows may lie between.
 func (ws *writeSet) overlay(ix *tables.Index, lo, hi index.Key, rows []tables.Entry, more bool) []tables.Entry {
 	if more && len(rows) > 0 {
 		if last := rows[len(rows)-1].EngineKey(); last.Compare(hi) < 0 {
@@ -122,7 +122,7 @@ func (ws *writeSet) overlay(ix *tables.Index, lo, hi index.Key, rows []tables.En
 	return rows
 }
 
-// writable checks what every write needs.
+// writable makes the checks common to all writes.
 func (t *Txn) writable(tab *tables.Table) error {
 	if err := t.usable(); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key index.Key, row tables.R
 	switch op {
 	case wire.Insert:
 		if !w.gone() {
-			return fmt.Errorf("%w: %s key %s", ErrExists, ix.Name, shown(ix, key))
+			return fmt.Errorf("%w: %s key %s", ErrExists, ix.Name, keyText(ix, key))
 		}
 		if w.dropped {
 			w.op, w.dropped = wire.Insert, false
@@ -172,11 +172,11 @@ func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key index.Key, row tables.R
 		}
 	case wire.Update:
 		if w.gone() {
-			return fmt.Errorf("%w: %s key %s", ErrNotFound, ix.Name, shown(ix, key))
+			return fmt.Errorf("%w: %s key %s", ErrNotFound, ix.Name, keyText(ix, key))
 		}
 	case wire.Delete:
 		if w.gone() {
-			return fmt.Errorf("%w: %s key %s", ErrNotFound, ix.Name, shown(ix, key))
+			return fmt.Errorf("%w: %s key %s", ErrNotFound, ix.Name, keyText(ix, key))
 		}
 		if w.op == wire.Insert {
 			return t.takeBack(w)
@@ -191,12 +191,12 @@ func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key index.Key, row tables.R
 		}
 		w.op = wire.Delete
 	}
-	w.row = append(tables.Row(nil), row...) // the old one may be in the caller's hands
+	w.row = append(tables.Row(nil), row...) // the caller may still use the old one
 	return nil
 }
 
-// takeBack drops an insert of the same transaction. The insert's claim that
-// the key is absent must still hold, so it is read.
+// takeBack drops an insert of the same transaction. The insert still implies
+// that the key is absent, so takeBack reads the key to prove it.
 func (t *Txn) takeBack(w *write) error {
 	_, err := t.underlying(w.ix, w.key)
 	switch {
@@ -204,12 +204,12 @@ func (t *Txn) takeBack(w *write) error {
 		w.dropped = true
 		return nil
 	case err == nil:
-		return t.doom(fmt.Errorf("%w: %s key %s", ErrExists, w.ix.Name, shown(w.ix, w.key)))
+		return t.doom(fmt.Errorf("%w: %s key %s", ErrExists, w.ix.Name, keyText(w.ix, w.key)))
 	}
 	return err
 }
 
-// underlying reads a key past the transaction's own write of it.
+// underlying reads a key without the transaction's own write of it.
 func (t *Txn) underlying(ix *tables.Index, key index.Key) (tables.Row, error) {
 	w := t.writes.find(ix.ID, key)
 	t.writes.tree.Delete(w)
@@ -217,7 +217,8 @@ func (t *Txn) underlying(ix *tables.Index, key index.Key) (tables.Row, error) {
 	return t.getLater(ix, key).Row()
 }
 
-// hint is where an earlier read of this transaction found the key.
+// hint returns the address at which an earlier read of this transaction found
+// the key.
 func (t *Txn) hint(ix *tables.Index, key index.Key) uint64 {
 	for _, g := range t.gets[:t.nGet] {
 		if g.key == key && g.ix == ix && g.res != nil {
@@ -252,7 +253,7 @@ func (t *Txn) insert(tab *tables.Table, key index.Key, row tables.Row) error {
 	return t.entries(tab, key, nil, row)
 }
 
-// Put writes a row, whether or not there is one.
+// Put inserts a row or overwrites the existing one.
 func (t *Txn) Put(tab *tables.Table, key uint64, row tables.Row) error {
 	ix := tab.Primary()
 	if err := errors.Join(t.writable(tab), ix.CheckNumber(key), tab.CheckRow(row)); err != nil {
@@ -282,8 +283,8 @@ func (t *Txn) put(tab *tables.Table, key index.Key, row tables.Row) error {
 	return t.replace(tab, key, old, row)
 }
 
-// Update overwrites a row that exists; ErrNotFound otherwise, from Update or
-// from the commit.
+// Update overwrites an existing row. If there is none, Update or the commit
+// returns ErrNotFound.
 func (t *Txn) Update(tab *tables.Table, key uint64, row tables.Row) error {
 	ix := tab.Primary()
 	if err := errors.Join(t.writable(tab), ix.CheckNumber(key), tab.CheckRow(row)); err != nil {
@@ -311,8 +312,9 @@ func (t *Txn) update(tab *tables.Table, key index.Key, row tables.Row) error {
 	return t.replace(tab, key, old, row)
 }
 
-// current is the row as the transaction sees it now. What it has read before
-// and not written since is not read again: that would cost a round.
+// current returns the row as the transaction sees it now. It does not read a
+// row again that the transaction has read and not written since, because that
+// would cost a round.
 func (t *Txn) current(ix *tables.Index, key index.Key) (tables.Row, error) {
 	if t.writes.find(ix.ID, key) == nil {
 		for _, g := range t.gets[:t.nGet] {
@@ -332,7 +334,8 @@ func (t *Txn) replace(tab *tables.Table, key index.Key, old, row tables.Row) err
 	return t.entries(tab, key, old, row)
 }
 
-// Delete removes a row; ErrNotFound if there is none, from Delete or from the commit.
+// Delete removes a row. If there is none, Delete or the commit returns
+// ErrNotFound.
 func (t *Txn) Delete(tab *tables.Table, key uint64) error {
 	ix := tab.Primary()
 	if err := errors.Join(t.writable(tab), ix.CheckNumber(key)); err != nil {
@@ -364,8 +367,8 @@ func (t *Txn) remove(tab *tables.Table, key index.Key) error {
 	return t.entries(tab, key, old, nil)
 }
 
-// entries keeps the secondary indexes in step with a row that changes from
-// old to row; nil means there is none.
+// entries updates the secondary indexes for a row that changes from old to row;
+// nil means that there is no row.
 func (t *Txn) entries(tab *tables.Table, key index.Key, old, row tables.Row) error {
 	for _, ix := range tab.Secondaries() {
 		var was, is index.Key
@@ -396,7 +399,7 @@ func (t *Txn) entries(tab *tables.Table, key index.Key, old, row tables.Row) err
 			err = t.set(ix, wire.Delete, was, nil)
 		}
 		if err != nil {
-			return t.doom(err) // the row is written already
+			return t.doom(err) // the row is already in the write set
 		}
 	}
 	return nil
