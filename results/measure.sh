@@ -31,7 +31,7 @@ engine=(
 "training|Training: ns per key, and one sub-model of 200 keys|go test -run ^\$ -bench Train|Retrain ./index/learned/model"
 "latest|Reads of the latest keys during inserts at the end: chases and fallbacks per million|go test -run ^\$ -bench Latest ./index/learned"
 "expansion|GETs while all models are rebuilt, compared with before|go test -run ^\$ -bench Expansion ./index/learned"
-"tree|The server's tree compared with tidwall/btree and google/btree, one and two goroutines|go test -run ^\$ -bench Server ./index/learned/xtree"
+"tree|The server's tree compared with tidwall/btree and google/btree, one and two goroutines|go test -run ^\$ -bench Server ./index/learned/tree"
 "checker|Checking a history of a million transactions|go test -run ^\$ -bench Check -benchtime 3x -cpu 1 ./internal/history"
 "view|One View and one commit, in one process|go test -run ^\$ -bench View ./server"
 "hashstrings|Hash index: native keys with small fixed rows, and string keys of several kinds with rows of variable size|go test -run ^\$ -bench Kinds -cpu 1 -benchtime 30000x ./index/hash"

@@ -135,7 +135,7 @@ func BenchmarkPredict(b *testing.B) {
 			p := probes(keys)
 			right := 0
 			for _, k := range p {
-				if predict(g, k) == g.s.Descend(k) {
+				if predict(g, k) == g.s.Descend(index.Num(k)) {
 					right++
 				}
 			}
@@ -150,7 +150,7 @@ func BenchmarkPredict(b *testing.B) {
 					}
 					t1 := time.Now()
 					for j := range turn {
-						sink += g.s.Descend(p[(i+j)&(len(p)-1)])
+						sink += g.s.Descend(index.Num(p[(i+j)&(len(p)-1)]))
 					}
 					model, tree = model+t1.Sub(t0), tree+time.Since(t1)
 					i += turn

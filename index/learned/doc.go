@@ -3,7 +3,7 @@
 // Key-Value Store using Remote Learned Cache", OSDI 2020, §4–§5).
 //
 // The server half ([Server]) is a B-link tree with leaves in the region
-// (package xtree), and a trainer that publishes models of where the leaves are
+// (package tree), and a trainer that publishes models of where the leaves are
 // (package model) beside them. The client half ([Client]) keeps as many of
 // the models as its budget allows and finds a leaf with them: predict,
 // translate, READ. Models are hints; the fence keys of the leaf that was read

@@ -292,7 +292,7 @@ func TestBackFromPatch(t *testing.T) {
 	g.refresh()
 	h := g.c.cur.Load()
 	for i := range h.held {
-		h.held[i].Load().patch.Store(&patch{leaves: []patchLeaf{{low: 0, last: 399, addr: g.s.Descend(399)}}})
+		h.held[i].Load().patch.Store(&patch{leaves: []patchLeaf{{low: 0, last: 399, addr: g.s.Descend(index.Num(399))}}})
 	}
 	d := driver{conn: g.conn}
 	for k := range uint64(400) {

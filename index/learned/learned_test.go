@@ -8,6 +8,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/indextest"
+	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -225,7 +226,7 @@ func countRounds(t *testing.T, g *rig) {
 		want++
 	}
 	absent := want
-	if !g.s.Layout().Inline {
+	if g.s.Layout().Kind != leaf.Inline {
 		want++
 	}
 	per := func(a, b index.ClientStats) float64 { return float64(b.Rounds-a.Rounds) / float64(b.Lookups-a.Lookups) }

@@ -1,13 +1,14 @@
 package learned
 
 import (
+	"drtmx/index"
 	"drtmx/index/learned/model"
-	"drtmx/index/learned/xtree"
+	"drtmx/index/learned/tree"
 )
 
-// nativeKeys is the keyKind of native keys, over an xtree.Tree.
+// nativeKeys is the keyKind of native keys, over a tree.Tree.
 type nativeKeys struct {
-	t      *xtree.Tree
+	t      *tree.Tree
 	family model.Family
 	keys   []uint64
 }
@@ -17,7 +18,16 @@ func (n *nativeKeys) tidy(limit int) bool { return n.t.Tidy(limit) }
 func (n *nativeKeys) leaves() uint64 { return n.t.Leaves() }
 
 func (n *nativeKeys) fences(from, to uint64, bounded bool, limit int, lows, addrs []uint64) (l, a []uint64, next uint64, more bool) {
-	return n.t.Fences(from, to, bounded, limit, lows, addrs)
+	n.t.Walk(index.Num(from), func(low index.Key, leaf uint64) bool {
+		if more = limit == 0 || bounded && low.Num >= to; more {
+			next = low.Num
+			return false
+		}
+		limit--
+		lows, addrs = append(lows, low.Num), append(addrs, leaf)
+		return true
+	})
+	return lows, addrs, next, more
 }
 
 func (n *nativeKeys) partition(lows []uint64, leaves int) []uint64 {
@@ -56,7 +66,7 @@ func (n *nativeKeys) train(tr *model.Trainer, start, end uint64, lows, addrs []u
 // since, or be another one by now: only keys of its range count.
 func (n *nativeKeys) leafKeys(addr, low, high uint64) []uint64 {
 	var ok bool
-	if n.keys, ok = n.t.Keys(addr, n.keys[:0]); !ok {
+	if n.keys, _, ok = n.t.Keys(addr, n.keys[:0]); !ok {
 		return nil
 	}
 	keys := n.keys

@@ -80,7 +80,7 @@ type scanOp struct {
 	// guess is how many leaves to READ behind one that only a right link
 	// names. The models do not know it yet, so it was split off lately, and
 	// the leaves split off after it, where keys rise, lie behind it in memory
-	// (package xtree, extent). It doubles while that proves right.
+	// (package tree, extent). It doubles while that proves right.
 	guess int
 
 	aheadSub, aheadLeaf int // the next leaf to READ ahead; aheadSub -1 if unknown

@@ -9,8 +9,7 @@ import (
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/model"
-	"drtmx/index/learned/stree"
-	"drtmx/index/learned/xtree"
+	"drtmx/index/learned/tree"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
 	"drtmx/internal/mem"
@@ -63,6 +62,19 @@ type Options struct {
 	Clock clock.Source
 }
 
+// kind is the layout's.
+func (o *Options) kind() leaf.Kind {
+	switch {
+	case o.Strings:
+		return leaf.Strings
+	case o.Inline == Yes:
+		return leaf.Inline
+	case o.Inline == No:
+		return leaf.Apart
+	}
+	return leaf.AutoKind(o.RowWords)
+}
+
 func (o Options) withDefaults() (Options, error) {
 	var errs []error
 	fault := func(cond bool, field string, v any) {
@@ -70,30 +82,18 @@ func (o Options) withDefaults() (Options, error) {
 			errs = append(errs, fmt.Errorf("learned: Options.%s %v is out of range", field, v))
 		}
 	}
-	fault(o.RowWords < 0 || o.RowWords > xtree.MaxRowWords, "RowWords", o.RowWords)
+	fault(o.RowWords < 0 || o.RowWords > leaf.MaxRowWords, "RowWords", o.RowWords)
 	fault(o.Inline > No, "Inline", o.Inline)
 	fault(o.Strings && o.Inline == Yes, "Inline", "with Strings")
-	fault(o.SlotsPerLeaf < 0 || o.SlotsPerLeaf > xtree.MaxSlots, "SlotsPerLeaf", o.SlotsPerLeaf)
+	fault(o.SlotsPerLeaf < 0 || o.SlotsPerLeaf > leaf.MaxSlots, "SlotsPerLeaf", o.SlotsPerLeaf)
 	fault(o.LeavesPerSubModel < 0 || o.LeavesPerSubModel > model.MaxLeaves/4, "LeavesPerSubModel", o.LeavesPerSubModel)
 	fault(o.RetrainInterval < 0, "RetrainInterval", o.RetrainInterval)
 	fault(o.Quarantine < 0, "Quarantine", o.Quarantine)
 	if len(errs) > 0 {
 		return o, errors.Join(errs...)
 	}
-	if o.Strings {
-		o.Inline = No
-	}
-	if o.Inline == Auto {
-		o.Inline = No
-		if xtree.AutoInline(o.RowWords) {
-			o.Inline = Yes
-		}
-	}
-	if o.SlotsPerLeaf == 0 && o.Strings {
-		o.SlotsPerLeaf = stree.DefaultSlots
-	}
 	if o.SlotsPerLeaf == 0 {
-		o.SlotsPerLeaf = xtree.AutoSlots(o.RowWords, o.Inline == Yes)
+		o.SlotsPerLeaf = leaf.AutoSlots(o.kind(), o.RowWords)
 	}
 	if o.LeavesPerSubModel == 0 {
 		o.LeavesPerSubModel = 512
@@ -112,8 +112,7 @@ func (o Options) withDefaults() (Options, error) {
 // and one goroutine at a time may be in Maintain, which locks for itself what
 // must not run beside a mutator.
 type Server struct {
-	*xtree.Tree
-	str       *stree.Tree // of string keys; then Tree is nil
+	*tree.Tree
 	a         *block.Arena
 	o         Options
 	root      uint64
@@ -135,63 +134,61 @@ func NewServer(a *block.Arena, o Options) (*Server, error) {
 	if s.root, err = s.mem.Alloc(rootWords * mem.WordBytes); err != nil {
 		return nil, fmt.Errorf("%w: %v", index.ErrFull, err)
 	}
-	geometry, first := uint64(0), uint64(0)
-	if o.Strings {
-		geometry, first, err = s.makeStrings()
+	lay, err := leaf.NewLayout(indexID(s.root), o.kind(), o.RowWords, o.SlotsPerLeaf)
+	if err != nil {
+		return nil, err
+	}
+	s.leafBytes = lay.LeafBytes()
+	to := tree.Options{Layout: lay, Locks: o.Locks, Quarantine: o.Quarantine, Clock: o.Clock}
+	if lay.Kind == leaf.Strings {
+		err = s.makeStrings(to)
 	} else {
-		geometry, first, err = s.makeNative()
+		err = s.makeNative(to)
 	}
 	if err != nil {
 		return nil, err
 	}
 	e := a.Create(s.root, rootWords)
 	e.Set(idWord, tag(magicRoot, indexID(s.root)))
-	e.Set(rootGeometry, uint64(o.RowWords)<<32|uint64(o.SlotsPerLeaf)<<16|geometry)
-	e.Set(rootFirst, first)
+	e.Set(rootGeometry, uint64(o.RowWords)<<32|uint64(o.SlotsPerLeaf)<<16|uint64(lay.Kind))
+	e.Set(rootFirst, s.First())
 	e.Commit(block.Header(a.NextVersion()))
 	return s, nil
 }
 
 // makeNative makes the tree and the trainer of native keys.
-func (s *Server) makeNative() (inline, first uint64, err error) {
-	lay, err := xtree.NewLayout(indexID(s.root), s.o.RowWords, s.o.SlotsPerLeaf, s.o.Inline == Yes)
-	if err != nil {
-		return 0, 0, err
-	}
+func (s *Server) makeNative(o tree.Options) error {
 	t, err := newTrainer[uint64](s)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
-	s.Tree, err = xtree.New(s.a, xtree.Options{
-		Layout: lay, Locks: s.o.Locks, Quarantine: s.o.Quarantine, Clock: s.o.Clock, Changed: t.changed,
-	})
-	if err != nil {
-		return 0, 0, err
+	o.Changed = func(low, high index.Key, bounded bool) {
+		if !bounded {
+			high.Num = 0 // less one, the highest key
+		}
+		t.changed(low.Num, high.Num-1)
+	}
+	if s.Tree, err = tree.New(s.a, o); err != nil {
+		return err
 	}
 	t.k = &nativeKeys{t: s.Tree, family: s.o.Family}
-	s.t, s.leafBytes = t, lay.LeafBytes()
-	if lay.Inline {
-		inline = 1
-	}
-	return inline, s.First(), nil
+	s.t = t
+	return nil
 }
 
 // makeStrings makes the tree and the trainer of string keys.
-func (s *Server) makeStrings() (inline, first uint64, err error) {
-	lay, err := stree.NewLayout(indexID(s.root), s.o.RowWords, s.o.SlotsPerLeaf)
-	if err != nil {
-		return 0, 0, err
-	}
+func (s *Server) makeStrings(o tree.Options) error {
 	t, err := newTrainer[string](s)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
-	if s.str, err = stree.New(s.a, stree.Options{Layout: lay, Locks: s.o.Locks, Changed: t.changed}); err != nil {
-		return 0, 0, err
+	o.Changed = func(low, high index.Key, _ bool) { t.changed(low.Str, high.Str) }
+	if s.Tree, err = tree.New(s.a, o); err != nil {
+		return err
 	}
-	t.k = &stringKeys{t: s.str}
-	s.t, s.leafBytes = t, lay.LeafBytes()
-	return uint64(leaf.Strings), s.str.First(), nil
+	t.k = &stringKeys{t: s.Tree}
+	s.t = t
+	return nil
 }
 
 // Root is the address of the root block.
@@ -204,100 +201,10 @@ func (s *Server) Get(key index.Key, buf []uint64) index.GetResult {
 	return res
 }
 
-// Lookup is Get into a result whose memory is used again.
-func (s *Server) Lookup(key index.Key, res *index.GetResult) {
-	if s.str != nil {
-		s.str.Get(key.Str, res)
-		return
-	}
-	s.Tree.Get(key.Num, res)
-}
-
-// Scan is index.OrderedServer's.
-func (s *Server) Scan(lo, hi index.Key, limit int, res *index.ScanResult, buf []uint64) []uint64 {
-	if s.str != nil {
-		return s.str.Scan(lo.Str, hi.Str, limit, res, buf)
-	}
-	return s.Tree.Scan(lo.Num, hi.Num, limit, res, buf)
-}
-
-// LockWrite is index.Server's.
-func (s *Server) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.Held, error) {
-	switch {
-	case s.str != nil && key.Num == 0:
-		return s.str.LockWrite(o, key.Str, hint)
-	case s.str != nil || key.Str != "":
-		return nil, s.wrongKind(key)
-	}
-	return s.Tree.LockWrite(o, key.Num, hint)
-}
-
-// wrongKind is the error for a number where keys are strings, and the reverse.
-func (s *Server) wrongKind(key index.Key) error {
-	want := "a number"
-	if s.str != nil {
-		want = "a string"
-	}
-	return fmt.Errorf("%w: %v, want %s", index.ErrKey, key, want)
-}
-
-// Reserve is index.Server's: rows of one size always have their room.
-func (s *Server) Reserve(held *index.Held, words int) error {
-	if s.str != nil {
-		return s.str.Reserve(held, words)
-	}
-	if want := s.Layout().RowWords; words != want {
-		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, words, want)
-	}
-	return nil
-}
-
-// Publish is index.Server's.
-func (s *Server) Publish(held *index.Held, row []uint64, h block.Header) {
-	if s.str != nil {
-		s.str.Publish(held, row, h)
-		return
-	}
-	s.Tree.Publish(held, row, h)
-}
-
-// PublishDelete is index.Server's.
-func (s *Server) PublishDelete(held *index.Held, h block.Header) {
-	if s.str != nil {
-		s.str.PublishDelete(held, h)
-		return
-	}
-	s.Tree.PublishDelete(held, h)
-}
-
-// Release is index.Server's.
-func (s *Server) Release(held *index.Held) {
-	if s.str != nil {
-		s.str.Release(held)
-		return
-	}
-	s.Tree.Release(held)
-}
-
-// Load is index.Server's. Keys in ascending order load fastest and fill leaves.
-func (s *Server) Load(key index.Key, row []uint64, h block.Header) error {
-	switch {
-	case s.str != nil && key.Num == 0:
-		return s.str.Load(key.Str, row, h)
-	case s.str != nil || key.Str != "":
-		return s.wrongKind(key)
-	}
-	return s.Tree.Load(key.Num, row, h)
-}
-
 // Stats is a snapshot.
 func (s *Server) Stats() index.ServerStats {
 	var st index.ServerStats
-	if s.str != nil {
-		s.str.Stats(&st)
-	} else {
-		s.Tree.Stats(&st)
-	}
+	s.Tree.Stats(&st)
 	s.t.stats(&st)
 	st.IndexBytes = st.InnerBytes + st.ModelBytes + st.TTBytes
 	return st
@@ -305,13 +212,7 @@ func (s *Server) Stats() index.ServerStats {
 
 // Check verifies the tree and what is published; see index.Server.
 func (s *Server) Check() error {
-	var err error
-	if s.str != nil {
-		err = s.str.Check()
-	} else {
-		err = s.Tree.Check()
-	}
-	if err != nil {
+	if err := s.Tree.Check(); err != nil {
 		return err
 	}
 	return s.t.check()

@@ -1,16 +1,17 @@
 package learned
 
 import (
+	"drtmx/index"
 	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/model"
-	"drtmx/index/learned/stree"
+	"drtmx/index/learned/tree"
 )
 
-// stringKeys is the keyKind of string keys, over an stree.Tree. A model is
+// stringKeys is the keyKind of string keys, over a tree.Tree. A model is
 // trained on digests: the eight bytes after a prefix that the fences within its
 // sub-model have in common.
 type stringKeys struct {
-	t       *stree.Tree
+	t       *tree.Tree
 	digests []uint64
 	prefix  []uint64
 	// Of the sub-model trained last: the longest run of fences that tie, all leaves, and how well it does.
@@ -23,7 +24,16 @@ func (k *stringKeys) tidy(limit int) bool { return k.t.Tidy(limit) }
 func (k *stringKeys) leaves() uint64 { return k.t.Leaves() }
 
 func (k *stringKeys) fences(from, to string, bounded bool, limit int, lows []string, addrs []uint64) (l []string, a []uint64, next string, more bool) {
-	return k.t.Fences(from, to, bounded, limit, lows, addrs)
+	k.t.Walk(index.Str(from), func(low index.Key, leaf uint64) bool {
+		if more = limit == 0 || bounded && low.Str >= to; more {
+			next = low.Str
+			return false
+		}
+		limit--
+		lows, addrs = append(lows, low.Str), append(addrs, leaf)
+		return true
+	})
+	return lows, addrs, next, more
 }
 
 func (k *stringKeys) newRouter(starts []string) (keyRouter[string], error) {
@@ -171,7 +181,7 @@ func (k *stringKeys) train(tr *model.Trainer, start, _ string, lows []string, ad
 func (k *stringKeys) leafDigests(addr uint64, fence string, inner bool, prefix int, low uint64) []uint64 {
 	var own int
 	var ok bool
-	if k.digests, own, ok = k.t.Digests(addr, k.digests[:0]); !ok || !inner || own < prefix || own > len(fence) {
+	if k.digests, own, ok = k.t.Keys(addr, k.digests[:0]); !ok || !inner || own < prefix || own > len(fence) {
 		return nil
 	}
 	shift := 8 * min(own-prefix, 8)

@@ -40,10 +40,9 @@ var layers = map[string]int{
 
 	"index/hash":          5,
 	"index/learned":       5,
-	"index/learned/leaf":  5,
-	"index/learned/stree": 5,
+	"index/learned/leaf":  4,
 	"index/learned/model": 5,
-	"index/learned/xtree": 5,
+	"index/learned/tree":  5,
 
 	"tables":        5,
 	"internal/wal":  5,

@@ -3,7 +3,6 @@ package leaf
 import (
 	"strings"
 
-	"drtmx/index"
 	"drtmx/internal/mem"
 )
 
@@ -35,7 +34,7 @@ func (s Shape) Pack() uint64 {
 // UnpackShape decodes a shape word; false for lengths that no leaf has.
 func UnpackShape(w uint64) (Shape, bool) {
 	s := Shape{w&apartFlag != 0, uint16(w >> 24 & 0xfff), uint16(w >> 12 & 0xfff), uint16(w & 0xfff)}
-	ok := w&^(apartFlag|1<<36-1) == 0 && s.Low <= index.MaxKeyBytes && s.High <= index.MaxKeyBytes && s.Prefix <= min(s.Low, s.High)
+	ok := w&^(apartFlag|1<<36-1) == 0 && s.Low <= MaxKeyBytes && s.High <= MaxKeyBytes && s.Prefix <= min(s.Low, s.High)
 	return s, ok
 }
 

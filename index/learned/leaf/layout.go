@@ -72,6 +72,8 @@ const (
 	MaxSlots = 128
 	// MaxRowWords bounds the payload of a row: 64 KiB.
 	MaxRowWords = 8192
+	// MaxKeyBytes bounds a string key. It is index.MaxKeyBytes.
+	MaxKeyBytes = 1 << 10
 	// inlineRowWordsMax is the widest row that is kept inline unless asked otherwise.
 	inlineRowWordsMax = 12
 	// leafTargetBytes is about what a leaf is made to be if the slots are not given.

@@ -1,7 +1,6 @@
 package leaf
 
 import (
-	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 )
@@ -143,7 +142,7 @@ func (l *Layout) StrRow(buf []uint64) (key string, row []uint64, ok bool) {
 	}
 	n, words := buf[StrSizeWord]>>32, buf[StrSizeWord]&0xffffffff
 	at := StrKeyWord + (n+mem.WordBytes-1)/mem.WordBytes
-	if n > index.MaxKeyBytes || words > uint64(l.RowWords) || at+words > uint64(len(buf)) {
+	if n > MaxKeyBytes || words > uint64(l.RowWords) || at+words > uint64(len(buf)) {
 		return "", nil, false
 	}
 	end := at + words

@@ -4,7 +4,6 @@ import (
 	"math/bits"
 	"strings"
 
-	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 )
@@ -18,7 +17,7 @@ func StrBlockWords(key string, words int) int { return StrKeyWord + KeyWords(key
 
 // StrBlockWordsMax is the size of the largest row block, of rows of at most so
 // many words.
-func StrBlockWordsMax(words int) int { return StrKeyWord + index.MaxKeyBytes/mem.WordBytes + words }
+func StrBlockWordsMax(words int) int { return StrKeyWord + MaxKeyBytes/mem.WordBytes + words }
 
 // Pointer leads to a row: tag(16) | class(6) | address in lines(42).
 type Pointer uint64

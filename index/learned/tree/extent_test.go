@@ -1,4 +1,4 @@
-package xtree
+package tree
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"drtmx/index"
+	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 )
@@ -13,7 +14,7 @@ import (
 // TestExtents grows a tree at random, empties it and grows it again: what
 // extents hold ready stays within its share, and is neither lost nor leaked.
 func TestExtents(t *testing.T) {
-	tr := newTree(t, 1, 8, true, false)
+	tr := newTree(t, leaf.Inline, 1, 8, false, Options{})
 	r := rand.New(rand.NewPCG(11, 1))
 	var keys []uint64
 	for range 30000 {
@@ -28,7 +29,7 @@ func TestExtents(t *testing.T) {
 	most := uint64(0)
 	for round := range 2 {
 		for i, k := range keys {
-			if err := tr.Load(k, []uint64{k}, block.Present(block.NewCSN(1, uint64(i+1)))); err != nil {
+			if err := tr.Load(index.Num(k), []uint64{k}, block.Present(block.NewCSN(1, uint64(i+1)))); err != nil {
 				t.Fatal(err)
 			}
 			most = max(most, tr.reserve)
@@ -38,13 +39,13 @@ func TestExtents(t *testing.T) {
 		}
 		check("grown")
 		for _, k := range keys {
-			h, err := tr.LockWrite(1, k, 0)
+			h, err := tr.LockWrite(1, index.Num(k), 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			tr.PublishDelete(h, block.Absent(block.NewCSN(1, 1<<30)))
 		}
-		for tr.Tidy(1000) {
+		for tr.Tidy(1000) || tr.Untidy() {
 		}
 		check("emptied")
 		if tr.reserve > extentLeaves {
@@ -62,7 +63,7 @@ func TestExtentsGiveAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lay, err := NewLayout(7, 1, 8, true)
+	lay, err := leaf.NewLayout(7, leaf.Inline, 1, 8)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func TestExtentsGiveAll(t *testing.T) {
 	most := uint64(0)
 	for i := uint64(1); ; i++ {
 		k := r.Uint64()
-		err := tr.Load(k, []uint64{k}, block.Present(block.NewCSN(1, i)))
+		err := tr.Load(index.Num(k), []uint64{k}, block.Present(block.NewCSN(1, i)))
 		if most = max(most, tr.reserve); err == nil {
 			continue
 		}

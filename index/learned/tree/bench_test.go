@@ -1,4 +1,4 @@
-package xtree
+package tree
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"drtmx/index"
+	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 
@@ -19,10 +20,10 @@ import (
 
 const benchSeed = 20201104
 
-// benchKeys is the number of rows; XTREE_KEYS changes it.
+// benchKeys is the number of rows; TREE_KEYS changes it.
 func benchKeys(b *testing.B) int {
 	b.Helper()
-	if v := os.Getenv("XTREE_KEYS"); v != "" {
+	if v := os.Getenv("TREE_KEYS"); v != "" {
 		n, err := strconv.Atoi(v)
 		if err != nil {
 			b.Fatal(err)
@@ -56,7 +57,7 @@ func (s *xStore) insert(key, v uint64) {
 	row := [1]uint64{v}
 	s.mu.Lock()
 	s.csn++
-	if err := s.t.Load(key, row[:], block.Present(block.NewCSN(1, s.csn))); err != nil {
+	if err := s.t.Load(index.Num(key), row[:], block.Present(block.NewCSN(1, s.csn))); err != nil {
 		panic(err)
 	}
 	s.mu.Unlock()
@@ -70,7 +71,7 @@ type xReader struct {
 }
 
 func (s *xReader) get(key uint64) (uint64, bool) {
-	s.t.Get(key, &s.res)
+	s.t.Lookup(index.Num(key), &s.res)
 	if s.res.Status != index.Found {
 		return 0, false
 	}
@@ -78,7 +79,7 @@ func (s *xReader) get(key uint64) (uint64, bool) {
 }
 
 func (s *xReader) scan(lo uint64, limit int, fn func(k, v uint64)) {
-	s.buf = s.t.Scan(lo, ^uint64(0), limit, &s.sr, s.buf)
+	s.buf = s.t.Scan(index.Num(lo), index.Num(^uint64(0)), limit, &s.sr, s.buf)
 	for i := range s.sr.Entries {
 		fn(s.sr.Entries[i].Key.Num, s.sr.Entries[i].Row[0])
 	}
@@ -141,7 +142,7 @@ func newStore(b *testing.B, name string) store {
 	if err != nil {
 		b.Fatal(err)
 	}
-	lay, err := NewLayout(7, 1, AutoSlots(1, true), true)
+	lay, err := leaf.NewLayout(7, leaf.Inline, 1, leaf.AutoSlots(leaf.Inline, 1))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -163,7 +164,7 @@ func reader(s store) store {
 func (s *xStore) get(uint64) (uint64, bool)           { panic("use reader") }
 func (s *xStore) scan(uint64, int, func(k, v uint64)) { panic("use reader") }
 
-var benchStores = []string{"xtree", "tidwall", "google"}
+var benchStores = []string{"tree", "tidwall", "google"}
 
 // BenchmarkServer times point lookups, scans of 100 rows and inserts of random
 // keys on the server's tree and its rivals, by 1 and by 2 goroutines; ns/op is

@@ -1,4 +1,6 @@
-package xtree
+package tree
+
+import "drtmx/index"
 
 // Leaves split off come from extents, short runs of leaves each of which serves
 // one inner node, and what that node splits into until the extent is used up.
@@ -30,7 +32,7 @@ type extent struct{ next, end uint64 }
 func (e *extent) open() bool { return e != nil && e.next < e.end }
 
 // fromExtent takes a leaf of the extent that serves the inner node of key.
-func (t *Tree) fromExtent(key uint64) (uint64, bool) {
+func (t *Tree) fromExtent(key index.Key) (uint64, bool) {
 	if t.leaves.Load() < extentMin {
 		return 0, false
 	}

@@ -1,0 +1,458 @@
+package tree
+
+import (
+	"math/bits"
+	"strings"
+	"sync/atomic"
+
+	"drtmx/index"
+	"drtmx/index/learned/leaf"
+)
+
+const (
+	fanout   = 64 // a power of two
+	maxDepth = 12 // 32^12 leaves: more than a region can hold
+	// nodeBytes is what an inner node takes: keys and children, full or not, and its words of housekeeping.
+	nodeBytes = fanout*16 + 40
+	// lowsBytes is what a node takes besides if keys are strings, without the bytes of the low fences.
+	lowsBytes = fanout*8 + 24
+)
+
+// node is an inner node: the low fences of its children and the children. It is
+// changed in place by the one mutator and read racily meanwhile: a reader may
+// see any mix of old and new entries and so reach a wrong leaf, whose fences
+// tell. Nodes are never reused, only dropped.
+//
+// Nodes are searched by words: native keys, or of strings the digests after
+// what all low fences but the first begin with. Strings whose digests tie are
+// told apart by the low fences themselves.
+type node struct {
+	level int // of its children: 0 means leaves
+	n     atomic.Int32
+	words [fanout]atomic.Uint64
+	leafs *[fanout]atomic.Uint64
+	subs  *[fanout]atomic.Pointer[node]
+	ext   *extent // where new leaves come from, if level is 0; the mutator's
+	str   *strNode
+}
+
+// strNode is what a node of string keys has besides.
+type strNode struct {
+	prefix atomic.Pointer[string]
+	// lows have the low fences of the children: of leaves, all that is known of the leaf.
+	lows [fanout]atomic.Pointer[fences]
+}
+
+// entry is a child and its low fence.
+type entry struct {
+	f    *fences // of a leaf its fences; of a node a leaf's with the same low fence
+	leaf uint64
+	sub  *node
+}
+
+var noPrefix = ""
+
+func newNode(level int, strs bool) *node {
+	nd := &node{level: level}
+	if level == 0 {
+		nd.leafs = new([fanout]atomic.Uint64)
+	} else {
+		nd.subs = new([fanout]atomic.Pointer[node])
+	}
+	if strs {
+		nd.str = new(strNode)
+		nd.str.prefix.Store(&noPrefix)
+	}
+	return nd
+}
+
+// search returns the last child whose low fence is at or below key, or the first.
+func (nd *node) search(key index.Key) int {
+	if nd.str == nil {
+		return nd.searchWord(key.Num)
+	}
+	d := leaf.DigestAfter(*nd.str.prefix.Load(), key.Str)
+	to := nd.searchWord(d)
+	if to == 0 || nd.words[to].Load() != d {
+		return to
+	}
+	from := 0 // not above key, and all that tie come after it
+	if d > 0 {
+		from = nd.searchWord(d - 1)
+	}
+	for from < to {
+		mid := (from + to + 1) / 2
+		if f := nd.str.lows[mid&(fanout-1)].Load(); f == nil || f.low.Str <= key.Str {
+			from = mid
+		} else {
+			to = mid - 1
+		}
+	}
+	return from & (fanout - 1)
+}
+
+// searchWord returns the last child whose word is at or below w, or the first.
+// Its steps do not depend on a branch.
+func (nd *node) searchWord(w uint64) int {
+	from, n := 0, int(nd.n.Load())
+	for n > 1 {
+		half := n >> 1
+		_, below := bits.Sub64(w, nd.words[(from+half)&(fanout-1)].Load(), 0)
+		from += half & (int(below) - 1)
+		n -= half
+	}
+	return from & (fanout - 1)
+}
+
+// low is the low fence of child i.
+func (nd *node) low(i int) index.Key {
+	if nd.str != nil {
+		return nd.str.lows[i].Load().low
+	}
+	return index.Num(nd.words[i].Load())
+}
+
+// entry is child i.
+func (nd *node) entry(i int) entry {
+	var e entry
+	if nd.str != nil {
+		e.f = nd.str.lows[i].Load()
+	} else {
+		e.f = &fences{low: nd.low(i)}
+	}
+	if nd.level == 0 {
+		e.leaf = nd.leafs[i].Load()
+	} else {
+		e.sub = nd.subs[i].Load()
+	}
+	return e
+}
+
+// move copies child i of src to j of nd. Words of strings hold only if both
+// have one prefix: see settle.
+func (nd *node) move(j int, src *node, i int) {
+	nd.words[j].Store(src.words[i].Load())
+	if nd.level == 0 {
+		nd.leafs[j].Store(src.leafs[i].Load())
+	} else {
+		nd.subs[j].Store(src.subs[i].Load())
+	}
+	if nd.str != nil {
+		nd.str.lows[j].Store(src.str.lows[i].Load())
+	}
+}
+
+// put sets child i. settle must follow once the node has all its children.
+func (nd *node) put(i int, e entry) {
+	if nd.level == 0 {
+		nd.leafs[i].Store(e.leaf)
+	} else {
+		nd.subs[i].Store(e.sub)
+	}
+	nd.setLow(i, e.f)
+}
+
+// setLow sets the low fence of child i.
+func (nd *node) setLow(i int, f *fences) {
+	if nd.str == nil {
+		nd.words[i].Store(f.low.Num)
+		return
+	}
+	nd.str.lows[i].Store(f)
+	nd.words[i].Store(leaf.DigestAfter(*nd.str.prefix.Load(), f.low.Str))
+}
+
+// settle sees to the prefix of a node of string keys after a change of child at.
+// Words are right after any prefix, if it is the same for all; after the longest
+// that all low fences have they tie least. A prefix that could be longer stays
+// unless the new word ties with a neighbour's.
+func (nd *node) settle(at int) {
+	if nd.str == nil || nd.n.Load() < 2 {
+		return
+	}
+	have, prefix := *nd.str.prefix.Load(), nd.common()
+	if have != prefix && (!strings.HasPrefix(prefix, have) || nd.ties(at)) {
+		nd.rebase(prefix)
+	}
+}
+
+// resettle is settle after children of another node have moved in.
+func (nd *node) resettle() {
+	if nd.str != nil && nd.n.Load() > 0 {
+		nd.rebase(nd.common())
+	}
+}
+
+// common is what all low fences but the first begin with.
+func (nd *node) common() string {
+	n := int(nd.n.Load())
+	if n < 2 {
+		return ""
+	}
+	first, last := nd.low(1).Str, nd.low(n-1).Str
+	return first[:leaf.Common(first, last)]
+}
+
+// rebase makes all words those after a prefix.
+func (nd *node) rebase(prefix string) {
+	nd.str.prefix.Store(&prefix)
+	for i := range int(nd.n.Load()) {
+		nd.words[i].Store(leaf.DigestAfter(prefix, nd.low(i).Str))
+	}
+}
+
+// ties reports whether the words of child i and of a neighbour are equal.
+func (nd *node) ties(i int) bool {
+	w := nd.words[i].Load()
+	return i > 1 && nd.words[i-1].Load() == w || i+1 < int(nd.n.Load()) && nd.words[i+1].Load() == w
+}
+
+// truncate drops the children from n on.
+func (nd *node) truncate(n int) {
+	old := int(nd.n.Load())
+	nd.n.Store(int32(n))
+	for i := n; i < old; i++ {
+		if nd.level > 0 {
+			nd.subs[i].Store(nil)
+		}
+		if nd.str != nil {
+			nd.str.lows[i].Store(nil)
+		}
+	}
+}
+
+// bottom is the node above the leaf that should hold key, and the leaf's place
+// in it: certainly for the mutator, as a hint for readers beside it; nil if a
+// reader met a node being changed.
+func (t *Tree) bottom(key index.Key) (*node, int) {
+	nd := t.root.Load()
+	for nd.level > 0 {
+		nd = nd.subs[nd.search(key)].Load()
+		if nd == nil {
+			return nil, 0
+		}
+	}
+	return nd, nd.search(key)
+}
+
+// descend returns the leaf that should hold key, 0 if a reader met a node being changed.
+func (t *Tree) descend(key index.Key) uint64 {
+	nd, i := t.bottom(key)
+	if nd == nil {
+		return 0
+	}
+	return nd.leafs[i].Load()
+}
+
+// Descend is the way through the inner nodes alone: the leaf that should hold
+// key, 0 if a mutator was in the way. Measurements compare models with it.
+func (t *Tree) Descend(key index.Key) uint64 { return t.descend(key) }
+
+// path is the way from the root to a bottom node, for the mutator.
+type path struct {
+	nodes [maxDepth]*node
+	at    [maxDepth]int
+	depth int // of the bottom node
+}
+
+func (t *Tree) find(key index.Key, p *path) {
+	nd := t.root.Load()
+	for d := 0; ; d++ {
+		i := nd.search(key)
+		p.nodes[d], p.at[d] = nd, i
+		if nd.level == 0 {
+			p.depth = d
+			return
+		}
+		nd = nd.subs[i].Load()
+	}
+}
+
+// addLeaf enters a new leaf.
+func (t *Tree) addLeaf(f *fences) {
+	var p path
+	t.find(f.low, &p)
+	t.insertAt(&p, p.depth, entry{f: f, leaf: f.addr})
+}
+
+// insertAt enters a child right of the path's place in the node at depth d.
+func (t *Tree) insertAt(p *path, d int, e entry) {
+	nd, at := p.nodes[d], p.at[d]+1
+	n := int(nd.n.Load())
+	if n < fanout {
+		nd.insert(at, e)
+		return
+	}
+	right := newNode(nd.level, nd.str != nil)
+	right.ext = nd.ext
+	t.innerNodes.Add(1)
+	half := fanout / 2
+	if at == n { // keys that only rise leave full nodes behind
+		half = fanout
+	}
+	for i := half; i < n; i++ {
+		right.move(i-half, nd, i)
+	}
+	right.n.Store(int32(n - half))
+	right.resettle()
+	if at > half || half == fanout {
+		right.insert(at-half, e)
+	}
+	t.linkNode(p, d, right)
+	nd.truncate(half)
+	if at <= half && half < fanout {
+		nd.insert(at, e)
+	}
+}
+
+// insert enters a child into a node with room.
+func (nd *node) insert(at int, e entry) {
+	n := int(nd.n.Load())
+	for i := n; i > at; i-- {
+		nd.move(i, nd, i-1)
+	}
+	nd.put(at, e)
+	nd.n.Store(int32(n + 1))
+	nd.settle(at)
+}
+
+// linkNode enters right, the new neighbour of the node at depth d, above it.
+func (t *Tree) linkNode(p *path, d int, right *node) {
+	e := right.entry(0)
+	e.leaf, e.sub = 0, right
+	if d > 0 {
+		t.insertAt(p, d-1, e)
+		return
+	}
+	left := p.nodes[0]
+	root := newNode(left.level+1, left.str != nil)
+	t.innerNodes.Add(1)
+	root.put(0, entry{f: left.entry(0).f, sub: left})
+	root.put(1, e)
+	root.n.Store(2)
+	root.resettle()
+	t.root.Store(root)
+}
+
+// replaceLeaf enters another leaf, or other fences, in place of the leaf with the same low fence.
+func (t *Tree) replaceLeaf(f *fences) {
+	nd, i := t.bottom(f.low)
+	nd.leafs[i].Store(f.addr)
+	if nd.str != nil {
+		nd.str.lows[i].Store(f)
+	}
+}
+
+// removeLeaf forgets the leaf whose low fence is key, which is not the first.
+func (t *Tree) removeLeaf(key index.Key) {
+	var p path
+	t.find(key, &p)
+	t.removeAt(&p, p.depth)
+	for r := t.root.Load(); r.level > 0 && r.n.Load() == 1; r = t.root.Load() {
+		t.root.Store(r.subs[0].Load())
+		t.innerNodes.Add(^uint64(0))
+	}
+}
+
+func (t *Tree) removeAt(p *path, d int) {
+	nd, at := p.nodes[d], p.at[d]
+	n := int(nd.n.Load())
+	if n == 1 {
+		// Only the very first leaf has no left sibling to fall to, and it
+		// stays: an empty node is never the first of its level.
+		t.innerNodes.Add(^uint64(0))
+		t.closeExtent(nd)
+		t.removeAt(p, d-1)
+		return
+	}
+	for i := at; i < n-1; i++ {
+		nd.move(i, nd, i+1)
+	}
+	nd.truncate(n - 1)
+	if at == 0 {
+		t.raise(p, d)
+	}
+	if d > 0 && n-1 < fanout/4 {
+		t.mergeNode(p, d)
+	}
+}
+
+// raise tells the ancestors that the node at depth d begins at another key.
+func (t *Tree) raise(p *path, d int) {
+	f := p.nodes[d].entry(0).f
+	for d--; d >= 0; d-- {
+		p.nodes[d].setLow(p.at[d], f)
+		p.nodes[d].settle(p.at[d])
+		if p.at[d] > 0 {
+			return
+		}
+	}
+}
+
+// mergeNode moves the entries of a thin node to its left sibling, if there is
+// one under the same parent with room.
+func (t *Tree) mergeNode(p *path, d int) {
+	nd, parent, at := p.nodes[d], p.nodes[d-1], p.at[d-1]
+	if at == 0 {
+		return
+	}
+	left := parent.subs[at-1].Load()
+	m, n := int(left.n.Load()), int(nd.n.Load())
+	if m+n > fanout*3/4 {
+		return
+	}
+	for i := range n {
+		left.move(m+i, nd, i)
+	}
+	left.n.Store(int32(m + n))
+	left.resettle()
+	t.innerNodes.Add(^uint64(0))
+	t.closeExtent(nd)
+	t.removeAt(p, d-1)
+}
+
+// Walk calls f for the leaves from the one that holds from on, with low fence
+// and address, until it returns false. It is for the mutator's side: the caller
+// keeps mutators out. A low fence is valid as long as the tree.
+func (t *Tree) Walk(from index.Key, f func(low index.Key, leaf uint64) bool) {
+	for {
+		var p path
+		t.find(from, &p)
+		nd, i := p.nodes[p.depth], p.at[p.depth]
+		for ; i < int(nd.n.Load()); i++ {
+			if !f(nd.low(i), nd.leafs[i].Load()) {
+				return
+			}
+		}
+		var ok bool
+		if from, ok = p.following(); !ok {
+			return
+		}
+	}
+}
+
+// following is the lowest key right of the path's bottom node.
+func (p *path) following() (index.Key, bool) {
+	for d := p.depth - 1; d >= 0; d-- {
+		if i := p.at[d] + 1; i < int(p.nodes[d].n.Load()) {
+			return p.nodes[d].low(i), true
+		}
+	}
+	return index.Key{}, false
+}
+
+// before is the leaf left of the one whose low fence is key, which is not the first.
+func (t *Tree) before(key index.Key) uint64 {
+	var p path
+	t.find(key, &p)
+	d := p.depth
+	for p.at[d] == 0 {
+		d--
+	}
+	nd, i := p.nodes[d], p.at[d]-1
+	for nd.level > 0 {
+		nd = nd.subs[i].Load()
+		i = int(nd.n.Load()) - 1
+	}
+	return nd.leafs[i].Load()
+}

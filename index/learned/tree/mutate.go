@@ -1,0 +1,225 @@
+package tree
+
+import (
+	"fmt"
+
+	"drtmx/index"
+	"drtmx/index/learned/leaf"
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+)
+
+// checkKey is an error for a key that the index cannot hold.
+func (t *Tree) checkKey(key index.Key) error {
+	strs := t.lay.Kind == leaf.Strings
+	switch {
+	case strs && key.Num != 0:
+		return fmt.Errorf("%w: %v, want a string", index.ErrKey, key)
+	case !strs && key.Str != "":
+		return fmt.Errorf("%w: %v, want a number", index.ErrKey, key)
+	case len(key.Str) > index.MaxKeyBytes:
+		return fmt.Errorf("%w: %d bytes, at most %d", index.ErrKey, len(key.Str), index.MaxKeyBytes)
+	}
+	return nil
+}
+
+// locate returns the leaf that holds key, trying first the hint, which may be
+// anything, and the leaf of the latest change.
+func (t *Tree) locate(key index.Key, hint uint64) uint64 {
+	if hint != 0 && t.alive(hint) && t.keys.covers(hint, key) {
+		return hint
+	}
+	if t.finger != 0 && t.keys.covers(t.finger, key) {
+		return t.finger
+	}
+	return t.descend(key)
+}
+
+func (t *Tree) inUse(s mem.Span, i int) bool { return s.Load(t.lay.HeadsAt+i) != t.lay.FreeHead }
+
+// LockWrite is index.Server's. The key is cloned if it is kept.
+func (t *Tree) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.Held, error) {
+	if err := t.checkKey(key); err != nil {
+		return nil, err
+	}
+	if h := t.held.get(key); h != nil {
+		if h.Owner == o {
+			return h, nil
+		}
+		return nil, index.ErrLocked
+	}
+	addr := t.locate(key, hint)
+	slot := t.keys.slot(addr, key)
+	if slot < 0 {
+		return t.lockAbsent(o, key, addr)
+	}
+	s := t.span(addr)
+	h := &index.Held{Key: key, Owner: o, Existed: true, Home: addr, Slot: slot, Addr: t.rows.header(addr, s, slot)}
+	if !t.locks.Empty() && t.locks.SharedByOther(h.Addr, o) {
+		return nil, index.ErrLocked
+	}
+	h.Key = key.Clone()
+	e := t.a.Begin(addr, t.lay.LeafWords)
+	e, h.Prev = t.rows.lock(e, slot)
+	// The new version alone, if rows are apart: a scan's quick proof is the
+	// leaf's header, and covers its rows.
+	t.commitLeaf(&e)
+	t.held.put(h)
+	t.finger = addr
+	return h, nil
+}
+
+// lockAbsent puts a locked placeholder where key's row will be.
+func (t *Tree) lockAbsent(o index.Owner, key index.Key, addr uint64) (*index.Held, error) {
+	if !t.locks.Empty() && t.locks.SharedByOther(leaf.GapAddr(addr), o) {
+		return nil, index.ErrLocked
+	}
+	h := &index.Held{Key: key.Clone(), Owner: o}
+	head := block.Absent(block.CSN(t.a.NextVersion())).Lock()
+	if err := t.place(h, addr, t.rows.guess(), head, nil); err != nil {
+		if err = t.place(h, addr, 0, head, nil); err != nil {
+			return nil, err
+		}
+	}
+	t.held.put(h)
+	return h, nil
+}
+
+// place puts a new key into the leaf, splitting it if need be, under the given
+// header, with room for words of payload; row may be nil. It fills in Addr,
+// Home and Slot. If memory is out nothing is changed.
+func (t *Tree) place(h *index.Held, addr uint64, words int, head block.Header, row []uint64) error {
+	own, err := t.rows.make(h.Key, words, head, row)
+	if err != nil {
+		return err
+	}
+	if leaf.Unpack(t.span(addr).Load(leaf.MetaWord)).Live == t.lay.Slots {
+		if addr, err = t.split(addr, h.Key); err != nil {
+			t.rows.drop(own)
+			return err
+		}
+	}
+	t.enter(h, addr, own, head, row)
+	t.finger = addr
+	return nil
+}
+
+// enter takes a slot of a leaf with room for a new key.
+func (t *Tree) enter(h *index.Held, addr, own uint64, head block.Header, row []uint64) {
+	s := t.span(addr)
+	m := leaf.Unpack(s.Load(leaf.MetaWord))
+	slot := m.Count
+	if slot < t.lay.Slots {
+		m.Count++
+	} else {
+		for slot = 0; t.inUse(s, slot); slot++ {
+		}
+	}
+	m.Live++
+	m.Newest = slot
+	e := t.a.Begin(addr, t.lay.LeafWords)
+	version := t.a.NextVersion() // one does for header and gap
+	e.Set(leaf.GapWord, version)
+	e.Set(t.lay.KeysAt+slot, t.keys.word(addr, h.Key))
+	e, h.Addr = t.rows.enter(e, addr, slot, own, head, row)
+	e.Set(leaf.MetaWord, t.lay.Pack(m))
+	e.Commit(block.Header(version))
+	h.Home, h.Slot = addr, slot
+}
+
+// Reserve is index.Server's.
+func (t *Tree) Reserve(h *index.Held, words int) error { return t.rows.reserve(h, words) }
+
+// Publish is index.Server's.
+func (t *Tree) Publish(h *index.Held, row []uint64, head block.Header) {
+	if err := t.rows.size(len(row)); err != nil {
+		panic(fmt.Sprintf("tree: publish: %v", err))
+	}
+	t.held.end(h)
+	t.rows.publish(h, row, head)
+	if !h.Existed {
+		t.live.Add(1)
+	}
+}
+
+// PublishDelete is index.Server's. The slot keeps no header. The leaf keeps the
+// deletion's CSN, because the absence of the key rests on it.
+func (t *Tree) PublishDelete(h *index.Held, head block.Header) {
+	t.held.end(h)
+	t.rows.unreserve(h)
+	t.vacate(h, head.CSN())
+	if h.Existed {
+		t.live.Add(^uint64(0))
+	}
+}
+
+// Release is index.Server's.
+func (t *Tree) Release(h *index.Held) {
+	t.held.end(h)
+	t.rows.unreserve(h)
+	if !h.Existed {
+		t.vacate(h, 0)
+		return
+	}
+	t.rows.unlock(h)
+}
+
+// vacate frees a slot and its row, and notes a leaf that has become sparse.
+// deleted is the CSN of the deletion, 0 if a placeholder goes: what other
+// answers rest on stays.
+func (t *Tree) vacate(h *index.Held, deleted block.CSN) {
+	e := t.a.Begin(h.Home, t.lay.LeafWords)
+	m := leaf.Unpack(e.Load(leaf.MetaWord))
+	own := e.Load(t.lay.HeadsAt + h.Slot)
+	e.Set(t.lay.HeadsAt+h.Slot, t.lay.FreeHead)
+	if deleted > block.CSN(e.Load(t.lay.DeleteAt)) {
+		e.Set(t.lay.DeleteAt, uint64(deleted))
+	}
+	m.Live--
+	if m.Newest == h.Slot {
+		m.Newest = leaf.NoNewest
+	}
+	if h.Slot == m.Count-1 {
+		m.Count--
+	}
+	if m.Live == 0 {
+		m.Count = 0
+	}
+	e.Set(leaf.MetaWord, t.lay.Pack(m))
+	t.commitLeaf(&e)
+	t.rows.drop(own)
+	t.finger = h.Home
+	t.shrunk(h.Home, m.Live)
+}
+
+// Load is index.Server's. Keys in ascending order load fastest and fill leaves.
+func (t *Tree) Load(key index.Key, row []uint64, head block.Header) error {
+	if err := t.checkKey(key); err != nil {
+		return err
+	}
+	if err := t.rows.size(len(row)); err != nil {
+		return err
+	}
+	addr := t.locate(key, 0)
+	if t.keys.slot(addr, key) < 0 {
+		h := index.Held{Key: key}
+		if err := t.place(&h, addr, len(row), head, row); err != nil {
+			return err
+		}
+		t.live.Add(1)
+		return nil
+	}
+	if t.held.get(key) != nil {
+		return index.ErrLocked
+	}
+	h, err := t.LockWrite(0, key, addr)
+	if err != nil {
+		return err
+	}
+	if err := t.Reserve(h, len(row)); err != nil {
+		t.Release(h)
+		return err
+	}
+	t.Publish(h, row, head)
+	return nil
+}

@@ -1,0 +1,281 @@
+package tree
+
+import (
+	"runtime"
+	"slices"
+
+	"drtmx/index"
+	"drtmx/index/learned/leaf"
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+)
+
+// Bounds of a reader beside a mutator. A leaf is in the middle of an edit for
+// well under a microsecond, so running out means that the mutator's goroutine
+// is not running; the answer is then Locked.
+const (
+	readTries  = 4096
+	chaseMax   = 16
+	spinsShort = 8
+)
+
+// yield lets the mutator run on after a few short spins.
+func yield(try int) {
+	if try >= spinsShort {
+		runtime.Gosched()
+	}
+}
+
+// verdict is the outcome of a racy look at a leaf.
+type verdict uint8
+
+const (
+	again   verdict = iota // torn, busy, dead or not the leaf of the key
+	present                // row copied
+	absent
+	locked
+)
+
+// Lookup looks up a committed row. res is overwritten, but for the memory of its
+// Proofs and Row, which is used again. It may run beside one mutator.
+func (t *Tree) Lookup(key index.Key, res *index.GetResult) {
+	row := res.Row[:0]
+	*res = index.GetResult{Status: index.Locked, Proofs: res.Proofs[:0], Row: row}
+	for try := range readTries {
+		switch t.keys.look(key, res) {
+		case again:
+			yield(try)
+			continue
+		case present:
+			res.Status = index.Found
+			return
+		case absent:
+			res.Status = index.NotFound
+		}
+		res.Row = row
+		return
+	}
+	res.Row = row
+}
+
+func (n *nativeKeys) look(key index.Key, res *index.GetResult) verdict {
+	t := n.t
+	addr := t.descend(key)
+	for range chaseMax {
+		if addr == 0 {
+			return again
+		}
+		s := t.span(addr)
+		h := s.Load(block.HeaderWord)
+		if block.Header(h).Locked() || key.Num < s.Load(leaf.LowWord) {
+			return again
+		}
+		m, high, right := s.Load(leaf.MetaWord), s.Load(leaf.HighWord), s.Load(leaf.RightWord)
+		if key.Num >= high && !leaf.IsLast(m) {
+			if s.Load(block.HeaderWord) != h {
+				return again
+			}
+			addr = right
+			continue
+		}
+		v := t.lookNum(s, addr, leaf.CountOf(m), key.Num, res)
+		if s.Load(block.HeaderWord) != h {
+			return again
+		}
+		return v
+	}
+	return again
+}
+
+// lookNum reads the slot of a native key. The caller checks that the leaf did not change.
+func (t *Tree) lookNum(s mem.Span, addr uint64, count int, key uint64, res *index.GetResult) verdict {
+	res.Hint, res.Proofs = addr, res.Proofs[:0]
+	inline, free := t.lay.Kind == leaf.Inline, t.lay.FreeHead
+	at, heads := t.lay.KeysAt, t.lay.HeadsAt
+	for i := range min(count, t.lay.Slots) {
+		if s.Load(at+i) != key {
+			continue
+		}
+		w := s.Load(heads + i)
+		if w == free {
+			continue
+		}
+		res.Row = slices.Grow(res.Row[:0], t.lay.RowWords)[:t.lay.RowWords]
+		word, head := t.lay.HeadAddr(addr, i), block.Header(w)
+		if !inline {
+			word = w
+			var v verdict
+			if v, head = t.readRow(word, key, res.Row); v != present {
+				return v
+			}
+		} else {
+			s.Slice(t.lay.RowsAt+i*t.lay.RowWords, t.lay.RowWords).CopyOut(res.Row)
+		}
+		if head.Locked() {
+			return locked
+		}
+		res.Header, res.Rests = head, head.CSN()
+		res.Proofs = append(res.Proofs, index.Proof{Addr: word, Word: uint64(head)})
+		return present
+	}
+	return t.lookGap(s, addr, res)
+}
+
+// lookGap is the answer for a key that the leaf does not have.
+func (t *Tree) lookGap(s mem.Span, addr uint64, res *index.GetResult) verdict {
+	res.Rests = block.CSN(s.Load(t.lay.DeleteAt))
+	res.Proofs = append(res.Proofs, index.Proof{Addr: leaf.GapAddr(addr), Word: s.Load(leaf.GapWord)})
+	return absent
+}
+
+// readRow copies the payload of a row block of a native key.
+func (t *Tree) readRow(addr, key uint64, dst []uint64) (verdict, block.Header) {
+	s, ok := t.a.Region().Span(addr, uint64(t.lay.RowBlockWords)*mem.WordBytes)
+	if !ok {
+		return again, 0 // the slot was read in the middle of an edit
+	}
+	h := block.Header(s.Load(block.HeaderWord))
+	if h == leaf.Free || s.Load(leaf.RowKeyWord) != key {
+		return again, 0
+	}
+	if h.Locked() {
+		return locked, 0
+	}
+	s.Slice(leaf.RowWord, t.lay.RowWords).CopyOut(dst)
+	if block.Header(s.Load(block.HeaderWord)) != h {
+		return again, 0
+	}
+	return present, h
+}
+
+// seen is a leaf that a reader of string keys found through the inner nodes,
+// which may be a moment behind or half changed: the leaf's fence version tells.
+type seen struct {
+	f *fences
+	s mem.Span
+	h uint64 // header
+}
+
+func (k *stringKeys) see(key index.Key) (sn seen, ok bool) {
+	nd, i := k.t.bottom(key)
+	if nd == nil {
+		return sn, false
+	}
+	if sn.f = nd.str.lows[i].Load(); sn.f == nil || sn.f.addr == 0 || !sn.f.covers(key) {
+		return sn, false
+	}
+	sn.s = k.t.span(sn.f.addr)
+	sn.h = sn.s.Load(block.HeaderWord)
+	ok = !block.Header(sn.h).Locked() && sn.s.Load(leaf.VersionWord) == sn.f.version
+	return sn, ok
+}
+
+// changed reports whether what was read of the leaf may be of two states.
+func (sn *seen) changed() bool { return sn.s.Load(block.HeaderWord) != sn.h }
+
+func (k *stringKeys) look(key index.Key, res *index.GetResult) verdict {
+	sn, ok := k.see(key)
+	if !ok {
+		return again
+	}
+	v := k.lookStr(&sn, key.Str, res)
+	if sn.changed() {
+		return again
+	}
+	return v
+}
+
+// lookStr reads the slot of a string key. The caller checks that the leaf did not change.
+func (k *stringKeys) lookStr(sn *seen, key string, res *index.GetResult) verdict {
+	t, s := k.t, sn.s
+	res.Hint, res.Proofs = sn.f.addr, res.Proofs[:0]
+	d, tag := leaf.DigestAt(key, sn.f.prefix), leaf.Tag(key)
+	for i := range min(leaf.CountOf(s.Load(leaf.MetaWord)), t.lay.Slots) {
+		if s.Load(t.lay.KeysAt+i) != d {
+			continue
+		}
+		p := leaf.Pointer(s.Load(t.lay.HeadsAt + i))
+		if p == 0 || p.Tag() != tag {
+			continue
+		}
+		row, ok := t.rowSpan(p)
+		if !ok {
+			return again
+		}
+		if !isRow(row, key) {
+			continue // of another key with that tag, or given away: then the leaf has changed
+		}
+		var v verdict
+		if v, res.Row, res.Header = readStrRow(row, len(key), res.Row[:0]); v != present {
+			return v
+		}
+		res.Rests = res.Header.CSN()
+		res.Proofs = append(res.Proofs, index.Proof{Addr: p.Addr(), Word: uint64(res.Header)})
+		return present
+	}
+	return t.lookGap(s, sn.f.addr, res)
+}
+
+// rowSpan is the block that a pointer read racily leads to.
+func (t *Tree) rowSpan(p leaf.Pointer) (mem.Span, bool) {
+	if !p.Valid() {
+		return mem.Span{}, false
+	}
+	return t.a.Region().Span(p.Addr(), uint64(p.Words())*mem.WordBytes)
+}
+
+// readStrRow appends the payload of a row with a key of so many bytes.
+func readStrRow(s mem.Span, keyBytes int, dst []uint64) (verdict, []uint64, block.Header) {
+	h := block.Header(s.Load(block.HeaderWord))
+	if h == leaf.Free {
+		return again, dst, 0
+	}
+	if h.Locked() {
+		return locked, dst, 0
+	}
+	size := s.Load(leaf.StrSizeWord)
+	at, n := leaf.StrKeyWord+(keyBytes+mem.WordBytes-1)/mem.WordBytes, int(uint32(size))
+	if size>>32 != uint64(keyBytes) || at+n > s.Words() {
+		return again, dst, 0
+	}
+	m := len(dst)
+	dst = slices.Grow(dst, n)[:m+n]
+	s.Slice(at, n).CopyOut(dst[m:])
+	if block.Header(s.Load(block.HeaderWord)) != h {
+		return again, dst[:m], 0
+	}
+	return present, dst, h
+}
+
+// Keys appends the keys, or of strings the digests, of the rows of a leaf in
+// ascending order, and returns the length of the prefix that digests follow,
+// for training. It may run beside a mutator; it reports false if the leaf was
+// being changed.
+func (t *Tree) Keys(addr uint64, dst []uint64) (words []uint64, prefix int, ok bool) {
+	s := t.span(addr)
+	h, n := s.Load(block.HeaderWord), len(dst)
+	if block.Header(h).Locked() {
+		return dst, 0, false
+	}
+	if t.lay.Kind == leaf.Strings {
+		sh, ok := leaf.UnpackShape(s.Load(leaf.ShapeWord))
+		if !ok {
+			return dst, 0, false
+		}
+		prefix = int(sh.Prefix)
+	}
+	for i := range min(leaf.CountOf(s.Load(leaf.MetaWord)), t.lay.Slots) {
+		if !t.inUse(s, i) {
+			continue
+		}
+		w := s.Load(t.lay.KeysAt + i)
+		dst = append(dst, w)
+		for j := len(dst) - 1; j > n && dst[j-1] > w; j-- {
+			dst[j], dst[j-1] = dst[j-1], w
+		}
+	}
+	if s.Load(block.HeaderWord) != h {
+		return dst[:n], 0, false
+	}
+	return dst, prefix, true
+}

@@ -1,0 +1,374 @@
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"drtmx/index"
+	"drtmx/index/learned/leaf"
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+)
+
+// rows is what of a tree depends on where its rows are. Its methods are the
+// mutator's. An edit is passed by value and returned: it stays off the heap.
+type rows interface {
+	// header is the address of the header of the row in a slot.
+	header(addr uint64, s mem.Span, slot int) uint64
+	// lock locks the row in a slot, in an edit of its leaf, and returns the header that it had.
+	lock(e block.Edit, slot int) (block.Edit, block.Header)
+	// unlock gives a row its header back.
+	unlock(h *index.Held)
+	// guess is how many words a placeholder makes room for.
+	guess() int
+	// make takes memory for a new row with so many words, outside the leaf, and
+	// returns its head; drop gives it back.
+	make(key index.Key, words int, h block.Header, row []uint64) (head uint64, err error)
+	drop(head uint64)
+	// enter puts a new row into a slot, in an edit of the leaf, and returns the address of its header.
+	enter(e block.Edit, addr uint64, slot int, head uint64, h block.Header, row []uint64) (block.Edit, uint64)
+	// carry copies what a leaf has of a row to a slot of another leaf.
+	carry(e block.Edit, to int, s mem.Span, from int) block.Edit
+	// reserve and publish are those of index.Server; unreserve gives back what was reserved.
+	reserve(h *index.Held, words int) error
+	unreserve(h *index.Held)
+	publish(h *index.Held, row []uint64, head block.Header)
+	// size is an error for a row of a size that the index does not hold.
+	size(words int) error
+	bytes() uint64
+	check(c *checker, key index.Key, v *leaf.Leaf, slot int) (block.Header, error)
+	used() uint64 // blocks
+}
+
+func errorf(format string, args ...any) error { return fmt.Errorf(format, args...) }
+
+// full makes an error of memory one of the index.
+func full(err error) error {
+	if errors.Is(err, block.ErrFull) {
+		return fmt.Errorf("%w: %w", index.ErrFull, err)
+	}
+	return err
+}
+
+type uint64Counter struct{ n atomic.Uint64 }
+
+func (c *uint64Counter) add(d int)    { c.n.Add(uint64(d)) }
+func (c *uint64Counter) load() uint64 { return c.n.Load() }
+
+// oneSize is for rows of one size.
+type oneSize struct{ words int }
+
+func (o oneSize) guess() int { return o.words }
+
+func (o oneSize) size(words int) error {
+	if words != o.words {
+		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, words, o.words)
+	}
+	return nil
+}
+
+func (o oneSize) reserve(_ *index.Held, words int) error { return o.size(words) }
+func (o oneSize) unreserve(*index.Held)                  {}
+
+// inlineRows are in the leaf.
+type inlineRows struct {
+	oneSize
+	t       *Tree
+	scratch []uint64 // one row
+}
+
+func newInlineRows(t *Tree) *inlineRows {
+	return &inlineRows{oneSize{t.lay.RowWords}, t, make([]uint64, t.lay.RowWords)}
+}
+
+func (r *inlineRows) header(addr uint64, _ mem.Span, slot int) uint64 {
+	return r.t.lay.HeadAddr(addr, slot)
+}
+
+func (r *inlineRows) lock(e block.Edit, slot int) (block.Edit, block.Header) {
+	h := block.Header(e.Load(r.t.lay.HeadsAt + slot))
+	e.Set(r.t.lay.HeadsAt+slot, uint64(h.Lock()))
+	return e, h
+}
+
+func (r *inlineRows) unlock(h *index.Held) {
+	e := r.t.a.Begin(h.Home, r.t.lay.LeafWords)
+	e.Set(r.t.lay.HeadsAt+h.Slot, uint64(h.Prev))
+	r.t.commitLeaf(&e)
+}
+
+func (r *inlineRows) make(index.Key, int, block.Header, []uint64) (uint64, error) { return 0, nil }
+func (r *inlineRows) drop(uint64)                                                 {}
+func (r *inlineRows) bytes() uint64                                               { return 0 }
+func (r *inlineRows) used() uint64                                                { return 0 }
+
+func (r *inlineRows) enter(e block.Edit, addr uint64, slot int, _ uint64, h block.Header, row []uint64) (block.Edit, uint64) {
+	e.Set(r.t.lay.HeadsAt+slot, uint64(h))
+	if row != nil {
+		e.Write(r.payload(slot), row)
+	}
+	return e, r.t.lay.HeadAddr(addr, slot)
+}
+
+func (r *inlineRows) payload(slot int) int { return r.t.lay.RowsAt + slot*r.words }
+
+func (r *inlineRows) carry(e block.Edit, to int, s mem.Span, from int) block.Edit {
+	e.Set(r.t.lay.HeadsAt+to, s.Load(r.t.lay.HeadsAt+from))
+	s.Slice(r.payload(from), r.words).CopyOut(r.scratch)
+	e.Write(r.payload(to), r.scratch)
+	return e
+}
+
+func (r *inlineRows) publish(h *index.Held, row []uint64, head block.Header) {
+	e := r.t.a.Begin(h.Home, r.t.lay.LeafWords)
+	e.Write(r.payload(h.Slot), row)
+	e.Set(r.t.lay.HeadsAt+h.Slot, uint64(head))
+	r.t.commitLeaf(&e)
+}
+
+func (r *inlineRows) check(_ *checker, _ index.Key, v *leaf.Leaf, slot int) (block.Header, error) {
+	return block.Header(v.Head(slot)), nil
+}
+
+// lockBlock locks a row that has a block of its own.
+func lockBlock(a *block.Arena, addr uint64) block.Header {
+	s := a.Span(addr, 1)
+	h := block.Header(s.Load(block.HeaderWord))
+	s.Store(block.HeaderWord, uint64(h.Lock()))
+	return h
+}
+
+// apartRows are in blocks of one size.
+type apartRows struct {
+	oneSize
+	t    *Tree
+	slab *block.Slab
+}
+
+func newApartRows(t *Tree) *apartRows {
+	return &apartRows{oneSize{t.lay.RowWords}, t, t.a.NewSlab(t.lay.RowBlockWords * mem.WordBytes)}
+}
+
+func (r *apartRows) header(_ uint64, s mem.Span, slot int) uint64 {
+	return s.Load(r.t.lay.HeadsAt + slot)
+}
+
+func (r *apartRows) lock(e block.Edit, slot int) (block.Edit, block.Header) {
+	return e, lockBlock(r.t.a, e.Load(r.t.lay.HeadsAt+slot))
+}
+
+func (r *apartRows) unlock(h *index.Held) {
+	r.t.a.Span(h.Addr, 1).Store(block.HeaderWord, uint64(h.Prev))
+}
+
+func (r *apartRows) make(key index.Key, _ int, h block.Header, row []uint64) (uint64, error) {
+	addr, err := r.slab.Alloc()
+	if err != nil {
+		return 0, full(err)
+	}
+	e := r.t.a.Create(addr, r.t.lay.RowBlockWords)
+	e.Set(leaf.RowKeyWord, key.Num)
+	e.Set(leaf.RowIDWord, r.t.lay.IDTag())
+	if row != nil {
+		e.Write(leaf.RowWord, row)
+	}
+	e.Commit(h)
+	return addr, nil
+}
+
+func (r *apartRows) drop(head uint64) { r.slab.Free(head) }
+func (r *apartRows) bytes() uint64    { return r.slab.Stats().Bytes }
+func (r *apartRows) used() uint64     { return r.slab.Stats().Used }
+
+func (r *apartRows) enter(e block.Edit, _ uint64, slot int, head uint64, _ block.Header, _ []uint64) (block.Edit, uint64) {
+	e.Set(r.t.lay.HeadsAt+slot, head)
+	return e, head
+}
+
+func (r *apartRows) carry(e block.Edit, to int, s mem.Span, from int) block.Edit {
+	e.Set(r.t.lay.HeadsAt+to, s.Load(r.t.lay.HeadsAt+from))
+	return e
+}
+
+func (r *apartRows) publish(h *index.Held, row []uint64, head block.Header) {
+	e := r.t.a.Begin(h.Addr, r.t.lay.RowBlockWords)
+	e.Write(leaf.RowWord, row)
+	e.Commit(head)
+}
+
+func (r *apartRows) check(c *checker, key index.Key, v *leaf.Leaf, slot int) (block.Header, error) {
+	b, err := c.block(v.Head(slot), r.t.lay.RowBlockWords)
+	if err != nil {
+		return 0, err
+	}
+	if !r.t.lay.RowIs(b, key.Num) {
+		return 0, errorf("slot %d: block %#x is not key %#x's row", slot, v.Head(slot), key.Num)
+	}
+	return block.Header(b[0]), nil
+}
+
+// variedRows have string keys and any size, in blocks of size classes.
+type variedRows struct {
+	t      *Tree
+	blocks *block.Varied
+	latest int // words of the row published last
+	words  []uint64
+	moves  atomic.Uint64 // rows that moved to another block
+}
+
+func newVariedRows(t *Tree) *variedRows {
+	return &variedRows{t: t, blocks: t.a.NewVaried(leaf.StrBlockWordsMax(t.lay.RowWords))}
+}
+
+func (r *variedRows) header(_ uint64, s mem.Span, slot int) uint64 {
+	return leaf.Pointer(s.Load(r.t.lay.HeadsAt + slot)).Addr()
+}
+
+func (r *variedRows) lock(e block.Edit, slot int) (block.Edit, block.Header) {
+	return e, lockBlock(r.t.a, leaf.Pointer(e.Load(r.t.lay.HeadsAt+slot)).Addr())
+}
+
+func (r *variedRows) unlock(h *index.Held) {
+	r.t.a.Span(h.Addr, 1).Store(block.HeaderWord, uint64(h.Prev))
+}
+
+func (r *variedRows) guess() int { return r.latest }
+
+func (r *variedRows) size(words int) error {
+	if words < 0 || words > r.t.lay.RowWords {
+		return fmt.Errorf("%w: %d words, at most %d", index.ErrRowSize, words, r.t.lay.RowWords)
+	}
+	return nil
+}
+
+// make makes a row block with room for words of payload, of which row is the beginning.
+func (r *variedRows) make(key index.Key, words int, h block.Header, row []uint64) (uint64, error) {
+	c := block.ClassFor(leaf.StrBlockWords(key.Str, words))
+	addr, err := r.blocks.Alloc(c)
+	if err != nil {
+		return 0, full(err)
+	}
+	p := leaf.NewPointer(leaf.Tag(key.Str), c, addr)
+	r.fill(p, key.Str, h, row)
+	return uint64(p), nil
+}
+
+func (r *variedRows) fill(p leaf.Pointer, key string, h block.Header, row []uint64) {
+	e := r.t.a.Create(p.Addr(), p.Words())
+	e.Set(leaf.IDWord, r.t.lay.StrTag())
+	e.Set(leaf.StrSizeWord, uint64(len(key))<<32|uint64(len(row)))
+	r.words = mem.AppendString(r.words[:0], key)
+	e.Write(leaf.StrKeyWord, r.words)
+	e.Write(leaf.StrKeyWord+len(r.words), row)
+	e.Commit(h)
+}
+
+func (r *variedRows) drop(head uint64) {
+	p := leaf.Pointer(head)
+	r.blocks.Free(p.Addr(), p.Class())
+}
+
+func (r *variedRows) bytes() uint64 { return r.blocks.Stats().Bytes }
+func (r *variedRows) used() uint64  { return r.blocks.Stats().Used }
+
+func (r *variedRows) enter(e block.Edit, _ uint64, slot int, head uint64, _ block.Header, _ []uint64) (block.Edit, uint64) {
+	e.Set(r.t.lay.HeadsAt+slot, head)
+	return e, leaf.Pointer(head).Addr()
+}
+
+func (r *variedRows) carry(e block.Edit, to int, s mem.Span, from int) block.Edit {
+	e.Set(r.t.lay.HeadsAt+to, s.Load(r.t.lay.HeadsAt+from))
+	return e
+}
+
+func (r *variedRows) pointer(h *index.Held) leaf.Pointer {
+	return leaf.Pointer(r.t.span(h.Home).Load(r.t.lay.HeadsAt + h.Slot))
+}
+
+// reserve leaves a row in its block if it fits and does not waste more than
+// half of it.
+func (r *variedRows) reserve(h *index.Held, words int) error {
+	if err := r.size(words); err != nil {
+		return err
+	}
+	need := leaf.StrBlockWords(h.Key.Str, words)
+	c := block.ClassFor(need)
+	cur := r.pointer(h).Words()
+	if need <= cur && 2*c.Words() > cur {
+		r.unreserve(h)
+		return nil
+	}
+	if h.Room.Addr != 0 && h.Room.Words == c.Words() {
+		return nil
+	}
+	addr, err := r.blocks.Alloc(c)
+	switch {
+	case err == nil:
+		r.unreserve(h)
+		h.Room = index.Room{Addr: addr, Words: c.Words()}
+	case need > cur:
+		return full(err)
+	}
+	return nil
+}
+
+func (r *variedRows) unreserve(h *index.Held) {
+	if h.Room.Addr != 0 {
+		r.blocks.Free(h.Room.Addr, block.ClassFor(h.Room.Words))
+		h.Room = index.Room{}
+	}
+}
+
+func (r *variedRows) publish(h *index.Held, row []uint64, head block.Header) {
+	need := leaf.StrBlockWords(h.Key.Str, len(row))
+	p := r.pointer(h)
+	switch {
+	case h.Room.Addr != 0 && need <= h.Room.Words:
+		r.move(h, p, row, head)
+	case need <= p.Words():
+		r.unreserve(h)
+		e := r.t.a.Begin(h.Addr, p.Words())
+		e.Set(leaf.StrSizeWord, uint64(len(h.Key.Str))<<32|uint64(len(row)))
+		e.Write(need-len(row), row)
+		e.Commit(head)
+	default:
+		panic(fmt.Sprintf("tree: publish a row of %d words, for which no room was reserved", len(row)))
+	}
+	r.latest = len(row)
+}
+
+// move publishes a row in the block reserved. The new block is complete before
+// the slot points to it; the old one, which is locked, is freed after, and stays
+// locked until it is another row.
+func (r *variedRows) move(h *index.Held, old leaf.Pointer, row []uint64, head block.Header) {
+	t := r.t
+	p := leaf.NewPointer(old.Tag(), block.ClassFor(h.Room.Words), h.Room.Addr)
+	r.fill(p, h.Key.Str, head, row)
+	t.step("filled")
+	e := t.a.Begin(h.Home, t.lay.LeafWords)
+	e.Set(t.lay.HeadsAt+h.Slot, uint64(p))
+	t.commitLeaf(&e)
+	t.step("swapped")
+	if !t.locks.Empty() {
+		t.locks.Move(old.Addr(), p.Addr())
+	}
+	r.drop(uint64(old))
+	h.Addr, h.Room = p.Addr(), index.Room{}
+	r.moves.Add(1)
+}
+
+func (r *variedRows) check(c *checker, key index.Key, v *leaf.Leaf, slot int) (block.Header, error) {
+	p := v.Pointer(slot)
+	if !p.Valid() {
+		return 0, errorf("slot %d: pointer %#x", slot, p)
+	}
+	b, err := c.block(p.Addr(), p.Words())
+	if err != nil {
+		return 0, err
+	}
+	if k, _, ok := r.t.lay.StrRow(b); !ok || k != key.Str || p.Tag() != leaf.Tag(k) {
+		return 0, errorf("slot %d: block %#x is not key %v's row, or of another tag", slot, p.Addr(), key)
+	}
+	return block.Header(b[0]), nil
+}

@@ -1,0 +1,145 @@
+package planted
+
+// treeBugs are bugs of the tree of the ordered index.
+var treeBugs = []bug{
+	{
+		name: "TreeShrinkBeforeLink", why: "a split takes rows from a leaf that still claims their keys",
+		edits: []edit{{
+			file: "index/learned/tree/split.go",
+			old:  "	t.fillRight(right, old, moved)\n",
+			new: `	t.fillRight(right, old, moved)
+	e := t.a.Begin(addr, t.lay.LeafWords)
+	for _, sk := range moved {
+		e.Set(t.lay.HeadsAt+sk.slot, t.lay.FreeHead)
+	}
+	t.commitLeaf(&e)
+`,
+		}},
+		caught: []test{{"index/learned/tree", "TestStepsOfSplits/inline", "is absent|to be absent"}},
+	},
+	{
+		name: "TreeStaleCopyOfSplit", why: "slots whose rows a split has moved keep their headers",
+		edits: []edit{{
+			file: "index/learned/tree/split.go",
+			old:  "		e.Set(t.lay.HeadsAt+sk.slot, t.lay.FreeHead)\n",
+			new:  "		if t.lay.Kind != leaf.Inline {\n			e.Set(t.lay.HeadsAt+sk.slot, t.lay.FreeHead)\n		}\n",
+		}},
+		caught: []test{{"index/learned/tree", "TestStaleCopies", "hold, but"}},
+	},
+	{
+		name: "TreeStaleCopyOfMerge", why: "slots whose rows a merge has moved keep their headers in the dead leaf",
+		edits: []edit{{
+			file: "index/learned/tree/tree.go",
+			old:  "	if t.lay.Kind == leaf.Inline { // rows",
+			new:  "	if false { // rows",
+		}},
+		caught: []test{{"index/learned/tree", "TestStepsOfMerges/inline", "hold, but"}},
+	},
+	{
+		name: "TreeFenceBeforeRows", why: "the leaf of a merge claims its range before the rows are in it",
+		edits: []edit{{
+			file: "index/learned/tree/merge.go",
+			old:  "	t.fillFrom(to[0], right, run, ends, 0, cut)\n	t.step(\"filled\")\n",
+			new:  "	t.fillFrom(to[0], right, run, ends, 0, 0)\n	t.step(\"filled\")\n	t.fillFrom(to[0], right, run, ends, 0, cut)\n",
+		}},
+		caught: []test{{"index/learned/tree", "TestStepsOfMerges/strings", "is absent|to be absent"}},
+	},
+	{
+		name: "TreeDeadLeafReused", why: "a freed leaf takes moved rows at once",
+		edits: []edit{{
+			file: "index/learned/tree/tree.go",
+			old:  "	if !forMoved || f.quarantine == 0 {\n",
+			new:  "	if !forMoved || f.quarantine >= 0 {\n",
+		}},
+		caught: []test{
+			{"index/learned/tree", "TestMovedRowsAvoidRecentMemory", "quarantine 1h0m0s"},
+			{"index/learned/tree", "TestQuarantineCountsFromTheFreeing", "3 ms after the freeing"},
+		},
+	},
+	{
+		name: "TreeQuarantineFromStart", why: "the quarantine of a leaf does not count from when it was freed",
+		edits: []edit{{
+			file: "index/learned/tree/tree.go",
+			old:  "		at = f.clock()\n",
+			new:  "		at = 0\n",
+		}},
+		caught: []test{{"index/learned/tree", "TestQuarantineCountsFromTheFreeing", "3 ms after the freeing"}},
+	},
+	{
+		name: "TreeKeepGapOfDead", why: "a leaf that a merge or an unlink has killed keeps its gap word",
+		edits: []edit{{
+			file: "index/learned/tree/tree.go",
+			old:  "	s.Store(leaf.GapWord, uint64(leaf.Free)|t.a.NextVersion())\n",
+			new:  "",
+		}},
+		caught: []test{{"index/learned/tree", "TestStepsOfMerges/apart", "hold, but"}},
+	},
+	{
+		name: "TreeKeepGapWord", why: "an insert leaves the word that proves the absence of its key",
+		edits: []edit{{
+			file: "index/learned/tree/mutate.go",
+			old:  "	e.Set(leaf.GapWord, version)\n",
+			new:  "",
+		}},
+		caught: []test{{"index/learned/tree", "TestGapsOfReusedSlots", "hold, but"}},
+	},
+	{
+		name: "TreeNarrowVersions", why: "gap words have eight bits and wrap",
+		edits: []edit{{
+			file: "index/learned/tree/mutate.go",
+			old:  "	e.Set(leaf.GapWord, version)\n",
+			new:  "	e.Set(leaf.GapWord, version&0xff)\n",
+		}},
+		caught: []test{{"index/learned/tree", "TestGapsDoNotWrap", "hold, but"}},
+	},
+	{
+		name: "TreeLocksStay", why: "what proves an absence is not shared any more after a merge",
+		edits: []edit{{
+			file: "index/learned/tree/merge.go",
+			old:  "			t.locks.Move(leaf.GapAddr(f.addr), leaf.GapAddr(to[0].addr))\n",
+			new:  "",
+		}},
+		caught: []test{{"index/learned/tree", "TestSharedLocksFollowMerges", "was not refused"}},
+	},
+	{
+		name: "TreeSwapFirst", why: "a slot points to a row's new block before that is complete",
+		edits: []edit{
+			{
+				file: "index/learned/tree/rows.go",
+				old:  "	r.fill(p, h.Key.Str, head, row)\n	t.step(\"filled\")\n",
+				new:  "	r.fill(p, h.Key.Str, head, nil)\n	t.step(\"filled\")\n",
+			},
+			{
+				file: "index/learned/tree/rows.go",
+				old:  "	t.step(\"swapped\")\n",
+				new:  "	t.step(\"swapped\")\n	r.fill(p, h.Key.Str, head, row)\n",
+			},
+		},
+		caught: []test{{"index/learned/tree", "TestRowsMove", "which there never was"}},
+	},
+	{
+		name: "TreeOldBlockValid", why: "the block that a row has left keeps its header",
+		edits: []edit{{
+			file: "index/learned/tree/rows.go",
+			old:  "	r.drop(uint64(old))\n	h.Addr",
+			new:  "	t.a.Span(old.Addr(), 1).Store(block.HeaderWord, uint64(h.Prev))\n	h.Addr",
+		}},
+		caught: []test{{"index/learned/tree", "TestRowsMove", "hold, but"}},
+	},
+	{
+		name: "TreeFirstTie", why: "the first slot with a key's digest is taken for the key's",
+		edits: []edit{
+			{
+				file: "index/learned/tree/read.go",
+				old:  "		if p == 0 || p.Tag() != tag {\n",
+				new:  "		if p == 0 || p.Tag() != tag && false {\n",
+			},
+			{
+				file: "index/learned/tree/read.go",
+				old:  "		if !isRow(row, key) {\n",
+				new:  "		if !isRow(row, key) && false {\n",
+			},
+		},
+		caught: []test{{"index/learned/tree", "TestTiedDigests", "said to be"}},
+	},
+}
