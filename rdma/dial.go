@@ -20,16 +20,16 @@ import (
 // ErrUnsupported, and a dial that the caller's context ended is the error of
 // that context.
 var (
-	// ErrRefused reports that nobody listens at the address. It is an
-	// ErrAddress, too.
-	ErrRefused = fmt.Errorf("%w: nobody listens there", ErrAddress)
-	// ErrUnreachable reports that no way leads to the address: no route, a
-	// network that is down, a firewall, or a socket file that may not be used.
+	// ErrRefused reports that no server listens at the address. It is also an
+	// ErrAddress.
+	ErrRefused = fmt.Errorf("%w: no server listens there", ErrAddress)
+	// ErrUnreachable reports that the address cannot be reached: no route, a
+	// network that is down, a firewall, or a socket file without permission.
 	ErrUnreachable = errors.New("rdma: unreachable")
 	// ErrNotResolved reports a host name that could not be resolved.
 	ErrNotResolved = errors.New("rdma: host name not resolved")
-	// ErrBusy reports a server that takes no further connection at the moment:
-	// its accept queue or its table of connections is full.
+	// ErrBusy reports a server that accepts no further connection at the
+	// moment: its accept queue or its table of connections is full.
 	ErrBusy = errors.New("rdma: the server takes no more connections")
 	// ErrExhausted reports that this process or machine has no descriptor,
 	// port or buffer left.
@@ -44,7 +44,7 @@ func DialErrors() []error {
 	return []error{ErrRefused, ErrUnreachable, ErrNotResolved, ErrBusy, ErrExhausted, ErrTimeout, ErrPeerDown}
 }
 
-// dialErrnos says which errors of the operating system mean which error of Dial.
+// dialErrnos maps errors of the operating system to errors of Dial.
 var dialErrnos = []struct {
 	err    error
 	errnos []syscall.Errno
@@ -56,9 +56,8 @@ var dialErrnos = []struct {
 	{ErrPeerDown, []syscall.Errno{syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE}},
 }
 
-// DialError wraps an error of connecting, as the operating system or the
-// package net reports it, with the error of Dial that it stands for. What
-// nobody has foreseen is ErrUnreachable.
+// DialError wraps a connect error of the operating system or of package net
+// with the matching error of Dial. An unknown error becomes ErrUnreachable.
 func DialError(err error) error {
 	var errno syscall.Errno
 	var malformed *net.AddrError

@@ -1,7 +1,7 @@
-// Package rdma is the fabric contract: a small, verbs-shaped interface
-// between the engine and whatever carries its READs, WRITEs, atomics and
-// RPCs. Implementations, called providers, live in the subpackages; one
-// conformance suite, rdma/rdmatest, holds all of them to this page.
+// Package rdma is the fabric contract: a small, verbs-shaped interface between
+// the engine and the network that carries its READs, WRITEs, atomics and RPCs.
+// Implementations, called providers, are in the subpackages. One conformance
+// suite, rdma/rdmatest, tests all of them against this page.
 //
 // The primitive is the [Batch]: work requests posted to one connection with
 // one doorbell and awaited together. One batch is one round on that
@@ -11,11 +11,11 @@
 //
 // # Ordering
 //
-// No provider promises anything across the 8-byte words of a READ unless it
-// says so: words may be fetched in any order while writers run. A provider
-// whose connections report InOrder loads the words of one READ in ascending
-// address order, then loads the first word once more into [WR.Tail], so that
-// a header read before and again after a body proves the body untorn. Work
+// A provider promises no order of the 8-byte words of a READ unless it states
+// one: words may be fetched in any order while writers run. A provider whose
+// connections report InOrder loads the words of one READ in ascending address
+// order, then loads the first word once more into [WR.Tail], so that an equal
+// header before and after the body proves that the body is not torn. Work
 // requests of one batch complete in any order relative to each other. Every
 // 8-byte word is read and written whole.
 //
@@ -24,5 +24,6 @@
 // An access outside a registered region, or one its grant forbids, completes
 // with [StatusAccess]; it touches nothing and does not harm the server. When
 // the peer is gone, posted requests complete with [StatusPeerDown] and every
-// later call on the connection returns [ErrPeerDown]; the caller dials anew.
+// later call on the connection returns [ErrPeerDown]. The caller must dial
+// again.
 package rdma

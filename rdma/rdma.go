@@ -8,7 +8,7 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Named bounds of the fabric. What exceeds one gets ErrTooLarge.
+// Bounds of the fabric. Exceeding one is ErrTooLarge.
 const (
 	// MaxMessageBytes bounds one RPC request or response.
 	MaxMessageBytes = 1 << 20
@@ -28,7 +28,8 @@ var (
 	ErrAccess = errors.New("rdma: access violation")
 	// ErrTooLarge reports a message, batch or transfer above its bound.
 	ErrTooLarge = errors.New("rdma: too large")
-	// ErrAddress reports an address that is malformed or taken, or that nobody listens at (ErrRefused).
+	// ErrAddress reports an address that is malformed or in use, or at which no
+	// server listens (ErrRefused).
 	ErrAddress = errors.New("rdma: bad address")
 	// ErrUnsupported reports a verb or option the provider does not have.
 	ErrUnsupported = errors.New("rdma: unsupported")
@@ -37,7 +38,7 @@ var (
 // RKey names a registered region at its endpoint. It is a name, not a secret.
 type RKey uint32
 
-// Access is what peers may do to a region with verbs.
+// Access is the set of verbs that peers may perform on a region.
 type Access uint8
 
 // Grants of a region; reading is always granted.
@@ -84,7 +85,7 @@ const (
 	StatusUnsupported
 )
 
-// Err is nil for StatusOK and the fabric's typed error otherwise.
+// Err returns nil for StatusOK and the fabric's typed error otherwise.
 func (s Status) Err() error {
 	switch s {
 	case StatusOK:
@@ -118,14 +119,14 @@ type WR struct {
 // between Post and Wait and may be reused afterwards.
 type Batch struct {
 	WRs []WR
-	// Token is for the provider that holds the batch.
+	// Token is for use by the provider that holds the batch.
 	Token uint64
 }
 
 // Reset empties the batch.
 func (b *Batch) Reset() { b.WRs = b.WRs[:0] }
 
-// Len is the number of work requests.
+// Len returns the number of work requests.
 func (b *Batch) Len() int { return len(b.WRs) }
 
 // Read appends a READ of len(buf) words at addr and returns its index.
@@ -152,7 +153,7 @@ func (b *Batch) FAA(key RKey, addr, add uint64, old []uint64) int {
 	return len(b.WRs) - 1
 }
 
-// Err is the error of the first work request that did not succeed.
+// Err returns the error of the first work request that did not succeed.
 func (b *Batch) Err() error {
 	for i := range b.WRs {
 		if s := b.WRs[i].Status; s != StatusOK {
@@ -178,8 +179,9 @@ type Conn interface {
 	// returns ctx.Err() and the connection is broken: buffers are no longer
 	// written to, and later calls return ErrPeerDown.
 	Wait(ctx context.Context, b *Batch) error
-	// StartCall sends an RPC request; req may be reused on return. One call
-	// is outstanding at a time. Work requests may be posted meanwhile.
+	// StartCall sends an RPC request; req may be reused on return. Only one
+	// call may be outstanding at a time. Work requests may be posted during a
+	// call.
 	StartCall(ctx context.Context, req []byte) error
 	// FinishCall awaits the response to StartCall and appends it to
 	// resp[:0]. If ctx ends first the connection is broken, and the call may
@@ -187,13 +189,13 @@ type Conn interface {
 	FinishCall(ctx context.Context, resp []byte) ([]byte, error)
 	// InOrder reports whether READs load words in ascending order and fill Tail.
 	InOrder() bool
-	// Counters is a snapshot of what the connection has carried.
+	// Counters returns a snapshot of the connection's counters.
 	Counters() Counters
 	// Close releases the connection. Later calls return ErrClosed.
 	Close() error
 }
 
-// Call is StartCall and FinishCall.
+// Call performs StartCall and FinishCall.
 func Call(ctx context.Context, c Conn, req, resp []byte) ([]byte, error) {
 	if err := c.StartCall(ctx, req); err != nil {
 		return nil, err
@@ -201,7 +203,7 @@ func Call(ctx context.Context, c Conn, req, resp []byte) ([]byte, error) {
 	return c.FinishCall(ctx, resp)
 }
 
-// Do is Post and Wait: one round.
+// Do performs Post and Wait: one round.
 func Do(ctx context.Context, c Conn, b *Batch) error {
 	if err := c.Post(b); err != nil {
 		return err
@@ -221,8 +223,8 @@ type Replier interface {
 type Request struct {
 	Body []byte
 	Peer PeerID
-	// From is who sent the request. It stays the same for a connection and is
-	// never nil, and must not be changed.
+	// From is the identity of the sender. It is the same for all requests of a
+	// connection, never nil, and must not be changed.
 	From *Identity
 	Replier
 }
@@ -231,70 +233,73 @@ type Request struct {
 type PeerID uint64
 
 // Handler serves RPCs. The provider calls it from one goroutine for each
-// poller, so it must not block on other RPCs: work that may wait moves to a
-// goroutine of its own and replies from there. Requests of different
-// connections may be handled concurrently.
+// poller, so it must not block on other RPCs: work that may wait must move to
+// another goroutine and reply from there. Requests of different connections may
+// be handled concurrently.
 type Handler func(*Request)
 
 // ListenOptions configure an endpoint. The zero value is usable.
 type ListenOptions struct {
-	// OnDisconnect, if set, is called once for each peer that went away.
+	// OnDisconnect, if set, is called once for each peer that disconnected.
 	OnDisconnect func(PeerID)
 	// OnRefuse, if set, is called with the reason for each peer that the
-	// endpoint turned away before it was connected, by providers that can tell.
+	// endpoint refused before it was connected. Not every provider can report
+	// refusals.
 	OnRefuse func(reason error)
 }
 
 // Endpoint is the server side of a provider: it owns the grants and serves
 // verbs and RPCs on them. Methods are safe for concurrent use.
 type Endpoint interface {
-	// Addr is what a client passes to Dial.
+	// Addr returns the address that a client passes to Dial.
 	Addr() string
-	// Register grants peers access to a region, including what it grows by later.
+	// Register grants peers access to a region, including later segments.
 	Register(r *mem.Region, a Access) (RKey, error)
-	// Serve starts handling RPCs; it is called once, after the regions known
-	// at the start are registered, and returns at once.
+	// Serve starts handling RPCs and returns at once. Call it once, after
+	// registering the first regions.
 	Serve(h Handler) error
-	// Counters sums what all connections of the endpoint have carried, as seen by the server.
+	// Counters returns the sum over all connections of the endpoint, as seen by
+	// the server.
 	Counters() Counters
 	// Close stops serving; connected peers see ErrPeerDown. It waits for running handlers.
 	Close() error
 }
 
-// Refusal counts what an endpoint has refused for one reason, a word such as
-// no_room that names it in metrics.
+// Refusal counts the refusals of an endpoint for one reason. The reason is a
+// word such as no_room, used in metrics.
 type Refusal struct {
 	Reason string `json:"reason"`
 	Count  uint64 `json:"count"`
 }
 
-// Auditor is an Endpoint that tells what it has refused: peers, connections,
-// and verbs that it carries out itself.
+// Auditor is an Endpoint that reports its refusals: of peers, of connections,
+// and of verbs that it performs itself.
 type Auditor interface {
-	// Refusals is a snapshot: always the same reasons, in the same order.
+	// Refusals returns a snapshot, always with the same reasons in the same
+	// order.
 	Refusals() []Refusal
 }
 
 // Provider is one implementation of the fabric.
 type Provider interface {
-	// Name is the provider's name on the command line.
+	// Name returns the provider's name on the command line.
 	Name() string
 	// Listen opens an endpoint at addr; the form of addresses is the provider's.
 	Listen(addr string, o ListenOptions) (Endpoint, error)
-	// Dial connects to an endpoint, of this process or another. See ErrRefused
-	// and those after it for why it fails.
+	// Dial connects to an endpoint of this process or another. ErrRefused and
+	// the errors after it are the reasons of failure.
 	Dial(ctx context.Context, addr string) (Conn, error)
 }
 
 // Unordered reports whether a provider's connections never report InOrder, so
 // that data servers must keep checksums for them. Such a provider has a method
-// Unordered that says so.
+// Unordered.
 func Unordered(p Provider) bool {
 	u, ok := p.(interface{ Unordered() bool })
 	return ok && u.Unordered()
 }
 
-// Counters count what a connection carried, exactly. All fields only grow.
+// Counters are the exact counts of a connection. All fields only grow.
 type Counters struct {
 	Rounds     uint64 // doorbells
 	Reads      uint64

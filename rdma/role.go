@@ -46,14 +46,15 @@ func ParseRole(name string) (Role, error) {
 // An Identity is not changed once a connection has it.
 type Identity struct {
 	Role Role
-	// Name is the peer's: the common name of its certificate, or what it says.
+	// Name is the peer's name: the common name of its certificate, or the name
+	// that the peer states.
 	Name string
 	// Tables are the tables that a client may use, by name; nil means all.
 	// Data servers may use all.
 	Tables []string
 }
 
-// Restricted reports whether the peer may use some tables only.
+// Restricted reports whether the peer may use only some tables.
 func (i *Identity) Restricted() bool { return i.Role < RoleServer && i.Tables != nil }
 
 // MayRead reports whether the peer may read regions with one-sided READs. A
@@ -66,7 +67,7 @@ func (i *Identity) MayUse(table string) bool {
 	return !i.Restricted() || slices.Contains(i.Tables, table)
 }
 
-// Same reports whether two connections are of one peer, as far as their
+// Same reports whether two connections belong to one peer, as far as their
 // providers can tell.
 func (i *Identity) Same(j *Identity) bool {
 	return i.Role == j.Role && i.Name == j.Name && (i.Tables == nil) == (j.Tables == nil) && slices.Equal(i.Tables, j.Tables)
@@ -86,29 +87,29 @@ func (i *Identity) String() string {
 // ErrRole reports a peer that claims a role it cannot prove.
 var ErrRole = errors.New("rdma: role not proved")
 
-// Impersonator is a Provider whose connections say for themselves who dials
-// them, where nothing else does: inproc, and shm, which demands a proof of data
-// servers. Other providers take the role from a certificate.
+// Impersonator is a Provider whose dialler states its own identity: inproc, and
+// shm, which requires a proof from data servers. Other providers take the role
+// from a certificate.
 type Impersonator interface {
-	// As is the provider with another identity for what it dials.
+	// As returns the provider with another identity for its dials.
 	As(Identity) Provider
 }
 
-// Keyed is a Provider, or several, that proves who is a data server by a
-// secret of the cluster: shm.
+// Keyed is a Provider that proves the role of a data server by a secret of the
+// cluster: shm, or several providers with shm among them.
 type Keyed interface {
-	// SetSecret is called before Listen and Dial.
+	// SetSecret must be called before Listen and Dial.
 	SetSecret(secret []byte)
 }
 
-// SetSecret gives p the secret of the cluster, if it wants one.
+// SetSecret sets p's secret of the cluster, if p uses one.
 func SetSecret(p Provider, secret []byte) {
 	if k, ok := p.(Keyed); ok {
 		k.SetSecret(secret)
 	}
 }
 
-// As is p dialling with that identity if it can choose one, and p otherwise.
+// As returns p dialling with that identity if p can choose one, otherwise p.
 func As(p Provider, who Identity) Provider {
 	if i, ok := p.(Impersonator); ok {
 		return i.As(who)

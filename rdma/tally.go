@@ -38,9 +38,9 @@ type Tally struct {
 	rounds, reads, writes, atomics, readBytes, writeBytes, rpcs, rpcBytes, faults, denied, lost atomic.Uint64
 }
 
-// Add adds what a batch or a call has carried. It has one caller at a time, so
-// that a load and a store suffice; fields that do not change are not stored,
-// which is the dear part.
+// Add adds the counts of a batch or a call. It has one caller at a time, so a
+// load and a store suffice. It does not store fields that do not change,
+// because stores are the expensive part.
 func (t *Tally) Add(n *Counters) {
 	bump(&t.rounds, n.Rounds)
 	bump(&t.reads, n.Reads)
@@ -61,7 +61,7 @@ func bump(v *atomic.Uint64, by uint64) {
 	}
 }
 
-// Snapshot is what has been added so far.
+// Snapshot returns the sum of all additions so far.
 func (t *Tally) Snapshot() Counters {
 	return Counters{
 		Rounds: t.rounds.Load(), Reads: t.reads.Load(), Writes: t.writes.Load(), Atomics: t.atomics.Load(),

@@ -13,13 +13,13 @@ import (
 	"drtmx/rdma"
 )
 
-// adversary is a connection's share of latency and faults. Only the client's
+// adversary adds latency and faults to a connection. Only the client's
 // goroutine uses it.
 type adversary struct {
 	o        *Options
-	faulty   bool // there is more to it than latency
+	faulty   bool // it also injects faults
 	rng      *rng.Stream
-	linkFree time.Duration // when the link has carried what was posted so far
+	linkFree time.Duration // when the link has carried everything posted so far
 	token    uint64        // of the last batch posted
 	pending  []pendingBatch
 	perm     []uint32 // scratch
@@ -85,8 +85,8 @@ func (c *conn) postSlow(b *rdma.Batch) {
 	c.performAll(b, p.shuffle, a.o.Faults.Defer, p.done > now)
 }
 
-// performAll performs the pending requests of b, but for those put off to
-// Wait: all of them if the link is slow, else each with probability putOff.
+// performAll performs the pending requests of b except those deferred to Wait:
+// all of them if the link is slow, otherwise each with probability putOff.
 func (c *conn) performAll(b *rdma.Batch, shuffle bool, putOff float64, slow bool) {
 	a := c.adv
 	if slow {
@@ -153,7 +153,7 @@ func (c *conn) waitSlow(ctx context.Context, b *rdma.Batch) error {
 		i++
 	}
 	if i == len(a.pending) {
-		return b.Err() // not posted here, or awaited before
+		return b.Err() // not posted here, or already waited for
 	}
 	p := a.pending[i]
 	a.pending = append(a.pending[:i], a.pending[i+1:]...)
@@ -176,8 +176,8 @@ func (c *conn) waitSlow(ctx context.Context, b *rdma.Batch) error {
 	return b.Err()
 }
 
-// abandon completes what is still pending after the connection broke. Writes
-// may be under way and take effect later; they carry copies of the buffers.
+// abandon completes the pending requests after the connection broke. Writes may
+// still be in flight and take effect later; they use copies of the buffers.
 func (c *conn) abandon(b *rdma.Batch) {
 	for i := range b.WRs {
 		wr := &b.WRs[i]
@@ -209,7 +209,7 @@ func (c *conn) sleepUntil(ctx context.Context, t time.Duration) error {
 	return nil
 }
 
-// read loads the words of a READ as badly as the contract allows.
+// read loads the words of a READ in the worst way that the contract allows.
 func (a *adversary) read(s mem.Span, wr *rdma.WR) {
 	f := &a.o.Faults
 	if !a.rng.Bool(f.Scramble) {
@@ -229,8 +229,8 @@ func (a *adversary) read(s mem.Span, wr *rdma.WR) {
 		}
 	}
 	if f.Scramble > 0 {
-		// Nothing is promised of Tail. The likely value is the worst: a
-		// reader that trusts it accepts any block.
+		// The contract promises nothing about Tail. The most likely value is
+		// the worst one: a reader that trusts it accepts any block.
 		switch a.rng.Intn(3) {
 		case 0:
 			wr.Tail = wr.Buf[0]
@@ -248,9 +248,9 @@ func (a *adversary) pause() {
 	}
 }
 
-// scrambled is an order for n words at addr: either any permutation of them,
-// or the cache lines in any order and the words of each in any order, as a
-// NIC that fetches lines would have it.
+// scrambled returns an order for n words at addr: either any permutation of
+// them, or the cache lines in any order and the words of each line in any
+// order, as with a NIC that fetches lines.
 func (a *adversary) scrambled(addr uint64, n int) []uint32 {
 	order := a.order(n)
 	if a.rng.Bool(0.5) {
@@ -274,7 +274,8 @@ func (a *adversary) scrambled(addr uint64, n int) []uint32 {
 	return order
 }
 
-// lateWRs are the effects still under way of connections that broke.
+// lateWRs are the work requests of broken connections that may still take
+// effect.
 type lateWRs struct {
 	some atomic.Bool
 	mu   struct {

@@ -279,8 +279,8 @@ func TestDuplicatesReachTheHandlerOnceMore(t *testing.T) {
 	})
 }
 
-// replay runs a single-threaded schedule under every fault and hashes what
-// the client sees.
+// replay runs a single-threaded schedule under every fault and hashes the
+// client's results.
 func replay(t *testing.T, seed uint64) uint64 {
 	var m *mem.Region
 	version := uint64(0)
@@ -336,10 +336,9 @@ func TestSeedReplaysSingleThreadedSchedule(t *testing.T) {
 	}
 }
 
-// TestSwarm runs random mixtures of faults with servers that die and pause,
-// and holds the network to what must survive all of them: READs give words
-// that were stored, an answered call was handled and the answer is its own, no
-// call hangs.
+// TestSwarm runs random mixtures of faults with servers that die and pause. It
+// checks what must hold under all faults: READs return stored words, an
+// answered call was handled and got its own answer, and no call hangs.
 func TestSwarm(t *testing.T) {
 	root := rng.New(rdmatest.Seed(t))
 	for i := range uint64(12) {
@@ -396,7 +395,8 @@ func swarm(t *testing.T, o Options, s *rng.Stream) {
 	clients.Wait()
 }
 
-// swarmStep is a batch and a call, checked as far as they succeeded.
+// swarmStep performs a batch and a call, and checks their results if they
+// succeeded.
 func swarmStep(c rdma.Conn, b *bed, s *rng.Stream, body string, handled *sync.Map) error {
 	var wrs rdma.Batch
 	for range 1 + s.Intn(8) {

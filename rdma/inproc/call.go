@@ -13,7 +13,7 @@ import (
 var (
 	errCallOutstanding = errors.New("inproc: a call is outstanding on this connection")
 	errNoCall          = errors.New("inproc: no call was started on this connection")
-	errReplied         = errors.New("inproc: the request was answered before")
+	errReplied         = errors.New("inproc: the request was already answered")
 )
 
 // Phases of a call, in the low bits of call.phase:
@@ -32,8 +32,8 @@ const (
 	phaseMask = 1<<phaseBits - 1
 )
 
-// call is the connection's RPC channel, shared by the client's goroutine and
-// whoever replies; phase says whose turn it is.
+// call is the connection's RPC channel. The client's goroutine and the replier
+// share it; phase says whose turn it is.
 type call struct {
 	parker // the client's
 	phase  atomic.Uint64
@@ -42,10 +42,10 @@ type call struct {
 	// one after that waits, on the same poller, for the handler to return.
 	request  [2][]byte
 	response []byte
-	plan     callPlan // the adversary's, drawn by StartCall
+	plan     callPlan // the adversary's plan, drawn by StartCall
 }
 
-// body is the request being served.
+// body returns the request being served.
 func (k *call) body() []byte { return k.request[k.phase.Load()>>phaseBits&1] }
 
 func (c *conn) StartCall(ctx context.Context, req []byte) error {
@@ -141,14 +141,14 @@ func (r *replier) Reply(body []byte) error {
 	return err
 }
 
-// answer is the reply to call seq; it reports whether that was still
-// unanswered. Nothing of the call may be touched after deliver: the client may
-// have started the next one.
+// answer replies to call seq. It reports whether the call was still unanswered.
+// The caller must not touch the call after deliver, because the client may have
+// started the next one.
 func (c *conn) answer(seq uint64, body []byte) (bool, error) {
 	if len(body) > rdma.MaxMessageBytes {
 		return false, fmt.Errorf("inproc: response of %d bytes: %w", len(body), rdma.ErrTooLarge)
 	}
-	if c.link.Load() != linkUp { // for the server it is one who left
+	if c.link.Load() != linkUp { // for the server this peer has disconnected
 		return false, fmt.Errorf("inproc: reply to peer %d of %q: %w", c.peer, c.e.addr, rdma.ErrPeerDown)
 	}
 	k := &c.call

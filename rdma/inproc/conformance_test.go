@@ -32,8 +32,8 @@ var latency = inproc.Latency{
 	RPC: 5 * time.Microsecond, ByteNs: 0.08, // 100 Gb/s
 }
 
-// The adversary of the suite does all that breaks no connection and repeats
-// no request.
+// The adversary of the suite injects all faults that break no connection and
+// repeat no request.
 var (
 	inOrder  = inproc.Faults{Pause: 0.05, Reorder: 0.5, Defer: 0.5, Delay: 0.1, DelayMax: 20 * time.Microsecond}
 	scramble = inproc.Faults{Scramble: 0.9, Pause: 0.05, Reorder: 0.5, Defer: 0.5, Delay: 0.1, DelayMax: 20 * time.Microsecond}

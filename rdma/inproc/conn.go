@@ -50,7 +50,7 @@ func newConn(e *endpoint, peer rdma.PeerID, who *rdma.Identity, p *poller) *conn
 	return c
 }
 
-// linkErr is the error of using the connection in its present state.
+// linkErr returns the error of using the connection in its present state.
 func (c *conn) linkErr() error {
 	switch c.link.Load() {
 	case linkUp:
@@ -61,8 +61,8 @@ func (c *conn) linkErr() error {
 	return fmt.Errorf("inproc: connection to %q: %w", c.e.addr, rdma.ErrPeerDown)
 }
 
-// leave takes the connection down to state to. The first one to do so tells
-// the server.
+// leave moves the connection down to state to. The first caller notifies the
+// server.
 func (c *conn) leave(to linkState) {
 	for {
 		old := c.link.Load()
@@ -118,7 +118,8 @@ func (c *conn) Post(b *rdma.Batch) error {
 	return nil
 }
 
-// Wait finds the work done by Post, unless latency or faults are in play.
+// Wait returns at once, because Post has done the work, unless there is latency
+// or faults.
 func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
 	if c.adv != nil {
 		return c.waitSlow(ctx, b)
@@ -126,7 +127,7 @@ func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
 	return b.Err()
 }
 
-// perform does one work request, as the server's NIC would.
+// perform performs one work request, as the server's NIC would.
 func (c *conn) perform(wr *rdma.WR) rdma.Status {
 	if wr.Op < rdma.OpRead || wr.Op > rdma.OpFAA {
 		return rdma.StatusUnsupported

@@ -10,12 +10,12 @@ import (
 const (
 	// copiesAfterMax bounds how many requests a second delivery lags behind.
 	copiesAfterMax = 8
-	// copyTick stands for one request where none comes.
+	// copyTick replaces one request if no request arrives.
 	copyTick = 50 * time.Microsecond
 )
 
-// callPlan is what the adversary will do to one call. StartCall draws it
-// before the poller can see the call.
+// callPlan has the adversary's faults for one call. StartCall draws it before
+// the poller can see the call.
 type callPlan struct {
 	dropAfter bool
 	duplicate bool
@@ -49,7 +49,8 @@ func (c *conn) sendSlow() {
 	}
 }
 
-// carryBack takes the response onto the link; it reports false if that broke.
+// carryBack puts the response onto the link; it reports false if the link
+// broke.
 func (c *conn) carryBack() bool {
 	p := &c.call.plan
 	if p.dropAfter {
@@ -61,8 +62,8 @@ func (c *conn) carryBack() bool {
 	return true
 }
 
-// holdResponse charges the client the way there and back at once: the server
-// handles the request early, the client sees the answer when it is due.
+// holdResponse delays the client for both directions at once: the server
+// handles the request early, and the client sees the answer at the right time.
 func (c *conn) holdResponse(ctx context.Context) error {
 	err := c.sleepUntil(ctx, c.call.plan.ready)
 	if err != nil {
@@ -72,9 +73,9 @@ func (c *conn) holdResponse(ctx context.Context) error {
 	return c.linkErr()
 }
 
-// delivery is one handing-over of a request to the handler, with everything
-// of its own: of two deliveries, the later may still be with the handler when
-// the client, answered by the other, is calls ahead.
+// delivery is one delivery of a request to the handler, with its own copies: of
+// two deliveries, the later may still be in the handler when the client,
+// answered by the first, is several calls ahead.
 type delivery struct {
 	rdma.Request
 	c     *conn
@@ -94,8 +95,8 @@ func newDelivery(c *conn, seq uint64, body []byte) *delivery {
 	return d
 }
 
-// deliverTwice hands the connection's request over, and keeps a copy for
-// later if the plan says so.
+// deliverTwice delivers the connection's request to the handler, and keeps a
+// copy for later if the plan requires one.
 func (p *poller) deliverTwice(c *conn, h rdma.Handler) {
 	if c.adv.o.Faults.Duplicate == 0 {
 		c.req.Body = c.call.body()

@@ -10,29 +10,29 @@
 //
 // # Latency
 //
-// With [Options.Latency] set, completions and responses are held back on
-// [Options.Clock] as a link of that speed would. Batches in flight on several
+// With [Options.Latency] set, completions and responses are delayed on
+// [Options.Clock] as on a link of that speed. Batches in flight on several
 // connections overlap.
 //
 // # Adversary
 //
-// With [Options.Faults] set, the network uses every freedom the contract
-// leaves it: words of a READ in any order with other goroutines running in
-// between, work requests in any order and performed at any moment between
-// Post and the end of Wait, requests delivered twice or late, connections that
-// drop before, while or after a request is handled. All choices are drawn on
-// the client's side from a stream of its own for each connection, so a
-// single-threaded client schedule replays from [Options.Seed]. Work requests
-// are only ever performed inside Post and Wait: nothing is written to a
-// buffer after Wait has returned.
+// With [Options.Faults] set, the network uses every freedom of the contract:
+// words of a READ in any order with other goroutines running in between, work
+// requests in any order and performed at any moment between Post and the end of
+// Wait, requests delivered twice or late, connections that drop before, while
+// or after a request is handled. The client's side draws all choices from a
+// separate stream for each connection, so a single-threaded client schedule
+// replays from [Options.Seed]. Work requests are only ever performed inside
+// Post and Wait: nothing is written to a buffer after Wait has returned.
 //
 // [Network.Pause], [Network.Resume] and [Network.Kill] script the failures of
 // whole servers. A paused server's memory still answers READs.
 // [Network.FailDials] makes dials fail as they would without descriptors, route
-// or name service, while the servers and their connections live on.
+// or name service, while the servers and existing connections continue.
 //
 // # Identity
 //
-// [Network.As] gives what is dialled an identity. A plain Dial may do
-// everything: whoever runs in the server's process could do it anyway.
+// [Network.As] sets the identity of dialled connections. A connection of a
+// plain Dial may do everything, since code in the server's process could do so
+// anyway.
 package inproc

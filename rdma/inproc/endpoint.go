@@ -11,9 +11,9 @@ import (
 )
 
 // errServed reports a second Serve.
-var errServed = errors.New("inproc: Serve was called before")
+var errServed = errors.New("inproc: Serve was already called")
 
-// grant is what peers may do to one region.
+// grant is the access that peers have to one region.
 type grant struct {
 	region *mem.Region
 	access rdma.Access
@@ -35,11 +35,11 @@ type endpoint struct {
 	mu struct {
 		sync.Mutex
 		conns    map[*conn]struct{}
-		left     map[*rdma.Tally]struct{} // of broken ones; their clients may still count completions
+		left     map[*rdma.Tally]struct{} // of broken connections, whose clients may still count completions
 		closed   rdma.Counters            // sum of the connections their clients closed
 		lastPeer rdma.PeerID
 		resumed  chan struct{} // closed at the end of a pause; nil while there is none
-		held     []*conn       // answered during a pause
+		held     []*conn       // connections answered during a pause
 	}
 }
 
@@ -107,7 +107,7 @@ func (e *endpoint) Close() error {
 	return nil
 }
 
-// stop is Close without the waiting: the server's death as peers see it.
+// stop is Close without waiting: peers see the death of the server.
 func (e *endpoint) stop() {
 	e.net.forget(e) // first: a dial that finds the endpoint down looks again
 	e.mu.Lock()
@@ -116,7 +116,7 @@ func (e *endpoint) stop() {
 	for c := range e.mu.conns {
 		conns = append(conns, c)
 	}
-	e.unpause() // dials and pollers that wait for the end of a pause
+	e.unpause() // wakes dials and pollers that wait for the end of a pause
 	e.mu.Unlock()
 	for _, c := range conns {
 		c.leave(linkPeerDown)
@@ -130,8 +130,8 @@ func (e *endpoint) wakePollers() {
 	}
 }
 
-// accept makes a connection, or says what to wait for before looking the
-// address up again.
+// accept creates a connection, or returns a channel to wait on before looking
+// the address up again.
 func (e *endpoint) accept(number uint64, who *rdma.Identity) (*conn, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -176,7 +176,7 @@ func (e *endpoint) resume() {
 	e.wakePollers()
 }
 
-// unpause is called with the lock held.
+// unpause ends a pause. The caller holds the lock.
 func (e *endpoint) unpause() {
 	if e.mu.resumed != nil {
 		close(e.mu.resumed)
@@ -185,7 +185,7 @@ func (e *endpoint) unpause() {
 	e.paused.Store(false)
 }
 
-// hold keeps the answer to c back if the endpoint is paused.
+// hold delays the answer to c if the endpoint is paused.
 func (e *endpoint) hold(c *conn) bool {
 	if !e.paused.Load() {
 		return false
@@ -199,8 +199,8 @@ func (e *endpoint) hold(c *conn) bool {
 	return true
 }
 
-// left notes that c is down. It reports whether the server still runs and so
-// has to be told.
+// left records that c is down. It reports whether the server still runs and so
+// must be notified.
 func (e *endpoint) left(c *conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -211,8 +211,8 @@ func (e *endpoint) left(c *conn) bool {
 	return !e.down.Load()
 }
 
-// closed drops c from the books, keeping what it counted. Close may overtake
-// whoever found the connection broken, so left may come after it.
+// closed removes c and keeps its counts. Close may run before the goroutine
+// that found the connection broken calls left, so left may come after it.
 func (e *endpoint) closed(c *conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -86,7 +86,7 @@ func (b *bed) waitFor(what string, cond func() bool) {
 	}
 }
 
-// handClock stands still unless slept on.
+// handClock advances only by Sleep.
 type handClock struct{ now atomic.Int64 }
 
 func (c *handClock) Now() time.Duration    { return time.Duration(c.now.Load()) }
@@ -321,8 +321,8 @@ func TestWaitGivenUpLeavesBuffersAlone(t *testing.T) {
 	}
 }
 
-// TestFailDials plays every kind of dial error, for one peer and one address
-// and for all, and leaves connections alone.
+// TestFailDials injects every kind of dial error, for one peer and one address
+// and for all. Existing connections must not be affected.
 func TestFailDials(t *testing.T) {
 	b := newBed(t, Options{}, nil)
 	one, other := b.n.As(rdma.Identity{Role: rdma.RoleServer, Name: "one"}), b.n.As(rdma.Identity{Role: rdma.RoleReader, Name: "other"})

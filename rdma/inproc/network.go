@@ -14,7 +14,7 @@ import (
 // implements rdma.Provider and is safe for concurrent use.
 type Network struct {
 	opts  Options
-	plain bool // neither latency nor faults
+	plain bool // no latency and no faults
 	root  *rng.Stream
 
 	mu struct {
@@ -37,7 +37,7 @@ var (
 	_ rdma.Impersonator = (*Network)(nil)
 )
 
-// New makes an empty network.
+// New returns an empty network.
 func New(o Options) *Network {
 	o = o.withDefaults()
 	n := &Network{opts: o, plain: o.plain(), root: rng.New(o.Seed)}
@@ -46,11 +46,11 @@ func New(o Options) *Network {
 	return n
 }
 
-// Name is "inproc".
+// Name returns "inproc".
 func (n *Network) Name() string { return "inproc" }
 
-// Listen opens an endpoint named addr, or under a fresh name if addr is
-// empty. A name in use is rdma.ErrAddress.
+// Listen opens an endpoint named addr, or under a fresh name if addr is empty.
+// It returns rdma.ErrAddress if the name is in use.
 func (n *Network) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -75,11 +75,11 @@ func (n *Network) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	return n.dial(ctx, addr, &anybody)
 }
 
-// anybody is who dials without saying so: the code of this process is trusted
-// with what a data server may do.
+// anybody is the identity of a plain Dial: code of this process is trusted with
+// the role of a data server.
 var anybody = rdma.Identity{Role: rdma.RoleServer}
 
-// As is the network as a peer sees it: what it dials carries that identity.
+// As returns the network as a peer sees it: its dials carry that identity.
 func (n *Network) As(who rdma.Identity) rdma.Provider { return &member{n, who} }
 
 // member is a network whose dials carry an identity.
@@ -113,7 +113,7 @@ func (n *Network) dial(ctx context.Context, addr string, who *rdma.Identity) (rd
 	}
 }
 
-// dialled looks an endpoint up and numbers the connection to be.
+// dialled looks an endpoint up and returns the number of the new connection.
 func (n *Network) dialled(addr string, who *rdma.Identity) (*endpoint, uint64, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -130,11 +130,11 @@ func (n *Network) dialled(addr string, who *rdma.Identity) (*endpoint, uint64, e
 	return e, n.mu.dials[addr], nil
 }
 
-// FailDials makes every dial from the peer of that name (see As) to the
-// address to fail with err, such as one of rdma.DialErrors, until it is called
-// with nil. An empty name or address means any. Connections that exist are not
-// touched, so that a process without descriptors, or a name that does not
-// resolve any more, can be played with both servers alive.
+// FailDials makes every dial from the peer of that name (see As) to the address
+// to fail with err, such as one of rdma.DialErrors, until it is called with
+// nil. An empty name or address means any. Existing connections are not
+// affected. A test can thus simulate a process without descriptors, or a name
+// that no longer resolves, with both servers alive.
 func (n *Network) FailDials(from, to string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -145,16 +145,16 @@ func (n *Network) FailDials(from, to string, err error) {
 }
 
 // Pause freezes the endpoint at addr: requests, responses and new connections
-// wait for Resume, while its memory goes on answering verbs. A handler that
-// runs at this moment runs on, but its answer waits.
+// wait for Resume, while its memory still answers verbs. A handler that is
+// running continues, but its answer waits.
 func (n *Network) Pause(addr string) error { return n.script("pause", addr, (*endpoint).pause) }
 
 // Resume ends a Pause.
 func (n *Network) Resume(addr string) error { return n.script("resume", addr, (*endpoint).resume) }
 
-// Kill makes the endpoint at addr vanish as if its process had died: peers
-// see rdma.ErrPeerDown, the address is free at once, and what its handlers
-// still do is seen by nobody. Its Close is still to be called.
+// Kill makes the endpoint at addr vanish as if its process had died: peers see
+// rdma.ErrPeerDown, the address is free at once, and no peer sees later actions
+// of its handlers. The owner must still call Close.
 func (n *Network) Kill(addr string) error { return n.script("kill", addr, (*endpoint).stop) }
 
 func (n *Network) script(what, addr string, do func(*endpoint)) error {
@@ -162,13 +162,13 @@ func (n *Network) script(what, addr string, do func(*endpoint)) error {
 	e := n.mu.endpoints[addr]
 	n.mu.Unlock()
 	if e == nil {
-		return fmt.Errorf("inproc: %s %q: %w: nobody listens", what, addr, rdma.ErrAddress)
+		return fmt.Errorf("inproc: %s %q: %w: no server listens", what, addr, rdma.ErrAddress)
 	}
 	do(e)
 	return nil
 }
 
-// forget frees the name of e, unless another endpoint has it by now.
+// forget frees the name of e, unless another endpoint already has it.
 func (n *Network) forget(e *endpoint) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -13,9 +13,9 @@ type Options struct {
 	// Pollers is the number of goroutines that run an endpoint's handler; 0
 	// means 1. A connection always uses the same one.
 	Pollers int
-	// Latency holds completions back; zero means not at all.
+	// Latency delays completions; zero means no delay.
 	Latency Latency
-	// Faults are injected with their probabilities; zero means none.
+	// Faults are the probabilities of injected faults; zero means none.
 	Faults Faults
 	// Seed determines all faults.
 	Seed uint64
@@ -50,32 +50,32 @@ type Faults struct {
 	// Defer is the probability that a work request is performed in Wait
 	// rather than in Post.
 	Defer float64
-	// Delay is the probability that a batch or a response is held back, by up
-	// to DelayMax.
+	// Delay is the probability that a batch or a response is delayed, by up to
+	// DelayMax.
 	Delay    float64
 	DelayMax time.Duration // 0 means 100 µs
 	// Late is the probability that a WRITE, CAS or FAA which was posted but not
 	// completed when its connection broke takes effect after that, while
 	// another client of the endpoint posts.
 	Late float64
-	// DropVerb is the probability that the connection breaks at a work
-	// request; whether that one was performed is a further toss.
+	// DropVerb is the probability that the connection breaks at a work request,
+	// which is performed with probability one half.
 	DropVerb float64
 	// DropBefore is the probability that a request is lost with its connection
 	// and never handled; DropDuring that the connection breaks while the
-	// request is under way, to be handled later; DropAfter that it breaks
+	// request is in flight, to be handled later; DropAfter that it breaks
 	// instead of carrying the response.
 	DropBefore float64
 	DropDuring float64
 	DropAfter  float64
-	// Duplicate is the probability that a request is handed to the handler a
+	// Duplicate is the probability that a request is delivered to the handler a
 	// second time, soon or some requests later. The first answer counts.
 	Duplicate float64
 }
 
-// Swarm draws faults for one run of many: each kind is present with
-// probability one half, then with a random probability up to limit. Leaving
-// whole kinds out reaches states that a constant mix of all hides.
+// Swarm draws faults for one run of many: each kind is present with probability
+// one half, then with a random probability up to limit. Omitting whole kinds
+// reaches states that a constant mix of all kinds hides.
 func Swarm(s *rng.Stream, limit float64) Faults {
 	draw := func() float64 {
 		present, p := s.Bool(0.5), s.Float64()*limit
@@ -90,10 +90,9 @@ func Swarm(s *rng.Stream, limit float64) Faults {
 	}
 }
 
-// Clock is the time that latencies and delays are measured in. It is used by
-// all connections at once.
+// Clock measures latencies and delays. All connections use it concurrently.
 type Clock interface {
-	// Now is the time since some fixed moment. It never goes back.
+	// Now returns the time since some fixed moment. It never decreases.
 	Now() time.Duration
 	// Sleep returns after d, which is at most a millisecond or so: longer
 	// waits are made of several.
@@ -120,7 +119,7 @@ func (c realClock) Sleep(d time.Duration) {
 	}
 }
 
-// withDefaults fills in what zero values stand for.
+// withDefaults replaces zero values by their defaults.
 func (o Options) withDefaults() Options {
 	o.Pollers = max(o.Pollers, 1)
 	if o.Clock == nil {
@@ -135,7 +134,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// plain reports that there is neither latency nor any fault.
+// plain reports whether there is no latency and no fault.
 func (o Options) plain() bool {
 	o.Faults.DelayMax = 0
 	return o.Latency == Latency{} && o.Faults == Faults{}

@@ -8,8 +8,8 @@ import (
 	"drtmx/rdma"
 )
 
-// Benchmark measures a provider beside a plain copy of the same memory: one
-// READ of 64 bytes a round, sixteen in one round, and a call of 64 bytes.
+// Benchmark compares a provider with a plain copy of the same memory: one READ
+// of 64 bytes per round, sixteen in one round, and a call of 64 bytes.
 func Benchmark(b *testing.B, mk func(testing.TB) Fixture) {
 	ctx := context.Background()
 	r := &rig{TB: b, f: mk(b), ctx: ctx}

@@ -7,14 +7,14 @@ import (
 )
 
 // Decorator is a provider that alters another one. Tests use it to inject
-// what a provider cannot, and to show that the suite notices.
+// faults that a provider cannot, and to show that the suite detects them.
 type Decorator struct {
 	rdma.Provider
-	// OnListen and OnDial, if set, alter what comes of a successful Listen or
+	// OnListen and OnDial, if set, alter the result of a successful Listen or
 	// Dial.
 	OnListen func(rdma.Endpoint) rdma.Endpoint
 	OnDial   func(rdma.Conn) rdma.Conn
-	// Options, if set, alters what is passed to Listen.
+	// Options, if set, alters the options passed to Listen.
 	Options func(rdma.ListenOptions) rdma.ListenOptions
 }
 

@@ -1,5 +1,5 @@
-// Package rdmatest is the conformance suite of the fabric: every provider
-// enrols with [Run], and what the suite accepts is what the engine may rely on.
+// Package rdmatest is the conformance suite of the fabric. Every provider runs
+// it with [Run], and the engine may rely on what the suite checks.
 //
 //	func TestConformance(t *testing.T) {
 //		rdmatest.Run(t, func(t testing.TB) rdmatest.Fixture {
@@ -7,8 +7,8 @@
 //		})
 //	}
 //
-// Where the contract leaves a choice the suite accepts every choice, and where
-// it is terse the suite decides:
+// Where the contract leaves a choice, the suite accepts every choice. Where the
+// contract is brief, the suite defines the details:
 //
 //   - A transfer of no bytes, or of more than rdma.MaxReadBytes, is an access
 //     violation, as is one that straddles two segments of a region.
@@ -22,9 +22,8 @@
 //     An endpoint counts RPCs, and verbs either all or none of them.
 //   - A response above the bound is refused with rdma.ErrTooLarge and the
 //     request may still be answered with a smaller one.
-//   - A closed or killed endpoint may take some time to be noticed, but a call
-//     to it fails with rdma.ErrPeerDown by itself, without a deadline.
-//   - After the endpoint closed, its address may be listened at again.
+//   - Detecting a closed or killed endpoint may take some time, but a call to it fails with rdma.ErrPeerDown without a deadline.
+//   - After an endpoint is closed, another one may listen at its address.
 //
 // All randomness comes from one seed, printed on failure and read back from
 // DRTMX_SEED.

@@ -55,7 +55,7 @@ var fabrics = []struct {
 	}, false, true, 100, ""},
 }
 
-// play serves until standard input ends.
+// play runs a role until standard input ends.
 func play(role string) error {
 	var addr string
 	var closer io.Closer
@@ -132,8 +132,8 @@ func echoAll(l net.Listener) {
 	}
 }
 
-// startRole runs a role in another process and returns its address, or why
-// there is none.
+// startRole runs a role in another process and returns its address, or the
+// reason why it has none.
 func startRole(b *testing.B, role string) (string, error) {
 	b.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
@@ -163,7 +163,8 @@ func startRole(b *testing.B, role string) (string, error) {
 	return strings.TrimSpace(addr), nil
 }
 
-// fabricConns opens n connections to a provider, or says why it cannot.
+// fabricConns opens n connections to a provider, or returns the reason why it
+// cannot.
 func fabricConns(b *testing.B, i, n int) ([]rdma.Conn, error) {
 	b.Helper()
 	f := fabrics[i]
@@ -241,8 +242,8 @@ func pinger(b *testing.B, addr string, n int) func() {
 	}
 }
 
-// byTurns runs functions by turns, so that noise of the machine meets all, and
-// returns nanoseconds per call of each, from the fastest turns.
+// byTurns runs functions in turn, so that noise of the machine affects all, and
+// returns the nanoseconds per call of each, from the fastest turns.
 func byTurns(b *testing.B, perTurn int, fs ...func()) []float64 {
 	best := make([]time.Duration, len(fs))
 	for turn := 0; b.Loop(); turn++ {
@@ -264,10 +265,10 @@ func byTurns(b *testing.B, perTurn int, fs ...func()) []float64 {
 	return ns
 }
 
-// BenchmarkFabrics is a READ of 64 bytes, alone and in a batch of 16, on every
-// fabric beside its bound: copying as much memory, or for fabrics over a
-// network a bare echo of as many bytes over TCP. Servers are other processes,
-// but for inproc.
+// BenchmarkFabrics measures READs of 64 bytes, single and in a batch of 16, on
+// every fabric and compares them with a bound: copying as much memory, or for
+// fabrics over a network a bare echo of as many bytes over TCP. Servers are
+// other processes, except for inproc.
 func BenchmarkFabrics(b *testing.B) {
 	for i, f := range fabrics {
 		for _, n := range []int{1, 16} {
@@ -295,9 +296,9 @@ func BenchmarkFabrics(b *testing.B) {
 	}
 }
 
-// BenchmarkManyCallers is the throughput of READs of 64 bytes over TCP, by 16
-// callers with batches of 16, beside GETs of as many bytes from Redis with the
-// same pipelining: a sense of scale, for a GET does more than a READ.
+// BenchmarkManyCallers measures the throughput of READs of 64 bytes over TCP,
+// by 16 callers with batches of 16. GETs of as many bytes from Redis with the
+// same pipelining give the scale; a GET does more work than a READ.
 func BenchmarkManyCallers(b *testing.B) {
 	const callers, depth, perTurn = 16, 16, 200
 	all := func(fs []func()) func() {

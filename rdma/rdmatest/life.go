@@ -47,12 +47,13 @@ func caseDialNobody(r *rig) {
 	addr := e.Addr()
 	r.check(e.Close())
 	if c, err := r.dialer().Dial(r.ctx, addr); !errors.Is(err, rdma.ErrRefused) {
-		r.Errorf("dial to an address nobody listens at: %v, %v; want ErrRefused", c, err)
+		r.Errorf("dial to an address without a listener: %v, %v; want ErrRefused", c, err)
 	}
 }
 
-// caseDialWithoutDescriptors: a process that can open no more files says so,
-// at whichever step it finds out, and does not take the server for gone.
+// caseDialWithoutDescriptors: in a process that can open no more files, Dial
+// returns that error, at whichever step it occurs, and does not report the
+// server as gone.
 func caseDialWithoutDescriptors(r *rig) {
 	e, _, k := r.server()
 	through := 0
@@ -269,8 +270,9 @@ func caseDownMidBatch(r *rig, down func(*rig, rdma.Endpoint)) {
 	r.untilDown(d, k)
 }
 
-// checkBroken expects a batch of a dead peer to say so. If the error came from
-// Post, nothing was posted and statuses are of the round before.
+// checkBroken expects the error of a dead peer for a batch. If the error came
+// from Post, nothing was posted and the statuses are those of the previous
+// round.
 func (r *rig) checkBroken(b *rdma.Batch, err error) {
 	if !errors.Is(err, rdma.ErrPeerDown) {
 		r.Errorf("batch of a dead peer: %v, want ErrPeerDown", err)

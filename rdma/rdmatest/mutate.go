@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Mutated calls f with n inputs that are almost well-formed: seeds of which a
-// few bytes or words are changed, or which are cut off or go on. It does
-// without a fuzzer's search for new paths what a fuzzer does, at many times
-// its pace. The environment variable DRTMX_LONG multiplies n.
+// Mutated calls f with n inputs that are almost well-formed: seeds with a few
+// changed bytes or words, or that are cut or extended. It works like a fuzzer
+// without the search for new paths, and is many times faster. The environment
+// variable DRTMX_LONG multiplies n.
 func Mutated(t testing.TB, n int, seeds [][]byte, f func([]byte)) {
 	t.Helper()
 	if long, err := strconv.Atoi(os.Getenv("DRTMX_LONG")); err == nil && long > 0 {

@@ -18,11 +18,11 @@ var orderCases = []Case{
 	{"OrderOfOneConnectionIsAsClaimedByAll", caseOrderClaim},
 }
 
-// soak is how long the cases with concurrent writers run at least; they go on
-// until they have seen enough.
+// soak is the minimum duration of the cases with concurrent writers; they
+// continue until they have seen enough.
 const soak = 150 * time.Millisecond
 
-// HeaderLock is the bit of a BlockWriter's header that says it is changing
+// HeaderLock is the bit of a BlockWriter's header that is set while it changes
 // the block. The rest of the header is a version that never repeats.
 const HeaderLock = 1 << 63
 
@@ -55,11 +55,12 @@ func (w *BlockWriter) yield() {
 	}
 }
 
-// BodyWord is what BlockWriter stores in word i under an unlocked header.
+// BodyWord returns the value that BlockWriter stores in word i under an
+// unlocked header.
 func BodyWord(header uint64, i int) uint64 { return header*0x9e3779b97f4a7c15 + uint64(i) }
 
-// TornAt is the index of the first body word of a block that its header does
-// not account for, or 0.
+// TornAt returns the index of the first body word of a block that does not
+// match its header, or 0.
 func TornAt(buf []uint64) int {
 	for i := 1; i < len(buf); i++ {
 		if buf[i] != BodyWord(buf[0], i) {
@@ -102,8 +103,9 @@ func (r *rig) background(s *rng.Stream, step func()) (stop func()) {
 	return stop
 }
 
-// readWhile repeats a batch for the soak time and until enough reports true:
-// that the writer was seen at work. It yields at times, for the writer's sake.
+// readWhile repeats a batch for the soak time and until enough returns true,
+// which means that READs met the writer at work. It sometimes yields, so that
+// the writer can run.
 func (r *rig) readWhile(c rdma.Conn, b *rdma.Batch, look func(*rdma.WR), enough func() bool) {
 	r.Helper()
 	start, s := time.Now(), r.rng.Split("reader")
@@ -152,8 +154,8 @@ func caseOrderHeader(r *rig) {
 	r.Logf("%d blocks accepted, %d refused", accepted, refused)
 }
 
-// caseOrderAscend has a writer count words up from the last to the first: who
-// loads ascending sees counts that do not fall.
+// caseOrderAscend has a writer count words up from the last to the first: a
+// reader that loads in ascending order sees counts that do not decrease.
 func caseOrderAscend(r *rig) {
 	e, m, k := r.server()
 	c := r.dial(e)

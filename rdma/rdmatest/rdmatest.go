@@ -15,33 +15,35 @@ import (
 	"drtmx/rdma"
 )
 
-// patience bounds each thing the suite waits for; reaching it is a failure. A
-// case may wait for several.
+// patience bounds each wait of the suite; exceeding it is a failure. A case may
+// wait several times.
 const (
 	patience     = 20 * time.Second
 	casePatience = 4 * patience
 )
 
-// Fixture is a provider under test, made anew for every case. What it opens it
-// closes with t.Cleanup.
+// Fixture is a provider under test, created for every case. It closes its
+// resources with t.Cleanup.
 type Fixture struct {
 	// Provider listens, and dials unless Dialer is set. It must lose nothing:
-	// faults that break connections or repeat requests are beyond the suite.
+	// the suite does not allow faults that break connections or repeat
+	// requests.
 	Provider rdma.Provider
-	// Dialer dials instead of Provider where clients are configured apart.
+	// Dialer dials instead of Provider if clients are configured separately.
 	Dialer rdma.Provider
-	// Addr returns an address to listen at that nobody uses; nil means "" for
-	// every endpoint. Peers dial what Endpoint.Addr says.
+	// Addr returns an unused address to listen at; nil means "" for every
+	// endpoint. Peers dial the address that Endpoint.Addr returns.
 	Addr func() string
 	// NewRegion makes memory the provider can register; nil means mem.New.
 	NewRegion func(mem.Options) (*mem.Region, error)
 	// Grants are the accesses a region can be granted; 0 means AccessRead.
 	Grants rdma.Access
-	// Allocs is how often a round may allocate in steady state, for a library
-	// underneath that does; 0 is what the contract asks.
+	// Allocs is the number of allocations allowed per round in steady state,
+	// for providers over a library that allocates; the contract requires 0.
 	Allocs float64
 	// Kill ends an endpoint abruptly, as the death of its process would. The
-	// suite still calls its Close. nil skips the cases that need it, aloud.
+	// suite still calls its Close. If Kill is nil, the suite skips the cases
+	// that need it, with a message.
 	Kill func(rdma.Endpoint)
 	// Drop ends a connection abruptly, as the death of the client's process
 	// would. The suite still calls its Close. nil means Close.
@@ -63,8 +65,8 @@ func Cases() []Case {
 	return all
 }
 
-// Run runs every case as a subtest of t, each against a fixture of its own,
-// and checks that none leaves a goroutine behind.
+// Run runs every case as a subtest of t, each with a new fixture, and checks
+// that none leaves a goroutine behind.
 func Run(t *testing.T, mk func(testing.TB) Fixture) {
 	cases := Cases()
 	t.Logf("%d conformance cases", len(cases))
@@ -89,8 +91,8 @@ func runCase(t testing.TB, c Case, mk func(testing.TB) Fixture) {
 // seeds are those of running tests, so that all parts of one draw from one.
 var seeds sync.Map // testing.TB to uint64
 
-// Seed is the random seed of test t, the same at every call: DRTMX_SEED if
-// set, else from the clock. It is printed if t fails.
+// Seed returns the random seed of test t, the same at every call: DRTMX_SEED if
+// set, otherwise a value from the clock. It is printed if t fails.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	if v, ok := seeds.Load(t); ok {

@@ -150,8 +150,8 @@ func goneTwice(t testing.TB) rdmatest.Fixture {
 	})(t)
 }
 
-// redialer makes connections that quietly connect anew when their peer is
-// gone, to whoever listens there now.
+// redialer makes connections that silently reconnect when their peer is gone,
+// to any server that now listens there.
 type redialer struct{ rdma.Provider }
 
 func (p redialer) Dial(ctx context.Context, addr string) (rdma.Conn, error) {

@@ -66,7 +66,7 @@ func (r *rig) expectGone(what string, err error) {
 	}
 }
 
-// caseDiesWhileConnecting: whatever the handshake has come to, a client has a
+// caseDiesWhileConnecting: at any stage of the handshake, a client gets a
 // connection that turns out to be broken, or an error that says so.
 func caseDiesWhileConnecting(r *rig) {
 	killable(r)
