@@ -35,6 +35,8 @@ type ClientOptions struct {
 	InOrder bool
 	// RowWords is the expected payload of a row; 0 takes what the root says.
 	RowWords int
+	// Strings says that the keys are byte strings.
+	Strings bool
 	// Cache is what of the models is kept.
 	Cache
 }
@@ -287,6 +289,9 @@ func (f *fetcher) load(old *cache) error {
 		}
 		if w := f.c.o.RowWords; w != 0 && w != root.lay.RowWords {
 			return fmt.Errorf("%w: rows of %d words, want %d", index.ErrCorrupt, root.lay.RowWords, w)
+		}
+		if root.strings() != f.c.o.Strings {
+			return fmt.Errorf("%w: string keys: %v, want %v", index.ErrCorrupt, root.strings(), f.c.o.Strings)
 		}
 		if old != nil && old.root.number == root.number {
 			return f.refresh(old)

@@ -34,7 +34,7 @@ func engine(o Options, co ClientOptions) indextest.Engine {
 				tick(last)
 			}
 			co := co
-			co.InOrder, co.RowWords = inOrder, rowWords
+			co.InOrder, co.RowWords, co.Strings = inOrder, rowWords, o.Strings
 			return &withServer{NewClient(root, e.RKey, co), last}, nil
 		},
 		Tick: tick, Strings: o.Strings,

@@ -1,398 +1,122 @@
 package learned
 
 import (
+	"fmt"
+
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
-	"drtmx/index/learned/model"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
 )
 
-// Bounds of one operation. Past them a lookup falls back to the server.
-const (
-	maxReads  = 48 // READs of a leaf or row, over torn copies
-	maxLocked = 4  // READs of a row found locked
-	maxChase  = 16 // right links followed
-	maxLeft   = 4  // steps to the left
-	maxAsk    = 4  // READs of model parts
-)
+// rowsPerRoundMax is how many rows a lookup READs at a time. A native key has
+// one; there is one with the digest and the tag of a string key but for chance.
+const rowsPerRoundMax = 8
 
-// finder is what GET and SCAN share: the way from a key to the leaf to READ.
-type finder struct {
-	c     *Client
-	n     *counts
-	h     *cache
-	lay   *leaf.Layout
-	sub   int      // sub-model the key was routed to
-	held  *heldSub // nil if not held
-	model *model.SubModel
-	leaf  int // logical leaf predicted
-	pred  model.Prediction
-
-	win    []uint64 // TT entries, or a whole sub-model block, being READ
-	winWR  int
-	winLo  int      // first leaf of the entries
-	winOf  *heldSub // whose entries they are, once they are there; nil if none were READ for this key
-	headWR int
-	head   [1]uint64
-	asked  int
-	turn   turn
-	own    model.SubModel // the sub-model just fetched, if it is not held with its TT
-	whole  bool           // ask for whole TTs: a scan needs many entries
-	tick   uint32
-	err    error
-	str    string // a string key looked for; then the key given to steps does not count
-}
-
-// step says how a finder came on.
-type step uint8
-
-const (
-	stepLeaf  step = iota // the address is known
-	stepWait              // a READ was appended
-	stepStuck             // no way to know
-	stepDown              // the peer is gone; see finder.err
-)
-
-// find predicts the leaf of key. On stepWait, call resume with the next done.
-func (f *finder) find(key uint64, next *rdma.Batch) (step, uint64) {
-	f.winOf = nil
-	if f.h.router == nil {
-		f.held, f.model = nil, nil
-		return stepLeaf, f.h.root.first
-	}
-	f.sub = f.h.router.Route(key)
-	if f.held = f.h.held[f.sub].Load(); f.held == nil {
-		return f.askSub(next)
-	}
-	f.model = &f.held.model
-	f.pred = f.model.Predict(key)
-	f.leaf = f.pred.Leaf
-	if p := f.held.patch.Load(); p != nil {
-		if addr, ok := p.find(key, f.leaf); ok {
-			return stepLeaf, addr
-		}
-	}
-	if f.pred.Knows == model.KnowsALN && f.c.o.Budget == Full { // translate, without a call
-		return stepLeaf, f.lay.LeafAddr(f.pred.ALN)
-	}
-	return f.translate(next)
-}
-
-// findStr is find for a string key.
-func (f *finder) findStr(key string, next *rdma.Batch) (step, uint64) {
-	f.winOf, f.str = nil, key
-	if f.h.strs == nil {
-		f.held, f.model = nil, nil
-		return stepLeaf, f.h.root.first
-	}
-	f.sub = f.h.strs.Route(key)
-	if f.held = f.h.held[f.sub].Load(); f.held == nil {
-		return f.askSub(next)
-	}
-	f.model = &f.held.model
-	f.pred = f.model.Predict(leaf.DigestAfter(f.held.prefix, key))
-	f.leaf = f.pred.Leaf
-	if p := f.held.strPatch.Load(); p != nil {
-		if addr, ok := p.find(key, f.leaf); ok {
-			return stepLeaf, addr
-		}
-	}
-	return f.translate(next)
-}
-
-// translate goes from a logical leaf predicted to its address.
-func (f *finder) translate(next *rdma.Batch) (step, uint64) {
-	if f.pred.Knows == model.KnowsALN {
-		if f.c.o.Budget == PartTT {
-			if f.tick++; f.tick%usedSample == 0 {
-				f.h.subs[f.sub].used.Add(1)
-			}
-		}
-		return stepLeaf, f.lay.LeafAddr(f.pred.ALN)
-	}
-	f.c.wantTT(f.h, f.sub)
-	if f.whole {
-		f.held = nil
-		return f.askSub(next)
-	}
-	return f.askTT(next)
-}
-
-// askTT READs the TT entries that the prediction spans, and the header of
-// their block, which tells whether they still belong to the model.
-func (f *finder) askTT(next *rdma.Batch) (step, uint64) {
-	off, n := f.model.TTWindow(f.pred.Lo, f.pred.Hi)
-	f.winLo = f.pred.Lo
-	if f.asked++; f.asked > maxAsk {
-		return stepStuck, 0
-	}
-	f.winWR = -1
-	f.win = f.win[:0]
-	if n > 0 {
-		f.win = grow(f.win, n)
-		f.winWR = next.Read(f.c.rkey, f.held.addr+uint64(f.held.at+off)*mem.WordBytes, f.win)
-	}
-	f.headWR = next.Read(f.c.rkey, f.held.addr, f.head[:])
-	f.n.reads.Add(2)
-	return stepWait, 0
-}
-
-// askSub READs the whole block of a sub-model that is not held.
-func (f *finder) askSub(next *rdma.Batch) (step, uint64) {
-	f.model = nil
-	p := pointer(f.h.subs[f.sub].pointer.Load())
-	if f.asked++; f.asked > maxAsk || !p.valid() {
-		f.c.missed(f.h, f.sub)
-		return stepStuck, 0
-	}
-	f.win = grow(f.win, p.words())
-	f.winWR, f.headWR = next.Read(f.c.rkey, p.addr(), f.win), -1
-	f.n.reads.Add(1)
-	return stepWait, 0
-}
-
-// askPointer READs the pointer of the sub-model, whose block was not there.
-func (f *finder) askPointer(next *rdma.Batch) (step, uint64) {
-	if f.asked++; f.asked > maxAsk {
-		f.c.missed(f.h, f.sub)
-		return stepStuck, 0
-	}
-	f.winWR = -1
-	f.headWR = next.Read(f.c.rkey, f.h.pointerAddr(f.sub), f.head[:])
-	f.n.reads.Add(1)
-	return stepWait, 0
-}
-
-// resume goes on with the parts that were READ.
-func (f *finder) resume(key uint64, done, next *rdma.Batch) (step, uint64) {
-	for _, i := range [...]int{f.winWR, f.headWR} {
-		if i < 0 {
-			continue
-		}
-		if st := done.WRs[i].Status; st != rdma.StatusOK && st != rdma.StatusAccess {
-			f.err = st.Err()
-			return stepDown, 0
-		}
-	}
-	switch {
-	case f.held != nil:
-		return f.gotTT(key, done)
-	case f.winWR < 0:
-		if done.WRs[f.headWR].Status == rdma.StatusOK {
-			f.h.subs[f.sub].pointer.Store(f.head[0])
-		}
-		return f.askSub(next)
-	}
-	wr := &done.WRs[f.winWR]
-	if accepted(wr, f.c.o.InOrder) == block.OK {
-		if head, err := f.h.decode(f.lay.ID, f.sub, wr.Buf, &f.own); err == nil {
-			if f.h.strs != nil {
-				key = leaf.DigestAfter(head.prefix, f.str)
-			}
-			return f.fetchedSub(key)
-		}
-	}
-	return f.askPointer(next)
-}
-
-// gotTT completes a prediction with the entries READ.
-func (f *finder) gotTT(key uint64, done *rdma.Batch) (step, uint64) {
-	if f.h.strs != nil {
-		key = leaf.DigestAfter(f.held.prefix, f.str)
-	}
-	if h := &done.WRs[f.headWR]; h.Status == rdma.StatusOK && f.head[0] != f.held.header {
-		f.c.missed(f.h, f.sub) // trained again since; the entries may still do
-	}
-	if f.winWR >= 0 && done.WRs[f.winWR].Status != rdma.StatusOK {
-		return stepStuck, 0
-	}
-	p, err := f.model.Resolve(key, f.pred, f.win)
-	if err != nil || p.ALN < f.held.low || p.ALN > f.held.high {
-		f.c.missed(f.h, f.sub)
-		return stepStuck, 0
-	}
-	f.pred, f.leaf, f.winOf = p, p.Leaf, f.held
-	return stepLeaf, f.lay.LeafAddr(p.ALN)
-}
-
-// back goes to the leaf before the one predicted last. It moves the prediction.
-func (f *finder) back(key uint64, next *rdma.Batch) (step, uint64) {
-	switch {
-	case f.model == nil:
-		return stepStuck, 0
-	case !f.model.HasTT():
-		if addr, ok := f.leftInWindow(key); ok {
-			return stepLeaf, addr
-		}
-		f.held, f.turn = nil, turnLeft
-		return f.askSub(next)
-	case f.leaf > 0:
-		f.leaf--
-		return stepLeaf, f.lay.LeafAddr(f.model.ALN(f.leaf))
-	case f.sub == 0:
-		return stepLeaf, f.h.root.first
-	}
-	f.sub--
-	if held := f.h.held[f.sub].Load(); held != nil && held.model.HasTT() {
-		f.held, f.model = held, &held.model
-		f.leaf = f.model.Leaves() - 1
-		return stepLeaf, f.lay.LeafAddr(f.model.ALN(f.leaf))
-	}
-	f.held, f.turn = nil, turnLast
-	return f.askSub(next)
-}
-
-// turn is what a finder does with a sub-model that it had to fetch.
-type turn uint8
-
-const (
-	turnPredict turn = iota
-	turnLeft         // go to the leaf before the one predicted
-	turnLast         // go to the last leaf
-)
-
-// fetchedSub goes on with the sub-model just fetched whole.
-func (f *finder) fetchedSub(key uint64) (step, uint64) {
-	f.model = &f.own
-	f.pred = f.own.Predict(key)
-	f.leaf = f.pred.Leaf
-	switch f.turn {
-	case turnLeft:
-		f.leaf = max(f.leaf-1, 0)
-	case turnLast:
-		f.leaf = f.own.Leaves() - 1
-	}
-	f.turn = turnPredict
-	return stepLeaf, f.lay.LeafAddr(f.own.ALN(f.leaf))
-}
-
-// leftInWindow is back with no more of the TT than was READ for the prediction.
-func (f *finder) leftInWindow(key uint64) (uint64, bool) {
-	if f.h.strs != nil && f.held != nil {
-		key = leaf.DigestAfter(f.held.prefix, f.str)
-	}
-	if f.held == nil || f.winOf != f.held || f.leaf <= f.winLo {
-		return 0, false
-	}
-	f.leaf--
-	from, _ := f.model.TTWindow(f.winLo, f.winLo)
-	at, n := f.model.TTWindow(f.leaf, f.leaf)
-	p, err := f.model.Resolve(key, model.Prediction{Lo: f.leaf, Hi: f.leaf}, f.win[at-from:at-from+n])
-	if err != nil || p.ALN < f.held.low || p.ALN > f.held.high {
-		return 0, false
-	}
-	return f.lay.LeafAddr(p.ALN), true
-}
-
-// begin takes the cache as it is now; false if nothing is loaded.
-func (f *finder) begin() bool {
-	f.h = f.c.cur.Load()
-	f.asked, f.turn = 0, turnPredict
-	if f.h == nil {
-		return false
-	}
-	f.lay = &f.h.root.lay
-	return true
-}
-
-func grow(b []uint64, n int) []uint64 {
-	if cap(b) < n {
-		return make([]uint64, n)
-	}
-	return b[:n]
-}
-
-// sight is what one READ of a leaf came to, as seen from a key.
-type sight uint8
-
-const (
-	seeHere    sight = iota // the leaf's fences cover the key
-	seeRight                // it lies to the right
-	seeLeft                 // it lies to the left
-	seeDead                 // not a leaf now
-	seeBusy                 // being changed: read again
-	seeNowhere              // not a leaf of this index, or no such address
-	seeDown                 // the peer is gone
-)
-
-// judge looks at the copy of a leaf.
-func (f *finder) judge(wr *rdma.WR, key uint64) (sight, leaf.Leaf) {
-	switch wr.Status {
-	case rdma.StatusOK:
-	case rdma.StatusAccess:
-		return seeNowhere, leaf.Leaf{}
-	default:
-		return seeDown, leaf.Leaf{}
-	}
-	if block.Header(wr.Buf[block.HeaderWord]) == leaf.Free {
-		return seeDead, leaf.Leaf{}
-	}
-	if block.Accept(wr.Buf, wr.Tail, wr.Addr, f.c.o.InOrder) != block.OK {
-		return seeBusy, leaf.Leaf{}
-	}
-	v, ok := f.lay.View(wr.Buf)
-	switch {
-	case !ok:
-		return seeNowhere, v
-	case key < v.Low():
-		return seeLeft, v
-	case v.Above(key):
-		return seeRight, v
-	}
-	return seeHere, v
-}
-
-// getOp is a point lookup; see index.GetOp.
+// getOp is a point lookup; see index.GetOp. One machine serves both kinds of
+// key, whose steps are a getKind:
+//
+//	start ─▶ model ─▶ leaf ─▶ rows ─▶ done
+//	            ▲      │ ▲     │
+//	            └──────┘ └─────┘ gone, or of other keys
+//	         left of it  │
+//	                     └─▶ fence ─▶ done, absent
+//
+// A lookup is in state model while it READs parts of the models that the client
+// does not keep. It is in state rows if rows have blocks of their own. It is in
+// state fence if no row was found, and the fences that must cover the key for
+// it to be absent are too long for the leaf.
 type getOp struct {
 	finder
-	key    uint64
+	kind   getKind
 	res    index.GetResult
 	proofs [1]index.Proof
-	state  uint8
-	addr   uint64 // of the leaf
-	rowAt  uint64 // of the row block
-	wr     int
-	buf    []uint64 // the leaf
-	row    []uint64 // the row block
+	state  getState
 	reads  int
 	locked int
 	chases int
 	lefts  int
-	text   bool    // str has had a key that is not empty
-	str    *strGet // of string keys
+
+	addr    uint64 // of the leaf
+	wr      int    // of the leaf, or of the first row
+	buf     []uint64
+	view    leaf.Leaf // in buf, once accepted
+	rows    []rowAt   // that may be the key's and were not READ yet
+	asked   []rowAt   // being READ
+	row     []uint64  // their memory
+	fence   []uint64
+	fenceWR int // -1 if it is not being READ
 }
 
-// States of a getOp: what it waits for.
+// rowAt is where a row block is; words is 0 if there cannot be one.
+type rowAt struct {
+	addr  uint64
+	words int
+}
+
+// getKind are the steps of a lookup that depend on the kind of key.
+type getKind interface {
+	soughtKey
+	// keep copies the key, whose memory is the caller's; false if it is of the other kind.
+	keep(key index.Key) bool
+	// side says where the key lies, seen from the leaf just accepted: seeHere
+	// also while the fences are not known.
+	side() sight
+	// search looks for the key in the leaf.
+	search(next *rdma.Batch) bool
+	// judge gives the verdict on a row block, and its payload.
+	judge(wr *rdma.WR) (rowSight, []uint64)
+	// others goes on after all rows READ were of other keys.
+	others(next *rdma.Batch) bool
+	// onFence goes on with the leaf's fence block.
+	onFence(done, next *rdma.Batch) bool
+	// learn remembers the leaf as the key's, reached from logical leaf from.
+	learn(from int)
+	// rowsMove reports whether a row that is locked may come back in another block.
+	rowsMove() bool
+}
+
+// getState is what a lookup waits for.
+type getState uint8
+
 const (
-	getStart uint8 = iota
+	getStart getState = iota
 	getModel
 	getLeaf
-	getRow
+	getRows
+	getFence
 	getDone
 )
 
 // NewGet makes a point lookup for one goroutine.
 func (c *Client) NewGet() index.GetOp {
 	o := &getOp{}
-	o.str = &strGet{o: o}
+	if c.o.Strings {
+		o.kind = &stringGet{o: o}
+	} else {
+		o.kind = &nativeGet{o: o}
+	}
+	o.k = o.kind
 	o.c, o.n = c, &c.counts[c.nextOp.Add(1)%opStripes]
 	return o
 }
 
+// Start implements index.GetOp.
 func (o *getOp) Start(key index.Key) {
-	o.key, o.state = key.Num, getStart
+	o.state = getStart
 	o.reads, o.locked, o.chases, o.lefts = 0, 0, 0, 0
 	o.res = index.GetResult{Status: index.Pending}
-	if key.Str != "" || o.text {
-		o.text = true
-		o.str.keep(key.Str)
+	if !o.kind.keep(key) {
+		o.res.Err = fmt.Errorf("%w: %v is of the wrong kind", index.ErrKey, key.Clone())
+		o.finish(index.Failed)
 	}
 }
 
+// Result implements index.GetOp.
 func (o *getOp) Result() *index.GetResult { return &o.res }
 
+// Next implements index.Op.
 func (o *getOp) Next(done, next *rdma.Batch) bool {
 	switch o.state {
 	case getStart:
@@ -400,26 +124,23 @@ func (o *getOp) Next(done, next *rdma.Batch) bool {
 		if !o.begin() {
 			return o.fallback()
 		}
-		if o.h.root.strings() {
-			return o.str.begin(next)
-		}
-		st, addr := o.find(o.key, next)
-		return o.found(st, addr, next)
+		st, addr := o.find(next)
+		return o.located(st, addr, next)
 	case getModel:
-		st, addr := o.resume(o.key, done, next)
-		return o.found(st, addr, next)
+		st, addr := o.resume(done, next)
+		return o.located(st, addr, next)
 	case getLeaf:
 		return o.onLeaf(done, next)
-	case getRow:
-		return o.onRow(done, next)
-	case getDone:
-		return true
+	case getRows:
+		return o.onRows(done, next)
+	case getFence:
+		return o.kind.onFence(done, next)
 	}
-	return o.str.next(done, next)
+	return true
 }
 
-// found goes on from a step of the finder.
-func (o *getOp) found(st step, addr uint64, next *rdma.Batch) bool {
+// located goes on from a step of the finder.
+func (o *getOp) located(st step, addr uint64, next *rdma.Batch) bool {
 	switch st {
 	case stepLeaf:
 		return o.readLeaf(addr, next)
@@ -447,73 +168,199 @@ func (o *getOp) fallback() bool {
 	return o.finish(index.Fallback)
 }
 
-func (o *getOp) readLeaf(addr uint64, next *rdma.Batch) bool {
-	if o.reads++; o.reads > maxReads {
-		return o.giveUp()
+// down ends a lookup whose peer is gone.
+func (o *getOp) down(wr *rdma.WR) bool {
+	o.res.Err = wr.Status.Err()
+	return o.finish(index.Failed)
+}
+
+// ask counts a round of so many READs, within the bound, and waits for it.
+func (o *getOp) ask(s getState, reads int) bool {
+	if o.reads += reads; o.reads > maxReads {
+		if o.locked > 0 {
+			return o.finish(index.Locked)
+		}
+		return o.fallback()
 	}
-	o.addr, o.state = addr, getLeaf
-	o.buf = grow(o.buf, o.lay.LeafWords)
-	o.wr = next.Read(o.c.rkey, addr, o.buf)
+	o.state = s
 	o.n.rounds.Add(1)
-	o.n.reads.Add(1)
+	o.n.reads.Add(uint64(reads))
 	return false
 }
 
-// giveUp ends an operation that has used up its READs.
-func (o *getOp) giveUp() bool {
-	if o.locked > 0 {
-		return o.finish(index.Locked)
+func (o *getOp) readLeaf(addr uint64, next *rdma.Batch) bool {
+	if o.ask(getLeaf, 1) {
+		return true
 	}
-	return o.fallback()
+	o.addr = addr
+	o.buf = grow(o.buf, o.lay.LeafWords)
+	o.wr = next.Read(o.c.rkey, addr, o.buf)
+	return false
 }
 
 func (o *getOp) onLeaf(done, next *rdma.Batch) bool {
-	see, v := o.judge(&done.WRs[o.wr], o.key)
+	wr := &done.WRs[o.wr]
+	var see sight
+	if see, o.view = o.finder.judge(wr); see == seeHere {
+		see = o.kind.side()
+	}
 	switch see {
 	case seeHere:
-		return o.search(&v, next)
+		return o.kind.search(next)
 	case seeBusy:
 		o.n.retries.Add(1)
 		return o.readLeaf(o.addr, next)
+	case seeDown:
+		return o.down(wr)
+	}
+	return o.elsewhere(see, next)
+}
+
+// elsewhere goes on from a leaf that does not cover the key.
+func (o *getOp) elsewhere(see sight, next *rdma.Batch) bool {
+	o.c.missed(o.h, o.sub)
+	switch see {
 	case seeRight:
-		o.c.missed(o.h, o.sub)
 		if o.chases++; o.chases <= maxChase {
 			o.n.chases.Add(1)
-			return o.readLeaf(v.Right(), next)
+			return o.readLeaf(o.view.Right(), next)
 		}
-		o.learn(&v, o.addr)
+		o.kind.learn(o.pred.Leaf) // not the key's leaf, but the next lookup begins here
 	case seeLeft, seeDead:
-		o.c.missed(o.h, o.sub)
 		if o.lefts++; o.lefts <= maxLeft {
-			st, addr := o.back(o.key, next)
-			return o.found(st, addr, next)
+			st, addr := o.back(next)
+			return o.located(st, addr, next)
 		}
-	case seeNowhere:
-		o.c.missed(o.h, o.sub)
-	case seeDown:
-		o.res.Err = done.WRs[o.wr].Status.Err()
-		return o.finish(index.Failed)
 	}
 	return o.fallback()
 }
 
-// search looks for the key in the leaf that covers it.
-func (o *getOp) search(v *leaf.Leaf, next *rdma.Batch) bool {
+// absent ends a lookup that found no row in a leaf whose fences cover the key.
+func (o *getOp) absent() bool {
+	o.res.Rests = o.view.LastDelete()
+	o.proofs[0] = index.Proof{Addr: leaf.GapAddr(o.addr), Word: o.view.Gap()}
+	o.res.Proofs = o.proofs[:]
+	return o.finish(index.NotFound)
+}
+
+func (o *getOp) present(row []uint64, head block.Header, addr uint64) bool {
+	o.res.Row, o.res.Header, o.res.Rests = row, head, head.CSN()
+	o.proofs[0] = index.Proof{Addr: addr, Word: uint64(head)}
+	o.res.Proofs = o.proofs[:]
+	return o.finish(index.Found)
+}
+
+// readRows appends READs of the next rows that may be the key's.
+func (o *getOp) readRows(next *rdma.Batch) bool {
+	n, words := 0, 0
+	for ; n < min(len(o.rows), rowsPerRoundMax); n++ {
+		if r := o.rows[n]; r.words == 0 || bad(r.addr) {
+			o.c.missed(o.h, o.sub)
+			return o.fallback()
+		}
+		words += o.rows[n].words
+	}
+	o.asked, o.rows = o.rows[:n], o.rows[n:]
+	reads := n
+	addr, fenceWords, apart := o.view.FenceBlock()
+	if apart = apart && o.chases+o.lefts > 0; apart {
+		reads++
+	}
+	if o.ask(getRows, reads) {
+		return true
+	}
+	o.row = grow(o.row, words)
+	buf := o.row
+	for i, r := range o.asked {
+		wr := next.Read(o.c.rkey, r.addr, buf[:r.words:r.words])
+		if buf = buf[r.words:]; i == 0 {
+			o.wr = wr
+		}
+	}
+	o.fenceWR = -1
+	if apart {
+		// The row proves itself. The fences are for later lookups: see learn.
+		o.readFence(addr, fenceWords, next)
+	}
+	return false
+}
+
+func (o *getOp) readFence(addr uint64, words int, next *rdma.Batch) {
+	o.fence = grow(o.fence, words)
+	o.fenceWR = next.Read(o.c.rkey, addr, o.fence)
+}
+
+func (o *getOp) onRows(done, next *rdma.Batch) bool {
+	for i, r := range o.asked {
+		wr := &done.WRs[o.wr+i]
+		see, row := o.kind.judge(wr)
+		switch see {
+		case rowHere:
+			o.res.Hint = o.addr
+			if o.fenceWR >= 0 {
+				o.kind.onFence(done, nil)
+			}
+			return o.present(row, block.Header(wr.Buf[block.HeaderWord]), r.addr)
+		case rowOther:
+			continue
+		case rowLocked:
+			if o.locked++; o.locked >= maxLocked {
+				return o.finish(index.Locked)
+			}
+		case rowNowhere:
+			o.c.missed(o.h, o.sub)
+			return o.fallback()
+		case rowDown:
+			return o.down(wr)
+		}
+		o.n.retries.Add(1)
+		if see != rowGone && !o.kind.rowsMove() {
+			o.rows = o.asked
+			return o.readRows(next)
+		}
+		// Moved or deleted since the leaf was read, or about to be.
+		return o.readLeaf(o.addr, next)
+	}
+	if len(o.rows) > 0 {
+		return o.readRows(next)
+	}
+	return o.kind.others(next)
+}
+
+// nativeGet are the steps of a native key.
+type nativeGet struct {
+	numKey
+	o   *getOp
+	one [1]rowAt
+}
+
+func (g *nativeGet) keep(key index.Key) bool {
+	g.num = key.Num
+	return key.Str == ""
+}
+
+func (g *nativeGet) side() sight { return sideOf(&g.o.view, g.num) }
+
+func (g *nativeGet) rowsMove() bool { return false }
+
+func (g *nativeGet) learn(from int) { g.o.finder.learn(&g.o.view, g.o.addr, from) }
+
+func (g *nativeGet) search(next *rdma.Batch) bool {
+	o := g.o
+	v := &o.view
 	o.res.Hint = o.addr
 	if o.chases > 0 {
-		o.learn(v, o.addr)
+		g.learn(o.pred.Leaf)
 		o.chases = 0
 	}
-	i := v.Find(o.key)
+	i := v.Find(g.num)
 	if i < 0 {
-		o.res.Rests = v.LastDelete()
-		o.proofs[0] = index.Proof{Addr: leaf.GapAddr(o.addr), Word: v.Gap()}
-		o.res.Proofs = o.proofs[:]
-		return o.finish(index.NotFound)
+		return o.absent()
 	}
 	if o.lay.Kind != leaf.Inline {
-		o.rowAt = v.Head(i)
-		return o.readRow(next)
+		g.one[0] = rowAt{v.Head(i), o.lay.RowBlockWords}
+		o.rows = g.one[:]
+		return o.readRows(next)
 	}
 	head := block.Header(v.Head(i))
 	if head.Locked() {
@@ -526,86 +373,167 @@ func (o *getOp) search(v *leaf.Leaf, next *rdma.Batch) bool {
 	return o.present(v.Row(i), head, o.lay.HeadAddr(o.addr, i))
 }
 
-func (o *getOp) present(row []uint64, head block.Header, addr uint64) bool {
-	o.res.Row, o.res.Header, o.res.Rests = row, head, head.CSN()
-	o.proofs[0] = index.Proof{Addr: addr, Word: uint64(head)}
-	o.res.Proofs = o.proofs[:]
-	return o.finish(index.Found)
+func (g *nativeGet) judge(wr *rdma.WR) (rowSight, []uint64) {
+	see := judgeNumRow(wr, g.o.lay, g.num, g.o.c.o.InOrder)
+	if see != rowHere {
+		return see, nil
+	}
+	return rowHere, wr.Buf[leaf.RowWord : leaf.RowWord+g.o.lay.RowWords]
 }
 
-func (o *getOp) readRow(next *rdma.Batch) bool {
-	if o.reads++; o.reads > maxReads {
-		return o.giveUp()
+// others is not reached: the row of a native key has its key or is gone.
+func (g *nativeGet) others(*rdma.Batch) bool { return g.o.fallback() }
+
+// onFence is not reached: a leaf of native keys holds its fences.
+func (g *nativeGet) onFence(_, _ *rdma.Batch) bool { return g.o.fallback() }
+
+// stringGet are the steps of a string key.
+type stringGet struct {
+	strKey // in kept
+	o      *getOp
+	kept   []byte
+	tag    uint16
+
+	covered bool    // the fences of the leaf are known, and cover the key
+	all     []rowAt // of slots with digest and tag
+	// cleared is the header of a leaf in which every slot with digest and tag
+	// was seen to lead to another key's row; 0 if there is none. Those blocks
+	// may have been given to other rows meanwhile: only if the leaf is READ
+	// once more with the same header were the rows the slots' own, and so the
+	// key is absent.
+	cleared uint64
+}
+
+func (g *stringGet) keep(key index.Key) bool {
+	g.kept = append(g.kept[:0], key.Str...)
+	g.str = mem.String(g.kept)
+	g.tag, g.cleared, g.covered = leaf.Tag(g.str), 0, false
+	return key.Num == 0
+}
+
+func (g *stringGet) rowsMove() bool { return true }
+
+func (g *stringGet) side() sight {
+	g.covered = false
+	f, ok := g.o.view.Fences()
+	if !ok {
+		return seeHere
 	}
-	if bad(o.rowAt) {
-		o.c.missed(o.h, o.sub)
-		return o.fallback()
+	see := sideOfFences(&f, g.str)
+	if see != seeHere {
+		g.cleared = 0
+		return see
 	}
-	o.state = getRow
-	o.row = grow(o.row, o.lay.RowBlockWords)
-	o.wr = next.Read(o.c.rkey, o.rowAt, o.row)
-	o.n.rounds.Add(1)
-	o.n.reads.Add(1)
+	g.inside(&f)
+	return seeHere
+}
+
+// inside notes that the fences of the leaf cover the key.
+func (g *stringGet) inside(f *leaf.Fences) {
+	o := g.o
+	g.covered = true
+	o.res.Hint = o.addr
+	switch {
+	case o.lefts > 0:
+		o.learnStr(f, o.addr, -1)
+	case o.chases > 0:
+		o.learnStr(f, o.addr, o.pred.Leaf)
+	}
+	o.chases, o.lefts = 0, 0
+}
+
+func (g *stringGet) learn(from int) {
+	if f, ok := g.o.view.Fences(); ok {
+		g.o.learnStr(&f, g.o.addr, from)
+	}
+}
+
+func (g *stringGet) search(next *rdma.Batch) bool {
+	o := g.o
+	if g.cleared == o.view.Header() {
+		return g.absent(next)
+	}
+	g.cleared = 0
+	g.all = g.all[:0]
+	d := leaf.DigestAt(g.str, o.view.Prefix())
+	for i, e := range o.view.Keys() {
+		if e != d {
+			continue
+		}
+		if p := o.view.Pointer(i); p != 0 && p.Tag() == g.tag {
+			at := rowAt{p.Addr(), p.Words()}
+			if !p.Valid() {
+				at.words = 0
+			}
+			g.all = append(g.all, at)
+		}
+	}
+	if o.rows = g.all; len(o.rows) > 0 {
+		return o.readRows(next)
+	}
+	return g.absent(next)
+}
+
+func (g *stringGet) judge(wr *rdma.WR) (rowSight, []uint64) {
+	see, key, row := judgeStrRow(wr, g.o.lay, g.o.c.o.InOrder)
+	if see == rowHere && key != g.str {
+		see = rowOther // if the block is still the slot's
+	}
+	return see, row
+}
+
+// others reads the leaf again, to see whether those rows were the slots' own.
+func (g *stringGet) others(next *rdma.Batch) bool {
+	g.cleared = g.o.view.Header()
+	return g.o.readLeaf(g.o.addr, next)
+}
+
+// absent ends a lookup that found no row in the leaf, once its fences are
+// known to cover the key.
+func (g *stringGet) absent(next *rdma.Batch) bool {
+	o := g.o
+	if g.covered {
+		return o.absent()
+	}
+	addr, words, ok := o.view.FenceBlock()
+	if !ok {
+		g.cleared = 0
+		return o.elsewhere(seeNowhere, next)
+	}
+	if o.ask(getFence, 1) {
+		return true
+	}
+	o.readFence(addr, words, next)
 	return false
 }
 
-func (o *getOp) onRow(done, next *rdma.Batch) bool {
-	switch judgeRow(&done.WRs[o.wr], o.lay, o.key, o.c.o.InOrder) {
-	case rowGone:
-		// Deleted since the leaf was read, and perhaps another key's by now.
+// onFence learns where the leaf ends. Without a next batch the row was found
+// already, and the leaf is only remembered for later lookups.
+func (g *stringGet) onFence(done, next *rdma.Batch) bool {
+	o := g.o
+	wr := &done.WRs[o.fenceWR]
+	f, see := o.judgeFence(wr, &o.view, o.addr)
+	if next == nil {
+		if see == seeHere && sideOfFences(&f, g.str) == seeHere {
+			g.inside(&f)
+		}
+		return true
+	}
+	switch see {
+	case seeHere:
+		if see = sideOfFences(&f, g.str); see == seeHere {
+			g.inside(&f)
+			return g.absent(next)
+		}
+	case seeDown:
+		return o.down(wr)
+	case seeBusy, seeDead:
+		// The leaf has other fences by now.
 		o.n.retries.Add(1)
 		return o.readLeaf(o.addr, next)
-	case rowLocked:
-		if o.locked++; o.locked >= maxLocked {
-			return o.finish(index.Locked)
-		}
-		fallthrough
-	case rowTorn:
-		o.n.retries.Add(1)
-		return o.readRow(next)
-	case rowNowhere:
-		o.c.missed(o.h, o.sub)
-		return o.fallback()
-	case rowDown:
-		o.res.Err = done.WRs[o.wr].Status.Err()
-		return o.finish(index.Failed)
-	}
-	row := o.row[leaf.RowWord : leaf.RowWord+o.lay.RowWords]
-	return o.present(row, block.Header(o.row[block.HeaderWord]), o.rowAt)
-}
-
-// rowSight is what one READ of a row block came to.
-type rowSight uint8
-
-const (
-	rowHere rowSight = iota
-	rowLocked
-	rowTorn
-	rowGone
-	rowNowhere
-	rowDown
-)
-
-func judgeRow(wr *rdma.WR, lay *leaf.Layout, key uint64, inOrder bool) rowSight {
-	switch wr.Status {
-	case rdma.StatusOK:
-	case rdma.StatusAccess:
-		return rowNowhere
 	default:
-		return rowDown
+		see = seeNowhere
 	}
-	h := block.Header(wr.Buf[block.HeaderWord])
-	if h == leaf.Free {
-		return rowGone
-	}
-	switch block.Accept(wr.Buf, wr.Tail, wr.Addr, inOrder) {
-	case block.Busy:
-		return rowLocked
-	case block.Torn:
-		return rowTorn
-	}
-	if !lay.RowIs(wr.Buf, key) || h.IsAbsent() {
-		return rowGone
-	}
-	return rowHere
+	g.cleared = 0
+	return o.elsewhere(see, next)
 }

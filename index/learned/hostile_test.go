@@ -275,7 +275,7 @@ func FuzzDecode(f *testing.F) {
 		_ = accepted(&wr, false)
 		if len(words) == root.lay.LeafWords {
 			fd := finder{c: g.c, lay: &root.lay}
-			fd.judge(&wr, words[0])
+			fd.judge(&wr)
 		}
 		_ = block.Header(words[0]).String()
 	})

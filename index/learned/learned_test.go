@@ -60,7 +60,7 @@ func newRig(tb testing.TB, o Options, co ClientOptions, net inproc.Options, chec
 		tb.Fatal(err)
 	}
 	g.conn = g.dial()
-	co.InOrder = g.conn.InOrder()
+	co.InOrder, co.Strings = g.conn.InOrder(), o.Strings
 	g.c = NewClient(g.s.Root(), g.key, co)
 	return g
 }

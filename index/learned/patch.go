@@ -71,11 +71,11 @@ func (p *patch) with(l patchLeaf) *patch {
 
 // learn remembers a leaf that a chase has come to. Of several that learn at
 // once some may be forgotten.
-func (f *finder) learn(v *leaf.Leaf, addr uint64) {
+func (f *finder) learn(v *leaf.Leaf, addr uint64, from int) {
 	if f.held == nil {
 		return
 	}
-	l := patchLeaf{low: v.Low(), last: ^uint64(0), addr: addr, from: f.pred.Leaf}
+	l := patchLeaf{low: v.Low(), last: ^uint64(0), addr: addr, from: from}
 	if high, bounded := v.High(); bounded {
 		l.last = high - 1
 	}

@@ -86,6 +86,7 @@ type scanOp struct {
 	aheadSub, aheadLeaf int // the next leaf to READ ahead; aheadSub -1 if unknown
 	endSub, endLeaf     int // the leaf predicted to hold hi
 
+	num numKey   // cur, while it is sought
 	str *strScan // of string keys
 }
 
@@ -108,6 +109,9 @@ const (
 func (c *Client) NewScan() index.ScanOp {
 	o := &scanOp{}
 	o.str = &strScan{o: o}
+	if o.k = &o.num; c.o.Strings {
+		o.k = &o.str.strKey
+	}
 	o.c, o.n = c, &c.counts[c.nextOp.Add(1)%opStripes]
 	return o
 }
@@ -131,11 +135,11 @@ func (o *scanOp) Result() *index.ScanResult { return &o.res }
 func (o *scanOp) Next(done, next *rdma.Batch) bool {
 	if o.state == scanStart {
 		o.n.lookups.Add(1)
-		if loaded := o.begin(); !loaded && o.lo <= o.hi {
+		if loaded := o.begin(); !loaded && o.lo <= o.hi && o.str.lo <= o.str.hi {
 			return o.fallback()
 		}
 	}
-	if o.h != nil && o.h.root.strings() {
+	if o.c.o.Strings {
 		return o.str.next(done, next)
 	}
 	switch o.state {
@@ -143,10 +147,11 @@ func (o *scanOp) Next(done, next *rdma.Batch) bool {
 		if o.lo > o.hi {
 			return o.finish(index.Found)
 		}
-		st, addr := o.find(o.cur, next)
+		o.num.num = o.cur
+		st, addr := o.find(next)
 		return o.located(st, addr, next)
 	case scanModel:
-		st, addr := o.resume(o.cur, done, next)
+		st, addr := o.resume(done, next)
 		return o.located(st, addr, next)
 	case scanLeaves:
 		return o.onLeaves(done, next)
@@ -165,7 +170,8 @@ func (o *scanOp) again(next *rdma.Batch) bool {
 	if !o.begin() {
 		return o.fallback()
 	}
-	st, addr := o.find(o.cur, next)
+	o.num.num = o.cur
+	st, addr := o.find(next)
 	return o.located(st, addr, next)
 }
 
@@ -343,7 +349,7 @@ func (o *scanOp) onLeaves(done, next *rdma.Batch) bool {
 			continue
 		}
 		var see sight
-		switch see, l.view = o.judge(&done.WRs[l.wr], o.cur); see {
+		switch see, l.view = o.judge(&done.WRs[l.wr]); see {
 		case seeDown:
 			o.res.Err = done.WRs[l.wr].Status.Err()
 			return o.finish(index.Failed)
@@ -409,7 +415,7 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 			return endIf(o.again(next))
 		}
 		if o.lefts++; o.lefts <= maxLeft {
-			st, addr := o.back(o.cur, next)
+			st, addr := o.back(next)
 			return endIf(o.located(st, addr, next))
 		}
 		return endIf(o.fallback())
@@ -418,7 +424,7 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 		l.state = readUsed
 		if o.chases++; o.chases > maxChase {
 			if o.consumed == 0 {
-				o.learn(&l.view, l.addr)
+				o.learn(&l.view, l.addr, o.pred.Leaf)
 			}
 			return endIf(o.fallback())
 		}
@@ -433,7 +439,7 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	before := len(o.res.Entries)
 	if o.chases > 0 && o.consumed == 0 {
-		o.learn(&l.view, l.addr)
+		o.learn(&l.view, l.addr, o.pred.Leaf)
 	}
 	more, ok := o.addRows(l)
 	if !ok {
@@ -567,7 +573,7 @@ func (o *scanOp) onRows(done, next *rdma.Batch) bool {
 		if r.wr < 0 {
 			continue
 		}
-		switch judgeRow(&done.WRs[r.wr], o.lay, e.Key.Num, o.c.o.InOrder) {
+		switch judgeNumRow(&done.WRs[r.wr], o.lay, e.Key.Num, o.c.o.InOrder) {
 		case rowHere:
 			e.Header = block.Header(r.buf[block.HeaderWord])
 			e.Row = r.buf[leaf.RowWord : leaf.RowWord+o.lay.RowWords]

@@ -103,7 +103,7 @@ func fuzzBlocks(t *testing.T, c *Client, h *cache, words []uint64) {
 			}
 		}
 	}
-	fd := finder{c: c, h: h}
+	fd := finder{c: c, h: h, lay: lay}
 	wr := rdma.WR{Status: rdma.StatusOK, Buf: words, Addr: 64}
 	if key, row, ok := lay.StrRow(words); ok && (len(key) > index.MaxKeyBytes || len(row) > lay.RowWords) {
 		t.Fatalf("key of %d bytes, row of %d words", len(key), len(row))
@@ -131,5 +131,5 @@ func fuzzBlocks(t *testing.T, c *Client, h *cache, words []uint64) {
 		fd.judgeFence(&wr, &v, 64)
 		v.FencesApart(64, wr.Buf)
 	}
-	fd.judgeStr(&wr)
+	fd.judge(&wr)
 }

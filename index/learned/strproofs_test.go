@@ -76,7 +76,7 @@ func TestFencesOfAnotherLeaf(t *testing.T) {
 			g.putStr(key(at+j), 1) // splits
 		}
 		for j := 10; j < 80; j += 10 {
-			g.c = NewClient(g.s.Root(), g.key, ClientOptions{InOrder: true}) // without patches
+			g.c = NewClient(g.s.Root(), g.key, ClientOptions{InOrder: true, Strings: true}) // without patches
 			g.refresh()
 			get := g.c.NewGet()
 			get.Start(index.Str(key(at + j)))

@@ -25,6 +25,7 @@ const (
 // as many rows as are asked for; then the rows.
 type strScan struct {
 	o           *scanOp
+	strKey             // cur, while it is sought
 	lo, hi, cur string // in the buffers below
 	keyed       []byte
 	curKey      []byte
@@ -83,10 +84,11 @@ func (s *strScan) next(done, next *rdma.Batch) bool {
 		if s.lo > s.hi {
 			return o.finish(index.Found)
 		}
-		st, addr := o.findStr(s.cur, next)
+		s.str = s.cur
+		st, addr := o.find(next)
 		return o.located(st, addr, next)
 	case scanModel:
-		st, addr := o.resume(0, done, next)
+		st, addr := o.resume(done, next)
 		return o.located(st, addr, next)
 	case scanLeaves:
 		return s.onLeaves(done, next)
@@ -105,10 +107,11 @@ func (s *strScan) again(next *rdma.Batch) bool {
 		return o.giveUp()
 	}
 	o.n.retries.Add(1)
-	if !o.begin() || !o.h.root.strings() {
+	if !o.begin() {
 		return o.fallback()
 	}
-	st, addr := o.findStr(s.cur, next)
+	s.str = s.cur
+	st, addr := o.find(next)
 	return o.located(st, addr, next)
 }
 
@@ -123,7 +126,7 @@ func (s *strScan) onLeaves(done, next *rdma.Batch) bool {
 		if l.state != readAsked {
 			continue
 		}
-		see, v := o.judgeStr(&done.WRs[l.wr])
+		see, v := o.judge(&done.WRs[l.wr])
 		switch see {
 		case seeDown:
 			o.res.Err = done.WRs[l.wr].Status.Err()
@@ -218,7 +221,7 @@ func (s *strScan) consume(next *rdma.Batch) action {
 			return endIf(s.again(next))
 		}
 		if o.lefts++; o.lefts <= maxLeft {
-			st, addr := o.back(0, next)
+			st, addr := o.back(next)
 			return endIf(o.located(st, addr, next))
 		}
 		return endIf(o.fallback())
@@ -401,7 +404,7 @@ func (s *strScan) onRows(done, next *rdma.Batch) bool {
 // fits reports whether a row may be the one that the slot led to.
 func (s *strScan) fits(c *candidate, key string) bool {
 	f := &s.parts[c.part].fences
-	return leaf.Tag(key) == c.p.Tag() && seeFences(f, key) == seeHere && leaf.DigestAt(key, len(f.Prefix)) == c.digest
+	return leaf.Tag(key) == c.p.Tag() && sideOfFences(f, key) == seeHere && leaf.DigestAt(key, len(f.Prefix)) == c.digest
 }
 
 func (s *strScan) restart(next *rdma.Batch) bool {

@@ -18,18 +18,18 @@ var readerBugs = []bug{
 	{
 		name: "FirstTie", why: "the first row with a string key's digest and tag is taken for the row of the key",
 		edits: []edit{{
-			file: "index/learned/strget.go",
-			old:  "			if key == g.key {\n",
-			new:  "			if len(key) > 0 {\n",
+			file: "index/learned/get.go",
+			old:  "	if see == rowHere && key != g.str {\n",
+			new:  "	if see == rowHere && len(key) == 0 {\n",
 		}},
 		caught: []test{{"index/learned", "TestTiedDigests", "want not found|want NotFound|row of"}},
 	},
 	{
 		name: "AbsentBehindFences", why: "a string key is absent if the leaf has no row of it, whatever the fences of the leaf",
 		edits: []edit{{
-			file: "index/learned/strget.go",
+			file: "index/learned/get.go",
 			old:  "	if g.covered {\n",
-			new:  "	if len(g.key) >= 0 {\n",
+			new:  "	if len(g.str) >= 0 {\n",
 		}},
 		caught: []test{{"index/learned", "TestAbsenceBehindFences", "key .x+[0-9]+"}},
 	},

@@ -1,0 +1,450 @@
+package learned
+
+import (
+	"drtmx/index/learned/leaf"
+	"drtmx/index/learned/model"
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+// Bounds of one operation. Past them a lookup falls back to the server.
+const (
+	maxReads  = 48 // READs of a leaf or row, over torn copies
+	maxLocked = 4  // READs of a row found locked
+	maxChase  = 16 // right links followed
+	maxLeft   = 4  // steps to the left
+	maxAsk    = 4  // READs of model parts
+)
+
+// finder is what GET and SCAN share: the way from a key to the leaf to READ.
+type finder struct {
+	c     *Client
+	n     *counts
+	h     *cache
+	lay   *leaf.Layout
+	sub   int      // sub-model the key was routed to
+	held  *heldSub // nil if not held
+	model *model.SubModel
+	leaf  int // logical leaf predicted
+	pred  model.Prediction
+
+	win    []uint64 // TT entries, or a whole sub-model block, being READ
+	winWR  int
+	winLo  int      // first leaf of the entries
+	winOf  *heldSub // whose entries they are, once they are there; nil if none were READ for this key
+	headWR int
+	head   [1]uint64
+	asked  int
+	turn   turn
+	own    model.SubModel // the sub-model just fetched, if it is not held with its TT
+	whole  bool           // ask for whole TTs: a scan needs many entries
+	tick   uint32
+	err    error
+	k      soughtKey
+}
+
+// soughtKey is the key that a finder looks for, with what depends on its kind.
+type soughtKey interface {
+	// route is the sub-model of the key.
+	route(d *directory) int
+	// digest is what a sub-model whose keys have the prefix predicts from.
+	digest(prefix string) uint64
+	// patched is the leaf that an earlier chase has found for the key, which
+	// the sub-model has in logical leaf pred.
+	patched(s *heldSub, pred int) (addr uint64, ok bool)
+}
+
+// numKey is a native key that is sought.
+type numKey struct{ num uint64 }
+
+func (k *numKey) route(d *directory) int { return d.router.Route(k.num) }
+
+func (k *numKey) digest(string) uint64 { return k.num }
+
+func (k *numKey) patched(s *heldSub, pred int) (addr uint64, ok bool) {
+	p := s.patch.Load()
+	if p == nil {
+		return 0, false
+	}
+	return p.find(k.num, pred)
+}
+
+// strKey is a string key that is sought.
+type strKey struct{ str string }
+
+func (k *strKey) route(d *directory) int { return d.strs.Route(k.str) }
+
+func (k *strKey) digest(prefix string) uint64 { return leaf.DigestAfter(prefix, k.str) }
+
+func (k *strKey) patched(s *heldSub, pred int) (addr uint64, ok bool) {
+	p := s.strPatch.Load()
+	if p == nil {
+		return 0, false
+	}
+	return p.find(k.str, pred)
+}
+
+// step is what the finder needs next.
+type step uint8
+
+const (
+	stepLeaf  step = iota // the address is known
+	stepWait              // a READ was appended
+	stepStuck             // no way to know
+	stepDown              // the peer is gone; see finder.err
+)
+
+// find predicts the leaf of the key. On stepWait, call resume with the next done.
+func (f *finder) find(next *rdma.Batch) (step, uint64) {
+	f.winOf = nil
+	if !f.h.trained() {
+		f.held, f.model = nil, nil
+		return stepLeaf, f.h.root.first
+	}
+	f.sub = f.k.route(&f.h.directory)
+	if f.held = f.h.held[f.sub].Load(); f.held == nil {
+		return f.askSub(next)
+	}
+	f.model = &f.held.model
+	f.pred = f.model.Predict(f.k.digest(f.held.prefix))
+	f.leaf = f.pred.Leaf
+	if addr, ok := f.k.patched(f.held, f.leaf); ok {
+		return stepLeaf, addr
+	}
+	if f.pred.Knows == model.KnowsALN && f.c.o.Budget == Full { // translate, without a call
+		return stepLeaf, f.lay.LeafAddr(f.pred.ALN)
+	}
+	return f.translate(next)
+}
+
+// translate goes from a logical leaf predicted to its address.
+func (f *finder) translate(next *rdma.Batch) (step, uint64) {
+	if f.pred.Knows == model.KnowsALN {
+		if f.c.o.Budget == PartTT {
+			if f.tick++; f.tick%usedSample == 0 {
+				f.h.subs[f.sub].used.Add(1)
+			}
+		}
+		return stepLeaf, f.lay.LeafAddr(f.pred.ALN)
+	}
+	f.c.wantTT(f.h, f.sub)
+	if f.whole {
+		f.held = nil
+		return f.askSub(next)
+	}
+	return f.askTT(next)
+}
+
+// askTT READs the TT entries that the prediction spans, and the header of
+// their block, which tells whether they still belong to the model.
+func (f *finder) askTT(next *rdma.Batch) (step, uint64) {
+	off, n := f.model.TTWindow(f.pred.Lo, f.pred.Hi)
+	f.winLo = f.pred.Lo
+	if f.asked++; f.asked > maxAsk {
+		return stepStuck, 0
+	}
+	f.winWR = -1
+	f.win = f.win[:0]
+	if n > 0 {
+		f.win = grow(f.win, n)
+		f.winWR = next.Read(f.c.rkey, f.held.addr+uint64(f.held.at+off)*mem.WordBytes, f.win)
+	}
+	f.headWR = next.Read(f.c.rkey, f.held.addr, f.head[:])
+	f.n.reads.Add(2)
+	return stepWait, 0
+}
+
+// askSub READs the whole block of a sub-model that is not held.
+func (f *finder) askSub(next *rdma.Batch) (step, uint64) {
+	f.model = nil
+	p := pointer(f.h.subs[f.sub].pointer.Load())
+	if f.asked++; f.asked > maxAsk || !p.valid() {
+		f.c.missed(f.h, f.sub)
+		return stepStuck, 0
+	}
+	f.win = grow(f.win, p.words())
+	f.winWR, f.headWR = next.Read(f.c.rkey, p.addr(), f.win), -1
+	f.n.reads.Add(1)
+	return stepWait, 0
+}
+
+// askPointer READs the pointer of the sub-model, whose block was not there.
+func (f *finder) askPointer(next *rdma.Batch) (step, uint64) {
+	if f.asked++; f.asked > maxAsk {
+		f.c.missed(f.h, f.sub)
+		return stepStuck, 0
+	}
+	f.winWR = -1
+	f.headWR = next.Read(f.c.rkey, f.h.pointerAddr(f.sub), f.head[:])
+	f.n.reads.Add(1)
+	return stepWait, 0
+}
+
+// resume goes on with the parts that were READ.
+func (f *finder) resume(done, next *rdma.Batch) (step, uint64) {
+	for _, i := range [...]int{f.winWR, f.headWR} {
+		if i < 0 {
+			continue
+		}
+		if st := done.WRs[i].Status; st != rdma.StatusOK && st != rdma.StatusAccess {
+			f.err = st.Err()
+			return stepDown, 0
+		}
+	}
+	switch {
+	case f.held != nil:
+		return f.gotTT(done)
+	case f.winWR < 0:
+		if done.WRs[f.headWR].Status == rdma.StatusOK {
+			f.h.subs[f.sub].pointer.Store(f.head[0])
+		}
+		return f.askSub(next)
+	}
+	wr := &done.WRs[f.winWR]
+	if accepted(wr, f.c.o.InOrder) == block.OK {
+		if head, err := f.h.decode(f.lay.ID, f.sub, wr.Buf, &f.own); err == nil {
+			return f.fetchedSub(f.k.digest(head.prefix))
+		}
+	}
+	return f.askPointer(next)
+}
+
+// gotTT completes a prediction with the entries READ.
+func (f *finder) gotTT(done *rdma.Batch) (step, uint64) {
+	if h := &done.WRs[f.headWR]; h.Status == rdma.StatusOK && f.head[0] != f.held.header {
+		f.c.missed(f.h, f.sub) // trained again since; the entries may still do
+	}
+	if f.winWR >= 0 && done.WRs[f.winWR].Status != rdma.StatusOK {
+		return stepStuck, 0
+	}
+	p, err := f.model.Resolve(f.k.digest(f.held.prefix), f.pred, f.win)
+	if err != nil || p.ALN < f.held.low || p.ALN > f.held.high {
+		f.c.missed(f.h, f.sub)
+		return stepStuck, 0
+	}
+	f.pred, f.leaf, f.winOf = p, p.Leaf, f.held
+	return stepLeaf, f.lay.LeafAddr(p.ALN)
+}
+
+// back goes to the leaf before the one predicted last. It moves the prediction.
+func (f *finder) back(next *rdma.Batch) (step, uint64) {
+	switch {
+	case f.model == nil:
+		return stepStuck, 0
+	case !f.model.HasTT():
+		if addr, ok := f.leftInWindow(); ok {
+			return stepLeaf, addr
+		}
+		f.held, f.turn = nil, turnLeft
+		return f.askSub(next)
+	case f.leaf > 0:
+		f.leaf--
+		return stepLeaf, f.lay.LeafAddr(f.model.ALN(f.leaf))
+	case f.sub == 0:
+		return stepLeaf, f.h.root.first
+	}
+	f.sub--
+	if held := f.h.held[f.sub].Load(); held != nil && held.model.HasTT() {
+		f.held, f.model = held, &held.model
+		f.leaf = f.model.Leaves() - 1
+		return stepLeaf, f.lay.LeafAddr(f.model.ALN(f.leaf))
+	}
+	f.held, f.turn = nil, turnLast
+	return f.askSub(next)
+}
+
+// turn is what a finder does with a sub-model that it had to fetch.
+type turn uint8
+
+const (
+	turnPredict turn = iota
+	turnLeft         // go to the leaf before the one predicted
+	turnLast         // go to the last leaf
+)
+
+// fetchedSub goes on with the sub-model just fetched whole.
+func (f *finder) fetchedSub(digest uint64) (step, uint64) {
+	f.model = &f.own
+	f.pred = f.own.Predict(digest)
+	f.leaf = f.pred.Leaf
+	switch f.turn {
+	case turnLeft:
+		f.leaf = max(f.leaf-1, 0)
+	case turnLast:
+		f.leaf = f.own.Leaves() - 1
+	}
+	f.turn = turnPredict
+	return stepLeaf, f.lay.LeafAddr(f.own.ALN(f.leaf))
+}
+
+// leftInWindow is back with no more of the TT than was READ for the prediction.
+func (f *finder) leftInWindow() (uint64, bool) {
+	if f.held == nil || f.winOf != f.held || f.leaf <= f.winLo {
+		return 0, false
+	}
+	f.leaf--
+	from, _ := f.model.TTWindow(f.winLo, f.winLo)
+	at, n := f.model.TTWindow(f.leaf, f.leaf)
+	p, err := f.model.Resolve(f.k.digest(f.held.prefix), model.Prediction{Lo: f.leaf, Hi: f.leaf}, f.win[at-from:at-from+n])
+	if err != nil || p.ALN < f.held.low || p.ALN > f.held.high {
+		return 0, false
+	}
+	return f.lay.LeafAddr(p.ALN), true
+}
+
+// begin takes the cache as it is now; false if nothing is loaded.
+func (f *finder) begin() bool {
+	f.h = f.c.cur.Load()
+	f.asked, f.turn = 0, turnPredict
+	if f.h == nil {
+		return false
+	}
+	f.lay = &f.h.root.lay
+	return true
+}
+
+func grow(b []uint64, n int) []uint64 {
+	if cap(b) < n {
+		return make([]uint64, n)
+	}
+	return b[:n]
+}
+
+// sight is the verdict on a leaf copy for one key.
+type sight uint8
+
+const (
+	seeHere    sight = iota // the leaf's fences cover the key, as far as the copy shows them
+	seeRight                // the key lies to the right
+	seeLeft                 // the key lies to the left
+	seeDead                 // no leaf now
+	seeBusy                 // being changed: READ it again
+	seeNowhere              // not a leaf of this index, or no such address
+	seeDown                 // the peer is gone
+)
+
+// judge checks that the copy is a leaf of the index: seeHere, or why not. It
+// says nothing about the key.
+func (f *finder) judge(wr *rdma.WR) (sight, leaf.Leaf) {
+	switch wr.Status {
+	case rdma.StatusOK:
+	case rdma.StatusAccess:
+		return seeNowhere, leaf.Leaf{}
+	default:
+		return seeDown, leaf.Leaf{}
+	}
+	if block.Header(wr.Buf[block.HeaderWord]) == leaf.Free {
+		return seeDead, leaf.Leaf{}
+	}
+	if block.Accept(wr.Buf, wr.Tail, wr.Addr, f.c.o.InOrder) != block.OK {
+		return seeBusy, leaf.Leaf{}
+	}
+	v, ok := f.lay.View(wr.Buf)
+	if !ok {
+		return seeNowhere, v
+	}
+	return seeHere, v
+}
+
+// sideOf says where a native key lies, seen from a leaf.
+func sideOf(v *leaf.Leaf, key uint64) sight {
+	switch {
+	case key < v.Low():
+		return seeLeft
+	case v.Above(key):
+		return seeRight
+	}
+	return seeHere
+}
+
+// sideOfFences says where a string key lies, seen from a leaf with the fences.
+func sideOfFences(f *leaf.Fences, key string) sight {
+	switch {
+	case f.Below(key):
+		return seeLeft
+	case f.Above(key):
+		return seeRight
+	}
+	return seeHere
+}
+
+// judgeFence checks that the copy is the fence block of the leaf: seeDead says
+// that it is another's by now.
+func (f *finder) judgeFence(wr *rdma.WR, v *leaf.Leaf, addr uint64) (leaf.Fences, sight) {
+	switch wr.Status {
+	case rdma.StatusOK:
+	case rdma.StatusAccess:
+		return leaf.Fences{}, seeNowhere
+	default:
+		return leaf.Fences{}, seeDown
+	}
+	if block.Accept(wr.Buf, wr.Tail, wr.Addr, f.c.o.InOrder) != block.OK {
+		return leaf.Fences{}, seeBusy
+	}
+	fences, ok := v.FencesApart(addr, wr.Buf)
+	if !ok {
+		return fences, seeDead
+	}
+	return fences, seeHere
+}
+
+// rowSight is the verdict on the copy of a row block.
+type rowSight uint8
+
+const (
+	rowHere  rowSight = iota // the row looked for
+	rowOther                 // the row of another key
+	rowLocked
+	rowTorn
+	rowGone    // no row of the index now
+	rowNowhere // no such address
+	rowDown    // the peer is gone
+)
+
+// judgeRow checks that the copy is at rest: rowHere, or why not. It says
+// nothing about whose row it is.
+func judgeRow(wr *rdma.WR, inOrder bool) rowSight {
+	switch wr.Status {
+	case rdma.StatusOK:
+	case rdma.StatusAccess:
+		return rowNowhere
+	default:
+		return rowDown
+	}
+	h := block.Header(wr.Buf[block.HeaderWord])
+	if h == leaf.Free {
+		return rowGone
+	}
+	switch block.Accept(wr.Buf, wr.Tail, wr.Addr, inOrder) {
+	case block.Busy:
+		return rowLocked
+	case block.Torn:
+		return rowTorn
+	}
+	if h.IsAbsent() {
+		return rowGone
+	}
+	return rowHere
+}
+
+// judgeNumRow is judgeRow for the row of a native key.
+func judgeNumRow(wr *rdma.WR, lay *leaf.Layout, key uint64, inOrder bool) rowSight {
+	see := judgeRow(wr, inOrder)
+	if see == rowHere && !lay.RowIs(wr.Buf, key) {
+		return rowGone
+	}
+	return see
+}
+
+// judgeStrRow is judgeRow for the row of any string key, which it decodes.
+func judgeStrRow(wr *rdma.WR, lay *leaf.Layout, inOrder bool) (see rowSight, key string, row []uint64) {
+	if see = judgeRow(wr, inOrder); see != rowHere {
+		return see, "", nil
+	}
+	key, row, ok := lay.StrRow(wr.Buf)
+	if !ok {
+		return rowGone, "", nil
+	}
+	return rowHere, key, row
+}
