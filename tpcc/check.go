@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -48,14 +50,31 @@ func Passes(verdict string) bool {
 	return verdict == OK || strings.HasPrefix(verdict, NotApplicable)
 }
 
-// Holds reports whether all conditions hold that were evaluated.
-func (c Consistency) Holds() bool {
-	for _, verdict := range c {
-		if !Passes(verdict) {
-			return false
+// Conditions are the names of the conditions: clauses in the order of the
+// specification, 3.3.2.9 before 3.3.2.10, then those that have no clause.
+func (c Consistency) Conditions() []string {
+	return slices.SortedFunc(maps.Keys(c), func(a, b string) int {
+		clauseA, clauseB := strings.Contains(a, "."), strings.Contains(b, ".")
+		switch {
+		case clauseA != clauseB && clauseA:
+			return -1
+		case clauseA != clauseB:
+			return 1
+		case clauseA && len(a) != len(b):
+			return len(a) - len(b)
+		}
+		return strings.Compare(a, b)
+	})
+}
+
+// Err names the first condition that does not hold, nil if all hold.
+func (c Consistency) Err() error {
+	for _, name := range c.Conditions() {
+		if !Passes(c[name]) {
+			return fmt.Errorf("consistency condition %s does not hold: %s", name, c[name])
 		}
 	}
-	return true
+	return nil
 }
 
 // conditionFresh concerns only the initial population.

@@ -50,8 +50,8 @@ func mustHold(t *testing.T, m *model, c CheckConfig) {
 			t.Errorf("%s: %s, want it evaluated", condition, got[condition])
 		}
 	}
-	if want := 15 + btoi(c.AtRest); len(got) != want || got.Holds() != !t.Failed() {
-		t.Errorf("%d verdicts, want %d; holds %v", len(got), want, got.Holds())
+	if want := 15 + btoi(c.AtRest); len(got) != want || (got.Err() == nil) != !t.Failed() {
+		t.Errorf("%d verdicts, want %d; %v", len(got), want, got.Err())
 	}
 }
 
@@ -78,7 +78,7 @@ func TestFreshConditionIsForAFreshLoad(t *testing.T) {
 	}
 	for what, m := range map[string]*model{"placed": placed, "delivered": delivered} {
 		got, err := m.s.check(t.Context(), m, CheckConfig{})
-		if err != nil || !strings.HasPrefix(got[conditionFresh], NotApplicable+": ") || !got.Holds() {
+		if err != nil || !strings.HasPrefix(got[conditionFresh], NotApplicable+": ") || got.Err() != nil {
 			t.Errorf("an order was %s: %v %v", what, got, err)
 		}
 	}
@@ -362,7 +362,7 @@ func TestCheckFindsPlantedFaults(t *testing.T) {
 				t.Errorf("%s: %s: %s; want %q", p.name, condition, text, want)
 			}
 		}
-		if got.Holds() {
+		if got.Err() == nil {
 			t.Errorf("%s: all conditions hold", p.name)
 		}
 	}

@@ -64,7 +64,7 @@ func open(ctx context.Context, o *options) (*database, error) {
 
 func (d *database) open(ctx context.Context, where string) error {
 	cfg := d.cluster.Config()
-	cfg.Reads, cfg.LocationCache, cfg.Seed = d.reads, d.locationCache, d.seed
+	cfg.Reads, cfg.LocationCache, cfg.Cache, cfg.Seed = d.reads, d.locationCache, d.cache, d.seed
 	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("no answer within %v", openTimeout))
 	defer cancel()
 	var err error

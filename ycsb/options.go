@@ -5,6 +5,7 @@ import (
 
 	"github.com/magiconair/properties"
 
+	"drtmx/index/learned"
 	"drtmx/internal/cluster"
 	"drtmx/txn"
 	"drtmx/ycsb/props"
@@ -31,6 +32,7 @@ type options struct {
 	fabric        string
 	size          cluster.Size
 	reads         txn.ReadPath
+	cache         txn.Cache
 	locationCache int
 	upsert        bool
 	atServer      bool // updates and read-modify-writes
@@ -64,6 +66,12 @@ func readOptions(p *properties.Properties) (*options, error) {
 	if r.OneOf(props.Design, "drtmx", "drtmx", "drtmh") == "drtmh" {
 		o.reads = txn.OrderedByRPC
 	}
+	if o.cache, err = txn.ParseCache(r.String(props.Cache, "full")); err != nil {
+		r.Fault("%s: %v", props.Cache, err)
+	}
+	if o.size.Models, err = learned.ParseFamily(r.String(props.Models, "")); err != nil {
+		r.Fault("%s: %v", props.Models, err)
+	}
 	if o.size.Partitions == 0 {
 		o.size.Partitions = o.size.Servers
 	}
@@ -74,7 +82,7 @@ func readOptions(p *properties.Properties) (*options, error) {
 		if o.addr == "" {
 			r.Fault("%s has no value: want the --data-dir of drtmx serve, or sockets of its data servers", props.Addr)
 		}
-		for _, name := range []string{props.Fabric, props.Servers, props.Partitions, props.Partitioning} {
+		for _, name := range []string{props.Fabric, props.Servers, props.Partitions, props.Partitioning, props.Models} {
 			if r.Has(name) {
 				r.Fault("%s with %s: want one of them, for a running cluster has its own", name, props.Addr)
 			}

@@ -59,6 +59,7 @@ no data.`,
 	fl.StringVar(&s.dir, "data-dir", cluster.DefaultDir(), "runtime directory for sockets, made if it does not exist")
 	s.size.add(c)
 	s.workload.add(c)
+	s.models.add(c)
 	s.addFabrics(c)
 	s.tls.add(c)
 	s.log.add(c)
@@ -72,7 +73,7 @@ func (f *upFlags) args() []string {
 	s := &f.serve
 	args := []string{
 		"serve", "--data-dir", s.dir, "--servers", strconv.Itoa(s.size.servers), "--partitions", strconv.Itoa(s.size.partitions),
-		"--workload", s.workload.name, "--fabrics", strings.Join(s.fabrics, ","), "--listen", s.listen,
+		"--workload", s.workload.name, "--models", s.models.name, "--fabrics", strings.Join(s.fabrics, ","), "--listen", s.listen,
 		"--metrics", s.shows.metrics, "--pprof", s.shows.pprof, "--log-format", s.log.format,
 	}
 	for _, p := range s.workload.files {

@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"drtmx/tpcc"
+	"drtmx/tpcc/bench"
+	"drtmx/txn"
 )
 
 // compareFlags are the flags of tpcc compare.
@@ -20,6 +22,8 @@ type compareFlags struct {
 	load    loadFlags
 	pace    paceFlags
 	designs []string
+	caches  []string
+	models  modelsFlag
 	mixes   []string
 	fabric  string
 	repeat  int
@@ -28,8 +32,8 @@ type compareFlags struct {
 
 // comparison is the JSON object of tpcc compare.
 type comparison struct {
-	Runs   []*report     `json:"runs"` // in the order they were made
-	Ratios []ratioReport `json:"ratios"`
+	Runs   []*bench.Report `json:"runs"` // in the order they were made
+	Ratios []ratioReport   `json:"ratios"`
 }
 
 // ratioReport compares the first design with another, within each repetition.
@@ -80,6 +84,8 @@ with the consistency check.`,
 	f.load.add(c)
 	f.pace.add(c)
 	c.Flags().StringSliceVar(&f.designs, "designs", []string{"drtmx", "drtmh", "rpc"}, "designs to compare; ratios are of the first to each other one")
+	c.Flags().StringSliceVar(&f.caches, "cache", []string{"full"}, cacheHelp+"; several are compared with each other, for designs that read one-sided")
+	f.models.add(c)
 	c.Flags().StringArrayVar(&f.mixes, "mix", []string{"new-order=10,order-status=90", "order-status=100"}, "mix of transactions; may be given several times")
 	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm, tcp, verbs or inproc")
 	c.Flags().IntVar(&f.repeat, "repeat", 3, "repetitions")
@@ -92,51 +98,80 @@ func (f *compareFlags) plans(given func(string) bool) ([]*runPlan, error) {
 	if f.repeat < 1 || f.repeat > 1000 {
 		return nil, fmt.Errorf("--repeat %d: want 1 to 1000", f.repeat)
 	}
-	if len(f.designs) < 2 {
-		return nil, fmt.Errorf("--designs %s: want two or more", strings.Join(f.designs, ","))
+	if len(f.designs)*len(f.caches) < 2 {
+		return nil, fmt.Errorf("--designs %s: want two or more, or several --cache", strings.Join(f.designs, ","))
 	}
 	var plans []*runPlan
 	for _, m := range f.mixes {
 		for _, d := range f.designs {
-			r := runFlags{
-				where: f.where, size: f.size, load: f.load, pace: f.pace, mix: m, design: d,
-				fabric: f.fabric, newOrder: tpcc.Procedure.String(), payment: tpcc.Procedure.String(), output: outputFlags{style: outputTable}, delivery: deliveryDeferred,
+			for i, cache := range f.caches {
+				r := runFlags{
+					where: f.where, size: f.size, load: f.load, pace: f.pace, mix: m, design: d, cache: cache, models: f.models,
+					fabric: f.fabric, newOrder: tpcc.Procedure.String(), payment: tpcc.Procedure.String(),
+					output: outputFlags{style: outputTable}, delivery: bench.DeliveryDeferred,
+				}
+				p, err := r.plan(given)
+				if err != nil {
+					return nil, err
+				}
+				if i == 0 || p.config.Design.Reads == txn.OneSided { // no other design has models to keep
+					plans = append(plans, p)
+				}
 			}
-			p, err := r.plan(given)
-			if err != nil {
-				return nil, err
-			}
-			plans = append(plans, p)
 		}
+	}
+	if len(plans) < 2*len(f.mixes) {
+		return nil, fmt.Errorf("--designs %s: want two or more", strings.Join(f.designs, ","))
 	}
 	return plans, nil
 }
 
+// label names a design among those that are compared: with its cache, if
+// several are.
+func (f *compareFlags) label(design, cache string) string {
+	d, err := bench.FindDesign(design)
+	if err == nil && d.Reads == txn.OneSided && len(f.caches) > 1 {
+		return design + " cache " + cache
+	}
+	return design
+}
+
+// labels are those of plans for one mix.
+func (f *compareFlags) labels(plans []*runPlan) (all []string) {
+	for _, p := range plans[:len(plans)/len(f.mixes)] {
+		all = append(all, f.label(p.design, p.config.Cache.String()))
+	}
+	return all
+}
+
 func (a *app) compare(ctx context.Context, f *compareFlags, plans []*runPlan) (err error) {
+	first := plans[0]
 	out, err := openJSON(f.json, a.stdout)
 	if err != nil {
 		return usageError{err}
 	}
 	defer func() { err = errors.Join(err, out.close()) }()
-	first := plans[0]
-	s, err := a.cluster(ctx, first, &telemetry{})
+	s, err := a.openSession(ctx, first, &telemetry{})
 	if err != nil {
 		return a.early(ctx, err)
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	watched, stop := s.watch(ctx)
 	defer stop()
-	load := newReport(first, s)
-	if err := a.ready(watched, s, first, load); err != nil {
+	if err := s.open(watched, &first.config); err != nil {
+		return a.early(ctx, s.cause(err))
+	}
+	loaded, err := a.loadOwn(watched, s, first)
+	if err != nil {
 		return a.early(ctx, s.cause(err))
 	}
 	result := &comparison{}
 	for rep := range f.repeat {
 		for i := range plans {
 			// Every repetition starts at another design: none is always first.
-			n := len(f.designs)
+			n := len(plans) / len(f.mixes)
 			p := plans[i/n*n+(i+rep)%n]
-			r, err := a.runOne(watched, s, p, load)
+			r, err := a.runOne(watched, s, p, loaded)
 			if stopped := interrupted(ctx); stopped != nil {
 				return stopped
 			}
@@ -144,71 +179,87 @@ func (a *app) compare(ctx context.Context, f *compareFlags, plans []*runPlan) (e
 				return s.cause(err)
 			}
 			result.Runs = append(result.Runs, r)
-			a.say("%d of %d  %-6s %-30s %s per second", rep+1, f.repeat, r.Design, r.Mix, number(r.Throughput))
+			a.say("%d of %d  %-6s %-30s %s per second", rep+1, f.repeat, f.label(r.Design, r.Cache), r.Mix, number(r.Throughput))
 		}
 	}
-	result.compare(f)
-	a.printComparison(result, f, out)
+	labels := f.labels(plans)
+	result.compare(f, labels)
+	a.printComparison(result, f, labels, out)
 	if err := out.write(result); err != nil {
 		return err
 	}
-	return a.verify(ctx, s, load)
+	return a.verifyAll(ctx, s)
+}
+
+// verifyAll checks consistency after several runs.
+func (a *app) verifyAll(ctx context.Context, s *session) error {
+	verdicts, err := a.check(ctx, s)
+	if stopped := interrupted(ctx); stopped != nil {
+		return fmt.Errorf("%w during the consistency check", stopped)
+	}
+	if err != nil {
+		return s.cause(err)
+	}
+	return verdicts.Err()
 }
 
 // runOne measures one design with a database of its own on the cluster.
-func (a *app) runOne(ctx context.Context, s *session, p *runPlan, load *report) (*report, error) {
-	own := &session{Cluster: s.Cluster, separate: s.separate}
-	if err := own.open(ctx, p.how.reads, p.load.seed); err != nil {
+func (a *app) runOne(ctx context.Context, s *session, p *runPlan, loaded *tpcc.LoadReport) (*bench.Report, error) {
+	own := &session{Cluster: s.Cluster, own: s.own, separate: s.separate}
+	if err := own.open(ctx, &p.config); err != nil {
 		return nil, err
 	}
 	defer own.db.Close()
-	r := newReport(p, own)
-	r.Partitions, r.Warehouses, r.info = load.Partitions, load.Warehouses, load.info
-	r.LoadS, r.LoadRows, r.LoadRowBytes = load.LoadS, load.LoadRows, load.LoadRowBytes
-	return r, a.measure(ctx, own, p, r, &live{})
+	out := &outputs{live: &live{}, bar: a.runBar(p)}
+	defer out.bar.done()
+	run, err := a.newRun(ctx, own, p, out, loaded)
+	if err != nil {
+		return nil, err
+	}
+	return run.Report, run.Measure(ctx)
 }
 
-// of lists the runs of a mix and design, by repetition.
-func (c *comparison) of(mix, design string) (rs []*report) {
+// of lists the runs of a mix and a label, by repetition.
+func (c *comparison) of(f *compareFlags, mix, label string) (rs []*bench.Report) {
 	for _, r := range c.Runs {
-		if r.Mix == mix && r.Design == design {
+		if r.Mix == mix && f.label(r.Design, r.Cache) == label {
 			rs = append(rs, r)
 		}
 	}
 	return rs
 }
 
-func (r *report) finished() (n float64) {
-	for _, t := range r.Types {
-		n += float64(t.Committed + t.RolledBack)
+// mixNames are the mixes as reports name them.
+func (f *compareFlags) mixNames() (all []string) {
+	for _, m := range f.mixes {
+		parsed, _ := tpcc.ParseMix(m) // checked before
+		all = append(all, parsed.String())
 	}
-	return n
+	return all
 }
 
-// compare computes the ratios.
-func (c *comparison) compare(f *compareFlags) {
-	for _, m := range f.mixes {
-		parsed, _ := parseMix(m) // checked before
-		mix := parsed.String()
-		ours := c.of(mix, f.designs[0])
-		for _, rival := range f.designs[1:] {
-			theirs := c.of(mix, rival)
+// compare computes the ratios of the first label to each other one.
+func (c *comparison) compare(f *compareFlags, labels []string) {
+	for _, mix := range f.mixNames() {
+		ours := c.of(f, mix, labels[0])
+		for _, rival := range labels[1:] {
+			theirs := c.of(f, mix, rival)
 			var through, cpu, server []float64
 			for i := range ours {
 				x, y := ours[i], theirs[i]
-				through = append(through, ratio(x.Throughput, y.Throughput))
-				cpu = append(cpu, ratio((x.ClientCPUS+x.ServerCPUS)/x.finished(), (y.ClientCPUS+y.ServerCPUS)/y.finished()))
-				server = append(server, ratio(x.ServerCPUS/x.finished(), y.ServerCPUS/y.finished()))
+				through = append(through, bench.Ratio(x.Throughput, y.Throughput))
+				cpu = append(cpu, bench.Ratio((x.ClientCPUS+x.ServerCPUS)/x.Finished(), (y.ClientCPUS+y.ServerCPUS)/y.Finished()))
+				server = append(server, bench.Ratio(x.ServerCPUS/x.Finished(), y.ServerCPUS/y.Finished()))
 			}
 			c.Ratios = append(c.Ratios, ratioReport{
-				Mix: mix, Design: f.designs[0], Rival: rival,
+				Mix: mix, Design: labels[0], Rival: rival,
 				Through: spreadOf(through), CPU: spreadOf(cpu), ServerCPU: spreadOf(server),
 			})
 		}
 	}
 }
 
-func (a *app) printComparison(c *comparison, f *compareFlags, out *jsonFile) {
+func (a *app) printComparison(c *comparison, f *compareFlags, labels []string, out *jsonFile) {
 	w := a.stdout
 	if out.toStdout {
 		w = a.stderr
@@ -216,16 +267,16 @@ func (a *app) printComparison(c *comparison, f *compareFlags, out *jsonFile) {
 	r := c.Runs[0]
 	fmt.Fprintf(w, "\nTPC-C over %s: %d warehouses, %d data servers, %d clients, %d repetitions of %v; median (least to greatest)\n",
 		r.Fabric, r.Warehouses, r.Servers, r.Clients, f.repeat, f.pace.duration.Round(time.Millisecond))
-	for _, m := range f.mixes {
-		parsed, _ := parseMix(m)
-		mix := parsed.String()
+	for i, mix := range f.mixNames() {
+		parsed, _ := tpcc.ParseMix(f.mixes[i])
+		types := bench.Names(parsed.Types())
 		fmt.Fprintf(w, "\n%s\n\n", mix)
 		rows := [][]string{{"design", "per second", "µs CPU of clients", "of data servers"}}
-		for _, name := range typeNames(parsed.Types()) {
+		for _, name := range types {
 			rows[0] = append(rows[0], "rounds "+name, "RPCs")
 		}
-		for _, d := range f.designs {
-			rows = append(rows, designRow(c.of(mix, d), typeNames(parsed.Types())))
+		for _, label := range labels {
+			rows = append(rows, designRow(label, c.of(f, mix, label), types))
 		}
 		table(w, rows)
 		fmt.Fprintln(w)
@@ -240,14 +291,14 @@ func (a *app) printComparison(c *comparison, f *compareFlags, out *jsonFile) {
 	fmt.Fprintln(w)
 }
 
-func designRow(rs []*report, types []string) []string {
+func designRow(label string, rs []*bench.Report, types []string) []string {
 	var through, client, server []float64
 	for _, r := range rs {
 		through = append(through, r.Throughput)
-		client = append(client, 1e6*ratio(r.ClientCPUS, r.finished()))
-		server = append(server, 1e6*ratio(r.ServerCPUS, r.finished()))
+		client = append(client, 1e6*bench.Ratio(r.ClientCPUS, r.Finished()))
+		server = append(server, 1e6*bench.Ratio(r.ServerCPUS, r.Finished()))
 	}
-	row := []string{rs[0].Design, spreadOf(through).String(), spreadOf(client).String(), spreadOf(server).String()}
+	row := []string{label, spreadOf(through).String(), spreadOf(client).String(), spreadOf(server).String()}
 	for _, name := range types {
 		var rounds, rpcs []float64
 		for _, r := range rs {

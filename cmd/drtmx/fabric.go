@@ -24,13 +24,6 @@ const (
 
 var fabrics = []string{fabricShm, fabricInproc, fabricTCP, fabricVerbs}
 
-func checkFabric(name string) error {
-	if slices.Contains(fabrics, name) {
-		return nil
-	}
-	return fmt.Errorf("--fabric %q: want %s", name, oneOf(fabrics))
-}
-
 // newProvider is cluster.NewProvider, or a test's.
 var newProvider = cluster.NewProvider
 

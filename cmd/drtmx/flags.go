@@ -3,15 +3,16 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"drtmx/index/learned"
 	"drtmx/internal/cluster"
 	"drtmx/internal/load"
 	"drtmx/tpcc"
-	"drtmx/txn"
 )
 
 // badValue matches the flag library's complaint about a value.
@@ -34,39 +35,41 @@ func flagError(c *cobra.Command, err error) error {
 	return usagef("%s: --%s %q: want %s", c.CommandPath(), m[2], m[1], kind)
 }
 
-// parseMix names the flag that tpcc.ParseMix does not know of.
-func parseMix(s string) (tpcc.Mix, error) {
-	m, err := tpcc.ParseMix(s)
-	if err != nil {
-		return m, fmt.Errorf("--mix %q: %w", s, err)
+// flagFault names the flag whose value err is about.
+func flagFault(flag, value string, err error) error {
+	if err == nil {
+		return nil
 	}
-	return m, nil
+	return fmt.Errorf("--%s %q: %w", flag, value, err)
 }
 
-// design says how reads travel.
-type design struct {
-	name  string
-	reads txn.ReadPath
-	// Of the transactions that only read; the others run at their home server
-	// in all designs.
-	orderStatus, stockLevel tpcc.Mode
-}
-
-var designs = []design{
-	{"drtmx", txn.OneSided, tpcc.Client, tpcc.Default},
-	{"drtmh", txn.OrderedByRPC, tpcc.Client, tpcc.Default},
-	{"rpc", txn.OrderedByRPC, tpcc.Procedure, tpcc.Procedure},
-}
-
-func findDesign(name string) (*design, error) {
-	var names []string
-	for i := range designs {
-		if designs[i].name == name {
-			return &designs[i], nil
-		}
-		names = append(names, designs[i].name)
+// checkChoice refuses a value that is none of the choices.
+func checkChoice(flag, value string, choices []string) error {
+	if slices.Contains(choices, value) {
+		return nil
 	}
-	return nil, fmt.Errorf("--design %q: want %s", name, oneOf(names))
+	return fmt.Errorf("--%s %q: want %s", flag, value, oneOf(choices))
+}
+
+// cacheHelp describes --cache.
+const cacheHelp = "how much of the models of ordered indexes clients keep: full, part=BYTES (of translation tables, for each index and partition), models or router; what they do not keep costs a READ more"
+
+// modelsFlag is the family of the models of ordered indexes.
+type modelsFlag struct{ name string }
+
+func (m *modelsFlag) add(c *cobra.Command) {
+	c.Flags().StringVar(&m.name, "models", "plr", "how data servers fit the models of ordered indexes: plr (piecewise linear with bounded error) or rmi (two-level, as XStore)")
+}
+
+func (m *modelsFlag) check() error {
+	_, err := learned.ParseFamily(m.name)
+	return flagFault("models", m.name, err)
+}
+
+// family is the family named, which was checked.
+func (m *modelsFlag) family() learned.Family {
+	f, _ := learned.ParseFamily(m.name)
+	return f
 }
 
 // whereFlags say which cluster a command is for.

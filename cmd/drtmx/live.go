@@ -20,7 +20,7 @@ const (
 	outputJSON  = "json"
 )
 
-var outputs = []string{outputTable, outputPlain, outputJSON}
+var styles = []string{outputTable, outputPlain, outputJSON}
 
 // outputFlags say what a run prints, and what it writes while it runs.
 type outputFlags struct {
@@ -46,8 +46,8 @@ func (o *outputFlags) add(c *cobra.Command) {
 func (o *outputFlags) check(jsonPath string, given func(string) bool) error {
 	o.asked = given("series-interval")
 	switch {
-	case !slices.Contains(outputs, o.style):
-		return fmt.Errorf("--output %q: want %s", o.style, oneOf(outputs))
+	case !slices.Contains(styles, o.style):
+		return fmt.Errorf("--output %q: want %s", o.style, oneOf(styles))
 	case o.style == outputJSON && jsonPath == "-":
 		return fmt.Errorf("--output json and --json -: want one of them, both print the report")
 	case o.asked && (o.every < minEvery || o.every > maxDuration):
@@ -75,8 +75,7 @@ type live struct {
 	currentEvery time.Duration
 	since        load.Interval // what the next lines are of
 
-	deliveries *deliveryLog
-	observer   func(load.Interval) // nil: none
+	observer func(load.Interval) // nil: none
 }
 
 // openLive opens the file of the series before the run, so that a path that

@@ -22,6 +22,7 @@ import (
 	"drtmx/rdma"
 	"drtmx/rdma/shm"
 	"drtmx/tpcc"
+	"drtmx/tpcc/bench"
 )
 
 func TestMain(m *testing.M) {
@@ -171,7 +172,7 @@ func checkReport(ts *testscript.TestScript, _ bool, args []string) {
 			ts.Fatalf("the report has no %q", name)
 		}
 	}
-	var r report
+	var r bench.Report
 	ts.Check(json.Unmarshal([]byte(text), &r))
 	sub := func(name string, want ...string) {
 		var m map[string]json.RawMessage
@@ -207,7 +208,7 @@ func checkReport(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 // readReport reads a JSON report.
-func readReport(ts *testscript.TestScript, name string) (r report) {
+func readReport(ts *testscript.TestScript, name string) (r bench.Report) {
 	ts.Check(json.Unmarshal([]byte(ts.ReadFile(name)), &r))
 	return r
 }
@@ -242,7 +243,7 @@ func checkFull(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Fatalf("shares add up to %v", total)
 	}
 	d := r.Compliance.Terms["DELIVERY"]
-	if deferred := r.Delivery.Mode == deliveryDeferred; deferred != (r.Delivery.Submitted > 0) || deferred != (d.DeferredP90S > 0) || deferred != d.DeferredOK {
+	if deferred := r.Delivery.Mode == bench.DeliveryDeferred; deferred != (r.Delivery.Submitted > 0) || deferred != (d.DeferredP90S > 0) || deferred != d.DeferredOK {
 		ts.Fatalf("delivery %+v, %+v", r.Delivery, d)
 	}
 }
@@ -317,14 +318,14 @@ func TestJSONFileIsReplacedAsAWhole(t *testing.T) {
 	if b, _ := os.ReadFile(path); len(b) != 40000 {
 		t.Error("opening the report has changed the file")
 	}
-	if err := j.write(&report{Workload: "tpcc"}); err != nil {
+	if err := j.write(&bench.Report{Workload: "tpcc"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := j.close(); err != nil {
 		t.Fatal(err)
 	}
 	b, _ := os.ReadFile(path)
-	var r report
+	var r bench.Report
 	if err := json.Unmarshal(b, &r); err != nil || r.Workload != "tpcc" {
 		t.Errorf("%v in %q", err, b)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"drtmx/internal/hist"
 	"drtmx/internal/load"
+	"drtmx/tpcc/bench"
 )
 
 // maxTPMC is the most NEW-ORDERs a minute that ten terminals of a warehouse
@@ -17,16 +18,16 @@ import (
 const maxTPMC = 12.86
 
 // printPlain writes the report in the lines of go-tpc.
-func (r *report) printPlain(w io.Writer) {
-	if r.record == nil {
+func printPlain(w io.Writer, r *bench.Report) {
+	if r.Record == nil {
 		return
 	}
-	printLines(w, "[Summary] ", r.record.Elapsed, r.record.Types)
+	printLines(w, "[Summary] ", r.Record.Elapsed, r.Record.Types)
 	perMinute := 60 * r.Throughput
 	fmt.Fprintf(w, "tpmC: %.1f, tpmTotal: %.1f, efficiency: %.1f%%\n",
-		r.NewOrders, perMinute, 100*ratio(r.NewOrders, maxTPMC*float64(r.Warehouses)))
-	fmt.Fprintln(w, r.notTPCC())
-	r.printVerdicts(w)
+		r.NewOrders, perMinute, 100*bench.Ratio(r.NewOrders, maxTPMC*float64(r.Warehouses)))
+	fmt.Fprintln(w, r.NotTPCC())
+	printChecked(w, r)
 }
 
 // printLines writes a line for each type that ran, in alphabetical order, and
@@ -38,7 +39,7 @@ func printLines(w io.Writer, prefix string, took time.Duration, types []load.Typ
 			return
 		}
 		s := h.Snapshot()
-		line := fmt.Sprintf("%s%-6s - Takes(s): %.1f, Count: %d, TPM: %.1f", prefix, name, took.Seconds(), s.Count, ratio(float64(s.Count), took.Minutes()))
+		line := fmt.Sprintf("%s%-6s - Takes(s): %.1f, Count: %d, TPM: %.1f", prefix, name, took.Seconds(), s.Count, bench.Ratio(float64(s.Count), took.Minutes()))
 		for _, v := range []struct {
 			name string
 			us   float64

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"drtmx/tpcc/bench"
 )
 
 // The tests of this file end processes and look at what remains.
@@ -205,7 +207,7 @@ func TestInterruptReportsAndLeavesNothing(t *testing.T) {
 		if !strings.Contains(out, "ORDER_STATUS") || !strings.Contains(out, "not checked") || !p.said("interrupted") {
 			t.Errorf("%v: report %q, stderr %q", sig, out, p.stderr)
 		}
-		var r report
+		var r bench.Report
 		b, _ := os.ReadFile(path)
 		if err := json.Unmarshal(b, &r); err != nil || !r.Interrupted || r.Throughput == 0 || r.ServerCPUS == 0 {
 			t.Errorf("%v: JSON %v: %s", sig, err, b)
@@ -227,7 +229,7 @@ func TestInterruptInWarmupReportsTheWarmup(t *testing.T) {
 	if out := p.stdout.String(); !strings.Contains(out, "STOCK_LEVEL") || !strings.Contains(out, "of the warm-up, nothing measured") {
 		t.Errorf("report %q", out)
 	}
-	var r report
+	var r bench.Report
 	b, _ := os.ReadFile(path)
 	if err := json.Unmarshal(b, &r); err != nil || !r.Interrupted || !r.WarmupOnly || r.Types["PAYMENT"].Committed == 0 || r.ServerCPUS != 0 {
 		t.Errorf("JSON %v: %s", err, b)
@@ -312,7 +314,7 @@ func killedServer(t *testing.T, fabric string) {
 	if out := p.stdout.String(); !strings.Contains(out, "ORDER_STATUS") || !strings.Contains(out, "not checked") {
 		t.Errorf("report %q", out)
 	}
-	var r report
+	var r bench.Report
 	b, _ := os.ReadFile(path)
 	if err := json.Unmarshal(b, &r); err != nil || !strings.Contains(r.Error, want) || r.Throughput == 0 {
 		t.Errorf("JSON %v: %s", err, b)

@@ -10,6 +10,9 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
+
+	"drtmx/internal/load"
+	"drtmx/tpcc/bench"
 )
 
 // progress shows one stage of a command as a bar. In a pipe it shows nothing.
@@ -63,4 +66,42 @@ func (p *progress) done() {
 	}
 	p.bar.Abort(true)
 	p.p.Wait()
+}
+
+// runBar shows the progress of a run: a bar for the warm-up, and one for the
+// measured interval.
+type runBar struct {
+	a      *app
+	silent bool
+	bar    *progress
+	warm   bool
+}
+
+// runBar makes the bars of a run. They are silent where lines of the run appear.
+func (a *app) runBar(p *runPlan) runBar {
+	return runBar{a: a, silent: p.output.style == outputPlain}
+}
+
+func (b *runBar) tick(t load.Progress) {
+	if b.silent {
+		return
+	}
+	if b.bar == nil || b.warm != t.WarmingUp {
+		b.done()
+		name := "running"
+		if t.WarmingUp {
+			name = "warming up"
+		}
+		b.bar, b.warm = b.a.progressOf(name), t.WarmingUp
+	}
+	b.bar.set(int64(t.Elapsed), int64(t.Of), "%.1f of %v, %s transactions per second",
+		t.Elapsed.Seconds(), t.Of, number(bench.Ratio(float64(t.Finished), t.Elapsed.Seconds())))
+}
+
+// done removes the bar, if there is one.
+func (b *runBar) done() {
+	if b.bar != nil {
+		b.bar.done()
+		b.bar = nil
+	}
 }

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"drtmx/internal/load"
 	"drtmx/tpcc"
+	"drtmx/tpcc/bench"
 	"drtmx/txn"
 )
 
@@ -36,15 +34,15 @@ type runFlags struct {
 	shows    telemetryFlags
 	delivery string
 	log      string // of deliveries
+	cache    string
+	models   modelsFlag
 }
 
 // runPlan is a checked runFlags.
 type runPlan struct {
 	runFlags
-	types    tpcc.Mix
-	how      *design
-	terminal tpcc.TerminalConfig
-	fallback bool // the fabric was not asked for, so another will do
+	config   bench.Config // what the flags say of it
+	fallback bool         // the fabric was not asked for, so another will do
 	given    func(flag string) bool
 }
 
@@ -78,13 +76,15 @@ interrupted (130).`,
 	f.load.add(c)
 	f.pace.add(c)
 	c.Flags().StringVar(&f.mix, "mix", "new-order=10,order-status=90", "shares of transaction types, which add up to 100, or full for TPC-C's")
-	c.Flags().StringVar(&f.design, "design", designs[0].name, "how reads travel: drtmx (one-sided), drtmh (ordered lookups by RPC), rpc (all by RPC)")
+	c.Flags().StringVar(&f.design, "design", bench.Designs[0].Name, "how reads travel: drtmx (one-sided), drtmh (ordered lookups by RPC), rpc (all by RPC)")
 	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm (data servers are processes), tcp (likewise, over the loopback network), verbs (likewise, over an RDMA device) or inproc (they are in this process)")
 	c.Flags().StringVar(&f.newOrder, "new-order", tpcc.Procedure.String(), "where NEW-ORDER runs: procedure (at its home server) or client")
 	c.Flags().StringVar(&f.payment, "payment", tpcc.Procedure.String(), "where PAYMENT runs: procedure (at its home server) or client")
 	c.Flags().StringVar(&f.homes, "homes", "", "home warehouses of terminals: fixed, as TPC-C asks, or random for each transaction (default: random if the mix is of new-order and order-status alone)")
-	c.Flags().StringVar(&f.delivery, "delivery", deliveryDeferred, "when DELIVERY runs: deferred (queued, as TPC-C asks) or now (the terminal waits)")
+	c.Flags().StringVar(&f.delivery, "delivery", bench.DeliveryDeferred, "when DELIVERY runs: deferred (queued, as TPC-C asks) or now (the terminal waits)")
 	c.Flags().StringVar(&f.log, "delivery-log", "", "write the result of each deferred DELIVERY to this file, as JSON lines")
+	c.Flags().StringVar(&f.cache, "cache", "full", cacheHelp)
+	f.models.add(c)
 	f.output.add(c)
 	c.Flags().StringVar(&f.json, "json", "", "write the report as JSON to this file; - for standard output")
 	f.where.add(c)
@@ -95,51 +95,54 @@ interrupted (130).`,
 // plan checks the flags; its error reports all faults together.
 func (f *runFlags) plan(given func(string) bool) (*runPlan, error) {
 	p := &runPlan{runFlags: *f, given: given, fallback: !given("fabric")}
+	c := &p.config
+	*c = bench.Config{
+		Clients: f.pace.clients, Warmup: f.pace.warmup, Duration: f.pace.duration,
+		KeyingThink: f.pace.keyingThink, TimeScale: f.pace.timeScale, Homes: f.homes, Delivery: f.delivery,
+		Seed: f.load.seed, Version: version, Commit: revision(),
+	}
 	var errs []error
-	var err error
-	if p.types, err = parseMix(f.mix); err != nil {
-		errs = append(errs, err)
-	}
-	if p.how, err = findDesign(f.design); err != nil {
-		errs = append(errs, err)
-	}
-	newOrder, err := parseMode("new-order", f.newOrder)
-	if err != nil {
-		errs = append(errs, err)
-	}
-	payment, err := parseMode("payment", f.payment)
-	if err != nil {
-		errs = append(errs, err)
-	}
-	if p.homes == "" {
-		p.homes = defaultHomes(p.types, f.pace.keyingThink)
-	} else if !slices.Contains(homes, p.homes) {
-		errs = append(errs, fmt.Errorf("--homes %q: want %s", f.homes, oneOf(homes)))
-	}
-	if !slices.Contains(deliveries, f.delivery) {
-		errs = append(errs, fmt.Errorf("--delivery %q: want %s", f.delivery, oneOf(deliveries)))
-	} else if f.log != "" && f.delivery == deliveryNow {
-		errs = append(errs, errors.New("--delivery-log: want --delivery deferred with it"))
-	}
-	for _, err := range []error{checkFabric(f.fabric), f.size.check(), f.load.check(), f.pace.check(given), f.where.check(), p.output.check(f.json, given)} {
+	add := func(err error) {
 		if err != nil {
 			errs = append(errs, err)
 		}
 	}
+	var err error
+	c.Mix, err = tpcc.ParseMix(f.mix)
+	add(flagFault("mix", f.mix, err))
+	c.Design, err = bench.FindDesign(f.design)
+	add(flagFault("design", f.design, err))
+	c.NewOrder, err = parseMode("new-order", f.newOrder)
+	add(err)
+	c.Payment, err = parseMode("payment", f.payment)
+	add(err)
+	c.Cache, err = txn.ParseCache(f.cache)
+	add(flagFault("cache", f.cache, err))
+	if c.Homes == "" {
+		c.Homes = bench.DefaultHomes(c.Mix, c.KeyingThink)
+	}
+	add(checkChoice("homes", c.Homes, bench.Homes))
+	add(checkChoice("delivery", f.delivery, bench.Deliveries))
+	if f.log != "" && f.delivery == bench.DeliveryNow {
+		add(errors.New("--delivery-log: want --delivery deferred with it"))
+	}
+	add(checkChoice("fabric", f.fabric, fabrics))
+	add(f.models.check())
+	add(f.size.check())
+	add(f.load.check())
+	add(f.pace.check(given))
+	add(f.where.check())
+	add(p.output.check(f.json, given))
 	switch {
 	case len(errs) > 0:
 	case !f.where.given() && f.size.servers > f.load.warehouses:
-		errs = append(errs, fmt.Errorf("--servers %d: want at most one for each of the %d warehouses (--warehouses)", f.size.servers, f.load.warehouses))
+		add(fmt.Errorf("--servers %d: want at most one for each of the %d warehouses (--warehouses)", f.size.servers, f.load.warehouses))
 	case f.where.given() && f.fabric == fabricInproc:
-		errs = append(errs, fmt.Errorf("--fabric %s: a running cluster is reached over its own fabric, %s or %s", f.fabric, fabricShm, fabricTCP))
+		add(fmt.Errorf("--fabric %s: a running cluster is reached over its own fabric, %s or %s", f.fabric, fabricShm, fabricTCP))
+	case f.where.given() && given("models"):
+		add(fmt.Errorf("--models %s: the data servers of a running cluster have theirs; want it with drtmx serve", f.models.name))
 	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-	p.terminal = tpcc.TerminalConfig{
-		NewOrderMode: newOrder, PaymentMode: payment, OrderStatusMode: p.how.orderStatus, StockLevelMode: p.how.stockLevel,
-	}
-	return p, nil
+	return p, errors.Join(errs...)
 }
 
 // parseMode parses where a transaction that writes runs.
@@ -151,59 +154,37 @@ func parseMode(flag, v string) (tpcc.Mode, error) {
 	return mode, nil
 }
 
-// run is tpcc run.
+// run is tpcc run: outputs, cluster, load, run, check, report.
 func (a *app) run(ctx context.Context, p *runPlan) (err error) {
-	out, err := openJSON(p.json, a.stdout)
-	if err != nil {
-		return usageError{err}
-	}
-	defer func() { err = errors.Join(err, out.close()) }()
-	live, err := a.openLive(p)
-	if err != nil {
-		return usageError{err}
-	}
-	defer func() { err = errors.Join(err, live.close()) }()
-	if live.deliveries, err = openDeliveryLog(p.log); err != nil {
-		return usageError{err}
-	}
-	defer func() { err = errors.Join(err, live.deliveries.close()) }()
-	shown, err := p.shows.open()
+	out, err := a.openOutputs(p)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, shown.close()) }()
-	s, err := a.cluster(ctx, p, shown)
+	defer func() { err = errors.Join(err, out.close()) }()
+	s, err := a.openSession(ctx, p, out.shown)
 	if err != nil {
 		return a.early(ctx, err)
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	if err := a.show(s, shown, live); err != nil {
+	if err := a.show(s, out.shown, out.live); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, shown.close()) }() // before the cluster
+	defer func() { err = errors.Join(err, out.shown.close()) }() // before the cluster
 	watched, stop := s.watch(ctx)
 	defer stop()
-	r := newReport(p, s)
-	if err := a.ready(watched, s, p, r); err != nil {
+	run, err := a.prepareRun(watched, s, p, out)
+	if err != nil {
 		return a.early(ctx, s.cause(err))
 	}
-	shown.db.Store(s.db)
-	failure := a.measure(watched, s, p, r, live)
-	failure = s.cause(failure)
-	switch {
-	case failure != nil:
-		r.Error = failure.Error()
-	case interrupted(ctx) != nil:
-		failure = errInterrupted
-		r.Interrupted = true
-	default:
-		failure = a.verify(ctx, s, r)
+	out.shown.db.Store(s.db)
+	err = a.measure(ctx, watched, s, run)
+	out.bar.done()
+	if err == nil {
+		err = a.verify(ctx, s, run)
 	}
-	a.finish(r, p, out, &failure)
-	if lost := s.Output(); len(lost) > 0 {
-		fmt.Fprintf(a.stderr, "%s", lost)
-	}
-	return failure
+	err = errors.Join(err, a.writeReport(run.Report, p, out.json))
+	_, _ = a.stderr.Write(s.Output()) // of a data server that was lost
+	return err
 }
 
 // early is the error of a run that ended before anything was measured.
@@ -214,16 +195,16 @@ func (a *app) early(ctx context.Context, err error) error {
 	return notLoaded(err)
 }
 
-// cluster starts or finds the data servers.
-func (a *app) cluster(ctx context.Context, p *runPlan, shown *telemetry) (*session, error) {
+// openSession starts or finds the data servers.
+func (a *app) openSession(ctx context.Context, p *runPlan, shown *telemetry) (*session, error) {
 	if p.where.given() {
 		return a.attach(ctx, &p.where)
 	}
 	shown.expect(p.size.servers)
-	return a.start(ctx, p.fabric, p.fallback, p.size.size(), shown.debug, &p.where.tls)
+	return a.start(ctx, p, shown.debug)
 }
 
-// show starts to answer those who ask what the run does.
+// show starts to answer requests for metrics and profiles of the run.
 func (a *app) show(s *session, shown *telemetry, l *live) error {
 	if s.meter = shown.meter; s.meter != nil {
 		l.observe(shown.ran.Add)
@@ -234,124 +215,106 @@ func (a *app) show(s *session, shown *telemetry, l *live) error {
 	return shown.serve(s.Fabric(), s.Config().Dial, s.Addrs, true, func(what, url string) { a.say("%s at %s", what, url) })
 }
 
-// ready opens the database and sees to it that it is loaded.
-func (a *app) ready(ctx context.Context, s *session, p *runPlan, r *report) error {
-	if err := s.open(ctx, p.how.reads, p.load.seed); err != nil {
-		return err
+// prepareRun opens the database, loads it if this command started the cluster,
+// and prepares the benchmark.
+func (a *app) prepareRun(ctx context.Context, s *session, p *runPlan, out *outputs) (*bench.Run, error) {
+	if err := s.open(ctx, &p.config); err != nil {
+		return nil, err
 	}
-	r.Partitions, r.Fabric = s.db.Partitions(), s.Fabric()
 	if s.found {
 		a.say("%s", s.routes())
 	}
+	loaded, err := a.loadOwn(ctx, s, p)
+	if err != nil {
+		return nil, err
+	}
+	return a.newRun(ctx, s, p, out, loaded)
+}
+
+// loadOwn loads a cluster that this command has started, and checks what the
+// flags say of another. The report is nil for that.
+func (a *app) loadOwn(ctx context.Context, s *session, p *runPlan) (*tpcc.LoadReport, error) {
 	if s.own {
-		loaded, err := a.load(ctx, s, &p.load)
-		if err != nil {
-			return err
-		}
-		r.loaded(loaded)
+		return a.load(ctx, s, &p.load)
 	}
 	info, err := tpcc.ReadLoadInfo(ctx, s.db)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if !s.own && p.given("warehouses") && int64(p.load.warehouses) != info.Warehouses {
-		return usagef("--warehouses %d: the cluster holds %d", p.load.warehouses, info.Warehouses)
+	if p.given("warehouses") && int64(p.load.warehouses) != info.Warehouses {
+		return nil, usagef("--warehouses %d: the cluster holds %d", p.load.warehouses, info.Warehouses)
 	}
-	if !s.own && p.given("servers") && p.size.servers != len(s.Addrs()) {
-		return usagef("--servers %d: the cluster has %d", p.size.servers, len(s.Addrs()))
+	if p.given("servers") && p.size.servers != len(s.Addrs()) {
+		return nil, usagef("--servers %d: the cluster has %d", p.size.servers, len(s.Addrs()))
 	}
-	r.Warehouses, r.info = int(info.Warehouses), info
-	r.placed, err = tpcc.OrdersPlaced(ctx, s.db)
-	return err
+	return nil, nil
 }
 
-// measure runs the load and fills in what it measured.
-func (a *app) measure(ctx context.Context, s *session, p *runPlan, r *report, l *live) error {
-	terminals, err := newTerminals(s.db, r.info, p, l.deliveries.writer())
+// newRun makes the benchmark of a plan on a loaded database.
+func (a *app) newRun(ctx context.Context, s *session, p *runPlan, out *outputs, loaded *tpcc.LoadReport) (*bench.Run, error) {
+	c := p.config
+	c.Fabric, c.Servers, c.Lost = s.Fabric(), len(s.Addrs()), s.Err
+	if s.own {
+		c.Models = p.models.name
+	}
+	c.DeliveryLog, c.Every, c.Interval = out.deliveries.writer(), out.live.every, out.live.interval()
+	c.Tick = out.bar.tick
+	run, err := bench.New(ctx, s.db, c)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	r.ran = terminals
-	g := &gauges{session: s, terminals: terminals}
-	bar, warm := a.runBar(p, "warming up"), true
-	rec, err := load.Run(ctx, load.Config{
-		Types: terminals.names(), Clients: p.pace.clients, Warmup: p.pace.warmup, Duration: p.pace.duration,
-		NewWorker: terminals.worker, Backgrounds: len(terminals.deliverers), NewBackground: terminals.deliverer, Begin: g.begin, End: g.end,
-		Every: l.every, Interval: l.interval(),
-		Tick: func(t load.Progress) {
-			if warm && !t.WarmingUp {
-				warm = false
-				bar.done()
-				bar = a.runBar(p, "running")
-			}
-			bar.set(int64(t.Elapsed), int64(t.Of), "%.1f of %v, %s transactions per second",
-				t.Elapsed.Seconds(), t.Of, number(ratio(float64(t.Finished), t.Elapsed.Seconds())))
-		},
-	})
-	bar.done()
-	if rec != nil {
-		r.measured(rec, p, g)
+	if loaded != nil {
+		run.Report.AddLoad(loaded)
 	}
-	return err
+	return run, nil
 }
 
-// runBar is silent where lines of the run appear on the way.
-func (a *app) runBar(p *runPlan, name string) *progress {
-	if p.output.style == outputPlain {
-		return &progress{}
+// measure runs the load. Its error says why the run did not last.
+func (a *app) measure(ctx, watched context.Context, s *session, run *bench.Run) error {
+	err := s.cause(run.Measure(watched))
+	switch {
+	case err != nil:
+		run.Report.Error = err.Error()
+	case interrupted(ctx) != nil:
+		run.Report.Interrupted = true
+		err = errInterrupted
 	}
-	return a.progressOf(name)
+	return err
 }
 
 // verify checks consistency.
-func (a *app) verify(ctx context.Context, s *session, r *report) error {
+func (a *app) verify(ctx context.Context, s *session, run *bench.Run) error {
 	watched, stop := s.watch(ctx)
 	defer stop()
-	start := time.Now()
-	verdicts, err := a.check(watched, s)
+	bar := a.progressOf("checking")
+	err := run.Verify(watched, func(p tpcc.CheckProgress) { bar.set(p.Done, p.Total, "") })
+	bar.done()
 	if stopped := interrupted(ctx); stopped != nil {
-		r.Interrupted = true
+		run.Report.Interrupted = true
 		return fmt.Errorf("%w during the consistency check", stopped)
 	}
 	if err != nil {
 		err = s.cause(err)
-		r.Error = err.Error()
+		run.Report.Error = err.Error()
 		return err
 	}
-	if r.ran != nil {
-		after, err := tpcc.OrdersPlaced(watched, s.db)
-		if err != nil {
-			return s.cause(err)
-		}
-		verdicts[conditionOrders] = tpcc.VerifyOrders(r.placed, after, r.ran.ordered.Load(), r.ran.unknown.Load())
-	}
-	r.Consistency, r.CheckS = verdicts, time.Since(start).Seconds()
-	return verdictError(verdicts)
+	return run.Report.Consistency.Err()
 }
 
-// conditionOrders is the verdict on what the clients were told: as many orders
-// as committed, no more and no fewer, are in the database.
-const conditionOrders = "orders"
-
-// finish prints the report and writes it.
-func (a *app) finish(r *report, p *runPlan, out *jsonFile, failure *error) {
+// writeReport prints the report for people, and writes it as JSON.
+func (a *app) writeReport(r *bench.Report, p *runPlan, out *jsonFile) error {
 	var people io.Writer = a.stdout
 	if out.toStdout {
 		people = a.stderr
 	}
+	var err error
 	switch p.output.style {
 	case outputJSON:
-		toStdout := &jsonFile{w: a.stdout, toStdout: true}
-		*failure = errors.Join(*failure, toStdout.write(r))
+		err = (&jsonFile{w: a.stdout, toStdout: true}).write(r)
 	case outputPlain:
-		r.printPlain(people)
+		printPlain(people, r)
 	default:
-		r.print(people)
+		printReport(people, r)
 	}
-	*failure = errors.Join(*failure, out.write(r))
-}
-
-// readPathName is for the report.
-func readPathName(r txn.ReadPath) string {
-	return [...]string{"one-sided", "ordered by RPC"}[r]
+	return errors.Join(err, out.write(r))
 }

@@ -27,6 +27,7 @@ type serveFlags struct {
 	shows    telemetryFlags
 	one      oneFlags
 	etcd     etcdFlags
+	models   modelsFlag
 	child    bool
 }
 
@@ -49,7 +50,7 @@ func (f *serveFlags) check() error {
 	case !f.offers(cluster.FabricVerbs) && f.tls.device != "":
 		err = fmt.Errorf("--device %s: want --fabrics with verbs", f.tls.device)
 	}
-	return errors.Join(err, f.log.check(), f.tls.check())
+	return errors.Join(err, f.log.check(), f.tls.check(), f.models.check())
 }
 
 // checkAll is of a process that runs all data servers.
@@ -72,6 +73,13 @@ func (f *serveFlags) partitions() int {
 		return f.size.servers
 	}
 	return f.size.partitions
+}
+
+// clusterSize is the size asked for, with the family of models.
+func (f *serveFlags) clusterSize() cluster.Size {
+	s := f.size.size()
+	s.Models = f.models.family()
+	return s
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -120,6 +128,7 @@ func (f *serveFlags) add(c *cobra.Command) {
 	fl.StringVar(&f.dir, "data-dir", "", "runtime directory for sockets, made if it does not exist")
 	f.size.add(c)
 	f.workload.add(c)
+	f.models.add(c)
 	f.addFabrics(c)
 	f.tls.add(c)
 	f.log.add(c)
@@ -160,7 +169,7 @@ func (a *app) serveAsAsked(c *cobra.Command, f *serveFlags) error {
 
 // serve runs a cluster for others.
 func (a *app) serve(ctx context.Context, o *serveFlags, workload string) (err error) {
-	children, err := processes(o.fabrics, &o.tls, o.listen, o.size.size())
+	children, err := processes(o.fabrics, &o.tls, o.listen, o.clusterSize())
 	if err != nil {
 		return err
 	}

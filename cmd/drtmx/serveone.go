@@ -85,7 +85,7 @@ func (f *serveFlags) options(p rdma.Provider, place *membership) (o cluster.Join
 		return o, err
 	}
 	o = cluster.JoinOptions{
-		Size: cluster.Size{Servers: f.size.servers, Partitions: f.partitions()}, Index: f.one.index,
+		Size: f.clusterSize(), Index: f.one.index,
 		Provider: p, MemoryBytes: uint64(f.one.memory),
 	}
 	if o.Workload, err = lookupWorkload(name); err != nil {

@@ -16,6 +16,7 @@ import (
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/tpcc"
+	"drtmx/tpcc/bench"
 	"drtmx/txn"
 	"drtmx/ycsb/usertable"
 )
@@ -56,17 +57,19 @@ type session struct {
 	meter    *metrics.Meter // of the database's connections, if anybody wants to know
 }
 
-// start starts a cluster of this command's own. fallback allows the
-// in-process fabric in place of shared memory.
-func (a *app) start(ctx context.Context, fabric string, fallback bool, size cluster.Size, debug []string, t *tlsFlags) (*session, error) {
-	if fabric != fabricInproc {
-		o, err := processes([]string{fabric}, t, "", size)
+// start starts a cluster of this command's own. Where there is no shared
+// memory, the data servers run in this process, unless the flags name a fabric.
+func (a *app) start(ctx context.Context, p *runPlan, debug []string) (*session, error) {
+	size := p.size.size()
+	size.Models = p.models.family()
+	if p.fabric != fabricInproc {
+		o, err := processes([]string{p.fabric}, &p.where.tls, "", size)
 		o.Debug = debug
 		switch {
 		case err == nil:
 			return a.startProcesses(ctx, o)
-		case !fallback || !errors.Is(err, rdma.ErrUnsupported):
-			return nil, fmt.Errorf("--fabric %s: %w", fabric, err)
+		case !p.fallback || !errors.Is(err, rdma.ErrUnsupported):
+			return nil, fmt.Errorf("--fabric %s: %w", p.fabric, err)
 		}
 		a.say("no shared memory between processes here (%v): the data servers run in this process (--fabric inproc)", err)
 	}
@@ -118,10 +121,10 @@ func (s *session) routes() string {
 
 const openTimeout = 10 * time.Second
 
-// open opens the database of the cluster.
-func (s *session) open(ctx context.Context, reads txn.ReadPath, seed uint64) error {
+// open opens the database of the cluster, for a benchmark.
+func (s *session) open(ctx context.Context, c *bench.Config) error {
 	cfg := s.Config()
-	cfg.Reads, cfg.Seed = reads, seed
+	cfg.Reads, cfg.Cache, cfg.Seed = c.Design.Reads, c.Cache, c.Seed
 	if s.meter != nil {
 		cfg.Dial = s.meter.Dial(cfg.Dial)
 	}

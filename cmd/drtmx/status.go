@@ -15,6 +15,7 @@ import (
 
 	"drtmx/internal/cluster"
 	"drtmx/rdma"
+	"drtmx/tpcc/bench"
 	"drtmx/txn"
 )
 
@@ -233,7 +234,9 @@ func (st *clusterStatus) add(s *serverStatus, before, after *answer) {
 		return
 	}
 	now, then := after.stats, before.stats
-	rate := func(now, then uint64) float64 { return ratio(float64(now-then), after.at.Sub(before.at).Seconds()) }
+	rate := func(now, then uint64) float64 {
+		return bench.Ratio(float64(now-then), after.at.Sub(before.at).Seconds())
+	}
 	s.State = stateReady
 	switch {
 	case now.Stopping:
@@ -247,7 +250,7 @@ func (st *clusterStatus) add(s *serverStatus, before, after *answer) {
 	s.Fabrics, s.PID, s.Incarnation, s.Epoch = now.Fabric, now.PID, now.Incarnation, now.Epoch
 	s.UptimeS = max(0, float64(after.at.UnixMilli())/1e3-now.StartUnix)
 	s.ResidentBytes, s.UsedBytes, s.Prepared = now.Process.ResidentBytes, now.RegionBytes, now.Prepared
-	s.CPUs = ratio(now.CPUSeconds-then.CPUSeconds, after.at.Sub(before.at).Seconds())
+	s.CPUs = bench.Ratio(now.CPUSeconds-then.CPUSeconds, after.at.Sub(before.at).Seconds())
 	s.RPCs, s.Commits, s.Conflicts = rate(now.Verbs.RPCs, then.Verbs.RPCs), rate(now.Commits, then.Commits), rate(now.Conflicts, then.Conflicts)
 	s.Reads = rate(now.Lookups+now.Scans, then.Lookups+then.Scans)
 	for i := range now.Partitions {
@@ -294,7 +297,7 @@ func (st *clusterStatus) addIndexes(now, then *txn.ServerStats, rate func(now, t
 			st.Models = append(st.Models, modelStatus{Index: x.Name})
 		}
 		m := &st.Models[k]
-		m.MeanError = ratio(m.MeanError*float64(m.Rows)+x.MeanError*float64(x.Rows), float64(m.Rows+x.Rows))
+		m.MeanError = bench.Ratio(m.MeanError*float64(m.Rows)+x.MeanError*float64(x.Rows), float64(m.Rows+x.Rows))
 		m.MaxError = max(m.MaxError, x.MaxError)
 		m.Rows, m.Leaves, m.Submodels = m.Rows+x.Rows, m.Leaves+x.Leaves, m.Submodels+x.SubModels
 		m.ModelBytes, m.TTBytes, m.Queue = m.ModelBytes+x.ModelBytes, m.TTBytes+x.TTBytes, m.Queue+x.Pending

@@ -8,25 +8,26 @@ import (
 	"unicode/utf8"
 
 	"drtmx/tpcc"
+	"drtmx/tpcc/bench"
 	"drtmx/txn"
 )
 
-// print writes the report for people.
-func (r *report) print(w io.Writer) {
+// printReport writes the report for people.
+func printReport(w io.Writer, r *bench.Report) {
 	what := "measured"
 	if r.WarmupOnly {
 		what = "of the warm-up, nothing measured"
 	}
 	fmt.Fprintf(w, "\nTPC-C, design %s over %s: %d warehouses, %d data servers, %d clients, %.1f s %s\n\n",
 		r.Design, r.Fabric, r.Warehouses, r.Servers, r.Clients, r.DurationS, what)
-	r.printTypes(w)
-	r.printCosts(w)
-	r.printTerms(w)
-	r.printTotals(w)
-	r.printVerdicts(w)
+	printTypes(w, r)
+	printCosts(w, r)
+	printTerms(w, r)
+	printTotals(w, r)
+	printChecked(w, r)
 }
 
-func (r *report) printVerdicts(w io.Writer) {
+func printChecked(w io.Writer, r *bench.Report) {
 	if len(r.Consistency) > 0 {
 		printVerdicts(w, r.Consistency)
 	} else {
@@ -56,17 +57,17 @@ func table(w io.Writer, rows [][]string) {
 	}
 }
 
-func (r *report) printTypes(w io.Writer) {
+func printTypes(w io.Writer, r *bench.Report) {
 	rows := [][]string{{"transaction", "committed", "per second", "p50 µs", "p90 µs", "p95 µs", "p99 µs", "max µs", "rolled back", "gave up"}}
 	head := []string{"abandoned attempts", "for each"}
 	for c := range txn.CauseCount {
 		head = append(head, c.String())
 	}
 	aborts := [][]string{head}
-	for _, name := range r.order {
+	for _, name := range r.Order() {
 		t := r.Types[name]
 		rows = append(rows, []string{
-			name, count(t.Committed), number(ratio(float64(t.Committed), r.DurationS)),
+			name, count(t.Committed), number(bench.Ratio(float64(t.Committed), r.DurationS)),
 			number(t.P50), number(t.P90), number(t.P95), number(t.P99), number(t.Max), count(t.RolledBack), count(t.GaveUp),
 		})
 		row := []string{name, fmt.Sprintf("%.3f", r.Retries[name])}
@@ -81,9 +82,9 @@ func (r *report) printTypes(w io.Writer) {
 	fmt.Fprintln(w)
 }
 
-func (r *report) printCosts(w io.Writer) {
+func printCosts(w io.Writer, r *bench.Report) {
 	rows := [][]string{{"each transaction", "rounds", "READs", "RPCs", "bytes read"}}
-	for _, name := range r.order {
+	for _, name := range r.Order() {
 		rows = append(rows, []string{
 			name, fmt.Sprintf("%.2f", r.Rounds[name]), fmt.Sprintf("%.2f", r.Reads[name]),
 			fmt.Sprintf("%.2f", r.RPCs[name]), number(r.ReadBytes[name]),
@@ -93,7 +94,31 @@ func (r *report) printCosts(w io.Writer) {
 	fmt.Fprintln(w)
 }
 
-func (r *report) printTotals(w io.Writer) {
+// printTerms compares each type with the specification, if the whole workload ran.
+func printTerms(w io.Writer, r *bench.Report) {
+	c := &r.Compliance
+	if len(c.Terms) < len(tpcc.Types) {
+		return
+	}
+	verdict := map[bool]string{true: "ok", false: "FAILED"}
+	rows := [][]string{{"clauses 5.2.3, 5.2.5.3", "share %", "at least", "", "p90 s", "at most", ""}}
+	for _, name := range r.Order() {
+		t := c.Terms[name]
+		rows = append(rows, []string{
+			name, fmt.Sprintf("%.2f", t.Percent), fmt.Sprintf("%g", t.MinPercent), verdict[t.MixOK],
+			fmt.Sprintf("%.4f", t.P90S), fmt.Sprintf("%g", t.LimitS), verdict[t.ResponseOK],
+		})
+		if t.DeferredLimitS > 0 {
+			rows = append(rows, []string{
+				name + ", deferred", "", "", "", fmt.Sprintf("%.4f", t.DeferredP90S), fmt.Sprintf("%g", t.DeferredLimitS), verdict[t.DeferredOK],
+			})
+		}
+	}
+	table(w, rows)
+	fmt.Fprintln(w)
+}
+
+func printTotals(w io.Writer, r *bench.Report) {
 	total := uint64(0)
 	for _, t := range r.Types {
 		total += t.Committed
@@ -101,12 +126,12 @@ func (r *report) printTotals(w io.Writer) {
 	fmt.Fprintf(w, "total        %d transactions, %s per second, %s NEW-ORDER per minute\n",
 		total, number(r.Throughput), number(r.NewOrders))
 	if _, ok := r.Types[tpcc.NewOrder.String()]; ok {
-		fmt.Fprintf(w, "tpmC         %s, %s\n", number(r.NewOrders), r.notTPCC())
+		fmt.Fprintf(w, "tpmC         %s, %s\n", number(r.NewOrders), r.NotTPCC())
 	}
 	if t, ok := r.Types[tpcc.Delivery.String()]; ok {
 		fmt.Fprintf(w, "deliveries   %d executed (%s), %d of them skipped districts without undelivered orders, %d districts in all",
 			t.Committed, r.Delivery.Mode, r.Delivery.WithSkips, r.Skipped)
-		if r.Delivery.Mode == deliveryDeferred {
+		if r.Delivery.Mode == bench.DeliveryDeferred {
 			fmt.Fprintf(w, "; %d found their queue full", r.Delivery.Waited)
 		}
 		fmt.Fprintln(w)
@@ -128,8 +153,8 @@ func (r *report) printTotals(w io.Writer) {
 	fmt.Fprintf(w, "models       %d sub-models of %d keys: %s, translation tables %s, error mean %.2f, at most %d leaves\n",
 		m.Submodels, m.Keys, bytesText(m.ModelBytes), bytesText(m.TTBytes), m.MeanError, m.MaxError)
 	fmt.Fprintf(w, "lookups      %d fell back to the server, %d right links followed\n", r.Fallbacks, r.Chases)
-	fmt.Fprintf(w, "memory       %s at data servers, %s cached by the client; durability: %s\n",
-		bytesText(r.RegionBytes), bytesText(r.CacheBytes), r.Durability)
+	fmt.Fprintf(w, "memory       %s at data servers, %s cached by the client (--cache %s); durability: %s\n",
+		bytesText(r.RegionBytes), bytesText(r.CacheBytes), r.Cache, r.Durability)
 }
 
 // printVerdicts lists conditions: those that hold in one line, each other in
@@ -137,7 +162,7 @@ func (r *report) printTotals(w io.Writer) {
 func printVerdicts(w io.Writer, v tpcc.Consistency) {
 	var good []string
 	evaluated := len(v)
-	for _, name := range conditions(v) {
+	for _, name := range v.Conditions() {
 		switch {
 		case v[name] == tpcc.OK:
 			good = append(good, name)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"drtmx/index/learned"
 	"drtmx/internal/member"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -47,6 +48,9 @@ type Size struct {
 	// PartitionBytes bounds the memory of each partition; 0 means the server
 	// package's bound.
 	PartitionBytes uint64 `json:",omitempty"`
+	// Models is the family of the models of ordered indexes; 0 means the index
+	// package's default.
+	Models learned.Family `json:",omitempty"`
 }
 
 // faults completes the size and says what is wrong with it.

@@ -136,7 +136,7 @@ type serverOptions struct {
 // around it.
 var startServer = func(_ context.Context, o serverOptions) (dataServer, error) {
 	s, err := server.New(server.Config{
-		Index: o.index, Addrs: o.addrs, Partitions: o.size.Partitions, MemoryBytes: o.size.PartitionBytes,
+		Index: o.index, Addrs: o.addrs, Partitions: o.size.Partitions, MemoryBytes: o.size.PartitionBytes, Family: o.size.Models,
 		Catalog: o.workload.Catalog, Procedures: o.workload.Procedures, Provider: o.provider, Log: o.log, Incarnation: o.incarnation,
 	})
 	if err != nil {

@@ -68,7 +68,8 @@ var layers = map[string]int{
 	"ycsb/props":     8,
 	"ycsb/usertable": 9,
 
-	"tpcc":       10,
+	"tpcc":       9,
+	"tpcc/bench": 10,
 	"ycsb":       10,
 	"ycsb/bench": 10,
 

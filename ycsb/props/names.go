@@ -18,6 +18,8 @@ const (
 	Addr          = "drtmx.addr"
 	Design        = "drtmx.design"
 	LocationCache = "drtmx.locationcache"
+	Cache         = "drtmx.cache"
+	Models        = "drtmx.models"
 	Update        = "drtmx.update"
 	Upsert        = "drtmx.upsert"
 	// ReadModifyWrite is transaction (the default) or separate. transaction
@@ -31,7 +33,7 @@ const (
 )
 
 var names = []string{
-	Addr, Design, Fabric, LocationCache, Partitioning, Partitions, Primary,
+	Addr, Cache, Design, Fabric, LocationCache, Models, Partitioning, Partitions, Primary,
 	ReadModifyWrite, Report, Seed, Servers, Update, Upsert,
 }
 

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -13,7 +13,8 @@ import (
 
 // gauges reads clocks and counters at the edges of the measured interval.
 type gauges struct {
-	session   *session
+	db        *txn.DB
+	lost      func() error // why a data server is gone; nil if none is
 	terminals *terminals
 	from, to  reading
 }
@@ -36,8 +37,8 @@ func (g *gauges) begin(ctx context.Context) (err error) {
 }
 
 func (g *gauges) end(ctx context.Context) (err error) {
-	if g.session.Err() != nil {
-		return nil // a lost server cannot be asked; its loss is the news
+	if g.lost() != nil {
+		return nil // a lost server cannot be asked; the run reports its loss
 	}
 	g.to, err = g.read(ctx)
 	return err
@@ -46,10 +47,10 @@ func (g *gauges) end(ctx context.Context) (err error) {
 func (g *gauges) read(ctx context.Context) (reading, error) {
 	var r reading
 	var err error
-	if r.servers, err = g.session.db.ServerStats(ctx); err != nil {
-		return r, fmt.Errorf("data servers were asked for their statistics: %w", err)
+	if r.servers, err = g.db.ServerStats(ctx); err != nil {
+		return r, fmt.Errorf("statistics of the data servers: %w", err)
 	}
-	for _, ix := range g.session.db.IndexStats() {
+	for _, ix := range g.db.IndexStats() {
 		r.fallbacks += ix.Fallbacks
 		r.chases += ix.Chases
 		r.cache += ix.CacheBytes

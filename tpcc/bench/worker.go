@@ -1,9 +1,8 @@
-package main
+package bench
 
 import (
 	"context"
 	"errors"
-	"io"
 	"sync/atomic"
 	"time"
 
@@ -13,28 +12,29 @@ import (
 	"drtmx/txn"
 )
 
-// Homes of terminals, as --homes says.
+// Homes of terminals.
 const (
-	homesFixed  = "fixed"  // as TPC-C asks
-	homesRandom = "random" // a warehouse for each transaction
+	HomesFixed  = "fixed"  // as TPC-C asks
+	HomesRandom = "random" // a warehouse for each transaction
 )
 
-var homes = []string{homesFixed, homesRandom}
+// Homes are the names of both.
+var Homes = []string{HomesFixed, HomesRandom}
 
-// defaultHomes is random for NEW-ORDER and ORDER-STATUS alone, which are not
+// DefaultHomes is random for NEW-ORDER and ORDER-STATUS alone, which are not
 // TPC-C: load then spreads evenly whatever the number of clients, and what
 // slows one server down holds all clients back rather than letting the others
 // run on into its locks.
-func defaultHomes(m tpcc.Mix, keyingThink bool) string {
+func DefaultHomes(m tpcc.Mix, keyingThink bool) string {
 	for _, ty := range m.Types() {
 		if ty != tpcc.NewOrder && ty != tpcc.OrderStatus {
-			return homesFixed
+			return HomesFixed
 		}
 	}
 	if keyingThink {
-		return homesFixed
+		return HomesFixed
 	}
-	return homesRandom
+	return HomesRandom
 }
 
 // terminals makes the workers of a run, each a TPC-C terminal.
@@ -46,8 +46,8 @@ type terminals struct {
 	types     []tpcc.Type
 	config    tpcc.TerminalConfig
 	timeScale float64 // of keying and think times; 0: none
-	homes     string  // homesFixed or homesRandom
-	delivery  string  // deliveryDeferred or deliveryNow
+	homes     string  // HomesFixed or HomesRandom
+	delivery  string  // DeliveryDeferred or DeliveryNow
 	root      *rng.Stream
 	constants rng.Constants
 
@@ -60,27 +60,29 @@ type terminals struct {
 	withSkips  atomic.Uint64 // DELIVERYs that were not deferred and skipped some district
 }
 
-func newTerminals(db *txn.DB, info tpcc.LoadInfo, p *runPlan, log io.Writer) (*terminals, error) {
+func newTerminals(db *txn.DB, info tpcc.LoadInfo, cfg *Config) (*terminals, error) {
 	schema, err := tpcc.NewSchema(db.Catalog())
 	if err != nil {
 		return nil, err
 	}
-	root := rng.New(p.load.seed).Split("tpcc.run")
+	root := rng.New(cfg.Seed).Split("tpcc.run")
 	t := &terminals{
-		db: db, schema: schema, info: info, mix: p.types, types: p.types.Types(), config: p.terminal, homes: p.homes, delivery: p.delivery,
+		db: db, schema: schema, info: info, mix: cfg.Mix, types: cfg.Mix.Types(), homes: cfg.Homes, delivery: cfg.Delivery,
+		config: tpcc.TerminalConfig{
+			NewOrderMode: cfg.NewOrder, PaymentMode: cfg.Payment,
+			OrderStatusMode: cfg.Design.orderStatus, StockLevelMode: cfg.Design.stockLevel,
+		},
 		root: root, constants: info.RunConstants(root.Split("constants")),
 	}
-	if p.pace.keyingThink {
-		t.timeScale = p.pace.timeScale
+	if cfg.KeyingThink {
+		t.timeScale = cfg.TimeScale
 	}
-	t.makeQueues(p.pace.clients, log)
+	t.makeQueues(cfg.Clients, cfg.DeliveryLog)
 	return t, nil
 }
 
-// names are the types of the mix, as reports show them.
-func (t *terminals) names() []string { return typeNames(t.types) }
-
-func typeNames(types []tpcc.Type) []string {
+// Names are those of transaction types, as reports show them.
+func Names(types []tpcc.Type) []string {
 	names := make([]string, len(types))
 	for i, ty := range types {
 		names[i] = ty.String()
@@ -119,7 +121,7 @@ type worker struct {
 	homing   *rng.Stream          // draws homes, if they are random
 	id       int                  // from 0
 	w, d     int64                // home
-	place    [len(tpcc.Types)]int // of a type in the driver's list
+	place    [len(tpcc.Types)]int // of a type in the load loop's list
 
 	noIn   tpcc.NewOrderInput
 	noOut  tpcc.NewOrderOutput
@@ -136,7 +138,7 @@ type worker struct {
 // Next draws a type and its input, outside the measured latency.
 func (w *worker) Next() int {
 	ty := w.deck.Draw()
-	if w.terminals.homes == homesRandom {
+	if w.terminals.homes == HomesRandom {
 		w.w = w.homing.Range(1, w.info.Warehouses)
 	}
 	switch ty {

@@ -1,12 +1,9 @@
-package main
+package bench
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"os"
-	"sync"
 	"time"
 
 	"drtmx/internal/load"
@@ -14,13 +11,14 @@ import (
 	"drtmx/txn"
 )
 
-// Where DELIVERY runs, as --delivery says.
+// When DELIVERY runs.
 const (
-	deliveryDeferred = "deferred" // by a queue, as clause 2.7.2 asks
-	deliveryNow      = "now"      // by the terminal, which waits
+	DeliveryDeferred = "deferred" // by a queue, as clause 2.7.2 asks
+	DeliveryNow      = "now"      // by the terminal, which waits
 )
 
-var deliveries = []string{deliveryDeferred, deliveryNow}
+// Deliveries are the names of both.
+var Deliveries = []string{DeliveryDeferred, DeliveryNow}
 
 // Queues of deferred DELIVERYs, each with a session that executes them.
 const (
@@ -42,7 +40,7 @@ func (t *terminals) makeQueues(clients int, log io.Writer) {
 			at = i
 		}
 	}
-	if at < 0 || t.delivery == deliveryNow {
+	if at < 0 || t.delivery == DeliveryNow {
 		return
 	}
 	for range min(queuesPerWarehouse*int(t.info.Warehouses), clients, maxQueues) {
@@ -57,7 +55,7 @@ type deliverer struct {
 	*txn.Session
 	*terminals
 	queue *tpcc.DeliveryQueue
-	typ   int // DELIVERY in the driver's list
+	typ   int // DELIVERY in the load loop's list
 	done  func(load.Done)
 }
 
@@ -79,7 +77,7 @@ func (d *deliverer) Run(ctx context.Context, done func(load.Done)) error {
 
 func (d *deliverer) Finish() { d.queue.Close() }
 
-// settled passes an executed DELIVERY to the driver. A failed one met
+// settled passes an executed DELIVERY to the load loop. A failed one met
 // conflicts: other errors end the run, and then nobody counts.
 func (d *deliverer) settled(r tpcc.DeliveryRecord) {
 	d.done(load.Done{
@@ -113,47 +111,4 @@ func (t *terminals) skipping() uint64 {
 		n += d.queue.Stats().WithSkips
 	}
 	return n
-}
-
-// deliveryLog is the result file of clause 2.7.2.2, shared by all queues. The
-// zero value drops what it is given.
-type deliveryLog struct {
-	mu sync.Mutex
-	f  *os.File
-}
-
-// openDeliveryLog makes the file anew.
-func openDeliveryLog(path string) (*deliveryLog, error) {
-	if path == "" {
-		return &deliveryLog{}, nil
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return nil, fmt.Errorf("--delivery-log: want a file that can be written: %w", err)
-	}
-	return &deliveryLog{f: f}, nil
-}
-
-// writer is nil if there is no file.
-func (l *deliveryLog) writer() io.Writer {
-	if l == nil || l.f == nil {
-		return nil
-	}
-	return l
-}
-
-func (l *deliveryLog) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.f.Write(b)
-}
-
-func (l *deliveryLog) close() error {
-	if l.f == nil {
-		return nil
-	}
-	if err := l.f.Close(); err != nil {
-		return fmt.Errorf("--delivery-log: %w", err)
-	}
-	return nil
 }

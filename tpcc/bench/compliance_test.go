@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"strings"
@@ -59,22 +59,20 @@ func TestNothingIsATPCCResult(t *testing.T) {
 		of, _ := tpcc.FullMix().Cards(ty)
 		rec.Types = append(rec.Types, load.TypeRecord{Name: ty.String(), Committed: uint64(of), Latency: latencies(time.Millisecond)})
 	}
-	plan := &runPlan{types: tpcc.FullMix()}
-	plan.pace.keyingThink, plan.pace.timeScale = true, 1
-	r := &report{Clients: 20, Compliance: complianceReport{Terms: map[string]termReport{}}}
-	r.info = tpcc.LoadInfo{Warehouses: 2, Scale: tpcc.FullScale()}
-	r.complied(rec, plan)
-	if got, want := r.notTPCC(), "not a TPC-C result: in memory only; not audited"; got != want || r.Compliance.TPCC {
+	cfg := &Config{Mix: tpcc.FullMix(), KeyingThink: true, TimeScale: 1, Clients: 20}
+	info := tpcc.LoadInfo{Warehouses: 2, Scale: tpcc.FullScale()}
+	r := &Report{Compliance: ComplianceReport{Terms: map[string]TermReport{}}}
+	r.addCompliance(rec, cfg, info)
+	if got, want := r.NotTPCC(), "not a TPC-C result: in memory only; not audited"; got != want || r.Compliance.TPCC {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	plan.pace.timeScale = 0.5
+	cfg.TimeScale = 0.5
 	r.Compliance.Why = nil
 	rec.Types[tpcc.Payment].Latency = latencies(7 * time.Second)
-	r.order = typeNames(tpcc.Types[:])
-	r.complied(rec, plan)
+	r.addCompliance(rec, cfg, info)
 	for _, want := range []string{"keying and think times × 0.5", "90th percentile of PAYMENT is 7.00 s, want 5 s"} {
-		if !strings.Contains(r.notTPCC(), want) {
-			t.Errorf("%q does not say %q", r.notTPCC(), want)
+		if !strings.Contains(r.NotTPCC(), want) {
+			t.Errorf("%q does not say %q", r.NotTPCC(), want)
 		}
 	}
 }

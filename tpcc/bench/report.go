@@ -1,10 +1,6 @@
-package main
+package bench
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
-	"os"
 	"runtime"
 	"time"
 
@@ -13,9 +9,9 @@ import (
 	"drtmx/txn"
 )
 
-// report is the JSON object of a run. Its names are a contract: see
+// Report is the JSON object of a run. Its names are a contract: see
 // docs/operations.md. Latencies are microseconds, CPU and other times seconds.
-type report struct {
+type Report struct {
 	Workload     string                `json:"workload"`
 	Design       string                `json:"design"`
 	Fabric       string                `json:"fabric"`
@@ -25,7 +21,7 @@ type report struct {
 	DurationS    float64               `json:"duration_s"`
 	Throughput   float64               `json:"throughput_tps"`
 	NewOrders    float64               `json:"new_order_per_min"`
-	Types        map[string]typeReport `json:"types"`
+	Types        map[string]TypeReport `json:"types"`
 	ServerCPUS   float64               `json:"server_cpu_s"`
 	ClientCPUS   float64               `json:"client_cpu_s"`
 	Rounds       map[string]float64    `json:"rounds_per_txn"`
@@ -34,7 +30,7 @@ type report struct {
 	ReadBytes    map[string]float64    `json:"read_bytes_per_txn"`
 	Fallbacks    uint64                `json:"fallbacks"`
 	Chases       uint64                `json:"chases"`
-	Model        modelReport           `json:"model"`
+	Model        ModelReport           `json:"model"`
 	Consistency  tpcc.Consistency      `json:"consistency"`
 	CPUSeparable bool                  `json:"cpu_separable"` // false: servers share the client's process, server_cpu_s is 0
 	Durability   string                `json:"durability"`
@@ -42,6 +38,8 @@ type report struct {
 	NewOrderAt   string                `json:"new_order"`
 	PaymentAt    string                `json:"payment"`
 	ReadPath     string                `json:"read_path"`
+	Cache        string                `json:"cache"`            // how much of the models the client keeps
+	Models       string                `json:"models,omitempty"` // their family; "" if others started the data servers
 	Partitions   int                   `json:"partitions"`
 	Items        int64                 `json:"items"`
 	Customers    int64                 `json:"customers_per_district"`
@@ -54,7 +52,7 @@ type report struct {
 	RegionPerRow float64               `json:"region_bytes_per_row"`
 	CacheBytes   uint64                `json:"client_cache_bytes"`
 	CheckS       float64               `json:"check_s"`
-	Between      betweenReport         `json:"between_txns"`
+	Between      BetweenReport         `json:"between_txns"`
 	Version      string                `json:"version"`
 	Commit       string                `json:"commit"`
 	Go           string                `json:"go"`
@@ -66,22 +64,18 @@ type report struct {
 	TimeScale    float64               `json:"time_scale"`
 	Homes        string                `json:"homes"`              // of terminals: fixed or random
 	Skipped      uint64                `json:"skipped_deliveries"` // districts that had nothing to deliver
-	Delivery     deliveryReport        `json:"delivery"`
+	Delivery     DeliveryReport        `json:"delivery"`
 	Escalated    uint64                `json:"escalated_stock_levels"` // overtaken by writers in each View; ran at their home server
-	Compliance   complianceReport      `json:"compliance"`
+	Compliance   ComplianceReport      `json:"compliance"`
 	WarmupOnly   bool                  `json:"warmup_only,omitempty"`
 	Interrupted  bool                  `json:"interrupted,omitempty"`
 	Error        string                `json:"error,omitempty"`
 
-	order  []string // of Types
-	placed int64    // orders in the database before the run
-	ran    *terminals
-	info   tpcc.LoadInfo // what the database holds
-	record *load.Record
+	Record *load.Record `json:"-"` // what the figures are of; nil if nothing was measured
 }
 
-// typeReport is one transaction type.
-type typeReport struct {
+// TypeReport is one transaction type.
+type TypeReport struct {
 	Committed  uint64            `json:"committed"`
 	Aborted    uint64            `json:"aborted"` // abandoned attempts; each transaction may have several
 	RolledBack uint64            `json:"rolled_back"`
@@ -96,9 +90,9 @@ type typeReport struct {
 	Causes     map[string]uint64 `json:"aborts"`
 }
 
-// deliveryReport is what types{DELIVERY}, which is of executed DELIVERYs, does
+// DeliveryReport is what types{DELIVERY}, which is of executed DELIVERYs, does
 // not say.
-type deliveryReport struct {
+type DeliveryReport struct {
 	Mode      string  `json:"mode"` // deferred or now
 	Submitted uint64  `json:"submitted"`
 	Waited    uint64  `json:"waited"`        // found their queue full
@@ -106,9 +100,9 @@ type deliveryReport struct {
 	WithSkips uint64  `json:"with_skips"`    // DELIVERYs that skipped some district
 }
 
-// modelReport describes the learned models of all ordered indexes. Errors are
+// ModelReport describes the learned models of all ordered indexes. Errors are
 // in leaves.
-type modelReport struct {
+type ModelReport struct {
 	Keys       uint64  `json:"keys"`
 	Submodels  uint64  `json:"submodels"`
 	ModelBytes uint64  `json:"model_bytes"`
@@ -119,61 +113,73 @@ type modelReport struct {
 	Retrains   uint64  `json:"retrains"`
 }
 
-// betweenReport is what sessions did between transactions: refreshing caches.
-type betweenReport struct {
+// BetweenReport is what sessions did between transactions: refreshing caches.
+type BetweenReport struct {
 	Rounds    uint64 `json:"rounds"`
 	Reads     uint64 `json:"reads"`
 	RPCs      uint64 `json:"rpcs"`
 	ReadBytes uint64 `json:"read_bytes"`
 }
 
-func newReport(p *runPlan, s *session) *report {
-	return &report{
-		Workload: workloadTPCC, Design: p.how.name, Fabric: s.Fabric(), Servers: len(s.Addrs()),
-		Clients: p.pace.clients, Seed: p.load.seed, Mix: p.types.String(), NewOrderAt: p.newOrder, PaymentAt: p.payment,
-		ReadPath: readPathName(p.how.reads), Durability: "in-memory",
-		Types: map[string]typeReport{}, Rounds: map[string]float64{}, Reads: map[string]float64{},
+func newReport(cfg *Config, db *txn.DB, info tpcc.LoadInfo) *Report {
+	return &Report{
+		Workload: "tpcc", Design: cfg.Design.Name, Fabric: cfg.Fabric, Servers: cfg.Servers, Partitions: db.Partitions(),
+		Warehouses: int(info.Warehouses), Items: info.Scale.Items, Customers: info.Scale.Customers,
+		Clients: cfg.Clients, Seed: cfg.Seed, Mix: cfg.Mix.String(), NewOrderAt: cfg.NewOrder.String(), PaymentAt: cfg.Payment.String(),
+		ReadPath: readPaths[cfg.Design.Reads], Cache: cfg.Cache.String(), Models: cfg.Models, Durability: "in-memory",
+		Types: map[string]TypeReport{}, Rounds: map[string]float64{}, Reads: map[string]float64{},
 		RPCs: map[string]float64{}, ReadBytes: map[string]float64{}, Retries: map[string]float64{},
-		Consistency: tpcc.Consistency{}, Compliance: complianceReport{Terms: map[string]termReport{}},
-		Homes: p.homes, Delivery: deliveryReport{Mode: p.delivery}, KeyingThink: p.pace.keyingThink, TimeScale: p.pace.timeScale,
-		Version: version, Commit: revision(), Go: runtime.Version(), Machine: runtime.GOOS + "/" + runtime.GOARCH,
+		Consistency: tpcc.Consistency{}, Compliance: ComplianceReport{Terms: map[string]TermReport{}},
+		Homes: cfg.Homes, Delivery: DeliveryReport{Mode: cfg.Delivery}, KeyingThink: cfg.KeyingThink, TimeScale: cfg.TimeScale,
+		Version: cfg.Version, Commit: cfg.Commit, Go: runtime.Version(), Machine: runtime.GOOS + "/" + runtime.GOARCH,
 		CPUs: runtime.NumCPU(), Started: time.Now(),
 	}
 }
 
-func (r *report) loaded(l *tpcc.LoadReport) {
+// readPaths are the names of read paths.
+var readPaths = map[txn.ReadPath]string{txn.OneSided: "one-sided", txn.OrderedByRPC: "ordered by RPC"}
+
+// AddLoad adds what loading the database took.
+func (r *Report) AddLoad(l *tpcc.LoadReport) {
 	r.LoadS, r.LoadRows = l.Elapsed.Seconds(), l.Rows
-	r.LoadRowBytes = ratio(float64(l.Bytes), float64(l.Rows))
+	r.LoadRowBytes = Ratio(float64(l.Bytes), float64(l.Rows))
 }
 
-// measured fills in what the run has measured.
-func (r *report) measured(rec *load.Record, p *runPlan, g *gauges) {
-	r.record = rec
-	r.Items, r.Customers = r.info.Scale.Items, r.info.Scale.Customers
-	r.WarmupOnly = rec.WarmupOnly
+// Order lists the transaction types that ran, in the order of the
+// specification.
+func (r *Report) Order() (names []string) {
+	if r.Record != nil {
+		for i := range r.Record.Types {
+			names = append(names, r.Record.Types[i].Name)
+		}
+	}
+	return names
+}
+
+// Finished is how many transactions committed or were rolled back.
+func (r *Report) Finished() (n float64) {
+	for _, t := range r.Types {
+		n += float64(t.Committed + t.RolledBack)
+	}
+	return n
+}
+
+// addRecord adds what the load loop has measured.
+func (r *Report) addRecord(rec *load.Record) {
+	r.Record, r.WarmupOnly = rec, rec.WarmupOnly
 	r.DurationS, r.WarmupS, r.Throughput = rec.Elapsed.Seconds(), rec.Warmup.Seconds(), rec.Throughput()
 	for i := range rec.Types {
 		t := &rec.Types[i]
-		r.order = append(r.order, t.Name)
-		lat := t.Latency.Snapshot()
-		tr := typeReport{
-			Committed: t.Committed, Aborted: t.Aborted(), RolledBack: t.RolledBack, GaveUp: t.GaveUp,
-			P50: lat.P50Us, P90: lat.P90Us, P95: lat.P95Us, P99: lat.P99Us, P999: lat.P999Us, Mean: lat.MeanUs, Max: lat.MaxUs,
-			Causes: map[string]uint64{},
-		}
-		for c, n := range t.Aborts {
-			tr.Causes[txn.Cause(c).String()] = n
-		}
-		r.Types[t.Name] = tr
+		r.Types[t.Name] = newTypeReport(t)
 		n := float64(t.Finished())
-		r.Rounds[t.Name] = ratio(float64(t.Rounds), n)
-		r.Reads[t.Name] = ratio(float64(t.Fabric.Reads), n)
-		r.RPCs[t.Name] = ratio(float64(t.Fabric.RPCs), n)
-		r.ReadBytes[t.Name] = ratio(float64(t.Fabric.ReadBytes), n)
-		r.Retries[t.Name] = ratio(float64(t.Aborted()), n)
+		r.Rounds[t.Name] = Ratio(float64(t.Rounds), n)
+		r.Reads[t.Name] = Ratio(float64(t.Fabric.Reads), n)
+		r.RPCs[t.Name] = Ratio(float64(t.Fabric.RPCs), n)
+		r.ReadBytes[t.Name] = Ratio(float64(t.Fabric.ReadBytes), n)
+		r.Retries[t.Name] = Ratio(float64(t.Aborted()), n)
 		switch t.Name {
 		case tpcc.NewOrder.String():
-			r.NewOrders = ratio(float64(t.Committed), rec.Elapsed.Minutes())
+			r.NewOrders = Ratio(float64(t.Committed), rec.Elapsed.Minutes())
 		case tpcc.Delivery.String():
 			r.Skipped, r.Delivery.Submitted = t.Count, t.Deferred
 			if t.Accepted != nil {
@@ -184,13 +190,24 @@ func (r *report) measured(rec *load.Record, p *runPlan, g *gauges) {
 		}
 	}
 	b := rec.Between
-	r.Between = betweenReport{b.Rounds, b.Fabric.Reads, b.Fabric.RPCs, b.Fabric.ReadBytes}
-	r.gauged(g)
-	r.complied(rec, p)
+	r.Between = BetweenReport{b.Rounds, b.Fabric.Reads, b.Fabric.RPCs, b.Fabric.ReadBytes}
 }
 
-// gauged fills in what clocks and counters say.
-func (r *report) gauged(g *gauges) {
+func newTypeReport(t *load.TypeRecord) TypeReport {
+	lat := t.Latency.Snapshot()
+	r := TypeReport{
+		Committed: t.Committed, Aborted: t.Aborted(), RolledBack: t.RolledBack, GaveUp: t.GaveUp,
+		P50: lat.P50Us, P90: lat.P90Us, P95: lat.P95Us, P99: lat.P99Us, P999: lat.P999Us, Mean: lat.MeanUs, Max: lat.MaxUs,
+		Causes: map[string]uint64{},
+	}
+	for c, n := range t.Aborts {
+		r.Causes[txn.Cause(c).String()] = n
+	}
+	return r
+}
+
+// addGauges adds what clocks and counters say of the measured interval.
+func (r *Report) addGauges(g *gauges) {
 	if g.from.taken && g.to.taken {
 		r.Fallbacks = g.to.fallbacks - g.from.fallbacks
 		r.Chases = g.to.chases - g.from.chases
@@ -206,11 +223,11 @@ func (r *report) gauged(g *gauges) {
 	if !g.to.taken {
 		last = g.from.servers
 	}
-	r.model(last)
+	r.addModels(last)
 }
 
-// model sums the statistics of the ordered indexes, which alone have models.
-func (r *report) model(servers []txn.ServerStats) {
+// addModels sums the statistics of the ordered indexes, which alone have models.
+func (r *Report) addModels(servers []txn.ServerStats) {
 	rows, leaves := uint64(0), uint64(0)
 	for _, s := range servers {
 		r.RegionBytes += s.RegionBytes
@@ -231,73 +248,14 @@ func (r *report) model(servers []txn.ServerStats) {
 			leaves += ix.Leaves
 		}
 	}
-	r.Model.MeanError = ratio(r.Model.MeanError, float64(leaves))
-	r.RegionPerRow = ratio(float64(r.RegionBytes), float64(rows))
+	r.Model.MeanError = Ratio(r.Model.MeanError, float64(leaves))
+	r.RegionPerRow = Ratio(float64(r.RegionBytes), float64(rows))
 }
 
-// ratio is a/b, 0 if there is nothing to divide by.
-func ratio(a, b float64) float64 {
+// Ratio is a/b, 0 if there is nothing to divide by.
+func Ratio(a, b float64) float64 {
 	if b == 0 {
 		return 0
 	}
 	return a / b
-}
-
-// jsonFile is where the report goes.
-type jsonFile struct {
-	f        *os.File
-	w        io.Writer
-	toStdout bool
-	fresh    bool // made by this command
-	written  bool
-}
-
-// openJSON opens the file before the run, so that a path that cannot be
-// written costs nobody a run. What it holds stays until the report replaces it.
-func openJSON(path string, stdout io.Writer) (*jsonFile, error) {
-	switch path {
-	case "":
-		return &jsonFile{}, nil
-	case "-":
-		return &jsonFile{w: stdout, toStdout: true}, nil
-	}
-	_, err := os.Lstat(path)
-	fresh := os.IsNotExist(err)
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("--json: want a file that can be written: %w", err)
-	}
-	return &jsonFile{f: f, w: f, fresh: fresh}, nil
-}
-
-// write replaces what the file holds by v.
-func (j *jsonFile) write(v any) error {
-	if j.w == nil {
-		return nil
-	}
-	b, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return fmt.Errorf("--json: %w", err)
-	}
-	if j.f != nil {
-		_ = j.f.Truncate(0) // a pipe or a device has nothing to truncate
-	}
-	if _, err := j.w.Write(append(b, '\n')); err != nil {
-		return fmt.Errorf("--json: %w", err)
-	}
-	j.written = true
-	return nil
-}
-
-func (j *jsonFile) close() error {
-	if j.f == nil {
-		return nil
-	}
-	if j.fresh && !j.written {
-		_ = os.Remove(j.f.Name()) // an empty file would look like a report
-	}
-	if err := j.f.Close(); err != nil {
-		return fmt.Errorf("--json: %w", err)
-	}
-	return nil
 }

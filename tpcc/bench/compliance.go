@@ -1,24 +1,23 @@
-package main
+package bench
 
 import (
 	"fmt"
-	"io"
 	"strings"
 
 	"drtmx/internal/load"
 	"drtmx/tpcc"
 )
 
-// complianceReport says how far a run is from TPC-C's demands.
-type complianceReport struct {
+// ComplianceReport says how far a run is from TPC-C's demands.
+type ComplianceReport struct {
 	TPCC bool     `json:"tpc_c"`   // false: nothing that this program prints is a TPC-C result
 	Why  []string `json:"why_not"` // in words
 	// Terms are those of all five types, of those that ran.
-	Terms map[string]termReport `json:"types"`
+	Terms map[string]TermReport `json:"types"`
 }
 
-// termReport compares one type with the specification's terms.
-type termReport struct {
+// TermReport compares one type with the specification's terms.
+type TermReport struct {
 	Percent    float64 `json:"percent"` // of all transactions
 	MinPercent float64 `json:"min_percent"`
 	MixOK      bool    `json:"mix_ok"`
@@ -32,26 +31,27 @@ type termReport struct {
 	DeferredOK     bool    `json:"deferred_ok,omitempty"`
 }
 
-// complied compares what was measured with the specification.
-func (r *report) complied(rec *load.Record, p *runPlan) {
+// addCompliance compares what was measured with the specification.
+func (r *Report) addCompliance(rec *load.Record, cfg *Config, info tpcc.LoadInfo) {
 	c := &r.Compliance
 	total := uint64(0)
 	for i := range rec.Types {
 		total += drawn(&rec.Types[i])
 	}
-	for i, ty := range p.types.Types() {
+	for i, ty := range cfg.Mix.Types() {
 		t := &rec.Types[i]
 		c.Terms[t.Name] = newTerm(t, ty.Terms(), total)
 	}
 	why := func(format string, args ...any) { c.Why = append(c.Why, fmt.Sprintf(format, args...)) }
-	if !p.types.Full() {
-		why("mix %v", p.types)
+	if !cfg.Mix.Full() {
+		why("mix %v", cfg.Mix)
 	}
-	for _, name := range r.order {
-		if t := c.Terms[name]; !t.MixOK && p.types.Full() {
+	for i := range rec.Types {
+		name := rec.Types[i].Name
+		t := c.Terms[name]
+		if !t.MixOK && cfg.Mix.Full() {
 			why("%s is %.2f %% of all, want %g %%", name, t.Percent, t.MinPercent)
 		}
-		t := c.Terms[name]
 		if !t.ResponseOK {
 			why("90th percentile of %s is %.2f s, want %g s", name, t.P90S, t.LimitS)
 		}
@@ -60,19 +60,19 @@ func (r *report) complied(rec *load.Record, p *runPlan) {
 		}
 	}
 	switch {
-	case !p.pace.keyingThink:
+	case !cfg.KeyingThink:
 		why("no keying and think times")
-	case p.pace.timeScale < 1:
-		why("keying and think times × %g", p.pace.timeScale)
+	case cfg.TimeScale < 1:
+		why("keying and think times × %g", cfg.TimeScale)
 	}
-	if p.homes == homesRandom {
+	if cfg.Homes == HomesRandom {
 		why("home warehouses at random")
 	}
-	if want := r.info.Warehouses * tpcc.Districts; int64(r.Clients) != want {
-		why("%d terminals, want %d", r.Clients, want)
+	if want := info.Warehouses * tpcc.Districts; int64(cfg.Clients) != want {
+		why("%d terminals, want %d", cfg.Clients, want)
 	}
-	if r.info.Scale != tpcc.FullScale() {
-		why("%d items and %d customers per district", r.Items, r.Customers)
+	if info.Scale != tpcc.FullScale() {
+		why("%d items and %d customers per district", info.Scale.Items, info.Scale.Customers)
 	}
 	if rec.Elapsed < tpcc.MeasureTerm {
 		why("%.0f s, want %.0f s", rec.Elapsed.Seconds(), tpcc.MeasureTerm.Seconds())
@@ -89,10 +89,10 @@ func drawn(t *load.TypeRecord) uint64 {
 	return t.Finished()
 }
 
-func newTerm(t *load.TypeRecord, want tpcc.Terms, total uint64) termReport {
+func newTerm(t *load.TypeRecord, want tpcc.Terms, total uint64) TermReport {
 	p90 := t.Latency.QuantileUs(0.9) / 1e6
-	term := termReport{
-		Percent: 100 * ratio(float64(drawn(t)), float64(total)), MinPercent: want.MinShare,
+	term := TermReport{
+		Percent: 100 * Ratio(float64(drawn(t)), float64(total)), MinPercent: want.MinShare,
 		P90S: p90, LimitS: want.Response.Seconds(),
 	}
 	if t.Deferred > 0 {
@@ -104,31 +104,7 @@ func newTerm(t *load.TypeRecord, want tpcc.Terms, total uint64) termReport {
 	return term
 }
 
-// printTerms compares each type with the specification, if the whole workload ran.
-func (r *report) printTerms(w io.Writer) {
-	c := &r.Compliance
-	if len(c.Terms) < len(tpcc.Types) {
-		return
-	}
-	verdict := map[bool]string{true: "ok", false: "FAILED"}
-	rows := [][]string{{"clauses 5.2.3, 5.2.5.3", "share %", "at least", "", "p90 s", "at most", ""}}
-	for _, name := range r.order {
-		t := c.Terms[name]
-		rows = append(rows, []string{
-			name, fmt.Sprintf("%.2f", t.Percent), fmt.Sprintf("%g", t.MinPercent), verdict[t.MixOK],
-			fmt.Sprintf("%.4f", t.P90S), fmt.Sprintf("%g", t.LimitS), verdict[t.ResponseOK],
-		})
-		if t.DeferredLimitS > 0 {
-			rows = append(rows, []string{
-				name + ", deferred", "", "", "", fmt.Sprintf("%.4f", t.DeferredP90S), fmt.Sprintf("%g", t.DeferredLimitS), verdict[t.DeferredOK],
-			})
-		}
-	}
-	table(w, rows)
-	fmt.Fprintln(w)
-}
-
-// notTPCC is the one line that goes with every tpmC.
-func (r *report) notTPCC() string {
+// NotTPCC is the line that goes with every tpmC.
+func (r *Report) NotTPCC() string {
 	return "not a TPC-C result: " + strings.Join(r.Compliance.Why, "; ")
 }
