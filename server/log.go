@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"time"
 
+	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
 
@@ -31,7 +32,15 @@ func (s *Server) greet(r *rdma.Request) {
 	if s.log.Enabled(s.ctx, slog.LevelDebug) {
 		s.log.Debug("client connected", "peer", uint64(r.Peer))
 	}
-	s.reply(r, s.hello)
+	if d := wire.NewDecoder(r.Body[1:]); d.Left() > 0 && r.From.Role == rdma.RoleServer {
+		server, incarnation := int(d.U16()), d.U64()
+		if d.End() == nil {
+			if err := s.acquainted.heard(server, incarnation); err != nil {
+				s.log.Error("hello not encoded", "error", err)
+			}
+		}
+	}
+	s.reply(r, *s.acquainted.hello.Load())
 }
 
 // logStart says what is served.

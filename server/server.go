@@ -98,7 +98,7 @@ type Server struct {
 	ep          rdma.Endpoint
 	procs       map[string]*exec.Procedure
 	outcomes    *outcomes
-	hello       []byte
+	acquainted  acquaintance
 	work        sync.Pool // *work
 
 	ctx    context.Context
@@ -222,8 +222,7 @@ func (s *Server) open() error {
 		h.Hosted = append(h.Hosted, hosted)
 	}
 	h.Primaries = s.primaries
-	s.hello, err = json.Marshal(h)
-	return err
+	return s.acquainted.introduce(h)
 }
 
 // Start serves. It returns at once.
@@ -233,6 +232,11 @@ func (s *Server) Start() error {
 	}
 	s.logStart()
 	s.wg.Go(func() { s.resolver(s.ctx) })
+	for server := range s.cfg.Addrs {
+		if server != s.cfg.Index {
+			s.wg.Go(func() { s.acquaint(s.ctx, server) })
+		}
+	}
 	if !s.cfg.ManualTraining {
 		s.wg.Go(func() { s.trainer(s.ctx) })
 	}

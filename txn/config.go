@@ -20,8 +20,14 @@ const (
 )
 
 // Retry bounds the attempts of one transaction. Zero fields take the defaults.
+//
+// Attempts go on until the deadline of the caller's context. A transaction that
+// reaches the deadline so fails with an error that matches both ErrConflict and
+// context.DeadlineExceeded. Patience is the bound for contexts without a
+// deadline. Attempts, if set, is a bound in any case.
 type Retry struct {
-	Attempts   int           // at most this many attempts; default 1000
+	Attempts   int           // at most this many attempts; default no such bound
+	Patience   time.Duration // for a context without deadline, from the first failure on; default 10 s
 	BackoffMin time.Duration // before the second attempt, doubling with jitter; default 2 µs
 	BackoffMax time.Duration // default 1 ms
 }

@@ -108,9 +108,19 @@ func TestServersFindEachOtherByTheMembers(t *testing.T) {
 	} else {
 		conn.Close()
 	}
-	after, _ := open()
+	after, err := Connect(ctx, membersOf(members))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer after.Close()
 	if after.Addrs()[1] != "tcp:"+hosts[2] || after.Err() != nil {
 		t.Errorf("found at %v, %v", after.Addrs(), after.Err())
+	}
+	if db, err := txn.Open(ctx, after.Config()); !errors.Is(err, txn.ErrRestarted) {
+		if db != nil {
+			db.Close()
+		}
+		t.Errorf("a database over a server that lost its memory: %v", err)
 	}
 	if err := servers[0].Err(); err != nil {
 		t.Error(err)

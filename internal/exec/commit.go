@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"time"
 
 	"drtmx/index"
 	"drtmx/internal/block"
@@ -18,7 +20,7 @@ import (
 // any changed, fn runs anew. An error of fn is returned as it is, after the
 // same validation.
 func (s *Session) View(ctx context.Context, fn Body) error {
-	return s.run(ctx, view, s.db.cfg.Retry.Attempts, fn, nil)
+	return s.run(ctx, view, math.MaxInt, fn, nil)
 }
 
 // TryView is View with a bound of its own, at least one, on attempts that a
@@ -40,7 +42,7 @@ func (s *Session) TryView(ctx context.Context, overtaken int, fn Body) error {
 // If the home server goes away between the commit request and its answer, and
 // does not come back to be asked, the error is an *UnknownOutcome.
 func (s *Session) Update(ctx context.Context, fn Body) error {
-	return s.run(ctx, update, s.db.cfg.Retry.Attempts, fn, nil)
+	return s.run(ctx, update, math.MaxInt, fn, nil)
 }
 
 // run makes attempts until one is not abandoned. What ends an attempt, once
@@ -52,6 +54,7 @@ func (s *Session) run(ctx context.Context, m mode, overtaken int, fn Body, finis
 		return fmt.Errorf("%w: a transaction runs inside another of the same session", ErrClosed)
 	}
 	defer func() { t.mode = closed }()
+	var patience time.Duration
 	for n := 0; ; n++ {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -71,16 +74,42 @@ func (s *Session) run(ctx context.Context, m mode, overtaken int, fn Body, finis
 		if t.cause != CauseLocked {
 			overtaken--
 		}
-		if n+1 >= s.db.cfg.Retry.Attempts || overtaken <= 0 {
-			return fmt.Errorf("%w: gave up after %d attempts, the last one: %v", ErrConflict, n+1, t.cause)
+		if overtaken <= 0 {
+			return gaveUp(n+1, t.cause)
 		}
-		if t.cause == CauseLocked && s.await != nil && s.await() {
+		if t.cause == CauseLocked && s.await != nil && n+1 < s.db.cfg.Retry.Attempts && s.await() {
 			continue
 		}
-		if err := s.backoff(ctx, n); err != nil {
+		if err := s.again(ctx, n, n, t.cause, &patience); err != nil {
 			return err
 		}
 	}
+}
+
+// again waits before attempt n+2, with the backoff of attempt wait+2, or gives
+// up: after Retry.Attempts if they are bounded, at the deadline of ctx, or if
+// ctx has none after Retry.Patience, which begins with the first failure.
+func (s *Session) again(ctx context.Context, n, wait int, cause Cause, patience *time.Duration) error {
+	if s.db.cfg.Retry.Attempts > 0 && n+1 >= s.db.cfg.Retry.Attempts {
+		return gaveUp(n+1, cause)
+	}
+	if _, bounded := ctx.Deadline(); !bounded {
+		switch now := clock.Fast(); {
+		case *patience == 0:
+			*patience = now + s.db.cfg.Retry.Patience
+		case now > *patience:
+			return fmt.Errorf("%w, for %v (Retry.Patience)", gaveUp(n+1, cause), s.db.cfg.Retry.Patience)
+		}
+	}
+	err := s.backoff(ctx, wait)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: %w", gaveUp(n+1, cause), err)
+	}
+	return err
+}
+
+func gaveUp(attempts int, cause Cause) error {
+	return fmt.Errorf("%w: gave up after %d attempts, the last one: %v", ErrConflict, attempts, cause)
 }
 
 // tooOld fails an attempt whose proofs are too old to be validated: the memory
@@ -377,6 +406,7 @@ func (s *Session) decide(ctx context.Context, part int, id wire.ID) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
+	l.decides = true
 	resp, err := s.call(ctx, l, s.req)
 	if err == nil && wire.Code(resp[0]) == wire.InDoubt {
 		return nil, s.unknown(id, codeError(wire.Unavailable, resp[1:])) // the server stops before it knows
@@ -424,20 +454,27 @@ func (db *DB) Outcome(ctx context.Context, id ID) error {
 		return err
 	}
 	defer db.release(s)
+	var silent error
 	for server := range db.servers {
 		resp, err := s.outcomeKnown(ctx, server, wire.ID(id))
 		if err != nil {
-			return err
+			silent = errors.Join(silent, err) // another server may know
+			continue
 		}
 		switch wire.Code(resp[0]) {
-		case wire.OK:
+		case wire.OK, wire.ResultLost:
 			return nil
 		case wire.Unknown:
 		case wire.InDoubt: // it stopped before it knew
-			return fmt.Errorf("%w: server %s does not know yet", ErrUnavailable, db.servers[server])
+			silent = errors.Join(silent, fmt.Errorf("%w: server %s does not know yet", ErrUnavailable, db.servers[server]))
+		case wire.Bad, wire.Forbidden:
+			return codeError(wire.Code(resp[0]), resp[1:])
 		default:
 			return ErrConflict // refused, for whatever reason
 		}
+	}
+	if silent != nil {
+		return silent
 	}
 	return ErrOutcomeUnknown
 }
@@ -460,6 +497,7 @@ func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([
 	if int(h) < 0 || int(h) >= len(s.db.parts) {
 		return nil, fmt.Errorf("txn: home partition %d, want 0 to %d", h, len(s.db.parts)-1)
 	}
+	var patience time.Duration
 	for n := 0; ; n++ {
 		s.seq++
 		id := wire.ID{Client: s.id, Seq: s.seq}
@@ -477,14 +515,11 @@ func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([
 		case wire.Conflict:
 			cause := causeOf(resp)
 			s.stats.Aborts[cause]++
-			if n+1 >= s.db.cfg.Retry.Attempts {
-				return nil, fmt.Errorf("%w: gave up after %d attempts, the last one: %v", ErrConflict, n+1, cause)
+			if err := s.again(ctx, n, n+callBackoff, cause, &patience); err != nil {
+				return nil, err
 			}
 		default:
 			return nil, codeError(c, resp[1:])
-		}
-		if err := s.backoff(ctx, n+callBackoff); err != nil {
-			return nil, err
 		}
 	}
 }

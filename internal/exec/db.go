@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"drtmx/index"
-	"drtmx/index/hash"
 	"drtmx/index/learned"
 	"drtmx/internal/mem"
 	"drtmx/internal/wire"
@@ -18,7 +17,10 @@ import (
 	"drtmx/tables"
 )
 
-const defaultLocationCache = 1 << 16
+const (
+	defaultLocationCache = 1 << 16
+	defaultPatience      = 10 * time.Second
+)
 
 // DB is a client of a cluster: its catalogue, its partition map, and the
 // client halves of all indexes, which its sessions share. Safe for concurrent
@@ -56,8 +58,8 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 	if len(c.Servers) == 0 || c.Dial == nil {
 		return nil, errors.New("txn: Config.Servers and Config.Dial are required")
 	}
-	if c.Retry.Attempts == 0 {
-		c.Retry.Attempts = 1000
+	if c.Retry.Patience == 0 {
+		c.Retry.Patience = defaultPatience
 	}
 	if c.Retry.BackoffMin == 0 {
 		c.Retry.BackoffMin = 2 * time.Microsecond
@@ -78,111 +80,6 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 		return nil, err
 	}
 	return db, nil
-}
-
-// connect learns the topology from the first server that answers, then says
-// hello to all of them through the first session.
-func (db *DB) connect(ctx context.Context) error {
-	var first *wire.Hello
-	var errs []error
-	for _, addr := range db.cfg.Servers {
-		h, err := helloAt(ctx, db.cfg.Dial, addr)
-		if err == nil {
-			first = h
-			break
-		}
-		if errors.Is(err, ErrProtocol) || ctx.Err() != nil {
-			return err
-		}
-		errs = append(errs, err)
-	}
-	if first == nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, errors.Join(errs...))
-	}
-	cat, err := tables.ParseCatalog(first.Catalog)
-	if err != nil {
-		return fmt.Errorf("%w: catalogue: %w", ErrProtocol, err)
-	}
-	db.catalog, db.servers = cat, first.Servers
-	if db.cfg.AllServers {
-		if len(db.cfg.Servers) != len(first.Servers) {
-			return fmt.Errorf("%w: the cluster has %d data servers, %d addresses are given", ErrProtocol, len(first.Servers), len(db.cfg.Servers))
-		}
-		db.servers = db.cfg.Servers
-	}
-	db.mu.incarnation = make([]uint64, len(db.servers))
-	db.parts = make([]partition, len(first.Primaries))
-	for p, srv := range first.Primaries {
-		db.parts[p].server = srv
-	}
-	s, err := db.NewSession(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.release(s)
-	for i := range db.servers {
-		l, err := s.link(ctx, i)
-		if err != nil {
-			return err
-		}
-		if err := db.bind(l.hello, l.conn.InOrder()); err != nil {
-			return err
-		}
-	}
-	for p := range db.parts {
-		if db.parts[p].clients == nil {
-			return fmt.Errorf("%w: server %s does not hold partition %d", ErrProtocol, db.servers[db.parts[p].server], p)
-		}
-	}
-	return nil
-}
-
-func helloAt(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (*wire.Hello, error) {
-	c, err := dial(ctx, addr)
-	if err != nil {
-		return nil, fmt.Errorf("server %s: %w", addr, err)
-	}
-	defer c.Close()
-	return hello(ctx, c, addr)
-}
-
-func hello(ctx context.Context, c rdma.Conn, addr string) (*wire.Hello, error) {
-	resp, err := rdma.Call(ctx, c, []byte{byte(wire.OpHello)}, nil)
-	if err != nil {
-		return nil, fmt.Errorf("server %s: %w", addr, err)
-	}
-	h, err := wire.DecodeHello(resp)
-	if err != nil {
-		return nil, fmt.Errorf("%w: server %s: %w", ErrProtocol, addr, err)
-	}
-	return h, nil
-}
-
-// bind makes the client halves of a server's partitions.
-func (db *DB) bind(h *wire.Hello, inOrder bool) error {
-	for _, hp := range h.Hosted {
-		p := &db.parts[hp.Partition]
-		if p.server != h.Server || p.clients != nil {
-			continue
-		}
-		if len(hp.Roots) != len(db.catalog.Indexes) {
-			return fmt.Errorf("%w: server %s has another catalogue", ErrProtocol, db.servers[h.Server])
-		}
-		p.rkey, p.epoch, p.roots = rdma.RKey(hp.RKey), h.Epoch, hp.Roots
-		for _, ix := range db.catalog.Indexes {
-			p.clients = append(p.clients, db.newClient(ix, p, inOrder))
-		}
-	}
-	return nil
-}
-
-func (db *DB) newClient(ix *tables.Index, p *partition, inOrder bool) index.Client {
-	if ix.Ordered {
-		return learned.NewClient(p.roots[ix.ID], p.rkey, learned.ClientOptions{InOrder: inOrder, RowWords: ix.RowBytes / 8, Strings: ix.Strings, Cache: db.cfg.Cache})
-	}
-	return hash.NewClient(p.roots[ix.ID], p.rkey, hash.ClientOptions{
-		InOrder: inOrder, LocationCacheEntries: max(db.cfg.LocationCache, 0),
-	})
 }
 
 // Catalog is the cluster's catalogue.
@@ -283,9 +180,14 @@ func (db *DB) NewSession(ctx context.Context) (*Session, error) {
 func (db *DB) Close() error {
 	db.mu.Lock()
 	db.mu.closed = true
-	all := db.mu.all
+	all, idle := db.mu.all, db.mu.idle
 	db.mu.all, db.mu.idle = nil, nil
 	db.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
+	defer cancel()
+	for _, s := range idle { // no goroutine uses them
+		s.goodbye(ctx)
+	}
 	for s := range all {
 		s.closeLinks()
 	}
@@ -303,7 +205,9 @@ type IndexStats struct {
 // IndexStats snapshots the client halves of all indexes.
 func (db *DB) IndexStats() []IndexStats {
 	var out []IndexStats
-	for p := range db.parts {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for p := range db.parts { // those of servers that were needed so far
 		for i, c := range db.parts[p].clients {
 			out = append(out, IndexStats{db.catalog.Indexes[i].Name, db.catalog.Indexes[i].Table.Name(), p, c.Stats()})
 		}

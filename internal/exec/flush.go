@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"context"
 	"fmt"
 
 	"drtmx/index"
@@ -103,23 +104,41 @@ func (s *Session) activate(t *Txn, op index.Op, part int) error {
 
 func (s *Session) byRPC(ordered bool) bool { return ordered && s.db.cfg.Reads == OrderedByRPC }
 
-// load fetches the client halves that are needed and empty.
+// load connects to the servers that are needed, and fetches the client halves
+// that are empty.
 func (s *Session) load(t *Txn) error {
 	for _, g := range t.gets[t.flushed:t.nGet] {
 		if !g.done && !s.byRPC(g.ix.Ordered) {
-			s.pool(g.ix.ID, g.part)
+			if err := s.open(t.ctx, g.ix.ID, g.part); err != nil {
+				return err
+			}
 		}
 	}
 	for _, sc := range t.scans[:t.nScan] {
-		if !sc.done && !s.byRPC(true) {
-			for i := range sc.nsubs {
-				if sc.subs[i].res == nil {
-					s.pool(sc.ix.ID, sc.subs[i].part)
-				}
+		if sc.done || s.byRPC(true) {
+			continue
+		}
+		for i := range sc.nsubs {
+			if sc.subs[i].res != nil {
+				continue
+			}
+			if err := s.open(t.ctx, sc.ix.ID, sc.subs[i].part); err != nil {
+				return err
 			}
 		}
 	}
 	return s.maintain(t.ctx, t.used)
+}
+
+// open makes the pool of operations for one index in one partition.
+func (s *Session) open(ctx context.Context, ix, part int) error {
+	if s.pools[ix*len(s.db.parts)+part] == nil {
+		if _, err := s.link(ctx, s.db.parts[part].server); err != nil {
+			return err
+		}
+	}
+	s.pool(ix, part)
+	return nil
 }
 
 // collect takes the results of the operations, and asks the servers for what

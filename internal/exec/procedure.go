@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime/debug"
 
 	"drtmx/internal/wire"
@@ -83,9 +84,16 @@ func callBody(ctx context.Context, p *Procedure, t *Txn, args []byte) (result []
 	return p.Body(ctx, t, args)
 }
 
+// localAttempts bounds the attempts of a procedure at a data server, which has
+// no deadline there. Its client repeats the call for as long as it wants.
+const localAttempts = 1000
+
 // OpenLocal opens the DB that a data server itself uses, for procedures that
 // leave their partition: partitions that local has are read directly.
 func OpenLocal(ctx context.Context, c Config, local Local) (*DB, error) {
+	if c.Retry.Attempts == 0 {
+		c.Retry.Attempts = localAttempts
+	}
 	db, err := Open(ctx, c)
 	if err != nil {
 		return nil, err
@@ -139,7 +147,7 @@ func (db *DB) RunProcedure(
 		}
 		return err
 	})
-	err = s.run(ctx, m, db.cfg.Retry.Attempts, body, func(t *Txn) error { return s.finishWith(t, false, finish) })
+	err = s.run(ctx, m, math.MaxInt, body, func(t *Txn) error { return s.finishWith(t, false, finish) })
 	return result, err
 }
 

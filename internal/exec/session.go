@@ -2,6 +2,7 @@ package exec
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -53,6 +54,7 @@ type link struct {
 	part    rdma.Batch // of a batch that is larger than the fabric takes at once
 	flip    int
 	touched bool
+	decides bool // transactions of the session were sent here to be committed
 
 	uncounted bool          // listed in the session's uncounted
 	counted   rdma.Counters // what the session's statistics hold of conn's
@@ -113,11 +115,43 @@ func (s *Session) count(l *link) {
 
 // Close releases the session's connections.
 func (s *Session) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
+	defer cancel()
+	s.goodbye(ctx)
 	s.db.mu.Lock()
 	delete(s.db.mu.all, s)
 	s.db.mu.Unlock()
 	s.closeLinks()
 	return nil
+}
+
+// goodbyeTimeout bounds the wait for servers to hear that a session has ended.
+const goodbyeTimeout = 250 * time.Millisecond
+
+// goodbye tells the servers that have run transactions for the session that
+// they need not keep the last answer. A server that does not hear it forgets
+// the session after a while.
+func (s *Session) goodbye(ctx context.Context) {
+	if s.closed.Load() {
+		return
+	}
+	req := binary.LittleEndian.AppendUint64([]byte{byte(wire.OpGoodbye)}, s.id)
+	for _, l := range s.links {
+		if l != nil && l.decides && l.conn.StartCall(ctx, req) != nil {
+			s.drop(l)
+		}
+	}
+	for _, l := range s.links {
+		if l == nil || !l.decides {
+			continue
+		}
+		resp, err := l.conn.FinishCall(ctx, s.resp)
+		if err != nil {
+			s.drop(l)
+			continue
+		}
+		s.resp = resp
+	}
 }
 
 // closeLinks may be called by another goroutine while a transaction runs: it
@@ -157,27 +191,21 @@ func (s *Session) link(ctx context.Context, server int) (*link, error) {
 		return nil, ErrClosed
 	}
 	addr := s.db.servers[server]
-	c, err := s.db.cfg.Dial(ctx, addr)
+	c, h, err := greet(ctx, s.db.cfg.Dial, addr)
 	if err != nil {
-		return nil, fmt.Errorf("%w: server %s: %w", ErrUnavailable, addr, err)
-	}
-	h, err := hello(ctx, c, addr)
-	if err != nil {
-		c.Close()
 		if errors.Is(err, ErrProtocol) {
 			return nil, err
 		}
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	s.db.mu.Lock()
-	known := s.db.mu.incarnation[server]
-	if known == 0 {
-		s.db.mu.incarnation[server] = h.Incarnation
+	if h.Server != server {
+		err = fmt.Errorf("%w: server %d answers at %s, want server %d", ErrProtocol, h.Server, addr, server)
+	} else {
+		err = s.db.meet(h, c.InOrder())
 	}
-	s.db.mu.Unlock()
-	if known != 0 && known != h.Incarnation {
+	if err != nil {
 		c.Close()
-		return nil, fmt.Errorf("%w: server %s: %w", ErrUnavailable, addr, ErrRestarted)
+		return nil, err
 	}
 	l := &link{server: server, conn: c, hello: h}
 	if err := s.keep(l); err != nil {

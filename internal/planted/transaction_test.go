@@ -94,11 +94,18 @@ var transactionBugs = []bug{
 	},
 	{
 		name: "IgnoreIncarnation", why: "a data server that has taken the place of another is used as if it were that one",
-		edits: []edit{{
-			file: "internal/exec/session.go",
-			old:  "	if known != 0 && known != h.Incarnation {\n",
-			new:  "	if known != 0 && known != h.Incarnation && false {\n",
-		}},
+		edits: []edit{
+			{
+				file: "internal/exec/connect.go",
+				old:  "	case known != incarnation:\n",
+				new:  "	case known != incarnation && false:\n",
+			},
+			{
+				file: "internal/exec/connect.go",
+				old:  "	if h.Replaced {\n",
+				new:  "	if h.Replaced && false {\n",
+			},
+		},
 		caught: []test{
 			{"internal/cluster", "TestClientMeetsARestartedServer", "after its restart: <nil>"},
 			{"internal/cluster", "TestKilledServer", "key [0-9]+: txn: no such row"},

@@ -15,6 +15,13 @@ type Hello struct {
 	Epoch       uint32          `json:"epoch"`
 	Catalog     json.RawMessage `json:"catalog"`
 	Hosted      []Hosted        `json:"hosted"`
+	// Incarnations are those of all servers, as the server first heard of them;
+	// 0 means not yet.
+	Incarnations []uint64 `json:"incarnations,omitempty"`
+	// Replaced says that another server knew a different incarnation in the
+	// server's place: it was restarted without its memory, beside others that
+	// kept theirs.
+	Replaced bool `json:"replaced,omitempty"`
 }
 
 // Hosted is a partition held by the server that answered.
@@ -22,6 +29,12 @@ type Hosted struct {
 	Partition int      `json:"partition"`
 	RKey      uint32   `json:"rkey"`
 	Roots     []uint64 `json:"roots"` // by index number
+}
+
+// AppendHelloOfServer appends the question of one data server to another who it
+// is, with who asks.
+func AppendHelloOfServer(b []byte, server int, incarnation uint64) []byte {
+	return le.AppendUint64(le.AppendUint16(append(b, byte(OpHello)), uint16(server)), incarnation)
 }
 
 // DecodeHello checks what a server said.
@@ -36,6 +49,9 @@ func DecodeHello(b []byte) (*Hello, error) {
 	if len(h.Servers) == 0 || len(h.Servers) > MaxParts || len(h.Primaries) == 0 || len(h.Primaries) > MaxParts ||
 		h.Server < 0 || h.Server >= len(h.Servers) {
 		return nil, fmt.Errorf("%w: hello: %d servers, %d partitions, server %d", ErrMessage, len(h.Servers), len(h.Primaries), h.Server)
+	}
+	if n := len(h.Incarnations); n != 0 && n != len(h.Servers) {
+		return nil, fmt.Errorf("%w: hello: %d incarnations of %d servers", ErrMessage, n, len(h.Servers))
 	}
 	for _, s := range h.Primaries {
 		if s < 0 || s >= len(h.Servers) {

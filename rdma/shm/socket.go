@@ -111,33 +111,28 @@ type socket struct {
 	*net.UnixConn
 }
 
-// checkPeer refuses processes of other users, and returns the peer's.
-func (s socket) checkPeer() (uid int, err error) { return peerUser(s) }
+// checkPeer refuses processes of other users.
+func (s socket) checkPeer() error { return CheckPeer(s) }
 
 // CheckPeer returns an error unless the process at the other end of a unix
 // socket belongs to this process's user or to root. Of a socket that listens,
 // the user is the one who made it listen.
 func CheckPeer(c syscall.Conn) error {
-	_, err := peerUser(c)
-	return err
-}
-
-func peerUser(c syscall.Conn) (uid int, err error) {
 	rc, err := c.SyscallConn()
 	if err != nil {
-		return 0, err
+		return err
 	}
 	var cred *unix.Ucred
 	cerr := rc.Control(func(fd uintptr) {
 		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err := errors.Join(cerr, err); err != nil {
-		return 0, err
+		return err
 	}
 	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-		return 0, fmt.Errorf("%w: uid %d", errPeerUser, cred.Uid)
+		return fmt.Errorf("%w: uid %d", errPeerUser, cred.Uid)
 	}
-	return int(cred.Uid), nil
+	return nil
 }
 
 // send writes a control message with descriptors, which stay the caller's.

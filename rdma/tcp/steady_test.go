@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"drtmx/rdma"
-	"drtmx/rdma/internal/provide"
 	"drtmx/rdma/rdmatest"
 )
 
@@ -67,7 +66,7 @@ func countedPair(t *testing.T) (c *conn, k rdma.RKey, client, server *countedCon
 			t.Error(err)
 			return
 		}
-		sc, err := e.greet(nc.(*net.TCPConn), &provide.Guest{})
+		sc, err := e.greet(nc.(*net.TCPConn))
 		if err != nil {
 			t.Error(err)
 			return
