@@ -69,6 +69,7 @@ func (a *Arena) NewVaried(maxWords int) *Varied {
 	for c := range v.slabs {
 		if c > 0 {
 			v.slabs[c] = a.NewSlab(int(Class(c).Bytes()))
+			v.slabs[c].share = chunkShareVaried
 		}
 	}
 	return v
@@ -79,6 +80,19 @@ func (v *Varied) Max() Class { return Class(len(v.slabs) - 1) }
 
 // Alloc returns a block of the class, as Slab.Alloc does.
 func (v *Varied) Alloc(c Class) (uint64, error) { return v.slabs[c].Alloc() }
+
+// AllocNear is Alloc, but takes a free block of another class, larger and less
+// than twice as large, before it takes new memory of the region. It returns the block's class.
+// Blocks keep their classes, so rows whose sizes change share what they leave.
+func (v *Varied) AllocNear(c Class) (addr uint64, got Class, err error) {
+	for got = c; int(got) < len(v.slabs) && got.Words() < 2*c.Words(); got++ {
+		if addr, ok := v.slabs[got].allocOwn(); ok {
+			return addr, got, nil
+		}
+	}
+	addr, err = v.Alloc(c)
+	return addr, c, err
+}
 
 // Free takes back a block of the class.
 func (v *Varied) Free(addr uint64, c Class) { v.slabs[c].Free(addr) }

@@ -116,3 +116,35 @@ func TestCreateOf(t *testing.T) {
 		}
 	}
 }
+
+// TestAllocNear: free blocks of larger classes serve before new memory is taken,
+// if they are less than twice as large, and keep their class.
+func TestAllocNear(t *testing.T) {
+	a := newArena(t, ArenaOptions{Epoch: 1})
+	v := a.NewVaried(1000)
+	var large []uint64
+	for range 100 {
+		addr, c, err := v.AllocNear(5)
+		if err != nil || c != 5 {
+			t.Fatalf("class %d at %#x, %v", c, addr, err)
+		}
+		large = append(large, addr)
+	}
+	for _, addr := range large {
+		v.Free(addr, 5)
+	}
+	used := a.Used()
+	for i := range 100 {
+		addr, c, err := v.AllocNear(3)
+		if err != nil || c != 5 || addr%Class(5).Bytes() != 0 {
+			t.Fatalf("block %d for class 3: class %d at %#x, %v", i, c, addr, err)
+		}
+		v.Free(addr, c)
+	}
+	if now := a.Used(); now != used {
+		t.Errorf("%d bytes taken, %d before", now, used)
+	}
+	if _, c, err := v.AllocNear(2); err != nil || c != 2 {
+		t.Errorf("a block of class %d for class 2, %v: more than twice as large", c, err)
+	}
+}

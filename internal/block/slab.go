@@ -14,6 +14,10 @@ import (
 const (
 	chunkMin = 8 << 10
 	chunkMax = 1 << 20
+	// chunkShare is the part of what a slab has that its next chunk adds. The
+	// many slabs of a Varied would waste too much of that.
+	chunkShare       = 4
+	chunkShareVaried = 16
 )
 
 // Slab hands out blocks of one size and one use. A freed block is used again
@@ -22,6 +26,7 @@ const (
 type Slab struct {
 	arena *Arena
 	bytes uint64
+	share uint64 // see chunkShare
 
 	mu struct {
 		sync.Mutex
@@ -43,7 +48,7 @@ func (a *Arena) NewSlab(blockBytes int) *Slab {
 	if blockBytes <= 0 || blockBytes%mem.LineBytes != 0 {
 		panic(fmt.Sprintf("block: slab of %d-byte blocks; want whole lines", blockBytes))
 	}
-	return &Slab{arena: a, bytes: uint64(blockBytes)}
+	return &Slab{arena: a, bytes: uint64(blockBytes), share: chunkShare}
 }
 
 // BlockBytes is the size of each block.
@@ -55,32 +60,50 @@ func (s *Slab) BlockBytes() uint64 { return s.bytes }
 func (s *Slab) Alloc() (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if addr, ok := s.take(); ok {
+		return addr, nil
+	}
+	want := min(max(s.mu.total*s.bytes/s.share, chunkMin), chunkMax)
+	n := max(want/s.bytes, 1)
+	addr, err := s.arena.carve(n*s.bytes, s.bytes)
+	if err != nil && n > 1 {
+		n = 1
+		addr, err = s.arena.carve(s.bytes, s.bytes)
+	}
+	if err != nil {
+		return 0, err
+	}
+	s.mu.next, s.mu.end = addr, addr+n*s.bytes
+	addr, _ = s.take()
+	return addr, nil
+}
+
+// allocOwn is Alloc, but takes no memory that the slab does not have; false if
+// it has none.
+func (s *Slab) allocOwn() (uint64, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.take()
+}
+
+// take takes a free block, or one of the latest chunk. The caller has the mutex.
+func (s *Slab) take() (addr uint64, ok bool) {
 	if n := len(s.mu.free); n > 0 {
-		addr := s.mu.free[n-1]
+		addr = s.mu.free[n-1]
 		s.mu.free = s.mu.free[:n-1]
 		if invariants.Enabled {
 			delete(s.mu.isFree, addr)
 		}
-		return addr, nil
+		return addr, true
 	}
 	if s.mu.next == s.mu.end {
-		want := min(max(s.mu.total*s.bytes/4, chunkMin), chunkMax)
-		n := max(want/s.bytes, 1)
-		addr, err := s.arena.carve(n*s.bytes, s.bytes)
-		if err != nil && n > 1 {
-			n = 1
-			addr, err = s.arena.carve(s.bytes, s.bytes)
-		}
-		if err != nil {
-			return 0, err
-		}
-		s.mu.next, s.mu.end = addr, addr+n*s.bytes
+		return 0, false
 	}
-	addr := s.mu.next
+	addr = s.mu.next
 	s.mu.next += s.bytes
 	s.mu.total++
 	s.arena.Span(addr, 1).Store(0, uint64(LockBit|AbsentBit))
-	return addr, nil
+	return addr, true
 }
 
 // AllocRun returns the first of n blocks that follow one another, all as Alloc

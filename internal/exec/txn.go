@@ -68,6 +68,7 @@ type Txn struct {
 	nGet    int
 	nScan   int
 	flushed int // gets before it are done
+	reads   readsByKey
 	used    []*opPool
 	writes  writeSet
 	keys    keyArena
@@ -116,6 +117,7 @@ func (t *Txn) partition(ix *tables.Index, key index.Key) int {
 func (t *Txn) begin(ctx context.Context, m mode) {
 	t.ctx, t.mode, t.err, t.doomed, t.began = ctx, m, nil, nil, clock.Fast()
 	t.nGet, t.nScan, t.flushed = 0, 0, 0
+	t.reads.reset()
 	for _, p := range t.used {
 		p.nGet, p.nScan, p.usedThisTime = 0, 0, false
 	}

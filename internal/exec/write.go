@@ -220,10 +220,8 @@ func (t *Txn) underlying(ix *tables.Index, key index.Key) (tables.Row, error) {
 // hint returns the address at which an earlier read of this transaction found
 // the key.
 func (t *Txn) hint(ix *tables.Index, key index.Key) uint64 {
-	for _, g := range t.gets[:t.nGet] {
-		if g.key == key && g.ix == ix && g.res != nil {
-			return g.res.Hint
-		}
+	if g := t.answered(ix, key); g != nil {
+		return g.res.Hint
 	}
 	return 0
 }
@@ -317,10 +315,8 @@ func (t *Txn) update(tab *tables.Table, key index.Key, row tables.Row) error {
 // would cost a round.
 func (t *Txn) current(ix *tables.Index, key index.Key) (tables.Row, error) {
 	if t.writes.find(ix.ID, key) == nil {
-		for _, g := range t.gets[:t.nGet] {
-			if g.key == key && g.ix == ix && g.done && g.res != nil {
-				return g.row, g.err
-			}
+		if g := t.answered(ix, key); g != nil {
+			return g.row, g.err
 		}
 	}
 	return t.getLater(ix, key).Row()

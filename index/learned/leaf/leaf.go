@@ -37,6 +37,16 @@ func (l *Layout) View(buf []uint64) (Leaf, bool) {
 	return v, true
 }
 
+// Forward is where the keys of a dead leaf went: another leaf, 0 if the copy does
+// not say. It is a hint. A copy whose header is Free is of no state that anybody
+// vouches for, and the other leaf's fences tell whether it has the key.
+func (l *Layout) Forward(buf []uint64) uint64 {
+	if to := buf[RightWord]; to%l.LeafBytes() == 0 && to < addrMax {
+		return to
+	}
+	return 0
+}
+
 // Header is the leaf's version.
 func (v *Leaf) Header() uint64 { return v.words[block.HeaderWord] }
 

@@ -146,7 +146,7 @@ func (t *Tree) repack(run []*fences, into int) bool {
 	for i, f := range to {
 		if t.newLeaf(forMoved, f) != nil {
 			for _, f := range to[:i] {
-				t.kill(f)
+				t.kill(f, 0)
 			}
 			return false
 		}
@@ -164,7 +164,11 @@ func (t *Tree) repack(run []*fences, into int) bool {
 	t.commitLeaf(&e)
 	t.step("linked")
 	for _, f := range run {
-		t.kill(f)
+		if into == 2 && f.low.Compare(to[1].low) >= 0 {
+			t.kill(f, to[1].addr)
+		} else {
+			t.kill(f, to[0].addr)
+		}
 	}
 	t.step("killed")
 	t.moveLocks(run, ends, to, cut)
@@ -233,7 +237,7 @@ func (t *Tree) unlink(f *fences) bool {
 	}
 	s := t.span(f.addr)
 	right, deleted := s.Load(leaf.RightWord), s.Load(t.lay.DeleteAt)
-	t.kill(f)
+	t.kill(f, left.addr)
 	t.step("killed")
 	t.sorted = t.appendLive(t.sorted[:0], t.span(left.addr))
 	e := t.a.Begin(left.addr, t.lay.LeafWords)

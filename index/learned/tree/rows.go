@@ -244,8 +244,7 @@ func (r *variedRows) size(words int) error {
 
 // make makes a row block with room for words of payload, of which row is the beginning.
 func (r *variedRows) make(key index.Key, words int, h block.Header, row []uint64) (uint64, error) {
-	c := block.ClassFor(leaf.StrBlockWords(key.Str, words))
-	addr, err := r.blocks.Alloc(c)
+	addr, c, err := r.blocks.AllocNear(block.ClassFor(leaf.StrBlockWords(key.Str, words)))
 	if err != nil {
 		return 0, full(err)
 	}
@@ -286,8 +285,8 @@ func (r *variedRows) pointer(h *index.Held) leaf.Pointer {
 	return leaf.Pointer(r.t.span(h.Home).Load(r.t.lay.HeadsAt + h.Slot))
 }
 
-// reserve leaves a row in its block if it fits and does not waste more than
-// half of it.
+// reserve leaves a row in its block if it fits and does not waste half of it or
+// more.
 func (r *variedRows) reserve(h *index.Held, words int) error {
 	if err := r.size(words); err != nil {
 		return err
@@ -299,10 +298,10 @@ func (r *variedRows) reserve(h *index.Held, words int) error {
 		r.unreserve(h)
 		return nil
 	}
-	if h.Room.Addr != 0 && h.Room.Words == c.Words() {
+	if h.Room.Addr != 0 && need <= h.Room.Words && 2*c.Words() > h.Room.Words {
 		return nil
 	}
-	addr, err := r.blocks.Alloc(c)
+	addr, c, err := r.blocks.AllocNear(c)
 	switch {
 	case err == nil:
 		r.unreserve(h)

@@ -207,10 +207,13 @@ func (t *Tree) setFences(e *block.Edit, f *fences) {
 	*e = t.keys.setFences(*e, f)
 }
 
-// kill makes a leaf unreadable until its memory is a new leaf.
-func (t *Tree) kill(f *fences) {
+// kill makes a leaf unreadable until its memory is a new leaf. Its right link
+// leads to the leaf that has its keys now, for readers that come with an old
+// address: see leaf.Forward.
+func (t *Tree) kill(f *fences, to uint64) {
 	s := t.span(f.addr)
 	s.Store(block.HeaderWord, uint64(leaf.Free))
+	s.Store(leaf.RightWord, to)
 	s.Store(leaf.GapWord, uint64(leaf.Free)|t.a.NextVersion())
 	if t.lay.Kind == leaf.Inline { // rows that have moved elsewhere: their headers prove nothing any more
 		for i := range t.lay.Slots {
