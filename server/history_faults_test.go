@@ -270,8 +270,8 @@ func (u *upsetting) failDials() {
 			kinds := rdma.DialErrors()
 			u.x.net.FailDials(from, to, kinds[s.Intn(len(kinds))])
 			last := between(s, 1, 20)
-			if u.long && s.Bool(0.05) {
-				last = between(s, 1000, 4000)
+			if u.long && s.Bool(0.1) {
+				last = between(s, 1000, 6000)
 			}
 			on = u.sleep(last)
 			u.x.net.FailDials(from, to, nil)

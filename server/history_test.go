@@ -196,14 +196,16 @@ func retryUnavailable(fn func() error) error {
 	return err
 }
 
-// windowKeys is the part of the tables that one of the last transactions reads.
-const windowKeys = 2048
-
 // windows calls fn for one window of the keys after the other, until several
-// are empty. fn returns the number of rows found.
-func windows(fn func(lo, hi history.Key) (rows int, err error)) error {
-	for lo, empty := history.Key(0), 0; empty < 4; lo += windowKeys {
-		rows, err := fn(lo, lo+windowKeys-1)
+// are empty. fn returns the number of rows found. Windows are small where
+// connections break, for a transaction must end before one does.
+func (l *load) windows(fn func(lo, hi history.Key) (rows int, err error)) error {
+	keys, gap := history.Key(2048), 4
+	if l.ServersToFail {
+		keys, gap = 64, 128
+	}
+	for lo, empty := history.Key(0), 0; empty < gap; lo += keys {
+		rows, err := fn(lo, lo+keys-1)
 		if err != nil {
 			return err
 		}
@@ -231,7 +233,7 @@ func (c *client) found() (rows int) {
 
 // readAll records transactions that read both tables completely.
 func (c *client) readAll(ctx context.Context) error {
-	return windows(func(lo, hi history.Key) (int, error) {
+	return c.l.windows(func(lo, hi history.Key) (int, error) {
 		c.lookAt(lo, hi)
 		err := retryUnavailable(func() error { return c.look(ctx) })
 		return c.found(), err
@@ -241,7 +243,7 @@ func (c *client) readAll(ctx context.Context) error {
 // writeAll deletes every row there is, and so writes every key: no lock may be
 // left on one. It is not part of the history.
 func (c *client) writeAll(ctx context.Context) error {
-	err := windows(func(lo, hi history.Key) (int, error) {
+	err := c.l.windows(func(lo, hi history.Key) (int, error) {
 		c.lookAt(lo, hi)
 		err := retryUnavailable(func() error {
 			return c.db.Update(ctx, func(t *txn.Txn) error {
@@ -411,6 +413,9 @@ func (sc *scenario) runOnce(t *testing.T, seed uint64) *outcome {
 	}
 	if sc.upset != nil {
 		u.upset = newDisturbance(stream)
+		if simTime(t, 0) >= longSim { // disturbances that last long need a load that does
+			l.TxnsPerClient, l.Duration = 0, between(stream, 1000, 8000)
+		}
 	}
 	x := u.start(t, newLists(&l))
 	defer x.Close()
