@@ -102,7 +102,7 @@ func (s *Server) lockAbsentStr(o index.Owner, key index.Key, hash, head uint64, 
 		words = 0
 	}
 	class := block.ClassFor(strBlockWords(len(key.Str), words))
-	row, err := s.varied.Alloc(class)
+	row, class, err := s.varied.AllocNear(class)
 	if least := block.ClassFor(strBlockWords(len(key.Str), 0)); err != nil && least < class {
 		class = least
 		row, err = s.varied.Alloc(class)
@@ -152,11 +152,11 @@ func (s *Server) reserveStr(held *index.Held, words int) error {
 	if suits(room, need) {
 		return nil
 	}
-	addr, err := s.varied.Alloc(need)
+	addr, class, err := s.varied.AllocNear(need)
 	switch {
 	case err == nil:
 		s.giveBack(held)
-		held.Room = index.Room{Addr: addr, Words: need.Words()}
+		held.Room = index.Room{Addr: addr, Words: class.Words()}
 	case need <= own: // it is only larger than it should be
 		s.giveBack(held)
 	case need > room:
