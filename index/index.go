@@ -236,9 +236,8 @@ type Server interface {
 	// for a size that no row of the index may have; the lock stays.
 	Reserve(held *Held, words int) error
 	// Publish writes the row, sets its header to h and so unlocks it. A row
-	// that has outgrown its block moves to the one reserved: whoever reads
-	// meanwhile sees the old row, a lock, or the new row, and never none or
-	// both.
+	// that has outgrown its block moves to the reserved one. A concurrent
+	// reader sees the old row, a lock, or the new row, never none or both.
 	Publish(held *Held, row []uint64, h block.Header)
 	// PublishDelete removes the row as of h and unlocks.
 	PublishDelete(held *Held, h block.Header)

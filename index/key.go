@@ -14,8 +14,8 @@ const MaxKeyBytes = 1 << 10
 // as unsigned, or a byte string, ordered by its bytes, in any other. The other
 // field is zero. Keys compare with == and serve as keys of maps.
 //
-// A Key is passed by value and keeps its string alive; whoever stores one past
-// the life of the bytes that the string was made of clones it first.
+// A Key is passed by value and keeps its string alive. To keep a Key longer
+// than the bytes of its string live, clone the string first.
 type Key struct {
 	Num uint64
 	Str string

@@ -7,9 +7,9 @@ import (
 	"drtmx/internal/block"
 )
 
-// CheckBounded demands that memory once used is used again: updates do not
-// make the region grow at all, beyond what background work keeps in flight,
-// and inserting and deleting the same keys over and over comes to rest.
+// CheckBounded checks that freed memory is reused. Updates must not make the
+// region grow, except for memory that background work has in flight. Repeated
+// inserts and deletes of the same keys must stop growing it.
 func CheckBounded(eng Engine, v Variant, seed uint64) error {
 	e, err := NewEnv(v, seed, 0)
 	if err != nil {

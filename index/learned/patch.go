@@ -69,8 +69,8 @@ func (p *patch) with(l patchLeaf) *patch {
 	return q
 }
 
-// learn remembers a leaf that a chase has come to. Of several that learn at
-// once some may be forgotten.
+// learn remembers a leaf that a chase found. If several operations learn at
+// once, some leaves may be lost.
 func (f *finder) learn(v *leaf.Leaf, addr uint64, from int) {
 	if f.held == nil {
 		return

@@ -52,7 +52,7 @@ func (p *strPatch) with(l strLeaf) *strPatch {
 	return q
 }
 
-// learnStr remembers a leaf that a search has come to from a leaf predicted.
+// learnStr remembers a leaf that a search found from a predicted leaf.
 func (f *finder) learnStr(v *leaf.Fences, addr uint64, from int) {
 	if f.held == nil {
 		return

@@ -9,18 +9,17 @@
 //   - [Connect] finds a cluster that runs: in a directory, at an [Address], or
 //     at the addresses of its data servers.
 //
-// [Fabrics] makes one provider of several, on all of which a data server
-// listens, and of which a client takes the best that leads to it.
+// [Fabrics] combines several providers into one. A data server listens on all
+// of them; a client takes the best one that reaches the server.
 //
 // # Lifetime
 //
-// Nothing outlives its owner. A child watches a pipe that only its parent
-// holds open: its end-of-file, which also a kill -9 of the parent brings
-// about, makes the child close its server and exit; a parent-death signal
-// backs that up. Children listen on abstract sockets, and
-// regions are memory files without a name, so nothing is left in any file
-// system, whoever dies. Only a runtime directory has files, and a later
-// [Start] clears those of a dead cluster.
+// Nothing outlives its owner. A child watches a pipe that only its parent holds
+// open. When the parent ends, even by kill -9, the child reads end-of-file,
+// closes its server and exits; a parent-death signal backs this up. Children
+// listen on abstract sockets, and regions are memory files without a name, so
+// nothing stays in any file system, whichever process dies. Only a runtime
+// directory has files, and a later [Start] removes those of a dead cluster.
 //
 // A child that ends by itself takes the cluster with it: data is in memory
 // and not replicated, so the rest could not answer for it. See [Cluster.Lost].

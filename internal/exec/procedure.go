@@ -11,9 +11,8 @@ import (
 	"drtmx/tables"
 )
 
-// Runner runs procedures inside one partition of a data server, which holds
-// the partition exclusively meanwhile. Used by package server; one goroutine
-// at a time.
+// Runner runs procedures inside one partition of a data server, which holds the
+// partition exclusively during the run. It is for one goroutine at a time.
 type Runner struct {
 	t      Txn
 	commit wire.Commit
@@ -26,10 +25,10 @@ func NewRunner(c *tables.Catalog, nparts int, local Local) *Runner {
 	return r
 }
 
-// Run runs a procedure on one partition. leaves reports that it needs another
-// and must be run again by DB.RunProcedure; abandoned, that it met a row that
-// a prepared transaction holds. Otherwise commit is what to write, valid until
-// the next Run, or err is what the body returned.
+// Run runs a procedure on one partition. leaves reports that the procedure
+// needs another partition and must be run again by DB.RunProcedure. abandoned
+// reports that it met a row that a prepared transaction holds. Otherwise commit
+// has the writes, valid until the next Run, or err is the error of the body.
 func (r *Runner) Run(ctx context.Context, p *Procedure, part int, args []byte) (result []byte, commit *wire.Commit, leaves, abandoned bool, err error) {
 	t := &r.t
 	t.only = part
@@ -73,8 +72,8 @@ func checkResult(result []byte) error {
 	return nil
 }
 
-// callBody turns a panic of a user's body into an error: a data server
-// outlives the procedures it runs.
+// callBody turns a panic of a user's body into an error, so that the data
+// server survives it.
 func callBody(ctx context.Context, p *Procedure, t *Txn, args []byte) (result []byte, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -108,7 +107,7 @@ func OpenLocal(ctx context.Context, c Config, local Local) (*DB, error) {
 }
 
 // ErrAbandoned is returned by the finish function of RunProcedure for an
-// attempt that must be made again.
+// attempt that must be retried.
 type ErrAbandoned struct{ Cause Cause }
 
 func (e ErrAbandoned) Error() string { return "txn: attempt abandoned: " + e.Cause.String() }
@@ -116,7 +115,8 @@ func (e ErrAbandoned) Error() string { return "txn: attempt abandoned: " + e.Cau
 // RunProcedure runs a procedure that touches several servers, from its home.
 // finish commits an attempt (its parts carry proofs), or only validates it if
 // it has no writes. await, called after an attempt that met a lock, waits until
-// that may be gone and reports true, or false if it does not know.
+// the lock may be gone and returns true. It returns false if it does not know
+// the lock.
 func (db *DB) RunProcedure(
 	ctx context.Context, p *Procedure, args []byte, finish func(*Session, *wire.Commit) error, await func() bool,
 ) (result []byte, err error) {
@@ -140,7 +140,8 @@ func (db *DB) RunProcedure(
 			err = t.doomed
 		}
 		if err != nil && t.err == nil {
-			// Only an error on rows that stood together is the answer.
+			// An error is the answer only if the rows behind it were a
+			// consistent snapshot.
 			if ferr := s.finishWith(t, true, finish); ferr != nil {
 				return ferr
 			}
@@ -151,8 +152,8 @@ func (db *DB) RunProcedure(
 	return result, err
 }
 
-// finishWith hands an attempt to finish, without its writes if it is to be
-// validated only.
+// finishWith passes an attempt to finish, without its writes if it is only
+// validated.
 func (s *Session) finishWith(t *Txn, validate bool, finish func(*Session, *wire.Commit) error) error {
 	if err := t.gather(&s.commit, true); err != nil {
 		return err
@@ -193,8 +194,8 @@ func (s *Session) checkShares(c *wire.Commit) error {
 	return nil
 }
 
-// Reach connects to a data server, unless the session is, and tells which
-// incarnation of it that is.
+// Reach connects to a data server, unless the session is connected, and returns
+// the server's incarnation.
 func (s *Session) Reach(ctx context.Context, server int) (incarnation uint64, err error) {
 	l, err := s.link(ctx, server)
 	if err != nil {
@@ -203,8 +204,8 @@ func (s *Session) Reach(ctx context.Context, server int) (incarnation uint64, er
 	return l.hello.Incarnation, nil
 }
 
-// StartPeer sends a request to a data server without waiting: a data server
-// asks several participants at once. FinishPeer takes the answer.
+// StartPeer sends a request to a data server without waiting, so that a data
+// server can ask several participants at once. FinishPeer returns the answer.
 func (s *Session) StartPeer(ctx context.Context, server int, req []byte) error {
 	l, err := s.link(ctx, server)
 	if err != nil {
@@ -233,7 +234,7 @@ func (s *Session) FinishPeer(ctx context.Context, server int) ([]byte, error) {
 	return resp, nil
 }
 
-// WithSession lends a session of the DB to fn.
+// WithSession calls fn with a session of the DB's pool.
 func (db *DB) WithSession(ctx context.Context, fn func(*Session) error) error {
 	s, err := db.acquire(ctx)
 	if err != nil {
@@ -243,5 +244,5 @@ func (db *DB) WithSession(ctx context.Context, fn func(*Session) error) error {
 	return fn(s)
 }
 
-// ServerOf is the number of the server that holds a partition.
+// ServerOf returns the number of the server that holds a partition.
 func (db *DB) ServerOf(part int) int { return db.parts[part].server }

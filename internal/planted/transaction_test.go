@@ -87,7 +87,7 @@ var transactionBugs = []bug{
 		name: "DoomedAnswer", why: "an error that an inconsistent attempt led to is returned without validation",
 		edits: []edit{{
 			file: "internal/exec/commit.go",
-			old:  "		err = t.doomed // whatever the body made of it\n",
+			old:  "		err = t.doomed // whatever the body returned\n",
 			new:  "		return t.doomed\n",
 		}},
 		caught: []test{{"server", randomHistory, "row exists"}},

@@ -59,7 +59,7 @@ type Message struct {
 	Kind     Kind
 	From, To Party
 	ID       ID
-	Parties  []Party // Prepare, HandOver: who has a share, the agent included
+	Parties  []Party // Prepare, HandOver: the parties with a share, the agent included
 	Agent    Party   // Prepare, HandOver: the last agent, if there is one
 	Ballot   Ballot
 	Commit   bool // Decide

@@ -131,7 +131,7 @@ func (m *Machine) know(id ID) Knowledge {
 	}
 	pr := m.peer(id.Coordinator)
 	if id.Seq < pr.settled || pr.records >= m.limits.Kept+m.limits.Open {
-		return Undecided // whoever is in doubt must ask others
+		return Undecided // a party in doubt must ask others
 	}
 	m.enter(id, pr).state = aborted
 	return Aborted

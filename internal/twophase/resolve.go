@@ -76,8 +76,8 @@ func (m *Machine) ask(r *record, p Party, out *Out) {
 	m.send(out, Message{Kind: Ask, To: p, ID: r.id, Gone: m.goneOf(r)})
 }
 
-// Tick lets time pass: whoever is in doubt asks, and what was not acknowledged
-// is said again.
+// Tick lets time pass: parties in doubt ask, and messages without an
+// acknowledgement are sent again.
 func (m *Machine) Tick(out *Out) {
 	for _, r := range m.pending {
 		r.ticks++

@@ -25,9 +25,9 @@ const (
 	connClosed
 )
 
-// conn is the client side of a connection. Its slot belongs to it until it
-// has told the server otherwise, under mu: whoever touches the slot holds mu
-// and has looked at released.
+// conn is the client side of a connection. It owns its slot until it notifies
+// the server, under mu, that it has released it. Every access to the slot holds
+// mu and first checks released.
 type conn struct {
 	link  *link
 	id    uint32 // on the link

@@ -268,9 +268,9 @@ func (e *endpoint) greet(s socket) (*serverLink, error) {
 	return l, nil
 }
 
-// authenticate makes a process prove that it is what it says. Whoever belongs
-// to the user of the server may be a client of any role; a data server knows
-// the secret of the cluster.
+// authenticate makes a process prove its role. A process of the server's user
+// may be a client of any role; a data server must know the secret of the
+// cluster.
 func (e *endpoint) authenticate(s socket, role rdma.Role) error {
 	if role == rdma.RoleNone {
 		return errWire

@@ -80,8 +80,9 @@ func (h *hub) await(ctx context.Context, c *conn) error {
 	return nil
 }
 
-// promote makes sure that somebody leads while somebody waits. Every way out
-// of await ends here: whoever was signalled to lead may have left instead.
+// promote ensures that there is a leader while there are waiting callers. Every
+// return from await calls it, because the caller that was signalled to lead may
+// have returned instead.
 func (h *hub) promote() {
 	if h.followers.Load() == 0 || h.leading.Load() {
 		return
@@ -221,8 +222,8 @@ func (h *hub) nudge(c *conn) {
 	wakeClient(h.sleep)
 }
 
-// wakeClient wakes the leader of a client process if it says that it sleeps.
-// Whoever clears the word makes the call, so one call is made.
+// wakeClient wakes the leader of a client process if its word says that it
+// sleeps. Only the caller that clears the word makes the system call.
 func wakeClient(sleep mem.Span) {
 	if sleep.Load(0) == 1 && sleep.CompareAndSwap(0, 1, 0) {
 		sleep.FutexWake(0, 1)

@@ -194,7 +194,7 @@ type link struct {
 
 	regions atomic.Pointer[[]*mem.Region] // by rkey-1; nil where not known; copied on change
 
-	ask     chan struct{} // held by who waits for an answer on the control socket
+	ask     chan struct{} // held by the goroutine that waits for an answer on the control socket
 	answers chan message
 	lastID  uint32 // guarded by ask
 }
@@ -429,7 +429,7 @@ func (l *link) receive() {
 	}
 }
 
-// answer hands m to who asks, if anybody still does.
+// answer delivers m to the waiting caller, if it is still waiting.
 func (l *link) answer(m message) {
 	select {
 	case l.answers <- m:

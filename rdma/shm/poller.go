@@ -41,8 +41,8 @@ type poller struct {
 	closed bool
 }
 
-// doorFD is an eventfd in a poller's epoll set. It is watched for edges and
-// never read, so every write to it, by whoever holds it, is one event.
+// doorFD is an eventfd in a poller's epoll set. It is edge-triggered and never
+// read, so every write to it, by any holder, is one event.
 type doorFD struct {
 	file *os.File
 	fd   int

@@ -16,9 +16,9 @@ const (
 	DefaultMaxConnections   = 4096
 )
 
-// DefaultPlainRole lets whoever reaches a port that speaks plain text do
-// everything, the commit protocol of data servers included: plain text is for
-// trying out, and is refused beyond loopback unless Options.Insecure is set.
+// DefaultPlainRole lets any peer that reaches a plain-text port do everything,
+// the commit protocol of data servers included. Plain text is for experiments,
+// and is refused beyond loopback unless Options.Insecure is set.
 const DefaultPlainRole = rdma.RoleServer
 
 // MaxPollers bounds Options.Pollers.

@@ -30,7 +30,7 @@ func (p *poller) push(ev *event) {
 		next := p.queue.Load()
 		ev.next = next
 		if p.queue.CompareAndSwap(next, ev) {
-			if next == nil { // else whoever pushed that has woken the poller
+			if next == nil { // otherwise the pusher of next has woken the poller
 				p.kick()
 			}
 			return

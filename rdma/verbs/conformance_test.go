@@ -16,7 +16,8 @@ import (
 // reason to skip.
 const deviceEnv = "DRTMX_VERBS_DEVICE"
 
-// newProvider skips the test, aloud, on a machine without an RDMA device.
+// newProvider skips the test, with a message, on a machine without an RDMA
+// device.
 func newProvider(t testing.TB, o Options) *Provider {
 	t.Helper()
 	o.Device = os.Getenv(deviceEnv)

@@ -178,7 +178,8 @@ func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
 	return err
 }
 
-// retire takes a batch out of the books. It may have been overtaken.
+// retire removes a batch from the batches in flight. Later batches may have
+// completed before it.
 func (c *conn) retire(b *rdma.Batch) {
 	c.flightOf(b).retired = true
 	b.Token = 0

@@ -14,23 +14,23 @@
 // registered, and a buffer is never written once Wait has returned.
 //
 // The device promises no order among the bytes of a READ, so InOrder is false
-// and servers keep checksums. Every 8-byte word is expected whole, which all
-// hardware gives that the engine is meant for.
+// and servers keep checksums. The engine requires that every 8-byte word is
+// read whole; all supported hardware guarantees that.
 //
 // # Memory and protection
 //
-// A server registers each segment of a region as a memory region of the
-// device, when a client first asks for it, in a protection domain of that
-// client: the process, that is, which names itself by 128 random bits. The
-// memory region allows remote READ, and remote WRITE and atomics only where the
+// A server registers each segment of a region as a memory region of the device,
+// when a client first asks for it, in a protection domain of that client. A
+// client is a process, which identifies itself by 128 random bits. The memory
+// region allows remote READ, and remote WRITE and atomics only where the
 // region's grant does. A remote key is thus good for the connections of one
-// client and names one segment, addressed by the offset in the region, never
-// by an address of the server.
+// client and names one segment, addressed by the offset in the region, never by
+// an address of the server.
 //
-// A connection learns keys and bounds as it needs them and refuses by itself
-// what lies outside, so a mistaken request gets its error and harms nothing. A
-// peer that does not keep to that is stopped by the server's device, which
-// refuses the request and puts the queue pair in error: the connection is down.
+// A connection fetches keys and bounds as it needs them, and itself refuses
+// requests outside them, so that a mistaken request gets its error and harms
+// nothing. The server's device refuses the requests of a peer that does not do
+// so, and puts the queue pair in error: the connection is then down.
 //
 // Atomics of a device are atomic among each other, and not against those of
 // the processor: words that peers may change by CAS or FAA must be changed by
@@ -45,10 +45,11 @@
 //
 // # Sleeping
 //
-// Who waits polls for a few microseconds, lets other goroutines run in
-// between, then asks for an event of the completion queue, looks once more,
-// and sleeps in the runtime's network poller. A peer that dies is noticed by
-// its connection manager, or by the transport's retries of what is in flight;
-// who waits with nothing in flight sends an empty WRITE now and then, and five
-// silent seconds with one under way end the connection.
+// A waiting caller polls for a few microseconds and lets other goroutines run
+// in between. It then requests an event of the completion queue, polls once
+// more, and sleeps in the runtime's network poller. The connection manager of a
+// dead peer reports its death; otherwise the transport's retries of requests in
+// flight detect it. A caller that waits with nothing in flight sends an empty
+// WRITE from time to time, and five silent seconds with one in flight end the
+// connection.
 package verbs

@@ -8,7 +8,7 @@ import "C"
 import "errors"
 
 // mailbox sends and receives fragments over a queue pair, under flow control.
-// It belongs to whoever holds the lock of its connection.
+// The lock of its connection guards it.
 type mailbox struct {
 	q    *C.struct_vb_qp
 	id   uint64  // of the connection, in place

@@ -22,8 +22,8 @@ const (
 	MaxQueueDepth = 8192
 )
 
-// DefaultPeerRole lets whoever reaches the device do everything, the commit
-// protocol of data servers included: RDMA belongs on a network of its own.
+// DefaultPeerRole lets any peer that reaches the device do everything, the
+// commit protocol of data servers included. Use RDMA on a closed network.
 const DefaultPeerRole = rdma.RoleServer
 
 // Options configure a provider. The zero value is usable.

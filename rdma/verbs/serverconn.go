@@ -15,8 +15,8 @@ import (
 
 var errReplied = errors.New("verbs: the request was answered before")
 
-// serverConn is the server's side of a connection. Requests are put together
-// and handled by its poller; whoever holds mu sends.
+// serverConn is the server's side of a connection. Its poller assembles and
+// handles requests; any goroutine that holds mu may send.
 type serverConn struct {
 	e      *endpoint
 	poller *poller

@@ -13,7 +13,7 @@ import (
 func (w *world) watchSteps(bad *error) {
 	w.t.atStep = func(step string) {
 		for key, v := range w.rows {
-			for _, addr := range w.leafs() {
+			for _, addr := range w.leafAddrs() {
 				if !w.reach(addr, key) {
 					*bad = fmt.Errorf("step %q: leaf %#x says that key %v is absent", step, addr, key)
 				}

@@ -271,8 +271,8 @@ func (w *world) has(v *leaf.Leaf, key index.Key) bool {
 	return false
 }
 
-// leafs are the addresses of all leaves, alive and dead.
-func (w *world) leafs() []uint64 {
+// leafAddrs returns the addresses of all leaves, alive and dead.
+func (w *world) leafAddrs() []uint64 {
 	all := slices.Clone(w.t.freed.leaf[w.t.freed.head:])
 	for i, bits := range w.t.isLeaf {
 		for j := range 64 {
