@@ -8,7 +8,7 @@ import (
 	"drtmx/rdma"
 )
 
-// ReadPath says how a client executes its reads.
+// ReadPath is the way in which a client executes its reads.
 type ReadPath uint8
 
 // Read paths.
@@ -26,18 +26,18 @@ const (
 // context.DeadlineExceeded. Patience is the bound for contexts without a
 // deadline. Attempts, if set, is a bound in any case.
 type Retry struct {
-	Attempts   int           // at most this many attempts; default no such bound
+	Attempts   int           // maximum number of attempts; default no bound
 	Patience   time.Duration // for a context without deadline, from the first failure on; default 10 s
 	BackoffMin time.Duration // before the second attempt, doubling with jitter; default 2 µs
 	BackoffMax time.Duration // default 1 ms
 }
 
-// Cache is how much of the models of ordered indexes a DB keeps. What it does
-// not keep costs a round more for each lookup.
+// Cache selects how much of the models of ordered indexes a DB keeps. A part
+// that it does not keep costs each lookup one more round.
 type Cache = exec.Cache
 
-// ParseCache reads "full", "part=BYTES", "models" or "router"; BYTES are the
-// most that is kept of translation tables, for each index and partition.
+// ParseCache parses "full", "part=BYTES", "models" or "router". BYTES bounds
+// the translation tables kept for each index and partition.
 func ParseCache(s string) (Cache, error) { return exec.ParseCache(s) }
 
 // Config opens a DB. Servers and Dial are required.
@@ -79,7 +79,7 @@ type Procedure struct {
 	ReadOnly bool
 	// Body runs with the Txn of its home server. args and the result are the
 	// caller's own encoding; the result must not alias args. An error rolls
-	// back. While a body touches only partitions of its home server, it
-	// holds up other writers there, so it must not wait for anything.
+	// back. While a body touches only partitions of its home server, it blocks
+	// other writers there, so it must not wait for anything.
 	Body func(ctx context.Context, t *Txn, args []byte) ([]byte, error)
 }

@@ -8,7 +8,7 @@ import (
 	"drtmx/rdma"
 )
 
-// ReadPath says how a client executes its reads.
+// ReadPath is the way in which a client executes its reads.
 type ReadPath uint8
 
 // Read paths.
@@ -26,7 +26,7 @@ const (
 // context.DeadlineExceeded. Patience is the bound for contexts without a
 // deadline. Attempts, if set, is a bound in any case.
 type Retry struct {
-	Attempts   int           // at most this many attempts; default no such bound
+	Attempts   int           // maximum number of attempts; default no bound
 	Patience   time.Duration // for a context without deadline, from the first failure on; default 10 s
 	BackoffMin time.Duration // before the second attempt, doubling with jitter; default 2 µs
 	BackoffMax time.Duration // default 1 ms
@@ -43,8 +43,8 @@ type Config struct {
 	// Servers are addresses of data servers; the first that answers gives the catalogue and the partition map.
 	Servers []string
 	// AllServers says that Servers are all data servers of the cluster, in
-	// order. They are dialled there even if servers say that the others are
-	// elsewhere, which they may not have heard of.
+	// order. The DB dials these addresses even if the servers report others for
+	// each other.
 	AllServers bool
 	// Dial connects to an address, over whichever fabric the address stands for.
 	Dial func(ctx context.Context, addr string) (rdma.Conn, error)
@@ -61,7 +61,7 @@ type Config struct {
 	Seed uint64
 }
 
-// Body is what a transaction does. It may run several times: see Session.
+// Body is the body of a transaction. It may run several times: see Session.
 type Body interface {
 	Run(t *Txn) error
 }
@@ -83,8 +83,8 @@ type Procedure struct {
 	ReadOnly bool
 	// Body runs with the Txn of its home server. args and the result are the
 	// caller's own encoding; the result must not alias args. An error rolls
-	// back. While a body touches only partitions of its home server, it
-	// holds up other writers there, so it must not wait for anything.
+	// back. While a body touches only partitions of its home server, it blocks
+	// other writers there, so it must not wait for anything.
 	Body func(ctx context.Context, t *Txn, args []byte) ([]byte, error)
 }
 
@@ -94,12 +94,12 @@ type ID struct {
 	Seq    uint64
 }
 
-// Cause says why an attempt was abandoned.
+// Cause is the reason why an attempt was aborted.
 type Cause uint8
 
-// Causes of abandoned attempts.
+// Causes of aborted attempts.
 const (
-	CauseLocked Cause = iota // a row or gap was held by a writer
+	CauseLocked Cause = iota // a writer held a row or gap
 	CauseRow                 // a row read had changed by commit
 	CauseGap                 // a range or an absence had changed by commit
 	CauseFence               // the partition's primary was deposed or restarted
@@ -111,10 +111,10 @@ func (c Cause) String() string {
 	return [...]string{"locked", "row_changed", "gap_changed", "fenced", "participant"}[c]
 }
 
-// SessionStats count what one session did. All fields only grow.
+// SessionStats are the counters of one session. All fields only grow.
 type SessionStats struct {
 	Fabric  rdma.Counters      // summed over the session's connections
-	Rounds  uint64             // network rounds waited for: parallel batches to several servers count once
-	Aborts  [CauseCount]uint64 // abandoned attempts
+	Rounds  uint64             // network rounds: concurrent batches to several servers count once
+	Aborts  [CauseCount]uint64 // aborted attempts
 	Commits uint64             // Views, Updates and Calls that returned nil
 }

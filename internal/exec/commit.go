@@ -16,39 +16,40 @@ import (
 
 // View runs a read-only transaction by one-sided reads. It is strictly
 // serializable: when fn has returned, one round re-reads every header and leaf
-// version the attempt relied on, and the control word of each partition; if
-// any changed, fn runs anew. An error of fn is returned as it is, after the
-// same validation.
+// version the attempt relied on, and the control word of each partition; if any
+// changed, fn runs again. View returns an error of fn unchanged, after the same
+// validation.
 func (s *Session) View(ctx context.Context, fn Body) error {
 	return s.run(ctx, view, math.MaxInt, fn, nil)
 }
 
-// TryView is View with a bound of its own, at least one, on attempts that a
-// writer overtook: those whose rows or ranges had changed when they were
-// validated. A caller that has another way, such as a read-only procedure
-// where the rows are, takes it on ErrConflict: reads of many rows that are
-// written all the time may otherwise never stand together.
+// TryView is View with a separate bound, at least one, on the attempts that
+// writers invalidate: those whose rows or ranges had changed when they were
+// validated. On ErrConflict a caller can use another way, such as a read-only
+// procedure at the home server. Otherwise reads of many frequently written rows
+// may never return a consistent snapshot.
 //
-// Attempts that met a lock do not count. A lock is waited for, here as well as
-// anywhere else, and holds for the time of a two-phase commit.
-func (s *Session) TryView(ctx context.Context, overtaken int, fn Body) error {
-	return s.run(ctx, view, overtaken, fn, nil)
+// Attempts that met a lock do not count. TryView waits for a lock as View does;
+// a lock lasts as long as a two-phase commit.
+func (s *Session) TryView(ctx context.Context, invalidated int, fn Body) error {
+	return s.run(ctx, view, invalidated, fn, nil)
 }
 
 // Update runs a transaction that may write. Reads are one-sided, writes
 // buffered; commit is one RPC to the home server, which is the primary of the
 // first row written. If fn returns an error nothing is written.
 //
-// If the home server goes away between the commit request and its answer, and
-// does not come back to be asked, the error is an *UnknownOutcome.
+// If the connection to the home server is lost between the commit request and
+// its answer, and the server cannot be asked for the outcome, the error is an
+// *UnknownOutcome.
 func (s *Session) Update(ctx context.Context, fn Body) error {
 	return s.run(ctx, update, math.MaxInt, fn, nil)
 }
 
-// run makes attempts until one is not abandoned. What ends an attempt, once
-// the body has returned, is finish, or if that is nil what the API promises.
-// overtaken bounds the attempts that did not end at a lock.
-func (s *Session) run(ctx context.Context, m mode, overtaken int, fn Body, finish func(*Txn) error) error {
+// run makes attempts until one is not aborted. After the body, finish ends an
+// attempt; a nil finish means the validation or commit of m. invalidated bounds
+// the attempts that did not end at a lock.
+func (s *Session) run(ctx context.Context, m mode, invalidated int, fn Body, finish func(*Txn) error) error {
 	t := &s.txn
 	if t.mode != closed {
 		return fmt.Errorf("%w: a transaction runs inside another of the same session", ErrClosed)
@@ -72,9 +73,9 @@ func (s *Session) run(ctx context.Context, m mode, overtaken int, fn Body, finis
 		}
 		s.stats.Aborts[t.cause]++
 		if t.cause != CauseLocked {
-			overtaken--
+			invalidated--
 		}
-		if overtaken <= 0 {
+		if invalidated <= 0 {
 			return gaveUp(n+1, t.cause)
 		}
 		if t.cause == CauseLocked && s.await != nil && n+1 < s.db.cfg.Retry.Attempts && s.await() {
@@ -112,8 +113,8 @@ func gaveUp(attempts int, cause Cause) error {
 	return fmt.Errorf("%w: gave up after %d attempts, the last one: %v", ErrConflict, attempts, cause)
 }
 
-// tooOld fails an attempt whose proofs are too old to be validated: the memory
-// they are of may have been freed and hold other rows by now.
+// tooOld fails an attempt whose proofs are too old to be validated: their
+// memory may have been freed and reused for other rows.
 func (t *Txn) tooOld() error {
 	if clock.Fast()-t.began > index.MaxProofAge {
 		return t.fail(fmt.Errorf("%w: the body ran for more than %v", ErrTooLarge, index.MaxProofAge))
@@ -121,15 +122,15 @@ func (t *Txn) tooOld() error {
 	return nil
 }
 
-// attempt is one run of the body and what follows it. Once t.err is set the
-// attempt is over, whatever the body makes of it.
+// attempt runs the body once and ends the attempt. Once t.err is set the
+// attempt is over, whatever the body returns.
 func (s *Session) attempt(t *Txn, fn Body, finish func(*Txn) error) error {
 	err := fn.Run(t)
 	if t.err != nil {
 		return t.err
 	}
-	if t.doomed != nil && finish == nil { // RunProcedure's body sees to it itself
-		err = t.doomed // whatever the body made of it
+	if t.doomed != nil && finish == nil { // RunProcedure handles it itself
+		err = t.doomed // whatever the body returned
 	}
 	switch {
 	case finish != nil && err == nil:
@@ -138,7 +139,8 @@ func (s *Session) attempt(t *Txn, fn Body, finish func(*Txn) error) error {
 		}
 	case finish != nil:
 	case err != nil:
-		// An error counts only if the rows behind it stood together.
+		// An error counts only if the rows behind it were a consistent
+		// snapshot.
 		_ = s.validate(t)
 	case t.mode == view || t.writes.empty():
 		err = s.validate(t)
@@ -153,8 +155,8 @@ func (s *Session) attempt(t *Txn, fn Body, finish func(*Txn) error) error {
 	return err
 }
 
-// validate checks a read-only attempt in one round. A scan whose cheap proof
-// fails is checked exactly in a second one: what it returned may be untouched
+// validate checks a read-only attempt in one round. A scan whose quick proof
+// fails is checked exactly in a second round: its rows may be unchanged
 // although its leaf has changed.
 func (s *Session) validate(t *Txn) error {
 	if t.nGet+t.nScan == 0 {
@@ -165,7 +167,7 @@ func (s *Session) validate(t *Txn) error {
 		_, err = s.check(t, true)
 	}
 	if err == nil {
-		err = t.tooOld() // asked last: whatever held up the validation counts
+		err = t.tooOld() // checked last, so that the time of the validation counts
 	}
 	return err
 }
@@ -174,8 +176,8 @@ func (s *Session) validate(t *Txn) error {
 // control words, or (exact) the exact ones of the scans whose quick ones
 // failed. It reports whether there are such scans.
 //
-// More proofs than a batch holds take several rounds. All of them come after
-// the last read, so what passes stood together at that moment all the same.
+// More proofs than a batch holds take several rounds. All rounds come after the
+// last read, so proofs that pass show a consistent snapshot at that moment.
 func (s *Session) check(t *Txn, exact bool) (again bool, err error) {
 	s.list(t, exact)
 	for at := 0; at < len(s.proofs); at += maxProofsARound {
@@ -200,10 +202,10 @@ func (s *Session) check(t *Txn, exact bool) (again bool, err error) {
 }
 
 const (
-	// controlWords of a partition's control block are part of every
-	// validation: epoch (with the fence bit) and durable horizon. What is
-	// published is durable at once while memory is all there is, so the
-	// horizon is read and not yet waited for.
+	// controlWords of a partition's control block are part of every validation:
+	// epoch (with the fence bit) and durable horizon. While data is in memory
+	// only, published data counts as durable at once, so the horizon is read
+	// and not yet waited for.
 	controlWords    = 2
 	maxProofsARound = rdma.MaxBatch
 )
@@ -213,7 +215,7 @@ type proof struct {
 	index.Proof
 	part  int
 	cause Cause
-	sub   *subScan // of a quick proof: what to check exactly if it fails
+	sub   *subScan // of a quick proof: the scan to check exactly if it fails
 }
 
 // reread posts a READ for each proof: one round.
@@ -289,8 +291,8 @@ func (s *Session) listScan(sub *subScan, exact bool) {
 	}
 }
 
-// control lists a partition's control words, once in a validation. Address and
-// epoch make a proof like any other.
+// control adds a partition's control words to the proofs, once in a validation.
+// Address and epoch form a proof like any other.
 func (s *Session) control(part int) {
 	for _, have := range s.controlled {
 		if have == part {
@@ -358,13 +360,13 @@ func partOf(c *wire.Commit, part int) *wire.Part {
 	return c.NextPart(uint16(part))
 }
 
-// sendCommit ships the attempt to its home server: one RPC.
+// sendCommit sends the attempt to its home server: one RPC.
 func (s *Session) sendCommit(t *Txn) error {
 	if err := t.gather(&s.commit, true); err != nil {
 		return err
 	}
 	if len(s.commit.Parts) == 0 {
-		return s.validate(t) // every write was taken back
+		return s.validate(t) // the body undid every write
 	}
 	s.seq++
 	s.commit.ID = wire.ID{Client: s.id, Seq: s.seq}
@@ -398,8 +400,9 @@ func causeOf(resp []byte) Cause {
 }
 
 // decide sends s.req, which may commit, to the primary of a partition. If the
-// connection breaks it asks once, over a new one, what became of it; asking
-// also makes sure that a request not yet seen will never be carried out.
+// connection breaks, it asks once for the outcome, over a new connection. The
+// question also ensures that the server refuses the request if it has not yet
+// received it.
 func (s *Session) decide(ctx context.Context, part int, id wire.ID) ([]byte, error) {
 	server := s.db.parts[part].server
 	l, err := s.link(ctx, server)
@@ -409,7 +412,7 @@ func (s *Session) decide(ctx context.Context, part int, id wire.ID) ([]byte, err
 	l.decides = true
 	resp, err := s.call(ctx, l, s.req)
 	if err == nil && wire.Code(resp[0]) == wire.InDoubt {
-		return nil, s.unknown(id, codeError(wire.Unavailable, resp[1:])) // the server stops before it knows
+		return nil, s.unknown(id, codeError(wire.Unavailable, resp[1:])) // the server stops before the decision
 	}
 	if err == nil {
 		return resp, nil
@@ -420,7 +423,7 @@ func (s *Session) decide(ctx context.Context, part int, id wire.ID) ([]byte, err
 	if ctx.Err() == nil && !errors.Is(err, ErrClosed) {
 		if resp, oerr := s.outcome(ctx, server, id); oerr == nil {
 			if wire.Code(resp[0]) == wire.Unknown {
-				return nil, err // refused from now on: certainly not committed
+				return nil, err // the server refuses it from now on: certainly not committed
 			}
 			if wire.Code(resp[0]) != wire.InDoubt {
 				return resp, nil
@@ -430,9 +433,10 @@ func (s *Session) decide(ctx context.Context, part int, id wire.ID) ([]byte, err
 	return nil, s.unknown(id, err)
 }
 
-// unknown is the error of a transaction that may or may not have committed.
+// unknown returns the error of a transaction that may or may not have
+// committed.
 func (s *Session) unknown(id wire.ID, cause error) error {
-	s.id, s.seq = s.rng.Uint64(), 0 // a new identity: the server keeps the fate of the old one
+	s.id, s.seq = s.rng.Uint64(), 0 // a new identity: the server keeps the outcome of the old one
 	return &UnknownOutcome{ID: ID(id), Cause: cause}
 }
 
@@ -444,10 +448,10 @@ func (s *Session) outcome(ctx context.Context, server int, id wire.ID) ([]byte, 
 	return s.call(ctx, l, wire.AppendID([]byte{byte(wire.OpOutcome)}, id))
 }
 
-// Outcome asks what became of a transaction whose outcome was unknown: nil
-// means committed, ErrConflict that it did not commit and never will,
-// ErrOutcomeUnknown that no server knows, ErrUnavailable that one that might
-// know does not answer.
+// Outcome asks for the outcome of a transaction whose outcome was unknown. Nil
+// means that it committed, ErrConflict that it did not commit and never will,
+// ErrOutcomeUnknown that no server knows the outcome, and ErrUnavailable that a
+// server which may know it does not answer.
 func (db *DB) Outcome(ctx context.Context, id ID) error {
 	s, err := db.acquire(ctx)
 	if err != nil {
@@ -465,8 +469,8 @@ func (db *DB) Outcome(ctx context.Context, id ID) error {
 		case wire.OK, wire.ResultLost:
 			return nil
 		case wire.Unknown:
-		case wire.InDoubt: // it stopped before it knew
-			silent = errors.Join(silent, fmt.Errorf("%w: server %s does not know yet", ErrUnavailable, db.servers[server]))
+		case wire.InDoubt: // the server stopped before the decision
+			silent = errors.Join(silent, fmt.Errorf("%w: server %s does not know the outcome yet", ErrUnavailable, db.servers[server]))
 		case wire.Bad, wire.Forbidden:
 			return codeError(wire.Code(resp[0]), resp[1:])
 		default:
@@ -479,7 +483,8 @@ func (db *DB) Outcome(ctx context.Context, id ID) error {
 	return ErrOutcomeUnknown
 }
 
-// outcomeKnown asks without making the server refuse the transaction.
+// outcomeKnown asks for the outcome without making the server refuse the
+// transaction.
 func (s *Session) outcomeKnown(ctx context.Context, server int, id wire.ID) ([]byte, error) {
 	l, err := s.link(ctx, server)
 	if err != nil {
@@ -488,11 +493,10 @@ func (s *Session) outcomeKnown(ctx context.Context, server int, id wire.ID) ([]b
 	return s.call(ctx, l, append(wire.AppendID([]byte{byte(wire.OpOutcome)}, id), 1))
 }
 
-// Call runs a procedure at the primary of h and returns its result, valid
-// until the session is used again. The
-// procedure's error comes back as a *ProcedureError, with nothing written. An
-// attempt that meets a concurrent writer is repeated as in Update, with the
-// same exactly-once guarantee.
+// Call runs a procedure at the primary of h and returns its result, valid until
+// the session is used again. The procedure's error comes back as a
+// *ProcedureError, with nothing written. An attempt that meets a concurrent
+// writer is retried as in Update, with the same exactly-once guarantee.
 func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([]byte, error) {
 	if int(h) < 0 || int(h) >= len(s.db.parts) {
 		return nil, fmt.Errorf("txn: home partition %d, want 0 to %d", h, len(s.db.parts)-1)
@@ -524,8 +528,8 @@ func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([
 	}
 }
 
-// callBackoff doublings of the wait are left out where a procedure is to be
-// called again. Within its partition it meets nobody, so what stood in its way
-// is a transaction in doubt, which waits for another server: the messages of
-// attempts before that has answered cost more than the time they might save.
+// callBackoff is the number of doublings of the backoff that Call skips. A
+// procedure meets no other transaction within its partition, so a transaction
+// in doubt, which waits for another server, blocked it. Attempts before that
+// server has answered would cost more than the time they might save.
 const callBackoff = 5

@@ -42,7 +42,8 @@ type DB struct {
 	}
 }
 
-// partition is what a client knows of one: where it is and how to read it.
+// partition is a client's view of a partition: its server and its client
+// halves.
 type partition struct {
 	server  int
 	rkey    rdma.RKey
@@ -82,19 +83,19 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 	return db, nil
 }
 
-// Catalog is the cluster's catalogue.
+// Catalog returns the cluster's catalogue.
 func (db *DB) Catalog() *tables.Catalog { return db.catalog }
 
-// Table finds a table by name.
+// Table returns the table of a name.
 func (db *DB) Table(name string) (*tables.Table, error) { return db.catalog.Table(name) }
 
-// Partitions is the number of partitions.
+// Partitions returns the number of partitions.
 func (db *DB) Partitions() int { return len(db.parts) }
 
-// Servers are the addresses of the data servers.
+// Servers returns the addresses of the data servers.
 func (db *DB) Servers() []string { return db.servers }
 
-// Home is the partition that holds a key of a table.
+// Home returns the partition that holds a key of a table.
 func (db *DB) Home(t *tables.Table, key uint64) Home {
 	return Home(t.Primary().Partition.Of(key, len(db.parts)))
 }
@@ -132,7 +133,7 @@ func (db *DB) Call(ctx context.Context, h Home, proc string, args []byte) ([]byt
 	}
 	defer db.release(s)
 	res, err := s.Call(ctx, h, proc, args)
-	return append([]byte(nil), res...), err // the session's buffer goes back with it
+	return append([]byte(nil), res...), err // the session returns to the pool with its buffer
 }
 
 func (db *DB) acquire(ctx context.Context) (*Session, error) {
@@ -159,8 +160,8 @@ func (db *DB) release(s *Session) {
 	}
 }
 
-// NewSession opens a session of its own for one goroutine, with a connection
-// to each server it comes to use. DB's own methods draw from a pool.
+// NewSession opens a session for one goroutine, with a connection to each
+// server that it uses. DB's own methods use sessions of a pool.
 func (db *DB) NewSession(ctx context.Context) (*Session, error) {
 	var seed [16]byte
 	if _, err := rand.Read(seed[:]); err != nil {

@@ -8,8 +8,8 @@ import (
 	"drtmx/internal/wire"
 )
 
-// flush carries out all announced reads together: the one-sided ones in
-// shared rounds, then what must go to a server, one RPC to each.
+// flush performs all announced reads together: the one-sided ones in shared
+// rounds, then the others by one RPC to each server.
 func (t *Txn) flush() {
 	if t.err == nil && t.local != nil {
 		t.getLocal()
@@ -49,7 +49,7 @@ const maxOpsARound = 512
 
 // flush fills in the results of a transaction's announced reads.
 func (s *Session) flush(t *Txn) error {
-	defer s.untouchAll() // also where a link fails before the first round
+	defer s.untouchAll() // also if a link fails before the first round
 	if err := s.load(t); err != nil {
 		return err
 	}
@@ -87,8 +87,8 @@ func (s *Session) flush(t *Txn) error {
 	return s.collect(t)
 }
 
-// activate adds an operation to the rounds to come, and runs them when there
-// are enough.
+// activate adds an operation to the next rounds, and runs the rounds when there
+// are enough operations.
 func (s *Session) activate(t *Txn, op index.Op, part int) error {
 	l, err := s.link(t.ctx, s.db.parts[part].server)
 	if err != nil {
@@ -141,8 +141,8 @@ func (s *Session) open(ctx context.Context, ix, part int) error {
 	return nil
 }
 
-// collect takes the results of the operations, and asks the servers for what
-// they gave up and for what goes by RPC anyway.
+// collect takes the results of the operations. It asks the servers for the
+// operations that fell back and for those that always go by RPC.
 func (s *Session) collect(t *Txn) error {
 	rest := 0
 	for _, g := range t.gets[t.flushed:t.nGet] {
@@ -188,7 +188,7 @@ func (s *Session) collect(t *Txn) error {
 	return s.askRest(t)
 }
 
-// askRest goes on with scans that a server cut short to fit its answer.
+// askRest continues scans that a server cut to fit its answer.
 func (s *Session) askRest(t *Txn) error {
 	for _, sc := range t.scans[:t.nScan] {
 		for i := range sc.nsubs {
@@ -236,9 +236,9 @@ func (s *Session) askMore(t *Txn, sc *Scan, sub *subScan) error {
 	return nil
 }
 
-// after is a lower end for the rows behind key: the next key there can be. A
-// string of the greatest length has none so near, and the next string of that
-// length or less is the key with its last byte counted up.
+// after returns a lower bound for the rows behind key: the next possible key.
+// After a string of maximum length, the next string is the key with its last
+// byte incremented.
 func after(key index.Key, strings bool) index.Key {
 	switch {
 	case !strings:
@@ -252,12 +252,12 @@ func after(key index.Key, strings bool) index.Key {
 			return index.Str(string(b[:n]))
 		}
 	}
-	return key // the highest key: whoever scans from it gets it again, and no more
+	return key // the highest key: a scan from it returns only this key again
 }
 
-// ask sends one RPC with the reads that a server must answer, as many as a
-// message lists. The server answers as many of them, in order, as fit its
-// message. more reports that reads are left, for the next RPC.
+// ask sends one RPC with the reads that a server must answer, as many as fit a
+// message. The server answers them in order, as many as fit its message. more
+// reports that reads are left for the next RPC.
 func (s *Session) ask(t *Txn, server int) (more bool, err error) {
 	s.reads = s.reads[:0]
 	for _, g := range t.gets[t.flushed:t.nGet] {
@@ -329,7 +329,7 @@ func (s *Session) takeAnswers(t *Txn, server int, resp []byte) error {
 	return nil
 }
 
-// codeError is the error behind a response code that is not a result.
+// codeError returns the error of a response code that is not a result.
 func codeError(c wire.Code, text []byte) error {
 	switch c {
 	case wire.Exists:

@@ -16,10 +16,10 @@ import (
 	"drtmx/rdma"
 )
 
-// Session is one goroutine's way into a cluster: its connections, its buffers
-// and its place in the exactly-once protocol. It runs one transaction at a
-// time. DB's methods use sessions from a pool; workers that count exactly or
-// never wait for a pool hold their own.
+// Session is one goroutine's access to a cluster: connections, buffers and the
+// state of the exactly-once protocol. It runs one transaction at a time. DB's
+// methods use sessions from a pool. A worker that needs exact counters, or must
+// not wait for the pool, holds its own session.
 type Session struct {
 	db         *DB
 	id         uint64 // client half of transaction IDs
@@ -51,13 +51,13 @@ type link struct {
 	conn    rdma.Conn
 	hello   *wire.Hello
 	batch   [2]rdma.Batch
-	part    rdma.Batch // of a batch that is larger than the fabric takes at once
+	part    rdma.Batch // part of a batch that is larger than the fabric takes at once
 	flip    int
 	touched bool
 	decides bool // transactions of the session were sent here to be committed
 
 	uncounted bool          // listed in the session's uncounted
-	counted   rdma.Counters // what the session's statistics hold of conn's
+	counted   rdma.Counters // the part of conn's counters that the session's statistics include
 }
 
 func (l *link) done() *rdma.Batch { return &l.batch[l.flip^1] }
@@ -95,8 +95,8 @@ func newSession(db *DB, id, seed uint64) *Session {
 }
 
 // Stats is a snapshot of the session's counters, for its own goroutine. A load
-// loop takes one for every transaction, so only connections used since the
-// last are asked.
+// loop takes one for every transaction, so Stats reads only connections used
+// since the last call.
 func (s *Session) Stats() SessionStats {
 	for _, l := range s.uncounted {
 		l.uncounted = false
@@ -106,7 +106,7 @@ func (s *Session) Stats() SessionStats {
 	return s.stats
 }
 
-// count brings the statistics up to date with a connection.
+// count adds a connection's new counts to the statistics.
 func (s *Session) count(l *link) {
 	now := l.conn.Counters()
 	s.stats.Fabric = s.stats.Fabric.Add(now.Sub(l.counted))
@@ -154,8 +154,8 @@ func (s *Session) goodbye(ctx context.Context) {
 	}
 }
 
-// closeLinks may be called by another goroutine while a transaction runs: it
-// closes connections and leaves the rest to the session.
+// closeLinks may be called by another goroutine while a transaction runs. It
+// only closes connections; the session does the rest.
 func (s *Session) closeLinks() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *Session) closeLinks() {
 	}
 }
 
-// keep adds a connection, unless the session was closed meanwhile.
+// keep adds a connection, unless the session has been closed.
 func (s *Session) keep(l *link) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,8 +180,8 @@ func (s *Session) keep(l *link) error {
 	return nil
 }
 
-// link is the connection to a server, made on first use and after a failure.
-// A server that came back without its memory is not the one the session knew.
+// link returns the connection to a server, and makes it on first use and after
+// a failure. It refuses a server that was restarted without its memory.
 func (s *Session) link(ctx context.Context, server int) (*link, error) {
 	if l := s.links[server]; l != nil {
 		s.use(l)
@@ -216,7 +216,7 @@ func (s *Session) link(ctx context.Context, server int) (*link, error) {
 	return l, nil
 }
 
-// use lists a connection for the next Stats.
+// use marks a connection for the next Stats.
 func (s *Session) use(l *link) {
 	if !l.uncounted {
 		l.uncounted = true
@@ -235,7 +235,8 @@ func (s *Session) drop(l *link) {
 	}
 }
 
-// broken turns a connection's error into the API's and drops the connection.
+// broken converts a connection's error to an error of the API and drops the
+// connection.
 func (s *Session) broken(ctx context.Context, l *link, err error) error {
 	s.drop(l)
 	if ctx.Err() != nil {
@@ -247,7 +248,7 @@ func (s *Session) broken(ctx context.Context, l *link, err error) error {
 	return fmt.Errorf("%w: server %s: %w", ErrUnavailable, s.db.servers[l.server], err)
 }
 
-// call is one RPC; the response is valid until the next.
+// call makes one RPC; the response is valid until the next call.
 func (s *Session) call(ctx context.Context, l *link, req []byte) ([]byte, error) {
 	resp, err := rdma.Call(ctx, l.conn, req, s.resp)
 	if err != nil {
@@ -264,7 +265,7 @@ func (s *Session) call(ctx context.Context, l *link, req []byte) ([]byte, error)
 	return resp, nil
 }
 
-// controlOp is an RPC without arguments or answer.
+// controlOp makes an RPC without arguments and without a result.
 func (s *Session) controlOp(ctx context.Context, server int, op wire.Op) error {
 	l, err := s.link(ctx, server)
 	if err != nil {
@@ -280,7 +281,7 @@ func (s *Session) controlOp(ctx context.Context, server int, op wire.Op) error {
 	return nil
 }
 
-// touch puts a link's batches into the round being built.
+// touch adds a link's batches to the round being built.
 func (s *Session) touch(l *link) {
 	if !l.touched {
 		l.touched = true
@@ -297,7 +298,7 @@ func (s *Session) untouchAll() {
 	s.touched, s.active = s.touched[:0], s.active[:0]
 }
 
-// maxRounds bounds the rounds of one read; operations give up long before.
+// maxRounds bounds the rounds of one read; operations fall back long before.
 const maxRounds = 4096
 
 // rounds drives the active operations until all have finished. Requests to
@@ -338,8 +339,9 @@ func (s *Session) exchange(ctx context.Context) error {
 	return nil
 }
 
-// exchangeFrom is one round: of every link's next batch as many requests as the
-// fabric takes, from the given one on. more reports that some are left.
+// exchangeFrom performs one round. It posts, of every link's next batch, as
+// many requests as the fabric takes, starting at the given one. more reports
+// that some are left.
 func (s *Session) exchangeFrom(ctx context.Context, from int) (more bool, err error) {
 	for i, l := range s.touched {
 		if b := l.piece(from); b.Len() > 0 {
@@ -364,7 +366,7 @@ func (s *Session) exchangeFrom(ctx context.Context, from int) (more bool, err er
 	return more, nil
 }
 
-// piece makes the batch to post of the requests from the given one on. It
+// piece returns the batch to post, with the requests from the given one on. It
 // shares their memory, so that completions land in the next batch.
 func (l *link) piece(from int) *rdma.Batch {
 	all := l.next()
@@ -374,7 +376,7 @@ func (l *link) piece(from int) *rdma.Batch {
 	return l.posted(from)
 }
 
-// posted is the batch that piece has made.
+// posted returns the batch that piece returned.
 func (l *link) posted(from int) *rdma.Batch {
 	if l.next().Len() > rdma.MaxBatch {
 		return &l.part
@@ -387,9 +389,9 @@ func (l *link) posted(from int) *rdma.Batch {
 
 var noRequests rdma.Batch
 
-// dropPosted closes the connections on which a round was posted and not waited
-// for: until the wait, its buffers belong to them, and the next transaction
-// uses those buffers again.
+// dropPosted closes the connections on which a round was posted but not waited
+// for. Until the wait, the buffers belong to the connection, and the next
+// transaction will reuse these buffers.
 func (s *Session) dropPosted(links []*link, from int) {
 	for _, l := range links {
 		if l.posted(from).Len() > 0 {
@@ -398,8 +400,8 @@ func (s *Session) dropPosted(links []*link, from int) {
 	}
 }
 
-// pool is the operations for one index in one partition. The first use of a
-// client half loads it.
+// pool returns the operations for one index in one partition. The first use of
+// a client half loads it.
 func (s *Session) pool(ix, part int) *opPool {
 	i := ix*len(s.db.parts) + part
 	p := s.pools[i]
@@ -442,7 +444,7 @@ func (s *Session) maintain(ctx context.Context, pools []*opPool) error {
 		}
 		if err := p.client.Maintain(ctx, l.conn); err != nil {
 			if errors.Is(err, index.ErrCorrupt) {
-				continue // being rewritten; reads fall back until the next time
+				continue // being rewritten; reads fall back to the server until the next refresh
 			}
 			return s.broken(ctx, l, err)
 		}
@@ -450,8 +452,8 @@ func (s *Session) maintain(ctx context.Context, pools []*opPool) error {
 	return nil
 }
 
-// backoff waits before attempt n+1: busy at first, for locks are held for
-// microseconds, then asleep.
+// backoff waits before attempt n+1. It spins first, because locks are held for
+// microseconds, and then sleeps.
 func (s *Session) backoff(ctx context.Context, n int) error {
 	d := s.db.cfg.Retry.BackoffMax
 	if n < 20 {
