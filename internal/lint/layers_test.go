@@ -28,6 +28,8 @@ var layers = map[string]int{
 
 	"rdma": 2,
 
+	"rdma/internal/provide": 2,
+
 	"rdma/inproc":    3,
 	"rdma/shm":       3,
 	"rdma/tcp":       3,

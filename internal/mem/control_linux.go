@@ -84,7 +84,7 @@ func mapControl(fd int, size uint64) (*Control, error) {
 func (c *Control) File() *os.File { return c.f }
 
 // CloseFile closes the descriptor of a created segment. The mapping stays.
-// Discard and File must not be called afterwards.
+// File must not be called afterwards.
 func (c *Control) CloseFile() { c.f.Close() }
 
 // Span gives access to the n bytes at off; it panics if they are not aligned
@@ -97,11 +97,12 @@ func (c *Control) Span(off, n uint64) Span {
 }
 
 // Discard returns the whole pages within the n bytes at off to the kernel; both
-// processes then read zeroes there. Only the creator may call it.
+// processes then read zeroes there.
 func (c *Control) Discard(off, n uint64) {
 	page := uint64(os.Getpagesize())
 	from, to := (off+page-1)/page*page, min(off+n, uint64(c.m.n))/page*page
 	if from < to {
-		_ = unix.Fallocate(int(c.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(from), int64(to-from))
+		_ = unix.Madvise(unsafe.Slice((*byte)(unsafe.Add(c.m.p, from)), to-from), unix.MADV_REMOVE)
+		runtime.KeepAlive(c)
 	}
 }

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func newControl(t *testing.T, size uint64) *Control {
@@ -141,4 +144,45 @@ func TestRegionGrowsAlthoughAReaderExtendedIt(t *testing.T) {
 	if r.MustSpan(off, WordBytes).Load(0) != 0 {
 		t.Error("the new segment is not zero")
 	}
+}
+
+// TestReaderCannotReopenForWriting: a process that was given a region to read
+// cannot make its file grow, or fill it, through that descriptor.
+func TestReaderCannotReopenForWriting(t *testing.T) {
+	done := make(chan struct{})
+	go func() { // on a thread that is root no more, and ends with the goroutine
+		defer close(done)
+		runtime.LockOSThread()
+		if os.Geteuid() == 0 {
+			if _, err := unix.SetfsuidRetUid(65534); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+		r, err := New(Options{Kind: Shared, SegmentBytes: 1 << 16, MaxBytes: 1 << 20})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		f, err := r.ReadOnlyFile()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer f.Close()
+		if err := unix.Fallocate(int(f.Fd()), 0, 0, 1<<20); err == nil {
+			t.Error("a reader's descriptor can be used to fill the file")
+		}
+		w, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_RDWR, 0)
+		if errors.Is(err, os.ErrPermission) {
+			return
+		}
+		t.Errorf("a reader reopens the file for writing: %v", err)
+		if err == nil {
+			err = unix.Fallocate(int(w.Fd()), 0, 0, 1<<20)
+			t.Errorf("and fills 1 MiB of it: %v", err)
+			w.Close()
+		}
+	}()
+	<-done
 }

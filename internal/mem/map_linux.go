@@ -29,6 +29,13 @@ func (r *Region) reserve() error {
 		if err != nil {
 			return fmt.Errorf("%w: %v", ErrNoMemfd, err)
 		}
+		// A region that still grows cannot be sealed against growth. Without
+		// the permission to write, a reader cannot reopen the descriptor that
+		// it is given and extend or fill the file.
+		if err := unix.Fchmod(fd, 0o400); err != nil {
+			unix.Close(fd)
+			return fmt.Errorf("mem: protect region: %w", err)
+		}
 		flags = unix.MAP_SHARED | unix.MAP_NORESERVE
 	}
 	p, err := mapAligned(fd, uintptr(r.opts.MaxBytes), unix.PROT_READ|unix.PROT_WRITE, flags)
@@ -71,9 +78,9 @@ func (r *Region) extend(size uint64) error {
 		return nil
 	}
 	if err := unix.Ftruncate(r.fd, int64(size)); err != nil {
-		// A reader may reopen the file and extend it: a region that still grows
-		// cannot be sealed against that. The added bytes are zero, as new
-		// segments must be.
+		// A reader of the same user may yet have given itself the permission to
+		// write and extended the file, and root needs none. The added bytes are
+		// zero, as new segments must be.
 		var st unix.Stat_t
 		if unix.Fstat(r.fd, &st) == nil && st.Size >= int64(size) {
 			return nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -50,6 +51,9 @@ type conn struct {
 
 	mu       sync.Mutex
 	released bool
+	busy     bool          // a call is under way
+	largeAt  time.Duration // when the last large call ended
+	idle     *time.Timer   // of giveBack; nil before the first large call
 	unref    sync.Once
 }
 
@@ -216,7 +220,7 @@ func (c *conn) StartCall(_ context.Context, req []byte) error {
 		return c.err()
 	}
 	c.seq++
-	c.calling = true
+	c.calling, c.busy = true, true
 	c.reqBytes = uint64(len(req))
 	c.request.publish(c.seq, req)
 	c.link.requests.Or(c.word, c.mask)
@@ -241,6 +245,7 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 	c.calling = false
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.busy = false
 	seq, n := c.response.header()
 	if c.released || seq != c.seq {
 		return resp[:0], c.err()
@@ -251,7 +256,39 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 	resp = slices.Grow(resp[:0], int(n))[:n]
 	c.response.body().CopyBytesOut(resp)
 	c.ctr.Add(&rdma.Counters{RPCs: 1, RPCBytes: c.reqBytes + n})
+	if max(c.reqBytes, n) > keepBytes {
+		c.giveBackLater()
+	}
 	return resp, nil
+}
+
+// giveBackAfter is how long a connection keeps the pages of a large message.
+const giveBackAfter = time.Second
+
+// giveBackLater is called under mu.
+func (c *conn) giveBackLater() {
+	c.largeAt = now()
+	if c.idle == nil {
+		c.idle = time.AfterFunc(giveBackAfter, c.giveBack)
+		return
+	}
+	c.idle.Reset(giveBackAfter)
+}
+
+// giveBack frees the pages that large messages have filled. Between two calls
+// neither side looks at them.
+func (c *conn) giveBack() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.released:
+	case c.busy || now()-c.largeAt < giveBackAfter:
+		c.idle.Reset(giveBackAfter)
+	default:
+		off := uint64(slotsOffset + c.slot*slotBytes)
+		c.link.seg.Discard(off+keepBytes, areaBytes-keepBytes)
+		c.link.seg.Discard(off+areaBytes+keepBytes, areaBytes-keepBytes)
+	}
 }
 
 // fail breaks the connection: the server may forget it.
@@ -265,6 +302,9 @@ func (c *conn) release() {
 	c.mu.Lock()
 	first := !c.released
 	c.released = true
+	if c.idle != nil {
+		c.idle.Stop()
+	}
 	c.mu.Unlock()
 	c.link.p.hub.nudge(c)
 	if !first {

@@ -8,12 +8,14 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 var errServed = errors.New("shm: Serve was called before")
@@ -34,7 +36,7 @@ type endpoint struct {
 	lastPeer atomic.Uint64
 	running  sync.WaitGroup // pollers, accept loop, links
 	release  sync.Once
-	hellos   chan struct{} // bounds handshakes in progress
+	lobby    provide.Lobby // handshakes in progress
 	refusals refusals
 
 	mu struct {
@@ -50,7 +52,7 @@ type endpoint struct {
 // socket of a server that is dead is replaced; that of a living one is
 // rdma.ErrAddress.
 func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, error) {
-	e := &endpoint{addr: addr, p: p, opts: o, hellos: make(chan struct{}, maxHandshakes)}
+	e := &endpoint{addr: addr, p: p, opts: o}
 	e.mu.peers = make(map[*net.UnixConn]*serverLink)
 	var err error
 	if e.listener, err = listen(addr); err != nil {
@@ -145,6 +147,7 @@ func (e *endpoint) Close() error {
 func (e *endpoint) stop() {
 	e.mu.Lock()
 	e.closed.Store(true)
+	e.lobby.Close()
 	for s := range e.mu.peers {
 		s.Close()
 	}
@@ -173,13 +176,17 @@ func (e *endpoint) accept() {
 			continue
 		}
 		s := socket{nc}
-		if err := s.checkPeer(); err != nil || !e.admit(s) {
+		uid, err := s.checkPeer()
+		if err != nil || !e.admit(s) {
 			nc.Close()
 			e.refused(err)
 			continue
 		}
-		e.hellos <- struct{}{}
-		e.running.Go(func() { e.serveLink(s) })
+		if g, ok := e.lobby.Enter(nc, strconv.Itoa(uid)); ok {
+			e.running.Go(func() { e.serveLink(s, g) })
+		} else {
+			e.forget(s)
+		}
 	}
 }
 
@@ -218,10 +225,10 @@ func (e *endpoint) forget(s socket) {
 }
 
 // serveLink is the goroutine of one client process.
-func (e *endpoint) serveLink(s socket) {
+func (e *endpoint) serveLink(s socket, g *provide.Guest) {
 	defer e.forget(s)
-	l, err := e.greet(s)
-	<-e.hellos
+	l, err := e.greet(s, g)
+	e.lobby.Leave(g)
 	if err != nil {
 		e.refused(err)
 		return
@@ -231,7 +238,7 @@ func (e *endpoint) serveLink(s socket) {
 }
 
 // greet does the handshake within controlTimeout.
-func (e *endpoint) greet(s socket) (*serverLink, error) {
+func (e *endpoint) greet(s socket, g *provide.Guest) (*serverLink, error) {
 	if err := s.SetReadDeadline(time.Now().Add(controlTimeout)); err != nil {
 		return nil, err
 	}
@@ -239,6 +246,7 @@ func (e *endpoint) greet(s socket) (*serverLink, error) {
 	if err != nil {
 		return nil, err
 	}
+	g.Speak()
 	defer closeFiles(files)
 	if m.kind != msgHello || len(files) != 1 {
 		return nil, errWire

@@ -14,8 +14,7 @@ const (
 	// MaxLinks bounds the client processes of one endpoint.
 	MaxLinks = 4096
 
-	maxRegions    = 4096
-	maxHandshakes = 64 // connected sockets that have not said hello yet
+	maxRegions = 4096
 )
 
 // Layout of the link segment, in bytes.
@@ -29,8 +28,8 @@ const (
 	areaBytes = rdma.MaxMessageBytes + pageBytes
 	slotBytes = 2 * areaBytes
 	linkBytes = slotsOffset + MaxConnsPerLink*slotBytes
-	// Slots of which no message was longer than this keep their pages when
-	// their connection closes.
+	// An idle connection keeps the pages of messages of this size, and so does
+	// its slot when it closes.
 	keepBytes = 64 << 10
 )
 

@@ -305,7 +305,7 @@ func handshakeError(err error) error {
 // handshake says hello and takes over what the server sends. The deadline of
 // the socket is the caller's.
 func (l *link) handshake() error {
-	if err := l.sock.checkPeer(); err != nil {
+	if _, err := l.sock.checkPeer(); err != nil {
 		return fmt.Errorf("%w: %w", rdma.ErrAddress, err)
 	}
 	if err := l.sock.send(&message{kind: msgHello, version: wireVersion, role: l.role}, l.p.hub.page.File()); err != nil {

@@ -127,6 +127,9 @@ func (p *poller) run(h rdma.Handler) {
 		seq := p.asleep.Load(0) + 1
 		p.asleep.Store(0, seq)
 		if !p.pass(h) && !p.e.closed.Load() {
+			if cap(p.buf) > keepBytes {
+				p.buf = nil
+			}
 			p.sleep()
 		}
 		p.asleep.Store(0, seq+1)

@@ -111,28 +111,33 @@ type socket struct {
 	*net.UnixConn
 }
 
-// checkPeer refuses processes of other users.
-func (s socket) checkPeer() error { return CheckPeer(s) }
+// checkPeer refuses processes of other users, and returns the peer's.
+func (s socket) checkPeer() (uid int, err error) { return peerUser(s) }
 
 // CheckPeer returns an error unless the process at the other end of a unix
 // socket belongs to this process's user or to root. Of a socket that listens,
 // the user is the one who made it listen.
 func CheckPeer(c syscall.Conn) error {
+	_, err := peerUser(c)
+	return err
+}
+
+func peerUser(c syscall.Conn) (uid int, err error) {
 	rc, err := c.SyscallConn()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var cred *unix.Ucred
 	cerr := rc.Control(func(fd uintptr) {
 		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err := errors.Join(cerr, err); err != nil {
-		return err
+		return 0, err
 	}
 	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("%w: uid %d", errPeerUser, cred.Uid)
+		return 0, fmt.Errorf("%w: uid %d", errPeerUser, cred.Uid)
 	}
-	return nil
+	return int(cred.Uid), nil
 }
 
 // send writes a control message with descriptors, which stay the caller's.

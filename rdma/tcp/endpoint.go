@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"container/list"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +11,7 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 var errServed = errors.New("tcp: Serve was called before")
@@ -32,11 +32,11 @@ type endpoint struct {
 	served   atomic.Bool
 	stats    stats
 	running  sync.WaitGroup // pollers, accept loop, agents
+	lobby    provide.Lobby  // handshakes under way
 
 	mu struct {
 		sync.Mutex
 		regions  []registration // by slot
-		greeting *list.List     // of net.Conn, oldest first: handshakes under way
 		conns    map[rdma.PeerID]*serverConn
 		lastPeer rdma.PeerID
 		retired  rdma.Counters
@@ -59,7 +59,6 @@ func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, err
 		l.Close()
 		return nil, fmt.Errorf("tcp: listen at %q: %w", addr, err)
 	}
-	e.mu.greeting = list.New()
 	e.mu.conns = make(map[rdma.PeerID]*serverConn)
 	for range p.opts.Pollers {
 		e.pollers = append(e.pollers, newPoller(e))
@@ -162,9 +161,7 @@ func (e *endpoint) stop() {
 	for _, c := range e.mu.conns {
 		c.out.t.Close()
 	}
-	for el := e.mu.greeting.Front(); el != nil; el = el.Next() {
-		el.Value.(net.Conn).Close()
-	}
+	e.lobby.Close()
 	e.mu.Unlock()
 	e.listener.Close() // again and again is harmless
 	for _, p := range e.pollers {
@@ -183,36 +180,27 @@ func (e *endpoint) accept() {
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
-		if el, ok := e.admit(nc); ok {
-			e.running.Go(func() { e.serve(nc, el) })
+		if g, ok := e.lobby.Enter(nc, sourceOf(nc)); ok {
+			e.running.Go(func() { e.serve(nc, g) })
 		} else {
 			nc.Close()
 		}
 	}
 }
 
-// admit enters a socket into the books, ending the oldest handshake if there
-// are too many.
-func (e *endpoint) admit(nc net.Conn) (*list.Element, bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed.Load() {
-		return nil, false
+// sourceOf is the network address of a peer, without its port.
+func sourceOf(nc *net.TCPConn) string {
+	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
+		return string(a.IP)
 	}
-	if e.mu.greeting.Len() >= maxHandshakes {
-		e.mu.greeting.Front().Value.(net.Conn).Close()
-		e.mu.greeting.Remove(e.mu.greeting.Front())
-	}
-	return e.mu.greeting.PushBack(nc), true
+	return ""
 }
 
 // serve is the goroutine of one connection.
-func (e *endpoint) serve(nc *net.TCPConn, el *list.Element) {
+func (e *endpoint) serve(nc *net.TCPConn, g *provide.Guest) {
 	defer nc.Close()
-	c, err := e.greet(nc)
-	e.mu.Lock()
-	e.mu.greeting.Remove(el) // does nothing if it is gone already
-	e.mu.Unlock()
+	c, err := e.greet(nc, g)
+	e.lobby.Leave(g)
 	if err != nil {
 		e.noteGreeting(err)
 	} else {
@@ -252,7 +240,7 @@ func (e *endpoint) enlist(c *serverConn) reason {
 
 // greet does the handshake, TLS included, within Options.HandshakeTimeout. A
 // connection that it returns is in the books, even if it failed.
-func (e *endpoint) greet(nc *net.TCPConn) (*serverConn, error) {
+func (e *endpoint) greet(nc *net.TCPConn, g *provide.Guest) (*serverConn, error) {
 	deadline := time.Now().Add(e.p.opts.HandshakeTimeout)
 	if err := nc.SetDeadline(deadline); err != nil {
 		return nil, err
@@ -264,6 +252,7 @@ func (e *endpoint) greet(nc *net.TCPConn) (*serverConn, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.guest = g
 	c := &serverConn{e: e, conn: t, id: Identity{Addr: nc.RemoteAddr().String()}}
 	c.id.Role = e.p.opts.PlainRole
 	if e.p.server != nil {

@@ -14,6 +14,7 @@ import (
 
 	"drtmx/internal/certs"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 	"drtmx/rdma/rdmatest"
 )
 
@@ -104,7 +105,7 @@ func TestReplyToPeerThatDoesNotRead(t *testing.T) {
 func TestSlowHandshakes(t *testing.T) {
 	both(t, Options{HandshakeTimeout: 500 * time.Millisecond}, func(t *testing.T, sp, cp *Provider) {
 		e, _, k := listen(t, sp, "", rdma.AccessRead)
-		const slow = maxHandshakes + 20
+		const slow = provide.LobbyMaxEach + 20
 		var conns []net.Conn
 		for i := range slow {
 			nc, err := net.Dial("tcp", e.Addr())

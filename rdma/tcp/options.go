@@ -24,10 +24,6 @@ const DefaultPlainRole = rdma.RoleServer
 // MaxPollers bounds Options.Pollers.
 const MaxPollers = 64
 
-// maxHandshakes bounds connections that have not shown who they are. One more
-// ends the oldest of them, so that slow ones keep nobody out.
-const maxHandshakes = 256
-
 // Options configure a provider. The zero value is usable on loopback.
 type Options struct {
 	// TLS names the certificates of this process. Without it connections are

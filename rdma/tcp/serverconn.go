@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -53,10 +54,7 @@ func (c *serverConn) run() {
 	b := mem.Bytes(in)
 	fill := 0 // bytes
 	for {
-		if c.agent.large() && c.quiet() {
-			c.agent.shrink()
-		}
-		n, err := c.conn.Read(b[fill:])
+		n, err := c.read(b[fill:])
 		fill += n
 		if n > 0 {
 			used, err := c.agent.consume(in[:fill/mem.WordBytes])
@@ -76,11 +74,41 @@ func (c *serverConn) run() {
 	}
 }
 
-// quiet reports that no request is in anybody's hands.
-func (c *serverConn) quiet() bool {
+// giveBackAfter is how long a connection keeps the buffers of a large request
+// after it has become quiet.
+const giveBackAfter = time.Second
+
+// read waits for what the client sends. Meanwhile a connection that has become
+// quiet gives large buffers back.
+func (c *serverConn) read(b []byte) (int, error) {
+	for c.agent.large() {
+		if c.forget() {
+			c.agent.shrink()
+			break
+		}
+		_ = c.conn.SetReadDeadline(time.Now().Add(giveBackAfter)) // of a closed socket; Read tells
+		n, err := c.conn.Read(b)
+		_ = c.conn.SetReadDeadline(time.Time{})
+		late := errors.Is(err, os.ErrDeadlineExceeded)
+		if late {
+			err = nil
+		}
+		if n > 0 || !late {
+			return n, err
+		}
+	}
+	return c.conn.Read(b)
+}
+
+// forget drops the last request, unless it is still in somebody's hands.
+func (c *serverConn) forget() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.mu.busy && !c.mu.handling
+	if c.mu.busy || c.mu.handling {
+		return false
+	}
+	c.mu.body, c.req.Body = nil, nil
+	return true
 }
 
 // emit is the agent's way out: it waits for the peer.

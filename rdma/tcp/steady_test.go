@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 	"drtmx/rdma/rdmatest"
 )
 
@@ -66,7 +67,7 @@ func countedPair(t *testing.T) (c *conn, k rdma.RKey, client, server *countedCon
 			t.Error(err)
 			return
 		}
-		sc, err := e.greet(nc.(*net.TCPConn))
+		sc, err := e.greet(nc.(*net.TCPConn), &provide.Guest{})
 		if err != nil {
 			t.Error(err)
 			return

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/internal/mem"
+	"drtmx/rdma/internal/provide"
 )
 
 // transport is a socket whose Write never waits for the peer: what the kernel
@@ -18,7 +19,8 @@ import (
 type transport struct {
 	net.Conn
 	raw   syscall.RawConn
-	stall time.Duration // longest wait of drain
+	stall time.Duration  // longest wait of drain
+	guest *provide.Guest // until something was read
 
 	mu     sync.Mutex // TLS writes alerts of its own accord
 	p      []byte     // try's argument, and what it leaves
@@ -36,6 +38,16 @@ func newTransport(c *net.TCPConn, stall time.Duration) (*transport, error) {
 	t := &transport{Conn: c, raw: raw, stall: stall}
 	t.try = t.tryWrite // made once: a closure for each write would be garbage
 	return t, nil
+}
+
+// Read is that of the socket; what the peer sends first ends its silence.
+func (t *transport) Read(p []byte) (int, error) {
+	n, err := t.Conn.Read(p)
+	if n > 0 && t.guest != nil {
+		t.guest.Speak()
+		t.guest = nil
+	}
+	return n, err
 }
 
 func (t *transport) tryWrite(fd uintptr) bool {

@@ -1,0 +1,85 @@
+package shm
+
+import (
+	"bytes"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
+	"drtmx/rdma/rdmatest"
+)
+
+// TestSilentSocketsKeepNobodyOut: whoever connects and says nothing, however
+// often, does not keep honest dials waiting.
+func TestSilentSocketsKeepNobodyOut(t *testing.T) {
+	e := serve(t, newProvider(t, Options{}), rdmatest.Echo)
+	for range provide.LobbyMaxEach + 100 {
+		nc, err := net.Dial(network, e.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+	}
+	for range 20 {
+		start := time.Now()
+		c, err := newProvider(t, Options{}).Dial(testContext(t), e.Addr()) // a link of its own
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > controlTimeout/2 {
+			t.Fatalf("a dial took %v", took)
+		}
+		echo(t, c, "let in")
+		c.Close()
+	}
+}
+
+// TestIdleConnectionGivesPagesBack: what a large call needed is free a little
+// later, although the connection says nothing more.
+func TestIdleConnectionGivesPagesBack(t *testing.T) {
+	p := newProvider(t, Options{})
+	e := serve(t, p, rdmatest.Echo)
+	dialled, err := p.Dial(testContext(t), e.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dialled.Close()
+	c := dialled.(*conn)
+	pages := func() int64 {
+		ep := e
+		ep.mu.Lock()
+		defer ep.mu.Unlock()
+		for _, l := range ep.mu.peers {
+			var st unix.Stat_t
+			if err := unix.Fstat(int(l.seg.File().Fd()), &st); err != nil {
+				t.Fatal(err)
+			}
+			return st.Blocks * 512
+		}
+		t.Fatal("the server knows no link")
+		return 0
+	}
+	large := make([]byte, rdma.MaxMessageBytes)
+	for i := range large {
+		large[i] = byte(i)
+	}
+	for range 2 {
+		resp, err := rdma.Call(testContext(t), c, large, nil)
+		if err != nil || !bytes.Equal(resp, large) {
+			t.Fatalf("%d bytes, %v", len(resp), err)
+		}
+		if pages() < 2*rdma.MaxMessageBytes {
+			t.Fatalf("%d bytes are in use after a large call", pages())
+		}
+		for deadline := time.Now().Add(10 * time.Second); pages() > 4*keepBytes; time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("an idle connection keeps %d bytes after a large call", pages())
+			}
+		}
+		echo(t, c, "still here")
+	}
+}
