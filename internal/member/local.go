@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"drtmx/internal/clock"
 )
 
 // renewals is the number of renewals within the duration of one.
@@ -140,7 +142,7 @@ func (s *localStore) Join(ctx context.Context, server Server, ttl time.Duration)
 		}
 		h.end(fmt.Errorf("%w: server %d joined again", ErrLeaseLost, server.Index))
 	}
-	l := &localLease{store: s, server: server.clone(), ttl: ttl, granted: time.Now(), lost: make(chan struct{})}
+	l := &localLease{store: s, server: server.clone(), ttl: ttl, granted: clock.Now(), lost: make(chan struct{})}
 	s.local.mu.held[server.Index] = l
 	s.leases[l] = true
 	l.term = uint64(s.local.change())
@@ -178,7 +180,7 @@ type localLease struct {
 	store   *localStore
 	server  Server
 	ttl     time.Duration
-	granted time.Time
+	granted time.Duration // by clock.Now
 	lost    chan struct{}
 
 	term  uint64
@@ -191,7 +193,7 @@ func (l *localLease) count() uint64 {
 	if l.ended != nil {
 		return l.last
 	}
-	return uint64(time.Since(l.granted) / (l.ttl / renewals))
+	return uint64((clock.Now() - l.granted) / (l.ttl / renewals))
 }
 
 func (l *localLease) registration() Registration {
@@ -221,7 +223,7 @@ func (l *localLease) end(why error) {
 func (l *localLease) abandon() {
 	l.stop(fmt.Errorf("%w: the lease of server %d is no longer renewed", ErrClosed, l.server.Index))
 	local := l.store.local
-	time.AfterFunc(time.Until(l.deadline()), func() {
+	time.AfterFunc(l.deadline()-clock.Now(), func() {
 		local.mu.Lock()
 		defer local.mu.Unlock()
 		if local.mu.held[l.server.Index] == l {
@@ -231,8 +233,8 @@ func (l *localLease) abandon() {
 	})
 }
 
-func (l *localLease) deadline() time.Time {
-	return l.granted.Add(time.Duration(l.count()) * (l.ttl / renewals)).Add(l.ttl)
+func (l *localLease) deadline() time.Duration {
+	return l.granted + time.Duration(l.count())*(l.ttl/renewals) + l.ttl
 }
 
 func (l *localLease) Stamp() Stamp {
@@ -241,7 +243,7 @@ func (l *localLease) Stamp() Stamp {
 	return Stamp{Term: l.term, Count: l.count()}
 }
 
-func (l *localLease) Deadline() time.Time {
+func (l *localLease) Deadline() time.Duration {
 	l.store.local.mu.Lock()
 	defer l.store.local.mu.Unlock()
 	return l.deadline()

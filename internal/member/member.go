@@ -189,9 +189,10 @@ type Store interface {
 type Lease interface {
 	// Stamp returns the stamp of the last renewal.
 	Stamp() Stamp
-	// Deadline returns the time, on this machine's clock, until which the lease
-	// is certainly held. It moves with each renewal.
-	Deadline() time.Time
+	// Deadline returns the time, by clock.Now, until which the lease is
+	// certainly held. It moves with each renewal. The clock runs while the
+	// machine sleeps, as the store's does.
+	Deadline() time.Duration
 	// TTL returns the duration of a renewal.
 	TTL() time.Duration
 	// Lost returns a channel that is closed when the lease has ended; Err has

@@ -2,12 +2,14 @@ package shm
 
 import (
 	"bytes"
+	"errors"
 	"net"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"drtmx/internal/mem"
 	"drtmx/rdma"
 	"drtmx/rdma/internal/provide"
 	"drtmx/rdma/rdmatest"
@@ -81,5 +83,64 @@ func TestIdleConnectionGivesPagesBack(t *testing.T) {
 			}
 		}
 		echo(t, c, "still here")
+	}
+}
+
+// TestDataServersAlwaysGetIn: clients that hold every link there is keep no
+// data server out.
+func TestDataServersAlwaysGetIn(t *testing.T) {
+	p := newProvider(t, Options{})
+	e := serve(t, p, rdmatest.Echo)
+	e.maxLinks = 3
+	dial := func(p rdma.Provider) (rdma.Conn, error) {
+		c, err := p.Dial(testContext(t), e.Addr())
+		if err == nil {
+			t.Cleanup(func() { c.Close() })
+		}
+		return c, err
+	}
+	for range e.maxLinks {
+		if _, err := dial(newProvider(t, Options{})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := dial(newProvider(t, Options{})); !errors.Is(err, rdma.ErrBusy) {
+		t.Fatalf("one client more: %v", err)
+	}
+	c, err := dial(p.As(rdma.Identity{Role: rdma.RoleServer}))
+	if err != nil {
+		t.Fatalf("a data server is kept out: %v", err)
+	}
+	echo(t, c, "let in")
+}
+
+// TestSecondFetchKeepsTheMapping: a region that the server sends once more
+// does not replace the mapping that another goroutine may be reading.
+func TestSecondFetchKeepsTheMapping(t *testing.T) {
+	p := newProvider(t, Options{})
+	e := serve(t, p, rdmatest.Echo)
+	m, err := sharedRegion(mem.Options{SegmentBytes: pageBytes, MaxBytes: pageBytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := e.Register(m, rdma.AccessRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialled, err := p.Dial(testContext(t), e.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dialled.Close()
+	l := dialled.(*conn).link
+	first, err := l.fetchRegion(testContext(t), key)
+	if err != nil || first == nil {
+		t.Fatal(first, err)
+	}
+	if _, err := l.request(testContext(t), message{kind: msgAsk, rkey: key}); err != nil {
+		t.Fatal(err)
+	}
+	if l.region(key) != first {
+		t.Error("the second fetch replaced the mapping")
 	}
 }

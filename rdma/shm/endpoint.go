@@ -28,6 +28,7 @@ type endpoint struct {
 	addr     string
 	p        *Provider
 	opts     rdma.ListenOptions
+	maxLinks int
 	listener *net.UnixListener
 	pollers  []*poller
 	page     *mem.Region // the pollers' announcements; clients map it read-only
@@ -43,7 +44,7 @@ type endpoint struct {
 		sync.Mutex
 		grants  []grant                       // by rkey-1
 		peers   map[*net.UnixConn]*serverLink // nil until greeted
-		links   int                           // greeted
+		links   map[bool]int                  // greeted; of data servers (true) and of clients
 		retired rdma.Counters
 	}
 }
@@ -52,7 +53,8 @@ type endpoint struct {
 // socket of a server that is dead is replaced; that of a living one is
 // rdma.ErrAddress.
 func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, error) {
-	e := &endpoint{addr: addr, p: p, opts: o}
+	e := &endpoint{addr: addr, p: p, opts: o, maxLinks: MaxLinks}
+	e.mu.links = make(map[bool]int)
 	e.mu.peers = make(map[*net.UnixConn]*serverLink)
 	var err error
 	if e.listener, err = listen(addr); err != nil {
@@ -205,10 +207,10 @@ func (e *endpoint) admit(s socket) bool {
 func (e *endpoint) enlist(l *serverLink) ([]grant, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.mu.links == MaxLinks {
+	if e.mu.links[l.who.Role == rdma.RoleServer] >= e.maxLinks {
 		return nil, false
 	}
-	e.mu.links++
+	e.mu.links[l.who.Role == rdma.RoleServer]++
 	e.mu.peers[l.sock.UnixConn] = l
 	return slices.Clone(e.mu.grants), true
 }
@@ -218,8 +220,8 @@ func (e *endpoint) forget(s socket) {
 	s.Close()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.mu.peers[s.UnixConn] != nil {
-		e.mu.links--
+	if l := e.mu.peers[s.UnixConn]; l != nil {
+		e.mu.links[l.who.Role == rdma.RoleServer]--
 	}
 	delete(e.mu.peers, s.UnixConn)
 }

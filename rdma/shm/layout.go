@@ -11,7 +11,8 @@ const (
 	MaxPollers = 16
 	// MaxConnsPerLink bounds the connections of one client process to one endpoint.
 	MaxConnsPerLink = doorbellWords * 64
-	// MaxLinks bounds the client processes of one endpoint.
+	// MaxLinks bounds the client processes of one endpoint, and apart from them
+	// the data servers that dial it.
 	MaxLinks = 4096
 
 	maxRegions = 4096

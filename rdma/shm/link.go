@@ -370,11 +370,15 @@ func (l *link) adopt(pollers int, files []*os.File) (err error) {
 	return nil
 }
 
-// adoptRegion maps a region the server has sent.
+// adoptRegion maps a region that the server has sent. The first mapping stays:
+// another goroutine may be reading it.
 func (l *link) adoptRegion(m *message, files []*os.File) error {
 	defer closeFiles(files)
 	if m.kind != msgRegion || len(files) != 1 || m.rkey == 0 || m.rkey > maxRegions {
 		return fmt.Errorf("%w: region", errWire)
+	}
+	if l.region(m.rkey) != nil {
+		return nil // two goroutines have asked
 	}
 	r, err := mem.Open(files[0], m.segment, m.max)
 	if err != nil {

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -96,4 +97,19 @@ func TestIdleConnectionGivesBuffersBack(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestDataServersAlwaysGetIn: clients that hold every connection there is keep
+// no data server out.
+func TestDataServersAlwaysGetIn(t *testing.T) {
+	ca := trialCA(t)
+	e, _, k := listen(t, newProvider(t, Options{TLS: issue(t, ca, serverLeaf), MaxConnections: 3}), "", rdma.AccessRead)
+	client := newProvider(t, Options{TLS: issue(t, ca, clientLeaf())})
+	for range 3 {
+		dial(t, client, e)
+	}
+	if _, err := client.Dial(testContext(t), e.Addr()); !errors.Is(err, rdma.ErrBusy) {
+		t.Fatalf("one client more: %v", err)
+	}
+	mustServe(t, dial(t, newProvider(t, Options{TLS: issue(t, ca, serverLeaf)}), e), k)
 }

@@ -38,6 +38,8 @@ type endpoint struct {
 		sync.Mutex
 		regions  []registration // by slot
 		conns    map[rdma.PeerID]*serverConn
+		clients  int // of conns
+		servers  int // of conns
 		lastPeer rdma.PeerID
 		retired  rdma.Counters
 	}
@@ -213,15 +215,28 @@ func (e *endpoint) serve(nc *net.TCPConn, g *provide.Guest) {
 	defer e.mu.Unlock()
 	e.mu.retired = e.mu.retired.Add(c.counted())
 	delete(e.mu.conns, c.peer)
+	*e.room(c)--
+}
+
+// room is the number of connections that share a bound with c. Data servers
+// have one of their own: clients that hold all that there are keep no server
+// from settling what is in doubt. The caller holds the lock.
+func (e *endpoint) room(c *serverConn) *int {
+	if c.id.Role == rdma.RoleServer {
+		return &e.mu.servers
+	}
+	return &e.mu.clients
 }
 
 // enlist makes a greeted client a connection and grants it the regions of now.
 func (e *endpoint) enlist(c *serverConn) reason {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.mu.conns) >= e.p.opts.MaxConnections {
+	place := e.room(c)
+	if *place >= e.p.opts.MaxConnections {
 		return reasonFull
 	}
+	*place++
 	e.mu.lastPeer++
 	c.peer = e.mu.lastPeer
 	c.poller = e.pollers[uint64(c.peer)%uint64(len(e.pollers))]

@@ -51,7 +51,8 @@ type Options struct {
 	// HandshakeTimeout bounds how long a client may take to say who it is; 0
 	// means DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration
-	// MaxConnections bounds those of an endpoint; 0 means
+	// MaxConnections bounds the clients' connections of an endpoint, and apart
+	// from them those of other data servers; 0 means
 	// DefaultMaxConnections.
 	MaxConnections int
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"drtmx/internal/certs"
+	"drtmx/internal/clock"
 	"drtmx/internal/member"
 	"drtmx/internal/member/etcd"
 	"drtmx/internal/member/etcd/embedded"
@@ -327,7 +329,7 @@ func TestEtcdStopsAndComesBack(t *testing.T) {
 		}
 	}
 	stamp := long.Stamp()
-	if long.Err() != nil || time.Until(long.Deadline()) <= 0 {
+	if long.Err() != nil || long.Deadline()-clock.Now() <= 0 {
 		t.Errorf("lease of a minute: %v, deadline %v, %+v", long.Err(), long.Deadline(), stamp)
 	}
 	if _, err := member.JoinWhenFree(t.Context(), store, server(1), time.Second); err != nil {
@@ -477,7 +479,7 @@ func TestLostAnswer(t *testing.T) {
 	}
 	<-l.Lost()
 	oneLine(t, "lease", l.Err(), member.ErrLeaseLost)
-	if time.Now().Before(l.Deadline()) {
+	if clock.Now() < l.Deadline() {
 		t.Errorf("the holder lost its lease before its deadline")
 	}
 }
@@ -558,4 +560,27 @@ func TestTLSFiles(t *testing.T) {
 		_, err = embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", TLS: &c.tls})
 		oneLine(t, "server", err, member.ErrTLS, c.text)
 	}
+}
+
+// TestLeaseAfterSleep: a machine that slept for longer than its lease has lost
+// it, although no time has passed by the clocks that stand still meanwhile. It
+// does not ask etcd first.
+func TestLeaseAfterSleep(t *testing.T) {
+	t.Parallel()
+	s := start(t, embedded.Options{})
+	var slept atomic.Int64
+	store := open(t, etcd.Options{Endpoints: []string{s.Endpoint()}, Name: "c", Clock: func() time.Duration {
+		return clock.Now() + time.Duration(slept.Load())
+	}})
+	l, err := store.Join(t.Context(), server(0), 3*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slept.Store(int64(time.Hour))
+	select {
+	case <-l.Lost():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the lease is held an hour after its last renewal")
+	}
+	oneLine(t, "lease", l.Err(), member.ErrLeaseLost, "not renewed within")
 }

@@ -31,7 +31,7 @@ type lease struct {
 	mu struct {
 		sync.Mutex
 		count    uint64
-		deadline time.Time
+		deadline time.Duration // by the store's clock
 		err      error
 	}
 }
@@ -45,7 +45,7 @@ func (s *Store) Join(ctx context.Context, server member.Server, ttl time.Duratio
 	if err != nil {
 		return nil, err
 	}
-	asked := time.Now()
+	asked := s.clock()
 	var granted *clientv3.LeaseGrantResponse
 	err = s.call(ctx, change, func(ctx context.Context) (h *pb.ResponseHeader, err error) {
 		granted, err = s.client.Grant(ctx, int64(math.Ceil(ttl.Seconds())))
@@ -60,7 +60,7 @@ func (s *Store) Join(ctx context.Context, server member.Server, ttl time.Duratio
 	l := &lease{
 		store: s, id: granted.ID, index: server.Index, ttl: time.Duration(granted.TTL) * time.Second, lost: make(chan struct{}),
 	}
-	l.mu.deadline = asked.Add(l.ttl)
+	l.mu.deadline = asked + l.ttl
 	if l.term, err = s.take(ctx, &server, string(value), granted.ID); err != nil {
 		// If this request fails, the granted lease runs out by itself.
 		_ = s.revoke(context.WithoutCancel(ctx), granted.ID)
@@ -134,17 +134,13 @@ func (l *lease) renew(life context.Context) {
 			return
 		case <-time.After(wait):
 		}
-		asked := time.Now()
+		asked := l.store.clock()
 		deadline := l.Deadline()
-		if !asked.Before(deadline) {
+		if asked >= deadline {
 			l.ended(fmt.Errorf("%w: server %d: not renewed within %v: %v", member.ErrLeaseLost, l.index, l.ttl, last))
 			return
 		}
-		until := asked.Add(interval)
-		if until.After(deadline) {
-			until = deadline
-		}
-		ctx, cancel := context.WithDeadline(life, until)
+		ctx, cancel := context.WithTimeout(life, min(interval, deadline-asked))
 		ttl, err := l.store.keepAlive(ctx, l.id)
 		cancel()
 		switch {
@@ -154,12 +150,12 @@ func (l *lease) renew(life context.Context) {
 			return
 		case err != nil:
 			last = err
-			wait = min(retryPause, max(time.Until(deadline), 0))
+			wait = min(retryPause, max(deadline-l.store.clock(), 0))
 			continue
 		default:
 			l.mu.Lock()
 			l.mu.count++
-			l.mu.deadline = asked.Add(time.Duration(ttl) * time.Second)
+			l.mu.deadline = asked + time.Duration(ttl)*time.Second
 			l.mu.Unlock()
 		}
 		wait = interval
@@ -201,7 +197,7 @@ func (l *lease) Stamp() member.Stamp {
 	return member.Stamp{Term: l.term, Count: l.mu.count}
 }
 
-func (l *lease) Deadline() time.Time {
+func (l *lease) Deadline() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.deadline

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"drtmx/internal/clock"
 	"drtmx/internal/member"
 )
 
@@ -29,6 +30,8 @@ type Options struct {
 	Existing bool
 	// Timeout bounds each request; 0 means three seconds.
 	Timeout time.Duration
+	// Clock measures leases; nil means clock.Now.
+	Clock clock.Source
 }
 
 // TLS names PEM files.

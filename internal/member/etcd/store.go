@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
+	"drtmx/internal/clock"
 	"drtmx/internal/member"
 )
 
@@ -41,6 +42,7 @@ type Store struct {
 	client *clientv3.Client
 	prefix string
 	tls    *tls.Config // nil: plain text
+	clock  clock.Source
 
 	life  context.Context // ends with Close
 	end   context.CancelCauseFunc
@@ -62,7 +64,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{o: o, prefix: root + o.Name + "/"}
+	s := &Store{o: o, prefix: root + o.Name + "/", clock: o.Clock.Or(clock.Now)}
 	s.life, s.end = context.WithCancelCause(context.Background())
 	if err := s.dial(); err != nil {
 		s.end(err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/clock"
 	"drtmx/internal/member"
 )
 
@@ -14,7 +15,7 @@ func testJoin(t *testing.T, e *env) {
 	s, other := e.open(t), e.open(t)
 	a := server(3, 7000)
 	l := must[member.Lease](t)(s.Join(e.ctx, a, long))
-	if l.TTL() < long || l.Err() != nil || time.Until(l.Deadline()) > l.TTL() {
+	if l.TTL() < long || l.Err() != nil || l.Deadline()-clock.Now() > l.TTL() {
 		t.Errorf("lease of %v for %v: %v, deadline %v", l.TTL(), long, l.Err(), l.Deadline())
 	}
 	b := server(3, 7001)
@@ -118,8 +119,8 @@ func testAbandoned(t *testing.T, e *env) {
 	_, err := member.JoinWhenFree(short, other, b, e.TTL)
 	want(t, "waiting no longer", err, context.DeadlineExceeded)
 	next := must[member.Lease](t)(member.JoinWhenFree(e.ctx, other, b, e.TTL))
-	if time.Now().Before(l.Deadline()) {
-		t.Errorf("the index was given away %v before the holder's deadline", time.Until(l.Deadline()))
+	if clock.Now() < l.Deadline() {
+		t.Errorf("the index was given away %v before the holder's deadline", l.Deadline()-clock.Now())
 	}
 	if !l.Stamp().Less(next.Stamp()) {
 		t.Errorf("stamp %v after %v", next.Stamp(), l.Stamp())
@@ -134,7 +135,7 @@ func abandon(t *testing.T, e *env, other member.Store, b member.Server) member.L
 	check(t, s.Close())
 	why := lost(t, e.ctx, l)
 	early, err := other.Join(e.ctx, b, e.TTL)
-	if err == nil && !time.Now().Before(l.Deadline()) {
+	if err == nil && !(clock.Now() < l.Deadline()) {
 		check(t, early.Leave(e.ctx))
 		return nil
 	}
@@ -164,7 +165,7 @@ func testRenewals(t *testing.T, e *env) {
 			seen++
 		}
 	}
-	if !first.Before(l.Deadline()) {
+	if l.Deadline() <= first {
 		t.Errorf("the deadline did not move from %v", first)
 	}
 	if state := must[*member.State](t)(s.State(e.ctx)); len(state.Alive) != 1 {
