@@ -41,6 +41,12 @@ func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+		for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
+			if errors.Is(err, e) {
+				err = fmt.Errorf("%w: %w", rdma.ErrExhausted, err)
+				break
+			}
+		}
 		return nil, fmt.Errorf("verbs: dial %q: %w", addr, err)
 	}
 	c.managed = make(chan struct{})
