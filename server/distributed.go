@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"drtmx/internal/exec"
@@ -415,9 +416,9 @@ func verdictOf(err error) verdict {
 	case errors.Is(err, exec.ErrUnavailable):
 		return verdict{code: wire.Unavailable, text: err.Error()}
 	case errors.Is(err, exec.ErrTooLarge):
-		return verdict{code: wire.TooLarge, text: textOf(err)}
+		return verdict{code: wire.TooLarge, text: strings.TrimPrefix(textOf(err), exec.ErrTooLarge.Error()+": ")}
 	}
-	return verdict{code: wire.RolledBack, text: textOf(err)}
+	return verdict{code: wire.RolledBack, text: exec.Failure(err)}
 }
 
 // errorBytesMax bounds the text of an error in an answer.

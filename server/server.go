@@ -172,7 +172,12 @@ func New(c Config) (*Server, error) {
 	s.doubts.handed, s.doubts.owed = map[wire.ID]bool{}, map[int][]wire.ID{}
 	for _, p := range c.Procedures {
 		s.procs[p.Name] = &exec.Procedure{Name: p.Name, ReadOnly: p.ReadOnly, Body: func(ctx context.Context, t *exec.Txn, args []byte) ([]byte, error) {
-			return p.Body(ctx, (*txn.Txn)(t), args)
+			res, err := p.Body(ctx, (*txn.Txn)(t), args)
+			var typed *txn.ProcedureError
+			if errors.As(err, &typed) {
+				err = &typedError{err, (*exec.ProcedureError)(typed)}
+			}
+			return res, err
 		}}
 	}
 	ep, err := c.Provider.Listen(c.Addrs[c.Index], s.listenOptions())
@@ -224,6 +229,15 @@ func (s *Server) open() error {
 	h.Primaries = s.primaries
 	return s.acquainted.introduce(h)
 }
+
+// typedError is a body's error, with what of it travels to the caller.
+type typedError struct {
+	error
+	typed *exec.ProcedureError
+}
+
+// Unwrap implements errors.Is and errors.As.
+func (e *typedError) Unwrap() []error { return []error{e.error, e.typed} }
 
 // Start serves. It returns at once.
 func (s *Server) Start() error {

@@ -2,9 +2,9 @@ package tpcc
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"drtmx/tables"
@@ -16,7 +16,7 @@ var (
 	// ErrRolledBack reports a NEW-ORDER that was rolled back because it ordered
 	// an item that does not exist (clause 2.4.2.3). It is the intended outcome
 	// of one transaction in a hundred, not a failure.
-	ErrRolledBack = errors.New("tpcc: item number is not valid")
+	ErrRolledBack error = &txn.ProcedureError{Procedure: ProcNewOrder, Code: 1, Text: "item number is not valid"}
 	// ErrInput reports an invalid input or encoding.
 	ErrInput = errors.New("tpcc: bad input")
 	// ErrDistrictFull reports a district that has used all order numbers up to MaxOrders.
@@ -247,7 +247,7 @@ func (n *newOrder) runLine(t operations, i int) error {
 	item, err := n.items[i].Row()
 	if errors.Is(err, txn.ErrNotFound) {
 		out.resize(0)
-		return &rolledBack{out.Order, string(out.Last), string(out.Credit)}
+		return rolledBack(out)
 	}
 	if err != nil {
 		return fmt.Errorf("tpcc: item %d: %w", l.Item, err)
@@ -308,31 +308,32 @@ func totalAmount(sum, discount, tax int64) int64 {
 }
 
 // rolledBack is ErrRolledBack with what the terminal shows of the order
-// (clause 2.4.3.4). Its text carries that across the network, where a
-// procedure's error is text alone.
-type rolledBack struct {
-	order        int64
-	last, credit string
+// (clause 2.4.3.4) as its payload:
+//
+//	o_id 8 | length 4, c_last | length 4, c_credit
+func rolledBack(out *NewOrderOutput) error {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(out.Order))
+	for _, text := range [][]byte{out.Last, out.Credit} {
+		b = append(binary.LittleEndian.AppendUint32(b, uint32(len(text))), text...)
+	}
+	return &txn.ProcedureError{Procedure: ProcNewOrder, Code: 1, Payload: b, Text: "item number is not valid"}
 }
 
-const rolledBackFormat = "; o_id %d, c_last %q, c_credit %q"
-
-func (r *rolledBack) Error() string {
-	return ErrRolledBack.Error() + fmt.Sprintf(rolledBackFormat, r.order, r.last, r.credit)
-}
-
-func (r *rolledBack) Unwrap() error { return ErrRolledBack }
-
-// parseRolledBack is the inverse of Error, of the text that a procedure's
-// error carries; nil if it is another error's.
-func parseRolledBack(text string) *rolledBack {
-	rest, ok := strings.CutPrefix(text, ErrRolledBack.Error())
-	if !ok {
-		return nil
+// takeRolledBack fills in what the payload of rolledBack holds.
+func (out *NewOrderOutput) takeRolledBack(payload []byte) error {
+	if len(payload) < 8 {
+		return fmt.Errorf("%w: rolled-back order of %d bytes", ErrInput, len(payload))
 	}
-	r := &rolledBack{}
-	if n, err := fmt.Sscanf(rest, rolledBackFormat, &r.order, &r.last, &r.credit); err != nil || n != 3 {
-		return nil
+	out.Order = int64(binary.LittleEndian.Uint64(payload))
+	payload = payload[8:]
+	for _, text := range []*[]byte{&out.Last, &out.Credit} {
+		if len(payload) < 4 || uint64(binary.LittleEndian.Uint32(payload)) > uint64(len(payload)-4) {
+			return fmt.Errorf("%w: rolled-back order is cut short", ErrInput)
+		}
+		n := 4 + int(binary.LittleEndian.Uint32(payload))
+		*text = append((*text)[:0], payload[4:n]...)
+		payload = payload[n:]
 	}
-	return r
+	out.resize(0)
+	return nil
 }

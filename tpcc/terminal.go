@@ -139,22 +139,15 @@ func (t *Terminal) NewOrder(ctx context.Context, in *NewOrderInput, out *NewOrde
 	return out.Decode(result)
 }
 
-// failed converts a procedure's error back to the body's error, if it is
-// ErrRolledBack.
+// failed takes what ErrRolledBack says of the order.
 func (out *NewOrderOutput) failed(err error) error {
 	var failed *txn.ProcedureError
-	if !errors.As(err, &failed) {
-		return err
+	if errors.Is(err, ErrRolledBack) && errors.As(err, &failed) {
+		if bad := out.takeRolledBack(failed.Payload); bad != nil {
+			return bad
+		}
 	}
-	r := parseRolledBack(failed.Text)
-	if r == nil {
-		return err
-	}
-	out.Order = r.order
-	out.Last = append(out.Last[:0], r.last...)
-	out.Credit = append(out.Credit[:0], r.credit...)
-	out.resize(0)
-	return r
+	return err
 }
 
 // OrderStatus runs one ORDER-STATUS and fills in out, whose memory it reuses.

@@ -186,8 +186,18 @@ func TestNewOrderRollsBack(t *testing.T) {
 		if out.Order != 61 || string(out.Last) != "BARBARPRI" || len(out.Lines) != 0 {
 			t.Errorf("output %+v", out)
 		}
-		if r := parseRolledBack(err.Error()); r == nil || r.order != 61 || r.last != string(out.Last) || r.credit != string(out.Credit) {
-			t.Errorf("%q is parsed as %+v", err, r)
+		var failed *txn.ProcedureError
+		if !errors.As(err, &failed) {
+			t.Fatalf("%v has no payload", err)
+		}
+		for n := range failed.Payload {
+			if err := new(NewOrderOutput).takeRolledBack(failed.Payload[:n]); !errors.Is(err, ErrInput) {
+				t.Errorf("payload cut to %d bytes: %v", n, err)
+			}
+		}
+		var told NewOrderOutput
+		if err := told.failed(err); !errors.Is(err, ErrRolledBack) || told.Order != 61 || !bytes.Equal(told.Last, out.Last) || !bytes.Equal(told.Credit, out.Credit) {
+			t.Errorf("the terminal learns %+v, %v", told, err)
 		}
 		for _, tab := range Catalog().Tables {
 			if !slices.EqualFunc(m.rows(tab), before.rows(tab), entriesEqual) {
@@ -195,9 +205,9 @@ func TestNewOrderRollsBack(t *testing.T) {
 			}
 		}
 	}
-	for _, text := range []string{"", "boom", ErrRolledBack.Error(), ErrRolledBack.Error() + "; o_id x"} {
-		if r := parseRolledBack(text); r != nil {
-			t.Errorf("%q is parsed as %+v", text, r)
+	for _, err := range []error{errors.New("boom"), &txn.ProcedureError{Procedure: ProcNewOrder, Text: "item number is not valid"}, &txn.ProcedureError{Procedure: "other", Code: 1}} {
+		if out := new(NewOrderOutput); errors.Is(out.failed(err), ErrRolledBack) {
+			t.Errorf("%v counts as rolled back", err)
 		}
 	}
 }

@@ -61,14 +61,46 @@ func (e *UnknownOutcome) Error() string {
 // Unwrap matches ErrOutcomeUnknown and the cause.
 func (e *UnknownOutcome) Unwrap() []error { return []error{ErrOutcomeUnknown, e.Cause} }
 
-// ProcedureError is the error a procedure's body returned at its home server:
-// the transaction was rolled back. Only the text crosses the network.
+// ProcedureError is the error that a procedure's body returned at its home
+// server: the transaction was rolled back.
+//
+// A body returns a *ProcedureError, or an error that wraps one, to give its
+// caller a code and a payload. Any other error reaches the caller as text, and
+// as the Cause if it matched an error of this package. The payload may have
+// 64 KiB.
+//
+// A *ProcedureError with a code is also the pattern for errors like it: for
+// errors.Is it matches an error with the same code of the procedure that it
+// names, or of any procedure if it names none. So a package that defines a
+// procedure declares its errors once, for the body to return and for callers to
+// match:
+//
+//	var ErrSoldOut = &txn.ProcedureError{Procedure: "order", Code: 1, Text: "sold out"}
 type ProcedureError struct {
-	Procedure string
+	Procedure string // filled in by Call
+	Code      uint32 // the procedure's own choice; 0 means none
+	Payload   []byte // the procedure's own encoding
 	Text      string
+	// Cause is the error of this package that the body's error matched, such as
+	// ErrNotFound; nil if none. Only Call sets it.
+	Cause error
 }
 
-func (e *ProcedureError) Error() string { return "procedure " + e.Procedure + ": " + e.Text }
+func (e *ProcedureError) Error() string {
+	if e.Procedure == "" {
+		return e.Text
+	}
+	return "procedure " + e.Procedure + ": " + e.Text
+}
+
+// Is reports whether the target is a pattern that matches e.
+func (e *ProcedureError) Is(target error) bool {
+	p, ok := target.(*ProcedureError)
+	return ok && p.Code != 0 && p.Code == e.Code && (p.Procedure == "" || p.Procedure == e.Procedure)
+}
+
+// Unwrap matches the Cause.
+func (e *ProcedureError) Unwrap() error { return e.Cause }
 
 // userError gives an error of package exec the type that this package documents.
 func userError(err error) error {

@@ -515,7 +515,7 @@ func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([
 			s.stats.Commits++
 			return resp[1:], nil
 		case wire.RolledBack:
-			return nil, &ProcedureError{proc, string(resp[1:])}
+			return nil, failed(proc, resp[1:])
 		case wire.Conflict:
 			cause := causeOf(resp)
 			s.stats.Aborts[cause]++

@@ -53,12 +53,3 @@ func (e *UnknownOutcome) Error() string {
 
 // Unwrap matches ErrOutcomeUnknown and the cause.
 func (e *UnknownOutcome) Unwrap() []error { return []error{ErrOutcomeUnknown, e.Cause} }
-
-// ProcedureError is the error a procedure's body returned at its home server:
-// the transaction was rolled back. Only the text crosses the network.
-type ProcedureError struct {
-	Procedure string
-	Text      string
-}
-
-func (e *ProcedureError) Error() string { return "procedure " + e.Procedure + ": " + e.Text }

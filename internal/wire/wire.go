@@ -60,7 +60,7 @@ const (
 	Conflict      // followed by the cause
 	Exists
 	NotFound
-	RolledBack // a procedure's body failed: text follows
+	RolledBack // a procedure's body failed: a Failure follows
 	NoProcedure
 	OutOfMemory
 	Unknown // outcome: never heard of, and from now on refused

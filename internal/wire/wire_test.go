@@ -165,6 +165,9 @@ func FuzzDecoders(f *testing.F) {
 		var call Call
 		d = NewDecoder(b[1:])
 		_ = call.Decode(&d)
+		if f, err := DecodeFailure(b); err == nil && !bytes.Equal(AppendFailure(nil, &f), b) {
+			t.Fatalf("failure %x decodes as %+v", b, f)
+		}
 		var peers Peers
 		d = NewDecoder(b[1:])
 		_ = peers.Decode(&d)

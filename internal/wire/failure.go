@@ -1,0 +1,23 @@
+package wire
+
+// Failure is the error of a procedure's body, behind the code RolledBack.
+type Failure struct {
+	Code    uint32 // of the procedure's own choice
+	Cause   uint8  // an error of the engine that it matches; 0 if none
+	Payload []byte
+	Text    string
+}
+
+// AppendFailure appends the encoding of a failure.
+func AppendFailure(b []byte, f *Failure) []byte {
+	b = append(le.AppendUint32(b, f.Code), f.Cause)
+	return append(AppendBytes(b, f.Payload), f.Text...)
+}
+
+// DecodeFailure takes what AppendFailure wrote. The payload is a view.
+func DecodeFailure(b []byte) (Failure, error) {
+	d := NewDecoder(b)
+	f := Failure{Code: d.U32(), Cause: d.U8(), Payload: d.Bytes()}
+	f.Text = string(d.Rest())
+	return f, d.End()
+}
