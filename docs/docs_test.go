@@ -69,3 +69,32 @@ func TestInvariantsNameTestsThatExist(t *testing.T) {
 		}
 	}
 }
+
+// Every file that the walk through the main paths names exists, and each path
+// names it once.
+func TestWalkNamesFilesThatExist(t *testing.T) {
+	_, walk, ok := strings.Cut(read(t, "architecture.md"), "\n## A walk through the main paths\n")
+	if !ok {
+		t.Fatal("architecture.md has no walk through the main paths")
+	}
+	walk, _, _ = strings.Cut(walk, "\n## ")
+	steps := regexp.MustCompile("(?m)^([0-9]+)\\. `([a-z0-9_/]+\\.go)`: ").FindAllStringSubmatch(walk, -1)
+	if len(steps) < 40 {
+		t.Fatalf("the walk has %d steps, want those of four paths", len(steps))
+	}
+	seen := map[string]bool{}
+	for _, m := range steps {
+		if m[1] == "1" {
+			clear(seen)
+		}
+		if seen[m[2]] {
+			t.Errorf("%s: twice in one path", m[2])
+		}
+		seen[m[2]] = true
+	}
+	for _, m := range regexp.MustCompile("`([a-z0-9_/]+\\.go)`").FindAllStringSubmatch(walk, -1) {
+		if _, err := os.Stat(filepath.Join("..", m[1])); err != nil {
+			t.Errorf("the walk names %s: %v", m[1], err)
+		}
+	}
+}
