@@ -226,13 +226,28 @@ func (o *getOp) elsewhere(see sight, next *rdma.Batch) bool {
 			return o.readLeaf(o.view.Right(), next)
 		}
 		o.kind.learn(o.pred.Leaf) // not the key's leaf, but the next lookup begins here
-	case seeLeft, seeDead:
-		if o.lefts++; o.lefts <= maxLeft {
-			st, addr := o.back(next)
-			return o.located(st, addr, next)
+	case seeDead:
+		if to := o.lay.Forward(o.buf); to != 0 { // the leaf was merged: that one has its keys
+			if o.chases++; o.chases <= maxChase {
+				o.n.chases.Add(1)
+				return o.readLeaf(to, next)
+			}
+			return o.fallback()
 		}
+		return o.toLeft(next)
+	case seeLeft:
+		return o.toLeft(next)
 	}
 	return o.fallback()
+}
+
+// toLeft goes to the leaf before the one predicted.
+func (o *getOp) toLeft(next *rdma.Batch) bool {
+	if o.lefts++; o.lefts > maxLeft {
+		return o.fallback()
+	}
+	st, addr := o.back(next)
+	return o.located(st, addr, next)
 }
 
 // absent ends a lookup that found no row in a leaf whose fences cover the key.

@@ -277,3 +277,53 @@ func TestLatched(t *testing.T) {
 		t.Errorf("%d rows", st.Rows)
 	}
 }
+
+// TestDeadLeavesForward: a client whose models are of before a merge finds every
+// row through the dead leaves, which say where their keys went: no lookup and no
+// scan falls back to the server.
+func TestDeadLeavesForward(t *testing.T) {
+	for name, o := range map[string]Options{
+		"inline": {RowWords: 1, SlotsPerLeaf: 8}, "apart": {RowWords: 1, SlotsPerLeaf: 8, Inline: No},
+		"strings": {RowWords: 300, SlotsPerLeaf: 8, Strings: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t, o, ClientOptions{}, inproc.Options{}, false)
+			if o.Strings {
+				g.text = func(k uint64) string { return string(index.AppendNum(nil, k)) }
+			}
+			const n = 800
+			for k := range uint64(n) {
+				g.put(k*7919%n, 1)
+			}
+			g.train()
+			g.refresh()
+			for k := range uint64(n) {
+				if k%5 != 0 {
+					g.del(k)
+				}
+			}
+			for g.s.Tidy(16) || g.s.Untidy() {
+			}
+			if _, merges, _ := g.s.Changes(); merges < n/100 {
+				t.Fatalf("%d merges", merges)
+			}
+			d := driver{conn: g.conn}
+			get, scan := g.c.NewGet(), g.c.NewScan()
+			for k := range uint64(n) {
+				get.Start(g.at(k))
+				d.bounded(t, get)
+				if s := get.Result().Status; s != index.Found && s != index.NotFound || (s == index.Found) != (k%5 == 0) {
+					t.Fatalf("key %d: %v", k, s)
+				}
+				scan.Start(g.at(k), g.at(k+20), 3)
+				d.bounded(t, scan)
+				if res := scan.Result(); res.Status != index.Found || k+20 < n && len(res.Entries) != 3 {
+					t.Fatalf("scan from %d: %v, %d rows", k, res.Status, len(res.Entries))
+				}
+			}
+			if s := g.c.Stats(); s.Chases == 0 || s.Fallbacks > 0 {
+				t.Errorf("%d chases, %d fallbacks", s.Chases, s.Fallbacks)
+			}
+		})
+	}
+}

@@ -33,7 +33,12 @@ type leafRead struct {
 	view   leaf.Leaf // if readOK
 	locked int       // times a row of the range was found locked
 	guess  bool      // READ for no other reason than its address
+
+	forward uint64 // if readLost: the leaf that has the keys of this dead one, 0 if unknown
 }
+
+// lost notes that the leaf is dead.
+func (l *leafRead) lost(lay *leaf.Layout) { l.state, l.forward = readLost, lay.Forward(l.buf) }
 
 type leafState uint8
 
@@ -337,7 +342,7 @@ func (o *scanOp) readLeaf(addr uint64, next *rdma.Batch) {
 }
 
 func (o *scanOp) reread(l *leafRead, next *rdma.Batch) {
-	l.wr, l.state = next.Read(o.c.rkey, l.addr, l.buf), readAsked
+	l.wr, l.state, l.forward = next.Read(o.c.rkey, l.addr, l.buf), readAsked, 0
 	o.n.reads.Add(1)
 }
 
@@ -355,7 +360,9 @@ func (o *scanOp) onLeaves(done, next *rdma.Batch) bool {
 			return o.finish(index.Failed)
 		case seeBusy:
 			l.state = readBusy
-		case seeDead, seeNowhere:
+		case seeDead:
+			l.lost(o.lay)
+		case seeNowhere:
 			l.state = readLost
 		default:
 			l.state = readOK
@@ -408,6 +415,8 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 		o.n.retries.Add(1)
 		o.reread(l, next)
 		return endIf(o.wait())
+	case l.forward != 0:
+		return o.forward(l)
 	case l.state == readLost || o.cur < l.view.Low():
 		o.c.missed(o.h, o.sub)
 		l.state = readUsed
@@ -486,6 +495,18 @@ func (o *scanOp) follow(l *leafRead) {
 		o.guess = min(2*o.guess, maxGuess)
 	}
 	o.want, o.linked = l.view.Right(), true
+}
+
+// forward goes to the leaf that a dead one names.
+func (o *scanOp) forward(l *leafRead) action {
+	o.c.missed(o.h, o.sub)
+	l.state = readUsed
+	if o.chases++; o.chases > maxChase {
+		return endIf(o.fallback())
+	}
+	o.n.chases.Add(1)
+	o.want, o.linked = l.forward, true
+	return goOn
 }
 
 // addRows adds the rows of a leaf, in key order, up to the limit; more says

@@ -134,6 +134,9 @@ func (s *strScan) onLeaves(done, next *rdma.Batch) bool {
 		case seeBusy:
 			l.state = readBusy
 			continue
+		case seeDead:
+			l.lost(o.lay)
+			continue
 		case seeHere:
 		default:
 			l.state = readLost
@@ -214,6 +217,8 @@ func (s *strScan) consume(next *rdma.Batch) action {
 		o.n.retries.Add(1)
 		o.reread(l, next)
 		return endIf(o.wait())
+	case l.forward != 0:
+		return o.forward(l)
 	case l.state == readLost || p.fences.Below(s.cur):
 		o.c.missed(o.h, o.sub)
 		l.state = readUsed

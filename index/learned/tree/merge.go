@@ -2,6 +2,7 @@ package tree
 
 import (
 	"drtmx/index/learned/leaf"
+	"drtmx/internal/invariants"
 )
 
 // Leaves that have lost rows are merged with their neighbours. A leaf is sparse
@@ -132,6 +133,9 @@ func (t *Tree) repack(run []*fences, into int) bool {
 	t.sorted = t.sorted[:0]
 	ends := make([]int, len(run)) // where the rows of each leaf end
 	for i, f := range run {
+		if invariants.Enabled && i > 0 && run[i-1].high != f.low {
+			invariants.Failf("tree: leaves to be merged do not follow one another: %v and %v", run[i-1].high, f.low)
+		}
 		t.sorted = t.appendLive(t.sorted, t.span(f.addr))
 		ends[i] = len(t.sorted)
 	}

@@ -6,6 +6,7 @@ import (
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
+	"drtmx/internal/invariants"
 	"drtmx/internal/mem"
 )
 
@@ -106,6 +107,9 @@ func (t *Tree) place(h *index.Held, addr uint64, words int, head block.Header, r
 
 // enter takes a slot of a leaf with room for a new key.
 func (t *Tree) enter(h *index.Held, addr, own uint64, head block.Header, row []uint64) {
+	if invariants.Enabled && !t.keys.covers(addr, h.Key) {
+		invariants.Failf("tree: key %v enters leaf %#x, whose fences do not cover it", h.Key, addr)
+	}
 	s := t.span(addr)
 	m := leaf.Unpack(s.Load(leaf.MetaWord))
 	slot := m.Count

@@ -10,6 +10,7 @@ import (
 	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/invariants"
 	"drtmx/internal/mem"
 )
 
@@ -203,6 +204,9 @@ func (t *Tree) blank(f *fences) block.Edit {
 
 // setFences enters fences in an edit of the leaf, and a new gap version.
 func (t *Tree) setFences(e *block.Edit, f *fences) {
+	if invariants.Enabled && !f.last && f.low.Compare(f.high) >= 0 {
+		invariants.Failf("tree: leaf %#x gets fences %v to %v", f.addr, f.low, f.high)
+	}
 	e.Set(leaf.GapWord, t.a.NextVersion())
 	*e = t.keys.setFences(*e, f)
 }
@@ -211,6 +215,9 @@ func (t *Tree) setFences(e *block.Edit, f *fences) {
 // leads to the leaf that has its keys now, for readers that come with an old
 // address: see leaf.Forward.
 func (t *Tree) kill(f *fences, to uint64) {
+	if invariants.Enabled && (!t.alive(f.addr) || f.addr == t.first) {
+		invariants.Failf("tree: leaf %#x dies, and is dead already or the first", f.addr)
+	}
 	s := t.span(f.addr)
 	s.Store(block.HeaderWord, uint64(leaf.Free))
 	s.Store(leaf.RightWord, to)
