@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"drtmx/internal/certs"
+	"drtmx/internal/cli"
 )
 
 func (a *app) certsCommand() *cobra.Command {
@@ -26,12 +27,12 @@ it can make clients and servers.`,
 		RunE: func(*cobra.Command, []string) error {
 			files, err := certs.Write(s, time.Now())
 			if errors.Is(err, certs.ErrOptions) || errors.Is(err, certs.ErrExists) {
-				return usageError{fmt.Errorf("drtmx certs: %w", err)}
+				return cli.Usage(fmt.Errorf("drtmx certs: %w", err))
 			}
 			if err != nil {
 				return err
 			}
-			a.say("%d files in %s: an authority, %d servers, %d clients, valid for %d days",
+			a.Say("%d files in %s: an authority, %d servers, %d clients, valid for %d days",
 				len(files), s.Dir, len(s.Hosts), len(s.Clients), s.Days)
 			return nil
 		},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 )
 
@@ -20,7 +21,7 @@ removes the sockets and cluster.json it has left in DIR.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if dir == "" {
-				return usagef("%s: want --data-dir DIR, as given to drtmx serve", c.CommandPath())
+				return cli.Usagef("%s: want --data-dir DIR, as given to drtmx serve", c.CommandPath())
 			}
 			return a.cleanup(c.Context(), dir)
 		},
@@ -32,7 +33,7 @@ removes the sockets and cluster.json it has left in DIR.`,
 func (a *app) cleanup(ctx context.Context, dir string) error {
 	info, err := cluster.Reset(ctx, dir)
 	if err == nil {
-		a.say("the %d data servers in %s are empty", len(info.Servers), dir)
+		a.Say("the %d data servers in %s are empty", len(info.Servers), dir)
 		return nil
 	}
 	if !errors.Is(err, cluster.ErrStale) && !errors.Is(err, cluster.ErrNoCluster) {
@@ -40,7 +41,7 @@ func (a *app) cleanup(ctx context.Context, dir string) error {
 	}
 	switch cleared := cluster.Clear(dir); {
 	case cleared == nil:
-		a.say("removed what a dead cluster had left in %s", dir)
+		a.Say("removed what a dead cluster had left in %s", dir)
 		return nil
 	case errors.Is(cleared, cluster.ErrNoCluster):
 		return hint(err, dir)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 )
 
@@ -47,7 +48,7 @@ no data.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := errors.Join(f.serve.check(), f.serve.size.check()); err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			if _, err := f.serve.workload.resolve(f.serve.partitions()); err != nil {
 				return err
@@ -132,7 +133,7 @@ func (a *app) up(ctx context.Context, f *upFlags) (err error) {
 		}
 		return err
 	}
-	a.say("%d data servers ready in %s%s; data is in memory only; stop with: drtmx cluster down%s",
+	a.Say("%d data servers ready in %s%s; data is in memory only; stop with: drtmx cluster down%s",
 		len(info.Servers), dir, networkOf(info), dirFlag(dir))
 	return nil
 }
@@ -159,7 +160,7 @@ func (f *upFlags) output() (*os.File, error) {
 	if f.logFile != "" {
 		out, err := os.OpenFile(f.logFile, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 		if err != nil {
-			return nil, usagef("--log-file: want a file that can be written: %w", err)
+			return nil, cli.Usagef("--log-file: want a file that can be written: %w", err)
 		}
 		return out, nil
 	}
@@ -222,7 +223,7 @@ dead, too.`,
 func (a *app) down(ctx context.Context, dir string) error {
 	switch err := cluster.Stop(ctx, dir); {
 	case err == nil:
-		a.say("the cluster in %s was stopped", dir)
+		a.Say("the cluster in %s was stopped", dir)
 		return nil
 	case !errors.Is(err, cluster.ErrStale):
 		return err
@@ -230,7 +231,7 @@ func (a *app) down(ctx context.Context, dir string) error {
 		if cerr := cluster.Clear(dir); cerr != nil {
 			return errors.Join(err, cerr)
 		}
-		a.say("removed what a dead cluster had left in %s", dir)
+		a.Say("removed what a dead cluster had left in %s", dir)
 		return nil
 	}
 }

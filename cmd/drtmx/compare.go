@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cli"
 	"drtmx/tpcc"
 	"drtmx/tpcc/bench"
 	"drtmx/txn"
@@ -74,7 +75,7 @@ with the consistency check.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			plans, err := f.plans(c.Flags().Changed)
 			if err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			return a.compare(c.Context(), &f, plans)
 		},
@@ -148,7 +149,7 @@ func (a *app) compare(ctx context.Context, f *compareFlags, plans []*runPlan) (e
 	first := plans[0]
 	out, err := openJSON(f.json, a.stdout)
 	if err != nil {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	defer func() { err = errors.Join(err, out.close()) }()
 	s, err := a.openSession(ctx, first, &telemetry{})
@@ -179,7 +180,7 @@ func (a *app) compare(ctx context.Context, f *compareFlags, plans []*runPlan) (e
 				return s.cause(err)
 			}
 			result.Runs = append(result.Runs, r)
-			a.say("%d of %d  %-6s %-30s %s per second", rep+1, f.repeat, f.label(r.Design, r.Cache), r.Mix, number(r.Throughput))
+			a.Say("%d of %d  %-6s %-30s %s per second", rep+1, f.repeat, f.label(r.Design, r.Cache), r.Mix, number(r.Throughput))
 		}
 	}
 	labels := f.labels(plans)

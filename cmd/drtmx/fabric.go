@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 	"drtmx/rdma"
 	"drtmx/rdma/tcp"
@@ -121,7 +122,7 @@ func consecutive(first string, n int) ([]string, error) {
 	host, port, err := net.SplitHostPort(first)
 	p, perr := strconv.Atoi(port)
 	if err != nil || perr != nil || host == "" || p < 1 || p+n-1 > 65535 {
-		return nil, usagef("--listen %q: want host:port for the first of %d data servers, which take consecutive ports up to 65535", first, n)
+		return nil, cli.Usagef("--listen %q: want host:port for the first of %d data servers, which take consecutive ports up to 65535", first, n)
 	}
 	addrs := make([]string, n)
 	for i := range addrs {

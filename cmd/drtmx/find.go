@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 	"drtmx/rdma/tcp"
 	"drtmx/tpcc"
@@ -15,7 +16,7 @@ func (w *whereFlags) find(ctx context.Context) (*cluster.Cluster, error) {
 	o := cluster.ConnectOptions{FabricOptions: w.tls.options(), Members: openMembers}
 	switch a, err := w.address(); {
 	case err != nil:
-		return nil, usageError{err}
+		return nil, cli.Usage(err)
 	case a != nil:
 		o.Address = a
 	case len(w.connect) > 0:

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"drtmx/index/learned"
+	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 	"drtmx/internal/load"
 	"drtmx/tpcc"
@@ -22,7 +23,7 @@ var badValue = regexp.MustCompile(`^invalid argument "(.*)" for "(?:-\w, )?--([\
 func flagError(c *cobra.Command, err error) error {
 	m := badValue.FindStringSubmatch(err.Error())
 	if m == nil {
-		return usagef("%s: %w (see %s --help)", c.CommandPath(), err, c.CommandPath())
+		return cli.Usagef("%s: %w (see %s --help)", c.CommandPath(), err, c.CommandPath())
 	}
 	want := map[string]string{
 		"int": "a whole number", "uint64": "a whole number, not negative", "duration": "a duration such as 10s or 1m30s",
@@ -32,7 +33,7 @@ func flagError(c *cobra.Command, err error) error {
 	if f := c.Flags().Lookup(m[2]); f != nil && want[f.Value.Type()] != "" {
 		kind = want[f.Value.Type()]
 	}
-	return usagef("%s: --%s %q: want %s", c.CommandPath(), m[2], m[1], kind)
+	return cli.Usagef("%s: --%s %q: want %s", c.CommandPath(), m[2], m[1], kind)
 }
 
 // flagFault names the flag whose value err is about.

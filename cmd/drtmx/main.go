@@ -7,24 +7,13 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"sync"
-	"syscall"
 
 	"github.com/spf13/cobra"
-)
 
-// Exit statuses.
-const (
-	exitOK          = 0
-	exitFailed      = 1   // the command failed, or a consistency condition does not hold
-	exitUsage       = 2   // bad input: nothing was started
-	exitInterrupted = 130 // by SIGINT, SIGTERM or SIGHUP
+	"drtmx/internal/cli"
 )
 
 func main() {
@@ -35,93 +24,20 @@ func main() {
 func Main(args []string, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	a := &app{stdout: stdout, stderr: stderr}
-	stop := a.watchSignals(cancel)
+	a := &app{Program: cli.Program{Name: "drtmx", Stderr: stderr}, stdout: stdout, stderr: stderr}
+	stop := a.WatchSignals(cancel)
 	defer stop()
 	root := a.command()
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	return a.status(err)
+	return a.Status(root.ExecuteContext(ctx))
 }
-
-// errInterrupted is the cause of a context that a signal ended.
-var errInterrupted = errors.New("interrupted")
-
-// usageError is bad input. Its text names the input and what was expected.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // app is what commands share.
 type app struct {
+	cli.Program
 	stdout, stderr io.Writer
-
-	mu     sync.Mutex
-	onKill []func() // run by the second signal, before the process exits
-}
-
-// atKill arranges for f to run if the user insists on leaving now.
-func (a *app) atKill(f func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.onKill = append(a.onKill, f)
-}
-
-// watchSignals makes the first signal end the context and the second one the process.
-func (a *app) watchSignals(cancel context.CancelCauseFunc) (stop func()) {
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	done := make(chan struct{})
-	go func() {
-		for n := 0; ; n++ {
-			select {
-			case <-done:
-				return
-			case <-signals:
-			}
-			if n == 0 {
-				cancel(errInterrupted)
-				continue
-			}
-			a.mu.Lock()
-			for _, f := range a.onKill {
-				f()
-			}
-			os.Exit(exitInterrupted)
-		}
-	}()
-	return func() {
-		signal.Stop(signals)
-		close(done)
-	}
-}
-
-// status prints an error as one line and maps it to the exit status.
-func (a *app) status(err error) int {
-	var usage usageError
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.Is(err, errInterrupted):
-		a.say("%v", err)
-		return exitInterrupted
-	case errors.As(err, &usage):
-		a.say("%v", err)
-		return exitUsage
-	}
-	a.say("%v", err)
-	return exitFailed
-}
-
-// say prints one line for people.
-func (a *app) say(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
-	fmt.Fprintln(a.stderr, "drtmx: "+strings.Join(lines, "; "))
 }
 
 func (a *app) command() *cobra.Command {
@@ -151,9 +67,9 @@ func group(c *cobra.Command) {
 	c.Args = cobra.ArbitraryArgs
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return usagef("%s: name a command: %s (see %s --help)", c.CommandPath(), names(c), c.CommandPath())
+			return cli.Usagef("%s: name a command: %s (see %s --help)", c.CommandPath(), names(c), c.CommandPath())
 		}
-		return usagef("%s: unknown command %q, want %s", c.CommandPath(), args[0], names(c))
+		return cli.Usagef("%s: unknown command %q, want %s", c.CommandPath(), args[0], names(c))
 	}
 }
 
@@ -178,7 +94,7 @@ func oneOf(all []string) string {
 // noArgs refuses positional arguments.
 func noArgs(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%s: unexpected argument %q, want flags only", c.CommandPath(), args[0])
+		return cli.Usagef("%s: unexpected argument %q, want flags only", c.CommandPath(), args[0])
 	}
 	return nil
 }

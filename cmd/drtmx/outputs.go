@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"sync"
+
+	"drtmx/internal/cli"
 )
 
 // outputs are the files and sockets of a run.
@@ -23,7 +25,7 @@ func (a *app) openOutputs(p *runPlan) (o *outputs, err error) {
 	o = &outputs{json: &jsonFile{}, live: &live{}, deliveries: &deliveryLog{}, shown: &telemetry{stop: func() {}}, bar: a.runBar(p)}
 	defer func() {
 		if err != nil {
-			err = errors.Join(usageError{err}, o.close())
+			err = errors.Join(cli.Usage(err), o.close())
 		}
 	}()
 	if o.json, err = openJSON(p.json, a.stdout); err != nil {

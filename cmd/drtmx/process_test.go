@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/cli"
 	"drtmx/tpcc/bench"
 )
 
@@ -200,8 +201,8 @@ func TestInterruptReportsAndLeavesNothing(t *testing.T) {
 			t.Fatalf("children %v, want 2", children)
 		}
 		_ = p.Process.Signal(sig)
-		if code := p.end(t); code != exitInterrupted {
-			t.Errorf("%v: exit status %d, want %d: %q", sig, code, exitInterrupted, p.stderr)
+		if code := p.end(t); code != cli.ExitInterrupted {
+			t.Errorf("%v: exit status %d, want %d: %q", sig, code, cli.ExitInterrupted, p.stderr)
 		}
 		out := p.stdout.String()
 		if !strings.Contains(out, "ORDER_STATUS") || !strings.Contains(out, "not checked") || !p.said("interrupted") {
@@ -223,8 +224,8 @@ func TestInterruptInWarmupReportsTheWarmup(t *testing.T) {
 	p.await(t, "loaded 2 warehouses")
 	time.Sleep(400 * time.Millisecond)
 	_ = p.Process.Signal(os.Interrupt)
-	if code := p.end(t); code != exitInterrupted {
-		t.Errorf("exit status %d, want %d: %q", code, exitInterrupted, p.stderr)
+	if code := p.end(t); code != cli.ExitInterrupted {
+		t.Errorf("exit status %d, want %d: %q", code, cli.ExitInterrupted, p.stderr)
 	}
 	if out := p.stdout.String(); !strings.Contains(out, "STOCK_LEVEL") || !strings.Contains(out, "of the warm-up, nothing measured") {
 		t.Errorf("report %q", out)
@@ -249,7 +250,7 @@ func TestInterruptWhileLoading(t *testing.T) {
 	}
 	time.Sleep(300 * time.Millisecond)
 	_ = p.Process.Signal(os.Interrupt)
-	if code := p.end(t); code != exitInterrupted || !p.said("interrupted before anything was measured") {
+	if code := p.end(t); code != cli.ExitInterrupted || !p.said("interrupted before anything was measured") {
 		t.Errorf("exit status %d, stderr %q", code, p.stderr)
 	}
 	if _, err := os.Stat(path); err == nil {
@@ -269,8 +270,8 @@ func TestSecondInterruptKills(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)
 	start := time.Now()
 	_ = p.Process.Signal(os.Interrupt)
-	if code := p.end(t); code != exitInterrupted {
-		t.Errorf("exit status %d, want %d", code, exitInterrupted)
+	if code := p.end(t); code != cli.ExitInterrupted {
+		t.Errorf("exit status %d, want %d", code, cli.ExitInterrupted)
 	}
 	if took := time.Since(start); took > 2*time.Second {
 		t.Errorf("took %v", took)
@@ -304,8 +305,8 @@ func killedServer(t *testing.T, fabric string) {
 		t.Fatalf("children %v, want 2", children)
 	}
 	_ = syscall.Kill(children[1], syscall.SIGKILL)
-	if code := p.end(t); code != exitFailed {
-		t.Errorf("exit status %d, want %d", code, exitFailed)
+	if code := p.end(t); code != cli.ExitFailed {
+		t.Errorf("exit status %d, want %d", code, cli.ExitFailed)
 	}
 	want := fmt.Sprintf("(pid %d) was ended by signal \"killed\"", children[1])
 	if lines := p.stderr[1:]; len(lines) != 1 || !strings.Contains(lines[0], want) {
@@ -336,7 +337,7 @@ func TestServeEndsWithItsSignalsAndServers(t *testing.T) {
 		left bool
 	}{
 		{"SIGTERM", func(p *program, _ []int) { _ = p.Process.Signal(syscall.SIGTERM) }, 0, false},
-		{"a dead server", func(_ *program, c []int) { _ = syscall.Kill(c[0], syscall.SIGKILL) }, exitFailed, false},
+		{"a dead server", func(_ *program, c []int) { _ = syscall.Kill(c[0], syscall.SIGKILL) }, cli.ExitFailed, false},
 		{"kill -9", func(p *program, _ []int) { _ = p.Process.Kill() }, -1, true},
 		{"SIGINT, after a stale directory", func(p *program, _ []int) { _ = p.Process.Signal(os.Interrupt) }, 0, true},
 	} {

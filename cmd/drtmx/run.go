@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cli"
 	"drtmx/tpcc"
 	"drtmx/tpcc/bench"
 	"drtmx/txn"
@@ -67,7 +68,7 @@ interrupted (130).`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			plan, err := f.plan(c.Flags().Changed)
 			if err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			return a.run(c.Context(), plan)
 		},
@@ -99,7 +100,7 @@ func (f *runFlags) plan(given func(string) bool) (*runPlan, error) {
 	*c = bench.Config{
 		Clients: f.pace.clients, Warmup: f.pace.warmup, Duration: f.pace.duration,
 		KeyingThink: f.pace.keyingThink, TimeScale: f.pace.timeScale, Homes: f.homes, Delivery: f.delivery,
-		Seed: f.load.seed, Version: version, Commit: revision(),
+		Seed: f.load.seed, Version: cli.Version, Commit: cli.Revision(commit),
 	}
 	var errs []error
 	add := func(err error) {
@@ -212,7 +213,7 @@ func (a *app) show(s *session, shown *telemetry, l *live) error {
 	if !s.separate {
 		shown.debug = nil // the data servers are in this process
 	}
-	return shown.serve(s.Fabric(), s.Config().Dial, s.Addrs, true, func(what, url string) { a.say("%s at %s", what, url) })
+	return shown.serve(s.Fabric(), s.Config().Dial, s.Addrs, true, func(what, url string) { a.Say("%s at %s", what, url) })
 }
 
 // prepareRun opens the database, loads it if this command started the cluster,
@@ -222,7 +223,7 @@ func (a *app) prepareRun(ctx context.Context, s *session, p *runPlan, out *outpu
 		return nil, err
 	}
 	if s.found {
-		a.say("%s", s.routes())
+		a.Say("%s", s.routes())
 	}
 	loaded, err := a.loadOwn(ctx, s, p)
 	if err != nil {
@@ -242,10 +243,10 @@ func (a *app) loadOwn(ctx context.Context, s *session, p *runPlan) (*tpcc.LoadRe
 		return nil, err
 	}
 	if p.given("warehouses") && int64(p.load.warehouses) != info.Warehouses {
-		return nil, usagef("--warehouses %d: the cluster holds %d", p.load.warehouses, info.Warehouses)
+		return nil, cli.Usagef("--warehouses %d: the cluster holds %d", p.load.warehouses, info.Warehouses)
 	}
 	if p.given("servers") && p.size.servers != len(s.Addrs()) {
-		return nil, usagef("--servers %d: the cluster has %d", p.size.servers, len(s.Addrs()))
+		return nil, cli.Usagef("--servers %d: the cluster has %d", p.size.servers, len(s.Addrs()))
 	}
 	return nil, nil
 }
@@ -277,7 +278,7 @@ func (a *app) measure(ctx, watched context.Context, s *session, run *bench.Run) 
 		run.Report.Error = err.Error()
 	case interrupted(ctx) != nil:
 		run.Report.Interrupted = true
-		err = errInterrupted
+		err = cli.ErrInterrupted
 	}
 	return err
 }

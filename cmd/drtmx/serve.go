@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 	"drtmx/internal/metrics"
 )
@@ -158,7 +159,7 @@ func (a *app) serveAsAsked(c *cobra.Command, f *serveFlags) error {
 		return a.serveOne(c, f)
 	}
 	if err := f.checkAll(c); err != nil {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	name, err := f.workload.resolve(f.partitions())
 	if err != nil {
@@ -193,7 +194,7 @@ func (a *app) serve(ctx context.Context, o *serveFlags, workload string) (err er
 		return err
 	}
 	children.Workload.Name, children.Log, children.Debug = workload, records, shown.debug
-	children.Dir, children.Version, children.Fabrics = o.dir, version, o.fabrics
+	children.Dir, children.Version, children.Fabrics = o.dir, cli.Version, o.fabrics
 	children.Ready = func(i cluster.Info) {
 		all := make([]string, len(i.Servers))
 		for k, s := range i.Servers {
@@ -233,7 +234,7 @@ func (a *app) announce(l cluster.Log, text, message string, args ...any) {
 		l.Logger().Info(message, args...)
 		return
 	}
-	a.say("%s", text)
+	a.Say("%s", text)
 }
 
 func (a *app) announceReady(l cluster.Log, dir string, i *cluster.Info) {
@@ -254,7 +255,7 @@ func (a *app) child(c *cobra.Command, f *serveFlags) error {
 	}
 	err = cluster.RunChild(c.Context(), p, lookupWorkload, metrics.ServeProfiles)
 	if errors.Is(err, cluster.ErrOptions) {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	return err
 }

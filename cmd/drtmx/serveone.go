@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 	"drtmx/internal/member"
 	"drtmx/rdma"
@@ -109,7 +110,7 @@ func (f *serveFlags) options(p rdma.Provider, place *membership) (o cluster.Join
 // serveOne runs one data server until the command is ended.
 func (a *app) serveOne(c *cobra.Command, f *serveFlags) (err error) {
 	if err := f.checkOne(c); err != nil {
-		return usageError{fmt.Errorf("drtmx serve: %w", err)}
+		return cli.Usage(fmt.Errorf("drtmx serve: %w", err))
 	}
 	p, err := cluster.NewFabrics(f.tls.options(), f.fabrics...)
 	if err != nil {
@@ -162,7 +163,7 @@ func (a *app) serveOne(c *cobra.Command, f *serveFlags) (err error) {
 func asUsage(err error, kinds ...error) error {
 	for _, k := range kinds {
 		if errors.Is(err, k) {
-			return usageError{err}
+			return cli.Usage(err)
 		}
 	}
 	return err

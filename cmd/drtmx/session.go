@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 	"drtmx/internal/metrics"
 	"drtmx/rdma"
@@ -71,7 +72,7 @@ func (a *app) start(ctx context.Context, p *runPlan, debug []string) (*session, 
 		case !p.fallback || !errors.Is(err, rdma.ErrUnsupported):
 			return nil, fmt.Errorf("--fabric %s: %w", p.fabric, err)
 		}
-		a.say("no shared memory between processes here (%v): the data servers run in this process (--fabric inproc)", err)
+		a.Say("no shared memory between processes here (%v): the data servers run in this process (--fabric inproc)", err)
 	}
 	w, err := lookupWorkload(workloadTPCC)
 	if err != nil {
@@ -89,7 +90,7 @@ func (a *app) startProcesses(ctx context.Context, o cluster.StartOptions) (*sess
 	if err != nil {
 		return nil, err
 	}
-	a.atKill(c.Kill)
+	a.AtKill(c.Kill)
 	return &session{Cluster: c, own: true, separate: true}, nil
 }
 
@@ -197,10 +198,10 @@ func (s *session) watch(ctx context.Context) (context.Context, context.CancelFun
 	}
 }
 
-// interrupted is errInterrupted if a signal ended ctx, else nil.
+// interrupted is cli.ErrInterrupted if a signal ended ctx, else nil.
 func interrupted(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), errInterrupted) {
-		return errInterrupted
+	if errors.Is(context.Cause(ctx), cli.ErrInterrupted) {
+		return cli.ErrInterrupted
 	}
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/BurntSushi/toml"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"drtmx/internal/cli"
 )
 
 // envPrefix begins the environment variables that stand for flags:
@@ -52,7 +54,7 @@ func (s *settings) fill(c *cobra.Command) error {
 		errs = append(errs, s.file(file))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	return nil
 }
@@ -177,8 +179,7 @@ func (s *settings) keys() (all []string) {
 
 // blame makes bad input name where it came from instead of a flag that nobody gave.
 func (s *settings) blame(err error) error {
-	var usage usageError
-	if err == nil || !errors.As(err, &usage) {
+	if !cli.IsUsage(err) {
 		return err
 	}
 	text := err.Error()
@@ -187,7 +188,7 @@ func (s *settings) blame(err error) error {
 			text = strings.ReplaceAll(text, "--"+name+end, from+end)
 		}
 	}
-	return usageError{blamed{text, err}}
+	return cli.Usage(blamed{text, err})
 }
 
 type blamed struct {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 	"drtmx/rdma"
 	"drtmx/tpcc/bench"
@@ -43,7 +44,7 @@ The exit status is 1 if a data server does not answer.`,
 				f.where.dataDir = cluster.DefaultDir()
 			}
 			if err := f.check(); err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			return a.clusterStatus(c.Context(), f)
 		},
@@ -184,12 +185,12 @@ func watchCluster(ctx context.Context, c *cluster.Cluster, interval time.Duratio
 	before := askAll(ctx, c)
 	select {
 	case <-ctx.Done():
-		return nil, errInterrupted
+		return nil, cli.ErrInterrupted
 	case <-time.After(interval):
 	}
 	after := askAll(ctx, c)
 	if interrupted(ctx) != nil {
-		return nil, errInterrupted
+		return nil, cli.ErrInterrupted
 	}
 	st := &clusterStatus{Cluster: c.Where(), IntervalS: interval.Seconds(), Partitions: []partitionStatus{}, Models: []modelStatus{}}
 	if i := c.Info(); i != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 	"drtmx/internal/metrics"
 	"drtmx/rdma"
@@ -56,7 +57,7 @@ func (t *telemetryFlags) open() (*telemetry, error) {
 		}
 	}
 	if len(errs) > 0 {
-		return nil, usageError{errors.Join(append(errs, o.close())...)}
+		return nil, cli.Usage(errors.Join(append(errs, o.close())...))
 	}
 	return o, nil
 }
@@ -79,7 +80,7 @@ func (t *telemetry) serve(fabric string, dial func(context.Context, string) (rdm
 		if client {
 			own = append(own, &metrics.Client{Provider: fabric, Meter: t.meter, DB: t.db.Load, Transactions: &t.ran})
 		}
-		r, err := metrics.NewRegistry(metrics.Build{Version: version, Commit: commit, Go: runtime.Version()}, own...)
+		r, err := metrics.NewRegistry(metrics.Build{Version: cli.Version, Commit: commit, Go: runtime.Version()}, own...)
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cli"
 	"drtmx/tpcc"
 	"drtmx/tpcc/bench"
 )
@@ -32,10 +33,10 @@ empties. The data is in the memory of the servers and nowhere else.`,
 // requireCluster is for commands that make no sense on a cluster of their own.
 func requireCluster(c *cobra.Command, w *whereFlags) error {
 	if err := w.check(); err != nil {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	if !w.given() {
-		return usagef("%s: want --data-dir DIR of a cluster started by drtmx serve --data-dir DIR (data is in the memory of its servers)",
+		return cli.Usagef("%s: want --data-dir DIR of a cluster started by drtmx serve --data-dir DIR (data is in the memory of its servers)",
 			c.CommandPath())
 	}
 	return nil
@@ -55,7 +56,7 @@ DIR. The cluster must be empty: drtmx tpcc cleanup empties it.`,
 				return err
 			}
 			if err := load.check(); err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			return a.prepare(c.Context(), &where, &load)
 		},
@@ -75,7 +76,7 @@ func (a *app) prepare(ctx context.Context, where *whereFlags, load *loadFlags) e
 			return err
 		}
 		if n := len(s.Addrs()); load.warehouses < n {
-			return usagef("--warehouses %d: want at least one for each of the %d data servers", load.warehouses, n)
+			return cli.Usagef("--warehouses %d: want at least one for each of the %d data servers", load.warehouses, n)
 		}
 		_, err = a.load(ctx, s, load)
 		return err
@@ -95,7 +96,7 @@ func (a *app) attached(ctx context.Context, where *whereFlags, f func(context.Co
 		return s.cause(err)
 	}
 	if s.found {
-		a.say("%s", s.routes())
+		a.Say("%s", s.routes())
 	}
 	err = s.cause(f(watched, s))
 	if stopped := interrupted(ctx); stopped != nil {
@@ -117,7 +118,7 @@ func (a *app) load(ctx context.Context, s *session, l *loadFlags) (*tpcc.LoadRep
 	}
 	report.Elapsed = time.Since(start)
 	bar.done()
-	a.say("loaded %d warehouses: %d rows, %s, in %.1f s", l.warehouses, report.Rows, bytesText(uint64(report.Bytes)), report.Elapsed.Seconds())
+	a.Say("loaded %d warehouses: %d rows, %s, in %.1f s", l.warehouses, report.Rows, bytesText(uint64(report.Bytes)), report.Elapsed.Seconds())
 	return &report, nil
 }
 

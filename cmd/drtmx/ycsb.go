@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cli"
 	"drtmx/ycsb/props"
 	"drtmx/ycsb/usertable"
 )
@@ -29,17 +30,17 @@ func (w *workloadFlags) resolve(partitions int) (string, error) {
 	switch w.name {
 	case workloadTPCC:
 		if len(w.files)+len(w.values) > 0 {
-			return "", usagef("drtmx serve: -P and -p: want --workload %s with them", workloadYCSB)
+			return "", cli.Usagef("drtmx serve: -P and -p: want --workload %s with them", workloadYCSB)
 		}
 		return workloadTPCC, nil
 	case workloadYCSB:
 		name, err := ycsbWorkload(w, partitions)
 		if err != nil {
-			return "", usageError{err}
+			return "", cli.Usage(err)
 		}
 		return name, nil
 	}
-	return "", usagef("drtmx serve: --workload %q: want %s", w.name, oneOf([]string{workloadTPCC, workloadYCSB}))
+	return "", cli.Usagef("drtmx serve: --workload %q: want %s", w.name, oneOf([]string{workloadTPCC, workloadYCSB}))
 }
 
 func ycsbWorkload(w *workloadFlags, partitions int) (string, error) {

@@ -14,6 +14,7 @@ import (
 	goycsb "github.com/pingcap/go-ycsb/pkg/ycsb"
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cli"
 	"drtmx/ycsb"
 	"drtmx/ycsb/bench"
 	"drtmx/ycsb/props"
@@ -84,7 +85,7 @@ func (a *app) client(ctx context.Context, name string, p *properties.Properties,
 		}
 	}
 	if embedded && len(phases) == 1 {
-		a.say("the records were in the memory of this command and are gone: use loadrun, or a running cluster (%s)", props.Addr)
+		a.Say("the records were in the memory of this command and are gone: use loadrun, or a running cluster (%s)", props.Addr)
 	}
 	return nil
 }
@@ -122,11 +123,11 @@ func (a *app) phase(ctx context.Context, db goycsb.DB, p *properties.Properties,
 	case err != nil:
 		return fmt.Errorf("%s ended early: %w", phase, err)
 	case r.Interrupted:
-		return errInterrupted
+		return cli.ErrInterrupted
 	case r.Failed > 0 && r.Operations() == 0:
 		return fmt.Errorf("%s: all %d operations failed, the first with: %w", phase, r.Failed, r.First)
 	case r.Failed > 0:
-		a.say("%s: %d operations failed, the first with: %v", phase, r.Failed, r.First)
+		a.Say("%s: %d operations failed, the first with: %v", phase, r.Failed, r.First)
 	}
 	return nil
 }
@@ -140,14 +141,14 @@ func (a *app) servePprof(p *properties.Properties) (stop func(), err error) {
 	}
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return nil, usagef("%s %q: want host:port or :port", prop.DebugPprof, addr)
+		return nil, cli.Usagef("%s %q: want host:port or :port", prop.DebugPprof, addr)
 	}
 	if host == "" {
 		host = "localhost"
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(host, port))
 	if err != nil {
-		return nil, usagef("%s %q: %w", prop.DebugPprof, addr, err)
+		return nil, cli.Usagef("%s %q: %w", prop.DebugPprof, addr, err)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -161,7 +162,7 @@ func (a *app) servePprof(p *properties.Properties) (stop func(), err error) {
 		defer close(done)
 		_ = s.Serve(l) // until Close
 	}()
-	a.say("profiles at http://%s/debug/pprof/", l.Addr())
+	a.Say("profiles at http://%s/debug/pprof/", l.Addr())
 	return func() {
 		s.Close()
 		<-done

@@ -9,6 +9,7 @@ import (
 	goycsb "github.com/pingcap/go-ycsb/pkg/ycsb"
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cli"
 	"drtmx/ycsb/props"
 )
 
@@ -49,7 +50,7 @@ func (in *input) properties(c *cobra.Command) (*properties.Properties, error) {
 	} {
 		if c.Flags().Changed(f.flag) {
 			if _, _, err := p.Set(f.name, f.value); err != nil {
-				return nil, usagef("--%s: %w", f.flag, err)
+				return nil, cli.Usagef("--%s: %w", f.flag, err)
 			}
 		}
 	}
@@ -66,13 +67,13 @@ func (in *input) properties(c *cobra.Command) (*properties.Properties, error) {
 // database checks the positional argument.
 func database(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return usagef("%s: name a database: %s", c.CommandPath(), props.Choices(drivers))
+		return cli.Usagef("%s: name a database: %s", c.CommandPath(), props.Choices(drivers))
 	}
 	if len(args) > 1 {
-		return usagef("%s: unexpected argument %q, want one database and flags", c.CommandPath(), args[1])
+		return cli.Usagef("%s: unexpected argument %q, want one database and flags", c.CommandPath(), args[1])
 	}
 	if goycsb.GetDBCreator(args[0]) == nil {
-		return usagef("%s: database %q is not in this program, want %s", c.CommandPath(), args[0], props.Choices(drivers))
+		return cli.Usagef("%s: database %q is not in this program, want %s", c.CommandPath(), args[0], props.Choices(drivers))
 	}
 	return nil
 }

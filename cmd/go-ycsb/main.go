@@ -10,32 +10,18 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"runtime"
-	"runtime/debug"
 	"strings"
 	"sync"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cli"
 	"drtmx/ycsb"
 	"drtmx/ycsb/props"
 )
 
-// Exit statuses; those of drtmx.
-const (
-	exitOK          = 0
-	exitFailed      = 1
-	exitUsage       = 2
-	exitInterrupted = 130
-)
-
-// version is the release; commit is set by the Makefile.
-var (
-	version = "0.1.0"
-	commit  = ""
-)
+// commit is set by the Makefile.
+var commit = ""
 
 func main() {
 	os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
@@ -45,28 +31,28 @@ func main() {
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	a := &app{stdin: stdin, stdout: &lockedWriter{w: stdout}, stderr: stderr}
-	stop := a.watchSignals(cancel)
+	a := &app{
+		Program: cli.Program{Name: "go-ycsb", Stderr: stderr},
+		stdin:   stdin, stdout: &lockedWriter{w: stdout}, stderr: stderr,
+	}
+	a.Signalled = func(s os.Signal) { fmt.Fprintf(a.stdout, "\nGot signal [%v] to exit.\n", s) }
+	stop := a.WatchSignals(cancel)
 	defer stop()
 	ycsb.ChildArgs = []string{childCommand}
 	root := a.command()
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	return a.status(root.ExecuteContext(ctx))
+	err := root.ExecuteContext(ctx)
+	if errors.Is(err, props.ErrProperty) {
+		err = cli.Usage(err)
+	}
+	return a.Status(err)
 }
-
-var errInterrupted = errors.New("interrupted")
-
-// usageError is bad input. Its text names the input and what was expected.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // app is what commands share.
 type app struct {
+	cli.Program
 	stdin          io.Reader
 	stdout, stderr io.Writer
 }
@@ -81,55 +67,6 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.w.Write(p)
-}
-
-// watchSignals makes the first signal end the context and the second one the
-// process. Data servers that are child processes end with it.
-func (a *app) watchSignals(cancel context.CancelCauseFunc) (stop func()) {
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	done := make(chan struct{})
-	go func() {
-		for n := 0; ; n++ {
-			select {
-			case <-done:
-				return
-			case s := <-signals:
-				if n > 0 {
-					os.Exit(exitInterrupted)
-				}
-				fmt.Fprintf(a.stdout, "\nGot signal [%v] to exit.\n", s)
-				cancel(errInterrupted)
-			}
-		}
-	}()
-	return func() {
-		signal.Stop(signals)
-		close(done)
-	}
-}
-
-// status prints an error as one line and maps it to the exit status.
-func (a *app) status(err error) int {
-	var usage usageError
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.Is(err, errInterrupted):
-		a.say("%v", err)
-		return exitInterrupted
-	case errors.As(err, &usage), errors.Is(err, props.ErrProperty):
-		a.say("%v", err)
-		return exitUsage
-	}
-	a.say("%v", err)
-	return exitFailed
-}
-
-// say prints one line for people.
-func (a *app) say(format string, args ...any) {
-	lines := strings.FieldsFunc(fmt.Sprintf(format, args...), func(r rune) bool { return r == '\n' || r == '\r' })
-	fmt.Fprintln(a.stderr, "go-ycsb: "+strings.Join(lines, "; "))
 }
 
 // childCommand runs one data server for a parent process.
@@ -153,14 +90,14 @@ drtmx serve --workload ycsb --data-dir DIR runs.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			const commands = "load, loadrun, run or shell"
 			if len(args) == 0 {
-				return usagef("name a command: %s (see go-ycsb --help)", commands)
+				return cli.Usagef("name a command: %s (see go-ycsb --help)", commands)
 			}
-			return usagef("unknown command %q, want %s", args[0], commands)
+			return cli.Usagef("unknown command %q, want %s", args[0], commands)
 		},
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usagef("%s: %w (see %s --help)", c.CommandPath(), err, c.CommandPath())
+		return cli.Usagef("%s: %w (see %s --help)", c.CommandPath(), err, c.CommandPath())
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	child := &cobra.Command{
@@ -172,17 +109,5 @@ drtmx serve --workload ycsb --data-dir DIR runs.`,
 }
 
 func versionLine() string {
-	revision := commit
-	if info, ok := debug.ReadBuildInfo(); ok && revision == "" {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				revision = s.Value
-			}
-		}
-	}
-	if revision == "" {
-		revision = "unknown"
-	}
-	return fmt.Sprintf("go-ycsb of drtmx %s (commit %s, %s, %s/%s; drivers %s)",
-		version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH, strings.Join(drivers, ", "))
+	return fmt.Sprintf("go-ycsb of drtmx %s (%s; drivers %s)", cli.Version, cli.Build(commit), strings.Join(drivers, ", "))
 }

@@ -15,6 +15,8 @@ import (
 	goycsb "github.com/pingcap/go-ycsb/pkg/ycsb"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"drtmx/internal/cli"
 )
 
 func (a *app) shellCommand() *cobra.Command {
@@ -92,7 +94,7 @@ func (s *shell) loop(ctx context.Context, in io.Reader) error {
 		fmt.Fprint(s.out, show)
 		select {
 		case <-ctx.Done():
-			return errInterrupted
+			return cli.ErrInterrupted
 		case line, ok := <-lines:
 			words := strings.Fields(line)
 			switch {

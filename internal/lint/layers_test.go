@@ -16,6 +16,7 @@ var layers = map[string]int{
 	"internal/rng":        0,
 	"internal/hist":       0,
 	"internal/certs":      0,
+	"internal/cli":        0,
 	"internal/lint":       0,
 	"internal/planted":    0,
 	"internal/history":    0,
