@@ -24,7 +24,7 @@ func main() {
 func Main(args []string, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	a := &app{Program: cli.Program{Name: "drtmx", Stderr: stderr}, stdout: stdout, stderr: stderr}
+	a := &app{Program: cli.Program{Name: "drtmx", Stderr: stderr, Exit: os.Exit}, stdout: stdout, stderr: stderr}
 	stop := a.WatchSignals(cancel)
 	defer stop()
 	root := a.command()

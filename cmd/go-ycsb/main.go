@@ -32,7 +32,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	a := &app{
-		Program: cli.Program{Name: "go-ycsb", Stderr: stderr},
+		Program: cli.Program{Name: "go-ycsb", Stderr: stderr, Exit: os.Exit},
 		stdin:   stdin, stdout: &lockedWriter{w: stdout}, stderr: stderr,
 	}
 	a.Signalled = func(s os.Signal) { fmt.Fprintf(a.stdout, "\nGot signal [%v] to exit.\n", s) }

@@ -51,6 +51,8 @@ func IsUsage(err error) bool {
 type Program struct {
 	Name   string
 	Stderr io.Writer
+	// Exit ends the process: os.Exit.
+	Exit func(status int)
 	// Signalled, if set, is called with the first signal.
 	Signalled func(os.Signal)
 
@@ -99,7 +101,7 @@ func (p *Program) kill() {
 	for _, f := range p.onKill {
 		f()
 	}
-	os.Exit(ExitInterrupted)
+	p.Exit(ExitInterrupted)
 }
 
 // Say prints one line for people.
