@@ -38,7 +38,7 @@ const (
 )
 
 func (o *outputFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&o.style, "output", outputTable, "what to print: table, plain (lines as go-tpc's, on the way too) or json (the report)")
+	c.Flags().StringVar(&o.style, "output", outputTable, "what to print: table, plain (lines as go-tpc prints them, during the run too) or json (the report)")
 	c.Flags().StringVar(&o.series, "series", "", "write a time series to this file: CSV if its name ends in .csv, JSON lines if in .json, .jsonl or .ndjson")
 	c.Flags().DurationVar(&o.every, "series-interval", defaultEvery, "interval of the time series, and of the lines of --output plain (those: 10s unless given)")
 }
@@ -63,7 +63,7 @@ func (o *outputFlags) check(jsonPath string, given func(string) bool) error {
 	return nil
 }
 
-// live is what a run writes on the way. The zero value writes nothing.
+// live is what a run writes while it runs. The zero value writes nothing.
 type live struct {
 	every  time.Duration
 	file   *os.File
@@ -163,7 +163,7 @@ func (l *live) print(i load.Interval) {
 	}
 }
 
-// close reports what went wrong on the way. A file that got nothing is not left.
+// close returns the first error of writing. It removes a new file that is empty.
 func (l *live) close() error {
 	if l.file == nil {
 		return nil

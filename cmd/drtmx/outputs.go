@@ -15,14 +15,14 @@ type outputs struct {
 	json       *jsonFile
 	live       *live
 	deliveries *deliveryLog
-	shown      *telemetry
+	telemetry  *telemetry
 	bar        runBar
 }
 
 // openOutputs opens the files and sockets before the run, so that a bad path or
 // address costs nobody a run.
 func (a *app) openOutputs(p *runPlan) (o *outputs, err error) {
-	o = &outputs{json: &jsonFile{}, live: &live{}, deliveries: &deliveryLog{}, shown: &telemetry{stop: func() {}}, bar: a.runBar(p)}
+	o = &outputs{json: &jsonFile{}, live: &live{}, deliveries: &deliveryLog{}, telemetry: &telemetry{stop: func() {}}, bar: a.runBar(p)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(cli.Usage(err), o.close())
@@ -37,15 +37,15 @@ func (a *app) openOutputs(p *runPlan) (o *outputs, err error) {
 	if o.deliveries, err = openDeliveryLog(p.log); err != nil {
 		return o, err
 	}
-	o.shown, err = p.shows.open()
+	o.telemetry, err = p.shows.open()
 	return o, err
 }
 
 // close closes all that was opened.
 func (o *outputs) close() error {
 	var errs []error
-	if o.shown != nil {
-		errs = append(errs, o.shown.close())
+	if o.telemetry != nil {
+		errs = append(errs, o.telemetry.close())
 	}
 	if o.deliveries != nil {
 		errs = append(errs, o.deliveries.close())

@@ -36,7 +36,7 @@ func (a *app) progressOf(name string) *progress {
 	}
 	p := &progress{p: mpb.New(mpb.WithOutput(a.stderr), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))}
 	// A total that is not known at the start may be set later; the bar then
-	// ends when it is told to, not when it is full.
+	// ends when it is removed, not when it is full.
 	p.bar = p.p.AddBar(0, mpb.BarRemoveOnComplete(),
 		mpb.PrependDecorators(decor.Name(name, decor.WC{W: 12, C: decor.DindentRight})),
 		mpb.AppendDecorators(decor.Percentage(decor.WC{W: 5}), decor.Any(func(decor.Statistics) string {

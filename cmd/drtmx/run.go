@@ -162,22 +162,22 @@ func (a *app) run(ctx context.Context, p *runPlan) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, out.close()) }()
-	s, err := a.openSession(ctx, p, out.shown)
+	s, err := a.openSession(ctx, p, out.telemetry)
 	if err != nil {
 		return a.early(ctx, err)
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	if err := a.show(s, out.shown, out.live); err != nil {
+	if err := a.show(s, out.telemetry, out.live); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, out.shown.close()) }() // before the cluster
+	defer func() { err = errors.Join(err, out.telemetry.close()) }() // before the cluster
 	watched, stop := s.watch(ctx)
 	defer stop()
 	run, err := a.prepareRun(watched, s, p, out)
 	if err != nil {
 		return a.early(ctx, s.cause(err))
 	}
-	out.shown.db.Store(s.db)
+	out.telemetry.db.Store(s.db)
 	err = a.measure(ctx, watched, s, run)
 	out.bar.done()
 	if err == nil {
@@ -197,23 +197,23 @@ func (a *app) early(ctx context.Context, err error) error {
 }
 
 // openSession starts or finds the data servers.
-func (a *app) openSession(ctx context.Context, p *runPlan, shown *telemetry) (*session, error) {
+func (a *app) openSession(ctx context.Context, p *runPlan, telemetry *telemetry) (*session, error) {
 	if p.where.given() {
 		return a.attach(ctx, &p.where)
 	}
-	shown.expect(p.size.servers)
-	return a.start(ctx, p, shown.debug)
+	telemetry.expect(p.size.servers)
+	return a.start(ctx, p, telemetry.debug)
 }
 
 // show starts to answer requests for metrics and profiles of the run.
-func (a *app) show(s *session, shown *telemetry, l *live) error {
-	if s.meter = shown.meter; s.meter != nil {
-		l.observe(shown.ran.Add)
+func (a *app) show(s *session, telemetry *telemetry, l *live) error {
+	if s.meter = telemetry.meter; s.meter != nil {
+		l.observe(telemetry.ran.Add)
 	}
 	if !s.separate {
-		shown.debug = nil // the data servers are in this process
+		telemetry.debug = nil // the data servers are in this process
 	}
-	return shown.serve(s.Fabric(), s.Config().Dial, s.Addrs, true, func(what, url string) { a.Say("%s at %s", what, url) })
+	return telemetry.serve(s.Fabric(), s.Config().Dial, s.Addrs, true, func(what, url string) { a.Say("%s at %s", what, url) })
 }
 
 // prepareRun opens the database, loads it if this command started the cluster,

@@ -174,12 +174,12 @@ func (a *app) serve(ctx context.Context, o *serveFlags, workload string) (err er
 	if err != nil {
 		return err
 	}
-	shown, err := o.shows.open()
+	telemetry, err := o.shows.open()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, shown.close()) }()
-	shown.expect(o.size.servers)
+	defer func() { err = errors.Join(err, telemetry.close()) }()
+	telemetry.expect(o.size.servers)
 	records := o.log.log(a)
 	log := records.Logger()
 	var addrs atomic.Pointer[[]string]
@@ -189,11 +189,11 @@ func (a *app) serve(ctx context.Context, o *serveFlags, workload string) (err er
 		}
 		return nil
 	}
-	err = shown.serve(children.Provider.Name(), children.Provider.Dial, running, false, func(what, url string) { a.announce(records, what+" at "+url, what, "url", url) })
+	err = telemetry.serve(children.Provider.Name(), children.Provider.Dial, running, false, func(what, url string) { a.announce(records, what+" at "+url, what, "url", url) })
 	if err != nil {
 		return err
 	}
-	children.Workload.Name, children.Log, children.Debug = workload, records, shown.debug
+	children.Workload.Name, children.Log, children.Debug = workload, records, telemetry.debug
 	children.Dir, children.Version, children.Fabrics = o.dir, cli.Version, o.fabrics
 	children.Ready = func(i cluster.Info) {
 		all := make([]string, len(i.Servers))

@@ -117,11 +117,11 @@ func (a *app) serveOne(c *cobra.Command, f *serveFlags) (err error) {
 		return asUsage(err, tcp.ErrCertificateFile)
 	}
 	p.ListenAt = f.listen
-	shown, err := f.shows.open()
+	telemetry, err := f.shows.open()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, shown.close()) }()
+	defer func() { err = errors.Join(err, telemetry.close()) }()
 	records := f.log.log(a)
 	var place *membership
 	if f.etcd.given() {
@@ -144,7 +144,7 @@ func (a *app) serveOne(c *cobra.Command, f *serveFlags) (err error) {
 		return asUsage(err, cluster.ErrOptions, member.ErrInput, member.ErrTLS)
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	err = shown.serve(p.Name(), p.Quiet().Dial, func() []string { return []string{o.Addr} }, false,
+	err = telemetry.serve(p.Name(), p.Quiet().Dial, func() []string { return []string{o.Addr} }, false,
 		func(what, url string) { a.announce(records, what+" at "+url, what, "url", url) })
 	if err != nil {
 		return err

@@ -55,7 +55,7 @@ type session struct {
 	own      bool           // this process started the cluster
 	found    bool           // by an address, which leaves the choice of fabrics open
 	separate bool           // servers are other processes, so their CPU time can be told apart
-	meter    *metrics.Meter // of the database's connections, if anybody wants to know
+	meter    *metrics.Meter // counts the verbs of the database's connections; nil without metrics
 }
 
 // start starts a cluster of this command's own. Where there is no shared

@@ -32,7 +32,7 @@ func (t *telemetryFlags) add(c *cobra.Command) {
 type telemetry struct {
 	metrics, pprof *metrics.Endpoint
 	// debug are the sockets on which data servers that this command starts
-	// serve their profiles; nil if nobody asked.
+	// serve their profiles; nil without --pprof.
 	debug []string
 	meter *metrics.Meter // nil without metrics
 	ran   metrics.Transactions

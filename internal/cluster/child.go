@@ -147,7 +147,7 @@ func (d *debugged) Close() error {
 	return d.dataServer.Close()
 }
 
-// closeWithin closes a data server but does not wait for ever: the process is
+// closeWithin closes a data server and waits for a bounded time: the process is
 // about to exit, which frees everything it holds.
 func closeWithin(s dataServer, limit time.Duration) error {
 	done := make(chan error, 1)

@@ -166,8 +166,8 @@ func (m *Member) Err() error {
 	return m.place.deposed()
 }
 
-// Close stops the data server, removes its files, and gives up its lease. It
-// does not wait for ever for a server that hangs. It may be called again.
+// Close stops the data server, removes its files, and gives up its lease. Its
+// wait for a server that hangs is bounded. It may be called again.
 func (m *Member) Close() error {
 	m.once.Do(func() {
 		if m.server != nil {

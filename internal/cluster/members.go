@@ -76,8 +76,8 @@ func (f *following) close() {
 	<-f.done
 }
 
-// tell wakes who waits. The lock is held.
-func (f *following) tell() {
+// notify wakes all that wait for news. The lock is held.
+func (f *following) notify() {
 	close(f.mu.news)
 	f.mu.news = make(chan struct{})
 }
@@ -93,7 +93,7 @@ func (f *following) take(s *member.State) {
 			}
 		}
 	}
-	f.tell()
+	f.notify()
 	f.mu.Unlock()
 	if f.changed != nil {
 		f.changed(s)
@@ -103,7 +103,7 @@ func (f *following) take(s *member.State) {
 func (f *following) missed(err error) {
 	f.mu.Lock()
 	f.mu.err = err
-	f.tell()
+	f.notify()
 	f.mu.Unlock()
 	if f.failed != nil {
 		f.failed(err)
@@ -132,8 +132,8 @@ func (f *following) resolve(addr string) string {
 	return addr
 }
 
-// complete waits for a map of an epoch or a later one that names all servers. progress, which may be nil,
-// is told of each that does not. The error says what is missing, beside the
+// complete waits for a map of an epoch or a later one that names all servers.
+// progress, which may be nil, is called with each map that does not. The error says what is missing, beside the
 // context's and the store's.
 func (f *following) complete(ctx context.Context, from member.Epoch, progress func(*member.Map)) (*member.Map, error) {
 	var last member.Epoch

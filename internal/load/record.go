@@ -267,7 +267,7 @@ type shard struct {
 	mu    sync.Mutex
 	of    phase  // of tally
 	tally *tally // of one phase
-	piece *tally // of the interval under way; nil if nobody asked for intervals
+	piece *tally // of the interval under way; nil without Config.Interval
 	_     [64]byte
 }
 
