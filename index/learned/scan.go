@@ -4,7 +4,6 @@ import (
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/model"
-	"drtmx/internal/block"
 	"drtmx/rdma"
 )
 
@@ -34,6 +33,12 @@ type leafRead struct {
 	locked int       // times a row of the range was found locked
 	guess  bool      // READ for no other reason than its address
 
+	// Of string keys.
+	fences  leaf.Fences
+	known   bool // fences
+	fence   []uint64
+	fenceWR int
+
 	forward uint64 // if readLost: the leaf that has the keys of this dead one, 0 if unknown
 }
 
@@ -50,14 +55,6 @@ const (
 	readUsed // consumed, or of no use
 )
 
-// rowRead is one row block READ by a scan.
-type rowRead struct {
-	buf    []uint64
-	wr     int
-	locked int
-	done   bool
-}
-
 // scanOp is a range scan; see index.ScanOp. It covers the keys from lo up, leaf
 // by leaf: want is the leaf that should cover cur, the first key not covered
 // yet. Leaves that the TT names are READ ahead; the right link of the leaf
@@ -65,23 +62,22 @@ type rowRead struct {
 // its range at the time it was READ; the proofs tell whether these agree.
 type scanOp struct {
 	finder
-	lo, hi, cur uint64
-	limit       int
-	res         index.ScanResult
-	state       uint8
+	kind  scanKind
+	limit int
+	res   index.ScanResult
+	state scanState
 
 	want     uint64
 	linked   bool       // want is a right link
 	leafs    []leafRead // their buffers hold the rows of the result
 	at       int        // leafs before it are used
 	consumed int
-	rows     []rowRead
-	sorted   []slot
 	restarts int
 	stalls   int // rounds since the last leaf was consumed
 	chases   int
 	lefts    int
 	busy     bool // a lock was in the way
+	more     bool // the range goes on behind the rows taken in
 	// guess is how many leaves to READ behind one that only a right link
 	// names. The models do not know it yet, so it was split off lately, and
 	// the leaves split off after it, where keys rise, lie behind it in memory
@@ -90,22 +86,65 @@ type scanOp struct {
 
 	aheadSub, aheadLeaf int // the next leaf to READ ahead; aheadSub -1 if unknown
 	endSub, endLeaf     int // the leaf predicted to hold hi
-
-	num numKey   // cur, while it is sought
-	str *strScan // of string keys
 }
 
-// slot is a slot in use within the range.
-type slot struct {
-	key uint64
-	at  int
+// scanKind are the steps of a scan that depend on the kind of key. It knows the
+// bounds, the first key that is not covered yet, and the rows taken in.
+type scanKind interface {
+	soughtKey
+	// start copies the bounds, whose memory is the caller's.
+	start(lo, hi index.Key)
+	// clear forgets what was taken in.
+	clear()
+	// empty reports whether there is no key between the bounds.
+	empty() bool
+	// seek makes the first key not covered the one that is sought.
+	seek()
+	// complete READs what else is needed of a leaf just accepted, if anything;
+	// false if the leaf cannot be right.
+	complete(l *leafRead, next *rdma.Batch) (asked, ok bool)
+	// onFences goes on with what complete has asked for.
+	onFences(done, next *rdma.Batch) bool
+	// side says where the first key not covered lies, seen from a leaf.
+	side(l *leafRead) sight
+	// learn remembers a leaf that a chase has come to.
+	learn(l *leafRead)
+	// add takes in the rows of a leaf; more says that it left others out,
+	// because of the limit. ok is false if a row is locked.
+	add(l *leafRead) (more, ok bool)
+	// cover notes that keys up to the leaf's high fence are covered, and
+	// reports whether that is the whole range.
+	cover(l *leafRead) bool
+	// have is how many rows were taken in that are certainly in the range, and
+	// full whether these are enough.
+	have() int
+	full() bool
+	// end is the sub-model of the upper bound, and the leaf predicted for it.
+	end() (sub, leaf int)
+	// rows READs the rows that have blocks of their own, or ends the scan.
+	rows(next *rdma.Batch) bool
+	onRows(done, next *rdma.Batch) bool
 }
 
-// States of a scanOp.
+// scanState is what a scan waits for.
+//
+//	start ─▶ model ─▶ leaves ─▶ rows ─▶ done
+//	            ▲      │  ▲
+//	            └──────┘  └─▶ fences
+//
+// A scan is in state model while it READs parts of the models that the client
+// does not keep, and again after the tree changed under it. In state leaves it
+// takes in leaves from left to right until they cover the range. It is in state
+// fences if fences are too long for the leaves just READ. Rows that have blocks
+// of their own are READ last, all together, because only then it is known which
+// of them the limit leaves.
+type scanState uint8
+
 const (
-	scanStart uint8 = iota
+	scanStart scanState = iota
 	scanModel
 	scanLeaves
+	scanFences
 	scanRows
 	scanDone
 )
@@ -113,57 +152,62 @@ const (
 // NewScan makes a range scan for one goroutine.
 func (c *Client) NewScan() index.ScanOp {
 	o := &scanOp{}
-	o.str = &strScan{o: o}
-	if o.k = &o.num; c.o.Strings {
-		o.k = &o.str.strKey
+	if c.o.Strings {
+		o.kind = &stringScan{o: o}
+	} else {
+		o.kind = &nativeScan{o: o}
 	}
+	o.k = o.kind
 	o.c, o.n = c, &c.counts[c.nextOp.Add(1)%opStripes]
 	return o
 }
 
 func (o *scanOp) Start(lo, hi index.Key, limit int) {
-	o.lo, o.hi, o.limit, o.state, o.whole = lo.Num, hi.Num, limit, scanStart, true
+	o.limit, o.state, o.whole = limit, scanStart, true
 	o.restarts, o.busy, o.guess = 0, false, 1
+	o.kind.start(lo, hi)
 	o.clear()
-	o.str.start(lo.Str, hi.Str)
 }
 
 // clear forgets what was gathered.
 func (o *scanOp) clear() {
 	o.res = index.ScanResult{Entries: o.res.Entries[:0], Quick: o.res.Quick[:0], Gaps: o.res.Gaps[:0]}
-	o.leafs, o.rows = o.leafs[:0], o.rows[:0]
-	o.cur, o.at, o.consumed, o.stalls, o.chases, o.lefts = o.lo, 0, 0, 0, 0, 0
+	o.leafs = o.leafs[:0]
+	o.at, o.consumed, o.stalls, o.chases, o.lefts, o.more = 0, 0, 0, 0, 0, false
+	o.kind.clear()
 }
 
 func (o *scanOp) Result() *index.ScanResult { return &o.res }
 
 func (o *scanOp) Next(done, next *rdma.Batch) bool {
-	if o.state == scanStart {
-		o.n.lookups.Add(1)
-		if loaded := o.begin(); !loaded && o.lo <= o.hi && o.str.lo <= o.str.hi {
-			return o.fallback()
-		}
-	}
-	if o.c.o.Strings {
-		return o.str.next(done, next)
-	}
 	switch o.state {
 	case scanStart:
-		if o.lo > o.hi {
+		o.n.lookups.Add(1)
+		if o.kind.empty() {
 			return o.finish(index.Found)
 		}
-		o.num.num = o.cur
-		st, addr := o.find(next)
-		return o.located(st, addr, next)
+		return o.findOn(next)
 	case scanModel:
 		st, addr := o.resume(done, next)
 		return o.located(st, addr, next)
 	case scanLeaves:
 		return o.onLeaves(done, next)
+	case scanFences:
+		return o.kind.onFences(done, next)
 	case scanRows:
-		return o.onRows(done, next)
+		return o.kind.onRows(done, next)
 	}
 	return true
+}
+
+// findOn looks for the leaf of the first key that is not covered.
+func (o *scanOp) findOn(next *rdma.Batch) bool {
+	if !o.begin() {
+		return o.fallback()
+	}
+	o.kind.seek()
+	st, addr := o.find(next)
+	return o.located(st, addr, next)
 }
 
 // again goes on from cur anew after the tree changed under the scan.
@@ -172,12 +216,7 @@ func (o *scanOp) again(next *rdma.Batch) bool {
 		return o.giveUp()
 	}
 	o.n.retries.Add(1)
-	if !o.begin() {
-		return o.fallback()
-	}
-	o.num.num = o.cur
-	st, addr := o.find(next)
-	return o.located(st, addr, next)
+	return o.findOn(next)
 }
 
 func (o *scanOp) finish(s index.Status) bool {
@@ -224,29 +263,9 @@ func (o *scanOp) located(st step, addr uint64, next *rdma.Batch) bool {
 	o.aheadSub = -1
 	if o.model != nil && o.model.HasTT() {
 		o.aheadSub, o.aheadLeaf = o.sub, o.leaf+1
-		o.end()
+		o.endSub, o.endLeaf = o.kind.end()
 	}
 	return o.readOn(next)
-}
-
-// end predicts where the range ends.
-func (o *scanOp) end() {
-	o.endLeaf = 0
-	if o.h.strs == nil {
-		o.endSub = o.h.router.Route(o.hi)
-		if m := o.modelOf(o.endSub); m != nil {
-			o.endLeaf = m.Predict(o.hi).Leaf
-		}
-		return
-	}
-	o.endSub = o.h.strs.Route(o.str.hi)
-	m := o.modelOf(o.endSub)
-	switch held := o.h.held[o.endSub].Load(); {
-	case held != nil && m == &held.model:
-		o.endLeaf = m.Predict(leaf.DigestAfter(held.prefix, o.str.hi)).Leaf
-	case m != nil:
-		o.endLeaf = m.Leaves() - 1 // fetched for this scan: its prefix is not at hand
-	}
 }
 
 // modelOf is a sub-model at hand, nil if there is none.
@@ -306,9 +325,8 @@ func (o *scanOp) expected() int {
 	if o.limit <= 0 {
 		return maxLeavesPerRound
 	}
-	have := len(o.res.Entries) + o.str.sure
 	per := max(o.lay.Slots*rowsPerLeafShare/16, 1)
-	return min((o.limit-have+per-1)/per+1, maxLeavesPerRound)
+	return min((o.limit-o.kind.have()+per-1)/per+1, maxLeavesPerRound)
 }
 
 // ahead is the address of the next leaf by the TT, not beyond that of hi.
@@ -337,7 +355,7 @@ func (o *scanOp) readLeaf(addr uint64, next *rdma.Batch) {
 		o.leafs = append(o.leafs, leafRead{})
 	}
 	l := &o.leafs[n]
-	*l = leafRead{addr: addr, buf: grow(l.buf, o.lay.LeafWords)}
+	*l = leafRead{addr: addr, buf: grow(l.buf, o.lay.LeafWords), fence: l.fence}
 	o.reread(l, next)
 }
 
@@ -346,8 +364,10 @@ func (o *scanOp) reread(l *leafRead, next *rdma.Batch) {
 	o.n.reads.Add(1)
 }
 
-// onLeaves judges the leaves READ and consumes those that follow on.
+// onLeaves judges the leaves READ and consumes those that follow on, unless
+// fences are to be READ first.
 func (o *scanOp) onLeaves(done, next *rdma.Batch) bool {
+	reads := 0
 	for i := o.at; i < len(o.leafs); i++ {
 		l := &o.leafs[i]
 		if l.state != readAsked {
@@ -366,8 +386,27 @@ func (o *scanOp) onLeaves(done, next *rdma.Batch) bool {
 			l.state = readLost
 		default:
 			l.state = readOK
+			asked, ok := o.kind.complete(l, next)
+			if asked {
+				reads++
+			} else if !ok {
+				l.state = readLost
+			}
 		}
 	}
+	if reads == 0 {
+		return o.consumeAll(next)
+	}
+	o.n.reads.Add(uint64(reads))
+	finished := o.wait()
+	if !finished {
+		o.state = scanFences
+	}
+	return finished
+}
+
+// consumeAll consumes leaves as far as they follow one another.
+func (o *scanOp) consumeAll(next *rdma.Batch) bool {
 	for {
 		if act := o.consume(next); act != goOn {
 			return act == ended
@@ -405,10 +444,15 @@ func (o *scanOp) wanted() *leafRead {
 func (o *scanOp) consume(next *rdma.Batch) action {
 	l := o.wanted()
 	if l == nil {
-		if o.at < len(o.leafs) && o.h.router != nil {
-			o.c.missed(o.h, o.h.router.Route(o.cur)) // what was READ ahead does not follow
+		if o.at < len(o.leafs) && o.h.trained() {
+			o.kind.seek()
+			o.c.missed(o.h, o.k.route(&o.h.directory)) // what was READ ahead does not follow
 		}
 		return endIf(o.readOn(next))
+	}
+	see := seeNowhere
+	if l.state == readOK {
+		see = o.kind.side(l)
 	}
 	switch {
 	case l.state == readBusy:
@@ -417,7 +461,7 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 		return endIf(o.wait())
 	case l.forward != 0:
 		return o.forward(l)
-	case l.state == readLost || o.cur < l.view.Low():
+	case l.state == readLost || see == seeLeft:
 		o.c.missed(o.h, o.sub)
 		l.state = readUsed
 		if o.consumed > 0 {
@@ -428,12 +472,12 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 			return endIf(o.located(st, addr, next))
 		}
 		return endIf(o.fallback())
-	case l.view.Above(o.cur):
+	case see == seeRight:
 		o.c.missed(o.h, o.sub)
 		l.state = readUsed
 		if o.chases++; o.chases > maxChase {
 			if o.consumed == 0 {
-				o.learn(&l.view, l.addr, o.pred.Leaf)
+				o.kind.learn(l)
 			}
 			return endIf(o.fallback())
 		}
@@ -448,9 +492,9 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	before := len(o.res.Entries)
 	if o.chases > 0 && o.consumed == 0 {
-		o.learn(&l.view, l.addr, o.pred.Leaf)
+		o.kind.learn(l)
 	}
-	more, ok := o.addRows(l)
+	more, ok := o.kind.add(l)
 	if !ok {
 		o.res.Entries = o.res.Entries[:before]
 		o.busy = true
@@ -472,19 +516,15 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	}
 	o.consumed++
 	o.stalls, o.chases = 0, 0
-	high, bounded := l.view.High()
+	ends := o.kind.cover(l)
 	switch {
-	case !bounded || high > o.hi:
-		o.res.More = more
-		return endIf(o.complete(next))
-	case o.limit > 0 && len(o.res.Entries) == o.limit:
-		o.res.More = true
-		return endIf(o.complete(next))
-	}
-	if o.consumed >= maxScanLeaves {
+	case ends || o.kind.full():
+		o.more = more || !ends
+		o.stalls = 0
+		return endIf(o.kind.rows(next))
+	case o.consumed >= maxScanLeaves:
 		return endIf(o.fallback())
 	}
-	o.cur = high
 	o.follow(l)
 	return goOn
 }
@@ -507,114 +547,4 @@ func (o *scanOp) forward(l *leafRead) action {
 	o.n.chases.Add(1)
 	o.want, o.linked = l.forward, true
 	return goOn
-}
-
-// addRows adds the rows of a leaf, in key order, up to the limit; more says
-// that it has others. It reports false if one of them is locked.
-func (o *scanOp) addRows(l *leafRead) (more, ok bool) {
-	sorted := o.sorted[:0]
-	for i, k := range l.view.Keys() {
-		if k < o.cur || k > o.hi || !l.view.InUse(i) {
-			continue
-		}
-		s := slot{k, i}
-		sorted = append(sorted, s)
-		for j := len(sorted) - 1; j > 0 && sorted[j-1].key > k; j-- {
-			sorted[j], sorted[j-1] = sorted[j-1], s
-		}
-	}
-	o.sorted = sorted
-	for _, s := range sorted {
-		if o.limit > 0 && len(o.res.Entries) == o.limit {
-			return true, true
-		}
-		e := index.Entry{Key: index.Num(s.key)}
-		if o.lay.Kind == leaf.Inline {
-			e.Header = block.Header(l.view.Head(s.at))
-			if e.Header.Locked() {
-				return false, false
-			}
-			e.Addr, e.Row = o.lay.HeadAddr(l.addr, s.at), l.view.Row(s.at)
-		} else {
-			e.Addr = l.view.Head(s.at)
-		}
-		o.res.Entries = append(o.res.Entries, e)
-	}
-	return false, true
-}
-
-// complete ends a scan whose leaves are all there, or goes on to the rows.
-func (o *scanOp) complete(next *rdma.Batch) bool {
-	if o.lay.Kind == leaf.Inline || len(o.res.Entries) == 0 {
-		return o.finish(index.Found)
-	}
-	o.stalls = 0
-	for n := len(o.res.Entries); len(o.rows) < n; {
-		if len(o.rows) < cap(o.rows) {
-			o.rows = o.rows[:len(o.rows)+1]
-		} else {
-			o.rows = append(o.rows, rowRead{})
-		}
-		r := &o.rows[len(o.rows)-1]
-		*r = rowRead{buf: grow(r.buf, o.lay.RowBlockWords), wr: -1}
-	}
-	return o.readRows(next)
-}
-
-// readRows appends READs of the rows still missing.
-func (o *scanOp) readRows(next *rdma.Batch) bool {
-	n := 0
-	for i := range o.rows {
-		r := &o.rows[i]
-		if r.wr = -1; r.done || n == maxRowsPerRound {
-			continue
-		}
-		addr := o.res.Entries[i].Addr
-		if bad(addr) {
-			return o.fallback()
-		}
-		r.wr = next.Read(o.c.rkey, addr, r.buf)
-		n++
-	}
-	if n == 0 {
-		return o.finish(index.Found)
-	}
-	if o.stalls++; o.stalls > maxReads {
-		return o.giveUp()
-	}
-	o.state = scanRows
-	o.n.reads.Add(uint64(n))
-	o.n.rounds.Add(1)
-	return false
-}
-
-func (o *scanOp) onRows(done, next *rdma.Batch) bool {
-	for i := range o.rows {
-		r, e := &o.rows[i], &o.res.Entries[i]
-		if r.wr < 0 {
-			continue
-		}
-		switch judgeNumRow(&done.WRs[r.wr], o.lay, e.Key.Num, o.c.o.InOrder) {
-		case rowHere:
-			e.Header = block.Header(r.buf[block.HeaderWord])
-			e.Row = r.buf[leaf.RowWord : leaf.RowWord+o.lay.RowWords]
-			r.done = true
-			o.stalls = 0
-		case rowLocked:
-			o.busy = true
-			if r.locked++; r.locked >= maxLocked {
-				return o.finish(index.Locked)
-			}
-		case rowGone:
-			// Deleted since its leaf was READ: the leaves are not what they were.
-			o.clear()
-			return o.again(next)
-		case rowNowhere:
-			return o.fallback()
-		case rowDown:
-			o.res.Err = done.WRs[r.wr].Status.Err()
-			return o.finish(index.Failed)
-		}
-	}
-	return o.readRows(next)
 }

@@ -20,32 +20,22 @@ const (
 	maxScanWords = 4 << 20
 )
 
-// strScan is what a range scan of string keys needs beside a scanOp, which has
-// the leaves. First all leaves of the range are READ, or as many as surely have
-// as many rows as are asked for; then the rows.
-type strScan struct {
+// stringScan are the steps of a scan of string keys. A leaf has no more of a key
+// than a digest, so taking it in lists candidates: slots whose rows may be within
+// the range. Their rows are READ when the leaves are known to cover the range, or
+// to have as many rows as are asked for. Then the keys in the rows decide.
+type stringScan struct {
+	strKey      // cur, while it is sought
 	o           *scanOp
-	strKey             // cur, while it is sought
 	lo, hi, cur string // in the buffers below
-	keyed       []byte
+	kept        []byte
 	curKey      []byte
 
-	parts []scanPart // beside o.leafs
 	cands []candidate
-	sure  int // candidates known to be within the range
-	words int // of all their blocks
-	more  bool
+	sure  int        // candidates known to be within the range
+	words int        // of all their blocks
 	mem   [][]uint64 // blocks READ, one slice a round
 	chunk int        // slices of mem in use
-}
-
-// scanPart is what else is known of a leaf READ.
-type scanPart struct {
-	leaf    leaf.Leaf
-	fences  leaf.Fences
-	known   bool // fences
-	fence   []uint64
-	fenceWR int
 }
 
 // candidate is a slot whose row may be within the range.
@@ -61,123 +51,46 @@ type candidate struct {
 	row    []uint64
 }
 
-// scanFences is the state of a scanOp that waits for fence blocks.
-const scanFences = scanDone + 1
-
-// start copies the bounds, whose memory is the caller's.
-func (s *strScan) start(lo, hi string) {
-	s.keyed = append(append(s.keyed[:0], lo...), hi...)
-	both := mem.String(s.keyed)
-	s.lo, s.hi = both[:len(lo)], both[len(lo):]
-	s.clear()
+func (s *stringScan) start(lo, hi index.Key) {
+	s.kept = append(append(s.kept[:0], lo.Str...), hi.Str...)
+	both := mem.String(s.kept)
+	s.lo, s.hi = both[:len(lo.Str)], both[len(lo.Str):]
 }
 
-// clear forgets what was gathered.
-func (s *strScan) clear() {
-	s.cur, s.cands, s.sure, s.words, s.more, s.chunk = s.lo, s.cands[:0], 0, 0, false, 0
+func (s *stringScan) clear() {
+	s.cur, s.cands, s.sure, s.words, s.chunk = s.lo, s.cands[:0], 0, 0, 0
 }
 
-func (s *strScan) next(done, next *rdma.Batch) bool {
-	o := s.o
-	switch o.state {
-	case scanStart:
-		if s.lo > s.hi {
-			return o.finish(index.Found)
-		}
-		s.str = s.cur
-		st, addr := o.find(next)
-		return o.located(st, addr, next)
-	case scanModel:
-		st, addr := o.resume(done, next)
-		return o.located(st, addr, next)
-	case scanLeaves:
-		return s.onLeaves(done, next)
-	case scanFences:
-		return s.onFences(done, next)
-	case scanRows:
-		return s.onRows(done, next)
+func (s *stringScan) empty() bool { return s.lo > s.hi }
+
+func (s *stringScan) seek() { s.str = s.cur }
+
+// complete takes the fences from the leaf, or READs them.
+func (s *stringScan) complete(l *leafRead, next *rdma.Batch) (asked, ok bool) {
+	if l.fences, l.known = l.view.Fences(); l.known {
+		return false, true
 	}
-	return true
+	addr, words, ok := l.view.FenceBlock()
+	if !ok {
+		return false, false
+	}
+	l.fence = grow(l.fence, words)
+	l.fenceWR = next.Read(s.o.c.rkey, addr, l.fence)
+	return true, true
 }
 
-// again goes on from cur anew after the tree changed under the scan.
-func (s *strScan) again(next *rdma.Batch) bool {
-	o := s.o
-	if o.restarts++; o.restarts > maxRestarts {
-		return o.giveUp()
-	}
-	o.n.retries.Add(1)
-	if !o.begin() {
-		return o.fallback()
-	}
-	s.str = s.cur
-	st, addr := o.find(next)
-	return o.located(st, addr, next)
-}
-
-// onLeaves judges the leaves READ, and asks for fences that are apart.
-func (s *strScan) onLeaves(done, next *rdma.Batch) bool {
-	o, asked := s.o, 0
-	for len(s.parts) < len(o.leafs) {
-		s.parts = append(s.parts, scanPart{})
-	}
-	for i := o.at; i < len(o.leafs); i++ {
-		l, p := &o.leafs[i], &s.parts[i]
-		if l.state != readAsked {
-			continue
-		}
-		see, v := o.judge(&done.WRs[l.wr])
-		switch see {
-		case seeDown:
-			o.res.Err = done.WRs[l.wr].Status.Err()
-			return o.finish(index.Failed)
-		case seeBusy:
-			l.state = readBusy
-			continue
-		case seeDead:
-			l.lost(o.lay)
-			continue
-		case seeHere:
-		default:
-			l.state = readLost
-			continue
-		}
-		l.state, p.leaf = readOK, v
-		if p.fences, p.known = v.Fences(); p.known {
-			continue
-		}
-		addr, words, ok := v.FenceBlock()
-		if !ok {
-			l.state = readLost
-			continue
-		}
-		p.fence = grow(p.fence, words)
-		p.fenceWR = next.Read(o.c.rkey, addr, p.fence)
-		asked++
-	}
-	if asked == 0 {
-		return s.consumeAll(next)
-	}
-	o.n.reads.Add(uint64(asked))
-	finished := o.wait()
-	if !finished {
-		o.state = scanFences
-	}
-	return finished
-}
-
-func (s *strScan) onFences(done, next *rdma.Batch) bool {
+func (s *stringScan) onFences(done, next *rdma.Batch) bool {
 	o := s.o
 	for i := o.at; i < len(o.leafs); i++ {
-		l, p := &o.leafs[i], &s.parts[i]
-		if l.state != readOK || p.known {
+		l := &o.leafs[i]
+		if l.state != readOK || l.known {
 			continue
 		}
-		wr := &done.WRs[p.fenceWR]
+		wr := &done.WRs[l.fenceWR]
 		var see sight
-		switch p.fences, see = o.judgeFence(wr, &p.leaf, l.addr); see {
+		switch l.fences, see = o.judgeFence(wr, &l.view, l.addr); see {
 		case seeHere:
-			p.known = true
+			l.known = true
 		case seeDown:
 			o.res.Err = wr.Status.Err()
 			return o.finish(index.Failed)
@@ -185,102 +98,49 @@ func (s *strScan) onFences(done, next *rdma.Batch) bool {
 			l.state = readBusy // the leaf has other fences by now
 		}
 	}
-	return s.consumeAll(next)
+	return o.consumeAll(next)
 }
 
-func (s *strScan) consumeAll(next *rdma.Batch) bool {
-	for {
-		if act := s.consume(next); act != goOn {
-			return act == ended
-		}
+func (s *stringScan) side(l *leafRead) sight { return sideOfFences(&l.fences, s.cur) }
+
+func (s *stringScan) learn(l *leafRead) { s.o.learnStr(&l.fences, l.addr, s.o.pred.Leaf) }
+
+func (s *stringScan) cover(l *leafRead) bool {
+	if l.view.Last() || !l.fences.Above(s.hi) {
+		return true
 	}
+	s.curKey = l.fences.AppendHigh(s.curKey[:0])
+	s.cur = mem.String(s.curKey)
+	return false
 }
 
-// consume deals with the leaf wanted.
-func (s *strScan) consume(next *rdma.Batch) action {
+func (s *stringScan) have() int { return s.sure }
+
+func (s *stringScan) full() bool {
+	return s.o.limit > 0 && s.sure >= s.o.limit || s.words > maxScanWords
+}
+
+func (s *stringScan) end() (sub, leafAt int) {
 	o := s.o
-	l := o.wanted()
-	if l == nil {
-		if o.at < len(o.leafs) && o.h.strs != nil {
-			o.c.missed(o.h, o.h.strs.Route(s.cur)) // what was READ ahead does not follow
-		}
-		return endIf(o.readOn(next))
+	sub = o.h.strs.Route(s.hi)
+	m := o.modelOf(sub)
+	switch held := o.h.held[sub].Load(); {
+	case held != nil && m == &held.model:
+		leafAt = m.Predict(leaf.DigestAfter(held.prefix, s.hi)).Leaf
+	case m != nil:
+		leafAt = m.Leaves() - 1 // fetched for this scan: its prefix is not at hand
 	}
-	var p *scanPart
-	for i := o.at; i < len(o.leafs); i++ {
-		if l == &o.leafs[i] {
-			p = &s.parts[i]
-		}
-	}
-	switch {
-	case l.state == readBusy:
-		o.n.retries.Add(1)
-		o.reread(l, next)
-		return endIf(o.wait())
-	case l.forward != 0:
-		return o.forward(l)
-	case l.state == readLost || p.fences.Below(s.cur):
-		o.c.missed(o.h, o.sub)
-		l.state = readUsed
-		if o.consumed > 0 {
-			return endIf(s.again(next))
-		}
-		if o.lefts++; o.lefts <= maxLeft {
-			st, addr := o.back(next)
-			return endIf(o.located(st, addr, next))
-		}
-		return endIf(o.fallback())
-	case p.fences.Above(s.cur):
-		o.c.missed(o.h, o.sub)
-		l.state = readUsed
-		if o.chases++; o.chases > maxChase {
-			return endIf(o.fallback())
-		}
-		o.n.chases.Add(1)
-		o.want = p.leaf.Right()
-		return goOn
-	}
-	return s.take(l, p, next)
-}
-
-// take adds the candidates of a leaf that covers cur.
-func (s *strScan) take(l *leafRead, p *scanPart, next *rdma.Batch) action {
-	o := s.o
-	if o.chases > 0 && o.consumed == 0 {
-		o.learnStr(&p.fences, l.addr, o.pred.Leaf)
-	}
-	dropped := s.add(p)
-	o.res.Quick = append(o.res.Quick, index.Proof{Addr: l.addr, Word: p.leaf.Header()})
-	o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: p.leaf.Gap()})
-	o.res.RestOn(p.leaf.LastDelete(), nil)
-	l.state = readUsed
-	for o.at < len(o.leafs) && o.leafs[o.at].state == readUsed {
-		o.at++
-	}
-	o.consumed++
-	o.stalls, o.chases = 0, 0
-	full := o.limit > 0 && s.sure >= o.limit
-	switch ends := p.leaf.Last() || !p.fences.Above(s.hi); {
-	case s.words > maxScanWords || o.consumed >= maxScanLeaves:
-		return endIf(o.fallback())
-	case ends || full:
-		s.more = dropped || !ends
-		o.stalls = 0
-		return endIf(s.readRows(next))
-	}
-	s.curKey = p.fences.AppendHigh(s.curKey[:0])
-	s.cur, o.want = mem.String(s.curKey), p.leaf.Right()
-	return goOn
+	return sub, leafAt
 }
 
 // add lists the slots of a leaf whose digests may be within the range, in the
 // order of digests, up to the limit and those that tie with the last; dropped
 // says that it left out others.
-func (s *strScan) add(p *scanPart) (dropped bool) {
-	o, first, part := s.o, len(s.cands), s.partOf(p)
-	from, to := leaf.DigestAfter(p.fences.Prefix, s.cur), leaf.DigestAfter(p.fences.Prefix, s.hi)
-	for i, d := range p.leaf.Keys() {
-		ptr := p.leaf.Pointer(i)
+func (s *stringScan) add(l *leafRead) (dropped, ok bool) {
+	o, p, first, part := s.o, &l.fences, len(s.cands), s.indexOf(l)
+	from, to := leaf.DigestAfter(p.Prefix, s.cur), leaf.DigestAfter(p.Prefix, s.hi)
+	for i, d := range l.view.Keys() {
+		ptr := l.view.Pointer(i)
 		if d < from || d > to || ptr == 0 {
 			continue
 		}
@@ -295,31 +155,40 @@ func (s *strScan) add(p *scanPart) (dropped bool) {
 		}
 		s.cands[j] = candidate{p: ptr, digest: d, part: part}
 	}
-	lowSure, highSure := p.fences.StartsAt(s.cur), p.fences.Above(s.hi)
+	lowSure, highSure := p.StartsAt(s.cur), p.Above(s.hi)
 	for i := first; i < len(s.cands); i++ {
 		c := &s.cands[i]
 		if o.limit > 0 && s.sure >= o.limit && c.digest != s.cands[i-1].digest {
 			s.cands = s.cands[:i]
-			return true
+			return true, true
 		}
 		if (lowSure || c.digest > from) && (highSure || c.digest < to) {
 			s.sure++
 		}
 		s.words += c.p.Words()
 	}
-	return false
+	return false, true
 }
 
-func (s *strScan) partOf(p *scanPart) int {
-	for i := s.o.at; ; i++ {
-		if p == &s.parts[i] {
-			return i
-		}
+// indexOf is the place of a leaf in the list of leaves READ.
+func (s *stringScan) indexOf(l *leafRead) int {
+	i := s.o.at
+	for l != &s.o.leafs[i] {
+		i++
 	}
+	return i
+}
+
+// rows READs the rows of the candidates.
+func (s *stringScan) rows(next *rdma.Batch) bool {
+	if s.words > maxScanWords {
+		return s.o.fallback()
+	}
+	return s.readRows(next)
 }
 
 // readRows appends READs of the rows still missing, within the bounds of a round.
-func (s *strScan) readRows(next *rdma.Batch) bool {
+func (s *stringScan) readRows(next *rdma.Batch) bool {
 	o, n, words, fresh := s.o, 0, 0, 0
 	for i := range s.cands {
 		c := &s.cands[i]
@@ -369,7 +238,7 @@ func (s *strScan) readRows(next *rdma.Batch) bool {
 	return false
 }
 
-func (s *strScan) onRows(done, next *rdma.Batch) bool {
+func (s *stringScan) onRows(done, next *rdma.Batch) bool {
 	o := s.o
 	for i := range s.cands {
 		c := &s.cands[i]
@@ -407,19 +276,18 @@ func (s *strScan) onRows(done, next *rdma.Batch) bool {
 }
 
 // fits reports whether a row may be the one that the slot led to.
-func (s *strScan) fits(c *candidate, key string) bool {
-	f := &s.parts[c.part].fences
+func (s *stringScan) fits(c *candidate, key string) bool {
+	f := &s.o.leafs[c.part].fences
 	return leaf.Tag(key) == c.p.Tag() && sideOfFences(f, key) == seeHere && leaf.DigestAt(key, len(f.Prefix)) == c.digest
 }
 
-func (s *strScan) restart(next *rdma.Batch) bool {
+func (s *stringScan) restart(next *rdma.Batch) bool {
 	s.o.clear()
-	s.clear()
-	return s.again(next)
+	return s.o.again(next)
 }
 
 // assemble ends a scan whose rows are all there.
-func (s *strScan) assemble(next *rdma.Batch) bool {
+func (s *stringScan) assemble(next *rdma.Batch) bool {
 	o := s.o
 	for i := 0; i < len(s.cands); {
 		j := i + 1
@@ -447,6 +315,6 @@ func (s *strScan) assemble(next *rdma.Batch) bool {
 			})
 		}
 	}
-	o.res.More = s.more
+	o.res.More = o.more
 	return o.finish(index.Found)
 }
