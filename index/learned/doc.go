@@ -1,4 +1,4 @@
-// Package learned is the ordered index: an XTree on the server and a learned
+// Package learned is the ordered index: a B-link tree on the server and a learned
 // cache at each client, after XStore (Wei et al., "Fast RDMA-based Ordered
 // Key-Value Store using Remote Learned Cache", OSDI 2020, §4–§5).
 //

@@ -78,10 +78,26 @@ type training interface {
 	check() error
 }
 
-// trainer keeps the published models in step with the tree. Everything but
-// sums is touched only in Maintain's goroutine, or under the caller's lock
-// where both Maintain and mutators touch it: gen and next, and the dirty marks
-// in them.
+// trainer keeps the published models in step with the tree. A call of maintain
+// takes one turn, which is one bounded piece of the first work there is:
+//
+//	release     free blocks that no generation names any more: memory first
+//	retrain     train one sub-model of gen whose leaves have changed
+//	next        train one sub-model of the generation that will replace gen
+//	plan        collect fences, or cut one sub-model that has become too large
+//	due         begin a plan, if the partition does not fit the tree any more
+//
+// A new generation takes many turns, and gen serves meanwhile, so gen must not
+// go stale: every other turn (turn) tries retrain before next and plan. Without
+// that, retraining would starve a plan under a steady load of splits, or a plan
+// would leave clients to chase right links until it is done. A plan is a state
+// of its own because the fences of a large tree do not fit into one section
+// under the lock. Splits while a generation is planned or trained mark its
+// sub-models dirty, and these are trained again once it is published.
+//
+// Everything but sums is touched only in Maintain's goroutine, or under the
+// caller's lock where both Maintain and mutators touch it: gen and next, and
+// the dirty marks in them.
 type trainer[K cmp.Ordered] struct {
 	s   *Server
 	k   keyKind[K]
