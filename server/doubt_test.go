@@ -66,8 +66,10 @@ func (d *doubts) onDecide(to int, fn func(), lose ...int) {
 	})
 }
 
-func (d *doubts) kill(server int) func() {
-	return func() { _ = d.net.Kill(d.addrs[server]) }
+// kill ends a server and starts another in its place: its memory is gone, and
+// the others can learn that.
+func (d *doubts) kill(t *testing.T, server int) func() {
+	return func() { d.restart(t, server) }
 }
 
 // write sets the keys in one transaction.
@@ -115,14 +117,14 @@ func TestInDoubt(t *testing.T) {
 	t.Run("coordinator killed before it told anyone", func(t *testing.T) {
 		t.Parallel()
 		d := newDoubts(t)
-		d.onDecide(1, d.kill(0), 1, 2)
+		d.onDecide(1, d.kill(t, 0), 1, 2)
 		unknown(t, d.write(5, doubtKeys...))
 		d.survivors(t, 1, doubtKeys[1:]...)
 	})
 	t.Run("coordinator killed after it told one", func(t *testing.T) {
 		t.Parallel()
 		d := newDoubts(t)
-		d.onDecide(2, d.kill(0), 2)
+		d.onDecide(2, d.kill(t, 0), 2)
 		unknown(t, d.write(5, doubtKeys...))
 		d.survivors(t, 5, doubtKeys[1:]...)
 	})
@@ -130,7 +132,7 @@ func TestInDoubt(t *testing.T) {
 		t.Parallel()
 		d := newDoubts(t)
 		// The secondary index's entry is at server 1, so server 2 is the one to go.
-		d.onDecide(2, d.kill(2))
+		d.onDecide(2, d.kill(t, 2))
 		if err := d.write(5, doubtKeys...); err != nil {
 			t.Errorf("all voted yes: %v", err)
 		}

@@ -6,10 +6,15 @@ import "drtmx/rdma"
 func (s *Server) Fence(part int) { s.parts[part].fence() }
 
 // InDoubt is the number of transactions prepared here and not decided.
-func (s *Server) InDoubt() int {
-	s.doubts.Lock()
-	defer s.doubts.Unlock()
-	return len(s.doubts.part.doubt)
+func (s *Server) InDoubt() (n int) {
+	for _, p := range s.parts {
+		if p != nil {
+			p.side.mu.Lock()
+			n += p.side.machine.InDoubt()
+			p.side.mu.Unlock()
+		}
+	}
+	return n
 }
 
 // Parked is the number of requests that have waited for a transaction in doubt.

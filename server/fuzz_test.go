@@ -1,13 +1,13 @@
 package server
 
 import (
-	"context"
 	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -38,7 +38,17 @@ func hostileSeeds(cl *Cluster) [][]byte {
 		write(0, entryID, wire.Put, 6, entry.RowBytes()), write(1, acctID, wire.Update, 1, acct.RowBytes()),
 	}}
 	two.Parts[0].Gaps = cl.Servers[0].parts[0].indexes[entryID].Get(index.Num(7), nil).Proofs
-	peers := wire.Peers{Coordinator: 1, Participants: []uint16{0, 1}}
+	self := twophase.Party{Partition: 0, Epoch: cl.Servers[0].incarnation}
+	other := twophase.Party{Partition: 1, Epoch: cl.Servers[1].incarnation}
+	message := func(op wire.Op, k twophase.Kind, c *wire.Commit) []byte {
+		b := wire.AppendMessages([]byte{byte(op)}, []twophase.Message{{
+			Kind: k, From: other, To: self, ID: twophase.ID{Coordinator: other, Seq: 9}, Parties: []twophase.Party{self, other}, Agent: self, Commit: true,
+		}})
+		if c != nil {
+			b = wire.AppendParts(b, c, nil)
+		}
+		return b
+	}
 	seeds := [][]byte{
 		{},
 		{byte(wire.OpHello)},
@@ -48,13 +58,14 @@ func hostileSeeds(cl *Cluster) [][]byte {
 		{255},
 		wire.AppendCommit(nil, wire.OpCommit, &one, nil),
 		wire.AppendCommit(nil, wire.OpCommit, &two, nil),
-		wire.AppendPeers(wire.AppendCommit(nil, wire.OpPrepare, &one, nil), &peers),
-		wire.AppendPeers(wire.AppendCommit(nil, wire.OpPrepare, &two, nil), &wire.Peers{Coordinator: 0}),
-		wire.AppendPeers(wire.AppendCommit(nil, wire.OpPrepare, &two, nil), &wire.Peers{Coordinator: 65535, Participants: []uint16{9}}),
-		append(wire.AppendID([]byte{byte(wire.OpDecide)}, id), 1),
-		wire.AppendIDs(wire.AppendCommit(nil, wire.OpHandOver, &one, nil), []wire.ID{id}),
+		message(wire.OpPrepare, twophase.Prepare, &one),
+		message(wire.OpPrepare, twophase.Prepare, &two),
+		message(wire.OpHandOver, twophase.HandOver, &one),
+		message(wire.OpDecide, twophase.Decide, nil),
+		message(wire.OpResolve, twophase.Ask, nil),
+		message(wire.OpResolve, twophase.Settled, nil),
+		wire.AppendCommit(nil, wire.OpValidate, &one, nil),
 		wire.AppendID([]byte{byte(wire.OpOutcome)}, id),
-		wire.AppendID([]byte{byte(wire.OpResolve)}, id),
 		wire.AppendCall(nil, wire.ID{Client: 11, Seq: 1}, 0, "transfer", transferArgs(1, 2, 3)),
 		wire.AppendCall(nil, wire.ID{Client: 12, Seq: 1}, 1, "transfer", []byte("short")),
 		wire.AppendReads(nil, []wire.Read{{Index: uint16(acctID), Lo: index.Num(3)}, {Index: uint16(entryID), Scan: true, Hi: index.Num(^uint64(0)), Limit: ^uint32(0)}}),
@@ -65,23 +76,14 @@ func hostileSeeds(cl *Cluster) [][]byte {
 
 // settle ends what requests have left in doubt, as time would.
 func settle(s *Server) error {
-	for end := time.Now().Add(10 * time.Second); ; {
-		s.doubts.Lock()
-		left := 0
-		for _, d := range s.doubts.part.doubt {
-			d.ticks = resolvePeersAfter
-			left++
-		}
-		s.doubts.Unlock()
-		if left == 0 {
-			return nil
-		}
+	for end := time.Now().Add(10 * time.Second); s.InDoubt() > 0; {
 		if time.Now().After(end) {
-			return fmt.Errorf("%d transactions stay in doubt", left)
+			return fmt.Errorf("%d transactions stay in doubt", s.InDoubt())
 		}
-		s.resolveTick(context.Background())
+		s.tick()
 		time.Sleep(time.Millisecond)
 	}
+	return nil
 }
 
 // FuzzHandle: whatever bytes a running server is sent, it answers once, does
@@ -122,23 +124,32 @@ func FuzzHandle(f *testing.F) {
 // names, is released within the time a real one would be.
 func TestForgedPrepareIsSettled(t *testing.T) {
 	cl := newVictim(t)
-	s := cl.Servers[0]
-	_, p, entry := s, s.parts[0], cl.DB.Catalog().MustTable("entry")
-	for i, peers := range []wire.Peers{
-		{Coordinator: 0}, {Coordinator: 1}, {Coordinator: 0, Participants: []uint16{0, 1}}, {Coordinator: 1, Participants: []uint16{0, 1}},
+	s, p, entry := cl.Servers[0], cl.Servers[0].parts[0], cl.DB.Catalog().MustTable("entry")
+	self, live := s.party(p), twophase.Party{Partition: 1, Epoch: cl.Servers[1].incarnation}
+	for i, c := range []struct {
+		from    twophase.Party
+		parties []twophase.Party
+	}{
+		{live, []twophase.Party{self}},
+		{live, []twophase.Party{self, live}},
+		{twophase.Party{Partition: 1, Epoch: 4711}, []twophase.Party{self, live}},
+		{twophase.Party{Partition: 1, Epoch: 4712}, []twophase.Party{self, {Partition: 1, Epoch: 4712}}},
 	} {
-		c := wire.Commit{ID: wire.ID{Client: 77, Seq: uint64(i)}, Parts: []wire.Part{{Writes: []wire.Write{writeOf(entry, wire.Put, 5)}}}}
-		if v := s.prepare(&c, &peers); !v.ok() {
+		forger := &caller{s: s, self: c.from}
+		v, _ := forger.ask(t, wire.OpPrepare, twophase.Message{
+			Kind: twophase.Prepare, ID: twophase.ID{Coordinator: c.from, Seq: 1000 + uint64(i)}, Parties: c.parties,
+		}, wire.Part{Writes: []wire.Write{writeOf(entry, wire.Put, 5)}})
+		if !v.ok() {
 			t.Fatal(v)
 		}
 		if !conflicts(p, writeOf(entry, wire.Put, 5)) {
 			t.Fatal("the row is not locked")
 		}
 		if err := settle(s); err != nil {
-			t.Fatalf("%+v: %v", peers, err)
+			t.Fatalf("%+v: %v", c, err)
 		}
 		if conflicts(p, writeOf(entry, wire.Put, 5)) {
-			t.Fatalf("%+v: the row stays locked", peers)
+			t.Fatalf("%+v: the row stays locked", c)
 		}
 	}
 }

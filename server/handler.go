@@ -9,6 +9,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/exec"
 	"drtmx/internal/mem"
+	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -38,16 +39,15 @@ func (a allPartitions) Index(part, ix int) index.Server {
 
 // work is the memory of one request.
 type work struct {
-	commit  wire.Commit
-	call    wire.Call
-	request request
-	peers   wire.Peers
-	reads   []wire.Read
-	ids     []wire.ID
-	get     index.GetResult
-	scan    index.ScanResult
-	buf     []uint64
-	resp    []byte
+	commit   wire.Commit
+	call     wire.Call
+	request  request
+	reads    []wire.Read
+	messages []twophase.Message
+	get      index.GetResult
+	scan     index.ScanResult
+	buf      []uint64
+	resp     []byte
 }
 
 // handle serves one request. It must not wait: what may moves to a goroutine.
@@ -72,18 +72,8 @@ func (s *Server) handle(r *rdma.Request) {
 		s.handleCommit(r, w, &d)
 	case wire.OpCall:
 		s.handleCall(r, w, &d)
-	case wire.OpPrepare:
-		s.handlePrepare(r, w, &d)
-	case wire.OpDecide:
-		id, commit := d.ID(), d.U8() == 1
-		if d.End() != nil {
-			s.refuse(r, "malformed decision")
-			return
-		}
-		s.decide(id, commit)
-		s.reply(r, []byte{byte(wire.OK)})
-	case wire.OpResolve:
-		s.reply(r, []byte{byte(s.resolve(d.ID()))})
+	case wire.OpPrepare, wire.OpHandOver, wire.OpDecide, wire.OpResolve:
+		s.handleMessages(r, w, &d, op)
 	case wire.OpOutcome:
 		id := d.ID()
 		if d.Err() != nil {
@@ -95,8 +85,6 @@ func (s *Server) handle(r *rdma.Request) {
 		}
 	case wire.OpGoodbye:
 		s.outcomes.goodbye(d.U64(), r)
-	case wire.OpHandOver:
-		s.handleHandOver(r, w, &d)
 	case wire.OpValidate:
 		s.handleValidate(r, w, &d)
 	case wire.OpLoad:
@@ -278,14 +266,14 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	if p := s.single(&w.commit); p != nil {
 		q := &w.request
-		*q = request{id: id, r: r, part: &w.commit.Parts[0], result: w.resp}
+		*q = request{id: id, r: r, part: &w.commit.Parts[0], read: firstRead(&w.commit), result: w.resp}
 		if p.start(q, r.Body[1:]) {
 			p.answer(q)
 		}
 		w.resp = q.result
 		return
 	}
-	body := append([]byte(nil), r.Body[1:]...)
+	body, read := append([]byte(nil), r.Body[1:]...), firstRead(&w.commit)
 	s.background(func() {
 		var c wire.Commit
 		d := wire.NewDecoder(body)
@@ -293,7 +281,8 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 		if err := c.Decode(&d); err != nil {
 			v = verdict{code: wire.Bad, text: err.Error()}
 		} else {
-			v = s.commitWithSession(&c)
+			c.Age = proofAge(read)
+			v = s.commit(s.ctx, &c)
 		}
 		s.outcomes.end(id, r, v.append(nil))
 	})
@@ -307,49 +296,21 @@ func (s *Server) single(c *wire.Commit) *partition {
 	return s.hosted(int(c.Parts[0].Partition))
 }
 
-func (s *Server) commitWithSession(c *wire.Commit) (v verdict) {
-	db, err := s.peerDB(s.ctx)
-	if err == nil {
-		err = db.WithSession(s.ctx, func(sess *exec.Session) error {
-			v = s.commit(s.ctx, sess, c)
-			return nil
-		})
-	}
-	if err != nil {
-		return verdict{code: wire.Unavailable, text: err.Error()}
-	}
-	return v
-}
-
 // commit carries out a transaction of any partitions.
-func (s *Server) commit(ctx context.Context, sess *exec.Session, c *wire.Commit) verdict {
+func (s *Server) commit(ctx context.Context, c *wire.Commit) verdict {
 	if len(c.Parts) == 0 {
 		return verdict{}
 	}
-	if sh, complete := s.shareOf(c); complete {
-		return sh.commit()
-	}
-	return s.coordinate(ctx, sess, c)
-}
-
-func (s *Server) handlePrepare(r *rdma.Request, w *work, d *wire.Decoder) {
-	if err := w.commit.Decode(d); err != nil {
-		s.refuse(r, err.Error())
-		return
-	}
-	if err := w.peers.Decode(d); err != nil {
-		s.refuse(r, err.Error())
-		return
-	}
-	for _, p := range append(w.peers.Participants, w.peers.Coordinator) {
-		if int(p) >= len(s.cfg.Addrs) {
-			s.refuse(r, "no such server")
-			return
+	sh, complete := s.shareOf(c)
+	for _, part := range sh.parts {
+		if part.Epoch != 0 && part.Epoch != s.incarnation {
+			return verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d: %v", part.Partition, exec.ErrRestarted)}
 		}
 	}
-	v := s.prepare(&w.commit, &w.peers)
-	w.resp = v.append(w.resp[:0])
-	s.reply(r, w.resp)
+	if complete {
+		return sh.commit()
+	}
+	return s.coordinate(ctx, c, sh)
 }
 
 // handleValidate tells whether the proofs of this server's share of a
@@ -371,7 +332,7 @@ func (s *Server) handleValidate(r *rdma.Request, w *work, d *wire.Decoder) {
 	sh.lock()
 	v := sh.validate()
 	sh.unlock()
-	w.resp = v.append(w.resp[:0])
+	w.resp = wire.AppendMessages(appendVerdict(w.resp[:0], v), nil)
 	s.reply(r, w.resp)
 }
 

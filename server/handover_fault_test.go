@@ -98,7 +98,7 @@ func TestHandedOver(t *testing.T) {
 	})
 	t.Run("the other killed before", func(t *testing.T) {
 		d := newHandovers(t)
-		d.onHandOver(false, d.kill(1))
+		d.onHandOver(false, d.kill(t, 1))
 		if err := d.hash(context.Background(), 5, handKeys...); !errors.Is(err, txn.ErrUnavailable) {
 			t.Errorf("the other is gone: %v", err)
 		}
@@ -106,7 +106,7 @@ func TestHandedOver(t *testing.T) {
 	})
 	t.Run("the other killed after", func(t *testing.T) {
 		d := newHandovers(t)
-		d.onHandOver(true, d.kill(1))
+		d.onHandOver(true, d.kill(t, 1))
 		if err := d.hash(context.Background(), 5, handKeys...); !errors.Is(err, txn.ErrUnavailable) {
 			t.Errorf("the other is gone, and its memory with it: %v", err)
 		}
@@ -114,7 +114,7 @@ func TestHandedOver(t *testing.T) {
 	})
 	t.Run("the home killed after", func(t *testing.T) {
 		d := newHandovers(t)
-		d.onHandOver(true, d.kill(0))
+		d.onHandOver(true, d.kill(t, 0))
 		var lost *txn.UnknownOutcome
 		if err := d.hash(context.Background(), 5, handKeys...); !errors.As(err, &lost) {
 			t.Errorf("the client is told %v, want an unknown outcome", err)

@@ -24,6 +24,7 @@ type request struct {
 	proc   *exec.Procedure // nil for a commit
 	args   []byte          // of proc
 	part   *wire.Part      // of the commit
+	read   time.Duration   // of the commit: when its first read was
 	result []byte          // the answer, once there is one
 
 	woken  chan struct{} // not nil: no request but a goroutine that waits; closed when over
@@ -86,6 +87,12 @@ func (p *partition) attempt(q *request) (over bool) {
 		p.refuse(q, v)
 		return true
 	}
+	if q.part != nil {
+		if v := fresh(q.read); !v.ok() {
+			p.refuse(q, v)
+			return true
+		}
+	}
 	part, result := q.part, []byte(nil)
 	if q.proc != nil {
 		res, commit, leaves, abandoned, err := p.runner.Run(p.parking.srv.ctx, q.proc, p.id, q.args)
@@ -133,7 +140,7 @@ func (p *partition) park(q *request, body []byte) bool {
 	}
 	own := append([]byte(nil), body...)
 	d := wire.NewDecoder(own)
-	kept := &request{id: q.id, r: q.r, proc: q.proc, bytes: len(own)}
+	kept := &request{id: q.id, r: q.r, proc: q.proc, read: q.read, bytes: len(own)}
 	if q.proc != nil {
 		var c wire.Call
 		if c.Decode(&d) != nil {

@@ -11,6 +11,7 @@ import (
 	"drtmx/index/hash"
 	"drtmx/index/learned"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/internal/exec"
 	"drtmx/internal/invariants"
 	"drtmx/internal/mem"
@@ -47,6 +48,7 @@ type partition struct {
 	seen     map[*index.Held]bool
 	words    []uint64 // row under conversion
 	parking  parking
+	side     *side // of the commit protocol
 	commits  uint64
 	aborts   uint64
 	nprepare int
@@ -294,7 +296,7 @@ func (p *partition) carryOut(part *wire.Part) verdict {
 
 // prepare validates and locks a part, and keeps what it locked until decide.
 func (p *partition) prepare(part *wire.Part) (*prepared, verdict) {
-	held, v := share{parts: []*wire.Part{part}, at: []*partition{p}}.prepare()
+	held, v := share{parts: []*wire.Part{part}, at: []*partition{p}, read: clock.Fast()}.prepare()
 	if len(held) == 0 {
 		return nil, v
 	}

@@ -3,10 +3,14 @@ package server
 import (
 	"context"
 	"testing"
+	"time"
 
 	"drtmx/index"
+	"drtmx/internal/clock"
 	"drtmx/internal/exec"
+	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
+	"drtmx/rdma"
 	"drtmx/tables"
 )
 
@@ -18,9 +22,16 @@ func newRig(t *testing.T) (*Server, *partition, *tables.Table) {
 	return cl.Servers[0], cl.Servers[0].parts[0], entry
 }
 
+// newPairRig is a rig in a cluster of two servers: a test plays the other one.
+func newPairRig(t *testing.T) (*Server, *partition, *tables.Table) {
+	t.Helper()
+	cl, _, entry := startBank(t, 2)
+	return cl.Servers[0], cl.Servers[0].parts[0], entry
+}
+
 func putEntries(t *testing.T, s *Server, entry *tables.Table, keys ...uint64) {
 	t.Helper()
-	db, err := s.peerDB(context.Background())
+	db, err := s.clientDB(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,44 +132,211 @@ func TestLockedIsChanged(t *testing.T) {
 	}
 }
 
+// caller is a server elsewhere, played by a test, that sends messages of the
+// commit protocol.
+type caller struct {
+	s    *Server
+	self twophase.Party
+	seq  uint64
+}
+
+// callerOf plays the party of a partition that another server would hold.
+func callerOf(s *Server, part int) *caller {
+	return &caller{s: s, self: twophase.Party{Partition: uint16(part), Epoch: 4711}}
+}
+
+// next is a new transaction of the caller's.
+func (c *caller) next() twophase.ID {
+	c.seq++
+	return twophase.ID{Coordinator: c.self, Seq: c.seq}
+}
+
+// ask sends a message, with what the transaction does at the receiver, and
+// returns the receiver's verdict and the messages it answers.
+func (c *caller) ask(t *testing.T, op wire.Op, m twophase.Message, parts ...wire.Part) (verdict, []twophase.Message) {
+	t.Helper()
+	m.From, m.To = c.self, c.s.party(c.s.first())
+	if m.Parties == nil && len(parts) > 0 {
+		m.Parties = []twophase.Party{m.To}
+	}
+	if m.Kind == twophase.HandOver {
+		m.Agent = m.To
+	}
+	body := wire.AppendMessages([]byte{byte(op)}, []twophase.Message{m})
+	if len(parts) > 0 {
+		body = wire.AppendParts(body, &wire.Commit{Parts: parts}, nil)
+	}
+	var answer recorder
+	c.s.handle(&rdma.Request{Body: body, Replier: &answer, From: &rdma.Identity{Role: rdma.RoleServer}})
+	d := wire.NewDecoder(answer)
+	v := verdictIn(&d)
+	ms := d.Messages(nil)
+	if d.End() != nil {
+		return verdict{code: wire.Code(answer[0]), text: string(answer[1:])}, nil
+	}
+	return v, ms
+}
+
+func (c *caller) prepare(t *testing.T, id twophase.ID, part wire.Part) verdict {
+	v, _ := c.ask(t, wire.OpPrepare, twophase.Message{Kind: twophase.Prepare, ID: id}, part)
+	return v
+}
+
+func (c *caller) decide(t *testing.T, id twophase.ID, commit bool) {
+	c.ask(t, wire.OpDecide, twophase.Message{Kind: twophase.Decide, ID: id, Commit: commit})
+}
+
+func (c *caller) known(t *testing.T, id twophase.ID) twophase.Knowledge {
+	_, ms := c.ask(t, wire.OpResolve, twophase.Message{Kind: twophase.Ask, ID: id})
+	if len(ms) != 1 || ms[0].Kind != twophase.Answer {
+		t.Fatalf("a question is answered by %+v", ms)
+	}
+	return ms[0].Known
+}
+
+// recorder keeps the reply to a request.
+type recorder []byte
+
+func (r *recorder) Reply(b []byte) error { *r = append([]byte(nil), b...); return nil }
+
 // TestLatePrepareIsRefused: what was decided, or answered to be aborted, is not
 // prepared afterwards, nor prepared twice.
 func TestLatePrepareIsRefused(t *testing.T) {
-	s, p, entry := newRig(t)
+	s, p, entry := newPairRig(t)
 	putEntries(t, s, entry, 10)
-	peers := &wire.Peers{Coordinator: 0}
-	seq := uint64(0)
-	next := func() *wire.Commit {
-		seq++
-		return &wire.Commit{ID: wire.ID{Client: 99, Seq: seq}, Parts: []wire.Part{{Writes: []wire.Write{writeOf(entry, wire.Update, 10)}}}}
-	}
-	for name, before := range map[string]func(c *wire.Commit){
-		"after an abort":            func(c *wire.Commit) { s.decide(c.ID, false) },
-		"after a question":          func(c *wire.Commit) { s.resolve(c.ID) },
-		"after a commit, once more": func(c *wire.Commit) { s.prepare(c, peers); s.decide(c.ID, true) },
-		"after an abort, once more": func(c *wire.Commit) { s.prepare(c, peers); s.decide(c.ID, false) },
-		"after a refusal, once more": func(c *wire.Commit) {
-			bad := *c
-			bad.Parts = []wire.Part{{Writes: []wire.Write{{}}}}
-			s.prepare(&bad, peers)
+	c := callerOf(s, 1)
+	part := wire.Part{Writes: []wire.Write{writeOf(entry, wire.Update, 10)}}
+	for name, before := range map[string]func(id twophase.ID){
+		"after an abort":            func(id twophase.ID) { c.decide(t, id, false) },
+		"after a question":          func(id twophase.ID) { c.known(t, id) },
+		"after a commit, once more": func(id twophase.ID) { c.prepare(t, id, part); c.decide(t, id, true) },
+		"after an abort, once more": func(id twophase.ID) { c.prepare(t, id, part); c.decide(t, id, false) },
+		"after a refusal, once more": func(id twophase.ID) {
+			c.prepare(t, id, wire.Part{Writes: []wire.Write{{}}})
+		},
+		"below the watermark": func(id twophase.ID) {
+			c.ask(t, wire.OpResolve, twophase.Message{Kind: twophase.Settled, Watermark: id.Seq + 1})
 		},
 	} {
-		c := next()
-		before(c)
-		if v := s.prepare(c, peers); v.ok() {
+		id := c.next()
+		before(id)
+		if v := c.prepare(t, id, part); v.ok() {
 			t.Errorf("a prepare %s is accepted", name)
-			s.decide(c.ID, false)
+			c.decide(t, id, false)
 		}
 	}
-	c := next()
-	if v := s.prepare(c, peers); !v.ok() {
+	id := c.next()
+	if v := c.prepare(t, id, part); !v.ok() {
 		t.Fatal(v)
 	}
-	if v := s.prepare(c, peers); v.code != wire.Bad {
+	if v := c.prepare(t, id, part); v.code != wire.Bad {
 		t.Errorf("a prepare repeated while in doubt is accepted, or costs the first one: %+v", v)
 	}
-	s.decide(c.ID, true)
+	c.decide(t, id, true)
 	if p.nprepare != 0 || conflicts(p, writeOf(entry, wire.Update, 10)) {
 		t.Errorf("%d transactions left in doubt", p.nprepare)
+	}
+}
+
+// TestLateHandOverIsRefused: what was answered to be aborted, or committed, is
+// not carried out afterwards, and what was carried out is not forgotten until
+// the home says that it knows.
+func TestLateHandOverIsRefused(t *testing.T) {
+	s, p, entry := newPairRig(t)
+	putEntries(t, s, entry, 10)
+	c := callerOf(s, 1)
+	part := wire.Part{Writes: []wire.Write{writeOf(entry, wire.Update, 10)}}
+	handOver := func(id twophase.ID, mark uint64, part wire.Part) verdict {
+		v, _ := c.ask(t, wire.OpHandOver, twophase.Message{Kind: twophase.HandOver, ID: id, Watermark: mark}, part)
+		return v
+	}
+	header := func() index.Proof { return proofsOf(t, p, entry, 10, index.Found)[0] }
+	id := c.next()
+	if k := c.known(t, id); k != twophase.Aborted {
+		t.Fatalf("a transaction never seen is answered %d", k)
+	}
+	before := header()
+	if v := handOver(id, 0, part); v.ok() || header() != before {
+		t.Errorf("a transaction that was called aborted is committed when it comes after all: %+v", v)
+	}
+	id = c.next()
+	if v := handOver(id, 0, part); !v.ok() || header() == before {
+		t.Fatalf("not committed: %+v", v)
+	}
+	before = header()
+	if k := c.known(t, id); k != twophase.Committed {
+		t.Errorf("a commit that the home may not know of is answered %d", k)
+	}
+	if v := handOver(id, 0, part); header() != before {
+		t.Errorf("repeated, it is carried out again: %+v", v)
+	}
+	next := c.next()
+	if v := handOver(next, next.Seq, part); !v.ok() {
+		t.Error(v)
+	}
+	if n := p.side.machine.Records(); n != 1 {
+		t.Errorf("%d transactions remembered, want the one that is not settled", n)
+	}
+	if k := c.known(t, id); k != twophase.Undecided {
+		t.Errorf("a settled transaction is answered %d: nobody can be in doubt about it, so the answer must decide nothing", k)
+	}
+	id = c.next()
+	if v := handOver(id, 0, wire.Part{Writes: []wire.Write{writeOf(entry, wire.Insert, 10)}}); v.code != wire.Exists {
+		t.Errorf("insert of a row that exists: %+v", v)
+	}
+	if k := c.known(t, id); k != twophase.Aborted {
+		t.Errorf("a refusal is answered %d", k)
+	}
+}
+
+// TestOldCommitsAreRefused: a commit whose first read is too long ago is not
+// validated, wherever it has waited.
+func TestOldCommitsAreRefused(t *testing.T) {
+	s, p, entry := newPairRig(t)
+	putEntries(t, s, entry, 10)
+	part := wire.Part{Rows: proofsOf(t, p, entry, 10, index.Found), Writes: []wire.Write{writeOf(entry, wire.Update, 10)}}
+	for age, want := range map[time.Duration]wire.Code{0: wire.OK, index.MaxProofAge - time.Second: wire.OK, index.MaxProofAge + time.Second: wire.Conflict} {
+		part.Rows = proofsOf(t, p, entry, 10, index.Found)
+		sh, _ := s.shareOf(&wire.Commit{Age: age, Parts: []wire.Part{part}})
+		if v := sh.commit(); v.code != want {
+			t.Errorf("age %v: %+v, want code %d", age, v, want)
+		}
+		part.Rows = proofsOf(t, p, entry, 10, index.Found)
+		sh, _ = s.shareOf(&wire.Commit{Age: age, Parts: []wire.Part{part}})
+		held, v := sh.prepare()
+		if v.code != want {
+			t.Errorf("prepared at the age %v: %+v, want code %d", age, v, want)
+		}
+		for _, h := range held {
+			h.decide(false)
+		}
+		q := &request{part: &part, read: clock.Fast() - age}
+		p.mu.Lock()
+		over := p.attempt(q)
+		p.mu.Unlock()
+		if !over || wire.Code(q.result[0]) != want {
+			t.Errorf("carried out after a wait, age %v: %v, want code %d", age, q.result, want)
+		}
+	}
+}
+
+// TestHeaviestVerdictCounts: what one participant says of the rows it was to
+// write is the answer only if no other refuses what was read.
+func TestHeaviestVerdictCounts(t *testing.T) {
+	ok, light, heavy := verdict{}, verdict{code: wire.Exists}, conflict(exec.CauseRow)
+	for _, c := range []struct{ a, b, want verdict }{
+		{ok, ok, ok},
+		{ok, light, light},
+		{light, ok, light},
+		{light, heavy, heavy},
+		{heavy, light, heavy},
+		{heavy, ok, heavy},
+		{ok, heavy, heavy},
+		{light, verdict{code: wire.NotFound}, light},
+		{light, verdict{code: wire.Unavailable}, verdict{code: wire.Unavailable}},
+	} {
+		if got := heavier(c.a, c.b); got != c.want {
+			t.Errorf("of %+v and %+v %+v is the answer, want %+v: a refusal counts although proofs have failed elsewhere", c.a, c.b, got, c.want)
+		}
 	}
 }

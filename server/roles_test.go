@@ -12,6 +12,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/certs"
+	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -209,13 +210,21 @@ func requestBodies(cat *tables.Catalog, session uint64) map[wire.Op][][]byte {
 			Writes: []wire.Write{{Index: uint16(entry.ID), Op: wire.Put, Key: index.Num(key), Row: make([]byte, entry.RowBytes)}},
 		}}}
 	}
+	other := twophase.Party{Partition: 0, Epoch: session + 1} // another life of this partition
+	message := func(op wire.Op, k twophase.Kind, c *wire.Commit) []byte {
+		b := wire.AppendMessages([]byte{byte(op)}, []twophase.Message{{Kind: k, From: other, To: other, ID: twophase.ID{Coordinator: other, Seq: 1}}})
+		if c != nil {
+			b = wire.AppendParts(b, c, nil)
+		}
+		return b
+	}
 	return map[wire.Op][][]byte{
 		wire.OpCommit:  {wire.AppendCommit(nil, wire.OpCommit, commit(session+1, 1), nil)},
 		wire.OpCall:    {wire.AppendCall(nil, wire.ID{Client: session + 2, Seq: 1}, 0, "transfer", transferArgs(1, 2, 3))},
-		wire.OpPrepare: {wire.AppendPeers(wire.AppendCommit(nil, wire.OpPrepare, commit(session+3, 2), nil), &wire.Peers{})},
-		wire.OpDecide:  {append(wire.AppendID([]byte{byte(wire.OpDecide)}, wire.ID{Client: session + 3, Seq: 1}), 1)},
+		wire.OpPrepare: {message(wire.OpPrepare, twophase.Prepare, commit(session+3, 2))},
+		wire.OpDecide:  {message(wire.OpDecide, twophase.Decide, nil)},
 		wire.OpOutcome: {wire.AppendID([]byte{byte(wire.OpOutcome)}, wire.ID{Client: session + 5, Seq: 1})},
-		wire.OpResolve: {wire.AppendID([]byte{byte(wire.OpResolve)}, wire.ID{Client: session + 6, Seq: 1})},
+		wire.OpResolve: {message(wire.OpResolve, twophase.Ask, nil)},
 	}
 }
 

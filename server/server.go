@@ -52,6 +52,11 @@ type Config struct {
 	// Incarnation tells this start of the server from every other; 0 means a
 	// random number.
 	Incarnation uint64
+	// Registered, if not nil, reads from the membership store which incarnation
+	// of a data server is registered now, 0 if none is. It must not answer from
+	// a cache. Another incarnation proves that the memory of the one before is
+	// gone; nothing else does, but word from the server itself.
+	Registered func(ctx context.Context, server int) (incarnation uint64, err error)
 	// Family of the models of ordered indexes; 0 means PLR. See learned.ParseFamily.
 	Family learned.Family
 	// ManualTraining leaves training to Train, for callers to whom it matters
@@ -105,17 +110,10 @@ type Server struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	peers struct {
+	peers  []*peer  // by server; connections are made when first needed
+	client struct { // of the cluster, for procedures that leave their partition
 		sync.Mutex
 		db *exec.DB
-	}
-	doubts struct {
-		sync.Mutex
-		part      *participant
-		active    map[wire.ID]bool  // being coordinated here
-		committed map[wire.ID]bool  // decided, not yet acknowledged by all
-		handed    map[wire.ID]bool  // handed over by another server and committed, not yet acknowledged
-		owed      map[int][]wire.ID // by server: acknowledgements of what was handed over to it
 	}
 	coordinated atomic.Uint64
 	calls       atomic.Uint64
@@ -168,8 +166,9 @@ func New(c Config) (*Server, error) {
 	s.started = time.Now()
 	s.work.New = func() any { return &work{} }
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.doubts.part, s.doubts.active, s.doubts.committed = newParticipant(), map[wire.ID]bool{}, map[wire.ID]bool{}
-	s.doubts.handed, s.doubts.owed = map[wire.ID]bool{}, map[int][]wire.ID{}
+	for i := range c.Addrs {
+		s.peers = append(s.peers, &peer{s: s, server: i})
+	}
 	for _, p := range c.Procedures {
 		s.procs[p.Name] = &exec.Procedure{Name: p.Name, ReadOnly: p.ReadOnly, Body: func(ctx context.Context, t *exec.Txn, args []byte) ([]byte, error) {
 			res, err := p.Body(ctx, (*txn.Txn)(t), args)
@@ -218,6 +217,7 @@ func (s *Server) open() error {
 			return err
 		}
 		p.parking.init(s)
+		p.side = newSide(s.party(p))
 		p.runner = exec.NewRunner(s.cfg.Catalog, len(s.parts), onlyPartition{p})
 		s.parts[id] = p
 		hosted := wire.Hosted{Partition: id, RKey: uint32(p.rkey)}
@@ -245,7 +245,7 @@ func (s *Server) Start() error {
 		return err
 	}
 	s.logStart()
-	s.wg.Go(func() { s.resolver(s.ctx) })
+	s.wg.Go(func() { s.ticker(s.ctx) })
 	for server := range s.cfg.Addrs {
 		if server != s.cfg.Index {
 			s.wg.Go(func() { s.acquaint(s.ctx, server) })
@@ -272,11 +272,14 @@ func (s *Server) Close() error {
 				p.stopParking()
 			}
 		}
-		s.peers.Lock()
-		if s.peers.db != nil {
-			s.peers.db.Close()
+		for _, p := range s.peers {
+			p.close()
 		}
-		s.peers.Unlock()
+		s.client.Lock()
+		if s.client.db != nil {
+			s.client.db.Close()
+		}
+		s.client.Unlock()
 		s.closeErr = s.ep.Close()
 		s.wg.Wait()
 		s.logStop()
@@ -357,22 +360,34 @@ func (s *Server) hosted(part int) *partition {
 	return s.parts[part]
 }
 
-// peerDB is the server's own client of the cluster, opened when first needed.
-func (s *Server) peerDB(ctx context.Context) (*exec.DB, error) {
-	s.peers.Lock()
-	defer s.peers.Unlock()
-	if s.ctx.Err() != nil {
-		return nil, rdma.ErrClosed
+// clientDB is the server's own client of the cluster, opened when first needed.
+// Nothing is locked while it is opened, so that a server which does not answer
+// holds up those alone who need it.
+func (s *Server) clientDB(ctx context.Context) (*exec.DB, error) {
+	s.client.Lock()
+	db := s.client.db
+	s.client.Unlock()
+	if db != nil {
+		return db, nil
 	}
-	if s.peers.db != nil {
-		return s.peers.db, nil
-	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
 	db, err := exec.OpenLocal(ctx, exec.Config{Servers: s.cfg.Addrs, AllServers: true, Dial: s.cfg.Provider.Dial}, allPartitions{s})
 	if err != nil {
 		return nil, err
 	}
-	s.peers.db = db
-	return db, nil
+	s.client.Lock()
+	defer s.client.Unlock()
+	switch {
+	case s.ctx.Err() != nil:
+		db.Close()
+		return nil, rdma.ErrClosed
+	case s.client.db != nil: // another was faster
+		db.Close()
+	default:
+		s.client.db = db
+	}
+	return s.client.db, nil
 }
 
 // Check verifies the structure of every index held here.

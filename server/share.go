@@ -2,7 +2,11 @@ package server
 
 import (
 	"slices"
+	"time"
 
+	"drtmx/index"
+	"drtmx/internal/clock"
+	"drtmx/internal/exec"
 	"drtmx/internal/wire"
 )
 
@@ -10,14 +14,32 @@ import (
 // carried out, or prepared, in one step: the executors of all its partitions
 // are held, so that a verdict on one part rests on the proofs of all parts.
 type share struct {
-	parts []*wire.Part // ascending by partition
-	at    []*partition // of parts
+	parts []*wire.Part  // ascending by partition
+	at    []*partition  // of parts
+	read  time.Duration // on the clock of clock.Fast: when the first of the proofs was read
+}
+
+// firstRead is when the first read was that a commit's proofs rest on, if the
+// message has just arrived.
+func firstRead(c *wire.Commit) time.Duration { return clock.Fast() - c.Age }
+
+// proofAge is the time since a first read.
+func proofAge(read time.Duration) time.Duration { return max(clock.Fast()-read, 0) }
+
+// fresh refuses a commit whose proofs are too old. A freed leaf is used again
+// after index.Quarantine, so that the words of an older proof may be those of
+// other rows.
+func fresh(read time.Duration) verdict {
+	if proofAge(read) > index.MaxProofAge {
+		return conflict(exec.CauseRow)
+	}
+	return verdict{}
 }
 
 // shareOf is this server's share of a transaction. complete reports that
 // nothing of the transaction is elsewhere.
 func (s *Server) shareOf(c *wire.Commit) (sh share, complete bool) {
-	complete = true
+	complete, sh.read = true, firstRead(c)
 	for i := range c.Parts {
 		if p := s.hosted(int(c.Parts[i].Partition)); p != nil {
 			sh.parts = append(sh.parts, &c.Parts[i])
@@ -58,6 +80,9 @@ func (sh share) unlock() {
 
 // validate checks the proofs of all parts. Under lock.
 func (sh share) validate() (v verdict) {
+	if v := fresh(sh.read); !v.ok() {
+		return v
+	}
 	for i, p := range sh.at {
 		v = heavier(v, p.validate(sh.parts[i]))
 	}
@@ -82,6 +107,9 @@ func (sh share) commit() (v verdict) {
 	if len(sh.at) == 1 {
 		sh.lock()
 		defer sh.unlock()
+		if v := fresh(sh.read); !v.ok() {
+			return v
+		}
 		return sh.at[0].commit(sh.parts[0])
 	}
 	if sh.twice() {

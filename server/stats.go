@@ -74,10 +74,16 @@ func (s *Server) ownStats() wire.ServerStats {
 	return st
 }
 
-func (s *Server) decisionsKept() int {
-	s.doubts.Lock()
-	defer s.doubts.Unlock()
-	return len(s.doubts.committed) + len(s.doubts.handed)
+// decisionsKept is the number of transactions that the commit protocol remembers.
+func (s *Server) decisionsKept() (n int) {
+	for _, p := range s.parts {
+		if p != nil {
+			p.side.mu.Lock()
+			n += p.side.machine.Records()
+			p.side.mu.Unlock()
+		}
+	}
+	return n
 }
 
 // processStats are cheap: none of them stops the world.

@@ -306,7 +306,7 @@ func (s *Session) control(part int) {
 
 // gather sorts an attempt's reads and writes by partition, the home first.
 func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
-	c.Parts = c.Parts[:0]
+	c.Parts, c.Age = c.Parts[:0], max(clock.Fast()-t.began, 0)
 	for _, w := range t.writes.list[:t.writes.n] {
 		if w.dropped {
 			continue
@@ -348,7 +348,18 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 				ErrTooLarge, len(p.Rows), len(p.Gaps), p.Partition, MaxProofs))
 		}
 	}
+	t.s.db.nameLives(c)
 	return nil
+}
+
+// nameLives says which lives of the partitions a transaction has read or would
+// write, as far as they are known.
+func (db *DB) nameLives(c *wire.Commit) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for i := range c.Parts {
+		c.Parts[i].Epoch = db.mu.incarnation[db.parts[c.Parts[i].Partition].server]
+	}
 }
 
 func partOf(c *wire.Commit, part int) *wire.Part {

@@ -84,40 +84,13 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		caught: []test{{"server", "TestChangedReadsDoNotStand", "row changed and changed back: the first attempt stood"}},
 	},
 	{
-		name: "LatePrepare", why: "a prepare that is repeated, or that comes after its decision, is accepted",
-		edits: []edit{{
-			file: "server/distributed.go",
-			old:  "known || s.doubts.part.doubt[c.ID] != nil {\n		s.doubts.Unlock()\n		return verdict{code: wire.Bad, text: \"prepare repeated",
-			new:  "false && (known || s.doubts.part.doubt[c.ID] != nil) {\n		s.doubts.Unlock()\n		return verdict{code: wire.Bad, text: \"prepare repeated",
-		}},
-		caught: []test{{"server", "TestLatePrepareIsRefused", "prepare .* is accepted"}},
-	},
-	{
 		name: "FirstRefusal", why: "of several refusals the first is the answer, whatever it says",
 		edits: []edit{{
 			file: "server/share.go",
 			old:  "	if b.weight() > a.weight() {\n",
 			new:  "	if b.weight() > a.weight() && a.ok() {\n",
 		}},
-		caught: []test{{"server", "TestCoordinatorInEveryOrder", "stands only if all that was read did"}},
-	},
-	{
-		name: "LateHandOver", why: "a transaction that a server has called aborted is committed when it is handed over after all",
-		edits: []edit{{
-			file: "server/handover.go",
-			old:  "	case known, s.doubts.handed[c.ID]",
-			new:  "	case known && false, s.doubts.handed[c.ID]",
-		}},
-		caught: []test{{"server", "TestLateHandOverIsRefused", "called aborted is committed"}},
-	},
-	{
-		name: "ForgetHandOver", why: "a server does not remember that it committed a transaction which was handed over to it",
-		edits: []edit{{
-			file: "server/handover.go",
-			old:  "	s.doubts.part.remember(c.ID, v.ok())\n	if v.ok() {\n		s.doubts.handed[c.ID] = true\n	}\n",
-			new:  "",
-		}},
-		caught: []test{{"server", "TestHandedOver/answer lost", "it was committed"}},
+		caught: []test{{"server", "TestHeaviestVerdictCounts", "a refusal counts although"}},
 	},
 	{
 		name: "LostWakeup", why: "a request that waits for a transaction in doubt is not told of the decision",

@@ -47,7 +47,31 @@ var twophaseBugs = []bug{
 			old:  "	m.enter(id, pr).state = aborted\n	return Aborted\n",
 			new:  "	return Aborted\n",
 		}},
-		caught: []test{{"internal/twophase", "TestExploreLongPaths", split}},
+		caught: []test{
+			{"internal/twophase", "TestExploreLongPaths", split},
+			{"server", "TestLateHandOverIsRefused", "called aborted is committed"},
+		},
+	},
+	{
+		name: "LatePrepare", why: "a prepare that is repeated, or that comes after its decision, is accepted",
+		edits: []edit{{
+			file: "internal/twophase/receive.go",
+			old:  "	r := m.table[id]\n	if r == nil && id.Seq >= pr.settled",
+			new:  "	r := m.table[id]\n	if !handed {\n		r = nil\n	}\n	if r == nil && id.Seq >= pr.settled",
+		}},
+		caught: []test{{"server", "TestLatePrepareIsRefused", "prepare .* is accepted"}},
+	},
+	{
+		name: "ForgetHandOver", why: "a server does not remember that it committed a transaction which was handed over to it",
+		edits: []edit{{
+			file: "internal/twophase/machine.go",
+			old:  "	m.decided(r, commit, out)\n	if !m.isGone(id.Coordinator) {\n",
+			new:  "	m.decided(r, commit, out)\n	delete(m.table, id)\n	if !m.isGone(id.Coordinator) {\n",
+		}},
+		caught: []test{
+			{"server", "TestHandedOver/answer lost", "it was committed"},
+			{"internal/twophase", "TestExploreLongPaths", split + "|" + stuck},
+		},
 	},
 	{
 		name: "LateBelowWatermark", why: "a late request below the watermark is carried out",

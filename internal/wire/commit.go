@@ -1,6 +1,10 @@
 package wire
 
-import "drtmx/index"
+import (
+	"time"
+
+	"drtmx/index"
+)
 
 // WriteOp is what a write does and what it asks of the row before.
 type WriteOp uint8
@@ -26,6 +30,7 @@ type Write struct {
 // Part is what a transaction does in one partition.
 type Part struct {
 	Partition uint16
+	Epoch     uint64        // the life of the partition that the sender knows, 0 if it knows none
 	Rows      []index.Proof // headers of rows read
 	Gaps      []index.Proof // gap words of absences and ranges read
 	Writes    []Write
@@ -34,7 +39,10 @@ type Part struct {
 // Commit is a request to commit, and with the same layout to prepare. The
 // first part is the home partition's.
 type Commit struct {
-	ID    ID
+	ID ID
+	// Age is the time since the first read that the proofs rest on, as its
+	// sender knows it. It does not count the time on the way.
+	Age   time.Duration
 	Parts []Part
 }
 
@@ -46,13 +54,13 @@ func (c *Commit) NextPart(partition uint16) *Part {
 		c.Parts = append(c.Parts, Part{})
 	}
 	p := &c.Parts[len(c.Parts)-1]
-	p.Partition, p.Rows, p.Gaps, p.Writes = partition, p.Rows[:0], p.Gaps[:0], p.Writes[:0]
+	p.Partition, p.Epoch, p.Rows, p.Gaps, p.Writes = partition, 0, p.Rows[:0], p.Gaps[:0], p.Writes[:0]
 	return p
 }
 
 // AppendPart appends the encoding of one part.
 func AppendPart(b []byte, p *Part) []byte {
-	b = le.AppendUint16(b, p.Partition)
+	b = le.AppendUint64(le.AppendUint16(b, p.Partition), p.Epoch)
 	b = appendProofs(appendProofs(b, p.Rows), p.Gaps)
 	b = le.AppendUint32(b, uint32(len(p.Writes)))
 	for i := range p.Writes {
@@ -81,7 +89,12 @@ func (p *Part) Bytes() int {
 
 // AppendCommit appends op and the encoding of the parts that keep accepts (nil: all).
 func AppendCommit(b []byte, op Op, c *Commit, keep func(partition uint16) bool) []byte {
-	b = AppendID(append(b, byte(op)), c.ID)
+	return AppendParts(AppendID(append(b, byte(op)), c.ID), c, keep)
+}
+
+// AppendParts appends the age and the parts that keep accepts (nil: all).
+func AppendParts(b []byte, c *Commit, keep func(partition uint16) bool) []byte {
+	b = le.AppendUint64(b, uint64(c.Age))
 	at := len(b)
 	b = le.AppendUint32(b, 0)
 	n := uint32(0)
@@ -99,10 +112,19 @@ func AppendCommit(b []byte, op Op, c *Commit, keep func(partition uint16) bool) 
 // reused; rows are views of the message.
 func (c *Commit) Decode(d *Decoder) error {
 	c.ID = d.ID()
-	n := d.Count(MaxParts, 14)
+	return c.DecodeParts(d)
+}
+
+// DecodeParts reads what AppendParts wrote, as Decode does.
+func (c *Commit) DecodeParts(d *Decoder) error {
+	if c.Age = time.Duration(d.U64()); c.Age < 0 {
+		d.bad = true
+	}
+	n := d.Count(MaxParts, 22)
 	c.Parts = c.Parts[:0]
 	for range n {
 		p := c.NextPart(d.U16())
+		p.Epoch = d.U64()
 		p.Rows = d.proofs(p.Rows)
 		p.Gaps = d.proofs(p.Gaps)
 		for range d.Count(MaxWrites, 17) {
@@ -136,52 +158,4 @@ func (c *Call) Decode(d *Decoder) error {
 	c.ID, c.Partition = d.ID(), d.U16()
 	c.Procedure, c.Args = d.Bytes(), d.Rest()
 	return d.Err()
-}
-
-// Peers tells a participant who else knows of a distributed transaction.
-type Peers struct {
-	Coordinator  uint16
-	Participants []uint16 // servers
-}
-
-// MaxIDs bounds the transactions that one OpHandOver acknowledges.
-const MaxIDs = 1 << 10
-
-// AppendIDs appends to an OpHandOver request: transactions handed over before
-// whose decision has arrived.
-func AppendIDs(b []byte, ids []ID) []byte {
-	b = le.AppendUint32(b, uint32(len(ids)))
-	for _, id := range ids {
-		b = AppendID(b, id)
-	}
-	return b
-}
-
-// IDs takes what AppendIDs wrote, which ends a request, into the memory of dst.
-func (d *Decoder) IDs(dst []ID) ([]ID, error) {
-	dst = dst[:0]
-	for range d.Count(MaxIDs, 16) {
-		dst = append(dst, d.ID())
-	}
-	return dst, d.End()
-}
-
-// AppendPeers appends to a prepare request.
-func AppendPeers(b []byte, p *Peers) []byte {
-	b = le.AppendUint16(b, p.Coordinator)
-	b = le.AppendUint32(b, uint32(len(p.Participants)))
-	for _, s := range p.Participants {
-		b = le.AppendUint16(b, s)
-	}
-	return b
-}
-
-// Decode reads what AppendPeers wrote.
-func (p *Peers) Decode(d *Decoder) error {
-	p.Coordinator = d.U16()
-	p.Participants = p.Participants[:0]
-	for range d.Count(MaxParts, 2) {
-		p.Participants = append(p.Participants, d.U16())
-	}
-	return d.End()
 }

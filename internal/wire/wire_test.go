@@ -11,6 +11,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/twophase"
 )
 
 func drawProofs(t *rapid.T, name string) (ps []index.Proof) {
@@ -138,15 +139,20 @@ func TestHelloIsChecked(t *testing.T) {
 }
 
 func FuzzDecoders(f *testing.F) {
-	c := Commit{ID: ID{1, 2}}
+	c := Commit{ID: ID{1, 2}, Age: 17}
 	p := c.NextPart(3)
 	p.Rows = []index.Proof{{Addr: 64, Word: 1}}
 	p.Writes = []Write{{Index: 1, Op: Insert, Key: index.Num(5), Row: []byte("12345678")}}
 	f.Add(AppendCommit(nil, OpCommit, &c, nil))
 	f.Add(AppendReads(nil, []Read{{Lo: index.Num(1)}, {Strings: true, Lo: index.Str("k")}, {Scan: true, Lo: index.Num(1), Hi: index.Num(9), Limit: 3}}))
 	f.Add(AppendCall(nil, ID{1, 2}, 3, "p", []byte("args")))
-	f.Add(AppendIDs([]byte{0}, []ID{{1, 2}, {3, 4}}))
-	f.Add(AppendPeers([]byte{0}, &Peers{Participants: []uint16{1, 2}}))
+	p1, p2 := twophase.Party{Partition: 1, Epoch: 7}, twophase.Party{Partition: 2, Epoch: 9}
+	id := twophase.ID{Coordinator: p1, Seq: 5}
+	f.Add(AppendMessages([]byte{0}, []twophase.Message{
+		{Kind: twophase.Prepare, From: p1, To: p2, ID: id, Parties: []twophase.Party{p1, p2}, Agent: p2, Watermark: 3, Heard: 4},
+		{Kind: twophase.Ask, From: p2, To: p1, ID: id, Gone: []twophase.Party{{Partition: 3, Epoch: 1}}},
+		{Kind: twophase.Answer, From: p1, To: p2, ID: id, Known: twophase.InDoubt, Closed: 1},
+	}))
 	f.Add(AppendScan(AppendGet([]byte{0}, &index.GetResult{Status: index.Found}), &index.ScanResult{Status: index.Found}, false))
 	f.Add([]byte("\x00{\"server\":1,\"indexes\":[{\"Rows\":3}],\"next\":2}"))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -168,12 +174,13 @@ func FuzzDecoders(f *testing.F) {
 		if f, err := DecodeFailure(b); err == nil && !bytes.Equal(AppendFailure(nil, &f), b) {
 			t.Fatalf("failure %x decodes as %+v", b, f)
 		}
-		var peers Peers
 		d = NewDecoder(b[1:])
-		_ = peers.Decode(&d)
-		d = NewDecoder(b[1:])
-		if ids, err := d.IDs(nil); err == nil && !bytes.Equal(AppendIDs(b[:1:1], ids), b) {
-			t.Fatalf("transactions %x decode as %v", b, ids)
+		if ms := d.Messages(nil); d.End() == nil {
+			again := AppendMessages(b[:1:1], ms)
+			d = NewDecoder(again[1:])
+			if twice := d.Messages(nil); d.End() != nil || !reflect.DeepEqual(ms, twice) {
+				t.Fatalf("messages %+v decode again as %+v", ms, twice)
+			}
 		}
 		st := ServerStats{Next: 1}
 		if DecodeStats(b, &st) == nil && st.Next != 0 && (st.Next <= 1 || st.Next > MaxParts) {

@@ -1,0 +1,109 @@
+package wire
+
+import "drtmx/internal/twophase"
+
+// MaxMessages bounds the messages of the commit protocol in one request or answer.
+const MaxMessages = 1 << 12
+
+// Flags of a message of the commit protocol.
+const (
+	flagCommit  = 1
+	flagParties = 2
+	flagGone    = 4
+)
+
+const (
+	partyBytes        = 10
+	leastMessageBytes = 2*partyBytes + partyBytes + 8 + 4 + 16
+)
+
+func appendParty(b []byte, p twophase.Party) []byte {
+	return le.AppendUint64(le.AppendUint16(b, p.Partition), p.Epoch)
+}
+
+func (d *Decoder) party() twophase.Party { return twophase.Party{Partition: d.U16(), Epoch: d.U64()} }
+
+func appendParties(b []byte, ps []twophase.Party) []byte {
+	b = le.AppendUint16(b, uint16(len(ps)))
+	for _, p := range ps {
+		b = appendParty(b, p)
+	}
+	return b
+}
+
+func (d *Decoder) parties() (ps []twophase.Party) {
+	n := int(d.U16())
+	if n > MaxParts || n*partyBytes > len(d.b) {
+		d.bad, d.b = true, nil
+		return nil
+	}
+	for range n {
+		ps = append(ps, d.party())
+	}
+	return ps
+}
+
+// AppendMessages appends messages of the commit protocol.
+func AppendMessages(b []byte, ms []twophase.Message) []byte {
+	b = le.AppendUint32(b, uint32(len(ms)))
+	for i := range ms {
+		b = appendMessage(b, &ms[i])
+	}
+	return b
+}
+
+func appendMessage(b []byte, m *twophase.Message) []byte {
+	b = appendParty(appendParty(append(b, byte(m.Kind)), m.From), m.To)
+	b = le.AppendUint64(appendParty(b, m.ID.Coordinator), m.ID.Seq)
+	flags := byte(0)
+	if m.Commit {
+		flags |= flagCommit
+	}
+	if len(m.Parties) > 0 {
+		flags |= flagParties
+	}
+	if len(m.Gone) > 0 {
+		flags |= flagGone
+	}
+	b = append(b, flags, byte(m.Ballot), byte(m.Known))
+	b = le.AppendUint64(le.AppendUint64(b, m.Watermark), m.Heard)
+	if flags&flagParties != 0 {
+		b = appendParty(appendParties(b, m.Parties), m.Agent)
+	}
+	if flags&flagGone != 0 {
+		b = appendParties(b, m.Gone)
+	}
+	if m.Kind == twophase.Answer {
+		b = le.AppendUint16(b, uint16(m.Closed))
+	}
+	return b
+}
+
+// Messages takes what AppendMessages wrote. dst's memory is reused.
+func (d *Decoder) Messages(dst []twophase.Message) []twophase.Message {
+	dst = dst[:0]
+	for range d.Count(MaxMessages, leastMessageBytes) {
+		m := twophase.Message{Kind: twophase.Kind(d.U8()), From: d.party(), To: d.party()}
+		m.ID.Coordinator = d.party()
+		m.ID.Seq = d.U64()
+		flags := d.U8()
+		m.Ballot, m.Known = twophase.Ballot(d.U8()), twophase.Knowledge(d.U8())
+		m.Watermark, m.Heard = d.U64(), d.U64()
+		m.Commit = flags&flagCommit != 0
+		if flags&flagParties != 0 {
+			m.Parties, m.Agent = d.parties(), d.party()
+		}
+		if flags&flagGone != 0 {
+			m.Gone = d.parties()
+		}
+		if m.Kind == twophase.Answer {
+			m.Closed = int(d.U16())
+		}
+		if d.bad = d.bad || flags > flagCommit|flagParties|flagGone || m.Kind < twophase.Prepare || m.Kind > twophase.Noted ||
+			m.Ballot > twophase.Yes || m.Known > twophase.Aborted; d.bad {
+			return dst[:0]
+		}
+		dst = append(dst, m)
+	}
+	return dst
+}

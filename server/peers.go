@@ -1,0 +1,242 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"drtmx/internal/twophase"
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+)
+
+// Bounds of what goes between data servers.
+const (
+	// peerTimeout bounds the wait for the answer to one message of a
+	// transaction, the connecting included.
+	peerTimeout = 2 * time.Second
+	// settleTimeout bounds one exchange that settles transactions in doubt.
+	settleTimeout = time.Second
+	// idleLinksMax bounds the connections to a server that are kept for later.
+	idleLinksMax = 64
+	// outboxMax bounds the messages that wait for a server. More are dropped:
+	// machines repeat what was not answered.
+	outboxMax = 1 << 10
+)
+
+// peer is another data server, as this one sees it.
+type peer struct {
+	s      *Server
+	server int
+
+	mu struct {
+		sync.Mutex
+		idle    []*link
+		outbox  []twophase.Message
+		working bool // a goroutine sends what is in outbox
+		closed  bool
+	}
+}
+
+// link is a connection to a peer. One goroutine uses it at a time.
+type link struct {
+	peer        *peer
+	conn        rdma.Conn
+	incarnation uint64
+	resp        []byte
+}
+
+// errLink reports an answer from a peer that is not one.
+var errLink = errors.New("server: peer breaks the protocol")
+
+// link takes an idle connection, or makes one. Nothing is locked meanwhile.
+func (p *peer) link(ctx context.Context) (*link, error) {
+	p.mu.Lock()
+	if n := len(p.mu.idle); n > 0 {
+		l := p.mu.idle[n-1]
+		p.mu.idle = p.mu.idle[:n-1]
+		p.mu.Unlock()
+		return l, nil
+	}
+	closed := p.mu.closed
+	p.mu.Unlock()
+	if closed {
+		return nil, rdma.ErrClosed
+	}
+	return p.dial(ctx)
+}
+
+// dial connects, and asks which incarnation of the server is there.
+func (p *peer) dial(ctx context.Context) (*link, error) {
+	addr := p.s.cfg.Addrs[p.server]
+	c, err := p.s.cfg.Provider.Dial(ctx, addr)
+	if err != nil {
+		return nil, fmt.Errorf("server %s: %w", addr, err)
+	}
+	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, p.s.cfg.Index, p.s.incarnation), nil)
+	if err == nil {
+		var h *wire.Hello
+		if h, err = wire.DecodeHello(resp); err == nil && h.Server == p.server && h.Incarnation != 0 {
+			return &link{peer: p, conn: c, incarnation: h.Incarnation, resp: resp[:0]}, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("%w: server %d answers at the address of %d", errLink, h.Server, p.server)
+		}
+	}
+	c.Close()
+	return nil, fmt.Errorf("server %s: %w", addr, err)
+}
+
+// release keeps a connection for later.
+func (l *link) release() {
+	p := l.peer
+	p.mu.Lock()
+	keep := !p.mu.closed && len(p.mu.idle) < idleLinksMax
+	if keep {
+		p.mu.idle = append(p.mu.idle, l)
+	}
+	p.mu.Unlock()
+	if !keep {
+		l.conn.Close()
+	}
+}
+
+// drop closes a connection that broke, and all idle ones: most likely they
+// lead to the same process.
+func (l *link) drop() {
+	l.conn.Close()
+	p := l.peer
+	p.mu.Lock()
+	idle := p.mu.idle
+	p.mu.idle = nil
+	p.mu.Unlock()
+	for _, i := range idle {
+		i.conn.Close()
+	}
+}
+
+func (p *peer) close() {
+	p.mu.Lock()
+	p.mu.closed = true
+	idle := p.mu.idle
+	p.mu.idle, p.mu.outbox = nil, nil
+	p.mu.Unlock()
+	for _, l := range idle {
+		l.conn.Close()
+	}
+}
+
+// post has messages sent in the background, with a deadline of their own. A
+// peer that does not answer holds up nobody else.
+func (p *peer) post(ms []twophase.Message) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.closed {
+		return
+	}
+	p.mu.outbox = append(p.mu.outbox, ms[:min(len(ms), outboxMax-len(p.mu.outbox))]...)
+	if !p.mu.working && len(p.mu.outbox) > 0 {
+		p.mu.working = true
+		p.s.background(p.send)
+	}
+}
+
+// send empties the outbox.
+func (p *peer) send() {
+	for {
+		p.mu.Lock()
+		ms := p.mu.outbox
+		p.mu.outbox = nil
+		if p.mu.working = len(ms) > 0; !p.mu.working {
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+		if err := p.exchange(ms); err != nil {
+			p.s.log.Debug("peer does not answer", "peer", p.server, "reason", err.Error())
+			p.look(ms)
+		}
+	}
+}
+
+// exchange sends messages to the lives of partitions that the peer has now. It
+// learns that others are gone from the peer itself.
+func (p *peer) exchange(ms []twophase.Message) error {
+	ctx, cancel := context.WithTimeout(p.s.ctx, settleTimeout)
+	defer cancel()
+	l, err := p.link(ctx)
+	if err != nil {
+		return err
+	}
+	var decisions, rest []twophase.Message
+	b := &batch{s: p.s}
+	for _, m := range ms {
+		switch {
+		case m.To.Epoch != l.incarnation:
+			b.gone(m.To)
+		case m.Kind == twophase.Decide:
+			decisions = append(decisions, m)
+		default:
+			rest = append(rest, m)
+		}
+	}
+	for op, ms := range map[wire.Op][]twophase.Message{wire.OpDecide: decisions, wire.OpResolve: rest} {
+		if len(ms) == 0 || err != nil {
+			continue
+		}
+		if err = l.conn.StartCall(ctx, wire.AppendMessages([]byte{byte(op)}, ms)); err == nil {
+			_, err = l.finish(ctx, b)
+		}
+	}
+	if err != nil {
+		l.drop()
+	} else {
+		l.release()
+	}
+	b.settle()
+	return err
+}
+
+// look asks the membership store whether the parties addressed still have the
+// memory they had, since their server does not answer.
+func (p *peer) look(ms []twophase.Message) {
+	if p.s.cfg.Registered == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(p.s.ctx, settleTimeout)
+	defer cancel()
+	now, err := p.s.cfg.Registered(ctx, p.server)
+	if err != nil || now == 0 {
+		return // a store that does not answer, or a server without a lease, proves nothing
+	}
+	b := &batch{s: p.s}
+	for _, m := range ms {
+		if m.To.Epoch != now {
+			b.gone(m.To)
+		}
+	}
+	b.settle()
+}
+
+// finish takes the answer to a request of the commit protocol: a verdict, and
+// messages, which join the batch.
+func (l *link) finish(ctx context.Context, b *batch) (verdict, error) {
+	resp, err := l.conn.FinishCall(ctx, l.resp)
+	if err != nil {
+		return verdict{}, err
+	}
+	l.resp = resp
+	d := wire.NewDecoder(resp)
+	v := verdictIn(&d)
+	ms := d.Messages(nil)
+	if err := d.End(); err != nil {
+		if v.code == wire.Bad || v.code == wire.Forbidden {
+			return v, nil // the request was not understood; the text says why
+		}
+		return verdict{}, fmt.Errorf("%w: %w", errLink, err)
+	}
+	b.out.Messages = append(b.out.Messages, ms...)
+	return v, nil
+}

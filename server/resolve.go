@@ -1,0 +1,141 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"drtmx/internal/twophase"
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+)
+
+const (
+	// tickEvery is the time between ticks of the commit protocol.
+	tickEvery = 100 * time.Millisecond
+	// askAfter ticks a partition asks about a transaction that it is in doubt
+	// about, and after as many again it asks everyone who takes part.
+	askAfter = 5
+	// warnAfter ticks with the same transactions in doubt, the log says so.
+	warnAfter = 50
+)
+
+// ticker lets time pass for the commit protocol.
+func (s *Server) ticker(ctx context.Context) {
+	t := time.NewTicker(tickEvery)
+	defer t.Stop()
+	doubtful := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		s.tick()
+		n := 0
+		for _, p := range s.parts {
+			if p != nil {
+				p.side.mu.Lock()
+				n += p.side.machine.InDoubt()
+				p.side.mu.Unlock()
+			}
+		}
+		if doubtful++; n == 0 {
+			doubtful = 0
+		} else if doubtful%warnAfter == 0 {
+			s.log.Warn("transactions stay in doubt", "transactions", n, "for", time.Duration(doubtful)*tickEvery)
+		}
+	}
+}
+
+// tick lets one unit of time pass. It waits for nobody.
+func (s *Server) tick() {
+	b := &batch{s: s}
+	for _, p := range s.parts {
+		if p != nil {
+			b.step(p, func(m *twophase.Machine) { m.Tick(&b.out) })
+		}
+	}
+	b.settle()
+}
+
+// handleMessages takes messages of the commit protocol. With a prepare or a
+// hand-over comes what the transaction does here. The answer is this server's
+// verdict on its share, and the messages to the sender.
+func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wire.Op) {
+	w.messages = d.Messages(w.messages)
+	b := &batch{s: s}
+	if op == wire.OpPrepare || op == wire.OpHandOver {
+		if err := w.commit.DecodeParts(d); err != nil {
+			s.refuse(r, err.Error())
+			return
+		}
+		b.commit = &w.commit
+	}
+	if err := d.End(); err != nil || len(w.messages) == 0 {
+		s.refuse(r, "malformed messages of the commit protocol")
+		return
+	}
+	from := w.messages[0].From
+	for i := range w.messages {
+		m := &w.messages[i]
+		if s.serverOf(m.From) < 0 || s.serverOf(m.From) != s.serverOf(from) || m.From.Epoch != from.Epoch || !allowed(op, m.Kind) || !s.known(m) {
+			s.refuse(r, "message of the commit protocol that does not belong here")
+			return
+		}
+	}
+	if op == wire.OpHandOver {
+		s.handovers.Add(1)
+	}
+	b.out.Messages = append(b.out.Messages, w.messages...)
+	for len(b.out.Messages) > 0 || len(b.locks) > 0 {
+		b.local()
+		b.lock()
+	}
+	var answers, others []twophase.Message
+	for _, m := range b.remote {
+		if s.serverOf(m.To) == s.serverOf(from) && m.To.Epoch == from.Epoch {
+			answers = append(answers, m)
+		} else {
+			others = append(others, m)
+		}
+	}
+	s.post(others)
+	if b.commit != nil && b.v.ok() && refused(answers) {
+		b.v = verdict{code: wire.Bad, text: "a transaction that is repeated, late, or one too many"}
+	}
+	w.resp = wire.AppendMessages(appendVerdict(w.resp[:0], b.v), answers)
+	s.reply(r, w.resp)
+}
+
+// refused reports whether a machine turned a request away by itself.
+func refused(answers []twophase.Message) bool {
+	for i := range answers {
+		m := &answers[i]
+		if m.Kind == twophase.Vote && m.Ballot == twophase.No || m.Kind == twophase.Answer && m.Known != twophase.Committed {
+			return true
+		}
+	}
+	return len(answers) == 0
+}
+
+// allowed says which messages come with which request.
+func allowed(op wire.Op, k twophase.Kind) bool {
+	switch op {
+	case wire.OpPrepare:
+		return k == twophase.Prepare
+	case wire.OpHandOver:
+		return k == twophase.HandOver
+	case wire.OpDecide:
+		return k == twophase.Decide
+	}
+	return k == twophase.Ask || k == twophase.Settled
+}
+
+// known reports whether there are all partitions that a message names.
+func (s *Server) known(m *twophase.Message) bool {
+	ok := s.serverOf(m.ID.Coordinator) >= 0 || m.Kind == twophase.Settled
+	for _, p := range m.Parties {
+		ok = ok && s.serverOf(p) >= 0
+	}
+	return ok && (m.Agent == twophase.Party{} || s.serverOf(m.Agent) >= 0)
+}
