@@ -35,7 +35,7 @@ func harshScenarios() []scenario {
 	return []scenario{
 		{name: "dials that fail", faults: drops, loses: true, load: distributed, upset: (*upsetting).failDials},
 		{name: "delayed messages", faults: none, loses: true, load: distributed, upset: (*upsetting).delayMessages},
-		{name: "a flood past delayed messages", faults: none, loses: true, upset: (*upsetting).delayBehindMany, load: func(l *load, s *rng.Stream) {
+		{name: "a flood past delayed messages", faults: none, loses: true, lasts: 25 * time.Second, upset: (*upsetting).delayBehindMany, load: func(l *load, s *rng.Stream) {
 			distributed(l, s)
 			l.Views, l.Looks = 0, 0
 		}},
@@ -309,6 +309,9 @@ func (u *upsetting) delayBehindMany() {
 	}
 	u.d.mu.rates[wire.OpHandOver] = rates{late: 0.01}
 	u.d.mu.past = 300 + u.s.Intn(700)
+	if u.long && u.s.Bool(0.5) {
+		u.d.mu.past = 1<<16 + u.s.Intn(1<<12)
+	}
 }
 
 // pauseLong stops one server after the other for longer than any server waits

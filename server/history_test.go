@@ -337,6 +337,7 @@ type scenario struct {
 	loses               bool
 	load                func(l *load, s *rng.Stream)
 	upset               func(x *upsetting) // what else goes wrong; see history_faults_test.go
+	lasts               time.Duration      // of a long run, at least
 }
 
 func (sc *scenario) lossy(f inproc.Faults) bool {
@@ -414,7 +415,7 @@ func (sc *scenario) runOnce(t *testing.T, seed uint64) *outcome {
 	if sc.upset != nil {
 		u.upset = newDisturbance(stream)
 		if simTime(t, 0) >= longSim { // disturbances that last long need a load that does
-			l.TxnsPerClient, l.Duration = 0, between(stream, 1000, 8000)
+			l.TxnsPerClient, l.Duration = 0, max(between(stream, 1000, 8000), sc.lasts)
 		}
 	}
 	x := u.start(t, newLists(&l))
