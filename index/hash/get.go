@@ -60,21 +60,21 @@ type getOp struct {
 	words []uint64
 	addr  uint64 // of it
 
-	buckets  uint64 // believed number
-	num      uint64 // of the head's bucket
-	head     uint64 // its address
-	version  uint64 // its header: the chain is read as of it
-	slot     int    // next to look at in bucket
-	bucket   [bucketWords]uint64
-	scratch  [bucketWords]uint64 // root block, directory word
-	row      []uint64            // row block, or several
-	hops     int
-	rounds   int
-	busy     int
-	rowBusy  int
-	chases   uint64
-	retries  uint64
-	refreshs uint64
+	buckets   uint64 // believed number
+	num       uint64 // of the head's bucket
+	head      uint64 // its address
+	version   uint64 // its header: the chain is read as of it
+	slot      int    // next to look at in bucket
+	bucket    [bucketWords]uint64
+	scratch   [bucketWords]uint64 // root block, directory word
+	row       []uint64            // row block, or several
+	hops      int
+	rounds    int
+	busy      int
+	rowBusy   int
+	chases    uint64
+	retries   uint64
+	refreshes uint64
 
 	res   index.GetResult
 	proof [1]index.Proof
@@ -95,7 +95,7 @@ func (o *getOp) Start(key index.Key) {
 	}
 	o.phase = phaseStart
 	o.rounds, o.busy, o.rowBusy, o.hops = 0, 0, 0, 0
-	o.chases, o.retries, o.refreshs = 0, 0, 0
+	o.chases, o.retries, o.refreshes = 0, 0, 0
 	o.res = index.GetResult{}
 }
 
@@ -175,7 +175,7 @@ func (o *getOp) readHead(next *rdma.Batch) bool {
 	if !known {
 		// The chunk is newer than the view. Maintain will fetch it for all; this lookup helps itself.
 		o.c.stale.Store(true)
-		o.refreshs++
+		o.refreshes++
 		return o.read(phaseRoot, o.c.root, o.scratch[:], next)
 	}
 	o.head = head
@@ -375,11 +375,11 @@ func (o *getOp) finish(s index.Status) bool {
 	n.lookups.Add(1)
 	n.rounds.Add(uint64(o.rounds))
 	n.reads.Add(uint64(o.rounds))
-	if o.chases|o.retries|o.refreshs|o.extra != 0 {
+	if o.chases|o.retries|o.refreshes|o.extra != 0 {
 		n.reads.Add(o.extra)
 		n.chases.Add(o.chases)
 		n.retries.Add(o.retries)
-		n.refreshes.Add(o.refreshs)
+		n.refreshes.Add(o.refreshes)
 	}
 	if s == index.Fallback {
 		n.fallbacks.Add(1)

@@ -55,7 +55,7 @@ type Client struct {
 	stale    staleList
 	nextOp   atomic.Uint32
 	counts   [opStripes]counts
-	refreshs atomic.Uint64
+	refreshes atomic.Uint64
 	clock    int // PartTT's next candidate for eviction
 	ttHeld   int // bytes; in Maintain only
 }
@@ -181,7 +181,7 @@ func (c *Client) Stats() index.ClientStats {
 		s.Fallbacks += n.fallbacks.Load()
 		s.Retries += n.retries.Load()
 	}
-	s.Refreshes = c.refreshs.Load()
+	s.Refreshes = c.refreshes.Load()
 	if h := c.cur.Load(); h != nil && h.trained() {
 		s.ModelBytes = uint64(h.routerBytes()) + 8*uint64(len(h.subs))
 		for i := range h.subs {
@@ -309,7 +309,7 @@ func (f *fetcher) load(old *cache) error {
 				return err
 			}
 		}
-		f.c.refreshs.Add(1)
+		f.c.refreshes.Add(1)
 		f.c.cur.Store(h)
 		return nil
 	}

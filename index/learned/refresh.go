@@ -106,7 +106,7 @@ func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
 	}
 	h.held[i].Store(held)
 	s.wanted.Store(0)
-	f.c.refreshs.Add(1)
+	f.c.refreshes.Add(1)
 	return true
 }
 

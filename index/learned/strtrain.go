@@ -15,8 +15,8 @@ type stringKeys struct {
 	digests []uint64
 	prefix  []uint64
 	// Of the sub-model trained last: the longest run of fences that tie, all leaves, and how well it does.
-	ties, leafs int
-	q           model.Quality
+	ties, leafCount int
+	q               model.Quality
 }
 
 func (k *stringKeys) tidy(limit int) bool { return k.t.Tidy(limit) }
@@ -46,7 +46,7 @@ func (k *stringKeys) reaches(high, start string) bool { return high == "" || sta
 // small alphabet: the router, which knows whole strings, can do for models.
 func (k *stringKeys) crowded() bool {
 	q := &k.q
-	return k.leafs > tiesMax && (k.ties > 2*tiesMax || q.ErrorMax > maxLeft/2 || q.FirstLeafWrong > q.Keys/4)
+	return k.leafCount > tiesMax && (k.ties > 2*tiesMax || q.ErrorMax > maxLeft/2 || q.FirstLeafWrong > q.Keys/4)
 }
 
 // cut is partition, and halves what that does not divide.
@@ -171,7 +171,7 @@ func (k *stringKeys) train(tr *model.Trainer, start, _ string, lows []string, ad
 		tr.Add(d, lay.ALN(addr), k.leafDigests(addr, lows[i], i > 0, len(prefix), d))
 	}
 	q, err = tr.Train(dst, version)
-	k.q, k.leafs = q, len(lows)
+	k.q, k.leafCount = q, len(lows)
 	k.prefix = appendStrPrefix(k.prefix[:0], start, prefix)
 	return q, k.prefix, err
 }

@@ -26,7 +26,7 @@ const (
 	growFactor = 2
 	// planFactor is how much larger than planned a sub-model may be.
 	planFactor = 3
-	leastLeafs = 64
+	leastLeaves = 64
 )
 
 // keyKind is what training needs to know of a kind of keys and of the tree
@@ -251,7 +251,7 @@ func (t *trainer[K]) note(pending int) {
 func (t *trainer[K]) due(leaves uint64) bool {
 	g := t.gen
 	switch {
-	case g == nil, leaves > growFactor*max(g.leaves, leastLeafs), leaves*growFactor < g.leaves && g.leaves > leastLeafs:
+	case g == nil, leaves > growFactor*max(g.leaves, leastLeaves), leaves*growFactor < g.leaves && g.leaves > leastLeaves:
 		t.plan = &planning[K]{full: true}
 		return true
 	}

@@ -65,7 +65,7 @@ type Report struct {
 	Homes        string                `json:"homes"`              // of terminals: fixed or random
 	Skipped      uint64                `json:"skipped_deliveries"` // districts that had nothing to deliver
 	Delivery     DeliveryReport        `json:"delivery"`
-	Escalated    uint64                `json:"escalated_stock_levels"` // overtaken by writers in each View; ran at their home server
+	Escalated    uint64                `json:"escalated_stock_levels"` // STOCK-LEVELs whose Views were all invalidated; they ran at their home server
 	Compliance   ComplianceReport      `json:"compliance"`
 	WarmupOnly   bool                  `json:"warmup_only,omitempty"`
 	Interrupted  bool                  `json:"interrupted,omitempty"`
