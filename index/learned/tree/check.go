@@ -166,7 +166,7 @@ func (c *checker) lock(addr uint64, slot int, key index.Key, head block.Header) 
 
 func (c *checker) totals() error {
 	t := c.t
-	used, rooms := t.leafs.Stats().Used, uint64(0)
+	used, rooms := t.leafSlab.Stats().Used, uint64(0)
 	for _, held := range []iter.Seq[*index.Held]{maps.Values(t.held.num), maps.Values(t.held.str)} {
 		for h := range held {
 			if h.Room.Addr != 0 {
@@ -217,9 +217,9 @@ func (t *Tree) checkNode(nd *node, low index.Key) (nodes, leaves uint64, err err
 			return 0, 0, fmt.Errorf("entry %d does not rise", i)
 		}
 		if nd.level == 0 {
-			f := t.keys.of(nd.leafs[i].Load())
+			f := t.keys.of(nd.addrs[i].Load())
 			if f == nil || f.low != k || nd.str != nil && nd.str.lows[i].Load() != f {
-				return 0, 0, fmt.Errorf("leaf %#x is known as %+v, its parent says %v", nd.leafs[i].Load(), f, k)
+				return 0, 0, fmt.Errorf("leaf %#x is known as %+v, its parent says %v", nd.addrs[i].Load(), f, k)
 			}
 			leaves++
 			continue

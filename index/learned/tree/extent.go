@@ -57,7 +57,7 @@ func (t *Tree) newExtent(nd *node) bool {
 	if (t.reserve+extentLeaves)*reserveShare > t.leaves.Load() {
 		return false
 	}
-	addr, err := t.leafs.AllocRun(extentLeaves)
+	addr, err := t.leafSlab.AllocRun(extentLeaves)
 	if err != nil {
 		return false
 	}
@@ -88,6 +88,6 @@ func (t *Tree) fromAnyExtent(nd *node) (uint64, bool) {
 // ready: the node is about to go.
 func (t *Tree) closeExtent(nd *node) {
 	for nd.ext.open() {
-		t.leafs.Free(t.takeFrom(nd.ext))
+		t.leafSlab.Free(t.takeFrom(nd.ext))
 	}
 }

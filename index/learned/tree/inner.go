@@ -30,7 +30,7 @@ type node struct {
 	level int // of its children: 0 means leaves
 	n     atomic.Int32
 	words [fanout]atomic.Uint64
-	leafs *[fanout]atomic.Uint64
+	addrs *[fanout]atomic.Uint64
 	subs  *[fanout]atomic.Pointer[node]
 	ext   *extent // where new leaves come from, if level is 0; the mutator's
 	str   *strNode
@@ -55,7 +55,7 @@ var noPrefix = ""
 func newNode(level int, strs bool) *node {
 	nd := &node{level: level}
 	if level == 0 {
-		nd.leafs = new([fanout]atomic.Uint64)
+		nd.addrs = new([fanout]atomic.Uint64)
 	} else {
 		nd.subs = new([fanout]atomic.Pointer[node])
 	}
@@ -121,7 +121,7 @@ func (nd *node) entry(i int) entry {
 		e.f = &fences{low: nd.low(i)}
 	}
 	if nd.level == 0 {
-		e.leaf = nd.leafs[i].Load()
+		e.leaf = nd.addrs[i].Load()
 	} else {
 		e.sub = nd.subs[i].Load()
 	}
@@ -133,7 +133,7 @@ func (nd *node) entry(i int) entry {
 func (nd *node) move(j int, src *node, i int) {
 	nd.words[j].Store(src.words[i].Load())
 	if nd.level == 0 {
-		nd.leafs[j].Store(src.leafs[i].Load())
+		nd.addrs[j].Store(src.addrs[i].Load())
 	} else {
 		nd.subs[j].Store(src.subs[i].Load())
 	}
@@ -145,7 +145,7 @@ func (nd *node) move(j int, src *node, i int) {
 // put sets child i. settle must follow once the node has all its children.
 func (nd *node) put(i int, e entry) {
 	if nd.level == 0 {
-		nd.leafs[i].Store(e.leaf)
+		nd.addrs[i].Store(e.leaf)
 	} else {
 		nd.subs[i].Store(e.sub)
 	}
@@ -241,7 +241,7 @@ func (t *Tree) descend(key index.Key) uint64 {
 	if nd == nil {
 		return 0
 	}
-	return nd.leafs[i].Load()
+	return nd.addrs[i].Load()
 }
 
 // Descend is the way through the inner nodes alone: the leaf that should hold
@@ -337,7 +337,7 @@ func (t *Tree) linkNode(p *path, d int, right *node) {
 // replaceLeaf enters another leaf, or other fences, in place of the leaf with the same low fence.
 func (t *Tree) replaceLeaf(f *fences) {
 	nd, i := t.bottom(f.low)
-	nd.leafs[i].Store(f.addr)
+	nd.addrs[i].Store(f.addr)
 	if nd.str != nil {
 		nd.str.lows[i].Store(f)
 	}
@@ -420,7 +420,7 @@ func (t *Tree) Walk(from index.Key, f func(low index.Key, leaf uint64) bool) {
 		t.find(from, &p)
 		nd, i := p.nodes[p.depth], p.at[p.depth]
 		for ; i < int(nd.n.Load()); i++ {
-			if !f(nd.low(i), nd.leafs[i].Load()) {
+			if !f(nd.low(i), nd.addrs[i].Load()) {
 				return
 			}
 		}
@@ -454,5 +454,5 @@ func (t *Tree) before(key index.Key) uint64 {
 		nd = nd.subs[i].Load()
 		i = int(nd.n.Load()) - 1
 	}
-	return nd.leafs[i].Load()
+	return nd.addrs[i].Load()
 }

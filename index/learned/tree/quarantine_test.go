@@ -45,12 +45,12 @@ func TestQuarantineCountsFromTheFreeing(t *testing.T) {
 	if w.t.freed.len() < leaves/2 {
 		t.Fatalf("%d leaves are in quarantine: the test tells nothing", w.t.freed.len())
 	}
-	used := w.t.leafs.Stats().Used
+	used := w.t.leafSlab.Stats().Used
 	w.clock.Advance(30*time.Second + time.Millisecond)
 	for k := range uint64(9) {
 		w.put(w.key(k*10+8), 1)
 	}
-	if now := w.t.leafs.Stats().Used; now != used {
+	if now := w.t.leafSlab.Stats().Used; now != used {
 		t.Errorf("%d leaves after the quarantine, %d before: none is used again", now, used)
 	}
 	if err := w.t.Check(); err != nil {

@@ -40,13 +40,13 @@ type Options struct {
 // Mutators (Load, LockWrite, Reserve, Publish, PublishDelete, Release, Tidy)
 // are serialised by the caller; Lookup, Scan and Keys may run beside one of them.
 type Tree struct {
-	a       *block.Arena
-	lay     leaf.Layout
-	keys    keys // what depends on the kind of keys
-	rows    rows // what depends on where rows are
-	locks   index.SharedLocks
-	changed func(low, high index.Key, bounded bool)
-	leafs   *block.Slab
+	a        *block.Arena
+	lay      leaf.Layout
+	keys     keys // what depends on the kind of keys
+	rows     rows // what depends on where rows are
+	locks    index.SharedLocks
+	changed  func(low, high index.Key, bounded bool)
+	leafSlab *block.Slab
 
 	root  atomic.Pointer[node]
 	first uint64 // the leftmost leaf, for ever
@@ -74,7 +74,7 @@ type Tree struct {
 func New(a *block.Arena, o Options) (*Tree, error) {
 	t := &Tree{
 		a: a, lay: o.Layout, locks: o.Locks, changed: o.Changed,
-		leafs: a.NewSlab(int(o.Layout.LeafBytes())), held: newHeldTable(),
+		leafSlab: a.NewSlab(int(o.Layout.LeafBytes())), held: newHeldTable(),
 	}
 	t.cursors.New = func() any { return new(cursor) }
 	t.freed.clock = o.Clock.Or(clock.Now)
@@ -139,7 +139,7 @@ func (t *Tree) Stats(s *index.ServerStats) {
 	s.Rows = t.live.Load()
 	s.Leaves = t.leaves.Load()
 	s.InnerBytes = t.innerNodes.Load()*nodeBytes + t.keys.innerBytes()
-	s.RowBytes = t.leafs.Stats().Bytes + t.keys.bytes() + t.rows.bytes()
+	s.RowBytes = t.leafSlab.Stats().Bytes + t.keys.bytes() + t.rows.bytes()
 }
 
 // Changes counts the splits, merges and unlinks so far.
@@ -172,7 +172,7 @@ func (t *Tree) newLeaf(p place, f *fences) error {
 	}
 	if !ok {
 		var err error
-		if addr, err = t.leafs.Alloc(); err != nil {
+		if addr, err = t.leafSlab.Alloc(); err != nil {
 			if addr, ok = t.fromAnyExtent(t.root.Load()); !ok {
 				t.keys.drop(f)
 				return fmt.Errorf("%w: %v", index.ErrFull, err)
