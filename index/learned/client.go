@@ -49,15 +49,15 @@ type Client struct {
 	rkey rdma.RKey
 	o    ClientOptions
 
-	cur      atomic.Pointer[cache]
-	doubtful atomic.Bool // the generation may not be the current one
-	work     sync.Mutex  // held by the one caller that is in Maintain
-	stale    staleList
-	nextOp   atomic.Uint32
-	counts   [opStripes]counts
+	cur       atomic.Pointer[cache]
+	doubtful  atomic.Bool // the generation may not be the current one
+	work      sync.Mutex  // held by the one caller that is in Maintain
+	stale     staleList
+	nextOp    atomic.Uint32
+	counts    [opStripes]counts
 	refreshes atomic.Uint64
-	clock    int // PartTT's next candidate for eviction
-	ttHeld   int // bytes; in Maintain only
+	clock     int // PartTT's next candidate for eviction
+	ttHeld    int // bytes; in Maintain only
 }
 
 var _ index.Client = (*Client)(nil)

@@ -25,7 +25,7 @@ const (
 	// growFactor is how much leaves may grow or shrink before all is partitioned anew.
 	growFactor = 2
 	// planFactor is how much larger than planned a sub-model may be.
-	planFactor = 3
+	planFactor  = 3
 	leastLeaves = 64
 )
 
