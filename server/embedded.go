@@ -19,12 +19,13 @@ type EmbeddedConfig struct {
 	Procedures []txn.Procedure
 	// Servers is the number of data servers; 0 means 1.
 	Servers int
-	// Partitions of the cluster; 0 means one a server.
+	// Partitions is the number of partitions of the cluster; 0 means one per
+	// server.
 	Partitions int
-	// Client configures the DB; its Servers and Dial are filled in.
+	// Client configures the DB; Embedded sets its Servers and Dial.
 	Client txn.Config
-	// Network carries the cluster's verbs; nil makes a plain one. Checksums
-	// must be set if its reads do not arrive in order.
+	// Network carries the cluster's verbs; nil makes a plain one. Set Checksums
+	// if its reads do not arrive in order.
 	Network   *inproc.Network
 	Checksums bool
 	// MemoryBytes bounds each partition; 0 means the server's default.
@@ -41,7 +42,7 @@ type Cluster struct {
 	Servers []*Server
 }
 
-// Embedded starts data servers in this process and opens a DB over them: the
+// Embedded starts data servers in this process and opens a DB on them: the
 // whole engine as a library.
 func Embedded(ctx context.Context, c EmbeddedConfig) (*Cluster, error) {
 	if c.Servers == 0 {

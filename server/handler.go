@@ -15,7 +15,7 @@ import (
 	"drtmx/tables"
 )
 
-// onlyPartition is a partition as the procedures see it that run inside it.
+// onlyPartition is the view of a procedure that stays in its partition.
 type onlyPartition struct{ p *partition }
 
 // Index implements exec.Local.
@@ -26,7 +26,7 @@ func (o onlyPartition) Index(part, ix int) index.Server {
 	return o.p.indexes[ix]
 }
 
-// allPartitions is a server's memory as the procedures see it that leave their partition.
+// allPartitions is the view of a procedure that leaves its partition.
 type allPartitions struct{ s *Server }
 
 // Index implements exec.Local.
@@ -37,7 +37,7 @@ func (a allPartitions) Index(part, ix int) index.Server {
 	return nil
 }
 
-// work is the memory of one request.
+// work has the buffers of one request.
 type work struct {
 	commit   wire.Commit
 	call     wire.Call
@@ -50,7 +50,8 @@ type work struct {
 	resp     []byte
 }
 
-// handle serves one request. It must not wait: what may moves to a goroutine.
+// handle serves one request. It must not wait: a request that may wait moves to
+// a goroutine.
 func (s *Server) handle(r *rdma.Request) {
 	if len(r.Body) == 0 {
 		s.refuse(r, "empty request")
@@ -98,7 +99,7 @@ func (s *Server) handle(r *rdma.Request) {
 	}
 }
 
-// background runs what a handler must not wait for.
+// background runs work for which a handler must not wait.
 func (s *Server) background(fn func()) {
 	s.wg.Add(1)
 	go func() {
@@ -117,9 +118,9 @@ func (s *Server) seal() {
 	}
 }
 
-// reply answers a request. An answer that is too large for a message is
-// replaced by one that says so, and any other failure is counted: the peer is
-// gone, and knows no more than that its connection broke.
+// reply answers a request. It replaces an answer that is too large for a
+// message by an error that says so. It counts any other failure: the peer is
+// gone, and has only noticed that its connection broke.
 func (s *Server) reply(r *rdma.Request, body []byte) {
 	err := r.Reply(body)
 	if errors.Is(err, rdma.ErrTooLarge) {
@@ -140,9 +141,9 @@ func (s *Server) refuse(r *rdma.Request, text string) {
 	s.reply(r, verdict{code: wire.Bad, text: text}.append(nil))
 }
 
-// handleRead answers lookups and scans, without the executor: indexes allow
-// readers beside their one mutator. It answers as many of them, in order, as
-// fit a message, and at least one. The client asks for the others again.
+// handleRead answers lookups and scans without the executor, because indexes
+// allow readers concurrent with their one mutator. It answers them in order, as
+// many as fit a message and at least one. The client asks again for the others.
 func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 	reads, err := wire.DecodeReads(d, w.reads)
 	if err != nil {
@@ -184,8 +185,8 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 	s.reply(r, w.resp)
 }
 
-// read appends the answer to one lookup or scan, which may make it larger than
-// a message. It returns why the request is refused, if it is.
+// read appends the answer to one lookup or scan, which may make the answer
+// larger than a message. It returns the reason if the request is refused.
 func (s *Server) read(w *work, rd *wire.Read) (refusal string) {
 	p := s.hosted(int(rd.Partition))
 	if p == nil || int(rd.Index) >= len(p.indexes) {
@@ -219,13 +220,14 @@ func (s *Server) read(w *work, rd *wire.Read) (refusal string) {
 	return ""
 }
 
-// proofBytes is what the proofs of an entry take, if it has a leaf to itself.
+// proofBytes is the size of the proofs of an entry that is alone in its leaf.
 const proofBytes = 2 * 16
 
-// scanRows is how many rows of an index fit an answer of room bytes: for sure,
-// with proofs of as many leaves, if rows are of one size; else about twice as
-// many as do if they are like the average, for cutToFit sees to the rest. The
-// client asks for the others.
+// scanRows returns how many rows of an index to put into an answer of room
+// bytes. If rows have one size, that many rows certainly fit, with the proofs
+// of as many leaves. Otherwise it is about twice the number that fits if rows
+// have average size, and cutToFit drops the rest. The client asks again for the
+// others.
 func scanRows(ix *tables.Index, srv index.Server, room int) int {
 	row := ix.RowBytes
 	if ix.Strings {
@@ -235,8 +237,8 @@ func scanRows(ix *tables.Index, srv index.Server, room int) int {
 	return max((room-4096)/(row+wire.EntryBytes+proofBytes), 1)
 }
 
-// cutToFit drops the last rows of an answer that is larger than room bytes,
-// but for the first. The proofs of what is dropped do no harm.
+// cutToFit drops the last rows of an answer that is larger than room bytes, but
+// never the first row. The proofs of dropped rows are harmless.
 func cutToFit(r *index.ScanResult, room int) {
 	room -= 64 + 16*(len(r.Quick)+len(r.Gaps))
 	for i := range r.Entries {
@@ -288,7 +290,8 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 	})
 }
 
-// single is the partition of a transaction that stays in one held here.
+// single returns the partition of a transaction that stays in one partition of
+// this server.
 func (s *Server) single(c *wire.Commit) *partition {
 	if len(c.Parts) != 1 {
 		return nil
@@ -296,7 +299,7 @@ func (s *Server) single(c *wire.Commit) *partition {
 	return s.hosted(int(c.Parts[0].Partition))
 }
 
-// commit carries out a transaction of any partitions.
+// commit commits a transaction of any partitions.
 func (s *Server) commit(ctx context.Context, c *wire.Commit) verdict {
 	if len(c.Parts) == 0 {
 		return verdict{}
@@ -313,8 +316,8 @@ func (s *Server) commit(ctx context.Context, c *wire.Commit) verdict {
 	return s.coordinate(ctx, c, sh)
 }
 
-// handleValidate tells whether the proofs of this server's share of a
-// transaction hold at this moment. Nothing is locked or remembered.
+// handleValidate answers whether the proofs of this server's share of a
+// transaction hold at this moment. It locks and remembers nothing.
 func (s *Server) handleValidate(r *rdma.Request, w *work, d *wire.Decoder) {
 	err := w.commit.Decode(d)
 	if err == nil {
@@ -351,9 +354,9 @@ func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
 	s.reply(r, w.resp)
 }
 
-// handleCall runs a procedure: in its partition if it stays there, as most
-// do, perhaps after a wait, else again from the start in a goroutine that may
-// wait for others.
+// handleCall runs a procedure. Most procedures stay in their partition and run
+// there, perhaps after a wait. One that leaves its partition runs again from
+// the start in a goroutine, which may wait for other servers.
 func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
 	if err := w.call.Decode(d); err != nil {
 		s.refuse(r, err.Error())

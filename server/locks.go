@@ -7,12 +7,12 @@ import (
 )
 
 // sharedLocks is a partition's table of shared locks: the words whose values
-// a prepared transaction relies on until it is decided. Guarded by the
-// partition's mutex. It implements index.SharedLocks.
+// must not change until a prepared transaction is decided. The partition's
+// mutex guards it. It implements index.SharedLocks.
 type sharedLocks struct {
 	owners map[uint64][]index.Owner
-	// words are the addresses of each owner, so that releasing its locks costs
-	// what it holds. A word may be listed that has moved since.
+	// words are the addresses of each owner, so that the cost of releasing its
+	// locks depends only on their number. A listed word may have moved since.
 	words map[index.Owner][]uint64
 }
 
@@ -72,7 +72,7 @@ func (l *sharedLocks) release(o index.Owner) {
 		os := l.owners[addr]
 		at := slices.Index(os, o)
 		switch {
-		case at < 0: // the lock has moved: its new word is listed, too
+		case at < 0: // the lock has moved, and its new word is also listed
 		case len(os) == 1:
 			delete(l.owners, addr)
 		default:

@@ -8,11 +8,11 @@ import (
 	"drtmx/rdma"
 )
 
-// slowTurn is how long a turn of the trainer may take before the log says so:
-// one takes milliseconds.
+// slowTurn is the duration above which a turn of the trainer is logged;
+// normally a turn takes milliseconds.
 const slowTurn = time.Second
 
-// listenOptions let the server hear of peers that come and go.
+// listenOptions notify the server of peers that connect and disconnect.
 func (s *Server) listenOptions() rdma.ListenOptions {
 	return rdma.ListenOptions{
 		OnDisconnect: func(id rdma.PeerID) {
@@ -43,7 +43,7 @@ func (s *Server) greet(r *rdma.Request) {
 	s.reply(r, *s.acquainted.hello.Load())
 }
 
-// logStart says what is served.
+// logStart logs what the server serves.
 func (s *Server) logStart() {
 	hosted := []int{}
 	for _, p := range s.parts {
@@ -63,8 +63,8 @@ func (s *Server) logStop() {
 	s.log.Info("data server stopped")
 }
 
-// trainingLog tells of new generations of models, and of trainings that failed.
-// One goroutine.
+// trainingLog logs new generations of models and failed trainings. It is for
+// one goroutine.
 type trainingLog struct {
 	s    *Server
 	seen map[[2]int]trained // by partition and index
@@ -72,7 +72,7 @@ type trainingLog struct {
 
 type trained struct{ generations, failures uint64 }
 
-// turn looks at a partition after a turn of the trainer that took so long.
+// turn checks a partition after a turn of the trainer of the given duration.
 func (l *trainingLog) turn(p *partition, took time.Duration) {
 	if took > slowTurn {
 		l.s.log.Warn("training took long", "partition", p.id, "took", took)
@@ -90,7 +90,7 @@ func (l *trainingLog) turn(p *partition, took time.Duration) {
 			continue
 		}
 		l.seen[[2]int{p.id, i}] = now
-		if now.generations != was.generations && st.TrainedKeys > 0 { // there is a model of nothing at the start
+		if now.generations != was.generations && st.TrainedKeys > 0 { // an empty index starts with a model without keys
 			l.s.log.Info("models trained", "partition", p.id, "index", ix.Name, "generation", st.Generations,
 				"submodels", st.SubModels, "keys", st.TrainedKeys, "mean_error_leaves", st.MeanError, "max_error_leaves", st.MaxError)
 		}
@@ -100,7 +100,7 @@ func (l *trainingLog) turn(p *partition, took time.Duration) {
 	}
 }
 
-// logSealed says what a partition holds when its loading has ended.
+// logSealed logs the contents of a partition when its load has ended.
 func (s *Server) logSealed(p *partition, took time.Duration) {
 	rows := uint64(0)
 	for _, ix := range p.indexes {

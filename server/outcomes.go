@@ -12,14 +12,14 @@ import (
 
 // outcomes makes commits exactly-once. A client session sends one transaction
 // at a time under ascending numbers, so the server remembers its last one: a
-// repeated request gets the answer the first one got, and a request older than
+// repeated request gets the answer of the first one, and a request older than
 // the last is refused.
 //
-// What is remembered is charged to an account: to the connection that the
-// session uses, and once that is gone to the identity of its peer. Accounts
-// have bounds of their own, so that a peer who makes up sessions pushes out
-// nothing but its own. Answers are kept up to a bound in bytes. Beyond it the
-// largest accounts lose the results of their oldest answers, and keep whether
+// Each remembered outcome is charged to an account: the connection that the
+// session uses, and once that connection is gone, the identity of its peer.
+// Each account has its own bounds, so a peer that makes up sessions displaces
+// only its own outcomes. Answers are kept up to a bound in bytes. Above it, the
+// largest accounts lose the results of their oldest answers, but keep whether
 // the transaction committed.
 type outcomes struct {
 	reply func(*rdma.Request, []byte)
@@ -27,26 +27,28 @@ type outcomes struct {
 	mu       sync.Mutex
 	fates    map[uint64]*fate
 	accounts map[accountKey]*account
-	bytes    int // of all answers kept
+	bytes    int // total size of the kept answers
 }
 
-// Bounds of what is remembered.
+// Bounds of the remembered outcomes.
 const (
-	// outcomesOfPeerMax bounds the sessions remembered for a connection. A
+	// outcomesOfPeerMax bounds the remembered sessions of a connection. A
 	// client uses one connection for each session.
 	outcomesOfPeerMax = 256
-	// outcomesOfGoneMax bounds those remembered for an identity whose
+	// outcomesOfGoneMax bounds the remembered sessions of an identity whose
 	// connections are gone.
 	outcomesOfGoneMax = 4096
-	// outcomesBytesMax bounds the answers kept for all accounts together, and
-	// outcomesOfAccountBytesMax those for one.
+	// outcomesBytesMax bounds the kept answers of all accounts together,
+	// outcomesOfAccountBytesMax those of one account.
 	outcomesBytesMax          = 64 << 20
 	outcomesOfAccountBytesMax = 4 << 20
-	// reusedAnswerBytes is the memory that a session keeps from one answer for the next.
+	// reusedAnswerBytes bounds the answer buffer that a session reuses for its
+	// next answer.
 	reusedAnswerBytes = 4 << 10
-	// outcomesKeep is how long a session is remembered whose connection is
-	// gone: it may come back and ask. One that has said goodbye does not ask,
-	// and is remembered for as long as a copy of its last request may be late.
+	// outcomesKeep is the time for which a session is remembered after its
+	// connection is gone, since its client may reconnect and ask. A session
+	// that has said goodbye does not ask; it is remembered only as long as a
+	// copy of its last request may arrive late.
 	outcomesKeep       = 10 * time.Minute
 	outcomesKeepClosed = 30 * time.Second
 )
@@ -55,7 +57,7 @@ const (
 type accountKey struct {
 	peer   rdma.PeerID
 	gone   string // identity
-	closed bool   // of gone: for sessions that said goodbye
+	closed bool   // of a gone identity: for sessions that said goodbye
 }
 
 type account struct {
@@ -67,14 +69,14 @@ type account struct {
 
 // fate is the state of a session's last transaction.
 type fate struct {
-	owner   rdma.Identity // who used the session first
+	owner   rdma.Identity // identity of the first user of the session
 	client  uint64
 	seq     uint64
 	done    bool
 	closed  bool // the session has said goodbye
 	resp    []byte
 	waiting []*rdma.Request // repeats of a request still running
-	since   time.Duration   // since when its connection is gone, by clock.Fast
+	since   time.Duration   // when its connection ended, by clock.Fast
 	of      *account
 	at      *list.Element
 }
@@ -92,7 +94,7 @@ func (o *outcomes) account(k accountKey, who string) *account {
 	return a
 }
 
-// find is the fate of a session, charged to the connection of r.
+// find returns the fate of a session, charged to the connection of r.
 func (o *outcomes) find(client uint64, r *rdma.Request) *fate {
 	f := o.fates[client]
 	if f != nil && f.of.key.peer == r.Peer && f.of.key.gone == "" {
@@ -110,8 +112,8 @@ func (o *outcomes) find(client uint64, r *rdma.Request) *fate {
 	return f
 }
 
-// enter charges a fate to an account, and forgets the oldest that are over its
-// bound and do not run.
+// enter charges a fate to an account. If the account is above its bound, it
+// forgets the oldest fates without a running request.
 func (o *outcomes) enter(f *fate, a *account, most int) {
 	f.of, f.at = a, a.fates.PushBack(f)
 	a.bytes += cap(f.resp)
@@ -155,7 +157,7 @@ func (o *outcomes) keep(f *fate, resp []byte) {
 		}
 		before := o.bytes
 		if o.shrink(over, fair); o.bytes == before {
-			return // all that is left belongs to requests still running
+			return // the rest belongs to running requests
 		}
 	}
 }
@@ -174,7 +176,7 @@ func (o *outcomes) shrink(a *account, bound int) {
 	}
 }
 
-// dropResult keeps of an answer what became of the transaction.
+// dropResult reduces an answer to the outcome of the transaction.
 func (o *outcomes) dropResult(f *fate) {
 	switch {
 	case !f.done || cap(f.resp) <= 2:
@@ -185,7 +187,7 @@ func (o *outcomes) dropResult(f *fate) {
 	}
 }
 
-// begin admits a request, or answers it: the same one came before.
+// begin admits a request, or answers it if the same request came before.
 func (o *outcomes) begin(id wire.ID, r *rdma.Request) (run bool) {
 	if id.Seq == 0 { // a session begins at 1: 0 is a fate without a transaction
 		o.reply(r, verdict{code: wire.Bad, text: "transaction number 0"}.append(nil))
@@ -201,7 +203,7 @@ func (o *outcomes) begin(id wire.ID, r *rdma.Request) (run bool) {
 	switch {
 	case id.Seq > f.seq && (f.done || f.seq == 0):
 		f.seq, f.done, f.closed = id.Seq, false, false
-		if cap(f.resp) > reusedAnswerBytes { // its session has had it
+		if cap(f.resp) > reusedAnswerBytes { // the session has already received it
 			o.resize(f, nil)
 		}
 		o.mu.Unlock()
@@ -224,7 +226,7 @@ func (o *outcomes) begin(id wire.ID, r *rdma.Request) (run bool) {
 // end records the answer and sends it.
 func (o *outcomes) end(id wire.ID, r *rdma.Request, resp []byte) {
 	o.mu.Lock()
-	f := o.fates[id.Client] // it runs, so it was not forgotten
+	f := o.fates[id.Client] // a running request is never forgotten
 	f.done = true
 	o.keep(f, resp)
 	waiting := f.waiting
@@ -236,18 +238,18 @@ func (o *outcomes) end(id wire.ID, r *rdma.Request, resp []byte) {
 	}
 }
 
-// belongsTo reports whether the session is the peer's: whoever used it first.
-// Numbers of sessions are random, so a client that has not heard of a session
-// cannot be the first.
+// belongsTo reports whether the session belongs to the peer: its first user
+// owns it. Session numbers are random, so a client cannot use the session of
+// another client first.
 func (f *fate) belongsTo(who *rdma.Identity) bool { return f.owner.Same(who) }
 
 func (o *outcomes) refuse(r *rdma.Request) {
 	o.reply(r, verdict{code: wire.Forbidden, text: "the session is another client's"}.append(nil))
 }
 
-// ask answers what became of a transaction to the client whose session it is;
-// others get a refusal and false. Unless peek, a transaction never heard of is
-// refused from now on.
+// ask answers the outcome of a transaction to the client that owns the session.
+// Other clients get a refusal, and ask returns false. Unless peek is set, an
+// unknown transaction is refused from now on.
 func (o *outcomes) ask(id wire.ID, peek bool, r *rdma.Request) (allowed bool) {
 	o.mu.Lock()
 	f := o.fates[id.Client]
@@ -264,7 +266,7 @@ func (o *outcomes) ask(id wire.ID, peek bool, r *rdma.Request) (allowed bool) {
 	case f != nil && f.seq == id.Seq:
 		resp = append([]byte(nil), f.resp...)
 	case f != nil && f.seq < id.Seq && !f.done:
-		resp[0] = byte(wire.InDoubt) // no session has two transactions at a time
+		resp[0] = byte(wire.InDoubt) // a session has at most one running transaction
 	case !peek && (f == nil || f.seq < id.Seq):
 		f = o.find(id.Client, r)
 		f.seq, f.done = id.Seq, true
@@ -287,8 +289,8 @@ func (o *outcomes) goodbye(client uint64, r *rdma.Request) {
 	o.reply(r, []byte{byte(wire.OK)})
 }
 
-// disconnected charges the sessions of a connection that is gone to its
-// identity, and forgets those of all identities whose time is up.
+// disconnected charges the sessions of an ended connection to its identity, and
+// forgets the sessions of all identities whose time has passed.
 func (o *outcomes) disconnected(peer rdma.PeerID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -319,8 +321,8 @@ func (o *outcomes) disconnected(peer rdma.PeerID) {
 	}
 }
 
-// kept is the number of sessions whose last answer is remembered, and the bytes
-// of those answers.
+// kept returns the number of sessions whose last answer is remembered, and the
+// size of those answers.
 func (o *outcomes) kept() (sessions, bytes int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -9,15 +9,15 @@ import (
 	"drtmx/rdma"
 )
 
-// request is a transaction of one partition, sent by a client: a procedure, or
-// the commit of an Update.
+// request is a client's transaction in one partition: a procedure, or the
+// commit of an Update.
 //
-// If it meets a row that a transaction in doubt has locked, nothing that this
-// partition does by itself removes the lock: it waits for a message. The
-// request is parked until a transaction in doubt is decided, and then carried
-// out from the start, before anybody who has come meanwhile; the client, and
-// the messages of its next attempt, are spared. A parked request holds nothing,
-// so that nobody can wait for it in turn: no deadlock.
+// If it meets a row locked by a transaction in doubt, this partition cannot
+// remove the lock: only a message can. The request is parked until a
+// transaction in doubt is decided. It then runs from the start, before all
+// requests that arrived later. This saves the client the messages of its next
+// attempt. A parked request holds nothing, so no request can wait for it, and
+// there is no deadlock.
 type request struct {
 	id     wire.ID
 	r      *rdma.Request
@@ -25,34 +25,35 @@ type request struct {
 	args   []byte          // of proc
 	part   *wire.Part      // of the commit
 	read   time.Duration   // of the commit: when its first read was
-	result []byte          // the answer, once there is one
+	result []byte          // the answer, once it is known
 
-	woken  chan struct{} // not nil: no request but a goroutine that waits; closed when over
-	leaves bool          // needs other partitions; not answered yet
-	bytes  int           // that it takes while it is parked
+	woken  chan struct{} // not nil: not a request but a waiting goroutine; closed when the wait is over
+	leaves bool          // it needs other partitions and is not answered yet
+	bytes  int           // its memory while it is parked
 	since  time.Time
 }
 
-// Bounds of what is parked in a partition.
+// Bounds of the parked requests of a partition.
 const (
 	parkedMax = 64
-	// parkedBytesMax bounds their requests. One that is large waits at its client.
+	// parkedBytesMax bounds their messages. A large request waits at its
+	// client.
 	parkedBytesMax = 1 << 20
-	// parkedFor is the patience with transactions in doubt, many times what the
-	// message takes that decides one. A server that is silent or gone takes
-	// longer to be without.
+	// parkedFor bounds the wait for the decision of a transaction in doubt. It
+	// is many times the latency of the message that decides it. If the deciding
+	// server is silent or gone, settling takes longer, and the client retries.
 	parkedFor = 10 * time.Millisecond
 )
 
-// parking is the part of a partition that keeps requests waiting. Guarded by
-// the partition's mutex.
+// parking has the parked requests of a partition. The partition's mutex guards
+// it.
 type parking struct {
-	srv     *Server    // whose requests they are
+	srv     *Server    // the server of the partition
 	queue   []*request // longest first
 	bytes   int
 	max     int
 	limit   time.Duration // of a wait; 0: none
-	timer   *time.Timer   // ends the patience with the first of the queue, or one that has gone
+	timer   *time.Timer   // ends the wait of the first request in the queue, or of one that has left it
 	armed   bool
 	stopped bool
 
@@ -61,9 +62,10 @@ type parking struct {
 
 func (k *parking) init(s *Server) { k.srv, k.max, k.limit = s, parkedMax, parkedFor }
 
-// start carries out a request, or parks it. body is the message without its
-// first byte: what is parked keeps a copy, and nothing else of the request
-// handled now. It reports whether the request is over, for answer.
+// start runs a request, or parks it. body is the message without its first
+// byte. A parked request keeps a copy of body and no other memory of the
+// current request. start reports whether the request is over and must be
+// answered.
 func (p *partition) start(q *request, body []byte) (over bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,11 +79,11 @@ func (p *partition) start(q *request, body []byte) (over bool) {
 	return true
 }
 
-// attempt carries out a request from the start, and reports that it is over,
-// or else that a lock stood in the way and nothing but a lock. Under p.mu.
+// attempt runs a request from the start. It returns true if the request is
+// over, and false if only a lock stopped it. The caller holds p.mu.
 func (p *partition) attempt(q *request) (over bool) {
 	if q.woken != nil {
-		return true // its goroutine sees to the rest
+		return true // its goroutine does the rest
 	}
 	if v := p.serves(); !v.ok() {
 		p.refuse(q, v)
@@ -133,7 +135,7 @@ func (p *partition) refuse(q *request, v verdict) {
 	q.result = v.append(q.result[:0])
 }
 
-// park keeps a request that met a lock. Under p.mu.
+// park parks a request that met a lock. The caller holds p.mu.
 func (p *partition) park(q *request, body []byte) bool {
 	if !p.parking.room(len(body)) {
 		return false
@@ -144,7 +146,7 @@ func (p *partition) park(q *request, body []byte) bool {
 	if q.proc != nil {
 		var c wire.Call
 		if c.Decode(&d) != nil {
-			return false // cannot be: it was decoded before
+			return false // cannot happen: it was decoded before
 		}
 		kept.args = c.Args
 	} else {
@@ -162,7 +164,8 @@ func (k *parking) room(bytes int) bool {
 	return len(k.queue) < k.max && k.bytes+bytes <= parkedBytesMax && !k.stopped
 }
 
-// enqueue parks a request, if there is room and somebody who will wake it. Under p.mu.
+// enqueue parks a request, if there is room and a transaction in doubt whose
+// decision will wake it. The caller holds p.mu.
 func (p *partition) enqueue(q *request) bool {
 	k := &p.parking
 	if !k.room(q.bytes) || p.nprepare == 0 {
@@ -179,8 +182,8 @@ func (p *partition) enqueue(q *request) bool {
 }
 
 // awaitDecision waits until a transaction in doubt in the partition is decided,
-// at most for as long as a request is parked. It reports false at once if there
-// is none, or no room. The caller has nothing prepared here.
+// for at most parkedFor. It returns false at once if there is none, or if the
+// queue is full. The caller must not have prepared anything here.
 func (p *partition) awaitDecision(ctx context.Context) bool {
 	q := &request{woken: make(chan struct{})}
 	p.mu.Lock()
@@ -196,10 +199,10 @@ func (p *partition) awaitDecision(ctx context.Context) bool {
 	return true
 }
 
-// wake carries out what was parked, in the order in which it came, now that a
-// transaction in doubt has been decided; what still meets a lock stays. It
-// returns the requests that are over, for answer. Under p.mu, in the same step
-// as the decision, so that nobody comes in between.
+// wake runs the parked requests in order of arrival, after a transaction in
+// doubt has been decided. A request that still meets a lock stays parked. wake
+// returns the requests that are over, for answerAll. The caller holds p.mu
+// since the decision, so that no other request runs in between.
 func (p *partition) wake() (over []*request) {
 	k := &p.parking
 	left := k.queue[:0]
@@ -214,7 +217,7 @@ func (p *partition) wake() (over []*request) {
 	return over
 }
 
-// keep makes left, which shares its memory, the queue.
+// keep replaces the queue by left, which shares its memory.
 func (k *parking) keep(left []*request) {
 	clear(k.queue[len(left):])
 	k.queue, k.bytes = left, 0
@@ -223,8 +226,8 @@ func (k *parking) keep(left []*request) {
 	}
 }
 
-// arm sets the timer; its function counts as one of the server's goroutines
-// from now on. Under p.mu.
+// arm sets the timer. The server waits for the timer's function as for its
+// goroutines. The caller holds p.mu.
 func (k *parking) arm(p *partition, d time.Duration) {
 	k.armed = true
 	k.srv.wg.Add(1)
@@ -235,8 +238,8 @@ func (k *parking) arm(p *partition, d time.Duration) {
 	}
 }
 
-// expire answers requests that have been parked for too long: their clients
-// try again.
+// expire answers requests that have been parked for too long; their clients
+// retry.
 func (p *partition) expire() {
 	k := &p.parking
 	defer k.srv.wg.Done()
@@ -257,7 +260,7 @@ func (p *partition) expire() {
 	p.answerAll(over)
 }
 
-// stopParking answers whatever is parked: the server stops.
+// stopParking answers all parked requests, because the server stops.
 func (p *partition) stopParking() {
 	k := &p.parking
 	p.mu.Lock()
@@ -275,15 +278,15 @@ func (p *partition) stopParking() {
 	p.answerAll(over)
 }
 
-// answerAll ends requests that are over. Not under p.mu.
+// answerAll answers requests that are over. The caller must not hold p.mu.
 func (p *partition) answerAll(over []*request) {
 	for _, q := range over {
 		p.answer(q)
 	}
 }
 
-// answer ends a request: it is answered, or goes on in a goroutine that may
-// wait for other servers. Not under p.mu.
+// answer answers a request, or continues it in a goroutine that may wait for
+// other servers. The caller must not hold p.mu.
 func (p *partition) answer(q *request) {
 	s := p.parking.srv
 	if q.woken != nil {
@@ -296,7 +299,7 @@ func (p *partition) answer(q *request) {
 	}
 	s.slowCalls.Add(1)
 	id, r, proc, args := q.id, q.r, q.proc, q.args
-	if q.bytes == 0 { // was not parked: the memory is the handler's
+	if q.bytes == 0 { // not parked: the memory belongs to the handler
 		args = append([]byte(nil), args...)
 	}
 	s.background(func() {

@@ -30,9 +30,9 @@ type partition struct {
 	arena    *block.Arena
 	indexes  []index.Server
 	trained  []*learned.Server // the ordered ones of indexes
-	demand   []atomic.Uint32   // by index: lookups that clients gave up, since the trainer looked
-	gaveUp   []atomic.Uint64   // by index: lookups that clients gave up, in all
-	turn     int               // of trained: which comes next
+	demand   []atomic.Uint32   // by index: fallbacks of clients since the trainer's last turn
+	gaveUp   []atomic.Uint64   // by index: all fallbacks of clients
+	turn     int               // the next index of trained
 	started  time.Time
 	training sync.Mutex // one trainer at a time
 	epoch    uint32
@@ -46,7 +46,7 @@ type partition struct {
 	runner   *exec.Runner
 	held     []*index.Held // of the transaction being applied
 	seen     map[*index.Held]bool
-	words    []uint64 // row under conversion
+	words    []uint64 // buffer to convert a row
 	parking  parking
 	side     *side // of the commit protocol
 	commits  uint64
@@ -60,7 +60,7 @@ type prepared struct {
 	p      *partition
 	owner  index.Owner
 	held   []*index.Held
-	writes []wire.Write // with rows of their own
+	writes []wire.Write // with copied rows
 }
 
 // verdict is the result of a step that may refuse.
@@ -72,8 +72,8 @@ type verdict struct {
 
 func (v verdict) ok() bool { return v.code == wire.OK }
 
-// weight orders the votes of several participants: what one says of the rows
-// it was to write is the answer only if no other refuses what was read.
+// weight orders the votes of several participants: the refusal of a write is
+// the answer only if no participant refuses a proof.
 func (v verdict) weight() int {
 	switch v.code {
 	case wire.OK:
@@ -109,14 +109,14 @@ func newPartition(id int, cfg *Config, r *mem.Region, checksums bool) (*partitio
 	}
 	p.demand, p.gaveUp = make([]atomic.Uint32, len(p.indexes)), make([]atomic.Uint64, len(p.indexes))
 	control := p.arena.Span(block.ControlAddr, controlWords)
-	control.Store(horizonWord, ^uint64(0)) // in memory: what is published is as durable as it gets
+	control.Store(horizonWord, ^uint64(0)) // in memory, published data counts as durable
 	control.Store(epochWord, uint64(cfg.Epoch))
 	return p, nil
 }
 
 // Words of the control block, which every validation reads: see docs/layouts.md.
 const (
-	epochWord    = 0 // epoch; readers hold it against the one they were told
+	epochWord    = 0 // epoch; readers compare it with the one of the server's hello
 	horizonWord  = 1 // durable horizon, a CSN
 	controlWords = 8
 )
@@ -152,21 +152,22 @@ func (p *partition) validate(part *wire.Part) verdict {
 	return verdict{}
 }
 
-// holds compares one word of the region; an address from the network that is
-// outside it proves nothing.
+// holds compares one word of the region. An address from the network that is
+// outside the region proves nothing.
 func (p *partition) holds(pr index.Proof) bool {
 	s, ok := p.region.Span(pr.Addr, mem.WordBytes)
 	return ok && s.Load(0) == pr.Word
 }
 
-// lockAll takes the write set, in the order given, or nothing: a lock held by
-// another is never waited for. Locks and writes run in step. Under p.mu.
+// lockAll locks the whole write set, in the order given, or nothing. It never
+// waits for a lock of another transaction. held[i] is the lock of writes[i].
+// The caller holds p.mu.
 func (p *partition) lockAll(o index.Owner, writes []wire.Write, held []*index.Held) ([]*index.Held, verdict) {
 	clear(p.seen)
 	for i := range writes {
 		h, v := p.lock(o, &writes[i])
 		if h != nil {
-			if p.seen[h] { // a second lock of a key is the first one
+			if p.seen[h] { // the key is already locked by this write set
 				h, v = nil, verdict{code: wire.Bad, text: "two writes of one key"}
 			} else {
 				p.seen[h] = true
@@ -209,8 +210,8 @@ func (p *partition) lock(o index.Owner, w *wire.Write) (*index.Held, verdict) {
 	return h, verdict{}
 }
 
-// fits reports whether the key and the row of a write are of the index's kind
-// and size. What a row's columns say of it is the business of whoever reads it.
+// fits reports whether the key and the row of a write have the index's kind and
+// size. Readers must check the contents of the columns.
 func fits(ix *tables.Index, w *wire.Write) bool {
 	switch {
 	case w.Strings != ix.Strings, len(w.Key.Str) > index.MaxKeyBytes:
@@ -262,11 +263,12 @@ func (p *partition) rowWords(row []byte) []uint64 {
 	return words
 }
 
-// commit carries out a transaction of this partition alone, in one step. Under p.mu.
+// commit commits a transaction of only this partition, in one step. The caller
+// holds p.mu.
 //
-// Validation comes before the locks: no other writer can step between, since
-// the partition has one executor, and so a transaction's own placeholders
-// cannot fail its own proofs.
+// Validation comes before the locks, so that a transaction's own placeholders
+// cannot fail its own proofs. No other writer can run in between, because the
+// partition has one executor.
 func (p *partition) commit(part *wire.Part) verdict {
 	v := p.carryOut(part)
 	if !v.ok() {
@@ -275,7 +277,7 @@ func (p *partition) commit(part *wire.Part) verdict {
 	return v
 }
 
-// carryOut is commit, without the account of refusals.
+// carryOut is commit without counting refusals.
 func (p *partition) carryOut(part *wire.Part) verdict {
 	if v := p.validate(part); !v.ok() {
 		return v
@@ -303,15 +305,16 @@ func (p *partition) prepare(part *wire.Part) (*prepared, verdict) {
 	return held[0], v
 }
 
-// hold locks what a validated part has read, for others to read as well, and
-// what it writes. Rows are copied. If a write is refused it locks no writes,
-// and keeps the shared locks all the same. Under p.mu.
+// hold takes shared locks on the reads of a validated part and exclusive locks
+// on its writes. It copies rows. If a write is refused, it locks no writes but
+// keeps the shared locks. The caller holds p.mu.
 func (p *partition) hold(part *wire.Part) (*prepared, verdict) {
 	p.owners++
 	t := &prepared{p: p, owner: p.owners}
 	p.nprepare++
-	// Shared before the writes are locked: an insert may split the leaf that
-	// was read, and the index then moves the shared locks with the rows.
+	// Take the shared locks before the exclusive ones: an insert may split a
+	// leaf that was read, and the index then moves the shared locks with the
+	// rows.
 	p.share(part, t.owner)
 	held, v := p.lockAll(t.owner, part.Writes, nil)
 	if !v.ok() {
@@ -325,7 +328,8 @@ func (p *partition) hold(part *wire.Part) (*prepared, verdict) {
 	return t, v
 }
 
-// release gives up the locks on writes, before the decision. Under p.mu.
+// release releases the locks on writes before the decision. The caller holds
+// p.mu.
 func (t *prepared) release() {
 	for i, h := range t.held {
 		t.p.indexes[t.writes[i].Index].Release(h)
@@ -333,7 +337,7 @@ func (t *prepared) release() {
 	t.held, t.writes = nil, nil
 }
 
-// share takes shared locks on what a part has read.
+// share takes shared locks on the reads of a part.
 func (p *partition) share(part *wire.Part, o index.Owner) {
 	for _, pr := range part.Rows {
 		p.shared.add(pr.Addr, o)
@@ -343,7 +347,8 @@ func (p *partition) share(part *wire.Part, o index.Owner) {
 	}
 }
 
-// decide ends what prepare began, and carries out what has waited for it.
+// decide applies or releases a prepared part, and runs the requests that waited
+// for it.
 func (t *prepared) decide(commit bool) {
 	p := t.p
 	p.mu.Lock()
@@ -353,7 +358,7 @@ func (t *prepared) decide(commit bool) {
 	p.answerAll(over)
 }
 
-// end applies or releases what prepare locked. Under p.mu.
+// end applies or releases the locked writes. The caller holds p.mu.
 func (t *prepared) end(commit bool) {
 	p := t.p
 	p.nprepare--
@@ -372,15 +377,15 @@ func (t *prepared) end(commit bool) {
 	t.release()
 }
 
-// checkPrepared asserts that what is locked for decisions balances with the
-// transactions that await one. Under p.mu.
+// checkPrepared asserts that the locks held for decisions match the
+// transactions that await one. The caller holds p.mu.
 func (p *partition) checkPrepared() {
 	if p.nprepare < 0 || p.nprepare == 0 && !p.shared.Empty() {
 		invariants.Failf("partition %d: %d transactions prepared, %d shared locks", p.id, p.nprepare, len(p.shared.owners))
 	}
 }
 
-// load inserts rows in bulk: keys and rows, back to back.
+// load inserts rows in bulk; b has keys and rows, one after the other.
 func (p *partition) load(ix int, b []byte) verdict {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -393,7 +398,7 @@ func (p *partition) load(ix int, b []byte) verdict {
 	if ix >= len(p.indexes) {
 		return verdict{code: wire.Bad, text: fmt.Sprintf("index %d of %d", ix, len(p.indexes))}
 	}
-	h := block.Present(p.arena.NextCSN()) // a row loaded again has another header than before
+	h := block.Present(p.arena.NextCSN()) // a row that is loaded again gets a new header
 	d := wire.NewDecoder(b)
 	for d.Left() > 0 {
 		w := wire.Write{Op: wire.Put, Index: uint16(ix)}
@@ -444,13 +449,14 @@ func (p *partition) trainOne(srv *learned.Server, n int) (worked bool) {
 	return worked
 }
 
-// demandUnits bounds the units that one turn of the trainer does for an index
-// which clients have given up on.
+// demandUnits bounds the units of one turn of the trainer for an index whose
+// clients fell back to the server.
 const demandUnits = 8
 
 // trainTurn is the trainer's turn: one unit for the next index that has work,
-// and several for those whose models have failed readers since the last turn.
-// An index that nobody reads through its models costs little that way.
+// and several for each index whose clients fell back to the server since the
+// last turn. An index that no client reads through its models therefore costs
+// little.
 func (p *partition) trainTurn() (worked bool) {
 	p.training.Lock()
 	defer p.training.Unlock()
@@ -475,13 +481,13 @@ func (p *partition) trainTurn() (worked bool) {
 	return worked
 }
 
-// sequenceMargin is the part of an epoch's sequence numbers that is kept back,
-// for what is under way when the rest is used up.
+// sequenceMargin is the reserve of an epoch's sequence numbers, for
+// transactions that are running when the others are used up.
 const sequenceMargin = 1 << 20
 
-// serves refuses every transaction of a partition that was fenced, as readers
-// refuse its memory. A partition whose sequence numbers are used up fences
-// itself: a CSN that repeats would make a changed row look unchanged. Under p.mu.
+// serves refuses every transaction of a fenced partition, as readers refuse its
+// memory. A partition whose sequence numbers are used up fences itself: a
+// repeated CSN would make a changed row look unchanged. The caller holds p.mu.
 func (p *partition) serves() verdict {
 	if p.arena.Span(block.ControlAddr, controlWords).Load(epochWord)&fenceBit != 0 {
 		return conflict(exec.CauseFence)
@@ -504,5 +510,5 @@ func (p *partition) setFence() {
 	p.arena.Span(block.ControlAddr, controlWords).Store(epochWord, uint64(p.epoch)|fenceBit)
 }
 
-// fenceBit in the epoch word tells that the primary was deposed or has stopped.
+// fenceBit in the epoch word means that the primary was deposed or has stopped.
 const fenceBit = 1 << 63

@@ -8,8 +8,8 @@ import (
 	"drtmx/rdma"
 )
 
-// leastRole says which role a peer needs for each request. A request that is
-// not here is one for data servers.
+// leastRole is the role that a peer needs for each request. A request that is
+// not listed is for data servers only.
 var leastRole = map[wire.Op]rdma.Role{
 	wire.OpHello:   rdma.RoleReader,
 	wire.OpRead:    rdma.RoleReader,
@@ -28,7 +28,7 @@ var leastRole = map[wire.Op]rdma.Role{
 	wire.OpValidate: rdma.RoleServer,
 }
 
-// needs is the least role for a request.
+// needs returns the least role for a request.
 func needs(op wire.Op) rdma.Role {
 	if role, ok := leastRole[op]; ok {
 		return role
@@ -36,7 +36,8 @@ func needs(op wire.Op) rdma.Role {
 	return rdma.RoleServer
 }
 
-// forbidden counts requests that their peer may not make.
+// forbidden counts requests that were refused because of the peer's role,
+// tables or sessions.
 type forbidden struct{ role, table, session atomic.Uint64 }
 
 func (f *forbidden) refusals() []rdma.Refusal {
@@ -48,9 +49,9 @@ func (f *forbidden) refusals() []rdma.Refusal {
 }
 
 // permits reports whether the peer's role allows a request, and answers it if
-// not. What a request does to tables is for permitsTable. A procedure may use
-// any table, and the end of loading is the end for all, so neither is for a
-// peer that may use some tables only.
+// not. permitsTable checks the tables of a request. A procedure may use any
+// table, and sealing ends the load for all tables, so a peer that is restricted
+// to some tables may do neither.
 func (s *Server) permits(r *rdma.Request, op wire.Op) bool {
 	if least := needs(op); r.From.Role < least {
 		s.forbidden.role.Add(1)
@@ -66,8 +67,7 @@ func (s *Server) permits(r *rdma.Request, op wire.Op) bool {
 }
 
 // permitsTable reports whether the peer may use the table of an index, and
-// answers the request if not. An index that does not exist is for others to
-// refuse.
+// answers the request if not. It does not check that the index exists.
 func (s *Server) permitsTable(r *rdma.Request, ix int) bool {
 	if !r.From.Restricted() || ix >= len(s.cfg.Catalog.Indexes) {
 		return true
@@ -81,7 +81,7 @@ func (s *Server) permitsTable(r *rdma.Request, ix int) bool {
 	return false
 }
 
-// permitsWrites is permitsTable for all that a transaction writes.
+// permitsWrites is permitsTable for all writes of a transaction.
 func (s *Server) permitsWrites(r *rdma.Request, c *wire.Commit) bool {
 	if !r.From.Restricted() {
 		return true

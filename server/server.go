@@ -24,33 +24,34 @@ import (
 	"drtmx/txn"
 )
 
-// ErrConfig reports a configuration that cannot be served; all its faults are in the text.
+// ErrConfig reports an invalid configuration; its text has all faults.
 var ErrConfig = errors.New("server: bad configuration")
 
 // Config configures a data server. Catalog, Provider and Addrs are required.
 type Config struct {
-	// Index is this server's number, its place in Addrs.
+	// Index is this server's number: its position in Addrs.
 	Index int
 	// Addrs are the addresses of all data servers of the cluster, in order.
 	Addrs []string
 	// Partitions is the number of partitions of the cluster; partition p is
 	// at server p mod len(Addrs). 0 means one each.
 	Partitions int
-	// Catalog is the tables held.
+	// Catalog has the tables that the server holds.
 	Catalog *tables.Catalog
-	// Procedures can be called; they must be the same at all servers.
+	// Procedures are the procedures that clients can call. They must be the
+	// same at all servers.
 	Procedures []txn.Procedure
 	// Provider carries verbs and RPCs.
 	Provider rdma.Provider
-	// MemoryBytes bounds the region of each partition; 0 means 16 GiB. Memory is taken as it is needed.
+	// MemoryBytes bounds the region of each partition; 0 means 16 GiB. The
+	// region grows as needed.
 	MemoryBytes uint64
 	// Checksums keeps checksums in every block, for clients on fabrics that do
 	// not read in order. They are always kept if the provider is one of those.
 	Checksums bool
 	// Epoch of the partitions; 0 means 1.
 	Epoch uint32
-	// Incarnation tells this start of the server from every other; 0 means a
-	// random number.
+	// Incarnation identifies this start of the server; 0 means a random number.
 	Incarnation uint64
 	// Registered, if not nil, reads from the membership store which incarnation
 	// of a data server is registered now, 0 if none is. It must not answer from
@@ -59,13 +60,11 @@ type Config struct {
 	Registered func(ctx context.Context, server int) (incarnation uint64, err error)
 	// Family of the models of ordered indexes; 0 means PLR. See learned.ParseFamily.
 	Family learned.Family
-	// ManualTraining leaves training to Train, for callers to whom it matters
-	// which models there are at a time; else a goroutine trains in the
-	// background.
+	// ManualTraining turns background training off, so that models change only
+	// when the caller calls Train.
 	ManualTraining bool
-	// Log is told of starting and stopping, of partitions and models, and at
-	// debug level of clients; nil means no log. Nothing is logged for a
-	// transaction.
+	// Log receives records of start and stop, partitions and models, and at
+	// debug level of clients; nil means no log. Transactions are never logged.
 	Log *slog.Logger
 }
 
@@ -132,7 +131,8 @@ type Server struct {
 	closeErr  error
 }
 
-// New makes the server's memory and opens its endpoint. Nothing is served before Start.
+// New creates the server's memory and opens its endpoint. The server serves
+// nothing before Start.
 func New(c Config) (*Server, error) {
 	if c.Partitions == 0 {
 		c.Partitions = len(c.Addrs)
@@ -161,7 +161,7 @@ func New(c Config) (*Server, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.log = s.log.With("server", c.Index)
-	// What this server dials, it dials as a data server.
+	// This server dials other servers with the role of a data server.
 	s.cfg.Provider = rdma.As(c.Provider, rdma.Identity{Role: rdma.RoleServer, Name: fmt.Sprintf("server-%d", c.Index)})
 	s.started = time.Now()
 	s.work.New = func() any { return &work{} }
@@ -257,11 +257,11 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// Addr is the address clients dial.
+// Addr returns the address for clients.
 func (s *Server) Addr() string { return s.ep.Addr() }
 
-// Close fences the partitions, so that no reader takes their memory for
-// served, and stops.
+// Close fences the partitions, so that validation against their memory fails,
+// and stops the server.
 func (s *Server) Close() error {
 	s.closeOnce.Do(func() {
 		s.cancel()
@@ -287,9 +287,9 @@ func (s *Server) Close() error {
 	return s.closeErr
 }
 
-// The trainer rests trainRest times as long as the processor worked for it:
-// models are hints, and a stale one costs a reader a round, while training
-// costs writers the processor. It looks for work at least every trainIdleMax.
+// The trainer rests trainRest times as long as the processor worked for it: a
+// stale model costs a reader a round, but training takes processor time from
+// writers. It looks for work at least every trainIdleMax.
 const (
 	trainRest    = 30
 	trainIdleMin = time.Millisecond
@@ -298,8 +298,9 @@ const (
 
 // trainer keeps models in step with their trees.
 func (s *Server) trainer(ctx context.Context) {
-	// On a thread of its own, so that what it costs can be measured: the time
-	// that passes while it works is mostly others' on a busy machine.
+	// The trainer has its own thread, so that its processor time can be
+	// measured. On a busy machine most of the elapsed time belongs to other
+	// threads.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	idle, logged := trainIdleMin, &trainingLog{s: s, seen: map[[2]int]trained{}}
@@ -319,7 +320,7 @@ func (s *Server) trainer(ctx context.Context) {
 			}
 			turn := time.Now()
 			worked = p.trainTurn() || worked
-			logged.turn(p, time.Since(turn)) // whoever trained: sealing does, too
+			logged.turn(p, time.Since(turn)) // sealing also trains
 		}
 		if worked {
 			idle = max(trainRest*(threadTime()-start), trainIdleMin)
@@ -330,10 +331,10 @@ func (s *Server) trainer(ctx context.Context) {
 	}
 }
 
-// Train trains what is due and reports whether anything was. A sub-model is not
-// due before it has rested for learned.Options' RetrainInterval, so that after
-// it some may be waiting still: see Stats. It may be called at any
-// time and from any goroutine.
+// Train trains all sub-models that are due and reports whether there were any.
+// A sub-model is due only RetrainInterval (see learned.Options) after its last
+// training, so some may still wait afterwards: see Stats. Train may be called
+// at any time and from any goroutine.
 func (s *Server) Train() (worked bool) {
 	for _, p := range s.parts {
 		if p != nil {
@@ -343,7 +344,7 @@ func (s *Server) Train() (worked bool) {
 	return worked
 }
 
-// threadTime is the processor time of the calling thread.
+// threadTime returns the processor time of the calling thread.
 func threadTime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
@@ -352,7 +353,8 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// hosted is a partition of this server, nil if it is elsewhere or not at all.
+// hosted returns a partition of this server, nil if the partition is elsewhere
+// or does not exist.
 func (s *Server) hosted(part int) *partition {
 	if part < 0 || part >= len(s.parts) {
 		return nil
@@ -390,7 +392,7 @@ func (s *Server) clientDB(ctx context.Context) (*exec.DB, error) {
 	return s.client.db, nil
 }
 
-// Check verifies the structure of every index held here.
+// Check verifies the structure of every index of this server.
 func (s *Server) Check() error {
 	var errs []error
 	for _, p := range s.parts {

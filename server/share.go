@@ -10,9 +10,9 @@ import (
 	"drtmx/internal/wire"
 )
 
-// share is what a transaction does in the partitions of this server. It is
-// carried out, or prepared, in one step: the executors of all its partitions
-// are held, so that a verdict on one part rests on the proofs of all parts.
+// share is the part of a transaction in the partitions of this server. It is
+// committed or prepared in one step, under the executors of all its partitions,
+// so that a verdict on one part rests on the proofs of all parts.
 type share struct {
 	parts []*wire.Part  // ascending by partition
 	at    []*partition  // of parts
@@ -36,8 +36,8 @@ func fresh(read time.Duration) verdict {
 	return verdict{}
 }
 
-// shareOf is this server's share of a transaction. complete reports that
-// nothing of the transaction is elsewhere.
+// shareOf returns this server's share of a transaction. complete reports that
+// the share is the whole transaction.
 func (s *Server) shareOf(c *wire.Commit) (sh share, complete bool) {
 	complete, sh.read = true, firstRead(c)
 	for i := range c.Parts {
@@ -54,7 +54,7 @@ func (s *Server) shareOf(c *wire.Commit) (sh share, complete bool) {
 	return sh, complete
 }
 
-// twice reports whether two parts name one partition, which no client sends.
+// twice reports whether two parts name the same partition, which is invalid.
 func (sh share) twice() bool {
 	for i := 1; i < len(sh.at); i++ {
 		if sh.at[i] == sh.at[i-1] {
@@ -64,7 +64,7 @@ func (sh share) twice() bool {
 	return false
 }
 
-// lock holds the executors, in ascending order so that two shares never wait
+// lock takes the executors in ascending order, so that two shares never wait
 // for each other.
 func (sh share) lock() {
 	for _, p := range sh.at {
@@ -78,7 +78,7 @@ func (sh share) unlock() {
 	}
 }
 
-// validate checks the proofs of all parts. Under lock.
+// validate checks the proofs of all parts. The caller holds the executors.
 func (sh share) validate() (v verdict) {
 	if v := fresh(sh.read); !v.ok() {
 		return v
@@ -89,8 +89,8 @@ func (sh share) validate() (v verdict) {
 	return v
 }
 
-// heavier is the verdict that counts of two: a refusal of a write is the answer
-// only if nothing worse is known. The first counts if they weigh the same.
+// heavier returns the verdict that counts: a refusal of a write is the answer
+// only if the other verdict is not heavier. Of two equal ones the first counts.
 func heavier(a, b verdict) verdict {
 	if b.weight() > a.weight() {
 		return b
@@ -98,11 +98,11 @@ func heavier(a, b verdict) verdict {
 	return a
 }
 
-// commit carries out a transaction whose parts are all here, in one step.
+// commit commits a transaction whose parts are all here, in one step.
 //
-// Validation comes before the locks: no other writer can step between, and so
-// the transaction's own placeholders cannot fail its own proofs. All locks are
-// visible before the first new value, in whichever partition.
+// Validation comes before the locks, so that the transaction's own placeholders
+// cannot fail its own proofs. No other writer can run in between. All locks are
+// visible, in all partitions, before the first new value.
 func (sh share) commit() (v verdict) {
 	if len(sh.at) == 1 {
 		sh.lock()
@@ -124,9 +124,9 @@ func (sh share) commit() (v verdict) {
 	return v
 }
 
-// prepare validates and locks the share, and keeps what it locked until the
+// prepare validates and locks the share, and holds the locks until the
 // decision. If a write is refused although all proofs hold, the proofs stay
-// locked: the refusal then counts if those of all other servers hold as well.
+// locked: the refusal then counts if the proofs at all other servers hold too.
 func (sh share) prepare() (prepared []*prepared, v verdict) {
 	if sh.twice() {
 		return nil, verdict{code: wire.Bad, text: "two parts of one partition"}
@@ -136,7 +136,7 @@ func (sh share) prepare() (prepared []*prepared, v verdict) {
 	return sh.hold()
 }
 
-// hold is prepare under lock.
+// hold is prepare for a caller that holds the executors.
 func (sh share) hold() (held []*prepared, v verdict) {
 	if v = sh.validate(); !v.ok() {
 		for _, p := range sh.at {

@@ -15,16 +15,16 @@ import (
 	"drtmx/rdma"
 )
 
-// Stats is a snapshot of the server and of all its partitions. It holds no lock
-// for longer than it takes to copy some counters, so it may be taken at any
-// rate beside transactions.
+// Stats returns a snapshot of the server and of all its partitions. It holds
+// locks only while it copies some counters, so it can be called at any rate
+// while transactions run.
 func (s *Server) Stats() wire.ServerStats {
 	st, _ := s.stats(0, len(s.parts))
 	return st
 }
 
-// stats is a snapshot with the partitions held here from the given one on, at
-// most limit of them, and the partition that comes after those, 0 if none does.
+// stats returns a snapshot with at most limit partitions of this server,
+// starting at the given one, and the next partition, 0 if there is none.
 func (s *Server) stats(from, limit int) (st wire.ServerStats, next int) {
 	st = s.ownStats()
 	for _, p := range s.parts {
@@ -49,7 +49,7 @@ func (s *Server) stats(from, limit int) (st wire.ServerStats, next int) {
 	return st, next
 }
 
-// ownStats is what is not of a partition.
+// ownStats returns the statistics that belong to no partition.
 func (s *Server) ownStats() wire.ServerStats {
 	st := wire.ServerStats{
 		Server: s.cfg.Index, Address: s.ep.Addr(), Fabric: s.cfg.Provider.Name(),
@@ -86,7 +86,7 @@ func (s *Server) decisionsKept() (n int) {
 	return n
 }
 
-// processStats are cheap: none of them stops the world.
+// processStats returns statistics of the process that do not stop the world.
 func processStats() wire.ProcessStats {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/sched/goroutines:goroutines"}, {Name: "/gc/cycles/total:gc-cycles"},
@@ -101,7 +101,7 @@ func processStats() wire.ProcessStats {
 	return wire.ProcessStats{ResidentBytes: residentBytes(), HeapBytes: get(0), Goroutines: get(1), GCCycles: get(2)}
 }
 
-// residentBytes is the resident set of this process, 0 if the system does not tell.
+// residentBytes returns the resident set of this process, 0 if it is unknown.
 func residentBytes() uint64 {
 	b, err := os.ReadFile("/proc/self/statm") // in pages: size, resident, shared, …
 	if err != nil {
@@ -118,7 +118,7 @@ func residentBytes() uint64 {
 	return pages * uint64(os.Getpagesize())
 }
 
-// stats holds the executor only to copy what is the executor's.
+// stats holds the executor only while it copies the executor's counters.
 func (p *partition) stats() wire.PartitionStats {
 	p.mu.Lock()
 	st := wire.PartitionStats{
@@ -131,7 +131,8 @@ func (p *partition) stats() wire.PartitionStats {
 	return st
 }
 
-// indexStats takes no lock of the partition: indexes allow it beside their mutator.
+// indexStats takes no lock of the partition, because indexes allow it
+// concurrently with their mutator.
 func (p *partition) indexStats() []wire.IndexStats {
 	out := make([]wire.IndexStats, len(p.indexes))
 	for i, srv := range p.indexes {
@@ -144,11 +145,11 @@ func (p *partition) indexStats() []wire.IndexStats {
 	return out
 }
 
-// statsBytes is more than the statistics of a partition, or of an index in one,
-// take in an answer.
+// statsBytes bounds the size, in an answer, of the statistics of a partition or
+// of one of its indexes.
 const statsBytes = 1 << 10
 
-// handleStats answers with as many partitions as fit for certain.
+// handleStats answers with as many partitions as certainly fit.
 func (s *Server) handleStats(r *rdma.Request, d *wire.Decoder) {
 	from := 0
 	if d.Left() > 0 {
