@@ -99,6 +99,30 @@ func TestDialErrorsProveNothing(t *testing.T) {
 	}
 }
 
+// TestMembershipProvesThatMemoryIsGone: participants whose coordinator is
+// killed and not replaced at its address stay in doubt until the membership
+// store names another incarnation in its place.
+func TestMembershipProvesThatMemoryIsGone(t *testing.T) {
+	d := newDoubts(t)
+	d.onDecide(1, func() {
+		if err := d.net.Kill(d.addrs[0]); err != nil {
+			t.Error(err)
+		}
+	}, 1, 2)
+	var lost *txn.UnknownOutcome
+	if err := d.write(5, doubtKeys...); !errors.As(err, &lost) {
+		t.Errorf("the coordinator is killed before it told anyone: %v, want an unknown outcome", err)
+	}
+	time.Sleep(3 * time.Second)
+	for i, s := range d.Servers[1:] {
+		if n := s.InDoubt(); n != 1 {
+			t.Errorf("server %d has %d transactions in doubt, want 1: nothing proves that the coordinator's memory is gone", i+1, n)
+		}
+	}
+	d.peers.instances.Store(0, uint64(4242))
+	d.survivors(t, 1, doubtKeys[1:]...)
+}
+
 // failDials makes every dial between servers fail.
 func (d *doubts) failDials(err error) {
 	d.peers.mu.Lock()

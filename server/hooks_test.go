@@ -27,6 +27,8 @@ type hooks struct {
 	dial func(to string) error
 	// request, if set, is shown every request before it is sent.
 	request func(to string, req []byte)
+	// instances are the incarnations that the membership store has, by server.
+	instances sync.Map
 }
 
 func (h *hooks) set(call func(to string, op wire.Op, sent bool) error) {
@@ -138,6 +140,7 @@ func startHooked(t testing.TB, s *listSchema, servers int, cfg txn.Config) (x *c
 	for i := range servers {
 		srv, err := server.New(server.Config{
 			Index: i, Addrs: x.addrs, Catalog: s.cat, Procedures: s.procedures(), Provider: peers, MemoryBytes: 1 << 28,
+			Registered: peers.registered,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -155,4 +158,13 @@ func startHooked(t testing.TB, s *listSchema, servers int, cfg txn.Config) (x *c
 	}
 	x.DB = db
 	return x, client, peers
+}
+
+// registered is the membership store of the servers: it knows the incarnations
+// that a test has put into it.
+func (h *hooks) registered(_ context.Context, server int) (incarnation uint64, err error) {
+	if v, ok := h.instances.Load(server); ok {
+		return v.(uint64), nil
+	}
+	return 0, nil
 }

@@ -154,6 +154,9 @@ func (b *beside) wave(r *rand.Rand, w int) {
 		b.put(uint64(k), uint64(w+2))
 		b.mu.Unlock()
 	}
+	for w == 0 && b.s.Stats().Generations < 2 && !b.stop.Load() { // or the trainer may never see the tree at its largest
+		time.Sleep(100 * time.Microsecond)
+	}
 	for k := range b.keys { // in order, so that leaves run empty between two stable keys
 		if k%stableStep == 0 {
 			continue

@@ -126,6 +126,7 @@ func Join(ctx context.Context, o JoinOptions) (m *Member, err error) {
 			return m, err
 		}
 		s.addrs, s.incarnation = m.place.addrs, uint64(m.place.self.Instance)
+		s.registered = registeredIn(o.Store)
 		if f, ok := o.Provider.(*Fabrics); ok {
 			f.resolve = m.place.follows.resolve
 		}
@@ -147,6 +148,23 @@ func Join(ctx context.Context, o JoinOptions) (m *Member, err error) {
 		return m, fmt.Errorf("%w: server %d: %w", ErrStart, o.Index, err)
 	}
 	return m, nil
+}
+
+// registeredIn returns what tells the incarnation of a data server that is
+// registered in a store now, 0 if none is. It asks the store every time: only
+// what the store says now proves that an earlier incarnation is gone.
+func registeredIn(store member.Store) func(ctx context.Context, server int) (incarnation uint64, err error) {
+	return func(ctx context.Context, server int) (uint64, error) {
+		state, err := store.State(ctx)
+		if err != nil {
+			return 0, err
+		}
+		r, ok := state.Registered(server)
+		if !ok {
+			return 0, nil
+		}
+		return uint64(r.Instance), nil
+	}
 }
 
 // Lost is closed when another instance has taken the server's place in the

@@ -209,3 +209,34 @@ func TestMembersThatCannotBe(t *testing.T) {
 		}
 	}
 }
+
+// TestRegisteredIncarnations: what the store says now, and nothing that it said before.
+func TestRegisteredIncarnations(t *testing.T) {
+	store := member.NewLocal().Open()
+	registered := registeredIn(store)
+	expect := func(when string, want member.Instance) {
+		t.Helper()
+		if got, err := registered(t.Context(), 1); err != nil || got != uint64(want) {
+			t.Errorf("%s: %d, %v, want %d", when, got, err, want)
+		}
+	}
+	expect("nobody has joined", 0)
+	for range 2 {
+		s := member.Server{Index: 1, Instance: member.NewInstance(), Endpoints: []member.Endpoint{{Fabric: "tcp", Addr: "10.0.0.1:7000"}}}
+		lease, err := store.Join(t.Context(), s, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect("joined", s.Instance)
+		if err := lease.Leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		expect("left", 0)
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := registered(t.Context(), 1); err == nil {
+		t.Errorf("a store that does not answer: %d and no error", got)
+	}
+}

@@ -130,6 +130,7 @@ type serverOptions struct {
 	addrs       []string     // of all
 	log         *slog.Logger // nil: none
 	incarnation uint64       // 0: a random one
+	registered  func(ctx context.Context, server int) (incarnation uint64, err error)
 }
 
 // startServer starts a data server. A variable, for tests of the processes
@@ -138,6 +139,7 @@ var startServer = func(_ context.Context, o serverOptions) (dataServer, error) {
 	s, err := server.New(server.Config{
 		Index: o.index, Addrs: o.addrs, Partitions: o.size.Partitions, MemoryBytes: o.size.PartitionBytes, Family: o.size.Models,
 		Catalog: o.workload.Catalog, Procedures: o.workload.Procedures, Provider: o.provider, Log: o.log, Incarnation: o.incarnation,
+		Registered: o.registered,
 	})
 	if err != nil {
 		return nil, err

@@ -1,5 +1,7 @@
 package twophase
 
+import "cmp"
+
 // Party is a partition in one of its lives. The zero Party is nobody: epochs
 // begin at 1.
 type Party struct {
@@ -7,10 +9,18 @@ type Party struct {
 	Epoch     uint64
 }
 
+func (p Party) compare(q Party) int {
+	return cmp.Or(cmp.Compare(p.Partition, q.Partition), cmp.Compare(p.Epoch, q.Epoch))
+}
+
 // ID names a transaction. Sequence numbers of one coordinator ascend from 1.
 type ID struct {
 	Coordinator Party
 	Seq         uint64
+}
+
+func (id ID) compare(other ID) int {
+	return cmp.Or(id.Coordinator.compare(other.Coordinator), cmp.Compare(id.Seq, other.Seq))
 }
 
 // Kind of a message.

@@ -1,5 +1,10 @@
 package twophase
 
+import (
+	"maps"
+	"slices"
+)
+
 // Gone reports that a party's memory is lost. The driver must have proof of it:
 // word from another life of the partition itself, or from the membership store.
 func (m *Machine) Gone(p Party, out *Out) {
@@ -8,14 +13,14 @@ func (m *Machine) Gone(p Party, out *Out) {
 	}
 	m.gone[p] = struct{}{}
 	delete(m.peers, p)
-	var of []*record // its order does not matter: each record is on its own
-	for _, r := range m.table {
-		if r.member(p) != nil || r.id.Coordinator == p {
-			of = append(of, r)
+	of := map[ID]*record{}
+	for id, r := range m.table {
+		if r.member(p) != nil || id.Coordinator == p {
+			of[id] = r
 		}
 	}
-	for _, r := range of {
-		m.without(r, p, out)
+	for _, id := range slices.SortedFunc(maps.Keys(of), ID.compare) {
+		m.without(of[id], p, out)
 	}
 }
 
@@ -79,7 +84,9 @@ func (m *Machine) ask(r *record, p Party, out *Out) {
 // Tick lets time pass: parties in doubt ask, and messages without an
 // acknowledgement are sent again.
 func (m *Machine) Tick(out *Out) {
-	for _, r := range m.pending {
+	// In order, so that the same inputs always have the same outputs.
+	for _, id := range slices.SortedFunc(maps.Keys(m.pending), ID.compare) {
+		r := m.pending[id]
 		r.ticks++
 		switch {
 		case r.state == inDoubt && r.ticks >= m.limits.AskAfter && (r.ticks-m.limits.AskAfter)%m.limits.RepeatEvery == 0:
@@ -92,7 +99,8 @@ func (m *Machine) Tick(out *Out) {
 			}
 		}
 	}
-	for p, pr := range m.peers {
+	for _, p := range slices.SortedFunc(maps.Keys(m.peers), Party.compare) {
+		pr := m.peers[p]
 		pr.quiet++
 		if pr.quiet > m.limits.RepeatEvery && pr.last > 0 && pr.heard <= pr.last && m.watermark(pr) > pr.heard {
 			m.send(out, Message{Kind: Settled, To: p})

@@ -1,0 +1,53 @@
+package twophase
+
+import (
+	"reflect"
+	"testing"
+)
+
+// TestSameInputsSameOutputs: a machine's messages do not depend on the order in
+// which Go walks through maps, so that a recorded run can be repeated.
+func TestSameInputsSameOutputs(t *testing.T) {
+	run := func() (all []Message, effects []Effect) {
+		m := New(Party{1, 1}, Limits{AskAfter: 1, RepeatEvery: 1})
+		var out Out
+		take := func() {
+			all, effects = append(all, out.Messages...), append(effects, out.Effects...)
+			out.Reset()
+		}
+		for c := uint16(2); c < 8; c++ {
+			from := Party{c, 1}
+			for seq := uint64(1); seq < 6; seq++ {
+				id := ID{from, seq}
+				parties := []Party{from, {1, 1}, {9, 1}}
+				m.Receive(&Message{Kind: Prepare, From: from, To: m.Self(), ID: id, Parties: parties}, &out)
+				m.Locked(id, Yes, &out)
+			}
+			if _, err := m.Begin([]Party{m.Self(), from, {9, 1}}, Party{}, &out); err != nil {
+				t.Fatal(err)
+			}
+			take()
+		}
+		for range 4 {
+			m.Tick(&out)
+			take()
+		}
+		m.Gone(Party{9, 1}, &out)
+		m.Gone(Party{3, 1}, &out)
+		take()
+		for range 4 {
+			m.Tick(&out)
+			take()
+		}
+		return all, effects
+	}
+	messages, effects := run()
+	if len(messages) < 100 {
+		t.Fatalf("%d messages, want a run worth repeating", len(messages))
+	}
+	for range 20 {
+		if again, e := run(); !reflect.DeepEqual(again, messages) || !reflect.DeepEqual(e, effects) {
+			t.Fatal("the same inputs had other outputs")
+		}
+	}
+}
