@@ -9,14 +9,13 @@ import (
 	"drtmx/internal/wire"
 )
 
-// side is a partition's side of the commit protocol: the machine, which knows
-// what there is to know, and what it must not know: locks, and goroutines that
-// wait.
+// side is a partition's side of the commit protocol: the state machine, and
+// what the machine does not know, namely locks and waiting goroutines.
 type side struct {
 	mu       sync.Mutex
 	machine  *twophase.Machine
 	prepared map[twophase.ID]*prepared
-	waiting  map[twophase.ID]chan bool // whoever has begun a transaction; has room for the decision
+	waiting  map[twophase.ID]chan bool // of each transaction begun here; has room for the decision
 }
 
 func newSide(self twophase.Party) *side {

@@ -120,8 +120,8 @@ func FuzzHandle(f *testing.F) {
 	})
 }
 
-// TestForgedPrepareIsSettled: a prepare that nobody coordinates, whoever it
-// names, is released within the time a real one would be.
+// TestForgedPrepareIsSettled: a prepare without a coordinator is released
+// within the time of a real one, whichever parties it names.
 func TestForgedPrepareIsSettled(t *testing.T) {
 	cl := newVictim(t)
 	s, p, entry := cl.Servers[0], cl.Servers[0].parts[0], cl.DB.Catalog().MustTable("entry")

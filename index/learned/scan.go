@@ -70,7 +70,7 @@ type scanOp struct {
 	want     uint64
 	linked   bool       // want is a right link
 	leafs    []leafRead // their buffers hold the rows of the result
-	at       int        // leafs before it are used
+	at       int        // the leaves before it are used
 	consumed int
 	restarts int
 	stalls   int // rounds since the last leaf was consumed
@@ -107,7 +107,7 @@ type scanKind interface {
 	onFences(done, next *rdma.Batch) bool
 	// side says where the first key not covered lies, seen from a leaf.
 	side(l *leafRead) sight
-	// learn remembers a leaf that a chase has come to.
+	// learn remembers a leaf that a chase has reached.
 	learn(l *leafRead)
 	// add takes in the rows of a leaf; more says that it left others out,
 	// because of the limit. ok is false if a row is locked.

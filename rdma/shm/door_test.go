@@ -15,8 +15,8 @@ import (
 	"drtmx/rdma/rdmatest"
 )
 
-// TestSilentSocketsKeepNobodyOut: whoever connects and says nothing, however
-// often, does not keep honest dials waiting.
+// TestSilentSocketsKeepNobodyOut: a client that connects any number of times
+// and sends nothing does not delay the dials of other clients.
 func TestSilentSocketsKeepNobodyOut(t *testing.T) {
 	e := serve(t, newProvider(t, Options{}), rdmatest.Echo)
 	for range provide.LobbyMaxEach + 100 {
