@@ -11,10 +11,10 @@ import (
 	"drtmx/rdma"
 )
 
-// acquaintance is what a server knows of the incarnations of the others: those
-// that it heard of first. A server that is restarted finds in the others that
-// they knew a different incarnation in its place. It then says so to clients,
-// which refuse it: its memory is empty, and that of the others is not.
+// acquaintance has the incarnation of each server that this server has seen
+// first. A restarted server learns from the others that they know another
+// incarnation of it. Its hello then reports that it is a replacement, and
+// clients refuse it, because its memory is empty and that of the others is not.
 type acquaintance struct {
 	hello atomic.Pointer[[]byte] // the answer to OpHello
 
@@ -28,7 +28,7 @@ const (
 	acquaintTimeout = 2 * time.Second
 )
 
-// introduce sets what the server says of itself.
+// introduce sets the server's own hello.
 func (a *acquaintance) introduce(h wire.Hello) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -38,7 +38,7 @@ func (a *acquaintance) introduce(h wire.Hello) error {
 	return a.publish()
 }
 
-// publish encodes the answer anew. Under mu.
+// publish encodes the hello again. The caller holds mu.
 func (a *acquaintance) publish() error {
 	b, err := json.Marshal(a.said)
 	if err == nil {
@@ -47,8 +47,8 @@ func (a *acquaintance) publish() error {
 	return err
 }
 
-// meet takes what another server says, and reports whether this server turns
-// out to be a replacement.
+// meet takes the hello of another server. replaced reports that, according to
+// it, this server is a replacement.
 func (a *acquaintance) meet(h *wire.Hello) (replaced bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -60,7 +60,8 @@ func (a *acquaintance) meet(h *wire.Hello) (replaced bool, err error) {
 	return replaced, a.publish()
 }
 
-// note remembers the first incarnation of a server. Under mu.
+// note records the first known incarnation of a server. first reports that
+// there was none. The caller holds mu.
 func (a *acquaintance) note(server int, incarnation uint64) (first bool) {
 	if server >= len(a.said.Incarnations) || a.said.Incarnations[server] != 0 {
 		return false
@@ -69,7 +70,8 @@ func (a *acquaintance) note(server int, incarnation uint64) (first bool) {
 	return true
 }
 
-// heard takes what a data server says of itself when it asks.
+// heard records the incarnation of a data server that has asked for this
+// server's hello.
 func (a *acquaintance) heard(server int, incarnation uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

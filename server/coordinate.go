@@ -12,22 +12,23 @@ import (
 	"drtmx/rdma"
 )
 
-// task is a transaction of several servers that is coordinated here. It runs in
-// a goroutine of its own and carries out what the coordinator's machine asks
-// for; should it end before the decision, the server's ticks go on with it.
+// task is a transaction of several servers that this server coordinates. It has
+// its own goroutine and performs the effects of the coordinator's machine. If
+// it ends before the decision, the server's ticks continue the transaction.
 type task struct {
 	batch
 	home  *partition // the coordinator
 	id    twophase.ID
 	msg   wire.Commit
-	read  time.Duration // when the proofs' first read was
+	read  time.Duration // time of the first read of the proofs
 	links map[int]*link // by server
 	buf   []byte
 
 	handed bool // the decision may have been handed over
 }
 
-// coordinate commits a transaction of several servers.
+// coordinate commits a transaction of several servers. The verdict wire.InDoubt
+// means that the server stops before it knows the decision.
 func (s *Server) coordinate(ctx context.Context, c *wire.Commit, sh share) verdict {
 	t := &task{batch: batch{s: s, commit: c}, msg: wire.Commit{ID: c.ID, Parts: c.Parts}, read: sh.read, links: map[int]*link{}}
 	if len(sh.at) > 0 {
@@ -38,7 +39,7 @@ func (s *Server) coordinate(ctx context.Context, c *wire.Commit, sh share) verdi
 	if sh.twice() {
 		return verdict{code: wire.Bad, text: "two parts of one partition"}
 	}
-	// Every other server is reached before anything is locked.
+	// Connect to all other servers before taking any lock.
 	defer t.release()
 	parties, agent, err := t.reach(ctx)
 	if err != nil {
@@ -63,7 +64,7 @@ func (s *Server) coordinate(ctx context.Context, c *wire.Commit, sh share) verdi
 	}
 }
 
-// first is a partition held here.
+// first returns the first partition of this server, nil if it has none.
 func (s *Server) first() *partition {
 	for _, p := range s.parts {
 		if p != nil {
@@ -73,7 +74,7 @@ func (s *Server) first() *partition {
 	return nil
 }
 
-// unreachable is the verdict of a message that was not answered.
+// unreachable returns the verdict for a message without an answer.
 func unreachable(err error) verdict {
 	if errors.Is(err, rdma.ErrTooLarge) {
 		return verdict{code: wire.TooLarge, text: err.Error()}
@@ -81,8 +82,8 @@ func unreachable(err error) verdict {
 	return verdict{code: wire.Unavailable, text: err.Error()}
 }
 
-// reach connects to the servers that have a share, and names all parties. With
-// one partition elsewhere, that is the last agent.
+// reach connects to the other servers that have a share, and returns all
+// parties. If exactly one partition is at another server, it is the last agent.
 func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twophase.Party, err error) {
 	elsewhere := 0
 	for i := range t.msg.Parts {
@@ -124,7 +125,7 @@ func (t *task) connect(ctx context.Context, server int) (*link, error) {
 	return l, err
 }
 
-// release gives the connections back.
+// release returns the connections to their peers for reuse.
 func (t *task) release() {
 	for _, l := range t.links {
 		l.release()
@@ -132,7 +133,8 @@ func (t *task) release() {
 	clear(t.links)
 }
 
-// begin enters the transaction into the coordinator's machine.
+// begin enters the transaction into the coordinator's machine. told receives
+// the decision.
 func (t *task) begin(parties []twophase.Party, agent twophase.Party) (told chan bool, err error) {
 	told = make(chan bool, 1)
 	t.step(t.home, func(m *twophase.Machine) {
@@ -146,7 +148,7 @@ func (t *task) begin(parties []twophase.Party, agent twophase.Party) (told chan 
 	return told, err
 }
 
-// call is a request under way to another server.
+// call is a running request to another server.
 type call struct {
 	l        *link
 	ms       []twophase.Message
@@ -157,9 +159,10 @@ type call struct {
 	answered batch
 }
 
-// run carries out what the machine asks for, until nothing is left to do or to
-// wait for. Requests to other servers go out before this server's own share is
-// done, and are awaited after it, each with a deadline of its own.
+// run performs the machine's effects until nothing is left to do or to wait
+// for. It sends the requests to other servers before it prepares this server's
+// share, and waits for the answers afterwards. Each request has its own
+// deadline.
 func (t *task) run() {
 	for len(t.out.Messages) > 0 || len(t.locks) > 0 || len(t.remote) > 0 {
 		t.local()
@@ -169,7 +172,8 @@ func (t *task) run() {
 	}
 }
 
-// start sends what the machine has to say to others, one request to each server.
+// start sends the machine's messages to other servers, one request per server
+// and kind of message.
 func (t *task) start() (calls []*call) {
 	remote := t.remote
 	t.remote = nil
@@ -197,7 +201,8 @@ func (t *task) start() (calls []*call) {
 	return calls
 }
 
-// request encodes messages of one kind to one server, with what they are about.
+// request encodes messages of one kind to one server. Prepare and HandOver come
+// with that server's parts of the transaction.
 func (t *task) request(to int, ms []twophase.Message) []byte {
 	switch ms[0].Kind {
 	case twophase.Decide:
@@ -214,7 +219,7 @@ func (t *task) request(to int, ms []twophase.Message) []byte {
 	return t.buf
 }
 
-// finish awaits the answers, those of several servers at the same time.
+// finish waits for the answers of all servers concurrently.
 func (t *task) finish(calls []*call) {
 	if len(calls) == 1 {
 		calls[0].await()
@@ -239,7 +244,8 @@ func (c *call) await() {
 	}
 }
 
-// answer takes what came of a request.
+// answer takes the result of a request: the messages and the verdict of the
+// other server, or an error, which loses the request.
 func (t *task) answer(c *call) {
 	if c.err == nil {
 		t.v = heavier(t.v, c.v)
@@ -256,19 +262,20 @@ func (t *task) answer(c *call) {
 	}
 	if c.ms[0].Kind == twophase.Decide {
 		if c.err != nil {
-			t.s.post(c.ms) // at once, over another connection; later the machine repeats it
+			t.s.post(c.ms) // now, over another connection; the machine repeats it later
 		}
 		return
 	}
-	for _, m := range c.ms { // of no concern to the machine if it was answered
+	for _, m := range c.ms { // the machine ignores this if the message was answered
 		t.step(t.home, func(machine *twophase.Machine) { machine.Lost(m.ID, m.To, &t.out) })
 	}
 }
 
-// confirm is the answer to a transaction whose home refuses a write before it
-// has handed the decision over. The proofs held at home at that moment; the
-// refusal counts if those of the other server still hold now, later. The home is
-// not asked again: its own placeholders have changed what its proofs rest on.
+// confirm returns the answer to a transaction of which the home server refused
+// a write before it handed the decision over. The proofs at the home server
+// held at that moment. The refusal counts if the proofs at the other server
+// still hold now. The home server does not validate again, because its own
+// placeholders have changed the proven words.
 func (t *task) confirm(ctx context.Context) verdict {
 	reads := wire.Commit{ID: t.msg.ID, Age: proofAge(t.read)}
 	to := 0

@@ -25,19 +25,21 @@ func newSide(self twophase.Party) *side {
 	}
 }
 
-// batch carries out what machines ask for. One goroutine uses it.
+// batch performs the effects of machines and delivers their messages. It is for
+// one goroutine.
 type batch struct {
 	s      *Server
 	out    twophase.Out
-	remote []twophase.Message // to parties elsewhere
+	remote []twophase.Message // to parties at other servers
 
-	commit *wire.Commit // where Lock and Carry find what to do; nil: there are none
+	commit *wire.Commit // the transaction of the effects Lock and Carry; nil: there are no such effects
 	locks  []twophase.Effect
 	lockAt []*partition
 	v      verdict // of this server's share
 }
 
-// at is the partition here whose life a party is, nil if it is elsewhere or over.
+// at returns the partition of a party, nil if the party is at another server or
+// is a former life.
 func (s *Server) at(p twophase.Party) *partition {
 	if p.Epoch != s.incarnation {
 		return nil
@@ -45,12 +47,12 @@ func (s *Server) at(p twophase.Party) *partition {
 	return s.hosted(int(p.Partition))
 }
 
-// party is the present life of a partition held here.
+// party returns the current life of a partition of this server.
 func (s *Server) party(p *partition) twophase.Party {
 	return twophase.Party{Partition: uint16(p.id), Epoch: s.incarnation}
 }
 
-// step lets a partition's machine act.
+// step runs fn on a partition's machine and performs the effects.
 func (b *batch) step(p *partition, fn func(*twophase.Machine)) {
 	at := len(b.out.Effects)
 	p.side.mu.Lock()
@@ -73,13 +75,13 @@ func (b *batch) step(p *partition, fn func(*twophase.Machine)) {
 	b.perform(p, at, ends, told)
 }
 
-// perform carries out the effects of a step, but for Lock, which is carried out
-// for all partitions together.
+// perform performs the effects of a step. It collects the effect Lock, which is
+// performed for all partitions together (see lock).
 func (b *batch) perform(p *partition, at int, ends []*prepared, told []chan bool) {
 	if len(b.out.Effects) == at {
 		return
 	}
-	effects := slices.Clone(b.out.Effects[at:]) // carrying one out may add others
+	effects := slices.Clone(b.out.Effects[at:]) // performing an effect may add others
 	b.out.Effects = b.out.Effects[:at]
 	for _, e := range effects {
 		switch e.Kind {
@@ -101,7 +103,7 @@ func (b *batch) perform(p *partition, at int, ends []*prepared, told []chan bool
 	}
 }
 
-// gone tells every machine here that a party's memory is lost.
+// gone reports to every machine of this server that a party's memory is lost.
 func (b *batch) gone(p twophase.Party) {
 	for _, part := range b.s.parts {
 		if part != nil {
@@ -110,7 +112,8 @@ func (b *batch) gone(p twophase.Party) {
 	}
 }
 
-// local delivers messages to parties here until only such to others are left.
+// local delivers all messages to parties of this server, and moves the others
+// to remote.
 func (b *batch) local() {
 	for i := 0; i < len(b.out.Messages); i++ {
 		m := b.out.Messages[i]
@@ -123,8 +126,8 @@ func (b *batch) local() {
 	b.out.Messages = b.out.Messages[:0]
 }
 
-// lock prepares this server's share, in all partitions that are to lock
-// theirs, in one step.
+// lock prepares this server's share in one step, in all partitions with an
+// effect Lock.
 func (b *batch) lock() {
 	if len(b.locks) == 0 {
 		return
@@ -154,7 +157,7 @@ func (b *batch) lock() {
 	}
 }
 
-// shareIn is what the transaction does in some of the partitions here.
+// shareIn returns the share of the transaction in the given partitions.
 func (b *batch) shareIn(at []*partition) share {
 	if b.commit == nil {
 		return share{}
@@ -171,7 +174,7 @@ func (b *batch) shareIn(at []*partition) share {
 	return part
 }
 
-// carry carries out a share that was handed over, and so decides.
+// carry commits a share that was handed over. The result is the decision.
 func (b *batch) carry(p *partition, id twophase.ID) {
 	v := verdict{code: wire.Bad, text: "a transaction handed over with no share for this partition"}
 	if sh := b.shareIn([]*partition{p}); len(sh.at) == 1 {
@@ -181,7 +184,8 @@ func (b *batch) carry(p *partition, id twophase.ID) {
 	b.step(p, func(m *twophase.Machine) { m.Carried(id, v.ok(), &b.out) })
 }
 
-// settle carries out everything; messages to other servers go out in the background.
+// settle performs all effects. It sends messages to other servers in the
+// background.
 func (b *batch) settle() {
 	for len(b.out.Messages) > 0 || len(b.locks) > 0 {
 		b.local()
@@ -191,7 +195,7 @@ func (b *batch) settle() {
 	b.remote = nil
 }
 
-// post has messages to other servers sent in the background.
+// post sends messages to other servers in the background. It does not wait.
 func (s *Server) post(ms []twophase.Message) {
 	for len(ms) > 0 {
 		to := s.serverOf(ms[0].To)
@@ -210,7 +214,7 @@ func (s *Server) post(ms []twophase.Message) {
 	}
 }
 
-// serverOf is the server of a party, -1 if there is no such partition.
+// serverOf returns the server of a party, -1 if the partition does not exist.
 func (s *Server) serverOf(p twophase.Party) int {
 	if int(p.Partition) >= len(s.primaries) {
 		return -1
@@ -218,12 +222,12 @@ func (s *Server) serverOf(p twophase.Party) int {
 	return s.primaries[p.Partition]
 }
 
-// appendVerdict appends a verdict to an answer that goes on.
+// appendVerdict appends a verdict that other fields may follow.
 func appendVerdict(b []byte, v verdict) []byte {
 	return wire.AppendBytes(append(b, byte(v.code), byte(v.cause)), []byte(v.text))
 }
 
-// verdictIn takes what appendVerdict wrote.
+// verdictIn decodes the output of appendVerdict.
 func verdictIn(d *wire.Decoder) verdict {
 	v := verdict{code: wire.Code(d.U8()), cause: exec.Cause(d.U8())}
 	if v.cause >= exec.CauseCount {

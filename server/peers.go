@@ -12,21 +12,22 @@ import (
 	"drtmx/rdma"
 )
 
-// Bounds of what goes between data servers.
+// Bounds of the traffic between data servers.
 const (
 	// peerTimeout bounds the wait for the answer to one message of a
-	// transaction, the connecting included.
+	// transaction, and the time to connect.
 	peerTimeout = 2 * time.Second
 	// settleTimeout bounds one exchange that settles transactions in doubt.
 	settleTimeout = time.Second
-	// idleLinksMax bounds the connections to a server that are kept for later.
+	// idleLinksMax bounds the idle connections to one server.
 	idleLinksMax = 64
-	// outboxMax bounds the messages that wait for a server. More are dropped:
-	// machines repeat what was not answered.
+	// outboxMax bounds the messages that wait for one server. Messages above
+	// the bound are dropped: machines repeat unanswered messages.
 	outboxMax = 1 << 10
 )
 
-// peer is another data server, as this one sees it.
+// peer has the connections of this server to another data server, and the
+// messages that wait for it.
 type peer struct {
 	s      *Server
 	server int
@@ -35,7 +36,7 @@ type peer struct {
 		sync.Mutex
 		idle    []*link
 		outbox  []twophase.Message
-		working bool // a goroutine sends what is in outbox
+		working bool // a goroutine empties outbox
 		closed  bool
 	}
 }
@@ -48,10 +49,11 @@ type link struct {
 	resp        []byte
 }
 
-// errLink reports an answer from a peer that is not one.
+// errLink reports an invalid answer from a peer.
 var errLink = errors.New("server: peer breaks the protocol")
 
-// link takes an idle connection, or makes one. Nothing is locked meanwhile.
+// link returns an idle connection, or a new one. It holds no lock while it
+// connects.
 func (p *peer) link(ctx context.Context) (*link, error) {
 	p.mu.Lock()
 	if n := len(p.mu.idle); n > 0 {
@@ -68,7 +70,7 @@ func (p *peer) link(ctx context.Context) (*link, error) {
 	return p.dial(ctx)
 }
 
-// dial connects, and asks which incarnation of the server is there.
+// dial connects, and asks for the incarnation of the server.
 func (p *peer) dial(ctx context.Context) (*link, error) {
 	addr := p.s.cfg.Addrs[p.server]
 	c, err := p.s.cfg.Provider.Dial(ctx, addr)
@@ -89,7 +91,7 @@ func (p *peer) dial(ctx context.Context) (*link, error) {
 	return nil, fmt.Errorf("server %s: %w", addr, err)
 }
 
-// release keeps a connection for later.
+// release returns a connection for reuse.
 func (l *link) release() {
 	p := l.peer
 	p.mu.Lock()
@@ -103,8 +105,8 @@ func (l *link) release() {
 	}
 }
 
-// drop closes a connection that broke, and all idle ones: most likely they
-// lead to the same process.
+// drop closes a broken connection and all idle ones, because they probably lead
+// to the same process.
 func (l *link) drop() {
 	l.conn.Close()
 	p := l.peer
@@ -128,8 +130,8 @@ func (p *peer) close() {
 	}
 }
 
-// post has messages sent in the background, with a deadline of their own. A
-// peer that does not answer holds up nobody else.
+// post sends messages in the background, with their own deadline. A peer that
+// does not answer delays no other peer.
 func (p *peer) post(ms []twophase.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,8 +163,9 @@ func (p *peer) send() {
 	}
 }
 
-// exchange sends messages to the lives of partitions that the peer has now. It
-// learns that others are gone from the peer itself.
+// exchange sends messages to the partitions in their current lives at the peer.
+// Messages to former lives are not sent: the incarnation of the peer proves
+// that those parties are gone.
 func (p *peer) exchange(ms []twophase.Message) error {
 	ctx, cancel := context.WithTimeout(p.s.ctx, settleTimeout)
 	defer cancel()
@@ -199,8 +202,9 @@ func (p *peer) exchange(ms []twophase.Message) error {
 	return err
 }
 
-// look asks the membership store whether the parties addressed still have the
-// memory they had, since their server does not answer.
+// look is called when the server of the addressed parties does not answer. It
+// asks the membership store whether another incarnation of the server is
+// registered, which proves that the parties are gone.
 func (p *peer) look(ms []twophase.Message) {
 	if p.s.cfg.Registered == nil {
 		return
@@ -220,8 +224,8 @@ func (p *peer) look(ms []twophase.Message) {
 	b.settle()
 }
 
-// finish takes the answer to a request of the commit protocol: a verdict, and
-// messages, which join the batch.
+// finish waits for the answer to a request of the commit protocol. It returns
+// the verdict and adds the messages of the answer to the batch.
 func (l *link) finish(ctx context.Context, b *batch) (verdict, error) {
 	resp, err := l.conn.FinishCall(ctx, l.resp)
 	if err != nil {
@@ -233,7 +237,7 @@ func (l *link) finish(ctx context.Context, b *batch) (verdict, error) {
 	ms := d.Messages(nil)
 	if err := d.End(); err != nil {
 		if v.code == wire.Bad || v.code == wire.Forbidden {
-			return v, nil // the request was not understood; the text says why
+			return v, nil // the peer refused the request; the text says why
 		}
 		return verdict{}, fmt.Errorf("%w: %w", errLink, err)
 	}

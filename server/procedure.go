@@ -9,8 +9,9 @@ import (
 	"drtmx/internal/wire"
 )
 
-// runElsewhere runs a procedure that leaves its home partition. What it meets
-// there is mostly another such transaction.
+// runElsewhere runs a procedure that leaves its home partition. A lock that it
+// meets at home is mostly held by another such transaction, so it waits for the
+// decision of that one before it retries.
 func (s *Server) runElsewhere(ctx context.Context, home *partition, proc *exec.Procedure, args []byte) (result []byte, v verdict) {
 	db, err := s.clientDB(ctx)
 	if err != nil {
@@ -29,7 +30,8 @@ func (s *Server) runElsewhere(ctx context.Context, home *partition, proc *exec.P
 	return result, verdictOf(err)
 }
 
-// verdictOf makes the answer to a call of what its body or its commit returned.
+// verdictOf returns the answer to a call for the error of its body or its
+// commit.
 func verdictOf(err error) verdict {
 	var v verdict
 	switch {
@@ -58,5 +60,5 @@ func textOf(err error) string {
 	return text
 }
 
-// Error lets a verdict travel as an error inside the server.
+// Error makes a verdict an error, for use within the server.
 func (v verdict) Error() string { return "server: " + v.text }

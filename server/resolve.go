@@ -12,14 +12,16 @@ import (
 const (
 	// tickEvery is the time between ticks of the commit protocol.
 	tickEvery = 100 * time.Millisecond
-	// askAfter ticks a partition asks about a transaction that it is in doubt
-	// about, and after as many again it asks everyone who takes part.
+	// askAfter is the number of ticks after which a partition in doubt asks the
+	// coordinator and the last agent. After as many again it asks all parties.
 	askAfter = 5
-	// warnAfter ticks with the same transactions in doubt, the log says so.
+	// warnAfter is the number of successive ticks with a transaction in doubt,
+	// not necessarily the same one, after which the log has a warning.
 	warnAfter = 50
 )
 
-// ticker lets time pass for the commit protocol.
+// ticker ticks the machines until ctx ends, and logs transactions that stay in
+// doubt.
 func (s *Server) ticker(ctx context.Context) {
 	t := time.NewTicker(tickEvery)
 	defer t.Stop()
@@ -47,7 +49,8 @@ func (s *Server) ticker(ctx context.Context) {
 	}
 }
 
-// tick lets one unit of time pass. It waits for nobody.
+// tick advances the time of all machines by one tick. It does not wait for
+// other servers.
 func (s *Server) tick() {
 	b := &batch{s: s}
 	for _, p := range s.parts {
@@ -58,9 +61,9 @@ func (s *Server) tick() {
 	b.settle()
 }
 
-// handleMessages takes messages of the commit protocol. With a prepare or a
-// hand-over comes what the transaction does here. The answer is this server's
-// verdict on its share, and the messages to the sender.
+// handleMessages handles messages of the commit protocol. A Prepare or a
+// HandOver comes with this server's parts of the transaction. The answer has
+// this server's verdict on its share, and the messages to the sender.
 func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wire.Op) {
 	w.messages = d.Messages(w.messages)
 	b := &batch{s: s}
@@ -107,7 +110,8 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 	s.reply(r, w.resp)
 }
 
-// refused reports whether a machine turned a request away by itself.
+// refused reports whether a machine refused a request without trying to lock or
+// commit the share.
 func refused(answers []twophase.Message) bool {
 	for i := range answers {
 		m := &answers[i]
@@ -118,7 +122,7 @@ func refused(answers []twophase.Message) bool {
 	return len(answers) == 0
 }
 
-// allowed says which messages come with which request.
+// allowed reports whether a request may carry messages of a kind.
 func allowed(op wire.Op, k twophase.Kind) bool {
 	switch op {
 	case wire.OpPrepare:
@@ -131,7 +135,7 @@ func allowed(op wire.Op, k twophase.Kind) bool {
 	return k == twophase.Ask || k == twophase.Settled
 }
 
-// known reports whether there are all partitions that a message names.
+// known reports whether all partitions named by a message exist.
 func (s *Server) known(m *twophase.Message) bool {
 	ok := s.serverOf(m.ID.Coordinator) >= 0 || m.Kind == twophase.Settled
 	for _, p := range m.Parties {

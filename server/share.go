@@ -19,16 +19,16 @@ type share struct {
 	read  time.Duration // on the clock of clock.Fast: when the first of the proofs was read
 }
 
-// firstRead is when the first read was that a commit's proofs rest on, if the
-// message has just arrived.
+// firstRead returns the time of the first read of a commit's proofs, on the
+// clock of clock.Fast. The message must have just arrived.
 func firstRead(c *wire.Commit) time.Duration { return clock.Fast() - c.Age }
 
-// proofAge is the time since a first read.
+// proofAge returns the time since a first read.
 func proofAge(read time.Duration) time.Duration { return max(clock.Fast()-read, 0) }
 
-// fresh refuses a commit whose proofs are too old. A freed leaf is used again
-// after index.Quarantine, so that the words of an older proof may be those of
-// other rows.
+// fresh refuses a commit whose proofs are too old. A freed leaf is reused after
+// index.Quarantine, and the words of an older proof may then belong to other
+// rows.
 func fresh(read time.Duration) verdict {
 	if proofAge(read) > index.MaxProofAge {
 		return conflict(exec.CauseRow)

@@ -1,15 +1,16 @@
-// Package twophase decides transactions that several partitions take part in.
+// Package twophase decides transactions of several partitions.
 //
-// A [Machine] is the part that one partition plays: coordinator of some
-// transactions, participant or last agent of others. It is a pure step machine.
-// Messages, reports and ticks go in; messages and effects come out. It knows no
-// locks, connections or clock; a driver carries out what it asks for.
+// A [Machine] is the state of one partition: coordinator of some transactions,
+// participant or last agent of others. It is a pure step machine. Messages,
+// reports and ticks go in; messages and effects come out. It has no locks,
+// connections or clock: a driver delivers its messages and performs its
+// effects.
 //
 // # Parties
 //
 // A party is a partition in one of its lives. A partition whose memory is lost
-// lives again in another epoch, as another party. A [ID] names its coordinator
-// and is never used again.
+// lives again in another epoch, as another party. An [ID] contains the
+// coordinator of its transaction and is never reused.
 //
 // # The protocol
 //
@@ -22,42 +23,42 @@
 //	participant ----------> (in doubt) --------> decided
 //
 // With a last agent the coordinator collects all other votes and then hands the
-// decision over. It is in doubt itself from then on. The agent carries out its
-// own share in one step and so decides:
+// decision over. From then on the coordinator is in doubt. The agent carries
+// out its share in one step, and the result is the decision:
 //
 //	             votes: all yes             Answer            Ack: all
 //	coordinator ---------------> (in doubt) ------> decided ----------> settled
 //	                                |   ^
 //	                                +---+ the answer was lost: Ask
 //
-// A party in doubt asks, after some ticks: first the coordinator and the agent,
-// then everyone who takes part. A party that is asked about a transaction it
-// has not seen refuses it from then on, so that its answer is final.
+// A party in doubt asks after some ticks: first the coordinator and the agent,
+// then all parties of the transaction. A party that is asked about a
+// transaction that it has not seen refuses it from then on, so that its answer
+// is final.
+// # Parties that are gone
 //
-// # Who is gone
-//
-// No silence, however long, proves anything. A driver reports a party to be
-// gone only if it has heard from another life of that partition, or read of one
-// in the membership store. A machine then accepts nothing more from the party
-// that is gone, and tells whom it asks. A party in doubt aborts without its
-// coordinator if every other party of the transaction is gone or has answered
-// that it is in doubt as well, and has answered so after it had closed its ears
-// to all who are gone: nobody can hear of a commit any more.
+// Silence proves nothing, however long it is. A driver reports that a party is
+// gone only if another life of that partition has answered, or is named by the
+// membership store. The machine then accepts nothing more from that party, and
+// names it in every question. A party in doubt aborts without its coordinator
+// if each other party of the transaction is gone, or has answered that it is in
+// doubt too and accepts nothing more from the parties that are gone: no party
+// can then learn of a commit.
 //
 // # What is remembered
 //
-// One table holds what is known of a transaction in all roles. A coordinator
-// keeps the record of a commit until everyone who holds locks has acknowledged
-// it; abort is presumed. For each party it then raises a watermark: below it everything that
-// concerns this party is settled. The watermark travels with every message, and
-// alone if there is nothing else to say. A participant keeps its decision until
-// the watermark has passed, refuses late requests below it, and drops what it
-// remembers. If the coordinator is gone, the survivors that know of a commit
-// tell all others and keep it until those have acknowledged it.
+// One table has a record of each transaction, for all roles. A coordinator
+// keeps the record of a commit until all parties that hold locks have
+// acknowledged it; abort is presumed. It then raises a watermark for each
+// party: all transactions below it that concern this party are settled. The
+// watermark is in every message, and is sent alone if there is no other
+// message. A participant keeps its decision until the watermark has passed it.
+// Below the watermark it refuses late requests and drops records. If the
+// coordinator is gone, the survivors that know of a commit tell all others, and
+// keep the record until these have acknowledged it.
 //
-// The table is bounded by refusing new transactions ([ErrBusy], or a vote
-// against), never by forgetting. Being unknown means being aborted only if it
-// is certain that no vote was given: at a party that refuses the transaction
-// from then on, and at a coordinator that remembers every commit which may not
-// be known to all.
+// A full table refuses new transactions ([ErrBusy], or a vote against) and
+// never forgets. An unknown transaction counts as aborted in two cases only: at
+// a party that refuses it from then on, and at its coordinator, which remembers
+// every commit until all parties know it.
 package twophase

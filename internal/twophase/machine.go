@@ -5,20 +5,21 @@ import (
 	"slices"
 )
 
-// ErrBusy reports that a transaction cannot be begun, because too many with the
-// same party are not settled.
+// ErrBusy reports that a transaction cannot begin, because too many
+// transactions with the same party are not settled.
 var ErrBusy = errors.New("twophase: too many transactions are not settled")
 
 // Limits bound a machine's table. Zero fields take the defaults.
 type Limits struct {
-	// Open bounds the transactions of one coordinator that concern one party and are not settled.
+	// Open bounds the unsettled transactions of one coordinator that concern
+	// one party.
 	Open int
 	// Kept bounds the records that a party keeps for one coordinator. Refusals
-	// of transactions never seen may exceed it, by Open.
+	// of transactions that it has not seen may exceed the bound by Open.
 	Kept int
-	// AskAfter is how many ticks a party is in doubt before it asks.
+	// AskAfter is the number of ticks in doubt after which a party asks.
 	AskAfter int
-	// RepeatEvery is how many ticks lie between repeated messages.
+	// RepeatEvery is the number of ticks between repeated messages.
 	RepeatEvery int
 }
 
@@ -30,23 +31,23 @@ const (
 	DefaultRepeatEvery = 2
 )
 
-// Machine is one party's side of all transactions it takes part in. Not safe
-// for concurrent use.
+// Machine is the state of one party in all its transactions. It is not safe for
+// concurrent use.
 type Machine struct {
 	self    Party
 	limits  Limits
 	next    uint64 // sequence number of the next transaction begun here
 	table   map[ID]*record
-	pending map[ID]*record // of table: undecided, or not known to all
+	pending map[ID]*record // the part of table that is undecided, or not known to all parties
 	peers   map[Party]*peer
 	gone    map[Party]struct{}
 	doubts  int // records in doubt
 }
 
-// peer is what a machine knows of another party.
+// peer is the state that a machine keeps for another party.
 type peer struct {
 	// As coordinator of transactions that concern it:
-	open      []uint64 // their sequence numbers, from the lowest that may not be settled
+	open      []uint64 // their sequence numbers, from the lowest that may be unsettled
 	unsettled int
 	last      uint64 // the highest of them
 	heard     uint64 // the highest watermark it has confirmed
@@ -54,7 +55,7 @@ type peer struct {
 
 	// As a party to transactions that it coordinates:
 	settled uint64   // its watermark
-	kept    []uint64 // sequence numbers of the records, as they came
+	kept    []uint64 // sequence numbers of the records, in order of arrival
 	records int
 }
 
@@ -62,35 +63,35 @@ type state uint8
 
 const (
 	voting   state = iota // coordinator: votes are outstanding
-	locking               // participant: the own share is being locked
+	locking               // participant: its share is being locked
 	inDoubt               // participant that has voted; coordinator that has handed over
-	carrying              // last agent: the own share is being carried out
+	carrying              // last agent: its share is being carried out
 	committed
 	aborted
 )
 
-// member is a party of a transaction and what is expected of it.
+// member is a party of a transaction, and what its machine waits for.
 type member struct {
 	Party
 	waiting  bool // a vote or an acknowledgement is outstanding
 	holds    bool // may have locks
-	answered bool // is in doubt too, and has closed its ears to all who are gone
+	answered bool // is in doubt too, and accepts nothing from the parties that are gone
 }
 
-// record is what a machine knows of one transaction, in all its roles.
+// record is the state of one transaction, whatever the role of this party.
 type record struct {
 	id      ID
 	state   state
 	members []member // the coordinator first, whether or not it has a share
 	agent   Party
 	share   bool // the coordinator, or this party, has a share here
-	locked  bool // Lock has succeeded and End has not been asked for
-	busy    bool // Lock was asked for and has not been reported
+	locked  bool // Lock has succeeded and End has not been emitted
+	busy    bool // Lock was emitted and has not been reported
 	refused bool
 	ticks   int
 }
 
-// New makes the machine of a party.
+// New returns the machine of a party.
 func New(self Party, l Limits) *Machine {
 	def := func(v *int, d int) {
 		if *v <= 0 {
@@ -107,13 +108,13 @@ func New(self Party, l Limits) *Machine {
 	}
 }
 
-// Self is the party whose side this is.
+// Self returns the party of this machine.
 func (m *Machine) Self() Party { return m.self }
 
-// InDoubt is the number of transactions that this party is in doubt about.
+// InDoubt returns the number of transactions in doubt.
 func (m *Machine) InDoubt() int { return m.doubts }
 
-// Records is the number of transactions in the table.
+// Records returns the number of transactions in the table.
 func (m *Machine) Records() int { return len(m.table) }
 
 func (m *Machine) peer(p Party) *peer {
@@ -130,10 +131,10 @@ func (m *Machine) isGone(p Party) bool {
 	return gone
 }
 
-// Begin coordinates a transaction. parties have a share of it; agent, if not
-// zero, is the one of them that the decision is handed over to. It returns
-// ErrBusy, and begins nothing, if too many transactions with one of them are
-// not settled.
+// Begin begins a transaction that this party coordinates. The parties have a
+// share of it. The agent, if not zero, is one of them and makes the decision.
+// Begin returns ErrBusy, and begins nothing, if too many transactions with one
+// of the parties are not settled.
 func (m *Machine) Begin(parties []Party, agent Party, out *Out) (ID, error) {
 	for _, p := range parties {
 		if pr := m.peers[p]; pr != nil && (pr.unsettled >= m.limits.Open || len(pr.open) >= m.limits.Kept) {
@@ -194,7 +195,7 @@ func (r *record) member(p Party) *member {
 	return nil
 }
 
-// send completes a message and hands it to the driver.
+// send completes a message and appends it to out.
 func (m *Machine) send(out *Out, msg Message) {
 	msg.From = m.self
 	pr := m.peer(msg.To)
@@ -220,13 +221,13 @@ func (m *Machine) Locked(id ID, b Ballot, out *Out) {
 			m.doubt(r)
 		}
 		m.send(out, Message{Kind: Vote, To: id.Coordinator, ID: id, Ballot: b})
-	default: // decided meanwhile: against it, for this party had not voted
+	default: // aborted in the meantime: this party has not voted yet
 		m.end(r, false, out)
 		m.drop(r)
 	}
 }
 
-// doubt makes a record one that is in doubt.
+// doubt puts a record in doubt.
 func (m *Machine) doubt(r *record) {
 	r.state, r.ticks = inDoubt, 0
 	m.doubts++
@@ -251,8 +252,9 @@ func known(commit bool) Knowledge {
 	return Aborted
 }
 
-// Lost reports that a party has not answered a message about a transaction. It
-// may have received it.
+// Lost reports that a party has not answered a message about a transaction that
+// this party coordinates. The party may have received the message. Lost has no
+// effect if the message was answered.
 func (m *Machine) Lost(id ID, p Party, out *Out) {
 	r := m.table[id]
 	if r == nil || id.Coordinator != m.self {
@@ -284,7 +286,7 @@ func (r *record) waits() bool {
 	return slices.ContainsFunc(r.members, func(mb member) bool { return mb.waiting })
 }
 
-// conclude goes on when all votes are in.
+// conclude decides, or hands the decision over, when no vote is outstanding.
 func (m *Machine) conclude(r *record, out *Out) {
 	if r.state != voting || r.waits() {
 		return
@@ -303,7 +305,8 @@ func (m *Machine) conclude(r *record, out *Out) {
 	m.send(out, Message{Kind: HandOver, To: r.agent, ID: r.id, Parties: parties, Agent: r.agent})
 }
 
-// decided takes a decision, once.
+// decided makes a decision final: it ends the own share and tells the other
+// parties.
 func (m *Machine) decided(r *record, commit bool, out *Out) {
 	if r.state == inDoubt {
 		m.doubts--
@@ -318,7 +321,7 @@ func (m *Machine) decided(r *record, commit bool, out *Out) {
 			mb := &r.members[i]
 			if mb.holds && mb.Party != m.self && !m.isGone(mb.Party) {
 				m.send(out, m.decision(r, mb.Party))
-				// Abort is presumed: a party that does not hear of it asks.
+				// Abort is presumed: a party that does not receive it asks.
 				mb.waiting = commit
 			}
 		}
@@ -329,7 +332,7 @@ func (m *Machine) decided(r *record, commit bool, out *Out) {
 	m.drop(r)
 }
 
-// end has the driver apply or release the own share.
+// end emits the effect that applies or releases the own share.
 func (m *Machine) end(r *record, commit bool, out *Out) {
 	if r.locked {
 		r.locked = false
@@ -337,12 +340,12 @@ func (m *Machine) end(r *record, commit bool, out *Out) {
 	}
 }
 
-// decision is the message that tells a party of a decision.
+// decision returns the message with a decision for a party.
 func (m *Machine) decision(r *record, to Party) Message {
 	return Message{Kind: Decide, To: to, ID: r.id, Commit: r.state == committed, Gone: m.goneOf(r)}
 }
 
-// goneOf lists the members of a transaction that are gone.
+// goneOf returns the members of a transaction that are gone.
 func (m *Machine) goneOf(r *record) (gone []Party) {
 	if len(m.gone) == 0 {
 		return nil
@@ -355,7 +358,8 @@ func (m *Machine) goneOf(r *record) (gone []Party) {
 	return gone
 }
 
-// drop forgets what may be forgotten of a decided transaction.
+// drop removes the record of a decided transaction when no party needs it any
+// more.
 func (m *Machine) drop(r *record) {
 	if r.state < committed || r.busy || r.waits() {
 		return

@@ -2,7 +2,7 @@ package twophase
 
 import "cmp"
 
-// Party is a partition in one of its lives. The zero Party is nobody: epochs
+// Party is a partition in one of its lives. The zero Party means none: epochs
 // begin at 1.
 type Party struct {
 	Partition uint16
@@ -33,9 +33,9 @@ const (
 	HandOver                 // coordinator to last agent: carry out your share and decide
 	Decide                   // the decision, to a participant
 	Ack                      // answers Decide
-	Ask                      // what is known of a transaction
+	Ask                      // question about a transaction
 	Answer                   // answers Ask and HandOver
-	Settled                  // carries a watermark alone
+	Settled                  // only a watermark
 	Noted                    // answers Settled
 )
 
@@ -49,22 +49,23 @@ type Ballot uint8
 // Votes.
 const (
 	No   Ballot = iota // refused; nothing is locked
-	Held               // refused; what was read stays locked until the decision
-	Yes                // everything is locked until the decision
+	Held               // refused; the reads stay locked until the decision
+	Yes                // the share is locked until the decision
 )
 
-// Knowledge is what a party knows of a transaction.
+// Knowledge is the answer of a party to a question about a transaction.
 type Knowledge uint8
 
 // Answers to Ask.
 const (
-	Undecided Knowledge = iota // the decision may still be made here, or elsewhere: ask again
-	InDoubt                    // voted for it, or handed it over, and does not know
+	Undecided Knowledge = iota // may still be decided: ask again, or ask others
+	InDoubt                    // has voted, or handed the decision over, and does not know the decision
 	Committed
 	Aborted
 )
 
-// Message is what one party sends another. Which fields count depends on Kind.
+// Message is a message from one party to another. Kind determines which fields
+// are used.
 type Message struct {
 	Kind     Kind
 	From, To Party
@@ -78,35 +79,37 @@ type Message struct {
 	Closed   int     // Answer: how many of them the question named
 
 	// Watermark: all transactions below it that From coordinates and that
-	// concern To are settled. Heard is the highest such mark that From has from To.
+	// concern To are settled. Heard is the highest watermark that From has
+	// received from To.
 	Watermark, Heard uint64
 }
 
-// EffectKind is what a driver must do.
+// EffectKind is a kind of effect, which the driver must perform.
 type EffectKind uint8
 
 // Effects.
 const (
-	Lock  EffectKind = 1 + iota // lock the own share, then call Locked
-	Carry                       // carry out the own share in one step, then call Carried
-	End                         // apply or release what Lock has locked
+	Lock  EffectKind = 1 + iota // lock this party's share, then call Locked
+	Carry                       // carry out this party's share in one step, then call Carried
+	End                         // apply or release the share that Lock has locked
 	Done                        // a transaction that was begun here is decided
 )
 
-// Effect is something to be done for a transaction.
+// Effect is an action that the driver must perform for a transaction.
 type Effect struct {
 	Kind   EffectKind
 	ID     ID
 	Commit bool // End, Done
 }
 
-// Out collects what a machine wants done. The driver may reuse its memory.
+// Out collects the messages and effects of a machine. The driver may reuse its
+// memory.
 type Out struct {
 	Messages []Message
 	Effects  []Effect
 }
 
-// Reset empties o and keeps its memory.
+// Reset empties o and keeps its memory for reuse.
 func (o *Out) Reset() {
 	clear(o.Messages)
 	o.Messages, o.Effects = o.Messages[:0], o.Effects[:0]

@@ -1,7 +1,7 @@
 package twophase
 
-// Receive takes a message that is addressed to this party. What is not, or
-// comes from a party that is gone, has no effect and no answer.
+// Receive handles a message. A message to another party, or from a party that
+// is gone, has no effect and no answer.
 func (m *Machine) Receive(msg *Message, out *Out) {
 	if msg.To != m.self || m.isGone(msg.From) || msg.From == m.self {
 		return
@@ -37,7 +37,7 @@ func (m *Machine) Receive(msg *Message, out *Out) {
 	}
 }
 
-// request takes Prepare and HandOver.
+// request handles Prepare and HandOver.
 func (m *Machine) request(msg *Message, pr *peer, out *Out) {
 	id, handed := msg.ID, msg.Kind == HandOver
 	if id.Coordinator != msg.From || handed && msg.Agent != m.self {
@@ -59,8 +59,8 @@ func (m *Machine) request(msg *Message, pr *peer, out *Out) {
 		return
 	}
 	if !handed {
-		// Repeated, late, or one too many. A coordinator that has this vote
-		// already does not count it again.
+		// The request is repeated or late, or the table is full. A coordinator
+		// that already has a vote of this party ignores this one.
 		m.send(out, Message{Kind: Vote, To: msg.From, ID: id, Ballot: No})
 		return
 	}
@@ -69,7 +69,7 @@ func (m *Machine) request(msg *Message, pr *peer, out *Out) {
 	m.send(out, Message{Kind: Answer, To: msg.From, ID: id, Known: m.know(id)})
 }
 
-// enter adds a record of a transaction coordinated elsewhere.
+// enter adds a record of a transaction of another coordinator.
 func (m *Machine) enter(id ID, pr *peer) *record {
 	r := &record{id: id}
 	m.table[id] = r
@@ -78,13 +78,13 @@ func (m *Machine) enter(id ID, pr *peer) *record {
 	return r
 }
 
-// told takes a decision.
+// told handles Decide.
 func (m *Machine) told(msg *Message, out *Out) {
 	r := m.table[msg.ID]
 	switch {
 	case r == nil:
 		if !msg.Commit {
-			m.know(msg.ID) // refuse a late request
+			m.know(msg.ID) // refuse a late request from now on
 		}
 	case r.state == inDoubt:
 		m.decided(r, msg.Commit, out)
@@ -92,12 +92,12 @@ func (m *Machine) told(msg *Message, out *Out) {
 		m.decided(r, false, out)
 	case r.state == committed && msg.Commit, r.state == aborted && !msg.Commit:
 	default:
-		return // nobody can have decided yet
+		return // invalid: it contradicts the record, or nothing can be decided yet
 	}
 	m.send(out, Message{Kind: Ack, To: msg.From, ID: msg.ID})
 }
 
-// acknowledged takes the answer to a decision.
+// acknowledged handles the acknowledgement of a decision.
 func (m *Machine) acknowledged(msg *Message) {
 	r := m.table[msg.ID]
 	if r == nil || r.state < committed {
@@ -109,8 +109,8 @@ func (m *Machine) acknowledged(msg *Message) {
 	}
 }
 
-// know answers a question. A transaction that was never seen here is refused
-// from now on, if it could still come.
+// know returns the answer to a question. If the transaction is unknown and its
+// request may still arrive, know records that it is refused.
 func (m *Machine) know(id ID) Knowledge {
 	if r := m.table[id]; r != nil {
 		switch r.state {
@@ -124,20 +124,20 @@ func (m *Machine) know(id ID) Knowledge {
 		return Undecided
 	}
 	if id.Coordinator == m.self || m.isGone(id.Coordinator) {
-		// A coordinator remembers a commit until all know it. A party that has
-		// voted, and whose coordinator is gone, remembers that, and a commit
-		// until all survivors know it.
+		// A coordinator remembers a commit until all parties know it. If the
+		// coordinator is gone, a party remembers its vote, and a commit until
+		// all survivors know it.
 		return Aborted
 	}
 	pr := m.peer(id.Coordinator)
 	if id.Seq < pr.settled || pr.records >= m.limits.Kept+m.limits.Open {
-		return Undecided // a party in doubt must ask others
+		return Undecided // a party in doubt has to ask others
 	}
 	m.enter(id, pr).state = aborted
 	return Aborted
 }
 
-// answered takes the answer to a question or a hand-over.
+// answered handles the answer to a question or to a hand-over.
 func (m *Machine) answered(msg *Message, out *Out) {
 	r := m.table[msg.ID]
 	if r == nil {

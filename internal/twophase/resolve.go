@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// Gone reports that a party's memory is lost. The driver must have proof of it:
-// word from another life of the partition itself, or from the membership store.
+// Gone reports that a party's memory is lost. The driver must have proof:
+// another life of the partition has answered, or is named by the membership
+// store.
 func (m *Machine) Gone(p Party, out *Out) {
 	if m.isGone(p) || p == m.self {
 		return
@@ -24,7 +25,7 @@ func (m *Machine) Gone(p Party, out *Out) {
 	}
 }
 
-// without carries on with a transaction one of whose members is gone.
+// without continues a transaction that has lost a member.
 func (m *Machine) without(r *record, p Party, out *Out) {
 	if mb := r.member(p); mb != nil {
 		if r.state == voting && (mb.waiting || p == r.agent) {
@@ -33,7 +34,7 @@ func (m *Machine) without(r *record, p Party, out *Out) {
 		mb.waiting, mb.holds = false, false
 	}
 	for i := range r.members {
-		r.members[i].answered = false // nobody has closed its ears to p
+		r.members[i].answered = false // given before these members refused messages of p
 	}
 	switch {
 	case r.state == voting:
@@ -44,15 +45,16 @@ func (m *Machine) without(r *record, p Party, out *Out) {
 	case r.id.Coordinator != p:
 		m.drop(r)
 	case r.state == locking:
-		m.decided(r, false, out) // has not voted: nobody has committed
+		m.decided(r, false, out) // this party has not voted, so no party has committed
 	case r.state >= committed:
 		m.survive(r)
 		m.drop(r)
 	}
 }
 
-// survive has a commit told to all others, for its coordinator is gone. That
-// something was aborted need not be told: nobody here will vote for it.
+// survive makes this party tell a commit to all others, because the coordinator
+// is gone. An abort need not be told: this party will not vote for the
+// transaction.
 func (m *Machine) survive(r *record) {
 	if r.state != committed {
 		return
@@ -65,7 +67,8 @@ func (m *Machine) survive(r *record) {
 	r.ticks = m.limits.RepeatEvery - 1
 }
 
-// evaluate aborts a transaction in doubt if nobody can know of a commit.
+// evaluate aborts a transaction in doubt if no other party can know of a
+// commit.
 func (m *Machine) evaluate(r *record, out *Out) {
 	for i := range r.members {
 		mb := &r.members[i]
@@ -81,8 +84,8 @@ func (m *Machine) ask(r *record, p Party, out *Out) {
 	m.send(out, Message{Kind: Ask, To: p, ID: r.id, Gone: m.goneOf(r)})
 }
 
-// Tick lets time pass: parties in doubt ask, and messages without an
-// acknowledgement are sent again.
+// Tick advances the time by one tick. For transactions in doubt the machine
+// sends questions, and it repeats decisions without an acknowledgement.
 func (m *Machine) Tick(out *Out) {
 	// In order, so that the same inputs always have the same outputs.
 	for _, id := range slices.SortedFunc(maps.Keys(m.pending), ID.compare) {
@@ -108,8 +111,9 @@ func (m *Machine) Tick(out *Out) {
 	}
 }
 
-// askAll asks the coordinator and the agent, who may have decided, and after a
-// while all others, who may know, or who refuse what they have not seen.
+// askAll asks the coordinator and the agent, which may have decided. Later, or
+// if a member is gone, it also asks all others, which may know the decision or
+// refuse a transaction that they have not seen.
 func (m *Machine) askAll(r *record, out *Out) {
 	all := r.ticks >= 2*m.limits.AskAfter || len(m.goneOf(r)) > 0
 	for i := range r.members {
@@ -120,7 +124,7 @@ func (m *Machine) askAll(r *record, out *Out) {
 	}
 }
 
-// watermark is the one to tell a party.
+// watermark returns the current watermark for a party.
 func (m *Machine) watermark(pr *peer) uint64 {
 	for len(pr.open) > 0 {
 		if m.table[ID{m.self, pr.open[0]}] != nil {
@@ -132,7 +136,7 @@ func (m *Machine) watermark(pr *peer) uint64 {
 	return m.next
 }
 
-// settled forgets a transaction that was begun here: everyone knows it.
+// settled removes a transaction of this coordinator that all parties know.
 func (m *Machine) settled(r *record) {
 	delete(m.table, r.id)
 	for i := range r.members {
@@ -142,7 +146,8 @@ func (m *Machine) settled(r *record) {
 	}
 }
 
-// raise takes a coordinator's watermark: what is decided below it is forgotten.
+// raise takes a coordinator's watermark and removes the decided records below
+// it.
 func (m *Machine) raise(c Party, pr *peer, mark uint64) {
 	if mark <= pr.settled {
 		return
