@@ -48,9 +48,12 @@ const (
 
 // reading is one moment by all clocks.
 type reading struct {
-	at   time.Time // wall and monotonic
-	boot time.Duration
+	mono     time.Duration // since base
+	wallNano int64
+	boot     time.Duration
 }
+
+var base = time.Now()
 
 var last atomic.Pointer[reading]
 
@@ -66,17 +69,44 @@ var last atomic.Pointer[reading]
 func Fast() time.Duration {
 	t := time.Now()
 	if r := last.Load(); r != nil {
-		mono := t.Sub(r.at)
-		if inStep(mono, t.Round(0).Sub(r.at.Round(0))) {
+		mono := t.Sub(base) - r.mono
+		if inStep(mono, time.Duration(t.UnixNano()-r.wallNano)) {
 			return r.boot + mono
 		}
 	}
+	return read(t)
+}
+
+// read asks the kernel, and keeps the answer for others. t is the present time.
+func read(t time.Time) time.Duration {
 	boot := Now()
 	if time.Since(t) < slip { // else this goroutine was held up in between
-		last.Store(&reading{at: t, boot: boot})
+		last.Store(&reading{mono: t.Sub(base), wallNano: t.UnixNano(), boot: boot})
 	}
 	return boot
 }
+
+// Mark is the beginning of an interval. The zero Mark is no moment.
+type Mark struct{ boot, mono time.Duration }
+
+// Start is the present moment, at half the price of Fast. It does not see a
+// sleep since the latest reading of Fast: the first interval after one may come
+// out too long, by the length of the sleep, and none ever comes out too short.
+func Start() Mark {
+	r := last.Load()
+	if r == nil {
+		return Mark{boot: Fast(), mono: time.Since(base)}
+	}
+	mono := time.Since(base)
+	return Mark{boot: r.boot + mono - r.mono, mono: mono}
+}
+
+// Age is the time since m, sleep included. It is never less than that, but for
+// the error of Fast.
+func (m Mark) Age() time.Duration { return max(Fast()-m.boot, 0) }
+
+// Awake is the time since m for which the machine was awake.
+func (m Mark) Awake() time.Duration { return time.Since(base) - m.mono }
 
 // inStep reports whether a reading may still be used when so much monotonic
 // and wall time has passed since.

@@ -48,15 +48,34 @@ func TestFastSeesASleep(t *testing.T) {
 	}
 	// Fast asks again if its reading is out of step: this one's wall and
 	// monotonic time are both two seconds back, and its own time is wrong.
-	last.Store(&reading{at: time.Now().Add(-2 * syncEvery), boot: 0})
+	back := time.Now().Add(-2 * syncEvery)
+	last.Store(&reading{mono: back.Sub(base), wallNano: back.UnixNano(), boot: 0})
 	if got, want := Fast(), Now(); got < want-100*time.Millisecond {
 		t.Errorf("Fast is %v, Now %v", got, want)
 	}
 }
 
+// TestMarksBesideASleep: an age is never too small, and right again after the
+// first one that follows a sleep.
+func TestMarksBesideASleep(t *testing.T) {
+	const slept = 40 * time.Second
+	now := time.Now()
+	last.Store(&reading{mono: now.Sub(base), wallNano: now.UnixNano() - int64(slept), boot: Now() - slept})
+	m := Start()
+	if age := m.Age(); age < slept || age > slept+time.Second {
+		t.Errorf("the age of a moment before a sleep of %v is %v", slept, age)
+	}
+	if awake := m.Awake(); awake < 0 || awake > time.Second {
+		t.Errorf("awake for %v", awake)
+	}
+	if age := Start().Age(); age > time.Second {
+		t.Errorf("the next age is %v", age)
+	}
+}
+
 func TestFastAllocatesNothing(t *testing.T) {
 	Fast()
-	if n := testing.AllocsPerRun(100, func() { Fast() }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { _ = Start().Age() }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -70,5 +89,11 @@ func BenchmarkNow(b *testing.B) {
 func BenchmarkFast(b *testing.B) {
 	for b.Loop() {
 		Fast()
+	}
+}
+
+func BenchmarkStart(b *testing.B) {
+	for b.Loop() {
+		Start()
 	}
 }

@@ -113,13 +113,17 @@ func gaveUp(attempts int, cause Cause) error {
 	return fmt.Errorf("%w: gave up after %d attempts, the last one: %v", ErrConflict, attempts, cause)
 }
 
-// tooOld fails an attempt whose proofs are too old to be validated: their
-// memory may have been freed and reused for other rows.
-func (t *Txn) tooOld() error {
-	if clock.Fast()-t.began > index.MaxProofAge {
-		return t.fail(fmt.Errorf("%w: the body ran for more than %v", ErrTooLarge, index.MaxProofAge))
+// checkAge ends an attempt whose proofs are too old to be validated: their
+// memory may have been freed and reused for other rows. If the machine slept
+// meanwhile another attempt may do better.
+func (t *Txn) checkAge(age time.Duration) error {
+	switch {
+	case age <= index.MaxProofAge:
+		return nil
+	case t.began.Awake() <= index.MaxProofAge:
+		return t.abandon(CauseRow)
 	}
-	return nil
+	return t.fail(fmt.Errorf("%w: the body ran for more than %v", ErrTooLarge, index.MaxProofAge))
 }
 
 // attempt runs the body once and ends the attempt. Once t.err is set the
@@ -134,9 +138,7 @@ func (s *Session) attempt(t *Txn, fn Body, finish func(*Txn) error) error {
 	}
 	switch {
 	case finish != nil && err == nil:
-		if err = t.tooOld(); err == nil {
-			err = finish(t)
-		}
+		err = finish(t)
 	case finish != nil:
 	case err != nil:
 		// An error counts only if the rows behind it were a consistent
@@ -145,9 +147,7 @@ func (s *Session) attempt(t *Txn, fn Body, finish func(*Txn) error) error {
 	case t.mode == view || t.writes.empty():
 		err = s.validate(t)
 	default:
-		if err = t.tooOld(); err == nil {
-			err = s.sendCommit(t)
-		}
+		err = s.sendCommit(t)
 	}
 	if t.err != nil {
 		return t.err
@@ -167,7 +167,7 @@ func (s *Session) validate(t *Txn) error {
 		_, err = s.check(t, true)
 	}
 	if err == nil {
-		err = t.tooOld() // checked last, so that the time of the validation counts
+		err = t.checkAge(t.began.Age()) // checked last, so that the time of the validation counts
 	}
 	return err
 }
@@ -304,9 +304,16 @@ func (s *Session) control(part int) {
 	s.proofs = append(s.proofs, proof{index.Proof{Addr: block.ControlAddr, Word: word}, part, CauseFence, nil})
 }
 
-// gather sorts an attempt's reads and writes by partition, the home first.
+// gather sorts an attempt's reads and writes by partition, the home first. With
+// proofs it fails if they are too old.
 func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
-	c.Parts, c.Age = c.Parts[:0], max(clock.Fast()-t.began, 0)
+	c.Parts, c.Age = c.Parts[:0], 0
+	if withProofs {
+		c.Age = t.began.Age()
+		if err := t.checkAge(c.Age); err != nil {
+			return err
+		}
+	}
 	for _, w := range t.writes.list[:t.writes.n] {
 		if w.dropped {
 			continue

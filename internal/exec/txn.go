@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"drtmx/index"
 	"drtmx/internal/clock"
@@ -59,9 +58,9 @@ type Txn struct {
 	near    int // ≥ 0: a partition of local, whose copies of replicated tables are read
 
 	mode    mode
-	began   time.Duration // by clock.Fast, before the first read
-	err     error         // the reason why the attempt is over: errAbandoned, errRemote, or a failure
-	doomed  error         // the error of the transaction, if the rows it read are a consistent snapshot
+	began   clock.Mark // before the first read
+	err     error      // the reason why the attempt is over: errAbandoned, errRemote, or a failure
+	doomed  error      // the error of the transaction, if the rows it read are a consistent snapshot
 	cause   Cause
 	gets    []*Get
 	scans   []*Scan
@@ -115,7 +114,7 @@ func (t *Txn) partition(ix *tables.Index, key index.Key) int {
 
 // begin starts an attempt.
 func (t *Txn) begin(ctx context.Context, m mode) {
-	t.ctx, t.mode, t.err, t.doomed, t.began = ctx, m, nil, nil, clock.Fast()
+	t.ctx, t.mode, t.err, t.doomed, t.began = ctx, m, nil, nil, clock.Start()
 	t.nGet, t.nScan, t.flushed = 0, 0, 0
 	t.reads.reset()
 	for _, p := range t.used {
