@@ -1,58 +1,50 @@
-// Package hash is the point index: a chained hash table over 8-byte keys with
-// rows of a fixed size, or over byte strings with rows that vary in size, written by its server only and read by clients with
-// one-sided READs, in the manner of HStore's hash part (buckets of one line,
-// fingerprint and 48-bit address a slot, overflow link; §4.1). Unlike HStore,
-// which only over-allocates, it grows online, and an absent key has a proof.
+// Package hash is the point index: a chained hash table whose keys are 8-byte
+// words with rows of one size, or byte strings with rows of any size. Only its
+// server writes it; clients read it with one-sided READs. It follows the hash
+// part of HStore (§4.1): buckets of one line, slots of a fingerprint and a
+// 48-bit address, overflow links. Unlike HStore, which only over-allocates, it
+// grows online, and the absence of a key has a proof.
 //
-// # Layout
+// docs/layouts.md has the layouts of the root, the directory, buckets and rows.
 //
-//	root      header checksum magic kind|rowWords directory chunks|geometry buckets -
-//	directory header checksum chunk0 chunk1 ...       write-once words
-//	bucket    header checksum slot0 .. slot4 link      slot = fingerprint(16) address(48)
-//	                                                   link = kind(8) level(8) address(48)
-//	row       header checksum key payload ...          whole lines; never moves
-//
-// With string keys, which come with rows that vary in size:
-//
-//	slot      fingerprint(16) line(42) class(6)        class = size of the row's block
-//	row       header checksum lengths key ... payload ...
-//
-// The row's header is its lock and CSN. The header of a chain's first bucket,
-// its head, carries a version that only rises: it is the gap word of every key
-// that hashes there and changes with every change of the chain's membership,
-// at the time the writer locks; updates leave it alone, unless the row moves.
-// Read as a CSN, it is not below that of any deletion in the chain: a deletion
-// raises the version to its CSN, and any other change by one.
+// A row's header is its lock and CSN. The first bucket of a chain is its head.
+// The version in the head's header only rises. It is the gap word of every key
+// that hashes there: it changes with every change of the chain's membership, at
+// the moment the writer locks. An update does not change it, unless the row
+// moves. A deletion raises the version to its CSN or above. Any other change
+// raises it by one, or further if the chain takes over an overflow bucket that
+// was freed under a higher version. Read as a CSN, the version is therefore not
+// below that of any deletion in the chain.
 //
 // # Reading a chain
 //
 // A change of a chain holds the head locked from before its first store until
-// after its last, and publishes the buckets it touched, the head last, all
-// under one new version. So a reader that saw the head at version v may use an
-// overflow bucket if and only if that bucket's version is not above v: what
-// it read then is the chain as it was at v, although it came in several READs,
-// and although overflow buckets are freed and used again in other chains: one
-// that is free holds the version under which it was freed, and the chain that
-// takes it over gets a higher one.
+// after its last. It publishes the buckets that it has changed, the head last,
+// all under one new version. A reader that has seen the head at version v may
+// therefore use an overflow bucket if and only if the bucket's version is not
+// above v. Its copy is then the chain as it was at v, although it came in
+// several READs. This also holds when overflow buckets are freed and reused in
+// other chains: a free bucket keeps the version under which it was freed, and
+// the next chain that uses it gives it a higher one.
 //
 // # Rows that move
 //
-// A row that varies in size stays in its block while it fills at least half of
-// it, and moves otherwise. The new block is complete before its slot is swapped,
-// under a new version of the chain, and the old one stays locked until it is
-// another row. A reader that was under way finds the old block locked, or finds
-// another key in it; before it takes its own key for absent it looks whether
-// the head is still at the version with which it began. A row found needs no
-// such look: it says itself which key it has.
+// A row of variable size stays in its block while it fits and fills at least
+// half of it, and moves otherwise. The new block is complete before the slot is
+// swapped, under a new version of the chain. The old block stays locked until
+// another row reuses it. A concurrent reader finds the old block locked, or
+// finds another key in it. Before it reports its own key absent, it therefore
+// checks that the head still has the version with which the reader began. A row
+// that is found needs no such check, because it contains its whole key.
 //
 // # Growth
 //
-// Linear hashing: with n buckets, of which L = ⌊log2 n⌋, bucket n-2^L is the
-// next to split, into itself and bucket n. A head states its level l: it
-// covers the hashes that equal its number in the low l bits. A client that
-// believes in fewer buckets than there are finds a head that does not cover
-// its hash, learns from the level how many there must be, and goes on from
-// there; the belief is a hint, the level is the proof. Chunks of buckets are
-// found through the directory, whose words are written once; a client that
+// The table grows by linear hashing: with n buckets and L = ⌊log2 n⌋, bucket
+// n-2^L is the next to split, into itself and bucket n. A head states its level
+// l: it covers the hashes that equal its number in the low l bits. A client that
+// assumes fewer buckets than there are finds a head that does not cover its
+// hash, learns from the level how many there must be, and continues from there.
+// The client's number is a hint, the level is the proof. The directory has the
+// addresses of the chunks of buckets. Its words are written once; a client that
 // lacks one reads it.
 package hash

@@ -1,44 +1,44 @@
 // Package tree is the server half's storage of a learned ordered index: a
-// B-link tree (Lehman and Yao, 1981) whose leaves live in a registered region,
-// where clients read them, and whose inner nodes are the server's private
-// memory. Keys are numbers or byte strings. Package leaf has the layout of what
-// clients read, and says what they may rely on.
+// B-link tree (Lehman and Yao, 1981). Its leaves are in a registered region,
+// where clients read them; its inner nodes are in the server's private memory.
+// Keys are numbers or byte strings. Package leaf defines what clients read, and
+// says what they may rely on; docs/layouts.md has the tables.
 //
-// What depends on the kind of keys (fences, words in the leaf, order of ties) is
-// behind one interface, what depends on where rows are (in the leaf, in blocks
-// of one size, in blocks of size classes) behind another. New chooses both.
+// One interface hides what depends on the kind of keys: fences, words in the
+// leaf, order of ties. Another hides where rows are: in the leaf, in blocks of
+// one size, or in blocks of size classes. New chooses both.
 //
 // # Changes of leaves
 //
-// Every change of a leaf is one block.Edit. An insert takes the next slot, then
-// one that a delete has left. A split publishes the complete right leaf first,
-// and in one edit shrinks the left one, links it, and frees the slots it gave
-// away. A leaf that runs empty is killed (its header is locked for good) and its
-// left sibling takes over its range. Sparse neighbours move to new leaves: see
-// repack.
+// Every change of a leaf is one block.Edit. An insert takes the next unused
+// slot, then one that a delete has freed. A split first publishes the complete
+// right leaf. Then one edit shrinks the left leaf, links it to the right one and
+// frees the slots that moved. An empty leaf is killed: its header is locked for
+// good, and its left sibling takes over its range. Rows of sparse neighbours
+// move to new leaves: see repack.
 //
-// A row that varies in size and leaves its size class, upward or downward, moves
-// to a new block, which is complete before the slot points to it. The old block
-// stays locked until it is another row.
+// A row of variable size that leaves its size class moves to a new block, which
+// is complete before the slot points to it. The old block stays locked until
+// another row reuses it.
 //
 // # Addresses and proofs
 //
-// CSN 0 is not used: a slot of a leaf in the making holds it for a moment.
+// No row has CSN 0: the slots of an unfinished leaf hold it for a moment.
 //
-// A CSN is shared by all rows of a commit, so the pair (slot address, header) of
-// an inline row is unique only as long as no row is moved to a slot that an
-// equally old row of another key has used. Hence a leaf of inline rows that was
-// freed takes moved rows only after [Options.Quarantine]: proofs must not be
-// validated when they are older than index.MaxProofAge, which is less. The clock
-// is read when the leaf is freed and when it is to be used again. Until then the
-// leaf serves as the empty right leaf of an append. Gap words and headers of
-// leaves need no quarantine: their versions are never used twice.
+// All rows of a commit have one CSN. The pair of slot address and header of an
+// inline row is therefore unique only while no row moves to a slot that a row of
+// another key with the same CSN has used. So a freed leaf of inline rows takes
+// moved rows only after [Options.Quarantine]. A proof older than
+// index.MaxProofAge, which is less, must not be validated. The clock is read
+// when the leaf is freed, and again before it is reused. During the quarantine
+// the leaf may serve as the empty right leaf of an append. Gap words and headers
+// of leaves need no quarantine: their versions are never reused.
 //
 // # Concurrency
 //
-// Mutators are serialised by the caller. Lookups and scans on the server may
-// run beside one mutator without any lock: inner nodes are read racily, word by
-// word, and give a hint, which the fences of the leaf confirm. With string keys
-// these are private copies, and the leaf's fence version tells whether they are
-// still the leaf's.
+// The caller serialises mutators. Lookups and scans on the server may run
+// concurrently with one mutator, without a lock: they read inner nodes word by
+// word, possibly torn, as a hint that the fences of the leaf confirm. With
+// string keys the fences are private copies, and the leaf's fence version shows
+// whether they are still current.
 package tree
