@@ -8,10 +8,10 @@ import (
 const (
 	HeaderWord   = 0
 	ChecksumWord = 1
-	BodyWord     = 2 // first word that is the owner's
+	BodyWord     = 2 // first word of the owner
 )
 
-// Verdict is what a reader concludes about the copy of a block it read.
+// Verdict is the result of judging a reader's copy of a block.
 type Verdict uint8
 
 // Verdicts.

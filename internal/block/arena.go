@@ -9,8 +9,8 @@ import (
 	"drtmx/internal/mem"
 )
 
-// ControlAddr is where a partition's control block lies in its region, and
-// firstAddr where blocks begin. Address 0 is nil.
+// ControlAddr is the address of a partition's control block in its region, and
+// firstAddr that of the first block. Address 0 is nil.
 const (
 	ControlAddr = mem.LineBytes
 	firstAddr   = 4096
@@ -21,8 +21,8 @@ var ErrFull = errors.New("block: region is full")
 
 // ArenaOptions configure an arena.
 type ArenaOptions struct {
-	// Checksums keeps a checksum in every block, which readers over a fabric
-	// that does not read in order need. Without it word 1 stays zero.
+	// Checksums keeps a checksum in every block, for readers over a fabric that
+	// does not read in order. Otherwise word 1 stays zero.
 	Checksums bool
 	// Epoch is the high part of the versions and CSNs taken; each incarnation
 	// of the memory has a higher one.
@@ -36,7 +36,7 @@ type Arena struct {
 	checksums bool
 	first     uint64        // version and CSN with which the epoch begins
 	version   atomic.Uint64 // taken last
-	csn       atomic.Uint64 // taken last, or covered
+	csn       atomic.Uint64 // the last one taken or covered
 
 	mu struct {
 		sync.Mutex
@@ -53,26 +53,26 @@ func NewArena(r *mem.Region, o ArenaOptions) *Arena {
 	return a
 }
 
-// Region is the memory behind the arena.
+// Region returns the region of the arena.
 func (a *Arena) Region() *mem.Region { return a.r }
 
 // Checksums reports whether blocks carry checksums.
 func (a *Arena) Checksums() bool { return a.checksums }
 
 // NextVersion takes a version for a gap word or a block header: 62 bits, above
-// every version taken before in this region. Versions and CSNs are counted
-// apart, and not compared with each other.
+// every version taken before in this region. Versions and CSNs have separate
+// counters and are never compared with each other.
 func (a *Arena) NextVersion() uint64 { return a.version.Add(1) }
 
 // NextCSN takes the CSN of a commit: above every CSN taken or covered before.
 func (a *Arena) NextCSN() CSN { return CSN(a.csn.Add(1)) }
 
-// LastCSN is the CSN that was taken or covered last. Once all commits so far
-// are durable, this is the durable horizon: what an absence rests on may be
-// above the CSN of the last commit, and is never above this.
+// LastCSN returns the last CSN taken or covered. If all commits so far are
+// durable, this is the durable horizon. The CSN on which an absence rests may
+// be above that of the last commit, but is never above this one.
 func (a *Arena) LastCSN() CSN { return CSN(a.csn.Load()) }
 
-// CoverCSN makes sure that CSNs taken from now on are above c.
+// CoverCSN ensures that CSNs taken from now on are above c.
 func (a *Arena) CoverCSN(c CSN) {
 	for {
 		old := a.csn.Load()
@@ -82,19 +82,19 @@ func (a *Arena) CoverCSN(c CSN) {
 	}
 }
 
-// VersionsLeft is how many versions and how many CSNs the arena can still give
-// out before they reach those of the next epoch.
+// VersionsLeft returns how many versions and CSNs the arena can still take
+// before either counter reaches the next epoch.
 func (a *Arena) VersionsLeft() uint64 {
 	used := max(a.version.Load()-a.first, a.csn.Load()-a.first)
 	return MaxSeq - min(used, MaxSeq)
 }
 
-// Span is the memory of a block that the caller owns.
+// Span returns the memory of a block that the caller owns.
 func (a *Arena) Span(addr uint64, words int) mem.Span {
 	return a.r.MustSpan(addr, uint64(words)*mem.WordBytes)
 }
 
-// Used is the number of bytes carved so far.
+// Used returns the number of bytes carved so far.
 func (a *Arena) Used() uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -118,7 +118,8 @@ func (a *Arena) carve(n, align uint64) (uint64, error) {
 		if err != nil {
 			return 0, fmt.Errorf("%w: %v", ErrFull, err)
 		}
-		// The rest of the old segment is given up: a block may not straddle.
+		// The rest of the old segment stays unused: a block must not straddle
+		// segments.
 		a.mu.next, a.mu.end = off, off+a.r.SegmentBytes()
 	}
 }

@@ -6,10 +6,11 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Class is a size class of blocks whose size varies: 0 is none, 1 to MaxClass
-// have one to eight lines, then ten, twelve, fourteen, sixteen and so on, four
-// to each doubling. So at most a fifth of a block above eight lines is unused,
-// and six bits beside an address tell a reader how much to read.
+// Class is a size class of blocks of variable size. 0 means none; classes from
+// 1 have one to eight lines, then ten, twelve, fourteen, sixteen and so on,
+// four classes for each doubling. So at most a fifth of a block above eight
+// lines is unused, and six bits next to an address tell a reader how much to
+// read.
 type Class uint8
 
 // MaxClass is the largest class.
@@ -20,13 +21,14 @@ const ClassBits = 6
 
 const (
 	lineWords   = mem.LineBytes / mem.WordBytes
-	linearLines = 8 // up to so many lines every number of them is a class
+	linearLines = 8 // up to this size, each number of lines is a class
 	linearBits  = 3
 	classesBits = 2
 	perDoubling = 1 << classesBits
 )
 
-// ClassFor is the smallest class of at least so many words; 0 if there is none.
+// ClassFor returns the smallest class of at least the given number of words, 0
+// if there is none.
 func ClassFor(words int) Class {
 	lines := uint((words + lineWords - 1) / lineWords)
 	if words <= 0 || lines > uint(MaxClass.Words()/lineWords) {
@@ -35,14 +37,15 @@ func ClassFor(words int) Class {
 	if lines <= linearLines {
 		return Class(lines)
 	}
-	// Within a doubling, classes are apart by a quarter of its beginning.
+	// Within a doubling, classes differ by a quarter of its smallest size.
 	doubling := uint(bits.Len(lines-1)) - linearBits - 1
 	unit := doubling + linearBits - classesBits
 	step := (lines-1)>>unit - perDoubling
 	return Class(linearLines + 1 + doubling*perDoubling + step)
 }
 
-// Words is the size of a block of the class, 0 for a class that does not exist.
+// Words returns the size of a block of the class, 0 for a class that does not
+// exist.
 func (c Class) Words() int {
 	switch {
 	case c > MaxClass:
@@ -54,16 +57,17 @@ func (c Class) Words() int {
 	return int((perDoubling+1+n%perDoubling)<<(n/perDoubling+linearBits-classesBits)) * lineWords
 }
 
-// Bytes is the size of a block of the class.
+// Bytes returns the size of a block of the class.
 func (c Class) Bytes() uint64 { return uint64(c.Words()) * mem.WordBytes }
 
-// Varied hands out blocks of every size class up to a largest, all of one use:
-// a freed block is used again for its own class only. Safe for concurrent use.
+// Varied allocates blocks of all size classes up to a largest one, for one use.
+// A freed block is reused only for its own class. Varied is safe for concurrent
+// use.
 type Varied struct {
 	slabs []*Slab // by class
 }
 
-// NewVaried makes an allocator of blocks up to the class of maxWords.
+// NewVaried returns an allocator of blocks up to the class of maxWords.
 func (a *Arena) NewVaried(maxWords int) *Varied {
 	v := &Varied{slabs: make([]*Slab, ClassFor(maxWords)+1)}
 	for c := range v.slabs {
@@ -75,15 +79,16 @@ func (a *Arena) NewVaried(maxWords int) *Varied {
 	return v
 }
 
-// Max is the largest class.
+// Max returns the largest class.
 func (v *Varied) Max() Class { return Class(len(v.slabs) - 1) }
 
 // Alloc returns a block of the class, as Slab.Alloc does.
 func (v *Varied) Alloc(c Class) (uint64, error) { return v.slabs[c].Alloc() }
 
-// AllocNear is Alloc, but takes a free block of another class, larger and less
-// than twice as large, before it takes new memory of the region. It returns the block's class.
-// Blocks keep their classes, so rows whose sizes change share what they leave.
+// AllocNear is Alloc, but before it takes new memory of the region it takes a
+// free block of a larger class, if it is less than twice as large. It returns
+// the block's class. Blocks keep their classes, so rows whose sizes change can
+// reuse each other's blocks.
 func (v *Varied) AllocNear(c Class) (addr uint64, got Class, err error) {
 	for got = c; int(got) < len(v.slabs) && got.Words() < 2*c.Words(); got++ {
 		if addr, ok := v.slabs[got].allocOwn(); ok {
@@ -97,7 +102,7 @@ func (v *Varied) AllocNear(c Class) (addr uint64, got Class, err error) {
 // Free takes back a block of the class.
 func (v *Varied) Free(addr uint64, c Class) { v.slabs[c].Free(addr) }
 
-// Stats sums all classes.
+// Stats returns the sums over all classes.
 func (v *Varied) Stats() SlabStats {
 	var t SlabStats
 	for _, s := range v.slabs[1:] {

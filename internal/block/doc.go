@@ -1,4 +1,5 @@
 // Package block defines remotely readable objects: blocks of whole 64-byte
-// lines with a header word that says which state of the block a reader saw,
-// the rule by which a reader accepts a block, and the slabs blocks come from.
+// lines, whose header word identifies the state that a reader has seen; the
+// rule by which a reader accepts a copy; and the slabs that allocate blocks.
+// docs/layouts.md has the layout.
 package block

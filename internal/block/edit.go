@@ -6,9 +6,9 @@ import (
 )
 
 // Edit is one change of a block by the server that owns it: Begin locks the
-// header, Set and Write change words, Commit publishes. Remote readers see the
-// block before, or after, or busy. An Edit is a value for one goroutine; the
-// owner serialises edits of a block.
+// header, Set and Write change words, Commit publishes. A remote reader sees
+// the block before or after the change, or busy. An Edit is for one goroutine;
+// the owner serialises edits of a block.
 type Edit struct {
 	s    mem.Span
 	addr uint64
@@ -16,8 +16,8 @@ type Edit struct {
 	keep bool   // keep checksums
 }
 
-// Begin starts to change the block of the given size at addr. Its header may
-// be locked already, by the lock the caller holds on it.
+// Begin begins a change of the block of the given size at addr. The header may
+// already be locked, if the caller holds the lock.
 func (a *Arena) Begin(addr uint64, words int) Edit {
 	e := Edit{s: a.Span(addr, words), addr: addr, keep: a.checksums}
 	old := e.s.Load(HeaderWord)
@@ -28,7 +28,8 @@ func (a *Arena) Begin(addr uint64, words int) Edit {
 	return e
 }
 
-// Create starts to fill a block just allocated: all words after the header become zero.
+// Create begins to fill a newly allocated block: it sets all words after the
+// header to zero.
 func (a *Arena) Create(addr uint64, words int) Edit {
 	e := Edit{s: a.Span(addr, words), addr: addr, keep: a.checksums}
 	e.s.Store(HeaderWord, uint64(LockBit|AbsentBit))
@@ -41,9 +42,9 @@ func (a *Arena) Create(addr uint64, words int) Edit {
 	return e
 }
 
-// CreateOf starts to fill a block just allocated with a body, which has all
-// the words after the checksum: one pass over the block instead of the two of
-// Create and Write.
+// CreateOf begins to fill a newly allocated block with a body, which has all
+// words after the checksum. It makes one pass over the block, where Create and
+// Write make two.
 func (a *Arena) CreateOf(addr uint64, body []uint64) Edit {
 	e := Edit{s: a.Span(addr, BodyWord+len(body)), addr: addr, keep: a.checksums}
 	e.s.Store(HeaderWord, uint64(LockBit|AbsentBit))

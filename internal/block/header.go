@@ -7,8 +7,8 @@ import "fmt"
 // partition, so a header value never repeats at an address, neither when a row
 // changes back nor when its block is freed and used again.
 //
-// The writer stores the header locked before its first change and the new
-// header, unlocked, after its last; a reader counts locked as changed.
+// The writer stores the locked header before its first change, and the new,
+// unlocked header after its last. To a reader, locked means changed.
 type Header uint64
 
 // Bits of a Header.
@@ -30,22 +30,23 @@ const (
 	MaxEpoch  = 1<<EpochBits - 1
 )
 
-// NewCSN joins an epoch and a sequence number.
+// NewCSN returns the CSN of an epoch and a sequence number.
 func NewCSN(epoch uint32, seq uint64) CSN { return CSN(uint64(epoch)<<SeqBits | seq&MaxSeq) }
 
-// Epoch is the high part.
+// Epoch returns the high part.
 func (c CSN) Epoch() uint32 { return uint32(c >> SeqBits) }
 
-// Seq is the low part.
+// Seq returns the low part.
 func (c CSN) Seq() uint64 { return uint64(c) & MaxSeq }
 
-// Present is the header of a row committed at c.
+// Present returns the header of a row committed at c.
 func Present(c CSN) Header { return Header(c) & csnMask }
 
-// Absent is the header of a row deleted, or never inserted, as of c.
+// Absent returns the header of a row that is deleted, or was never inserted, as
+// of c.
 func Absent(c CSN) Header { return Header(c)&csnMask | AbsentBit }
 
-// CSN is the version the header carries.
+// CSN returns the version in the header.
 func (h Header) CSN() CSN { return CSN(h & csnMask) }
 
 // Locked reports whether a writer holds the row or block.
@@ -54,10 +55,10 @@ func (h Header) Locked() bool { return h&LockBit != 0 }
 // IsAbsent reports that there is no row.
 func (h Header) IsAbsent() bool { return h&AbsentBit != 0 }
 
-// Lock is the header while a writer holds it.
+// Lock returns the header with the lock bit.
 func (h Header) Lock() Header { return h | LockBit }
 
-// Unlock is the header without the lock bit.
+// Unlock returns the header without the lock bit.
 func (h Header) Unlock() Header { return h &^ LockBit }
 
 func (h Header) String() string {

@@ -9,20 +9,21 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Chunks grow with the slab, so that small tables stay small and large ones
-// lie in long contiguous runs.
+// Chunks grow with the slab, so that small tables stay small and large ones are
+// in long contiguous runs.
 const (
 	chunkMin = 8 << 10
 	chunkMax = 1 << 20
-	// chunkShare is the part of what a slab has that its next chunk adds. The
-	// many slabs of a Varied would waste too much of that.
+	// A slab's next chunk is one part in chunkShare of what the slab has. The
+	// many slabs of a Varied would waste too much memory with that, so their
+	// chunks are smaller.
 	chunkShare       = 4
 	chunkShareVaried = 16
 )
 
-// Slab hands out blocks of one size and one use. A freed block is used again
-// only by the same slab: a word of it keeps its role for ever, so a stale
-// proof of it can fail but never mislead. Safe for concurrent use.
+// Slab allocates blocks of one size for one use. Only the same slab reuses a
+// freed block: each word keeps its role for ever, so a stale proof can fail but
+// never mislead. Slab is safe for concurrent use.
 type Slab struct {
 	arena *Arena
 	bytes uint64
@@ -33,17 +34,17 @@ type Slab struct {
 		free      []uint64
 		next, end uint64
 		total     uint64          // blocks carved
-		isFree    map[uint64]bool // the contents of free; kept with assertions only
+		isFree    map[uint64]bool // the contents of free; only with assertions
 	}
 }
 
 // SlabStats count blocks.
 type SlabStats struct {
 	Used, Free uint64 // blocks
-	Bytes      uint64 // of all blocks carved
+	Bytes      uint64 // total size of all blocks carved
 }
 
-// NewSlab makes a slab of blocks of the given size, a multiple of a line.
+// NewSlab returns a slab of blocks of the given size, a multiple of a line.
 func (a *Arena) NewSlab(blockBytes int) *Slab {
 	if blockBytes <= 0 || blockBytes%mem.LineBytes != 0 {
 		panic(fmt.Sprintf("block: slab of %d-byte blocks; want whole lines", blockBytes))
@@ -51,12 +52,12 @@ func (a *Arena) NewSlab(blockBytes int) *Slab {
 	return &Slab{arena: a, bytes: uint64(blockBytes), share: chunkShare}
 }
 
-// BlockBytes is the size of each block.
+// BlockBytes returns the size of each block.
 func (s *Slab) BlockBytes() uint64 { return s.bytes }
 
-// Alloc returns a block whose header is locked and absent; the other words
-// are whatever they were. Addresses are multiples of BlockBytes, and blocks
-// allocated one after another are neighbours where that is possible.
+// Alloc returns a block whose header is locked and absent; the other words have
+// any values. Addresses are multiples of BlockBytes. Blocks allocated one after
+// another are neighbours where possible.
 func (s *Slab) Alloc() (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,8 +79,8 @@ func (s *Slab) Alloc() (uint64, error) {
 	return addr, nil
 }
 
-// allocOwn is Alloc, but takes no memory that the slab does not have; false if
-// it has none.
+// allocOwn is Alloc without new memory of the region; it returns false if the
+// slab has no free block.
 func (s *Slab) allocOwn() (uint64, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,8 +107,8 @@ func (s *Slab) take() (addr uint64, ok bool) {
 	return addr, true
 }
 
-// AllocRun returns the first of n blocks that follow one another, all as Alloc
-// leaves them, at a multiple of n blocks. It does not use freed blocks.
+// AllocRun returns the first of n contiguous blocks, all as Alloc returns them,
+// at a multiple of n blocks. It does not reuse freed blocks.
 func (s *Slab) AllocRun(n int) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,8 +142,8 @@ func (s *Slab) giveUp(end uint64) {
 	}
 }
 
-// Free takes a block back. Its header is made locked and absent at once and
-// stays so until the block is published again, so no reader accepts it.
+// Free frees a block. It makes the header locked and absent at once, and the
+// header stays so until the block is published again, so no reader accepts it.
 func (s *Slab) Free(addr uint64) {
 	s.arena.Span(addr, 1).Store(0, uint64(LockBit|AbsentBit))
 	s.mu.Lock()
@@ -150,7 +151,7 @@ func (s *Slab) Free(addr uint64) {
 	s.addFree(addr)
 }
 
-// addFree makes a block one that Alloc returns. Under s.mu.
+// addFree makes a block available to Alloc. The caller holds s.mu.
 func (s *Slab) addFree(addr uint64) {
 	if invariants.Enabled {
 		if s.mu.isFree == nil {
@@ -164,7 +165,7 @@ func (s *Slab) addFree(addr uint64) {
 	s.mu.free = append(s.mu.free, addr)
 }
 
-// Stats is a snapshot.
+// Stats returns a snapshot.
 func (s *Slab) Stats() SlabStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,15 +173,15 @@ func (s *Slab) Stats() SlabStats {
 	return SlabStats{Used: s.mu.total - f, Free: f, Bytes: s.mu.total * s.bytes}
 }
 
-// Sized hands out blocks of any size of one use, from slabs whose sizes are
-// powers of two. Safe for concurrent use.
+// Sized allocates blocks of any size for one use, from slabs whose sizes are
+// powers of two. It is safe for concurrent use.
 type Sized struct {
 	arena *Arena
 	mu    sync.Mutex
 	slabs [64]*Slab
 }
 
-// NewSized makes an empty allocator.
+// NewSized returns an empty allocator.
 func (a *Arena) NewSized() *Sized { return &Sized{arena: a} }
 
 func (z *Sized) slab(n int) *Slab {
@@ -196,10 +197,10 @@ func (z *Sized) slab(n int) *Slab {
 // Alloc returns a block of at least n bytes.
 func (z *Sized) Alloc(n int) (uint64, error) { return z.slab(n).Alloc() }
 
-// Free takes back a block that was allocated with the same n.
+// Free frees a block that was allocated with the same n.
 func (z *Sized) Free(addr uint64, n int) { z.slab(n).Free(addr) }
 
-// Stats sums all sizes.
+// Stats returns the sums over all sizes.
 func (z *Sized) Stats() SlabStats {
 	z.mu.Lock()
 	defer z.mu.Unlock()

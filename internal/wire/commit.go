@@ -6,7 +6,7 @@ import (
 	"drtmx/index"
 )
 
-// WriteOp is what a write does and what it asks of the row before.
+// WriteOp is the kind of a write, with its precondition on the row.
 type WriteOp uint8
 
 // Write operations.
@@ -27,7 +27,7 @@ type Write struct {
 	Row     []byte
 }
 
-// Part is what a transaction does in one partition.
+// Part is the part of a transaction in one partition.
 type Part struct {
 	Partition uint16
 	Epoch     uint64        // the life of the partition that the sender knows, 0 if it knows none
@@ -36,17 +36,17 @@ type Part struct {
 	Writes    []Write
 }
 
-// Commit is a request to commit, and with the same layout to prepare. The
-// first part is the home partition's.
+// Commit is a request to commit, and in the same layout to prepare. The first
+// part is that of the home partition.
 type Commit struct {
 	ID ID
-	// Age is the time since the first read that the proofs rest on, as its
-	// sender knows it. It does not count the time on the way.
+	// Age is the time from the first read of the proofs until the message was
+	// sent. It does not include the time in the network.
 	Age   time.Duration
 	Parts []Part
 }
 
-// NextPart appends an empty part that keeps the memory of an earlier use.
+// NextPart appends an empty part that reuses the memory of an earlier one.
 func (c *Commit) NextPart(partition uint16) *Part {
 	if len(c.Parts) < cap(c.Parts) {
 		c.Parts = c.Parts[:len(c.Parts)+1]
@@ -72,7 +72,7 @@ func AppendPart(b []byte, p *Part) []byte {
 	return b
 }
 
-// Bytes is the size of the part's encoding.
+// Bytes returns the size of the part's encoding.
 func (p *Part) Bytes() int {
 	n := 2 + 3*4 + 16*(len(p.Rows)+len(p.Gaps))
 	for i := range p.Writes {
@@ -108,14 +108,14 @@ func AppendParts(b []byte, c *Commit, keep func(partition uint16) bool) []byte {
 	return b
 }
 
-// Decode reads what AppendCommit wrote after the op byte. c's memory is
-// reused; rows are views of the message.
+// Decode decodes the output of AppendCommit after the op byte. It reuses the
+// memory of c; rows are views of the message.
 func (c *Commit) Decode(d *Decoder) error {
 	c.ID = d.ID()
 	return c.DecodeParts(d)
 }
 
-// DecodeParts reads what AppendParts wrote, as Decode does.
+// DecodeParts decodes the output of AppendParts, with the same rules as Decode.
 func (c *Commit) DecodeParts(d *Decoder) error {
 	if c.Age = time.Duration(d.U64()); c.Age < 0 {
 		d.bad = true
@@ -153,7 +153,8 @@ func AppendCall(b []byte, id ID, part int, proc string, args []byte) []byte {
 	return append(b, args...)
 }
 
-// Decode reads what AppendCall wrote after the op byte; slices are views.
+// Decode decodes the output of AppendCall after the op byte; slices are views
+// of the message.
 func (c *Call) Decode(d *Decoder) error {
 	c.ID, c.Partition = d.ID(), d.U16()
 	c.Procedure, c.Args = d.Bytes(), d.Rest()

@@ -1,8 +1,8 @@
 package wire
 
-// Failure is the error of a procedure's body, behind the code RolledBack.
+// Failure is the error of a procedure's body. It follows the code RolledBack.
 type Failure struct {
-	Code    uint32 // of the procedure's own choice
+	Code    uint32 // chosen by the procedure
 	Cause   uint8  // an error of the engine that it matches; 0 if none
 	Payload []byte
 	Text    string
@@ -14,7 +14,8 @@ func AppendFailure(b []byte, f *Failure) []byte {
 	return append(AppendBytes(b, f.Payload), f.Text...)
 }
 
-// DecodeFailure takes what AppendFailure wrote. The payload is a view.
+// DecodeFailure decodes the output of AppendFailure. The payload is a view of
+// b.
 func DecodeFailure(b []byte) (Failure, error) {
 	d := NewDecoder(b)
 	f := Failure{Code: d.U32(), Cause: d.U8(), Payload: d.Bytes()}

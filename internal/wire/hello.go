@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Hello is what a data server says of itself.
+// Hello is a data server's description of itself and of the cluster.
 type Hello struct {
 	Version     int             `json:"version"`
 	Incarnation uint64          `json:"incarnation,string"` // differs after every restart
@@ -15,29 +15,28 @@ type Hello struct {
 	Epoch       uint32          `json:"epoch"`
 	Catalog     json.RawMessage `json:"catalog"`
 	Hosted      []Hosted        `json:"hosted"`
-	// Incarnations are those of all servers, as the server first heard of them;
-	// 0 means not yet.
+	// Incarnations has, for each server, the first incarnation that this server
+	// has seen; 0 means none yet.
 	Incarnations []uint64 `json:"incarnations,omitempty"`
-	// Replaced says that another server knew a different incarnation in the
-	// server's place: it was restarted without its memory, beside others that
-	// kept theirs.
+	// Replaced means that another server knows a different incarnation of this
+	// server: it was restarted without its memory, while others kept theirs.
 	Replaced bool `json:"replaced,omitempty"`
 }
 
-// Hosted is a partition held by the server that answered.
+// Hosted is a partition of the server that answered.
 type Hosted struct {
 	Partition int      `json:"partition"`
 	RKey      uint32   `json:"rkey"`
 	Roots     []uint64 `json:"roots"` // by index number
 }
 
-// AppendHelloOfServer appends the question of one data server to another who it
-// is, with who asks.
+// AppendHelloOfServer appends the request of a data server for the hello of
+// another. It contains the number and incarnation of the requesting server.
 func AppendHelloOfServer(b []byte, server int, incarnation uint64) []byte {
 	return le.AppendUint64(le.AppendUint16(append(b, byte(OpHello)), uint16(server)), incarnation)
 }
 
-// DecodeHello checks what a server said.
+// DecodeHello decodes and checks a hello.
 func DecodeHello(b []byte) (*Hello, error) {
 	var h Hello
 	if err := json.Unmarshal(b, &h); err != nil {

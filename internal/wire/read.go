@@ -13,13 +13,13 @@ type Read struct {
 	Partition uint16
 	Index     uint16
 	Scan      bool
-	GaveUp    bool      // the client half tried and lacked a good model
+	GaveUp    bool      // the client half tried first and gave up
 	Strings   bool      // the keys are strings
 	Lo, Hi    index.Key // a lookup's key is Lo
 	Limit     uint32
 }
 
-// Bits of the byte that says what a read is.
+// Bits of the byte that describes a read.
 const (
 	kindScan   = 1
 	kindGaveUp = 2
@@ -44,7 +44,7 @@ func AppendReads(b []byte, rs []Read) []byte {
 	return b
 }
 
-// DecodeReads reads the list after the op byte.
+// DecodeReads decodes the list after the op byte.
 func DecodeReads(d *Decoder, dst []Read) ([]Read, error) {
 	dst = dst[:0]
 	for range d.Count(MaxReads, 7) {
@@ -80,7 +80,8 @@ func AppendGet(b []byte, r *index.GetResult) []byte {
 	return AppendBytes(b, mem.Bytes(r.Row))
 }
 
-// Get takes the answer to a lookup; the row and proofs are copied into r and buf.
+// Get decodes the answer to a lookup. It copies the row and the proofs into r
+// and buf.
 func (d *Decoder) Get(r *index.GetResult, buf []uint64) []uint64 {
 	r.Status = d.status()
 	r.Header, r.Hint = block.Header(d.U64()), d.U64()
@@ -111,8 +112,8 @@ func (d *Decoder) row(buf []uint64) (all, row []uint64) {
 	return buf, buf[at:len(buf):len(buf)]
 }
 
-// EntryBytes is what an entry of a scan takes beside its row; one with a string
-// key takes that key less eight bytes more.
+// EntryBytes is the size of a scan's entry without its row. An entry with a
+// string key is larger by the length of the key minus eight bytes.
 const EntryBytes = 30
 
 const leastEntryBytes = 22
@@ -134,7 +135,8 @@ func AppendScan(b []byte, r *index.ScanResult, strings bool) []byte {
 	return b
 }
 
-// Scan takes the answer to a scan; rows are copied to buf, string keys to memory of their own.
+// Scan decodes the answer to a scan. It copies rows to buf, and string keys to
+// new memory.
 func (d *Decoder) Scan(r *index.ScanResult, buf []uint64) []uint64 {
 	r.Status, r.More = d.status(), d.U8() == 1
 	r.Quick, r.Gaps = d.proofs(r.Quick), d.proofs(r.Gaps)

@@ -8,9 +8,9 @@ import (
 	"drtmx/rdma"
 )
 
-// ServerStats is a data server's account of itself: a snapshot, in which
+// ServerStats has the statistics of a data server: a snapshot in which the
 // figures of one partition or index belong to one moment. Counts only grow
-// while the server lives. As JSON it is the answer to OpStats.
+// while the server lives. Encoded as JSON, it is the answer to OpStats.
 type ServerStats struct {
 	Server      int     `json:"server"`
 	Address     string  `json:"address"`
@@ -26,38 +26,38 @@ type ServerStats struct {
 	Commits     uint64 `json:"commits"`
 	Conflicts   uint64 `json:"conflicts"`
 	Calls       uint64 `json:"calls"`
-	SlowCalls   uint64 `json:"slow_calls"` // of Calls: touched partitions elsewhere
+	SlowCalls   uint64 `json:"slow_calls"` // of Calls: left their home partition
 	Lookups     uint64 `json:"lookups"`    // answered by RPC
 	Scans       uint64 `json:"scans"`      // answered by RPC
 	Distributed uint64 `json:"distributed"`
 	Handovers   uint64 `json:"handovers"` // transactions decided here for the server that handed them over
 	Prepared    int    `json:"prepared"`  // in doubt now
 	Outcomes    int    `json:"outcomes"`  // sessions whose last answer is kept
-	// OutcomeBytes are the bytes of those answers.
+	// OutcomeBytes is the total size of those answers.
 	OutcomeBytes int    `json:"outcome_bytes"`
 	RepliesLost  uint64 `json:"replies_lost"` // answers that could not be sent
-	Decisions    int    `json:"decisions"`    // commits kept until all who take part know them
+	Decisions    int    `json:"decisions"`    // commits kept until all participants know them
 
 	Greeted      uint64         `json:"greeted"`      // connections that said hello
-	Disconnected uint64         `json:"disconnected"` // connections that went away
-	Refusals     []rdma.Refusal `json:"refusals"`     // of the endpoint, if it can tell
+	Disconnected uint64         `json:"disconnected"` // connections that ended
+	Refusals     []rdma.Refusal `json:"refusals"`     // of the endpoint, if it counts them
 
-	// Verbs is what the endpoint saw: RPCs always, one-sided verbs only where
-	// the provider carries them out on the server's side.
+	// Verbs counts what the endpoint has seen: RPCs always, one-sided verbs
+	// only if the provider performs them on the server's side.
 	Verbs      rdma.Counters    `json:"verbs"`
 	Process    ProcessStats     `json:"process"`
 	Partitions []PartitionStats `json:"partitions"`
 	Indexes    []IndexStats     `json:"indexes"`
 
-	// Next is the partition that the next request is to begin at, 0 if the
-	// answer is complete: see AppendStatsRequest.
+	// Next is the first partition of the next request, 0 if the answer is
+	// complete: see AppendStatsRequest.
 	Next int `json:"next,omitempty"`
 }
 
 // ProcessStats describe the process of a data server.
 type ProcessStats struct {
-	ResidentBytes uint64 `json:"resident_bytes"` // regions included as far as they are in memory
-	HeapBytes     uint64 `json:"heap_bytes"`     // live and dead objects of Go's heap; regions are not in it
+	ResidentBytes uint64 `json:"resident_bytes"` // includes the resident part of regions
+	HeapBytes     uint64 `json:"heap_bytes"`     // live and dead objects of Go's heap, without regions
 	Goroutines    uint64 `json:"goroutines"`
 	GCCycles      uint64 `json:"gc_cycles"`
 }
@@ -70,8 +70,8 @@ type PartitionStats struct {
 	Commits     uint64 `json:"commits"`
 	Conflicts   uint64 `json:"conflicts"`
 	Prepared    int    `json:"prepared"`
-	Parked      uint64 `json:"parked"`       // waits for the decision of a transaction in doubt
-	ParkedLong  uint64 `json:"parked_long"`  // of Parked: in vain
+	Parked      uint64 `json:"parked"`       // requests that waited for the decision of a transaction in doubt
+	ParkedLong  uint64 `json:"parked_long"`  // of Parked: gave up
 	UsedBytes   uint64 `json:"used_bytes"`   // of the region
 	MappedBytes uint64 `json:"mapped_bytes"` // by which the region has grown so far
 	LimitBytes  uint64 `json:"limit_bytes"`  // to which it may grow
@@ -84,20 +84,21 @@ type IndexStats struct {
 	Table     string `json:"table"`
 	Ordered   bool   `json:"ordered"`
 	Partition int    `json:"partition"`
-	// GaveUp counts the one-sided reads that clients gave up and sent here.
+	// GaveUp counts the fallbacks of clients: one-sided reads that they gave up
+	// and sent to the server.
 	GaveUp uint64 `json:"gave_up"`
 	index.ServerStats
 }
 
 // AppendStatsRequest appends a request for the statistics of the partitions
-// from the given one on. An answer holds as many as fit a message; its Next
-// says where the next request begins.
+// from the given one on. An answer has as many as fit a message; its Next is
+// the first partition of the next request.
 func AppendStatsRequest(b []byte, from int) []byte {
 	return le.AppendUint16(append(b, byte(OpStats)), uint16(from))
 }
 
-// DecodeStats takes an answer to AppendStatsRequest and adds it to what those
-// before it have brought; the server's own figures are the newest.
+// DecodeStats decodes an answer to AppendStatsRequest. It adds the partitions
+// to those of earlier answers, and replaces the figures of the server.
 func DecodeStats(resp []byte, into *ServerStats) error {
 	switch {
 	case len(resp) == 0:

@@ -79,7 +79,7 @@ func appendMessage(b []byte, m *twophase.Message) []byte {
 	return b
 }
 
-// Messages takes what AppendMessages wrote. dst's memory is reused.
+// Messages decodes the output of AppendMessages. It reuses the memory of dst.
 func (d *Decoder) Messages(dst []twophase.Message) []twophase.Message {
 	dst = dst[:0]
 	for range d.Count(MaxMessages, leastMessageBytes) {

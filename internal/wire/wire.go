@@ -1,7 +1,7 @@
-// Package wire is the encoding of the engine's RPCs: what clients ask of data
-// servers and data servers of each other. Integers are little-endian and of
-// fixed width; every count is bounded before anything is allocated for it.
-// Decoded byte slices are views of the message.
+// Package wire encodes the engine's RPCs: the requests of clients to data
+// servers, and of data servers to each other. Integers are little-endian and of
+// fixed width; every count is checked against a bound before memory is
+// allocated for it. Decoded byte slices are views of the message.
 package wire
 
 import (
@@ -14,7 +14,8 @@ import (
 	"drtmx/rdma"
 )
 
-// Version is checked at Hello; both sides must be built from the same protocol.
+// Version is checked at Hello; both sides must use the same version of the
+// protocol.
 const Version = 3
 
 // Op is the first byte of a request.
@@ -22,19 +23,19 @@ type Op uint8
 
 // Requests.
 const (
-	OpHello    Op = 1 + iota // who are you, what do you hold
+	OpHello    Op = 1 + iota // identity, cluster and partitions of the server
 	OpRead                   // server-side lookups and scans
 	OpCommit                 // commit a client's transaction
 	OpCall                   // run a procedure
 	OpPrepare                // participant: validate, lock, vote
 	OpDecide                 // participant: apply or release
-	OpOutcome                // what became of a transaction
+	OpOutcome                // outcome of a transaction
 	OpLoad                   // bulk load
 	OpSeal                   // end of loading
 	OpStats                  // server statistics
-	OpResolve                // participant to server: was this distributed transaction committed
-	OpHandOver               // last participant: commit your share, and thereby the whole
-	OpValidate               // participant: do the proofs of your share hold now
+	OpResolve                // messages of the commit protocol that settle transactions: questions and watermarks
+	OpHandOver               // last agent: commit the share and so decide
+	OpValidate               // participant: check whether the proofs of its share hold now
 	OpGoodbye                // a session has ended: its last answer need not be kept
 )
 
@@ -63,16 +64,16 @@ const (
 	RolledBack // a procedure's body failed: a Failure follows
 	NoProcedure
 	OutOfMemory
-	Unknown // outcome: never heard of, and from now on refused
+	Unknown // outcome: unknown transaction, refused from now on
 	Aborted // outcome: did not commit
 	Unavailable
-	InDoubt // resolve: not decided yet
+	InDoubt // the outcome is not known yet
 	Bad     // the request cannot be served: text follows
-	// Forbidden: the peer may not make the request, for its role, its tables or
-	// the owner of the session: text follows.
+	// Forbidden: the peer may not make the request because of its role, its
+	// tables or the owner of the session: text follows.
 	Forbidden
-	TooLarge   // the request, or its answer, is above a named bound: text follows
-	ResultLost // outcome: committed, and the procedure's result is not kept any longer
+	TooLarge   // the request or its answer exceeds a named bound: text follows
+	ResultLost // outcome: committed, but the procedure's result is no longer kept
 )
 
 // Bounds of one message.
@@ -81,8 +82,8 @@ const (
 	MaxProofs = 1 << 16
 	MaxWrites = 1 << 14
 	MaxReads  = 1 << 10
-	// MaxCommitBytes bounds a commit. It leaves room in a message for what
-	// servers add for each other: participants and acknowledgements.
+	// MaxCommitBytes bounds a commit. It leaves room in a message for the
+	// messages of the commit protocol that servers add.
 	MaxCommitBytes = rdma.MaxMessageBytes - 32<<10
 	// MaxResultBytes bounds a procedure's result, which follows a code.
 	MaxResultBytes = rdma.MaxMessageBytes - 1
@@ -94,14 +95,14 @@ var ErrMessage = errors.New("wire: malformed message")
 // ID identifies a transaction that writes.
 type ID struct{ Client, Seq uint64 }
 
-// Decoder takes a message apart. After the first fault every take returns
-// zero, and Err reports it.
+// Decoder decodes a message. After the first fault every method returns zero,
+// and Err reports the fault.
 type Decoder struct {
 	b   []byte
 	bad bool
 }
 
-// NewDecoder starts at the first byte of b.
+// NewDecoder returns a decoder of b.
 func NewDecoder(b []byte) Decoder { return Decoder{b: b} }
 
 func (d *Decoder) take(n int) []byte {
@@ -146,7 +147,7 @@ func (d *Decoder) U64() uint64 {
 	return 0
 }
 
-// Bytes takes a length and as many bytes.
+// Bytes takes a length and that many bytes.
 func (d *Decoder) Bytes() []byte { return d.take(int(d.U32())) }
 
 // numberKey stands for the length of a key that is a number.
@@ -177,14 +178,14 @@ func (d *Decoder) Key() (k index.Key, strings bool) {
 // Take takes n bytes.
 func (d *Decoder) Take(n int) []byte { return d.take(n) }
 
-// Left is the number of bytes not taken yet.
+// Left returns the number of bytes not taken yet.
 func (d *Decoder) Left() int { return len(d.b) }
 
-// Rest takes what is left.
+// Rest takes all remaining bytes.
 func (d *Decoder) Rest() []byte { return d.take(len(d.b)) }
 
-// Count takes a count and refuses one above bound, or above what the rest of
-// the message could hold at each bytes apiece.
+// Count takes a count. It is a fault if the count is above bound, or if the
+// rest of the message is too short for that many elements of each bytes.
 func (d *Decoder) Count(bound, each int) int {
 	n := int(d.U32())
 	if n > bound || n*each > len(d.b) {
@@ -197,7 +198,7 @@ func (d *Decoder) Count(bound, each int) int {
 // ID takes a transaction ID.
 func (d *Decoder) ID() ID { return ID{d.U64(), d.U64()} }
 
-// Err is ErrMessage if anything was missing.
+// Err returns ErrMessage after a fault.
 func (d *Decoder) Err() error {
 	if d.bad {
 		return ErrMessage
@@ -205,7 +206,7 @@ func (d *Decoder) Err() error {
 	return nil
 }
 
-// End is Err, and a fault if bytes are left over.
+// End returns Err, and makes remaining bytes a fault.
 func (d *Decoder) End() error {
 	if len(d.b) > 0 {
 		return fmt.Errorf("%w: %d bytes too many", ErrMessage, len(d.b))
