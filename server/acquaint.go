@@ -81,6 +81,14 @@ func (a *acquaintance) heard(server int, incarnation uint64) error {
 	return a.publish()
 }
 
+// replaced reports whether another incarnation of a server was heard of first.
+func (a *acquaintance) replaced(server int, incarnation uint64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	first := a.said.Incarnations[server]
+	return first != 0 && first != incarnation
+}
+
 // acquaint asks another server for its incarnation until it answers.
 func (s *Server) acquaint(ctx context.Context, server int) {
 	for wait := acquaintMin; ; wait = min(2*wait, acquaintMax) {

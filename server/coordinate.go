@@ -24,7 +24,8 @@ type task struct {
 	links map[int]*link // by server
 	buf   []byte
 
-	handed bool // the decision may have been handed over
+	handed  bool // the decision may have been handed over
+	unheard int  // parties elsewhere whose vote or answer has not come
 }
 
 // coordinate commits a transaction of several servers. The verdict wire.InDoubt
@@ -55,13 +56,28 @@ func (s *Server) coordinate(ctx context.Context, c *wire.Commit, sh share) verdi
 		if commit {
 			return verdict{}
 		}
-		if agent != (twophase.Party{}) && t.v.weight() == 1 && !t.handed {
-			return t.confirm(ctx)
-		}
-		return t.v
+		return t.aborted(ctx, agent)
 	case <-s.ctx.Done():
 		return verdict{code: wire.InDoubt, text: "the server stops before it knows: " + t.v.text}
 	}
+}
+
+// aborted is the answer to a transaction that was decided against: it has no
+// effect anywhere. It never says that all is well, even if no one refused: a
+// party of it may be one whose memory is lost, which was not even asked.
+func (t *task) aborted(ctx context.Context, agent twophase.Party) verdict {
+	w := t.v.weight()
+	if w == 1 && agent != (twophase.Party{}) && !t.handed {
+		return t.confirm(ctx)
+	}
+	if w == 0 || w == 1 && t.unheard > 0 {
+		for _, l := range t.links { // they may lead to memory that is lost
+			l.drop()
+		}
+		clear(t.links)
+		return verdict{code: wire.Unavailable, text: "a server that takes part may have lost its memory"}
+	}
+	return t.v
 }
 
 // first returns the first partition of this server, nil if it has none.
@@ -100,6 +116,9 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 					return nil, agent, err
 				}
 			}
+			if l.replaced {
+				return nil, agent, fmt.Errorf("server %s, which holds partition %d: %w", t.s.cfg.Addrs[server], part, exec.ErrRestarted)
+			}
 			p.Epoch = l.incarnation
 			agent = p
 			elsewhere++
@@ -109,7 +128,7 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 		}
 		parties = append(parties, p)
 	}
-	if elsewhere != 1 {
+	if t.unheard = elsewhere; elsewhere != 1 {
 		agent = twophase.Party{}
 	}
 	return parties, agent, nil
@@ -249,6 +268,9 @@ func (c *call) await() {
 func (t *task) answer(c *call) {
 	if c.err == nil {
 		t.v = heavier(t.v, c.v)
+		if c.ms[0].Kind != twophase.Decide {
+			t.unheard -= len(c.ms)
+		}
 		t.out.Messages = append(t.out.Messages, c.answered.out.Messages...)
 		t.local()
 	} else {

@@ -290,7 +290,6 @@ func (u *upsetting) delayMessages() {
 	} {
 		u.d.mu.rates[op] = rates{hold: 0.03, late: 0.01, twice: 0.01}
 	}
-	u.d.mu.rates[wire.OpHandOver] = rates{hold: 0.03, late: 0.02}
 	u.d.mu.longest = 20 * time.Millisecond
 	if u.long {
 		u.d.mu.longest = 200 * time.Millisecond
@@ -307,7 +306,6 @@ func (u *upsetting) delayBehindMany() {
 	for _, op := range []wire.Op{wire.OpPrepare, wire.OpDecide, wire.OpHandOver, wire.OpResolve, wire.OpCommit} {
 		u.d.mu.rates[op] = rates{late: 0.005, twice: 0.005}
 	}
-	u.d.mu.rates[wire.OpHandOver] = rates{late: 0.01}
 	u.d.mu.past = 300 + u.s.Intn(700)
 	if u.long && u.s.Bool(0.5) {
 		u.d.mu.past = 1<<16 + u.s.Intn(1<<12)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,6 +47,7 @@ type link struct {
 	peer        *peer
 	conn        rdma.Conn
 	incarnation uint64
+	replaced    bool // the server that was first heard of is another one, and lost its memory
 	resp        []byte
 }
 
@@ -81,7 +83,9 @@ func (p *peer) dial(ctx context.Context) (*link, error) {
 	if err == nil {
 		var h *wire.Hello
 		if h, err = wire.DecodeHello(resp); err == nil && h.Server == p.server && h.Incarnation != 0 {
-			return &link{peer: p, conn: c, incarnation: h.Incarnation, resp: resp[:0]}, nil
+			l := &link{peer: p, conn: c, incarnation: h.Incarnation, resp: resp[:0]}
+			l.replaced = p.s.acquainted.replaced(p.server, h.Incarnation)
+			return l, nil
 		}
 		if err == nil {
 			err = fmt.Errorf("%w: server %d answers at the address of %d", errLink, h.Server, p.server)
@@ -172,6 +176,14 @@ func (p *peer) exchange(ms []twophase.Message) error {
 	l, err := p.link(ctx)
 	if err != nil {
 		return err
+	}
+	if slices.ContainsFunc(ms, func(m twophase.Message) bool { return m.To.Epoch != l.incarnation }) {
+		// An idle connection may be older than the life of a party that it
+		// does not lead to. Only a server that answers now proves anything.
+		l.drop()
+		if l, err = p.dial(ctx); err != nil {
+			return err
+		}
 	}
 	var decisions, rest []twophase.Message
 	b := &batch{s: p.s}

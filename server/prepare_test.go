@@ -229,7 +229,7 @@ func TestLatePrepareIsRefused(t *testing.T) {
 	if v := c.prepare(t, id, part); !v.ok() {
 		t.Fatal(v)
 	}
-	if v := c.prepare(t, id, part); v.code != wire.Bad {
+	if v := c.prepare(t, id, part); v.code != wire.Conflict {
 		t.Errorf("a prepare repeated while in doubt is accepted, or costs the first one: %+v", v)
 	}
 	c.decide(t, id, true)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"drtmx/internal/exec"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -104,7 +105,9 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 	}
 	s.post(others)
 	if b.commit != nil && b.v.ok() && refused(answers) {
-		b.v = verdict{code: wire.Bad, text: "a transaction that is repeated, late, or one too many"}
+		// Repeated, late, or one too many. The coordinator's client hears of it
+		// only once the transaction is decided against, and may try again.
+		b.v = conflict(exec.CauseRemote)
 	}
 	w.resp = wire.AppendMessages(appendVerdict(w.resp[:0], b.v), answers)
 	s.reply(r, w.resp)
