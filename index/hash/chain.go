@@ -6,10 +6,10 @@ import (
 	"drtmx/internal/invariants"
 )
 
-// This file changes chains. A change opens the head first, which locks it,
-// then whatever other buckets it needs, and commit publishes all of them under
-// one version, the head last (see the package comment). Chains are dense:
-// only the last bucket of one may have empty slots, and they are its last.
+// This file changes chains. A change first opens the head, which locks it, and
+// then the other buckets that it needs. commit publishes all of them under one
+// version, the head last (see the package comment). Chains are dense: only the
+// last bucket of a chain may have empty slots, and they are its last slots.
 
 // openBlock is a bucket being changed.
 type openBlock struct {
@@ -17,7 +17,8 @@ type openBlock struct {
 	edit block.Edit
 }
 
-// open starts to change the bucket, unless it has been started already.
+// open begins a change of the bucket, if the current change has not opened it
+// already.
 func (s *Server) open(addr uint64) *block.Edit {
 	for i := range s.edits {
 		if s.edits[i].addr == addr {
@@ -28,7 +29,7 @@ func (s *Server) open(addr uint64) *block.Edit {
 	return &s.edits[len(s.edits)-1].edit
 }
 
-// openNew starts to fill a bucket that is in no chain.
+// openNew begins to fill a bucket that is in no chain.
 func (s *Server) openNew(addr uint64, link uint64) *block.Edit {
 	s.edits = append(s.edits, openBlock{addr, s.arena.Create(addr, bucketWords)})
 	e := &s.edits[len(s.edits)-1].edit
@@ -49,12 +50,13 @@ func (s *Server) commit() block.Header {
 	return v
 }
 
-// nextVersion is the version that the change under way gives the chain: above
-// the head's, so that it never repeats there; not below the CSN of the
-// deletion, if it is one, so that the absence of a key rests on nothing newer;
-// and above the version under which any overflow bucket that the chain takes
-// over was freed. It is as small as that allows: whatever else changes a
-// chain, such as a placeholder that is released again, raises it by one.
+// nextVersion returns the version that the current change gives the chain. It
+// is above the head's version, so that it never repeats there. If the change is
+// a deletion, it is not below the CSN of the deletion, so that the absence of
+// the key rests on nothing newer. And it is above the version under which any
+// overflow bucket that the chain takes over was freed. It is the smallest such
+// version: any other change of a chain, such as the release of a placeholder,
+// raises it by one.
 func (s *Server) nextVersion() block.Header {
 	old := block.Header(s.edits[0].edit.Load(block.HeaderWord)).CSN()
 	v := max(old+1, s.least)
@@ -63,19 +65,21 @@ func (s *Server) nextVersion() block.Header {
 	return block.Present(v)
 }
 
-// takeOverflow allocates an overflow bucket for the change under way.
+// takeOverflow allocates an overflow bucket for the current change.
 func (s *Server) takeOverflow() (uint64, error) {
 	addr, err := s.overflow.Alloc()
 	if err != nil {
 		return 0, err
 	}
-	// A reader with an old head may still come by: it must find a version above that head's.
+	// A reader with an old head may still read this bucket: it must find a
+	// version above that head's.
 	s.least = max(s.least, block.CSN(s.load(addr, freedWord))+1)
 	return addr, nil
 }
 
-// freeOverflow frees an overflow bucket that no chain leads to since version v.
-// It is locked first: a reader that holds the old head may be reading it.
+// freeOverflow frees an overflow bucket to which no chain leads since version
+// v. It locks the bucket first, because a reader with the old head may be
+// reading it.
 func (s *Server) freeOverflow(addr uint64, v block.Header) {
 	sp := s.arena.Span(addr, bucketWords)
 	sp.Store(block.HeaderWord, uint64(block.LockBit|block.AbsentBit))
@@ -148,7 +152,7 @@ func (s *Server) link(slot uint64) error {
 	return nil
 }
 
-// relink puts another slot in the place of the one at pos of the chain walked last.
+// relink replaces the slot at pos of the chain walked last.
 func (s *Server) relink(pos position, slot uint64) {
 	s.open(s.chain[0])
 	s.open(s.chain[pos.at]).Set(slotWord+pos.i, slot)
@@ -183,9 +187,9 @@ func (s *Server) unlink(pos position) {
 	s.linked.Add(^uint64(0))
 }
 
-// grow splits one bucket if the table is fuller than it should be: the
-// bounded share of growth that an insert pays. If memory is out, or somebody
-// shares the gap that the split would move, it is left to a later insert.
+// grow splits one bucket if the table is too full. This is the bounded share of
+// growth that one insert pays. If there is no memory, or if a transaction
+// shares the gap that the split would move, a later insert splits the bucket.
 func (s *Server) grow() {
 	n := s.buckets.Load()
 	if 2*s.linked.Load() <= rowsPerTwoBuckets*n || n>>maxLevel != 0 {

@@ -19,13 +19,13 @@ const maintainAttempts = 1 << 10
 
 // ClientOptions configure the client half.
 type ClientOptions struct {
-	// InOrder says that all connections used load READs in order
-	// (rdma.Conn.InOrder). If not, the server's arena must keep checksums:
-	// without them nothing is ever accepted.
+	// InOrder means that all connections load READs in order
+	// (rdma.Conn.InOrder). Otherwise the server's arena must keep checksums:
+	// without them the client accepts no copy.
 	InOrder bool
-	// LocationCacheEntries is rounded up to a power of two; an entry is 8
-	// bytes and holds where a row was seen last, which saves a round. 0 means
-	// no location cache.
+	// LocationCacheEntries is the size of the location cache, rounded up to a
+	// power of two. An entry has 8 bytes and names the place where a row was
+	// last seen, which saves a round. 0 means no location cache.
 	LocationCacheEntries int
 }
 
@@ -48,7 +48,8 @@ type Client struct {
 
 var _ index.Client = (*Client)(nil)
 
-// view is what a client knows of the directory: immutable, replaced whole.
+// view is a client's copy of the directory. It is immutable and replaced as a
+// whole.
 type view struct {
 	strings  bool
 	rowWords int // at most, if rows vary
@@ -84,9 +85,9 @@ type counters struct {
 	_                                                             [mem.LineBytes - 7*8]byte
 }
 
-// NewClient makes a client half for the index whose root block is at root, in
-// the region known as rkey. It reads nothing yet: until the first Maintain its
-// lookups end in Fallback.
+// NewClient returns a client half for the index whose root block is at root, in
+// the region of rkey. It reads nothing: until the first Maintain its lookups
+// end in Fallback.
 func NewClient(root uint64, rkey rdma.RKey, o ClientOptions) *Client {
 	c := &Client{root: root, rkey: rkey, inOrder: o.InOrder}
 	c.cache.init(o.LocationCacheEntries)
@@ -131,7 +132,8 @@ func (c *Client) Maintain(ctx context.Context, conn rdma.Conn) error {
 		return nil
 	}
 	defer c.maintain.Unlock()
-	// Cleared first: an operation that finds something stale from now on wants another Maintain.
+	// Clear this first: an operation that finds stale data from now on needs
+	// another Maintain.
 	c.stale.Store(false)
 	if err := c.refresh(ctx, conn); err != nil {
 		c.stale.Store(true)
@@ -199,7 +201,7 @@ func (c *Client) readRoot(ctx context.Context, conn rdma.Conn) (rootInfo, error)
 	return rootInfo{}, fmt.Errorf("%w: the root block at %#x is never at rest", index.ErrCorrupt, c.root)
 }
 
-// sawBuckets raises the number of buckets believed in.
+// sawBuckets raises the assumed number of buckets.
 func (c *Client) sawBuckets(n uint64) {
 	for {
 		old := c.buckets.Load()
@@ -273,7 +275,7 @@ func (l *locations) put(hash, ref uint64) {
 	set[empty].Store(w)
 }
 
-// drop forgets that the row is at ref, unless something else is known by now.
+// drop removes the entry that the row is at ref, unless the entry has changed.
 func (l *locations) drop(hash, ref uint64) {
 	set := l.set(hash)
 	w := makeSlot(hash, ref)

@@ -168,12 +168,14 @@ func (o *getOp) begin(next *rdma.Batch) bool {
 	return o.readHead(next)
 }
 
-// readHead goes for the head of the chain, given the number of buckets believed in.
+// readHead READs the head of the chain that the assumed number of buckets
+// gives.
 func (o *getOp) readHead(next *rdma.Batch) bool {
 	o.num, o.hops, o.unsure = bucketOf(o.hash, o.buckets), 0, false
 	head, known := o.v.bucketAddr(o.num)
 	if !known {
-		// The chunk is newer than the view. Maintain will fetch it for all; this lookup helps itself.
+		// The chunk is newer than the view. Maintain will fetch it for all
+		// lookups; until then each fetches it itself.
 		o.c.stale.Store(true)
 		o.refreshes++
 		return o.read(phaseRoot, o.c.root, o.scratch[:], next)
@@ -210,7 +212,8 @@ func (o *getOp) onHead(next *rdma.Batch) bool {
 		return o.finish(index.Fallback)
 	}
 	if !covers(o.num, level, o.hash) {
-		// The bucket was split: its level tells how many there are by now.
+		// The bucket was split: its level shows how many buckets there are at
+		// least.
 		n := bucketsAtLeast(o.num, level)
 		if n <= o.buckets {
 			return o.finish(index.Fallback)
@@ -256,7 +259,8 @@ func (o *getOp) searchBucket(next *rdma.Batch) bool {
 	return o.follow(next)
 }
 
-// follow goes on to the next bucket of the chain. At its end the key is absent.
+// follow READs the next bucket of the chain. At the end of the chain the key is
+// absent.
 func (o *getOp) follow(next *rdma.Batch) bool {
 	over := linkNext(o.bucket[linkWord])
 	if over == 0 {
@@ -280,8 +284,8 @@ func (o *getOp) absent() bool {
 	return o.finish(index.NotFound)
 }
 
-// onRow takes a row only for what it says itself: the slot that led here may
-// be of a key deleted since, and the block another row's.
+// onRow trusts only the row itself: the key of the slot may have been deleted
+// since, and the block may have been reused for another row.
 func (o *getOp) onRow(next *rdma.Batch) bool {
 	if o.row[keyWord] != o.key {
 		return o.searchBucket(next)
@@ -322,8 +326,9 @@ func (o *getOp) notAtRest(verdict block.Verdict, next *rdma.Batch) bool {
 			return o.readHead(next)
 		}
 		if o.phase == phaseRow && o.row[keyWord] != o.key {
-			// A row's key is written before the row is linked and never after: a
-			// block with another key now is not the row of ours, locked or not.
+			// A row's key is written before the row is linked and never
+			// afterwards. A block with another key is therefore not the row of
+			// this key, locked or not.
 			return o.searchBucket(next)
 		}
 		if o.busy++; o.busy > busyMax {
@@ -347,7 +352,7 @@ func (o *getOp) notAtRest(verdict block.Verdict, next *rdma.Batch) bool {
 	}
 }
 
-// again reads the chain from its head because it changed on the way.
+// again reads the chain from its head, because it changed in between.
 func (o *getOp) again(next *rdma.Batch) bool {
 	o.retries++
 	runtime.Gosched()

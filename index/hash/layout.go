@@ -145,15 +145,15 @@ func bucketsAtLeast(b uint64, level uint8) uint64 {
 // covers reports whether a head of this number and level is the one of hash.
 func covers(b uint64, level uint8, hash uint64) bool { return hash&(1<<level-1) == b }
 
-// geometry says in which chunk a bucket lies: the first chunk has 1<<first
-// buckets, each further one as many as all before it together, until that is
-// 1<<max; from there on all have 1<<max. So small tables are small, and the
-// directory of a large one is short.
+// geometry determines the chunk of each bucket. The first chunk has 1<<first
+// buckets, and each further chunk as many as all before it together, up to
+// 1<<max. So small tables are small, and the directory of a large table is
+// short.
 type geometry struct{ first, max uint8 }
 
 func (g geometry) ok() bool { return g.first <= g.max && g.max <= 24 }
 
-// locate gives the chunk of bucket b and its place there.
+// locate returns the chunk of bucket b and its place there.
 func (g geometry) locate(b uint64) (chunk, place uint64) {
 	switch {
 	case b < 1<<g.first:
@@ -224,7 +224,8 @@ func decodeRoot(w []uint64) (rootInfo, error) {
 	return r, nil
 }
 
-// rowsWord says which keys and rows there are.
+// rowsWord returns the root word with the kind of the index and the size of its
+// rows.
 func (r rootInfo) rowsWord() uint64 {
 	kind := uint64(kindNative)
 	if r.strings {

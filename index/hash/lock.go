@@ -8,9 +8,9 @@ import (
 	"drtmx/internal/invariants"
 )
 
-// LockWrite implements index.Server. The hint is not needed: the bucket has
-// to be read in any case, since it alone proves what the hint claims, and it
-// names the row.
+// LockWrite implements index.Server. It ignores the hint: it must read the
+// bucket in any case, because only the bucket proves what the hint claims, and
+// the bucket names the row.
 func (s *Server) LockWrite(o index.Owner, key index.Key, _ uint64) (*index.Held, error) {
 	if s.strings {
 		return s.lockStr(o, key, s.usual)
@@ -103,8 +103,8 @@ func (s *Server) Reserve(held *index.Held, words int) error {
 }
 
 // Publish implements index.Server. Publishing an insert may also split a
-// bucket: at this time, and not when the key is locked, so that a transaction
-// does not fail its own validation by making the table grow.
+// bucket. The split happens now and not when the key is locked, so that a
+// transaction does not fail its own validation by growing the table.
 func (s *Server) Publish(held *index.Held, row []uint64, h block.Header) {
 	if s.strings {
 		s.publishStr(held, row, h)
@@ -134,9 +134,9 @@ func (s *Server) checkHeld(held *index.Held, h block.Header) {
 	}
 }
 
-// PublishDelete implements index.Server. The row's block never shows h: it is
-// taken out of its chain locked and stays locked until it is another row.
-// The chain's version becomes h's CSN, or a little more: see nextVersion.
+// PublishDelete implements index.Server. The row's block never has the header
+// h: it leaves its chain locked, and stays locked until another row reuses it.
+// The chain's version becomes the CSN of h or slightly more: see nextVersion.
 func (s *Server) PublishDelete(held *index.Held, h block.Header) {
 	s.drop(held)
 	if held.Room.Addr != 0 {
@@ -158,9 +158,9 @@ func (s *Server) Release(held *index.Held) {
 	s.arena.Span(held.Addr, 1).Store(block.HeaderWord, uint64(held.Prev))
 }
 
-// remove takes a locked row out of its chain and frees its block. The chain
-// is found anew: it may have been split since the lock. deleted is the CSN of
-// the deletion, 0 if a placeholder goes.
+// remove takes a locked row out of its chain and frees its block. It looks the
+// chain up again, because the bucket may have been split since the lock.
+// deleted is the CSN of the deletion, 0 for a placeholder.
 func (s *Server) remove(held *index.Held, deleted block.CSN) {
 	pos, ref := s.find(held)
 	s.least = deleted
@@ -185,7 +185,7 @@ func (s *Server) find(held *index.Held) (position, uint64) {
 	return pos, ref
 }
 
-// Load implements index.Server. A row that is there already is overwritten.
+// Load implements index.Server. It overwrites an existing row.
 func (s *Server) Load(key index.Key, row []uint64, h block.Header) error {
 	if s.strings {
 		return s.loadStr(key, row, h)

@@ -17,8 +17,8 @@ import (
 // in this round, which carry up to twice the mean, mostly out of overflow.
 const rowsPerTwoBuckets = 5
 
-// getAttempts bounds the times the server half reads a chain again that the
-// mutator is changing beside it.
+// getAttempts bounds how often the server half reads a chain that the mutator
+// is changing at the same time.
 const getAttempts = 1 << 12
 
 // Options configure the server half.
@@ -29,15 +29,16 @@ type Options struct {
 	// RowWords is the number of payload words of every row, from 0 to
 	// MaxRowWords; with Strings, of the largest, up to MaxStringRowWords.
 	RowWords int
-	// Locks is the partition's table of shared locks; nil means that there never are any.
+	// Locks is the partition's table of shared locks; nil means that there are
+	// none.
 	Locks index.SharedLocks
 	// InitialBuckets is rounded up to a power of two; 0 means the least.
 	InitialBuckets int
 }
 
 // Server is the server half of a hash index: it owns the buckets and rows in
-// the arena and applies changes. It implements index.Server; its mutators are
-// serialised by the caller, Get and Stats may run beside one of them.
+// the arena and applies changes. It implements index.Server. The caller
+// serialises mutators; Get and Stats may run concurrently with one of them.
 type Server struct {
 	arena    *block.Arena
 	locks    index.SharedLocks
@@ -70,7 +71,7 @@ type Server struct {
 
 var _ index.Server = (*Server)(nil)
 
-// NewServer makes an empty index in the arena. It fails with index.ErrFull if
+// NewServer creates an empty index in the arena. It returns index.ErrFull if
 // the region has no room for it.
 func NewServer(a *block.Arena, o Options) (*Server, error) {
 	most, words := MaxRowWords, rowBlockWords(o.RowWords)
@@ -142,7 +143,7 @@ func (s *Server) emptyHead(addr uint64, level uint8, v block.Header) {
 	e.Commit(v)
 }
 
-// publishRoot writes the root block anew. What it names is published already.
+// publishRoot writes the root block. All that it names is already published.
 func (s *Server) publishRoot() {
 	e := s.arena.Create(s.root, rootWords)
 	e.Set(rootMagicWord, rootMagic)
@@ -179,9 +180,9 @@ func (s *Server) addChunk() error {
 	return nil
 }
 
-// growDir moves to a directory of twice the room. The old one is left as it
-// is, so that its words stay true for a client that still reads it; all old
-// ones together are smaller than the new one.
+// growDir moves to a directory with twice the room. The old directory stays
+// unchanged, so that its words remain valid for a client that still reads it.
+// All old directories together are smaller than the new one.
 func (s *Server) growDir(chunks []uint64) error {
 	words := max(bucketWords, 2*(block.BodyWord+int(s.dirRoom)))
 	addr, err := s.sized.Alloc(words * mem.WordBytes)
@@ -211,8 +212,8 @@ func (s *Server) Get(key index.Key, buf []uint64) index.GetResult {
 	return res
 }
 
-// Lookup implements index.Server. It may run beside one mutator; a row or
-// chain that is locked throughout reports Locked.
+// Lookup implements index.Server. It may run concurrently with one mutator. If
+// a row or chain stays locked, the status is Locked.
 func (s *Server) Lookup(key index.Key, res *index.GetResult) {
 	if s.wrongKind(key) {
 		s.settle(res, index.Failed, 0, 0)
@@ -237,8 +238,9 @@ func (s *Server) settle(res *index.GetResult, st index.Status, h block.Header, h
 	*res = index.GetResult{Status: st, Header: h, Hint: hint, Row: res.Row, Proofs: res.Proofs[:0]}
 }
 
-// tryGet reads the chain once. It reports false if the mutator got in
-// between: a row found proves itself, everything else needs the head unchanged.
+// tryGet reads the chain once. It returns false if the mutator changed the
+// chain in between. A row that is found proves itself; every other result needs
+// an unchanged head.
 func (s *Server) tryGet(key index.Key, hash uint64, res *index.GetResult) (ok bool) {
 	var b [bucketWords]uint64
 	num := bucketOf(hash, s.buckets.Load())

@@ -11,11 +11,11 @@ import (
 // This file looks up string keys. All rows of a bucket that have the right
 // fingerprint are read in one round.
 //
-// Rows move, and so a slot that was read may lead to a block that has become
-// the row of another key although the key looked for has been there all the
-// time, elsewhere. A row of another key therefore proves nothing until the head
-// of the chain has been seen unchanged after it: while the chain is as it was,
-// the block is the row it was, and the key of a row in a chain never changes.
+// Rows move, so a slot may lead to a block that has since been reused for
+// another key, while the row of the sought key was in another block all the
+// time. A row with another key therefore proves nothing until the head of the
+// chain is seen unchanged afterwards: while the chain is unchanged, the block
+// has the same row, and the key of a row in a chain never changes.
 
 // candidate is a row that may be the one looked for.
 type candidate struct {
@@ -103,8 +103,8 @@ func (o *getOp) searchStr(next *rdma.Batch) bool {
 	return o.readRows(phaseRows, n, next)
 }
 
-// onRows takes a row only for what it says itself. What is not at rest is read
-// again, unless it is locked and of another key.
+// onRows trusts only the rows themselves. It READs a row that is being changed
+// again, unless the row is locked and has another key.
 func (o *getOp) onRows(done, next *rdma.Batch) bool {
 	again, busy := 0, false
 	for i := range o.rows[:o.nrows] {

@@ -18,10 +18,10 @@ import (
 //	            the slot is swapped under a new version of the chain
 //	            old block freed: locked until it is another row
 //
-// So a reader meets the old row before the lock, the lock, or the new row. A
-// slot read before the swap leads to a block that stays locked, or has become
-// another row since; in either case the head of the chain has changed, and no
-// reader takes the key for absent without seeing that it has not.
+// So a reader finds the old row, a locked row or the new row. A slot read
+// before the swap leads to a block that stays locked, or that another row has
+// reused since. In either case the head of the chain has changed, and a reader
+// checks the head before it reports the key absent.
 
 // wastePart is the least part of its block that a row fills, one in so many,
 // before it moves to a smaller one.
@@ -44,7 +44,7 @@ func (s *Server) hash(key index.Key) uint64 {
 //go:noinline
 func hashString(key string) uint64 { return hashKey(xxh3.HashString(key)) }
 
-// wrongKind reports that no key of this index can be like that.
+// wrongKind reports that the key does not have the kind of this index.
 func (s *Server) wrongKind(key index.Key) bool {
 	if s.strings {
 		return key.Num != 0 || len(key.Str) > index.MaxKeyBytes
@@ -133,7 +133,8 @@ func (s *Server) fill(addr uint64, class block.Class, key string, row []uint64, 
 	e.Commit(h)
 }
 
-// suits reports whether a block of class have is one for a row that needs class need.
+// suits reports whether a row that needs class need can stay in a block of
+// class have.
 func suits(have, need block.Class) bool {
 	return need <= have && have.Words() <= wastePart*need.Words()
 }

@@ -8,8 +8,8 @@ import (
 	"drtmx/index/learned/model"
 )
 
-// Cache is how much of the models of each ordered index and partition a client
-// keeps. The zero value keeps everything.
+// Cache determines which part of the models of each ordered index and partition
+// a client keeps. The zero value keeps everything.
 type Cache struct {
 	Budget Budget
 	// TTBytes bounds the translation tables kept under PartTT, for each index and partition.
@@ -20,7 +20,7 @@ type Cache struct {
 // by its bytes.
 var budgetNames = [...]string{Full: "full", PartTT: "part", ModelsOnly: "models", RouterOnly: "router"}
 
-// String is what ParseCache takes.
+// String returns the text that ParseCache parses.
 func (c Cache) String() string {
 	if c.Budget == PartTT {
 		return budgetNames[PartTT] + "=" + strconv.Itoa(c.TTBytes)

@@ -145,7 +145,7 @@ func (l *staleList) take(of *cache, limit int, dst []int) []int {
 	return dst
 }
 
-// missed notes that sub-model i of a cache led astray.
+// missed records that sub-model i of a cache led to a wrong leaf.
 func (c *Client) missed(of *cache, i int) {
 	if of == nil || !of.trained() {
 		c.doubtful.Store(true)
@@ -169,7 +169,7 @@ func (c *Client) Stale() bool {
 	return c.cur.Load() == nil || c.doubtful.Load() || c.stale.n.Load() > 0
 }
 
-// Stats is a snapshot.
+// Stats returns a snapshot.
 func (c *Client) Stats() index.ClientStats {
 	var s index.ClientStats
 	for i := range c.counts {
@@ -199,7 +199,7 @@ func (c *Client) Stats() index.ClientStats {
 	return s
 }
 
-// Layout is the geometry of the index, once Maintain has read the root.
+// Layout returns the geometry of the index, after Maintain has read the root.
 func (c *Client) Layout() (leaf.Layout, bool) {
 	h := c.cur.Load()
 	if h == nil {
@@ -208,9 +208,9 @@ func (c *Client) Layout() (leaf.Layout, bool) {
 	return h.root.lay, true
 }
 
-// Maintain is index.Client's: it loads the models, or fetches again what
-// lookups have found stale. It reads through conn, a few rounds at a time, and
-// is bounded by the size of what is published.
+// Maintain implements index.Client. It loads the models, or fetches again the
+// parts that lookups have found stale. It READs through conn, a few rounds at a
+// time, at most all that is published.
 func (c *Client) Maintain(ctx context.Context, conn rdma.Conn) error {
 	if !c.work.TryLock() {
 		return nil
@@ -224,7 +224,7 @@ func (c *Client) Maintain(ctx context.Context, conn rdma.Conn) error {
 	return f.refresh(h)
 }
 
-// fetcher is one Maintain under way.
+// fetcher is the state of one Maintain.
 type fetcher struct {
 	c    *Client
 	ctx  context.Context
@@ -243,8 +243,9 @@ const (
 
 var errChanging = errors.New("learned: published models keep changing")
 
-// do posts the batch. A READ that the fabric refuses is not an error here: its
-// status tells, and wrong addresses are a hint gone stale.
+// do posts the batch. A READ that the fabric refuses is not an error here: the
+// caller checks its status, and a wrong address only shows that a hint is
+// stale.
 func (f *fetcher) do() error {
 	err := rdma.Do(f.ctx, f.conn, &f.b)
 	if err == nil || errors.Is(err, rdma.ErrAccess) {

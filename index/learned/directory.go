@@ -9,8 +9,8 @@ import (
 	"drtmx/internal/mem"
 )
 
-// directory is what a generation is found by: its router, and where sub-models
-// and their pointers are.
+// directory is the directory of a generation: its router, and the places of
+// sub-models and their pointers.
 type directory struct {
 	gen      genBlock
 	router   *model.Router // of native keys
@@ -60,8 +60,8 @@ func (d *directory) decode(id uint32, i int, b []uint64, s *model.SubModel) (sub
 	return decodeSub(id, d.router.Start(i), b, s)
 }
 
-// same is the sub-model of an older directory that begins where sub-model i
-// begins; -1 if there is none.
+// same returns the sub-model of an older directory that has the same start as
+// sub-model i, -1 if there is none.
 func (d *directory) same(old *directory, i int) int {
 	switch {
 	case d.strs != nil && old.strs != nil:

@@ -2,13 +2,13 @@
 // cache at each client, after XStore (Wei et al., "Fast RDMA-based Ordered
 // Key-Value Store using Remote Learned Cache", OSDI 2020, §4–§5).
 //
-// The server half ([Server]) is a B-link tree with leaves in the region
-// (package tree), and a trainer that publishes models of where the leaves are
-// (package model) beside them. The client half ([Client]) keeps as many of
-// the models as its budget allows and finds a leaf with them: predict,
-// translate, READ. Models are hints; the fence keys of the leaf that was read
-// prove. A wrong model, whatever the reason, costs rounds and then a
-// fallback, never an answer.
+// The server half ([Server]) has a B-link tree with leaves in the region
+// (package tree), and a trainer, which publishes models of the addresses of the
+// leaves (package model) in the same region. The client half ([Client]) keeps
+// as many models as its budget allows, and finds a leaf in three steps:
+// predict, translate, READ. Models are hints; the fence keys of the leaf that
+// was READ are the proof. A wrong model costs rounds and then a fallback, and
+// never changes an answer.
 //
 // # What is published
 //

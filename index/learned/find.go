@@ -17,7 +17,7 @@ const (
 	maxAsk    = 4  // READs of model parts
 )
 
-// finder is what GET and SCAN share: the way from a key to the leaf to READ.
+// finder finds the leaf to READ for a key. GET and SCAN share it.
 type finder struct {
 	c     *Client
 	n     *counts
@@ -44,14 +44,15 @@ type finder struct {
 	k      soughtKey
 }
 
-// soughtKey is the key that a finder looks for, with what depends on its kind.
+// soughtKey is the key that a finder looks for, with the steps that depend on
+// its kind.
 type soughtKey interface {
-	// route is the sub-model of the key.
+	// route returns the sub-model of the key.
 	route(d *directory) int
-	// digest is what a sub-model whose keys have the prefix predicts from.
+	// digest returns the input of a sub-model whose keys have the prefix.
 	digest(prefix string) uint64
-	// patched is the leaf that an earlier chase has found for the key, which
-	// the sub-model has in logical leaf pred.
+	// patched returns the leaf that an earlier chase has found for the key, for
+	// which the sub-model predicts logical leaf pred.
 	patched(s *heldSub, pred int) (addr uint64, ok bool)
 }
 
@@ -85,7 +86,7 @@ func (k *strKey) patched(s *heldSub, pred int) (addr uint64, ok bool) {
 	return p.find(k.str, pred)
 }
 
-// step is what the finder needs next.
+// step is the finder's next state.
 type step uint8
 
 const (
@@ -118,7 +119,7 @@ func (f *finder) find(next *rdma.Batch) (step, uint64) {
 	return f.translate(next)
 }
 
-// translate goes from a logical leaf predicted to its address.
+// translate returns the address of the predicted logical leaf.
 func (f *finder) translate(next *rdma.Batch) (step, uint64) {
 	if f.pred.Knows == model.KnowsALN {
 		if f.c.o.Budget == PartTT {
@@ -136,8 +137,8 @@ func (f *finder) translate(next *rdma.Batch) (step, uint64) {
 	return f.askTT(next)
 }
 
-// askTT READs the TT entries that the prediction spans, and the header of
-// their block, which tells whether they still belong to the model.
+// askTT READs the TT entries that the prediction spans, and the header of their
+// block, which shows whether they still belong to the model.
 func (f *finder) askTT(next *rdma.Batch) (step, uint64) {
 	off, n := f.model.TTWindow(f.pred.Lo, f.pred.Hi)
 	f.winLo = f.pred.Lo
@@ -181,7 +182,7 @@ func (f *finder) askPointer(next *rdma.Batch) (step, uint64) {
 	return stepWait, 0
 }
 
-// resume goes on with the parts that were READ.
+// resume continues with the parts that were READ.
 func (f *finder) resume(done, next *rdma.Batch) (step, uint64) {
 	for _, i := range [...]int{f.winWR, f.headWR} {
 		if i < 0 {
@@ -227,7 +228,7 @@ func (f *finder) gotTT(done *rdma.Batch) (step, uint64) {
 	return stepLeaf, f.lay.LeafAddr(p.ALN)
 }
 
-// back goes to the leaf before the one predicted last. It moves the prediction.
+// back moves the prediction to the leaf before it.
 func (f *finder) back(next *rdma.Batch) (step, uint64) {
 	switch {
 	case f.model == nil:
@@ -254,7 +255,7 @@ func (f *finder) back(next *rdma.Batch) (step, uint64) {
 	return f.askSub(next)
 }
 
-// turn is what a finder does with a sub-model that it had to fetch.
+// turn is the next action of a finder after it has fetched a sub-model.
 type turn uint8
 
 const (
@@ -263,7 +264,7 @@ const (
 	turnLast         // go to the last leaf
 )
 
-// fetchedSub goes on with the sub-model just fetched whole.
+// fetchedSub continues with the sub-model that was just fetched whole.
 func (f *finder) fetchedSub(digest uint64) (step, uint64) {
 	f.model = &f.own
 	f.pred = f.own.Predict(digest)
@@ -293,7 +294,7 @@ func (f *finder) leftInWindow() (uint64, bool) {
 	return f.lay.LeafAddr(p.ALN), true
 }
 
-// begin takes the cache as it is now; false if nothing is loaded.
+// begin takes the current cache; it returns false if none is loaded.
 func (f *finder) begin() bool {
 	f.h = f.c.cur.Load()
 	f.asked, f.turn = 0, turnPredict
@@ -347,7 +348,7 @@ func (f *finder) judge(wr *rdma.WR) (sight, leaf.Leaf) {
 	return seeHere, v
 }
 
-// sideOf says where a native key lies, seen from a leaf.
+// sideOf compares a native key with the fences of a leaf.
 func sideOf(v *leaf.Leaf, key uint64) sight {
 	switch {
 	case key < v.Low():
@@ -358,7 +359,7 @@ func sideOf(v *leaf.Leaf, key uint64) sight {
 	return seeHere
 }
 
-// sideOfFences says where a string key lies, seen from a leaf with the fences.
+// sideOfFences compares a string key with the fences of a leaf.
 func sideOfFences(f *leaf.Fences, key string) sight {
 	switch {
 	case f.Below(key):
@@ -369,8 +370,8 @@ func sideOfFences(f *leaf.Fences, key string) sight {
 	return seeHere
 }
 
-// judgeFence checks that the copy is the fence block of the leaf: seeDead says
-// that it is another's by now.
+// judgeFence checks that the copy is the fence block of the leaf. seeDead means
+// that the block has been reused.
 func (f *finder) judgeFence(wr *rdma.WR, v *leaf.Leaf, addr uint64) (leaf.Fences, sight) {
 	switch wr.Status {
 	case rdma.StatusOK:
@@ -402,8 +403,8 @@ const (
 	rowDown    // the peer is gone
 )
 
-// judgeRow checks that the copy is at rest: rowHere, or why not. It says
-// nothing about whose row it is.
+// judgeRow checks that the copy is accepted and unlocked: rowHere, or why not.
+// It does not check the key.
 func judgeRow(wr *rdma.WR, inOrder bool) rowSight {
 	switch wr.Status {
 	case rdma.StatusOK:

@@ -49,27 +49,27 @@ type getOp struct {
 	fenceWR int // -1 if it is not being READ
 }
 
-// rowAt is where a row block is; words is 0 if there cannot be one.
+// rowAt is the place of a row block; words is 0 if there cannot be one.
 type rowAt struct {
 	addr  uint64
 	words int
 }
 
-// getKind are the steps of a lookup that depend on the kind of key.
+// getKind has the steps of a lookup that depend on the kind of key.
 type getKind interface {
 	soughtKey
 	// keep copies the key, whose memory is the caller's; false if it is of the other kind.
 	keep(key index.Key) bool
-	// side says where the key lies, seen from the leaf just accepted: seeHere
-	// also while the fences are not known.
+	// side compares the key with the fences of the leaf just accepted. It is
+	// seeHere also while the fences are unknown.
 	side() sight
 	// search looks for the key in the leaf.
 	search(next *rdma.Batch) bool
 	// judge gives the verdict on a row block, and its payload.
 	judge(wr *rdma.WR) (rowSight, []uint64)
-	// others goes on after all rows READ were of other keys.
+	// others continues after all rows READ had other keys.
 	others(next *rdma.Batch) bool
-	// onFence goes on with the leaf's fence block.
+	// onFence continues with the leaf's fence block.
 	onFence(done, next *rdma.Batch) bool
 	// learn remembers the leaf as the key's, reached from logical leaf from.
 	learn(from int)
@@ -89,7 +89,7 @@ const (
 	getDone
 )
 
-// NewGet makes a point lookup for one goroutine.
+// NewGet returns a point lookup for one goroutine.
 func (c *Client) NewGet() index.GetOp {
 	o := &getOp{}
 	if c.o.Strings {
@@ -139,7 +139,7 @@ func (o *getOp) Next(done, next *rdma.Batch) bool {
 	return true
 }
 
-// located goes on from a step of the finder.
+// located continues after a step of the finder.
 func (o *getOp) located(st step, addr uint64, next *rdma.Batch) bool {
 	switch st {
 	case stepLeaf:
@@ -216,7 +216,7 @@ func (o *getOp) onLeaf(done, next *rdma.Batch) bool {
 	return o.elsewhere(see, next)
 }
 
-// elsewhere goes on from a leaf that does not cover the key.
+// elsewhere continues after a leaf that does not cover the key.
 func (o *getOp) elsewhere(see sight, next *rdma.Batch) bool {
 	o.c.missed(o.h, o.sub)
 	switch see {

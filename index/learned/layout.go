@@ -11,25 +11,7 @@ import (
 	"drtmx/rdma"
 )
 
-// The published blocks, in words after header and checksum:
-//
-//	root        2 magic(32) | index id(32)
-//	            3 row words(32) | slots(16) | kind(16), a leaf.Kind
-//	            4 first leaf  5 generation block  6 its words  7 generation number
-//	generation  2 magic(32) | index id(32)  3 number
-//	            4 sub-models(32) | chunks(32)  5 chunk addresses
-//	chunk       2 magic(32) | index id(32)  3 generation(32) | chunk(32)
-//	            4 sub-models of the chunk  5 starts, then pointers
-//	sub-model   2 magic(32) | index id(32)  3 version(32) | encoded words(32)
-//	            4 lowest ALN(32) | highest ALN(32)  5 model's encoding
-//
-// A pointer is the address of a sub-model block in lines (42 bits) and its
-// length in lines (22 bits). In an index of string keys a generation has such
-// pointers of its chunks, and these differ:
-//
-//	chunk       4 bytes of starts(32) | sub-models(32)  5 pointers, then where
-//	            each start ends, two to a word, low half first, then the starts
-//	sub-model   5 hash of the start  6 bytes of the prefix  7 prefix, padded, then the encoding
+// Words of the published blocks; docs/layouts.md has their tables.
 const (
 	idWord = 2
 

@@ -94,32 +94,34 @@ type scanKind interface {
 	soughtKey
 	// start copies the bounds, whose memory is the caller's.
 	start(lo, hi index.Key)
-	// clear forgets what was taken in.
+	// clear drops the rows added so far.
 	clear()
 	// empty reports whether there is no key between the bounds.
 	empty() bool
 	// seek makes the first key not covered the one that is sought.
 	seek()
-	// complete READs what else is needed of a leaf just accepted, if anything;
-	// false if the leaf cannot be right.
+	// complete READs what else the scan needs of a leaf just accepted; ok is
+	// false if the leaf is invalid.
 	complete(l *leafRead, next *rdma.Batch) (asked, ok bool)
-	// onFences goes on with what complete has asked for.
+	// onFences continues with the READs of complete.
 	onFences(done, next *rdma.Batch) bool
-	// side says where the first key not covered lies, seen from a leaf.
+	// side compares the first key that is not covered with the fences of a
+	// leaf.
 	side(l *leafRead) sight
 	// learn remembers a leaf that a chase has reached.
 	learn(l *leafRead)
-	// add takes in the rows of a leaf; more says that it left others out,
-	// because of the limit. ok is false if a row is locked.
+	// add adds the rows of a leaf to the result. more reports that it left rows
+	// out because of the limit. ok is false if a row is locked.
 	add(l *leafRead) (more, ok bool)
 	// cover notes that keys up to the leaf's high fence are covered, and
 	// reports whether that is the whole range.
 	cover(l *leafRead) bool
-	// have is how many rows were taken in that are certainly in the range, and
-	// full whether these are enough.
+	// have returns the number of added rows that are certainly in the range,
+	// and full reports whether these are enough.
 	have() int
 	full() bool
-	// end is the sub-model of the upper bound, and the leaf predicted for it.
+	// end returns the sub-model of the upper bound, and the leaf predicted for
+	// it.
 	end() (sub, leaf int)
 	// rows READs the rows that have blocks of their own, or ends the scan.
 	rows(next *rdma.Batch) bool

@@ -6,8 +6,8 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Shape says how the fences of a leaf of string keys are laid out: lengths in
-// bytes, of which Low and High include the prefix.
+// Shape is the layout of the fences of a leaf of string keys: lengths in bytes.
+// Low and High include the prefix.
 type Shape struct {
 	Apart             bool // in a block of their own
 	Prefix, Low, High uint16

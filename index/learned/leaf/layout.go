@@ -7,8 +7,8 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Kind is what keys an index has and where its rows are. The root block of an
-// index publishes it.
+// Kind is the kind of an index's keys and the place of its rows. The root block
+// of the index has it.
 type Kind uint8
 
 // Kinds.
@@ -41,7 +41,8 @@ const (
 	FenceWord         = 7
 	stringsDeleteWord = 20
 	stringsKeysWord   = 21
-	// InlineFenceBytes is the most that a leaf holds of fences: prefix and what follows it in both.
+	// InlineFenceBytes bounds the fences within a leaf: the prefix and the rest
+	// of both fences.
 	InlineFenceBytes = (stringsDeleteWord - FenceWord) * mem.WordBytes
 )
 
@@ -76,7 +77,8 @@ const (
 	MaxKeyBytes = 1 << 10
 	// inlineRowWordsMax is the widest row that is kept inline unless asked otherwise.
 	inlineRowWordsMax = 12
-	// leafTargetBytes is about what a leaf is made to be if the slots are not given.
+	// leafTargetBytes is the approximate size of a leaf if the number of slots
+	// is not given.
 	leafTargetBytes = 1024
 	apartSlots      = 32
 	leafBytesMax    = 64 << 10
@@ -135,8 +137,8 @@ func AutoSlots(kind Kind, rowWords int) int {
 // WholeLines rounds words up to whole lines.
 func WholeLines(words int) int { return (words + lineWords - 1) / lineWords * lineWords }
 
-// NewLayout checks and completes a geometry. It is the gate for geometry read
-// from a region as well, so every field is bounded.
+// NewLayout checks and completes a geometry. It also checks geometries read
+// from a region, so it bounds every field.
 func NewLayout(id uint32, kind Kind, rowWords, slots int) (Layout, error) {
 	if kind >= kinds || rowWords < 0 || rowWords > MaxRowWords || slots < MinSlots || slots > MaxSlots {
 		return Layout{}, fmt.Errorf("leaf: kind %d, rows of %d words (at most %d), %d slots (%d to %d)",
