@@ -7,8 +7,8 @@ import (
 	"drtmx/rdma"
 )
 
-// nativeScan are the steps of a scan of native keys. Rows go to the result as
-// their leaves are taken in; those apart get header and payload at the end.
+// nativeScan has the steps of a scan of native keys. It adds rows to the result
+// when it consumes their leaves; rows apart get header and payload at the end.
 type nativeScan struct {
 	numKey      // cur, while it is sought
 	o           *scanOp
@@ -39,10 +39,10 @@ func (s *nativeScan) empty() bool { return s.lo > s.hi }
 
 func (s *nativeScan) seek() { s.num = s.cur }
 
-// complete has nothing to do: a leaf of native keys holds its fences.
+// complete has nothing to do: a leaf of native keys has its fences.
 func (s *nativeScan) complete(*leafRead, *rdma.Batch) (asked, ok bool) { return false, true }
 
-// onFences is not reached, for the same reason.
+// onFences is never called, for the same reason.
 func (s *nativeScan) onFences(_, next *rdma.Batch) bool { return s.o.consumeAll(next) }
 
 func (s *nativeScan) side(l *leafRead) sight { return sideOf(&l.view, s.cur) }
@@ -167,7 +167,8 @@ func (s *nativeScan) onRows(done, next *rdma.Batch) bool {
 				return o.finish(index.Locked)
 			}
 		case rowGone:
-			// Deleted since its leaf was READ: the leaves are not what they were.
+			// The row was deleted since its leaf was READ: the leaves have
+			// changed.
 			o.clear()
 			return o.again(next)
 		case rowNowhere:

@@ -7,8 +7,8 @@ import (
 	"drtmx/rdma"
 )
 
-// subModels fetches all sub-models that the budget keeps. What cannot be read
-// is left out: it is fetched when a lookup misses it.
+// subModels fetches all sub-models that the budget keeps. It skips those that
+// it cannot READ: they are fetched when a lookup misses them.
 func (f *fetcher) subModels(h, old *cache) error {
 	f.c.ttHeld = 0
 	if f.c.o.Budget == RouterOnly {
@@ -83,8 +83,8 @@ func (f *fetcher) fetch(h *cache, want []int) (missing []int, err error) {
 	return missing, nil
 }
 
-// install makes the sub-model that a READ brought current, with as much of it
-// as the budget keeps.
+// install makes a sub-model just READ the current one, with as much of it as
+// the budget keeps.
 func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
 	if accepted(wr, f.c.o.InOrder) != block.OK {
 		return false
@@ -110,16 +110,16 @@ func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
 	return true
 }
 
-// bare is the same sub-model without its model.
+// bare returns the same sub-model without its model.
 func (s *heldSub) bare() *heldSub {
 	return &heldSub{addr: s.addr, words: s.words, header: s.header, low: s.low, high: s.high, at: s.at, prefix: s.prefix}
 }
 
-// withoutTT is the same sub-model in no more memory than its head needs.
+// withoutTT returns the same sub-model with only the memory of its head.
 func (s *heldSub) withoutTT(blk []uint64) *heldSub {
 	h := s.bare()
 	if err := h.model.DecodeHead(blk[s.at : s.at+s.model.HeadWords()]); err != nil {
-		return s // decoded a moment ago with its TT: cannot be
+		return s // cannot happen: it was just decoded with its TT
 	}
 	return h
 }
@@ -135,8 +135,8 @@ func (f *fetcher) keepTT(h *cache, n int) bool {
 	return false
 }
 
-// evict makes room for a TT of n bytes by dropping tables not used since the
-// hand last passed.
+// evict makes room for a TT of n bytes. It drops tables that were not used
+// since the clock hand last passed them.
 func (f *fetcher) evict(h *cache, n int) bool {
 	c := f.c
 	for range 2 * len(h.subs) {
@@ -162,8 +162,8 @@ func (f *fetcher) evict(h *cache, n int) bool {
 	return false
 }
 
-// refresh looks at the sub-models that lookups have found stale: one round
-// tells which have a new block, a second fetches these.
+// refresh checks the sub-models that lookups have found stale: one round shows
+// which have a new block, a second one fetches these.
 func (f *fetcher) refresh(h *cache) error {
 	var space [staleMax]int
 	stale := f.c.stale.take(h, staleMax, space[:0])
@@ -183,7 +183,7 @@ func (f *fetcher) refresh(h *cache) error {
 	if err := f.do(); err != nil {
 		return err
 	}
-	// The copy of the root need not be untorn: any doubt sends us there.
+	// The copy of the root may be torn: in any doubt the client reads it again.
 	if accepted(&f.b.WRs[0], f.c.o.InOrder) != block.OK || root[rootNumber] != h.root.number {
 		f.c.doubtful.Store(true)
 	}
@@ -212,7 +212,7 @@ func (f *fetcher) refresh(h *cache) error {
 	return err
 }
 
-// wantTT notes that a lookup lacked the TT of sub-model i.
+// wantTT records that a lookup lacked the TT of sub-model i.
 func (c *Client) wantTT(of *cache, i int) {
 	s := &of.subs[i]
 	if c.o.Budget == PartTT && s.wanted.Add(1) == ttWantedLeast && c.cur.Load() == of && s.stale.CompareAndSwap(false, true) {
@@ -220,5 +220,6 @@ func (c *Client) wantTT(of *cache, i int) {
 	}
 }
 
-// ttWantedLeast is how many lookups must lack a TT before it is fetched.
+// ttWantedLeast is the number of lookups that must lack a TT before it is
+// fetched.
 const ttWantedLeast = 16

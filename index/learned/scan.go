@@ -14,8 +14,9 @@ const (
 	maxRestarts       = 4
 	// maxScanLeaves bounds one scan, whose leaves are all kept until the next.
 	maxScanLeaves = 1 << 16
-	// maxGuess bounds the leaves READ in a round because they lie next to one
-	// that a right link named; see scanOp.guess.
+	// maxGuess bounds the leaves that a round READs only because they are
+	// neighbours, in memory, of a leaf that a right link named; see
+	// scanOp.guess.
 	maxGuess = 8
 	// guessWindow is aligned memory that certainly is the region's if one leaf in it is.
 	guessWindow = 64 << 10
@@ -30,7 +31,7 @@ type leafRead struct {
 	wr     int // in the batch under way
 	state  leafState
 	view   leaf.Leaf // if readOK
-	locked int       // times a row of the range was found locked
+	locked int       // how often a row of the range was found locked
 	guess  bool      // READ for no other reason than its address
 
 	// Of string keys.
@@ -52,14 +53,15 @@ const (
 	readOK
 	readBusy
 	readLost // dead, foreign or no address
-	readUsed // consumed, or of no use
+	readUsed // consumed, or not needed
 )
 
 // scanOp is a range scan; see index.ScanOp. It covers the keys from lo up, leaf
 // by leaf: want is the leaf that should cover cur, the first key not covered
-// yet. Leaves that the TT names are READ ahead; the right link of the leaf
-// consumed last says which of them comes next. Each leaf tells the truth about
-// its range at the time it was READ; the proofs tell whether these agree.
+// yet. It READs ahead the leaves that the TT names; the right link of the leaf
+// consumed last determines which of them is next. Each copy is right about its
+// range at the time of its READ; the proofs show whether the copies are a
+// consistent snapshot.
 type scanOp struct {
 	finder
 	kind  scanKind
@@ -76,20 +78,21 @@ type scanOp struct {
 	stalls   int // rounds since the last leaf was consumed
 	chases   int
 	lefts    int
-	busy     bool // a lock was in the way
-	more     bool // the range goes on behind the rows taken in
-	// guess is how many leaves to READ behind one that only a right link
-	// names. The models do not know it yet, so it was split off lately, and
-	// the leaves split off after it, where keys rise, lie behind it in memory
-	// (package tree, extent). It doubles while that proves right.
+	busy     bool // a row was locked
+	more     bool // the range has rows after those added
+	// guess is the number of leaves to READ behind one that only a right link
+	// names. The models do not have that leaf yet, so it was split off
+	// recently. If keys rise, the leaves that were split off after it are
+	// behind it in memory (package tree, extent). guess doubles while that is
+	// right.
 	guess int
 
 	aheadSub, aheadLeaf int // the next leaf to READ ahead; aheadSub -1 if unknown
 	endSub, endLeaf     int // the leaf predicted to hold hi
 }
 
-// scanKind are the steps of a scan that depend on the kind of key. It knows the
-// bounds, the first key that is not covered yet, and the rows taken in.
+// scanKind has the steps of a scan that depend on the kind of key. It keeps the
+// bounds, the first key that is not covered yet, and the rows added so far.
 type scanKind interface {
 	soughtKey
 	// start copies the bounds, whose memory is the caller's.
@@ -151,7 +154,7 @@ const (
 	scanDone
 )
 
-// NewScan makes a range scan for one goroutine.
+// NewScan returns a range scan for one goroutine.
 func (c *Client) NewScan() index.ScanOp {
 	o := &scanOp{}
 	if c.o.Strings {
@@ -171,7 +174,7 @@ func (o *scanOp) Start(lo, hi index.Key, limit int) {
 	o.clear()
 }
 
-// clear forgets what was gathered.
+// clear drops the leaves and rows gathered so far.
 func (o *scanOp) clear() {
 	o.res = index.ScanResult{Entries: o.res.Entries[:0], Quick: o.res.Quick[:0], Gaps: o.res.Gaps[:0]}
 	o.leafs = o.leafs[:0]
@@ -212,7 +215,7 @@ func (o *scanOp) findOn(next *rdma.Batch) bool {
 	return o.located(st, addr, next)
 }
 
-// again goes on from cur anew after the tree changed under the scan.
+// again looks cur up again after the tree changed during the scan.
 func (o *scanOp) again(next *rdma.Batch) bool {
 	if o.restarts++; o.restarts > maxRestarts {
 		return o.giveUp()
@@ -244,7 +247,8 @@ func (o *scanOp) fallback() bool {
 	return o.finish(index.Fallback)
 }
 
-// located begins to READ at the leaf the finder came to, and ahead of it.
+// located begins to READ at the leaf that the finder has found, and ahead of
+// it.
 func (o *scanOp) located(st step, addr uint64, next *rdma.Batch) bool {
 	switch st {
 	case stepWait:
@@ -270,7 +274,7 @@ func (o *scanOp) located(st step, addr uint64, next *rdma.Batch) bool {
 	return o.readOn(next)
 }
 
-// modelOf is a sub-model at hand, nil if there is none.
+// modelOf returns a sub-model that the client has, nil if it has none.
 func (o *scanOp) modelOf(sub int) *model.SubModel {
 	if sub == o.sub {
 		return o.model
@@ -300,7 +304,8 @@ func (o *scanOp) readOn(next *rdma.Batch) bool {
 	return o.wait()
 }
 
-// readGuessed appends READs of the n leaves behind the one wanted in memory.
+// readGuessed appends READs of the n leaves that are behind the wanted one in
+// memory.
 func (o *scanOp) readGuessed(n int, next *rdma.Batch) {
 	for i := range n {
 		addr := o.want + uint64(i+1)*o.lay.LeafBytes()
@@ -322,7 +327,7 @@ func (o *scanOp) wait() bool {
 	return false
 }
 
-// expected is how many leaves the rest of the scan should take.
+// expected returns the expected number of leaves of the rest of the scan.
 func (o *scanOp) expected() int {
 	if o.limit <= 0 {
 		return maxLeavesPerRound
@@ -331,7 +336,8 @@ func (o *scanOp) expected() int {
 	return min((o.limit-o.kind.have()+per-1)/per+1, maxLeavesPerRound)
 }
 
-// ahead is the address of the next leaf by the TT, not beyond that of hi.
+// ahead returns the address of the next leaf according to the TT, not beyond
+// that of hi.
 func (o *scanOp) ahead() (uint64, bool) {
 	for o.aheadSub >= 0 && (o.aheadSub < o.endSub || o.aheadSub == o.endSub && o.aheadLeaf <= o.endLeaf) {
 		m := o.modelOf(o.aheadSub)
@@ -366,8 +372,8 @@ func (o *scanOp) reread(l *leafRead, next *rdma.Batch) {
 	o.n.reads.Add(1)
 }
 
-// onLeaves judges the leaves READ and consumes those that follow on, unless
-// fences are to be READ first.
+// onLeaves judges the leaves READ and consumes those that are next in key
+// order, unless it must READ fences first.
 func (o *scanOp) onLeaves(done, next *rdma.Batch) bool {
 	reads := 0
 	for i := o.at; i < len(o.leafs); i++ {
@@ -416,7 +422,7 @@ func (o *scanOp) consumeAll(next *rdma.Batch) bool {
 	}
 }
 
-// action is what a scan does next.
+// action is the next action of a scan.
 type action uint8
 
 const (
@@ -432,7 +438,7 @@ func endIf(finished bool) action {
 	return waiting
 }
 
-// wanted is the record of the leaf wanted, nil if it was not READ.
+// wanted returns the record of the wanted leaf, nil if it was not READ.
 func (o *scanOp) wanted() *leafRead {
 	for i := o.at; i < len(o.leafs); i++ {
 		if l := &o.leafs[i]; l.addr == o.want && l.state != readUsed {
@@ -442,13 +448,13 @@ func (o *scanOp) wanted() *leafRead {
 	return nil
 }
 
-// consume deals with the leaf wanted.
+// consume handles the wanted leaf.
 func (o *scanOp) consume(next *rdma.Batch) action {
 	l := o.wanted()
 	if l == nil {
 		if o.at < len(o.leafs) && o.h.trained() {
 			o.kind.seek()
-			o.c.missed(o.h, o.k.route(&o.h.directory)) // what was READ ahead does not follow
+			o.c.missed(o.h, o.k.route(&o.h.directory)) // the leaf READ ahead is not the next one
 		}
 		return endIf(o.readOn(next))
 	}

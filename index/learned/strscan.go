@@ -95,7 +95,7 @@ func (s *stringScan) onFences(done, next *rdma.Batch) bool {
 			o.res.Err = wr.Status.Err()
 			return o.finish(index.Failed)
 		default:
-			l.state = readBusy // the leaf has other fences by now
+			l.state = readBusy // the fences of the leaf have changed
 		}
 	}
 	return o.consumeAll(next)
@@ -170,7 +170,7 @@ func (s *stringScan) add(l *leafRead) (dropped, ok bool) {
 	return false, true
 }
 
-// indexOf is the place of a leaf in the list of leaves READ.
+// indexOf returns the place of a leaf in the list of leaves READ.
 func (s *stringScan) indexOf(l *leafRead) int {
 	i := s.o.at
 	for l != &s.o.leafs[i] {
@@ -248,7 +248,7 @@ func (s *stringScan) onRows(done, next *rdma.Batch) bool {
 		wr := &done.WRs[c.wr]
 		see, key, row := judgeStrRow(wr, &o.h.root.lay, o.c.o.InOrder)
 		if see == rowHere && !s.fits(c, key) {
-			see = rowGone // the block is another row's by now
+			see = rowGone // the block has been reused for another row
 		}
 		switch see {
 		case rowHere:
@@ -263,7 +263,8 @@ func (s *stringScan) onRows(done, next *rdma.Batch) bool {
 		case rowTorn:
 			o.n.retries.Add(1)
 		case rowGone:
-			// Moved or deleted since its leaf was READ: the leaves are not what they were.
+			// The row was moved or deleted since its leaf was READ: the leaves
+			// have changed.
 			return s.restart(next)
 		case rowNowhere:
 			return o.fallback()
@@ -275,7 +276,7 @@ func (s *stringScan) onRows(done, next *rdma.Batch) bool {
 	return s.readRows(next)
 }
 
-// fits reports whether a row may be the one that the slot led to.
+// fits reports whether a row may be the row of the slot.
 func (s *stringScan) fits(c *candidate, key string) bool {
 	f := &s.o.leafs[c.part].fences
 	return leaf.Tag(key) == c.p.Tag() && sideOfFences(f, key) == seeHere && leaf.DigestAt(key, len(f.Prefix)) == c.digest
@@ -286,7 +287,7 @@ func (s *stringScan) restart(next *rdma.Batch) bool {
 	return s.o.again(next)
 }
 
-// assemble ends a scan whose rows are all there.
+// assemble ends a scan that has all its rows.
 func (s *stringScan) assemble(next *rdma.Batch) bool {
 	o := s.o
 	for i := 0; i < len(s.cands); {
