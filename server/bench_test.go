@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"drtmx/txn"
@@ -52,4 +53,43 @@ func BenchmarkView(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkCommit reports the cost of a transaction that updates a row at each
+// of several servers: one commits by itself, of two the second decides, and
+// three vote.
+func BenchmarkCommit(b *testing.B) {
+	for _, servers := range []int{1, 2, 3} {
+		b.Run(fmt.Sprintf("servers=%d", servers), func(b *testing.B) {
+			ctx := context.Background()
+			cl, acct, _ := startBank(b, servers)
+			putAccounts(b, cl.DB, acct, 1000, 1)
+			s, err := cl.DB.NewSession(ctx)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close()
+			at := uint64(0)
+			body := func(t *txn.Txn) error {
+				for p := range servers {
+					key := at%300*uint64(servers) + uint64(p) // of partition p
+					row, err := t.Get(acct, key)
+					if err != nil {
+						return err
+					}
+					if err := t.Update(acct, key, row); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				at += 7
+				if err := s.Update(ctx, body); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }

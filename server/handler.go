@@ -268,7 +268,7 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	if p := s.single(&w.commit); p != nil {
 		q := &w.request
-		*q = request{id: id, r: r, part: &w.commit.Parts[0], read: firstRead(&w.commit), result: w.resp}
+		*q = request{id: id, r: r, part: &w.commit.Parts[0], age: w.commit.Age, result: w.resp}
 		if p.start(q, r.Body[1:]) {
 			p.answer(q)
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"drtmx/index"
+	"drtmx/internal/clock"
 	"drtmx/internal/exec"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -24,8 +26,12 @@ type request struct {
 	proc   *exec.Procedure // nil for a commit
 	args   []byte          // of proc
 	part   *wire.Part      // of the commit
-	read   time.Duration   // of the commit: when its first read was
+	age    time.Duration   // of the commit's proofs, when the request arrived
 	result []byte          // the answer, once it is known
+
+	// arrived is when that was, by clock.Fast, if the request has had to wait; 0
+	// if it runs at once.
+	arrived time.Duration
 
 	woken  chan struct{} // not nil: not a request but a waiting goroutine; closed when the wait is over
 	leaves bool          // it needs other partitions and is not answered yet
@@ -67,7 +73,10 @@ func (k *parking) init(s *Server) { k.srv, k.max, k.limit = s, parkedMax, parked
 // current request. start reports whether the request is over and must be
 // answered.
 func (p *partition) start(q *request, body []byte) (over bool) {
-	p.mu.Lock()
+	if !p.mu.TryLock() {
+		q.arrived = clock.Fast()
+		p.mu.Lock()
+	}
 	defer p.mu.Unlock()
 	switch {
 	case p.attempt(q):
@@ -90,7 +99,7 @@ func (p *partition) attempt(q *request) (over bool) {
 		return true
 	}
 	if q.part != nil {
-		if v := fresh(q.read); !v.ok() {
+		if v := q.fresh(); !v.ok() {
 			p.refuse(q, v)
 			return true
 		}
@@ -128,6 +137,17 @@ func (p *partition) attempt(q *request) (over bool) {
 	return true
 }
 
+// fresh refuses a commit whose proofs are too old.
+func (q *request) fresh() verdict {
+	if q.arrived != 0 {
+		return fresh(q.arrived - q.age)
+	}
+	if q.age > index.MaxProofAge {
+		return conflict(exec.CauseRow)
+	}
+	return verdict{}
+}
+
 func (p *partition) refuse(q *request, v verdict) {
 	if q.woken == nil {
 		p.aborts++
@@ -140,9 +160,12 @@ func (p *partition) park(q *request, body []byte) bool {
 	if !p.parking.room(len(body)) {
 		return false
 	}
+	if q.arrived == 0 {
+		q.arrived = clock.Fast()
+	}
 	own := append([]byte(nil), body...)
 	d := wire.NewDecoder(own)
-	kept := &request{id: q.id, r: q.r, proc: q.proc, read: q.read, bytes: len(own)}
+	kept := &request{id: q.id, r: q.r, proc: q.proc, age: q.age, arrived: q.arrived, bytes: len(own)}
 	if q.proc != nil {
 		var c wire.Call
 		if c.Decode(&d) != nil {

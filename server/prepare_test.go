@@ -310,12 +310,18 @@ func TestOldCommitsAreRefused(t *testing.T) {
 		for _, h := range held {
 			h.decide(false)
 		}
-		q := &request{part: &part, read: clock.Fast() - age}
-		p.mu.Lock()
-		over := p.attempt(q)
-		p.mu.Unlock()
-		if !over || wire.Code(q.result[0]) != want {
-			t.Errorf("carried out after a wait, age %v: %v, want code %d", age, q.result, want)
+		for _, waited := range []time.Duration{0, age} {
+			part.Rows = proofsOf(t, p, entry, 10, index.Found)
+			q := &request{part: &part, age: age - waited}
+			if waited > 0 {
+				q.arrived = clock.Fast() - waited
+			}
+			p.mu.Lock()
+			over := p.attempt(q)
+			p.mu.Unlock()
+			if !over || wire.Code(q.result[0]) != want {
+				t.Errorf("carried out at the age %v after %v: %v, want code %d", age, waited, q.result, want)
+			}
 		}
 	}
 }

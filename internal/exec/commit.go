@@ -362,10 +362,8 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 // nameLives says which lives of the partitions a transaction has read or would
 // write, as far as they are known.
 func (db *DB) nameLives(c *wire.Commit) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
 	for i := range c.Parts {
-		c.Parts[i].Epoch = db.mu.incarnation[db.parts[c.Parts[i].Partition].server]
+		c.Parts[i].Epoch = db.incarnation[db.parts[c.Parts[i].Partition].server].Load()
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"drtmx/index"
@@ -104,7 +105,7 @@ func (db *DB) learnTopology(h *wire.Hello) error {
 		servers = db.cfg.Servers
 	}
 	db.catalog, db.servers = cat, servers
-	db.mu.incarnation = make([]uint64, len(db.servers))
+	db.incarnation = make([]atomic.Uint64, len(db.servers))
 	db.parts = make([]partition, len(h.Primaries))
 	for p, srv := range h.Primaries {
 		db.parts[p].server = srv
@@ -138,10 +139,10 @@ func (db *DB) meet(h *wire.Hello, inOrder bool) error {
 // recognize compares a server's incarnation, 0 if unknown, with the one heard
 // before. Under db.mu.
 func (db *DB) recognize(server int, incarnation uint64) error {
-	switch known := db.mu.incarnation[server]; {
+	switch known := db.incarnation[server].Load(); {
 	case incarnation == 0:
 	case known == 0:
-		db.mu.incarnation[server] = incarnation
+		db.incarnation[server].Store(incarnation)
 	case known != incarnation:
 		return db.restarted(server)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"drtmx/index"
@@ -33,12 +34,15 @@ type DB struct {
 	local   Local // of a data server's own DB
 	nclient int   // distinguishes sessions' random streams
 
+	// incarnation is by server, and 0 until first seen. Once set it stays. It
+	// is set under mu, and read by every commit.
+	incarnation []atomic.Uint64
+
 	mu struct {
 		sync.Mutex
-		idle        []*Session
-		incarnation []uint64 // by server; 0 until first seen
-		closed      bool
-		all         map[*Session]struct{}
+		idle   []*Session
+		closed bool
+		all    map[*Session]struct{}
 	}
 }
 
