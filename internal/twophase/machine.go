@@ -83,12 +83,23 @@ type record struct {
 	id      ID
 	state   state
 	members []member // the coordinator first, whether or not it has a share
+	parties []Party  // at the coordinator, if there is an agent: who has a share
 	agent   Party
 	share   bool // the coordinator, or this party, has a share here
 	locked  bool // Lock has succeeded and End has not been emitted
 	busy    bool // Lock was emitted and has not been reported
 	refused bool
 	ticks   int
+	few     [4]member // the memory of members, if they are few
+}
+
+// push appends to a queue whose first elements are cut off as they leave it. It
+// takes memory for many at a time.
+func push(queue []uint64, seq uint64) []uint64 {
+	if n := len(queue); n == cap(queue) {
+		queue = append(make([]uint64, 0, max(2*n, 128)), queue...)
+	}
+	return append(queue, seq)
 }
 
 // New returns the machine of a party.
@@ -134,7 +145,7 @@ func (m *Machine) isGone(p Party) bool {
 // Begin begins a transaction that this party coordinates. The parties have a
 // share of it. The agent, if not zero, is one of them and makes the decision.
 // Begin returns ErrBusy, and begins nothing, if too many transactions with one
-// of the parties are not settled.
+// of the parties are not settled. The machine and its messages keep parties.
 func (m *Machine) Begin(parties []Party, agent Party, out *Out) (ID, error) {
 	for _, p := range parties {
 		if pr := m.peers[p]; pr != nil && (pr.unsettled >= m.limits.Open || len(pr.open) >= m.limits.Kept) {
@@ -144,6 +155,9 @@ func (m *Machine) Begin(parties []Party, agent Party, out *Out) (ID, error) {
 	r := &record{id: ID{m.self, m.next}, state: voting, agent: agent}
 	m.next++
 	m.fill(r, parties)
+	if agent != (Party{}) {
+		r.parties = parties
+	}
 	m.table[r.id], m.pending[r.id] = r, r
 	for i := range r.members {
 		p := &r.members[i]
@@ -154,7 +168,7 @@ func (m *Machine) Begin(parties []Party, agent Party, out *Out) (ID, error) {
 			continue
 		}
 		pr := m.peer(p.Party)
-		pr.open = append(pr.open, r.id.Seq)
+		pr.open = push(pr.open, r.id.Seq)
 		pr.unsettled++
 		pr.last = r.id.Seq
 		if m.isGone(p.Party) {
@@ -176,7 +190,9 @@ func (m *Machine) Begin(parties []Party, agent Party, out *Out) (ID, error) {
 
 // fill lists the members of a transaction.
 func (m *Machine) fill(r *record, parties []Party) {
-	r.members = make([]member, 1, len(parties)+1)
+	if r.members = r.few[:1]; len(parties) >= len(r.few) {
+		r.members = make([]member, 1, len(parties)+1)
+	}
 	r.members[0].Party = r.id.Coordinator
 	for _, p := range parties {
 		r.share = r.share || p == m.self
@@ -296,13 +312,7 @@ func (m *Machine) conclude(r *record, out *Out) {
 		return
 	}
 	m.doubt(r)
-	parties := make([]Party, 0, len(r.members))
-	for i := range r.members {
-		if i > 0 || r.share {
-			parties = append(parties, r.members[i].Party)
-		}
-	}
-	m.send(out, Message{Kind: HandOver, To: r.agent, ID: r.id, Parties: parties, Agent: r.agent})
+	m.send(out, Message{Kind: HandOver, To: r.agent, ID: r.id, Parties: r.parties, Agent: r.agent})
 }
 
 // decided makes a decision final: it ends the own share and tells the other

@@ -73,7 +73,7 @@ func (m *Machine) request(msg *Message, pr *peer, out *Out) {
 func (m *Machine) enter(id ID, pr *peer) *record {
 	r := &record{id: id}
 	m.table[id] = r
-	pr.kept = append(pr.kept, id.Seq)
+	pr.kept = push(pr.kept, id.Seq)
 	pr.records++
 	return r
 }

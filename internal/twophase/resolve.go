@@ -132,7 +132,7 @@ func (m *Machine) watermark(pr *peer) uint64 {
 		}
 		pr.open = pr.open[1:]
 	}
-	pr.open = nil
+	pr.open = spare(pr.open)
 	return m.next
 }
 
@@ -164,6 +164,14 @@ func (m *Machine) raise(c Party, pr *peer, mark uint64) {
 		n++
 	}
 	if pr.kept = pr.kept[n:]; len(pr.kept) == 0 {
-		pr.kept = nil
+		pr.kept = spare(pr.kept)
 	}
+}
+
+// spare keeps the memory of an empty queue for later, unless it is large.
+func spare(queue []uint64) []uint64 {
+	if cap(queue) > 1<<10 {
+		return nil
+	}
+	return queue
 }
