@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"slices"
 
 	"drtmx/internal/exec"
 	"drtmx/internal/twophase"
@@ -14,51 +14,96 @@ import (
 
 // task is a transaction of several servers that this server coordinates. It has
 // its own goroutine and performs the effects of the coordinator's machine. If
-// it ends before the decision, the server's ticks continue the transaction.
+// it ends before the decision, the server's ticks continue the transaction. The
+// server reuses its memory.
 type task struct {
 	batch
 	home  *partition // the coordinator
 	id    twophase.ID
 	msg   wire.Commit
-	read  time.Duration // time of the first read of the proofs
-	links map[int]*link // by server
+	links []*link   // to the servers that take part
+	told  chan bool // the decision; has room for it
+	sent  []twophase.Message
+	calls []call
 	buf   []byte
+
+	ctx    context.Context // of the running calls
+	cancel context.CancelFunc
 
 	handed  bool // the decision may have been handed over
 	unheard int  // parties elsewhere whose vote or answer has not come
 }
 
-// coordinate commits a transaction of several servers. The verdict wire.InDoubt
-// means that the server stops before it knows the decision.
-func (s *Server) coordinate(ctx context.Context, c *wire.Commit, sh share) verdict {
-	t := &task{batch: batch{s: s, commit: c}, msg: wire.Commit{ID: c.ID, Parts: c.Parts}, read: sh.read, links: map[int]*link{}}
-	if len(sh.at) > 0 {
-		t.home = sh.at[0]
-	} else if t.home = s.first(); t.home == nil {
-		return verdict{code: wire.Bad, text: "a transaction for a server that holds no partition"}
+// commit commits a transaction of any partitions.
+func (s *Server) commit(ctx context.Context, c *wire.Commit) verdict {
+	if len(c.Parts) == 0 {
+		return verdict{}
 	}
-	if sh.twice() {
-		return verdict{code: wire.Bad, text: "two parts of one partition"}
+	t, _ := s.tasks.Get().(*task)
+	if t == nil {
+		t = &task{batch: batch{s: s}, told: make(chan bool, 1)}
+	}
+	complete := t.share.of(s, c)
+	var v verdict
+	again := true
+	if part := s.replaced(&t.share); part != nil {
+		v = verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d: %v", part.Partition, exec.ErrRestarted)}
+	} else if complete {
+		v = t.share.commit()
+	} else {
+		v, again = t.coordinate(ctx, c)
+	}
+	if again {
+		t.reset()
+		t.home, t.msg, t.handed, t.unheard = nil, wire.Commit{}, false, 0
+		s.tasks.Put(t)
+	}
+	return v
+}
+
+// replaced returns a part of a share that is for a former life of this server,
+// nil if there is none.
+func (s *Server) replaced(sh *share) *wire.Part {
+	for _, part := range sh.parts {
+		if part.Epoch != 0 && part.Epoch != s.incarnation {
+			return part
+		}
+	}
+	return nil
+}
+
+// coordinate commits a transaction of several servers. The verdict wire.InDoubt
+// means that the server stops before it knows the decision. coordinate reports
+// whether the task can be reused: it cannot while the decision may still arrive.
+func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again bool) {
+	s := t.s
+	t.msg = wire.Commit{ID: c.ID, Parts: c.Parts}
+	if len(t.share.at) > 0 {
+		t.home = t.share.at[0]
+	} else if t.home = s.first(); t.home == nil {
+		return verdict{code: wire.Bad, text: "a transaction for a server that holds no partition"}, true
+	}
+	if t.share.twice() {
+		return verdict{code: wire.Bad, text: "two parts of one partition"}, true
 	}
 	// Connect to all other servers before taking any lock.
 	defer t.release()
 	parties, agent, err := t.reach(ctx)
 	if err != nil {
-		return unreachable(err)
+		return unreachable(err), true
 	}
-	told, err := t.begin(parties, agent)
-	if err != nil {
-		return verdict{code: wire.Unavailable, text: fmt.Sprintf("server %d: %v", s.cfg.Index, err)}
+	if err := t.begin(parties, agent); err != nil {
+		return verdict{code: wire.Unavailable, text: fmt.Sprintf("server %d: %v", s.cfg.Index, err)}, true
 	}
 	t.run()
 	select {
-	case commit := <-told:
+	case commit := <-t.told:
 		if commit {
-			return verdict{}
+			return verdict{}, true
 		}
-		return t.aborted(ctx, agent)
+		return t.aborted(ctx, agent), true
 	case <-s.ctx.Done():
-		return verdict{code: wire.InDoubt, text: "the server stops before it knows: " + t.v.text}
+		return verdict{code: wire.InDoubt, text: "the server stops before it knows: " + t.v.text}, false
 	}
 }
 
@@ -75,6 +120,7 @@ func (t *task) aborted(ctx context.Context, agent twophase.Party) verdict {
 			l.drop()
 		}
 		clear(t.links)
+		t.links = t.links[:0]
 		return verdict{code: wire.Unavailable, text: "a server that takes part may have lost its memory"}
 	}
 	return t.v
@@ -102,6 +148,7 @@ func unreachable(err error) verdict {
 // parties. If exactly one partition is at another server, it is the last agent.
 func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twophase.Party, err error) {
 	elsewhere := 0
+	parties = make([]twophase.Party, 0, len(t.msg.Parts)) // the machine keeps it
 	for i := range t.msg.Parts {
 		part := int(t.msg.Parts[i].Partition)
 		if part >= len(t.s.primaries) {
@@ -110,7 +157,7 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 		server := t.s.primaries[part]
 		p := twophase.Party{Partition: uint16(part), Epoch: t.s.incarnation}
 		if server != t.s.cfg.Index {
-			l := t.links[server]
+			l := t.link(server)
 			if l == nil {
 				if l, err = t.connect(ctx, server); err != nil {
 					return nil, agent, err
@@ -134,12 +181,30 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 	return parties, agent, nil
 }
 
-func (t *task) connect(ctx context.Context, server int) (*link, error) {
-	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
-	defer cancel()
-	l, err := t.s.peers[server].link(ctx)
+// link returns the connection to a server that has a share, nil if there is none.
+func (t *task) link(server int) *link {
+	for _, l := range t.links {
+		if l.peer.server == server {
+			return l
+		}
+	}
+	return nil
+}
+
+// drop closes a connection that broke.
+func (t *task) drop(l *link) {
+	t.links = slices.DeleteFunc(t.links, func(have *link) bool { return have == l })
+	l.drop()
+}
+
+func (t *task) connect(ctx context.Context, server int) (l *link, err error) {
+	if l, err = t.s.peers[server].idle(); l == nil && err == nil {
+		ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+		defer cancel()
+		l, err = t.s.peers[server].dial(ctx)
+	}
 	if err == nil {
-		t.links[server] = l
+		t.links = append(t.links, l)
 	}
 	return l, err
 }
@@ -150,74 +215,69 @@ func (t *task) release() {
 		l.release()
 	}
 	clear(t.links)
+	t.links = t.links[:0]
 }
 
-// begin enters the transaction into the coordinator's machine. told receives
+// begin enters the transaction into the coordinator's machine. t.told receives
 // the decision.
-func (t *task) begin(parties []twophase.Party, agent twophase.Party) (told chan bool, err error) {
-	told = make(chan bool, 1)
+func (t *task) begin(parties []twophase.Party, agent twophase.Party) (err error) {
 	t.step(t.home, func(m *twophase.Machine) {
 		if t.id, err = m.Begin(parties, agent, &t.out); err == nil {
-			t.home.side.waiting[t.id] = told
+			t.home.side.waiting[t.id] = t.told
 		}
 	})
 	if err == nil {
 		t.s.coordinated.Add(1)
 	}
-	return told, err
+	return err
 }
 
 // call is a running request to another server.
 type call struct {
-	l        *link
-	ms       []twophase.Message
-	ctx      context.Context
-	cancel   context.CancelFunc
-	err      error
-	v        verdict
-	answered batch
+	l   *link
+	ms  []twophase.Message
+	err error
+	v   verdict
 }
 
 // run performs the machine's effects until nothing is left to do or to wait
 // for. It sends the requests to other servers before it prepares this server's
-// share, and waits for the answers afterwards. Each request has its own
+// share, and waits for the answers afterwards. The requests of a round have one
 // deadline.
 func (t *task) run() {
 	for len(t.out.Messages) > 0 || len(t.locks) > 0 || len(t.remote) > 0 {
 		t.local()
-		calls := t.start()
+		t.start()
 		t.lock()
-		t.finish(calls)
+		t.finish()
 	}
 }
 
 // start sends the machine's messages to other servers, one request per server
 // and kind of message.
-func (t *task) start() (calls []*call) {
-	remote := t.remote
-	t.remote = nil
-	for len(remote) > 0 {
-		to, kind := t.s.serverOf(remote[0].To), remote[0].Kind
-		var ms, rest []twophase.Message
-		for _, m := range remote {
-			if t.s.serverOf(m.To) == to && m.Kind == kind {
-				ms = append(ms, m)
-			} else {
-				rest = append(rest, m)
+func (t *task) start() {
+	t.sent, t.remote = t.remote, t.sent[:0]
+	for left := t.sent; len(left) > 0; {
+		to, n := t.s.serverOf(left[0].To), 1
+		for i := n; i < len(left); i++ {
+			if m := left[i]; m.Kind == left[0].Kind && t.s.serverOf(m.To) == to {
+				copy(left[n+1:i+1], left[n:i])
+				left[n] = m
+				n++
 			}
 		}
-		remote = rest
-		l := t.links[to]
+		ms := left[:n]
+		left = left[n:]
+		l, kind := t.link(to), ms[0].Kind
 		if l == nil || ms[0].To.Epoch != l.incarnation || kind != twophase.Prepare && kind != twophase.HandOver && kind != twophase.Decide {
 			t.s.post(ms)
 			continue
 		}
-		c := &call{l: l, ms: ms}
-		c.ctx, c.cancel = context.WithTimeout(t.s.ctx, peerTimeout)
-		c.err = l.conn.StartCall(c.ctx, t.request(to, ms))
-		calls = append(calls, c)
+		if len(t.calls) == 0 {
+			t.ctx, t.cancel = context.WithTimeout(t.s.ctx, peerTimeout)
+		}
+		t.calls = append(t.calls, call{l: l, ms: ms, err: l.conn.StartCall(t.ctx, t.request(to, ms))})
 	}
-	return calls
 }
 
 // request encodes messages of one kind to one server. Prepare and HandOver come
@@ -233,34 +293,33 @@ func (t *task) request(to int, ms []twophase.Message) []byte {
 	default:
 		t.buf = append(t.buf[:0], byte(wire.OpPrepare))
 	}
-	t.msg.Age = proofAge(t.read)
+	t.msg.Age = proofAge(t.share.read)
 	t.buf = wire.AppendParts(wire.AppendMessages(t.buf, ms), &t.msg, func(part uint16) bool { return t.s.primaries[part] == to })
 	return t.buf
 }
 
-// finish waits for the answers of all servers concurrently.
-func (t *task) finish(calls []*call) {
-	if len(calls) == 1 {
-		calls[0].await()
-	} else if len(calls) > 1 {
-		done := make(chan struct{}, len(calls))
-		for _, c := range calls {
-			go func() { c.await(); done <- struct{}{} }()
+// finish waits for the answers of all servers. They have one deadline, so that
+// the order of waiting does not matter.
+func (t *task) finish() {
+	if len(t.calls) == 0 {
+		return
+	}
+	for i := range t.calls {
+		if c := &t.calls[i]; c.err == nil {
+			c.v, c.err = c.l.finish(t.ctx)
 		}
-		for range calls {
-			<-done
+		if i+1 < len(t.calls) && t.ctx.Err() != nil && t.s.ctx.Err() == nil {
+			// This server did not answer. The answers of the others have arrived, or are late too.
+			t.cancel()
+			t.ctx, t.cancel = context.WithTimeout(t.s.ctx, answeredTimeout)
 		}
 	}
-	for _, c := range calls {
-		c.cancel()
-		t.answer(c)
+	t.cancel()
+	for i := range t.calls {
+		t.answer(&t.calls[i])
 	}
-}
-
-func (c *call) await() {
-	if c.err == nil {
-		c.v, c.err = c.l.finish(c.ctx, &c.answered)
-	}
+	clear(t.calls)
+	t.calls, t.ctx, t.cancel = t.calls[:0], nil, nil
 }
 
 // answer takes the result of a request: the messages and the verdict of the
@@ -271,12 +330,11 @@ func (t *task) answer(c *call) {
 		if c.ms[0].Kind != twophase.Decide {
 			t.unheard -= len(c.ms)
 		}
-		t.out.Messages = append(t.out.Messages, c.answered.out.Messages...)
+		t.out.Messages = append(t.out.Messages, c.l.messages...)
 		t.local()
 	} else {
 		if !errors.Is(c.err, rdma.ErrTooLarge) {
-			delete(t.links, c.l.peer.server)
-			c.l.drop()
+			t.drop(c.l)
 		}
 		if c.ms[0].Kind != twophase.Decide {
 			t.v = heavier(t.v, unreachable(c.err))
@@ -299,7 +357,7 @@ func (t *task) answer(c *call) {
 // still hold now. The home server does not validate again, because its own
 // placeholders have changed the proven words.
 func (t *task) confirm(ctx context.Context) verdict {
-	reads := wire.Commit{ID: t.msg.ID, Age: proofAge(t.read)}
+	reads := wire.Commit{ID: t.msg.ID, Age: proofAge(t.share.read)}
 	to := 0
 	for i := range t.msg.Parts {
 		part := t.msg.Parts[i]
@@ -311,18 +369,17 @@ func (t *task) confirm(ctx context.Context) verdict {
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	l := t.links[to]
+	l := t.link(to)
 	if l == nil {
 		return verdict{code: wire.Unavailable, text: "the connection to the other server is lost"}
 	}
 	err := l.conn.StartCall(ctx, wire.AppendCommit(t.buf[:0], wire.OpValidate, &reads, nil))
 	var v verdict
 	if err == nil {
-		v, err = l.finish(ctx, &batch{})
+		v, err = l.finish(ctx)
 	}
 	if err != nil {
-		delete(t.links, to)
-		l.drop()
+		t.drop(l)
 		return unreachable(err)
 	}
 	return heavier(t.v, v)

@@ -26,16 +26,32 @@ func newSide(self twophase.Party) *side {
 }
 
 // batch performs the effects of machines and delivers their messages. It is for
-// one goroutine.
+// one goroutine. After reset it can be reused, with its memory.
 type batch struct {
 	s      *Server
 	out    twophase.Out
 	remote []twophase.Message // to parties at other servers
+	deeds  []deed             // the effects of the steps that are running
 
-	commit *wire.Commit // the transaction of the effects Lock and Carry; nil: there are no such effects
+	share  share // of the transaction of the effects Lock and Carry; empty: there are no such effects
 	locks  []twophase.Effect
 	lockAt []*partition
 	v      verdict // of this server's share
+}
+
+// deed is an effect with what it needs.
+type deed struct {
+	twophase.Effect
+	prepared *prepared
+	told     chan bool
+}
+
+// reset empties a batch and keeps its memory.
+func (b *batch) reset() {
+	b.out.Reset()
+	clear(b.remote)
+	b.remote, b.locks, b.lockAt, b.v = b.remote[:0], b.locks[:0], b.lockAt[:0], verdict{}
+	b.share.reset()
 }
 
 // at returns the partition of a party, nil if the party is at another server or
@@ -52,53 +68,47 @@ func (s *Server) party(p *partition) twophase.Party {
 	return twophase.Party{Partition: uint16(p.id), Epoch: s.incarnation}
 }
 
-// step runs fn on a partition's machine and performs the effects.
+// step runs fn on a partition's machine and performs the effects. It collects
+// the effect Lock, which is performed for all partitions together (see lock).
 func (b *batch) step(p *partition, fn func(*twophase.Machine)) {
-	at := len(b.out.Effects)
+	from := len(b.deeds)
 	p.side.mu.Lock()
 	fn(p.side.machine)
-	var told []chan bool
-	for i := at; i < len(b.out.Effects); i++ {
-		if e := b.out.Effects[i]; e.Kind == twophase.Done {
-			told = append(told, p.side.waiting[e.ID])
+	for _, e := range b.out.Effects {
+		d := deed{Effect: e}
+		switch e.Kind {
+		case twophase.Done:
+			d.told = p.side.waiting[e.ID]
 			delete(p.side.waiting, e.ID)
-		}
-	}
-	var ends []*prepared
-	for i := at; i < len(b.out.Effects); i++ {
-		if e := b.out.Effects[i]; e.Kind == twophase.End {
-			ends = append(ends, p.side.prepared[e.ID])
+		case twophase.End:
+			d.prepared = p.side.prepared[e.ID]
 			delete(p.side.prepared, e.ID)
 		}
+		b.deeds = append(b.deeds, d)
 	}
+	b.out.Effects = b.out.Effects[:0]
 	p.side.mu.Unlock()
-	b.perform(p, at, ends, told)
+	for i, to := from, len(b.deeds); i < to; i++ {
+		b.perform(p, b.deeds[i]) // performing an effect may append others
+	}
+	clear(b.deeds[from:])
+	b.deeds = b.deeds[:from]
 }
 
-// perform performs the effects of a step. It collects the effect Lock, which is
-// performed for all partitions together (see lock).
-func (b *batch) perform(p *partition, at int, ends []*prepared, told []chan bool) {
-	if len(b.out.Effects) == at {
-		return
-	}
-	effects := slices.Clone(b.out.Effects[at:]) // performing an effect may add others
-	b.out.Effects = b.out.Effects[:at]
-	for _, e := range effects {
-		switch e.Kind {
-		case twophase.Lock:
-			b.locks, b.lockAt = append(b.locks, e), append(b.lockAt, p)
-		case twophase.Carry:
-			b.carry(p, e.ID)
-		case twophase.End:
-			if ends[0] != nil {
-				ends[0].decide(e.Commit)
-			}
-			ends = ends[1:]
-		case twophase.Done:
-			if told[0] != nil {
-				told[0] <- e.Commit
-			}
-			told = told[1:]
+// perform performs one effect.
+func (b *batch) perform(p *partition, d deed) {
+	switch d.Kind {
+	case twophase.Lock:
+		b.locks, b.lockAt = append(b.locks, d.Effect), append(b.lockAt, p)
+	case twophase.Carry:
+		b.carry(p, d.ID)
+	case twophase.End:
+		if d.prepared != nil {
+			d.prepared.decide(d.Commit)
+		}
+	case twophase.Done:
+		if d.told != nil {
+			d.told <- d.Commit
 		}
 	}
 }
@@ -129,13 +139,11 @@ func (b *batch) local() {
 // lock prepares this server's share in one step, in all partitions with an
 // effect Lock.
 func (b *batch) lock() {
-	if len(b.locks) == 0 {
+	n := len(b.locks)
+	if n == 0 {
 		return
 	}
-	locks, at := b.locks, b.lockAt
-	b.locks, b.lockAt = nil, nil
-	sh := b.shareIn(at)
-	held, v := sh.prepare()
+	held, v := b.shareIn(b.lockAt).prepare()
 	b.v = heavier(b.v, v)
 	ballot := twophase.No
 	switch v.weight() {
@@ -144,8 +152,8 @@ func (b *batch) lock() {
 	case 1:
 		ballot = twophase.Held
 	}
-	for i, p := range at {
-		id := locks[i].ID
+	for i := range n {
+		p, id := b.lockAt[i], b.locks[i].ID
 		for _, t := range held {
 			if t.p == p {
 				p.side.mu.Lock()
@@ -155,20 +163,22 @@ func (b *batch) lock() {
 		}
 		b.step(p, func(m *twophase.Machine) { m.Locked(id, ballot, &b.out) })
 	}
+	b.locks, b.lockAt = slices.Delete(b.locks, 0, n), slices.Delete(b.lockAt, 0, n)
 }
 
 // shareIn returns the share of the transaction in the given partitions.
 func (b *batch) shareIn(at []*partition) share {
-	if b.commit == nil {
-		return share{}
+	all := len(at) == len(b.share.at)
+	for _, p := range b.share.at {
+		all = all && slices.Contains(at, p)
 	}
-	sh, _ := b.s.shareOf(b.commit)
-	part := share{read: sh.read}
-	for i, p := range sh.at {
-		for _, q := range at {
-			if p == q {
-				part.parts, part.at = append(part.parts, sh.parts[i]), append(part.at, p)
-			}
+	if all {
+		return b.share
+	}
+	part := share{read: b.share.read}
+	for i, p := range b.share.at {
+		if slices.Contains(at, p) {
+			part.parts, part.at = append(part.parts, b.share.parts[i]), append(part.at, p)
 		}
 	}
 	return part
@@ -184,33 +194,33 @@ func (b *batch) carry(p *partition, id twophase.ID) {
 	b.step(p, func(m *twophase.Machine) { m.Carried(id, v.ok(), &b.out) })
 }
 
-// settle performs all effects. It sends messages to other servers in the
-// background.
-func (b *batch) settle() {
+// here performs all effects and delivers all messages to parties at this server.
+func (b *batch) here() {
 	for len(b.out.Messages) > 0 || len(b.locks) > 0 {
 		b.local()
 		b.lock()
 	}
+}
+
+// settle performs all effects. It sends messages to other servers in the
+// background.
+func (b *batch) settle() {
+	b.here()
 	b.s.post(b.remote)
-	b.remote = nil
+	b.remote = b.remote[:0]
 }
 
 // post sends messages to other servers in the background. It does not wait.
 func (s *Server) post(ms []twophase.Message) {
 	for len(ms) > 0 {
-		to := s.serverOf(ms[0].To)
-		var here, rest []twophase.Message
-		for _, m := range ms {
-			if s.serverOf(m.To) == to {
-				here = append(here, m)
-			} else {
-				rest = append(rest, m)
-			}
+		to, n := s.serverOf(ms[0].To), 1
+		for n < len(ms) && s.serverOf(ms[n].To) == to {
+			n++
 		}
 		if to >= 0 && to != s.cfg.Index {
-			s.peers[to].post(here)
+			s.peers[to].post(ms[:n])
 		}
-		ms = rest
+		ms = ms[n:]
 	}
 }
 

@@ -1,13 +1,11 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"drtmx/index"
-	"drtmx/internal/exec"
 	"drtmx/internal/mem"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
@@ -48,6 +46,7 @@ type work struct {
 	scan     index.ScanResult
 	buf      []uint64
 	resp     []byte
+	batch    batch
 }
 
 // handle serves one request. It must not wait: a request that may wait moves to
@@ -299,25 +298,8 @@ func (s *Server) single(c *wire.Commit) *partition {
 	return s.hosted(int(c.Parts[0].Partition))
 }
 
-// commit commits a transaction of any partitions.
-func (s *Server) commit(ctx context.Context, c *wire.Commit) verdict {
-	if len(c.Parts) == 0 {
-		return verdict{}
-	}
-	sh, complete := s.shareOf(c)
-	for _, part := range sh.parts {
-		if part.Epoch != 0 && part.Epoch != s.incarnation {
-			return verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d: %v", part.Partition, exec.ErrRestarted)}
-		}
-	}
-	if complete {
-		return sh.commit()
-	}
-	return s.coordinate(ctx, c, sh)
-}
-
-// handleValidate answers whether the proofs of this server's share of a
-// transaction hold at this moment. It locks and remembers nothing.
+// handleValidate tells whether the proofs of this server's share of a
+// transaction hold at this moment. Nothing is locked or remembered.
 func (s *Server) handleValidate(r *rdma.Request, w *work, d *wire.Decoder) {
 	err := w.commit.Decode(d)
 	if err == nil {

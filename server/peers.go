@@ -20,6 +20,8 @@ const (
 	peerTimeout = 2 * time.Second
 	// settleTimeout bounds one exchange that settles transactions in doubt.
 	settleTimeout = time.Second
+	// answeredTimeout bounds the wait for an answer after peerTimeout.
+	answeredTimeout = 50 * time.Millisecond
 	// idleLinksMax bounds the idle connections to one server.
 	idleLinksMax = 64
 	// outboxMax bounds the messages that wait for one server. Messages above
@@ -49,6 +51,7 @@ type link struct {
 	incarnation uint64
 	replaced    bool // the server that was first heard of is another one, and lost its memory
 	resp        []byte
+	messages    []twophase.Message // of the last answer
 }
 
 // errLink reports an invalid answer from a peer.
@@ -57,19 +60,25 @@ var errLink = errors.New("server: peer breaks the protocol")
 // link returns an idle connection, or a new one. It holds no lock while it
 // connects.
 func (p *peer) link(ctx context.Context) (*link, error) {
+	if l, err := p.idle(); l != nil || err != nil {
+		return l, err
+	}
+	return p.dial(ctx)
+}
+
+// idle takes an idle connection. It returns nil if there is none.
+func (p *peer) idle() (*link, error) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if n := len(p.mu.idle); n > 0 {
 		l := p.mu.idle[n-1]
 		p.mu.idle = p.mu.idle[:n-1]
-		p.mu.Unlock()
 		return l, nil
 	}
-	closed := p.mu.closed
-	p.mu.Unlock()
-	if closed {
+	if p.mu.closed {
 		return nil, rdma.ErrClosed
 	}
-	return p.dial(ctx)
+	return nil, nil
 }
 
 // dial connects, and asks for the incarnation of the server.
@@ -202,7 +211,9 @@ func (p *peer) exchange(ms []twophase.Message) error {
 			continue
 		}
 		if err = l.conn.StartCall(ctx, wire.AppendMessages([]byte{byte(op)}, ms)); err == nil {
-			_, err = l.finish(ctx, b)
+			if _, err = l.finish(ctx); err == nil {
+				b.out.Messages = append(b.out.Messages, l.messages...)
+			}
 		}
 	}
 	if err != nil {
@@ -237,8 +248,9 @@ func (p *peer) look(ms []twophase.Message) {
 }
 
 // finish waits for the answer to a request of the commit protocol. It returns
-// the verdict and adds the messages of the answer to the batch.
-func (l *link) finish(ctx context.Context, b *batch) (verdict, error) {
+// the verdict and sets l.messages to the messages of the answer.
+func (l *link) finish(ctx context.Context) (verdict, error) {
+	l.messages = l.messages[:0]
 	resp, err := l.conn.FinishCall(ctx, l.resp)
 	if err != nil {
 		return verdict{}, err
@@ -246,13 +258,13 @@ func (l *link) finish(ctx context.Context, b *batch) (verdict, error) {
 	l.resp = resp
 	d := wire.NewDecoder(resp)
 	v := verdictIn(&d)
-	ms := d.Messages(nil)
+	ms := d.Messages(l.messages)
 	if err := d.End(); err != nil {
 		if v.code == wire.Bad || v.code == wire.Forbidden {
 			return v, nil // the peer refused the request; the text says why
 		}
 		return verdict{}, fmt.Errorf("%w: %w", errLink, err)
 	}
-	b.out.Messages = append(b.out.Messages, ms...)
+	l.messages = ms
 	return v, nil
 }

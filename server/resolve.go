@@ -67,13 +67,15 @@ func (s *Server) tick() {
 // this server's verdict on its share, and the messages to the sender.
 func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wire.Op) {
 	w.messages = d.Messages(w.messages)
-	b := &batch{s: s}
+	b := &w.batch
+	b.s = s
+	defer b.reset()
 	if op == wire.OpPrepare || op == wire.OpHandOver {
 		if err := w.commit.DecodeParts(d); err != nil {
 			s.refuse(r, err.Error())
 			return
 		}
-		b.commit = &w.commit
+		b.share.of(s, &w.commit)
 	}
 	if err := d.End(); err != nil || len(w.messages) == 0 {
 		s.refuse(r, "malformed messages of the commit protocol")
@@ -91,11 +93,8 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 		s.handovers.Add(1)
 	}
 	b.out.Messages = append(b.out.Messages, w.messages...)
-	for len(b.out.Messages) > 0 || len(b.locks) > 0 {
-		b.local()
-		b.lock()
-	}
-	var answers, others []twophase.Message
+	b.here()
+	answers, others := b.remote[:0], []twophase.Message(nil)
 	for _, m := range b.remote {
 		if s.serverOf(m.To) == s.serverOf(from) && m.To.Epoch == from.Epoch {
 			answers = append(answers, m)
@@ -104,7 +103,7 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 		}
 	}
 	s.post(others)
-	if b.commit != nil && b.v.ok() && refused(answers) {
+	if (op == wire.OpPrepare || op == wire.OpHandOver) && b.v.ok() && refused(answers) {
 		// Repeated, late, or one too many. The coordinator's client hears of it
 		// only once the transaction is decided against, and may try again.
 		b.v = conflict(exec.CauseRemote)

@@ -104,6 +104,7 @@ type Server struct {
 	outcomes    *outcomes
 	acquainted  acquaintance
 	work        sync.Pool // *work
+	tasks       sync.Pool // *task
 
 	ctx    context.Context
 	cancel context.CancelFunc

@@ -17,6 +17,14 @@ type share struct {
 	parts []*wire.Part  // ascending by partition
 	at    []*partition  // of parts
 	read  time.Duration // on the clock of clock.Fast: when the first of the proofs was read
+	held  []*prepared   // memory for what is locked
+}
+
+// reset empties a share and keeps its memory.
+func (sh *share) reset() {
+	clear(sh.parts)
+	clear(sh.held[:cap(sh.held)])
+	sh.parts, sh.at, sh.held, sh.read = sh.parts[:0], sh.at[:0], sh.held[:0], 0
 }
 
 // firstRead returns the time of the first read of a commit's proofs, on the
@@ -39,6 +47,13 @@ func fresh(read time.Duration) verdict {
 // shareOf returns this server's share of a transaction. complete reports that
 // the share is the whole transaction.
 func (s *Server) shareOf(c *wire.Commit) (sh share, complete bool) {
+	complete = sh.of(s, c)
+	return sh, complete
+}
+
+// of sets sh, which is empty, to a server's share of a transaction. It reports
+// whether the server has all parts of the transaction.
+func (sh *share) of(s *Server, c *wire.Commit) (complete bool) {
 	complete, sh.read = true, firstRead(c)
 	for i := range c.Parts {
 		if p := s.hosted(int(c.Parts[i].Partition)); p != nil {
@@ -47,11 +62,14 @@ func (s *Server) shareOf(c *wire.Commit) (sh share, complete bool) {
 			complete = false
 		}
 	}
-	slices.SortStableFunc(sh.parts, func(a, b *wire.Part) int { return int(a.Partition) - int(b.Partition) })
+	if len(sh.parts) > 1 {
+		slices.SortStableFunc(sh.parts, func(a, b *wire.Part) int { return int(a.Partition) - int(b.Partition) })
+	}
+	sh.held = slices.Grow(sh.held, len(sh.parts))
 	for _, part := range sh.parts {
 		sh.at = append(sh.at, s.hosted(int(part.Partition)))
 	}
-	return sh, complete
+	return complete
 }
 
 // twice reports whether two parts name the same partition, which is invalid.
@@ -144,6 +162,7 @@ func (sh share) hold() (held []*prepared, v verdict) {
 		}
 		return nil, v
 	}
+	held = sh.held[:0]
 	for i, p := range sh.at {
 		t, w := p.hold(sh.parts[i])
 		held, v = append(held, t), heavier(v, w)

@@ -83,7 +83,7 @@ type record struct {
 	id      ID
 	state   state
 	members []member // the coordinator first, whether or not it has a share
-	parties []Party  // at the coordinator, if there is an agent: who has a share
+	parties []Party  // with a share; only at a coordinator with an agent
 	agent   Party
 	share   bool // the coordinator, or this party, has a share here
 	locked  bool // Lock has succeeded and End has not been emitted
@@ -93,8 +93,8 @@ type record struct {
 	few     [4]member // the memory of members, if they are few
 }
 
-// push appends to a queue whose first elements are cut off as they leave it. It
-// takes memory for many at a time.
+// push appends to a queue whose first elements are sliced off as they leave it.
+// It allocates for many elements at a time.
 func push(queue []uint64, seq uint64) []uint64 {
 	if n := len(queue); n == cap(queue) {
 		queue = append(make([]uint64, 0, max(2*n, 128)), queue...)

@@ -37,6 +37,7 @@ func (d *Decoder) parties() (ps []twophase.Party) {
 		d.bad, d.b = true, nil
 		return nil
 	}
+	ps = make([]twophase.Party, 0, n)
 	for range n {
 		ps = append(ps, d.party())
 	}
