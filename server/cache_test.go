@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"drtmx/index/learned"
+	"drtmx/rdma/inproc"
 	"drtmx/txn"
 )
 
@@ -15,9 +16,10 @@ func TestCacheBudgets(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for _, family := range []string{"plr", "rmi"} {
+		c := startCached(ctx, t, family)
 		kept := map[string]uint64{}
 		for _, name := range []string{"full", "part=512", "models", "router"} {
-			kept[name] = cacheKept(ctx, t, family, name)
+			kept[name] = c.kept(ctx, t, name)
 		}
 		t.Log(family, kept)
 		if kept["full"] <= kept["part=512"] || kept["part=512"] < kept["models"] || kept["models"] <= kept["router"] {
@@ -35,27 +37,30 @@ func TestCacheBudgets(t *testing.T) {
 	}
 }
 
-// cacheKept reads rows under one budget and returns the bytes that are kept.
-func cacheKept(ctx context.Context, t *testing.T, family, name string) uint64 {
+const cachedRows = 20_000
+
+// cached is a loaded cluster, whose models do not change any more.
+type cached struct {
+	*Cluster
+	net *inproc.Network
+}
+
+func startCached(ctx context.Context, t *testing.T, family string) cached {
 	t.Helper()
 	f, err := learned.ParseFamily(family)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cache, err := txn.ParseCache(name)
-	if err != nil || cache.String() != name {
-		t.Fatalf("ParseCache(%q) gave %v, %v", name, cache, err)
-	}
-	cl, err := Embedded(ctx, EmbeddedConfig{Catalog: bank(t), Client: txn.Config{Cache: cache}, Family: f})
+	net := inproc.New(inproc.Options{})
+	cl, err := Embedded(ctx, EmbeddedConfig{Catalog: bank(t), Network: net, Family: f})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := cl.Close(); err != nil {
 			t.Error(err)
 		}
-	}()
-	const rows = 20_000
+	})
 	entry, err := cl.DB.Table("entry")
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +70,7 @@ func cacheKept(ctx context.Context, t *testing.T, family, name string) uint64 {
 		t.Fatal(err)
 	}
 	row, amount := entry.NewRow(), entry.Field("amount")
-	for k := range uint64(rows) {
+	for k := range uint64(cachedRows) {
 		row.SetInt(amount, int64(k))
 		if err := load.Add(k*k, row); err != nil {
 			t.Fatal(err)
@@ -77,8 +82,28 @@ func cacheKept(ctx context.Context, t *testing.T, family, name string) uint64 {
 	if err := cl.DB.Seal(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for k := uint64(0); k < rows; k += 97 {
-		err := cl.DB.View(ctx, func(tx *txn.Txn) error {
+	return cached{cl, net}
+}
+
+// kept reads rows under one budget and returns the bytes that are kept.
+func (c cached) kept(ctx context.Context, t *testing.T, name string) uint64 {
+	t.Helper()
+	cache, err := txn.ParseCache(name)
+	if err != nil || cache.String() != name {
+		t.Fatalf("ParseCache(%q) gave %v, %v", name, cache, err)
+	}
+	db, err := txn.Open(ctx, txn.Config{Servers: []string{c.Servers[0].Addr()}, Dial: c.net.Dial, Cache: cache})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	entry, err := db.Table("entry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	amount := entry.Field("amount")
+	for k := uint64(0); k < cachedRows; k += 97 {
+		err := db.View(ctx, func(tx *txn.Txn) error {
 			got, err := tx.Get(entry, k*k)
 			if err == nil && got.Int(amount) != int64(k) {
 				t.Errorf("key %d has the row of %d", k*k, got.Int(amount))
@@ -89,7 +114,7 @@ func cacheKept(ctx context.Context, t *testing.T, family, name string) uint64 {
 			t.Fatal(err)
 		}
 	}
-	for _, st := range cl.DB.IndexStats() {
+	for _, st := range db.IndexStats() {
 		if st.Index == "entry" {
 			return st.CacheBytes
 		}

@@ -91,7 +91,10 @@ func TestIdleConnectionGivesPagesBack(t *testing.T) {
 func TestDataServersAlwaysGetIn(t *testing.T) {
 	p := newProvider(t, Options{})
 	e := serve(t, p, rdmatest.Echo)
-	e.maxLinks = 3
+	const links = 3
+	e.mu.Lock()
+	e.maxLinks = links
+	e.mu.Unlock()
 	dial := func(p rdma.Provider) (rdma.Conn, error) {
 		c, err := p.Dial(testContext(t), e.Addr())
 		if err == nil {
@@ -99,7 +102,7 @@ func TestDataServersAlwaysGetIn(t *testing.T) {
 		}
 		return c, err
 	}
-	for range e.maxLinks {
+	for range links {
 		if _, err := dial(newProvider(t, Options{})); err != nil {
 			t.Fatal(err)
 		}
