@@ -29,7 +29,9 @@ func (d *doubts) restart(t *testing.T, at int) {
 		t.Error(err)
 		return
 	}
-	t.Cleanup(func() { srv.Close() })
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.restarted = append(d.restarted, srv)
 	if err := srv.Start(); err != nil {
 		t.Error(err)
 	}
@@ -237,7 +239,7 @@ const settleBound = 3 * time.Second
 func TestSilentServerHoldsUpNobodyElse(t *testing.T) {
 	const many = 20
 	x, _, peers := startHooked(t, newListSchema(4), 3, txn.Config{Retry: txn.Retry{Attempts: 100000}})
-	d := &doubts{x, peers}
+	d := disturb(t, x, peers)
 	if err := errors.Join(d.write(1, 0, 4, 8), d.write(1, 4, 8, 0), d.hash(context.Background(), 1, 4, 8)); err != nil {
 		t.Fatal(err)
 	}

@@ -3,10 +3,12 @@ package server_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
 	"drtmx/internal/wire"
+	"drtmx/server"
 	"drtmx/txn"
 )
 
@@ -20,6 +22,23 @@ const recoveryBound = 6 * time.Second
 type doubts struct {
 	*cluster
 	peers *hooks
+
+	mu        sync.Mutex
+	restarted []*server.Server
+}
+
+// disturb hooks doubts into a cluster. Servers restart in goroutines of other
+// servers, so the test alone registers what closes them.
+func disturb(t *testing.T, x *cluster, peers *hooks) *doubts {
+	d := &doubts{cluster: x, peers: peers}
+	t.Cleanup(func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for _, s := range d.restarted {
+			_ = s.Close()
+		}
+	})
+	return d
 }
 
 var doubtKeys = []uint64{0, 4, 8} // of the ordered table, at servers 0, 1 and 2
@@ -34,7 +53,7 @@ func newDoubts(t *testing.T) *doubts {
 			t.Fatal(err)
 		}
 	}
-	d := &doubts{x, peers}
+	d := disturb(t, x, peers)
 	// Each coordinates once: a server opens its own client of the cluster when
 	// it first needs it, and only while all others answer.
 	for i := range doubtKeys {

@@ -18,7 +18,7 @@ var handKeys = []uint64{0, 1}
 func newHandovers(t *testing.T) *doubts {
 	t.Parallel()
 	x, _, peers := startHooked(t, newListSchema(4), 2, txn.Config{Retry: txn.Retry{Attempts: 100000}})
-	d := &doubts{x, peers}
+	d := disturb(t, x, peers)
 	for i, k := range handKeys {
 		if home := int(x.DB.Home(x.s.tab[inHash], k)); home != i {
 			t.Fatalf("key %d is at server %d", k, home)

@@ -46,8 +46,12 @@ func NewSession(e *Env, c index.Client) (*Session, error) {
 	return s, nil
 }
 
-// Close ends the connection.
-func (s *Session) Close() { _ = s.conn.Close() }
+// Close ends the connection, if there is one: a dial may have failed.
+func (s *Session) Close() {
+	if s.conn != nil {
+		_ = s.conn.Close()
+	}
+}
 
 func (s *Session) redial() error {
 	if s.conn != nil {

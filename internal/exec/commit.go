@@ -56,9 +56,10 @@ func (s *Session) run(ctx context.Context, m mode, invalidated int, fn Body, fin
 	}
 	defer func() { t.mode = closed }()
 	var patience time.Duration
+	var last Cause // of the attempt before
 	for n := 0; ; n++ {
 		if err := ctx.Err(); err != nil {
-			return err
+			return late(ctx, err, n, last)
 		}
 		if s.closed.Load() {
 			return ErrClosed
@@ -69,8 +70,9 @@ func (s *Session) run(ctx context.Context, m mode, invalidated int, fn Body, fin
 			if err == nil {
 				s.stats.Commits++
 			}
-			return err
+			return late(ctx, err, n, last)
 		}
+		last = t.cause
 		s.stats.Aborts[t.cause]++
 		if t.cause != CauseLocked {
 			invalidated--
@@ -102,11 +104,17 @@ func (s *Session) again(ctx context.Context, n, wait int, cause Cause, patience 
 			return fmt.Errorf("%w, for %v (Retry.Patience)", gaveUp(n+1, cause), s.db.cfg.Retry.Patience)
 		}
 	}
-	err := s.backoff(ctx, wait)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: %w", gaveUp(n+1, cause), err)
+	return late(ctx, s.backoff(ctx, wait), n+1, cause)
+}
+
+// late adds to an expired deadline of ctx why the attempts before were aborted:
+// the deadline may end a wait or the next attempt, and a caller cannot tell
+// which. An unknown outcome stays what it is.
+func late(ctx context.Context, err error, attempts int, cause Cause) error {
+	if attempts == 0 || !errors.Is(err, context.DeadlineExceeded) || ctx.Err() == nil || errors.Is(err, ErrOutcomeUnknown) {
+		return err
 	}
-	return err
+	return fmt.Errorf("%w: %w", gaveUp(attempts, cause), err)
 }
 
 func gaveUp(attempts int, cause Cause) error {
