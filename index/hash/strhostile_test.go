@@ -117,7 +117,7 @@ func TestPlantedBugsInStringsAreCaught(t *testing.T) {
 				wr.Buf[0], wr.Tail = 1, 1
 			}
 		})},
-		{"an insert leaves the gap word", "holds although", 300, spread, server()},
+		{"an insert leaves the gap word", gapFinding(), 300, spread, server()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for i := range uint64(40) {

@@ -9,6 +9,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/invariants"
 	"drtmx/internal/rng"
 )
 
@@ -134,8 +135,18 @@ func (c *concurrentRun) run(r *rng.Stream) error {
 	return errors.Join(errors.Join(errs...), c.s.Check())
 }
 
-// mutate is the partition's executor: it holds a few locks at a time.
-func (c *concurrentRun) mutate(r *rng.Stream) error {
+// mutate is the partition's executor: it holds a few locks at a time. An
+// assertion that a planted bug breaks ends the run like any other finding.
+func (c *concurrentRun) mutate(r *rng.Stream) (err error) {
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case invariants.Violation:
+			err = v
+		default:
+			panic(v)
+		}
+	}()
 	var held []*index.Held
 	intents := map[*index.Held]bool{} // true: will change the key
 	for op := 0; op < c.Ops && !c.stop.Load() || len(held) > 0; op++ {

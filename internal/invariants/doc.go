@@ -15,10 +15,15 @@ package invariants
 
 import "fmt"
 
+// Violation is the value of an assertion's panic.
+type Violation string
+
+func (v Violation) Error() string { return "invariant broken: " + string(v) }
+
 // Check panics with what if ok is false and assertions are compiled in.
 func Check(ok bool, what string) {
 	if Enabled && !ok {
-		panic("invariant broken: " + what)
+		panic(Violation(what))
 	}
 }
 
@@ -26,6 +31,6 @@ func Check(ok bool, what string) {
 // for conditions that the caller has found broken, under Enabled.
 func Failf(format string, args ...any) {
 	if Enabled {
-		panic("invariant broken: " + fmt.Sprintf(format, args...))
+		panic(Violation(fmt.Sprintf(format, args...)))
 	}
 }
