@@ -12,6 +12,7 @@ import (
 	"drtmx/internal/member"
 	"drtmx/internal/member/etcd"
 	"drtmx/rdma/inproc"
+	"drtmx/rdma/multi"
 	"drtmx/tables"
 	"drtmx/txn"
 	"drtmx/ycsb/props"
@@ -25,7 +26,7 @@ var ChildArgs []string
 
 // RunChild runs a data server until it is stopped: see ChildArgs.
 func RunChild(ctx context.Context) error {
-	p, err := cluster.NewProvider(cluster.FabricOptions{}, cluster.FabricShm)
+	p, err := cluster.NewProvider(multi.Options{}, multi.Shm)
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func connect(ctx context.Context, o *options) (c *cluster.Cluster, where string,
 		return nil, "", fmt.Errorf("%s=%s: this program cannot start data servers as processes: want %s=%s, or %s of a running cluster",
 			props.Fabric, fabricShm, props.Fabric, fabricInproc, props.Addr)
 	}
-	if start.Provider, err = cluster.NewProvider(cluster.FabricOptions{}, cluster.FabricShm); err != nil {
+	if start.Provider, err = cluster.NewProvider(multi.Options{}, multi.Shm); err != nil {
 		return nil, "", fmt.Errorf("%s=%s: %w", props.Fabric, fabricShm, err)
 	}
 	exe, err := os.Executable()

@@ -12,6 +12,7 @@ import (
 	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 	"drtmx/rdma"
+	"drtmx/rdma/multi"
 	"drtmx/rdma/tcp"
 )
 
@@ -61,8 +62,8 @@ func (t *tlsFlags) check() error {
 }
 
 // options are what the fabrics between processes need.
-func (t *tlsFlags) options() cluster.FabricOptions {
-	o := cluster.FabricOptions{Insecure: t.insecure, Device: t.device}
+func (t *tlsFlags) options() multi.Options {
+	o := multi.Options{Insecure: t.insecure, Device: t.device}
 	if t.given() {
 		o.TLS = &tcp.TLS{CA: t.ca, Cert: t.cert, Key: t.key}
 	}

@@ -13,7 +13,7 @@ import (
 
 // find connects to the running cluster that the flags name.
 func (w *whereFlags) find(ctx context.Context) (*cluster.Cluster, error) {
-	o := cluster.ConnectOptions{FabricOptions: w.tls.options(), Members: openMembers}
+	o := cluster.ConnectOptions{Fabrics: w.tls.options(), Members: openMembers}
 	switch a, err := w.address(); {
 	case err != nil:
 		return nil, cli.Usage(err)

@@ -13,6 +13,7 @@ import (
 	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 	"drtmx/internal/load"
+	"drtmx/rdma/multi"
 	"drtmx/tpcc"
 )
 
@@ -99,7 +100,7 @@ func (w *whereFlags) check() error {
 		if a == "" {
 			return fmt.Errorf("--connect: an address is empty, want sockets of data servers separated by commas")
 		}
-		if cluster.IsHostPort(a) != cluster.IsHostPort(w.connect[0]) {
+		if multi.IsHostPort(a) != multi.IsHostPort(w.connect[0]) {
 			return fmt.Errorf("--connect: %q and %q, want sockets or host:port, not both", w.connect[0], a)
 		}
 	}

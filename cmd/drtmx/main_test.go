@@ -17,9 +17,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"drtmx/internal/cluster"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/multi"
 	"drtmx/rdma/shm"
 	"drtmx/tpcc"
 	"drtmx/tpcc/bench"
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		"drtmx": main,
 		// A machine without memory files.
 		"drtmx-nomemfd": func() {
-			newProvider = func(cluster.FabricOptions, ...string) (rdma.Provider, error) {
+			newProvider = func(multi.Options, ...string) (rdma.Provider, error) {
 				return nil, fmt.Errorf("%w: %w", rdma.ErrUnsupported, mem.ErrNoMemfd)
 			}
 			main()

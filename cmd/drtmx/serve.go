@@ -13,6 +13,7 @@ import (
 	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 	"drtmx/internal/metrics"
+	"drtmx/rdma/multi"
 )
 
 // serveFlags are the flags of drtmx serve.
@@ -36,19 +37,19 @@ type serveFlags struct {
 func (f *serveFlags) check() error {
 	var err error
 	for i, name := range f.fabrics {
-		if !slices.Contains(cluster.FabricNames, name) || slices.Contains(f.fabrics[:i], name) {
-			err = fmt.Errorf("--fabrics %q: want %s, each once", name, oneOf(cluster.FabricNames))
+		if !slices.Contains(multi.Names, name) || slices.Contains(f.fabrics[:i], name) {
+			err = fmt.Errorf("--fabrics %q: want %s, each once", name, oneOf(multi.Names))
 		}
 	}
 	switch {
 	case err != nil:
 	case len(f.fabrics) == 0:
-		err = fmt.Errorf("--fabrics: want one or more of %s", oneOf(cluster.FabricNames))
+		err = fmt.Errorf("--fabrics: want one or more of %s", oneOf(multi.Names))
 	case !f.network() && f.listen != "":
 		err = fmt.Errorf("--listen %s: want --fabrics with tcp or verbs", f.listen)
-	case !f.offers(cluster.FabricTCP) && (f.tls.given() || f.tls.insecure):
+	case !f.offers(multi.TCP) && (f.tls.given() || f.tls.insecure):
 		err = errors.New("--insecure and the --tls flags: want --fabrics with tcp")
-	case !f.offers(cluster.FabricVerbs) && f.tls.device != "":
+	case !f.offers(multi.Verbs) && f.tls.device != "":
 		err = fmt.Errorf("--device %s: want --fabrics with verbs", f.tls.device)
 	}
 	return errors.Join(err, f.log.check(), f.tls.check(), f.models.check())
@@ -65,7 +66,7 @@ func (f *serveFlags) checkAll(c *cobra.Command) error {
 func (f *serveFlags) offers(fabric string) bool { return slices.Contains(f.fabrics, fabric) }
 
 func (f *serveFlags) network() bool {
-	return f.offers(cluster.FabricTCP) || f.offers(cluster.FabricVerbs)
+	return f.offers(multi.TCP) || f.offers(multi.Verbs)
 }
 
 // partitions is the number asked for.
@@ -149,7 +150,7 @@ func (f *serveFlags) addFabrics(c *cobra.Command) {
 		}
 		return pflag.NormalizedName(name)
 	})
-	fl.StringSliceVar(&f.fabrics, "fabrics", []string{cluster.FabricShm}, "what carries the verbs: shm, verbs, tcp or several of them; clients take the best that leads to them; --fabric is the same")
+	fl.StringSliceVar(&f.fabrics, "fabrics", []string{multi.Shm}, "what carries the verbs: shm, verbs, tcp or several of them; clients take the best that leads to them; --fabric is the same")
 	fl.StringVar(&f.listen, "listen", "", "over a network: host:port of the first data server, by which others dial it; the rest take the next ports (default: free ports of the loopback address). With --index: where to listen instead of the server's own of --members")
 }
 

@@ -11,6 +11,7 @@ import (
 	"drtmx/internal/cluster"
 	"drtmx/internal/member"
 	"drtmx/rdma"
+	"drtmx/rdma/multi"
 	"drtmx/rdma/tcp"
 )
 
@@ -64,7 +65,7 @@ func (f *serveFlags) checkOne(c *cobra.Command) error {
 	switch {
 	case f.network() && len(o.members) == 0 && !f.etcd.given():
 		return errors.New("--members is required for fabrics tcp and verbs: host:port of all data servers, in order; or --etcd")
-	case f.offers(cluster.FabricShm) && f.dir == "":
+	case f.offers(multi.Shm) && f.dir == "":
 		return errors.New("--data-dir is required for fabric shm: a directory for the servers' sockets")
 	}
 	if _, err := cluster.ParseMembers(o.members); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"drtmx/internal/cluster"
+	"drtmx/rdma/multi"
 	"drtmx/rdma/shm"
 	"drtmx/ycsb"
 	"drtmx/ycsb/props"
@@ -115,13 +116,13 @@ func serveOne(number, dir string, members []string) error {
 	if err != nil {
 		return err
 	}
-	f, err := cluster.NewFabrics(cluster.FabricOptions{})
+	f, err := cluster.NewFabrics(multi.Options{})
 	if err != nil {
 		return err
 	}
 	s, err := cluster.Join(ctx, cluster.JoinOptions{
 		Size: cluster.Size{Servers: len(members)}, Index: index, Dir: dir, Provider: f, Workload: w,
-		Addrs: cluster.MemberAddrs(len(members), []string{cluster.FabricTCP}, "", members),
+		Addrs: cluster.MemberAddrs(len(members), []string{multi.TCP}, "", members),
 	})
 	if err != nil {
 		return err

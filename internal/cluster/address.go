@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"drtmx/internal/member"
+	"drtmx/rdma/multi"
 	"drtmx/rdma/tcp"
 )
 
@@ -194,13 +195,13 @@ var socketFile = regexp.MustCompile(`^s(\d{1,4})\.sock$`)
 // offers are the data servers that the address names itself; others may be
 // known to them. ErrNoCluster if a directory has no sockets. What answers at a
 // host may be reached by tcp or, if there is no tcp, by verbs.
-func (a *Address) offers() ([]Offer, error) {
-	var all []Offer
+func (a *Address) offers() ([]multi.Address, error) {
+	var all []multi.Address
 	for _, h := range a.Hosts {
-		all = append(all, Offer{TCP: h})
+		all = append(all, multi.Address{TCP: h})
 	}
 	for _, h := range a.Hosts {
-		all = append(all, Offer{Verbs: h})
+		all = append(all, multi.Address{Verbs: h})
 	}
 	if a.Dir == "" {
 		return all, nil
@@ -214,96 +215,13 @@ func (a *Address) offers() ([]Offer, error) {
 	}
 	for _, e := range entries {
 		if socketFile.MatchString(e.Name()) {
-			all = append(all, Offer{Shm: filepath.Join(a.Dir, e.Name())})
+			all = append(all, multi.Address{Shm: filepath.Join(a.Dir, e.Name())})
 		}
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("%w in %s: it holds no sockets of data servers", ErrNoCluster, a.Dir)
 	}
 	return all, nil
-}
-
-// Offer is where one data server listens, by fabric; as text it is the
-// server's address within the cluster: verbs:host:port, tcp:host:port and
-// shm:/dir/s0.sock, those that there are, in this order and joined by plus
-// signs. Text without a prefix is a host:port of tcp, or a socket.
-type Offer struct {
-	Verbs string // host:port; empty if not offered
-	TCP   string // likewise
-	Shm   string // socket; likewise
-}
-
-func (o Offer) String() string {
-	var parts []string
-	for _, p := range o.parts() {
-		if *p.addr != "" {
-			parts = append(parts, p.prefix+*p.addr)
-		}
-	}
-	return strings.Join(parts, "+")
-}
-
-// offered is one fabric of an Offer.
-type offered struct {
-	prefix string
-	addr   *string
-}
-
-func (o *Offer) parts() []offered {
-	return []offered{{FabricVerbs + ":", &o.Verbs}, {FabricTCP + ":", &o.TCP}, {FabricShm + ":", &o.Shm}}
-}
-
-// ParseOffer takes a data server's address apart; the error wraps ErrAddress.
-func ParseOffer(s string) (Offer, error) {
-	var o Offer
-	rest, found := s, false
-	for _, p := range o.parts() {
-		tail, ok := strings.CutPrefix(rest, p.prefix)
-		if !ok {
-			continue
-		}
-		found = true
-		if *p.addr, rest = tail, ""; p.addr == &o.Shm {
-			break
-		}
-		host, more, joined := strings.Cut(tail, "+")
-		if *p.addr, rest = host, more; joined && more == "" {
-			*p.addr = "" // nothing follows the plus sign
-		}
-		if _, _, err := net.SplitHostPort(*p.addr); err != nil {
-			return Offer{}, badOffer(s)
-		}
-	}
-	switch {
-	case !found && IsHostPort(s):
-		return Offer{TCP: s}, nil
-	case !found && s != "":
-		return Offer{Shm: s}, nil
-	case !found || rest != "" || strings.HasSuffix(s, FabricShm+":") || misplaced(o.Shm):
-		return Offer{}, badOffer(s)
-	}
-	return o, nil
-}
-
-// misplaced tells a socket's name from other fabrics in a wrong place.
-func misplaced(socket string) bool {
-	for _, p := range (&Offer{}).parts() {
-		if strings.HasPrefix(socket, p.prefix) {
-			return true
-		}
-	}
-	return false
-}
-
-func badOffer(s string) error {
-	return fmt.Errorf("%w %q: want verbs:host:port, tcp:host:port or shm:socket, or several in this order joined by +", ErrAddress, s)
-}
-
-// IsHostPort tells a network address from the name of a socket.
-func IsHostPort(addr string) bool {
-	_, port, err := net.SplitHostPort(addr)
-	_, perr := strconv.ParseUint(port, 10, 16)
-	return err == nil && perr == nil && !strings.ContainsAny(addr, "/@+")
 }
 
 // MemberAddrs are the addresses of data servers that offer the fabrics named:
@@ -323,14 +241,14 @@ func MemberAddrs(servers int, fabrics []string, dir string, hosts []string) []st
 // MemberAddr is the address of one data server: host, of which there is one
 // where a network is named, is its own.
 func MemberAddr(index int, fabrics []string, dir string, host []string) string {
-	var o Offer
-	if slices.Contains(fabrics, FabricShm) {
+	var o multi.Address
+	if slices.Contains(fabrics, multi.Shm) {
 		o.Shm = filepath.Join(dir, socketName(index))
 	}
-	if slices.Contains(fabrics, FabricTCP) {
+	if slices.Contains(fabrics, multi.TCP) {
 		o.TCP = host[0]
 	}
-	if slices.Contains(fabrics, FabricVerbs) {
+	if slices.Contains(fabrics, multi.Verbs) {
 		o.Verbs = host[0]
 	}
 	return o.String()

@@ -10,6 +10,7 @@ import (
 	"drtmx/internal/member"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
+	"drtmx/rdma/multi"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -103,7 +104,7 @@ func (c *Cluster) Fabric() string { return c.provider.Name() }
 // by server; "" for one that it has not, or where there is no choice.
 func (c *Cluster) Routes() []string {
 	routes := make([]string, len(c.addrs))
-	if f, ok := c.provider.(*Fabrics); ok {
+	if f, ok := c.provider.(*multi.Provider); ok {
 		for i, a := range c.addrs {
 			routes[i] = f.Route(a)
 		}

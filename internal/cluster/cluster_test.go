@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"drtmx/rdma"
+	"drtmx/rdma/multi"
 )
 
 // The processes around data servers are tested with servers that do nothing:
@@ -286,7 +287,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	all(err, "1 MiB of memory, want at least 128 MiB", "200 bytes")
 	_, err = Connect(t.Context(), ConnectOptions{Dir: "d", Addrs: make([]string, MaxServers+1)})
 	all(err, "want an address, a directory or", "addresses, want at most")
-	_, err = NewFabrics(FabricOptions{}, "pigeon")
+	_, err = NewFabrics(multi.Options{}, "pigeon")
 	all(err, `fabric "pigeon"`)
 }
 

@@ -12,9 +12,7 @@ import (
 	"drtmx/internal/member"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
-	"drtmx/rdma/shm"
-	"drtmx/rdma/tcp"
-	"drtmx/rdma/verbs"
+	"drtmx/rdma/multi"
 )
 
 // connectTimeout bounds how long one data server may take to say who it is.
@@ -23,53 +21,35 @@ const connectTimeout = 5 * time.Second
 // ErrNoAnswer reports that no data server at an address answers.
 var ErrNoAnswer = errors.New("cluster: no data server answers")
 
-// FabricOptions say how this process speaks with others over the fabrics
-// between processes.
-type FabricOptions struct {
-	TLS      *tcp.TLS // over tcp; nil means plain text
-	Insecure bool     // plain text beyond loopback, too
-	Device   string   // of verbs; empty means the first
-}
-
-// NewFabrics makes a provider of the fabrics named. Without names it is made of
-// all that this process can use: tcp, and shm and verbs where the machine and
-// the binary have them.
-func NewFabrics(o FabricOptions, names ...string) (*Fabrics, error) {
-	f := &Fabrics{}
-	given := len(names) > 0
-	if !given {
-		names = FabricNames
+// NewFabrics makes a provider of the fabrics named, or of all that this process
+// can use; see multi.New. A socket is believed only if the data server behind
+// it says that it is the one at the network address.
+func NewFabrics(o multi.Options, names ...string) (*multi.Provider, error) {
+	f, err := multi.New(o, names...)
+	if errors.Is(err, multi.ErrFabric) {
+		err = fmt.Errorf("%w: %w", ErrOptions, err)
 	}
-	for _, name := range names {
-		var err error
-		switch name {
-		case FabricShm:
-			f.Shm, err = newShm()
-		case FabricVerbs:
-			f.Verbs, err = verbs.New(verbs.Options{Device: o.Device})
-		case FabricTCP:
-			f.TCP, err = tcp.New(tcp.Options{TLS: o.TLS, Insecure: o.Insecure})
-		default:
-			return nil, fmt.Errorf("%w: fabric %q, want %s", ErrOptions, name, strings.Join(FabricNames, ", "))
+	if err != nil {
+		return nil, err
+	}
+	f.Confirm = func(ctx context.Context, c rdma.Conn) (string, error) {
+		h, err := sayHello(ctx, c)
+		if err != nil {
+			return "", err
 		}
-		if err != nil && (given || name == FabricTCP) {
-			return nil, err
-		}
+		return h.Servers[h.Server], nil
 	}
 	return f, nil
 }
 
-// newShm makes the provider "shm". A variable, for tests of machines without.
-var newShm = func() (rdma.Provider, error) { return shm.New(shm.Options{}) }
-
 // NewProvider makes a provider of the fabrics named, which is the fabric's own
 // if there is but one.
-func NewProvider(o FabricOptions, names ...string) (rdma.Provider, error) {
+func NewProvider(o multi.Options, names ...string) (rdma.Provider, error) {
 	f, err := NewFabrics(o, names...)
 	if err != nil || len(names) != 1 {
 		return f, err
 	}
-	return f.provider(names[0]), nil
+	return f.Member(names[0]), nil
 }
 
 // ConnectOptions say where a running cluster is. One of Address, Dir and Addrs
@@ -82,9 +62,9 @@ type ConnectOptions struct {
 	Dir string
 	// Addrs are the addresses of all data servers, in order.
 	Addrs []string
-	// FabricOptions say how to reach the data servers. What the Address says
-	// of TLS comes before them. A Device says that Addrs are those of RDMA devices.
-	FabricOptions
+	// Fabrics say how to reach the data servers. The TLS of the Address has
+	// precedence. With a Device, Addrs are those of RDMA devices.
+	Fabrics multi.Options
 	// Members opens the store of members that an Address names; nil means that
 	// this program cannot.
 	Members OpenMembers
@@ -131,13 +111,13 @@ func Connect(ctx context.Context, o ConnectOptions) (*Cluster, error) {
 	case o.Dir != "":
 		return connectDir(ctx, o)
 	}
-	fabric := FabricShm
-	if IsHostPort(o.Addrs[0]) {
-		if fabric = FabricTCP; o.Device != "" {
-			fabric = FabricVerbs
+	fabric := multi.Shm
+	if multi.IsHostPort(o.Addrs[0]) {
+		if fabric = multi.TCP; o.Fabrics.Device != "" {
+			fabric = multi.Verbs
 		}
 	}
-	p, err := NewProvider(o.FabricOptions, fabric)
+	p, err := NewProvider(o.Fabrics, fabric)
 	if err != nil {
 		return nil, err
 	}
@@ -170,37 +150,37 @@ func connectDir(ctx context.Context, o ConnectOptions) (*Cluster, error) {
 func (o *ConnectOptions) clientOf(fabric string) (rdma.Provider, error) {
 	names := strings.Split(fabric, "+")
 	for _, name := range names {
-		if !slices.Contains(FabricNames, name) {
-			return nil, fmt.Errorf("the cluster uses fabric %q, want %s", fabric, strings.Join(FabricNames, ", "))
+		if !slices.Contains(multi.Names, name) {
+			return nil, fmt.Errorf("the cluster uses fabric %q, want %s", fabric, strings.Join(multi.Names, ", "))
 		}
 	}
 	if len(names) > 1 {
 		names = nil // whatever of them leads there from here
 	}
-	return NewProvider(o.FabricOptions, names...)
+	return NewProvider(o.Fabrics, names...)
 }
 
 // connectAddress finds the data servers of a cluster by asking those that the
 // address names, one after the other, for the list of all.
 func connectAddress(ctx context.Context, a *Address, o ConnectOptions) (*Cluster, error) {
 	if a.TLS != nil {
-		o.TLS = a.TLS
+		o.Fabrics.TLS = a.TLS
 	}
-	o.Insecure = (o.Insecure || a.Insecure) && o.TLS == nil
-	f, err := NewFabrics(o.FabricOptions)
+	o.Fabrics.Insecure = (o.Fabrics.Insecure || a.Insecure) && o.Fabrics.TLS == nil
+	f, err := NewFabrics(o.Fabrics)
 	if err != nil {
 		return nil, err
 	}
 	if len(a.Etcd) > 0 {
-		return f.connectMembers(ctx, a, o.Members)
+		return connectMembers(ctx, f, a, o.Members)
 	}
-	h, err := f.ask(ctx, a)
+	h, err := askForServers(ctx, f, a)
 	if err != nil {
 		return nil, err
 	}
 	for _, addr := range h.Servers {
-		if _, err := ParseOffer(addr); err != nil {
-			return nil, err
+		if _, err := multi.ParseAddress(addr); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrAddress, err)
 		}
 	}
 	c := newCluster(f, h.Servers)
@@ -208,8 +188,9 @@ func connectAddress(ctx context.Context, a *Address, o ConnectOptions) (*Cluster
 	return c, nil
 }
 
-// ask asks the data servers of an address for the others until one answers.
-func (f *Fabrics) ask(ctx context.Context, a *Address) (*wire.Hello, error) {
+// askForServers asks the data servers of an address for the list of all servers
+// until one answers.
+func askForServers(ctx context.Context, f *multi.Provider, a *Address) (*wire.Hello, error) {
 	offers, err := a.offers()
 	if err != nil {
 		return nil, err
@@ -219,7 +200,7 @@ func (f *Fabrics) ask(ctx context.Context, a *Address) (*wire.Hello, error) {
 		if o.Verbs != "" && f.Verbs == nil {
 			continue
 		}
-		m, err := f.askOne(ctx, o.String())
+		m, err := askServer(ctx, f, o.String())
 		if err == nil {
 			return m, nil
 		}
@@ -231,11 +212,11 @@ func (f *Fabrics) ask(ctx context.Context, a *Address) (*wire.Hello, error) {
 	return nil, fmt.Errorf("%w at %s: %w", ErrNoAnswer, a, errors.Join(errs...))
 }
 
-// askOne asks one data server for the others.
-func (f *Fabrics) askOne(ctx context.Context, addr string) (*wire.Hello, error) {
+// askServer asks one data server for the list of all servers.
+func askServer(ctx context.Context, f *multi.Provider, addr string) (*wire.Hello, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no answer within %v", connectTimeout))
 	defer cancel()
-	h, err := f.quiet().hello(ctx, addr) // what carries this question is not what will carry the work
+	h, err := helloAt(ctx, f.Quiet(), addr) // transactions may take another fabric than this question
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -245,7 +226,8 @@ func (f *Fabrics) askOne(ctx context.Context, addr string) (*wire.Hello, error) 
 	return h, nil
 }
 
-func (f *Fabrics) hello(ctx context.Context, addr string) (*wire.Hello, error) {
+// helloAt asks the data server at an address who it is.
+func helloAt(ctx context.Context, f *multi.Provider, addr string) (*wire.Hello, error) {
 	c, err := f.Dial(ctx, addr)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"drtmx/rdma/multi"
 )
 
 // Format is the version of a runtime directory and of the messages between the
@@ -64,17 +66,17 @@ type ServerInfo struct {
 	PID    int    `json:"pid"`
 }
 
-// Address is where the data server of the cluster in dir listens: an Offer, or
-// the address of the only fabric.
+// Address is where the data server of the cluster in dir listens: a
+// multi.Address, or the address of the only fabric.
 func (s ServerInfo) Address(dir string) string {
-	o := Offer{TCP: s.Addr, Verbs: s.Verbs}
+	o := multi.Address{TCP: s.Addr, Verbs: s.Verbs}
 	if s.Socket != "" {
 		o.Shm = filepath.Join(dir, filepath.Base(s.Socket))
 	}
 	switch {
-	case o == Offer{TCP: s.Addr}:
+	case o == multi.Address{TCP: s.Addr}:
 		return o.TCP
-	case o == Offer{Verbs: s.Verbs}:
+	case o == multi.Address{Verbs: s.Verbs}:
 		return o.Verbs
 	case s.Addr == "" && s.Verbs == "":
 		return o.Shm

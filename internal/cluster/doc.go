@@ -9,7 +9,7 @@
 //   - [Connect] finds a cluster that runs: in a directory, at an [Address], or
 //     at the addresses of its data servers.
 //
-// [Fabrics] combines several providers into one. A data server listens on all
+// Package rdma/multi combines several providers into one. A data server listens on all
 // of them; a client takes the best one that reaches the server.
 //
 // # Lifetime

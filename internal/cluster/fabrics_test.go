@@ -3,50 +3,31 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
-	"drtmx/rdma/rdmatest"
+	"drtmx/rdma/multi"
 	"drtmx/rdma/shm"
 	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
 )
 
-// both is a Fabrics of tcp and of what stands for shared memory: the
+// both is a provider of tcp and of what stands for shared memory: the
 // in-process fabric, which the race detector sees through.
-func both(t testing.TB, local rdma.Provider) *Fabrics {
+func both(t testing.TB, local rdma.Provider) *multi.Provider {
 	t.Helper()
-	f, err := NewFabrics(FabricOptions{})
+	f, err := NewFabrics(multi.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.Shm = local
-	return f
-}
-
-// The fabric of several fabrics keeps the contract of one.
-func TestConformance(t *testing.T) {
-	var n atomic.Int64
-	rdmatest.Run(t, func(t testing.TB) rdmatest.Fixture {
-		return rdmatest.Fixture{
-			Provider: trusting(both(t, inproc.New(inproc.Options{}))),
-			Grants:   rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic,
-			Addr:     func() string { return fmt.Sprintf("tcp:127.0.0.1:0+shm:e%d", n.Add(1)) },
-		}
-	})
-}
-
-func trusting(f *Fabrics) *Fabrics {
-	f.trusting = true
 	return f
 }
 
@@ -117,7 +98,7 @@ func needShm(t testing.TB) rdma.Provider {
 	return p
 }
 
-func startAll(t testing.TB, p func() *Fabrics, dir string, hosts []string) []*Member {
+func startAll(t testing.TB, p func() *multi.Provider, dir string, hosts []string) []*Member {
 	t.Helper()
 	var all []*Member
 	for i := range hosts {
@@ -131,9 +112,9 @@ func startAll(t testing.TB, p func() *Fabrics, dir string, hosts []string) []*Me
 	return all
 }
 
-func memberOptions(t testing.TB, p *Fabrics, dir string, hosts []string, i int) JoinOptions {
+func memberOptions(t testing.TB, p *multi.Provider, dir string, hosts []string, i int) JoinOptions {
 	return JoinOptions{
-		Size: Size{Servers: len(hosts)}, Index: i, Addrs: MemberAddrs(len(hosts), []string{FabricShm, FabricTCP}, dir, hosts), Dir: dir,
+		Size: Size{Servers: len(hosts)}, Index: i, Addrs: MemberAddrs(len(hosts), []string{multi.Shm, multi.TCP}, dir, hosts), Dir: dir,
 		Provider: p, Workload: Workload{Catalog: trialCatalog(t)}, MemoryBytes: 256 << 20,
 	}
 }
@@ -175,7 +156,7 @@ func TestClientPicksTheBestFabric(t *testing.T) {
 	local := needShm(t)
 	realServers(t)
 	ctx, dir, hosts := patience(t), trialDir(t), freeHosts(t, 2)
-	startAll(t, func() *Fabrics { return both(t, local) }, dir, hosts)
+	startAll(t, func() *multi.Provider { return both(t, local) }, dir, hosts)
 	for _, c := range []struct {
 		addr string
 		want string
@@ -197,7 +178,7 @@ func TestClientPicksTheBestFabric(t *testing.T) {
 			t.Errorf("%s: tables %v, %v at %v", c.addr, catalog, err, cl.Addrs())
 		}
 		if c.lack {
-			cl.provider.(*Fabrics).Shm = nil
+			cl.provider.(*multi.Provider).Shm = nil
 		}
 		db, err := txn.Open(ctx, cl.Config())
 		if err != nil {
@@ -221,13 +202,13 @@ func TestSocketOfAnotherClusterIsNotTaken(t *testing.T) {
 	realServers(t)
 	hosts := freeHosts(t, 2)
 	dir := trialDir(t)
-	startAll(t, func() *Fabrics { return both(t, local) }, dir, hosts[:1])
-	alien := MemberAddrs(1, []string{FabricShm, FabricTCP}, dir, hosts[1:])[0]
+	startAll(t, func() *multi.Provider { return both(t, local) }, dir, hosts[:1])
+	alien := MemberAddrs(1, []string{multi.Shm, multi.TCP}, dir, hosts[1:])[0]
 	f := both(t, local)
 	if c, err := f.Dial(patience(t), alien); err == nil {
 		t.Errorf("%v, %v", c, err)
 	}
-	c, err := f.Dial(patience(t), MemberAddrs(1, []string{FabricShm, FabricTCP}, dir, hosts[:1])[0])
+	c, err := f.Dial(patience(t), MemberAddrs(1, []string{multi.Shm, multi.TCP}, dir, hosts[:1])[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +236,7 @@ func TestClientMeetsARestartedServer(t *testing.T) {
 	local := inproc.New(inproc.Options{})
 	realServers(t)
 	ctx, dir, hosts := patience(t), trialDir(t), freeHosts(t, 1)
-	all := startAll(t, func() *Fabrics { return both(t, local) }, dir, hosts)
+	all := startAll(t, func() *multi.Provider { return both(t, local) }, dir, hosts)
 	if _, err := Join(ctx, memberOptions(t, both(t, local), dir, hosts, 0)); !errors.Is(err, ErrMember) {
 		t.Fatalf("a second server of the same number: %v", err)
 	}
@@ -285,7 +266,7 @@ func TestClientMeetsARestartedServer(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "s0.pid")); !os.IsNotExist(err) {
 		t.Errorf("pid file: %v", err)
 	}
-	startAll(t, func() *Fabrics { return both(t, local) }, dir, hosts)
+	startAll(t, func() *multi.Provider { return both(t, local) }, dir, hosts)
 	if err := put(ctx, db, 2); !errors.Is(err, txn.ErrRestarted) || !errors.Is(err, txn.ErrUnavailable) {
 		t.Errorf("after its restart: %v", err)
 	}

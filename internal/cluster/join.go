@@ -10,6 +10,7 @@ import (
 
 	"drtmx/internal/member"
 	"drtmx/rdma"
+	"drtmx/rdma/multi"
 )
 
 const (
@@ -46,7 +47,7 @@ type JoinOptions struct {
 	// Store, if set, keeps the members of the cluster. It stays the caller's,
 	// who closes it after the member.
 	Store member.Store
-	// Addr is the server's own address among the members: see Offer.
+	// Addr is the server's own address among the members: see multi.Address.
 	Addr string
 	// Lease is how long the server's lease lasts; 0 means LeaseDefault.
 	Lease time.Duration
@@ -127,8 +128,8 @@ func Join(ctx context.Context, o JoinOptions) (m *Member, err error) {
 		}
 		s.addrs, s.incarnation = m.place.addrs, uint64(m.place.self.Instance)
 		s.registered = registeredIn(o.Store)
-		if f, ok := o.Provider.(*Fabrics); ok {
-			f.resolve = m.place.follows.resolve
+		if f, ok := o.Provider.(*multi.Provider); ok {
+			f.Resolve = m.place.follows.resolve
 		}
 	}
 	if o.Dir != "" {

@@ -9,18 +9,19 @@ import (
 
 	"drtmx/internal/member"
 	"drtmx/internal/wire"
+	"drtmx/rdma/multi"
 )
 
 // endpointsOf are the endpoints that a data server's address offers, the best
 // first.
 func endpointsOf(addr string) ([]member.Endpoint, error) {
-	o, err := ParseOffer(addr)
+	a, err := multi.ParseAddress(addr)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrAddress, err)
 	}
 	var all []member.Endpoint
-	for _, w := range (&Fabrics{}).ways(&o) {
-		all = append(all, member.Endpoint{Fabric: w.name, Addr: w.addr})
+	for _, p := range a.Parts() {
+		all = append(all, member.Endpoint{Fabric: p.Fabric, Addr: p.Addr})
 	}
 	return all, nil
 }
@@ -28,15 +29,11 @@ func endpointsOf(addr string) ([]member.Endpoint, error) {
 // addressOf is the address with the endpoints of a server that have a fabric
 // known here. It is empty if none has.
 func addressOf(s member.Server) string {
-	var o Offer
-	for _, p := range o.parts() {
-		for _, e := range s.Endpoints {
-			if e.Fabric+":" == p.prefix && *p.addr == "" {
-				*p.addr = e.Addr
-			}
-		}
+	var a multi.Address
+	for _, e := range s.Endpoints {
+		a.Add(e.Fabric, e.Addr)
 	}
-	return o.String()
+	return a.String()
 }
 
 // following keeps the newest state of a cluster's members, and resolves the
@@ -185,7 +182,7 @@ func addrsOf(m *member.Map) ([]string, error) {
 
 // connectMembers finds the data servers of a cluster whose members are kept in
 // a store, and follows them. The cluster is lost when one was started again.
-func (f *Fabrics) connectMembers(ctx context.Context, a *Address, open OpenMembers) (*Cluster, error) {
+func connectMembers(ctx context.Context, f *multi.Provider, a *Address, open OpenMembers) (*Cluster, error) {
 	if open == nil {
 		return nil, fmt.Errorf("%w %q: this program does not speak etcd", ErrAddress, a)
 	}
@@ -210,12 +207,12 @@ func (f *Fabrics) connectMembers(ctx context.Context, a *Address, open OpenMembe
 		members.close()
 		return store.Close()
 	}
-	m, addrs, err := f.membersMap(ctx, a, members)
+	m, addrs, err := membersMap(ctx, a, members)
 	if err != nil {
 		return nil, errors.Join(err, leave())
 	}
-	f.resolve = members.resolve
-	found, err := f.askAny(ctx, a, addrs)
+	f.Resolve = members.resolve
+	found, err := askAnyServer(ctx, f, a, addrs)
 	if err != nil {
 		return nil, errors.Join(err, leave())
 	}
@@ -229,7 +226,7 @@ func (f *Fabrics) connectMembers(ctx context.Context, a *Address, open OpenMembe
 }
 
 // membersMap waits for the map of all servers.
-func (f *Fabrics) membersMap(ctx context.Context, a *Address, members *following) (*member.Map, []string, error) {
+func membersMap(ctx context.Context, a *Address, members *following) (*member.Map, []string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("waited %v", connectTimeout))
 	defer cancel()
 	m, err := members.complete(ctx, 0, nil)
@@ -240,11 +237,11 @@ func (f *Fabrics) membersMap(ctx context.Context, a *Address, members *following
 	return m, addrs, err
 }
 
-// askAny asks one server after the other for what the map does not say.
-func (f *Fabrics) askAny(ctx context.Context, a *Address, addrs []string) (*wire.Hello, error) {
+// askAnyServer asks one server after the other for what the map does not say.
+func askAnyServer(ctx context.Context, f *multi.Provider, a *Address, addrs []string) (*wire.Hello, error) {
 	var errs []error
 	for _, addr := range addrs {
-		m, err := f.askOne(ctx, addr)
+		m, err := askServer(ctx, f, addr)
 		if err == nil {
 			return m, nil
 		}

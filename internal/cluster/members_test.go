@@ -9,19 +9,20 @@ import (
 	"time"
 
 	"drtmx/internal/member"
+	"drtmx/rdma/multi"
 	"drtmx/txn"
 )
 
 // joinAt starts data server i of n at a host and port.
 func joinAt(t testing.TB, ctx context.Context, members *member.Local, n, i int, host string) *Member {
 	t.Helper()
-	f, err := NewFabrics(FabricOptions{})
+	f, err := NewFabrics(multi.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	store := members.Open()
 	m, err := Join(ctx, JoinOptions{
-		Size: Size{Servers: n}, Index: i, Store: store, Addr: Offer{TCP: host}.String(), Lease: time.Second,
+		Size: Size{Servers: n}, Index: i, Store: store, Addr: multi.Address{TCP: host}.String(), Lease: time.Second,
 		Provider: f, Workload: Workload{Catalog: trialCatalog(t)}, MemoryBytes: 256 << 20,
 	})
 	if err != nil {

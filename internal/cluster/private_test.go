@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"drtmx/rdma/multi"
 )
 
 // mallory is a user who is neither the test's nor root.
@@ -36,7 +38,7 @@ func impostorMain(dir, addr string) {
 		fail(err)
 	}
 	info := Info{
-		Format: Format, Fabric: FabricTCP, Workload: "fine", Partitions: 1, Supervisor: os.Getpid(), Started: time.Now(),
+		Format: Format, Fabric: multi.TCP, Workload: "fine", Partitions: 1, Supervisor: os.Getpid(), Started: time.Now(),
 		Servers: []ServerInfo{{Addr: addr, PID: os.Getpid()}},
 	}
 	b, err := json.Marshal(info)

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"drtmx/rdma"
+	"drtmx/rdma/multi"
 	"drtmx/txn"
 )
 
@@ -26,7 +26,7 @@ func memberMain(args []string) {
 		if err != nil {
 			return err
 		}
-		f, err := NewFabrics(FabricOptions{})
+		f, err := NewFabrics(multi.Options{})
 		if err != nil {
 			return err
 		}
@@ -36,7 +36,7 @@ func memberMain(args []string) {
 		}
 		hosts := strings.Split(args[2], ",")
 		_, err = Join(ctx, JoinOptions{
-			Size: Size{Servers: len(hosts)}, Index: index, Addrs: MemberAddrs(len(hosts), []string{FabricTCP}, "", hosts),
+			Size: Size{Servers: len(hosts)}, Index: index, Addrs: MemberAddrs(len(hosts), []string{multi.TCP}, "", hosts),
 			Dir: args[1], Provider: f, Workload: Workload{Catalog: catalog}, MemoryBytes: 256 << 20,
 		})
 		return err
@@ -200,28 +200,3 @@ func openAt(ctx context.Context, t *testing.T, a *Address) *txn.DB {
 	}
 	return db
 }
-
-// A client that has reached a server in order does not go on out of order.
-func TestOrderOfReadsStays(t *testing.T) {
-	f := &Fabrics{}
-	if err := f.take("a", FabricTCP, ordered{true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.take("a", FabricVerbs, ordered{false}); !errors.Is(err, rdma.ErrUnsupported) {
-		t.Error(err)
-	}
-	if err := f.take("a", FabricShm, ordered{true}); err != nil || f.Route("a") != FabricShm {
-		t.Error(err, f.Route("a"))
-	}
-}
-
-// ordered is a connection that only says in which order it reads.
-type ordered struct{ inOrder bool }
-
-func (ordered) Post(*rdma.Batch) error                             { return nil }
-func (ordered) Wait(context.Context, *rdma.Batch) error            { return nil }
-func (ordered) StartCall(context.Context, []byte) error            { return nil }
-func (ordered) FinishCall(context.Context, []byte) ([]byte, error) { return nil, nil }
-func (o ordered) InOrder() bool                                    { return o.inOrder }
-func (ordered) Counters() rdma.Counters                            { return rdma.Counters{} }
-func (ordered) Close() error                                       { return nil }

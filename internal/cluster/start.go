@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"drtmx/rdma"
+	"drtmx/rdma/multi"
 	"drtmx/server"
 )
 
@@ -74,7 +75,7 @@ func (o *StartOptions) check() error {
 	if o.Debug != nil && len(o.Debug) != o.Servers {
 		fault("%d debug sockets for %d data servers", len(o.Debug), o.Servers)
 	}
-	network := slices.ContainsFunc(o.Fabrics, func(name string) bool { return name != FabricShm })
+	network := slices.ContainsFunc(o.Fabrics, func(name string) bool { return name != multi.Shm })
 	if (o.Addrs != nil || o.Dir != "" && network) && len(o.Addrs) != o.Servers {
 		fault("%d addresses for %d data servers", len(o.Addrs), o.Servers)
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"drtmx/rdma/multi"
 )
 
 // startInDir starts a cluster in a runtime directory. The directory has files
@@ -58,17 +60,17 @@ func (o *StartOptions) server(i int) (s ServerInfo) {
 	switch {
 	case len(fabrics) > 0:
 	case o.Addrs != nil:
-		fabrics = []string{FabricTCP}
+		fabrics = []string{multi.TCP}
 	default:
-		fabrics = []string{FabricShm}
+		fabrics = []string{multi.Shm}
 	}
 	for _, name := range fabrics {
 		switch name {
-		case FabricShm:
+		case multi.Shm:
 			s.Socket = socketName(i)
-		case FabricTCP:
+		case multi.TCP:
 			s.Addr = o.Addrs[i]
-		case FabricVerbs:
+		case multi.Verbs:
 			s.Verbs = o.Addrs[i]
 		}
 	}

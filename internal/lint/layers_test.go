@@ -35,6 +35,7 @@ var layers = map[string]int{
 	"rdma/shm":       3,
 	"rdma/tcp":       3,
 	"rdma/verbs":     3,
+	"rdma/multi":     4,
 	"rdma/rdmatest":  3,
 	"internal/block": 3,
 
@@ -83,12 +84,12 @@ var layers = map[string]int{
 
 // providers implement the fabric. The engine uses only the contract; the
 // package that wires a cluster chooses the provider.
-var providers = []string{"rdma/inproc", "rdma/shm", "rdma/tcp", "rdma/verbs"}
+var providers = []string{"rdma/inproc", "rdma/shm", "rdma/tcp", "rdma/verbs", "rdma/multi"}
 
 // mayChooseProvider lists the packages that may import a provider outside
 // tests. server is in it for the embedded cluster that it offers to programs,
 // ycsb because go-ycsb creates its databases.
-var mayChooseProvider = []string{"server", "internal/cluster", "ycsb", "cmd/drtmx", "cmd/go-ycsb"}
+var mayChooseProvider = []string{"server", "rdma/multi", "internal/cluster", "ycsb", "cmd/drtmx", "cmd/go-ycsb"}
 
 func TestImportsRunDownward(t *testing.T) {
 	seen := map[string]bool{}
