@@ -36,6 +36,7 @@ type partition struct {
 	started  time.Time
 	training sync.Mutex // one trainer at a time
 	epoch    uint32
+	present  *atomic.Uint64 // the server's tick
 
 	// mu is the executor: held for every change, and for the whole of a
 	// procedure that stays in the partition.
@@ -49,6 +50,7 @@ type partition struct {
 	words    []uint64 // buffer to convert a row
 	parking  parking
 	side     *side // of the commit protocol
+	ticks    clock.Logical
 	commits  uint64
 	aborts   uint64
 	nprepare int
@@ -94,12 +96,13 @@ func (v verdict) append(b []byte) []byte {
 
 func conflict(c exec.Cause) verdict { return verdict{code: wire.Conflict, cause: c} }
 
-func newPartition(id int, cfg *Config, r *mem.Region, checksums bool) (*partition, error) {
+func newPartition(id int, cfg *Config, r *mem.Region, checksums bool, present *atomic.Uint64) (*partition, error) {
 	p := &partition{
 		id: id, catalog: cfg.Catalog, region: r, epoch: cfg.Epoch, shared: newSharedLocks(),
-		seen: map[*index.Held]bool{}, started: time.Now(),
-		arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Epoch: cfg.Epoch}),
+		seen: map[*index.Held]bool{}, started: time.Now(), present: present,
+		arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: clock.Tick(present.Load())}),
 	}
+	p.advance()
 	for _, ix := range cfg.Catalog.Indexes {
 		srv, err := p.newIndex(ix, cfg)
 		if err != nil {
@@ -226,7 +229,7 @@ func fits(ix *tables.Index, w *wire.Write) bool {
 
 // applyAll publishes the write set under the next CSN and so unlocks it. Under p.mu.
 func (p *partition) applyAll(writes []wire.Write, held []*index.Held) {
-	csn := p.arena.NextCSN()
+	csn := p.nextCSN()
 	if invariants.Enabled {
 		checkLocked(writes, held, csn)
 	}
@@ -398,7 +401,7 @@ func (p *partition) load(ix int, b []byte) verdict {
 	if ix >= len(p.indexes) {
 		return verdict{code: wire.Bad, text: fmt.Sprintf("index %d of %d", ix, len(p.indexes))}
 	}
-	h := block.Present(p.arena.NextCSN()) // a row that is loaded again gets a new header
+	h := block.Present(p.nextCSN()) // a row that is loaded again gets a new header
 	d := wire.NewDecoder(b)
 	for d.Left() > 0 {
 		w := wire.Write{Op: wire.Put, Index: uint16(ix)}
@@ -481,20 +484,16 @@ func (p *partition) trainTurn() (worked bool) {
 	return worked
 }
 
-// sequenceMargin is the reserve of an epoch's sequence numbers, for
-// transactions that are running when the others are used up.
-const sequenceMargin = 1 << 20
-
 // serves refuses every transaction of a fenced partition, as readers refuse its
-// memory. A partition whose sequence numbers are used up fences itself: a
-// repeated CSN would make a changed row look unchanged. The caller holds p.mu.
+// memory. A partition whose ticks are used up fences itself: a repeated CSN
+// would make a changed row look unchanged. The caller holds p.mu.
 func (p *partition) serves() verdict {
 	if p.arena.Span(block.ControlAddr, controlWords).Load(epochWord)&fenceBit != 0 {
 		return conflict(exec.CauseFence)
 	}
-	if p.arena.VersionsLeft() < sequenceMargin {
+	if p.arena.Exhausted() {
 		p.setFence()
-		return verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d has used up the sequence numbers of epoch %d", p.id, p.epoch)}
+		return verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d has reached the last tick, %d", p.id, uint64(block.MaxTick))}
 	}
 	return verdict{}
 }

@@ -8,18 +8,19 @@ import (
 	"drtmx/internal/wire"
 )
 
-// TestSequenceNumbersDoNotRepeat: a partition that has used up the sequence
-// numbers of its epoch takes no more commits; it does not begin again.
+// TestSequenceNumbersDoNotRepeat: a tick that has no sequence numbers left is
+// followed by the next. A partition that has reached the last tick takes no more
+// commits; it does not begin again.
 func TestSequenceNumbersDoNotRepeat(t *testing.T) {
 	s, p, entry := newRig(t)
 	putEntries(t, s, entry, 10)
 	p.mu.Lock()
-	p.arena.CoverCSN(block.NewCSN(p.epoch, block.MaxSeq-sequenceMargin))
+	p.arena.CoverCSN(block.NewCSN(block.MaxTick-1, block.MaxSeq>>1))
 	p.mu.Unlock()
 	write := &wire.Commit{Parts: []wire.Part{{Writes: []wire.Write{writeOf(entry, wire.Update, 10)}}}}
 	sh, complete := s.shareOf(write)
 	if v := sh.commit(); !complete || !v.ok() {
-		t.Fatalf("the last commit of the epoch: %+v", v)
+		t.Fatalf("the last commit: %+v", v)
 	}
 	if v := sh.commit(); v.code != wire.Unavailable {
 		t.Errorf("one more: %+v, want that the partition is unavailable", v)
@@ -27,8 +28,8 @@ func TestSequenceNumbersDoNotRepeat(t *testing.T) {
 	if v := sh.commit(); v.code != wire.Conflict {
 		t.Errorf("after it was fenced: %+v", v)
 	}
-	if seq := block.Header(proofsOf(t, p, entry, 10, index.Found)[0].Word).CSN().Seq(); seq != block.MaxSeq-sequenceMargin+1 {
-		t.Errorf("the row has sequence number %d", seq)
+	if csn := block.Header(proofsOf(t, p, entry, 10, index.Found)[0].Word).CSN(); csn != block.NewCSN(block.MaxTick, 1) {
+		t.Errorf("the row has tick %d, sequence number %d", csn.Tick(), csn.Seq())
 	}
 }
 

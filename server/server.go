@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"drtmx/index/learned"
+	"drtmx/internal/clock"
 	"drtmx/internal/exec"
 	"drtmx/internal/mem"
 	"drtmx/internal/wire"
@@ -103,8 +104,10 @@ type Server struct {
 	procs       map[string]*exec.Procedure
 	outcomes    *outcomes
 	acquainted  acquaintance
-	work        sync.Pool // *work
-	tasks       sync.Pool // *task
+	ticks       clock.Ticks   // its own clock
+	present     atomic.Uint64 // the tick that it showed last
+	work        sync.Pool     // *work
+	tasks       sync.Pool     // *task
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -164,7 +167,8 @@ func New(c Config) (*Server, error) {
 	s.log = s.log.With("server", c.Index)
 	// This server dials other servers with the role of a data server.
 	s.cfg.Provider = rdma.As(c.Provider, rdma.Identity{Role: rdma.RoleServer, Name: fmt.Sprintf("server-%d", c.Index)})
-	s.started = time.Now()
+	s.started, s.ticks = time.Now(), clock.NewTicks()
+	s.readClock()
 	s.work.New = func() any { return &work{} }
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for i := range c.Addrs {
@@ -210,7 +214,7 @@ func (s *Server) open() error {
 		if err != nil {
 			return err
 		}
-		p, err := newPartition(id, &s.cfg, r, s.cfg.Checksums || rdma.Unordered(s.cfg.Provider))
+		p, err := newPartition(id, &s.cfg, r, s.cfg.Checksums || rdma.Unordered(s.cfg.Provider), &s.present)
 		if err != nil {
 			return err
 		}
@@ -247,6 +251,7 @@ func (s *Server) Start() error {
 	}
 	s.logStart()
 	s.wg.Go(func() { s.ticker(s.ctx) })
+	s.wg.Go(func() { s.keepTime(s.ctx) })
 	for server := range s.cfg.Addrs {
 		if server != s.cfg.Index {
 			s.wg.Go(func() { s.acquaint(s.ctx, server) })

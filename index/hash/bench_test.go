@@ -81,7 +81,7 @@ func BenchmarkServer(b *testing.B) {
 	})
 	b.Run("LockWrite+Publish", func(b *testing.B) {
 		b.ReportAllocs()
-		csn := uint64(1 << 30)
+		csn := uint64(1 << 24)
 		for k := uint64(0); b.Loop(); k = (k + 0x9e3779b1) % (1 << 20) {
 			held, err := x.s.LockWrite(1, index.Num(k), 0)
 			if err != nil {

@@ -28,7 +28,7 @@ func newBench(tb testing.TB, o Options, co ClientOptions, checksums bool) *bench
 	if err != nil {
 		tb.Fatal(err)
 	}
-	x := &bench{arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Epoch: 1}), region: r}
+	x := &bench{arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: 1}), region: r}
 	if x.s, err = NewServer(x.arena, o); err != nil {
 		tb.Fatal(err)
 	}

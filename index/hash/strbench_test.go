@@ -80,7 +80,7 @@ func BenchmarkKinds(b *testing.B) {
 func benchServer(b *testing.B, str func(i int) string) {
 	x, keys := benchKind(b, str, 0)
 	st := x.s.Stats()
-	row, csn := make([]uint64, benchRowWords), uint64(1<<30)
+	row, csn := make([]uint64, benchRowWords), uint64(1<<24)
 	write := func(b *testing.B, key index.Key, del bool) {
 		held, err := x.s.LockWrite(1, key, 0)
 		if err != nil {

@@ -86,7 +86,7 @@ func NewEnv(v Variant, seed uint64, maxBytes uint64) (*Env, error) {
 		return nil, err
 	}
 	e := &Env{
-		Arena: block.NewArena(r, block.ArenaOptions{Checksums: v.Checksums, Epoch: 1}),
+		Arena: block.NewArena(r, block.ArenaOptions{Checksums: v.Checksums, Tick: 1}),
 		Locks: NewSharedLocks(), InOrder: v.inOrder(), Seed: seed, net: v.Provider,
 	}
 	at := ""

@@ -307,7 +307,7 @@ func (m *modelRun) checkGet(key index.Key, res *index.GetResult) error {
 	case len(res.Proofs) == 0 || !m.e.validNow(res.Proofs):
 		return fmt.Errorf("key %v: %v with proofs %v that do not hold", key, res.Status, res.Proofs)
 	case present && (res.Header != block.Present(csn) || res.Rests != csn):
-		return fmt.Errorf("key %v: header %v, rests on %d, want version %d.%d", key, res.Header, res.Rests, csn.Epoch(), csn.Seq())
+		return fmt.Errorf("key %v: header %v, rests on %d, want version %d.%d", key, res.Header, res.Rests, csn.Tick(), csn.Seq())
 	}
 	w := watched{key: key, last: key, csns: map[index.Key]block.CSN{}, proofs: clone(res.Proofs), exact: present}
 	if !present {

@@ -72,16 +72,16 @@ func checkRow(key index.Key, row []uint64, h block.Header, s shape) error {
 	}
 	csn := block.CSN(row[0])
 	if want := s.of(key, csn); len(row) != want {
-		return fmt.Errorf("key %v: a row of %d words, version %d.%d has %d", key, len(row), csn.Epoch(), csn.Seq(), want)
+		return fmt.Errorf("key %v: a row of %d words, version %d.%d has %d", key, len(row), csn.Tick(), csn.Seq(), want)
 	}
 	num := digest(key)
 	for i := 1; i < len(row); i++ {
 		if row[i] != derive(num, csn, i) {
-			return fmt.Errorf("key %v: word %d is not of version %d.%d: the row is torn or another key's", key, i, csn.Epoch(), csn.Seq())
+			return fmt.Errorf("key %v: word %d is not of version %d.%d: the row is torn or another key's", key, i, csn.Tick(), csn.Seq())
 		}
 	}
 	if h.CSN() != csn {
-		return fmt.Errorf("key %v: header %v over the row of version %d.%d", key, h, csn.Epoch(), csn.Seq())
+		return fmt.Errorf("key %v: header %v over the row of version %d.%d", key, h, csn.Tick(), csn.Seq())
 	}
 	return nil
 }

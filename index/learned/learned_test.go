@@ -45,7 +45,7 @@ func newRig(tb testing.TB, o Options, co ClientOptions, net inproc.Options, chec
 	if err != nil {
 		tb.Fatal(err)
 	}
-	g := &rig{tb: tb, r: r, a: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Epoch: 1}), net: inproc.New(net)}
+	g := &rig{tb: tb, r: r, a: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: 1}), net: inproc.New(net)}
 	if g.s, err = NewServer(g.a, o); err != nil {
 		tb.Fatal(err)
 	}

@@ -42,7 +42,7 @@ type script struct {
 // newScript lets the writer change a block of n words the given number of
 // times, recording after every single store.
 func newScript(tb testing.TB, words, updates int, r *rand.Rand) *script {
-	a := newArena(tb, ArenaOptions{Checksums: true, Epoch: 1})
+	a := newArena(tb, ArenaOptions{Checksums: true, Tick: 1})
 	addr, err := a.NewSlab((words*8 + 63) &^ 63).Alloc()
 	if err != nil {
 		tb.Fatal(err)
@@ -302,7 +302,7 @@ func TestLineTagsAcceptTornBlocks(t *testing.T) {
 func TestAcceptBesideAWriter(t *testing.T) {
 	r := seeded(t)
 	for _, words := range []int{8, 40} {
-		a := newArena(t, ArenaOptions{Checksums: true, Epoch: 1})
+		a := newArena(t, ArenaOptions{Checksums: true, Tick: 1})
 		addr, err := a.NewSlab(words * 8).Alloc()
 		if err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 )
 
@@ -24,9 +25,9 @@ type ArenaOptions struct {
 	// Checksums keeps a checksum in every block, for readers over a fabric that
 	// does not read in order. Otherwise word 1 stays zero.
 	Checksums bool
-	// Epoch is the high part of the versions and CSNs taken; each incarnation
-	// of the memory has a higher one.
-	Epoch uint32
+	// Tick is the tick of the first versions and CSNs taken. It must be above
+	// every tick of an earlier life of the memory.
+	Tick clock.Tick
 }
 
 // Arena hands out the memory of one partition's region, the versions that
@@ -34,9 +35,9 @@ type ArenaOptions struct {
 type Arena struct {
 	r         *mem.Region
 	checksums bool
-	first     uint64        // version and CSN with which the epoch begins
 	version   atomic.Uint64 // taken last
-	csn       atomic.Uint64 // the last one taken or covered
+	csn       atomic.Uint64 // the last one taken or covered, other than late ones
+	late      atomic.Uint64 // late CSNs taken
 
 	mu struct {
 		sync.Mutex
@@ -46,9 +47,9 @@ type Arena struct {
 
 // NewArena takes over an empty region.
 func NewArena(r *mem.Region, o ArenaOptions) *Arena {
-	a := &Arena{r: r, checksums: o.Checksums, first: uint64(NewCSN(o.Epoch, 0))}
-	a.version.Store(a.first)
-	a.csn.Store(a.first)
+	a := &Arena{r: r, checksums: o.Checksums}
+	a.version.Store(uint64(NewCSN(o.Tick, 0)))
+	a.csn.Store(uint64(NewCSN(o.Tick, 0)))
 	a.mu.next, a.mu.end = firstAddr, r.Size()
 	return a
 }
@@ -64,15 +65,49 @@ func (a *Arena) Checksums() bool { return a.checksums }
 // counters and are never compared with each other.
 func (a *Arena) NextVersion() uint64 { return a.version.Add(1) }
 
-// NextCSN takes the CSN of a commit: above every CSN taken or covered before.
-func (a *Arena) NextCSN() CSN { return CSN(a.csn.Add(1)) }
+// NextCSN takes the CSN of a commit: above every CSN taken or covered before,
+// other than late ones. A tick whose sequence numbers are used up is followed
+// by the next.
+func (a *Arena) NextCSN() CSN {
+	for {
+		old := CSN(a.csn.Load())
+		c := old + 1
+		if c.Seq() >= lateSeq {
+			c = NewCSN(old.Tick()+1, 1)
+		}
+		if a.csn.CompareAndSwap(uint64(old), uint64(c)) {
+			return c
+		}
+	}
+}
 
-// LastCSN returns the last CSN taken or covered. If all commits so far are
-// durable, this is the durable horizon. The CSN on which an absence rests may
-// be above that of the last commit, but is never above this one.
+// CSNAt takes a CSN of the given tick, which the caller has covered. If
+// commits of later ticks have been taken, or none of this tick is left, it is a
+// late one: it is above every other CSN of the tick, and below those of later
+// ones. The rows of the commit must have been locked since the tick, or an
+// earlier one, so that no header falls at its address.
+//
+// Late CSNs of a tick begin to repeat after 2^25 of them, which is more than
+// the transactions that can be in doubt at once.
+func (a *Arena) CSNAt(tick clock.Tick) CSN {
+	for {
+		old := CSN(a.csn.Load())
+		c := old + 1
+		if c.Tick() != tick || c.Seq() >= lateSeq {
+			return NewCSN(tick, lateSeq|a.late.Add(1)%lateSeq)
+		}
+		if a.csn.CompareAndSwap(uint64(old), uint64(c)) {
+			return c
+		}
+	}
+}
+
+// LastCSN returns the highest CSN taken or covered. The CSN on which an absence
+// rests may be above that of the last commit, but is never above this one.
 func (a *Arena) LastCSN() CSN { return CSN(a.csn.Load()) }
 
-// CoverCSN ensures that CSNs taken from now on are above c.
+// CoverCSN ensures that CSNs taken from now on, other than late ones, are above
+// c.
 func (a *Arena) CoverCSN(c CSN) {
 	for {
 		old := a.csn.Load()
@@ -82,11 +117,10 @@ func (a *Arena) CoverCSN(c CSN) {
 	}
 }
 
-// VersionsLeft returns how many versions and CSNs the arena can still take
-// before either counter reaches the next epoch.
-func (a *Arena) VersionsLeft() uint64 {
-	used := max(a.version.Load()-a.first, a.csn.Load()-a.first)
-	return MaxSeq - min(used, MaxSeq)
+// Exhausted reports that versions or CSNs have reached the last tick. Its
+// sequence numbers are for transactions that are already running.
+func (a *Arena) Exhausted() bool {
+	return CSN(max(a.version.Load(), a.csn.Load())).Tick() >= MaxTick
 }
 
 // Span returns the memory of a block that the caller owns.

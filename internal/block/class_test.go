@@ -39,7 +39,7 @@ func TestClasses(t *testing.T) {
 
 // TestVariedKeepsClasses: a block is of one class for ever, and freed ones are used again.
 func TestVariedKeepsClasses(t *testing.T) {
-	a := newArena(t, ArenaOptions{Epoch: 1})
+	a := newArena(t, ArenaOptions{Tick: 1})
 	v := a.NewVaried(10000)
 	if v.Max().Words() < 10000 || (v.Max()-1).Words() >= 10000 {
 		t.Fatalf("the largest class is %d of %d words", v.Max(), v.Max().Words())
@@ -89,7 +89,7 @@ func TestVariedKeepsClasses(t *testing.T) {
 // TestCreateOf: a block filled in one pass is as one that was filled word by word.
 func TestCreateOf(t *testing.T) {
 	for _, checksums := range []bool{false, true} {
-		a := newArena(t, ArenaOptions{Checksums: checksums, Epoch: 1})
+		a := newArena(t, ArenaOptions{Checksums: checksums, Tick: 1})
 		addr, err := a.NewSlab(128).Alloc()
 		if err != nil {
 			t.Fatal(err)
@@ -120,7 +120,7 @@ func TestCreateOf(t *testing.T) {
 // TestAllocNear: free blocks of larger classes serve before new memory is taken,
 // if they are less than twice as large, and keep their class.
 func TestAllocNear(t *testing.T) {
-	a := newArena(t, ArenaOptions{Epoch: 1})
+	a := newArena(t, ArenaOptions{Tick: 1})
 	v := a.NewVaried(1000)
 	var large []uint64
 	for range 100 {

@@ -1,6 +1,10 @@
 package block
 
-import "fmt"
+import (
+	"fmt"
+
+	"drtmx/internal/clock"
+)
 
 // Header is word 0 of every block, and the word that precedes every inline
 // row: lock(1) | absent(1) | CSN(62). A CSN is never taken twice in a
@@ -18,23 +22,28 @@ const (
 	csnMask   Header = AbsentBit - 1
 )
 
-// CSN is a commit sequence number: epoch in the high bits, sequence in the
-// low. It orders the commits of one partition, across its epochs.
+// CSN is a commit sequence number: the tick of the commit in the high bits, a
+// sequence number in the low. A transaction has the same tick in all its
+// partitions; the sequence number orders the commits of one partition and tick.
 type CSN uint64
 
-// Widths of a CSN's parts.
+// Widths of a CSN's parts. The ticks last for 21 years from their origin.
 const (
-	SeqBits   = 42
-	EpochBits = 20
-	MaxSeq    = 1<<SeqBits - 1
-	MaxEpoch  = 1<<EpochBits - 1
+	SeqBits  = 26
+	TickBits = 36
+	MaxSeq   = 1<<SeqBits - 1
+	MaxTick  = 1<<TickBits - 1
 )
 
-// NewCSN returns the CSN of an epoch and a sequence number.
-func NewCSN(epoch uint32, seq uint64) CSN { return CSN(uint64(epoch)<<SeqBits | seq&MaxSeq) }
+// lateSeq is the first of the sequence numbers for commits at a tick that the
+// partition has already left: see [Arena.CSNAt].
+const lateSeq = 1 << (SeqBits - 1)
 
-// Epoch returns the high part.
-func (c CSN) Epoch() uint32 { return uint32(c >> SeqBits) }
+// NewCSN returns the CSN of a tick and a sequence number.
+func NewCSN(tick clock.Tick, seq uint64) CSN { return CSN(uint64(tick)<<SeqBits | seq&MaxSeq) }
+
+// Tick returns the high part.
+func (c CSN) Tick() clock.Tick { return clock.Tick(c >> SeqBits) }
 
 // Seq returns the low part.
 func (c CSN) Seq() uint64 { return uint64(c) & MaxSeq }
@@ -62,7 +71,7 @@ func (h Header) Lock() Header { return h | LockBit }
 func (h Header) Unlock() Header { return h &^ LockBit }
 
 func (h Header) String() string {
-	s := fmt.Sprintf("%d.%d", h.CSN().Epoch(), h.CSN().Seq())
+	s := fmt.Sprintf("%d.%d", h.CSN().Tick(), h.CSN().Seq())
 	if h.IsAbsent() {
 		s += " absent"
 	}

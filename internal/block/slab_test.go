@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 	"pgregory.net/rapid"
 )
@@ -13,7 +14,7 @@ import (
 // TestChecksumInStep: whatever edits do, the checksum they keep is the one
 // computed from the words.
 func TestChecksumInStep(t *testing.T) {
-	a := newArena(t, ArenaOptions{Checksums: true, Epoch: 3})
+	a := newArena(t, ArenaOptions{Checksums: true, Tick: 3})
 	slab := a.NewSlab(128)
 	rapid.Check(t, func(t *rapid.T) {
 		const words = 16
@@ -73,7 +74,7 @@ func TestWithoutChecksumsTheWordStaysZero(t *testing.T) {
 // TestSlabsKeepTheirBlocks: a block freed is used again, by its own slab
 // alone, and is locked from its Free until it is published again.
 func TestSlabsKeepTheirBlocks(t *testing.T) {
-	a := newArena(t, ArenaOptions{Epoch: 1})
+	a := newArena(t, ArenaOptions{Tick: 1})
 	rapid.Check(t, func(t *rapid.T) {
 		slabs := []*Slab{a.NewSlab(64), a.NewSlab(64), a.NewSlab(192), a.NewSlab(4096)}
 		owner := map[uint64]int{}
@@ -161,12 +162,13 @@ func TestCarveNeverStraddles(t *testing.T) {
 	}
 }
 
-// TestVersionsNeverRepeat: taken by several goroutines, and across epochs.
+// TestVersionsNeverRepeat: taken by several goroutines, and across lives that
+// begin at different ticks.
 func TestVersionsNeverRepeat(t *testing.T) {
 	const each, takers = 5000, 4
 	seen := map[uint64]bool{}
-	for epoch := range uint32(3) {
-		a := newArena(t, ArenaOptions{Epoch: epoch})
+	for tick := range clock.Tick(3) {
+		a := newArena(t, ArenaOptions{Tick: tick})
 		var wg sync.WaitGroup
 		got := make([][]uint64, takers)
 		for i := range got {
@@ -219,20 +221,63 @@ func TestSizedSplitsByPowersOfTwo(t *testing.T) {
 }
 
 func TestHeaderWord(t *testing.T) {
-	c := NewCSN(MaxEpoch, MaxSeq)
+	c := NewCSN(MaxTick, MaxSeq)
 	for _, h := range []Header{Present(c), Absent(c), Present(c).Lock(), Absent(c).Lock(), Present(0)} {
 		if h.CSN() != c && h != Present(0) || h.Lock().Unlock() != h.Unlock() || h.Lock().CSN() != h.CSN() {
 			t.Errorf("%v", h)
 		}
 	}
-	if c.Epoch() != MaxEpoch || c.Seq() != MaxSeq || NewCSN(2, 0) <= NewCSN(1, MaxSeq) {
-		t.Error("a CSN does not order by epoch, then sequence")
+	if c.Tick() != MaxTick || c.Seq() != MaxSeq || NewCSN(2, 0) <= NewCSN(1, MaxSeq) {
+		t.Error("a CSN does not order by tick, then sequence")
 	}
 	if s := Absent(NewCSN(2, 3)).Lock().String(); s != "2.3 absent locked" {
 		t.Error(s)
 	}
 	if mem.LineBytes%mem.WordBytes != 0 {
 		t.Error("a line is not whole words")
+	}
+}
+
+// TestCSNs: CSNs rise, whatever the order of ticks covered, and a tick that has
+// no sequence numbers left is followed by the next. Late ones are above all
+// others of their tick, below those of the next, and differ.
+func TestCSNs(t *testing.T) {
+	a := newArena(t, ArenaOptions{Tick: 7})
+	seen := map[CSN]bool{}
+	last := CSN(0)
+	take := func(c CSN, tick clock.Tick, late bool) {
+		t.Helper()
+		if c.Tick() != tick || seen[c] || late != (c.Seq() >= lateSeq) || !late && c <= last {
+			t.Fatalf("CSN %v after %v, seen before %v: want tick %d, late %v", Present(c), Present(last), seen[c], tick, late)
+		}
+		seen[c] = true
+		if !late {
+			last = c
+		}
+	}
+	take(a.NextCSN(), 7, false)
+	a.CoverCSN(NewCSN(9, 0))
+	take(a.NextCSN(), 9, false)
+	take(a.CSNAt(9), 9, false)
+	a.CoverCSN(NewCSN(8, 5)) // has no effect
+	take(a.CSNAt(7), 7, true)
+	take(a.CSNAt(7), 7, true)
+	take(a.CSNAt(8), 8, true)
+	take(a.NextCSN(), 9, false)
+	a.CoverCSN(NewCSN(9, lateSeq-2))
+	take(a.CSNAt(9), 9, false)
+	take(a.CSNAt(9), 9, true) // no other is left
+	take(a.NextCSN(), 10, false)
+	take(a.CSNAt(9), 9, true)
+	if a.Exhausted() {
+		t.Error("exhausted at tick 10")
+	}
+	if a.CoverCSN(NewCSN(MaxTick-1, lateSeq-1)); a.Exhausted() {
+		t.Error("exhausted before the last tick")
+	}
+	take(a.NextCSN(), MaxTick, false)
+	if !a.Exhausted() {
+		t.Error("not exhausted at the last tick")
 	}
 }
 

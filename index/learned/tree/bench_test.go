@@ -146,7 +146,7 @@ func newStore(b *testing.B, name string) store {
 	if err != nil {
 		b.Fatal(err)
 	}
-	t, err := New(block.NewArena(r, block.ArenaOptions{Epoch: 1}), Options{Layout: lay})
+	t, err := New(block.NewArena(r, block.ArenaOptions{Tick: 1}), Options{Layout: lay})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func TestExtents(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tr.PublishDelete(h, block.Absent(block.NewCSN(1, 1<<30)))
+			tr.PublishDelete(h, block.Absent(block.NewCSN(1, 1<<25)))
 		}
 		for tr.Tidy(1000) || tr.Untidy() {
 		}
@@ -67,7 +67,7 @@ func TestExtentsGiveAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr, err := New(block.NewArena(reg, block.ArenaOptions{Epoch: 1}), Options{Layout: lay})
+	tr, err := New(block.NewArena(reg, block.ArenaOptions{Tick: 1}), Options{Layout: lay})
 	if err != nil {
 		t.Fatal(err)
 	}
