@@ -122,11 +122,6 @@ func OrderLineKey(w, d, o, line int64) (uint64, error) {
 	return must(OrderKey(w, d, o))<<lineBits | uint64(line), nil
 }
 
-// splitOrderKey is the inverse of OrderKey.
-func splitOrderKey(key uint64) (w, d, o int64) {
-	return int64(key >> (orderBits + districtBits)), int64(key >> orderBits & (1<<districtBits - 1)), int64(key & MaxOrders)
-}
-
 // lastNameRange is the range of the index of customers by last name that
 // holds all customers of a district with that digest of c_last. Other names
 // may share the digest, so readers compare c_last itself.

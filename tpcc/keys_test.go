@@ -74,8 +74,9 @@ func TestKeysKeepOrder(t *testing.T) {
 		if (ka < kb) != less || (ka == kb) != equal {
 			t.Fatalf("%v and %v have keys %#x and %#x", a, b, ka, kb)
 		}
-		if w, d, o := splitOrderKey(must(OrderKey(a[0], a[1], a[2]))); w != a[0] || d != a[1] || o != a[2] {
-			t.Fatalf("order %v comes back as %d %d %d", a, w, d, o)
+		k := must(OrderKey(a[0], a[1], a[2]))
+		if w, d, o := k>>(orderBits+districtBits), k>>orderBits&(1<<districtBits-1), k&MaxOrders; w != uint64(a[0]) || d != uint64(a[1]) || o != uint64(a[2]) {
+			t.Fatalf("the key of order %v holds %d, %d, %d", a, w, d, o)
 		}
 	})
 }

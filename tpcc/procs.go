@@ -25,98 +25,65 @@ func Procedures() []txn.Procedure {
 		panic(err) // it is the catalogue that NewSchema compares with
 	}
 	return []txn.Procedure{
-		procedure(ProcNewOrder, false, func() callable {
+		procedure(ProcNewOrder, false, func() *callable {
 			n := newNewOrder(s)
 			n.in, n.out = &NewOrderInput{}, &NewOrderOutput{}
-			return n
+			return &callable{n, n.in, n.out}
 		}),
-		procedure(ProcPayment, false, func() callable {
+		procedure(ProcPayment, false, func() *callable {
 			p := newPayment(s)
 			p.in, p.out = &PaymentInput{}, &PaymentOutput{}
-			return p
+			return &callable{p, p.in, p.out}
 		}),
-		procedure(ProcOrderStatus, true, func() callable {
-			return &orderStatus{s: s, in: &OrderStatusInput{}, out: &OrderStatusOutput{}}
+		procedure(ProcOrderStatus, true, func() *callable {
+			q := &orderStatus{s: s, in: &OrderStatusInput{}, out: &OrderStatusOutput{}}
+			return &callable{q, q.in, q.out}
 		}),
-		procedure(ProcDelivery, false, func() callable {
+		procedure(ProcDelivery, false, func() *callable {
 			v := newDelivery(s)
 			v.in, v.out = &deliveryPart{}, &DeliveryOutput{}
-			return v
+			return &callable{v, v.in, v}
 		}),
-		procedure(ProcStockLevel, true, func() callable {
-			return &stockLevel{s: s, in: &StockLevelInput{}, out: &StockLevelOutput{}}
+		procedure(ProcStockLevel, true, func() *callable {
+			l := &stockLevel{s: s, in: &StockLevelInput{}, out: &StockLevelOutput{}}
+			return &callable{l, l.in, l.out}
 		}),
 	}
 }
 
 // callable is a body with buffers for its input and output.
-type callable interface {
-	call(t operations, args []byte) ([]byte, error)
-}
-
-// procedure makes a procedure of bodies that keep their buffers from one call
-// to the next.
-func procedure(name string, readOnly bool, fresh func() callable) txn.Procedure {
-	bodies := sync.Pool{New: func() any { return fresh() }}
-	return txn.Procedure{
-		Name: name, ReadOnly: readOnly,
-		Body: func(_ context.Context, t *txn.Txn, args []byte) ([]byte, error) {
-			b := bodies.Get().(callable)
-			defer bodies.Put(b)
-			return b.call(live{t}, args)
-		},
-	}
+type callable struct {
+	run interface{ run(t operations) error }
+	in  interface{ Decode(b []byte) error }
+	out interface{ AppendTo(b []byte) []byte }
 }
 
 // resultBytes is room for an encoded output.
 const resultBytes = 1024
 
-func (n *newOrder) call(t operations, args []byte) ([]byte, error) {
-	if err := n.in.Decode(args); err != nil {
+func (c *callable) call(t operations, args []byte) ([]byte, error) {
+	if err := c.in.Decode(args); err != nil {
 		return nil, err
 	}
-	if err := n.run(t); err != nil {
+	if err := c.run.run(t); err != nil {
 		return nil, err
 	}
-	return n.out.AppendTo(make([]byte, 0, resultBytes)), nil
+	return c.out.AppendTo(make([]byte, 0, resultBytes)), nil
 }
 
-func (p *payment) call(t operations, args []byte) ([]byte, error) {
-	if err := p.in.Decode(args); err != nil {
-		return nil, err
-	}
-	if err := p.run(t); err != nil {
-		return nil, err
-	}
-	return p.out.AppendTo(make([]byte, 0, resultBytes)), nil
-}
+// AppendTo appends the encoded output.
+func (v *delivery) AppendTo(b []byte) []byte { return v.out.appendPart(b, v.in.First, v.in.Last) }
 
-func (q *orderStatus) call(t operations, args []byte) ([]byte, error) {
-	if err := q.in.Decode(args); err != nil {
-		return nil, err
+// procedure makes a procedure of bodies that keep their buffers from one call
+// to the next.
+func procedure(name string, readOnly bool, fresh func() *callable) txn.Procedure {
+	bodies := sync.Pool{New: func() any { return fresh() }}
+	return txn.Procedure{
+		Name: name, ReadOnly: readOnly,
+		Body: func(_ context.Context, t *txn.Txn, args []byte) ([]byte, error) {
+			c := bodies.Get().(*callable)
+			defer bodies.Put(c)
+			return c.call(live{t}, args)
+		},
 	}
-	if err := q.run(t); err != nil {
-		return nil, err
-	}
-	return q.out.AppendTo(make([]byte, 0, resultBytes)), nil
-}
-
-func (v *delivery) call(t operations, args []byte) ([]byte, error) {
-	if err := v.in.Decode(args); err != nil {
-		return nil, err
-	}
-	if err := v.run(t); err != nil {
-		return nil, err
-	}
-	return v.out.appendPart(nil, v.in.First, v.in.Last), nil
-}
-
-func (l *stockLevel) call(t operations, args []byte) ([]byte, error) {
-	if err := l.in.Decode(args); err != nil {
-		return nil, err
-	}
-	if err := l.run(t); err != nil {
-		return nil, err
-	}
-	return l.out.AppendTo(nil), nil
 }

@@ -131,12 +131,7 @@ func (t *Terminal) NewOrder(ctx context.Context, in *NewOrderInput, out *NewOrde
 		t.newOrder.in, t.newOrder.out = in, out
 		return t.sess.Update(ctx, t.newOrderBody)
 	}
-	t.args = in.AppendTo(t.args[:0])
-	result, err := t.sess.Call(ctx, t.home(in.W), ProcNewOrder, t.args)
-	if err != nil {
-		return out.failed(err)
-	}
-	return out.Decode(result)
+	return out.failed(t.call(ctx, in.W, ProcNewOrder, in, out))
 }
 
 // failed takes what ErrRolledBack says of the order.
@@ -161,12 +156,7 @@ func (t *Terminal) OrderStatus(ctx context.Context, in *OrderStatusInput, out *O
 		t.orderStatus.in, t.orderStatus.out = in, out
 		return t.sess.View(ctx, t.orderStatusBody)
 	}
-	t.args = in.AppendTo(t.args[:0])
-	result, err := t.sess.Call(ctx, t.home(in.W), ProcOrderStatus, t.args)
-	if err != nil {
-		return err
-	}
-	return out.Decode(result)
+	return t.call(ctx, in.W, ProcOrderStatus, in, out)
 }
 
 // Payment runs one PAYMENT and fills in out, whose memory it reuses. It
@@ -180,12 +170,7 @@ func (t *Terminal) Payment(ctx context.Context, in *PaymentInput, out *PaymentOu
 		t.payment.in, t.payment.out = in, out
 		return t.sess.Update(ctx, t.paymentBody)
 	}
-	t.args = in.AppendTo(t.args[:0])
-	result, err := t.sess.Call(ctx, t.home(in.W), ProcPayment, t.args)
-	if err != nil {
-		return err
-	}
-	return out.Decode(result)
+	return t.call(ctx, in.W, ProcPayment, in, out)
 }
 
 // Delivery runs one DELIVERY at once; a DeliveryQueue defers it as clause 2.7.2
@@ -250,8 +235,13 @@ func (t *Terminal) StockLevel(ctx context.Context, in *StockLevelInput, out *Sto
 		}
 		t.stats.StockLevelsEscalated++
 	}
+	return t.call(ctx, in.W, ProcStockLevel, in, out)
+}
+
+// call runs a procedure at the home server of a warehouse.
+func (t *Terminal) call(ctx context.Context, w int64, proc string, in interface{ AppendTo(b []byte) []byte }, out interface{ Decode(b []byte) error }) error {
 	t.args = in.AppendTo(t.args[:0])
-	result, err := t.sess.Call(ctx, t.home(in.W), ProcStockLevel, t.args)
+	result, err := t.sess.Call(ctx, t.home(w), proc, t.args)
 	if err != nil {
 		return err
 	}

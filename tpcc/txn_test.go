@@ -351,8 +351,9 @@ func TestOrderStatusComparesNames(t *testing.T) {
 func TestProcedureBodies(t *testing.T) {
 	m, _ := loadedModel(t, 1)
 	in := order(1, 1, 1, NewOrderLine{1, 1, 1}, NewOrderLine{2, 1, 2})
-	n := newNewOrder(m.s)
-	n.in, n.out = &NewOrderInput{}, &NewOrderOutput{}
+	o := newNewOrder(m.s)
+	o.in, o.out = &NewOrderInput{}, &NewOrderOutput{}
+	n := callable{o, o.in, o.out}
 	var result []byte
 	_, err := m.run(false, func(t operations) (err error) {
 		result, err = n.call(t, in.AppendTo(nil))
@@ -363,7 +364,8 @@ func TestProcedureBodies(t *testing.T) {
 		t.Fatalf("order %d, %v", out.Order, err)
 	}
 	checkOrderRows(t, m, in, &out)
-	q := &orderStatus{s: m.s, in: &OrderStatusInput{}, out: &OrderStatusOutput{}}
+	st := &orderStatus{s: m.s, in: &OrderStatusInput{}, out: &OrderStatusOutput{}}
+	q := callable{st, st.in, st.out}
 	status := OrderStatusInput{W: 1, D: 1, C: 1}
 	_, err = m.run(true, func(t operations) (err error) {
 		result, err = q.call(t, status.AppendTo(nil))

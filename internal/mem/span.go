@@ -91,18 +91,6 @@ func String(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b))
 // StringBytes views a string as bytes. The caller must not change them.
 func StringBytes(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
-// Words views private bytes as words. It reports false if b is not 8-byte
-// aligned or not a whole number of words.
-func Words(b []byte) ([]uint64, bool) {
-	if len(b) == 0 {
-		return nil, true
-	}
-	if len(b)%WordBytes != 0 || uintptr(unsafe.Pointer(&b[0]))%WordBytes != 0 {
-		return nil, false
-	}
-	return unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), len(b)/WordBytes), true
-}
-
 // WordString views the first n bytes of private words, in memory order, as a
 // string. The caller must not change the words while the string is in use.
 func WordString(words []uint64, n int) string { return String(Bytes(words)[:n]) }

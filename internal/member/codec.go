@@ -60,26 +60,31 @@ func encode(v any) ([]byte, error) {
 // wraps ErrFormat for another version, otherwise ErrCorrupt.
 func DecodeMap(b []byte) (*Map, error) {
 	var e encodedMap
-	if err := decode(b, &e); err != nil {
-		return nil, err
-	}
-	if err := same(b, func() ([]byte, error) { return EncodeMap(&e.Map) }); err != nil {
-		return nil, err
-	}
-	return &e.Map, nil
+	return canonical(b, &e, &e.Map, EncodeMap)
 }
 
 // DecodeServer decodes a value of EncodeServer and accepts no other form. Its
 // errors are those of DecodeMap.
 func DecodeServer(b []byte) (*Server, error) {
 	var e encodedServer
-	if err := decode(b, &e); err != nil {
+	return canonical(b, &e, &e.Server, EncodeServer)
+}
+
+// canonical decodes b into a value and what surrounds it. It refuses another
+// form of the value, such as one with a repeated key, and a value that
+// contradicts itself: each value has exactly one encoding.
+func canonical[T any](b []byte, into any, v *T, encode func(*T) ([]byte, error)) (*T, error) {
+	if err := decode(b, into); err != nil {
 		return nil, err
 	}
-	if err := same(b, func() ([]byte, error) { return EncodeServer(&e.Server) }); err != nil {
-		return nil, err
+	again, err := encode(v)
+	if err != nil {
+		return nil, damaged(err)
 	}
-	return &e.Server, nil
+	if !bytes.Equal(b, again) {
+		return nil, fmt.Errorf("%w: the value is not in the canonical form", ErrCorrupt)
+	}
+	return v, nil
 }
 
 func decode(b []byte, into any) error {
@@ -102,19 +107,6 @@ func decode(b []byte, into any) error {
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
 		return damaged(err)
-	}
-	return nil
-}
-
-// same refuses a value in another form, such as one with a repeated key, and a
-// value that contradicts itself: each value has exactly one encoding.
-func same(b []byte, encode func() ([]byte, error)) error {
-	again, err := encode()
-	if err != nil {
-		return damaged(err)
-	}
-	if !bytes.Equal(b, again) {
-		return fmt.Errorf("%w: the value is not in the canonical form", ErrCorrupt)
 	}
 	return nil
 }

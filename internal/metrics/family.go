@@ -25,18 +25,9 @@ type Family struct {
 }
 
 // families are all metrics that this package defines; each constructor adds its
-// own.
+// own. A registry also has those of the Go runtime and of the process, go_ and
+// process_.
 var families []*Family
-
-// Families lists the metrics that this package defines. A registry also has
-// those of the Go runtime and of the process, go_ and process_.
-func Families() []Family {
-	out := make([]Family, len(families))
-	for i, f := range families {
-		out[i] = *f
-	}
-	return out
-}
 
 func newFamily(kind Kind, name, help string, labels []string) *Family {
 	f := &Family{Name: name, Kind: kind, Help: help, Labels: labels, desc: prometheus.NewDesc(name, help, labels, nil)}

@@ -195,10 +195,9 @@ func TestZipfSmallAndBounds(t *testing.T) {
 	for n := uint64(1); n <= 20; n++ {
 		for _, theta := range []float64{0.01, 0.5, 0.99} {
 			z, _ := NewZipf(n, theta)
-			l, _ := NewLatestZipf(n, theta)
 			sc, _ := NewScrambledZipf(n, theta)
 			for range 2000 {
-				if z.Draw(s) >= n || l.Draw(s) >= n || sc.Draw(s) >= n {
+				if z.Draw(s) >= n || sc.Draw(s) >= n {
 					t.Fatalf("draw outside [0, %d)", n)
 				}
 			}
@@ -235,20 +234,5 @@ func TestScrambledZipfScatters(t *testing.T) {
 		if c == 0 {
 			t.Errorf("item %d never drawn", i)
 		}
-	}
-}
-
-func TestLatestZipfFollowsInserts(t *testing.T) {
-	s := New(35)
-	z, _ := NewLatestZipf(100, ThetaYCSB)
-	z.Grow(200)
-	newest := 0
-	for range 10_000 {
-		if z.Draw(s) == 199 {
-			newest++
-		}
-	}
-	if want := 10_000 / zeta(200, ThetaYCSB); math.Abs(float64(newest)-want) > 5*math.Sqrt(want) {
-		t.Errorf("newest item drawn %d times, want %.0f", newest, want)
 	}
 }

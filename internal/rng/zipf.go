@@ -114,14 +114,7 @@ func NewScrambledZipf(n uint64, theta float64) (ScrambledZipf, error) {
 	return ScrambledZipf{ranks: z, items: n}, err
 }
 
-// Items returns n.
-func (z *ScrambledZipf) Items() uint64 { return z.items }
-
-// Grow changes the number of items to n; a smaller n than before is ignored.
-// As in YCSB, growing moves most popular items to other places.
-func (z *ScrambledZipf) Grow(n uint64) { z.items = max(z.items, n) }
-
-// Draw returns an item in [0, Items()).
+// Draw returns an item in [0, n).
 func (z *ScrambledZipf) Draw(s *Stream) uint64 {
 	// YCSB takes the absolute value of a signed hash before reducing; clearing
 	// the sign bit would pick other items than two's-complement negation does.
@@ -142,23 +135,3 @@ func fnv1a(v uint64) uint64 {
 	}
 	return h
 }
-
-// LatestZipf favours the most recently inserted of n items, as YCSB's "latest"
-// request distribution (workload D) does: item n-1 is the most popular. The
-// rules of concurrency are those of [Zipf].
-type LatestZipf struct{ ages Zipf }
-
-// NewLatestZipf returns the distribution over n items, or [ErrZipf].
-func NewLatestZipf(n uint64, theta float64) (LatestZipf, error) {
-	z, err := NewZipf(n, theta)
-	return LatestZipf{ages: z}, err
-}
-
-// Items returns n.
-func (z *LatestZipf) Items() uint64 { return z.ages.items }
-
-// Grow changes the number of items to n; a smaller n than before is ignored.
-func (z *LatestZipf) Grow(n uint64) { z.ages.Grow(n) }
-
-// Draw returns an item in [0, Items()).
-func (z *LatestZipf) Draw(s *Stream) uint64 { return z.ages.items - 1 - z.ages.Draw(s) }

@@ -179,9 +179,6 @@ func resolve(o *Options) (string, error) {
 // Endpoint returns the host:port for clients.
 func (s *Server) Endpoint() string { return s.endpoint }
 
-// Done is closed when the server has stopped, by itself or by Close.
-func (s *Server) Done() <-chan struct{} { return s.etcd.Server.StopNotify() }
-
 // Close stops the server. It cancels waiting requests, such as watches.
 func (s *Server) Close() error {
 	s.once.Do(func() {
