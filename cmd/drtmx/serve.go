@@ -204,6 +204,7 @@ func (a *app) serve(ctx context.Context, o *serveFlags, workload string) (err er
 		addrs.Store(&all)
 		a.announceReady(records, o.dir, &i)
 	}
+	children.OnLoss = func(err error) { log.Error("data server lost", "error", err) }
 	c, err := cluster.Start(ctx, children)
 	if err != nil {
 		return err
@@ -217,11 +218,8 @@ func (a *app) serve(ctx context.Context, o *serveFlags, workload string) (err er
 		_, _ = a.stderr.Write(lost)
 	}
 	err = errors.Join(err, c.Close())
-	switch {
-	case errors.Is(err, cluster.ErrStopped):
+	if errors.Is(err, cluster.ErrStopped) {
 		err = nil
-	case errors.Is(err, cluster.ErrLost):
-		log.Error("data server lost", "error", err)
 	}
 	if err == nil {
 		log.Info("cluster stopped")

@@ -163,6 +163,32 @@ func TestLostServerEndsTheCluster(t *testing.T) {
 	}
 }
 
+// The owner of a cluster hears of a loss while the directory still has its
+// files: what it records is there for everyone who finds the directory gone.
+func TestLossIsReportedBeforeTheDirectoryIsLeft(t *testing.T) {
+	dir, ready := shortDir(t), make(chan Info, 1)
+	var why, gone error
+	o := inDir(dir, 1)
+	o.Ready = func(i Info) { ready <- i }
+	o.OnLoss = func(err error) {
+		why = err
+		_, gone = os.Stat(filepath.Join(dir, lockFile))
+	}
+	c, err := Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := <-ready
+	_ = syscall.Kill(i.Servers[0].PID, syscall.SIGKILL)
+	<-c.Lost()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if !errors.Is(why, ErrLost) || gone != nil {
+		t.Errorf("told %v; the directory: %v", why, gone)
+	}
+}
+
 func TestBusyDirectory(t *testing.T) {
 	dir := shortDir(t)
 	serveIn(t, dir)

@@ -47,6 +47,11 @@ type StartOptions struct {
 	// Ready, if set, is called whenever a cluster in a directory serves: at the
 	// start, and each time it was emptied.
 	Ready func(Info)
+	// OnLoss, if set, is called with the reason, an ErrLost, when a data server
+	// of a cluster in a directory has ended by itself. The directory still has
+	// its files then: a process that finds the directory gone may rely on
+	// whatever OnLoss does.
+	OnLoss func(error)
 }
 
 // Start starts all data servers of a cluster and returns when they serve. If

@@ -124,6 +124,9 @@ func (s *supervisor) run(life context.Context, end func(), l net.Listener) {
 	if why != nil {
 		s.cluster.fail(why, s.children.Output())
 	}
+	if errors.Is(why, ErrLost) && s.opts.OnLoss != nil {
+		s.opts.OnLoss(why)
+	}
 	end()
 	l.Close()
 	conns.Wait()

@@ -20,8 +20,9 @@ import (
 
 // Provider is the provider "shm"; see New.
 type Provider struct {
-	opts Options
-	hub  *hub
+	opts       Options
+	hub        *hub
+	dialSocket func(ctx context.Context, network, addr string) (net.Conn, error) // net.Dialer's, or a test's
 
 	mu struct {
 		sync.Mutex
@@ -228,7 +229,7 @@ func connect(ctx context.Context, p *Provider, to destination) (*link, error) {
 	addr := to.addr
 	dctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
-	nc, err := connectSocket(dctx, addr)
+	nc, err := p.connectSocket(dctx, addr)
 	if err != nil {
 		if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
 			<-ctx.Done() // the dialer keeps the deadline itself, and may be a little earlier
@@ -262,11 +263,10 @@ const busyRetry = 2 * time.Millisecond
 
 // connectSocket connects to addr. The kernel refuses at once where the accept
 // queue is full, so that is tried again until ctx ends.
-func connectSocket(ctx context.Context, addr string) (net.Conn, error) {
-	var d net.Dialer
+func (p *Provider) connectSocket(ctx context.Context, addr string) (net.Conn, error) {
 	var busy error
 	for {
-		nc, err := d.DialContext(ctx, network, addr)
+		nc, err := p.dialSocket(ctx, network, addr)
 		if err == nil {
 			return nc, nil
 		}

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"time"
 
@@ -45,7 +46,7 @@ func New(o Options) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{opts: o, hub: h}
+	p := &Provider{opts: o, hub: h, dialSocket: new(net.Dialer).DialContext}
 	p.mu.secret = make([]byte, blobBytes)
 	_, _ = rand.Read(p.mu.secret) // never fails
 	return p, nil
