@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"drtmx/internal/exec"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
+
+// reusedMessageBytes bounds the memory that a task keeps for its next message.
+const reusedMessageBytes = 16 << 10
 
 // task is a transaction of several servers that this server coordinates. It has
 // its own goroutine and performs the effects of the coordinator's machine. If
@@ -27,8 +31,15 @@ type task struct {
 	calls []call
 	buf   []byte
 
-	ctx    context.Context // of the running calls
-	cancel context.CancelFunc
+	ctx context.Context // of the running calls
+
+	// A client's request:
+	r      *rdma.Request
+	body   []byte
+	read   time.Duration // see share
+	commit wire.Commit
+	resp   []byte
+	serve  func() // answers it
 
 	handed  bool // the decision may have been handed over
 	unheard int  // parties elsewhere whose vote or answer has not come
@@ -39,26 +50,58 @@ func (s *Server) commit(ctx context.Context, c *wire.Commit) verdict {
 	if len(c.Parts) == 0 {
 		return verdict{}
 	}
-	t, _ := s.tasks.Get().(*task)
-	if t == nil {
-		t = &task{batch: batch{s: s}, told: make(chan bool, 1)}
-	}
-	complete := t.share.of(s, c)
-	var v verdict
-	again := true
-	if part := s.replaced(&t.share); part != nil {
-		v = verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d: %v", part.Partition, exec.ErrRestarted)}
-	} else if complete {
-		v = t.share.commit()
-	} else {
-		v, again = t.coordinate(ctx, c)
-	}
+	t := s.tasks.Get().(*task)
+	v, again := t.decide(ctx, c, firstRead(c))
 	if again {
-		t.reset()
-		t.home, t.msg, t.handed, t.unheard = nil, wire.Commit{}, false, 0
-		s.tasks.Put(t)
+		t.free()
 	}
 	return v
+}
+
+func newTask(s *Server) *task {
+	t := &task{batch: batch{s: s}, told: make(chan bool, 1)}
+	t.serve = t.answerClient
+	return t
+}
+
+// free keeps a task for reuse.
+func (t *task) free() {
+	t.reset()
+	t.home, t.msg, t.handed, t.unheard, t.r = nil, wire.Commit{}, false, 0, nil
+	if cap(t.body) > reusedMessageBytes {
+		t.body, t.commit = nil, wire.Commit{}
+	}
+	t.s.tasks.Put(t)
+}
+
+// answerClient commits a client's transaction of several servers.
+func (t *task) answerClient() {
+	d := wire.NewDecoder(t.body)
+	var v verdict
+	again := true
+	if err := t.commit.Decode(&d); err != nil {
+		v = verdict{code: wire.Bad, text: err.Error()}
+	} else {
+		v, again = t.decide(t.s.ctx, &t.commit, t.read)
+	}
+	t.resp = v.append(t.resp[:0])
+	t.s.outcomes.end(t.commit.ID, t.r, t.resp)
+	if again {
+		t.free()
+	}
+}
+
+// decide commits a transaction, the first of whose proofs was read at the given
+// time. The task can be used again, unless the decision may still arrive.
+func (t *task) decide(ctx context.Context, c *wire.Commit, read time.Duration) (v verdict, again bool) {
+	complete := t.share.of(t.s, c, read)
+	if part := t.s.replaced(&t.share); part != nil {
+		return verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d: %v", part.Partition, exec.ErrRestarted)}, true
+	}
+	if complete {
+		return t.share.commit(), true
+	}
+	return t.coordinate(ctx, c)
 }
 
 // replaced returns a part of a share that is for a former life of this server,
@@ -101,7 +144,7 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 		if commit {
 			return verdict{}, true
 		}
-		return t.aborted(ctx, agent), true
+		return t.aborted(agent), true
 	case <-s.ctx.Done():
 		return verdict{code: wire.InDoubt, text: "the server stops before it knows: " + t.v.text}, false
 	}
@@ -110,10 +153,10 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 // aborted is the answer to a transaction that was decided against: it has no
 // effect anywhere. It never says that all is well, even if no one refused: a
 // party of it may be one whose memory is lost, which was not even asked.
-func (t *task) aborted(ctx context.Context, agent twophase.Party) verdict {
+func (t *task) aborted(agent twophase.Party) verdict {
 	w := t.v.weight()
 	if w == 1 && agent != (twophase.Party{}) && !t.handed {
-		return t.confirm(ctx)
+		return t.confirm()
 	}
 	if w == 0 || w == 1 && t.unheard > 0 {
 		for _, l := range t.links { // they may lead to memory that is lost
@@ -274,7 +317,7 @@ func (t *task) start() {
 			continue
 		}
 		if len(t.calls) == 0 {
-			t.ctx, t.cancel = context.WithTimeout(t.s.ctx, peerTimeout)
+			t.ctx = t.s.deadline()
 		}
 		t.calls = append(t.calls, call{l: l, ms: ms, err: l.conn.StartCall(t.ctx, t.request(to, ms))})
 	}
@@ -310,16 +353,16 @@ func (t *task) finish() {
 		}
 		if i+1 < len(t.calls) && t.ctx.Err() != nil && t.s.ctx.Err() == nil {
 			// This server did not answer. The answers of the others have arrived, or are late too.
-			t.cancel()
-			t.ctx, t.cancel = context.WithTimeout(t.s.ctx, answeredTimeout)
+			ctx, cancel := context.WithTimeout(t.s.ctx, answeredTimeout)
+			defer cancel()
+			t.ctx = ctx
 		}
 	}
-	t.cancel()
 	for i := range t.calls {
 		t.answer(&t.calls[i])
 	}
 	clear(t.calls)
-	t.calls, t.ctx, t.cancel = t.calls[:0], nil, nil
+	t.calls, t.ctx = t.calls[:0], nil
 }
 
 // answer takes the result of a request: the messages and the verdict of the
@@ -356,7 +399,7 @@ func (t *task) answer(c *call) {
 // held at that moment. The refusal counts if the proofs at the other server
 // still hold now. The home server does not validate again, because its own
 // placeholders have changed the proven words.
-func (t *task) confirm(ctx context.Context) verdict {
+func (t *task) confirm() verdict {
 	reads := wire.Commit{ID: t.msg.ID, Age: proofAge(t.share.read)}
 	to := 0
 	for i := range t.msg.Parts {
@@ -367,8 +410,7 @@ func (t *task) confirm(ctx context.Context) verdict {
 			reads.Parts = append(reads.Parts, part)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
-	defer cancel()
+	ctx := t.s.deadline()
 	l := t.link(to)
 	if l == nil {
 		return verdict{code: wire.Unavailable, text: "the connection to the other server is lost"}

@@ -98,15 +98,6 @@ func (s *Server) handle(r *rdma.Request) {
 	}
 }
 
-// background runs work for which a handler must not wait.
-func (s *Server) background(fn func()) {
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
-		fn()
-	}()
-}
-
 func (s *Server) seal() {
 	for _, p := range s.parts {
 		if p != nil {
@@ -274,19 +265,9 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 		w.resp = q.result
 		return
 	}
-	body, read := append([]byte(nil), r.Body[1:]...), firstRead(&w.commit)
-	s.background(func() {
-		var c wire.Commit
-		d := wire.NewDecoder(body)
-		v := verdict{}
-		if err := c.Decode(&d); err != nil {
-			v = verdict{code: wire.Bad, text: err.Error()}
-		} else {
-			c.Age = proofAge(read)
-			v = s.commit(s.ctx, &c)
-		}
-		s.outcomes.end(id, r, v.append(nil))
-	})
+	t := s.tasks.Get().(*task)
+	t.r, t.body, t.read = r, append(t.body[:0], r.Body[1:]...), firstRead(&w.commit)
+	s.background(t.serve)
 }
 
 // single returns the partition of a transaction that stays in one partition of

@@ -22,6 +22,8 @@ const (
 	settleTimeout = time.Second
 	// answeredTimeout bounds the wait for an answer after peerTimeout.
 	answeredTimeout = 50 * time.Millisecond
+	// deadlineShared is the time in which requests get the same deadline.
+	deadlineShared = 50 * time.Millisecond
 	// idleLinksMax bounds the idle connections to one server.
 	idleLinksMax = 64
 	// outboxMax bounds the messages that wait for one server. Messages above

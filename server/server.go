@@ -112,6 +112,15 @@ type Server struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	idle   struct {
+		sync.Mutex
+		workers []chan func() // the one that worked last is last
+	}
+	shared struct {
+		sync.Mutex
+		ctx  context.Context // see deadline
+		made time.Duration   // by clock.Fast
+	}
 
 	peers  []*peer  // by server; connections are made when first needed
 	client struct { // of the cluster, for procedures that leave their partition
@@ -170,6 +179,7 @@ func New(c Config) (*Server, error) {
 	s.started, s.ticks = time.Now(), clock.NewTicks()
 	s.readClock()
 	s.work.New = func() any { return &work{} }
+	s.tasks.New = func() any { return newTask(s) }
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for i := range c.Addrs {
 		s.peers = append(s.peers, &peer{s: s, server: i})
@@ -287,6 +297,7 @@ func (s *Server) Close() error {
 		}
 		s.client.Unlock()
 		s.closeErr = s.ep.Close()
+		s.stopWorkers()
 		s.wg.Wait()
 		s.logStop()
 	})

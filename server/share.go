@@ -47,14 +47,15 @@ func fresh(read time.Duration) verdict {
 // shareOf returns this server's share of a transaction. complete reports that
 // the share is the whole transaction.
 func (s *Server) shareOf(c *wire.Commit) (sh share, complete bool) {
-	complete = sh.of(s, c)
+	complete = sh.of(s, c, firstRead(c))
 	return sh, complete
 }
 
-// of sets sh, which is empty, to a server's share of a transaction. It reports
-// whether the server has all parts of the transaction.
-func (sh *share) of(s *Server, c *wire.Commit) (complete bool) {
-	complete, sh.read = true, firstRead(c)
+// of sets sh, which is empty, to a server's share of a transaction, the first of
+// whose proofs was read at the given time. It reports whether the server has all
+// parts of the transaction.
+func (sh *share) of(s *Server, c *wire.Commit, read time.Duration) (complete bool) {
+	complete, sh.read = true, read
 	for i := range c.Parts {
 		if p := s.hosted(int(c.Parts[i].Partition)); p != nil {
 			sh.parts = append(sh.parts, &c.Parts[i])
