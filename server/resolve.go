@@ -16,8 +16,8 @@ const (
 	// askAfter is the number of ticks after which a partition in doubt asks the
 	// coordinator and the last agent. After as many again it asks all parties.
 	askAfter = 5
-	// warnAfter is the number of successive ticks with a transaction in doubt,
-	// not necessarily the same one, after which the log has a warning.
+	// warnAfter is the number of ticks for which one transaction has been in
+	// doubt when the log has a warning, and the least number between warnings.
 	warnAfter = 50
 )
 
@@ -26,7 +26,7 @@ const (
 func (s *Server) ticker(ctx context.Context) {
 	t := time.NewTicker(tickEvery)
 	defer t.Stop()
-	doubtful := 0
+	watch := doubtWatch{s: s}
 	for {
 		select {
 		case <-ctx.Done():
@@ -34,19 +34,34 @@ func (s *Server) ticker(ctx context.Context) {
 		case <-t.C:
 		}
 		s.tick()
-		n := 0
-		for _, p := range s.parts {
-			if p != nil {
-				p.side.mu.Lock()
-				n += p.side.machine.InDoubt()
-				p.side.mu.Unlock()
+		watch.look()
+	}
+}
+
+// doubtWatch logs a warning if a transaction stays in doubt. It follows the age
+// of the oldest one: under load some transaction is in doubt at any moment.
+type doubtWatch struct {
+	s     *Server
+	quiet int // ticks until the next warning may be logged
+}
+
+// look is called after each tick.
+func (w *doubtWatch) look() {
+	n, id, oldest := 0, twophase.ID{}, 0
+	for _, p := range w.s.parts {
+		if p != nil {
+			p.side.mu.Lock()
+			n += p.side.machine.InDoubt()
+			if of, ticks := p.side.machine.Oldest(); ticks > oldest {
+				id, oldest = of, ticks
 			}
+			p.side.mu.Unlock()
 		}
-		if doubtful++; n == 0 {
-			doubtful = 0
-		} else if doubtful%warnAfter == 0 {
-			s.log.Warn("transactions stay in doubt", "transactions", n, "for", time.Duration(doubtful)*tickEvery)
-		}
+	}
+	if w.quiet--; oldest >= warnAfter && w.quiet <= 0 {
+		w.quiet = warnAfter
+		w.s.log.Warn("transactions stay in doubt", "transactions", n, "coordinator", id.Coordinator.Partition, "seq", id.Seq,
+			"for", time.Duration(oldest)*tickEvery)
 	}
 }
 

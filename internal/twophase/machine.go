@@ -125,6 +125,17 @@ func (m *Machine) Self() Party { return m.self }
 // InDoubt returns the number of transactions in doubt.
 func (m *Machine) InDoubt() int { return m.doubts }
 
+// Oldest returns the transaction that has been in doubt for the most ticks, and
+// that number.
+func (m *Machine) Oldest() (id ID, ticks int) {
+	for _, r := range m.pending {
+		if r.state == inDoubt && r.ticks >= ticks {
+			id, ticks = r.id, r.ticks
+		}
+	}
+	return id, ticks
+}
+
 // Records returns the number of transactions in the table.
 func (m *Machine) Records() int { return len(m.table) }
 
