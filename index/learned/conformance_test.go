@@ -8,10 +8,11 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/indextest"
+	"drtmx/index/learned/read"
 )
 
 // engine enrols the package.
-func engine(o Options, co ClientOptions) indextest.Engine {
+func engine(o Options, co read.Options) indextest.Engine {
 	now := time.Duration(0)
 	var last *Server
 	tick := func(s index.Server) {
@@ -35,7 +36,7 @@ func engine(o Options, co ClientOptions) indextest.Engine {
 			}
 			co := co
 			co.InOrder, co.RowWords, co.Strings = inOrder, rowWords, o.Strings
-			return &withServer{NewClient(root, e.RKey, co), last}, nil
+			return &withServer{read.New(root, e.RKey, co), last}, nil
 		},
 		Tick: tick, Strings: o.Strings,
 	}
@@ -45,7 +46,7 @@ func engine(o Options, co ClientOptions) indextest.Engine {
 // are done by the server, as a fallback is: the suite has only READs. Scans of
 // a thousand rows apart over a connection that keeps breaking need it too.
 type withServer struct {
-	*Client
+	*read.Client
 	s *Server
 }
 
@@ -110,14 +111,14 @@ func (g *scanWithServer) Result() *index.ScanResult {
 func TestConformance(t *testing.T) {
 	long := os.Getenv("DRTMX_LONG") != ""
 	for _, inline := range []Inline{Yes, No} {
-		for budget := Full; budget <= RouterOnly; budget++ {
+		for budget := read.Full; budget <= read.RouterOnly; budget++ {
 			o := Options{Inline: inline, SlotsPerLeaf: 8, LeavesPerSubModel: 16, Quarantine: 50 * time.Millisecond}
-			eng := engine(o, ClientOptions{Cache: Cache{Budget: budget, TTBytes: 64}})
+			eng := engine(o, read.Options{Cache: read.Cache{Budget: budget, TTBytes: 64}})
 			name := fmt.Sprintf("inline=%v/budget=%d", inline == Yes, budget)
 			switch {
-			case long || inline == Yes && budget == Full:
+			case long || inline == Yes && budget == read.Full:
 				t.Run(name, func(t *testing.T) { indextest.RunOrdered(t, eng, inline == No) })
-			case inline == No && budget == ModelsOnly:
+			case inline == No && budget == read.ModelsOnly:
 				t.Run(name, func(t *testing.T) { briefly(t, eng) })
 			}
 		}
@@ -130,20 +131,20 @@ func TestConformanceOfStrings(t *testing.T) {
 	o := Options{Strings: true, SlotsPerLeaf: 8, LeavesPerSubModel: 16}
 	seed := indextest.Seed(t)
 	if os.Getenv("DRTMX_LONG") != "" {
-		t.Run("suite", func(t *testing.T) { indextest.RunOrdered(t, engine(o, ClientOptions{}), false) })
+		t.Run("suite", func(t *testing.T) { indextest.RunOrdered(t, engine(o, read.Options{}), false) })
 	}
 	for _, v := range indextest.Variants() {
-		if err := indextest.CheckBounded(engine(o, ClientOptions{}), v, seed); err != nil {
+		if err := indextest.CheckBounded(engine(o, read.Options{}), v, seed); err != nil {
 			t.Error(err)
 		}
-		if err := indextest.CheckFull(engine(o, ClientOptions{}), v, seed); err != nil {
+		if err := indextest.CheckFull(engine(o, read.Options{}), v, seed); err != nil {
 			t.Error(err)
 		}
 	}
 	for i, space := range indextest.KeySpaces() {
-		budget := Budget(i % 4)
+		budget := read.Budget(i % 4)
 		t.Run(fmt.Sprintf("%s/budget=%d", space.Name, budget), func(t *testing.T) {
-			eng := engine(o, ClientOptions{Cache: Cache{Budget: budget, TTBytes: 64}})
+			eng := engine(o, read.Options{Cache: read.Cache{Budget: budget, TTBytes: 64}})
 			vs := indextest.Variants()
 			v := vs[i%len(vs)]
 			m := indextest.ModelRun{

@@ -3,12 +3,14 @@ package learned
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/model"
+	"drtmx/index/learned/train"
 	"drtmx/index/learned/tree"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
@@ -34,6 +36,17 @@ const (
 	RMI = model.RMI
 	PLR = model.PLR
 )
+
+// ParseFamily reads "plr" or "rmi", in any case. The empty string is the
+// default family.
+func ParseFamily(s string) (Family, error) {
+	for _, f := range []Family{PLR, RMI} {
+		if s == "" || strings.EqualFold(s, f.String()) {
+			return f, nil
+		}
+	}
+	return 0, fmt.Errorf("learned: family of models %q, want plr or rmi", s)
+}
 
 // Options configure the server half of an index. The zero value of each field
 // but RowWords picks the default.
@@ -113,13 +126,8 @@ func (o Options) withDefaults() (Options, error) {
 // must not run beside a mutator.
 type Server struct {
 	*tree.Tree
-	a         *block.Arena
-	o         Options
-	root      uint64
-	leafBytes uint64
-	mem       *block.Sized // of published models
-
-	t training
+	root    uint64
+	trainer *train.Trainer
 }
 
 var _ index.OrderedServer = (*Server)(nil)
@@ -130,65 +138,23 @@ func NewServer(a *block.Arena, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{a: a, o: o, mem: a.NewSized()}
-	if s.root, err = s.mem.Alloc(rootWords * mem.WordBytes); err != nil {
+	s, published := &Server{}, a.NewSized()
+	if s.root, err = published.Alloc(model.RootWords * mem.WordBytes); err != nil {
 		return nil, fmt.Errorf("%w: %v", index.ErrFull, err)
 	}
-	lay, err := leaf.NewLayout(indexID(s.root), o.kind(), o.RowWords, o.SlotsPerLeaf)
+	lay, err := leaf.NewLayout(model.IndexID(s.root), o.kind(), o.RowWords, o.SlotsPerLeaf)
 	if err != nil {
 		return nil, err
 	}
-	s.leafBytes = lay.LeafBytes()
-	to := tree.Options{Layout: lay, Locks: o.Locks, Quarantine: o.Quarantine, Clock: o.Clock}
-	if lay.Kind == leaf.Strings {
-		err = s.makeStrings(to)
-	} else {
-		err = s.makeNative(to)
-	}
-	if err != nil {
+	changed := func(low, high index.Key, bounded bool) { s.trainer.Changed(low, high, bounded) }
+	if s.Tree, err = tree.New(a, tree.Options{Layout: lay, Locks: o.Locks, Quarantine: o.Quarantine, Clock: o.Clock, Changed: changed}); err != nil {
 		return nil, err
 	}
-	e := a.Create(s.root, rootWords)
-	e.Set(idWord, tag(magicRoot, indexID(s.root)))
-	e.Set(rootGeometry, uint64(o.RowWords)<<32|uint64(o.SlotsPerLeaf)<<16|uint64(lay.Kind))
-	e.Set(rootFirst, s.First())
-	e.Commit(block.Header(a.NextVersion()))
-	return s, nil
-}
-
-// makeNative makes the tree and the trainer of native keys.
-func (s *Server) makeNative(o tree.Options) error {
-	t, err := newTrainer[uint64](s)
-	if err != nil {
-		return err
-	}
-	o.Changed = func(low, high index.Key, bounded bool) {
-		if !bounded {
-			high.Num = 0 // less one, the highest key
-		}
-		t.changed(low.Num, high.Num-1)
-	}
-	if s.Tree, err = tree.New(s.a, o); err != nil {
-		return err
-	}
-	t.k = &nativeKeys{t: s.Tree, family: s.o.Family}
-	s.t = t
-	return nil
-}
-
-// makeStrings makes the tree and the trainer of string keys.
-func (s *Server) makeStrings(o tree.Options) error {
-	t, err := newTrainer[string](s)
-	if err != nil {
-		return err
-	}
-	o.Changed = func(low, high index.Key, _ bool) { t.changed(low.Str, high.Str) }
-	if s.Tree, err = tree.New(s.a, o); err != nil {
-		return err
-	}
-	t.k = &stringKeys{t: s.Tree}
-	s.t = t
-	return nil
+	s.trainer, err = train.New(train.Options{
+		Arena: a, Mem: published, Root: s.root, Tree: s.Tree,
+		Family: o.Family, LeavesPerSubModel: o.LeavesPerSubModel, RetrainInterval: o.RetrainInterval,
+	})
+	return s, err
 }
 
 // Root is the address of the root block.
@@ -201,11 +167,21 @@ func (s *Server) Get(key index.Key, buf []uint64) index.GetResult {
 	return res
 }
 
+// Maintain does one bounded unit of background work, and reports whether there
+// was any: see train.Trainer.
+func (s *Server) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
+	return s.trainer.Maintain(now, lock)
+}
+
+// Quality is how well the published models find the keys they were trained on,
+// and how often the partition was made anew.
+func (s *Server) Quality() (q model.Quality, generations uint64) { return s.trainer.Quality() }
+
 // Stats is a snapshot.
 func (s *Server) Stats() index.ServerStats {
 	var st index.ServerStats
 	s.Tree.Stats(&st)
-	s.t.stats(&st)
+	s.trainer.Stats(&st)
 	st.IndexBytes = st.InnerBytes + st.ModelBytes + st.TTBytes
 	return st
 }
@@ -215,16 +191,8 @@ func (s *Server) Check() error {
 	if err := s.Tree.Check(); err != nil {
 		return err
 	}
-	return s.t.check()
+	return s.trainer.Check()
 }
-
-// noLock is for callers whose mutators are kept out otherwise.
-type noLock struct{}
-
-func (noLock) Lock()   {}
-func (noLock) Unlock() {}
-
-var _ sync.Locker = noLock{}
 
 // Latched is a Server for several goroutines: a latch stands in for the
 // executor that otherwise serialises mutators. Get and Scan take no latch.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"drtmx/index/learned"
+	"drtmx/index/learned/read"
 	"drtmx/rdma"
 )
 
@@ -33,10 +33,10 @@ type Retry struct {
 }
 
 // Cache is how much of the models of ordered indexes a client keeps.
-type Cache = learned.Cache
+type Cache = read.Cache
 
 // ParseCache reads what Cache.String returns.
-func ParseCache(s string) (Cache, error) { return learned.ParseCache(s) }
+func ParseCache(s string) (Cache, error) { return read.ParseCache(s) }
 
 // Config opens a DB. Servers and Dial are required.
 type Config struct {

@@ -9,7 +9,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/hash"
-	"drtmx/index/learned"
+	"drtmx/index/learned/read"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -180,7 +180,7 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) error {
 
 func (db *DB) newClient(ix *tables.Index, p *partition, inOrder bool) index.Client {
 	if ix.Ordered {
-		return learned.NewClient(p.roots[ix.ID], p.rkey, learned.ClientOptions{InOrder: inOrder, RowWords: ix.RowBytes / 8, Strings: ix.Strings, Cache: db.cfg.Cache})
+		return read.New(p.roots[ix.ID], p.rkey, read.Options{InOrder: inOrder, RowWords: ix.RowBytes / 8, Strings: ix.Strings, Cache: db.cfg.Cache})
 	}
 	return hash.NewClient(p.roots[ix.ID], p.rkey, hash.ClientOptions{
 		InOrder: inOrder, LocationCacheEntries: max(db.cfg.LocationCache, 0),

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"drtmx/index"
-	"drtmx/index/learned"
+	"drtmx/index/learned/read"
 	"drtmx/internal/mem"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -75,7 +75,7 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 	if c.LocationCache == 0 {
 		c.LocationCache = defaultLocationCache
 	}
-	if c.Cache.Budget > learned.RouterOnly || c.Cache.TTBytes < 0 {
+	if c.Cache.Budget > read.RouterOnly || c.Cache.TTBytes < 0 {
 		return nil, fmt.Errorf("txn: Config.Cache %v is out of range", c.Cache)
 	}
 	db := &DB{cfg: c}

@@ -5,7 +5,7 @@ var readerBugs = []bug{
 	{
 		name: "ScanWithoutNextLeaf", why: "the leaf after the last row of a scan is not part of its proofs",
 		edits: []edit{{
-			file: "index/learned/scan.go",
+			file: "index/learned/read/scan.go",
 			old:  "	o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: l.view.Gap()})\n",
 			new: `	o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: l.view.Gap()})
 	if before > 0 && len(o.res.Entries) == before {
@@ -13,25 +13,25 @@ var readerBugs = []bug{
 	}
 `,
 		}},
-		caught: []test{{"index/learned", "TestScanProvesTheNextLeaf", "the quick proofs of a scan"}},
+		caught: []test{{"index/learned/read", "TestScanProvesTheNextLeaf", "the quick proofs of a scan"}},
 	},
 	{
 		name: "FirstTie", why: "the first row with a string key's digest and tag is taken for the row of the key",
 		edits: []edit{{
-			file: "index/learned/get.go",
-			old:  "	if see == rowHere && key != g.str {\n",
+			file: "index/learned/read/stringget.go",
+			old:  "	if see == rowHere && key != g.o.key.Str {\n",
 			new:  "	if see == rowHere && len(key) == 0 {\n",
 		}},
-		caught: []test{{"index/learned", "TestTiedDigests", "want not found|want NotFound|row of"}},
+		caught: []test{{"index/learned/read", "TestTiedDigests", "want not found|want NotFound|row of"}},
 	},
 	{
 		name: "AbsentBehindFences", why: "a string key is absent if the leaf has no row of it, whatever the fences of the leaf",
 		edits: []edit{{
-			file: "index/learned/get.go",
+			file: "index/learned/read/stringget.go",
 			old:  "	if g.covered {\n",
-			new:  "	if len(g.str) >= 0 {\n",
+			new:  "	if len(g.o.key.Str) >= 0 {\n",
 		}},
-		caught: []test{{"index/learned", "TestAbsenceBehindFences", "key .x+[0-9]+"}},
+		caught: []test{{"index/learned/read", "TestAbsenceBehindFences", "key .x+[0-9]+"}},
 	},
 	{
 		name: "AnyFences", why: "a fence block of any leaf and version is accepted",
@@ -40,6 +40,6 @@ var readerBugs = []bug{
 			old:  "buf[OwnerWord] != leaf {\n		return Fences{}, false\n",
 			new:  "buf[OwnerWord] != leaf {\n		return v.shape.split(mem.WordString(buf[FencesAtWord:], v.shape.Bytes()), v.last), true\n",
 		}},
-		caught: []test{{"index/learned", "TestFencesOfAnotherLeaf", "is there and said to be absent"}},
+		caught: []test{{"index/learned/read", "TestFencesOfAnotherLeaf", "is there and said to be absent"}},
 	},
 }

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"drtmx/index"
 )
 
 // splitLeaves are leaves of which every other one was split off, in random
@@ -106,7 +108,7 @@ func TestHostileExtents(t *testing.T) {
 	} {
 		b := slices.Clone(good)
 		damage(b)
-		if err := s.Decode(b); !errors.Is(err, ErrCorrupt) {
+		if err := s.Decode(b); !errors.Is(err, index.ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

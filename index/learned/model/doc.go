@@ -53,7 +53,7 @@
 // TT figures need leaves whose numbers are near their neighbours', or in few
 // extents. A tree whose leaves were all split in random order, and whose split-off
 // leaves come from extents of 8, one open extent an inner node, has a TT of 7.3 to
-// 7.5 % of its inner nodes: see BenchmarkPredict of index/learned.
+// 7.5 % of its inner nodes: see BenchmarkPredict of index/learned/read.
 //
 // # Sources
 //

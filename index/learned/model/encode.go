@@ -3,6 +3,8 @@ package model
 import (
 	"fmt"
 	"math"
+
+	"drtmx/index"
 )
 
 // A sub-model's block, in 64-bit words:
@@ -21,6 +23,7 @@ import (
 // models only. There is no checksum; the carrier has one.
 const (
 	headerWords = 5
+	startWord   = 1
 	formatSub   = 0x54
 	formatRoute = 0x52
 )
@@ -67,7 +70,7 @@ func (s *SubModel) Decode(words []uint64) error {
 		return err
 	}
 	if want := h.words() + h.ttWords(); len(words) != want {
-		return fmt.Errorf("%w: block of %d words, want %d", ErrCorrupt, len(words), want)
+		return fmt.Errorf("%w: block of %d words, want %d", index.ErrCorrupt, len(words), want)
 	}
 	if err := h.hot.adoptRefinements(words[h.words():]); err != nil {
 		return err
@@ -112,7 +115,7 @@ func (s *SubModel) adopt(h header, words []uint64) {
 	if need := coldWords + len(words) - from; cap(body) < need {
 		body = make([]uint64, 0, need)
 	}
-	body = append(body, words[1], h.counts, words[3])
+	body = append(body, words[startWord], h.counts, words[3])
 	h.hot.body = append(body, words[from:]...)
 	h.hot.ttAt = uint16(coldWords + h.words() - from)
 	*s = h.hot
@@ -122,7 +125,7 @@ func (s *SubModel) adopt(h header, words []uint64) {
 // ALNs need no check: any bits are safe.
 func parseHeader(words []uint64) (header, error) {
 	fail := func(what string, got any) (header, error) {
-		return header{}, fmt.Errorf("%w: %s %v", ErrCorrupt, what, got)
+		return header{}, fmt.Errorf("%w: %s %v", index.ErrCorrupt, what, got)
 	}
 	if len(words) < headerWords {
 		return fail("block words", len(words))
@@ -193,8 +196,8 @@ func (h *header) checkHead(words []uint64) error {
 	keys, lines := words[headerWords:headerWords+n], words[headerWords+n:headerWords+2*n]
 	if n > 0 {
 		h.hot.anchor, h.hot.line = keys[0], line(lines[0])
-		if keys[0] <= words[1] {
-			return fmt.Errorf("%w: first segment %d at or below start %d", ErrCorrupt, keys[0], words[1])
+		if keys[0] <= words[startWord] {
+			return fmt.Errorf("%w: first segment %d at or below start %d", index.ErrCorrupt, keys[0], words[startWord])
 		}
 	}
 	if n > 1 {
@@ -202,20 +205,20 @@ func (h *header) checkHead(words []uint64) error {
 	}
 	for i := 1; i < n; i++ {
 		if keys[i] <= keys[i-1] || line(lines[i]).base() < line(lines[i-1]).base() {
-			return fmt.Errorf("%w: segment %d does not rise", ErrCorrupt, i)
+			return fmt.Errorf("%w: segment %d does not rise", index.ErrCorrupt, i)
 		}
 	}
 	list := words[headerWords+2*n : h.words()]
 	if shift := h.hot.extentShift(); shift != 0 {
 		if list[0]>>32 > math.MaxUint32>>shift || list[1]&math.MaxUint32 > 63 {
-			return fmt.Errorf("%w: list begins with %#x, %#x", ErrCorrupt, list[0], list[1])
+			return fmt.Errorf("%w: list begins with %#x, %#x", index.ErrCorrupt, list[0], list[1])
 		}
 		return nil // any differences are safe
 	}
 	last := -1
 	for i, e := range list {
 		if int(e>>32) <= last || int(e>>32) >= h.leaves {
-			return fmt.Errorf("%w: exception %d names leaf %d", ErrCorrupt, i, e>>32)
+			return fmt.Errorf("%w: exception %d names leaf %d", index.ErrCorrupt, i, e>>32)
 		}
 		last = int(e >> 32)
 	}

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"drtmx/index"
 )
 
 func wordsOf(b []byte) []uint64 {
@@ -101,12 +103,12 @@ func FuzzDecode(f *testing.F) {
 				t.Fatal("decoded words encode differently")
 			}
 			probeSubModel(t, &s, words)
-		} else if !errors.Is(err, ErrCorrupt) {
+		} else if !errors.Is(err, index.ErrCorrupt) {
 			t.Fatal(err)
 		}
 		if headErr == nil {
 			probeSubModel(t, &h, words)
-		} else if err == nil || !errors.Is(headErr, ErrCorrupt) {
+		} else if err == nil || !errors.Is(headErr, index.ErrCorrupt) {
 			t.Fatal(err, headErr)
 		}
 	})
@@ -124,7 +126,7 @@ func FuzzDecodeRouter(f *testing.F) {
 		words := wordsOf(data)
 		var r Router
 		if err := r.Decode(words); err != nil {
-			if !errors.Is(err, ErrCorrupt) || r.Len() != 1 {
+			if !errors.Is(err, index.ErrCorrupt) || r.Len() != 1 {
 				t.Fatal(err)
 			}
 			return
@@ -160,7 +162,7 @@ func TestMangledBlocks(t *testing.T) {
 			case err == nil:
 				decoded++
 				probeSubModel(t, &s, b)
-			case !errors.Is(err, ErrCorrupt):
+			case !errors.Is(err, index.ErrCorrupt):
 				t.Fatal(err)
 			}
 		}
@@ -176,11 +178,11 @@ func TestHostileSizes(t *testing.T) {
 	words[0] = formatSub<<56 | uint64(PLR)<<48 | MaxLeaves<<32 | (MaxLeaves-1)<<16 | MaxLeaves
 	words[4] = 16<<16 | 6<<8 | 32
 	var s SubModel
-	if err := s.Decode(words); !errors.Is(err, ErrCorrupt) || cap(s.body) > 0 {
+	if err := s.Decode(words); !errors.Is(err, index.ErrCorrupt) || cap(s.body) > 0 {
 		t.Fatalf("%v, allocated %d words", err, cap(s.body))
 	}
 	var r Router
-	if err := r.Decode([]uint64{formatRoute<<56 | 1<<31, 0}); !errors.Is(err, ErrCorrupt) {
+	if err := r.Decode([]uint64{formatRoute<<56 | 1<<31, 0}); !errors.Is(err, index.ErrCorrupt) {
 		t.Fatal(err)
 	}
 }
@@ -227,7 +229,7 @@ func TestDecodeRejects(t *testing.T) {
 	} {
 		b := slices.Clone(good)
 		damage(b)
-		if err := s.Decode(b); !errors.Is(err, ErrCorrupt) {
+		if err := s.Decode(b); !errors.Is(err, index.ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -238,12 +240,12 @@ func TestDecodeRejects(t *testing.T) {
 		"one leaf, a segment":     {shape(1, 1, 0), 0, 0, 0, 0, 5, 0},
 		"an exception of no bits": {shape(2, 1, 1), 0, 0, 0, 0, 5, 0, 1<<32 | 9},
 	} {
-		if err := s.Decode(b); !errors.Is(err, ErrCorrupt) {
+		if err := s.Decode(b); !errors.Is(err, index.ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for n := range len(good) {
-		if err := s.Decode(good[:n]); !errors.Is(err, ErrCorrupt) {
+		if err := s.Decode(good[:n]); !errors.Is(err, index.ErrCorrupt) {
 			t.Fatalf("%d of %d words: %v", n, len(good), err)
 		}
 	}
@@ -260,15 +262,15 @@ func TestFetchedWordsChecked(t *testing.T) {
 	p := s.Predict(s.anchor + 1<<60)
 	for _, bad := range []Prediction{{Lo: -1, Hi: 2}, {Lo: 3, Hi: 2}, {Lo: 0, Hi: s.Leaves()}} {
 		for n := range 8 {
-			if _, err := s.Resolve(1<<60, bad, make([]uint64, n)); !errors.Is(err, ErrCorrupt) {
+			if _, err := s.Resolve(1<<60, bad, make([]uint64, n)); !errors.Is(err, index.ErrCorrupt) {
 				t.Errorf("window %d to %d of %d words: %v", bad.Lo, bad.Hi, n, err)
 			}
 		}
 	}
-	if _, err := s.Resolve(1<<60, p, make([]uint64, 99)); !errors.Is(err, ErrCorrupt) {
+	if _, err := s.Resolve(1<<60, p, make([]uint64, 99)); !errors.Is(err, index.ErrCorrupt) {
 		t.Error(err)
 	}
-	if err := s.LoadTT(make([]uint64, 1)); !errors.Is(err, ErrCorrupt) {
+	if err := s.LoadTT(make([]uint64, 1)); !errors.Is(err, index.ErrCorrupt) {
 		t.Error(err)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+
+	"drtmx/index"
 )
 
 // Where keys cluster, a few lines tell one cluster from another but not the
@@ -79,7 +81,7 @@ func (s *SubModel) adoptRefinements(tt []uint64) error {
 	}
 	lo, hi := int32(tt[0]>>32), int32(tt[0])
 	if lo > hi {
-		return fmt.Errorf("%w: refined residuals %d to %d", ErrCorrupt, lo, hi)
+		return fmt.Errorf("%w: refined residuals %d to %d", index.ErrCorrupt, lo, hi)
 	}
 	s.residualMin, s.residualMax = lo, hi
 	return nil

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"drtmx/index"
 )
 
 // clusters are the leaves of some clusters of 3000 keys.
@@ -82,7 +84,7 @@ func TestHostileRefinements(t *testing.T) {
 	} {
 		b := slices.Clone(good)
 		damage(b)
-		if err := s.Decode(b); !errors.Is(err, ErrCorrupt) {
+		if err := s.Decode(b); !errors.Is(err, index.ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -90,11 +92,11 @@ func TestHostileRefinements(t *testing.T) {
 	head.DropTT()
 	bad := slices.Clone(good[at:])
 	bad[0] = 1<<63 - 1
-	if err := head.LoadTT(bad); !errors.Is(err, ErrCorrupt) || head.HasTT() {
+	if err := head.LoadTT(bad); !errors.Is(err, index.ErrCorrupt) || head.HasTT() {
 		t.Errorf("loading refinements with bad residuals: %v", err)
 	}
 	key := s.anchor + 1
-	if _, err := head.Resolve(key, head.Predict(key), bad); !errors.Is(err, ErrCorrupt) {
+	if _, err := head.Resolve(key, head.Predict(key), bad); !errors.Is(err, index.ErrCorrupt) {
 		t.Errorf("resolving with bad residuals: %v", err)
 	}
 	r := rand.New(rand.NewPCG(12, 2))

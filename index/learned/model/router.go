@@ -3,6 +3,8 @@ package model
 import (
 	"fmt"
 	"math/bits"
+
+	"drtmx/index"
 )
 
 // MaxSubModels is the most sub-models one router can tell apart.
@@ -60,11 +62,11 @@ func NewRouter(starts []uint64) (*Router, error) {
 
 func (r *Router) set(starts []uint64) error {
 	if len(starts) == 0 || len(starts) > MaxSubModels {
-		return fmt.Errorf("%w: router of %d sub-models", ErrCorrupt, len(starts))
+		return fmt.Errorf("%w: router of %d sub-models", index.ErrCorrupt, len(starts))
 	}
 	for i := 1; i < len(starts); i++ {
 		if starts[i] <= starts[i-1] {
-			return fmt.Errorf("%w: router start %d does not rise", ErrCorrupt, i)
+			return fmt.Errorf("%w: router start %d does not rise", index.ErrCorrupt, i)
 		}
 	}
 	r.starts = append(r.starts[:0], starts...)
@@ -232,7 +234,7 @@ func (r *Router) AppendTo(dst []uint64) []uint64 {
 // keeps no reference to words. After an error r is unchanged.
 func (r *Router) Decode(words []uint64) error {
 	if len(words) < 2 || words[0] != formatRoute<<56|uint64(len(words)-1) {
-		return fmt.Errorf("%w: router header", ErrCorrupt)
+		return fmt.Errorf("%w: router header", index.ErrCorrupt)
 	}
 	return r.set(words[1:])
 }

@@ -1,9 +1,10 @@
 package model
 
 import (
-	"errors"
 	"fmt"
 	"slices"
+
+	"drtmx/index"
 )
 
 // The TT is an array of fixed-width entries, lowest bits first and without
@@ -245,11 +246,11 @@ func (s *SubModel) ttSpan(lo, hi int) (first, end int) {
 func (s *SubModel) Resolve(key uint64, p Prediction, words []uint64) (Prediction, error) {
 	first, end := s.ttSpan(p.Lo, p.Hi)
 	if len(words) != end-first {
-		return p, fmt.Errorf("%w: TT window of %d words, want %d", ErrCorrupt, len(words), end-first)
+		return p, fmt.Errorf("%w: TT window of %d words, want %d", index.ErrCorrupt, len(words), end-first)
 	}
 	last := s.Leaves() - 1
 	if p.Lo < 0 || p.Hi > last || p.Lo > p.Hi {
-		return p, fmt.Errorf("%w: leaves %d to %d of %d", ErrCorrupt, p.Lo, p.Hi, last+1)
+		return p, fmt.Errorf("%w: leaves %d to %d of %d", index.ErrCorrupt, p.Lo, p.Hi, last+1)
 	}
 	v := ttView{words: words, skip: first}
 	p.Knows = KnowsALN
@@ -288,7 +289,7 @@ func (s *SubModel) DropTT() {
 // sub-model held without it. It copies words.
 func (s *SubModel) LoadTT(words []uint64) error {
 	if len(words) != s.ttWords() {
-		return fmt.Errorf("%w: TT of %d words, want %d", ErrCorrupt, len(words), s.ttWords())
+		return fmt.Errorf("%w: TT of %d words, want %d", index.ErrCorrupt, len(words), s.ttWords())
 	}
 	if err := s.adoptRefinements(words); err != nil {
 		return err
@@ -297,7 +298,3 @@ func (s *SubModel) LoadTT(words []uint64) error {
 	s.flags |= flagTT
 	return nil
 }
-
-// ErrCorrupt is wrapped by every error about encoded words: the block is not a
-// model, belongs to another format, or was damaged.
-var ErrCorrupt = errors.New("model: corrupt encoding")

@@ -1,4 +1,4 @@
-package learned
+package train
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 )
 
 // account replaces a sub-model's share of the published sums.
-func (t *trainer[K]) account(st *subState, q model.Quality, b *modelBlock) {
+func (t *Trainer) account(st *subState, q model.Quality, b *published) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if st.blk == nil {
@@ -28,7 +28,7 @@ func (t *trainer[K]) account(st *subState, q model.Quality, b *modelBlock) {
 }
 
 // sum computes the sums of a generation just published.
-func (t *trainer[K]) sum(g *generation[K]) {
+func (t *Trainer) sum(g *generation) {
 	var q model.Quality
 	model, tt := uint64(g.router.Bytes()), uint64(0)
 	for i := range g.subs {
@@ -42,7 +42,8 @@ func (t *trainer[K]) sum(g *generation[K]) {
 	t.mu.plans++
 }
 
-func (t *trainer[K]) stats(s *index.ServerStats) {
+// Stats fills in what the trainer knows of an index's statistics.
+func (t *Trainer) Stats(s *index.ServerStats) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.SubModels, s.ModelBytes, s.TTBytes = t.mu.subs, t.mu.modelBytes, t.mu.ttBytes
@@ -59,59 +60,56 @@ func (t *trainer[K]) stats(s *index.ServerStats) {
 }
 
 // Quality says how well the published models find the keys they were trained
-// on, and Generations how often the partition was made anew.
-func (s *Server) Quality() (q model.Quality, generations uint64) { return s.t.quality() }
-
-func (t *trainer[K]) quality() (q model.Quality, generations uint64) {
+// on, and how often the partition was made anew.
+func (t *Trainer) Quality() (q model.Quality, generations uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.mu.quality, t.mu.plans
 }
 
-// check decodes all that is published, as a client would. No Maintain and no
+// Check decodes all that is published, as a client would. No Maintain and no
 // mutator may run.
-func (t *trainer[K]) check() error {
+func (t *Trainer) Check() error {
 	if t.gen == nil {
 		return nil
 	}
-	read := func(addr uint64, words int) ([]uint64, error) {
-		buf := make([]uint64, words)
-		t.s.a.Span(addr, words).CopyOut(buf)
-		if v := block.Accept(buf, buf[0], addr, !t.s.a.Checksums()); v != block.OK {
-			return nil, fmt.Errorf("%w: block at %#x is %v", index.ErrCorrupt, addr, v)
+	read := func(p model.Pointer) ([]uint64, error) {
+		buf := make([]uint64, p.Words())
+		t.o.Arena.Span(p.Addr(), p.Words()).CopyOut(buf)
+		if v := block.Accept(buf, buf[0], p.Addr(), !t.o.Arena.Checksums()); v != block.OK {
+			return nil, fmt.Errorf("%w: block at %#x is %v", index.ErrCorrupt, p.Addr(), v)
 		}
 		return buf, nil
 	}
-	b, err := read(t.s.root, rootWords)
+	b, err := read(model.NewPointer(t.o.Root, model.RootWords))
 	if err != nil {
 		return err
 	}
-	root, err := decodeRoot(t.s.root, b)
+	root, err := model.RootOf(t.o.Root, b)
 	if err != nil {
 		return err
 	}
-	if b, err = read(root.gen, root.genWords); err != nil {
+	if b, err = read(root.Gen); err != nil {
 		return err
 	}
-	g, err := decodeGen(&root, b)
+	g, err := model.GenerationOf(&root, b)
 	if err != nil {
 		return err
 	}
-	if g.subs != len(t.gen.subs) || root.number != t.gen.number {
+	if g.Subs != len(t.gen.subs) || root.Number != t.gen.Number {
 		return fmt.Errorf("%w: generation %d of %d sub-models, want %d of %d",
-			index.ErrCorrupt, root.number, g.subs, t.gen.number, len(t.gen.subs))
+			index.ErrCorrupt, root.Number, g.Subs, t.gen.Number, len(t.gen.subs))
 	}
-	subs, err := newDirectory(&root, &g, func(c chunkBlock) ([]uint64, error) { return read(c.addr, c.words) })
+	d, pointers, err := model.NewDirectory(&root, g, read)
 	if err != nil {
 		return err
 	}
-	for i, p := range subs.pointers {
-		p := pointer(p)
-		if b, err = read(p.addr(), p.words()); err != nil {
+	for i, p := range pointers {
+		if b, err = read(model.Pointer(p)); err != nil {
 			return err
 		}
 		var s model.SubModel
-		if _, err := subs.decode(root.lay.ID, i, b, &s); err != nil {
+		if _, err := d.Sub(i, b, &s); err != nil {
 			return err
 		}
 	}

@@ -1,12 +1,12 @@
-package learned
+package read
 
 import (
 	"fmt"
 
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
+	"drtmx/index/learned/model"
 	"drtmx/internal/block"
-	"drtmx/internal/mem"
 	"drtmx/rdma"
 )
 
@@ -57,7 +57,6 @@ type rowAt struct {
 
 // getKind has the steps of a lookup that depend on the kind of key.
 type getKind interface {
-	soughtKey
 	// keep copies the key, whose memory is the caller's; false if it is of the other kind.
 	keep(key index.Key) bool
 	// side compares the key with the fences of the leaf just accepted. It is
@@ -97,7 +96,6 @@ func (c *Client) NewGet() index.GetOp {
 	} else {
 		o.kind = &nativeGet{o: o}
 	}
-	o.k = o.kind
 	o.c, o.n = c, &c.counts[c.nextOp.Add(1)%opStripes]
 	return o
 }
@@ -269,7 +267,7 @@ func (o *getOp) present(row []uint64, head block.Header, addr uint64) bool {
 func (o *getOp) readRows(next *rdma.Batch) bool {
 	n, words := 0, 0
 	for ; n < min(len(o.rows), rowsPerRoundMax); n++ {
-		if r := o.rows[n]; r.words == 0 || bad(r.addr) {
+		if r := o.rows[n]; r.words == 0 || !model.ValidAddr(r.addr) {
 			o.c.missed(o.h, o.sub)
 			return o.fallback()
 		}
@@ -340,215 +338,4 @@ func (o *getOp) onRows(done, next *rdma.Batch) bool {
 		return o.readRows(next)
 	}
 	return o.kind.others(next)
-}
-
-// nativeGet are the steps of a native key.
-type nativeGet struct {
-	numKey
-	o   *getOp
-	one [1]rowAt
-}
-
-func (g *nativeGet) keep(key index.Key) bool {
-	g.num = key.Num
-	return key.Str == ""
-}
-
-func (g *nativeGet) side() sight { return sideOf(&g.o.view, g.num) }
-
-func (g *nativeGet) rowsMove() bool { return false }
-
-func (g *nativeGet) learn(from int) { g.o.finder.learn(&g.o.view, g.o.addr, from) }
-
-func (g *nativeGet) search(next *rdma.Batch) bool {
-	o := g.o
-	v := &o.view
-	o.res.Hint = o.addr
-	if o.chases > 0 {
-		g.learn(o.pred.Leaf)
-		o.chases = 0
-	}
-	i := v.Find(g.num)
-	if i < 0 {
-		return o.absent()
-	}
-	if o.lay.Kind != leaf.Inline {
-		g.one[0] = rowAt{v.Head(i), o.lay.RowBlockWords}
-		o.rows = g.one[:]
-		return o.readRows(next)
-	}
-	head := block.Header(v.Head(i))
-	if head.Locked() {
-		if o.locked++; o.locked >= maxLocked {
-			return o.finish(index.Locked)
-		}
-		o.n.retries.Add(1)
-		return o.readLeaf(o.addr, next)
-	}
-	return o.present(v.Row(i), head, o.lay.HeadAddr(o.addr, i))
-}
-
-func (g *nativeGet) judge(wr *rdma.WR) (rowSight, []uint64) {
-	see := judgeNumRow(wr, g.o.lay, g.num, g.o.c.o.InOrder)
-	if see != rowHere {
-		return see, nil
-	}
-	return rowHere, wr.Buf[leaf.RowWord : leaf.RowWord+g.o.lay.RowWords]
-}
-
-// others is not reached: the row of a native key has its key or is gone.
-func (g *nativeGet) others(*rdma.Batch) bool { return g.o.fallback() }
-
-// onFence is not reached: a leaf of native keys holds its fences.
-func (g *nativeGet) onFence(_, _ *rdma.Batch) bool { return g.o.fallback() }
-
-// stringGet are the steps of a string key.
-type stringGet struct {
-	strKey // in kept
-	o      *getOp
-	kept   []byte
-	tag    uint16
-
-	covered bool    // the fences of the leaf are known, and cover the key
-	all     []rowAt // of slots with digest and tag
-	// cleared is the header of a leaf in which every slot with digest and tag
-	// was seen to lead to another key's row; 0 if there is none. Those blocks
-	// may have been given to other rows meanwhile: only if the leaf is READ
-	// once more with the same header were the rows the slots' own, and so the
-	// key is absent.
-	cleared uint64
-}
-
-func (g *stringGet) keep(key index.Key) bool {
-	g.kept = append(g.kept[:0], key.Str...)
-	g.str = mem.String(g.kept)
-	g.tag, g.cleared, g.covered = leaf.Tag(g.str), 0, false
-	return key.Num == 0
-}
-
-func (g *stringGet) rowsMove() bool { return true }
-
-func (g *stringGet) side() sight {
-	g.covered = false
-	f, ok := g.o.view.Fences()
-	if !ok {
-		return seeHere
-	}
-	see := sideOfFences(&f, g.str)
-	if see != seeHere {
-		g.cleared = 0
-		return see
-	}
-	g.inside(&f)
-	return seeHere
-}
-
-// inside notes that the fences of the leaf cover the key.
-func (g *stringGet) inside(f *leaf.Fences) {
-	o := g.o
-	g.covered = true
-	o.res.Hint = o.addr
-	switch {
-	case o.lefts > 0:
-		o.learnStr(f, o.addr, -1)
-	case o.chases > 0:
-		o.learnStr(f, o.addr, o.pred.Leaf)
-	}
-	o.chases, o.lefts = 0, 0
-}
-
-func (g *stringGet) learn(from int) {
-	if f, ok := g.o.view.Fences(); ok {
-		g.o.learnStr(&f, g.o.addr, from)
-	}
-}
-
-func (g *stringGet) search(next *rdma.Batch) bool {
-	o := g.o
-	if g.cleared == o.view.Header() {
-		return g.absent(next)
-	}
-	g.cleared = 0
-	g.all = g.all[:0]
-	d := leaf.DigestAt(g.str, o.view.Prefix())
-	for i, e := range o.view.Keys() {
-		if e != d {
-			continue
-		}
-		if p := o.view.Pointer(i); p != 0 && p.Tag() == g.tag {
-			at := rowAt{p.Addr(), p.Words()}
-			if !p.Valid() {
-				at.words = 0
-			}
-			g.all = append(g.all, at)
-		}
-	}
-	if o.rows = g.all; len(o.rows) > 0 {
-		return o.readRows(next)
-	}
-	return g.absent(next)
-}
-
-func (g *stringGet) judge(wr *rdma.WR) (rowSight, []uint64) {
-	see, key, row := judgeStrRow(wr, g.o.lay, g.o.c.o.InOrder)
-	if see == rowHere && key != g.str {
-		see = rowOther // if the block is still the slot's
-	}
-	return see, row
-}
-
-// others reads the leaf again, to see whether those rows were the slots' own.
-func (g *stringGet) others(next *rdma.Batch) bool {
-	g.cleared = g.o.view.Header()
-	return g.o.readLeaf(g.o.addr, next)
-}
-
-// absent ends a lookup that found no row in the leaf, once its fences are
-// known to cover the key.
-func (g *stringGet) absent(next *rdma.Batch) bool {
-	o := g.o
-	if g.covered {
-		return o.absent()
-	}
-	addr, words, ok := o.view.FenceBlock()
-	if !ok {
-		g.cleared = 0
-		return o.elsewhere(seeNowhere, next)
-	}
-	if o.ask(getFence, 1) {
-		return true
-	}
-	o.readFence(addr, words, next)
-	return false
-}
-
-// onFence learns where the leaf ends. Without a next batch the row was found
-// already, and the leaf is only remembered for later lookups.
-func (g *stringGet) onFence(done, next *rdma.Batch) bool {
-	o := g.o
-	wr := &done.WRs[o.fenceWR]
-	f, see := o.judgeFence(wr, &o.view, o.addr)
-	if next == nil {
-		if see == seeHere && sideOfFences(&f, g.str) == seeHere {
-			g.inside(&f)
-		}
-		return true
-	}
-	switch see {
-	case seeHere:
-		if see = sideOfFences(&f, g.str); see == seeHere {
-			g.inside(&f)
-			return g.absent(next)
-		}
-	case seeDown:
-		return o.down(wr)
-	case seeBusy, seeDead:
-		// The leaf has other fences by now.
-		o.n.retries.Add(1)
-		return o.readLeaf(o.addr, next)
-	default:
-		see = seeNowhere
-	}
-	g.cleared = 0
-	return o.elsewhere(see, next)
 }

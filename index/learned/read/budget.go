@@ -1,11 +1,25 @@
-package learned
+package read
 
 import (
 	"fmt"
 	"strconv"
 	"strings"
+)
 
-	"drtmx/index/learned/model"
+// Budget is how much of the models a client keeps, XStore's trade-off of
+// memory against rounds (§5.1). What is not kept is fetched by READ.
+type Budget uint8
+
+// Budgets.
+const (
+	// Full keeps models and translation tables: a GET is one round.
+	Full Budget = iota
+	// PartTT keeps models and the translation tables that fit Options.TTBytes.
+	PartTT
+	// ModelsOnly keeps models; a few TT entries are fetched first: one round more.
+	ModelsOnly
+	// RouterOnly keeps the router; the sub-model is fetched first: one round more, of more bytes.
+	RouterOnly
 )
 
 // Cache determines which part of the models of each ordered index and partition
@@ -43,7 +57,7 @@ func ParseCache(s string) (Cache, error) {
 		case part:
 			var err error
 			if c.TTBytes, err = strconv.Atoi(bytes); err != nil || c.TTBytes < 0 {
-				return Cache{}, fmt.Errorf("learned: cache %q: want a number of bytes after part=", s)
+				return Cache{}, fmt.Errorf("read: cache %q: want a number of bytes after part=", s)
 			}
 		}
 		return c, nil
@@ -51,16 +65,5 @@ func ParseCache(s string) (Cache, error) {
 	if s == "" {
 		return Cache{}, nil
 	}
-	return Cache{}, fmt.Errorf("learned: cache %q, want full, part=BYTES, models or router", s)
-}
-
-// ParseFamily reads "plr" or "rmi", in any case. The empty string is the
-// default family.
-func ParseFamily(s string) (Family, error) {
-	for _, f := range []Family{model.PLR, model.RMI} {
-		if s == "" || strings.EqualFold(s, f.String()) {
-			return f, nil
-		}
-	}
-	return 0, fmt.Errorf("learned: family of models %q, want plr or rmi", s)
+	return Cache{}, fmt.Errorf("read: cache %q, want full, part=BYTES, models or router", s)
 }

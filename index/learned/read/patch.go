@@ -1,6 +1,9 @@
-package learned
+package read
 
-import "drtmx/index/learned/leaf"
+import (
+	"drtmx/index"
+	"drtmx/index/learned/leaf"
+)
 
 // patch lists leaves that chases have found since a sub-model was trained:
 // what one lookup learnt of a split, the next one uses. Without it, every
@@ -11,32 +14,36 @@ type patch struct {
 	leaves []patchLeaf // ascending, disjoint
 }
 
+// patchLeaf is a leaf with its fences.
 type patchLeaf struct {
-	low, last uint64 // keys, both included
+	low, high index.Key // high is the first key above, if there is one
+	bounded   bool
 	addr      uint64
-	from      int // the logical leaf at which the model had the chase begin
+	from      int // the logical leaf at which the model had the chase begin; -1 if that lay right of it
 }
 
 const patchMax = 128
 
-// find is the best leaf known from which to look for a key that the model has
+// leafFor is the best leaf known from which to look for a key that the model has
 // in logical leaf pred: the one that covers it, or else one on the way there.
-func (p *patch) find(key uint64, pred int) (uint64, bool) {
+func (p *patch) leafFor(key index.Key, pred int) (addr uint64, ok bool) {
 	lo, hi := 0, len(p.leaves)
 	for lo < hi {
 		mid := int(uint(lo+hi) / 2)
-		if p.leaves[mid].low <= key {
-			lo = mid + 1
-		} else {
+		if below(key, p.leaves[mid].low) {
 			hi = mid
+		} else {
+			lo = mid + 1
 		}
 	}
 	if lo == 0 {
 		return 0, false
 	}
 	l := &p.leaves[lo-1]
-	return l.addr, key <= l.last || l.from == pred
+	return l.addr, !l.bounded || below(key, l.high) || l.from == pred
 }
+
+func below(a, b index.Key) bool { return a.Num < b.Num || a.Num == b.Num && a.Str < b.Str }
 
 // with is p and one more leaf, seen now. A leaf known before ends where that
 // one begins, for what it held above has been split off; one that begins
@@ -45,8 +52,10 @@ func (p *patch) with(l patchLeaf) *patch {
 	q := &patch{leaves: make([]patchLeaf, 0, 1+len(p.leaves))}
 	at := -1
 	for _, o := range p.leaves {
-		if o.low < l.low {
-			o.last = min(o.last, l.low-1)
+		if below(o.low, l.low) {
+			if !o.bounded || below(l.low, o.high) {
+				o.high, o.bounded = l.low, true
+			}
 			q.leaves = append(q.leaves, o)
 			continue
 		}
@@ -54,7 +63,7 @@ func (p *patch) with(l patchLeaf) *patch {
 			at = len(q.leaves)
 			q.leaves = append(q.leaves, l)
 		}
-		if o.low > l.last {
+		if l.bounded && !below(o.low, l.high) {
 			q.leaves = append(q.leaves, o)
 		}
 	}
@@ -71,13 +80,9 @@ func (p *patch) with(l patchLeaf) *patch {
 
 // learn remembers a leaf that a chase found. If several operations learn at
 // once, some leaves may be lost.
-func (f *finder) learn(v *leaf.Leaf, addr uint64, from int) {
+func (f *finder) learn(l patchLeaf) {
 	if f.held == nil {
 		return
-	}
-	l := patchLeaf{low: v.Low(), last: ^uint64(0), addr: addr, from: from}
-	if high, bounded := v.High(); bounded {
-		l.last = high - 1
 	}
 	old := f.held.patch.Load()
 	if old == nil {
@@ -85,4 +90,16 @@ func (f *finder) learn(v *leaf.Leaf, addr uint64, from int) {
 		return
 	}
 	f.held.patch.CompareAndSwap(old, old.with(l))
+}
+
+// learnNative remembers a leaf of native keys.
+func (f *finder) learnNative(v *leaf.Leaf, addr uint64, from int) {
+	high, bounded := v.High()
+	f.learn(patchLeaf{low: index.Num(v.Low()), high: index.Num(high), bounded: bounded, addr: addr, from: from})
+}
+
+// learnStrings remembers a leaf of string keys.
+func (f *finder) learnStrings(v *leaf.Fences, addr uint64, from int) {
+	high, bounded := v.High()
+	f.learn(patchLeaf{low: index.Str(v.Low()), high: index.Str(high), bounded: bounded, addr: addr, from: from})
 }

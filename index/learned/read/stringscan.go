@@ -1,4 +1,4 @@
-package learned
+package read
 
 import (
 	"slices"
@@ -6,6 +6,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
+	"drtmx/index/learned/model"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -25,7 +26,6 @@ const (
 // the range. Their rows are READ when the leaves are known to cover the range, or
 // to have as many rows as are asked for. Then the keys in the rows decide.
 type stringScan struct {
-	strKey      // cur, while it is sought
 	o           *scanOp
 	lo, hi, cur string // in the buffers below
 	kept        []byte
@@ -63,7 +63,7 @@ func (s *stringScan) clear() {
 
 func (s *stringScan) empty() bool { return s.lo > s.hi }
 
-func (s *stringScan) seek() { s.str = s.cur }
+func (s *stringScan) seek() { s.o.key = index.Str(s.cur) }
 
 // complete takes the fences from the leaf, or READs them.
 func (s *stringScan) complete(l *leafRead, next *rdma.Batch) (asked, ok bool) {
@@ -81,8 +81,8 @@ func (s *stringScan) complete(l *leafRead, next *rdma.Batch) (asked, ok bool) {
 
 func (s *stringScan) onFences(done, next *rdma.Batch) bool {
 	o := s.o
-	for i := o.at; i < len(o.leafs); i++ {
-		l := &o.leafs[i]
+	for i := o.at; i < len(o.leaves); i++ {
+		l := &o.leaves[i]
 		if l.state != readOK || l.known {
 			continue
 		}
@@ -103,7 +103,7 @@ func (s *stringScan) onFences(done, next *rdma.Batch) bool {
 
 func (s *stringScan) side(l *leafRead) sight { return sideOfFences(&l.fences, s.cur) }
 
-func (s *stringScan) learn(l *leafRead) { s.o.learnStr(&l.fences, l.addr, s.o.pred.Leaf) }
+func (s *stringScan) learn(l *leafRead) { s.o.learnStrings(&l.fences, l.addr, s.o.pred.Leaf) }
 
 func (s *stringScan) cover(l *leafRead) bool {
 	if l.view.Last() || !l.fences.Above(s.hi) {
@@ -122,7 +122,7 @@ func (s *stringScan) full() bool {
 
 func (s *stringScan) end() (sub, leafAt int) {
 	o := s.o
-	sub = o.h.strs.Route(s.hi)
+	sub = o.h.Route(index.Str(s.hi))
 	m := o.modelOf(sub)
 	switch held := o.h.held[sub].Load(); {
 	case held != nil && m == &held.model:
@@ -173,7 +173,7 @@ func (s *stringScan) add(l *leafRead) (dropped, ok bool) {
 // indexOf returns the place of a leaf in the list of leaves READ.
 func (s *stringScan) indexOf(l *leafRead) int {
 	i := s.o.at
-	for l != &s.o.leafs[i] {
+	for l != &s.o.leaves[i] {
 		i++
 	}
 	return i
@@ -195,7 +195,7 @@ func (s *stringScan) readRows(next *rdma.Batch) bool {
 		if c.wr = -1; c.done {
 			continue
 		}
-		if !c.p.Valid() || c.p.Addr() >= maxAddr {
+		if !c.p.Valid() || !model.ValidAddr(c.p.Addr()) {
 			return o.fallback()
 		}
 		if n == maxRowsPerRound || n > 0 && words+c.p.Words() > rowWordsPerRound {
@@ -246,7 +246,7 @@ func (s *stringScan) onRows(done, next *rdma.Batch) bool {
 			continue
 		}
 		wr := &done.WRs[c.wr]
-		see, key, row := judgeStrRow(wr, &o.h.root.lay, o.c.o.InOrder)
+		see, key, row := judgeStrRow(wr, &o.h.root.Layout, o.c.o.InOrder)
 		if see == rowHere && !s.fits(c, key) {
 			see = rowGone // the block has been reused for another row
 		}
@@ -278,7 +278,7 @@ func (s *stringScan) onRows(done, next *rdma.Batch) bool {
 
 // fits reports whether a row may be the row of the slot.
 func (s *stringScan) fits(c *candidate, key string) bool {
-	f := &s.o.leafs[c.part].fences
+	f := &s.o.leaves[c.part].fences
 	return leaf.Tag(key) == c.p.Tag() && sideOfFences(f, key) == seeHere && leaf.DigestAt(key, len(f.Prefix)) == c.digest
 }
 

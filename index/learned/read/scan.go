@@ -1,4 +1,4 @@
-package learned
+package read
 
 import (
 	"drtmx/index"
@@ -71,7 +71,7 @@ type scanOp struct {
 
 	want     uint64
 	linked   bool       // want is a right link
-	leafs    []leafRead // their buffers hold the rows of the result
+	leaves   []leafRead // their buffers hold the rows of the result
 	at       int        // the leaves before it are used
 	consumed int
 	restarts int
@@ -94,7 +94,6 @@ type scanOp struct {
 // scanKind has the steps of a scan that depend on the kind of key. It keeps the
 // bounds, the first key that is not covered yet, and the rows added so far.
 type scanKind interface {
-	soughtKey
 	// start copies the bounds, whose memory is the caller's.
 	start(lo, hi index.Key)
 	// clear drops the rows added so far.
@@ -162,7 +161,6 @@ func (c *Client) NewScan() index.ScanOp {
 	} else {
 		o.kind = &nativeScan{o: o}
 	}
-	o.k = o.kind
 	o.c, o.n = c, &c.counts[c.nextOp.Add(1)%opStripes]
 	return o
 }
@@ -177,7 +175,7 @@ func (o *scanOp) Start(lo, hi index.Key, limit int) {
 // clear drops the leaves and rows gathered so far.
 func (o *scanOp) clear() {
 	o.res = index.ScanResult{Entries: o.res.Entries[:0], Quick: o.res.Quick[:0], Gaps: o.res.Gaps[:0]}
-	o.leafs = o.leafs[:0]
+	o.leaves = o.leaves[:0]
 	o.at, o.consumed, o.stalls, o.chases, o.lefts, o.more = 0, 0, 0, 0, 0, false
 	o.kind.clear()
 }
@@ -262,10 +260,10 @@ func (o *scanOp) located(st step, addr uint64, next *rdma.Batch) bool {
 		return o.finish(index.Failed)
 	}
 	o.want, o.linked = addr, false
-	for i := o.at; i < len(o.leafs); i++ {
-		o.leafs[i].state = readUsed // READ ahead of another place
+	for i := o.at; i < len(o.leaves); i++ {
+		o.leaves[i].state = readUsed // READ ahead of another place
 	}
-	o.at = len(o.leafs)
+	o.at = len(o.leaves)
 	o.aheadSub = -1
 	if o.model != nil && o.model.HasTT() {
 		o.aheadSub, o.aheadLeaf = o.sub, o.leaf+1
@@ -313,7 +311,7 @@ func (o *scanOp) readGuessed(n int, next *rdma.Batch) {
 			return
 		}
 		o.readLeaf(addr, next)
-		o.leafs[len(o.leafs)-1].guess = true
+		o.leaves[len(o.leaves)-1].guess = true
 	}
 }
 
@@ -356,13 +354,13 @@ func (o *scanOp) ahead() (uint64, bool) {
 
 // readLeaf appends the READ of one more leaf.
 func (o *scanOp) readLeaf(addr uint64, next *rdma.Batch) {
-	n := len(o.leafs)
-	if n < cap(o.leafs) {
-		o.leafs = o.leafs[:n+1]
+	n := len(o.leaves)
+	if n < cap(o.leaves) {
+		o.leaves = o.leaves[:n+1]
 	} else {
-		o.leafs = append(o.leafs, leafRead{})
+		o.leaves = append(o.leaves, leafRead{})
 	}
-	l := &o.leafs[n]
+	l := &o.leaves[n]
 	*l = leafRead{addr: addr, buf: grow(l.buf, o.lay.LeafWords), fence: l.fence}
 	o.reread(l, next)
 }
@@ -376,8 +374,8 @@ func (o *scanOp) reread(l *leafRead, next *rdma.Batch) {
 // order, unless it must READ fences first.
 func (o *scanOp) onLeaves(done, next *rdma.Batch) bool {
 	reads := 0
-	for i := o.at; i < len(o.leafs); i++ {
-		l := &o.leafs[i]
+	for i := o.at; i < len(o.leaves); i++ {
+		l := &o.leaves[i]
 		if l.state != readAsked {
 			continue
 		}
@@ -440,8 +438,8 @@ func endIf(finished bool) action {
 
 // wanted returns the record of the wanted leaf, nil if it was not READ.
 func (o *scanOp) wanted() *leafRead {
-	for i := o.at; i < len(o.leafs); i++ {
-		if l := &o.leafs[i]; l.addr == o.want && l.state != readUsed {
+	for i := o.at; i < len(o.leaves); i++ {
+		if l := &o.leaves[i]; l.addr == o.want && l.state != readUsed {
 			return l
 		}
 	}
@@ -452,9 +450,9 @@ func (o *scanOp) wanted() *leafRead {
 func (o *scanOp) consume(next *rdma.Batch) action {
 	l := o.wanted()
 	if l == nil {
-		if o.at < len(o.leafs) && o.h.trained() {
+		if o.at < len(o.leaves) && o.h.Trained() {
 			o.kind.seek()
-			o.c.missed(o.h, o.k.route(&o.h.directory)) // the leaf READ ahead is not the next one
+			o.c.missed(o.h, o.h.Route(o.key)) // the leaf READ ahead is not the next one
 		}
 		return endIf(o.readOn(next))
 	}
@@ -519,7 +517,7 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: l.view.Gap()})
 	o.res.RestOn(l.view.LastDelete(), nil)
 	l.state = readUsed
-	for o.at < len(o.leafs) && o.leafs[o.at].state == readUsed {
+	for o.at < len(o.leaves) && o.leaves[o.at].state == readUsed {
 		o.at++
 	}
 	o.consumed++

@@ -1,6 +1,7 @@
-package learned
+package read
 
 import (
+	"drtmx/index"
 	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/model"
 	"drtmx/internal/block"
@@ -41,49 +42,7 @@ type finder struct {
 	whole  bool           // ask for whole TTs: a scan needs many entries
 	tick   uint32
 	err    error
-	k      soughtKey
-}
-
-// soughtKey is the key that a finder looks for, with the steps that depend on
-// its kind.
-type soughtKey interface {
-	// route returns the sub-model of the key.
-	route(d *directory) int
-	// digest returns the input of a sub-model whose keys have the prefix.
-	digest(prefix string) uint64
-	// patched returns the leaf that an earlier chase has found for the key, for
-	// which the sub-model predicts logical leaf pred.
-	patched(s *heldSub, pred int) (addr uint64, ok bool)
-}
-
-// numKey is a native key that is sought.
-type numKey struct{ num uint64 }
-
-func (k *numKey) route(d *directory) int { return d.router.Route(k.num) }
-
-func (k *numKey) digest(string) uint64 { return k.num }
-
-func (k *numKey) patched(s *heldSub, pred int) (addr uint64, ok bool) {
-	p := s.patch.Load()
-	if p == nil {
-		return 0, false
-	}
-	return p.find(k.num, pred)
-}
-
-// strKey is a string key that is sought.
-type strKey struct{ str string }
-
-func (k *strKey) route(d *directory) int { return d.strs.Route(k.str) }
-
-func (k *strKey) digest(prefix string) uint64 { return leaf.DigestAfter(prefix, k.str) }
-
-func (k *strKey) patched(s *heldSub, pred int) (addr uint64, ok bool) {
-	p := s.strPatch.Load()
-	if p == nil {
-		return 0, false
-	}
-	return p.find(k.str, pred)
+	key    index.Key // sought
 }
 
 // step is the finder's next state.
@@ -99,19 +58,21 @@ const (
 // find predicts the leaf of the key. On stepWait, call resume with the next done.
 func (f *finder) find(next *rdma.Batch) (step, uint64) {
 	f.winOf = nil
-	if !f.h.trained() {
+	if !f.h.Trained() {
 		f.held, f.model = nil, nil
-		return stepLeaf, f.h.root.first
+		return stepLeaf, f.h.root.First
 	}
-	f.sub = f.k.route(&f.h.directory)
+	f.sub = f.h.Route(f.key)
 	if f.held = f.h.held[f.sub].Load(); f.held == nil {
 		return f.askSub(next)
 	}
 	f.model = &f.held.model
-	f.pred = f.model.Predict(f.k.digest(f.held.prefix))
+	f.pred = f.model.Predict(f.h.Input(f.key, f.held.prefix))
 	f.leaf = f.pred.Leaf
-	if addr, ok := f.k.patched(f.held, f.leaf); ok {
-		return stepLeaf, addr
+	if p := f.held.patch.Load(); p != nil {
+		if addr, ok := p.leafFor(f.key, f.leaf); ok {
+			return stepLeaf, addr
+		}
 	}
 	if f.pred.Knows == model.KnowsALN && f.c.o.Budget == Full { // translate, without a call
 		return stepLeaf, f.lay.LeafAddr(f.pred.ALN)
@@ -159,13 +120,13 @@ func (f *finder) askTT(next *rdma.Batch) (step, uint64) {
 // askSub READs the whole block of a sub-model that is not held.
 func (f *finder) askSub(next *rdma.Batch) (step, uint64) {
 	f.model = nil
-	p := pointer(f.h.subs[f.sub].pointer.Load())
-	if f.asked++; f.asked > maxAsk || !p.valid() {
+	p := model.Pointer(f.h.subs[f.sub].pointer.Load())
+	if f.asked++; f.asked > maxAsk || !p.Valid() {
 		f.c.missed(f.h, f.sub)
 		return stepStuck, 0
 	}
-	f.win = grow(f.win, p.words())
-	f.winWR, f.headWR = next.Read(f.c.rkey, p.addr(), f.win), -1
+	f.win = grow(f.win, p.Words())
+	f.winWR, f.headWR = next.Read(f.c.rkey, p.Addr(), f.win), -1
 	f.n.reads.Add(1)
 	return stepWait, 0
 }
@@ -204,8 +165,8 @@ func (f *finder) resume(done, next *rdma.Batch) (step, uint64) {
 	}
 	wr := &done.WRs[f.winWR]
 	if accepted(wr, f.c.o.InOrder) == block.OK {
-		if head, err := f.h.decode(f.lay.ID, f.sub, wr.Buf, &f.own); err == nil {
-			return f.fetchedSub(f.k.digest(head.prefix))
+		if head, err := f.h.Sub(f.sub, wr.Buf, &f.own); err == nil {
+			return f.fetchedSub(f.h.Input(f.key, head.Prefix))
 		}
 	}
 	return f.askPointer(next)
@@ -219,7 +180,7 @@ func (f *finder) gotTT(done *rdma.Batch) (step, uint64) {
 	if f.winWR >= 0 && done.WRs[f.winWR].Status != rdma.StatusOK {
 		return stepStuck, 0
 	}
-	p, err := f.model.Resolve(f.k.digest(f.held.prefix), f.pred, f.win)
+	p, err := f.model.Resolve(f.h.Input(f.key, f.held.prefix), f.pred, f.win)
 	if err != nil || p.ALN < f.held.low || p.ALN > f.held.high {
 		f.c.missed(f.h, f.sub)
 		return stepStuck, 0
@@ -243,7 +204,7 @@ func (f *finder) back(next *rdma.Batch) (step, uint64) {
 		f.leaf--
 		return stepLeaf, f.lay.LeafAddr(f.model.ALN(f.leaf))
 	case f.sub == 0:
-		return stepLeaf, f.h.root.first
+		return stepLeaf, f.h.root.First
 	}
 	f.sub--
 	if held := f.h.held[f.sub].Load(); held != nil && held.model.HasTT() {
@@ -287,7 +248,7 @@ func (f *finder) leftInWindow() (uint64, bool) {
 	f.leaf--
 	from, _ := f.model.TTWindow(f.winLo, f.winLo)
 	at, n := f.model.TTWindow(f.leaf, f.leaf)
-	p, err := f.model.Resolve(f.k.digest(f.held.prefix), model.Prediction{Lo: f.leaf, Hi: f.leaf}, f.win[at-from:at-from+n])
+	p, err := f.model.Resolve(f.h.Input(f.key, f.held.prefix), model.Prediction{Lo: f.leaf, Hi: f.leaf}, f.win[at-from:at-from+n])
 	if err != nil || p.ALN < f.held.low || p.ALN > f.held.high {
 		return 0, false
 	}
@@ -301,7 +262,7 @@ func (f *finder) begin() bool {
 	if f.h == nil {
 		return false
 	}
-	f.lay = &f.h.root.lay
+	f.lay = &f.h.root.Layout
 	return true
 }
 

@@ -1,4 +1,4 @@
-package learned
+package read
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"drtmx/index"
+	"drtmx/index/learned"
 	"drtmx/internal/block"
 	"drtmx/rdma/inproc"
 )
@@ -13,7 +14,7 @@ import (
 // TestTiedDigests looks for keys whose digests tie with those of others, all
 // with one tag.
 func TestTiedDigests(t *testing.T) {
-	g := newRig(t, Options{Strings: true, RowWords: 1}, ClientOptions{}, inproc.Options{}, false)
+	g := newRig(t, learned.Options{Strings: true, RowWords: 1}, Options{}, inproc.Options{}, false)
 	keys := sameTag(3)
 	g.putStr(keys[0], 1)
 	g.putStr(keys[1], 1)
@@ -36,7 +37,7 @@ func TestTiedDigests(t *testing.T) {
 // TestAbsenceBehindFences has keys in leaves that were split off since the models were
 // trained, behind fences that their leaves do not hold.
 func TestAbsenceBehindFences(t *testing.T) {
-	g := newRig(t, Options{Strings: true, RowWords: 1, SlotsPerLeaf: 4, LeavesPerSubModel: 8}, ClientOptions{}, inproc.Options{}, false)
+	g := newRig(t, learned.Options{Strings: true, RowWords: 1, SlotsPerLeaf: 4, LeavesPerSubModel: 8}, Options{}, inproc.Options{}, false)
 	long := strings.Repeat("x", 200)
 	key := func(i int) string { return fmt.Sprintf("%s%06d", long, i) }
 	for i := 0; i < 400; i += 10 {
@@ -63,7 +64,7 @@ func TestAbsenceBehindFences(t *testing.T) {
 // models do not know yet, and gives that leaf's fence block to the key's leaf
 // before it is READ. The keys looked for are there all the time.
 func TestFencesOfAnotherLeaf(t *testing.T) {
-	g := newRig(t, Options{Strings: true, RowWords: 1, SlotsPerLeaf: 4}, ClientOptions{}, inproc.Options{}, false)
+	g := newRig(t, learned.Options{Strings: true, RowWords: 1, SlotsPerLeaf: 4}, Options{}, inproc.Options{}, false)
 	long := strings.Repeat("x", 200)
 	key := func(i int) string { return fmt.Sprintf("%s%06d", long, i) }
 	for i := range 40 {
@@ -76,7 +77,7 @@ func TestFencesOfAnotherLeaf(t *testing.T) {
 			g.putStr(key(at+j), 1) // splits
 		}
 		for j := 10; j < 80; j += 10 {
-			g.c = NewClient(g.s.Root(), g.key, ClientOptions{InOrder: true, Strings: true}) // without patches
+			g.c = New(g.s.Root(), g.key, Options{InOrder: true, Strings: true}) // without patches
 			g.refresh()
 			get := g.c.NewGet()
 			get.Start(index.Str(key(at + j)))

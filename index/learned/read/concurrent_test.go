@@ -1,4 +1,4 @@
-package learned
+package read
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/indextest"
+	"drtmx/index/learned"
 	"drtmx/internal/block"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -37,14 +38,14 @@ func TestReadersBesideEverything(t *testing.T) {
 		{"in order, pauses", inproc.Faults{Pause: 0.02, Reorder: 0.5, Defer: 0.3}, false},
 		{"scrambled", inproc.Faults{Scramble: 1, Pause: 0.02, Reorder: 0.5}, true},
 	} {
-		for _, inline := range []Inline{Yes, No} {
+		for _, inline := range []learned.Inline{learned.Yes, learned.No} {
 			for _, budget := range []Budget{Full, PartTT, ModelsOnly, RouterOnly} {
 				if (testing.Short() || indextest.Scale > 1) && budget != Full {
 					continue
 				}
-				t.Run(fmt.Sprintf("%s/inline=%v/budget=%d", v.name, inline == Yes, budget), func(t *testing.T) {
-					o := Options{RowWords: 3, Inline: inline, SlotsPerLeaf: 6, LeavesPerSubModel: 12, Quarantine: 30 * time.Millisecond}
-					g := newRig(t, o, ClientOptions{Cache: Cache{Budget: budget, TTBytes: 200}}, inproc.Options{Faults: v.faults, Seed: seed}, v.sums)
+				t.Run(fmt.Sprintf("%s/inline=%v/budget=%d", v.name, inline == learned.Yes, budget), func(t *testing.T) {
+					o := learned.Options{RowWords: 3, Inline: inline, SlotsPerLeaf: 6, LeavesPerSubModel: 12, Quarantine: 30 * time.Millisecond}
+					g := newRig(t, o, Options{Cache: Cache{Budget: budget, TTBytes: 200}}, inproc.Options{Faults: v.faults, Seed: seed}, v.sums)
 					runBeside(t, g, seed)
 				})
 			}
@@ -70,8 +71,8 @@ func TestReadersBesideStrings(t *testing.T) {
 		{"ties", func(k uint64) string { return fmt.Sprintf("%c alike for long %06d", 'a'+k/700, k) }, inproc.Faults{Scramble: 1, Pause: 0.02, Reorder: 0.5}, true},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			o := Options{Strings: true, RowWords: 40, SlotsPerLeaf: 6, LeavesPerSubModel: 12}
-			g := newRig(t, o, ClientOptions{Cache: Cache{Budget: Budget(i), TTBytes: 200}}, inproc.Options{Faults: v.faults, Seed: seed}, v.sums)
+			o := learned.Options{Strings: true, RowWords: 40, SlotsPerLeaf: 6, LeavesPerSubModel: 12}
+			g := newRig(t, o, Options{Cache: Cache{Budget: Budget(i), TTBytes: 200}}, inproc.Options{Faults: v.faults, Seed: seed}, v.sums)
 			g.text = v.text
 			runBeside(t, g, seed)
 			if g.s.Moves() == 0 {
@@ -298,7 +299,7 @@ func (b *beside) judgeScan(lo, hi uint64, limit int, res *index.ScanResult) erro
 // TestGenerations grows and shrinks an index and expects new partitions, and
 // memory that comes back.
 func TestGenerations(t *testing.T) {
-	g := newRig(t, Options{RowWords: 1, SlotsPerLeaf: 8, LeavesPerSubModel: 32, Quarantine: time.Millisecond}, ClientOptions{}, inproc.Options{}, true)
+	g := newRig(t, learned.Options{RowWords: 1, SlotsPerLeaf: 8, LeavesPerSubModel: 32, Quarantine: time.Millisecond}, Options{}, inproc.Options{}, true)
 	var used [6]uint64
 	for round := range used {
 		for k := range uint64(20000) {
@@ -336,7 +337,7 @@ func TestGenerations(t *testing.T) {
 // TestScanProvesTheNextLeaf inserts behind the last row of a scan's answer, in
 // the leaf that bounds the gap there: the proofs must fail.
 func TestScanProvesTheNextLeaf(t *testing.T) {
-	g := newRig(t, Options{RowWords: 1, SlotsPerLeaf: 4}, ClientOptions{}, inproc.Options{}, false)
+	g := newRig(t, learned.Options{RowWords: 1, SlotsPerLeaf: 4}, Options{}, inproc.Options{}, false)
 	for k := range uint64(16) {
 		g.put(k*10, k)
 	}
@@ -369,9 +370,9 @@ func TestScanProvesTheNextLeaf(t *testing.T) {
 
 // TestAllocations: a GET and a scan allocate nothing in steady state.
 func TestAllocations(t *testing.T) {
-	for _, inline := range []Inline{Yes, No} {
+	for _, inline := range []learned.Inline{learned.Yes, learned.No} {
 		for _, budget := range []Budget{Full, ModelsOnly, RouterOnly} {
-			g := newRig(t, Options{RowWords: 2, Inline: inline}, ClientOptions{Cache: Cache{Budget: budget}}, inproc.Options{}, false)
+			g := newRig(t, learned.Options{RowWords: 2, Inline: inline}, Options{Cache: Cache{Budget: budget}}, inproc.Options{}, false)
 			for k := range uint64(20000) {
 				g.put(k*3, k)
 			}
@@ -393,7 +394,7 @@ func TestAllocations(t *testing.T) {
 				run()
 			}
 			if n := testing.AllocsPerRun(500/indextest.Scale, run); n != 0 {
-				t.Errorf("inline %v, budget %d: %v allocations", inline == Yes, budget, n)
+				t.Errorf("inline %v, budget %d: %v allocations", inline == learned.Yes, budget, n)
 			}
 			var res index.GetResult
 			var sr index.ScanResult
@@ -407,7 +408,7 @@ func TestAllocations(t *testing.T) {
 				server()
 			}
 			if n := testing.AllocsPerRun(500/indextest.Scale, server); n != 0 {
-				t.Errorf("inline %v: server half: %v allocations", inline == Yes, n)
+				t.Errorf("inline %v: server half: %v allocations", inline == learned.Yes, n)
 			}
 		}
 	}
@@ -416,8 +417,8 @@ func TestAllocations(t *testing.T) {
 // TestWholeRange works at both ends of the key space.
 func TestWholeRange(t *testing.T) {
 	const top = ^uint64(0)
-	for _, inline := range []Inline{Yes, No} {
-		g := newRig(t, Options{RowWords: 1, Inline: inline, SlotsPerLeaf: 4, LeavesPerSubModel: 4}, ClientOptions{}, inproc.Options{}, true)
+	for _, inline := range []learned.Inline{learned.Yes, learned.No} {
+		g := newRig(t, learned.Options{RowWords: 1, Inline: inline, SlotsPerLeaf: 4, LeavesPerSubModel: 4}, Options{}, inproc.Options{}, true)
 		var keys []uint64
 		for i := range uint64(100) {
 			keys = append(keys, i, top-i)

@@ -1,4 +1,4 @@
-package learned
+package read
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/indextest"
+	"drtmx/index/learned"
 	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
@@ -21,7 +22,7 @@ type rig struct {
 	net  *inproc.Network
 	r    *mem.Region
 	a    *block.Arena
-	s    *Server
+	s    *learned.Server
 	key  rdma.RKey
 	ep   rdma.Endpoint
 	conn rdma.Conn
@@ -39,14 +40,14 @@ func (g *rig) at(k uint64) index.Key {
 	return index.Num(k)
 }
 
-func newRig(tb testing.TB, o Options, co ClientOptions, net inproc.Options, checksums bool) *rig {
+func newRig(tb testing.TB, o learned.Options, co Options, net inproc.Options, checksums bool) *rig {
 	tb.Helper()
 	r, err := mem.New(mem.Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	g := &rig{tb: tb, r: r, a: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: 1}), net: inproc.New(net)}
-	if g.s, err = NewServer(g.a, o); err != nil {
+	if g.s, err = learned.NewServer(g.a, o); err != nil {
 		tb.Fatal(err)
 	}
 	if g.ep, err = g.net.Listen("s", rdma.ListenOptions{}); err != nil {
@@ -61,7 +62,7 @@ func newRig(tb testing.TB, o Options, co ClientOptions, net inproc.Options, chec
 	}
 	g.conn = g.dial()
 	co.InOrder, co.Strings = g.conn.InOrder(), o.Strings
-	g.c = NewClient(g.s.Root(), g.key, co)
+	g.c = New(g.s.Root(), g.key, co)
 	return g
 }
 
@@ -162,16 +163,16 @@ func (d *driver) run(op index.Op) {
 // more for rows apart. A scan of 100 rows takes as many as a GET, unless it
 // crosses from one sub-model to the next and has only one of their TTs.
 func TestRounds(t *testing.T) {
-	for _, inline := range []Inline{Yes, No} {
+	for _, inline := range []learned.Inline{learned.Yes, learned.No} {
 		for _, scrambled := range []bool{false, true} {
 			var faults inproc.Faults
 			if scrambled {
 				faults.Scramble = 0.5
 			}
 			for budget := Full; budget <= RouterOnly; budget++ {
-				t.Run(fmt.Sprintf("inline=%v/scrambled=%v/budget=%d", inline == Yes, scrambled, budget), func(t *testing.T) {
-					o := Options{RowWords: 3, Inline: inline, LeavesPerSubModel: 64}
-					countRounds(t, newRig(t, o, ClientOptions{Cache: Cache{Budget: budget, TTBytes: 500}}, inproc.Options{Faults: faults, Seed: 1}, scrambled))
+				t.Run(fmt.Sprintf("inline=%v/scrambled=%v/budget=%d", inline == learned.Yes, scrambled, budget), func(t *testing.T) {
+					o := learned.Options{RowWords: 3, Inline: inline, LeavesPerSubModel: 64}
+					countRounds(t, newRig(t, o, Options{Cache: Cache{Budget: budget, TTBytes: 500}}, inproc.Options{Faults: faults, Seed: 1}, scrambled))
 				})
 			}
 		}
@@ -242,8 +243,8 @@ func countRounds(t *testing.T, g *rig) {
 
 // TestLatched has two goroutines insert while a third trains.
 func TestLatched(t *testing.T) {
-	g := newRig(t, Options{RowWords: 1, SlotsPerLeaf: 8, LeavesPerSubModel: 32}, ClientOptions{}, inproc.Options{}, false)
-	l := Latch(g.s)
+	g := newRig(t, learned.Options{RowWords: 1, SlotsPerLeaf: 8, LeavesPerSubModel: 32}, Options{}, inproc.Options{}, false)
+	l := learned.Latch(g.s)
 	const n = 5000
 	done := make(chan error, 3)
 	insert := func(from uint64) {
@@ -282,12 +283,12 @@ func TestLatched(t *testing.T) {
 // row through the dead leaves, which say where their keys went: no lookup and no
 // scan falls back to the server.
 func TestDeadLeavesForward(t *testing.T) {
-	for name, o := range map[string]Options{
-		"inline": {RowWords: 1, SlotsPerLeaf: 8}, "apart": {RowWords: 1, SlotsPerLeaf: 8, Inline: No},
+	for name, o := range map[string]learned.Options{
+		"inline": {RowWords: 1, SlotsPerLeaf: 8}, "apart": {RowWords: 1, SlotsPerLeaf: 8, Inline: learned.No},
 		"strings": {RowWords: 300, SlotsPerLeaf: 8, Strings: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newRig(t, o, ClientOptions{}, inproc.Options{}, false)
+			g := newRig(t, o, Options{}, inproc.Options{}, false)
 			if o.Strings {
 				g.text = func(k uint64) string { return string(index.AppendNum(nil, k)) }
 			}

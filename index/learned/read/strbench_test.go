@@ -1,4 +1,4 @@
-package learned
+package read
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/index/learned"
 	"drtmx/internal/block"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -75,11 +76,11 @@ func BenchmarkStrings(b *testing.B) {
 	spaces := benchSpaces()
 	for _, name := range []string{"native", "apart", "8 bytes", "24 bytes", "user", "prefix200"} {
 		key := spaces[name]
-		o := Options{RowWords: benchRowWords, Strings: key(0).Str != "" || key(1).Str != ""}
-		if o.Inline = Yes; o.Strings || name == "apart" {
-			o.Inline = No
+		o := learned.Options{RowWords: benchRowWords, Strings: key(0).Str != "" || key(1).Str != ""}
+		if o.Inline = learned.Yes; o.Strings || name == "apart" {
+			o.Inline = learned.No
 		}
-		g := newRig(b, o, ClientOptions{}, inproc.Options{}, false)
+		g := newRig(b, o, Options{}, inproc.Options{}, false)
 		row := make([]uint64, benchRowWords)
 		for i := range benchRows / 2 {
 			if err := g.s.Load(key(2*i), row, block.Present(g.nextCSN())); err != nil {
@@ -168,7 +169,7 @@ func BenchmarkLatestStrings(b *testing.B) {
 		"prefix200": func(i int) index.Key { return index.Str(fmt.Sprintf("%s%012d", strings.Repeat("p", 200), i)) },
 	} {
 		b.Run(name, func(b *testing.B) {
-			g := newRig(b, Options{RowWords: benchRowWords, Strings: key(1).Str != ""}, ClientOptions{}, inproc.Options{}, false)
+			g := newRig(b, learned.Options{RowWords: benchRowWords, Strings: key(1).Str != ""}, Options{}, inproc.Options{}, false)
 			row := make([]uint64, benchRowWords)
 			n := 20000
 			for i := range n {

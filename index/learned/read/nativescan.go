@@ -1,8 +1,9 @@
-package learned
+package read
 
 import (
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
+	"drtmx/index/learned/model"
 	"drtmx/internal/block"
 	"drtmx/rdma"
 )
@@ -10,7 +11,6 @@ import (
 // nativeScan has the steps of a scan of native keys. It adds rows to the result
 // when it consumes their leaves; rows apart get header and payload at the end.
 type nativeScan struct {
-	numKey      // cur, while it is sought
 	o           *scanOp
 	lo, hi, cur uint64
 	apart       []rowRead // of the entries of the result, if rows are apart
@@ -37,7 +37,7 @@ func (s *nativeScan) clear() { s.cur, s.apart = s.lo, s.apart[:0] }
 
 func (s *nativeScan) empty() bool { return s.lo > s.hi }
 
-func (s *nativeScan) seek() { s.num = s.cur }
+func (s *nativeScan) seek() { s.o.key = index.Num(s.cur) }
 
 // complete has nothing to do: a leaf of native keys has its fences.
 func (s *nativeScan) complete(*leafRead, *rdma.Batch) (asked, ok bool) { return false, true }
@@ -47,7 +47,7 @@ func (s *nativeScan) onFences(_, next *rdma.Batch) bool { return s.o.consumeAll(
 
 func (s *nativeScan) side(l *leafRead) sight { return sideOf(&l.view, s.cur) }
 
-func (s *nativeScan) learn(l *leafRead) { s.o.finder.learn(&l.view, l.addr, s.o.pred.Leaf) }
+func (s *nativeScan) learn(l *leafRead) { s.o.learnNative(&l.view, l.addr, s.o.pred.Leaf) }
 
 func (s *nativeScan) cover(l *leafRead) bool {
 	high, bounded := l.view.High()
@@ -60,7 +60,7 @@ func (s *nativeScan) have() int { return len(s.o.res.Entries) }
 func (s *nativeScan) full() bool { return s.o.limit > 0 && len(s.o.res.Entries) == s.o.limit }
 
 func (s *nativeScan) end() (sub, leaf int) {
-	sub = s.o.h.router.Route(s.hi)
+	sub = s.o.h.Route(index.Num(s.hi))
 	if m := s.o.modelOf(sub); m != nil {
 		leaf = m.Predict(s.hi).Leaf
 	}
@@ -130,7 +130,7 @@ func (s *nativeScan) readRows(next *rdma.Batch) bool {
 			continue
 		}
 		addr := o.res.Entries[i].Addr
-		if bad(addr) {
+		if !model.ValidAddr(addr) {
 			return o.fallback()
 		}
 		r.wr = next.Read(o.c.rkey, addr, r.buf)

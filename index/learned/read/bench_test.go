@@ -1,4 +1,4 @@
-package learned
+package read
 
 import (
 	"context"
@@ -15,7 +15,11 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/index/learned"
+	"drtmx/index/learned/model"
+	"drtmx/index/learned/train"
 	"drtmx/internal/block"
+	"drtmx/internal/mem"
 	"drtmx/rdma/inproc"
 )
 
@@ -85,7 +89,7 @@ func draw(n int, f func() uint64) []uint64 {
 
 // grow fills a server with every other key in order and the rest at random, so
 // that leaves are split and lie all over the region.
-func grown(tb testing.TB, keys []uint64, o Options, co ClientOptions, net inproc.Options) *rig {
+func grown(tb testing.TB, keys []uint64, o learned.Options, co Options, net inproc.Options) *rig {
 	tb.Helper()
 	g := newRig(tb, o, co, net, false)
 	load := func(k uint64) {
@@ -129,9 +133,9 @@ var sink uint64
 func BenchmarkPredict(b *testing.B) {
 	n := benchKeys(b, 10_000_000)
 	for _, d := range distributions {
-		for _, family := range []Family{RMI, PLR} {
+		for _, family := range []learned.Family{learned.RMI, learned.PLR} {
 			keys := d.make(rand.New(rand.NewPCG(benchSeed, 1)), n)
-			g := grown(b, keys, Options{RowWords: 1, Family: family}, ClientOptions{}, inproc.Options{})
+			g := grown(b, keys, learned.Options{RowWords: 1, Family: family}, Options{}, inproc.Options{})
 			p := probes(keys)
 			right := 0
 			for _, k := range p {
@@ -176,8 +180,8 @@ func BenchmarkPredict(b *testing.B) {
 // predict is what getOp.Next does before its READ, under budget Full.
 func predict(g *rig, key uint64) uint64 {
 	h := g.c.cur.Load()
-	held := h.held[h.router.Route(key)].Load()
-	return h.root.lay.LeafAddr(held.model.Predict(key).ALN)
+	held := h.held[h.Route(index.Num(key))].Load()
+	return h.root.Layout.LeafAddr(held.model.Predict(key).ALN)
 }
 
 // BenchmarkClient times whole operations over the in-process fabric, with
@@ -186,11 +190,11 @@ func BenchmarkClient(b *testing.B) {
 	n := benchKeys(b, 1_000_000)
 	keys := distributions[0].make(rand.New(rand.NewPCG(benchSeed, 1)), n)
 	p := probes(keys)
-	for _, inline := range []Inline{Yes, No} {
+	for _, inline := range []learned.Inline{learned.Yes, learned.No} {
 		for budget := Full; budget <= RouterOnly; budget++ {
-			g := grown(b, keys, Options{RowWords: 4, Inline: inline}, ClientOptions{Cache: Cache{Budget: budget, TTBytes: 20 << 10}}, inproc.Options{})
+			g := grown(b, keys, learned.Options{RowWords: 4, Inline: inline}, Options{Cache: Cache{Budget: budget, TTBytes: 20 << 10}}, inproc.Options{})
 			d := driver{conn: g.conn}
-			name := fmt.Sprintf("inline=%v/budget=%d", inline == Yes, budget)
+			name := fmt.Sprintf("inline=%v/budget=%d", inline == learned.Yes, budget)
 			get, scan := g.c.NewGet(), g.c.NewScan()
 			measure := func(b *testing.B, op index.Op, start func(k uint64)) {
 				b.ReportAllocs()
@@ -220,7 +224,7 @@ func BenchmarkClient(b *testing.B) {
 // running beside. It reports chases and fallbacks for a million GETs.
 func BenchmarkLatest(b *testing.B) {
 	n := benchKeys(b, 1_000_000)
-	g := newRig(b, Options{RowWords: 4}, ClientOptions{}, inproc.Options{}, false)
+	g := newRig(b, learned.Options{RowWords: 4}, Options{}, inproc.Options{}, false)
 	var mu sync.Mutex
 	var top atomic.Uint64
 	insert := func() {
@@ -290,7 +294,7 @@ func BenchmarkLatest(b *testing.B) {
 func BenchmarkExpansion(b *testing.B) {
 	n := benchKeys(b, 1_000_000)
 	keys := distributions[0].make(rand.New(rand.NewPCG(benchSeed, 1)), n)
-	g := grown(b, keys, Options{RowWords: 4}, ClientOptions{}, inproc.Options{})
+	g := grown(b, keys, learned.Options{RowWords: 4}, Options{}, inproc.Options{})
 	p := probes(keys)
 	d := driver{conn: g.conn}
 	get := g.c.NewGet()
@@ -303,7 +307,7 @@ func BenchmarkExpansion(b *testing.B) {
 	}
 	var mu sync.Mutex
 	var calm, busy time.Duration
-	generations := uint64(0)
+	tr, made := newTrainer(b, g), 0
 	for b.Loop() {
 		t0 := time.Now()
 		round()
@@ -313,12 +317,14 @@ func BenchmarkExpansion(b *testing.B) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
+			var st index.ServerStats
 			for !stop.Load() {
-				if tr := g.s.t.(*trainer[uint64]); tr.plan == nil && tr.next == nil {
-					tr.plan = &planning[uint64]{full: true}
-				}
 				t0 := time.Now()
-				g.s.Maintain(g.now, &mu)
+				if tr.Stats(&st); st.Generations > 0 { // it has published: begin again
+					tr = newTrainer(b, g)
+					made++
+				}
+				tr.Maintain(g.now, &mu)
 				// A driver paces the trainer: here, at most a fifth of a core.
 				time.Sleep(4 * time.Since(t0))
 			}
@@ -329,8 +335,25 @@ func BenchmarkExpansion(b *testing.B) {
 		stop.Store(true)
 		wg.Wait()
 		g.refresh()
-		_, generations = g.s.Quality()
 	}
 	b.ReportMetric(float64(calm)/float64(busy), "rate-during/before")
-	b.ReportMetric(float64(generations), "generations")
+	b.ReportMetric(float64(made), "generations")
+}
+
+// newTrainer makes another trainer of the tree, with a root that no client
+// reads: it trains all models.
+func newTrainer(b *testing.B, g *rig) *train.Trainer {
+	b.Helper()
+	blocks := g.a.NewSized()
+	root, err := blocks.Alloc(model.RootWords * mem.WordBytes)
+	if err != nil {
+		b.Fatal(err)
+	}
+	t, err := train.New(train.Options{
+		Arena: g.a, Mem: blocks, Root: root, Tree: g.s.Tree, LeavesPerSubModel: 512, RetrainInterval: time.Second,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return t
 }

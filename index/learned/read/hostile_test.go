@@ -1,4 +1,4 @@
-package learned
+package read
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/indextest"
+	"drtmx/index/learned"
 	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/model"
-	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -69,9 +69,9 @@ func garbage(tb testing.TB, r *rand.Rand, start uint64) *heldSub {
 func TestWrongModels(t *testing.T) {
 	seed := indextest.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
-	for _, inline := range []Inline{Yes, No} {
+	for _, inline := range []learned.Inline{learned.Yes, learned.No} {
 		for _, budget := range []Budget{Full, ModelsOnly, RouterOnly} {
-			g := newRig(t, Options{RowWords: 2, Inline: inline, SlotsPerLeaf: 5, LeavesPerSubModel: 40}, ClientOptions{Cache: Cache{Budget: budget}}, inproc.Options{}, false)
+			g := newRig(t, learned.Options{RowWords: 2, Inline: inline, SlotsPerLeaf: 5, LeavesPerSubModel: 40}, Options{Cache: Cache{Budget: budget}}, inproc.Options{}, false)
 			const n = 3000
 			for _, k := range r.Perm(n) {
 				g.put(uint64(k)*3, uint64(k))
@@ -86,14 +86,14 @@ func TestWrongModels(t *testing.T) {
 				for i := range h.subs {
 					switch r.IntN(4) {
 					case 0:
-						h.held[i].Store(garbage(t, r, h.router.Start(i)))
+						h.held[i].Store(garbage(t, r, h.Start(i).Num))
 					case 1:
 						h.subs[i].pointer.Store(r.Uint64())
 						h.held[i].Store(nil)
 					case 2:
 						if held := h.held[i].Load(); held != nil {
 							low := r.Uint64N(3 * n)
-							held.patch.Store(&patch{leaves: []patchLeaf{{low, low + r.Uint64N(100), uint64(r.IntN(1 << 18)), r.IntN(40)}}})
+							held.patch.Store(&patch{leaves: []patchLeaf{{index.Num(low), index.Num(low + 1 + r.Uint64N(100)), true, uint64(r.IntN(1 << 18)), r.IntN(40)}}})
 						}
 					}
 				}
@@ -150,10 +150,10 @@ func TestHostileMemory(t *testing.T) {
 		rounds = 15
 	}
 	for range rounds {
-		inline := Inline(1 + r.IntN(2))
+		inline := learned.Inline(1 + r.IntN(2))
 		budget := Budget(r.IntN(4))
-		g := newRig(t, Options{RowWords: 1 + r.IntN(4), Inline: inline, SlotsPerLeaf: 4 + r.IntN(6), LeavesPerSubModel: 4 + r.IntN(20)},
-			ClientOptions{Cache: Cache{Budget: budget, TTBytes: 100}}, inproc.Options{}, false)
+		g := newRig(t, learned.Options{RowWords: 1 + r.IntN(4), Inline: inline, SlotsPerLeaf: 4 + r.IntN(6), LeavesPerSubModel: 4 + r.IntN(20)},
+			Options{Cache: Cache{Budget: budget, TTBytes: 100}}, inproc.Options{}, false)
 		for k := range uint64(600) {
 			g.put(k*5, k)
 		}
@@ -199,92 +199,10 @@ func TestHostileMemory(t *testing.T) {
 	}
 }
 
-// FuzzDecode feeds all decoders of published blocks.
-func FuzzDecode(f *testing.F) {
-	g := newRig(f, Options{RowWords: 1, SlotsPerLeaf: 4, LeavesPerSubModel: 4}, ClientOptions{}, inproc.Options{}, true)
-	for k := range uint64(200) {
-		g.put(k, k)
-	}
-	g.train()
-	add := func(addr uint64, words int) []uint64 {
-		buf := make([]uint64, words)
-		g.a.Span(addr, words).CopyOut(buf)
-		f.Add(mem.Bytes(buf))
-		return buf
-	}
-	root, err := decodeRoot(g.s.Root(), add(g.s.Root(), rootWords))
-	if err != nil {
-		f.Fatal(err)
-	}
-	gen, err := decodeGen(&root, add(root.gen, root.genWords))
-	if err != nil {
-		f.Fatal(err)
-	}
-	_, pointers, err := decodeChunk(&root, &gen, 0, add(gen.chunks[0].addr, gen.chunks[0].words))
-	if err != nil {
-		f.Fatal(err)
-	}
-	add(pointer(pointers[0]).addr(), pointer(pointers[0]).words())
-	add(root.first, root.lay.LeafWords)
-	f.Fuzz(func(t *testing.T, data []byte) {
-		words := make([]uint64, len(data)/8)
-		for i := range words {
-			copy(mem.Bytes(words[i:i+1]), data[8*i:])
-		}
-		if len(words) == 0 {
-			return
-		}
-		if r, err := decodeRoot(g.s.Root(), words); err == nil && (r.lay.LeafWords <= 0 || r.lay.LeafWords > 1<<14) {
-			t.Fatalf("%+v", r)
-		}
-		r := root
-		if len(words) > genNumber {
-			r.number = words[genNumber]
-		}
-		if gb, err := decodeGen(&r, words); err == nil {
-			_, _, _ = decodeChunk(&r, &gb, 0, words)
-		}
-		if len(words) > chunkCount {
-			gb := genBlock{subs: int(words[chunkCount] % (2 * chunkSubs))}
-			if gb.subs > 0 {
-				_, _, _ = decodeChunk(&r, &gb, 0, words)
-			}
-		}
-		var s model.SubModel
-		start := uint64(0)
-		if len(words) > subWords+1 {
-			start = words[subWords+1]
-		}
-		if h, err := decodeSub(root.lay.ID, start, words, &s); err == nil {
-			p := s.Predict(words[0])
-			if p.Leaf < 0 || p.Leaf >= s.Leaves() || h.encodedWords > len(words) {
-				t.Fatalf("%+v %+v", h, p)
-			}
-		}
-		p := pointer(words[0])
-		if p.valid() && (p.addr()%mem.LineBytes != 0 || p.words() > maxSubWords) {
-			t.Fatalf("pointer %#x", words[0])
-		}
-		if v, ok := root.lay.View(words); ok {
-			for i := range v.Count() {
-				_, _, _, _ = v.Key(i), v.Head(i), v.InUse(i), v.Row(i)
-			}
-			v.Find(words[0])
-		}
-		wr := rdma.WR{Status: rdma.StatusOK, Buf: words, Addr: 64}
-		_ = accepted(&wr, false)
-		if len(words) == root.lay.LeafWords {
-			fd := finder{c: g.c, lay: &root.lay}
-			fd.judge(&wr)
-		}
-		_ = block.Header(words[0]).String()
-	})
-}
-
 // TestBackFromPatch goes left from a leaf that a patch named, with no entries
 // of the TT at hand: the first lookup of an operation must not count on them.
 func TestBackFromPatch(t *testing.T) {
-	g := newRig(t, Options{RowWords: 1, SlotsPerLeaf: 4}, ClientOptions{Cache: Cache{Budget: ModelsOnly}}, inproc.Options{}, false)
+	g := newRig(t, learned.Options{RowWords: 1, SlotsPerLeaf: 4}, Options{Cache: Cache{Budget: ModelsOnly}}, inproc.Options{}, false)
 	for _, k := range rand.New(rand.NewPCG(1, 1)).Perm(400) {
 		g.put(uint64(k), uint64(k))
 	}
@@ -292,7 +210,7 @@ func TestBackFromPatch(t *testing.T) {
 	g.refresh()
 	h := g.c.cur.Load()
 	for i := range h.held {
-		h.held[i].Load().patch.Store(&patch{leaves: []patchLeaf{{low: 0, last: 399, addr: g.s.Descend(index.Num(399))}}})
+		h.held[i].Load().patch.Store(&patch{leaves: []patchLeaf{{high: index.Num(400), bounded: true, addr: g.s.Descend(index.Num(399))}}})
 	}
 	d := driver{conn: g.conn}
 	for k := range uint64(400) {

@@ -1,4 +1,4 @@
-package learned
+package read
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/indextest"
+	"drtmx/index/learned"
 	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
 	"drtmx/rdma"
@@ -63,7 +64,7 @@ func TestRoundsOfStrings(t *testing.T) {
 	for _, space := range indextest.KeySpaces() {
 		t.Run(space.Name, func(t *testing.T) {
 			const n = 3000
-			g := newRig(t, Options{Strings: true, RowWords: 13, LeavesPerSubModel: 32}, ClientOptions{}, inproc.Options{}, false)
+			g := newRig(t, learned.Options{Strings: true, RowWords: 13, LeavesPerSubModel: 32}, Options{}, inproc.Options{}, false)
 			of := space.Of(n)
 			g.loadStr(of, n, 13)
 			g.train()
@@ -104,7 +105,7 @@ func TestScansOfStrings(t *testing.T) {
 	for _, space := range indextest.KeySpaces() {
 		t.Run(space.Name, func(t *testing.T) {
 			const n = 3000
-			g := newRig(t, Options{Strings: true, RowWords: 13, LeavesPerSubModel: 32}, ClientOptions{}, inproc.Options{}, false)
+			g := newRig(t, learned.Options{Strings: true, RowWords: 13, LeavesPerSubModel: 32}, Options{}, inproc.Options{}, false)
 			of := space.Of(n)
 			g.loadStr(of, n, 13)
 			g.train()
@@ -135,7 +136,7 @@ func TestStringsDoNotAllocate(t *testing.T) {
 	if indextest.Scale > 1 {
 		t.Skip("the race detector allocates")
 	}
-	g := newRig(t, Options{Strings: true, RowWords: 13}, ClientOptions{}, inproc.Options{}, false)
+	g := newRig(t, learned.Options{Strings: true, RowWords: 13}, Options{}, inproc.Options{}, false)
 	of := indextest.KeySpaces()[2].Of(3000)
 	g.loadStr(of, 3000, 13)
 	g.train()
@@ -171,8 +172,8 @@ func TestStringsDoNotAllocate(t *testing.T) {
 
 // TestKinds: a key of the wrong kind, an oversize key or row is one clear error.
 func TestKinds(t *testing.T) {
-	g := newRig(t, Options{Strings: true, RowWords: 13}, ClientOptions{}, inproc.Options{}, false)
-	n := newRig(t, Options{RowWords: 1}, ClientOptions{}, inproc.Options{}, false)
+	g := newRig(t, learned.Options{Strings: true, RowWords: 13}, Options{}, inproc.Options{}, false)
+	n := newRig(t, learned.Options{RowWords: 1}, Options{}, inproc.Options{}, false)
 	for what, err := range map[string]error{
 		"number":   second(g.s.LockWrite(1, index.Num(7), 0)),
 		"string":   second(n.s.LockWrite(1, index.Str("x"), 0)),
@@ -193,7 +194,7 @@ func TestKinds(t *testing.T) {
 		t.Error("a row of 14 words has room where 13 is the most")
 	}
 	g.s.Release(h)
-	if _, err := NewServer(g.a, Options{Strings: true, Inline: Yes}); err == nil {
+	if _, err := learned.NewServer(g.a, learned.Options{Strings: true, Inline: learned.Yes}); err == nil {
 		t.Error("string keys with rows inline")
 	}
 }
@@ -231,7 +232,7 @@ func tagOf(key string) uint16 { return leaf.Tag(key) }
 // the memory that they read it from, and lead others the right way.
 func TestPatchesOfStrings(t *testing.T) {
 	const n = 20000
-	g := newRig(t, Options{Strings: true, RowWords: 13}, ClientOptions{}, inproc.Options{}, false)
+	g := newRig(t, learned.Options{Strings: true, RowWords: 13}, Options{}, inproc.Options{}, false)
 	key := func(i int) index.Key {
 		return index.Str(string(index.AppendNum(nil, uint64(i)*0x9e3779b97f4a7c15)))
 	}

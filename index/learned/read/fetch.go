@@ -1,0 +1,328 @@
+package read
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"drtmx/index"
+	"drtmx/index/learned/leaf"
+	"drtmx/index/learned/model"
+	"drtmx/internal/block"
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+// fetcher is the state of one Maintain.
+type fetcher struct {
+	c    *Client
+	ctx  context.Context
+	conn rdma.Conn
+	b    rdma.Batch
+	buf  []uint64
+}
+
+// Bounds of Maintain.
+const (
+	fetchTries      = 64 // of a block that is being changed
+	loadTries       = 8  // of a generation that is being replaced
+	fetchBatch      = 32
+	fetchBatchWords = 64 << 10
+)
+
+var errChanging = errors.New("read: published models keep changing")
+
+// do posts the batch. A READ that the fabric refuses is not an error here: the
+// caller checks its status, and a wrong address only shows that a hint is
+// stale.
+func (f *fetcher) do() error {
+	err := rdma.Do(f.ctx, f.conn, &f.b)
+	if err == nil || errors.Is(err, rdma.ErrAccess) {
+		return nil
+	}
+	return err
+}
+
+// block READs one whole block until it is accepted; nil if it never is.
+func (f *fetcher) block(p model.Pointer) ([]uint64, error) {
+	buf := make([]uint64, p.Words())
+	for range fetchTries {
+		f.b.Reset()
+		f.b.Read(f.c.rkey, p.Addr(), buf)
+		if err := f.do(); err != nil {
+			return nil, err
+		}
+		if f.b.WRs[0].Status != rdma.StatusOK {
+			return nil, nil
+		}
+		if accepted(&f.b.WRs[0], f.c.o.InOrder) == 0 {
+			return buf, nil
+		}
+	}
+	return nil, nil
+}
+
+// load reads root, generation and directory, and the sub-models that the
+// budget allows, and makes them current. old lends what is the same.
+func (f *fetcher) load(old *cache) error {
+	for range loadTries {
+		b, err := f.block(model.NewPointer(f.c.root, model.RootWords))
+		if err != nil {
+			return err
+		}
+		if b == nil {
+			continue
+		}
+		root, err := model.RootOf(f.c.root, b)
+		if err != nil {
+			return err
+		}
+		if w := f.c.o.RowWords; w != 0 && w != root.Layout.RowWords {
+			return fmt.Errorf("%w: rows of %d words, want %d", index.ErrCorrupt, root.Layout.RowWords, w)
+		}
+		if (root.Layout.Kind == leaf.Strings) != f.c.o.Strings {
+			return fmt.Errorf("%w: string keys: %v, want %v", index.ErrCorrupt, (root.Layout.Kind == leaf.Strings), f.c.o.Strings)
+		}
+		if old != nil && old.root.Number == root.Number {
+			return f.refresh(old)
+		}
+		h := &cache{root: root}
+		if root.Gen != 0 {
+			ok, err := f.directory(h)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				continue
+			}
+			if err := f.subModels(h, old); err != nil {
+				return err
+			}
+		}
+		f.c.refreshes.Add(1)
+		f.c.cur.Store(h)
+		return nil
+	}
+	f.c.doubtful.Store(true)
+	if old != nil {
+		return nil // it still serves
+	}
+	return errChanging
+}
+
+// directory reads generation and chunks; false if they are gone by now.
+func (f *fetcher) directory(h *cache) (bool, error) {
+	b, err := f.block(h.root.Gen)
+	if b == nil || err != nil {
+		return false, err
+	}
+	g, err := model.GenerationOf(&h.root, b)
+	if err != nil {
+		return false, f.unlessReplaced(h, err)
+	}
+	gone := errors.New("gone")
+	d, pointers, err := model.NewDirectory(&h.root, g, func(p model.Pointer) ([]uint64, error) {
+		b, err := f.block(p)
+		if b == nil && err == nil {
+			err = gone
+		}
+		return b, err
+	})
+	switch {
+	case errors.Is(err, index.ErrCorrupt):
+		return false, f.unlessReplaced(h, err)
+	case err == gone:
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	h.Directory = d
+	h.subs, h.held = make([]cachedSub, d.Subs), make([]atomic.Pointer[heldSub], d.Subs)
+	for i, p := range pointers {
+		h.subs[i].pointer.Store(p)
+		h.subs[i].patience.Store(1)
+	}
+	return true, nil
+}
+
+// unlessReplaced is err, or nil if the root names another generation by now:
+// then what could not be decoded was the memory of the old one.
+func (f *fetcher) unlessReplaced(h *cache, err error) error {
+	b, rerr := f.block(model.NewPointer(f.c.root, model.RootWords))
+	if rerr != nil || b == nil {
+		return rerr
+	}
+	root, rerr := model.RootOf(f.c.root, b)
+	if rerr != nil {
+		return rerr
+	}
+	if root.Number != h.root.Number {
+		return nil
+	}
+	return err
+}
+
+// subModels fetches all sub-models that the budget keeps. It skips those that
+// it cannot READ: they are fetched when a lookup misses them.
+func (f *fetcher) subModels(h, old *cache) error {
+	f.c.ttHeld = 0
+	if f.c.o.Budget == RouterOnly {
+		return nil
+	}
+	var want []int
+	for i := range h.subs {
+		if j := -1; old != nil {
+			if j = h.Same(&old.Directory, i); j < 0 {
+				want = append(want, i)
+				continue
+			}
+			held := old.held[j].Load()
+			if held != nil && old.subs[j].pointer.Load() == h.subs[i].pointer.Load() {
+				h.held[i].Store(held)
+				if held.model.HasTT() {
+					f.c.ttHeld += held.model.TTBytes()
+				}
+				continue
+			}
+		}
+		want = append(want, i)
+	}
+	_, err := f.fetch(h, want)
+	return err
+}
+
+// fetch READs the blocks of the sub-models listed, in batches, and installs
+// them. It returns those it could not get.
+func (f *fetcher) fetch(h *cache, want []int) (missing []int, err error) {
+	for len(want) > 0 {
+		n, words := 0, 0
+		for n < len(want) && n < fetchBatch {
+			p := model.Pointer(h.subs[want[n]].pointer.Load())
+			if !p.Valid() {
+				p = 0
+			}
+			if n > 0 && words+p.Words() > fetchBatchWords {
+				break
+			}
+			words += p.Words()
+			n++
+		}
+		if cap(f.buf) < words {
+			f.buf = make([]uint64, words)
+		}
+		buf := f.buf[:words]
+		f.b.Reset()
+		asked := want[:0:n]
+		for _, i := range want[:n] {
+			p := model.Pointer(h.subs[i].pointer.Load())
+			if !p.Valid() || p.Words() > len(buf) {
+				missing = append(missing, i)
+				continue
+			}
+			f.b.Read(f.c.rkey, p.Addr(), buf[:p.Words()])
+			buf = buf[p.Words():]
+			asked = append(asked, i)
+		}
+		if len(asked) > 0 {
+			if err := f.do(); err != nil {
+				return nil, err
+			}
+		}
+		for k, i := range asked {
+			if !f.install(h, i, &f.b.WRs[k]) {
+				missing = append(missing, i)
+			}
+		}
+		want = want[n:]
+	}
+	return missing, nil
+}
+
+// install makes a sub-model just READ the current one, with as much of it as
+// the budget keeps.
+func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
+	if accepted(wr, f.c.o.InOrder) != block.OK {
+		return false
+	}
+	held := &heldSub{addr: wr.Addr, words: len(wr.Buf), header: wr.Buf[block.HeaderWord]}
+	head, err := h.Sub(i, wr.Buf, &held.model)
+	if err != nil {
+		return false
+	}
+	held.low, held.high, held.at, held.prefix = head.Low, head.High, head.At, strings.Clone(head.Prefix)
+	s := &h.subs[i]
+	if old := h.held[i].Load(); old != nil && old.model.HasTT() {
+		f.c.ttHeld -= old.model.TTBytes()
+	}
+	if f.keepTT(h, held.model.TTBytes()) {
+		f.c.ttHeld += held.model.TTBytes()
+	} else {
+		held = held.withoutTT(wr.Buf)
+	}
+	h.held[i].Store(held)
+	s.wanted.Store(0)
+	f.c.refreshes.Add(1)
+	return true
+}
+
+// bare returns the same sub-model without its model.
+func (s *heldSub) bare() *heldSub {
+	return &heldSub{addr: s.addr, words: s.words, header: s.header, low: s.low, high: s.high, at: s.at, prefix: s.prefix}
+}
+
+// withoutTT returns the same sub-model with only the memory of its head.
+func (s *heldSub) withoutTT(blk []uint64) *heldSub {
+	h := s.bare()
+	if err := h.model.DecodeHead(blk[s.at : s.at+s.model.HeadWords()]); err != nil {
+		return s // cannot happen: it was just decoded with its TT
+	}
+	return h
+}
+
+// keepTT decides whether the budget keeps one more TT of n bytes.
+func (f *fetcher) keepTT(h *cache, n int) bool {
+	switch f.c.o.Budget {
+	case Full:
+		return true
+	case PartTT:
+		return n <= f.c.o.TTBytes && (f.c.ttHeld+n <= f.c.o.TTBytes || f.evict(h, n))
+	}
+	return false
+}
+
+// evict makes room for a TT of n bytes. It drops tables that were not used
+// since the clock hand last passed them.
+func (f *fetcher) evict(h *cache, n int) bool {
+	c := f.c
+	for range 2 * len(h.subs) {
+		c.clock = (c.clock + 1) % len(h.subs)
+		s := &h.subs[c.clock]
+		held := h.held[c.clock].Load()
+		if held == nil || !held.model.HasTT() {
+			continue
+		}
+		if s.used.Swap(s.used.Load()/2) > 0 {
+			continue
+		}
+		c.ttHeld -= held.model.TTBytes()
+		bare := held.bare()
+		if err := bare.model.DecodeHead(held.model.AppendTo(nil)); err != nil {
+			bare = nil
+		}
+		h.held[c.clock].Store(bare)
+		if c.ttHeld+n <= c.o.TTBytes {
+			return true
+		}
+	}
+	return false
+}
+
+// accepted is block.Accept for a copy that a READ of a whole block brought.
+func accepted(wr *rdma.WR, inOrder bool) block.Verdict {
+	if wr.Status != rdma.StatusOK || len(wr.Buf) < mem.LineBytes/mem.WordBytes {
+		return block.Torn
+	}
+	return block.Accept(wr.Buf, wr.Tail, wr.Addr, inOrder)
+}

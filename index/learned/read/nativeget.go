@@ -1,0 +1,67 @@
+package read
+
+import (
+	"drtmx/index"
+	"drtmx/index/learned/leaf"
+	"drtmx/internal/block"
+	"drtmx/rdma"
+)
+
+// nativeGet are the steps of a native key.
+type nativeGet struct {
+	o   *getOp
+	one [1]rowAt
+}
+
+func (g *nativeGet) keep(key index.Key) bool {
+	g.o.key = key
+	return key.Str == ""
+}
+
+func (g *nativeGet) side() sight { return sideOf(&g.o.view, g.o.key.Num) }
+
+func (g *nativeGet) rowsMove() bool { return false }
+
+func (g *nativeGet) learn(from int) { g.o.learnNative(&g.o.view, g.o.addr, from) }
+
+func (g *nativeGet) search(next *rdma.Batch) bool {
+	o := g.o
+	v := &o.view
+	o.res.Hint = o.addr
+	if o.chases > 0 {
+		g.learn(o.pred.Leaf)
+		o.chases = 0
+	}
+	i := v.Find(g.o.key.Num)
+	if i < 0 {
+		return o.absent()
+	}
+	if o.lay.Kind != leaf.Inline {
+		g.one[0] = rowAt{v.Head(i), o.lay.RowBlockWords}
+		o.rows = g.one[:]
+		return o.readRows(next)
+	}
+	head := block.Header(v.Head(i))
+	if head.Locked() {
+		if o.locked++; o.locked >= maxLocked {
+			return o.finish(index.Locked)
+		}
+		o.n.retries.Add(1)
+		return o.readLeaf(o.addr, next)
+	}
+	return o.present(v.Row(i), head, o.lay.HeadAddr(o.addr, i))
+}
+
+func (g *nativeGet) judge(wr *rdma.WR) (rowSight, []uint64) {
+	see := judgeNumRow(wr, g.o.lay, g.o.key.Num, g.o.c.o.InOrder)
+	if see != rowHere {
+		return see, nil
+	}
+	return rowHere, wr.Buf[leaf.RowWord : leaf.RowWord+g.o.lay.RowWords]
+}
+
+// others is not reached: the row of a native key has its key or is gone.
+func (g *nativeGet) others(*rdma.Batch) bool { return g.o.fallback() }
+
+// onFence is not reached: a leaf of native keys holds its fences.
+func (g *nativeGet) onFence(_, _ *rdma.Batch) bool { return g.o.fallback() }

@@ -1,0 +1,158 @@
+package read
+
+import (
+	"drtmx/index"
+	"drtmx/index/learned/leaf"
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+// stringGet are the steps of a string key.
+type stringGet struct {
+	o    *getOp
+	kept []byte // the key
+	tag  uint16
+
+	covered bool    // the fences of the leaf are known, and cover the key
+	all     []rowAt // of slots with digest and tag
+	// cleared is the header of a leaf in which every slot with digest and tag
+	// was seen to lead to another key's row; 0 if there is none. Those blocks
+	// may have been given to other rows meanwhile: only if the leaf is READ
+	// once more with the same header were the rows the slots' own, and so the
+	// key is absent.
+	cleared uint64
+}
+
+func (g *stringGet) keep(key index.Key) bool {
+	g.kept = append(g.kept[:0], key.Str...)
+	g.o.key = index.Str(mem.String(g.kept))
+	g.tag, g.cleared, g.covered = leaf.Tag(key.Str), 0, false
+	return key.Num == 0
+}
+
+func (g *stringGet) rowsMove() bool { return true }
+
+func (g *stringGet) side() sight {
+	g.covered = false
+	f, ok := g.o.view.Fences()
+	if !ok {
+		return seeHere
+	}
+	see := sideOfFences(&f, g.o.key.Str)
+	if see != seeHere {
+		g.cleared = 0
+		return see
+	}
+	g.inside(&f)
+	return seeHere
+}
+
+// inside notes that the fences of the leaf cover the key.
+func (g *stringGet) inside(f *leaf.Fences) {
+	o := g.o
+	g.covered = true
+	o.res.Hint = o.addr
+	switch {
+	case o.lefts > 0:
+		o.learnStrings(f, o.addr, -1)
+	case o.chases > 0:
+		o.learnStrings(f, o.addr, o.pred.Leaf)
+	}
+	o.chases, o.lefts = 0, 0
+}
+
+func (g *stringGet) learn(from int) {
+	if f, ok := g.o.view.Fences(); ok {
+		g.o.learnStrings(&f, g.o.addr, from)
+	}
+}
+
+func (g *stringGet) search(next *rdma.Batch) bool {
+	o := g.o
+	if g.cleared == o.view.Header() {
+		return g.absent(next)
+	}
+	g.cleared = 0
+	g.all = g.all[:0]
+	d := leaf.DigestAt(g.o.key.Str, o.view.Prefix())
+	for i, e := range o.view.Keys() {
+		if e != d {
+			continue
+		}
+		if p := o.view.Pointer(i); p != 0 && p.Tag() == g.tag {
+			at := rowAt{p.Addr(), p.Words()}
+			if !p.Valid() {
+				at.words = 0
+			}
+			g.all = append(g.all, at)
+		}
+	}
+	if o.rows = g.all; len(o.rows) > 0 {
+		return o.readRows(next)
+	}
+	return g.absent(next)
+}
+
+func (g *stringGet) judge(wr *rdma.WR) (rowSight, []uint64) {
+	see, key, row := judgeStrRow(wr, g.o.lay, g.o.c.o.InOrder)
+	if see == rowHere && key != g.o.key.Str {
+		see = rowOther // if the block is still the slot's
+	}
+	return see, row
+}
+
+// others reads the leaf again, to see whether those rows were the slots' own.
+func (g *stringGet) others(next *rdma.Batch) bool {
+	g.cleared = g.o.view.Header()
+	return g.o.readLeaf(g.o.addr, next)
+}
+
+// absent ends a lookup that found no row in the leaf, once its fences are
+// known to cover the key.
+func (g *stringGet) absent(next *rdma.Batch) bool {
+	o := g.o
+	if g.covered {
+		return o.absent()
+	}
+	addr, words, ok := o.view.FenceBlock()
+	if !ok {
+		g.cleared = 0
+		return o.elsewhere(seeNowhere, next)
+	}
+	if o.ask(getFence, 1) {
+		return true
+	}
+	o.readFence(addr, words, next)
+	return false
+}
+
+// onFence learns where the leaf ends. Without a next batch the row was found
+// already, and the leaf is only remembered for later lookups.
+func (g *stringGet) onFence(done, next *rdma.Batch) bool {
+	o := g.o
+	wr := &done.WRs[o.fenceWR]
+	f, see := o.judgeFence(wr, &o.view, o.addr)
+	if next == nil {
+		if see == seeHere && sideOfFences(&f, g.o.key.Str) == seeHere {
+			g.inside(&f)
+		}
+		return true
+	}
+	switch see {
+	case seeHere:
+		if see = sideOfFences(&f, g.o.key.Str); see == seeHere {
+			g.inside(&f)
+			return g.absent(next)
+		}
+	case seeDown:
+		return o.down(wr)
+	case seeBusy, seeDead:
+		// The leaf has other fences by now.
+		o.n.retries.Add(1)
+		return o.readLeaf(o.addr, next)
+	default:
+		see = seeNowhere
+	}
+	g.cleared = 0
+	return o.elsewhere(see, next)
+}

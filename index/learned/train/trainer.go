@@ -1,0 +1,344 @@
+package train
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"drtmx/index"
+	"drtmx/index/learned/leaf"
+	"drtmx/index/learned/model"
+	"drtmx/index/learned/tree"
+	"drtmx/internal/block"
+)
+
+// Bounds of one step of Maintain.
+const (
+	tidyPerStep    = 16
+	fencesPerStep  = 2048
+	releasePerStep = 64
+	sharedPerStep  = 256
+)
+
+// Options configure a trainer. All fields are required.
+type Options struct {
+	Arena *block.Arena
+	Mem   *block.Sized // for what is published
+	Root  uint64       // address of the root block, of model.RootWords words in Mem
+	Tree  *tree.Tree
+	// Family of the models, for native keys.
+	Family model.Family
+	// LeavesPerSubModel is the size of a sub-model when a generation is planned.
+	LeavesPerSubModel int
+	// RetrainInterval is the least time between two trainings of a sub-model.
+	RetrainInterval time.Duration
+}
+
+// keyKind has the steps of training that depend on the kind of key. The zero
+// key is the lowest; as an end it means that there is none.
+type keyKind interface {
+	// partition chooses the starts of sub-models from the low fences of leaves.
+	partition(lows []index.Key, leaves int) []index.Key
+	// cut chooses further starts for the leaves of one sub-model that is too large or crowded.
+	cut(lows []index.Key, leaves int) []index.Key
+	// train fits the leaves to dst; prefix is what the inputs of the model follow.
+	train(tr *model.Trainer, start, end index.Key, lows []index.Key, addrs []uint64, dst *model.SubModel, version uint32) (q model.Quality, prefix string, err error)
+	// crowded reports whether the sub-model trained last does not tell its leaves apart well enough, and is to be cut.
+	crowded() bool
+}
+
+// Trainer keeps the published models in step with the tree. A call of Maintain
+// takes one turn, which is one bounded piece of the first work there is:
+//
+//	release     free blocks that no generation names any more: memory first
+//	retrain     train one sub-model of gen whose leaves have changed
+//	next        train one sub-model of the generation that will replace gen
+//	plan        collect fences, or cut one sub-model that has become too large
+//	due         begin a plan, if the partition does not fit the tree any more
+//
+// A new generation takes many turns, and gen serves meanwhile, so gen must not
+// go stale: every other turn (turn) tries retrain before next and plan. Without
+// that, retraining would starve a plan under a steady load of splits, or a plan
+// would leave clients to chase right links until it is done. A plan is a state
+// of its own because the fences of a large tree do not fit into one section
+// under the lock. Splits while a generation is planned or trained mark its
+// sub-models dirty, and these are trained again once it is published.
+//
+// Everything but sums is touched only in Maintain's goroutine, or under the
+// caller's lock where both Maintain and mutators touch it: gen and next, and
+// the dirty marks in them.
+type Trainer struct {
+	o    Options
+	k    keyKind
+	root model.Root
+	tr   *model.Trainer
+	sub  model.SubModel // scratch
+
+	gen  *generation // published; nil before the first training
+	next *generation // being trained
+	plan *planning   // a partition being chosen
+	turn bool        // alternates between the current and the next generation
+
+	garbage  []*published
+	large    []int // sub-models of gen found too large
+	lows     []index.Key
+	addrs    []uint64
+	words    []uint64
+	version  uint32
+	failures atomic.Uint64 // trainings given up for want of memory
+
+	mu struct {
+		sync.Mutex
+		modelBytes, ttBytes uint64
+		subs, pending       uint64
+		retrains, plans     uint64
+		quality             model.Quality // summed; ErrorMax is that of the worst
+	}
+}
+
+// generation is one partition of the keys into sub-models.
+type generation struct {
+	model.Generation
+	at     model.Pointer
+	router model.KeyRouter
+	subs   []subState
+	dirty  []int // sub-models to be trained again, in the order they became so
+	leaves uint64
+	done   int // while in training: sub-models finished
+}
+
+// subState is the server's knowledge of a sub-model.
+type subState struct {
+	blk     *published
+	dirty   bool
+	trained time.Duration
+	quality model.Quality
+	crowded bool // to be cut
+}
+
+// published is the block of a sub-model, which two generations may share, or of
+// a directory.
+type published struct {
+	at                  model.Pointer
+	refs                int
+	modelBytes, ttBytes uint64
+}
+
+// New makes the trainer of a tree, and publishes the root of its index, without
+// models. From then on the tree's changes must be told to Changed.
+func New(o Options) (t *Trainer, err error) {
+	t = &Trainer{o: o, root: model.NewRoot(o.Tree.Layout(), o.Tree.First())}
+	if t.tr, err = model.NewTrainer(model.Options{Family: o.Family}); err != nil {
+		return nil, err
+	}
+	if o.Tree.Layout().Kind == leaf.Strings {
+		t.k = &stringKeys{t: o.Tree}
+	} else {
+		t.k = &nativeKeys{t: o.Tree, family: o.Family}
+	}
+	e := o.Arena.CreateOf(o.Root, t.root.Body(nil))
+	t.commit(&e)
+	return t, nil
+}
+
+// Changed marks the sub-models of a range of keys whose leaves have changed; see
+// tree.Options.
+func (t *Trainer) Changed(low, high index.Key, bounded bool) {
+	for _, g := range [...]*generation{t.gen, t.next} {
+		if g != nil {
+			g.mark(low, high, bounded)
+		}
+	}
+}
+
+func (g *generation) mark(low, high index.Key, bounded bool) {
+	for i := g.router.Route(low); ; {
+		if st := &g.subs[i]; !st.dirty {
+			st.dirty = true
+			g.dirty = append(g.dirty, i)
+		}
+		if i++; i == len(g.subs) || bounded && g.router.Start(i).Compare(high) >= 0 {
+			return
+		}
+	}
+}
+
+// Maintain does one bounded unit of background work: unlinking empty leaves,
+// training one sub-model, or a step of a new partition of all. now is the time
+// since some fixed moment. lock keeps mutators out; Maintain takes it for short
+// sections, and nil if they are kept out anyway. It reports whether there was
+// anything to do. It knows no clock: the caller decides which share of a core
+// training may take by how long it waits between calls; a call takes up to a
+// millisecond for a sub-model of the default size, of which locked a few tens of
+// microseconds. Training follows XStore §5.3; unlike it, splits of one
+// sub-model are merged into one task, and a sub-model is trained at most once
+// in RetrainInterval.
+func (t *Trainer) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
+	if lock == nil {
+		lock = noLock{}
+	}
+	lock.Lock()
+	worked = t.o.Tree.Tidy(tidyPerStep)
+	leaves, pending := t.o.Tree.Leaves(), 0
+	if t.gen != nil {
+		pending = len(t.gen.dirty)
+	}
+	lock.Unlock()
+	t.note(pending)
+	t.turn = !t.turn
+	switch {
+	case t.release():
+		worked = true
+	case t.turn && t.retrain(now, lock):
+		worked = true
+	case t.next != nil:
+		worked = t.trainNext(now, lock) || worked
+	case t.plan != nil:
+		worked = t.planStep(lock) || worked
+	case t.due(leaves):
+		worked = true
+	case !t.turn && t.retrain(now, lock):
+		worked = true
+	}
+	return worked
+}
+
+// noLock is for callers whose mutators are kept out otherwise.
+type noLock struct{}
+
+func (noLock) Lock()   {}
+func (noLock) Unlock() {}
+
+// note publishes the number of waiting tasks for Stats.
+func (t *Trainer) note(pending int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.pending = uint64(pending); t.gen != nil {
+		t.mu.subs = uint64(len(t.gen.subs))
+	}
+}
+
+// trainNext trains the next sub-model of the generation in the making; after
+// the last it publishes the generation.
+func (t *Trainer) trainNext(now time.Duration, lock sync.Locker) bool {
+	g := t.next
+	if g.done == len(g.subs) {
+		t.publishNext(lock)
+		return true
+	}
+	lock.Lock()
+	for n := 0; g.done < len(g.subs) && n < sharedPerStep && t.shared(g.done); n++ {
+		g.done++
+	}
+	lock.Unlock()
+	if g.done == len(g.subs) {
+		return true
+	}
+	if err := t.train(g, g.done, now, lock); err != nil {
+		// The tree has outgrown the plan, or memory is out: begin again.
+		t.abandon(lock)
+		if errors.Is(err, index.ErrFull) {
+			t.failures.Add(1)
+			return false
+		}
+		return true
+	}
+	g.done++
+	return true
+}
+
+// shared takes over sub-model i of the next generation from the current one,
+// if it covers the same keys and is fresh.
+func (t *Trainer) shared(i int) bool {
+	g, old := t.next, t.gen
+	if old == nil {
+		return false
+	}
+	j := old.router.Route(g.router.Start(i))
+	if old.router.Start(j) != g.router.Start(i) || old.subs[j].dirty || g.end(i) != old.end(j) {
+		return false
+	}
+	g.subs[i] = old.subs[j]
+	g.subs[i].blk.refs++
+	return true
+}
+
+// end is the start of the sub-model after i; the zero key if i is the last.
+func (g *generation) end(i int) index.Key {
+	if i+1 == len(g.subs) {
+		return index.Key{}
+	}
+	return g.router.Start(i + 1)
+}
+
+// abandon drops the generation in the making.
+func (t *Trainer) abandon(lock sync.Locker) {
+	lock.Lock()
+	g := t.next
+	t.next = nil
+	lock.Unlock()
+	for i := range g.subs {
+		t.drop(g.subs[i].blk)
+	}
+}
+
+// takeDirty takes a sub-model off the list that was trained no later than
+// interval ago; -1 if there is none among the first.
+func (g *generation) takeDirty(now, interval time.Duration) int {
+	for k := 0; k < len(g.dirty) && k < 64; k++ {
+		i := g.dirty[k]
+		st := &g.subs[i]
+		if st.dirty && now-st.trained < interval && st.trained != 0 {
+			continue
+		}
+		g.dirty = append(g.dirty[:k], g.dirty[k+1:]...)
+		if st.dirty {
+			return i
+		}
+		k-- // trained since by other means
+	}
+	return -1
+}
+
+// retrain trains one sub-model of the current generation whose leaves have
+// changed, if one is due.
+func (t *Trainer) retrain(now time.Duration, lock sync.Locker) bool {
+	g := t.gen
+	if g == nil {
+		return false
+	}
+	lock.Lock()
+	i := g.takeDirty(now, t.o.RetrainInterval)
+	lock.Unlock()
+	if i < 0 {
+		return false
+	}
+	old := g.subs[i].blk
+	if err := t.train(g, i, now, lock); err != nil {
+		lock.Lock()
+		g.subs[i].trained, g.subs[i].dirty = now, true
+		g.dirty = append(g.dirty, i)
+		lock.Unlock()
+		if errors.Is(err, index.ErrFull) {
+			t.failures.Add(1)
+			return false
+		}
+		t.tooLarge(i)
+		return true
+	}
+	t.point(g, i)
+	t.drop(old)
+	t.mu.Lock()
+	t.mu.retrains++
+	t.mu.Unlock()
+	return true
+}
+
+// tooLarge asks for sub-model i of the current generation to be cut.
+func (t *Trainer) tooLarge(i int) {
+	if !slices.Contains(t.large, i) {
+		t.large = append(t.large, i)
+	}
+}
