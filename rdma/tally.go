@@ -8,19 +8,22 @@ import (
 
 // Count adds a completed work request: every completion counts as a verb,
 // bytes only where they moved. For providers.
-func (c *Counters) Count(wr *WR) {
-	bytes := uint64(len(wr.Buf)) * mem.WordBytes
-	if wr.Status != StatusOK {
+func (c *Counters) Count(wr *WR) { c.CountVerb(wr.Op, len(wr.Buf), wr.Status) }
+
+// CountVerb adds a completed verb with a buffer of so many words.
+func (c *Counters) CountVerb(op Op, words int, s Status) {
+	bytes := uint64(words) * mem.WordBytes
+	if s != StatusOK {
 		c.Faults++
 		bytes = 0
 	}
-	switch wr.Status {
+	switch s {
 	case StatusAccess:
 		c.Denied++
 	case StatusPeerDown:
 		c.Lost++
 	}
-	switch wr.Op {
+	switch op {
 	case OpRead:
 		c.Reads++
 		c.ReadBytes += bytes

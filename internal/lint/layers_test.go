@@ -29,15 +29,15 @@ var layers = map[string]int{
 
 	"rdma": 2,
 
-	"rdma/internal/provide": 2,
+	"rdma/internal/provide": 3,
+	"rdma/rdmatest":         3,
+	"internal/block":        3,
 
-	"rdma/inproc":    3,
-	"rdma/shm":       3,
-	"rdma/tcp":       3,
-	"rdma/verbs":     3,
-	"rdma/multi":     4,
-	"rdma/rdmatest":  3,
-	"internal/block": 3,
+	"rdma/inproc": 4,
+	"rdma/shm":    4,
+	"rdma/tcp":    4,
+	"rdma/verbs":  4,
+	"rdma/multi":  5,
 
 	"index":           4,
 	"index/indextest": 5,

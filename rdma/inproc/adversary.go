@@ -11,6 +11,7 @@ import (
 	"drtmx/internal/mem"
 	"drtmx/internal/rng"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // adversary adds latency and faults to a connection. Only the client's
@@ -105,7 +106,7 @@ func (c *conn) performAll(b *rdma.Batch, shuffle bool, putOff float64, slow bool
 		if wr.Status != rdma.StatusPending || a.rng.Bool(putOff) {
 			continue
 		}
-		if c.link.Load() != linkUp {
+		if !c.link.Up() {
 			return
 		}
 		if !a.rng.Bool(a.o.Faults.DropVerb) {
@@ -114,7 +115,7 @@ func (c *conn) performAll(b *rdma.Batch, shuffle bool, putOff float64, slow bool
 			if a.rng.Bool(0.5) {
 				c.perform(wr)
 			}
-			c.leave(linkPeerDown)
+			c.leave(provide.Broken)
 			c.complete(wr, rdma.StatusPeerDown)
 			return
 		}
@@ -167,7 +168,7 @@ func (c *conn) waitSlow(ctx context.Context, b *rdma.Batch) error {
 		err = c.sleepUntil(ctx, p.done)
 	}
 	if err != nil {
-		c.leave(linkPeerDown)
+		c.leave(provide.Broken)
 	}
 	c.abandon(b)
 	if err != nil {
@@ -196,13 +197,13 @@ func (c *conn) abandon(b *rdma.Batch) {
 // sleepUntil sleeps until t on the network's clock, the end of ctx, whose
 // error it returns, or the end of the connection.
 func (c *conn) sleepUntil(ctx context.Context, t time.Duration) error {
-	for clock := c.adv.o.Clock; c.link.Load() == linkUp; {
+	for clock := c.adv.o.Clock; c.link.Up(); {
 		d := t - clock.Now()
 		if d <= 0 {
 			return nil
 		}
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("inproc: wait for %q: %w", c.e.addr, err)
+			return fmt.Errorf("inproc: wait for %q: %w", c.e.Addr(), err)
 		}
 		clock.Sleep(min(d, sleepMax))
 	}

@@ -2,18 +2,12 @@ package inproc
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
 
 	"drtmx/rdma"
-)
-
-var (
-	errCallOutstanding = errors.New("inproc: a call is outstanding on this connection")
-	errNoCall          = errors.New("inproc: no call was started on this connection")
-	errReplied         = errors.New("inproc: the request was already answered")
+	"drtmx/rdma/internal/provide"
 )
 
 // Phases of a call, in the low bits of call.phase:
@@ -52,16 +46,13 @@ func (c *conn) StartCall(ctx context.Context, req []byte) error {
 	if err := c.linkErr(); err != nil {
 		return err
 	}
-	if len(req) > rdma.MaxMessageBytes {
-		return fmt.Errorf("inproc: request of %d bytes: %w", len(req), rdma.ErrTooLarge)
+	k := &c.call
+	phase := k.phase.Load()
+	if err := provide.CheckCall(phase&phaseMask != phaseIdle, req); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
-	}
-	k := &c.call
-	phase := k.phase.Load()
-	if phase&phaseMask != phaseIdle {
-		return errCallOutstanding
 	}
 	seq := phase>>phaseBits + 1
 	buf := &k.request[seq&1]
@@ -82,7 +73,7 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 		if err := c.linkErr(); err != nil {
 			return nil, err
 		}
-		return nil, errNoCall
+		return nil, provide.ErrNoCall
 	}
 	if err := c.awaitReply(ctx); err != nil {
 		return nil, err
@@ -115,7 +106,7 @@ func (c *conn) awaitReply(ctx context.Context) error {
 			continue
 		}
 		k.prepare()
-		if k.phase.Load()&phaseMask == phaseReplied || c.link.Load() != linkUp {
+		if k.phase.Load()&phaseMask == phaseReplied || !c.link.Up() {
 			k.cancel()
 			continue
 		}
@@ -123,8 +114,8 @@ func (c *conn) awaitReply(ctx context.Context) error {
 		case <-k.ch:
 		case <-ctx.Done():
 			k.cancel()
-			c.leave(linkPeerDown)
-			return fmt.Errorf("inproc: call to %q: %w", c.e.addr, ctx.Err())
+			c.leave(provide.Broken)
+			return fmt.Errorf("inproc: call to %q: %w", c.e.Addr(), ctx.Err())
 		}
 	}
 }
@@ -136,7 +127,7 @@ func (r *replier) Reply(body []byte) error {
 	c := (*conn)(r)
 	answered, err := c.answer(c.call.phase.Load()>>phaseBits, body)
 	if err == nil && !answered {
-		return errReplied
+		return provide.ErrReplied
 	}
 	return err
 }
@@ -145,11 +136,8 @@ func (r *replier) Reply(body []byte) error {
 // The caller must not touch the call after deliver, because the client may have
 // started the next one.
 func (c *conn) answer(seq uint64, body []byte) (bool, error) {
-	if len(body) > rdma.MaxMessageBytes {
-		return false, fmt.Errorf("inproc: response of %d bytes: %w", len(body), rdma.ErrTooLarge)
-	}
-	if c.link.Load() != linkUp { // for the server this peer has disconnected
-		return false, fmt.Errorf("inproc: reply to peer %d of %q: %w", c.peer, c.e.addr, rdma.ErrPeerDown)
+	if err := provide.CheckReply(c.peer, c.link.Up(), true, body); err != nil {
+		return false, err
 	}
 	k := &c.call
 	if !k.phase.CompareAndSwap(seq<<phaseBits|phaseSent, seq<<phaseBits|phaseReplying) {

@@ -2,23 +2,10 @@ package inproc
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"sync/atomic"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
-)
-
-var errEmptyBatch = errors.New("inproc: empty batch")
-
-// linkState is the health of a connection. It only moves down this list.
-type linkState = uint32
-
-const (
-	linkUp linkState = iota
-	linkPeerDown
-	linkClosed
+	"drtmx/rdma/internal/provide"
 )
 
 // conn is the client side of a connection. Except for what call documents,
@@ -26,7 +13,7 @@ const (
 type conn struct {
 	e    *endpoint
 	peer rdma.PeerID
-	link atomic.Uint32
+	link provide.Link
 	ctr  *rdma.Tally
 	call call
 	req  rdma.Request // what the handler sees; one call is outstanding at a time
@@ -35,8 +22,8 @@ type conn struct {
 	reads  bool // the peer may use regions
 	summed bool // into the endpoint's closed counters; under its lock
 	poller *poller
-	callEv event
-	goneEv event
+	callEv provide.Node[event]
+	goneEv provide.Node[event]
 }
 
 var _ rdma.Conn = (*conn)(nil)
@@ -44,47 +31,38 @@ var _ rdma.Conn = (*conn)(nil)
 func newConn(e *endpoint, peer rdma.PeerID, who *rdma.Identity, p *poller) *conn {
 	c := &conn{e: e, peer: peer, poller: p, ctr: new(rdma.Tally), reads: who.MayRead()}
 	c.call.parker = newParker()
-	c.callEv = event{conn: c, kind: eventCall}
-	c.goneEv = event{conn: c, kind: eventGone}
+	c.callEv.Value = event{c, eventCall}
+	c.goneEv.Value = event{c, eventGone}
 	c.req = rdma.Request{Peer: peer, From: who, Replier: (*replier)(c)}
 	return c
 }
 
 // linkErr returns the error of using the connection in its present state.
 func (c *conn) linkErr() error {
-	switch c.link.Load() {
-	case linkUp:
+	if c.link.Up() {
 		return nil
-	case linkClosed:
-		return fmt.Errorf("inproc: connection to %q: %w", c.e.addr, rdma.ErrClosed)
 	}
-	return fmt.Errorf("inproc: connection to %q: %w", c.e.addr, rdma.ErrPeerDown)
+	return c.link.Err("inproc", c.e.Addr())
 }
 
 // leave moves the connection down to state to. The first caller notifies the
 // server.
-func (c *conn) leave(to linkState) {
-	for {
-		old := c.link.Load()
-		if old >= to {
-			return
-		}
-		if !c.link.CompareAndSwap(old, to) {
-			continue
-		}
-		c.call.wake()
-		if old == linkUp && c.e.left(c) {
-			c.poller.push(&c.goneEv)
-		}
-		if to == linkClosed {
-			c.e.closed(c)
-		}
+func (c *conn) leave(to provide.Health) {
+	from, moved := c.link.Move(to)
+	if !moved {
 		return
+	}
+	c.call.wake()
+	if from == provide.Up && c.e.left(c) {
+		c.poller.push(&c.goneEv)
+	}
+	if to == provide.Closed {
+		c.e.forget(c)
 	}
 }
 
 func (c *conn) Close() error {
-	c.leave(linkClosed)
+	c.leave(provide.Closed)
 	return nil
 }
 
@@ -94,11 +72,8 @@ func (c *conn) Post(b *rdma.Batch) error {
 	if err := c.linkErr(); err != nil {
 		return err
 	}
-	if len(b.WRs) == 0 {
-		return errEmptyBatch
-	}
-	if len(b.WRs) > rdma.MaxBatch {
-		return fmt.Errorf("inproc: batch of %d work requests: %w", len(b.WRs), rdma.ErrTooLarge)
+	if err := provide.CheckBatch(b); err != nil {
+		return err
 	}
 	if c.adv != nil {
 		c.postSlow(b)
@@ -107,7 +82,7 @@ func (c *conn) Post(b *rdma.Batch) error {
 	n := rdma.Counters{Rounds: 1}
 	for i := range b.WRs {
 		wr := &b.WRs[i]
-		if c.link.Load() == linkUp {
+		if c.link.Up() {
 			wr.Status = c.perform(wr)
 		} else {
 			wr.Status = rdma.StatusPeerDown
@@ -129,12 +104,9 @@ func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
 
 // perform performs one work request, as the server's NIC would.
 func (c *conn) perform(wr *rdma.WR) rdma.Status {
-	if wr.Op < rdma.OpRead || wr.Op > rdma.OpFAA {
-		return rdma.StatusUnsupported
-	}
-	s, ok := c.span(wr)
-	if !ok {
-		return rdma.StatusAccess
+	s, status := c.span(wr)
+	if status != rdma.StatusOK {
+		return status
 	}
 	switch wr.Op {
 	case rdma.OpRead:
@@ -147,7 +119,7 @@ func (c *conn) perform(wr *rdma.WR) rdma.Status {
 	case rdma.OpWrite:
 		s.CopyIn(wr.Buf)
 	case rdma.OpCAS:
-		wr.Buf[0] = compareAndSwap(s, wr.Arg, wr.Swap)
+		wr.Buf[0] = provide.CompareAndSwap(s, wr.Arg, wr.Swap)
 	case rdma.OpFAA:
 		wr.Buf[0] = s.Add(0, wr.Arg) - wr.Arg
 	}
@@ -155,33 +127,20 @@ func (c *conn) perform(wr *rdma.WR) rdma.Status {
 }
 
 // span checks a work request against its grant and the bounds.
-func (c *conn) span(wr *rdma.WR) (mem.Span, bool) {
-	grants := *c.e.grants.Load()
-	i := int(wr.RKey) - 1
-	if i < 0 || i >= len(grants) || len(wr.Buf) == 0 || len(wr.Buf) > rdma.MaxReadBytes/mem.WordBytes {
-		return mem.Span{}, false
+func (c *conn) span(wr *rdma.WR) (mem.Span, rdma.Status) {
+	need, words := provide.Need(wr.Op, len(wr.Buf))
+	if need == 0 {
+		return mem.Span{}, rdma.StatusUnsupported
 	}
-	words, need := len(wr.Buf), rdma.AccessRead
-	switch wr.Op {
-	case rdma.OpWrite:
-		need = rdma.AccessWrite
-	case rdma.OpCAS, rdma.OpFAA:
-		words, need = 1, rdma.AccessAtomic
+	g, ok := c.e.Grant(wr.RKey)
+	if !ok || words == 0 || g.Access&need == 0 || !c.reads {
+		return mem.Span{}, rdma.StatusAccess
 	}
-	if grants[i].access&need == 0 || !c.reads {
-		return mem.Span{}, false
+	s, ok := g.Region.Span(wr.Addr, uint64(words)*mem.WordBytes)
+	if !ok {
+		return mem.Span{}, rdma.StatusAccess
 	}
-	return grants[i].region.Span(wr.Addr, uint64(words)*mem.WordBytes)
-}
-
-// compareAndSwap returns the old value, which mem.Span's does not.
-func compareAndSwap(s mem.Span, expect, swap uint64) uint64 {
-	for {
-		old := s.Load(0)
-		if old != expect || s.CompareAndSwap(0, expect, swap) {
-			return old
-		}
-	}
+	return s, rdma.StatusOK
 }
 
 func (c *conn) Counters() rdma.Counters { return c.ctr.Snapshot() }

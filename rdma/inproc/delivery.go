@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 const (
@@ -40,12 +41,12 @@ func (c *conn) sendSlow() {
 	n := len(k.body())
 	k.plan.delay += a.o.Latency.RPC + time.Duration(float64(n)*a.o.Latency.ByteNs)
 	if before {
-		c.leave(linkPeerDown)
+		c.leave(provide.Broken)
 		return
 	}
 	c.poller.push(&c.callEv)
 	if during {
-		c.leave(linkPeerDown)
+		c.leave(provide.Broken)
 	}
 }
 
@@ -54,7 +55,7 @@ func (c *conn) sendSlow() {
 func (c *conn) carryBack() bool {
 	p := &c.call.plan
 	if p.dropAfter {
-		c.leave(linkPeerDown)
+		c.leave(provide.Broken)
 		return false
 	}
 	o := c.adv.o
@@ -67,7 +68,7 @@ func (c *conn) carryBack() bool {
 func (c *conn) holdResponse(ctx context.Context) error {
 	err := c.sleepUntil(ctx, c.call.plan.ready)
 	if err != nil {
-		c.leave(linkPeerDown)
+		c.leave(provide.Broken)
 		return err
 	}
 	return c.linkErr()
@@ -116,12 +117,12 @@ func (p *poller) deliverTwice(c *conn, h rdma.Handler) {
 // deliverCopies counts one request, or the time of one, and delivers the
 // copies that are due.
 func (p *poller) deliverCopies() {
-	h := *p.e.handler.Load()
+	h := p.e.Handler()
 	rest := p.copies[:0]
 	for _, d := range p.copies {
 		if d.after--; d.after >= 0 {
 			rest = append(rest, d)
-		} else if !p.e.down.Load() {
+		} else if !p.e.Closed() {
 			h(&d.Request)
 		}
 	}

@@ -1,32 +1,20 @@
 package inproc
 
 import (
-	"errors"
-	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 
-	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
-// errServed reports a second Serve.
-var errServed = errors.New("inproc: Serve was already called")
-
-// grant is the access that peers have to one region.
-type grant struct {
-	region *mem.Region
-	access rdma.Access
-}
-
-// endpoint is the server side. Its pollers live from Listen to Close.
+// endpoint is the server side. Its pollers live from Listen to Close. After
+// Close or Kill there are no more handler calls and no more replies.
 type endpoint struct {
+	provide.Endpoint
 	net     *Network
-	addr    string
 	opts    rdma.ListenOptions
-	grants  atomic.Pointer[[]grant] // indexed by rkey-1; copied on Register
-	handler atomic.Pointer[rdma.Handler]
-	down    atomic.Bool // closed or killed: no more handler calls, no more replies
 	paused  atomic.Bool
 	pollers []*poller
 	running sync.WaitGroup
@@ -44,8 +32,8 @@ type endpoint struct {
 }
 
 func newEndpoint(n *Network, addr string, o rdma.ListenOptions) *endpoint {
-	e := &endpoint{net: n, addr: addr, opts: o}
-	e.grants.Store(new([]grant))
+	e := &endpoint{net: n, opts: o}
+	e.Init("inproc", addr, math.MaxUint32)
 	e.mu.conns = make(map[*conn]struct{})
 	e.mu.left = make(map[*rdma.Tally]struct{})
 	for range n.opts.Pollers {
@@ -56,29 +44,10 @@ func newEndpoint(n *Network, addr string, o rdma.ListenOptions) *endpoint {
 	return e
 }
 
-// Addr is the endpoint's name in its Network.
-func (e *endpoint) Addr() string { return e.addr }
-
-// Register grants every present and future peer access to r.
-func (e *endpoint) Register(r *mem.Region, a rdma.Access) (rdma.RKey, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.down.Load() {
-		return 0, fmt.Errorf("inproc: register at %q: %w", e.addr, rdma.ErrClosed)
-	}
-	old := *e.grants.Load()
-	grants := append(old[:len(old):len(old)], grant{r, a | rdma.AccessRead})
-	e.grants.Store(&grants)
-	return rdma.RKey(len(grants)), nil
-}
-
 // Serve makes the pollers hand RPCs to h, including those that arrived before.
 func (e *endpoint) Serve(h rdma.Handler) error {
-	if e.down.Load() {
-		return fmt.Errorf("inproc: serve at %q: %w", e.addr, rdma.ErrClosed)
-	}
-	if !e.handler.CompareAndSwap(nil, &h) {
-		return errServed
+	if err := e.SetHandler(h); err != nil {
+		return err
 	}
 	e.wakePollers()
 	return nil
@@ -111,7 +80,7 @@ func (e *endpoint) Close() error {
 func (e *endpoint) stop() {
 	e.net.forget(e) // first: a dial that finds the endpoint down looks again
 	e.mu.Lock()
-	e.down.Store(true)
+	e.Shut()
 	conns := make([]*conn, 0, len(e.mu.conns))
 	for c := range e.mu.conns {
 		conns = append(conns, c)
@@ -119,7 +88,7 @@ func (e *endpoint) stop() {
 	e.unpause() // wakes dials and pollers that wait for the end of a pause
 	e.mu.Unlock()
 	for _, c := range conns {
-		c.leave(linkPeerDown)
+		c.leave(provide.Broken)
 	}
 	e.wakePollers()
 }
@@ -135,7 +104,7 @@ func (e *endpoint) wakePollers() {
 func (e *endpoint) accept(number uint64, who *rdma.Identity) (*conn, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.down.Load() {
+	if e.Closed() {
 		return nil, closedChan
 	}
 	if e.mu.resumed != nil {
@@ -144,7 +113,7 @@ func (e *endpoint) accept(number uint64, who *rdma.Identity) (*conn, <-chan stru
 	e.mu.lastPeer++
 	c := newConn(e, e.mu.lastPeer, who, e.pollers[uint64(e.mu.lastPeer)%uint64(len(e.pollers))])
 	if !e.net.plain {
-		c.adv = newAdversary(&e.net.opts, e.net.root.Split(e.addr).SplitN(number))
+		c.adv = newAdversary(&e.net.opts, e.net.root.Split(e.Addr()).SplitN(number))
 	}
 	e.mu.conns[c] = struct{}{}
 	return c, nil
@@ -159,7 +128,7 @@ var closedChan = func() chan struct{} {
 func (e *endpoint) pause() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.mu.resumed == nil && !e.down.Load() {
+	if e.mu.resumed == nil && !e.Closed() {
 		e.mu.resumed = make(chan struct{})
 		e.paused.Store(true)
 	}
@@ -208,12 +177,12 @@ func (e *endpoint) left(c *conn) bool {
 		delete(e.mu.conns, c)
 		e.mu.left[c.ctr] = struct{}{}
 	}
-	return !e.down.Load()
+	return !e.Closed()
 }
 
-// closed removes c and keeps its counts. Close may run before the goroutine
+// forget removes c and keeps its counts. Close may run before the goroutine
 // that found the connection broken calls left, so left may come after it.
-func (e *endpoint) closed(c *conn) {
+func (e *endpoint) forget(c *conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c.summed = true

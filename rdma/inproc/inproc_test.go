@@ -10,6 +10,7 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // bed is one server and one client of a network.
@@ -94,17 +95,17 @@ func (c *handClock) Sleep(d time.Duration) { c.now.Add(int64(d)) }
 
 func TestMisuseIsReported(t *testing.T) {
 	b := newBed(t, Options{}, nil)
-	if _, err := b.c.FinishCall(b.ctx, nil); !errors.Is(err, errNoCall) {
+	if _, err := b.c.FinishCall(b.ctx, nil); !errors.Is(err, provide.ErrNoCall) {
 		t.Errorf("FinishCall without a call: %v", err)
 	}
 	b.check(b.c.StartCall(b.ctx, []byte("a")))
-	if err := b.c.StartCall(b.ctx, []byte("b")); !errors.Is(err, errCallOutstanding) {
+	if err := b.c.StartCall(b.ctx, []byte("b")); !errors.Is(err, provide.ErrCallBusy) {
 		t.Errorf("second StartCall: %v", err)
 	}
 	if resp, err := b.c.FinishCall(b.ctx, nil); err != nil || string(resp) != "a" {
 		t.Errorf("the first call: %q, %v", resp, err)
 	}
-	if err := b.e.Serve(func(*rdma.Request) {}); !errors.Is(err, errServed) {
+	if err := b.e.Serve(func(*rdma.Request) {}); !errors.Is(err, provide.ErrServed) {
 		t.Errorf("second Serve: %v", err)
 	}
 	for _, f := range []func(string) error{b.n.Pause, b.n.Resume, b.n.Kill} {
@@ -121,7 +122,7 @@ func TestSecondReplyIsRefused(t *testing.T) {
 		second <- q.Reply([]byte("second"))
 	})
 	b.check(b.c.StartCall(b.ctx, nil))
-	if err := <-second; !errors.Is(err, errReplied) {
+	if err := <-second; !errors.Is(err, provide.ErrReplied) {
 		t.Errorf("second Reply: %v", err)
 	}
 	if resp, err := b.c.FinishCall(b.ctx, nil); err != nil || string(resp) != "first" {

@@ -172,7 +172,7 @@ func (n *Network) script(what, addr string, do func(*endpoint)) error {
 func (n *Network) forget(e *endpoint) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.mu.endpoints[e.addr] == e {
-		delete(n.mu.endpoints, e.addr)
+	if n.mu.endpoints[e.Addr()] == e {
+		delete(n.mu.endpoints, e.Addr())
 	}
 }

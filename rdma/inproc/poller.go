@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"drtmx/rdma/internal/provide"
 )
 
 // Spinning is by yielding: the peer is a goroutine of this process and may
@@ -55,67 +57,48 @@ const (
 	eventGone                  // the connection is gone
 )
 
-// event is a node of a poller's queue. Connections embed theirs, so that
-// queueing allocates nothing.
+// event is what a poller has to do. Connections keep the nodes of theirs.
 type event struct {
-	next *event
 	conn *conn
 	kind eventKind
 }
 
-// poller runs the handler for its share of the endpoint's connections. Its
-// queue is a stack that clients push to and the poller takes whole.
+// poller runs the handler for its share of the endpoint's connections.
 type poller struct {
 	parker
 	e      *endpoint
-	queue  atomic.Pointer[event]
-	early  []*event    // calls that arrived before Serve
+	queue  provide.Queue[event]
+	early  []event     // calls that arrived before Serve
 	copies []*delivery // second deliveries still to come
 }
 
 func newPoller(e *endpoint) *poller { return &poller{parker: newParker(), e: e} }
 
-func (p *poller) push(ev *event) {
-	for {
-		ev.next = p.queue.Load()
-		if p.queue.CompareAndSwap(ev.next, ev) {
-			break
-		}
-	}
+func (p *poller) push(ev *provide.Node[event]) {
+	p.queue.Push(ev)
 	p.wake()
 }
 
-// take empties the queue, oldest event first.
-func (p *poller) take() *event {
-	var first *event
-	for ev := p.queue.Swap(nil); ev != nil; {
-		next := ev.next
-		ev.next, first = first, ev
-		ev = next
-	}
-	return first
-}
-
 func (p *poller) run() {
-	for !p.e.down.Load() {
+	for !p.e.Closed() {
 		p.awaitResume()
-		if len(p.early) > 0 && p.e.handler.Load() != nil {
+		if len(p.early) > 0 && p.e.Handler() != nil {
 			early := p.early
 			p.early = nil
 			for _, ev := range early {
 				p.handle(ev)
 			}
 		}
-		ev := p.take()
+		ev := p.queue.Take()
 		if ev == nil {
 			p.idle()
 			continue
 		}
-		for ev != nil && !p.e.down.Load() {
+		for ev != nil && !p.e.Closed() {
 			p.awaitResume()
 			// The node may be queued anew as soon as its call is answered.
-			next := ev.next
-			p.handle(ev)
+			next := ev.Next()
+			p.handle(ev.Value)
 			ev = next
 		}
 	}
@@ -133,8 +116,8 @@ func (p *poller) awaitResume() {
 }
 
 func (p *poller) ready() bool {
-	return p.queue.Load() != nil || p.e.down.Load() || p.e.paused.Load() ||
-		len(p.early) > 0 && p.e.handler.Load() != nil
+	return !p.queue.Empty() || p.e.Closed() || p.e.paused.Load() ||
+		len(p.early) > 0 && p.e.Handler() != nil
 }
 
 // idle spins, then parks, until there may be something to do.
@@ -162,9 +145,9 @@ func (p *poller) idle() {
 
 // handle deals with one event. Once the handler has the request, the
 // connection's call state belongs to the client again.
-func (p *poller) handle(ev *event) {
+func (p *poller) handle(ev event) {
 	c := ev.conn
-	if p.e.down.Load() {
+	if p.e.Closed() {
 		return
 	}
 	if ev.kind == eventGone {
@@ -173,15 +156,15 @@ func (p *poller) handle(ev *event) {
 		}
 		return
 	}
-	h := p.e.handler.Load()
+	h := p.e.Handler()
 	if h == nil {
 		p.early = append(p.early, ev)
 		return
 	}
 	if c.adv != nil {
-		p.deliverTwice(c, *h)
+		p.deliverTwice(c, h)
 		return
 	}
 	c.req.Body = c.call.body()
-	(*h)(&c.req)
+	h(&c.req)
 }

@@ -21,7 +21,7 @@ type refusals struct{ user, role, room, handshake, protocol atomic.Uint64 }
 
 // refused tells who listens why a peer was turned away; nil at the endpoint's end.
 func (e *endpoint) refused(reason error) {
-	if reason == nil || e.closed.Load() {
+	if reason == nil || e.Closed() {
 		return
 	}
 	switch {

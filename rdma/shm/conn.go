@@ -2,7 +2,6 @@ package shm
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,19 +10,7 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
-)
-
-var (
-	errEmptyBatch = errors.New("shm: empty batch")
-	errCallBusy   = errors.New("shm: a call is outstanding on this connection")
-	errNoCall     = errors.New("shm: no call is outstanding on this connection")
-)
-
-// connState is the health of a connection. It only grows.
-const (
-	connUp     uint32 = iota
-	connBroken        // peer down, or a context ended
-	connClosed
+	"drtmx/rdma/internal/provide"
 )
 
 // conn is the client side of a connection. It owns its slot until it notifies
@@ -36,7 +23,7 @@ type conn struct {
 	word  int // of the doorbells
 	mask  uint64
 	bell  *serverBell
-	state atomic.Uint32
+	state provide.Link
 	ctr   rdma.Tally
 
 	request  area
@@ -70,13 +57,13 @@ func newConn(l *link, id uint32, slot int) *conn {
 
 // err is the error of using the connection in its present state.
 func (c *conn) err() error {
-	if c.state.Load() == connClosed {
-		return fmt.Errorf("shm: connection to %q: %w", c.link.addr, rdma.ErrClosed)
+	if err := c.state.Err("shm", c.link.addr); err != nil {
+		return err
 	}
 	return c.link.downError()
 }
 
-func (c *conn) usable() bool { return c.state.Load() == connUp && !c.link.dead.Load() }
+func (c *conn) usable() bool { return c.state.Up() && !c.link.dead.Load() }
 
 // ready reports that a goroutine waiting for the response can go on.
 func (c *conn) ready() bool {
@@ -97,11 +84,8 @@ func (c *conn) Post(b *rdma.Batch) error {
 	if !c.usable() {
 		return c.err()
 	}
-	if len(b.WRs) == 0 {
-		return errEmptyBatch
-	}
-	if len(b.WRs) > rdma.MaxBatch {
-		return fmt.Errorf("shm: batch of %d work requests: %w", len(b.WRs), rdma.ErrTooLarge)
+	if err := provide.CheckBatch(b); err != nil {
+		return err
 	}
 	n := rdma.Counters{Rounds: 1}
 	b.Token = 0
@@ -208,11 +192,8 @@ func (c *conn) StartCall(_ context.Context, req []byte) error {
 	if !c.usable() {
 		return c.err()
 	}
-	if c.calling {
-		return errCallBusy
-	}
-	if len(req) > rdma.MaxMessageBytes {
-		return fmt.Errorf("shm: request of %d bytes: %w", len(req), rdma.ErrTooLarge)
+	if err := provide.CheckCall(c.calling, req); err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -233,7 +214,7 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 		if !c.usable() {
 			return resp[:0], c.err()
 		}
-		return resp[:0], errNoCall
+		return resp[:0], provide.ErrNoCall
 	}
 	if !c.ready() {
 		if err := c.link.p.hub.await(ctx, c); err != nil {
@@ -256,23 +237,20 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 	resp = slices.Grow(resp[:0], int(n))[:n]
 	c.response.body().CopyBytesOut(resp)
 	c.ctr.Add(&rdma.Counters{RPCs: 1, RPCBytes: c.reqBytes + n})
-	if max(c.reqBytes, n) > keepBytes {
+	if max(c.reqBytes, n) > provide.KeepBytes {
 		c.giveBackLater()
 	}
 	return resp, nil
 }
 
-// giveBackAfter is how long a connection keeps the pages of a large message.
-const giveBackAfter = time.Second
-
 // giveBackLater is called under mu.
 func (c *conn) giveBackLater() {
 	c.largeAt = now()
 	if c.idle == nil {
-		c.idle = time.AfterFunc(giveBackAfter, c.giveBack)
+		c.idle = time.AfterFunc(provide.GiveBackAfter, c.giveBack)
 		return
 	}
-	c.idle.Reset(giveBackAfter)
+	c.idle.Reset(provide.GiveBackAfter)
 }
 
 // giveBack frees the pages that large messages have filled. Between two calls
@@ -282,18 +260,18 @@ func (c *conn) giveBack() {
 	defer c.mu.Unlock()
 	switch {
 	case c.released:
-	case c.busy || now()-c.largeAt < giveBackAfter:
-		c.idle.Reset(giveBackAfter)
+	case c.busy || now()-c.largeAt < provide.GiveBackAfter:
+		c.idle.Reset(provide.GiveBackAfter)
 	default:
 		off := uint64(slotsOffset + c.slot*slotBytes)
-		c.link.seg.Discard(off+keepBytes, areaBytes-keepBytes)
-		c.link.seg.Discard(off+areaBytes+keepBytes, areaBytes-keepBytes)
+		c.link.seg.Discard(off+provide.KeepBytes, areaBytes-provide.KeepBytes)
+		c.link.seg.Discard(off+areaBytes+provide.KeepBytes, areaBytes-provide.KeepBytes)
 	}
 }
 
 // fail breaks the connection: the server may forget it.
 func (c *conn) fail() {
-	c.state.CompareAndSwap(connUp, connBroken)
+	c.state.Move(provide.Broken)
 	c.release()
 }
 
@@ -319,7 +297,7 @@ func (c *conn) release() {
 
 // Close releases the connection; a call in flight returns rdma.ErrClosed.
 func (c *conn) Close() error {
-	c.state.Store(connClosed)
+	c.state.Move(provide.Closed)
 	c.release()
 	c.unref.Do(func() { c.link.p.unref(c.link) })
 	return nil

@@ -77,7 +77,7 @@ func TestIdleConnectionGivesPagesBack(t *testing.T) {
 		if pages() < 2*rdma.MaxMessageBytes {
 			t.Fatalf("%d bytes are in use after a large call", pages())
 		}
-		for deadline := time.Now().Add(10 * time.Second); pages() > 4*keepBytes; time.Sleep(50 * time.Millisecond) {
+		for deadline := time.Now().Add(10 * time.Second); pages() > 4*provide.KeepBytes; time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("an idle connection keeps %d bytes after a large call", pages())
 			}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -18,22 +17,15 @@ import (
 	"drtmx/rdma/internal/provide"
 )
 
-var errServed = errors.New("shm: Serve was called before")
-
-// grant is a region peers may read.
-type grant struct{ region *mem.Region }
-
 // endpoint is the server side.
 type endpoint struct {
-	addr     string
+	provide.Endpoint
 	p        *Provider
 	opts     rdma.ListenOptions
 	maxLinks int
 	listener *net.UnixListener
 	pollers  []*poller
 	page     *mem.Region // the pollers' announcements; clients map it read-only
-	handler  atomic.Pointer[rdma.Handler]
-	closed   atomic.Bool
 	lastPeer atomic.Uint64
 	running  sync.WaitGroup // pollers, accept loop, links
 	release  sync.Once
@@ -42,7 +34,6 @@ type endpoint struct {
 
 	mu struct {
 		sync.Mutex
-		grants  []grant                       // by rkey-1
 		peers   map[*net.UnixConn]*serverLink // nil until greeted
 		links   map[bool]int                  // greeted; of data servers (true) and of clients
 		retired rdma.Counters
@@ -53,7 +44,8 @@ type endpoint struct {
 // socket of a server that is dead is replaced; that of a living one is
 // rdma.ErrAddress.
 func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, error) {
-	e := &endpoint{addr: addr, p: p, opts: o, maxLinks: MaxLinks}
+	e := &endpoint{p: p, opts: o, maxLinks: MaxLinks}
+	e.Init("shm", addr, maxRegions)
 	e.mu.links = make(map[bool]int)
 	e.mu.peers = make(map[*net.UnixConn]*serverLink)
 	var err error
@@ -80,37 +72,21 @@ func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, err
 
 const _ uint = pageBytes - MaxPollers*mem.LineBytes
 
-// Addr is the socket path.
-func (e *endpoint) Addr() string { return e.addr }
-
 // Register lets peers read r, which must be mem.Shared. Writing cannot be
-// granted; WRITE and atomics complete with rdma.StatusUnsupported whatever a
-// says.
+// granted: WRITE and atomics complete with rdma.StatusUnsupported.
 func (e *endpoint) Register(r *mem.Region, _ rdma.Access) (rdma.RKey, error) {
 	if r.Kind() != mem.Shared {
-		return 0, fmt.Errorf("shm: register at %q: the region is not shared memory: %w", e.addr, rdma.ErrUnsupported)
+		return 0, fmt.Errorf("shm: register at %q: the region is not shared memory: %w", e.Addr(), rdma.ErrUnsupported)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed.Load() {
-		return 0, fmt.Errorf("shm: register at %q: %w", e.addr, rdma.ErrClosed)
-	}
-	if len(e.mu.grants) == maxRegions {
-		return 0, fmt.Errorf("shm: more than %d regions: %w", maxRegions, rdma.ErrTooLarge)
-	}
-	e.mu.grants = append(e.mu.grants, grant{r})
-	return rdma.RKey(len(e.mu.grants)), nil
+	return e.Endpoint.Register(r, rdma.AccessRead)
 }
 
 // Serve starts the pollers. RPCs that arrived before are handled now.
 func (e *endpoint) Serve(h rdma.Handler) error {
-	e.mu.Lock()
+	e.mu.Lock() // no poller starts after stop
 	defer e.mu.Unlock()
-	if e.closed.Load() {
-		return fmt.Errorf("shm: serve at %q: %w", e.addr, rdma.ErrClosed)
-	}
-	if !e.handler.CompareAndSwap(nil, &h) {
-		return errServed
+	if err := e.SetHandler(h); err != nil {
+		return err
 	}
 	for _, p := range e.pollers {
 		e.running.Go(func() { p.run(h) })
@@ -148,7 +124,7 @@ func (e *endpoint) Close() error {
 // stop is Close without the waiting. Peers see ErrPeerDown.
 func (e *endpoint) stop() {
 	e.mu.Lock()
-	e.closed.Store(true)
+	e.Shut()
 	e.lobby.Close()
 	for s := range e.mu.peers {
 		s.Close()
@@ -167,52 +143,43 @@ func (e *endpoint) closePollers() {
 }
 
 func (e *endpoint) accept() {
-	for {
-		nc, err := e.listener.AcceptUnix()
-		if err != nil {
-			if e.closed.Load() || errors.Is(err, net.ErrClosed) {
-				return
-			}
-			// Out of descriptors, say: others may give some back.
-			time.Sleep(10 * time.Millisecond)
-			continue
-		}
+	provide.Accept(e.listener.AcceptUnix, func(nc *net.UnixConn) {
 		s := socket{nc}
 		uid, err := s.checkPeer()
 		if err != nil || !e.admit(s) {
 			nc.Close()
 			e.refused(err)
-			continue
+			return
 		}
 		if g, ok := e.lobby.Enter(nc, strconv.Itoa(uid)); ok {
 			e.running.Go(func() { e.serveLink(s, g) })
 		} else {
 			e.forget(s)
 		}
-	}
+	})
 }
 
 // admit enters a socket into the books, so that Close closes it.
 func (e *endpoint) admit(s socket) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed.Load() {
+	if e.Closed() {
 		return false
 	}
 	e.mu.peers[s.UnixConn] = nil
 	return true
 }
 
-// enlist makes an admitted socket a link, and returns the regions of now.
-func (e *endpoint) enlist(l *serverLink) ([]grant, bool) {
+// enlist makes an admitted socket a link, if there is room.
+func (e *endpoint) enlist(l *serverLink) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mu.links[l.who.Role == rdma.RoleServer] >= e.maxLinks {
-		return nil, false
+		return false
 	}
 	e.mu.links[l.who.Role == rdma.RoleServer]++
 	e.mu.peers[l.sock.UnixConn] = l
-	return slices.Clone(e.mu.grants), true
+	return true
 }
 
 // forget takes a socket and its link out of the books.
@@ -265,13 +232,12 @@ func (e *endpoint) greet(s socket, g *provide.Guest) (*serverLink, error) {
 		return nil, err
 	}
 	l.who.Role = m.role
-	grants, ok := e.enlist(l)
-	if !ok {
+	if !e.enlist(l) {
 		err = s.send(&message{kind: msgRefuse, reason: reasonFull, version: wireVersion})
 		l.end()
 		return nil, errors.Join(errFull, err)
 	}
-	if err := errors.Join(l.welcome(grants), s.SetReadDeadline(time.Time{})); err != nil {
+	if err := errors.Join(l.welcome(e.Grants()), s.SetReadDeadline(time.Time{})); err != nil {
 		l.end()
 		return nil, err
 	}
@@ -306,10 +272,10 @@ func (e *endpoint) authenticate(s socket, role rdma.Role) error {
 }
 
 // grantFile describes a region for a peer.
-func grantFile(key rdma.RKey, g grant) (*message, *os.File, error) {
-	f, err := g.region.ReadOnlyFile()
+func grantFile(key rdma.RKey, g provide.Grant) (*message, *os.File, error) {
+	f, err := g.Region.ReadOnlyFile()
 	if err != nil {
 		return nil, nil, err
 	}
-	return &message{kind: msgRegion, rkey: key, segment: g.region.SegmentBytes(), max: g.region.MaxBytes()}, f, nil
+	return &message{kind: msgRegion, rkey: key, segment: g.Region.SegmentBytes(), max: g.Region.MaxBytes()}, f, nil
 }

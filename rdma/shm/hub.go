@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"drtmx/internal/mem"
+	"drtmx/rdma/internal/provide"
 )
 
 // ctxPoll is how often the goroutine that sleeps in the kernel looks at a
@@ -28,7 +29,7 @@ type hub struct {
 	sleep   mem.Span     // word 0: the leader sleeps; a server that clears it wakes
 	leading atomic.Bool
 	links   atomic.Pointer[[]*link] // copied on change
-	spin    spinner
+	spin    provide.Spinner
 	yielder yielder // the leader's
 
 	followers atomic.Int32 // len(mu.waiting)
@@ -45,7 +46,7 @@ func newHub(spin time.Duration) (*hub, error) {
 	}
 	h := &hub{page: page, sleep: page.Span(0, mem.LineBytes)}
 	h.links.Store(new([]*link))
-	h.spin.init(spin)
+	h.spin.Init(spin)
 	return h, nil
 }
 
@@ -168,17 +169,17 @@ func (h *hub) watch(c *conn) bool {
 		if worked {
 			continue
 		}
-		budget := h.spin.budget()
+		budget := h.spin.Budget()
 		if budget == 0 {
 			return false
 		}
 		for start := now(); !c.ready() && !worked; worked = h.scan() {
 			if now()-start >= budget {
-				h.spin.miss()
+				h.spin.Miss()
 				return false
 			}
 		}
-		h.spin.hit()
+		h.spin.Hit()
 		if !worked {
 			return true
 		}

@@ -29,9 +29,6 @@ const (
 	areaBytes = rdma.MaxMessageBytes + pageBytes
 	slotBytes = 2 * areaBytes
 	linkBytes = slotsOffset + MaxConnsPerLink*slotBytes
-	// An idle connection keeps the pages of messages of this size, and so does
-	// its slot when it closes.
-	keepBytes = 64 << 10
 )
 
 const (

@@ -16,6 +16,7 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // Provider is the provider "shm"; see New.
@@ -231,10 +232,7 @@ func connect(ctx context.Context, p *Provider, to destination) (*link, error) {
 	defer cancel()
 	nc, err := p.connectSocket(dctx, addr)
 	if err != nil {
-		if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
-			<-ctx.Done() // the dialer keeps the deadline itself, and may be a little earlier
-		}
-		if e := ctx.Err(); e != nil {
+		if e := provide.Ended(ctx); e != nil {
 			return nil, fmt.Errorf("shm: dial %q: %w: %w", addr, e, err)
 		}
 		return nil, fmt.Errorf("shm: dial %q: %w", addr, err)

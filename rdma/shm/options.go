@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // DefaultSpin is how long a side without work spins before it sleeps, where
@@ -33,15 +35,11 @@ func New(o Options) (*Provider, error) {
 	if err := Available(); err != nil {
 		return nil, err
 	}
-	if o.Pollers == 0 {
-		o.Pollers = 1
+	var err error
+	if o.Pollers, err = provide.PollersOf(o.Pollers, MaxPollers); err != nil {
+		return nil, fmt.Errorf("shm: %w", err)
 	}
-	if o.Pollers < 0 || o.Pollers > MaxPollers {
-		return nil, fmt.Errorf("shm: %d pollers (want 1 to %d): %w", o.Pollers, MaxPollers, rdma.ErrTooLarge)
-	}
-	if o.Spin == 0 {
-		o.Spin = DefaultSpin
-	}
+	o.Spin = cmp.Or(o.Spin, DefaultSpin)
 	h, err := newHub(o.Spin)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // wakeEvery bounds how many replies of one pass a client waits for before it
@@ -30,7 +31,7 @@ type poller struct {
 	epoll  int
 	own    *doorFD // for kick
 	events [64]unix.EpollEvent
-	spin   spinner
+	spin   provide.Spinner
 	links  atomic.Pointer[[]*serverLink] // copied on change
 	buf    []byte                        // the request being handled
 
@@ -55,7 +56,7 @@ func newPoller(e *endpoint, index int, o Options) (*poller, error) {
 	}
 	p := &poller{e: e, index: index, epoll: ep, asleep: e.page.MustSpan(uint64(index)*mem.LineBytes, mem.LineBytes)}
 	p.links.Store(new([]*serverLink))
-	p.spin.init(o.Spin)
+	p.spin.Init(o.Spin)
 	if p.own, err = p.newDoor(); err != nil {
 		unix.Close(ep)
 		return nil, err
@@ -120,14 +121,14 @@ func (p *poller) close() {
 
 // run serves until the endpoint is closed.
 func (p *poller) run(h rdma.Handler) {
-	for !p.e.closed.Load() {
+	for !p.e.Closed() {
 		if p.pass(h) || p.watch(h) {
 			continue
 		}
 		seq := p.asleep.Load(0) + 1
 		p.asleep.Store(0, seq)
-		if !p.pass(h) && !p.e.closed.Load() {
-			if cap(p.buf) > keepBytes {
+		if !p.pass(h) && !p.e.Closed() {
+			if cap(p.buf) > provide.KeepBytes {
 				p.buf = nil
 			}
 			p.sleep()
@@ -160,17 +161,17 @@ func (p *poller) watch(h rdma.Handler) bool {
 	if p.pass(h) {
 		return true
 	}
-	budget := p.spin.budget()
+	budget := p.spin.Budget()
 	if budget == 0 {
 		return false
 	}
 	for start := now(); now()-start < budget; {
 		if p.pass(h) {
-			p.spin.hit()
+			p.spin.Hit()
 			return true
 		}
 	}
-	p.spin.miss()
+	p.spin.Miss()
 	return false
 }
 

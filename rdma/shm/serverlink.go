@@ -10,9 +10,8 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
-
-var errReplied = errors.New("shm: the request was replied to before")
 
 // serverLink is the server side of a link.
 type serverLink struct {
@@ -59,7 +58,7 @@ func newServerLink(e *endpoint, s socket, page *os.File) (*serverLink, error) {
 }
 
 // welcome sends the client all it needs.
-func (l *serverLink) welcome(grants []grant) error {
+func (l *serverLink) welcome(grants []provide.Grant) error {
 	page, err := l.e.page.ReadOnlyFile()
 	if err != nil {
 		return err
@@ -81,7 +80,7 @@ func (l *serverLink) welcome(grants []grant) error {
 	return nil
 }
 
-func (l *serverLink) sendRegion(id uint32, key rdma.RKey, g grant) error {
+func (l *serverLink) sendRegion(id uint32, key rdma.RKey, g provide.Grant) error {
 	m, f, err := grantFile(key, g)
 	if err != nil {
 		return err
@@ -120,20 +119,13 @@ func (l *serverLink) control(m *message) error {
 		if c := l.conns[m.slot].Load(); c != nil {
 			c.stop()
 			l.free(c)
-			if c.longest > keepBytes {
+			if c.longest > provide.KeepBytes {
 				l.seg.Discard(uint64(slotsOffset+c.slot*slotBytes), slotBytes)
 			}
 		}
 		return nil
 	case msgAsk:
-		l.e.mu.Lock()
-		i := int(m.rkey) - 1
-		ok := uint(i) < uint(len(l.e.mu.grants))
-		var g grant
-		if ok {
-			g = l.e.mu.grants[i]
-		}
-		l.e.mu.Unlock()
+		g, ok := l.e.Grant(m.rkey)
 		if !ok || !l.who.MayRead() {
 			return l.sock.send(&message{kind: msgRegion, id: m.id, rkey: m.rkey, reason: reasonNoRegion})
 		}
@@ -268,17 +260,10 @@ func (c *serverConn) handled() (deferred bool) {
 // Reply publishes the response. The client is woken at once unless a handler
 // of the same connection runs: then its poller does so after a few more.
 func (c *serverConn) Reply(body []byte) error {
-	if len(body) > rdma.MaxMessageBytes {
-		return fmt.Errorf("shm: response of %d bytes: %w", len(body), rdma.ErrTooLarge)
-	}
 	c.mu.Lock()
-	if c.ended {
+	if err := provide.CheckReply(c.peer, !c.ended, c.busy, body); err != nil {
 		c.mu.Unlock()
-		return fmt.Errorf("shm: reply to peer %d: %w", c.peer, rdma.ErrPeerDown)
-	}
-	if !c.busy {
-		c.mu.Unlock()
-		return errReplied
+		return err
 	}
 	c.busy = false
 	c.longest = max(c.longest, len(body))
@@ -307,7 +292,7 @@ func (c *serverConn) violate() {
 // last handler call.
 func (c *serverConn) stop() {
 	c.mu.Lock()
-	tell := !c.ended && c.link.e.opts.OnDisconnect != nil && !c.link.e.closed.Load()
+	tell := !c.ended && c.link.e.opts.OnDisconnect != nil && !c.link.e.Closed()
 	c.ended = true
 	if tell && c.handling {
 		c.farewell, tell = true, false

@@ -38,3 +38,8 @@ func (y *yielder) yield(due bool) {
 		y.every = min(2*max(y.every, 1), yieldEveryMax)
 	}
 }
+
+// now is a cheap monotonic clock.
+func now() time.Duration { return time.Since(clockBase) }
+
+var clockBase = time.Now()

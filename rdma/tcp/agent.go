@@ -5,6 +5,7 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // chunkWords bounds the answers that the agent gathers before it sends them,
@@ -162,7 +163,7 @@ func (a *agent) takeBody(w []uint64) (int, error) {
 }
 
 // keepWords bounds the buffer of requests that a connection without one keeps.
-const keepWords = 8 << 10
+const keepWords = provide.KeepBytes / mem.WordBytes
 
 // large reports buffers that are too large to be kept while no request is
 // being taken.
@@ -216,7 +217,7 @@ func (a *agent) takeVerb(w []uint64) (int, error) {
 	case v.op == rdma.OpRead:
 		err = a.read(s)
 	case v.op == rdma.OpCAS:
-		err = a.complete(v.op, 1, status, compareAndSwap(s, w[verbWords], w[verbWords+1]))
+		err = a.complete(v.op, 1, status, provide.CompareAndSwap(s, w[verbWords], w[verbWords+1]))
 	case v.op == rdma.OpFAA:
 		err = a.complete(v.op, 1, status, s.Add(0, w[verbWords])-w[verbWords])
 	}
@@ -236,16 +237,6 @@ func (a *agent) takeWrite(w []uint64) (int, error) {
 	return n, nil
 }
 
-// compareAndSwap returns the old value.
-func compareAndSwap(s mem.Span, expect, swap uint64) uint64 {
-	for {
-		old := s.Load(0)
-		if old != expect || s.CompareAndSwap(0, expect, swap) {
-			return old
-		}
-	}
-}
-
 // read answers a READ.
 func (a *agent) read(s mem.Span) error {
 	n := s.Words()
@@ -260,7 +251,7 @@ func (a *agent) read(s mem.Span) error {
 	a.out = a.out[:at+n+1]
 	s.CopyOut(a.out[at : at+n])
 	a.out[at+n] = s.Load(0)
-	a.tallyVerb(rdma.OpRead, n, rdma.StatusOK)
+	a.count.CountVerb(rdma.OpRead, n, rdma.StatusOK)
 	return nil
 }
 
@@ -285,7 +276,7 @@ func (a *agent) readLarge(s mem.Span) error {
 		}
 	}
 	a.out = append(a.out, s.Load(0))
-	a.tallyVerb(rdma.OpRead, n, rdma.StatusOK)
+	a.count.CountVerb(rdma.OpRead, n, rdma.StatusOK)
 	return nil
 }
 
@@ -296,7 +287,7 @@ func (a *agent) complete(op rdma.Op, words int, s rdma.Status, old ...uint64) er
 	}
 	a.result(s, len(old))
 	a.out = append(a.out, old...)
-	a.tallyVerb(op, words, s)
+	a.count.CountVerb(op, words, s)
 	return nil
 }
 
@@ -346,25 +337,4 @@ func (a *agent) flushIfFull(n int) error {
 		return nil
 	}
 	return a.flush()
-}
-
-func (a *agent) tallyVerb(op rdma.Op, words int, s rdma.Status) {
-	bytes := uint64(words) * mem.WordBytes
-	if s != rdma.StatusOK {
-		a.count.Faults++
-		bytes = 0
-	}
-	if s == rdma.StatusAccess {
-		a.count.Denied++
-	}
-	switch op {
-	case rdma.OpRead:
-		a.count.Reads++
-		a.count.ReadBytes += bytes
-	case rdma.OpWrite:
-		a.count.Writes++
-		a.count.WriteBytes += bytes
-	case rdma.OpCAS, rdma.OpFAA:
-		a.count.Atomics++
-	}
 }

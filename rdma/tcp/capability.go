@@ -7,6 +7,7 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // MaxRegions bounds the regions of one endpoint.
@@ -39,14 +40,8 @@ type refusals struct {
 
 // authorize finds the memory a verb may touch, or why there is none.
 func authorize(grants []grant, v *verb, n *refusals) (mem.Span, rdma.Status) {
-	need, words := rdma.AccessRead, v.words
-	switch v.op {
-	case rdma.OpRead:
-	case rdma.OpWrite:
-		need = rdma.AccessWrite
-	case rdma.OpCAS, rdma.OpFAA:
-		need, words = rdma.AccessAtomic, 1
-	default:
+	need, words := provide.Need(v.op, int(v.words))
+	if need == 0 {
 		n.verb.Add(1)
 		return mem.Span{}, rdma.StatusUnsupported
 	}
@@ -59,7 +54,7 @@ func authorize(grants []grant, v *verb, n *refusals) (mem.Span, rdma.Status) {
 		n.right.Add(1)
 		return mem.Span{}, rdma.StatusAccess
 	}
-	if words == 0 || words > rdma.MaxReadBytes/mem.WordBytes {
+	if words == 0 {
 		n.bounds.Add(1)
 		return mem.Span{}, rdma.StatusAccess
 	}

@@ -3,11 +3,11 @@ package tcp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // StartCall sends the request, unless so much is in flight that FinishCall or
@@ -17,11 +17,8 @@ func (c *conn) StartCall(ctx context.Context, req []byte) error {
 		return c.linkErr()
 	}
 	k := &c.call
-	if k.calling {
-		return errCallBusy
-	}
-	if len(req) > rdma.MaxMessageBytes {
-		return fmt.Errorf("tcp: request of %d bytes: %w", len(req), rdma.ErrTooLarge)
+	if err := provide.CheckCall(k.calling, req); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -89,7 +86,7 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 		if !c.usable() {
 			return resp[:0], c.linkErr()
 		}
-		return resp[:0], errNoCall
+		return resp[:0], provide.ErrNoCall
 	}
 	if !k.replied {
 		if err := c.await(ctx, func() bool { return k.replied }); err != nil {

@@ -6,16 +6,10 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"sync/atomic"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
-)
-
-var (
-	errEmptyBatch = errors.New("tcp: empty batch")
-	errCallBusy   = errors.New("tcp: a call is outstanding on this connection")
-	errNoCall     = errors.New("tcp: no call is outstanding on this connection")
+	"drtmx/rdma/internal/provide"
 )
 
 const (
@@ -26,13 +20,6 @@ const (
 	// MaxInFlight bounds the batches of a connection that were posted and not
 	// waited for.
 	MaxInFlight = 1024
-)
-
-// connState is the health of a connection. It only grows.
-const (
-	connUp     uint32 = iota
-	connBroken        // peer down, or a context ended
-	connClosed
 )
 
 // flight is a batch that was posted. Its requests are sent in order and
@@ -52,7 +39,7 @@ type conn struct {
 	addr   string
 	conn   net.Conn // TLS, or the socket
 	socket net.Conn
-	state  atomic.Uint32
+	state  provide.Link
 	ctr    rdma.Tally
 	watch  watch
 
@@ -95,15 +82,9 @@ type call struct {
 
 var _ rdma.Conn = (*conn)(nil)
 
-func (c *conn) linkErr() error {
-	what := rdma.ErrPeerDown
-	if c.state.Load() == connClosed {
-		what = rdma.ErrClosed
-	}
-	return fmt.Errorf("tcp: connection to %q: %w", c.addr, what)
-}
+func (c *conn) linkErr() error { return c.state.Err("tcp", c.addr) }
 
-func (c *conn) usable() bool { return c.state.Load() == connUp }
+func (c *conn) usable() bool { return c.state.Up() }
 
 // InOrder is true: the agent loads words in ascending order.
 func (c *conn) InOrder() bool { return true }
@@ -114,7 +95,7 @@ func (c *conn) Counters() rdma.Counters { return c.ctr.Snapshot() }
 // Close may be called while another goroutine waits, which then sees a dead
 // peer.
 func (c *conn) Close() error {
-	if c.state.Swap(connClosed) == connClosed {
+	if _, open := c.state.Move(provide.Closed); !open {
 		return nil
 	}
 	c.watch.stop()
@@ -125,7 +106,7 @@ func (c *conn) Close() error {
 // fail breaks the connection: what is in flight completes with
 // rdma.StatusPeerDown.
 func (c *conn) fail() {
-	if c.state.CompareAndSwap(connUp, connBroken) {
+	if _, first := c.state.Move(provide.Broken); first {
 		c.watch.stop()
 	}
 	_ = c.socket.Close() // not TLS's Close, which would send
@@ -150,11 +131,8 @@ func (c *conn) Post(b *rdma.Batch) error {
 	if !c.usable() {
 		return c.linkErr()
 	}
-	if len(b.WRs) == 0 {
-		return errEmptyBatch
-	}
-	if len(b.WRs) > rdma.MaxBatch {
-		return fmt.Errorf("tcp: batch of %d work requests: %w", len(b.WRs), rdma.ErrTooLarge)
+	if err := provide.CheckBatch(b); err != nil {
+		return err
 	}
 	if len(c.flights) == MaxInFlight {
 		return fmt.Errorf("tcp: %d batches in flight: %w", MaxInFlight, rdma.ErrTooLarge)
@@ -166,10 +144,10 @@ func (c *conn) Post(b *rdma.Batch) error {
 		wr := &b.WRs[i]
 		wr.Status = rdma.StatusPending
 		_, ok := slotOf(wr.RKey)
-		switch n := len(wr.Buf); {
-		case wr.Op < rdma.OpRead || wr.Op > rdma.OpFAA:
+		switch need, words := provide.Need(wr.Op, len(wr.Buf)); {
+		case need == 0:
 			wr.Status = rdma.StatusUnsupported
-		case !ok || n == 0 || n > rdma.MaxReadBytes/mem.WordBytes:
+		case !ok || words == 0:
 			wr.Status = rdma.StatusAccess
 		default:
 			continue

@@ -7,10 +7,10 @@ import (
 	"io"
 	"net"
 	"syscall"
-	"time"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // Dial connects to an endpoint at host:port. Beside the errors of any fabric it
@@ -19,11 +19,8 @@ import (
 func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	nc, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
-			<-ctx.Done() // the dialer keeps the deadline itself, and may be a little earlier
-		}
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("tcp: dial %q: %w", addr, ctx.Err())
+		if ended := provide.Ended(ctx); ended != nil {
+			return nil, fmt.Errorf("tcp: dial %q: %w", addr, ended)
 		}
 		return nil, fmt.Errorf("tcp: dial %q: %w", addr, rdma.DialError(err))
 	}

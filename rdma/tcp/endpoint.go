@@ -6,37 +6,25 @@ import (
 	"io"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"drtmx/internal/mem"
 	"drtmx/rdma"
 	"drtmx/rdma/internal/provide"
 )
 
-var errServed = errors.New("tcp: Serve was called before")
-
-// registration is a region and what may be done to it at most.
-type registration struct {
-	region *mem.Region
-	access rdma.Access
-}
-
 // endpoint is the server side.
 type endpoint struct {
+	provide.Endpoint
 	p        *Provider
 	opts     rdma.ListenOptions
 	listener *net.TCPListener
 	pollers  []*poller
-	closed   atomic.Bool
-	served   atomic.Bool
 	stats    stats
 	running  sync.WaitGroup // pollers, accept loop, agents
 	lobby    provide.Lobby  // handshakes under way
 
 	mu struct {
 		sync.Mutex
-		regions  []registration // by slot
 		conns    map[rdma.PeerID]*serverConn
 		clients  int // of conns
 		servers  int // of conns
@@ -57,6 +45,7 @@ func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, err
 		return nil, fmt.Errorf("tcp: listen at %q: %w: %w", addr, rdma.ErrAddress, err)
 	}
 	e := &endpoint{p: p, opts: o, listener: l.(*net.TCPListener)}
+	e.Init("tcp", l.Addr().String(), MaxRegions)
 	if err := p.mayTalk(l.Addr()); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("tcp: listen at %q: %w", addr, err)
@@ -80,44 +69,12 @@ func (p *Provider) mayTalk(a net.Addr) error {
 	return fmt.Errorf("%w: %v is not a loopback address", ErrInsecure, a)
 }
 
-// Addr is host:port.
-func (e *endpoint) Addr() string { return e.listener.Addr().String() }
-
-// Register grants peers access to r, within their rights.
-func (e *endpoint) Register(r *mem.Region, a rdma.Access) (rdma.RKey, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed.Load() {
-		return 0, fmt.Errorf("tcp: register at %q: %w", e.Addr(), rdma.ErrClosed)
-	}
-	if len(e.mu.regions) == MaxRegions {
-		return 0, fmt.Errorf("tcp: more than %d regions: %w", MaxRegions, rdma.ErrTooLarge)
-	}
-	e.mu.regions = append(e.mu.regions, registration{r, a | rdma.AccessRead})
-	return rdma.RKey(len(e.mu.regions)), nil
-}
-
-// region is what an rkey names, without a capability.
-func (e *endpoint) region(k rdma.RKey) grant {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	slot, ok := slotOf(k)
-	if !ok || slot >= len(e.mu.regions) {
-		return grant{}
-	}
-	r := e.mu.regions[slot]
-	return grant{region: r.region, access: r.access}
-}
-
 // Serve starts the pollers. RPCs that arrived before are handled now.
 func (e *endpoint) Serve(h rdma.Handler) error {
-	e.mu.Lock()
+	e.mu.Lock() // no poller starts after stop
 	defer e.mu.Unlock()
-	if e.closed.Load() {
-		return fmt.Errorf("tcp: serve at %q: %w", e.Addr(), rdma.ErrClosed)
-	}
-	if !e.served.CompareAndSwap(false, true) {
-		return errServed
+	if err := e.SetHandler(h); err != nil {
+		return err
 	}
 	for _, p := range e.pollers {
 		e.running.Go(func() { p.run(h) })
@@ -159,7 +116,7 @@ func (e *endpoint) Close() error {
 // stop is Close without the waiting. Peers see ErrPeerDown.
 func (e *endpoint) stop() {
 	e.mu.Lock()
-	e.closed.Store(true)
+	e.Shut()
 	for _, c := range e.mu.conns {
 		c.out.t.Close()
 	}
@@ -172,22 +129,13 @@ func (e *endpoint) stop() {
 }
 
 func (e *endpoint) accept() {
-	for {
-		nc, err := e.listener.AcceptTCP()
-		if err != nil {
-			if e.closed.Load() || errors.Is(err, net.ErrClosed) {
-				return
-			}
-			// Out of descriptors, say: others may give some back.
-			time.Sleep(10 * time.Millisecond)
-			continue
-		}
+	provide.Accept(e.listener.AcceptTCP, func(nc *net.TCPConn) {
 		if g, ok := e.lobby.Enter(nc, sourceOf(nc)); ok {
 			e.running.Go(func() { e.serve(nc, g) })
 		} else {
 			nc.Close()
 		}
-	}
+	})
 }
 
 // sourceOf is the network address of a peer, without its port.
@@ -241,13 +189,12 @@ func (e *endpoint) enlist(c *serverConn) reason {
 	c.peer = e.mu.lastPeer
 	c.poller = e.pollers[uint64(c.peer)%uint64(len(e.pollers))]
 	e.mu.conns[c.peer] = c
-	if e.closed.Load() {
+	if e.Closed() {
 		c.out.t.Close()
 	}
-	c.agent.grants = make([]grant, 0, len(e.mu.regions))
-	for _, r := range e.mu.regions {
+	for _, g := range e.Grants() {
 		c.agent.grants = append(c.agent.grants, grant{
-			cap: newCapability(), region: r.region, access: r.access & c.rights,
+			cap: newCapability(), region: g.Region, access: g.Access & c.rights,
 		})
 	}
 	return reasonNone
@@ -286,7 +233,7 @@ func (e *endpoint) greet(nc *net.TCPConn, g *provide.Guest) (*serverConn, error)
 	}
 	c.out = newOutbox(c.conn, t, c.abort)
 	c.agent = newAgent(c, &e.stats.refusals, &c.tally)
-	c.callEv.conn, c.goneEv = c, event{conn: c, gone: true}
+	c.callEv.Value, c.goneEv.Value = event{conn: c}, event{conn: c, gone: true}
 	h, err := readHello(c.conn)
 	if err != nil {
 		if errors.Is(err, errSpeaksTLS) {
@@ -344,7 +291,7 @@ func (c *serverConn) welcome() error {
 // noteGreeting counts why a handshake failed.
 func (e *endpoint) noteGreeting(err error) {
 	switch {
-	case e.closed.Load():
+	case e.Closed():
 	case errors.Is(err, rdma.ErrTooLarge):
 		e.stats.refused.Add(1)
 	case errors.Is(err, ErrAuth):
@@ -352,7 +299,7 @@ func (e *endpoint) noteGreeting(err error) {
 	default:
 		e.stats.handshakes.Add(1)
 	}
-	if e.opts.OnRefuse != nil && !e.closed.Load() {
+	if e.opts.OnRefuse != nil && !e.Closed() {
 		e.opts.OnRefuse(err)
 	}
 }

@@ -1,11 +1,13 @@
 package tcp
 
 import (
+	"cmp"
 	"crypto/tls"
 	"fmt"
 	"time"
 
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // Defaults of Options.
@@ -69,38 +71,25 @@ var _ rdma.Provider = (*Provider)(nil)
 // New returns a provider. It fails for options out of range, and with
 // ErrCertificateFile if a file cannot be used.
 func New(o Options) (*Provider, error) {
-	if o.Pollers == 0 {
-		o.Pollers = 1
-	}
-	if o.Pollers < 0 || o.Pollers > MaxPollers {
-		return nil, fmt.Errorf("tcp: %d pollers (want 1 to %d): %w", o.Pollers, MaxPollers, rdma.ErrTooLarge)
-	}
-	if o.MaxConnections == 0 {
-		o.MaxConnections = DefaultMaxConnections
+	var err error
+	if o.Pollers, err = provide.PollersOf(o.Pollers, MaxPollers); err != nil {
+		return nil, fmt.Errorf("tcp: %w", err)
 	}
 	if o.MaxConnections < 0 || o.KeepAlive < 0 || o.StallTimeout < 0 || o.HandshakeTimeout < 0 {
 		return nil, fmt.Errorf("tcp: bounds of connections and times must not be negative: %w", rdma.ErrUnsupported)
 	}
-	if o.PlainRole == rdma.RoleNone {
-		o.PlainRole = DefaultPlainRole
-	}
-	setDefault(&o.KeepAlive, DefaultKeepAlive)
-	setDefault(&o.StallTimeout, DefaultStallTimeout)
-	setDefault(&o.HandshakeTimeout, DefaultHandshakeTimeout)
+	o.MaxConnections = cmp.Or(o.MaxConnections, DefaultMaxConnections)
+	o.PlainRole = cmp.Or(o.PlainRole, DefaultPlainRole)
+	o.KeepAlive = cmp.Or(o.KeepAlive, DefaultKeepAlive)
+	o.StallTimeout = cmp.Or(o.StallTimeout, DefaultStallTimeout)
+	o.HandshakeTimeout = cmp.Or(o.HandshakeTimeout, DefaultHandshakeTimeout)
 	p := &Provider{opts: o}
 	if o.TLS != nil {
-		var err error
 		if p.server, p.client, err = o.TLS.configs(); err != nil {
 			return nil, err
 		}
 	}
 	return p, nil
-}
-
-func setDefault(d *time.Duration, v time.Duration) {
-	if *d == 0 {
-		*d = v
-	}
 }
 
 // Name is "tcp".

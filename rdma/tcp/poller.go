@@ -1,40 +1,30 @@
 package tcp
 
 import (
-	"sync/atomic"
-
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
-// event is a node of a poller's queue: a call to be handled, or a peer that
-// went away. Connections embed theirs, so that queueing allocates nothing.
+// event is what a poller has to do: handle a call, or report a peer that went
+// away. Connections keep the nodes of theirs.
 type event struct {
-	next *event
 	conn *serverConn
 	gone bool
 }
 
 // poller hands the requests of its share of the connections to the handler,
-// one after the other. Its queue is a stack that agents push to and the poller
-// takes whole.
+// one after the other.
 type poller struct {
 	e     *endpoint
-	queue atomic.Pointer[event]
+	queue provide.Queue[event]
 	wake  chan struct{}
 }
 
 func newPoller(e *endpoint) *poller { return &poller{e: e, wake: make(chan struct{}, 1)} }
 
-func (p *poller) push(ev *event) {
-	for {
-		next := p.queue.Load()
-		ev.next = next
-		if p.queue.CompareAndSwap(next, ev) {
-			if next == nil { // otherwise the pusher of next has woken the poller
-				p.kick()
-			}
-			return
-		}
+func (p *poller) push(ev *provide.Node[event]) {
+	if p.queue.Push(ev) {
+		p.kick()
 	}
 }
 
@@ -47,25 +37,20 @@ func (p *poller) kick() {
 
 // run handles events until the endpoint is closed.
 func (p *poller) run(h rdma.Handler) {
-	for !p.e.closed.Load() {
-		var first *event
-		for ev := p.queue.Swap(nil); ev != nil; { // oldest first
-			next := ev.next
-			ev.next, first = first, ev
-			ev = next
-		}
-		if first == nil {
+	for !p.e.Closed() {
+		ev := p.queue.Take()
+		if ev == nil {
 			<-p.wake
 		}
-		for first != nil && !p.e.closed.Load() {
-			next := first.next // the node may be queued anew once its call is answered
-			p.handle(h, first)
-			first = next
+		for ev != nil && !p.e.Closed() {
+			next := ev.Next() // the node may be queued anew once its call is answered
+			p.handle(h, ev.Value)
+			ev = next
 		}
 	}
 }
 
-func (p *poller) handle(h rdma.Handler, ev *event) {
+func (p *poller) handle(h rdma.Handler, ev event) {
 	c := ev.conn
 	if ev.gone {
 		p.e.opts.OnDisconnect(c.peer)

@@ -11,12 +11,10 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
-var (
-	errReplied  = errors.New("tcp: the request was replied to before")
-	errTwoCalls = errors.New("tcp: a second call before the reply to the first")
-)
+var errTwoCalls = errors.New("tcp: a second call before the reply to the first")
 
 // inputWords is the agent's buffer for requests.
 const inputWords = 1 << 10
@@ -33,8 +31,8 @@ type serverConn struct {
 	tally  rdma.Tally
 	poller *poller
 	req    rdma.Request
-	callEv event
-	goneEv event
+	callEv provide.Node[event]
+	goneEv provide.Node[event]
 
 	mu struct {
 		sync.Mutex
@@ -74,10 +72,6 @@ func (c *serverConn) run() {
 	}
 }
 
-// giveBackAfter is how long a connection keeps the buffers of a large request
-// after it has become quiet.
-const giveBackAfter = time.Second
-
 // read waits for what the client sends. Meanwhile a connection that has become
 // quiet gives large buffers back.
 func (c *serverConn) read(b []byte) (int, error) {
@@ -86,7 +80,7 @@ func (c *serverConn) read(b []byte) (int, error) {
 			c.agent.shrink()
 			break
 		}
-		_ = c.conn.SetReadDeadline(time.Now().Add(giveBackAfter)) // of a closed socket; Read tells
+		_ = c.conn.SetReadDeadline(time.Now().Add(provide.GiveBackAfter)) // of a closed socket; Read tells
 		n, err := c.conn.Read(b)
 		_ = c.conn.SetReadDeadline(time.Time{})
 		late := errors.Is(err, os.ErrDeadlineExceeded)
@@ -116,9 +110,8 @@ func (c *serverConn) emit(w []uint64) error { return c.out.send(w, true) }
 
 // grant is what the connection may do to a region.
 func (c *serverConn) grant(k rdma.RKey) grant {
-	g := c.e.region(k)
-	g.access &= c.rights
-	return g
+	g, _ := c.e.Grant(k) // without a region, no access
+	return grant{region: g.Region, access: g.Access & c.rights}
 }
 
 // ready refuses a call while another has no reply: its body would overwrite
@@ -167,16 +160,10 @@ func (c *serverConn) handled() {
 
 // Reply sends the response. It does not wait for the peer to take it.
 func (c *serverConn) Reply(body []byte) error {
-	if len(body) > rdma.MaxMessageBytes {
-		return fmt.Errorf("tcp: response of %d bytes: %w", len(body), rdma.ErrTooLarge)
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.ended {
-		return fmt.Errorf("tcp: reply to peer %d: %w", c.peer, rdma.ErrPeerDown)
-	}
-	if !c.mu.busy {
-		return errReplied
+	if err := provide.CheckReply(c.peer, !c.mu.ended, c.mu.busy, body); err != nil {
+		return err
 	}
 	f := appendMessage(c.mu.frame[:0], kindReply, c.mu.id, body)
 	if cap(f) <= keepWords {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // assembly puts the fragments of one message together.
@@ -62,11 +63,8 @@ func (c *conn) StartCall(ctx context.Context, req []byte) error {
 	if err != nil {
 		return err
 	}
-	if c.calls.calling {
-		return errCallBusy
-	}
-	if len(req) > rdma.MaxMessageBytes {
-		return fmt.Errorf("verbs: request of %d bytes: %w", len(req), rdma.ErrTooLarge)
+	if err := provide.CheckCall(c.calls.calling, req); err != nil {
+		return err
 	}
 	c.calls.seq++
 	c.calls.calling, c.calls.answered, c.calls.reqBytes = true, false, len(req)
@@ -97,7 +95,7 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 		if err := c.usable(); err != nil {
 			return resp, err
 		}
-		return resp, errNoCall
+		return resp, provide.ErrNoCall
 	}
 	for !c.calls.answered {
 		if err := c.progress(ctx); err != nil && !c.calls.answered {

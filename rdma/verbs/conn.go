@@ -14,12 +14,7 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
-)
-
-var (
-	errEmptyBatch = errors.New("verbs: empty batch")
-	errCallBusy   = errors.New("verbs: a call is outstanding on this connection")
-	errNoCall     = errors.New("verbs: no call is outstanding on this connection")
+	"drtmx/rdma/internal/provide"
 )
 
 // conn is the client side of a connection.
@@ -42,7 +37,7 @@ type conn struct {
 	gone    bool       // released
 	pd      *C.struct_ibv_pd
 	cq      *completions
-	spin    spinner
+	spin    provide.Spinner
 	mail    mailbox
 	stage   staging
 	calls   caller
@@ -124,11 +119,8 @@ func (c *conn) Post(b *rdma.Batch) error {
 	if err != nil {
 		return err
 	}
-	if len(b.WRs) == 0 {
-		return errEmptyBatch
-	}
-	if len(b.WRs) > rdma.MaxBatch {
-		return fmt.Errorf("verbs: batch of %d work requests: %w", len(b.WRs), rdma.ErrTooLarge)
+	if err := provide.CheckBatch(b); err != nil {
+		return err
 	}
 	for i := range b.WRs {
 		b.WRs[i].Status = rdma.StatusPending

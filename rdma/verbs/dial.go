@@ -32,7 +32,8 @@ func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{p: p, addr: addr, qp: new(C.struct_vb_qp), spin: newSpinner(p.opts.Spin), regions: make(map[rdma.RKey]*remoteRegion)}
+	c := &conn{p: p, addr: addr, qp: new(C.struct_vb_qp), regions: make(map[rdma.RKey]*remoteRegion)}
+	c.spin.Init(p.opts.Spin)
 	if c.cm, err = newManager(); err != nil {
 		return nil, fmt.Errorf("verbs: dial %q: %w", addr, rdma.DialError(err))
 	}

@@ -11,15 +11,13 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
-
-var errServed = errors.New("verbs: Serve was called before")
 
 // listenTimeout bounds the look-up of a name to listen at.
 const listenTimeout = 5 * time.Second
@@ -27,16 +25,10 @@ const listenTimeout = 5 * time.Second
 // maxRegions bounds the regions of an endpoint.
 const maxRegions = 4096
 
-// grant is a region that peers may use.
-type grant struct {
-	region *mem.Region
-	access rdma.Access
-}
-
 // endpoint is the server side.
 type endpoint struct {
+	provide.Endpoint
 	p       *Provider
-	addr    string
 	opts    rdma.ListenOptions
 	who     rdma.Identity // every peer
 	cm      *manager
@@ -44,15 +36,12 @@ type endpoint struct {
 	lim     limits
 	pollers []*poller
 	clerk   *clerk
-	handler atomic.Pointer[rdma.Handler]
-	closed  atomic.Bool
 	managed sync.WaitGroup // the goroutine that follows connection events
 	running sync.WaitGroup // pollers and clerk
 	release sync.Once
 
 	mu struct {
 		sync.Mutex
-		grants  []grant // by rkey-1
 		conns   map[*C.struct_rdma_cm_id]*serverConn
 		domains map[[16]byte]*domain
 		last    uint32 // number of the last connection
@@ -106,7 +95,7 @@ func (e *endpoint) open(at netip.AddrPort) (err error) {
 	if err != nil {
 		return fmt.Errorf("%w: %w", rdma.ErrAddress, err)
 	}
-	e.addr = netip.AddrPortFrom(at.Addr(), uint16(C.vb_cm_port(e.id))).String()
+	e.Init("verbs", netip.AddrPortFrom(at.Addr(), uint16(C.vb_cm_port(e.id))).String(), maxRegions)
 	if e.lim, err = deviceLimits(e.id.verbs); err != nil {
 		return err
 	}
@@ -120,48 +109,24 @@ func (e *endpoint) open(at netip.AddrPort) (err error) {
 	return nil
 }
 
-// Addr is HOST:PORT.
-func (e *endpoint) Addr() string { return e.addr }
-
 // Register lets peers use r, which must be mapped memory: mem.Shared or
 // mem.Private. Atomics are refused with rdma.ErrUnsupported if the device has
 // none. Segments are registered with the device when a client first asks for
 // them, and stay resident from then on.
 func (e *endpoint) Register(r *mem.Region, a rdma.Access) (rdma.RKey, error) {
 	if _, ok := r.Address(0); !ok {
-		return 0, fmt.Errorf("verbs: register at %q: the region is on the Go heap, which no device may see: %w", e.addr, rdma.ErrUnsupported)
+		return 0, fmt.Errorf("verbs: register at %q: the region is on the Go heap, which no device may see: %w", e.Addr(), rdma.ErrUnsupported)
 	}
 	if a&rdma.AccessAtomic != 0 && !e.lim.atomics {
-		return 0, fmt.Errorf("verbs: register at %q: the device has no atomics: %w", e.addr, rdma.ErrUnsupported)
+		return 0, fmt.Errorf("verbs: register at %q: the device has no atomics: %w", e.Addr(), rdma.ErrUnsupported)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed.Load() {
-		return 0, fmt.Errorf("verbs: register at %q: %w", e.addr, rdma.ErrClosed)
-	}
-	if len(e.mu.grants) == maxRegions {
-		return 0, fmt.Errorf("verbs: more than %d regions: %w", maxRegions, rdma.ErrTooLarge)
-	}
-	e.mu.grants = append(e.mu.grants, grant{r, a | rdma.AccessRead})
-	return rdma.RKey(len(e.mu.grants)), nil
-}
-
-func (e *endpoint) grant(k rdma.RKey) (grant, bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if k == 0 || uint64(k) > uint64(len(e.mu.grants)) {
-		return grant{}, false
-	}
-	return e.mu.grants[k-1], true
+	return e.Endpoint.Register(r, a)
 }
 
 // Serve starts to handle RPCs; those that arrived before are handled now.
 func (e *endpoint) Serve(h rdma.Handler) error {
-	if e.closed.Load() {
-		return fmt.Errorf("verbs: serve at %q: %w", e.addr, rdma.ErrClosed)
-	}
-	if !e.handler.CompareAndSwap(nil, &h) {
-		return errServed
+	if err := e.SetHandler(h); err != nil {
+		return err
 	}
 	for _, po := range e.pollers {
 		po.kick()
@@ -193,7 +158,7 @@ func (e *endpoint) Close() error {
 
 // stop is Close without the waiting. Peers see ErrPeerDown.
 func (e *endpoint) stop() {
-	if e.closed.Swap(true) {
+	if !e.Shut() {
 		return
 	}
 	e.cm.w.close()

@@ -1,11 +1,13 @@
 package verbs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
 
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // DefaultSpin is how long a side without work spins before it sleeps, where
@@ -52,24 +54,15 @@ const defaultQueueDepth = 256
 
 // fill validates the options and puts defaults in the place of zeros.
 func (o *Options) fill() error {
-	if o.Pollers == 0 {
-		o.Pollers = 1
-	}
-	if o.PeerRole == rdma.RoleNone {
-		o.PeerRole = DefaultPeerRole
-	}
-	if o.Spin == 0 {
-		o.Spin = DefaultSpin
-	}
-	if o.QueueDepth == 0 {
-		o.QueueDepth = defaultQueueDepth
-	}
-	var errs []error
-	if o.Pollers < 0 || o.Pollers > MaxPollers {
-		errs = append(errs, fmt.Errorf("verbs: %d pollers (want 1 to %d): %w", o.Pollers, MaxPollers, rdma.ErrTooLarge))
+	o.PeerRole = cmp.Or(o.PeerRole, DefaultPeerRole)
+	o.Spin = cmp.Or(o.Spin, DefaultSpin)
+	o.QueueDepth = cmp.Or(o.QueueDepth, defaultQueueDepth)
+	var err, depth error
+	if o.Pollers, err = provide.PollersOf(o.Pollers, MaxPollers); err != nil {
+		err = fmt.Errorf("verbs: %w", err)
 	}
 	if o.QueueDepth < 1 || o.QueueDepth > MaxQueueDepth {
-		errs = append(errs, fmt.Errorf("verbs: queue depth %d (want 1 to %d): %w", o.QueueDepth, MaxQueueDepth, rdma.ErrTooLarge))
+		depth = fmt.Errorf("verbs: queue depth %d (want 1 to %d): %w", o.QueueDepth, MaxQueueDepth, rdma.ErrTooLarge)
 	}
-	return errors.Join(errs...)
+	return errors.Join(err, depth)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // perConn bounds the completions that one connection of a server can have
@@ -30,7 +31,7 @@ type poller struct {
 
 	// Of who polls.
 	cq      *completions
-	spin    spinner
+	spin    provide.Spinner
 	ready   []*serverConn // have a request to handle
 	touched []*serverConn // in this pass
 
@@ -45,7 +46,8 @@ type poller struct {
 }
 
 func newPoller(e *endpoint) (*poller, error) {
-	p := &poller{e: e, spin: newSpinner(e.p.opts.Spin)}
+	p := &poller{e: e}
+	p.spin.Init(e.p.opts.Spin)
 	p.mu.conns = make(map[uint32]*serverConn)
 	p.relieved = make(chan struct{}, 1)
 	p.relief = time.AfterFunc(time.Hour, p.relieve)
@@ -97,7 +99,7 @@ const reliefAfter = time.Millisecond
 // run serves until the endpoint is closed.
 func (p *poller) run() {
 	for p.look() {
-		for len(p.ready) > 0 && p.e.handler.Load() != nil && !p.e.closed.Load() {
+		for len(p.ready) > 0 && p.e.Handler() != nil && !p.e.Closed() {
 			c := p.ready[0]
 			p.ready = p.ready[:copy(p.ready, p.ready[1:])]
 			p.serve(c)
@@ -108,15 +110,15 @@ func (p *poller) run() {
 // look waits for completions and deals with those there are, unless the
 // endpoint is closed.
 func (p *poller) look() bool {
-	n := p.spin.spin(p.cq)
+	n := p.cq.spin(&p.spin)
 	if n == 0 {
 		n = p.sleep()
 	}
-	for n > 0 && !p.e.closed.Load() {
+	for n > 0 && !p.e.Closed() {
 		p.pass(n)
 		n = p.cq.poll(1)
 	}
-	return !p.e.closed.Load()
+	return !p.e.Closed()
 }
 
 // relieve polls while a handler runs.
@@ -179,7 +181,7 @@ func (p *poller) serve(c *serverConn) {
 	c.req = rdma.Request{Body: c.in.buf, Peer: rdma.PeerID(c.number), From: &p.e.who, Replier: c}
 	p.handled.Store(false)
 	p.relief.Reset(reliefAfter)
-	(*p.e.handler.Load())(&c.req)
+	p.e.Handler()(&c.req)
 	p.handled.Store(true)
 	if !p.relief.Stop() {
 		p.kick()

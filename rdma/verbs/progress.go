@@ -27,7 +27,7 @@ func (c *conn) progress(ctx context.Context) error {
 	if err := c.usable(); err != nil {
 		return err
 	}
-	n := c.spin.spin(c.cq)
+	n := c.cq.spin(&c.spin)
 	if n == 0 {
 		var err error
 		if n, err = c.sleep(ctx); err != nil {

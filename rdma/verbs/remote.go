@@ -10,6 +10,7 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // askTimeout bounds how long a server may take to register memory.
@@ -50,17 +51,11 @@ func (a *asker) take(h header, payload []byte) (err error) {
 // enforce; that is checked here too so that a mistake does not cost the
 // connection.
 func (c *conn) target(wr *rdma.WR) (*remoteRegion, rdma.Status) {
-	words, need := uint64(len(wr.Buf)), rdma.AccessRead
-	switch wr.Op {
-	case rdma.OpRead:
-	case rdma.OpWrite:
-		need = rdma.AccessWrite
-	case rdma.OpCAS, rdma.OpFAA:
-		words, need = min(words, 1), rdma.AccessAtomic
-	default:
+	need, words := provide.Need(wr.Op, len(wr.Buf))
+	if need == 0 {
 		return nil, rdma.StatusUnsupported
 	}
-	if words == 0 || words > rdma.MaxReadBytes/mem.WordBytes || wr.Addr%mem.WordBytes != 0 {
+	if words == 0 || wr.Addr%mem.WordBytes != 0 {
 		return nil, rdma.StatusAccess
 	}
 	r := c.last
@@ -70,7 +65,7 @@ func (c *conn) target(wr *rdma.WR) (*remoteRegion, rdma.Status) {
 		}
 		c.last = r
 	}
-	n := words * mem.WordBytes
+	n := uint64(words) * mem.WordBytes
 	if need != rdma.AccessRead && r.access&need == 0 || wr.Addr >= r.max || wr.Addr&(1<<r.shift-1)+n > 1<<r.shift {
 		return nil, rdma.StatusAccess
 	}

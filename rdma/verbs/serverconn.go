@@ -6,14 +6,12 @@ package verbs
 import "C"
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
-
-var errReplied = errors.New("verbs: the request was answered before")
 
 // serverConn is the server's side of a connection. Its poller assembles and
 // handles requests; any goroutine that holds mu may send.
@@ -130,7 +128,7 @@ func (c *serverConn) bury() {
 	// The handler may be at work for this peer; its end comes first.
 	c.handling.Lock()
 	defer c.handling.Unlock()
-	if e.opts.OnDisconnect != nil && !e.closed.Load() {
+	if e.opts.OnDisconnect != nil && !e.Closed() {
 		e.opts.OnDisconnect(rdma.PeerID(c.number))
 	}
 }
@@ -252,16 +250,10 @@ func (c *serverConn) push() {
 // Reply sends the response, or what there are credits for of it; the poller
 // sends the rest.
 func (c *serverConn) Reply(body []byte) error {
-	if len(body) > rdma.MaxMessageBytes {
-		return fmt.Errorf("verbs: response of %d bytes: %w", len(body), rdma.ErrTooLarge)
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.up {
-		return fmt.Errorf("verbs: reply to peer %d: %w", c.number, rdma.ErrPeerDown)
-	}
-	if !c.pending {
-		return errReplied
+	if err := provide.CheckReply(rdma.PeerID(c.number), c.up, c.pending, body); err != nil {
+		return err
 	}
 	c.pending = false
 	// Counted first: a client that has its answer may look.
@@ -296,16 +288,16 @@ func (c *serverConn) tell(a ask) {
 
 func (e *endpoint) describe(d *domain, a ask) told {
 	t := told{key: a.key, first: a.first}
-	g, ok := e.grant(a.key)
+	g, ok := e.Grant(a.key)
 	if !ok {
 		t.reason = reasonNoRegion
 		return t
 	}
-	t.access, t.segment, t.max = g.access, g.region.SegmentBytes(), g.region.MaxBytes()
+	t.access, t.segment, t.max = g.Access, g.Region.SegmentBytes(), g.Region.MaxBytes()
 	have := d.segments[a.key]
-	segments := min(int(g.region.Size()/t.segment), int(a.first)+maxToldKeys)
+	segments := min(int(g.Region.Size()/t.segment), int(a.first)+maxToldKeys)
 	for len(have) < segments {
-		mr, _, err := registerMemory(d.pd, g.region, uint64(len(have))*t.segment, t.segment, remoteAccess(g.access))
+		mr, _, err := registerMemory(d.pd, g.Region, uint64(len(have))*t.segment, t.segment, remoteAccess(g.Access))
 		if err != nil {
 			t.reason = reasonMemory
 			break
