@@ -138,7 +138,7 @@ func (c *checker) checkRow(slot, num uint64, level uint8) error {
 	} else {
 		addr = slotRef(slot)
 	}
-	if words == 0 || !goodAddr(addr, uint64(words)*mem.WordBytes) || c.rows[addr] {
+	if words == 0 || !goodAddr(addr, mem.LineBytes) || c.rows[addr] {
 		return corrupt("row address %#x is bad or linked twice", addr)
 	}
 	row, err := c.s.readBlock(addr, words)

@@ -251,7 +251,7 @@ func (o *getOp) searchBucket(next *rdma.Batch) bool {
 		if !slotMatches(w, o.hash) {
 			continue
 		}
-		if addr := slotRef(w); goodAddr(addr, uint64(o.v.rowBlock)*mem.WordBytes) {
+		if addr := slotRef(w); goodAddr(addr, mem.LineBytes) {
 			return o.read(phaseRow, addr, o.row, next)
 		}
 		return o.finish(index.Fallback)

@@ -45,7 +45,7 @@ type Server struct {
 	strings  bool
 	rowWords int           // at most, if rows vary
 	rowBlock int           // words, if rows have one size
-	rows     *block.Slab   // if rows have one size
+	rows     *block.Rows   // if rows have one size
 	varied   *block.Varied // if they vary
 	tag      uint32        // in rows that vary
 	overflow *block.Slab
@@ -91,7 +91,7 @@ func NewServer(a *block.Arena, o Options) (*Server, error) {
 	if o.Strings {
 		s.varied = a.NewVaried(words)
 	} else {
-		s.rows = a.NewSlab(words * mem.WordBytes)
+		s.rows = a.NewRows(words * mem.WordBytes)
 	}
 	// Chunks grow up to 256 KiB, or to what fits well in a segment.
 	s.geo.max = uint8(min(12, bits.Len64(a.Region().SegmentBytes()/4/bucketBytes)-1))

@@ -5,6 +5,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/mem"
 	"drtmx/rdma"
 )
 
@@ -58,7 +59,7 @@ func (o *getOp) candidates(n int) {
 // goodRef reports whether a row may be there.
 func (v *view) goodRef(ref uint64) bool {
 	words := refClass(ref).Words()
-	return words > 0 && words <= v.rowBlock && goodAddr(refAddr(ref), refClass(ref).Bytes())
+	return words > 0 && words <= v.rowBlock && goodAddr(refAddr(ref), mem.LineBytes)
 }
 
 // keepStr keeps a copy of the key, apart from Start so that a native key does

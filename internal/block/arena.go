@@ -1,9 +1,6 @@
 package block
 
 import (
-	"errors"
-	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"drtmx/internal/clock"
@@ -16,9 +13,6 @@ const (
 	ControlAddr = mem.LineBytes
 	firstAddr   = 4096
 )
-
-// ErrFull reports that the region is at its maximum size.
-var ErrFull = errors.New("block: region is full")
 
 // ArenaOptions configure an arena.
 type ArenaOptions struct {
@@ -38,19 +32,14 @@ type Arena struct {
 	version   atomic.Uint64 // taken last
 	csn       atomic.Uint64 // the last one taken or covered, other than late ones
 	late      atomic.Uint64 // late CSNs taken
-
-	mu struct {
-		sync.Mutex
-		next, end uint64 // unused rest of the newest segment
-	}
+	pages     *pageHeap
 }
 
 // NewArena takes over an empty region.
 func NewArena(r *mem.Region, o ArenaOptions) *Arena {
-	a := &Arena{r: r, checksums: o.Checksums}
+	a := &Arena{r: r, checksums: o.Checksums, pages: newPageHeap(r)}
 	a.version.Store(uint64(NewCSN(o.Tick, 0)))
 	a.csn.Store(uint64(NewCSN(o.Tick, 0)))
-	a.mu.next, a.mu.end = firstAddr, r.Size()
 	return a
 }
 
@@ -128,32 +117,9 @@ func (a *Arena) Span(addr uint64, words int) mem.Span {
 	return a.r.MustSpan(addr, uint64(words)*mem.WordBytes)
 }
 
-// Used returns the number of bytes carved so far.
+// Used returns the number of bytes that are not free for every use.
 func (a *Arena) Used() uint64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.mu.next
-}
-
-// carve takes n bytes, aligned to align (a multiple of a line), within one segment.
-func (a *Arena) carve(n, align uint64) (uint64, error) {
-	if n > a.r.SegmentBytes()-align {
-		return 0, fmt.Errorf("%w: a block of %d bytes does not fit a segment of %d", ErrFull, n, a.r.SegmentBytes())
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for {
-		start := (a.mu.next + align - 1) / align * align
-		if start+n <= a.mu.end {
-			a.mu.next = start + n
-			return start, nil
-		}
-		off, err := a.r.Grow()
-		if err != nil {
-			return 0, fmt.Errorf("%w: %v", ErrFull, err)
-		}
-		// The rest of the old segment stays unused: a block must not straddle
-		// segments.
-		a.mu.next, a.mu.end = off, off+a.r.SegmentBytes()
-	}
+	a.pages.mu.Lock()
+	defer a.pages.mu.Unlock()
+	return a.r.Size() - a.pages.free*pageBytes
 }

@@ -60,52 +60,62 @@ func (c Class) Words() int {
 // Bytes returns the size of a block of the class.
 func (c Class) Bytes() uint64 { return uint64(c.Words()) * mem.WordBytes }
 
-// Varied allocates blocks of all size classes up to a largest one, for one use.
-// A freed block is reused only for its own class. Varied is safe for concurrent
-// use.
+// Varied allocates blocks of all size classes up to a largest one, for rows of
+// one index, as [Rows] does for one size. It is safe for concurrent use.
 type Varied struct {
-	slabs []*Slab // by class
+	rows []*Rows // by class
 }
 
 // NewVaried returns an allocator of blocks up to the class of maxWords.
 func (a *Arena) NewVaried(maxWords int) *Varied {
-	v := &Varied{slabs: make([]*Slab, ClassFor(maxWords)+1)}
-	for c := range v.slabs {
+	v := &Varied{rows: make([]*Rows, ClassFor(maxWords)+1)}
+	for c := range v.rows {
 		if c > 0 {
-			v.slabs[c] = a.NewSlab(int(Class(c).Bytes()))
-			v.slabs[c].share = chunkShareVaried
+			v.rows[c] = a.NewRows(int(Class(c).Bytes()))
 		}
 	}
 	return v
 }
 
 // Max returns the largest class.
-func (v *Varied) Max() Class { return Class(len(v.slabs) - 1) }
+func (v *Varied) Max() Class { return Class(len(v.rows) - 1) }
 
-// Alloc returns a block of the class, as Slab.Alloc does.
-func (v *Varied) Alloc(c Class) (uint64, error) { return v.slabs[c].Alloc() }
+// Alloc returns a block of the class, as Rows.Alloc does.
+func (v *Varied) Alloc(c Class) (uint64, error) { return v.rows[c].Alloc() }
 
 // AllocNear is Alloc, but before it takes new memory of the region it takes a
 // free block of a larger class, if it is less than twice as large. It returns
-// the block's class. Blocks keep their classes, so rows whose sizes change can
-// reuse each other's blocks.
+// the block's class.
 func (v *Varied) AllocNear(c Class) (addr uint64, got Class, err error) {
-	for got = c; int(got) < len(v.slabs) && got.Words() < 2*c.Words(); got++ {
-		if addr, ok := v.slabs[got].allocOwn(); ok {
+	if addr, ok := v.rows[c].allocOwn(); ok {
+		return addr, c, nil
+	}
+	for got = c + 1; v.near(got, c); got++ {
+		if addr, ok := v.rows[got].allocPartly(); ok {
 			return addr, got, nil
 		}
 	}
 	addr, err = v.Alloc(c)
+	for got = c + 1; err != nil && v.near(got, c); got++ {
+		if addr, ok := v.rows[got].allocOwn(); ok {
+			return addr, got, nil
+		}
+	}
 	return addr, c, err
 }
 
+// near reports whether class got is less than twice as large as c.
+func (v *Varied) near(got, c Class) bool {
+	return int(got) < len(v.rows) && got.Words() < 2*c.Words()
+}
+
 // Free takes back a block of the class.
-func (v *Varied) Free(addr uint64, c Class) { v.slabs[c].Free(addr) }
+func (v *Varied) Free(addr uint64, c Class) { v.rows[c].Free(addr) }
 
 // Stats returns the sums over all classes.
 func (v *Varied) Stats() SlabStats {
 	var t SlabStats
-	for _, s := range v.slabs[1:] {
+	for _, s := range v.rows[1:] {
 		u := s.Stats()
 		t.Used, t.Free, t.Bytes = t.Used+u.Used, t.Free+u.Free, t.Bytes+u.Bytes
 	}

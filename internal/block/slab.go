@@ -14,20 +14,17 @@ import (
 const (
 	chunkMin = 8 << 10
 	chunkMax = 1 << 20
-	// A slab's next chunk is one part in chunkShare of what the slab has. The
-	// many slabs of a Varied would waste too much memory with that, so their
-	// chunks are smaller.
-	chunkShare       = 4
-	chunkShareVaried = 16
+	// A slab's next chunk is one part in chunkShare of what the slab has.
+	chunkShare = 4
 )
 
-// Slab allocates blocks of one size for one use. Only the same slab reuses a
-// freed block: each word keeps its role for ever, so a stale proof can fail but
-// never mislead. Slab is safe for concurrent use.
+// Slab allocates blocks of one size for one use, which keep their memory: only
+// the same slab reuses a freed block, so each word keeps its role for ever, and
+// an address of any age leads to a block of this use. For rows see [Rows]. Slab
+// is safe for concurrent use.
 type Slab struct {
 	arena *Arena
 	bytes uint64
-	share uint64 // see chunkShare
 
 	mu struct {
 		sync.Mutex
@@ -49,7 +46,7 @@ func (a *Arena) NewSlab(blockBytes int) *Slab {
 	if blockBytes <= 0 || blockBytes%mem.LineBytes != 0 {
 		panic(fmt.Sprintf("block: slab of %d-byte blocks; want whole lines", blockBytes))
 	}
-	return &Slab{arena: a, bytes: uint64(blockBytes), share: chunkShare}
+	return &Slab{arena: a, bytes: uint64(blockBytes)}
 }
 
 // BlockBytes returns the size of each block.
@@ -64,27 +61,14 @@ func (s *Slab) Alloc() (uint64, error) {
 	if addr, ok := s.take(); ok {
 		return addr, nil
 	}
-	want := min(max(s.mu.total*s.bytes/s.share, chunkMin), chunkMax)
-	n := max(want/s.bytes, 1)
-	addr, err := s.arena.carve(n*s.bytes, s.bytes)
-	if err != nil && n > 1 {
-		n = 1
-		addr, err = s.arena.carve(s.bytes, s.bytes)
-	}
+	want := min(max(s.mu.total*s.bytes/chunkShare, chunkMin), chunkMax)
+	start, end, err := s.arena.pages.carve(s.bytes, want, s.bytes)
 	if err != nil {
 		return 0, err
 	}
-	s.mu.next, s.mu.end = addr, addr+n*s.bytes
-	addr, _ = s.take()
+	s.mu.next, s.mu.end = start, start+(end-start)/s.bytes*s.bytes
+	addr, _ := s.take()
 	return addr, nil
-}
-
-// allocOwn is Alloc without new memory of the region; it returns false if the
-// slab has no free block.
-func (s *Slab) allocOwn() (uint64, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.take()
 }
 
 // take takes a free block, or one of the latest chunk. The caller has the mutex.
@@ -115,14 +99,13 @@ func (s *Slab) AllocRun(n int) (uint64, error) {
 	run := uint64(n) * s.bytes
 	start := (s.mu.next + run - 1) / run * run
 	if start+run > s.mu.end {
-		want := min(max(s.mu.total*s.bytes/4, chunkMin), chunkMax)
-		size := max(want/run, 1) * run
-		addr, err := s.arena.carve(size, run)
+		want := min(max(s.mu.total*s.bytes/chunkShare, chunkMin), chunkMax)
+		addr, end, err := s.arena.pages.carve(run, want, run)
 		if err != nil {
 			return 0, err
 		}
 		s.giveUp(s.mu.end)
-		s.mu.next, s.mu.end, start = addr, addr+size, addr
+		s.mu.next, s.mu.end, start = addr, addr+(end-addr)/s.bytes*s.bytes, addr
 	}
 	s.giveUp(start)
 	s.mu.next = start + run

@@ -131,37 +131,6 @@ func TestSlabsKeepTheirBlocks(t *testing.T) {
 	})
 }
 
-// TestCarveNeverStraddles takes pieces of many sizes and alignments.
-func TestCarveNeverStraddles(t *testing.T) {
-	r := seeded(t)
-	a := newArena(t, ArenaOptions{})
-	seg := a.Region().SegmentBytes()
-	end := uint64(0)
-	for {
-		n, align := 64*(1+r.Uint64N(300)), 64*(1+r.Uint64N(8))
-		at, err := a.carve(n, align)
-		if errors.Is(err, ErrFull) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if at%align != 0 || at < end || at < firstAddr || at/seg != (at+n-1)/seg {
-			t.Fatalf("%d bytes aligned to %d at %#x, after %#x", n, align, at, end)
-		}
-		end = at + n
-		if a.Used() != end {
-			t.Fatalf("used %d, want %d", a.Used(), end)
-		}
-	}
-	if end < a.Region().MaxBytes()/2 {
-		t.Errorf("full after %d of %d bytes", end, a.Region().MaxBytes())
-	}
-	if _, err := a.carve(seg, 64); !errors.Is(err, ErrFull) {
-		t.Errorf("a block as large as a segment: %v", err)
-	}
-}
-
 // TestVersionsNeverRepeat: taken by several goroutines, and across lives that
 // begin at different ticks.
 func TestVersionsNeverRepeat(t *testing.T) {

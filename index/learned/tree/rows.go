@@ -142,12 +142,12 @@ func lockBlock(a *block.Arena, addr uint64) block.Header {
 // apartRows are in blocks of one size.
 type apartRows struct {
 	oneSize
-	t    *Tree
-	slab *block.Slab
+	t      *Tree
+	blocks *block.Rows
 }
 
 func newApartRows(t *Tree) *apartRows {
-	return &apartRows{oneSize{t.lay.RowWords}, t, t.a.NewSlab(t.lay.RowBlockWords * mem.WordBytes)}
+	return &apartRows{oneSize{t.lay.RowWords}, t, t.a.NewRows(t.lay.RowBlockWords * mem.WordBytes)}
 }
 
 func (r *apartRows) header(_ uint64, s mem.Span, slot int) uint64 {
@@ -163,7 +163,7 @@ func (r *apartRows) unlock(h *index.Held) {
 }
 
 func (r *apartRows) make(key index.Key, _ int, h block.Header, row []uint64) (uint64, error) {
-	addr, err := r.slab.Alloc()
+	addr, err := r.blocks.Alloc()
 	if err != nil {
 		return 0, full(err)
 	}
@@ -177,9 +177,9 @@ func (r *apartRows) make(key index.Key, _ int, h block.Header, row []uint64) (ui
 	return addr, nil
 }
 
-func (r *apartRows) drop(head uint64) { r.slab.Free(head) }
-func (r *apartRows) bytes() uint64    { return r.slab.Stats().Bytes }
-func (r *apartRows) used() uint64     { return r.slab.Stats().Used }
+func (r *apartRows) drop(head uint64) { r.blocks.Free(head) }
+func (r *apartRows) bytes() uint64    { return r.blocks.Stats().Bytes }
+func (r *apartRows) used() uint64     { return r.blocks.Stats().Used }
 
 func (r *apartRows) enter(e block.Edit, _ uint64, slot int, head uint64, _ block.Header, _ []uint64) (block.Edit, uint64) {
 	e.Set(r.t.lay.HeadsAt+slot, head)
