@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"drtmx/internal/clock"
 	"drtmx/internal/exec"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
@@ -101,10 +102,10 @@ func (b *batch) perform(p *partition, d deed) {
 	case twophase.Lock:
 		b.locks, b.lockAt = append(b.locks, d.Effect), append(b.lockAt, p)
 	case twophase.Carry:
-		b.carry(p, d.ID)
+		b.carry(p, d.ID, d.Tick)
 	case twophase.End:
 		if d.prepared != nil {
-			d.prepared.decide(d.Commit)
+			d.prepared.decide(d.Commit, d.Tick)
 		}
 	case twophase.Done:
 		if d.told != nil {
@@ -153,15 +154,16 @@ func (b *batch) lock() {
 		ballot = twophase.Held
 	}
 	for i := range n {
-		p, id := b.lockAt[i], b.locks[i].ID
+		p, id, tick := b.lockAt[i], b.locks[i].ID, clock.Tick(0)
 		for _, t := range held {
 			if t.p == p {
+				tick = t.vote
 				p.side.mu.Lock()
 				p.side.prepared[id] = t
 				p.side.mu.Unlock()
 			}
 		}
-		b.step(p, func(m *twophase.Machine) { m.Locked(id, ballot, &b.out) })
+		b.step(p, func(m *twophase.Machine) { m.Locked(id, ballot, tick, &b.out) })
 	}
 	b.locks, b.lockAt = slices.Delete(b.locks, 0, n), slices.Delete(b.lockAt, 0, n)
 }
@@ -184,14 +186,16 @@ func (b *batch) shareIn(at []*partition) share {
 	return part
 }
 
-// carry commits a share that was handed over. The result is the decision.
-func (b *batch) carry(p *partition, id twophase.ID) {
+// carry commits a share that was handed over, at a tick that is not below that
+// of any vote. The result is the decision.
+func (b *batch) carry(p *partition, id twophase.ID, votes clock.Tick) {
+	tick := clock.Tick(0)
 	v := verdict{code: wire.Bad, text: "a transaction handed over with no share for this partition"}
 	if sh := b.shareIn([]*partition{p}); len(sh.at) == 1 {
-		v = sh.commit()
+		v, tick = sh.commitAt(votes)
 	}
 	b.v = heavier(b.v, v)
-	b.step(p, func(m *twophase.Machine) { m.Carried(id, v.ok(), &b.out) })
+	b.step(p, func(m *twophase.Machine) { m.Carried(id, v.ok(), tick, &b.out) })
 }
 
 // here performs all effects and delivers all messages to parties at this server.

@@ -152,11 +152,11 @@ func TestParkedIsWoken(t *testing.T) {
 		prep := g.inDoubt(0, 500)
 		called := g.transfer(caller, 0, 1, 30)
 		g.awaitParked(2)
-		prep.decide(commit)
+		prep.decide(commit, prep.vote)
 		if err := g.end("a procedure", called); err != nil {
 			t.Errorf("procedure: %v", err)
 		}
-		shared.decide(commit)
+		shared.decide(commit, shared.vote)
 		if err := g.end("a commit", updated); err != nil {
 			t.Errorf("update: %v", err)
 		}
@@ -199,8 +199,8 @@ func TestParkedUpdateIsValidatedAnew(t *testing.T) {
 	if !v.ok() {
 		t.Fatal(v)
 	}
-	p.end(true) // what it has read has changed
-	prep.decide(true)
+	p.end(true, p.vote) // what it has read has changed
+	prep.decide(true, prep.vote)
 	if waits.code() != wire.Conflict || waits.cause() != exec.CauseRow {
 		t.Errorf("what it had read changed while it waited: answered %v, %v", waits.code(), waits.cause())
 	}
@@ -209,7 +209,7 @@ func TestParkedUpdateIsValidatedAnew(t *testing.T) {
 	if r := send(2, read); r.code() != wire.Conflict || r.cause() != exec.CauseRow {
 		t.Errorf("what it had read is being written: answered %v", r.all)
 	}
-	prep.decide(false)
+	prep.decide(false, 0)
 }
 
 // replier takes the answer to a request that no connection has brought.
@@ -279,7 +279,7 @@ func TestParkedKeepsItsOwn(t *testing.T) {
 	if first.answers()+second.answers()+again.answers()+asked.answers() != 0 || other.answers() != 1 {
 		t.Fatal("what is not in doubt must be answered, and nothing else")
 	}
-	prep.decide(true)
+	prep.decide(true, prep.vote)
 	for _, r := range []*replier{first, again, asked} {
 		if r.answers() != 1 || r.code() != wire.OK {
 			t.Errorf("%s: %d answers, %q", r.name, r.answers(), r.all)
@@ -291,7 +291,7 @@ func TestParkedKeepsItsOwn(t *testing.T) {
 	if want := []string{"free", "first", "again", "asked", "second"}; !slices.Equal(g.now, want) {
 		t.Errorf("answered in the order %v, want %v", g.now, want)
 	}
-	g.inDoubt(5, 1).decide(false)
+	g.inDoubt(5, 1).decide(false, 0)
 	g.balances(0, startBalance+500, startBalance, startBalance-10, startBalance+10)
 	if late := g.call("late", 71, 1, 0, 1, 500); late.code() != wire.OK {
 		t.Errorf("repeated after all: %q", late.all)
@@ -314,7 +314,7 @@ func TestParkedIsBounded(t *testing.T) {
 	if g.p.awaitDecision(context.Background()) {
 		t.Error("a goroutine more waits too")
 	}
-	prep.decide(true)
+	prep.decide(true, prep.vote)
 	for _, r := range parked {
 		if r.answers() != 1 || r.code() != wire.OK {
 			t.Fatalf("%d answers, %q", r.answers(), r.all)
@@ -333,7 +333,7 @@ func TestParkedIsBounded(t *testing.T) {
 	if large := g.call("large", 74, 1, 0, 1, 1); r.answers() != 0 || small.answers() != 0 || large.code() != wire.Conflict {
 		t.Errorf("of requests that fill the bytes %d, then %d are answered, then %q", r.answers(), small.answers(), large.all)
 	}
-	prep.decide(false)
+	prep.decide(false, 0)
 	if g.p.awaitDecision(context.Background()) {
 		t.Error("a wait for nobody")
 	}
@@ -375,7 +375,7 @@ func TestParkedGivesUp(t *testing.T) {
 	if !conflicts(g.p, wire.Write{Index: uint16(g.acct.Primary().ID), Op: wire.Update, Key: index.Num(0), Row: g.row(0, 1)}) {
 		t.Error("the row is free before the decision")
 	}
-	prep.decide(true)
+	prep.decide(true, prep.vote)
 	g.balances(500, startBalance)
 	if st := g.p.stats(); st.Parked != 5 || st.ParkedLong != 5 {
 		t.Errorf("%d parked and %d gave up, want 5", st.Parked, st.ParkedLong)
@@ -408,7 +408,7 @@ func TestParkedAtShutdown(t *testing.T) {
 		if r := g.call("late", 99, 1, 0, 1, 1); r.code() != wire.Conflict {
 			t.Errorf("parked although the server has stopped: %q", r.all)
 		}
-		prep.decide(false)
+		prep.decide(false, 0)
 		g.balances(startBalance, startBalance)
 	}
 }
@@ -433,7 +433,7 @@ func TestParkedClientLeaves(t *testing.T) {
 	}
 	asked := make(chan error, 1)
 	go func() { asked <- g.cl.DB.Outcome(context.Background(), lost.ID) }()
-	prep.decide(true)
+	prep.decide(true, prep.vote)
 	if err := g.end("a question", asked); err != nil {
 		t.Errorf("outcome %v, want committed", err)
 	}
@@ -452,7 +452,7 @@ func TestAwaitDecision(t *testing.T) {
 		close(woken)
 	}()
 	g.awaitParked(1)
-	prep.decide(true)
+	prep.decide(true, prep.vote)
 	if err := g.end("a goroutine", woken); err != nil {
 		t.Error(err)
 	}

@@ -61,6 +61,7 @@ type partition struct {
 type prepared struct {
 	p      *partition
 	owner  index.Owner
+	vote   clock.Tick
 	held   []*index.Held
 	writes []wire.Write // with copied rows
 }
@@ -227,9 +228,8 @@ func fits(ix *tables.Index, w *wire.Write) bool {
 	return len(w.Row) == ix.RowBytes
 }
 
-// applyAll publishes the write set under the next CSN and so unlocks it. Under p.mu.
-func (p *partition) applyAll(writes []wire.Write, held []*index.Held) {
-	csn := p.nextCSN()
+// applyAll publishes the write set under a CSN and so unlocks it. Under p.mu.
+func (p *partition) applyAll(writes []wire.Write, held []*index.Held, csn block.CSN) {
 	if invariants.Enabled {
 		checkLocked(writes, held, csn)
 	}
@@ -294,7 +294,7 @@ func (p *partition) carryOut(part *wire.Part) verdict {
 	if !v.ok() {
 		return v
 	}
-	p.applyAll(part.Writes, held)
+	p.applyAll(part.Writes, held, p.nextCSN())
 	p.commits++
 	return verdict{}
 }
@@ -313,7 +313,8 @@ func (p *partition) prepare(part *wire.Part) (*prepared, verdict) {
 // keeps the shared locks. The caller holds p.mu.
 func (p *partition) hold(part *wire.Part) (*prepared, verdict) {
 	p.owners++
-	t := &prepared{p: p, owner: p.owners}
+	p.advance()
+	t := &prepared{p: p, owner: p.owners, vote: p.ticks.Vote()}
 	p.nprepare++
 	// Take the shared locks before the exclusive ones: an insert may split a
 	// leaf that was read, and the index then moves the shared locks with the
@@ -350,19 +351,21 @@ func (p *partition) share(part *wire.Part, o index.Owner) {
 	}
 }
 
-// decide applies or releases a prepared part, and runs the requests that waited
-// for it.
-func (t *prepared) decide(commit bool) {
+// decide applies a prepared part at a tick, or releases it, and runs the
+// requests that waited for it.
+func (t *prepared) decide(commit bool, tick clock.Tick) {
 	p := t.p
 	p.mu.Lock()
-	t.end(commit)
+	t.end(commit, tick)
 	over := p.wake()
 	p.mu.Unlock()
 	p.answerAll(over)
 }
 
-// end applies or releases the locked writes. The caller holds p.mu.
-func (t *prepared) end(commit bool) {
+// end applies the locked writes at a tick, or releases them. The partition
+// adopts the tick first, so that no later transaction has a smaller one. The
+// caller holds p.mu.
+func (t *prepared) end(commit bool, tick clock.Tick) {
 	p := t.p
 	p.nprepare--
 	p.shared.release(t.owner)
@@ -370,14 +373,16 @@ func (t *prepared) end(commit bool) {
 		p.checkPrepared()
 	}
 	if commit {
+		p.adopt(tick)
 		if len(t.writes) > 0 {
-			p.applyAll(t.writes, t.held)
+			p.applyAll(t.writes, t.held, p.arena.CSNAt(tick))
 		}
 		p.commits++
-		return
+	} else {
+		p.aborts++
+		t.release()
 	}
-	p.aborts++
-	t.release()
+	p.ticks.Settle(t.vote)
 }
 
 // checkPrepared asserts that the locks held for decisions match the

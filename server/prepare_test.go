@@ -59,6 +59,13 @@ func proofsOf(t *testing.T, p *partition, entry *tables.Table, key uint64, want 
 	return append([]index.Proof(nil), res.Proofs...)
 }
 
+// tickOf returns the present tick of a partition.
+func tickOf(p *partition) clock.Tick {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ticks.Tick()
+}
+
 // conflicts reports whether a transaction of one write is refused.
 func conflicts(p *partition, w wire.Write) bool {
 	p.mu.Lock()
@@ -92,7 +99,7 @@ func TestPreparedReadsStay(t *testing.T) {
 				t.Fatalf("%d keys: key %d, found absent by a prepared transaction, was inserted", keys, 10*k+1)
 			}
 		}
-		prep.decide(true)
+		prep.decide(true, prep.vote)
 		if !p.shared.Empty() {
 			t.Fatal("shared locks are left after the decision")
 		}
@@ -124,7 +131,7 @@ func TestLockedIsChanged(t *testing.T) {
 	if _, v := p.prepare(&read); v.code != wire.Conflict {
 		t.Errorf("a prepare that read a row locked by another transaction: %+v", v)
 	}
-	prep.decide(false)
+	prep.decide(false, 0)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if v := p.commit(&read); !v.ok() {
@@ -183,7 +190,7 @@ func (c *caller) prepare(t *testing.T, id twophase.ID, part wire.Part) verdict {
 }
 
 func (c *caller) decide(t *testing.T, id twophase.ID, commit bool) {
-	c.ask(t, wire.OpDecide, twophase.Message{Kind: twophase.Decide, ID: id, Commit: commit})
+	c.ask(t, wire.OpDecide, twophase.Message{Kind: twophase.Decide, ID: id, Commit: commit, Tick: tickOf(c.s.first())})
 }
 
 func (c *caller) known(t *testing.T, id twophase.ID) twophase.Knowledge {
@@ -308,7 +315,7 @@ func TestOldCommitsAreRefused(t *testing.T) {
 			t.Errorf("prepared at the age %v: %+v, want code %d", age, v, want)
 		}
 		for _, h := range held {
-			h.decide(false)
+			h.decide(false, 0)
 		}
 		for _, waited := range []time.Duration{0, age} {
 			part.Rows = proofsOf(t, p, entry, 10, index.Found)

@@ -117,30 +117,43 @@ func heavier(a, b verdict) verdict {
 	return a
 }
 
-// commit commits a transaction whose parts are all here, in one step.
+// commit commits a transaction whose parts are all here.
+func (sh share) commit() verdict {
+	v, _ := sh.commitAt(0)
+	return v
+}
+
+// commitAt commits a share in one step, at a tick that is not below the given
+// one. It returns the tick.
 //
 // Validation comes before the locks, so that the transaction's own placeholders
 // cannot fail its own proofs. No other writer can run in between. All locks are
 // visible, in all partitions, before the first new value.
-func (sh share) commit() (v verdict) {
+func (sh share) commitAt(least clock.Tick) (v verdict, tick clock.Tick) {
 	if len(sh.at) == 1 {
 		sh.lock()
 		defer sh.unlock()
 		if v := fresh(sh.read); !v.ok() {
-			return v
+			return v, 0
 		}
-		return sh.at[0].commit(sh.parts[0])
+		p := sh.at[0]
+		p.adopt(least)
+		v = p.commit(sh.parts[0])
+		return v, p.ticks.Tick()
 	}
 	if sh.twice() {
-		return verdict{code: wire.Bad, text: "two parts of one partition"}
+		return verdict{code: wire.Bad, text: "two parts of one partition"}, 0
 	}
 	sh.lock()
 	defer sh.unlock()
 	prepared, v := sh.hold()
 	for _, t := range prepared {
-		t.end(v.ok())
+		least = max(least, t.vote)
 	}
-	return v
+	for _, t := range prepared {
+		t.end(v.ok(), least)
+	}
+	return v, least
 }
 
 // prepare validates and locks the share, and holds the locks until the
@@ -178,7 +191,7 @@ func (sh share) hold() (held []*prepared, v verdict) {
 		return held, v
 	}
 	for _, t := range held {
-		t.end(false)
+		t.end(false, 0)
 	}
 	return nil, v
 }

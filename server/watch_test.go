@@ -36,7 +36,7 @@ func TestWarningFollowsOneTransaction(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.side.machine.Locked(id, twophase.Yes, &out)
+		p.side.machine.Locked(id, twophase.Yes, 0, &out)
 		return id
 	}
 	decide := func(id twophase.ID) {

@@ -21,11 +21,11 @@ var layers = map[string]int{
 	"internal/planted":    0,
 	"internal/history":    0,
 	"internal/clock":      0,
-	"internal/twophase":   0,
 
 	"internal/clock/clocktest": 0,
 
-	"internal/mem": 1,
+	"internal/mem":      1,
+	"internal/twophase": 1,
 
 	"rdma": 2,
 

@@ -28,7 +28,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		if !v.ok() {
 			return v
 		}
-		p.applyAll(part.Writes[i:i+1], held)
+		p.applyAll(part.Writes[i:i+1], held, p.nextCSN())
 		time.Sleep(50 * time.Microsecond)
 	}
 	p.commits++
@@ -78,8 +78,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "RepeatVersions", why: "the versions of rows start again after a few",
 		edits: []edit{{
 			file: "server/partition.go",
-			old:  "	csn := p.nextCSN()\n",
-			new:  "	csn := block.NewCSN(1, 2+p.nextCSN().Seq()%4)\n",
+			old:  "held []*index.Held, csn block.CSN) {\n	if invariants.Enabled {\n		checkLocked",
+			new:  "held []*index.Held, csn block.CSN) {\n	csn = block.NewCSN(1, 2+csn.Seq()%4)\n	if invariants.Enabled {\n		checkLocked",
 		}},
 		caught: []test{{"server", "TestChangedReadsDoNotStand", "row changed and changed back: the first attempt stood"}},
 	},

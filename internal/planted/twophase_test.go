@@ -92,6 +92,24 @@ var twophaseBugs = []bug{
 		caught: []test{{"internal/twophase", "TestExploreLongPaths", split}},
 	},
 	{
+		name: "TickOfLastVote", why: "the tick of a commit is that of the vote counted last, not the highest",
+		edits: []edit{{
+			file: "internal/twophase/machine.go",
+			old:  "	r.tick = max(r.tick, tick)\n",
+			new:  "	r.tick = tick\n",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongPaths", `commits at tick \d+, and .* voted at`}},
+	},
+	{
+		name: "TickNotAdopted", why: "a partition applies a transaction at the tick of the decision, and does not adopt that tick",
+		edits: []edit{{
+			file: "server/partition.go",
+			old:  "		p.adopt(tick)\n",
+			new:  "",
+		}},
+		caught: []test{{"server", "TestTicksAreAdopted", "after a commit of tick .*, another has tick"}},
+	},
+	{
 		name: "KeepDoubt", why: "a party in doubt asks the coordinator alone, though that is gone",
 		edits: []edit{{
 			file: "internal/twophase/resolve.go",

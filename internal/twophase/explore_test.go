@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"drtmx/internal/clock"
 )
 
 // chooser decides what happens next: from a script, then at random or not at all.
@@ -52,7 +54,7 @@ func (c *chooser) next() bool {
 }
 
 // budget bounds how often something happens on one path.
-type budget struct{ begins, losses, duplicates, restarts, ticks, timeouts, refusals int }
+type budget struct{ begins, losses, duplicates, restarts, ticks, timeouts, refusals, advances int }
 
 // scene is what the explorer starts from.
 type scene struct {
@@ -84,6 +86,10 @@ type world struct {
 	ended    []Party // lives that are over
 	ballots  map[vote]Ballot
 	decided  map[vote]bool
+	clocks   []clock.Logical
+	closed   []clock.Tick        // that each party has published
+	votes    map[vote]clock.Tick // of each vote that holds locks
+	ticks    map[ID]clock.Tick   // of each commit
 	trace    []string
 	loud     bool
 }
@@ -102,6 +108,11 @@ type job struct {
 
 func newWorld(s *scene, loud bool) *world {
 	w := &world{t: s, left: s.budget, ballots: map[vote]Ballot{}, decided: map[vote]bool{}, loud: loud}
+	w.votes, w.ticks = map[vote]clock.Tick{}, map[ID]clock.Tick{}
+	w.clocks, w.closed = make([]clock.Logical, s.parties), make([]clock.Tick, s.parties)
+	for i := range w.clocks {
+		w.clocks[i].Adopt(1)
+	}
 	for i := range s.parties {
 		w.epochs = append(w.epochs, 1)
 		w.machines = append(w.machines, New(w.party(i), s.limits))
@@ -140,9 +151,74 @@ func (w *world) do(p Party, fn func(*Machine, *Out)) error {
 			if err := w.decide(p, e.ID, e.Commit); err != nil {
 				return err
 			}
+			if err := w.end(p, e); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// end performs the effect End as a driver does, or takes the effect Done.
+func (w *world) end(p Party, e Effect) error {
+	if e.Commit {
+		if err := w.stamp(p, e.ID, e.Tick); err != nil {
+			return err
+		}
+	}
+	if e.Kind == Done {
+		return nil
+	}
+	c := &w.clocks[p.Partition]
+	if e.Commit {
+		c.Adopt(e.Tick)
+		if err := w.apply(p, e.ID, e.Tick); err != nil {
+			return err
+		}
+	}
+	c.Settle(w.votes[vote{p, e.ID}])
+	return w.publish(p)
+}
+
+// stamp holds the tick of a commit against those of all votes, and against
+// what other parties were told.
+func (w *world) stamp(p Party, id ID, tick clock.Tick) error {
+	for v, at := range w.votes {
+		if v.id == id && at > tick {
+			return fmt.Errorf("%v: %v commits at tick %d, and %v voted at %d", id, p, tick, v.Party, at)
+		}
+	}
+	if was, known := w.ticks[id]; known && was != tick {
+		return fmt.Errorf("%v: %v commits at tick %d, another party at %d", id, p, tick, was)
+	}
+	w.ticks[id] = tick
+	return nil
+}
+
+// apply holds the tick of a commit against the ticks that its party has closed.
+func (w *world) apply(p Party, id ID, tick clock.Tick) error {
+	if now, closed := w.clocks[p.Partition].Tick(), w.closed[p.Partition]; tick > now || tick <= closed {
+		return fmt.Errorf("%v: %v applies a commit of tick %d at %d, and has closed %d", id, p, tick, now, closed)
+	}
+	return nil
+}
+
+// publish closes ticks.
+func (w *world) publish(p Party) error {
+	closed := w.clocks[p.Partition].Closed()
+	if closed < w.closed[p.Partition] {
+		return fmt.Errorf("%v closes tick %d after %d", p, closed, w.closed[p.Partition])
+	}
+	w.closed[p.Partition] = closed
+	return nil
+}
+
+// pass lets time pass at a party, which may commit transactions of its own.
+func (w *world) pass(i int) error {
+	c := &w.clocks[i]
+	w.log("%v: tick %d", w.party(i), c.Tick()+1)
+	c.Adopt(c.Tick() + 1)
+	return w.publish(w.party(i))
 }
 
 // decide holds a decision against those of all parties that still live.
@@ -168,15 +244,25 @@ func (w *world) report(i int, b Ballot) error {
 	w.work = slices.Delete(w.work, i, i+1)
 	w.log("%v reports %d of %v: ballot %d", j.at, j.Kind, j.ID, b)
 	w.ballots[vote{j.at, j.ID}] = b
-	if j.Kind == Carry {
-		if w.epochs[j.at.Partition] == j.at.Epoch {
-			if err := w.decide(j.at, j.ID, b == Yes); err != nil {
-				return err
-			}
+	c, tick := &w.clocks[j.at.Partition], clock.Tick(0)
+	if j.Kind == Lock {
+		if b != No {
+			tick = c.Vote()
+			w.votes[vote{j.at, j.ID}] = tick
 		}
-		return w.do(j.at, func(m *Machine, out *Out) { m.Carried(j.ID, b == Yes, out) })
+		return w.do(j.at, func(m *Machine, out *Out) { m.Locked(j.ID, b, tick, out) })
 	}
-	return w.do(j.at, func(m *Machine, out *Out) { m.Locked(j.ID, b, out) })
+	if err := w.decide(j.at, j.ID, b == Yes); err != nil {
+		return err
+	}
+	if b == Yes {
+		c.Adopt(j.Tick)
+		tick = c.Tick()
+		if err := cmp.Or(w.stamp(j.at, j.ID, tick), w.apply(j.at, j.ID, tick), w.publish(j.at)); err != nil {
+			return err
+		}
+	}
+	return w.do(j.at, func(m *Machine, out *Out) { m.Carried(j.ID, b == Yes, tick, out) })
 }
 
 func (w *world) deliver(i int, keep bool) error {
@@ -184,8 +270,8 @@ func (w *world) deliver(i int, keep bool) error {
 	if !keep {
 		w.flight = slices.Delete(w.flight, i, i+1)
 	}
-	w.log("%v -> %v: %v of %v ballot=%d commit=%v known=%d gone=%v mark=%d (kept %v)",
-		msg.From, msg.To, msg.Kind, msg.ID, msg.Ballot, msg.Commit, msg.Known, msg.Gone, msg.Watermark, keep)
+	w.log("%v -> %v: %v of %v ballot=%d commit=%v known=%d tick=%d gone=%v mark=%d (kept %v)",
+		msg.From, msg.To, msg.Kind, msg.ID, msg.Ballot, msg.Commit, msg.Known, msg.Tick, msg.Gone, msg.Watermark, keep)
 	return w.do(msg.To, func(m *Machine, out *Out) { m.Receive(&msg, out) })
 }
 
@@ -209,6 +295,8 @@ func (w *world) restart(i int) error {
 	w.ended = append(w.ended, w.party(i))
 	w.epochs[i]++
 	w.machines[i] = New(w.party(i), w.t.limits)
+	w.clocks[i], w.closed[i] = clock.Logical{}, 0
+	w.clocks[i].Adopt(1)
 	w.work = slices.DeleteFunc(w.work, func(j job) bool { return int(j.at.Partition) == i })
 	return nil
 }
@@ -272,6 +360,7 @@ func (w *world) options() (all []func() error) {
 		})
 	}
 	for i, m := range w.machines {
+		add(&w.left.advances, func() error { return w.pass(i) })
 		if len(m.table) > 0 {
 			add(&w.left.ticks, func() error { w.log("tick of %v", m.self); return w.do(m.self, (*Machine).Tick) })
 			add(&w.left.restarts, func() error { return w.restart(i) })
@@ -411,7 +500,7 @@ func scenes() []*scene {
 	hand := []plan{{0, []int{0, 1}, 1}, {1, []int{0, 1}, 0}}
 	three := []plan{{0, []int{0, 1, 2}, -1}, {1, []int{1, 2}, 2}, {0, []int{1, 2}, -1}}
 	agent := []plan{{0, []int{0, 1, 2}, 2}, {2, []int{0, 1, 2}, 1}, {0, []int{1}, 1}}
-	few := budget{begins: 2, losses: 1, duplicates: 1, restarts: 1, ticks: 2, timeouts: 1, refusals: 1}
+	few := budget{begins: 2, losses: 1, duplicates: 1, restarts: 1, ticks: 2, timeouts: 1, refusals: 1, advances: 1}
 	quick := Limits{AskAfter: 1, RepeatEvery: 1}
 	tight := Limits{AskAfter: 2, RepeatEvery: 1, Open: 2, Kept: 2}
 	return []*scene{
@@ -438,9 +527,11 @@ func paths(t testing.TB) int {
 }
 
 // TestExploreEveryPath explores all orders of what can happen first: messages
-// delivered, lost, repeated and late, refusals, timeouts and restarts. No two
-// parties decide differently, all tables stay within their bounds, and once
-// everything arrives all doubts end and all records go.
+// delivered, lost, repeated and late, refusals, timeouts and restarts, clocks
+// that go on. No two parties decide differently, all tables stay within their
+// bounds, and once everything arrives all doubts end and all records go. A
+// transaction commits at one tick at all parties, no less than any vote and
+// above every tick that a party has closed.
 func TestExploreEveryPath(t *testing.T) {
 	total := 0
 	for _, s := range scenes() {
@@ -467,7 +558,7 @@ func TestExploreLongPaths(t *testing.T) {
 		seed = n
 	}
 	t.Logf("seed %d", seed)
-	many := budget{begins: 5, losses: 5, duplicates: 4, restarts: 2, ticks: 12, timeouts: 3, refusals: 2}
+	many := budget{begins: 5, losses: 5, duplicates: 4, restarts: 2, ticks: 12, timeouts: 3, refusals: 2, advances: 12}
 	total := 0
 	for i, s := range scenes() {
 		s.budget = many

@@ -3,6 +3,8 @@ package twophase
 import (
 	"errors"
 	"slices"
+
+	"drtmx/internal/clock"
 )
 
 // ErrBusy reports that a transaction cannot begin, because too many
@@ -85,9 +87,10 @@ type record struct {
 	members []member // the coordinator first, whether or not it has a share
 	parties []Party  // with a share; only at a coordinator with an agent
 	agent   Party
-	share   bool // the coordinator, or this party, has a share here
-	locked  bool // Lock has succeeded and End has not been emitted
-	busy    bool // Lock was emitted and has not been reported
+	share   bool       // the coordinator, or this party, has a share here
+	locked  bool       // Lock has succeeded and End has not been emitted
+	busy    bool       // Lock was emitted and has not been reported
+	tick    clock.Tick // the highest tick of the votes known here; once committed, that of the commit
 	refused bool
 	ticks   int
 	few     [4]member // the memory of members, if they are few
@@ -231,8 +234,9 @@ func (m *Machine) send(out *Out, msg Message) {
 	out.Messages = append(out.Messages, msg)
 }
 
-// Locked reports the outcome of the effect Lock.
-func (m *Machine) Locked(id ID, b Ballot, out *Out) {
+// Locked reports the outcome of the effect Lock. A vote has the tick at which
+// the share was locked.
+func (m *Machine) Locked(id ID, b Ballot, tick clock.Tick, out *Out) {
 	r := m.table[id]
 	if r == nil || !r.busy {
 		return
@@ -240,14 +244,15 @@ func (m *Machine) Locked(id ID, b Ballot, out *Out) {
 	r.busy, r.locked = false, b != No
 	switch r.state {
 	case voting:
-		m.voted(r, r.member(m.self), b, out)
+		m.voted(r, r.member(m.self), b, tick, out)
 	case locking:
 		if b == No {
 			m.decided(r, false, out)
 		} else {
+			r.tick = tick
 			m.doubt(r)
 		}
-		m.send(out, Message{Kind: Vote, To: id.Coordinator, ID: id, Ballot: b})
+		m.send(out, Message{Kind: Vote, To: id.Coordinator, ID: id, Ballot: b, Tick: tick})
 	default: // aborted in the meantime: this party has not voted yet
 		m.end(r, false, out)
 		m.drop(r)
@@ -260,23 +265,17 @@ func (m *Machine) doubt(r *record) {
 	m.doubts++
 }
 
-// Carried reports the outcome of the effect Carry.
-func (m *Machine) Carried(id ID, commit bool, out *Out) {
+// Carried reports the outcome of the effect Carry, and the tick of the commit.
+func (m *Machine) Carried(id ID, commit bool, tick clock.Tick, out *Out) {
 	r := m.table[id]
 	if r == nil || r.state != carrying {
 		return
 	}
+	r.tick = tick
 	m.decided(r, commit, out)
 	if !m.isGone(id.Coordinator) {
-		m.send(out, Message{Kind: Answer, To: id.Coordinator, ID: id, Known: known(commit)})
+		m.send(out, m.answer(id.Coordinator, id))
 	}
-}
-
-func known(commit bool) Knowledge {
-	if commit {
-		return Committed
-	}
-	return Aborted
 }
 
 // Lost reports that a party has not answered a message about a transaction that
@@ -299,12 +298,13 @@ func (m *Machine) Lost(id ID, p Party, out *Out) {
 }
 
 // voted counts a vote.
-func (m *Machine) voted(r *record, mb *member, b Ballot, out *Out) {
+func (m *Machine) voted(r *record, mb *member, b Ballot, tick clock.Tick, out *Out) {
 	if mb == nil || !mb.waiting {
 		return
 	}
 	mb.waiting, mb.holds = false, b != No
 	r.refused = r.refused || b != Yes
+	r.tick = max(r.tick, tick)
 	m.conclude(r, out)
 }
 
@@ -323,7 +323,7 @@ func (m *Machine) conclude(r *record, out *Out) {
 		return
 	}
 	m.doubt(r)
-	m.send(out, Message{Kind: HandOver, To: r.agent, ID: r.id, Parties: r.parties, Agent: r.agent})
+	m.send(out, Message{Kind: HandOver, To: r.agent, ID: r.id, Parties: r.parties, Agent: r.agent, Tick: r.tick})
 }
 
 // decided makes a decision final: it ends the own share and tells the other
@@ -346,7 +346,7 @@ func (m *Machine) decided(r *record, commit bool, out *Out) {
 				mb.waiting = commit
 			}
 		}
-		out.Effects = append(out.Effects, Effect{Kind: Done, ID: r.id, Commit: commit})
+		out.Effects = append(out.Effects, Effect{Kind: Done, ID: r.id, Commit: commit, Tick: r.tick})
 	} else if m.isGone(r.id.Coordinator) {
 		m.survive(r)
 	}
@@ -357,13 +357,13 @@ func (m *Machine) decided(r *record, commit bool, out *Out) {
 func (m *Machine) end(r *record, commit bool, out *Out) {
 	if r.locked {
 		r.locked = false
-		out.Effects = append(out.Effects, Effect{Kind: End, ID: r.id, Commit: commit})
+		out.Effects = append(out.Effects, Effect{Kind: End, ID: r.id, Commit: commit, Tick: r.tick})
 	}
 }
 
 // decision returns the message with a decision for a party.
 func (m *Machine) decision(r *record, to Party) Message {
-	return Message{Kind: Decide, To: to, ID: r.id, Commit: r.state == committed, Gone: m.goneOf(r)}
+	return Message{Kind: Decide, To: to, ID: r.id, Commit: r.state == committed, Tick: r.tick, Gone: m.goneOf(r)}
 }
 
 // goneOf returns the members of a transaction that are gone.

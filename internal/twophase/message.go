@@ -1,6 +1,10 @@
 package twophase
 
-import "cmp"
+import (
+	"cmp"
+
+	"drtmx/internal/clock"
+)
 
 // Party is a partition in one of its lives. The zero Party means none: epochs
 // begin at 1.
@@ -75,8 +79,9 @@ type Message struct {
 	Ballot   Ballot
 	Commit   bool // Decide
 	Known    Knowledge
-	Gone     []Party // Ask, Decide: parties of the transaction that are gone
-	Closed   int     // Answer: how many of them the question named
+	Tick     clock.Tick // Vote: of the vote; HandOver: no less than any vote; Decide, Answer: of the commit
+	Gone     []Party    // Ask, Decide: parties of the transaction that are gone
+	Closed   int        // Answer: how many of them the question named
 
 	// Watermark: all transactions below it that From coordinates and that
 	// concern To are settled. Heard is the highest watermark that From has
@@ -99,7 +104,8 @@ const (
 type Effect struct {
 	Kind   EffectKind
 	ID     ID
-	Commit bool // End, Done
+	Commit bool       // End, Done
+	Tick   clock.Tick // Carry: commit at no less; End, Done: of the commit
 }
 
 // Out collects the messages and effects of a machine. The driver may reuse its

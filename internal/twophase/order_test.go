@@ -21,7 +21,7 @@ func TestSameInputsSameOutputs(t *testing.T) {
 				id := ID{from, seq}
 				parties := []Party{from, {1, 1}, {9, 1}}
 				m.Receive(&Message{Kind: Prepare, From: from, To: m.Self(), ID: id, Parties: parties}, &out)
-				m.Locked(id, Yes, &out)
+				m.Locked(id, Yes, 1, &out)
 			}
 			if _, err := m.Begin([]Party{m.Self(), from, {9, 1}}, Party{}, &out); err != nil {
 				t.Fatal(err)

@@ -1,5 +1,7 @@
 package twophase
 
+import "drtmx/internal/clock"
+
 // Receive handles a message. A message to another party, or from a party that
 // is gone, has no effect and no answer.
 func (m *Machine) Receive(msg *Message, out *Out) {
@@ -22,14 +24,16 @@ func (m *Machine) Receive(msg *Message, out *Out) {
 		m.request(msg, pr, out)
 	case Vote:
 		if r := m.table[msg.ID]; r != nil && r.state == voting && msg.ID.Coordinator == m.self {
-			m.voted(r, r.member(msg.From), msg.Ballot, out)
+			m.voted(r, r.member(msg.From), msg.Ballot, msg.Tick, out)
 		}
 	case Decide:
 		m.told(msg, out)
 	case Ack:
 		m.acknowledged(msg)
 	case Ask:
-		m.send(out, Message{Kind: Answer, To: msg.From, ID: msg.ID, Known: m.know(msg.ID), Closed: len(msg.Gone)})
+		answer := m.answer(msg.From, msg.ID)
+		answer.Closed = len(msg.Gone)
+		m.send(out, answer)
 	case Answer:
 		m.answered(msg, out)
 	case Settled:
@@ -51,7 +55,7 @@ func (m *Machine) request(msg *Message, pr *peer, out *Out) {
 		m.pending[id] = r
 		if handed {
 			r.state = carrying
-			out.Effects = append(out.Effects, Effect{Kind: Carry, ID: id})
+			out.Effects = append(out.Effects, Effect{Kind: Carry, ID: id, Tick: msg.Tick})
 			return
 		}
 		r.state, r.busy = locking, true
@@ -66,7 +70,16 @@ func (m *Machine) request(msg *Message, pr *peer, out *Out) {
 	}
 	// The answer is final only if it is remembered. Below the watermark the
 	// coordinator knows the decision.
-	m.send(out, Message{Kind: Answer, To: msg.From, ID: id, Known: m.know(id)})
+	m.send(out, m.answer(msg.From, id))
+}
+
+// answer returns the answer to a question about a transaction.
+func (m *Machine) answer(to Party, id ID) Message {
+	msg := Message{Kind: Answer, To: to, ID: id, Known: m.know(id)}
+	if msg.Known == Committed {
+		msg.Tick = m.table[id].tick
+	}
+	return msg
 }
 
 // enter adds a record of a transaction of another coordinator.
@@ -86,7 +99,7 @@ func (m *Machine) told(msg *Message, out *Out) {
 		if !msg.Commit {
 			m.know(msg.ID) // refuse a late request from now on
 		}
-	case r.state == inDoubt:
+	case r.state == inDoubt && r.accepts(msg.Commit, msg.Tick):
 		m.decided(r, msg.Commit, out)
 	case r.state == locking && !msg.Commit:
 		m.decided(r, false, out)
@@ -95,6 +108,18 @@ func (m *Machine) told(msg *Message, out *Out) {
 		return // invalid: it contradicts the record, or nothing can be decided yet
 	}
 	m.send(out, Message{Kind: Ack, To: msg.From, ID: msg.ID})
+}
+
+// accepts takes the tick of a decision. A tick below a vote is invalid: the
+// party may have committed later transactions, which then came before this one.
+func (r *record) accepts(commit bool, tick clock.Tick) bool {
+	if commit {
+		if tick < r.tick {
+			return false
+		}
+		r.tick = tick
+	}
+	return true
 }
 
 // acknowledged handles the acknowledgement of a decision.
@@ -152,7 +177,9 @@ func (m *Machine) answered(msg *Message, out *Out) {
 		}
 	case r.state != inDoubt:
 	case msg.Known >= Committed:
-		m.decided(r, msg.Known == Committed, out)
+		if commit := msg.Known == Committed; r.accepts(commit, msg.Tick) {
+			m.decided(r, commit, out)
+		}
 	default:
 		mb.answered = msg.Known == InDoubt && msg.Closed == len(m.goneOf(r))
 		m.evaluate(r, out)

@@ -1,6 +1,10 @@
 package wire
 
-import "drtmx/internal/twophase"
+import (
+	"drtmx/internal/block"
+	"drtmx/internal/clock"
+	"drtmx/internal/twophase"
+)
 
 // MaxMessages bounds the messages of the commit protocol in one request or answer.
 const MaxMessages = 1 << 12
@@ -74,10 +78,22 @@ func appendMessage(b []byte, m *twophase.Message) []byte {
 	if flags&flagGone != 0 {
 		b = appendParties(b, m.Gone)
 	}
+	if hasTick(m.Kind) {
+		b = le.AppendUint64(b, uint64(m.Tick))
+	}
 	if m.Kind == twophase.Answer {
 		b = le.AppendUint16(b, uint16(m.Closed))
 	}
 	return b
+}
+
+// hasTick reports whether messages of a kind carry a tick.
+func hasTick(k twophase.Kind) bool {
+	switch k {
+	case twophase.Vote, twophase.HandOver, twophase.Decide, twophase.Answer:
+		return true
+	}
+	return false
 }
 
 // Messages decodes the output of AppendMessages. It reuses the memory of dst.
@@ -97,11 +113,14 @@ func (d *Decoder) Messages(dst []twophase.Message) []twophase.Message {
 		if flags&flagGone != 0 {
 			m.Gone = d.parties()
 		}
+		if hasTick(m.Kind) {
+			m.Tick = clock.Tick(d.U64())
+		}
 		if m.Kind == twophase.Answer {
 			m.Closed = int(d.U16())
 		}
 		if d.bad = d.bad || flags > flagCommit|flagParties|flagGone || m.Kind < twophase.Prepare || m.Kind > twophase.Noted ||
-			m.Ballot > twophase.Yes || m.Known > twophase.Aborted; d.bad {
+			m.Ballot > twophase.Yes || m.Known > twophase.Aborted || m.Tick > block.MaxTick; d.bad {
 			return dst[:0]
 		}
 		dst = append(dst, m)

@@ -16,7 +16,7 @@ import (
 
 // Version is checked at Hello; both sides must use the same version of the
 // protocol.
-const Version = 3
+const Version = 4
 
 // Op is the first byte of a request.
 type Op uint8
