@@ -64,7 +64,7 @@ planted:
 # Runs and checks long random histories; SIM is the length of each scenario.
 SIM ?= 20s
 sim:
-	DRTMX_SIM=$(SIM) $(GO) test ./server -run Histories -v -timeout 60m
+	DRTMX_SIM=$(SIM) $(GO) test ./server -run Histories -parallel 6 -v -timeout 60m
 	DRTMX_LONG=600 $(GO) test ./server -run TestLongHistory -v -timeout 60m
 
 lint:

@@ -1,6 +1,20 @@
 package server
 
-import "drtmx/rdma"
+import (
+	"drtmx/internal/twophase"
+	"drtmx/rdma"
+)
+
+// LimitTables bounds the tables of the commit protocol of a server that has not
+// started. Zero limits keep their defaults.
+func (s *Server) LimitTables(l twophase.Limits) {
+	l.AskAfter = askAfter
+	for _, p := range s.parts {
+		if p != nil {
+			p.side.machine = twophase.New(p.side.machine.Self(), l)
+		}
+	}
+}
 
 // Fence makes a partition one that is no longer served; its memory answers on.
 func (s *Server) Fence(part int) { s.parts[part].fence() }

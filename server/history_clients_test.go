@@ -39,6 +39,8 @@ type load struct {
 	MemoryMayGo    bool          // a server may lose its memory: of what ErrUnavailable ends nothing is known
 	MayBeTooLarge  bool          // so is ErrTooLarge
 	Rotate         int           // appends after which a list is left alone; 0: as many as a row holds
+	LargeOps       int           // operations in a transaction of every fourth client; 0: as of the others
+	Patience       time.Duration // after which every other client gives a transaction up; 0: none does
 }
 
 // swarm draws a load for one run of many.
@@ -80,8 +82,10 @@ type client struct {
 	announce func(n uint64, invoke int64) error
 	ended    func() error
 
-	counts map[string]int
-	odd    error // the first answer that no consistent state gives
+	counts   map[string]int
+	refusals int           // since the last commit
+	patience time.Duration // 0: no bound
+	odd      error         // the first answer that no consistent state gives
 }
 
 func newClient(l *load, s *listSchema, db *txn.DB, n int) *client {
@@ -93,9 +97,16 @@ func newClient(l *load, s *listSchema, db *txn.DB, n int) *client {
 	if l.Rotate > 0 {
 		rotate = l.Rotate
 	}
+	ops := l.OpsPerTxn
+	if l.LargeOps > 0 && n%4 == 0 {
+		ops = l.LargeOps
+	}
+	if n%2 == 1 && n < l.Clients {
+		c.patience = l.Patience
+	}
 	for i := range c.gen {
 		c.gen[i] = history.Generator{
-			Seed: l.Seed + uint64(i), Process: p, Keys: l.Keys, OpsPerTxn: l.OpsPerTxn, RotateAfter: rotate,
+			Seed: l.Seed + uint64(i), Process: p, Keys: l.Keys, OpsPerTxn: ops, RotateAfter: rotate,
 			ReadFraction: l.Reads, ScanFraction: l.Scans, DeleteFraction: l.Deletes,
 		}
 	}
@@ -122,9 +133,19 @@ func (c *client) work(ctx context.Context) error {
 		if err := c.one(ctx); err != nil {
 			return errors.Join(c.odd, err)
 		}
+		if c.refusals > 0 {
+			time.Sleep(backoffLeast << min(c.refusals-1, backoffDoublings))
+		}
 	}
 	return c.odd
 }
+
+// A client whose transactions are refused waits between them, so that a history
+// is not filled with refusals.
+const (
+	backoffLeast     = time.Millisecond
+	backoffDoublings = 5
+)
 
 // next plans the steps of a transaction.
 func (c *client) next(readOnly bool) {
@@ -172,6 +193,11 @@ func (c *client) one(ctx context.Context) error {
 		if err := c.announce(c.begun, invoke); err != nil {
 			return err
 		}
+	}
+	if c.patience > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.patience)
+		defer cancel()
 	}
 	var err error
 	switch {
@@ -232,9 +258,11 @@ func (c *client) outcome(err error) (history.Outcome, error) {
 	switch {
 	case err == nil:
 		count("committed")
+		c.refusals = 0
 		return history.Committed, nil
 	case errors.Is(err, txn.ErrOutcomeUnknown):
 		count("unknown")
+		c.refusals++
 		var u *txn.UnknownOutcome
 		if !errors.As(err, &u) || !c.l.OutcomeMayLost {
 			return history.Unknown, fmt.Errorf("unknown outcome: %w", err)
@@ -242,6 +270,7 @@ func (c *client) outcome(err error) (history.Outcome, error) {
 		return history.Unknown, nil
 	case errors.Is(err, txn.ErrUnavailable):
 		count("unavailable")
+		c.refusals++
 		if !c.l.ServersToFail {
 			return history.Aborted, err
 		}
@@ -251,6 +280,8 @@ func (c *client) outcome(err error) (history.Outcome, error) {
 		return history.Aborted, nil
 	case errors.Is(err, txn.ErrConflict):
 		count("conflict")
+	case c.patience > 0 && errors.Is(err, context.DeadlineExceeded):
+		count("given up")
 	case c.l.MayBeTooLarge && errors.Is(err, txn.ErrTooLarge):
 		count("too large")
 	case errors.Is(err, errFull), errors.As(err, &proc) && proc.Text == errFull.Error():

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"drtmx/internal/rng"
+	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -17,42 +18,100 @@ import (
 
 // Harsh scenarios join failures of whole servers, of dials and of single
 // messages with a high rate of transactions. Each is short by default; with
-// DRTMX_SIM its pauses and delays last longer than every timeout.
+// DRTMX_SIM its pauses and delays last longer than every timeout. Faults come
+// and go: what lasts long is followed by as long a calm, so that most of a
+// scenario's transactions commit, beside the fault or just after it.
 
 // longSim is the time per scenario from which on disturbances last long.
 const longSim = 10 * time.Second
 
+// drops breaks connections at requests, answers and verbs.
+func drops(*rng.Stream) inproc.Faults {
+	return inproc.Faults{DropBefore: 0.004, DropDuring: 0.004, DropAfter: 0.004, DropVerb: 0.001}
+}
+
+// distributed makes most transactions touch several servers.
+func distributed(l *load, s *rng.Stream) {
+	l.OneTable, l.OpsPerTxn, l.Views = false, 3+s.Intn(4), l.Views/2
+}
+
+// largeRequests makes transactions write rows of many KiB, those of some
+// clients as many as a request may hold.
+func largeRequests(l *load, s *rng.Stream) {
+	l.Strings, l.Room, l.Rotate, l.Keys, l.MayBeTooLarge = false, 1000+s.Intn(1000), 20, 60, true
+	l.OpsPerTxn, l.LargeOps = 1+s.Intn(6), 10+s.Intn(70)
+	l.TxnsPerClient = min(l.TxnsPerClient, 60)
+}
+
 // harshScenarios are the scenarios that need more than the faults of inproc.
 func harshScenarios() []scenario {
-	none := func(*rng.Stream) inproc.Faults { return inproc.Faults{} }
-	drops := func(*rng.Stream) inproc.Faults {
-		return inproc.Faults{DropBefore: 0.004, DropDuring: 0.004, DropAfter: 0.004, DropVerb: 0.001}
-	}
-	// distributed makes most transactions touch several servers.
-	distributed := func(l *load, s *rng.Stream) {
-		l.OneTable, l.OpsPerTxn, l.Views = false, 3+s.Intn(4), l.Views/2
-	}
 	return []scenario{
 		{name: "dials that fail", faults: drops, loses: true, load: distributed, upset: (*upsetting).failDials},
-		{name: "delayed messages", faults: none, loses: true, load: distributed, upset: (*upsetting).delayMessages},
-		{name: "a flood past delayed messages", faults: none, loses: true, lasts: 25 * time.Second, upset: (*upsetting).delayBehindMany, load: func(l *load, s *rng.Stream) {
-			distributed(l, s)
-			l.Views, l.Looks = 0, 0
-		}},
-		{name: "pauses longer than timeouts", faults: none, loses: true, upset: (*upsetting).pauseLong, load: distributed},
+		{name: "delayed messages", loses: true, load: distributed, upset: (*upsetting).delayMessages},
+		{name: "a flood past delayed messages", loses: true, lasts: 25 * time.Second, upset: (*upsetting).delayBehindMany, load: manyDecisions},
+		{name: "pauses longer than timeouts", loses: true, upset: (*upsetting).pauseLong, load: distributed},
 		{name: "pauses and dials that fail", faults: drops, loses: true, load: distributed, upset: func(x *upsetting) {
 			x.pauseLong()
 			x.failDials()
 			x.delayMessages()
 		}},
-		{name: "one server of four partitions", faults: none, servers: 1, partitions: 4, load: distributed},
-		{name: "two servers of four partitions", faults: none, servers: 2, partitions: 4, load: distributed},
+		{name: "one server of four partitions", servers: 1, partitions: 4, load: distributed},
+		{name: "two servers of four partitions", servers: 2, partitions: 4, load: distributed},
 		{name: "partitions and delayed messages", faults: drops, loses: true, servers: 2, partitions: 6, load: distributed, upset: (*upsetting).delayMessages},
-		{name: "large requests", faults: none, load: func(l *load, s *rng.Stream) {
-			l.Strings, l.Room, l.Rotate, l.Keys, l.OpsPerTxn, l.MayBeTooLarge = false, 1000+s.Intn(1000), 20, 60, 10+s.Intn(70), true
-			l.TxnsPerClient = 60
+		{name: "large requests", load: largeRequests},
+	}
+}
+
+// combinations joins each kind of fault with each kind of stress.
+func combinations() (all []scenario) {
+	faults := []scenario{
+		{name: "broken connections", faults: drops},
+		{name: "failed dials", faults: drops, upset: (*upsetting).failDials},
+		{name: "late messages", upset: (*upsetting).delayMessages},
+		{name: "paused servers", upset: (*upsetting).pauseShort},
+	}
+	stresses := []scenario{
+		{name: "many decisions", load: manyDecisions},
+		{name: "full tables", load: manyDecisions, limits: func(s *rng.Stream) twophase.Limits {
+			return twophase.Limits{Open: 1 + s.Intn(4), Kept: 2 + s.Intn(14)}
+		}},
+		{name: "largest requests", load: largeRequests},
+		{name: "long pauses", load: distributed, upset: func(u *upsetting) {
+			if u.long {
+				u.pauseLong()
+				return
+			}
+			u.pause("pauses", 300, 500, false)
 		}},
 	}
+	for _, f := range faults {
+		for _, stress := range stresses {
+			sc := scenario{
+				name: f.name + " and " + stress.name, faults: f.faults, limits: stress.limits,
+				loses: true, short: 150 * time.Millisecond,
+			}
+			sc.load = func(l *load, s *rng.Stream) {
+				l.TxnsPerClient /= 4 // there are many combinations
+				stress.load(l, s)
+			}
+			sc.upset = func(u *upsetting) {
+				for _, upset := range []func(*upsetting){f.upset, stress.upset} {
+					if upset != nil {
+						upset(u)
+					}
+				}
+			}
+			all = append(all, sc)
+		}
+	}
+	return all
+}
+
+// manyDecisions makes nearly every transaction one that several servers decide.
+func manyDecisions(l *load, s *rng.Stream) {
+	l.OneTable, l.OpsPerTxn, l.Keys, l.Clients = false, 2+s.Intn(3), 40+s.Intn(40), 8+s.Intn(8)
+	l.Views, l.Looks, l.Reads, l.Scans = 0, 0, min(l.Reads, 0.3), min(l.Scans, 0.05)
+	l.Room, l.Rotate = 24, 12 // few lists are found full
 }
 
 // disturbance delays, loses and repeats requests, of servers and of clients.
@@ -63,6 +122,7 @@ type disturbance struct {
 		rnd     *rng.Stream
 		rates   map[wire.Op]rates
 		longest time.Duration
+		share   float64 // of the delays that may last so long
 		counts  map[string]int
 		decided int // decisions sent so far
 		past    int // if not 0, late copies wait until so many more have been sent
@@ -133,7 +193,7 @@ func (d *disturbance) draw(op wire.Op) (f fate) {
 	}
 	s := d.mu.rnd
 	delay := 2 * time.Millisecond
-	if s.Bool(0.2) {
+	if s.Bool(d.mu.share) {
 		delay = d.mu.longest
 	}
 	delay = time.Duration(s.Uint64n(uint64(delay) + 1))
@@ -260,22 +320,28 @@ func between(s *rng.Stream, least, most int) time.Duration {
 }
 
 // failDials lets dials fail, from one member of the network to another, for
-// every reason there is, while both live.
+// every reason there is, while both live. In a long run some fail for longer
+// than a server in doubt waits before it asks.
 func (u *upsetting) failDials() {
-	s := u.s.Split("dials")
 	names := append([]string{clientName, ""}, u.x.addrs...)
+	u.failDialsFrom(u.s.Split("dials"), names, 1, 20)
+	if u.long {
+		u.failDialsFrom(u.s.Split("long dials"), u.x.addrs, 300, 3000)
+	}
+}
+
+// failDialsFrom lets dials fail, of one after the other of names, each for a
+// number of milliseconds, and then none for up to as long.
+func (u *upsetting) failDialsFrom(s *rng.Stream, names []string, least, most int) {
 	u.wg.Go(func() {
 		for on := true; on; {
 			from, to := names[s.Intn(len(names))], u.x.addrs[s.Intn(len(u.x.addrs))]
 			kinds := rdma.DialErrors()
 			u.x.net.FailDials(from, to, kinds[s.Intn(len(kinds))])
-			last := between(s, 1, 20)
-			if u.long && s.Bool(0.1) {
-				last = between(s, 1000, 6000)
-			}
+			last := between(s, least, most)
 			on = u.sleep(last)
 			u.x.net.FailDials(from, to, nil)
-			on = on && u.sleep(between(s, 0, 10))
+			on = on && u.sleep(last/2+between(s, 0, int(last.Milliseconds()/2)))
 		}
 	})
 }
@@ -290,11 +356,11 @@ func (u *upsetting) delayMessages() {
 	} {
 		u.d.mu.rates[op] = rates{hold: 0.03, late: 0.01, twice: 0.01}
 	}
-	u.d.mu.longest = 20 * time.Millisecond
+	u.d.mu.longest, u.d.mu.share = 20*time.Millisecond, 0.2
 	if u.long {
-		u.d.mu.longest = 200 * time.Millisecond
+		u.d.mu.longest, u.d.mu.share = 200*time.Millisecond, 0.05
 		if u.s.Bool(0.2) {
-			u.d.mu.longest = 3 * time.Second
+			u.d.mu.longest, u.d.mu.share = 3*time.Second, 0.005
 		}
 	}
 }
@@ -315,18 +381,29 @@ func (u *upsetting) delayBehindMany() {
 // pauseLong stops one server after the other for longer than any server waits
 // for another. Its memory answers on.
 func (u *upsetting) pauseLong() {
-	s := u.s.Split("pauses")
+	least, most := 2200, 2400
+	if u.long {
+		least, most = 500, 6000
+	}
+	u.pause("pauses", least, most, u.long)
+}
+
+// pauseShort stops one server after the other for a moment.
+func (u *upsetting) pauseShort() { u.pause("short pauses", 1, 300, true) }
+
+// pause stops one server after the other, or only one, each for a number of
+// milliseconds, and then leaves all alone for up to as long.
+func (u *upsetting) pause(name string, least, most int, again bool) {
+	s := u.s.Split(name)
 	u.wg.Go(func() {
-		for on := true; on; on = on && u.long {
-			on = u.sleep(between(s, 5, 100))
+		on := u.sleep(between(s, 5, 100))
+		for on {
 			addr := u.x.addrs[s.Intn(len(u.x.addrs))]
+			last := between(s, least, most)
 			_ = u.x.net.Pause(addr)
-			last := between(s, 2200, 2400)
-			if u.long {
-				last = between(s, 500, 6000)
-			}
-			on = u.sleep(last) && on
+			on = u.sleep(last)
 			_ = u.x.net.Resume(addr)
+			on = on && again && u.sleep(last/2+between(s, 0, int(last.Milliseconds()/2)))
 		}
 	})
 }

@@ -1,11 +1,14 @@
 package server_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +17,7 @@ import (
 
 	"drtmx/internal/history"
 	"drtmx/internal/rng"
+	"drtmx/internal/twophase"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/server"
@@ -76,7 +80,8 @@ type setup struct {
 	partitions int // 0: one a server
 	net        inproc.Options
 	client     txn.Config
-	upset      *disturbance // of requests; may be nil
+	upset      *disturbance    // of requests; may be nil
+	limits     twophase.Limits // of the commit protocol's tables
 }
 
 func (u setup) start(t testing.TB, s *listSchema) *cluster {
@@ -113,6 +118,9 @@ func (u *setup) open(x *cluster) error {
 			return err
 		}
 		x.Servers = append(x.Servers, srv)
+		if u.limits != (twophase.Limits{}) {
+			srv.LimitTables(u.limits)
+		}
 		if err := srv.Start(); err != nil {
 			return err
 		}
@@ -328,7 +336,7 @@ func keep(t testing.TB, name string, h *history.History) string {
 // scenario is one way for a fabric and its servers to behave.
 type scenario struct {
 	name   string
-	faults func(s *rng.Stream) inproc.Faults
+	faults func(s *rng.Stream) inproc.Faults // nil: none
 	reads  txn.ReadPath
 	pause  bool // one server stops now and then
 	polls  int
@@ -337,7 +345,9 @@ type scenario struct {
 	loses               bool
 	load                func(l *load, s *rng.Stream)
 	upset               func(x *upsetting) // what else goes wrong; see history_faults_test.go
-	lasts               time.Duration      // of a long run, at least
+	limits              func(s *rng.Stream) twophase.Limits
+	lasts               time.Duration // of a long run, at least
+	short               time.Duration // of all runs by default; 0: shortSim
 }
 
 func (sc *scenario) lossy(f inproc.Faults) bool {
@@ -345,10 +355,9 @@ func (sc *scenario) lossy(f inproc.Faults) bool {
 }
 
 func scenarios() []scenario {
-	none := func(*rng.Stream) inproc.Faults { return inproc.Faults{} }
 	return []scenario{
-		{name: "no faults", faults: none},
-		{name: "two pollers", faults: none, polls: 2},
+		{name: "no faults"},
+		{name: "two pollers", polls: 2},
 		{name: "pauses within reads", faults: func(*rng.Stream) inproc.Faults {
 			return inproc.Faults{Pause: 0.3, Defer: 0.2, Reorder: 0.5}
 		}},
@@ -358,7 +367,7 @@ func scenarios() []scenario {
 		{name: "dropped connections", faults: func(*rng.Stream) inproc.Faults {
 			return inproc.Faults{DropBefore: 0.003, DropDuring: 0.003, DropAfter: 0.003, DropVerb: 0.001, Duplicate: 0.1}
 		}},
-		{name: "a paused server", faults: none, pause: true},
+		{name: "a paused server", pause: true},
 		{name: "ordered reads by RPC", faults: func(*rng.Stream) inproc.Faults { return inproc.Faults{Duplicate: 0.1} }, reads: txn.OrderedByRPC},
 		{name: "swarm", faults: func(s *rng.Stream) inproc.Faults {
 			f := inproc.Swarm(s, 0.1)
@@ -368,29 +377,68 @@ func scenarios() []scenario {
 	}
 }
 
+// shortSim is the time for all runs of a scenario by default.
+const shortSim = 600 * time.Millisecond
+
 // TestHistories runs all scenarios, each with new loads until its time is up.
+// Scenarios that lose connections spend much of it waiting, so some of them run
+// at a time: as many as the flag -parallel says.
 func TestHistories(t *testing.T) {
 	seed := baseSeed(t)
-	for _, sc := range append(scenarios(), harshScenarios()...) {
+	var sum tally
+	t.Cleanup(func() { t.Logf("all scenarios: %v", &sum) })
+	for _, sc := range slices.Concat(scenarios(), harshScenarios(), combinations()) {
 		t.Run(sc.name, func(t *testing.T) {
-			total := map[string]int{}
-			txns, runs := 0, 0
-			end := time.Now().Add(simTime(t, 600*time.Millisecond))
-			for runs == 0 || time.Now().Before(end) {
-				runSeed := seed + uint64(runs)
+			if sc.loses {
+				t.Parallel()
+			}
+			var own tally
+			start := time.Now()
+			end := start.Add(simTime(t, cmp.Or(sc.short, shortSim)))
+			for own.runs == 0 || time.Now().Before(end) {
+				runSeed := seed + uint64(own.runs)
 				out := sc.runOnce(t, runSeed)
 				if t.Failed() {
-					t.Fatalf("run %d: replay with DRTMX_SEED=%d", runs, runSeed)
+					t.Fatalf("run %d: replay with DRTMX_SEED=%d", own.runs, runSeed)
 				}
-				for k, n := range out.counts {
-					total[k] += n
-				}
-				txns += out.h.Len()
-				runs++
+				own.add(1, out.h.Len(), out.counts)
 			}
-			t.Logf("%d runs, %d transactions: %v", runs, txns, total)
+			t.Logf("%v: %v", time.Since(start).Round(10*time.Millisecond), &own)
+			sum.add(own.runs, own.txns, own.counts)
 		})
 	}
+}
+
+// tally counts the transactions of many runs.
+type tally struct {
+	mu         sync.Mutex
+	runs, txns int
+	counts     map[string]int
+}
+
+func (a *tally) add(runs, txns int, counts map[string]int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.counts == nil {
+		a.counts = map[string]int{}
+	}
+	a.runs, a.txns = a.runs+runs, a.txns+txns
+	for what, n := range counts {
+		a.counts[what] += n
+	}
+}
+
+// refusals are the answers to a client that did nothing wrong.
+var refusals = []string{"unavailable", "unknown", "conflict", "given up"}
+
+func (a *tally) String() string {
+	other := maps.Clone(a.counts)
+	delete(other, "committed")
+	refused := 0
+	for _, what := range refusals {
+		refused += a.counts[what]
+	}
+	return fmt.Sprintf("%d runs, %d transactions: %d committed, %d refused; %v", a.runs, a.txns, a.counts["committed"], refused, other)
 }
 
 // runOnce is one run of a scenario: its load, its faults and all else are drawn from the seed.
@@ -399,24 +447,31 @@ func (sc *scenario) runOnce(t *testing.T, seed uint64) *outcome {
 	stream := rng.New(seed).Split(sc.name)
 	l := swarm(stream, seed)
 	l.TxnsPerClient = 150 + stream.Intn(250)
-	f := sc.faults(stream)
+	var f inproc.Faults
+	if sc.faults != nil {
+		f = sc.faults(stream)
+	}
 	l.ServersToFail, l.OutcomeMayLost, l.LossyCalls = sc.lossy(f), sc.lossy(f), sc.lossy(f)
 	if sc.load != nil {
 		sc.load(&l, stream)
 	}
 	u := setup{
-		servers: 3, partitions: sc.partitions,
+		servers: cmp.Or(sc.servers, 3), partitions: sc.partitions,
 		net:    inproc.Options{Faults: f, Seed: seed, Pollers: sc.polls},
 		client: txn.Config{Reads: sc.reads, Seed: seed | 1},
 	}
-	if sc.servers > 0 {
-		u.servers = sc.servers
+	if sc.limits != nil {
+		u.limits = sc.limits(stream)
 	}
 	if sc.upset != nil {
 		u.upset = newDisturbance(stream)
-		if simTime(t, 0) >= longSim { // disturbances that last long need a load that does
-			l.TxnsPerClient, l.Duration = 0, max(between(stream, 1000, 8000), sc.lasts)
-		}
+		l.Patience = between(stream, 5, 100)
+	}
+	switch {
+	case simTime(t, 0) >= longSim:
+		sc.lengthen(&l, stream)
+	case testing.Short() && sc.loses: // for the race detector, which makes all of it slow
+		l.TxnsPerClient = max(l.TxnsPerClient/4, 10)
 	}
 	x := u.start(t, newLists(&l))
 	defer x.Close()
@@ -446,6 +501,17 @@ func (sc *scenario) runOnce(t *testing.T, seed uint64) *outcome {
 		}
 	}
 	return out
+}
+
+// lengthen makes the load of a run one for a long simulation. Disturbances that
+// last long need a load that lasts, and more clients, since some of them wait.
+func (sc *scenario) lengthen(l *load, s *rng.Stream) {
+	if sc.upset == nil {
+		l.TxnsPerClient *= 1 + s.Intn(8)
+		return
+	}
+	l.TxnsPerClient, l.Duration = 0, max(between(s, 1000, 8000), sc.lasts)
+	l.Clients = max(l.Clients, 6+s.Intn(8))
 }
 
 // pauseNowAndThen stops one server after the other for some milliseconds: its

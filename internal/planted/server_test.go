@@ -93,6 +93,18 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		caught: []test{{"server", "TestHeaviestVerdictCounts", "a refusal counts although"}},
 	},
 	{
+		name: "DialIsGone", why: "a dial that fails is taken for proof that the memory of a server is gone",
+		edits: []edit{{
+			file: "server/peers.go",
+			old:  "	l, err := p.link(ctx)\n	if err != nil {\n		return err\n	}\n	if slices",
+			new:  "	l, err := p.link(ctx)\n	if err != nil {\n		b := &batch{s: p.s}\n		for _, m := range ms {\n			b.gone(m.To)\n		}\n		b.settle()\n		return err\n	}\n	if slices",
+		}},
+		caught: []test{
+			{"server", "TestDialErrorsProveNothing", "committed"},
+			{"server", "TestHistories/failed dials and many decisions", anomaly + "|a transaction that writes every key"},
+		},
+	},
+	{
 		name: "LostWakeup", why: "a request that waits for a transaction in doubt is not told of the decision",
 		edits: []edit{{
 			file: "server/parking.go",
