@@ -31,7 +31,7 @@ func embed(ctx context.Context) error {
 		row := account.NewRow()
 		for key := range uint64(3) {
 			row.SetInt(balance, int64(100*key))
-			if err := t.Insert(account, key, row); err != nil {
+			if err := t.Insert(account, tables.Num(key), row); err != nil {
 				return err
 			}
 		}
@@ -41,7 +41,7 @@ func embed(ctx context.Context) error {
 		return err
 	}
 	return c.DB.View(ctx, func(t *txn.Txn) error { // one-sided READs alone
-		rows, err := t.Scan(account.Primary(), 1, 9, 0)
+		rows, err := t.Scan(account.Primary(), tables.Num(1), tables.Num(9), 0)
 		for _, r := range rows {
 			fmt.Println("account", r.Key, "holds", r.Row.Int(balance))
 		}

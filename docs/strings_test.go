@@ -35,7 +35,7 @@ func documents(ctx context.Context) error {
 		for url, name := range map[string]string{"/b": "Axes", "/a": "Zebras", "/a/x": "Axes"} {
 			row := page.NewRow().SetBytes(title, []byte(name))
 			row = row.SetBytes(body, make([]byte, 100*len(url)))
-			if err := t.InsertS(page, []byte(url), row); err != nil {
+			if err := t.Insert(page, tables.Str(url), row); err != nil {
 				return err
 			}
 		}
@@ -45,15 +45,15 @@ func documents(ctx context.Context) error {
 		return err
 	}
 	return c.DB.View(ctx, func(t *txn.Txn) error {
-		rows, err := t.ScanS(page.Primary(), []byte("/a"), nil, 0) // to the end
+		rows, err := t.Scan(page.Primary(), tables.Str("/a"), tables.Last, 0) // to the end
 		if err != nil {
 			return err
 		}
 		for _, r := range rows {
-			fmt.Printf("%s: %s, %d bytes\n", r.KeyBytes(), r.Row.Bytes(title), len(r.Row.Bytes(body)))
+			fmt.Printf("%s: %s, %d bytes\n", r.Key, r.Row.Bytes(title), len(r.Row.Bytes(body)))
 		}
 		axes := tables.AppendText(nil, []byte("Axes"))
-		entries, err := t.ScanS(byTitle, axes, append(axes[:len(axes):len(axes)], 0xff), 0)
+		entries, err := t.Scan(byTitle, tables.Str(axes), tables.Str(append(axes[:len(axes):len(axes)], 0xff)), 0)
 		for _, e := range entries {
 			fmt.Printf("Axes: %s\n", e.Row.Bytes(byTitle.Field(tables.PrimaryKey)))
 		}

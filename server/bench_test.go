@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -21,7 +22,7 @@ func BenchmarkView(b *testing.B) {
 	defer s.Close()
 	key := uint64(0)
 	body := func(t *txn.Txn) error {
-		_, err := t.Get(acct, key%1000)
+		_, err := t.Get(acct, tables.Num(key%1000))
 		return err
 	}
 	b.Run("one-sided", func(b *testing.B) {
@@ -40,11 +41,11 @@ func BenchmarkView(b *testing.B) {
 	b.Run("commit", func(b *testing.B) {
 		b.ReportAllocs()
 		upd := func(t *txn.Txn) error {
-			row, err := t.Get(acct, key%1000)
+			row, err := t.Get(acct, tables.Num(key%1000))
 			if err != nil {
 				return err
 			}
-			return t.Update(acct, key%1000, row)
+			return t.Update(acct, tables.Num(key%1000), row)
 		}
 		for b.Loop() {
 			key += 7
@@ -73,11 +74,11 @@ func BenchmarkCommit(b *testing.B) {
 			body := func(t *txn.Txn) error {
 				for p := range servers {
 					key := at%300*uint64(servers) + uint64(p) // of partition p
-					row, err := t.Get(acct, key)
+					row, err := t.Get(acct, tables.Num(key))
 					if err != nil {
 						return err
 					}
-					if err := t.Update(acct, key, row); err != nil {
+					if err := t.Update(acct, tables.Num(key), row); err != nil {
 						return err
 					}
 				}

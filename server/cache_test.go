@@ -7,6 +7,7 @@ import (
 
 	"drtmx/index/learned"
 	"drtmx/rdma/inproc"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -72,7 +73,7 @@ func startCached(ctx context.Context, t *testing.T, family string) cached {
 	row, amount := entry.NewRow(), entry.Field("amount")
 	for k := range uint64(cachedRows) {
 		row.SetInt(amount, int64(k))
-		if err := load.Add(k*k, row); err != nil {
+		if err := load.Add(tables.Num(k*k), row); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -104,7 +105,7 @@ func (c cached) kept(ctx context.Context, t *testing.T, name string) uint64 {
 	amount := entry.Field("amount")
 	for k := uint64(0); k < cachedRows; k += 97 {
 		err := db.View(ctx, func(tx *txn.Txn) error {
-			got, err := tx.Get(entry, k*k)
+			got, err := tx.Get(entry, tables.Num(k*k))
 			if err == nil && got.Int(amount) != int64(k) {
 				t.Errorf("key %d has the row of %d", k*k, got.Int(amount))
 			}

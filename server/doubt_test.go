@@ -9,6 +9,7 @@ import (
 
 	"drtmx/internal/wire"
 	"drtmx/server"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -46,7 +47,7 @@ var doubtKeys = []uint64{0, 4, 8} // of the ordered table, at servers 0, 1 and 2
 func newDoubts(t *testing.T) *doubts {
 	x, _, peers := startHooked(t, newListSchema(4), 3, txn.Config{Retry: txn.Retry{Attempts: 100000}})
 	for i, k := range doubtKeys {
-		if home := int(x.DB.Home(x.s.tab[inOrdered], k)); home != i {
+		if home := int(x.s.home(x.DB, inOrdered, k)); home != i {
 			t.Fatalf("key %d is at server %d", k, home)
 		}
 		if err := x.put(inOrdered, k, 1); err != nil {
@@ -97,7 +98,7 @@ func (d *doubts) write(value uint64, keys ...uint64) error {
 	defer cancel()
 	return d.DB.Update(ctx, func(tx *txn.Txn) error {
 		for _, k := range keys {
-			if err := tx.Put(d.s.tab[inOrdered], k, d.s.row(inOrdered, k, value)); err != nil {
+			if err := tx.Put(d.s.tab[inOrdered], tables.Num(k), d.s.row(inOrdered, k, value)); err != nil {
 				return err
 			}
 		}

@@ -68,7 +68,7 @@ var errPoor = errors.New("not enough money")
 
 func transfer(t *txn.Txn, acct *tables.Table, from, to uint64, amount int64) error {
 	bal := acct.Field("balance")
-	a, b := t.GetLater(acct, from), t.GetLater(acct, to)
+	a, b := t.GetLater(acct, tables.Num(from)), t.GetLater(acct, tables.Num(to))
 	ra, err := a.Row()
 	if err != nil {
 		return err
@@ -83,10 +83,10 @@ func transfer(t *txn.Txn, acct *tables.Table, from, to uint64, amount int64) err
 	}
 	ra.SetInt(bal, ra.Int(bal)-amount)
 	rb.SetInt(bal, rb.Int(bal)+amount)
-	if err := t.Update(acct, from, ra); err != nil {
+	if err := t.Update(acct, tables.Num(from), ra); err != nil {
 		return err
 	}
-	return t.Update(acct, to, rb)
+	return t.Update(acct, tables.Num(to), rb)
 }
 
 func transferProcedure(c *tables.Catalog) txn.Procedure {
@@ -108,7 +108,7 @@ func putAccounts(t testing.TB, db *txn.DB, acct *tables.Table, n int, balance in
 		row.SetInt(acct.Field("id"), int64(id))
 		row.SetInt(acct.Field("balance"), balance)
 		row.SetInt(acct.Field("owner"), int64(id%7))
-		if err := db.Update(context.Background(), func(t *txn.Txn) error { return t.Insert(acct, id, row) }); err != nil {
+		if err := db.Update(context.Background(), func(t *txn.Txn) error { return t.Insert(acct, tables.Num(id), row) }); err != nil {
 			t.Fatalf("insert account %d: %v", id, err)
 		}
 	}
@@ -119,10 +119,10 @@ func total(ctx context.Context, db *txn.DB, acct *tables.Table, n int) (sum, byS
 		sum, bySecondary = 0, 0
 		var gets []*txn.Get
 		for id := range uint64(n) {
-			gets = append(gets, t.GetLater(acct, id))
+			gets = append(gets, t.GetLater(acct, tables.Num(id)))
 		}
 		ix := acct.Secondary("by_owner")
-		es, err := t.Scan(ix, 0, ^uint64(0), 0)
+		es, err := t.Scan(ix, tables.Num(0), tables.Last, 0)
 		if err != nil {
 			return err
 		}
@@ -151,24 +151,24 @@ func TestReadYourWritesAndErrors(t *testing.T) {
 		for k := uint64(1); k <= 5; k++ {
 			row := entry.NewRow()
 			row.SetInt(amount, int64(k))
-			if err := t.Insert(entry, k*10, row); err != nil {
+			if err := t.Insert(entry, tables.Num(k*10), row); err != nil {
 				return err
 			}
 		}
-		if err := t.Delete(entry, 30); err != nil {
+		if err := t.Delete(entry, tables.Num(30)); err != nil {
 			return err
 		}
-		es, err := t.Scan(entry.Primary(), 0, 1000, 3)
+		es, err := t.Scan(entry.Primary(), tables.Num(0), tables.Num(1000), 3)
 		if err != nil {
 			return err
 		}
-		if len(es) != 3 || es[0].Key != 10 || es[1].Key != 20 || es[2].Key != 40 {
+		if len(es) != 3 || es[0].Key.Num() != 10 || es[1].Key.Num() != 20 || es[2].Key.Num() != 40 {
 			return fmt.Errorf("scan of own writes: %v", es)
 		}
-		if _, err := t.Get(entry, 30); !errors.Is(err, txn.ErrNotFound) {
+		if _, err := t.Get(entry, tables.Num(30)); !errors.Is(err, txn.ErrNotFound) {
 			return fmt.Errorf("get of own delete: %v", err)
 		}
-		if row, err := t.Get(entry, 50); err != nil || row.Int(amount) != 5 {
+		if row, err := t.Get(entry, tables.Num(50)); err != nil || row.Int(amount) != 5 {
 			return fmt.Errorf("get of own insert: %v %v", row, err)
 		}
 		return nil
@@ -176,8 +176,8 @@ func TestReadYourWritesAndErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := db.View(ctx, func(t *txn.Txn) error {
-		es, err := t.Scan(entry.Primary(), 11, 49, 0)
-		if err == nil && (len(es) != 2 || es[1].Key != 40) {
+		es, err := t.Scan(entry.Primary(), tables.Num(11), tables.Num(49), 0)
+		if err == nil && (len(es) != 2 || es[1].Key.Num() != 40) {
 			err = fmt.Errorf("scan: %v", es)
 		}
 		return err
@@ -188,12 +188,12 @@ func TestReadYourWritesAndErrors(t *testing.T) {
 		want error
 		fn   func(*txn.Txn) error
 	}{
-		"insert twice":   {txn.ErrExists, func(t *txn.Txn) error { return t.Insert(entry, 10, entry.NewRow()) }},
-		"update absent":  {txn.ErrNotFound, func(t *txn.Txn) error { return t.Update(entry, 11, entry.NewRow()) }},
-		"delete absent":  {txn.ErrNotFound, func(t *txn.Txn) error { return t.Delete(entry, 11) }},
-		"get absent":     {txn.ErrNotFound, func(t *txn.Txn) error { _, err := t.Get(acct, 999); return err }},
-		"short row":      {tables.ErrRow, func(t *txn.Txn) error { return t.Put(entry, 1, make(tables.Row, 3)) }},
-		"scan of hash":   {tables.ErrSchema, func(t *txn.Txn) error { _, err := t.Scan(acct.Primary(), 0, 1, 0); return err }},
+		"insert twice":   {txn.ErrExists, func(t *txn.Txn) error { return t.Insert(entry, tables.Num(10), entry.NewRow()) }},
+		"update absent":  {txn.ErrNotFound, func(t *txn.Txn) error { return t.Update(entry, tables.Num(11), entry.NewRow()) }},
+		"delete absent":  {txn.ErrNotFound, func(t *txn.Txn) error { return t.Delete(entry, tables.Num(11)) }},
+		"get absent":     {txn.ErrNotFound, func(t *txn.Txn) error { _, err := t.Get(acct, tables.Num(999)); return err }},
+		"short row":      {tables.ErrRow, func(t *txn.Txn) error { return t.Put(entry, tables.Num(1), make(tables.Row, 3)) }},
+		"scan of hash":   {tables.ErrSchema, func(t *txn.Txn) error { _, err := t.Scan(acct.Primary(), tables.Num(0), tables.Num(1), 0); return err }},
 		"body's own":     {errPoor, func(t *txn.Txn) error { return errPoor }},
 		"too many reads": {txn.ErrTooLarge, func(t *txn.Txn) error { return readMany(t, acct) }},
 	} {
@@ -201,7 +201,7 @@ func TestReadYourWritesAndErrors(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
-	if err := db.View(ctx, func(t *txn.Txn) error { return t.Put(entry, 1, entry.NewRow()) }); !errors.Is(err, txn.ErrReadOnly) {
+	if err := db.View(ctx, func(t *txn.Txn) error { return t.Put(entry, tables.Num(1), entry.NewRow()) }); !errors.Is(err, txn.ErrReadOnly) {
 		t.Errorf("write in a View: %v", err)
 	}
 	if _, err := db.Call(ctx, 0, "nope", nil); !errors.Is(err, txn.ErrNoProcedure) {
@@ -214,7 +214,7 @@ func TestReadYourWritesAndErrors(t *testing.T) {
 
 func readMany(t *txn.Txn, acct *tables.Table) error {
 	for i := uint64(0); ; i++ {
-		if g := t.GetLater(acct, i%10); i%1000 == 999 {
+		if g := t.GetLater(acct, tables.Num(i%10)); i%1000 == 999 {
 			if _, err := g.Row(); err != nil {
 				return err
 			}
@@ -248,7 +248,7 @@ func TestMoneyIsConserved(t *testing.T) {
 				if w%2 == 0 {
 					err = db.Update(ctx, func(t *txn.Txn) error { return transfer(t, acct, from, to, 7) })
 				} else {
-					_, err = db.Call(ctx, db.Home(acct, from), "transfer", transferArgs(from, to, 7))
+					_, err = db.Call(ctx, HomeOf(db, acct, tables.Num(from)), "transfer", transferArgs(from, to, 7))
 					var pe *txn.ProcedureError
 					if errors.As(err, &pe) && pe.Text == errPoor.Error() {
 						err = nil

@@ -3,7 +3,18 @@ package server
 import (
 	"drtmx/internal/twophase"
 	"drtmx/rdma"
+	"drtmx/tables"
+	"drtmx/txn"
 )
+
+// HomeOf is DB.Home for keys that fit their table.
+func HomeOf(db *txn.DB, t *tables.Table, key tables.Key) txn.Home {
+	h, err := db.Home(t, key)
+	if err != nil {
+		panic(err)
+	}
+	return h
+}
 
 // LimitTables bounds the tables of the commit protocol of a server that has not
 // started. Zero limits keep their defaults.

@@ -11,6 +11,7 @@ import (
 
 	"drtmx/internal/history"
 	"drtmx/internal/wire"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -20,7 +21,7 @@ var errCut = errors.New("the connection is cut")
 func (x *cluster) value(table int, key uint64) (v uint64, err error) {
 	err = x.DB.View(context.Background(), func(t *txn.Txn) error {
 		v = 0
-		row, err := t.Get(x.s.tab[table], key)
+		row, err := t.Get(x.s.tab[table], tables.Num(key))
 		if errors.Is(err, txn.ErrNotFound) {
 			return nil
 		}
@@ -81,7 +82,7 @@ func TestLostAnswers(t *testing.T) {
 		err = x.DB.Update(ctx, func(tx *txn.Txn) error {
 			for table := range 2 { // of several partitions
 				for k := uint64(key); k < key+3; k++ {
-					if err := tx.Put(x.s.tab[table], k, x.s.row(table, k, fresh)); err != nil {
+					if err := tx.Put(x.s.tab[table], tables.Num(k), x.s.row(table, k, fresh)); err != nil {
 						return err
 					}
 				}
@@ -133,7 +134,7 @@ func TestOutcomeOfRefusal(t *testing.T) {
 		return nil
 	})
 	err := x.DB.Update(context.Background(), func(tx *txn.Txn) error {
-		return tx.Insert(x.s.tab[inHash], 3, x.s.row(inHash, 3, 2))
+		return tx.Insert(x.s.tab[inHash], tables.Num(3), x.s.row(inHash, 3, 2))
 	})
 	client.set(nil)
 	var lost *txn.UnknownOutcome
@@ -160,7 +161,7 @@ func TestKilledServer(t *testing.T) {
 			}
 		}
 	}
-	home := func(key uint64) int { return int(x.DB.Home(x.s.tab[inHash], key)) }
+	home := func(key uint64) int { return int(x.s.home(x.DB, inHash, key)) }
 	// The first key at each server.
 	keys := []uint64{0, 1, 2}
 	for _, k := range keys {
@@ -174,7 +175,7 @@ func TestKilledServer(t *testing.T) {
 	under := make(chan error, 1)
 	go func() {
 		under <- x.DB.Update(ctx, func(tx *txn.Txn) error {
-			return tx.Put(x.s.tab[inOrdered], 8, x.s.row(inOrdered, 8, 9)) // at server 2
+			return tx.Put(x.s.tab[inOrdered], tables.Num(8), x.s.row(inOrdered, 8, 9)) // at server 2
 		})
 	}()
 	time.Sleep(20 * time.Millisecond)
@@ -197,10 +198,10 @@ func TestKilledServer(t *testing.T) {
 		"Update": func() error { return x.put(inHash, keys[2], 2) },
 		"Update that reads there": func() error {
 			return x.DB.Update(ctx, func(tx *txn.Txn) error {
-				if _, err := tx.Get(x.s.tab[inHash], keys[2]); err != nil {
+				if _, err := tx.Get(x.s.tab[inHash], tables.Num(keys[2])); err != nil {
 					return err
 				}
-				return tx.Put(x.s.tab[inHash], keys[0], x.s.row(inHash, keys[0], 2))
+				return tx.Put(x.s.tab[inHash], tables.Num(keys[0]), x.s.row(inHash, keys[0], 2))
 			})
 		},
 		"Call":        func() error { _, err := x.DB.Call(ctx, 2, "look", nil); return err },
@@ -233,15 +234,15 @@ func TestCancelEverywhere(t *testing.T) {
 	body := func(write bool) func(*txn.Txn) error {
 		return func(tx *txn.Txn) error {
 			for table := range 2 {
-				if _, err := tx.Get(x.s.tab[table], 4); err != nil {
+				if _, err := tx.Get(x.s.tab[table], tables.Num(4)); err != nil {
 					return err
 				}
 			}
-			if _, err := tx.Scan(x.s.tab[inOrdered].Primary(), 0, 20, 0); err != nil {
+			if _, err := tx.Scan(x.s.tab[inOrdered].Primary(), tables.Num(0), tables.Num(20), 0); err != nil {
 				return err
 			}
 			for k := uint64(0); write && k < 6; k++ {
-				if err := tx.Put(x.s.tab[k%2], k, x.s.row(int(k%2), k, fresh)); err != nil {
+				if err := tx.Put(x.s.tab[k%2], tables.Num(k), x.s.row(int(k%2), k, fresh)); err != nil {
 					return err
 				}
 			}

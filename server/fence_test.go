@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"drtmx/rdma/inproc"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -28,24 +29,27 @@ func TestFencedPartitionServesNoView(t *testing.T) {
 	const fenced = 1
 	x.Servers[fenced].Fence(fenced)
 	views := map[string]func(table int, key uint64, t *txn.Txn) error{
-		"of one row": func(table int, key uint64, t *txn.Txn) error { _, err := t.Get(x.s.tab[table], key); return err },
+		"of one row": func(table int, key uint64, t *txn.Txn) error {
+			_, err := t.Get(x.s.tab[table], tables.Num(key))
+			return err
+		},
 		"of no row": func(table int, key uint64, t *txn.Txn) error {
-			if _, err := t.Get(x.s.tab[table], key+12_000); !errors.Is(err, txn.ErrNotFound) {
+			if _, err := t.Get(x.s.tab[table], tables.Num(key+12_000)); !errors.Is(err, txn.ErrNotFound) {
 				return err
 			}
 			return nil
 		},
 		"of a range": func(_ int, key uint64, t *txn.Txn) error {
-			_, err := t.Scan(x.s.tab[inOrdered].Primary(), key&^3, key|3, 0)
+			_, err := t.Scan(x.s.tab[inOrdered].Primary(), tables.Num(key&^3), tables.Num(key|3), 0)
 			return err
 		},
 	}
 	for table := range 2 {
 		for key := range uint64(12) {
 			for name, fn := range views {
-				there := int(x.DB.Home(x.s.tab[table], key)) == fenced
+				there := int(x.s.home(x.DB, table, key)) == fenced
 				if name == "of a range" {
-					there = int(x.DB.Home(x.s.tab[inOrdered], key)) == fenced
+					there = int(x.s.home(x.DB, inOrdered, key)) == fenced
 				}
 				err := x.DB.View(ctx, func(t *txn.Txn) error { return fn(table, key, t) })
 				if there && err == nil {
@@ -70,7 +74,7 @@ func TestPausedServerIsReadAndNotWritten(t *testing.T) {
 	}
 	read := func() error {
 		return x.DB.View(context.Background(), func(t *txn.Txn) error {
-			row, err := t.Get(x.s.tab[inHash], 3)
+			row, err := t.Get(x.s.tab[inHash], tables.Num(3))
 			if err == nil && x.s.first(inHash, row) != 7 {
 				err = fmt.Errorf("read %d", x.s.first(inHash, row))
 			}
@@ -90,7 +94,7 @@ func TestPausedServerIsReadAndNotWritten(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	err := x.DB.Update(ctx, func(t *txn.Txn) error { return t.Put(x.s.tab[inHash], 3, x.s.row(inHash, 3, 8)) })
+	err := x.DB.Update(ctx, func(t *txn.Txn) error { return t.Put(x.s.tab[inHash], tables.Num(3), x.s.row(inHash, 3, 8)) })
 	var lost *txn.UnknownOutcome
 	if !errors.As(err, &lost) || !errors.Is(err, txn.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a commit to a paused server: %v", err)
@@ -123,7 +127,7 @@ func TestFencedPartitionTakesNoCommit(t *testing.T) {
 	put := func(keys ...uint64) error {
 		return x.DB.Update(ctx, func(tx *txn.Txn) error {
 			for _, k := range keys {
-				if err := tx.Put(x.s.tab[inHash], k, x.s.row(inHash, k, 2)); err != nil {
+				if err := tx.Put(x.s.tab[inHash], tables.Num(k), x.s.row(inHash, k, 2)); err != nil {
 					return err
 				}
 			}

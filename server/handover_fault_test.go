@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"drtmx/internal/wire"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -20,7 +21,7 @@ func newHandovers(t *testing.T) *doubts {
 	x, _, peers := startHooked(t, newListSchema(4), 2, txn.Config{Retry: txn.Retry{Attempts: 100000}})
 	d := disturb(t, x, peers)
 	for i, k := range handKeys {
-		if home := int(x.DB.Home(x.s.tab[inHash], k)); home != i {
+		if home := int(x.s.home(x.DB, inHash, k)); home != i {
 			t.Fatalf("key %d is at server %d", k, home)
 		}
 	}
@@ -38,7 +39,7 @@ func (d *doubts) hash(ctx context.Context, value uint64, keys ...uint64) error {
 	defer cancel()
 	return d.DB.Update(ctx, func(tx *txn.Txn) error {
 		for _, k := range keys {
-			if err := tx.Put(d.s.tab[inHash], k, d.s.row(inHash, k, value)); err != nil {
+			if err := tx.Put(d.s.tab[inHash], tables.Num(k), d.s.row(inHash, k, value)); err != nil {
 				return err
 			}
 		}
@@ -142,7 +143,7 @@ func testSilentLastAgent(t *testing.T) {
 	var lost *txn.UnknownOutcome
 	err := d.DB.Update(ctx, func(tx *txn.Txn) error {
 		for _, k := range handKeys {
-			if err := tx.Put(d.s.tab[inHash], k, d.s.row(inHash, k, 5)); err != nil {
+			if err := tx.Put(d.s.tab[inHash], tables.Num(k), d.s.row(inHash, k, 5)); err != nil {
 				return err
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 
+	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -62,20 +63,20 @@ func newLists(l *load) *listSchema {
 	return newListSchema(l.Room)
 }
 
-func (s *listSchema) stringKey(key uint64) []byte { return appendListKey(nil, key) }
+// keyOf is the key of a list.
+func (s *listSchema) keyOf(key uint64) tables.Key {
+	if s.strings {
+		return tables.Str(appendListKey(nil, key))
+	}
+	return tables.Num(key)
+}
 
 func (s *listSchema) home(db *txn.DB, table int, key uint64) txn.Home {
-	if s.strings {
-		return db.HomeS(s.tab[table], s.stringKey(key))
-	}
-	return db.Home(s.tab[table], key)
+	return server.HomeOf(db, s.tab[table], s.keyOf(key))
 }
 
 func (s *listSchema) getLater(t *txn.Txn, table int, key uint64) *txn.Get {
-	if s.strings {
-		return t.GetLaterS(s.tab[table], s.stringKey(key))
-	}
-	return t.GetLater(s.tab[table], key)
+	return t.GetLater(s.tab[table], s.keyOf(key))
 }
 
 func (s *listSchema) get(t *txn.Txn, table int, key uint64) (tables.Row, error) {
@@ -83,21 +84,12 @@ func (s *listSchema) get(t *txn.Txn, table int, key uint64) (tables.Row, error) 
 }
 
 func (s *listSchema) remove(t *txn.Txn, table int, key uint64) error {
-	if s.strings {
-		return t.DeleteS(s.tab[table], s.stringKey(key))
-	}
-	return t.Delete(s.tab[table], key)
+	return t.Delete(s.tab[table], s.keyOf(key))
 }
 
 func (s *listSchema) write(t *txn.Txn, st *step, fresh, insert bool, row tables.Row) error {
-	tab, key := s.tab[st.table], uint64(st.Key)
+	tab, key := s.tab[st.table], s.keyOf(uint64(st.Key))
 	switch {
-	case s.strings && fresh:
-		return t.PutS(tab, s.stringKey(key), row)
-	case s.strings && insert:
-		return t.InsertS(tab, s.stringKey(key), row)
-	case s.strings:
-		return t.UpdateS(tab, s.stringKey(key), row)
 	case fresh:
 		return t.Put(tab, key, row)
 	case insert:
@@ -108,28 +100,26 @@ func (s *listSchema) write(t *txn.Txn, st *step, fresh, insert bool, row tables.
 
 // scanOrdered scans the ordered table.
 func (s *listSchema) scanOrdered(t *txn.Txn, lo, hi uint64, limit int) ([]txn.Entry, error) {
-	ix := s.tab[inOrdered].Primary()
-	if s.strings {
-		return t.ScanS(ix, s.stringKey(lo), s.stringKey(hi), limit)
-	}
-	return t.Scan(ix, lo, hi, limit)
+	return t.Scan(s.tab[inOrdered].Primary(), s.keyOf(lo), s.keyOf(hi), limit)
 }
 
 // scanByKey scans the table by hash through its secondary index.
 func (s *listSchema) scanByKey(t *txn.Txn, lo, hi uint64, limit int) ([]txn.Entry, error) {
+	key := tables.Num
 	if s.strings {
-		return t.ScanS(s.byKey.ix, tables.AppendInt(nil, int64(lo)), tables.AppendInt(nil, int64(hi)), limit)
+		key = func(n uint64) tables.Key { return tables.Str(tables.AppendInt(nil, int64(n))) }
 	}
-	return t.Scan(s.byKey.ix, lo, hi, limit)
+	return t.Scan(s.byKey.ix, key(lo), key(hi), limit)
 }
 
 // scanByLen reads some lists of n values.
 func (s *listSchema) scanByLen(t *txn.Txn, n uint64, limit int) ([]txn.Entry, error) {
+	lo, hi := tables.Num(n<<keyBits), tables.Num((n+1)<<keyBits-1)
 	if s.strings {
-		lo := binary.BigEndian.AppendUint16(nil, uint16(n))
-		return t.ScanS(s.byLen.ix, lo, append(lo[:2:2], 0xff), limit)
+		b := binary.BigEndian.AppendUint16(nil, uint16(n))
+		lo, hi = tables.Str(b), tables.Str(append(b[:2:2], 0xff))
 	}
-	return t.Scan(s.byLen.ix, n<<keyBits, (n+1)<<keyBits-1, limit)
+	return t.Scan(s.byLen.ix, lo, hi, limit)
 }
 
 // text is the list in a row.

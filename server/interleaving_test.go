@@ -41,12 +41,12 @@ type change struct {
 
 func (x *cluster) put(table int, key uint64, values ...uint64) error {
 	return x.DB.Update(context.Background(), func(t *txn.Txn) error {
-		return t.Put(x.s.tab[table], key, x.s.row(table, key, values...))
+		return t.Put(x.s.tab[table], tables.Num(key), x.s.row(table, key, values...))
 	})
 }
 
 func (x *cluster) drop(table int, key uint64) error {
-	return x.DB.Update(context.Background(), func(t *txn.Txn) error { return t.Delete(x.s.tab[table], key) })
+	return x.DB.Update(context.Background(), func(t *txn.Txn) error { return t.Delete(x.s.tab[table], tables.Num(key)) })
 }
 
 var (
@@ -81,7 +81,7 @@ type look struct {
 func looks() []look {
 	get := func(key uint64) func(*cluster, int, *txn.Txn) error {
 		return func(x *cluster, table int, t *txn.Txn) error {
-			_, err := t.Get(x.s.tab[table], key)
+			_, err := t.Get(x.s.tab[table], tables.Num(key))
 			if errors.Is(err, txn.ErrNotFound) {
 				err = nil
 			}
@@ -94,7 +94,7 @@ func looks() []look {
 			if table == inOrdered {
 				ix = x.s.tab[table].Primary()
 			}
-			_, err := t.Scan(ix, lo, hi, limit)
+			_, err := t.Scan(ix, tables.Num(lo), tables.Num(hi), limit)
 			return err
 		}
 	}
@@ -126,9 +126,9 @@ func (x *cluster) attempts(table int, l look, c change, ending string) (n int, e
 		}
 		switch ending {
 		case endings[1]:
-			return t.Put(x.s.tab[table], 13, x.s.row(table, 13, uint64(n)))
+			return t.Put(x.s.tab[table], tables.Num(13), x.s.row(table, 13, uint64(n)))
 		case endings[2]:
-			return t.Put(x.s.tab[1-table], 1000, x.s.row(1-table, 1000, uint64(n)))
+			return t.Put(x.s.tab[1-table], tables.Num(1000), x.s.row(1-table, 1000, uint64(n)))
 		case endings[3]:
 			return errRollBack
 		}
@@ -255,7 +255,7 @@ func TestSwapIsNeverSeenHalf(t *testing.T) {
 			step.inside = true
 			defer func() { step.inside = false }()
 			if err := x.DB.Update(context.Background(), func(t *txn.Txn) error {
-				return errors.Join(t.Delete(x.s.tab[table], from), t.Insert(x.s.tab[table], to, x.s.row(table, to, 1)))
+				return errors.Join(t.Delete(x.s.tab[table], tables.Num(from)), t.Insert(x.s.tab[table], tables.Num(to), x.s.row(table, to, 1)))
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -270,12 +270,12 @@ func TestSwapIsNeverSeenHalf(t *testing.T) {
 				swap(at, b) // a is absent
 				at = b
 			}
-			_, errA := tx.Get(x.s.tab[table], a)
+			_, errA := tx.Get(x.s.tab[table], tables.Num(a))
 			if attempts == 1 {
 				swap(b, a) // b is absent
 				at = a
 			}
-			_, errB := tx.Get(x.s.tab[table], b)
+			_, errB := tx.Get(x.s.tab[table], tables.Num(b))
 			both = 0
 			if errors.Is(errA, txn.ErrNotFound) && errors.Is(errB, txn.ErrNotFound) {
 				both = 1
@@ -313,7 +313,7 @@ func TestStaleLocations(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := x.DB.View(context.Background(), func(tx *txn.Txn) error {
-			row, err := tx.Get(x.s.tab[inHash], key)
+			row, err := tx.Get(x.s.tab[inHash], tables.Num(key))
 			if err == nil && x.s.first(inHash, row) != key {
 				err = fmt.Errorf("key %d has the row of key %d", key, x.s.first(inHash, row))
 			}
@@ -326,7 +326,7 @@ func TestStaleLocations(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := x.DB.View(context.Background(), func(tx *txn.Txn) error {
-			_, err := tx.Get(x.s.tab[inHash], key)
+			_, err := tx.Get(x.s.tab[inHash], tables.Num(key))
 			return err
 		}); !errors.Is(err, txn.ErrNotFound) {
 			t.Fatalf("key %d, deleted, is found: %v", key, err)
@@ -349,15 +349,15 @@ func TestFailedCommitLeavesNoLock(t *testing.T) {
 		err := x.DB.Update(context.Background(), func(tx *txn.Txn) error {
 			for table := range 2 {
 				for key := range uint64(6) {
-					if err := tx.Put(x.s.tab[table], key, x.s.row(table, key, 2)); err != nil {
+					if err := tx.Put(x.s.tab[table], tables.Num(key), x.s.row(table, key, 2)); err != nil {
 						return err
 					}
 				}
-				if err := tx.Put(x.s.tab[table], 77, x.s.row(table, 77, 2)); err != nil {
+				if err := tx.Put(x.s.tab[table], tables.Num(77), x.s.row(table, 77, 2)); err != nil {
 					return err
 				}
 			}
-			return tx.Insert(x.s.tab[inOrdered], 5+1, x.s.row(inOrdered, 6, 2))
+			return tx.Insert(x.s.tab[inOrdered], tables.Num(5+1), x.s.row(inOrdered, 6, 2))
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -365,12 +365,12 @@ func TestFailedCommitLeavesNoLock(t *testing.T) {
 		err = x.DB.Update(context.Background(), func(tx *txn.Txn) error {
 			for table := range 2 {
 				for key := range uint64(6) {
-					if err := tx.Put(x.s.tab[table], key, x.s.row(table, key, 3)); err != nil {
+					if err := tx.Put(x.s.tab[table], tables.Num(key), x.s.row(table, key, 3)); err != nil {
 						return err
 					}
 				}
 			}
-			return tx.Insert(x.s.tab[inHash], 77, x.s.row(inHash, 77, 3)) // exists
+			return tx.Insert(x.s.tab[inHash], tables.Num(77), x.s.row(inHash, 77, 3)) // exists
 		})
 		if !errors.Is(err, txn.ErrExists) {
 			t.Fatalf("insert of a key that exists: %v", err)

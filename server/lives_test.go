@@ -15,7 +15,7 @@ func moveBetween(t *testing.T, cl *Cluster, acct *tables.Table) error {
 	t.Helper()
 	accounts := make([]uint64, 2)
 	for id := uint64(20); id > 0; id-- {
-		accounts[cl.DB.Home(acct, id-1)] = id - 1
+		accounts[HomeOf(cl.DB, acct, tables.Num(id-1))] = id - 1
 	}
 	return cl.DB.Update(context.Background(), func(tx *txn.Txn) error { return transfer(tx, acct, accounts[0], accounts[1], 1) })
 }

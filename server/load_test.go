@@ -36,7 +36,7 @@ func TestLoader(t *testing.T) {
 		row := tab.NewRow()
 		for k := range n {
 			fill(row, k)
-			if err := l.Add(k, row); err != nil {
+			if err := l.Add(tables.Num(k), row); err != nil {
 				return errors.Join(err, l.Close())
 			}
 		}
@@ -64,7 +64,7 @@ func TestLoader(t *testing.T) {
 	}
 	for k := range uint64(100) {
 		if err := cl.DB.View(ctx, func(t *txn.Txn) error {
-			row, err := t.Get(rate, k)
+			row, err := t.Get(rate, tables.Num(k))
 			if err == nil && row.Int(rate.Field("cents")) != int64(k) {
 				err = errors.New("another row")
 			}
@@ -73,7 +73,7 @@ func TestLoader(t *testing.T) {
 			t.Fatalf("replicated row %d: %v", k, err)
 		}
 	}
-	err = cl.DB.Update(ctx, func(t *txn.Txn) error { return t.Put(rate, 1, rate.NewRow()) })
+	err = cl.DB.Update(ctx, func(t *txn.Txn) error { return t.Put(rate, tables.Num(1), rate.NewRow()) })
 	if !errors.Is(err, txn.ErrReadOnly) {
 		t.Errorf("write to a replicated table: %v", err)
 	}

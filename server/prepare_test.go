@@ -36,7 +36,7 @@ func putEntries(t *testing.T, s *Server, entry *tables.Table, keys ...uint64) {
 		t.Fatal(err)
 	}
 	for _, k := range keys {
-		if err := db.Update(context.Background(), exec.BodyFunc(func(t *exec.Txn) error { return t.Put(entry, k, entry.NewRow()) })); err != nil {
+		if err := db.Update(context.Background(), exec.BodyFunc(func(t *exec.Txn) error { return t.Put(entry, tables.Num(k), entry.NewRow()) })); err != nil {
 			t.Fatal(err)
 		}
 	}

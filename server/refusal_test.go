@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"drtmx/server"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -70,10 +71,10 @@ func (x *cluster) move(rng *rand.Rand) error {
 	length := [2]int{1 + rng.IntN(4), 1 + rng.IntN(4)}
 	return x.DB.Update(context.Background(), func(tx *txn.Txn) error {
 		for i, k := range []uint64{a, b} {
-			if _, err := tx.Get(tab, k); err != nil {
+			if _, err := tx.Get(tab, tables.Num(k)); err != nil {
 				return err
 			}
-			if err := tx.Update(tab, k, x.s.row(inOrdered, k, make([]uint64, length[i])...)); err != nil {
+			if err := tx.Update(tab, tables.Num(k), x.s.row(inOrdered, k, make([]uint64, length[i])...)); err != nil {
 				return err
 			}
 			if a == b {
@@ -95,10 +96,10 @@ func TestRefusalsComeAtOnce(t *testing.T) {
 		fn   func(x *cluster, tx *txn.Txn, key uint64) error
 	}{
 		{"insert of an existing row", txn.ErrExists, func(x *cluster, tx *txn.Txn, key uint64) error {
-			return tx.Insert(x.s.tab[inHash], key, x.s.row(inHash, key, 9))
+			return tx.Insert(x.s.tab[inHash], tables.Num(key), x.s.row(inHash, key, 9))
 		}},
 		{"delete of a missing row", txn.ErrNotFound, func(x *cluster, tx *txn.Txn, key uint64) error {
-			return tx.Delete(x.s.tab[inOrdered], key+4000)
+			return tx.Delete(x.s.tab[inOrdered], tables.Num(key+4000))
 		}},
 	}
 	for _, sp := range spreads {
@@ -136,10 +137,10 @@ func (x *cluster) refuse(t *testing.T, name string, fresh uint64, last bool, wan
 			}
 		}
 		for table := range 2 {
-			if _, err := tx.Get(x.s.tab[table], fresh); !errors.Is(err, txn.ErrNotFound) {
+			if _, err := tx.Get(x.s.tab[table], tables.Num(fresh)); !errors.Is(err, txn.ErrNotFound) {
 				return fmt.Errorf("row %d: %w", fresh, err)
 			}
-			if err := tx.Insert(x.s.tab[table], fresh, x.s.row(table, fresh, 1)); err != nil {
+			if err := tx.Insert(x.s.tab[table], tables.Num(fresh), x.s.row(table, fresh, 1)); err != nil {
 				return err
 			}
 		}

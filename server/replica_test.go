@@ -25,21 +25,21 @@ func TestCopiesAtHandAreRead(t *testing.T) {
 	stock, rate, band := cat.MustTable("stock"), cat.MustTable("rate"), cat.MustTable("band")
 	order := func(_ context.Context, t *txn.Txn, _ []byte) ([]byte, error) {
 		for k := range uint64(20) {
-			if _, err := t.Get(rate, k); err != nil {
+			if _, err := t.Get(rate, tables.Num(k)); err != nil {
 				return nil, err
 			}
-			if rows, err := t.Scan(band.Primary(), k, k+3, 2); err != nil || len(rows) == 0 {
+			if rows, err := t.Scan(band.Primary(), tables.Num(k), tables.Num(k+3), 2); err != nil || len(rows) == 0 {
 				return nil, err
 			}
 		}
 		for k := range uint64(2) {
-			row, err := t.Get(stock, k)
+			row, err := t.Get(stock, tables.Num(k))
 			if err != nil {
 				return nil, err
 			}
 			row = row.Clone()
 			row.SetInt(stock.Field("n"), row.Int(stock.Field("n"))+1)
-			if err := t.Update(stock, k, row); err != nil {
+			if err := t.Update(stock, tables.Num(k), row); err != nil {
 				return nil, err
 			}
 		}
@@ -56,7 +56,7 @@ func TestCopiesAtHandAreRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		for k := range uint64(24) {
-			if err := l.Add(k, tab.NewRow()); err != nil {
+			if err := l.Add(tables.Num(k), tab.NewRow()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -66,7 +66,7 @@ func TestCopiesAtHandAreRead(t *testing.T) {
 	}
 	const calls = 10
 	for range calls {
-		if _, err := cl.DB.Call(ctx, cl.DB.Home(stock, 0), "order", nil); err != nil {
+		if _, err := cl.DB.Call(ctx, HomeOf(cl.DB, stock, tables.Num(0)), "order", nil); err != nil {
 			t.Fatal(err)
 		}
 	}

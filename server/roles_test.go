@@ -391,13 +391,13 @@ func TestAReaderOfTheDatabase(t *testing.T) {
 			putAccounts(t, open(rdma.Identity{Role: rdma.RoleWriter, Name: "w"}), acct, 4, 100)
 			db := open(rdma.Identity{Role: rdma.RoleReader, Name: "r"})
 			err := db.View(t.Context(), func(tx *txn.Txn) error {
-				_, err := tx.Get(acct, 1)
+				_, err := tx.Get(acct, tables.Num(1))
 				return err
 			})
 			if err != nil {
 				t.Errorf("a reader's View: %v", err)
 			}
-			err = db.Update(t.Context(), func(tx *txn.Txn) error { return tx.Delete(acct, 1) })
+			err = db.Update(t.Context(), func(tx *txn.Txn) error { return tx.Delete(acct, tables.Num(1)) })
 			if !errors.Is(err, txn.ErrForbidden) {
 				t.Errorf("a reader's Update: %v", err)
 			}

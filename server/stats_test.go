@@ -13,6 +13,7 @@ import (
 
 	"drtmx/internal/wire"
 	"drtmx/rdma/inproc"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -33,7 +34,7 @@ func TestStatsCountWhatRan(t *testing.T) {
 	const calls = 20
 	for i := range uint64(calls) {
 		// Accounts of one server, so that the procedure stays in its partition.
-		if _, err := cl.DB.Call(ctx, cl.DB.Home(acct, 2*i), "transfer", transferArgs(2*i, 2*i+2, 1)); err != nil {
+		if _, err := cl.DB.Call(ctx, HomeOf(cl.DB, acct, tables.Num(2*i)), "transfer", transferArgs(2*i, 2*i+2, 1)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -233,7 +234,7 @@ func TestLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	entry := cl.DB.Catalog().MustTable("entry")
-	if err := cl.DB.Update(t.Context(), func(x *txn.Txn) error { return x.Insert(entry, 1, entry.NewRow()) }); err != nil {
+	if err := cl.DB.Update(t.Context(), func(x *txn.Txn) error { return x.Insert(entry, tables.Num(1), entry.NewRow()) }); err != nil {
 		t.Fatal(err)
 	}
 	if err := cl.DB.Seal(t.Context()); err != nil {
@@ -244,7 +245,7 @@ func TestLog(t *testing.T) {
 	}
 	transactions := len(log.records(t))
 	for range 50 {
-		if err := cl.DB.View(t.Context(), func(x *txn.Txn) error { _, err := x.Get(entry, 1); return err }); err != nil {
+		if err := cl.DB.View(t.Context(), func(x *txn.Txn) error { _, err := x.Get(entry, tables.Num(1)); return err }); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -106,7 +106,7 @@ func TestOneTickForAll(t *testing.T) {
 		}
 		keys := make([]uint64, c.partitions) // one in each partition
 		for id := uint64(24); id > 0; id-- {
-			keys[acct.Primary().PartitionOf(index.Num(id-1), c.partitions)] = id - 1
+			keys[acct.Primary().Partition.Of(tables.Num(id-1), c.partitions)] = id - 1
 		}
 		last := clock.Tick(0)
 		for round := range 20 {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-
-	"drtmx/index"
 )
 
 // Catalog is a set of tables. Immutable and safe for concurrent use.
@@ -208,7 +206,7 @@ func (t *Table) keyPart(p KeyPart) (keyPart, error) {
 func (t *Table) layoutEntry(ix *Index, s *Secondary, where string) error {
 	cols := []Column{{Name: PrimaryKey, Type: Int64}}
 	if t.def.Key == StringKey {
-		cols[0].Type, cols[0].Size = Bytes, index.MaxKeyBytes
+		cols[0].Type, cols[0].Size = Bytes, MaxKeyBytes
 	}
 	for _, name := range s.Include {
 		f, ok := t.fields[name]

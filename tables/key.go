@@ -1,100 +1,210 @@
 package tables
 
 import (
+	"cmp"
 	"encoding/binary"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"sort"
+	"io"
+	"strconv"
 	"strings"
 
-	"github.com/zeebo/xxh3"
-
 	"drtmx/index"
+	"drtmx/internal/mem"
 )
 
-// KeyKind is the kind of a table's primary key.
+// KeyKind is the kind of the keys of a table or index.
 type KeyKind uint8
 
-// Kinds of primary key.
+// Kinds of keys.
 const (
-	NumberKey KeyKind = iota // eight bytes, ordered as an unsigned number
-	StringKey                // any bytes, up to index.MaxKeyBytes, ordered by them
+	NumberKey KeyKind = iota // eight bytes, ordered as an unsigned number; see Num
+	StringKey                // up to MaxKeyBytes bytes, ordered by them; see Str
 )
 
-// ErrKey reports a key of the wrong kind for its table, or one too long.
-var ErrKey = index.ErrKey
+func (k KeyKind) String() string {
+	if k == StringKey {
+		return "string"
+	}
+	return "number"
+}
 
-// Highest is the highest string key. A scan up to it reaches the end of the
-// index.
-var Highest = strings.Repeat("\xff", index.MaxKeyBytes)
+// MaxKeyBytes bounds a string key.
+const MaxKeyBytes = index.MaxKeyBytes
 
-// CheckKey returns an error unless the string can be a key of the index.
-func (ix *Index) CheckKey(key []byte) error {
+// ErrKey reports a key of another kind than those of its table or index, or one
+// that is too long.
+var ErrKey = errors.New("tables: key does not fit")
+
+// Key is the key of a row or of an entry of a secondary index: a number (Num)
+// or a string of bytes (Str). Keys of one kind compare with ==, and may be keys
+// of maps.
+//
+// The zero Key is no key: every table refuses it.
+type Key struct {
+	num  uint64
+	str  string
+	kind keyKind
+}
+
+type keyKind uint8
+
+const (
+	none keyKind = iota
+	first
+	number
+	text
+	last
+)
+
+// First and Last are bounds of scans: they stand for the lowest and the highest
+// key that the index can have, of either kind. They are no keys of rows.
+var (
+	First = Key{kind: first}
+	Last  = Key{kind: last}
+)
+
+// Num returns a number key.
+func Num(n uint64) Key { return Key{num: n, kind: number} }
+
+// Str returns a string key. A key made of a byte slice is a view of it: the
+// bytes must not change while the key is in use. No transaction uses a key
+// after the call that it was passed to, so the slice may be reused then.
+func Str[S ~string | ~[]byte](s S) Key { return Key{str: mem.String(s), kind: text} }
+
+// Num returns the number of a number key. It panics for any other key, because
+// that is a programming error.
+func (k Key) Num() uint64 {
+	if k.kind != number {
+		panic("tables: Key.Num of a key that is no number")
+	}
+	return k.num
+}
+
+// Bytes returns the bytes of a string key, which must not be written. It panics
+// for any other key, because that is a programming error.
+func (k Key) Bytes() []byte {
+	if k.kind != text {
+		panic("tables: Key.Bytes of a key that is no string")
+	}
+	return mem.StringBytes(k.str)
+}
+
+// Compare returns -1, 0 or 1: the order of two keys of one kind, with First
+// below and Last above all others.
+func (k Key) Compare(o Key) int {
 	switch {
-	case ix.Key != StringKey:
-		return fmt.Errorf("%w: %s has number keys, got a string of %d bytes", ErrKey, ix.Name, len(key))
-	case len(key) > index.MaxKeyBytes:
-		return fmt.Errorf("%w: %s: a key of %d bytes, want at most %d", ErrKey, ix.Name, len(key), index.MaxKeyBytes)
+	case k.kind != o.kind:
+		return cmp.Compare(k.kind, o.kind)
+	case k.kind == text:
+		return strings.Compare(k.str, o.str)
 	}
-	return nil
+	return cmp.Compare(k.num, o.num)
 }
 
-// CheckNumber returns an error unless the index has number keys.
-func (ix *Index) CheckNumber(key uint64) error {
-	if ix.Key != NumberKey {
-		return fmt.Errorf("%w: %s has string keys, got the number %d", ErrKey, ix.Name, key)
-	}
-	return nil
+// Clone returns a key that shares no memory with k.
+func (k Key) Clone() Key {
+	k.str = strings.Clone(k.str)
+	return k
 }
 
-// Number converts the engine's key of a row to the number that the table's user
-// knows; it is 0 if the index has string keys.
-func (ix *Index) Number(key index.Key) uint64 {
-	if ix.Key == NumberKey && ix.Strings {
-		n, _ := index.NumOf(key.Str)
-		return n
+// String returns the number, or the quoted string.
+func (k Key) String() string {
+	switch k.kind {
+	case first:
+		return "first"
+	case number:
+		return strconv.FormatUint(k.num, 10)
+	case text:
+		return strconv.Quote(k.str)
+	case last:
+		return "last"
 	}
-	return key.Num
+	return "none"
 }
 
-// PartitionOf returns the partition of an engine's key among n partitions.
-func (ix *Index) PartitionOf(key index.Key, n int) int {
-	if ix.Key == NumberKey {
-		return ix.Partition.Of(ix.Number(key), n)
-	}
-	return ix.Partition.OfString(key.Str, n)
-}
-
-// Span is Partitioning.Span for the engine's keys.
-func (ix *Index) Span(lo, hi index.Key, n int) (first, last int, ordered bool) {
-	if ix.Key == NumberKey {
-		return ix.Partition.Span(ix.Number(lo), ix.Number(hi), n)
-	}
-	p := &ix.Partition
+// Format implements fmt.Formatter: every verb formats a key like its number or
+// its string, but %v quotes the string.
+func (k Key) Format(f fmt.State, verb rune) {
 	switch {
-	case p.Kind == ByRange:
-		return p.OfString(lo.Str, n), p.OfString(hi.Str, n), true
-	case p.Kind == Replicated, lo == hi, p.Kind == ByPrefix && p.samePrefix(lo.Str, hi.Str):
-		part := p.OfString(lo.Str, n)
-		return part, part, true
+	case k.kind == number:
+		fmt.Fprintf(f, fmt.FormatString(f, verb), k.num)
+	case k.kind == text && verb != 'v':
+		fmt.Fprintf(f, fmt.FormatString(f, verb), k.str)
+	default:
+		_, _ = io.WriteString(f, k.String())
 	}
-	return 0, n - 1, n == 1
 }
 
-// OfString returns the partition of a string key among n partitions.
-func (p *Partitioning) OfString(key string, n int) int {
-	switch p.Kind {
-	case ByRange:
-		i := sort.Search(len(p.StringBounds), func(i int) bool { return key < string(p.StringBounds[i]) })
-		return min(i, n-1)
-	case ByPrefix:
-		key = key[:min(len(key), int(p.Prefix))]
+// MarshalJSON writes a number, or a string in base64.
+func (k Key) MarshalJSON() ([]byte, error) {
+	switch k.kind {
+	case number:
+		return json.Marshal(k.num)
+	case text:
+		return json.Marshal([]byte(k.str))
 	}
-	return int(xxh3.HashString(key) % uint64(n))
+	return nil, fmt.Errorf("%w a definition: %v", ErrKey, k)
 }
 
-func (p *Partitioning) samePrefix(a, b string) bool {
-	n := int(p.Prefix)
-	return len(a) >= n && len(b) >= n && a[:n] == b[:n]
+// UnmarshalJSON reads what MarshalJSON writes.
+func (k *Key) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '"' {
+		var s []byte
+		err := json.Unmarshal(b, &s)
+		*k = Str(s)
+		return err
+	}
+	*k = Key{}
+	if string(b) == "null" {
+		return nil
+	}
+	k.kind = number
+	return json.Unmarshal(b, &k.num)
+}
+
+// CheckKey returns an ErrKey unless a row or entry of the index can have the
+// key.
+func (ix *Index) CheckKey(k Key) error {
+	if ix.Key.fits(k) {
+		return nil
+	}
+	return ix.keyError(k)
+}
+
+// fits reports whether the key is of the kind, and not too long.
+func (kind KeyKind) fits(k Key) bool {
+	if kind == StringKey {
+		return k.kind == text && len(k.str) <= MaxKeyBytes
+	}
+	return k.kind == number
+}
+
+func (ix *Index) keyError(k Key) error {
+	what := "table"
+	if ix.IsSecondary() {
+		what = "index"
+	}
+	got := "a bound of a scan or no key (" + k.String() + ")"
+	switch {
+	case k.kind == text && ix.Key == StringKey:
+		return fmt.Errorf("%w %s %s: a key of %d bytes, limit %d (MaxKeyBytes)", ErrKey, what, ix.Name, len(k.str), MaxKeyBytes)
+	case k.kind == text:
+		got = fmt.Sprintf("the string %.80q", k.str)
+	case k.kind == number:
+		got = "the number " + k.String()
+	}
+	return fmt.Errorf("%w %s %s: it has %v keys, got %s", ErrKey, what, ix.Name, ix.Key, got)
+}
+
+// CheckBound returns an ErrKey unless a scan of the index can begin or end with
+// the key: First, Last, or any key that CheckKey accepts.
+func (ix *Index) CheckBound(k Key) error {
+	if k.kind == first || k.kind == last {
+		return nil
+	}
+	return ix.CheckKey(k)
 }
 
 // AppendText appends a Sorted text part to the key of a secondary index, to

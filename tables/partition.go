@@ -1,14 +1,10 @@
 package tables
 
 import (
-	"bytes"
 	"fmt"
-	"slices"
 	"sort"
 
 	"github.com/zeebo/xxh3"
-
-	"drtmx/index"
 )
 
 // PartitionKind says how keys map to partitions.
@@ -21,9 +17,9 @@ const (
 	// ByBits takes (key >> Shift) − Base modulo the number of partitions:
 	// all keys that share their high bits are together.
 	ByBits
-	// ByRange cuts the key space at Bounds (StringBounds, if keys are
-	// strings): partition i holds keys below Bounds[i] and not below
-	// Bounds[i-1]. Partitions beyond the last stay empty.
+	// ByRange cuts the key space at Bounds: partition i holds keys below
+	// Bounds[i] and not below Bounds[i-1]. Partitions beyond the last stay
+	// empty.
 	ByRange
 	// Replicated keeps a copy in every partition. The table is read-only after
 	// the load.
@@ -38,57 +34,65 @@ type Partitioning struct {
 	Kind   PartitionKind `json:"kind"`
 	Shift  uint          `json:"shift,omitempty"`
 	Base   uint64        `json:"base,omitempty"`
-	Bounds []uint64      `json:"bounds,omitempty"`
-
-	StringBounds [][]byte `json:"string_bounds,omitempty"`
-	Prefix       uint     `json:"prefix,omitempty"`
+	Bounds []Key         `json:"bounds,omitempty"` // of the kind of the keys, ascending
+	Prefix uint          `json:"prefix,omitempty"`
 }
 
-// Of returns the partition of a number key among n partitions. Every partition
-// has the rows of a replicated table; Of spreads its keys over them.
-func (p *Partitioning) Of(key uint64, n int) int {
+// Of returns the partition of a key among n partitions. Every partition has the
+// rows of a replicated table; Of spreads its keys over them.
+func (p *Partitioning) Of(key Key, n int) int {
 	switch p.Kind {
 	case ByBits:
-		return int(((key >> p.Shift) - p.Base) % uint64(n))
+		return int(((key.num >> p.Shift) - p.Base) % uint64(n))
 	case ByRange:
-		i := sort.Search(len(p.Bounds), func(i int) bool { return key < p.Bounds[i] })
+		i := sort.Search(len(p.Bounds), func(i int) bool { return key.Compare(p.Bounds[i]) < 0 })
 		return min(i, n-1)
+	case ByPrefix:
+		key.str = key.str[:min(len(key.str), int(p.Prefix))]
 	}
-	return int(Mix(key) % uint64(n))
+	if key.kind == text {
+		return int(xxh3.HashString(key.str) % uint64(n))
+	}
+	return int(Mix(key.num) % uint64(n))
 }
 
-// Span reports which partitions hold keys of [lo, hi]. They are one partition
-// if the range certainly lies in it. Otherwise they are a range of partitions,
-// either in ascending key order (ordered is true) or with interleaved keys
-// (ordered is false).
-func (p *Partitioning) Span(lo, hi uint64, n int) (first, last int, ordered bool) {
-	switch p.Kind {
-	case ByBits:
-		if lo>>p.Shift == hi>>p.Shift || n == 1 {
-			part := p.Of(lo, n)
-			return part, part, true
-		}
-	case ByRange:
-		return p.Of(lo, n), p.Of(hi, n), true
-	case Replicated:
+// Span returns the first and the last of the partitions that may hold keys of
+// [lo, hi].
+func (p *Partitioning) Span(lo, hi Key, n int) (first, last int) {
+	switch {
+	case p.Kind == ByRange:
+		return p.Of(lo, n), p.Of(hi, n)
+	case p.Kind == Replicated, lo == hi, p.together(lo, hi):
 		part := p.Of(lo, n)
-		return part, part, true
+		return part, part
 	}
-	return 0, n - 1, n == 1
+	return 0, n - 1
+}
+
+// together reports whether all keys of [lo, hi] share what decides about their
+// partition.
+func (p *Partitioning) together(lo, hi Key) bool {
+	switch {
+	case p.Kind == ByBits:
+		return lo.kind == number && hi.kind == number && lo.num>>p.Shift == hi.num>>p.Shift
+	case p.Kind == ByPrefix:
+		n := int(p.Prefix)
+		return len(lo.str) >= n && len(hi.str) >= n && lo.str[:n] == hi.str[:n]
+	}
+	return false
 }
 
 func (p *Partitioning) check(what string, key KeyKind) error {
 	switch {
-	case key == StringKey && (p.Kind == ByBits || len(p.Bounds) > 0),
-		key != StringKey && (p.Kind == ByPrefix || len(p.StringBounds) > 0):
-		return fmt.Errorf("%w: %s: partition kind or bounds are not for its kind of key", ErrSchema, what)
+	case key == StringKey && p.Kind == ByBits, key == NumberKey && p.Kind == ByPrefix:
+		return fmt.Errorf("%w: %s: the partition kind is not for %v keys", ErrSchema, what, key)
 	}
 	switch p.Kind {
 	case ByHash, Replicated:
 		return nil
 	case ByPrefix:
-		if p.Prefix < 1 || p.Prefix > index.MaxKeyBytes {
-			return fmt.Errorf("%w: %s: partition prefix %d, want 1 to %d", ErrSchema, what, p.Prefix, index.MaxKeyBytes)
+		if p.Prefix < 1 || p.Prefix > MaxKeyBytes {
+			return fmt.Errorf("%w: %s: partition prefix %d, want 1 to %d", ErrSchema, what, p.Prefix, MaxKeyBytes)
 		}
 		return nil
 	case ByBits:
@@ -97,11 +101,11 @@ func (p *Partitioning) check(what string, key KeyKind) error {
 		}
 		return nil
 	case ByRange:
-		if !slices.IsSorted(p.Bounds) || len(slices.Compact(slices.Clone(p.Bounds))) != len(p.Bounds) {
-			return fmt.Errorf("%w: %s: partition bounds must ascend", ErrSchema, what)
-		}
-		for i := 1; i < len(p.StringBounds); i++ {
-			if bytes.Compare(p.StringBounds[i-1], p.StringBounds[i]) >= 0 {
+		for i, bound := range p.Bounds {
+			if !key.fits(bound) {
+				return fmt.Errorf("%w: %s: partition bound %v is no %v key", ErrSchema, what, bound, key)
+			}
+			if i > 0 && p.Bounds[i-1].Compare(bound) >= 0 {
 				return fmt.Errorf("%w: %s: partition bounds must ascend", ErrSchema, what)
 			}
 		}

@@ -4,12 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
-
-	"drtmx/index"
 )
 
 func documents() Def {
@@ -105,11 +104,11 @@ func TestSortedKeysOrderAsTheirColumns(t *testing.T) {
 	draw := func(t *rapid.T) doc {
 		return doc{alphabet.Draw(t, "title"), alphabet.Draw(t, "key"), rapid.Int32().Draw(t, "stars")}
 	}
-	key := func(t *rapid.T, d doc) index.Key {
+	key := func(t *rapid.T, d doc) Key {
 		r := tab.NewRow()
 		r.SetInt(tab.Field("stars"), int64(d.stars))
 		r = r.SetBytes(tab.Field("title"), d.title)
-		k, e, err := ix.Entry(index.Str(string(d.key)), r, nil)
+		k, e, err := ix.Entry(Str(d.key), r, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,49 +133,45 @@ func TestSortedKeysOrderAsTheirColumns(t *testing.T) {
 		}
 	})
 	long := tab.NewRow().SetBytes(tab.Field("title"), make([]byte, 40))
-	if _, _, err := ix.Entry(index.Str(strings.Repeat("k", index.MaxKeyBytes)), long, nil); !errors.Is(err, ErrKey) {
+	if _, _, err := ix.Entry(Str(strings.Repeat("k", MaxKeyBytes)), long, nil); !errors.Is(err, ErrKey) {
 		t.Errorf("a secondary key above the bound: %v", err)
 	}
 }
 
-func TestStringSpanAgreesWithPartition(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(1, 7).Draw(t, "n")
-		ix := &Index{Key: StringKey, Strings: true, Partition: rapid.SampledFrom([]Partitioning{
-			{Kind: ByHash}, {Kind: ByPrefix, Prefix: 2}, {Kind: ByRange, StringBounds: [][]byte{[]byte("b"), []byte("ba"), []byte("z")}}, {Kind: Replicated},
-		}).Draw(t, "p")}
-		key := func(name string) index.Key {
-			return index.Str(string(rapid.SliceOfN(rapid.SampledFrom([]byte("abz")), 0, 4).Draw(t, name)))
-		}
-		lo, hi, k := key("lo"), key("hi"), key("k")
-		if lo.Compare(hi) > 0 {
-			lo, hi = hi, lo
-		}
-		first, last, _ := ix.Span(lo, hi, n)
-		part := ix.PartitionOf(k, n)
-		if k.Compare(lo) >= 0 && k.Compare(hi) <= 0 && ix.Partition.Kind != Replicated && (part < first || part > last) {
-			t.Fatalf("%v lies in partition %d, the span of %v to %v is %d to %d", k, part, lo, hi, first, last)
-		}
-	})
-}
-
-func TestNumberKeysOfVariableRows(t *testing.T) {
-	d := documents()
-	d.Key, d.Secondary = NumberKey, nil
-	c, err := NewCatalog(d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ix := c.MustTable("documents").Primary()
-	rapid.Check(t, func(t *rapid.T) {
-		a, b := rapid.Uint64().Draw(t, "a"), rapid.Uint64().Draw(t, "b")
-		ka, kb := index.Str(string(index.AppendNum(nil, a))), index.Str(string(index.AppendNum(nil, b)))
-		if ix.Number(ka) != a || ix.PartitionOf(ka, 5) != ix.Partition.Of(a, 5) || ka.Compare(kb) != index.Num(a).Compare(index.Num(b)) {
-			t.Fatalf("%d and %d", a, b)
-		}
-	})
-	if err := ix.CheckKey([]byte("k")); !errors.Is(err, ErrKey) {
-		t.Error(err)
+func TestPartitionSpanAgreesWithOf(t *testing.T) {
+	for kind, c := range map[KeyKind]struct {
+		partitions []Partitioning
+		key        *rapid.Generator[Key]
+	}{
+		NumberKey: {[]Partitioning{
+			{Kind: ByHash}, {Kind: ByBits, Shift: 8, Base: 1}, {Kind: ByBits, Shift: 40}, {Kind: ByRange, Bounds: []Key{Num(100), Num(5000), Num(1 << 40)}},
+		}, rapid.Map(rapid.OneOf(rapid.Uint64Range(0, 1<<42), rapid.Uint64Range(0, 1<<12)), Num)},
+		StringKey: {[]Partitioning{
+			{Kind: ByHash}, {Kind: ByPrefix, Prefix: 2}, {Kind: ByRange, Bounds: []Key{Str("b"), Str("ba"), Str("z")}},
+		}, rapid.Map(rapid.SliceOfN(rapid.SampledFrom([]byte("abz")), 0, 4), Str[[]byte])},
+	} {
+		t.Run(kind.String(), func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				n := rapid.IntRange(1, 9).Draw(t, "n")
+				p := rapid.SampledFrom(c.partitions).Draw(t, "p")
+				keys := []Key{c.key.Draw(t, "a"), c.key.Draw(t, "b"), c.key.Draw(t, "c")}
+				slices.SortFunc(keys, Key.Compare)
+				lo, k, hi := keys[0], keys[1], keys[2]
+				if rapid.Bool().Draw(t, "from the first") {
+					lo = First
+				}
+				if rapid.Bool().Draw(t, "to the last") {
+					hi = Last
+				}
+				first, last := p.Span(lo, hi, n)
+				if of := p.Of(k, n); of < first || of > last || first < 0 || last >= n {
+					t.Fatalf("key %v is in partition %d, the span of [%v, %v] is %d to %d of %d", k, of, lo, hi, first, last, n)
+				}
+				if first, last := p.Span(k, k, n); first != last {
+					t.Fatalf("key %v alone is in partitions %d to %d", k, first, last)
+				}
+			})
+		})
 	}
 }
 
@@ -184,8 +179,10 @@ func TestStringSchemas(t *testing.T) {
 	for name, change := range map[string]func(*Def){
 		"key kind":          func(d *Def) { d.Key = 7 },
 		"bits of a string":  func(d *Def) { d.Partition = Partitioning{Kind: ByBits} },
-		"number bounds":     func(d *Def) { d.Partition = Partitioning{Kind: ByRange, Bounds: []uint64{4}} },
-		"bounds":            func(d *Def) { d.Partition = Partitioning{Kind: ByRange, StringBounds: [][]byte{{2}, {1}}} },
+		"number bounds":     func(d *Def) { d.Partition = Partitioning{Kind: ByRange, Bounds: []Key{Num(4)}} },
+		"bounds":            func(d *Def) { d.Partition = Partitioning{Kind: ByRange, Bounds: []Key{Str("2"), Str("1")}} },
+		"open bound":        func(d *Def) { d.Partition = Partitioning{Kind: ByRange, Bounds: []Key{Last}} },
+		"no bound":          func(d *Def) { d.Partition = Partitioning{Kind: ByRange, Bounds: []Key{{}}} },
 		"prefix":            func(d *Def) { d.Partition = Partitioning{Kind: ByPrefix} },
 		"prefix of numbers": func(d *Def) { d.Key, d.Partition = NumberKey, Partitioning{Kind: ByPrefix, Prefix: 2} },
 		"size":              func(d *Def) { d.Columns[1].Size = MaxRowBytes + 1 },
@@ -204,12 +201,6 @@ func TestStringSchemas(t *testing.T) {
 	c, err := NewCatalog(documents())
 	if err != nil {
 		t.Fatal(err)
-	}
-	if err := c.Indexes[0].CheckNumber(3); !errors.Is(err, ErrKey) {
-		t.Error(err)
-	}
-	if err := c.Indexes[0].CheckKey(make([]byte, index.MaxKeyBytes+1)); !errors.Is(err, ErrKey) {
-		t.Error(err)
 	}
 	b, _ := json.Marshal(c)
 	again, err := ParseCatalog(b)

@@ -205,16 +205,19 @@ func (t *Table) CheckRow(row Row) error {
 // Entry computes the secondary index entry of a row: its key and its payload.
 // It reuses the memory of dst for the payload. It fails if a column's value
 // does not fit the bits of its key part, or the key or the entry is too long.
-func (ix *Index) Entry(primary index.Key, row, dst Row) (index.Key, Row, error) {
-	key, err := ix.KeyOf(primary, row)
+func (ix *Index) Entry(primary Key, row, dst Row) (Key, Row, error) {
+	if err := ix.Table.index.CheckKey(primary); err != nil {
+		return Key{}, nil, err
+	}
+	key, err := ix.EntryKey(primary, row)
 	if err != nil {
-		return index.Key{}, nil, err
+		return Key{}, nil, err
 	}
 	dst = append(dst[:0], make(Row, ix.fixed)...)
 	if f := ix.fields[PrimaryKey]; f.typ == Bytes {
-		dst = dst.SetBytes(f, []byte(primary.Str))
+		dst = dst.SetBytes(f, primary.Bytes())
 	} else {
-		dst.SetInt(f, int64(ix.Table.index.Number(primary)))
+		dst.SetInt(f, int64(primary.num))
 	}
 	for _, c := range ix.include {
 		switch c.from.typ {
@@ -229,37 +232,26 @@ func (ix *Index) Entry(primary index.Key, row, dst Row) (index.Key, Row, error) 
 		}
 	}
 	if len(dst) > MaxRowBytes {
-		return index.Key{}, nil, fmt.Errorf("%w: %s: an entry of %d bytes, want at most %d", ErrRow, ix.Name, len(dst), MaxRowBytes)
+		return Key{}, nil, fmt.Errorf("%w: %s: an entry of %d bytes, want at most %d", ErrRow, ix.Name, len(dst), MaxRowBytes)
 	}
 	return key, dst, nil
 }
 
-// KeyOf computes only the key that Entry returns.
-func (ix *Index) KeyOf(primary index.Key, row Row) (index.Key, error) {
+// EntryKey computes only the key that Entry returns. It uses the primary key
+// only if PrimaryKey is a part of the index's key.
+func (ix *Index) EntryKey(primary Key, row Row) (Key, error) {
 	if ix.Key == StringKey {
 		return ix.stringKey(primary, row)
 	}
-	key, err := ix.EntryKey(row)
-	if err != nil {
-		return index.Key{}, err
-	}
-	if ix.Strings {
-		return index.Str(string(index.AppendNum(nil, key))), nil
-	}
-	return index.Num(key), nil
-}
-
-// EntryKey computes the key that Entry returns, for an index with number keys.
-func (ix *Index) EntryKey(row Row) (uint64, error) {
 	var key uint64
 	for i, p := range ix.parts {
 		v, err := ix.bitsOf(i, row)
 		if err != nil {
-			return 0, err
+			return Key{}, err
 		}
 		key = key<<p.bits | v
 	}
-	return key, nil
+	return Num(key), nil
 }
 
 // bitsOf computes the value of a key part that takes bits.
@@ -281,16 +273,16 @@ func (ix *Index) bitsOf(i int, row Row) (uint64, error) {
 }
 
 // stringKey computes the key of an index with a Sorted part.
-func (ix *Index) stringKey(primary index.Key, row Row) (index.Key, error) {
+func (ix *Index) stringKey(primary Key, row Row) (Key, error) {
 	var b []byte
 	for i := range ix.parts {
 		switch p := &ix.parts[i]; {
-		case p.key && ix.Table.index.Key == StringKey && i == len(ix.parts)-1:
-			b = append(b, primary.Str...) // nothing follows that could change its order
-		case p.key && ix.Table.index.Key == StringKey:
-			b = AppendText(b, []byte(primary.Str))
+		case p.key && primary.kind == number:
+			b = index.AppendNum(b, primary.num)
+		case p.key && i == len(ix.parts)-1:
+			b = append(b, primary.str...) // nothing follows that could change its order
 		case p.key:
-			b = index.AppendNum(b, ix.Table.index.Number(primary))
+			b = AppendText(b, primary.Bytes())
 		case p.how == Sorted && p.f.typ == Text:
 			b = AppendText(b, row.Text(p.f))
 		case p.how == Sorted && p.f.typ == Bytes:
@@ -300,17 +292,15 @@ func (ix *Index) stringKey(primary index.Key, row Row) (index.Key, error) {
 		default:
 			v, err := ix.bitsOf(i, row)
 			if err != nil {
-				return index.Key{}, err
+				return Key{}, err
 			}
 			for n := int(p.bits+7) / 8; n > 0; n-- {
 				b = append(b, byte(v>>(8*(n-1))))
 			}
 		}
 	}
-	if len(b) > index.MaxKeyBytes {
-		return index.Key{}, fmt.Errorf("%w: %s: a key of %d bytes, want at most %d", ErrKey, ix.Name, len(b), index.MaxKeyBytes)
-	}
-	return index.Str(string(b)), nil
+	key := Str(b)
+	return key, ix.CheckKey(key)
 }
 
 func digest(row Row, f Field) uint64 {

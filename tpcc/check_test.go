@@ -190,7 +190,7 @@ type planter struct {
 	tb testing.TB
 }
 
-func (f *planter) change(tab *tables.Table, key uint64, fn func(tables.Row)) {
+func (f *planter) change(tab *tables.Table, key tables.Key, fn func(tables.Row)) {
 	row := f.get(tab, key)
 	fn(row)
 	if err := f.put(tab, key, row); err != nil {
@@ -198,7 +198,7 @@ func (f *planter) change(tab *tables.Table, key uint64, fn func(tables.Row)) {
 	}
 }
 
-func (f *planter) add(tab *tables.Table, key uint64, field tables.Field, by int64) {
+func (f *planter) add(tab *tables.Table, key tables.Key, field tables.Field, by int64) {
 	f.change(tab, key, func(r tables.Row) { r.SetInt(field, r.Int(field)+by) })
 }
 
@@ -320,7 +320,7 @@ var plantedFaults = []plantedFault{
 		f.change(f.s.orderLine, must(OrderLineKey(2, 1, 61, 1)), func(r tables.Row) { r.SetInt(f.s.ol.supplyWID, 99) })
 	}, map[string]string{ConditionStock: "stock 2."}},
 	{"an order's index entry", func(f *planter) {
-		key := must(f.s.byCustomer.EntryKey(f.get(f.s.orders, must(OrderKey(2, 3, 20)))))
+		key := must(f.s.byCustomer.EntryKey(tables.Key{}, f.get(f.s.orders, must(OrderKey(2, 3, 20)))))
 		f.ix[f.s.byCustomer.ID].Delete(txn.Entry{Key: key})
 	}, map[string]string{
 		ConditionIndexes: "order 2.3.20: not in orders.by_customer",
@@ -331,11 +331,11 @@ var plantedFaults = []plantedFault{
 		"3.3.2.4":        "district 2.3: ", "3.3.2.6": "order_line 2.3.20.1: there is no such order",
 	}},
 	{"a customer's index entry", func(f *planter) {
-		key := must(f.s.byLast.EntryKey(f.get(f.s.customer, must(CustomerKey(2, 3, 20)))))
+		key := must(f.s.byLast.EntryKey(tables.Key{}, f.get(f.s.customer, must(CustomerKey(2, 3, 20)))))
 		f.ix[f.s.byLast.ID].Delete(txn.Entry{Key: key})
 	}, map[string]string{ConditionIndexes: "customer 2.3.20: not in customer.by_last"}},
 	{"a customer's name in the index", func(f *planter) {
-		key := must(f.s.byLast.EntryKey(f.get(f.s.customer, must(CustomerKey(2, 3, 20)))))
+		key := must(f.s.byLast.EntryKey(tables.Key{}, f.get(f.s.customer, must(CustomerKey(2, 3, 20)))))
 		e, _ := f.ix[f.s.byLast.ID].Get(txn.Entry{Key: key})
 		e.Row = e.Row.Clone()
 		e.Row.SetText(f.s.last.first, []byte("someone"))
@@ -435,7 +435,7 @@ func TestCheckOfWhatIsNotLoaded(t *testing.T) {
 	if _, err := empty.s.ordersPlaced(t.Context(), empty); !errors.Is(err, ErrNotLoaded) {
 		t.Errorf("orders placed in an empty database: %v", err)
 	}
-	for table, key := range map[string]uint64{
+	for table, key := range map[string]tables.Key{
 		TableWarehouse: must(WarehouseKey(2)), TableDistrict: must(DistrictKey(2, 4)),
 		TableCustomer: must(CustomerKey(2, 4, 4)), TableStock: must(StockKey(2, 4)),
 	} {

@@ -150,12 +150,12 @@ func (c *districtCheck) readIndex(t operations) error {
 	err := scanPages(t, c.s.byCustomer, lo, hi, func(e txn.Entry) error {
 		o := customerOrderID(e.Key)
 		want, err := OrderKey(c.w, c.d, o)
-		if key := uint64(e.Row.Int(c.s.byCustomer.Field(tables.PrimaryKey))); err != nil || key != want {
+		if key := primaryKey(e.Row, c.s.byCustomer.Field(tables.PrimaryKey)); err != nil || key != want {
 			c.fault(ConditionIndexes, "orders.by_customer %#x: primary key is %#x, want %#x", e.Key, key, want)
 			return nil
 		}
 		c.ids = append(c.ids, o)
-		c.customerOf[o] = int(e.Key >> orderBits & MaxCustomers)
+		c.customerOf[o] = int(e.Key.Num() >> orderBits & MaxCustomers)
 		return nil
 	})
 	if err != nil {
@@ -204,9 +204,10 @@ func (c *districtCheck) readTail(t operations) error {
 // readCustomers reads the balances and compares the index by last name.
 func (c *districtCheck) readCustomers(t operations) error {
 	entries := make([]tables.Row, len(c.customers))
-	lo := must(DistrictKey(c.w, c.d)) << (lastNameBits + customerBits)
-	err := scanPages(t, c.s.byLast, lo, lo|(1<<(lastNameBits+customerBits)-1), func(e txn.Entry) error {
-		id := int64(e.Key & MaxCustomers)
+	const bits = lastNameBits + customerBits
+	lo := must(DistrictKey(c.w, c.d)).Num() << bits
+	err := scanPages(t, c.s.byLast, tables.Num(lo), tables.Num(lo|(1<<bits-1)), func(e txn.Entry) error {
+		id := int64(e.Key.Num() & MaxCustomers)
 		if !keyFits(id, c.scale.Customers) || entries[id] != nil {
 			c.fault(ConditionIndexes, "customer.by_last %#x: of a customer who has no row, or a second entry of one", e.Key)
 			return nil
@@ -241,7 +242,7 @@ func (c *districtCheck) compareByLast(id int64, row, entry tables.Row) {
 	switch {
 	case entry == nil:
 		c.fault(ConditionIndexes, "%s: not in customer.by_last", c.name("customer", id))
-	case uint64(entry.Int(e.key)) != must(CustomerKey(c.w, c.d, id)),
+	case primaryKey(entry, e.key) != must(CustomerKey(c.w, c.d, id)),
 		!bytes.Equal(entry.Text(e.last), row.Text(f.last)), !bytes.Equal(entry.Text(e.first), row.Text(f.first)):
 		c.fault(ConditionIndexes, "%s: is %q %q, its entry in customer.by_last says %q %q", c.name("customer", id),
 			row.Text(f.first), row.Text(f.last), entry.Text(e.first), entry.Text(e.last))
@@ -296,11 +297,11 @@ func (c *districtCheck) chunk(t operations, ids []int64, from, to int64) error {
 		} else if err != nil {
 			return err
 		}
-		for len(newOrders) > 0 && int64(newOrders[0].Key&MaxOrders) < o {
+		for len(newOrders) > 0 && int64(newOrders[0].Key.Num()&MaxOrders) < o {
 			c.orphanNewOrder(newOrders[0])
 			newOrders = newOrders[1:]
 		}
-		undelivered := len(newOrders) > 0 && int64(newOrders[0].Key&MaxOrders) == o
+		undelivered := len(newOrders) > 0 && int64(newOrders[0].Key.Num()&MaxOrders) == o
 		if undelivered {
 			newOrders = newOrders[1:]
 		}
@@ -324,10 +325,13 @@ func (c *districtCheck) chunk(t operations, ids []int64, from, to int64) error {
 	return nil
 }
 
-func lineOrder(key uint64) int64 { return int64(key >> lineBits & MaxOrders) }
+// primaryKey is the key of the row that an index entry belongs to.
+func primaryKey(entry tables.Row, f tables.Field) tables.Key { return tables.Num(uint64(entry.Int(f))) }
+
+func lineOrder(key tables.Key) int64 { return int64(key.Num() >> lineBits & MaxOrders) }
 
 func (c *districtCheck) newOrder(e txn.Entry) {
-	o := int64(e.Key & MaxOrders)
+	o := int64(e.Key.Num() & MaxOrders)
 	if c.sums.newOrders == 0 {
 		c.sums.noMin = o
 	}
@@ -336,12 +340,12 @@ func (c *districtCheck) newOrder(e txn.Entry) {
 }
 
 func (c *districtCheck) orphanNewOrder(e txn.Entry) {
-	c.fault("3.3.2.5", "%s: there is no such order", c.name("new_order", int64(e.Key&MaxOrders)))
+	c.fault("3.3.2.5", "%s: there is no such order", c.name("new_order", int64(e.Key.Num()&MaxOrders)))
 }
 
 func (c *districtCheck) orphanLine(e txn.Entry) {
 	c.sums.lines++
-	c.fault("3.3.2.6", "%s.%d: there is no such order", c.name("order_line", lineOrder(e.Key)), e.Key&(1<<lineBits-1))
+	c.fault("3.3.2.6", "%s.%d: there is no such order", c.name("order_line", lineOrder(e.Key)), e.Key.Num()&(1<<lineBits-1))
 }
 
 // order evaluates the conditions on one order and its lines: O_CARRIER_ID is
@@ -372,7 +376,7 @@ func (c *districtCheck) order(o int64, row tables.Row, undelivered bool, lines [
 	for _, e := range lines {
 		deliveryD := e.Row.Int(l.deliveryD)
 		if (carrier == 0) != (deliveryD == 0) {
-			c.fault("3.3.2.7", "%s.%d: ol_delivery_d is %d, o_carrier_id is %d", c.name("order_line", o), e.Key&(1<<lineBits-1), deliveryD, carrier)
+			c.fault("3.3.2.7", "%s.%d: ol_delivery_d is %d, o_carrier_id is %d", c.name("order_line", o), e.Key.Num()&(1<<lineBits-1), deliveryD, carrier)
 		}
 		if deliveryD != 0 {
 			c.sums.delivered[customer] += e.Row.Int(l.amount)

@@ -12,10 +12,10 @@ import (
 // historyTally sums the HISTORY rows of a district.
 type historyTally struct{ amount, rows, last int64 }
 
-func (h *historyTally) add(key uint64, amount int64) {
+func (h *historyTally) add(key tables.Key, amount int64) {
 	h.amount += amount
 	h.rows++
-	h.last = max(h.last, int64(key&MaxHistory))
+	h.last = max(h.last, int64(key.Num()&MaxHistory))
 }
 
 // payments sums the HISTORY rows of each customer over all warehouses, in a few
@@ -40,13 +40,13 @@ func (k *checker) history(ctx context.Context, v viewer, w int64) error {
 	for d := int64(1); d <= Districts; d++ {
 		tally := &k.paidAt[(w-1)*Districts+d-1]
 		lo, hi := must(HistoryKey(w, d, 1)), must(HistoryKey(w, d, MaxHistory))
-		err := k.pages(ctx, v, k.s.history.Primary(), lo, hi, func(key uint64, row tables.Row) {
+		err := k.pages(ctx, v, k.s.history.Primary(), lo, hi, func(key tables.Key, row tables.Row) {
 			amount := row.Int(f.amount)
 			tally.add(key, amount)
 			cw, cd, c := row.Int(f.cWID), row.Int(f.cDID), row.Int(f.cID)
 			if !keyFits(cw, k.info.Warehouses) || !keyFits(cd, Districts) || !keyFits(c, k.info.Scale.Customers) {
 				k.report("3.3.2.10", w, d, fmt.Sprintf("history %d.%d.%d: is of customer %d.%d.%d, who does not exist",
-					w, d, key&MaxHistory, cw, cd, c))
+					w, d, key.Num()&MaxHistory, cw, cd, c))
 				return
 			}
 			at := k.paidBy.at(cw, cd, c)
@@ -62,9 +62,9 @@ func (k *checker) history(ctx context.Context, v viewer, w int64) error {
 }
 
 // pages passes the rows of a range to fn, once each, some per View.
-func (k *checker) pages(ctx context.Context, v viewer, ix *tables.Index, lo, hi uint64, fn func(uint64, tables.Row)) error {
+func (k *checker) pages(ctx context.Context, v viewer, ix *tables.Index, lo, hi tables.Key, fn func(tables.Key, tables.Row)) error {
 	const pageRows = 4096
-	var keys []uint64
+	var keys []tables.Key
 	var rows []tables.Row
 	for {
 		n := 0
@@ -92,7 +92,7 @@ func (k *checker) pages(ctx context.Context, v viewer, ix *tables.Index, lo, hi 
 		if n < pageRows || keys[n-1] == hi {
 			return nil
 		}
-		lo = keys[n-1] + 1
+		lo = nextKey(keys[n-1])
 	}
 }
 

@@ -138,5 +138,5 @@ func (k *checker) locateStock(ctx context.Context, v viewer, w int64) (string, e
 // fn, once each, some lines per View.
 func (k *checker) linesSinceLoad(ctx context.Context, v viewer, w, d int64, fn func(tables.Row)) error {
 	lo, hi := orderLinesRange(w, d, k.info.Scale.Customers+1, MaxOrders)
-	return k.pages(ctx, v, k.s.orderLine.Primary(), lo, hi, func(_ uint64, row tables.Row) { fn(row) })
+	return k.pages(ctx, v, k.s.orderLine.Primary(), lo, hi, func(_ tables.Key, row tables.Row) { fn(row) })
 }

@@ -56,7 +56,7 @@ func (b *byLast) choose(found pendingRows, s *Schema, w, d int64, last []byte) (
 	b.sameName = b.sameName[:0]
 	for _, e := range entries {
 		if bytes.Equal(e.Row.Text(s.last.last), last) {
-			b.sameName = append(b.sameName, namesake{e.Row.Text(s.last.first), int64(e.Key & MaxCustomers)})
+			b.sameName = append(b.sameName, namesake{e.Row.Text(s.last.first), int64(e.Key.Num() & MaxCustomers)})
 		}
 	}
 	if len(b.sameName) == 0 {

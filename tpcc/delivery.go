@@ -105,7 +105,7 @@ func (v *delivery) run(t operations) error {
 		}
 		v.out.Orders[d-1] = 0
 		if len(entries) > 0 {
-			v.out.Orders[d-1] = int64(entries[0].Key & MaxOrders)
+			v.out.Orders[d-1] = int64(entries[0].Key.Num() & MaxOrders)
 		}
 	}
 	for d := in.First; d <= in.Last; d++ {

@@ -343,7 +343,7 @@ func TestEngineCheckFindsFaults(t *testing.T) {
 // by another, change rows of both partitions, wherever the body runs.
 func TestRemotePartitions(t *testing.T) {
 	e := newEngine(t, 2, 2)
-	if e.DB.Home(e.s.warehouse, must(WarehouseKey(1))) == e.DB.Home(e.s.warehouse, must(WarehouseKey(2))) {
+	if must(e.DB.Home(e.s.warehouse, must(WarehouseKey(1)))) == must(e.DB.Home(e.s.warehouse, must(WarehouseKey(2)))) {
 		t.Fatal("both warehouses are in one partition")
 	}
 	read := func() (got [6]int64) {
@@ -351,7 +351,7 @@ func TestRemotePartitions(t *testing.T) {
 		err := e.DB.View(t.Context(), func(tx *txn.Txn) error {
 			for i, at := range []struct {
 				tab *tables.Table
-				key uint64
+				key tables.Key
 				f   tables.Field
 			}{
 				{e.s.warehouse, must(WarehouseKey(1)), e.s.w.ytd},

@@ -3,6 +3,8 @@ package tpcc
 import (
 	"errors"
 	"fmt"
+
+	"drtmx/tables"
 )
 
 // ErrKey reports a number that does not fit its part of a key.
@@ -49,98 +51,102 @@ func keyError(table string, parts ...int64) error {
 
 // must is for keys made of numbers that were checked before: one that does
 // not fit is a broken invariant.
-func must(key uint64, err error) uint64 {
+func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-	return key
+	return v
 }
 
+// nextKey is the key after one that is not the highest.
+func nextKey(key tables.Key) tables.Key { return tables.Num(key.Num() + 1) }
+
 // WarehouseKey is the primary key of WAREHOUSE: w.
-func WarehouseKey(w int64) (uint64, error) {
+func WarehouseKey(w int64) (tables.Key, error) {
 	if !keyFits(w, MaxWarehouses) {
-		return 0, keyError(TableWarehouse, w)
+		return tables.Key{}, keyError(TableWarehouse, w)
 	}
-	return uint64(w), nil
+	return tables.Num(uint64(w)), nil
 }
 
 // DistrictKey is the primary key of DISTRICT: w(20) | d(4).
-func DistrictKey(w, d int64) (uint64, error) {
+func DistrictKey(w, d int64) (tables.Key, error) {
 	if !keyFits(w, MaxWarehouses) || !keyFits(d, Districts) {
-		return 0, keyError(TableDistrict, w, d)
+		return tables.Key{}, keyError(TableDistrict, w, d)
 	}
-	return uint64(w)<<districtBits | uint64(d), nil
+	return tables.Num(uint64(w)<<districtBits | uint64(d)), nil
 }
 
 // CustomerKey is the primary key of CUSTOMER: w(20) | d(4) | c(12).
-func CustomerKey(w, d, c int64) (uint64, error) {
+func CustomerKey(w, d, c int64) (tables.Key, error) {
 	if !keyFits(w, MaxWarehouses) || !keyFits(d, Districts) || !keyFits(c, MaxCustomers) {
-		return 0, keyError(TableCustomer, w, d, c)
+		return tables.Key{}, keyError(TableCustomer, w, d, c)
 	}
-	return must(DistrictKey(w, d))<<customerBits | uint64(c), nil
+	return tables.Num(must(DistrictKey(w, d)).Num()<<customerBits | uint64(c)), nil
 }
 
 // HistoryKey is the primary key of HISTORY: w(20) | d(4) | serial(40), where
 // the payment was made. The specification gives the table no key (clause
 // 1.3.1); the serial number within the district makes one.
-func HistoryKey(w, d, serial int64) (uint64, error) {
+func HistoryKey(w, d, serial int64) (tables.Key, error) {
 	if !keyFits(w, MaxWarehouses) || !keyFits(d, Districts) || !keyFits(serial, MaxHistory) {
-		return 0, keyError(TableHistory, w, d, serial)
+		return tables.Key{}, keyError(TableHistory, w, d, serial)
 	}
-	return must(DistrictKey(w, d))<<serialBits | uint64(serial), nil
+	return tables.Num(must(DistrictKey(w, d)).Num()<<serialBits | uint64(serial)), nil
 }
 
 // ItemKey is the primary key of ITEM: i.
-func ItemKey(i int64) (uint64, error) {
+func ItemKey(i int64) (tables.Key, error) {
 	if !keyFits(i, MaxItems) {
-		return 0, keyError(TableItem, i)
+		return tables.Key{}, keyError(TableItem, i)
 	}
-	return uint64(i), nil
+	return tables.Num(uint64(i)), nil
 }
 
 // StockKey is the primary key of STOCK: w(20) | i(17).
-func StockKey(w, i int64) (uint64, error) {
+func StockKey(w, i int64) (tables.Key, error) {
 	if !keyFits(w, MaxWarehouses) || !keyFits(i, MaxItems) {
-		return 0, keyError(TableStock, w, i)
+		return tables.Key{}, keyError(TableStock, w, i)
 	}
-	return uint64(w)<<itemBits | uint64(i), nil
+	return tables.Num(uint64(w)<<itemBits | uint64(i)), nil
 }
 
 // OrderKey is the primary key of ORDERS and of NEW_ORDER: w(20) | d(4) | o(28).
-func OrderKey(w, d, o int64) (uint64, error) {
+func OrderKey(w, d, o int64) (tables.Key, error) {
 	if !keyFits(w, MaxWarehouses) || !keyFits(d, Districts) || !keyFits(o, MaxOrders) {
-		return 0, keyError(TableOrders, w, d, o)
+		return tables.Key{}, keyError(TableOrders, w, d, o)
 	}
-	return must(DistrictKey(w, d))<<orderBits | uint64(o), nil
+	return tables.Num(must(DistrictKey(w, d)).Num()<<orderBits | uint64(o)), nil
 }
 
 // OrderLineKey is the primary key of ORDER_LINE: w(20) | d(4) | o(28) | line(4).
-func OrderLineKey(w, d, o, line int64) (uint64, error) {
+func OrderLineKey(w, d, o, line int64) (tables.Key, error) {
 	if !keyFits(w, MaxWarehouses) || !keyFits(d, Districts) || !keyFits(o, MaxOrders) || !keyFits(line, MaxLines) {
-		return 0, keyError(TableOrderLine, w, d, o, line)
+		return tables.Key{}, keyError(TableOrderLine, w, d, o, line)
 	}
-	return must(OrderKey(w, d, o))<<lineBits | uint64(line), nil
+	return tables.Num(must(OrderKey(w, d, o)).Num()<<lineBits | uint64(line)), nil
 }
 
 // lastNameRange is the range of the index of customers by last name that
 // holds all customers of a district with that digest of c_last. Other names
 // may share the digest, so readers compare c_last itself.
-func lastNameRange(w, d int64, digest uint64) (lo, hi uint64) {
-	lo = must(DistrictKey(w, d))<<lastNameBits | digest&(1<<lastNameBits-1)
-	lo <<= customerBits
-	return lo, lo | MaxCustomers
+func lastNameRange(w, d int64, digest uint64) (lo, hi tables.Key) {
+	from := must(DistrictKey(w, d)).Num()<<lastNameBits | digest&(1<<lastNameBits-1)
+	from <<= customerBits
+	return tables.Num(from), tables.Num(from | MaxCustomers)
 }
 
 // customerOrdersRange is the range of the index of orders by customer that
 // holds all orders of customers c to cLast, of each the latest first.
-func customerOrdersRange(w, d, c, cLast int64) (lo, hi uint64) {
-	return must(CustomerKey(w, d, c)) << orderBits, must(CustomerKey(w, d, cLast))<<orderBits | MaxOrders
+func customerOrdersRange(w, d, c, cLast int64) (lo, hi tables.Key) {
+	return tables.Num(must(CustomerKey(w, d, c)).Num() << orderBits),
+		tables.Num(must(CustomerKey(w, d, cLast)).Num()<<orderBits | MaxOrders)
 }
 
 // customerOrderID is the O_ID in a key of the index of orders by customer.
-func customerOrderID(key uint64) int64 { return MaxOrders - int64(key&MaxOrders) }
+func customerOrderID(key tables.Key) int64 { return MaxOrders - int64(key.Num()&MaxOrders) }
 
 // orderLinesRange is the range of ORDER_LINE that holds the lines of orders o to oLast.
-func orderLinesRange(w, d, o, oLast int64) (lo, hi uint64) {
+func orderLinesRange(w, d, o, oLast int64) (lo, hi tables.Key) {
 	return must(OrderLineKey(w, d, o, 1)), must(OrderLineKey(w, d, oLast, MaxLines))
 }

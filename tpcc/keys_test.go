@@ -16,27 +16,27 @@ func TestKeyLimits(t *testing.T) {
 	const w, d, c, i, o, l, h = MaxWarehouses, Districts, MaxCustomers, MaxItems, MaxOrders, MaxLines, MaxHistory
 	for name, k := range map[string]struct {
 		limits []int64
-		key    func(p []int64) (uint64, error)
+		key    func(p []int64) (tables.Key, error)
 		bits   uint
 	}{
-		"warehouse":  {[]int64{w}, func(p []int64) (uint64, error) { return WarehouseKey(p[0]) }, 20},
-		"district":   {[]int64{w, d}, func(p []int64) (uint64, error) { return DistrictKey(p[0], p[1]) }, 24},
-		"customer":   {[]int64{w, d, c}, func(p []int64) (uint64, error) { return CustomerKey(p[0], p[1], p[2]) }, 36},
-		"history":    {[]int64{w, d, h}, func(p []int64) (uint64, error) { return HistoryKey(p[0], p[1], p[2]) }, 64},
-		"item":       {[]int64{i}, func(p []int64) (uint64, error) { return ItemKey(p[0]) }, 17},
-		"stock":      {[]int64{w, i}, func(p []int64) (uint64, error) { return StockKey(p[0], p[1]) }, 37},
-		"order":      {[]int64{w, d, o}, func(p []int64) (uint64, error) { return OrderKey(p[0], p[1], p[2]) }, 52},
-		"order line": {[]int64{w, d, o, l}, func(p []int64) (uint64, error) { return OrderLineKey(p[0], p[1], p[2], p[3]) }, 56},
+		"warehouse":  {[]int64{w}, func(p []int64) (tables.Key, error) { return WarehouseKey(p[0]) }, 20},
+		"district":   {[]int64{w, d}, func(p []int64) (tables.Key, error) { return DistrictKey(p[0], p[1]) }, 24},
+		"customer":   {[]int64{w, d, c}, func(p []int64) (tables.Key, error) { return CustomerKey(p[0], p[1], p[2]) }, 36},
+		"history":    {[]int64{w, d, h}, func(p []int64) (tables.Key, error) { return HistoryKey(p[0], p[1], p[2]) }, 64},
+		"item":       {[]int64{i}, func(p []int64) (tables.Key, error) { return ItemKey(p[0]) }, 17},
+		"stock":      {[]int64{w, i}, func(p []int64) (tables.Key, error) { return StockKey(p[0], p[1]) }, 37},
+		"order":      {[]int64{w, d, o}, func(p []int64) (tables.Key, error) { return OrderKey(p[0], p[1], p[2]) }, 52},
+		"order line": {[]int64{w, d, o, l}, func(p []int64) (tables.Key, error) { return OrderLineKey(p[0], p[1], p[2], p[3]) }, 56},
 	} {
 		for part := range k.limits {
 			p := append([]int64(nil), k.limits...)
 			for _, v := range []int64{1, k.limits[part]} {
 				p[part] = v
 				key, err := k.key(p)
-				if err != nil || k.bits < 64 && key>>k.bits != 0 {
+				if err != nil || k.bits < 64 && key.Num()>>k.bits != 0 {
 					t.Errorf("%s %v: key %#x, %v", name, p, key, err)
 				}
-				if p[0] == w && name != "item" && key>>(k.bits-20) != w {
+				if p[0] == w && name != "item" && key.Num()>>(k.bits-20) != w {
 					t.Errorf("%s %v: key %#x lost its warehouse", name, p, key)
 				}
 			}
@@ -71,10 +71,10 @@ func TestKeysKeepOrder(t *testing.T) {
 			}
 		}
 		ka, kb := must(OrderLineKey(a[0], a[1], a[2], a[3])), must(OrderLineKey(b[0], b[1], b[2], b[3]))
-		if (ka < kb) != less || (ka == kb) != equal {
+		if (ka.Compare(kb) < 0) != less || (ka == kb) != equal {
 			t.Fatalf("%v and %v have keys %#x and %#x", a, b, ka, kb)
 		}
-		k := must(OrderKey(a[0], a[1], a[2]))
+		k := must(OrderKey(a[0], a[1], a[2])).Num()
 		if w, d, o := k>>(orderBits+districtBits), k>>orderBits&(1<<districtBits-1), k&MaxOrders; w != uint64(a[0]) || d != uint64(a[1]) || o != uint64(a[2]) {
 			t.Fatalf("the key of order %v holds %d, %d, %d", a, w, d, o)
 		}
@@ -93,11 +93,11 @@ func TestWarehouseStaysInItsPartition(t *testing.T) {
 		customer.SetInt(s.c.dID, Districts)
 		customer.SetInt(s.c.id, MaxCustomers)
 		customer.SetText(s.c.last, []byte("BARBARBAR"))
-		last, err := s.byLast.EntryKey(customer)
+		last, err := s.byLast.EntryKey(tables.Key{}, customer)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if lo, hi := lastNameRange(w, Districts, tables.DigestBytes([]byte("BARBARBAR"))); last < lo || last > hi {
+		if lo, hi := lastNameRange(w, Districts, tables.DigestBytes([]byte("BARBARBAR"))); last.Compare(lo) < 0 || last.Compare(hi) > 0 {
 			t.Errorf("warehouse %d: name key %#x is not in [%#x, %#x]", w, last, lo, hi)
 		}
 		order := s.orders.NewRow()
@@ -105,14 +105,14 @@ func TestWarehouseStaysInItsPartition(t *testing.T) {
 		order.SetInt(s.o.dID, Districts)
 		order.SetInt(s.o.cID, MaxCustomers)
 		order.SetInt(s.o.id, MaxOrders)
-		byCustomer, err := s.byCustomer.EntryKey(order)
+		byCustomer, err := s.byCustomer.EntryKey(tables.Key{}, order)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if lo, hi := customerOrdersRange(w, Districts, MaxCustomers, MaxCustomers); byCustomer != lo || byCustomer > hi || customerOrderID(byCustomer) != MaxOrders {
+		if lo, hi := customerOrdersRange(w, Districts, MaxCustomers, MaxCustomers); byCustomer != lo || byCustomer.Compare(hi) > 0 || customerOrderID(byCustomer) != MaxOrders {
 			t.Errorf("warehouse %d: the last order's key %#x should be the first of [%#x, %#x]", w, byCustomer, lo, hi)
 		}
-		for ix, key := range map[*tables.Index]uint64{
+		for ix, key := range map[*tables.Index]tables.Key{
 			s.warehouse.Primary(): must(WarehouseKey(w)),
 			s.district.Primary():  must(DistrictKey(w, Districts)),
 			s.customer.Primary():  must(CustomerKey(w, Districts, MaxCustomers)),
@@ -138,12 +138,12 @@ func TestSecondaryKeysRefuseOverflow(t *testing.T) {
 	s, _ := NewSchema(Catalog())
 	row := s.orders.NewRow()
 	row.SetInt(s.o.wID, MaxWarehouses+1)
-	if _, err := s.byCustomer.EntryKey(row); !errors.Is(err, tables.ErrRow) {
+	if _, err := s.byCustomer.EntryKey(tables.Key{}, row); !errors.Is(err, tables.ErrRow) {
 		t.Errorf("warehouse beyond the limit: %v", err)
 	}
 	row.SetInt(s.o.wID, 1)
 	row.SetInt(s.o.id, MaxOrders+1)
-	if _, err := s.byCustomer.EntryKey(row); !errors.Is(err, tables.ErrRow) {
+	if _, err := s.byCustomer.EntryKey(tables.Key{}, row); !errors.Is(err, tables.ErrRow) {
 		t.Errorf("order beyond the limit: %v", err)
 	}
 }

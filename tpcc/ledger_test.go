@@ -187,17 +187,17 @@ func lookAround(ctx context.Context, db *txn.DB, s *Schema, info LoadInfo) (*fou
 
 func (f *found) district(ctx context.Context, k *checker, v viewer, w, d int64) error {
 	s, loaded := k.s, k.info.Scale.Customers
-	err := k.pages(ctx, v, s.history.Primary(), must(HistoryKey(w, d, loaded+1)), must(HistoryKey(w, d, MaxHistory)), func(key uint64, row tables.Row) {
+	err := k.pages(ctx, v, s.history.Primary(), must(HistoryKey(w, d, loaded+1)), must(HistoryKey(w, d, MaxHistory)), func(key tables.Key, row tables.Row) {
 		stamp := row.Int(s.h.date)
-		f.payments[stamp] = append(f.payments[stamp], paidRow{w, d, int64(key & MaxHistory), row.Int(s.h.amount)})
+		f.payments[stamp] = append(f.payments[stamp], paidRow{w, d, int64(key.Num() & MaxHistory), row.Int(s.h.amount)})
 	})
 	if err != nil {
 		return err
 	}
 	lo, hi := orderLinesRange(w, d, 1, MaxOrders)
-	return k.pages(ctx, v, s.orderLine.Primary(), lo, hi, func(key uint64, row tables.Row) {
+	return k.pages(ctx, v, s.orderLine.Primary(), lo, hi, func(key tables.Key, row tables.Row) {
 		o := lineOrder(key)
-		if key&(1<<lineBits-1) == 1 && o > loaded {
+		if key.Num()&(1<<lineBits-1) == 1 && o > loaded {
 			f.order(ctx, v, s, w, d, o)
 		}
 		if stamp := row.Int(s.ol.deliveryD); stamp != 0 && stamp != k.info.LoadedAt {

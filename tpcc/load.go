@@ -55,7 +55,7 @@ type LoadReport struct {
 // Sink receives the rows of one table from one goroutine; *txn.Loader is one.
 type Sink interface {
 	// Add stores a row. The caller may reuse its memory when Add returns.
-	Add(key uint64, row tables.Row) error
+	Add(key tables.Key, row tables.Row) error
 	// Close waits until all rows are stored.
 	Close() error
 }

@@ -22,9 +22,9 @@ type countingSink struct{ to *countingTarget }
 func (c *countingTarget) NewSink(context.Context, *tables.Table) (Sink, error) {
 	return countingSink{c}, nil
 }
-func (c *countingTarget) Seal(context.Context) error    { return nil }
-func (c countingSink) Add(_ uint64, _ tables.Row) error { c.to.rows.Add(1); return nil }
-func (c countingSink) Close() error                     { return nil }
+func (c *countingTarget) Seal(context.Context) error        { return nil }
+func (c countingSink) Add(_ tables.Key, _ tables.Row) error { c.to.rows.Add(1); return nil }
+func (c countingSink) Close() error                         { return nil }
 
 // Clause 4.3.3.1: the cardinalities of one warehouse, and no garbage per row.
 func TestFullScaleCardinalities(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/btree"
 
-	"drtmx/index"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -22,8 +21,8 @@ type model struct {
 	mu sync.Mutex
 	ix []*btree.BTreeG[txn.Entry] // by index number
 
-	opened, closed, sealed int             // sinks and viewers
-	lastKey                map[Sink]uint64 // each sink's keys must ascend
+	opened, closed, sealed int                 // sinks and viewers
+	lastKey                map[Sink]tables.Key // each sink's keys must ascend
 }
 
 func newModel(t testing.TB) *model {
@@ -31,40 +30,40 @@ func newModel(t testing.TB) *model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &model{t: t, s: s, lastKey: map[Sink]uint64{}}
+	m := &model{t: t, s: s, lastKey: map[Sink]tables.Key{}}
 	for range Catalog().Indexes {
-		m.ix = append(m.ix, btree.NewG(32, func(a, b txn.Entry) bool { return a.Key < b.Key }))
+		m.ix = append(m.ix, btree.NewG(32, func(a, b txn.Entry) bool { return a.Key.Compare(b.Key) < 0 }))
 	}
 	return m
 }
 
 // put writes a row and its index entries, as they are.
-func (m *model) put(tab *tables.Table, key uint64, row tables.Row) error {
+func (m *model) put(tab *tables.Table, key tables.Key, row tables.Row) error {
 	if err := tab.CheckRow(row); err != nil {
 		return err
 	}
 	m.remove(tab, key)
 	m.ix[tab.Primary().ID].ReplaceOrInsert(txn.Entry{Key: key, Row: row.Clone()})
 	for _, ix := range tab.Secondaries() {
-		k, entry, err := ix.Entry(index.Num(key), row, nil)
+		k, entry, err := ix.Entry(key, row, nil)
 		if err != nil {
 			return err
 		}
-		if m.ix[ix.ID].Has(txn.Entry{Key: k.Num}) {
-			return fmt.Errorf("%w: %s %#x", txn.ErrExists, ix.Name, k.Num)
+		if m.ix[ix.ID].Has(txn.Entry{Key: k}) {
+			return fmt.Errorf("%w: %s %#x", txn.ErrExists, ix.Name, k)
 		}
-		m.ix[ix.ID].ReplaceOrInsert(txn.Entry{Key: k.Num, Row: entry})
+		m.ix[ix.ID].ReplaceOrInsert(txn.Entry{Key: k, Row: entry})
 	}
 	return nil
 }
 
-func (m *model) remove(tab *tables.Table, key uint64) {
+func (m *model) remove(tab *tables.Table, key tables.Key) {
 	old, had := m.ix[tab.Primary().ID].Delete(txn.Entry{Key: key})
 	if !had {
 		return
 	}
 	for _, ix := range tab.Secondaries() {
-		k, err := ix.EntryKey(old.Row)
+		k, err := ix.EntryKey(key, old.Row)
 		if err != nil {
 			m.t.Error(err)
 		}
@@ -72,7 +71,7 @@ func (m *model) remove(tab *tables.Table, key uint64) {
 	}
 }
 
-func (m *model) get(tab *tables.Table, key uint64) tables.Row {
+func (m *model) get(tab *tables.Table, key tables.Key) tables.Row {
 	m.t.Helper()
 	e, ok := m.ix[tab.Primary().ID].Get(txn.Entry{Key: key})
 	if !ok {
@@ -88,7 +87,7 @@ func (m *model) rows(tab *tables.Table) (all []txn.Entry) {
 
 // clone shares rows, which are never changed in place.
 func (m *model) clone() *model {
-	c := &model{t: m.t, s: m.s, lastKey: map[Sink]uint64{}}
+	c := &model{t: m.t, s: m.s, lastKey: map[Sink]tables.Key{}}
 	for _, ix := range m.ix {
 		c.ix = append(c.ix, ix.Clone())
 	}
@@ -111,10 +110,10 @@ func (m *model) NewSink(_ context.Context, t *tables.Table) (Sink, error) {
 
 func (m *model) Seal(context.Context) error { m.sealed++; return nil }
 
-func (s *modelSink) Add(key uint64, row tables.Row) error {
+func (s *modelSink) Add(key tables.Key, row tables.Row) error {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
-	if key <= s.m.lastKey[s] {
+	if key.Compare(s.m.lastKey[s]) <= 0 {
 		s.m.t.Errorf("%s: key %#x after %#x", s.tab.Name(), key, s.m.lastKey[s])
 	}
 	s.m.lastKey[s] = key
@@ -143,7 +142,7 @@ type modelTxn struct {
 type modelRead struct {
 	t       *modelTxn
 	ix      *tables.Index
-	lo, hi  uint64
+	lo, hi  tables.Key
 	limit   int
 	done    bool
 	entries []txn.Entry
@@ -154,12 +153,12 @@ func (t *modelTxn) later(r *modelRead) *modelRead {
 	return r
 }
 
-func (t *modelTxn) GetLater(tab *tables.Table, key uint64) pendingRow {
+func (t *modelTxn) GetLater(tab *tables.Table, key tables.Key) pendingRow {
 	return t.later(&modelRead{t: t, ix: tab.Primary(), lo: key, hi: key, limit: 1})
 }
 
-func (t *modelTxn) ScanLater(ix *tables.Index, lo, hi uint64, limit int) pendingRows {
-	if !ix.Ordered || lo > hi {
+func (t *modelTxn) ScanLater(ix *tables.Index, lo, hi tables.Key, limit int) pendingRows {
+	if !ix.Ordered || lo.Compare(hi) > 0 {
 		t.m.t.Errorf("scan of %s from %#x to %#x", ix.Name, lo, hi)
 	}
 	return t.later(&modelRead{t: t, ix: ix, lo: lo, hi: hi, limit: limit})
@@ -172,7 +171,7 @@ func (r *modelRead) wait() {
 	r.t.steps++
 	for _, p := range r.t.pending {
 		p.t.m.ix[p.ix.ID].AscendGreaterOrEqual(txn.Entry{Key: p.lo}, func(e txn.Entry) bool {
-			if e.Key > p.hi || p.limit > 0 && len(p.entries) == p.limit {
+			if e.Key.Compare(p.hi) > 0 || p.limit > 0 && len(p.entries) == p.limit {
 				return false
 			}
 			p.entries = append(p.entries, e)
@@ -196,7 +195,7 @@ func (r *modelRead) Entries() ([]txn.Entry, error) {
 	return r.entries, nil
 }
 
-func (t *modelTxn) write(tab *tables.Table, key uint64, row tables.Row, exists bool) error {
+func (t *modelTxn) write(tab *tables.Table, key tables.Key, row tables.Row, exists bool) error {
 	if t.readOnly || tab.Replicated() {
 		return txn.ErrReadOnly
 	}
@@ -210,15 +209,15 @@ func (t *modelTxn) write(tab *tables.Table, key uint64, row tables.Row, exists b
 	return nil
 }
 
-func (t *modelTxn) Insert(tab *tables.Table, key uint64, row tables.Row) error {
+func (t *modelTxn) Insert(tab *tables.Table, key tables.Key, row tables.Row) error {
 	return t.write(tab, key, row, false)
 }
 
-func (t *modelTxn) Update(tab *tables.Table, key uint64, row tables.Row) error {
+func (t *modelTxn) Update(tab *tables.Table, key tables.Key, row tables.Row) error {
 	return t.write(tab, key, row, true)
 }
 
-func (t *modelTxn) Delete(tab *tables.Table, key uint64) error {
+func (t *modelTxn) Delete(tab *tables.Table, key tables.Key) error {
 	if t.readOnly || tab.Replicated() {
 		return txn.ErrReadOnly
 	}

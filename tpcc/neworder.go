@@ -181,7 +181,7 @@ func (n *newOrder) announceLines(t operations) {
 
 // writeOrder takes the order number and inserts ORDERS and NEW_ORDER. The
 // district comes first: the first write names the transaction's home.
-func (n *newOrder) writeOrder(t operations, districtKey uint64) error {
+func (n *newOrder) writeOrder(t operations, districtKey tables.Key) error {
 	in, out := n.in, n.out
 	if !keyFits(out.Order, MaxOrders) {
 		return fmt.Errorf("%w: %d.%d is at %d", ErrDistrictFull, in.W, in.D, out.Order)

@@ -10,11 +10,11 @@ import (
 // operations has the methods of a transaction that bodies use. Tests run bodies
 // on a model in memory; live runs them on a real transaction.
 type operations interface {
-	GetLater(tab *tables.Table, key uint64) pendingRow
-	ScanLater(ix *tables.Index, lo, hi uint64, limit int) pendingRows
-	Insert(tab *tables.Table, key uint64, row tables.Row) error
-	Update(tab *tables.Table, key uint64, row tables.Row) error
-	Delete(tab *tables.Table, key uint64) error
+	GetLater(tab *tables.Table, key tables.Key) pendingRow
+	ScanLater(ix *tables.Index, lo, hi tables.Key, limit int) pendingRows
+	Insert(tab *tables.Table, key tables.Key, row tables.Row) error
+	Update(tab *tables.Table, key tables.Key, row tables.Row) error
+	Delete(tab *tables.Table, key tables.Key) error
 }
 
 // pendingRow is an announced point read, such as *txn.Get.
@@ -27,8 +27,9 @@ type pendingRows interface{ Entries() ([]txn.Entry, error) }
 // allocates nothing.
 type live struct{ *txn.Txn }
 
-func (l live) GetLater(tab *tables.Table, key uint64) pendingRow { return l.Txn.GetLater(tab, key) }
-func (l live) ScanLater(ix *tables.Index, lo, hi uint64, limit int) pendingRows {
+func (l live) GetLater(tab *tables.Table, key tables.Key) pendingRow { return l.Txn.GetLater(tab, key) }
+
+func (l live) ScanLater(ix *tables.Index, lo, hi tables.Key, limit int) pendingRows {
 	return l.Txn.ScanLater(ix, lo, hi, limit)
 }
 
@@ -65,7 +66,7 @@ func (v sessionViewer) close() error { return v.s.Close() }
 
 // scanPages reads a range of any size, page by page, and passes each row to fn.
 // It returns the first error of fn.
-func scanPages(t operations, ix *tables.Index, lo, hi uint64, fn func(txn.Entry) error) error {
+func scanPages(t operations, ix *tables.Index, lo, hi tables.Key, fn func(txn.Entry) error) error {
 	const pageRows = 4096
 	for {
 		page, err := t.ScanLater(ix, lo, hi, pageRows).Entries()
@@ -80,6 +81,6 @@ func scanPages(t operations, ix *tables.Index, lo, hi uint64, fn func(txn.Entry)
 		if len(page) < pageRows || page[len(page)-1].Key == hi {
 			return nil
 		}
-		lo = page[len(page)-1].Key + 1
+		lo = nextKey(page[len(page)-1].Key)
 	}
 }

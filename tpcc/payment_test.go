@@ -66,11 +66,11 @@ func (m *model) middle(w, d int64, last []byte) int64 {
 	var named []txn.Entry
 	for c := int64(1); c <= smallScale.Customers; c++ {
 		if row := m.get(m.s.customer, must(CustomerKey(w, d, c))); bytes.Equal(row.Text(m.s.c.last), last) {
-			named = append(named, txn.Entry{Key: uint64(c), Row: row})
+			named = append(named, txn.Entry{Key: tables.Num(uint64(c)), Row: row})
 		}
 	}
 	slices.SortStableFunc(named, func(a, b txn.Entry) int { return bytes.Compare(a.Row.Text(m.s.c.first), b.Row.Text(m.s.c.first)) })
-	return int64(named[(len(named)+1)/2-1].Key)
+	return int64(named[(len(named)+1)/2-1].Key.Num())
 }
 
 // checkPaymentRows compares the rows written, and the output; it returns 1 for
@@ -142,7 +142,7 @@ func TestPaymentCountersFull(t *testing.T) {
 	m, _ := loadedModel(t, 1)
 	in := PaymentInput{W: 1, D: 2, CW: 1, CD: 1, C: 1, Amount: 100}
 	var out PaymentOutput
-	set := func(tab *tables.Table, key uint64, f tables.Field, v int64) {
+	set := func(tab *tables.Table, key tables.Key, f tables.Field, v int64) {
 		row := m.get(tab, key)
 		row.SetInt(f, v)
 		if err := m.put(tab, key, row); err != nil {

@@ -72,7 +72,7 @@ func (p *populator) row(t tableID) tables.Row {
 }
 
 // add stores the row in the table's buffer.
-func (p *populator) add(t tableID, key uint64) error {
+func (p *populator) add(t tableID, key tables.Key) error {
 	if p.sinks[t] == nil {
 		sink, err := p.to.NewSink(p.ctx, p.schema.table(t))
 		if err != nil {

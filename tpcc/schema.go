@@ -195,7 +195,7 @@ func loadInfoDef() tables.Def {
 }
 
 // loadInfoKey is the key of the only row of TableLoadInfo.
-const loadInfoKey = 1
+var loadInfoKey = tables.Num(1)
 
 // Schema has the handles that the transactions use, looked up once. It is
 // immutable.

@@ -250,5 +250,5 @@ func (t *Terminal) call(ctx context.Context, w int64, proc string, in interface{
 
 // home is the partition of a warehouse.
 func (t *Terminal) home(w int64) txn.Home {
-	return t.db.Home(t.newOrder.s.warehouse, must(WarehouseKey(w)))
+	return must(t.db.Home(t.newOrder.s.warehouse, must(WarehouseKey(w))))
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"drtmx/internal/rng"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -283,12 +284,12 @@ func checkOrderStatus(t *testing.T, m *model, in *OrderStatusInput, out *OrderSt
 	for c := int64(1); c <= smallScale.Customers; c++ {
 		row := m.get(s.customer, must(CustomerKey(in.W, in.D, c)))
 		if c == in.C || in.C == 0 && bytes.Equal(row.Text(s.c.last), in.Last) {
-			named = append(named, txn.Entry{Key: uint64(c), Row: row})
+			named = append(named, txn.Entry{Key: tables.Num(uint64(c)), Row: row})
 		}
 	}
 	slices.SortStableFunc(named, func(a, b txn.Entry) int { return bytes.Compare(a.Row.Text(s.c.first), b.Row.Text(s.c.first)) })
 	want := named[(len(named)+1)/2-1]
-	if uint64(out.Customer) != want.Key || !bytes.Equal(out.First, want.Row.Text(s.c.first)) || !bytes.Equal(out.Last, want.Row.Text(s.c.last)) ||
+	if uint64(out.Customer) != want.Key.Num() || !bytes.Equal(out.First, want.Row.Text(s.c.first)) || !bytes.Equal(out.Last, want.Row.Text(s.c.last)) ||
 		string(out.Middle) != "OE" || out.Balance != want.Row.Int(s.c.balance) {
 		t.Fatalf("%+v: customer %d %q %q", in, out.Customer, out.First, out.Last)
 	}
@@ -317,7 +318,7 @@ func TestOrderStatusComparesNames(t *testing.T) {
 	m, _ := loadedModel(t, 1)
 	s := m.s
 	name := []byte("BARBARBAR") // of customer 1
-	entry, ok := m.ix[s.byLast.ID].Get(txn.Entry{Key: must(s.byLast.EntryKey(m.get(s.customer, must(CustomerKey(1, 1, 1)))))})
+	entry, ok := m.ix[s.byLast.ID].Get(txn.Entry{Key: must(s.byLast.EntryKey(tables.Key{}, m.get(s.customer, must(CustomerKey(1, 1, 1)))))})
 	if !ok {
 		t.Fatal("no entry of customer 1")
 	}
@@ -325,7 +326,7 @@ func TestOrderStatusComparesNames(t *testing.T) {
 	other := entry.Row.Clone()
 	other.SetText(s.last.last, []byte("EINGEING"))
 	other.SetText(s.last.first, []byte("!first"))
-	m.ix[s.byLast.ID].ReplaceOrInsert(txn.Entry{Key: entry.Key + 1, Row: other})
+	m.ix[s.byLast.ID].ReplaceOrInsert(txn.Entry{Key: nextKey(entry.Key), Row: other})
 	var out OrderStatusOutput
 	if _, err := m.orderStatus(&OrderStatusInput{W: 1, D: 1, Last: name}, &out); err != nil || out.Customer != 1 {
 		t.Errorf("customer %d, %v", out.Customer, err)

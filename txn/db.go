@@ -37,11 +37,12 @@ func (db *DB) Partitions() int { return db.exec().Partitions() }
 // Servers returns the addresses of the data servers.
 func (db *DB) Servers() []string { return db.exec().Servers() }
 
-// Home returns the partition that holds a key of a table.
-func (db *DB) Home(t *tables.Table, key uint64) Home { return Home(db.exec().Home(t, key)) }
-
-// HomeS is Home for a table with string keys.
-func (db *DB) HomeS(t *tables.Table, key []byte) Home { return Home(db.exec().HomeS(t, key)) }
+// Home returns the partition that holds a key of a table, or tables.ErrKey if
+// the key does not fit the table.
+func (db *DB) Home(t *tables.Table, key tables.Key) (Home, error) {
+	h, err := db.exec().Home(t, key)
+	return Home(h), err
+}
 
 // View runs a read-only transaction, strictly serializable. See Session.View.
 func (db *DB) View(ctx context.Context, fn func(*Txn) error) error {

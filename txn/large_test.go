@@ -59,11 +59,11 @@ func (r *rig) announce(t *testing.T, scans, gets, texts int, s *rng.Stream) {
 		for i, kind := range order {
 			switch lo := uint64(i) % 5 * each; kind {
 			case 's':
-				sc := x.ScanLater(r.wide.Primary(), lo, lo+each-1, 0)
+				sc := x.ScanLater(r.wide.Primary(), tables.Num(lo), tables.Num(lo+each-1), 0)
 				checks = append(checks, func() error { return r.checkScan(sc, lo, each) })
 			case 'g':
 				key := uint64(i*7) % 5000
-				g := x.GetLater(r.wide, key)
+				g := x.GetLater(r.wide, tables.Num(key))
 				checks = append(checks, func() error {
 					row, err := g.Row()
 					if err == nil && row.Int(r.wide.Field("c0")) != int64(key) {
@@ -72,7 +72,7 @@ func (r *rig) announce(t *testing.T, scans, gets, texts int, s *rng.Stream) {
 					return err
 				})
 			case 't':
-				g := x.GetLaterS(r.text, textKey(0, i%256))
+				g := x.GetLater(r.text, textKey(0, i%256))
 				checks = append(checks, func() error {
 					row, err := g.Row()
 					if err == nil && len(row.Bytes(r.text.Field("body"))) != 8<<10 {
@@ -103,8 +103,8 @@ func (r *rig) checkScan(sc *txn.Scan, lo uint64, n int) error {
 		return fmt.Errorf("scan from %d returns %d rows, want %d", lo, len(rows), n)
 	}
 	for i, e := range rows {
-		if want := lo + uint64(i); e.Key != want || e.Row.Int(r.wide.Field("c0")) != int64(want) {
-			return fmt.Errorf("row %d of the scan from %d is %d", i, lo, e.Key)
+		if want := lo + uint64(i); e.Key.Num() != want || e.Row.Int(r.wide.Field("c0")) != int64(want) {
+			return fmt.Errorf("row %d of the scan from %d is %d", i, lo, e.Key.Num())
 		}
 	}
 	return nil
@@ -116,7 +116,7 @@ func bigProcedures(c *tables.Catalog) []txn.Procedure {
 	write := func(part, n, size int) func(context.Context, *txn.Txn, []byte) ([]byte, error) {
 		return func(_ context.Context, x *txn.Txn, _ []byte) ([]byte, error) {
 			for i := range n {
-				if err := x.PutS(text, textKey(part, i), body(text, size)); err != nil {
+				if err := x.Put(text, textKey(part, i), body(text, size)); err != nil {
 					return nil, err
 				}
 			}
@@ -125,7 +125,7 @@ func bigProcedures(c *tables.Catalog) []txn.Procedure {
 	}
 	returns := func(part, size int) func(context.Context, *txn.Txn, []byte) ([]byte, error) {
 		return func(_ context.Context, x *txn.Txn, _ []byte) ([]byte, error) {
-			err := errors.Join(x.PutS(text, []byte("b-result"), body(text, 8)), x.PutS(text, textKey(part, 9999), body(text, 8)))
+			err := errors.Join(x.Put(text, tables.Str("b-result"), body(text, 8)), x.Put(text, textKey(part, 9999), body(text, 8)))
 			return make([]byte, size), err
 		}
 	}
@@ -147,6 +147,10 @@ func bigProcedures(c *tables.Catalog) []txn.Procedure {
 // error that says so, and the connection stays.
 func TestLargeProcedures(t *testing.T) {
 	r := newRig(t, 2, txn.Config{Retry: txn.Retry{Attempts: 5}}, bigProcedures)
+	home, err := r.DB.Home(r.text, tables.Str("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		proc string
 		want error
@@ -158,11 +162,11 @@ func TestLargeProcedures(t *testing.T) {
 		{"returns too much, writes elsewhere", txn.ErrTooLarge},
 		{"returns far too much", txn.ErrTooLarge},
 	} {
-		if err := r.DB.Update(t.Context(), func(x *txn.Txn) error { return x.PutS(r.text, []byte("b-result"), body(r.text, 1)) }); err != nil {
+		if err := r.DB.Update(t.Context(), func(x *txn.Txn) error { return x.Put(r.text, tables.Str("b-result"), body(r.text, 1)) }); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		_, err := r.DB.Call(ctx, r.DB.HomeS(r.text, []byte("a")), c.proc, nil)
+		_, err := r.DB.Call(ctx, home, c.proc, nil)
 		cancel()
 		if !errors.Is(err, c.want) || (c.want == nil && err != nil) {
 			t.Errorf("%s: %v, want %v", c.proc, err, c.want)
@@ -175,7 +179,7 @@ func TestLargeProcedures(t *testing.T) {
 			want = 8
 		}
 		if err := r.DB.View(t.Context(), func(x *txn.Txn) error {
-			row, err := x.GetS(r.text, []byte("b-result"))
+			row, err := x.Get(r.text, tables.Str("b-result"))
 			if err == nil && len(row.Bytes(r.text.Field("body"))) != want {
 				err = fmt.Errorf("it wrote all the same")
 			}
@@ -199,7 +203,7 @@ func TestLargestCommits(t *testing.T) {
 			for i := 0; bytes > 0; i++ {
 				n := min(bytes, 60000)
 				bytes -= n
-				if err := x.PutS(r.text, textKey(parts[i%len(parts)], i), body(r.text, max(n-50, 0))); err != nil {
+				if err := x.Put(r.text, textKey(parts[i%len(parts)], i), body(r.text, max(n-50, 0))); err != nil {
 					return err
 				}
 			}
@@ -243,7 +247,7 @@ func TestScanBoundHoldsForTheScan(t *testing.T) {
 		{0, boundary + half - 3, 0, nil},
 	} {
 		err := r.DB.View(t.Context(), func(x *txn.Txn) error {
-			rows, err := x.Scan(r.wide.Primary(), c.lo, c.hi, c.limit)
+			rows, err := x.Scan(r.wide.Primary(), tables.Num(c.lo), tables.Num(c.hi), c.limit)
 			if err == nil && len(rows) > txn.MaxScanRows {
 				err = fmt.Errorf("%d rows", len(rows))
 			}

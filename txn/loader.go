@@ -19,12 +19,9 @@ func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 }
 
 // Add queues one row and its secondary entries. Ascending keys load fastest.
-// row may be reused on return. If a key is loaded twice the last row stays,
-// with the secondary entries of both: give each key once.
-func (l *Loader) Add(key uint64, row tables.Row) error { return (*exec.Loader)(l).Add(key, row) }
-
-// AddS is Add in a table with string keys. key may be reused on return too.
-func (l *Loader) AddS(key []byte, row tables.Row) error { return (*exec.Loader)(l).AddS(key, row) }
+// key and row may be reused on return. If a key is loaded twice the last row
+// stays, with the secondary entries of both: give each key once.
+func (l *Loader) Add(key tables.Key, row tables.Row) error { return (*exec.Loader)(l).Add(key, row) }
 
 // Close sends what is still queued.
 func (l *Loader) Close() error { return (*exec.Loader)(l).Close() }

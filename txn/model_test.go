@@ -28,7 +28,7 @@ func modelTables(t testing.TB) *tables.Catalog {
 	var defs []tables.Def
 	for name, p := range map[string]tables.Partitioning{
 		"hashed": {Kind: tables.ByHash},
-		"ranged": {Kind: tables.ByRange, Bounds: []uint64{40, 90}},
+		"ranged": {Kind: tables.ByRange, Bounds: []tables.Key{tables.Num(40), tables.Num(90)}},
 		"bits":   {Kind: tables.ByBits, Shift: 3},
 	} {
 		defs = append(defs, tables.Def{
@@ -74,7 +74,7 @@ func (m *modelRun) step(t *rapid.T, x *txn.Txn) error {
 	var err, want error
 	switch rapid.SampledFrom([]string{"get", "scan", "groups", "insert", "put", "update", "delete"}).Draw(t, "op") {
 	case "get":
-		row, err := x.Get(m.tab, key)
+		row, err := x.Get(m.tab, tables.Num(key))
 		if (err == nil) != there || err == nil && (row.Int(m.v) != old.v || row.Int(m.group) != old.group) {
 			return fmt.Errorf("get %d: %v, %v; want %v, %v", key, row, err, old, there)
 		}
@@ -84,17 +84,17 @@ func (m *modelRun) step(t *rapid.T, x *txn.Txn) error {
 	case "groups":
 		return m.groups(x, int64(rapid.IntRange(0, 3).Draw(t, "g")))
 	case "insert":
-		if err = x.Insert(m.tab, key, m.row(r)); there {
+		if err = x.Insert(m.tab, tables.Num(key), m.row(r)); there {
 			return tookBack(err, txn.ErrExists)
 		}
 	case "put":
-		err = x.Put(m.tab, key, m.row(r))
+		err = x.Put(m.tab, tables.Num(key), m.row(r))
 	case "update":
-		if err = x.Update(m.tab, key, m.row(r)); !there {
+		if err = x.Update(m.tab, tables.Num(key), m.row(r)); !there {
 			return tookBack(err, txn.ErrNotFound)
 		}
 	case "delete":
-		if err = x.Delete(m.tab, key); !there {
+		if err = x.Delete(m.tab, tables.Num(key)); !there {
 			return tookBack(err, txn.ErrNotFound)
 		}
 		delete(m.now, key)
@@ -122,7 +122,7 @@ func tookBack(err, want error) error {
 func (m *modelRun) scan(t *rapid.T, x *txn.Txn, lo uint64) error {
 	hi := lo + rapid.Uint64Range(0, 60).Draw(t, "width")
 	limit := rapid.IntRange(0, 8).Draw(t, "limit")
-	es, err := x.Scan(m.tab.Primary(), lo, hi, limit)
+	es, err := x.Scan(m.tab.Primary(), tables.Num(lo), tables.Num(hi), limit)
 	if err != nil {
 		return err
 	}
@@ -134,9 +134,9 @@ func (m *modelRun) scan(t *rapid.T, x *txn.Txn, lo uint64) error {
 	}
 	var got []uint64
 	for _, e := range es {
-		got = append(got, e.Key)
-		if e.Row.Int(m.v) != m.now[e.Key].v {
-			return fmt.Errorf("scan: key %d holds %d, want %d", e.Key, e.Row.Int(m.v), m.now[e.Key].v)
+		got = append(got, e.Key.Num())
+		if e.Row.Int(m.v) != m.now[e.Key.Num()].v {
+			return fmt.Errorf("scan: key %d holds %d, want %d", e.Key.Num(), e.Row.Int(m.v), m.now[e.Key.Num()].v)
 		}
 	}
 	if !slices.Equal(got, want) {
@@ -148,7 +148,7 @@ func (m *modelRun) scan(t *rapid.T, x *txn.Txn, lo uint64) error {
 func (m *modelRun) groups(x *txn.Txn, g int64) error {
 	ix := m.tab.Secondary("by_group")
 	lo := uint64(255-g) << 56
-	es, err := x.Scan(ix, lo, lo|(1<<56-1), 0)
+	es, err := x.Scan(ix, tables.Num(lo), tables.Num(lo|(1<<56-1)), 0)
 	if err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func TestTransactionsAgainstModel(t *testing.T) {
 					return err
 				}
 			}
-			es, err := x.Scan(m.tab.Primary(), 0, ^uint64(0), 0)
+			es, err := x.Scan(m.tab.Primary(), tables.Num(0), tables.Last, 0)
 			if err == nil && len(es) != len(m.committed) {
 				err = fmt.Errorf("%d rows, want %d", len(es), len(m.committed))
 			}

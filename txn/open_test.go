@@ -19,7 +19,7 @@ import (
 func (r *rig) write(ctx context.Context, db *txn.DB, keys ...uint64) error {
 	return db.Update(ctx, func(x *txn.Txn) error {
 		for _, k := range keys {
-			if err := x.Put(r.wide, k, r.wide.NewRow()); err != nil {
+			if err := x.Put(r.wide, tables.Num(k), r.wide.NewRow()); err != nil {
 				return err
 			}
 		}
@@ -71,7 +71,7 @@ func TestOpenNeedsTheServersTouched(t *testing.T) {
 				if err := r.write(within(t, 20*time.Second), db, here); err != nil {
 					t.Errorf("update of the server that is there: %v", err)
 				}
-				if err := db.View(within(t, 20*time.Second), func(x *txn.Txn) error { _, err := x.Get(r.wide, here); return err }); err != nil {
+				if err := db.View(within(t, 20*time.Second), func(x *txn.Txn) error { _, err := x.Get(r.wide, tables.Num(here)); return err }); err != nil {
 					t.Errorf("view of the server that is there: %v", err)
 				}
 				if err := r.write(within(t, 200*time.Millisecond), db, there); err == nil {
@@ -126,7 +126,7 @@ func TestOpenRefusesAReplacedServer(t *testing.T) {
 				if victim == 1 {
 					key = boundary + 1
 				}
-				err = db.View(t.Context(), func(x *txn.Txn) error { _, err := x.Get(r.wide, key); return err })
+				err = db.View(t.Context(), func(x *txn.Txn) error { _, err := x.Get(r.wide, tables.Num(key)); return err })
 				_ = db.Close()
 			}
 			if !errors.Is(err, txn.ErrRestarted) {
@@ -187,7 +187,7 @@ func TestDeadlineBoundsAttempts(t *testing.T) {
 	if err := r.write(t.Context(), r.DB, 1, boundary+1); err != nil {
 		t.Fatal(err)
 	}
-	read := func(x *txn.Txn) error { _, err := x.Get(r.wide, 1); return err }
+	read := func(x *txn.Txn) error { _, err := x.Get(r.wide, tables.Num(1)); return err }
 	impatient, err := txn.Open(t.Context(), txn.Config{Servers: r.addrs(), AllServers: true, Dial: r.net.Dial, Retry: txn.Retry{Attempts: 20}})
 	if err != nil {
 		t.Fatal(err)

@@ -18,14 +18,14 @@ func failing(c *tables.Catalog) []txn.Procedure {
 	return []txn.Procedure{
 		{Name: "order", Body: func(_ context.Context, x *txn.Txn, args []byte) ([]byte, error) {
 			if len(args) > 0 { // leave the partition
-				if err := x.Put(wide, boundary+5, wide.NewRow()); err != nil {
+				if err := x.Put(wide, tables.Num(boundary+5), wide.NewRow()); err != nil {
 					return nil, err
 				}
 			}
 			return nil, fmt.Errorf("item 5: %w", &txn.ProcedureError{Code: 7, Payload: []byte("left: 0"), Text: "sold out"})
 		}},
 		{Name: "missing", Body: func(_ context.Context, x *txn.Txn, _ []byte) ([]byte, error) {
-			_, err := x.Get(wide, 77)
+			_, err := x.Get(wide, tables.Num(77))
 			return nil, fmt.Errorf("item 77: %w", err)
 		}},
 		{Name: "plain", Body: func(context.Context, *txn.Txn, []byte) ([]byte, error) { return nil, errors.New("no reason") }},

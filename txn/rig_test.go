@@ -37,12 +37,12 @@ func rigCatalog(t testing.TB) *tables.Catalog {
 	}
 	c, err := tables.NewCatalog(
 		tables.Def{
-			Name: "wide", Primary: tables.Ordered, Partition: tables.Partitioning{Kind: tables.ByRange, Bounds: []uint64{boundary}},
+			Name: "wide", Primary: tables.Ordered, Partition: tables.Partitioning{Kind: tables.ByRange, Bounds: []tables.Key{tables.Num(boundary)}},
 			Columns: columns,
 		},
 		tables.Def{
 			Name: "text", Key: tables.StringKey, Primary: tables.Ordered,
-			Partition: tables.Partitioning{Kind: tables.ByRange, StringBounds: [][]byte{[]byte("m")}},
+			Partition: tables.Partitioning{Kind: tables.ByRange, Bounds: []tables.Key{tables.Str("m")}},
 			Columns:   []tables.Column{{Name: "body", Type: tables.Bytes}},
 		},
 	)
@@ -85,7 +85,7 @@ func (r *rig) fillWide(t testing.TB, key uint64, n int) {
 			row := r.wide.NewRow()
 			for i := at; i < min(n, at+500); i++ {
 				row.SetInt(r.wide.Field("c0"), int64(key)+int64(i))
-				if err := x.Put(r.wide, key+uint64(i), row); err != nil {
+				if err := x.Put(r.wide, tables.Num(key+uint64(i)), row); err != nil {
 					return err
 				}
 			}
@@ -97,15 +97,15 @@ func (r *rig) fillWide(t testing.TB, key uint64, n int) {
 }
 
 // textKey is the i-th key of a partition in table text.
-func textKey(part, i int) []byte {
-	return binary.BigEndian.AppendUint32([]byte([]string{"a", "z"}[part]), uint32(i))
+func textKey(part, i int) tables.Key {
+	return tables.Str(binary.BigEndian.AppendUint32([]byte([]string{"a", "z"}[part]), uint32(i)))
 }
 
 func (r *rig) fillText(t testing.TB, part, n, size int) {
 	t.Helper()
 	for i := range n {
 		if err := r.DB.Update(t.Context(), func(x *txn.Txn) error {
-			return x.PutS(r.text, textKey(part, i), body(r.text, size))
+			return x.Put(r.text, textKey(part, i), body(r.text, size))
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -42,7 +42,7 @@ func stringTables(t testing.TB, primary tables.IndexKind) *tables.Catalog {
 	var defs []tables.Def
 	for name, p := range map[string]tables.Partitioning{
 		"hashed": {Kind: tables.ByHash},
-		"ranged": {Kind: tables.ByRange, StringBounds: [][]byte{[]byte("aaaa"), []byte("ppq")}},
+		"ranged": {Kind: tables.ByRange, Bounds: []tables.Key{tables.Str("aaaa"), tables.Str("ppq")}},
 		"prefix": {Kind: tables.ByPrefix, Prefix: 3},
 	} {
 		defs = append(defs, tables.Def{
@@ -100,7 +100,7 @@ func (m *stringModel) step(t *rapid.T, x *txn.Txn) error {
 	op := rapid.SampledFrom([]string{"get", "scan", "put", "put", "insert", "update", "delete"}).Draw(t, "op")
 	switch op {
 	case "get":
-		row, err := x.GetS(m.tab, []byte(key))
+		row, err := x.Get(m.tab, tables.Str(key))
 		if err == nil && there && !m.same(row, old) {
 			return fmt.Errorf("get %.20q: a row of %d bytes, want one of %d", key, len(row.Bytes(m.text)), len(old))
 		}
@@ -112,24 +112,24 @@ func (m *stringModel) step(t *rapid.T, x *txn.Txn) error {
 	case "put":
 		text := drawText(t)
 		m.now[key] = text
-		return fits(x.PutS(m.tab, []byte(key), m.row(text)), true, nil)
+		return fits(x.Put(m.tab, tables.Str(key), m.row(text)), true, nil)
 	case "insert":
 		if there {
 			return nil // would end the transaction, perhaps only at its commit
 		}
 		text := drawText(t)
 		m.now[key] = text
-		return fits(x.InsertS(m.tab, []byte(key), m.row(text)), true, nil)
+		return fits(x.Insert(m.tab, tables.Str(key), m.row(text)), true, nil)
 	case "update":
 		if there {
 			text := drawText(t)
 			m.now[key] = text
-			return fits(x.UpdateS(m.tab, []byte(key), m.row(text)), true, nil)
+			return fits(x.Update(m.tab, tables.Str(key), m.row(text)), true, nil)
 		}
 	case "delete":
 		if there {
 			delete(m.now, key)
-			return fits(x.DeleteS(m.tab, []byte(key)), true, nil)
+			return fits(x.Delete(m.tab, tables.Str(key)), true, nil)
 		}
 	}
 	return nil
@@ -137,12 +137,12 @@ func (m *stringModel) step(t *rapid.T, x *txn.Txn) error {
 
 func (m *stringModel) scan(t *rapid.T, x *txn.Txn) error {
 	lo, hi := rapid.SampledFrom(m.keys).Draw(t, "lo"), rapid.SampledFrom(m.keys).Draw(t, "hi")
-	end := []byte(hi)
+	end := tables.Str(hi)
 	if rapid.Bool().Draw(t, "to the end") {
-		end, hi = nil, tables.Highest
+		end, hi = tables.Last, m.keys[len(m.keys)-1]
 	}
 	limit := rapid.IntRange(0, 9).Draw(t, "limit")
-	es, err := x.ScanS(m.tab.Primary(), []byte(lo), end, limit)
+	es, err := x.Scan(m.tab.Primary(), tables.Str(lo), end, limit)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (m *stringModel) scan(t *rapid.T, x *txn.Txn) error {
 		if !there || key < lo || key > hi || limit > 0 && i == limit {
 			continue
 		}
-		if i >= len(es) || string(es[i].KeyBytes()) != key || !m.same(es[i].Row, text) {
+		if i >= len(es) || string(es[i].Key.Bytes()) != key || !m.same(es[i].Row, text) {
 			return fmt.Errorf("scan %.20q to %.20q limit %d: row %d is not that of %.20q", lo, hi, limit, i, key)
 		}
 		i++
@@ -212,7 +212,7 @@ func (m *stringModel) transactions(t *rapid.T, db *txn.DB) {
 func (m *stringModel) look(t *rapid.T, x *txn.Txn, steps int) error {
 	for range steps {
 		key := rapid.SampledFrom(m.keys).Draw(t, "key")
-		row, err := x.GetS(m.tab, []byte(key))
+		row, err := x.Get(m.tab, tables.Str(key))
 		if want, there := m.now[key]; there != (err == nil) || there && !m.same(row, want) {
 			return fmt.Errorf("view of %.20q: %v, want %v", key, err, there)
 		}
@@ -223,4 +223,62 @@ func (m *stringModel) look(t *rapid.T, x *txn.Txn, steps int) error {
 		}
 	}
 	return nil
+}
+
+// TestKeysThatDoNotFit uses keys of the wrong kind, bounds and no key at all
+// where a key is needed. Every method refuses them, and the transaction goes on.
+func TestKeysThatDoNotFit(t *testing.T) {
+	r := newRig(t, 1, txn.Config{}, nil)
+	for name, c := range map[string]struct {
+		tab  *tables.Table
+		row  tables.Row
+		good tables.Key
+		bad  []tables.Key
+	}{
+		"numbers": {r.wide, r.wide.NewRow(), tables.Num(0), []tables.Key{tables.Str("x"), {}, tables.First, tables.Last}},
+		"strings": {r.text, body(r.text, 3), tables.Str(""), []tables.Key{tables.Num(0), {}, tables.First, tables.Last, tables.Str(make([]byte, tables.MaxKeyBytes+1))}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			refused := func(what string, key tables.Key, err error) {
+				t.Helper()
+				if !errors.Is(err, tables.ErrKey) || !strings.Contains(err.Error(), "table "+c.tab.Name()) {
+					t.Errorf("%s %.20v: %v", what, key, err)
+				}
+			}
+			err := r.DB.Update(t.Context(), func(x *txn.Txn) error {
+				for _, key := range c.bad {
+					_, err := x.Get(c.tab, key)
+					refused("Get", key, err)
+					refused("Insert", key, x.Insert(c.tab, key, c.row))
+					refused("Put", key, x.Put(c.tab, key, c.row))
+					refused("Update", key, x.Update(c.tab, key, c.row))
+					refused("Delete", key, x.Delete(c.tab, key))
+					if key == tables.First || key == tables.Last {
+						continue
+					}
+					_, err = x.Scan(c.tab.Primary(), key, tables.Last, 1)
+					refused("Scan from", key, err)
+					_, err = x.Scan(c.tab.Primary(), tables.First, key, 1)
+					refused("Scan to", key, err)
+				}
+				return x.Put(c.tab, c.good, c.row)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, key := range c.bad {
+				_, err := r.DB.Home(c.tab, key)
+				refused("Home", key, err)
+			}
+			if err := r.DB.View(t.Context(), func(x *txn.Txn) error {
+				es, err := x.Scan(c.tab.Primary(), tables.First, tables.Last, 0)
+				if err == nil && (len(es) != 1 || es[0].Key != c.good) {
+					err = fmt.Errorf("the table holds %v", es)
+				}
+				return err
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }

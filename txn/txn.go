@@ -25,7 +25,9 @@ const (
 )
 
 // Txn is a transaction in progress, for the goroutine its body runs in. Rows
-// it returns are valid until the body returns.
+// and keys that it returns are valid until the body returns. Keys and rows that
+// are passed to it may be reused on return. A key that does not fit its table
+// is refused with tables.ErrKey.
 type Txn exec.Txn
 
 func (t *Txn) exec() *exec.Txn { return (*exec.Txn)(t) }
@@ -36,7 +38,7 @@ type body func(*Txn) error
 // Run implements exec.Body.
 func (fn body) Run(t *exec.Txn) error { return fn((*Txn)(t)) }
 
-// Entry is one row of a scan. Its memory is valid until the body returns.
+// Entry is one row of a scan. Its key and row are valid until the body returns.
 type Entry = tables.Entry
 
 // Get is an announced point read; see Txn.GetLater.
@@ -52,81 +54,45 @@ type Scan exec.Scan
 func (sc *Scan) Entries() ([]Entry, error) { return (*exec.Scan)(sc).Entries() }
 
 // Get reads a row by primary key. It returns ErrNotFound if there is none.
-func (t *Txn) Get(tab *tables.Table, key uint64) (tables.Row, error) { return t.exec().Get(tab, key) }
-
-// GetS is Get in a table with string keys.
-func (t *Txn) GetS(tab *tables.Table, key []byte) (tables.Row, error) { return t.exec().GetS(tab, key) }
+func (t *Txn) Get(tab *tables.Table, key tables.Key) (tables.Row, error) {
+	return t.exec().Get(tab, key)
+}
 
 // GetLater announces a Get. When the body waits for the first result, all
 // announced reads run together, in the same network rounds.
-func (t *Txn) GetLater(tab *tables.Table, key uint64) *Get {
+func (t *Txn) GetLater(tab *tables.Table, key tables.Key) *Get {
 	return (*Get)(t.exec().GetLater(tab, key))
-}
-
-// GetLaterS is GetLater in a table with string keys. key may be reused on return.
-func (t *Txn) GetLaterS(tab *tables.Table, key []byte) *Get {
-	return (*Get)(t.exec().GetLaterS(tab, key))
 }
 
 // Scan reads the rows with lo ≤ key ≤ hi of an ordered index (a table's
 // primary or a secondary) in key order, at most limit; limit ≤ 0 asks for all,
-// up to MaxScanRows. Entries of a secondary index hold PrimaryKey and the
-// included columns.
-func (t *Txn) Scan(ix *tables.Index, lo, hi uint64, limit int) ([]Entry, error) {
+// up to MaxScanRows. [tables.First] and [tables.Last] reach to the ends of the
+// index. Entries of a secondary index hold PrimaryKey and the included columns.
+func (t *Txn) Scan(ix *tables.Index, lo, hi tables.Key, limit int) ([]Entry, error) {
 	return t.exec().Scan(ix, lo, hi, limit)
 }
 
-// ScanS is Scan in an index with string keys; a nil hi means to the end.
-func (t *Txn) ScanS(ix *tables.Index, lo, hi []byte, limit int) ([]Entry, error) {
-	return t.exec().ScanS(ix, lo, hi, limit)
-}
-
 // ScanLater announces a Scan, as GetLater does a Get.
-func (t *Txn) ScanLater(ix *tables.Index, lo, hi uint64, limit int) *Scan {
+func (t *Txn) ScanLater(ix *tables.Index, lo, hi tables.Key, limit int) *Scan {
 	return (*Scan)(t.exec().ScanLater(ix, lo, hi, limit))
 }
 
-// ScanLaterS is ScanLater in an index with string keys; a nil hi means to the
-// end. lo and hi may be reused on return.
-func (t *Txn) ScanLaterS(ix *tables.Index, lo, hi []byte, limit int) *Scan {
-	return (*Scan)(t.exec().ScanLaterS(ix, lo, hi, limit))
-}
-
 // Insert adds a row. If the key exists, Insert or the commit returns ErrExists.
-// row may be reused on return.
-func (t *Txn) Insert(tab *tables.Table, key uint64, row tables.Row) error {
+func (t *Txn) Insert(tab *tables.Table, key tables.Key, row tables.Row) error {
 	return t.exec().Insert(tab, key, row)
 }
 
-// InsertS is Insert in a table with string keys. key may be reused on return.
-func (t *Txn) InsertS(tab *tables.Table, key []byte, row tables.Row) error {
-	return t.exec().InsertS(tab, key, row)
-}
-
 // Put inserts a row or overwrites the existing one.
-func (t *Txn) Put(tab *tables.Table, key uint64, row tables.Row) error {
+func (t *Txn) Put(tab *tables.Table, key tables.Key, row tables.Row) error {
 	return t.exec().Put(tab, key, row)
-}
-
-// PutS is Put in a table with string keys. key may be reused on return.
-func (t *Txn) PutS(tab *tables.Table, key []byte, row tables.Row) error {
-	return t.exec().PutS(tab, key, row)
 }
 
 // Update overwrites an existing row. If there is none, Update or the commit
 // returns ErrNotFound.
-func (t *Txn) Update(tab *tables.Table, key uint64, row tables.Row) error {
+func (t *Txn) Update(tab *tables.Table, key tables.Key, row tables.Row) error {
 	return t.exec().Update(tab, key, row)
-}
-
-// UpdateS is Update in a table with string keys. key may be reused on return.
-func (t *Txn) UpdateS(tab *tables.Table, key []byte, row tables.Row) error {
-	return t.exec().UpdateS(tab, key, row)
 }
 
 // Delete removes a row. If there is none, Delete or the commit returns
 // ErrNotFound.
-func (t *Txn) Delete(tab *tables.Table, key uint64) error { return t.exec().Delete(tab, key) }
-
-// DeleteS is Delete in a table with string keys. key may be reused on return.
-func (t *Txn) DeleteS(tab *tables.Table, key []byte) error { return t.exec().DeleteS(tab, key) }
+func (t *Txn) Delete(tab *tables.Table, key tables.Key) error { return t.exec().Delete(tab, key) }

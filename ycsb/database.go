@@ -60,7 +60,7 @@ type database struct {
 	fields  []tables.Field // by number
 	longest []int          // values of fields
 	number  map[string]int
-	inEach  [][]byte // a key of each partition
+	inEach  []tables.Key // one of each partition
 }
 
 var (
@@ -128,8 +128,7 @@ type threadKey struct{}
 // thread is the state of one of go-ycsb's threads.
 type thread struct {
 	session   *txn.Session
-	err       error // the reason if there is no session
-	key       []byte
+	err       error      // the reason if there is no session
 	row       tables.Row // being built
 	requested []string   // the fields of the last read
 	numbers   []int      // and their numbers
@@ -154,7 +153,7 @@ func (d *database) touch(ctx context.Context, s *txn.Session) error {
 	return s.View(ctx, func(tx *txn.Txn) error {
 		var gets []*txn.Get
 		for _, key := range d.inEach {
-			gets = append(gets, tx.GetLaterS(d.table, key))
+			gets = append(gets, tx.GetLater(d.table, key))
 		}
 		for _, g := range gets {
 			if _, err := g.Row(); err != nil && !errors.Is(err, txn.ErrNotFound) {
@@ -170,20 +169,24 @@ const maxProbes = 1 << 16
 
 // keysInEach finds a key for each partition; the record need not exist. A
 // partition to which no key maps gets none.
-func (d *database) keysInEach() {
+func (d *database) keysInEach() error {
 	seen := map[txn.Home]bool{}
-	add := func(key []byte) {
-		if home := d.db.HomeS(d.table, key); !seen[home] {
+	keys := d.table.Def().Partition.Bounds
+	for i := 0; len(seen) < d.db.Partitions() && i < maxProbes; i++ {
+		key := tables.Str(strconv.Itoa(i))
+		if i < len(keys) {
+			key = keys[i]
+		}
+		home, err := d.db.Home(d.table, key)
+		if err != nil {
+			return err
+		}
+		if !seen[home] {
 			seen[home] = true
 			d.inEach = append(d.inEach, key)
 		}
 	}
-	for _, bound := range d.table.Def().Partition.StringBounds {
-		add(bound)
-	}
-	for i := 0; len(seen) < d.db.Partitions() && i < maxProbes; i++ {
-		add(strconv.AppendInt(nil, int64(i), 10))
-	}
+	return nil
 }
 
 // CleanupThread closes the session of a thread.

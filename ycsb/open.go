@@ -80,8 +80,7 @@ func (d *database) open(ctx context.Context, where string) error {
 		return err
 	}
 	d.resolveFields()
-	d.keysInEach()
-	return nil
+	return d.keysInEach()
 }
 
 // connect starts or finds the cluster.

@@ -20,10 +20,9 @@ func (d *database) Read(ctx context.Context, table, key string, fields []string)
 	if err := d.resolve(t, fields); err != nil {
 		return nil, err
 	}
-	t.key = append(t.key[:0], key...)
 	var out map[string][]byte
 	err = t.session.View(ctx, func(tx *txn.Txn) error {
-		row, err := tx.GetS(d.table, t.key)
+		row, err := tx.Get(d.table, tables.Str(key))
 		if err != nil {
 			return err
 		}
@@ -45,14 +44,13 @@ func (d *database) Scan(ctx context.Context, table, from string, count int, fiel
 	if err := d.resolve(t, fields); err != nil {
 		return nil, err
 	}
-	t.key = append(t.key[:0], from...)
 	var out []map[string][]byte
 	err = t.session.View(ctx, func(tx *txn.Txn) error {
 		out = nil
 		if count <= 0 {
 			return nil
 		}
-		entries, err := tx.ScanS(d.table.Primary(), t.key, nil, count)
+		entries, err := tx.Scan(d.table.Primary(), tables.Str(from), tables.Last, count)
 		if err != nil {
 			return err
 		}
@@ -83,17 +81,16 @@ func (d *database) Insert(ctx context.Context, table, key string, values map[str
 	if err := d.checkValues(values); err != nil {
 		return err
 	}
-	t.key = append(t.key[:0], key...)
 	d.fresh(t, values)
-	err = t.session.Update(ctx, func(tx *txn.Txn) error { return d.insert(tx, t.key, t.row) })
+	err = t.session.Update(ctx, func(tx *txn.Txn) error { return d.insert(tx, key, t.row) })
 	return missing(key, err)
 }
 
-func (d *database) insert(tx *txn.Txn, key []byte, row tables.Row) error {
+func (d *database) insert(tx *txn.Txn, key string, row tables.Row) error {
 	if d.upsert {
-		return tx.PutS(d.table, key, row)
+		return tx.Put(d.table, tables.Str(key), row)
 	}
-	return tx.InsertS(d.table, key, row)
+	return tx.Insert(d.table, tables.Str(key), row)
 }
 
 // Update writes fields of a record, which must exist.
@@ -105,9 +102,8 @@ func (d *database) Update(ctx context.Context, table, key string, values map[str
 	if err := d.checkValues(values); err != nil {
 		return err
 	}
-	t.key = append(t.key[:0], key...)
 	if d.atServer {
-		_, err := d.call(ctx, t, values, false)
+		_, err := d.call(ctx, t, key, values, false)
 		return missing(key, err)
 	}
 	whole := len(values) == len(d.fields)
@@ -116,14 +112,14 @@ func (d *database) Update(ctx context.Context, table, key string, values map[str
 	}
 	err = t.session.Update(ctx, func(tx *txn.Txn) error {
 		if !whole {
-			row, err := tx.GetS(d.table, t.key)
+			row, err := tx.Get(d.table, tables.Str(key))
 			if err != nil {
 				return err
 			}
 			t.row = append(t.row[:0], row...)
 			d.set(t, values)
 		}
-		return tx.UpdateS(d.table, t.key, t.row)
+		return tx.Update(d.table, tables.Str(key), t.row)
 	})
 	return missing(key, err)
 }
@@ -138,9 +134,8 @@ func (d *database) ReadModifyWrite(ctx context.Context, table, key string, field
 	if err := errors.Join(d.resolve(t, fields), d.checkValues(values)); err != nil {
 		return nil, err
 	}
-	t.key = append(t.key[:0], key...)
 	if d.atServer {
-		row, err := d.call(ctx, t, values, true)
+		row, err := d.call(ctx, t, key, values, true)
 		if err != nil {
 			return nil, missing(key, err)
 		}
@@ -148,14 +143,14 @@ func (d *database) ReadModifyWrite(ctx context.Context, table, key string, field
 	}
 	var out map[string][]byte
 	err = t.session.Update(ctx, func(tx *txn.Txn) error {
-		row, err := tx.GetS(d.table, t.key)
+		row, err := tx.Get(d.table, tables.Str(key))
 		if err != nil {
 			return err
 		}
 		out = d.record(t, row)
 		t.row = append(t.row[:0], row...)
 		d.set(t, values)
-		return tx.UpdateS(d.table, t.key, t.row)
+		return tx.Update(d.table, tables.Str(key), t.row)
 	})
 	if err != nil {
 		return nil, missing(key, err)
@@ -163,16 +158,21 @@ func (d *database) ReadModifyWrite(ctx context.Context, table, key string, field
 	return out, nil
 }
 
-// call writes fields of record t.key at its home server: one RPC. If wanted is
-// true, it returns the record as it was before, as a view.
-func (d *database) call(ctx context.Context, t *thread, values map[string][]byte, wanted bool) (tables.Row, error) {
+// call writes fields of a record at its home server: one RPC. If wanted is true,
+// it returns the record as it was before, as a view.
+func (d *database) call(ctx context.Context, t *thread, key string, values map[string][]byte, wanted bool) (tables.Row, error) {
+	home, err := d.db.Home(d.table, tables.Str(key))
+	if err != nil {
+		return nil, err
+	}
 	u := &t.update
-	u.Table, u.Key, u.Return, u.Fields = append(u.Table[:0], d.layout.Name...), t.key, wanted, u.Fields[:0]
+	u.Table, u.Key = append(u.Table[:0], d.layout.Name...), append(u.Key[:0], key...)
+	u.Return, u.Fields = wanted, u.Fields[:0]
 	for name, v := range values {
 		u.Fields = append(u.Fields, usertable.FieldValue{Field: d.number[name], Value: v})
 	}
 	t.args = u.Append(t.args[:0])
-	res, err := t.session.Call(ctx, d.db.HomeS(d.table, t.key), usertable.ProcUpdate, t.args)
+	res, err := t.session.Call(ctx, home, usertable.ProcUpdate, t.args)
 	switch {
 	case err != nil:
 		return nil, err
@@ -193,8 +193,7 @@ func (d *database) Delete(ctx context.Context, table, key string) error {
 	if err != nil {
 		return err
 	}
-	t.key = append(t.key[:0], key...)
-	return missing(key, t.session.Update(ctx, func(tx *txn.Txn) error { return tx.DeleteS(d.table, t.key) }))
+	return missing(key, t.session.Update(ctx, func(tx *txn.Txn) error { return tx.Delete(d.table, tables.Str(key)) }))
 }
 
 // batch checks a batch: as many keys as records, and no more than one
@@ -243,7 +242,7 @@ func (d *database) BatchInsert(ctx context.Context, table string, keys []string,
 	err = t.session.Update(ctx, func(tx *txn.Txn) error {
 		for i, key := range keys {
 			d.fresh(t, values[i])
-			if err := d.insert(tx, []byte(key), t.row); err != nil {
+			if err := d.insert(tx, key, t.row); err != nil {
 				return &keyed{key, err}
 			}
 		}
@@ -285,7 +284,7 @@ func (d *database) BatchRead(ctx context.Context, table string, keys, fields []s
 func (d *database) announce(t *thread, tx *txn.Txn, keys []string) {
 	t.gets = t.gets[:0]
 	for _, key := range keys {
-		t.gets = append(t.gets, tx.GetLaterS(d.table, []byte(key)))
+		t.gets = append(t.gets, tx.GetLater(d.table, tables.Str(key)))
 	}
 }
 
@@ -301,12 +300,12 @@ func (d *database) BatchUpdate(ctx context.Context, table string, keys []string,
 		for i, key := range keys {
 			row, err := t.gets[i].Row()
 			if written[key] { // twice in the batch: use the row already written
-				row, err = tx.GetS(d.table, []byte(key))
+				row, err = tx.Get(d.table, tables.Str(key))
 			}
 			if err == nil {
 				t.row = append(t.row[:0], row...)
 				d.set(t, values[i])
-				err = tx.UpdateS(d.table, []byte(key), t.row)
+				err = tx.Update(d.table, tables.Str(key), t.row)
 			}
 			if err != nil {
 				return &keyed{key, err}
@@ -326,7 +325,7 @@ func (d *database) BatchDelete(ctx context.Context, table string, keys []string)
 	}
 	err = t.session.Update(ctx, func(tx *txn.Txn) error {
 		for _, key := range keys {
-			if err := tx.DeleteS(d.table, []byte(key)); err != nil {
+			if err := tx.Delete(d.table, tables.Str(key)); err != nil {
 				return &keyed{key, err}
 			}
 		}

@@ -235,7 +235,11 @@ func TestScansAcrossPartitions(t *testing.T) {
 			slices.Sort(there)
 			seen := map[int]bool{}
 			for _, key := range there {
-				seen[int(db.db.HomeS(db.table, []byte(key)))] = true
+				home, err := db.db.Home(db.table, tables.Str(key))
+				if err != nil {
+					t.Fatal(err)
+				}
+				seen[int(home)] = true
 			}
 			if len(seen) != 5 {
 				t.Errorf("the records are in %d partitions of 5", len(seen))

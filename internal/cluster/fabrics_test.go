@@ -135,12 +135,12 @@ func put(ctx context.Context, db *txn.DB, key uint64) error {
 	if err != nil {
 		return err
 	}
-	err = db.Update(ctx, func(x *txn.Txn) error { return x.Insert(tab, key, tab.NewRow()) })
+	err = db.Update(ctx, func(x *txn.Txn) error { return x.Insert(tab, tables.Num(key), tab.NewRow()) })
 	if err != nil {
 		return err
 	}
 	return db.View(ctx, func(x *txn.Txn) error {
-		_, err := x.Get(tab, key)
+		_, err := x.Get(tab, tables.Num(key))
 		return err
 	})
 }

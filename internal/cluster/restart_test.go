@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"drtmx/rdma/multi"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -175,16 +176,16 @@ func touch(ctx context.Context, db *txn.DB, key uint64, write bool) error {
 	}
 	if !write {
 		return db.View(ctx, func(x *txn.Txn) error {
-			_, err := x.Get(tab, key)
+			_, err := x.Get(tab, tables.Num(key))
 			return err
 		})
 	}
 	return db.Update(ctx, func(x *txn.Txn) error {
-		row, err := x.Get(tab, key)
+		row, err := x.Get(tab, tables.Num(key))
 		if err != nil {
 			return err
 		}
-		return x.Update(tab, key, row)
+		return x.Update(tab, tables.Num(key), row)
 	})
 }
 

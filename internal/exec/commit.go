@@ -326,7 +326,7 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 		if w.dropped {
 			continue
 		}
-		p := partOf(c, w.ix.PartitionOf(w.key, t.nparts))
+		p := partOf(c, partitionOf(w.ix, w.key, t.nparts))
 		p.Writes = append(p.Writes, wire.Write{Index: uint16(w.ix.ID), Op: w.op, Strings: w.ix.Strings, Key: w.key, Hint: w.hint, Row: w.row})
 	}
 	if !withProofs {

@@ -12,7 +12,6 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/learned/read"
-	"drtmx/internal/mem"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -100,13 +99,12 @@ func (db *DB) Partitions() int { return len(db.parts) }
 func (db *DB) Servers() []string { return db.servers }
 
 // Home returns the partition that holds a key of a table.
-func (db *DB) Home(t *tables.Table, key uint64) Home {
-	return Home(t.Primary().Partition.Of(key, len(db.parts)))
-}
-
-// HomeS is Home for a table with string keys.
-func (db *DB) HomeS(t *tables.Table, key []byte) Home {
-	return Home(t.Primary().Partition.OfString(mem.String(key), len(db.parts)))
+func (db *DB) Home(t *tables.Table, key tables.Key) (Home, error) {
+	ix := t.Primary()
+	if err := ix.CheckKey(key); err != nil {
+		return 0, err
+	}
+	return Home(ix.Partition.Of(key, len(db.parts))), nil
 }
 
 // View runs a read-only transaction, strictly serializable. See Session.View.

@@ -2,6 +2,8 @@ package exec
 
 import (
 	"fmt"
+	"math"
+	"strings"
 
 	"drtmx/index"
 	"drtmx/internal/mem"
@@ -22,29 +24,71 @@ func (a *keyArena) room(n int) {
 	}
 }
 
-// str returns a key with a copy of the bytes.
-func (a *keyArena) str(key []byte) index.Key {
-	a.room(len(key))
+// view returns a key of an index, already checked, as the engine knows it. A
+// string key stays a view of its bytes.
+func (a *keyArena) view(ix *tables.Index, key tables.Key) index.Key {
+	switch {
+	case ix.Key == tables.StringKey:
+		return index.Str(mem.String(key.Bytes()))
+	case !ix.Strings:
+		return index.Num(key.Num())
+	}
+	a.room(8)
 	at := len(a.b)
-	a.b = append(a.b, key...)
+	a.b = index.AppendNum(a.b, key.Num())
 	return index.Str(mem.String(a.b[at:]))
 }
 
-// number is a number key of an index as the engine knows it.
-func (t *Txn) number(ix *tables.Index, key uint64) index.Key {
-	if !ix.Strings {
-		return index.Num(key)
+// keep is view of a copy of the key's bytes, for the rest of the attempt.
+func (a *keyArena) keep(ix *tables.Index, key tables.Key) index.Key {
+	if ix.Key == tables.NumberKey {
+		return a.view(ix, key)
 	}
-	t.keys.room(8)
-	at := len(t.keys.b)
-	t.keys.b = index.AppendNum(t.keys.b, key)
-	return index.Str(mem.String(t.keys.b[at:]))
+	b := key.Bytes()
+	a.room(len(b))
+	at := len(a.b)
+	a.b = append(a.b, b...)
+	return index.Str(mem.String(a.b[at:]))
+}
+
+// highest is the highest string key.
+var highest = strings.Repeat("\xff", tables.MaxKeyBytes)
+
+// bound is keep for a bound of a scan.
+func (a *keyArena) bound(ix *tables.Index, key tables.Key) index.Key {
+	switch {
+	case key == tables.First:
+		return index.Key{}
+	case key == tables.Last && ix.Key == tables.StringKey:
+		return index.Str(highest)
+	case key == tables.Last:
+		key = tables.Num(math.MaxUint64)
+	}
+	return a.keep(ix, key)
+}
+
+// userKey is the inverse of view.
+func userKey(ix *tables.Index, key index.Key) tables.Key {
+	switch {
+	case ix.Key == tables.StringKey:
+		return tables.Str(key.Str)
+	case !ix.Strings:
+		return tables.Num(key.Num)
+	}
+	n, _ := index.NumOf(key.Str)
+	return tables.Num(n)
+}
+
+// partitionOf returns the partition of a key among n partitions.
+func partitionOf(ix *tables.Index, key index.Key, n int) int {
+	return ix.Partition.Of(userKey(ix, key), n)
 }
 
 // keyText returns a key as error texts show it.
 func keyText(ix *tables.Index, key index.Key) string {
+	k := userKey(ix, key)
 	if ix.Key == tables.NumberKey {
-		return fmt.Sprintf("%#x", ix.Number(key))
+		return fmt.Sprintf("%#x", k.Num())
 	}
-	return key.String()
+	return k.String()
 }

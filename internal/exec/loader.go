@@ -3,10 +3,9 @@ package exec
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 
-	"drtmx/index"
-	"drtmx/internal/mem"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 )
@@ -23,7 +22,7 @@ type Loader struct {
 	tab    *tables.Table
 	queues []loadQueue // by index of the table × partition
 	entry  tables.Row
-	key    []byte
+	keys   keyArena
 }
 
 type loadQueue struct {
@@ -49,30 +48,11 @@ func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 }
 
 // Add queues one row and its secondary entries. Ascending keys load fastest.
-// row may be reused on return. If a key is loaded twice the last row stays,
-// with the secondary entries of both: load each key once.
-func (l *Loader) Add(key uint64, row tables.Row) error {
+// key and row may be reused on return. If a key is loaded twice the last row
+// stays, with the secondary entries of both: load each key once.
+func (l *Loader) Add(key tables.Key, row tables.Row) error {
 	ix := l.tab.Primary()
-	if err := ix.CheckNumber(key); err != nil {
-		return err
-	}
-	if !ix.Strings {
-		return l.add(index.Num(key), row)
-	}
-	l.key = index.AppendNum(l.key[:0], key)
-	return l.add(index.Str(mem.String(l.key)), row)
-}
-
-// AddS is Add in a table with string keys. key may be reused on return too.
-func (l *Loader) AddS(key []byte, row tables.Row) error {
-	if err := l.tab.Primary().CheckKey(key); err != nil {
-		return err
-	}
-	return l.add(index.Str(mem.String(key)), row)
-}
-
-func (l *Loader) add(key index.Key, row tables.Row) error {
-	if err := l.tab.CheckRow(row); err != nil {
+	if err := errors.Join(ix.CheckKey(key), l.tab.CheckRow(row)); err != nil {
 		return err
 	}
 	n := len(l.s.db.parts)
@@ -84,7 +64,7 @@ func (l *Loader) add(key index.Key, row tables.Row) error {
 		}
 		return nil
 	}
-	if err := l.put(&l.queues[l.tab.Primary().PartitionOf(key, n)], key, row); err != nil {
+	if err := l.put(&l.queues[ix.Partition.Of(key, n)], key, row); err != nil {
 		return err
 	}
 	for i, ix := range l.tab.Secondaries() {
@@ -93,20 +73,21 @@ func (l *Loader) add(key index.Key, row tables.Row) error {
 			return err
 		}
 		l.entry = e
-		if err := l.put(&l.queues[(i+1)*n+ix.PartitionOf(k, n)], k, e); err != nil {
+		if err := l.put(&l.queues[(i+1)*n+ix.Partition.Of(k, n)], k, e); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *Loader) put(q *loadQueue, key index.Key, row tables.Row) error {
+func (l *Loader) put(q *loadQueue, key tables.Key, row tables.Row) error {
 	if q.n == 0 {
 		q.b = append(q.b[:0], byte(wire.OpLoad))
 		q.b = binary.LittleEndian.AppendUint16(q.b, uint16(q.part))
 		q.b = binary.LittleEndian.AppendUint16(q.b, uint16(q.ix.ID))
 	}
-	if q.ix.Strings {
+	l.keys.reset()
+	if key := l.keys.view(q.ix, key); q.ix.Strings {
 		q.b = wire.AppendBytes(wire.AppendKey(q.b, key, true), row)
 	} else {
 		q.b = append(binary.LittleEndian.AppendUint64(q.b, key.Num), row...)

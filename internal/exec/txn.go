@@ -109,7 +109,7 @@ func (t *Txn) partition(ix *tables.Index, key index.Key) int {
 			return t.near
 		}
 	}
-	return ix.PartitionOf(key, t.nparts)
+	return partitionOf(ix, key, t.nparts)
 }
 
 // begin starts an attempt.
@@ -211,25 +211,13 @@ type subScan struct {
 
 // GetLater announces a Get. When the body waits for the first result, all
 // announced reads run together, in the same network rounds.
-func (t *Txn) GetLater(tab *tables.Table, key uint64) *Get {
-	ix := tab.Primary()
-	if ix.Key != tables.NumberKey {
-		return t.refusedGet(ix.CheckNumber(key))
-	}
-	return t.getLater(ix, t.number(ix, key))
-}
-
-// GetLaterS is GetLater in a table with string keys. key may be reused on return.
-func (t *Txn) GetLaterS(tab *tables.Table, key []byte) *Get {
+func (t *Txn) GetLater(tab *tables.Table, key tables.Key) *Get {
 	ix := tab.Primary()
 	if err := ix.CheckKey(key); err != nil {
-		return t.refusedGet(err)
+		return &Get{t: t, done: true, err: err}
 	}
-	return t.getLater(ix, t.keys.str(key))
+	return t.getLater(ix, t.keys.keep(ix, key))
 }
-
-// refusedGet returns a Get that fails with err.
-func (t *Txn) refusedGet(err error) *Get { return &Get{t: t, done: true, err: err} }
 
 func (t *Txn) getLater(ix *tables.Index, key index.Key) *Get {
 	if t.nGet == len(t.gets) {
@@ -317,34 +305,16 @@ func (g *Get) Row() (tables.Row, error) {
 }
 
 // Get reads a row by primary key. It returns ErrNotFound if there is none.
-func (t *Txn) Get(tab *tables.Table, key uint64) (tables.Row, error) {
+func (t *Txn) Get(tab *tables.Table, key tables.Key) (tables.Row, error) {
 	return t.GetLater(tab, key).Row()
 }
 
-// GetS is Get in a table with string keys.
-func (t *Txn) GetS(tab *tables.Table, key []byte) (tables.Row, error) {
-	return t.GetLaterS(tab, key).Row()
-}
-
 // ScanLater announces a Scan, as GetLater does a Get.
-func (t *Txn) ScanLater(ix *tables.Index, lo, hi uint64, limit int) *Scan {
-	if ix.Key != tables.NumberKey {
-		return &Scan{t: t, done: true, err: ix.CheckNumber(lo)}
-	}
-	return t.scanLater(ix, t.number(ix, lo), t.number(ix, hi), limit)
-}
-
-// ScanLaterS is ScanLater in an index with string keys; a nil hi means to the
-// end. lo and hi may be reused on return.
-func (t *Txn) ScanLaterS(ix *tables.Index, lo, hi []byte, limit int) *Scan {
-	if err := errors.Join(ix.CheckKey(lo), ix.CheckKey(hi)); err != nil {
+func (t *Txn) ScanLater(ix *tables.Index, lo, hi tables.Key, limit int) *Scan {
+	if err := errors.Join(ix.CheckBound(lo), ix.CheckBound(hi)); err != nil {
 		return &Scan{t: t, done: true, err: err}
 	}
-	end := index.Str(tables.Highest)
-	if hi != nil {
-		end = t.keys.str(hi)
-	}
-	return t.scanLater(ix, t.keys.str(lo), end, limit)
+	return t.scanLater(ix, t.keys.bound(ix, lo), t.keys.bound(ix, hi), limit)
 }
 
 func (t *Txn) scanLater(ix *tables.Index, lo, hi index.Key, limit int) *Scan {
@@ -371,7 +341,7 @@ func (t *Txn) scanLater(ix *tables.Index, lo, hi index.Key, limit int) *Scan {
 }
 
 func (t *Txn) startScan(sc *Scan) {
-	first, last, _ := sc.ix.Span(sc.lo, sc.hi, t.nparts)
+	first, last := sc.ix.Partition.Span(userKey(sc.ix, sc.lo), userKey(sc.ix, sc.hi), t.nparts)
 	if sc.ix.Partition.Kind == tables.Replicated {
 		first = t.partition(sc.ix, sc.lo)
 		last = first
@@ -431,7 +401,7 @@ func (sc *Scan) settle() {
 			more = more || res.More
 			for j := range res.Entries {
 				e := &res.Entries[j]
-				sc.out = append(sc.out, tables.NewEntry(sc.ix, e.Key, mem.Bytes(e.Row)))
+				sc.out = append(sc.out, tables.Entry{Key: userKey(sc.ix, e.Key), Row: mem.Bytes(e.Row)})
 			}
 		case index.Locked:
 			sc.err = t.abandon(CauseLocked)
@@ -442,7 +412,7 @@ func (sc *Scan) settle() {
 		}
 	}
 	if sc.nsubs > 1 {
-		slices.SortFunc(sc.out, func(a, b tables.Entry) int { return a.EngineKey().Compare(b.EngineKey()) })
+		slices.SortFunc(sc.out, func(a, b tables.Entry) int { return a.Key.Compare(b.Key) })
 	}
 	if !t.writes.empty() {
 		sc.out = t.writes.overlay(sc.ix, sc.lo, sc.hi, sc.out, more)
@@ -468,13 +438,8 @@ func (sc *Scan) Entries() ([]tables.Entry, error) {
 
 // Scan reads the rows with lo ≤ key ≤ hi of an ordered index (a table's
 // primary or a secondary) in key order, at most limit; limit ≤ 0 asks for all,
-// up to MaxScanRows. Entries of a secondary index hold PrimaryKey and the
-// included columns.
-func (t *Txn) Scan(ix *tables.Index, lo, hi uint64, limit int) ([]tables.Entry, error) {
+// up to MaxScanRows. tables.First and tables.Last reach to the ends of the
+// index. Entries of a secondary index hold PrimaryKey and the included columns.
+func (t *Txn) Scan(ix *tables.Index, lo, hi tables.Key, limit int) ([]tables.Entry, error) {
 	return t.ScanLater(ix, lo, hi, limit).Entries()
-}
-
-// ScanS is Scan in an index with string keys; a nil hi means to the end.
-func (t *Txn) ScanS(ix *tables.Index, lo, hi []byte, limit int) ([]tables.Entry, error) {
-	return t.ScanLaterS(ix, lo, hi, limit).Entries()
 }

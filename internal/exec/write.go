@@ -80,21 +80,19 @@ func (ws *writeSet) add(ix *tables.Index, key index.Key) *write {
 	return w
 }
 
-func (ws *writeSet) ascend(ix int, lo, hi index.Key, fn func(*write)) {
+// ascend calls fn for the writes of [lo, hi] until it returns false.
+func (ws *writeSet) ascend(ix int, lo, hi index.Key, fn func(*write) bool) {
 	ws.tree.AscendGreaterOrEqual(ws.at(ix, lo), func(w *write) bool {
-		if w.ix.ID != ix || w.key.Compare(hi) > 0 {
-			return false
-		}
-		fn(w)
-		return true
+		return w.ix.ID == ix && w.key.Compare(hi) <= 0 && fn(w)
 	})
 }
 
 func (ws *writeSet) deletes(ix int, lo, hi index.Key) (n int) {
-	ws.ascend(ix, lo, hi, func(w *write) {
+	ws.ascend(ix, lo, hi, func(w *write) bool {
 		if w.gone() {
 			n++
 		}
+		return true
 	})
 	return n
 }
@@ -103,21 +101,25 @@ func (ws *writeSet) deletes(ix int, lo, hi index.Key) (n int) {
 // If a limit cut the rows, it does not merge own rows past the last of them,
 // because other rows may lie between.
 func (ws *writeSet) overlay(ix *tables.Index, lo, hi index.Key, rows []tables.Entry, more bool) []tables.Entry {
+	end := tables.Last
 	if more && len(rows) > 0 {
-		if last := rows[len(rows)-1].EngineKey(); last.Compare(hi) < 0 {
-			hi = last
-		}
+		end = rows[len(rows)-1].Key
 	}
-	ws.ascend(ix.ID, lo, hi, func(w *write) {
-		i, found := slices.BinarySearchFunc(rows, w.key, func(e tables.Entry, k index.Key) int { return e.EngineKey().Compare(k) })
+	ws.ascend(ix.ID, lo, hi, func(w *write) bool {
+		key := userKey(ix, w.key)
+		if key.Compare(end) > 0 {
+			return false
+		}
+		i, found := slices.BinarySearchFunc(rows, key, func(e tables.Entry, k tables.Key) int { return e.Key.Compare(k) })
 		switch {
 		case found && w.gone():
 			rows = slices.Delete(rows, i, i+1)
 		case found:
 			rows[i].Row = w.row
 		case !w.gone():
-			rows = slices.Insert(rows, i, tables.NewEntry(ix, w.key, w.row))
+			rows = slices.Insert(rows, i, tables.Entry{Key: key, Row: w.row})
 		}
+		return true
 	})
 	return rows
 }
@@ -144,7 +146,7 @@ func (t *Txn) writable(tab *tables.Table) error {
 
 // set records one index write, combined with an earlier one of the same key.
 func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key index.Key, row tables.Row) error {
-	if t.only >= 0 && ix.PartitionOf(key, t.nparts) != t.only {
+	if t.only >= 0 && partitionOf(ix, key, t.nparts) != t.only {
 		return t.fail(errRemote)
 	}
 	w := t.writes.find(ix.ID, key)
@@ -227,21 +229,13 @@ func (t *Txn) hint(ix *tables.Index, key index.Key) uint64 {
 }
 
 // Insert adds a row. If the key is taken the transaction fails with ErrExists,
-// from Insert or from its commit. row may be reused on return.
-func (t *Txn) Insert(tab *tables.Table, key uint64, row tables.Row) error {
+// from Insert or from its commit. key and row may be reused on return.
+func (t *Txn) Insert(tab *tables.Table, key tables.Key, row tables.Row) error {
 	ix := tab.Primary()
-	if err := errors.Join(t.writable(tab), ix.CheckNumber(key), tab.CheckRow(row)); err != nil {
+	if err := errors.Join(t.writable(tab), ix.CheckKey(key), tab.CheckRow(row)); err != nil {
 		return err
 	}
-	return t.insert(tab, t.number(ix, key), row)
-}
-
-// InsertS is Insert in a table with string keys. key may be reused on return.
-func (t *Txn) InsertS(tab *tables.Table, key []byte, row tables.Row) error {
-	if err := errors.Join(t.writable(tab), tab.Primary().CheckKey(key), tab.CheckRow(row)); err != nil {
-		return err
-	}
-	return t.insert(tab, t.keys.str(key), row)
+	return t.insert(tab, t.keys.keep(ix, key), row)
 }
 
 func (t *Txn) insert(tab *tables.Table, key index.Key, row tables.Row) error {
@@ -252,20 +246,12 @@ func (t *Txn) insert(tab *tables.Table, key index.Key, row tables.Row) error {
 }
 
 // Put inserts a row or overwrites the existing one.
-func (t *Txn) Put(tab *tables.Table, key uint64, row tables.Row) error {
+func (t *Txn) Put(tab *tables.Table, key tables.Key, row tables.Row) error {
 	ix := tab.Primary()
-	if err := errors.Join(t.writable(tab), ix.CheckNumber(key), tab.CheckRow(row)); err != nil {
+	if err := errors.Join(t.writable(tab), ix.CheckKey(key), tab.CheckRow(row)); err != nil {
 		return err
 	}
-	return t.put(tab, t.number(ix, key), row)
-}
-
-// PutS is Put in a table with string keys. key may be reused on return.
-func (t *Txn) PutS(tab *tables.Table, key []byte, row tables.Row) error {
-	if err := errors.Join(t.writable(tab), tab.Primary().CheckKey(key), tab.CheckRow(row)); err != nil {
-		return err
-	}
-	return t.put(tab, t.keys.str(key), row)
+	return t.put(tab, t.keys.keep(ix, key), row)
 }
 
 func (t *Txn) put(tab *tables.Table, key index.Key, row tables.Row) error {
@@ -283,20 +269,12 @@ func (t *Txn) put(tab *tables.Table, key index.Key, row tables.Row) error {
 
 // Update overwrites an existing row. If there is none, Update or the commit
 // returns ErrNotFound.
-func (t *Txn) Update(tab *tables.Table, key uint64, row tables.Row) error {
+func (t *Txn) Update(tab *tables.Table, key tables.Key, row tables.Row) error {
 	ix := tab.Primary()
-	if err := errors.Join(t.writable(tab), ix.CheckNumber(key), tab.CheckRow(row)); err != nil {
+	if err := errors.Join(t.writable(tab), ix.CheckKey(key), tab.CheckRow(row)); err != nil {
 		return err
 	}
-	return t.update(tab, t.number(ix, key), row)
-}
-
-// UpdateS is Update in a table with string keys. key may be reused on return.
-func (t *Txn) UpdateS(tab *tables.Table, key []byte, row tables.Row) error {
-	if err := errors.Join(t.writable(tab), tab.Primary().CheckKey(key), tab.CheckRow(row)); err != nil {
-		return err
-	}
-	return t.update(tab, t.keys.str(key), row)
+	return t.update(tab, t.keys.keep(ix, key), row)
 }
 
 func (t *Txn) update(tab *tables.Table, key index.Key, row tables.Row) error {
@@ -332,20 +310,12 @@ func (t *Txn) replace(tab *tables.Table, key index.Key, old, row tables.Row) err
 
 // Delete removes a row. If there is none, Delete or the commit returns
 // ErrNotFound.
-func (t *Txn) Delete(tab *tables.Table, key uint64) error {
+func (t *Txn) Delete(tab *tables.Table, key tables.Key) error {
 	ix := tab.Primary()
-	if err := errors.Join(t.writable(tab), ix.CheckNumber(key)); err != nil {
+	if err := errors.Join(t.writable(tab), ix.CheckKey(key)); err != nil {
 		return err
 	}
-	return t.remove(tab, t.number(ix, key))
-}
-
-// DeleteS is Delete in a table with string keys. key may be reused on return.
-func (t *Txn) DeleteS(tab *tables.Table, key []byte) error {
-	if err := errors.Join(t.writable(tab), tab.Primary().CheckKey(key)); err != nil {
-		return err
-	}
-	return t.remove(tab, t.keys.str(key))
+	return t.remove(tab, t.keys.keep(ix, key))
 }
 
 func (t *Txn) remove(tab *tables.Table, key index.Key) error {
@@ -366,19 +336,15 @@ func (t *Txn) remove(tab *tables.Table, key index.Key) error {
 // entries updates the secondary indexes for a row that changes from old to row;
 // nil means that there is no row.
 func (t *Txn) entries(tab *tables.Table, key index.Key, old, row tables.Row) error {
+	primary := userKey(tab.Primary(), key)
 	for _, ix := range tab.Secondaries() {
-		var was, is index.Key
-		var entryWas, entryIs tables.Row
-		var err error
-		if old != nil {
-			if was, entryWas, err = ix.Entry(key, old, nil); err != nil {
-				return t.doom(err)
-			}
+		was, entryWas, err := t.entry(ix, primary, old)
+		if err != nil {
+			return t.doom(err)
 		}
-		if row != nil {
-			if is, entryIs, err = ix.Entry(key, row, nil); err != nil {
-				return t.doom(err)
-			}
+		is, entryIs, err := t.entry(ix, primary, row)
+		if err != nil {
+			return t.doom(err)
 		}
 		switch {
 		case old != nil && row != nil && was == is:
@@ -399,4 +365,16 @@ func (t *Txn) entries(tab *tables.Table, key index.Key, old, row tables.Row) err
 		}
 	}
 	return nil
+}
+
+// entry returns the secondary entry of a row, or nothing if there is no row.
+func (t *Txn) entry(ix *tables.Index, primary tables.Key, row tables.Row) (index.Key, tables.Row, error) {
+	if row == nil {
+		return index.Key{}, nil, nil
+	}
+	key, e, err := ix.Entry(primary, row, nil)
+	if err != nil {
+		return index.Key{}, nil, err
+	}
+	return t.keys.view(ix, key), e, nil
 }

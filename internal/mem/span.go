@@ -85,8 +85,9 @@ func Bytes(words []uint64) []byte {
 }
 
 // String views private bytes as a string. The caller must not change them while
-// the string is in use.
-func String(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+// the string is in use. A string it returns as it is: the header of a slice
+// begins with that of a string.
+func String[S ~string | ~[]byte](s S) string { return *(*string)(unsafe.Pointer(&s)) }
 
 // StringBytes views a string as bytes. The caller must not change them.
 func StringBytes(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }

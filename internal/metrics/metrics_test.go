@@ -82,15 +82,15 @@ func (r *rig) work(n uint64) {
 	r.t.Helper()
 	for k := range n {
 		err := r.client.Update(r.t.Context(), func(x *txn.Txn) error {
-			if err := x.Insert(r.table, k, r.table.NewRow()); err != nil {
+			if err := x.Insert(r.table, tables.Num(k), r.table.NewRow()); err != nil {
 				return err
 			}
-			return x.Insert(r.rows, k, r.rows.NewRow())
+			return x.Insert(r.rows, tables.Num(k), r.rows.NewRow())
 		})
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		if err := r.client.View(r.t.Context(), func(x *txn.Txn) error { _, err := x.Get(r.rows, k); return err }); err != nil {
+		if err := r.client.View(r.t.Context(), func(x *txn.Txn) error { _, err := x.Get(r.rows, tables.Num(k)); return err }); err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -302,7 +302,7 @@ func TestScrapesBesideTransactions(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for k := uint64(0); !done.Load(); k = (k + 1) % 8 {
-			if err := r.client.Update(t.Context(), func(x *txn.Txn) error { return x.Update(r.table, k, r.table.NewRow()) }); err != nil {
+			if err := r.client.Update(t.Context(), func(x *txn.Txn) error { return x.Update(r.table, tables.Num(k), r.table.NewRow()) }); err != nil {
 				t.Error(err)
 				return
 			}

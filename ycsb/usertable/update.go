@@ -127,7 +127,7 @@ func (u *updater) run(t *txn.Txn, args []byte) ([]byte, error) {
 			return nil, fmt.Errorf("%w: field %d with %d bytes", ErrMessage, f.Field, len(f.Value))
 		}
 	}
-	old, err := t.GetS(tab, u.in.Key)
+	old, err := t.Get(tab, tables.Str(u.in.Key))
 	if errors.Is(err, txn.ErrNotFound) {
 		return []byte{StatusMissing}, nil
 	}
@@ -142,5 +142,5 @@ func (u *updater) run(t *txn.Txn, args []byte) ([]byte, error) {
 	for _, f := range u.in.Fields {
 		u.row = u.row.SetBytes(tab.Field(columns[f.Field].Name), f.Value)
 	}
-	return result, t.UpdateS(tab, u.in.Key, u.row)
+	return result, t.Update(tab, tables.Str(u.in.Key), u.row)
 }

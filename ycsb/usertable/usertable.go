@@ -82,7 +82,7 @@ func (l *Layout) Catalog(partitions int) (*tables.Catalog, error) {
 		d.Primary = tables.Hash
 	}
 	if l.Partition == Range && partitions > 1 {
-		d.Partition = tables.Partitioning{Kind: tables.ByRange, StringBounds: l.bounds(partitions)}
+		d.Partition = tables.Partitioning{Kind: tables.ByRange, Bounds: l.bounds(partitions)}
 	}
 	for i := range l.Fields {
 		d.Columns = append(d.Columns, tables.Column{Name: props.FieldName(i), Type: tables.Bytes})
@@ -99,7 +99,7 @@ const manyRecords = 1 << 22
 // bounds cuts the keys of a load into equal parts. The sample is spread over
 // all records even if keys are hashed: the hash, FNV, leaves records whose
 // numbers differ in the last byte alone close together.
-func (l *Layout) bounds(parts int) [][]byte {
+func (l *Layout) bounds(parts int) []tables.Key {
 	var keys []string
 	n := min(l.records, samples)
 	for i := range n {
@@ -107,9 +107,9 @@ func (l *Layout) bounds(parts int) [][]byte {
 	}
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
-	var cuts [][]byte
+	var cuts []tables.Key
 	for i := 1; i < parts && i < len(keys); i++ {
-		cuts = append(cuts, []byte(keys[max(len(keys)*i/parts, i)]))
+		cuts = append(cuts, tables.Str(keys[max(len(keys)*i/parts, i)]))
 	}
 	return cuts
 }

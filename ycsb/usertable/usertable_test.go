@@ -55,7 +55,7 @@ func TestPartitionsAreEqual(t *testing.T) {
 			p := catalog(t, l, parts).MustTable("usertable").Primary().Partition
 			counts := make([]int, parts)
 			for i := range int64(records) {
-				counts[p.OfString(l.Keys.Name(i), parts)]++
+				counts[p.Of(tables.Str(l.Keys.Name(i)), parts)]++
 			}
 			want := float64(records) / float64(parts)
 			if lo, hi := float64(slices.Min(counts)), float64(slices.Max(counts)); lo < want*0.7 || hi > want*1.3 {
