@@ -30,7 +30,7 @@ type endpoint struct {
 	running  sync.WaitGroup // pollers, accept loop, links
 	release  sync.Once
 	lobby    provide.Lobby // handshakes in progress
-	refusals refusals
+	refusals provide.Refusals
 
 	mu struct {
 		sync.Mutex
@@ -46,6 +46,7 @@ type endpoint struct {
 func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, error) {
 	e := &endpoint{p: p, opts: o, maxLinks: MaxLinks}
 	e.Init("shm", addr, maxRegions)
+	e.refusals.Count(refusalNames...)
 	e.mu.links = make(map[bool]int)
 	e.mu.peers = make(map[*net.UnixConn]*serverLink)
 	var err error

@@ -282,7 +282,7 @@ func (c *serverConn) Reply(body []byte) error {
 // violate ends a connection whose client broke the protocol, and only that.
 // Its slot stays taken until the client closes it too.
 func (c *serverConn) violate() {
-	c.link.e.refusals.protocol.Add(1)
+	c.link.e.refusals.Refuse(refusedProtocol)
 	c.stop()
 	// The poller must not wait for a client that does not read its socket.
 	c.link.e.running.Go(func() { _ = c.link.sock.send(&message{kind: msgClosed, id: c.id, slot: uint32(c.slot)}) })

@@ -52,6 +52,14 @@ func listen(t testing.TB, p *Provider, addr string, a rdma.Access) (*endpoint, *
 	return e.(*endpoint), m, k
 }
 
+// connections is how many clients e serves.
+func connections(e rdma.Endpoint) int {
+	ep := e.(*endpoint)
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return len(ep.mu.conns)
+}
+
 func dial(t testing.TB, p *Provider, e rdma.Endpoint) *conn {
 	t.Helper()
 	c, err := p.Dial(testContext(t), e.Addr())
@@ -98,39 +106,39 @@ func TestVerbsOutsideAGrant(t *testing.T) {
 		addr  uint64
 		words int
 		op    rdma.Op
-		count func(Stats) uint64
+		count int
 	}{
-		"zero":                   {capability{}, 0, 64, 8, rdma.OpRead, capabilityCount},
-		"guessed":                {newCapability(), 0, 64, 8, rdma.OpRead, capabilityCount},
-		"one bit":                {capability{own[0], own[1] ^ 1<<63}, 0, 64, 8, rdma.OpRead, capabilityCount},
-		"halves swapped":         {capability{own[1], own[0]}, 0, 64, 8, rdma.OpRead, capabilityCount},
-		"of an earlier server":   {old, 0, 64, 8, rdma.OpRead, capabilityCount},
-		"of a lost connection":   {other.caps[0], 0, 64, 8, rdma.OpRead, capabilityCount},
-		"of another connection":  {foreign.caps[0], 0, 64, 8, rdma.OpRead, capabilityCount},
-		"unknown slot":           {own, 1, 64, 8, rdma.OpRead, capabilityCount},
-		"highest slot":           {own, MaxRegions - 1, 64, 8, rdma.OpRead, capabilityCount},
-		"without the right":      {own, 0, 64, 8, rdma.OpWrite, rightCount},
-		"atomic, no right":       {own, 0, 64, 1, rdma.OpFAA, rightCount},
-		"past the end":           {own, 0, testSegment - 8, 2, rdma.OpRead, boundsCount},
-		"far out":                {own, 0, 1 << 60, 1, rdma.OpRead, boundsCount},
-		"overflowing offset":     {own, 0, ^uint64(7), 2, rdma.OpRead, boundsCount},
-		"overflowing by a lot":   {own, 0, ^uint64(15), 64, rdma.OpRead, boundsCount},
-		"unaligned":              {own, 0, 4, 1, rdma.OpRead, boundsCount},
-		"overflowing, no right":  {own, 0, ^uint64(7), 2, rdma.OpWrite, rightCount},
-		"WRITE with a wrong cap": {capability{1, 1}, 0, 64, 8, rdma.OpWrite, capabilityCount},
+		"zero":                   {capability{}, 0, 64, 8, rdma.OpRead, refusedCapability},
+		"guessed":                {newCapability(), 0, 64, 8, rdma.OpRead, refusedCapability},
+		"one bit":                {capability{own[0], own[1] ^ 1<<63}, 0, 64, 8, rdma.OpRead, refusedCapability},
+		"halves swapped":         {capability{own[1], own[0]}, 0, 64, 8, rdma.OpRead, refusedCapability},
+		"of an earlier server":   {old, 0, 64, 8, rdma.OpRead, refusedCapability},
+		"of a lost connection":   {other.caps[0], 0, 64, 8, rdma.OpRead, refusedCapability},
+		"of another connection":  {foreign.caps[0], 0, 64, 8, rdma.OpRead, refusedCapability},
+		"unknown slot":           {own, 1, 64, 8, rdma.OpRead, refusedCapability},
+		"highest slot":           {own, MaxRegions - 1, 64, 8, rdma.OpRead, refusedCapability},
+		"without the right":      {own, 0, 64, 8, rdma.OpWrite, refusedRight},
+		"atomic, no right":       {own, 0, 64, 1, rdma.OpFAA, refusedRight},
+		"past the end":           {own, 0, testSegment - 8, 2, rdma.OpRead, refusedBounds},
+		"far out":                {own, 0, 1 << 60, 1, rdma.OpRead, refusedBounds},
+		"overflowing offset":     {own, 0, ^uint64(7), 2, rdma.OpRead, refusedBounds},
+		"overflowing by a lot":   {own, 0, ^uint64(15), 64, rdma.OpRead, refusedBounds},
+		"unaligned":              {own, 0, 4, 1, rdma.OpRead, refusedBounds},
+		"overflowing, no right":  {own, 0, ^uint64(7), 2, rdma.OpWrite, refusedRight},
+		"WRITE with a wrong cap": {capability{1, 1}, 0, 64, 8, rdma.OpWrite, refusedCapability},
 	} {
 		key := rdma.RKey(x.slot + 1)
 		for len(c.caps) <= x.slot {
 			c.caps, c.held = append(c.caps, capability{}), append(c.held, true)
 		}
 		c.caps[x.slot] = x.cap
-		before := e.Stats()
+		before := e.refusals.Refused(x.count)
 		var b rdma.Batch
 		b.WRs = append(b.WRs, rdma.WR{Op: x.op, RKey: key, Addr: x.addr, Buf: make([]uint64, x.words)})
 		if err := rdma.Do(testContext(t), c, &b); !errors.Is(err, rdma.ErrAccess) || b.WRs[0].Status != rdma.StatusAccess {
 			t.Errorf("%s: %v, status %d", name, err, b.WRs[0].Status)
 		}
-		if after := e.Stats(); x.count(after) != x.count(before)+1 {
+		if after := e.refusals.Refused(x.count); after != before+1 {
 			t.Errorf("%s: counted %+v, then %+v", name, before, after)
 		}
 		c.caps = c.caps[:1]
@@ -144,10 +152,6 @@ func TestVerbsOutsideAGrant(t *testing.T) {
 		}
 	}
 }
-
-func capabilityCount(s Stats) uint64 { return s.RefusedCapability }
-func rightCount(s Stats) uint64      { return s.RefusedRight }
-func boundsCount(s Stats) uint64     { return s.RefusedBounds }
 
 // TestReaderCannotWrite withholds rights from a client by its certificate.
 func TestReaderCannotWrite(t *testing.T) {
@@ -182,7 +186,7 @@ func TestReaderCannotWrite(t *testing.T) {
 		rdmatest.FillPattern(m, 0, m.Size())
 		mustServe(t, c, k)
 	}
-	if n := e.Stats().RefusedRight; n != 3 {
+	if n := e.refusals.Refused(refusedRight); n != 3 {
 		t.Errorf("%d refusals for want of a right, want 3", n)
 	}
 }

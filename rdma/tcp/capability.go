@@ -3,7 +3,6 @@ package tcp
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"sync/atomic"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -33,34 +32,29 @@ type grant struct {
 	region *mem.Region
 }
 
-// refusals count verbs that were not performed, by the first reason.
-type refusals struct {
-	capability, right, bounds, verb atomic.Uint64
-}
-
 // authorize finds the memory a verb may touch, or why there is none.
-func authorize(grants []grant, v *verb, n *refusals) (mem.Span, rdma.Status) {
+func authorize(grants []grant, v *verb, n *provide.Refusals) (mem.Span, rdma.Status) {
 	need, words := provide.Need(v.op, int(v.words))
 	if need == 0 {
-		n.verb.Add(1)
+		n.Refuse(refusedVerb)
 		return mem.Span{}, rdma.StatusUnsupported
 	}
 	if int(v.slot) >= len(grants) || grants[v.slot].access == 0 || !grants[v.slot].cap.equal(v.cap) {
-		n.capability.Add(1)
+		n.Refuse(refusedCapability)
 		return mem.Span{}, rdma.StatusAccess
 	}
 	g := &grants[v.slot]
 	if g.access&need == 0 {
-		n.right.Add(1)
+		n.Refuse(refusedRight)
 		return mem.Span{}, rdma.StatusAccess
 	}
 	if words == 0 {
-		n.bounds.Add(1)
+		n.Refuse(refusedBounds)
 		return mem.Span{}, rdma.StatusAccess
 	}
 	s, ok := g.region.Span(v.addr, uint64(words)*mem.WordBytes)
 	if !ok {
-		n.bounds.Add(1)
+		n.Refuse(refusedBounds)
 		return mem.Span{}, rdma.StatusAccess
 	}
 	return s, rdma.StatusOK

@@ -12,6 +12,26 @@ import (
 	"drtmx/rdma/internal/provide"
 )
 
+// Reasons of refusals: of connections, and of verbs by the first reason.
+const (
+	refusedRoom       = iota
+	refusedHandshake  // broken off, malformed or too slow
+	refusedAuth       // no certificate, or one that is not trusted
+	refusedProtocol   // a connection was ended for a malformed frame
+	refusedStalled    // a connection was ended because the peer did not read
+	refusedCapability // a verb with a capability that the connection does not hold
+	refusedRight      // a verb that its capability does not allow
+	refusedBounds     // a verb outside its region
+	refusedVerb       // a verb that does not exist
+)
+
+var refusalNames = []string{"no_room", "handshake", "authentication", "protocol", "stalled", "capability", "right", "bounds", "verb"}
+
+var _ rdma.Auditor = (*endpoint)(nil)
+
+// Refusals is rdma.Auditor's.
+func (e *endpoint) Refusals() []rdma.Refusal { return e.refusals.Refusals() }
+
 // endpoint is the server side.
 type endpoint struct {
 	provide.Endpoint
@@ -19,7 +39,7 @@ type endpoint struct {
 	opts     rdma.ListenOptions
 	listener *net.TCPListener
 	pollers  []*poller
-	stats    stats
+	refusals provide.Refusals
 	running  sync.WaitGroup // pollers, accept loop, agents
 	lobby    provide.Lobby  // handshakes under way
 
@@ -46,6 +66,7 @@ func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, err
 	}
 	e := &endpoint{p: p, opts: o, listener: l.(*net.TCPListener)}
 	e.Init("tcp", l.Addr().String(), MaxRegions)
+	e.refusals.Count(refusalNames...)
 	if err := p.mayTalk(l.Addr()); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("tcp: listen at %q: %w", addr, err)
@@ -92,17 +113,6 @@ func (e *endpoint) Counters() rdma.Counters {
 		sum = sum.Add(c.counted())
 	}
 	return sum
-}
-
-// Identity says who is behind a connection.
-func (e *endpoint) Identity(p rdma.PeerID) (Identity, bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	c, ok := e.mu.conns[p]
-	if !ok {
-		return Identity{}, false
-	}
-	return c.id, true
 }
 
 // Close stops serving and waits for running handlers, so a handler must not
@@ -232,7 +242,7 @@ func (e *endpoint) greet(nc *net.TCPConn, g *provide.Guest) (*serverConn, error)
 		c.rights = rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic
 	}
 	c.out = newOutbox(c.conn, t, c.abort)
-	c.agent = newAgent(c, &e.stats.refusals, &c.tally)
+	c.agent = newAgent(c, &e.refusals, &c.tally)
 	c.callEv.Value, c.goneEv.Value = event{conn: c}, event{conn: c, gone: true}
 	h, err := readHello(c.conn)
 	if err != nil {
@@ -254,7 +264,6 @@ func (e *endpoint) greet(nc *net.TCPConn, g *provide.Guest) (*serverConn, error)
 	if err := c.welcome(); err != nil {
 		return c, err
 	}
-	e.stats.accepted.Add(1)
 	return c, nil
 }
 
@@ -293,11 +302,11 @@ func (e *endpoint) noteGreeting(err error) {
 	switch {
 	case e.Closed():
 	case errors.Is(err, rdma.ErrTooLarge):
-		e.stats.refused.Add(1)
+		e.refusals.Refuse(refusedRoom)
 	case errors.Is(err, ErrAuth):
-		e.stats.auth.Add(1)
+		e.refusals.Refuse(refusedAuth)
 	default:
-		e.stats.handshakes.Add(1)
+		e.refusals.Refuse(refusedHandshake)
 	}
 	if e.opts.OnRefuse != nil && !e.Closed() {
 		e.opts.OnRefuse(err)

@@ -13,6 +13,7 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 	"drtmx/rdma/rdmatest"
 )
 
@@ -160,7 +161,8 @@ func checkAgent(t *testing.T, regions [3]*mem.Region, w []uint64, seed uint64) {
 	var outs [2][]uint64
 	for i := range outs {
 		writable.MustSpan(0, fuzzBytes).CopyIn(fuzzPattern[:])
-		var refused refusals
+		var refused provide.Refusals
+		refused.Count(refusalNames...)
 		var tally rdma.Tally
 		s := &fuzzServer{}
 		a := newAgent(s, &refused, &tally)

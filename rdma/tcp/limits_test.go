@@ -47,10 +47,10 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 				}
 			}
 		}()
-		stalled := func() bool { return e.Stats().Stalled == 1 && e.Stats().Connections == 1 }
+		stalled := func() bool { return e.refusals.Refused(refusedStalled) == 1 && connections(e) == 1 }
 		for deadline := time.Now().Add(patience); !stalled(); {
 			if time.Now().After(deadline) {
-				t.Fatalf("the peer is still there: %+v", e.Stats())
+				t.Fatalf("the peer is still there: %+v", e.Refusals())
 			}
 			mustServe(t, other, k)
 		}
@@ -84,18 +84,18 @@ func TestReplyToPeerThatDoesNotRead(t *testing.T) {
 		other := dial(t, cp, e)
 		c := dial(t, cp, e)
 		var seq uint64
-		for e.(*endpoint).Stats().Stalled == 0 {
+		for e.(*endpoint).refusals.Refused(refusedStalled) == 0 {
 			seq++ // a call is taken when the last reply is in the hands of the kernels
 			before := e.Counters().RPCs
 			if c.write(appendMessage(nil, kindCall, seq, nil)) != nil {
 				break
 			}
-			for e.Counters().RPCs == before && e.(*endpoint).Stats().Connections == 2 {
+			for e.Counters().RPCs == before && connections(e) == 2 {
 				runtime.Gosched()
 			}
 			mustServe(t, other, 1)
 		}
-		eventually(t, "the peer is dropped", func() bool { return e.(*endpoint).Stats().Connections == 1 })
+		eventually(t, "the peer is dropped", func() bool { return connections(e) == 1 })
 		mustServe(t, other, 1)
 	})
 }
@@ -122,7 +122,7 @@ func TestSlowHandshakes(t *testing.T) {
 			}
 			nc.Close()
 		}
-		eventually(t, "all are counted", func() bool { s := e.Stats(); return s.FailedHandshakes+s.AuthFailures == slow })
+		eventually(t, "all are counted", func() bool { return e.refusals.Refused(refusedHandshake)+e.refusals.Refused(refusedAuth) == slow })
 	})
 }
 
@@ -166,7 +166,7 @@ func TestIdleConnections(t *testing.T) {
 	for _, c := range conns {
 		c.Close()
 	}
-	eventually(t, "they are gone", func() bool { return e.Stats().Connections == 1 })
+	eventually(t, "they are gone", func() bool { return connections(e) == 1 })
 	mustServe(t, active, k)
 }
 
@@ -230,7 +230,7 @@ func TestSocketOptions(t *testing.T) {
 	p := newProvider(t, Options{KeepAlive: 30 * time.Second})
 	e, _, _ := listen(t, p, "", rdma.AccessRead)
 	c := dial(t, p, e)
-	eventually(t, "the connection is in the books", func() bool { return e.Stats().Connections == 1 })
+	eventually(t, "the connection is in the books", func() bool { return connections(e) == 1 })
 	e.mu.Lock()
 	server := e.mu.conns[1].out.t.Conn
 	e.mu.Unlock()
@@ -272,7 +272,7 @@ func TestCutAtEveryByte(t *testing.T) {
 			}
 		}
 		mustServe(t, dial(t, cp, e), k)
-		eventually(t, "all but one are gone", func() bool { return e.Stats().Connections == 1 })
+		eventually(t, "all but one are gone", func() bool { return connections(e) == 1 })
 	})
 }
 

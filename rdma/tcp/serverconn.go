@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"drtmx/internal/mem"
@@ -198,7 +197,7 @@ func appendMessage(w []uint64, k kind, id uint64, body []byte) []uint64 {
 // call. Only the agent's goroutine calls end.
 func (c *serverConn) end(err error) {
 	if errors.Is(err, errFrame) || errors.Is(err, errTwoCalls) {
-		c.e.stats.protocol.Add(1)
+		c.e.refusals.Refuse(refusedProtocol)
 	}
 	c.conn.Close()
 	c.out.fail(rdma.ErrPeerDown)
@@ -214,7 +213,7 @@ func (c *serverConn) end(err error) {
 // abort makes the agent end: the outbox could not send.
 func (c *serverConn) abort(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		c.e.stats.stalled.Add(1)
+		c.e.refusals.Refuse(refusedStalled)
 	}
 	c.out.t.Close()
 }
@@ -224,50 +223,3 @@ func (c *serverConn) counted() rdma.Counters {
 	defer c.mu.Unlock()
 	return c.tally.Snapshot().Add(c.mu.count)
 }
-
-// counters of an endpoint beside rdma.Counters.
-type stats struct {
-	refusals
-	accepted, refused, handshakes, auth, protocol, stalled atomic.Uint64
-}
-
-// Stats count what an endpoint has refused. All but Connections only grow.
-type Stats struct {
-	Connections        uint64 // now
-	Accepted           uint64 // connections that were granted capabilities
-	RefusedConnections uint64 // for want of room
-	FailedHandshakes   uint64 // broken off, malformed or too slow
-	AuthFailures       uint64 // no certificate, or one that is not trusted
-	ProtocolErrors     uint64 // connections ended for a malformed frame
-	Stalled            uint64 // connections ended because the peer did not read
-	RefusedCapability  uint64 // verbs with a capability this connection does not hold
-	RefusedRight       uint64 // verbs that their capability does not allow
-	RefusedBounds      uint64 // verbs outside their region
-	RefusedVerbs       uint64 // verbs that do not exist
-}
-
-// Stats is a snapshot of what the endpoint has refused.
-func (e *endpoint) Stats() Stats {
-	s := &e.stats
-	e.mu.Lock()
-	n := len(e.mu.conns)
-	e.mu.Unlock()
-	return Stats{
-		Connections: uint64(n), Accepted: s.accepted.Load(), RefusedConnections: s.refused.Load(),
-		FailedHandshakes: s.handshakes.Load(), AuthFailures: s.auth.Load(),
-		ProtocolErrors: s.protocol.Load(), Stalled: s.stalled.Load(),
-		RefusedCapability: s.capability.Load(), RefusedRight: s.right.Load(),
-		RefusedBounds: s.bounds.Load(), RefusedVerbs: s.verb.Load(),
-	}
-}
-
-// Endpoint is what Listen returns.
-type Endpoint interface {
-	rdma.Endpoint
-	// Stats is a snapshot of what the endpoint has refused.
-	Stats() Stats
-	// Identity says who is behind a connection; false if it is gone.
-	Identity(rdma.PeerID) (Identity, bool)
-}
-
-var _ Endpoint = (*endpoint)(nil)

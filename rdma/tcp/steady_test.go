@@ -237,11 +237,10 @@ func TestConnectionLimit(t *testing.T) {
 			mustServe(t, c, k)
 		}
 		wg.Wait()
-		s := e.(*endpoint).Stats()
-		if s.Connections != 8 || s.Accepted != 8 {
-			t.Errorf("%d connections too many, and the books say %+v", outside, s)
+		if n := connections(e); n != 8 {
+			t.Errorf("%d connections too many, and the books say %d", outside, n)
 		}
-		eventually(t, "all are counted", func() bool { return e.(*endpoint).Stats().RefusedConnections == outside })
+		eventually(t, "all are counted", func() bool { return e.(*endpoint).refusals.Refused(refusedRoom) == outside })
 		for range outside {
 			if err := <-refused; !errors.Is(err, rdma.ErrTooLarge) {
 				t.Errorf("a refusal is told as %v", err)
@@ -251,7 +250,7 @@ func TestConnectionLimit(t *testing.T) {
 			t.Errorf("metrics are told %+v", n)
 		}
 		inside[3].Close()
-		eventually(t, "there is room again", func() bool { return e.(*endpoint).Stats().Connections == 7 })
+		eventually(t, "there is room again", func() bool { return connections(e) == 7 })
 		mustServe(t, dial(t, cp, e), k)
 		for i, c := range inside {
 			if i != 3 {
