@@ -31,7 +31,8 @@ const (
 	// it for what they validate themselves, servers for the commits they carry out.
 	MaxProofAge = 15 * time.Second
 	// Quarantine is how long freed memory whose words may come to prove another
-	// answer stays unused. The margin is for clocks that run at different rates.
+	// answer stays unused, in time for which the server runs. The margin is for
+	// clocks that run at different rates, and for the way of a commit to the server.
 	Quarantine = 2 * MaxProofAge
 )
 

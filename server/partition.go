@@ -97,7 +97,7 @@ func (v verdict) append(b []byte) []byte {
 
 func conflict(c exec.Cause) verdict { return verdict{code: wire.Conflict, cause: c} }
 
-func newPartition(id int, cfg *Config, r *mem.Region, checksums bool, present *atomic.Uint64) (*partition, error) {
+func newPartition(id int, cfg *Config, r *mem.Region, checksums bool, present *atomic.Uint64, running *clock.Running) (*partition, error) {
 	p := &partition{
 		id: id, catalog: cfg.Catalog, region: r, epoch: cfg.Epoch, shared: newSharedLocks(),
 		seen: map[*index.Held]bool{}, started: time.Now(), present: present,
@@ -105,7 +105,7 @@ func newPartition(id int, cfg *Config, r *mem.Region, checksums bool, present *a
 	}
 	p.advance()
 	for _, ix := range cfg.Catalog.Indexes {
-		srv, err := p.newIndex(ix, cfg)
+		srv, err := p.newIndex(ix, cfg, running)
 		if err != nil {
 			return nil, fmt.Errorf("server: partition %d: index %s: %w", id, ix.Name, err)
 		}
@@ -125,12 +125,14 @@ const (
 	controlWords = 8
 )
 
-func (p *partition) newIndex(ix *tables.Index, cfg *Config) (index.Server, error) {
+func (p *partition) newIndex(ix *tables.Index, cfg *Config, running *clock.Running) (index.Server, error) {
 	words := ix.RowBytes / mem.WordBytes
 	if !ix.Ordered {
 		return hash.NewServer(p.arena, hash.Options{Strings: ix.Strings, RowWords: words, Locks: p.shared})
 	}
-	srv, err := learned.NewServer(p.arena, learned.Options{Strings: ix.Strings, RowWords: words, Locks: p.shared, Family: cfg.Family})
+	srv, err := learned.NewServer(p.arena, learned.Options{
+		Strings: ix.Strings, RowWords: words, Locks: p.shared, Family: cfg.Family, Clock: running.Now,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -67,6 +67,8 @@ type Config struct {
 	// Log receives records of start and stop, partitions and models, and at
 	// debug level of clients; nil means no log. Transactions are never logged.
 	Log *slog.Logger
+
+	clock clock.Source // that quarantines are measured on; nil means clock.Now
 }
 
 const defaultMemoryBytes = 16 << 30
@@ -106,8 +108,9 @@ type Server struct {
 	acquainted  acquaintance
 	ticks       clock.Ticks   // its own clock
 	present     atomic.Uint64 // the tick that it showed last
-	work        sync.Pool     // *work
-	tasks       sync.Pool     // *task
+	running     *clock.Running
+	work        sync.Pool // *work
+	tasks       sync.Pool // *task
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -177,6 +180,7 @@ func New(c Config) (*Server, error) {
 	// This server dials other servers with the role of a data server.
 	s.cfg.Provider = rdma.As(c.Provider, rdma.Identity{Role: rdma.RoleServer, Name: fmt.Sprintf("server-%d", c.Index)})
 	s.started, s.ticks = time.Now(), clock.NewTicks()
+	s.running = clock.NewRunning(runningStep, c.clock)
 	s.readClock()
 	s.work.New = func() any { return &work{} }
 	s.tasks.New = func() any { return newTask(s) }
@@ -224,7 +228,7 @@ func (s *Server) open() error {
 		if err != nil {
 			return err
 		}
-		p, err := newPartition(id, &s.cfg, r, s.cfg.Checksums || rdma.Unordered(s.cfg.Provider), &s.present)
+		p, err := newPartition(id, &s.cfg, r, s.cfg.Checksums || rdma.Unordered(s.cfg.Provider), &s.present, s.running)
 		if err != nil {
 			return err
 		}

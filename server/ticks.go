@@ -8,6 +8,12 @@ import (
 	"drtmx/internal/clock"
 )
 
+// runningStep is how far a stop of the process, of any length, moves the clock
+// on which freed memory is in quarantine. A commit that lies in the queue of a
+// stopped server then finds no memory that was freed after its reads and has
+// other rows by now, although nothing tells how long it lay there.
+const runningStep = 250 * time.Millisecond
+
 // keepTime moves the server's clock on until ctx ends, tick by tick. Commits
 // read it from memory.
 func (s *Server) keepTime(ctx context.Context) {
@@ -26,6 +32,7 @@ func (s *Server) keepTime(ctx context.Context) {
 // readClock sets the server's tick. Its own clock may go back a little; a
 // partition's never does.
 func (s *Server) readClock() {
+	s.running.Now()
 	s.present.Store(uint64(min(s.ticks.Now(), block.MaxTick)))
 }
 

@@ -50,6 +50,15 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		caught: []test{{"server", "TestFailedCommitLeavesNoLock", "after a failed commit: .*conflict"}},
 	},
 	{
+		name: "QuarantineEndsWhileStopped", why: "memory leaves its quarantine while the server is stopped, with commits in its queue",
+		edits: []edit{{
+			file: "server/partition.go",
+			old:  "Clock: running.Now,",
+			new:  "Clock: cfg.clock,",
+		}},
+		caught: []test{{"server", "TestCommitsInTheQueueOfAStoppedServer", "since deleted, is answered 0"}},
+	},
+	{
 		name: "NoSharedLocks", why: "what a prepared transaction has read can be written before the decision",
 		edits: []edit{{
 			file: "server/partition.go",
