@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
 	"drtmx/internal/cluster"
-	"drtmx/internal/member"
 	"drtmx/internal/member/etcd"
 	"drtmx/rdma/inproc"
 	"drtmx/rdma/multi"
@@ -47,9 +45,6 @@ func workloadOf(c *tables.Catalog) cluster.Workload {
 	return cluster.Workload{Catalog: c, Procedures: usertable.Procedures(c)}
 }
 
-// openTimeout bounds how long a cluster may take to answer.
-const openTimeout = 10 * time.Second
-
 // open starts or finds the cluster and opens its database.
 func open(ctx context.Context, o *options) (*database, error) {
 	c, where, err := connect(ctx, o)
@@ -64,16 +59,12 @@ func open(ctx context.Context, o *options) (*database, error) {
 }
 
 func (d *database) open(ctx context.Context, where string) error {
-	cfg := d.cluster.Config()
-	cfg.Reads, cfg.LocationCache, cfg.Cache, cfg.Seed = d.reads, d.locationCache, d.cache, d.seed
-	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("no answer within %v", openTimeout))
-	defer cancel()
 	var err error
-	if d.db, err = txn.Open(ctx, cfg); err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return fmt.Errorf("open the database at %s: %w", where, err)
+	d.db, err = d.cluster.Open(ctx, func(c *txn.Config) {
+		c.Reads, c.LocationCache, c.Cache, c.Seed = d.reads, d.locationCache, d.cache, d.seed
+	})
+	if err != nil {
+		return err
 	}
 	d.table, err = d.layout.Fits(d.db.Catalog(), where, d.primaryGiven)
 	if err != nil {
@@ -128,7 +119,7 @@ func connect(ctx context.Context, o *options) (c *cluster.Cluster, where string,
 // find connects to the cluster at an address: an address with a scheme, a
 // runtime directory, or the sockets of all data servers.
 func find(ctx context.Context, addr string) (*cluster.Cluster, error) {
-	o := cluster.ConnectOptions{Members: openMembers}
+	o := cluster.ConnectOptions{Members: etcd.OpenExisting}
 	switch info, err := os.Stat(addr); {
 	case cluster.IsAddress(addr):
 		if o.Address, err = cluster.ParseAddress(addr); err != nil {
@@ -155,17 +146,4 @@ func find(ctx context.Context, addr string) (*cluster.Cluster, error) {
 		return nil, fmt.Errorf("%s: the cluster serves workload %q: want one started by drtmx serve --workload ycsb", addr, i.Workload)
 	}
 	return c, nil
-}
-
-// openMembers opens the member store that an etcd address names.
-func openMembers(ctx context.Context, a *cluster.Address) (member.Store, error) {
-	o := etcd.Options{Endpoints: a.Etcd, Name: a.Name, Existing: true}
-	if t := a.EtcdTLS; t != nil {
-		o.TLS = &etcd.TLS{CA: t.CA, Cert: t.Cert, Key: t.Key, ServerName: t.ServerName}
-	}
-	s, err := etcd.Open(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
 }

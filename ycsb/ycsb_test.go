@@ -478,7 +478,7 @@ func TestBadProperties(t *testing.T) {
 		{[]string{"fieldcount", "10", "fieldlength", "60000"}, "want records of at most"},
 		{[]string{"fieldcount", "100000"}, `fieldcount "100000": want a whole number from 1 to`},
 		{[]string{"table", "a b"}, `table name "a b"`},
-		{[]string{"drtmx.addr", "/nowhere/at/all.sock"}, "open the database at drtmx.addr /nowhere/at/all.sock"},
+		{[]string{"drtmx.addr", "/nowhere/at/all.sock"}, "open the database at /nowhere/at/all.sock"},
 		{[]string{"drtmx.fabric", "shm"}, "this program cannot start data servers as processes"},
 	} {
 		db, err := goycsb.GetDBCreator("drtmx").Create(with(c.p...))

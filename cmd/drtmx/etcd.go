@@ -160,16 +160,3 @@ func (m *membership) close() error {
 	}
 	return errors.Join(errs...)
 }
-
-// openMembers opens what an address of etcd names.
-func openMembers(ctx context.Context, a *cluster.Address) (member.Store, error) {
-	o := etcd.Options{Endpoints: a.Etcd, Name: a.Name, Existing: true}
-	if t := a.EtcdTLS; t != nil {
-		o.TLS = &etcd.TLS{CA: t.CA, Cert: t.Cert, Key: t.Key, ServerName: t.ServerName}
-	}
-	s, err := etcd.Open(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
-}

@@ -7,13 +7,14 @@ import (
 
 	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
+	"drtmx/internal/member/etcd"
 	"drtmx/rdma/tcp"
 	"drtmx/tpcc"
 )
 
 // find connects to the running cluster that the flags name.
 func (w *whereFlags) find(ctx context.Context) (*cluster.Cluster, error) {
-	o := cluster.ConnectOptions{Fabrics: w.tls.options(), Members: openMembers}
+	o := cluster.ConnectOptions{Fabrics: w.tls.options(), Members: etcd.OpenExisting}
 	switch a, err := w.address(); {
 	case err != nil:
 		return nil, cli.Usage(err)

@@ -120,26 +120,15 @@ func (s *session) routes() string {
 	return fmt.Sprintf("%d data servers: %s", len(s.Addrs()), strings.Join(parts, ", "))
 }
 
-const openTimeout = 10 * time.Second
-
 // open opens the database of the cluster, for a benchmark.
-func (s *session) open(ctx context.Context, c *bench.Config) error {
-	cfg := s.Config()
-	cfg.Reads, cfg.Cache, cfg.Seed = c.Design.Reads, c.Cache, c.Seed
-	if s.meter != nil {
-		cfg.Dial = s.meter.Dial(cfg.Dial)
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("no answer within %v", openTimeout))
-	defer cancel()
-	db, err := txn.Open(ctx, cfg)
-	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
+func (s *session) open(ctx context.Context, c *bench.Config) (err error) {
+	s.db, err = s.Open(ctx, func(cfg *txn.Config) {
+		cfg.Reads, cfg.Cache, cfg.Seed = c.Design.Reads, c.Cache, c.Seed
+		if s.meter != nil {
+			cfg.Dial = s.meter.Dial(cfg.Dial)
 		}
-		return fmt.Errorf("open the database at %s: %w", strings.Join(s.Addrs(), ", "), err)
-	}
-	s.db = db
-	return nil
+	})
+	return err
 }
 
 // close leaves the cluster, and ends it if it is this command's own.

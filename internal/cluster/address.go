@@ -41,11 +41,9 @@ var ErrAddress = errors.New("cluster: bad address")
 // beyond loopback. The third takes these, for the data servers, and
 // etcd-ca=FILE&etcd-cert=FILE&etcd-key=FILE for TLS with etcd.
 type Address struct {
-	Hosts    []string // of the first form
-	Dir      string   // of the second
-	Etcd     []string // host:port, of the third
-	Name     string   // likewise
-	EtcdTLS  *tcp.TLS // likewise; nil means plain text
+	Hosts    []string         // of the first form
+	Dir      string           // of the second
+	Members  *member.Location // of the third
 	TLS      *tcp.TLS
 	Insecure bool
 }
@@ -78,9 +76,9 @@ func ParseAddress(s string) (*Address, error) {
 	rest, query, _ := strings.Cut(rest, "?")
 	a, what := &Address{}, "data server"
 	if scheme == SchemeEtcd {
-		what = "etcd server"
-		rest, a.Name, _ = strings.Cut(rest, "/")
-		if err := member.CheckName(a.Name); err != nil {
+		a.Members, what = &member.Location{}, "etcd server"
+		rest, a.Members.Name, _ = strings.Cut(rest, "/")
+		if err := member.CheckName(a.Members.Name); err != nil {
 			return bad("want %s://host:port/name with a name of a-z, 0-9, dot, hyphen and underscore", SchemeEtcd)
 		}
 	}
@@ -88,8 +86,10 @@ func ParseAddress(s string) (*Address, error) {
 	if err != nil {
 		return bad("%v", err)
 	}
-	if a.Hosts = hosts; scheme == SchemeEtcd {
-		a.Hosts, a.Etcd = nil, hosts
+	if a.Members != nil {
+		a.Members.Endpoints = hosts
+	} else {
+		a.Hosts = hosts
 	}
 	if err := a.parseQuery(query); err != nil {
 		return bad("%v", err)
@@ -107,7 +107,7 @@ func (a *Address) parseQuery(query string) error {
 	fields := map[string]*string{"ca": &t.CA, "cert": &t.Cert, "key": &t.Key, "name": &t.ServerName}
 	var e tcp.TLS
 	known := "ca, cert, key, name or insecure"
-	if len(a.Etcd) > 0 {
+	if a.Members != nil {
 		fields["etcd-ca"], fields["etcd-cert"], fields["etcd-key"], fields["etcd-name"] = &e.CA, &e.Cert, &e.Key, &e.ServerName
 		known = "ca, cert, key, name, insecure, etcd-ca, etcd-cert, etcd-key or etcd-name"
 	}
@@ -128,10 +128,11 @@ func (a *Address) parseQuery(query string) error {
 			*field = v[0]
 		}
 	}
-	if a.TLS, err = wholeTLS(t, ""); err != nil {
+	if a.TLS, err = wholeTLS(t, ""); err != nil || a.Members == nil {
 		return err
 	}
-	a.EtcdTLS, err = wholeTLS(e, "etcd-")
+	etcdTLS, err := wholeTLS(e, "etcd-")
+	a.Members.TLS = (*member.TLS)(etcdTLS)
 	return err
 }
 
@@ -181,8 +182,8 @@ func checkHostPort(what, s string) error {
 
 // String is the address without its options.
 func (a *Address) String() string {
-	if len(a.Etcd) > 0 {
-		return SchemeEtcd + "://" + strings.Join(a.Etcd, ",") + "/" + a.Name
+	if a.Members != nil {
+		return SchemeEtcd + "://" + strings.Join(a.Members.Endpoints, ",") + "/" + a.Members.Name
 	}
 	if a.Dir != "" {
 		return SchemeShm + "://" + a.Dir

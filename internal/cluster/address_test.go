@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"drtmx/internal/member"
 	"drtmx/rdma/tcp"
 )
 
@@ -19,12 +20,14 @@ func TestParseAddress(t *testing.T) {
 		{"drtmx://a:1,[::1]:65535/", Address{Hosts: []string{"a:1", "[::1]:65535"}}, "drtmx://a:1,[::1]:65535"},
 		{"drtmx+shm:///run/d", Address{Dir: "/run/d"}, "drtmx+shm:///run/d"},
 		{"drtmx+shm:///run//d/", Address{Dir: "/run/d"}, "drtmx+shm:///run/d"},
-		{"drtmx+etcd://a:1,b:2/shop", Address{Etcd: []string{"a:1", "b:2"}, Name: "shop"}, "drtmx+etcd://a:1,b:2/shop"},
+		{"drtmx+etcd://a:1,b:2/shop", Address{Members: &member.Location{Endpoints: []string{"a:1", "b:2"}, Name: "shop"}}, "drtmx+etcd://a:1,b:2/shop"},
 		{
 			"drtmx+etcd://a:1/shop?ca=c&cert=x&key=k&etcd-ca=ec&etcd-cert=ex&etcd-key=ek",
 			Address{
-				Etcd: []string{"a:1"}, Name: "shop", TLS: &tcp.TLS{CA: "c", Cert: "x", Key: "k"},
-				EtcdTLS: &tcp.TLS{CA: "ec", Cert: "ex", Key: "ek"},
+				TLS: &tcp.TLS{CA: "c", Cert: "x", Key: "k"},
+				Members: &member.Location{
+					Endpoints: []string{"a:1"}, Name: "shop", TLS: &member.TLS{CA: "ec", Cert: "ex", Key: "ek"},
+				},
 			},
 			"drtmx+etcd://a:1/shop",
 		},
@@ -84,7 +87,7 @@ func FuzzParseAddress(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		if a, err := ParseAddress(s); err == nil {
 			b, err := ParseAddress(a.String())
-			if err != nil || b.Dir != a.Dir || b.Name != a.Name || !reflect.DeepEqual(a.Hosts, b.Hosts) || !reflect.DeepEqual(a.Etcd, b.Etcd) {
+			if err != nil || b.Dir != a.Dir || !reflect.DeepEqual(a.Hosts, b.Hosts) || (a.Members == nil) != (b.Members == nil) {
 				t.Errorf("%q: %+v, then %+v, %v", s, a, b, err)
 			}
 		} else if !errors.Is(err, ErrAddress) {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"time"
 
 	"drtmx/index/learned"
 	"drtmx/internal/member"
@@ -125,6 +127,27 @@ func (c *Cluster) Config() txn.Config {
 		Servers: c.addrs, AllServers: c.all,
 		Dial: func(ctx context.Context, addr string) (rdma.Conn, error) { return c.provider.Dial(ctx, addr) },
 	}
+}
+
+// openTimeout bounds how long a cluster may take to answer.
+const openTimeout = 10 * time.Second
+
+// Open opens the database. set changes the configuration first; it may be nil.
+func (c *Cluster) Open(ctx context.Context, set func(*txn.Config)) (*txn.DB, error) {
+	cfg := c.Config()
+	if set != nil {
+		set(&cfg)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("no answer within %v", openTimeout))
+	defer cancel()
+	db, err := txn.Open(ctx, cfg)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("open the database at %s: %w", strings.Join(c.addrs, ", "), err)
+	}
+	return db, nil
 }
 
 // Where is where Connect found the cluster, for people.

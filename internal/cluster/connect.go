@@ -65,15 +65,15 @@ type ConnectOptions struct {
 	// Fabrics say how to reach the data servers. The TLS of the Address has
 	// precedence. With a Device, Addrs are those of RDMA devices.
 	Fabrics multi.Options
-	// Members opens the store of members that an Address names; nil means that
-	// this program cannot.
+	// Members opens the store of members that an Address names, such as
+	// etcd.OpenExisting; nil means that this program cannot.
 	Members OpenMembers
 
 	provider func(fabric string) (rdma.Provider, error) // a test's; nil: clientOf
 }
 
 // OpenMembers opens the store of a cluster's members, which its caller closes.
-type OpenMembers func(context.Context, *Address) (member.Store, error)
+type OpenMembers func(context.Context, *member.Location) (member.Store, error)
 
 // check reports all faults of the options.
 func (o *ConnectOptions) check() error {
@@ -171,7 +171,7 @@ func connectAddress(ctx context.Context, a *Address, o ConnectOptions) (*Cluster
 	if err != nil {
 		return nil, err
 	}
-	if len(a.Etcd) > 0 {
+	if a.Members != nil {
 		return connectMembers(ctx, f, a, o.Members)
 	}
 	h, err := askForServers(ctx, f, a)

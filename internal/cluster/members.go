@@ -186,7 +186,7 @@ func connectMembers(ctx context.Context, f *multi.Provider, a *Address, open Ope
 	if open == nil {
 		return nil, fmt.Errorf("%w %q: this program does not speak etcd", ErrAddress, a)
 	}
-	store, err := open(ctx, a)
+	store, err := open(ctx, a.Members)
 	if err != nil {
 		return nil, err
 	}

@@ -40,11 +40,11 @@ func joinAt(t testing.TB, ctx context.Context, members *member.Local, n, i int, 
 // membersOf is where a client finds the members, in the place of etcd.
 func membersOf(l *member.Local) ConnectOptions {
 	return ConnectOptions{
-		Address: etcdAddress, Members: func(context.Context, *Address) (member.Store, error) { return l.Open(), nil },
+		Address: etcdAddress, Members: func(context.Context, *member.Location) (member.Store, error) { return l.Open(), nil },
 	}
 }
 
-var etcdAddress = &Address{Etcd: []string{"etcd:1"}, Name: "trial"}
+var etcdAddress = &Address{Members: &member.Location{Endpoints: []string{"etcd:1"}, Name: "trial"}}
 
 // Servers that know nothing but the members find each other and are found; one
 // that was started again elsewhere is a loss for clients that knew it, and is

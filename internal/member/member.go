@@ -148,6 +148,20 @@ func (s Stamp) Less(other Stamp) bool {
 	return s.Term < other.Term || s.Term == other.Term && s.Count < other.Count
 }
 
+// Location says where a Store outside this process is.
+type Location struct {
+	Endpoints []string // host:port of one or more servers of the store
+	Name      string   // of the cluster
+	TLS       *TLS     // nil means plain text
+}
+
+// TLS names PEM files.
+type TLS struct {
+	CA         string // authority that signs the other side
+	Cert, Key  string // own certificate
+	ServerName string // name in the store's certificate, if it is not its host
+}
+
 // Store holds the members of one named cluster. Methods are safe for concurrent
 // use. Each honours its context, and all except Watch also return within a
 // bounded time without a deadline. Errors are those of this package or the

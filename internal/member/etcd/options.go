@@ -35,11 +35,7 @@ type Options struct {
 }
 
 // TLS names PEM files.
-type TLS struct {
-	CA         string // authority that signs the other side
-	Cert, Key  string // own certificate
-	ServerName string // name in etcd's certificate, if it is not its host
-}
+type TLS member.TLS
 
 func (o *Options) check() error {
 	if err := member.CheckName(o.Name); err != nil {

@@ -80,6 +80,15 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
+// OpenExisting returns a handle on the members of a cluster that exists.
+func OpenExisting(ctx context.Context, l *member.Location) (member.Store, error) {
+	s, err := Open(ctx, Options{Endpoints: l.Endpoints, Name: l.Name, TLS: (*TLS)(l.TLS), Existing: true})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
 // dial creates the etcd client, which connects on first use.
 func (s *Store) dial() error {
 	c := clientv3.Config{
