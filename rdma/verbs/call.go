@@ -34,6 +34,13 @@ func (a *assembly) more(h header, payload []byte) (complete bool, err error) {
 	return !a.busy, nil
 }
 
+// giveBack drops a buffer that is too large to be kept between messages.
+func (a *assembly) giveBack() {
+	if !a.busy && cap(a.buf) > provide.KeepBytes {
+		a.buf = nil
+	}
+}
+
 // caller is the state of the call on a connection.
 type caller struct {
 	seq      uint32
@@ -106,6 +113,7 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 	}
 	c.calls.calling = false
 	resp = append(resp, c.calls.in.buf...)
+	c.calls.in.giveBack()
 	c.ctr.Add(&rdma.Counters{RPCs: 1, RPCBytes: uint64(c.calls.reqBytes + len(resp))})
 	return resp, nil
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -44,6 +45,9 @@ type conn struct {
 	regions map[rdma.RKey]*remoteRegion
 	last    *remoteRegion // used last
 	asks    asker
+
+	largeAt time.Time   // when staging was last needed whole
+	idle    *time.Timer // of giveBack; nil before the first large batch
 
 	window       int // one-sided work requests in flight at most
 	entries      []entry
@@ -198,9 +202,13 @@ func (c *conn) pump() {
 func (c *conn) feed(i int) bool {
 	f := &c.flights[i]
 	if c.posted == c.done && c.stage.empty() {
-		if err := c.stage.grow(c.pd, stagingFor(f)); err != nil {
+		need := stagingFor(f)
+		if err := c.stage.grow(c.pd, need); err != nil {
 			c.fail(err)
 			return false
+		}
+		if need > stagingBytesMin {
+			c.giveBackLater()
 		}
 	}
 	n := 0
@@ -239,10 +247,35 @@ func (c *conn) feed(i int) bool {
 
 // stagingFor bounds the staging memory that the rest of a batch needs.
 func stagingFor(f *flight) (n uint64) {
-	for i := f.next; i < len(f.b.WRs) && n < maxStagingBytes; i++ {
+	for i := f.next; i < len(f.b.WRs) && n < stagingBytesMax; i++ {
 		n += (uint64(len(f.b.WRs[i].Buf))*mem.WordBytes + mem.LineBytes - 1) &^ (mem.LineBytes - 1)
 	}
 	return n
+}
+
+// giveBackLater is called under the lock, for a batch that needs more than the
+// least staging memory.
+func (c *conn) giveBackLater() {
+	c.largeAt = time.Now()
+	if c.idle == nil {
+		c.idle = time.AfterFunc(provide.GiveBackAfter, c.giveBack)
+		return
+	}
+	c.idle.Reset(provide.GiveBackAfter)
+}
+
+// giveBack returns staging memory that no batch has needed for a while.
+func (c *conn) giveBack() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.gone || c.down != nil:
+	case c.posted != c.done || !c.stage.empty() || time.Since(c.largeAt) < provide.GiveBackAfter:
+		c.idle.Reset(provide.GiveBackAfter)
+	default:
+		// If it fails, the connection keeps what it has.
+		_ = c.stage.resize(c.pd, stagingBytesMin)
+	}
 }
 
 // prepare fills entry number at and the device's form of a work request; it
@@ -320,6 +353,9 @@ func (c *conn) Close() error {
 		return nil
 	}
 	c.gone = true
+	if c.idle != nil {
+		c.idle.Stop()
+	}
 	c.fail(rdma.ErrClosed)
 	c.release()
 	return nil

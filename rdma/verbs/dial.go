@@ -118,7 +118,7 @@ func (c *conn) open(lim limits) (err error) {
 	if err := c.mail.open(c.pd, c.qp, 0); err != nil {
 		return err
 	}
-	c.stage.mem, err = pin(c.pd, "verbs-staging", minStagingBytes)
+	c.stage.mem, err = pin(c.pd, "verbs-staging", stagingBytesMin)
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 	"drtmx/rdma/rdmatest"
 )
 
@@ -243,5 +244,56 @@ func TestSilentDeviceIsGivenUp(t *testing.T) {
 	}
 	if took := time.Since(start); took < (pingsLost-1)*pingAfter {
 		t.Errorf("given up after %v, want %v silent times of %v", took, pingsLost, pingAfter)
+	}
+}
+
+// TestIdleConnectionGivesBuffersBack: what a large call and a large batch
+// needed is free a little later, at both ends, and the connection still works.
+func TestIdleConnectionGivesBuffersBack(t *testing.T) {
+	r := newRig(t, rdma.AccessRead, rdmatest.Echo)
+	c := r.client(t)
+	large := bytes.Repeat([]byte("large"), 100<<10)
+	for range 2 {
+		resp, err := rdma.Call(r.ctx, c, large, nil)
+		if err != nil || !bytes.Equal(resp, large) {
+			t.Fatalf("%d bytes, %v", len(resp), err)
+		}
+		var b rdma.Batch
+		for range 2 * stagingBytesMin / testSegment {
+			b.Read(r.key, 0, make([]uint64, testSegment/mem.WordBytes))
+		}
+		if err := rdma.Do(r.ctx, c, &b); err != nil {
+			t.Fatal(err)
+		}
+		c.mu.Lock()
+		staged := c.stage.size()
+		c.mu.Unlock()
+		if staged <= stagingBytesMin {
+			t.Fatalf("a batch of %d bytes took %d bytes of staging", 2*stagingBytesMin, staged)
+		}
+		kept := func() (client, server int) {
+			c.mu.Lock()
+			client = int(c.stage.size()) + cap(c.calls.in.buf)
+			c.mu.Unlock()
+			for _, s := range r.e.(*endpoint).all() {
+				s.giveBack() // as the clerk does from time to time
+				s.mu.Lock()
+				server += cap(s.in.buf) + cap(s.handed) + cap(s.out)
+				s.mu.Unlock()
+			}
+			return client, server
+		}
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+			client, server := kept()
+			if client <= stagingBytesMin+provide.KeepBytes && server <= 3*provide.KeepBytes {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("an idle connection keeps %d bytes at the client and %d at the server", client, server)
+			}
+		}
+	}
+	if resp, err := rdma.Call(r.ctx, c, []byte("still here"), nil); err != nil || string(resp) != "still here" {
+		t.Fatalf("%q, %v", resp, err)
 	}
 }

@@ -239,6 +239,7 @@ func (k *clerk) run() {
 		case <-tick.C:
 			for _, c := range k.e.all() {
 				c.ping()
+				c.giveBack()
 			}
 		}
 		k.mu.Lock()

@@ -222,6 +222,26 @@ func (c *serverConn) ping() {
 	}
 }
 
+// giveBack drops large buffers while no request is under way.
+func (c *serverConn) giveBack() {
+	if !c.handling.TryLock() {
+		return // the handler may be reading
+	}
+	defer c.handling.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pending || c.outAt < len(c.out) {
+		return
+	}
+	c.in.giveBack()
+	if cap(c.handed) > provide.KeepBytes {
+		c.handed = nil
+	}
+	if cap(c.out) > provide.KeepBytes {
+		c.out, c.outAt = nil, 0
+	}
+}
+
 // settle posts receives again and sends what could not be sent before.
 func (c *serverConn) settle() {
 	c.mu.Lock()

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// maxStagingBytes bounds the registered memory of a client connection
+	// stagingBytesMax bounds the registered memory of a client connection
 	// into which READs land. One READ always fits.
-	maxStagingBytes = 4 * rdma.MaxReadBytes
-	minStagingBytes = 64 << 10
+	stagingBytesMax = 4 * rdma.MaxReadBytes
+	stagingBytesMin = 64 << 10
 )
 
 // staging is the memory into which the device writes, used as a ring: work
@@ -51,11 +51,16 @@ func (s *staging) empty() bool { return s.head == s.tail }
 // grow makes room for a batch of n bytes if that is more than there is room
 // for, within bounds; the staging must be empty.
 func (s *staging) grow(pd *C.struct_ibv_pd, n uint64) error {
-	want := uint64(1) << bits.Len64(min(max(n, minStagingBytes), maxStagingBytes)-1)
+	want := uint64(1) << bits.Len64(min(max(n, stagingBytesMin), stagingBytesMax)-1)
 	if want <= s.size() {
 		return nil
 	}
-	m, err := pin(pd, "verbs-staging", want)
+	return s.resize(pd, want)
+}
+
+// resize replaces the memory; the staging must be empty.
+func (s *staging) resize(pd *C.struct_ibv_pd, bytes uint64) error {
+	m, err := pin(pd, "verbs-staging", bytes)
 	if err != nil {
 		return err
 	}
