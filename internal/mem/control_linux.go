@@ -56,14 +56,14 @@ func NewControl(name string, size uint64) (*Control, error) {
 
 // OpenControl maps a control segment received from another process; f may be
 // closed afterwards. It fails with ErrNotControl unless f is a memfd of
-// exactly size bytes whose size is sealed.
+// exactly size bytes whose size is sealed and whose contents are not.
 func OpenControl(f *os.File, size uint64) (*Control, error) {
 	fd := int(f.Fd())
 	// Read the size after the seals: a sealed size cannot change.
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	const want = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 	var st unix.Stat_t
-	if err != nil || seals&want != want || unix.Fstat(fd, &st) != nil || st.Size != int64(size) {
+	if err != nil || seals&(want|unix.F_SEAL_FUTURE_WRITE) != want || unix.Fstat(fd, &st) != nil || st.Size != int64(size) {
 		return nil, fmt.Errorf("%w of %d bytes (seals %#x, size %d)", ErrNotControl, size, seals, st.Size)
 	}
 	return mapControl(fd, size)
@@ -74,7 +74,7 @@ func mapControl(fd int, size uint64) (*Control, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mem: map control segment: %w", err)
 	}
-	c := &Control{m: mapping{p, uintptr(size), -1}}
+	c := &Control{m: mapping{p, uintptr(size)}}
 	runtime.AddCleanup(c, release, c.m)
 	return c, nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -77,12 +76,7 @@ func TestOpenControlRefusesWhatCouldShrink(t *testing.T) {
 		t.Errorf("a plain file: %v", err)
 	}
 	r := newRegion(t, Shared)
-	g, err := r.ReadOnlyFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
-	if _, err := OpenControl(g, r.Size()); !errors.Is(err, ErrNotControl) {
+	if _, err := OpenControl(r.Files(0)[0].File, r.Size()); !errors.Is(err, ErrNotControl) {
 		t.Errorf("a region: %v", err)
 	}
 }
@@ -122,67 +116,58 @@ func TestSpanBytesAreBounded(t *testing.T) {
 	}
 }
 
-func TestRegionGrowsAlthoughAReaderExtendedIt(t *testing.T) {
+// TestReaderCannotGrowARegion: a process that was given a file of a region to
+// read cannot change its size or fill more of it than its size, whatever it
+// opens or gives itself the permission to.
+func TestReaderCannotGrowARegion(t *testing.T) {
 	r := newRegion(t, Shared)
-	f, err := r.ReadOnlyFile()
-	if err != nil {
-		t.Fatal(err)
+	for range 2 {
+		if _, err := r.Grow(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	defer f.Close()
-	w, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_RDWR, 0)
-	if err != nil {
-		t.Skipf("the file cannot be reopened: %v", err)
-	}
-	defer w.Close()
-	if err := w.Truncate(int64(r.MaxBytes())); err != nil {
-		t.Skipf("the file cannot be extended: %v", err)
-	}
-	off, err := r.Grow()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.MustSpan(off, WordBytes).Load(0) != 0 {
-		t.Error("the new segment is not zero")
-	}
-}
-
-// TestReaderCannotReopenForWriting: a process that was given a region to read
-// cannot make its file grow, or fill it, through that descriptor.
-func TestReaderCannotReopenForWriting(t *testing.T) {
-	done := make(chan struct{})
-	go func() { // on a thread that is root no more, and ends with the goroutine
-		defer close(done)
-		runtime.LockOSThread()
-		if os.Geteuid() == 0 {
-			if _, err := unix.SetfsuidRetUid(65534); err != nil {
-				t.Error(err)
-				return
+	for _, f := range r.Files(0) {
+		size := func() int64 {
+			st, err := f.Stat()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st.Size()
+		}
+		before := size()
+		try := func(how string, fd int) {
+			for _, n := range []int64{0, before / 2, before + 4096, int64(r.MaxBytes()) * 16} {
+				if err := unix.Ftruncate(fd, n); err == nil {
+					t.Errorf("%s: truncated to %d bytes", how, n)
+				}
+			}
+			if err := unix.Fallocate(fd, 0, 0, 256<<20); err == nil {
+				t.Errorf("%s: filled with 256 MiB", how)
+			}
+			if _, err := unix.Pwrite(fd, []byte("overwritten"), before); err == nil {
+				t.Errorf("%s: written behind its end", how)
+			}
+			if after := size(); after != before {
+				t.Fatalf("%s: has %d bytes now, had %d", how, after, before)
 			}
 		}
-		r, err := New(Options{Kind: Shared, SegmentBytes: 1 << 16, MaxBytes: 1 << 20})
+		try("as received", int(f.Fd()))
+		path := fmt.Sprintf("/proc/self/fd/%d", f.Fd())
+		if err := os.Chmod(path, 0o600); err != nil {
+			t.Logf("the owner's user may not change the permissions: %v", err)
+		}
+		w, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
-			t.Error(err)
-			return
+			t.Logf("the file cannot be opened for writing: %v", err)
+			continue
 		}
-		f, err := r.ReadOnlyFile()
-		if err != nil {
-			t.Error(err)
-			return
+		try("opened for writing after chmod", int(w.Fd()))
+		w.Close()
+		if err := os.Truncate(path, before+4096); err == nil || size() != before {
+			t.Errorf("truncate of the path: %v, has %d bytes now", err, size())
 		}
-		defer f.Close()
-		if err := unix.Fallocate(int(f.Fd()), 0, 0, 1<<20); err == nil {
-			t.Error("a reader's descriptor can be used to fill the file")
-		}
-		w, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_RDWR, 0)
-		if errors.Is(err, os.ErrPermission) {
-			return
-		}
-		t.Errorf("a reader reopens the file for writing: %v", err)
-		if err == nil {
-			err = unix.Fallocate(int(w.Fd()), 0, 0, 1<<20)
-			t.Errorf("and fills 1 MiB of it: %v", err)
-			w.Close()
-		}
-	}()
-	<-done
+	}
+	if _, err := r.Grow(); err != nil {
+		t.Errorf("the owner itself: %v", err)
+	}
 }

@@ -12,22 +12,20 @@ import (
 // address are equal modulo its size.
 const hugeBytes = 2 << 20
 
-// mapAligned maps n bytes at an address that is a multiple of hugeBytes.
-func mapAligned(fd int, n uintptr, prot, flags int) (unsafe.Pointer, error) {
+// mapAligned maps n bytes of anonymous memory at an address that is a multiple
+// of hugeBytes.
+func mapAligned(n uintptr, prot int) (unsafe.Pointer, error) {
+	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
 	if n < hugeBytes {
-		return unix.MmapPtr(fd, 0, nil, n, prot, flags)
+		return unix.MmapPtr(-1, 0, nil, n, prot, flags)
 	}
 	whole := n + hugeBytes
-	p, err := unix.MmapPtr(-1, 0, nil, whole, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	p, err := unix.MmapPtr(-1, 0, nil, whole, prot, flags)
 	if err != nil {
 		return nil, err
 	}
 	before := -uintptr(p) & (hugeBytes - 1)
 	at := unsafe.Add(p, before)
-	if _, err := unix.MmapPtr(fd, 0, at, n, prot, flags|unix.MAP_FIXED); err != nil {
-		_ = unix.MunmapPtr(p, whole)
-		return nil, err
-	}
 	if before > 0 {
 		_ = unix.MunmapPtr(p, before)
 	}
@@ -65,7 +63,7 @@ func (r *Region) adviseHuge(size uint64) {
 	go r.collapse(from, size)
 }
 
-// collapse replaces the pages of [from, to) of a memfd by huge pages. Readers
+// collapse replaces the pages of [from, to) of the memfds by huge pages. Readers
 // and writers may use them at the same time. Unlike MADV_HUGEPAGE it does not
 // depend on the machine's setting for shared memory, which is usually "never".
 func (r *Region) collapse(from, to uint64) {

@@ -22,14 +22,10 @@ func TestPagesAreReplacedUnderUse(t *testing.T) {
 		}
 		reader := r
 		if k == Shared {
-			f, err := r.ReadOnlyFile()
-			if err != nil {
+			if reader, err = Open(r.SegmentBytes(), r.MaxBytes()); err != nil {
 				t.Fatal(err)
 			}
-			defer f.Close()
-			if reader, err = Open(f, r.SegmentBytes(), r.MaxBytes()); err != nil {
-				t.Fatal(err)
-			}
+			attach(t, reader, r)
 		}
 		var wg sync.WaitGroup
 		for n := uint64(1); n <= r.MaxBytes()/r.SegmentBytes(); n++ {
@@ -48,7 +44,9 @@ func TestPagesAreReplacedUnderUse(t *testing.T) {
 		}
 		wg.Wait()
 		r.collapse(0, r.Size()) // after those under way, with all pages there
-		reader.Refresh()
+		if reader != r {
+			attach(t, reader, r)
+		}
 		for off := uint64(0); off < r.Size(); off += r.SegmentBytes() {
 			s := reader.MustSpan(off, r.SegmentBytes())
 			for i := range s.Words() {

@@ -1,9 +1,11 @@
 package mem
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,146 +20,159 @@ func haveMemfd() bool {
 	return true
 }
 
-// reserve maps MaxBytes of address space once, before the memfd is sealed
-// against future writable mappings: this mapping stays the only writable one,
-// and pages of the file appear in it as the file grows.
+// reserve maps MaxBytes of address space once. Private memory appears in it as
+// it is touched; shared memory is mapped into it as the region grows.
 func (r *Region) reserve() error {
-	flags, fd := unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1
-	if r.opts.Kind == Shared {
-		var err error
-		fd, err = unix.MemfdCreate("drtmx-"+r.opts.Name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-		if err != nil {
-			return fmt.Errorf("%w: %v", ErrNoMemfd, err)
-		}
-		// A region that still grows cannot be sealed against growth. Without
-		// the permission to write, a reader cannot reopen the descriptor that
-		// it is given and extend or fill the file.
-		if err := unix.Fchmod(fd, 0o400); err != nil {
-			unix.Close(fd)
-			return fmt.Errorf("mem: protect region: %w", err)
-		}
-		flags = unix.MAP_SHARED | unix.MAP_NORESERVE
+	prot := unix.PROT_NONE
+	if r.opts.Kind == Private {
+		prot = unix.PROT_READ | unix.PROT_WRITE
 	}
-	p, err := mapAligned(fd, uintptr(r.opts.MaxBytes), unix.PROT_READ|unix.PROT_WRITE, flags)
+	p, err := mapAligned(uintptr(r.opts.MaxBytes), prot)
 	if err != nil {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
 		return fmt.Errorf("mem: reserve %d bytes: %w", r.opts.MaxBytes, err)
 	}
-	r.base, r.fd = p, fd
-	if fd >= 0 {
-		seals := unix.F_SEAL_SHRINK | unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-			release(mapping{p, uintptr(r.opts.MaxBytes), fd})
-			return fmt.Errorf("mem: seal region: %w", err)
-		}
-	}
-	runtime.AddCleanup(r, release, mapping{p, uintptr(r.opts.MaxBytes), fd})
+	r.base = p
+	runtime.AddCleanup(r, release, mapping{p, uintptr(r.opts.MaxBytes)})
 	return nil
 }
 
 type mapping struct {
-	p  unsafe.Pointer
-	n  uintptr
-	fd int
+	p unsafe.Pointer
+	n uintptr
 }
 
 // release runs when the last reference to the region is gone. Regions are
 // never unmapped by hand: a reader in this process may still hold one.
-func release(m mapping) {
-	_ = unix.MunmapPtr(m.p, m.n)
-	if m.fd >= 0 {
-		_ = unix.Close(m.fd)
-	}
+func release(m mapping) { _ = unix.MunmapPtr(m.p, m.n) }
+
+// File is one of the files of a Shared region. It is open for reading only, and
+// its size never changes.
+type File struct {
+	Off uint64 // of its first byte in the region
+	*os.File
 }
 
+// fileShare bounds the number of files of a region, and so of descriptors and
+// mappings: a new file has as many segments as the files so far, divided by
+// this. It is the share of the region that is mapped before it is needed.
+const fileShare = 16
+
+// extend makes the first size bytes usable.
 func (r *Region) extend(size uint64) error {
-	if r.fd < 0 {
-		r.adviseHuge(size)
-		return nil
-	}
-	if err := unix.Ftruncate(r.fd, int64(size)); err != nil {
-		// A reader of the same user may yet have given itself the permission to
-		// write and extended the file, and root needs none. The added bytes are
-		// zero, as new segments must be.
-		var st unix.Stat_t
-		if unix.Fstat(r.fd, &st) == nil && st.Size >= int64(size) {
-			return nil
+	if r.opts.Kind == Shared && size > r.mapped {
+		if err := r.addFile(); err != nil {
+			return fmt.Errorf("mem: grow region to %d bytes: %w", size, err)
 		}
-		return fmt.Errorf("mem: grow region to %d bytes: %w", size, err)
 	}
 	r.adviseHuge(size)
 	return nil
 }
 
-// ReadOnlyFile opens the region's memory for another process: a descriptor
-// that cannot be written, of a file sealed against writable mappings. The
-// caller owns it. It fails with ErrNoMemfd unless the region is Shared.
-func (r *Region) ReadOnlyFile() (*os.File, error) {
-	if r.fd < 0 {
-		return nil, ErrNoMemfd
-	}
-	f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", r.fd), os.O_RDONLY, 0)
-	runtime.KeepAlive(r)
+// addFile maps a new file behind the others.
+func (r *Region) addFile() error {
+	segments := max(1, r.mapped>>r.segShift/fileShare)
+	n := min(segments<<r.segShift, r.opts.MaxBytes-r.mapped)
+	fd, err := unix.MemfdCreate("drtmx-"+r.opts.Name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return nil, fmt.Errorf("mem: open region for reading: %w", err)
+		return fmt.Errorf("%w: %w", ErrNoMemfd, err)
 	}
-	return f, nil
+	defer unix.Close(fd)
+	if err := sealFile(fd, n, unsafe.Add(r.base, r.mapped)); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_RDONLY, 0)
+	if err != nil {
+		return fmt.Errorf("open for reading: %w", err)
+	}
+	r.files = append(r.files, File{r.mapped, f})
+	r.mapped += n
+	return nil
 }
 
-// Open maps a descriptor received from the owner of a region, read-only. It
-// takes its own duplicate of f. segmentBytes and maxBytes are the owner's.
-func Open(f *os.File, segmentBytes, maxBytes uint64) (*Region, error) {
+// sealFile gives a memfd its size and maps it at a reserved address. After that
+// it is sealed: this mapping stays the only writable one, and nobody can change
+// the size. A reader that could extend the file, or write to it, could take the
+// owner's memory.
+func sealFile(fd int, n uint64, at unsafe.Pointer) error {
+	if err := unix.Fchmod(fd, 0o400); err != nil { // nobody opens it for writing by mistake
+		return fmt.Errorf("protect: %w", err)
+	}
+	if err := unix.Ftruncate(fd, int64(n)); err != nil {
+		return fmt.Errorf("set the size: %w", err)
+	}
+	if err := mapFile(fd, n, at, unix.PROT_READ|unix.PROT_WRITE); err != nil {
+		return err
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, regionSeals|unix.F_SEAL_FUTURE_WRITE|unix.F_SEAL_SEAL); err != nil {
+		return fmt.Errorf("seal: %w", err)
+	}
+	return nil
+}
+
+// regionSeals are what a reader relies on: touching a page past the end of a
+// file raises SIGBUS.
+const regionSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+
+func mapFile(fd int, n uint64, at unsafe.Pointer, prot int) error {
+	if _, err := unix.MmapPtr(fd, 0, at, uintptr(n), prot, unix.MAP_SHARED|unix.MAP_NORESERVE|unix.MAP_FIXED); err != nil {
+		return fmt.Errorf("map: %w", err)
+	}
+	return nil
+}
+
+// Files returns the files of a Shared region from an offset on, in ascending
+// order, for other processes to map. They stay the region's, and are closed
+// when it is garbage.
+func (r *Region) Files(from uint64) []File {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(r.files, from, func(f File, off uint64) int { return cmp.Compare(f.Off, off) })
+	return r.files[i:len(r.files):len(r.files)]
+}
+
+// Open prepares an empty region for reading what another process owns; Attach
+// adds its files. segmentBytes and maxBytes are the owner's.
+func Open(segmentBytes, maxBytes uint64) (*Region, error) {
 	if segmentBytes < 4096 || segmentBytes&(segmentBytes-1) != 0 || maxBytes < segmentBytes || maxBytes > 1<<47 {
 		return nil, fmt.Errorf("%w: segment %d, maximum %d bytes", ErrOptions, segmentBytes, maxBytes)
 	}
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("mem: duplicate descriptor: %w", err)
-	}
-	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
-		unix.Close(fd)
-		return nil, fmt.Errorf("mem: descriptor is not a region (seals %#x, %v)", seals, err)
-	}
-	p, err := mapAligned(fd, uintptr(maxBytes), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_NORESERVE)
-	if err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("mem: map region: %w", err)
-	}
 	r := &Region{
 		opts:     Options{MaxBytes: maxBytes, SegmentBytes: segmentBytes, Kind: Shared},
-		segShift: log2(segmentBytes), readOnly: true, fd: fd, base: p,
+		segShift: log2(segmentBytes), readOnly: true,
 	}
-	runtime.AddCleanup(r, release, mapping{p, uintptr(maxBytes), fd})
-	r.refresh()
+	if err := r.reserve(); err != nil {
+		return nil, err
+	}
 	return r, nil
 }
 
-// sizeReadOnly returns the size that the last refresh found.
-func (r *Region) sizeReadOnly() uint64 { return r.size.Load() }
-
-// refresh asks the kernel how far the owner has grown the file. Touching a
-// page past its end would raise SIGBUS, so readers stay below this size; the
-// file is sealed against shrinking.
-func (r *Region) refresh() {
+// Attach maps a file of the owner's region at an offset, and returns the offset
+// of the next one. The region must have been made by Open, and its files are
+// attached in order. A file that is there already stays: another goroutine may
+// be reading it. The caller keeps f, and may close it.
+func (r *Region) Attach(off uint64, f *os.File) (next uint64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fd := f.Fd()
+	// Read the size after the seals: a sealed size cannot change.
+	seals, err := unix.FcntlInt(fd, unix.F_GET_SEALS, 0)
+	if err != nil || seals&regionSeals != regionSeals {
+		return 0, fmt.Errorf("mem: descriptor is not of a region (seals %#x, %v)", seals, err)
+	}
 	var st unix.Stat_t
-	if unix.Fstat(r.fd, &st) == nil && st.Size > 0 {
-		size := min(uint64(st.Size), r.opts.MaxBytes)
-		for {
-			old := r.size.Load()
-			if size <= old || r.size.CompareAndSwap(old, size) {
-				return
-			}
-		}
+	if err := unix.Fstat(int(fd), &st); err != nil {
+		return 0, fmt.Errorf("mem: size of a region's file: %w", err)
 	}
-}
-
-// Refresh updates the size of a region opened for reading. Providers call it
-// when an address lies past the size last seen.
-func (r *Region) Refresh() {
-	if r.readOnly {
-		r.refresh()
+	have, n := r.size.Load(), uint64(st.Size)
+	if !r.readOnly || n == 0 || n&(r.opts.SegmentBytes-1) != 0 || off > have || n > r.opts.MaxBytes-off || off < have && n > have-off {
+		return 0, fmt.Errorf("%w: file of %d bytes at %d, in a region that has %d of at most %d", ErrOptions, n, off, have, r.opts.MaxBytes)
 	}
+	if off < have {
+		return off + n, nil
+	}
+	if err := mapFile(int(fd), n, unsafe.Add(r.base, off), unix.PROT_READ); err != nil {
+		return 0, fmt.Errorf("mem: region's file at %d: %w", off, err)
+	}
+	r.size.Store(off + n)
+	return off + n, nil
 }

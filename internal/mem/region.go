@@ -45,7 +45,8 @@ const (
 	Heap
 	// Private is anonymous mapped memory of this process.
 	Private
-	// Shared is a memfd, sealed so that no other process can write it.
+	// Shared is memfds, sealed so that no other process can write them or
+	// change their sizes.
 	Shared
 )
 
@@ -63,12 +64,13 @@ type Region struct {
 	opts     Options
 	segShift uint
 	readOnly bool
-	fd       int            // memfd, or -1
 	base     unsafe.Pointer // mapped kinds: start of the reservation
 	segs     []atomic.Pointer[[]uint64]
 	size     atomic.Uint64
 
-	mu sync.Mutex // serialises Grow and Close
+	mu     sync.Mutex // serialises Grow and Attach
+	files  []File     // of a Shared region that was made by New
+	mapped uint64     // bytes in them
 
 	collapsing sync.Mutex // one segment at a time gets huge pages
 	smallPages bool       // the kernel has none; under collapsing
@@ -100,7 +102,7 @@ func New(o Options) (*Region, error) {
 			ErrOptions, o.SegmentBytes, o.MaxBytes)
 	}
 	o.MaxBytes -= o.MaxBytes % o.SegmentBytes
-	r := &Region{opts: o, segShift: log2(o.SegmentBytes), fd: -1}
+	r := &Region{opts: o, segShift: log2(o.SegmentBytes)}
 	if o.Kind == Heap {
 		r.segs = make([]atomic.Pointer[[]uint64], o.MaxBytes>>r.segShift)
 	} else if err := r.reserve(); err != nil {
@@ -121,13 +123,10 @@ func log2(v uint64) uint {
 	return n
 }
 
-// Size returns the number of bytes that can be addressed now. It only grows.
-func (r *Region) Size() uint64 {
-	if r.readOnly {
-		return r.sizeReadOnly()
-	}
-	return r.size.Load()
-}
+// Size returns the number of bytes that can be addressed now. It only grows. Of
+// a region that was opened for reading, it may include bytes that the owner
+// does not use yet, which are zero.
+func (r *Region) Size() uint64 { return r.size.Load() }
 
 // SegmentBytes returns the unit of growth. No block may straddle two segments.
 func (r *Region) SegmentBytes() uint64 { return r.opts.SegmentBytes }

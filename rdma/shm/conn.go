@@ -115,7 +115,7 @@ func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
 	return b.Err()
 }
 
-// finish completes the requests on regions that were not mapped yet.
+// finish completes the requests on memory that was not mapped yet.
 func (c *conn) finish(ctx context.Context, b *rdma.Batch) error {
 	var n rdma.Counters
 	defer func() { c.ctr.Add(&n) }()
@@ -124,17 +124,13 @@ func (c *conn) finish(ctx context.Context, b *rdma.Batch) error {
 		if wr.Status != rdma.StatusPending {
 			continue
 		}
-		r, err := c.link.fetchRegion(ctx, wr.RKey)
-		switch {
-		case err != nil && ctx.Err() != nil:
+		err := c.link.fetch(ctx, wr)
+		if err != nil && ctx.Err() != nil {
 			c.fail()
 			return ctx.Err()
-		case err != nil:
+		}
+		if err != nil {
 			wr.Status = rdma.StatusPeerDown
-		case r == nil:
-			wr.Status = rdma.StatusAccess
-		default:
-			wr.Status = read(r, wr)
 		}
 		n.Count(wr)
 	}
@@ -154,8 +150,8 @@ func (c *conn) prefetch(b *rdma.Batch) {
 	}
 }
 
-// perform does one work request, or leaves it pending if its region is not
-// known yet.
+// perform performs one work request, or leaves it pending if its memory is not
+// mapped yet.
 func (c *conn) perform(wr *rdma.WR) rdma.Status {
 	if wr.Op != rdma.OpRead {
 		return rdma.StatusUnsupported
@@ -170,18 +166,16 @@ func (c *conn) perform(wr *rdma.WR) rdma.Status {
 	return read(r, wr)
 }
 
+// read performs a READ, or leaves it pending if the region may have grown since
+// its files were last fetched.
 func read(r *mem.Region, wr *rdma.WR) rdma.Status {
 	n := uint64(len(wr.Buf)) * mem.WordBytes
 	s, ok := r.Span(wr.Addr, n)
 	if !ok {
-		// The region may have grown since its size was last seen.
 		if wr.Addr >= r.MaxBytes() || wr.Addr+n <= r.Size() {
 			return rdma.StatusAccess
 		}
-		r.Refresh()
-		if s, ok = r.Span(wr.Addr, n); !ok {
-			return rdma.StatusAccess
-		}
+		return rdma.StatusPending
 	}
 	s.CopyOut(wr.Buf)
 	wr.Tail = s.Load(0)

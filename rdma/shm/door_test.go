@@ -117,6 +117,66 @@ func TestDataServersAlwaysGetIn(t *testing.T) {
 	echo(t, c, "let in")
 }
 
+// TestRegionOfManyFiles: a region of more files than one message carries can be
+// read whole, by clients from before and after it has grown.
+func TestRegionOfManyFiles(t *testing.T) {
+	const segments = 64
+	p := newProvider(t, Options{})
+	e := serve(t, p, rdmatest.Echo)
+	m, err := sharedRegion(mem.Options{SegmentBytes: pageBytes, MaxBytes: segments * pageBytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := e.Register(m, rdma.AccessRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := func(p *Provider) rdma.Conn {
+		c, err := p.Dial(testContext(t), e.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	early := dial(p)
+	read := func(c rdma.Conn, off uint64) error {
+		var b rdma.Batch
+		b.Read(key, off, make([]uint64, 8))
+		err := rdma.Do(testContext(t), c, &b)
+		if i, ok := rdmatest.HasPattern(b.WRs[0].Buf, off); err == nil && !ok {
+			t.Errorf("word %d at %#x is wrong", i, off)
+		}
+		return err
+	}
+	if err := read(early, pageBytes); !errors.Is(err, rdma.ErrAccess) {
+		t.Errorf("past the end: %v", err)
+	}
+	for m.Size() < m.MaxBytes() {
+		if _, err := m.Grow(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rdmatest.FillPattern(m, 0, m.Size())
+	if n := len(m.Files(0)); n <= 2*maxFDs {
+		t.Fatalf("the region has %d files, want more than two messages carry", n)
+	}
+	late := dial(newProvider(t, Options{}))
+	for _, c := range []rdma.Conn{early, late} {
+		if err := read(c, m.MaxBytes()-64); err != nil {
+			t.Errorf("the end: %v", err)
+		}
+		for off := uint64(0); off < m.MaxBytes(); off += pageBytes {
+			if err := read(c, off); err != nil {
+				t.Errorf("at %#x: %v", off, err)
+			}
+		}
+		if err := read(c, m.MaxBytes()); !errors.Is(err, rdma.ErrAccess) {
+			t.Errorf("past the maximum: %v", err)
+		}
+	}
+}
+
 // TestSecondFetchKeepsTheMapping: a region that the server sends once more
 // does not replace the mapping that another goroutine may be reading.
 func TestSecondFetchKeepsTheMapping(t *testing.T) {
@@ -136,9 +196,13 @@ func TestSecondFetchKeepsTheMapping(t *testing.T) {
 	}
 	defer dialled.Close()
 	l := dialled.(*conn).link
-	first, err := l.fetchRegion(testContext(t), key)
-	if err != nil || first == nil {
-		t.Fatal(first, err)
+	first := l.region(key)
+	if first == nil { // registered after the link was made
+		wr := rdma.WR{Op: rdma.OpRead, RKey: key, Buf: make([]uint64, 1)}
+		if err := l.fetch(testContext(t), &wr); err != nil || wr.Status != rdma.StatusOK {
+			t.Fatal(wr.Status, err)
+		}
+		first = l.region(key)
 	}
 	if _, err := l.request(testContext(t), message{kind: msgAsk, rkey: key}); err != nil {
 		t.Fatal(err)

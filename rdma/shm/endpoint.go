@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -270,13 +269,4 @@ func (e *endpoint) authenticate(s socket, role rdma.Role) error {
 		return errRole
 	}
 	return nil
-}
-
-// grantFile describes a region for a peer.
-func grantFile(key rdma.RKey, g provide.Grant) (*message, *os.File, error) {
-	f, err := g.Region.ReadOnlyFile()
-	if err != nil {
-		return nil, nil, err
-	}
-	return &message{kind: msgRegion, rkey: key, segment: g.Region.SegmentBytes(), max: g.Region.MaxBytes()}, f, nil
 }

@@ -348,7 +348,10 @@ func (l *link) adopt(pollers int, files []*os.File) (err error) {
 	if l.seg, err = mem.OpenControl(files[0], linkBytes); err != nil {
 		return err
 	}
-	if l.pollPage, err = mem.Open(files[1], pageBytes, pageBytes); err != nil {
+	if l.pollPage, err = mem.Open(pageBytes, pageBytes); err != nil {
+		return err
+	}
+	if _, err = l.pollPage.Attach(0, files[1]); err != nil {
 		return err
 	}
 	l.pollers = pollers
@@ -368,19 +371,30 @@ func (l *link) adopt(pollers int, files []*os.File) (err error) {
 	return nil
 }
 
-// adoptRegion maps a region that the server has sent. The first mapping stays:
-// another goroutine may be reading it.
+// adoptRegion maps the files of a region that the server has sent. The first
+// mapping stays: another goroutine may be reading it. Only the goroutine that
+// receives calls adoptRegion.
 func (l *link) adoptRegion(m *message, files []*os.File) error {
 	defer closeFiles(files)
-	if m.kind != msgRegion || len(files) != 1 || m.rkey == 0 || m.rkey > maxRegions {
+	if m.kind != msgRegion || m.rkey == 0 || m.rkey > maxRegions {
 		return fmt.Errorf("%w: region", errWire)
 	}
-	if l.region(m.rkey) != nil {
-		return nil // two goroutines have asked
+	r := l.region(m.rkey)
+	known := r != nil
+	if !known {
+		var err error
+		if r, err = mem.Open(m.segment, m.max); err != nil {
+			return err
+		}
 	}
-	r, err := mem.Open(files[0], m.segment, m.max)
-	if err != nil {
-		return err
+	for off, i := m.first, 0; i < len(files); i++ {
+		var err error
+		if off, err = r.Attach(off, files[i]); err != nil {
+			return err
+		}
+	}
+	if known {
+		return nil
 	}
 	old := *l.regions.Load()
 	regions := make([]*mem.Region, max(len(old), int(m.rkey)))
@@ -406,7 +420,7 @@ func (l *link) receive() {
 		switch m.kind {
 		case msgRegion:
 			if m.reason == reasonNone {
-				// What cannot be mapped stays unknown, as the asker will see.
+				// What cannot be mapped stays unknown, as fetch finds.
 				_ = l.adoptRegion(&m, files)
 				files = nil
 			}
@@ -524,15 +538,27 @@ func (l *link) region(key rdma.RKey) *mem.Region {
 	return nil
 }
 
-// fetchRegion asks the server for a region. It returns nil if there is none.
-func (l *link) fetchRegion(ctx context.Context, key rdma.RKey) (*mem.Region, error) {
-	if r := l.region(key); r != nil || key == 0 || key > maxRegions {
-		return r, nil
+// fetch performs a READ on memory that is not mapped yet. It asks the server
+// for files until the READ is complete, or the server has no more.
+func (l *link) fetch(ctx context.Context, wr *rdma.WR) error {
+	for have, known := uint64(0), false; ; {
+		r := l.region(wr.RKey)
+		if r != nil {
+			if wr.Status = read(r, wr); wr.Status != rdma.StatusPending {
+				return nil
+			}
+		}
+		if wr.RKey == 0 || wr.RKey > maxRegions || known && (r == nil || r.Size() == have) {
+			wr.Status = rdma.StatusAccess
+			return nil
+		}
+		if known = true; r != nil {
+			have = r.Size()
+		}
+		if _, err := l.request(ctx, message{kind: msgAsk, rkey: wr.RKey, first: have}); err != nil {
+			return err
+		}
 	}
-	if _, err := l.request(ctx, message{kind: msgAsk, rkey: key}); err != nil {
-		return nil, err
-	}
-	return l.region(key), nil
 }
 
 // close ends a link no connection uses.

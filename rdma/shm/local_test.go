@@ -105,15 +105,22 @@ func cannotWrite(t *testing.T, f *os.File) {
 		if _, err := unix.Pwrite(fd, []byte("overwritten"), 0); err == nil {
 			t.Errorf("%s: pwrite", how)
 		}
-		if unix.Ftruncate(fd, 0) == nil {
-			t.Errorf("%s: truncated", how)
+		for _, n := range []int64{0, 256 << 20} {
+			if unix.Ftruncate(fd, n) == nil {
+				t.Errorf("%s: truncated to %d bytes", how, n)
+			}
+		}
+		if unix.Fallocate(fd, 0, 0, 256<<20) == nil {
+			t.Errorf("%s: filled with 256 MiB", how)
 		}
 		if unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, pageBytes) == nil {
 			t.Errorf("%s: punched a hole", how)
 		}
 	}
 	tryFD("as received", int(f.Fd()))
-	// The owner of the file may open it anew; the seals still hold.
+	// The owner of the file may open it anew, and change its permissions first;
+	// the seals still hold.
+	_ = unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), 0o600)
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.O_RDWR, 0)
 	if err == nil {
 		defer unix.Close(fd)

@@ -59,12 +59,7 @@ func newServerLink(e *endpoint, s socket, page *os.File) (*serverLink, error) {
 
 // welcome sends the client all it needs.
 func (l *serverLink) welcome(grants []provide.Grant) error {
-	page, err := l.e.page.ReadOnlyFile()
-	if err != nil {
-		return err
-	}
-	defer page.Close()
-	files := []*os.File{l.seg.File(), page}
+	files := []*os.File{l.seg.File(), l.e.page.Files(0)[0].File}
 	for _, d := range l.bells {
 		files = append(files, d.file)
 	}
@@ -73,21 +68,30 @@ func (l *serverLink) welcome(grants []provide.Grant) error {
 		return err
 	}
 	for i, g := range grants {
-		if err := l.sendRegion(0, rdma.RKey(i+1), g); err != nil {
+		if err := l.sendRegion(&message{rkey: rdma.RKey(i + 1)}, g); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *serverLink) sendRegion(id uint32, key rdma.RKey, g provide.Grant) error {
-	m, f, err := grantFile(key, g)
-	if err != nil {
-		return err
+// sendRegion sends files of a region that the client does not have, as many as
+// one message carries.
+func (l *serverLink) sendRegion(asked *message, g provide.Grant) error {
+	var files []*os.File
+	first := asked.first
+	for i, f := range g.Region.Files(first) {
+		if i == 0 {
+			first = f.Off
+		}
+		if files = append(files, f.File); len(files) == maxFDs {
+			break
+		}
 	}
-	defer f.Close()
-	m.id = id
-	return l.sock.send(m, f)
+	return l.sock.send(&message{
+		kind: msgRegion, id: asked.id, rkey: asked.rkey, first: first,
+		segment: g.Region.SegmentBytes(), max: g.Region.MaxBytes(),
+	}, files...)
 }
 
 // receive serves the control socket until it ends.
@@ -129,7 +133,7 @@ func (l *serverLink) control(m *message) error {
 		if !ok || !l.who.MayRead() {
 			return l.sock.send(&message{kind: msgRegion, id: m.id, rkey: m.rkey, reason: reasonNoRegion})
 		}
-		return l.sendRegion(m.id, m.rkey, g)
+		return l.sendRegion(m, g)
 	}
 	return fmt.Errorf("%w: kind %d", errWire, m.kind)
 }

@@ -12,7 +12,7 @@ import (
 
 // Version of the handshake and of the layout of the shared segment. Both
 // sides must have the same.
-const wireVersion = 2
+const wireVersion = 3
 
 // messageBytes is the size of every control message. The socket keeps message
 // boundaries, so anything of another size is garbage.
@@ -31,8 +31,8 @@ const (
 	msgHello     msgKind = 1 + iota // C: version, role; carries the client's wake page
 	msgWelcome                      // version, pollers, number of regions; carries segment, poller page, an eventfd for each poller
 	msgRefuse                       // reason; the server closes
-	msgRegion                       // rkey, segment and maximum bytes; carries the descriptor unless reason is set
-	msgAsk                          // C: rkey
+	msgRegion                       // rkey, segment and maximum bytes, first; carries descriptors of files from offset first on, none if there are no more, unless reason is set
+	msgAsk                          // C: rkey, first: how many bytes of the region the client has
 	msgOpen                         // C: a new connection; id comes back
 	msgOpened                       // id, slot, or reason
 	msgClose                        // C: slot is given up
@@ -83,6 +83,7 @@ type message struct {
 	role    rdma.Role
 	segment uint64          // bytes
 	max     uint64          // bytes
+	first   uint64          // offset in the region
 	blob    [blobBytes]byte // challenge, proof
 }
 
@@ -119,6 +120,7 @@ func (m *message) encode(b *[messageBytes]byte) {
 		le.PutUint32(b[16:], uint32(m.rkey))
 		le.PutUint64(b[24:], m.segment)
 		le.PutUint64(b[32:], m.max)
+		le.PutUint64(b[40:], m.first)
 	}
 }
 
@@ -151,7 +153,7 @@ func decodeMessage(b []byte) (message, error) {
 		copy(m.blob[:], b[16:])
 	default:
 		m.id, m.slot, m.rkey = le.Uint32(b[8:]), le.Uint32(b[12:]), rdma.RKey(le.Uint32(b[16:]))
-		m.segment, m.max = le.Uint64(b[24:]), le.Uint64(b[32:])
+		m.segment, m.max, m.first = le.Uint64(b[24:]), le.Uint64(b[32:]), le.Uint64(b[40:])
 	}
 	return m, nil
 }
