@@ -38,7 +38,7 @@ var readerBugs = []bug{
 		edits: []edit{{
 			file: "index/learned/leaf/leaf.go",
 			old:  "buf[OwnerWord] != leaf {\n		return Fences{}, false\n",
-			new:  "buf[OwnerWord] != leaf {\n		return v.shape.split(mem.WordString(buf[FencesAtWord:], v.shape.Bytes()), v.last), true\n",
+			new:  "buf[OwnerWord] != leaf {\n		return s.split(mem.WordString(buf[FencesAtWord:], s.Bytes()), v.Last()), true\n",
 		}},
 		caught: []test{{"index/learned/read", "TestFencesOfAnotherLeaf", "is there and said to be absent"}},
 	},

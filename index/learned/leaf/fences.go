@@ -33,9 +33,13 @@ func (s Shape) Pack() uint64 {
 
 // UnpackShape decodes a shape word; false for lengths that no leaf has.
 func UnpackShape(w uint64) (Shape, bool) {
-	s := Shape{w&apartFlag != 0, uint16(w >> 24 & 0xfff), uint16(w >> 12 & 0xfff), uint16(w & 0xfff)}
+	s := shapeIn(w)
 	ok := w&^(apartFlag|1<<36-1) == 0 && s.Low <= MaxKeyBytes && s.High <= MaxKeyBytes && s.Prefix <= min(s.Low, s.High)
 	return s, ok
+}
+
+func shapeIn(w uint64) Shape {
+	return Shape{w&apartFlag != 0, uint16(w >> 24 & 0xfff), uint16(w >> 12 & 0xfff), uint16(w & 0xfff)}
 }
 
 // Bytes is the length of prefix and the rests.

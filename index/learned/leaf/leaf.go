@@ -9,9 +9,6 @@ import (
 type Leaf struct {
 	words []uint64
 	l     *Layout
-	count int
-	last  bool
-	shape Shape // of string keys
 }
 
 // View checks that a copy is a leaf of this index, with fences in order. It
@@ -24,17 +21,12 @@ func (l *Layout) View(buf []uint64) (Leaf, bool) {
 	if uint32(w>>32) != l.ID || w>>24&0x7f != l.magic || CountOf(w) > l.Slots {
 		return Leaf{}, false
 	}
-	v := Leaf{words: buf, l: l, count: CountOf(w), last: IsLast(w)}
+	v, last := Leaf{buf, l}, IsLast(w)
 	if l.Kind == Strings {
-		var ok bool
-		v.shape, ok = UnpackShape(buf[ShapeWord])
-		ok = ok && (v.shape.Apart || v.shape.Bytes() <= InlineFenceBytes) && !(v.last && (v.shape.High > 0 || v.shape.Prefix > 0))
-		return v, ok
+		s, ok := UnpackShape(buf[ShapeWord])
+		return v, ok && (s.Apart || s.Bytes() <= InlineFenceBytes) && !(last && (s.High > 0 || s.Prefix > 0))
 	}
-	if !v.last && buf[HighWord] <= buf[LowWord] || v.Right()%l.LeafBytes() != 0 || v.last != (v.Right() == 0) {
-		return Leaf{}, false
-	}
-	return v, true
+	return v, (last || buf[HighWord] > buf[LowWord]) && v.Right()%l.LeafBytes() == 0 && last == (v.Right() == 0)
 }
 
 // Forward is where the keys of a dead leaf went: another leaf, 0 if the copy does
@@ -62,13 +54,16 @@ func (v *Leaf) LastDelete() block.CSN { return block.CSN(v.words[v.l.DeleteAt]) 
 func (v *Leaf) Right() uint64 { return v.words[RightWord] }
 
 // Last reports that the leaf has no high fence.
-func (v *Leaf) Last() bool { return v.last }
+func (v *Leaf) Last() bool { return IsLast(v.words[MetaWord]) }
 
 // Count is the number of slots to look at.
-func (v *Leaf) Count() int { return v.count }
+func (v *Leaf) Count() int { return CountOf(v.words[MetaWord]) }
 
 // Keys are the keys of all slots to look at, or of string keys their digests.
-func (v *Leaf) Keys() []uint64 { return v.words[v.l.KeysAt : v.l.KeysAt+v.count] }
+func (v *Leaf) Keys() []uint64 { return v.words[v.l.KeysAt : v.l.KeysAt+v.Count()] }
+
+// Heads are what Head returns, of all slots to look at.
+func (v *Leaf) Heads() []uint64 { return v.words[v.l.HeadsAt : v.l.HeadsAt+v.Count()] }
 
 // Key is slot i's key or digest, meaningful unless the slot is free.
 func (v *Leaf) Key(i int) uint64 { return v.words[v.l.KeysAt+i] }
@@ -84,10 +79,10 @@ func (v *Leaf) InUse(i int) bool { return v.Head(i) != v.l.FreeHead }
 func (v *Leaf) Low() uint64 { return v.words[LowWord] }
 
 // High is the first native key above the leaf's range; false if there is none.
-func (v *Leaf) High() (uint64, bool) { return v.words[HighWord], !v.last }
+func (v *Leaf) High() (uint64, bool) { return v.words[HighWord], !v.Last() }
 
 // Above reports whether a native key lies right of the leaf.
-func (v *Leaf) Above(key uint64) bool { return !v.last && key >= v.words[HighWord] }
+func (v *Leaf) Above(key uint64) bool { return !v.Last() && key >= v.words[HighWord] }
 
 // Row is slot i's payload, if rows are inline.
 func (v *Leaf) Row(i int) []uint64 {
@@ -114,34 +109,39 @@ func (l *Layout) RowIs(buf []uint64, key uint64) bool {
 func (v *Leaf) Pointer(i int) Pointer { return Pointer(v.Head(i)) }
 
 // Prefix is the length of what all string keys of the leaf begin with.
-func (v *Leaf) Prefix() int { return int(v.shape.Prefix) }
+func (v *Leaf) Prefix() int { return int(v.shape().Prefix) }
+
+func (v *Leaf) shape() Shape { return shapeIn(v.words[ShapeWord]) }
 
 // Fences are views into the copy, if the leaf of string keys holds its fences.
 func (v *Leaf) Fences() (Fences, bool) {
-	if v.shape.Apart {
+	s := v.shape()
+	if s.Apart {
 		return Fences{}, false
 	}
-	return v.shape.split(mem.WordString(v.words[FenceWord:stringsDeleteWord], v.shape.Bytes()), v.last), true
+	return s.split(mem.WordString(v.words[FenceWord:stringsDeleteWord], s.Bytes()), v.Last()), true
 }
 
 // FenceBlock is where the fences are that the leaf does not hold: false for a
 // block that there cannot be.
 func (v *Leaf) FenceBlock() (addr uint64, words int, ok bool) {
 	addr, words = FenceBlockAt(v.words[FenceWord])
-	ok = v.shape.Apart && addr != 0 && addr < addrMax && words == v.shape.BlockWords()
+	s := v.shape()
+	ok = s.Apart && addr != 0 && addr < addrMax && words == s.BlockWords()
 	return addr, words, ok
 }
 
 // FencesApart decodes an accepted copy of the leaf's fence block: false if the
 // block is not the one that the leaf named. leaf is the leaf's address.
 func (v *Leaf) FencesApart(leaf uint64, buf []uint64) (Fences, bool) {
-	if len(buf) < FencesAtWord+(v.shape.Bytes()+7)/8 {
+	s := v.shape()
+	if len(buf) < FencesAtWord+(s.Bytes()+7)/8 {
 		return Fences{}, false
 	}
 	if buf[block.HeaderWord] != v.words[VersionWord] || buf[IDWord] != v.l.FenceTag() || buf[OwnerWord] != leaf {
 		return Fences{}, false
 	}
-	return v.shape.split(mem.WordString(buf[FencesAtWord:], v.shape.Bytes()), v.last), true
+	return s.split(mem.WordString(buf[FencesAtWord:], s.Bytes()), v.Last()), true
 }
 
 // StrRow decodes an accepted copy of a row block of this index into views of

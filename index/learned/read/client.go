@@ -100,8 +100,9 @@ func (h *cache) pointerAddr(i int) uint64 {
 // counts are one stripe of the statistics: operations of different goroutines
 // mostly use different ones.
 type counts struct {
-	lookups, rounds, reads, chases, fallbacks, retries atomic.Uint64
-	_                                                  [80]byte
+	plain                                              atomic.Uint64 // lookups of one round and one READ
+	lookups, rounds, reads, chases, fallbacks, retries atomic.Uint64 // lookups, rounds and reads are those of others
+	_                                                  [72]byte
 }
 
 // Stale reports whether Maintain has work to do.
@@ -114,9 +115,10 @@ func (c *Client) Stats() index.ClientStats {
 	var s index.ClientStats
 	for i := range c.counts {
 		n := &c.counts[i]
-		s.Lookups += n.lookups.Load()
-		s.Rounds += n.rounds.Load()
-		s.Reads += n.reads.Load()
+		plain := n.plain.Load()
+		s.Lookups += plain + n.lookups.Load()
+		s.Rounds += plain + n.rounds.Load()
+		s.Reads += plain + n.reads.Load()
 		s.Chases += n.chases.Load()
 		s.Fallbacks += n.fallbacks.Load()
 		s.Retries += n.retries.Load()

@@ -20,15 +20,17 @@ const (
 
 // finder finds the leaf to READ for a key. GET and SCAN share it.
 type finder struct {
-	c     *Client
-	n     *counts
-	h     *cache
-	lay   *leaf.Layout
-	sub   int      // sub-model the key was routed to
-	held  *heldSub // nil if not held
-	model *model.SubModel
-	leaf  int // logical leaf predicted
-	pred  model.Prediction
+	c *Client
+	n *counts
+	// Of the operation under way, counted when it ends.
+	rounds, reads int
+	h             *cache
+	lay           *leaf.Layout
+	sub           int      // sub-model the key was routed to
+	held          *heldSub // nil if not held
+	model         *model.SubModel
+	leaf          int // logical leaf predicted
+	pred          model.Prediction
 
 	win    []uint64 // TT entries, or a whole sub-model block, being READ
 	winWR  int
@@ -113,7 +115,7 @@ func (f *finder) askTT(next *rdma.Batch) (step, uint64) {
 		f.winWR = next.Read(f.c.rkey, f.held.addr+uint64(f.held.at+off)*mem.WordBytes, f.win)
 	}
 	f.headWR = next.Read(f.c.rkey, f.held.addr, f.head[:])
-	f.n.reads.Add(2)
+	f.reads += 2
 	return stepWait, 0
 }
 
@@ -127,7 +129,7 @@ func (f *finder) askSub(next *rdma.Batch) (step, uint64) {
 	}
 	f.win = grow(f.win, p.Words())
 	f.winWR, f.headWR = next.Read(f.c.rkey, p.Addr(), f.win), -1
-	f.n.reads.Add(1)
+	f.reads++
 	return stepWait, 0
 }
 
@@ -139,7 +141,7 @@ func (f *finder) askPointer(next *rdma.Batch) (step, uint64) {
 	}
 	f.winWR = -1
 	f.headWR = next.Read(f.c.rkey, f.h.pointerAddr(f.sub), f.head[:])
-	f.n.reads.Add(1)
+	f.reads++
 	return stepWait, 0
 }
 
@@ -264,6 +266,17 @@ func (f *finder) begin() bool {
 	}
 	f.lay = &f.h.root.Layout
 	return true
+}
+
+// count adds a finished operation to the statistics.
+func (f *finder) count() {
+	if f.rounds == 1 && f.reads == 1 {
+		f.n.plain.Add(1)
+	} else {
+		f.n.lookups.Add(1)
+		f.n.rounds.Add(uint64(f.rounds))
+		f.n.reads.Add(uint64(f.reads))
+	}
 }
 
 func grow(b []uint64, n int) []uint64 {

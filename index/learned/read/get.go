@@ -33,7 +33,6 @@ type getOp struct {
 	res    index.GetResult
 	proofs [1]index.Proof
 	state  getState
-	reads  int
 	locked int
 	chases int
 	lefts  int
@@ -45,8 +44,7 @@ type getOp struct {
 	rows    []rowAt   // that may be the key's and were not READ yet
 	asked   []rowAt   // being READ
 	row     []uint64  // their memory
-	fence   []uint64
-	fenceWR int // -1 if it is not being READ
+	fenceWR int       // of the leaf's fences, if they are READ beside rows, else -1
 }
 
 // rowAt is the place of a row block; words is 0 if there cannot be one.
@@ -59,13 +57,11 @@ type rowAt struct {
 type getKind interface {
 	// keep copies the key, whose memory is the caller's; false if it is of the other kind.
 	keep(key index.Key) bool
-	// side compares the key with the fences of the leaf just accepted. It is
-	// seeHere also while the fences are unknown.
-	side() sight
-	// search looks for the key in the leaf.
-	search(next *rdma.Batch) bool
-	// judge gives the verdict on a row block, and its payload.
-	judge(wr *rdma.WR) (rowSight, []uint64)
+	// search looks for the key in the leaf just accepted, unless the fences there
+	// do not cover it: then it returns on which side the key lies.
+	search(next *rdma.Batch) (see sight, finished bool)
+	// judge gives the verdict on a row block in done, and its payload.
+	judge(done *rdma.Batch, wr int) (rowSight, []uint64)
 	// others continues after all rows READ had other keys.
 	others(next *rdma.Batch) bool
 	// onFence continues with the leaf's fence block.
@@ -103,7 +99,7 @@ func (c *Client) NewGet() index.GetOp {
 // Start implements index.GetOp.
 func (o *getOp) Start(key index.Key) {
 	o.state = getStart
-	o.reads, o.locked, o.chases, o.lefts = 0, 0, 0, 0
+	o.rounds, o.reads, o.locked, o.chases, o.lefts = 0, 0, 0, 0, 0
 	o.res = index.GetResult{Status: index.Pending}
 	if !o.kind.keep(key) {
 		o.res.Err = fmt.Errorf("%w: %v is of the wrong kind", index.ErrKey, key.Clone())
@@ -118,7 +114,6 @@ func (o *getOp) Result() *index.GetResult { return &o.res }
 func (o *getOp) Next(done, next *rdma.Batch) bool {
 	switch o.state {
 	case getStart:
-		o.n.lookups.Add(1)
 		if !o.begin() {
 			return o.fallback()
 		}
@@ -144,7 +139,7 @@ func (o *getOp) located(st step, addr uint64, next *rdma.Batch) bool {
 		return o.readLeaf(addr, next)
 	case stepWait:
 		o.state = getModel
-		o.n.rounds.Add(1)
+		o.rounds++
 		return false
 	case stepDown:
 		o.res.Err = o.err
@@ -155,6 +150,7 @@ func (o *getOp) located(st step, addr uint64, next *rdma.Batch) bool {
 
 func (o *getOp) finish(s index.Status) bool {
 	o.res.Status, o.state = s, getDone
+	o.count()
 	return true
 }
 
@@ -181,8 +177,7 @@ func (o *getOp) ask(s getState, reads int) bool {
 		return o.fallback()
 	}
 	o.state = s
-	o.n.rounds.Add(1)
-	o.n.reads.Add(uint64(reads))
+	o.rounds++
 	return false
 }
 
@@ -200,11 +195,12 @@ func (o *getOp) onLeaf(done, next *rdma.Batch) bool {
 	wr := &done.WRs[o.wr]
 	var see sight
 	if see, o.view = o.finder.judge(wr); see == seeHere {
-		see = o.kind.side()
+		var finished bool
+		if see, finished = o.kind.search(next); see == seeHere {
+			return finished
+		}
 	}
 	switch see {
-	case seeHere:
-		return o.kind.search(next)
 	case seeBusy:
 		o.n.retries.Add(1)
 		return o.readLeaf(o.addr, next)
@@ -274,15 +270,10 @@ func (o *getOp) readRows(next *rdma.Batch) bool {
 		words += o.rows[n].words
 	}
 	o.asked, o.rows = o.rows[:n], o.rows[n:]
-	reads := n
-	addr, fenceWords, apart := o.view.FenceBlock()
-	if apart = apart && o.chases+o.lefts > 0; apart {
-		reads++
-	}
-	if o.ask(getRows, reads) {
+	if o.ask(getRows, n) {
 		return true
 	}
-	o.row = grow(o.row, words)
+	o.row, o.fenceWR = grow(o.row, words), -1
 	buf := o.row
 	for i, r := range o.asked {
 		wr := next.Read(o.c.rkey, r.addr, buf[:r.words:r.words])
@@ -290,29 +281,16 @@ func (o *getOp) readRows(next *rdma.Batch) bool {
 			o.wr = wr
 		}
 	}
-	o.fenceWR = -1
-	if apart {
-		// The row proves itself. The fences are for later lookups: see learn.
-		o.readFence(addr, fenceWords, next)
-	}
 	return false
-}
-
-func (o *getOp) readFence(addr uint64, words int, next *rdma.Batch) {
-	o.fence = grow(o.fence, words)
-	o.fenceWR = next.Read(o.c.rkey, addr, o.fence)
 }
 
 func (o *getOp) onRows(done, next *rdma.Batch) bool {
 	for i, r := range o.asked {
+		see, row := o.kind.judge(done, o.wr+i)
 		wr := &done.WRs[o.wr+i]
-		see, row := o.kind.judge(wr)
 		switch see {
 		case rowHere:
 			o.res.Hint = o.addr
-			if o.fenceWR >= 0 {
-				o.kind.onFence(done, nil)
-			}
 			return o.present(row, block.Header(wr.Buf[block.HeaderWord]), r.addr)
 		case rowOther:
 			continue

@@ -18,13 +18,19 @@ func (g *nativeGet) keep(key index.Key) bool {
 	return key.Str == ""
 }
 
-func (g *nativeGet) side() sight { return sideOf(&g.o.view, g.o.key.Num) }
-
 func (g *nativeGet) rowsMove() bool { return false }
 
 func (g *nativeGet) learn(from int) { g.o.learnNative(&g.o.view, g.o.addr, from) }
 
-func (g *nativeGet) search(next *rdma.Batch) bool {
+func (g *nativeGet) search(next *rdma.Batch) (see sight, finished bool) {
+	if see := sideOf(&g.o.view, g.o.key.Num); see != seeHere {
+		return see, false
+	}
+	return seeHere, g.find(next)
+}
+
+// find looks for the key in the leaf that covers it.
+func (g *nativeGet) find(next *rdma.Batch) bool {
 	o := g.o
 	v := &o.view
 	o.res.Hint = o.addr
@@ -52,7 +58,8 @@ func (g *nativeGet) search(next *rdma.Batch) bool {
 	return o.present(v.Row(i), head, o.lay.HeadAddr(o.addr, i))
 }
 
-func (g *nativeGet) judge(wr *rdma.WR) (rowSight, []uint64) {
+func (g *nativeGet) judge(done *rdma.Batch, i int) (rowSight, []uint64) {
+	wr := &done.WRs[i]
 	see := judgeNumRow(wr, g.o.lay, g.o.key.Num, g.o.c.o.InOrder)
 	if see != rowHere {
 		return see, nil

@@ -3,7 +3,6 @@ package read
 import (
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
-	"drtmx/index/learned/model"
 	"drtmx/internal/block"
 	"drtmx/rdma"
 )
@@ -13,7 +12,6 @@ import (
 type nativeScan struct {
 	o           *scanOp
 	lo, hi, cur uint64
-	apart       []rowRead // of the entries of the result, if rows are apart
 	sorted      []slot
 }
 
@@ -23,17 +21,9 @@ type slot struct {
 	at  int
 }
 
-// rowRead is one row block READ by a scan.
-type rowRead struct {
-	buf    []uint64
-	wr     int
-	locked int
-	done   bool
-}
-
 func (s *nativeScan) start(lo, hi index.Key) { s.lo, s.hi = lo.Num, hi.Num }
 
-func (s *nativeScan) clear() { s.cur, s.apart = s.lo, s.apart[:0] }
+func (s *nativeScan) clear() { s.cur = s.lo }
 
 func (s *nativeScan) empty() bool { return s.lo > s.hi }
 
@@ -69,114 +59,64 @@ func (s *nativeScan) end() (sub, leaf int) {
 
 // add adds the rows of a leaf to the result, in key order, up to the limit.
 func (s *nativeScan) add(l *leafRead) (more, ok bool) {
-	o := s.o
-	sorted := s.sorted[:0]
+	o, sorted, heads := s.o, s.sorted[:0], l.view.Heads()
 	for i, k := range l.view.Keys() {
-		if k < s.cur || k > s.hi || !l.view.InUse(i) {
+		if k < s.cur || k > s.hi || heads[i] == o.lay.FreeHead {
 			continue
 		}
-		at := slot{k, i}
-		sorted = append(sorted, at)
-		for j := len(sorted) - 1; j > 0 && sorted[j-1].key > k; j-- {
-			sorted[j], sorted[j-1] = sorted[j-1], at
+		sorted = append(sorted, slot{})
+		j := len(sorted) - 1
+		for ; j > 0 && sorted[j-1].key > k; j-- {
+			sorted[j] = sorted[j-1]
 		}
+		sorted[j] = slot{k, i}
 	}
 	s.sorted = sorted
+	if left := o.limit - len(o.res.Entries); o.limit > 0 && len(sorted) > left {
+		sorted, more = sorted[:left], true
+	}
+	if o.lay.Kind != leaf.Inline {
+		for _, at := range sorted {
+			o.res.Entries = append(o.res.Entries, index.Entry{Key: index.Num(at.key), Addr: heads[at.at]})
+		}
+		return more, true
+	}
+	rests := o.res.Rests
 	for _, at := range sorted {
-		if o.limit > 0 && len(o.res.Entries) == o.limit {
-			return true, true
+		h := block.Header(heads[at.at])
+		if h.Locked() {
+			return false, false
 		}
-		e := index.Entry{Key: index.Num(at.key)}
-		if o.lay.Kind == leaf.Inline {
-			e.Header = block.Header(l.view.Head(at.at))
-			if e.Header.Locked() {
-				return false, false
-			}
-			e.Addr, e.Row = o.lay.HeadAddr(l.addr, at.at), l.view.Row(at.at)
-		} else {
-			e.Addr = l.view.Head(at.at)
-		}
-		o.res.Entries = append(o.res.Entries, e)
+		rests = max(rests, h.CSN())
+		o.res.Entries = append(o.res.Entries, index.Entry{
+			Key: index.Num(at.key), Row: l.view.Row(at.at), Header: h, Addr: o.lay.HeadAddr(l.addr, at.at),
+		})
 	}
-	return false, true
+	o.res.Rests = rests
+	return more, true
 }
 
-// rows ends a scan whose rows are inline, or READs them.
-func (s *nativeScan) rows(next *rdma.Batch) bool {
+func (s *nativeScan) list() bool {
 	o := s.o
-	o.res.More = o.more
-	if o.lay.Kind == leaf.Inline || len(o.res.Entries) == 0 {
-		return o.finish(index.Found)
+	if o.lay.Kind == leaf.Inline {
+		return true
 	}
-	for n := len(o.res.Entries); len(s.apart) < n; {
-		if len(s.apart) < cap(s.apart) {
-			s.apart = s.apart[:len(s.apart)+1]
-		} else {
-			s.apart = append(s.apart, rowRead{})
+	for i := range o.res.Entries {
+		if addr := o.res.Entries[i].Addr; !o.apart.list(addr, o.lay.RowBlockWords) {
+			return false
 		}
-		r := &s.apart[len(s.apart)-1]
-		*r = rowRead{buf: grow(r.buf, o.lay.RowBlockWords), wr: -1}
 	}
-	return s.readRows(next)
+	return true
 }
 
-// readRows appends READs of the rows still missing.
-func (s *nativeScan) readRows(next *rdma.Batch) bool {
-	o := s.o
-	n := 0
-	for i := range s.apart {
-		r := &s.apart[i]
-		if r.wr = -1; r.done || n == maxRowsPerRound {
-			continue
-		}
-		addr := o.res.Entries[i].Addr
-		if !model.ValidAddr(addr) {
-			return o.fallback()
-		}
-		r.wr = next.Read(o.c.rkey, addr, r.buf)
-		n++
+func (s *nativeScan) judge(i int, wr *rdma.WR) rowSight {
+	o, e := s.o, &s.o.res.Entries[i]
+	see := judgeNumRow(wr, o.lay, e.Key.Num, o.c.o.InOrder)
+	if see == rowHere {
+		e.Header, e.Row = block.Header(wr.Buf[block.HeaderWord]), wr.Buf[leaf.RowWord:leaf.RowWord+o.lay.RowWords]
+		o.res.Rests = max(o.res.Rests, e.Header.CSN())
 	}
-	if n == 0 {
-		return o.finish(index.Found)
-	}
-	if o.stalls++; o.stalls > maxReads {
-		return o.giveUp()
-	}
-	o.state = scanRows
-	o.n.reads.Add(uint64(n))
-	o.n.rounds.Add(1)
-	return false
+	return see
 }
 
-func (s *nativeScan) onRows(done, next *rdma.Batch) bool {
-	o := s.o
-	for i := range s.apart {
-		r, e := &s.apart[i], &o.res.Entries[i]
-		if r.wr < 0 {
-			continue
-		}
-		switch judgeNumRow(&done.WRs[r.wr], o.lay, e.Key.Num, o.c.o.InOrder) {
-		case rowHere:
-			e.Header = block.Header(r.buf[block.HeaderWord])
-			e.Row = r.buf[leaf.RowWord : leaf.RowWord+o.lay.RowWords]
-			r.done = true
-			o.stalls = 0
-		case rowLocked:
-			o.busy = true
-			if r.locked++; r.locked >= maxLocked {
-				return o.finish(index.Locked)
-			}
-		case rowGone:
-			// The row was deleted since its leaf was READ: the leaves have
-			// changed.
-			o.clear()
-			return o.again(next)
-		case rowNowhere:
-			return o.fallback()
-		case rowDown:
-			o.res.Err = done.WRs[r.wr].Status.Err()
-			return o.finish(index.Failed)
-		}
-	}
-	return s.readRows(next)
-}
+func (s *nativeScan) assemble(*rdma.Batch) bool { return s.o.finish(index.Found) }

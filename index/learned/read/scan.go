@@ -10,7 +10,6 @@ import (
 // Bounds of one scan.
 const (
 	maxLeavesPerRound = 32
-	maxRowsPerRound   = 1024
 	maxRestarts       = 4
 	// maxScanLeaves bounds one scan, whose leaves are all kept until the next.
 	maxScanLeaves = 1 << 16
@@ -87,6 +86,8 @@ type scanOp struct {
 	// right.
 	guess int
 
+	apart scanRows // blocks of rows, if these are apart
+
 	aheadSub, aheadLeaf int // the next leaf to READ ahead; aheadSub -1 if unknown
 	endSub, endLeaf     int // the leaf predicted to hold hi
 }
@@ -125,9 +126,14 @@ type scanKind interface {
 	// end returns the sub-model of the upper bound, and the leaf predicted for
 	// it.
 	end() (sub, leaf int)
-	// rows READs the rows that have blocks of their own, or ends the scan.
-	rows(next *rdma.Batch) bool
-	onRows(done, next *rdma.Batch) bool
+	// list adds the blocks of the rows that are not in leaves to o.apart; false
+	// if there is one that the client does not READ.
+	list() bool
+	// judge gives the verdict on the block of row i of o.apart, and takes the
+	// row in if it is the one that was listed.
+	judge(i int, wr *rdma.WR) rowSight
+	// assemble ends a scan that has all its rows.
+	assemble(next *rdma.Batch) bool
 }
 
 // scanState is what a scan waits for.
@@ -149,7 +155,7 @@ const (
 	scanModel
 	scanLeaves
 	scanFences
-	scanRows
+	scanReadsRows
 	scanDone
 )
 
@@ -167,7 +173,7 @@ func (c *Client) NewScan() index.ScanOp {
 
 func (o *scanOp) Start(lo, hi index.Key, limit int) {
 	o.limit, o.state, o.whole = limit, scanStart, true
-	o.restarts, o.busy, o.guess = 0, false, 1
+	o.rounds, o.reads, o.restarts, o.busy, o.guess = 0, 0, 0, false, 1
 	o.kind.start(lo, hi)
 	o.clear()
 }
@@ -177,6 +183,7 @@ func (o *scanOp) clear() {
 	o.res = index.ScanResult{Entries: o.res.Entries[:0], Quick: o.res.Quick[:0], Gaps: o.res.Gaps[:0]}
 	o.leaves = o.leaves[:0]
 	o.at, o.consumed, o.stalls, o.chases, o.lefts, o.more = 0, 0, 0, 0, 0, false
+	o.apart.clear()
 	o.kind.clear()
 }
 
@@ -185,7 +192,6 @@ func (o *scanOp) Result() *index.ScanResult { return &o.res }
 func (o *scanOp) Next(done, next *rdma.Batch) bool {
 	switch o.state {
 	case scanStart:
-		o.n.lookups.Add(1)
 		if o.kind.empty() {
 			return o.finish(index.Found)
 		}
@@ -197,8 +203,8 @@ func (o *scanOp) Next(done, next *rdma.Batch) bool {
 		return o.onLeaves(done, next)
 	case scanFences:
 		return o.kind.onFences(done, next)
-	case scanRows:
-		return o.kind.onRows(done, next)
+	case scanReadsRows:
+		return o.onRows(done, next)
 	}
 	return true
 }
@@ -223,10 +229,8 @@ func (o *scanOp) again(next *rdma.Batch) bool {
 }
 
 func (o *scanOp) finish(s index.Status) bool {
-	if s == index.Found {
-		o.res.RestOn(0, o.res.Entries)
-	}
 	o.res.Status, o.state = s, scanDone
+	o.count()
 	return true
 }
 
@@ -251,7 +255,7 @@ func (o *scanOp) located(st step, addr uint64, next *rdma.Batch) bool {
 	switch st {
 	case stepWait:
 		o.state = scanModel
-		o.n.rounds.Add(1)
+		o.rounds++
 		return false
 	case stepStuck:
 		return o.fallback()
@@ -321,7 +325,7 @@ func (o *scanOp) wait() bool {
 		return o.giveUp()
 	}
 	o.state = scanLeaves
-	o.n.rounds.Add(1)
+	o.rounds++
 	return false
 }
 
@@ -361,13 +365,13 @@ func (o *scanOp) readLeaf(addr uint64, next *rdma.Batch) {
 		o.leaves = append(o.leaves, leafRead{})
 	}
 	l := &o.leaves[n]
-	*l = leafRead{addr: addr, buf: grow(l.buf, o.lay.LeafWords), fence: l.fence}
+	l.addr, l.buf, l.locked, l.guess = addr, grow(l.buf, o.lay.LeafWords), 0, false
 	o.reread(l, next)
 }
 
 func (o *scanOp) reread(l *leafRead, next *rdma.Batch) {
 	l.wr, l.state, l.forward = next.Read(o.c.rkey, l.addr, l.buf), readAsked, 0
-	o.n.reads.Add(1)
+	o.reads++
 }
 
 // onLeaves judges the leaves READ and consumes those that are next in key
@@ -403,7 +407,7 @@ func (o *scanOp) onLeaves(done, next *rdma.Batch) bool {
 	if reads == 0 {
 		return o.consumeAll(next)
 	}
-	o.n.reads.Add(uint64(reads))
+	o.reads += reads
 	finished := o.wait()
 	if !finished {
 		o.state = scanFences
@@ -508,14 +512,12 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 			return endIf(o.finish(index.Locked))
 		}
 		o.n.retries.Add(1)
-		locked := l.locked
 		o.reread(l, next)
-		l.locked = locked
 		return endIf(o.wait())
 	}
 	o.res.Quick = append(o.res.Quick, index.Proof{Addr: l.addr, Word: l.view.Header()})
 	o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: l.view.Gap()})
-	o.res.RestOn(l.view.LastDelete(), nil)
+	o.res.Rests = max(o.res.Rests, l.view.LastDelete())
 	l.state = readUsed
 	for o.at < len(o.leaves) && o.leaves[o.at].state == readUsed {
 		o.at++
@@ -527,7 +529,7 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	case ends || o.kind.full():
 		o.more = more || !ends
 		o.stalls = 0
-		return endIf(o.kind.rows(next))
+		return endIf(o.rows(next))
 	case o.consumed >= maxScanLeaves:
 		return endIf(o.fallback())
 	}

@@ -13,6 +13,8 @@ type stringGet struct {
 	kept []byte // the key
 	tag  uint16
 
+	fence []uint64
+
 	covered bool    // the fences of the leaf are known, and cover the key
 	all     []rowAt // of slots with digest and tag
 	// cleared is the header of a leaf in which every slot with digest and tag
@@ -32,19 +34,17 @@ func (g *stringGet) keep(key index.Key) bool {
 
 func (g *stringGet) rowsMove() bool { return true }
 
-func (g *stringGet) side() sight {
+// search looks for rows also while the fences of the leaf are unknown.
+func (g *stringGet) search(next *rdma.Batch) (see sight, finished bool) {
 	g.covered = false
-	f, ok := g.o.view.Fences()
-	if !ok {
-		return seeHere
+	if f, ok := g.o.view.Fences(); ok {
+		if see := sideOfFences(&f, g.o.key.Str); see != seeHere {
+			g.cleared = 0
+			return see, false
+		}
+		g.inside(&f)
 	}
-	see := sideOfFences(&f, g.o.key.Str)
-	if see != seeHere {
-		g.cleared = 0
-		return see
-	}
-	g.inside(&f)
-	return seeHere
+	return seeHere, g.find(next)
 }
 
 // inside notes that the fences of the leaf cover the key.
@@ -67,7 +67,7 @@ func (g *stringGet) learn(from int) {
 	}
 }
 
-func (g *stringGet) search(next *rdma.Batch) bool {
+func (g *stringGet) find(next *rdma.Batch) bool {
 	o := g.o
 	if g.cleared == o.view.Header() {
 		return g.absent(next)
@@ -87,16 +87,32 @@ func (g *stringGet) search(next *rdma.Batch) bool {
 			g.all = append(g.all, at)
 		}
 	}
-	if o.rows = g.all; len(o.rows) > 0 {
-		return o.readRows(next)
+	if o.rows = g.all; len(o.rows) == 0 {
+		return g.absent(next)
 	}
-	return g.absent(next)
+	if o.readRows(next) {
+		return true
+	}
+	if addr, words, apart := o.view.FenceBlock(); apart && o.chases+o.lefts > 0 {
+		// The row proves itself. The fences are for later lookups: see learn.
+		g.readFence(addr, words, next)
+	}
+	return false
 }
 
-func (g *stringGet) judge(wr *rdma.WR) (rowSight, []uint64) {
-	see, key, row := judgeStrRow(wr, g.o.lay, g.o.c.o.InOrder)
+func (g *stringGet) readFence(addr uint64, words int, next *rdma.Batch) {
+	g.fence = grow(g.fence, words)
+	g.o.fenceWR = next.Read(g.o.c.rkey, addr, g.fence)
+	g.o.reads++
+}
+
+func (g *stringGet) judge(done *rdma.Batch, i int) (rowSight, []uint64) {
+	see, key, row := judgeStrRow(&done.WRs[i], g.o.lay, g.o.c.o.InOrder)
 	if see == rowHere && key != g.o.key.Str {
 		see = rowOther // if the block is still the slot's
+	}
+	if see == rowHere && g.o.fenceWR >= 0 {
+		g.learnFence(done)
 	}
 	return see, row
 }
@@ -119,25 +135,26 @@ func (g *stringGet) absent(next *rdma.Batch) bool {
 		g.cleared = 0
 		return o.elsewhere(seeNowhere, next)
 	}
-	if o.ask(getFence, 1) {
+	if o.ask(getFence, 0) {
 		return true
 	}
-	o.readFence(addr, words, next)
+	g.readFence(addr, words, next)
 	return false
 }
 
-// onFence learns where the leaf ends. Without a next batch the row was found
-// already, and the leaf is only remembered for later lookups.
+// learnFence learns where the leaf of the row that was found ends.
+func (g *stringGet) learnFence(done *rdma.Batch) {
+	f, see := g.o.judgeFence(&done.WRs[g.o.fenceWR], &g.o.view, g.o.addr)
+	if see == seeHere && sideOfFences(&f, g.o.key.Str) == seeHere {
+		g.inside(&f)
+	}
+}
+
+// onFence learns where a leaf without the key's row ends.
 func (g *stringGet) onFence(done, next *rdma.Batch) bool {
 	o := g.o
-	wr := &done.WRs[o.fenceWR]
+	wr := &done.WRs[g.o.fenceWR]
 	f, see := o.judgeFence(wr, &o.view, o.addr)
-	if next == nil {
-		if see == seeHere && sideOfFences(&f, g.o.key.Str) == seeHere {
-			g.inside(&f)
-		}
-		return true
-	}
 	switch see {
 	case seeHere:
 		if see = sideOfFences(&f, g.o.key.Str); see == seeHere {

@@ -6,20 +6,14 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
-	"drtmx/index/learned/model"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
 )
 
-// Bounds of one scan of string keys.
-const (
-	// rowWordsPerRound bounds the rows READ in one round: 1 MiB, or one row.
-	rowWordsPerRound = 128 << 10
-	// maxScanWords bounds the rows of one scan, which are kept until the next:
-	// 32 MiB. Beyond it the server answers, page by page.
-	maxScanWords = 4 << 20
-)
+// maxScanWords bounds the rows of one scan of string keys, which are kept until
+// the next: 32 MiB. Beyond it the server answers, page by page.
+const maxScanWords = 4 << 20
 
 // stringScan are the steps of a scan of string keys. A leaf has no more of a key
 // than a digest, so taking it in lists candidates: slots whose rows may be within
@@ -32,10 +26,8 @@ type stringScan struct {
 	curKey      []byte
 
 	cands []candidate
-	sure  int        // candidates known to be within the range
-	words int        // of all their blocks
-	mem   [][]uint64 // blocks READ, one slice a round
-	chunk int        // slices of mem in use
+	sure  int // candidates known to be within the range
+	words int // of all their blocks
 }
 
 // candidate is a slot whose row may be within the range.
@@ -43,12 +35,9 @@ type candidate struct {
 	p      leaf.Pointer
 	digest uint64
 	part   int
-	buf    []uint64
-	wr     int
-	locked int
-	done   bool
 	key    string
 	row    []uint64
+	header block.Header
 }
 
 func (s *stringScan) start(lo, hi index.Key) {
@@ -58,7 +47,7 @@ func (s *stringScan) start(lo, hi index.Key) {
 }
 
 func (s *stringScan) clear() {
-	s.cur, s.cands, s.sure, s.words, s.chunk = s.lo, s.cands[:0], 0, 0, 0
+	s.cur, s.cands, s.sure, s.words = s.lo, s.cands[:0], 0, 0
 }
 
 func (s *stringScan) empty() bool { return s.lo > s.hi }
@@ -179,101 +168,24 @@ func (s *stringScan) indexOf(l *leafRead) int {
 	return i
 }
 
-// rows READs the rows of the candidates.
-func (s *stringScan) rows(next *rdma.Batch) bool {
-	if s.words > maxScanWords {
-		return s.o.fallback()
+// list adds the blocks of the candidates.
+func (s *stringScan) list() bool {
+	ok := s.words <= maxScanWords
+	for i := range s.cands {
+		p := s.cands[i].p
+		ok = ok && p.Valid() && s.o.apart.list(p.Addr(), p.Words())
 	}
-	return s.readRows(next)
+	return ok
 }
 
-// readRows appends READs of the rows still missing, within the bounds of a round.
-func (s *stringScan) readRows(next *rdma.Batch) bool {
-	o, n, words, fresh := s.o, 0, 0, 0
-	for i := range s.cands {
-		c := &s.cands[i]
-		if c.wr = -1; c.done {
-			continue
-		}
-		if !c.p.Valid() || !model.ValidAddr(c.p.Addr()) {
-			return o.fallback()
-		}
-		if n == maxRowsPerRound || n > 0 && words+c.p.Words() > rowWordsPerRound {
-			continue
-		}
-		c.wr = n
-		n, words = n+1, words+c.p.Words()
-		if c.buf == nil {
-			fresh += c.p.Words()
-		}
+func (s *stringScan) judge(i int, wr *rdma.WR) rowSight {
+	c := &s.cands[i]
+	see, key, row := judgeStrRow(wr, s.o.lay, s.o.c.o.InOrder)
+	if see == rowHere && !s.fits(c, key) {
+		return rowOther // the block has been reused
 	}
-	if n == 0 {
-		return s.assemble(next)
-	}
-	if o.stalls++; o.stalls > maxReads {
-		return o.giveUp()
-	}
-	var buf []uint64
-	if fresh > 0 {
-		if s.chunk == len(s.mem) {
-			s.mem = append(s.mem, nil)
-		}
-		buf = grow(s.mem[s.chunk], fresh)
-		s.mem[s.chunk] = buf
-		s.chunk++
-	}
-	for i := range s.cands {
-		c := &s.cands[i]
-		if c.wr < 0 {
-			continue
-		}
-		if w := c.p.Words(); c.buf == nil {
-			c.buf, buf = buf[:w:w], buf[w:]
-		}
-		c.wr = next.Read(o.c.rkey, c.p.Addr(), c.buf)
-	}
-	o.state = scanRows
-	o.n.reads.Add(uint64(n))
-	o.n.rounds.Add(1)
-	return false
-}
-
-func (s *stringScan) onRows(done, next *rdma.Batch) bool {
-	o := s.o
-	for i := range s.cands {
-		c := &s.cands[i]
-		if c.done || c.wr < 0 {
-			continue
-		}
-		wr := &done.WRs[c.wr]
-		see, key, row := judgeStrRow(wr, &o.h.root.Layout, o.c.o.InOrder)
-		if see == rowHere && !s.fits(c, key) {
-			see = rowGone // the block has been reused for another row
-		}
-		switch see {
-		case rowHere:
-			c.key, c.row, c.done = key, row, true
-			o.stalls = 0
-		case rowLocked:
-			o.busy = true
-			if c.locked++; c.locked >= maxLocked {
-				return o.finish(index.Locked)
-			}
-			o.n.retries.Add(1)
-		case rowTorn:
-			o.n.retries.Add(1)
-		case rowGone:
-			// The row was moved or deleted since its leaf was READ: the leaves
-			// have changed.
-			return s.restart(next)
-		case rowNowhere:
-			return o.fallback()
-		case rowDown:
-			o.res.Err = wr.Status.Err()
-			return o.finish(index.Failed)
-		}
-	}
-	return s.readRows(next)
+	c.key, c.row, c.header = key, row, block.Header(wr.Buf[block.HeaderWord])
+	return see
 }
 
 // fits reports whether a row may be the row of the slot.
@@ -282,12 +194,7 @@ func (s *stringScan) fits(c *candidate, key string) bool {
 	return leaf.Tag(key) == c.p.Tag() && sideOfFences(f, key) == seeHere && leaf.DigestAt(key, len(f.Prefix)) == c.digest
 }
 
-func (s *stringScan) restart(next *rdma.Batch) bool {
-	s.o.clear()
-	return s.o.again(next)
-}
-
-// assemble ends a scan that has all its rows.
+// assemble puts the rows into the result in the order of their keys.
 func (s *stringScan) assemble(next *rdma.Batch) bool {
 	o := s.o
 	for i := 0; i < len(s.cands); {
@@ -305,17 +212,15 @@ func (s *stringScan) assemble(next *rdma.Batch) bool {
 			}
 			n := len(o.res.Entries)
 			if n > 0 && c.key <= o.res.Entries[n-1].Key.Str {
-				return s.restart(next) // one row from two blocks: it moved between the READs
+				return o.restart(next) // one row from two blocks: it moved between the READs
 			}
 			if o.limit > 0 && n == o.limit {
 				o.res.More = true
 				return o.finish(index.Found)
 			}
-			o.res.Entries = append(o.res.Entries, index.Entry{
-				Key: index.Str(c.key), Row: c.row, Header: block.Header(c.buf[block.HeaderWord]), Addr: c.p.Addr(),
-			})
+			o.res.Rests = max(o.res.Rests, c.header.CSN())
+			o.res.Entries = append(o.res.Entries, index.Entry{Key: index.Str(c.key), Row: c.row, Header: c.header, Addr: c.p.Addr()})
 		}
 	}
-	o.res.More = o.more
 	return o.finish(index.Found)
 }
