@@ -33,9 +33,9 @@ func (a *Arena) Begin(addr uint64, words int) Edit {
 func (a *Arena) Create(addr uint64, words int) Edit {
 	e := Edit{s: a.Span(addr, words), addr: addr, keep: a.checksums}
 	e.s.Store(HeaderWord, uint64(LockBit|AbsentBit))
-	for i := ChecksumWord; i < words; i++ {
-		e.s.Store(i, 0)
-		if e.keep && i >= BodyWord {
+	e.s.Slice(ChecksumWord, words-ChecksumWord).Zero()
+	if e.keep {
+		for i := BodyWord; i < words; i++ {
 			e.sum += mix(0, i)
 		}
 	}

@@ -68,10 +68,14 @@ func (s Span) CopyIn(src []uint64) {
 	}
 }
 
-// Zero stores zero in every word.
+// zeros is what Zero copies from.
+var zeros [128]uint64
+
+// Zero stores zero in every word, as CopyIn does.
 func (s Span) Zero() {
-	for i := 0; i < s.n; i++ {
-		s.Store(i, 0)
+	for at := 0; at < s.n; at += len(zeros) {
+		n := min(len(zeros), s.n-at)
+		s.Slice(at, n).CopyIn(zeros[:n])
 	}
 }
 
