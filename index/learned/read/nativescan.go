@@ -101,6 +101,7 @@ func (s *nativeScan) list() bool {
 	if o.lay.Kind == leaf.Inline {
 		return true
 	}
+	o.apart.clear(len(o.res.Entries) * o.lay.RowBlockWords)
 	for i := range o.res.Entries {
 		if addr := o.res.Entries[i].Addr; !o.apart.list(addr, o.lay.RowBlockWords) {
 			return false

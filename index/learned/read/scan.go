@@ -183,7 +183,6 @@ func (o *scanOp) clear() {
 	o.res = index.ScanResult{Entries: o.res.Entries[:0], Quick: o.res.Quick[:0], Gaps: o.res.Gaps[:0]}
 	o.leaves = o.leaves[:0]
 	o.at, o.consumed, o.stalls, o.chases, o.lefts, o.more = 0, 0, 0, 0, 0, false
-	o.apart.clear()
 	o.kind.clear()
 }
 

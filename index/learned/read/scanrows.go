@@ -15,41 +15,46 @@ const (
 // scanRows are the blocks of rows that a scan READs once it knows which rows are
 // in the range.
 type scanRows struct {
-	rows  []rowRead
-	words int      // of all
-	mem   []uint64 // of all
+	rows []rowRead
+	mem  []uint64 // of all
+	free []uint64 // the rest of mem
 }
 
 // rowRead is the block of one row.
 type rowRead struct {
 	addr   uint64
-	words  int
 	buf    []uint64
-	wr     int // in the batch under way, -1 if it is not READ there
-	locked int
+	wr     int32 // in the batch under way, -1 if it is not READ there
+	locked uint8
 	done   bool
 }
 
-func (r *scanRows) clear() { r.rows, r.words = r.rows[:0], 0 }
+// clear makes room for blocks of so many words in all.
+func (r *scanRows) clear(words int) {
+	r.rows, r.mem = r.rows[:0], grow(r.mem, words)
+	r.free = r.mem
+}
 
 // list adds a block; false if there cannot be such a block.
 func (r *scanRows) list(addr uint64, words int) bool {
-	r.rows = append(r.rows, rowRead{addr: addr, words: words})
-	r.words += words
+	n := len(r.rows)
+	if n < cap(r.rows) {
+		r.rows = r.rows[:n+1]
+	} else {
+		r.rows = append(r.rows, rowRead{})
+	}
+	b := &r.rows[n]
+	b.addr, b.buf, b.locked, b.done = addr, r.free[:words:words], 0, false
+	r.free = r.free[words:]
 	return model.ValidAddr(addr)
 }
 
 // rows READs the rows that are not in leaves, all together, and ends the scan.
 func (o *scanOp) rows(next *rdma.Batch) bool {
 	o.res.More = o.more
+	o.apart.clear(0)
 	if !o.kind.list() {
 		return o.fallback()
-	}
-	o.apart.mem = grow(o.apart.mem, o.apart.words)
-	buf := o.apart.mem
-	for i := range o.apart.rows {
-		r := &o.apart.rows[i]
-		r.buf, buf = buf[:r.words:r.words], buf[r.words:]
 	}
 	return o.readRows(next)
 }
@@ -59,11 +64,11 @@ func (o *scanOp) readRows(next *rdma.Batch) bool {
 	n, words := 0, 0
 	for i := range o.apart.rows {
 		r := &o.apart.rows[i]
-		if r.wr = -1; r.done || n == maxRowsPerRound || n > 0 && words+r.words > rowWordsPerRound {
+		if r.wr = -1; r.done || n == maxRowsPerRound || n > 0 && words+len(r.buf) > rowWordsPerRound {
 			continue
 		}
-		n, words = n+1, words+r.words
-		r.wr = next.Read(o.c.rkey, r.addr, r.buf)
+		n, words = n+1, words+len(r.buf)
+		r.wr = int32(next.Read(o.c.rkey, r.addr, r.buf))
 	}
 	if n == 0 {
 		return o.kind.assemble(next)

@@ -170,12 +170,16 @@ func (s *stringScan) indexOf(l *leafRead) int {
 
 // list adds the blocks of the candidates.
 func (s *stringScan) list() bool {
-	ok := s.words <= maxScanWords
-	for i := range s.cands {
-		p := s.cands[i].p
-		ok = ok && p.Valid() && s.o.apart.list(p.Addr(), p.Words())
+	if s.words > maxScanWords {
+		return false
 	}
-	return ok
+	s.o.apart.clear(s.words)
+	for i := range s.cands {
+		if p := s.cands[i].p; !p.Valid() || !s.o.apart.list(p.Addr(), p.Words()) {
+			return false
+		}
+	}
+	return true
 }
 
 func (s *stringScan) judge(i int, wr *rdma.WR) rowSight {
