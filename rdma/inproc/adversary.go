@@ -36,7 +36,7 @@ type pendingBatch struct {
 }
 
 func newAdversary(o *Options, s *rng.Stream) *adversary {
-	return &adversary{o: o, rng: s, faulty: o.Faults != Faults{DelayMax: o.Faults.DelayMax}}
+	return &adversary{o: o, rng: s, faulty: o.Faults != Faults{MaxDelay: o.Faults.MaxDelay}}
 }
 
 // carry books n bytes on the link and returns when they have arrived.
@@ -44,7 +44,7 @@ func (a *adversary) carry(now time.Duration, n uint64, base time.Duration) time.
 	a.linkFree = max(a.linkFree, now) + time.Duration(math.Ceil(float64(n)*a.o.Latency.ByteNs))
 	done := a.linkFree + base
 	if f := &a.o.Faults; a.rng.Bool(f.Delay) {
-		done += time.Duration(a.rng.Uint64n(uint64(f.DelayMax) + 1))
+		done += time.Duration(a.rng.Uint64n(uint64(f.MaxDelay) + 1))
 	}
 	return done
 }

@@ -127,7 +127,7 @@ func TestReorderedBatchIsDoneCompletely(t *testing.T) {
 
 func TestDelayIsDrawn(t *testing.T) {
 	clock := &handClock{}
-	b := newBed(t, Options{Clock: clock, Faults: Faults{Delay: 0.5, DelayMax: time.Second}, Seed: 1}, nil)
+	b := newBed(t, Options{Clock: clock, Faults: Faults{Delay: 0.5, MaxDelay: time.Second}, Seed: 1}, nil)
 	var delays, none int
 	for range 50 {
 		start := clock.Now()
@@ -286,7 +286,7 @@ func replay(t *testing.T, seed uint64) uint64 {
 	version := uint64(0)
 	clock := &handClock{}
 	f := Faults{
-		Scramble: 0.5, Pause: 0.3, Reorder: 0.5, Defer: 0.5, Delay: 0.2, DelayMax: time.Second, Late: 0.5,
+		Scramble: 0.5, Pause: 0.3, Reorder: 0.5, Defer: 0.5, Delay: 0.2, MaxDelay: time.Second, Late: 0.5,
 		DropVerb: 0.01, DropBefore: 0.02, DropDuring: 0.02, DropAfter: 0.02, Duplicate: 0.2,
 	}
 	b := newBed(t, Options{Seed: seed, Faults: f, Clock: clock, Yield: func() {

@@ -95,7 +95,7 @@ func (c *conn) awaitReply(ctx context.Context) error {
 	k := &c.call
 	for i := 0; ; i++ {
 		if k.phase.Load()&phaseMask == phaseReplied {
-			k.spun(i <= k.budget)
+			k.adapt(i <= k.budget)
 			return nil
 		}
 		if err := c.linkErr(); err != nil {

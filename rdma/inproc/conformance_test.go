@@ -35,8 +35,8 @@ var latency = inproc.Latency{
 // The adversary of the suite injects all faults that break no connection and
 // repeat no request.
 var (
-	inOrder  = inproc.Faults{Pause: 0.05, Reorder: 0.5, Defer: 0.5, Delay: 0.1, DelayMax: 20 * time.Microsecond}
-	scramble = inproc.Faults{Scramble: 0.9, Pause: 0.05, Reorder: 0.5, Defer: 0.5, Delay: 0.1, DelayMax: 20 * time.Microsecond}
+	inOrder  = inproc.Faults{Pause: 0.05, Reorder: 0.5, Defer: 0.5, Delay: 0.1, MaxDelay: 20 * time.Microsecond}
+	scramble = inproc.Faults{Scramble: 0.9, Pause: 0.05, Reorder: 0.5, Defer: 0.5, Delay: 0.1, MaxDelay: 20 * time.Microsecond}
 )
 
 func TestConformance(t *testing.T) {

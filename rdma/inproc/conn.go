@@ -53,7 +53,7 @@ func (c *conn) leave(to provide.Health) {
 		return
 	}
 	c.call.wake()
-	if from == provide.Up && c.e.left(c) {
+	if from == provide.Up && c.e.noteBroken(c) {
 		c.poller.push(&c.goneEv)
 	}
 	if to == provide.Closed {

@@ -36,7 +36,7 @@ func (c *conn) sendSlow() {
 		after:     a.rng.Intn(copiesAfterMax + 1),
 	}
 	if a.rng.Bool(f.Delay) {
-		k.plan.delay = time.Duration(a.rng.Uint64n(uint64(f.DelayMax) + 1))
+		k.plan.delay = time.Duration(a.rng.Uint64n(uint64(f.MaxDelay) + 1))
 	}
 	n := len(k.body())
 	k.plan.delay += a.o.Latency.RPC + time.Duration(float64(n)*a.o.Latency.ByteNs)

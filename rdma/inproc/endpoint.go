@@ -168,9 +168,9 @@ func (e *endpoint) hold(c *conn) bool {
 	return true
 }
 
-// left records that c is down. It reports whether the server still runs and so
+// noteBroken records that c is down. It reports whether the server still runs and so
 // must be notified.
-func (e *endpoint) left(c *conn) bool {
+func (e *endpoint) noteBroken(c *conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !c.summed {
@@ -181,7 +181,7 @@ func (e *endpoint) left(c *conn) bool {
 }
 
 // forget removes c and keeps its counts. Close may run before the goroutine
-// that found the connection broken calls left, so left may come after it.
+// that found the connection broken calls noteBroken, so noteBroken may come after it.
 func (e *endpoint) forget(c *conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

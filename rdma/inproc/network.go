@@ -98,7 +98,7 @@ func (n *Network) dial(ctx context.Context, addr string, who *rdma.Identity) (rd
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("inproc: dial %q: %w", addr, err)
 		}
-		e, number, err := n.dialled(addr, who)
+		e, number, err := n.lookUp(addr, who)
 		if err != nil {
 			return nil, fmt.Errorf("inproc: dial %q: %w", addr, err)
 		}
@@ -113,8 +113,8 @@ func (n *Network) dial(ctx context.Context, addr string, who *rdma.Identity) (rd
 	}
 }
 
-// dialled looks an endpoint up and returns the number of the new connection.
-func (n *Network) dialled(addr string, who *rdma.Identity) (*endpoint, uint64, error) {
+// lookUp looks an endpoint up and returns the number of the new connection.
+func (n *Network) lookUp(addr string, who *rdma.Identity) (*endpoint, uint64, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, f := range n.mu.failing {

@@ -51,9 +51,9 @@ type Faults struct {
 	// rather than in Post.
 	Defer float64
 	// Delay is the probability that a batch or a response is delayed, by up to
-	// DelayMax.
+	// MaxDelay.
 	Delay    float64
-	DelayMax time.Duration // 0 means 100 µs
+	MaxDelay time.Duration // 0 means 100 µs
 	// Late is the probability that a WRITE, CAS or FAA which was posted but not
 	// completed when its connection broke takes effect after that, while
 	// another client of the endpoint posts.
@@ -128,14 +128,14 @@ func (o Options) withDefaults() Options {
 	if o.Yield == nil {
 		o.Yield = runtime.Gosched
 	}
-	if o.Faults.DelayMax == 0 {
-		o.Faults.DelayMax = 100 * time.Microsecond
+	if o.Faults.MaxDelay == 0 {
+		o.Faults.MaxDelay = 100 * time.Microsecond
 	}
 	return o
 }
 
 // plain reports whether there is no latency and no fault.
 func (o Options) plain() bool {
-	o.Faults.DelayMax = 0
+	o.Faults.MaxDelay = 0
 	return o.Latency == Latency{} && o.Faults == Faults{}
 }

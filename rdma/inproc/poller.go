@@ -41,7 +41,7 @@ func (p *parker) wake() {
 	}
 }
 
-func (p *parker) spun(enough bool) {
+func (p *parker) adapt(enough bool) {
 	if enough {
 		p.budget = min(p.budget*2, spinYieldsMax)
 	} else {
@@ -125,11 +125,11 @@ func (p *poller) idle() {
 	for range p.budget {
 		runtime.Gosched()
 		if p.ready() {
-			p.spun(true)
+			p.adapt(true)
 			return
 		}
 	}
-	p.spun(false)
+	p.adapt(false)
 	if len(p.copies) > 0 {
 		time.Sleep(copyTick)
 		p.deliverCopies()

@@ -27,9 +27,9 @@ const (
 
 var refusalNames = []string{"other_user", "role_not_proved", "no_room", "handshake", "protocol"}
 
-// refused counts and reports why a peer was refused. A nil reason means that
+// noteRefusal counts and reports why a peer was refused. A nil reason means that
 // the endpoint was closed.
-func (e *endpoint) refused(reason error) {
+func (e *endpoint) noteRefusal(reason error) {
 	if reason == nil || e.Closed() {
 		return
 	}

@@ -13,9 +13,9 @@ import (
 	"drtmx/rdma/internal/provide"
 )
 
-// conn is the client side of a connection. It owns its slot until it notifies
-// the server, under mu, that it has released it. Every access to the slot holds
-// mu and first checks released.
+// conn is the client side of a connection. It owns its slot until it sets
+// released under mu, and then notifies the server. Every access to the slot
+// holds mu and first checks released.
 type conn struct {
 	link  *link
 	id    uint32 // on the link
@@ -55,7 +55,7 @@ func newConn(l *link, id uint32, slot int) *conn {
 	return c
 }
 
-// err is the error of using the connection in its present state.
+// err returns the error of using the connection in its present state.
 func (c *conn) err() error {
 	if err := c.state.Err("shm", c.link.addr); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (c *conn) err() error {
 
 func (c *conn) usable() bool { return c.state.Up() && !c.link.dead.Load() }
 
-// ready reports that a goroutine waiting for the response can go on.
+// ready reports whether a goroutine that waits for the response can continue.
 func (c *conn) ready() bool {
 	return uint32(c.response.span.Load(0)) == c.seq || !c.usable()
 }
@@ -96,7 +96,7 @@ func (c *conn) Post(b *rdma.Batch) error {
 		wr := &b.WRs[i]
 		wr.Status = c.perform(wr)
 		if wr.Status == rdma.StatusPending {
-			b.Token = 1 // for Wait, which has a context to ask the server under
+			b.Token = 1 // Wait has a context under which to ask the server
 			continue
 		}
 		n.Count(wr)
@@ -137,8 +137,8 @@ func (c *conn) finish(ctx context.Context, b *rdma.Batch) error {
 	return nil
 }
 
-// prefetch starts to fetch what the READs of a batch will copy: the lines of
-// all of them arrive together, as they would over a network.
+// prefetch starts to load the cache lines that the READs of a batch will copy,
+// so that all of them arrive together, as over a network.
 func (c *conn) prefetch(b *rdma.Batch) {
 	for i := range b.WRs {
 		wr := &b.WRs[i]
@@ -247,8 +247,8 @@ func (c *conn) giveBackLater() {
 	c.idle.Reset(provide.GiveBackAfter)
 }
 
-// giveBack frees the pages that large messages have filled. Between two calls
-// neither side looks at them.
+// giveBack frees the pages that large messages have filled. Neither side reads
+// them between two calls.
 func (c *conn) giveBack() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -263,7 +263,7 @@ func (c *conn) giveBack() {
 	}
 }
 
-// fail breaks the connection: the server may forget it.
+// fail breaks the connection and gives its slot back.
 func (c *conn) fail() {
 	c.state.Move(provide.Broken)
 	c.release()

@@ -23,24 +23,27 @@
 //
 // # Sleeping
 //
-// Who has nothing to do spins for a few microseconds, as long as spinning has
-// been paying off, and then announces that it sleeps, looks once more, and
-// sleeps in the kernel. Who rings a doorbell looks for the announcement
-// afterwards and makes a system call only if it is there. (Announce-look
-// against ring-look: Go's atomics are sequentially consistent, so at least one
-// of the two sees the other.) A server announces in a page its clients cannot
-// write and sleeps in epoll on one eventfd of each link, so that a client can
-// neither hide nor steal the wake-up of another. A client process announces
-// in a word that its servers can write and sleeps on it with futex; one of
-// the waiting goroutines does that for all (hub.go).
+// A side without work spins for a few microseconds while spinning succeeds.
+// Then it announces that it sleeps, looks once more, and sleeps in the kernel.
+// The side that rings a doorbell reads the announcement afterwards, and makes a
+// system call only if it finds one. Go's atomics are sequentially consistent, so
+// at least one of the two sides sees the other. A server announces its sleep in
+// a page that its clients cannot write, and sleeps in epoll on one eventfd of
+// each link, so that a client can neither hide nor steal the wake-up of another.
+// A client process announces its sleep in a word that its servers can write, and
+// sleeps on it with futex; one of the waiting goroutines does that for all
+// (hub.go).
 //
 // # Trust
 //
 // Only processes of the same user, or root, are connected. Each of them may be
-// a client; as a data server comes only who proves that it knows the secret of
-// the cluster (see [Provider.SetSecret]): the server sends a nonce and gets a
-// message authentication code of it. The server takes
-// nothing from shared memory but checked lengths and sequence numbers, each
-// loaded once, and copies a request before anyone looks at it: a client that
-// scribbles over the segment hurts its own connections.
+// a client. A data server must prove that it knows the secret of the cluster
+// (see [Provider.SetSecret]): the server sends a nonce, and expects a message
+// authentication code of it. The server reads only lengths and sequence numbers
+// from shared memory. It loads each of them once and checks it, and it copies a
+// request before it reads the contents. A client that overwrites the segment
+// harms only its own connections.
+//
+// Regions are files of fixed size, sealed so that a client can neither write
+// them nor make them grow (see package mem).
 package shm

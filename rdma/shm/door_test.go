@@ -19,7 +19,7 @@ import (
 // and sends nothing does not delay the dials of other clients.
 func TestSilentSocketsKeepNobodyOut(t *testing.T) {
 	e := serve(t, newProvider(t, Options{}), rdmatest.Echo)
-	for range provide.LobbyMaxEach + 100 {
+	for range provide.MaxGuestsEach + 100 {
 		nc, err := net.Dial(network, e.Addr())
 		if err != nil {
 			t.Fatal(err)
@@ -158,7 +158,7 @@ func TestRegionOfManyFiles(t *testing.T) {
 		}
 	}
 	rdmatest.FillPattern(m, 0, m.Size())
-	if n := len(m.Files(0)); n <= 2*maxFDs {
+	if n := len(m.Files(0)); n <= 2*filesMax {
 		t.Fatalf("the region has %d files, want more than two messages carry", n)
 	}
 	late := dial(newProvider(t, Options{}))

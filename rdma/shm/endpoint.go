@@ -24,7 +24,7 @@ type endpoint struct {
 	maxLinks int
 	listener *net.UnixListener
 	pollers  []*poller
-	page     *mem.Region // the pollers' announcements; clients map it read-only
+	page     *mem.Region // announces which pollers sleep; clients map it read-only
 	lastPeer atomic.Uint64
 	running  sync.WaitGroup // pollers, accept loop, links
 	release  sync.Once
@@ -39,12 +39,12 @@ type endpoint struct {
 	}
 }
 
-// Listen opens an endpoint at a socket path, or @ and an abstract name. The
-// socket of a server that is dead is replaced; that of a living one is
-// rdma.ErrAddress.
+// Listen opens an endpoint at a socket path, or @ and an abstract name. It
+// replaces the socket of a dead server, and fails with rdma.ErrAddress for the
+// socket of a living one.
 func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, error) {
 	e := &endpoint{p: p, opts: o, maxLinks: MaxLinks}
-	e.Init("shm", addr, maxRegions)
+	e.Init("shm", addr, regionsMax)
 	e.refusals.Count(refusalNames...)
 	e.mu.links = make(map[bool]int)
 	e.mu.peers = make(map[*net.UnixConn]*serverLink)
@@ -94,7 +94,7 @@ func (e *endpoint) Serve(h rdma.Handler) error {
 	return nil
 }
 
-// Counters counts RPCs. READs are not seen by the server: that is their point.
+// Counters counts RPCs. The server does not see READs, which cost it nothing.
 func (e *endpoint) Counters() rdma.Counters {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,7 +105,7 @@ func (e *endpoint) Counters() rdma.Counters {
 		}
 		for i := range l.conns {
 			if c := l.conns[i].Load(); c != nil {
-				sum = sum.Add(c.counted())
+				sum = sum.Add(c.counters())
 			}
 		}
 	}
@@ -130,7 +130,7 @@ func (e *endpoint) stop() {
 		s.Close()
 	}
 	e.mu.Unlock()
-	e.listener.Close() // again and again is harmless
+	e.listener.Close() // harmless if it is closed
 	for _, p := range e.pollers {
 		p.kick()
 	}
@@ -148,7 +148,7 @@ func (e *endpoint) accept() {
 		uid, err := s.checkPeer()
 		if err != nil || !e.admit(s) {
 			nc.Close()
-			e.refused(err)
+			e.noteRefusal(err)
 			return
 		}
 		if g, ok := e.lobby.Enter(nc, strconv.Itoa(uid)); ok {
@@ -159,7 +159,7 @@ func (e *endpoint) accept() {
 	})
 }
 
-// admit enters a socket into the books, so that Close closes it.
+// admit records a socket, so that Close closes it.
 func (e *endpoint) admit(s socket) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -182,7 +182,7 @@ func (e *endpoint) enlist(l *serverLink) bool {
 	return true
 }
 
-// forget takes a socket and its link out of the books.
+// forget closes a socket and removes it and its link from the records.
 func (e *endpoint) forget(s socket) {
 	s.Close()
 	e.mu.Lock()
@@ -199,14 +199,14 @@ func (e *endpoint) serveLink(s socket, g *provide.Guest) {
 	l, err := e.greet(s, g)
 	e.lobby.Leave(g)
 	if err != nil {
-		e.refused(err)
+		e.noteRefusal(err)
 		return
 	}
 	l.receive()
 	l.end()
 }
 
-// greet does the handshake within controlTimeout.
+// greet performs the handshake within controlTimeout.
 func (e *endpoint) greet(s socket, g *provide.Guest) (*serverLink, error) {
 	if err := s.SetReadDeadline(time.Now().Add(controlTimeout)); err != nil {
 		return nil, err
@@ -265,7 +265,7 @@ func (e *endpoint) authenticate(s socket, role rdma.Role) error {
 	}
 	want := proof(e.p.clusterSecret(), c.blob)
 	if m.kind != msgProof || !hmac.Equal(m.blob[:], want[:]) {
-		_ = s.send(&message{kind: msgRefuse, reason: reasonRole, version: wireVersion}) // the refusal counts, told or not
+		_ = s.send(&message{kind: msgRefuse, reason: reasonRole, version: wireVersion}) // the refusal counts even if the peer does not hear of it
 		return errRole
 	}
 	return nil

@@ -44,7 +44,7 @@ func checkMessage(t *testing.T, b []byte) {
 	if err != nil {
 		return
 	}
-	if m.pollers > MaxPollers || m.regions > maxRegions || m.reason >= reasonMax {
+	if m.pollers > MaxPollers || m.regions > regionsMax || m.reason >= reasonMax {
 		t.Fatalf("accepted %+v", m)
 	}
 	var again [messageBytes]byte

@@ -17,13 +17,12 @@ import (
 // context that can be cancelled. The others wait on its channel.
 const ctxPoll = 5 * time.Millisecond
 
-// hub is where the goroutines of a client process wait for responses. One of
-// those that wait is the leader: it scans the response doorbells of all
-// links, signals the others, and when there is nothing left sleeps in futex
-// on a word that the servers can wake. So a lone caller pays for no hand-over,
-// many callers cost one sleep and one wake-up together, and no goroutine
-// exists for the purpose. Go's network poller in this place cost three times
-// the round trip.
+// hub lets the goroutines of a client process wait for responses. One of those
+// that wait is the leader. It scans the response doorbells of all links, signals
+// the others, and when there is nothing left sleeps in futex on a word that the
+// servers can wake. A lone caller thus pays for no hand-over, many callers
+// together cost one sleep and one wake-up, and the hub needs no goroutine of its
+// own. With Go's network poller instead, a round trip took three times as long.
 type hub struct {
 	page    *mem.Control // given to every server
 	sleep   mem.Span     // word 0: the leader sleeps; a server that clears it wakes
@@ -61,8 +60,8 @@ func (h *hub) remove(l *link) {
 	h.links.Store(&links)
 }
 
-// await returns when c has something to look at: its response, or its end.
-// If ctx ends first it returns the context's error.
+// await returns when c has its response or has ended. If ctx ends first, await
+// returns the context's error.
 func (h *hub) await(ctx context.Context, c *conn) error {
 	defer h.promote()
 	for !c.ready() {
@@ -96,7 +95,7 @@ func (h *hub) promote() {
 			return
 		}
 	}
-	// All of them can go; each has been signalled or finds out when it is.
+	// All of them are ready; some may not have been signalled.
 	for _, c := range h.mu.waiting {
 		c.signal()
 	}
@@ -114,7 +113,8 @@ func (h *hub) follow(ctx context.Context, c *conn) {
 	h.followers.Store(int32(len(h.mu.waiting)))
 	h.mu.Unlock()
 	c.follows.Store(true)
-	// The leader may have passed our bell, or gone, before we were listed.
+	// The leader may have scanned this bell, or returned, before this follower
+	// was listed.
 	if !c.ready() && h.leading.Load() {
 		select {
 		case <-c.wake:
@@ -153,12 +153,12 @@ func (h *hub) lead(ctx context.Context, c *conn) {
 	}
 }
 
-// watch scans until c is ready, which it reports, or there was nothing to do
-// for as long as it pays to spin.
+// watch scans until c is ready, or until it has found no work for as long as
+// spinning pays. It reports whether c is ready.
 func (h *hub) watch(c *conn) bool {
 	for {
-		// Those just signalled go first; their next calls may be all that is
-		// needed to find something to do.
+		// The goroutines just signalled run first, because their next calls
+		// may bring the next work.
 		worked := h.scan()
 		if !c.ready() {
 			h.yielder.yield(worked)
@@ -187,11 +187,11 @@ func (h *hub) watch(c *conn) bool {
 	}
 }
 
-// scan signals those whose bells have rung and reports whether any were
-// waiting.
+// scan signals the waiting connections whose bells have rung, and reports
+// whether there were any.
 func (h *hub) scan() (worked bool) {
 	links := *h.links.Load()
-	defer runtime.KeepAlive(links) // and so their memory, should one be removed meanwhile
+	defer runtime.KeepAlive(links) // and their memory, if one is removed meanwhile
 	for _, l := range links {
 		used := int(l.wordsUsed.Load())
 		for p := range l.pollers {
@@ -217,7 +217,7 @@ func (h *hub) scanWord(l *link, poller, word int) (worked bool) {
 	return worked
 }
 
-// nudge makes everybody that waits for c, or leads while c waits, look again.
+// nudge makes the goroutine that waits for c, and the leader, look again.
 func (h *hub) nudge(c *conn) {
 	c.signal()
 	wakeClient(h.sleep)

@@ -5,17 +5,17 @@ import (
 	"drtmx/rdma"
 )
 
-// Named bounds of this provider. What exceeds one gets rdma.ErrTooLarge.
+// Bounds of this provider. Exceeding one is rdma.ErrTooLarge.
 const (
 	// MaxPollers bounds Options.Pollers.
 	MaxPollers = 16
 	// MaxConnsPerLink bounds the connections of one client process to one endpoint.
 	MaxConnsPerLink = doorbellWords * 64
-	// MaxLinks bounds the client processes of one endpoint, and apart from them
-	// the data servers that dial it.
+	// MaxLinks bounds the client processes of one endpoint, and separately the
+	// data servers that dial it.
 	MaxLinks = 4096
 
-	maxRegions = 4096
+	regionsMax = 4096
 )
 
 // Layout of the link segment, in bytes.
@@ -37,8 +37,8 @@ const (
 	_ uint = areaBytes - mem.WordBytes - rdma.MaxMessageBytes
 )
 
-// bellOf places a slot among the doorbells: each poller has its own run of
-// words, so that no two pollers share one, and low slots share a word.
+// bellOf returns the place of a slot among the doorbells. Each poller has its
+// own run of words, so that no two pollers share a word, and low slots share one.
 func bellOf(slot, pollers int) (poller, word int, mask uint64) {
 	poller, i := slot%pollers, slot/pollers
 	return poller, poller*(doorbellWords/pollers) + i/64, 1 << (i % 64)
@@ -49,7 +49,7 @@ func slotOf(poller, word, bit, pollers int) int {
 	return ((word-poller*(doorbellWords/pollers))*64+bit)*pollers + poller
 }
 
-// slotsFor is the number of slots of a link with so many pollers.
+// slotsFor returns the number of slots of a link with so many pollers.
 func slotsFor(pollers int) int { return doorbellWords / pollers * 64 * pollers }
 
 // area is one direction of a slot: a header word and a body.
@@ -63,8 +63,8 @@ func slotAreas(c *mem.Control, slot int) (request, response area) {
 	return area{c.Span(off, areaBytes), slot}, area{c.Span(off+areaBytes, areaBytes), slot}
 }
 
-// header is the sequence number and the claimed length of the message last
-// published; the length is not checked.
+// header returns the sequence number and the claimed length of the last message.
+// The length is not checked.
 func (a area) header() (seq uint32, n uint64) {
 	h := a.span.Load(0)
 	messageReceived(a.slot)
@@ -81,5 +81,5 @@ func (a area) publish(seq uint32, msg []byte) {
 	a.span.Store(0, uint64(len(msg))<<32|uint64(seq))
 }
 
-// clear makes the area look as if nothing was ever published.
+// clear makes the area empty, as if no message had been published.
 func (a area) clear() { a.span.Store(0, 0) }

@@ -19,7 +19,8 @@ import (
 	"drtmx/rdma/internal/provide"
 )
 
-// Provider is the provider "shm"; see New.
+// Provider is the provider "shm", made by New. Its methods are safe for
+// concurrent use.
 type Provider struct {
 	opts       Options
 	hub        *hub
@@ -37,18 +38,19 @@ var (
 	_ rdma.Impersonator = (*Provider)(nil)
 )
 
-// destination is what a link leads to, and as whom. Data servers and clients
-// of one process have links of their own.
+// destination is the address of a link's server and the role of its client. The
+// connections of one process in several roles have separate links.
 type destination struct {
 	addr string
 	role rdma.Role
 }
 
-// SetSecret sets what the data servers of a cluster know and nobody else does:
-// endpoints of this provider demand a proof of it from who dials as a data
-// server, and dials as one give it. Until then the provider has a random
-// secret, so that only itself dials its own endpoints as a data server. It is
-// called before Listen and Dial.
+// SetSecret sets the secret that only the data servers of a cluster know. The
+// endpoints of this provider require a proof of it from peers that dial as data
+// servers, and the provider gives that proof when it dials as one. Before
+// SetSecret the provider has a random secret, so that only the provider itself
+// can dial its endpoints as a data server. SetSecret must be called before
+// Listen and Dial.
 func (p *Provider) SetSecret(secret []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,9 +63,9 @@ func (p *Provider) clusterSecret() []byte {
 	return p.mu.secret
 }
 
-// As is the provider dialling in another role. Names are not carried, nor are
-// restrictions to tables, with which dials fail: processes of one user are
-// not told apart.
+// As returns the provider with another role for its dials. The name is not
+// carried. Dials with a restriction to tables fail, because the processes of one
+// user cannot be distinguished.
 func (p *Provider) As(who rdma.Identity) rdma.Provider { return &member{p, who} }
 
 // member is a provider whose dials have a role.
@@ -75,7 +77,7 @@ type member struct {
 // Dial is Provider.Dial in the member's role.
 func (m *member) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	if m.who.Restricted() || m.who.Role == rdma.RoleNone {
-		return nil, fmt.Errorf("shm: dial %q as %v: processes of one user are not told apart: %w", addr, &m.who, rdma.ErrUnsupported)
+		return nil, fmt.Errorf("shm: dial %q as %v: processes of one user cannot be distinguished: %w", addr, &m.who, rdma.ErrUnsupported)
 	}
 	return m.dial(ctx, addr, m.who.Role)
 }
@@ -87,7 +89,7 @@ type dialing struct {
 	link *link // nil or dead: connect anew. Guarded by p.mu.
 }
 
-// Name is "shm".
+// Name returns "shm".
 func (p *Provider) Name() string { return "shm" }
 
 // Dial connects to the endpoint at a socket path, or @ and an abstract name, as
@@ -128,15 +130,15 @@ func (p *Provider) dial(ctx context.Context, addr string, role rdma.Role) (rdma.
 			return c, nil
 		}
 		p.unref(l)
-		// A link of earlier may turn out to be that of a server since restarted.
+		// The cached link may belong to a server that has restarted.
 		if !cached || !l.dead.Load() || ctx.Err() != nil {
 			return nil, err
 		}
 	}
 }
 
-// linkTo returns the link to a destination with a reference taken, and whether it was
-// there before.
+// linkTo returns the link to a destination, with a reference taken, and whether
+// it was cached.
 func (p *Provider) linkTo(ctx context.Context, d *dialing, to destination) (l *link, cached bool, err error) {
 	p.mu.Lock()
 	l = d.link
@@ -209,8 +211,8 @@ type serverBell struct {
 	fd      int
 }
 
-// ring wakes the poller if it says that it sleeps, once for each sleep and
-// process.
+// ring wakes the poller if it has announced that it sleeps: once for each sleep
+// and process.
 func (b *serverBell) ring() {
 	seq := b.asleep.Load(0)
 	if seq&1 == 0 {
@@ -220,7 +222,7 @@ func (b *serverBell) ring() {
 	if old == seq || !b.woken.CompareAndSwap(old, seq) {
 		return
 	}
-	// The counter overflows after 2^64 sleeps; nobody reads it.
+	// The counter would overflow after 2^64 sleeps; it is never read.
 	_, _ = unix.Write(b.fd, eventOne)
 }
 
@@ -259,8 +261,8 @@ func connect(ctx context.Context, p *Provider, to destination) (*link, error) {
 // busyRetry is how often a dial tries again whether the accept queue has room.
 const busyRetry = 2 * time.Millisecond
 
-// connectSocket connects to addr. The kernel refuses at once where the accept
-// queue is full, so that is tried again until ctx ends.
+// connectSocket connects to addr. The kernel refuses at once if the accept queue
+// is full, so connectSocket tries again until ctx ends.
 func (p *Provider) connectSocket(ctx context.Context, addr string) (net.Conn, error) {
 	var busy error
 	for {
@@ -284,7 +286,7 @@ func (p *Provider) connectSocket(ctx context.Context, addr string) (net.Conn, er
 	}
 }
 
-// handshakeError keeps typed errors and makes everything else ErrPeerDown.
+// handshakeError returns typed errors as they are, and any other as ErrPeerDown.
 func handshakeError(err error) error {
 	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("%w: handshake", rdma.ErrTimeout)
@@ -300,8 +302,8 @@ func handshakeError(err error) error {
 	return fmt.Errorf("%w: handshake: %v", rdma.ErrPeerDown, err)
 }
 
-// handshake says hello and takes over what the server sends. The deadline of
-// the socket is the caller's.
+// handshake sends the hello and adopts what the server sends. The caller sets
+// the deadline of the socket.
 func (l *link) handshake() error {
 	if _, err := l.sock.checkPeer(); err != nil {
 		return fmt.Errorf("%w: %w", rdma.ErrAddress, err)
@@ -343,7 +345,7 @@ func (l *link) handshake() error {
 	return nil
 }
 
-// adopt maps the segment and the poller page, and takes over the eventfds.
+// adopt maps the segment and the page of the pollers, and keeps the eventfds.
 func (l *link) adopt(pollers int, files []*os.File) (err error) {
 	if l.seg, err = mem.OpenControl(files[0], linkBytes); err != nil {
 		return err
@@ -376,7 +378,7 @@ func (l *link) adopt(pollers int, files []*os.File) (err error) {
 // receives calls adoptRegion.
 func (l *link) adoptRegion(m *message, files []*os.File) error {
 	defer closeFiles(files)
-	if m.kind != msgRegion || m.rkey == 0 || m.rkey > maxRegions {
+	if m.kind != msgRegion || m.rkey == 0 || m.rkey > regionsMax {
 		return fmt.Errorf("%w: region", errWire)
 	}
 	r := l.region(m.rkey)
@@ -404,8 +406,8 @@ func (l *link) adoptRegion(m *message, files []*os.File) error {
 	return nil
 }
 
-// receive is the goroutine that reads the control socket until its end, which
-// is the end of the link.
+// receive is the goroutine that reads the control socket. The link ends with the
+// socket.
 func (l *link) receive() {
 	defer close(l.done)
 	_ = l.sock.SetReadDeadline(time.Time{})
@@ -452,7 +454,7 @@ func (l *link) answer(m message) {
 		return
 	default:
 	}
-	// The asker may be between sending and listening, or have given up.
+	// The caller may not be listening yet, or may have given up.
 	for len(l.ask) > 0 {
 		select {
 		case l.answers <- m:
@@ -465,7 +467,7 @@ func (l *link) answer(m message) {
 	}
 }
 
-// request sends m and awaits the answer with its id.
+// request sends m and waits for the answer with the same id.
 func (l *link) request(ctx context.Context, m message) (message, error) {
 	select {
 	case l.ask <- struct{}{}:
@@ -529,7 +531,7 @@ func (l *link) open(ctx context.Context) (*conn, error) {
 	}
 }
 
-// region finds a region the client has mapped.
+// region returns a region that this process has mapped, nil if it has not.
 func (l *link) region(key rdma.RKey) *mem.Region {
 	regions := *l.regions.Load()
 	if i := int(key) - 1; uint(i) < uint(len(regions)) {
@@ -548,7 +550,7 @@ func (l *link) fetch(ctx context.Context, wr *rdma.WR) error {
 				return nil
 			}
 		}
-		if wr.RKey == 0 || wr.RKey > maxRegions || known && (r == nil || r.Size() == have) {
+		if wr.RKey == 0 || wr.RKey > regionsMax || known && (r == nil || r.Size() == have) {
 			wr.Status = rdma.StatusAccess
 			return nil
 		}
@@ -561,7 +563,7 @@ func (l *link) fetch(ctx context.Context, wr *rdma.WR) error {
 	}
 }
 
-// close ends a link no connection uses.
+// close ends a link that no connection uses.
 func (l *link) close() {
 	l.sock.Close()
 	<-l.done

@@ -14,7 +14,7 @@ import (
 	"drtmx/rdma/internal/provide"
 )
 
-// DefaultSpin is how long a side without work spins before it sleeps, where
+// DefaultSpin is how long a side without work spins before it sleeps, if
 // Options.Spin is zero.
 const DefaultSpin = 5 * time.Microsecond
 
@@ -23,14 +23,14 @@ type Options struct {
 	// Pollers is the number of goroutines that serve the RPCs of an
 	// endpoint; 0 means 1, which handles all requests one after the other.
 	Pollers int
-	// Spin is the longest time to spin before sleeping; 0 means DefaultSpin,
-	// negative never to spin.
+	// Spin is the longest time to spin before sleeping; 0 means DefaultSpin, and
+	// a negative value means never to spin.
 	Spin time.Duration
 }
 
-// New returns the provider "shm". Connections share mappings within one
-// provider, so a process needs but one. It fails with rdma.ErrUnsupported if
-// Available does, and for options out of range.
+// New returns the provider "shm". The connections of one provider share their
+// mappings, so a process needs only one. New fails with rdma.ErrUnsupported if
+// Available does, and with rdma.ErrTooLarge for options out of range.
 func New(o Options) (*Provider, error) {
 	if err := Available(); err != nil {
 		return nil, err
@@ -50,9 +50,9 @@ func New(o Options) (*Provider, error) {
 	return p, nil
 }
 
-// Available is nil if this machine can run the provider: Linux with memfd and
-// its seals. Otherwise the error wraps rdma.ErrUnsupported, and a caller that
-// can do with one process falls back to inproc.
+// Available returns nil if this machine can run the provider: Linux with memfd
+// and its seals. Otherwise the error wraps rdma.ErrUnsupported; a caller that
+// needs only one process can use inproc instead.
 func Available() error {
 	r, err := mem.New(mem.Options{Name: "probe", Kind: mem.Shared, SegmentBytes: pageBytes, MaxBytes: pageBytes})
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 	"drtmx/rdma/internal/provide"
 )
 
-// wakeEvery bounds how many replies of one pass a client waits for before it
-// is woken: waking it for the first makes it compete with the server for a
-// core, waking it after the last lets it idle.
+// wakeEvery is after how many replies of one pass a client is woken. A client
+// that is woken at the first reply competes with the server for a core; one that
+// is woken after the last has been idle.
 const wakeEvery = 16
 
 // poller serves the RPCs of its share of the slots of every link.
@@ -66,7 +66,7 @@ func newPoller(e *endpoint, index int, o Options) (*poller, error) {
 
 // newDoor makes an eventfd and watches it.
 func (p *poller) newDoor() (*doorFD, error) {
-	// Blocking, or else the runtime would watch it too.
+	// Blocking: the runtime would watch a non-blocking descriptor too.
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("eventfd: %w", err)
@@ -97,7 +97,7 @@ func (p *poller) detach(l *serverLink, d *doorFD) {
 	defer p.mu.Unlock()
 	links := slices.DeleteFunc(slices.Clone(*p.links.Load()), func(x *serverLink) bool { return x == l })
 	p.links.Store(&links)
-	// Closing it is not enough: the client has it open too.
+	// Closing it is not enough, because the client has it open too.
 	_ = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, d.fd, nil)
 	d.file.Close()
 }
@@ -137,26 +137,26 @@ func (p *poller) run(h rdma.Handler) {
 	}
 }
 
-// sleep waits in the kernel. The thread blocks in a system call rather than
-// the goroutine in the runtime's poller, which takes three times as long to
-// wake; that is why watch lets every other goroutine run first.
+// sleep waits in the kernel. It blocks the thread in a system call, because a
+// goroutine in the runtime's poller takes three times as long to wake. Therefore
+// watch lets every other goroutine run first.
 func (p *poller) sleep() {
 	if _, err := unix.EpollWait(p.epoll, p.events[:], -1); err != nil && !errors.Is(err, unix.EINTR) {
-		// Cannot happen while the descriptor is open; do not turn it into a hot loop.
+		// Impossible while the descriptor is open, but must not become a hot loop.
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// watch looks for work for as long as it pays to spin and reports whether
-// there was any.
+// watch looks for work for as long as spinning pays, and reports whether there
+// was any.
 func (p *poller) watch(h rdma.Handler) bool {
-	// A request without a reply is in the hands of another goroutine.
+	// Another goroutine has a request without a reply.
 	p.yielder.yield(p.deferred)
 	p.deferred = false
-	// And other processes: where they wait for this core, the requests they
-	// have yet to make need no wake-up and are handled together. That doubled
-	// the throughput of four servers on two cores, for a third of their CPU
-	// time; where nobody waits it costs a short system call.
+	// Other processes may wait for this core too. Their next requests then need
+	// no wake-up and are handled together. This doubled the throughput of four
+	// servers on two cores, for a third of their CPU time. If no process waits,
+	// it costs a short system call.
 	_, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 	if p.pass(h) {
 		return true
@@ -175,10 +175,11 @@ func (p *poller) watch(h rdma.Handler) bool {
 	return false
 }
 
-// pass handles every request whose bell has rung and reports whether any had.
+// pass handles the requests whose bells have rung, and reports whether there
+// were any.
 func (p *poller) pass(h rdma.Handler) (worked bool) {
 	links := *p.links.Load()
-	defer runtime.KeepAlive(links) // and so their memory, should one end meanwhile
+	defer runtime.KeepAlive(links) // and their memory, if one ends meanwhile
 	n := len(p.e.pollers)
 	first := p.index * (doorbellWords / n)
 	for _, l := range links {
@@ -216,5 +217,5 @@ func (p *poller) serve(h rdma.Handler, c *serverConn) {
 	}
 	c.req = rdma.Request{Body: body, Peer: c.peer, From: &c.link.who, Replier: c}
 	h(&c.req)
-	p.deferred = c.handled() || p.deferred
+	p.deferred = c.handlerReturned() || p.deferred
 }

@@ -6,9 +6,10 @@ import "sync/atomic"
 
 const raceEnabled = true
 
-// The race detector does not see that a message orders what its sender did
-// before what its receiver does after: the words lie in mapped memory. Where
-// both are in one process, these words of the Go heap tell it.
+// messageOrder shows the race detector that what a sender did before a message
+// happens before what its receiver does after it. The detector does not see the
+// words of the message, which are in mapped memory. It sees these words of the Go
+// heap, if both sides are in one process.
 var messageOrder [64]atomic.Uint64
 
 func messageSent(slot int)     { messageOrder[slot%len(messageOrder)].Add(1) }

@@ -29,7 +29,7 @@ type serverLink struct {
 	hungUp    bool // the client closed the socket: it no longer looks at the segment
 }
 
-// newServerLink makes the segment for a client that has shown its page.
+// newServerLink makes the segment for a client that has sent its page.
 func newServerLink(e *endpoint, s socket, page *os.File) (*serverLink, error) {
 	peerPage, err := mem.OpenControl(page, pageBytes)
 	if err != nil {
@@ -57,7 +57,7 @@ func newServerLink(e *endpoint, s socket, page *os.File) (*serverLink, error) {
 	return l, nil
 }
 
-// welcome sends the client all it needs.
+// welcome sends the client the segment, the bells and the regions.
 func (l *serverLink) welcome(grants []provide.Grant) error {
 	files := []*os.File{l.seg.File(), l.e.page.Files(0)[0].File}
 	for _, d := range l.bells {
@@ -84,7 +84,7 @@ func (l *serverLink) sendRegion(asked *message, g provide.Grant) error {
 		if i == 0 {
 			first = f.Off
 		}
-		if files = append(files, f.File); len(files) == maxFDs {
+		if files = append(files, f.File); len(files) == filesMax {
 			break
 		}
 	}
@@ -94,7 +94,7 @@ func (l *serverLink) sendRegion(asked *message, g provide.Grant) error {
 	}, files...)
 }
 
-// receive serves the control socket until it ends.
+// receive answers the control socket until it ends.
 func (l *serverLink) receive() {
 	for {
 		m, _, err := l.sock.receive(false)
@@ -138,7 +138,7 @@ func (l *serverLink) control(m *message) error {
 	return fmt.Errorf("%w: kind %d", errWire, m.kind)
 }
 
-// open gives a slot to a new connection. Only the link's goroutine calls it.
+// open assigns a slot to a new connection. Only the link's goroutine calls it.
 func (l *serverLink) open(id uint32) (int, bool) {
 	for slot := range l.conns {
 		if l.conns[slot].Load() != nil {
@@ -158,7 +158,7 @@ func (l *serverLink) open(id uint32) (int, bool) {
 	return 0, false
 }
 
-// end frees everything of the link and tells who waits for disconnects.
+// end frees the link and its connections, and reports the disconnects.
 func (l *serverLink) end() {
 	l.sock.Close()
 	for i := range l.conns {
@@ -169,17 +169,17 @@ func (l *serverLink) end() {
 	}
 	l.detach()
 	if l.hungUp {
-		// Otherwise the client may yet be reading a response.
+		// Otherwise the client may still be reading a response.
 		l.seg.Discard(0, linkBytes)
 	}
 	l.seg.CloseFile()
 }
 
-// free makes the slot of a stopped connection available, keeping its counts.
+// free makes the slot of a stopped connection available, and keeps its counts.
 func (l *serverLink) free(c *serverConn) {
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
-	l.e.mu.retired = l.e.mu.retired.Add(c.counted())
+	l.e.mu.retired = l.e.mu.retired.Add(c.counters())
 	l.conns[c.slot].Store(nil)
 }
 
@@ -214,15 +214,15 @@ type serverConn struct {
 	count    rdma.Counters
 }
 
-func (c *serverConn) counted() rdma.Counters {
+func (c *serverConn) counters() rdma.Counters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.count
 }
 
-// take copies the request that is in the slot, if it is a new one, into buf.
-// It trusts nothing there: what is not the successor of the last request, or
-// comes before that is replied to, or is too long, ends the connection.
+// take copies a new request from the slot into buf. It trusts nothing in the
+// slot: a request that does not follow the last one, comes before the reply to
+// it, or is too long ends the connection.
 func (c *serverConn) take(buf []byte) (body []byte, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -246,9 +246,9 @@ func (c *serverConn) take(buf []byte) (body []byte, ok bool) {
 	return body, true
 }
 
-// handled follows the handler's return and reports whether the reply is still
-// to come.
-func (c *serverConn) handled() (deferred bool) {
+// handlerReturned is called after the handler, and reports whether the reply is
+// pending.
+func (c *serverConn) handlerReturned() (deferred bool) {
 	c.mu.Lock()
 	c.handling = false
 	deferred = c.busy
@@ -261,8 +261,8 @@ func (c *serverConn) handled() (deferred bool) {
 	return deferred
 }
 
-// Reply publishes the response. The client is woken at once unless a handler
-// of the same connection runs: then its poller does so after a few more.
+// Reply publishes the response. It wakes the client at once, unless a handler of
+// the same connection runs: then the poller wakes the client later.
 func (c *serverConn) Reply(body []byte) error {
 	c.mu.Lock()
 	if err := provide.CheckReply(c.peer, !c.ended, c.busy, body); err != nil {
@@ -283,8 +283,8 @@ func (c *serverConn) Reply(body []byte) error {
 	return nil
 }
 
-// violate ends a connection whose client broke the protocol, and only that.
-// Its slot stays taken until the client closes it too.
+// violate ends only the connection whose client broke the protocol. Its slot
+// stays in use until the client closes it.
 func (c *serverConn) violate() {
 	c.link.e.refusals.Refuse(refusedProtocol)
 	c.stop()

@@ -19,32 +19,32 @@ import (
 
 const (
 	network = "unixpacket" // keeps message boundaries and reports end-of-file
-	// maxPathBytes is what sockaddr_un holds beside its terminator.
-	maxPathBytes = 107
+	// pathBytesMax is what sockaddr_un holds beside its terminator.
+	pathBytesMax = 107
 	// controlTimeout bounds a handshake and the sending of any control message.
 	controlTimeout = 5 * time.Second
-	// maxFDs bounds the descriptors of one control message.
-	maxFDs = 2 + MaxPollers
+	// filesMax bounds the descriptors of one control message.
+	filesMax = 2 + MaxPollers
 )
 
 var errPeerUser = errors.New("shm: peer belongs to another user")
 
 func checkAddress(addr string) error {
-	if addr == "" || addr == "@" || len(addr) > maxPathBytes || strings.ContainsRune(addr, 0) {
+	if addr == "" || addr == "@" || len(addr) > pathBytesMax || strings.ContainsRune(addr, 0) {
 		return fmt.Errorf("shm: address %q must be a socket path of 1 to %d bytes, or @ and a name: %w",
-			addr, maxPathBytes, rdma.ErrAddress)
+			addr, pathBytesMax, rdma.ErrAddress)
 	}
 	return nil
 }
 
-// listen opens the socket at addr, replacing that of a server that is dead.
+// listen opens the socket at addr, and replaces the socket of a dead server.
 func listen(addr string) (*net.UnixListener, error) {
 	if err := checkAddress(addr); err != nil {
 		return nil, err
 	}
 	if !strings.HasPrefix(addr, "@") {
-		// Two servers may find the same stale socket; the second must not
-		// remove what the first has put in its place.
+		// Two servers may find the same stale socket. The second must not
+		// remove the socket by which the first has replaced it.
 		unlock, err := lockDir(filepath.Dir(addr))
 		if err != nil {
 			return nil, fmt.Errorf("shm: listen at %q: %w: %v", addr, rdma.ErrAddress, err)
@@ -72,7 +72,7 @@ func listen(addr string) (*net.UnixListener, error) {
 	return l.(*net.UnixListener), nil
 }
 
-// lockDir holds off other servers that look for stale sockets in dir.
+// lockDir keeps other servers from looking for stale sockets in dir.
 func lockDir(dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -111,7 +111,7 @@ type socket struct {
 	*net.UnixConn
 }
 
-// checkPeer refuses processes of other users, and returns the peer's.
+// checkPeer refuses processes of other users, and returns the user of the peer.
 func (s socket) checkPeer() (uid int, err error) { return peerUser(s) }
 
 // CheckPeer returns an error unless the process at the other end of a unix
@@ -140,7 +140,7 @@ func peerUser(c syscall.Conn) (uid int, err error) {
 	return int(cred.Uid), nil
 }
 
-// send writes a control message with descriptors, which stay the caller's.
+// send writes a control message with descriptors, which the caller keeps.
 func (s socket) send(m *message, files ...*os.File) error {
 	var b [messageBytes]byte
 	m.encode(&b)
@@ -159,14 +159,14 @@ func (s socket) send(m *message, files ...*os.File) error {
 	return err
 }
 
-// receive reads a control message and its descriptors, which are then the
-// caller's. Without wantFiles descriptors are dropped by the kernel.
+// receive reads a control message and its descriptors, which the caller then
+// owns. Without wantFiles the kernel drops the descriptors.
 func (s socket) receive(wantFiles bool) (message, []*os.File, error) {
 	// One byte more than a message, so that a longer one is noticed.
 	var b [messageBytes + 1]byte
 	var oob []byte
 	if wantFiles {
-		oob = make([]byte, unix.CmsgSpace(4*maxFDs))
+		oob = make([]byte, unix.CmsgSpace(4*filesMax))
 	}
 	n, oobn, flags, _, err := s.ReadMsgUnix(b[:], oob)
 	if err != nil {
@@ -185,7 +185,7 @@ func (s socket) receive(wantFiles bool) (message, []*os.File, error) {
 	return m, files, nil
 }
 
-// parseFiles takes the descriptors out of a control buffer; net has asked for
+// parseFiles returns the descriptors in a control buffer. Package net has set
 // close-on-exec.
 func parseFiles(oob []byte) (files []*os.File) {
 	msgs, err := unix.ParseSocketControlMessage(oob)

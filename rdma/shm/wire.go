@@ -15,7 +15,7 @@ import (
 const wireVersion = 3
 
 // messageBytes is the size of every control message. The socket keeps message
-// boundaries, so anything of another size is garbage.
+// boundaries, so that a message of another size is malformed.
 const messageBytes = 48
 
 // wireMagic opens hello and welcome.
@@ -65,7 +65,7 @@ func (r reason) err() error {
 	case reasonNoRegion:
 		return fmt.Errorf("shm: no such region: %w", rdma.ErrAccess)
 	case reasonRole:
-		return fmt.Errorf("shm: the server does not take this process for a data server of its cluster: %w", rdma.ErrRole)
+		return fmt.Errorf("shm: this process did not prove that it is a data server of the cluster: %w", rdma.ErrRole)
 	}
 	return errWire
 }
@@ -124,8 +124,8 @@ func (m *message) encode(b *[messageBytes]byte) {
 	}
 }
 
-// decodeMessage checks everything that does not depend on the receiver's
-// state; slots and keys are the receiver's to check.
+// decodeMessage checks everything that does not depend on the receiver's state.
+// The receiver checks slots and keys.
 func decodeMessage(b []byte) (message, error) {
 	if len(b) != messageBytes {
 		return message{}, fmt.Errorf("%w: %d bytes", errWire, len(b))
@@ -141,7 +141,7 @@ func decodeMessage(b []byte) (message, error) {
 			return message{}, fmt.Errorf("%w: not the drtmx handshake", errWire)
 		}
 		m.version, m.pollers, m.regions = le.Uint32(b[16:]), le.Uint32(b[20:]), le.Uint32(b[24:])
-		if m.pollers > MaxPollers || m.regions > maxRegions {
+		if m.pollers > MaxPollers || m.regions > regionsMax {
 			return message{}, fmt.Errorf("%w: %d pollers, %d regions", errWire, m.pollers, m.regions)
 		}
 		if r := le.Uint32(b[28:]); r <= uint32(rdma.RoleServer) {

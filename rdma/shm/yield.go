@@ -5,20 +5,21 @@ import (
 	"time"
 )
 
-// A goroutine about to block its thread in the kernel takes its P along: what
-// is runnable there waits until another P steals it or the scheduler takes
-// the P back, up to 10 ms later. So others should go first. But in a process
-// with an idle P, runtime.Gosched starts a thread to look for work, which
-// costs as much as the round trip itself, and then there is no need of it. A
-// yielder yields when told that others are runnable and otherwise ever more
-// rarely, as long as nobody turns out to run meanwhile.
+// yielder decides when to let other goroutines run before blocking the thread in
+// the kernel. A goroutine that blocks its thread keeps its P: the goroutines that
+// are runnable there wait until another P steals them, or the scheduler takes
+// the P back, up to 10 ms later. Therefore others should run first. But in a
+// process with an idle P, runtime.Gosched starts a thread to look for work, which
+// costs as much as the round trip itself and is not needed. A yielder yields when
+// its caller knows that others are runnable. Otherwise it yields ever more
+// rarely, until it finds that others have run meanwhile.
 type yielder struct {
 	every, skipped int
 }
 
 const (
 	yieldEveryMax = 64
-	// yieldRan tells a yield during which others ran from one that only
+	// yieldRan distinguishes a yield during which others ran from one that only
 	// started a thread.
 	yieldRan = 20 * time.Microsecond
 )

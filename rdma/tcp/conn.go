@@ -231,9 +231,9 @@ func (c *conn) room(n int, wait bool) bool {
 	return c.inFlight+n <= windowBytes || wait && c.unanswered == 0
 }
 
-// answered takes a verb off what is in flight. When all are, the agent reads
+// noteResult takes a verb off what is in flight. When all are, the agent reads
 // again, and what it has not read yet it will.
-func (c *conn) answered(wr *rdma.WR) {
+func (c *conn) noteResult(wr *rdma.WR) {
 	c.inFlight -= requestWords(wr) * mem.WordBytes
 	if c.unanswered--; c.unanswered == 0 {
 		c.inFlight = 0
@@ -261,7 +261,7 @@ func (c *conn) sendFrame(f *flight, wait bool) (bool, error) {
 			ask = wr.RKey
 			break
 		}
-		if n := requestWords(wr); !c.room((len(out)-headerWords+n)*mem.WordBytes, wait && count == 0) || len(out)+n > maxFrameWords && count > 0 {
+		if n := requestWords(wr); !c.room((len(out)-headerWords+n)*mem.WordBytes, wait && count == 0) || len(out)+n > frameWordsMax && count > 0 {
 			full = true
 			break
 		}

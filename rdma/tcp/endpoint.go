@@ -110,7 +110,7 @@ func (e *endpoint) Counters() rdma.Counters {
 	defer e.mu.Unlock()
 	sum := e.mu.retired
 	for _, c := range e.mu.conns {
-		sum = sum.Add(c.counted())
+		sum = sum.Add(c.counters())
 	}
 	return sum
 }
@@ -162,7 +162,7 @@ func (e *endpoint) serve(nc *net.TCPConn, g *provide.Guest) {
 	c, err := e.greet(nc, g)
 	e.lobby.Leave(g)
 	if err != nil {
-		e.noteGreeting(err)
+		e.noteRefusal(err)
 	} else {
 		c.run()
 	}
@@ -171,7 +171,7 @@ func (e *endpoint) serve(nc *net.TCPConn, g *provide.Guest) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.mu.retired = e.mu.retired.Add(c.counted())
+	e.mu.retired = e.mu.retired.Add(c.counters())
 	delete(e.mu.conns, c.peer)
 	*e.room(c)--
 }
@@ -297,8 +297,8 @@ func (c *serverConn) welcome() error {
 	return c.out.t.SetDeadline(time.Time{})
 }
 
-// noteGreeting counts why a handshake failed.
-func (e *endpoint) noteGreeting(err error) {
+// noteRefusal counts why a handshake failed.
+func (e *endpoint) noteRefusal(err error) {
 	switch {
 	case e.Closed():
 	case errors.Is(err, rdma.ErrTooLarge):

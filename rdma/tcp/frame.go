@@ -89,10 +89,10 @@ func decodeFrame(w0, w1 uint64) (frame, error) {
 	switch f.kind {
 	case kindBatch:
 		ok = f.flags&^flagMore == 0 && f.count > 0 && f.count <= rdma.MaxBatch &&
-			f.size >= uint32(f.count)*verbWords && f.size <= maxFrameWords
+			f.size >= uint32(f.count)*verbWords && f.size <= frameWordsMax
 	case kindResults:
 		ok = f.flags == 0 && f.count > 0 && f.count <= rdma.MaxBatch &&
-			f.size >= uint32(f.count) && f.size <= maxFrameWords
+			f.size >= uint32(f.count) && f.size <= frameWordsMax
 	case kindCall, kindReply:
 		ok = ok && f.size <= rdma.MaxMessageBytes
 	case kindAsk, kindGrant:
@@ -108,9 +108,9 @@ func decodeFrame(w0, w1 uint64) (frame, error) {
 	return f, nil
 }
 
-// maxFrameWords admits the largest WRITE and the largest READ, and else what
+// frameWordsMax admits the largest WRITE and the largest READ, and else what
 // fits a chunk.
-const maxFrameWords = rdma.MaxReadBytes/mem.WordBytes + verbWords
+const frameWordsMax = rdma.MaxReadBytes/mem.WordBytes + verbWords
 
 // verb is a decoded work request.
 type verb struct {

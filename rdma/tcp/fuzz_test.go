@@ -53,7 +53,7 @@ func checkHandshake(t *testing.T, b []byte) {
 		return
 	}
 	if fr, err := decodeFrame(word(b), word(b[8:])); err == nil {
-		if n := fr.payloadWords(); n > maxFrameWords || fr.word0() != word(b) {
+		if n := fr.payloadWords(); n > frameWordsMax || fr.word0() != word(b) {
 			t.Fatalf("accepted %+v of %d words", fr, n)
 		}
 	}

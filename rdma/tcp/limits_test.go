@@ -105,7 +105,7 @@ func TestReplyToPeerThatDoesNotRead(t *testing.T) {
 func TestSlowHandshakes(t *testing.T) {
 	both(t, Options{HandshakeTimeout: 500 * time.Millisecond}, func(t *testing.T, sp, cp *Provider) {
 		e, _, k := listen(t, sp, "", rdma.AccessRead)
-		const slow = provide.LobbyMaxEach + 20
+		const slow = provide.MaxGuestsEach + 20
 		var conns []net.Conn
 		for i := range slow {
 			nc, err := net.Dial("tcp", e.Addr())

@@ -58,6 +58,6 @@ func (p *poller) handle(h rdma.Handler, ev event) {
 	}
 	if q, ok := c.take(); ok {
 		h(q)
-		c.handled()
+		c.handlerReturned()
 	}
 }

@@ -181,7 +181,7 @@ func (c *conn) complete(wr *rdma.WR, s rdma.Status) {
 	wr.Status = s
 	f.count.Count(wr)
 	c.verbs--
-	c.answered(wr)
+	c.noteResult(wr)
 	for f.done < len(f.b.WRs) && f.b.WRs[f.done].Status != rdma.StatusPending {
 		f.done++
 	}

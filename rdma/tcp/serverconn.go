@@ -150,8 +150,8 @@ func (c *serverConn) take() (*rdma.Request, bool) {
 	return &c.req, true
 }
 
-// handled follows the handler's return.
-func (c *serverConn) handled() {
+// handlerReturned is called after the handler.
+func (c *serverConn) handlerReturned() {
 	c.mu.Lock()
 	c.mu.handling = false
 	c.mu.Unlock()
@@ -218,7 +218,7 @@ func (c *serverConn) abort(err error) {
 	c.out.t.Close()
 }
 
-func (c *serverConn) counted() rdma.Counters {
+func (c *serverConn) counters() rdma.Counters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.tally.Snapshot().Add(c.mu.count)

@@ -44,7 +44,7 @@ type conn struct {
 	calls   caller
 	regions map[rdma.RKey]*remoteRegion
 	last    *remoteRegion // used last
-	asks    asker
+	query   query
 
 	largeAt time.Time   // when staging was last needed whole
 	idle    *time.Timer // of giveBack; nil before the first large batch
@@ -131,7 +131,7 @@ func (c *conn) Post(b *rdma.Batch) error {
 	}
 	c.flights = append(c.flights, flight{b: b, left: len(b.WRs)})
 	b.Token = c.first + uint64(len(c.flights)) // never 0
-	c.asks.round++
+	c.query.round++
 	c.pump()
 	return nil
 }

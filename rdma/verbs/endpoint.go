@@ -22,8 +22,8 @@ import (
 // listenTimeout bounds the look-up of a name to listen at.
 const listenTimeout = 5 * time.Second
 
-// maxRegions bounds the regions of an endpoint.
-const maxRegions = 4096
+// regionsMax bounds the regions of an endpoint.
+const regionsMax = 4096
 
 // endpoint is the server side.
 type endpoint struct {
@@ -95,7 +95,7 @@ func (e *endpoint) open(at netip.AddrPort) (err error) {
 	if err != nil {
 		return fmt.Errorf("%w: %w", rdma.ErrAddress, err)
 	}
-	e.Init("verbs", netip.AddrPortFrom(at.Addr(), uint16(C.vb_cm_port(e.id))).String(), maxRegions)
+	e.Init("verbs", netip.AddrPortFrom(at.Addr(), uint16(C.vb_cm_port(e.id))).String(), regionsMax)
 	if e.lim, err = deviceLimits(e.id.verbs); err != nil {
 		return err
 	}

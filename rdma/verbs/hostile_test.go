@@ -159,7 +159,7 @@ func TestServerEndsConnectionsThatBreakTheProtocol(t *testing.T) {
 			c.mail.owed = credits
 			return c.mail.send(fragCredit, 0, 0, nil)
 		},
-		"question": func(c *conn) error { return c.mail.send(fragAsk, 3, 1, make([]byte, 3)) },
+		"question": func(c *conn) error { return c.mail.send(fragQuery, 3, 1, make([]byte, 3)) },
 		"two requests": func(c *conn) error {
 			return errors.Join(c.mail.send(fragRequest, 4, 1, []byte("wait")), c.mail.send(fragRequest, 4, 2, []byte("wait")))
 		},

@@ -81,7 +81,8 @@ func (p *poller) remove(c *serverConn) {
 	delete(p.mu.conns, c.number)
 }
 
-func (p *poller) find(number uint32) *serverConn {
+// connection returns a connection by its number, nil if it is gone.
+func (p *poller) connection(number uint32) *serverConn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mu.conns[number]
@@ -154,7 +155,7 @@ func (p *poller) pass(n int) {
 	for i := range n {
 		wc := &p.cq.wcs[i]
 		id := uint64(wc.id)
-		c := p.find(uint32(id >> idConnShift))
+		c := p.connection(uint32(id >> idConnShift))
 		if c == nil {
 			continue // of a connection that is gone
 		}

@@ -122,8 +122,8 @@ func (c *conn) received(slot, n uint32) {
 		case fragCredit:
 		case fragResponse, fragMore:
 			err = c.calls.take(h, payload)
-		case fragTold:
-			err = c.asks.take(h, payload)
+		case fragSegments:
+			err = c.query.take(h, payload)
 		default:
 			err = fmt.Errorf("%w: fragment of kind %d from a server", errWire, h.kind)
 		}

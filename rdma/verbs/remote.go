@@ -13,8 +13,8 @@ import (
 	"drtmx/rdma/internal/provide"
 )
 
-// askTimeout bounds how long a server may take to register memory.
-const askTimeout = 30 * time.Second
+// queryTimeout bounds how long a server may take to register memory.
+const queryTimeout = 30 * time.Second
 
 // remoteRegion is what a connection knows of a region.
 type remoteRegion struct {
@@ -26,22 +26,22 @@ type remoteRegion struct {
 	asked  uint64   // round in which the server was last asked how far it has grown
 }
 
-// asker is the state of the question on a connection.
-type asker struct {
+// query is the state of the question on a connection.
+type query struct {
 	seq      uint32
 	asking   bool
 	answered bool
-	told     told
+	list     segmentList
 	round    uint64 // counts Posts; within one no question is asked twice
 	missing  rdma.RKey
 	missed   uint64 // round in which missing was not there
 }
 
-func (a *asker) take(h header, payload []byte) (err error) {
+func (a *query) take(h header, payload []byte) (err error) {
 	if !a.asking || a.answered || h.seq != a.seq {
 		return fmt.Errorf("%w: answer %d, of which nobody asked", errWire, h.seq)
 	}
-	a.told, err = decodeTold(payload)
+	a.list, err = decodeSegments(payload)
 	a.answered = err == nil
 	return err
 }
@@ -70,11 +70,11 @@ func (c *conn) target(wr *rdma.WR) (*remoteRegion, rdma.Status) {
 		return nil, rdma.StatusAccess
 	}
 	for wr.Addr>>r.shift >= uint64(len(r.keys)) {
-		if r.asked == c.asks.round || !c.ask(r.key, len(r.keys)) {
+		if r.asked == c.query.round || !c.askSegments(r.key, len(r.keys)) {
 			return nil, rdma.StatusAccess
 		}
-		if !r.learn(&c.asks.told) {
-			r.asked = c.asks.round
+		if !r.learn(&c.query.list) {
+			r.asked = c.query.round
 		}
 	}
 	return r, rdma.StatusPending
@@ -85,14 +85,14 @@ func (c *conn) region(key rdma.RKey) *remoteRegion {
 	if r := c.regions[key]; r != nil {
 		return r
 	}
-	if c.asks.missing == key && c.asks.missed == c.asks.round {
+	if c.query.missing == key && c.query.missed == c.query.round {
 		return nil
 	}
-	if !c.ask(key, 0) {
-		c.asks.missing, c.asks.missed = key, c.asks.round
+	if !c.askSegments(key, 0) {
+		c.query.missing, c.query.missed = key, c.query.round
 		return nil
 	}
-	t := &c.asks.told
+	t := &c.query.list
 	r := &remoteRegion{key: key, access: t.access, shift: uint(bits.TrailingZeros64(t.segment)), max: t.max}
 	r.learn(t)
 	c.regions[key] = r
@@ -100,7 +100,7 @@ func (c *conn) region(key rdma.RKey) *remoteRegion {
 }
 
 // learn takes the keys of further segments and reports whether there were any.
-func (r *remoteRegion) learn(t *told) bool {
+func (r *remoteRegion) learn(t *segmentList) bool {
 	if int(t.first) != len(r.keys) || len(t.keys) == 0 {
 		return false
 	}
@@ -108,33 +108,33 @@ func (r *remoteRegion) learn(t *told) bool {
 	return true
 }
 
-// ask asks the server where the segments of a region are, from one on. It
+// askSegments asks the server where the segments of a region are, from one on. It
 // reports false if there is no such region, or the connection broke.
-func (c *conn) ask(key rdma.RKey, first int) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+func (c *conn) askSegments(key rdma.RKey, first int) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)
 	defer cancel()
-	c.asks.seq++
-	c.asks.asking, c.asks.answered = true, false
-	defer func() { c.asks.asking = false }()
+	c.query.seq++
+	c.query.asking, c.query.answered = true, false
+	defer func() { c.query.asking = false }()
 	for !c.mail.ready() {
 		if c.progress(ctx) != nil {
 			return false
 		}
 	}
-	q := ask{key, uint32(first)}
+	q := segmentQuery{key, uint32(first)}
 	b := q.encode()
-	if err := c.mail.send(fragAsk, askBytes, c.asks.seq, b[:]); err != nil {
+	if err := c.mail.send(fragQuery, queryBytes, c.query.seq, b[:]); err != nil {
 		c.fail(err)
 		return false
 	}
-	for !c.asks.answered {
-		if c.progress(ctx) != nil && !c.asks.answered {
+	for !c.query.answered {
+		if c.progress(ctx) != nil && !c.query.answered {
 			return false
 		}
 	}
-	if c.asks.told.key != key || int(c.asks.told.first) != first {
+	if c.query.list.key != key || int(c.query.list.first) != first {
 		c.fail(fmt.Errorf("%w: answer about another region", errWire))
 		return false
 	}
-	return c.asks.told.reason == reasonNone
+	return c.query.list.reason == reasonNone
 }

@@ -28,19 +28,19 @@ type serverConn struct {
 	touched  bool
 	handling sync.Mutex // held while the handler runs
 
-	mu      sync.Mutex
-	id      *C.struct_rdma_cm_id
-	qp      *C.struct_vb_qp
-	mail    mailbox
-	up      bool // accepted, and nothing wrong
-	ended   bool
-	pending bool   // a request waits for its reply
-	asking  bool   // a question waits for its answer
-	seq     uint32 // of the request
-	out     []byte // the response being sent
-	outAt   int    // how far; len(out) if nothing is to be sent
-	answer  []byte // to a question, not yet sent
-	askSeq  uint32
+	mu       sync.Mutex
+	id       *C.struct_rdma_cm_id
+	qp       *C.struct_vb_qp
+	mail     mailbox
+	up       bool // accepted, and nothing wrong
+	ended    bool
+	pending  bool   // a request waits for its reply
+	asking   bool   // a question waits for its answer
+	seq      uint32 // of the request
+	out      []byte // the response being sent
+	outAt    int    // how far; len(out) if nothing is to be sent
+	answer   []byte // to a question, not yet sent
+	querySeq uint32
 }
 
 // newConn makes the connection of a request. If it fails the identifier is the
@@ -201,13 +201,13 @@ func (c *serverConn) received(h header, payload []byte) (request bool, err error
 		}
 		c.pending = request
 		return request, nil
-	case fragAsk:
-		a, err := decodeAsk(payload)
+	case fragQuery:
+		a, err := decodeQuery(payload)
 		if err != nil || c.asking {
 			return false, fmt.Errorf("%w: question %d", errWire, h.seq)
 		}
-		c.asking, c.askSeq = true, h.seq
-		c.e.clerk.do(func() { c.tell(a) })
+		c.asking, c.querySeq = true, h.seq
+		c.e.clerk.do(func() { c.answerQuery(a) })
 		return false, nil
 	}
 	return false, fmt.Errorf("%w: fragment of kind %d from a client", errWire, h.kind)
@@ -256,7 +256,7 @@ func (c *serverConn) push() {
 	}
 	err := c.mail.settle()
 	if err == nil && c.answer != nil && c.mail.ready() {
-		err = c.mail.send(fragTold, len(c.answer), c.askSeq, c.answer)
+		err = c.mail.send(fragSegments, len(c.answer), c.querySeq, c.answer)
 		c.answer, c.asking = nil, false
 	}
 	if err == nil && c.outAt < len(c.out) {
@@ -290,9 +290,9 @@ func (c *serverConn) Reply(body []byte) error {
 	return nil
 }
 
-// tell answers a question about a region, registering what is new of it in
+// answerQuery answers a query about a region, registering what is new of it in
 // the client's domain. It runs at the clerk.
-func (c *serverConn) tell(a ask) {
+func (c *serverConn) answerQuery(a segmentQuery) {
 	c.mu.Lock()
 	d, up := c.domain, c.up
 	c.mu.Unlock()
@@ -306,8 +306,8 @@ func (c *serverConn) tell(a ask) {
 	c.push()
 }
 
-func (e *endpoint) describe(d *domain, a ask) told {
-	t := told{key: a.key, first: a.first}
+func (e *endpoint) describe(d *domain, a segmentQuery) segmentList {
+	t := segmentList{key: a.key, first: a.first}
 	g, ok := e.Grant(a.key)
 	if !ok {
 		t.reason = reasonNoRegion
@@ -315,7 +315,7 @@ func (e *endpoint) describe(d *domain, a ask) told {
 	}
 	t.access, t.segment, t.max = g.Access, g.Region.SegmentBytes(), g.Region.MaxBytes()
 	have := d.segments[a.key]
-	segments := min(int(g.Region.Size()/t.segment), int(a.first)+maxToldKeys)
+	segments := min(int(g.Region.Size()/t.segment), int(a.first)+segmentKeysMax)
 	for len(have) < segments {
 		mr, _, err := registerMemory(d.pd, g.Region, uint64(len(have))*t.segment, t.segment, remoteAccess(g.Access))
 		if err != nil {

@@ -119,8 +119,8 @@ const (
 	fragRequest                      // the first of a request
 	fragResponse                     // the first of a response
 	fragMore                         // the next of a request or response
-	fragAsk                          // client: a question about a region
-	fragTold                         // server: the answer
+	fragQuery                        // client: a question about a region
+	fragSegments                     // server: the answer
 	fragMax
 )
 
@@ -159,30 +159,30 @@ func decodeHeader(b []byte) (h header, payload []byte, err error) {
 	return h, payload, nil
 }
 
-// ask is a question: where are the segments of this region from that one on?
-type ask struct {
+// segmentQuery asks: where are the segments of this region from that one on?
+type segmentQuery struct {
 	key   rdma.RKey
 	first uint32
 }
 
-const askBytes = 8
+const queryBytes = 8
 
-func (a *ask) encode() (b [askBytes]byte) {
+func (a *segmentQuery) encode() (b [queryBytes]byte) {
 	binary.LittleEndian.PutUint32(b[0:], uint32(a.key))
 	binary.LittleEndian.PutUint32(b[4:], a.first)
 	return b
 }
 
-func decodeAsk(b []byte) (a ask, err error) {
-	if len(b) != askBytes {
+func decodeQuery(b []byte) (a segmentQuery, err error) {
+	if len(b) != queryBytes {
 		return a, fmt.Errorf("%w: question of %d bytes", errWire, len(b))
 	}
-	return ask{rdma.RKey(binary.LittleEndian.Uint32(b)), binary.LittleEndian.Uint32(b[4:])}, nil
+	return segmentQuery{rdma.RKey(binary.LittleEndian.Uint32(b)), binary.LittleEndian.Uint32(b[4:])}, nil
 }
 
-// told describes a region: each of its segments is a memory region of the
+// segmentList describes a region: each of its segments is a memory region of the
 // device, addressed by the offset in the region.
-type told struct {
+type segmentList struct {
 	key     rdma.RKey
 	reason  reason
 	access  rdma.Access
@@ -193,14 +193,14 @@ type told struct {
 }
 
 const (
-	toldBytes = 40
-	// maxToldKeys bounds how many segments one answer registers and names.
-	maxToldKeys = 256
+	segmentListBytes = 40
+	// segmentKeysMax bounds how many segments one answer registers and names.
+	segmentKeysMax = 256
 )
 
-const _ uint = payloadBytes - toldBytes - 4*maxToldKeys
+const _ uint = payloadBytes - segmentListBytes - 4*segmentKeysMax
 
-func (t *told) encode(b []byte) []byte {
+func (t *segmentList) encode(b []byte) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint32(b, uint32(t.key))
 	b = le.AppendUint32(b, uint32(t.reason))
@@ -215,18 +215,18 @@ func (t *told) encode(b []byte) []byte {
 	return b
 }
 
-func decodeTold(b []byte) (t told, err error) {
-	if len(b) < toldBytes {
+func decodeSegments(b []byte) (t segmentList, err error) {
+	if len(b) < segmentListBytes {
 		return t, fmt.Errorf("%w: description of %d bytes", errWire, len(b))
 	}
 	le := binary.LittleEndian
-	t = told{
+	t = segmentList{
 		key: rdma.RKey(le.Uint32(b)), reason: reason(le.Uint32(b[4:])), access: rdma.Access(le.Uint64(b[8:])),
 		segment: le.Uint64(b[16:]), max: le.Uint64(b[24:]), first: le.Uint32(b[32:]),
 	}
 	n := le.Uint32(b[36:])
 	const all = rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic
-	if t.reason >= reasonMax || n > maxToldKeys || len(b) != toldBytes+int(n)*4 || le.Uint64(b[8:])&^uint64(all) != 0 {
+	if t.reason >= reasonMax || n > segmentKeysMax || len(b) != segmentListBytes+int(n)*4 || le.Uint64(b[8:])&^uint64(all) != 0 {
 		return t, fmt.Errorf("%w: description of a region", errWire)
 	}
 	if t.reason != reasonNone {
@@ -238,7 +238,7 @@ func decodeTold(b []byte) (t told, err error) {
 	}
 	t.keys = make([]uint32, n)
 	for i := range t.keys {
-		t.keys[i] = le.Uint32(b[toldBytes+4*i:])
+		t.keys[i] = le.Uint32(b[segmentListBytes+4*i:])
 	}
 	return t, nil
 }

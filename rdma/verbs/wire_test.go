@@ -67,7 +67,7 @@ func TestFragmentHeaders(t *testing.T) {
 }
 
 func TestToldRoundTrip(t *testing.T) {
-	x := told{key: 3, access: rdma.AccessRead | rdma.AccessWrite, segment: 1 << 16, max: 1 << 26, first: 7, keys: make([]uint32, maxToldKeys)}
+	x := segmentList{key: 3, access: rdma.AccessRead | rdma.AccessWrite, segment: 1 << 16, max: 1 << 26, first: 7, keys: make([]uint32, segmentKeysMax)}
 	for i := range x.keys {
 		x.keys[i] = uint32(i) * 0x9e3779b9
 	}
@@ -75,10 +75,10 @@ func TestToldRoundTrip(t *testing.T) {
 	if len(b) > payloadBytes {
 		t.Errorf("a description of %d bytes does not fit into a fragment", len(b))
 	}
-	if got, err := decodeTold(b); err != nil || !reflect.DeepEqual(got, x) {
+	if got, err := decodeSegments(b); err != nil || !reflect.DeepEqual(got, x) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	for name, bad := range map[string]told{
+	for name, bad := range map[string]segmentList{
 		"segment of no power of two": {segment: 100, max: 1 << 20},
 		"no segment":                 {max: 1 << 20},
 		"maximum":                    {segment: 1 << 16, max: 1<<20 + 1},
@@ -86,24 +86,24 @@ func TestToldRoundTrip(t *testing.T) {
 		"access":                     {access: 64, segment: 1 << 16, max: 1 << 20},
 		"reason":                     {reason: reasonMax},
 	} {
-		if got, err := decodeTold(bad.encode(nil)); !errors.Is(err, errWire) {
+		if got, err := decodeSegments(bad.encode(nil)); !errors.Is(err, errWire) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	if _, err := decodeTold(b[:len(b)-1]); !errors.Is(err, errWire) {
+	if _, err := decodeSegments(b[:len(b)-1]); !errors.Is(err, errWire) {
 		t.Errorf("cut off: %v", err)
 	}
 }
 
 // fragments are what a peer may send.
 func fragments() [][]byte {
-	x := told{key: 3, segment: 1 << 16, max: 1 << 20, keys: []uint32{1, 2}}
+	x := segmentList{key: 3, segment: 1 << 16, max: 1 << 20, keys: []uint32{1, 2}}
 	h, a := hello{version: 1}, answer{version: 1}
 	hb, ab := h.encode(), a.encode()
 	all := [][]byte{hb[:], ab[:]}
-	for _, p := range [][]byte{x.encode(nil), nil, make([]byte, askBytes)} {
+	for _, p := range [][]byte{x.encode(nil), nil, make([]byte, queryBytes)} {
 		b := make([]byte, headerBytes)
-		h := header{fragTold, 1, uint32(len(p)), 9}
+		h := header{fragSegments, 1, uint32(len(p)), 9}
 		h.encode(b)
 		all = append(all, append(b, p...))
 	}
@@ -136,14 +136,14 @@ func checkFragment(t *testing.T, b []byte) {
 	if !bytes.Equal(again[:12], b[:12]) || len(payload) > int(h.total) {
 		t.Errorf("header %+v of %x", h, b[:headerBytes])
 	}
-	if a, err := decodeAsk(payload); err == nil {
+	if a, err := decodeQuery(payload); err == nil {
 		if e := a.encode(); !bytes.Equal(e[:], payload) {
-			t.Errorf("ask %+v of %x", a, payload)
+			t.Errorf("query %+v of %x", a, payload)
 		}
 	}
-	if x, err := decodeTold(payload); err == nil && x.reason == reasonNone {
+	if x, err := decodeSegments(payload); err == nil && x.reason == reasonNone {
 		if !bytes.Equal(x.encode(nil), payload) {
-			t.Errorf("told %+v of %x", x, payload)
+			t.Errorf("list %+v of %x", x, payload)
 		}
 	}
 }

@@ -10,11 +10,11 @@ import (
 
 // Bounds of a Lobby.
 const (
-	// LobbyMax is how many peers may be in their handshakes at a time.
-	LobbyMax = 2048
-	// LobbyMaxEach is how many of them may come from one source, such as a user
+	// MaxGuests is how many peers may be in their handshakes at a time.
+	MaxGuests = 2048
+	// MaxGuestsEach is how many of them may come from one source, such as a user
 	// or a network address.
-	LobbyMaxEach = 1024
+	MaxGuestsEach = 1024
 )
 
 // Lobby holds the sockets of peers that have not shown who they are. It is
@@ -53,9 +53,9 @@ func (l *Lobby) Enter(c net.Conn, source string) (*Guest, bool) {
 		l.count = make(map[string]int)
 	}
 	switch {
-	case l.count[source] >= LobbyMaxEach:
+	case l.count[source] >= MaxGuestsEach:
 		l.evict(source)
-	case l.guests.Len() >= LobbyMax:
+	case l.guests.Len() >= MaxGuests:
 		l.evict(l.largest())
 	}
 	g := &Guest{conn: c, source: source}
