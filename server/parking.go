@@ -94,6 +94,7 @@ func (p *partition) attempt(q *request) (over bool) {
 	if q.woken != nil {
 		return true // its goroutine does the rest
 	}
+	p.advance()
 	if v := p.serves(); !v.ok() {
 		p.refuse(q, v)
 		return true

@@ -37,6 +37,7 @@ type partition struct {
 	training sync.Mutex // one trainer at a time
 	epoch    uint32
 	present  *atomic.Uint64 // the server's tick
+	control  mem.Span
 
 	// mu is the executor: held for every change, and for the whole of a
 	// procedure that stays in the partition.
@@ -51,6 +52,7 @@ type partition struct {
 	parking  parking
 	side     *side // of the commit protocol
 	ticks    clock.Logical
+	closed   clock.Tick // the tick published as closed
 	commits  uint64
 	aborts   uint64
 	nprepare int
@@ -103,6 +105,9 @@ func newPartition(id int, cfg *Config, r *mem.Region, checksums bool, present *a
 		seen: map[*index.Held]bool{}, started: time.Now(), present: present,
 		arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: clock.Tick(present.Load())}),
 	}
+	p.control = p.arena.Span(block.ControlAddr, controlWords)
+	p.control.Store(horizonWord, ^uint64(0)) // in memory, published data counts as durable
+	p.control.Store(epochWord, uint64(cfg.Epoch))
 	p.advance()
 	for _, ix := range cfg.Catalog.Indexes {
 		srv, err := p.newIndex(ix, cfg, running)
@@ -112,16 +117,16 @@ func newPartition(id int, cfg *Config, r *mem.Region, checksums bool, present *a
 		p.indexes = append(p.indexes, srv)
 	}
 	p.demand, p.gaveUp = make([]atomic.Uint32, len(p.indexes)), make([]atomic.Uint64, len(p.indexes))
-	control := p.arena.Span(block.ControlAddr, controlWords)
-	control.Store(horizonWord, ^uint64(0)) // in memory, published data counts as durable
-	control.Store(epochWord, uint64(cfg.Epoch))
 	return p, nil
 }
 
-// Words of the control block, which every validation reads: see docs/layouts.md.
+// Words of the control block: see docs/layouts.md. Every validation reads the
+// first two.
 const (
 	epochWord    = 0 // epoch; readers compare it with the one of the server's hello
 	horizonWord  = 1 // durable horizon, a CSN
+	closedWord   = 2 // no commit of this tick or an earlier one will still be applied
+	tickWord     = 3 // no commit that has been applied is of a later tick
 	controlWords = 8
 )
 
@@ -384,7 +389,7 @@ func (t *prepared) end(commit bool, tick clock.Tick) {
 		p.aborts++
 		t.release()
 	}
-	p.ticks.Settle(t.vote)
+	p.settle(t.vote)
 }
 
 // checkPrepared asserts that the locks held for decisions match the
@@ -495,7 +500,7 @@ func (p *partition) trainTurn() (worked bool) {
 // memory. A partition whose ticks are used up fences itself: a repeated CSN
 // would make a changed row look unchanged. The caller holds p.mu.
 func (p *partition) serves() verdict {
-	if p.arena.Span(block.ControlAddr, controlWords).Load(epochWord)&fenceBit != 0 {
+	if p.control.Load(epochWord)&fenceBit != 0 {
 		return conflict(exec.CauseFence)
 	}
 	if p.arena.Exhausted() {
@@ -513,7 +518,7 @@ func (p *partition) fence() {
 }
 
 func (p *partition) setFence() {
-	p.arena.Span(block.ControlAddr, controlWords).Store(epochWord, uint64(p.epoch)|fenceBit)
+	p.control.Store(epochWord, uint64(p.epoch)|fenceBit)
 }
 
 // fenceBit in the epoch word means that the primary was deposed or has stopped.

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"drtmx/internal/block"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -126,7 +125,7 @@ func (p *partition) stats() wire.PartitionStats {
 		Parked: p.parking.parked, ParkedLong: p.parking.expired,
 	}
 	p.mu.Unlock()
-	st.Fenced = p.arena.Span(block.ControlAddr, controlWords).Load(epochWord)&fenceBit != 0
+	st.Fenced = p.control.Load(epochWord)&fenceBit != 0
 	st.UsedBytes, st.MappedBytes, st.LimitBytes = p.arena.Used(), p.region.Size(), p.region.MaxBytes()
 	return st
 }

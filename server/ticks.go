@@ -14,8 +14,8 @@ import (
 // other rows by now, although nothing tells how long it lay there.
 const runningStep = 250 * time.Millisecond
 
-// keepTime moves the server's clock on until ctx ends, tick by tick. Commits
-// read it from memory.
+// keepTime moves the clocks of the server and its partitions on until ctx ends,
+// tick by tick. Commits read the server's from memory.
 func (s *Server) keepTime(ctx context.Context) {
 	t := time.NewTicker(clock.TickLength)
 	defer t.Stop()
@@ -26,6 +26,19 @@ func (s *Server) keepTime(ctx context.Context) {
 		case <-t.C:
 		}
 		s.readClock()
+		s.closeTicks()
+	}
+}
+
+// closeTicks moves the clocks of all partitions on, so that those without
+// commits close ticks too. It does not wait for an executor: a busy one moves
+// its clock on with every request.
+func (s *Server) closeTicks() {
+	for _, p := range s.parts {
+		if p != nil && p.mu.TryLock() {
+			p.advance()
+			p.mu.Unlock()
+		}
 	}
 }
 
@@ -39,10 +52,29 @@ func (s *Server) readClock() {
 // advance moves the partition's clock up to the server's. The caller holds p.mu.
 func (p *partition) advance() { p.adopt(clock.Tick(p.present.Load())) }
 
-// adopt moves the partition's clock up to a tick. The caller holds p.mu.
+// adopt moves the partition's clock up to a tick. Readers see the tick before
+// they can see a commit of it. The caller holds p.mu.
 func (p *partition) adopt(t clock.Tick) {
 	if p.ticks.Adopt(t) {
 		p.arena.CoverCSN(block.NewCSN(t, 0))
+		p.control.Store(tickWord, uint64(t))
+		p.closeTick()
+	}
+}
+
+// settle ends a vote. If it was for a commit, the share has been applied. The
+// caller holds p.mu.
+func (p *partition) settle(vote clock.Tick) {
+	p.ticks.Settle(vote)
+	p.closeTick()
+}
+
+// closeTick publishes the tick up to which everything has been applied. The
+// caller holds p.mu.
+func (p *partition) closeTick() {
+	if t := p.ticks.Closed(); t != p.closed {
+		p.closed = t
+		p.control.Store(closedWord, uint64(t))
 	}
 }
 

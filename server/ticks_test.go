@@ -2,6 +2,9 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -148,5 +151,159 @@ func awaitUnlocked(t *testing.T, p *partition, tab *tables.Table, key uint64) {
 			t.Fatal("the row stays locked")
 		}
 		time.Sleep(50 * time.Microsecond)
+	}
+}
+
+// ticksIn reads the published ticks of a partition, as a client does.
+func ticksIn(p *partition) (closed, present clock.Tick) {
+	closed = clock.Tick(p.control.Load(closedWord))
+	return closed, clock.Tick(p.control.Load(tickWord))
+}
+
+// TestIdlePartitionsCloseTicks: the timer closes ticks where nothing commits,
+// beside an executor that is busy.
+func TestIdlePartitionsCloseTicks(t *testing.T) {
+	cl, err := Embedded(context.Background(), EmbeddedConfig{Catalog: bank(t), Servers: 1, Partitions: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	parts := cl.Servers[0].parts
+	parts[1].mu.Lock()
+	held, _ := ticksIn(parts[1])
+	for _, i := range []int{0, 2} {
+		first, _ := ticksIn(parts[i])
+		for last := first; last < first+3; {
+			closed, present := ticksIn(parts[i])
+			if closed < last || present <= closed {
+				t.Fatalf("partition %d: closed %d after %d; then the present tick is %d", i, closed, last, present)
+			}
+			last = closed
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if closed, _ := ticksIn(parts[1]); closed != held {
+		t.Errorf("a busy partition closes tick %d after %d", closed, held)
+	}
+	parts[1].mu.Unlock()
+	for closed := held; closed < held+3; closed, _ = ticksIn(parts[1]) {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestClosedWaitsForVotes: while a vote is in doubt, no tick is closed at which
+// the transaction may still commit.
+func TestClosedWaitsForVotes(t *testing.T) {
+	s, p, entry := newRig(t)
+	putEntries(t, s, entry, 10, 20)
+	pass := func(ticks clock.Tick) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.adopt(p.ticks.Tick() + ticks)
+	}
+	var votes []*prepared
+	for _, key := range []uint64{10, 20} {
+		prep, v := p.prepare(&wire.Part{Writes: []wire.Write{writeOf(entry, wire.Update, key)}})
+		if !v.ok() {
+			t.Fatal(v)
+		}
+		votes = append(votes, prep)
+		pass(5)
+	}
+	for i, prep := range votes {
+		pass(100)
+		closed, present := ticksIn(p)
+		if closed != prep.vote-1 || present != tickOf(p) {
+			t.Errorf("closed %d at tick %d with a vote of tick %d in doubt; the present tick is %d", closed, present, prep.vote, tickOf(p))
+		}
+		prep.decide(i == 0, prep.vote)
+	}
+	if closed, present := ticksIn(p); closed != present-1 {
+		t.Errorf("closed %d at tick %d without a vote in doubt", closed, present)
+	}
+}
+
+// TestClosedTicksStay: beside transactions over servers whose clocks run fast
+// and apart, no row ever gets a tick that was closed before.
+func TestClosedTicksStay(t *testing.T) {
+	const servers, keys, rounds = 3, 24, 60
+	ctx := context.Background()
+	cl, acct, _ := startBank(t, servers)
+	putAccounts(t, cl.DB, acct, keys, 100)
+	var work, watch sync.WaitGroup
+	done := make(chan struct{})
+	for i := range servers {
+		p := cl.Servers[i].parts[i]
+		watch.Go(func() {
+			for tick := clock.Tick(1); ; tick++ {
+				select {
+				case <-done:
+					return
+				case <-time.After(time.Duration(30*(i+1)) * time.Microsecond):
+				}
+				p.mu.Lock()
+				p.adopt(p.ticks.Tick() + 1 + clock.Tick(i))
+				p.mu.Unlock()
+			}
+		})
+		watch.Go(func() {
+			if err := watchTicks(p, acct, keys, done); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for w := range uint64(3) {
+		work.Go(func() {
+			for n := range uint64(rounds) {
+				err := cl.DB.Update(ctx, func(tx *txn.Txn) error {
+					for i := range w + 1 {
+						if err := transfer(tx, acct, (n+i*7)%keys, (n*5+i+w+1)%keys, 0); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil && !errors.Is(err, txn.ErrConflict) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	work.Wait()
+	close(done)
+	watch.Wait()
+}
+
+// watchTicks reads the rows of a partition again and again. It fails if a row
+// gets a tick that had been closed before the row was last read.
+func watchTicks(p *partition, tab *tables.Table, keys uint64, done chan struct{}) error {
+	ix := p.indexes[tab.Primary().ID]
+	seen, closedAt := map[uint64]block.CSN{}, map[uint64]clock.Tick{}
+	var res index.GetResult
+	for n := uint64(0); ; n++ {
+		select {
+		case <-done:
+			return nil
+		default:
+		}
+		key := n % keys
+		closed, _ := ticksIn(p)
+		ix.Lookup(index.Num(key), &res)
+		if res.Status != index.Found { // another partition's, or locked
+			if res.Status == index.Locked && seen[key] != 0 {
+				closedAt[key] = closed
+			}
+			continue
+		}
+		_, present := ticksIn(p)
+		csn := res.Header.CSN()
+		if was := seen[key]; was != 0 && csn != was && csn.Tick() <= closedAt[key] {
+			return fmt.Errorf("row %d was of %v, and is of %v after tick %d was closed", key, block.Present(was), block.Present(csn), closedAt[key])
+		}
+		if csn.Tick() > present {
+			return fmt.Errorf("row %d is of %v, and the published tick is %d", key, block.Present(csn), present)
+		}
+		seen[key], closedAt[key] = csn, closed
 	}
 }
