@@ -192,7 +192,7 @@ func (s *Server) unlink(pos position) {
 // shares the gap that the split would move, a later insert splits the bucket.
 func (s *Server) grow() {
 	n := s.buckets.Load()
-	if 2*s.linked.Load() <= rowsPerTwoBuckets*n || n>>maxLevel != 0 {
+	if 2*s.linked.Load() <= rowsPerTwoBuckets*n || n>>levelMax != 0 {
 		return
 	}
 	num := bucketOf(n, n) // the bucket that covers the hashes of bucket n

@@ -208,7 +208,7 @@ func (o *getOp) onDir(next *rdma.Batch) bool {
 func (o *getOp) onHead(next *rdma.Batch) bool {
 	link := o.bucket[linkWord]
 	level := linkLevel(link)
-	if linkKind(link) != kindHead || level > maxLevel || o.num>>level != 0 {
+	if linkKind(link) != kindHead || level > levelMax || o.num>>level != 0 {
 		return o.finish(index.Fallback)
 	}
 	if !covers(o.num, level, o.hash) {

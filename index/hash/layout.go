@@ -51,8 +51,8 @@ const (
 	addrBits  = 48
 	addrMask  = 1<<addrBits - 1
 	classMask = 1<<block.ClassBits - 1
-	maxLevel  = 40
-	maxChunks = 1 << 20
+	levelMax  = 40
+	chunksMax = 1 << 20
 	// MaxRowWords bounds the payload: a row block is fetched by one READ.
 	MaxRowWords = rdma.MaxReadBytes/mem.WordBytes - rowWord
 	// MaxStringRowWords bounds the payload of a row of an index with string keys: 64 KiB.
@@ -214,7 +214,7 @@ func decodeRoot(w []uint64) (rootInfo, error) {
 		return r, fmt.Errorf("%w: not the root of a hash index (%#x)", index.ErrCorrupt, w[rootMagicWord])
 	case !r.decodeRows(w[rootRowWord]):
 		return r, fmt.Errorf("%w: rows of kind and words %#x", index.ErrCorrupt, w[rootRowWord])
-	case !r.geo.ok() || r.chunks == 0 || r.chunks > maxChunks:
+	case !r.geo.ok() || r.chunks == 0 || r.chunks > chunksMax:
 		return r, fmt.Errorf("%w: %d chunks of 2^%d to 2^%d buckets", index.ErrCorrupt, r.chunks, r.geo.first, r.geo.max)
 	case r.buckets == 0 || r.buckets > r.geo.capacity(r.chunks):
 		return r, fmt.Errorf("%w: %d buckets in %d chunks", index.ErrCorrupt, r.buckets, r.chunks)

@@ -159,7 +159,7 @@ func (s *Server) publishRoot() {
 func (s *Server) addChunk() error {
 	old := *s.chunks.Load()
 	n := uint64(len(old))
-	if n == maxChunks {
+	if n == chunksMax {
 		return fmt.Errorf("%w: %d chunks", index.ErrFull, n)
 	}
 	addr, err := s.sized.Alloc(int(s.geo.buckets(n) * bucketBytes))

@@ -14,8 +14,8 @@ const (
 	strWord    = lengthWord + 1 // key, filled up with zeros to a word; the payload follows
 )
 
-// maxKeyWords is the room of the longest key.
-const maxKeyWords = index.MaxKeyBytes / mem.WordBytes
+// keyWordsMax is the room of the longest key.
+const keyWordsMax = index.MaxKeyBytes / mem.WordBytes
 
 // The lengths fit their fields, and the largest block has a class.
 var (
@@ -98,7 +98,7 @@ func hasStr(sp mem.Span, key string) bool {
 
 // strRowHash is the hash of the key in a row block at rest.
 func strRowHash(sp mem.Span) uint64 {
-	var key [maxKeyWords]uint64
+	var key [keyWordsMax]uint64
 	l := lengthsOf(sp.Load(lengthWord))
 	words := key[:keyWords(l.key)]
 	sp.Slice(strWord, len(words)).CopyOut(words)
@@ -106,7 +106,7 @@ func strRowHash(sp mem.Span) uint64 {
 }
 
 // zeros fill blocks up.
-var zeros [maxKeyWords]uint64
+var zeros [keyWordsMax]uint64
 
 // appendKey appends the key's words to a block being put together.
 func appendKey(body []uint64, key string) []uint64 {

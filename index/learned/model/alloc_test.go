@@ -25,8 +25,6 @@ func TestNoAllocation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	words := m.Router().AppendTo(nil)
-	var router Router
 	retrain := func() {
 		at := 0
 		for i := range m.Len() {
@@ -43,11 +41,6 @@ func TestNoAllocation(t *testing.T) {
 		"train":  retrain,
 		"decode": func() {
 			if err := into.Decode(block); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"decode router": func() {
-			if err := router.Decode(words); err != nil {
 				t.Fatal(err)
 			}
 		},

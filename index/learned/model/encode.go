@@ -25,7 +25,6 @@ const (
 	headerWords = 5
 	startWord   = 1
 	formatSub   = 0x54
-	formatRoute = 0x52
 )
 
 // HeadWords returns the length of the encoded head.
@@ -40,7 +39,7 @@ func (s *SubModel) EncodedWords() int { return s.HeadWords() + s.ttWords() }
 // sizing READs and buffers.
 func MaxEncodedWords(leaves int) int {
 	blocks := (leaves + blockLeaves - 1) / blockLeaves
-	return headerWords + 3*leaves + 1<<refineBits + (blocks*64+leaves*(maxCorrectionBits+32)+63)/64
+	return headerWords + 3*leaves + 1<<refineBits + (blocks*64+leaves*(correctionBitsMax+32)+63)/64
 }
 
 // AppendTo appends the encoded block to dst; without the TT, its head.
@@ -164,7 +163,7 @@ func parseHeader(words []uint64) (header, error) {
 		return fail("blocks", s.alnBase)
 	case h.front == 1 || h.front > 0 && (h.leaves == 1 || family == RMI || s.corrShift == 0):
 		return fail("refinements", h.front)
-	case s.corrBits > maxCorrectionBits || s.corrShift > maxShift || s.alnBits > 32 ||
+	case s.corrBits > correctionBitsMax || s.corrShift > shiftMax || s.alnBits > 32 ||
 		s.corrBits > 0 && s.corrShift == 0:
 		return fail("widths", w4&math.MaxUint32)
 	case len(words) < h.words():
@@ -187,8 +186,8 @@ func (s *SubModel) blocksFit(list int) bool {
 		stride >= least && stride <= least+blockLeaves*uint(s.alnBits)
 }
 
-// maxShift bounds corrShift: no cell is wider than all positions.
-const maxShift = 31
+// shiftMax bounds corrShift: no cell is wider than all positions.
+const shiftMax = 31
 
 // checkHead checks segments and exceptions, and sets the first segment.
 func (h *header) checkHead(words []uint64) error {

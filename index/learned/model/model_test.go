@@ -2,6 +2,7 @@ package model
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -84,5 +85,16 @@ func checkWithoutTT(t *testing.T, s *SubModel, key uint64, p Prediction) {
 	got, err := bare.Resolve(key, q, block[off:off+n])
 	if err != nil || got != p {
 		t.Fatalf("key %d: resolved %+v, %v, want %+v", key, got, err, p)
+	}
+}
+
+// DropTT forgets the TT, as a client does to free memory. Exceptions stay: they
+// are part of the head.
+func (s *SubModel) DropTT() {
+	if s.HasTT() {
+		s.body = slices.Clone(s.body[:s.ttAt])
+		s.flags &^= flagTT
+		r := s.lineResiduals()
+		s.residualMin, s.residualMax = int32(r>>32), int32(r)
 	}
 }

@@ -201,13 +201,6 @@ func TestEncodingRoundTrip(t *testing.T) {
 				}
 			}
 		}
-		if err := head.LoadTT(block[s.HeadWords():]); err != nil {
-			t.Fatal(err)
-		}
-		if !slices.Equal(head.AppendTo(nil), block) {
-			t.Fatal("head with loaded TT encodes differently")
-		}
-		head.DropTT()
 		if !slices.Equal(head.AppendTo(nil), block[:s.HeadWords()]) {
 			t.Fatal("dropping the TT does not leave the head")
 		}
@@ -248,17 +241,13 @@ func TestRouteIsExact(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var decoded Router
-		if err := decoded.Decode(router.AppendTo(nil)); err != nil {
-			t.Fatal(err)
-		}
 		check := func(key uint64) {
 			want, found := slices.BinarySearch(starts, key)
 			if !found {
 				want = max(want-1, 0)
 			}
-			if got := router.Route(key); got != want || decoded.Route(key) != want {
-				t.Fatalf("key %d routed to %d, decoded to %d, want %d", key, got, decoded.Route(key), want)
+			if got := router.Route(key); got != want {
+				t.Fatalf("key %d routed to %d, want %d", key, got, want)
 			}
 		}
 		for i, k := range starts {
@@ -298,24 +287,6 @@ func TestPartition(t *testing.T) {
 	})
 	if Partition(nil, 10) != nil {
 		t.Fatal("starts without fences")
-	}
-}
-
-func TestNeedsRepartition(t *testing.T) {
-	for _, c := range []struct {
-		leaves, subs, target int
-		want                 bool
-	}{
-		{1, 1, 512, false},
-		{1024, 1, 512, false},
-		{1025, 1, 512, true},
-		{512, 2, 512, false},
-		{511, 2, 512, true},
-		{0, 1, 512, false},
-	} {
-		if got := NeedsRepartition(c.leaves, c.subs, c.target); got != c.want {
-			t.Errorf("%+v: %v", c, got)
-		}
 	}
 }
 

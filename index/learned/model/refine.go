@@ -29,8 +29,8 @@ const (
 	shiftWidth = 6
 	toScale    = fracBits - 4 // bits of a position in a unit of to
 
-	// maxRefinements is what the count in a header, which includes word 0, allows.
-	maxRefinements = 1<<refineBits - 2
+	// refinementsMax is what the count in a header, which includes word 0, allows.
+	refinementsMax = 1<<refineBits - 2
 )
 
 // refine evaluates the refinements, of which there is at least one. Any words are
@@ -127,7 +127,7 @@ func (t *Trainer) fitRefined(enough int) {
 			t.points = append(t.points, point{uint64(p), int64(i+1) << fracBits})
 		}
 	}
-	limit := min(maxRefinements, max(1, len(t.fences)/t.opt.LeavesPerRefinement))
+	limit := min(refinementsMax, max(1, len(t.fences)/t.opt.LeavesPerRefinement))
 	// Refinements take about a bit a leaf: with half the error, corrections need
 	// a bit less.
 	t.corrLimit = min(t.corrLimit, yieldBits)

@@ -18,8 +18,7 @@ const MaxSubModels = 1 << 24
 // linear dispatch divides that bucket's own range; a search among the few
 // starts that remain ends it.
 //
-// The zero Router has one sub-model. A Router is immutable once made and may be
-// read by any number of goroutines; Decode is a write.
+// A Router is immutable and may be read by any number of goroutines.
 type Router struct {
 	starts []uint64
 	top    dispatch
@@ -217,28 +216,6 @@ func (r *Router) Bytes() int {
 	return 8*len(r.starts) + 4*len(r.table) + 24*len(r.buckets)
 }
 
-// EncodedWords returns the length of the encoded router.
-func (r *Router) EncodedWords() int { return 1 + r.Len() }
-
-// AppendTo appends the encoded router to dst: one word format(8) | zero(24) |
-// count(32), then the starts. The dispatch table is derived.
-func (r *Router) AppendTo(dst []uint64) []uint64 {
-	dst = append(dst, formatRoute<<56|uint64(r.Len()))
-	if len(r.starts) == 0 {
-		return append(dst, 0)
-	}
-	return append(dst, r.starts...)
-}
-
-// Decode replaces r by the router that words encode, reusing its memory. It
-// keeps no reference to words. After an error r is unchanged.
-func (r *Router) Decode(words []uint64) error {
-	if len(words) < 2 || words[0] != formatRoute<<56|uint64(len(words)-1) {
-		return fmt.Errorf("%w: router header", index.ErrCorrupt)
-	}
-	return r.set(words[1:])
-}
-
 // Partition chooses sub-model starts from the ascending low fences of all
 // leaves: about targetLeaves each, never more than MaxLeaves, and cut where
 // the key density breaks (the end of a warehouse or district in a composite
@@ -317,16 +294,4 @@ func breaks(fences []uint64, i int) bool {
 	left := (fences[i-1] - fences[lo]) / uint64(i-1-lo)
 	right := (fences[hi] - fences[i]) / uint64(hi-i)
 	return step/gapFactor > max(left, right)
-}
-
-// NeedsRepartition reports whether a tree of so many leaves has outgrown its
-// sub-models, or shrunk below them, far enough to rebuild the partition with
-// targetLeaves each: by a factor of two on average, so that growth pays for one
-// rebuild a doubling (XStore §5.3 doubles likewise).
-func NeedsRepartition(leaves, subModels, targetLeaves int) bool {
-	target := min(max(targetLeaves, 1), MaxLeaves/2)
-	if leaves > 2*target*subModels {
-		return true
-	}
-	return subModels > 1 && 2*leaves < target*subModels
 }

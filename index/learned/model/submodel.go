@@ -26,8 +26,8 @@ func (f Family) String() string {
 // MaxLeaves is the most leaves one sub-model can cover.
 const MaxLeaves = 4096
 
-// maxCorrectionBits bounds the corrections' share of a TT entry.
-const maxCorrectionBits = 16
+// correctionBitsMax bounds the corrections' share of a TT entry.
+const correctionBitsMax = 16
 
 // Knowledge says how far a lookup could go with what the client holds.
 type Knowledge uint8
@@ -56,9 +56,8 @@ type Prediction struct {
 // A SubModel predicts the leaf of a key within one contiguous key interval.
 // The zero value covers one leaf, number 0, and knows no TT.
 //
-// It is written by [Trainer.Train], [SubModel.Decode], [SubModel.DecodeHead],
-// [SubModel.LoadTT] and [SubModel.DropTT]; between those calls any number of
-// goroutines may read it. It must not be copied by value while in use, since
+// It is written by [Trainer.Train], [SubModel.Decode] and
+// [SubModel.DecodeHead]; between those calls any number of goroutines may read it. It must not be copied by value while in use, since
 // copies share their tables.
 type SubModel struct {
 	// The struct is one cache line, and all that a lookup needs besides the
@@ -162,14 +161,6 @@ func (s *SubModel) lineResiduals() uint64 {
 
 // HasTT reports whether the TT is held.
 func (s *SubModel) HasTT() bool { return s.flags&flagTT != 0 }
-
-// ErrorBounds returns how many leaves the true leaf may lie below and above
-// the line's own guess, that is without corrections (XStore's min- and
-// max-error).
-func (s *SubModel) ErrorBounds() (below, above int) {
-	r := s.lineResiduals()
-	return leavesUp(int64(int32(r))), leavesUp(-int64(int32(r >> 32)))
-}
 
 func leavesUp(d int64) int { return int(max(0, (d+one-1)>>fracBits)) }
 

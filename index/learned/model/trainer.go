@@ -66,8 +66,8 @@ func (o Options) withDefaults() (Options, error) {
 		}
 	}
 	bad(o.Family > PLR, "Family", o.Family)
-	bad(o.CorrectionBits > maxCorrectionBits, "CorrectionBits", o.CorrectionBits)
-	bad(o.EntryBits < 1 || o.EntryBits > maxCorrectionBits+32, "EntryBits", o.EntryBits)
+	bad(o.CorrectionBits > correctionBitsMax, "CorrectionBits", o.CorrectionBits)
+	bad(o.EntryBits < 1 || o.EntryBits > correctionBitsMax+32, "EntryBits", o.EntryBits)
 	bad(o.CorrectionStep < 1 || o.CorrectionStep > 1024, "CorrectionStep", o.CorrectionStep)
 	bad(o.ErrorLeaves < 1 || o.ErrorLeaves > 64, "ErrorLeaves", o.ErrorLeaves)
 	bad(o.LeavesPerSegment < 1, "LeavesPerSegment", o.LeavesPerSegment)

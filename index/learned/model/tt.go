@@ -2,7 +2,6 @@ package model
 
 import (
 	"fmt"
-	"slices"
 
 	"drtmx/index"
 )
@@ -48,7 +47,7 @@ func (v ttView) bits(at uint) uint64 {
 }
 
 // entry returns the bits [at, at+width) of the TT. width is at most
-// maxCorrectionBits+32.
+// correctionBitsMax+32.
 func (v ttView) entry(at, width uint) uint64 { return v.bits(at) & low(width) }
 
 func low(width uint) uint64 { return 1<<(width&63) - 1 }
@@ -272,29 +271,4 @@ func (s *SubModel) Resolve(key uint64, p Prediction, words []uint64) (Prediction
 	}
 	p.Leaf, p.Lo, p.Hi, p.ALN = s.resolve(v, pos, p.Lo, p.Hi)
 	return p, nil
-}
-
-// DropTT forgets the TT, as a client does to free memory. Exceptions stay: they
-// are part of the head.
-func (s *SubModel) DropTT() {
-	if s.HasTT() {
-		s.body = slices.Clone(s.body[:s.ttAt])
-		s.flags &^= flagTT
-		r := s.lineResiduals()
-		s.residualMin, s.residualMax = int32(r>>32), int32(r)
-	}
-}
-
-// LoadTT adds the TT, the block's words from [SubModel.HeadWords] on, to a
-// sub-model held without it. It copies words.
-func (s *SubModel) LoadTT(words []uint64) error {
-	if len(words) != s.ttWords() {
-		return fmt.Errorf("%w: TT of %d words, want %d", index.ErrCorrupt, len(words), s.ttWords())
-	}
-	if err := s.adoptRefinements(words); err != nil {
-		return err
-	}
-	s.body = append(s.body[:s.ttAt], words...)
-	s.flags |= flagTT
-	return nil
 }

@@ -34,10 +34,10 @@ const (
 
 var errChanging = errors.New("read: published models keep changing")
 
-// do posts the batch. A READ that the fabric refuses is not an error here: the
+// post posts the batch. A READ that the fabric refuses is not an error here: the
 // caller checks its status, and a wrong address only shows that a hint is
 // stale.
-func (f *fetcher) do() error {
+func (f *fetcher) post() error {
 	err := rdma.Do(f.ctx, f.conn, &f.b)
 	if err == nil || errors.Is(err, rdma.ErrAccess) {
 		return nil
@@ -51,7 +51,7 @@ func (f *fetcher) block(p model.Pointer) ([]uint64, error) {
 	for range fetchTries {
 		f.b.Reset()
 		f.b.Read(f.c.rkey, p.Addr(), buf)
-		if err := f.do(); err != nil {
+		if err := f.post(); err != nil {
 			return nil, err
 		}
 		if f.b.WRs[0].Status != rdma.StatusOK {
@@ -226,7 +226,7 @@ func (f *fetcher) fetch(h *cache, want []int) (missing []int, err error) {
 			asked = append(asked, i)
 		}
 		if len(asked) > 0 {
-			if err := f.do(); err != nil {
+			if err := f.post(); err != nil {
 				return nil, err
 			}
 		}

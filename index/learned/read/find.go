@@ -11,11 +11,11 @@ import (
 
 // Bounds of one operation. Past them a lookup falls back to the server.
 const (
-	maxReads  = 48 // READs of a leaf or row, over torn copies
-	maxLocked = 4  // READs of a row found locked
-	maxChase  = 16 // right links followed
-	maxLeft   = 4  // steps to the left
-	maxAsk    = 4  // READs of model parts
+	readsMax      = 48 // READs of a leaf or row, over torn copies
+	lockedMax     = 4  // READs of a row found locked
+	chasesMax     = 16 // right links followed
+	leftsMax      = 4  // steps to the left
+	modelReadsMax = 4  // READs of model parts
 )
 
 // finder finds the leaf to READ for a key. GET and SCAN share it.
@@ -32,19 +32,19 @@ type finder struct {
 	leaf          int // logical leaf predicted
 	pred          model.Prediction
 
-	win    []uint64 // TT entries, or a whole sub-model block, being READ
-	winWR  int
-	winLo  int      // first leaf of the entries
-	winOf  *heldSub // whose entries they are, once they are there; nil if none were READ for this key
-	headWR int
-	head   [1]uint64
-	asked  int
-	turn   turn
-	own    model.SubModel // the sub-model just fetched, if it is not held with its TT
-	whole  bool           // ask for whole TTs: a scan needs many entries
-	tick   uint32
-	err    error
-	key    index.Key // sought
+	win        []uint64 // TT entries, or a whole sub-model block, being READ
+	winWR      int
+	winLo      int      // first leaf of the entries
+	winOf      *heldSub // whose entries they are, once they are there; nil if none were READ for this key
+	headWR     int
+	head       [1]uint64
+	modelReads int
+	turn       turn
+	own        model.SubModel // the sub-model just fetched, if it is not held with its TT
+	whole      bool           // ask for whole TTs: a scan needs many entries
+	tick       uint32
+	err        error
+	key        index.Key // sought
 }
 
 // step is the finder's next state.
@@ -57,8 +57,8 @@ const (
 	stepDown              // the peer is gone; see finder.err
 )
 
-// find predicts the leaf of the key. On stepWait, call resume with the next done.
-func (f *finder) find(next *rdma.Batch) (step, uint64) {
+// predictLeaf predicts the leaf of the key. On stepWait, call resume with the next done.
+func (f *finder) predictLeaf(next *rdma.Batch) (step, uint64) {
 	f.winOf = nil
 	if !f.h.Trained() {
 		f.held, f.model = nil, nil
@@ -66,7 +66,7 @@ func (f *finder) find(next *rdma.Batch) (step, uint64) {
 	}
 	f.sub = f.h.Route(f.key)
 	if f.held = f.h.held[f.sub].Load(); f.held == nil {
-		return f.askSub(next)
+		return f.readSub(next)
 	}
 	f.model = &f.held.model
 	f.pred = f.model.Predict(f.h.Input(f.key, f.held.prefix))
@@ -95,17 +95,17 @@ func (f *finder) translate(next *rdma.Batch) (step, uint64) {
 	f.c.wantTT(f.h, f.sub)
 	if f.whole {
 		f.held = nil
-		return f.askSub(next)
+		return f.readSub(next)
 	}
-	return f.askTT(next)
+	return f.readTT(next)
 }
 
-// askTT READs the TT entries that the prediction spans, and the header of their
+// readTT READs the TT entries that the prediction spans, and the header of their
 // block, which shows whether they still belong to the model.
-func (f *finder) askTT(next *rdma.Batch) (step, uint64) {
+func (f *finder) readTT(next *rdma.Batch) (step, uint64) {
 	off, n := f.model.TTWindow(f.pred.Lo, f.pred.Hi)
 	f.winLo = f.pred.Lo
-	if f.asked++; f.asked > maxAsk {
+	if f.modelReads++; f.modelReads > modelReadsMax {
 		return stepStuck, 0
 	}
 	f.winWR = -1
@@ -119,11 +119,11 @@ func (f *finder) askTT(next *rdma.Batch) (step, uint64) {
 	return stepWait, 0
 }
 
-// askSub READs the whole block of a sub-model that is not held.
-func (f *finder) askSub(next *rdma.Batch) (step, uint64) {
+// readSub READs the whole block of a sub-model that is not held.
+func (f *finder) readSub(next *rdma.Batch) (step, uint64) {
 	f.model = nil
 	p := model.Pointer(f.h.subs[f.sub].pointer.Load())
-	if f.asked++; f.asked > maxAsk || !p.Valid() {
+	if f.modelReads++; f.modelReads > modelReadsMax || !p.Valid() {
 		f.c.missed(f.h, f.sub)
 		return stepStuck, 0
 	}
@@ -133,9 +133,9 @@ func (f *finder) askSub(next *rdma.Batch) (step, uint64) {
 	return stepWait, 0
 }
 
-// askPointer READs the pointer of the sub-model, whose block was not there.
-func (f *finder) askPointer(next *rdma.Batch) (step, uint64) {
-	if f.asked++; f.asked > maxAsk {
+// readPointer READs the pointer of the sub-model, whose block was not there.
+func (f *finder) readPointer(next *rdma.Batch) (step, uint64) {
+	if f.modelReads++; f.modelReads > modelReadsMax {
 		f.c.missed(f.h, f.sub)
 		return stepStuck, 0
 	}
@@ -163,7 +163,7 @@ func (f *finder) resume(done, next *rdma.Batch) (step, uint64) {
 		if done.WRs[f.headWR].Status == rdma.StatusOK {
 			f.h.subs[f.sub].pointer.Store(f.head[0])
 		}
-		return f.askSub(next)
+		return f.readSub(next)
 	}
 	wr := &done.WRs[f.winWR]
 	if accepted(wr, f.c.o.InOrder) == block.OK {
@@ -171,7 +171,7 @@ func (f *finder) resume(done, next *rdma.Batch) (step, uint64) {
 			return f.fetchedSub(f.h.Input(f.key, head.Prefix))
 		}
 	}
-	return f.askPointer(next)
+	return f.readPointer(next)
 }
 
 // gotTT completes a prediction with the entries READ.
@@ -201,7 +201,7 @@ func (f *finder) back(next *rdma.Batch) (step, uint64) {
 			return stepLeaf, addr
 		}
 		f.held, f.turn = nil, turnLeft
-		return f.askSub(next)
+		return f.readSub(next)
 	case f.leaf > 0:
 		f.leaf--
 		return stepLeaf, f.lay.LeafAddr(f.model.ALN(f.leaf))
@@ -215,7 +215,7 @@ func (f *finder) back(next *rdma.Batch) (step, uint64) {
 		return stepLeaf, f.lay.LeafAddr(f.model.ALN(f.leaf))
 	}
 	f.held, f.turn = nil, turnLast
-	return f.askSub(next)
+	return f.readSub(next)
 }
 
 // turn is the next action of a finder after it has fetched a sub-model.
@@ -260,7 +260,7 @@ func (f *finder) leftInWindow() (uint64, bool) {
 // begin takes the current cache; it returns false if none is loaded.
 func (f *finder) begin() bool {
 	f.h = f.c.cur.Load()
-	f.asked, f.turn = 0, turnPredict
+	f.modelReads, f.turn = 0, turnPredict
 	if f.h == nil {
 		return false
 	}

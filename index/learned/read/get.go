@@ -10,9 +10,9 @@ import (
 	"drtmx/rdma"
 )
 
-// rowsPerRoundMax is how many rows a lookup READs at a time. A native key has
+// tiedRowsMax is how many rows a lookup READs at a time. A native key has
 // one; there is one with the digest and the tag of a string key but for chance.
-const rowsPerRoundMax = 8
+const tiedRowsMax = 8
 
 // getOp is a point lookup; see index.GetOp. One machine serves both kinds of
 // key, whose steps are a getKind:
@@ -42,7 +42,7 @@ type getOp struct {
 	buf     []uint64
 	view    leaf.Leaf // in buf, once accepted
 	rows    []rowAt   // that may be the key's and were not READ yet
-	asked   []rowAt   // being READ
+	reading []rowAt   // being READ
 	row     []uint64  // their memory
 	fenceWR int       // of the leaf's fences, if they are READ beside rows, else -1
 }
@@ -117,7 +117,7 @@ func (o *getOp) Next(done, next *rdma.Batch) bool {
 		if !o.begin() {
 			return o.fallback()
 		}
-		st, addr := o.find(next)
+		st, addr := o.predictLeaf(next)
 		return o.located(st, addr, next)
 	case getModel:
 		st, addr := o.resume(done, next)
@@ -169,8 +169,8 @@ func (o *getOp) down(wr *rdma.WR) bool {
 }
 
 // ask counts a round of so many READs, within the bound, and waits for it.
-func (o *getOp) ask(s getState, reads int) bool {
-	if o.reads += reads; o.reads > maxReads {
+func (o *getOp) awaitRound(s getState, reads int) bool {
+	if o.reads += reads; o.reads > readsMax {
 		if o.locked > 0 {
 			return o.finish(index.Locked)
 		}
@@ -182,7 +182,7 @@ func (o *getOp) ask(s getState, reads int) bool {
 }
 
 func (o *getOp) readLeaf(addr uint64, next *rdma.Batch) bool {
-	if o.ask(getLeaf, 1) {
+	if o.awaitRound(getLeaf, 1) {
 		return true
 	}
 	o.addr = addr
@@ -215,14 +215,14 @@ func (o *getOp) elsewhere(see sight, next *rdma.Batch) bool {
 	o.c.missed(o.h, o.sub)
 	switch see {
 	case seeRight:
-		if o.chases++; o.chases <= maxChase {
+		if o.chases++; o.chases <= chasesMax {
 			o.n.chases.Add(1)
 			return o.readLeaf(o.view.Right(), next)
 		}
 		o.kind.learn(o.pred.Leaf) // not the key's leaf, but the next lookup begins here
 	case seeDead:
 		if to := o.lay.Forward(o.buf); to != 0 { // the leaf was merged: that one has its keys
-			if o.chases++; o.chases <= maxChase {
+			if o.chases++; o.chases <= chasesMax {
 				o.n.chases.Add(1)
 				return o.readLeaf(to, next)
 			}
@@ -237,7 +237,7 @@ func (o *getOp) elsewhere(see sight, next *rdma.Batch) bool {
 
 // toLeft goes to the leaf before the one predicted.
 func (o *getOp) toLeft(next *rdma.Batch) bool {
-	if o.lefts++; o.lefts > maxLeft {
+	if o.lefts++; o.lefts > leftsMax {
 		return o.fallback()
 	}
 	st, addr := o.back(next)
@@ -262,20 +262,20 @@ func (o *getOp) present(row []uint64, head block.Header, addr uint64) bool {
 // readRows appends READs of the next rows that may be the key's.
 func (o *getOp) readRows(next *rdma.Batch) bool {
 	n, words := 0, 0
-	for ; n < min(len(o.rows), rowsPerRoundMax); n++ {
+	for ; n < min(len(o.rows), tiedRowsMax); n++ {
 		if r := o.rows[n]; r.words == 0 || !model.ValidAddr(r.addr) {
 			o.c.missed(o.h, o.sub)
 			return o.fallback()
 		}
 		words += o.rows[n].words
 	}
-	o.asked, o.rows = o.rows[:n], o.rows[n:]
-	if o.ask(getRows, n) {
+	o.reading, o.rows = o.rows[:n], o.rows[n:]
+	if o.awaitRound(getRows, n) {
 		return true
 	}
 	o.row, o.fenceWR = grow(o.row, words), -1
 	buf := o.row
-	for i, r := range o.asked {
+	for i, r := range o.reading {
 		wr := next.Read(o.c.rkey, r.addr, buf[:r.words:r.words])
 		if buf = buf[r.words:]; i == 0 {
 			o.wr = wr
@@ -285,7 +285,7 @@ func (o *getOp) readRows(next *rdma.Batch) bool {
 }
 
 func (o *getOp) onRows(done, next *rdma.Batch) bool {
-	for i, r := range o.asked {
+	for i, r := range o.reading {
 		see, row := o.kind.judge(done, o.wr+i)
 		wr := &done.WRs[o.wr+i]
 		switch see {
@@ -295,7 +295,7 @@ func (o *getOp) onRows(done, next *rdma.Batch) bool {
 		case rowOther:
 			continue
 		case rowLocked:
-			if o.locked++; o.locked >= maxLocked {
+			if o.locked++; o.locked >= lockedMax {
 				return o.finish(index.Locked)
 			}
 		case rowNowhere:
@@ -306,7 +306,7 @@ func (o *getOp) onRows(done, next *rdma.Batch) bool {
 		}
 		o.n.retries.Add(1)
 		if see != rowGone && !o.kind.rowsMove() {
-			o.rows = o.asked
+			o.rows = o.reading
 			return o.readRows(next)
 		}
 		// Moved or deleted since the leaf was read, or about to be.

@@ -26,11 +26,11 @@ func (g *nativeGet) search(next *rdma.Batch) (see sight, finished bool) {
 	if see := sideOf(&g.o.view, g.o.key.Num); see != seeHere {
 		return see, false
 	}
-	return seeHere, g.find(next)
+	return seeHere, g.searchLeaf(next)
 }
 
-// find looks for the key in the leaf that covers it.
-func (g *nativeGet) find(next *rdma.Batch) bool {
+// searchLeaf looks for the key in the leaf that covers it.
+func (g *nativeGet) searchLeaf(next *rdma.Batch) bool {
 	o := g.o
 	v := &o.view
 	o.res.Hint = o.addr
@@ -49,7 +49,7 @@ func (g *nativeGet) find(next *rdma.Batch) bool {
 	}
 	head := block.Header(v.Head(i))
 	if head.Locked() {
-		if o.locked++; o.locked >= maxLocked {
+		if o.locked++; o.locked >= lockedMax {
 			return o.finish(index.Locked)
 		}
 		o.n.retries.Add(1)

@@ -241,44 +241,6 @@ func countRounds(t *testing.T, g *rig) {
 	}
 }
 
-// TestLatched has two goroutines insert while a third trains.
-func TestLatched(t *testing.T) {
-	g := newRig(t, learned.Options{RowWords: 1, SlotsPerLeaf: 8, LeavesPerSubModel: 32}, Options{}, inproc.Options{}, false)
-	l := learned.Latch(g.s)
-	const n = 5000
-	done := make(chan error, 3)
-	insert := func(from uint64) {
-		for k := from; k < n; k += 2 {
-			h, err := l.LockWrite(index.Owner(from+1), index.Num(k*11%65536), 0)
-			if err != nil {
-				done <- err
-				return
-			}
-			l.Publish(h, []uint64{k}, block.Present(block.NewCSN(1, k+1)))
-		}
-		done <- nil
-	}
-	go insert(0)
-	go insert(1)
-	go func() {
-		for i := range 500 {
-			l.Maintain(time.Duration(i) * time.Millisecond)
-		}
-		done <- nil
-	}()
-	for range 3 {
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := g.s.Check(); err != nil {
-		t.Fatal(err)
-	}
-	if st := g.s.Stats(); st.Rows != n {
-		t.Errorf("%d rows", st.Rows)
-	}
-}
-
 // TestDeadLeavesForward: a client whose models are of before a merge finds every
 // row through the dead leaves, which say where their keys went: no lookup and no
 // scan falls back to the server.

@@ -74,7 +74,7 @@ func (f *fetcher) refresh(h *cache) error {
 			f.b.Read(f.c.rkey, held.addr, words[2*k+1:2*k+2])
 		}
 	}
-	if err := f.do(); err != nil {
+	if err := f.post(); err != nil {
 		return err
 	}
 	// The copy of the root may be torn: in any doubt the client reads it again.

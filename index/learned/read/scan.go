@@ -9,14 +9,14 @@ import (
 
 // Bounds of one scan.
 const (
-	maxLeavesPerRound = 32
-	maxRestarts       = 4
-	// maxScanLeaves bounds one scan, whose leaves are all kept until the next.
-	maxScanLeaves = 1 << 16
-	// maxGuess bounds the leaves that a round READs only because they are
+	leavesPerRoundMax = 32
+	restartsMax       = 4
+	// scanLeavesMax bounds one scan, whose leaves are all kept until the next.
+	scanLeavesMax = 1 << 16
+	// guessMax bounds the leaves that a round READs only because they are
 	// neighbours, in memory, of a leaf that a right link named; see
 	// scanOp.guess.
-	maxGuess = 8
+	guessMax = 8
 	// guessWindow is aligned memory that certainly is the region's if one leaf in it is.
 	guessWindow = 64 << 10
 	// rowsPerLeafShare is the share of slots expected in use, in 16ths.
@@ -214,13 +214,13 @@ func (o *scanOp) findOn(next *rdma.Batch) bool {
 		return o.fallback()
 	}
 	o.kind.seek()
-	st, addr := o.find(next)
+	st, addr := o.predictLeaf(next)
 	return o.located(st, addr, next)
 }
 
 // again looks cur up again after the tree changed during the scan.
 func (o *scanOp) again(next *rdma.Batch) bool {
-	if o.restarts++; o.restarts > maxRestarts {
+	if o.restarts++; o.restarts > restartsMax {
 		return o.giveUp()
 	}
 	o.n.retries.Add(1)
@@ -320,7 +320,7 @@ func (o *scanOp) readGuessed(n int, next *rdma.Batch) {
 
 // wait ends a round of leaves, within bounds.
 func (o *scanOp) wait() bool {
-	if o.stalls++; o.stalls > maxReads {
+	if o.stalls++; o.stalls > readsMax {
 		return o.giveUp()
 	}
 	o.state = scanLeaves
@@ -331,10 +331,10 @@ func (o *scanOp) wait() bool {
 // expected returns the expected number of leaves of the rest of the scan.
 func (o *scanOp) expected() int {
 	if o.limit <= 0 {
-		return maxLeavesPerRound
+		return leavesPerRoundMax
 	}
 	per := max(o.lay.Slots*rowsPerLeafShare/16, 1)
-	return min((o.limit-o.kind.have()+per-1)/per+1, maxLeavesPerRound)
+	return min((o.limit-o.kind.have()+per-1)/per+1, leavesPerRoundMax)
 }
 
 // ahead returns the address of the next leaf according to the TT, not beyond
@@ -476,7 +476,7 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 		if o.consumed > 0 {
 			return endIf(o.again(next))
 		}
-		if o.lefts++; o.lefts <= maxLeft {
+		if o.lefts++; o.lefts <= leftsMax {
 			st, addr := o.back(next)
 			return endIf(o.located(st, addr, next))
 		}
@@ -484,7 +484,7 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 	case see == seeRight:
 		o.c.missed(o.h, o.sub)
 		l.state = readUsed
-		if o.chases++; o.chases > maxChase {
+		if o.chases++; o.chases > chasesMax {
 			if o.consumed == 0 {
 				o.kind.learn(l)
 			}
@@ -507,7 +507,7 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	if !ok {
 		o.res.Entries = o.res.Entries[:before]
 		o.busy = true
-		if l.locked++; l.locked >= maxLocked {
+		if l.locked++; l.locked >= lockedMax {
 			return endIf(o.finish(index.Locked))
 		}
 		o.n.retries.Add(1)
@@ -529,7 +529,7 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 		o.more = more || !ends
 		o.stalls = 0
 		return endIf(o.rows(next))
-	case o.consumed >= maxScanLeaves:
+	case o.consumed >= scanLeavesMax:
 		return endIf(o.fallback())
 	}
 	o.follow(l)
@@ -539,7 +539,7 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 // follow goes to the leaf on the right.
 func (o *scanOp) follow(l *leafRead) {
 	if l.guess {
-		o.guess = min(2*o.guess, maxGuess)
+		o.guess = min(2*o.guess, guessMax)
 	}
 	o.want, o.linked = l.view.Right(), true
 }
@@ -548,7 +548,7 @@ func (o *scanOp) follow(l *leafRead) {
 func (o *scanOp) forward(l *leafRead) action {
 	o.c.missed(o.h, o.sub)
 	l.state = readUsed
-	if o.chases++; o.chases > maxChase {
+	if o.chases++; o.chases > chasesMax {
 		return endIf(o.fallback())
 	}
 	o.n.chases.Add(1)

@@ -8,8 +8,8 @@ import (
 
 // Bounds of one round of rows: a number, and 1 MiB or one row.
 const (
-	maxRowsPerRound  = 1024
-	rowWordsPerRound = 128 << 10
+	rowsPerRoundMax     = 1024
+	rowWordsPerRoundMax = 128 << 10
 )
 
 // scanRows are the blocks of rows that a scan READs once it knows which rows are
@@ -64,7 +64,7 @@ func (o *scanOp) readRows(next *rdma.Batch) bool {
 	n, words := 0, 0
 	for i := range o.apart.rows {
 		r := &o.apart.rows[i]
-		if r.wr = -1; r.done || n == maxRowsPerRound || n > 0 && words+len(r.buf) > rowWordsPerRound {
+		if r.wr = -1; r.done || n == rowsPerRoundMax || n > 0 && words+len(r.buf) > rowWordsPerRoundMax {
 			continue
 		}
 		n, words = n+1, words+len(r.buf)
@@ -73,7 +73,7 @@ func (o *scanOp) readRows(next *rdma.Batch) bool {
 	if n == 0 {
 		return o.kind.assemble(next)
 	}
-	if o.stalls++; o.stalls > maxReads {
+	if o.stalls++; o.stalls > readsMax {
 		return o.giveUp()
 	}
 	o.state = scanReadsRows
@@ -95,7 +95,7 @@ func (o *scanOp) onRows(done, next *rdma.Batch) bool {
 			o.stalls = 0
 		case rowLocked:
 			o.busy = true
-			if r.locked++; r.locked >= maxLocked {
+			if r.locked++; r.locked >= lockedMax {
 				return o.finish(index.Locked)
 			}
 			o.n.retries.Add(1)

@@ -44,7 +44,7 @@ func (g *stringGet) search(next *rdma.Batch) (see sight, finished bool) {
 		}
 		g.inside(&f)
 	}
-	return seeHere, g.find(next)
+	return seeHere, g.searchLeaf(next)
 }
 
 // inside notes that the fences of the leaf cover the key.
@@ -67,7 +67,7 @@ func (g *stringGet) learn(from int) {
 	}
 }
 
-func (g *stringGet) find(next *rdma.Batch) bool {
+func (g *stringGet) searchLeaf(next *rdma.Batch) bool {
 	o := g.o
 	if g.cleared == o.view.Header() {
 		return g.absent(next)
@@ -135,7 +135,7 @@ func (g *stringGet) absent(next *rdma.Batch) bool {
 		g.cleared = 0
 		return o.elsewhere(seeNowhere, next)
 	}
-	if o.ask(getFence, 0) {
+	if o.awaitRound(getFence, 0) {
 		return true
 	}
 	g.readFence(addr, words, next)

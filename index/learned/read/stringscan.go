@@ -11,9 +11,9 @@ import (
 	"drtmx/rdma"
 )
 
-// maxScanWords bounds the rows of one scan of string keys, which are kept until
+// scanWordsMax bounds the rows of one scan of string keys, which are kept until
 // the next: 32 MiB. Beyond it the server answers, page by page.
-const maxScanWords = 4 << 20
+const scanWordsMax = 4 << 20
 
 // stringScan are the steps of a scan of string keys. A leaf has no more of a key
 // than a digest, so taking it in lists candidates: slots whose rows may be within
@@ -106,7 +106,7 @@ func (s *stringScan) cover(l *leafRead) bool {
 func (s *stringScan) have() int { return s.sure }
 
 func (s *stringScan) full() bool {
-	return s.o.limit > 0 && s.sure >= s.o.limit || s.words > maxScanWords
+	return s.o.limit > 0 && s.sure >= s.o.limit || s.words > scanWordsMax
 }
 
 func (s *stringScan) end() (sub, leafAt int) {
@@ -170,7 +170,7 @@ func (s *stringScan) indexOf(l *leafRead) int {
 
 // list adds the blocks of the candidates.
 func (s *stringScan) list() bool {
-	if s.words > maxScanWords {
+	if s.words > scanWordsMax {
 		return false
 	}
 	s.o.apart.clear(s.words)

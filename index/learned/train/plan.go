@@ -11,8 +11,8 @@ const (
 	// growFactor is how much leaves may grow or shrink before all is partitioned anew.
 	growFactor = 2
 	// planFactor is how much larger than planned a sub-model may be.
-	planFactor  = 3
-	leastLeaves = 64
+	planFactor = 3
+	leavesMin  = 64
 )
 
 // planning collects the fences that a new partition is chosen from.
@@ -28,7 +28,7 @@ type planning struct {
 func (t *Trainer) due(leaves uint64) bool {
 	g := t.gen
 	switch {
-	case g == nil, leaves > growFactor*max(g.leaves, leastLeaves), leaves*growFactor < g.leaves && g.leaves > leastLeaves:
+	case g == nil, leaves > growFactor*max(g.leaves, leavesMin), leaves*growFactor < g.leaves && g.leaves > leavesMin:
 		t.plan = &planning{full: true}
 		return true
 	}

@@ -37,7 +37,7 @@ func (t *Tree) fromExtent(key index.Key) (uint64, bool) {
 		return 0, false
 	}
 	var p path
-	t.find(key, &p)
+	t.pathTo(key, &p)
 	nd := p.nodes[p.depth]
 	if !nd.ext.open() && !t.newExtent(nd) {
 		return 0, false

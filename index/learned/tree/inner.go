@@ -11,7 +11,7 @@ import (
 
 const (
 	fanout   = 64 // a power of two
-	maxDepth = 12 // 32^12 leaves: more than a region can hold
+	depthMax = 12 // 32^12 leaves: more than a region can hold
 	// nodeBytes is what an inner node takes: keys and children, full or not, and its words of housekeeping.
 	nodeBytes = fanout*16 + 40
 	// lowsBytes is what a node takes besides if keys are strings, without the bytes of the low fences.
@@ -250,12 +250,12 @@ func (t *Tree) Descend(key index.Key) uint64 { return t.descend(key) }
 
 // path is the way from the root to a bottom node, for the mutator.
 type path struct {
-	nodes [maxDepth]*node
-	at    [maxDepth]int
+	nodes [depthMax]*node
+	at    [depthMax]int
 	depth int // of the bottom node
 }
 
-func (t *Tree) find(key index.Key, p *path) {
+func (t *Tree) pathTo(key index.Key, p *path) {
 	nd := t.root.Load()
 	for d := 0; ; d++ {
 		i := nd.search(key)
@@ -271,7 +271,7 @@ func (t *Tree) find(key index.Key, p *path) {
 // addLeaf enters a new leaf.
 func (t *Tree) addLeaf(f *fences) {
 	var p path
-	t.find(f.low, &p)
+	t.pathTo(f.low, &p)
 	t.insertAt(&p, p.depth, entry{f: f, leaf: f.addr})
 }
 
@@ -346,7 +346,7 @@ func (t *Tree) replaceLeaf(f *fences) {
 // removeLeaf forgets the leaf whose low fence is key, which is not the first.
 func (t *Tree) removeLeaf(key index.Key) {
 	var p path
-	t.find(key, &p)
+	t.pathTo(key, &p)
 	t.removeAt(&p, p.depth)
 	for r := t.root.Load(); r.level > 0 && r.n.Load() == 1; r = t.root.Load() {
 		t.root.Store(r.subs[0].Load())
@@ -417,7 +417,7 @@ func (t *Tree) mergeNode(p *path, d int) {
 func (t *Tree) Walk(from index.Key, f func(low index.Key, leaf uint64) bool) {
 	for {
 		var p path
-		t.find(from, &p)
+		t.pathTo(from, &p)
 		nd, i := p.nodes[p.depth], p.at[p.depth]
 		for ; i < int(nd.n.Load()); i++ {
 			if !f(nd.low(i), nd.addrs[i].Load()) {
@@ -444,7 +444,7 @@ func (p *path) following() (index.Key, bool) {
 // before is the leaf left of the one whose low fence is key, which is not the first.
 func (t *Tree) before(key index.Key) uint64 {
 	var p path
-	t.find(key, &p)
+	t.pathTo(key, &p)
 	d := p.depth
 	for p.at[d] == 0 {
 		d--

@@ -90,7 +90,7 @@ func (t *Tree) lockAbsent(o index.Owner, key index.Key, addr uint64) (*index.Hel
 // header, with room for words of payload; row may be nil. It fills in Addr,
 // Home and Slot. If memory is out nothing is changed.
 func (t *Tree) place(h *index.Held, addr uint64, words int, head block.Header, row []uint64) error {
-	own, err := t.rows.make(h.Key, words, head, row)
+	own, err := t.rows.newRow(h.Key, words, head, row)
 	if err != nil {
 		return err
 	}

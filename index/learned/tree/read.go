@@ -15,7 +15,7 @@ import (
 // is not running; the answer is then Locked.
 const (
 	readTries  = 4096
-	chaseMax   = 16
+	chasesMax  = 16
 	spinsShort = 8
 )
 
@@ -61,7 +61,7 @@ func (t *Tree) Lookup(key index.Key, res *index.GetResult) {
 func (n *nativeKeys) look(key index.Key, res *index.GetResult) verdict {
 	t := n.t
 	addr := t.descend(key)
-	for range chaseMax {
+	for range chasesMax {
 		if addr == 0 {
 			return again
 		}

@@ -22,9 +22,9 @@ type rows interface {
 	unlock(h *index.Held)
 	// guess is how many words a placeholder makes room for.
 	guess() int
-	// make takes memory for a new row with so many words, outside the leaf, and
+	// newRow takes memory for a new row with so many words, outside the leaf, and
 	// returns its head; drop gives it back.
-	make(key index.Key, words int, h block.Header, row []uint64) (head uint64, err error)
+	newRow(key index.Key, words int, h block.Header, row []uint64) (head uint64, err error)
 	drop(head uint64)
 	// enter puts a new row into a slot, in an edit of the leaf, and returns the address of its header.
 	enter(e block.Edit, addr uint64, slot int, head uint64, h block.Header, row []uint64) (block.Edit, uint64)
@@ -98,10 +98,10 @@ func (r *inlineRows) unlock(h *index.Held) {
 	r.t.commitLeaf(&e)
 }
 
-func (r *inlineRows) make(index.Key, int, block.Header, []uint64) (uint64, error) { return 0, nil }
-func (r *inlineRows) drop(uint64)                                                 {}
-func (r *inlineRows) bytes() uint64                                               { return 0 }
-func (r *inlineRows) used() uint64                                                { return 0 }
+func (r *inlineRows) newRow(index.Key, int, block.Header, []uint64) (uint64, error) { return 0, nil }
+func (r *inlineRows) drop(uint64)                                                   {}
+func (r *inlineRows) bytes() uint64                                                 { return 0 }
+func (r *inlineRows) used() uint64                                                  { return 0 }
 
 func (r *inlineRows) enter(e block.Edit, addr uint64, slot int, _ uint64, h block.Header, row []uint64) (block.Edit, uint64) {
 	e.Set(r.t.lay.HeadsAt+slot, uint64(h))
@@ -162,7 +162,7 @@ func (r *apartRows) unlock(h *index.Held) {
 	r.t.a.Span(h.Addr, 1).Store(block.HeaderWord, uint64(h.Prev))
 }
 
-func (r *apartRows) make(key index.Key, _ int, h block.Header, row []uint64) (uint64, error) {
+func (r *apartRows) newRow(key index.Key, _ int, h block.Header, row []uint64) (uint64, error) {
 	addr, err := r.blocks.Alloc()
 	if err != nil {
 		return 0, full(err)
@@ -243,7 +243,7 @@ func (r *variedRows) size(words int) error {
 }
 
 // make makes a row block with room for words of payload, of which row is the beginning.
-func (r *variedRows) make(key index.Key, words int, h block.Header, row []uint64) (uint64, error) {
+func (r *variedRows) newRow(key index.Key, words int, h block.Header, row []uint64) (uint64, error) {
 	addr, c, err := r.blocks.AllocNear(block.ClassFor(leaf.StrBlockWords(key.Str, words)))
 	if err != nil {
 		return 0, full(err)
