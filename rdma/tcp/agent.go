@@ -12,20 +12,20 @@ import (
 // and the piece in which a large READ is sent.
 const chunkWords = 8 << 10
 
-// caller is what the agent hands everything to that is not a verb.
+// caller receives everything of a connection that is not a verb.
 type caller interface {
-	// emit sends words, which it does not keep. It may wait for the peer.
+	// emit sends words and does not keep them. It may wait for the peer.
 	emit(words []uint64) error
-	// ready is nil if a call may begin: its predecessor has been replied to.
+	// ready returns nil if a call may begin: the call before it has its reply.
 	ready() error
-	// call takes a request; body may be kept until the next but one.
+	// call receives a request. It may keep body until the next call but one.
 	call(id uint64, body []byte) error
-	// grant looks a region up. Without one the grant's access is 0.
+	// grant looks up a region. If there is none, the access is 0.
 	grant(k rdma.RKey) grant
 }
 
-// agent performs what one connection asks for. It takes frames in whatever
-// pieces they arrive, and owns neither socket nor goroutine.
+// agent performs the requests of one connection. It accepts frames in the pieces
+// in which they arrive, and owns neither socket nor goroutine.
 type agent struct {
 	caller
 	grants   []grant // by slot; of this connection
@@ -53,9 +53,8 @@ func newAgent(c caller, n *provide.Refusals, t *rdma.Tally) *agent {
 	return &agent{caller: c, refusals: n, tally: t, header: -1}
 }
 
-// consume takes what it can of w and returns how many words that was. The
-// rest is to be offered again with more behind it. An error is the end of the
-// connection.
+// consume processes as many words of w as it can and returns their number. The
+// caller offers the rest again, followed by more. An error ends the connection.
 func (a *agent) consume(w []uint64) (used int, err error) {
 	for {
 		n, err := a.step(w[used:])
@@ -68,8 +67,8 @@ func (a *agent) consume(w []uint64) (used int, err error) {
 	}
 }
 
-// step takes one piece: a header, a verb, or as much of a body as is there.
-// 0 words mean that more are needed.
+// step processes one piece: a header, a verb, or the present part of a body. It
+// returns 0 if it needs more words.
 func (a *agent) step(w []uint64) (int, error) {
 	if a.left == 0 {
 		return a.begin(w)
@@ -100,7 +99,7 @@ func (a *agent) step(w []uint64) (int, error) {
 	return n, nil
 }
 
-// begin takes a header.
+// begin processes a header.
 func (a *agent) begin(w []uint64) (int, error) {
 	if len(w) < headerWords {
 		return 0, nil
@@ -150,8 +149,8 @@ func (a *agent) answerGrant(k rdma.RKey) {
 	a.out = append(a.out, frame{kind: kindGrant, id: uint64(k)}.word0(), uint64(k), g.cap[0], g.cap[1], uint64(g.access))
 }
 
-// takeBody takes words of a request. The memory for it grows as it arrives,
-// so that a mere claim costs nothing.
+// takeBody stores words of a request. Their memory grows as they arrive, so that
+// a client that only claims a large request costs nothing.
 func (a *agent) takeBody(w []uint64) (int, error) {
 	n := min(a.left, len(w))
 	body := append(a.bodies[a.body], w[:n]...)
@@ -165,13 +164,13 @@ func (a *agent) takeBody(w []uint64) (int, error) {
 // keepWords bounds the buffer of requests that a connection without one keeps.
 const keepWords = provide.KeepBytes / mem.WordBytes
 
-// large reports buffers that are too large to be kept while no request is
-// being taken.
+// large reports whether buffers are too large to be kept between requests, and
+// no request is arriving.
 func (a *agent) large() bool {
 	return a.left == 0 && max(cap(a.bodies[0]), cap(a.bodies[1])) > keepWords
 }
 
-// shrink gives large buffers back. No request may be in the handler's hands.
+// shrink drops large buffers. The handler must not have a request.
 func (a *agent) shrink() {
 	for i := range a.bodies {
 		if cap(a.bodies[i]) > keepWords {
@@ -180,7 +179,7 @@ func (a *agent) shrink() {
 	}
 }
 
-// takeVerb performs a verb, or prepares to take the words of a WRITE.
+// takeVerb performs a verb, or prepares for the words of a WRITE.
 func (a *agent) takeVerb(w []uint64) (int, error) {
 	if a.verbs == 0 {
 		return 0, fmt.Errorf("%w: a batch is longer than its verbs", errFrame)
@@ -256,7 +255,7 @@ func (a *agent) read(s mem.Span) error {
 }
 
 // readLarge answers a READ that does not fit the chunk, in a frame of its own
-// that is sent in pieces. They are in order like the words in them.
+// that is sent in pieces. The pieces are in order, as are the words in them.
 func (a *agent) readLarge(s mem.Span) error {
 	if err := a.flush(); err != nil {
 		return err
@@ -280,7 +279,7 @@ func (a *agent) readLarge(s mem.Span) error {
 	return nil
 }
 
-// complete answers a verb that gives no more than a word.
+// complete answers a verb whose result is at most one word.
 func (a *agent) complete(op rdma.Op, words int, s rdma.Status, old ...uint64) error {
 	if err := a.flushIfFull(2); err != nil {
 		return err
@@ -312,7 +311,7 @@ func (a *agent) reserve(n int) {
 	}
 }
 
-// endResults completes the frame being gathered.
+// endResults completes the frame of results that is being gathered.
 func (a *agent) endResults() {
 	if a.header >= 0 {
 		a.out[a.header] |= uint64(len(a.out)-a.header-headerWords) << 32

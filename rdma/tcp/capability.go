@@ -12,8 +12,8 @@ import (
 // MaxRegions bounds the regions of one endpoint.
 const MaxRegions = 1 << 16
 
-// capability is the secret that a verb shows. It is drawn for one region and
-// one connection.
+// capability is the secret that a verb must present. It is drawn at random for
+// one region and one connection.
 type capability [2]uint64
 
 func newCapability() capability {
@@ -22,7 +22,7 @@ func newCapability() capability {
 	return capability{binary.NativeEndian.Uint64(b[:]), binary.NativeEndian.Uint64(b[8:])}
 }
 
-// equal takes the same time wherever the two differ.
+// equal takes the same time whether and wherever the two differ.
 func (c capability) equal(d capability) bool { return (c[0]^d[0])|(c[1]^d[1]) == 0 }
 
 // grant is what one connection may do to one region.
@@ -32,7 +32,8 @@ type grant struct {
 	region *mem.Region
 }
 
-// authorize finds the memory a verb may touch, or why there is none.
+// authorize returns the memory that a verb may touch, or the status of its
+// refusal.
 func authorize(grants []grant, v *verb, n *provide.Refusals) (mem.Span, rdma.Status) {
 	need, words := provide.Need(v.op, int(v.words))
 	if need == 0 {
@@ -60,5 +61,5 @@ func authorize(grants []grant, v *verb, n *provide.Refusals) (mem.Span, rdma.Sta
 	return s, rdma.StatusOK
 }
 
-// slotOf is where an rkey's grant is.
+// slotOf returns the index of an rkey's grant.
 func slotOf(k rdma.RKey) (int, bool) { return int(k) - 1, k >= 1 && k <= MaxRegions }

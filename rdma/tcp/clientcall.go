@@ -10,8 +10,8 @@ import (
 	"drtmx/rdma/internal/provide"
 )
 
-// StartCall sends the request, unless so much is in flight that FinishCall or
-// Wait has to.
+// StartCall sends the request. If too much is in flight, FinishCall or Wait sends
+// it.
 func (c *conn) StartCall(ctx context.Context, req []byte) error {
 	if !c.usable() {
 		return c.linkErr()
@@ -43,8 +43,8 @@ func (c *conn) startSmall() error {
 	return nil
 }
 
-// startLarge sends a request that may have to wait until the server has read
-// a part.
+// startLarge sends a request. It may have to wait until the server has read a
+// part of it.
 func (c *conn) startLarge(ctx context.Context) error {
 	k := &c.call
 	if !c.watch.begin(ctx) {

@@ -14,16 +14,16 @@ import (
 
 const (
 	// windowBytes bounds the requests in flight that Post and StartCall send
-	// without regard to what the server does. The buffers of the two kernels
-	// take that much, so they do not wait.
+	// whether or not the server reads. The buffers of the two kernels hold that
+	// much, so that Post and StartCall do not wait.
 	windowBytes = 32 << 10
 	// MaxInFlight bounds the batches of a connection that were posted and not
 	// waited for.
 	MaxInFlight = 1024
 )
 
-// flight is a batch that was posted. Its requests are sent in order and
-// answered in order; those with a status already are neither.
+// flight is a batch that was posted. Its requests are sent and answered in order,
+// except those that already have a status.
 type flight struct {
 	b     *rdma.Batch
 	id    uint64
@@ -33,8 +33,8 @@ type flight struct {
 	count rdma.Counters
 }
 
-// conn is the client side of a connection. Its goroutine does all the work;
-// other goroutines touch state, watch and the socket alone.
+// conn is the client side of a connection. The goroutine that uses it does all
+// the work; other goroutines touch only state, watch and the socket.
 type conn struct {
 	addr   string
 	conn   net.Conn // TLS, or the socket
@@ -89,7 +89,7 @@ func (c *conn) usable() bool { return c.state.Up() }
 // InOrder is true: the agent loads words in ascending order.
 func (c *conn) InOrder() bool { return true }
 
-// Counters is a snapshot of what the connection has carried.
+// Counters returns a snapshot of the connection's counters.
 func (c *conn) Counters() rdma.Counters { return c.ctr.Snapshot() }
 
 // Close may be called while another goroutine waits, which then sees a dead
@@ -103,7 +103,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// fail breaks the connection: what is in flight completes with
+// fail breaks the connection: requests in flight complete with
 // rdma.StatusPeerDown.
 func (c *conn) fail() {
 	if _, first := c.state.Move(provide.Broken); first {
@@ -126,7 +126,7 @@ func (c *conn) fail() {
 	c.call.deferred = false
 }
 
-// Post sends what fits the window; the rest of the batch follows from Wait.
+// Post sends the requests that fit the window. Wait sends the rest.
 func (c *conn) Post(b *rdma.Batch) error {
 	if !c.usable() {
 		return c.linkErr()
@@ -155,7 +155,7 @@ func (c *conn) Post(b *rdma.Batch) error {
 		f.count.Count(wr)
 	}
 	c.flights = append(c.flights, f)
-	if c.send(false) != nil { // Wait tells
+	if c.send(false) != nil { // Wait returns the error
 		c.fail()
 	}
 	return nil
@@ -171,8 +171,9 @@ func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
 	return b.Err()
 }
 
-// await sends and receives until done, which fail also makes true of batches.
-// An error is that of ctx; a broken connection is for the caller to notice.
+// await sends and receives until done reports true, which it also does for
+// batches of a broken connection. Its only error is that of ctx; the caller
+// checks whether the connection is broken.
 func (c *conn) await(ctx context.Context, done func() bool) error {
 	if !c.watch.begin(ctx) {
 		c.fail()
@@ -201,9 +202,9 @@ func (c *conn) await(ctx context.Context, done func() bool) error {
 	return nil
 }
 
-// send sends requests in flight, in frames. Without wait it stops where the
-// window ends. With wait it goes on if nothing is in flight: then the server
-// is reading.
+// send sends posted requests, in frames. Without wait it stops at the end of the
+// window. With wait it continues if the server has answered everything, because
+// the server then reads.
 func (c *conn) send(wait bool) error {
 	if c.call.deferred && c.room(len(c.call.request)*mem.WordBytes, wait) {
 		if err := c.sendCall(); err != nil {
@@ -231,8 +232,8 @@ func (c *conn) room(n int, wait bool) bool {
 	return c.inFlight+n <= windowBytes || wait && c.unanswered == 0
 }
 
-// noteResult takes a verb off what is in flight. When all are, the agent reads
-// again, and what it has not read yet it will.
+// noteResult subtracts a verb from the requests in flight. When none is left, the
+// agent reads again, and will read all that was sent.
 func (c *conn) noteResult(wr *rdma.WR) {
 	c.inFlight -= requestWords(wr) * mem.WordBytes
 	if c.unanswered--; c.unanswered == 0 {
@@ -295,7 +296,7 @@ func (c *conn) write(w []uint64) error {
 	return err
 }
 
-// retire takes complete batches out of flight.
+// retire removes complete batches from those in flight.
 func (c *conn) retire() {
 	n := 0
 	for n < len(c.flights) {
@@ -317,7 +318,7 @@ func (c *conn) retire() {
 	}
 }
 
-// receive waits for something to arrive and takes it.
+// receive waits for bytes from the server and processes them.
 func (c *conn) receive() error {
 	var n int
 	var err error
@@ -340,8 +341,7 @@ func (c *conn) receive() error {
 	return err
 }
 
-// tick asks for a sign of life, and gives up if there was none since the last
-// one.
+// tick sends a ping, and gives up if nothing has arrived since the last one.
 func (c *conn) tick() error {
 	if c.ticks++; c.ticks > 2 {
 		return rdma.ErrPeerDown

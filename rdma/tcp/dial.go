@@ -13,8 +13,8 @@ import (
 	"drtmx/rdma/internal/provide"
 )
 
-// Dial connects to an endpoint at host:port. Beside the errors of any fabric it
-// fails with ErrInsecure for an address beyond loopback without TLS, and with
+// Dial connects to an endpoint at host:port. Besides the errors of every fabric,
+// it fails with ErrInsecure for an address beyond loopback without TLS, and with
 // ErrAuth and the reason if one side does not trust the other.
 func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	nc, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
@@ -35,7 +35,7 @@ func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	return c, nil
 }
 
-// greet does the handshake, TLS included, and takes the capabilities.
+// greet performs the handshake, TLS included, and receives the capabilities.
 func (p *Provider) greet(ctx context.Context, nc *net.TCPConn, addr string) (*conn, error) {
 	if err := p.mayTalk(nc.RemoteAddr()); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (c *conn) hello(p *Provider) error {
 	return nil
 }
 
-// takeFirstGrant takes one of the grants that follow the welcome.
+// takeFirstGrant receives one of the grants that follow the welcome.
 func (c *conn) takeFirstGrant() error {
 	var b [(headerWords + grantWords) * mem.WordBytes]byte
 	if _, err := io.ReadFull(c.conn, b[:]); err != nil {
@@ -116,12 +116,12 @@ func readHello(r io.Reader) (hello, error) {
 	return decodeHello(b[:])
 }
 
-// tlsHandshake opens what a client says that speaks TLS.
+// tlsHandshake is the first byte from a client that uses TLS.
 const tlsHandshake = 22
 
 var errSpeaksTLS = fmt.Errorf("%w: TLS where plain text is spoken", errHandshake)
 
-// greetingError says in one line what ended a handshake.
+// greetingError returns, in one line, why a handshake failed.
 func (c *conn) greetingError(err error) error {
 	if refused := refusal(err); refused != nil {
 		return refused

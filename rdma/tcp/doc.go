@@ -12,7 +12,8 @@
 // client. Every verb names one. A capability of another connection, of an
 // earlier life of the server, or a guessed one is refused like an access out
 // of bounds: the request completes with rdma.StatusAccess, [Stats] counts it,
-// and nobody is harmed. An rkey only names the capability within the client.
+// and it has no other effect. An rkey only names the capability within the
+// client.
 //
 // # Security
 //
@@ -22,18 +23,16 @@
 //
 // # Flow control
 //
-// A client has at most windowBytes of requests in flight, which the buffers
-// of the two kernels take whatever the server does; the rest of a batch, and
-// larger requests, follow from Wait and FinishCall as answers come in. So
-// neither side can wait for the other to read. The server holds for each
-// connection no more than a chunk of answers and one response. A client that
-// does not read them is dropped after [Options.StallTimeout]; only its own
-// agent waits for it.
+// A client has at most windowBytes of requests in flight. The buffers of the two
+// kernels hold that much even if the server does not read. Wait and FinishCall
+// send the rest of a batch, and larger requests, as answers arrive. So the two
+// sides can never wait for each other to read. The server holds at most one chunk
+// of answers and one response for each connection. It drops a client that does
+// not read them after [Options.StallTimeout]; only the agent of that client waits.
 //
 // # Loss
 //
-// Kernel keepalive finds peers that vanished. A client that waits asks the
-// agent for a sign of life after [Options.KeepAlive] without one, and gives
-// the connection up after as long again; an agent answers while handlers are
-// busy.
+// Kernel keepalive detects peers that have vanished. A waiting client pings the
+// agent after [Options.KeepAlive] of silence, and gives up the connection after
+// as much silence again. An agent answers pings while handlers are busy.
 package tcp

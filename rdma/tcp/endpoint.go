@@ -53,9 +53,9 @@ type endpoint struct {
 	}
 }
 
-// Listen opens an endpoint at host:port; "" is a free port of the loopback
-// address. An address in use, or one that is not of this host, is
-// rdma.ErrAddress; one beyond loopback without TLS is ErrInsecure.
+// Listen opens an endpoint at host:port; "" means a free port of the loopback
+// address. It fails with rdma.ErrAddress for an address in use or of another
+// host, and with ErrInsecure for an address beyond loopback without TLS.
 func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, error) {
 	if addr == "" {
 		addr = "127.0.0.1:0"
@@ -103,8 +103,8 @@ func (e *endpoint) Serve(h rdma.Handler) error {
 	return nil
 }
 
-// Counters sums the connections, one-sided verbs included: the agent has
-// performed them.
+// Counters returns the sum over the connections, with the one-sided verbs, which
+// the agents perform.
 func (e *endpoint) Counters() rdma.Counters {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -132,7 +132,7 @@ func (e *endpoint) stop() {
 	}
 	e.lobby.Close()
 	e.mu.Unlock()
-	e.listener.Close() // again and again is harmless
+	e.listener.Close() // harmless if it is closed
 	for _, p := range e.pollers {
 		p.kick()
 	}
@@ -148,7 +148,7 @@ func (e *endpoint) accept() {
 	})
 }
 
-// sourceOf is the network address of a peer, without its port.
+// sourceOf returns the network address of a peer, without its port.
 func sourceOf(nc *net.TCPConn) string {
 	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
 		return string(a.IP)
@@ -176,9 +176,10 @@ func (e *endpoint) serve(nc *net.TCPConn, g *provide.Guest) {
 	*e.room(c)--
 }
 
-// room is the number of connections that share a bound with c. Data servers
-// have one of their own: clients that hold all that there are keep no server
-// from settling what is in doubt. The caller holds the lock.
+// room returns the number of connections that share a bound with c. Data servers
+// have a bound of their own, so that clients that hold all their connections do
+// not keep a server from resolving transactions in doubt. The caller holds the
+// lock.
 func (e *endpoint) room(c *serverConn) *int {
 	if c.id.Role == rdma.RoleServer {
 		return &e.mu.servers
@@ -186,7 +187,8 @@ func (e *endpoint) room(c *serverConn) *int {
 	return &e.mu.clients
 }
 
-// enlist makes a greeted client a connection and grants it the regions of now.
+// enlist records a connection, if there is room, and grants it the present
+// regions.
 func (e *endpoint) enlist(c *serverConn) reason {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -210,8 +212,8 @@ func (e *endpoint) enlist(c *serverConn) reason {
 	return reasonNone
 }
 
-// greet does the handshake, TLS included, within Options.HandshakeTimeout. A
-// connection that it returns is in the books, even if it failed.
+// greet performs the handshake, TLS included, within Options.HandshakeTimeout. A
+// connection that it returns is recorded, even if the handshake failed.
 func (e *endpoint) greet(nc *net.TCPConn, g *provide.Guest) (*serverConn, error) {
 	deadline := time.Now().Add(e.p.opts.HandshakeTimeout)
 	if err := nc.SetDeadline(deadline); err != nil {
@@ -267,7 +269,7 @@ func (e *endpoint) greet(nc *net.TCPConn, g *provide.Guest) (*serverConn, error)
 	return c, nil
 }
 
-// refuse tells a client why it is not served.
+// refuse sends a client the reason of its refusal.
 func refuse(w io.Writer, t *transport, why reason) {
 	h := ourHello()
 	h.reason = why
@@ -313,8 +315,8 @@ func (e *endpoint) noteRefusal(err error) {
 	}
 }
 
-// linger takes what a refused client has sent, for a while: closing a socket
-// with unread data makes the kernel throw away the refusal too.
+// linger reads for a while what a refused client has sent. If a socket is closed
+// with unread data, the kernel discards the refusal too.
 func linger(nc *net.TCPConn) {
 	_ = nc.CloseWrite()
 	_ = nc.SetReadDeadline(time.Now().Add(lingerTimeout))
@@ -332,7 +334,7 @@ const (
 	lingerBytes   = 64 << 10
 )
 
-// tune sets what finds a peer that vanished.
+// tune configures the detection of peers that have vanished.
 func tune(nc *net.TCPConn, o *Options) error {
 	err := nc.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: o.KeepAlive, Interval: max(o.KeepAlive/3, time.Second), Count: 3})
 	if err != nil {

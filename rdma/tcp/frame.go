@@ -19,7 +19,7 @@ const headerWords = 2
 
 const headerBytes = headerWords * mem.WordBytes
 
-// kind says what a frame is. C is client to server.
+// kind is the kind of a frame. C means from client to server.
 type kind uint8
 
 const (
@@ -67,7 +67,7 @@ func (f frame) word0() uint64 {
 	return uint64(f.kind) | uint64(f.flags)<<8 | uint64(f.count)<<16 | uint64(f.size)<<32
 }
 
-// payloadWords is the length of what follows the header.
+// payloadWords returns the number of words that follow the header.
 func (f frame) payloadWords() int {
 	switch f.kind {
 	case kindCall, kindReply:
@@ -125,9 +125,8 @@ func (v *verb) word0() uint64 {
 	return uint64(v.op) | uint64(v.slot)<<16 | uint64(v.words)<<32
 }
 
-// decodeVerb takes the first verbWords of w apart. Whether the verb may be
-// performed is for the agent to decide; only what makes the rest of the frame
-// unreadable is an error.
+// decodeVerb decodes the first verbWords of w. It fails only if the rest of the
+// frame could not be read. The agent decides whether the verb may be performed.
 func decodeVerb(w []uint64) (verb, error) {
 	v := verb{
 		op: rdma.Op(w[0]), slot: uint16(w[0] >> 16), words: uint32(w[0] >> 32),
@@ -139,7 +138,7 @@ func decodeVerb(w []uint64) (verb, error) {
 	return v, nil
 }
 
-// tailWords is what follows the verb in its frame.
+// tailWords returns the number of words that follow the verb in its frame.
 func (v *verb) tailWords() int {
 	switch v.op {
 	case rdma.OpWrite:
@@ -152,8 +151,7 @@ func (v *verb) tailWords() int {
 	return 0
 }
 
-// requestWords is the length of a work request in a batch, resultWords that
-// of its result if it succeeds.
+// requestWords returns the number of words of a work request in a batch.
 func requestWords(wr *rdma.WR) int {
 	v := verb{op: wr.Op, words: uint32(len(wr.Buf))}
 	return verbWords + v.tailWords()

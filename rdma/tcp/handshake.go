@@ -24,10 +24,10 @@ const helloBytes = 64
 
 var magic = [8]byte{'d', 'r', 't', 'm', 'x', 't', 'c', 'p'}
 
-// orderWord reads the same only in the same byte order.
+// orderWord has the same value only in the same byte order.
 const orderWord = 0x0102030405060708
 
-// reason says why a server refuses a connection.
+// reason is why a server refuses a connection.
 type reason uint32
 
 const (
@@ -76,7 +76,7 @@ func ourHello() hello {
 	}
 }
 
-// check says why the peer that sent h cannot be served.
+// check returns why the peer that sent h cannot be served.
 func (h *hello) check() reason {
 	ours := ourHello()
 	switch {
@@ -104,7 +104,7 @@ func (h *hello) encode() []byte {
 	return b
 }
 
-// decodeHello takes a hello or a welcome apart.
+// decodeHello decodes a hello or a welcome.
 func decodeHello(b []byte) (hello, error) {
 	if len(b) != helloBytes || !bytes.Equal(b[:8], magic[:]) {
 		return hello{}, errHandshake

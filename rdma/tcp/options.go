@@ -31,31 +31,31 @@ type Options struct {
 	// TLS names the certificates of this process. Without it connections are
 	// in plain text, which is refused beyond loopback addresses.
 	TLS *TLS
-	// Insecure allows plain text with any address: everyone who reaches the
-	// port can read, and all on the way can.
+	// Insecure allows plain text with any address: everyone who reaches the port
+	// can read the data, and so can everyone on the path.
 	Insecure bool
-	// PlainRole is the role of everyone who connects to an endpoint of this
-	// provider in plain text, where nobody says who he is; rdma.RoleNone means
+	// PlainRole is the role of every peer that connects to an endpoint of this
+	// provider in plain text, where peers have no identity; rdma.RoleNone means
 	// DefaultPlainRole.
 	PlainRole rdma.Role
 	// Pollers is the number of goroutines that serve the RPCs of an endpoint;
 	// 0 means 1, which handles all requests one after the other.
 	Pollers int
-	// Rights says what a client may do to regions, at most; reading is always
-	// granted to readers of all tables, and nothing to others. nil allows what the regions were registered with.
+	// Rights returns the most that a client may do to regions. Readers of all
+	// tables may always read; other clients get no access. nil allows all that the
+	// regions were registered with.
 	Rights func(Identity) rdma.Access
-	// KeepAlive is how long a connection may show no life before it is asked
-	// for some; 0 means DefaultKeepAlive.
+	// KeepAlive is how long a connection may be silent before a ping; 0 means
+	// DefaultKeepAlive.
 	KeepAlive time.Duration
-	// StallTimeout is how long a peer may leave what it was sent unread; 0
-	// means DefaultStallTimeout.
+	// StallTimeout is how long a peer may leave data unread; 0 means
+	// DefaultStallTimeout.
 	StallTimeout time.Duration
-	// HandshakeTimeout bounds how long a client may take to say who it is; 0
-	// means DefaultHandshakeTimeout.
+	// HandshakeTimeout bounds the handshake of a client; 0 means
+	// DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration
-	// MaxConnections bounds the clients' connections of an endpoint, and apart
-	// from them those of other data servers; 0 means
-	// DefaultMaxConnections.
+	// MaxConnections bounds the connections of clients to an endpoint, and
+	// separately those of data servers; 0 means DefaultMaxConnections.
 	MaxConnections int
 }
 
@@ -69,7 +69,7 @@ type Provider struct {
 var _ rdma.Provider = (*Provider)(nil)
 
 // New returns a provider. It fails for options out of range, and with
-// ErrCertificateFile if a file cannot be used.
+// ErrCertificateFile for a file that it cannot use.
 func New(o Options) (*Provider, error) {
 	var err error
 	if o.Pollers, err = provide.PollersOf(o.Pollers, MaxPollers); err != nil {
@@ -92,5 +92,5 @@ func New(o Options) (*Provider, error) {
 	return p, nil
 }
 
-// Name is "tcp".
+// Name returns "tcp".
 func (p *Provider) Name() string { return "tcp" }

@@ -7,18 +7,18 @@ import (
 	"drtmx/rdma"
 )
 
-// directBytes is from where on the rest of a READ is received into its own
-// buffer rather than through the connection's.
+// directBytes is the least rest of a READ that is received into its own buffer
+// rather than through the connection's.
 const directBytes = 4 << 10
 
-// current is the work request whose result comes next.
+// current returns the work request whose result comes next.
 func (c *conn) current() *rdma.WR {
 	f := &c.flights[0]
 	return &f.b.WRs[f.done]
 }
 
-// readInto is where the words of a large READ go, empty if the connection's
-// buffer is the place.
+// readInto returns the buffer for the words of a large READ. It is empty if they
+// are received through the connection's buffer.
 func (c *conn) readInto() []byte {
 	if !c.reading || c.r < c.fill {
 		return nil
@@ -29,8 +29,8 @@ func (c *conn) readInto() []byte {
 	return nil
 }
 
-// take takes all that is complete in the buffer, and parts of what may come
-// in parts. An error is the end of the connection.
+// take processes all complete items in the buffer, and parts of items that may
+// come in parts. An error ends the connection.
 func (c *conn) take() error {
 	for {
 		more, err := c.takeOne()
@@ -48,7 +48,7 @@ func (c *conn) take() error {
 	return nil
 }
 
-// next is the next n words if they are there.
+// next returns the next n words, if they have arrived.
 func (c *conn) next(n int) ([]byte, bool) {
 	b := c.in[c.r:c.fill]
 	if len(b) < n*mem.WordBytes {
@@ -75,7 +75,7 @@ func (c *conn) takeOne() (bool, error) {
 	return c.takeGrant() // begin lets nothing else through
 }
 
-// begin takes a header.
+// begin processes a header.
 func (c *conn) begin(w0, w1 uint64) error {
 	f, err := decodeFrame(w0, w1)
 	if err != nil {
@@ -104,7 +104,7 @@ func (c *conn) begin(w0, w1 uint64) error {
 	return nil
 }
 
-// takeResult takes a result, or what is there of the words of a READ.
+// takeResult processes a result, or the present part of the words of a READ.
 func (c *conn) takeResult() (bool, error) {
 	if c.reading {
 		return c.takeRead()
@@ -155,7 +155,7 @@ func (c *conn) takeResult() (bool, error) {
 	return true, nil
 }
 
-// takeRead takes words of a READ, and at last its tail.
+// takeRead stores words of a READ, and finally its tail.
 func (c *conn) takeRead() (bool, error) {
 	wr := c.current()
 	dst := mem.Bytes(wr.Buf)
@@ -175,7 +175,7 @@ func (c *conn) takeRead() (bool, error) {
 	return true, nil
 }
 
-// complete ends a work request, and the batch with the last one.
+// complete completes a work request, and with the last one its batch.
 func (c *conn) complete(wr *rdma.WR, s rdma.Status) {
 	f := &c.flights[0]
 	wr.Status = s
@@ -190,7 +190,7 @@ func (c *conn) complete(wr *rdma.WR, s rdma.Status) {
 	}
 }
 
-// takeReply takes what is there of a response.
+// takeReply stores the present part of a response.
 func (c *conn) takeReply() (bool, error) {
 	k := &c.call
 	n := min(c.fill-c.r, c.left*mem.WordBytes-c.got) // with the padding
@@ -205,7 +205,7 @@ func (c *conn) takeReply() (bool, error) {
 	return true, nil
 }
 
-// takeGrant takes a capability.
+// takeGrant stores a capability.
 func (c *conn) takeGrant() (bool, error) {
 	b, ok := c.next(grantWords)
 	if !ok {

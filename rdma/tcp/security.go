@@ -15,11 +15,12 @@ import (
 	"drtmx/rdma"
 )
 
-// Errors of authentication. Those that say what is wrong wrap ErrAuth.
+// Errors of authentication. Those about credentials wrap ErrAuth.
 var (
 	// ErrAuth reports that one side did not accept the other's credentials.
 	ErrAuth = errors.New("tcp: not authenticated")
-	// ErrNoCertificate reports a client without a certificate at a server that wants one.
+	// ErrNoCertificate reports a client without a certificate, which the server
+	// requires.
 	ErrNoCertificate = fmt.Errorf("%w: no certificate", ErrAuth)
 	// ErrUnknownCA reports a certificate that no trusted authority has signed.
 	ErrUnknownCA = fmt.Errorf("%w: certificate of an unknown authority", ErrAuth)
@@ -29,7 +30,7 @@ var (
 	ErrServerName = fmt.Errorf("%w: certificate for another server", ErrAuth)
 	// ErrInsecure reports plain text with an address beyond loopback.
 	ErrInsecure = errors.New("tcp: plain text is refused beyond loopback (give certificates, or allow it explicitly)")
-	// ErrCertificateFile reports a file that does not hold what it should.
+	// ErrCertificateFile reports a file without the expected contents.
 	ErrCertificateFile = errors.New("tcp: bad certificate file")
 )
 
@@ -38,12 +39,12 @@ type TLS struct {
 	CA   string // certificates of the authorities trusted
 	Cert string // this process's certificate, followed by intermediate ones
 	Key  string // its private key
-	// ServerName is what servers' certificates must be for; empty means the
-	// host that was dialled.
+	// ServerName is the name that servers' certificates must have; empty means
+	// the host that was dialled.
 	ServerName string
 }
 
-// Identity is who a client is, as far as the server knows.
+// Identity is the identity of a client, as the server knows it.
 type Identity struct {
 	Addr string // of its socket
 	// Identity is from its certificate: the name is the subject's common name,
@@ -80,14 +81,14 @@ func (o *TLS) configs() (server, client *tls.Config, err error) {
 	}
 	client = &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: o.ServerName,
-		// Whatever authorities the server names: it can say better than we
-		// what is wrong with our certificate.
+		// The certificate is sent whatever authorities the server names, because
+		// the server's error says best what is wrong with it.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil },
 	}
 	return server, client, nil
 }
 
-// authenticate does the server's part of TLS.
+// authenticate performs the server's part of TLS.
 func (c *serverConn) authenticate(cfg *tls.Config, t *transport, deadline time.Time) error {
 	tc := tls.Server(t, cfg)
 	c.conn = tc
@@ -114,7 +115,7 @@ func (c *serverConn) authenticate(cfg *tls.Config, t *transport, deadline time.T
 	return t.SetDeadline(deadline)
 }
 
-// authenticate does the client's part of TLS.
+// authenticate performs the client's part of TLS.
 func (c *conn) authenticate(cfg *tls.Config) error {
 	if cfg.ServerName == "" {
 		host, _, err := net.SplitHostPort(c.addr)
@@ -140,7 +141,8 @@ const (
 	alertCertificateRequired = tls.AlertError(116)
 )
 
-// refusal translates an error of TLS that is about credentials, or is nil.
+// refusal translates an error of TLS that is about credentials, and returns nil
+// for others.
 func refusal(err error) error {
 	var remote *net.OpError
 	var record tls.RecordHeaderError
@@ -164,7 +166,7 @@ func refusal(err error) error {
 	return nil
 }
 
-// alertError translates an alert, whose type crypto/tls keeps to itself.
+// alertError translates an alert. crypto/tls does not export its type.
 func alertError(err error) error {
 	switch err.Error() {
 	case alertCertificateRequired.Error():

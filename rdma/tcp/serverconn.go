@@ -45,7 +45,7 @@ type serverConn struct {
 	}
 }
 
-// run is the agent: it serves until the connection ends.
+// run serves the connection until it ends.
 func (c *serverConn) run() {
 	in := make([]uint64, inputWords)
 	b := mem.Bytes(in)
@@ -71,15 +71,15 @@ func (c *serverConn) run() {
 	}
 }
 
-// read waits for what the client sends. Meanwhile a connection that has become
-// quiet gives large buffers back.
+// read waits for bytes from the client. A connection that has become idle drops
+// its large buffers meanwhile.
 func (c *serverConn) read(b []byte) (int, error) {
 	for c.agent.large() {
 		if c.forget() {
 			c.agent.shrink()
 			break
 		}
-		_ = c.conn.SetReadDeadline(time.Now().Add(provide.GiveBackAfter)) // of a closed socket; Read tells
+		_ = c.conn.SetReadDeadline(time.Now().Add(provide.GiveBackAfter)) // if the socket is closed, Read fails
 		n, err := c.conn.Read(b)
 		_ = c.conn.SetReadDeadline(time.Time{})
 		late := errors.Is(err, os.ErrDeadlineExceeded)
@@ -93,7 +93,7 @@ func (c *serverConn) read(b []byte) (int, error) {
 	return c.conn.Read(b)
 }
 
-// forget drops the last request, unless it is still in somebody's hands.
+// forget drops the last request, unless it is still in use.
 func (c *serverConn) forget() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,18 +104,18 @@ func (c *serverConn) forget() bool {
 	return true
 }
 
-// emit is the agent's way out: it waits for the peer.
+// emit sends the agent's answers. It waits for the peer.
 func (c *serverConn) emit(w []uint64) error { return c.out.send(w, true) }
 
-// grant is what the connection may do to a region.
+// grant returns the access of the connection to a region.
 func (c *serverConn) grant(k rdma.RKey) grant {
 	g, _ := c.e.Grant(k) // without a region, no access
 	return grant{region: g.Region, access: g.Access & c.rights}
 }
 
-// ready refuses a call while another has no reply: its body would overwrite
-// one that the handler may be reading. And it waits until the last reply is
-// on its way, or else those of a client that reads none would pile up.
+// ready refuses a call while another one has no reply, because its body would
+// overwrite the one that the handler may be reading. It also waits until the last
+// reply is sent, so that the replies to a client that reads none cannot pile up.
 func (c *serverConn) ready() error {
 	c.mu.Lock()
 	busy := c.mu.busy
@@ -126,7 +126,7 @@ func (c *serverConn) ready() error {
 	return c.out.settle()
 }
 
-// call takes a request for the handler.
+// call queues a request for the handler.
 func (c *serverConn) call(id uint64, body []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,7 +138,7 @@ func (c *serverConn) call(id uint64, body []byte) error {
 	return nil
 }
 
-// take is the request to be handled now.
+// take returns the request to be handled, if the connection has not ended.
 func (c *serverConn) take() (*rdma.Request, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,8 +193,8 @@ func appendMessage(w []uint64, k kind, id uint64, body []byte) []uint64 {
 	return w
 }
 
-// end closes the connection. The poller tells of it after the last handler
-// call. Only the agent's goroutine calls end.
+// end closes the connection. The poller reports the disconnect after the last
+// handler call. Only the agent's goroutine calls end.
 func (c *serverConn) end(err error) {
 	if errors.Is(err, errFrame) || errors.Is(err, errTwoCalls) {
 		c.e.refusals.Refuse(refusedProtocol)

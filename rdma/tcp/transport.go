@@ -12,10 +12,10 @@ import (
 	"drtmx/rdma/internal/provide"
 )
 
-// transport is a socket whose Write never waits for the peer: what the kernel
-// does not take at once is kept for drain. It lies under TLS too, so that the
-// same holds for encrypted connections. The caller drains what is left before
-// it writes again, which bounds it to one write.
+// transport is a socket whose Write never waits for the peer: drain sends later
+// what the kernel does not accept at once. TLS uses it too, so that the same
+// holds for encrypted connections. The caller drains the rest before it writes
+// again, which bounds the rest to one write.
 type transport struct {
 	net.Conn
 	raw   syscall.RawConn
@@ -40,7 +40,7 @@ func newTransport(c *net.TCPConn, stall time.Duration) (*transport, error) {
 	return t, nil
 }
 
-// Read is that of the socket; what the peer sends first ends its silence.
+// Read reads from the socket. The first bytes are reported to the lobby.
 func (t *transport) Read(p []byte) (int, error) {
 	n, err := t.Conn.Read(p)
 	if n > 0 && t.guest != nil {
@@ -67,7 +67,7 @@ func (t *transport) tryWrite(fd uintptr) bool {
 	return true
 }
 
-// Write hands p to the kernel or keeps it.
+// Write passes p to the kernel, and keeps what the kernel does not accept.
 func (t *transport) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,8 +96,8 @@ func (t *transport) left() bool {
 	return len(t.kept) > 0
 }
 
-// drain waits until the kernel has taken everything, but not longer than
-// stall for each piece of it.
+// drain waits until the kernel has accepted everything, at most stall for each
+// piece of it.
 func (t *transport) drain() error {
 	for {
 		t.mu.Lock()
@@ -116,7 +116,7 @@ func (t *transport) drain() error {
 	}
 }
 
-// drainPiece is what a peer must take within the stall time-out.
+// drainPiece is how much a peer must read within the stall timeout.
 const drainPiece = 64 << 10
 
 func (t *transport) drainBytes(b []byte) error {
@@ -133,12 +133,12 @@ func (t *transport) drainBytes(b []byte) error {
 	return t.SetWriteDeadline(time.Time{})
 }
 
-// outbox sends words of several goroutines in turn. One of them sends at a
-// time; what others bring meanwhile is queued and sent after it.
+// outbox sends the words of several goroutines. One of them sends at a time; the
+// words of others are queued meanwhile, and sent next.
 type outbox struct {
 	w net.Conn // the transport, or TLS over it
 	t *transport
-	// broken is told once, of the first error.
+	// broken is called once, with the first error.
 	broken func(error)
 
 	mu     sync.Mutex
@@ -155,9 +155,9 @@ func newOutbox(w net.Conn, t *transport, broken func(error)) *outbox {
 	return o
 }
 
-// send sends w, which the caller may reuse on return. With wait it returns
-// when the kernel has everything, and nothing is queued for long: the agent
-// thus stops when its peer does. Without wait it returns at once.
+// send sends w, which the caller may reuse on return. With wait it returns when
+// the kernel has accepted everything, so that the agent stops when its peer does
+// not read. Without wait it returns at once.
 func (o *outbox) send(w []uint64, wait bool) error {
 	o.mu.Lock()
 	for o.busy && wait && o.err == nil {
@@ -195,7 +195,7 @@ func (o *outbox) settle() error {
 	return o.err
 }
 
-// finish drains the transport in the place of a sender who must not wait.
+// finish drains the transport for a sender that must not wait.
 func (o *outbox) finish(err error) {
 	if err == nil {
 		err = o.t.drain()
@@ -203,7 +203,7 @@ func (o *outbox) finish(err error) {
 	_ = o.release(err, true)
 }
 
-// release sends what was queued meanwhile and gives the turn up.
+// release sends what was queued meanwhile, and lets others send.
 func (o *outbox) release(err error, wait bool) error {
 	for {
 		o.mu.Lock()
@@ -239,7 +239,7 @@ func (o *outbox) release(err error, wait bool) error {
 	}
 }
 
-// fail ends the waiting of senders.
+// fail makes waiting senders return an error.
 func (o *outbox) fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -249,7 +249,7 @@ func (o *outbox) fail(err error) {
 	o.idle.Broadcast()
 }
 
-// join waits until nobody sends. The socket has been closed.
+// join waits until no goroutine sends. The socket must be closed.
 func (o *outbox) join() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

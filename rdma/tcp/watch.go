@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// watch makes the end of a context end the socket's reads and writes. It
-// stays with a context from one wait to the next, because setting it up is
-// dear and successive waits mostly have the same one.
+// watch ends the socket's reads and writes when a context ends. It keeps watching
+// a context from one wait to the next, because setting it up is expensive and
+// successive waits mostly have the same context.
 type watch struct {
 	mu      sync.Mutex
 	done    <-chan struct{} // of the context being watched
@@ -56,8 +56,8 @@ func (w *watch) fire(d <-chan struct{}) {
 	}
 }
 
-// end ends a wait. The connection may have got what it waited for although
-// the context ended, and then goes on.
+// end ends a wait. The connection may have received what it waited for although
+// the context ended; it can then be used further.
 func (w *watch) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,8 +75,8 @@ func (w *watch) fired() bool {
 	return w.poked
 }
 
-// extend lets the socket's reads wait from now on, unless the context has
-// ended.
+// extend lets the socket's reads wait for another KeepAlive, unless the context
+// has ended.
 func (w *watch) extend() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
