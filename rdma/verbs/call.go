@@ -17,14 +17,14 @@ type assembly struct {
 	busy  bool // begun and not complete
 }
 
-// begin takes the first fragment and reports whether it is all.
+// begin stores the first fragment, and reports whether the message is complete.
 func (a *assembly) begin(h header, payload []byte) bool {
 	a.buf, a.total = append(a.buf[:0], payload...), int(h.total)
 	a.busy = len(a.buf) < a.total
 	return !a.busy
 }
 
-// more takes a further fragment.
+// more stores a further fragment.
 func (a *assembly) more(h header, payload []byte) (complete bool, err error) {
 	if !a.busy || int(h.total) != a.total || len(payload) == 0 || len(a.buf)+len(payload) > a.total {
 		return false, fmt.Errorf("%w: fragment of %d bytes after %d of %d", errWire, len(payload), len(a.buf), a.total)
@@ -50,10 +50,10 @@ type caller struct {
 	answered bool
 }
 
-// take takes a fragment of a response.
+// take stores a fragment of a response.
 func (s *caller) take(h header, payload []byte) (err error) {
 	if !s.calling || s.answered || h.seq != s.seq || h.kind == fragResponse && s.in.busy {
-		return fmt.Errorf("%w: response %d, of which nobody asked", errWire, h.seq)
+		return fmt.Errorf("%w: response %d without a call", errWire, h.seq)
 	}
 	if h.kind == fragResponse {
 		s.answered = s.in.begin(h, payload)
@@ -63,7 +63,8 @@ func (s *caller) take(h header, payload []byte) (err error) {
 	return err
 }
 
-// StartCall sends the request. A long one waits for the server to take it.
+// StartCall sends the request. A long request waits until the server has received
+// a part.
 func (c *conn) StartCall(ctx context.Context, req []byte) error {
 	err := c.use()
 	defer c.mu.Unlock()

@@ -76,7 +76,7 @@ type entry struct {
 	end    uint64 // position in staging to free
 }
 
-// InOrder is false: a device writes what it has read in any order.
+// InOrder returns false: a device stores the words that it reads in any order.
 func (c *conn) InOrder() bool { return false }
 
 func (c *conn) Counters() rdma.Counters { return c.ctr.Snapshot() }

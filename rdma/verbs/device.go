@@ -14,7 +14,7 @@ import (
 	"drtmx/rdma"
 )
 
-// deviceAddr is the first IPv4 address of a network interface of an RDMA
+// deviceAddr returns the first IPv4 address of a network interface of an RDMA
 // device: of the named one, or of the first that has any.
 func deviceAddr(sys, device string, addrsOf func(netdev string) []netip.Addr) (netip.Addr, error) {
 	names := []string{device}
@@ -66,7 +66,7 @@ func netdevsOf(dir string) []string {
 	return devs
 }
 
-// parseAddr takes HOST:PORT apart; names are looked up. Without a host the
+// parseAddr parses HOST:PORT, and looks names up. Without a host the
 // address is that of the device; "" also leaves the port to the system.
 func parseAddr(ctx context.Context, addr string, device func() (netip.Addr, error)) (netip.AddrPort, error) {
 	bad := func(err error) (netip.AddrPort, error) {

@@ -19,8 +19,8 @@ import (
 // resolveTimeout bounds each step of finding the way to a server.
 const resolveTimeout = 3 * time.Second
 
-// rejectedNobody is the connection manager's status of a refusal because
-// nobody listens (invalid service ID).
+// rejectedNobody is the connection manager's status of a refusal because no
+// server listens (invalid service ID).
 const rejectedNobody = 8
 
 // Dial connects to an endpoint at HOST:PORT.
@@ -85,7 +85,7 @@ func (c *conn) connect(ctx context.Context, to wireAddress) (err error) {
 	}
 	h := hello{version: wireVersion, client: c.p.client}
 	b := h.encode()
-	// This side answers no READs, but some devices refuse to be told so.
+	// This side answers no READs, but some devices refuse a limit of 0.
 	if err := errno("connect", C.vb_cm_connect(c.id, cbytes(b[:]), helloBytes, C.int(lim.reads), 1)); err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (c *conn) connect(ctx context.Context, to wireAddress) (err error) {
 	return err
 }
 
-// open makes the queue pair and what it needs.
+// open creates the queue pair, its completion queue and its memory.
 func (c *conn) open(lim limits) (err error) {
 	c.window = min(c.p.opts.QueueDepth, lim.sendQueue-sendSlots-1)
 	c.entries = make([]entry, c.window)
@@ -127,7 +127,7 @@ func newDomain(v *C.struct_ibv_context) (*C.struct_ibv_pd, error) {
 	return pd, errno("allocate protection domain", C.vb_pd_open(v, &pd))
 }
 
-// expect waits for an event, and turns any other into the error it stands for.
+// expect waits for an event, and returns an error for any other one.
 func (c *conn) expect(ctx context.Context, kind C.int) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -177,7 +177,7 @@ func (c *conn) manage() {
 	}
 }
 
-// disconnect tells the peer and completes all that is outstanding, with an
+// disconnect notifies the peer and completes all outstanding requests with an
 // error. It may be called from any goroutine, at any time.
 func (c *conn) disconnect() {
 	c.life.Lock()
@@ -187,7 +187,7 @@ func (c *conn) disconnect() {
 	}
 }
 
-// release gives everything back, in the order in which it is used.
+// release frees everything, in the order of its use.
 func (c *conn) release() {
 	if c.managed != nil {
 		c.cm.w.close()

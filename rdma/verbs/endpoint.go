@@ -134,8 +134,8 @@ func (e *endpoint) Serve(h rdma.Handler) error {
 	return nil
 }
 
-// Counters counts RPCs. One-sided verbs are not seen by the server: that is
-// their point.
+// Counters counts RPCs. The server does not see one-sided verbs, which cost it
+// nothing.
 func (e *endpoint) Counters() rdma.Counters {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -182,7 +182,7 @@ func (e *endpoint) all() []*serverConn {
 	return all
 }
 
-// free gives back what the device holds, when no goroutine is left.
+// free frees the objects of the device, after all goroutines have ended.
 func (e *endpoint) free() {
 	for _, c := range e.all() {
 		c.free()
@@ -251,7 +251,7 @@ type domain struct {
 	segments map[rdma.RKey][]*C.struct_ibv_mr
 }
 
-// enter finds or makes the domain of a client.
+// enter returns the domain of a client, which it creates if there is none.
 func (e *endpoint) enter(client [16]byte, v *C.struct_ibv_context) (*domain, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -268,7 +268,8 @@ func (e *endpoint) enter(client [16]byte, v *C.struct_ibv_context) (*domain, err
 	return d, nil
 }
 
-// leave gives a domain up; with its last connection its memory is withdrawn.
+// leave removes a connection from a domain, and with the last one withdraws the
+// domain's memory.
 func (e *endpoint) leave(d *domain) {
 	e.mu.Lock()
 	d.refs--

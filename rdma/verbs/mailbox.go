@@ -111,11 +111,11 @@ const pingsLost = 5
 
 var errSilent = errors.New("the peer's device is silent")
 
-// sendPing sends an empty WRITE, which the peer's device answers and nobody
-// else notices: it shows that the peer is there. It fails if one that is under
-// way has waited for too long. A device gives up by itself when it gets no
-// acknowledgement, but Soft-RoCE has been seen to wait for ever. The receiver's
-// pace is no reason to wait: flow control leaves it no request without a place.
+// sendPing sends an empty WRITE. Only the peer's device answers it, which shows
+// that the peer is alive. sendPing fails if an earlier ping has waited for too
+// long. A device itself gives up without an acknowledgement, but Soft-RoCE has
+// been seen to wait for ever. A slow receiver cannot delay the answer, because
+// flow control guarantees a buffer for every request.
 func (m *mailbox) sendPing() error {
 	if m.ping {
 		if m.lost++; m.lost >= pingsLost {
@@ -128,7 +128,7 @@ func (m *mailbox) sendPing() error {
 	return errno("post ping", C.vb_qp_post(m.q, &m.cmd[0], 1))
 }
 
-// freeTo notes that the send with these low bits, and all before it, are done.
+// freeTo frees the slots of the send with these low bits and of all before it.
 func (m *mailbox) freeTo(low uint64) {
 	d := (uint32(low) - m.freed) & idLowMask
 	if d <= m.sent-m.freed {
@@ -136,7 +136,7 @@ func (m *mailbox) freeTo(low uint64) {
 	}
 }
 
-// take takes the fragment in a receive slot apart. The payload is valid until
+// take decodes the fragment in a receive slot. The payload is valid until
 // the next call of any method.
 func (m *mailbox) take(slot, n uint32) (header, []byte, error) {
 	m.taken++

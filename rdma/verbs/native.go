@@ -27,8 +27,8 @@ import (
 	"drtmx/rdma"
 )
 
-// Identifiers of work requests: the number of the connection, what it is for,
-// and which.
+// Identifiers of work requests: the number of the connection, the kind of
+// request, and its number.
 const (
 	idOneSided uint64 = iota << idKindShift
 	idSend
@@ -41,7 +41,7 @@ const (
 	idLowMask   = 1<<idKindShift - 1
 )
 
-// errno makes an error of a result of native.c, nil if it is 0.
+// errno returns the error of a result of native.c, nil for 0.
 func errno(what string, e C.int) error {
 	if e == 0 {
 		return nil
@@ -77,7 +77,7 @@ func newWaiter(fd int, take func() bool) (*waiter, error) {
 	return w, nil
 }
 
-// wait is nil once take has reported true, os.ErrDeadlineExceeded at the
+// wait returns nil once take has reported true, os.ErrDeadlineExceeded at the
 // deadline and os.ErrClosed after close. It allocates nothing when it
 // succeeds.
 func (w *waiter) wait(deadline time.Time) error {
@@ -124,8 +124,8 @@ func (q *completions) poll(tries int) int {
 	return max(n, 0)
 }
 
-// arm asks for an event at the next completion; who then polls and finds none
-// may sleep.
+// arm requests an event at the next completion. A caller that then polls and
+// finds no completion may sleep.
 func (q *completions) arm() error {
 	return errno("arm completion queue", C.vb_cq_arm(&q.c))
 }
@@ -209,7 +209,7 @@ func remoteAccess(a rdma.Access) C.int {
 	return flags
 }
 
-// limits are what a device can do.
+// limits are the limits of a device.
 type limits struct {
 	reads, sendQueue, completions int
 	atomics                       bool

@@ -10,11 +10,11 @@ import (
 	"drtmx/rdma/internal/provide"
 )
 
-// DefaultSpin is how long a side without work spins before it sleeps, where
+// DefaultSpin is how long a side without work spins before it sleeps, if
 // Options.Spin is zero.
 const DefaultSpin = 10 * time.Microsecond
 
-// Named bounds of this provider. What exceeds one gets rdma.ErrTooLarge.
+// Bounds of this provider. Exceeding one is rdma.ErrTooLarge.
 const (
 	// MaxPollers bounds Options.Pollers.
 	MaxPollers = 16
@@ -34,19 +34,19 @@ type Options struct {
 	// address an endpoint listens that is given none; "" means the first that
 	// has one.
 	Device string
-	// PeerRole is the role of everyone who connects to an endpoint of this
-	// provider: the connection manager carries no certificates, so nobody says
-	// who he is. rdma.RoleNone means DefaultPeerRole.
+	// PeerRole is the role of every peer that connects to an endpoint of this
+	// provider: the connection manager carries no certificates, so that peers
+	// have no identity. rdma.RoleNone means DefaultPeerRole.
 	PeerRole rdma.Role
 	// Pollers is the number of goroutines that serve the RPCs of an endpoint;
 	// 0 means 1, which handles all requests one after the other.
 	Pollers int
-	// Spin is the longest time to spin before sleeping; 0 means DefaultSpin,
-	// negative never to spin.
+	// Spin is the longest time to spin before sleeping; 0 means DefaultSpin, and
+	// a negative value means never to spin.
 	Spin time.Duration
-	// QueueDepth is the number of one-sided work requests a connection has in
-	// its send queue at most; larger batches are fed in pieces. 0 means 256,
-	// or what the device has if that is less.
+	// QueueDepth bounds the one-sided work requests in the send queue of a
+	// connection; larger batches are fed in pieces. 0 means 256, or the limit of
+	// the device if that is less.
 	QueueDepth int
 }
 

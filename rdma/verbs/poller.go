@@ -29,7 +29,7 @@ type poller struct {
 	e      *endpoint
 	kicked atomic.Bool
 
-	// Of who polls.
+	// Used by the goroutine that polls.
 	cq      *completions
 	spin    provide.Spinner
 	ready   []*serverConn // have a request to handle
@@ -108,8 +108,8 @@ func (p *poller) run() {
 	}
 }
 
-// look waits for completions and deals with those there are, unless the
-// endpoint is closed.
+// look waits for completions and processes them. It reports false if the endpoint
+// is closed.
 func (p *poller) look() bool {
 	n := p.cq.spin(&p.spin)
 	if n == 0 {
@@ -141,8 +141,8 @@ func (p *poller) sleep() int {
 	if n := p.cq.poll(1); n > 0 {
 		return n
 	}
-	// The deadline is what a kick changes: one before this call is seen in
-	// kicked, one after it ends the wait.
+	// A kick changes the deadline: an earlier kick is seen in kicked, a later one
+	// ends the wait.
 	_ = p.cq.w.file.SetReadDeadline(time.Time{})
 	if !p.kicked.Swap(false) {
 		_ = p.cq.w.raw.Read(p.cq.w.step)
@@ -190,8 +190,8 @@ func (p *poller) serve(c *serverConn) {
 	}
 }
 
-// clerk does for an endpoint what may take time: registering memory for
-// clients and burying connections.
+// clerk performs the slow work of an endpoint: it registers memory for clients
+// and frees connections.
 type clerk struct {
 	e    *endpoint
 	wake chan struct{}
@@ -227,8 +227,8 @@ func (k *clerk) stop() {
 	k.nudge()
 }
 
-// pingEvery is how often a server asks whether its clients are there: a client
-// that says goodbye is noticed at once, one whose machine is gone by this.
+// pingEvery is how often a server pings its clients. It detects clients whose
+// machine is gone; a client that disconnects is noticed at once.
 const pingEvery = 10 * time.Second
 
 func (k *clerk) run() {

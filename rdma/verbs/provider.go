@@ -29,9 +29,8 @@ type Provider struct {
 
 var _ rdma.Provider = (*Provider)(nil)
 
-// New returns the provider. Whether there is a device shows at Listen and
-// Dial, which then fail with rdma.ErrUnsupported. It fails for options out of
-// range.
+// New returns the provider. It fails for options out of range. If there is no
+// device, Listen and Dial fail with rdma.ErrUnsupported.
 func New(o Options) (*Provider, error) {
 	if err := o.fill(); err != nil {
 		return nil, err
@@ -41,13 +40,13 @@ func New(o Options) (*Provider, error) {
 	return p, nil
 }
 
-// Name is the provider's name on the command line.
+// Name returns the provider's name on the command line.
 func (*Provider) Name() string { return "verbs" }
 
-// Unordered is true: a device promises no order within a READ.
+// Unordered returns true: a device promises no order within a READ.
 func (*Provider) Unordered() bool { return true }
 
-// deviceAddr is where to listen if nobody says.
+// deviceAddr returns the address at which to listen by default.
 func (p *Provider) deviceAddr() (netip.Addr, error) {
 	return deviceAddr(sysDevices, p.opts.Device, interfaceAddrs)
 }

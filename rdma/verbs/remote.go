@@ -16,7 +16,7 @@ import (
 // queryTimeout bounds how long a server may take to register memory.
 const queryTimeout = 30 * time.Second
 
-// remoteRegion is what a connection knows of a region.
+// remoteRegion describes a region of the server, as far as the connection knows it.
 type remoteRegion struct {
 	key    rdma.RKey
 	access rdma.Access
@@ -26,30 +26,30 @@ type remoteRegion struct {
 	asked  uint64   // round in which the server was last asked how far it has grown
 }
 
-// query is the state of the question on a connection.
+// query is the state of a connection's query about segments. There is one at a
+// time.
 type query struct {
 	seq      uint32
 	asking   bool
 	answered bool
 	list     segmentList
-	round    uint64 // counts Posts; within one no question is asked twice
+	round    uint64 // counts Posts; no query is repeated within one
 	missing  rdma.RKey
 	missed   uint64 // round in which missing was not there
 }
 
 func (a *query) take(h header, payload []byte) (err error) {
 	if !a.asking || a.answered || h.seq != a.seq {
-		return fmt.Errorf("%w: answer %d, of which nobody asked", errWire, h.seq)
+		return fmt.Errorf("%w: answer %d without a query", errWire, h.seq)
 	}
 	a.list, err = decodeSegments(payload)
 	a.answered = err == nil
 	return err
 }
 
-// target checks a work request and finds its region: StatusPending if the
-// device can have it. What a request may reach is for the server's device to
-// enforce; that is checked here too so that a mistake does not cost the
-// connection.
+// target checks a work request and returns its region, with StatusPending if the
+// request can be passed to the device. The server's device enforces the grants;
+// target checks them too, so that a mistake does not cost the connection.
 func (c *conn) target(wr *rdma.WR) (*remoteRegion, rdma.Status) {
 	need, words := provide.Need(wr.Op, len(wr.Buf))
 	if need == 0 {
@@ -80,7 +80,7 @@ func (c *conn) target(wr *rdma.WR) (*remoteRegion, rdma.Status) {
 	return r, rdma.StatusPending
 }
 
-// region finds a region, or asks the server about it.
+// region returns a region. It asks the server about one that it does not know.
 func (c *conn) region(key rdma.RKey) *remoteRegion {
 	if r := c.regions[key]; r != nil {
 		return r
@@ -99,7 +99,7 @@ func (c *conn) region(key rdma.RKey) *remoteRegion {
 	return r
 }
 
-// learn takes the keys of further segments and reports whether there were any.
+// learn stores the keys of further segments, and reports whether there were any.
 func (r *remoteRegion) learn(t *segmentList) bool {
 	if int(t.first) != len(r.keys) || len(t.keys) == 0 {
 		return false

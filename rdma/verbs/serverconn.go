@@ -43,8 +43,8 @@ type serverConn struct {
 	querySeq uint32
 }
 
-// newConn makes the connection of a request. If it fails the identifier is the
-// caller's still.
+// newConn creates the connection of a request. If it fails, the caller keeps the
+// identifier.
 func (e *endpoint) newConn(id *C.struct_rdma_cm_id, client [16]byte) (*serverConn, error) {
 	e.mu.Lock()
 	n := len(e.mu.conns)
@@ -97,8 +97,8 @@ func (c *serverConn) accept(ev *C.struct_vb_event) error {
 	return errno("accept", C.vb_cm_accept(c.id, cbytes(b[:]), answerBytes, 1, C.int(reads)))
 }
 
-// end starts the end of the connection, once: the peer is told, nothing is
-// sent any more, and the clerk does the rest.
+// end begins to end the connection, once: it notifies the peer, nothing is sent
+// any more, and the clerk frees the rest.
 func (c *serverConn) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +116,7 @@ func (c *serverConn) endLocked() {
 	c.e.clerk.do(c.bury)
 }
 
-// bury frees the connection and reports it gone.
+// bury frees the connection and reports the disconnect.
 func (c *serverConn) bury() {
 	c.poller.remove(c)
 	e := c.e
@@ -133,7 +133,7 @@ func (c *serverConn) bury() {
 	}
 }
 
-// free gives back what the device holds.
+// free frees the objects of the device.
 func (c *serverConn) free() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,7 +213,7 @@ func (c *serverConn) received(h header, payload []byte) (request bool, err error
 	return false, fmt.Errorf("%w: fragment of kind %d from a client", errWire, h.kind)
 }
 
-// ping makes the device notice a client that is gone.
+// ping lets the device detect a client that is gone.
 func (c *serverConn) ping() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -267,8 +267,8 @@ func (c *serverConn) push() {
 	}
 }
 
-// Reply sends the response, or what there are credits for of it; the poller
-// sends the rest.
+// Reply sends as much of the response as there are credits for. The poller sends
+// the rest.
 func (c *serverConn) Reply(body []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 )
 
 // spin polls until there are completions or spinning no longer pays, and lets
-// other goroutines run in between: what is awaited may need one.
+// other goroutines run in between, because the completion may depend on one.
 func (q *completions) spin(s *provide.Spinner) int {
 	budget := s.Budget()
 	if budget == 0 {

@@ -10,7 +10,7 @@ import (
 // (ibv_wc_status, InfiniBand architecture specification 1.4, 11.6.2).
 type wcStatus uint32
 
-// Completion statuses that are told apart.
+// Completion statuses that are distinguished.
 const (
 	wcSuccess      wcStatus = 0
 	wcRemoteInvReq wcStatus = 9
@@ -49,12 +49,12 @@ func (s wcStatus) String() string {
 	return fmt.Sprintf("completion status %d", uint32(s))
 }
 
-// status is what the fabric calls it. A connection refuses by itself what lies
-// outside a region or its grant, so an access error of the peer's device means
-// that the memory was withdrawn: a process that is killed loses its memory
-// regions before its queue pairs. And every error moves the queue pair to its
-// error state. So all errors say that the peer is down; which it was is in the
-// text of the connection's error.
+// status returns the status of the fabric. A connection itself refuses requests
+// outside a region or its grant. An access error of the peer's device therefore
+// means that the memory was withdrawn: a process that is killed loses its memory
+// regions before its queue pairs. Every error moves the queue pair to its error
+// state. So all errors mean that the peer is down; the text of the connection's
+// error says which one it was.
 func (s wcStatus) status() rdma.Status {
 	if s == wcSuccess {
 		return rdma.StatusOK

@@ -30,10 +30,10 @@ func New(o Options) (*Provider, error) {
 	return nil, errNotBuilt
 }
 
-// Name is the provider's name on the command line.
+// Name returns the provider's name on the command line.
 func (*Provider) Name() string { return "verbs" }
 
-// Unordered is true: a device promises no order within a READ.
+// Unordered returns true: a device promises no order within a READ.
 func (*Provider) Unordered() bool { return true }
 
 // Listen fails with rdma.ErrUnsupported.

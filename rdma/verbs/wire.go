@@ -46,7 +46,7 @@ func (h *hello) encode() (b [helloBytes]byte) {
 	return b
 }
 
-// decodeHello takes private data apart; the fabric pads it.
+// decodeHello decodes private data, which the fabric pads.
 func decodeHello(b []byte) (h hello, err error) {
 	if len(b) < helloBytes || binary.LittleEndian.Uint64(b) != wireMagic {
 		return h, fmt.Errorf("%w: not the drtmx handshake", errWire)
@@ -83,7 +83,7 @@ func decodeAnswer(b []byte) (a answer, err error) {
 	return a, nil
 }
 
-// reason says why something was refused.
+// reason is why a request was refused.
 type reason uint32
 
 const (
