@@ -50,6 +50,18 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		caught: []test{{"server", "TestFailedCommitLeavesNoLock", "after a failed commit: .*conflict"}},
 	},
 	{
+		name: "BrokenLinksAreKept", why: "a connection to another server that broke is used again",
+		edits: []edit{{
+			file: "server/peers.go",
+			old:  "	idle := p.mu.idle\n	p.mu.idle = nil\n	p.mu.Unlock()\n	for _, i := range idle {\n		i.conn.Close()\n	}\n}\n",
+			new:  "	p.mu.idle = append(p.mu.idle, l)\n	p.mu.Unlock()\n}\n",
+		}},
+		caught: []test{
+			{"server", "TestBrokenLinksAreRenewed", "a transaction over both servers: not within"},
+			{"server", "TestLinksToARestartedServer", "a transaction of the survivor: not within"},
+		},
+	},
+	{
 		name: "QuarantineEndsWhileStopped", why: "memory leaves its quarantine while the server is stopped, with commits in its queue",
 		edits: []edit{{
 			file: "server/partition.go",

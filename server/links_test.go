@@ -1,0 +1,138 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"drtmx/internal/exec"
+	"drtmx/internal/twophase"
+	"drtmx/internal/wire"
+	"drtmx/rdma/inproc"
+)
+
+// renewBound bounds the time until transactions with a server go on that is
+// reachable again.
+const renewBound = time.Second
+
+// until tries fn until it succeeds, for at most renewBound.
+func until(t *testing.T, what string, fn func() error) {
+	t.Helper()
+	start := time.Now()
+	for tries := 1; ; tries++ {
+		err := fn()
+		if err == nil {
+			t.Logf("%s after %v, at attempt %d", what, time.Since(start), tries)
+			return
+		}
+		if time.Since(start) > renewBound {
+			t.Fatalf("%s: not within %v and %d attempts: %v", what, renewBound, tries, err)
+		}
+	}
+}
+
+// warm fills a server's pool of connections to a peer.
+func warm(t *testing.T, p *peer, n int) (links []*link) {
+	t.Helper()
+	for range n {
+		l, err := p.dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		links = append(links, l)
+	}
+	for _, l := range links {
+		l.release()
+	}
+	return links
+}
+
+// TestBrokenLinksAreRenewed: all connections between two servers break, and
+// transactions between them go on over new ones.
+func TestBrokenLinksAreRenewed(t *testing.T) {
+	cl, acct, _ := startBank(t, 2)
+	putAccounts(t, cl.DB, acct, 20, 100)
+	for range 3 {
+		for i, s := range cl.Servers {
+			for _, l := range warm(t, s.peers[1-i], 8) {
+				l.conn.Close()
+			}
+		}
+		until(t, "a transaction over both servers", func() error { return moveBetween(t, cl, acct) })
+	}
+}
+
+// TestLinksToARestartedServer: a server is killed and another one, with an empty
+// memory, takes its address. The survivor has connections to the former one.
+// They are replaced without help, and transactions of the two go on, whichever
+// coordinates. A survivor that has heard of the former server refuses the new
+// one, so the test makes it forget; the refusal is tested at the end.
+func TestLinksToARestartedServer(t *testing.T) {
+	net, cat := inproc.New(inproc.Options{}), bank(t)
+	addrs := []string{"a", "b"}
+	start := func(i int) *Server {
+		t.Helper()
+		s, err := New(Config{Index: i, Addrs: addrs, Catalog: cat, Provider: net, MemoryBytes: 1 << 26})
+		if err == nil {
+			err = s.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	}
+	entry, key := cat.MustTable("entry"), uint64(0)
+	both := func(s *Server) error {
+		key++
+		c := wire.Commit{ID: wire.ID{Client: 7, Seq: key}}
+		for p := range uint16(2) {
+			c.Parts = append(c.Parts, wire.Part{Partition: p, Writes: []wire.Write{writeOf(entry, wire.Insert, uint64(p)<<32+key)}})
+		}
+		if v := s.commit(context.Background(), &c); !v.ok() {
+			return v
+		}
+		return nil
+	}
+	forget := func(of *Server, server int) { // as if it had never heard of the other one
+		of.acquainted.mu.Lock()
+		defer of.acquainted.mu.Unlock()
+		of.acquainted.said.Incarnations[server] = 0
+	}
+	survivor, lost := start(0), start(1)
+	until(t, "a transaction before", func() error { return both(survivor) })
+	for range 3 {
+		former := lost.party(lost.first())
+		warm(t, survivor.peers[1], 8)
+		if err := net.Kill(addrs[1]); err != nil {
+			t.Fatal(err)
+		}
+		next := start(1)
+		if err := lost.Close(); err != nil {
+			t.Fatal(err)
+		}
+		lost = next
+		forget(survivor, 1)
+		until(t, "a transaction of the survivor", func() error { return both(survivor) })
+		until(t, "a transaction of the restarted server", func() error { return both(lost) })
+		// The survivor tells its machine about the former life if it has a message for it.
+		msg := twophase.Message{Kind: twophase.Settled, From: survivor.party(survivor.first()), To: former}
+		until(t, "a message", func() error { return survivor.peers[1].exchange([]twophase.Message{msg}) })
+	}
+	warm(t, survivor.peers[1], 8)
+	if err := net.Kill(addrs[1]); err != nil {
+		t.Fatal(err)
+	}
+	next := start(1)
+	defer next.Close()
+	until(t, "the refusal of a server that has lost its memory", func() error {
+		err := both(survivor)
+		var v verdict
+		if !errors.As(err, &v) || v.code != wire.Unavailable || !strings.Contains(v.text, exec.ErrRestarted.Error()) {
+			return errors.Join(errors.New("not refused as restarted"), err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,102 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"drtmx/rdma/inproc"
+	"drtmx/tables"
+	"drtmx/txn"
+)
+
+// TestPausedServerHoldsUpNoOthers: a server is paused before any other has a
+// connection to it. Transactions between two other servers, their first ones
+// included, do not wait for it, and nothing that it was asked is left when all
+// have stopped.
+func TestPausedServerHoldsUpNoOthers(t *testing.T) {
+	// The deadline is far above what a transaction takes, and below the 2 s for
+	// which a server waits for another one.
+	const sessions, rounds, deadline = 8, 20, 1500 * time.Millisecond
+	before := goleak.IgnoreCurrent()
+	cat := bank(t)
+	entry := cat.MustTable("entry")
+	move := txn.Procedure{Name: "move", Body: func(_ context.Context, x *txn.Txn, args []byte) ([]byte, error) {
+		return nil, putBoth(x, entry, uint64(args[0]), uint64(args[1]))
+	}}
+	net := inproc.New(inproc.Options{})
+	cl, err := Embedded(t.Context(), EmbeddedConfig{Catalog: cat, Servers: 3, Network: net, Procedures: []txn.Procedure{move}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := make([]*txn.Session, sessions)
+	for i := range open {
+		if open[i], err = cl.DB.NewSession(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for p := range uint64(2) { // its own connections
+			key := tables.Num(p<<32 + 1000 + uint64(i))
+			if err := open[i].Update(t.Context(), func(x *txn.Txn) error { return x.Put(entry, key, entry.NewRow()) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := net.Pause("server-2"); err != nil {
+		t.Fatal(err)
+	}
+	slowest := make([]time.Duration, sessions)
+	failed := make([]error, sessions)
+	var all sync.WaitGroup
+	for i, s := range open {
+		all.Go(func() {
+			for n := range rounds {
+				ctx, cancel := context.WithTimeout(context.Background(), deadline)
+				start, err := time.Now(), error(nil)
+				if n%2 == 0 {
+					err = s.Update(ctx, func(x *txn.Txn) error { return putBoth(x, entry, uint64(i), uint64(n)) })
+				} else {
+					_, err = s.Call(ctx, txn.Home(i%2), "move", []byte{byte(i), byte(n)})
+				}
+				cancel()
+				slowest[i] = max(slowest[i], time.Since(start))
+				if err != nil {
+					failed[i] = errors.Join(failed[i], fmt.Errorf("session %d, transaction %d: %w", i, n, err))
+				}
+			}
+		})
+	}
+	all.Wait()
+	for i := range open {
+		t.Logf("session %d: the slowest transaction took %v", i, slowest[i])
+		if failed[i] != nil {
+			t.Error(failed[i])
+		}
+	}
+	if err := net.Resume("server-2"); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range open {
+		s.Close()
+	}
+	if err := cl.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := goleak.Find(before); err != nil {
+		t.Error(err)
+	}
+}
+
+// putBoth writes a row at each of the first two servers.
+func putBoth(x *txn.Txn, entry *tables.Table, a, b uint64) error {
+	for p := range uint64(2) {
+		if err := x.Put(entry, tables.Num(p<<32+a<<8+b), entry.NewRow()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
