@@ -26,7 +26,7 @@ removes the sockets and cluster.json it has left in DIR.`,
 			return a.cleanup(c.Context(), dir)
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", "", "runtime directory of the cluster")
+	addDataDir(c, &dir, "", "runtime directory of the cluster")
 	return c
 }
 

@@ -57,7 +57,7 @@ no data.`,
 		},
 	}
 	s, fl := &f.serve, c.Flags()
-	fl.StringVar(&s.dir, "data-dir", cluster.DefaultDir(), "runtime directory for sockets, made if it does not exist")
+	addDataDir(c, &s.dir, cluster.DefaultDir(), "runtime directory for sockets, made if it does not exist")
 	s.size.add(c)
 	s.workload.add(c)
 	s.models.add(c)
@@ -215,7 +215,7 @@ dead, too.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.down(c.Context(), dir) },
 	}
-	c.Flags().StringVar(&dir, "data-dir", cluster.DefaultDir(), "runtime directory of the cluster")
+	addDataDir(c, &dir, cluster.DefaultDir(), "runtime directory of the cluster")
 	return c
 }
 

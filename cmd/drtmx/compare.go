@@ -33,8 +33,10 @@ type compareFlags struct {
 
 // comparison is the JSON object of tpcc compare.
 type comparison struct {
-	Runs   []*bench.Report `json:"runs"` // in the order they were made
-	Ratios []ratioReport   `json:"ratios"`
+	Runs        []*bench.Report `json:"runs"` // in the order they were made
+	Ratios      []ratioReport   `json:"ratios"`
+	Interrupted bool            `json:"interrupted,omitempty"`
+	Error       string          `json:"error,omitempty"` // why it ended early
 }
 
 // ratioReport compares the first design with another, within each repetition.
@@ -167,29 +169,41 @@ func (a *app) compare(ctx context.Context, f *compareFlags, plans []*runPlan) (e
 		return a.early(ctx, s.cause(err))
 	}
 	result := &comparison{}
+	err = a.runPlans(watched, s, f, plans, loaded, result)
+	if stopped := interrupted(ctx); stopped != nil {
+		result.Interrupted, err = true, stopped
+	} else if err != nil {
+		err = s.cause(err)
+		result.Error = err.Error()
+	}
+	if len(result.Runs) > 0 {
+		labels := f.labels(plans)
+		result.compare(f, labels)
+		a.printComparison(result, f, labels, out)
+		err = errors.Join(err, out.write(result))
+	}
+	if err != nil {
+		return err
+	}
+	return a.verifyAll(ctx, s)
+}
+
+// runPlans runs all plans in turn, repeatedly. What ran before an error is in
+// the result.
+func (a *app) runPlans(ctx context.Context, s *session, f *compareFlags, plans []*runPlan, loaded *tpcc.LoadReport, result *comparison) error {
+	n := len(plans) / len(f.mixes)
 	for rep := range f.repeat {
 		for i := range plans {
 			// Every repetition starts at another design: none is always first.
-			n := len(plans) / len(f.mixes)
-			p := plans[i/n*n+(i+rep)%n]
-			r, err := a.runOne(watched, s, p, loaded)
-			if stopped := interrupted(ctx); stopped != nil {
-				return stopped
-			}
-			if err != nil {
-				return s.cause(err)
+			r, err := a.runOne(ctx, s, plans[i/n*n+(i+rep)%n], loaded)
+			if err != nil || ctx.Err() != nil {
+				return errors.Join(err, ctx.Err())
 			}
 			result.Runs = append(result.Runs, r)
 			a.Say("%d of %d  %-6s %-30s %s per second", rep+1, f.repeat, f.label(r.Design, r.Cache), r.Mix, number(r.Throughput))
 		}
 	}
-	labels := f.labels(plans)
-	result.compare(f, labels)
-	a.printComparison(result, f, labels, out)
-	if err := out.write(result); err != nil {
-		return err
-	}
-	return a.verifyAll(ctx, s)
+	return nil
 }
 
 // verifyAll checks consistency after several runs.
@@ -239,18 +253,22 @@ func (f *compareFlags) mixNames() (all []string) {
 	return all
 }
 
-// compare computes the ratios of the first label to each other one.
+// compare computes the ratios of the first label to each other one, from the
+// repetitions in which both ran.
 func (c *comparison) compare(f *compareFlags, labels []string) {
 	for _, mix := range f.mixNames() {
 		ours := c.of(f, mix, labels[0])
 		for _, rival := range labels[1:] {
 			theirs := c.of(f, mix, rival)
 			var through, cpu, server []float64
-			for i := range ours {
+			for i := range min(len(ours), len(theirs)) {
 				x, y := ours[i], theirs[i]
 				through = append(through, bench.Ratio(x.Throughput, y.Throughput))
 				cpu = append(cpu, bench.Ratio((x.ClientCPUS+x.ServerCPUS)/x.Finished(), (y.ClientCPUS+y.ServerCPUS)/y.Finished()))
 				server = append(server, bench.Ratio(x.ServerCPUS/x.Finished(), y.ServerCPUS/y.Finished()))
+			}
+			if len(through) == 0 {
+				continue
 			}
 			c.Ratios = append(c.Ratios, ratioReport{
 				Mix: mix, Design: labels[0], Rival: rival,
@@ -269,6 +287,9 @@ func (a *app) printComparison(c *comparison, f *compareFlags, labels []string, o
 	fmt.Fprintf(w, "\nTPC-C over %s: %d warehouses, %d data servers, %d clients, %d repetitions of %v; median (least to greatest)\n",
 		r.Fabric, r.Warehouses, r.Servers, r.Clients, f.repeat, f.pace.duration.Round(time.Millisecond))
 	for i, mix := range f.mixNames() {
+		if !slices.ContainsFunc(c.Runs, func(r *bench.Report) bool { return r.Mix == mix }) {
+			continue // it ended before
+		}
 		parsed, _ := tpcc.ParseMix(f.mixes[i])
 		types := bench.Names(parsed.Types())
 		fmt.Fprintf(w, "\n%s\n\n", mix)
@@ -277,7 +298,9 @@ func (a *app) printComparison(c *comparison, f *compareFlags, labels []string, o
 			rows[0] = append(rows[0], "rounds "+name, "RPCs")
 		}
 		for _, label := range labels {
-			rows = append(rows, designRow(label, c.of(f, mix, label), types))
+			if rs := c.of(f, mix, label); len(rs) > 0 {
+				rows = append(rows, designRow(label, rs, types))
+			}
 		}
 		table(w, rows)
 		fmt.Fprintln(w)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -29,6 +30,7 @@ func flagError(c *cobra.Command, err error) error {
 	want := map[string]string{
 		"int": "a whole number", "uint64": "a whole number, not negative", "duration": "a duration such as 10s or 1m30s",
 		"bool": "true or false", "float64": "a number such as 0.1",
+		dirValue("").Type(): "a directory; --connect takes addresses",
 	}
 	kind := "another value"
 	if f := c.Flags().Lookup(m[2]); f != nil && want[f.Value.Type()] != "" {
@@ -81,8 +83,31 @@ type whereFlags struct {
 	tls     tlsFlags
 }
 
+// dirValue is the value of --data-dir.
+type dirValue string
+
+// addDataDir adds the flag --data-dir.
+func addDataDir(c *cobra.Command, dir *string, fallback, help string) {
+	*dir = fallback
+	c.Flags().Var((*dirValue)(dir), "data-dir", help)
+}
+
+func (d *dirValue) String() string { return string(*d) }
+
+// Type implements pflag.Value.
+func (dirValue) Type() string { return "directory" }
+
+// Set refuses addresses, which look like directories.
+func (d *dirValue) Set(s string) error {
+	if cluster.IsAddress(s) {
+		return errors.New("an address")
+	}
+	*d = dirValue(s)
+	return nil
+}
+
 func (w *whereFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&w.dataDir, "data-dir", "", "runtime directory of a cluster, as given to drtmx serve")
+	addDataDir(c, &w.dataDir, "", "runtime directory of a cluster, as given to drtmx serve")
 	c.Flags().StringSliceVar(&w.connect, "connect", nil, "where a cluster is, instead of --data-dir: drtmx://host:port of one or more of its data servers, drtmx+shm:///dir, drtmx+etcd://host:port/name of etcd, or the addresses of all of them, sockets or host:port")
 	w.tls.add(c)
 }

@@ -24,12 +24,13 @@ func main() {
 func Main(args []string, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	a := &app{Program: cli.Program{Name: "drtmx", Stderr: stderr, Exit: os.Exit}, stdout: stdout, stderr: stderr}
+	out := cli.NewOutput(stdout)
+	a := &app{Program: cli.Program{Name: "drtmx", Stdout: out, Stderr: stderr, Exit: os.Exit}, stdout: out, stderr: stderr}
 	stop := a.WatchSignals(cancel)
 	defer stop()
 	root := a.command()
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	root.SetOut(out)
 	root.SetErr(stderr)
 	return a.Status(root.ExecuteContext(ctx))
 }

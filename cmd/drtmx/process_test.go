@@ -240,6 +240,26 @@ func TestInterruptInWarmupReportsTheWarmup(t *testing.T) {
 	}
 }
 
+// A comparison that is interrupted reports the runs that ended before.
+func TestInterruptedComparisonReports(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.json")
+	p := launch(t, "tpcc", "compare", "--fabric", "inproc", "--warehouses", "1", "--servers", "1", "--items", "1000", "--customers", "100",
+		"--clients", "2", "--warmup", "10ms", "--duration", "100ms", "--repeat", "1000", "--mix", "order-status=100", "--json", path)
+	p.await(t, "2 of 1000")
+	_ = p.Process.Signal(os.Interrupt)
+	if code := p.end(t); code != cli.ExitInterrupted || !p.said("interrupted") {
+		t.Errorf("exit status %d, stderr %q", code, p.stderr)
+	}
+	if out := p.stdout.String(); !strings.Contains(out, "drtmx ÷ rpc") {
+		t.Errorf("report %q", out)
+	}
+	var c comparison
+	b, _ := os.ReadFile(path)
+	if err := json.Unmarshal(b, &c); err != nil || !c.Interrupted || len(c.Runs) < 3 || len(c.Ratios) != 2 {
+		t.Errorf("JSON %v: %s", err, b)
+	}
+}
+
 func TestInterruptWhileLoading(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.json")
 	p := launch(t, "tpcc", "run", "--json", path)

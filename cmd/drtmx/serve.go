@@ -127,7 +127,7 @@ stop.`,
 func (f *serveFlags) add(c *cobra.Command) {
 	fl := c.Flags()
 	fl.StringVar(&f.config, "config", "", "file with settings, TOML")
-	fl.StringVar(&f.dir, "data-dir", "", "runtime directory for sockets, made if it does not exist")
+	addDataDir(c, &f.dir, "", "runtime directory for sockets, made if it does not exist")
 	f.size.add(c)
 	f.workload.add(c)
 	f.models.add(c)

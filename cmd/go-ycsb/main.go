@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -31,9 +30,10 @@ func main() {
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
+	out := cli.NewOutput(stdout)
 	a := &app{
-		Program: cli.Program{Name: "go-ycsb", Stderr: stderr, Exit: os.Exit},
-		stdin:   stdin, stdout: &lockedWriter{w: stdout}, stderr: stderr,
+		Program: cli.Program{Name: "go-ycsb", Stdout: out, Stderr: stderr, Exit: os.Exit},
+		stdin:   stdin, stdout: out, stderr: stderr,
 	}
 	a.Signalled = func(s os.Signal) { fmt.Fprintf(a.stdout, "\nGot signal [%v] to exit.\n", s) }
 	stop := a.WatchSignals(cancel)
@@ -41,7 +41,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ycsb.ChildArgs = []string{childCommand}
 	root := a.command()
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if errors.Is(err, props.ErrProperty) {
@@ -55,18 +55,6 @@ type app struct {
 	cli.Program
 	stdin          io.Reader
 	stdout, stderr io.Writer
-}
-
-// lockedWriter lets a signal and a run write at once.
-type lockedWriter struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (l *lockedWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
 }
 
 // childCommand runs one data server for a parent process.

@@ -47,9 +47,42 @@ func IsUsage(err error) bool {
 	return errors.As(err, &u)
 }
 
+// Output is standard output. It remembers the first error, for those who print
+// do not look. Several goroutines may write at once.
+type Output struct {
+	mu  sync.Mutex
+	w   io.Writer
+	err error
+}
+
+// NewOutput returns an Output that writes to w.
+func NewOutput(w io.Writer) *Output { return &Output{w: w} }
+
+// Write implements io.Writer.
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n, err := o.w.Write(p)
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
+// join adds the first error of the output to err, unless err tells of it.
+func (o *Output) join(err error) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil || err != nil && strings.Contains(err.Error(), o.err.Error()) {
+		return err
+	}
+	return errors.Join(err, fmt.Errorf("standard output: %w", o.err))
+}
+
 // Program is a command that runs.
 type Program struct {
 	Name   string
+	Stdout *Output
 	Stderr io.Writer
 	// Exit ends the process: os.Exit.
 	Exit func(status int)
@@ -68,10 +101,13 @@ func (p *Program) AtKill(f func()) {
 }
 
 // WatchSignals makes the first signal end a context and the second one the
-// process, until stop is called.
+// process, until stop is called. Output to a closed pipe is an error from then
+// on, and does not end the process.
 func (p *Program) WatchSignals(cancel context.CancelCauseFunc) (stop func()) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	pipes := make(chan os.Signal, 1) // never read
+	signal.Notify(pipes, syscall.SIGPIPE)
 	done := make(chan struct{})
 	go func() {
 		for n := 0; ; n++ {
@@ -91,6 +127,7 @@ func (p *Program) WatchSignals(cancel context.CancelCauseFunc) (stop func()) {
 	}()
 	return func() {
 		signal.Stop(signals)
+		signal.Stop(pipes)
 		close(done)
 	}
 }
@@ -111,9 +148,10 @@ func (p *Program) Say(format string, args ...any) {
 	fmt.Fprintln(p.Stderr, p.Name+": "+strings.Join(lines, "; "))
 }
 
-// Status prints an error as one line and returns the exit status for it.
+// Status prints an error, or that of the output, as one line and returns the
+// exit status for it.
 func (p *Program) Status(err error) int {
-	if err == nil {
+	if err = p.Stdout.join(err); err == nil {
 		return ExitOK
 	}
 	p.Say("%v", err)
