@@ -77,7 +77,7 @@ func (d *database) open(ctx context.Context, where string) error {
 // connect starts or finds the cluster.
 func connect(ctx context.Context, o *options) (c *cluster.Cluster, where string, err error) {
 	if o.addr != "" {
-		c, err := find(ctx, o.addr)
+		c, err := connectRunning(ctx, o.addr)
 		if err != nil {
 			return nil, "", fmt.Errorf("%s: %w", props.Addr, err)
 		}
@@ -116,9 +116,9 @@ func connect(ctx context.Context, o *options) (c *cluster.Cluster, where string,
 	return c, "child processes", err
 }
 
-// find connects to the cluster at an address: an address with a scheme, a
+// connectRunning connects to the cluster at an address: an address with a scheme, a
 // runtime directory, or the sockets of all data servers.
-func find(ctx context.Context, addr string) (*cluster.Cluster, error) {
+func connectRunning(ctx context.Context, addr string) (*cluster.Cluster, error) {
 	o := cluster.ConnectOptions{Members: etcd.OpenExisting}
 	switch info, err := os.Stat(addr); {
 	case cluster.IsAddress(addr):

@@ -16,8 +16,8 @@ import (
 	"drtmx/internal/member/etcd/embedded"
 )
 
-// clusterNameDefault is the name of a cluster in etcd if nobody gives another.
-const clusterNameDefault = "drtmx"
+// defaultClusterName is the name of a cluster in etcd if nobody gives another.
+const defaultClusterName = "drtmx"
 
 // etcdFlags are about a data server whose cluster is kept in etcd.
 type etcdFlags struct {
@@ -41,8 +41,8 @@ func (e *etcdFlags) add(c *cobra.Command) {
 	fl.StringVar(&e.ca, "etcd-ca", "", "PEM file of the authority that signs etcd's certificates")
 	fl.StringVar(&e.cert, "etcd-cert", "", "PEM file of this process's certificate for etcd")
 	fl.StringVar(&e.key, "etcd-key", "", "PEM file of its key")
-	fl.StringVar(&e.name, "cluster", clusterNameDefault, "with etcd: name of the cluster")
-	fl.DurationVar(&e.lease, "lease", cluster.LeaseDefault, "with etcd: time after which a silent data server counts as gone")
+	fl.StringVar(&e.name, "cluster", defaultClusterName, "with etcd: name of the cluster")
+	fl.DurationVar(&e.lease, "lease", cluster.DefaultLease, "with etcd: time after which a silent data server counts as gone")
 	fl.StringVar(&e.advertise, "advertise", "", "with etcd: host:port by which others dial this data server, if not --listen")
 }
 

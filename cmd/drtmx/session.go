@@ -96,7 +96,7 @@ func (a *app) startProcesses(ctx context.Context, o cluster.StartOptions) (*sess
 
 // attach finds a running cluster of TPC-C.
 func (a *app) attach(ctx context.Context, w *whereFlags) (*session, error) {
-	c, err := w.find(ctx)
+	c, err := w.connectRunning(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -140,7 +140,7 @@ type modelStatus struct {
 
 // clusterStatus prints the status.
 func (a *app) clusterStatus(ctx context.Context, f *statusFlags) (err error) {
-	found, err := f.where.find(ctx)
+	found, err := f.where.connectRunning(ctx)
 	if err != nil {
 		return err
 	}

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// MemoryMin is the least memory of a partition.
-	MemoryMin = 64 << 20
-	// LeaseDefault is how long a lease lasts if the options do not say.
-	LeaseDefault = 5 * time.Second
+	// MinMemoryBytes is the least memory of a partition.
+	MinMemoryBytes = 64 << 20
+	// DefaultLease is how long a lease lasts if the options do not say.
+	DefaultLease = 5 * time.Second
 )
 
 // ErrMember reports a data server that runs already.
@@ -49,7 +49,7 @@ type JoinOptions struct {
 	Store member.Store
 	// Addr is the server's own address among the members: see multi.Address.
 	Addr string
-	// Lease is how long the server's lease lasts; 0 means LeaseDefault.
+	// Lease is how long the server's lease lasts; 0 means DefaultLease.
 	Lease time.Duration
 	// Waiting, if set, is called with what the server waits for.
 	Waiting func(text string)
@@ -73,7 +73,7 @@ func (o *JoinOptions) check() error {
 		o.Waiting = func(string) {}
 	}
 	if o.Lease == 0 {
-		o.Lease = LeaseDefault
+		o.Lease = DefaultLease
 	}
 	faults := o.Size.faults()
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
@@ -82,9 +82,9 @@ func (o *JoinOptions) check() error {
 	}
 	if o.Index < 0 || o.Index >= o.Servers {
 		fault("data server %d of %d, want 0 to %d", o.Index, o.Servers, o.Servers-1)
-	} else if need := uint64(o.Hosted()) * MemoryMin; o.MemoryBytes != 0 && o.MemoryBytes < need {
+	} else if need := uint64(o.Hosted()) * MinMemoryBytes; o.MemoryBytes != 0 && o.MemoryBytes < need {
 		fault("%d MiB of memory, want at least %d MiB: %d for each of the %d partitions of data server %d",
-			o.MemoryBytes>>20, need>>20, MemoryMin>>20, o.Hosted(), o.Index)
+			o.MemoryBytes>>20, need>>20, MinMemoryBytes>>20, o.Hosted(), o.Index)
 	}
 	if o.Store == nil && len(o.Addrs) != o.Servers {
 		fault("%d addresses for %d data servers", len(o.Addrs), o.Servers)

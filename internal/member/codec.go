@@ -74,7 +74,7 @@ func DecodeServer(b []byte) (*Server, error) {
 // form of the value, such as one with a repeated key, and a value that
 // contradicts itself: each value has exactly one encoding.
 func canonical[T any](b []byte, into any, v *T, encode func(*T) ([]byte, error)) (*T, error) {
-	if err := decode(b, into); err != nil {
+	if err := decodeFormat(b, into); err != nil {
 		return nil, err
 	}
 	again, err := encode(v)
@@ -87,7 +87,8 @@ func canonical[T any](b []byte, into any, v *T, encode func(*T) ([]byte, error))
 	return v, nil
 }
 
-func decode(b []byte, into any) error {
+// decodeFormat decodes a value of the one format that this binary knows.
+func decodeFormat(b []byte, into any) error {
 	if len(b) > MaxValueBytes {
 		return fmt.Errorf("%w: %d bytes, want at most %d", ErrCorrupt, len(b), MaxValueBytes)
 	}

@@ -32,8 +32,8 @@ const (
 
 // Pauses of gRPC between attempts to connect; its own grow to two minutes.
 const (
-	connectPauseMin = 50 * time.Millisecond
-	connectPauseMax = time.Second
+	minConnectPause = 50 * time.Millisecond
+	maxConnectPause = time.Second
 )
 
 // Store is a handle on the members of one cluster.
@@ -95,7 +95,7 @@ func (s *Store) dial() error {
 		Context: s.life, Logger: zap.NewNop(),
 		DialTimeout: s.o.Timeout, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: s.o.Timeout,
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: connectPauseMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: connectPauseMax},
+			Backoff:           backoff.Config{BaseDelay: minConnectPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxConnectPause},
 			MinConnectTimeout: s.o.Timeout,
 		})},
 	}

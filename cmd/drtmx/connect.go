@@ -12,8 +12,8 @@ import (
 	"drtmx/tpcc"
 )
 
-// find connects to the running cluster that the flags name.
-func (w *whereFlags) find(ctx context.Context) (*cluster.Cluster, error) {
+// connectRunning connects to the running cluster that the flags name.
+func (w *whereFlags) connectRunning(ctx context.Context) (*cluster.Cluster, error) {
 	o := cluster.ConnectOptions{Fabrics: w.tls.options(), Members: etcd.OpenExisting}
 	switch a, err := w.address(); {
 	case err != nil:
