@@ -101,7 +101,7 @@ type CheckProgress struct{ Done, Total int64 } // steps: districts, and warehous
 // Unless CheckConfig.AtRest is set, transactions may run at the same time. Each
 // condition is then evaluated per warehouse or per district, in one View;
 // 3.3.2.10 is not evaluated, since customers also pay at other warehouses. A
-// district with more than maxSnapshotOrders orders is evaluated in several
+// district with more than snapshotOrdersMax orders is evaluated in several
 // Views. That is correct while orders are only added, but not while deliveries
 // run.
 //

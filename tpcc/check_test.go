@@ -397,7 +397,7 @@ func TestCheckLargeDistrict(t *testing.T) {
 	m, info := loadedModel(t, 1)
 	c := &checker{s: m.s, db: m, info: info}
 	var out NewOrderOutput
-	for i := range int64(maxSnapshotOrders) {
+	for i := range int64(snapshotOrdersMax) {
 		in := order(1, 1, i%60+1, NewOrderLine{i%200 + 1, 1, i%10 + 1})
 		if _, err := m.newOrder(in, &out); err != nil {
 			t.Fatal(err)

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// maxSnapshotOrders is the most orders of a district that are checked in
+	// snapshotOrdersMax is the most orders of a district that are checked in
 	// one View: its reads are bounded by txn.MaxReads, and its rows are all
 	// in memory at once.
-	maxSnapshotOrders = 20_000
+	snapshotOrdersMax = 20_000
 	// viewOrders is the number of orders per View above that.
 	viewOrders = 2_000
 	// chunkOrders and chunkCustomers are read in one round.
@@ -31,12 +31,12 @@ func (k *checker) district(ctx context.Context, v viewer, w, d int64) error {
 		if err := c.head(t); err != nil {
 			return err
 		}
-		if len(c.ids) > maxSnapshotOrders {
+		if len(c.ids) > snapshotOrdersMax {
 			return nil
 		}
 		return c.orders(t, 0, len(c.ids))
 	})
-	for i := 0; err == nil && len(c.ids) > maxSnapshotOrders && i < len(c.ids); i += viewOrders {
+	for i := 0; err == nil && len(c.ids) > snapshotOrdersMax && i < len(c.ids); i += viewOrders {
 		before := c.sums
 		err = v.view(ctx, func(t operations) error {
 			c.sums = before.clone() // discard the sums of an earlier attempt

@@ -9,8 +9,8 @@ import (
 // varints, signed ones zigzag. A string follows its length.
 const codecVersion = 1
 
-// maxTextBytes bounds strings in outputs; the longest is I_NAME.
-const maxTextBytes = 24
+// textBytesMax bounds strings in outputs; the longest is I_NAME.
+const textBytesMax = 24
 
 func appendText(b, s []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
@@ -122,7 +122,7 @@ func (out *NewOrderOutput) Decode(b []byte) error {
 	d.version()
 	out.Order = d.number(MaxOrders)
 	out.EntryD = d.signed()
-	out.Last, out.Credit = d.text(out.Last, maxTextBytes), d.text(out.Credit, maxTextBytes)
+	out.Last, out.Credit = d.text(out.Last, textBytesMax), d.text(out.Credit, textBytesMax)
 	out.Discount, out.WTax, out.DTax, out.Total = d.signed(), d.signed(), d.signed(), d.signed()
 	n := d.signed()
 	if n < 0 || n > MaxLines {
@@ -131,7 +131,7 @@ func (out *NewOrderOutput) Decode(b []byte) error {
 	out.resize(int(n))
 	for i := range out.Lines {
 		l := &out.Lines[i]
-		l.Name = d.text(l.Name, maxTextBytes)
+		l.Name = d.text(l.Name, textBytesMax)
 		l.StockQuantity = d.signed()
 		l.Brand = 0
 		if len(d.b) > 0 {
@@ -185,7 +185,7 @@ func (out *OrderStatusOutput) Decode(b []byte) error {
 	d := decoder{b: b}
 	d.version()
 	out.Customer = d.number(MaxCustomers)
-	out.First, out.Middle, out.Last = d.text(out.First, maxTextBytes), d.text(out.Middle, maxTextBytes), d.text(out.Last, maxTextBytes)
+	out.First, out.Middle, out.Last = d.text(out.First, textBytesMax), d.text(out.Middle, textBytesMax), d.text(out.Last, textBytesMax)
 	out.Balance, out.Order, out.EntryD, out.Carrier = d.signed(), d.signed(), d.signed(), d.signed()
 	n := d.signed()
 	if n < 0 || n > MaxLines {

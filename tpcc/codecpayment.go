@@ -17,7 +17,7 @@ func (d *decoder) customer(last []byte) (int64, []byte) {
 	if c != 0 {
 		return c, last[:0]
 	}
-	return 0, d.text(last, maxLastBytes)
+	return 0, d.text(last, lastBytesMax)
 }
 
 // AppendTo appends the encoding to b.
@@ -53,11 +53,11 @@ func (a *Address) appendTo(b []byte) []byte {
 
 func (d *decoder) address(a *Address) {
 	for _, s := range [...]*[]byte{&a.Street1, &a.Street2, &a.City, &a.State, &a.Zip} {
-		*s = d.text(*s, maxTextBytes)
+		*s = d.text(*s, textBytesMax)
 	}
 }
 
-// texts are the output's strings of at most maxTextBytes bytes.
+// texts are the output's strings of at most textBytesMax bytes.
 func (out *PaymentOutput) texts() [5]*[]byte {
 	return [...]*[]byte{&out.First, &out.Middle, &out.Last, &out.Phone, &out.Credit}
 }
@@ -86,7 +86,7 @@ func (out *PaymentOutput) Decode(b []byte) error {
 	d.address(&out.District)
 	d.address(&out.Address)
 	for _, s := range out.texts() {
-		*s = d.text(*s, maxTextBytes)
+		*s = d.text(*s, textBytesMax)
 	}
 	for _, v := range [...]*int64{&out.Since, &out.CreditLim, &out.Discount, &out.Balance, &out.Date} {
 		*v = d.signed()

@@ -11,8 +11,8 @@ import (
 	"drtmx/txn"
 )
 
-// maxLastBytes is the most bytes of a C_LAST.
-const maxLastBytes = 16
+// lastBytesMax is the most bytes of a C_LAST.
+const lastBytesMax = 16
 
 // checkCustomer returns an error unless an input can name the customer: by
 // C_ID, or, if that is 0, by C_LAST.
@@ -24,8 +24,8 @@ func checkCustomer(w, d, c int64, last []byte) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInput, err)
 	}
-	if c == 0 && (len(last) == 0 || len(last) > maxLastBytes) {
-		return fmt.Errorf("%w: last name of %d bytes, want 1 to %d", ErrInput, len(last), maxLastBytes)
+	if c == 0 && (len(last) == 0 || len(last) > lastBytesMax) {
+		return fmt.Errorf("%w: last name of %d bytes, want 1 to %d", ErrInput, len(last), lastBytesMax)
 	}
 	return nil
 }

@@ -198,8 +198,8 @@ func TestInputsDoNotAllocate(t *testing.T) {
 	}
 	info := fullInfo(5)
 	g := NewInputs(rng.New(1), info, info.RunConstants(rng.New(2)))
-	newOrder, status := NewOrderInput{Lines: make([]NewOrderLine, 0, MaxLines)}, OrderStatusInput{Last: make([]byte, 0, maxLastBytes)}
-	payment := PaymentInput{Last: make([]byte, 0, maxLastBytes)}
+	newOrder, status := NewOrderInput{Lines: make([]NewOrderLine, 0, MaxLines)}, OrderStatusInput{Last: make([]byte, 0, lastBytesMax)}
+	payment := PaymentInput{Last: make([]byte, 0, lastBytesMax)}
 	var delivery DeliveryInput
 	var level StockLevelInput
 	if n := testing.AllocsPerRun(1000, func() {

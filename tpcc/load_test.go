@@ -284,7 +284,7 @@ func within(t *testing.T, what string, v, lo, hi int64) {
 
 func TestLastName(t *testing.T) {
 	for n, want := range map[int64]string{0: "BARBARBAR", 371: "PRICALLYOUGHT", 40: "BARPRESBAR", 999: "EINGEINGEING"} {
-		if got := string(LastName(nil, n)); got != want || len(got) > maxLastBytes {
+		if got := string(LastName(nil, n)); got != want || len(got) > lastBytesMax {
 			t.Errorf("name %d is %s, want %s", n, got, want)
 		}
 	}

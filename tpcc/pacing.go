@@ -27,8 +27,8 @@ const DeliveryTerm = 80 * time.Second
 // MeasureTerm is the least length of a measured interval (clause 5.5.2.1).
 const MeasureTerm = 2 * time.Hour
 
-// maxThinks bounds a think time, in means (clause 5.2.5.4).
-const maxThinks = 10
+// thinksMax bounds a think time, in means (clause 5.2.5.4).
+const thinksMax = 10
 
 var terms = [typeCount]Terms{
 	NewOrder:    {Keying: 18 * time.Second, ThinkMean: 12 * time.Second, Response: 5 * time.Second},
@@ -60,7 +60,7 @@ func (p *Pacing) Keying(t Type) time.Duration { return p.scaled(float64(terms[t]
 // times its mean (clause 5.2.5.4).
 func (p *Pacing) Think(t Type) time.Duration {
 	// 1 - r lies in (0, 1], where the logarithm is finite.
-	return p.scaled(min(-math.Log(1-p.rnd.Float64()), maxThinks) * float64(terms[t].ThinkMean))
+	return p.scaled(min(-math.Log(1-p.rnd.Float64()), thinksMax) * float64(terms[t].ThinkMean))
 }
 
 func (p *Pacing) scaled(ns float64) time.Duration { return time.Duration(p.scale * ns) }

@@ -23,7 +23,7 @@ const (
 )
 
 const (
-	maxDataBytes = 500 // bytes of C_DATA
+	dataBytesMax = 500 // bytes of C_DATA
 	shownData    = 200 // bytes of it in the output (clause 2.5.3.3)
 	dataGap      = "    "
 )
@@ -94,7 +94,7 @@ type payment struct {
 func newPayment(s *Schema) *payment {
 	return &payment{
 		s: s, warehouse: s.warehouse.NewRow(), district: s.district.NewRow(),
-		customer: s.customer.NewRow(), history: s.history.NewRow(), text: make([]byte, 0, maxDataBytes+64),
+		customer: s.customer.NewRow(), history: s.history.NewRow(), text: make([]byte, 0, dataBytesMax+64),
 	}
 }
 
@@ -184,7 +184,7 @@ func (p *payment) changeCustomer(c int64) {
 	if bytes.Equal(row.Text(f.credit), badCredit) {
 		p.text = appendPaymentData(p.text[:0], c, in)
 		p.text = append(p.text, row.Text(f.data)...)
-		p.text = p.text[:min(len(p.text), maxDataBytes)]
+		p.text = p.text[:min(len(p.text), dataBytesMax)]
 		row.SetText(f.data, p.text)
 		out.Data = append(out.Data, p.text[:min(len(p.text), shownData)]...)
 	}

@@ -164,15 +164,15 @@ func (d *database) touch(ctx context.Context, s *txn.Session) error {
 	})
 }
 
-// maxProbes bounds the search for a key in each partition.
-const maxProbes = 1 << 16
+// probesMax bounds the search for a key in each partition.
+const probesMax = 1 << 16
 
 // keysInEach finds a key for each partition; the record need not exist. A
 // partition to which no key maps gets none.
 func (d *database) keysInEach() error {
 	seen := map[txn.Home]bool{}
 	keys := d.table.Def().Partition.Bounds
-	for i := 0; len(seen) < d.db.Partitions() && i < maxProbes; i++ {
+	for i := 0; len(seen) < d.db.Partitions() && i < probesMax; i++ {
 		key := tables.Str(strconv.Itoa(i))
 		if i < len(keys) {
 			key = keys[i]

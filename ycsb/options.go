@@ -21,7 +21,7 @@ const (
 // Defaults of an embedded cluster.
 const (
 	defaultServers = 2
-	maxCache       = 1 << 30
+	cacheBytesMax  = 1 << 30
 )
 
 // options are the properties of the database, checked.
@@ -58,7 +58,7 @@ func readOptions(p *properties.Properties) (*options, error) {
 			Servers:    int(r.Int(props.Servers, defaultServers, 1, cluster.MaxServers)),
 			Partitions: int(r.Int(props.Partitions, 0, 0, cluster.MaxPartitions)),
 		},
-		locationCache: int(r.Int(props.LocationCache, 0, -1, maxCache)),
+		locationCache: int(r.Int(props.LocationCache, 0, -1, cacheBytesMax)),
 		upsert:        r.Bool(props.Upsert, false),
 		atServer:      r.OneOf(props.Update, "procedure", "procedure", "client") == "procedure",
 		seed:          uint64(r.Int(props.Seed, 1, 0, 1<<62)),

@@ -213,25 +213,25 @@ func (p *paceFlags) add(c *cobra.Command) {
 	c.Flags().Float64Var(&p.timeScale, "time-scale", 1, "multiplies keying and think times; 0.01 makes a terminal a hundred times as fast")
 }
 
-// maxDuration bounds an interval: longer ones are typing errors.
-const maxDuration = 7 * 24 * time.Hour
+// durationMax bounds an interval: longer ones are typing errors.
+const durationMax = 7 * 24 * time.Hour
 
 // Bounds of --time-scale.
 const (
-	minTimeScale = 1e-6
-	maxTimeScale = 1e3
+	timeScaleMin = 1e-6
+	timeScaleMax = 1e3
 )
 
 func (p *paceFlags) check(given func(string) bool) error {
 	switch {
 	case p.clients < 1 || p.clients > load.MaxClients:
 		return fmt.Errorf("--clients %d: want 1 to %d", p.clients, load.MaxClients)
-	case p.duration <= 0 || p.duration > maxDuration:
-		return fmt.Errorf("--duration %v: want more than 0s and at most %v", p.duration, maxDuration)
-	case p.warmup < 0 || p.warmup > maxDuration:
-		return fmt.Errorf("--warmup %v: want 0s to %v", p.warmup, maxDuration)
-	case !(p.timeScale >= minTimeScale && p.timeScale <= maxTimeScale): // not a number, too
-		return fmt.Errorf("--time-scale %v: want %v to %v", p.timeScale, minTimeScale, maxTimeScale)
+	case p.duration <= 0 || p.duration > durationMax:
+		return fmt.Errorf("--duration %v: want more than 0s and at most %v", p.duration, durationMax)
+	case p.warmup < 0 || p.warmup > durationMax:
+		return fmt.Errorf("--warmup %v: want 0s to %v", p.warmup, durationMax)
+	case !(p.timeScale >= timeScaleMin && p.timeScale <= timeScaleMax): // not a number, too
+		return fmt.Errorf("--time-scale %v: want %v to %v", p.timeScale, timeScaleMin, timeScaleMax)
 	case given("time-scale") && !p.keyingThink:
 		return fmt.Errorf("--time-scale %v: want --keying-think with it", p.timeScale)
 	}

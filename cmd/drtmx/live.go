@@ -32,7 +32,7 @@ type outputFlags struct {
 
 const (
 	defaultEvery = time.Second
-	minEvery     = 10 * time.Millisecond
+	everyMin     = 10 * time.Millisecond
 	// currentEvery is how often [Current] lines come unless an interval is asked for.
 	currentEvery = 10 * time.Second
 )
@@ -50,8 +50,8 @@ func (o *outputFlags) check(jsonPath string, given func(string) bool) error {
 		return fmt.Errorf("--output %q: want %s", o.style, oneOf(styles))
 	case o.style == outputJSON && jsonPath == "-":
 		return fmt.Errorf("--output json and --json -: want one of them, both print the report")
-	case o.asked && (o.every < minEvery || o.every > maxDuration):
-		return fmt.Errorf("--series-interval %v: want %v to %v", o.every, minEvery, maxDuration)
+	case o.asked && (o.every < everyMin || o.every > durationMax):
+		return fmt.Errorf("--series-interval %v: want %v to %v", o.every, everyMin, durationMax)
 	case o.asked && o.series == "" && o.style != outputPlain:
 		return fmt.Errorf("--series-interval %v: want --series FILE or --output plain with it", o.every)
 	}

@@ -12,10 +12,10 @@ import (
 	"drtmx/tpcc/bench"
 )
 
-// maxTPMC is the most NEW-ORDERs a minute that ten terminals of a warehouse
+// tpmcMax is the most NEW-ORDERs a minute that ten terminals of a warehouse
 // can enter at TPC-C's keying and think times; go-tpc's efficiency is relative
 // to it.
-const maxTPMC = 12.86
+const tpmcMax = 12.86
 
 // printPlain writes the report in the lines of go-tpc.
 func printPlain(w io.Writer, r *bench.Report) {
@@ -25,7 +25,7 @@ func printPlain(w io.Writer, r *bench.Report) {
 	printLines(w, "[Summary] ", r.Record.Elapsed, r.Record.Types)
 	perMinute := 60 * r.Throughput
 	fmt.Fprintf(w, "tpmC: %.1f, tpmTotal: %.1f, efficiency: %.1f%%\n",
-		r.NewOrders, perMinute, 100*bench.Ratio(r.NewOrders, maxTPMC*float64(r.Warehouses)))
+		r.NewOrders, perMinute, 100*bench.Ratio(r.NewOrders, tpmcMax*float64(r.Warehouses)))
 	fmt.Fprintln(w, r.NotTPCC())
 	printChecked(w, r)
 }

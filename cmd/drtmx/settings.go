@@ -67,15 +67,15 @@ func (s *settings) each(do func(*pflag.Flag)) {
 	})
 }
 
-// maxConfigBytes bounds a configuration file.
-const maxConfigBytes = 1 << 20
+// configBytesMax bounds a configuration file.
+const configBytesMax = 1 << 20
 
 // file takes the settings of a file. A table's name and a key's, joined by a
 // hyphen, are the name of a flag.
 func (s *settings) file(path string) error {
 	st, err := os.Stat(path)
-	if err == nil && st.Size() > maxConfigBytes {
-		return fmt.Errorf("%s: %d bytes, want at most %d", path, st.Size(), maxConfigBytes)
+	if err == nil && st.Size() > configBytesMax {
+		return fmt.Errorf("%s: %d bytes, want at most %d", path, st.Size(), configBytesMax)
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {

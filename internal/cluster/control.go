@@ -36,17 +36,17 @@ type reply struct {
 
 // Bounds of the control socket.
 const (
-	maxRequestBytes = 4 << 10
+	requestBytesMax = 4 << 10
 	controlTimeout  = 5 * time.Second
 	resetTimeout    = startTimeout + 2*closeTimeout
-	maxWatchers     = 1024
+	watchersMax     = 1024
 )
 
 // watcher is an attached process.
 type watcher struct{ lost chan string }
 
 func (s *supervisor) accept(ctx context.Context, l net.Listener, conns interface{ Go(func()) }) {
-	slots := make(chan struct{}, maxWatchers)
+	slots := make(chan struct{}, watchersMax)
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -70,7 +70,7 @@ func (s *supervisor) serveConn(ctx context.Context, c net.Conn) {
 	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Now()) })
 	defer stop()
 	_ = c.SetReadDeadline(time.Now().Add(controlTimeout))
-	line, err := bufio.NewReaderSize(c, maxRequestBytes).ReadSlice('\n')
+	line, err := bufio.NewReaderSize(c, requestBytesMax).ReadSlice('\n')
 	var q controlRequest
 	if err != nil || json.Unmarshal(line, &q) != nil {
 		return

@@ -39,8 +39,8 @@ const (
 	lockFile    = "lock"
 )
 
-// maxDirBytes leaves room for the longest socket name in a socket address.
-const maxDirBytes = 107 - len("/"+controlFile)
+// dirBytesMax leaves room for the longest socket name in a socket address.
+const dirBytesMax = 107 - len("/"+controlFile)
 
 var ownFiles = regexp.MustCompile(`^(cluster\.json(\.tmp)?|control\.sock|lock|s\d+\.sock)$`)
 
@@ -150,8 +150,8 @@ func openDir(path string) (*runtimeDir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDir, err)
 	}
-	if len(path) > maxDirBytes {
-		return nil, fmt.Errorf("%w: %s has %d bytes; with sockets in it, at most %d fit", ErrDir, path, len(path), maxDirBytes)
+	if len(path) > dirBytesMax {
+		return nil, fmt.Errorf("%w: %s has %d bytes; with sockets in it, at most %d fit", ErrDir, path, len(path), dirBytesMax)
 	}
 	if err := checkPrivate(path); err != nil { // before anything is made there
 		return nil, err

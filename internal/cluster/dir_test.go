@@ -294,7 +294,7 @@ func TestUnfitDirectories(t *testing.T) {
 func TestControlSocketRefusesNonsense(t *testing.T) {
 	dir := shortDir(t)
 	stop, ended := serveIn(t, dir)
-	for _, line := range []string{"\n", "{}\n", "{\"op\":\"explode\"}\n", strings.Repeat("x", maxRequestBytes+1), "[1,2"} {
+	for _, line := range []string{"\n", "{}\n", "{\"op\":\"explode\"}\n", strings.Repeat("x", requestBytesMax+1), "[1,2"} {
 		c, err := net.Dial("unix", filepath.Join(dir, controlFile))
 		if err != nil {
 			t.Fatal(err)

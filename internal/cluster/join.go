@@ -89,8 +89,8 @@ func (o *JoinOptions) check() error {
 	if o.Store == nil && len(o.Addrs) != o.Servers {
 		fault("%d addresses for %d data servers", len(o.Addrs), o.Servers)
 	}
-	if len(o.Dir) > maxDirBytes {
-		fault("directory %s has %d bytes; with sockets in it, at most %d fit", o.Dir, len(o.Dir), maxDirBytes)
+	if len(o.Dir) > dirBytesMax {
+		fault("directory %s has %d bytes; with sockets in it, at most %d fit", o.Dir, len(o.Dir), dirBytesMax)
 	}
 	return optionsError(faults)
 }

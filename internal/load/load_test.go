@@ -190,7 +190,7 @@ func TestWarmupLeavesNothing(t *testing.T) {
 			}
 			return f
 		})
-		cfg.Clients, cfg.Duration = 3*maxShards, 5*time.Second // workers share shards
+		cfg.Clients, cfg.Duration = 3*shardsMax, 5*time.Second // workers share shards
 		cfg.Begin = func(context.Context) error { begun.Store(true); return nil }
 		rec, err := Run(t.Context(), cfg)
 		if err != nil {

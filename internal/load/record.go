@@ -257,9 +257,9 @@ func (t *tally) merge(from *tally) {
 	t.between.Rounds += from.between.Rounds
 }
 
-// maxShards bounds the memory of a run with thousands of workers: a histogram
+// shardsMax bounds the memory of a run with thousands of workers: a histogram
 // is some hundred kilobytes.
-const maxShards = 64
+const shardsMax = 64
 
 // shard is what the workers that share it have recorded.
 type shard struct {
@@ -275,7 +275,7 @@ func (r *run) makeShards() {
 	if r.cfg.Interval != nil {
 		r.pieces = &pieces{sum: newSum(r.cfg.Types), spare: newTally(r.cfg.Types)}
 	}
-	for range min(r.cfg.Clients, maxShards) {
+	for range min(r.cfg.Clients, shardsMax) {
 		s := &shard{run: r, tally: newTally(r.cfg.Types)}
 		if r.pieces != nil {
 			s.piece = newTally(r.cfg.Types)

@@ -9,8 +9,8 @@ import (
 
 // Pauses between attempts of Follow while a store does not answer.
 const (
-	minFollowPause = 50 * time.Millisecond
-	maxFollowPause = 2 * time.Second
+	followPauseMin = 50 * time.Millisecond
+	followPauseMax = 2 * time.Second
 )
 
 // Change replaces the map by the result of change, which gets a copy of the
@@ -127,12 +127,12 @@ func WaitFor(ctx context.Context, s Store, ok func(*State) bool) (*State, error)
 // concurrently.
 func Follow(ctx context.Context, s Store, do func(*State), failed func(error)) error {
 	var after Revision
-	pause := minFollowPause
+	pause := followPauseMin
 	for {
 		state, err := s.Watch(ctx, after)
 		switch {
 		case err == nil:
-			after, pause = state.Revision, minFollowPause
+			after, pause = state.Revision, followPauseMin
 			do(state)
 			continue
 		case ctx.Err() != nil:
@@ -147,6 +147,6 @@ func Follow(ctx context.Context, s Store, do func(*State), failed func(error)) e
 		case <-ctx.Done():
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, maxFollowPause)
+		pause = min(2*pause, followPauseMax)
 	}
 }

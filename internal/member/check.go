@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// maxAddrBytes bounds the address of an endpoint, in bytes.
-const maxAddrBytes = 512
+// addrBytesMax bounds the address of an endpoint, in bytes.
+const addrBytesMax = 512
 
 // Endpoint is the address of a server on one fabric. Its text form, also used
 // in stored values, is the fabric's name, a colon and the address:
@@ -49,8 +49,8 @@ func (e Endpoint) check() error {
 	switch {
 	case !fabricName.MatchString(e.Fabric):
 		return bad("fabric:address, such as tcp:10.0.0.1:7000 or shm:/run/drtmx/s0.sock")
-	case len(e.Addr) > maxAddrBytes:
-		return bad(fmt.Sprintf("an address of at most %d bytes", maxAddrBytes))
+	case len(e.Addr) > addrBytesMax:
+		return bad(fmt.Sprintf("an address of at most %d bytes", addrBytesMax))
 	case !printable(e.Addr):
 		return bad("an address of visible ASCII characters")
 	case e.Fabric == fabricShm:

@@ -18,13 +18,13 @@ import (
 
 // Bounds of the HTTP servers.
 const (
-	maxConnections  = 64
-	maxScrapes      = 4 // at a time
+	connectionsMax  = 64
+	scrapesMax      = 4 // at a time
 	headerTimeout   = 5 * time.Second
 	idleTimeout     = 2 * time.Minute
 	responseTimeout = 30 * time.Second
 	closeTimeout    = 2 * time.Second
-	maxHeaderBytes  = 16 << 10
+	headerBytesMax  = 16 << 10
 )
 
 // ErrAddress reports an address on which the process cannot listen. Its text
@@ -85,7 +85,7 @@ func Listen(addr string, loopback bool) (*Endpoint, error) {
 		}
 		return nil, fmt.Errorf("%w %q: want an address of this machine that is free: %w", ErrAddress, addr, err)
 	}
-	return &Endpoint{l: newLimited(l, maxConnections), done: make(chan struct{})}, nil
+	return &Endpoint{l: newLimited(l, connectionsMax), done: make(chan struct{})}, nil
 }
 
 // isLoopback reports whether a host stands for this machine only.
@@ -103,7 +103,7 @@ func (e *Endpoint) Addr() string { return e.l.Addr().String() }
 // error in one line. It returns at once.
 func (e *Endpoint) Serve(r *prometheus.Registry, ready func() error) {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, ErrorHandling: promhttp.ContinueOnError}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesMax, ErrorHandling: promhttp.ContinueOnError}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { line(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := ready(); err != nil {
@@ -135,7 +135,7 @@ func (e *Endpoint) serve(h http.Handler, limit time.Duration) {
 func newHTTPServer(h http.Handler, limit time.Duration) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: limit,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytesMax,
 	}
 }
 

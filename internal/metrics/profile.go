@@ -31,7 +31,7 @@ func profiles() *http.ServeMux {
 // ends running profiles.
 func ServeProfiles(l net.Listener) {
 	s := newHTTPServer(profiles(), profileTimeout)
-	_ = s.Serve(newLimited(l, maxConnections)) // ends when l is closed
+	_ = s.Serve(newLimited(l, connectionsMax)) // ends when l is closed
 	_ = s.Close()
 }
 

@@ -116,7 +116,7 @@ func (d *Decoder) row(buf []uint64) (all, row []uint64) {
 // string key is larger by the length of the key minus eight bytes.
 const EntryBytes = 30
 
-const minEntryBytes = 22
+const entryBytesMin = 22
 
 // AppendScan appends the answer to a scan.
 func AppendScan(b []byte, r *index.ScanResult, strings bool) []byte {
@@ -141,7 +141,7 @@ func (d *Decoder) Scan(r *index.ScanResult, buf []uint64) []uint64 {
 	r.Status, r.More = d.status(), d.U8() == 1
 	r.Quick, r.Gaps = d.proofs(r.Quick), d.proofs(r.Gaps)
 	r.Entries = r.Entries[:0]
-	n := d.Count(MaxProofs, minEntryBytes)
+	n := d.Count(MaxProofs, entryBytesMin)
 	// Sized first: entries point into it.
 	if need := len(d.b) / 8; cap(buf) < need {
 		buf = make([]uint64, 0, need)

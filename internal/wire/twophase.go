@@ -18,7 +18,7 @@ const (
 
 const (
 	partyBytes      = 10
-	minMessageBytes = 2*partyBytes + partyBytes + 8 + 4 + 16
+	messageBytesMin = 2*partyBytes + partyBytes + 8 + 4 + 16
 )
 
 func appendParty(b []byte, p twophase.Party) []byte {
@@ -99,7 +99,7 @@ func hasTick(k twophase.Kind) bool {
 // Messages decodes the output of AppendMessages. It reuses the memory of dst.
 func (d *Decoder) Messages(dst []twophase.Message) []twophase.Message {
 	dst = dst[:0]
-	for range d.Count(MaxMessages, minMessageBytes) {
+	for range d.Count(MaxMessages, messageBytesMin) {
 		m := twophase.Message{Kind: twophase.Kind(d.U8()), From: d.party(), To: d.party()}
 		m.ID.Coordinator = d.party()
 		m.ID.Seq = d.U64()

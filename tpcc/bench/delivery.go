@@ -25,7 +25,7 @@ const (
 	// One for each warehouse keeps up only just: a DELIVERY takes as long as
 	// some NEW-ORDERs, and without think times its queue grows.
 	queuesPerWarehouse = 2
-	maxQueues          = 64
+	queuesMax          = 64
 )
 
 // queueFullPause is how long a terminal waits before it tries a full queue
@@ -43,7 +43,7 @@ func (t *terminals) makeQueues(clients int, log io.Writer) {
 	if at < 0 || t.delivery == DeliveryNow {
 		return
 	}
-	for range min(queuesPerWarehouse*int(t.info.Warehouses), clients, maxQueues) {
+	for range min(queuesPerWarehouse*int(t.info.Warehouses), clients, queuesMax) {
 		d := &deliverer{terminals: t, typ: at}
 		d.queue = tpcc.NewDeliveryQueue(tpcc.DeliveryQueueConfig{Log: log, Settled: d.settled})
 		t.deliverers = append(t.deliverers, d)

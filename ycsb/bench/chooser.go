@@ -112,16 +112,16 @@ func (w *Workload) readDistribution(r *props.Reader) {
 	}
 }
 
-// maxExpected bounds the records that a run is expected to insert, as a
+// expectedMax bounds the records that a run is expected to insert, as a
 // multiple of those that are there: each draw is repeated about so often.
-const maxExpected = 8
+const expectedMax = 8
 
 // zipfian spreads over the records there are and those a run is expected to
 // insert, as YCSB does so that popular records stay popular; draws beyond what
 // is inserted are repeated.
 func (w *Workload) zipfian(r *props.Reader) func() chooser {
 	operations := r.Int(prop.OperationCount, 0, 0, props.Most)
-	expected := min(int64(float64(operations)*w.weights[opInsert]*2), maxExpected*w.insertCount)
+	expected := min(int64(float64(operations)*w.weights[opInsert]*2), expectedMax*w.insertCount)
 	return func() chooser {
 		z, _ := rng.NewScrambledZipf(uint64(w.insertCount+expected), rng.ThetaYCSB)
 		return chooserFunc(func(s *rng.Stream) int64 {
@@ -174,8 +174,8 @@ type lengthHistogram struct {
 	upTo    []uint64 // cumulative counts by block
 }
 
-// maxHistogramBlocks bounds a histogram file.
-const maxHistogramBlocks = 1 << 20
+// histogramBlocksMax bounds a histogram file.
+const histogramBlocksMax = 1 << 20
 
 func readHistogram(path string) (*lengthHistogram, error) {
 	f, err := os.Open(path)
@@ -199,14 +199,14 @@ func readHistogram(path string) (*lengthHistogram, error) {
 			return nil, fmt.Errorf("%s:%d: %q: want a whole number", path, number, words[1])
 		}
 		if h.block == 0 {
-			if words[0] != "BlockSize" || v == 0 || v > maxFieldLength {
+			if words[0] != "BlockSize" || v == 0 || v > fieldBytesMax {
 				return nil, fmt.Errorf("%s:%d: want BlockSize and bytes first", path, number)
 			}
 			h.block = int(v)
 			continue
 		}
 		at, err := strconv.Atoi(words[0])
-		if err != nil || at < len(h.upTo) || at >= maxHistogramBlocks {
+		if err != nil || at < len(h.upTo) || at >= histogramBlocksMax {
 			return nil, fmt.Errorf("%s:%d: %q: want a block number of at least %d", path, number, words[0], len(h.upTo))
 		}
 		for len(h.upTo) < at {
@@ -215,8 +215,8 @@ func readHistogram(path string) (*lengthHistogram, error) {
 		total += v
 		h.upTo = append(h.upTo, total)
 	}
-	if h.longest = h.block * len(h.upTo); total == 0 || h.longest > maxFieldLength {
-		return nil, fmt.Errorf("%s: want counts of fields of at most %d bytes", path, maxFieldLength)
+	if h.longest = h.block * len(h.upTo); total == 0 || h.longest > fieldBytesMax {
+		return nil, fmt.Errorf("%s: want counts of fields of at most %d bytes", path, fieldBytesMax)
 	}
 	return h, nil
 }

@@ -22,9 +22,9 @@ const (
 // Bounds of a plan.
 const (
 	MaxThreads  = 4096
-	maxBatch    = 1 << 16
-	maxSeconds  = 7 * 24 * 3600
-	maxTarget   = 1_000_000_000
+	batchMax    = 1 << 16
+	secondsMax  = 7 * 24 * 3600
+	targetMax   = 1_000_000_000
 	logInterval = 10 // seconds
 )
 
@@ -56,10 +56,10 @@ func NewPlan(p *properties.Properties, phase Phase) (*Plan, error) {
 	plan := &Plan{
 		phase: phase, workload: w,
 		threads:  int(r.Int(prop.ThreadCount, 1, 1, MaxThreads)),
-		target:   r.Int(prop.Target, 0, 0, maxTarget),
-		batch:    int(r.Int(prop.BatchSize, int64(prop.DefaultBatchSize), 1, maxBatch)),
-		limit:    time.Duration(r.Int(prop.MaxExecutiontime, 0, 0, maxSeconds)) * time.Second,
-		interval: time.Duration(r.Int(prop.LogInterval, logInterval, 0, maxSeconds)) * time.Second,
+		target:   r.Int(prop.Target, 0, 0, targetMax),
+		batch:    int(r.Int(prop.BatchSize, int64(prop.DefaultBatchSize), 1, batchMax)),
+		limit:    time.Duration(r.Int(prop.MaxExecutiontime, 0, 0, secondsMax)) * time.Second,
+		interval: time.Duration(r.Int(prop.LogInterval, logInterval, 0, secondsMax)) * time.Second,
 		silent:   r.Bool(prop.Silence, prop.SilenceDefault),
 		separate: r.OneOf(props.ReadModifyWrite, "transaction", "transaction", "separate") == "separate",
 		report:   r.Bool(props.Report, true),
@@ -68,7 +68,7 @@ func NewPlan(p *properties.Properties, phase Phase) (*Plan, error) {
 		style:    r.OneOf(prop.OutputStyle, util.OutputStylePlain, util.OutputStylePlain, util.OutputStyleTable, util.OutputStyleJson),
 	}
 	if phase == Run {
-		plan.warmup = time.Duration(r.Int(prop.WarmUpTime, 0, 0, maxSeconds)) * time.Second
+		plan.warmup = time.Duration(r.Int(prop.WarmUpTime, 0, 0, secondsMax)) * time.Second
 	}
 	plan.readCount(r)
 	if r.Bool(prop.MeasurementHistogramPercentileExport, prop.MeasurementHistogramPercentileExportDefault) {

@@ -13,9 +13,9 @@ import (
 
 // Bounds of a workload.
 const (
-	maxFields      = 10_000
-	maxFieldLength = 16 << 20
-	maxScan        = 1 << 20
+	fieldsMax     = 10_000
+	fieldBytesMax = 16 << 20
+	scanMax       = 1 << 20
 )
 
 // operation is what one step of a workload does.
@@ -82,7 +82,7 @@ func NewWorkload(p *properties.Properties) (*Workload, error) {
 	if w.table == "" {
 		r.Fault("%s has no value: want the name of a table", prop.TableName)
 	}
-	fields := r.Int(prop.FieldCount, prop.FieldCountDefault, 1, maxFields)
+	fields := r.Int(prop.FieldCount, prop.FieldCountDefault, 1, fieldsMax)
 	for i := range fields {
 		w.fields = append(w.fields, props.FieldName(int(i)))
 	}
@@ -96,7 +96,7 @@ func NewWorkload(p *properties.Properties) (*Workload, error) {
 
 // readLengths reads how long values are.
 func (w *Workload) readLengths(r *props.Reader) {
-	w.fieldLength = int(r.Int(prop.FieldLength, prop.FieldLengthDefault, 1, maxFieldLength))
+	w.fieldLength = int(r.Int(prop.FieldLength, prop.FieldLengthDefault, 1, fieldBytesMax))
 	n := w.fieldLength
 	kind := r.OneOf(prop.FieldLengthDistribution, prop.FieldLengthDistributionDefault, "constant", "uniform", "zipfian", "histogram")
 	switch kind {
@@ -146,7 +146,7 @@ func (w *Workload) readProportions(r *props.Reader) {
 }
 
 func (w *Workload) readScanLength(r *props.Reader) {
-	longest := int(r.Int(prop.MaxScanLength, prop.MaxScanLengthDefault, 1, maxScan))
+	longest := int(r.Int(prop.MaxScanLength, prop.MaxScanLengthDefault, 1, scanMax))
 	w.scanLength = func(s *rng.Stream) int { return 1 + s.Intn(longest) }
 	if r.OneOf(prop.ScanLengthDistribution, prop.ScanLengthDistributionDefault, "uniform", "zipfian") == "zipfian" {
 		z, _ := rng.NewZipf(uint64(longest), rng.ThetaYCSB)

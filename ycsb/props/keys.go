@@ -15,14 +15,14 @@ type Keys struct {
 	Hashed  bool
 }
 
-// maxPadding bounds zeropadding.
-const maxPadding = 100
+// paddingMax bounds zeropadding.
+const paddingMax = 100
 
 // ReadKeys reads the properties that name records.
 func ReadKeys(r *Reader) Keys {
 	return Keys{
 		Prefix:  r.String(prop.KeyPrefix, prop.KeyPrefixDefault),
-		Padding: int(r.Int(prop.ZeroPadding, prop.ZeroPaddingDefault, 0, maxPadding)),
+		Padding: int(r.Int(prop.ZeroPadding, prop.ZeroPaddingDefault, 0, paddingMax)),
 		Hashed:  r.OneOf(prop.InsertOrder, prop.InsertOrderDefault, "hashed", "ordered") == "hashed",
 	}
 }

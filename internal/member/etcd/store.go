@@ -26,14 +26,14 @@ const (
 	root       = "/drtmx/"
 	mapKey     = "map"
 	serversKey = "servers/"
-	// maxNames bounds the clusters that an error lists.
-	maxNames = 8
+	// namesMax bounds the clusters that an error lists.
+	namesMax = 8
 )
 
 // Pauses of gRPC between attempts to connect; its own grow to two minutes.
 const (
-	minConnectPause = 50 * time.Millisecond
-	maxConnectPause = time.Second
+	connectPauseMin = 50 * time.Millisecond
+	connectPauseMax = time.Second
 )
 
 // Store is a handle on the members of one cluster.
@@ -95,7 +95,7 @@ func (s *Store) dial() error {
 		Context: s.life, Logger: zap.NewNop(),
 		DialTimeout: s.o.Timeout, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: s.o.Timeout,
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: minConnectPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxConnectPause},
+			Backoff:           backoff.Config{BaseDelay: connectPauseMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: connectPauseMax},
 			MinConnectTimeout: s.o.Timeout,
 		})},
 	}
@@ -285,7 +285,7 @@ func (s *Store) get(ctx context.Context, key string) (kv *mvccpb.KeyValue, err e
 func (s *Store) noCluster(ctx context.Context) error {
 	var names []string
 	from := root
-	for len(names) <= maxNames {
+	for len(names) <= namesMax {
 		var next string
 		err := s.call(ctx, read, func(ctx context.Context) (*pb.ResponseHeader, error) {
 			resp, err := s.client.Get(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(root)),
@@ -309,8 +309,8 @@ func (s *Store) noCluster(ctx context.Context) error {
 		from = clientv3.GetPrefixRangeEnd(path.Join(root, name) + "/")
 	}
 	has := "it has none"
-	if len(names) > maxNames {
-		names = append(names[:maxNames], "…")
+	if len(names) > namesMax {
+		names = append(names[:namesMax], "…")
 	}
 	if len(names) > 0 {
 		has = "it has " + strings.Join(names, ", ")
