@@ -15,14 +15,14 @@ func (a *app) certsCommand() *cobra.Command {
 	var s certs.Set
 	c := &cobra.Command{
 		Use:   "certs --dir DIR",
-		Short: "Make certificates for trying out TLS",
+		Short: "Make certificates for experiments with TLS",
 		Long: `Makes an authority, and a certificate signed by it for each server and client:
 in DIR, ca.pem, HOST.pem and HOST-key.pem, NAME.pem and NAME-key.pem. Keys can
 be read by their owner only, and no file is overwritten.
 
-HOST is the name or address by which others dial the server. The key of the
-authority, ca-key.pem, lies beside the rest: that is for trying out. Whoever has
-it can make clients and servers.`,
+HOST is the name or address at which peers dial the server. The set is for
+experiments: the key of the authority, ca-key.pem, is in the same directory, and
+any process that can read it can make certificates for clients and servers.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			files, err := certs.Write(s, time.Now())
@@ -40,6 +40,6 @@ it can make clients and servers.`,
 	c.Flags().StringVar(&s.Dir, "dir", "", "directory for the files, made if it does not exist")
 	c.Flags().StringSliceVar(&s.Hosts, "hosts", []string{"127.0.0.1"}, "names or addresses of servers")
 	c.Flags().StringSliceVar(&s.Clients, "clients", []string{"client"}, "clients: NAME, NAME=ROLE, or NAME=ROLE/TABLE/TABLE for one that may use these tables only; ROLE is reader, writer or loader (default loader)")
-	c.Flags().IntVar(&s.Days, "days", 90, "validity")
+	c.Flags().IntVar(&s.Days, "days", 90, "validity in days")
 	return c
 }

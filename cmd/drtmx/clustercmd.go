@@ -23,7 +23,7 @@ func (a *app) clusterCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cluster",
 		Short: "Start, look at and stop a cluster in the background",
-		Long: `Starts a local cluster in the background for trying out, shows what a running
+		Long: `Starts a local cluster in the background for experiments, shows what a running
 cluster does, and stops it. Data is in memory only: down loses it.`,
 	}
 	c.AddCommand(a.upCommand(), a.downCommand(), a.statusCommand())
@@ -64,7 +64,7 @@ no data.`,
 	s.addFabrics(c)
 	s.tls.add(c)
 	s.log.add(c)
-	fl.StringVar(&f.logFile, "log-file", "", "append the log to this file; without it there is none")
+	fl.StringVar(&f.logFile, "log-file", "", "append the log to this file (default: no log)")
 	s.shows.add(c)
 	return c
 }

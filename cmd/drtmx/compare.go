@@ -90,7 +90,7 @@ with the consistency check.`,
 	c.Flags().StringSliceVar(&f.caches, "cache", []string{"full"}, cacheHelp+"; several are compared with each other, for designs that read one-sided")
 	f.models.add(c)
 	c.Flags().StringArrayVar(&f.mixes, "mix", []string{"new-order=10,order-status=90", "order-status=100"}, "mix of transactions; may be given several times")
-	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "what carries the verbs: shm, tcp, verbs or inproc")
+	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "fabric: shm, tcp, verbs or inproc")
 	c.Flags().IntVar(&f.repeat, "repeat", 3, "repetitions")
 	c.Flags().StringVar(&f.json, "json", "", "write all reports and the ratios as JSON to this file; - for standard output")
 	return c

@@ -34,16 +34,16 @@ var etcdNames = []string{"etcd", "etcd-embedded", "etcd-dir", "etcd-listen", "et
 
 func (e *etcdFlags) add(c *cobra.Command) {
 	fl := c.Flags()
-	fl.StringSliceVar(&e.endpoints, "etcd", nil, "with --index: host:port of etcd servers, in which the data servers find each other, instead of --members")
-	fl.BoolVar(&e.embedded, "etcd-embedded", false, "with --index: run an etcd server in this process, for the other data servers' --etcd too")
+	fl.StringSliceVar(&e.endpoints, "etcd", nil, "with --index: host:port of etcd servers through which the data servers find each other, instead of --members")
+	fl.BoolVar(&e.embedded, "etcd-embedded", false, "with --index: run an etcd server in this process; the other data servers name it in --etcd")
 	fl.StringVar(&e.dir, "etcd-dir", "", "with --etcd-embedded: directory for etcd's data")
-	fl.StringVar(&e.listen, "etcd-listen", "127.0.0.1:2379", "with --etcd-embedded: where it listens, an IP address and a port")
+	fl.StringVar(&e.listen, "etcd-listen", "127.0.0.1:2379", "with --etcd-embedded: IP address and port on which etcd listens")
 	fl.StringVar(&e.ca, "etcd-ca", "", "PEM file of the authority that signs etcd's certificates")
 	fl.StringVar(&e.cert, "etcd-cert", "", "PEM file of this process's certificate for etcd")
 	fl.StringVar(&e.key, "etcd-key", "", "PEM file of its key")
 	fl.StringVar(&e.name, "cluster", defaultClusterName, "with etcd: name of the cluster")
-	fl.DurationVar(&e.lease, "lease", cluster.DefaultLease, "with etcd: time after which a silent data server counts as gone")
-	fl.StringVar(&e.advertise, "advertise", "", "with etcd: host:port by which others dial this data server, if not --listen")
+	fl.DurationVar(&e.lease, "lease", cluster.DefaultLease, "with etcd: time after which a data server that does not renew its lease has lost it")
+	fl.StringVar(&e.advertise, "advertise", "", "with etcd: host:port at which clients and other servers dial this data server (default: --listen)")
 }
 
 // given reports whether the cluster is kept in etcd.

@@ -37,11 +37,11 @@ type tlsFlags struct {
 }
 
 func (t *tlsFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&t.ca, "tls-ca", "", "with TCP: PEM file of the authorities that sign servers and clients; drtmx certs makes a set for trying out")
+	c.Flags().StringVar(&t.ca, "tls-ca", "", "with TCP: PEM file of the authorities that sign servers and clients; drtmx certs makes a set for experiments")
 	c.Flags().StringVar(&t.cert, "tls-cert", "", "with TCP: PEM file of this process's certificate")
 	c.Flags().StringVar(&t.key, "tls-key", "", "with TCP: PEM file of its key")
-	c.Flags().BoolVar(&t.insecure, "insecure", false, "with TCP: allow plain text beyond this machine; everyone who reaches a port can read and write all data")
-	c.Flags().StringVar(&t.device, "device", "", "with verbs: RDMA device, as in /sys/class/infiniband (default the first with an IPv4 address); with --connect it chooses verbs and not TCP")
+	c.Flags().BoolVar(&t.insecure, "insecure", false, "with TCP: allow plain text beyond this machine; any process that reaches a port can read and write all data")
+	c.Flags().StringVar(&t.device, "device", "", "with verbs: RDMA device, as in /sys/class/infiniband (default: the first with an IPv4 address); with --connect, verbs is used instead of TCP")
 }
 
 func (t *tlsFlags) given() bool { return t.ca != "" || t.cert != "" || t.key != "" }

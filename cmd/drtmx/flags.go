@@ -108,7 +108,7 @@ func (d *dirValue) Set(s string) error {
 
 func (w *whereFlags) add(c *cobra.Command) {
 	addDataDir(c, &w.dataDir, "", "runtime directory of a cluster, as given to drtmx serve")
-	c.Flags().StringSliceVar(&w.connect, "connect", nil, "where a cluster is, instead of --data-dir: drtmx://host:port of one or more of its data servers, drtmx+shm:///dir, drtmx+etcd://host:port/name of etcd, or the addresses of all of them, sockets or host:port")
+	c.Flags().StringSliceVar(&w.connect, "connect", nil, "address of a cluster, instead of --data-dir: drtmx://host:port of one or more of its data servers, drtmx+shm:///dir, drtmx+etcd://host:port/name, or the addresses of all its data servers, sockets or host:port")
 	w.tls.add(c)
 }
 
@@ -173,8 +173,8 @@ type loadFlags struct {
 
 func (l *loadFlags) add(c *cobra.Command) {
 	c.Flags().IntVar(&l.warehouses, "warehouses", 4, "warehouses to load")
-	c.Flags().IntVar(&l.items, "items", 0, "items, and stock rows of a warehouse; 0 means TPC-C's 100000 (fewer only for trying out)")
-	c.Flags().IntVar(&l.customers, "customers", 0, "customers of a district; 0 means TPC-C's 3000 (fewer only for trying out)")
+	c.Flags().IntVar(&l.items, "items", 0, "items, and stock rows of a warehouse; 0 means TPC-C's 100000 (fewer only for experiments)")
+	c.Flags().IntVar(&l.customers, "customers", 0, "customers of a district; 0 means TPC-C's 3000 (fewer only for experiments)")
 	c.Flags().Uint64Var(&l.seed, "seed", 1, "seed of all data and inputs")
 }
 
@@ -208,8 +208,8 @@ type paceFlags struct {
 func (p *paceFlags) add(c *cobra.Command) {
 	c.Flags().IntVar(&p.clients, "clients", defaultClients, "concurrent terminals, each with a session, a home warehouse and a district of its own; ten for each warehouse are TPC-C's")
 	c.Flags().DurationVar(&p.duration, "duration", 10*time.Second, "measured interval")
-	c.Flags().DurationVar(&p.warmup, "warmup", time.Second, "runs before the measured interval; all statistics are reset at its end")
-	c.Flags().BoolVar(&p.keyingThink, "keying-think", false, "terminals wait before and after each transaction as TPC-C asks (keying and think times)")
+	c.Flags().DurationVar(&p.warmup, "warmup", time.Second, "time of load before the measured interval; all statistics are reset at its end")
+	c.Flags().BoolVar(&p.keyingThink, "keying-think", false, "terminals wait before and after each transaction as TPC-C requires (keying and think times)")
 	c.Flags().Float64Var(&p.timeScale, "time-scale", 1, "multiplies keying and think times; 0.01 makes a terminal a hundred times as fast")
 }
 

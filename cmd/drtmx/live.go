@@ -38,9 +38,9 @@ const (
 )
 
 func (o *outputFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&o.style, "output", outputTable, "what to print: table, plain (lines as go-tpc prints them, during the run too) or json (the report)")
+	c.Flags().StringVar(&o.style, "output", outputTable, "output: table, plain (lines as go-tpc prints them, also during the run) or json (the report)")
 	c.Flags().StringVar(&o.series, "series", "", "write a time series to this file: CSV if its name ends in .csv, JSON lines if in .json, .jsonl or .ndjson")
-	c.Flags().DurationVar(&o.every, "series-interval", defaultEvery, "interval of the time series, and of the lines of --output plain (those: 10s unless given)")
+	c.Flags().DurationVar(&o.every, "series-interval", defaultEvery, "interval of the time series, and of the lines of --output plain (for those 10s by default)")
 }
 
 func (o *outputFlags) check(jsonPath string, given func(string) bool) error {

@@ -150,8 +150,8 @@ func (f *serveFlags) addFabrics(c *cobra.Command) {
 		}
 		return pflag.NormalizedName(name)
 	})
-	fl.StringSliceVar(&f.fabrics, "fabrics", []string{multi.Shm}, "what carries the verbs: shm, verbs, tcp or several of them; clients take the best that leads to them; --fabric is the same")
-	fl.StringVar(&f.listen, "listen", "", "over a network: host:port of the first data server, by which others dial it; the rest take the next ports (default: free ports of the loopback address). With --index: where to listen instead of the server's own of --members")
+	fl.StringSliceVar(&f.fabrics, "fabrics", []string{multi.Shm}, "fabrics: shm, verbs, tcp or several of them; a client uses the best one that reaches the server; --fabric is a synonym")
+	fl.StringVar(&f.listen, "listen", "", "over a network: host:port of the first data server; the other servers take the next ports (default: free ports of the loopback address). With --index: host:port on which the server listens, if not its own of --members")
 }
 
 // serveAsAsked runs all servers or one.

@@ -27,7 +27,7 @@ var oneNames = []string{"index", "members", "memory"}
 func (o *oneFlags) add(c *cobra.Command) {
 	fl := c.Flags()
 	fl.IntVar(&o.index, "index", -1, "run one data server, with this number, from 0 on")
-	fl.StringSliceVar(&o.members, "members", nil, "with --index: host:port of all data servers, in order and the same for each; needed for tcp and verbs")
+	fl.StringSliceVar(&o.members, "members", nil, "with --index: host:port of all data servers in order, the same list for each server; required for tcp and verbs")
 	fl.Var(&o.memory, "memory", "with --index: bound of the memory of this server's partitions together, such as 4GiB; 0 means 16 GiB each")
 }
 

@@ -50,7 +50,7 @@ The exit status is 1 if a data server does not answer.`,
 		},
 	}
 	f.where.add(c)
-	c.Flags().DurationVar(&f.interval, "interval", time.Second, "over which rates are taken")
+	c.Flags().DurationVar(&f.interval, "interval", time.Second, "interval over which rates are measured")
 	c.Flags().BoolVar(&f.json, "json", false, "print JSON instead of tables")
 	return c
 }

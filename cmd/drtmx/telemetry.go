@@ -122,8 +122,8 @@ var (
 type logFlags struct{ level, format string }
 
 func (l *logFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&l.level, "log-level", "info", "what to log: debug (clients that come and go, too), info, warn or error")
-	c.Flags().StringVar(&l.format, "log-format", logText, "how to log: text or json, a record a line")
+	c.Flags().StringVar(&l.level, "log-level", "info", "lowest level to log: debug (connections of clients, too), info, warn or error")
+	c.Flags().StringVar(&l.format, "log-format", logText, "log format: text or json, one record per line")
 }
 
 func (l *logFlags) check() error {

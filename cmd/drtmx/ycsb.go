@@ -21,7 +21,7 @@ type workloadFlags struct {
 
 func (w *workloadFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&w.name, "workload", workloadTPCC, "tables to serve: tpcc or ycsb")
-	c.Flags().StringArrayVarP(&w.files, "property_file", "P", nil, "with ycsb: a property file, from which fieldcount, drtmx.primary and the like are read")
+	c.Flags().StringArrayVarP(&w.files, "property_file", "P", nil, "with ycsb: a property file with fieldcount, drtmx.primary and other properties of the table")
 	c.Flags().StringArrayVarP(&w.values, "prop", "p", nil, "with ycsb: a property, as name=value")
 }
 

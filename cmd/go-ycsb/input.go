@@ -26,12 +26,12 @@ type input struct {
 }
 
 func (in *input) add(c *cobra.Command, load bool) {
-	c.Flags().StringSliceVarP(&in.files, "property_file", "P", nil, "read a property file; a later one goes before an earlier one")
-	c.Flags().StringArrayVarP(&in.values, "prop", "p", nil, "set a property, as name=value; goes before files")
+	c.Flags().StringSliceVarP(&in.files, "property_file", "P", nil, "read a property file; later files override earlier ones")
+	c.Flags().StringArrayVarP(&in.values, "prop", "p", nil, "set a property, as name=value; overrides files")
 	c.Flags().StringVar(&in.table, "table", "", `the table, instead of property "table" (`+prop.TableNameDefault+`)`)
 	if load {
 		c.Flags().IntVar(&in.threads, "threads", 1, `threads, instead of property "threadcount"`)
-		c.Flags().IntVar(&in.target, "target", 0, `operations a second to attempt, instead of property "target"; 0 means as many as possible`)
+		c.Flags().IntVar(&in.target, "target", 0, `operations per second to attempt, instead of property "target"; 0 means as many as possible`)
 		c.Flags().IntVar(&in.interval, "interval", 10, `seconds between reports, instead of property "measurement.interval"; 0 means none`)
 	}
 }

@@ -97,7 +97,8 @@ func NewClient(root uint64, rkey rdma.RKey, o ClientOptions) *Client {
 // Stale implements index.Client.
 func (c *Client) Stale() bool { return c.stale.Load() || c.view.Load() == nil }
 
-// NewScan implements index.Client: there is no order to scan in.
+// NewScan implements index.Client. It returns nil: a hash index has no order to
+// scan in.
 func (c *Client) NewScan() index.ScanOp { return nil }
 
 // NewGet implements index.Client.
@@ -125,8 +126,8 @@ func (c *Client) Stats() index.ClientStats {
 	return s
 }
 
-// Maintain implements index.Client: it reads the root block and those
-// directory words that it does not have.
+// Maintain implements index.Client. It reads the root block and the directory
+// words that the client does not have yet.
 func (c *Client) Maintain(ctx context.Context, conn rdma.Conn) error {
 	if !c.maintain.TryLock() {
 		return nil

@@ -78,8 +78,8 @@ func (s *Server) lockAbsent(o index.Owner, key index.Key, hash, head uint64) (*i
 	return held, nil
 }
 
-// drop ends a lock. A lock that this index did not give, or that was ended
-// before, is a broken invariant of the caller.
+// drop ends a lock. It panics if this index did not grant the lock or has ended
+// it before: the caller has broken an invariant.
 func (s *Server) drop(held *index.Held) {
 	id := held.Key.Num
 	if s.strings {
@@ -91,7 +91,7 @@ func (s *Server) drop(held *index.Held) {
 	delete(s.held, id)
 }
 
-// Reserve implements index.Server: rows of one size always have their room.
+// Reserve implements index.Server. Rows of one size always have room.
 func (s *Server) Reserve(held *index.Held, words int) error {
 	if s.strings {
 		return s.reserveStr(held, words)

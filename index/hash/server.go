@@ -143,7 +143,8 @@ func (s *Server) emptyHead(addr uint64, level uint8, v block.Header) {
 	e.Commit(v)
 }
 
-// publishRoot writes the root block. All that it names is already published.
+// publishRoot writes the root block. The blocks that it names are already
+// published.
 func (s *Server) publishRoot() {
 	e := s.arena.Create(s.root, rootWords)
 	e.Set(rootMagicWord, rootMagic)
@@ -154,8 +155,8 @@ func (s *Server) publishRoot() {
 	e.Commit(s.version())
 }
 
-// addChunk makes room for further buckets and enters the chunk in the
-// directory; publishRoot tells clients.
+// addChunk allocates a chunk of buckets and enters it in the directory. Clients
+// see it after publishRoot.
 func (s *Server) addChunk() error {
 	old := *s.chunks.Load()
 	n := uint64(len(old))
@@ -199,7 +200,7 @@ func (s *Server) growDir(chunks []uint64) error {
 // Root implements index.Server.
 func (s *Server) Root() uint64 { return s.root }
 
-// bucketAddr is the address of bucket b.
+// bucketAddr returns the address of bucket b.
 func (s *Server) bucketAddr(b uint64) uint64 {
 	chunk, place := s.geo.locate(b)
 	return (*s.chunks.Load())[chunk] + place*bucketBytes
@@ -233,14 +234,14 @@ func (s *Server) Lookup(key index.Key, res *index.GetResult) {
 	s.settle(res, index.Locked, 0, 0)
 }
 
-// settle makes a result of the given status, in the memory of the one before.
+// settle replaces a result by one of the given status and reuses its memory.
 func (s *Server) settle(res *index.GetResult, st index.Status, h block.Header, hint uint64) {
 	*res = index.GetResult{Status: st, Header: h, Hint: hint, Row: res.Row, Proofs: res.Proofs[:0]}
 }
 
 // tryGet reads the chain once. It returns false if the mutator changed the
-// chain in between. A row that is found proves itself; every other result needs
-// an unchanged head.
+// chain in between. A row that is found is its own proof; every other result is
+// valid only if the chain's head has not changed.
 func (s *Server) tryGet(key index.Key, hash uint64, res *index.GetResult) (ok bool) {
 	var b [bucketWords]uint64
 	num := bucketOf(hash, s.buckets.Load())
@@ -286,7 +287,7 @@ func (s *Server) unchanged(head, version uint64) bool {
 	return s.arena.Span(head, 1).Load(0) == version
 }
 
-// readBucket copies a bucket and reports whether the copy is one state of it.
+// readBucket copies a bucket and reports whether the copy is consistent.
 func (s *Server) readBucket(addr uint64, b *[bucketWords]uint64) bool {
 	sp := s.arena.Span(addr, bucketWords)
 	sp.CopyOut(b[:])
@@ -294,7 +295,7 @@ func (s *Server) readBucket(addr uint64, b *[bucketWords]uint64) bool {
 }
 
 // readRow copies the payload of the row at addr. The status is NotFound if the
-// row has another key, Pending if the copy mixes two states.
+// row has another key, Pending if the copy is torn.
 func (s *Server) readRow(addr, key uint64, res *index.GetResult) {
 	sp := s.arena.Span(addr, s.rowBlock)
 	h := block.Header(sp.Load(block.HeaderWord))

@@ -1,6 +1,6 @@
-// Package certs makes the certificates of a cluster for trying out: an
-// authority, and what it signs for servers and clients. A cluster in earnest
-// has an authority of its own, whose key lies elsewhere.
+// Package certs makes certificates for experiments: an authority, and the
+// certificates that it signs for servers and clients. A cluster in production
+// has an authority of its own, whose key is kept elsewhere.
 //
 // The organizational unit of the subject is the role of its holder, one of
 // those below. A server's certificate also serves to dial other servers. A

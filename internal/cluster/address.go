@@ -32,13 +32,13 @@ var ErrAddress = errors.New("cluster: bad address")
 
 // Address says where a cluster is:
 //
-//	drtmx://host:port,host:port     data servers, any of which tells of the others
+//	drtmx://host:port,host:port     some data servers; each knows the addresses of all
 //	drtmx+shm:///dir                the directory with the sockets of data servers of this host
 //	drtmx+etcd://host:port,…/name   etcd servers, and the name under which they know the cluster
 //
-// The first form takes ?ca=FILE&cert=FILE&key=FILE for TLS, name=HOST for what
-// the servers' certificates must be for, and insecure=true for plain text
-// beyond loopback. The third takes these, for the data servers, and
+// The first form takes ?ca=FILE&cert=FILE&key=FILE for TLS, name=HOST for the
+// name in the servers' certificates, and insecure=true for plain text beyond
+// loopback. The third takes these, for the data servers, and
 // etcd-ca=FILE&etcd-cert=FILE&etcd-key=FILE for TLS with etcd.
 type Address struct {
 	Hosts    []string         // of the first form
@@ -48,10 +48,10 @@ type Address struct {
 	Insecure bool
 }
 
-// IsAddress reports whether s is meant to be one: it has a scheme.
+// IsAddress reports whether s has the form of an Address: it has a scheme.
 func IsAddress(s string) bool { return strings.Contains(s, "://") }
 
-// ParseAddress takes an address apart; the error wraps ErrAddress.
+// ParseAddress parses an address. The error wraps ErrAddress.
 func ParseAddress(s string) (*Address, error) {
 	bad := func(format string, args ...any) (*Address, error) {
 		return nil, fmt.Errorf("%w %q: %s", ErrAddress, s, fmt.Sprintf(format, args...))
@@ -136,7 +136,7 @@ func (a *Address) parseQuery(query string) error {
 	return err
 }
 
-// wholeTLS is nil without certificates, and refuses some without the others.
+// wholeTLS returns nil if t names no files, and an error if it names only some.
 func wholeTLS(t tcp.TLS, prefix string) (*tcp.TLS, error) {
 	switch {
 	case t == tcp.TLS{}:
@@ -165,7 +165,7 @@ func parseHosts(what, s string) ([]string, error) {
 	return hosts, nil
 }
 
-// checkHostPort refuses what nobody can dial.
+// checkHostPort returns an error for an address that cannot be dialled.
 func checkHostPort(what, s string) error {
 	host, port, err := net.SplitHostPort(s)
 	n, perr := strconv.ParseUint(port, 10, 16)
@@ -193,9 +193,9 @@ func (a *Address) String() string {
 
 var socketFile = regexp.MustCompile(`^s(\d{1,4})\.sock$`)
 
-// offers are the data servers that the address names itself; others may be
-// known to them. ErrNoCluster if a directory has no sockets. What answers at a
-// host may be reached by tcp or, if there is no tcp, by verbs.
+// offers returns the data servers that the address names; these may know
+// others. It returns ErrNoCluster for a directory without sockets. A host is
+// tried by tcp first, then by verbs.
 func (a *Address) offers() ([]multi.Address, error) {
 	var all []multi.Address
 	for _, h := range a.Hosts {
@@ -225,8 +225,8 @@ func (a *Address) offers() ([]multi.Address, error) {
 	return all, nil
 }
 
-// MemberAddrs are the addresses of data servers that offer the fabrics named:
-// shm at sockets in dir, and the others at hosts.
+// MemberAddrs returns the addresses of data servers that offer the fabrics
+// named: shm at sockets in dir, other fabrics at hosts.
 func MemberAddrs(servers int, fabrics []string, dir string, hosts []string) []string {
 	all := make([]string, servers)
 	for i := range all {

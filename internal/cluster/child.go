@@ -28,7 +28,7 @@ const (
 // and, a little longer, at its parent.
 const closeTimeout = 3 * time.Second
 
-// childConfig is what a parent sends to a child.
+// childConfig is the configuration that a parent sends to a child.
 type childConfig struct {
 	Format   int       `json:"format"`
 	Index    int       `json:"index"`
@@ -46,13 +46,13 @@ type childLog struct {
 	JSON  bool       `json:"json"`
 }
 
-// childReport is what a child answers when it serves, or cannot.
+// childReport is the child's answer: it serves, or it failed to start.
 type childReport struct {
 	Error string `json:"error,omitempty"`
 }
 
 // RunChild runs the data server of a child process that Start has started,
-// until the parent is gone or ctx ends. lookup returns the workload of a name.
+// until the parent has ended or ctx ends. lookup returns the workload of a name.
 // debug, which may be nil, serves the debug socket that the parent has asked
 // for, until the listener is closed.
 func RunChild(ctx context.Context, p rdma.Provider, lookup func(name string) (Workload, error), debug func(net.Listener)) error {
@@ -87,8 +87,8 @@ func RunChild(ctx context.Context, p rdma.Provider, lookup func(name string) (Wo
 	return closeWithin(s, closeTimeout)
 }
 
-// isPipe reports whether a descriptor is what a parent passes. Without a
-// parent it may be one of the Go runtime's own, which must be left alone.
+// isPipe reports whether a descriptor is a pipe, such as a parent passes. In a
+// process without such a parent the descriptor may belong to the Go runtime.
 func isPipe(fd int) bool {
 	var st unix.Stat_t
 	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
@@ -141,7 +141,8 @@ type debugged struct {
 	stop func()
 }
 
-// Close closes the server, and then the socket: what hangs can be looked at.
+// Close closes the server, and then the debug socket, through which a server
+// that hangs in Close can be inspected.
 func (d *debugged) Close() error {
 	defer d.stop()
 	return d.dataServer.Close()

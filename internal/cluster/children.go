@@ -228,8 +228,8 @@ func (ch *child) death() error {
 	return fmt.Errorf("%w: data server %d (pid %d) %s", ErrLost, ch.index, ch.cmd.Process.Pid, how)
 }
 
-// tail keeps the beginning and the end of what is written to it: a Go crash
-// says why first, and where last.
+// tail keeps the beginning and the end of the output written to it. The output
+// of a Go crash begins with the reason and ends with the place.
 type tail struct {
 	mu struct {
 		sync.Mutex
@@ -239,7 +239,7 @@ type tail struct {
 
 const tailBytes = 16 << 10
 
-// Write keeps what fits.
+// Write implements io.Writer. It drops bytes from the middle.
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -37,7 +37,8 @@ var (
 	ErrStopped = errors.New("the cluster was stopped")
 )
 
-// Workload is what data servers serve. It must be the same at all of them.
+// Workload is the catalogue and the procedures of data servers. It must be the
+// same at all servers of a cluster.
 type Workload struct {
 	Name       string // by which child processes look the rest up
 	Catalog    *tables.Catalog
@@ -56,7 +57,7 @@ type Size struct {
 	Models learned.Family `json:",omitempty"`
 }
 
-// faults completes the size and says what is wrong with it.
+// faults fills in defaults and lists the invalid fields.
 func (s *Size) faults() []error {
 	if s.Servers < 1 || s.Servers > MaxServers {
 		return []error{fmt.Errorf("%d data servers, want 1 to %d", s.Servers, MaxServers)}
@@ -121,7 +122,7 @@ func (c *Cluster) Addrs() []string { return c.addrs }
 // not known.
 func (c *Cluster) PIDs() []int { return c.pids }
 
-// Config is what a client needs to open the database.
+// Config returns the configuration with which a client opens the database.
 func (c *Cluster) Config() txn.Config {
 	return txn.Config{
 		Servers: c.addrs, AllServers: c.all,
@@ -150,7 +151,7 @@ func (c *Cluster) Open(ctx context.Context, set func(*txn.Config)) (*txn.DB, err
 	return db, nil
 }
 
-// Where is where Connect found the cluster, for people.
+// Where describes the place where Connect found the cluster, for messages.
 func (c *Cluster) Where() string { return c.where }
 
 // Info describes a cluster that was found in a runtime directory; nil for others.
@@ -166,7 +167,7 @@ func (c *Cluster) Tables() (*tables.Catalog, error) {
 }
 
 // Lost is closed when a data server has ended by itself, or another process
-// has stopped a cluster in a directory; Err then says which and how.
+// has stopped a cluster in a directory. Err then returns the reason.
 func (c *Cluster) Lost() <-chan struct{} { return c.lost }
 
 // Err is nil until Lost is closed. The error wraps ErrLost or ErrStopped.
@@ -176,7 +177,7 @@ func (c *Cluster) Err() error {
 	return c.mu.err
 }
 
-// Output is the end of what the lost data server wrote to its standard error.
+// Output returns the end of the lost data server's standard error.
 func (c *Cluster) Output() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()

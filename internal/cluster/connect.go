@@ -15,7 +15,7 @@ import (
 	"drtmx/rdma/multi"
 )
 
-// connectTimeout bounds how long one data server may take to say who it is.
+// connectTimeout bounds the dial and the hello of one data server.
 const connectTimeout = 5 * time.Second
 
 // ErrNoAnswer reports that no data server at an address answers.
@@ -52,17 +52,17 @@ func NewProvider(o multi.Options, names ...string) (rdma.Provider, error) {
 	return f.Member(names[0]), nil
 }
 
-// ConnectOptions say where a running cluster is. One of Address, Dir and Addrs
+// ConnectOptions locate a running cluster. Exactly one of Address, Dir and Addrs
 // is set.
 type ConnectOptions struct {
-	// Address names some data servers, or where the members are kept.
+	// Address names some data servers, or the store of the members.
 	Address *Address
 	// Dir is a runtime directory: of a cluster that Start started there, or of
 	// data servers that joined one by one.
 	Dir string
 	// Addrs are the addresses of all data servers, in order.
 	Addrs []string
-	// Fabrics say how to reach the data servers. The TLS of the Address has
+	// Fabrics configure the providers. The TLS of the Address has
 	// precedence. With a Device, Addrs are those of RDMA devices.
 	Fabrics multi.Options
 	// Members opens the store of members that an Address names, such as
@@ -97,10 +97,10 @@ func (o *ConnectOptions) check() error {
 // ErrVersion or ErrDir for a directory, and ErrNoAnswer or ErrAddress for an
 // address, or is one of package member.
 //
-// Lost of the result is closed when the process that serves a directory says
-// that a data server is gone, or, for an address of etcd, when a server was
-// started again; each server is then dialled where it is by that time. Lost of
-// other clusters is never closed.
+// Lost of the result is closed when the process that serves a directory reports
+// the loss of a data server. For an address of etcd it is closed when a server
+// was restarted; later dials use the servers' latest addresses. Lost of other
+// clusters is never closed.
 func Connect(ctx context.Context, o ConnectOptions) (*Cluster, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -226,7 +226,7 @@ func askServer(ctx context.Context, f *multi.Provider, addr string) (*wire.Hello
 	return h, nil
 }
 
-// helloAt asks the data server at an address who it is.
+// helloAt dials an address and returns the data server's hello.
 func helloAt(ctx context.Context, f *multi.Provider, addr string) (*wire.Hello, error) {
 	c, err := f.Dial(ctx, addr)
 	if err != nil {
@@ -236,7 +236,7 @@ func helloAt(ctx context.Context, f *multi.Provider, addr string) (*wire.Hello, 
 	return sayHello(ctx, c)
 }
 
-// sayHello asks a data server who it is.
+// sayHello returns a data server's hello: its identity and the cluster's shape.
 func sayHello(ctx context.Context, c rdma.Conn) (*wire.Hello, error) {
 	resp, err := rdma.Call(ctx, c, []byte{byte(wire.OpHello)}, nil)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 )
 
 // Operations of the control socket. A connection carries one request, a line
-// of JSON, and its reply; after opWatch it stays open, and a second reply
-// tells why the servers are gone.
+// of JSON, and its reply. After opWatch it stays open, until a second reply
+// gives the reason for which the servers ended.
 const (
 	opWatch = "watch"
 	opReset = "reset"
@@ -202,7 +202,7 @@ func attach(ctx context.Context, dir string, provider func(fabric string) (rdma.
 	return c, nil
 }
 
-// cluster makes a cluster of what its supervisor in dir has sent.
+// cluster builds a Cluster from the reply of the supervisor of dir.
 func (r *reply) cluster(dir string, provider func(fabric string) (rdma.Provider, error)) (*Cluster, error) {
 	if r.Info == nil {
 		return nil, fmt.Errorf("%w: the supervisor in %s sent no description", ErrVersion, dir)
@@ -242,8 +242,8 @@ func Reset(ctx context.Context, dir string) (*Info, error) {
 	return r.Info, nil
 }
 
-// Describe asks the supervisor of dir what it serves: ErrNoCluster, ErrVersion
-// or ErrStale if it cannot tell.
+// Describe asks the supervisor of dir for a description of its cluster. The
+// error wraps ErrNoCluster, ErrVersion or ErrStale.
 func Describe(ctx context.Context, dir string) (*Info, error) {
 	conn, _, r, err := call(ctx, dir, opWatch, controlTimeout)
 	if err != nil {

@@ -26,7 +26,7 @@ var (
 	ErrVersion = errors.New("cluster: runtime directory of another version")
 	// ErrNoCluster reports a directory in which no cluster runs.
 	ErrNoCluster = errors.New("cluster: no cluster runs")
-	// ErrStale reports what a dead cluster has left in its directory.
+	// ErrStale reports a directory with the files of a dead cluster.
 	ErrStale = errors.New("cluster: dead cluster")
 	// ErrBusy reports a directory in which a cluster runs already.
 	ErrBusy = errors.New("cluster: a cluster runs already")
@@ -44,7 +44,7 @@ const dirBytesMax = 107 - len("/"+controlFile)
 
 var ownFiles = regexp.MustCompile(`^(cluster\.json(\.tmp)?|control\.sock|lock|s\d+\.sock)$`)
 
-// Info describes a running cluster to those who attach to it; it is the
+// Info describes a running cluster to processes that attach to it. It is the
 // content of cluster.json.
 type Info struct {
 	Format     int          `json:"format"`
@@ -143,8 +143,9 @@ type runtimeDir struct {
 	made bool
 }
 
-// openDir takes a runtime directory, making it if need be and clearing what a
-// dead cluster has left. ErrBusy if a live one has it.
+// openDir locks a runtime directory. It makes the directory if it does not
+// exist, and removes the files of a dead cluster. It returns ErrBusy if a live
+// cluster has the directory.
 func openDir(path string) (*runtimeDir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -238,7 +239,7 @@ func (d *runtimeDir) close() {
 	}
 }
 
-// Clear removes what a dead cluster has left in dir. It fails with ErrBusy if
+// Clear removes the files of a dead cluster from dir. It fails with ErrBusy if
 // the cluster lives, and with ErrNoCluster if nothing is there.
 func Clear(dir string) error {
 	if err := checkPrivate(dir); err != nil {

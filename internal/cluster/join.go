@@ -16,15 +16,15 @@ import (
 const (
 	// MinMemoryBytes is the least memory of a partition.
 	MinMemoryBytes = 64 << 20
-	// DefaultLease is how long a lease lasts if the options do not say.
+	// DefaultLease is the duration of a lease if the options give none.
 	DefaultLease = 5 * time.Second
 )
 
 // ErrMember reports a data server that runs already.
 var ErrMember = errors.New("cluster: data server runs already")
 
-// JoinOptions describe one data server of a cluster whose others are processes
-// of their own, here or on other hosts. The servers know each other by a list
+// JoinOptions describe one data server of a cluster. The other servers are
+// separate processes, on this host or on others. The servers know each other by a list
 // of addresses, or find each other in a store of members.
 type JoinOptions struct {
 	Size
@@ -44,14 +44,14 @@ type JoinOptions struct {
 	// means the server package's bound for each.
 	MemoryBytes uint64
 
-	// Store, if set, keeps the members of the cluster. It stays the caller's,
-	// who closes it after the member.
+	// Store, if set, keeps the members of the cluster. The caller owns it, and
+	// closes it after the member.
 	Store member.Store
 	// Addr is the server's own address among the members: see multi.Address.
 	Addr string
 	// Lease is how long the server's lease lasts; 0 means DefaultLease.
 	Lease time.Duration
-	// Waiting, if set, is called with what the server waits for.
+	// Waiting, if set, is called with a description of what the server waits for.
 	Waiting func(text string)
 }
 
@@ -151,9 +151,10 @@ func Join(ctx context.Context, o JoinOptions) (m *Member, err error) {
 	return m, nil
 }
 
-// registeredIn returns what tells the incarnation of a data server that is
-// registered in a store now, 0 if none is. It asks the store every time: only
-// what the store says now proves that an earlier incarnation is gone.
+// registeredIn returns a function that returns the incarnation of a data server
+// that is registered in a store now, 0 if none is. It reads the store every
+// time: only the store's present state proves that an earlier incarnation is
+// gone.
 func registeredIn(store member.Store) func(ctx context.Context, server int) (incarnation uint64, err error) {
 	return func(ctx context.Context, server int) (uint64, error) {
 		state, err := store.State(ctx)

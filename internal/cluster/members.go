@@ -61,8 +61,8 @@ func follow(store member.Store, changed func(*member.State), failed func(error))
 	f.mu.index, f.mu.news = map[string]int{}, make(chan struct{})
 	go func() {
 		defer close(f.done)
-		// What ends it is close, or a store that is closed or replaced: then
-		// the map stays as it is.
+		// Follow ends with close, or when the store is closed or replaced. The
+		// map then stays as it is.
 		_ = member.Follow(ctx, store, f.take, f.missed)
 	}()
 	return f
@@ -129,9 +129,9 @@ func (f *following) resolve(addr string) string {
 	return addr
 }
 
-// complete waits for a map of an epoch or a later one that names all servers.
-// progress, which may be nil, is called with each map that does not. The error says what is missing, beside the
-// context's and the store's.
+// complete waits for a map that names all servers, of the given epoch or a later
+// one. progress, which may be nil, is called with each incomplete map. The error
+// names the servers that are missing, and wraps the context's or the store's.
 func (f *following) complete(ctx context.Context, from member.Epoch, progress func(*member.Map)) (*member.Map, error) {
 	var last member.Epoch
 	for {
@@ -237,7 +237,8 @@ func membersMap(ctx context.Context, a *Address, members *following) (*member.Ma
 	return m, addrs, err
 }
 
-// askAnyServer asks one server after the other for what the map does not say.
+// askAnyServer asks one server after the other for its hello, which has what the
+// map lacks.
 func askAnyServer(ctx context.Context, f *multi.Provider, a *Address, addrs []string) (*wire.Hello, error) {
 	var errs []error
 	for _, addr := range addrs {

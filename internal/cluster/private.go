@@ -29,13 +29,14 @@ const (
 	writeGroupAndOthers = 0o022
 )
 
-// overflowUID owns, in a user namespace, what users own that have no number there.
+// overflowUID is, in a user namespace, the owner of files of users that have no
+// number there.
 const overflowUID = 65534
 
 // checkPrivate refuses a runtime directory that another user owns or can
-// write, or can replace by one of theirs. What answers there could be
-// anybody's. A directory that does not exist passes if no other user's can be
-// found in its place. The error wraps ErrDir.
+// write, or can replace by one of their own: any process could answer there. A
+// directory that does not exist passes if no other user can make it. The error
+// wraps ErrDir.
 func checkPrivate(dir string) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %s %s", ErrDir, dir, fmt.Sprintf(format, args...))
@@ -71,8 +72,9 @@ func checkPrivate(dir string) error {
 	return nil
 }
 
-// replaceable is the first of path and its parents in which users other than
-// this one and root can replace what they do not own; "" if there is none.
+// replaceable returns the first of path and its parents in which users other
+// than this one and root can replace entries that they do not own, "" if there
+// is none.
 func replaceable(path string) string {
 	for ; ; path = filepath.Dir(path) {
 		st, err := os.Lstat(path)

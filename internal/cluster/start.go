@@ -32,25 +32,25 @@ type StartOptions struct {
 	// Log is where child processes write log records; the zero value is nowhere.
 	Log Log
 	// Debug, if set, are the sockets, by server, on which child processes
-	// answer what RunChild's debug serves, such as profiles.
+	// serve RunChild's debug, such as profiles.
 	Debug []string
 
 	// Dir, if set, is a runtime directory, in which other processes find the
 	// cluster and may empty or stop it. It needs a Command.
 	Dir string
-	// Fabrics are those that a cluster in a directory offers, by name: shm at
-	// sockets in the directory, and the others at Addrs. Empty means shm, or
+	// Fabrics are the names of the fabrics that a cluster in a directory offers:
+	// shm at sockets in the directory, others at Addrs. Empty means shm, or
 	// tcp if there are Addrs.
 	Fabrics []string
-	// Version names the binary to those who read the directory.
+	// Version is the version of the binary, for processes that read the directory.
 	Version string
 	// Ready, if set, is called whenever a cluster in a directory serves: at the
 	// start, and each time it was emptied.
 	Ready func(Info)
 	// OnLoss, if set, is called with the reason, an ErrLost, when a data server
 	// of a cluster in a directory has ended by itself. The directory still has
-	// its files then: a process that finds the directory gone may rely on
-	// whatever OnLoss does.
+	// its files then, so OnLoss has returned before any process finds the
+	// directory empty.
 	OnLoss func(error)
 }
 
@@ -122,7 +122,7 @@ func startHere(ctx context.Context, o StartOptions) (*Cluster, error) {
 	return c, nil
 }
 
-// dataServer is what this package needs of a data server.
+// dataServer is the part of a data server's methods that this package uses.
 type dataServer interface {
 	Close() error
 }
@@ -156,7 +156,7 @@ var startServer = func(_ context.Context, o serverOptions) (dataServer, error) {
 	return s, nil
 }
 
-// Log says what child processes log.
+// Log configures the log of child processes.
 type Log struct {
 	File  *os.File // nil: nothing
 	Level slog.Level

@@ -207,7 +207,8 @@ func (s *supervisor) reply(err error) reply {
 	return reply{Info: &info}
 }
 
-// notify says to all attached processes why the data servers they know are gone.
+// notify sends all attached processes the reason for which their data servers
+// ended.
 func (s *supervisor) notify(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -70,9 +70,9 @@ func DecodeServer(b []byte) (*Server, error) {
 	return canonical(b, &e, &e.Server, EncodeServer)
 }
 
-// canonical decodes b into a value and what surrounds it. It refuses another
-// form of the value, such as one with a repeated key, and a value that
-// contradicts itself: each value has exactly one encoding.
+// canonical decodes b into its envelope, which holds v. Each value has exactly
+// one encoding: canonical refuses any other form, such as one with a repeated
+// key, and a value that contradicts itself.
 func canonical[T any](b []byte, into any, v *T, encode func(*T) ([]byte, error)) (*T, error) {
 	if err := decodeFormat(b, into); err != nil {
 		return nil, err

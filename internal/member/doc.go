@@ -8,11 +8,11 @@
 //
 // There are two kinds of value:
 //
-//   - The [Map] is what all agree on. It changes only by compare-and-swap of
-//     its epoch, which therefore never repeats and never goes back. A map names
-//     each server with its [Instance], so that a server that was restarted, and
-//     whose memory is another, is told from the one before it.
-//   - Registrations say who is alive. A server has one for as long as it renews
+//   - The [Map] is the agreed state of the cluster. It changes only by
+//     compare-and-swap of its epoch, which therefore never repeats and never goes
+//     back. A map names each server with its [Instance], which distinguishes a
+//     restarted server, whose memory is new, from the process before it.
+//   - Registrations list the live servers. A server has one as long as it renews
 //     its [Lease]; the [Stamp] of a lease only ever grows.
 //
 // A server stays in the map whether it is alive or not. Removing it, or moving

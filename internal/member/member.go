@@ -54,7 +54,7 @@ func (i *Instance) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Server describes one data server to others.
+// Server describes one data server to clients and to other servers.
 type Server struct {
 	Index     int        `json:"index"` // from 0 on
 	Instance  Instance   `json:"instance"`

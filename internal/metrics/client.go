@@ -53,7 +53,7 @@ var clientSide = func() map[*Family]bool {
 	return m
 }()
 
-// Client exports what a client of the cluster does. It is a
+// Client exports the activity of a client of the cluster. It is a
 // prometheus.Collector.
 type Client struct {
 	// Provider is the name of the fabric.
@@ -66,7 +66,7 @@ type Client struct {
 	Transactions *Transactions
 }
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (c *Client) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range families {
 		if clientSide[f] && f != buildInfo {
@@ -75,7 +75,7 @@ func (c *Client) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (c *Client) Collect(ch chan<- prometheus.Metric) {
 	n, open := c.Meter.Counters()
 	clientVerbs.send(ch, &n, c.Provider)

@@ -36,8 +36,8 @@ var buildInfo = gauge("drtmx_build_info", "Always 1; the labels identify this pr
 // Build identifies the program.
 type Build struct{ Version, Commit, Go string }
 
-// NewRegistry makes a registry with the collectors of the Go runtime and of the
-// process, build information, and those given.
+// NewRegistry returns a registry with the collectors of the Go runtime, of the
+// process and of build information, and with the collectors given.
 func NewRegistry(b Build, own ...prometheus.Collector) (*prometheus.Registry, error) {
 	r := prometheus.NewRegistry()
 	all := append([]prometheus.Collector{
@@ -51,10 +51,10 @@ func NewRegistry(b Build, own ...prometheus.Collector) (*prometheus.Registry, er
 	return r, nil
 }
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (Build) Describe(ch chan<- *prometheus.Desc) { ch <- buildInfo.desc }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (b Build) Collect(ch chan<- prometheus.Metric) {
 	send(ch, buildInfo, 1, b.Version, b.Commit, b.Go)
 }

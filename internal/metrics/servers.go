@@ -157,7 +157,7 @@ var (
 	regionLimit        = gauge("drtmx_region_limit_bytes", "Maximum size of the partition's region.", "server", "partition")
 )
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (s *Servers) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range families {
 		if !clientSide[f] {
@@ -166,7 +166,7 @@ func (s *Servers) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (s *Servers) Collect(ch chan<- prometheus.Metric) {
 	all, took := s.sample()
 	send(ch, scrapeSeconds, took.Seconds())

@@ -130,14 +130,14 @@ func (l *lease) renew(life context.Context) {
 	for {
 		select {
 		case <-life.Done():
-			l.ended(context.Cause(life))
+			l.setError(context.Cause(life))
 			return
 		case <-time.After(wait):
 		}
 		asked := l.store.clock()
 		deadline := l.Deadline()
 		if asked >= deadline {
-			l.ended(fmt.Errorf("%w: server %d: not renewed within %v: %v", member.ErrLeaseLost, l.index, l.ttl, last))
+			l.setError(fmt.Errorf("%w: server %d: not renewed within %v: %v", member.ErrLeaseLost, l.index, l.ttl, last))
 			return
 		}
 		ctx, cancel := context.WithTimeout(life, min(interval, deadline-asked))
@@ -146,7 +146,7 @@ func (l *lease) renew(life context.Context) {
 		switch {
 		case life.Err() != nil:
 		case err == nil && ttl <= 0 || errors.Is(err, rpctypes.ErrLeaseNotFound):
-			l.ended(fmt.Errorf("%w: server %d: etcd at %s does not have it any more", member.ErrLeaseLost, l.index, l.store.at()))
+			l.setError(fmt.Errorf("%w: server %d: etcd at %s does not have it any more", member.ErrLeaseLost, l.index, l.store.at()))
 			return
 		case err != nil:
 			last = err
@@ -181,8 +181,9 @@ func (s *Store) keepAlive(ctx context.Context, id clientv3.LeaseID) (int64, erro
 	return resp.TTL, nil
 }
 
-// ended stores the reason and then closes lost.
-func (l *lease) ended(why error) {
+// setError stores the reason for which the lease ended. The caller then closes
+// lost.
+func (l *lease) setError(why error) {
 	if errors.Is(why, member.ErrClosed) {
 		why = fmt.Errorf("%w: the lease of server %d is no longer renewed", member.ErrClosed, l.index)
 	}

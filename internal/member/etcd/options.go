@@ -17,7 +17,7 @@ import (
 // defaultTimeout bounds a request if Options do not.
 const defaultTimeout = 3 * time.Second
 
-// Options say where the members of a cluster are stored.
+// Options locate the stored members of a cluster.
 type Options struct {
 	// Endpoints are host:port of one or more etcd servers.
 	Endpoints []string
