@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
 
-	"drtmx/index"
 	"drtmx/internal/mem"
 )
 
@@ -30,18 +28,13 @@ func (k KeyKind) String() string {
 	return "number"
 }
 
-// MaxKeyBytes bounds a string key.
-const MaxKeyBytes = index.MaxKeyBytes
-
-// ErrKey reports a key of another kind than those of its table or index, or one
-// that is too long.
-var ErrKey = errors.New("tables: key does not fit")
-
-// Key is the key of a row or of an entry of a secondary index: a number (Num)
-// or a string of bytes (Str). Keys of one kind compare with ==, and may be keys
-// of maps.
+// Key is the key of a row, or of an entry of a secondary index. Num makes a
+// number key, Str a string key; a table has keys of one kind (Def.Key). Every
+// method that takes a key refuses one that does not fit its table, the zero Key
+// included, with ErrKey.
 //
-// The zero Key is no key: every table refuses it.
+// Keys compare with == and serve as keys of maps. A Key is passed by value and
+// may be a view of memory that is used again: Clone it to keep it.
 type Key struct {
 	num  uint64
 	str  string
@@ -58,19 +51,19 @@ const (
 	last
 )
 
-// First and Last are bounds of scans: they stand for the lowest and the highest
-// key that the index can have, of either kind. They are no keys of rows.
+// First and Last are bounds of scans. They stand for the lowest and the highest
+// key that an index can have, of either kind. No row has them as its key.
 var (
 	First = Key{kind: first}
 	Last  = Key{kind: last}
 )
 
-// Num returns a number key.
+// Num returns a number key. Number keys are ordered as unsigned.
 func Num(n uint64) Key { return Key{num: n, kind: number} }
 
-// Str returns a string key. A key made of a byte slice is a view of it: the
-// bytes must not change while the key is in use. No transaction uses a key
-// after the call that it was passed to, so the slice may be reused then.
+// Str returns a string key, of a string or of bytes. String keys are ordered by
+// their bytes. A key of a byte slice is a view of it, and changes with it; the
+// slice may be reused once the methods that took the key have returned.
 func Str[S ~string | ~[]byte](s S) Key { return Key{str: mem.String(s), kind: text} }
 
 // Num returns the number of a number key. It panics for any other key, because

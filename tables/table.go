@@ -16,11 +16,15 @@ var (
 	ErrNoTable = errors.New("tables: no such table")
 	// ErrRow reports a row that does not fit its table.
 	ErrRow = errors.New("tables: row does not fit the table")
+	// ErrKey reports a key of another kind than those of its table or index,
+	// or one that is too long.
+	ErrKey = errors.New("tables: key does not fit")
 )
 
 // Bounds of a schema.
 const (
 	MaxColumns  = 256
+	MaxKeyBytes = index.MaxKeyBytes // of a string key
 	MaxRowBytes = 64 << 10
 	MaxTables   = 256
 	MaxText     = 1<<16 - 1

@@ -266,9 +266,17 @@ func TestKeysThatDoNotFit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			l, err := r.DB.NewLoader(t.Context(), c.tab)
+			if err != nil {
+				t.Fatal(err)
+			}
 			for _, key := range c.bad {
+				refused("Add", key, l.Add(key, c.row))
 				_, err := r.DB.Home(c.tab, key)
 				refused("Home", key, err)
+			}
+			if err := l.Close(); err != nil {
+				t.Error(err)
 			}
 			if err := r.DB.View(t.Context(), func(x *txn.Txn) error {
 				es, err := x.Scan(c.tab.Primary(), tables.First, tables.Last, 0)

@@ -1,9 +1,9 @@
 package exec
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"drtmx/internal/wire"
@@ -52,7 +52,7 @@ func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 // stays, with the secondary entries of both: load each key once.
 func (l *Loader) Add(key tables.Key, row tables.Row) error {
 	ix := l.tab.Primary()
-	if err := errors.Join(ix.CheckKey(key), l.tab.CheckRow(row)); err != nil {
+	if err := cmp.Or(ix.CheckKey(key), l.tab.CheckRow(row)); err != nil {
 		return err
 	}
 	n := len(l.s.db.parts)

@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -311,18 +312,15 @@ func (t *Txn) Get(tab *tables.Table, key tables.Key) (tables.Row, error) {
 
 // ScanLater announces a Scan, as GetLater does a Get.
 func (t *Txn) ScanLater(ix *tables.Index, lo, hi tables.Key, limit int) *Scan {
-	if err := errors.Join(ix.CheckBound(lo), ix.CheckBound(hi)); err != nil {
+	if err := cmp.Or(ix.CheckBound(lo), ix.CheckBound(hi)); err != nil {
 		return &Scan{t: t, done: true, err: err}
 	}
-	return t.scanLater(ix, t.keys.bound(ix, lo), t.keys.bound(ix, hi), limit)
-}
-
-func (t *Txn) scanLater(ix *tables.Index, lo, hi index.Key, limit int) *Scan {
 	if t.nScan == len(t.scans) {
 		t.scans = append(t.scans, &Scan{})
 	}
 	sc := t.scans[t.nScan]
-	sc.t, sc.ix, sc.lo, sc.hi, sc.limit, sc.done, sc.err = t, ix, lo, hi, limit, false, nil
+	sc.t, sc.ix, sc.limit, sc.done, sc.err = t, ix, limit, false, nil
+	sc.lo, sc.hi = t.keys.bound(ix, lo), t.keys.bound(ix, hi)
 	sc.nsubs, sc.out = 0, sc.out[:0]
 	if err := t.usable(); err != nil {
 		sc.done, sc.err = true, err
@@ -332,7 +330,7 @@ func (t *Txn) scanLater(ix *tables.Index, lo, hi index.Key, limit int) *Scan {
 	switch {
 	case !ix.Ordered:
 		sc.done, sc.err = true, fmt.Errorf("%w: scan of %s, which is a hash index", tables.ErrSchema, ix.Name)
-	case lo.Compare(hi) > 0:
+	case sc.lo.Compare(sc.hi) > 0:
 		sc.done = true
 	default:
 		t.startScan(sc)

@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -232,7 +233,7 @@ func (t *Txn) hint(ix *tables.Index, key index.Key) uint64 {
 // from Insert or from its commit. key and row may be reused on return.
 func (t *Txn) Insert(tab *tables.Table, key tables.Key, row tables.Row) error {
 	ix := tab.Primary()
-	if err := errors.Join(t.writable(tab), ix.CheckKey(key), tab.CheckRow(row)); err != nil {
+	if err := cmp.Or(t.writable(tab), ix.CheckKey(key), tab.CheckRow(row)); err != nil {
 		return err
 	}
 	return t.insert(tab, t.keys.keep(ix, key), row)
@@ -248,44 +249,38 @@ func (t *Txn) insert(tab *tables.Table, key index.Key, row tables.Row) error {
 // Put inserts a row or overwrites the existing one.
 func (t *Txn) Put(tab *tables.Table, key tables.Key, row tables.Row) error {
 	ix := tab.Primary()
-	if err := errors.Join(t.writable(tab), ix.CheckKey(key), tab.CheckRow(row)); err != nil {
+	if err := cmp.Or(t.writable(tab), ix.CheckKey(key), tab.CheckRow(row)); err != nil {
 		return err
 	}
-	return t.put(tab, t.keys.keep(ix, key), row)
-}
-
-func (t *Txn) put(tab *tables.Table, key index.Key, row tables.Row) error {
+	k := t.keys.keep(ix, key)
 	if len(tab.Secondaries()) == 0 {
-		return t.set(tab.Primary(), wire.Put, key, row)
+		return t.set(ix, wire.Put, k, row)
 	}
-	old, err := t.current(tab.Primary(), key)
+	old, err := t.current(ix, k)
 	if errors.Is(err, ErrNotFound) {
-		return t.insert(tab, key, row)
+		return t.insert(tab, k, row)
 	} else if err != nil {
 		return err
 	}
-	return t.replace(tab, key, old, row)
+	return t.replace(tab, k, old, row)
 }
 
 // Update overwrites an existing row. If there is none, Update or the commit
 // returns ErrNotFound.
 func (t *Txn) Update(tab *tables.Table, key tables.Key, row tables.Row) error {
 	ix := tab.Primary()
-	if err := errors.Join(t.writable(tab), ix.CheckKey(key), tab.CheckRow(row)); err != nil {
+	if err := cmp.Or(t.writable(tab), ix.CheckKey(key), tab.CheckRow(row)); err != nil {
 		return err
 	}
-	return t.update(tab, t.keys.keep(ix, key), row)
-}
-
-func (t *Txn) update(tab *tables.Table, key index.Key, row tables.Row) error {
+	k := t.keys.keep(ix, key)
 	if len(tab.Secondaries()) == 0 {
-		return t.set(tab.Primary(), wire.Update, key, row)
+		return t.set(ix, wire.Update, k, row)
 	}
-	old, err := t.current(tab.Primary(), key)
+	old, err := t.current(ix, k)
 	if err != nil {
 		return err
 	}
-	return t.replace(tab, key, old, row)
+	return t.replace(tab, k, old, row)
 }
 
 // current returns the row as the transaction sees it now. It does not read a
@@ -312,25 +307,22 @@ func (t *Txn) replace(tab *tables.Table, key index.Key, old, row tables.Row) err
 // ErrNotFound.
 func (t *Txn) Delete(tab *tables.Table, key tables.Key) error {
 	ix := tab.Primary()
-	if err := errors.Join(t.writable(tab), ix.CheckKey(key)); err != nil {
+	if err := cmp.Or(t.writable(tab), ix.CheckKey(key)); err != nil {
 		return err
 	}
-	return t.remove(tab, t.keys.keep(ix, key))
-}
-
-func (t *Txn) remove(tab *tables.Table, key index.Key) error {
+	k := t.keys.keep(ix, key)
 	var old tables.Row
 	if len(tab.Secondaries()) > 0 {
-		row, err := t.current(tab.Primary(), key)
+		row, err := t.current(ix, k)
 		if err != nil {
 			return err
 		}
 		old = row.Clone()
 	}
-	if err := t.set(tab.Primary(), wire.Delete, key, nil); err != nil {
+	if err := t.set(ix, wire.Delete, k, nil); err != nil {
 		return err
 	}
-	return t.entries(tab, key, old, nil)
+	return t.entries(tab, k, old, nil)
 }
 
 // entries updates the secondary indexes for a row that changes from old to row;
