@@ -45,13 +45,7 @@ func newEndpoint(n *Network, addr string, o rdma.ListenOptions) *endpoint {
 }
 
 // Serve makes the pollers hand RPCs to h, including those that arrived before.
-func (e *endpoint) Serve(h rdma.Handler) error {
-	if err := e.SetHandler(h); err != nil {
-		return err
-	}
-	e.wakePollers()
-	return nil
-}
+func (e *endpoint) Serve(h rdma.Handler) error { return e.Start(h, e.wakePollers) }
 
 // Counters sums the connections, one-sided verbs included: in one process
 // they can be seen without charging the server.

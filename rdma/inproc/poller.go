@@ -34,10 +34,7 @@ func (p *parker) cancel()  { p.parked.Store(false) }
 
 func (p *parker) wake() {
 	if p.parked.Load() && p.parked.CompareAndSwap(true, false) {
-		select {
-		case p.ch <- struct{}{}:
-		default: // an older wake-up is still there to be received
-		}
+		provide.Signal(p.ch)
 	}
 }
 

@@ -35,18 +35,15 @@ func (e *endpoint) noteRefusal(reason error) {
 	}
 	switch {
 	case errors.Is(reason, errPeerUser):
-		e.refusals.Refuse(refusedUser)
+		e.Refuse(refusedUser)
 	case errors.Is(reason, errRole):
-		e.refusals.Refuse(refusedRole)
+		e.Refuse(refusedRole)
 	case errors.Is(reason, errFull):
-		e.refusals.Refuse(refusedRoom)
+		e.Refuse(refusedRoom)
 	default:
-		e.refusals.Refuse(refusedHandshake)
+		e.Refuse(refusedHandshake)
 	}
 	if e.opts.OnRefuse != nil {
 		e.opts.OnRefuse(reason)
 	}
 }
-
-// Refusals is rdma.Auditor's.
-func (e *endpoint) Refusals() []rdma.Refusal { return e.refusals.Refusals() }

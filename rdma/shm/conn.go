@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -38,9 +37,8 @@ type conn struct {
 
 	mu       sync.Mutex
 	released bool
-	busy     bool          // a call is under way
-	largeAt  time.Duration // when the last large call ended
-	idle     *time.Timer   // of giveBack; nil before the first large call
+	busy     bool // a call is under way
+	idle     provide.Idle
 	unref    sync.Once
 }
 
@@ -70,12 +68,7 @@ func (c *conn) ready() bool {
 	return uint32(c.response.span.Load(0)) == c.seq || !c.usable()
 }
 
-func (c *conn) signal() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-}
+func (c *conn) signal() { provide.Signal(c.wake) }
 
 // InOrder is true: the copy loads words in ascending order.
 func (c *conn) InOrder() bool { return true }
@@ -232,19 +225,9 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 	c.response.body().CopyBytesOut(resp)
 	c.ctr.Add(&rdma.Counters{RPCs: 1, RPCBytes: c.reqBytes + n})
 	if max(c.reqBytes, n) > provide.KeepBytes {
-		c.giveBackLater()
+		c.idle.Used(c.giveBack)
 	}
 	return resp, nil
-}
-
-// giveBackLater is called under mu.
-func (c *conn) giveBackLater() {
-	c.largeAt = now()
-	if c.idle == nil {
-		c.idle = time.AfterFunc(provide.GiveBackAfter, c.giveBack)
-		return
-	}
-	c.idle.Reset(provide.GiveBackAfter)
 }
 
 // giveBack frees the pages that large messages have filled. Neither side reads
@@ -252,15 +235,12 @@ func (c *conn) giveBackLater() {
 func (c *conn) giveBack() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.released:
-	case c.busy || now()-c.largeAt < provide.GiveBackAfter:
-		c.idle.Reset(provide.GiveBackAfter)
-	default:
-		off := uint64(slotsOffset + c.slot*slotBytes)
-		c.link.seg.Discard(off+provide.KeepBytes, areaBytes-provide.KeepBytes)
-		c.link.seg.Discard(off+areaBytes+provide.KeepBytes, areaBytes-provide.KeepBytes)
+	if c.released || !c.idle.Over(c.busy) {
+		return
 	}
+	off := uint64(slotsOffset + c.slot*slotBytes)
+	c.link.seg.Discard(off+provide.KeepBytes, areaBytes-provide.KeepBytes)
+	c.link.seg.Discard(off+areaBytes+provide.KeepBytes, areaBytes-provide.KeepBytes)
 }
 
 // fail breaks the connection and gives its slot back.
@@ -274,9 +254,7 @@ func (c *conn) release() {
 	c.mu.Lock()
 	first := !c.released
 	c.released = true
-	if c.idle != nil {
-		c.idle.Stop()
-	}
+	c.idle.Stop()
 	c.mu.Unlock()
 	c.link.p.hub.nudge(c)
 	if !first {

@@ -19,6 +19,7 @@ import (
 // endpoint is the server side.
 type endpoint struct {
 	provide.Endpoint
+	provide.Audit
 	p        *Provider
 	opts     rdma.ListenOptions
 	maxLinks int
@@ -29,7 +30,6 @@ type endpoint struct {
 	running  sync.WaitGroup // pollers, accept loop, links
 	release  sync.Once
 	lobby    provide.Lobby // handshakes in progress
-	refusals provide.Refusals
 
 	mu struct {
 		sync.Mutex
@@ -45,7 +45,7 @@ type endpoint struct {
 func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, error) {
 	e := &endpoint{p: p, opts: o, maxLinks: MaxLinks}
 	e.Init("shm", addr, regionsMax)
-	e.refusals.Count(refusalNames...)
+	e.Count(refusalNames...)
 	e.mu.links = make(map[bool]int)
 	e.mu.peers = make(map[*net.UnixConn]*serverLink)
 	var err error
@@ -83,15 +83,11 @@ func (e *endpoint) Register(r *mem.Region, _ rdma.Access) (rdma.RKey, error) {
 
 // Serve starts the pollers. RPCs that arrived before are handled now.
 func (e *endpoint) Serve(h rdma.Handler) error {
-	e.mu.Lock() // no poller starts after stop
-	defer e.mu.Unlock()
-	if err := e.SetHandler(h); err != nil {
-		return err
-	}
-	for _, p := range e.pollers {
-		e.running.Go(func() { p.run(h) })
-	}
-	return nil
+	return e.Start(h, func() {
+		for _, p := range e.pollers {
+			e.running.Go(func() { p.run(h) })
+		}
+	})
 }
 
 // Counters counts RPCs. The server does not see READs, which cost it nothing.

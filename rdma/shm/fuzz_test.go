@@ -78,7 +78,7 @@ func fuzzLink(f *testing.F, pollers int) *serverLink {
 	file.Close()
 	nc.Close()
 	e := &endpoint{}
-	e.refusals.Count(refusalNames...)
+	e.Count(refusalNames...)
 	l := &serverLink{
 		e: e, sock: socket{nc.(*net.UnixConn)}, seg: seg, peerPage: page, peerSleep: page.Span(0, mem.LineBytes),
 		requests:  seg.Span(requestBells, doorbellWords*mem.WordBytes),

@@ -286,7 +286,7 @@ func (c *serverConn) Reply(body []byte) error {
 // violate ends only the connection whose client broke the protocol. Its slot
 // stays in use until the client closes it.
 func (c *serverConn) violate() {
-	c.link.e.refusals.Refuse(refusedProtocol)
+	c.link.e.Refuse(refusedProtocol)
 	c.stop()
 	// The poller must not wait for a client that does not read its socket.
 	c.link.e.running.Go(func() { _ = c.link.sock.send(&message{kind: msgClosed, id: c.id, slot: uint32(c.slot)}) })

@@ -132,13 +132,13 @@ func TestVerbsOutsideAGrant(t *testing.T) {
 			c.caps, c.held = append(c.caps, capability{}), append(c.held, true)
 		}
 		c.caps[x.slot] = x.cap
-		before := e.refusals.Refused(x.count)
+		before := e.Refused(x.count)
 		var b rdma.Batch
 		b.WRs = append(b.WRs, rdma.WR{Op: x.op, RKey: key, Addr: x.addr, Buf: make([]uint64, x.words)})
 		if err := rdma.Do(testContext(t), c, &b); !errors.Is(err, rdma.ErrAccess) || b.WRs[0].Status != rdma.StatusAccess {
 			t.Errorf("%s: %v, status %d", name, err, b.WRs[0].Status)
 		}
-		if after := e.refusals.Refused(x.count); after != before+1 {
+		if after := e.Refused(x.count); after != before+1 {
 			t.Errorf("%s: counted %+v, then %+v", name, before, after)
 		}
 		c.caps = c.caps[:1]
@@ -186,7 +186,7 @@ func TestReaderCannotWrite(t *testing.T) {
 		rdmatest.FillPattern(m, 0, m.Size())
 		mustServe(t, c, k)
 	}
-	if n := e.refusals.Refused(refusedRight); n != 3 {
+	if n := e.Refused(refusedRight); n != 3 {
 		t.Errorf("%d refusals for want of a right, want 3", n)
 	}
 }

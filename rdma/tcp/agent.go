@@ -29,7 +29,7 @@ type caller interface {
 type agent struct {
 	caller
 	grants   []grant // by slot; of this connection
-	refusals *provide.Refusals
+	refusals *provide.Audit
 	tally    *rdma.Tally
 
 	frame frame // whose payload is being taken, if left is not 0
@@ -49,7 +49,7 @@ type agent struct {
 	count  rdma.Counters
 }
 
-func newAgent(c caller, n *provide.Refusals, t *rdma.Tally) *agent {
+func newAgent(c caller, n *provide.Audit, t *rdma.Tally) *agent {
 	return &agent{caller: c, refusals: n, tally: t, header: -1}
 }
 

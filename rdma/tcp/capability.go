@@ -34,7 +34,7 @@ type grant struct {
 
 // authorize returns the memory that a verb may touch, or the status of its
 // refusal.
-func authorize(grants []grant, v *verb, n *provide.Refusals) (mem.Span, rdma.Status) {
+func authorize(grants []grant, v *verb, n *provide.Audit) (mem.Span, rdma.Status) {
 	need, words := provide.Need(v.op, int(v.words))
 	if need == 0 {
 		n.Refuse(refusedVerb)

@@ -29,17 +29,14 @@ var refusalNames = []string{"no_room", "handshake", "authentication", "protocol"
 
 var _ rdma.Auditor = (*endpoint)(nil)
 
-// Refusals is rdma.Auditor's.
-func (e *endpoint) Refusals() []rdma.Refusal { return e.refusals.Refusals() }
-
 // endpoint is the server side.
 type endpoint struct {
 	provide.Endpoint
+	provide.Audit
 	p        *Provider
 	opts     rdma.ListenOptions
 	listener *net.TCPListener
 	pollers  []*poller
-	refusals provide.Refusals
 	running  sync.WaitGroup // pollers, accept loop, agents
 	lobby    provide.Lobby  // handshakes under way
 
@@ -66,7 +63,7 @@ func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, err
 	}
 	e := &endpoint{p: p, opts: o, listener: l.(*net.TCPListener)}
 	e.Init("tcp", l.Addr().String(), MaxRegions)
-	e.refusals.Count(refusalNames...)
+	e.Count(refusalNames...)
 	if err := p.mayTalk(l.Addr()); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("tcp: listen at %q: %w", addr, err)
@@ -92,15 +89,11 @@ func (p *Provider) mayTalk(a net.Addr) error {
 
 // Serve starts the pollers. RPCs that arrived before are handled now.
 func (e *endpoint) Serve(h rdma.Handler) error {
-	e.mu.Lock() // no poller starts after stop
-	defer e.mu.Unlock()
-	if err := e.SetHandler(h); err != nil {
-		return err
-	}
-	for _, p := range e.pollers {
-		e.running.Go(func() { p.run(h) })
-	}
-	return nil
+	return e.Start(h, func() {
+		for _, p := range e.pollers {
+			e.running.Go(func() { p.run(h) })
+		}
+	})
 }
 
 // Counters returns the sum over the connections, with the one-sided verbs, which
@@ -244,7 +237,7 @@ func (e *endpoint) greet(nc *net.TCPConn, g *provide.Guest) (*serverConn, error)
 		c.rights = rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic
 	}
 	c.out = newOutbox(c.conn, t, c.abort)
-	c.agent = newAgent(c, &e.refusals, &c.tally)
+	c.agent = newAgent(c, &e.Audit, &c.tally)
 	c.callEv.Value, c.goneEv.Value = event{conn: c}, event{conn: c, gone: true}
 	h, err := readHello(c.conn)
 	if err != nil {
@@ -304,11 +297,11 @@ func (e *endpoint) noteRefusal(err error) {
 	switch {
 	case e.Closed():
 	case errors.Is(err, rdma.ErrTooLarge):
-		e.refusals.Refuse(refusedRoom)
+		e.Refuse(refusedRoom)
 	case errors.Is(err, ErrAuth):
-		e.refusals.Refuse(refusedAuth)
+		e.Refuse(refusedAuth)
 	default:
-		e.refusals.Refuse(refusedHandshake)
+		e.Refuse(refusedHandshake)
 	}
 	if e.opts.OnRefuse != nil && !e.Closed() {
 		e.opts.OnRefuse(err)

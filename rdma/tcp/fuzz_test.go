@@ -161,7 +161,7 @@ func checkAgent(t *testing.T, regions [3]*mem.Region, w []uint64, seed uint64) {
 	var outs [2][]uint64
 	for i := range outs {
 		writable.MustSpan(0, fuzzBytes).CopyIn(fuzzPattern[:])
-		var refused provide.Refusals
+		var refused provide.Audit
 		refused.Count(refusalNames...)
 		var tally rdma.Tally
 		s := &fuzzServer{}

@@ -47,7 +47,7 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 				}
 			}
 		}()
-		stalled := func() bool { return e.refusals.Refused(refusedStalled) == 1 && connections(e) == 1 }
+		stalled := func() bool { return e.Refused(refusedStalled) == 1 && connections(e) == 1 }
 		for deadline := time.Now().Add(patience); !stalled(); {
 			if time.Now().After(deadline) {
 				t.Fatalf("the peer is still there: %+v", e.Refusals())
@@ -84,7 +84,7 @@ func TestReplyToPeerThatDoesNotRead(t *testing.T) {
 		other := dial(t, cp, e)
 		c := dial(t, cp, e)
 		var seq uint64
-		for e.(*endpoint).refusals.Refused(refusedStalled) == 0 {
+		for e.(*endpoint).Refused(refusedStalled) == 0 {
 			seq++ // a call is taken when the last reply is in the hands of the kernels
 			before := e.Counters().RPCs
 			if c.write(appendMessage(nil, kindCall, seq, nil)) != nil {
@@ -122,7 +122,7 @@ func TestSlowHandshakes(t *testing.T) {
 			}
 			nc.Close()
 		}
-		eventually(t, "all are counted", func() bool { return e.refusals.Refused(refusedHandshake)+e.refusals.Refused(refusedAuth) == slow })
+		eventually(t, "all are counted", func() bool { return e.Refused(refusedHandshake)+e.Refused(refusedAuth) == slow })
 	})
 }
 

@@ -28,12 +28,7 @@ func (p *poller) push(ev *provide.Node[event]) {
 	}
 }
 
-func (p *poller) kick() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
+func (p *poller) kick() { provide.Signal(p.wake) }
 
 // run handles events until the endpoint is closed.
 func (p *poller) run(h rdma.Handler) {

@@ -76,7 +76,7 @@ func TestCertificatesThatAreRefused(t *testing.T) {
 				return
 			}
 			checkRefusal(t, err, x.want)
-			eventually(t, "the server counts the refusal", func() bool { return e.refusals.Refused(refusedAuth) == 1 })
+			eventually(t, "the server counts the refusal", func() bool { return e.Refused(refusedAuth) == 1 })
 			if x.server == good {
 				mustServe(t, dial(t, newProvider(t, Options{TLS: issue(t, ca, clientLeaf())}), e), k)
 			}
@@ -108,7 +108,7 @@ func TestClientWithoutCertificate(t *testing.T) {
 	old := &Provider{opts: p.opts, client: &tls.Config{MaxVersion: tls.VersionTLS12, RootCAs: pool}, server: p.server}
 	_, err = old.Dial(testContext(t), e.Addr())
 	checkRefusal(t, err, ErrAuth)
-	eventually(t, "the server counts both", func() bool { return e.refusals.Refused(refusedAuth) == 2 })
+	eventually(t, "the server counts both", func() bool { return e.Refused(refusedAuth) == 2 })
 }
 
 func TestPlainTextMeetsTLS(t *testing.T) {
@@ -117,11 +117,11 @@ func TestPlainTextMeetsTLS(t *testing.T) {
 	e, _, _ := listen(t, secure, "", rdma.AccessRead)
 	_, err := plain.Dial(testContext(t), e.Addr())
 	checkRefusal(t, err, ErrAuth)
-	eventually(t, "the server counts it", func() bool { return e.refusals.Refused(refusedAuth) == 1 })
+	eventually(t, "the server counts it", func() bool { return e.Refused(refusedAuth) == 1 })
 	e2, _, k := listen(t, plain, "", rdma.AccessRead)
 	_, err = secure.Dial(testContext(t), e2.Addr())
 	checkRefusal(t, err, ErrAuth)
-	eventually(t, "the server counts it", func() bool { return e2.refusals.Refused(refusedHandshake) == 1 })
+	eventually(t, "the server counts it", func() bool { return e2.Refused(refusedHandshake) == 1 })
 	mustServe(t, dial(t, plain, e2), k)
 }
 
@@ -218,14 +218,14 @@ func TestHandshakesThatAreRefused(t *testing.T) {
 		t.Errorf("an HTTP client is answered with %q, %v", b, err)
 	}
 	nc.Close()
-	eventually(t, "all are counted", func() bool { return e.refusals.Refused(refusedHandshake) == 4 })
+	eventually(t, "all are counted", func() bool { return e.Refused(refusedHandshake) == 4 })
 
 	p := newProvider(t, Options{})
 	mustServe(t, dial(t, p, e), k)
 	if c, err := p.Dial(testContext(t), e.Addr()); !errors.Is(err, rdma.ErrTooLarge) {
 		t.Errorf("one connection too many: %v, %v", c, err)
 	}
-	eventually(t, "it is counted", func() bool { return e.refusals.Refused(refusedRoom) == 1 })
+	eventually(t, "it is counted", func() bool { return e.Refused(refusedRoom) == 1 })
 }
 
 // Who does not get through to a host is told of its own deadline, not of an

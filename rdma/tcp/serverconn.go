@@ -197,7 +197,7 @@ func appendMessage(w []uint64, k kind, id uint64, body []byte) []uint64 {
 // handler call. Only the agent's goroutine calls end.
 func (c *serverConn) end(err error) {
 	if errors.Is(err, errFrame) || errors.Is(err, errTwoCalls) {
-		c.e.refusals.Refuse(refusedProtocol)
+		c.e.Refuse(refusedProtocol)
 	}
 	c.conn.Close()
 	c.out.fail(rdma.ErrPeerDown)
@@ -213,7 +213,7 @@ func (c *serverConn) end(err error) {
 // abort makes the agent end: the outbox could not send.
 func (c *serverConn) abort(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		c.e.refusals.Refuse(refusedStalled)
+		c.e.Refuse(refusedStalled)
 	}
 	c.out.t.Close()
 }

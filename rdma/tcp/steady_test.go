@@ -240,7 +240,7 @@ func TestConnectionLimit(t *testing.T) {
 		if n := connections(e); n != 8 {
 			t.Errorf("%d connections too many, and the books say %d", outside, n)
 		}
-		eventually(t, "all are counted", func() bool { return e.(*endpoint).refusals.Refused(refusedRoom) == outside })
+		eventually(t, "all are counted", func() bool { return e.(*endpoint).Refused(refusedRoom) == outside })
 		for range outside {
 			if err := <-refused; !errors.Is(err, rdma.ErrTooLarge) {
 				t.Errorf("a refusal is told as %v", err)

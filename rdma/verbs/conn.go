@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -46,8 +45,7 @@ type conn struct {
 	last    *remoteRegion // used last
 	query   query
 
-	largeAt time.Time   // when staging was last needed whole
-	idle    *time.Timer // of giveBack; nil before the first large batch
+	idle provide.Idle // of staging memory
 
 	window       int // one-sided work requests in flight at most
 	entries      []entry
@@ -208,7 +206,7 @@ func (c *conn) feed(i int) bool {
 			return false
 		}
 		if need > stagingBytesMin {
-			c.giveBackLater()
+			c.idle.Used(c.giveBack)
 		}
 	}
 	n := 0
@@ -253,29 +251,15 @@ func stagingFor(f *flight) (n uint64) {
 	return n
 }
 
-// giveBackLater is called under the lock, for a batch that needs more than the
-// least staging memory.
-func (c *conn) giveBackLater() {
-	c.largeAt = time.Now()
-	if c.idle == nil {
-		c.idle = time.AfterFunc(provide.GiveBackAfter, c.giveBack)
-		return
-	}
-	c.idle.Reset(provide.GiveBackAfter)
-}
-
 // giveBack returns staging memory that no batch has needed for a while.
 func (c *conn) giveBack() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.gone || c.down != nil:
-	case c.posted != c.done || !c.stage.empty() || time.Since(c.largeAt) < provide.GiveBackAfter:
-		c.idle.Reset(provide.GiveBackAfter)
-	default:
-		// If it fails, the connection keeps what it has.
-		_ = c.stage.resize(c.pd, stagingBytesMin)
+	if c.gone || c.down != nil || !c.idle.Over(c.posted != c.done || !c.stage.empty()) {
+		return
 	}
+	// If it fails, the connection keeps what it has.
+	_ = c.stage.resize(c.pd, stagingBytesMin)
 }
 
 // prepare fills entry number at and the device's form of a work request; it
@@ -353,9 +337,7 @@ func (c *conn) Close() error {
 		return nil
 	}
 	c.gone = true
-	if c.idle != nil {
-		c.idle.Stop()
-	}
+	c.idle.Stop()
 	c.fail(rdma.ErrClosed)
 	c.release()
 	return nil

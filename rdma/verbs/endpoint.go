@@ -125,13 +125,13 @@ func (e *endpoint) Register(r *mem.Region, a rdma.Access) (rdma.RKey, error) {
 
 // Serve starts to handle RPCs; those that arrived before are handled now.
 func (e *endpoint) Serve(h rdma.Handler) error {
-	if err := e.SetHandler(h); err != nil {
-		return err
-	}
+	return e.Start(h, e.kickPollers)
+}
+
+func (e *endpoint) kickPollers() {
 	for _, po := range e.pollers {
 		po.kick()
 	}
-	return nil
 }
 
 // Counters counts RPCs. The server does not see one-sided verbs, which cost it
@@ -166,9 +166,7 @@ func (e *endpoint) stop() {
 	for _, c := range e.all() {
 		c.end()
 	}
-	for _, po := range e.pollers {
-		po.kick()
-	}
+	e.kickPollers()
 	e.clerk.stop()
 }
 

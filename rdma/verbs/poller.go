@@ -210,21 +210,14 @@ func (k *clerk) do(job func()) {
 	k.mu.Lock()
 	k.mu.jobs = append(k.mu.jobs, job)
 	k.mu.Unlock()
-	k.nudge()
-}
-
-func (k *clerk) nudge() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
+	provide.Signal(k.wake)
 }
 
 func (k *clerk) stop() {
 	k.mu.Lock()
 	k.mu.stopped = true
 	k.mu.Unlock()
-	k.nudge()
+	provide.Signal(k.wake)
 }
 
 // pingEvery is how often a server pings its clients. It detects clients whose

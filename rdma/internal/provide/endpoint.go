@@ -23,7 +23,7 @@ type Endpoint struct {
 	regionsMax     int
 	closed         atomic.Bool
 	handler        atomic.Pointer[rdma.Handler]
-	registering    sync.Mutex
+	changing       sync.Mutex
 	grants         atomic.Pointer[[]Grant] // by rkey-1; copied on Register
 }
 
@@ -39,8 +39,8 @@ func (e *Endpoint) Addr() string { return e.addr }
 
 // Register grants every present and future peer access to r.
 func (e *Endpoint) Register(r *mem.Region, a rdma.Access) (rdma.RKey, error) {
-	e.registering.Lock()
-	defer e.registering.Unlock()
+	e.changing.Lock()
+	defer e.changing.Unlock()
 	if e.Closed() {
 		return 0, fmt.Errorf("%s: register at %q: %w", e.provider, e.addr, rdma.ErrClosed)
 	}
@@ -65,18 +65,23 @@ func (e *Endpoint) Grant(k rdma.RKey) (Grant, bool) {
 	return Grant{}, false
 }
 
-// SetHandler sets the handler. It fails after Shut, and at the second call.
-func (e *Endpoint) SetHandler(h rdma.Handler) error {
+// Start sets the handler and calls start, which starts or wakes the pollers. It
+// fails after Shut, and at the second call. Shut does not return before start
+// has.
+func (e *Endpoint) Start(h rdma.Handler, start func()) error {
+	e.changing.Lock()
+	defer e.changing.Unlock()
 	if e.Closed() {
 		return fmt.Errorf("%s: serve at %q: %w", e.provider, e.addr, rdma.ErrClosed)
 	}
 	if !e.handler.CompareAndSwap(nil, &h) {
 		return fmt.Errorf("%s: serve at %q: %w", e.provider, e.addr, ErrServed)
 	}
+	start()
 	return nil
 }
 
-// Handler returns the handler, nil before SetHandler.
+// Handler returns the handler, nil before Start.
 func (e *Endpoint) Handler() rdma.Handler {
 	if h := e.handler.Load(); h != nil {
 		return *h
@@ -85,7 +90,11 @@ func (e *Endpoint) Handler() rdma.Handler {
 }
 
 // Shut marks the endpoint closed. It reports whether it was open.
-func (e *Endpoint) Shut() bool { return !e.closed.Swap(true) }
+func (e *Endpoint) Shut() bool {
+	e.changing.Lock()
+	defer e.changing.Unlock()
+	return !e.closed.Swap(true)
+}
 
 // Closed reports whether Shut was called.
 func (e *Endpoint) Closed() bool { return e.closed.Load() }

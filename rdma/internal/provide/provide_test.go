@@ -78,10 +78,11 @@ func TestEndpoint(t *testing.T) {
 			t.Errorf("key %d: %+v, %v", c.k, g, ok)
 		}
 	}
-	if err := e.SetHandler(func(*rdma.Request) {}); err != nil || e.Handler() == nil {
+	started := false
+	if err := e.Start(func(*rdma.Request) {}, func() { started = true }); err != nil || !started || e.Handler() == nil {
 		t.Error(err)
 	}
-	if err := e.SetHandler(func(*rdma.Request) {}); !errors.Is(err, ErrServed) {
+	if err := e.Start(func(*rdma.Request) {}, func() { t.Error("started again") }); !errors.Is(err, ErrServed) {
 		t.Error(err)
 	}
 	if !e.Shut() || e.Shut() || !e.Closed() {
@@ -90,7 +91,7 @@ func TestEndpoint(t *testing.T) {
 	if _, err := e.Register(r, 0); !errors.Is(err, rdma.ErrClosed) {
 		t.Error(err)
 	}
-	if err := e.SetHandler(func(*rdma.Request) {}); !errors.Is(err, rdma.ErrClosed) {
+	if err := e.Start(func(*rdma.Request) {}, func() { t.Error("started again") }); !errors.Is(err, rdma.ErrClosed) {
 		t.Error(err)
 	}
 }

@@ -2,6 +2,15 @@ package provide
 
 import "sync/atomic"
 
+// Signal wakes the goroutine that receives from a channel of capacity 1. An
+// earlier signal that it has not received yet stays.
+func Signal(ch chan<- struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
 // Node is an element of a Queue. Its owner embeds or keeps it, so that queueing
 // allocates nothing, and may push it again as soon as it was taken.
 type Node[T any] struct {
