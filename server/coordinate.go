@@ -22,14 +22,14 @@ const reusedMessageBytes = 16 << 10
 // server reuses its memory.
 type task struct {
 	batch
-	home  *partition // the coordinator
-	id    twophase.ID
-	msg   wire.Commit
-	links []*link   // to the servers that take part
-	told  chan bool // the decision; has room for it
-	sent  []twophase.Message
-	calls []call
-	buf   []byte
+	home     *partition // the coordinator
+	id       twophase.ID
+	msg      wire.Commit
+	links    []*link   // to the servers that take part
+	decision chan bool // the decision; has room for it
+	sent     []twophase.Message
+	calls    []call
+	buf      []byte
 
 	ctx context.Context // of the running calls
 
@@ -59,7 +59,7 @@ func (s *Server) commit(ctx context.Context, c *wire.Commit) verdict {
 }
 
 func newTask(s *Server) *task {
-	t := &task{batch: batch{s: s}, told: make(chan bool, 1)}
+	t := &task{batch: batch{s: s}, decision: make(chan bool, 1)}
 	t.serve = t.answerClient
 	return t
 }
@@ -140,7 +140,7 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 	}
 	t.run()
 	select {
-	case commit := <-t.told:
+	case commit := <-t.decision:
 		if commit {
 			return verdict{}, true
 		}
@@ -261,12 +261,12 @@ func (t *task) release() {
 	t.links = t.links[:0]
 }
 
-// begin enters the transaction into the coordinator's machine. t.told receives
+// begin enters the transaction into the coordinator's machine. t.decision receives
 // the decision.
 func (t *task) begin(parties []twophase.Party, agent twophase.Party) (err error) {
 	t.step(t.home, func(m *twophase.Machine) {
 		if t.id, err = m.Begin(parties, agent, &t.out); err == nil {
-			t.home.side.waiting[t.id] = t.told
+			t.home.side.waiting[t.id] = t.decision
 		}
 	})
 	if err == nil {

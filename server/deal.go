@@ -44,7 +44,7 @@ type batch struct {
 type deed struct {
 	twophase.Effect
 	prepared *prepared
-	told     chan bool
+	waiting  chan bool
 }
 
 // reset empties a batch and keeps its memory.
@@ -79,7 +79,7 @@ func (b *batch) step(p *partition, fn func(*twophase.Machine)) {
 		d := deed{Effect: e}
 		switch e.Kind {
 		case twophase.Done:
-			d.told = p.side.waiting[e.ID]
+			d.waiting = p.side.waiting[e.ID]
 			delete(p.side.waiting, e.ID)
 		case twophase.End:
 			d.prepared = p.side.prepared[e.ID]
@@ -108,8 +108,8 @@ func (b *batch) perform(p *partition, d deed) {
 			d.prepared.decide(d.Commit, d.Tick)
 		}
 	case twophase.Done:
-		if d.told != nil {
-			d.told <- d.Commit
+		if d.waiting != nil {
+			d.waiting <- d.Commit
 		}
 	}
 }

@@ -137,7 +137,7 @@ func printTotals(w io.Writer, r *bench.Report) {
 		fmt.Fprintln(w)
 	}
 	if _, ok := r.Types[tpcc.StockLevel.String()]; ok {
-		fmt.Fprintf(w, "stock levels %d were overtaken by writers in each attempt and ran at their home server\n", r.Escalated)
+		fmt.Fprintf(w, "stock levels %d were invalidated by writers in each attempt and ran at their home server\n", r.Escalated)
 	}
 	if r.WarmupOnly {
 		return // clocks and counters are read at the edges of the measured interval

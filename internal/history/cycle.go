@@ -37,20 +37,20 @@ func (c *checker) findCycles(g *graph) {
 // search looks for cycles in one component.
 type search struct {
 	*checker
-	global []uint32 // transaction, or helper, by node of g
-	g      *graph
-	shown  []bool // by node: in a reported cycle
-	group  []uint32
-	walk   walker
+	global   []uint32 // transaction, or helper, by node of g
+	g        *graph
+	reported []bool // by node: in a reported cycle
+	group    []uint32
+	walk     walker
 }
 
 func (s *search) run() {
-	s.shown = make([]bool, s.g.nodes())
+	s.reported = make([]bool, s.g.nodes())
 	s.group = make([]uint32, s.g.nodes())
 	s.walk = walker{search: s, dist: make([]int32, s.g.nodes()), from: make([]uint32, s.g.nodes())}
 	for _, level := range []kindMask{maskWrites, maskReads, maskItems, maskAll} {
 		for i, nodes := range s.g.components(level) {
-			if slices.ContainsFunc(nodes, func(v uint32) bool { return s.shown[v] }) {
+			if slices.ContainsFunc(nodes, func(v uint32) bool { return s.reported[v] }) {
 				continue // explained by a cycle of a stronger level
 			}
 			clear(s.group)
@@ -228,7 +228,7 @@ func (w *walker) trace(start, last uint32, kind EdgeKind) []step {
 // show reports a cycle.
 func (s *search) show(cycle []step) {
 	for _, st := range cycle {
-		s.shown[st.node] = true
+		s.reported[st.node] = true
 	}
 	if len(s.report.Anomalies) >= s.o.MaxAnomalies {
 		s.report.More = true

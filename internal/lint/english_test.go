@@ -1,10 +1,13 @@
 package lint
 
 import (
+	"go/ast"
+	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -27,10 +30,16 @@ var notEnglish = []struct {
 	{regexp.MustCompile(`\b[Ww]hoever\b`), "the actor: the client, the caller"},
 	{regexp.MustCompile(`(?:^|[.:;,(] )[Ww]ho (?:asks|calls|comes|dials|gets|has|holds|is|knows|reads|uses|waits|wants|watches|writes)\b`), "the actor: the client, the caller"},
 	{regexp.MustCompile(`\b(?:to|by) who\b`), "the actor: the client, the caller"},
+	{regexp.MustCompile(`\btrying out\b`), "experiments"},
+	{regexp.MustCompile(`\bin earnest\b`), "in production"},
 }
 
-// TestEnglish fails on words and phrases that the project's texts do not use,
-// in comments of Go files and in Markdown.
+// notNames are participles. A function is named for what it does, a variable or
+// a field for what it holds.
+var notNames = regexp.MustCompile(`^(?:gauged|complied|told|shown|owed|meant|dialled|leafs|refreshs)$`)
+
+// TestEnglish fails on words and phrases that the project's texts do not use, in
+// comments, messages and names of Go files, and in Markdown.
 func TestEnglish(t *testing.T) {
 	for _, f := range sources(t) {
 		if f.pkg == "internal/lint" {
@@ -41,12 +50,51 @@ func TestEnglish(t *testing.T) {
 				t.Errorf("%s: %s", f.at(group), fault)
 			}
 		}
+		if !f.test {
+			checkWords(t, f)
+		}
 	}
 	for path, text := range markdown(t) {
 		for _, fault := range badEnglish(text) {
 			t.Errorf("%s: %s", path, fault)
 		}
 	}
+}
+
+// checkWords checks the messages and the declared names of a file.
+func checkWords(t *testing.T, f *source) {
+	name := func(id *ast.Ident) {
+		if id != nil && notNames.MatchString(id.Name) {
+			t.Errorf("%s: the name %s is a participle: name what it does or holds", f.at(id), id.Name)
+		}
+	}
+	ast.Inspect(f.file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.BasicLit:
+			if text, err := strconv.Unquote(n.Value); n.Kind == token.STRING && err == nil {
+				for _, fault := range badEnglish(text) {
+					t.Errorf("%s: %s", f.at(n), fault)
+				}
+			}
+		case *ast.FuncDecl:
+			name(n.Name)
+		case *ast.Field:
+			for _, id := range n.Names {
+				name(id)
+			}
+		case *ast.ValueSpec:
+			for _, id := range n.Names {
+				name(id)
+			}
+		case *ast.AssignStmt:
+			for _, e := range n.Lhs {
+				if id, ok := e.(*ast.Ident); ok && n.Tok == token.DEFINE {
+					name(id)
+				}
+			}
+		}
+		return true
+	})
 }
 
 // badEnglish lists the faults of a text, whose lines may break anywhere.

@@ -27,7 +27,7 @@ func (m *Machine) Receive(msg *Message, out *Out) {
 			m.voted(r, r.member(msg.From), msg.Ballot, msg.Tick, out)
 		}
 	case Decide:
-		m.told(msg, out)
+		m.takeDecision(msg, out)
 	case Ack:
 		m.acknowledged(msg)
 	case Ask:
@@ -91,8 +91,8 @@ func (m *Machine) enter(id ID, pr *peer) *record {
 	return r
 }
 
-// told handles Decide.
-func (m *Machine) told(msg *Message, out *Out) {
+// takeDecision handles Decide.
+func (m *Machine) takeDecision(msg *Message, out *Out) {
 	r := m.table[msg.ID]
 	switch {
 	case r == nil:

@@ -156,7 +156,7 @@ func TestServerEndsConnectionsThatBreakTheProtocol(t *testing.T) {
 		"more of nothing": func(c *conn) error { return c.mail.send(fragMore, 10, 1, make([]byte, 5)) },
 		"too long":        func(c *conn) error { return c.mail.send(fragRequest, rdma.MaxMessageBytes+1, 1, nil) },
 		"credits": func(c *conn) error {
-			c.mail.owed = credits
+			c.mail.toReturn = credits
 			return c.mail.send(fragCredit, 0, 0, nil)
 		},
 		"question": func(c *conn) error { return c.mail.send(fragQuery, 3, 1, make([]byte, 3)) },

@@ -24,7 +24,7 @@ type mailbox struct {
 	taken    uint32 // receives consumed, ever
 	unposted uint32 // of them, those not posted again
 	data     int    // of the unposted, those that cost the peer a credit
-	owed     int    // credits to return
+	toReturn int    // credits to return
 	peerLeft int    // credits the peer has, as far as this side knows
 }
 
@@ -66,7 +66,7 @@ func (m *mailbox) ready() bool { return m.hasSlot() && m.credits > 0 }
 
 // send sends one fragment; m must be ready, or have a slot for fragCredit.
 func (m *mailbox) send(kind fragKind, total int, seq uint32, payload []byte) error {
-	h := header{kind, uint16(m.owed), uint32(total), seq}
+	h := header{kind, uint16(m.toReturn), uint32(total), seq}
 	h.encode(m.buf[:])
 	n := headerBytes + copy(m.buf[headerBytes:], payload)
 	slot := receiveSlots + m.sent%sendSlots
@@ -75,8 +75,8 @@ func (m *mailbox) send(kind fragKind, total int, seq uint32, payload []byte) err
 	if kind != fragCredit {
 		m.credits--
 	}
-	m.peerLeft += m.owed
-	m.owed = 0
+	m.peerLeft += m.toReturn
+	m.toReturn = 0
 	m.cmd[0] = C.struct_vb_wr{
 		id: C.uint64_t(m.id | idSend | uint64(m.sent&idLowMask)), op: C.VB_SEND,
 		local: C.uint64_t(m.mem.addr + uint64(slot)*fragmentBytes), lkey: C.uint32_t(m.mem.lkey()), bytes: C.uint32_t(n), inlined: 1,
@@ -168,10 +168,10 @@ func (m *mailbox) settle() error {
 		if err := m.receive(m.taken-m.unposted, m.unposted); err != nil {
 			return err
 		}
-		m.owed += m.data
+		m.toReturn += m.data
 		m.unposted, m.data = 0, 0
 	}
-	if m.owed > 0 && m.peerLeft <= fewCredits && m.hasSlot() {
+	if m.toReturn > 0 && m.peerLeft <= fewCredits && m.hasSlot() {
 		return m.send(fragCredit, 0, 0, nil)
 	}
 	return nil
