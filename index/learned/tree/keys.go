@@ -20,8 +20,9 @@ type fences struct {
 	block   uint64 // pointer of the fence block, 0 if the leaf holds its fences
 }
 
-func newFences(addr uint64, low, high index.Key, last bool) *fences {
-	f := &fences{addr: addr, low: low, high: high, last: last}
+func (t *Tree) newFences(addr uint64, low, high index.Key, last bool) *fences {
+	f := t.keys.blank()
+	*f = fences{addr: addr, low: low, high: high, last: last}
 	if !last {
 		f.prefix = leaf.Common(low.Str, high.Str)
 	}
@@ -37,6 +38,9 @@ func (f *fences) covers(key index.Key) bool {
 type keys interface {
 	// covers reports whether the key lies within the fences of a live leaf.
 	covers(addr uint64, key index.Key) bool
+	// blank returns memory for the fences of a leaf: of native keys, until the
+	// end of the change of the tree.
+	blank() *fences
 	// of returns the fences of a live leaf.
 	of(addr uint64) *fences
 	// slot returns the slot of the leaf that has the key, or -1.
@@ -80,7 +84,16 @@ type slotKey struct {
 }
 
 // nativeKeys are numbers. A leaf holds them and its fences as they are.
-type nativeKeys struct{ t *Tree }
+type nativeKeys struct {
+	t    *Tree
+	ring [runMax + 8]fences // more than one change of the tree needs
+	next int
+}
+
+func (n *nativeKeys) blank() *fences {
+	n.next = (n.next + 1) % len(n.ring)
+	return &n.ring[n.next]
+}
 
 func (n *nativeKeys) covers(addr uint64, key index.Key) bool {
 	s := n.t.span(addr)
@@ -89,10 +102,7 @@ func (n *nativeKeys) covers(addr uint64, key index.Key) bool {
 
 func (n *nativeKeys) of(addr uint64) *fences {
 	s := n.t.span(addr)
-	return &fences{
-		addr: addr, low: index.Num(s.Load(leaf.LowWord)), high: index.Num(s.Load(leaf.HighWord)),
-		last: leaf.IsLast(s.Load(leaf.MetaWord)),
-	}
+	return n.t.newFences(addr, index.Num(s.Load(leaf.LowWord)), index.Num(s.Load(leaf.HighWord)), leaf.IsLast(s.Load(leaf.MetaWord)))
 }
 
 func (n *nativeKeys) slot(addr uint64, key index.Key) int {
@@ -147,6 +157,8 @@ type stringKeys struct {
 func newStringKeys(t *Tree) *stringKeys { return &stringKeys{t: t, blocks: t.a.NewSized()} }
 
 func (k *stringKeys) covers(addr uint64, key index.Key) bool { return k.of(addr).covers(key) }
+
+func (k *stringKeys) blank() *fences { return new(fences) }
 
 func (k *stringKeys) of(addr uint64) *fences { return k.known[k.t.lay.ALN(addr)] }
 

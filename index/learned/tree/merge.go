@@ -140,12 +140,12 @@ func (t *Tree) repack(run []*fences, into int) bool {
 		ends[i] = len(t.sorted)
 	}
 	end := run[len(run)-1]
-	to := []*fences{newFences(0, run[0].low, end.high, end.last)}
+	to := []*fences{t.newFences(0, run[0].low, end.high, end.last)}
 	cut := len(t.sorted)
 	if into == 2 {
 		cut = len(t.sorted) / 2
 		fence := t.between(t.sorted, cut)
-		to = []*fences{newFences(0, run[0].low, fence, false), newFences(0, fence, end.high, end.last)}
+		to = []*fences{t.newFences(0, run[0].low, fence, false), t.newFences(0, fence, end.high, end.last)}
 	}
 	for i, f := range to {
 		if t.newLeaf(forMoved, f) != nil {
@@ -235,7 +235,7 @@ func (t *Tree) moveLocks(run []*fences, ends []int, to []*fences, cut int) {
 // its left sibling.
 func (t *Tree) unlink(f *fences) bool {
 	old := t.keys.of(t.before(f.low))
-	left := newFences(old.addr, old.low, f.high, f.last)
+	left := t.newFences(old.addr, old.low, f.high, f.last)
 	if t.keys.reserve(left) != nil {
 		return false // memory is out: the leaf stays until its neighbour changes
 	}

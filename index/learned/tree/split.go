@@ -66,7 +66,7 @@ func (t *Tree) split(addr uint64, key index.Key) (uint64, error) {
 	live, old := t.sorted, t.keys.of(addr)
 	fence, stay := t.cut(addr, live, key)
 	moved := live[stay:]
-	left, right := newFences(addr, old.low, fence, false), newFences(0, fence, old.high, old.last)
+	left, right := t.newFences(addr, old.low, fence, false), t.newFences(0, fence, old.high, old.last)
 	if err := t.keys.reserve(left); err != nil {
 		return 0, err
 	}

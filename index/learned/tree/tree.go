@@ -87,9 +87,9 @@ func New(a *block.Arena, o Options) (*Tree, error) {
 	switch t.lay.Kind {
 	case leaf.Inline:
 		t.freed.quarantine = o.Quarantine
-		t.keys, t.rows = &nativeKeys{t}, newInlineRows(t)
+		t.keys, t.rows = &nativeKeys{t: t}, newInlineRows(t)
 	case leaf.Apart:
-		t.keys, t.rows = &nativeKeys{t}, newApartRows(t)
+		t.keys, t.rows = &nativeKeys{t: t}, newApartRows(t)
 	case leaf.Strings:
 		t.keys, t.rows = newStringKeys(t), newVariedRows(t)
 	}
