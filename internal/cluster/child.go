@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"time"
@@ -30,20 +29,14 @@ const closeTimeout = 3 * time.Second
 
 // childConfig is the configuration that a parent sends to a child.
 type childConfig struct {
-	Format   int       `json:"format"`
-	Index    int       `json:"index"`
-	Addrs    []string  `json:"addrs"`
-	Size     Size      `json:"size"`
-	Workload string    `json:"workload"`
-	Log      *childLog `json:"log,omitempty"`
-	Debug    string    `json:"debug,omitempty"` // a socket
-	Secret   []byte    `json:"secret"`          // of the cluster
-}
-
-// childLog is Log without its file, which is logFD.
-type childLog struct {
-	Level slog.Level `json:"level"`
-	JSON  bool       `json:"json"`
+	Format   int      `json:"format"`
+	Index    int      `json:"index"`
+	Addrs    []string `json:"addrs"`
+	Size     Size     `json:"size"`
+	Workload string   `json:"workload"`
+	Log      *Log     `json:"log,omitempty"`   // its file is logFD
+	Debug    string   `json:"debug,omitempty"` // a socket
+	Secret   []byte   `json:"secret"`          // of the cluster
 }
 
 // childReport is the child's answer: it serves, or it failed to start.
@@ -67,7 +60,7 @@ func RunChild(ctx context.Context, p rdma.Provider, lookup func(name string) (Wo
 	if err != nil {
 		return fmt.Errorf("%w: not started as a data server's process: no configuration: %w", ErrOptions, err)
 	}
-	s, err := startChild(ctx, p, line, lookup, debug)
+	s, err := startChild(p, line, lookup, debug)
 	if err != nil {
 		_ = writeLine(report, childReport{Error: err.Error()})
 		return err
@@ -95,7 +88,7 @@ func isPipe(fd int) bool {
 }
 
 func startChild(
-	ctx context.Context, p rdma.Provider, line []byte, lookup func(string) (Workload, error), debug func(net.Listener),
+	p rdma.Provider, line []byte, lookup func(string) (Workload, error), debug func(net.Listener),
 ) (dataServer, error) {
 	var cfg childConfig
 	if err := json.Unmarshal(line, &cfg); err != nil {
@@ -111,12 +104,13 @@ func startChild(
 	}
 	var log Log
 	if cfg.Log != nil {
-		log = Log{File: os.NewFile(logFD, "log"), Level: cfg.Log.Level, JSON: cfg.Log.JSON}
+		log = *cfg.Log
+		log.File = os.NewFile(logFD, "log")
 	}
 	rdma.SetSecret(p, cfg.Secret)
-	s, err := startServer(ctx, serverOptions{
-		provider: p, workload: w, size: cfg.Size, index: cfg.Index, addrs: cfg.Addrs, log: log.Logger(),
-	})
+	c := serverConfig(w, cfg.Size, cfg.Index, cfg.Addrs)
+	c.Provider, c.Log = p, log.Logger()
+	s, err := startServer(c)
 	if err != nil || cfg.Debug == "" || debug == nil {
 		return s, err
 	}

@@ -117,7 +117,7 @@ func (f *family) fork(i int) (*child, error) {
 	cfg := childConfig{Format: Format, Index: i, Addrs: f.opts.Addrs, Size: f.opts.Size, Workload: f.opts.Workload.Name, Secret: f.secret}
 	if f.opts.Log.File != nil {
 		ch.cmd.ExtraFiles = append(ch.cmd.ExtraFiles, f.opts.Log.File) // logFD
-		cfg.Log = &childLog{Level: f.opts.Log.Level, JSON: f.opts.Log.JSON}
+		cfg.Log = &f.opts.Log
 	}
 	if f.opts.Debug != nil {
 		cfg.Debug = f.opts.Debug[i]

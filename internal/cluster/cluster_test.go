@@ -21,6 +21,7 @@ import (
 
 	"drtmx/rdma"
 	"drtmx/rdma/multi"
+	"drtmx/server"
 )
 
 // The processes around data servers are tested with servers that do nothing:
@@ -48,12 +49,12 @@ func fakeDebug(l net.Listener) {
 }
 
 // fakeStart serves by touching its socket, if it has one in a directory.
-func fakeStart(_ context.Context, o serverOptions) (dataServer, error) {
-	if o.log != nil {
-		o.log.Info("started", "server", o.index)
-		o.log.Debug("too much")
+func fakeStart(o server.Config) (dataServer, error) {
+	if o.Log != nil {
+		o.Log.Info("started", "server", o.Index)
+		o.Log.Debug("too much")
 	}
-	if a := o.addrs[o.index]; strings.HasPrefix(a, "/") {
+	if a := o.Addrs[o.Index]; strings.HasPrefix(a, "/") {
 		return fakeServer{}, os.WriteFile(a, nil, 0o600)
 	}
 	return fakeServer{}, nil

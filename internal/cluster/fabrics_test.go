@@ -14,7 +14,6 @@ import (
 	"drtmx/rdma/inproc"
 	"drtmx/rdma/multi"
 	"drtmx/rdma/shm"
-	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -61,21 +60,15 @@ func freeHosts(t testing.TB, n int) []string {
 	return hosts
 }
 
+// startReal starts a data server; TestMain replaces startServer.
+var startReal = startServer
+
 // realServers makes this test's data servers real ones.
 func realServers(t testing.TB) {
 	t.Helper()
 	fake := startServer
 	t.Cleanup(func() { startServer = fake })
-	startServer = func(_ context.Context, o serverOptions) (dataServer, error) {
-		s, err := server.New(server.Config{
-			Index: o.index, Addrs: o.addrs, Partitions: o.size.Partitions, MemoryBytes: o.size.PartitionBytes,
-			Catalog: o.workload.Catalog, Provider: o.provider, Incarnation: o.incarnation,
-		})
-		if err != nil {
-			return nil, err
-		}
-		return s, s.Start()
-	}
+	startServer = startReal
 }
 
 // fakeServers makes this test's data servers do nothing.

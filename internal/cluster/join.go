@@ -119,15 +119,14 @@ func Join(ctx context.Context, o JoinOptions) (m *Member, err error) {
 			m, err = nil, errors.Join(err, m.Close())
 		}
 	}()
-	s := serverOptions{
-		provider: o.Provider, workload: o.Workload, size: o.Size, index: o.Index, addrs: o.Addrs, log: o.Log,
-	}
+	s := serverConfig(o.Workload, o.Size, o.Index, o.Addrs)
+	s.Provider, s.Log = o.Provider, o.Log
 	if o.Store != nil {
 		if m.place, err = takePlace(ctx, &o); err != nil {
 			return m, err
 		}
-		s.addrs, s.incarnation = m.place.addrs, uint64(m.place.self.Instance)
-		s.registered = registeredIn(o.Store)
+		s.Addrs, s.Incarnation = m.place.addrs, uint64(m.place.self.Instance)
+		s.Registered = registeredIn(o.Store)
 		if f, ok := o.Provider.(*multi.Provider); ok {
 			f.Resolve = m.place.follows.resolve
 		}
@@ -143,9 +142,9 @@ func Join(ctx context.Context, o JoinOptions) (m *Member, err error) {
 		rdma.SetSecret(o.Provider, secret)
 	}
 	if o.MemoryBytes != 0 {
-		s.size.PartitionBytes = o.MemoryBytes / uint64(o.Hosted())
+		s.MemoryBytes = o.MemoryBytes / uint64(o.Hosted())
 	}
-	if m.server, err = startServer(ctx, s); err != nil {
+	if m.server, err = startServer(s); err != nil {
 		return m, fmt.Errorf("%w: server %d: %w", ErrStart, o.Index, err)
 	}
 	return m, nil

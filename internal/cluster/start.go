@@ -67,7 +67,7 @@ func Start(ctx context.Context, o StartOptions) (*Cluster, error) {
 	case len(o.Command) > 0:
 		return startChildren(ctx, o)
 	}
-	return startHere(ctx, o)
+	return startHere(o)
 }
 
 // check completes the options and reports all their faults.
@@ -98,7 +98,7 @@ func optionsError(faults []error) error {
 }
 
 // startHere starts the data servers in this process.
-func startHere(ctx context.Context, o StartOptions) (*Cluster, error) {
+func startHere(o StartOptions) (*Cluster, error) {
 	addrs := make([]string, o.Servers)
 	for i := range addrs {
 		addrs[i] = fmt.Sprintf("server-%d", i)
@@ -113,7 +113,9 @@ func startHere(ctx context.Context, o StartOptions) (*Cluster, error) {
 		return errors.Join(errs...)
 	}
 	for i := range addrs {
-		s, err := startServer(ctx, serverOptions{provider: o.Provider, workload: o.Workload, size: o.Size, index: i, addrs: addrs})
+		cfg := serverConfig(o.Workload, o.Size, i, addrs)
+		cfg.Provider = o.Provider
+		s, err := startServer(cfg)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%w: server %d: %w", ErrStart, i, err), c.Close())
 		}
@@ -127,26 +129,18 @@ type dataServer interface {
 	Close() error
 }
 
-// serverOptions are those of one data server.
-type serverOptions struct {
-	provider    rdma.Provider
-	workload    Workload
-	size        Size
-	index       int
-	addrs       []string     // of all
-	log         *slog.Logger // nil: none
-	incarnation uint64       // 0: a random one
-	registered  func(ctx context.Context, server int) (incarnation uint64, err error)
+// serverConfig is that of one data server, without its provider.
+func serverConfig(w Workload, size Size, index int, addrs []string) server.Config {
+	return server.Config{
+		Index: index, Addrs: addrs, Partitions: size.Partitions, MemoryBytes: size.PartitionBytes, Family: size.Models,
+		Catalog: w.Catalog, Procedures: w.Procedures,
+	}
 }
 
 // startServer starts a data server. A variable, for tests of the processes
 // around it.
-var startServer = func(_ context.Context, o serverOptions) (dataServer, error) {
-	s, err := server.New(server.Config{
-		Index: o.index, Addrs: o.addrs, Partitions: o.size.Partitions, MemoryBytes: o.size.PartitionBytes, Family: o.size.Models,
-		Catalog: o.workload.Catalog, Procedures: o.workload.Procedures, Provider: o.provider, Log: o.log, Incarnation: o.incarnation,
-		Registered: o.registered,
-	})
+var startServer = func(c server.Config) (dataServer, error) {
+	s, err := server.New(c)
 	if err != nil {
 		return nil, err
 	}
@@ -158,9 +152,9 @@ var startServer = func(_ context.Context, o serverOptions) (dataServer, error) {
 
 // Log configures the log of child processes.
 type Log struct {
-	File  *os.File // nil: nothing
-	Level slog.Level
-	JSON  bool // else text
+	File  *os.File   `json:"-"` // nil: nothing
+	Level slog.Level `json:"level"`
+	JSON  bool       `json:"json"` // else text
 }
 
 // Logger makes a logger of it, which is silent if there is no file.
