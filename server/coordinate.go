@@ -334,6 +334,9 @@ func (t *task) request(to int, ms []twophase.Message) []byte {
 		t.handed = true
 		t.buf = append(t.buf[:0], byte(wire.OpHandOver))
 	default:
+		for i := range ms {
+			ms[i].Tick = t.home.tick()
+		}
 		t.buf = append(t.buf[:0], byte(wire.OpPrepare))
 	}
 	t.msg.Age = proofAge(t.share.read)

@@ -42,7 +42,7 @@ func hostileSeeds(cl *Cluster) [][]byte {
 	other := twophase.Party{Partition: 1, Epoch: cl.Servers[1].incarnation}
 	message := func(op wire.Op, k twophase.Kind, c *wire.Commit) []byte {
 		b := wire.AppendMessages([]byte{byte(op)}, []twophase.Message{{
-			Kind: k, From: other, To: self, ID: twophase.ID{Coordinator: other, Seq: 9}, Parties: []twophase.Party{self, other}, Agent: self, Commit: true, Tick: 1 << 33,
+			Kind: k, From: other, To: self, ID: twophase.ID{Coordinator: other, Seq: 9}, Parties: []twophase.Party{self, other}, Agent: self, Commit: true, Tick: cl.Servers[0].parts[0].tick() + 1000,
 		}})
 		if c != nil {
 			b = wire.AppendParts(b, c, nil)

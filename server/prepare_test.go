@@ -59,13 +59,6 @@ func proofsOf(t *testing.T, p *partition, entry *tables.Table, key uint64, want 
 	return append([]index.Proof(nil), res.Proofs...)
 }
 
-// tickOf returns the present tick of a partition.
-func tickOf(p *partition) clock.Tick {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.ticks.Tick()
-}
-
 // conflicts reports whether a transaction of one write is refused.
 func conflicts(p *partition, w wire.Write) bool {
 	p.mu.Lock()
@@ -169,6 +162,7 @@ func (c *caller) ask(t *testing.T, op wire.Op, m twophase.Message, parts ...wire
 	if m.Kind == twophase.HandOver {
 		m.Agent = m.To
 	}
+	m.Tick = max(m.Tick, c.s.first().tick())
 	body := wire.AppendMessages([]byte{byte(op)}, []twophase.Message{m})
 	if len(parts) > 0 {
 		body = wire.AppendParts(body, &wire.Commit{Parts: parts}, nil)
@@ -190,7 +184,7 @@ func (c *caller) prepare(t *testing.T, id twophase.ID, part wire.Part) verdict {
 }
 
 func (c *caller) decide(t *testing.T, id twophase.ID, commit bool) {
-	c.ask(t, wire.OpDecide, twophase.Message{Kind: twophase.Decide, ID: id, Commit: commit, Tick: tickOf(c.s.first())})
+	c.ask(t, wire.OpDecide, twophase.Message{Kind: twophase.Decide, ID: id, Commit: commit})
 }
 
 func (c *caller) known(t *testing.T, id twophase.ID) twophase.Knowledge {

@@ -104,6 +104,13 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 			return
 		}
 	}
+	if op == wire.OpPrepare || op == wire.OpHandOver {
+		if v := s.clocksAgree(w.messages); !v.ok() {
+			w.resp = wire.AppendMessages(appendVerdict(w.resp[:0], v), nil)
+			s.reply(r, w.resp)
+			return
+		}
+	}
 	if op == wire.OpHandOver {
 		s.handovers.Add(1)
 	}

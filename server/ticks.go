@@ -2,10 +2,13 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/twophase"
+	"drtmx/internal/wire"
 )
 
 // runningStep is how far a stop of the process, of any length, moves the clock
@@ -76,6 +79,33 @@ func (p *partition) closeTick() {
 		p.closed = t
 		p.control.Store(closedWord, uint64(t))
 	}
+}
+
+// tick returns the present tick, as it is published.
+func (p *partition) tick() clock.Tick { return clock.Tick(p.control.Load(tickWord)) }
+
+// clockSkewMax bounds the difference between the ticks of servers that commit
+// together. Ticks that are adopted cannot be taken back, so a server whose clock
+// is years ahead would use up the ticks of all others.
+const clockSkewMax = time.Hour
+
+// clocksAgree refuses to take part in a transaction of a coordinator whose tick
+// is too far from that of the partition here. The tick of a decision can no
+// longer be refused.
+func (s *Server) clocksAgree(requests []twophase.Message) verdict {
+	const most = clock.Tick(clockSkewMax / clock.TickLength)
+	for i := range requests {
+		m := &requests[i]
+		p := s.at(m.To)
+		if p == nil {
+			continue // a former life, which will not answer
+		}
+		if here := p.tick(); m.Tick > here+most || here > m.Tick+most {
+			return verdict{code: wire.Unavailable, text: fmt.Sprintf("the clocks of servers %s and %s are more than %v apart",
+				s.cfg.Addrs[s.serverOf(m.From)], s.cfg.Addrs[s.cfg.Index], clockSkewMax)}
+		}
+	}
+	return verdict{}
 }
 
 // nextCSN takes the CSN of a commit of this partition alone. The caller holds

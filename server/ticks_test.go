@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -213,8 +214,8 @@ func TestClosedWaitsForVotes(t *testing.T) {
 	for i, prep := range votes {
 		pass(100)
 		closed, present := ticksIn(p)
-		if closed != prep.vote-1 || present != tickOf(p) {
-			t.Errorf("closed %d at tick %d with a vote of tick %d in doubt; the present tick is %d", closed, present, prep.vote, tickOf(p))
+		if closed != prep.vote-1 || present != p.tick() {
+			t.Errorf("closed %d at tick %d with a vote of tick %d in doubt; the present tick is %d", closed, present, prep.vote, p.tick())
 		}
 		prep.decide(i == 0, prep.vote)
 	}
@@ -305,5 +306,46 @@ func watchTicks(p *partition, tab *tables.Table, keys uint64, done chan struct{}
 			return fmt.Errorf("row %d is of %v, and the published tick is %d", key, block.Present(csn), present)
 		}
 		seen[key], closedAt[key] = csn, closed
+	}
+}
+
+// TestServersWhoseClocksDisagree: a server whose clock is years ahead commits
+// no transaction with others, which keep their ticks. All servers go on with
+// what is theirs, and nothing stays locked.
+func TestServersWhoseClocksDisagree(t *testing.T) {
+	for _, servers := range []int{2, 3} { // a hand-over, and votes
+		ctx := context.Background()
+		cl, acct, _ := startBank(t, servers)
+		putAccounts(t, cl.DB, acct, 24, 100)
+		bad := cl.Servers[1].parts[1]
+		bad.mu.Lock()
+		bad.adopt(bad.ticks.Tick() + clock.Tick(10*365*24*time.Hour/clock.TickLength))
+		bad.mu.Unlock()
+		keys := make([]uint64, servers)
+		for id := uint64(24); id > 0; id-- {
+			keys[acct.Primary().Partition.Of(tables.Num(id-1), servers)] = id - 1
+		}
+		for home := range keys {
+			err := cl.DB.Update(ctx, func(tx *txn.Txn) error {
+				for i := range keys {
+					if err := transfer(tx, acct, keys[(home+i)%servers], keys[(home+i+1)%servers], 1); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if !errors.Is(err, txn.ErrUnavailable) || !strings.Contains(err.Error(), "clocks of servers") {
+				t.Errorf("%d servers, home %d: %v", servers, home, err)
+			}
+		}
+		for i, key := range keys {
+			err := cl.DB.Update(ctx, func(tx *txn.Txn) error { return transfer(tx, acct, key, key, 0) })
+			if err != nil {
+				t.Errorf("server %d alone: %v", i, err)
+			}
+			if i != 1 && cl.Servers[i].parts[i].tick() > bad.tick()/2 {
+				t.Errorf("server %d has adopted tick %d", i, cl.Servers[i].parts[i].tick())
+			}
+		}
 	}
 }

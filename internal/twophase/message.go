@@ -79,7 +79,7 @@ type Message struct {
 	Ballot   Ballot
 	Commit   bool // Decide
 	Known    Knowledge
-	Tick     clock.Tick // Vote: of the vote; HandOver: no less than any vote; Decide, Answer: of the commit
+	Tick     clock.Tick // Prepare: the driver may set it; Vote: of the vote; HandOver: no less than any vote; Decide, Answer: of the commit
 	Gone     []Party    // Ask, Decide: parties of the transaction that are gone
 	Closed   int        // Answer: how many of them the question named
 

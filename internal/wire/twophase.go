@@ -90,7 +90,7 @@ func appendMessage(b []byte, m *twophase.Message) []byte {
 // hasTick reports whether messages of a kind carry a tick.
 func hasTick(k twophase.Kind) bool {
 	switch k {
-	case twophase.Vote, twophase.HandOver, twophase.Decide, twophase.Answer:
+	case twophase.Prepare, twophase.Vote, twophase.HandOver, twophase.Decide, twophase.Answer:
 		return true
 	}
 	return false
