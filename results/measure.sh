@@ -29,13 +29,13 @@ engine=(
 "predict|Prediction and translation at 10 million keys, compared with a descent of the tree's inner nodes; accuracy; bytes|go test -run ^\$ -bench Predict -timeout 30m ./index/learned/read"
 "models|Models alone at 10 million keys, leaves in key order: accuracy, bytes, ns per lookup|go test -run ^\$ -bench Model/.*/.*/leaves=512 -timeout 30m ./index/learned/model"
 "training|Training: ns per key, and one sub-model of 200 keys|go test -run ^\$ -bench Train|Retrain ./index/learned/model"
-"latest|Reads of the latest keys during inserts at the end: chases and fallbacks per million|go test -run ^\$ -bench Latest ./index/learned/read"
+"latest|Reads of the latest keys during inserts at the end: chases and fallbacks per million|go test -run ^\$ -bench Latest\$ ./index/learned/read"
 "expansion|GETs while all models are rebuilt, compared with before|go test -run ^\$ -bench Expansion ./index/learned/read"
 "tree|The server's tree compared with tidwall/btree and google/btree, one and two goroutines|go test -run ^\$ -bench Server ./index/learned/tree"
 "checker|Checking a history of a million transactions|go test -run ^\$ -bench Check -benchtime 3x -cpu 1 ./internal/history"
 "view|One View and one commit, in one process|go test -run ^\$ -bench View ./server"
 "hashstrings|Hash index: native keys with small fixed rows, and string keys of several kinds with rows of variable size|go test -run ^\$ -bench Kinds -cpu 1 -benchtime 30000x ./index/hash"
-"strings|Ordered index: native keys with rows inline and apart, and string keys of several kinds with rows of 104 bytes|go test -run ^\$ -bench Strings\$ -timeout 20m ./index/learned/read"
+"strings|Ordered index: native keys with rows inline and apart, and string keys of several kinds with rows of 104 bytes|go test -run ^\$ -bench ^BenchmarkStrings\$ -timeout 20m ./index/learned/read"
 )
 fabrics=(
 "fabrics|READs of 64 bytes, single and in batches of 16, on every fabric, compared with its bound; many callers over TCP, compared with pipelined GETs of Redis for scale|go test -run ^\$ -bench Fabrics|ManyCallers -benchtime 300x ./rdma/rdmatest"
