@@ -83,16 +83,16 @@ type member struct {
 // record is the state of one transaction, whatever the role of this party.
 type record struct {
 	id      ID
-	state   state
 	members []member // the coordinator first, whether or not it has a share
 	parties []Party  // with a share; only at a coordinator with an agent
 	agent   Party
-	share   bool       // the coordinator, or this party, has a share here
-	locked  bool       // Lock has succeeded and End has not been emitted
-	busy    bool       // Lock was emitted and has not been reported
 	tick    clock.Tick // the highest tick of the votes known here; once committed, that of the commit
-	refused bool
 	ticks   int
+	state   state
+	share   bool // the coordinator, or this party, has a share here
+	locked  bool // Lock has succeeded and End has not been emitted
+	busy    bool // Lock was emitted and has not been reported
+	refused bool
 	few     [4]member // the memory of members, if they are few
 }
 
