@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/rdma"
 )
 
@@ -30,11 +31,17 @@ const (
 	// before the attempt's first read until after the validation. Clients check
 	// it for what they validate themselves, servers for the commits they carry out.
 	MaxProofAge = 15 * time.Second
+	// MaxLocationAge is how long ago a client may have seen, when an attempt
+	// begins, that the addresses it has from earlier attempts are still good.
+	MaxLocationAge = MaxProofAge / 2
 	// Quarantine is how long freed memory whose words may come to prove another
 	// answer stays unused, in time for which the server runs. The margin is for
 	// clocks that run at different rates, and for the way of a commit to the server.
-	Quarantine = 2 * MaxProofAge
+	Quarantine = block.Quarantine
 )
+
+// The margin is a quarter of the quarantine.
+var _ [Quarantine - 4*(MaxProofAge+MaxLocationAge)/3]struct{}
 
 // Proof is a word of the partition's region and the value that upholds an answer.
 type Proof struct {
@@ -131,6 +138,13 @@ type GetOp interface {
 	Start(key Key)
 	// Result is the answer, once Next has reported finished.
 	Result() *GetResult
+}
+
+// Dated is a GetOp that may use addresses from earlier attempts, and so must
+// know when its own began. Without Within it asks the clock.
+type Dated interface {
+	// Within sets where the beginning of the attempt under way is found.
+	Within(began *clock.Mark)
 }
 
 // ScanOp is a range scan.

@@ -103,7 +103,7 @@ func newPartition(id int, cfg *Config, r *mem.Region, checksums bool, present *a
 	p := &partition{
 		id: id, catalog: cfg.Catalog, region: r, epoch: cfg.Epoch, shared: newSharedLocks(),
 		seen: map[*index.Held]bool{}, started: time.Now(), present: present,
-		arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: clock.Tick(present.Load())}),
+		arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: clock.Tick(present.Load()), Clock: running.Now}),
 	}
 	p.control = p.arena.Span(block.ControlAddr, controlWords)
 	p.control.Store(horizonWord, ^uint64(0)) // in memory, published data counts as durable

@@ -341,6 +341,7 @@ func (s *Server) trainer(ctx context.Context) {
 			}
 			turn := time.Now()
 			worked = p.trainTurn() || worked
+			p.arena.Tidy()
 			logged.turn(p, time.Since(turn)) // sealing also trains
 		}
 		if worked {

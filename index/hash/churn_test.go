@@ -5,10 +5,12 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"drtmx/index"
 	"drtmx/index/indextest"
 	"drtmx/internal/block"
+	"drtmx/internal/clock/clocktest"
 	"drtmx/internal/mem"
 	"drtmx/internal/rng"
 )
@@ -28,8 +30,7 @@ func churnRounds(t *testing.T) int {
 
 // TestMemoryOfGrowingRows: rows grow and shrink for a long time, and come and
 // go. The memory of rows stays within twice the live data. The rows begin with
-// different sizes: blocks never change their class, so rows that all grow in
-// step leave the blocks of every class that they passed through.
+// different sizes.
 func TestMemoryOfGrowingRows(t *testing.T) {
 	seed := indextest.Seed(t)
 	const wordsMax = 400
@@ -83,6 +84,41 @@ func TestMemoryOfGrowingRows(t *testing.T) {
 	}
 }
 
+// TestMemoryOfRowsResizedTogether: all rows change from one range of sizes to
+// another, again and again. The memory in use stays within twice the most bytes
+// that the rows have had at a time.
+func TestMemoryOfRowsResizedTogether(t *testing.T) {
+	seed := indextest.Seed(t)
+	const wordsMax, each = 1000, 100
+	now := &clocktest.Clock{}
+	x := newBenchAt(t, Options{Strings: true, RowWords: wordsMax}, ClientOptions{}, false, now.Now)
+	ch := churn{x: x, r: rng.New(seed), rows: make([]int, 3000), gone: make([]bool, 3000)}
+	peak, worst := 0, 0.0
+	for round := range churnRounds(t) {
+		middle := []int{10, 40, 500, 90, 20, 250, 660, 330, 5}[round%9]
+		for i := range ch.rows {
+			if err := ch.put(i, middle/2+ch.r.Intn(middle)); err != nil {
+				t.Fatal(err)
+			}
+			if i%each == 0 {
+				now.Advance(20 * time.Second)
+				x.arena.Tidy()
+				peak = max(peak, ch.live())
+				if round > 2 { // from then on the index itself is small beside the rows
+					worst = max(worst, float64(x.arena.Used())/float64(peak))
+				}
+			}
+		}
+	}
+	t.Logf("seed %d: at most %.2f times the most live data", seed, worst)
+	if worst > 2 {
+		t.Errorf("rows take %.2f times the most live data", worst)
+	}
+	if err := x.s.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 // churn is an index whose rows change size.
 type churn struct {
 	x    *bench
@@ -116,14 +152,15 @@ func (c *churn) remove(i int) error {
 	return nil
 }
 
-// ratio is the memory of rows, free blocks included, by the live data: headers,
-// keys and payloads.
-func (c *churn) ratio() float64 {
-	live := 0
+// ratio is the memory of rows, free blocks included, by the live data.
+func (c *churn) ratio() float64 { return float64(c.x.s.Stats().RowBytes) / float64(c.live()) }
+
+// live is the live data: headers, keys and payloads.
+func (c *churn) live() (live int) {
 	for i, words := range c.rows {
 		if !c.gone[i] {
 			live += strBlockWords(len(churnKey(i).Str), words) * mem.WordBytes
 		}
 	}
-	return float64(c.x.s.Stats().RowBytes) / float64(live)
+	return live
 }

@@ -3,13 +3,13 @@ package hash
 import (
 	"context"
 	"fmt"
-	"math/bits"
 	"runtime"
 	"sync"
 	"sync/atomic"
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
 )
@@ -27,6 +27,8 @@ type ClientOptions struct {
 	// power of two. An entry has 8 bytes and names the place where a row was
 	// last seen, which saves a round. 0 means no location cache.
 	LocationCacheEntries int
+	// Clock tells how long the location cache is good; nil means clock.Fast.
+	Clock clock.Source
 }
 
 // Client is the client half of a hash index in one partition. It implements
@@ -39,7 +41,9 @@ type Client struct {
 	view    atomic.Pointer[view]
 	buckets atomic.Uint64 // how many buckets there are at least: a hint
 	stale   atomic.Bool
-	cache   locations
+	entries int // of the location cache
+	cache   atomic.Pointer[locations]
+	clock   clock.Source
 
 	maintain sync.Mutex
 	nextOp   atomic.Uint64
@@ -89,8 +93,8 @@ type counters struct {
 // the region of rkey. It reads nothing: until the first Maintain its lookups
 // end in Fallback.
 func NewClient(root uint64, rkey rdma.RKey, o ClientOptions) *Client {
-	c := &Client{root: root, rkey: rkey, inOrder: o.InOrder}
-	c.cache.init(o.LocationCacheEntries)
+	c := &Client{root: root, rkey: rkey, inOrder: o.InOrder, entries: o.LocationCacheEntries, clock: o.Clock.Or(clock.Fast)}
+	c.cache.Store(&locations{})
 	return c
 }
 
@@ -119,7 +123,7 @@ func (c *Client) Stats() index.ClientStats {
 		s.Retries += n.retries.Load()
 		s.Refreshes += n.refreshes.Load()
 	}
-	s.CacheBytes = uint64(len(c.cache.words)) * mem.WordBytes
+	s.CacheBytes = uint64(len(c.cache.Load().words)) * mem.WordBytes
 	if v := c.view.Load(); v != nil {
 		s.CacheBytes += uint64(len(v.chunks)) * mem.WordBytes
 	}
@@ -148,7 +152,8 @@ func (c *Client) refresh(ctx context.Context, conn rdma.Conn) error {
 	if c.inOrder && !conn.InOrder() {
 		return fmt.Errorf("hash: in-order reading over a connection that does not read in order: %w", rdma.ErrUnsupported)
 	}
-	root, err := c.readRoot(ctx, conn)
+	before := c.clock()
+	root, turn, err := c.readRoot(ctx, conn)
 	if err != nil {
 		return err
 	}
@@ -181,25 +186,29 @@ func (c *Client) refresh(ctx context.Context, conn rdma.Conn) error {
 	}
 	c.view.Store(next)
 	c.sawBuckets(root.buckets)
+	c.sawTurn(turn, before)
 	return nil
 }
 
-func (c *Client) readRoot(ctx context.Context, conn rdma.Conn) (rootInfo, error) {
-	buf := make([]uint64, rootWords)
+// readRoot reads the root block and the turn of the partition.
+func (c *Client) readRoot(ctx context.Context, conn rdma.Conn) (rootInfo, uint64, error) {
+	buf, turn := make([]uint64, rootWords), make([]uint64, 1)
 	var b rdma.Batch
 	for range maintainAttempts {
 		b.Reset()
 		b.Read(c.rkey, c.root, buf)
-		c.counters[0].reads.Add(1)
+		b.Read(c.rkey, block.TurnAddr, turn)
+		c.counters[0].reads.Add(2)
 		if err := rdma.Do(ctx, conn, &b); err != nil {
-			return rootInfo{}, fmt.Errorf("hash: read root: %w", err)
+			return rootInfo{}, 0, fmt.Errorf("hash: read root: %w", err)
 		}
 		if block.Accept(buf, b.WRs[0].Tail, c.root, c.inOrder) == block.OK {
-			return decodeRoot(buf)
+			root, err := decodeRoot(buf)
+			return root, turn[0], err
 		}
 		runtime.Gosched()
 	}
-	return rootInfo{}, fmt.Errorf("%w: the root block at %#x is never at rest", index.ErrCorrupt, c.root)
+	return rootInfo{}, 0, fmt.Errorf("%w: the root block at %#x is never at rest", index.ErrCorrupt, c.root)
 }
 
 // sawBuckets raises the assumed number of buckets.
@@ -209,78 +218,5 @@ func (c *Client) sawBuckets(n uint64) {
 		if n <= old || c.buckets.CompareAndSwap(old, n) {
 			return
 		}
-	}
-}
-
-// locations is the location cache: a table of slot words, each read and
-// replaced whole, so that it needs no lock. The words of one line are a set. An
-// entry only says where to look first; the row found there proves itself.
-type locations struct {
-	words []atomic.Uint64
-}
-
-// ways is the size of a set.
-const ways = mem.LineBytes / mem.WordBytes
-
-func (l *locations) init(entries int) {
-	if entries > 0 {
-		l.words = make([]atomic.Uint64, 1<<bits.Len(uint(max(entries, ways)-1)))
-	}
-}
-
-// set is where a key with this hash may be noted.
-func (l *locations) set(hash uint64) []atomic.Uint64 {
-	if len(l.words) == 0 {
-		return nil
-	}
-	i := hash & uint64(len(l.words)-1) &^ (ways - 1)
-	return l.words[i : i+ways]
-}
-
-// get returns the reference to where the row of a key with this hash may be, or 0.
-func (l *locations) get(hash uint64) uint64 {
-	set := l.set(hash)
-	for i := range set {
-		if w := set[i].Load(); slotMatches(w, hash) {
-			return slotRef(w)
-		}
-	}
-	return 0
-}
-
-// put notes a row, in an empty place of its set or in one that depends on all
-// that the set holds, so that no two rows evict each other for ever.
-func (l *locations) put(hash, ref uint64) {
-	set := l.set(hash)
-	if set == nil {
-		return
-	}
-	w, empty := makeSlot(hash, ref), -1
-	sum := w
-	for i := range set {
-		old := set[i].Load()
-		switch {
-		case old == w:
-			return
-		case slotMatches(old, hash):
-			set[i].Store(w)
-			return
-		case old == 0:
-			empty = i
-		}
-		sum = bits.RotateLeft64(sum, 7) ^ old
-	}
-	if empty < 0 {
-		empty = int(hashKey(sum) % ways)
-	}
-	set[empty].Store(w)
-}
-
-// drop removes the entry that the row is at ref, unless the entry has changed.
-func (l *locations) drop(hash, ref uint64) {
-	set := l.set(hash)
-	w := makeSlot(hash, ref)
-	for i := range set {
-		set[i].CompareAndSwap(w, 0)
 	}
 }

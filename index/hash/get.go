@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
 )
@@ -51,6 +53,8 @@ const (
 type getOp struct {
 	c        *Client
 	counters *counters
+	began    *clock.Mark // of the attempt, if somebody says
+	cache    *locations
 	v        *view
 	key      uint64
 	hash     uint64
@@ -97,6 +101,28 @@ func (o *getOp) Start(key index.Key) {
 	o.rounds, o.busy, o.rowBusy, o.hops = 0, 0, 0, 0
 	o.chases, o.retries, o.refreshes = 0, 0, 0
 	o.res = index.GetResult{}
+}
+
+// Within implements index.Dated.
+func (o *getOp) Within(began *clock.Mark) { o.began = began }
+
+// location returns the reference to where the row may be, or 0.
+func (o *getOp) location() uint64 {
+	if o.c.entries <= 0 {
+		o.cache = o.c.cache.Load()
+		return 0
+	}
+	var began time.Duration
+	if o.began != nil {
+		began = o.began.Time()
+	} else {
+		began = o.c.clock()
+	}
+	var ok bool
+	if o.cache, ok = o.c.trusted(began); !ok {
+		return 0
+	}
+	return o.cache.get(o.hash)
 }
 
 // Result implements index.GetOp.
@@ -162,7 +188,7 @@ func (o *getOp) begin(next *rdma.Batch) bool {
 	if len(o.row) != o.v.rowBlock {
 		o.row = make([]uint64, o.v.rowBlock)
 	}
-	if addr := o.c.cache.get(o.hash); addr != 0 {
+	if addr := o.location(); addr != 0 {
 		return o.read(phaseCached, addr, o.row, next)
 	}
 	return o.readHead(next)
@@ -298,14 +324,14 @@ func (o *getOp) onRow(next *rdma.Batch) bool {
 
 func (o *getOp) onCached(next *rdma.Batch) bool {
 	if o.row[keyWord] != o.key || block.Header(o.row[block.HeaderWord]).IsAbsent() {
-		o.c.cache.drop(o.hash, o.addr)
+		o.cache.drop(o.hash, o.addr)
 		return o.readHead(next)
 	}
 	return o.found()
 }
 
 func (o *getOp) found() bool {
-	o.c.cache.put(o.hash, o.addr)
+	o.cache.put(o.hash, o.addr)
 	h := o.row[block.HeaderWord]
 	o.res.Row = o.row[rowWord : rowWord+o.v.rowWords]
 	o.res.Header = block.Header(h)
@@ -322,7 +348,7 @@ func (o *getOp) notAtRest(verdict block.Verdict, next *rdma.Batch) bool {
 	if verdict == block.Busy {
 		if o.phase == phaseCached {
 			// Locked, or freed and so locked for good: only the chain can tell.
-			o.c.cache.drop(o.hash, o.addr)
+			o.cache.drop(o.hash, o.addr)
 			return o.readHead(next)
 		}
 		if o.phase == phaseRow && o.row[keyWord] != o.key {

@@ -6,6 +6,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -24,11 +25,17 @@ type bench struct {
 
 func newBench(tb testing.TB, o Options, co ClientOptions, checksums bool) *bench {
 	tb.Helper()
+	return newBenchAt(tb, o, co, checksums, nil)
+}
+
+// newBenchAt is newBench with a clock of the memory's.
+func newBenchAt(tb testing.TB, o Options, co ClientOptions, checksums bool, now clock.Source) *bench {
+	tb.Helper()
 	r, err := mem.New(mem.Options{MaxBytes: 1 << 30})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	x := &bench{arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: 1}), region: r}
+	x := &bench{arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: 1, Clock: now}), region: r}
 	if x.s, err = NewServer(x.arena, o); err != nil {
 		tb.Fatal(err)
 	}
@@ -73,11 +80,13 @@ func (x *bench) finish(tb testing.TB) (*index.GetResult, int) {
 		if x.op.Next(done, next) {
 			return x.op.Result(), rounds
 		}
-		if err := rdma.Do(context.Background(), x.conn, next); err != nil {
+		if err := x.do(next); err != nil {
 			tb.Fatal(err)
 		}
 	}
 }
+
+func (x *bench) do(b *rdma.Batch) error { return rdma.Do(context.Background(), x.conn, b) }
 
 func TestRoundsOfAGet(t *testing.T) {
 	for _, checksums := range []bool{false, true} {

@@ -74,7 +74,7 @@ func (o *getOp) beginStr(next *rdma.Batch) bool {
 		return o.wrongKey()
 	}
 	o.hash = hashStr(o.str)
-	if ref := o.c.cache.get(o.hash); ref != 0 {
+	if ref := o.location(); ref != 0 {
 		o.rows[0].ref = ref
 		o.candidates(1)
 		return o.readRows(phaseCachedRow, 1, next)
@@ -136,14 +136,14 @@ func (o *getOp) onRows(done, next *rdma.Batch) bool {
 		return o.rowsAgain(again, busy, next)
 	case o.phase == phaseCachedRow:
 		// Locked, or moved or freed and so locked for good, or of another key: only the chain can tell.
-		o.c.cache.drop(o.hash, o.rows[0].ref)
+		o.cache.drop(o.hash, o.rows[0].ref)
 		return o.readHead(next)
 	}
 	return o.searchStr(next)
 }
 
 func (o *getOp) foundStr(c *candidate, row strRow) bool {
-	o.c.cache.put(o.hash, c.ref)
+	o.cache.put(o.hash, c.ref)
 	o.res.Row = row.row
 	addr, h := refAddr(c.ref), c.words[block.HeaderWord]
 	o.res.Header = block.Header(h)

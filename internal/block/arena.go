@@ -2,6 +2,7 @@ package block
 
 import (
 	"sync/atomic"
+	"time"
 
 	"drtmx/internal/clock"
 	"drtmx/internal/mem"
@@ -22,6 +23,10 @@ type ArenaOptions struct {
 	// Tick is the tick of the first versions and CSNs taken. It must be above
 	// every tick of an earlier life of the memory.
 	Tick clock.Tick
+	// Clock tells how long empty spans of rows have been in quarantine; nil
+	// means clock.Now. Quarantine is how long that lasts; 0 means the constant.
+	Clock      clock.Source
+	Quarantine time.Duration
 }
 
 // Arena hands out the memory of one partition's region, the versions that
@@ -37,7 +42,7 @@ type Arena struct {
 
 // NewArena takes over an empty region.
 func NewArena(r *mem.Region, o ArenaOptions) *Arena {
-	a := &Arena{r: r, checksums: o.Checksums, pages: newPageHeap(r)}
+	a := &Arena{r: r, checksums: o.Checksums, pages: newPageHeap(r, o)}
 	a.version.Store(uint64(NewCSN(o.Tick, 0)))
 	a.csn.Store(uint64(NewCSN(o.Tick, 0)))
 	return a

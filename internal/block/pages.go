@@ -1,10 +1,12 @@
 package block
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"sync"
 
+	"drtmx/internal/clock"
 	"drtmx/internal/invariants"
 	"drtmx/internal/mem"
 )
@@ -17,14 +19,16 @@ type spanID uint32
 
 // span is a run of pages within one segment: a free run, or blocks of one size.
 type span struct {
-	base       uint64
-	free       uint64 // of blocks: a bit for each free one
-	prev, next spanID // in a list of its owner, or of free runs
-	pages      uint32
-	owner      uint32 // number of the Rows it belongs to, 0 for a free run
-	used       uint8  // blocks in use
-	list       uint8  // of its owner, where it is
-	dirty      bool   // a free run that is not all zeros
+	base         uint64
+	free         uint64 // of blocks: a bit for each free one
+	prev, next   spanID // in a list of its owner, or of free runs
+	pages        uint32
+	owner        uint32 // number of the Rows it belongs to, 0 for a free run
+	used         uint8  // blocks in use
+	list         uint8  // of its owner, where it is
+	dirty        bool   // a free run that is not all zeros
+	older, newer spanID // in quarantine
+	batch        uint32 // of the quarantine
 }
 
 func (sp *span) end() uint64 { return sp.base + uint64(sp.pages)*pageBytes }
@@ -67,10 +71,11 @@ type pageHeap struct {
 
 const spansInPiece = 512
 
-func newPageHeap(r *mem.Region) *pageHeap {
+func newPageHeap(r *mem.Region, o ArenaOptions) *pageHeap {
 	h := &pageHeap{
 		region: r, segmentShift: uint(bits.TrailingZeros64(r.SegmentBytes())),
 		rows: []*Rows{nil}, spans: [][]span{make([]span, spansInPiece)},
+		reclaim: quarantine{clock: o.Clock.Or(clock.Now), length: cmp.Or(o.Quarantine, Quarantine)},
 	}
 	h.addSpans(1)
 	h.addSegment(0, firstAddr)
@@ -220,7 +225,8 @@ func (h *pageHeap) alloc(pages uint32) (base uint64, ok bool) {
 
 var zeroPage [pageBytes / mem.WordBytes]uint64
 
-// allocOrGrow is alloc, but grows the region if nothing fits.
+// allocOrGrow is alloc, but frees what is out of quarantine, and then grows the
+// region, if nothing fits.
 func (h *pageHeap) allocOrGrow(pages uint32) (uint64, error) {
 	for {
 		if base, ok := h.alloc(pages); ok {
@@ -228,6 +234,9 @@ func (h *pageHeap) allocOrGrow(pages uint32) (uint64, error) {
 		}
 		if uint64(pages)*pageBytes > h.region.SegmentBytes() {
 			return 0, h.full(uint64(pages) * pageBytes)
+		}
+		if h.tidy(false, releaseMax) {
+			continue
 		}
 		off, err := h.region.Grow()
 		if err != nil {
@@ -303,6 +312,7 @@ func (h *pageHeap) carve(n, want, align uint64) (start, end uint64, err error) {
 		base, err = h.allocOrGrow(pages)
 	}
 	if err != nil {
+		h.tidy(true, 0)
 		return 0, 0, err
 	}
 	end = base + uint64(pages)*pageBytes

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
+	"drtmx/internal/clock/clocktest"
 	"drtmx/internal/mem"
 	"pgregory.net/rapid"
 )
@@ -87,88 +89,165 @@ func checkSpans(h *pageHeap, isFree map[uint64]bool) error {
 // piece is memory that was handed out.
 type piece struct {
 	addr, bytes uint64
+	kind        int // of blocks
 	free        func()
 }
 
-// TestPagesAgainstModel: whatever is allocated and freed, in spans and for good,
-// nothing overlaps, straddles a segment or lies outside; blocks are of whole
-// lines, locked, and zero where the memory is new.
-func TestPagesAgainstModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		seg := uint64(1) << rapid.IntRange(14, 18).Draw(t, "segment")
-		r, err := mem.New(mem.Options{SegmentBytes: seg, MaxBytes: seg * uint64(rapid.IntRange(1, 40).Draw(t, "segments")), Kind: mem.Heap})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a := NewArena(r, ArenaOptions{Tick: 1})
-		v := a.NewVaried(int(seg / 4 / mem.WordBytes))
-		slabs := []*Slab{a.NewSlab(64), a.NewSlab(960), a.NewSlab(192)}
-		var live []piece
-		for range rapid.IntRange(1, 300).Draw(t, "steps") {
-			if n := len(live); n > 0 && rapid.IntRange(0, 9).Draw(t, "free") < 5 {
-				i := rapid.IntRange(0, n-1).Draw(t, "which")
-				live[i].free()
-				if h := Header(a.Span(live[i].addr, 1).Load(0)); !h.Locked() || !h.IsAbsent() {
-					t.Fatalf("header of a freed block: %v", h)
-				}
-				live = append(live[:i], live[i+1:]...)
-				continue
-			}
-			p, err := allocate(t, v, slabs)
-			if errors.Is(err, ErrFull) {
-				if f := (*FullError)(nil); !errors.As(err, &f) || f.Bytes == 0 || f.Memory.Limit != r.MaxBytes() {
-					t.Fatalf("error %v", err)
-				}
-				continue
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if p.addr < firstAddr || p.addr%mem.LineBytes != 0 || p.addr/seg != (p.addr+p.bytes-1)/seg || p.addr+p.bytes > r.Size() {
-				t.Fatalf("block of %d bytes at %#x", p.bytes, p.addr)
-			}
-			if !Header(a.Span(p.addr, 1).Load(0)).Locked() {
-				t.Fatalf("block %#x is handed out unlocked", p.addr)
-			}
-			for _, q := range live {
-				if p.addr < q.addr+q.bytes && q.addr < p.addr+p.bytes {
-					t.Fatalf("block of %d bytes at %#x overlaps one of %d at %#x", p.bytes, p.addr, q.bytes, q.addr)
-				}
-			}
-			live = append(live, p)
-			e := a.Create(p.addr, int(p.bytes/mem.WordBytes))
-			e.Commit(Present(CSN(a.NextVersion())))
-		}
-		if err := checkPages(a.pages); err != nil {
-			t.Fatal(err)
-		}
-		m, sum := a.Memory(), uint64(0)
-		for _, p := range live {
-			sum += p.bytes
-		}
-		if m.Used+m.Free+m.Quarantined != m.Mapped || m.Used < sum || m.Limit < m.Mapped {
-			t.Fatalf("%+v with %d bytes live", m, sum)
-		}
-	})
+// past is what a line of the region was last.
+type past struct {
+	kind  int
+	freed time.Duration // never, if it is still in use
+	turn  uint64        // when it was freed
 }
 
-// allocate allocates a block of a random kind.
-func allocate(t *rapid.T, v *Varied, slabs []*Slab) (piece, error) {
-	if i := rapid.IntRange(0, 3*len(slabs)).Draw(t, "kind"); i < len(slabs) {
-		addr, err := slabs[i].Alloc()
-		return piece{addr, slabs[i].BlockBytes(), func() { slabs[i].Free(addr) }}, err
-	}
-	c := Class(rapid.IntRange(1, int(v.Max())).Draw(t, "class"))
-	if rapid.Bool().Draw(t, "near") {
-		addr, got, err := v.AllocNear(c)
-		if err == nil && (got < c || got > c && got.Words() >= 2*c.Words()) {
-			t.Fatalf("class %d for %d", got, c)
-		}
-		return piece{addr, got.Bytes(), func() { v.Free(addr, got) }}, err
-	}
-	addr, err := v.Alloc(c)
-	return piece{addr, c.Bytes(), func() { v.Free(addr, c) }}, err
+// pagesModel is an arena under random changes, and what must hold of it.
+type pagesModel struct {
+	*rapid.T
+	a     *Arena
+	clock clocktest.Clock
+	v     *Varied
+	slabs []*Slab
+	live  []piece
+	lines map[uint64]past
 }
+
+const modelQuarantine = 20 * time.Second
+
+// pagesProperty: whatever is allocated and freed, in spans and for good, nothing
+// overlaps, straddles a segment or lies outside; blocks are of whole lines and
+// locked; memory changes its use only if the turn was raised after it was freed
+// and the quarantine has passed since, and is zero then.
+func pagesProperty(t *rapid.T) {
+	seg := uint64(1) << rapid.IntRange(14, 18).Draw(t, "segment")
+	r, err := mem.New(mem.Options{SegmentBytes: seg, MaxBytes: seg * uint64(rapid.IntRange(1, 40).Draw(t, "segments")), Kind: mem.Heap})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &pagesModel{T: t, lines: map[uint64]past{}}
+	m.a = NewArena(r, ArenaOptions{Tick: 1, Clock: m.clock.Now, Quarantine: modelQuarantine})
+	m.v = m.a.NewVaried(int(seg / 4 / mem.WordBytes))
+	m.slabs = []*Slab{m.a.NewSlab(64), m.a.NewSlab(960), m.a.NewSlab(192)}
+	few := rapid.Bool().Draw(t, "few sizes")
+	for range rapid.IntRange(1, 300).Draw(t, "steps") {
+		switch op := rapid.IntRange(0, 19).Draw(t, "op"); {
+		case op == 0:
+			m.clock.Advance(time.Duration(rapid.IntRange(0, 25).Draw(t, "seconds")) * time.Second)
+		case op == 1:
+			m.a.Tidy()
+		case op == 2:
+			for len(m.live) > 0 {
+				m.free(len(m.live) - 1)
+			}
+		case op < 10 && len(m.live) > 0:
+			m.free(rapid.IntRange(0, len(m.live)-1).Draw(t, "which"))
+		default:
+			m.alloc(few)
+		}
+	}
+	if err := checkPages(m.a.pages); err != nil {
+		t.Fatal(err)
+	}
+	now, sum := m.a.Memory(), uint64(0)
+	for _, p := range m.live {
+		sum += p.bytes
+	}
+	if now.Used+now.Free+now.Quarantined != now.Mapped || now.Used < sum || now.Limit < now.Mapped {
+		t.Fatalf("%+v with %d bytes live", now, sum)
+	}
+}
+
+func (m *pagesModel) turn() uint64 { return m.a.Span(TurnAddr, 1).Load(0) }
+
+func (m *pagesModel) free(i int) {
+	p, turn := m.live[i], m.turn()
+	p.free()
+	if h := Header(m.a.Span(p.addr, 1).Load(0)); !h.Locked() || !h.IsAbsent() {
+		m.Fatalf("header of a freed block: %v", h)
+	}
+	m.live = append(m.live[:i], m.live[i+1:]...)
+	for at := p.addr; at < p.addr+p.bytes; at += mem.LineBytes {
+		m.lines[at] = past{p.kind, m.clock.Now(), turn}
+	}
+}
+
+func (m *pagesModel) alloc(few bool) {
+	p, err := m.allocate(few)
+	r := m.a.Region()
+	if errors.Is(err, ErrFull) {
+		if f := (*FullError)(nil); !errors.As(err, &f) || f.Bytes == 0 || f.Memory.Limit != r.MaxBytes() {
+			m.Fatalf("error %v", err)
+		}
+		return
+	}
+	if err != nil {
+		m.Fatal(err)
+	}
+	if p.addr < firstAddr || p.addr%mem.LineBytes != 0 || p.addr/r.SegmentBytes() != (p.addr+p.bytes-1)/r.SegmentBytes() || p.addr+p.bytes > r.Size() {
+		m.Fatalf("block of %d bytes at %#x", p.bytes, p.addr)
+	}
+	span := m.a.Span(p.addr, int(p.bytes/mem.WordBytes))
+	if !Header(span.Load(0)).Locked() {
+		m.Fatalf("block %#x is handed out unlocked", p.addr)
+	}
+	for at := p.addr; at < p.addr+p.bytes; at += mem.LineBytes {
+		was, used := m.lines[at]
+		switch now := m.clock.Now(); {
+		case used && was.freed == inUse:
+			m.Fatalf("block of %d bytes at %#x overlaps another at %#x", p.bytes, p.addr, at)
+		case used && was.kind != p.kind && now-was.freed < modelQuarantine:
+			m.Fatalf("line %#x is of kind %d, and was of kind %d until %v ago", at, p.kind, was.kind, now-was.freed)
+		case used && was.kind != p.kind && was.turn >= m.turn():
+			m.Fatalf("line %#x is of kind %d, and was of kind %d in the same turn", at, p.kind, was.kind)
+		}
+		m.lines[at] = past{kind: p.kind, freed: inUse}
+		for i := range lineWords {
+			if at > p.addr && (!used || was.kind != p.kind) && span.Load(int(at-p.addr)/mem.WordBytes+i) != 0 {
+				m.Fatalf("new memory at %#x is not zero", at)
+			}
+		}
+	}
+	m.live = append(m.live, p)
+	e := m.a.CreateOf(p.addr, ones[:p.bytes/mem.WordBytes-BodyWord])
+	e.Commit(Present(CSN(m.a.NextVersion())))
+}
+
+// inUse stands for the time at which a line in use was freed.
+const inUse = -1
+
+// ones fill blocks.
+var ones = func() (w [1 << 17]uint64) {
+	for i := range w {
+		w[i] = ^uint64(0)
+	}
+	return w
+}()
+
+// allocate allocates a block of a random kind.
+func (m *pagesModel) allocate(few bool) (piece, error) {
+	if i := rapid.IntRange(0, 5*len(m.slabs)).Draw(m.T, "kind"); i < len(m.slabs) {
+		s := m.slabs[i]
+		addr, err := s.Alloc()
+		return piece{addr, s.BlockBytes(), -1 - i, func() { s.Free(addr) }}, err
+	}
+	c := Class(rapid.IntRange(1, int(m.v.Max())).Draw(m.T, "class"))
+	if few {
+		c = max(1, m.v.Max()/2*(c%3))
+	}
+	got, addr, err := c, uint64(0), error(nil)
+	if rapid.Bool().Draw(m.T, "near") {
+		addr, got, err = m.v.AllocNear(c)
+		if err == nil && (got < c || got > c && got.Words() >= 2*c.Words()) {
+			m.Fatalf("class %d for %d", got, c)
+		}
+	} else {
+		addr, err = m.v.Alloc(c)
+	}
+	return piece{addr, got.Bytes(), int(got), func() { m.v.Free(addr, got) }}, err
+}
+
+func TestPagesAgainstModel(t *testing.T) { rapid.Check(t, pagesProperty) }
+
+func FuzzPages(f *testing.F) { f.Fuzz(rapid.MakeFuzz(pagesProperty)) }
 
 // TestBlocksKeepTheirSpans: blocks freed are used again before new memory is
 // taken, the fullest spans first, so that others become empty.

@@ -9,7 +9,8 @@ import (
 )
 
 // Rows allocates blocks of one size for rows, from spans of pages. A block is
-// reused as it is. Rows is safe for concurrent use.
+// reused as it is; a span whose blocks are all free serves another size or use
+// after its quarantine. Rows is safe for concurrent use.
 type Rows struct {
 	h     *pageHeap
 	id    uint32
@@ -145,6 +146,7 @@ func (s *Rows) takeBack() {
 func (s *Rows) newSpan() error {
 	base, err := s.h.allocOrGrow(s.pages)
 	if err != nil {
+		s.h.tidy(true, 0)
 		return err
 	}
 	id, sp := s.h.newSpan()
@@ -177,6 +179,9 @@ func (s *Rows) Free(addr uint64) {
 	s.used--
 	if id != s.current {
 		s.relist(id, sp)
+		if sp.used == 0 {
+			s.h.emptied()
+		}
 	}
 }
 

@@ -101,6 +101,9 @@ func Start() Mark {
 	return Mark{boot: r.boot + mono - r.mono, mono: mono}
 }
 
+// Time is the moment of m on the clock of Fast.
+func (m Mark) Time() time.Duration { return m.boot }
+
 // Age is the time since m, sleep included. It is never less than that, but for
 // the error of Fast.
 func (m Mark) Age() time.Duration { return max(Fast()-m.boot, 0) }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/clock"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -76,6 +77,7 @@ type opPool struct {
 	scans        []index.ScanOp
 	nGet, nScan  int
 	part         int
+	began        *clock.Mark // of the attempt
 	usedThisTime bool
 }
 
@@ -406,7 +408,7 @@ func (s *Session) pool(ix, part int) *opPool {
 	i := ix*len(s.db.parts) + part
 	p := s.pools[i]
 	if p == nil {
-		p = &opPool{client: s.db.parts[part].clients[ix], part: part}
+		p = &opPool{client: s.db.parts[part].clients[ix], part: part, began: &s.txn.began}
 		s.pools[i] = p
 	}
 	if !p.usedThisTime {
@@ -418,7 +420,11 @@ func (s *Session) pool(ix, part int) *opPool {
 
 func (p *opPool) get() index.GetOp {
 	if p.nGet == len(p.gets) {
-		p.gets = append(p.gets, p.client.NewGet())
+		op := p.client.NewGet()
+		if d, ok := op.(index.Dated); ok {
+			d.Within(p.began)
+		}
+		p.gets = append(p.gets, op)
 	}
 	p.nGet++
 	return p.gets[p.nGet-1]

@@ -24,4 +24,4 @@ type test struct {
 }
 
 // bugs lists every bug.
-var bugs = slices.Concat(transactionBugs, serverBugs, twophaseBugs, blockBugs, hashBugs, treeBugs, readerBugs, fabricBugs, memberBugs)
+var bugs = slices.Concat(transactionBugs, serverBugs, twophaseBugs, blockBugs, reuseBugs, hashBugs, treeBugs, readerBugs, fabricBugs, memberBugs)

@@ -28,6 +28,52 @@ var blockBugs = []bug{
 	},
 }
 
+// reuseBugs are bugs of the rule by which memory of rows changes its use.
+var reuseBugs = []bug{
+	{
+		name: "SpanWithoutQuarantine", why: "an empty span changes its size class without quarantine",
+		edits: []edit{{
+			file: "internal/block/quarantine.go",
+			old:  "q.ends[sp.batch%batchesMax] > now {\n",
+			new:  "q.ends[sp.batch%batchesMax] > now+q.length {\n",
+		}},
+		caught: []test{
+			{"internal/block", "TestPagesAgainstModel", "is of kind -?[0-9]+, and was of kind"},
+			{"index/hash", "TestSlowReaderMeetsNoForgedRow", "the row's memory is another's"},
+		},
+	},
+	{
+		name: "TurnNotRaised", why: "clients are not told that memory of rows will change its use",
+		edits: []edit{{
+			file: "internal/block/quarantine.go",
+			old:  "Store(0, uint64(q.turn)+1)\n",
+			new:  "Store(0, uint64(q.turn)*0)\n",
+		}},
+		caught: []test{
+			{"internal/block", "TestPagesAgainstModel", "in the same turn"},
+			{"index/hash", "TestForgedRowIsNotBelieved", "a forged row is found"},
+		},
+	},
+	{
+		name: "LocationsOfAnyAge", why: "a client uses its location cache however long ago it saw the turn",
+		edits: []edit{{
+			file: "index/hash/locations.go",
+			old:  "	return l, age <= index.MaxLocationAge\n",
+			new:  "	return l, age <= index.MaxLocationAge || true\n",
+		}},
+		caught: []test{{"index/hash", "TestForgedRowIsNotBelieved", "a forged row is found"}},
+	},
+	{
+		name: "LocationsOfAnotherTurn", why: "a client keeps its location cache in a new turn",
+		edits: []edit{{
+			file: "index/hash/locations.go",
+			old:  "	if l.words == nil || l.turn != turn {\n",
+			new:  "	if l.words == nil {\n",
+		}},
+		caught: []test{{"index/hash", "TestForgedRowIsNotBelieved", "a forged row is found"}},
+	},
+}
+
 // repeated matches a suite's report of an update that keeps its row's header.
 const repeated = "header|the row is [0-9]+, true|hold although it was changed|at version"
 

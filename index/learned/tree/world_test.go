@@ -28,7 +28,7 @@ func newTree(t fataler, kind leaf.Kind, rowWords, slots int, checksums bool, o O
 	if o.Layout, err = leaf.NewLayout(7, kind, rowWords, slots); err != nil {
 		t.Fatal(err)
 	}
-	tr, err := New(block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: 1}), o)
+	tr, err := New(block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: 1, Clock: o.Clock}), o)
 	if err != nil {
 		t.Fatal(err)
 	}
