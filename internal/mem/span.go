@@ -42,6 +42,9 @@ func (s Span) Slice(i, n int) Span {
 	if i < 0 || n < 0 || i+n > s.n {
 		panic("mem: slice out of span")
 	}
+	if n == 0 {
+		return Span{s.p, 0} // behind the last word begins another object
+	}
 	return Span{unsafe.Add(s.p, i*WordBytes), n}
 }
 
