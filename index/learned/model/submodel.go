@@ -162,8 +162,6 @@ func (s *SubModel) lineResiduals() uint64 {
 // HasTT reports whether the TT is held.
 func (s *SubModel) HasTT() bool { return s.flags&flagTT != 0 }
 
-func leavesUp(d int64) int { return int(max(0, (d+one-1)>>fracBits)) }
-
 // position evaluates the lines at a key at or above the anchor.
 func (s *SubModel) position(key uint64) int64 {
 	if s.flags&flagSegments == 0 {
