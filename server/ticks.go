@@ -100,6 +100,9 @@ func (s *Server) clocksAgree(requests []twophase.Message) verdict {
 		if p == nil {
 			continue // a former life, which will not answer
 		}
+		if m.Kind == twophase.HandOver && m.Tick == 0 {
+			continue // nobody else has a share, or adopts a tick
+		}
 		if here := p.tick(); m.Tick > here+most || here > m.Tick+most {
 			return verdict{code: wire.Unavailable, text: fmt.Sprintf("the clocks of servers %s and %s are more than %v apart",
 				s.cfg.Addrs[s.serverOf(m.From)], s.cfg.Addrs[s.cfg.Index], clockSkewMax)}
