@@ -6,11 +6,13 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 	"drtmx/internal/rng"
 	"drtmx/rdma"
@@ -74,6 +76,8 @@ type Env struct {
 	net  rdma.Provider
 	addr string
 	ep   rdma.Endpoint
+
+	idle atomic.Int64 // ns by which the arena's clock is ahead
 }
 
 // NewEnv makes a region of at most maxBytes (0: plenty) and a fabric for it.
@@ -86,9 +90,12 @@ func NewEnv(v Variant, seed uint64, maxBytes uint64) (*Env, error) {
 		return nil, err
 	}
 	e := &Env{
-		Arena: block.NewArena(r, block.ArenaOptions{Checksums: v.Checksums, Tick: 1}),
 		Locks: NewSharedLocks(), InOrder: v.inOrder(), Seed: seed, net: v.Provider,
 	}
+	e.Arena = block.NewArena(r, block.ArenaOptions{
+		Checksums: v.Checksums, Tick: 1,
+		Clock: func() time.Duration { return clock.Now() + time.Duration(e.idle.Load()) },
+	})
 	at := ""
 	if e.net == nil {
 		e.net, at = inproc.New(inproc.Options{Faults: v.Faults, Seed: seed}), "index"
@@ -102,6 +109,12 @@ func NewEnv(v Variant, seed uint64, maxBytes uint64) (*Env, error) {
 	e.addr = e.ep.Addr()
 	e.RKey, err = e.ep.Register(r, rdma.AccessRead)
 	return e, err
+}
+
+// Idle lets time pass for freed memory. Nobody may read the index meanwhile.
+func (e *Env) Idle(d time.Duration) {
+	e.idle.Add(int64(d))
+	e.Arena.Tidy()
 }
 
 // Close ends the fabric.

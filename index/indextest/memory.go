@@ -9,7 +9,8 @@ import (
 
 // CheckBounded checks that freed memory is reused. Updates must not make the
 // region grow, except for memory that background work has in flight. Repeated
-// inserts and deletes of the same keys must stop growing it.
+// inserts and deletes of the same keys must stop growing it. Between rounds the
+// quarantine of freed memory ends.
 func CheckBounded(eng Engine, v Variant, seed uint64) error {
 	e, err := NewEnv(v, seed, 0)
 	if err != nil {
@@ -69,6 +70,7 @@ func CheckBounded(eng Engine, v Variant, seed uint64) error {
 			if err := pass(round, false); err != nil {
 				return err
 			}
+			e.Idle(2 * block.Quarantine)
 			if round == 3 {
 				settled = e.Arena.Used()
 			}
