@@ -88,7 +88,10 @@ func TestEmptiedRegionServesOtherSizes(t *testing.T) {
 func TestFallingSizes(t *testing.T) {
 	a, now := clockedArena(t, 1<<30)
 	v := a.NewVaried(10000)
-	const total = 30 << 20
+	total := uint64(30 << 20)
+	if testing.Short() {
+		total /= 8
+	}
 	most := uint64(0)
 	for c := ClassFor(8192); c > 0; c-- {
 		var live []uint64
@@ -121,7 +124,11 @@ func TestTurnsAreRare(t *testing.T) {
 	s := a.NewRows(1024)
 	turn := func() uint64 { return a.Span(TurnAddr, 1).Load(0) }
 	var live []uint64
-	for range 10_000 {
+	blocks := 10_000
+	if testing.Short() {
+		blocks /= 5
+	}
+	for range blocks {
 		addr, err := s.Alloc()
 		if err != nil {
 			t.Fatal(err)
@@ -129,10 +136,10 @@ func TestTurnsAreRare(t *testing.T) {
 		live = append(live, addr)
 	}
 	for range 20 * 60 { // seconds
-		for _, addr := range live[:100] {
+		for _, addr := range live[:blocks/100] {
 			s.Free(addr)
 		}
-		for i := range live[:100] {
+		for i := range live[:blocks/100] {
 			live[i], _ = s.Alloc()
 		}
 		now.Advance(time.Second)
