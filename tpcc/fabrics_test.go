@@ -92,7 +92,10 @@ func engineOver(t *testing.T, f *fabric, warehouses int64) *engine {
 		}
 	}
 	var err error
-	if e.DB, err = txn.Open(t.Context(), txn.Config{Servers: f.addrs, Dial: f.provider.Dial}); err != nil {
+	if e.DB, err = txn.Open(t.Context(), txn.Config{
+		Servers: f.addrs, Dial: f.provider.Dial,
+		LocationCache: -1, // it is trusted for some seconds only, so that what it saves depends on the time
+	}); err != nil {
 		t.Fatal(err)
 	}
 	e.populate(t, warehouses)
