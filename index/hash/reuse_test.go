@@ -35,8 +35,8 @@ func newForger(t *testing.T, checksums bool) *forger {
 		f.put(churnKey(i), make([]uint64, forgedWords))
 	}
 	f.put(forgedKey, slices.Repeat([]uint64{7}, forgedWords))
-	for i := range 16 {
-		f.find(churnKey(100 + i))
+	for i := range 16 { // in all spans: the first to be empty are the first to be freed
+		f.find(churnKey(30 * i))
 	}
 	f.find(forgedKey)
 	return f

@@ -72,7 +72,7 @@ var twophaseBugs = []bug{
 			new:  "	m.decided(r, commit, out)\n	delete(m.table, id)\n	if !m.isGone(id.Coordinator) {\n",
 		}},
 		caught: []test{
-			{"server", "TestHandedOver/answer lost", "it was committed"},
+			{"server", "TestHandedOver/answer lost", "it was committed|participant: context deadline exceeded"},
 			{"internal/twophase", "TestExploreLongPaths", split + "|" + stuck},
 		},
 	},
