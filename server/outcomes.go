@@ -18,7 +18,9 @@ import (
 // Each remembered outcome is charged to an account: the connection that the
 // session uses, and once that connection is gone, the identity of its peer.
 // Each account has its own bounds, so a peer that makes up sessions displaces
-// only its own outcomes. Answers are kept up to a bound in bytes. Above it, the
+// only its own outcomes. A session that is displaced, or whose time has passed,
+// may have committed: from then on a session of that identity that the server
+// does not remember is in doubt, not unknown. Answers are kept up to a bound in bytes. Above it, the
 // largest accounts lose the results of their oldest answers, but keep whether
 // the transaction committed.
 type outcomes struct {
@@ -28,6 +30,9 @@ type outcomes struct {
 	fates    map[uint64]*fate
 	accounts map[accountKey]*account
 	bytes    int // total size of the kept answers
+	// forgetful are identities of whose sessions some were forgotten although
+	// they may still ask; above forgetfulMax, all identities count as such.
+	forgetful map[string]struct{}
 }
 
 // Bounds of the remembered outcomes.
@@ -42,6 +47,8 @@ const (
 	// outcomesOfAccountBytesMax those of one account.
 	outcomesBytesMax          = 64 << 20
 	outcomesOfAccountBytesMax = 4 << 20
+	// forgetfulMax bounds the identities that are known one by one.
+	forgetfulMax = 1 << 12
 	// reusedAnswerBytes bounds the answer buffer that a session reuses for its
 	// next answer.
 	reusedAnswerBytes = 4 << 10
@@ -74,6 +81,7 @@ type fate struct {
 	seq     uint64
 	done    bool
 	closed  bool // the session has said goodbye
+	doubted bool // the transaction is refused from now on, but may have committed
 	resp    []byte
 	waiting []*rdma.Request // repeats of a request still running
 	since   time.Duration   // when its connection ended, by clock.Fast
@@ -82,7 +90,7 @@ type fate struct {
 }
 
 func newOutcomes(reply func(*rdma.Request, []byte)) *outcomes {
-	return &outcomes{reply: reply, fates: map[uint64]*fate{}, accounts: map[accountKey]*account{}}
+	return &outcomes{reply: reply, fates: map[uint64]*fate{}, accounts: map[accountKey]*account{}, forgetful: map[string]struct{}{}}
 }
 
 func (o *outcomes) account(k accountKey, who string) *account {
@@ -134,9 +142,22 @@ func (o *outcomes) leave(f *fate) {
 }
 
 func (o *outcomes) forget(f *fate) {
+	if !f.closed && len(o.forgetful) <= forgetfulMax {
+		o.forgetful[f.owner.String()] = struct{}{}
+	}
 	o.leave(f)
 	o.bytes -= cap(f.resp)
 	delete(o.fates, f.client)
+}
+
+// mayHaveForgotten reports whether a session that is not remembered may have
+// sent a transaction before.
+func (o *outcomes) mayHaveForgotten(who *rdma.Identity) bool {
+	if len(o.forgetful) > forgetfulMax {
+		return true
+	}
+	_, ok := o.forgetful[who.String()]
+	return ok
 }
 
 // keep stores an answer within the bounds.
@@ -202,7 +223,7 @@ func (o *outcomes) begin(id wire.ID, r *rdma.Request) (run bool) {
 	f := o.find(id.Client, r)
 	switch {
 	case id.Seq > f.seq && (f.done || f.seq == 0):
-		f.seq, f.done, f.closed = id.Seq, false, false
+		f.seq, f.done, f.closed, f.doubted = id.Seq, false, false, false
 		if cap(f.resp) > reusedAnswerBytes { // the session has already received it
 			o.resize(f, nil)
 		}
@@ -249,7 +270,8 @@ func (o *outcomes) refuse(r *rdma.Request) {
 
 // ask answers the outcome of a transaction to the client that owns the session.
 // Other clients get a refusal, and ask returns false. Unless peek is set, an
-// unknown transaction is refused from now on.
+// unknown transaction is refused from now on. That it is unknown means that it
+// has not committed only if it cannot have been forgotten.
 func (o *outcomes) ask(id wire.ID, peek bool, r *rdma.Request) (allowed bool) {
 	o.mu.Lock()
 	f := o.fates[id.Client]
@@ -263,14 +285,19 @@ func (o *outcomes) ask(id wire.ID, peek bool, r *rdma.Request) (allowed bool) {
 		f.waiting = append(f.waiting, r)
 		o.mu.Unlock()
 		return true
+	case f != nil && f.seq == id.Seq && peek && f.doubted:
 	case f != nil && f.seq == id.Seq:
 		resp = append([]byte(nil), f.resp...)
 	case f != nil && f.seq < id.Seq && !f.done:
 		resp[0] = byte(wire.InDoubt) // a session has at most one running transaction
 	case !peek && (f == nil || f.seq < id.Seq):
+		answer := wire.Aborted
+		if f == nil && o.mayHaveForgotten(r.From) {
+			answer, resp[0] = wire.InDoubt, byte(wire.InDoubt)
+		}
 		f = o.find(id.Client, r)
-		f.seq, f.done = id.Seq, true
-		o.keep(f, []byte{byte(wire.Aborted)})
+		f.seq, f.done, f.doubted = id.Seq, true, answer == wire.InDoubt
+		o.keep(f, []byte{byte(answer)})
 	}
 	o.mu.Unlock()
 	o.reply(r, resp)

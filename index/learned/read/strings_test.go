@@ -57,6 +57,15 @@ func (g *rig) do(op index.Op) (rounds, reads int) {
 	}
 }
 
+// newStringRig is an index of n string keys and a client with fresh models.
+func newStringRig(t *testing.T, of func(int) index.Key, n int) *rig {
+	g := newRig(t, learned.Options{Strings: true, RowWords: 13, LeavesPerSubModel: 32}, Options{}, inproc.Options{}, false)
+	g.loadStr(of, n, 13)
+	g.train()
+	g.refresh()
+	return g
+}
+
 // TestRoundsOfStrings: with fresh models a GET of a present key is two rounds
 // and two READs, of an absent key one round, or two if the leaf's fences are
 // apart; for every set of keys but for those whose fences tie.
@@ -64,11 +73,8 @@ func TestRoundsOfStrings(t *testing.T) {
 	for _, space := range indextest.KeySpaces() {
 		t.Run(space.Name, func(t *testing.T) {
 			const n = 3000
-			g := newRig(t, learned.Options{Strings: true, RowWords: 13, LeavesPerSubModel: 32}, Options{}, inproc.Options{}, false)
 			of := space.Of(n)
-			g.loadStr(of, n, 13)
-			g.train()
-			g.refresh()
+			g := newStringRig(t, of, n)
 			get := g.c.NewGet()
 			var found, absent [16]int
 			for i := range n {
@@ -105,11 +111,8 @@ func TestScansOfStrings(t *testing.T) {
 	for _, space := range indextest.KeySpaces() {
 		t.Run(space.Name, func(t *testing.T) {
 			const n = 3000
-			g := newRig(t, learned.Options{Strings: true, RowWords: 13, LeavesPerSubModel: 32}, Options{}, inproc.Options{}, false)
 			of := space.Of(n)
-			g.loadStr(of, n, 13)
-			g.train()
-			g.refresh()
+			g := newStringRig(t, of, n)
 			scan := g.c.NewScan()
 			all, many := 0, 0
 			for i := 0; i < n-100; i += 37 {
