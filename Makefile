@@ -11,13 +11,16 @@ NAMES := $(strip $(if $(PEERS),peers) $(if $(VERBS),verbs))
 TAGS  := $(if $(NAMES),-tags '$(NAMES)')
 
 COMMIT  := $(shell git rev-parse --short HEAD 2>/dev/null)
-LDFLAGS := -X main.commit=$(COMMIT)
+LDFLAGS := -X drtmx/internal/command.commit=$(COMMIT)
 
-# Packages that run several goroutines or share memory with other processes.
-CONCURRENT := ./internal/mem/... ./internal/block/... ./internal/hist/... ./internal/load/... \
-	./internal/cluster/... ./internal/member/... ./internal/metrics/... ./rdma/... ./index/... ./txn/... ./server/... ./ycsb/...
+# Packages that run several goroutines or share memory with other processes. The
+# one that takes longest comes first: most of its time is waiting, for which others
+# need not wait.
+CONCURRENT := ./server/... ./index/... ./internal/mem/... ./internal/block/... ./internal/hist/... ./internal/load/... \
+	./internal/exec/... ./internal/wal/... ./internal/image/... ./internal/datadir/... ./internal/backup/... \
+	./internal/cluster/... ./internal/member/... ./internal/metrics/... ./rdma/... ./txn/... ./ycsb/...
 
-.PHONY: all build tpcc ycsb compare test test-verbs bench-verbs race planted sim lint bench bench-peers measure fuzz fuzz-frames clean
+.PHONY: all build tpcc ycsb compare test test-verbs bench-verbs race planted sim simulate simulate-planted lint cross bench bench-peers measure fuzz fuzz-frames clean
 
 all: build
 
@@ -42,7 +45,7 @@ compare: build
 	@$(BIN)/drtmx tpcc compare $(ARGS)
 
 test:
-	$(GO) test -timeout 10m ./...
+	$(GO) test -timeout 10m ./server/... ./...
 
 # Tests the verbs provider in a guest with Soft-RoCE; DEVICE=mlx5_0 uses that
 # device of this machine instead.
@@ -53,13 +56,16 @@ test-verbs:
 bench-verbs:
 	@GO="$(GO)" DEVICE="$(DEVICE)" BENCH=7 rdma/verbs/softroce/run.sh
 
+# With the tag invariants the detector sees every word of registered memory, and
+# assertions are on. Programs that embed the engine run without it.
 race:
-	$(GO) test -race -short -timeout 20m $(CONCURRENT)
+	$(GO) test -race -tags invariants -short -timeout 20m $(CONCURRENT)
+	$(GO) test -race -short -run UnderDetector ./server
 
 # The tests named for a planted bug must catch it. BUGS is a regular expression
-# that chooses some of the bugs.
+# that chooses some of the bugs; SHARE is one of several shares, such as 0/2.
 planted:
-	DRTMX_PLANTED='$(BUGS)' $(GO) test -count 1 -v -run TestBugsAreCaught -parallel 2 -timeout 60m ./internal/planted
+	DRTMX_PLANTED='$(BUGS)' DRTMX_PLANTED_SHARE='$(SHARE)' $(GO) test -count 1 -v -run TestBugsAreCaught -parallel 2 -timeout 60m ./internal/planted
 
 # Runs and checks long random histories; SIM is the length of each scenario.
 SIM ?= 20s
@@ -67,10 +73,37 @@ sim:
 	DRTMX_SIM=$(SIM) $(GO) test ./server -run Histories -parallel 6 -v -timeout 60m
 	DRTMX_LONG=600 $(GO) test ./server -run TestLongHistory -v -timeout 60m
 
+# Simulates clusters, one for each seed: see docs/invariants.md. REPLAY=1 runs each
+# seed again, and compares the traces; FIRST is the first seed.
+SEEDS  ?= 1000
+REPLAY ?= 10
+FIRST  ?= 1
+simulate:
+	DRTMX_SEEDS=$(SEEDS) DRTMX_REPLAY=$(REPLAY) DRTMX_SEED=$(FIRST) $(GO) test -count 1 -v -run TestSimulate -timeout 0 ./internal/sim
+
+# The simulator must find planted bugs, each within a number of seeds. BUGS is a
+# regular expression that chooses some of them.
+simulate-planted:
+	DRTMX_PLANTED_SIM='$(BUGS)' $(GO) test -count 1 -v -run TestSimulatorFindsBugs -timeout 0 ./internal/planted
+
+# Other systems: what is portable is txn, tables and server over inproc and tcp.
+PORTABLE := ./txn ./txn/stats ./tables ./server ./server/metrics ./rdma/inproc ./rdma/tcp
+SYSTEMS  ?= darwin/arm64 windows/amd64 freebsd/amd64
+cross:
+	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./...
+	@set -e; for t in $(SYSTEMS); do \
+		echo "GOOS=$${t%/*} GOARCH=$${t#*/} go build $(PORTABLE)"; \
+		GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build $(PORTABLE); \
+	done
+
+# Files of simulated clusters have tags of their own.
+SIMULATED := simulated invariants
 lint:
 	@out=$$($(GO) tool gofumpt -l .); if [ -n "$$out" ]; then echo "not formatted by gofumpt:"; echo "$$out"; exit 1; fi
 	$(GO) vet ./...
+	$(GO) vet -tags '$(SIMULATED)' ./server ./internal/cluster ./internal/sim/...
 	$(GO) tool staticcheck ./...
+	$(GO) tool staticcheck -tags '$(SIMULATED)' ./server ./internal/cluster ./internal/sim/...
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...

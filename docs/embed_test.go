@@ -3,6 +3,7 @@ package docs
 // begin README
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 
@@ -12,41 +13,29 @@ import (
 )
 
 func embed(ctx context.Context) error {
-	catalog, err := tables.NewCatalog(tables.Def{
-		Name: "account", Primary: tables.Ordered, Partition: tables.Partitioning{Kind: tables.ByHash},
-		Columns: []tables.Column{{Name: "balance", Type: tables.Int64}},
-	})
-	if err != nil {
-		return err
+	type Account struct {
+		ID      uint64 `drtmx:"key"`
+		Owner   string `drtmx:"size=40,index=by_owner"`
+		Balance int64
 	}
-	c, err := server.Embedded(ctx, server.EmbeddedConfig{Catalog: catalog, Servers: 2})
+	accounts := tables.Of[Account]("account")
+	c, err := server.Embedded(ctx, server.EmbeddedConfig{Tables: []tables.Definer{accounts}, Servers: 2})
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	account := c.DB.Catalog().MustTable("account")
-	balance := account.Field("balance")
-
 	err = c.DB.Update(ctx, func(t *txn.Txn) error { // serializable; runs again after a conflict
-		row := account.NewRow()
-		for key := range uint64(3) {
-			row.SetInt(balance, int64(100*key))
-			if err := t.Insert(account, tables.Num(key), row); err != nil {
+		return errors.Join(accounts.Insert(t, &Account{1, "ann", 100}), accounts.Insert(t, &Account{2, "bob", 200}))
+	})
+	return errors.Join(err, c.DB.View(ctx, func(t *txn.Txn) error { // one-sided READs alone
+		for a, err := range accounts.Scan(t, tables.First, tables.Last) {
+			if err != nil {
 				return err
 			}
+			fmt.Println(a.Owner, "has", a.Balance)
 		}
 		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return c.DB.View(ctx, func(t *txn.Txn) error { // one-sided READs alone
-		rows, err := t.Scan(account.Primary(), tables.Num(1), tables.Num(9), 0)
-		for _, r := range rows {
-			fmt.Println("account", r.Key, "holds", r.Row.Int(balance))
-		}
-		return err
-	})
+	}))
 }
 
 // end README
@@ -56,6 +45,6 @@ func Example_embed() {
 		log.Fatal(err)
 	}
 	// Output:
-	// account 1 holds 100
-	// account 2 holds 200
+	// ann has 100
+	// bob has 200
 }

@@ -33,8 +33,9 @@ func documents(ctx context.Context) error {
 
 	err = c.DB.Update(ctx, func(t *txn.Txn) error {
 		for url, name := range map[string]string{"/b": "Axes", "/a": "Zebras", "/a/x": "Axes"} {
-			row := page.NewRow().SetBytes(title, []byte(name))
-			row = row.SetBytes(body, make([]byte, 100*len(url)))
+			row := page.NewRow()
+			row.SetBytes(title, []byte(name))
+			row.SetBytes(body, make([]byte, 100*len(url)))
 			if err := t.Insert(page, tables.Str(url), row); err != nil {
 				return err
 			}
@@ -45,19 +46,20 @@ func documents(ctx context.Context) error {
 		return err
 	}
 	return c.DB.View(ctx, func(t *txn.Txn) error {
-		rows, err := t.Scan(page.Primary(), tables.Str("/a"), tables.Last, 0) // to the end
-		if err != nil {
-			return err
+		for e, err := range t.Scan(page.Primary(), tables.Str("/a"), tables.Last) { // to the end
+			if err != nil {
+				return err
+			}
+			fmt.Printf("%s: %s, %d bytes\n", e.Key, e.Row.Bytes(title), len(e.Row.Bytes(body)))
 		}
-		for _, r := range rows {
-			fmt.Printf("%s: %s, %d bytes\n", r.Key, r.Row.Bytes(title), len(r.Row.Bytes(body)))
-		}
-		axes := tables.AppendText(nil, []byte("Axes"))
-		entries, err := t.Scan(byTitle, tables.Str(axes), tables.Str(append(axes[:len(axes):len(axes)], 0xff)), 0)
-		for _, e := range entries {
+		lo, hi := tables.Prefix(tables.AppendText(nil, []byte("Axes")))
+		for e, err := range t.ScanReverse(byTitle, lo, hi) {
+			if err != nil {
+				return err
+			}
 			fmt.Printf("Axes: %s\n", e.Row.Bytes(byTitle.Field(tables.PrimaryKey)))
 		}
-		return err
+		return nil
 	})
 }
 
@@ -69,6 +71,6 @@ func Example_strings() {
 	// /a: Zebras, 200 bytes
 	// /a/x: Axes, 400 bytes
 	// /b: Axes, 200 bytes
-	// Axes: /a/x
 	// Axes: /b
+	// Axes: /a/x
 }

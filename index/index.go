@@ -66,10 +66,13 @@ const (
 	Fallback
 	// Failed: the fabric failed a READ; the error is in the result.
 	Failed
+	// Gone: the version that was valid at the time asked for is no longer kept,
+	// or its memory was reused while it was read.
+	Gone
 )
 
 func (s Status) String() string {
-	return [...]string{"pending", "found", "not found", "locked", "fallback", "failed"}[s]
+	return [...]string{"pending", "found", "not found", "locked", "fallback", "failed", "gone"}[s]
 }
 
 // GetResult is the answer to a point lookup. Its slices are views into the
@@ -136,6 +139,11 @@ type GetOp interface {
 	Op
 	// Start prepares the lookup of key. It forgets the previous result.
 	Start(key Key)
+	// StartAt is Start for what key was at the end of a tick; 0 asks for the
+	// present. An answer about a time has no proofs. It counts only if the
+	// partition had closed the tick before the first READ, and if its floor,
+	// read after the answer, is not above the tick.
+	StartAt(key Key, at clock.Tick)
 	// Result is the answer, once Next has reported finished.
 	Result() *GetResult
 }
@@ -152,6 +160,8 @@ type ScanOp interface {
 	Op
 	// Start prepares the scan of [lo, hi], at most limit rows; limit ≤ 0 means no limit but the bounds of the fabric.
 	Start(lo, hi Key, limit int)
+	// StartAt is Start for the rows at the end of a tick, as in GetOp.
+	StartAt(lo, hi Key, limit int, at clock.Tick)
 	Result() *ScanResult
 }
 
@@ -216,12 +226,36 @@ type Held struct {
 	Home    uint64       // leaf or bucket, for the server half
 	Slot    int          // for the server half
 	Room    Room         // of a row that varies in size, for the server half
+	Turn    uint64       // for the caller of LockWrite, 0 at first
 }
+
+// Helds makes locks, many in one piece of memory. The zero value is ready.
+type Helds struct{ free []Held }
+
+// New returns a lock that has the contents of h.
+func (m *Helds) New(h Held) *Held {
+	if len(m.free) == 0 {
+		m.free = make([]Held, heldsAtOnce)
+	}
+	p := &m.free[0]
+	m.free = m.free[1:]
+	*p = h
+	return p
+}
+
+// heldsAtOnce is small, because one lock that is held keeps the memory of all.
+const heldsAtOnce = 32
 
 // Room is memory set aside for the row that will be published: see Server.Reserve.
 type Room struct {
 	Addr  uint64 // of a block, 0 if the row's own will do
 	Words int    // of the block
+}
+
+// Place is where a visit of all rows of an index goes on: see Server.Visit.
+type Place struct {
+	Bucket uint64 // of an index without order
+	Key    Key    // of an index with order
 }
 
 // Server is the server half of one index in one partition.
@@ -237,6 +271,10 @@ type Server interface {
 	// use again; Row is the payload if Found, scratch otherwise. Locked rows
 	// report Locked.
 	Lookup(key Key, res *GetResult)
+	// LookupAt is Lookup for what key was at the end of a tick, which the
+	// partition has closed. The answer has no proofs, and counts only if the
+	// partition's floor, loaded after it, is not above the tick.
+	LookupAt(key Key, at clock.Tick, res *GetResult)
 	// Get is Lookup with buf for the payload.
 	Get(key Key, buf []uint64) GetResult
 	// LockWrite locks key for o: its row, or a placeholder if there is none.
@@ -260,6 +298,28 @@ type Server interface {
 	Release(held *Held)
 	// Load inserts a row outside any transaction, before the partition serves. Keys in ascending order load fastest.
 	Load(key Key, row []uint64, h block.Header) error
+	// Expect makes room for so many rows, if it can, in an index that is empty
+	// and is not served yet.
+	Expect(rows uint64)
+	// Restore makes the state of a key what a commit has made of it, a row or, if
+	// the header says so, its absence; a row of the same commit or a later one
+	// stays. It is for recovery: before the partition serves, and before its
+	// history keeps versions, of which Restore leaves none. Rows in the order in
+	// which Visit gives them are restored fastest. It returns ErrLocked if the row
+	// is locked, and the errors of Load.
+	Restore(key Key, row []uint64, h block.Header) error
+	// Visit calls visit for the rows from a place on, and moves the place, until
+	// it has read about so many words; it returns false after the last row. The
+	// zero Place is the beginning. A row that is there from the first call to the
+	// last is visited at least once, whatever changes between calls. A row that
+	// is locked is visited as it was before, with its header unlocked. What
+	// visit gets is valid during the call, and visit must not change the index.
+	// The caller serialises Visit with the mutators.
+	Visit(at *Place, words int, visit func(*Entry)) (more bool)
+	// Bury removes traces of deletions at ticks up to floor, which no reader
+	// needs any more, at most so many. It returns how many it removed. The
+	// caller serialises it with the mutators.
+	Bury(floor clock.Tick, most int) (done int)
 	// Stats is a snapshot.
 	Stats() ServerStats
 	// Check verifies the whole structure, for tests and for `check`; it must not run beside a mutator.
@@ -272,17 +332,20 @@ type OrderedServer interface {
 	// Scan is the server-side range scan; buf is scratch for row payloads,
 	// reused if large enough and returned for the next call.
 	Scan(lo, hi Key, limit int, res *ScanResult, buf []uint64) []uint64
+	// ScanAt is Scan for the rows at the end of a tick, as in LookupAt.
+	ScanAt(lo, hi Key, limit int, at clock.Tick, res *ScanResult, buf []uint64) []uint64
 }
 
 // ServerStats describe the memory of a server half.
 type ServerStats struct {
 	Rows       uint64
+	Tombstones uint64 // deletions that readers of the past may need; not among Rows
 	RowBytes   uint64 // row blocks or leaves
 	IndexBytes uint64 // buckets, directory; inner nodes; models
 	InnerBytes uint64 // of it: inner nodes (ordered)
 	Leaves     uint64
 	SubModels  uint64
-	ModelBytes uint64 // published models and router
+	ModelBytes uint64 // published models, router and tail lists
 	TTBytes    uint64 // published translation tables
 	Retrains   uint64
 	Pending    uint64 // retrain tasks waiting
@@ -299,6 +362,16 @@ type ServerStats struct {
 
 // ErrorClasses is the number of classes that ServerStats.ErrorKeys tells apart.
 const ErrorClasses = 8
+
+// Ruler is a client half, or a server half with range scans, that can say where
+// to begin in order to read backwards.
+type Ruler interface {
+	// Before returns a key, not above the given one, so that about n rows lie
+	// from it up to the given key. It is a guess, which proves nothing and may
+	// be far off; the least key of the index is always right. Before makes no
+	// round.
+	Before(key Key, n int) Key
+}
 
 // Prefetcher is a Server that can bring a row nearer to the processor before
 // Get is called for it. Each stage needs what the one before it fetched, so a

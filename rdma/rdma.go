@@ -131,8 +131,17 @@ func (b *Batch) Len() int { return len(b.WRs) }
 
 // Read appends a READ of len(buf) words at addr and returns its index.
 func (b *Batch) Read(key RKey, addr uint64, buf []uint64) int {
-	b.WRs = append(b.WRs, WR{Op: OpRead, RKey: key, Addr: addr, Buf: buf})
-	return len(b.WRs) - 1
+	n := len(b.WRs)
+	if n == cap(b.WRs) {
+		b.WRs = append(b.WRs, WR{})
+	} else {
+		b.WRs = b.WRs[:n+1]
+	}
+	// Field by field: the processor stalls if it copies a WR that it has just made.
+	w := &b.WRs[n]
+	w.Op, w.Status, w.RKey, w.Addr, w.Buf = OpRead, 0, key, addr, buf
+	w.Arg, w.Swap, w.Tail = 0, 0, 0
+	return n
 }
 
 // Write appends a WRITE of buf at addr and returns its index.
@@ -176,16 +185,19 @@ type Conn interface {
 	Post(b *Batch) error
 	// Wait returns when every request of b is complete, each with its
 	// Status: nil if all are StatusOK, else b.Err(). If ctx ends first it
-	// returns ctx.Err() and the connection is broken: buffers are no longer
-	// written to, and later calls return ErrPeerDown.
+	// returns the error of ctx, and b stays in flight: its buffers belong to
+	// the provider until another Wait has returned for any other reason, or
+	// Close. Only this goroutine's calls of methods of the connection write to
+	// them.
 	Wait(ctx context.Context, b *Batch) error
 	// StartCall sends an RPC request; req may be reused on return. Only one
 	// call may be outstanding at a time. Work requests may be posted during a
-	// call.
+	// call. If ctx ends first StartCall returns its error, and the server does
+	// not handle the request; the connection is broken if a part was sent.
 	StartCall(ctx context.Context, req []byte) error
 	// FinishCall awaits the response to StartCall and appends it to
-	// resp[:0]. If ctx ends first the connection is broken, and the call may
-	// or may not have been handled.
+	// resp[:0]. If ctx ends first it returns the error of ctx, and the call
+	// stays outstanding, to be finished later.
 	FinishCall(ctx context.Context, resp []byte) ([]byte, error)
 	// InOrder reports whether READs load words in ascending order and fill Tail.
 	InOrder() bool
@@ -240,7 +252,10 @@ type Handler func(*Request)
 
 // ListenOptions configure an endpoint. The zero value is usable.
 type ListenOptions struct {
-	// OnDisconnect, if set, is called once for each peer that disconnected.
+	// OnDisconnect, if set, is called once for each peer that disconnected. It is
+	// called after Serve, and after the handler has returned from the peer's last
+	// request. A peer that disconnects before Serve may not be reported; then the
+	// handler receives none of its requests.
 	OnDisconnect func(PeerID)
 	// OnRefuse, if set, is called with the reason for each peer that the
 	// endpoint refused before it was connected. Not every provider can report
@@ -270,6 +285,15 @@ type Endpoint interface {
 type Refusal struct {
 	Reason string `json:"reason"`
 	Count  uint64 `json:"count"`
+}
+
+// Corker is an Endpoint that can wake a peer once for several replies. Calls
+// may be nested and concurrent.
+type Corker interface {
+	// Cork delays the wake-ups for replies that are made from now on, by
+	// whatever goroutine, at most until Uncork.
+	Cork()
+	Uncork()
 }
 
 // Auditor is an Endpoint that reports its refusals: of peers, of connections,
@@ -321,6 +345,22 @@ func (c Counters) Add(d Counters) Counters {
 		c.ReadBytes + d.ReadBytes, c.WriteBytes + d.WriteBytes, c.RPCs + d.RPCs, c.RPCBytes + d.RPCBytes,
 		c.Faults + d.Faults, c.Denied + d.Denied, c.Lost + d.Lost,
 	}
+}
+
+// AddSince adds what has been counted between two snapshots. It copies neither,
+// for those who do it with every transaction.
+func (c *Counters) AddSince(from, to *Counters) {
+	c.Rounds += to.Rounds - from.Rounds
+	c.Reads += to.Reads - from.Reads
+	c.Writes += to.Writes - from.Writes
+	c.Atomics += to.Atomics - from.Atomics
+	c.ReadBytes += to.ReadBytes - from.ReadBytes
+	c.WriteBytes += to.WriteBytes - from.WriteBytes
+	c.RPCs += to.RPCs - from.RPCs
+	c.RPCBytes += to.RPCBytes - from.RPCBytes
+	c.Faults += to.Faults - from.Faults
+	c.Denied += to.Denied - from.Denied
+	c.Lost += to.Lost - from.Lost
 }
 
 // Sub is the difference to an earlier snapshot.

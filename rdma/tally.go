@@ -1,10 +1,6 @@
 package rdma
 
-import (
-	"sync/atomic"
-
-	"drtmx/internal/mem"
-)
+import "drtmx/internal/mem"
 
 // Count adds a completed work request: every completion counts as a verb,
 // bytes only where they moved. For providers.
@@ -38,18 +34,22 @@ func (c *Counters) CountVerb(op Op, words int, s Status) {
 // Tally holds the counters of one connection for its provider: added to by
 // one goroutine at a time, read by any.
 type Tally struct {
-	rounds, reads, writes, atomics, readBytes, writeBytes, rpcs, rpcBytes, faults, denied, lost atomic.Uint64
+	rounds, reads, writes, atomics, readBytes, writeBytes, rpcs, rpcBytes, faults, denied, lost mem.Counter
 }
 
-// Add adds the counts of a batch or a call. It has one caller at a time, so a
-// load and a store suffice. It does not store fields that do not change,
-// because stores are the expensive part.
+// Add adds the counts of a batch or a call. It has one caller at a time.
 func (t *Tally) Add(n *Counters) {
 	bump(&t.rounds, n.Rounds)
 	bump(&t.reads, n.Reads)
+	bump(&t.readBytes, n.ReadBytes)
+	if n.Writes|n.Atomics|n.RPCs|n.RPCBytes|n.Faults != 0 { // else there are no bytes of WRITEs and no kinds of faults
+		t.addOthers(n)
+	}
+}
+
+func (t *Tally) addOthers(n *Counters) {
 	bump(&t.writes, n.Writes)
 	bump(&t.atomics, n.Atomics)
-	bump(&t.readBytes, n.ReadBytes)
 	bump(&t.writeBytes, n.WriteBytes)
 	bump(&t.rpcs, n.RPCs)
 	bump(&t.rpcBytes, n.RPCBytes)
@@ -58,9 +58,9 @@ func (t *Tally) Add(n *Counters) {
 	bump(&t.lost, n.Lost)
 }
 
-func bump(v *atomic.Uint64, by uint64) {
+func bump(c *mem.Counter, by uint64) {
 	if by != 0 {
-		v.Store(v.Load() + by)
+		c.Add(by)
 	}
 }
 

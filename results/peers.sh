@@ -33,7 +33,6 @@ TPCC_SYSTEMS="drtmx postgres postgres-sync"
 # The shares of the five transactions that go-tpc has by default.
 TPCC_MIX="new-order=45,payment=43,order-status=4,delivery=4,stock-level=4"
 TPCC_WEIGHT="45,43,4,4,4"
-GO_TPC=github.com/pingcap/go-tpc/cmd/go-tpc@v1.0.12
 BBOLT=v1.4.3
 
 raw=results/raw/peers
@@ -84,7 +83,7 @@ cleanup() {
 		kill -KILL "$child" 2>/dev/null || true
 	fi
 	[ -z "$redis_pid" ] || kill "$redis_pid" 2>/dev/null || true
-	[ -z "$pg_running" ] || as_pg "$pg_bin/pg_ctl" -D "$work/pg/data" -m immediate -w stop >/dev/null 2>&1 || true
+	stop_postgres
 	wait 2>/dev/null || true
 	rm -rf "$work"
 }
@@ -92,16 +91,7 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# go_on runs a command so that a signal to this script ends it at once: bash
-# keeps signals until a command in the foreground has ended.
-go_on() {
-	local status=0
-	"$@" &
-	child=$!
-	wait "$child" || status=$?
-	child=
-	return "$status"
-}
+source results/signals.sh
 
 note() { echo "== $*" >&2; }
 fact() { printf '%s\t%s\n' "$1" "$2" >>"$raw/facts.tsv"; }
@@ -109,8 +99,8 @@ fact() { printf '%s\t%s\n' "$1" "$2" >>"$raw/facts.tsv"; }
 # --- programs ---------------------------------------------------------------
 
 source results/unpack.sh # of Debian packages
-
-installed() { [ "${PEERS_INSTALLED:-1}" != 0 ] && command -v "$1" >/dev/null; }
+source results/postgres.sh
+source results/gotpc.sh
 
 find_redis() {
 	redis_server=redis-server redis_cli=redis-cli
@@ -119,17 +109,6 @@ find_redis() {
 		redis_server=$work/root/usr/bin/redis-server redis_cli=$work/root/usr/bin/redis-cli
 	fi
 	fact redis "$("$redis_server" --version | sed 's/.*v=\([^ ]*\).*/Redis \1/')"
-}
-
-find_postgres() {
-	pg_bin=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -1)
-	if [ "${PEERS_INSTALLED:-1}" = 0 ] || [ ! -x "$pg_bin/initdb" ]; then
-		local version
-		version=$(apt-cache depends postgresql 2>/dev/null | sed -n 's/.*Depends: \(postgresql-[0-9]*\)$/\1/p')
-		unpack "${version:-postgresql-15}" postgresql-client-common "postgresql-client-${version##*-}" || return 1
-		pg_bin=$(ls -d "$work"/root/usr/lib/postgresql/*/bin | tail -1)
-	fi
-	fact postgres "$("$pg_bin/postgres" --version | sed 's/postgres (PostgreSQL) \([^ ]*\).*/PostgreSQL \1/')"
 }
 
 # build compiles drtmx, go-ycsb with the drivers of all systems, go-tpc.
@@ -173,11 +152,7 @@ build() {
 	fact bbolt "bbolt $(module go.etcd.io/bbolt)"
 	fact drivers "go-redis $(module github.com/go-redis/redis/v9), lib/pq $(module github.com/lib/pq)"
 	if [ "$warehouses" -gt 0 ]; then
-		mkdir -p "$work/go-tpc.d"
-		printf 'module throwaway\n' >"$work/go-tpc.d/go.mod"
-		(cd "$work/go-tpc.d" && go get "$GO_TPC" && go build -o "$work/go-tpc" "${GO_TPC%@*}") 2>"$work/go-tpc.log" ||
-			echo "go-tpc: $(tail -1 "$work/go-tpc.log")" >"$work/no-tpcc"
-		fact go-tpc "${GO_TPC##*@}"
+		build_go_tpc 2>"$work/no-tpcc" && rm "$work/no-tpcc" || true
 	fi
 }
 
@@ -223,45 +198,6 @@ counts_redis() {
 }
 
 # --- PostgreSQL -------------------------------------------------------------
-
-as_pg() {
-	if [ "$(id -u)" != 0 ]; then
-		"$@"
-		return
-	fi
-	local user=postgres
-	id "$user" >/dev/null 2>&1 || user=nobody
-	env -C "$work" HOME="$work/pg" setpriv --reuid="$user" --regid="$(id -g "$user")" --clear-groups -- "$@"
-}
-
-sql() { as_pg "$pg_bin/psql" -X -q -A -t -v ON_ERROR_STOP=1 -h "$work/pg" -U super -d "$1" -c "$2"; }
-
-# start_postgres makes a cluster with roles whose commits wait for the log on
-# disk (sync) or not (async).
-start_postgres() {
-	mkdir -p "$work/pg"
-	[ "$(id -u)" != 0 ] || chown "$(id -u postgres 2>/dev/null || id -u nobody)" "$work/pg"
-	as_pg "$pg_bin/initdb" -D "$work/pg/data" -U super -A trust -E UTF8 --locale=C >"$work/initdb.log" 2>&1 ||
-		{ tail -n 1 "$work/initdb.log" >&2; return 1; }
-	# Checkpoints are kept out of the measured intervals, in its favour.
-	as_pg tee -a "$work/pg/data/postgresql.conf" >/dev/null <<-END
-		listen_addresses = ''
-		unix_socket_directories = '$work/pg'
-		shared_buffers = 1GB
-		max_wal_size = 16GB
-		checkpoint_timeout = 1h
-		max_connections = 200
-	END
-	pg_running=1
-	as_pg "$pg_bin/pg_ctl" -D "$work/pg/data" -l "$work/pg/log" -w start >/dev/null ||
-		{ tail -n 1 "$work/pg/log" >&2; return 1; }
-	local db role
-	for role in "async off" "sync on"; do
-		sql postgres "CREATE ROLE ${role% *} SUPERUSER LOGIN" || return 1
-		sql postgres "ALTER ROLE ${role% *} SET synchronous_commit = ${role#* }" || return 1
-	done
-	for db in ycsb tpcc; do sql postgres "CREATE DATABASE $db" || return 1; done
-}
 
 # counts_postgres: transactions committed and rolled back so far.
 counts_postgres() {
@@ -374,7 +310,7 @@ loading() {
 
 need_postgres() {
 	[ -z "$pg_running" ] || return 0
-	find_postgres && start_postgres
+	find_postgres && start_postgres ycsb tpcc
 }
 
 # verify SYSTEM: reads back what was loaded and compares it.
@@ -447,16 +383,6 @@ run_ycsb() {
 
 # --- TPC-C ------------------------------------------------------------------
 
-# go_tpc ROLE COMMAND ARGUMENT...
-go_tpc() {
-	local role=$1 command=$2
-	shift 2
-	# It wants a host, which the socket's directory then replaces: lib/pq
-	# takes the greatest value that it is given.
-	go_on "$work/go-tpc" tpcc "$command" -d postgres -U "$role" -p x -H . -P 5432 -D tpcc \
-		--conn-params "sslmode=disable&host=$work/pg" --warehouses "$warehouses" "$@"
-}
-
 load_tpcc() {
 	need_postgres || return 1
 	if ! go_tpc async prepare -T 8 --no-check >"$raw/load-tpcc.out" 2>"$raw/load-tpcc.err"; then
@@ -464,21 +390,6 @@ load_tpcc() {
 		return 1
 	fi
 	sql tpcc "VACUUM ANALYZE" && sql tpcc CHECKPOINT
-}
-
-# check_tpcc: conditions 3.3.2.1 to 3.3.2.4 of the specification. (Those of
-# go-tpc check take minutes.)
-check_tpcc() {
-	local bad
-	bad=$(sql tpcc "SELECT
-		(SELECT count(*) FROM warehouse WHERE w_ytd <> (SELECT sum(d_ytd) FROM district WHERE d_w_id = w_id)) || ' ' ||
-		(SELECT count(*) FROM district WHERE d_next_o_id - 1 <> (SELECT max(o_id) FROM orders WHERE o_w_id = d_w_id AND o_d_id = d_id)) || ' ' ||
-		(SELECT count(*) FROM (SELECT max(no_o_id) - min(no_o_id) + 1 AS span, count(*) AS n FROM new_order GROUP BY no_w_id, no_d_id) x WHERE span <> n) || ' ' ||
-		(SELECT count(*) FROM (SELECT o_w_id AS w, o_d_id AS d, sum(o_ol_cnt) AS n FROM orders GROUP BY 1, 2) o
-			JOIN (SELECT ol_w_id AS w, ol_d_id AS d, count(*) AS n FROM order_line GROUP BY 1, 2) l USING (w, d) WHERE o.n <> l.n)") || return 1
-	[ "$bad" = "0 0 0 0" ] && return 0
-	echo "warehouses or districts that violate 3.3.2.1 to 3.3.2.4: $bad" >&2
-	return 1
 }
 
 # rows_tpcc: rows that NEW-ORDER and PAYMENT have inserted.

@@ -38,6 +38,16 @@ func (a *acquaintance) introduce(h wire.Hello) error {
 	return a.publish()
 }
 
+// change changes the hello.
+func (a *acquaintance) change(fn func(*wire.Hello) error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := fn(&a.said); err != nil {
+		return err
+	}
+	return a.publish()
+}
+
 // publish encodes the hello again. The caller holds mu.
 func (a *acquaintance) publish() error {
 	b, err := json.Marshal(a.said)

@@ -94,3 +94,36 @@ func BenchmarkCommit(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPool reports the cost of transactions of DB's own methods, and the
+// processor time of each.
+func BenchmarkPool(b *testing.B) {
+	ctx := context.Background()
+	cl, acct, _ := startBank(b, 1)
+	putAccounts(b, cl.DB, acct, 1000, 1)
+	for _, views := range []bool{false, true} {
+		b.Run(fmt.Sprintf("views=%v", views), func(b *testing.B) {
+			key := uint64(0)
+			body := func(t *txn.Txn) error {
+				row, err := t.Get(acct, tables.Num(key%1000))
+				if err != nil || views {
+					return err
+				}
+				return t.Update(acct, tables.Num(key%1000), row)
+			}
+			run := cl.DB.Update
+			if views {
+				run = cl.DB.View
+			}
+			b.ReportAllocs()
+			cpu := processTime()
+			for b.Loop() {
+				key += 7
+				if err := run(ctx, body); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64((processTime()-cpu).Nanoseconds())/float64(b.N), "cpu-ns/op")
+		})
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
+	"drtmx/tables"
 )
 
 // reusedMessageBytes bounds the memory that a task keeps for its next message.
@@ -41,21 +42,26 @@ type task struct {
 	resp   []byte
 	serve  func() // answers it
 
-	handed  bool // the decision may have been handed over
-	unheard int  // parties elsewhere whose vote or answer has not come
+	session wire.ID // the transaction of the session that waits
+	handed  bool    // the decision may have been handed over
+	asked   bool    // another server has been asked for its verdict
+	unheard int     // parties elsewhere whose vote or answer has not come
+	failed  bool    // a peer's log has failed: it tells nothing until it starts again
 }
 
-// commit commits a transaction of any partitions.
-func (s *Server) commit(ctx context.Context, c *wire.Commit) verdict {
+// commit commits a transaction of any partitions. asked reports that other
+// servers have been asked for their verdicts.
+func (s *Server) commit(ctx context.Context, c *wire.Commit, o origin) (v verdict, asked bool) {
 	if len(c.Parts) == 0 {
-		return verdict{}
+		return verdict{}, false
 	}
 	t := s.tasks.Get().(*task)
-	v, again := t.decide(ctx, c, firstRead(c))
+	v, again := t.decide(ctx, c, firstRead(c), o)
+	asked = t.asked
 	if again {
 		t.free()
 	}
-	return v
+	return v, asked
 }
 
 func newTask(s *Server) *task {
@@ -67,7 +73,7 @@ func newTask(s *Server) *task {
 // free keeps a task for reuse.
 func (t *task) free() {
 	t.reset()
-	t.home, t.msg, t.handed, t.unheard, t.r = nil, wire.Commit{}, false, 0, nil
+	t.home, t.msg, t.session, t.handed, t.asked, t.unheard, t.failed, t.r = nil, wire.Commit{}, wire.ID{}, false, false, 0, false, nil
 	if cap(t.body) > reusedMessageBytes {
 		t.body, t.commit = nil, wire.Commit{}
 	}
@@ -82,10 +88,14 @@ func (t *task) answerClient() {
 	if err := t.commit.Decode(&d); err != nil {
 		v = verdict{code: wire.Bad, text: err.Error()}
 	} else {
-		v, again = t.decide(t.s.ctx, &t.commit, t.read)
+		v, again = t.decide(t.s.ctx, &t.commit, t.read, origin{id: t.commit.ID})
 	}
 	t.resp = v.append(t.resp[:0])
-	t.s.outcomes.end(t.commit.ID, t.r, t.resp)
+	at := t.s.logged()
+	if v.code == wire.FewCopies {
+		at = 0 // the log may not become durable for long
+	}
+	t.s.answer(t.commit.ID, t.r, t.resp, at)
 	if again {
 		t.free()
 	}
@@ -93,8 +103,12 @@ func (t *task) answerClient() {
 
 // decide commits a transaction, the first of whose proofs was read at the given
 // time. The task can be used again, unless the decision may still arrive.
-func (t *task) decide(ctx context.Context, c *wire.Commit, read time.Duration) (v verdict, again bool) {
+func (t *task) decide(ctx context.Context, c *wire.Commit, read time.Duration, o origin) (v verdict, again bool) {
 	complete := t.share.of(t.s, c, read)
+	t.session = o.id
+	if c.Writes() { // else it is only validated: the session has not committed anything
+		t.share.origin = o
+	}
 	if part := t.s.replaced(&t.share); part != nil {
 		return verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d: %v", part.Partition, exec.ErrRestarted)}, true
 	}
@@ -135,19 +149,40 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 	if err != nil {
 		return unreachable(err), true
 	}
+	if v := t.setAside(len(parties)); !v.ok() {
+		return v, true
+	}
 	if err := t.begin(parties, agent); err != nil {
+		t.giveUp()
 		return verdict{code: wire.Unavailable, text: fmt.Sprintf("server %d: %v", s.cfg.Index, err)}, true
 	}
 	t.run()
+	if s.durable != nil && len(t.decision) == 0 {
+		t.watch()
+	}
 	select {
-	case commit := <-t.decision:
-		if commit {
+	case commit, ok := <-t.decision:
+		switch {
+		case !ok:
+			return verdict{code: wire.InDoubt, text: "the server's log has failed"}, false
+		case commit:
 			return verdict{}, true
 		}
 		return t.aborted(agent), true
 	case <-s.ctx.Done():
 		return verdict{code: wire.InDoubt, text: "the server stops before it knows: " + t.v.text}, false
 	}
+}
+
+// watch lets the session hear after a while that its transaction is in doubt. Only
+// another server can decide it, and perhaps not before that server starts again.
+// The task goes on waiting, so the outcome is known when it comes.
+func (t *task) watch() {
+	after := lateAfter
+	if t.failed {
+		after = 0
+	}
+	t.s.outcomes.watch(t.session, after)
 }
 
 // aborted is the answer to a transaction that was decided against: it has no
@@ -184,7 +219,7 @@ func unreachable(err error) verdict {
 	if errors.Is(err, rdma.ErrTooLarge) {
 		return verdict{code: wire.TooLarge, text: err.Error()}
 	}
-	return verdict{code: wire.Unavailable, text: err.Error()}
+	return verdict{code: wire.Unavailable, text: exec.Fault(err)}
 }
 
 // reach connects to the other servers that have a share, and returns all
@@ -203,6 +238,7 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 			l := t.link(server)
 			if l == nil {
 				if l, err = t.connect(ctx, server); err != nil {
+					err = &tables.Error{Err: exec.ErrUnavailable, Partition: part, Server: t.s.cfg.Addrs[server], Cause: err}
 					return nil, agent, err
 				}
 			}
@@ -210,6 +246,9 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 				return nil, agent, fmt.Errorf("server %s, which holds partition %d: %w", t.s.cfg.Addrs[server], part, exec.ErrRestarted)
 			}
 			p.Epoch = l.incarnation
+			if part := &t.msg.Parts[i]; part.Memory == 0 { // a later epoch must not take it for its own
+				part.Memory = l.epoch
+			}
 			agent = p
 			elsewhere++
 		}
@@ -267,12 +306,33 @@ func (t *task) begin(parties []twophase.Party, agent twophase.Party) (err error)
 	t.step(t.home, func(m *twophase.Machine) {
 		if t.id, err = m.Begin(parties, agent, &t.out); err == nil {
 			t.home.side.waiting[t.id] = t.decision
+			if t.s.durable != nil {
+				t.home.side.origins[t.id] = origin{id: t.share.origin.id, result: slices.Clone(t.share.origin.result), aside: t.share.origin.aside}
+			}
 		}
 	})
 	if err == nil {
 		t.s.coordinated.Add(1)
 	}
 	return err
+}
+
+// setAside sets room aside in the log of a home server without a share.
+func (t *task) setAside(parties int) verdict {
+	d := t.s.durable
+	if d == nil || len(t.share.at) > 0 {
+		return verdict{}
+	}
+	a := &aside{}
+	t.share.origin.aside = a
+	return d.setAside(a, parties, len(t.share.origin.result), nil)
+}
+
+// giveUp is the opposite, of a transaction that has not begun.
+func (t *task) giveUp() {
+	if a := t.share.origin.aside; a != nil {
+		t.s.durable.log.GiveUp(a.take(twophase.Decided))
+	}
 }
 
 // call is a running request to another server.
@@ -316,6 +376,9 @@ func (t *task) start() {
 			t.s.post(ms)
 			continue
 		}
+		if kind != twophase.Prepare && !t.s.awaitLog(ms) {
+			continue // the machine asks, or repeats it
+		}
 		if len(t.calls) == 0 {
 			t.ctx = t.s.deadline()
 		}
@@ -331,9 +394,10 @@ func (t *task) request(to int, ms []twophase.Message) []byte {
 		t.buf = wire.AppendMessages(append(t.buf[:0], byte(wire.OpDecide)), ms)
 		return t.buf
 	case twophase.HandOver:
-		t.handed = true
+		t.handed, t.asked = true, true
 		t.buf = append(t.buf[:0], byte(wire.OpHandOver))
 	default:
+		t.asked = true
 		for i := range ms {
 			ms[i].Tick = t.home.tick()
 		}
@@ -371,7 +435,12 @@ func (t *task) finish() {
 // answer takes the result of a request: the messages and the verdict of the
 // other server, or an error, which loses the request.
 func (t *task) answer(c *call) {
-	if c.err == nil {
+	if c.err == nil && c.v.code == wire.InDoubt {
+		t.failed = true
+		if c.ms[0].Kind != twophase.Decide {
+			t.v = heavier(t.v, t.logFailed(c.l, int(c.ms[0].To.Partition), c.v))
+		}
+	} else if c.err == nil {
 		t.v = heavier(t.v, c.v)
 		if c.ms[0].Kind != twophase.Decide {
 			t.unheard -= len(c.ms)
@@ -397,6 +466,12 @@ func (t *task) answer(c *call) {
 	}
 }
 
+// logFailed is the verdict on a transaction that needs a server whose log has
+// failed, or which ends: it may not tell anything any more.
+func (t *task) logFailed(l *link, part int, v verdict) verdict {
+	return unreachable(&tables.Error{Err: exec.ErrUnavailable, Partition: part, Server: t.s.cfg.Addrs[l.peer.server], Cause: errors.New(v.text)})
+}
+
 // confirm returns the answer to a transaction of which the home server refused
 // a write before it handed the decision over. The proofs at the home server
 // held at that moment. The refusal counts if the proofs at the other server
@@ -413,6 +488,7 @@ func (t *task) confirm() verdict {
 			reads.Parts = append(reads.Parts, part)
 		}
 	}
+	t.asked = true
 	ctx := t.s.deadline()
 	l := t.link(to)
 	if l == nil {
@@ -423,9 +499,12 @@ func (t *task) confirm() verdict {
 	if err == nil {
 		v, err = l.finish(ctx)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		t.drop(l)
 		return unreachable(err)
+	case v.code == wire.InDoubt:
+		return t.logFailed(l, int(reads.Parts[0].Partition), v)
 	}
 	return heavier(t.v, v)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/testseed"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -24,7 +25,7 @@ func (d *doubts) copyFirst(t *testing.T, op wire.Op, copied func([]byte) []byte)
 		if !first {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), testseed.Patience())
 		defer cancel()
 		c, err := d.net.Dial(ctx, to)
 		if err == nil {

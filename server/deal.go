@@ -17,12 +17,15 @@ type side struct {
 	machine  *twophase.Machine
 	prepared map[twophase.ID]*prepared
 	waiting  map[twophase.ID]chan bool // of each transaction begun here; has room for the decision
+	origins  map[twophase.ID]origin    // the same of a durable server, and those it was restored with
+	steps    *sync.WaitGroup           // those that run, since settle was called last
 }
 
 func newSide(self twophase.Party) *side {
 	return &side{
 		machine:  twophase.New(self, twophase.Limits{AskAfter: askAfter}),
-		prepared: map[twophase.ID]*prepared{}, waiting: map[twophase.ID]chan bool{},
+		prepared: map[twophase.ID]*prepared{}, waiting: map[twophase.ID]chan bool{}, origins: map[twophase.ID]origin{},
+		steps: &sync.WaitGroup{},
 	}
 }
 
@@ -45,6 +48,8 @@ type deed struct {
 	twophase.Effect
 	prepared *prepared
 	waiting  chan bool
+	record   *twophase.Record // of a durable server: of the effect End, or without an effect
+	origin   origin
 }
 
 // reset empties a batch and keeps its memory.
@@ -71,23 +76,29 @@ func (s *Server) party(p *partition) twophase.Party {
 
 // step runs fn on a partition's machine and performs the effects. It collects
 // the effect Lock, which is performed for all partitions together (see lock).
+// While no step runs, the machine and the log agree, but for debts.
 func (b *batch) step(p *partition, fn func(*twophase.Machine)) {
 	from := len(b.deeds)
 	p.side.mu.Lock()
+	steps := p.side.steps
+	steps.Add(1)
+	defer steps.Done()
 	fn(p.side.machine)
+	b.takeRecords(p)
 	for _, e := range b.out.Effects {
 		d := deed{Effect: e}
 		switch e.Kind {
 		case twophase.Done:
-			d.waiting = p.side.waiting[e.ID]
+			d.waiting, d.origin = p.side.waiting[e.ID], p.side.origins[e.ID]
 			delete(p.side.waiting, e.ID)
+			delete(p.side.origins, e.ID)
 		case twophase.End:
-			d.prepared = p.side.prepared[e.ID]
+			d.prepared, d.origin, d.record = p.side.prepared[e.ID], p.side.origins[e.ID], b.decided(e.ID)
 			delete(p.side.prepared, e.ID)
 		}
 		b.deeds = append(b.deeds, d)
 	}
-	b.out.Effects = b.out.Effects[:0]
+	b.out.Effects, b.out.Records = b.out.Effects[:0], b.out.Records[:0]
 	p.side.mu.Unlock()
 	for i, to := from, len(b.deeds); i < to; i++ {
 		b.perform(p, b.deeds[i]) // performing an effect may append others
@@ -102,15 +113,27 @@ func (b *batch) perform(p *partition, d deed) {
 	case twophase.Lock:
 		b.locks, b.lockAt = append(b.locks, d.Effect), append(b.lockAt, p)
 	case twophase.Carry:
-		b.carry(p, d.ID, d.Tick)
+		b.carry(p, d.Effect)
 	case twophase.End:
 		if d.prepared != nil {
+			d.prepared.record, d.prepared.origin = d.record, d.origin
 			d.prepared.decide(d.Commit, d.Tick)
 		}
 	case twophase.Done:
-		if d.waiting != nil {
-			d.waiting <- d.Commit
+		if d.origin.aside != nil {
+			p.mu.Lock()
+			b.s.durable.log.GiveUp(d.origin.aside.take(twophase.Decided))
+			p.mu.Unlock()
 		}
+		if d.waiting != nil {
+			p.tell(d.waiting, d.Commit)
+		} else if d.origin.id != (wire.ID{}) {
+			b.s.finishOutcome(d.origin, d.Commit)
+		}
+	default:
+		p.mu.Lock()
+		p.noteStep(d.record, d.prepared, d.origin)
+		p.mu.Unlock()
 	}
 }
 
@@ -145,6 +168,9 @@ func (b *batch) lock() {
 		return
 	}
 	held, v := b.shareIn(b.lockAt).prepare()
+	if w := b.setAside(held, b.locks[0].ID); !w.ok() {
+		held, v = nil, w
+	}
 	b.v = heavier(b.v, v)
 	ballot := twophase.No
 	switch v.weight() {
@@ -177,7 +203,7 @@ func (b *batch) shareIn(at []*partition) share {
 	if all {
 		return b.share
 	}
-	part := share{read: b.share.read}
+	part := share{read: b.share.read, client: b.share.client}
 	for i, p := range b.share.at {
 		if slices.Contains(at, p) {
 			part.parts, part.at = append(part.parts, b.share.parts[i]), append(part.at, p)
@@ -188,14 +214,18 @@ func (b *batch) shareIn(at []*partition) share {
 
 // carry commits a share that was handed over, at a tick that is not below that
 // of any vote. The result is the decision.
-func (b *batch) carry(p *partition, id twophase.ID, votes clock.Tick) {
+func (b *batch) carry(p *partition, e twophase.Effect) {
 	tick := clock.Tick(0)
 	v := verdict{code: wire.Bad, text: "a transaction handed over with no share for this partition"}
 	if sh := b.shareIn([]*partition{p}); len(sh.at) == 1 {
-		v, tick = sh.commitAt(votes)
+		if b.s.durable != nil {
+			step := e.Decided(0)
+			sh.origin = origin{step: &step}
+		}
+		v, tick = sh.commitAt(e.Tick)
 	}
 	b.v = heavier(b.v, v)
-	b.step(p, func(m *twophase.Machine) { m.Carried(id, v.ok(), tick, &b.out) })
+	b.step(p, func(m *twophase.Machine) { m.Carried(e.ID, v.ok(), tick, &b.out) })
 }
 
 // here performs all effects and delivers all messages to parties at this server.
@@ -216,6 +246,14 @@ func (b *batch) settle() {
 
 // post sends messages to other servers in the background. It does not wait.
 func (s *Server) post(ms []twophase.Message) {
+	if s.durable != nil {
+		ms = s.durable.withhold(ms)
+	}
+	s.postNow(ms)
+}
+
+// postNow is post for messages that wait for nothing.
+func (s *Server) postNow(ms []twophase.Message) {
 	for len(ms) > 0 {
 		to, n := s.serverOf(ms[0].To), 1
 		for n < len(ms) && s.serverOf(ms[n].To) == to {

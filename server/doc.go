@@ -1,5 +1,11 @@
 // Package server is the data server: it holds partitions in registered
-// memory, applies all writes to them, and stays out of the way of reads.
+// memory, applies all writes to them, and takes no part in one-sided reads.
+//
+// [Embedded] runs a whole cluster in this process and opens a txn.DB on it. [New]
+// and [Server.Start] run one data server of a cluster, over a provider of package
+// rdma/shm, rdma/tcp, rdma/verbs or rdma/multi; clients then use txn.Open.
+// Package server/serve makes a command of that, with flags and metrics, in ten
+// lines. In each case the program names its tables and its procedures.
 //
 // A partition has one executor: every change of the partition runs under its
 // mutex, one transaction after another. A transaction of one partition is
@@ -10,7 +16,4 @@
 // (presumed abort): between the two a participant holds exclusive locks on the
 // rows that it will write, in the region, and shared locks on the rows and gaps
 // that were read, in private memory.
-//
-// Programs embed the package to run their procedures; see [Embedded] for a
-// whole cluster in one process.
 package server

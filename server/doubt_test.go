@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/testseed"
 	"drtmx/internal/wire"
 	"drtmx/server"
 	"drtmx/tables"
@@ -15,8 +16,9 @@ import (
 
 // recoveryBound is the time after a failure within which the survivors have
 // settled what was in doubt: the participants' patience with a coordinator that
-// is gone, and some rounds of questions.
-const recoveryBound = 6 * time.Second
+// is gone, and some rounds of questions. They take 6 s together, on a busy machine
+// more.
+const recoveryBound = 20 * time.Second
 
 // doubts is a transaction that writes at three servers, the first its home,
 // and is disturbed between its prepares and its decisions.
@@ -84,6 +86,26 @@ func (d *doubts) onDecide(to int, fn func(), lose ...int) {
 		}
 		return nil
 	})
+}
+
+// prepared waits until each of some servers has one transaction in doubt.
+func (d *doubts) prepared(t *testing.T, servers ...*server.Server) {
+	t.Helper()
+	for end := time.Now().Add(testseed.Patience()); ; time.Sleep(time.Millisecond) {
+		left := 0
+		for _, s := range servers {
+			if s.InDoubt() != 1 {
+				left++
+			}
+		}
+		if left == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Errorf("%d servers of %d have not one transaction in doubt", left, len(servers))
+			return
+		}
+	}
 }
 
 // kill ends a server and starts another in its place: its memory is gone, and
@@ -170,21 +192,29 @@ func TestInDoubt(t *testing.T) {
 	t.Run("one decision lost once", func(t *testing.T) {
 		t.Parallel()
 		d := newDoubts(t)
-		lost := false
+		var mu sync.Mutex
+		lost, again := "", false
 		d.peers.set(func(addr string, op wire.Op, sent bool) error {
-			if op == wire.OpDecide && !lost {
-				lost = true
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case op != wire.OpDecide:
+			case lost == "":
+				lost = addr
 				return errCut
+			case addr == lost:
+				again = true
 			}
 			return nil
 		})
 		if err := d.write(5, doubtKeys...); err != nil {
 			t.Errorf("all voted yes: %v", err)
 		}
-		start := time.Now()
 		d.survivors(t, 5, doubtKeys...)
-		if took := time.Since(start); took > 400*time.Millisecond {
-			t.Errorf("the decision was not sent again: settled after %v", took)
+		mu.Lock()
+		defer mu.Unlock()
+		if !again {
+			t.Error("the decision was not sent again")
 		}
 	})
 	t.Run("coordinator silent", func(t *testing.T) { testSilentCoordinator(t) })
@@ -199,6 +229,7 @@ func testSilentCoordinator(t *testing.T) {
 	d.onDecide(1, func() { _ = d.net.Pause(d.addrs[0]) }, 1, 2)
 	wrote := make(chan error, 1)
 	go func() { wrote <- d.write(5, doubtKeys...) }()
+	d.prepared(t, d.Servers[1:]...)
 	time.Sleep(3500 * time.Millisecond) // longer than one that is gone would be waited for
 	left := 0
 	for i, s := range d.Servers[1:] {

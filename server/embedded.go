@@ -5,16 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
+	"time"
 
 	"drtmx/index/learned"
+	"drtmx/internal/clock"
+	"drtmx/internal/datadir"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/tables"
 	"drtmx/txn"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// EmbeddedConfig configures a cluster inside this process. Catalog is required.
+// EmbeddedConfig configures a cluster inside this process. Either Tables or
+// Catalog is required.
 type EmbeddedConfig struct {
+	// Tables are the tables of the cluster, such as those of tables.Of. Catalog is
+	// a catalogue that the program has made itself.
+	Tables     []tables.Definer
 	Catalog    *tables.Catalog
 	Procedures []txn.Procedure
 	// Servers is the number of data servers; 0 means 1.
@@ -30,8 +40,33 @@ type EmbeddedConfig struct {
 	Checksums bool
 	// MemoryBytes bounds each partition; 0 means the server's default.
 	MemoryBytes uint64
+	// Retain and RetainBytes are every server's.
+	Retain      time.Duration
+	RetainBytes uint64
 	// Family is every server's Config.Family.
 	Family learned.Family
+	// Durability is every server's. With Disk, Dir is the data directory of the
+	// cluster, in which each server has its own: a program that opens it again goes
+	// on with the data that it left. FS, SegmentBytes, CheckpointBytes and
+	// CheckpointRate are every server's.
+	Durability      Durability
+	Dir             string
+	FS              vfs.FS
+	SegmentBytes    int64
+	CheckpointBytes int64
+	CheckpointRate  int64
+	// Replicas is how many copies of each server's data directory there are, the
+	// server's own included; 0 means 1. It needs Durability Disk and as many servers.
+	// The file COPIES in Dir says which copies are in sync. If the directory of a
+	// server is lost, Embedded goes on with a copy that is; without one it fails with
+	// ErrLost. CopyPatience is every server's.
+	// MinInSync is every server's.
+	Replicas     int
+	CopyPatience time.Duration
+	MinInSync    int
+	// After and Restore are every server's.
+	After   clock.Tick
+	Restore bool
 	// Log is every server's Config.Log.
 	Log *slog.Logger
 }
@@ -45,6 +80,18 @@ type Cluster struct {
 // Embedded starts data servers in this process and opens a DB on them: the
 // whole engine as a library.
 func Embedded(ctx context.Context, c EmbeddedConfig) (*Cluster, error) {
+	if c.Servers < 0 {
+		return nil, fmt.Errorf("%w: %d data servers, want 1 or more, or 0 for 1", ErrConfig, c.Servers)
+	}
+	if len(c.Tables) > 0 {
+		if c.Catalog != nil {
+			return nil, fmt.Errorf("%w: both Tables and Catalog", ErrConfig)
+		}
+		var err error
+		if c.Catalog, err = tables.CatalogOf(c.Tables...); err != nil {
+			return nil, err
+		}
+	}
 	if c.Servers == 0 {
 		c.Servers = 1
 	}
@@ -52,15 +99,32 @@ func Embedded(ctx context.Context, c EmbeddedConfig) (*Cluster, error) {
 		c.Network = inproc.New(inproc.Options{})
 	}
 	var provider rdma.Provider = c.Network
-	addrs := make([]string, max(c.Servers, 0))
+	addrs := make([]string, c.Servers)
 	for i := range addrs {
 		addrs[i] = fmt.Sprintf("server-%d", i)
+	}
+	if c.Durability == Disk && !c.Restore {
+		fs := c.FS
+		if fs == nil {
+			fs = vfs.Default
+		}
+		if err := datadir.Finished(fs, c.Dir); err != nil { // before anything is written there
+			return nil, err
+		}
+	}
+	sets, err := c.sets(ctx)
+	if err != nil {
+		return nil, err
 	}
 	cl := &Cluster{}
 	for i := range addrs {
 		s, err := New(Config{
 			Index: i, Addrs: addrs, Partitions: c.Partitions, Catalog: c.Catalog, Procedures: c.Procedures,
 			Provider: provider, Checksums: c.Checksums, MemoryBytes: c.MemoryBytes, Family: c.Family, Log: c.Log,
+			Retain: c.Retain, RetainBytes: c.RetainBytes,
+			Durability: c.Durability, Dir: ServerDir(c.Dir, i), FS: c.FS, SegmentBytes: c.SegmentBytes,
+			CheckpointBytes: c.CheckpointBytes, CheckpointRate: c.CheckpointRate, After: c.After, Restore: c.Restore,
+			Replicas: c.Replicas, Sets: sets, CopyPatience: c.CopyPatience, MinInSync: c.MinInSync,
 		})
 		if err == nil {
 			cl.Servers = append(cl.Servers, s)
@@ -77,6 +141,33 @@ func Embedded(ctx context.Context, c EmbeddedConfig) (*Cluster, error) {
 	}
 	cl.DB = db
 	return cl, nil
+}
+
+// sets lets copies take the places of data directories that are lost, and returns
+// what holds the sets of copies, nil for clusters in memory.
+func (c *EmbeddedConfig) sets(ctx context.Context) (Sets, error) {
+	if c.Durability != Disk || c.Dir == "" {
+		return nil, nil
+	}
+	if c.FS == nil {
+		c.FS = vfs.Default
+	}
+	adopted, err := AdoptCopies(ctx, c.FS, c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(adopted) > 0 && c.Log != nil {
+		c.Log.Warn("copies have taken the places of lost data directories", "copies", adopted)
+	}
+	return FileSets(c.FS, c.Dir), nil
+}
+
+// ServerDir is the data directory of a server in that of its cluster; "" is none.
+func ServerDir(dir string, server int) string {
+	if dir == "" {
+		return ""
+	}
+	return filepath.Join(dir, fmt.Sprintf("server-%d", server))
 }
 
 // Close closes the DB and the servers.

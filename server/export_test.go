@@ -1,7 +1,10 @@
 package server
 
 import (
+	"context"
+
 	"drtmx/internal/twophase"
+	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
 	"drtmx/txn"
@@ -25,6 +28,21 @@ func (s *Server) LimitTables(l twophase.Limits) {
 			p.side.machine = twophase.New(p.side.machine.Self(), l)
 		}
 	}
+}
+
+// Checkpoint makes a checkpoint now.
+func (s *Server) Checkpoint(ctx context.Context) error { return s.checkpoint(ctx) }
+
+// LogRange is from where and to where the server has its log.
+func (s *Server) LogRange() (first, end uint64) {
+	return uint64(s.durable.log.First()), uint64(s.durable.log.End())
+}
+
+// LogRoom is how much the log takes although the disk is full, and how much of it
+// is set aside besides.
+func (s *Server) LogRoom() (room, aside uint64) {
+	st := s.durable.log.Stats()
+	return st.Room, st.Aside
 }
 
 // Fence makes a partition one that is no longer served; its memory answers on.
@@ -52,3 +70,24 @@ func (s *Server) Parked() (n int) {
 
 // anyRole is a peer that may make every request.
 var anyRole = rdma.Identity{Role: rdma.RoleServer}
+
+// SetHorizon sets the durable horizon of a partition: to the newest commit, so
+// that what comes is not durable, or to what it is in memory.
+func (s *Server) SetHorizon(part int, lowered bool) {
+	p := s.parts[part]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	horizon := ^uint64(0)
+	if lowered {
+		horizon = uint64(p.arena.LastCSN())
+	}
+	p.control.Store(horizonWord, horizon)
+}
+
+// SayDurable makes the server's hello that of a durable one.
+func (s *Server) SayDurable() error {
+	return s.acquainted.change(func(h *wire.Hello) error {
+		h.Durable = true
+		return nil
+	})
+}

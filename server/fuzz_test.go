@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/testseed"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -37,7 +38,7 @@ func hostileSeeds(cl *Cluster) [][]byte {
 	two := wire.Commit{ID: wire.ID{Client: 10, Seq: 1}, Parts: []wire.Part{
 		write(0, entryID, wire.Put, 6, entry.RowBytes()), write(1, acctID, wire.Update, 1, acct.RowBytes()),
 	}}
-	two.Parts[0].Gaps = cl.Servers[0].parts[0].indexes[entryID].Get(index.Num(7), nil).Proofs
+	two.Parts[0].Gaps = cl.Servers[0].parts[0].index(entryID).Get(index.Num(7), nil).Proofs
 	self := twophase.Party{Partition: 0, Epoch: cl.Servers[0].incarnation}
 	other := twophase.Party{Partition: 1, Epoch: cl.Servers[1].incarnation}
 	message := func(op wire.Op, k twophase.Kind, c *wire.Commit) []byte {
@@ -53,7 +54,12 @@ func hostileSeeds(cl *Cluster) [][]byte {
 		{},
 		{byte(wire.OpHello)},
 		{byte(wire.OpSeal)},
+		{byte(wire.OpEmpty)},
+		{byte(wire.OpBackup), wire.BackupBegin},
+		{byte(wire.OpBackup), wire.BackupLog, 1, 0, 0, 0, 0, 0, 0, 0},
 		{byte(wire.OpStats)},
+		{byte(wire.OpLease)},
+		{byte(wire.OpAdopt), 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
 		{0},
 		{255},
 		wire.AppendCommit(nil, wire.OpCommit, &one, nil),
@@ -66,17 +72,18 @@ func hostileSeeds(cl *Cluster) [][]byte {
 		message(wire.OpResolve, twophase.Settled, nil),
 		wire.AppendCommit(nil, wire.OpValidate, &one, nil),
 		wire.AppendID([]byte{byte(wire.OpOutcome)}, id),
-		wire.AppendCall(nil, wire.ID{Client: 11, Seq: 1}, 0, "transfer", transferArgs(1, 2, 3)),
-		wire.AppendCall(nil, wire.ID{Client: 12, Seq: 1}, 1, "transfer", []byte("short")),
+		wire.AppendCall(nil, wire.ID{Client: 11, Seq: 1}, 0, 0, "transfer", transferArgs(1, 2, 3)),
+		wire.AppendCall(nil, wire.ID{Client: 12, Seq: 1}, 0, 1, "transfer", []byte("short")),
 		wire.AppendReads(nil, []wire.Read{{Index: uint16(acctID), Lo: index.Num(3)}, {Index: uint16(entryID), Scan: true, Hi: index.Num(^uint64(0)), Limit: ^uint32(0)}}),
-		append([]byte{byte(wire.OpLoad), 0, 0, byte(entryID), 0}, make([]byte, 8+entry.RowBytes())...),
+		wire.AppendReads(nil, []wire.Read{{Index: uint16(acctID), Lo: index.Num(3), At: 1}, {Index: uint16(entryID), Scan: true, Hi: index.Num(^uint64(0)), Limit: 9, At: 1}}),
+		append([]byte{byte(wire.OpLoad), 0, 0, byte(entryID), 0, 0, 0, 0, 0}, make([]byte, 8+entry.RowBytes())...),
 	}
 	return seeds
 }
 
 // settle ends what requests have left in doubt, as time would.
 func settle(s *Server) error {
-	for end := time.Now().Add(10 * time.Second); s.InDoubt() > 0; {
+	for end := time.Now().Add(testseed.Patience()); s.InDoubt() > 0; {
 		if time.Now().After(end) {
 			return fmt.Errorf("%d transactions stay in doubt", s.InDoubt())
 		}
@@ -95,12 +102,12 @@ func FuzzHandle(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if len(body) > 1<<16 {
-			t.Skip()
+			t.Skipf("%d bytes: fuzzing looks for structure, which short requests have", len(body))
 		}
 		r := &sink{}
 		s := cl.Servers[0]
 		s.handle(&rdma.Request{From: &anyRole, Body: body, Replier: r})
-		for end := time.Now().Add(10 * time.Second); r.n.Load() == 0 && time.Now().Before(end); {
+		for end := time.Now().Add(testseed.Patience()); r.n.Load() == 0 && time.Now().Before(end); {
 			time.Sleep(50 * time.Microsecond)
 		}
 		if n := r.n.Load(); n != 1 {

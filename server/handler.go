@@ -7,6 +7,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/mem"
+	"drtmx/internal/redo"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -21,7 +22,7 @@ func (o onlyPartition) Index(part, ix int) index.Server {
 	if part != o.p.id {
 		return nil
 	}
-	return o.p.indexes[ix]
+	return o.p.index(ix)
 }
 
 // allPartitions is the view of a procedure that leaves its partition.
@@ -30,7 +31,7 @@ type allPartitions struct{ s *Server }
 // Index implements exec.Local.
 func (a allPartitions) Index(part, ix int) index.Server {
 	if p := a.s.hosted(part); p != nil {
-		return p.indexes[ix]
+		return p.index(ix)
 	}
 	return nil
 }
@@ -56,6 +57,14 @@ func (s *Server) handle(r *rdma.Request) {
 		s.refuse(r, "empty request")
 		return
 	}
+	if s.slowKnown.Load() > 0 && s.leavesPoller(r) {
+		return
+	}
+	s.serve(r)
+}
+
+// serve serves a request. It waits for no other server.
+func (s *Server) serve(r *rdma.Request) {
 	w := s.work.Get().(*work)
 	defer s.work.Put(w)
 	d := wire.NewDecoder(r.Body[1:])
@@ -80,7 +89,7 @@ func (s *Server) handle(r *rdma.Request) {
 			s.refuse(r, "malformed question about an outcome")
 			return
 		}
-		if !s.outcomes.ask(id, len(d.Rest()) > 0, r) {
+		if !s.outcomes.ask(id, d.Rest(), r) {
 			s.forbidden.session.Add(1)
 		}
 	case wire.OpGoodbye:
@@ -90,15 +99,40 @@ func (s *Server) handle(r *rdma.Request) {
 	case wire.OpLoad:
 		s.handleLoad(r, w, &d)
 	case wire.OpSeal:
-		s.background(func() { s.seal(); s.reply(r, []byte{byte(wire.OK)}) })
+		s.background(func() {
+			v := s.seal()
+			s.replyAt(r, v.append(nil), s.logged())
+		})
 	case wire.OpStats:
 		s.handleStats(r, &d)
+	case wire.OpLease:
+		s.handleLease(r, d.Left())
+	case wire.OpAdopt:
+		s.handleAdopt(r, &d)
+	case wire.OpReserve:
+		s.handleReserve(r, w, &d)
+	case wire.OpAlter:
+		s.handleAlter(r, &d)
+	case wire.OpCatalog:
+		s.handleCatalog(r, &d)
+	case wire.OpEmpty:
+		s.handleEmpty(r)
+	case wire.OpBackup:
+		s.handleBackup(r, &d)
+	case wire.OpCopy:
+		s.handleCopy(r, &d)
 	default:
 		s.refuse(r, "unknown request")
 	}
 }
 
-func (s *Server) seal() {
+func (s *Server) seal() verdict {
+	if s.durable != nil {
+		r := redo.Record{Kind: redo.Sealed}
+		if _, err := s.durable.log.AppendWait(r.Append(nil)); err != nil {
+			return logVerdict(err)
+		}
+	}
 	for _, p := range s.parts {
 		if p != nil {
 			start := time.Now()
@@ -106,6 +140,22 @@ func (s *Server) seal() {
 			s.logSealed(p, time.Since(start))
 		}
 	}
+	return verdict{}
+}
+
+// handleEmpty passes the request to empty the cluster to the process that has
+// started all data servers. It ends this one.
+func (s *Server) handleEmpty(r *rdma.Request) {
+	if s.cfg.Empty == nil {
+		s.refuse(r, "no other process has started this data server; stop all data servers and start them again")
+		return
+	}
+	if err := s.cfg.Empty(); err != nil {
+		s.refuse(r, err.Error())
+		return
+	}
+	s.log.Info("a client empties the cluster", "client", r.From.String())
+	s.reply(r, []byte{byte(wire.OK)})
 }
 
 // reply answers a request. It replaces an answer that is too large for a
@@ -179,30 +229,45 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 // larger than a message. It returns the reason if the request is refused.
 func (s *Server) read(w *work, rd *wire.Read) (refusal string) {
 	p := s.hosted(int(rd.Partition))
-	if p == nil || int(rd.Index) >= len(p.indexes) {
-		return "no such partition or index here"
+	if p == nil {
+		return "no such partition here"
 	}
-	ix := s.cfg.Catalog.Indexes[rd.Index]
+	has := p.has.Load()
+	if int(rd.Index) >= len(has.indexes) {
+		return "no such index here"
+	}
+	srv := has.indexes[rd.Index]
+	ix := srv.def
 	if rd.Strings != ix.Strings {
 		return "read of " + ix.Name + " with a key of another kind"
 	}
 	if rd.GaveUp {
-		p.demand[rd.Index].Add(1)
-		p.gaveUp[rd.Index].Add(1)
+		srv.demand.Add(1)
+		srv.gaveUp.Add(1)
 	}
-	srv := p.indexes[rd.Index]
+	if rd.At != 0 && p.closedTick() < rd.At {
+		return "read at a tick that is not closed"
+	}
 	if !rd.Scan {
-		srv.Lookup(rd.Lo, &w.get)
+		if rd.At == 0 {
+			srv.Lookup(rd.Lo, &w.get)
+		} else if srv.LookupAt(rd.Lo, rd.At, &w.get); p.floor() > rd.At {
+			w.get.Status = index.Gone
+		}
 		w.resp = wire.AppendGet(w.resp, &w.get)
 		return ""
 	}
-	ordered, ok := srv.(index.OrderedServer)
+	ordered, ok := srv.Server.(index.OrderedServer)
 	if !ok {
 		return "scan of a hash index"
 	}
 	room := rdma.MaxMessageBytes - len(w.resp)
-	limit := min(int(rd.Limit), scanRows(ix, srv, room))
-	w.buf = ordered.Scan(rd.Lo, rd.Hi, limit, &w.scan, w.buf)
+	limit := min(int(rd.Limit), scanRows(ix, srv.Server, room))
+	if rd.At == 0 {
+		w.buf = ordered.Scan(rd.Lo, rd.Hi, limit, &w.scan, w.buf)
+	} else if w.buf = ordered.ScanAt(rd.Lo, rd.Hi, limit, rd.At, &w.scan, w.buf); p.floor() > rd.At {
+		w.scan.Status = index.Gone
+	}
 	if ix.Strings {
 		cutToFit(&w.scan, room)
 	}
@@ -249,7 +314,7 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 		s.refuse(r, "malformed commit")
 		return
 	}
-	if !s.permitsWrites(r, &w.commit) {
+	if !s.permitsWrites(r, &w.commit) || !s.permitsTurn(r, &w.commit.Turn) {
 		return
 	}
 	id := w.commit.ID
@@ -258,7 +323,7 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	if p := s.single(&w.commit); p != nil {
 		q := &w.request
-		*q = request{id: id, r: r, part: &w.commit.Parts[0], age: w.commit.Age, result: w.resp}
+		*q = request{id: id, r: r, part: &w.commit.Parts[0], age: w.commit.Age, wait: w.commit.Turn.Wait, turn: w.commit.Turn, result: w.resp}
 		if p.start(q, r.Body[1:]) {
 			p.answer(q)
 		}
@@ -299,11 +364,11 @@ func (s *Server) handleValidate(r *rdma.Request, w *work, d *wire.Decoder) {
 	v := sh.validate()
 	sh.unlock()
 	w.resp = wire.AppendMessages(appendVerdict(w.resp[:0], v), nil)
-	s.reply(r, w.resp)
+	s.replyToPeer(r, w.resp, s.logged()) // a refusal at the home server rests on these reads
 }
 
 func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
-	part, ix := int(d.U16()), int(d.U16())
+	part, ix, version := int(d.U16()), int(d.U16()), int(d.U32())
 	rows := d.Rest()
 	p := s.hosted(part)
 	if p == nil || d.Err() != nil {
@@ -313,8 +378,8 @@ func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
 	if !s.permitsTable(r, ix) {
 		return
 	}
-	w.resp = p.load(ix, rows).append(w.resp[:0])
-	s.reply(r, w.resp)
+	w.resp = p.load(ix, version, rows).append(w.resp[:0])
+	s.replyAt(r, w.resp, s.logged())
 }
 
 // handleCall runs a procedure. Most procedures stay in their partition and run
@@ -341,7 +406,7 @@ func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	s.calls.Add(1)
 	q := &w.request
-	*q = request{id: id, r: r, proc: proc, args: w.call.Args, result: w.resp}
+	*q = request{id: id, r: r, proc: proc, args: w.call.Args, wait: w.call.Wait, result: w.resp}
 	if p.start(q, r.Body[1:]) {
 		p.answer(q)
 	}

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,8 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"drtmx/internal/clock"
 	"drtmx/internal/history"
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 	"drtmx/txn"
 )
 
@@ -26,6 +29,10 @@ type load struct {
 	Views          float64 // shares of transactions; the rest are Updates
 	Calls          float64
 	Looks          float64 // read-only procedures
+	Snapshots      float64
+	Stale          time.Duration // the most that every second snapshot may be behind; 0: none may
+	Linger         time.Duration // the most that every fourth snapshot waits between its steps
+	ClocksStop     bool          // servers are paused, and their clocks with them: then staleness has no bound in real time
 	RollBacks      float64
 	OneTable       bool
 	Hows           uint64 // variations of steps that may occur
@@ -38,9 +45,14 @@ type load struct {
 	OutcomeMayLost bool          // so is ErrOutcomeUnknown
 	MemoryMayGo    bool          // a server may lose its memory: of what ErrUnavailable ends nothing is known
 	MayBeTooLarge  bool          // so is ErrTooLarge
+	MayBeFull      bool          // so is ErrNoSpace
 	Rotate         int           // appends after which a list is left alone; 0: as many as a row holds
 	LargeOps       int           // operations in a transaction of every fourth client; 0: as of the others
 	Patience       time.Duration // after which every other client gives a transaction up; 0: none does
+	AskUnknown     bool          // an outcome that is unknown is asked for, and must be known in the end
+	AskFor         time.Duration // by then; 0: testseed.Patience
+	Rest           time.Duration // the most that a client waits between two transactions
+	OddRead        bool          // every other client has Views only
 }
 
 // swarm draws a load for one run of many.
@@ -56,10 +68,11 @@ func swarm(s *rng.Stream, seed uint64) load {
 		Seed: seed, Room: 4 + 20*s.Intn(2), Keys: 3 + s.Intn(20), OpsPerTxn: 1 + s.Intn(6), Clients: 3 + s.Intn(4),
 		Reads: share(0.8, 0.6), Scans: share(0.7, 0.3), Deletes: share(0.5, 0.2),
 		Views: share(0.8, 0.5), Calls: share(0.7, 0.4), Looks: share(0.3, 0.1), RollBacks: share(0.3, 0.1),
+		Snapshots: share(0.8, 0.4), Stale: between(s, 0, 200), Linger: between(s, 0, 30),
 		OneTable: s.Bool(0.2), Strings: s.Bool(0.5), Hows: s.Uint64() & (1<<howBits - 1),
 	}
-	if l.Views+l.Calls+l.Looks > 0.9 {
-		l.Views, l.Calls, l.Looks = l.Views/2, l.Calls/2, l.Looks/2
+	if l.Views+l.Calls+l.Looks+l.Snapshots > 0.9 {
+		l.Views, l.Calls, l.Looks, l.Snapshots = l.Views/2, l.Calls/2, l.Looks/2, l.Snapshots/2
 	}
 	return l
 }
@@ -86,6 +99,7 @@ type client struct {
 	refusals int           // since the last commit
 	patience time.Duration // 0: no bound
 	odd      error         // the first answer that no consistent state gives
+	lost     txn.ID        // of a transaction whose outcome is to be asked for
 }
 
 func newClient(l *load, s *listSchema, db *txn.DB, n int) *client {
@@ -104,6 +118,12 @@ func newClient(l *load, s *listSchema, db *txn.DB, n int) *client {
 	if n%2 == 1 && n < l.Clients {
 		c.patience = l.Patience
 	}
+	if l.OddRead && n%2 == 1 && n < l.Clients {
+		own := *l
+		own.Views, own.Calls, own.Looks, own.Snapshots = 1, 0, 0, 0
+		own.TxnsPerClient, own.Rest = 3*l.TxnsPerClient, l.Rest/3
+		c.l = &own
+	}
 	for i := range c.gen {
 		c.gen[i] = history.Generator{
 			Seed: l.Seed + uint64(i), Process: p, Keys: l.Keys, OpsPerTxn: ops, RotateAfter: rotate,
@@ -115,6 +135,9 @@ func newClient(l *load, s *listSchema, db *txn.DB, n int) *client {
 
 // now is a clock that all processes of the host share.
 func now() int64 {
+	if clock.Simulated() {
+		return time.Now().UnixNano() // by which no process of the cluster goes
+	}
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 		panic(err)
@@ -136,6 +159,9 @@ func (c *client) work(ctx context.Context) error {
 		if c.refusals > 0 {
 			time.Sleep(backoffLeast << min(c.refusals-1, backoffDoublings))
 		}
+		if c.l.Rest > 0 {
+			time.Sleep(time.Duration(c.rnd.Uint64n(uint64(c.l.Rest))))
+		}
 	}
 	return c.odd
 }
@@ -156,11 +182,12 @@ func (c *client) next(readOnly bool) {
 		if i > 0 && (c.l.OneTable || c.rnd.Bool(0.5)) {
 			break
 		}
-		c.plan = c.gen[table].Next(c.plan[:0])
+		if c.plan = c.plan[:0]; readOnly {
+			c.plan = c.gen[table].NextSnapshot(c.plan)
+		} else {
+			c.plan = c.gen[table].Next(c.plan)
+		}
 		for _, op := range c.plan {
-			if readOnly && op.Kind != history.OpScan {
-				op.Kind = history.OpRead
-			}
 			c.steps = append(c.steps, step{PlanOp: op, table: table, how: c.rnd.Uint64() & c.l.Hows &^ howRollBack})
 		}
 	}
@@ -176,7 +203,8 @@ func (c *client) one(ctx context.Context) error {
 	view := kind < c.l.Views
 	look := !view && kind < c.l.Views+c.l.Looks
 	call := !view && !look && kind < c.l.Views+c.l.Looks+c.l.Calls
-	c.next(view || look)
+	snap := kind > 1-c.l.Snapshots
+	c.next(view || look || snap)
 	if call && c.l.LossyCalls {
 		for i := range c.steps {
 			if c.steps[i].Kind == history.OpDelete {
@@ -201,6 +229,8 @@ func (c *client) one(ctx context.Context) error {
 	}
 	var err error
 	switch {
+	case snap:
+		err = c.snapshot(ctx)
 	case view:
 		err = c.db.View(ctx, body)
 	case look:
@@ -211,6 +241,9 @@ func (c *client) one(ctx context.Context) error {
 		err = c.db.Update(ctx, body)
 	}
 	outcome, err := c.outcome(err)
+	if c.lost != (txn.ID{}) && !call {
+		outcome, err = c.askFor(c.lost)
+	}
 	if call && outcome == history.Unknown {
 		c.planned()
 	}
@@ -226,6 +259,35 @@ func (c *client) one(ctx context.Context) error {
 		err = errors.Join(err, c.ended())
 	}
 	return err
+}
+
+// stalenessSlack is how much later than a commit its tick may be known to the
+// client of a stale snapshot: timers of servers close ticks, and have to run.
+const stalenessSlack = 2 * time.Second
+
+// snapshot runs a snapshot, strict or stale.
+func (c *client) snapshot(ctx context.Context) error {
+	linger := time.Duration(0)
+	if c.rnd.Bool(0.25) {
+		linger = time.Duration(c.rnd.Uint64n(uint64(c.l.Linger) + 1))
+	}
+	var opts []txn.SnapshotOption
+	if stale := c.l.Stale; stale > 0 && c.rnd.Bool(0.5) {
+		opts = append(opts, txn.Staleness(stale))
+		if stale += stalenessSlack; c.l.ClocksStop {
+			stale = time.Hour
+		}
+		c.counts["stale snapshots"]++
+		c.rec.Snapshot(int64(stale))
+	} else {
+		c.counts["snapshots"]++
+		c.rec.Snapshot(0)
+	}
+	return c.db.Snapshot(ctx, func(t *txn.Txn) error {
+		c.res.linger = linger
+		defer func() { c.res.linger = 0 }()
+		return c.s.run(t, c.steps, &c.res)
+	}, opts...)
 }
 
 func (c *client) call(ctx context.Context, proc string) error {
@@ -254,6 +316,7 @@ func (c *client) planned() {
 // outcome is what an error of the API promises.
 func (c *client) outcome(err error) (history.Outcome, error) {
 	count := func(what string) { c.counts[what]++ }
+	c.lost = txn.ID{}
 	var proc *txn.ProcedureError
 	switch {
 	case err == nil:
@@ -266,6 +329,9 @@ func (c *client) outcome(err error) (history.Outcome, error) {
 		var u *txn.UnknownOutcome
 		if !errors.As(err, &u) || !c.l.OutcomeMayLost {
 			return history.Unknown, fmt.Errorf("unknown outcome: %w", err)
+		}
+		if c.l.AskUnknown {
+			c.lost = u.ID
 		}
 		return history.Unknown, nil
 	case errors.Is(err, txn.ErrUnavailable):
@@ -282,6 +348,11 @@ func (c *client) outcome(err error) (history.Outcome, error) {
 		count("conflict")
 	case c.patience > 0 && errors.Is(err, context.DeadlineExceeded):
 		count("given up")
+	case errors.Is(err, txn.ErrSnapshotTooOld):
+		count("too old")
+	case c.l.MayBeFull && errors.Is(err, txn.ErrNoSpace):
+		count("no space")
+		c.refusals++
 	case c.l.MayBeTooLarge && errors.Is(err, txn.ErrTooLarge):
 		count("too large")
 	case errors.Is(err, errFull), errors.As(err, &proc) && proc.Text == errFull.Error():
@@ -299,4 +370,26 @@ func (c *client) outcome(err error) (history.Outcome, error) {
 		return history.Aborted, err
 	}
 	return history.Aborted, nil
+}
+
+// askFor asks for the outcome of a transaction until it is known.
+func (c *client) askFor(id txn.ID) (history.Outcome, error) {
+	for end := time.Now().Add(cmp.Or(c.l.AskFor, testseed.Patience())); ; time.Sleep(time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		err := c.db.Outcome(ctx, id)
+		cancel()
+		switch {
+		case err == nil:
+			c.counts["unknown, committed"]++
+			return history.Committed, nil
+		case errors.Is(err, txn.ErrConflict):
+			c.counts["unknown, not committed"]++
+			return history.Aborted, nil
+		case errors.Is(err, txn.ErrOutcomeUnknown): // the request may still be under way
+			c.counts["unknown, not known"]++
+			return history.Unknown, nil
+		case time.Now().After(end):
+			return history.Unknown, fmt.Errorf("the outcome of %v stays unknown: %w", id, err)
+		}
+	}
 }

@@ -265,10 +265,8 @@ type upsetConn struct {
 
 func (c *upsetConn) StartCall(ctx context.Context, req []byte) error {
 	f := c.p.d.draw(wire.Op(req[0]))
-	if f.copied {
-		c.p.d.copyLate(c.p.Provider, c.to, req, f)
-	}
 	if f.lost {
+		c.p.d.copyLate(c.p.Provider, c.to, req, f)
 		c.Conn.Close()
 		return fmt.Errorf("%w: %w", rdma.ErrPeerDown, errCut)
 	}
@@ -280,7 +278,11 @@ func (c *upsetConn) StartCall(ctx context.Context, req []byte) error {
 		case <-ctx.Done():
 		}
 	}
-	return c.Conn.StartCall(ctx, req)
+	err := c.Conn.StartCall(ctx, req)
+	if err == nil && f.copied { // a copy of what was never sent cannot arrive
+		c.p.d.copyLate(c.p.Provider, c.to, req, f)
+	}
+	return err
 }
 
 // upsetting disturbs one run.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"drtmx/internal/history"
 	"drtmx/tables"
@@ -98,7 +99,7 @@ const (
 	howPut       = 1 << iota // write by Put rather than Insert or Update
 	howSecondary             // scan a secondary index instead of the primary
 	howLimit                 // scan with a limit
-	howAnnounce              // of the first step: announce all point reads together
+	howQueue                 // of the first step: queue all point reads together
 	howRollBack              // of the first step: the body fails in the end
 	howBits      = 5
 )
@@ -145,6 +146,7 @@ type results struct {
 	list   []result
 	values []history.Value // the rows' memory
 	full   []result        // keys whose lists have no room
+	linger time.Duration   // between the steps
 }
 
 func (r *results) reset() { r.list, r.values, r.full = r.list[:0], r.values[:0], r.full[:0] }
@@ -260,16 +262,19 @@ func (r *results) observe(gen *[2]history.Generator) {
 // run is the body of every transaction, at the client or as a procedure.
 func (s *listSchema) run(t *txn.Txn, steps []step, r *results) error {
 	r.reset()
-	announced := s.announce(t, steps)
+	queued := s.queue(t, steps)
 	for i := range steps {
 		st := &steps[i]
+		if i > 0 && r.linger > 0 {
+			time.Sleep(r.linger)
+		}
 		var err error
 		if st.Kind == history.OpScan {
 			err = s.scan(t, st, r)
 		} else {
 			var row tables.Row
-			if announced != nil && announced[i] != nil {
-				row, err = announced[i].Row()
+			if queued != nil && queued[i] != nil {
+				row, err = queued[i].Row()
 			} else {
 				row, err = s.get(t, st.table, uint64(st.Key))
 			}
@@ -287,19 +292,19 @@ func (s *listSchema) run(t *txn.Txn, steps []step, r *results) error {
 	return nil
 }
 
-// announce asks for the first read of every key together.
-func (s *listSchema) announce(t *txn.Txn, steps []step) []*txn.Get {
-	if len(steps) == 0 || steps[0].how&howAnnounce == 0 {
+// queue asks for the first read of every key together.
+func (s *listSchema) queue(t *txn.Txn, steps []step) []*txn.QueuedGet {
+	if len(steps) == 0 || steps[0].how&howQueue == 0 {
 		return nil
 	}
-	gets := make([]*txn.Get, len(steps))
+	gets := make([]*txn.QueuedGet, len(steps))
 	for i := range steps {
 		first := steps[i].Kind != history.OpScan
 		for j := range i {
 			first = first && (steps[j].Kind == history.OpScan || steps[j].table != steps[i].table || steps[j].Key != steps[i].Key)
 		}
 		if first {
-			gets[i] = s.getLater(t, steps[i].table, uint64(steps[i].Key))
+			gets[i] = s.queueGet(t, steps[i].table, uint64(steps[i].Key))
 		}
 	}
 	return gets

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"drtmx/internal/history"
+	"drtmx/internal/testseed"
 	"drtmx/rdma/inproc"
 	"drtmx/txn"
 )
@@ -23,7 +24,7 @@ func TestLongHistory(t *testing.T) {
 	if err != nil || thousands < 1 {
 		t.Skip("set DRTMX_LONG to the number of transactions, in thousands")
 	}
-	seed := baseSeed(t)
+	seed := testseed.Of(t)
 	for _, sc := range []struct {
 		name   string
 		faults inproc.Faults

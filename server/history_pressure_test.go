@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 )
 
 // TestPressedProcessHistories runs clients and servers as processes. Meanwhile
@@ -29,11 +30,11 @@ func TestPressedProcessHistories(t *testing.T) {
 
 func pressedHistories(t *testing.T, start func(l load) *processes) {
 	t.Helper()
-	seed := baseSeed(t)
+	seed := testseed.Of(t)
 	s := rng.New(seed).Split("pressed " + t.Name())
 	l := swarm(s, seed)
 	l.Duration, l.Hows, l.Clients, l.OneTable = simTime(t, 4*time.Second), 1<<howBits-1, 3, false
-	l.ServersToFail, l.OutcomeMayLost, l.LossyCalls = true, true, true
+	l.ServersToFail, l.OutcomeMayLost, l.LossyCalls, l.ClocksStop = true, true, true, true
 	p := start(l)
 	for i := range l.Clients {
 		p.add(t, "client", i, l)

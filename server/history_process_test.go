@@ -20,6 +20,7 @@ import (
 	ports "drtmx/internal/cluster"
 	"drtmx/internal/history"
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/shm"
 	"drtmx/rdma/tcp"
@@ -39,7 +40,7 @@ const (
 
 // role is what a process of the test is to be.
 type role struct {
-	Kind  string // "server" or "client"
+	Kind  string // "server", "leased" or "client"
 	Index int
 	Addrs []string
 	Over  string // the provider
@@ -59,6 +60,8 @@ func TestRole(t *testing.T) {
 		switch r.Kind {
 		case "server":
 			err = r.serve()
+		case "leased":
+			err = r.serveLeased()
 		case "client":
 			err = r.work()
 		default:
@@ -381,7 +384,7 @@ func TestProcessHistoriesOverVerbs(t *testing.T) {
 
 func processHistories(t *testing.T, start func(l load) *processes) {
 	t.Helper()
-	seed := baseSeed(t)
+	seed := testseed.Of(t)
 	stream := rng.New(seed).Split("processes")
 	l := swarm(stream, seed)
 	l.Duration, l.Hows, l.Clients, l.Deletes = simTime(t, time.Second), 1<<howBits-1, 4, 0.05

@@ -10,6 +10,7 @@ import (
 
 	"drtmx/internal/history"
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 	"drtmx/rdma/inproc"
 	"drtmx/server"
 	"drtmx/txn"
@@ -19,7 +20,7 @@ import (
 // place, which has none of the memory. Nobody takes the second for the first,
 // what the survivors hold is serializable, and they keep no lock.
 func TestRestartHistories(t *testing.T) {
-	seed := baseSeed(t)
+	seed := testseed.Of(t)
 	runs, txns := 0, 0
 	end := time.Now().Add(simTime(t, time.Second))
 	for runs == 0 || time.Now().Before(end) {
@@ -38,7 +39,7 @@ func restartOnce(t *testing.T, seed uint64) (txns int) {
 	s := rng.New(seed).Split("restart")
 	l := swarm(s, seed)
 	l.Duration, l.OneTable, l.OpsPerTxn = between(s, 300, 600), false, 2+s.Intn(4)
-	l.ServersToFail, l.OutcomeMayLost, l.LossyCalls, l.MemoryMayGo = true, true, true, true
+	l.ServersToFail, l.OutcomeMayLost, l.LossyCalls, l.MemoryMayGo, l.ClocksStop = true, true, true, true, true
 	u := setup{
 		servers: 3, partitions: 3 * (1 + s.Intn(2)),
 		net:    inproc.Options{Seed: seed, Faults: inproc.Faults{DropBefore: 0.002, DropDuring: 0.002, DropAfter: 0.002}},
@@ -153,7 +154,7 @@ func (c *client) readSurvivors(ctx context.Context, h *history.History, lost int
 				continue
 			}
 			refused := false
-			for try := 0; try < 20 && !refused; try++ {
+			for end := time.Now().Add(testseed.Patience()); !refused && time.Now().Before(end); time.Sleep(time.Millisecond) {
 				err := read()
 				if !errors.Is(err, txn.ErrUnavailable) {
 					return fmt.Errorf("key %d of table %d was lost: %w", key, table, err)

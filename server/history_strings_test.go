@@ -75,12 +75,12 @@ func (s *listSchema) home(db *txn.DB, table int, key uint64) txn.Home {
 	return server.HomeOf(db, s.tab[table], s.keyOf(key))
 }
 
-func (s *listSchema) getLater(t *txn.Txn, table int, key uint64) *txn.Get {
-	return t.GetLater(s.tab[table], s.keyOf(key))
+func (s *listSchema) queueGet(t *txn.Txn, table int, key uint64) *txn.QueuedGet {
+	return t.QueueGet(s.tab[table], s.keyOf(key))
 }
 
 func (s *listSchema) get(t *txn.Txn, table int, key uint64) (tables.Row, error) {
-	return s.getLater(t, table, key).Row()
+	return s.queueGet(t, table, key).Row()
 }
 
 func (s *listSchema) remove(t *txn.Txn, table int, key uint64) error {
@@ -100,7 +100,7 @@ func (s *listSchema) write(t *txn.Txn, st *step, fresh, insert bool, row tables.
 
 // scanOrdered scans the ordered table.
 func (s *listSchema) scanOrdered(t *txn.Txn, lo, hi uint64, limit int) ([]txn.Entry, error) {
-	return t.Scan(s.tab[inOrdered].Primary(), s.keyOf(lo), s.keyOf(hi), limit)
+	return t.QueueScan(s.tab[inOrdered].Primary(), s.keyOf(lo), s.keyOf(hi), limit).Entries()
 }
 
 // scanByKey scans the table by hash through its secondary index.
@@ -109,7 +109,7 @@ func (s *listSchema) scanByKey(t *txn.Txn, lo, hi uint64, limit int) ([]txn.Entr
 	if s.strings {
 		key = func(n uint64) tables.Key { return tables.Str(tables.AppendInt(nil, int64(n))) }
 	}
-	return t.Scan(s.byKey.ix, key(lo), key(hi), limit)
+	return t.QueueScan(s.byKey.ix, key(lo), key(hi), limit).Entries()
 }
 
 // scanByLen reads some lists of n values.
@@ -119,7 +119,7 @@ func (s *listSchema) scanByLen(t *txn.Txn, n uint64, limit int) ([]txn.Entry, er
 		b := binary.BigEndian.AppendUint16(nil, uint16(n))
 		lo, hi = tables.Str(b), tables.Str(append(b[:2:2], 0xff))
 	}
-	return t.Scan(s.byLen.ix, lo, hi, limit)
+	return t.QueueScan(s.byLen.ix, lo, hi, limit).Entries()
 }
 
 // text is the list in a row.
@@ -132,8 +132,9 @@ func (s *listSchema) text(row tables.Row, list tables.Field) []byte {
 
 func (s *listSchema) setText(row tables.Row, list tables.Field, text []byte) tables.Row {
 	if s.strings {
-		return row.SetBytes(list, text)
+		row.SetBytes(list, text)
+	} else {
+		row.SetText(list, text)
 	}
-	row.SetText(list, text)
 	return row
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +16,8 @@ import (
 
 	"drtmx/internal/history"
 	"drtmx/internal/rng"
+	"drtmx/internal/sim"
+	"drtmx/internal/testseed"
 	"drtmx/internal/twophase"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -32,17 +33,6 @@ import (
 //	DRTMX_SEED=n           replay the run that printed n
 //	DRTMX_SIM=20s          how long each scenario lasts in all
 //	DRTMX_ARTIFACTS=dir    where failing histories are kept
-
-// baseSeed is the seed of this run of the tests.
-func baseSeed(t testing.TB) uint64 {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if v, err := strconv.ParseUint(os.Getenv("DRTMX_SEED"), 0, 64); err == nil {
-		seed = v
-	}
-	t.Logf("DRTMX_SEED=%d", seed)
-	return seed
-}
 
 // simTime is how long one scenario may run.
 func simTime(t testing.TB, short time.Duration) time.Duration {
@@ -64,7 +54,10 @@ type cluster struct {
 	net   *inproc.Network
 	s     *listSchema
 	addrs []string
-	calm  func() // ends the disturbances, before a run is looked at; nil if there are none
+	dbs   []*txn.DB // of the clients, in turn; nil: DB
+	// as runs what the process of one of dbs does; nil: all are this process.
+	as   func(db int, fn func())
+	calm func() // ends the disturbances, before a run is looked at; nil if there are none
 }
 
 // startCluster embeds servers over a network with faults. Opening may meet
@@ -80,8 +73,10 @@ type setup struct {
 	partitions int // 0: one a server
 	net        inproc.Options
 	client     txn.Config
-	upset      *disturbance    // of requests; may be nil
-	limits     twophase.Limits // of the commit protocol's tables
+	upset      *disturbance                              // of requests; may be nil
+	limits     twophase.Limits                           // of the commit protocol's tables
+	more       func(x *cluster, i int, c *server.Config) // may be nil
+	world      *sim.World                                // of a simulation; nil: the real one
 }
 
 func (u setup) start(t testing.TB, s *listSchema) *cluster {
@@ -101,10 +96,14 @@ func (u setup) start(t testing.TB, s *listSchema) *cluster {
 
 // provider is the network as one of its members sees it.
 func (u *setup) provider(net *inproc.Network, who rdma.Identity) rdma.Provider {
-	if u.upset == nil {
-		return net.As(who)
+	p := net.As(who)
+	if u.world != nil {
+		p = u.world.Provider(p, who.Name)
 	}
-	return &upsetProvider{net.As(who), u.upset}
+	if u.upset == nil {
+		return p
+	}
+	return &upsetProvider{p, u.upset}
 }
 
 // open starts the servers, and opens a DB.
@@ -112,36 +111,64 @@ func (u *setup) open(x *cluster) error {
 	for i := range u.servers {
 		x.addrs = append(x.addrs, fmt.Sprintf("server-%d", i))
 	}
+	var err error
 	for i := range u.servers {
-		srv, err := server.New(u.config(x, i))
+		u.as(x.addrs[i], func() { err = u.startServer(x, i) })
 		if err != nil {
-			return err
-		}
-		x.Servers = append(x.Servers, srv)
-		if u.limits != (twophase.Limits{}) {
-			srv.LimitTables(u.limits)
-		}
-		if err := srv.Start(); err != nil {
 			return err
 		}
 	}
 	c := u.client
 	c.Servers, c.Dial = x.addrs, u.provider(x.net, rdma.Identity{Role: rdma.RoleWriter, Name: clientName}).Dial
-	var err error
-	x.DB, err = txn.Open(context.Background(), c)
+	u.as(clientName, func() { x.DB, err = txn.Open(context.Background(), c) })
+	if u.world != nil {
+		x.as = func(_ int, fn func()) { u.as(clientName, fn) }
+	}
 	return err
+}
+
+func (u *setup) startServer(x *cluster, i int) error {
+	srv, err := server.New(u.config(x, i))
+	if err != nil {
+		return err
+	}
+	x.Servers = append(x.Servers, srv)
+	if u.limits != (twophase.Limits{}) {
+		srv.LimitTables(u.limits)
+	}
+	return srv.Start()
+}
+
+// as runs fn in a process of a simulated world.
+func (u *setup) as(name string, fn func()) {
+	if u.world == nil {
+		fn()
+		return
+	}
+	u.world.As(name, fn)
 }
 
 // clientName is the name of the clients on the network; servers have their addresses as names.
 const clientName = "client"
 
+// simulatedBytes is the memory of a server of a simulation, in which no garbage is
+// collected.
+const simulatedBytes = 32 << 20
+
 // config is that of one server.
 func (u *setup) config(x *cluster, i int) server.Config {
-	return server.Config{
+	c := server.Config{
 		Index: i, Addrs: x.addrs, Partitions: u.partitions, Catalog: x.s.cat, Procedures: x.s.procedures(),
 		Provider:  u.provider(x.net, rdma.Identity{Role: rdma.RoleServer, Name: x.addrs[i]}),
 		Checksums: u.net.Faults.Scramble > 0, MemoryBytes: 1 << 30,
 	}
+	if u.world != nil {
+		c.MemoryBytes = simulatedBytes
+	}
+	if u.more != nil {
+		u.more(x, i, &c)
+	}
+	return c
 }
 
 // result of one run.
@@ -159,11 +186,20 @@ func (x *cluster) run(t testing.TB, l *load) (*outcome, error) {
 	errs := make([]error, l.Clients)
 	var wg sync.WaitGroup
 	for i := range clients {
-		clients[i] = newClient(l, x.s, x.DB, i)
+		db := x.DB
+		if len(x.dbs) > 0 {
+			db = x.dbs[i%len(x.dbs)]
+		}
+		clients[i] = newClient(l, x.s, db, i)
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			errs[i] = clients[i].work(ctx)
+			work := func() { errs[i] = clients[i].work(ctx) }
+			if x.as != nil {
+				x.as(i%max(len(x.dbs), 1), work)
+				return
+			}
+			work()
 		}()
 	}
 	wg.Wait()
@@ -172,7 +208,12 @@ func (x *cluster) run(t testing.TB, l *load) (*outcome, error) {
 	}
 	out := &outcome{counts: map[string]int{}}
 	last := newClient(l, x.s, x.DB, l.Clients)
-	errs = append(errs, last.readAll(ctx), x.settled(ctx), last.writeAll(ctx))
+	end := func() { errs = append(errs, last.readAll(ctx), x.settled(ctx), last.writeAll(ctx)) }
+	if x.as != nil {
+		x.as(0, end)
+	} else {
+		end()
+	}
 	clients = append(clients, last)
 	logs := make([]*history.Log, len(clients))
 	for i, c := range clients {
@@ -195,7 +236,7 @@ func (x *cluster) run(t testing.TB, l *load) (*outcome, error) {
 // retryUnavailable repeats what a faulty fabric may refuse.
 func retryUnavailable(fn func() error) error {
 	var err error
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(testseed.Patience()); time.Now().Before(end); {
 		if err = fn(); !errors.Is(err, txn.ErrUnavailable) && !errors.Is(err, txn.ErrConflict) && !errors.Is(err, txn.ErrOutcomeUnknown) {
 			return err
 		}
@@ -279,7 +320,7 @@ func (c *client) writeAll(ctx context.Context) error {
 
 // settled waits until no server has a transaction in doubt.
 func (x *cluster) settled(ctx context.Context) error {
-	end := time.Now().Add(10 * time.Second)
+	end := time.Now().Add(testseed.Patience())
 	for {
 		var stats []txn.ServerStats
 		if err := retryUnavailable(func() (err error) { stats, err = x.DB.ServerStats(ctx); return err }); err != nil {
@@ -384,7 +425,7 @@ const shortSim = 600 * time.Millisecond
 // Scenarios that lose connections spend much of it waiting, so some of them run
 // at a time: as many as the flag -parallel says.
 func TestHistories(t *testing.T) {
-	seed := baseSeed(t)
+	seed := testseed.Of(t)
 	var sum tally
 	t.Cleanup(func() { t.Logf("all scenarios: %v", &sum) })
 	for _, sc := range slices.Concat(scenarios(), harshScenarios(), combinations()) {
@@ -452,6 +493,7 @@ func (sc *scenario) runOnce(t *testing.T, seed uint64) *outcome {
 		f = sc.faults(stream)
 	}
 	l.ServersToFail, l.OutcomeMayLost, l.LossyCalls = sc.lossy(f), sc.lossy(f), sc.lossy(f)
+	l.ClocksStop = sc.pause || sc.upset != nil
 	if sc.load != nil {
 		sc.load(&l, stream)
 	}

@@ -2,9 +2,11 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -21,6 +23,8 @@ type hooks struct {
 	// call, if set, is told of a request, and of its answer (sent true). An
 	// error breaks the connection at that point.
 	call func(to string, op wire.Op, sent bool) error
+	// started, if set, is told of a request that was sent.
+	started func(to string, op wire.Op)
 	// post likewise for batches.
 	post func(to string, sent bool) error
 	// dial, if set, may fail a dial.
@@ -96,7 +100,14 @@ func (c *hookConn) StartCall(ctx context.Context, req []byte) error {
 	if err := c.h.onCall(c.to, c.op, false); err != nil {
 		return c.broken(err)
 	}
-	return c.Conn.StartCall(ctx, req)
+	err := c.Conn.StartCall(ctx, req)
+	c.h.mu.Lock()
+	started := c.h.started
+	c.h.mu.Unlock()
+	if started != nil && err == nil {
+		started(c.to, c.op)
+	}
+	return err
 }
 
 func (c *hookConn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
@@ -132,6 +143,12 @@ func (c *hookConn) Wait(ctx context.Context, b *rdma.Batch) error {
 // hooks, and whose client over another.
 func startHooked(t testing.TB, s *listSchema, servers int, cfg txn.Config) (x *cluster, client, peers *hooks) {
 	t.Helper()
+	return startRetaining(t, s, servers, cfg, 0)
+}
+
+// startRetaining is startHooked with a retention of versions.
+func startRetaining(t testing.TB, s *listSchema, servers int, cfg txn.Config, retain time.Duration) (x *cluster, client, peers *hooks) {
+	t.Helper()
 	x = &cluster{Cluster: &server.Cluster{}, net: inproc.New(inproc.Options{}), s: s}
 	client, peers = &hooks{Provider: x.net}, &hooks{Provider: x.net}
 	for i := range servers {
@@ -140,7 +157,7 @@ func startHooked(t testing.TB, s *listSchema, servers int, cfg txn.Config) (x *c
 	for i := range servers {
 		srv, err := server.New(server.Config{
 			Index: i, Addrs: x.addrs, Catalog: s.cat, Procedures: s.procedures(), Provider: peers, MemoryBytes: 1 << 28,
-			Registered: peers.registered,
+			Registered: peers.registered, Retain: retain,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -167,4 +184,15 @@ func (h *hooks) registered(_ context.Context, server int) (incarnation uint64, e
 		return v.(uint64), nil
 	}
 	return 0, nil
+}
+
+// die lets nothing leave over these hooks any more: a process that has crashed sends
+// no requests. What it has sent before may still arrive.
+func (h *hooks) die() {
+	gone := errors.New("the process has crashed")
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.call = func(string, wire.Op, bool) error { return gone }
+	h.post = func(string, bool) error { return gone }
+	h.dial = func(string) error { return gone }
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"drtmx/internal/history"
+	"drtmx/internal/testseed"
 	"drtmx/rdma/inproc"
 	"drtmx/tables"
 	"drtmx/txn"
@@ -94,7 +95,7 @@ func looks() []look {
 			if table == inOrdered {
 				ix = x.s.tab[table].Primary()
 			}
-			_, err := t.Scan(ix, tables.Num(lo), tables.Num(hi), limit)
+			_, err := t.QueueScan(ix, tables.Num(lo), tables.Num(hi), limit).Entries()
 			return err
 		}
 	}
@@ -395,7 +396,7 @@ func TestFailedCommitLeavesNoLock(t *testing.T) {
 // list that a procedure appends to has each value once.
 func TestRepeatedRequestsTakeEffectOnce(t *testing.T) {
 	l := load{
-		Seed: baseSeed(t), Room: 24, Keys: 4, OpsPerTxn: 2, Clients: 3, Reads: 0.2, Calls: 0.7, TxnsPerClient: 200, Hows: howPut,
+		Seed: testseed.Of(t), Room: 24, Keys: 4, OpsPerTxn: 2, Clients: 3, Reads: 0.2, Calls: 0.7, TxnsPerClient: 200, Hows: howPut,
 	}
 	x := startCluster(t, newLists(&l), 3, inproc.Options{Faults: inproc.Faults{Duplicate: 1}, Seed: l.Seed}, txn.Config{})
 	defer x.Close()

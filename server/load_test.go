@@ -28,34 +28,34 @@ func TestLoader(t *testing.T) {
 	defer cl.Close()
 	acct, rate := cat.MustTable("account"), cat.MustTable("rate")
 	const n = 30_000
-	load := func(tab *tables.Table, n uint64, fill func(tables.Row, uint64)) error {
+	load := func(tab *tables.Table, n uint64, fill func(*tables.Row, uint64)) error {
 		l, err := cl.DB.NewLoader(ctx, tab)
 		if err != nil {
 			return err
 		}
 		row := tab.NewRow()
 		for k := range n {
-			fill(row, k)
+			fill(&row, k)
 			if err := l.Add(tables.Num(k), row); err != nil {
 				return errors.Join(err, l.Close())
 			}
 		}
 		return l.Close()
 	}
-	if err := load(acct, n, func(r tables.Row, k uint64) {
+	if err := load(acct, n, func(r *tables.Row, k uint64) {
 		r.SetInt(acct.Field("id"), int64(k))
 		r.SetInt(acct.Field("balance"), 1)
 		r.SetInt(acct.Field("owner"), int64(k%7))
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := load(rate, 100, func(r tables.Row, k uint64) { r.SetInt(rate.Field("cents"), int64(k)) }); err != nil {
+	if err := load(rate, 100, func(r *tables.Row, k uint64) { r.SetInt(rate.Field("cents"), int64(k)) }); err != nil {
 		t.Fatal(err)
 	}
 	if err := cl.DB.Seal(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := load(rate, 1, func(tables.Row, uint64) {}); !errors.Is(err, txn.ErrProtocol) {
+	if err := load(rate, 1, func(*tables.Row, uint64) {}); !errors.Is(err, txn.ErrProtocol) {
 		t.Errorf("load after Seal: %v", err)
 	}
 	sum, bySecondary, err := total(ctx, cl.DB, acct, n)

@@ -66,6 +66,20 @@ func (l *sharedLocks) add(addr uint64, o index.Owner) {
 	l.words[o] = append(l.words[o], addr)
 }
 
+// beyond reports whether an owner has shared locks on words other than the headers
+// of the rows that it has locked. Both are where they are now: what moves a row
+// moves its locks.
+func (l *sharedLocks) beyond(o index.Owner, held []*index.Held) bool {
+	own := make(map[uint64]struct{}, len(held))
+	for _, h := range held {
+		own[h.Addr] = struct{}{}
+	}
+	return slices.ContainsFunc(l.words[o], func(addr uint64) bool {
+		_, locked := own[addr]
+		return !locked && slices.Contains(l.owners[addr], o)
+	})
+}
+
 // release drops all shared locks of one owner.
 func (l *sharedLocks) release(o index.Owner) {
 	for _, addr := range l.words[o] {

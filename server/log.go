@@ -18,6 +18,16 @@ func (s *Server) listenOptions() rdma.ListenOptions {
 		OnDisconnect: func(id rdma.PeerID) {
 			s.disconnected.Add(1)
 			s.outcomes.disconnected(id)
+			if s.durable != nil {
+				s.durable.backups.left(id)
+			}
+			for _, p := range s.parts {
+				if p != nil {
+					p.mu.Lock()
+					p.lines.leave(id)
+					p.unlock()
+				}
+			}
 			s.log.Debug("client disconnected", "peer", uint64(id))
 		},
 		OnRefuse: func(reason error) {
@@ -70,40 +80,47 @@ type trainingLog struct {
 	seen map[[2]int]trained // by partition and index
 }
 
-type trained struct{ generations, failures uint64 }
+type trained struct {
+	generations, failures uint64
+	lacking               bool // failures were reported since the last generation
+}
 
 // turn checks a partition after a turn of the trainer of the given duration.
 func (l *trainingLog) turn(p *partition, took time.Duration) {
 	if took > slowTurn {
 		l.s.log.Warn("training took long", "partition", p.id, "took", took)
 	}
-	at := 0
-	for i, ix := range p.catalog.Indexes {
-		if !ix.Ordered {
-			continue
-		}
-		srv := p.trained[at]
-		at++
-		st, was := srv.Stats(), l.seen[[2]int{p.id, i}]
-		now := trained{st.Generations, st.TrainFailures}
+	for _, h := range p.has.Load().trained {
+		ix := h.def
+		st, was := h.Stats(), l.seen[[2]int{p.id, ix.ID}]
+		now, lacks := was.then(st.Generations, st.TrainFailures)
 		if now == was {
 			continue
 		}
-		l.seen[[2]int{p.id, i}] = now
+		l.seen[[2]int{p.id, ix.ID}] = now
 		if now.generations != was.generations && st.TrainedKeys > 0 { // an empty index starts with a model without keys
 			l.s.log.Info("models trained", "partition", p.id, "index", ix.Name, "generation", st.Generations,
 				"submodels", st.SubModels, "keys", st.TrainedKeys, "mean_error_leaves", st.MeanError, "max_error_leaves", st.MaxError)
 		}
-		if now.failures != was.failures {
-			l.s.log.Warn("training failed: out of memory", "partition", p.id, "index", ix.Name, "failures", st.TrainFailures)
+		if lacks {
+			l.s.log.Warn("training failed: out of memory; no further report before it succeeds", "partition", p.id, "index", ix.Name, "failures", st.TrainFailures)
 		}
 	}
+}
+
+// then returns the state after a turn, and whether to report that memory lacks:
+// once between two generations of models.
+func (was trained) then(generations, failures uint64) (now trained, lacks bool) {
+	now = trained{generations, failures, was.lacking && generations == was.generations}
+	lacks = failures != was.failures && !now.lacking
+	now.lacking = now.lacking || lacks
+	return now, lacks
 }
 
 // logSealed logs the contents of a partition when its load has ended.
 func (s *Server) logSealed(p *partition, took time.Duration) {
 	rows := uint64(0)
-	for _, ix := range p.indexes {
+	for _, ix := range p.has.Load().indexes {
 		rows += ix.Stats().Rows
 	}
 	s.log.Info("partition sealed", "partition", p.id, "rows", rows, "used_bytes", p.arena.Used(), "took", took)

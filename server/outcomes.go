@@ -2,6 +2,7 @@ package server
 
 import (
 	"container/list"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,6 +34,19 @@ type outcomes struct {
 	// forgetful are identities of whose sessions some were forgotten although
 	// they may still ask; above forgetfulMax, all identities count as such.
 	forgetful map[string]struct{}
+	// anyForgotten: sessions whose identity is not known were forgotten, or some
+	// were before the server was restored; all identities count as such.
+	anyForgotten bool
+	// late are the transactions that clients wait for although nobody here knows
+	// when they will be decided: see lateAfter.
+	late []lateFate
+}
+
+// lateFate is a transaction that is to be told of as in doubt if it has not ended
+// at a time by clock.Fast.
+type lateFate struct {
+	id wire.ID
+	at time.Duration
 }
 
 // Bounds of the remembered outcomes.
@@ -58,6 +72,11 @@ const (
 	// copy of its last request may arrive late.
 	outcomesKeep       = 10 * time.Minute
 	outcomesKeepClosed = 30 * time.Second
+	// lateAfter is how long a client of a durable server waits for a decision that
+	// another server has not given. It then hears that the outcome is in doubt, and
+	// asks for as long as its deadline or its patience lets it. So no client waits
+	// for a server that may never come back, and a decision that comes is found.
+	lateAfter = peerTimeout
 )
 
 // accountKey is a connection, or an identity whose connections are gone.
@@ -76,17 +95,21 @@ type account struct {
 
 // fate is the state of a session's last transaction.
 type fate struct {
-	owner   rdma.Identity // identity of the first user of the session
-	client  uint64
-	seq     uint64
-	done    bool
-	closed  bool // the session has said goodbye
-	doubted bool // the transaction is refused from now on, but may have committed
-	resp    []byte
-	waiting []*rdma.Request // repeats of a request still running
-	since   time.Duration   // when its connection ended, by clock.Fast
-	of      *account
-	at      *list.Element
+	owner    rdma.Identity // identity of the first user of the session
+	client   uint64
+	seq      uint64
+	done     bool
+	restored bool // from the log, and nobody has used the session since
+	left     bool // in doubt since a former life of the server: no request of it is running
+	closed   bool // the session has said goodbye
+	doubted  bool // the transaction is refused from now on, but may have committed
+	resp     []byte
+	running  *rdma.Request   // the request, nil if it has its answer
+	doubtful bool            // not done, and clients are told that the outcome is in doubt
+	waiting  []*rdma.Request // repeats of a request still running
+	since    time.Duration   // when its connection ended, by clock.Fast
+	of       *account
+	at       *list.Element
 }
 
 func newOutcomes(reply func(*rdma.Request, []byte)) *outcomes {
@@ -142,7 +165,9 @@ func (o *outcomes) leave(f *fate) {
 }
 
 func (o *outcomes) forget(f *fate) {
-	if !f.closed && len(o.forgetful) <= forgetfulMax {
+	if f.restored {
+		o.anyForgotten = true
+	} else if !f.closed && len(o.forgetful) <= forgetfulMax {
 		o.forgetful[f.owner.String()] = struct{}{}
 	}
 	o.leave(f)
@@ -153,7 +178,7 @@ func (o *outcomes) forget(f *fate) {
 // mayHaveForgotten reports whether a session that is not remembered may have
 // sent a transaction before.
 func (o *outcomes) mayHaveForgotten(who *rdma.Identity) bool {
-	if len(o.forgetful) > forgetfulMax {
+	if o.anyForgotten || len(o.forgetful) > forgetfulMax {
 		return true
 	}
 	_, ok := o.forgetful[who.String()]
@@ -222,13 +247,23 @@ func (o *outcomes) begin(id wire.ID, r *rdma.Request) (run bool) {
 	}
 	f := o.find(id.Client, r)
 	switch {
-	case id.Seq > f.seq && (f.done || f.seq == 0):
-		f.seq, f.done, f.closed, f.doubted = id.Seq, false, false, false
+	case id.Seq > f.seq && (f.done || f.seq == 0 || f.left):
+		// A session that goes on has had the outcome of its last transaction, even if
+		// this server must still ask others for it.
+		asked := f.waiting
+		f.seq, f.done, f.closed, f.doubted, f.running, f.doubtful, f.left, f.waiting = id.Seq, false, false, false, r, false, false, nil
 		if cap(f.resp) > reusedAnswerBytes { // the session has already received it
 			o.resize(f, nil)
 		}
 		o.mu.Unlock()
+		for _, w := range asked {
+			o.reply(w, doubtful)
+		}
 		return true
+	case id.Seq == f.seq && f.doubtful:
+		o.mu.Unlock()
+		o.reply(r, doubtful)
+		return false
 	case id.Seq == f.seq && !f.done:
 		f.waiting = append(f.waiting, r)
 		o.mu.Unlock()
@@ -244,16 +279,112 @@ func (o *outcomes) begin(id wire.ID, r *rdma.Request) (run bool) {
 	return false
 }
 
-// end records the answer and sends it.
+// end records the answer and sends it, unless the request was told that the
+// outcome is in doubt.
 func (o *outcomes) end(id wire.ID, r *rdma.Request, resp []byte) {
 	o.mu.Lock()
 	f := o.fates[id.Client] // a running request is never forgotten
-	f.done = true
-	o.keep(f, resp)
+	if f.doubtful {
+		r = nil
+	}
 	waiting := f.waiting
-	f.waiting = nil
+	f.done, f.running, f.doubtful, f.waiting = true, nil, false, nil
+	o.keep(f, resp)
 	o.mu.Unlock()
-	o.reply(r, resp)
+	if r != nil {
+		o.reply(r, resp)
+	}
+	for _, w := range waiting {
+		o.reply(w, resp)
+	}
+}
+
+// doubtful is the answer of a server that does not know the outcome yet.
+var doubtful = verdict{code: wire.InDoubt, text: "another data server does not tell the decision, and may know it"}.append(nil)
+
+// watch lets the clients of a transaction know after a while that it is in doubt,
+// if it has not ended by then.
+func (o *outcomes) watch(id wire.ID, after time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.late = append(o.late, lateFate{id, clock.Fast() + after})
+}
+
+// tellLate answers the clients of the transactions whose time is over.
+func (o *outcomes) tellLate() {
+	var waiting []*rdma.Request
+	o.mu.Lock()
+	if len(o.late) > 0 {
+		now := clock.Fast()
+		o.late = slices.DeleteFunc(o.late, func(l lateFate) bool {
+			if l.at > now {
+				return false
+			}
+			if f := o.fates[l.id.Client]; f != nil && f.seq == l.id.Seq && !f.done {
+				if f.running != nil {
+					waiting = append(waiting, f.running)
+				}
+				waiting = append(waiting, f.waiting...)
+				f.running, f.doubtful, f.waiting = nil, true, nil
+			}
+			return true
+		})
+	}
+	o.mu.Unlock()
+	for _, r := range waiting {
+		o.reply(r, doubtful)
+	}
+}
+
+// recoveredAccount is charged with the sessions that the log has, until they use
+// a connection again.
+var recoveredAccount = accountKey{gone: "recovered"}
+
+// recoveredMax bounds the sessions that are restored.
+const recoveredMax = 1 << 16
+
+// restore remembers the answer to a commit from the log or a checkpoint, unless a
+// later one of the session is known. The first client that shows the session's
+// number owns it, as with a new session.
+func (o *outcomes) restore(id wire.ID, resp []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f := o.fates[id.Client]
+	if f == nil {
+		f = &fate{client: id.Client, restored: true}
+		o.fates[id.Client] = f
+		o.enter(f, o.account(recoveredAccount, recoveredAccount.gone), recoveredMax)
+	} else if id.Seq < f.seq {
+		return
+	} else {
+		f.of.fates.MoveToBack(f.at)
+	}
+	f.seq, f.done, f.doubtful, f.left, f.since = id.Seq, true, false, false, clock.Fast()
+	o.keep(f, resp)
+}
+
+// doubt remembers that a session's last transaction is in doubt.
+func (o *outcomes) doubt(id wire.ID) {
+	o.restore(id, nil)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if f := o.fates[id.Client]; f.seq == id.Seq {
+		f.done, f.left = false, true
+	}
+}
+
+// settle ends a transaction for which no request is running.
+func (o *outcomes) settle(id wire.ID, resp []byte) {
+	o.mu.Lock()
+	f := o.fates[id.Client]
+	if f == nil || f.seq != id.Seq || f.done {
+		o.mu.Unlock()
+		return
+	}
+	waiting := f.waiting
+	f.done, f.doubtful, f.left, f.waiting = true, false, false, nil
+	o.keep(f, resp)
+	o.mu.Unlock()
 	for _, w := range waiting {
 		o.reply(w, resp)
 	}
@@ -262,17 +393,24 @@ func (o *outcomes) end(id wire.ID, r *rdma.Request, resp []byte) {
 // belongsTo reports whether the session belongs to the peer: its first user
 // owns it. Session numbers are random, so a client cannot use the session of
 // another client first.
-func (f *fate) belongsTo(who *rdma.Identity) bool { return f.owner.Same(who) }
+func (f *fate) belongsTo(who *rdma.Identity) bool {
+	if f.restored {
+		f.restored, f.owner = false, *who
+	}
+	return f.owner.Same(who)
+}
 
 func (o *outcomes) refuse(r *rdma.Request) {
 	o.reply(r, verdict{code: wire.Forbidden, text: "the session is another client's"}.append(nil))
 }
 
 // ask answers the outcome of a transaction to the client that owns the session.
-// Other clients get a refusal, and ask returns false. Unless peek is set, an
-// unknown transaction is refused from now on. That it is unknown means that it
-// has not committed only if it cannot have been forgotten.
-func (o *outcomes) ask(id wire.ID, peek bool, r *rdma.Request) (allowed bool) {
+// Other clients get a refusal, and ask returns false. Unless how says
+// wire.OutcomePeek, an unknown transaction is refused from now on. That it is
+// unknown means that it has not committed only if it cannot have been forgotten.
+func (o *outcomes) ask(id wire.ID, how []byte, r *rdma.Request) (allowed bool) {
+	settle := len(how) > 0 && how[0] == wire.OutcomeSettle
+	peek := len(how) > 0 && !settle
 	o.mu.Lock()
 	f := o.fates[id.Client]
 	resp := []byte{byte(wire.Unknown)}
@@ -281,7 +419,12 @@ func (o *outcomes) ask(id wire.ID, peek bool, r *rdma.Request) (allowed bool) {
 		o.mu.Unlock()
 		o.refuse(r)
 		return false
+	case f != nil && f.seq == id.Seq && !f.done && (settle || f.doubtful):
+		resp[0] = byte(wire.InDoubt)
 	case f != nil && f.seq == id.Seq && !f.done:
+		if f.running == nil && len(f.waiting) == 0 { // restored: it depends on other servers
+			o.late = append(o.late, lateFate{id, clock.Fast() + lateAfter})
+		}
 		f.waiting = append(f.waiting, r)
 		o.mu.Unlock()
 		return true
@@ -332,7 +475,7 @@ func (o *outcomes) disconnected(peer rdma.PeerID) {
 		}
 	}
 	for k, a := range o.accounts {
-		if k.gone == "" {
+		if k.gone == "" || k == recoveredAccount { // what is restored goes by number only: its clients are not known
 			continue
 		}
 		keep := outcomesKeep

@@ -2,11 +2,13 @@ package server
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"drtmx/index"
 	"drtmx/internal/clock"
 	"drtmx/internal/exec"
+	"drtmx/internal/wal"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -27,7 +29,16 @@ type request struct {
 	args   []byte          // of proc
 	part   *wire.Part      // of the commit
 	age    time.Duration   // of the commit's proofs, when the request arrived
+	wait   time.Duration   // how long the client lets it wait in all, at most; 0: it has not said
+	turn   wire.Turn       // that the client of a commit asks for
 	result []byte          // the answer, once it is known
+	cause  exec.Cause      // why it has lost, or is refused if it must not wait any more
+
+	at       wal.LSN // what the answer rests on is durable when the log is up to there
+	bare     bool    // it is not a transaction, and has no outcome
+	gone     bool    // its client has left
+	reserved bool    // the answer says so
+	counted  bool    // among the parked ones
 
 	// arrived is when that was, by clock.Fast, if the request has had to wait; 0
 	// if it runs at once.
@@ -36,19 +47,37 @@ type request struct {
 	woken  chan struct{} // not nil: not a request but a waiting goroutine; closed when the wait is over
 	leaves bool          // it needs other partitions and is not answered yet
 	bytes  int           // its memory while it is parked
-	since  time.Time
+	until  time.Duration // by clock.Fast, while it is parked; 0: for ever
+
+	seq   uint64         // of its first claim; 0: it has not waited in a line
+	moves int            // lines, or sets of lines, in which it has waited
+	rows  []wire.RowName // of all of them
 }
+
+// end is how an attempt to run a request ends.
+type end uint8
+
+const (
+	over   end = iota // the answer is known
+	locked            // it met a lock of a transaction in doubt
+	behind            // it would write a row that is reserved, or for which others wait
+	lost              // its proofs have failed
+)
 
 // Bounds of the parked requests of a partition.
 const (
-	parkedMax = 64
+	parkedMax = 1 << 12
 	// parkedBytesMax bounds their messages. A large request waits at its
 	// client.
-	parkedBytesMax = 1 << 20
-	// parkedFor bounds the wait for the decision of a transaction in doubt. It
-	// is many times the latency of the message that decides it. If the deciding
+	parkedBytesMax = 4 << 20
+	// parkedFor bounds the wait for the decision of a transaction in doubt, if
+	// the client does not. It is many times the latency of the message that
+	// decides it, because a client that retries loses its place. If the deciding
 	// server is silent or gone, settling takes longer, and the client retries.
-	parkedFor = 10 * time.Millisecond
+	parkedFor = 500 * time.Millisecond
+	// awaitedFor bounds the wait of a goroutine for any decision, which may be
+	// that of another lock than the one it met.
+	awaitedFor = 10 * time.Millisecond
 )
 
 // parking has the parked requests of a partition. The partition's mutex guards
@@ -56,10 +85,12 @@ const (
 type parking struct {
 	srv     *Server    // the server of the partition
 	queue   []*request // longest first
+	spare   []*request // memory for the next queue
 	bytes   int
 	max     int
 	limit   time.Duration // of a wait; 0: none
-	timer   *time.Timer   // ends the wait of the first request in the queue, or of one that has left it
+	timer   *time.Timer   // ends the wait of the request whose wait ends first, or of one that has left
+	next    time.Duration // when that is
 	armed   bool
 	stopped bool
 
@@ -68,55 +99,80 @@ type parking struct {
 
 func (k *parking) init(s *Server) { k.srv, k.max, k.limit = s, parkedMax, parkedFor }
 
-// start runs a request, or parks it. body is the message without its first
-// byte. A parked request keeps a copy of body and no other memory of the
+// start runs a request, or lets it wait. body is the message without its first
+// byte. A waiting request keeps a copy of body and no other memory of the
 // current request. start reports whether the request is over and must be
 // answered.
-func (p *partition) start(q *request, body []byte) (over bool) {
+func (p *partition) start(q *request, body []byte) (answer bool) {
 	if !p.mu.TryLock() {
 		q.arrived = clock.Fast()
 		p.mu.Lock()
 	}
-	defer p.mu.Unlock()
-	switch {
-	case p.attempt(q):
-	case p.park(q, body):
-		return false
-	default:
-		p.refuse(q, conflict(exec.CauseLocked))
+	defer p.unlock()
+	return p.place(q, p.attempt(q), body)
+}
+
+// place decides what becomes of a request after an attempt. It reports whether
+// the request must be answered; otherwise it waits. A nil body means that the
+// request has its own memory. The caller holds p.mu.
+func (p *partition) place(q *request, e end, body []byte) (answer bool) {
+	switch e {
+	case over:
+		if q.woken == nil {
+			p.lines.arrived(q.id.Client)
+		}
+		return true
+	case lost:
+		p.lines.arrived(q.id.Client)
+		if p.lose(q) {
+			return false
+		}
+	case locked, behind:
+		q.cause = exec.CauseLocked
+		if p.queue(q, e, body) {
+			return false
+		}
 	}
+	p.refuse(q, conflict(q.cause))
 	return true
 }
 
-// attempt runs a request from the start. It returns true if the request is
-// over, and false if only a lock stopped it. The caller holds p.mu.
-func (p *partition) attempt(q *request) (over bool) {
+// attempt runs a request from the start. The caller holds p.mu.
+func (p *partition) attempt(q *request) end {
 	if q.woken != nil {
-		return true // its goroutine does the rest
+		return over // its goroutine does the rest
 	}
 	p.advance()
 	if v := p.serves(); !v.ok() {
 		p.refuse(q, v)
-		return true
+		return over
 	}
 	if q.part != nil {
 		if v := q.fresh(); !v.ok() {
 			p.refuse(q, v)
-			return true
+			return over
 		}
 	}
 	part, result := q.part, []byte(nil)
 	if q.proc != nil {
+		p.runs.Add(1)
+		p.running.Store(q.proc)
 		res, commit, leaves, abandoned, err := p.runner.Run(p.parking.srv.ctx, q.proc, p.id, q.args)
+		p.running.Store(nil)
 		switch {
 		case leaves:
 			q.leaves = true
-			return true
+			return over
 		case abandoned:
-			return false
+			p.waitsFor = p.waitsFor[:0]
+			if row, known := p.runner.Met(); known {
+				p.waitsFor = append(p.waitsFor, row)
+			}
+			return locked
 		case err != nil:
+			q.at = p.logged
 			q.result = verdictOf(err).append(q.result[:0])
-			return true
+			return over
 		}
 		result, part = res, nil
 		if len(commit.Parts) > 0 {
@@ -125,17 +181,30 @@ func (p *partition) attempt(q *request) (over bool) {
 	}
 	var v verdict
 	if part != nil {
-		v = p.carryOut(part)
+		if p.lines.blocks(q.id.Client, part.Writes) {
+			if v = p.validate(part); v.ok() {
+				return behind
+			}
+		} else {
+			p.origin = origin{id: q.id, result: result}
+			v = p.carryOut(part)
+			p.origin = origin{}
+		}
 	}
+	q.at = p.logged // of the commit, or of what a refusal or a result tells of
 	switch {
 	case v.code == wire.Conflict && v.cause == exec.CauseLocked:
-		return false
+		return locked
+	case v.code == wire.Conflict && (v.cause == exec.CauseRow || v.cause == exec.CauseGap):
+		q.cause = v.cause
+		return lost
 	case !v.ok():
 		p.refuse(q, v)
 	default:
 		q.result = append(v.append(q.result[:0]), result...)
+		p.lines.committed(q.id.Client)
 	}
-	return true
+	return over
 }
 
 // fresh refuses a commit whose proofs are too old.
@@ -156,31 +225,28 @@ func (p *partition) refuse(q *request, v verdict) {
 	q.result = v.append(q.result[:0])
 }
 
-// park parks a request that met a lock. The caller holds p.mu.
-func (p *partition) park(q *request, body []byte) bool {
-	if !p.parking.room(len(body)) {
-		return false
-	}
+// keep returns a copy of a request that has its own memory; body is its message.
+func (q *request) keep(body []byte) *request {
 	if q.arrived == 0 {
 		q.arrived = clock.Fast()
 	}
 	own := append([]byte(nil), body...)
 	d := wire.NewDecoder(own)
-	kept := &request{id: q.id, r: q.r, proc: q.proc, age: q.age, arrived: q.arrived, bytes: len(own)}
+	kept := &request{id: q.id, r: q.r, proc: q.proc, age: q.age, wait: q.wait, arrived: q.arrived, bytes: len(own), cause: q.cause}
 	if q.proc != nil {
 		var c wire.Call
 		if c.Decode(&d) != nil {
-			return false // cannot happen: it was decoded before
+			return nil // cannot happen: it was decoded before
 		}
 		kept.args = c.Args
 	} else {
 		var c wire.Commit
 		if c.Decode(&d) != nil || len(c.Parts) != 1 {
-			return false
+			return nil
 		}
-		kept.part = &c.Parts[0]
+		kept.part, kept.turn = &c.Parts[0], c.Turn
 	}
-	return p.enqueue(kept)
+	return kept
 }
 
 // room reports whether the bounds leave room for a request.
@@ -195,21 +261,53 @@ func (p *partition) enqueue(q *request) bool {
 	if !k.room(q.bytes) || p.nprepare == 0 {
 		return false
 	}
-	q.since = time.Now()
+	if q.until = 0; k.limit > 0 {
+		now := clock.Fast()
+		if q.until = min(now+k.limit, p.ends(q)); q.until <= now {
+			if q.counted {
+				k.expired++
+			}
+			return false
+		}
+		k.arm(p, q.until)
+	}
 	k.queue = append(k.queue, q)
 	k.bytes += q.bytes
-	k.parked++
-	if !k.armed && k.limit > 0 {
-		k.arm(p, k.limit)
-	}
+	k.count(q)
 	return true
 }
 
+// count counts a request that waits, once.
+func (k *parking) count(q *request) {
+	if !q.counted {
+		q.counted = true
+		k.parked++
+	}
+}
+
+// forever is a time by clock.Fast that does not come.
+const forever = time.Duration(math.MaxInt64)
+
+// ends returns the time by clock.Fast at which the waits of a request end.
+func (p *partition) ends(q *request) time.Duration {
+	since, wait := q.arrived, q.wait
+	if since == 0 {
+		since = clock.Fast()
+	}
+	if wait == 0 {
+		wait = p.parking.limit
+	}
+	if wait == 0 {
+		return forever
+	}
+	return since + wait
+}
+
 // awaitDecision waits until a transaction in doubt in the partition is decided,
-// for at most parkedFor. It returns false at once if there is none, or if the
+// for at most awaitedFor. It returns false at once if there is none, or if the
 // queue is full. The caller must not have prepared anything here.
 func (p *partition) awaitDecision(ctx context.Context) bool {
-	q := &request{woken: make(chan struct{})}
+	q := &request{woken: make(chan struct{}), wait: awaitedFor}
 	p.mu.Lock()
 	ok := p.enqueue(q)
 	p.mu.Unlock()
@@ -224,21 +322,31 @@ func (p *partition) awaitDecision(ctx context.Context) bool {
 }
 
 // wake runs the parked requests in order of arrival, after a transaction in
-// doubt has been decided. A request that still meets a lock stays parked. wake
-// returns the requests that are over, for answerAll. The caller holds p.mu
-// since the decision, so that no other request runs in between.
-func (p *partition) wake() (over []*request) {
+// doubt has been decided. A request that still meets a lock stays parked. The
+// requests that are over are answered by unlock. The caller holds p.mu since the
+// decision, so that no other request runs in between.
+func (p *partition) wake() {
 	k := &p.parking
-	left := k.queue[:0]
-	for _, q := range k.queue {
-		if !p.attempt(q) {
-			left = append(left, q)
-			continue
+	queue := k.queue
+	k.queue, k.bytes = k.spare[:0], 0
+	for _, q := range queue {
+		switch e := p.attempt(q); {
+		case e == locked && p.stays(q):
+			k.queue = append(k.queue, q)
+			k.bytes += q.bytes
+		case p.place(q, e, nil):
+			p.lines.over = append(p.lines.over, q)
 		}
-		over = append(over, q)
 	}
-	k.keep(left)
-	return over
+	clear(queue)
+	k.spare = queue
+}
+
+// stays reports whether a parked request that has met a lock again stays parked:
+// it has its place in the line of the row, or is in none.
+func (p *partition) stays(q *request) bool {
+	c := p.lines.of[q.id.Client]
+	return c == nil && len(p.waitsFor) == 0 || c != nil && (!c.parked || c.stands(p.waitsFor))
 }
 
 // keep replaces the queue by left, which shares its memory.
@@ -250,11 +358,17 @@ func (k *parking) keep(left []*request) {
 	}
 }
 
-// arm sets the timer. The server waits for the timer's function as for its
-// goroutines. The caller holds p.mu.
-func (k *parking) arm(p *partition, d time.Duration) {
-	k.armed = true
-	k.srv.wg.Add(1)
+// arm sets the timer, unless it ends a wait earlier. The server waits for the
+// timer's function as for its goroutines. The caller holds p.mu.
+func (k *parking) arm(p *partition, at time.Duration) {
+	if k.armed && (k.next <= at || !k.timer.Stop()) {
+		return
+	}
+	if !k.armed {
+		k.srv.wg.Add(1)
+	}
+	k.armed, k.next = true, at
+	d := max(at-clock.Fast(), time.Microsecond)
 	if k.timer == nil {
 		k.timer = time.AfterFunc(d, p.expire)
 	} else {
@@ -268,20 +382,27 @@ func (p *partition) expire() {
 	k := &p.parking
 	defer k.srv.wg.Done()
 	p.mu.Lock()
+	defer p.unlock()
 	k.armed = false
-	n := 0
-	for n < len(k.queue) && time.Since(k.queue[n].since) >= k.limit {
-		p.refuse(k.queue[n], conflict(exec.CauseLocked))
-		n++
+	now, left := clock.Fast(), k.queue[:0]
+	for _, q := range k.queue {
+		if q.until == 0 || q.until > now {
+			left = append(left, q)
+			continue
+		}
+		k.expired++
+		if q.woken == nil {
+			p.lines.arrived(q.id.Client)
+		}
+		p.refuse(q, conflict(exec.CauseLocked))
+		p.lines.over = append(p.lines.over, q)
 	}
-	k.expired += uint64(n)
-	over := append([]*request(nil), k.queue[:n]...)
-	k.keep(append(k.queue[:0], k.queue[n:]...))
-	if len(k.queue) > 0 {
-		k.arm(p, max(k.limit-time.Since(k.queue[0].since), time.Microsecond))
+	k.keep(left)
+	for _, q := range left {
+		if q.until > 0 {
+			k.arm(p, q.until)
+		}
 	}
-	p.mu.Unlock()
-	p.answerAll(over)
 }
 
 // stopParking answers all parked requests, because the server stops.
@@ -298,8 +419,9 @@ func (p *partition) stopParking() {
 		k.armed = false
 		k.srv.wg.Done()
 	}
-	p.mu.Unlock()
-	p.answerAll(over)
+	p.lines.stop()
+	p.lines.over = append(p.lines.over, over...)
+	p.unlock()
 }
 
 // answerAll answers requests that are over. The caller must not hold p.mu.
@@ -317,8 +439,15 @@ func (p *partition) answer(q *request) {
 		close(q.woken)
 		return
 	}
+	if q.bare {
+		s.reply(q.r, q.result)
+		return
+	}
 	if !q.leaves {
-		s.outcomes.end(q.id, q.r, q.result)
+		if c := wire.Code(q.result[0]); c == wire.Conflict || c == wire.FewCopies {
+			q.at = 0 // it may be given at any time, and so tells nothing
+		}
+		s.answer(q.id, q.r, q.result, q.at)
 		return
 	}
 	s.slowCalls.Add(1)
@@ -327,11 +456,15 @@ func (p *partition) answer(q *request) {
 		args = append([]byte(nil), args...)
 	}
 	s.background(func() {
-		result, v := s.runElsewhere(s.ctx, p, proc, args)
+		result, v := s.runElsewhere(s.ctx, p, proc, args, id)
 		resp := v.append(nil)
 		if v.ok() {
 			resp = append(resp, result...)
 		}
-		s.outcomes.end(id, r, resp)
+		at := s.logged()
+		if v.code == wire.FewCopies {
+			at = 0
+		}
+		s.answer(id, r, resp, at)
 	})
 }

@@ -15,6 +15,9 @@ import (
 	"drtmx/internal/exec"
 	"drtmx/internal/invariants"
 	"drtmx/internal/mem"
+	"drtmx/internal/redo"
+	"drtmx/internal/twophase"
+	"drtmx/internal/wal"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -24,19 +27,17 @@ import (
 // its executor.
 type partition struct {
 	id       int
-	catalog  *tables.Catalog
 	region   *mem.Region
 	rkey     rdma.RKey
 	arena    *block.Arena
-	indexes  []index.Server
-	trained  []*learned.Server // the ordered ones of indexes
-	demand   []atomic.Uint32   // by index: fallbacks of clients since the trainer's last turn
-	gaveUp   []atomic.Uint64   // by index: all fallbacks of clients
-	turn     int               // the next index of trained
+	has      atomic.Pointer[holdings] // changes under mu and training
+	spare    []*hosted                // indexes of a version that is not used; under mu
+	turn     int                      // the next ordered index to train
 	started  time.Time
 	training sync.Mutex // one trainer at a time
 	epoch    uint32
-	present  *atomic.Uint64 // the server's tick
+	now      func() clock.Tick // by the server's own clock
+	make     func(*tables.Index) (index.Server, error)
 	control  mem.Span
 
 	// mu is the executor: held for every change, and for the whole of a
@@ -46,16 +47,30 @@ type partition struct {
 	owners   index.Owner
 	sealed   bool
 	runner   *exec.Runner
-	held     []*index.Held // of the transaction being applied
-	seen     map[*index.Held]bool
-	words    []uint64 // buffer to convert a row
+	locks    []*index.Held // of the transaction being applied
+	lockings uint64        // runs of lockAll
+	words    []uint64      // buffer to convert a row
 	parking  parking
-	side     *side // of the commit protocol
+	lines    lines
+	running  atomic.Pointer[exec.Procedure] // nil between two runs
+	runs     atomic.Uint64
+	watched  uint64         // runs, a tick ago
+	waitsFor []wire.RowName // rows that the last attempt must wait for, if they are known
+	side     *side          // of the commit protocol
 	ticks    clock.Logical
 	closed   clock.Tick // the tick published as closed
 	commits  uint64
 	aborts   uint64
 	nprepare int
+
+	// Of a durable server:
+	horizon horizon
+	origin  origin  // of the commit that is being carried out
+	logged  wal.LSN // of the last record of this partition
+	encoded []byte  // buffer of a record
+	written uint64  // bytes of the keys and rows that transactions have written
+	debts   []debt  // records for which the log had no room yet
+	frozen  int     // restored shares in doubt with reads that are not known: nothing may be written
 }
 
 // prepared is a participant's half of a distributed transaction in one
@@ -63,9 +78,19 @@ type partition struct {
 type prepared struct {
 	p      *partition
 	owner  index.Owner
+	client uint64 // session of the transaction; 0: not known
 	vote   clock.Tick
 	held   []*index.Held
 	writes []wire.Write // with copied rows
+	csn    block.CSN    // of the commit, once it is in the log
+
+	// Of a durable server:
+	reads  bool             // the share has read more than the rows that it has locked to write
+	logged bool             // the log has the share
+	frozen bool             // restored: its reads are not known, so that nothing else is written
+	record *twophase.Record // of the decision
+	origin origin           // of the coordinator's client
+	aside  aside            // room in the log for its records
 }
 
 // verdict is the result of a step that may refuse.
@@ -99,25 +124,31 @@ func (v verdict) append(b []byte) []byte {
 
 func conflict(c exec.Cause) verdict { return verdict{code: wire.Conflict, cause: c} }
 
-func newPartition(id int, cfg *Config, r *mem.Region, checksums bool, present *atomic.Uint64, running *clock.Running) (*partition, error) {
+func newPartition(id int, cfg *Config, r *mem.Region, checksums bool, now func() clock.Tick, running *clock.Running) (*partition, error) {
 	p := &partition{
-		id: id, catalog: cfg.Catalog, region: r, epoch: cfg.Epoch, shared: newSharedLocks(),
-		seen: map[*index.Held]bool{}, started: time.Now(), present: present,
-		arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: clock.Tick(present.Load()), Clock: running.Now}),
+		id: id, region: r, epoch: cfg.Epoch, shared: newSharedLocks(),
+		started: time.Now(), now: now,
+		arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: now(), Clock: running.Now}),
 	}
 	p.control = p.arena.Span(block.ControlAddr, controlWords)
 	p.control.Store(horizonWord, ^uint64(0)) // in memory, published data counts as durable
 	p.control.Store(epochWord, uint64(cfg.Epoch))
 	p.advance()
-	for _, ix := range cfg.Catalog.Indexes {
-		srv, err := p.newIndex(ix, cfg, running)
-		if err != nil {
-			return nil, fmt.Errorf("server: partition %d: index %s: %w", id, ix.Name, err)
-		}
-		p.indexes = append(p.indexes, srv)
+	p.make = func(ix *tables.Index) (index.Server, error) { return p.newIndex(ix, cfg, running) }
+	p.has.Store(&holdings{})
+	if err := p.makeIndexes(cfg.Catalog); err != nil {
+		return nil, err
 	}
-	p.demand, p.gaveUp = make([]atomic.Uint32, len(p.indexes)), make([]atomic.Uint64, len(p.indexes))
+	p.use(cfg.Catalog)
 	return p, nil
+}
+
+// keepVersions switches the history on. Recovery comes before it, and so leaves
+// no versions.
+func (p *partition) keepVersions(cfg *Config) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.arena.History().Keep(max(clock.Tick(cfg.Retain/clock.TickLength), 1), cfg.RetainBytes, p.ticks.Tick())
 }
 
 // Words of the control block: see docs/layouts.md. Every validation reads the
@@ -127,6 +158,7 @@ const (
 	horizonWord  = 1 // durable horizon, a CSN
 	closedWord   = 2 // no commit of this tick or an earlier one will still be applied
 	tickWord     = 3 // no commit that has been applied is of a later tick
+	floorWord    = 4 // see block.FloorAddr; the two bounds of what is retained follow
 	controlWords = 8
 )
 
@@ -135,19 +167,20 @@ func (p *partition) newIndex(ix *tables.Index, cfg *Config, running *clock.Runni
 	if !ix.Ordered {
 		return hash.NewServer(p.arena, hash.Options{Strings: ix.Strings, RowWords: words, Locks: p.shared})
 	}
-	srv, err := learned.NewServer(p.arena, learned.Options{
+	return learned.NewServer(p.arena, learned.Options{
 		Strings: ix.Strings, RowWords: words, Locks: p.shared, Family: cfg.Family, Clock: running.Now,
 	})
-	if err != nil {
-		return nil, err
-	}
-	p.trained = append(p.trained, srv)
-	return srv, nil
 }
 
 // validate reports whether the partition is served and every proof still holds. Under p.mu.
 func (p *partition) validate(part *wire.Part) verdict {
 	if v := p.serves(); !v.ok() {
+		return v
+	}
+	if part.Memory != 0 && part.Memory != p.epoch {
+		return conflict(exec.CauseFence) // its proofs are of memory that is gone, whatever this memory has at their addresses
+	}
+	if v := p.allows(part); !v.ok() {
 		return v
 	}
 	for _, pr := range part.Rows {
@@ -158,6 +191,26 @@ func (p *partition) validate(part *wire.Part) verdict {
 	for _, pr := range part.Gaps {
 		if !p.holds(pr) {
 			return conflict(exec.CauseGap)
+		}
+	}
+	return verdict{}
+}
+
+// allows refuses writes of another version of the catalogue. A transaction of an
+// earlier one may write the tables that have not changed since. What one of a
+// later version writes, this partition might let others overwrite that do not
+// know it.
+func (p *partition) allows(part *wire.Part) verdict {
+	c := p.has.Load().catalog
+	if len(part.Writes) == 0 || int(part.Catalog) == c.Version() {
+		return verdict{}
+	}
+	if int(part.Catalog) > c.Version() {
+		return conflict(exec.CauseCatalog)
+	}
+	for i := range part.Writes {
+		if ix := int(part.Writes[i].Index); ix < len(c.Indexes) && c.Indexes[ix].Table.Since() > int(part.Catalog) {
+			return conflict(exec.CauseCatalog)
 		}
 	}
 	return verdict{}
@@ -174,20 +227,27 @@ func (p *partition) holds(pr index.Proof) bool {
 // waits for a lock of another transaction. held[i] is the lock of writes[i].
 // The caller holds p.mu.
 func (p *partition) lockAll(o index.Owner, writes []wire.Write, held []*index.Held) ([]*index.Held, verdict) {
-	clear(p.seen)
+	if p.frozen > 0 && len(writes) > 0 {
+		p.waitsFor = append(p.waitsFor[:0], nameOf(&writes[0]))
+		return held[:0], conflict(exec.CauseLocked)
+	}
+	p.lockings++
 	for i := range writes {
 		h, v := p.lock(o, &writes[i])
 		if h != nil {
-			if p.seen[h] { // the key is already locked by this write set
+			if h.Turn == p.lockings { // the key is already locked by this write set
 				h, v = nil, verdict{code: wire.Bad, text: "two writes of one key"}
 			} else {
-				p.seen[h] = true
+				h.Turn = p.lockings
 				held = append(held, h)
 			}
 		}
 		if !v.ok() {
+			if v.code == wire.Conflict {
+				p.waitsFor = append(p.waitsFor[:0], nameOf(&writes[i]))
+			}
 			for i, h := range held {
-				p.indexes[writes[i].Index].Release(h)
+				p.index(int(writes[i].Index)).Release(h)
 			}
 			return held[:0], v
 		}
@@ -196,29 +256,49 @@ func (p *partition) lockAll(o index.Owner, writes []wire.Write, held []*index.He
 }
 
 func (p *partition) lock(o index.Owner, w *wire.Write) (*index.Held, verdict) {
-	if int(w.Index) >= len(p.indexes) || w.Op < wire.Insert || w.Op > wire.Delete ||
-		!fits(p.catalog.Indexes[w.Index], w) {
+	has := p.has.Load()
+	if int(w.Index) >= len(has.indexes) { // nor in a later version, see allows
+		return nil, verdict{code: wire.Bad, text: fmt.Sprintf("no index %d", w.Index)}
+	}
+	def := has.catalog.Indexes[w.Index]
+	if w.Op < wire.Insert || w.Op > wire.Delete || !fits(def, w) {
 		return nil, verdict{code: wire.Bad, text: fmt.Sprintf("write of %d bytes to index %d, operation %d", len(w.Row), w.Index, w.Op)}
 	}
-	if ix := p.catalog.Indexes[w.Index]; ix.Partition.Kind == tables.Replicated {
-		return nil, verdict{code: wire.Bad, text: "write to replicated table " + ix.Name}
+	if def.Partition.Kind == tables.Replicated {
+		return nil, verdict{code: wire.Bad, text: "write to replicated table " + def.Name}
 	}
-	h, err := p.indexes[w.Index].LockWrite(o, w.Key, w.Hint)
+	ix := has.indexes[w.Index].Server
+	h, err := ix.LockWrite(o, w.Key, w.Hint)
+	for err != nil && errors.Is(err, index.ErrFull) && p.makeRoom() {
+		h, err = ix.LockWrite(o, w.Key, w.Hint)
+	}
 	switch {
 	case errors.Is(err, index.ErrLocked):
 		return nil, conflict(exec.CauseLocked)
 	case err != nil:
-		return nil, verdict{code: wire.OutOfMemory, text: err.Error()}
+		return nil, p.refusal(wire.OutOfMemory, w, err)
 	case h.Existed && w.Op == wire.Insert:
-		return h, verdict{code: wire.Exists}
+		return h, p.refusal(wire.Exists, w, exec.ErrExists)
 	case !h.Existed && (w.Op == wire.Update || w.Op == wire.Delete):
-		return h, verdict{code: wire.NotFound}
+		return h, p.refusal(wire.NotFound, w, exec.ErrNotFound)
 	case w.Op != wire.Delete && w.Strings:
-		if err := p.indexes[w.Index].Reserve(h, len(w.Row)/mem.WordBytes); err != nil {
-			return h, verdict{code: wire.OutOfMemory, text: err.Error()}
+		err := ix.Reserve(h, len(w.Row)/mem.WordBytes)
+		for err != nil && errors.Is(err, index.ErrFull) && p.makeRoom() {
+			err = ix.Reserve(h, len(w.Row)/mem.WordBytes)
+		}
+		if err != nil {
+			return h, p.refusal(wire.OutOfMemory, w, err)
 		}
 	}
 	return h, verdict{}
+}
+
+// refusal is the refusal of a write, with what it concerns.
+func (p *partition) refusal(c wire.Code, w *wire.Write, err error) verdict {
+	ix := p.has.Load().catalog.Indexes[w.Index]
+	e := ix.Concerns(err, keyOf(ix, w.Key))
+	e.Partition = p.id
+	return verdict{code: c, text: exec.Fault(e)}
 }
 
 // fits reports whether the key and the row of a write have the index's kind and
@@ -240,13 +320,31 @@ func (p *partition) applyAll(writes []wire.Write, held []*index.Held, csn block.
 	if invariants.Enabled {
 		checkLocked(writes, held, csn)
 	}
+	indexes := p.has.Load().indexes
+	durable := p.parking.srv.durable != nil
+	mem.Release()
 	for i := range writes {
 		w := &writes[i]
+		if durable {
+			p.count(indexes[w.Index].def, w)
+		}
 		if w.Op == wire.Delete {
-			p.indexes[w.Index].PublishDelete(held[i], block.Absent(csn))
+			indexes[w.Index].PublishDelete(held[i], block.Absent(csn))
 			continue
 		}
-		p.indexes[w.Index].Publish(held[i], p.rowWords(w.Row), block.Present(csn))
+		indexes[w.Index].Publish(held[i], p.rowWords(w.Row), block.Present(csn))
+	}
+}
+
+// count counts what a transaction writes. Entries of secondary indexes are not
+// counted: they follow from the rows.
+func (p *partition) count(ix *tables.Index, w *wire.Write) {
+	switch {
+	case ix != ix.Table.Primary():
+	case w.Strings:
+		p.written += uint64(len(w.Key.Str) + len(w.Row))
+	default:
+		p.written += uint64(mem.WordBytes + len(w.Row))
 	}
 }
 
@@ -293,15 +391,27 @@ func (p *partition) carryOut(part *wire.Part) verdict {
 		return v
 	}
 	if len(part.Writes) == 0 {
-		return verdict{}
+		return p.noteAgent()
+	}
+	if v := p.parking.srv.durable.fewCopies(); !v.ok() {
+		return v
 	}
 	p.owners++
-	held, v := p.lockAll(p.owners, part.Writes, p.held[:0])
-	p.held = held[:0]
+	held, v := p.lockAll(p.owners, part.Writes, p.locks[:0])
+	p.locks = held[:0]
 	if !v.ok() {
 		return v
 	}
-	p.applyAll(part.Writes, held, p.nextCSN())
+	csn := p.nextCSN()
+	if s := p.parking.srv; s.durable != nil {
+		if v := s.noteCommit(p.origin, []redo.Part{{Partition: uint16(p.id), CSN: csn, Writes: part.Writes, Held: held}}, p); !v.ok() {
+			for i, h := range held {
+				p.index(int(part.Writes[i].Index)).Release(h)
+			}
+			return v
+		}
+	}
+	p.applyAll(part.Writes, held, csn)
 	p.commits++
 	return verdict{}
 }
@@ -321,7 +431,7 @@ func (p *partition) prepare(part *wire.Part) (*prepared, verdict) {
 func (p *partition) hold(part *wire.Part) (*prepared, verdict) {
 	p.owners++
 	p.advance()
-	t := &prepared{p: p, owner: p.owners, vote: p.ticks.Vote()}
+	t := &prepared{p: p, owner: p.owners, vote: p.ticks.Vote(), reads: len(part.Rows)+len(part.Gaps) > 0}
 	p.nprepare++
 	// Take the shared locks before the exclusive ones: an insert may split a
 	// leaf that was read, and the index then moves the shared locks with the
@@ -332,6 +442,9 @@ func (p *partition) hold(part *wire.Part) (*prepared, verdict) {
 		return t, v
 	}
 	t.held = held
+	if t.reads && p.parking.srv.durable != nil {
+		t.reads = p.shared.beyond(t.owner, held)
+	}
 	for _, w := range part.Writes {
 		w.Row, w.Key = append([]byte(nil), w.Row...), w.Key.Clone()
 		t.writes = append(t.writes, w)
@@ -343,7 +456,7 @@ func (p *partition) hold(part *wire.Part) (*prepared, verdict) {
 // p.mu.
 func (t *prepared) release() {
 	for i, h := range t.held {
-		t.p.indexes[t.writes[i].Index].Release(h)
+		t.p.index(int(t.writes[i].Index)).Release(h)
 	}
 	t.held, t.writes = nil, nil
 }
@@ -364,9 +477,8 @@ func (t *prepared) decide(commit bool, tick clock.Tick) {
 	p := t.p
 	p.mu.Lock()
 	t.end(commit, tick)
-	over := p.wake()
-	p.mu.Unlock()
-	p.answerAll(over)
+	p.wake()
+	p.unlock()
 }
 
 // end applies the locked writes at a tick, or releases them. The partition
@@ -376,18 +488,33 @@ func (t *prepared) end(commit bool, tick clock.Tick) {
 	p := t.p
 	p.nprepare--
 	p.shared.release(t.owner)
+	if t.frozen {
+		p.frozen--
+	}
 	if invariants.Enabled {
 		p.checkPrepared()
 	}
 	if commit {
+		p.lines.committed(t.client)
 		p.adopt(tick)
 		if len(t.writes) > 0 {
-			p.applyAll(t.writes, t.held, p.arena.CSNAt(tick))
+			if t.csn == 0 {
+				t.csn = p.arena.CSNAt(tick)
+			}
+			p.noteDecided(t)
+			p.applyAll(t.writes, t.held, t.csn)
+		}
+		if len(t.writes) == 0 {
+			p.noteStep(t.record, t, t.origin)
 		}
 		p.commits++
 	} else {
 		p.aborts++
+		p.noteStep(t.record, t, t.origin)
 		t.release()
+	}
+	if d := p.parking.srv.durable; d != nil {
+		d.log.GiveUp(t.aside.take(twophase.Decided))
 	}
 	p.settle(t.vote)
 }
@@ -398,45 +525,6 @@ func (p *partition) checkPrepared() {
 	if p.nprepare < 0 || p.nprepare == 0 && !p.shared.Empty() {
 		invariants.Failf("partition %d: %d transactions prepared, %d shared locks", p.id, p.nprepare, len(p.shared.owners))
 	}
-}
-
-// load inserts rows in bulk; b has keys and rows, one after the other.
-func (p *partition) load(ix int, b []byte) verdict {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.sealed {
-		return verdict{code: wire.Bad, text: "loading has ended"}
-	}
-	if v := p.serves(); !v.ok() {
-		return v
-	}
-	if ix >= len(p.indexes) {
-		return verdict{code: wire.Bad, text: fmt.Sprintf("index %d of %d", ix, len(p.indexes))}
-	}
-	h := block.Present(p.nextCSN()) // a row that is loaded again gets a new header
-	d := wire.NewDecoder(b)
-	for d.Left() > 0 {
-		w := wire.Write{Op: wire.Put, Index: uint16(ix)}
-		if w.Strings = p.catalog.Indexes[ix].Strings; w.Strings {
-			w.Key, w.Strings = d.Key()
-			w.Row = d.Bytes()
-		} else {
-			w.Key, w.Row = index.Num(d.U64()), d.Take(p.catalog.Indexes[ix].RowBytes)
-		}
-		if d.Err() != nil || !fits(p.catalog.Indexes[ix], &w) {
-			return verdict{code: wire.Bad, text: fmt.Sprintf("malformed rows of %s", p.catalog.Indexes[ix].Name)}
-		}
-		err := p.indexes[ix].Load(w.Key, p.rowWords(w.Row), h)
-		switch {
-		case errors.Is(err, index.ErrLocked):
-			return conflict(exec.CauseLocked)
-		case errors.Is(err, index.ErrFull):
-			return verdict{code: wire.OutOfMemory, text: err.Error()}
-		case err != nil:
-			return verdict{code: wire.Bad, text: err.Error()}
-		}
-	}
-	return verdict{}
 }
 
 // seal ends loading and trains every model.
@@ -451,14 +539,14 @@ func (p *partition) seal() {
 func (p *partition) train(n int) (worked bool) {
 	p.training.Lock()
 	defer p.training.Unlock()
-	for _, srv := range p.trained {
-		worked = p.trainOne(srv, n) || worked
+	for _, ix := range p.has.Load().trained {
+		worked = p.trainOne(ix, n) || worked
 	}
 	return worked
 }
 
-func (p *partition) trainOne(srv *learned.Server, n int) (worked bool) {
-	for i := 0; i < n && srv.Maintain(time.Since(p.started), &p.mu); i++ {
+func (p *partition) trainOne(ix *hosted, n int) (worked bool) {
+	for i := 0; i < n && ix.learned.Maintain(time.Since(p.started), &p.mu); i++ {
 		worked = true
 	}
 	return worked
@@ -475,22 +563,17 @@ const demandUnits = 8
 func (p *partition) trainTurn() (worked bool) {
 	p.training.Lock()
 	defer p.training.Unlock()
-	for range p.trained {
+	trained := p.has.Load().trained
+	for range trained {
 		p.turn++
-		if p.trainOne(p.trained[p.turn%len(p.trained)], 1) {
+		if p.trainOne(trained[p.turn%len(trained)], 1) {
 			worked = true
 			break
 		}
 	}
-	at := 0
-	for i := range p.indexes {
-		if !p.catalog.Indexes[i].Ordered {
-			continue
-		}
-		srv := p.trained[at]
-		at++
-		if d := p.demand[i].Swap(0); d > 0 {
-			worked = p.trainOne(srv, min(int(d), demandUnits)) || worked
+	for _, ix := range trained {
+		if d := ix.demand.Swap(0); d > 0 {
+			worked = p.trainOne(ix, min(int(d), demandUnits)) || worked
 		}
 	}
 	return worked

@@ -51,6 +51,7 @@ type link struct {
 	peer        *peer
 	conn        rdma.Conn
 	incarnation uint64
+	epoch       uint32
 	replaced    bool // the server that was first heard of is another one, and lost its memory
 	resp        []byte
 	messages    []twophase.Message // of the last answer
@@ -94,7 +95,7 @@ func (p *peer) dial(ctx context.Context) (*link, error) {
 	if err == nil {
 		var h *wire.Hello
 		if h, err = wire.DecodeHello(resp); err == nil && h.Server == p.server && h.Incarnation != 0 {
-			l := &link{peer: p, conn: c, incarnation: h.Incarnation, resp: resp[:0]}
+			l := &link{peer: p, conn: c, incarnation: h.Incarnation, epoch: h.Epoch, resp: resp[:0]}
 			l.replaced = p.s.acquainted.replaced(p.server, h.Incarnation)
 			return l, nil
 		}
@@ -208,11 +209,14 @@ func (p *peer) exchange(ms []twophase.Message) error {
 			rest = append(rest, m)
 		}
 	}
-	for op, ms := range map[wire.Op][]twophase.Message{wire.OpDecide: decisions, wire.OpResolve: rest} {
-		if len(ms) == 0 || err != nil {
+	for _, x := range []struct {
+		op wire.Op
+		ms []twophase.Message
+	}{{wire.OpDecide, decisions}, {wire.OpResolve, rest}} {
+		if len(x.ms) == 0 || err != nil {
 			continue
 		}
-		if err = l.conn.StartCall(ctx, wire.AppendMessages([]byte{byte(op)}, ms)); err == nil {
+		if err = l.conn.StartCall(ctx, wire.AppendMessages([]byte{byte(x.op)}, x.ms)); err == nil {
 			if _, err = l.finish(ctx); err == nil {
 				b.out.Messages = append(b.out.Messages, l.messages...)
 			}

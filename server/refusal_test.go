@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/testseed"
 	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
@@ -38,7 +39,11 @@ var spreads = []struct{ servers, partitions int }{{1, 1}, {1, 4}, {2, 2}, {2, 4}
 // Nobody deletes a row, so no transaction may find one missing or present twice:
 // an entry that another transaction moves changes the row that was read, too.
 func TestMovedRowsAreFound(t *testing.T) {
-	const workers, turns, rows = 8, 150, 12
+	const workers, rows = 8, 12
+	turns := 150
+	if testing.Short() {
+		turns = 40 // for the race detector, which makes all of it slow
+	}
 	for _, sp := range spreads {
 		t.Run(fmt.Sprintf("%d servers, %d partitions", sp.servers, sp.partitions), func(t *testing.T) {
 			x := startSpread(t, sp.servers, sp.partitions)
@@ -126,7 +131,7 @@ func TestRefusalsComeAtOnce(t *testing.T) {
 // has found them absent, and makes one write that is refused.
 func (x *cluster) refuse(t *testing.T, name string, fresh uint64, last bool, want error, refused func(*txn.Txn) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testseed.Patience())
 	defer cancel()
 	attempts, start := 0, time.Now()
 	err := x.DB.Update(ctx, func(tx *txn.Txn) error {

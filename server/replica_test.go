@@ -28,7 +28,7 @@ func TestCopiesAtHandAreRead(t *testing.T) {
 			if _, err := t.Get(rate, tables.Num(k)); err != nil {
 				return nil, err
 			}
-			if rows, err := t.Scan(band.Primary(), tables.Num(k), tables.Num(k+3), 2); err != nil || len(rows) == 0 {
+			if rows, err := t.QueueScan(band.Primary(), tables.Num(k), tables.Num(k+3), 2).Entries(); err != nil || len(rows) == 0 {
 				return nil, err
 			}
 		}

@@ -35,6 +35,7 @@ func (s *Server) ticker(ctx context.Context) {
 		}
 		s.tick()
 		watch.look()
+		s.outcomes.tellLate()
 	}
 }
 
@@ -130,8 +131,11 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 		// only once the transaction is decided against, and may try again.
 		b.v = conflict(exec.CauseRemote)
 	}
+	if s.owes(answers) {
+		b.v, answers = s.durable.owing(), nil
+	}
 	w.resp = wire.AppendMessages(appendVerdict(w.resp[:0], b.v), answers)
-	s.reply(r, w.resp)
+	s.replyToPeer(r, w.resp, s.logged())
 }
 
 // refused reports whether a machine refused a request without trying to lock or

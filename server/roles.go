@@ -14,18 +14,26 @@ var leastRole = map[wire.Op]rdma.Role{
 	wire.OpHello:   rdma.RoleReader,
 	wire.OpRead:    rdma.RoleReader,
 	wire.OpStats:   rdma.RoleReader,
+	wire.OpAdopt:   rdma.RoleReader,
+	wire.OpLease:   rdma.RoleReader,
 	wire.OpCommit:  rdma.RoleWriter,
 	wire.OpCall:    rdma.RoleWriter,
 	wire.OpOutcome: rdma.RoleWriter,
 	wire.OpGoodbye: rdma.RoleWriter,
+	wire.OpReserve: rdma.RoleWriter,
 	wire.OpLoad:    rdma.RoleLoader,
 	wire.OpSeal:    rdma.RoleLoader,
+	wire.OpAlter:   rdma.RoleLoader,
+	wire.OpEmpty:   rdma.RoleLoader,
+	wire.OpBackup:  rdma.RoleLoader,
 
 	wire.OpPrepare:  rdma.RoleServer,
 	wire.OpDecide:   rdma.RoleServer,
 	wire.OpHandOver: rdma.RoleServer,
 	wire.OpResolve:  rdma.RoleServer,
 	wire.OpValidate: rdma.RoleServer,
+	wire.OpCatalog:  rdma.RoleServer,
+	wire.OpCopy:     rdma.RoleServer,
 }
 
 // needs returns the least role for a request.
@@ -50,15 +58,16 @@ func (f *forbidden) refusals() []rdma.Refusal {
 
 // permits reports whether the peer's role allows a request, and answers it if
 // not. permitsTable checks the tables of a request. A procedure may use any
-// table, and sealing ends the load for all tables, so a peer that is restricted
-// to some tables may do neither.
+// table, sealing ends the load for all tables, and emptying the cluster, a backup or a
+// change of the catalogue concerns all, so a peer that is restricted to some tables may
+// do none of it.
 func (s *Server) permits(r *rdma.Request, op wire.Op) bool {
 	if least := needs(op); r.From.Role < least {
 		s.forbidden.role.Add(1)
 		s.forbid(r, fmt.Sprintf("%v needs the role %v, the peer is %v", op, least, r.From))
 		return false
 	}
-	if (op == wire.OpCall || op == wire.OpSeal) && r.From.Restricted() {
+	if (op == wire.OpCall || op == wire.OpSeal || op == wire.OpAlter || op == wire.OpEmpty || op == wire.OpBackup) && r.From.Restricted() {
 		s.forbidden.table.Add(1)
 		s.forbid(r, fmt.Sprintf("%v needs all tables, the peer is %v", op, r.From))
 		return false
@@ -67,12 +76,16 @@ func (s *Server) permits(r *rdma.Request, op wire.Op) bool {
 }
 
 // permitsTable reports whether the peer may use the table of an index, and
-// answers the request if not. It does not check that the index exists.
+// answers the request if not. For a peer that is restricted the index must
+// exist: one that is added later might have a table that it may not use.
 func (s *Server) permitsTable(r *rdma.Request, ix int) bool {
-	if !r.From.Restricted() || ix >= len(s.cfg.Catalog.Indexes) {
+	if !r.From.Restricted() {
 		return true
 	}
-	table := s.cfg.Catalog.Indexes[ix].Table.Name()
+	table := fmt.Sprintf("of index %d", ix)
+	if indexes := s.catalog.Load().Indexes; ix < len(indexes) {
+		table = indexes[ix].Table.Name()
+	}
 	if r.From.MayUse(table) {
 		return true
 	}

@@ -12,6 +12,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/certs"
+	"drtmx/internal/testseed"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -64,7 +65,7 @@ func roleFabrics(t *testing.T) []roleFabric {
 	}
 	return append(fabrics, roleFabric{
 		name: "tcp", server: over(t, certs.Leaf{Name: "server", Role: certs.RoleServer, Hosts: []string{"127.0.0.1"}}),
-		addrs: []string{freeAddr(t)},
+		addrs: []string{freeAddr(t), freeAddr(t)},
 		as: func(t testing.TB, who rdma.Identity) rdma.Provider {
 			return over(t, certs.Leaf{Name: who.Name, Role: who.Role.String(), Tables: who.Tables})
 		},
@@ -142,7 +143,7 @@ func (f *roleFabric) dial(t *testing.T, who rdma.Identity, addr string) rdma.Con
 // ask is the code of the answer to a request.
 func ask(t *testing.T, c rdma.Conn, req []byte) wire.Code {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testseed.Patience())
 	defer cancel()
 	resp, err := rdma.Call(ctx, c, req, nil)
 	if err != nil || len(resp) == 0 {
@@ -164,9 +165,9 @@ func (s *Server) refused(reason string) uint64 {
 // that is none, as every role over every fabric. What a role may not do is
 // refused before anything is looked at, and counted.
 func TestEveryRequestUnderEveryRole(t *testing.T) {
-	reader := map[wire.Op]bool{wire.OpHello: true, wire.OpRead: true, wire.OpStats: true}
-	writer := map[wire.Op]bool{wire.OpCommit: true, wire.OpCall: true, wire.OpOutcome: true, wire.OpGoodbye: true}
-	loader := map[wire.Op]bool{wire.OpLoad: true, wire.OpSeal: true}
+	reader := map[wire.Op]bool{wire.OpHello: true, wire.OpRead: true, wire.OpStats: true, wire.OpAdopt: true, wire.OpLease: true}
+	writer := map[wire.Op]bool{wire.OpCommit: true, wire.OpCall: true, wire.OpOutcome: true, wire.OpGoodbye: true, wire.OpReserve: true}
+	loader := map[wire.Op]bool{wire.OpLoad: true, wire.OpSeal: true, wire.OpAlter: true, wire.OpEmpty: true, wire.OpBackup: true}
 	for _, f := range roleFabrics(t) {
 		t.Run(f.name, func(t *testing.T) {
 			cat, servers := f.serve(t)
@@ -223,11 +224,12 @@ func requestBodies(cat *tables.Catalog, session uint64) map[wire.Op][][]byte {
 	}
 	return map[wire.Op][][]byte{
 		wire.OpCommit:  {wire.AppendCommit(nil, wire.OpCommit, commit(session+1, 1), nil)},
-		wire.OpCall:    {wire.AppendCall(nil, wire.ID{Client: session + 2, Seq: 1}, 0, "transfer", transferArgs(1, 2, 3))},
+		wire.OpCall:    {wire.AppendCall(nil, wire.ID{Client: session + 2, Seq: 1}, 0, 0, "transfer", transferArgs(1, 2, 3))},
 		wire.OpPrepare: {message(wire.OpPrepare, twophase.Prepare, commit(session+3, 2))},
 		wire.OpDecide:  {message(wire.OpDecide, twophase.Decide, nil)},
 		wire.OpOutcome: {wire.AppendID([]byte{byte(wire.OpOutcome)}, wire.ID{Client: session + 5, Seq: 1})},
 		wire.OpResolve: {message(wire.OpResolve, twophase.Ask, nil)},
+		wire.OpReserve: {wire.AppendReserve(nil, session+6, 0, &wire.Turn{Wait: time.Second, Rows: []wire.RowName{wire.NameRow(uint16(entry.ID), index.Num(1))}})},
 	}
 }
 
@@ -285,7 +287,7 @@ func TestTablesOfAClient(t *testing.T) {
 				for what, req := range map[string][]byte{
 					"read":   wire.AppendReads(nil, []wire.Read{{Index: uint16(ix.ID), Lo: index.Num(7)}}),
 					"commit": wire.AppendCommit(nil, wire.OpCommit, &write, nil),
-					"load":   {byte(wire.OpLoad), 0, 0, byte(ix.ID), 0},
+					"load":   {byte(wire.OpLoad), 0, 0, byte(ix.ID), 0, 0, 0, 0, 0},
 				} {
 					before := s.refused("request_table")
 					code := ask(t, c, req)
@@ -295,8 +297,8 @@ func TestTablesOfAClient(t *testing.T) {
 				}
 			}
 			for what, req := range map[string][]byte{
-				"call": wire.AppendCall(nil, wire.ID{Client: 202, Seq: 1}, 0, "transfer", transferArgs(1, 2, 3)),
-				"seal": {byte(wire.OpSeal)},
+				"call": wire.AppendCall(nil, wire.ID{Client: 202, Seq: 1}, 0, 0, "transfer", transferArgs(1, 2, 3)),
+				"seal": {byte(wire.OpSeal)}, "empty": {byte(wire.OpEmpty)}, "backup": {byte(wire.OpBackup), wire.BackupBegin},
 			} {
 				if code := ask(t, c, req); code != wire.Forbidden {
 					t.Errorf("%s is answered %d", what, code)

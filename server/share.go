@@ -7,6 +7,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/clock"
 	"drtmx/internal/exec"
+	"drtmx/internal/redo"
 	"drtmx/internal/wire"
 )
 
@@ -14,17 +15,19 @@ import (
 // committed or prepared in one step, under the executors of all its partitions,
 // so that a verdict on one part rests on the proofs of all parts.
 type share struct {
-	parts []*wire.Part  // ascending by partition
-	at    []*partition  // of parts
-	read  time.Duration // on the clock of clock.Fast: when the first of the proofs was read
-	held  []*prepared   // memory for what is locked
+	parts  []*wire.Part  // ascending by partition
+	at     []*partition  // of parts
+	client uint64        // session of the transaction
+	read   time.Duration // on the clock of clock.Fast: when the first of the proofs was read
+	held   []*prepared   // memory for what is locked
+	origin origin        // whose transaction it is
 }
 
 // reset empties a share and keeps its memory.
 func (sh *share) reset() {
 	clear(sh.parts)
 	clear(sh.held[:cap(sh.held)])
-	sh.parts, sh.at, sh.held, sh.read = sh.parts[:0], sh.at[:0], sh.held[:0], 0
+	sh.parts, sh.at, sh.held, sh.read, sh.client, sh.origin = sh.parts[:0], sh.at[:0], sh.held[:0], 0, 0, origin{}
 }
 
 // firstRead returns the time of the first read of a commit's proofs, on the
@@ -55,7 +58,7 @@ func (s *Server) shareOf(c *wire.Commit) (sh share, complete bool) {
 // whose proofs was read at the given time. It reports whether the server has all
 // parts of the transaction.
 func (sh *share) of(s *Server, c *wire.Commit, read time.Duration) (complete bool) {
-	complete, sh.read = true, read
+	complete, sh.read, sh.client = true, read, c.ID.Client
 	for i := range c.Parts {
 		if p := s.hosted(int(c.Parts[i].Partition)); p != nil {
 			sh.parts = append(sh.parts, &c.Parts[i])
@@ -86,15 +89,58 @@ func (sh share) twice() bool {
 // lock takes the executors in ascending order, so that two shares never wait
 // for each other.
 func (sh share) lock() {
+	sh.prefetch()
 	for _, p := range sh.at {
 		p.mu.Lock()
 	}
 }
 
+// prefetch brings the places of rows that the client has not seen nearer to the
+// processor, before the executors are taken: a way down an index that is not in the
+// caches would hold up all others that wait for them. Of other rows the hint says
+// the place.
+func (sh share) prefetch() {
+	for i, p := range sh.at {
+		has := p.has.Load()
+		for j := range sh.parts[i].Writes {
+			if w := &sh.parts[i].Writes[j]; w.Hint == 0 {
+				for stage := range index.PrefetchStages {
+					has.prefetch(w, stage)
+				}
+			}
+		}
+	}
+}
+
+// unlock ends the reservations of the transaction, whose turn this was.
 func (sh share) unlock() {
+	var answers [][]*request // by partition: a procedure that goes on elsewhere keeps its home
+	for i, p := range sh.at {
+		p.lines.arrived(sh.client)
+		if over := p.finish(); len(over) > 0 {
+			if answers == nil {
+				answers = make([][]*request, len(sh.at))
+			}
+			answers[i] = over
+		}
+	}
 	for _, p := range sh.at {
 		p.mu.Unlock()
 	}
+	for i, over := range answers {
+		sh.at[i].answerAll(over)
+	}
+}
+
+// blocked reports whether a row that the transaction writes is reserved for
+// another one. It has prepared elsewhere, or will, so it must not wait.
+func (sh share) blocked() bool {
+	for i, p := range sh.at {
+		if p.lines.taken(sh.client, sh.parts[i].Writes) {
+			return true
+		}
+	}
+	return false
 }
 
 // validate checks the proofs of all parts. The caller holds the executors.
@@ -138,7 +184,16 @@ func (sh share) commitAt(least clock.Tick) (v verdict, tick clock.Tick) {
 		}
 		p := sh.at[0]
 		p.adopt(least)
+		if sh.blocked() {
+			p.aborts++
+			return conflict(exec.CauseLocked), p.ticks.Tick()
+		}
+		p.origin = sh.origin
 		v = p.commit(sh.parts[0])
+		p.origin = origin{}
+		if v.ok() {
+			p.lines.committed(sh.client)
+		}
 		return v, p.ticks.Tick()
 	}
 	if sh.twice() {
@@ -150,10 +205,35 @@ func (sh share) commitAt(least clock.Tick) (v verdict, tick clock.Tick) {
 	for _, t := range prepared {
 		least = max(least, t.vote)
 	}
+	if v.ok() {
+		v = sh.note(prepared, least)
+	}
 	for _, t := range prepared {
 		t.end(v.ok(), least)
 	}
 	return v, least
+}
+
+// note appends the record of a share that is committed in one step. The caller
+// holds the executors.
+func (sh share) note(prepared []*prepared, tick clock.Tick) verdict {
+	s := sh.at[0].parking.srv
+	if s.durable == nil {
+		return verdict{}
+	}
+	var parts []redo.Part
+	var at []*partition
+	for _, t := range prepared {
+		if len(t.writes) > 0 {
+			t.p.adopt(tick)
+			t.csn = t.p.arena.CSNAt(tick)
+			parts, at = append(parts, redo.Part{Partition: uint16(t.p.id), CSN: t.csn, Writes: t.writes, Held: t.held}), append(at, t.p)
+		}
+	}
+	if len(at) == 0 {
+		return verdict{}
+	}
+	return s.noteCommit(sh.origin, parts, at...)
 }
 
 // prepare validates and locks the share, and holds the locks until the
@@ -170,7 +250,13 @@ func (sh share) prepare() (prepared []*prepared, v verdict) {
 
 // hold is prepare for a caller that holds the executors.
 func (sh share) hold() (held []*prepared, v verdict) {
-	if v = sh.validate(); !v.ok() {
+	if v = sh.validate(); v.ok() && sh.blocked() {
+		v = conflict(exec.CauseLocked)
+	}
+	if v.ok() && slices.ContainsFunc(sh.parts, func(p *wire.Part) bool { return len(p.Writes) > 0 }) {
+		v = sh.at[0].parking.srv.durable.fewCopies()
+	}
+	if !v.ok() {
 		for _, p := range sh.at {
 			p.aborts++
 		}
@@ -179,6 +265,7 @@ func (sh share) hold() (held []*prepared, v verdict) {
 	held = sh.held[:0]
 	for i, p := range sh.at {
 		t, w := p.hold(sh.parts[i])
+		t.client = sh.client
 		held, v = append(held, t), heavier(v, w)
 	}
 	if v.ok() {

@@ -8,10 +8,11 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
+	"drtmx/txn/stats"
 )
 
 // Stats returns a snapshot of the server and of all its partitions. It holds
@@ -59,18 +60,68 @@ func (s *Server) ownStats() wire.ServerStats {
 		Distributed: s.coordinated.Load(), Handovers: s.handovers.Load(),
 		Decisions: s.decisionsKept(), RepliesLost: s.repliesLost.Load(),
 		Greeted: s.greeted.Load(), Disconnected: s.disconnected.Load(),
-		Verbs: s.ep.Counters(), Process: processStats(),
+		Verbs: s.ep.Counters(), Process: processStats(), Durability: s.cfg.Durability.String(), Recovery: s.Recovery(),
 	}
 	st.Outcomes, st.OutcomeBytes = s.outcomes.kept()
 	if a, ok := s.ep.(rdma.Auditor); ok {
 		st.Refusals = a.Refusals()
 	}
 	st.Refusals = append(st.Refusals, s.forbidden.refusals()...)
-	var ru unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_SELF, &ru) == nil {
-		st.CPUSeconds = time.Duration(ru.Utime.Nano() + ru.Stime.Nano()).Seconds()
+	if s.leased() {
+		left := s.left().Seconds()
+		st.LeaseLeft = &left
 	}
+	st.Log = s.logStats()
+	st.CPUSeconds = cpuTimeOfProcess().Seconds()
 	return st
+}
+
+// Recovery says how the server got its data back when it started, nil if there was
+// none.
+func (s *Server) Recovery() *stats.Recovery {
+	r := s.Recovered()
+	if r.Records == 0 && r.CheckpointRows == 0 {
+		return nil
+	}
+	rec := &stats.Recovery{Rows: r.Rows, Records: r.Records, InDoubt: r.InDoubt}
+	if r.CheckpointRows > 0 {
+		rec.Phases = append(rec.Phases, stats.Phase{Name: "checkpoint", Seconds: r.Checkpoint.Seconds(), Done: r.CheckpointRows})
+	}
+	rec.Phases = append(rec.Phases,
+		stats.Phase{Name: "log", Seconds: r.Replay.Seconds(), Done: r.Records},
+		stats.Phase{Name: "models", Seconds: r.Train.Seconds()})
+	return rec
+}
+
+// logStats are those of the log, nil if there is none.
+func (s *Server) logStats() *stats.Log {
+	if s.durable == nil {
+		return nil
+	}
+	l, c := s.durable.log.Stats(), &s.durable.checkpoints
+	written := uint64(0)
+	for _, p := range s.parts {
+		if p != nil {
+			p.mu.Lock()
+			written += p.written
+			p.mu.Unlock()
+		}
+	}
+	copies, inSync, lag := s.Copies(), 0, uint64(0)
+	var list []stats.Copy
+	for _, c := range copies {
+		list = append(list, stats.Copy{Keeper: c.Server, InSync: c.InSync, LagBytes: c.Lag, Failed: c.Failed})
+		if lag = max(lag, c.Lag); c.InSync {
+			inSync++
+		}
+	}
+	return &stats.Log{
+		Copies: max(s.cfg.Replicas, 1) - 1, CopiesInSync: inSync, CopyLagBytes: lag, CopyList: list, CopySentBytes: s.Sent(),
+		RowBytes: written,
+		Bytes:    l.Bytes, Records: l.Records, Groups: l.Groups, Syncs: l.Syncs, PendingBytes: l.Lag, Segments: l.Segments,
+		Full: l.NoSpace, Failed: s.durable.failed.Load(), ReplayBytes: uint64(s.durable.log.End()) - c.from.Load(),
+		Checkpoints: c.done.Load(), CheckpointFailures: c.failed.Load(), CheckpointRows: c.rows.Load(), CheckpointRowsTotal: c.total.Load(),
+	}
 }
 
 // decisionsKept is the number of transactions that the commit protocol remembers.
@@ -85,8 +136,12 @@ func (s *Server) decisionsKept() (n int) {
 	return n
 }
 
-// processStats returns statistics of the process that do not stop the world.
+// processStats returns statistics of the process that do not stop the world. A
+// simulated process has none, since they differ from run to run.
 func processStats() wire.ProcessStats {
+	if clock.Simulated() {
+		return wire.ProcessStats{}
+	}
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/sched/goroutines:goroutines"}, {Name: "/gc/cycles/total:gc-cycles"},
 	}
@@ -124,6 +179,12 @@ func (p *partition) stats() wire.PartitionStats {
 		Partition: p.id, Loaded: p.sealed, Commits: p.commits, Conflicts: p.aborts, Prepared: p.nprepare,
 		Parked: p.parking.parked, ParkedLong: p.parking.expired,
 	}
+	st.HorizonLag = p.horizon.lag()
+	h := p.arena.History().Stats()
+	st.Versions, st.VersionBytes, st.VersionsForced = h.Blocks, h.Bytes, h.Forced
+	if h.Floor != block.NoFloor {
+		st.FloorSeconds = (time.Duration(max(p.ticks.Tick(), h.Floor)-h.Floor) * clock.TickLength).Seconds()
+	}
 	p.mu.Unlock()
 	st.Fenced = p.control.Load(epochWord)&fenceBit != 0
 	st.UsedBytes, st.MappedBytes, st.LimitBytes = p.arena.Used(), p.region.Size(), p.region.MaxBytes()
@@ -133,12 +194,13 @@ func (p *partition) stats() wire.PartitionStats {
 // indexStats takes no lock of the partition, because indexes allow it
 // concurrently with their mutator.
 func (p *partition) indexStats() []wire.IndexStats {
-	out := make([]wire.IndexStats, len(p.indexes))
-	for i, srv := range p.indexes {
-		ix := p.catalog.Indexes[i]
+	indexes := p.has.Load().indexes
+	out := make([]wire.IndexStats, len(indexes))
+	for i, h := range indexes {
+		ix := h.def
 		out[i] = wire.IndexStats{
 			Index: i, Name: ix.Name, Table: ix.Table.Name(), Ordered: ix.Ordered, Partition: p.id,
-			GaveUp: p.gaveUp[i].Load(), ServerStats: srv.Stats(),
+			GaveUp: h.gaveUp.Load(), ServerStats: h.Stats(),
 		}
 	}
 	return out
@@ -158,7 +220,7 @@ func (s *Server) handleStats(r *rdma.Request, d *wire.Decoder) {
 		s.refuse(r, "malformed request for statistics")
 		return
 	}
-	limit := max(rdma.MaxMessageBytes/2/(statsBytes*(1+len(s.cfg.Catalog.Indexes))), 1)
+	limit := max(rdma.MaxMessageBytes/2/(statsBytes*(1+len(s.catalog.Load().Indexes))), 1)
 	st, next := s.stats(from, limit)
 	st.Next = next
 	b, err := json.Marshal(st)

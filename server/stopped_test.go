@@ -35,7 +35,7 @@ func TestCommitsInTheQueueOfAStoppedServer(t *testing.T) {
 	run := func(d time.Duration) {
 		for ; d > 0; d -= runningStep / 2 {
 			c.Advance(runningStep / 2)
-			s.readClock()
+			s.running.Now()
 		}
 	}
 	insert := func(keys, step, from uint64) {

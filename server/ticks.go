@@ -17,8 +17,7 @@ import (
 // other rows by now, although nothing tells how long it lay there.
 const runningStep = 250 * time.Millisecond
 
-// keepTime moves the clocks of the server and its partitions on until ctx ends,
-// tick by tick. Commits read the server's from memory.
+// keepTime moves the clocks of the partitions on until ctx ends, tick by tick.
 func (s *Server) keepTime(ctx context.Context) {
 	t := time.NewTicker(clock.TickLength)
 	defer t.Stop()
@@ -28,8 +27,9 @@ func (s *Server) keepTime(ctx context.Context) {
 			return
 		case <-t.C:
 		}
-		s.readClock()
+		s.running.Now()
 		s.closeTicks()
+		s.watchProcedures()
 	}
 }
 
@@ -40,20 +40,96 @@ func (s *Server) closeTicks() {
 	for _, p := range s.parts {
 		if p != nil && p.mu.TryLock() {
 			p.advance()
+			if len(p.debts) > 0 {
+				_ = s.durable.payDebts(p) // or with the next record
+			}
 			p.mu.Unlock()
 		}
 	}
 }
 
-// readClock sets the server's tick. Its own clock may go back a little; a
-// partition's never does.
-func (s *Server) readClock() {
-	s.running.Now()
-	s.present.Store(uint64(min(s.ticks.Now(), block.MaxTick)))
+// Work of one turn for the past that no snapshot reads any more: up to
+// buryTurns turns of the executor, each for buryMost rows of each index.
+const (
+	buryMost  = 32
+	buryTurns = 64
+)
+
+// forgetIdle is how long forget rests when it has found nothing to free. A
+// server without work then wakes up for its clock alone.
+const forgetIdle = 5 * clock.TickLength
+
+// forget buries the past of all partitions until ctx ends. It may wait for
+// executors, so it is not part of keepTime.
+func (s *Server) forget(ctx context.Context) {
+	t := time.NewTimer(forgetIdle)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		rest := forgetIdle
+		for _, p := range s.parts {
+			if p != nil && p.bury() {
+				rest = clock.TickLength
+			}
+		}
+		t.Reset(rest)
+	}
 }
 
-// advance moves the partition's clock up to the server's. The caller holds p.mu.
-func (p *partition) advance() { p.adopt(clock.Tick(p.present.Load())) }
+// bury frees versions, and removes the traces of deletions, that no snapshot
+// reads any more, and reports whether there were traces. The executor serves
+// other requests between its turns.
+func (p *partition) bury() (found bool) {
+	for range buryTurns {
+		p.mu.Lock()
+		h := p.arena.History()
+		more := false
+		if h.Keeps() {
+			h.Close(p.closed)
+			for _, ix := range p.has.Load().indexes {
+				n := ix.Bury(h.Floor(), buryMost)
+				found, more = found || n > 0, more || n == buryMost
+			}
+		}
+		p.mu.Unlock()
+		if !more {
+			break
+		}
+	}
+	return found
+}
+
+// makeRoom gives memory of the past to a write that lacks it. It returns false
+// if there is none left. The caller holds p.mu.
+func (p *partition) makeRoom() (freed bool) {
+	h := p.arena.History()
+	if !h.Keeps() {
+		return false
+	}
+	freed = h.Yield()
+	for _, ix := range p.has.Load().indexes {
+		freed = ix.Bury(h.Floor(), roomMost) > 0 || freed
+	}
+	return freed
+}
+
+// roomMost bounds what makeRoom removes from each index.
+const roomMost = 256
+
+// now is the tick by the server's own clock. It may go back a little; a
+// partition's clock never does.
+func (s *Server) now() clock.Tick { return min(s.ticks.Now(), block.MaxTick) }
+
+// advance moves the partition's clock up to the server's. Every commit reads
+// that clock anew: with one that was read before, a transaction could get a
+// lower tick than another that had ended at a server of the same machine before
+// it began, and a snapshot could have the later without the earlier. The caller
+// holds p.mu.
+func (p *partition) advance() { p.adopt(p.now()) }
 
 // adopt moves the partition's clock up to a tick. Readers see the tick before
 // they can see a commit of it. The caller holds p.mu.
@@ -78,6 +154,7 @@ func (p *partition) closeTick() {
 	if t := p.ticks.Closed(); t != p.closed {
 		p.closed = t
 		p.control.Store(closedWord, uint64(t))
+		p.arena.History().Close(t)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/testseed"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -98,7 +99,7 @@ func TestEveryLostReplyIsCounted(t *testing.T) {
 		t.Helper()
 		d, before := &deaf{}, s.Stats().RepliesLost
 		s.handle(&rdma.Request{Body: body, Peer: peer, From: &who, Replier: d})
-		for end := time.Now().Add(10 * time.Second); s.Stats().RepliesLost == before && time.Now().Before(end); {
+		for end := time.Now().Add(testseed.Patience()); s.Stats().RepliesLost == before && time.Now().Before(end); {
 			time.Sleep(time.Millisecond) // some requests move to a goroutine
 		}
 		if n, lost := d.replies.Load(), s.Stats().RepliesLost-before; n != 1 || lost != 1 {

@@ -11,12 +11,6 @@ import (
 // a whole word.
 const bytesColumnBytes = 8
 
-// heap describes the part of a table's rows that varies in size.
-type heap struct {
-	fixed int   // bytes before it
-	at    []int // offsets of the fixed parts of the Bytes columns
-}
-
 func (f Field) extent(r Row) (off, n int) {
 	b := r[f.off:]
 	return int(binary.LittleEndian.Uint32(b)), int(binary.LittleEndian.Uint32(b[4:]))
@@ -29,38 +23,51 @@ func setExtent(r Row, at, off, n int) {
 
 // Bytes returns the value of a Bytes column, as a view of the row.
 func (r Row) Bytes(f Field) []byte {
-	if f.typ != Bytes {
-		panic("tables: Bytes of a " + f.typ.String() + " column")
+	if f.typ != Bytes || f.in(r, bytesColumnBytes) == nil {
+		return nil
 	}
 	off, n := f.extent(r)
-	if off < 0 || n < 0 || off > len(r)-n {
+	if off > len(r)-n {
 		return nil // CheckRow would refuse this row
 	}
 	return r[off : off+n : off+n]
 }
 
-// SetBytes writes a Bytes column and returns the row. If the value's length
-// changes, the returned row has another size and may have other memory. v must
-// not be a view of r unless it is the column's own value. SetBytes panics if v
-// is longer than the column's size.
-func (r Row) SetBytes(f Field, v []byte) Row {
-	if f.typ != Bytes || len(v) > f.size {
-		panic(fmt.Sprintf("tables: %d bytes for a %v column of %d", len(v), f.typ, f.size))
+// SetBytes writes a Bytes column. If the value's length changes, the row changes
+// its size and may move. v must not be a view of the row unless it is the
+// column's own value. A value longer than the column's size is a fault; see Row.
+func (r *Row) SetBytes(f Field, v []byte) {
+	switch {
+	case !r.takes(f):
+	case f.typ != Bytes:
+		r.fault(f, "bytes for type %v", f.typ)
+	case len(v) > f.size:
+		r.fault(f, "%d bytes for a column of at most %d", len(v), f.size)
+	default:
+		if off, n := f.extent(*r); n == len(v) && n > 0 && off <= len(*r)-n {
+			copy((*r)[off:off+n], v)
+			return
+		}
+		if err := f.lay.check(*r); err != nil {
+			r.fault(f, "%v", err)
+			return
+		}
+		*r = f.put(*r, v)
 	}
+}
+
+// put replaces the value of a Bytes column of a valid row, whatever its length.
+func (f Field) put(r Row, v []byte) Row {
 	off, n := f.extent(r)
-	if n == len(v) {
-		copy(r[off:off+n], v)
-		return r
-	}
-	end := f.heap.fixed
-	for _, at := range f.heap.at {
+	end := f.lay.fixed
+	for _, at := range f.lay.at {
 		o, k := Field{off: at}.extent(r)
 		end = max(end, o+k)
 	}
 	if n > 0 { // close the gap
 		copy(r[off:], r[off+n:end])
 		end -= n
-		for _, at := range f.heap.at {
+		for _, at := range f.lay.at {
 			if o, k := (Field{off: at}).extent(r); k > 0 && o > off {
 				setExtent(r, at, o-n, k)
 			}
@@ -82,13 +89,21 @@ func (r Row) SetBytes(f Field, v []byte) Row {
 
 func roundUp(n int) int { return (n + 7) &^ 7 }
 
-// check verifies the variable part of a row.
-func (h *heap) check(what string, r Row, sizes []int) error {
-	for i, at := range h.at {
+// check verifies the variable part of a row. Its values begin where its fixed
+// part ends, which tells its format: see layout.format.
+func (l *layout) check(r Row) error {
+	begin := len(r)
+	for i, at := range l.at {
 		off, n := Field{off: at}.extent(r)
-		if n > sizes[i] || n > 0 && (off < h.fixed || off > len(r)-n) {
-			return fmt.Errorf("%w: %s: a value of %d bytes at %d in a row of %d", ErrRow, what, n, off, len(r))
+		if n > l.sizes[i] || n > 0 && (off < l.fixed || off > len(r)-n) {
+			return fmt.Errorf("a value of %d bytes at %d in a row of %d", n, off, len(r))
 		}
+		if n > 0 {
+			begin = min(begin, off)
+		}
+	}
+	if begin != l.fixed {
+		return fmt.Errorf("values from byte %d on, want from %d on", begin, l.fixed)
 	}
 	return nil
 }

@@ -5,37 +5,55 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+
+	"github.com/zeebo/xxh3"
 )
 
-// Catalog is a set of tables. Immutable and safe for concurrent use.
+// Catalog is one version of a set of tables. Immutable and safe for concurrent
+// use. A change makes the next version, see With. Tables that do not change are
+// the same in both.
 type Catalog struct {
 	Tables  []*Table
 	Indexes []*Index // primaries and secondaries, by Index.ID
 	byName  map[string]*Table
+	base    int // tables of the first version
+	born    uint64
+	changes []Change
 }
 
 var nameRE = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
 
 // NewCatalog checks the definitions and assigns layouts and numbers. Its error
-// is the first fault it finds.
+// joins all faults that it finds.
 func NewCatalog(defs ...Def) (*Catalog, error) {
 	if len(defs) == 0 || len(defs) > MaxTables {
 		return nil, fmt.Errorf("%w: %d tables, want 1 to %d", ErrSchema, len(defs), MaxTables)
 	}
-	c := &Catalog{byName: map[string]*Table{}}
+	c := &Catalog{byName: map[string]*Table{}, base: len(defs)}
+	var faults faults
 	for _, d := range defs {
 		if _, dup := c.byName[d.Name]; dup {
-			return nil, fmt.Errorf("%w: table %s is defined twice", ErrSchema, d.Name)
+			faults.add("table %s is defined twice", d.Name)
+			continue
 		}
-		t, err := c.add(d)
-		if err != nil {
-			return nil, err
-		}
+		t := c.add(d, &faults)
 		c.Tables = append(c.Tables, t)
 		c.byName[d.Name] = t
 	}
+	if err := faults.err(); err != nil {
+		return nil, err
+	}
 	return c, nil
 }
+
+// faults are those of a set of definitions.
+type faults []error
+
+func (f *faults) add(format string, args ...any) {
+	*f = append(*f, fmt.Errorf("%w: "+format, append([]any{ErrSchema}, args...)...))
+}
+
+func (f faults) err() error { return errors.Join(f...) }
 
 // Table returns the table of a name, or ErrNoTable.
 func (c *Catalog) Table(name string) (*Table, error) {
@@ -55,111 +73,167 @@ func (c *Catalog) MustTable(name string) *Table {
 	return t
 }
 
-// MarshalJSON writes the definitions.
-func (c *Catalog) MarshalJSON() ([]byte, error) {
-	defs := make([]Def, len(c.Tables))
-	for i, t := range c.Tables {
-		defs[i] = t.def
+// Own returns the catalogue's own table for t: t itself, or the table of the
+// same name if its definition is the same, or is that of the table before columns
+// were added. Otherwise it returns an ErrCatalog.
+func (c *Catalog) Own(t *Table) (*Table, error) {
+	if t != nil && t.catalog == c {
+		return t, nil
 	}
-	return json.Marshal(defs)
+	return c.adopt(t)
 }
 
-// ParseCatalog is the inverse of MarshalJSON, for bytes from the network.
-func ParseCatalog(b []byte) (*Catalog, error) {
-	var defs []Def
-	if err := json.Unmarshal(b, &defs); err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrSchema, err)
+func (c *Catalog) adopt(t *Table) (*Table, error) {
+	if t == nil {
+		return nil, fmt.Errorf("%w: there is no table (nil)", ErrCatalog)
 	}
-	return NewCatalog(defs...)
+	if id := t.index.ID; id < len(c.Indexes) { // where it is if the tables before it are the same too
+		if own := c.Indexes[id].Table; own.is(t) {
+			return own, nil
+		}
+	}
+	own, ok := c.byName[t.def.Name]
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%w: table %s", ErrCatalog, t.def.Name)
+	case !own.is(t):
+		return nil, fmt.Errorf("%w: table %s, whose definition differs", ErrCatalog, t.def.Name)
+	}
+	return own, nil
 }
 
-func (c *Catalog) add(d Def) (*Table, error) {
-	if err := checkColumns(d); err != nil {
+// is reports whether o is the table, in its present definition or an earlier one.
+func (t *Table) is(o *Table) bool {
+	if t == o || t.digest == o.digest {
+		return true
+	}
+	for _, was := range t.was {
+		if was.digest == o.digest {
+			return true
+		}
+	}
+	return false
+}
+
+// OwnIndex is Own for an index.
+func (c *Catalog) OwnIndex(ix *Index) (*Index, error) {
+	if ix != nil && ix.Table.catalog == c {
+		return ix, nil
+	}
+	if ix == nil {
+		return nil, fmt.Errorf("%w: there is no index (nil)", ErrCatalog)
+	}
+	if ix.ID < len(c.Indexes) && c.Indexes[ix.ID] == ix {
+		return ix, nil
+	}
+	t, err := c.adopt(ix.Table)
+	switch {
+	case err != nil:
 		return nil, err
+	case ix.second == nil:
+		return t.index, nil
 	}
+	own := t.Secondary(ix.second.Name)
+	if own == nil {
+		return nil, fmt.Errorf("%w: index %s", ErrCatalog, ix.Name)
+	}
+	return own, nil
+}
+
+// add lays a table out and numbers it. If there are faults the table is of no
+// use.
+func (c *Catalog) add(d Def, faults *faults) *Table {
+	checkColumns(d, faults)
 	if d.Key > StringKey {
-		return nil, fmt.Errorf("%w: table %s: key kind %d", ErrSchema, d.Name, d.Key)
+		faults.add("table %s: key kind %d", d.Name, d.Key)
 	}
 	if err := d.Partition.check("table "+d.Name, d.Key); err != nil {
-		return nil, err
+		*faults = append(*faults, err)
 	}
 	if d.Primary != Hash && d.Primary != Ordered {
-		return nil, fmt.Errorf("%w: table %s: primary index kind %d", ErrSchema, d.Name, d.Primary)
+		faults.add("table %s: primary index kind %d", d.Name, d.Primary)
 	}
-	t := &Table{def: d, fields: map[string]Field{}}
-	fields, n, h := layout(d.Columns)
-	if n > MaxRowBytes {
-		return nil, fmt.Errorf("%w: table %s: rows of %d bytes, want at most %d", ErrSchema, d.Name, n, MaxRowBytes)
+	t := &Table{def: d, fields: map[string]Field{}, catalog: c}
+	fields, l := newLayout(d.Columns)
+	l.grows = l.grows || d.Grows
+	if l.fixed > MaxRowBytes {
+		faults.add("table %s: rows of %d bytes, want at most %d", d.Name, l.fixed, MaxRowBytes)
 	}
-	t.rowBytes, t.heap = n, h
+	t.lay = l
 	for i, col := range d.Columns {
-		if t.fields[col.Name] = fields[i]; col.Type == Bytes {
-			t.sizes = append(t.sizes, fields[i].size)
-		}
+		t.fields[col.Name] = fields[i]
 	}
 	t.index = &Index{
 		ID: len(c.Indexes), Name: d.Name, Ordered: d.Primary == Ordered,
-		Key: d.Key, Strings: d.Key == StringKey || h != nil, RowBytes: mostBytes(n, h), Partition: d.Partition, Table: t, fields: t.fields,
+		Key: d.Key, Strings: d.Key == StringKey || l.grows, RowBytes: l.mostBytes(), Partition: d.Partition, Table: t, fields: t.fields,
 	}
 	c.Indexes = append(c.Indexes, t.index)
 	for i := range d.Secondary {
-		ix, err := t.addSecondary(&t.def.Secondary[i])
-		if err != nil {
-			return nil, err
-		}
+		ix := t.addSecondary(&t.def.Secondary[i], faults)
 		ix.ID = len(c.Indexes)
 		c.Indexes = append(c.Indexes, ix)
 		t.secondary = append(t.secondary, ix)
 	}
-	return t, nil
+	if b, err := json.Marshal(d); err != nil {
+		*faults = append(*faults, fmt.Errorf("%w: table %s: %w", ErrSchema, d.Name, err))
+	} else {
+		t.digest = xxh3.Hash128(b)
+	}
+	return t
 }
 
 // mostBytes returns the size of the largest row.
-func mostBytes(fixed int, h *heap) int {
-	if h != nil {
+func (l *layout) mostBytes() int {
+	if l.grows {
 		return MaxRowBytes
 	}
-	return fixed
+	return l.fixed
 }
 
-func checkColumns(d Def) error {
+func checkColumns(d Def, faults *faults) {
 	if !nameRE.MatchString(d.Name) {
-		return fmt.Errorf("%w: table name %q, want lower-case letters, digits and _", ErrSchema, d.Name)
+		faults.add("table name %q, want lower-case letters, digits and _", d.Name)
 	}
 	if len(d.Columns) == 0 || len(d.Columns) > MaxColumns {
-		return fmt.Errorf("%w: table %s: %d columns, want 1 to %d", ErrSchema, d.Name, len(d.Columns), MaxColumns)
+		faults.add("table %s: %d columns, want 1 to %d", d.Name, len(d.Columns), MaxColumns)
 	}
-	seen := map[string]bool{}
-	for _, col := range d.Columns {
+	seen, since := map[string]bool{}, 0
+	for i, col := range d.Columns {
 		switch {
 		case !nameRE.MatchString(col.Name) || seen[col.Name]:
-			return fmt.Errorf("%w: table %s: column name %q is malformed or repeated", ErrSchema, d.Name, col.Name)
+			faults.add("table %s: column name %q is malformed or repeated", d.Name, col.Name)
 		case col.Type < Int64 || col.Type > Bytes:
-			return fmt.Errorf("%w: table %s: column %s: type %d", ErrSchema, d.Name, col.Name, col.Type)
+			faults.add("table %s: column %s: type %d", d.Name, col.Name, col.Type)
 		case col.Type == Text && (col.Size < 1 || col.Size > MaxText):
-			return fmt.Errorf("%w: table %s: column %s: text of %d bytes, want 1 to %d", ErrSchema, d.Name, col.Name, col.Size, MaxText)
+			faults.add("table %s: column %s: text of %d bytes, want 1 to %d", d.Name, col.Name, col.Size, MaxText)
+		case col.Since < since || col.Since > since+1 || i == 0 && col.Since > 0:
+			faults.add("table %s: column %s: since %d, after %d", d.Name, col.Name, col.Since, since)
+		case col.Since == 0 && col.Default != nil:
+			faults.add("table %s: column %s: a default of a column that is not added", d.Name, col.Name)
+		case col.Since > 0 && !col.defaultFits():
+			faults.add("table %s: column %s: default %q of type %v", d.Name, col.Name, col.Default, col.Type)
 		case col.Type == Bytes && (col.Size < 0 || col.Size > MaxRowBytes):
-			return fmt.Errorf("%w: table %s: column %s: up to %d bytes, want 0 to %d", ErrSchema, d.Name, col.Name, col.Size, MaxRowBytes)
+			faults.add("table %s: column %s: up to %d bytes, want 0 to %d", d.Name, col.Name, col.Size, MaxRowBytes)
 		}
-		seen[col.Name] = true
+		seen[col.Name], since = true, col.Since
 	}
-	return nil
 }
 
-func (t *Table) addSecondary(s *Secondary) (*Index, error) {
+func (t *Table) addSecondary(s *Secondary, faults *faults) *Index {
 	where := "index " + t.def.Name + "." + s.Name
 	if !nameRE.MatchString(s.Name) || t.Secondary(s.Name) != nil {
-		return nil, fmt.Errorf("%w: %s: name is malformed or repeated", ErrSchema, where)
+		faults.add("%s: name is malformed or repeated", where)
 	}
 	if s.Partition.Kind == Replicated || t.Replicated() {
-		return nil, fmt.Errorf("%w: %s: replicated tables have no secondary indexes", ErrSchema, where)
+		faults.add("%s: replicated tables have no secondary indexes", where)
 	}
 	ix := &Index{Name: t.def.Name + "." + s.Name, Ordered: true, Partition: s.Partition, Table: t, second: s, fields: map[string]Field{}}
-	bits := uint(0)
+	bits, good := uint(0), true
 	for _, p := range s.Key {
 		part, err := t.keyPart(p)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %s: key part %q: %v", ErrSchema, where, p.Column, err)
+			faults.add("%s: key part %q: %v", where, p.Column, err)
+			good = false
 		}
 		if part.how == Sorted {
 			ix.Key = StringKey
@@ -167,13 +241,14 @@ func (t *Table) addSecondary(s *Secondary) (*Index, error) {
 		bits += p.Bits
 		ix.parts = append(ix.parts, part)
 	}
-	if len(s.Key) == 0 || ix.Key == NumberKey && bits > 64 {
-		return nil, fmt.Errorf("%w: %s: key of %d bits, want 1 to 64", ErrSchema, where, bits)
+	if good && (len(s.Key) == 0 || ix.Key == NumberKey && bits > 64) {
+		faults.add("%s: key of %d bits, want 1 to 64", where, bits)
 	}
-	if err := s.Partition.check(where, ix.Key); err != nil {
-		return nil, err
+	if err := s.Partition.check(where, ix.Key); good && err != nil {
+		*faults = append(*faults, err)
 	}
-	return ix, t.layoutEntry(ix, s, where)
+	t.layoutEntry(ix, s, where, faults)
+	return ix
 }
 
 // keyPart checks one part of a secondary key.
@@ -203,7 +278,7 @@ func (t *Table) keyPart(p KeyPart) (keyPart, error) {
 	return part, nil
 }
 
-func (t *Table) layoutEntry(ix *Index, s *Secondary, where string) error {
+func (t *Table) layoutEntry(ix *Index, s *Secondary, where string, faults *faults) {
 	cols := []Column{{Name: PrimaryKey, Type: Int64}}
 	if t.def.Key == StringKey {
 		cols[0].Type, cols[0].Size = Bytes, MaxKeyBytes
@@ -211,18 +286,18 @@ func (t *Table) layoutEntry(ix *Index, s *Secondary, where string) error {
 	for _, name := range s.Include {
 		f, ok := t.fields[name]
 		if !ok {
-			return fmt.Errorf("%w: %s: included column %q", ErrSchema, where, name)
+			faults.add("%s: included column %q: no such column", where, name)
+			continue
 		}
 		cols = append(cols, Column{Name: name, Type: f.typ, Size: f.size})
 	}
-	fields, n, h := layout(cols)
-	ix.fixed, ix.RowBytes = n, mostBytes(n, h)
-	ix.Strings = ix.Key == StringKey || h != nil
+	fields, l := newLayout(cols)
+	ix.lay, ix.RowBytes = l, l.mostBytes()
+	ix.Strings = ix.Key == StringKey || l.varies()
 	for i, col := range cols {
 		ix.fields[col.Name] = fields[i]
 		if i > 0 {
 			ix.include = append(ix.include, copyField{t.fields[col.Name], fields[i]})
 		}
 	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package tables
 
-// Entry is one row of a scan. Its key and row are valid until the transaction's
-// body returns.
+// Entry is one row of a scan. Key and Row are views: Clone them to keep them.
 type Entry struct {
 	Key Key
 	Row Row

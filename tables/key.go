@@ -66,20 +66,34 @@ func Num(n uint64) Key { return Key{num: n, kind: number} }
 // slice may be reused once the methods that took the key have returned.
 func Str[S ~string | ~[]byte](s S) Key { return Key{str: mem.String(s), kind: text} }
 
-// Num returns the number of a number key. It panics for any other key, because
-// that is a programming error.
+// Prefix returns the bounds of a scan of all string keys that begin with prefix.
+func Prefix[S ~string | ~[]byte](prefix S) (lo, hi Key) {
+	b := make([]byte, max(len(prefix), MaxKeyBytes))
+	for i := copy(b, prefix); i < len(b); i++ {
+		b[i] = 0xff
+	}
+	return Str(b[:len(prefix)]), Str(b)
+}
+
+// Is reports whether the key is of the kind. The zero Key, First and Last are of
+// neither kind.
+func (k Key) Is(kind KeyKind) bool {
+	return k.kind == number && kind == NumberKey || k.kind == text && kind == StringKey
+}
+
+// Num returns the number of a number key, 0 for any other key.
 func (k Key) Num() uint64 {
 	if k.kind != number {
-		panic("tables: Key.Num of a key that is no number")
+		return 0
 	}
 	return k.num
 }
 
-// Bytes returns the bytes of a string key, which must not be written. It panics
-// for any other key, because that is a programming error.
+// Bytes returns the bytes of a string key, which must not be written; nil for
+// any other key.
 func (k Key) Bytes() []byte {
 	if k.kind != text {
-		panic("tables: Key.Bytes of a key that is no string")
+		return nil
 	}
 	return mem.StringBytes(k.str)
 }
@@ -175,20 +189,19 @@ func (kind KeyKind) fits(k Key) bool {
 }
 
 func (ix *Index) keyError(k Key) error {
-	what := "table"
-	if ix.IsSecondary() {
-		what = "index"
-	}
+	e := ix.Concerns(ErrKey, k)
 	got := "a bound of a scan or no key (" + k.String() + ")"
 	switch {
 	case k.kind == text && ix.Key == StringKey:
-		return fmt.Errorf("%w %s %s: a key of %d bytes, limit %d (MaxKeyBytes)", ErrKey, what, ix.Name, len(k.str), MaxKeyBytes)
+		e.Detail, e.Limit, e.Max, e.Size = "bytes of a key", "MaxKeyBytes", MaxKeyBytes, int64(len(k.str))
+		return e
 	case k.kind == text:
 		got = fmt.Sprintf("the string %.80q", k.str)
 	case k.kind == number:
 		got = "the number " + k.String()
 	}
-	return fmt.Errorf("%w %s %s: it has %v keys, got %s", ErrKey, what, ix.Name, ix.Key, got)
+	e.Detail = fmt.Sprintf("it has %v keys, got %s", ix.Key, got)
+	return e
 }
 
 // CheckBound returns an ErrKey unless a scan of the index can begin or end with

@@ -1,9 +1,11 @@
 package tables
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
+	"strings"
 )
 
 // Type is the type of a column.
@@ -42,125 +44,253 @@ type Column struct {
 	Name string `json:"name"`
 	Type Type   `json:"type"`
 	Size int    `json:"size,omitempty"` // Text, Bytes: maximum number of bytes; for Bytes 0 means MaxRowBytes
+	// Since is 0 for a column that the table has had from its beginning. The
+	// n-th column that is added to the table has Since n, and comes last.
+	Since int `json:"since,omitempty"`
+	// Default is the value of an added column in rows that were written before:
+	// a number in decimals, or the bytes of a text. Nil is zero, or empty.
+	Default []byte `json:"default,omitempty"`
 }
 
 // Field is the place of a column in an encoded row. Get it from a Table once
-// and use it for every row of that table. Using it on a row of another table is
-// a programming error: it reads the wrong bytes or panics.
+// and use it for every row of that table. A setter refuses a field of a table
+// with rows of another size; one of a table with rows of the same size reads
+// and writes the wrong bytes.
 type Field struct {
 	off  int
 	size int // Text, Bytes: capacity
 	typ  Type
-	heap *heap // Bytes
+	lay  *layout
 }
+
+// Type returns the type of the column.
+func (f Field) Type() Type { return f.typ }
+
+// Name returns the name of the column.
+func (f Field) Name() string {
+	if f.lay != nil {
+		for i, at := range f.lay.offs {
+			if at == f.off {
+				return f.lay.names[i]
+			}
+		}
+	}
+	return "none"
+}
+
+// layout describes the rows of a table, or the entries of an index.
+type layout struct {
+	names []string
+	offs  []int // by column
+	fixed int   // bytes of a row without the values of Bytes columns
+	at    []int // offsets of the Bytes columns
+	sizes []int // of the Bytes columns
+	grows bool  // columns may be added
+	// formats are those of rows that were written before columns were added:
+	// their bytes without the values of Bytes columns.
+	formats []int
+	added   []addedField
+}
+
+// varies reports whether rows vary in size.
+func (l *layout) varies() bool { return l.at != nil }
 
 const textLengthBytes = 2
 
-// layout assigns offsets in declaration order, without padding between fields,
-// since fields are loaded as little-endian bytes. The size of a row without the
-// values of Bytes columns is a multiple of a word. The heap is nil if there is
-// no Bytes column.
-func layout(cols []Column) (fields []Field, rowBytes int, h *heap) {
+// newLayout assigns offsets in declaration order, without padding between
+// fields, since fields are loaded as little-endian bytes. The size of a row
+// without the values of Bytes columns is a multiple of a word.
+func newLayout(cols []Column) (fields []Field, l *layout) {
+	l = &layout{}
+	since := 0
 	for _, c := range cols {
-		f := Field{off: rowBytes, typ: c.Type, size: c.Size}
+		if c.Since != since { // rows of the format before end at a whole word
+			since = c.Since
+			l.fixed = roundUp(l.fixed)
+			l.formats = append(l.formats, l.fixed)
+		}
+		f := Field{off: l.fixed, typ: c.Type, size: c.Size, lay: l}
+		l.names, l.offs = append(l.names, c.Name), append(l.offs, l.fixed)
 		switch c.Type {
 		case Int64, Float64:
-			rowBytes += 8
+			l.fixed += 8
 		case Int32:
-			rowBytes += 4
+			l.fixed += 4
 		case Int16:
-			rowBytes += 2
+			l.fixed += 2
 		case Text:
-			rowBytes += textLengthBytes + c.Size
+			l.fixed += textLengthBytes + c.Size
 		case Bytes:
-			if h == nil {
-				h = &heap{}
-			}
-			h.at = append(h.at, rowBytes)
-			if f.heap = h; f.size == 0 {
+			if f.size == 0 {
 				f.size = MaxRowBytes
 			}
-			rowBytes += bytesColumnBytes
+			l.at, l.sizes = append(l.at, l.fixed), append(l.sizes, f.size)
+			l.fixed += bytesColumnBytes
+		}
+		if c.Since > 0 {
+			l.added = append(l.added, addedField{f, c.Default})
 		}
 		fields = append(fields, f)
 	}
-	if rowBytes = roundUp(rowBytes); h != nil {
-		h.fixed = rowBytes
-	}
-	return fields, rowBytes, h
+	l.fixed = roundUp(l.fixed)
+	l.grows = l.varies()
+	return fields, l
 }
 
-// Row is an encoded row: the bytes that the indexes store. A Row that a
-// transaction returns is a view. It is valid until the transaction's body
-// returns and must not be written; Clone it to keep or change it.
+// Row is an encoded row: the bytes that the indexes store.
+//
+// A Row that a transaction returns is a view of memory that is used again. It
+// is valid until the transaction's body returns (in a range loop over a scan,
+// until the loop's next step) and must not be written: Clone it to keep or
+// change it. In builds for the race detector a transaction overwrites the rows
+// it returned when its body has ended, so that tests find rows kept too long.
+//
+// A setter that cannot store its value, because the column has another type or
+// not enough room, replaces the row by one that holds the fault. Later setters
+// leave such a row as it is, and Insert, Put, Update and Loader.Add return the
+// fault as an ErrRow. Setters may also move the row to other memory. Both
+// concern the variable on which the setter is called: a function that sets
+// columns of its caller's row takes a *Row.
+//
+// A getter for a column of another type, or in a row too short for the column,
+// returns zero or nil.
 type Row []byte
 
 // Clone copies the row.
 func (r Row) Clone() Row { return append(Row(nil), r...) }
 
-// Int reads an integer column.
-func (r Row) Int(f Field) int64 {
-	b := r[f.off:]
-	switch f.typ {
-	case Int64:
-		return int64(binary.LittleEndian.Uint64(b))
-	case Int32:
-		return int64(int32(binary.LittleEndian.Uint32(b)))
-	case Int16:
-		return int64(int16(binary.LittleEndian.Uint16(b)))
+// faultMark begins a row that holds a fault. Such a row has an odd number of
+// bytes, and a row of a table never has.
+const faultMark = "\xfftables: fault: "
+
+// Err returns the fault of a setter, an ErrRow, or nil if there was none.
+func (r Row) Err() error {
+	if text := r.faultText(); text != "" {
+		return fmt.Errorf("%w: %s", ErrRow, text)
 	}
-	panic("tables: Int of a " + f.typ.String() + " column")
+	return nil
 }
 
-// SetInt writes an integer column. It panics if the value is outside the
-// column's range, because the column would store another number.
-func (r Row) SetInt(f Field, v int64) {
-	b := r[f.off:]
+func (r Row) faultText() string {
+	if len(r)%2 == 0 || !bytes.HasPrefix(r, []byte(faultMark)) {
+		return ""
+	}
+	return strings.TrimSuffix(string(r[len(faultMark):]), "\n")
+}
+
+// fault makes the row hold a fault, unless it holds one.
+func (r *Row) fault(f Field, format string, args ...any) {
+	if r.faultText() != "" {
+		return
+	}
+	b := append(Row(faultMark), "column "+f.Name()+": "...)
+	if b = fmt.Appendf(b, format, args...); len(b)%2 == 0 {
+		b = append(b, '\n')
+	}
+	*r = b
+}
+
+// takes reports whether the row has the size of the rows of the field, and
+// makes it hold a fault otherwise.
+func (r *Row) takes(f Field) bool {
+	return f.lay != nil && len(*r) == f.lay.fixed || r.takesMore(f)
+}
+
+func (r *Row) takesMore(f Field) bool {
+	if f.lay != nil && len(*r) > f.lay.fixed && f.lay.varies() && len(*r)%8 == 0 {
+		return true
+	}
+	r.fault(f, "the row of %d bytes is not of its table", len(*r))
+	return false
+}
+
+// in returns the bytes of the row from the field on, nil if there are fewer
+// than n.
+func (f Field) in(r Row, n int) []byte {
+	if len(r)-f.off < n {
+		return nil
+	}
+	return r[f.off:]
+}
+
+// Int reads an integer column.
+func (r Row) Int(f Field) int64 {
+	switch f.typ {
+	case Int64:
+		if b := f.in(r, 8); b != nil {
+			return int64(binary.LittleEndian.Uint64(b))
+		}
+	case Int32:
+		if b := f.in(r, 4); b != nil {
+			return int64(int32(binary.LittleEndian.Uint32(b)))
+		}
+	case Int16:
+		if b := f.in(r, 2); b != nil {
+			return int64(int16(binary.LittleEndian.Uint16(b)))
+		}
+	}
+	return 0
+}
+
+// SetInt writes an integer column. A value outside the column's range is a
+// fault; see Row.
+func (r *Row) SetInt(f Field, v int64) {
 	switch {
+	case !r.takes(f):
 	case f.typ == Int64:
-		binary.LittleEndian.PutUint64(b, uint64(v))
+		binary.LittleEndian.PutUint64((*r)[f.off:], uint64(v))
 	case f.typ == Int32 && v == int64(int32(v)):
-		binary.LittleEndian.PutUint32(b, uint32(v))
+		binary.LittleEndian.PutUint32((*r)[f.off:], uint32(v))
 	case f.typ == Int16 && v == int64(int16(v)):
-		binary.LittleEndian.PutUint16(b, uint16(v))
+		binary.LittleEndian.PutUint16((*r)[f.off:], uint16(v))
 	default:
-		panic(fmt.Sprintf("tables: value %d for a %v column", v, f.typ))
+		r.fault(f, "the integer %d for type %v", v, f.typ)
 	}
 }
 
 // Float reads a Float64 column.
 func (r Row) Float(f Field) float64 {
-	if f.typ != Float64 {
-		panic("tables: Float of a " + f.typ.String() + " column")
+	b := f.in(r, 8)
+	if f.typ != Float64 || b == nil {
+		return 0
 	}
-	return math.Float64frombits(binary.LittleEndian.Uint64(r[f.off:]))
+	return math.Float64frombits(binary.LittleEndian.Uint64(b))
 }
 
-// SetFloat writes a Float64 column.
-func (r Row) SetFloat(f Field, v float64) {
-	if f.typ != Float64 {
-		panic("tables: SetFloat of a " + f.typ.String() + " column")
+// SetFloat writes a Float64 column. Another type is a fault; see Row.
+func (r *Row) SetFloat(f Field, v float64) {
+	switch {
+	case !r.takes(f):
+	case f.typ != Float64:
+		r.fault(f, "a floating-point number for type %v", f.typ)
+	default:
+		binary.LittleEndian.PutUint64((*r)[f.off:], math.Float64bits(v))
 	}
-	binary.LittleEndian.PutUint64(r[f.off:], math.Float64bits(v))
 }
 
 // Text returns the value of a Text column, as a view of the row.
 func (r Row) Text(f Field) []byte {
-	if f.typ != Text {
-		panic("tables: Text of a " + f.typ.String() + " column")
+	b := f.in(r, textLengthBytes+f.size)
+	if f.typ != Text || b == nil {
+		return nil
 	}
-	n := min(int(binary.LittleEndian.Uint16(r[f.off:])), f.size)
-	start := f.off + textLengthBytes
-	return r[start : start+n : start+n]
+	n := min(int(binary.LittleEndian.Uint16(b)), f.size)
+	return b[textLengthBytes : textLengthBytes+n : textLengthBytes+n]
 }
 
-// SetText replaces the value of a Text column. It panics if v is longer than
-// the column's size.
-func (r Row) SetText(f Field, v []byte) {
-	if f.typ != Text || len(v) > f.size {
-		panic(fmt.Sprintf("tables: %d bytes for a %v column of %d", len(v), f.typ, f.size))
+// SetText replaces the value of a Text column. A value longer than the column's
+// size is a fault; see Row.
+func (r *Row) SetText(f Field, v []byte) {
+	switch {
+	case !r.takes(f):
+	case f.typ != Text:
+		r.fault(f, "a text for type %v", f.typ)
+	case len(v) > f.size:
+		r.fault(f, "%d bytes for a text of at most %d", len(v), f.size)
+	default:
+		b := (*r)[f.off:]
+		binary.LittleEndian.PutUint16(b, uint16(len(v)))
+		b = b[textLengthBytes : textLengthBytes+f.size]
+		clear(b[copy(b, v):])
 	}
-	binary.LittleEndian.PutUint16(r[f.off:], uint16(len(v)))
-	start := f.off + textLengthBytes
-	clear(r[start+copy(r[start:start+f.size], v) : start+f.size])
 }

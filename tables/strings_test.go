@@ -44,7 +44,8 @@ func TestVariableRowsAgainstAMap(t *testing.T) {
 		for range rapid.IntRange(0, 12).Draw(t, "writes") {
 			i := rapid.IntRange(0, len(fields)-1).Draw(t, "column")
 			v := rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "value")
-			r, want[i] = r.SetBytes(fields[i], v), v
+			r.SetBytes(fields[i], v)
+			want[i] = v
 			r.SetInt(tab.Field("stars"), -5)
 			r.SetText(tab.Field("tag"), []byte("draft"))
 			for j, f := range fields {
@@ -70,20 +71,25 @@ func TestRowsThatDoNotFitAreRefused(t *testing.T) {
 	c, _ := NewCatalog(documents())
 	tab := c.MustTable("documents")
 	body := tab.Field("body")
-	good := tab.NewRow().SetBytes(body, make([]byte, 100))
+	sized := func(f Field, n int) Row {
+		r := tab.NewRow()
+		r.SetBytes(f, make([]byte, n))
+		return r
+	}
+	good := sized(body, 100)
 	for name, row := range map[string]Row{
 		"short":       good[:8],
 		"ragged":      good[:len(good)-3],
-		"too long":    tab.NewRow().SetBytes(body, make([]byte, MaxRowBytes)),
+		"too long":    sized(body, MaxRowBytes),
 		"past end":    good[:len(good)-16],
 		"wild offset": func() Row { r := good.Clone(); setExtent(r, body.off, 1<<31, 5); return r }(),
 		"into fixed":  func() Row { r := good.Clone(); setExtent(r, body.off, 0, 5); return r }(),
-		"above size":  func() Row { r := good.Clone(); setExtent(r, tab.Field("title").off, tab.rowBytes, 41); return r }(),
+		"above size":  func() Row { r := good.Clone(); setExtent(r, tab.Field("title").off, tab.RowBytes(), 41); return r }(),
 	} {
 		if err := tab.CheckRow(row); !errors.Is(err, ErrRow) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if len(row) >= tab.rowBytes {
+		if len(row) >= tab.RowBytes() {
 			_ = row.Bytes(body) // does not panic
 		}
 	}
@@ -107,7 +113,7 @@ func TestSortedKeysOrderAsTheirColumns(t *testing.T) {
 	key := func(t *rapid.T, d doc) Key {
 		r := tab.NewRow()
 		r.SetInt(tab.Field("stars"), int64(d.stars))
-		r = r.SetBytes(tab.Field("title"), d.title)
+		r.SetBytes(tab.Field("title"), d.title)
 		k, e, err := ix.Entry(Str(d.key), r, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -132,7 +138,8 @@ func TestSortedKeysOrderAsTheirColumns(t *testing.T) {
 			t.Fatalf("%+v and %+v: keys compare %d, want %d", a, b, got, want)
 		}
 	})
-	long := tab.NewRow().SetBytes(tab.Field("title"), make([]byte, 40))
+	long := tab.NewRow()
+	long.SetBytes(tab.Field("title"), make([]byte, 40))
 	if _, _, err := ix.Entry(Str(strings.Repeat("k", MaxKeyBytes)), long, nil); !errors.Is(err, ErrKey) {
 		t.Errorf("a secondary key above the bound: %v", err)
 	}

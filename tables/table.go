@@ -3,6 +3,10 @@ package tables
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/zeebo/xxh3"
 
 	"drtmx/index"
 )
@@ -15,7 +19,10 @@ var (
 	// ErrNoTable reports a table the catalogue does not have.
 	ErrNoTable = errors.New("tables: no such table")
 	// ErrRow reports a row that does not fit its table.
-	ErrRow = errors.New("tables: row does not fit the table")
+	ErrRow = errors.New("tables: row does not fit table")
+	// ErrCatalog reports a table or index of a catalogue other than that of the
+	// database in which it is used.
+	ErrCatalog = errors.New("tables: not of the database's catalogue")
 	// ErrKey reports a key of another kind than those of its table or index,
 	// or one that is too long.
 	ErrKey = errors.New("tables: key does not fit")
@@ -47,6 +54,10 @@ type Def struct {
 	Primary   IndexKind    `json:"primary"`
 	Partition Partitioning `json:"partition"`
 	Secondary []Secondary  `json:"secondary,omitempty"`
+	// Grows says that columns may be added to the table. A table with a Bytes
+	// column grows without it. Rows of other tables have one size, and are
+	// faster under number keys.
+	Grows bool `json:"grows,omitempty"`
 }
 
 // Secondary defines a secondary index: an ordered index whose key is assembled
@@ -88,9 +99,12 @@ type Table struct {
 	index     *Index
 	secondary []*Index
 	fields    map[string]Field
-	rowBytes  int // of a row without Bytes
-	heap      *heap
-	sizes     []int // of the Bytes columns
+	lay       *layout
+	catalog   *Catalog
+	digest    xxh3.Uint128 // of the definition
+	since     int          // the version of the catalogue that changed the table last
+	building  []*Index     // secondary indexes that writers maintain and nobody reads yet
+	was       []*Table     // the table in earlier versions
 }
 
 // Index is one index of a catalogue: a table's primary or a secondary.
@@ -104,12 +118,13 @@ type Index struct {
 	RowBytes  int     // payload, whole words; the maximum if Strings
 	Partition Partitioning
 	Table     *Table
+	hidden    bool // it is being built, or was withdrawn
 	// of a secondary index:
 	second  *Secondary
 	parts   []keyPart
 	include []copyField
 	fields  map[string]Field
-	fixed   int // bytes of an entry without Bytes
+	lay     *layout // of entries
 }
 
 type keyPart struct {
@@ -136,6 +151,14 @@ func (t *Table) Primary() *Index { return t.index }
 // Secondaries lists the secondary indexes in order of definition.
 func (t *Table) Secondaries() []*Index { return t.secondary }
 
+// Building lists the secondary indexes that are being built: transactions that
+// write keep them up to date, and none reads them.
+func (t *Table) Building() []*Index { return t.building }
+
+// Indexed reports whether a row has entries of secondary indexes, those included
+// that are being built.
+func (t *Table) Indexed() bool { return len(t.secondary)+len(t.building) > 0 }
+
 // Secondary returns the secondary index of a name, nil if there is none.
 func (t *Table) Secondary(name string) *Index {
 	for _, ix := range t.secondary {
@@ -148,14 +171,14 @@ func (t *Table) Secondary(name string) *Index {
 
 // RowBytes returns the size of an encoded row without the values of Bytes
 // columns.
-func (t *Table) RowBytes() int { return t.rowBytes }
+func (t *Table) RowBytes() int { return t.lay.fixed }
 
 // Replicated reports whether every partition has a copy of the table. Such a
 // table is filled by loading and is read-only afterwards.
 func (t *Table) Replicated() bool { return t.def.Partition.Kind == Replicated }
 
 // NewRow returns a zero row.
-func (t *Table) NewRow() Row { return make(Row, t.rowBytes) }
+func (t *Table) NewRow() Row { return make(Row, t.lay.fixed) }
 
 // Field returns the field of a column. It panics on an unknown name, because
 // programs look fields up once, by constant names. Use Lookup for names that
@@ -186,6 +209,27 @@ func (ix *Index) Field(name string) Field {
 	return f
 }
 
+// EntryOf returns the primary key that an entry of a secondary index holds, as
+// a view of the entry.
+func (ix *Index) EntryOf(entry Row) Key {
+	f := ix.fields[PrimaryKey]
+	if f.typ == Bytes {
+		return Str(entry.Bytes(f))
+	}
+	return Num(uint64(entry.Int(f)))
+}
+
+// Readable returns an ErrCatalog for an index that is being built, or was
+// withdrawn.
+func (ix *Index) Readable() error {
+	if !ix.hidden {
+		return nil
+	}
+	e := ix.Concerns(ErrCatalog, Key{})
+	e.Detail = "it is being built, or its build has failed"
+	return e
+}
+
 // IsSecondary reports whether this is a secondary index, which the engine
 // maintains.
 func (ix *Index) IsSecondary() bool { return ix.second != nil }
@@ -194,16 +238,34 @@ func (ix *Index) IsSecondary() bool { return ix.second != nil }
 // fixed size must have that size. In other rows every value must lie inside the
 // row and must not exceed its column's size.
 func (t *Table) CheckRow(row Row) error {
-	if t.heap != nil {
-		if len(row) < t.rowBytes || len(row)%8 != 0 || len(row) > MaxRowBytes {
-			return fmt.Errorf("%w: table %s has rows of %d to %d bytes, got %d", ErrRow, t.def.Name, t.rowBytes, MaxRowBytes, len(row))
+	if t.lay.varies() {
+		if len(row) < t.lay.fixed || len(row)%8 != 0 || len(row) > MaxRowBytes {
+			return t.rowError(row, fmt.Sprintf("%d to %d", t.lay.fixed, MaxRowBytes))
 		}
-		return t.heap.check("table "+t.def.Name, row, t.sizes)
+		if err := t.lay.check(row); err != nil {
+			e := t.index.Concerns(ErrRow, Key{})
+			e.Cause = err
+			return e
+		}
+		return nil
 	}
-	if len(row) != t.rowBytes {
-		return fmt.Errorf("%w: table %s has rows of %d bytes, got %d", ErrRow, t.def.Name, t.rowBytes, len(row))
+	if len(row) != t.lay.fixed {
+		return t.rowError(row, strconv.Itoa(t.lay.fixed))
 	}
 	return nil
+}
+
+// rowError returns the error of a row of the wrong size.
+func (t *Table) rowError(row Row, want string) error {
+	e := t.index.Concerns(ErrRow, Key{})
+	e.Size = int64(len(row))
+	if e.Detail = strings.TrimPrefix(row.faultText(), t.def.Name+": "); e.Detail == "" {
+		e.Detail = fmt.Sprintf("it has rows of %s bytes, got %d", want, len(row))
+	}
+	if len(row) > MaxRowBytes {
+		e.Limit, e.Max = "MaxRowBytes", MaxRowBytes
+	}
+	return e
 }
 
 // Entry computes the secondary index entry of a row: its key and its payload.
@@ -217,26 +279,22 @@ func (ix *Index) Entry(primary Key, row, dst Row) (Key, Row, error) {
 	if err != nil {
 		return Key{}, nil, err
 	}
-	dst = append(dst[:0], make(Row, ix.fixed)...)
+	dst = append(dst[:0], make(Row, ix.lay.fixed)...)
 	if f := ix.fields[PrimaryKey]; f.typ == Bytes {
-		dst = dst.SetBytes(f, primary.Bytes())
+		dst.SetBytes(f, primary.Bytes())
 	} else {
 		dst.SetInt(f, int64(primary.num))
 	}
 	for _, c := range ix.include {
-		switch c.from.typ {
-		case Text:
-			dst.SetText(c.to, row.Text(c.from))
-		case Bytes:
-			dst = dst.SetBytes(c.to, row.Bytes(c.from))
-		case Float64:
-			dst.SetFloat(c.to, row.Float(c.from))
-		default:
-			dst.SetInt(c.to, row.Int(c.from))
-		}
+		copyColumn(&dst, c.to, row, c.from)
+	}
+	if err := dst.Err(); err != nil {
+		return Key{}, nil, fmt.Errorf("%s: %w", ix.Name, err)
 	}
 	if len(dst) > MaxRowBytes {
-		return Key{}, nil, fmt.Errorf("%w: %s: an entry of %d bytes, want at most %d", ErrRow, ix.Name, len(dst), MaxRowBytes)
+		e := ix.Concerns(ErrRow, key)
+		e.Detail, e.Limit, e.Max, e.Size = "bytes of an entry", "MaxRowBytes", MaxRowBytes, int64(len(dst))
+		return Key{}, nil, e
 	}
 	return key, dst, nil
 }

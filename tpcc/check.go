@@ -99,10 +99,10 @@ type CheckProgress struct{ Done, Total int64 } // steps: districts, and warehous
 // over all warehouses, and that secondary indexes agree with their tables.
 //
 // Unless CheckConfig.AtRest is set, transactions may run at the same time. Each
-// condition is then evaluated per warehouse or per district, in one View;
+// condition is then evaluated per warehouse or per district, in one Snapshot;
 // 3.3.2.10 is not evaluated, since customers also pay at other warehouses. A
 // district with more than snapshotOrdersMax orders is evaluated in several
-// Views. That is correct while orders are only added, but not while deliveries
+// Snapshots. That is correct while orders are only added, but not while deliveries
 // run.
 //
 // Condition 3.3.2.11 concerns the initial population: it is not applicable once
@@ -116,7 +116,7 @@ func Check(ctx context.Context, db *txn.DB, c CheckConfig) (Consistency, error) 
 	if err != nil {
 		return nil, err
 	}
-	return s.check(ctx, dbViewers{db}, c)
+	return s.check(ctx, dbViewers{db, !c.AtRest}, c)
 }
 
 func (s *Schema) check(ctx context.Context, db database, c CheckConfig) (Consistency, error) {
@@ -310,7 +310,7 @@ func OrdersPlaced(ctx context.Context, db *txn.DB) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return s.ordersPlaced(ctx, dbViewers{db})
+	return s.ordersPlaced(ctx, dbViewers{db: db})
 }
 
 func (s *Schema) ordersPlaced(ctx context.Context, db database) (total int64, err error) {
@@ -329,7 +329,7 @@ func (s *Schema) ordersPlaced(ctx context.Context, db database) (total int64, er
 			placed = 0
 			var rows [Districts]pendingRow
 			for d := range rows {
-				rows[d] = t.GetLater(s.district, must(DistrictKey(w, int64(d+1))))
+				rows[d] = t.QueueGet(s.district, must(DistrictKey(w, int64(d+1))))
 			}
 			for d := range rows {
 				row, err := rows[d].Row()

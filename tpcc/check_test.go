@@ -190,16 +190,16 @@ type planter struct {
 	tb testing.TB
 }
 
-func (f *planter) change(tab *tables.Table, key tables.Key, fn func(tables.Row)) {
+func (f *planter) change(tab *tables.Table, key tables.Key, fn func(*tables.Row)) {
 	row := f.get(tab, key)
-	fn(row)
+	fn(&row)
 	if err := f.put(tab, key, row); err != nil {
 		f.tb.Fatal(err)
 	}
 }
 
 func (f *planter) add(tab *tables.Table, key tables.Key, field tables.Field, by int64) {
-	f.change(tab, key, func(r tables.Row) { r.SetInt(field, r.Int(field)+by) })
+	f.change(tab, key, func(r *tables.Row) { r.SetInt(field, r.Int(field)+by) })
 }
 
 // plantedFaults has at least one per condition; each changes one row of
@@ -219,13 +219,13 @@ var plantedFaults = []plantedFault{
 		"3.3.2.10": "customer 2.3.9: c_balance is -1000, sum(ol_amount) delivered 0 less sum(h_amount) 999 is -999",
 	}},
 	{"h_c_w_id", func(f *planter) {
-		f.change(f.s.history, must(HistoryKey(2, 3, 9)), func(r tables.Row) { r.SetInt(f.s.h.cWID, 3) })
+		f.change(f.s.history, must(HistoryKey(2, 3, 9)), func(r *tables.Row) { r.SetInt(f.s.h.cWID, 3) })
 	}, map[string]string{
 		"3.3.2.10":       "history 2.3.9: is of customer 3.3.9, who does not exist; and 1 more",
 		ConditionHistory: "customer 2.3.9: c_payment_cnt is 1, rows in history 0",
 	}},
 	{"h_c_id", func(f *planter) {
-		f.change(f.s.history, must(HistoryKey(2, 3, 9)), func(r tables.Row) { r.SetInt(f.s.h.cID, 10) })
+		f.change(f.s.history, must(HistoryKey(2, 3, 9)), func(r *tables.Row) { r.SetInt(f.s.h.cID, 10) })
 	}, map[string]string{
 		"3.3.2.10":       "customer 2.3.9: c_balance is -1000, sum(ol_amount) delivered 0 less sum(h_amount) 0 is 0",
 		ConditionHistory: "customer 2.3.9: c_payment_cnt is 1, rows in history 0",
@@ -269,7 +269,7 @@ var plantedFaults = []plantedFault{
 		"3.3.2.5": "new_order 2.2.1048576: there is no such order",
 	}},
 	{"o_carrier_id", func(f *planter) {
-		f.change(f.s.orders, must(OrderKey(2, 4, 11)), func(r tables.Row) { r.SetInt(f.s.o.carrierID, 0) })
+		f.change(f.s.orders, must(OrderKey(2, 4, 11)), func(r *tables.Row) { r.SetInt(f.s.o.carrierID, 0) })
 	}, map[string]string{
 		"3.3.2.5": "order 2.4.11: o_carrier_id is 0, rows in new_order 0",
 		"3.3.2.7": "order_line 2.4.11.1: ol_delivery_d is 1000000000000000000, o_carrier_id is 0",
@@ -291,10 +291,10 @@ var plantedFaults = []plantedFault{
 		"3.3.2.6": "order_line 2.6.1048576.3: there is no such order",
 	}},
 	{"ol_delivery_d", func(f *planter) {
-		f.change(f.s.orderLine, must(OrderLineKey(2, 7, 60, 4)), func(r tables.Row) { r.SetInt(f.s.ol.deliveryD, 1); r.SetInt(f.s.ol.amount, 0) })
+		f.change(f.s.orderLine, must(OrderLineKey(2, 7, 60, 4)), func(r *tables.Row) { r.SetInt(f.s.ol.deliveryD, 1); r.SetInt(f.s.ol.amount, 0) })
 	}, map[string]string{"3.3.2.7": "order_line 2.7.60.4: ol_delivery_d is 1, o_carrier_id is 0"}},
 	{"ol_amount of a delivered line", func(f *planter) {
-		f.change(f.s.orderLine, must(OrderLineKey(2, 7, 5, 4)), func(r tables.Row) { r.SetInt(f.s.ol.amount, 33) })
+		f.change(f.s.orderLine, must(OrderLineKey(2, 7, 5, 4)), func(r *tables.Row) { r.SetInt(f.s.ol.amount, 33) })
 	}, map[string]string{
 		"3.3.2.10": "c_balance is -1000, sum(ol_amount) delivered 33 less sum(h_amount) 1000 is -967",
 		"3.3.2.12": "c_balance + c_ytd_payment is 0, sum(ol_amount) delivered 33",
@@ -310,14 +310,14 @@ var plantedFaults = []plantedFault{
 	{"s_order_cnt", func(f *planter) { f.add(f.s.stock, must(StockKey(2, 200)), f.s.s.orderCnt, -1) }, map[string]string{ConditionStock: "stock 2.200: s_ytd, s_order_cnt, s_remote_cnt are "}},
 	{"s_remote_cnt", func(f *planter) { f.add(f.s.stock, must(StockKey(2, 1)), f.s.s.remoteCnt, 1) }, map[string]string{ConditionStock: "stock 2.1: s_ytd, s_order_cnt, s_remote_cnt are "}},
 	{"s_quantity", func(f *planter) {
-		f.change(f.s.stock, must(StockKey(2, 9)), func(r tables.Row) { r.SetInt(f.s.s.quantity, 9) })
+		f.change(f.s.stock, must(StockKey(2, 9)), func(r *tables.Row) { r.SetInt(f.s.s.quantity, 9) })
 	}, map[string]string{ConditionStock: "stock 2.9: s_quantity is 9, want 10 to 100"}},
 	{"two stocks that cancel out", func(f *planter) {
 		f.add(f.s.stock, must(StockKey(2, 5)), f.s.s.ytd, 1)
 		f.add(f.s.stock, must(StockKey(2, 6)), f.s.s.ytd, -1)
 	}, map[string]string{ConditionStock: "stock 2.5: "}},
 	{"ol_supply_w_id", func(f *planter) {
-		f.change(f.s.orderLine, must(OrderLineKey(2, 1, 61, 1)), func(r tables.Row) { r.SetInt(f.s.ol.supplyWID, 99) })
+		f.change(f.s.orderLine, must(OrderLineKey(2, 1, 61, 1)), func(r *tables.Row) { r.SetInt(f.s.ol.supplyWID, 99) })
 	}, map[string]string{ConditionStock: "stock 2."}},
 	{"an order's index entry", func(f *planter) {
 		key := must(f.s.byCustomer.EntryKey(tables.Key{}, f.get(f.s.orders, must(OrderKey(2, 3, 20)))))

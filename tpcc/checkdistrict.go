@@ -128,7 +128,7 @@ func (c *districtCheck) head(t operations) error {
 		ordered: map[int64]stockTally{}, faults: map[string]string{},
 	}
 	c.customers = make([]customerSums, n)
-	row, err := t.GetLater(c.s.district, must(DistrictKey(c.w, c.d))).Row()
+	row, err := t.QueueGet(c.s.district, must(DistrictKey(c.w, c.d))).Row()
 	if err != nil {
 		return loaded(err, "district %d.%d", c.w, c.d)
 	}
@@ -147,7 +147,7 @@ func (c *districtCheck) head(t operations) error {
 func (c *districtCheck) readIndex(t operations) error {
 	c.ids, c.customerOf, c.maxOrder = c.ids[:0], map[int64]int{}, 0
 	lo, hi := customerOrdersRange(c.w, c.d, 1, MaxCustomers)
-	err := scanPages(t, c.s.byCustomer, lo, hi, func(e txn.Entry) error {
+	err := scan(t, c.s.byCustomer, lo, hi, func(e txn.Entry) error {
 		o := customerOrderID(e.Key)
 		want, err := OrderKey(c.w, c.d, o)
 		if key := primaryKey(e.Row, c.s.byCustomer.Field(tables.PrimaryKey)); err != nil || key != want {
@@ -182,8 +182,8 @@ func (c *districtCheck) readTail(t operations) error {
 		return nil
 	}
 	lo, hi := orderLinesRange(c.w, c.d, c.last()+1, MaxOrders)
-	lines := t.ScanLater(c.s.orderLine.Primary(), lo, hi, 1)
-	newOrders := t.ScanLater(c.s.newOrder.Primary(), must(OrderKey(c.w, c.d, c.last()+1)), must(OrderKey(c.w, c.d, MaxOrders)), 1)
+	lines := t.QueueScan(c.s.orderLine.Primary(), lo, hi, 1)
+	newOrders := t.QueueScan(c.s.newOrder.Primary(), must(OrderKey(c.w, c.d, c.last()+1)), must(OrderKey(c.w, c.d, MaxOrders)), 1)
 	entries, err := lines.Entries()
 	if err != nil {
 		return err
@@ -206,13 +206,13 @@ func (c *districtCheck) readCustomers(t operations) error {
 	entries := make([]tables.Row, len(c.customers))
 	const bits = lastNameBits + customerBits
 	lo := must(DistrictKey(c.w, c.d)).Num() << bits
-	err := scanPages(t, c.s.byLast, tables.Num(lo), tables.Num(lo|(1<<bits-1)), func(e txn.Entry) error {
+	err := scan(t, c.s.byLast, tables.Num(lo), tables.Num(lo|(1<<bits-1)), func(e txn.Entry) error {
 		id := int64(e.Key.Num() & MaxCustomers)
 		if !keyFits(id, c.scale.Customers) || entries[id] != nil {
 			c.fault(ConditionIndexes, "customer.by_last %#x: of a customer who has no row, or a second entry of one", e.Key)
 			return nil
 		}
-		entries[id] = e.Row
+		entries[id] = e.Row.Clone()
 		return nil
 	})
 	if err != nil {
@@ -222,7 +222,7 @@ func (c *districtCheck) readCustomers(t operations) error {
 	for from := int64(1); from <= c.scale.Customers; from += chunkCustomers {
 		to := min(from+chunkCustomers-1, c.scale.Customers)
 		for id := from; id <= to; id++ {
-			rows[id-from] = t.GetLater(c.s.customer, must(CustomerKey(c.w, c.d, id)))
+			rows[id-from] = t.QueueGet(c.s.customer, must(CustomerKey(c.w, c.d, id)))
 		}
 		for id := from; id <= to; id++ {
 			row, err := rows[id-from].Row()
@@ -273,11 +273,11 @@ func (c *districtCheck) orders(t operations, i, j int) error {
 // chunk reads some orders and all rows of orders from to to, and merges them.
 func (c *districtCheck) chunk(t operations, ids []int64, from, to int64) error {
 	for i, o := range ids {
-		c.rows[i] = t.GetLater(c.s.orders, must(OrderKey(c.w, c.d, o)))
+		c.rows[i] = t.QueueGet(c.s.orders, must(OrderKey(c.w, c.d, o)))
 	}
-	newOrderScan := t.ScanLater(c.s.newOrder.Primary(), must(OrderKey(c.w, c.d, from)), must(OrderKey(c.w, c.d, to)), 0)
+	newOrderScan := t.QueueScan(c.s.newOrder.Primary(), must(OrderKey(c.w, c.d, from)), must(OrderKey(c.w, c.d, to)), 0)
 	lo, hi := orderLinesRange(c.w, c.d, from, to)
-	lineScan := t.ScanLater(c.s.orderLine.Primary(), lo, hi, 0)
+	lineScan := t.QueueScan(c.s.orderLine.Primary(), lo, hi, 0)
 	newOrders, err := newOrderScan.Entries()
 	if err != nil {
 		return err

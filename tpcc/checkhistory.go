@@ -69,7 +69,7 @@ func (k *checker) pages(ctx context.Context, v viewer, ix *tables.Index, lo, hi 
 	for {
 		n := 0
 		err := v.view(ctx, func(t operations) error {
-			page, err := t.ScanLater(ix, lo, hi, pageRows).Entries()
+			page, err := t.QueueScan(ix, lo, hi, pageRows).Entries()
 			if err != nil {
 				return err
 			}
@@ -102,10 +102,10 @@ func (k *checker) pages(ctx context.Context, v viewer, ix *tables.Index, lo, hi 
 // district's HISTORY rows.
 func (k *checker) sums(t operations, w int64, faults map[string]string) error {
 	s := k.s
-	warehouse := t.GetLater(s.warehouse, must(WarehouseKey(w)))
+	warehouse := t.QueueGet(s.warehouse, must(WarehouseKey(w)))
 	var districts [Districts + 1]pendingRow
 	for d := int64(1); d <= Districts; d++ {
-		districts[d] = t.GetLater(s.district, must(DistrictKey(w, d)))
+		districts[d] = t.QueueGet(s.district, must(DistrictKey(w, d)))
 	}
 	row, err := warehouse.Row()
 	if err != nil {
@@ -148,7 +148,7 @@ func (k *checker) paidIn(t operations, w, d int64) (historyTally, error) {
 	}
 	var tally historyTally
 	lo, hi := must(HistoryKey(w, d, 1)), must(HistoryKey(w, d, MaxHistory))
-	err := scanPages(t, k.s.history.Primary(), lo, hi, func(e txn.Entry) error {
+	err := scan(t, k.s.history.Primary(), lo, hi, func(e txn.Entry) error {
 		tally.add(e.Key, e.Row.Int(k.s.h.amount))
 		return nil
 	})

@@ -81,7 +81,7 @@ func (k *checker) stockRows(ctx context.Context, v viewer, w int64, fn func(item
 		n := min(chunkStock, k.info.Scale.Items-from+1)
 		err := v.view(ctx, func(t operations) error {
 			for i := range n {
-				pending[i] = t.GetLater(k.s.stock, must(StockKey(w, from+i)))
+				pending[i] = t.QueueGet(k.s.stock, must(StockKey(w, from+i)))
 			}
 			for i := range n {
 				row, err := pending[i].Row()

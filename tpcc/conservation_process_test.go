@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/shm"
 	"drtmx/server"
@@ -42,7 +43,7 @@ type role struct {
 // process dies at, the parent knows what may have happened.
 type entry struct {
 	Begin bool
-	Deed  deed
+	Deed  Deed
 }
 
 // TestRole is the body of the processes; in the test itself it does nothing.
@@ -98,9 +99,9 @@ func (r *role) work() error {
 			panic(err)
 		}
 	}
-	c := newCustomerOf(r.Seed, r.Number, info)
-	c.announce = func(d deed) { write(entry{true, d}) }
-	c.ended = func(d deed) { write(entry{false, d}) }
+	c := NewLedgerClient(r.Seed, r.Number, info)
+	c.Begin = func(d Deed) { write(entry{true, d}) }
+	c.End = func(d Deed) { write(entry{false, d}) }
 	sess, err := db.NewSession(ctx)
 	if err != nil {
 		return err
@@ -109,7 +110,7 @@ func (r *role) work() error {
 	term := NewTerminal(db, sess, s, modes[r.Number%uint64(len(modes))])
 	fmt.Println("ready")
 	for end := time.Now().Add(r.Duration); time.Now().Before(end); {
-		if err := c.one(ctx, term); err != nil {
+		if err := c.Run(ctx, term); err != nil {
 			return err
 		}
 	}
@@ -167,13 +168,13 @@ func (c *clientProcess) kill() {
 
 // deeds reads the ledger. What began and has no end, or a delivery's
 // districts that have none, is unfinished.
-func (c *clientProcess) deeds(t *testing.T) (all []deed) {
+func (c *clientProcess) deeds(t *testing.T) (all []Deed) {
 	t.Helper()
 	b, err := os.ReadFile(c.Ledger)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var open *deed
+	var open *Deed
 	for line := range bytes.Lines(b) {
 		var e entry
 		if err := json.Unmarshal(line, &e); err != nil {
@@ -189,7 +190,9 @@ func (c *clientProcess) deeds(t *testing.T) (all []deed) {
 			open = &e.Deed
 			continue
 		}
-		all = append(all, e.Deed)
+		if all = append(all, e.Deed); e.Deed.Type == OrderStatus {
+			continue
+		}
 		if open.From = e.Deed.To + 1; open.Type != Delivery || open.From > Districts {
 			open = nil
 		}
@@ -213,7 +216,7 @@ func TestConservationOfProcesses(t *testing.T) {
 		t.Skip("regions are not shared memory under the race detector")
 	}
 	const clients, kills = 3, 4
-	seed, duration := baseSeed(t), simTime(t, 1500*time.Millisecond)
+	seed, duration := testseed.Of(t), simTime(t, 1500*time.Millisecond)
 	e, addrs, dir := newShared(t, 2, 2)
 	var all []*clientProcess
 	start := func() {
@@ -240,7 +243,7 @@ func TestConservationOfProcesses(t *testing.T) {
 		}
 	}
 	e.settled(t)
-	var deeds []deed
+	var deeds []Deed
 	for _, c := range all {
 		deeds = append(deeds, c.deeds(t)...)
 	}

@@ -5,30 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/rdma/rdmatest"
 	"drtmx/server"
 	"drtmx/txn"
 )
-
-// baseSeed is the seed of this run of the tests.
-func baseSeed(t testing.TB) uint64 {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if v, err := strconv.ParseUint(os.Getenv("DRTMX_SEED"), 0, 64); err == nil {
-		seed = v
-	}
-	t.Logf("DRTMX_SEED=%d", seed)
-	return seed
-}
 
 // breaker breaks connections at random moments once it is armed: loading
 // needs a fabric that holds.
@@ -128,12 +117,12 @@ func newUnsteady(t *testing.T, u *unsteady, seed uint64, servers int, warehouses
 // person is one client of the run. Like a separate process it has its own DB,
 // whose connections all break when it is killed.
 type person struct {
-	*customerOf
+	*LedgerClient
 	addrs []string
 	dial  func(context.Context, string) (rdma.Conn, error)
 	mode  TerminalConfig
 	u     *unsteady
-	deeds []deed
+	deeds []Deed
 
 	mu    sync.Mutex
 	dead  bool
@@ -174,8 +163,8 @@ func (p *person) killed() bool {
 
 // live runs transactions until the time is up or the client is killed.
 func (p *person) live(ctx context.Context, end time.Time, s *Schema) (err error) {
-	p.announce = func(deed) {}
-	p.ended = func(d deed) { p.deeds = append(p.deeds, d) }
+	p.Begin = func(Deed) {}
+	p.End = func(d Deed) { p.deeds = append(p.deeds, d) }
 	for !p.killed() && time.Now().Before(end) {
 		db, err := txn.Open(ctx, txn.Config{Servers: p.addrs, Dial: p.connect})
 		if err == nil {
@@ -201,7 +190,7 @@ func (p *person) session(ctx context.Context, db *txn.DB, end time.Time, s *Sche
 		if p.rnd.Bool(p.u.cancels) {
 			ctx, cancel = context.WithTimeout(ctx, time.Duration(p.rnd.Range(1, 400))*time.Microsecond)
 		}
-		err := p.one(ctx, term)
+		err := p.Run(ctx, term)
 		cancel()
 		if err != nil {
 			return err
@@ -214,7 +203,7 @@ func (p *person) session(ctx context.Context, db *txn.DB, end time.Time, s *Sche
 // killed, the database holds exactly what the clients received, clients can ask
 // for outcomes they do not know, and every consistency condition holds.
 func TestConservation(t *testing.T) {
-	seed := baseSeed(t)
+	seed := testseed.Of(t)
 	for _, u := range []unsteady{
 		{name: "clients killed", kills: 6, cancels: 0.05},
 		{name: "connections break", calls: 0.02, verbs: 0.002, kills: 2},
@@ -273,7 +262,7 @@ func (u *unsteady) conserve(t *testing.T, seed uint64) map[string]int {
 }
 
 // run lets clients work, kills some, and starts others in their place.
-func (u *unsteady) run(t *testing.T, e *engine, provider rdma.Provider, seed uint64) (deeds []deed) {
+func (u *unsteady) run(t *testing.T, e *engine, provider rdma.Provider, seed uint64) (deeds []Deed) {
 	t.Helper()
 	const clients = 4
 	var all []*person
@@ -282,7 +271,7 @@ func (u *unsteady) run(t *testing.T, e *engine, provider rdma.Provider, seed uin
 	hire := func() {
 		n := len(all)
 		p := &person{
-			customerOf: newCustomerOf(seed, uint64(n), e.info), dial: provider.Dial, mode: modes[n%len(modes)], u: u,
+			LedgerClient: NewLedgerClient(seed, uint64(n), e.info), dial: provider.Dial, mode: modes[n%len(modes)], u: u,
 		}
 		for i := range e.Servers {
 			p.addrs = append(p.addrs, fmt.Sprintf("server-%d", i))

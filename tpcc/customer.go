@@ -39,10 +39,10 @@ type namesake struct {
 	c     int64
 }
 
-// announce announces the read of the district's customers with the name.
-func (b *byLast) announce(t operations, s *Schema, w, d int64, last []byte) pendingRows {
+// queue queues the read of the district's customers with the name.
+func (b *byLast) queue(t operations, s *Schema, w, d int64, last []byte) pendingRows {
 	lo, hi := lastNameRange(w, d, tables.DigestBytes(last))
-	return t.ScanLater(s.byLast, lo, hi, 0)
+	return t.QueueScan(s.byLast, lo, hi, 0)
 }
 
 // choose finds the customer in the middle, rounded up, of those with the last

@@ -96,7 +96,7 @@ func (v *delivery) run(t operations) error {
 		date = time.Now().UnixNano()
 	}
 	for d := in.First; d <= in.Last; d++ {
-		v.oldest[d-1] = t.ScanLater(s.newOrder.Primary(), must(OrderKey(in.W, d, 1)), must(OrderKey(in.W, d, MaxOrders)), 1)
+		v.oldest[d-1] = t.QueueScan(s.newOrder.Primary(), must(OrderKey(in.W, d, 1)), must(OrderKey(in.W, d, MaxOrders)), 1)
 	}
 	for d := in.First; d <= in.Last; d++ {
 		entries, err := v.oldest[d-1].Entries()
@@ -110,9 +110,9 @@ func (v *delivery) run(t operations) error {
 	}
 	for d := in.First; d <= in.Last; d++ {
 		if o := v.out.Orders[d-1]; o != 0 {
-			v.orders[d-1] = t.GetLater(s.orders, must(OrderKey(in.W, d, o)))
+			v.orders[d-1] = t.QueueGet(s.orders, must(OrderKey(in.W, d, o)))
 			lo, hi := orderLinesRange(in.W, d, o, o)
-			v.lines[d-1] = t.ScanLater(s.orderLine.Primary(), lo, hi, MaxLines)
+			v.lines[d-1] = t.QueueScan(s.orderLine.Primary(), lo, hi, MaxLines)
 		}
 	}
 	for d := in.First; d <= in.Last; d++ {
@@ -133,7 +133,7 @@ func (v *delivery) run(t operations) error {
 }
 
 // deliver removes the NEW_ORDER row, sets the carrier of the order and the
-// date of its lines, sums their amounts, and announces the customer.
+// date of its lines, sums their amounts, and queues the read of the customer.
 func (v *delivery) deliver(t operations, d, o, date int64) error {
 	in, s := v.in, v.s
 	key := must(OrderKey(in.W, d, o))
@@ -146,8 +146,8 @@ func (v *delivery) deliver(t operations, d, o, date int64) error {
 	if err != nil {
 		return fmt.Errorf("tpcc: order %d.%d.%d: %w", in.W, d, o, err)
 	}
-	v.customers[d-1] = t.GetLater(s.customer, customerKey)
-	copy(v.order, row)
+	v.customers[d-1] = t.QueueGet(s.customer, customerKey)
+	v.order = append(v.order[:0], row...)
 	v.order.SetInt(s.o.carrierID, in.Carrier)
 	lines, err := v.lines[d-1].Entries()
 	if err != nil {
@@ -163,7 +163,7 @@ func (v *delivery) deliver(t operations, d, o, date int64) error {
 	v.amounts[d-1] = 0
 	for _, e := range lines {
 		v.amounts[d-1] += e.Row.Int(s.ol.amount)
-		copy(v.line, e.Row)
+		v.line = append(v.line[:0], e.Row...)
 		v.line.SetInt(s.ol.deliveryD, date)
 		if err := t.Update(s.orderLine, e.Key, v.line); err != nil {
 			return err
@@ -179,7 +179,7 @@ func (v *delivery) charge(t operations, d, o int64) error {
 	if err != nil {
 		return fmt.Errorf("tpcc: customer of order %d.%d.%d: %w", in.W, d, o, err)
 	}
-	copy(v.customer, row)
+	v.customer = append(v.customer[:0], row...)
 	row = v.customer
 	if row.Int(f.deliveryCnt) >= math.MaxInt32 {
 		return fmt.Errorf("%w: c_delivery_cnt of %d.%d.%d", ErrCounterFull, in.W, d, row.Int(f.id))

@@ -12,6 +12,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/cluster"
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/rdma/shm"
@@ -204,7 +205,7 @@ func (s *script) settled(e *engine, reads func()) {
 // trained waits until no model lags behind its index.
 func trained(t *testing.T, e *engine) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testseed.Patience()); ; time.Sleep(10 * time.Millisecond) {
 		pending := uint64(0)
 		for _, s := range e.Servers {
 			s.Train()

@@ -28,7 +28,7 @@ func ReadLoadInfo(ctx context.Context, db *txn.DB) (LoadInfo, error) {
 	if err != nil {
 		return LoadInfo{}, err
 	}
-	v, err := dbViewers{db}.viewer(ctx)
+	v, err := dbViewers{db: db}.viewer(ctx)
 	if err != nil {
 		return LoadInfo{}, err
 	}
@@ -38,7 +38,7 @@ func ReadLoadInfo(ctx context.Context, db *txn.DB) (LoadInfo, error) {
 
 func (s *Schema) readLoadInfo(ctx context.Context, v viewer) (info LoadInfo, err error) {
 	err = v.view(ctx, func(t operations) error {
-		row, err := t.GetLater(s.loadInfo, loadInfoKey).Row()
+		row, err := t.QueueGet(s.loadInfo, loadInfoKey).Row()
 		if err != nil {
 			return err
 		}

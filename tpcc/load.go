@@ -165,7 +165,11 @@ func (l *load) take() (w int64, ok bool) {
 
 func (l *load) work(ctx context.Context) (err error) {
 	p := newPopulator(ctx, l)
-	defer func() { err = errors.Join(err, p.close()) }()
+	defer func() {
+		if end := p.close(); err == nil { // else it fails for the same reason, once for each table
+			err = end
+		}
+	}()
 	for w, ok := l.take(); ok; w, ok = l.take() {
 		if w == 0 {
 			err = p.items()

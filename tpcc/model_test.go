@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 	"testing"
 
@@ -129,7 +130,7 @@ func (s *modelSink) Close() error {
 
 // Transactions.
 
-// modelTxn runs one body. Reads announced together are answered together,
+// modelTxn runs one body. Reads queued together are answered together,
 // when the first is asked for; steps counts how often that happened.
 type modelTxn struct {
 	m        *model
@@ -153,15 +154,29 @@ func (t *modelTxn) later(r *modelRead) *modelRead {
 	return r
 }
 
-func (t *modelTxn) GetLater(tab *tables.Table, key tables.Key) pendingRow {
+func (t *modelTxn) QueueGet(tab *tables.Table, key tables.Key) pendingRow {
 	return t.later(&modelRead{t: t, ix: tab.Primary(), lo: key, hi: key, limit: 1})
 }
 
-func (t *modelTxn) ScanLater(ix *tables.Index, lo, hi tables.Key, limit int) pendingRows {
+func (t *modelTxn) QueueScan(ix *tables.Index, lo, hi tables.Key, limit int) pendingRows {
 	if !ix.Ordered || lo.Compare(hi) > 0 {
 		t.m.t.Errorf("scan of %s from %#x to %#x", ix.Name, lo, hi)
 	}
 	return t.later(&modelRead{t: t, ix: ix, lo: lo, hi: hi, limit: limit})
+}
+
+func (t *modelTxn) Scan(ix *tables.Index, lo, hi tables.Key) iter.Seq2[txn.Entry, error] {
+	return func(yield func(txn.Entry, error) bool) {
+		rows, err := t.QueueScan(ix, lo, hi, 0).Entries()
+		for _, e := range rows {
+			if !yield(e, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(txn.Entry{}, err)
+		}
+	}
 }
 
 func (r *modelRead) wait() {

@@ -126,11 +126,11 @@ func (n *newOrder) run(t operations) error {
 	in, out := n.in, n.out
 	// Announce all reads before waiting for the first, so that they share
 	// network rounds.
-	warehouse := t.GetLater(n.s.warehouse, must(WarehouseKey(in.W)))
+	warehouse := t.QueueGet(n.s.warehouse, must(WarehouseKey(in.W)))
 	districtKey := must(DistrictKey(in.W, in.D))
-	district := t.GetLater(n.s.district, districtKey)
-	customer := t.GetLater(n.s.customer, must(CustomerKey(in.W, in.D, in.C)))
-	n.announceLines(t)
+	district := t.QueueGet(n.s.district, districtKey)
+	customer := t.QueueGet(n.s.customer, must(CustomerKey(in.W, in.D, in.C)))
+	n.queueLines(t)
 
 	out.resize(0)
 	row, err := warehouse.Row()
@@ -143,7 +143,7 @@ func (n *newOrder) run(t operations) error {
 	}
 	out.DTax = row.Int(n.s.d.tax)
 	out.Order = row.Int(n.s.d.nextOID)
-	copy(n.district, row)
+	n.district = append(n.district[:0], row...)
 	if row, err = customer.Row(); err != nil {
 		return fmt.Errorf("tpcc: customer %d.%d.%d: %w", in.W, in.D, in.C, err)
 	}
@@ -160,12 +160,12 @@ func (n *newOrder) run(t operations) error {
 	return n.runLines(t)
 }
 
-// announceLines announces the items and the stock of all lines, and finds the
+// queueLines queues the reads of the items and the stock of all lines, and finds the
 // lines that share a STOCK row.
-func (n *newOrder) announceLines(t operations) {
+func (n *newOrder) queueLines(t operations) {
 	lines := n.in.Lines
 	for i, l := range lines {
-		n.items[i] = t.GetLater(n.s.item, must(ItemKey(l.Item)))
+		n.items[i] = t.QueueGet(n.s.item, must(ItemKey(l.Item)))
 		n.first[i] = i
 		for j := range i {
 			if lines[j].Item == l.Item && lines[j].SupplyW == l.SupplyW {
@@ -174,7 +174,7 @@ func (n *newOrder) announceLines(t operations) {
 			}
 		}
 		if n.first[i] == i {
-			n.stocks[i] = t.GetLater(n.s.stock, must(StockKey(l.SupplyW, l.Item)))
+			n.stocks[i] = t.QueueGet(n.s.stock, must(StockKey(l.SupplyW, l.Item)))
 		}
 	}
 }
@@ -252,13 +252,13 @@ func (n *newOrder) runLine(t operations, i int) error {
 	if err != nil {
 		return fmt.Errorf("tpcc: item %d: %w", l.Item, err)
 	}
-	stock := n.stock[n.first[i]]
+	stock := &n.stock[n.first[i]]
 	if n.first[i] == i {
 		row, err := n.stocks[i].Row()
 		if err != nil {
 			return fmt.Errorf("tpcc: stock %d.%d: %w", l.SupplyW, l.Item, err)
 		}
-		copy(stock, row)
+		*stock = append((*stock)[:0], row...)
 	}
 	n.takeStock(stock, l)
 	res.StockQuantity = stock.Int(n.s.s.quantity)
@@ -285,7 +285,7 @@ func (n *newOrder) runLine(t operations, i int) error {
 
 // takeStock takes a line's quantity out of stock, which is replenished by 91
 // so that at least 10 are left.
-func (n *newOrder) takeStock(stock tables.Row, l NewOrderLine) {
+func (n *newOrder) takeStock(stock *tables.Row, l NewOrderLine) {
 	f := &n.s.s
 	left := stock.Int(f.quantity) - l.Quantity
 	if left < 10 {

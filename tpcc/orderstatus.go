@@ -44,20 +44,20 @@ type orderStatus struct {
 }
 
 // run is one attempt. Reads that do not depend on each other's results are
-// announced together: two steps for a customer known by number, three for one
+// queued together: two steps for a customer known by number, three for one
 // known by last name.
 func (q *orderStatus) run(t operations) error {
 	in, out := q.in, q.out
 	c, err := in.C, error(nil)
 	if c == 0 {
-		found := q.byLast.announce(t, q.s, in.W, in.D, in.Last)
+		found := q.byLast.queue(t, q.s, in.W, in.D, in.Last)
 		if c, err = q.byLast.choose(found, q.s, in.W, in.D, in.Last); err != nil {
 			return err
 		}
 	}
-	customer := t.GetLater(q.s.customer, must(CustomerKey(in.W, in.D, c)))
+	customer := t.QueueGet(q.s.customer, must(CustomerKey(in.W, in.D, c)))
 	lo, hi := customerOrdersRange(in.W, in.D, c, c)
-	latest := t.ScanLater(q.s.byCustomer, lo, hi, 1)
+	latest := t.QueueScan(q.s.byCustomer, lo, hi, 1)
 	row, err := customerRow(customer, in.W, in.D, c)
 	if err != nil {
 		return err
@@ -81,9 +81,9 @@ func (q *orderStatus) run(t operations) error {
 // readOrder reads the order and its lines, together.
 func (q *orderStatus) readOrder(t operations, o int64) error {
 	in, out := q.in, q.out
-	order := t.GetLater(q.s.orders, must(OrderKey(in.W, in.D, o)))
+	order := t.QueueGet(q.s.orders, must(OrderKey(in.W, in.D, o)))
 	lo, hi := orderLinesRange(in.W, in.D, o, o)
-	lines := t.ScanLater(q.s.orderLine.Primary(), lo, hi, MaxLines)
+	lines := t.QueueScan(q.s.orderLine.Primary(), lo, hi, MaxLines)
 	row, err := order.Row()
 	if err != nil {
 		return fmt.Errorf("tpcc: order %d.%d.%d: %w", in.W, in.D, o, err)

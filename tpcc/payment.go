@@ -109,31 +109,31 @@ func newPayment(s *Schema) *payment {
 func (p *payment) run(t operations) error {
 	in, s := p.in, p.s
 	warehouseKey, districtKey := must(WarehouseKey(in.W)), must(DistrictKey(in.W, in.D))
-	warehouse := t.GetLater(s.warehouse, warehouseKey)
-	district := t.GetLater(s.district, districtKey)
+	warehouse := t.QueueGet(s.warehouse, warehouseKey)
+	district := t.QueueGet(s.district, districtKey)
 	c := in.C
 	if c == 0 {
-		found := p.byLast.announce(t, s, in.CW, in.CD, in.Last)
+		found := p.byLast.queue(t, s, in.CW, in.CD, in.Last)
 		var err error
 		if c, err = p.byLast.choose(found, s, in.CW, in.CD, in.Last); err != nil {
 			return err
 		}
 	}
 	customerKey := must(CustomerKey(in.CW, in.CD, c))
-	customer := t.GetLater(s.customer, customerKey)
+	customer := t.QueueGet(s.customer, customerKey)
 	row, err := warehouse.Row()
 	if err != nil {
 		return fmt.Errorf("tpcc: warehouse %d: %w", in.W, err)
 	}
-	copy(p.warehouse, row)
+	p.warehouse = append(p.warehouse[:0], row...)
 	if row, err = district.Row(); err != nil {
 		return fmt.Errorf("tpcc: district %d.%d: %w", in.W, in.D, err)
 	}
-	copy(p.district, row)
+	p.district = append(p.district[:0], row...)
 	if row, err = customerRow(customer, in.CW, in.CD, c); err != nil {
 		return err
 	}
-	copy(p.customer, row)
+	p.customer = append(p.customer[:0], row...)
 	if err := p.change(c); err != nil {
 		return err
 	}

@@ -105,19 +105,19 @@ func (p *populator) close() error {
 }
 
 // astring sets a random a-string [x .. y] (clause 4.3.2.2).
-func (p *populator) astring(row tables.Row, f tables.Field, x, y int) {
+func (p *populator) astring(row *tables.Row, f tables.Field, x, y int) {
 	p.text = p.rnd.AString(p.text[:0], x, y)
 	row.SetText(f, p.text)
 }
 
 // nstring sets a random n-string of n digits.
-func (p *populator) nstring(row tables.Row, f tables.Field, n int) {
+func (p *populator) nstring(row *tables.Row, f tables.Field, n int) {
 	p.text = p.rnd.NString(p.text[:0], n, n)
 	row.SetText(f, p.text)
 }
 
 // address sets the columns of clause 4.3.3.1 and, for the zip code, 4.3.2.7.
-func (p *populator) address(row tables.Row, f *addressFields) {
+func (p *populator) address(row *tables.Row, f *addressFields) {
 	p.astring(row, f.street1, 10, 20)
 	p.astring(row, f.street2, 10, 20)
 	p.astring(row, f.city, 10, 20)
@@ -128,7 +128,7 @@ func (p *populator) address(row tables.Row, f *addressFields) {
 
 // data sets i_data or s_data: an a-string [26 .. 50], with "ORIGINAL" at a
 // random position within it if so chosen.
-func (p *populator) data(row tables.Row, f tables.Field, original bool) {
+func (p *populator) data(row *tables.Row, f tables.Field, original bool) {
 	p.text = p.rnd.AString(p.text[:0], 26, 50)
 	if original {
 		copy(p.text[p.rnd.Intn(len(p.text)-len(brandMark)+1):], brandMark)
@@ -161,9 +161,9 @@ func (p *populator) items() error {
 		row := p.row(tabItem)
 		row.SetInt(f.id, i)
 		row.SetInt(f.imID, p.rnd.Range(1, 10_000))
-		p.astring(row, f.name, 14, 24)
+		p.astring(&row, f.name, 14, 24)
 		row.SetInt(f.price, p.rnd.Range(1_00, 100_00))
-		p.data(row, f.data, original.next(p.rnd))
+		p.data(&row, f.data, original.next(p.rnd))
 		if err := p.add(tabItem, must(ItemKey(i))); err != nil {
 			return err
 		}
@@ -177,8 +177,8 @@ func (p *populator) warehouse(w int64) error {
 	f := &p.schema.w
 	row := p.row(tabWarehouse)
 	row.SetInt(f.id, w)
-	p.astring(row, f.name, 6, 10)
-	p.address(row, &f.addressFields)
+	p.astring(&row, f.name, 6, 10)
+	p.address(&row, &f.addressFields)
 	row.SetInt(f.tax, p.rnd.Range(0, 2_000))
 	// 300,000.00 at full scale, so that condition 3.3.2.1 holds at any.
 	row.SetInt(f.ytd, Districts*p.Scale.Customers*initialPayment)
@@ -206,9 +206,9 @@ func (p *populator) stock(w int64) error {
 		row.SetInt(f.wID, w)
 		row.SetInt(f.quantity, p.rnd.Range(10, 100))
 		for d := range f.dist {
-			p.astring(row, f.dist[d], 24, 24)
+			p.astring(&row, f.dist[d], 24, 24)
 		}
-		p.data(row, f.data, original.next(p.rnd))
+		p.data(&row, f.data, original.next(p.rnd))
 		if err := p.add(tabStock, must(StockKey(w, i))); err != nil {
 			return err
 		}
@@ -221,8 +221,8 @@ func (p *populator) district(w, d int64) error {
 	row := p.row(tabDistrict)
 	row.SetInt(f.id, d)
 	row.SetInt(f.wID, w)
-	p.astring(row, f.name, 6, 10)
-	p.address(row, &f.addressFields)
+	p.astring(&row, f.name, 6, 10)
+	p.address(&row, &f.addressFields)
 	row.SetInt(f.tax, p.rnd.Range(0, 2_000))
 	row.SetInt(f.ytd, p.Scale.Customers*initialPayment) // 30,000.00 at full scale
 	row.SetInt(f.nextOID, p.Scale.Customers+1)          // 3,001 at full scale
@@ -252,7 +252,7 @@ func (p *populator) customer(w, d, c int64, bad bool) error {
 	row.SetInt(f.id, c)
 	row.SetInt(f.dID, d)
 	row.SetInt(f.wID, w)
-	p.astring(row, f.first, 8, 16)
+	p.astring(&row, f.first, 8, 16)
 	row.SetText(f.middle, middleName)
 	// The first thousand have all the names, so that every name is found; the
 	// others have NURand ones (clause 4.3.3.1).
@@ -263,8 +263,8 @@ func (p *populator) customer(w, d, c int64, bad bool) error {
 	}
 	p.text = LastName(p.text[:0], number)
 	row.SetText(f.last, p.text)
-	p.address(row, &f.addressFields)
-	p.nstring(row, f.phone, 16)
+	p.address(&row, &f.addressFields)
+	p.nstring(&row, f.phone, 16)
 	row.SetInt(f.since, p.Now)
 	if bad {
 		row.SetText(f.credit, badCredit)
@@ -276,7 +276,7 @@ func (p *populator) customer(w, d, c int64, bad bool) error {
 	row.SetInt(f.balance, -initialPayment)
 	row.SetInt(f.ytdPayment, initialPayment)
 	row.SetInt(f.paymentCnt, 1)
-	p.astring(row, f.data, 300, 500)
+	p.astring(&row, f.data, 300, 500)
 	if err := p.add(tabCustomer, must(CustomerKey(w, d, c))); err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (p *populator) payment(w, d, c int64) error {
 	row.SetInt(f.wID, w)
 	row.SetInt(f.date, p.Now)
 	row.SetInt(f.amount, initialPayment)
-	p.astring(row, f.data, 12, 24)
+	p.astring(&row, f.data, 12, 24)
 	return p.add(tabHistory, must(HistoryKey(w, d, c)))
 }
 
@@ -346,7 +346,7 @@ func (p *populator) line(w, d, o, number int64, delivered bool) error {
 		row.SetInt(f.amount, p.rnd.Range(1, 9_999_99))
 	}
 	row.SetInt(f.quantity, initialQuantity)
-	p.astring(row, f.distInfo, 24, 24)
+	p.astring(&row, f.distInfo, 24, 24)
 	return p.add(tabOrderLine, must(OrderLineKey(w, d, o, number)))
 }
 

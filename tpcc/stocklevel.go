@@ -56,7 +56,7 @@ type stockLevel struct {
 // every transaction here, this one is serializable.
 func (l *stockLevel) run(t operations) error {
 	in, s := l.in, l.s
-	row, err := t.GetLater(s.district, must(DistrictKey(in.W, in.D))).Row()
+	row, err := t.QueueGet(s.district, must(DistrictKey(in.W, in.D))).Row()
 	if err != nil {
 		return fmt.Errorf("tpcc: district %d.%d: %w", in.W, in.D, err)
 	}
@@ -66,7 +66,7 @@ func (l *stockLevel) run(t operations) error {
 		return nil
 	}
 	lo, hi := orderLinesRange(in.W, in.D, max(1, last-stockLevelOrders+1), last)
-	lines, err := t.ScanLater(s.orderLine.Primary(), lo, hi, stockLevelOrders*MaxLines).Entries()
+	lines, err := t.QueueScan(s.orderLine.Primary(), lo, hi, stockLevelOrders*MaxLines).Entries()
 	if err != nil {
 		return fmt.Errorf("tpcc: lines of the last orders of district %d.%d: %w", in.W, in.D, err)
 	}
@@ -80,7 +80,7 @@ func (l *stockLevel) run(t operations) error {
 		if err != nil {
 			return fmt.Errorf("tpcc: line of district %d.%d: %w", in.W, in.D, err)
 		}
-		l.stocks[i] = t.GetLater(s.stock, key)
+		l.stocks[i] = t.QueueGet(s.stock, key)
 	}
 	for i, item := range l.items {
 		row, err := l.stocks[i].Row()

@@ -15,8 +15,8 @@ type Mode uint8
 const (
 	// Default is Procedure for transactions that write hot rows: NEW-ORDER
 	// (D_NEXT_O_ID), PAYMENT (W_YTD, D_YTD) and DELIVERY (the oldest order). It
-	// is Client for ORDER-STATUS. For STOCK-LEVEL it is Client first, then
-	// Procedure: see TerminalConfig.StockLevelAttempts.
+	// is Client for ORDER-STATUS. For STOCK-LEVEL it is Client first, then a
+	// Snapshot: see TerminalConfig.StockLevelAttempts.
 	Default Mode = iota
 	// Client runs the body in the client: a transaction that writes as an
 	// Update, a read-only one as a View, by one-sided READs.
@@ -50,8 +50,8 @@ type TerminalConfig struct {
 	// of a DELIVERY delivers for; 0: DefaultDeliveryBatch.
 	DeliveryBatch int
 	// StockLevelAttempts is the number of Views that writers may invalidate
-	// before a STOCK-LEVEL in Default mode runs at its home server, where no
-	// writer can run between its reads; 0: DefaultStockLevelAttempts.
+	// before a STOCK-LEVEL in Default mode goes on as a Snapshot, which writers
+	// do not concern; 0: DefaultStockLevelAttempts.
 	StockLevelAttempts int
 }
 
@@ -63,14 +63,15 @@ const (
 	// are rare there. In Client mode, where NEW-ORDERs may commit between the
 	// reads and the commit, a smaller batch repeats less.
 	DefaultDeliveryBatch = Districts
-	// DefaultStockLevelAttempts leaves most STOCK-LEVELs one-sided.
+	// DefaultStockLevelAttempts is for the wait of a Snapshot, in whose time a
+	// View can be tried several times.
 	DefaultStockLevelAttempts = 4
 )
 
 // TerminalStats are the counters of a terminal, in addition to SessionStats.
 type TerminalStats struct {
 	// StockLevelsEscalated counts the STOCK-LEVELs of which every View was
-	// invalidated and which ended as procedures.
+	// invalidated, and which went on as Snapshots.
 	StockLevelsEscalated uint64
 }
 
@@ -216,10 +217,10 @@ func (t *Terminal) deliverPart(ctx context.Context, out *DeliveryOutput) error {
 // them, and any NEW-ORDER of the warehouse may. Under enough load each attempt
 // therefore is likely to be invalidated, however often it is repeated. In
 // Default mode StockLevelAttempts bounds the number of invalidated Views; then
-// the same body runs at its home server. All it reads is in one partition,
-// whose executor it holds, so only rows locked by a prepared distributed
-// transaction can make it wait. Such locks end a View too, but both ways wait
-// for them, and they do not count as attempts. Both ways are serializable.
+// the same body runs in a Snapshot, which takes longer to begin and always ends.
+// If the servers keep no versions, or not for long enough, it runs at its home
+// server, where it holds the executor and so up all writers. Locks of prepared
+// distributed transactions do not count as attempts. All ways are serializable.
 func (t *Terminal) StockLevel(ctx context.Context, in *StockLevelInput, out *StockLevelOutput) error {
 	if err := in.check(); err != nil {
 		return err
@@ -234,6 +235,9 @@ func (t *Terminal) StockLevel(ctx context.Context, in *StockLevelInput, out *Sto
 			return err
 		}
 		t.stats.StockLevelsEscalated++
+		if err := t.sess.Snapshot(ctx, t.stockLevelBody); !errors.Is(err, txn.ErrSnapshotTooOld) {
+			return err
+		}
 	}
 	return t.call(ctx, in.W, ProcStockLevel, in, out)
 }

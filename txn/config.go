@@ -21,8 +21,8 @@ const (
 
 // Retry bounds the attempts of one transaction. Zero fields take the defaults.
 //
-// Attempts go on until the deadline of the caller's context. A transaction that
-// reaches the deadline so fails with an error that matches both ErrConflict and
+// Attempts go on until the deadline of the caller's context. A transaction whose
+// attempts reach the deadline fails with an error that matches both ErrConflict and
 // context.DeadlineExceeded. Patience is the bound for contexts without a
 // deadline. Attempts, if set, is a bound in any case.
 type Retry struct {
@@ -42,13 +42,15 @@ func ParseCache(s string) (Cache, error) { return exec.ParseCache(s) }
 
 // Config opens a DB. Servers and Dial are required.
 type Config struct {
-	// Servers are addresses of data servers; the first that answers gives the catalogue and the partition map.
+	// Servers are addresses of data servers. The first that answers gives the
+	// catalogue and the partition map, so one address suffices.
 	Servers []string
 	// AllServers says that Servers are all data servers of the cluster, in
 	// order. The DB dials these addresses even if the servers report others
 	// for each other.
 	AllServers bool
-	// Dial connects to an address, over whichever fabric the address stands for.
+	// Dial connects to an address: the Dial of a provider, such as shm.New
+	// returns. The servers must use the same fabric.
 	Dial func(ctx context.Context, addr string) (rdma.Conn, error)
 	// Reads selects the read path.
 	Reads ReadPath
@@ -60,6 +62,9 @@ type Config struct {
 	// Cache is how much of the models of ordered indexes is kept; the zero value
 	// keeps everything. See ParseCache.
 	Cache Cache
+	// BodyAge is how long a body may run, from its first read to its end; 0 means
+	// MaxBodyAge, the most. Longer ones fail with ErrTooLarge.
+	BodyAge time.Duration
 	// Seed makes backoff jitter repeatable; 0 draws one.
 	Seed uint64
 }
@@ -67,7 +72,7 @@ type Config struct {
 func (c *Config) exec() exec.Config {
 	return exec.Config{
 		Servers: c.Servers, AllServers: c.AllServers, Dial: c.Dial, Reads: exec.ReadPath(c.Reads),
-		Retry: exec.Retry(c.Retry), LocationCache: c.LocationCache, Cache: c.Cache, Seed: c.Seed,
+		Retry: exec.Retry(c.Retry), LocationCache: c.LocationCache, Cache: c.Cache, BodyAge: c.BodyAge, Seed: c.Seed,
 	}
 }
 

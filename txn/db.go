@@ -22,7 +22,7 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 
 func (db *DB) exec() *exec.DB { return (*exec.DB)(db) }
 
-// Home is the partition whose primary coordinates a transaction.
+// Home is the partition whose primary runs a procedure; see DB.Home.
 type Home int
 
 // Catalog returns the cluster's catalogue.
@@ -30,6 +30,80 @@ func (db *DB) Catalog() *tables.Catalog { return db.exec().Catalog() }
 
 // Table returns the table of a name, or an error that wraps tables.ErrNoTable.
 func (db *DB) Table(name string) (*tables.Table, error) { return db.exec().Table(name) }
+
+// AddTable adds a table to the catalogue of the cluster while it runs, and
+// returns it. It returns when all data servers have the table. The DB needs the
+// role loader for all tables. A table that exists is not added again; if its
+// definition is another one the error is a tables.ErrSchema.
+//
+// Other DBs learn of the table when they open a session, by Refresh, or when a
+// transaction of theirs uses it. A table cannot be removed, and one that is
+// added to a cluster whose loading has ended is filled by transactions. A cluster
+// that is started again begins with the catalogue of its configuration.
+//
+// If a data server does not answer, the error is ErrUnavailable. The table may
+// then be added or not: call AddTable again.
+func (db *DB) AddTable(ctx context.Context, t tables.Definer) (*tables.Table, error) {
+	def, err := t.Define()
+	if err != nil {
+		return nil, err
+	}
+	c, err := db.exec().Alter(ctx, tables.Change{Table: &def})
+	if err != nil {
+		return nil, err
+	}
+	return c.Table(def.Name)
+}
+
+// AddColumn adds a column to a table while the cluster runs, as AddTable adds a
+// table, and returns the table with it. The table has a Bytes column, or was
+// defined with Grows. Rows that exist have the column's default. They are not
+// written again, so AddColumn takes no longer for a large table.
+//
+// A *Table and a tables.TableOf of before can still be used: rows read with them
+// have the columns of before, and rows written with them keep what the other
+// columns hold, or give them their defaults. An Update or Put of such a row reads
+// the present one first.
+func (db *DB) AddColumn(ctx context.Context, table string, c tables.Column) (*tables.Table, error) {
+	cat, err := db.exec().Alter(ctx, tables.Change{Column: &tables.AddedColumn{Table: table, Column: c}})
+	if err != nil {
+		return nil, err
+	}
+	return cat.Table(table)
+}
+
+// AddIndex adds a secondary index to a table while the cluster runs, as AddTable
+// adds a table, and returns it when it is built. Transactions that write the
+// table go on meanwhile, and maintain the index from its beginning on, also those
+// of clients that do not know of it yet; loaders of the table are refused. Nobody
+// reads the index before it is complete.
+//
+// If two rows have one key of the index the error is ErrExists, and if a row does
+// not fit it tables.ErrRow; the error names the key. The index is withdrawn then,
+// and can be added again. While it is being built, it already refuses inserts and
+// changes that would give a row the key of another one.
+//
+// The build goes on if ctx ends. AddIndex again waits for it. A snapshot with a
+// staleness reads no moment before the index was complete.
+func (db *DB) AddIndex(ctx context.Context, table string, s tables.Secondary) (*tables.Index, error) {
+	c, err := db.exec().Alter(ctx, tables.Change{Index: &tables.AddedIndex{Table: table, Index: s}})
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.Table(table)
+	if err != nil {
+		return nil, err
+	}
+	ix := t.Secondary(s.Name)
+	if ix == nil {
+		return nil, &tables.Error{Err: ErrUnavailable, Table: table, Index: s.Name, Partition: -1, Detail: "the index is still being built"}
+	}
+	return ix, nil
+}
+
+// Refresh asks for the present version of the cluster's catalogue. Transactions
+// in progress go on with the version with which they began.
+func (db *DB) Refresh(ctx context.Context) error { return db.exec().Refresh(ctx) }
 
 // Partitions returns the number of partitions.
 func (db *DB) Partitions() int { return db.exec().Partitions() }
@@ -44,18 +118,22 @@ func (db *DB) Home(t *tables.Table, key tables.Key) (Home, error) {
 	return Home(h), err
 }
 
-// View runs a read-only transaction, strictly serializable. See Session.View.
+// View runs a read-only transaction by one-sided reads. It is strictly
+// serializable. fn runs again when a writer has changed what it read; View
+// returns an error of fn unchanged. See Session.View.
 func (db *DB) View(ctx context.Context, fn func(*Txn) error) error {
 	return db.exec().View(ctx, body(fn))
 }
 
-// Update runs a transaction that may write. See Session.Update.
+// Update runs a transaction that may write. It is strictly serializable. fn runs
+// again when a writer has changed what it read; if it returns an error, nothing
+// is written and Update returns that error. See Session.Update.
 func (db *DB) Update(ctx context.Context, fn func(*Txn) error) error {
 	return userError(db.exec().Update(ctx, body(fn)))
 }
 
-// Call runs a procedure at the primary of h. See Session.Call. The result
-// belongs to the caller.
+// Call runs a procedure at the primary of h, usually the Home of a row that it
+// writes. The result belongs to the caller. See Session.Call.
 func (db *DB) Call(ctx context.Context, h Home, proc string, args []byte) ([]byte, error) {
 	res, err := db.exec().Call(ctx, exec.Home(h), proc, args)
 	return res, userError(err)
@@ -64,13 +142,14 @@ func (db *DB) Call(ctx context.Context, h Home, proc string, args []byte) ([]byt
 // Outcome asks for the outcome of a transaction whose outcome was unknown. Nil
 // means that it committed, ErrConflict that it did not commit and never will,
 // ErrOutcomeUnknown that no server knows the outcome, and ErrUnavailable that a
-// server which may know it does not answer.
+// server which may know it does not answer. It waits, as transactions do, for
+// durable servers that may come back, or be taken over.
 func (db *DB) Outcome(ctx context.Context, id ID) error {
 	return db.exec().Outcome(ctx, exec.ID(id))
 }
 
 // NewSession opens a session for one goroutine, with a connection to each
-// server that it uses. DB's own methods use sessions of a pool.
+// server that it uses. Close it. DB's own methods use sessions of a pool.
 func (db *DB) NewSession(ctx context.Context) (*Session, error) {
 	s, err := db.exec().NewSession(ctx)
 	return (*Session)(s), err
@@ -89,7 +168,8 @@ func (db *DB) IndexStats() []IndexStats {
 	return out
 }
 
-// ServerStats asks every server for its statistics.
+// ServerStats asks every server for its statistics. It waits for a durable server
+// that does not answer, as transactions do.
 func (db *DB) ServerStats(ctx context.Context) ([]ServerStats, error) {
 	return db.exec().ServerStats(ctx)
 }

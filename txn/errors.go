@@ -4,7 +4,20 @@ import (
 	"fmt"
 
 	"drtmx/internal/exec"
+	"drtmx/tables"
 )
+
+// Error is an error with what it concerns: table, key, partition, server, limit
+// and size, as far as they apply. It wraps one of the errors below, or of
+// package tables. Get it with errors.As; a procedure's caller gets it too.
+type Error = tables.Error
+
+// RegisterError gives an error of a program a name under which it crosses from a
+// procedure to its caller. If a procedure's body returns an error that matches
+// err, the caller's error matches it for errors.Is. Call it in the programs of
+// both, usually when the package that defines err is initialized. A later call
+// replaces the error of a name.
+func RegisterError(name string, err error) { exec.RegisterError(name, err) }
 
 // Errors of transactions; callers match them with errors.Is.
 var (
@@ -18,9 +31,20 @@ var (
 	ErrReadOnly = exec.ErrReadOnly
 	// ErrTooLarge reports a transaction above a named bound.
 	ErrTooLarge = exec.ErrTooLarge
+	// ErrFewCopies reports that fewer copies of a data server's data are in sync than
+	// its writes require. It is an ErrUnavailable: writes are tried again within the
+	// caller's deadline, and reads go on.
+	ErrFewCopies = exec.ErrFewCopies
+	// ErrNoSpace reports that the disk of a data server has no room for the log.
+	// Nothing was committed. Reads go on, and writes when there is room again.
+	ErrNoSpace = exec.ErrNoSpace
 	// ErrClosed reports use of a DB after Close, or of a Txn after its body returned.
 	ErrClosed = exec.ErrClosed
-	// ErrUnavailable reports that a data server needed by the transaction does not answer. Nothing was committed.
+	// ErrUnavailable reports that a data server needed by the transaction does not
+	// answer, or that another process may have its place. Nothing was committed. The
+	// error names the server, and the partition if it is known. A durable server may
+	// come back, so transactions wait for it: until the caller's deadline, or
+	// Retry.Patience without one.
 	ErrUnavailable = exec.ErrUnavailable
 	// ErrRestarted reports, together with ErrUnavailable, a data server that
 	// was restarted without its memory: open the database again.
@@ -29,7 +53,11 @@ var (
 	// with the connection. The server no longer keeps its result.
 	ErrResultLost = exec.ErrResultLost
 	// ErrOutcomeUnknown reports that the connection to the home server was lost
-	// between a commit request and its answer.
+	// between a commit request and its answer, and that the server could not be
+	// asked, or does not know it because another data server that may have decided
+	// does not tell. A durable server is asked until the caller's deadline, or for
+	// Retry.Patience without one; it knows the outcome when the servers have
+	// recovered. The error is an *UnknownOutcome.
 	ErrOutcomeUnknown = exec.ErrOutcomeUnknown
 	// ErrNoProcedure reports a Call of a procedure the servers do not have.
 	ErrNoProcedure = exec.ErrNoProcedure
@@ -38,9 +66,16 @@ var (
 	// ErrForbidden reports a request that the client's role, or its tables, do
 	// not allow.
 	ErrForbidden = exec.ErrForbidden
+	// ErrSnapshotTooOld reports a snapshot that needed versions which its servers
+	// no longer keep. The error is a *SnapshotTooOld.
+	ErrSnapshotTooOld = exec.ErrSnapshotTooOld
 	// ErrOutOfMemory reports that a data server's region is full; the transaction was aborted.
 	ErrOutOfMemory = exec.ErrOutOfMemory
 )
+
+// SnapshotTooOld is the error behind ErrSnapshotTooOld. It names the time of the
+// snapshot and the bounds of what a partition keeps.
+type SnapshotTooOld = exec.SnapshotTooOld
 
 // ID identifies a transaction that writes.
 type ID struct {
@@ -66,8 +101,7 @@ func (e *UnknownOutcome) Unwrap() []error { return []error{ErrOutcomeUnknown, e.
 //
 // A body returns a *ProcedureError, or an error that wraps one, to give its
 // caller a code and a payload. Any other error reaches the caller as text, and
-// as the Cause if it matched an error of this package. The payload may have
-// 64 KiB.
+// as the Cause if it is known at both ends. The payload may have 64 KiB.
 //
 // A *ProcedureError with a code is also the pattern for errors like it: for
 // errors.Is it matches an error with the same code of the procedure that it
@@ -81,8 +115,10 @@ type ProcedureError struct {
 	Code      uint32 // the procedure's own choice; 0 means none
 	Payload   []byte // the procedure's own encoding
 	Text      string
-	// Cause is the error of this package that the body's error matched, such as
-	// ErrNotFound; nil if none. Only Call sets it.
+	// Cause is what the body's error matched, nil if nothing: an error of this
+	// package or package tables such as ErrNotFound, with what it concerns (see
+	// Error), and an error of the program (see RegisterError). Only Call sets
+	// it.
 	Cause error
 }
 

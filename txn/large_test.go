@@ -7,41 +7,41 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/tables"
 	"drtmx/txn"
 )
 
-// TestAnnouncedReadsOfAnySize announces scans and lookups whose rounds and
+// TestQueuedReadsOfAnySize queues scans and lookups whose rounds and
 // whose answers are larger than the fabric carries at once, in both ways of
 // reading. The client splits them, and every row is right.
-func TestAnnouncedReadsOfAnySize(t *testing.T) {
+func TestQueuedReadsOfAnySize(t *testing.T) {
 	for name, reads := range map[string]txn.ReadPath{"one-sided": txn.OneSided, "by RPC": txn.OrderedByRPC} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 1, txn.Config{Reads: reads, Retry: txn.Retry{Attempts: 5}}, nil)
 			const rows, texts, size = 6000, 256, 8 << 10
 			r.fillWide(t, 0, rows)
 			r.fillText(t, 0, texts, size)
-			t.Run("scans of rows apart", func(t *testing.T) { r.announce(t, 5, 0, 0, nil) })
-			t.Run("lookups of long rows", func(t *testing.T) { r.announce(t, 0, 0, 200, nil) })
-			t.Run("more lookups than a message lists", func(t *testing.T) { r.announce(t, 0, 1500, 0, nil) })
-			seeds := rng.New(testSeed(t))
+			t.Run("scans of rows apart", func(t *testing.T) { r.queue(t, 5, 0, 0, nil) })
+			t.Run("lookups of long rows", func(t *testing.T) { r.queue(t, 0, 0, 200, nil) })
+			t.Run("more lookups than a message lists", func(t *testing.T) { r.queue(t, 0, 1500, 0, nil) })
+			seeds := rng.New(testseed.Of(t))
 			for i := range 8 {
 				t.Run(fmt.Sprint("mixed ", i), func(t *testing.T) {
 					s := seeds.SplitN(uint64(i))
-					r.announce(t, s.Intn(8), s.Intn(1200), s.Intn(300), s)
+					r.queue(t, s.Intn(8), s.Intn(1200), s.Intn(300), s)
 				})
 			}
 		})
 	}
 }
 
-// announce announces scans of a thousand rows, lookups of small rows and
+// queue queues scans of a thousand rows, lookups of small rows and
 // lookups of long rows, and checks all of them. s mixes their order.
-func (r *rig) announce(t *testing.T, scans, gets, texts int, s *rng.Stream) {
+func (r *rig) queue(t *testing.T, scans, gets, texts int, s *rng.Stream) {
 	t.Helper()
 	const each = 1000
 	order := make([]byte, 0, scans+gets+texts)
@@ -59,11 +59,11 @@ func (r *rig) announce(t *testing.T, scans, gets, texts int, s *rng.Stream) {
 		for i, kind := range order {
 			switch lo := uint64(i) % 5 * each; kind {
 			case 's':
-				sc := x.ScanLater(r.wide.Primary(), tables.Num(lo), tables.Num(lo+each-1), 0)
+				sc := x.QueueScan(r.wide.Primary(), tables.Num(lo), tables.Num(lo+each-1), 0)
 				checks = append(checks, func() error { return r.checkScan(sc, lo, each) })
 			case 'g':
 				key := uint64(i*7) % 5000
-				g := x.GetLater(r.wide, tables.Num(key))
+				g := x.QueueGet(r.wide, tables.Num(key))
 				checks = append(checks, func() error {
 					row, err := g.Row()
 					if err == nil && row.Int(r.wide.Field("c0")) != int64(key) {
@@ -72,7 +72,7 @@ func (r *rig) announce(t *testing.T, scans, gets, texts int, s *rng.Stream) {
 					return err
 				})
 			case 't':
-				g := x.GetLater(r.text, textKey(0, i%256))
+				g := x.QueueGet(r.text, textKey(0, i%256))
 				checks = append(checks, func() error {
 					row, err := g.Row()
 					if err == nil && len(row.Bytes(r.text.Field("body"))) != 8<<10 {
@@ -94,7 +94,7 @@ func (r *rig) announce(t *testing.T, scans, gets, texts int, s *rng.Stream) {
 	}
 }
 
-func (r *rig) checkScan(sc *txn.Scan, lo uint64, n int) error {
+func (r *rig) checkScan(sc *txn.QueuedScan, lo uint64, n int) error {
 	rows, err := sc.Entries()
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func TestLargeProcedures(t *testing.T) {
 		if err := r.DB.Update(t.Context(), func(x *txn.Txn) error { return x.Put(r.text, tables.Str("b-result"), body(r.text, 1)) }); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testseed.Patience())
 		_, err := r.DB.Call(ctx, home, c.proc, nil)
 		cancel()
 		if !errors.Is(err, c.want) || (c.want == nil && err != nil) {
@@ -247,7 +247,7 @@ func TestScanBoundHoldsForTheScan(t *testing.T) {
 		{0, boundary + half - 3, 0, nil},
 	} {
 		err := r.DB.View(t.Context(), func(x *txn.Txn) error {
-			rows, err := x.Scan(r.wide.Primary(), tables.Num(c.lo), tables.Num(c.hi), c.limit)
+			rows, err := x.QueueScan(r.wide.Primary(), tables.Num(c.lo), tables.Num(c.hi), c.limit).Entries()
 			if err == nil && len(rows) > txn.MaxScanRows {
 				err = fmt.Errorf("%d rows", len(rows))
 			}

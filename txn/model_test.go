@@ -72,7 +72,7 @@ func (m *modelRun) step(t *rapid.T, x *txn.Txn) error {
 	m.nextV++
 	r := modelRow{m.nextV, int64(rapid.IntRange(0, 3).Draw(t, "group"))}
 	var err, want error
-	switch rapid.SampledFrom([]string{"get", "scan", "groups", "insert", "put", "update", "delete"}).Draw(t, "op") {
+	switch rapid.SampledFrom([]string{"get", "scan", "range", "groups", "insert", "put", "update", "delete"}).Draw(t, "op") {
 	case "get":
 		row, err := x.Get(m.tab, tables.Num(key))
 		if (err == nil) != there || err == nil && (row.Int(m.v) != old.v || row.Int(m.group) != old.group) {
@@ -81,6 +81,8 @@ func (m *modelRun) step(t *rapid.T, x *txn.Txn) error {
 		return nil
 	case "scan":
 		return m.scan(t, x, key)
+	case "range":
+		return m.rangeOver(t, x, key)
 	case "groups":
 		return m.groups(x, int64(rapid.IntRange(0, 3).Draw(t, "g")))
 	case "insert":
@@ -122,7 +124,7 @@ func tookBack(err, want error) error {
 func (m *modelRun) scan(t *rapid.T, x *txn.Txn, lo uint64) error {
 	hi := lo + rapid.Uint64Range(0, 60).Draw(t, "width")
 	limit := rapid.IntRange(0, 8).Draw(t, "limit")
-	es, err := x.Scan(m.tab.Primary(), tables.Num(lo), tables.Num(hi), limit)
+	es, err := x.QueueScan(m.tab.Primary(), tables.Num(lo), tables.Num(hi), limit).Entries()
 	if err != nil {
 		return err
 	}
@@ -145,10 +147,41 @@ func (m *modelRun) scan(t *rapid.T, x *txn.Txn, lo uint64) error {
 	return nil
 }
 
+// rangeOver compares an iterator with the map, forward and in reverse. It may
+// break early.
+func (m *modelRun) rangeOver(t *rapid.T, x *txn.Txn, lo uint64) error {
+	hi := lo + rapid.Uint64Range(0, 120).Draw(t, "width")
+	want := slices.DeleteFunc(slices.Sorted(maps.Keys(m.now)), func(k uint64) bool { return k < lo || k > hi })
+	seq := x.Scan(m.tab.Primary(), tables.Num(lo), tables.Num(hi))
+	reverse := rapid.Bool().Draw(t, "reverse")
+	if reverse {
+		seq = x.ScanReverse(m.tab.Primary(), tables.Num(lo), tables.Num(hi))
+		slices.Reverse(want)
+	}
+	want = want[:min(len(want), rapid.IntRange(0, 100).Draw(t, "rows"))]
+	got := []uint64{}
+	for e, err := range seq {
+		if err != nil {
+			return err
+		}
+		if len(got) == len(want) {
+			break
+		}
+		got = append(got, e.Key.Num())
+		if e.Row.Int(m.v) != m.now[e.Key.Num()].v {
+			return fmt.Errorf("range: key %d holds %d, want %d", e.Key.Num(), e.Row.Int(m.v), m.now[e.Key.Num()].v)
+		}
+	}
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("range over [%d,%d], reverse %v: %v, want %v", lo, hi, reverse, got, want)
+	}
+	return nil
+}
+
 func (m *modelRun) groups(x *txn.Txn, g int64) error {
 	ix := m.tab.Secondary("by_group")
 	lo := uint64(255-g) << 56
-	es, err := x.Scan(ix, tables.Num(lo), tables.Num(lo|(1<<56-1)), 0)
+	es, err := x.QueueScan(ix, tables.Num(lo), tables.Num(lo|(1<<56-1)), 0).Entries()
 	if err != nil {
 		return err
 	}
@@ -216,7 +249,7 @@ func TestTransactionsAgainstModel(t *testing.T) {
 					return err
 				}
 			}
-			es, err := x.Scan(m.tab.Primary(), tables.Num(0), tables.Last, 0)
+			es, err := x.QueueScan(m.tab.Primary(), tables.Num(0), tables.Last, 0).Entries()
 			if err == nil && len(es) != len(m.committed) {
 				err = fmt.Errorf("%d rows, want %d", len(es), len(m.committed))
 			}

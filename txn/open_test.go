@@ -5,10 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"drtmx/internal/testseed"
+	"drtmx/internal/wire"
+	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/server"
 	"drtmx/tables"
@@ -63,21 +67,42 @@ func TestOpenNeedsTheServersTouched(t *testing.T) {
 					t.Fatal(err)
 				}
 				start := time.Now()
-				db, err := txn.Open(within(t, 20*time.Second), txn.Config{Servers: r.addrs(), AllServers: true, Dial: r.net.Dial})
+				db, err := txn.Open(within(t, testseed.Patience()), txn.Config{Servers: r.addrs(), AllServers: true, Dial: r.net.Dial})
 				if err != nil {
 					t.Fatalf("after %v: %v", time.Since(start), err)
 				}
 				defer db.Close()
-				if err := r.write(within(t, 20*time.Second), db, here); err != nil {
+				if err := r.write(within(t, testseed.Patience()), db, here); err != nil {
 					t.Errorf("update of the server that is there: %v", err)
 				}
-				if err := db.View(within(t, 20*time.Second), func(x *txn.Txn) error { _, err := x.Get(r.wide, tables.Num(here)); return err }); err != nil {
+				if err := db.View(within(t, testseed.Patience()), func(x *txn.Txn) error { _, err := x.Get(r.wide, tables.Num(here)); return err }); err != nil {
 					t.Errorf("view of the server that is there: %v", err)
 				}
 				if err := r.write(within(t, 200*time.Millisecond), db, there); err == nil {
 					t.Error("an update of the server that is away succeeds")
 				}
 			})
+		}
+	}
+}
+
+// awaitHello waits until what a server says of itself and of the others is so.
+func awaitHello(t *testing.T, net *inproc.Network, addr, what string, ok func(h *wire.Hello) bool) {
+	t.Helper()
+	for ctx := within(t, testseed.Patience()); ; time.Sleep(time.Millisecond) {
+		c, err := net.Dial(ctx, addr)
+		if err != nil {
+			t.Fatalf("until %s: %v", what, err)
+		}
+		resp, err := rdma.Call(ctx, c, []byte{byte(wire.OpHello)}, nil)
+		c.Close()
+		if err != nil {
+			t.Fatalf("until %s: %v", what, err)
+		}
+		if h, err := wire.DecodeHello(resp); err != nil {
+			t.Fatalf("until %s: %v", what, err)
+		} else if ok(h) {
+			return
 		}
 	}
 }
@@ -114,12 +139,14 @@ func TestOpenRefusesAReplacedServer(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = db.Close()
-			time.Sleep(300 * time.Millisecond) // the servers have met
+			for i := range servers {
+				awaitHello(t, net, addrs[i], "the servers have met", func(h *wire.Hello) bool { return !slices.Contains(h.Incarnations, 0) })
+			}
 			if err := servers[victim].Close(); err != nil {
 				t.Fatal(err)
 			}
 			servers[victim] = start(victim)
-			time.Sleep(300 * time.Millisecond) // the new server has met the other
+			awaitHello(t, net, addrs[victim], "the new server has met the other", func(h *wire.Hello) bool { return h.Replaced })
 			db, err = txn.Open(t.Context(), config)
 			if err == nil {
 				key := uint64(1)
@@ -138,7 +165,7 @@ func TestOpenRefusesAReplacedServer(t *testing.T) {
 				}
 			}
 			servers[0], servers[1] = start(0), start(1)
-			for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			for end := time.Now().Add(testseed.Patience()); ; time.Sleep(10 * time.Millisecond) {
 				db, err := txn.Open(t.Context(), config) // all are new: the cluster is another, and empty
 				if err == nil {
 					_ = db.Close()
@@ -219,22 +246,28 @@ func TestDeadlineBoundsAttempts(t *testing.T) {
 		if err := impatient.View(t.Context(), read); errors.Is(err, txn.ErrConflict) {
 			break
 		}
-		if time.Since(start) > 10*time.Second {
+		if time.Since(start) > testseed.Patience() {
 			t.Fatal("the row is never locked")
 		}
 	}
-	if err := impatient.View(within(t, 30*time.Second), read); !errors.Is(err, txn.ErrConflict) {
+	if err := impatient.View(within(t, testseed.Patience()), read); !errors.Is(err, txn.ErrConflict) {
 		t.Errorf("a View of 20 attempts on a lock in doubt: %v", err)
 	}
 	if err := waiting.View(t.Context(), read); !errors.Is(err, txn.ErrConflict) {
 		t.Errorf("a View without deadline, patience 100 ms, on a lock in doubt: %v", err)
 	}
-	if err := r.DB.View(within(t, 300*time.Millisecond), read); !errors.Is(err, txn.ErrConflict) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a View with a deadline of 300 ms on a lock in doubt: %v", err)
+	for d := 300 * time.Millisecond; ; d *= 2 { // until it has met the lock before its deadline
+		err := r.DB.View(within(t, d), read)
+		if met := errors.Is(err, txn.ErrConflict); !errors.Is(err, context.DeadlineExceeded) || !met && d > testseed.Patience() {
+			t.Errorf("a View with a deadline of %v on a lock in doubt: %v", d, err)
+			break
+		} else if met {
+			break
+		}
 	}
 	time.AfterFunc(1800*time.Millisecond, func() { _ = r.net.Resume(other) })
 	start := time.Now()
-	if err := r.DB.View(within(t, 30*time.Second), read); err != nil {
+	if err := r.DB.View(within(t, testseed.Patience()), read); err != nil {
 		t.Errorf("a View with a deadline of 30 s gives up after %v: %v", time.Since(start), err)
 	}
 	if err := <-written; err != nil && !errors.Is(err, txn.ErrUnavailable) && !errors.Is(err, txn.ErrOutcomeUnknown) {

@@ -3,12 +3,11 @@ package txn_test
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"drtmx/internal/testseed"
 	"drtmx/rdma/inproc"
 	"drtmx/server"
 	"drtmx/tables"
@@ -55,7 +54,13 @@ func rigCatalog(t testing.TB) *tables.Catalog {
 func newRig(t testing.TB, servers int, client txn.Config, procedures func(*tables.Catalog) []txn.Procedure) *rig {
 	t.Helper()
 	cat, net := rigCatalog(t), inproc.New(inproc.Options{})
-	c := server.EmbeddedConfig{Catalog: cat, Servers: servers, Partitions: 2, Network: net, Client: client, MemoryBytes: 1 << 30}
+	if client.Retry == (txn.Retry{}) {
+		client.Retry.Patience = testseed.Patience()
+	}
+	c := server.EmbeddedConfig{
+		Catalog: cat, Servers: servers, Partitions: 2, Network: net, Client: client, MemoryBytes: 1 << 30,
+		Retain: time.Minute, // for slow machines
+	}
 	if procedures != nil {
 		c.Procedures = procedures(cat)
 	}
@@ -74,7 +79,8 @@ func newRig(t testing.TB, servers int, client txn.Config, procedures func(*table
 // body is a row of table text that holds n bytes.
 func body(tab *tables.Table, n int) tables.Row {
 	row := tab.NewRow()
-	return row.SetBytes(tab.Field("body"), []byte(strings.Repeat("x", n)))
+	row.SetBytes(tab.Field("body"), []byte(strings.Repeat("x", n)))
+	return row
 }
 
 // fillWide puts rows from key on, n of them, each holding its key.
@@ -110,14 +116,4 @@ func (r *rig) fillText(t testing.TB, part, n, size int) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// testSeed is the seed of a randomised test, which a failing run prints.
-func testSeed(t testing.TB) uint64 {
-	seed := uint64(time.Now().UnixNano())
-	if v, err := strconv.ParseUint(os.Getenv("DRTMX_SEED"), 0, 64); err == nil {
-		seed = v
-	}
-	t.Logf("DRTMX_SEED=%d", seed)
-	return seed
 }

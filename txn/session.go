@@ -9,25 +9,26 @@ import (
 // Session is one goroutine's access to a cluster: connections, buffers and the
 // state of the exactly-once protocol. It runs one transaction at a time. DB's
 // methods use sessions from a pool. A worker that needs exact counters, or must
-// not wait for the pool, holds its own session.
+// not wait for the pool, holds its own session. While more than 512 Updates of such
+// sessions are in progress, further ones wait for a session of the pool and run on
+// it; the counters stay exact.
 type Session exec.Session
 
 func (s *Session) exec() *exec.Session { return (*exec.Session)(s) }
 
 // View runs a read-only transaction by one-sided reads. It is strictly
-// serializable: when fn has returned, one round re-reads every header and leaf
-// version the attempt relied on, and the control word of each partition; if any
-// changed, fn runs again. View returns an error of fn unchanged, after the same
-// validation.
+// serializable: when fn has returned, View validates in one round that nothing it
+// has read has changed. Otherwise fn runs again. If writers have ended many
+// attempts, or a long one, the next reads a Snapshot, which writers cannot end.
+// View returns an error of fn unchanged, after the same validation.
 func (s *Session) View(ctx context.Context, fn func(*Txn) error) error {
 	return s.exec().View(ctx, body(fn))
 }
 
-// TryView is View with a separate bound, at least one, on the attempts that
-// writers invalidate: those whose rows or ranges had changed when they were
-// validated. On ErrConflict a caller can use another way, such as a read-only
-// procedure at the home server. Otherwise reads of many frequently written rows
-// may never return a consistent snapshot.
+// TryView is View with a bound, at least one, on the attempts that writers
+// invalidate: those whose rows or ranges had changed when they were validated. It
+// then returns ErrConflict, and does not go on as a Snapshot, so that the caller
+// can choose another way, such as a read-only procedure at the home server.
 //
 // Attempts that met a lock do not count. TryView waits for a lock as View
 // does; a lock lasts as long as a two-phase commit.

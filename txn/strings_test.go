@@ -75,7 +75,8 @@ type stringModel struct {
 func (m *stringModel) row(text []byte) tables.Row {
 	row := m.tab.NewRow()
 	row.SetInt(m.n, int64(len(text)))
-	return row.SetBytes(m.text, text)
+	row.SetBytes(m.text, text)
+	return row
 }
 
 func (m *stringModel) same(row tables.Row, want []byte) bool {
@@ -142,7 +143,7 @@ func (m *stringModel) scan(t *rapid.T, x *txn.Txn) error {
 		end, hi = tables.Last, m.keys[len(m.keys)-1]
 	}
 	limit := rapid.IntRange(0, 9).Draw(t, "limit")
-	es, err := x.Scan(m.tab.Primary(), tables.Str(lo), end, limit)
+	es, err := x.QueueScan(m.tab.Primary(), tables.Str(lo), end, limit).Entries()
 	if err != nil {
 		return err
 	}
@@ -256,9 +257,9 @@ func TestKeysThatDoNotFit(t *testing.T) {
 					if key == tables.First || key == tables.Last {
 						continue
 					}
-					_, err = x.Scan(c.tab.Primary(), key, tables.Last, 1)
+					_, err = x.QueueScan(c.tab.Primary(), key, tables.Last, 1).Entries()
 					refused("Scan from", key, err)
-					_, err = x.Scan(c.tab.Primary(), tables.First, key, 1)
+					_, err = x.QueueScan(c.tab.Primary(), tables.First, key, 1).Entries()
 					refused("Scan to", key, err)
 				}
 				return x.Put(c.tab, c.good, c.row)
@@ -279,7 +280,7 @@ func TestKeysThatDoNotFit(t *testing.T) {
 				t.Error(err)
 			}
 			if err := r.DB.View(t.Context(), func(x *txn.Txn) error {
-				es, err := x.Scan(c.tab.Primary(), tables.First, tables.Last, 0)
+				es, err := x.QueueScan(c.tab.Primary(), tables.First, tables.Last, 0).Entries()
 				if err == nil && (len(es) != 1 || es[0].Key != c.good) {
 					err = fmt.Errorf("the table holds %v", es)
 				}

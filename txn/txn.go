@@ -1,17 +1,22 @@
 package txn
 
 import (
+	"errors"
+	"iter"
+
 	"drtmx/internal/exec"
 	"drtmx/tables"
 )
 
 // Bounds of one transaction. A transaction above one fails with ErrTooLarge.
 const (
-	// MaxReads bounds the lookups and scans that a transaction makes.
+	// MaxReads bounds the lookups and scans that a transaction makes. An iterator
+	// counts once, however many rows it returns.
 	MaxReads = exec.MaxReads
 	// MaxWrites bounds the changes of rows and of secondary entries in a transaction.
 	MaxWrites = exec.MaxWrites
-	// MaxScanRows bounds the rows that one scan returns, over all partitions.
+	// MaxScanRows bounds the rows that one QueueScan returns, over all
+	// partitions. Iterators have no bound.
 	MaxScanRows = exec.MaxScanRows
 	// MaxProofs bounds, for a transaction that writes, the rows and the gaps
 	// between rows that it reads in one partition.
@@ -22,6 +27,10 @@ const (
 	MaxCommitBytes = exec.MaxCommitBytes
 	// MaxResultBytes bounds the result of a procedure.
 	MaxResultBytes = exec.MaxResultBytes
+	// MaxBodyAge bounds the time from a body's first read to its validation or
+	// commit: servers may use memory again that was freed longer ago. It does
+	// not count while the machine sleeps. See Config.BodyAge.
+	MaxBodyAge = exec.MaxBodyAge
 )
 
 // Txn is a transaction in progress, for the goroutine its body runs in. Rows
@@ -32,49 +41,95 @@ type Txn exec.Txn
 
 func (t *Txn) exec() *exec.Txn { return (*exec.Txn)(t) }
 
+var _ tables.Tx = (*Txn)(nil)
+
 // body lets package exec run a function of this package's Txn.
 type body func(*Txn) error
 
 // Run implements exec.Body.
 func (fn body) Run(t *exec.Txn) error { return fn((*Txn)(t)) }
 
-// Entry is one row of a scan. Its key and row are valid until the body returns.
+// Entry is one row of a scan.
 type Entry = tables.Entry
 
-// Get is an announced point read; see Txn.GetLater.
-type Get exec.Get
+// QueuedGet is a point read that Txn.QueueGet has queued.
+type QueuedGet exec.Get
 
 // Row waits for the result. It returns ErrNotFound if there is no row.
-func (g *Get) Row() (tables.Row, error) { return (*exec.Get)(g).Row() }
+func (g *QueuedGet) Row() (tables.Row, error) { return (*exec.Get)(g).Row() }
 
-// Scan is an announced range read; see Txn.ScanLater.
-type Scan exec.Scan
+// QueuedScan is a range read that Txn.QueueScan has queued.
+type QueuedScan exec.Scan
 
 // Entries waits for the result, in key order.
-func (sc *Scan) Entries() ([]Entry, error) { return (*exec.Scan)(sc).Entries() }
+func (sc *QueuedScan) Entries() ([]Entry, error) { return (*exec.Scan)(sc).Entries() }
 
 // Get reads a row by primary key. It returns ErrNotFound if there is none.
 func (t *Txn) Get(tab *tables.Table, key tables.Key) (tables.Row, error) {
 	return t.exec().Get(tab, key)
 }
 
-// GetLater announces a Get. When the body waits for the first result, all
-// announced reads run together, in the same network rounds.
-func (t *Txn) GetLater(tab *tables.Table, key tables.Key) *Get {
-	return (*Get)(t.exec().GetLater(tab, key))
+// QueueGet queues a Get and returns at once. When the body asks for the first
+// result, all queued reads run together, in the same network rounds.
+func (t *Txn) QueueGet(tab *tables.Table, key tables.Key) *QueuedGet {
+	return (*QueuedGet)(t.exec().QueueGet(tab, key))
 }
 
-// Scan reads the rows with lo ≤ key ≤ hi of an ordered index (a table's
-// primary or a secondary) in key order, at most limit; limit ≤ 0 asks for all,
-// up to MaxScanRows. [tables.First] and [tables.Last] reach to the ends of the
-// index. Entries of a secondary index hold PrimaryKey and the included columns.
-func (t *Txn) Scan(ix *tables.Index, lo, hi tables.Key, limit int) ([]Entry, error) {
-	return t.exec().Scan(ix, lo, hi, limit)
+// GetMany reads rows by their primary keys, all in the same network rounds. The
+// row of a key that has none is nil.
+func (t *Txn) GetMany(tab *tables.Table, keys []tables.Key) ([]tables.Row, error) {
+	gets, rows := make([]*QueuedGet, len(keys)), make([]tables.Row, len(keys))
+	for i, key := range keys {
+		gets[i] = t.QueueGet(tab, key)
+	}
+	for i, g := range gets {
+		var err error
+		if rows[i], err = g.Row(); err != nil && !errors.Is(err, ErrNotFound) {
+			return nil, err
+		}
+	}
+	return rows, nil
 }
 
-// ScanLater announces a Scan, as GetLater does a Get.
-func (t *Txn) ScanLater(ix *tables.Index, lo, hi tables.Key, limit int) *Scan {
-	return (*Scan)(t.exec().ScanLater(ix, lo, hi, limit))
+// Scan returns an iterator over the rows with lo ≤ key ≤ hi of an ordered index
+// (a table's primary or a secondary), in key order:
+//
+//	for e, err := range t.Scan(account.Primary(), tables.Num(1), tables.Last) {
+//		if err != nil {
+//			return err
+//		}
+//		sum += e.Row.Int(balance)
+//	}
+//
+// [tables.First] and [tables.Last] reach to the ends of the index, and
+// [tables.Prefix] returns the bounds of the string keys with a prefix. Entries
+// of a secondary index hold PrimaryKey and the included columns.
+//
+// The iterator reads pages of growing size, up to some hundred rows, so a loop
+// that breaks early has read little more than it used, and a range may have any
+// number of rows. A row and its key are valid until the loop's next step. An
+// error ends the loop. Rows that the loop itself inserts, changes or deletes
+// behind its position may or may not appear as such.
+//
+// What a View or an Update has read must be proved when it ends. For that it
+// keeps 16 bytes for each row, an Update at most MaxProofs rows in a partition.
+func (t *Txn) Scan(ix *tables.Index, lo, hi tables.Key) iter.Seq2[Entry, error] {
+	return t.exec().Rows(ix, lo, hi, false)
+}
+
+// ScanReverse is Scan from hi down to lo.
+//
+// It guesses from the models of the index where to begin each page. A DB that
+// reads OrderedByRPC has none, and so reads the range forward first.
+func (t *Txn) ScanReverse(ix *tables.Index, lo, hi tables.Key) iter.Seq2[Entry, error] {
+	return t.exec().Rows(ix, lo, hi, true)
+}
+
+// QueueScan queues a scan of at most limit rows, as QueueGet queues a Get;
+// limit ≤ 0 asks for all, up to MaxScanRows. Unlike with Scan, the rows are valid
+// until the body returns.
+func (t *Txn) QueueScan(ix *tables.Index, lo, hi tables.Key, limit int) *QueuedScan {
+	return (*QueuedScan)(t.exec().QueueScan(ix, lo, hi, limit))
 }
 
 // Insert adds a row. If the key exists, Insert or the commit returns ErrExists.

@@ -132,7 +132,7 @@ type thread struct {
 	row       tables.Row // being built
 	requested []string   // the fields of the last read
 	numbers   []int      // and their numbers
-	gets      []*txn.Get
+	gets      []*txn.QueuedGet
 	update    usertable.Update
 	args      []byte
 }
@@ -151,9 +151,9 @@ func (d *database) InitThread(ctx context.Context, _, _ int) context.Context {
 // fills its index caches before the measurement starts.
 func (d *database) touch(ctx context.Context, s *txn.Session) error {
 	return s.View(ctx, func(tx *txn.Txn) error {
-		var gets []*txn.Get
+		var gets []*txn.QueuedGet
 		for _, key := range d.inEach {
-			gets = append(gets, tx.GetLater(d.table, key))
+			gets = append(gets, tx.QueueGet(d.table, key))
 		}
 		for _, g := range gets {
 			if _, err := g.Row(); err != nil && !errors.Is(err, txn.ErrNotFound) {
@@ -282,7 +282,7 @@ func (d *database) checkValues(values map[string][]byte) error {
 // set writes values over t.row.
 func (d *database) set(t *thread, values map[string][]byte) {
 	for name, v := range values {
-		t.row = t.row.SetBytes(d.fields[d.number[name]], v)
+		t.row.SetBytes(d.fields[d.number[name]], v)
 	}
 }
 

@@ -28,7 +28,7 @@ func RunChild(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return cluster.RunChild(ctx, p, Workload, nil)
+	return cluster.RunChild(ctx, cluster.ChildOptions{Provider: p, Lookup: Workload})
 }
 
 // Workload returns the workload with which data servers start, by the name that
@@ -136,7 +136,7 @@ func connectRunning(ctx context.Context, addr string) (*cluster.Cluster, error) 
 	}
 	c, err := cluster.Connect(ctx, o)
 	if errors.Is(err, cluster.ErrNoCluster) || errors.Is(err, cluster.ErrStale) {
-		err = fmt.Errorf("%w; start one with: drtmx serve --workload ycsb --data-dir %s", err, addr)
+		err = fmt.Errorf("%w; start one with: drtmx serve --workload ycsb --runtime-dir %s", err, addr)
 	}
 	if err != nil {
 		return nil, err

@@ -50,7 +50,7 @@ func (d *database) Scan(ctx context.Context, table, from string, count int, fiel
 		if count <= 0 {
 			return nil
 		}
-		entries, err := tx.Scan(d.table.Primary(), tables.Str(from), tables.Last, count)
+		entries, err := tx.QueueScan(d.table.Primary(), tables.Str(from), tables.Last, count).Entries()
 		if err != nil {
 			return err
 		}
@@ -264,7 +264,7 @@ func (d *database) BatchRead(ctx context.Context, table string, keys, fields []s
 	var out []map[string][]byte
 	err = t.session.View(ctx, func(tx *txn.Txn) error {
 		out = out[:0]
-		d.announce(t, tx, keys)
+		d.queue(t, tx, keys)
 		for i, g := range t.gets {
 			row, err := g.Row()
 			if err != nil {
@@ -280,11 +280,11 @@ func (d *database) BatchRead(ctx context.Context, table string, keys, fields []s
 	return out, nil
 }
 
-// announce announces the reads of a batch, so that they share network rounds.
-func (d *database) announce(t *thread, tx *txn.Txn, keys []string) {
+// queue queues the reads of a batch, so that they share network rounds.
+func (d *database) queue(t *thread, tx *txn.Txn, keys []string) {
 	t.gets = t.gets[:0]
 	for _, key := range keys {
-		t.gets = append(t.gets, tx.GetLater(d.table, tables.Str(key)))
+		t.gets = append(t.gets, tx.QueueGet(d.table, tables.Str(key)))
 	}
 }
 
@@ -295,7 +295,7 @@ func (d *database) BatchUpdate(ctx context.Context, table string, keys []string,
 		return err
 	}
 	err = t.session.Update(ctx, func(tx *txn.Txn) error {
-		d.announce(t, tx, keys)
+		d.queue(t, tx, keys)
 		written := make(map[string]bool, len(keys))
 		for i, key := range keys {
 			row, err := t.gets[i].Row()

@@ -1,12 +1,14 @@
 package ycsb
 
 import (
+	"path/filepath"
 	"strings"
 
 	"github.com/magiconair/properties"
 
 	"drtmx/index/learned"
 	"drtmx/internal/cluster"
+	"drtmx/server"
 	"drtmx/txn"
 	"drtmx/ycsb/props"
 	"drtmx/ycsb/usertable"
@@ -39,9 +41,49 @@ type options struct {
 	seed          uint64
 }
 
+// memoryMaxMiB bounds drtmx.memory.
+const memoryMaxMiB = 1 << 30
+
 // Embedded reports whether a database with these properties starts its own
-// servers, which stop when it closes.
-func Embedded(p *properties.Properties) bool { return p.GetString(props.Addr, "") == "" }
+// servers, whose data is gone when it closes.
+func Embedded(p *properties.Properties) bool {
+	return p.GetString(props.Addr, "") == "" && p.GetString(props.DataDir, "") == ""
+}
+
+// readData reads the properties of durability, and takes the shape of the cluster
+// from the data that is there.
+func (o *options) readData(r *props.Reader) {
+	memory, disk := server.Memory.String(), server.Disk.String()
+	policy, dir := r.OneOf(props.Durability, "", memory, disk), strings.TrimSpace(r.String(props.DataDir, ""))
+	switch {
+	case dir == "" && (policy == disk || r.Has(props.DataDir)):
+		r.Fault("%s %s: want %s with it, a directory for the data", props.Durability, disk, props.DataDir)
+	case dir != "" && policy == memory:
+		r.Fault("%s %s and %s %s: want %s %s, or no directory", props.Durability, memory, props.DataDir, dir, props.Durability, disk)
+	}
+	if dir == "" || r.Has(props.Addr) {
+		return
+	}
+	var err error
+	if o.size.DataDir, err = filepath.Abs(dir); err != nil {
+		r.Fault("%s %s: %v", props.DataDir, dir, err)
+		return
+	}
+	data, err := cluster.ReadData(o.size.DataDir)
+	switch {
+	case err != nil:
+		r.Fault("%s %s: %v", props.DataDir, dir, err)
+	case data == nil:
+	case data.Hosts:
+		r.Fault("%s %s: it is that of a cluster of hosts; start it with drtmx cluster up --data-dir, and want %s", props.DataDir, dir, props.Addr)
+	case r.Has(props.Servers) && o.size.Servers != data.Servers:
+		r.Fault("%s %d: the data in %s is that of %d data servers", props.Servers, o.size.Servers, dir, data.Servers)
+	case r.Has(props.Partitions) && o.size.Partitions != data.Partitions:
+		r.Fault("%s %d: the data in %s has %d", props.Partitions, o.size.Partitions, dir, data.Partitions)
+	default:
+		o.size.Servers, o.size.Partitions = data.Servers, data.Partitions
+	}
+}
 
 // readOptions reads all properties of the database; its error names every
 // invalid one.
@@ -75,14 +117,21 @@ func readOptions(p *properties.Properties) (*options, error) {
 	if o.size.Partitions == 0 {
 		o.size.Partitions = o.size.Servers
 	}
+	o.readData(r)
+	if mib := uint64(r.Int(props.Memory, 0, 0, memoryMaxMiB)); mib != 0 {
+		hosted := uint64((max(o.size.Partitions, o.size.Servers) + o.size.Servers - 1) / o.size.Servers)
+		if o.size.PartitionBytes = mib << 20 / hosted; o.size.PartitionBytes < cluster.MinMemoryBytes {
+			r.Fault("%s %d: want 0, or at least %d (MiB) for the %d partitions of a server", props.Memory, mib, hosted*cluster.MinMemoryBytes>>20, hosted)
+		}
+	}
 	if o.size.Partitions < o.size.Servers {
 		r.Fault("%s %d: want 0, or at least one for each of the %d servers (%s)", props.Partitions, o.size.Partitions, o.size.Servers, props.Servers)
 	}
 	if r.Has(props.Addr) {
 		if o.addr == "" {
-			r.Fault("%s has no value: want the --data-dir of drtmx serve, or sockets of its data servers", props.Addr)
+			r.Fault("%s has no value: want the --runtime-dir of drtmx serve, or sockets of its data servers", props.Addr)
 		}
-		for _, name := range []string{props.Fabric, props.Servers, props.Partitions, props.Partitioning, props.Models} {
+		for _, name := range []string{props.Fabric, props.Servers, props.Partitions, props.Memory, props.Partitioning, props.Models, props.Durability, props.DataDir} {
 			if r.Has(name) {
 				r.Fault("%s with %s: want one of them, for a running cluster has its own", name, props.Addr)
 			}

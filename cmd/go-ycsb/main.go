@@ -72,7 +72,7 @@ and the result lines of go-ycsb.
 Without drtmx.addr the data servers run in this process (or, with
 drtmx.fabric=shm, are its children) and their data is gone when it ends: loadrun
 loads and runs. With drtmx.addr=DIR, load and run use the cluster that
-drtmx serve --workload ycsb --data-dir DIR runs.`,
+drtmx serve --workload ycsb --runtime-dir DIR runs.`,
 		SilenceUsage: true, SilenceErrors: true, Version: versionLine(),
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {

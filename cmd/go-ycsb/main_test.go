@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"drtmx/internal/cluster"
+	"drtmx/internal/testseed"
 	"drtmx/rdma/multi"
 	"drtmx/rdma/shm"
 	"drtmx/ycsb"
@@ -81,7 +83,7 @@ func serveCluster() {
 }
 
 // serveAlone is what drtmx serve --workload ycsb --index INDEX --fabrics tcp
-// --data-dir DIR --members ADDR,ADDR does.
+// --runtime-dir DIR --members ADDR,ADDR does.
 func serveAlone() {
 	if err := serveOne(os.Args[1], os.Args[2], os.Args[3:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -155,7 +157,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"await":     awaitFile,
 			"freeaddr":  freeAddr,
-			"pause":     pause,
+			"says":      says,
 			"emptytemp": emptyTemp,
 			"oneline":   oneLine,
 
@@ -166,19 +168,24 @@ func TestScripts(t *testing.T) {
 
 // await FILE waits until a file exists.
 func awaitFile(ts *testscript.TestScript, _ bool, args []string) {
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * testseed.Patience()); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(ts.MkAbs(args[0])); err == nil {
 			return
 		}
 	}
-	ts.Fatalf("%s: still absent after 20 s", args[0])
+	ts.Fatalf("%s: still absent after %v", args[0], 2*testseed.Patience())
 }
 
-// pause DURATION waits.
-func pause(ts *testscript.TestScript, _ bool, args []string) {
-	d, err := time.ParseDuration(args[0])
-	ts.Check(err)
-	time.Sleep(d)
+// says FILE PATTERN waits until a file matches a pattern.
+func says(ts *testscript.TestScript, _ bool, args []string) {
+	pattern := regexp.MustCompile(args[1])
+	var b []byte
+	for deadline := time.Now().Add(2 * testseed.Patience()); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if b, _ = os.ReadFile(ts.MkAbs(args[0])); pattern.Match(b) {
+			return
+		}
+	}
+	ts.Fatalf("%s does not say %q after %v: %s", args[0], pattern, 2*testseed.Patience(), b)
 }
 
 // killserver FILE kills the first data server of the cluster that FILE describes.

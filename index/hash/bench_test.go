@@ -2,10 +2,12 @@ package hash
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 )
 
 func benchTable(b *testing.B, n uint64, cache int, checksums bool) *bench {
@@ -91,4 +93,60 @@ func BenchmarkServer(b *testing.B) {
 			x.s.Publish(held, row, block.Present(block.NewCSN(1, csn)))
 		}
 	})
+}
+
+// BenchmarkPast reports what it costs to leave versions behind: each row is
+// updated once in some ticks, or all in one tick.
+func BenchmarkPast(b *testing.B) {
+	const n, retain = 1 << 17, 64
+	for _, words := range []int{3, 12, 43} {
+		for _, c := range []struct {
+			name  string
+			keeps bool
+			ticks uint64 // a tick lasts for so many updates
+		}{{"no history", false, 1 << 40}, {"the same tick", true, 1 << 40}, {"another tick", true, 1 << 12}} {
+			b.Run(fmt.Sprintf("%d words/%s", words, c.name), func(b *testing.B) {
+				x := newBench(b, Options{RowWords: words}, ClientOptions{}, false)
+				row := make([]uint64, words)
+				for k := range uint64(n) {
+					if err := x.s.Load(index.Num(k), row, block.Present(block.NewCSN(1, k+1))); err != nil {
+						b.Fatal(err)
+					}
+				}
+				h, tick, seq := x.arena.History(), clock.Tick(2), uint64(0)
+				if c.keeps {
+					h.Keep(retain, 1<<30, tick)
+				}
+				write := func(k uint64, del bool) {
+					held, err := x.s.LockWrite(1, index.Num(k), 0)
+					if err != nil {
+						b.Fatal(err)
+					}
+					if seq++; seq == c.ticks {
+						tick, seq = tick+1, 1
+						h.Close(tick - 1)
+						x.s.Bury(h.Floor(), 1<<20)
+					}
+					if csn := block.NewCSN(tick, seq); del {
+						x.s.PublishDelete(held, block.Absent(csn))
+					} else {
+						x.s.Publish(held, row, block.Present(csn))
+					}
+				}
+				b.Run("update", func(b *testing.B) {
+					b.ReportAllocs()
+					for k := uint64(0); b.Loop(); k = (k + 0x9e3779b1) % n {
+						write(k, false)
+					}
+				})
+				b.Run("delete+insert", func(b *testing.B) {
+					b.ReportAllocs()
+					for k := uint64(0); b.Loop(); k = (k + 0x9e3779b1) % n {
+						write(k, true)
+						write(k, false)
+					}
+				})
+			})
+		}
+	}
 }

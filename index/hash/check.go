@@ -14,7 +14,7 @@ func (s *Server) Check() error {
 	if err := s.checkRoot(); err != nil {
 		return err
 	}
-	c := checker{s: s, rows: map[uint64]bool{}, keys: map[index.Key]bool{}}
+	c := checker{s: s, rows: map[uint64]bool{}, keys: map[index.Key]bool{}, versions: map[uint64]bool{}}
 	n := s.buckets.Load()
 	for b := range n {
 		if err := c.checkChain(b, levelOf(b, n)); err != nil {
@@ -27,9 +27,14 @@ func (s *Server) Check() error {
 			rooms++
 		}
 	}
+	retained := s.history.Stats().Blocks // some of which may be row blocks
 	switch linked := uint64(len(c.rows)); {
-	case linked != s.linked.Load() || linked+rooms != rows:
-		return corrupt("%d rows in chains, %d counted, %d rooms reserved, %d blocks in use", linked, s.linked.Load(), rooms, rows)
+	case linked != s.linked.Load() || linked+rooms > rows || linked+rooms+retained < rows:
+		return corrupt("%d rows in chains, %d counted, %d rooms reserved, %d versions, %d blocks in use", linked, s.linked.Load(), rooms, retained, rows)
+	case uint64(len(c.versions)) > retained:
+		return corrupt("%d versions are reached, %d are retained", len(c.versions), retained)
+	case c.tombs != s.tombs.Load() || c.tombs > uint64(s.graves.len()):
+		return corrupt("%d tombstones in chains, %d counted, %d to be removed", c.tombs, s.tombs.Load(), s.graves.len())
 	case c.overflow != over:
 		return corrupt("%d overflow buckets in chains, %d in use", c.overflow, over)
 	case c.held != len(s.held):
@@ -89,8 +94,11 @@ type checker struct {
 	s        *Server
 	rows     map[uint64]bool
 	keys     map[index.Key]bool
+	versions map[uint64]bool
+	tombs    uint64
 	overflow uint64
 	held     int
+	payload  []uint64 // of the row or version at hand
 }
 
 func (c *checker) checkChain(num uint64, level uint8) error {
@@ -122,7 +130,7 @@ func (c *checker) checkChain(num uint64, level uint8) error {
 			if w == 0 {
 				continue
 			}
-			if err := c.checkRow(w, num, level); err != nil {
+			if err := c.checkRow(w, num, level, version); err != nil {
 				return err
 			}
 		}
@@ -131,14 +139,14 @@ func (c *checker) checkChain(num uint64, level uint8) error {
 	return nil
 }
 
-func (c *checker) checkRow(slot, num uint64, level uint8) error {
+func (c *checker) checkRow(slot, num uint64, level uint8, version uint64) error {
 	addr, words := refAddr(slotRef(slot)), c.s.rowBlock
 	if c.s.strings {
 		words = min(words, refClass(slot).Words())
 	} else {
 		addr = slotRef(slot)
 	}
-	if words == 0 || !goodAddr(addr, mem.LineBytes) || c.rows[addr] {
+	if words == 0 || !goodAddr(addr, mem.LineBytes) || c.rows[addr] || c.versions[addr] {
 		return corrupt("row address %#x is bad or linked twice", addr)
 	}
 	row, err := c.s.readBlock(addr, words)
@@ -161,14 +169,76 @@ func (c *checker) checkRow(slot, num uint64, level uint8) error {
 		return corrupt("key %v is in a slot %#x that is not its own", key, slot)
 	case h.Locked() != (held != nil) || held != nil && (held.Addr != addr || held.Key != key):
 		return corrupt("key %v has header %v, held %+v", key, h, held)
-	case h.IsAbsent() && (held == nil || held.Existed):
-		return corrupt("key %v has header %v and is no placeholder", key, h)
+	case h.IsAbsent() && (held == nil && h.CSN() == 0 || held != nil && held.Existed):
+		return corrupt("key %v has header %v and is neither a placeholder nor a tombstone", key, h)
+	case h.IsAbsent() && uint64(h.CSN()) > version:
+		return corrupt("key %v was deleted at %v, its chain has version %d", key, h, version)
 	}
 	if held != nil {
 		c.held++
 	}
+	if h.IsAbsent() && h.CSN() != 0 {
+		c.tombs++
+	}
 	c.rows[addr], c.keys[key] = true, true
+	c.payload = append(c.payload[:0], c.s.payloadOf(row)...)
+	return c.checkVersions(key, h, block.Older(row[c.s.olderWord()]))
+}
+
+// checkVersions follows the versions below a row, as far as readers may.
+func (c *checker) checkVersions(key index.Key, h block.Header, older block.Older) error {
+	for floor := c.s.history.Floor(); older != 0 && h.CSN().Tick() > floor; {
+		addr, words := older.Addr(), c.s.rowBlock
+		if c.s.strings || older.IsPatch() {
+			words = min(words, older.Words())
+		}
+		if !older.Valid() || c.rows[addr] || c.versions[addr] {
+			return corrupt("key %v: version at %#x is bad or reached twice", key, uint64(older))
+		}
+		c.versions[addr] = true
+		v, err := c.s.readBlock(addr, words)
+		if err != nil {
+			return err
+		}
+		vh := block.Header(v[block.HeaderWord])
+		switch {
+		case c.s.arena.Checksums() && block.AcceptVersion(v, 0, addr, false) != block.OK:
+			return corrupt("key %v: version at %#x does not have its checksum", key, addr)
+		case !vh.Locked() || vh.CSN() == 0 || vh.CSN() >= h.CSN():
+			return corrupt("key %v, header %v: the version below is %v", key, h, vh)
+		}
+		if err := c.checkVersion(key, older, v); err != nil {
+			return err
+		}
+		h, older = vh, block.Older(v[c.s.olderWord()])
+	}
 	return nil
+}
+
+// checkVersion verifies that a version is the key's, and that a patch fits the row
+// above it, which c.payload is.
+func (c *checker) checkVersion(key index.Key, older block.Older, v []uint64) error {
+	if older.IsPatch() {
+		if !c.s.patchOf(v[lengthWord], v[keyWord], key, len(c.payload)) || !older.Apply(patchWord, c.payload, v) {
+			return corrupt("key %v: the version at %#x is no patch of a row of %d words", key, uint64(older), len(c.payload))
+		}
+		return nil
+	}
+	k, err := c.s.keyOf(v)
+	if err == nil && k != key {
+		err = corrupt("key %v: the version below is one of key %v", key, k)
+	}
+	c.payload = append(c.payload[:0], c.s.payloadOf(v)...)
+	return err
+}
+
+// payloadOf is the payload of a row read, or of a version.
+func (s *Server) payloadOf(row []uint64) []uint64 {
+	if !s.strings {
+		return row[rowWord : rowWord+s.rowWords]
+	}
+	r, _ := decodeStrRow(row, s.tag)
+	return r.row
 }
 
 // keyOf is the key of a row read.

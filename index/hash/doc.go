@@ -37,6 +37,16 @@
 // checks that the head still has the version with which the reader began. A row
 // that is found needs no such check, because it contains its whole key.
 //
+// # The past
+//
+// If the partition's history keeps versions, an update in a later tick than the
+// row's leaves a copy of the row behind, a move its old block, and a deletion a
+// tombstone in the slot. A reader of the past starts at the slot, like any other,
+// and follows the versions down to its tick. It ignores locks and needs no proof:
+// what will change has later ticks. Tombstones are removed when no reader of the
+// past needs them. Locking a tombstone changes the gap word, as linking a
+// placeholder does.
+//
 // # Growth
 //
 // The table grows by linear hashing: with n buckets and L = ⌊log2 n⌋, bucket

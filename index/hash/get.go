@@ -36,6 +36,9 @@ const (
 	phaseStart                  // nothing: there was no round yet
 	phaseRows                   // rows that slots point to, of an index with string keys
 	phaseCachedRow              // such a row where the location cache says it is
+	phaseRowsAt                 // rows, of a lookup of the past
+	phaseCachedAt               // the row where the location cache says it is, of such a lookup
+	phaseOlder                  // an older version
 )
 
 // getOp is a lookup: an index.GetOp.
@@ -58,6 +61,7 @@ type getOp struct {
 	v        *view
 	key      uint64
 	hash     uint64
+	tick     clock.Tick // asked for; 0 is the present
 
 	phase phase
 	wr    int // of the READ awaited
@@ -83,6 +87,12 @@ type getOp struct {
 	res   index.GetResult
 	proof [1]index.Proof
 
+	// Of a lookup of the past.
+	start time.Duration // when it began
+	bound block.CSN     // that the next version may have
+	patch block.Older   // that leads to the version awaited, if this is a patch
+	base  []uint64      // payload of the row or version to which it is applied
+
 	// With string keys.
 	str    []byte
 	unsure bool   // a row that a slot led to has another key
@@ -92,14 +102,17 @@ type getOp struct {
 }
 
 // Start implements index.GetOp.
-func (o *getOp) Start(key index.Key) {
-	o.key = key.Num
+func (o *getOp) Start(key index.Key) { o.StartAt(key, 0) }
+
+// StartAt implements index.GetOp.
+func (o *getOp) StartAt(key index.Key, at clock.Tick) {
+	o.key, o.tick = key.Num, at
 	if len(o.str)|len(key.Str) != 0 {
 		o.keepStr(key.Str)
 	}
 	o.phase = phaseStart
 	o.rounds, o.busy, o.rowBusy, o.hops = 0, 0, 0, 0
-	o.chases, o.retries, o.refreshes = 0, 0, 0
+	o.chases, o.retries, o.refreshes, o.extra, o.patch = 0, 0, 0, 0, 0
 	o.res = index.GetResult{}
 }
 
@@ -113,9 +126,12 @@ func (o *getOp) location() uint64 {
 		return 0
 	}
 	var began time.Duration
-	if o.began != nil {
+	switch {
+	case o.tick != 0:
+		began = o.start
+	case o.began != nil:
 		began = o.began.Time()
-	} else {
+	default:
 		began = o.c.clock()
 	}
 	var ok bool
@@ -131,8 +147,11 @@ func (o *getOp) Result() *index.GetResult { return &o.res }
 // Next implements index.Op.
 func (o *getOp) Next(done, next *rdma.Batch) bool {
 	if o.phase >= phaseStart {
-		if o.phase == phaseStart {
+		switch {
+		case o.phase == phaseStart:
 			return o.begin(next)
+		case o.phase >= phaseRowsAt:
+			return o.onRowsAt(done, next)
 		}
 		return o.onRows(done, next)
 	}
@@ -185,8 +204,11 @@ func (o *getOp) begin(next *rdma.Batch) bool {
 		return o.beginStr(next)
 	}
 	o.hash = hashKey(o.key)
+	if o.tick != 0 {
+		return o.beginAt(next)
+	}
 	if len(o.row) != o.v.rowBlock {
-		o.row = make([]uint64, o.v.rowBlock)
+		o.row = resize(o.row, o.v.rowBlock)
 	}
 	if addr := o.location(); addr != 0 {
 		return o.read(phaseCached, addr, o.row, next)
@@ -268,6 +290,9 @@ func (o *getOp) onOverflow(next *rdma.Batch) bool {
 
 // searchBucket looks at the slots not yet looked at and follows the chain.
 func (o *getOp) searchBucket(next *rdma.Batch) bool {
+	if o.tick != 0 {
+		return o.readSlots(next)
+	}
 	if o.v.strings {
 		return o.searchStr(next)
 	}
@@ -316,11 +341,18 @@ func (o *getOp) onRow(next *rdma.Batch) bool {
 	if o.row[keyWord] != o.key {
 		return o.searchBucket(next)
 	}
-	if block.Header(o.row[block.HeaderWord]).IsAbsent() {
-		return o.again(next)
+	if h := block.Header(o.row[block.HeaderWord]); h.IsAbsent() {
+		if o.newer(h) {
+			return o.again(next)
+		}
+		return o.searchBucket(next)
 	}
 	return o.found()
 }
+
+// newer reports whether a tombstone is of a deletion since the head was read.
+// Otherwise the head's version says that the key is absent.
+func (o *getOp) newer(h block.Header) bool { return uint64(h.CSN()) > o.version }
 
 func (o *getOp) onCached(next *rdma.Batch) bool {
 	if o.row[keyWord] != o.key || block.Header(o.row[block.HeaderWord]).IsAbsent() {
@@ -331,7 +363,9 @@ func (o *getOp) onCached(next *rdma.Batch) bool {
 }
 
 func (o *getOp) found() bool {
-	o.cache.put(o.hash, o.addr)
+	if o.phase != phaseCached {
+		o.cache.put(o.hash, o.addr)
+	}
 	h := o.row[block.HeaderWord]
 	o.res.Row = o.row[rowWord : rowWord+o.v.rowWords]
 	o.res.Header = block.Header(h)
@@ -401,13 +435,19 @@ func (o *getOp) failed(s rdma.Status) bool {
 }
 
 func (o *getOp) finish(s index.Status) bool {
+	if o.tick != 0 {
+		s = o.finishAt(s)
+	}
 	o.res.Status = s
-	n := o.counters
-	n.lookups.Add(1)
-	n.rounds.Add(uint64(o.rounds))
-	n.reads.Add(uint64(o.rounds))
-	if o.chases|o.retries|o.refreshes|o.extra != 0 {
-		n.reads.Add(o.extra)
+	n, more := o.counters, o.chases|o.retries|o.refreshes|o.extra != 0
+	if o.rounds == 1 && !more {
+		n.plain.Add(1) // one atomic addition where there is nothing else to count
+	} else {
+		n.lookups.Add(1)
+		n.rounds.Add(uint64(o.rounds))
+		n.reads.Add(uint64(o.rounds) + o.extra)
+	}
+	if more {
 		n.chases.Add(o.chases)
 		n.retries.Add(o.retries)
 		n.refreshes.Add(o.refreshes)

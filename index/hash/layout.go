@@ -24,8 +24,9 @@ const (
 
 // Words of a row block.
 const (
-	keyWord = block.BodyWord
-	rowWord = keyWord + 1 // first payload word
+	olderWord = block.BodyWord // the next older version of the row, a block.Older
+	keyWord   = olderWord + 1
+	rowWord   = keyWord + 1 // first payload word
 )
 
 // Words of the root block.
@@ -38,7 +39,7 @@ const (
 	rootWords       = bucketWords
 )
 
-const rootMagic = 0x3268_7368_6d74_7264 // identifies the layout, format 2
+const rootMagic = 0x3368_7368_6d74_7264 // identifies the layout, format 3
 
 // Kinds of index, in the root.
 const (

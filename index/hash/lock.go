@@ -28,18 +28,29 @@ func (s *Server) LockWrite(o index.Owner, key index.Key, _ uint64) (*index.Held,
 	hash := hashKey(num)
 	head := s.bucketAddr(bucketOf(hash, s.buckets.Load()))
 	pos, row := s.walk(head, hash, key)
-	if row == 0 {
+	switch {
+	case row == 0:
 		return s.lockAbsent(o, key, hash, head)
-	}
-	if s.sharedByOther(row, o) {
+	case s.isAbsent(row):
+		held, err := s.lockTomb(o, key, row, pos.i)
+		if err == nil {
+			s.held[num] = held
+		}
+		return held, err
+	case s.sharedByOther(row, o):
 		return nil, index.ErrLocked
 	}
-	held := &index.Held{
+	held := s.helds.New(index.Held{
 		Key: key, Owner: o, Addr: row, Prev: s.lockRow(row), Existed: true,
 		Home: s.chain[pos.at], Slot: pos.i,
-	}
+	})
 	s.held[num] = held
 	return held, nil
+}
+
+// isAbsent reports whether a row block that a slot leads to has no row.
+func (s *Server) isAbsent(row uint64) bool {
+	return block.Header(s.load(row, block.HeaderWord)).IsAbsent()
 }
 
 // lockRow locks a row and returns its header before.
@@ -73,7 +84,7 @@ func (s *Server) lockAbsent(o index.Owner, key index.Key, hash, head uint64) (*i
 		s.rows.Free(row)
 		return nil, err
 	}
-	held := &index.Held{Key: key, Owner: o, Addr: row, Prev: header, Home: head}
+	held := s.helds.New(index.Held{Key: key, Owner: o, Addr: row, Prev: header, Home: head})
 	s.held[key.Num] = held
 	return held, nil
 }
@@ -118,11 +129,23 @@ func (s *Server) Publish(held *index.Held, row []uint64, h block.Header) {
 		s.checkHeld(held, h)
 	}
 	e := s.arena.Begin(held.Addr, s.rowBlock)
-	e.Write(rowWord, row)
+	lo, hi := 0, len(row)
+	if s.history.Keeps() {
+		lo, hi = s.leave(&e, held, s.rowBlock, rowWord, row, false, h)
+	}
+	e.Write(rowWord+lo, row[lo:hi])
 	e.Commit(h.Unlock())
 	if !held.Existed {
-		s.grow()
+		s.inserted(held)
 	}
+}
+
+// inserted follows the Publish of a row whose key was absent.
+func (s *Server) inserted(held *index.Held) {
+	if isTomb(held) {
+		s.tombs.Add(^uint64(0))
+	}
+	s.grow()
 }
 
 // checkHeld asserts that a row about to be published is locked, and that its
@@ -134,15 +157,25 @@ func (s *Server) checkHeld(held *index.Held, h block.Header) {
 	}
 }
 
-// PublishDelete implements index.Server. The row's block never has the header
-// h: it leaves its chain locked, and stays locked until another row reuses it.
-// The chain's version becomes the CSN of h or slightly more: see nextVersion.
+// PublishDelete implements index.Server. Without a history, the row's block
+// never has the header h: it leaves its chain locked, and stays locked until
+// another row reuses it. The chain's version becomes the CSN of h or slightly
+// more: see nextVersion.
 func (s *Server) PublishDelete(held *index.Held, h block.Header) {
 	s.drop(held)
 	if held.Room.Addr != 0 {
 		s.giveBack(held)
 	}
-	s.remove(held, h.CSN())
+	switch {
+	case isTomb(held): // absent as before, since the same CSN, and proved anew
+		s.find(held)
+		s.least = h.CSN()
+		s.open(s.chain[0])
+		s.commit()
+		s.unlockRow(held)
+	case !s.entomb(held, h):
+		s.remove(held, h.CSN())
+	}
 }
 
 // Release implements index.Server.
@@ -151,10 +184,15 @@ func (s *Server) Release(held *index.Held) {
 	if held.Room.Addr != 0 {
 		s.giveBack(held)
 	}
-	if !held.Existed {
+	if !held.Existed && !isTomb(held) {
 		s.remove(held, 0)
 		return
 	}
+	s.unlockRow(held)
+}
+
+// unlockRow gives a row or tombstone the header that it had before the lock.
+func (s *Server) unlockRow(held *index.Held) {
 	s.arena.Span(held.Addr, 1).Store(block.HeaderWord, uint64(held.Prev))
 }
 
@@ -165,6 +203,11 @@ func (s *Server) remove(held *index.Held, deleted block.CSN) {
 	pos, ref := s.find(held)
 	s.least = deleted
 	s.unlink(pos)
+	s.freeRow(ref)
+}
+
+// freeRow frees a row block that no slot leads to.
+func (s *Server) freeRow(ref uint64) {
 	if s.strings {
 		s.varied.Free(refAddr(ref), refClass(ref))
 	} else {

@@ -41,6 +41,7 @@ type Options struct {
 // serialises mutators; Get and Stats may run concurrently with one of them.
 type Server struct {
 	arena    *block.Arena
+	history  *block.History
 	locks    index.SharedLocks
 	strings  bool
 	rowWords int           // at most, if rows vary
@@ -57,16 +58,19 @@ type Server struct {
 
 	chunks  atomic.Pointer[[]uint64] // addresses; only ever appended to
 	buckets atomic.Uint64
-	linked  atomic.Uint64 // rows and placeholders in chains
+	linked  atomic.Uint64 // rows, placeholders and tombstones in chains
+	tombs   atomic.Uint64 // of them: tombstones, locked ones too
 
 	// Of the mutator.
-	held  map[uint64]*index.Held // by native key, or by address of the row
-	chain []uint64               // addresses of the chain looked at last
-	edits []openBlock            // buckets being changed
-	least block.CSN              // that the version of the change under way may have
-	moved []uint64               // slots on the move in a split
-	body  []uint64               // row block being put together
-	usual int                    // payload words of the row inserted last
+	held   map[uint64]*index.Held // by native key, or by address of the row
+	helds  index.Helds
+	chain  []uint64    // addresses of the chain looked at last
+	edits  []openBlock // buckets being changed
+	least  block.CSN   // that the version of the change under way may have
+	moved  []uint64    // slots on the move in a split
+	body   []uint64    // row block being put together
+	usual  int         // payload words of the row inserted last
+	graves graves
 }
 
 var _ index.Server = (*Server)(nil)
@@ -85,7 +89,7 @@ func NewServer(a *block.Arena, o Options) (*Server, error) {
 		return nil, fmt.Errorf("hash: %d initial buckets; want at most 2^30", o.InitialBuckets)
 	}
 	s := &Server{
-		arena: a, locks: o.Locks, strings: o.Strings, rowWords: o.RowWords, rowBlock: words,
+		arena: a, history: a.History(), locks: o.Locks, strings: o.Strings, rowWords: o.RowWords, rowBlock: words,
 		overflow: a.NewSlab(bucketBytes), sized: a.NewSized(), held: map[uint64]*index.Held{},
 	}
 	if o.Strings {
@@ -300,7 +304,7 @@ func (s *Server) readRow(addr, key uint64, res *index.GetResult) {
 	sp := s.arena.Span(addr, s.rowBlock)
 	h := block.Header(sp.Load(block.HeaderWord))
 	switch {
-	case sp.Load(keyWord) != key:
+	case h.IsAbsent() && !h.Locked() || sp.Load(keyWord) != key:
 		s.settle(res, index.NotFound, 0, 0)
 		return
 	case h.Locked():
@@ -325,7 +329,7 @@ func (s *Server) readRow(addr, key uint64, res *index.GetResult) {
 func (s *Server) Stats() index.ServerStats {
 	rows, over, sized := s.rowStats(), s.overflow.Stats(), s.sized.Stats()
 	return index.ServerStats{
-		Rows: s.linked.Load(), RowBytes: rows.Bytes,
+		Rows: s.linked.Load() - s.tombs.Load(), Tombstones: s.tombs.Load(), RowBytes: rows.Bytes,
 		IndexBytes: over.Bytes + sized.Bytes + bucketBytes,
 	}
 }

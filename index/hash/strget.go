@@ -44,16 +44,22 @@ func (o *getOp) readRows(p phase, n int, next *rdma.Batch) bool {
 func (o *getOp) candidates(n int) {
 	words := 0
 	for i := range o.rows[:n] {
-		words += refClass(o.rows[i].ref).Words()
+		words += o.v.blockWords(o.rows[i].ref)
 	}
-	if len(o.row) < words {
-		o.row = make([]uint64, words)
-	}
+	o.row = resize(o.row, words)
 	rest := o.row
 	for i := range o.rows[:n] {
-		w := refClass(o.rows[i].ref).Words()
+		w := o.v.blockWords(o.rows[i].ref)
 		o.rows[i].words, rest = rest[:w:w], rest[w:]
 	}
+}
+
+// resize returns a buffer of so many words, the one given if it has room.
+func resize(buf []uint64, words int) []uint64 {
+	if cap(buf) < words {
+		return make([]uint64, words)
+	}
+	return buf[:words]
 }
 
 // goodRef reports whether a row may be there.
@@ -69,11 +75,13 @@ func (v *view) goodRef(ref uint64) bool {
 func (o *getOp) keepStr(key string) { o.str = append(o.str[:0], key...) }
 
 func (o *getOp) beginStr(next *rdma.Batch) bool {
-	o.extra = 0
 	if !o.v.strings || o.key != 0 || len(o.str) > index.MaxKeyBytes {
 		return o.wrongKey()
 	}
 	o.hash = hashStr(o.str)
+	if o.tick != 0 {
+		return o.beginAt(next)
+	}
 	if ref := o.location(); ref != 0 {
 		o.rows[0].ref = ref
 		o.candidates(1)
@@ -125,6 +133,11 @@ func (o *getOp) onRows(done, next *rdma.Batch) bool {
 			o.unsure = true
 		case verdict == block.OK && !block.Header(c.words[block.HeaderWord]).IsAbsent():
 			return o.foundStr(c, row)
+		case verdict == block.OK && o.phase == phaseRows:
+			if o.newer(block.Header(c.words[block.HeaderWord])) {
+				return o.again(next)
+			}
+		case verdict == block.OK: // where the location cache says: the chain has the proof
 		default:
 			o.rows[again] = *c
 			again++

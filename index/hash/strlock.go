@@ -83,13 +83,20 @@ func (s *Server) lockStr(o index.Owner, key index.Key, words int) (*index.Held, 
 		}
 		return held, nil
 	}
+	if s.isAbsent(row) {
+		held, err := s.lockTomb(o, key.Clone(), row, int(refClass(ref)))
+		if err == nil {
+			s.held[row] = held
+		}
+		return held, err
+	}
 	if s.sharedByOther(row, o) {
 		return nil, index.ErrLocked
 	}
-	held := &index.Held{
+	held := s.helds.New(index.Held{
 		Key: key.Clone(), Owner: o, Addr: row, Prev: s.lockRow(row), Existed: true,
 		Home: s.chain[pos.at], Slot: int(refClass(ref)),
-	}
+	})
 	s.held[row] = held
 	return held, nil
 }
@@ -111,19 +118,19 @@ func (s *Server) lockAbsentStr(o index.Owner, key index.Key, hash, head uint64, 
 		return nil, full(err)
 	}
 	const header = block.LockBit | block.AbsentBit
-	s.fill(row, class, key.Str, nil, header)
+	s.fill(row, class, key.Str, nil, 0, header)
 	if err := s.link(makeSlot(hash, makeRef(row, class))); err != nil {
 		s.varied.Free(row, class)
 		return nil, err
 	}
-	held := &index.Held{Key: key.Clone(), Owner: o, Addr: row, Prev: header, Home: head, Slot: int(class)}
+	held := s.helds.New(index.Held{Key: key.Clone(), Owner: o, Addr: row, Prev: header, Home: head, Slot: int(class)})
 	s.held[row] = held
 	return held, nil
 }
 
 // fill writes a whole block that no slot leads to yet, and publishes it under h.
-func (s *Server) fill(addr uint64, class block.Class, key string, row []uint64, h block.Header) {
-	body := append(s.body[:0], lengths{key: len(key), row: len(row), tag: s.tag}.word())
+func (s *Server) fill(addr uint64, class block.Class, key string, row []uint64, older block.Older, h block.Header) {
+	body := append(s.body[:0], lengths{key: len(key), row: len(row), tag: s.tag}.word(), uint64(older))
 	body = append(appendKey(body, key), row...)
 	for want := class.Words() - block.BodyWord; len(body) < want; {
 		body = append(body, zeros[:min(want-len(body), len(zeros))]...)
@@ -191,13 +198,18 @@ func (s *Server) publishStr(held *index.Held, row []uint64, h block.Header) {
 		s.move(held, class, row, h.Unlock())
 	} else {
 		e := s.arena.Begin(held.Addr, class.Words())
+		at, lo, hi := strWord+keyWords(len(held.Key.Str)), 0, len(row)
+		if s.history.Keeps() {
+			resized := lengthsOf(e.Load(lengthWord)).row != len(row)
+			lo, hi = s.leave(&e, held, class.Words(), at, row, resized, h)
+		}
 		e.Set(lengthWord, lengths{key: len(held.Key.Str), row: len(row), tag: s.tag}.word())
-		e.Write(strWord+keyWords(len(held.Key.Str)), row)
+		e.Write(at+lo, row[lo:hi])
 		e.Commit(h.Unlock())
 	}
 	if !held.Existed {
 		s.usual = len(row)
-		s.grow()
+		s.inserted(held)
 	}
 }
 
@@ -205,13 +217,10 @@ func (s *Server) publishStr(held *index.Held, row []uint64, h block.Header) {
 func (s *Server) move(held *index.Held, class block.Class, row []uint64, h block.Header) {
 	pos, old := s.find(held)
 	to := held.Room.Addr
-	slot := makeSlot(s.hash(held.Key), makeRef(to, class))
-	s.fill(to, class, held.Key.Str, row, h)
-	s.relink(pos, slot)
+	s.moveTo(held, pos, old, makeRef(to, class), row, h)
 	if s.locks != nil && !s.locks.Empty() {
 		s.locks.Move(held.Addr, to)
 	}
-	s.varied.Free(held.Addr, refClass(old))
 	held.Addr, held.Slot, held.Room = to, int(class), index.Room{}
 }
 
@@ -238,7 +247,7 @@ func (s *Server) readStrRow(ref uint64, key string, res *index.GetResult) {
 	sp := s.arena.Span(addr, refClass(ref).Words())
 	h := block.Header(sp.Load(block.HeaderWord))
 	switch {
-	case !hasStr(sp, key):
+	case h.IsAbsent() && !h.Locked() || !hasStr(sp, key):
 		s.settle(res, index.NotFound, 0, 0)
 		return
 	case h.Locked():

@@ -10,8 +10,9 @@ import (
 // Words of a row block of an index with string keys: a row says itself how
 // long its key and its payload are, and of which index it is.
 const (
-	lengthWord = block.BodyWord // key bytes(16) | payload words(16) | tag of the index(32)
-	strWord    = lengthWord + 1 // key, filled up with zeros to a word; the payload follows
+	lengthWord   = block.BodyWord   // key bytes(16) | payload words(16) | tag of the index(32)
+	strOlderWord = lengthWord + 1   // the next older version of the row, a block.Older
+	strWord      = strOlderWord + 1 // key, filled up with zeros to a word; the payload follows
 )
 
 // keyWordsMax is the room of the longest key.

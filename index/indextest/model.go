@@ -40,6 +40,7 @@ type modelRun struct {
 	ModelRun
 	e    *Env
 	s    index.Server
+	c    index.Client
 	eng  Engine
 	sess *Session
 	r    *rng.Stream
@@ -78,6 +79,7 @@ func CheckModel(eng Engine, o ModelRun) error {
 	if err != nil {
 		return err
 	}
+	m.c = c
 	if m.sess, err = NewSession(e, c); err != nil {
 		return err
 	}

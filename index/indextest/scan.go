@@ -1,6 +1,7 @@
 package indextest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -27,7 +28,21 @@ func (m *modelRun) scanBoth() error {
 		limit = 1 + m.r.Intn(40)
 	}
 	m.note("scan %v..%v limit %d", lo, hi, limit)
-	return m.checkScans(lo, hi, limit)
+	return errors.Join(m.checkScans(lo, hi, limit), m.checkBefore(hi))
+}
+
+// checkBefore asks the halves that are Rulers where to begin below a key.
+func (m *modelRun) checkBefore(key index.Key) error {
+	for name, half := range map[string]any{"server": m.s, "client": m.c} {
+		r, ok := half.(index.Ruler)
+		if !ok {
+			continue
+		}
+		if guess := r.Before(key, 1+m.r.Intn(100)); guess.Compare(key) > 0 {
+			return fmt.Errorf("%s half: Before(%v) is %v, which is above", name, key, guess)
+		}
+	}
+	return nil
 }
 
 func (m *modelRun) checkScans(lo, hi index.Key, limit int) error {

@@ -8,6 +8,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/rdma"
 )
 
@@ -109,9 +110,12 @@ const retries = 200
 
 // Get looks key up. Fallback and broken connections are retried; what is
 // left is Found, NotFound or Locked.
-func (s *Session) Get(key index.Key) (*index.GetResult, error) {
+func (s *Session) Get(key index.Key) (*index.GetResult, error) { return s.GetAt(key, 0) }
+
+// GetAt is Get for what key was at the end of a tick, which may be Gone.
+func (s *Session) GetAt(key index.Key, at clock.Tick) (*index.GetResult, error) {
 	for range retries {
-		s.get.Start(key)
+		s.get.StartAt(key, at)
 		if err := s.run(s.get); err != nil {
 			return nil, err
 		}
@@ -127,8 +131,13 @@ func (s *Session) Get(key index.Key) (*index.GetResult, error) {
 
 // Scan is Get for a range.
 func (s *Session) Scan(lo, hi index.Key, limit int) (*index.ScanResult, error) {
+	return s.ScanAt(lo, hi, limit, 0)
+}
+
+// ScanAt is GetAt for a range.
+func (s *Session) ScanAt(lo, hi index.Key, limit int, at clock.Tick) (*index.ScanResult, error) {
 	for range retries {
-		s.scan.Start(lo, hi, limit)
+		s.scan.StartAt(lo, hi, limit, at)
 		if err := s.run(s.scan); err != nil {
 			return nil, err
 		}
@@ -144,7 +153,7 @@ func (s *Session) Scan(lo, hi index.Key, limit int) (*index.ScanResult, error) {
 
 func (s *Session) again(st index.Status, err error) (bool, error) {
 	switch st {
-	case index.Found, index.NotFound, index.Locked:
+	case index.Found, index.NotFound, index.Locked, index.Gone:
 		if s.client.Stale() {
 			// Seldom, so that operations meet stale caches too.
 			if s.Rounds%16 == 0 {
@@ -162,6 +171,26 @@ func (s *Session) again(st index.Status, err error) (bool, error) {
 		return false, fmt.Errorf("failed: %w", err)
 	}
 	return false, fmt.Errorf("status %v", st)
+}
+
+// Floor reads the floor of the partition.
+func (s *Session) Floor() (clock.Tick, error) {
+	var word [1]uint64
+	for range retries {
+		var b rdma.Batch
+		b.Read(s.e.RKey, block.FloorAddr, word[:])
+		err := rdma.Do(context.Background(), s.conn, &b)
+		if err == nil {
+			return clock.Tick(word[0]), nil
+		}
+		if !errors.Is(err, rdma.ErrPeerDown) {
+			return 0, fmt.Errorf("floor: %w", err)
+		}
+		if err := s.redial(); err != nil {
+			return 0, err
+		}
+	}
+	return 0, errors.New("floor: the connection keeps breaking")
 }
 
 // Valid reads the proofs' words in one round and reports whether all hold.

@@ -9,6 +9,7 @@ import (
 	"drtmx/index"
 	"drtmx/index/indextest"
 	"drtmx/index/learned/read"
+	"drtmx/internal/clock"
 )
 
 // engine enrols the package.
@@ -56,14 +57,17 @@ type getWithServer struct {
 	index.GetOp
 	s      *Server
 	key    index.Key
+	at     clock.Tick
 	gaveUp int
 }
 
 func (w *withServer) NewGet() index.GetOp { return &getWithServer{GetOp: w.Client.NewGet(), s: w.s} }
 
-func (g *getWithServer) Start(key index.Key) {
-	g.key = key
-	g.GetOp.Start(key)
+func (g *getWithServer) Start(key index.Key) { g.StartAt(key, 0) }
+
+func (g *getWithServer) StartAt(key index.Key, at clock.Tick) {
+	g.key, g.at = key, at
+	g.GetOp.StartAt(key, at)
 }
 
 func (g *getWithServer) Result() *index.GetResult {
@@ -73,7 +77,11 @@ func (g *getWithServer) Result() *index.GetResult {
 			g.gaveUp = 0
 		}
 	} else if g.gaveUp++; g.gaveUp > patience {
-		*r = g.s.Get(g.key, nil)
+		if *r = (index.GetResult{}); g.at != 0 {
+			g.s.LookupAt(g.key, g.at, r)
+		} else {
+			g.s.Lookup(g.key, r)
+		}
 	}
 	return r
 }
@@ -83,6 +91,7 @@ type scanWithServer struct {
 	s      *Server
 	lo, hi index.Key
 	limit  int
+	at     clock.Tick
 	gaveUp int
 }
 
@@ -90,9 +99,11 @@ func (w *withServer) NewScan() index.ScanOp {
 	return &scanWithServer{ScanOp: w.Client.NewScan(), s: w.s}
 }
 
-func (g *scanWithServer) Start(lo, hi index.Key, limit int) {
-	g.lo, g.hi, g.limit = lo, hi, limit
-	g.ScanOp.Start(lo, hi, limit)
+func (g *scanWithServer) Start(lo, hi index.Key, limit int) { g.StartAt(lo, hi, limit, 0) }
+
+func (g *scanWithServer) StartAt(lo, hi index.Key, limit int, at clock.Tick) {
+	g.lo, g.hi, g.limit, g.at = lo, hi, limit, at
+	g.ScanOp.StartAt(lo, hi, limit, at)
 }
 
 func (g *scanWithServer) Result() *index.ScanResult {
@@ -100,7 +111,11 @@ func (g *scanWithServer) Result() *index.ScanResult {
 	if r.Status != index.Fallback && r.Status != index.Failed {
 		g.gaveUp = 0
 	} else if g.gaveUp++; g.gaveUp > patience {
-		g.s.Scan(g.lo, g.hi, g.limit, r, nil)
+		if g.at != 0 {
+			g.s.ScanAt(g.lo, g.hi, g.limit, g.at, r, nil)
+		} else {
+			g.s.Scan(g.lo, g.hi, g.limit, r, nil)
+		}
 	}
 	return r
 }
@@ -134,6 +149,9 @@ func TestConformanceOfStrings(t *testing.T) {
 		t.Run("suite", func(t *testing.T) { indextest.RunOrdered(t, engine(o, read.Options{}), false) })
 	}
 	for _, v := range indextest.Variants() {
+		if err := indextest.CheckVisit(engine(o, read.Options{}), v, seed); err != nil {
+			t.Error(err)
+		}
 		if err := indextest.CheckBounded(engine(o, read.Options{}), v, seed); err != nil {
 			t.Error(err)
 		}
@@ -172,6 +190,9 @@ func briefly(t *testing.T, eng indextest.Engine) {
 	seed := indextest.Seed(t)
 	for _, v := range indextest.Variants() {
 		t.Run(v.Name, func(t *testing.T) {
+			if err := indextest.CheckVisit(eng, v, seed); err != nil {
+				t.Error(err)
+			}
 			for _, keys := range []int{60, 400} {
 				o := indextest.ModelRun{Variant: v, Seed: seed, Ops: 1500 / indextest.Scale, Keys: keys, RowWords: 5, Ordered: true, RowsStay: true}
 				if err := indextest.CheckModel(eng, o); err != nil {

@@ -146,7 +146,9 @@ func NewServer(a *block.Arena, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	changed := func(low, high index.Key, bounded bool) { s.trainer.Changed(low, high, bounded) }
+	changed := func(low, high index.Key, bounded bool, leaf uint64, rising bool) {
+		s.trainer.Changed(low, high, bounded, leaf, rising)
+	}
 	if s.Tree, err = tree.New(a, tree.Options{Layout: lay, Locks: o.Locks, Quarantine: o.Quarantine, Clock: o.Clock, Changed: changed}); err != nil {
 		return nil, err
 	}

@@ -50,11 +50,24 @@ func Accept(buf []uint64, tail, addr uint64, inOrder bool) Verdict {
 	return OK
 }
 
+// AcceptVersion is Accept for a reader of the past, to whom a lock says nothing:
+// the result is OK if the copy is that of the CSN in its header, or Torn. It
+// relies on [Edit.Announce].
+func AcceptVersion(buf []uint64, tail, addr uint64, inOrder bool) Verdict {
+	h := Header(buf[HeaderWord]).Unlock()
+	if inOrder && Header(tail).Unlock() != h || !inOrder && buf[ChecksumWord] != checksum(addr, uint64(h), buf) {
+		return Torn
+	}
+	return OK
+}
+
 // Checksum is the 64-bit checksum of a block: a sum of one strongly mixed
 // term for each word and its place, so that a writer can keep it in step with
 // a change of a few words without reading the rest.
-func Checksum(addr uint64, words []uint64) uint64 {
-	sum := frame(addr, words[HeaderWord])
+func Checksum(addr uint64, words []uint64) uint64 { return checksum(addr, words[HeaderWord], words) }
+
+func checksum(addr, header uint64, words []uint64) uint64 {
+	sum := frame(addr, header)
 	for i := BodyWord; i < len(words); i++ {
 		sum += mix(words[i], i)
 	}

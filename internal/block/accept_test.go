@@ -2,23 +2,17 @@ package block
 
 import (
 	"math/rand/v2"
-	"os"
 	"runtime"
-	"strconv"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"drtmx/internal/mem"
+	"drtmx/internal/testseed"
 )
 
 func seeded(tb testing.TB) *rand.Rand {
 	tb.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if v, err := strconv.ParseUint(os.Getenv("DRTMX_SEED"), 0, 64); err == nil {
-		seed = v
-	}
-	tb.Logf("DRTMX_SEED=%d", seed)
+	seed := testseed.Of(tb)
 	return rand.New(rand.NewPCG(seed, 1))
 }
 

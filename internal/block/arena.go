@@ -38,6 +38,7 @@ type Arena struct {
 	csn       atomic.Uint64 // the last one taken or covered, other than late ones
 	late      atomic.Uint64 // late CSNs taken
 	pages     *pageHeap
+	history   *History
 }
 
 // NewArena takes over an empty region.
@@ -45,6 +46,7 @@ func NewArena(r *mem.Region, o ArenaOptions) *Arena {
 	a := &Arena{r: r, checksums: o.Checksums, pages: newPageHeap(r, o)}
 	a.version.Store(uint64(NewCSN(o.Tick, 0)))
 	a.csn.Store(uint64(NewCSN(o.Tick, 0)))
+	a.history = newHistory(a)
 	return a
 }
 
@@ -92,6 +94,21 @@ func (a *Arena) CSNAt(tick clock.Tick) CSN {
 		}
 		if a.csn.CompareAndSwap(uint64(old), uint64(c)) {
 			return c
+		}
+	}
+}
+
+// CoverLate ensures that late CSNs taken from now on are above c among those of
+// its tick. c is of a former life of the partition: a row may have it still, and a
+// transaction of that life that is in doubt may commit at the same tick.
+func (a *Arena) CoverLate(c CSN) {
+	if c.Seq() < lateSeq {
+		return
+	}
+	for to := c.Seq() - lateSeq; ; {
+		old := a.late.Load()
+		if old >= to || a.late.CompareAndSwap(old, to) {
+			return
 		}
 	}
 }

@@ -164,6 +164,11 @@ func (h *pageHeap) closeBatch() {
 func (s *Rows) giveUp(id spanID) {
 	s.unlist(id)
 	s.h.leaveQuarantine(id)
+	s.drop(id)
+}
+
+// drop frees the pages of an empty span, which is in no list.
+func (s *Rows) drop(id spanID) {
 	sp := s.h.span(id)
 	base, pages := sp.base, sp.pages
 	s.spans--

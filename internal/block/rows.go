@@ -3,6 +3,7 @@ package block
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"drtmx/internal/invariants"
 	"drtmx/internal/mem"
@@ -18,6 +19,7 @@ type Rows struct {
 	pages uint32 // of a span
 	each  uint8  // blocks of a span
 	all   uint64 // mask of a span without used blocks
+	loose bool
 
 	// Under h.mu.
 	current  spanID // blocks are taken from it; in no list
@@ -42,14 +44,20 @@ const (
 
 // NewRows returns an allocator of blocks of the given size, a multiple of a
 // line. Blocks lie at multiples of a line.
-func (a *Arena) NewRows(blockBytes int) *Rows {
+func (a *Arena) NewRows(blockBytes int) *Rows { return a.newRows(blockBytes, false) }
+
+// newRows is NewRows. Spans of loose rows are free for all uses as soon as they
+// are empty: nobody relies on an address in them. So the words of their blocks,
+// the header too, are what an earlier use has left there, until the block is
+// filled.
+func (a *Arena) newRows(blockBytes int, loose bool) *Rows {
 	if blockBytes <= 0 || blockBytes%mem.LineBytes != 0 {
 		panic(fmt.Sprintf("block: rows in blocks of %d bytes; want whole lines", blockBytes))
 	}
 	h := a.pages
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := &Rows{h: h, id: uint32(len(h.rows)), bytes: uint64(blockBytes)}
+	s := &Rows{h: h, id: uint32(len(h.rows)), bytes: uint64(blockBytes), loose: loose}
 	s.pages, s.each = spanOf(uint32(blockBytes/mem.LineBytes), uint32(h.region.SegmentBytes()/pageBytes))
 	s.all = ^uint64(0) >> (blocksMax - s.each)
 	h.rows = append(h.rows, s)
@@ -84,6 +92,31 @@ func (s *Rows) BlockBytes() uint64 { return s.bytes }
 func (s *Rows) Alloc() (uint64, error) {
 	s.h.mu.Lock()
 	defer s.h.mu.Unlock()
+	return s.alloc()
+}
+
+// allocSome appends n blocks to dst, the one to use first at the end, or fewer if
+// there is no memory. It returns an error if there is none at all.
+func (s *Rows) allocSome(dst []uint64, n int) ([]uint64, error) {
+	s.h.mu.Lock()
+	defer s.h.mu.Unlock()
+	had := len(dst)
+	for range n {
+		addr, err := s.alloc()
+		if err != nil && len(dst) == had {
+			return dst, err
+		}
+		if err != nil {
+			break
+		}
+		dst = append(dst, addr)
+	}
+	slices.Reverse(dst[had:])
+	return dst, nil
+}
+
+// alloc is Alloc for a caller that has the mutex.
+func (s *Rows) alloc() (uint64, error) {
 	if addr, ok := s.take(); ok {
 		return addr, nil
 	}
@@ -153,6 +186,9 @@ func (s *Rows) newSpan() error {
 	sp.base, sp.pages, sp.owner, sp.free = base, s.pages, s.id, s.all
 	s.h.setOwner(base, s.pages, id)
 	for i := range uint64(s.each) {
+		if s.loose {
+			break
+		}
 		s.h.region.MustSpan(base+i*s.bytes, mem.WordBytes).Store(0, uint64(LockBit|AbsentBit))
 	}
 	s.spans++
@@ -164,16 +200,34 @@ func (s *Rows) newSpan() error {
 // header stays so until the block is published again, so no reader accepts it.
 func (s *Rows) Free(addr uint64) {
 	header := s.h.region.MustSpan(addr, mem.WordBytes)
-	header.Prefetch() // while the span is looked up
+	if !s.loose {
+		header.Prefetch() // while the span is looked up
+	}
 	s.h.mu.Lock()
 	defer s.h.mu.Unlock()
-	id := *s.h.ownerOf(addr)
+	s.freeIn(*s.h.ownerOf(addr), addr, header)
+}
+
+// FreeRow is Rows.Free for a block of any Rows of the arena.
+func (a *Arena) FreeRow(addr uint64) {
+	header := a.Span(addr, 1)
+	h := a.pages
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	id := *h.ownerOf(addr)
+	h.rows[h.span(id).owner].freeIn(id, addr, header)
+}
+
+// freeIn frees a block of the span. The caller has the mutex.
+func (s *Rows) freeIn(id spanID, addr uint64, header mem.Span) {
 	sp := s.h.span(id)
 	i := uint64(uint32(addr-sp.base) / uint32(s.bytes))
 	if invariants.Enabled && (id == 0 || sp.owner != s.id || sp.base+i*s.bytes != addr || sp.free>>i&1 != 0) {
 		invariants.Failf("rows in blocks of %d bytes: block %d is freed, and is free already or no block", s.bytes, addr)
 	}
-	header.Store(0, uint64(LockBit|AbsentBit))
+	if !s.loose {
+		header.Store(0, uint64(LockBit|AbsentBit))
+	}
 	sp.free |= 1 << i
 	sp.used--
 	s.used--
@@ -196,6 +250,11 @@ func (s *Rows) relist(id spanID, sp *span) {
 	}
 	if sp.list != notListed {
 		s.unlist(id)
+	}
+	if to == listedEmpty && s.loose {
+		sp.list = notListed
+		s.drop(id)
+		return
 	}
 	sp.list = to
 	if to == listedEmpty {

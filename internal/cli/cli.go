@@ -47,6 +47,12 @@ func IsUsage(err error) bool {
 	return errors.As(err, &u)
 }
 
+// Exited is the error of a command that has run another process in its place. It is
+// the exit status of that process, which has said why.
+type Exited int
+
+func (e Exited) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
 // Output is standard output. It remembers the first error, for those who print
 // do not look. Several goroutines may write at once.
 type Output struct {
@@ -141,11 +147,15 @@ func (p *Program) kill() {
 	p.Exit(ExitInterrupted)
 }
 
-// Say prints one line for people.
+// Say prints one line for people. It begins with the name of the program, once.
 func (p *Program) Say(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
-	fmt.Fprintln(p.Stderr, p.Name+": "+strings.Join(lines, "; "))
+	line := strings.Join(lines, "; ")
+	for _, begins := range []string{p.Name + ": ", p.Name + " "} { // a text that names the command, as in "drtmx tpcc: ..."
+		line = strings.TrimPrefix(line, begins)
+	}
+	fmt.Fprintln(p.Stderr, p.Name+": "+line)
 }
 
 // Status prints an error, or that of the output, as one line and returns the
@@ -153,6 +163,10 @@ func (p *Program) Say(format string, args ...any) {
 func (p *Program) Status(err error) int {
 	if err = p.Stdout.join(err); err == nil {
 		return ExitOK
+	}
+	var exited Exited
+	if errors.As(err, &exited) {
+		return int(exited)
 	}
 	p.Say("%v", err)
 	switch {

@@ -17,13 +17,32 @@ func TestNowRuns(t *testing.T) {
 
 // TestFastFollowsNow: at any moment Fast lies within its bound of Now.
 func TestFastFollowsNow(t *testing.T) {
-	for range 2000 {
-		before, fast := Now(), Fast()
-		after := Now()
-		if fast < before-2*slip || fast > after+slip {
-			t.Fatalf("Fast is %v between %v and %v", fast, before, after)
+	for _, c := range []struct {
+		name   string
+		source Source
+		slip   time.Duration
+	}{{"fast", Fast, 0}, {"inferred", infer, slip}} {
+		if c.name == "fast" && function == 0 {
+			c.slip = slip
+		}
+		for range 2000 {
+			before, fast := Now(), c.source()
+			after := Now()
+			if fast < before-2*c.slip || fast > after+c.slip {
+				t.Fatalf("%s: %v between %v and %v", c.name, fast, before, after)
+			}
 		}
 	}
+}
+
+// inferring makes Fast and Start do without the kernel's function for a test.
+func inferring(t *testing.T) {
+	f := function
+	function = 0
+	t.Cleanup(func() {
+		function = f
+		last.Store(nil)
+	})
 }
 
 // TestFastSeesASleep: a machine that slept since the reading shows as a wall
@@ -46,30 +65,55 @@ func TestFastSeesASleep(t *testing.T) {
 			t.Errorf("%v by the monotonic clock, %v by the wall clock: in step %v, want %v", c.mono, c.wall, got, c.want)
 		}
 	}
-	// Fast asks again if its reading is out of step: this one's wall and
+	// infer asks again if its reading is out of step: this one's wall and
 	// monotonic time are both two seconds back, and its own time is wrong.
 	back := time.Now().Add(-2 * syncEvery)
 	last.Store(&reading{mono: back.Sub(base), wallNano: back.UnixNano(), boot: 0})
-	if got, want := Fast(), Now(); got < want-100*time.Millisecond {
-		t.Errorf("Fast is %v, Now %v", got, want)
+	before := Now()
+	if got := infer(); got < before-slip {
+		t.Errorf("inferred %v, Now was %v", got, before)
 	}
 }
 
 // TestMarksBesideASleep: an age is never too small, but for the error of Fast, and right again after the
 // first one that follows a sleep.
 func TestMarksBesideASleep(t *testing.T) {
+	inferring(t)
 	const slept = 40 * time.Second
 	now := time.Now()
 	last.Store(&reading{mono: now.Sub(base), wallNano: now.UnixNano() - int64(slept), boot: Now() - slept})
 	m := Start()
-	if age := m.Age(); age < slept-slip || age > slept+time.Second {
+	if age := m.Age(); age < slept-slip || age > slept+within(now) {
 		t.Errorf("the age of a moment before a sleep of %v is %v", slept, age)
 	}
-	if awake := m.Awake(); awake < 0 || awake > time.Second {
+	if awake := m.Awake(); awake < -slip || awake > within(now) {
 		t.Errorf("awake for %v", awake)
 	}
-	if age := Start().Age(); age > time.Second {
+	if age := Start().Age(); age > within(now) {
 		t.Errorf("the next age is %v", age)
+	}
+}
+
+// within bounds what is measured since a moment.
+func within(t time.Time) time.Duration { return time.Since(t) + time.Second }
+
+// TestMarkBeforeASleep: a sleep counts in the age of a mark, and not in the time for which the machine was
+// awake since. The mark's place in time stands for a moment before a sleep.
+func TestMarkBeforeASleep(t *testing.T) {
+	const slept = 40 * time.Second
+	now := time.Now()
+	m := Start()
+	m.boot, m.ahead = m.boot-slept, m.ahead-slept
+	if age := m.Age(); age < slept-slip || age > slept+within(now) {
+		t.Errorf("the age of a moment before a sleep of %v is %v", slept, age)
+	}
+	if awake := m.Awake(); awake < -slip || awake > within(now) {
+		t.Errorf("awake for %v", awake)
+	}
+	m = Start()
+	time.Sleep(20 * time.Millisecond)
+	if awake := m.Awake(); awake < 20*time.Millisecond-slip || awake > m.Age()+slip {
+		t.Errorf("awake for %v of %v", awake, m.Age())
 	}
 }
 

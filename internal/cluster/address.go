@@ -42,7 +42,7 @@ var ErrAddress = errors.New("cluster: bad address")
 // etcd-ca=FILE&etcd-cert=FILE&etcd-key=FILE for TLS with etcd.
 type Address struct {
 	Hosts    []string         // of the first form
-	Dir      string           // of the second
+	Dir      string           // of the second; with Members, of the cluster whose store they are in
 	Members  *member.Location // of the third
 	TLS      *tcp.TLS
 	Insecure bool
@@ -182,16 +182,16 @@ func checkHostPort(what, s string) error {
 
 // String is the address without its options.
 func (a *Address) String() string {
-	if a.Members != nil {
-		return SchemeEtcd + "://" + strings.Join(a.Members.Endpoints, ",") + "/" + a.Members.Name
-	}
 	if a.Dir != "" {
 		return SchemeShm + "://" + a.Dir
+	}
+	if a.Members != nil {
+		return SchemeEtcd + "://" + strings.Join(a.Members.Endpoints, ",") + "/" + a.Members.Name
 	}
 	return SchemeTCP + "://" + strings.Join(a.Hosts, ",")
 }
 
-var socketFile = regexp.MustCompile(`^s(\d{1,4})\.sock$`)
+var socketFile = regexp.MustCompile(`^s(\d{1,4})(-\d{1,4})?\.sock$`)
 
 // offers returns the data servers that the address names; these may know
 // others. It returns ErrNoCluster for a directory without sockets. A host is

@@ -13,13 +13,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"drtmx/internal/member"
 	"drtmx/rdma"
+	"drtmx/txn/stats"
 )
 
 // Descriptors that a child process inherits.
 const (
-	lifelineFD = 3 // read end: one line of childConfig, then nothing until the parent is gone
-	reportFD   = 4 // write end: one line of childReport
+	// read end: one line of childConfig, to a host a line when all hosts have had their
+	// chance to start, then nothing until the parent is gone
+	lifelineFD = 3
+	reportFD   = 4 // write end: lines of childReport
 	logFD      = 5 // where the log goes, if there is to be one
 )
 
@@ -37,18 +41,45 @@ type childConfig struct {
 	Log      *Log     `json:"log,omitempty"`   // its file is logFD
 	Debug    string   `json:"debug,omitempty"` // a socket
 	Secret   []byte   `json:"secret"`          // of the cluster
+
+	Supervised bool `json:"supervised,omitempty"` // the parent can empty the cluster
+
+	Members *member.Location `json:"members,omitempty"` // of a host
+	Lease   time.Duration    `json:"lease,omitempty"`
 }
 
-// childReport is the child's answer: it serves, or it failed to start.
+// childReport is the child's answer: it serves, or it failed to start. Further
+// ones follow where there is a supervisor: the child asks it to empty the
+// cluster.
 type childReport struct {
-	Error string `json:"error,omitempty"`
+	Error     string `json:"error,omitempty"`
+	Elsewhere bool   `json:"elsewhere,omitempty"` // with Error: another host has the data server
+	Keeps     bool   `json:"keeps,omitempty"`     // a host keeps copies, and does not serve yet, or not any more
+	Serves    bool   `json:"serves,omitempty"`    // a host serves again, which kept copies after it had served
+	Empty     bool   `json:"empty,omitempty"`
+
+	Recovered  *stats.Recovery   `json:"recovered,omitempty"`  // before it served
+	Recovering *stats.Recovering `json:"recovering,omitempty"` // it does not serve yet
+}
+
+// ChildOptions are what a child process brings along.
+type ChildOptions struct {
+	// Provider carries the verbs.
+	Provider rdma.Provider
+	// Lookup returns the workload of a name.
+	Lookup func(name string) (Workload, error)
+	// Debug, if set, serves the debug socket that the parent has asked for, until
+	// the listener is closed.
+	Debug func(net.Listener)
+	// Members opens the store of the members of hosts; nil means that this program
+	// cannot run one.
+	Members OpenMembers
 }
 
 // RunChild runs the data server of a child process that Start has started,
-// until the parent has ended or ctx ends. lookup returns the workload of a name.
-// debug, which may be nil, serves the debug socket that the parent has asked
-// for, until the listener is closed.
-func RunChild(ctx context.Context, p rdma.Provider, lookup func(name string) (Workload, error), debug func(net.Listener)) error {
+// until the parent has ended or ctx ends, or until another instance has the place of
+// a host.
+func RunChild(ctx context.Context, o ChildOptions) error {
 	if !isPipe(lifelineFD) || !isPipe(reportFD) {
 		return fmt.Errorf("%w: not started as a data server's process", ErrOptions)
 	}
@@ -60,24 +91,44 @@ func RunChild(ctx context.Context, p rdma.Provider, lookup func(name string) (Wo
 	if err != nil {
 		return fmt.Errorf("%w: not started as a data server's process: no configuration: %w", ErrOptions, err)
 	}
-	s, err := startChild(p, line, lookup, debug)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	settled := make(chan struct{})
+	go func() {
+		defer cancel()
+		if _, err := in.ReadBytes('\n'); err == nil {
+			close(settled)
+		}
+		_, _ = io.Copy(io.Discard, in) // nothing more is sent: this ends with the parent
+	}()
+	ready := make(chan struct{})
+	s, err := startChild(ctx, &o, line, settled, func(keeps bool) {
+		_ = writeLine(report, childReport{Keeps: keeps, Serves: !keeps})
+	}, func() error {
+		select {
+		case <-ready:
+			return writeLine(report, childReport{Empty: true})
+		default: // its first report is that it serves
+			return errors.New("the data server is starting")
+		}
+	}, func(r stats.Recovering) {
+		_ = writeLine(report, childReport{Recovering: &r}) // if the parent is gone, the lifeline tells
+	})
 	if err != nil {
-		_ = writeLine(report, childReport{Error: err.Error()})
+		_ = writeLine(report, childReport{Error: err.Error(), Elsewhere: errors.Is(err, member.ErrElsewhere)})
 		return err
 	}
-	if err := writeLine(report, childReport{}); err != nil {
+	if err := writeLine(report, childReport{Recovered: recovered(s)}); err != nil {
 		return errors.Join(err, closeWithin(s, closeTimeout))
 	}
-	gone := make(chan struct{})
-	go func() {
-		defer close(gone)
-		_, _ = io.Copy(io.Discard, in) // nothing is sent: this ends with the parent
-	}()
+	close(ready)
+	var why error
 	select {
-	case <-gone:
 	case <-ctx.Done():
+	case <-s.lost:
+		why = s.why()
 	}
-	return closeWithin(s, closeTimeout)
+	return errors.Join(why, closeWithin(s, closeTimeout))
 }
 
 // isPipe reports whether a descriptor is a pipe, such as a parent passes. In a
@@ -87,9 +138,31 @@ func isPipe(fd int) bool {
 	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
 }
 
+// childServer is the data server of a child process.
+type childServer struct {
+	dataServer
+	lost <-chan struct{} // of a host: closed when another instance has its place
+	why  func() error    // then why
+	stop []func() error  // what ends after the server
+}
+
+// Recovery is that of the server.
+func (c *childServer) Recovery() *stats.Recovery { return recovered(c.dataServer) }
+
+// Close closes the server, and then the debug socket, through which a server
+// that hangs in Close can be inspected.
+func (c *childServer) Close() error {
+	err := c.dataServer.Close()
+	for _, stop := range c.stop {
+		err = errors.Join(err, stop())
+	}
+	return err
+}
+
 func startChild(
-	p rdma.Provider, line []byte, lookup func(string) (Workload, error), debug func(net.Listener),
-) (dataServer, error) {
+	ctx context.Context, o *ChildOptions, line []byte, settled <-chan struct{}, keeping func(keeps bool), empty func() error,
+	recovering func(stats.Recovering),
+) (*childServer, error) {
 	var cfg childConfig
 	if err := json.Unmarshal(line, &cfg); err != nil {
 		return nil, fmt.Errorf("%w: configuration: %w", ErrOptions, err)
@@ -98,7 +171,7 @@ func startChild(
 		return nil, fmt.Errorf("%w: parent speaks format %d, this binary %d (was it replaced while running?)",
 			ErrOptions, cfg.Format, Format)
 	}
-	w, err := lookup(cfg.Workload)
+	w, err := o.Lookup(cfg.Workload)
 	if err != nil {
 		return nil, err
 	}
@@ -107,11 +180,23 @@ func startChild(
 		log = *cfg.Log
 		log.File = os.NewFile(logFD, "log")
 	}
-	rdma.SetSecret(p, cfg.Secret)
-	c := serverConfig(w, cfg.Size, cfg.Index, cfg.Addrs)
-	c.Provider, c.Log = p, log.Logger()
-	s, err := startServer(c)
-	if err != nil || cfg.Debug == "" || debug == nil {
+	rdma.SetSecret(o.Provider, cfg.Secret)
+	if !cfg.Supervised {
+		empty = nil
+	}
+	var s *childServer
+	if cfg.Members != nil {
+		s, err = o.host(ctx, &cfg, JoinOptions{
+			Workload: w, Log: log.Logger(), Settled: settled, Recovering: recovering, Empty: empty, Return: true,
+			Keeping: func() { keeping(true) }, Serving: func() { keeping(false) },
+		})
+	} else {
+		c := serverConfig(w, cfg.Size, cfg.Index, cfg.Addrs)
+		c.Provider, c.Log, c.Recovering, c.Empty = o.Provider, log.Logger(), recovering, empty
+		s = &childServer{}
+		s.dataServer, err = startServer(c)
+	}
+	if err != nil || cfg.Debug == "" || o.Debug == nil {
 		return s, err
 	}
 	l, err := net.Listen("unix", cfg.Debug)
@@ -121,26 +206,40 @@ func startChild(
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		debug(privateListener{l})
+		o.Debug(privateListener{l})
 	}()
-	return &debugged{s, func() {
+	s.stop = append(s.stop, func() error {
 		l.Close()
 		<-done
-	}}, nil
+		return nil
+	})
+	return s, nil
 }
 
-// debugged is a data server with a debug socket.
-type debugged struct {
-	dataServer
-	stop func()
+// host starts a data server that is a host. j has what the configuration lacks.
+func (o *ChildOptions) host(ctx context.Context, cfg *childConfig, j JoinOptions) (*childServer, error) {
+	if o.Members == nil {
+		return nil, fmt.Errorf("%w: this program cannot run hosts", ErrOptions)
+	}
+	f, err := fabricsOf(o.Provider)
+	if err != nil {
+		return nil, err
+	}
+	store, err := o.Members(ctx, cfg.Members)
+	if err != nil {
+		return nil, err
+	}
+	j.Size, j.Index, j.Provider, j.Store, j.Addr, j.Lease = cfg.Size, cfg.Index, f, store, cfg.Addrs[cfg.Index], cfg.Lease
+	j.Waiting = func(text string) { j.Log.Info("waiting for members", "server", cfg.Index, "reason", text) }
+	m, err := Join(ctx, j)
+	if err != nil {
+		return nil, errors.Join(oneLine(err), store.Close())
+	}
+	return &childServer{dataServer: m, lost: m.Lost(), why: m.Err, stop: []func() error{store.Close}}, nil
 }
 
-// Close closes the server, and then the debug socket, through which a server
-// that hangs in Close can be inspected.
-func (d *debugged) Close() error {
-	defer d.stop()
-	return d.dataServer.Close()
-}
+// errNotClosed reports a data server that hangs. Its memory may still be served.
+var errNotClosed = errors.New("cluster: data server did not close")
 
 // closeWithin closes a data server and waits for a bounded time: the process is
 // about to exit, which frees everything it holds.
@@ -151,7 +250,7 @@ func closeWithin(s dataServer, limit time.Duration) error {
 	case err := <-done:
 		return err
 	case <-time.After(limit):
-		return fmt.Errorf("cluster: data server did not close within %v", limit)
+		return fmt.Errorf("%w within %v", errNotClosed, limit)
 	}
 }
 

@@ -12,13 +12,23 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"drtmx/internal/member"
+	"drtmx/txn/stats"
 )
 
-// startTimeout bounds how long a child may take until it serves.
-const startTimeout = 30 * time.Second
+const (
+	// startTimeout bounds how long a child may take until it serves.
+	startTimeout = 30 * time.Second
+	// recoverTimeout bounds how long a child may take that has data to recover.
+	recoverTimeout = 24 * time.Hour
+)
 
 // child is one data server's process.
 type child struct {
@@ -26,9 +36,12 @@ type child struct {
 	cmd      *exec.Cmd
 	lifeline *os.File // closing it, or dying, ends the child
 	report   *os.File
+	reports  *bufio.Reader // of report
+	heard    chan struct{} // closed when no report follows; nil if none is awaited
 	stderr   tail
 	exited   chan struct{} // closed after Wait
 	err      error         // of Wait, once exited is closed
+	expected atomic.Bool   // its end is no loss
 }
 
 // startChildren starts the data servers as child processes.
@@ -36,7 +49,7 @@ func startChildren(ctx context.Context, o StartOptions) (*Cluster, error) {
 	if o.Addrs == nil {
 		o.Addrs = AbstractAddrs(o.Servers)
 	}
-	f := &family{opts: o, secret: newSecret(), release: make(chan struct{})}
+	f := &family{opts: o, secret: newSecret(), forks: make(chan func()), release: make(chan struct{}), emptying: make(chan struct{}, 1)}
 	if err := f.spawn(); err != nil {
 		return nil, errors.Join(err, f.stop())
 	}
@@ -45,13 +58,18 @@ func startChildren(ctx context.Context, o StartOptions) (*Cluster, error) {
 		return nil, errors.Join(err, f.stop())
 	}
 	c := newCluster(o.Provider, o.Addrs)
-	c.stop, c.kill = f.stop, f.kill
-	for _, ch := range f.children {
+	c.family, c.stop, c.kill, c.emptying = f, f.stop, f.kill, f.emptying
+	for i, ch := range f.children {
+		switch {
+		case errors.Is(f.failed[i], errKeeps): // see finish
+			c.pids = append(c.pids, ch.cmd.Process.Pid)
+			continue
+		case f.failed[i] != nil:
+			c.pids = append(c.pids, 0)
+			continue
+		}
 		c.pids = append(c.pids, ch.cmd.Process.Pid)
-		go func() {
-			<-ch.exited
-			c.fail(ch.death(), ch.stderr.bytes())
-		}()
+		c.watch(ch)
 	}
 	return c, nil
 }
@@ -71,9 +89,13 @@ func AbstractAddrs(n int) []string {
 // family is the child processes of one cluster.
 type family struct {
 	opts     StartOptions
-	secret   []byte // by which the children know each other
+	secret   []byte     // by which the children know each other
+	mu       sync.Mutex // guards the elements of children, once all serve
 	children []*child
+	failed   []error       // why children did not serve at the start; nil for those that did
+	forks    chan func()   // run by the thread that forks
 	release  chan struct{} // closed when all children are reaped
+	emptying chan struct{} // a child asks for the cluster to be emptied
 	once     sync.Once
 	err      error
 }
@@ -93,7 +115,14 @@ func (f *family) spawn() error {
 			}
 		}
 		started <- err
-		<-f.release
+		for {
+			select {
+			case fork := <-f.forks:
+				fork()
+			case <-f.release:
+				return
+			}
+		}
 	}()
 	return <-started
 }
@@ -111,10 +140,17 @@ func (f *family) fork(i int) (*child, error) {
 		return nil, fmt.Errorf("%w: %w", ErrStart, err)
 	}
 	defer reportEnd.Close()
-	ch.lifeline, ch.report = lifeline, report
-	ch.cmd = exec.Command(f.opts.Command[0], f.opts.Command[1:]...)
+	ch.lifeline, ch.report, ch.reports = lifeline, report, bufio.NewReader(report)
+	command := f.opts.Command
+	if h := f.opts.Hosts; h != nil && h.Command != nil {
+		command = h.Command(i, command)
+	}
+	ch.cmd = exec.Command(command[0], command[1:]...)
 	ch.cmd.ExtraFiles = []*os.File{lifelineEnd, reportEnd} // lifelineFD, reportFD
-	cfg := childConfig{Format: Format, Index: i, Addrs: f.opts.Addrs, Size: f.opts.Size, Workload: f.opts.Workload.Name, Secret: f.secret}
+	cfg := childConfig{Format: Format, Index: i, Addrs: f.opts.Addrs, Size: f.opts.Size, Workload: f.opts.Workload.Name, Secret: f.secret, Supervised: f.opts.Dir != ""}
+	if f.opts.members != nil {
+		cfg.Members, cfg.Lease, cfg.Size.DataDir = f.opts.members, f.opts.Hosts.Lease, HostDir(f.opts.DataDir, i)
+	}
 	if f.opts.Log.File != nil {
 		ch.cmd.ExtraFiles = append(ch.cmd.ExtraFiles, f.opts.Log.File) // logFD
 		cfg.Log = &f.opts.Log
@@ -145,15 +181,94 @@ func (f *family) fork(i int) (*child, error) {
 
 // ready waits until every child serves.
 func (f *family) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, f.startLimit())
 	defer cancel()
-	for _, ch := range f.children {
-		stop := context.AfterFunc(ctx, func() { _ = ch.report.SetReadDeadline(time.Now()) })
-		line, err := bufio.NewReader(ch.report).ReadBytes('\n')
-		stop()
-		ch.report.Close()
+	var wg sync.WaitGroup
+	var once sync.Once
+	var first error
+	recovered := make([]*stats.Recovery, len(f.children))
+	f.failed = make([]error, len(f.children))
+	for i, ch := range f.children {
+		wg.Go(func() {
+			r, err := f.await(ctx, ch, nil)
+			recovered[i], f.failed[i] = r, err
+			if err != nil && !errors.Is(err, errKeeps) && (!f.opts.lenient || ctx.Err() != nil) {
+				once.Do(func() { first = startError(ch.index, err) })
+				cancel() // of the others nothing is expected any more
+			}
+		})
+	}
+	wg.Wait()
+	if first == nil && !slices.Contains(f.failed, nil) {
+		first = startError(0, f.failed[0])
+	}
+	if first != nil {
+		return first
+	}
+	for i, r := range recovered {
+		if r != nil && f.opts.Recovered != nil {
+			f.opts.Recovered(f.children[i].index, r)
+		}
+	}
+	for i, ch := range f.children {
+		if f.failed[i] != nil {
+			ch.expected.Store(true)
+			if errors.Is(f.failed[i], errKeeps) {
+				continue
+			}
+			_ = ch.cmd.Process.Kill()
+			ch.bury()
+			continue
+		}
+		ch.heard = make(chan struct{})
+		go f.hear(ch)
+	}
+	f.settle()
+	return nil
+}
+
+// settle tells hosts that all of them have had their chance to start.
+func (f *family) settle() {
+	for _, ch := range f.all() {
+		f.tellSettled(ch)
+	}
+}
+
+// tellSettled tells a host that all have had their chance to start.
+func (f *family) tellSettled(ch *child) {
+	if f.opts.members != nil {
+		_ = writeLine(ch.lifeline, true) // a child that is gone needs no word
+	}
+}
+
+// startLimit bounds how long a child may take until it serves.
+func (f *family) startLimit() time.Duration {
+	if f.opts.DataDir != "" {
+		return recoverTimeout
+	}
+	return startTimeout
+}
+
+// startError is the error of a data server that did not start, which names it once.
+func startError(index int, err error) error {
+	if strings.HasPrefix(err.Error(), fmt.Sprintf("server %d: ", index)) {
+		return fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	return fmt.Errorf("%w: server %d: %w", ErrStart, index, err)
+}
+
+// errKeeps says that a host keeps copies, and does not serve yet.
+var errKeeps = errors.New("cluster: the host keeps copies until it has its data server back")
+
+// await waits until a child serves, and returns what it has recovered. keeps is called
+// when a host begins to keep copies before; without it that ends the wait, with errKeeps.
+func (f *family) await(ctx context.Context, ch *child, keeps func()) (*stats.Recovery, error) {
+	stop := context.AfterFunc(ctx, func() { _ = ch.report.SetReadDeadline(time.Now()) })
+	defer stop()
+	for {
+		line, err := ch.reports.ReadBytes('\n')
 		if ctx.Err() != nil {
-			return fmt.Errorf("%w: server %d: %w", ErrStart, ch.index, context.Cause(ctx))
+			return nil, context.Cause(ctx)
 		}
 		var r childReport
 		if err == nil {
@@ -163,22 +278,60 @@ func (f *family) ready(ctx context.Context) error {
 		}
 		if err == nil && r.Error != "" {
 			err = errors.New(r.Error)
+			if r.Elsewhere {
+				err = elsewhereError{err}
+			}
 		}
-		if err != nil {
-			return fmt.Errorf("%w: server %d: %w", ErrStart, ch.index, err)
+		switch {
+		case err == nil && r.Keeps && keeps == nil:
+			return nil, errKeeps
+		case err == nil && r.Keeps:
+			keeps()
+			continue
+		case err != nil || r.Recovering == nil:
+			return r.Recovered, err
+		}
+		if f.opts.Recovering != nil {
+			f.opts.Recovering(ch.index, *r.Recovering)
 		}
 	}
-	return nil
+}
+
+// elsewhereError is a member.ErrElsewhere that crossed a pipe as text.
+type elsewhereError struct{ error }
+
+func (elsewhereError) Unwrap() error { return member.ErrElsewhere }
+
+// hear reads what a child that serves reports, until it ends.
+func (f *family) hear(ch *child) {
+	defer close(ch.heard)
+	for {
+		line, err := ch.reports.ReadBytes('\n')
+		var r childReport
+		if err != nil || json.Unmarshal(line, &r) != nil {
+			return
+		}
+		switch {
+		case r.Empty:
+			select {
+			case f.emptying <- struct{}{}:
+			default: // another child has asked
+			}
+		case (r.Keeps || r.Serves) && f.opts.keeps != nil:
+			f.opts.keeps(ch.index, r.Keeps)
+		}
+	}
 }
 
 // stop ends all children and waits for them.
 func (f *family) stop() error {
 	f.once.Do(func() {
-		for _, ch := range f.children {
+		children := f.all()
+		for _, ch := range children {
 			ch.lifeline.Close()
 		}
 		deadline := time.Now().Add(closeTimeout + time.Second)
-		for _, ch := range f.children {
+		for _, ch := range children {
 			if !ch.waitExit(time.Until(deadline)) {
 				_ = ch.cmd.Process.Kill()
 				<-ch.exited
@@ -186,6 +339,9 @@ func (f *family) stop() error {
 					ch.index, ch.cmd.Process.Pid))
 			}
 			ch.report.Close()
+			if ch.heard != nil {
+				<-ch.heard
+			}
 		}
 		close(f.release)
 	})
@@ -193,7 +349,7 @@ func (f *family) stop() error {
 }
 
 func (f *family) kill() {
-	for _, ch := range f.children {
+	for _, ch := range f.all() {
 		_ = ch.cmd.Process.Kill()
 	}
 }

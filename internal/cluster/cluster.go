@@ -10,9 +10,11 @@ import (
 
 	"drtmx/index/learned"
 	"drtmx/internal/member"
+	"drtmx/internal/replica"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/rdma/multi"
+	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -52,10 +54,36 @@ type Size struct {
 	// PartitionBytes bounds the memory of each partition; 0 means the server
 	// package's bound.
 	PartitionBytes uint64 `json:",omitempty"`
+	// Retain is how long versions of overwritten rows are kept for snapshots, and
+	// RetainBytes bounds their memory in each partition; 0 means the server
+	// package's defaults.
+	Retain      time.Duration `json:",omitempty"`
+	RetainBytes uint64        `json:",omitempty"`
 	// Models is the family of the models of ordered indexes; 0 means the index
 	// package's default.
 	Models learned.Family `json:",omitempty"`
+	// DataDir, if set, is the directory of the data, and makes the data servers
+	// durable: each keeps its data in a directory of its own there. Empty means
+	// that data is in memory only.
+	DataDir string `json:",omitempty"`
+	// CheckpointBytes is how much the log of a durable data server grows between
+	// two checkpoints; 0 means the server package's default.
+	CheckpointBytes uint64 `json:",omitempty"`
+	// Replicas is how many copies of its data each durable data server has, its own
+	// included; 0 means 1. The data servers run on one host.
+	Replicas int `json:",omitempty"`
+	// MinInSync is how many copies must be in sync, the data server's own included,
+	// so that it takes writes; 0 means 1.
+	MinInSync int `json:",omitempty"`
+	// Zones are the zones of the hosts, in order, or nil: see JoinOptions.Zone.
+	Zones []string `json:",omitempty"`
 }
+
+// Values of Size.Retain: the default, and to keep no versions.
+const (
+	DefaultRetain               = server.DefaultRetain
+	RetainNothing time.Duration = -1
+)
 
 // faults fills in defaults and lists the invalid fields.
 func (s *Size) faults() []error {
@@ -67,6 +95,16 @@ func (s *Size) faults() []error {
 	}
 	if s.Partitions < s.Servers || s.Partitions > MaxPartitions {
 		return []error{fmt.Errorf("%d partitions, want %d (the number of data servers) to %d", s.Partitions, s.Servers, MaxPartitions)}
+	}
+	switch most := min(s.Servers, replica.MaxMembers); {
+	case s.Replicas < 0 || s.Replicas > most:
+		return []error{fmt.Errorf("%d replicas, want 1 to %d with %d data servers", s.Replicas, most, s.Servers)}
+	case s.MinInSync < 0 || s.MinInSync > max(s.Replicas, 1):
+		return []error{fmt.Errorf("%d copies in sync required, want 1 to %d, the number of replicas", s.MinInSync, max(s.Replicas, 1))}
+	case len(s.Zones) != 0 && len(s.Zones) != s.Servers:
+		return []error{fmt.Errorf("%d zones, want one for each of the %d hosts, or none", len(s.Zones), s.Servers)}
+	case s.Replicas > 1 && s.DataDir == "":
+		return []error{fmt.Errorf("%d replicas without a data directory: data in memory has none", s.Replicas)}
 	}
 	return nil
 }
@@ -80,10 +118,15 @@ type Cluster struct {
 	pids     []int // of child processes, or of those found in a directory; empty in one process
 	where    string
 	info     *Info
-	hello    *wire.Hello // what a data server said of the cluster; nil if none was asked
+	store    member.Store // of the members; nil if there is none
+	hello    *wire.Hello  // what a data server said of the cluster; nil if none was asked
+
+	family *family // the child processes of this one, nil if there are none
 
 	stop func() error // ends what this process started; called once
 	kill func()       // likewise, without waiting for anything; may be nil
+
+	emptying <-chan struct{} // a child process asks for it
 
 	lost chan struct{}
 	mu   struct {
@@ -120,7 +163,11 @@ func (c *Cluster) Addrs() []string { return c.addrs }
 
 // PIDs are the data servers' processes, empty if they run in this one or are
 // not known.
-func (c *Cluster) PIDs() []int { return c.pids }
+func (c *Cluster) PIDs() []int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pids
+}
 
 // Config returns the configuration with which a client opens the database.
 func (c *Cluster) Config() txn.Config {
@@ -153,6 +200,15 @@ func (c *Cluster) Open(ctx context.Context, set func(*txn.Config)) (*txn.DB, err
 
 // Where describes the place where Connect found the cluster, for messages.
 func (c *Cluster) Where() string { return c.where }
+
+// Members returns the present state of the store of members; nil if the cluster was
+// not found by one.
+func (c *Cluster) Members(ctx context.Context) (*member.State, error) {
+	if c.store == nil {
+		return nil, nil
+	}
+	return c.store.State(ctx)
+}
 
 // Info describes a cluster that was found in a runtime directory; nil for others.
 func (c *Cluster) Info() *Info { return c.info }

@@ -19,6 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/multi"
 	"drtmx/server"
@@ -80,11 +81,13 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "child":
 			startServer = fakeStart
-			if err := RunChild(context.Background(), fakeProvider{}, lookup, fakeDebug); err != nil {
+			if err := RunChild(context.Background(), ChildOptions{Provider: fakeProvider{}, Lookup: lookup, Debug: fakeDebug}); err != nil {
 				fmt.Fprintln(os.Stderr, "drtmx: "+err.Error())
 				os.Exit(1)
 			}
 			os.Exit(0)
+		case "host":
+			hostMain()
 		case "impostor":
 			impostorMain(os.Args[2], os.Args[3])
 		case "member":
@@ -115,12 +118,12 @@ func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(testseed.Patience()); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	t.Fatalf("not within 10 s: %s", what)
+	t.Fatalf("not within %v: %s", testseed.Patience(), what)
 }
 
 func TestChildrenLiveAndEndWithTheCluster(t *testing.T) {
@@ -149,6 +152,44 @@ func TestChildrenLiveAndEndWithTheCluster(t *testing.T) {
 	}
 }
 
+// TestKilledServerStartsAgain: a child that KillServer ends is no loss, and another
+// one takes its place, whose end is one.
+func TestKilledServerStartsAgain(t *testing.T) {
+	c, err := Start(t.Context(), options("fine", 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 2 {
+		first := c.PIDs()[1]
+		if err := c.KillServer(1); err != nil || alive(first) {
+			t.Fatalf("killed: %v; alive: %v", err, alive(first))
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := c.StartServer(ended, 1); !errors.Is(err, context.Canceled) {
+			t.Errorf("a start that is cancelled: %v", err)
+		}
+		if err := c.StartServer(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		if now := c.PIDs()[1]; now == first || !alive(now) || !alive(c.PIDs()[0]) {
+			t.Errorf("processes %v, before %d", c.PIDs(), first)
+		}
+		if err := c.Err(); err != nil {
+			t.Errorf("a loss: %v", err)
+		}
+	}
+	if err := syscall.Kill(c.PIDs()[1], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-c.Lost()
+	err = newCluster(fakeProvider{}, []string{"a"}).KillServer(0)
+	if !errors.Is(err, ErrOptions) {
+		t.Errorf("a data server of this process: %v", err)
+	}
+}
+
 func TestKilledChildIsALoss(t *testing.T) {
 	c, err := Start(t.Context(), options("fine", 2))
 	if err != nil {
@@ -158,7 +199,7 @@ func TestKilledChildIsALoss(t *testing.T) {
 	_ = syscall.Kill(c.PIDs()[1], syscall.SIGKILL)
 	select {
 	case <-c.Lost():
-	case <-time.After(10 * time.Second):
+	case <-time.After(testseed.Patience()):
 		t.Fatal("the loss went unnoticed")
 	}
 	want := fmt.Sprintf("data server 1 (pid %d) was ended by signal %q", c.PIDs()[1], "killed")

@@ -21,6 +21,10 @@ const connectTimeout = 5 * time.Second
 // ErrNoAnswer reports that no data server at an address answers.
 var ErrNoAnswer = errors.New("cluster: no data server answers")
 
+// ErrMoves reports an address of data servers that may move to other hosts: a client
+// could not follow them.
+var ErrMoves = errors.New("cluster: the data servers may move to other hosts; want drtmx+etcd://host:port/name of their etcd, or the runtime directory of the command that has started all of them")
+
 // NewFabrics makes a provider of the fabrics named, or of all that this process
 // can use; see multi.New. A socket is believed only if the data server behind
 // it says that it is the one at the network address.
@@ -32,6 +36,12 @@ func NewFabrics(o multi.Options, names ...string) (*multi.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
+	confirm(f)
+	return f, nil
+}
+
+// confirm lets a provider ask the servers behind sockets who they are.
+func confirm(f *multi.Provider) {
 	f.Confirm = func(ctx context.Context, c rdma.Conn) (string, error) {
 		h, err := sayHello(ctx, c)
 		if err != nil {
@@ -39,7 +49,6 @@ func NewFabrics(o multi.Options, names ...string) (*multi.Provider, error) {
 		}
 		return h.Servers[h.Server], nil
 	}
-	return f, nil
 }
 
 // NewProvider makes a provider of the fabrics named, which is the fabric's own
@@ -50,6 +59,27 @@ func NewProvider(o multi.Options, names ...string) (rdma.Provider, error) {
 		return f, err
 	}
 	return f.Member(names[0]), nil
+}
+
+// fabricsOf makes a provider of several fabrics of one that may be of one only.
+func fabricsOf(p rdma.Provider) (*multi.Provider, error) {
+	f, ok := p.(*multi.Provider)
+	if ok {
+		return f, nil
+	}
+	f = &multi.Provider{}
+	switch p.Name() {
+	case multi.Shm:
+		f.Shm = p
+	case multi.TCP:
+		f.TCP = p
+	case multi.Verbs:
+		f.Verbs = p
+	default:
+		return nil, fmt.Errorf("%w: fabric %s, want %s", ErrOptions, p.Name(), strings.Join(multi.Names, ", "))
+	}
+	confirm(f)
+	return f, nil
 }
 
 // ConnectOptions locate a running cluster. Exactly one of Address, Dir and Addrs
@@ -68,6 +98,9 @@ type ConnectOptions struct {
 	// Members opens the store of members that an Address names, such as
 	// etcd.OpenExisting; nil means that this program cannot.
 	Members OpenMembers
+	// Unasked leaves out the question to a data server where there is a store of
+	// members: all may be paused, or start. The result knows no tables.
+	Unasked bool
 
 	provider func(fabric string) (rdma.Provider, error) // a test's; nil: clientOf
 }
@@ -94,7 +127,7 @@ func (o *ConnectOptions) check() error {
 }
 
 // Connect finds a running cluster. The error wraps ErrNoCluster, ErrStale,
-// ErrVersion or ErrDir for a directory, and ErrNoAnswer or ErrAddress for an
+// ErrVersion or ErrDir for a directory, and ErrNoAnswer, ErrAddress or ErrMoves for an
 // address, or is one of package member.
 //
 // Lost of the result is closed when the process that serves a directory reports
@@ -121,6 +154,11 @@ func Connect(ctx context.Context, o ConnectOptions) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	if f, err := fabricsOf(p); err == nil {
+		if h, err := askAnyServer(ctx, f, &Address{Hosts: o.Addrs}, o.Addrs[:1]); err == nil && h.Moves {
+			return nil, fmt.Errorf("%w: %s", ErrMoves, strings.Join(o.Addrs, ","))
+		}
+	}
 	c := newCluster(p, o.Addrs)
 	c.where = strings.Join(o.Addrs, ",")
 	return c, nil
@@ -131,7 +169,7 @@ func connectDir(ctx context.Context, o ConnectOptions) (*Cluster, error) {
 	if o.provider == nil {
 		o.provider = o.clientOf
 	}
-	c, err := attach(ctx, o.Dir, o.provider)
+	c, err := attach(ctx, o.Dir, &o)
 	if !errors.Is(err, ErrNoCluster) {
 		return c, err
 	}
@@ -144,6 +182,43 @@ func connectDir(ctx context.Context, o ConnectOptions) (*Cluster, error) {
 		return nil, err
 	}
 	return c, aerr
+}
+
+// connectHosts finds the hosts of the cluster in a directory in their store, and
+// follows them.
+func (o *ConnectOptions) connectHosts(ctx context.Context, dir string, i *Info) (*Cluster, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDir, err)
+	}
+	names := strings.Split(i.Fabric, "+")
+	if len(names) > 1 {
+		names = nil // whatever of them leads there from here
+	}
+	f, err := NewFabrics(o.Fabrics, names...)
+	if err != nil {
+		return nil, err
+	}
+	c, err := connectMembers(ctx, f, &Address{Dir: abs, Members: i.Members}, o.Members, !o.Unasked)
+	if err != nil {
+		return nil, err
+	}
+	c.info, c.where = i, dir
+	for _, s := range i.Servers {
+		c.pids = append(c.pids, s.PID)
+	}
+	return c, nil
+}
+
+// attachMoving finds a cluster of hosts in the directory in which they have sockets.
+func (o ConnectOptions) attachMoving(ctx context.Context, dir string) (*Cluster, error) {
+	if dir == "" {
+		return nil, ErrMoves
+	}
+	if o.provider == nil {
+		o.provider = o.clientOf
+	}
+	return attach(ctx, dir, &o)
 }
 
 // clientOf makes a client of the fabrics of a cluster found in a directory.
@@ -172,11 +247,17 @@ func connectAddress(ctx context.Context, a *Address, o ConnectOptions) (*Cluster
 		return nil, err
 	}
 	if a.Members != nil {
-		return connectMembers(ctx, f, a, o.Members)
+		return connectMembers(ctx, f, a, o.Members, !o.Unasked)
 	}
 	h, err := askForServers(ctx, f, a)
 	if err != nil {
 		return nil, err
+	}
+	if h.Moves {
+		if c, err := o.attachMoving(ctx, a.Dir); err == nil {
+			return c, nil
+		}
+		return nil, fmt.Errorf("%w: %s", ErrMoves, a)
 	}
 	for _, addr := range h.Servers {
 		if _, err := multi.ParseAddress(addr); err != nil {

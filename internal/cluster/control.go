@@ -22,16 +22,21 @@ const (
 	opWatch = "watch"
 	opReset = "reset"
 	opStop  = "stop"
+	opKill  = "kill"  // of a host
+	opEnd   = "end"   // of a host, which stops
+	opStart = "start" // of a host
 )
 
 type controlRequest struct {
-	Op string `json:"op"`
+	Op   string `json:"op"`
+	Host int    `json:"host,omitempty"`
 }
 
 type reply struct {
 	Error string `json:"error,omitempty"`
 	Info  *Info  `json:"info,omitempty"`
 	Lost  string `json:"lost,omitempty"`
+	Keeps bool   `json:"keeps,omitempty"` // of opStart
 }
 
 // Bounds of the control socket.
@@ -80,7 +85,7 @@ func (s *supervisor) serveConn(ctx context.Context, c net.Conn) {
 		s.watch(ctx, c)
 		return
 	}
-	r := request{op: q.Op, answer: make(chan reply, 1)}
+	r := request{op: q.Op, host: q.Host, answer: make(chan reply, 1)}
 	select {
 	case s.requests <- r:
 		_ = writeLine(c, <-r.answer)
@@ -126,7 +131,7 @@ func (s *supervisor) watch(ctx context.Context, c net.Conn) {
 }
 
 // call sends one request to the supervisor of dir.
-func call(ctx context.Context, dir, op string, limit time.Duration) (net.Conn, *bufio.Reader, *reply, error) {
+func call(ctx context.Context, dir string, q controlRequest, limit time.Duration) (net.Conn, *bufio.Reader, *reply, error) {
 	info, err := readInfo(dir)
 	if err != nil {
 		return nil, nil, nil, err
@@ -142,8 +147,13 @@ func call(ctx context.Context, dir, op string, limit time.Duration) (net.Conn, *
 		return nil, nil, nil, fmt.Errorf("%w: %s: its control socket: %w", ErrDir, dir, err)
 	}
 	_ = c.SetDeadline(time.Now().Add(limit))
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
 	in := bufio.NewReader(c)
-	r, err := exchange(c, in, op)
+	r, err := exchange(c, in, q)
+	if !stop() {
+		c.Close()
+		return nil, nil, nil, context.Cause(ctx)
+	}
 	if err != nil {
 		c.Close()
 		return nil, nil, nil, fmt.Errorf("%w: its supervisor (pid %d, directory %s) does not answer: %w",
@@ -157,8 +167,8 @@ func call(ctx context.Context, dir, op string, limit time.Duration) (net.Conn, *
 	return c, in, r, nil
 }
 
-func exchange(c net.Conn, in *bufio.Reader, op string) (*reply, error) {
-	if err := writeLine(c, controlRequest{op}); err != nil {
+func exchange(c net.Conn, in *bufio.Reader, q controlRequest) (*reply, error) {
+	if err := writeLine(c, q); err != nil {
 		return nil, err
 	}
 	return readReply(in)
@@ -174,22 +184,28 @@ func readReply(in *bufio.Reader) (*reply, error) {
 }
 
 // attach finds the cluster that runs in dir: ErrNoCluster, ErrVersion or
-// ErrStale if it cannot. provider makes a client of the fabric it uses.
-func attach(ctx context.Context, dir string, provider func(fabric string) (rdma.Provider, error)) (*Cluster, error) {
-	conn, in, r, err := call(ctx, dir, opWatch, controlTimeout)
+// ErrStale if it cannot.
+func attach(ctx context.Context, dir string, o *ConnectOptions) (*Cluster, error) {
+	conn, in, r, err := call(ctx, dir, controlRequest{Op: opWatch}, controlTimeout)
 	if err != nil {
 		return nil, err
 	}
-	c, err := r.cluster(dir, provider)
+	var c *Cluster
+	if r.Info != nil && r.Info.Members != nil {
+		c, err = o.connectHosts(ctx, dir, r.Info)
+	} else {
+		c, err = r.cluster(dir, o.provider)
+	}
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	watched := make(chan struct{})
+	leave := c.stop
 	c.stop = func() error {
 		conn.Close()
 		<-watched
-		return nil
+		return leave()
 	}
 	go func() {
 		defer close(watched)
@@ -234,7 +250,7 @@ func lostError(text string) error {
 
 // Reset empties the cluster in dir: its data servers are replaced by new ones.
 func Reset(ctx context.Context, dir string) (*Info, error) {
-	conn, _, r, err := call(ctx, dir, opReset, resetTimeout)
+	conn, _, r, err := call(ctx, dir, controlRequest{Op: opReset}, resetTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +261,7 @@ func Reset(ctx context.Context, dir string) (*Info, error) {
 // Describe asks the supervisor of dir for a description of its cluster. The
 // error wraps ErrNoCluster, ErrVersion or ErrStale.
 func Describe(ctx context.Context, dir string) (*Info, error) {
-	conn, _, r, err := call(ctx, dir, opWatch, controlTimeout)
+	conn, _, r, err := call(ctx, dir, controlRequest{Op: opWatch}, controlTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +275,7 @@ func Describe(ctx context.Context, dir string) (*Info, error) {
 // Stop ends the cluster in dir and the process that serves it, and waits until
 // it has left the directory.
 func Stop(ctx context.Context, dir string) error {
-	conn, in, _, err := call(ctx, dir, opStop, closeTimeout+controlTimeout)
+	conn, in, _, err := call(ctx, dir, controlRequest{Op: opStop}, closeTimeout+controlTimeout)
 	if err != nil {
 		return err
 	}

@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"drtmx/internal/member"
 	"drtmx/rdma/multi"
 )
 
@@ -39,23 +41,26 @@ const (
 	lockFile    = "lock"
 )
 
-// dirBytesMax leaves room for the longest socket name in a socket address.
-const dirBytesMax = 107 - len("/"+controlFile)
+// dirBytesMax leaves room for the longest socket name in a socket address: that of a
+// server at another host than its own.
+const dirBytesMax = 107 - len("/s255.sock-255")
 
-var ownFiles = regexp.MustCompile(`^(cluster\.json(\.tmp)?|control\.sock|lock|s\d+\.sock)$`)
+var ownFiles = regexp.MustCompile(`^(cluster\.json(\.tmp)?|control\.sock|lock|s\d+\.sock(-\d+)?)$`)
 
 // Info describes a running cluster to processes that attach to it. It is the
 // content of cluster.json.
 type Info struct {
-	Format     int          `json:"format"`
-	Version    string       `json:"version"` // of the binary that serves
-	Fabric     string       `json:"fabric"`
-	Workload   string       `json:"workload"`
-	Partitions int          `json:"partitions"`
-	Servers    []ServerInfo `json:"servers"`
-	Supervisor int          `json:"supervisor"` // process that serves the directory
-	Generation int          `json:"generation"` // grows whenever the cluster is emptied
-	Started    time.Time    `json:"started"`
+	Format     int              `json:"format"`
+	Version    string           `json:"version"` // of the binary that serves
+	Fabric     string           `json:"fabric"`
+	Workload   string           `json:"workload"`
+	Partitions int              `json:"partitions"`
+	DataDir    string           `json:"data_dir,omitempty"` // of durable data servers
+	Servers    []ServerInfo     `json:"servers"`
+	Members    *member.Location `json:"members,omitempty"` // of hosts: where they find each other
+	Supervisor int              `json:"supervisor"`        // process that serves the directory
+	Generation int              `json:"generation"`        // grows whenever the cluster is emptied
+	Started    time.Time        `json:"started"`
 }
 
 // ServerInfo is one data server.
@@ -63,16 +68,14 @@ type ServerInfo struct {
 	Socket string `json:"socket,omitempty"` // file in the directory
 	Addr   string `json:"addr,omitempty"`   // network address
 	Verbs  string `json:"verbs,omitempty"`  // address of an RDMA device
-	PID    int    `json:"pid"`
+	PID    int    `json:"pid"`              // 0: none runs
+	State  string `json:"state,omitempty"`  // of a host: HostRuns or another one
 }
 
 // Address is where the data server of the cluster in dir listens: a
 // multi.Address, or the address of the only fabric.
 func (s ServerInfo) Address(dir string) string {
-	o := multi.Address{TCP: s.Addr, Verbs: s.Verbs}
-	if s.Socket != "" {
-		o.Shm = filepath.Join(dir, filepath.Base(s.Socket))
-	}
+	o := s.offers(dir)
 	switch {
 	case o == multi.Address{TCP: s.Addr}:
 		return o.TCP
@@ -82,6 +85,15 @@ func (s ServerInfo) Address(dir string) string {
 		return o.Shm
 	}
 	return o.String()
+}
+
+// offers are the endpoints of the data server of the cluster in dir.
+func (s ServerInfo) offers(dir string) multi.Address {
+	o := multi.Address{TCP: s.Addr, Verbs: s.Verbs}
+	if s.Socket != "" {
+		o.Shm = filepath.Join(dir, filepath.Base(s.Socket))
+	}
+	return o
 }
 
 // readInfo reads cluster.json: ErrNoCluster if there is none, ErrVersion for
@@ -184,7 +196,7 @@ func (d *runtimeDir) vet() error {
 		return fmt.Errorf("%w: %w", ErrDir, err)
 	}
 	for _, e := range entries {
-		if !ownFiles.MatchString(e.Name()) {
+		if !ownFiles.MatchString(e.Name()) && !d.isStore(e) {
 			return fmt.Errorf("%w: %s holds %s, which is not a cluster's; name an empty or a new directory",
 				ErrDir, d.path, e.Name())
 		}
@@ -193,6 +205,16 @@ func (d *runtimeDir) vet() error {
 		return err
 	}
 	return nil
+}
+
+// isStore reports whether an entry is the directory of the store of members, which
+// holds its socket and nothing else.
+func (d *runtimeDir) isStore(e fs.DirEntry) bool {
+	if e.Name() != storeDir || !e.IsDir() {
+		return false
+	}
+	in, err := os.ReadDir(filepath.Join(d.path, storeDir))
+	return err == nil && !slices.ContainsFunc(in, func(e fs.DirEntry) bool { return e.Name() != storeSocket })
 }
 
 // take locks the directory. The lock is on a file, which is removed at the
@@ -224,6 +246,10 @@ func (d *runtimeDir) clear() {
 	for _, e := range entries {
 		if ownFiles.MatchString(e.Name()) && e.Name() != lockFile {
 			_ = os.Remove(filepath.Join(d.path, e.Name())) // what stays is found stale again
+		}
+		if d.isStore(e) {
+			_ = os.Remove(filepath.Join(d.path, storeDir, storeSocket))
+			_ = os.Remove(filepath.Join(d.path, storeDir))
 		}
 	}
 }

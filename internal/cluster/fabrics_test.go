@@ -3,13 +3,12 @@ package cluster
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/rdma/multi"
@@ -48,14 +47,9 @@ func trialCatalog(t testing.TB) *tables.Catalog {
 
 func freeHosts(t testing.TB, n int) []string {
 	t.Helper()
-	var hosts []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		hosts = append(hosts, l.Addr().String())
+	hosts, err := LoopbackAddrs(n) // no outgoing connection takes one before it is used
+	if err != nil {
+		t.Fatal(err)
 	}
 	return hosts
 }
@@ -85,8 +79,11 @@ func needShm(t testing.TB) rdma.Provider {
 		t.Skip("under the race detector regions are on the heap, which is not shared memory")
 	}
 	p, err := shm.New(shm.Options{})
+	if errors.Is(err, rdma.ErrUnsupported) {
+		t.Skipf("SKIP: %v", err)
+	}
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	return p
 }
@@ -138,8 +135,9 @@ func put(ctx context.Context, db *txn.DB, key uint64) error {
 	})
 }
 
+// patience bounds a test that waits for several things, each for testseed.Patience.
 func patience(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*testseed.Patience())
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -6,11 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"drtmx/internal/member"
 	"drtmx/rdma"
 	"drtmx/rdma/multi"
+	"drtmx/server"
+	"drtmx/txn/stats"
 )
 
 const (
@@ -53,6 +58,67 @@ type JoinOptions struct {
 	Lease time.Duration
 	// Waiting, if set, is called with a description of what the server waits for.
 	Waiting func(text string)
+	// Recovering, if set, is called now and then while the server recovers.
+	Recovering func(stats.Recovering)
+	// Empty, if set, asks the process that has started all data servers to empty the
+	// cluster.
+	Empty func() error
+	// Settled, if set, is closed when all hosts have had their chance to start. No
+	// server is taken over before.
+	Settled <-chan struct{}
+
+	// Return makes Join wait if another host has taken the server over: this host then
+	// keeps copies, until the server comes back. Without it Join fails with
+	// member.ErrElsewhere. It needs a Store, a directory and more than one replica.
+	Return bool
+	// Keeping, if set, is called when the host begins to keep copies, before it has its
+	// data server back: see Return.
+	Keeping func()
+	// Serving, if set, is called when the host's own data server serves again, which was
+	// at another host since Join has returned.
+	Serving func()
+
+	// Zone names what may fail together with this host, such as a machine, a rack or a
+	// site. Copies are kept in as many zones as there are. Empty means that nothing is
+	// known. If it is empty and the size has zones, it is the one of the server's number.
+	Zone string
+
+	// at, if set, is the number of the host, which has taken the server over, and
+	// home the directory of its data there.
+	at   *int
+	home string
+
+	around surroundings
+}
+
+// surroundings are what a host has of the machine that it runs on. The zero value is
+// the real machine; simulated hosts have others.
+type surroundings struct {
+	disk      vfs.FS               // nil: the file system of the operating system
+	configure func(*server.Config) // of each data server; may be nil
+	// wrap, if set, takes the place of the host's own data server when that serves. Only
+	// tests have one.
+	wrap    func(dataServer) dataServer
+	segment int64 // bytes of the files of a keeper's logs; 0: the default
+	// beside is an address for a data server that the host takes over; nil: beside of
+	// the options.
+	beside func(server int) (addr string, p *multi.Provider, err error)
+}
+
+// fs is the file system of the host.
+func (o *JoinOptions) fs() vfs.FS {
+	if o.around.disk == nil {
+		return vfs.Default
+	}
+	return o.around.disk
+}
+
+// host is the number of the host: that of its own data server.
+func (o *JoinOptions) host() int {
+	if o.at != nil {
+		return *o.at
+	}
+	return o.Index
 }
 
 // Hosted is the number of the data server's partitions.
@@ -76,6 +142,12 @@ func (o *JoinOptions) check() error {
 		o.Lease = DefaultLease
 	}
 	faults := o.Size.faults()
+	if len(o.Zones) > o.Index && o.Index >= 0 && o.Zone == "" && o.at == nil {
+		o.Zone = o.Zones[o.Index]
+	}
+	if err := member.CheckZone(o.Zone); err != nil {
+		faults = append(faults, err)
+	}
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if o.Provider == nil {
 		fault("no provider")
@@ -86,6 +158,9 @@ func (o *JoinOptions) check() error {
 		fault("%d MiB of memory, want at least %d MiB: %d for each of the %d partitions of data server %d",
 			o.MemoryBytes>>20, need>>20, MinMemoryBytes>>20, o.Hosted(), o.Index)
 	}
+	if o.Replicas > 1 && o.Store == nil {
+		fault("%d replicas: without a store of members, data servers that are started one by one can have no copies", o.Replicas)
+	}
 	if o.Store == nil && len(o.Addrs) != o.Servers {
 		fault("%d addresses for %d data servers", len(o.Addrs), o.Servers)
 	}
@@ -95,13 +170,32 @@ func (o *JoinOptions) check() error {
 	return optionsError(faults)
 }
 
-// Member is a data server in this process. Methods are safe for concurrent use.
+// memberPatience is how long Member.Close waits for the data server. Tests change it.
+var memberPatience = closeTimeout
+
+// Member is a data server in this process. If it is that of a host, it may go to another
+// host and come back. Methods are safe for concurrent use.
 type Member struct {
-	server dataServer
-	pid    *pidFile // nil without a directory
-	place  *place   // nil without a store
-	once   sync.Once
-	err    error
+	o        JoinOptions
+	life     context.Context // of a host
+	end      context.CancelFunc
+	attended chan struct{} // closed when the host does not move its server any more; nil: it never does
+	lost     chan struct{} // closed with why
+	why      error
+	leads    atomic.Pointer[following]
+	recovery *stats.Recovery
+	readyAt  time.Duration // by clock.Now: since then the host's own server can go; 0: it cannot
+	notYet   time.Duration // it is not moved before
+	pause    time.Duration // after a move that has failed
+
+	// What runs is changed by attend alone.
+	server dataServer // nil while it is at another host
+	pid    *pidFile   // nil without a directory
+	place  *place     // nil without a store
+	others *takeovers // nil if it has no copies of others
+
+	once sync.Once
+	err  error
 }
 
 // Join starts one data server in this process. With a Store it first waits
@@ -113,89 +207,201 @@ func Join(ctx context.Context, o JoinOptions) (m *Member, err error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	m = &Member{}
+	m = &Member{o: o, lost: make(chan struct{})}
+	m.life, m.end = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			m, err = nil, errors.Join(err, m.Close())
 		}
 	}()
-	s := serverConfig(o.Workload, o.Size, o.Index, o.Addrs)
-	s.Provider, s.Log = o.Provider, o.Log
-	if o.Store != nil {
-		if m.place, err = takePlace(ctx, &o); err != nil {
-			return m, err
+	if err = m.start(ctx); err != nil {
+		return m, err
+	}
+	m.recovery = recovered(m.server)
+	if m.others != nil && o.Return && keeperIndex(o.Servers, o.Index) < member.MaxServers {
+		m.attended = make(chan struct{})
+		go m.attend()
+	}
+	return m, nil
+}
+
+// start starts the data server. If it fails, nothing of it runs.
+func (m *Member) start(ctx context.Context) (err error) {
+	o := m.o
+	m.place = nil
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.halt(false))
 		}
-		s.Addrs, s.Incarnation = m.place.addrs, uint64(m.place.self.Instance)
+	}()
+	s := serverConfig(o.Workload, o.Size, o.Index, o.Addrs)
+	if o.home != "" {
+		s.Dir = o.home
+	}
+	s.Provider, s.Log, s.Recovering, s.Empty, s.FS = o.Provider, o.Log, o.Recovering, o.Empty, o.around.disk
+	if o.around.configure != nil {
+		o.around.configure(&s)
+	}
+	if o.Store != nil {
+		if m.place, err = takeOwnPlace(ctx, &m.o, s); err != nil {
+			return err
+		}
+		s.Addrs, s.Incarnation = m.place.addrs, m.place.self.Life()
 		s.Registered = registeredIn(o.Store)
-		if f, ok := o.Provider.(*multi.Provider); ok {
-			f.Resolve = m.place.follows.resolve
+		if o.DataDir != "" {
+			host := o.host()
+			s.Sets, s.Host, s.Kept, s.Target, s.Leaves = storeSets{o.Store}, &host, m.place.keeps, m.place.target, m.place.leaves
+			s.Zone = m.place.zone
+			s.DialHost = m.place.dialHost(&m.o)
+		}
+		if o.at == nil && o.Replicas > 1 {
+			if err = resumeTakeovers(&m.o, s.Dir, m.place.follows.newest()); err != nil {
+				return err
+			}
+		}
+		if f, ok := o.Provider.(*multi.Provider); ok && o.at == nil {
+			m.leadWith(f, m.place.follows)
 		}
 	}
 	if o.Dir != "" {
-		if m.pid, err = takePID(o.Dir, o.Index); err != nil {
-			return m, err
+		if o.at == nil && m.pid == nil {
+			if m.pid, err = takePID(o.Dir, o.Index); err != nil {
+				return err
+			}
 		}
 		secret, err := sharedSecret(o.Dir)
 		if err != nil {
-			return m, err
+			return err
 		}
 		rdma.SetSecret(o.Provider, secret)
 	}
 	if o.MemoryBytes != 0 {
 		s.MemoryBytes = o.MemoryBytes / uint64(o.Hosted())
 	}
-	if m.server, err = startServer(s); err != nil {
-		return m, fmt.Errorf("%w: server %d: %w", ErrStart, o.Index, err)
+	if m.place != nil {
+		s.Opened, m.place.dir, s.Holds, s.Left = m.place.dir, nil, m.place.holds, m.place.left
 	}
-	return m, nil
+	if m.server, err = startServer(s); err != nil {
+		m.server = nil
+		return fmt.Errorf("%w: server %d: %w", ErrStart, o.Index, err)
+	}
+	if m.place != nil {
+		m.place.serves(m.server)
+	}
+	if c, ok := m.server.(copies); ok && o.Store != nil && o.at == nil && o.Replicas > 1 {
+		m.others = watchOthers(&m.o, m.place, c)
+	}
+	if o.around.wrap != nil && o.at == nil {
+		m.server = o.around.wrap(m.server)
+	}
+	return nil
+}
+
+// halt ends what start has started. Its wait for a server that hangs is bounded. The pid
+// file goes with the member, before another process can have the place.
+func (m *Member) halt(leaves bool) (err error) {
+	if m.others != nil {
+		err = m.others.close()
+		m.others = nil
+	}
+	if m.server != nil {
+		cerr := closeWithin(m.server, memberPatience)
+		if errors.Is(cerr, errNotClosed) && m.place != nil {
+			m.place.hangs.Store(true)
+		}
+		m.server = nil
+		err = errors.Join(err, cerr)
+	}
+	if leaves {
+		m.pid.release()
+	}
+	if m.place != nil {
+		err = errors.Join(err, m.place.leave())
+	}
+	return err
+}
+
+// takeOwnPlace is takePlace, for a host that may have to keep copies before. Another
+// host may take the server over at any moment until this one has its place.
+func takeOwnPlace(ctx context.Context, o *JoinOptions, s server.Config) (p *place, err error) {
+	if o.at != nil {
+		return takePlace(ctx, o, s)
+	}
+	for again := false; ; again = true {
+		kept, err := comeBack(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		p, err := takePlace(ctx, o, s)
+		if !errors.Is(err, member.ErrElsewhere) || !o.Return || again && !kept {
+			return p, err
+		}
+	}
 }
 
 // registeredIn returns a function that returns the incarnation of a data server
-// that is registered in a store now, 0 if none is. It reads the store every
-// time: only the store's present state proves that an earlier incarnation is
-// gone.
+// that is registered in a store now: that of its data, or of its process if it
+// keeps data in memory; 0 if none is registered. It reads the store every time:
+// only the store's present state proves that an earlier incarnation is gone.
 func registeredIn(store member.Store) func(ctx context.Context, server int) (incarnation uint64, err error) {
 	return func(ctx context.Context, server int) (uint64, error) {
 		state, err := store.State(ctx)
-		if err != nil {
+		if err != nil || state.Map == nil {
 			return 0, err
 		}
 		r, ok := state.Registered(server)
 		if !ok {
 			return 0, nil
 		}
-		return uint64(r.Instance), nil
+		// A process that holds the lease and was not admitted may have another state, and never serve.
+		if now, ok := state.Map.Server(server); !ok || now.Instance != r.Instance {
+			return 0, nil
+		}
+		return r.Life(), nil
 	}
 }
 
-// Lost is closed when another instance has taken the server's place in the
-// store; it is nil without a store.
+// Lost is closed when another instance has taken the server's place in the store, or a
+// server that has come back to its host does not start; it is nil without a store.
 func (m *Member) Lost() <-chan struct{} {
-	if m.place == nil {
+	switch {
+	case m.attended != nil:
+		return m.lost
+	case m.place == nil:
 		return nil
 	}
 	return m.place.lost
 }
 
-// Err is nil until Lost is closed. The error wraps ErrDeposed.
+// Err is nil until Lost is closed. The error wraps ErrDeposed if another instance has
+// the place.
 func (m *Member) Err() error {
-	if m.place == nil {
+	switch {
+	case m.attended != nil:
+		select {
+		case <-m.lost:
+			return m.why
+		default:
+			return nil
+		}
+	case m.place == nil:
 		return nil
 	}
 	return m.place.deposed()
 }
 
+// Recovery is what the data server had recovered when Join returned, nil if it had not.
+func (m *Member) Recovery() *stats.Recovery { return m.recovery }
+
 // Close stops the data server, removes its files, and gives up its lease. Its
 // wait for a server that hangs is bounded. It may be called again.
 func (m *Member) Close() error {
 	m.once.Do(func() {
-		if m.server != nil {
-			m.err = closeWithin(m.server, closeTimeout)
+		m.end()
+		if m.attended != nil {
+			<-m.attended
 		}
-		m.pid.release()
-		if m.place != nil {
-			m.err = errors.Join(m.err, m.place.leave())
-		}
+		m.err = m.halt(true)
 	})
 	return m.err
 }

@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"drtmx/internal/member"
 	"drtmx/internal/wire"
 	"drtmx/rdma/multi"
 )
+
+// askPause is the time between two questions to data servers that do not serve yet.
+const askPause = 50 * time.Millisecond
 
 // endpointsOf are the endpoints that a data server's address offers, the best
 // first.
@@ -50,7 +54,8 @@ type following struct {
 		newest *member.Map
 		index  map[string]int // by address that a server has or had
 		err    error          // of the store; nil once it answers again
-		news   chan struct{}  // closed and replaced with every state or error
+		led    *multi.Provider
+		news   chan struct{} // closed and replaced with every state or error
 	}
 }
 
@@ -82,7 +87,9 @@ func (f *following) notify() {
 func (f *following) take(s *member.State) {
 	f.mu.Lock()
 	f.mu.err = nil
+	led, left := f.mu.led, []string(nil)
 	if s.Map != nil {
+		left = leftBehind(f.mu.newest, s.Map)
 		f.mu.newest = s.Map
 		for _, server := range s.Map.Servers {
 			if addr := addressOf(server); addr != "" {
@@ -92,9 +99,43 @@ func (f *following) take(s *member.State) {
 	}
 	f.notify()
 	f.mu.Unlock()
+	if led != nil {
+		for _, addr := range left { // which is resolved to the new address by now
+			led.Abandon(addr)
+		}
+	}
 	if f.changed != nil {
 		f.changed(s)
 	}
+}
+
+// leftBehind are the addresses at which a server was before another instance took
+// its place. The former one may be paused, and would keep those waiting that are
+// connected to it.
+func leftBehind(was, now *member.Map) (addrs []string) {
+	if was == nil {
+		return nil
+	}
+	for _, s := range was.Servers {
+		if n, ok := now.Server(s.Index); ok && n.Instance != s.Instance {
+			addrs = append(addrs, addressOf(s))
+		}
+	}
+	return addrs
+}
+
+// lead leads the dials of a provider to where the servers are now, and ends its
+// connections to where they have been. The provider has not been used yet.
+func (f *following) lead(p *multi.Provider) {
+	p.Resolve = f.resolve
+	f.leads(p)
+}
+
+// leads makes f end the connections of a provider to where servers have been.
+func (f *following) leads(p *multi.Provider) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.led = p
 }
 
 func (f *following) missed(err error) {
@@ -181,8 +222,9 @@ func addrsOf(m *member.Map) ([]string, error) {
 }
 
 // connectMembers finds the data servers of a cluster whose members are kept in
-// a store, and follows them. The cluster is lost when one was started again.
-func connectMembers(ctx context.Context, f *multi.Provider, a *Address, open OpenMembers) (*Cluster, error) {
+// a store, and follows them; ask says that one of them must answer. The cluster is lost when one was started again without
+// its state.
+func connectMembers(ctx context.Context, f *multi.Provider, a *Address, open OpenMembers, ask bool) (*Cluster, error) {
 	if open == nil {
 		return nil, fmt.Errorf("%w %q: this program does not speak etcd", ErrAddress, a)
 	}
@@ -211,13 +253,15 @@ func connectMembers(ctx context.Context, f *multi.Provider, a *Address, open Ope
 	if err != nil {
 		return nil, errors.Join(err, leave())
 	}
-	f.Resolve = members.resolve
-	found, err := askAnyServer(ctx, f, a, addrs)
-	if err != nil {
-		return nil, errors.Join(err, leave())
+	members.lead(f)
+	var found *wire.Hello
+	if ask {
+		if found, err = askUntilServed(ctx, store, f, a, addrs); err != nil {
+			return nil, errors.Join(err, leave())
+		}
 	}
 	c := newCluster(f, addrs)
-	c.stop, c.all, c.hello, c.where = leave, true, found, a.String()
+	c.stop, c.all, c.hello, c.where, c.store = leave, true, found, a.String(), store
 	known.Lock()
 	known.cluster, known.from = c, m
 	known.Unlock()
@@ -237,6 +281,42 @@ func membersMap(ctx context.Context, a *Address, members *following) (*member.Ma
 	return m, addrs, err
 }
 
+// askUntilServed is askAnyServer while data servers are registered that do not
+// answer: they start, or recover. It ends with ctx, or after connectTimeout if ctx
+// has no deadline.
+func askUntilServed(ctx context.Context, store member.Store, f *multi.Provider, a *Address, addrs []string) (*wire.Hello, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+	}
+	for {
+		h, err := askAnyServer(ctx, f, a, addrs)
+		if err == nil {
+			return h, nil
+		}
+		state, serr := store.State(ctx)
+		if serr != nil || len(state.Alive) == 0 {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w (%d of %d are registered: they start or recover, or cannot be reached)", err, registered(state, len(addrs)), len(addrs))
+		case <-time.After(askPause):
+		}
+	}
+}
+
+// registered is the number of data servers of so many that are registered.
+func registered(s *member.State, servers int) (n int) {
+	for i := range s.Alive {
+		if s.Alive[i].Index < servers { // not a keeper
+			n++
+		}
+	}
+	return n
+}
+
 // askAnyServer asks one server after the other for its hello, which has what the
 // map lacks.
 func askAnyServer(ctx context.Context, f *multi.Provider, a *Address, addrs []string) (*wire.Hello, error) {
@@ -246,19 +326,19 @@ func askAnyServer(ctx context.Context, f *multi.Provider, a *Address, addrs []st
 		if err == nil {
 			return m, nil
 		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
 		errs = append(errs, err)
+		if ctx.Err() != nil {
+			break
+		}
 	}
 	return nil, fmt.Errorf("%w at %s: %w", ErrNoAnswer, a, oneLine(errors.Join(errs...)))
 }
 
-// replaced is a loss if a server of the first map is another instance in the second.
+// replaced is a loss if a server of the first map has another state in the second.
 func (c *Cluster) replaced(from, to *member.Map) {
 	for _, s := range from.Servers {
 		now, ok := to.Server(s.Index)
-		if ok && now.Instance != s.Instance {
+		if ok && now.Life() != s.Life() {
 			c.fail(fmt.Errorf("%w: data server %d was started again, at %s: its memory is gone", ErrLost, s.Index, addressOf(now)), nil)
 			return
 		}

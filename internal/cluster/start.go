@@ -8,9 +8,13 @@ import (
 	"os"
 	"slices"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"drtmx/internal/member"
 	"drtmx/rdma"
 	"drtmx/rdma/multi"
 	"drtmx/server"
+	"drtmx/txn/stats"
 )
 
 // StartOptions describe a cluster whose data servers this process starts.
@@ -31,6 +35,12 @@ type StartOptions struct {
 	Addrs []string
 	// Log is where child processes write log records; the zero value is nowhere.
 	Log Log
+	// Recovered, if set, is called for each data server that has recovered data,
+	// before Start returns.
+	Recovered func(server int, r *stats.Recovery)
+	// Recovering, if set, is called now and then while data servers recover, for
+	// several of them at the same time.
+	Recovering func(server int, r stats.Recovering)
 	// Debug, if set, are the sockets, by server, on which child processes
 	// serve RunChild's debug, such as profiles.
 	Debug []string
@@ -52,6 +62,14 @@ type StartOptions struct {
 	// its files then, so OnLoss has returned before any process finds the
 	// directory empty.
 	OnLoss func(error)
+
+	// Hosts, if set, makes the data servers hosts. It needs a Dir and a DataDir.
+	Hosts *Hosts
+
+	members *member.Location             // of hosts, for child processes
+	ended   func(server int, why error)  // of hosts: instead of a loss
+	keeps   func(server int, keeps bool) // of hosts: its server has gone to another host, or is back
+	lenient bool                         // of hosts: one of them that starts is enough
 }
 
 // Start starts all data servers of a cluster and returns when they serve. If
@@ -84,6 +102,9 @@ func (o *StartOptions) check() error {
 	if (o.Addrs != nil || o.Dir != "" && network) && len(o.Addrs) != o.Servers {
 		fault("%d addresses for %d data servers", len(o.Addrs), o.Servers)
 	}
+	if o.Hosts != nil && (o.Dir == "" || o.DataDir == "") {
+		fault("hosts, want a runtime directory and a data directory")
+	}
 	if o.Dir != "" && len(o.Command) == 0 {
 		fault("no command for the data servers of directory %s", o.Dir)
 	}
@@ -115,13 +136,27 @@ func startHere(o StartOptions) (*Cluster, error) {
 	for i := range addrs {
 		cfg := serverConfig(o.Workload, o.Size, i, addrs)
 		cfg.Provider = o.Provider
+		if o.Recovering != nil {
+			cfg.Recovering = func(r stats.Recovering) { o.Recovering(i, r) }
+		}
 		s, err := startServer(cfg)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%w: server %d: %w", ErrStart, i, err), c.Close())
+			return nil, errors.Join(startError(i, err), c.Close())
 		}
 		servers = append(servers, s)
+		if r := recovered(s); r != nil && o.Recovered != nil {
+			o.Recovered(i, r)
+		}
 	}
 	return c, nil
+}
+
+// recovered is what a data server has recovered, nil if it has not.
+func recovered(s dataServer) *stats.Recovery {
+	if s, ok := s.(interface{ Recovery() *stats.Recovery }); ok {
+		return s.Recovery()
+	}
+	return nil
 }
 
 // dataServer is the part of a data server's methods that this package uses.
@@ -131,10 +166,18 @@ type dataServer interface {
 
 // serverConfig is that of one data server, without its provider.
 func serverConfig(w Workload, size Size, index int, addrs []string) server.Config {
-	return server.Config{
+	c := server.Config{
 		Index: index, Addrs: addrs, Partitions: size.Partitions, MemoryBytes: size.PartitionBytes, Family: size.Models,
+		Retain: size.Retain, RetainBytes: size.RetainBytes,
 		Catalog: w.Catalog, Procedures: w.Procedures,
 	}
+	if size.DataDir != "" {
+		c.Durability, c.Dir = server.Disk, server.ServerDir(size.DataDir, index)
+		c.CheckpointBytes = int64(size.CheckpointBytes)
+		c.MinInSync = size.MinInSync
+		c.Replicas, c.Sets = size.Replicas, server.FileSets(vfs.Default, size.DataDir)
+	}
+	return c
 }
 
 // startServer starts a data server. A variable, for tests of the processes

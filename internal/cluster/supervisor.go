@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,23 +24,31 @@ func startInDir(ctx context.Context, o StartOptions) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &supervisor{opts: o, dir: dir, requests: make(chan request), done: make(chan struct{})}
+	s := &supervisor{opts: o, dir: dir, log: o.Log.Logger(), requests: make(chan request), done: make(chan struct{})}
 	s.mu.info = Info{
 		Format: Format, Version: o.Version, Fabric: o.Provider.Name(), Workload: o.Workload.Name,
-		Partitions: o.Partitions, Supervisor: os.Getpid(), Started: time.Now(),
+		Partitions: o.Partitions, DataDir: o.DataDir, Supervisor: os.Getpid(), Started: time.Now(),
 	}
 	s.opts.Addrs = nil
 	for i := range o.Servers {
 		s.mu.info.Servers = append(s.mu.info.Servers, o.server(i))
 		s.opts.Addrs = append(s.opts.Addrs, s.mu.info.Servers[i].Address(dir.path))
 	}
+	if o.Hosts != nil {
+		if err := s.takeHosts(); err != nil {
+			dir.close()
+			return nil, err
+		}
+	}
 	l, err := listenPrivate(ctx, filepath.Join(dir.path, controlFile))
 	if err != nil {
+		err = errors.Join(fmt.Errorf("%w: %w", ErrDir, err), s.data.close())
 		dir.close()
-		return nil, fmt.Errorf("%w: %w", ErrDir, err)
+		return nil, err
 	}
 	if err := s.start(ctx); err != nil {
 		l.Close()
+		err = errors.Join(err, s.data.close())
 		dir.close()
 		return nil, err
 	}
@@ -95,9 +104,15 @@ type supervisor struct {
 	dir      *runtimeDir
 	cluster  *Cluster // what Start returned
 	children *Cluster // replaced when the cluster is emptied
+	log      *slog.Logger
 	requests chan request
 	done     chan struct{} // closed when the directory is left
 	err      error         // of stopping the children, once done is closed
+
+	// Of hosts; nil without.
+	fleet     *fleet // replaced with the children
+	data      *hostsData
+	stopStore func() error // nil while no store runs
 
 	mu struct { // what connections read
 		sync.Mutex
@@ -108,6 +123,7 @@ type supervisor struct {
 
 type request struct {
 	op     string
+	host   int
 	answer chan reply
 }
 
@@ -118,7 +134,7 @@ func (s *supervisor) run(life context.Context, end func(), l net.Listener) {
 	var conns sync.WaitGroup
 	conns.Go(func() { s.accept(life, l, &conns) })
 	why := s.serve(life)
-	if err := s.children.Close(); !errors.Is(why, ErrLost) {
+	if err := s.end(); !errors.Is(why, ErrLost) {
 		s.err = err
 	}
 	if why != nil {
@@ -130,7 +146,16 @@ func (s *supervisor) run(life context.Context, end func(), l net.Listener) {
 	end()
 	l.Close()
 	conns.Wait()
+	s.err = errors.Join(s.err, s.data.close())
 	s.dir.close()
+}
+
+// end ends the data servers, and then the store in which hosts find each other. It
+// may be called again.
+func (s *supervisor) end() error {
+	s.fleet.leave()
+	s.fleet = nil
+	return errors.Join(s.children.Close(), s.endStore())
 }
 
 // serve carries out requests until the cluster is to end, and says why if it
@@ -144,6 +169,12 @@ func (s *supervisor) serve(life context.Context) error {
 		case <-s.children.Lost():
 			s.notify(s.children.Err())
 			return s.children.Err()
+		case <-s.children.emptying:
+			if err := s.handle(life, request{op: opReset, answer: make(chan reply, 1)}); err != nil {
+				return err
+			}
+		case e := <-s.fleet.news():
+			s.fleet.take(e)
 		case r := <-s.requests:
 			if err := s.handle(life, r); err != nil {
 				return err
@@ -155,14 +186,24 @@ func (s *supervisor) serve(life context.Context) error {
 // handle carries out a request. Its error ends the cluster.
 func (s *supervisor) handle(life context.Context, r request) error {
 	switch r.op {
+	case opKill, opEnd, opStart:
+		s.fleet.request(r)
+		return nil
 	case opStop:
 		s.notify(ErrStopped)
-		_ = s.children.Close() // run keeps its error
+		_ = s.end() // run keeps its error
 		r.answer <- reply{}
 		return ErrStopped
 	case opReset:
 		s.notify(errors.New("the cluster was emptied"))
-		err := s.children.Close()
+		err := s.end()
+		switch {
+		case err != nil || s.opts.DataDir == "":
+		case s.data != nil:
+			err = s.data.remove()
+		default:
+			_, err = RemoveData(s.opts.DataDir)
+		}
 		if err == nil {
 			err = s.start(life)
 		}
@@ -175,24 +216,47 @@ func (s *supervisor) handle(life context.Context, r request) error {
 
 // start starts the data servers and publishes them.
 func (s *supervisor) start(ctx context.Context) error {
+	var hosts *fleet
+	if s.opts.Hosts != nil {
+		if err := s.startStore(ctx); err != nil {
+			return err
+		}
+		hosts = newFleet(s, s.opts.Servers)
+		s.opts.lenient = s.data.shape.Started
+		s.opts.keeps = func(host int, keeps bool) { hosts.tell(hostEvent{host: host, goes: true, keeps: keeps}) }
+		s.opts.ended = func(host int, why error) { hosts.tell(hostEvent{host: host, err: why}) }
+	}
 	c, err := startChildren(ctx, s.opts)
 	if err != nil {
-		return err
+		return errors.Join(err, s.endStore())
 	}
-	s.children = c
+	s.children, s.fleet = c, hosts
 	s.mu.Lock()
 	s.mu.info.Generation++
 	s.mu.info.Servers = append([]ServerInfo(nil), s.mu.info.Servers...)
 	for i, pid := range c.PIDs() {
 		s.mu.info.Servers[i].PID = pid
+		if hosts != nil {
+			s.mu.info.Servers[i].State = HostRuns
+		}
 	}
 	info := s.mu.info
 	s.mu.Unlock()
 	if err := writeInfo(s.dir.path, &info); err != nil {
-		return errors.Join(err, c.Close())
+		return errors.Join(err, s.end())
+	}
+	if hosts != nil {
+		if err := s.data.started(); err != nil {
+			return errors.Join(err, s.end())
+		}
+		for i, why := range c.family.failed {
+			if why != nil {
+				hosts.failed(i, why)
+			}
+		}
 	}
 	if s.opts.Ready != nil {
-		s.opts.Ready(info)
+		s.opts.Ready(*s.reply(nil).Info)
 	}
 	return nil
 }

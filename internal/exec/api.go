@@ -57,6 +57,9 @@ type Config struct {
 	LocationCache int
 	// Cache is how much of the models of ordered indexes is kept.
 	Cache Cache
+	// BodyAge is how long a body may run, from its first read to its end; 0 means
+	// MaxBodyAge, the most. Longer ones fail with ErrTooLarge.
+	BodyAge time.Duration
 	// Seed makes backoff jitter repeatable; 0 draws one.
 	Seed uint64
 }
@@ -99,16 +102,17 @@ type Cause uint8
 
 // Causes of aborted attempts.
 const (
-	CauseLocked Cause = iota // a writer held a row or gap
-	CauseRow                 // a row read had changed by commit
-	CauseGap                 // a range or an absence had changed by commit
-	CauseFence               // the partition's primary was deposed or restarted
-	CauseRemote              // a participant voted no
+	CauseLocked  Cause = iota // a writer held a row or gap
+	CauseRow                  // a row read had changed by commit
+	CauseGap                  // a range or an absence had changed by commit
+	CauseFence                // the partition's primary was deposed or restarted
+	CauseRemote               // a participant voted no
+	CauseCatalog              // a server has another version of the catalogue
 	CauseCount
 )
 
 func (c Cause) String() string {
-	return [...]string{"locked", "row_changed", "gap_changed", "fenced", "participant"}[c]
+	return [...]string{"locked", "row_changed", "gap_changed", "fenced", "participant", "catalogue"}[c]
 }
 
 // SessionStats are the counters of one session. All fields only grow.
@@ -116,5 +120,9 @@ type SessionStats struct {
 	Fabric  rdma.Counters      // summed over the session's connections
 	Rounds  uint64             // network rounds: concurrent batches to several servers count once
 	Aborts  [CauseCount]uint64 // aborted attempts
-	Commits uint64             // Views, Updates and Calls that returned nil
+	Commits uint64             // Views, Snapshots, Updates and Calls that returned nil
+	// Snapshots began, of which Overtaken were Views that writers had
+	// invalidated too often.
+	Snapshots uint64
+	Overtaken uint64
 }

@@ -16,18 +16,17 @@ import (
 
 // View runs a read-only transaction by one-sided reads. It is strictly
 // serializable: when fn has returned, one round re-reads every header and leaf
-// version the attempt relied on, and the control word of each partition; if any
-// changed, fn runs again. View returns an error of fn unchanged, after the same
+// version the attempt relied on, and the control word of each partition. If any
+// changed, fn runs again. If writers have ended many attempts, or a long one, the
+// next reads a Snapshot. View returns an error of fn unchanged, after the same
 // validation.
 func (s *Session) View(ctx context.Context, fn Body) error {
 	return s.run(ctx, view, math.MaxInt, fn, nil)
 }
 
-// TryView is View with a separate bound, at least one, on the attempts that
-// writers invalidate: those whose rows or ranges had changed when they were
-// validated. On ErrConflict a caller can use another way, such as a read-only
-// procedure at the home server. Otherwise reads of many frequently written rows
-// may never return a consistent snapshot.
+// TryView is View with a bound, at least one, on the attempts that writers
+// invalidate: those whose rows or ranges had changed when they were validated. It
+// then returns ErrConflict, and does not go on as a Snapshot.
 //
 // Attempts that met a lock do not count. TryView waits for a lock as View does;
 // a lock lasts as long as a two-phase commit.
@@ -43,50 +42,137 @@ func (s *Session) TryView(ctx context.Context, invalidated int, fn Body) error {
 // its answer, and the server cannot be asked for the outcome, the error is an
 // *UnknownOutcome.
 func (s *Session) Update(ctx context.Context, fn Body) error {
-	return s.run(ctx, update, math.MaxInt, fn, nil)
+	return s.update(ctx, fn)
 }
 
-// run makes attempts until one is not aborted. After the body, finish ends an
-// attempt; a nil finish means the validation or commit of m. invalidated bounds
-// the attempts that did not end at a lock.
+// run makes attempts until one is not aborted, and meets no server that is absent
+// and may come back. After the body, finish ends an attempt; a nil finish means the
+// validation or commit of m. invalidated bounds the attempts that did not end at a
+// lock.
 func (s *Session) run(ctx context.Context, m mode, invalidated int, fn Body, finish func(*Txn) error) error {
 	t := &s.txn
-	if t.mode != closed {
-		return fmt.Errorf("%w: a transaction runs inside another of the same session", ErrClosed)
+	if s.lent || t.mode != closed {
+		return errNested
 	}
-	defer func() { t.mode = closed }()
+	defer s.ended(ctx)
+	var absent error
+	var patience time.Duration
+	for n := 0; ; n++ {
+		err := s.attempts(ctx, m, invalidated, fn, finish)
+		if err == nil {
+			return nil
+		}
+		if t.mode != closed {
+			err = s.inPartition(err, t.partitions(nil))
+		}
+		if finish == nil && s.lacks != nil && lacksRoom(err) { // else it is an error of the body's own
+			if err = s.awaitRoom(ctx, err, &patience); err != nil {
+				return err
+			}
+			continue
+		}
+		if finish != nil || !s.db.returns(err) {
+			return stillAbsent(ctx, absent, err)
+		}
+		absent = err
+		if err = s.awaitReturn(ctx, n, err, &patience); err != nil {
+			return err
+		}
+	}
+}
+
+// attempts is run until a server is absent.
+func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body, finish func(*Txn) error) error {
+	t := &s.txn
 	var patience time.Duration
 	var last Cause // of the attempt before
+	outdated := 0
+	s.snap.begin()
+	over := overtaking{possible: m == view && finish == nil && invalidated == math.MaxInt}
 	for n := 0; ; n++ {
+		gated := n == 0 && m == update && s.passGate(ctx)
 		if err := ctx.Err(); err != nil {
 			return late(ctx, err, n, last)
 		}
 		if s.closed.Load() {
 			return ErrClosed
 		}
-		t.begin(ctx, m)
+		s.kept.tooOld(s.db.cfg.BodyAge)
+		t.begin(ctx, over.next(s, m))
+		t.losses, t.patience, t.gated = n, patience, gated && s.db.gate.on.Load()
+		if t.recheck = 0; over.possible && t.mode == view {
+			t.recheck = clock.TickLength
+		}
 		err := s.attempt(t, fn, finish)
+		over.ended(t)
+		if n == 0 && m == update {
+			s.firstEnded(t, gated)
+		}
+		if over.wider { // as often as there are partitions, at most
+			n--
+			continue
+		}
 		if t.err != errAbandoned {
 			if err == nil {
 				s.stats.Commits++
+				return nil
+			}
+			if s.mayRefresh(ctx, err) {
+				continue
 			}
 			return late(ctx, err, n, last)
 		}
 		last = t.cause
+		s.kept.lostWith(t)
+		t.volume = t.footprint()
 		s.stats.Aborts[t.cause]++
-		if t.cause != CauseLocked {
+		switch t.cause {
+		case CauseLocked:
+		case CauseFence:
+			s.renew(ctx, t)
+			invalidated--
+		case CauseCatalog:
+			if outdated++; outdated&15 != 1 { // the server is behind, not this DB
+			} else if _, err := s.refresh(ctx); err != nil {
+				return late(ctx, err, n, last)
+			}
+		default:
 			invalidated--
 		}
 		if invalidated <= 0 {
 			return gaveUp(n+1, t.cause)
 		}
-		if t.cause == CauseLocked && s.await != nil && n+1 < s.db.cfg.Retry.Attempts && s.await() {
+		wait := n
+		switch { // if the rows are reserved, no one else can take them
+		case t.reserved:
+			wait = noWait
+		case s.keepTurn(t):
+			wait = s.keptTurns
+		case s.takeTurn(t, n+1, patience):
+			wait = noWait
+		case t.cause == CauseFence:
+			wait = n + fenceBackoff
+		}
+		if t.cause == CauseLocked && wait != noWait && s.await != nil && n+1 < s.db.cfg.Retry.Attempts && s.await() {
 			continue
 		}
-		if err := s.again(ctx, n, n, t.cause, &patience); err != nil {
+		if err := s.again(ctx, n, wait, t.cause, &patience); err != nil {
 			return err
 		}
 	}
+}
+
+// ended ends a transaction, with or without a panic of its body.
+func (s *Session) ended(ctx context.Context) {
+	s.txn.end()
+	s.giveUpTurns(ctx, false)
+	s.asked = s.asked[:0]
+	if !s.visit.pooled {
+		s.db.gate.leave(&s.visit, false) // after a panic
+	}
+	s.loses(false)
+	s.giveBack()
+	s.yield()
 }
 
 // again waits before attempt n+2, with the backoff of attempt wait+2, or gives
@@ -104,8 +190,14 @@ func (s *Session) again(ctx context.Context, n, wait int, cause Cause, patience 
 			return fmt.Errorf("%w, for %v (Retry.Patience)", gaveUp(n+1, cause), s.db.cfg.Retry.Patience)
 		}
 	}
+	if wait == noWait {
+		return nil
+	}
 	return late(ctx, s.backoff(ctx, wait), n+1, cause)
 }
+
+// noWait is the wait before an attempt whose rows are reserved.
+const noWait = -1
 
 // late adds to an expired deadline of ctx why the attempts before were aborted:
 // the deadline may end a wait or the next attempt, and a caller cannot tell
@@ -117,8 +209,14 @@ func late(ctx context.Context, err error, attempts int, cause Cause) error {
 	return fmt.Errorf("%w: %w", gaveUp(attempts, cause), err)
 }
 
+// gaveUp is the error of a transaction that was aborted too often. A partition
+// that stays fenced is no conflict: nobody serves it.
 func gaveUp(attempts int, cause Cause) error {
-	return fmt.Errorf("%w: gave up after %d attempts, the last one: %v", ErrConflict, attempts, cause)
+	kind := ErrConflict
+	if cause == CauseFence {
+		kind = ErrUnavailable
+	}
+	return fmt.Errorf("%w: gave up after %d attempts, the last one: %v", kind, attempts, cause)
 }
 
 // checkAge ends an attempt whose proofs are too old to be validated: their
@@ -126,20 +224,33 @@ func gaveUp(attempts int, cause Cause) error {
 // meanwhile another attempt may do better.
 func (t *Txn) checkAge(age time.Duration) error {
 	switch {
-	case age <= index.MaxProofAge:
+	case age <= t.s.db.cfg.BodyAge:
 		return nil
-	case t.began.Awake() <= index.MaxProofAge:
+	case t.firstRead().Awake() <= t.s.db.cfg.BodyAge:
+		return t.abandon(CauseRow)
+	case t.reuses && t.began.Age() <= t.s.db.cfg.BodyAge: // the body alone has not run for so long
 		return t.abandon(CauseRow)
 	}
-	return t.fail(fmt.Errorf("%w: the body ran for more than %v", ErrTooLarge, index.MaxProofAge))
+	e := tooLarge("the body has run for this many ms since its first read", int(age.Milliseconds()), int(t.s.db.cfg.BodyAge.Milliseconds()), "Config.BodyAge")
+	return t.fail(e)
 }
 
 // attempt runs the body once and ends the attempt. Once t.err is set the
 // attempt is over, whatever the body returns.
 func (s *Session) attempt(t *Txn, fn Body, finish func(*Txn) error) error {
+	if t.mode == snapshot {
+		s.stats.Snapshots++
+		s.controlled = s.controlled[:0]
+		if err := s.takeTime(t); err != nil {
+			return t.fail(err)
+		}
+	}
 	err := fn.Run(t)
 	if t.err != nil {
 		return t.err
+	}
+	if err := t.ctx.Err(); err != nil {
+		return t.fail(err) // nothing is sent, and what the body read is not proved
 	}
 	if t.doomed != nil && finish == nil { // RunProcedure handles it itself
 		err = t.doomed // whatever the body returned
@@ -148,9 +259,11 @@ func (s *Session) attempt(t *Txn, fn Body, finish func(*Txn) error) error {
 	case finish != nil && err == nil:
 		err = finish(t)
 	case finish != nil:
+	case t.mode == snapshot:
+		_ = s.settleReads(t)
 	case err != nil:
 		// An error counts only if the rows behind it were a consistent
-		// snapshot.
+		// snapshot, and are durable.
 		_ = s.validate(t)
 	case t.mode == view || t.writes.empty():
 		err = s.validate(t)
@@ -163,21 +276,59 @@ func (s *Session) attempt(t *Txn, fn Body, finish func(*Txn) error) error {
 	return err
 }
 
-// validate checks a read-only attempt in one round. A scan whose quick proof
+// validate ends a read-only attempt: it checks the proofs, and then whether they
+// are good enough to return what was read.
+func (s *Session) validate(t *Txn) error {
+	if err := s.prove(t); err != nil {
+		return err
+	}
+	return s.settleReads(t)
+}
+
+// settleReads waits until what an attempt rests on is durable, and until the
+// servers at which it has read are known to have had their places meanwhile.
+func (s *Session) settleReads(t *Txn) error {
+	if err := s.awaitDurable(t); err != nil {
+		return err
+	}
+	return s.awaitTrust(t)
+}
+
+// prove checks a read-only attempt in one round. A scan whose quick proof
 // fails is checked exactly in a second round: its rows may be unchanged
 // although its leaf has changed.
-func (s *Session) validate(t *Txn) error {
+func (s *Session) prove(t *Txn) error {
+	s.controlled = s.controlled[:0]
 	if t.nGet+t.nScan == 0 {
 		return nil
+	}
+	if t.local != nil {
+		if err := s.meetRead(t); err != nil {
+			return t.fail(err)
+		}
 	}
 	inexact, err := s.check(t, false)
 	if err == nil && inexact {
 		_, err = s.check(t, true)
 	}
 	if err == nil {
-		err = t.checkAge(t.began.Age()) // checked last, so that the time of the validation counts
+		t.proved = clock.Fast() // at last, so that the time of the validation counts
+		err = t.checkAge(max(t.proved-t.began.Time(), 0))
 	}
 	return err
+}
+
+// meetRead connects to the servers at which an attempt has read without a
+// connection, because they are in this process.
+func (s *Session) meetRead(t *Txn) error {
+	for _, part := range t.partitions(nil) {
+		if s.life(part) == nil {
+			if _, err := s.link(t.ctx, s.db.parts[part].server); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // check re-reads proofs: the quick ones of all reads and the partitions'
@@ -191,16 +342,20 @@ func (s *Session) check(t *Txn, exact bool) (again bool, err error) {
 	for at := 0; at < len(s.proofs); at += maxProofsARound {
 		chunk := s.proofs[at:min(at+maxProofsARound, len(s.proofs))]
 		if err := s.reread(t, chunk); err != nil {
+			s.words = nil // a connection that owes answers may still write to them
 			return false, t.fail(err)
 		}
 		for i := range chunk {
 			p := &chunk[i]
 			switch got := s.words[i*controlWords]; {
 			case got == p.Word:
+				if p.Addr == block.ControlAddr {
+					s.restedIn(p.part).horizon = block.CSN(s.words[i*controlWords+horizonWord])
+				}
 			case p.Addr == block.ControlAddr:
 				return false, t.abandon(CauseFence)
-			case p.sub != nil:
-				p.sub.changed, again = true, true
+			case p.changed != nil:
+				*p.changed, again = true, true
 			default:
 				return false, t.abandon(p.cause)
 			}
@@ -211,53 +366,61 @@ func (s *Session) check(t *Txn, exact bool) (again bool, err error) {
 
 const (
 	// controlWords of a partition's control block are part of every validation:
-	// epoch (with the fence bit) and durable horizon. While data is in memory
-	// only, published data counts as durable at once, so the horizon is read
-	// and not yet waited for.
+	// epoch (with the fence bit) and durable horizon.
 	controlWords    = 2
+	horizonWord     = 1
 	maxProofsARound = rdma.MaxBatch
 )
 
 // proof is a proof of the attempt being validated.
 type proof struct {
 	index.Proof
-	part  int
-	cause Cause
-	sub   *subScan // of a quick proof: the scan to check exactly if it fails
+	part    int
+	cause   Cause
+	changed *bool // of a quick proof: to set if it fails, so that the scan is checked exactly
 }
 
 // reread posts a READ for each proof: one round.
 func (s *Session) reread(t *Txn, chunk []proof) error {
 	defer s.untouchAll()
-	if need := len(chunk) * controlWords; cap(s.words) < need {
+	if need := len(chunk) * controlWords; cap(s.words) < need || s.owing > 0 { // another server's answer may still arrive in the old ones
 		s.words = make([]uint64, need+need/2)
 	}
 	s.words = s.words[:cap(s.words)]
+	var rkey rdma.RKey
+	var l *link
 	for i := range chunk {
 		p := &chunk[i]
-		at := &s.db.parts[p.part]
-		l, err := s.link(t.ctx, at.server)
-		if err != nil {
-			return err
+		if i == 0 || p.part != chunk[i-1].part {
+			var err error
+			if l, err = s.join(t.ctx, s.db.parts[p.part].server); err != nil {
+				return err
+			}
+			rkey = s.life(p.part).parts[p.part].rkey
 		}
-		s.touch(l)
 		n := 1
 		if p.Addr == block.ControlAddr {
 			n = controlWords
 		}
-		l.next().Read(at.rkey, p.Addr, s.words[i*controlWords:i*controlWords+n])
+		l.next.Read(rkey, p.Addr, s.words[i*controlWords:i*controlWords+n])
 	}
 	return s.exchange(t.ctx)
 }
 
 // list gathers the proofs to check.
 func (s *Session) list(t *Txn, exact bool) {
-	s.proofs, s.controlled = s.proofs[:0], s.controlled[:0]
+	s.proofs = s.proofs[:0]
+	if !exact {
+		s.controlled = s.controlled[:0]
+	}
 	for _, sc := range t.scans[:t.nScan] {
 		for i := range sc.nsubs {
 			if sub := &sc.subs[i]; sub.res != nil {
 				s.listScan(sub, exact)
 			}
+		}
+		for i := range sc.kept {
+			s.listKept(&sc.kept[i], exact)
 		}
 	}
 	if exact {
@@ -267,7 +430,7 @@ func (s *Session) list(t *Txn, exact bool) {
 		if g.res == nil {
 			continue
 		}
-		s.control(g.part)
+		s.control(g.part, g.res.Rests)
 		cause := CauseRow
 		if g.res.Status != index.Found {
 			cause = CauseGap
@@ -280,10 +443,10 @@ func (s *Session) list(t *Txn, exact bool) {
 
 func (s *Session) listScan(sub *subScan, exact bool) {
 	if !exact {
-		s.control(sub.part)
+		s.control(sub.part, sub.res.Rests)
 		sub.changed = false
 		for _, p := range sub.res.Quick {
-			s.proofs = append(s.proofs, proof{p, sub.part, CauseGap, sub})
+			s.proofs = append(s.proofs, proof{p, sub.part, CauseGap, &sub.changed})
 		}
 		return
 	}
@@ -299,25 +462,42 @@ func (s *Session) listScan(sub *subScan, exact bool) {
 	}
 }
 
-// control adds a partition's control words to the proofs, once in a validation.
-// Address and epoch form a proof like any other.
-func (s *Session) control(part int) {
-	for _, have := range s.controlled {
-		if have == part {
-			return
+func (s *Session) listKept(k *keptProofs, exact bool) {
+	add := func(proofs []index.Proof, cause Cause, changed *bool) {
+		for _, p := range proofs {
+			s.proofs = append(s.proofs, proof{p, k.part, cause, changed})
 		}
 	}
-	s.controlled = append(s.controlled, part)
-	word := uint64(s.db.parts[part].epoch)
+	switch {
+	case !exact && len(k.quick) > 0:
+		s.control(k.part, k.rests)
+		k.changed = false
+		add(k.quick, CauseGap, &k.changed)
+	case exact && k.changed:
+		add(k.gaps, CauseGap, nil)
+		add(k.rows, CauseRow, nil)
+	}
+}
+
+// control adds a partition's control words to the proofs, once in a validation,
+// and notes the commit that an answer rests on. Address and epoch form a proof
+// like any other.
+func (s *Session) control(part int, rests block.CSN) {
+	if have := s.restedIn(part); have != nil {
+		have.rests = max(have.rests, rests)
+		return
+	}
+	s.controlled = append(s.controlled, rested{part: part, rests: rests})
+	word := uint64(s.life(part).epoch)
 	s.proofs = append(s.proofs, proof{index.Proof{Addr: block.ControlAddr, Word: word}, part, CauseFence, nil})
 }
 
 // gather sorts an attempt's reads and writes by partition, the home first. With
 // proofs it fails if they are too old.
 func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
-	c.Parts, c.Age = c.Parts[:0], 0
+	c.Parts, c.Age, c.Catalog = c.Parts[:0], 0, uint32(t.catalog.Version())
 	if withProofs {
-		c.Age = t.began.Age()
+		c.Age = t.firstRead().Age()
 		if err := t.checkAge(c.Age); err != nil {
 			return err
 		}
@@ -356,22 +536,34 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 				p.Rows = append(p.Rows, index.Proof{Addr: e.Addr, Word: uint64(e.Header)})
 			}
 		}
+		for i := range sc.kept {
+			if k := &sc.kept[i]; len(k.gaps) > 0 {
+				p := partOf(c, k.part)
+				p.Gaps, p.Rows = append(p.Gaps, k.gaps...), append(p.Rows, k.rows...)
+			}
+		}
 	}
 	for i := range c.Parts {
 		if p := &c.Parts[i]; len(p.Rows) > wire.MaxProofs || len(p.Gaps) > wire.MaxProofs {
-			return t.fail(fmt.Errorf("%w: a transaction that writes has read %d rows and %d gaps in partition %d, limit %d (MaxProofs)",
-				ErrTooLarge, len(p.Rows), len(p.Gaps), p.Partition, MaxProofs))
+			e := tooLarge("rows, or gaps between rows, that a transaction which writes has read", max(len(p.Rows), len(p.Gaps)), MaxProofs, "MaxProofs")
+			e.Partition = int(p.Partition)
+			return t.fail(e)
 		}
 	}
-	t.s.db.nameLives(c)
+	t.s.nameLives(c)
 	return nil
 }
 
 // nameLives says which lives of the partitions a transaction has read or would
 // write, as far as they are known.
-func (db *DB) nameLives(c *wire.Commit) {
+func (s *Session) nameLives(c *wire.Commit) {
 	for i := range c.Parts {
-		c.Parts[i].Epoch = db.incarnation[db.parts[c.Parts[i].Partition].server].Load()
+		p := &c.Parts[i]
+		server := s.db.parts[p.Partition].server
+		p.Epoch = s.db.incarnation[server].Load()
+		if lf := s.lives[server]; lf != nil {
+			p.Memory = lf.epoch
+		}
 	}
 }
 
@@ -394,14 +586,17 @@ func (s *Session) sendCommit(t *Txn) error {
 	}
 	s.seq++
 	s.commit.ID = wire.ID{Client: s.id, Seq: s.seq}
+	s.askTurn(t)
 	s.req = wire.AppendCommit(s.req[:0], wire.OpCommit, &s.commit, nil)
 	if len(s.req) > MaxCommitBytes {
 		return t.fail(commitTooLarge(len(s.req)))
 	}
+	t.sent = true
 	resp, err := s.decide(t.ctx, int(s.commit.Parts[0].Partition), s.commit.ID)
 	if err != nil {
 		return t.fail(err)
 	}
+	s.endTurns(t, wire.Code(resp[0]) == wire.OK, isReserved(resp))
 	switch c := wire.Code(resp[0]); c {
 	case wire.OK:
 		return nil
@@ -413,7 +608,7 @@ func (s *Session) sendCommit(t *Txn) error {
 }
 
 func commitTooLarge(bytes int) error {
-	return fmt.Errorf("%w: commit of %d bytes, limit %d (MaxCommitBytes)", ErrTooLarge, bytes, MaxCommitBytes)
+	return tooLarge("bytes of a commit", bytes, MaxCommitBytes, "MaxCommitBytes")
 }
 
 func causeOf(resp []byte) Cause {
@@ -434,38 +629,55 @@ func (s *Session) decide(ctx context.Context, part int, id wire.ID) ([]byte, err
 		return nil, err
 	}
 	l.decides = true
-	resp, err := s.call(ctx, l, s.req)
+	switch never, err := s.send(ctx, l, s.req); {
+	case never:
+		return nil, err
+	case err != nil:
+		return s.askAfter(ctx, server, id, err)
+	}
+	resp, err := s.answer(ctx, l)
 	if err == nil && wire.Code(resp[0]) == wire.InDoubt {
-		return nil, s.unknown(id, codeError(wire.Unavailable, resp[1:])) // the server stops before the decision
+		err = codeError(wire.Unavailable, resp[1:]) // the server stops before the decision
+		if !s.db.durable {
+			return nil, s.unknown(server, id, err)
+		}
 	}
 	if err == nil {
 		return resp, nil
 	}
-	if errors.Is(err, ErrTooLarge) {
-		return nil, err
-	}
-	if ctx.Err() == nil && !errors.Is(err, ErrClosed) {
-		if resp, oerr := s.outcome(ctx, server, id); oerr == nil {
-			if wire.Code(resp[0]) == wire.Unknown {
-				return nil, err // the server refuses it from now on: certainly not committed
-			}
-			if wire.Code(resp[0]) != wire.InDoubt {
-				return resp, nil
-			}
+	return s.askAfter(ctx, server, id, err)
+}
+
+// askAfter asks for the outcome of a transaction whose connection broke, or
+// returns that it is unknown. It asks a server that may come back until the
+// caller's time is over.
+func (s *Session) askAfter(ctx context.Context, server int, id wire.ID, err error) ([]byte, error) {
+	var patience time.Duration
+	for n := 0; ctx.Err() == nil && !errors.Is(err, ErrClosed); n++ {
+		resp, oerr := s.outcome(ctx, server, id)
+		switch {
+		case oerr == nil && (wire.Code(resp[0]) == wire.Unknown || wire.Code(resp[0]) == wire.Aborted):
+			return nil, err // the server refuses it from now on, or since an earlier question: certainly not committed
+		case oerr == nil && wire.Code(resp[0]) != wire.InDoubt:
+			return resp, nil
+		}
+		if !s.db.durable || oerr != nil && !s.db.returns(oerr) || s.awaitReturn(ctx, n, err, &patience) != nil {
+			break
 		}
 	}
-	return nil, s.unknown(id, err)
+	return nil, s.unknown(server, id, err)
 }
 
 // unknown returns the error of a transaction that may or may not have
 // committed.
-func (s *Session) unknown(id wire.ID, cause error) error {
+func (s *Session) unknown(server int, id wire.ID, cause error) error {
+	s.unsettled = append(s.unsettled, unsettled{server, id})
 	s.id, s.seq = s.rng.Uint64(), 0 // a new identity: the server keeps the outcome of the old one
 	return &UnknownOutcome{ID: ID(id), Cause: cause}
 }
 
 func (s *Session) outcome(ctx context.Context, server int, id wire.ID) ([]byte, error) {
-	l, err := s.link(ctx, server)
+	l, err := s.reach(ctx, server)
 	if err != nil {
 		return nil, err
 	}
@@ -475,13 +687,29 @@ func (s *Session) outcome(ctx context.Context, server int, id wire.ID) ([]byte, 
 // Outcome asks for the outcome of a transaction whose outcome was unknown. Nil
 // means that it committed, ErrConflict that it did not commit and never will,
 // ErrOutcomeUnknown that no server knows the outcome, and ErrUnavailable that a
-// server which may know it does not answer.
+// server which may know it does not answer. It waits, as transactions do, for
+// durable servers that may come back, or be taken over.
 func (db *DB) Outcome(ctx context.Context, id ID) error {
 	s, err := db.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer db.release(s)
+	var patience time.Duration
+	for n := 0; ; n++ {
+		err := s.askOutcome(ctx, id)
+		if err == nil || !db.returns(err) {
+			return err
+		}
+		if err = s.awaitReturn(ctx, n, err, &patience); err != nil {
+			return err
+		}
+	}
+}
+
+// askOutcome asks all servers for the outcome of a transaction, until one knows it.
+func (s *Session) askOutcome(ctx context.Context, id ID) error {
+	db := s.db
 	var silent error
 	for server := range db.servers {
 		resp, err := s.outcomeKnown(ctx, server, wire.ID(id))
@@ -494,7 +722,7 @@ func (db *DB) Outcome(ctx context.Context, id ID) error {
 			return nil
 		case wire.Unknown:
 		case wire.InDoubt: // the server stopped before the decision
-			silent = errors.Join(silent, fmt.Errorf("%w: server %s does not know the outcome yet", ErrUnavailable, db.servers[server]))
+			silent = errors.Join(silent, db.unavailable(server, errors.New("it does not know the outcome yet")))
 		case wire.Bad, wire.Forbidden:
 			return codeError(wire.Code(resp[0]), resp[1:])
 		default:
@@ -514,7 +742,7 @@ func (s *Session) outcomeKnown(ctx context.Context, server int, id wire.ID) ([]b
 	if err != nil {
 		return nil, err
 	}
-	return s.call(ctx, l, append(wire.AppendID([]byte{byte(wire.OpOutcome)}, id), 1))
+	return s.call(ctx, l, append(wire.AppendID([]byte{byte(wire.OpOutcome)}, id), wire.OutcomePeek))
 }
 
 // Call runs a procedure at the primary of h and returns its result, valid until
@@ -525,29 +753,45 @@ func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([
 	if int(h) < 0 || int(h) >= len(s.db.parts) {
 		return nil, fmt.Errorf("txn: home partition %d, want 0 to %d", h, len(s.db.parts)-1)
 	}
-	var patience time.Duration
+	var patience, absence time.Duration
+	var absent error
+	defer s.yield()
 	for n := 0; ; n++ {
 		s.seq++
 		id := wire.ID{Client: s.id, Seq: s.seq}
-		s.req = wire.AppendCall(s.req[:0], id, int(h), proc, args)
+		s.req = wire.AppendCall(s.req[:0], id, s.patience(ctx, n, patience), int(h), proc, args)
 		resp, err := s.decide(ctx, int(h), id)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			switch c := wire.Code(resp[0]); c {
+			case wire.OK:
+				s.stats.Commits++
+				return resp[1:], nil
+			case wire.RolledBack:
+				return nil, failed(proc, resp[1:])
+			case wire.Conflict:
+				cause := causeOf(resp)
+				s.stats.Aborts[cause]++
+				if err := s.again(ctx, n, n+callBackoff, cause, &patience); err != nil {
+					return nil, err
+				}
+				continue
+			default:
+				err = codeError(c, resp[1:])
+			}
 		}
-		switch c := wire.Code(resp[0]); c {
-		case wire.OK:
-			s.stats.Commits++
-			return resp[1:], nil
-		case wire.RolledBack:
-			return nil, failed(proc, resp[1:])
-		case wire.Conflict:
-			cause := causeOf(resp)
-			s.stats.Aborts[cause]++
-			if err := s.again(ctx, n, n+callBackoff, cause, &patience); err != nil {
+		err = s.inPartition(err, []int{int(h)})
+		if s.lacks != nil && lacksRoom(err) {
+			if err = s.awaitRoom(ctx, err, &absence); err != nil {
 				return nil, err
 			}
-		default:
-			return nil, codeError(c, resp[1:])
+			continue
+		}
+		if !s.db.returns(err) {
+			return nil, stillAbsent(ctx, absent, err)
+		}
+		absent = err
+		if err = s.awaitReturn(ctx, n, err, &absence); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -7,9 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"drtmx/index"
-	"drtmx/index/hash"
-	"drtmx/index/learned/read"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -76,19 +73,49 @@ func (db *DB) connect(ctx context.Context) error {
 				defer timer.Stop()
 				grace = timer.C
 			}
-			if err := db.meet(g.hello, g.conn.InOrder()); err != nil {
+			if _, err := db.meet(g.hello, g.conn.InOrder()); err != nil {
 				return err
 			}
 		case <-grace:
 			return nil
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ErrUnavailable, errors.Join(append(errs, ctx.Err())...))
+			return noAnswer(append(errs, ctx.Err()))
 		}
 	}
-	if db.catalog == nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, errors.Join(errs...))
+	if db.Catalog() == nil {
+		return noAnswer(errs)
 	}
 	return nil
+}
+
+// dialsMax bounds the connections to one server that are being made at the same
+// time. A server closes sockets of peers that are too many in their handshakes.
+const dialsMax = 256
+
+// dial connects to a server for a session, when it is among the first dialsMax.
+func (db *DB) dial(ctx context.Context, server int) greeting {
+	select {
+	case db.dials[server] <- struct{}{}:
+	case <-ctx.Done():
+		return greeting{err: &tables.Error{Err: ErrUnavailable, Partition: -1, Server: db.servers[server], Cause: ctx.Err()}}
+	}
+	defer func() { <-db.dials[server] }()
+	c, h, err := greet(ctx, db.cfg.Dial, db.servers[server])
+	return greeting{c, h, err}
+}
+
+// noAnswer returns the error of servers none of which answers.
+func noAnswer(errs []error) error {
+	if len(errs) == 1 && errors.Is(errs[0], ErrUnavailable) {
+		return errs[0]
+	}
+	for i, err := range errs {
+		var e *tables.Error
+		if errors.As(err, &e) {
+			errs[i] = fmt.Errorf("server %s: %w", e.Server, e.Cause)
+		}
+	}
+	return &tables.Error{Err: ErrUnavailable, Partition: -1, Cause: errors.Join(errs...)}
 }
 
 // learnTopology takes the catalogue and the partition map from a server.
@@ -104,8 +131,15 @@ func (db *DB) learnTopology(h *wire.Hello) error {
 		}
 		servers = db.cfg.Servers
 	}
-	db.catalog, db.servers = cat, servers
+	db.servers = servers
+	db.catalog.Store(cat)
 	db.incarnation = make([]atomic.Uint64, len(db.servers))
+	db.lives, db.durable = make([]*life, len(db.servers)), h.Durable
+	db.room.open = make([]atomic.Int32, len(db.servers))
+	db.dials = make([]chan struct{}, len(db.servers))
+	for i := range db.dials {
+		db.dials[i] = make(chan struct{}, dialsMax)
+	}
 	db.parts = make([]partition, len(h.Primaries))
 	for p, srv := range h.Primaries {
 		db.parts[p].server = srv
@@ -114,24 +148,27 @@ func (db *DB) learnTopology(h *wire.Hello) error {
 }
 
 // meet checks what a server says of itself, and of the others as far as it
-// knows them, against what the DB has heard before. Then it makes the client
-// halves of the server's partitions.
-func (db *DB) meet(h *wire.Hello, inOrder bool) error {
+// knows them, against what the DB has heard before. It returns the life that the
+// server is in.
+func (db *DB) meet(h *wire.Hello, inOrder bool) (*life, error) {
 	if len(h.Servers) != len(db.servers) || len(h.Primaries) != len(db.parts) {
-		return fmt.Errorf("%w: server %d has another topology", ErrProtocol, h.Server)
+		return nil, fmt.Errorf("%w: server %d has another topology", ErrProtocol, h.Server)
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if err := db.recognize(h.Server, h.Incarnation); err != nil {
-		return err
+		return nil, err
 	}
 	for server, incarnation := range h.Incarnations {
 		if err := db.recognize(server, incarnation); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if h.Replaced {
-		return db.restarted(h.Server)
+		return nil, db.restarted(h.Server)
+	}
+	if err := db.follow(h); err != nil {
+		return nil, err
 	}
 	return db.bind(h, inOrder)
 }
@@ -150,58 +187,28 @@ func (db *DB) recognize(server int, incarnation uint64) error {
 }
 
 func (db *DB) restarted(server int) error {
-	return fmt.Errorf("%w: server %s: %w", ErrUnavailable, db.servers[server], ErrRestarted)
-}
-
-// bind makes the client halves of a server's partitions. Under db.mu. A session
-// reads what it sets only after the session's own connection to the server has
-// called it.
-func (db *DB) bind(h *wire.Hello, inOrder bool) error {
-	for _, hp := range h.Hosted {
-		p := &db.parts[hp.Partition]
-		if p.server != h.Server || p.clients != nil {
-			continue
-		}
-		if len(hp.Roots) != len(db.catalog.Indexes) {
-			return fmt.Errorf("%w: server %s has another catalogue", ErrProtocol, db.servers[h.Server])
-		}
-		p.rkey, p.epoch, p.roots = rdma.RKey(hp.RKey), h.Epoch, hp.Roots
-		for _, ix := range db.catalog.Indexes {
-			p.clients = append(p.clients, db.newClient(ix, p, inOrder))
-		}
-	}
-	for id := range db.parts {
-		if p := &db.parts[id]; p.server == h.Server && p.clients == nil {
-			return fmt.Errorf("%w: server %s does not hold partition %d", ErrProtocol, db.servers[h.Server], id)
-		}
-	}
-	return nil
-}
-
-func (db *DB) newClient(ix *tables.Index, p *partition, inOrder bool) index.Client {
-	if ix.Ordered {
-		return read.New(p.roots[ix.ID], p.rkey, read.Options{InOrder: inOrder, RowWords: ix.RowBytes / 8, Strings: ix.Strings, Cache: db.cfg.Cache})
-	}
-	return hash.NewClient(p.roots[ix.ID], p.rkey, hash.ClientOptions{
-		InOrder: inOrder, LocationCacheEntries: max(db.cfg.LocationCache, 0),
-	})
+	return db.unavailable(server, ErrRestarted)
 }
 
 // greet connects to a server and asks it what it is.
 func greet(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (rdma.Conn, *wire.Hello, error) {
 	c, err := dial(ctx, addr)
 	if err != nil {
-		return nil, nil, fmt.Errorf("server %s: %w", addr, err)
+		return nil, nil, &tables.Error{Err: ErrUnavailable, Partition: -1, Server: addr, Cause: err}
 	}
 	resp, err := rdma.Call(ctx, c, []byte{byte(wire.OpHello)}, nil)
 	if err != nil {
 		c.Close()
-		return nil, nil, fmt.Errorf("server %s: %w", addr, err)
+		return nil, nil, &tables.Error{Err: ErrUnavailable, Partition: -1, Server: addr, Cause: err}
 	}
 	h, err := wire.DecodeHello(resp)
 	if err != nil {
 		c.Close()
-		return nil, nil, fmt.Errorf("%w: server %s: %w", ErrProtocol, addr, err)
+		kind := ErrProtocol
+		if errors.Is(err, wire.ErrKeeper) { // the data server is elsewhere, or not there yet
+			kind = ErrUnavailable
+		}
+		return nil, nil, &tables.Error{Err: kind, Partition: -1, Server: addr, Cause: err}
 	}
 	return c, h, nil
 }

@@ -1,19 +1,23 @@
 package exec
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"drtmx/index"
 	"drtmx/index/learned/read"
+	"drtmx/internal/mem"
 	"drtmx/internal/wire"
-	"drtmx/rdma"
 	"drtmx/tables"
 )
 
@@ -27,11 +31,17 @@ const (
 // use.
 type DB struct {
 	cfg     Config
-	catalog *tables.Catalog
+	catalog atomic.Pointer[tables.Catalog] // the latest version heard of; changes under mu
 	servers []string
 	parts   []partition
-	local   Local // of a data server's own DB
-	nclient int   // distinguishes sessions' random streams
+	durable bool    // servers recover what they have acknowledged
+	lives   []*life // by server: the latest one heard of, nil if none; under mu
+	local   Local   // of a data server's own DB
+	nclient int     // sessions opened so far; distinguishes their random streams
+	gate    gate
+	room    room
+	dials   []chan struct{} // by server: has an element for each connection that is being made
+	asks    sync.WaitGroup  // questions about leases; those begin under mu
 
 	// incarnation is by server, and 0 until first seen. Once set it stays. It
 	// is set under mu, and read by every commit.
@@ -39,20 +49,15 @@ type DB struct {
 
 	mu struct {
 		sync.Mutex
-		idle   []*Session
 		closed bool
 		all    map[*Session]struct{}
 	}
 }
 
-// partition is a client's view of a partition: its server and its client
-// halves.
+// partition is a client's view of a partition. What changes when its server
+// recovers is in the server's life.
 type partition struct {
-	server  int
-	rkey    rdma.RKey
-	epoch   uint32
-	roots   []uint64
-	clients []index.Client // by index number
+	server int
 }
 
 // Open connects to a cluster and fetches its catalogue, its partition map and
@@ -77,6 +82,12 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 	if c.Cache.Budget > read.RouterOnly || c.Cache.TTBytes < 0 {
 		return nil, fmt.Errorf("txn: Config.Cache %v is out of range", c.Cache)
 	}
+	if c.BodyAge == 0 {
+		c.BodyAge = MaxBodyAge
+	}
+	if c.BodyAge < 0 || c.BodyAge > MaxBodyAge {
+		return nil, fmt.Errorf("txn: Config.BodyAge %v is out of range, want at most %v (MaxBodyAge)", c.BodyAge, MaxBodyAge)
+	}
 	db := &DB{cfg: c}
 	db.mu.all = map[*Session]struct{}{}
 	if err := db.connect(ctx); err != nil {
@@ -86,11 +97,11 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 	return db, nil
 }
 
-// Catalog returns the cluster's catalogue.
-func (db *DB) Catalog() *tables.Catalog { return db.catalog }
+// Catalog returns the latest version of the cluster's catalogue that the DB knows.
+func (db *DB) Catalog() *tables.Catalog { return db.catalog.Load() }
 
 // Table returns the table of a name.
-func (db *DB) Table(name string) (*tables.Table, error) { return db.catalog.Table(name) }
+func (db *DB) Table(name string) (*tables.Table, error) { return db.Catalog().Table(name) }
 
 // Partitions returns the number of partitions.
 func (db *DB) Partitions() int { return len(db.parts) }
@@ -100,6 +111,10 @@ func (db *DB) Servers() []string { return db.servers }
 
 // Home returns the partition that holds a key of a table.
 func (db *DB) Home(t *tables.Table, key tables.Key) (Home, error) {
+	t, err := db.Catalog().Own(t)
+	if err != nil {
+		return 0, err
+	}
 	ix := t.Primary()
 	if err := ix.CheckKey(key); err != nil {
 		return 0, err
@@ -119,12 +134,12 @@ func (db *DB) View(ctx context.Context, fn Body) error {
 
 // Update runs a transaction that may write. See Session.Update.
 func (db *DB) Update(ctx context.Context, fn Body) error {
-	s, err := db.acquire(ctx)
+	s, err := db.admit(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer db.release(s)
-	return s.Update(ctx, fn)
+	return s.run(ctx, update, math.MaxInt, fn, nil)
 }
 
 // Call runs a procedure at the primary of h. See Session.Call.
@@ -138,25 +153,59 @@ func (db *DB) Call(ctx context.Context, h Home, proc string, args []byte) ([]byt
 	return append([]byte(nil), res...), err // the session returns to the pool with its buffer
 }
 
+// admit waits at the gate, and returns a session that has entered. own is that of
+// the caller's own session, if it has one.
+func (db *DB) admit(ctx context.Context, own *crowdState) (*Session, error) {
+	s, entered := db.gate.tryEnter()
+	if !entered {
+		v := visits.Get().(*visit)
+		v.own, v.depth = own, mem.Here()
+		entered = db.gate.enter(ctx, v)
+		s, v.session, v.inside, v.own = v.session, nil, false, nil
+		visits.Put(v)
+		if !entered {
+			return nil, ctx.Err()
+		}
+	}
+	if s == nil {
+		var err error
+		if s, err = db.NewSession(ctx); err != nil {
+			db.gate.leave(&visit{inside: true}, false)
+			return nil, err
+		}
+	}
+	s.visit.inside, s.visit.pooled = true, true
+	return s, nil
+}
+
 func (db *DB) acquire(ctx context.Context) (*Session, error) {
-	db.mu.Lock()
-	if n := len(db.mu.idle); n > 0 && !db.mu.closed {
-		s := db.mu.idle[n-1]
-		db.mu.idle = db.mu.idle[:n-1]
-		db.mu.Unlock()
+	db.gate.mu.Lock()
+	s := db.gate.take()
+	db.gate.mu.Unlock()
+	if s != nil {
 		return s, nil
 	}
-	db.mu.Unlock()
 	return db.NewSession(ctx)
 }
 
+// release returns a session to the pool. If it is still inside the gate, because
+// its first attempt did not lose, it leaves.
 func (db *DB) release(s *Session) {
-	db.mu.Lock()
-	closed := db.mu.closed
+	g := &db.gate
+	g.mu.Lock()
+	closed := g.mu.closed
 	if !closed {
-		db.mu.idle = append(db.mu.idle, s)
+		g.mu.idle = append(g.mu.idle, s)
 	}
-	db.mu.Unlock()
+	if s.visit.inside {
+		g.out(&s.visit, false)
+	}
+	next := g.admit()
+	g.mu.Unlock()
+	next.wake()
+	if db.room.short.Load() {
+		db.lendIdle()
+	}
 	if closed {
 		s.Close()
 	}
@@ -183,17 +232,21 @@ func (db *DB) NewSession(ctx context.Context) (*Session, error) {
 func (db *DB) Close() error {
 	db.mu.Lock()
 	db.mu.closed = true
-	all, idle := db.mu.all, db.mu.idle
-	db.mu.all, db.mu.idle = nil, nil
+	all := db.mu.all
+	db.mu.all = nil
 	db.mu.Unlock()
+	idle := db.gate.close()
 	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
 	defer cancel()
 	for _, s := range idle { // no goroutine uses them
 		s.goodbye(ctx)
 	}
-	for s := range all {
+	byNumber := func(a, b *Session) int { return cmp.Compare(a.number, b.number) }
+	for _, s := range slices.SortedFunc(maps.Keys(all), byNumber) { // so that a simulation can be repeated
 		s.closeLinks()
 	}
+	db.room.close()
+	db.asks.Wait()
 	return nil
 }
 
@@ -211,14 +264,19 @@ func (db *DB) IndexStats() []IndexStats {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	for p := range db.parts { // those of servers that were needed so far
-		for i, c := range db.parts[p].clients {
-			out = append(out, IndexStats{db.catalog.Indexes[i].Name, db.catalog.Indexes[i].Table.Name(), p, c.Stats()})
+		lf := db.lives[db.parts[p].server]
+		if lf == nil {
+			continue
+		}
+		for i, st := range lf.parts[p].counts() {
+			ix := db.Catalog().Indexes[i]
+			out = append(out, IndexStats{ix.Name, ix.Table.Name(), p, st})
 		}
 	}
 	return out
 }
 
-// ServerStats asks every server.
+// ServerStats asks every server. It waits for durable ones as transactions do.
 func (db *DB) ServerStats(ctx context.Context) ([]wire.ServerStats, error) {
 	s, err := db.acquire(ctx)
 	if err != nil {
@@ -227,8 +285,17 @@ func (db *DB) ServerStats(ctx context.Context) ([]wire.ServerStats, error) {
 	defer db.release(s)
 	out := make([]wire.ServerStats, len(db.servers))
 	for i := range db.servers {
-		if err := s.serverStats(ctx, i, &out[i]); err != nil {
-			return nil, err
+		var patience time.Duration
+		for n := 0; ; n++ {
+			if err = s.serverStats(ctx, i, &out[i]); err == nil {
+				break
+			}
+			if db.returns(err) {
+				err = s.awaitReturn(ctx, n, err, &patience)
+			}
+			if err != nil {
+				return nil, err
+			}
 		}
 	}
 	return out, nil

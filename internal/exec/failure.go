@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"drtmx/internal/wire"
+	"drtmx/tables"
 )
 
 // ProcedureError is a procedure's error as its body returns it and as its
@@ -14,7 +15,8 @@ type ProcedureError struct {
 	Code      uint32
 	Payload   []byte
 	Text      string
-	// Cause is the error of this package that the body's error matched.
+	// Cause is what the body's error matched: an error of this package or of
+	// package tables, with what it concerns, and a registered one.
 	Cause error
 }
 
@@ -27,12 +29,6 @@ const (
 	textBytesMax    = 16 << 10
 )
 
-// causes are the errors of this package that a body's error may match at its
-// caller, by the number that stands for them in messages.
-var causes = [...]error{
-	1: ErrNotFound, 2: ErrExists, 3: ErrReadOnly, 4: ErrOutOfMemory, 5: ErrClosed, 6: ErrProtocol,
-}
-
 // Failure is the message of a body's error.
 func Failure(err error) string {
 	var f wire.Failure
@@ -40,11 +36,10 @@ func Failure(err error) string {
 	if errors.As(err, &typed) {
 		f.Code, f.Payload = typed.Code, typed.Payload
 	}
-	for i, cause := range causes {
-		if cause != nil && errors.Is(err, cause) {
-			f.Cause = uint8(i)
-			break
-		}
+	f.Cause, f.Name = kindOf(err), []byte(registeredName(err))
+	var concerns *tables.Error
+	if errors.As(err, &concerns) {
+		f.Fault = []byte(Fault(concerns))
 	}
 	f.Text = err.Error()
 	if len(f.Payload) > MaxPayloadBytes {
@@ -67,8 +62,16 @@ func failed(procedure string, b []byte) error {
 	if len(f.Payload) > 0 {
 		e.Payload = append([]byte(nil), f.Payload...)
 	}
-	if int(f.Cause) < len(causes) {
-		e.Cause = causes[f.Cause]
+	if int(f.Cause) < len(kinds) {
+		e.Cause = kinds[f.Cause]
+	}
+	if concerns := faultIn(e.Cause, f.Fault); concerns != nil {
+		e.Cause = concerns
+	}
+	if own := registeredError(string(f.Name)); own != nil && e.Cause != nil {
+		e.Cause = errors.Join(own, e.Cause)
+	} else if own != nil {
+		e.Cause = own
 	}
 	return e
 }

@@ -1,14 +1,14 @@
 package exec
 
 import (
-	"context"
 	"fmt"
+	"time"
 
 	"drtmx/index"
 	"drtmx/internal/wire"
 )
 
-// flush performs all announced reads together: the one-sided ones in shared
+// flush performs all queued reads together: the one-sided ones in shared
 // rounds, then the others by one RPC to each server.
 func (t *Txn) flush() {
 	if t.err == nil && t.local != nil {
@@ -21,6 +21,9 @@ func (t *Txn) flush() {
 	}
 	from := t.flushed
 	t.flushed = t.nGet
+	if t.err == nil && t.s != nil && t.s.kept.on {
+		t.s.keepReads(t, from)
+	}
 	for _, g := range t.gets[from:t.nGet] {
 		if !g.done {
 			g.done = true
@@ -47,19 +50,25 @@ func (t *Txn) flush() {
 // fit a batch: a scan posts a few at a time, other reads one.
 const maxOpsARound = 512
 
-// flush fills in the results of a transaction's announced reads.
+// flush fills in the results of a transaction's queued reads.
 func (s *Session) flush(t *Txn) error {
 	defer s.untouchAll() // also if a link fails before the first round
-	if err := s.load(t); err != nil {
-		return err
+	if t.at != 0 {
+		if err := s.enter(t); err != nil {
+			return err
+		}
 	}
 	for _, g := range t.gets[t.flushed:t.nGet] {
 		if g.done || s.byRPC(g.ix.Ordered) {
 			continue
 		}
-		g.op = s.pool(g.ix.ID, g.part).get()
-		g.op.Start(g.key)
-		if err := s.activate(t, g.op, g.part); err != nil {
+		p, err := s.pool(t.ctx, g.ix.ID, g.part)
+		if err != nil {
+			return err
+		}
+		g.op = p.get()
+		g.op.StartAt(g.key, t.at)
+		if err := s.activate(t, g.op, p); err != nil {
 			return err
 		}
 	}
@@ -72,9 +81,15 @@ func (s *Session) flush(t *Txn) error {
 			if sub.res != nil {
 				continue
 			}
-			sub.op = s.pool(sc.ix.ID, sub.part).scan()
-			sub.op.Start(sc.lo, sc.hi, t.scanLimit(sc))
-			if err := s.activate(t, sub.op, sub.part); err != nil {
+			p, err := s.pool(t.ctx, sc.ix.ID, sub.part)
+			if err != nil {
+				return err
+			}
+			if sub.op == nil {
+				sub.op = p.scan()
+			}
+			sub.op.StartAt(sc.lo, sc.hi, t.scanLimit(sc), t.at)
+			if err := s.activate(t, sub.op, p); err != nil {
 				return err
 			}
 		}
@@ -84,17 +99,21 @@ func (s *Session) flush(t *Txn) error {
 			return err
 		}
 	}
+	if t.at != 0 {
+		if err := s.leave(t); err != nil {
+			return err
+		}
+	}
 	return s.collect(t)
 }
 
 // activate adds an operation to the next rounds, and runs the rounds when there
 // are enough operations.
-func (s *Session) activate(t *Txn, op index.Op, part int) error {
-	l, err := s.link(t.ctx, s.db.parts[part].server)
+func (s *Session) activate(t *Txn, op index.Op, p *opPool) error {
+	l, err := s.join(t.ctx, p.server)
 	if err != nil {
 		return err
 	}
-	s.touch(l)
 	s.active = append(s.active, activeOp{op, l})
 	if len(s.active) >= maxOpsARound {
 		return s.rounds(t.ctx)
@@ -103,43 +122,6 @@ func (s *Session) activate(t *Txn, op index.Op, part int) error {
 }
 
 func (s *Session) byRPC(ordered bool) bool { return ordered && s.db.cfg.Reads == OrderedByRPC }
-
-// load connects to the servers that are needed, and fetches the client halves
-// that are empty.
-func (s *Session) load(t *Txn) error {
-	for _, g := range t.gets[t.flushed:t.nGet] {
-		if !g.done && !s.byRPC(g.ix.Ordered) {
-			if err := s.open(t.ctx, g.ix.ID, g.part); err != nil {
-				return err
-			}
-		}
-	}
-	for _, sc := range t.scans[:t.nScan] {
-		if sc.done || s.byRPC(true) {
-			continue
-		}
-		for i := range sc.nsubs {
-			if sc.subs[i].res != nil {
-				continue
-			}
-			if err := s.open(t.ctx, sc.ix.ID, sc.subs[i].part); err != nil {
-				return err
-			}
-		}
-	}
-	return s.maintain(t.ctx, t.used)
-}
-
-// open makes the pool of operations for one index in one partition.
-func (s *Session) open(ctx context.Context, ix, part int) error {
-	if s.pools[ix*len(s.db.parts)+part] == nil {
-		if _, err := s.link(ctx, s.db.parts[part].server); err != nil {
-			return err
-		}
-	}
-	s.pool(ix, part)
-	return nil
-}
 
 // collect takes the results of the operations. It asks the servers for the
 // operations that fell back and for those that always go by RPC.
@@ -150,7 +132,7 @@ func (s *Session) collect(t *Txn) error {
 			continue
 		}
 		if g.op != nil {
-			if r := g.op.Result(); r.Status != index.Fallback {
+			if r := g.op.Result(); !t.mustAsk(r.Status) {
 				g.res = r
 				continue
 			}
@@ -164,7 +146,7 @@ func (s *Session) collect(t *Txn) error {
 		for i := range sc.nsubs {
 			sub := &sc.subs[i]
 			if sub.res == nil && sub.op != nil {
-				if r := sub.op.Result(); r.Status != index.Fallback {
+				if r := sub.op.Result(); !t.mustAsk(r.Status) {
 					sub.res = r
 					continue
 				}
@@ -177,15 +159,25 @@ func (s *Session) collect(t *Txn) error {
 	if rest == 0 {
 		return nil
 	}
-	for server := range s.db.servers {
-		for more := true; more; {
-			var err error
-			if more, err = s.ask(t, server); err != nil {
-				return err
+	var patience time.Duration
+	for again := true; again; {
+		for server := range s.db.servers {
+			for more := true; more; {
+				var err error
+				if more, err = s.ask(t, server); err != nil {
+					return err
+				}
 			}
 		}
+		err := s.askRest(t)
+		if err != nil || t.at == 0 {
+			return err
+		}
+		if again, err = s.reopen(t, &patience); err != nil {
+			return err
+		}
 	}
-	return s.askRest(t)
+	return nil
 }
 
 // askRest continues scans that a server cut to fit its answer.
@@ -211,7 +203,7 @@ func (s *Session) askMore(t *Txn, sc *Scan, sub *subScan) error {
 	}
 	s.req = wire.AppendReads(s.req[:0], []wire.Read{{
 		Partition: uint16(sub.part), Index: uint16(sc.ix.ID), Scan: true, Strings: sc.ix.Strings,
-		Lo: after(sub.own.Entries[have-1].Key, sc.ix.Strings), Hi: sc.hi, Limit: uint32(t.scanLimit(sc) - have),
+		Lo: after(sub.own.Entries[have-1].Key, sc.ix.Strings), Hi: sc.hi, Limit: uint32(t.scanLimit(sc) - have), At: t.at,
 	}})
 	resp, err := s.call(t.ctx, l, s.req)
 	if err != nil {
@@ -229,9 +221,10 @@ func (s *Session) askMore(t *Txn, sc *Scan, sub *subScan) error {
 	sub.own.Quick = append(sub.own.Quick, page.Quick...)
 	sub.own.Gaps = append(sub.own.Gaps, page.Gaps...)
 	sub.own.Entries = append(sub.own.Entries, page.Entries...)
+	sub.own.Rests = max(sub.own.Rests, page.Rests)
 	sub.own.More = page.More && len(page.Entries) > 0
-	if page.Status == index.Locked {
-		sub.own.Status = index.Locked
+	if page.Status == index.Locked || page.Status == index.Gone {
+		sub.own.Status = page.Status
 	}
 	return nil
 }
@@ -262,7 +255,7 @@ func (s *Session) ask(t *Txn, server int) (more bool, err error) {
 	s.reads = s.reads[:0]
 	for _, g := range t.gets[t.flushed:t.nGet] {
 		if s.unanswered(g.done, g.res == nil, g.part, server) && len(s.reads) < wire.MaxReads {
-			s.reads = append(s.reads, wire.Read{Partition: uint16(g.part), Index: uint16(g.ix.ID), Strings: g.ix.Strings, Lo: g.key, GaveUp: g.op != nil})
+			s.reads = append(s.reads, wire.Read{Partition: uint16(g.part), Index: uint16(g.ix.ID), Strings: g.ix.Strings, Lo: g.key, GaveUp: g.op != nil, At: t.at})
 		}
 	}
 	for _, sc := range t.scans[:t.nScan] {
@@ -270,7 +263,7 @@ func (s *Session) ask(t *Txn, server int) (more bool, err error) {
 			if sub := &sc.subs[i]; s.unanswered(sc.done, sub.res == nil, sub.part, server) && len(s.reads) < wire.MaxReads {
 				s.reads = append(s.reads, wire.Read{
 					Partition: uint16(sub.part), Index: uint16(sc.ix.ID), Scan: true, Strings: sc.ix.Strings,
-					Lo: sc.lo, Hi: sc.hi, Limit: uint32(t.scanLimit(sc)), GaveUp: sub.op != nil,
+					Lo: sc.lo, Hi: sc.hi, Limit: uint32(t.scanLimit(sc)), GaveUp: sub.op != nil, At: t.at,
 				})
 			}
 		}
@@ -327,27 +320,4 @@ func (s *Session) takeAnswers(t *Txn, server int, resp []byte) error {
 		return fmt.Errorf("%w: read answer: %w", ErrProtocol, err)
 	}
 	return nil
-}
-
-// codeError returns the error of a response code that is not a result.
-func codeError(c wire.Code, text []byte) error {
-	switch c {
-	case wire.Exists:
-		return ErrExists
-	case wire.NotFound:
-		return ErrNotFound
-	case wire.OutOfMemory:
-		return ErrOutOfMemory
-	case wire.NoProcedure:
-		return fmt.Errorf("%w: %s", ErrNoProcedure, text)
-	case wire.Unavailable:
-		return fmt.Errorf("%w: %s", ErrUnavailable, text)
-	case wire.Forbidden:
-		return fmt.Errorf("%w: %s", ErrForbidden, text)
-	case wire.TooLarge:
-		return fmt.Errorf("%w: %s", ErrTooLarge, text)
-	case wire.ResultLost:
-		return ErrResultLost
-	}
-	return fmt.Errorf("%w: code %d: %s", ErrProtocol, c, text)
 }

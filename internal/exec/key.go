@@ -1,7 +1,6 @@
 package exec
 
 import (
-	"fmt"
 	"math"
 	"strings"
 
@@ -41,6 +40,13 @@ func (a *keyArena) view(ix *tables.Index, key tables.Key) index.Key {
 
 // keep is view of a copy of the key's bytes, for the rest of the attempt.
 func (a *keyArena) keep(ix *tables.Index, key tables.Key) index.Key {
+	if !ix.Strings {
+		return index.Num(key.Num())
+	}
+	return a.keepString(ix, key)
+}
+
+func (a *keyArena) keepString(ix *tables.Index, key tables.Key) index.Key {
 	if ix.Key == tables.NumberKey {
 		return a.view(ix, key)
 	}
@@ -82,13 +88,4 @@ func userKey(ix *tables.Index, key index.Key) tables.Key {
 // partitionOf returns the partition of a key among n partitions.
 func partitionOf(ix *tables.Index, key index.Key, n int) int {
 	return ix.Partition.Of(userKey(ix, key), n)
-}
-
-// keyText returns a key as error texts show it.
-func keyText(ix *tables.Index, key index.Key) string {
-	k := userKey(ix, key)
-	if ix.Key == tables.NumberKey {
-		return fmt.Sprintf("%#x", k.Num())
-	}
-	return k.String()
 }

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"fmt"
+	"errors"
 
 	"drtmx/internal/wire"
 	"drtmx/tables"
@@ -17,12 +17,14 @@ const loadChunk = 192 << 10
 // are sent in bulk, and secondary entries with them. For one goroutine;
 // several loaders may run side by side, best on different key ranges.
 type Loader struct {
-	s      *Session
-	ctx    context.Context
-	tab    *tables.Table
-	queues []loadQueue // by index of the table × partition
-	entry  tables.Row
-	keys   keyArena
+	s       *Session
+	ctx     context.Context
+	tab     *tables.Table
+	as      *tables.Table // the definition of the caller's rows
+	version uint32        // of the catalogue
+	queues  []loadQueue   // by index of the table × partition
+	entry   tables.Row
+	keys    keyArena
 }
 
 type loadQueue struct {
@@ -34,11 +36,19 @@ type loadQueue struct {
 
 // NewLoader opens a loader for one table.
 func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
+	as, c := t, db.Catalog()
+	t, err := c.Own(t)
+	if err != nil {
+		return nil, err
+	}
+	if len(t.Building()) > 0 {
+		return nil, t.Building()[0].Readable()
+	}
 	s, err := db.NewSession(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l := &Loader{s: s, ctx: ctx, tab: t}
+	l := &Loader{s: s, ctx: ctx, tab: t, as: as, version: uint32(c.Version())}
 	for _, ix := range append([]*tables.Index{t.Primary()}, t.Secondaries()...) {
 		for p := range db.parts {
 			l.queues = append(l.queues, loadQueue{ix: ix, part: p})
@@ -52,8 +62,11 @@ func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 // stays, with the secondary entries of both: load each key once.
 func (l *Loader) Add(key tables.Key, row tables.Row) error {
 	ix := l.tab.Primary()
-	if err := cmp.Or(ix.CheckKey(key), l.tab.CheckRow(row)); err != nil {
+	if err := cmp.Or(ix.CheckKey(key), l.as.CheckRow(row)); err != nil {
 		return err
+	}
+	if l.tab.Old(l.as) {
+		row = l.tab.FromOld(l.as, row)
 	}
 	n := len(l.s.db.parts)
 	if l.tab.Replicated() {
@@ -85,6 +98,7 @@ func (l *Loader) put(q *loadQueue, key tables.Key, row tables.Row) error {
 		q.b = append(q.b[:0], byte(wire.OpLoad))
 		q.b = binary.LittleEndian.AppendUint16(q.b, uint16(q.part))
 		q.b = binary.LittleEndian.AppendUint16(q.b, uint16(q.ix.ID))
+		q.b = binary.LittleEndian.AppendUint32(q.b, l.version)
 	}
 	l.keys.reset()
 	if key := l.keys.view(q.ix, key); q.ix.Strings {
@@ -111,7 +125,7 @@ func (l *Loader) send(q *loadQueue) error {
 		return err
 	}
 	if c := wire.Code(resp[0]); c != wire.OK {
-		return fmt.Errorf("load of %s: %w", q.ix.Name, codeError(c, resp[1:]))
+		return loadError(q.ix, codeError(c, resp[1:]))
 	}
 	return nil
 }
@@ -143,4 +157,13 @@ func (db *DB) Seal(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// loadError adds the table to a server's refusal of rows.
+func loadError(ix *tables.Index, err error) error {
+	var e *tables.Error
+	if errors.As(err, &e) && e.Table == "" {
+		e.Table = ix.Table.Name()
+	}
+	return err
 }

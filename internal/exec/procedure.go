@@ -25,6 +25,9 @@ func NewRunner(c *tables.Catalog, nparts int, local Local) *Runner {
 	return r
 }
 
+// Use sets the version of the catalogue for the next Run.
+func (r *Runner) Use(c *tables.Catalog) { r.t.catalog = c }
+
 // Run runs a procedure on one partition. leaves reports that the procedure
 // needs another partition and must be run again by DB.RunProcedure. abandoned
 // reports that it met a row that a prepared transaction holds. Otherwise commit
@@ -37,7 +40,10 @@ func (r *Runner) Run(ctx context.Context, p *Procedure, part int, args []byte) (
 		m = view
 	}
 	t.begin(ctx, m)
-	defer func() { t.mode = closed }()
+	defer func() {
+		t.mode = closed
+		t.giveBack()
+	}()
 	result, err = callBody(ctx, p, t, args)
 	switch t.err {
 	case errRemote:
@@ -63,11 +69,21 @@ func (r *Runner) Run(ctx context.Context, p *Procedure, part int, args []byte) (
 	return result, &r.commit, false, false, nil
 }
 
+// Met returns the name of the row whose lock abandoned the last run, if it is
+// known.
+func (r *Runner) Met() (row wire.RowName, known bool) {
+	g := r.t.met
+	if g == nil {
+		return 0, false
+	}
+	return wire.NameRow(uint16(g.ix.ID), g.key), true
+}
+
 // checkResult refuses a result that does not fit the answer, before its
 // transaction commits.
 func checkResult(result []byte) error {
 	if len(result) > MaxResultBytes {
-		return fmt.Errorf("%w: procedure result of %d bytes, limit %d (MaxResultBytes)", ErrTooLarge, len(result), MaxResultBytes)
+		return tooLarge("bytes of a procedure's result", len(result), MaxResultBytes, "MaxResultBytes")
 	}
 	return nil
 }
@@ -108,29 +124,40 @@ func OpenLocal(ctx context.Context, c Config, local Local) (*DB, error) {
 
 // ErrAbandoned is returned by the finish function of RunProcedure for an
 // attempt that must be retried.
-type ErrAbandoned struct{ Cause Cause }
+type ErrAbandoned struct {
+	Cause     Cause
+	Elsewhere bool // another server may have refused it
+}
 
 func (e ErrAbandoned) Error() string { return "txn: attempt abandoned: " + e.Cause.String() }
+
+// Finish commits an attempt of a procedure that has the given result.
+type Finish func(s *Session, c *wire.Commit, result []byte) error
 
 // RunProcedure runs a procedure that touches several servers, from its home.
 // finish commits an attempt (its parts carry proofs), or only validates it if
 // it has no writes. await, called after an attempt that met a lock, waits until
 // the lock may be gone and returns true. It returns false if it does not know
-// the lock.
+// the lock. An attempt that loses waits for its turn at home, by turns.
 func (db *DB) RunProcedure(
-	ctx context.Context, p *Procedure, args []byte, finish func(*Session, *wire.Commit) error, await func() bool,
+	ctx context.Context, p *Procedure, home Home, args []byte, finish Finish, await func() bool, turns Turns,
 ) (result []byte, err error) {
 	s, err := db.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer db.release(s)
-	s.await = await
-	defer func() { s.await = nil }()
+	s.await, s.turns, s.home = await, turns, int(home)
 	m := update
 	if p.ReadOnly {
 		m = view
 	}
+	s.kept.forget()
+	s.kept.on = m == update
+	defer func() {
+		s.await, s.turns, s.kept.on = nil, nil, false
+		s.kept.forget()
+	}()
 	body := BodyFunc(func(t *Txn) (err error) {
 		result, err = callBody(ctx, p, t, args)
 		if err == nil {
@@ -142,19 +169,22 @@ func (db *DB) RunProcedure(
 		if err != nil && t.err == nil {
 			// An error is the answer only if the rows behind it were a
 			// consistent snapshot.
-			if ferr := s.finishWith(t, true, finish); ferr != nil {
+			if ferr := s.finishWith(t, true, nil, finish); ferr != nil {
 				return ferr
 			}
 		}
 		return err
 	})
-	err = s.run(ctx, m, math.MaxInt, body, func(t *Txn) error { return s.finishWith(t, false, finish) })
+	err = s.run(ctx, m, math.MaxInt, body, func(t *Txn) error { return s.finishWith(t, false, result, finish) })
 	return result, err
 }
 
 // finishWith passes an attempt to finish, without its writes if it is only
 // validated.
-func (s *Session) finishWith(t *Txn, validate bool, finish func(*Session, *wire.Commit) error) error {
+func (s *Session) finishWith(t *Txn, validate bool, result []byte, finish Finish) error {
+	if t.scouts {
+		return t.abandon(CauseLocked)
+	}
 	if err := t.gather(&s.commit, true); err != nil {
 		return err
 	}
@@ -166,9 +196,13 @@ func (s *Session) finishWith(t *Txn, validate bool, finish func(*Session, *wire.
 	if err := s.checkShares(&s.commit); err != nil {
 		return t.fail(err)
 	}
-	err := finish(s, &s.commit)
+	s.commit.ID = wire.ID{Client: s.id}
+	t.sent = true
+	err := finish(s, &s.commit, result)
+	s.endTurns(t, err == nil, false)
 	var again ErrAbandoned
 	if errors.As(err, &again) {
+		t.elsewhere = again.Elsewhere
 		return t.abandon(again.Cause)
 	}
 	return err

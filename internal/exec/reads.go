@@ -14,6 +14,8 @@ const lookBackMax = 32
 type readsByKey struct {
 	at   map[readKey]int // place in Txn.gets of the first read of a key
 	upTo int             // reads before it are in at
+	next int             // of those looked through, the one after the last that was found
+	ixs  uint64          // bits of the indexes that were read, by number modulo 64
 }
 
 type readKey struct {
@@ -22,19 +24,20 @@ type readKey struct {
 }
 
 func (r *readsByKey) reset() {
-	clear(r.at)
-	r.upTo = 0
+	r.next, r.ixs = 0, 0
+	if r.upTo > 0 {
+		clear(r.at)
+		r.upTo = 0
+	}
 }
 
 // answered returns a read of the key that has its result, or nil if there is none.
 func (t *Txn) answered(ix *tables.Index, key index.Key) *Get {
-	if t.flushed <= lookBackMax {
-		for _, g := range t.gets[:t.nGet] {
-			if g.key == key && g.ix == ix && g.done && g.res != nil {
-				return g
-			}
-		}
+	if t.reads.ixs&ixBit(ix) == 0 {
 		return nil
+	}
+	if t.flushed <= lookBackMax {
+		return t.lookBack(ix, key)
 	}
 	r := &t.reads
 	if r.at == nil {
@@ -50,6 +53,25 @@ func (t *Txn) answered(ix *tables.Index, key index.Key) *Get {
 	}
 	if i, ok := r.at[readKey{ix.ID, key}]; ok {
 		return t.gets[i]
+	}
+	return nil
+}
+
+func ixBit(ix *tables.Index) uint64 { return 1 << (ix.ID % 64) }
+
+// lookBack looks through all reads. It begins after the one that it found last,
+// because most transactions write rows in the order in which they read them.
+func (t *Txn) lookBack(ix *tables.Index, key index.Key) *Get {
+	gets, r := t.gets[:t.nGet], &t.reads
+	for n := range gets {
+		i := r.next + n
+		if i >= len(gets) {
+			i -= len(gets)
+		}
+		if g := gets[i]; g.ix == ix && g.key == key && g.done && g.res != nil {
+			r.next = i + 1
+			return g
+		}
 	}
 	return nil
 }

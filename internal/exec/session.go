@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -8,61 +9,59 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"drtmx/index"
 	"drtmx/internal/clock"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
+	"drtmx/tables"
 )
 
 // Session is one goroutine's access to a cluster: connections, buffers and the
-// state of the exactly-once protocol. It runs one transaction at a time. DB's
+// state of the exactly-once protocol. It runs one transaction at a time. Buffers
+// of a few megabytes it keeps for the next transaction, larger ones not. DB's
 // methods use sessions from a pool. A worker that needs exact counters, or must
 // not wait for the pool, holds its own session.
 type Session struct {
-	db         *DB
+	db *DB
+	crowdState
 	id         uint64 // client half of transaction IDs
+	number     int    // in the order in which the DB's sessions were opened
 	seq        uint64
 	rng        *rand.Rand
 	mu         sync.Mutex // for writing links, and for reading them in another goroutine
 	links      []*link    // by server
-	touched    []*link    // links with requests in the round being built
+	lives      []*life    // by server: the one that its connection leads, or led, to
+	unsettled  []unsettled
+	touched    []*link // links with requests in the round being built
 	active     []activeOp
 	txn        Txn
 	pools      []*opPool // by index number × partition
-	closed     atomic.Bool
 	req        []byte
 	resp       []byte
 	proofs     []proof  // of the attempt being validated
 	words      []uint64 // where they are read again
-	controlled []int    // partitions whose control words are among them
+	controlled []rested // partitions whose control words are among them
 	reads      []wire.Read
 	commit     wire.Commit
-	stats      SessionStats
 	uncounted  []*link     // used since Stats last asked them
 	await      func() bool // of RunProcedure
+	snap       snapshotState
+	dials      []*dialing // connections being made, by server; nil before the first
+	owing      int        // links that owe
+	turns      Turns      // of RunProcedure
+	home       int        // of RunProcedure: the partition of the procedure
+	reserved   []int      // partitions that may have a reservation for this session
+	asked      []int      // partitions in which the transaction has asked for a turn
+	keptTurns  int        // attempts that kept the reservations
+	kept       keptReads  // of RunProcedure
+	past       history
+	losing     bool     // the transaction is among those that lose
+	visit      visit    // to the gate
+	borrower   *Session // whose transaction this session of the pool runs; nil: its own
+	lacks      []bool   // by server: connections that the transaction has lacked; nil: none
 }
-
-// link is a connection to one server with the two batches that operations
-// alternate between.
-type link struct {
-	server  int
-	conn    rdma.Conn
-	hello   *wire.Hello
-	batch   [2]rdma.Batch
-	part    rdma.Batch // part of a batch that is larger than the fabric takes at once
-	flip    int
-	touched bool
-	decides bool // transactions of the session were sent here to be committed
-
-	uncounted bool          // listed in the session's uncounted
-	counted   rdma.Counters // the part of conn's counters that the session's statistics include
-}
-
-func (l *link) done() *rdma.Batch { return &l.batch[l.flip^1] }
-func (l *link) next() *rdma.Batch { return &l.batch[l.flip] }
 
 type activeOp struct {
 	op index.Op
@@ -76,23 +75,23 @@ type opPool struct {
 	gets         []index.GetOp
 	scans        []index.ScanOp
 	nGet, nScan  int
-	part         int
+	server       int
 	began        *clock.Mark // of the attempt
 	usedThisTime bool
 }
 
 func newSession(db *DB, id, seed uint64) *Session {
+	db.nclient++
 	if db.cfg.Seed != 0 {
-		db.nclient++
 		seed = db.cfg.Seed + uint64(db.nclient)
 	}
 	s := &Session{
-		db: db, id: id, rng: rand.New(rand.NewPCG(seed, id)),
-		links: make([]*link, len(db.servers)),
-		pools: make([]*opPool, len(db.catalog.Indexes)*len(db.parts)),
+		db: db, id: id, number: db.nclient, rng: rand.New(rand.NewPCG(seed, id)),
+		links: make([]*link, len(db.servers)), lives: make([]*life, len(db.servers)),
+		pools: make([]*opPool, len(db.Catalog().Indexes)*len(db.parts)),
 	}
 	s.txn.s = s
-	s.txn.init(db.catalog, len(db.parts), db.local)
+	s.txn.init(db.Catalog(), len(db.parts), db.local)
 	return s
 }
 
@@ -166,8 +165,11 @@ func (s *Session) closeLinks() {
 	}
 	for _, l := range s.links {
 		if l != nil {
-			l.conn.Close()
+			s.db.room.shut(l)
 		}
+	}
+	for _, d := range s.dials {
+		d.stop()
 	}
 }
 
@@ -182,91 +184,6 @@ func (s *Session) keep(l *link) error {
 	return nil
 }
 
-// link returns the connection to a server, and makes it on first use and after
-// a failure. It refuses a server that was restarted without its memory.
-func (s *Session) link(ctx context.Context, server int) (*link, error) {
-	if l := s.links[server]; l != nil {
-		s.use(l)
-		return l, nil
-	}
-	if s.closed.Load() {
-		return nil, ErrClosed
-	}
-	addr := s.db.servers[server]
-	c, h, err := greet(ctx, s.db.cfg.Dial, addr)
-	if err != nil {
-		if errors.Is(err, ErrProtocol) {
-			return nil, err
-		}
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	if h.Server != server {
-		err = fmt.Errorf("%w: server %d answers at %s, want server %d", ErrProtocol, h.Server, addr, server)
-	} else {
-		err = s.db.meet(h, c.InOrder())
-	}
-	if err != nil {
-		c.Close()
-		return nil, err
-	}
-	l := &link{server: server, conn: c, hello: h}
-	if err := s.keep(l); err != nil {
-		c.Close()
-		return nil, err
-	}
-	s.use(l)
-	return l, nil
-}
-
-// use marks a connection for the next Stats.
-func (s *Session) use(l *link) {
-	if !l.uncounted {
-		l.uncounted = true
-		s.uncounted = append(s.uncounted, l)
-	}
-}
-
-// drop forgets a broken connection.
-func (s *Session) drop(l *link) {
-	s.count(l)
-	l.conn.Close()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.links[l.server] == l {
-		s.links[l.server] = nil
-	}
-}
-
-// broken converts a connection's error to an error of the API and drops the
-// connection.
-func (s *Session) broken(ctx context.Context, l *link, err error) error {
-	s.drop(l)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if s.closed.Load() {
-		return ErrClosed
-	}
-	return fmt.Errorf("%w: server %s: %w", ErrUnavailable, s.db.servers[l.server], err)
-}
-
-// call makes one RPC; the response is valid until the next call.
-func (s *Session) call(ctx context.Context, l *link, req []byte) ([]byte, error) {
-	resp, err := rdma.Call(ctx, l.conn, req, s.resp)
-	if err != nil {
-		if errors.Is(err, rdma.ErrTooLarge) {
-			return nil, fmt.Errorf("%w: %w", ErrTooLarge, err)
-		}
-		return nil, s.broken(ctx, l, err)
-	}
-	s.resp = resp
-	s.stats.Rounds++
-	if len(resp) == 0 {
-		return nil, fmt.Errorf("%w: empty response", ErrProtocol)
-	}
-	return resp, nil
-}
-
 // controlOp makes an RPC without arguments and without a result.
 func (s *Session) controlOp(ctx context.Context, server int, op wire.Op) error {
 	l, err := s.link(ctx, server)
@@ -278,19 +195,10 @@ func (s *Session) controlOp(ctx context.Context, server int, op wire.Op) error {
 		return err
 	}
 	if wire.Code(resp[0]) != wire.OK {
-		return fmt.Errorf("%w: server %s: %s", ErrProtocol, s.db.servers[server], resp[1:])
+		kind := cmp.Or(codeKinds[wire.Code(resp[0])], ErrProtocol)
+		return &tables.Error{Err: kind, Partition: -1, Server: s.db.servers[server], Detail: string(resp[1:])}
 	}
 	return nil
-}
-
-// touch adds a link's batches to the round being built.
-func (s *Session) touch(l *link) {
-	if !l.touched {
-		l.touched = true
-		l.batch[0].Reset()
-		l.batch[1].Reset()
-		s.touched = append(s.touched, l)
-	}
 }
 
 func (s *Session) untouchAll() {
@@ -310,10 +218,14 @@ func (s *Session) rounds(ctx context.Context) error {
 	for range maxRounds {
 		n := 0
 		for i := range s.active {
-			if a := s.active[i]; !a.op.Next(a.l.done(), a.l.next()) {
-				s.active[n] = a
-				n++
+			a := &s.active[i]
+			if a.op.Next(a.l.done, a.l.next) {
+				continue
 			}
+			if n < i {
+				s.active[n] = *a
+			}
+			n++
 		}
 		if s.active = s.active[:n]; n == 0 {
 			return nil
@@ -328,94 +240,111 @@ func (s *Session) rounds(ctx context.Context) error {
 // exchange posts every link's next batch and waits for all: one round, or
 // several if a batch is larger than the fabric takes at once.
 func (s *Session) exchange(ctx context.Context) error {
+	l := s.touched[0]
+	if n := len(l.next.WRs); len(s.touched) > 1 || n == 0 || n > rdma.MaxBatch {
+		return s.exchangeMany(ctx)
+	}
+	if err := l.conn.Post(l.next); err != nil {
+		return s.broken(ctx, l, err)
+	}
+	if err := l.conn.Wait(ctx, l.next); err != nil && !refused(err) {
+		return s.gaveUp(ctx, l, l.next, err)
+	}
+	s.stats.Rounds++
+	l.turn()
+	return nil
+}
+
+// refused reports that the server refused a request of a batch. That belongs to
+// the operation that posted it, which sees the status; any other error ends the
+// round.
+func refused(err error) bool {
+	return errors.Is(err, rdma.ErrAccess) || errors.Is(err, rdma.ErrUnsupported)
+}
+
+// exchangeMany is exchange over several connections, or with a large batch.
+func (s *Session) exchangeMany(ctx context.Context) error {
 	for from, more := 0, true; more; from += rdma.MaxBatch {
-		var err error
-		if more, err = s.exchangeFrom(ctx, from); err != nil {
-			return err
+		for i, l := range s.touched {
+			if b := l.piece(from); len(b.WRs) > 0 {
+				if err := l.conn.Post(b); err != nil {
+					s.owePosted(s.touched[:i], from)
+					return s.broken(ctx, l, err)
+				}
+			}
 		}
+		more = false
+		for i, l := range s.touched {
+			if b := l.piece(from); len(b.WRs) > 0 {
+				if err := l.conn.Wait(ctx, b); err != nil && !refused(err) {
+					s.owePosted(s.touched[i+1:], from)
+					return s.gaveUp(ctx, l, b, err)
+				}
+				more = more || len(l.next.WRs) > from+rdma.MaxBatch
+			}
+		}
+		s.stats.Rounds++
 	}
 	for _, l := range s.touched {
-		l.flip ^= 1
-		l.next().Reset()
+		l.turn()
 	}
 	return nil
 }
 
-// exchangeFrom performs one round. It posts, of every link's next batch, as
-// many requests as the fabric takes, starting at the given one. more reports
-// that some are left.
-func (s *Session) exchangeFrom(ctx context.Context, from int) (more bool, err error) {
-	for i, l := range s.touched {
-		if b := l.piece(from); b.Len() > 0 {
-			if err := l.conn.Post(b); err != nil {
-				s.dropPosted(s.touched[:i], from)
-				return false, s.broken(ctx, l, err)
-			}
-		}
-	}
-	for i, l := range s.touched {
-		if b := l.posted(from); b.Len() > 0 {
-			// Access faults belong to the operation that posted them, which
-			// sees the status; only a broken connection ends the round.
-			if err := l.conn.Wait(ctx, b); err != nil && !errors.Is(err, rdma.ErrAccess) && !errors.Is(err, rdma.ErrUnsupported) {
-				s.dropPosted(s.touched[i+1:], from)
-				return false, s.broken(ctx, l, err)
-			}
-		}
-		more = more || l.next().Len() > from+rdma.MaxBatch
-	}
-	s.stats.Rounds++
-	return more, nil
+// turn ends a round: what was posted is done.
+func (l *link) turn() {
+	l.done, l.next = l.next, l.done
+	l.next.Reset()
 }
 
 // piece returns the batch to post, with the requests from the given one on. It
 // shares their memory, so that completions land in the next batch.
 func (l *link) piece(from int) *rdma.Batch {
-	all := l.next()
-	if all.Len() > rdma.MaxBatch {
-		l.part.WRs = all.WRs[min(from, all.Len()):min(from+rdma.MaxBatch, all.Len())]
+	if from == 0 && len(l.next.WRs) <= rdma.MaxBatch {
+		return l.next
 	}
-	return l.posted(from)
+	return l.cut(from)
 }
 
-// posted returns the batch that piece returned.
-func (l *link) posted(from int) *rdma.Batch {
-	if l.next().Len() > rdma.MaxBatch {
-		return &l.part
-	}
-	if from > 0 {
-		return &noRequests
-	}
-	return l.next()
+// cut is piece of a batch that is larger than the fabric takes at once, and of
+// those beside it.
+func (l *link) cut(from int) *rdma.Batch {
+	all := l.next.WRs
+	l.part.WRs = all[min(from, len(all)):min(from+rdma.MaxBatch, len(all))]
+	return &l.part
 }
 
-var noRequests rdma.Batch
-
-// dropPosted closes the connections on which a round was posted but not waited
-// for. Until the wait, the buffers belong to the connection, and the next
-// transaction will reuse these buffers.
-func (s *Session) dropPosted(links []*link, from int) {
-	for _, l := range links {
-		if l.posted(from).Len() > 0 {
-			s.drop(l)
+// pool returns the operations for one index in one partition. It connects to
+// the server if it has to, and refreshes a client half that a transaction has
+// found stale, or loads it on its first use.
+func (s *Session) pool(ctx context.Context, ix, part int) (*opPool, error) {
+	p, server := s.poolAt(ix, part), s.db.parts[part].server
+	if p == nil || s.owing > 0 || s.links[server] == nil {
+		l, err := s.link(ctx, server)
+		if err == nil {
+			if p = s.poolAt(ix, part); p == nil { // or dropped, with the life that it is of
+				p, err = s.newPool(ctx, l, ix, part)
+			}
 		}
-	}
-}
-
-// pool returns the operations for one index in one partition. The first use of
-// a client half loads it.
-func (s *Session) pool(ix, part int) *opPool {
-	i := ix*len(s.db.parts) + part
-	p := s.pools[i]
-	if p == nil {
-		p = &opPool{client: s.db.parts[part].clients[ix], part: part, began: &s.txn.began}
-		s.pools[i] = p
+		if err != nil {
+			return nil, err
+		}
 	}
 	if !p.usedThisTime {
 		p.usedThisTime = true
 		s.txn.used = append(s.txn.used, p)
 	}
-	return p
+	if p.client.Stale() {
+		return p, s.maintain(ctx, p)
+	}
+	return p, nil
+}
+
+func (s *Session) poolAt(ix, part int) *opPool {
+	if at := ix*len(s.db.parts) + part; at < len(s.pools) {
+		return s.pools[at]
+	}
+	return nil
 }
 
 func (p *opPool) get() index.GetOp {
@@ -438,24 +367,16 @@ func (p *opPool) scan() index.ScanOp {
 	return p.scans[p.nScan-1]
 }
 
-// maintain refreshes client halves that the last transaction found stale.
-func (s *Session) maintain(ctx context.Context, pools []*opPool) error {
-	for _, p := range pools {
-		if !p.client.Stale() {
-			continue
-		}
-		l, err := s.link(ctx, s.db.parts[p.part].server)
-		if err != nil {
-			return err
-		}
-		if err := p.client.Maintain(ctx, l.conn); err != nil {
-			if errors.Is(err, index.ErrCorrupt) {
-				continue // being rewritten; reads fall back to the server until the next refresh
-			}
-			return s.broken(ctx, l, err)
-		}
+// maintain refreshes a stale client half.
+func (s *Session) maintain(ctx context.Context, p *opPool) error {
+	l, err := s.link(ctx, p.server)
+	if err != nil {
+		return err
 	}
-	return nil
+	if err := p.client.Maintain(ctx, l.conn); err != nil && !errors.Is(err, index.ErrCorrupt) {
+		return s.broken(ctx, l, err)
+	}
+	return nil // a corrupt index is being rewritten; reads fall back to the server until the next refresh
 }
 
 // backoff waits before attempt n+1. It spins first, because locks are held for

@@ -6,6 +6,7 @@ import (
 
 	"drtmx/internal/wire"
 	"drtmx/rdma"
+	"drtmx/tables"
 )
 
 // AskStats asks the server at an address for its statistics, over a new
@@ -15,17 +16,17 @@ import (
 func AskStats(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (*wire.ServerStats, error) {
 	c, err := dial(ctx, addr)
 	if err != nil {
-		return nil, fmt.Errorf("%w: server %s: %w", ErrUnavailable, addr, err)
+		return nil, &tables.Error{Err: ErrUnavailable, Partition: -1, Server: addr, Cause: err}
 	}
 	defer c.Close()
 	var st wire.ServerStats
 	var resp []byte
 	for more := true; more; more = st.Next != 0 {
 		if resp, err = rdma.Call(ctx, c, wire.AppendStatsRequest(nil, st.Next), resp); err != nil {
-			return nil, fmt.Errorf("%w: server %s: %w", ErrUnavailable, addr, err)
+			return nil, &tables.Error{Err: ErrUnavailable, Partition: -1, Server: addr, Cause: err}
 		}
 		if err := wire.DecodeStats(resp, &st); err != nil {
-			return nil, fmt.Errorf("%w: server %s: %w", ErrProtocol, addr, err)
+			return nil, &tables.Error{Err: ErrProtocol, Partition: -1, Server: addr, Cause: err}
 		}
 	}
 	return &st, nil
@@ -43,8 +44,16 @@ func (s *Session) serverStats(ctx context.Context, server int, st *wire.ServerSt
 			return err
 		}
 		if err := wire.DecodeStats(resp, st); err != nil {
-			return fmt.Errorf("%w: server %s: %w", ErrProtocol, s.db.servers[server], err)
+			return &tables.Error{Err: ErrProtocol, Partition: -1, Server: s.db.servers[server], Cause: err}
 		}
 	}
 	return nil
+}
+
+// AskStats is AskStats of a server of the DB, by its number.
+func (db *DB) AskStats(ctx context.Context, server int) (*wire.ServerStats, error) {
+	if server < 0 || server >= len(db.servers) {
+		return nil, fmt.Errorf("txn: server %d, want 0 to %d", server, len(db.servers)-1)
+	}
+	return AskStats(ctx, db.cfg.Dial, db.servers[server])
 }

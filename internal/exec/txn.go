@@ -1,14 +1,15 @@
 package exec
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"drtmx/index"
 	"drtmx/internal/clock"
+	"drtmx/internal/invariants"
 	"drtmx/internal/mem"
 	"drtmx/internal/wire"
 	"drtmx/tables"
@@ -30,6 +31,8 @@ const (
 	MaxCommitBytes = wire.MaxCommitBytes
 	// MaxResultBytes bounds the result of a procedure.
 	MaxResultBytes = wire.MaxResultBytes
+	// MaxBodyAge bounds the time from a body's first read to its validation.
+	MaxBodyAge = index.MaxProofAge
 )
 
 // errAbandoned ends an attempt that met a concurrent writer. Bodies get it as
@@ -58,10 +61,17 @@ type Txn struct {
 	only    int // ≥ 0: the one partition this procedure may touch, held exclusively
 	near    int // ≥ 0: a partition of local, whose copies of replicated tables are read
 
-	mode    mode
-	began   clock.Mark // before the first read
-	err     error      // the reason why the attempt is over: errAbandoned, errRemote, or a failure
-	doomed  error      // the error of the transaction, if the rows it read are a consistent snapshot
+	mode  mode
+	at    clock.Tick // of a snapshot: the time it reads; 0 else
+	began clock.Mark // before the first read
+	// proved is a moment, by clock.Fast, after the last READ of the validation; 0:
+	// now.
+	proved time.Duration
+	// recheck is the age at which an iterator checks what the attempt has read;
+	// 0: never before the end.
+	recheck time.Duration
+	err     error // the reason why the attempt is over: errAbandoned, errRemote, or a failure
+	doomed  error // the error of the transaction, if the rows it read are a consistent snapshot
 	cause   Cause
 	gets    []*Get
 	scans   []*Scan
@@ -70,8 +80,23 @@ type Txn struct {
 	flushed int // gets before it are done
 	reads   readsByKey
 	used    []*opPool
+	attempt uint64
+	volume  int // bytes of rows read and written, and of attempts before: see footprint
 	writes  writeSet
 	keys    keyArena
+
+	losses   int           // attempts before this one
+	patience time.Duration // when the session gives up, by clock.Fast; 0: not yet known
+	reserved bool          // the rows are reserved for the next attempt
+	gated    bool          // it has passed the gate
+	sent     bool          // to be committed, which ends reservations
+	outlived bool          // a server has another life than the attempt has read in
+	reuses   bool          // it uses reads of an attempt before
+	scouts   bool          // it has met a lock, and goes on to read elsewhere; it does not commit
+	// elsewhere says that other servers were asked to commit the attempt, one of
+	// which may be the one that has refused it.
+	elsewhere bool
+	met       *Get // whose lock ended the attempt; nil: not known
 }
 
 type mode uint8
@@ -80,6 +105,7 @@ const (
 	closed mode = iota
 	view
 	update
+	snapshot
 )
 
 func (t *Txn) init(c *tables.Catalog, nparts int, local Local) {
@@ -115,8 +141,13 @@ func (t *Txn) partition(ix *tables.Index, key index.Key) int {
 
 // begin starts an attempt.
 func (t *Txn) begin(ctx context.Context, m mode) {
-	t.ctx, t.mode, t.err, t.doomed, t.began = ctx, m, nil, nil, clock.Start()
-	t.nGet, t.nScan, t.flushed = 0, 0, 0
+	t.ctx, t.mode, t.at, t.err, t.doomed, t.began, t.proved = ctx, m, 0, nil, nil, clock.Start(), 0
+	if t.s != nil {
+		t.catalog = t.s.db.Catalog()
+	}
+	t.nGet, t.nScan, t.flushed, t.reserved, t.sent, t.outlived, t.met = 0, 0, 0, false, false, false, nil
+	t.reuses, t.scouts, t.elsewhere = false, false, false
+	t.attempt++
 	t.reads.reset()
 	for _, p := range t.used {
 		p.nGet, p.nScan, p.usedThisTime = 0, 0, false
@@ -124,6 +155,31 @@ func (t *Txn) begin(ctx context.Context, m mode) {
 	t.used = t.used[:0]
 	t.writes.reset()
 	t.keys.reset()
+}
+
+// end closes the transaction. Its rows are not valid any more. Under the race
+// detector end overwrites them, so that tests find those that are used
+// nevertheless.
+func (t *Txn) end() {
+	t.mode = closed
+	if !invariants.Spoils {
+		return
+	}
+	for _, g := range t.gets[:t.nGet] {
+		spoil(g.row)
+	}
+	for _, sc := range t.scans[:t.nScan] {
+		for i := range sc.out {
+			spoil(sc.out[i].Row)
+		}
+	}
+}
+
+// spoil overwrites a row.
+func spoil(row tables.Row) {
+	for i := range row {
+		row[i] = 0xdb
+	}
 }
 
 // abandon aborts the attempt because of a concurrent writer.
@@ -165,12 +221,12 @@ func (t *Txn) usable() error {
 		return ErrClosed
 	}
 	if t.nGet+t.nScan >= MaxReads {
-		return t.fail(fmt.Errorf("%w: more than %d reads in one transaction", ErrTooLarge, MaxReads))
+		return t.fail(tooLarge("reads of one transaction", t.nGet+t.nScan+1, MaxReads, "MaxReads"))
 	}
 	return nil
 }
 
-// Get is an announced point read; see Txn.GetLater.
+// Get is a queued point read; see Txn.QueueGet.
 type Get struct {
 	t    *Txn
 	ix   *tables.Index
@@ -179,14 +235,16 @@ type Get struct {
 	done bool
 	err  error
 	row  tables.Row
-	op   index.GetOp  // one-sided
-	srv  index.Server // this process holds the partition
+	as   *tables.Table // not nil: the earlier definition that the body uses
+	made []byte        // memory of a row of another format
+	op   index.GetOp   // one-sided
+	srv  index.Server  // this process holds the partition
 	own  index.GetResult
 	res  *index.GetResult // nil if the row is the transaction's own
 	buf  []uint64
 }
 
-// Scan is an announced range read; see Txn.ScanLater.
+// Scan is a queued range read; see Txn.QueueScan.
 type Scan struct {
 	t      *Txn
 	ix     *tables.Index
@@ -197,6 +255,13 @@ type Scan struct {
 	subs   []subScan
 	nsubs  int
 	out    []tables.Entry
+	as     *tables.Table // not nil: the earlier definition that the body uses
+	made   []byte        // memory of rows of another format
+
+	// Of an iterator; see pager.
+	paged   bool
+	covered index.Key
+	kept    []keptProofs // of the pages before
 }
 
 // subScan is the part of a scan in one partition.
@@ -207,30 +272,40 @@ type subScan struct {
 	res  *index.ScanResult
 	buf  []uint64
 
-	changed bool // a quick proof failed
+	changed   bool // a quick proof failed
+	elsewhere bool // another server is read
 }
 
-// GetLater announces a Get. When the body waits for the first result, all
-// announced reads run together, in the same network rounds.
-func (t *Txn) GetLater(tab *tables.Table, key tables.Key) *Get {
-	ix := tab.Primary()
+// QueueGet queues a Get and returns at once. When the body asks for the first
+// result, all queued reads run together, in the same network rounds.
+func (t *Txn) QueueGet(tab *tables.Table, key tables.Key) *Get {
+	own, err := t.catalog.Own(tab)
+	if err != nil {
+		return &Get{t: t, done: true, err: err}
+	}
+	ix := own.Primary()
 	if err := ix.CheckKey(key); err != nil {
 		return &Get{t: t, done: true, err: err}
 	}
-	return t.getLater(ix, t.keys.keep(ix, key))
+	g := t.queueGet(ix, t.keys.keep(ix, key))
+	if own.Old(tab) {
+		g.as = tab
+	}
+	return g
 }
 
-func (t *Txn) getLater(ix *tables.Index, key index.Key) *Get {
+func (t *Txn) queueGet(ix *tables.Index, key index.Key) *Get {
 	if t.nGet == len(t.gets) {
 		t.gets = append(t.gets, &Get{})
 	}
 	g := t.gets[t.nGet]
-	g.t, g.ix, g.key, g.done, g.err, g.row, g.res, g.op, g.srv = t, ix, key, false, nil, nil, nil, nil, nil
+	g.t, g.ix, g.key, g.done, g.err, g.row, g.as, g.res, g.op, g.srv = t, ix, key, false, nil, nil, nil, nil, nil, nil
 	if err := t.usable(); err != nil {
 		g.done, g.err = true, err
 		return g
 	}
 	t.nGet++
+	t.reads.ixs |= ixBit(ix)
 	if w := t.writes.find(ix.ID, key); w != nil {
 		g.done, g.row = true, w.row
 		if w.gone() {
@@ -246,10 +321,11 @@ func (t *Txn) getLater(ix *tables.Index, key index.Key) *Get {
 	if t.local != nil {
 		g.srv = t.local.Index(g.part, ix.ID)
 	}
+	t.keptGet(g)
 	return g
 }
 
-// getLocal answers announced reads of this server's memory. It prefetches the
+// getLocal answers queued reads of this server's memory. It prefetches the
 // rows together, because a transaction that reads many rows spends most of its
 // time waiting for memory.
 func (t *Txn) getLocal() {
@@ -278,12 +354,22 @@ func (t *Txn) getLocal() {
 
 // settle converts the index's result to the caller's.
 func (g *Get) settle() {
+	if g.res.Status == index.Locked {
+		g.t.scout(g)
+	}
 	switch g.res.Status {
 	case index.Found:
 		g.row = mem.Bytes(g.res.Row)
+		if g.ix.Aged() {
+			g.made, g.row = g.ix.Table.Grown(g.made[:0], g.row)
+		}
+		g.t.volume += len(g.row)
 	case index.NotFound:
 		g.err = ErrNotFound
 	case index.Locked:
+		if g.t.met == nil {
+			g.t.met = g
+		}
 		g.err = g.t.abandon(CauseLocked)
 	default:
 		g.err = g.t.fail(readFailed(g.ix, g.res.Status, g.res.Err))
@@ -292,13 +378,22 @@ func (g *Get) settle() {
 
 func readFailed(ix *tables.Index, st index.Status, err error) error {
 	if err == nil {
-		return fmt.Errorf("%w: read of %s ended as %v", ErrProtocol, ix.Name, st)
+		return ix.Concerns(fmt.Errorf("%w: a read ended as %v", ErrProtocol, st), tables.Key{})
 	}
-	return fmt.Errorf("read of %s: %w", ix.Name, err)
+	return ix.Concerns(err, tables.Key{})
 }
 
 // Row waits for the result. It returns ErrNotFound if there is no row.
 func (g *Get) Row() (tables.Row, error) {
+	row, err := g.await()
+	if g.as != nil && err == nil {
+		_, row = g.ix.Table.SeenAs(g.as, nil, row)
+	}
+	return row, g.t.named(err, g.ix, g.key)
+}
+
+// await is Row for use within the package: it does not say which row is absent.
+func (g *Get) await() (tables.Row, error) {
 	if !g.done {
 		g.t.flush()
 	}
@@ -307,19 +402,47 @@ func (g *Get) Row() (tables.Row, error) {
 
 // Get reads a row by primary key. It returns ErrNotFound if there is none.
 func (t *Txn) Get(tab *tables.Table, key tables.Key) (tables.Row, error) {
-	return t.GetLater(tab, key).Row()
+	return t.QueueGet(tab, key).Row()
 }
 
-// ScanLater announces a Scan, as GetLater does a Get.
-func (t *Txn) ScanLater(ix *tables.Index, lo, hi tables.Key, limit int) *Scan {
-	if err := cmp.Or(ix.CheckBound(lo), ix.CheckBound(hi)); err != nil {
+// QueueScan queues a Scan, as QueueGet does a Get.
+func (t *Txn) QueueScan(ix *tables.Index, lo, hi tables.Key, limit int) *Scan {
+	sc := t.newScan(ix, lo, hi)
+	if sc.limit = limit; !sc.done {
+		t.startScan(sc)
+	}
+	return sc
+}
+
+// newScan returns a scan that has yet to be started, or one that is done: it
+// has an error, or its range is empty.
+func (t *Txn) newScan(ix *tables.Index, lo, hi tables.Key) *Scan {
+	seen := ix
+	ix, err := t.catalog.OwnIndex(ix)
+	if err == nil {
+		err = ix.CheckBound(lo)
+	}
+	if err == nil {
+		err = ix.CheckBound(hi)
+	}
+	if err == nil {
+		err = ix.Readable()
+	}
+	if err != nil {
 		return &Scan{t: t, done: true, err: err}
 	}
 	if t.nScan == len(t.scans) {
 		t.scans = append(t.scans, &Scan{})
 	}
 	sc := t.scans[t.nScan]
-	sc.t, sc.ix, sc.limit, sc.done, sc.err = t, ix, limit, false, nil
+	sc.t, sc.ix, sc.done, sc.err, sc.paged, sc.as = t, ix, false, nil, false, nil
+	if ix.Aged() && ix.Table.Old(seen.Table) {
+		sc.as = seen.Table
+	}
+	sc.forget()
+	for i := range sc.subs {
+		sc.subs[i].op = nil
+	}
 	sc.lo, sc.hi = t.keys.bound(ix, lo), t.keys.bound(ix, hi)
 	sc.nsubs, sc.out = 0, sc.out[:0]
 	if err := t.usable(); err != nil {
@@ -329,20 +452,26 @@ func (t *Txn) ScanLater(ix *tables.Index, lo, hi tables.Key, limit int) *Scan {
 	t.nScan++
 	switch {
 	case !ix.Ordered:
-		sc.done, sc.err = true, fmt.Errorf("%w: scan of %s, which is a hash index", tables.ErrSchema, ix.Name)
+		sc.done, sc.err = true, ix.Concerns(fmt.Errorf("%w: scan of a hash index", tables.ErrSchema), tables.Key{})
 	case sc.lo.Compare(sc.hi) > 0:
 		sc.done = true
-	default:
-		t.startScan(sc)
 	}
 	return sc
 }
 
+// span returns the first and the last partition in which a scan reads.
+func (t *Txn) span(ix *tables.Index, lo, hi index.Key) (first, last int) {
+	if ix.Partition.Kind == tables.Replicated {
+		part := t.partition(ix, lo)
+		return part, part
+	}
+	return ix.Partition.Span(userKey(ix, lo), userKey(ix, hi), t.nparts)
+}
+
 func (t *Txn) startScan(sc *Scan) {
-	first, last := sc.ix.Partition.Span(userKey(sc.ix, sc.lo), userKey(sc.ix, sc.hi), t.nparts)
-	if sc.ix.Partition.Kind == tables.Replicated {
-		first = t.partition(sc.ix, sc.lo)
-		last = first
+	first, last := t.span(sc.ix, sc.lo, sc.hi)
+	if sc.paged {
+		sc.limit = max(sc.limit/(last-first+1), partRowsMin)
 	}
 	remote := false
 	for p := first; p <= last; p++ {
@@ -351,7 +480,10 @@ func (t *Txn) startScan(sc *Scan) {
 		}
 		sub := &sc.subs[sc.nsubs]
 		sc.nsubs++
-		sub.part, sub.op, sub.res = p, nil, nil
+		if sub.part != p {
+			sub.op = nil
+		}
+		sub.part, sub.res, sub.elsewhere = p, nil, false
 		if t.local == nil {
 			remote = true
 			continue
@@ -362,7 +494,9 @@ func (t *Txn) startScan(sc *Scan) {
 		}
 		srv, ok := t.local.Index(p, sc.ix.ID).(index.OrderedServer)
 		if !ok {
-			remote = true
+			if !t.keptScan(sc, sub) {
+				remote, sub.elsewhere = true, true
+			}
 			continue
 		}
 		sub.buf = srv.Scan(sc.lo, sc.hi, t.scanLimit(sc), &sub.own, sub.buf)
@@ -382,7 +516,7 @@ func (t *Txn) scanLimit(sc *Scan) int {
 	if n <= 0 || n > MaxScanRows {
 		n = MaxScanRows
 	}
-	if !t.writes.empty() {
+	if !t.writes.empty() && !sc.paged {
 		n += t.writes.deletes(sc.ix.ID, sc.lo, sc.hi)
 	}
 	return n
@@ -391,16 +525,25 @@ func (t *Txn) scanLimit(sc *Scan) int {
 // settle merges the partitions' answers and the transaction's own writes.
 func (sc *Scan) settle() {
 	t := sc.t
-	more := false
+	more, aged := false, sc.ix.Aged()
+	sc.made = sc.made[:0]
 	for i := range sc.nsubs {
 		res := sc.subs[i].res
 		switch res.Status {
 		case index.Found, index.NotFound:
 			more = more || res.More
+			n, words := len(sc.out), 0
+			sc.out = slices.Grow(sc.out, len(res.Entries))[:n+len(res.Entries)]
 			for j := range res.Entries {
-				e := &res.Entries[j]
-				sc.out = append(sc.out, tables.Entry{Key: userKey(sc.ix, e.Key), Row: mem.Bytes(e.Row)})
+				e, out := &res.Entries[j], &sc.out[n+j]
+				row := tables.Row(mem.Bytes(e.Row))
+				if aged {
+					sc.made, row = sc.ix.Table.Grown(sc.made, row)
+				}
+				out.Key, out.Row = userKey(sc.ix, e.Key), row
+				words += len(e.Row)
 			}
+			t.volume += words*mem.WordBytes + len(res.Entries)*bytesPerEntry
 		case index.Locked:
 			sc.err = t.abandon(CauseLocked)
 			return
@@ -412,6 +555,13 @@ func (sc *Scan) settle() {
 	if sc.nsubs > 1 {
 		slices.SortFunc(sc.out, func(a, b tables.Entry) int { return a.Key.Compare(b.Key) })
 	}
+	if sc.as != nil {
+		defer sc.show()
+	}
+	if sc.paged {
+		sc.settlePage()
+		return
+	}
 	if !t.writes.empty() {
 		sc.out = t.writes.overlay(sc.ix, sc.lo, sc.hi, sc.out, more)
 	}
@@ -419,7 +569,17 @@ func (sc *Scan) settle() {
 		sc.out = sc.out[:sc.limit]
 	}
 	if len(sc.out) > MaxScanRows || more && (sc.limit <= 0 || len(sc.out) < sc.limit) {
-		sc.err = t.fail(fmt.Errorf("%w: a scan of %s returns more than %d rows; give it a limit", ErrTooLarge, sc.ix.Name, MaxScanRows))
+		e := sc.ix.Concerns(ErrTooLarge, tables.Key{})
+		e.Detail, e.Limit, e.Max, e.Size = "rows of one scan; give it a limit", "MaxScanRows", MaxScanRows, MaxScanRows+1
+		sc.err = t.fail(e)
+	}
+}
+
+// show gives the rows the format that the body knows.
+func (sc *Scan) show() {
+	for i := range sc.out {
+		e := &sc.out[i]
+		sc.made, e.Row = sc.ix.Table.SeenAs(sc.as, sc.made, e.Row)
 	}
 }
 
@@ -432,12 +592,4 @@ func (sc *Scan) Entries() ([]tables.Entry, error) {
 		return nil, sc.err
 	}
 	return sc.out, nil
-}
-
-// Scan reads the rows with lo ≤ key ≤ hi of an ordered index (a table's
-// primary or a secondary) in key order, at most limit; limit ≤ 0 asks for all,
-// up to MaxScanRows. tables.First and tables.Last reach to the ends of the
-// index. Entries of a secondary index hold PrimaryKey and the included columns.
-func (t *Txn) Scan(ix *tables.Index, lo, hi tables.Key, limit int) ([]tables.Entry, error) {
-	return t.ScanLater(ix, lo, hi, limit).Entries()
 }

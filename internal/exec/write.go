@@ -6,138 +6,24 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/google/btree"
-
 	"drtmx/index"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 )
-
-// writeSet is the buffered writes of a transaction, ordered by index and key
-// so that scans can be overlaid with them.
-type writeSet struct {
-	tree *btree.BTreeG[*write]
-	list []*write // in order of first write; the first determines the home
-	n    int
-
-	probe   write // for look-ups without allocation
-	probeIx tables.Index
-}
-
-type write struct {
-	ix      *tables.Index
-	key     index.Key
-	op      wire.WriteOp
-	hint    uint64
-	row     tables.Row
-	dropped bool // an insert that the transaction undid: nothing to send
-}
-
-// gone reports whether the transaction sees no row.
-func (w *write) gone() bool { return w.dropped || w.op == wire.Delete }
-
-func (ws *writeSet) init() {
-	ws.tree = btree.NewG(16, func(a, b *write) bool {
-		if a.ix.ID != b.ix.ID {
-			return a.ix.ID < b.ix.ID
-		}
-		return a.key.Compare(b.key) < 0
-	})
-}
-
-// at returns a search key.
-func (ws *writeSet) at(ix int, key index.Key) *write {
-	ws.probeIx.ID = ix
-	ws.probe.ix, ws.probe.key = &ws.probeIx, key
-	return &ws.probe
-}
-
-func (ws *writeSet) reset() {
-	if ws.n > 0 {
-		ws.n = 0
-		ws.tree.Clear(true)
-	}
-}
-
-func (ws *writeSet) empty() bool { return ws.n == 0 }
-
-func (ws *writeSet) find(ix int, key index.Key) *write {
-	if ws.n == 0 {
-		return nil
-	}
-	w, _ := ws.tree.Get(ws.at(ix, key))
-	return w
-}
-
-// add adds a write for a key that has none yet.
-func (ws *writeSet) add(ix *tables.Index, key index.Key) *write {
-	if ws.n == len(ws.list) {
-		ws.list = append(ws.list, &write{})
-	}
-	w := ws.list[ws.n]
-	ws.n++
-	*w = write{ix: ix, key: key, row: w.row[:0]}
-	ws.tree.ReplaceOrInsert(w)
-	return w
-}
-
-// ascend calls fn for the writes of [lo, hi] until it returns false.
-func (ws *writeSet) ascend(ix int, lo, hi index.Key, fn func(*write) bool) {
-	ws.tree.AscendGreaterOrEqual(ws.at(ix, lo), func(w *write) bool {
-		return w.ix.ID == ix && w.key.Compare(hi) <= 0 && fn(w)
-	})
-}
-
-func (ws *writeSet) deletes(ix int, lo, hi index.Key) (n int) {
-	ws.ascend(ix, lo, hi, func(w *write) bool {
-		if w.gone() {
-			n++
-		}
-		return true
-	})
-	return n
-}
-
-// overlay merges the transaction's own writes of [lo, hi] into the rows read.
-// If a limit cut the rows, it does not merge own rows past the last of them,
-// because other rows may lie between.
-func (ws *writeSet) overlay(ix *tables.Index, lo, hi index.Key, rows []tables.Entry, more bool) []tables.Entry {
-	end := tables.Last
-	if more && len(rows) > 0 {
-		end = rows[len(rows)-1].Key
-	}
-	ws.ascend(ix.ID, lo, hi, func(w *write) bool {
-		key := userKey(ix, w.key)
-		if key.Compare(end) > 0 {
-			return false
-		}
-		i, found := slices.BinarySearchFunc(rows, key, func(e tables.Entry, k tables.Key) int { return e.Key.Compare(k) })
-		switch {
-		case found && w.gone():
-			rows = slices.Delete(rows, i, i+1)
-		case found:
-			rows[i].Row = w.row
-		case !w.gone():
-			rows = slices.Insert(rows, i, tables.Entry{Key: key, Row: w.row})
-		}
-		return true
-	})
-	return rows
-}
 
 // writable makes the checks common to all writes.
 func (t *Txn) writable(tab *tables.Table) error {
 	if err := t.usable(); err != nil {
 		return err
 	}
-	if t.mode == view {
-		return fmt.Errorf("%w transaction: write to %s", ErrReadOnly, tab.Name())
+	if t.mode != update {
+		return tab.Primary().Concerns(fmt.Errorf("%w transaction", ErrReadOnly), tables.Key{})
 	}
 	if tab.Replicated() {
-		return fmt.Errorf("%w table %s: replicated tables are written by loading", ErrReadOnly, tab.Name())
+		return tab.Primary().Concerns(fmt.Errorf("%w table: replicated tables are written by loading", ErrReadOnly), tables.Key{})
 	}
 	if t.writes.n >= MaxWrites {
-		return t.fail(fmt.Errorf("%w: more than %d writes in one transaction", ErrTooLarge, MaxWrites))
+		return t.fail(tooLarge("writes of one transaction", t.writes.n+1, MaxWrites, "MaxWrites"))
 	}
 	if t.only >= 0 && tab.Primary().Partition.Kind == tables.Replicated {
 		return t.fail(errRemote)
@@ -155,12 +41,13 @@ func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key index.Key, row tables.R
 		w = t.writes.add(ix, key)
 		w.op, w.hint = op, t.hint(ix, key)
 		w.row = append(w.row, row...)
+		t.volume += 2 * len(row) // here and in the message
 		return nil
 	}
 	switch op {
 	case wire.Insert:
 		if !w.gone() {
-			return fmt.Errorf("%w: %s key %s", ErrExists, ix.Name, keyText(ix, key))
+			return t.concerns(ErrExists, ix, key)
 		}
 		if w.dropped {
 			w.op, w.dropped = wire.Insert, false
@@ -175,11 +62,11 @@ func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key index.Key, row tables.R
 		}
 	case wire.Update:
 		if w.gone() {
-			return fmt.Errorf("%w: %s key %s", ErrNotFound, ix.Name, keyText(ix, key))
+			return t.concerns(ErrNotFound, ix, key)
 		}
 	case wire.Delete:
 		if w.gone() {
-			return fmt.Errorf("%w: %s key %s", ErrNotFound, ix.Name, keyText(ix, key))
+			return t.concerns(ErrNotFound, ix, key)
 		}
 		if w.op == wire.Insert {
 			return t.takeBack(w)
@@ -207,7 +94,7 @@ func (t *Txn) takeBack(w *write) error {
 		w.dropped = true
 		return nil
 	case err == nil:
-		return t.doom(fmt.Errorf("%w: %s key %s", ErrExists, w.ix.Name, keyText(w.ix, w.key)))
+		return t.doom(t.concerns(ErrExists, w.ix, w.key))
 	}
 	return err
 }
@@ -215,9 +102,9 @@ func (t *Txn) takeBack(w *write) error {
 // underlying reads a key without the transaction's own write of it.
 func (t *Txn) underlying(ix *tables.Index, key index.Key) (tables.Row, error) {
 	w := t.writes.find(ix.ID, key)
-	t.writes.tree.Delete(w)
-	defer t.writes.tree.ReplaceOrInsert(w)
-	return t.getLater(ix, key).Row()
+	w.hidden = true
+	defer func() { w.hidden = false }()
+	return t.queueGet(ix, key).await()
 }
 
 // hint returns the address at which an earlier read of this transaction found
@@ -232,9 +119,17 @@ func (t *Txn) hint(ix *tables.Index, key index.Key) uint64 {
 // Insert adds a row. If the key is taken the transaction fails with ErrExists,
 // from Insert or from its commit. key and row may be reused on return.
 func (t *Txn) Insert(tab *tables.Table, key tables.Key, row tables.Row) error {
-	ix := tab.Primary()
-	if err := cmp.Or(t.writable(tab), ix.CheckKey(key), tab.CheckRow(row)); err != nil {
+	as := tab
+	tab, err := t.catalog.Own(tab)
+	if err != nil {
 		return err
+	}
+	ix := tab.Primary()
+	if err := cmp.Or(t.writable(tab), ix.CheckKey(key), t.checkRow(as, row)); err != nil {
+		return err
+	}
+	if tab.Old(as) {
+		row = tab.FromOld(as, row)
 	}
 	return t.insert(tab, t.keys.keep(ix, key), row)
 }
@@ -248,39 +143,74 @@ func (t *Txn) insert(tab *tables.Table, key index.Key, row tables.Row) error {
 
 // Put inserts a row or overwrites the existing one.
 func (t *Txn) Put(tab *tables.Table, key tables.Key, row tables.Row) error {
+	as := tab
+	tab, err := t.catalog.Own(tab)
+	if err != nil {
+		return err
+	}
 	ix := tab.Primary()
-	if err := cmp.Or(t.writable(tab), ix.CheckKey(key), tab.CheckRow(row)); err != nil {
+	if err := cmp.Or(t.writable(tab), ix.CheckKey(key), t.checkRow(as, row)); err != nil {
 		return err
 	}
 	k := t.keys.keep(ix, key)
-	if len(tab.Secondaries()) == 0 {
+	if !tab.Indexed() && !tab.Old(as) {
 		return t.set(ix, wire.Put, k, row)
 	}
 	old, err := t.current(ix, k)
 	if errors.Is(err, ErrNotFound) {
+		if tab.Old(as) {
+			row = tab.FromOld(as, row)
+		}
 		return t.insert(tab, k, row)
 	} else if err != nil {
 		return err
 	}
-	return t.replace(tab, k, old, row)
+	return t.replaceOf(as, tab, k, old, row)
 }
 
 // Update overwrites an existing row. If there is none, Update or the commit
 // returns ErrNotFound.
 func (t *Txn) Update(tab *tables.Table, key tables.Key, row tables.Row) error {
+	as := tab
+	tab, err := t.catalog.Own(tab)
+	if err != nil {
+		return err
+	}
 	ix := tab.Primary()
-	if err := cmp.Or(t.writable(tab), ix.CheckKey(key), tab.CheckRow(row)); err != nil {
+	if err := cmp.Or(t.writable(tab), ix.CheckKey(key), t.checkRow(as, row)); err != nil {
 		return err
 	}
 	k := t.keys.keep(ix, key)
-	if len(tab.Secondaries()) == 0 {
+	if !tab.Indexed() && !tab.Old(as) {
 		return t.set(ix, wire.Update, k, row)
 	}
 	old, err := t.current(ix, k)
 	if err != nil {
+		return t.named(err, ix, k)
+	}
+	return t.replaceOf(as, tab, k, old, row)
+}
+
+// checkRow checks a row that the body has made for its definition of the table.
+// The body may have read a row with columns that this DB has not heard of.
+func (t *Txn) checkRow(as *tables.Table, row tables.Row) error {
+	err := as.CheckRow(row)
+	if err == nil || t.s == nil || !as.Grows() {
 		return err
 	}
-	return t.replace(tab, k, old, row)
+	if newer, rerr := t.s.refresh(t.ctx); newer && rerr == nil {
+		return t.abandon(CauseCatalog)
+	}
+	return err
+}
+
+// replaceOf is replace for a row that the body has made for the definition as of
+// the table. It keeps the columns that as lacks.
+func (t *Txn) replaceOf(as, tab *tables.Table, key index.Key, old, row tables.Row) error {
+	if tab.Old(as) {
+		row = tab.Merged(as, row, old)
+	}
+	return t.replace(tab, key, old, row)
 }
 
 // current returns the row as the transaction sees it now. It does not read a
@@ -292,7 +222,7 @@ func (t *Txn) current(ix *tables.Index, key index.Key) (tables.Row, error) {
 			return g.row, g.err
 		}
 	}
-	return t.getLater(ix, key).Row()
+	return t.queueGet(ix, key).await()
 }
 
 func (t *Txn) replace(tab *tables.Table, key index.Key, old, row tables.Row) error {
@@ -306,16 +236,20 @@ func (t *Txn) replace(tab *tables.Table, key index.Key, old, row tables.Row) err
 // Delete removes a row. If there is none, Delete or the commit returns
 // ErrNotFound.
 func (t *Txn) Delete(tab *tables.Table, key tables.Key) error {
+	tab, err := t.catalog.Own(tab)
+	if err != nil {
+		return err
+	}
 	ix := tab.Primary()
 	if err := cmp.Or(t.writable(tab), ix.CheckKey(key)); err != nil {
 		return err
 	}
 	k := t.keys.keep(ix, key)
 	var old tables.Row
-	if len(tab.Secondaries()) > 0 {
+	if tab.Indexed() {
 		row, err := t.current(ix, k)
 		if err != nil {
-			return err
+			return t.named(err, ix, k)
 		}
 		old = row.Clone()
 	}
@@ -354,6 +288,11 @@ func (t *Txn) entries(tab *tables.Table, key index.Key, old, row tables.Row) err
 		}
 		if err != nil {
 			return t.doom(err) // the row is already in the write set
+		}
+	}
+	for _, ix := range tab.Building() {
+		if err := t.entryOfBuild(ix, primary, old, row); err != nil {
+			return t.doom(err)
 		}
 	}
 	return nil

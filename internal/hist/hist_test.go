@@ -1,13 +1,18 @@
 package hist
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // The oracle is a sorted slice of everything recorded.
@@ -194,5 +199,57 @@ func TestAtMost(t *testing.T) {
 	}
 	if got, want := h.SumSeconds(), 0.0005025+0.75+100; math.Abs(got-want) > 1e-9 {
 		t.Errorf("sum %v s, want %v", got, want) // an hour counts as 100 s
+	}
+}
+
+// What is exported reads back with HdrHistogram's own reader.
+func TestLogReadsBack(t *testing.T) {
+	h, base := New(), time.Unix(1_700_000_000, 700e6)
+	for i := range 1000 {
+		h.Record(time.Duration(i+1) * time.Microsecond)
+	}
+	var b bytes.Buffer
+	l, err := NewLog(&b, base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, tag := range []string{"NEW_ORDER", "PAYMENT"} {
+		from := base.Add(time.Duration(i) * time.Second)
+		if err := l.Write(tag, from, from.Add(500*time.Millisecond), h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := hdr.NewHistogramLogReader(&b)
+	for i, tag := range []string{"NEW_ORDER", "PAYMENT"} {
+		got, err := r.NextIntervalHistogram()
+		if err != nil || got == nil {
+			t.Fatalf("interval %d: %v, error %v", i, got, err)
+		}
+		if got.TotalCount() != 1000 || got.Tag() != tag || got.EndTimeMs()-got.StartTimeMs() != 500 || got.ValueAtQuantile(50) != h.counts.ValueAtQuantile(50) {
+			t.Errorf("interval %d: %d values, tag %s, from %d to %d", i, got.TotalCount(), got.Tag(), got.StartTimeMs(), got.EndTimeMs())
+		}
+		if at := base.Add(time.Duration(i) * time.Second).UnixMilli(); got.StartTimeMs() != at {
+			t.Errorf("interval %d starts at %d, want %d", i, got.StartTimeMs(), at)
+		}
+	}
+}
+
+func TestPercentilesFile(t *testing.T) {
+	h := New()
+	for range 99 {
+		h.Record(10 * time.Microsecond)
+	}
+	h.Record(time.Millisecond)
+	var b strings.Builder
+	if err := h.WritePercentiles(&b); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(b.String(), "\n")
+	value, percentile, count := 0.0, 0.0, 0
+	if _, err := fmt.Sscan(lines[2], &value, &percentile, &count); err != nil || value != 10.007 || count != 99 {
+		t.Errorf("first line %q, error %v", lines[2], err)
+	}
+	if !strings.Contains(b.String(), "Total count    =          100]") || !strings.Contains(lines[0], "1/(1-Percentile)") {
+		t.Errorf("%s", b.String())
 	}
 }

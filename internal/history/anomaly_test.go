@@ -16,6 +16,8 @@ func scan(lo, hi Key, rows ...Row) Op { return Op{Kind: OpScan, Key: lo, Hi: hi,
 func row(k Key, list ...Value) Row    { return Row{Key: k, List: list} }
 func (t Txn) ends(o Outcome) Txn      { t.Outcome = o; return t }
 func (t Txn) at(from, to int64) Txn   { t.Invoke, t.Complete = from, to; return t }
+func (t Txn) strict() Txn             { t.Snapshot = true; return t }
+func (t Txn) stale(ns int64) Txn      { t.Snapshot, t.Stale = true, ns; return t }
 
 // by is a committed transaction that is concurrent with all others.
 func by(process uint32, ops ...Op) Txn {
@@ -213,6 +215,46 @@ var anomalies = []anomalyCase{
 		[]Txn{by(1, app(x, 1), app(x, 2)), by(2, read(x, 1, 2))},
 	},
 	{
+		"strict snapshot of the time before it began", StaleRead,
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, read(x)).at(11, 30).strict()},
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, read(x)).at(11, 30).stale(1)},
+	},
+	{
+		"stale snapshot beyond its bound", StaleRead,
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, read(x)).at(31, 40).stale(20)},
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, read(x)).at(31, 40).stale(21)},
+	},
+	{
+		"stale snapshot without its process's own write, beyond its bound", StaleRead,
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, app(x, 2)).at(12, 20), {ID: MakeTxnID(1, 2), Invoke: 60, Complete: 70, Snapshot: true, Stale: 45, Outcome: Committed, Ops: []Op{read(x)}}, by(3, read(x, 1, 2)).at(80, 90)},
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, app(x, 2)).at(12, 20), {ID: MakeTxnID(1, 2), Invoke: 60, Complete: 70, Snapshot: true, Stale: 50, Outcome: Committed, Ops: []Op{read(x)}}, by(3, read(x, 1, 2)).at(80, 90)},
+	},
+	{
+		"stale snapshot of half a transaction", FracturedRead,
+		[]Txn{by(1, app(x, 1), app(y, 1)).at(0, 10), by(2, read(x, 1), read(y)).at(20, 30).stale(100)},
+		[]Txn{by(1, app(x, 1), app(y, 1)).at(0, 10), by(2, read(x), read(y)).at(20, 30).stale(100)},
+	},
+	{
+		"stale snapshot of the later of two transactions", StaleRead,
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, app(y, 1)).at(20, 30), by(3, read(x), read(y, 1)).at(40, 50).stale(1000)},
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, app(y, 1)).at(20, 30), by(3, read(x, 1), read(y)).at(40, 50).stale(1000)},
+	},
+	{
+		"two snapshots with two orders", G2Item,
+		[]Txn{by(1, app(x, 1)).at(0, 30), by(2, app(y, 1)).at(0, 30), by(3, read(x, 1), read(y)).at(40, 50).stale(50), by(4, read(x), read(y, 1)).at(40, 50).stale(50)},
+		[]Txn{by(1, app(x, 1)).at(0, 30), by(2, app(y, 1)).at(0, 30), by(3, read(x, 1), read(y)).at(40, 50).stale(50), by(4, read(x, 1), read(y)).at(40, 50).stale(50)},
+	},
+	{
+		"stale snapshot of what comes later", RealTime,
+		[]Txn{by(1, read(x, 1)).at(0, 10).stale(100), by(2, app(x, 1)).at(20, 30)},
+		[]Txn{by(1, read(x, 1)).at(0, 20).stale(100), by(2, app(x, 1)).at(20, 30)},
+	},
+	{
+		"stale scan of a deleted key, beyond its bound", StaleRead,
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, del(x, 1)).at(20, 30), by(3, scan(x, z, row(x, 1))).at(60, 70).stale(29)},
+		[]Txn{by(1, app(x, 1)).at(0, 10), by(2, del(x, 1)).at(20, 30), by(3, scan(x, z, row(x, 1))).at(60, 70).stale(30)},
+	},
+	{
 		"internal: own append not read", Internal,
 		[]Txn{by(1, app(x, 1), read(x))},
 		[]Txn{by(1, app(x, 1), read(x, 1))},
@@ -387,6 +429,9 @@ func TestMalformed(t *testing.T) {
 		"one identifier": {by(1).at(0, 1), by(1).at(2, 3)},
 		"two at once":    {by(1).at(0, 10), second},
 		"outcome":        {by(1).ends(outcomeCount)},
+		"snapshot":       {by(1, app(x, 1)).strict()},
+		"stale":          {{ID: MakeTxnID(1, 1), Stale: 1}},
+		"stale forever":  {by(1).at(-10, 0).stale(1<<63 - 1)},
 		"operation":      {by(1, Op{Kind: opRow})},
 	} {
 		if _, err := FromTxns(txns); !errors.Is(err, ErrMalformed) {

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"drtmx/internal/testseed"
 )
 
 const million = 1_000_000
@@ -130,7 +132,7 @@ func BenchmarkWriteRead(b *testing.B) {
 // and many small ones too.
 func TestLargeComponents(t *testing.T) {
 	s := sim{
-		r: rand.New(rand.NewPCG(testSeed(t), 0)), processes: 16, overlap: 150,
+		r: rand.New(rand.NewPCG(testseed.Of(t), 0)), processes: 16, overlap: 150,
 		gen: Generator{Keys: 200, OpsPerTxn: 10, ReadFraction: 0.4, ScanFraction: 0.15, RotateAfter: 24},
 	}
 	logs := s.run(20_000)

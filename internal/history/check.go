@@ -29,6 +29,9 @@ type Options struct {
 // key only by real time. The lives of a key are ordered by real time as well; a
 // key whose order is uncertain is not checked for absence at all.
 //
+// A stale snapshot takes effect after the time that is its bound before its
+// invocation, and before it completes. Otherwise it is like all others.
+//
 // It runs on the calling goroutine; time and memory grow with the number of
 // results, a scan counting one for each key of the history in its range.
 func Check(h *History, o Options) (*Report, error) {

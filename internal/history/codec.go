@@ -20,7 +20,7 @@ import (
 //	    0, key                   the root of a new key
 //	    distance, value          the version of that distance back, with value appended
 //	number of transactions, then for each
-//	    process, number, outcome,
+//	    process, number, outcome | 4 of a snapshot | 8 of a stale one, whose bound follows,
 //	    invoke (signed, from that of the transaction before it in the block),
 //	    complete - invoke, number of operations, then for each
 //	        OpAppend, key number, value
@@ -30,6 +30,12 @@ import (
 // Versions are numbered from 1 in the order of the file, keys from 0 in that of
 // their roots. A block needs nothing but the blocks before it.
 const fileMagic = "drtmxLA1"
+
+// Flags beside an outcome.
+const (
+	snapshotFlag = 4
+	staleFlag    = 8
+)
 
 const (
 	blockHeaderSize = 8
@@ -127,7 +133,15 @@ func (e *encoder) txn(i uint32, inBlock bool) {
 	b := e.buf
 	b = binary.AppendUvarint(b, uint64(t.id.Process()))
 	b = binary.AppendUvarint(b, uint64(t.id.Number()))
-	b = append(b, byte(t.outcome))
+	switch {
+	case t.stale > 0:
+		b = append(b, byte(t.outcome)|snapshotFlag|staleFlag)
+		b = binary.AppendUvarint(b, uint64(t.stale))
+	case t.snapshot:
+		b = append(b, byte(t.outcome)|snapshotFlag)
+	default:
+		b = append(b, byte(t.outcome))
+	}
 	b = binary.AppendVarint(b, t.invoke-from)
 	b = binary.AppendUvarint(b, uint64(t.complete)-uint64(t.invoke))
 	ops := e.tables.opsOf(i)

@@ -9,12 +9,15 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+
+	"drtmx/internal/testseed"
 )
 
 func sampleLogs(seed uint64, txns int) []*Log {
 	s := sim{
 		r: rand.New(rand.NewPCG(seed, 1)), processes: 3, overlap: 100, aborts: 0.1, unknowns: 0.1,
-		gen: Generator{Seed: seed, Keys: 5, ReadFraction: 0.3, ScanFraction: 0.2, DeleteFraction: 0.05, RotateAfter: 5},
+		reading: snapshotReads{share: 0.3, stale: 1 << 20},
+		gen:     Generator{Seed: seed, Keys: 5, ReadFraction: 0.3, ScanFraction: 0.2, DeleteFraction: 0.05, RotateAfter: 5},
 	}
 	return s.run(txns)
 }
@@ -33,7 +36,7 @@ func sameTxns(t *testing.T, got, want *History) {
 }
 
 func TestSaveLoad(t *testing.T) {
-	want := mustMerge(t, sampleLogs(testSeed(t), 500))
+	want := mustMerge(t, sampleLogs(testseed.Of(t), 500))
 	path := filepath.Join(t.TempDir(), "history")
 	for range 2 { // the second time it replaces the file
 		if err := want.Save(path); err != nil {
@@ -61,7 +64,7 @@ func TestSaveLoad(t *testing.T) {
 func TestFlush(t *testing.T) {
 	whole, flushed := NewRecorder(7), NewRecorder(7)
 	var file bytes.Buffer
-	r := rand.New(rand.NewPCG(testSeed(t), 2))
+	r := rand.New(rand.NewPCG(testseed.Of(t), 2))
 	var list []Value
 	for i := range Value(300) {
 		list = append(list, i)
@@ -166,6 +169,7 @@ func TestRecorderMisusePanics(t *testing.T) {
 		"begin twice":    func(r *Recorder) { r.Begin(0); r.Begin(0) },
 		"log within":     func(r *Recorder) { r.Begin(0); r.Log() },
 		"flush within":   func(r *Recorder) { r.Begin(0); _ = r.Flush(nil) },
+		"stale before":   func(r *Recorder) { r.Begin(0); r.Snapshot(-1) },
 		"outcome":        func(r *Recorder) { r.Begin(0); r.End(outcomeCount, 0) },
 	} {
 		func() {

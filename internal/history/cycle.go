@@ -125,7 +125,7 @@ func (s *search) backInTime(nodes []uint32) []step {
 		}
 		for _, e := range s.g.edgesOf(v) {
 			to := e & targetMask
-			if s.isHelper(to) || s.group[to] != s.group[v] || s.completed(s.global[to]) >= s.txns[s.global[v]].invoke {
+			if s.isHelper(to) || s.group[to] != s.group[v] || s.completed(s.global[to]) >= s.txns[s.global[v]].earliest() {
 				continue
 			}
 			return []step{{v, EdgeKind(e >> kindShift)}, {to, RealTimeOrder}}

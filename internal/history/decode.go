@@ -68,7 +68,14 @@ func (d *decoder) version() {
 
 func (d *decoder) transaction(invokeBefore int64) int64 {
 	process, number := d.uint(math.MaxUint32), d.uint(math.MaxUint32)
-	outcome := d.uint(uint64(outcomeCount) - 1)
+	flags := d.uint(uint64(outcomeCount-1) | snapshotFlag | staleFlag)
+	outcome, snapshot := Outcome(flags&(snapshotFlag-1)), flags&snapshotFlag != 0
+	stale := int64(0)
+	if flags&staleFlag != 0 {
+		stale = int64(d.uint(math.MaxInt64))
+		d.bad = d.bad || !snapshot || stale == 0
+	}
+	d.bad = d.bad || outcome >= outcomeCount
 	invoke := invokeBefore + d.int()
 	complete := invoke + int64(d.uint(math.MaxInt64))
 	d.bad = d.bad || complete < invoke
@@ -81,8 +88,8 @@ func (d *decoder) transaction(invokeBefore int64) int64 {
 	}
 	if !d.bad {
 		d.txns = append(d.txns, txn{
-			id: MakeTxnID(uint32(process), uint32(number)), invoke: invoke, complete: complete,
-			opsEnd: uint32(len(d.ops)), outcome: Outcome(outcome),
+			id: MakeTxnID(uint32(process), uint32(number)), invoke: invoke, complete: complete, stale: stale,
+			opsEnd: uint32(len(d.ops)), outcome: outcome, snapshot: snapshot,
 		})
 	}
 	return invoke

@@ -186,17 +186,13 @@ func (c *checker) linkTime() int {
 	})
 	first := uint32(len(c.txns))
 	helpers := uint32(0)
-	last := make(map[uint32]uint32) // by process: the last that committed
-	for t := range uint32(len(c.txns)) {
-		if !c.included[t] {
-			continue
-		}
+	for _, t := range c.byEarliest() {
 		x := &c.txns[t]
-		if len(ended) > 0 && c.txns[ended[0]].complete < x.invoke {
+		if len(ended) > 0 && c.txns[ended[0]].complete < x.earliest() {
 			if helpers > 0 {
 				c.edge(first+helpers-1, first+helpers, RealTimeOrder)
 			}
-			for len(ended) > 0 && c.txns[ended[0]].complete < x.invoke {
+			for len(ended) > 0 && c.txns[ended[0]].complete < x.earliest() {
 				c.edge(ended[0], first+helpers, RealTimeOrder)
 				ended = ended[1:]
 			}
@@ -205,13 +201,45 @@ func (c *checker) linkTime() int {
 		if helpers > 0 {
 			c.edge(first+helpers-1, t, RealTimeOrder)
 		}
-		// Real time says the same unless the clock did not advance.
-		if before, ok := last[x.id.Process()]; ok && c.txns[before].complete == x.invoke {
+	}
+	c.linkProcesses()
+	return int(helpers)
+}
+
+// byEarliest returns the considered transactions in the order of the times from
+// which on they may take effect. Without stale snapshots these are their
+// invocations.
+func (c *checker) byEarliest() []uint32 {
+	order := make([]uint32, 0, c.report.Considered)
+	stale := false
+	for t := range uint32(len(c.txns)) {
+		if c.included[t] {
+			order = append(order, t)
+			stale = stale || c.txns[t].stale > 0
+		}
+	}
+	if stale {
+		slices.SortFunc(order, func(a, b uint32) int {
+			return cmp.Or(cmp.Compare(c.txns[a].earliest(), c.txns[b].earliest()), cmp.Compare(a, b))
+		})
+	}
+	return order
+}
+
+// linkProcesses orders the transactions of each process. Real time says the same
+// unless the clock did not advance.
+func (c *checker) linkProcesses() {
+	last := make(map[uint32]uint32) // by process: the last that committed
+	for t := range uint32(len(c.txns)) {
+		if !c.included[t] {
+			continue
+		}
+		x := &c.txns[t]
+		if before, ok := last[x.id.Process()]; ok && c.txns[before].complete == x.invoke && x.stale == 0 {
 			c.edge(before, t, ProcessOrder)
 		}
 		if x.outcome == Committed {
 			last[x.id.Process()] = t
 		}
 	}
-	return int(helpers)
 }

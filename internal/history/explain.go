@@ -18,7 +18,11 @@ func (c *checker) explain(from, to uint32, kind EdgeKind) reason {
 	f, t := c.txns[from].id, c.txns[to].id
 	switch kind {
 	case RealTimeOrder:
-		return reason{text: fmt.Sprintf("%v completed at %d, %v was invoked at %d", f, c.txns[from].complete, t, c.txns[to].invoke)}
+		text := fmt.Sprintf("%v completed at %d, %v was invoked at %d", f, c.txns[from].complete, t, c.txns[to].invoke)
+		if stale := c.txns[to].stale; stale > 0 {
+			text += fmt.Sprintf(" and may read what was there %d ns before", stale)
+		}
+		return reason{text: text}
 	case ProcessOrder:
 		return reason{text: fmt.Sprintf("process %d ran %v, then %v", f.Process(), f, t)}
 	case WW:

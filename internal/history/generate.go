@@ -63,7 +63,13 @@ func setDefault(field *int, value int) {
 
 // Next plans a transaction. It appends the operations to dst and returns it; no
 // value is planned twice.
-func (g *Generator) Next(dst []PlanOp) []PlanOp {
+func (g *Generator) Next(dst []PlanOp) []PlanOp { return g.plan(dst, false) }
+
+// NextSnapshot plans a transaction that only reads: in the place of appends and
+// deletes are reads.
+func (g *Generator) NextSnapshot(dst []PlanOp) []PlanOp { return g.plan(dst, true) }
+
+func (g *Generator) plan(dst []PlanOp, reads bool) []PlanOp {
 	if g.rand == nil {
 		g.start()
 	}
@@ -76,6 +82,8 @@ func (g *Generator) Next(dst []PlanOp) []PlanOp {
 		case share < g.ReadFraction+g.ScanFraction:
 			op.Kind = OpScan
 			op.Hi = op.Key + Key(g.rand.IntN(g.ScanKeys))
+		case reads:
+			op.Kind = OpRead
 		case share < g.ReadFraction+g.ScanFraction+g.DeleteFraction:
 			op.Kind = OpDelete
 		default:

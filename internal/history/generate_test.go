@@ -4,6 +4,8 @@ import (
 	"math"
 	"reflect"
 	"testing"
+
+	"drtmx/internal/testseed"
 )
 
 func TestGeneratorRepeats(t *testing.T) {
@@ -25,7 +27,7 @@ func TestGeneratorRepeats(t *testing.T) {
 }
 
 func TestGeneratorMix(t *testing.T) {
-	g := Generator{Seed: testSeed(t), Process: 5, Keys: 10, OpsPerTxn: 7, ReadFraction: 0.3, ScanFraction: 0.2, DeleteFraction: 0.1, ScanKeys: 4}
+	g := Generator{Seed: testseed.Of(t), Process: 5, Keys: 10, OpsPerTxn: 7, ReadFraction: 0.3, ScanFraction: 0.2, DeleteFraction: 0.1, ScanKeys: 4}
 	counts, total := map[OpKind]int{}, 0
 	values := map[Value]bool{}
 	sizes := map[int]bool{}
@@ -45,6 +47,11 @@ func TestGeneratorMix(t *testing.T) {
 				t.Fatalf("key %d without an observation", o.Key)
 			}
 			values[o.Value] = o.Kind == OpAppend
+		}
+		for _, o := range g.NextSnapshot(plan[:0]) {
+			if o.Kind != OpRead && o.Kind != OpScan || o.Value != 0 {
+				t.Fatalf("%+v is planned for a snapshot", o)
+			}
 		}
 	}
 	if len(sizes) != 7 || sizes[0] || sizes[8] {

@@ -20,6 +20,12 @@
 // results. The converse holds for histories without deletes: there no anomaly
 // is missed. A deleted key looks like one never written, so there the checker
 // concludes only what real time decides; see [Check].
+//
+// A snapshot is a transaction that only reads. A strict one takes its time after
+// it is invoked, so it promises what every transaction does. A stale one may
+// read a state from before it was invoked, up to a bound. That state is still
+// one of the strictly serializable history: it has all effects of the
+// transactions that come first in its order, and none of the others.
 package history
 
 import (
@@ -124,13 +130,16 @@ type Txn struct {
 	Invoke   int64 // before the first operation
 	Complete int64 // after the outcome was known, or the client gave up
 	Outcome  Outcome
+	Snapshot bool  // only reads, all at one time
+	Stale    int64 // of a snapshot: how many nanoseconds before Invoke that time may be; 0 if it is strict
 	Ops      []Op
 }
 
 // ErrMalformed is returned when the recorded transactions cannot be a history:
 // a value appended to a key twice, a transaction that completes before it is
-// invoked, two with one identifier, or a process that runs two at a time. The
-// fault is with the recording client, not with the database.
+// invoked, two with one identifier, a snapshot that writes, or a process that
+// runs two at a time. The fault is with the recording client, not with the
+// database.
 var ErrMalformed = errors.New("history: malformed")
 
 // node is a version of a key: the list that its ancestors' values and its own
@@ -163,9 +172,14 @@ type scanRange struct {
 type txn struct {
 	id               TxnID
 	invoke, complete int64
+	stale            int64  // of a snapshot that is not strict
 	opsEnd           uint32 // the operations start where those of the previous one end
 	outcome          Outcome
+	snapshot         bool
 }
+
+// earliest is the time from which on a transaction may take effect.
+func (t *txn) earliest() int64 { return t.invoke - t.stale }
 
 // tables hold transactions by columns: the garbage collector has no pointers to
 // follow, and the numbers are dense enough to index arrays.
@@ -244,7 +258,7 @@ func (t *tables) opsOf(i uint32) []op {
 // txn expands a transaction.
 func (t *tables) txn(i uint32) Txn {
 	x := &t.txns[i]
-	out := Txn{ID: x.id, Invoke: x.invoke, Complete: x.complete, Outcome: x.outcome}
+	out := Txn{ID: x.id, Invoke: x.invoke, Complete: x.complete, Outcome: x.outcome, Snapshot: x.snapshot, Stale: x.stale}
 	for _, o := range t.opsOf(i) {
 		switch o.kind {
 		case OpAppend:

@@ -71,7 +71,7 @@ func (c *checker) invoked(t uint32) int64 {
 	if c.o.Serializable {
 		return math.MinInt64
 	}
-	return c.txns[t].invoke
+	return c.txns[t].earliest()
 }
 
 func (c *checker) completed(t uint32) int64 {

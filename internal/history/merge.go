@@ -40,6 +40,10 @@ type txnRef struct {
 
 func (r txnRef) txn() *txn { return &r.log.txns[r.index] }
 
+func (r txnRef) writes() bool {
+	return slices.ContainsFunc(r.log.opsOf(r.index), func(o op) bool { return o.kind == OpAppend || o.kind == OpDelete })
+}
+
 type mergedLog struct {
 	*Log
 	keyOf  []uint32 // key numbers of the history, by those of the log
@@ -85,6 +89,12 @@ func (m *merger) checkProcesses() error {
 		t := m.refs[i].txn()
 		if t.complete < t.invoke {
 			return fmt.Errorf("%w: %v completes before it is invoked", ErrMalformed, t.id)
+		}
+		if t.earliest() > t.invoke {
+			return fmt.Errorf("%w: %v is stale by %d ns", ErrMalformed, t.id, t.stale)
+		}
+		if t.snapshot && m.refs[i].writes() {
+			return fmt.Errorf("%w: %v is a snapshot and writes", ErrMalformed, t.id)
 		}
 		if i == 0 {
 			continue
@@ -134,8 +144,11 @@ func FromTxns(txns []Txn) (*History, error) {
 	var logs []*Log
 	for i := range txns {
 		t := &txns[i]
-		if t.Outcome >= outcomeCount {
+		switch {
+		case t.Outcome >= outcomeCount:
 			return nil, fmt.Errorf("%w: %v has no such outcome as %d", ErrMalformed, t.ID, t.Outcome)
+		case t.Stale < 0 || t.Stale > 0 && !t.Snapshot:
+			return nil, fmt.Errorf("%w: %v is stale by %d ns", ErrMalformed, t.ID, t.Stale)
 		}
 		r := byProcess[t.ID.Process()]
 		if r == nil {
@@ -145,6 +158,9 @@ func FromTxns(txns []Txn) (*History, error) {
 		}
 		r.txns = t.ID.Number() - 1
 		r.Begin(t.Invoke)
+		if t.Snapshot {
+			r.Snapshot(t.Stale)
+		}
 		for _, o := range t.Ops {
 			switch o.Kind {
 			case OpAppend:

@@ -42,8 +42,8 @@ func mustPrecede(a, b *Txn) bool {
 	if a.Outcome != Committed {
 		return false
 	}
-	return a.Complete < b.Invoke ||
-		a.ID.Process() == b.ID.Process() && a.ID < b.ID && a.Complete == b.Invoke
+	return a.Complete < b.Invoke-b.Stale ||
+		a.ID.Process() == b.ID.Process() && a.ID < b.ID && a.Complete == b.Invoke && b.Stale == 0
 }
 
 // replay applies operations to the state and compares their results.

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"drtmx/internal/testseed"
 )
 
 // smallHistory makes a history of at most six transactions: a correct execution
@@ -13,6 +15,7 @@ func smallHistory(r *rand.Rand, deletes bool) []Txn {
 	s := sim{
 		r: r, processes: 1 + r.IntN(4), overlap: r.Int64N(4) * 12,
 		aborts: 0.1, unknowns: 0.15, snapshotOf: r.IntN(4),
+		reading: snapshotReads{share: float64(r.IntN(3)) * 0.2, stale: r.Int64N(3) * 20, late: r.Int64N(3) * 8, torn: r.IntN(4) == 0},
 		gen: Generator{
 			Seed: r.Uint64(), Keys: 1 + r.IntN(2), OpsPerTxn: 1 + r.IntN(4),
 			ReadFraction: 0.3, ScanFraction: 0.2, ScanKeys: 3, RotateAfter: 3,
@@ -81,7 +84,7 @@ func damaged(r *rand.Rand, list []Value) []Value {
 
 func TestAgainstOracle(t *testing.T) {
 	const histories = 6000
-	seed := testSeed(t)
+	seed := testseed.Of(t)
 	bad, missed, badWithDeletes := 0, 0, 0
 	for i := range uint64(histories) {
 		r := rand.New(rand.NewPCG(seed, i))
@@ -187,7 +190,7 @@ var mutations = []mutation{
 
 // Every single wrong result in a serial history must be found.
 func TestMutations(t *testing.T) {
-	seed := testSeed(t)
+	seed := testseed.Of(t)
 	for m, mut := range mutations {
 		t.Run(mut.name, func(t *testing.T) {
 			for i := range uint64(60) {

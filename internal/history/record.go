@@ -26,6 +26,8 @@ type Recorder struct {
 	txns     uint32 // begun so far, flushed ones included
 	open     bool
 	invoke   int64
+	stale    int64
+	snapshot bool
 	openOps  int // length of log.ops when the open transaction began
 	openScan int
 	written  int // nodes that a Flush has written
@@ -48,9 +50,20 @@ func (r *Recorder) Begin(now int64) TxnID {
 	}
 	r.open = true
 	r.txns++
-	r.invoke = now
+	r.invoke, r.snapshot, r.stale = now, false, 0
 	r.openOps, r.openScan = len(r.log.ops), len(r.log.scans)
 	return MakeTxnID(r.process, r.txns)
+}
+
+// Snapshot records that the transaction is a snapshot: it only reads, all at one
+// time. That time is after Begin, or if stale is more than 0 at most so many
+// nanoseconds before.
+func (r *Recorder) Snapshot(stale int64) {
+	r.mustBeOpen()
+	if stale < 0 {
+		panic("history: a snapshot of a time to come")
+	}
+	r.snapshot, r.stale = true, stale
 }
 
 // Restart forgets the operations since Begin: the attempt had no effect and its
@@ -101,9 +114,9 @@ func (r *Recorder) End(outcome Outcome, now int64) {
 	r.open = false
 	r.log.txns = append(r.log.txns, txn{
 		id:     MakeTxnID(r.process, r.txns),
-		invoke: r.invoke, complete: now,
+		invoke: r.invoke, complete: now, stale: r.stale,
 		opsEnd:  uint32(len(r.log.ops)),
-		outcome: outcome,
+		outcome: outcome, snapshot: r.snapshot,
 	})
 }
 

@@ -167,7 +167,14 @@ func (a *Anomaly) String() string {
 // the ends.
 func (t *Txn) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%v %v [%d, %d] ns:", t.ID, t.Outcome, t.Invoke, t.Complete)
+	fmt.Fprintf(&b, "%v %v [%d, %d] ns", t.ID, t.Outcome, t.Invoke, t.Complete)
+	switch {
+	case t.Stale > 0:
+		fmt.Fprintf(&b, ", snapshot of at most %d ns before", t.Stale)
+	case t.Snapshot:
+		b.WriteString(", snapshot")
+	}
+	b.WriteString(":")
 	for i := range t.Ops {
 		if i > 0 {
 			b.WriteString(";")

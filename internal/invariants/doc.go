@@ -1,5 +1,5 @@
 // Package invariants switches costly assertions: they are compiled in under
-// the build tags invariants and race, and cost nothing otherwise.
+// the build tag invariants, and cost nothing otherwise.
 //
 // An assertion states what the code relies on and never replaces an error: a
 // broken invariant is a bug of the engine, so it crashes the process before it

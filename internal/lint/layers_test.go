@@ -15,12 +15,19 @@ var layers = map[string]int{
 	"internal/invariants": 0,
 	"internal/rng":        0,
 	"internal/hist":       0,
+	"internal/plot":       0,
 	"internal/certs":      0,
 	"internal/cli":        0,
 	"internal/lint":       0,
+	"internal/replica":    0,
 	"internal/planted":    0,
 	"internal/history":    0,
 	"internal/clock":      0,
+	"internal/testseed":   0,
+	"internal/vfstest":    0,
+
+	"internal/sim":           3,
+	"internal/sim/goruntime": 3,
 
 	"internal/clock/clocktest": 0,
 
@@ -50,38 +57,56 @@ var layers = map[string]int{
 	"index/learned/train": 5,
 	"index/learned/read":  5,
 
-	"tables":        5,
-	"internal/wal":  5,
-	"internal/wire": 5,
+	"txn/stats":    5,
+	"tables":       5,
+	"internal/wal": 5,
 
-	"internal/exec": 6,
+	"internal/image": 5,
 
-	"txn": 7,
+	"internal/wire": 6,
+	"internal/redo": 7,
 
-	"server":          8,
-	"internal/member": 8,
+	"internal/datadir": 5,
 
-	"internal/cluster":           9,
-	"internal/load":              9,
-	"internal/member/etcd":       9,
-	"internal/member/membertest": 9,
+	"internal/exec": 7,
 
-	"internal/metrics":              10,
-	"internal/member/etcd/embedded": 10,
+	"internal/changes": 8,
 
-	"ycsb/props":     8,
-	"ycsb/usertable": 9,
+	"txn": 9,
 
-	"tpcc":       9,
-	"tpcc/bench": 10,
-	"ycsb":       10,
-	"ycsb/bench": 10,
+	"server":          10,
+	"internal/member": 10,
 
-	"cmd/drtmx":   11,
-	"cmd/go-ycsb": 11,
+	"internal/cluster":           11,
+	"internal/load":              11,
+	"internal/member/etcd":       11,
+	"internal/member/membertest": 11,
 
-	"docs":          12,
-	"results/peers": 12,
+	"internal/backup":               11,
+	"internal/metrics":              12,
+	"internal/member/etcd/embedded": 12,
+
+	"ycsb/props":     10,
+	"ycsb/usertable": 11,
+
+	"tpcc":       11,
+	"tpcc/bench": 12,
+	"ycsb":       12,
+	"ycsb/bench": 12,
+
+	"internal/command": 13,
+	"cmd/go-ycsb":      13,
+
+	"server/serve":        14,
+	"server/metrics":      13,
+	"cmd/drtmx":           14,
+	"results/peers":       14,
+	"results/longreads":   14,
+	"results/durability":  14,
+	"results/failovers":   14,
+	"results/replication": 14,
+
+	"docs": 15,
 }
 
 // learnedIndex lists what the packages of the learned index import of each
@@ -103,7 +128,7 @@ var providers = []string{"rdma/inproc", "rdma/shm", "rdma/tcp", "rdma/verbs", "r
 // mayChooseProvider lists the packages that may import a provider outside
 // tests. server is in it for the embedded cluster that it offers to programs,
 // ycsb because go-ycsb creates its databases.
-var mayChooseProvider = []string{"server", "rdma/multi", "internal/cluster", "ycsb", "cmd/drtmx", "cmd/go-ycsb"}
+var mayChooseProvider = []string{"server", "rdma/multi", "internal/cluster", "ycsb", "internal/command", "results/longreads"}
 
 func TestImportsRunDownward(t *testing.T) {
 	seen := map[string]bool{}
@@ -166,8 +191,8 @@ var etcdHomes = []string{"internal/member/etcd", "internal/member/etcd/embedded"
 // mayLinkEtcd lists the packages that may import etcdHomes outside tests:
 // programs. Packages that users embed do not link etcd.
 var (
-	mayLinkEtcd       = []string{"internal/member/etcd/embedded", "cmd/drtmx", "cmd/go-ycsb", "ycsb"}
-	mayLinkEtcdServer = []string{"cmd/drtmx"}
+	mayLinkEtcd       = []string{"internal/member/etcd/embedded", "internal/command", "server/serve", "cmd/go-ycsb", "ycsb"}
+	mayLinkEtcdServer = []string{"internal/command"}
 )
 
 func TestEtcdStaysOutOfWhatIsEmbedded(t *testing.T) {

@@ -68,7 +68,7 @@ func (r *run) aid(a *aide) {
 		a.finished.Add(1)
 		e.at = time.Since(r.base)
 		if in := r.now(); in != over {
-			a.shard.record(in, d.Type, e)
+			a.shard.record(in, d.Type, e, false)
 		}
 	})
 	if err == nil {

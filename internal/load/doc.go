@@ -12,6 +12,7 @@
 // then counted whole. Latency runs from the first attempt to the return of the
 // last. Without a rate the loop is closed: a worker that waits for a stalled
 // server offers no load meanwhile, so percentiles describe the transactions
-// that ran, not those that a stall kept from running. With a rate there is also
-// the latency since each transaction was due, which includes the wait.
+// that ran, not those that a stall kept from running. With a rate the loop is open:
+// there is also the latency since each transaction was due, which includes the
+// wait for a worker.
 package load

@@ -38,7 +38,6 @@ const (
 	Committed  Outcome = iota
 	RolledBack         // by the workload's own rules, as 1 % of NEW-ORDERs
 	Deferred           // accepted, and left to a Background to be run
-	Recorded           // the worker has passed what it measured to its Recorder
 	gaveUp             // after conflicts in every attempt
 )
 
@@ -83,11 +82,19 @@ type Config struct {
 	// Duration is the measured interval, which ends earlier if no worker has
 	// any more to do; 0 means that it ends only then.
 	Duration time.Duration
-	// Rate, if set, is how many transactions a second are due, over all workers
-	// and at equal distances. One that is late is not skipped.
+	// Rate, if set, is how many transactions a second are due, over all workers.
+	// One that is late is not skipped.
 	Rate float64
+	// Arrivals says when they are due and who runs them; Seed is that of
+	// Poisson's distances.
+	Arrivals Arrivals
+	Seed     uint64
 	// NewWorker makes worker id, counted from 0.
 	NewWorker func(ctx context.Context, id int, rec *Recorder) (Worker, error)
+	// OwnRecords says that workers pass what they measure to their Recorders. The
+	// results of Run and Stats are then not used, and every error of Run ends the
+	// run.
+	OwnRecords bool
 	// Backgrounds run what workers defer; NewBackground makes one, by number
 	// from 0.
 	Backgrounds   int
@@ -173,6 +180,8 @@ type run struct {
 	tasks  []*task
 	aides  []*aide
 	pieces *pieces // nil unless Config.Interval is set
+
+	schedule *schedule // of all workers; nil if each has its own, or none
 }
 
 func (r *run) now() phase { return phase(r.phase.Load()) }
@@ -220,8 +229,12 @@ func Run(ctx context.Context, cfg Config) (*Record, error) {
 		aides.Go(func() { r.aid(a) })
 	}
 	from := time.Since(r.base)
+	r.schedule = newSchedule(&cfg, from)
 	for id, t := range r.tasks {
-		t.pace = newPace(cfg.Rate, id, cfg.Clients, from)
+		t.pace = pace{schedule: r.schedule}
+		if r.schedule == nil {
+			t.pace = newPace(cfg.Rate, id, cfg.Clients, from)
+		}
 		workers.Go(func() { r.work(t) })
 	}
 	go func() {
@@ -275,6 +288,9 @@ func (r *run) conduct(ctx context.Context, rec *Record, begun bool) {
 	}
 	r.phase.Store(uint32(over))
 	close(r.over)
+	if r.schedule != nil {
+		rec.Behind = r.schedule.behind(time.Since(r.base))
+	}
 	if begun {
 		r.end(ctx)
 	}
@@ -401,6 +417,13 @@ func (r *run) one(t *task) (more bool, err error) {
 	if !r.pause(t, keying) {
 		return false, nil
 	}
+	if r.cfg.OwnRecords {
+		if _, err := t.worker.Run(r.hard, typ); err != nil {
+			return false, r.classify(r.cfg.Types[typ], err)
+		}
+		t.finished.Add(1)
+		return r.pause(t, think), nil
+	}
 	e := &t.entry
 	e.before = t.worker.Stats()
 	start := time.Since(r.base) // without the wall clock, which costs as much again
@@ -417,8 +440,8 @@ func (r *run) one(t *task) (more bool, err error) {
 	if e.result.Outcome != Deferred {
 		t.finished.Add(1)
 	}
-	if in := r.now(); in != over && e.result.Outcome != Recorded {
-		t.shard.record(in, typ, e)
+	if in := r.now(); in != over {
+		t.shard.record(in, typ, e, false)
 	}
 	e.last = e.after
 	return r.pause(t, think), nil

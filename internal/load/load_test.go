@@ -521,7 +521,7 @@ func (c *counting) Run(context.Context, int) (Result, error) {
 		c.n++
 		c.rec.Record(typ, start, c.n%5 == 0)
 	}
-	return Result{Outcome: Recorded}, nil
+	return Result{}, nil
 }
 
 func (c *counting) Stats() txn.SessionStats { return txn.SessionStats{} }
@@ -534,7 +534,7 @@ func TestRunOfCountedTransactions(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var pieces uint64
 			rec, err := Run(t.Context(), Config{
-				Types: []string{"A", "B"}, Clients: 4, Warmup: warmup, Every: 100 * time.Millisecond,
+				Types: []string{"A", "B"}, Clients: 4, Warmup: warmup, Every: 100 * time.Millisecond, OwnRecords: true,
 				Interval:  func(i Interval) { pieces += i.Types[0].Committed + i.Types[1].Committed },
 				NewWorker: func(_ context.Context, _ int, r *Recorder) (Worker, error) { return &counting{rec: r, left: 100}, nil },
 			})
@@ -573,5 +573,70 @@ func TestRate(t *testing.T) {
 	}
 	if due, took := a.Due.MeanUs(), a.Latency.MeanUs(); due < took {
 		t.Errorf("mean latency since due %v µs, since begun %v µs", due, took)
+	}
+}
+
+// A schedule that workers share keeps its rate, and its seed gives its times.
+func TestSchedule(t *testing.T) {
+	for _, arrivals := range []Arrivals{Even, Poisson} {
+		cfg := &Config{Rate: 1000, Arrivals: arrivals, Seed: 7}
+		a, b := newSchedule(cfg, time.Second), newSchedule(cfg, time.Second)
+		last, above := time.Duration(0), 0
+		const n = 100_000
+		for i := range n {
+			at := a.take()
+			if at != b.take() || at < last || at <= time.Second {
+				t.Fatalf("arrivals %d: transaction %d is due at %v, after %v", arrivals, i, at, last)
+			}
+			if i > 0 && at-last > time.Millisecond+time.Microsecond {
+				above++
+			}
+			last = at
+		}
+		if rate := n / (last - time.Second).Seconds(); rate < 985 || rate > 1015 {
+			t.Errorf("arrivals %d: %v a second, want 1000", arrivals, rate)
+		}
+		// Of exponential distances 1/e = 36.8 % are above their mean.
+		if share := float64(above) / n; arrivals == Even && share != 0 || arrivals == Poisson && (share < 0.36 || share > 0.375) {
+			t.Errorf("arrivals %d: %v of the distances are above the mean", arrivals, share)
+		}
+		if got := a.behind(last + 3*time.Second); got < 2900*time.Millisecond || got > 3*time.Second || a.behind(last) != 0 {
+			t.Errorf("arrivals %d: %v behind after 3 s", arrivals, got)
+		}
+	}
+}
+
+// limited is a fake that runs so many transactions.
+type limited struct {
+	*fake
+	most int
+}
+
+func (l *limited) Next() int {
+	if l.n == l.most {
+		return NoMore
+	}
+	return l.fake.Next()
+}
+
+// Transactions that wait for a worker are late, although each is fast: the
+// closed loop's latency hides what the open loop's shows.
+func TestOpenLoopShowsTheWait(t *testing.T) {
+	const each = 60 // transactions of a client, in 300 ms at least
+	rec, err := Run(t.Context(), Config{
+		Types: []string{"A", "B"}, Clients: 2, Rate: 2000, Arrivals: Poisson, Seed: 1,
+		NewWorker: func(context.Context, int, *Recorder) (Worker, error) {
+			return &limited{&fake{takes: 5 * time.Millisecond, closed: new(atomic.Int64)}, each}, nil // at most 400 a second
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &rec.Types[0]
+	if took, due := a.Latency.QuantileUs(0.5), a.Response().QuantileUs(0.5); due < 3*took || a.Due == nil {
+		t.Errorf("median %v µs since begun, %v µs since due", took, due)
+	}
+	if rec.Behind < 150*time.Millisecond {
+		t.Errorf("%v behind, want about 240 ms", rec.Behind)
 	}
 }

@@ -2,15 +2,17 @@ package load
 
 import (
 	"context"
+	"math"
 	"runtime"
+	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"drtmx/internal/rng"
 )
 
 // Recorder records what a worker measures by itself, such as the operations
-// that one transaction consists of. Run then returns the outcome Recorded. It
-// is for the worker's goroutine.
+// that one transaction consists of: see Config.OwnRecords. It is for the worker's
+// goroutine.
 type Recorder struct {
 	run   *run
 	shard *shard
@@ -39,7 +41,7 @@ func (rec *Recorder) Record(typ int, start time.Duration, failed bool) time.Dura
 		e.result.Outcome = gaveUp
 	}
 	if in := rec.run.now(); in != over {
-		rec.shard.record(in, typ, e)
+		rec.shard.record(in, typ, e, true)
 	}
 	return e.took
 }
@@ -52,12 +54,71 @@ func (rec *Recorder) late(start time.Duration) time.Duration {
 	return max(start-rec.due, 0)
 }
 
-// pace says when a worker's transactions are due: at equal distances, those of
-// all workers interleaved.
+// Arrivals says when the transactions of a rate are due, and who runs them.
+type Arrivals uint8
+
+const (
+	// Shares gives each worker an equal share of them, at equal distances, as
+	// go-ycsb's threads have. A slow transaction delays only its own worker's.
+	Shares Arrivals = iota
+	// Even has one schedule for all workers, at equal distances: a worker that
+	// is free takes the transaction that is due next.
+	Even
+	// Poisson is Even with the random distances of many independent users.
+	Poisson
+)
+
+// schedule is when transactions are due, for all workers together. The load is
+// open as long as some worker is free: transactions are due whether or not
+// those before them have ended.
+type schedule struct {
+	distance float64     // mean, in ns
+	rnd      *rng.Stream // nil: equal distances
+
+	mu   sync.Mutex
+	next float64 // ns since the run's base
+}
+
+// newSchedule is nil unless workers share a schedule.
+func newSchedule(cfg *Config, from time.Duration) *schedule {
+	if cfg.Rate == 0 || cfg.Arrivals == Shares {
+		return nil
+	}
+	s := &schedule{distance: float64(time.Second) / cfg.Rate, next: float64(from)}
+	if cfg.Arrivals == Poisson {
+		s.rnd = rng.New(cfg.Seed).Split("load.arrivals")
+	}
+	s.take()
+	return s
+}
+
+// take returns when the next transaction is due, and moves on.
+func (s *schedule) take() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	due := s.next
+	if s.rnd == nil {
+		s.next += s.distance
+	} else {
+		s.next -= math.Log(1-s.rnd.Float64()) * s.distance // 1 - r lies in (0, 1], where the logarithm is finite
+	}
+	return time.Duration(due)
+}
+
+// behind is for how long the next transaction has been due, 0 if it is not.
+func (s *schedule) behind(now time.Duration) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(now-time.Duration(s.next), 0)
+}
+
+// pace says when a worker's transactions are due: by the schedule of all
+// workers, or at equal distances, those of all workers interleaved.
 type pace struct {
-	tick  time.Duration // 0: at once
-	next  time.Duration // since the run's base
-	timer *time.Timer
+	schedule *schedule     // nil: the worker has its own
+	tick     time.Duration // 0: at once
+	next     time.Duration // since the run's base
+	timer    *time.Timer
 }
 
 func newPace(rate float64, id, workers int, from time.Duration) pace {
@@ -71,11 +132,15 @@ func newPace(rate float64, id, workers int, from time.Duration) pace {
 // wait returns when the next transaction is due, 0 without a rate, and false if
 // the run ended meanwhile.
 func (p *pace) wait(r *run) (due time.Duration, more bool) {
-	if p.tick == 0 {
+	switch {
+	case p.schedule != nil:
+		due = p.schedule.take()
+	case p.tick == 0:
 		return 0, true
+	default:
+		due = p.next
+		p.next += p.tick
 	}
-	due = p.next
-	p.next += p.tick
 	if d := due - time.Since(r.base) - timerSlack; d > 0 {
 		if p.timer == nil {
 			p.timer = time.NewTimer(d)
@@ -105,8 +170,7 @@ const (
 // the lateness of the load loop is not counted as the database's.
 func sleepUntil(base time.Time, due time.Duration) {
 	if d := due - time.Since(base) - kernelSlack; d > 0 {
-		ts := unix.NsecToTimespec(int64(d))
-		_ = unix.Nanosleep(&ts, nil) // cut short by a signal, the rest is waited for below
+		nanosleep(d) // it may be cut short, and the rest is waited for below
 	}
 	for time.Since(base) < due {
 		runtime.Gosched()

@@ -20,6 +20,9 @@ type Record struct {
 	Types       []TypeRecord  // in the order of Config.Types
 	// Between is what sessions did between transactions: refreshing caches.
 	Between Work
+	// Behind is for how long, at the end, the next transaction had been due: the
+	// workers did not keep up with the rate. 0 without a shared schedule.
+	Behind time.Duration
 }
 
 // TypeRecord is the record of one transaction type.
@@ -34,7 +37,7 @@ type TypeRecord struct {
 	Latency    *hist.Histogram        // of committed transactions
 	Due        *hist.Histogram        // likewise, since each was due; nil without a rate
 	Deferred   uint64                 // accepted to be run later; those that were are counted above
-	Accepted   *hist.Histogram        // how long it took to defer one; nil if none was
+	Accepted   *hist.Histogram        // how long it took to defer one, since it was due; nil if none was
 	Lost       *hist.Histogram        // latency of those that gave up; nil if none did
 
 	// When the first committed transaction ended, and the first that gave up:
@@ -49,12 +52,21 @@ type Work struct {
 }
 
 func (w *Work) add(from, to *txn.SessionStats) {
-	w.Fabric = w.Fabric.Add(to.Fabric.Sub(from.Fabric))
+	w.Fabric.AddSince(&from.Fabric, &to.Fabric)
 	w.Rounds += to.Rounds - from.Rounds
 }
 
 // Finished is the number of transactions that the per-transaction figures are averages over.
 func (t *TypeRecord) Finished() uint64 { return t.Committed + t.RolledBack + t.GaveUp }
+
+// Response is the latency since each transaction was due, which includes its
+// wait for a free worker, or without a rate since it began.
+func (t *TypeRecord) Response() *hist.Histogram {
+	if t.Due != nil {
+		return t.Due
+	}
+	return t.Latency
+}
 
 // Aborted is the number of abandoned attempts.
 func (t *TypeRecord) Aborted() (n uint64) {
@@ -91,6 +103,15 @@ func (t *TypeRecord) reset() {
 // record counts a transaction. The latency of a committed one is left to the
 // caller.
 func (t *TypeRecord) record(e *entry) {
+	t.recordEnd(e)
+	for c := range t.Aborts {
+		t.Aborts[c] += e.after.Aborts[c] - e.before.Aborts[c]
+	}
+	t.add(&e.before, &e.after)
+}
+
+// recordEnd is record without what the session did.
+func (t *TypeRecord) recordEnd(e *entry) {
 	switch e.result.Outcome {
 	case gaveUp:
 		if t.GaveUp == 0 {
@@ -100,7 +121,7 @@ func (t *TypeRecord) record(e *entry) {
 		record(&t.Lost, e.took)
 	case Deferred:
 		t.Deferred++
-		record(&t.Accepted, e.took)
+		record(&t.Accepted, e.took+max(e.late, 0))
 	case RolledBack:
 		t.RolledBack++
 	default:
@@ -113,10 +134,6 @@ func (t *TypeRecord) record(e *entry) {
 		}
 	}
 	t.Count += e.result.Count
-	for c := range t.Aborts {
-		t.Aborts[c] += e.after.Aborts[c] - e.before.Aborts[c]
-	}
-	t.add(&e.before, &e.after)
 }
 
 // Merge adds what from holds to t. Histograms that t lacks are made.
@@ -219,9 +236,17 @@ func (t *tally) reset() {
 	t.between = Work{}
 }
 
-func (t *tally) record(typ int, e *entry) {
-	t.between.add(&e.last, &e.before)
-	t.types[typ].record(e)
+// record counts a transaction. A worker's own entry, which a Recorder made, has
+// nothing of the session.
+func (t *tally) record(typ int, e *entry, own bool) {
+	if own {
+		t.types[typ].recordEnd(e)
+	} else {
+		if e.last != e.before { // the session worked between two transactions
+			t.between.add(&e.last, &e.before)
+		}
+		t.types[typ].record(e)
+	}
 	if e.result.Outcome != Committed {
 		return
 	}
@@ -292,13 +317,13 @@ func (s *shard) enter(in phase) {
 	}
 }
 
-func (s *shard) record(in phase, typ int, e *entry) {
+func (s *shard) record(in phase, typ int, e *entry, own bool) {
 	e.at -= time.Duration(s.run.began.Load())
 	s.mu.Lock()
 	s.enter(in)
-	s.tally.record(typ, e)
+	s.tally.record(typ, e, own)
 	if s.piece != nil && in == measuring {
-		s.piece.record(typ, e)
+		s.piece.record(typ, e, own)
 	}
 	s.mu.Unlock()
 }

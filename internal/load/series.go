@@ -79,9 +79,10 @@ func (s *Series) Write(i Interval) {
 	line := seriesLine{i.To.Seconds(), (i.To - i.From).Seconds(), map[string]seriesType{}}
 	for k := range i.Types {
 		t := &i.Types[k]
+		lat := t.Response()
 		st := seriesType{
 			t.Committed, t.Aborted(), t.RolledBack, t.GaveUp,
-			t.Latency.QuantileUs(0.5), t.Latency.QuantileUs(0.95), t.Latency.QuantileUs(0.99),
+			lat.QuantileUs(0.5), lat.QuantileUs(0.95), lat.QuantileUs(0.99),
 		}
 		line.Types[t.Name] = st
 		if s.csv != nil && s.err == nil {

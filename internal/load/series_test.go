@@ -15,11 +15,11 @@ import (
 func someInterval() Interval {
 	t := newSum([]string{"A", "B"})
 	for range 9 {
-		t.record(0, &entry{took: 2 * time.Millisecond})
+		t.record(0, &entry{took: 2 * time.Millisecond}, false)
 	}
-	t.record(0, &entry{took: 30 * time.Millisecond})
-	t.record(1, &entry{result: Result{Outcome: RolledBack}, after: txn.SessionStats{Aborts: [txn.CauseCount]uint64{2, 1}}})
-	t.record(1, &entry{result: Result{Outcome: gaveUp}, took: time.Second})
+	t.record(0, &entry{took: 30 * time.Millisecond}, false)
+	t.record(1, &entry{result: Result{Outcome: RolledBack}, after: txn.SessionStats{Aborts: [txn.CauseCount]uint64{2, 1}}}, false)
+	t.record(1, &entry{result: Result{Outcome: gaveUp}, took: time.Second}, false)
 	t.settle()
 	return Interval{From: time.Second, To: 2500 * time.Millisecond, Types: t.types}
 }

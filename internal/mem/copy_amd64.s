@@ -1,4 +1,4 @@
-//go:build amd64 && !race
+//go:build amd64 && !(race && invariants)
 
 #include "textflag.h"
 
@@ -35,4 +35,18 @@ one:
 	JMP   one
 
 done:
+	RET
+
+// func storeWord(word *uint64, v uint64)
+TEXT ·storeWord(SB), NOSPLIT, $0-16
+	MOVQ word+0(FP), AX
+	MOVQ v+8(FP), BX
+	MOVQ BX, (AX)
+	RET
+
+// func addWord(word *atomic.Uint64, by uint64)
+TEXT ·addWord(SB), NOSPLIT, $0-16
+	MOVQ word+0(FP), AX
+	MOVQ by+8(FP), BX
+	ADDQ BX, (AX)
 	RET

@@ -1,4 +1,4 @@
-//go:build !amd64 || race
+//go:build !amd64 || (race && invariants)
 
 package mem
 
@@ -18,3 +18,7 @@ func storeWords(dst, src unsafe.Pointer, n int) {
 		atomic.StoreUint64((*uint64)(unsafe.Add(dst, i*WordBytes)), *(*uint64)(unsafe.Add(src, i*WordBytes)))
 	}
 }
+
+func storeWord(word *uint64, v uint64) { atomic.StoreUint64(word, v) }
+
+func addWord(word *atomic.Uint64, by uint64) { word.Store(word.Load() + by) }

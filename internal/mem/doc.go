@@ -11,7 +11,9 @@
 // order, one word at a time. A plain copy of such memory would be a data race
 // and may tear inside a word.
 //
-// The race detector does not see mapped pages. Under the race tag regions
-// that are not shared with another process therefore live on the Go heap and
-// bulk copies are word-wise sync/atomic calls.
+// The race detector does not see mapped pages. Under the tags race and
+// invariants together, regions that are not shared with another process
+// therefore live on the Go heap, and bulk copies are word-wise sync/atomic calls.
+// Under race alone the detector sees what the engine orders for the program
+// around it: [Release] and [Acquire].
 package mem

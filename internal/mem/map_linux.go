@@ -11,6 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// canMap says that regions can be mapped memory.
+const canMap = true
+
 func haveMemfd() bool {
 	fd, err := unix.MemfdCreate("drtmx-probe", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -138,7 +141,7 @@ func Open(segmentBytes, maxBytes uint64) (*Region, error) {
 	}
 	r := &Region{
 		opts:     Options{MaxBytes: maxBytes, SegmentBytes: segmentBytes, Kind: Shared},
-		segShift: log2(segmentBytes), readOnly: true,
+		segShift: log2(segmentBytes), segMask: segmentBytes - 1, readOnly: true,
 	}
 	if err := r.reserve(); err != nil {
 		return nil, err

@@ -39,7 +39,8 @@ var (
 type Kind uint8
 
 const (
-	// Auto is Shared where the kernel has memfd and Private elsewhere; Heap under the race tag.
+	// Auto is Shared where the kernel has memfd and Private elsewhere; Heap under
+	// the tags race and invariants together.
 	Auto Kind = iota
 	// Heap keeps segments as Go slices: visible to the race detector.
 	Heap
@@ -63,6 +64,7 @@ type Options struct {
 type Region struct {
 	opts     Options
 	segShift uint
+	segMask  uint64 // SegmentBytes - 1
 	readOnly bool
 	base     unsafe.Pointer // mapped kinds: start of the reservation
 	segs     []atomic.Pointer[[]uint64]
@@ -80,7 +82,7 @@ type Region struct {
 func New(o Options) (*Region, error) {
 	if o.Kind == Auto {
 		switch {
-		case raceEnabled:
+		case watched || !canMap:
 			o.Kind = Heap
 		case haveMemfd():
 			o.Kind = Shared
@@ -102,7 +104,7 @@ func New(o Options) (*Region, error) {
 			ErrOptions, o.SegmentBytes, o.MaxBytes)
 	}
 	o.MaxBytes -= o.MaxBytes % o.SegmentBytes
-	r := &Region{opts: o, segShift: log2(o.SegmentBytes)}
+	r := &Region{opts: o, segShift: log2(o.SegmentBytes), segMask: o.SegmentBytes - 1}
 	if o.Kind == Heap {
 		r.segs = make([]atomic.Pointer[[]uint64], o.MaxBytes>>r.segShift)
 	} else if err := r.reserve(); err != nil {
@@ -163,8 +165,19 @@ func (r *Region) Grow() (uint64, error) {
 // one segment of the region. The bounds check of frames from the network relies
 // on this.
 func (r *Region) Span(off, n uint64) (Span, bool) {
+	// The size is whole segments, so what begins below it and lies in one segment
+	// lies below it. Nothing here can overflow, but 0-1, which is refused.
+	if r.base != nil && (off|n)&(WordBytes-1) == 0 && off < r.size.Load() && n-1 <= r.segMask-off&r.segMask {
+		return Span{unsafe.Add(r.base, off), int(n / WordBytes)}, true
+	}
+	return r.spanElse(off, n)
+}
+
+// spanElse is Span for what is rare: a region on the Go heap, no bytes, or a
+// range that is not valid.
+func (r *Region) spanElse(off, n uint64) (Span, bool) {
 	if (off|n)&(WordBytes-1) != 0 || n > r.opts.SegmentBytes ||
-		off&(r.opts.SegmentBytes-1)+n > r.opts.SegmentBytes || off >= r.opts.MaxBytes || off+n > r.Size() {
+		off&r.segMask+n > r.opts.SegmentBytes || off >= r.opts.MaxBytes || off+n > r.Size() {
 		return Span{}, false
 	}
 	if n == 0 {
@@ -174,7 +187,7 @@ func (r *Region) Span(off, n uint64) (Span, bool) {
 		return Span{unsafe.Add(r.base, off), int(n / WordBytes)}, true
 	}
 	seg := *r.segs[off>>r.segShift].Load()
-	return Span{unsafe.Pointer(&seg[off&(r.opts.SegmentBytes-1)/WordBytes]), int(n / WordBytes)}, true
+	return Span{unsafe.Pointer(&seg[off&r.segMask/WordBytes]), int(n / WordBytes)}, true
 }
 
 // MustSpan is Span for offsets that the caller allocated. It panics on a bad
@@ -207,4 +220,17 @@ func (r *Region) Read(off uint64, dst []uint64) bool {
 	s.CopyOut(dst)
 	runtime.KeepAlive(r)
 	return true
+}
+
+// Fetch is Read as a READ does it: it returns the first word, loaded again after
+// the last one. It reports false, too, if dst is empty.
+func (r *Region) Fetch(off uint64, dst []uint64) (tail uint64, ok bool) {
+	s, ok := r.Span(off, uint64(len(dst))*WordBytes)
+	if !ok || len(dst) == 0 {
+		return 0, false
+	}
+	loadWords(unsafe.Pointer(&dst[0]), s.p, len(dst))
+	tail = atomic.LoadUint64((*uint64)(s.p))
+	runtime.KeepAlive(r)
+	return tail, true
 }

@@ -28,6 +28,11 @@ func (s Span) Load(i int) uint64 { return atomic.LoadUint64(s.at(i)) }
 // Store writes word i atomically and in order with all other accesses.
 func (s Span) Store(i int, v uint64) { atomic.StoreUint64(s.at(i), v) }
 
+// Put writes word i atomically, after all earlier accesses and before all later
+// stores. A later load of another word may come before it: Put is not for words
+// by which two writers exclude each other.
+func (s Span) Put(i int, v uint64) { storeWord(s.at(i), v) }
+
 // CompareAndSwap replaces old by new in word i atomically and reports whether
 // it did.
 func (s Span) CompareAndSwap(i int, old, new uint64) bool {
@@ -69,6 +74,15 @@ func (s Span) CopyIn(src []uint64) {
 	if len(src) > 0 {
 		storeWords(s.p, unsafe.Pointer(&src[0]), len(src))
 	}
+}
+
+// CopySpan stores the words of src, which has no other writer, over the first
+// words of s, as CopyIn does.
+func (s Span) CopySpan(src Span) {
+	if src.n > s.n {
+		panic("mem: copy into span")
+	}
+	storeWords(s.p, src.p, src.n)
 }
 
 // zeros is what Zero copies from.

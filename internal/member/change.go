@@ -3,7 +3,6 @@ package member
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 )
 
@@ -43,42 +42,6 @@ func Change(ctx context.Context, s Store, change func(*Map) (*Map, error)) (*Map
 			return nil, err
 		}
 	}
-}
-
-// Admit puts a server into the map, or replaces its previous instance there.
-// The first server creates the map, with partition p at server p modulo size.
-// Admit returns the map that names the server. It fails with ErrShape if the
-// map has another number of servers or partitions.
-func Admit(ctx context.Context, s Store, size, partitions int, server Server) (*Map, error) {
-	return Change(ctx, s, func(m *Map) (*Map, error) {
-		if m == nil {
-			m = &Map{Size: size, Primaries: make([]int, partitions)}
-			for p := range m.Primaries {
-				m.Primaries[p] = p % max(size, 1)
-			}
-		}
-		if m.Size != size || len(m.Primaries) != partitions {
-			return nil, fmt.Errorf("%w: %d servers and %d partitions, but server %d was started for %d and %d",
-				ErrShape, m.Size, len(m.Primaries), server.Index, size, partitions)
-		}
-		if old, ok := m.Server(server.Index); ok && old.Instance == server.Instance && sameEndpoints(old, server) {
-			return nil, nil
-		}
-		m.Put(server)
-		return m, nil
-	})
-}
-
-func sameEndpoints(a, b Server) bool {
-	if len(a.Endpoints) != len(b.Endpoints) {
-		return false
-	}
-	for i := range a.Endpoints {
-		if a.Endpoints[i] != b.Endpoints[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // JoinWhenFree is Join, but waits while another instance holds the index: the

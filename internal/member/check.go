@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // addrBytesMax bounds the address of an endpoint, in bytes.
@@ -98,6 +100,20 @@ func CheckTTL(ttl time.Duration) error {
 	return nil
 }
 
+// CheckZone returns an error, which wraps ErrInput, unless a zone can have the name, which
+// may be empty.
+func CheckZone(zone string) error {
+	if len(zone) > MaxZoneBytes {
+		return fmt.Errorf("%w: the name of a zone has %d bytes, want at most %d", ErrInput, len(zone), MaxZoneBytes)
+	}
+	for _, r := range zone {
+		if r == utf8.RuneError || !unicode.IsPrint(r) || r == ',' {
+			return fmt.Errorf("%w: zone %q, want printable characters and no comma", ErrInput, zone)
+		}
+	}
+	return nil
+}
+
 // Check returns an error, which wraps ErrInput, unless a map can hold the
 // server.
 func (s *Server) Check() error {
@@ -106,8 +122,13 @@ func (s *Server) Check() error {
 		return fmt.Errorf("%w: server %d, want 0 to %d", ErrInput, s.Index, MaxServers-1)
 	case s.Instance == 0:
 		return fmt.Errorf("%w: server %d: instance is 0", ErrInput, s.Index)
+	case s.Host < 0 || s.Host >= MaxServers:
+		return fmt.Errorf("%w: server %d: host %d, want 0 to %d", ErrInput, s.Index, s.Host, MaxServers-1)
 	case len(s.Endpoints) < 1 || len(s.Endpoints) > MaxEndpoints:
 		return fmt.Errorf("%w: server %d: %d endpoints, want 1 to %d", ErrInput, s.Index, len(s.Endpoints), MaxEndpoints)
+	}
+	if err := CheckZone(s.Zone); err != nil {
+		return fmt.Errorf("server %d: %w", s.Index, err)
 	}
 	for i, e := range s.Endpoints {
 		if err := e.check(); err != nil {
@@ -127,6 +148,8 @@ func (m *Map) Check() error {
 	switch {
 	case m.Epoch == 0:
 		return fmt.Errorf("%w: map: epoch is 0", ErrInput)
+	case m.ID == 0:
+		return fmt.Errorf("%w: map: cluster is 0", ErrInput)
 	case m.Size < 1 || m.Size > MaxServers:
 		return fmt.Errorf("%w: map: size %d, want 1 to %d", ErrInput, m.Size, MaxServers)
 	case len(m.Primaries) < 1 || len(m.Primaries) > MaxPartitions:
@@ -148,12 +171,47 @@ func (m *Map) Check() error {
 			return fmt.Errorf("%w: map: server %d after %d, want rising indexes below %d", ErrInput, s.Index, last, m.Size)
 		}
 		last = s.Index
+		if s.Host >= m.Size {
+			return fmt.Errorf("%w: map: server %d is at host %d, want 0 to %d", ErrInput, s.Index, s.Host, m.Size-1)
+		}
 		for _, e := range s.Endpoints {
 			if other, ok := homes[e]; ok {
 				return fmt.Errorf("%w: map: endpoint %v is that of servers %d and %d", ErrInput, e, other, s.Index)
 			}
 			homes[e] = s.Index
 		}
+	}
+	return m.checkSets()
+}
+
+func (m *Map) checkSets() error {
+	last := -1
+	for _, s := range m.Sets {
+		switch {
+		case s.Server <= last || s.Server >= m.Size:
+			return fmt.Errorf("%w: map: the copies of server %d after those of %d, want rising indexes below %d", ErrInput, s.Server, last, m.Size)
+		case s.Epoch == 0 || s.Since == 0 || s.Since > s.Epoch || s.Version == 0 || s.Members == 0:
+			return fmt.Errorf("%w: map: the copies of server %d: epoch %d, since %d, version %d, members %b", ErrInput, s.Server, s.Epoch, s.Since, s.Version, s.Members)
+		}
+		last = s.Server
+	}
+	return m.checkWishes()
+}
+
+func (m *Map) checkWishes() error {
+	last := -1
+	for _, w := range m.Wishes {
+		if w.Server <= last || w.Server >= m.Size || w.Host < 0 || w.Host >= m.Size || w.Host == w.Server {
+			return fmt.Errorf("%w: map: the wish of server %d after that of %d, at host %d, want rising indexes and another host, below %d", ErrInput, w.Server, last, w.Host, m.Size)
+		}
+		last = w.Server
+	}
+	last = -1
+	for _, h := range m.Drained {
+		if h <= last || h >= m.Size {
+			return fmt.Errorf("%w: map: drained host %d after %d, want rising numbers below %d", ErrInput, h, last, m.Size)
+		}
+		last = h
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 
 // Format is the version of the encoding. It changes with every change of the
 // encoding.
-const Format = 1
+const Format = 5
 
 // MaxValueBytes bounds an encoded value; etcd refuses requests above 1.5 MB.
 const MaxValueBytes = 1 << 20
@@ -43,6 +43,26 @@ func EncodeServer(s *Server) ([]byte, error) {
 		return nil, err
 	}
 	return encode(encodedServer{Format, *s})
+}
+
+type encodedDurable struct {
+	Format int `json:"format"`
+	Durable
+}
+
+// EncodeDurable encodes a note for DecodeDurable; the error wraps ErrInput.
+func EncodeDurable(d *Durable) ([]byte, error) {
+	if d.Incarnation == 0 {
+		return nil, fmt.Errorf("%w: the log of a server without an incarnation", ErrInput)
+	}
+	return encode(encodedDurable{Format, *d})
+}
+
+// DecodeDurable decodes a value of EncodeDurable and accepts no other form. Its
+// errors are those of DecodeMap.
+func DecodeDurable(b []byte) (*Durable, error) {
+	var e encodedDurable
+	return canonical(b, &e, &e.Durable, EncodeDurable)
 }
 
 func encode(v any) ([]byte, error) {

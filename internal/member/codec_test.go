@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	goodServer = `{"format":1,"index":3,"instance":"00000000deadbeef","endpoints":["tcp:10.0.0.1:7000","shm:/run/drtmx/s3.sock"]}`
-	goodMap    = `{"format":1,"epoch":7,"size":2,"servers":[{"index":1,"instance":"0123456789abcdef","endpoints":["verbs:[::1]:7100"]}],"primaries":[0,1,1]}`
+	goodServer = `{"format":5,"index":3,"instance":"00000000deadbeef","host":3,"zone":"rack 1","endpoints":["tcp:10.0.0.1:7000","shm:/run/drtmx/s3.sock"]}`
+	goodMap    = `{"format":5,"epoch":7,"id":"00000000c0ffee00","size":2,"servers":[{"index":1,"instance":"0123456789abcdef","host":0,"endpoints":["verbs:[::1]:7100"]}],"primaries":[0,1,1],"sets":[{"server":1,"epoch":4,"since":2,"version":9,"members":3}],"wishes":[{"server":1,"host":0}],"drained":[0]}`
 )
 
 func TestValuesAreDecoded(t *testing.T) {
@@ -20,7 +20,7 @@ func TestValuesAreDecoded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &member.Server{Index: 3, Instance: 0xdeadbeef, Endpoints: []member.Endpoint{
+	want := &member.Server{Index: 3, Instance: 0xdeadbeef, Host: 3, Zone: "rack 1", Endpoints: []member.Endpoint{
 		{Fabric: "tcp", Addr: "10.0.0.1:7000"}, {Fabric: "shm", Addr: "/run/drtmx/s3.sock"},
 	}}
 	if !reflect.DeepEqual(s, want) {
@@ -42,23 +42,39 @@ func TestBadValues(t *testing.T) {
 		want     error
 		text     string
 	}{
-		{`"format":1`, `"format":2`, member.ErrFormat, "format 2, this binary reads format 1"},
-		{`"format":1`, `"format":0`, member.ErrFormat, ""},
-		{`"format":1,`, ``, member.ErrCorrupt, "no format"},
-		{`"format":1`, `"format":1,"format":1`, member.ErrCorrupt, ""},
+		{`"format":5`, `"format":1`, member.ErrFormat, "format 1, this binary reads format 5"},
+		{`"format":5`, `"format":0`, member.ErrFormat, ""},
+		{`"format":5,`, ``, member.ErrCorrupt, "no format"},
+		{`"format":5`, `"format":5,"format":5`, member.ErrCorrupt, ""},
 		{`"epoch":7`, `"epoch":0`, member.ErrCorrupt, "epoch is 0"},
 		{`"epoch":7`, `"epoch":-1`, member.ErrCorrupt, ""},
 		{`"epoch":7`, `"epoch":7.0`, member.ErrCorrupt, ""},
 		{`"epoch":7`, `"epoch":7,"more":1`, member.ErrCorrupt, "more"},
 		{`"epoch":7`, `"epoch":6,"epoch":7`, member.ErrCorrupt, ""},
 		{`"epoch":7`, `"Epoch":7`, member.ErrCorrupt, ""},
+		{`00000000c0ffee00`, `0000000000000000`, member.ErrCorrupt, "cluster is 0"},
+		{`00000000c0ffee00`, `c0ffee`, member.ErrCorrupt, "cluster \"c0ffee\""},
+		{`"instance"`, `"incarnation":"0000000000000000","instance"`, member.ErrCorrupt, ""},
 		{`"size":2`, `"size":0`, member.ErrCorrupt, "size 0"},
 		{`"size":2`, `"size":257`, member.ErrCorrupt, "size 257"},
 		{`"size":2`, `"size":1`, member.ErrCorrupt, ""},
 		{`[0,1,1]`, `[0,1,2]`, member.ErrCorrupt, "partition 2 is at server 2"},
 		{`[0,1,1]`, `[]`, member.ErrCorrupt, "0 partitions"},
 		{`[0,1,1]`, `[0, 1,1]`, member.ErrCorrupt, "canonical form"},
-		{`[0,1,1]}`, `[0,1,1]}{}`, member.ErrCorrupt, ""},
+		{`"drained":[0]}`, `"drained":[0]}{}`, member.ErrCorrupt, ""},
+		{`"host":0`, `"host":2`, member.ErrCorrupt, "server 1 is at host 2, want 0 to 1"},
+		{`"host":0`, `"host":-1`, member.ErrCorrupt, "host -1"},
+		{`"host":0,`, ``, member.ErrCorrupt, "canonical form"},
+		{`"members":3`, `"members":0`, member.ErrCorrupt, "members 0"},
+		{`"server":1`, `"server":2`, member.ErrCorrupt, "the copies of server 2"},
+		{`"since":2`, `"since":5`, member.ErrCorrupt, "since 5"},
+		{`"server":1,"host":0}]`, `"server":1,"host":1}]`, member.ErrCorrupt, "the wish of server 1"},
+		{`"server":1,"host":0}]`, `"server":2,"host":0}]`, member.ErrCorrupt, "the wish of server 2"},
+		{`"server":1,"host":0}]`, `"server":1,"host":2}]`, member.ErrCorrupt, "at host 2"},
+		{`"server":1,"host":0}]`, `"server":1,"host":0},{"server":0,"host":1}]`, member.ErrCorrupt, "the wish of server 0 after that of 1"},
+		{`"drained":[0]`, `"drained":[0,0]`, member.ErrCorrupt, "drained host 0 after 0"},
+		{`"drained":[0]`, `"drained":[2]`, member.ErrCorrupt, "drained host 2"},
+		{`"version":9`, `"version":0`, member.ErrCorrupt, "version 0"},
 		{`"0123456789abcdef"`, `"0123456789ABCDEF"`, member.ErrCorrupt, "instance"},
 		{`"0123456789abcdef"`, `"0000000000000000"`, member.ErrCorrupt, "instance is 0"},
 		{`verbs:[::1]:7100`, `verbs:::1:7100`, member.ErrCorrupt, "host:port"},
@@ -78,7 +94,7 @@ func TestBadValues(t *testing.T) {
 			t.Errorf("%.60s: %+v, %v; want %v with %q", c.now, m, err, c.want, c.text)
 		}
 	}
-	if _, err := member.DecodeServer([]byte(strings.Replace(goodServer, `"format":1`, `"format":9`, 1))); !errors.Is(err, member.ErrFormat) {
+	if _, err := member.DecodeServer([]byte(strings.Replace(goodServer, `"format":5`, `"format":9`, 1))); !errors.Is(err, member.ErrFormat) {
 		t.Errorf("server of format 9: %v", err)
 	}
 }
@@ -99,8 +115,9 @@ func TestNames(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(goodMap))
 	f.Add([]byte(goodServer))
-	f.Add([]byte(`{"format":2}`))
-	f.Add([]byte(`{"format":1,"epoch":1,"size":1,"servers":[],"primaries":[0]}`))
+	f.Add([]byte(`{"format":5,"incarnation":"0123456789abcdef","log":81234}`))
+	f.Add([]byte(`{"format":1}`))
+	f.Add([]byte(`{"format":5,"epoch":1,"id":"0000000000000001","size":1,"servers":[],"primaries":[0]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		typed := func(err error) {
 			if !errors.Is(err, member.ErrFormat) && !errors.Is(err, member.ErrCorrupt) {
@@ -110,6 +127,11 @@ func FuzzDecode(f *testing.F) {
 		if m, err := member.DecodeMap(b); err != nil {
 			typed(err)
 		} else if again, err := member.EncodeMap(m); err != nil || !bytes.Equal(again, b) || m.Check() != nil {
+			t.Errorf("%s becomes %s, %v", b, again, err)
+		}
+		if d, err := member.DecodeDurable(b); err != nil {
+			typed(err)
+		} else if again, err := member.EncodeDurable(d); err != nil || !bytes.Equal(again, b) {
 			t.Errorf("%s becomes %s, %v", b, again, err)
 		}
 		if s, err := member.DecodeServer(b); err != nil {

@@ -11,7 +11,8 @@
 //   - The [Map] is the agreed state of the cluster. It changes only by
 //     compare-and-swap of its epoch, which therefore never repeats and never goes
 //     back. A map names each server with its [Instance], which distinguishes a
-//     restarted server, whose memory is new, from the process before it.
+//     restarted server from the process before it, and with the [Incarnation] of
+//     its state if that outlives the process.
 //   - Registrations list the live servers. A server has one as long as it renews
 //     its [Lease]; the [Stamp] of a lease only ever grows.
 //

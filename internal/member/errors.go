@@ -36,6 +36,11 @@ var (
 	// ErrShape reports a server that was started with a number of servers or
 	// partitions that differs from the cluster's.
 	ErrShape = errors.New("member: the cluster has another shape")
+	// ErrPlace reports a place that is not that of the server's data: see Admit.
+	ErrPlace = errors.New("member: the place is not that of this data")
+	// ErrElsewhere reports a server that another host has taken over, from a copy
+	// of its data. What this host has of it may lack what was acknowledged since.
+	ErrElsewhere = errors.New("member: the server is at another host now")
 	// ErrLeaseLost reports a lease that was not renewed in time, or that was
 	// evicted.
 	ErrLeaseLost = errors.New("member: lease lost")

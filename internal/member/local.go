@@ -23,6 +23,7 @@ type Local struct {
 		changed  chan struct{} // closed and replaced when revision grows
 		agreed   *Map
 		held     map[int]*localLease
+		durable  map[int]Durable
 	}
 }
 
@@ -31,7 +32,7 @@ func NewLocal() *Local {
 	l := &Local{}
 	l.mu.revision = 1
 	l.mu.changed = make(chan struct{})
-	l.mu.held = map[int]*localLease{}
+	l.mu.held, l.mu.durable = map[int]*localLease{}, map[int]Durable{}
 	return l
 }
 
@@ -161,13 +162,21 @@ func (s *localStore) Evict(ctx context.Context, index int, instance Instance) er
 	return nil
 }
 
+func (s *localStore) Durable(ctx context.Context, index int) (Durable, error) {
+	if err := s.enter(ctx); err != nil {
+		return Durable{}, err
+	}
+	defer s.local.mu.Unlock()
+	return s.local.mu.durable[index], nil
+}
+
 func (s *localStore) Close() error {
 	s.once.Do(func() {
 		s.local.mu.Lock()
 		defer s.local.mu.Unlock()
 		close(s.closed)
 		for l := range s.leases {
-			l.abandon()
+			l.abandon(fmt.Errorf("%w: the lease of server %d is no longer renewed", ErrClosed, l.server.Index))
 		}
 	})
 	return nil
@@ -220,8 +229,8 @@ func (l *localLease) end(why error) {
 
 // abandon stops the renewals, so that the lease runs out. The caller holds the
 // lock.
-func (l *localLease) abandon() {
-	l.stop(fmt.Errorf("%w: the lease of server %d is no longer renewed", ErrClosed, l.server.Index))
+func (l *localLease) abandon(why error) {
+	l.stop(why)
 	local := l.store.local
 	time.AfterFunc(l.deadline()-clock.Now(), func() {
 		local.mu.Lock()
@@ -259,8 +268,32 @@ func (l *localLease) Err() error {
 	return l.ended
 }
 
+func (l *localLease) Advance(ctx context.Context, log uint64) error {
+	d := Durable{Incarnation: l.server.Incarnation, Log: log}
+	if _, err := EncodeDurable(&d); err != nil {
+		return err
+	}
+	if err := l.store.enter(ctx); err != nil {
+		return err
+	}
+	local := l.store.local
+	defer local.mu.Unlock()
+	if l.ended != nil {
+		return l.ended
+	}
+	if have := local.mu.durable[l.server.Index]; have.Incarnation != d.Incarnation || have.Log < log {
+		local.mu.durable[l.server.Index] = d
+	}
+	return nil
+}
+
 func (l *localLease) Leave(ctx context.Context) error {
 	if err := l.store.enter(ctx); err != nil {
+		l.store.local.mu.Lock()
+		defer l.store.local.mu.Unlock()
+		if l.ended == nil {
+			l.abandon(fmt.Errorf("%w: server %d", ErrLeft, l.server.Index))
+		}
 		return err
 	}
 	defer l.store.local.mu.Unlock()

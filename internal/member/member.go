@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"drtmx/internal/clock"
+	"drtmx/internal/replica"
 )
 
 // Bounds of a cluster.
@@ -18,6 +21,8 @@ const (
 	MaxPartitions = 1024
 	// MaxEndpoints bounds the endpoints of one server.
 	MaxEndpoints = 8
+	// MaxZoneBytes bounds the name of a zone.
+	MaxZoneBytes = 64
 	// MinTTL and MaxTTL bound the requested time of a lease.
 	MinTTL, MaxTTL = time.Second, 10 * time.Minute
 )
@@ -32,33 +37,94 @@ type Revision uint64
 // Instance identifies one start of a server. It is never 0.
 type Instance uint64
 
+// Incarnation identifies the life of a server's state. That of a durable server
+// is in its data directory, and outlives the process. 0 means that the server
+// keeps its state in memory: it lasts as long as the Instance.
+type Incarnation uint64
+
+// ClusterID identifies a cluster among all that have had its name. It is never 0.
+type ClusterID uint64
+
 // NewInstance returns a random instance.
-func NewInstance() Instance {
+func NewInstance() Instance { return Instance(random()) }
+
+// NewIncarnation returns a random incarnation.
+func NewIncarnation() Incarnation { return Incarnation(random()) }
+
+// random returns a random number that is not 0.
+func random() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
-	return Instance(binary.LittleEndian.Uint64(b[:]) | 1)
+	return binary.LittleEndian.Uint64(b[:]) | 1
 }
 
-func (i Instance) String() string { return fmt.Sprintf("%016x", uint64(i)) }
+// digits is the text of an identifier: sixteen lower-case hexadecimal digits.
+func digits(v uint64) string { return fmt.Sprintf("%016x", v) }
+
+// parseDigits is the inverse of digits.
+func parseDigits(what string, b []byte) (uint64, error) {
+	v, err := strconv.ParseUint(string(b), 16, 64)
+	if err != nil || digits(v) != string(b) {
+		return 0, fmt.Errorf("%w: %s %q, want sixteen hexadecimal digits", ErrInput, what, b)
+	}
+	return v, nil
+}
+
+func (i Instance) String() string    { return digits(uint64(i)) }
+func (i Incarnation) String() string { return digits(uint64(i)) }
+func (c ClusterID) String() string   { return digits(uint64(c)) }
 
 // MarshalText returns the same text as String.
 func (i Instance) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
 
+// MarshalText returns the same text as String.
+func (i Incarnation) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
+
+// MarshalText returns the same text as String.
+func (c ClusterID) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
 // UnmarshalText parses sixteen lower-case hexadecimal digits.
 func (i *Instance) UnmarshalText(b []byte) error {
-	v, err := strconv.ParseUint(string(b), 16, 64)
-	if err != nil || Instance(v).String() != string(b) {
-		return fmt.Errorf("%w: instance %q, want sixteen hexadecimal digits", ErrInput, b)
-	}
+	v, err := parseDigits("instance", b)
 	*i = Instance(v)
-	return nil
+	return err
+}
+
+// UnmarshalText parses sixteen lower-case hexadecimal digits.
+func (i *Incarnation) UnmarshalText(b []byte) error {
+	v, err := parseDigits("incarnation", b)
+	*i = Incarnation(v)
+	return err
+}
+
+// UnmarshalText parses sixteen lower-case hexadecimal digits.
+func (c *ClusterID) UnmarshalText(b []byte) error {
+	v, err := parseDigits("cluster", b)
+	*c = ClusterID(v)
+	return err
 }
 
 // Server describes one data server to clients and to other servers.
 type Server struct {
-	Index     int        `json:"index"` // from 0 on
-	Instance  Instance   `json:"instance"`
+	Index       int         `json:"index"` // from 0 on
+	Instance    Instance    `json:"instance"`
+	Incarnation Incarnation `json:"incarnation,omitempty"` // 0: of a server in memory
+	// Host is the index with which the server's process was started. It is another
+	// one if that process has taken the server over, from a copy that it had.
+	Host int `json:"host"`
+	// Zone names what may fail together with that process: a machine, a rack, a site.
+	// Copies are kept in other zones, if there are any. Empty: not known.
+	Zone      string     `json:"zone,omitempty"`
 	Endpoints []Endpoint `json:"endpoints"` // best first; at least one
+}
+
+// Life returns the number by which other servers and clients know the server's
+// state. Another number proves that the state is gone.
+func (s *Server) Life() uint64 {
+	if s.Incarnation != 0 {
+		return uint64(s.Incarnation)
+	}
+	return uint64(s.Instance)
 }
 
 func (s Server) clone() Server {
@@ -76,6 +142,8 @@ type Registration struct {
 // Map is the state on which a cluster has agreed.
 type Map struct {
 	Epoch Epoch `json:"epoch"`
+	// ID is random, and does not change.
+	ID ClusterID `json:"id"`
 	// Size is the intended number of data servers. Fewer may have joined so
 	// far.
 	Size    int      `json:"size"`
@@ -83,6 +151,27 @@ type Map struct {
 	// Primaries are the indexes of the servers that hold the partitions, in the
 	// order of the partitions.
 	Primaries []int `json:"primaries"`
+	// Sets say which copies of the servers' logs are in sync, in the order of the
+	// servers, each once. A server that never had copies has none.
+	Sets []ServerSet `json:"sets,omitempty"`
+	// Wishes say at which hosts servers are to be that are not to be at their own, in
+	// the order of the servers, each once.
+	Wishes []Wish `json:"wishes,omitempty"`
+	// Drained are the hosts at which no server and no copy is to be, in rising order.
+	Drained []int `json:"drained,omitempty"`
+}
+
+// Wish is an operator's wish: a server is to be at a host.
+type Wish struct {
+	Server int `json:"server"`
+	Host   int `json:"host"`
+}
+
+// ServerSet is the set of copies in sync of a server's log. Member k of the set is
+// kept by the host that is k after the server's own, modulo the size of the map.
+type ServerSet struct {
+	Server int `json:"server"`
+	replica.Set
 }
 
 // Clone returns a copy that shares nothing with m.
@@ -96,7 +185,88 @@ func (m *Map) Clone() *Map {
 	for i := range c.Servers {
 		c.Servers[i] = c.Servers[i].clone()
 	}
+	c.Sets = slices.Clone(m.Sets)
+	c.Wishes = slices.Clone(m.Wishes)
+	c.Drained = slices.Clone(m.Drained)
 	return &c
+}
+
+// Wish returns the host at which a server is to be: its own, unless an operator has
+// wished for another one.
+func (m *Map) Wish(server int) int {
+	if i, ok := m.findWish(server); ok {
+		return m.Wishes[i].Host
+	}
+	return server
+}
+
+// PutWish replaces the wish of a server. It reports whether that changes the map.
+func (m *Map) PutWish(server, host int) bool {
+	i, ok := m.findWish(server)
+	switch {
+	case !ok && host == server || ok && m.Wishes[i].Host == host:
+		return false
+	case !ok:
+		m.Wishes = slices.Insert(m.Wishes, i, Wish{server, host})
+	case host == server:
+		m.Wishes = slices.Delete(m.Wishes, i, i+1)
+	default:
+		m.Wishes[i].Host = host
+	}
+	return true
+}
+
+func (m *Map) findWish(server int) (int, bool) {
+	return slices.BinarySearchFunc(m.Wishes, server, func(w Wish, server int) int { return w.Server - server })
+}
+
+// Drains reports whether no server and no copy is to be at a host.
+func (m *Map) Drains(host int) bool {
+	_, ok := slices.BinarySearch(m.Drained, host)
+	return ok
+}
+
+// PutDrained says whether no server and no copy is to be at a host. It reports whether
+// that changes the map.
+func (m *Map) PutDrained(host int, drained bool) bool {
+	i, ok := slices.BinarySearch(m.Drained, host)
+	if ok == drained {
+		return false
+	}
+	if drained {
+		m.Drained = slices.Insert(m.Drained, i, host)
+	} else {
+		m.Drained = slices.Delete(m.Drained, i, i+1)
+	}
+	return true
+}
+
+// Set returns the set of copies of a server's log, the zero Set if it has none.
+func (m *Map) Set(server int) replica.Set {
+	if i, ok := m.findSet(server); ok {
+		return m.Sets[i].Set
+	}
+	return replica.Set{}
+}
+
+// PutSet replaces the set of copies of a server's log.
+func (m *Map) PutSet(server int, set replica.Set) {
+	i, ok := m.findSet(server)
+	if !ok {
+		m.Sets = slices.Insert(m.Sets, i, ServerSet{Server: server})
+	}
+	m.Sets[i].Set = set
+}
+
+func (m *Map) findSet(server int) (int, bool) {
+	return slices.BinarySearchFunc(m.Sets, server, func(s ServerSet, server int) int { return s.Server - server })
+}
+
+// Copy returns the number that a host has among the members of a server's set, 0 if
+// the server is there itself, and -1 if it has none.
+func (m *Map) Copy(server, host int) replica.Member {
+	s, _ := m.Server(server)
+	return replica.MemberAt(host, server, s.Host, m.Size)
 }
 
 // Server returns the server of an index; it reports false if the map has none.
@@ -148,11 +318,19 @@ func (s Stamp) Less(other Stamp) bool {
 	return s.Term < other.Term || s.Term == other.Term && s.Count < other.Count
 }
 
+// Durable says how far a server's state was durable: up to a position of its log.
+// The zero value says nothing. A state whose log does not reach it is not all of
+// that state.
+type Durable struct {
+	Incarnation Incarnation `json:"incarnation"`
+	Log         uint64      `json:"log"`
+}
+
 // Location says where a Store outside this process is.
 type Location struct {
-	Endpoints []string // host:port of one or more servers of the store
-	Name      string   // of the cluster
-	TLS       *TLS     // nil means plain text
+	Endpoints []string `json:"endpoints"`     // host:port of one or more servers of the store, or absolute paths of their sockets
+	Name      string   `json:"name"`          // of the cluster
+	TLS       *TLS     `json:"tls,omitempty"` // nil means plain text
 }
 
 // TLS names PEM files.
@@ -191,8 +369,13 @@ type Store interface {
 	Join(ctx context.Context, s Server, ttl time.Duration) (Lease, error)
 
 	// Evict ends the lease of an instance. It is no error if that instance
-	// holds none.
+	// holds none. Clients trust the memory of a durable server until the end of
+	// its lease, so only an instance that is known to have ended may be evicted.
 	Evict(ctx context.Context, index int, instance Instance) error
+
+	// Durable returns what was noted last for an index, see Lease.Advance; the zero
+	// value if nothing was.
+	Durable(ctx context.Context, index int) (Durable, error)
 
 	// Close closes the handle. Its leases are no longer renewed and run out, as
 	// if the process had died. To end them at once, call Leave first.
@@ -215,7 +398,19 @@ type Lease interface {
 	// Err returns nil until Lost is closed, then an error that wraps
 	// ErrLeaseLost, ErrLeft or ErrClosed.
 	Err() error
+	// Advance notes that the state of the lease's server is durable up to a position
+	// of its log. The note outlives the lease, and never goes back while the
+	// incarnation stays. Only the holder of the index may advance it: the error is
+	// the lease's if it has ended, or wraps ErrLeaseLost, and then nothing is noted.
+	// Watchers do not hear of it.
+	Advance(ctx context.Context, log uint64) error
 	// Leave ends the lease at once. It is no error if the lease has already
-	// ended.
+	// ended. If the store does not answer, or ctx has ended, the lease is not
+	// renewed any more, and runs out.
 	Leave(ctx context.Context) error
 }
+
+// Left returns for how long a lease is certainly held from a moment on, by
+// clock.Now; it may be negative. The store measures the lease by its own clock,
+// which may be faster than this process's by what clock.Drift allows.
+func Left(l Lease, now time.Duration) time.Duration { return l.Deadline() - l.TTL()/clock.Drift - now }

@@ -36,7 +36,7 @@ var (
 	txnReads     = counter("drtmx_txn_reads_total", "One-sided READs.", "type")
 	txnReadBytes = counter("drtmx_txn_read_bytes_total", "Bytes of one-sided READs.", "type")
 	txnRPCs      = counter("drtmx_txn_rpcs_total", "RPCs.", "type")
-	txnLatency   = histogram("drtmx_txn_latency_seconds", "Latency of committed transactions, all attempts included.", "type")
+	txnLatency   = histogram("drtmx_txn_latency_seconds", "Latency of committed transactions, all attempts included; with a rate, since they were due.", "type")
 )
 
 // clientSide has the families of Client, as opposed to those of Servers.
@@ -58,11 +58,11 @@ var clientSide = func() map[*Family]bool {
 type Client struct {
 	// Provider is the name of the fabric.
 	Provider string
-	// Meter counts the connections.
+	// Meter counts the connections; nil exports none.
 	Meter *Meter
 	// DB returns the client's database, nil while it has none.
 	DB func() *txn.DB
-	// Transactions are those of the load loop.
+	// Transactions are those of the load loop; nil exports none.
 	Transactions *Transactions
 }
 
@@ -77,10 +77,14 @@ func (c *Client) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *Client) Collect(ch chan<- prometheus.Metric) {
-	n, open := c.Meter.Counters()
-	clientVerbs.send(ch, &n, c.Provider)
-	send(ch, clientConnections, open, c.Provider)
-	c.Transactions.collect(ch)
+	if c.Meter != nil {
+		n, open := c.Meter.Counters()
+		clientVerbs.send(ch, &n, c.Provider)
+		send(ch, clientConnections, open, c.Provider)
+	}
+	if c.Transactions != nil {
+		c.Transactions.collect(ch)
+	}
 	db := c.DB()
 	if db == nil {
 		return
@@ -136,15 +140,19 @@ func (t *Transactions) collect(ch chan<- prometheus.Metric) {
 		send(ch, txnReads, r.Fabric.Reads, r.Name)
 		send(ch, txnReadBytes, r.Fabric.ReadBytes, r.Name)
 		send(ch, txnRPCs, r.Fabric.RPCs, r.Name)
-		ch <- prometheus.MustNewConstHistogram(txnLatency.desc, uint64(r.Latency.Count()), r.Latency.SumSeconds(), buckets(r.Latency), r.Name)
+		lat := r.Response()
+		ch <- prometheus.MustNewConstHistogram(txnLatency.desc, uint64(lat.Count()), lat.SumSeconds(), buckets(lat), r.Name)
 	}
 }
 
 // latencyBounds are the upper ends of buckets, in seconds: 1, 2 and 5 times
 // every power of ten from a microsecond to the longest latency there is.
 var latencyBounds = func() (bounds []float64) {
-	for _, unit := range []float64{1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10} {
-		bounds = append(bounds, unit, 2*unit, 5*unit)
+	for exp := -6; exp <= 1; exp++ {
+		for _, n := range []string{"1", "2", "5"} {
+			bound, _ := strconv.ParseFloat(n+"e"+strconv.Itoa(exp), 64) // a product would not be as short
+			bounds = append(bounds, bound)
+		}
 	}
 	return bounds
 }()

@@ -9,13 +9,14 @@ import (
 
 	"drtmx/rdma"
 	"drtmx/txn"
+	"drtmx/txn/stats"
 )
 
 // notExported are the statistics that are no metric, or one in another form.
 var notExported = []string{
-	"ServerStats.Incarnation", "ServerStats.Next", // protocol
-	"ServerStats.Server", "ServerStats.PID", "PartitionStats.Partition", "IndexStats.Index", "IndexStats.Partition", // labels
-	"ServerStats.RegionBytes", "ServerStats.Commits", "ServerStats.Conflicts", "ServerStats.Prepared", // sums over partitions
+	"Server.Incarnation", "Server.Next", // protocol
+	"Server.Server", "Server.PID", "Partition.Partition", "Index.Index", "Index.Partition", // labels
+	"Server.RegionBytes", "Server.Commits", "Server.Conflicts", "Server.Prepared", // sums over partitions
 	"Counters.Faults",         // less Denied and Lost
 	"ServerStats.TrainedKeys", // error 0 is what is left of them
 }
@@ -27,6 +28,11 @@ func fill(v reflect.Value, name string, next *float64, filled map[float64]string
 		for i := range v.NumField() {
 			fill(v.Field(i), v.Type().Name()+"."+v.Type().Field(i).Name, next, filled)
 		}
+	case reflect.Pointer:
+		if v.IsNil() {
+			v.Set(reflect.New(v.Type().Elem()))
+		}
+		fill(v.Elem(), name, next, filled)
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
 			fill(v.Index(i), name, next, filled)
@@ -57,6 +63,7 @@ func TestEveryStatisticIsExported(t *testing.T) {
 	st := txn.ServerStats{
 		Partitions: make([]txn.PartitionStats, 1), Indexes: make([]txn.PartitionIndexStats, 1), Refusals: make([]rdma.Refusal, 1),
 	}
+	st.Recovery = &stats.Recovery{Phases: make([]stats.Phase, 1)}
 	next, filled := 1e6, map[float64]string{}
 	fill(reflect.ValueOf(&st).Elem(), "", &next, filled)
 	reg := prometheus.NewPedanticRegistry()

@@ -13,6 +13,7 @@ var indexLabels = []string{"server", "partition", "table", "index"}
 
 var (
 	indexRows      = gauge("drtmx_index_rows", "Rows in the index.", indexLabels...)
+	indexTombs     = gauge("drtmx_index_tombstones", "Deletions that the index still has a trace of, for snapshots of the past.", indexLabels...)
 	indexRowBytes  = gauge("drtmx_index_row_bytes", "Bytes of row blocks, or of leaves.", indexLabels...)
 	indexBytes     = gauge("drtmx_index_structure_bytes", "Bytes of the structures that find rows: buckets and directory, or inner nodes and models.", indexLabels...)
 	indexInner     = gauge("drtmx_index_inner_node_bytes", "Bytes of the inner nodes of an ordered index, which clients do not read.", indexLabels...)
@@ -35,6 +36,7 @@ var (
 func collectIndex(ch chan<- prometheus.Metric, server string, ix *txn.PartitionIndexStats) {
 	labels := []string{server, strconv.Itoa(ix.Partition), ix.Table, ix.Name}
 	send(ch, indexRows, ix.Rows, labels...)
+	send(ch, indexTombs, ix.Tombstones, labels...)
 	send(ch, indexRowBytes, ix.RowBytes, labels...)
 	send(ch, indexBytes, ix.IndexBytes, labels...)
 	if !ix.Ordered {

@@ -7,7 +7,7 @@ type bug struct {
 	name   string
 	why    string // what the engine does wrong
 	edits  []edit
-	caught []test // every one of these must fail
+	caught []test // every one of these must fail; empty for bugs that the simulator finds
 }
 
 // edit replaces text in one file. The old text occurs in the file exactly once.
@@ -24,4 +24,4 @@ type test struct {
 }
 
 // bugs lists every bug.
-var bugs = slices.Concat(transactionBugs, serverBugs, twophaseBugs, blockBugs, reuseBugs, hashBugs, treeBugs, readerBugs, fabricBugs, memberBugs)
+var bugs = slices.Concat(transactionBugs, horizonBugs, serverBugs, twophaseBugs, blockBugs, reuseBugs, hashBugs, pastBugs, treeBugs, treePastBugs, readerBugs, readerPastBugs, fabricBugs, memberBugs, backupBugs, gateBugs, replicaBugs, trustBugs, takeoverBugs)

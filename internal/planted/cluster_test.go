@@ -1,7 +1,34 @@
 package planted
 
-// fabricBugs are bugs of a provider's access checks.
+// fabricBugs are bugs of a provider's access checks and of its reports.
 var fabricBugs = []bug{
+	{
+		name: "DisconnectBeforeServe", why: "a fabric reports disconnects before the server has made what they touch",
+		edits: []edit{{
+			file: "rdma/shm/serverlink.go",
+			old:  " && c.link.e.Handler() != nil",
+			new:  "",
+		}},
+		caught: []test{{"rdma/shm", "TestConformance/DisconnectBeforeServeIsToldLater", "gone before Serve"}},
+	},
+	{
+		name: "PollerSpinsForEver", why: "a poller without requests keeps polling and uses a core",
+		edits: []edit{{
+			file: "rdma/shm/poller.go",
+			old:  "took < budget; took = now() - start",
+			new:  "budget > 0 && !p.e.Closed(); took = now() - start",
+		}},
+		caught: []test{{"rdma/shm", "TestIdlePollerSleeps", "sleep of a poller without requests: not within"}},
+	},
+	{
+		name: "DisconnectOvertakesCall", why: "a call from before Serve is handled after the disconnect of its peer",
+		edits: []edit{{
+			file: "rdma/inproc/poller.go",
+			old:  "	h := p.e.Handler()\n	if h == nil {\n",
+			new:  "	h := p.e.Handler()\n	if h == nil && ev.kind != eventGone {\n",
+		}},
+		caught: []test{{"rdma/inproc", "TestConformance/plain/DisconnectBeforeServeIsToldLater", "gone before Serve|after its disconnect"}},
+	},
 	{
 		name: "AnyCapability", why: "a verb is performed whatever capability it shows",
 		edits: []edit{{
@@ -27,6 +54,84 @@ var fabricBugs = []bug{
 
 // memberBugs are bugs of the stores of membership.
 var memberBugs = []bug{
+	{
+		name: "OldCopyIsAdmitted", why: "an older copy of a data directory gets the place of the directory",
+		edits: []edit{{
+			file: "internal/member/admit.go",
+			old:  "	case old.Instance != server.Instance && old",
+			new:  "	case false && old.Instance != server.Instance && old",
+		}},
+		caught: []test{
+			{"internal/member", "TestConformance/CopiesOfDirectories", "admitted a directory that has served"},
+			{"internal/member", "TestConformance/PlacesOfDirectories", "an older copy: error <nil>"},
+			{"internal/member/etcd", "TestConformance/Suite/CopiesOfDirectories", "admitted a directory that has served"},
+		},
+	},
+	{
+		name: "LifeCopyIsAdmitted", why: "a copy that was made during a life gets the place although it lacks what was durable since",
+		edits: []edit{{
+			file: "internal/member/admit.go",
+			old:  "|| c.Log >= d.Log {\n",
+			new:  "|| true {\n",
+		}},
+		caught: []test{
+			{"internal/member", "TestConformance/LogsOfDirectories", "lacks what was noted: error <nil>"},
+			{"internal/member/etcd", "TestConformance/Suite/LogsOfDirectories", "lacks what was noted: error <nil>"},
+			{"internal/cluster", "TestOlderCopyOfALife", "a copy that lacks a commit: <nil>"},
+		},
+	},
+	{
+		name: "DeposedAdvances", why: "a server whose lease was taken away notes the position of its log, so that its successor's directory counts as an older copy",
+		edits: []edit{{
+			file: "internal/member/etcd/lease.go",
+			old:  "			clientv3.Compare(clientv3.ModRevision(own), \"=\", int64(l.term)),\n",
+			new:  "",
+		}, {
+			file: "internal/member/local.go",
+			old:  "	if l.ended != nil {\n		return l.ended\n	}\n	if have",
+			new:  "	if have",
+		}},
+		caught: []test{
+			{"internal/member", "TestConformance/Advance", "a lease that was replaced: error <nil>"},
+			{"internal/member/etcd", "TestConformance/Suite/Advance", "a lease that was replaced: error <nil>"},
+		},
+	},
+	{
+		name: "RecoveredIsGone", why: "a server that has recovered is known by its process, as if its state were gone",
+		edits: []edit{{
+			file: "internal/member/member.go",
+			old:  "	if s.Incarnation != 0 {\n",
+			new:  "	if false {\n",
+		}},
+		caught: []test{{"internal/cluster", "TestDurableServersTakeTheirPlaces", "peers count it as gone"}},
+	},
+	{
+		name: "GivenUpLeaseGoesOn", why: "a lease that is given up while the store does not answer is renewed for as long as the process lives",
+		edits: []edit{{
+			file: "internal/member/etcd/lease.go",
+			old:  "	l.stop(fmt.Errorf(\"%w: server %d\", member.ErrLeft, l.index))\n",
+			new:  "	if ctx.Err() != nil {\n		return context.Cause(ctx)\n	}\n	l.stop(fmt.Errorf(\"%w: server %d\", member.ErrLeft, l.index))\n",
+		}},
+		caught: []test{{"internal/member/etcd", "TestConformance/Suite/LeaveUnasked", "context deadline exceeded"}},
+	},
+	{
+		name: "LapseIsNoFence", why: "a durable server without a lease leaves its memory to readers",
+		edits: []edit{{
+			file: "server/suspend.go",
+			old:  "	s.fenceAll()\n",
+			new:  "",
+		}},
+		caught: []test{{"internal/cluster", "TestLeaseThatEndsSuspends", "view: answered by a server without a lease"}},
+	},
+	{
+		name: "ElsewhereEndsAStart", why: "a host does not start whose data server is taken over while it starts",
+		edits: []edit{{
+			file: "internal/cluster/join.go",
+			old:  "!errors.Is(err, member.ErrElsewhere) || !o.Return || again && !kept {",
+			new:  "true || again && !kept {",
+		}},
+		caught: []test{{"internal/cluster", "TestTakenOverWhileItStarts", "it does not come back: .*is at another host now"}},
+	},
 	{
 		name: "BlindSwap", why: "the map of a cluster is replaced whatever its epoch",
 		edits: []edit{

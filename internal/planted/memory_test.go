@@ -148,8 +148,8 @@ var hashBugs = []bug{
 		name: "KeepHeader", why: "an update of a row keeps the header that readers hold it against",
 		edits: []edit{{
 			file: "index/hash/lock.go",
-			old:  "	e.Write(rowWord, row)\n	e.Commit(h.Unlock())\n",
-			new:  "	e.Write(rowWord, row)\n	if held.Existed {\n		h = held.Prev\n	}\n	e.Commit(h.Unlock())\n",
+			old:  "	e.Write(rowWord+lo, row[lo:hi])\n	e.Commit(h.Unlock())\n",
+			new:  "	e.Write(rowWord+lo, row[lo:hi])\n	if held.Existed {\n		h = held.Prev\n	}\n	e.Commit(h.Unlock())\n",
 		}, {
 			file: "index/hash/strlock.go",
 			old:  "	class, room := block.Class(held.Slot), held.Room\n",
@@ -164,11 +164,11 @@ var hashBugs = []bug{
 		name: "SlotBeforeRow", why: "a row of a string key is reachable in its new block before it is written there",
 		edits: []edit{
 			{
-				file: "index/hash/strlock.go",
-				old:  "	s.fill(to, class, held.Key.Str, row, h)\n	s.relink(pos, slot)\n",
-				new:  "	s.relink(pos, slot)\n	for range 1 << 10 {\n		runtime.Gosched() // so that a reader comes by\n	}\n	s.fill(to, class, held.Key.Str, row, h)\n",
+				file: "index/hash/version.go",
+				old:  "	s.fill(refAddr(to), refClass(to), held.Key.Str, row, older, h)\n	s.relink(pos, makeSlot(s.hash(held.Key), to))\n",
+				new:  "	s.relink(pos, makeSlot(s.hash(held.Key), to))\n	for range 1 << 10 {\n		runtime.Gosched() // so that a reader comes by\n	}\n	s.fill(refAddr(to), refClass(to), held.Key.Str, row, older, h)\n",
 			},
-			{file: "index/hash/strlock.go", old: "import (\n", new: "import (\n	\"runtime\"\n"},
+			{file: "index/hash/version.go", old: "import (\n", new: "import (\n	\"runtime\"\n"},
 		},
 		caught: []test{{"index/hash", "TestTiedStrings", "always there and is reported absent|rests at version"}},
 	},
@@ -176,9 +176,9 @@ var hashBugs = []bug{
 		name: "KeepMovedRow", why: "the block that a row has moved from stays as it was",
 		edits: []edit{
 			{
-				file: "index/hash/strlock.go",
-				old:  "	s.varied.Free(held.Addr, refClass(old))\n	held.Addr",
-				new:  "	_ = old\n	s.arena.Span(held.Addr, 1).Store(block.HeaderWord, uint64(held.Prev))\n	held.Addr",
+				file: "index/hash/version.go",
+				old:  "		s.varied.Free(held.Addr, refClass(old))\n",
+				new:  "		s.arena.Span(held.Addr, 1).Store(block.HeaderWord, uint64(held.Prev))\n",
 			},
 		},
 		caught: []test{

@@ -42,4 +42,31 @@ var readerBugs = []bug{
 		}},
 		caught: []test{{"index/learned/read", "TestFencesOfAnotherLeaf", "is there and said to be absent"}},
 	},
+	{
+		name: "BoundsIgnored", why: "a lookup whose key is left of the predicted leaf looks at the leaf before it, not at all that the model bounds",
+		edits: []edit{{
+			file: "index/learned/read/span.go",
+			old:  "	if s.lo > s.hi || s.rounds >= spansMax {\n		return false, false\n",
+			new:  "	if s.hi < 1<<30 {\n		return false, false\n",
+		}},
+		caught: []test{{"index/learned/read", "TestNoFallbacksAtRest", "fallback"}},
+	},
+	{
+		name: "TailListIsBelieved", why: "a leaf that a tail list names is taken for the key's, whatever its fences",
+		edits: []edit{{
+			file: "index/learned/read/nativeget.go",
+			old:  "	if see := sideOf(&g.o.view, g.o.key.Num); see != seeHere {\n",
+			new:  "	if see := sideOf(&g.o.view, g.o.key.Num); see != seeHere && g.o.jumped != g.o.addr {\n",
+		}},
+		caught: []test{{"index/learned/read", "TestTailListIsAHint/inline", "and said to be"}},
+	},
+	{
+		name: "TornTailEntry", why: "an entry of a tail list is taken without its check",
+		edits: []edit{{
+			file: "index/learned/model/tail.go",
+			old:  "prefix, &e) || b[n-1] != tailCheck(r.TailSlot(list, number), found, b[:n-1], &e) {\n",
+			new:  "prefix, &e) {\n",
+		}},
+		caught: []test{{"index/learned/model", "TestTailEntries", "taken as"}},
+	},
 }

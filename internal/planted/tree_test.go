@@ -106,13 +106,13 @@ var treeBugs = []bug{
 		edits: []edit{
 			{
 				file: "index/learned/tree/rows.go",
-				old:  "	r.fill(p, h.Key.Str, head, row)\n	t.step(\"filled\")\n",
-				new:  "	r.fill(p, h.Key.Str, head, nil)\n	t.step(\"filled\")\n",
+				old:  "	r.fill(p, h.Key.Str, head, row, older)\n	t.step(\"filled\")\n",
+				new:  "	r.fill(p, h.Key.Str, head, nil, older)\n	t.step(\"filled\")\n",
 			},
 			{
 				file: "index/learned/tree/rows.go",
 				old:  "	t.step(\"swapped\")\n",
-				new:  "	t.step(\"swapped\")\n	r.fill(p, h.Key.Str, head, row)\n",
+				new:  "	t.step(\"swapped\")\n	r.fill(p, h.Key.Str, head, row, older)\n",
 			},
 		},
 		caught: []test{{"index/learned/tree", "TestRowsMove", "which there never was"}},
@@ -121,8 +121,8 @@ var treeBugs = []bug{
 		name: "TreeOldBlockValid", why: "the block that a row has left keeps its header",
 		edits: []edit{{
 			file: "index/learned/tree/rows.go",
-			old:  "	r.drop(uint64(old))\n	h.Addr",
-			new:  "	t.a.Span(old.Addr(), 1).Store(block.HeaderWord, uint64(h.Prev))\n	h.Addr",
+			old:  "		r.drop(uint64(old))\n	}\n	h.Addr",
+			new:  "		t.a.Span(old.Addr(), 1).Store(block.HeaderWord, uint64(h.Prev))\n	}\n	h.Addr",
 		}},
 		caught: []test{{"index/learned/tree", "TestRowsMove", "hold, but"}},
 	},

@@ -142,7 +142,91 @@ var twophaseBugs = []bug{
 		}},
 		caught: []test{{"internal/twophase", "TestExploreLongPaths", stuck}},
 	},
+	{
+		name: "VoteBeforeSync", why: "a vote leaves before the prepared share is durable",
+		edits: []edit{{
+			file: "internal/twophase/record.go",
+			old:  "return m.Kind != Prepare && m.Kind != Ask }",
+			new:  "return m.Kind != Prepare && m.Kind != Ask && m.Kind != Vote }",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongCrashes", crashed}},
+	},
+	{
+		name: "AckBeforeSync", why: "a participant acknowledges a commit before that is durable",
+		edits: []edit{{
+			file: "internal/twophase/record.go",
+			old:  "return m.Kind != Prepare && m.Kind != Ask }",
+			new:  "return m.Kind != Prepare && m.Kind != Ask && m.Kind != Ack }",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongCrashes", crashed}},
+	},
+	{
+		name: "DecisionNotLogged", why: "a coordinator makes no record of its commits",
+		edits: []edit{{
+			file: "internal/twophase/record.go",
+			old:  "	if !m.durable {\n		return rec\n	}\n",
+			new:  "	if !m.durable || r.id.Coordinator == m.self {\n		return rec\n	}\n",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongCrashes", crashed}},
+	},
+	{
+		name: "HandOverNotLogged", why: "a coordinator makes no record of the decisions that it hands over",
+		edits: []edit{{
+			file: "internal/twophase/machine.go",
+			old:  "	m.log(m.prepared(r), out)\n	m.send(out, Message{Kind: HandOver",
+			new:  "	m.send(out, Message{Kind: HandOver",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongCrashes", crashed}},
+	},
+	{
+		name: "InDoubtNotLocked", why: "a restored party does not lock what is in doubt",
+		edits: []edit{{
+			file: "internal/twophase/record.go",
+			old:  "rec.Ballot, rec.Ballot != No\n",
+			new:  "rec.Ballot, false\n",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongCrashes", crashed}},
+	},
+	{
+		name: "NumbersAgain", why: "a restored coordinator uses numbers of transactions again",
+		edits: []edit{{
+			file: "internal/twophase/record.go",
+			old:  "	m.durable, m.next = true, first\n",
+			new:  "	m.durable, m.next = true, first&0xffff\n",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongCrashes", crashed}},
+	},
+	{
+		name: "EarlyMark", why: "a coordinator tells that a transaction is settled before its record of the decision is durable",
+		edits: []edit{{
+			file: "internal/twophase/machine.go",
+			old:  "	if m.durable && !msg.Rests() {\n",
+			new:  "	if m.durable && !msg.Rests() && false {\n",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongCrashes", crashed}},
+	},
+	{
+		name: "DepartureForgotten", why: "a restored party listens again to parties that are gone",
+		edits: []edit{{
+			file: "internal/twophase/resolve.go",
+			old:  "	if m.durable {\n		m.log(",
+			new:  "	if m.durable && false {\n		m.log(",
+		}},
+		caught: []test{{"internal/twophase", "TestPromisesAboutTheGoneStay", "a late decision of the party that is gone is taken"}},
+	},
+	{
+		name: "CommitsForgotten", why: "a checkpoint lacks the commits that others may ask for",
+		edits: []edit{{
+			file: "internal/twophase/record.go",
+			old:  "		return m.outcome(r)\n",
+			new:  "",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreLongCrashes", crashed}},
+	},
 }
+
+// crashed matches the explorer's reports about parties that have a log.
+const crashed = split + "|" + stuck + "|keeps the locks of|of which it has no lock|decides nothing|commits at tick"
 
 // split matches the explorer's report that two parties decided differently.
 const split = "decides|commits .* against its own vote"

@@ -35,6 +35,7 @@
 // then all parties of the transaction. A party that is asked about a
 // transaction that it has not seen refuses it from then on, so that its answer
 // is final.
+//
 // # Parties that are gone
 //
 // Silence proves nothing, however long it is. A driver reports that a party is
@@ -61,4 +62,20 @@
 // never forgets. An unknown transaction counts as aborted in two cases only: at
 // a party that refuses it from then on, and at its coordinator, which remembers
 // every commit until all parties know it.
+//
+// # Durable parties
+//
+// A party that has a log lives on after a crash as the same party ([Restore]).
+// Its machine puts out records, and a driver appends them to the log, in order.
+// Of the messages, those that rest on the log ([Message.Rests]) leave when
+// everything that was logged before them is durable, and so does the answer to
+// the client of the effect Done. Parties whose records are in one log need not
+// wait for each other: after a crash they all have the same prefix of it.
+// Nothing else is forced: an abort is presumed, and a record of it only spares
+// a restored party a question.
+//
+// A restored party has forgotten what it promised to refuse. Its driver must
+// refuse every Prepare and HandOver whose proofs are of a former memory of the
+// party, by Locked with No and Carried without a commit. Every such request is
+// older than the memory in which the promise was lost.
 package twophase

@@ -3,6 +3,7 @@ package twophase
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -54,7 +55,7 @@ func (c *chooser) next() bool {
 }
 
 // budget bounds how often something happens on one path.
-type budget struct{ begins, losses, duplicates, restarts, ticks, timeouts, refusals, advances int }
+type budget struct{ begins, losses, duplicates, restarts, ticks, timeouts, refusals, advances, crashes, checkpoints, former, syncs int }
 
 // scene is what the explorer starts from.
 type scene struct {
@@ -64,6 +65,12 @@ type scene struct {
 	budget  budget
 	depth   int // of the exhaustive part
 	limits  Limits
+	hosts   []int // of durable parties: the server of each, which has one log; nil: parties in memory
+
+	failover bool // a server that crashes goes on beside its successor
+	anyProof bool // parties take requests with proofs of a memory that they have lost
+
+	checkpoints, busy int // checkpoints that have ended, and those of them during which something was logged
 }
 
 // plan is a transaction that may be begun.
@@ -90,6 +97,14 @@ type world struct {
 	closed   []clock.Tick        // that each party has published
 	votes    map[vote]clock.Tick // of each vote that holds locks
 	ticks    map[ID]clock.Tick   // of each commit
+	servers  []*server           // of durable parties
+	former   []*former           // machines of primaries that were replaced
+	held     []held
+	shares   map[ID][]Party
+	born     map[ID][]int // the memories of all servers when it was begun
+	answered map[ID]bool  // by the coordinator, to the client
+	locked   map[vote]bool
+	firm     map[vote]bool // a commit that was durable
 	trace    []string
 	loud     bool
 }
@@ -117,6 +132,8 @@ func newWorld(s *scene, loud bool) *world {
 		w.epochs = append(w.epochs, 1)
 		w.machines = append(w.machines, New(w.party(i), s.limits))
 	}
+	w.shares, w.answered, w.locked = map[ID][]Party{}, map[ID]bool{}, map[vote]bool{}
+	w.beDurable()
 	return w
 }
 
@@ -142,16 +159,16 @@ func (w *world) do(p Party, fn func(*Machine, *Out)) error {
 	slices.SortStableFunc(out.Effects, func(a, b Effect) int {
 		return cmp.Or(cmp.Compare(a.ID.Coordinator.Partition, b.ID.Coordinator.Partition), cmp.Compare(a.ID.Seq, b.ID.Seq))
 	})
-	w.flight = append(w.flight, out.Messages...)
+	w.append(p, out.Records...)
+	for i := range out.Messages {
+		w.send(p, &out.Messages[i])
+	}
 	for _, e := range out.Effects {
 		switch e.Kind {
 		case Lock, Carry:
 			w.work = append(w.work, job{p, e})
 		case End, Done:
-			if err := w.decide(p, e.ID, e.Commit); err != nil {
-				return err
-			}
-			if err := w.end(p, e); err != nil {
+			if err := cmp.Or(w.decide(p, e.ID, e.Commit), w.end(p, e)); err != nil {
 				return err
 			}
 		}
@@ -167,8 +184,12 @@ func (w *world) end(p Party, e Effect) error {
 		}
 	}
 	if e.Kind == Done {
-		return nil
+		return w.answer(p, e)
 	}
+	if !w.locked[vote{p, e.ID}] {
+		return fmt.Errorf("%v ends %v, of which it has no lock", p, e.ID)
+	}
+	delete(w.locked, vote{p, e.ID})
 	c := &w.clocks[p.Partition]
 	if e.Commit {
 		c.Adopt(e.Tick)
@@ -242,13 +263,16 @@ func (w *world) decide(p Party, id ID, commit bool) error {
 func (w *world) report(i int, b Ballot) error {
 	j := w.work[i]
 	w.work = slices.Delete(w.work, i, i+1)
+	if w.stale(j) {
+		b = No
+	}
 	w.log("%v reports %d of %v: ballot %d", j.at, j.Kind, j.ID, b)
 	w.ballots[vote{j.at, j.ID}] = b
 	c, tick := &w.clocks[j.at.Partition], clock.Tick(0)
 	if j.Kind == Lock {
 		if b != No {
 			tick = c.Vote()
-			w.votes[vote{j.at, j.ID}] = tick
+			w.votes[vote{j.at, j.ID}], w.locked[vote{j.at, j.ID}] = tick, true
 		}
 		return w.do(j.at, func(m *Machine, out *Out) { m.Locked(j.ID, b, tick, out) })
 	}
@@ -261,6 +285,7 @@ func (w *world) report(i int, b Ballot) error {
 		if err := cmp.Or(w.stamp(j.at, j.ID, tick), w.apply(j.at, j.ID, tick), w.publish(j.at)); err != nil {
 			return err
 		}
+		w.append(j.at, j.Decided(tick))
 	}
 	return w.do(j.at, func(m *Machine, out *Out) { m.Carried(j.ID, b == Yes, tick, out) })
 }
@@ -287,7 +312,11 @@ func (w *world) begin() error {
 		agent = w.party(p.agent)
 	}
 	w.log("%v begins: shares %v, agent %v", w.party(p.coordinator), shares, agent)
-	return w.do(w.party(p.coordinator), func(m *Machine, out *Out) { _, _ = m.Begin(shares, agent, out) })
+	return w.do(w.party(p.coordinator), func(m *Machine, out *Out) {
+		if id, err := m.Begin(shares, agent, out); err == nil {
+			w.shares[id], w.born[id] = shares, w.memories()
+		}
+	})
 }
 
 func (w *world) restart(i int) error {
@@ -298,6 +327,7 @@ func (w *world) restart(i int) error {
 	w.clocks[i], w.closed[i] = clock.Logical{}, 0
 	w.clocks[i].Adopt(1)
 	w.work = slices.DeleteFunc(w.work, func(j job) bool { return int(j.at.Partition) == i })
+	maps.DeleteFunc(w.locked, func(v vote, _ bool) bool { return int(v.Partition) == i })
 	return nil
 }
 
@@ -310,9 +340,9 @@ type timeout struct {
 
 func (w *world) timeouts() (all []timeout) {
 	for _, m := range w.machines {
-		for seq := uint64(1); seq < m.next; seq++ {
-			r := m.table[ID{m.self, seq}]
-			if r == nil {
+		for _, id := range slices.SortedFunc(maps.Keys(m.table), ID.Compare) {
+			r := m.table[id]
+			if id.Coordinator != m.self {
 				continue
 			}
 			for _, mb := range r.members {
@@ -363,7 +393,9 @@ func (w *world) options() (all []func() error) {
 		add(&w.left.advances, func() error { return w.pass(i) })
 		if len(m.table) > 0 {
 			add(&w.left.ticks, func() error { w.log("tick of %v", m.self); return w.do(m.self, (*Machine).Tick) })
-			add(&w.left.restarts, func() error { return w.restart(i) })
+			if w.servers == nil {
+				add(&w.left.restarts, func() error { return w.restart(i) })
+			}
 		}
 		for _, p := range w.ended {
 			if p.Partition != m.self.Partition && !m.isGone(p) {
@@ -371,6 +403,8 @@ func (w *world) options() (all []func() error) {
 			}
 		}
 	}
+	w.disks(add)
+	w.formers(add)
 	return all
 }
 
@@ -384,22 +418,25 @@ func (w *world) learn(m *Machine, p Party) error {
 func (w *world) finish() error {
 	w.log("all is well from here on")
 	for round := range 60 {
-		for n := 0; len(w.flight) > 0 || len(w.work) > 0; n++ {
+		for n := 0; len(w.flight) > 0 || len(w.work) > 0 || len(w.held) > 0; n++ {
 			if n > 2000 {
 				return fmt.Errorf("no end of messages")
 			}
 			var err error
-			if len(w.work) > 0 {
+			switch {
+			case len(w.work) > 0:
 				err = w.report(0, Yes)
-			} else {
+			case len(w.flight) > 0:
 				err = w.deliver(0, false)
+			default:
+				err = w.syncAll()
 			}
 			if err != nil {
 				return err
 			}
 		}
 		if w.quiet() {
-			return nil
+			return w.whole()
 		}
 		for _, to := range w.timeouts() { // whatever was lost for good
 			w.log("%v: timeout of %v for %v", to.at, to.to, to.id)
@@ -526,6 +563,20 @@ func paths(t testing.TB) int {
 	return n
 }
 
+// seedOf returns the seed of random paths: DRTMX_SEED, or 1.
+func seedOf(t testing.TB) uint64 {
+	seed := uint64(1)
+	if v := os.Getenv("DRTMX_SEED"); v != "" {
+		n, err := strconv.ParseUint(v, 10, 64)
+		if err != nil {
+			t.Fatalf("DRTMX_SEED: %v", err)
+		}
+		seed = n
+	}
+	t.Logf("seed %d", seed)
+	return seed
+}
+
 // TestExploreEveryPath explores all orders of what can happen first: messages
 // delivered, lost, repeated and late, refusals, timeouts and restarts, clocks
 // that go on. No two parties decide differently, all tables stay within their
@@ -533,8 +584,14 @@ func paths(t testing.TB) int {
 // transaction commits at one tick at all parties, no less than any vote and
 // above every tick that a party has closed.
 func TestExploreEveryPath(t *testing.T) {
+	exploreEvery(t, scenes())
+}
+
+// exploreEvery runs scenes with each combination of their first choices.
+func exploreEvery(t *testing.T, all []*scene) {
+	t.Helper()
 	total := 0
-	for _, s := range scenes() {
+	for _, s := range all {
 		c, n := &chooser{depth: s.depth}, 1
 		if os.Getenv("DRTMX_PATHS") != "" {
 			c.depth++
@@ -549,15 +606,7 @@ func TestExploreEveryPath(t *testing.T) {
 
 // TestExploreLongPaths explores random paths of many events.
 func TestExploreLongPaths(t *testing.T) {
-	seed := uint64(1)
-	if v := os.Getenv("DRTMX_SEED"); v != "" {
-		n, err := strconv.ParseUint(v, 10, 64)
-		if err != nil {
-			t.Fatalf("DRTMX_SEED: %v", err)
-		}
-		seed = n
-	}
-	t.Logf("seed %d", seed)
+	seed := seedOf(t)
 	many := budget{begins: 5, losses: 5, duplicates: 4, restarts: 2, ticks: 12, timeouts: 3, refusals: 2, advances: 12}
 	total := 0
 	for i, s := range scenes() {

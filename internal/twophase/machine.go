@@ -43,7 +43,8 @@ type Machine struct {
 	pending map[ID]*record // the part of table that is undecided, or not known to all parties
 	peers   map[Party]*peer
 	gone    map[Party]struct{}
-	doubts  int // records in doubt
+	doubts  int  // records in doubt
+	durable bool // see Restore
 }
 
 // peer is the state that a machine keeps for another party.
@@ -93,6 +94,7 @@ type record struct {
 	locked  bool // Lock has succeeded and End has not been emitted
 	busy    bool // Lock was emitted and has not been reported
 	refused bool
+	ballot  Ballot    // in doubt: the result of Lock
 	few     [4]member // the memory of members, if they are few
 }
 
@@ -128,11 +130,29 @@ func (m *Machine) Self() Party { return m.self }
 // InDoubt returns the number of transactions in doubt.
 func (m *Machine) InDoubt() int { return m.doubts }
 
+// Doubts reports whether a transaction is in doubt.
+func (m *Machine) Doubts(id ID) bool {
+	r := m.table[id]
+	return r != nil && r.state == inDoubt
+}
+
+// Members returns the number of parties of a transaction, the coordinator among
+// them.
+func (m *Machine) Members(id ID) int {
+	if r := m.table[id]; r != nil {
+		return len(r.members)
+	}
+	return 0
+}
+
 // Oldest returns the transaction that has been in doubt for the most ticks, and
-// that number.
+// that number. Of several it is the one with the least ID.
 func (m *Machine) Oldest() (id ID, ticks int) {
 	for _, r := range m.pending {
-		if r.state == inDoubt && r.ticks >= ticks {
+		if r.state != inDoubt || r.ticks < ticks {
+			continue
+		}
+		if r.ticks > ticks || id == (ID{}) || r.id.Compare(id) < 0 {
 			id, ticks = r.id, r.ticks
 		}
 	}
@@ -230,6 +250,9 @@ func (m *Machine) send(out *Out, msg Message) {
 	msg.From = m.self
 	pr := m.peer(msg.To)
 	msg.Watermark, msg.Heard = m.watermark(pr), pr.settled
+	if m.durable && !msg.Rests() {
+		msg.Watermark = 0 // it rests on decisions that may not be durable
+	}
 	pr.quiet = 0
 	out.Messages = append(out.Messages, msg)
 }
@@ -249,8 +272,9 @@ func (m *Machine) Locked(id ID, b Ballot, tick clock.Tick, out *Out) {
 		if b == No {
 			m.decided(r, false, out)
 		} else {
-			r.tick = tick
+			r.tick, r.ballot = tick, b
 			m.doubt(r)
+			m.log(m.prepared(r), out)
 		}
 		m.send(out, Message{Kind: Vote, To: id.Coordinator, ID: id, Ballot: b, Tick: tick})
 	default: // aborted in the meantime: this party has not voted yet
@@ -322,14 +346,19 @@ func (m *Machine) conclude(r *record, out *Out) {
 		m.decided(r, !r.refused, out)
 		return
 	}
+	if r.locked {
+		r.ballot = Yes
+	}
 	m.doubt(r)
+	m.log(m.prepared(r), out)
 	m.send(out, Message{Kind: HandOver, To: r.agent, ID: r.id, Parties: r.parties, Agent: r.agent, Tick: r.tick})
 }
 
 // decided makes a decision final: it ends the own share and tells the other
 // parties.
 func (m *Machine) decided(r *record, commit bool, out *Out) {
-	if r.state == inDoubt {
+	was := r.state
+	if was == inDoubt {
 		m.doubts--
 	}
 	r.state, r.ticks = aborted, 0
@@ -349,6 +378,9 @@ func (m *Machine) decided(r *record, commit bool, out *Out) {
 		out.Effects = append(out.Effects, Effect{Kind: Done, ID: r.id, Commit: commit, Tick: r.tick})
 	} else if m.isGone(r.id.Coordinator) {
 		m.survive(r)
+	}
+	if was == inDoubt || commit && was != carrying {
+		m.log(m.outcome(r), out)
 	}
 	m.drop(r)
 }

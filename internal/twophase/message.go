@@ -23,7 +23,8 @@ type ID struct {
 	Seq         uint64
 }
 
-func (id ID) compare(other ID) int {
+// Compare orders IDs by their coordinators, then by their numbers.
+func (id ID) Compare(other ID) int {
 	return cmp.Or(id.Coordinator.compare(other.Coordinator), cmp.Compare(id.Seq, other.Seq))
 }
 
@@ -106,17 +107,22 @@ type Effect struct {
 	ID     ID
 	Commit bool       // End, Done
 	Tick   clock.Tick // Carry: commit at no less; End, Done: of the commit
+
+	// Carry, at a durable party: for the record of the commit, see Decided.
+	Parties []Party
+	Mark    uint64
 }
 
-// Out collects the messages and effects of a machine. The driver may reuse its
-// memory.
+// Out collects what a machine puts out. The driver may reuse its memory.
 type Out struct {
 	Messages []Message
 	Effects  []Effect
+	Records  []Record // only of a durable party
 }
 
 // Reset empties o and keeps its memory for reuse.
 func (o *Out) Reset() {
 	clear(o.Messages)
-	o.Messages, o.Effects = o.Messages[:0], o.Effects[:0]
+	clear(o.Records)
+	o.Messages, o.Effects, o.Records = o.Messages[:0], o.Effects[:0], o.Records[:0]
 }

@@ -8,7 +8,7 @@ import (
 // TestSameInputsSameOutputs: a machine's messages do not depend on the order in
 // which Go walks through maps, so that a recorded run can be repeated.
 func TestSameInputsSameOutputs(t *testing.T) {
-	run := func() (all []Message, effects []Effect) {
+	run := func() (all []Message, effects []Effect, oldest []ID) {
 		m := New(Party{1, 1}, Limits{AskAfter: 1, RepeatEvery: 1})
 		var out Out
 		take := func() {
@@ -31,6 +31,8 @@ func TestSameInputsSameOutputs(t *testing.T) {
 		for range 4 {
 			m.Tick(&out)
 			take()
+			id, _ := m.Oldest()
+			oldest = append(oldest, id)
 		}
 		m.Gone(Party{9, 1}, &out)
 		m.Gone(Party{3, 1}, &out)
@@ -39,14 +41,14 @@ func TestSameInputsSameOutputs(t *testing.T) {
 			m.Tick(&out)
 			take()
 		}
-		return all, effects
+		return all, effects, oldest
 	}
-	messages, effects := run()
+	messages, effects, oldest := run()
 	if len(messages) < 100 {
 		t.Fatalf("%d messages, want a run worth repeating", len(messages))
 	}
 	for range 20 {
-		if again, e := run(); !reflect.DeepEqual(again, messages) || !reflect.DeepEqual(e, effects) {
+		if again, e, o := run(); !reflect.DeepEqual(again, messages) || !reflect.DeepEqual(e, effects) || !reflect.DeepEqual(o, oldest) {
 			t.Fatal("the same inputs had other outputs")
 		}
 	}

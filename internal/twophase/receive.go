@@ -55,7 +55,11 @@ func (m *Machine) request(msg *Message, pr *peer, out *Out) {
 		m.pending[id] = r
 		if handed {
 			r.state = carrying
-			out.Effects = append(out.Effects, Effect{Kind: Carry, ID: id, Tick: msg.Tick})
+			e := Effect{Kind: Carry, ID: id, Tick: msg.Tick}
+			if m.durable {
+				e.Parties, e.Mark = r.others(), pr.settled
+			}
+			out.Effects = append(out.Effects, e)
 			return
 		}
 		r.state, r.busy = locking, true

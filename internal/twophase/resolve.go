@@ -14,13 +14,16 @@ func (m *Machine) Gone(p Party, out *Out) {
 	}
 	m.gone[p] = struct{}{}
 	delete(m.peers, p)
+	if m.durable {
+		m.log(Record{Kind: Departed, Party: p}, out)
+	}
 	of := map[ID]*record{}
 	for id, r := range m.table {
 		if r.member(p) != nil || id.Coordinator == p {
 			of[id] = r
 		}
 	}
-	for _, id := range slices.SortedFunc(maps.Keys(of), ID.compare) {
+	for _, id := range slices.SortedFunc(maps.Keys(of), ID.Compare) {
 		m.without(of[id], p, out)
 	}
 }
@@ -88,12 +91,13 @@ func (m *Machine) ask(r *record, p Party, out *Out) {
 // sends questions, and it repeats decisions without an acknowledgement.
 func (m *Machine) Tick(out *Out) {
 	// In order, so that the same inputs always have the same outputs.
-	for _, id := range slices.SortedFunc(maps.Keys(m.pending), ID.compare) {
+	for _, id := range slices.SortedFunc(maps.Keys(m.pending), ID.Compare) {
 		r := m.pending[id]
 		r.ticks++
 		switch {
 		case r.state == inDoubt && r.ticks >= m.limits.AskAfter && (r.ticks-m.limits.AskAfter)%m.limits.RepeatEvery == 0:
 			m.askAll(r, out)
+			m.evaluate(r, out) // restored, and all others are gone
 		case r.state >= committed && r.ticks%m.limits.RepeatEvery == 0:
 			for i := range r.members {
 				if mb := &r.members[i]; mb.waiting {
@@ -108,8 +112,16 @@ func (m *Machine) Tick(out *Out) {
 		if pr.quiet > m.limits.RepeatEvery && pr.last > 0 && pr.heard <= pr.last && m.watermark(pr) > pr.heard {
 			m.send(out, Message{Kind: Settled, To: p})
 		}
+		if m.durable && len(pr.kept) > 0 && pr.quiet > stale*m.limits.RepeatEvery {
+			// The other side was restarted, and owes no watermark. Its answer has one.
+			m.send(out, Message{Kind: Ask, To: p, ID: ID{p, pr.kept[0]}})
+		}
 	}
 }
+
+// stale is after how many periods of RepeatEvery without a message a durable
+// party asks for a watermark.
+const stale = 4
 
 // askAll asks the coordinator and the agent, which may have decided. Later, or
 // if a member is gone, it also asks all others, which may know the decision or

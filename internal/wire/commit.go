@@ -31,6 +31,8 @@ type Write struct {
 type Part struct {
 	Partition uint16
 	Epoch     uint64        // the life of the partition that the sender knows, 0 if it knows none
+	Memory    uint32        // the epoch of the memory that the proofs and hints are of, 0 if the sender knows none
+	Catalog   uint32        // the version of the catalogue that the transaction uses
 	Rows      []index.Proof // headers of rows read
 	Gaps      []index.Proof // gap words of absences and ranges read
 	Writes    []Write
@@ -44,6 +46,23 @@ type Commit struct {
 	// sent. It does not include the time in the network.
 	Age   time.Duration
 	Parts []Part
+
+	// Catalog is that of the parts that NextPart makes.
+	Catalog uint32
+
+	// Turn is what a client asks for if the transaction loses against others.
+	Turn Turn
+}
+
+// Writes reports whether any part writes. If none does, the proofs are only
+// validated.
+func (c *Commit) Writes() bool {
+	for i := range c.Parts {
+		if len(c.Parts[i].Writes) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // NextPart appends an empty part that reuses the memory of an earlier one.
@@ -54,13 +73,15 @@ func (c *Commit) NextPart(partition uint16) *Part {
 		c.Parts = append(c.Parts, Part{})
 	}
 	p := &c.Parts[len(c.Parts)-1]
-	p.Partition, p.Epoch, p.Rows, p.Gaps, p.Writes = partition, 0, p.Rows[:0], p.Gaps[:0], p.Writes[:0]
+	p.Partition, p.Epoch, p.Memory, p.Catalog = partition, 0, 0, c.Catalog
+	p.Rows, p.Gaps, p.Writes = p.Rows[:0], p.Gaps[:0], p.Writes[:0]
 	return p
 }
 
 // AppendPart appends the encoding of one part.
 func AppendPart(b []byte, p *Part) []byte {
 	b = le.AppendUint64(le.AppendUint16(b, p.Partition), p.Epoch)
+	b = le.AppendUint32(le.AppendUint32(b, p.Memory), p.Catalog)
 	b = appendProofs(appendProofs(b, p.Rows), p.Gaps)
 	b = le.AppendUint32(b, uint32(len(p.Writes)))
 	for i := range p.Writes {
@@ -74,7 +95,7 @@ func AppendPart(b []byte, p *Part) []byte {
 
 // Bytes returns the size of the part's encoding.
 func (p *Part) Bytes() int {
-	n := 2 + 3*4 + 16*(len(p.Rows)+len(p.Gaps))
+	n := 2 + 5*4 + 16*(len(p.Rows)+len(p.Gaps))
 	for i := range p.Writes {
 		w := &p.Writes[i]
 		n += 3 + 2 + 8 + 4 + len(w.Row)
@@ -89,11 +110,17 @@ func (p *Part) Bytes() int {
 
 // AppendCommit appends op and the encoding of the parts that keep accepts (nil: all).
 func AppendCommit(b []byte, op Op, c *Commit, keep func(partition uint16) bool) []byte {
-	return AppendParts(AppendID(append(b, byte(op)), c.ID), c, keep)
+	b = AppendID(append(b, byte(op)), c.ID)
+	return appendParts(c.Turn.append(b), c, keep)
 }
 
-// AppendParts appends the age and the parts that keep accepts (nil: all).
+// AppendParts appends the session, the age and the parts that keep accepts
+// (nil: all).
 func AppendParts(b []byte, c *Commit, keep func(partition uint16) bool) []byte {
+	return appendParts(le.AppendUint64(b, c.ID.Client), c, keep)
+}
+
+func appendParts(b []byte, c *Commit, keep func(partition uint16) bool) []byte {
 	b = le.AppendUint64(b, uint64(c.Age))
 	at := len(b)
 	b = le.AppendUint32(b, 0)
@@ -112,19 +139,25 @@ func AppendParts(b []byte, c *Commit, keep func(partition uint16) bool) []byte {
 // memory of c; rows are views of the message.
 func (c *Commit) Decode(d *Decoder) error {
 	c.ID = d.ID()
-	return c.DecodeParts(d)
+	c.Turn.decode(d)
+	return c.decodeParts(d)
 }
 
 // DecodeParts decodes the output of AppendParts, with the same rules as Decode.
 func (c *Commit) DecodeParts(d *Decoder) error {
+	c.ID = ID{Client: d.U64()}
+	return c.decodeParts(d)
+}
+
+func (c *Commit) decodeParts(d *Decoder) error {
 	if c.Age = time.Duration(d.U64()); c.Age < 0 {
 		d.bad = true
 	}
-	n := d.Count(MaxParts, 22)
+	n := d.Count(MaxParts, 30)
 	c.Parts = c.Parts[:0]
 	for range n {
 		p := c.NextPart(d.U16())
-		p.Epoch = d.U64()
+		p.Epoch, p.Memory, p.Catalog = d.U64(), d.U32(), d.U32()
 		p.Rows = d.proofs(p.Rows)
 		p.Gaps = d.proofs(p.Gaps)
 		for range d.Count(MaxWrites, 17) {
@@ -140,15 +173,16 @@ func (c *Commit) DecodeParts(d *Decoder) error {
 // Call is a request to run a procedure.
 type Call struct {
 	ID        ID
+	Wait      time.Duration // how long the call may wait for others, at most
 	Partition uint16
 	Procedure []byte
 	Args      []byte
 }
 
 // AppendCall appends an OpCall request.
-func AppendCall(b []byte, id ID, part int, proc string, args []byte) []byte {
+func AppendCall(b []byte, id ID, wait time.Duration, part int, proc string, args []byte) []byte {
 	b = AppendID(append(b, byte(OpCall)), id)
-	b = le.AppendUint16(b, uint16(part))
+	b = le.AppendUint16(appendWait(b, wait), uint16(part))
 	b = append(le.AppendUint32(b, uint32(len(proc))), proc...)
 	return append(b, args...)
 }
@@ -156,7 +190,7 @@ func AppendCall(b []byte, id ID, part int, proc string, args []byte) []byte {
 // Decode decodes the output of AppendCall after the op byte; slices are views
 // of the message.
 func (c *Call) Decode(d *Decoder) error {
-	c.ID, c.Partition = d.ID(), d.U16()
+	c.ID, c.Wait, c.Partition = d.ID(), d.wait(), d.U16()
 	c.Procedure, c.Args = d.Bytes(), d.Rest()
 	return d.Err()
 }

@@ -2,26 +2,44 @@ package wire
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 )
 
 // Hello is a data server's description of itself and of the cluster.
 type Hello struct {
-	Version     int             `json:"version"`
-	Incarnation uint64          `json:"incarnation,string"` // differs after every restart
-	Server      int             `json:"server"`             // which of Servers answered
-	Servers     []string        `json:"servers"`
-	Primaries   []int           `json:"primaries"` // by partition: the server that holds it
-	Epoch       uint32          `json:"epoch"`
-	Catalog     json.RawMessage `json:"catalog"`
-	Hosted      []Hosted        `json:"hosted"`
+	Version     int      `json:"version"`
+	Incarnation uint64   `json:"incarnation,string"` // of the state: differs after a restart without it
+	Server      int      `json:"server"`             // which of Servers answered
+	Servers     []string `json:"servers"`
+	Primaries   []int    `json:"primaries"` // by partition: the server that holds it
+	Epoch       uint32   `json:"epoch"`     // of the server's memory: it rises when the server recovers
+	// Durable means that servers recover what they have acknowledged, under the
+	// same incarnation.
+	Durable bool `json:"durable,omitempty"`
+	// Leased means that the server has its place as long as a lease: clients that
+	// READ its memory ask for how long, by OpLease.
+	Leased bool `json:"leased,omitempty"`
+	// Moves means that data servers may move to other hosts. Who moves them is a store
+	// of members, which clients follow.
+	Moves   bool            `json:"moves,omitempty"`
+	Catalog json.RawMessage `json:"catalog"`
+	// CatalogVersion is the version of Catalog.
+	CatalogVersion int      `json:"catalog_version"`
+	Hosted         []Hosted `json:"hosted"`
 	// Incarnations has, for each server, the first incarnation that this server
 	// has seen; 0 means none yet.
 	Incarnations []uint64 `json:"incarnations,omitempty"`
 	// Replaced means that another server knows a different incarnation of this
 	// server: it was restarted without its memory, while others kept theirs.
 	Replaced bool `json:"replaced,omitempty"`
+	// Keeper means that no data server answers: the host keeps copies of others, and
+	// says nothing else.
+	Keeper bool `json:"keeper,omitempty"`
 }
+
+// ErrKeeper reports a host that has no data server. One may be there later.
+var ErrKeeper = errors.New("wire: the host has no data server, and keeps copies of others")
 
 // Hosted is a partition of the server that answered.
 type Hosted struct {
@@ -36,7 +54,8 @@ func AppendHelloOfServer(b []byte, server int, incarnation uint64) []byte {
 	return le.AppendUint64(le.AppendUint16(append(b, byte(OpHello)), uint16(server)), incarnation)
 }
 
-// DecodeHello decodes and checks a hello.
+// DecodeHello decodes and checks a hello. It fails with ErrKeeper if no data server
+// has answered.
 func DecodeHello(b []byte) (*Hello, error) {
 	var h Hello
 	if err := json.Unmarshal(b, &h); err != nil {
@@ -44,6 +63,9 @@ func DecodeHello(b []byte) (*Hello, error) {
 	}
 	if h.Version != Version {
 		return nil, fmt.Errorf("%w: server speaks version %d, this program %d", ErrMessage, h.Version, Version)
+	}
+	if h.Keeper {
+		return nil, ErrKeeper
 	}
 	if len(h.Servers) == 0 || len(h.Servers) > MaxParts || len(h.Primaries) == 0 || len(h.Primaries) > MaxParts ||
 		h.Server < 0 || h.Server >= len(h.Servers) {

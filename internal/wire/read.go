@@ -5,6 +5,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 )
 
@@ -17,12 +18,14 @@ type Read struct {
 	Strings   bool      // the keys are strings
 	Lo, Hi    index.Key // a lookup's key is Lo
 	Limit     uint32
+	At        clock.Tick // what was there at the end of this tick, which is closed; 0 asks for the present
 }
 
 // Bits of the byte that describes a read.
 const (
 	kindScan   = 1
 	kindGaveUp = 2
+	kindAt     = 4
 )
 
 // AppendReads appends an OpRead request.
@@ -34,14 +37,25 @@ func AppendReads(b []byte, rs []Read) []byte {
 		if r.GaveUp {
 			kind |= kindGaveUp
 		}
+		if r.At != 0 {
+			kind |= kindAt
+		}
 		if r.Scan {
 			b = AppendKey(AppendKey(append(b, kind|kindScan), r.Lo, r.Strings), r.Hi, r.Strings)
 			b = le.AppendUint32(b, r.Limit)
 		} else {
 			b = AppendKey(append(b, kind), r.Lo, r.Strings)
 		}
+		if r.At != 0 {
+			b = le.AppendUint64(b, uint64(r.At))
+		}
 	}
 	return b
+}
+
+// AppendAdopt appends an OpAdopt request.
+func AppendAdopt(b []byte, part int, tick clock.Tick) []byte {
+	return le.AppendUint64(le.AppendUint16(append(b, byte(OpAdopt)), uint16(part)), uint64(tick))
 }
 
 // DecodeReads decodes the list after the op byte.
@@ -50,7 +64,7 @@ func DecodeReads(d *Decoder, dst []Read) ([]Read, error) {
 	for range d.Count(MaxReads, 7) {
 		r := Read{Partition: d.U16(), Index: d.U16()}
 		kind := d.U8()
-		if kind > kindScan|kindGaveUp {
+		if kind > kindScan|kindGaveUp|kindAt {
 			return nil, fmt.Errorf("%w: read kind", ErrMessage)
 		}
 		r.GaveUp = kind&kindGaveUp != 0
@@ -64,6 +78,11 @@ func DecodeReads(d *Decoder, dst []Read) ([]Read, error) {
 		} else {
 			r.Lo, r.Strings = d.Key()
 		}
+		if kind&kindAt != 0 {
+			if r.At = clock.Tick(d.U64()); r.At == 0 {
+				return nil, fmt.Errorf("%w: read at tick 0", ErrMessage)
+			}
+		}
 		dst = append(dst, r)
 	}
 	return dst, d.End()
@@ -73,7 +92,7 @@ func DecodeReads(d *Decoder, dst []Read) ([]Read, error) {
 func AppendGet(b []byte, r *index.GetResult) []byte {
 	b = append(b, byte(r.Status))
 	b = le.AppendUint64(le.AppendUint64(b, uint64(r.Header)), r.Hint)
-	b = appendProofs(b, r.Proofs)
+	b = appendProofs(le.AppendUint64(b, uint64(r.Rests)), r.Proofs)
 	if r.Status != index.Found {
 		return AppendBytes(b, nil)
 	}
@@ -84,7 +103,7 @@ func AppendGet(b []byte, r *index.GetResult) []byte {
 // and buf.
 func (d *Decoder) Get(r *index.GetResult, buf []uint64) []uint64 {
 	r.Status = d.status()
-	r.Header, r.Hint = block.Header(d.U64()), d.U64()
+	r.Header, r.Hint, r.Rests = block.Header(d.U64()), d.U64(), block.CSN(d.U64())
 	r.Proofs = d.proofs(r.Proofs)
 	buf, r.Row = d.row(buf[:0])
 	return buf
@@ -92,7 +111,7 @@ func (d *Decoder) Get(r *index.GetResult, buf []uint64) []uint64 {
 
 func (d *Decoder) status() index.Status {
 	s := index.Status(d.U8())
-	if s != index.Found && s != index.NotFound && s != index.Locked {
+	if s != index.Found && s != index.NotFound && s != index.Locked && s != index.Gone {
 		d.bad, s = true, index.Failed
 	}
 	return s
@@ -124,7 +143,7 @@ func AppendScan(b []byte, r *index.ScanResult, strings bool) []byte {
 	if r.More {
 		more = 1
 	}
-	b = append(b, byte(r.Status), more)
+	b = le.AppendUint64(append(b, byte(r.Status), more), uint64(r.Rests))
 	b = appendProofs(appendProofs(b, r.Quick), r.Gaps)
 	b = le.AppendUint32(b, uint32(len(r.Entries)))
 	for i := range r.Entries {
@@ -139,6 +158,7 @@ func AppendScan(b []byte, r *index.ScanResult, strings bool) []byte {
 // new memory.
 func (d *Decoder) Scan(r *index.ScanResult, buf []uint64) []uint64 {
 	r.Status, r.More = d.status(), d.U8() == 1
+	r.Rests = block.CSN(d.U64())
 	r.Quick, r.Gaps = d.proofs(r.Quick), d.proofs(r.Gaps)
 	r.Entries = r.Entries[:0]
 	n := d.Count(MaxProofs, entryBytesMin)

@@ -15,8 +15,8 @@ import (
 )
 
 // Version is checked at Hello; both sides must use the same version of the
-// protocol.
-const Version = 4
+// protocol, and of the memory that clients READ.
+const Version = 13
 
 // Op is the first byte of a request.
 type Op uint8
@@ -37,12 +37,21 @@ const (
 	OpHandOver               // last agent: commit the share and so decide
 	OpValidate               // participant: check whether the proofs of its share hold now
 	OpGoodbye                // a session has ended: its last answer need not be kept
+	OpAdopt                  // move a partition's clock up to the time of a snapshot
+	OpReserve                // a transaction that loses again and again asks for a turn
+	OpAlter                  // change the catalogue; for the first data server
+	OpCatalog                // a version of the catalogue: make its indexes, or use it
+	OpEmpty                  // replace all data servers of the cluster by new ones, which are empty
+	OpBackup                 // a step of a backup: see BackupBegin
+	OpCopy                   // a step of the copy of a data server's log: see CopyBegin
+	OpLease                  // how long the server certainly keeps its place: see Lease
 )
 
 var opNames = map[Op]string{
 	OpHello: "hello", OpRead: "read", OpCommit: "commit", OpCall: "call", OpPrepare: "prepare", OpDecide: "decide",
 	OpOutcome: "outcome", OpLoad: "load", OpSeal: "seal", OpStats: "stats", OpResolve: "resolve",
-	OpHandOver: "hand-over", OpValidate: "validate", OpGoodbye: "goodbye",
+	OpHandOver: "hand-over", OpValidate: "validate", OpGoodbye: "goodbye", OpAdopt: "adopt", OpReserve: "reserve",
+	OpAlter: "alter", OpCatalog: "catalog", OpEmpty: "empty", OpBackup: "backup", OpCopy: "copy", OpLease: "lease",
 }
 
 func (o Op) String() string {
@@ -50,6 +59,18 @@ func (o Op) String() string {
 		return name
 	}
 	return fmt.Sprintf("Op(%d)", uint8(o))
+}
+
+// What an OpOutcome may have in its last byte. Without it the question waits for a
+// transaction that runs, and an unknown one is refused from then on.
+const (
+	OutcomePeek   = 1 // an unknown transaction is not refused
+	OutcomeSettle = 2 // a transaction that runs is not waited for: InDoubt
+)
+
+// AppendBuild appends an OpCatalog request about an index that is being built.
+func AppendBuild(b []byte, step byte, index int) []byte {
+	return le.AppendUint16(append(b, byte(OpCatalog), step), uint16(index))
 }
 
 // Code is the first byte of a response.
@@ -74,6 +95,8 @@ const (
 	Forbidden
 	TooLarge   // the request or its answer exceeds a named bound: text follows
 	ResultLost // outcome: committed, but the procedure's result is no longer kept
+	NoSpace    // the server's disk has no room for the log: text follows
+	FewCopies  // fewer copies of the server's data are in sync than writes require: text follows
 )
 
 // Bounds of one message.

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math"
 	"reflect"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -80,7 +82,7 @@ func TestCommitRoundTrip(t *testing.T) {
 func TestReadAnswersRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := index.GetResult{
-			Status: index.Found, Header: block.Header(rapid.Uint64().Draw(t, "h")), Hint: 7,
+			Status: index.Found, Header: block.Header(rapid.Uint64().Draw(t, "h")), Hint: 7, Rests: block.CSN(rapid.Uint64().Draw(t, "c")),
 			Row: rapid.SliceOf(rapid.Uint64()).Draw(t, "row"), Proofs: drawProofs(t, "proofs"),
 		}
 		strings := rapid.Bool().Draw(t, "strings")
@@ -100,7 +102,7 @@ func TestReadAnswersRoundTrip(t *testing.T) {
 		if err := d.End(); err != nil {
 			t.Fatal(err)
 		}
-		if g2.Header != g.Header || !equalWords(g2.Row, g.Row) || len(g2.Proofs) != len(g.Proofs) || s2.More != sc.More || len(s2.Entries) != len(sc.Entries) {
+		if g2.Header != g.Header || g2.Rests != g.Rests || s2.Rests != sc.Rests || !equalWords(g2.Row, g.Row) || len(g2.Proofs) != len(g.Proofs) || s2.More != sc.More || len(s2.Entries) != len(sc.Entries) {
 			t.Fatalf("%+v\n%+v", g2, s2)
 		}
 		for i := range sc.Entries {
@@ -113,6 +115,34 @@ func TestReadAnswersRoundTrip(t *testing.T) {
 
 func equalWords(a, b []uint64) bool {
 	return len(a) == len(b) && (len(a) == 0 || reflect.DeepEqual(a, b))
+}
+
+func TestCopyStepsRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := CopyStep{
+			Step: rapid.Uint8Range(CopyBegin, CopyFrames).Draw(t, "step"), Server: rapid.IntRange(0, MaxParts).Draw(t, "server"),
+			Host: rapid.IntRange(-1, MaxParts).Draw(t, "host"), To: rapid.IntRange(-1, MaxParts).Draw(t, "to"),
+			Epoch: rapid.Uint32().Draw(t, "epoch"), Since: rapid.Uint32().Draw(t, "since"), Session: rapid.Uint64().Draw(t, "session"),
+			At: rapid.Uint64().Draw(t, "at"), Log: rapid.Uint64().Draw(t, "log"), Bytes: rapid.SliceOf(rapid.Byte()).Draw(t, "bytes"),
+		}
+		b := m.Append(nil)
+		var got CopyStep
+		d := NewDecoder(b[1:])
+		if err := got.Decode(&d); err != nil {
+			t.Fatal(err)
+		}
+		if len(m.Bytes) == 0 {
+			got.Bytes = m.Bytes
+		}
+		if Op(b[0]) != OpCopy || !reflect.DeepEqual(got, m) {
+			t.Fatalf("%+v, want %+v", got, m)
+		}
+		for cut := range len(b) - len(m.Bytes) - 1 {
+			if d := NewDecoder(b[1 : 1+cut]); got.Decode(&d) == nil {
+				t.Fatalf("decoded of %d bytes", cut)
+			}
+		}
+	})
 }
 
 func TestHelloIsChecked(t *testing.T) {
@@ -136,6 +166,36 @@ func TestHelloIsChecked(t *testing.T) {
 	if _, err := DecodeHello(b); err != nil {
 		t.Error(err)
 	}
+	b, _ = json.Marshal(Hello{Version: Version, Keeper: true})
+	if _, err := DecodeHello(b); !errors.Is(err, ErrKeeper) {
+		t.Errorf("a keeper: %v", err)
+	}
+}
+
+// TestLeaseRoundTrip: an answer says what was put into it, and nothing that is
+// cut, too long or out of range is one.
+func TestLeaseRoundTrip(t *testing.T) {
+	for _, l := range []Lease{{1, 2, 3}, {math.MaxUint64, math.MaxUint32, NoLease}, {7, 1, 0}} {
+		b := AppendLease(nil, l)
+		if got, err := DecodeLease(b[1:]); err != nil || got != l || Code(b[0]) != OK {
+			t.Errorf("%+v came back as %+v, %v", l, got, err)
+		}
+		for n := range b[1:] {
+			if got, err := DecodeLease(b[1 : 1+n]); !errors.Is(err, ErrMessage) {
+				t.Errorf("%d bytes: %+v, %v", n, got, err)
+			}
+		}
+		if _, err := DecodeLease(append(b[1:], 0)); !errors.Is(err, ErrMessage) {
+			t.Errorf("a byte too many: %v", err)
+		}
+		b[len(b)-1] |= 0x80
+		if got, err := DecodeLease(b[1:]); !errors.Is(err, ErrMessage) {
+			t.Errorf("a negative time: %+v, %v", got, err)
+		}
+	}
+	if b := AppendLease(nil, Lease{Left: -5}); !bytes.Equal(b, AppendLease(nil, Lease{})) {
+		t.Errorf("a lease that has ended is %x", b)
+	}
 }
 
 func FuzzDecoders(f *testing.F) {
@@ -144,8 +204,14 @@ func FuzzDecoders(f *testing.F) {
 	p.Rows = []index.Proof{{Addr: 64, Word: 1}}
 	p.Writes = []Write{{Index: 1, Op: Insert, Key: index.Num(5), Row: []byte("12345678")}}
 	f.Add(AppendCommit(nil, OpCommit, &c, nil))
-	f.Add(AppendReads(nil, []Read{{Lo: index.Num(1)}, {Strings: true, Lo: index.Str("k")}, {Scan: true, Lo: index.Num(1), Hi: index.Num(9), Limit: 3}}))
-	f.Add(AppendCall(nil, ID{1, 2}, 3, "p", []byte("args")))
+	f.Add(AppendReads(nil, []Read{
+		{Lo: index.Num(1)},
+		{Strings: true, Lo: index.Str("k")},
+		{Scan: true, Lo: index.Num(1), Hi: index.Num(9), Limit: 3},
+		{Lo: index.Num(1), At: 7},
+		{Scan: true, Strings: true, Lo: index.Str("a"), Hi: index.Str("b"), Limit: 3, At: 1 << 35},
+	}))
+	f.Add(AppendCall(nil, ID{1, 2}, 0, 3, "p", []byte("args")))
 	p1, p2 := twophase.Party{Partition: 1, Epoch: 7}, twophase.Party{Partition: 2, Epoch: 9}
 	id := twophase.ID{Coordinator: p1, Seq: 5}
 	f.Add(AppendMessages([]byte{0}, []twophase.Message{
@@ -169,10 +235,18 @@ func FuzzDecoders(f *testing.F) {
 			}
 		}
 		d = NewDecoder(b[1:])
-		_, _ = DecodeReads(&d, nil)
+		if reads, err := DecodeReads(&d, nil); err == nil {
+			d = NewDecoder(AppendReads(nil, reads)[1:])
+			if again, err := DecodeReads(&d, nil); err != nil || !slices.Equal(again, reads) {
+				t.Fatalf("reads %+v decode again as %+v, %v", reads, again, err)
+			}
+		}
 		var call Call
 		d = NewDecoder(b[1:])
 		_ = call.Decode(&d)
+		if l, err := DecodeLease(b[1:]); err == nil && !bytes.Equal(AppendLease(nil, l)[1:], b[1:]) {
+			t.Fatalf("lease %x decodes as %+v", b, l)
+		}
 		if f, err := DecodeFailure(b); err == nil && !bytes.Equal(AppendFailure(nil, &f), b) {
 			t.Fatalf("failure %x decodes as %+v", b, f)
 		}

@@ -157,23 +157,20 @@ func (c *conn) waitSlow(ctx context.Context, b *rdma.Batch) error {
 		return b.Err() // not posted here, or already waited for
 	}
 	p := a.pending[i]
-	a.pending = append(a.pending[:i], a.pending[i+1:]...)
-	b.Token = 0
 	if a.faulty {
 		a.o.Yield()
 	}
-	err := c.sleepUntil(ctx, p.performs)
-	if err == nil {
-		c.performAll(b, p.shuffle, 0, false)
-		err = c.sleepUntil(ctx, p.done)
+	if err := c.sleepUntil(ctx, p.performs); err != nil {
+		return err // the batch stays in flight
 	}
-	if err != nil {
-		c.leave(provide.Broken)
-	}
-	c.abandon(b)
-	if err != nil {
+	c.performAll(b, p.shuffle, 0, false)
+	if err := c.sleepUntil(ctx, p.done); err != nil {
 		return err
 	}
+	mem.Acquire()
+	a.pending = append(a.pending[:i], a.pending[i+1:]...)
+	b.Token = 0
+	c.abandon(b)
 	return b.Err()
 }
 

@@ -3,9 +3,10 @@ package inproc
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"sync/atomic"
+	"time"
 
+	"drtmx/internal/clock"
 	"drtmx/rdma"
 	"drtmx/rdma/internal/provide"
 )
@@ -90,20 +91,30 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 }
 
 // awaitReply spins, then parks, until the call is answered, the connection is
-// down, or ctx ends, which breaks the connection.
+// down, or ctx ends, which leaves the call outstanding.
 func (c *conn) awaitReply(ctx context.Context) error {
 	k := &c.call
-	for i := 0; ; i++ {
+	spins := k.spins()
+	spun := spins > 0
+	var at time.Duration
+	if spun {
+		at = clock.Fast()
+	}
+	for parked := false; ; parked = true {
+		for ; k.phase.Load()&phaseMask != phaseReplied && spins > 0 && c.link.Up(); spins-- {
+			var alone bool
+			if at, alone = k.yield(at); !alone {
+				parked, spins = true, 1 // as far as the budget is concerned
+			}
+		}
 		if k.phase.Load()&phaseMask == phaseReplied {
-			k.adapt(i <= k.budget)
+			if spun {
+				k.adapt(!parked)
+			}
 			return nil
 		}
 		if err := c.linkErr(); err != nil {
 			return err
-		}
-		if i < k.budget {
-			runtime.Gosched()
-			continue
 		}
 		k.prepare()
 		if k.phase.Load()&phaseMask == phaseReplied || !c.link.Up() {
@@ -114,7 +125,6 @@ func (c *conn) awaitReply(ctx context.Context) error {
 		case <-k.ch:
 		case <-ctx.Done():
 			k.cancel()
-			c.leave(provide.Broken)
 			return fmt.Errorf("inproc: call to %q: %w", c.e.Addr(), ctx.Err())
 		}
 	}

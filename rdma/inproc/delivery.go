@@ -66,9 +66,7 @@ func (c *conn) carryBack() bool {
 // holdResponse delays the client for both directions at once: the server
 // handles the request early, and the client sees the answer at the right time.
 func (c *conn) holdResponse(ctx context.Context) error {
-	err := c.sleepUntil(ctx, c.call.plan.ready)
-	if err != nil {
-		c.leave(provide.Broken)
+	if err := c.sleepUntil(ctx, c.call.plan.ready); err != nil {
 		return err
 	}
 	return c.linkErr()

@@ -1,7 +1,9 @@
 package inproc
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -81,6 +83,8 @@ func (e *endpoint) stop() {
 	}
 	e.unpause() // wakes dials and pollers that wait for the end of a pause
 	e.mu.Unlock()
+	// In a fixed order, so that a simulation can be repeated.
+	slices.SortFunc(conns, func(a, b *conn) int { return cmp.Compare(a.peer, b.peer) })
 	for _, c := range conns {
 		c.leave(provide.Broken)
 	}

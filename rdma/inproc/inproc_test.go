@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/internal/mem"
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/internal/provide"
 )
@@ -46,7 +47,7 @@ func newBed(t *testing.T, o Options, h rdma.Handler) *bed {
 	if err := e.Serve(h); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testseed.Patience())
 	t.Cleanup(cancel)
 	b := &bed{T: t, n: n, e: e.(*endpoint), m: m, key: key, ctx: ctx}
 	b.c = b.dial()
@@ -295,29 +296,29 @@ func TestLatencyIsChargedExactly(t *testing.T) {
 
 func TestWaitGivenUpLeavesBuffersAlone(t *testing.T) {
 	b := newBed(t, Options{Latency: Latency{Read: time.Hour}}, nil)
+	c := b.dial()
+	buf := []uint64{1, 2, 3}
+	var wrs rdma.Batch
+	wrs.Read(b.key, 64, buf)
+	b.check(c.Post(&wrs))
 	for _, kill := range []bool{false, true} {
-		c := b.dial()
-		buf := []uint64{1, 2, 3}
-		var wrs rdma.Batch
-		wrs.Read(b.key, 64, buf)
-		b.check(c.Post(&wrs))
 		ctx, cancel := context.WithTimeout(b.ctx, 2*time.Millisecond)
-		want := context.DeadlineExceeded
+		want, status := context.DeadlineExceeded, rdma.StatusPending
 		if kill {
-			ctx, want = b.ctx, rdma.ErrPeerDown
+			ctx, want, status = b.ctx, rdma.ErrPeerDown, rdma.StatusPeerDown
 			go func() { _ = b.n.Kill("server") }()
 		}
 		b.wantErr("Wait", c.Wait(ctx, &wrs), want)
 		cancel()
-		if wrs.WRs[0].Status != rdma.StatusPeerDown || buf[0] != 1 || buf[1] != 2 || buf[2] != 3 {
-			t.Errorf("status %d, buffer %v", wrs.WRs[0].Status, buf)
-		}
-		b.wantErr("Post", c.Post(&wrs), rdma.ErrPeerDown)
-		if n := c.Counters(); n.Rounds != 1 || n.Reads != 1 || n.ReadBytes != 0 || n.Faults != 1 {
-			t.Errorf("counters %+v", n)
+		if wrs.WRs[0].Status != status || buf[0] != 1 || buf[1] != 2 || buf[2] != 3 {
+			t.Errorf("status %d, want %d, buffer %v", wrs.WRs[0].Status, status, buf)
 		}
 	}
-	if n := b.e.Counters(); n.Reads != 2 || n.Faults != 2 {
+	b.wantErr("Post", c.Post(&wrs), rdma.ErrPeerDown)
+	if n := c.Counters(); n.Rounds != 1 || n.Reads != 1 || n.ReadBytes != 0 || n.Faults != 1 {
+		t.Errorf("counters %+v", n)
+	}
+	if n := b.e.Counters(); n.Reads != 1 || n.Faults != 1 {
 		t.Errorf("the endpoint's counters %+v", n)
 	}
 }

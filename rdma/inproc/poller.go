@@ -5,15 +5,23 @@ import (
 	"sync/atomic"
 	"time"
 
+	"drtmx/internal/clock"
 	"drtmx/rdma/internal/provide"
 )
 
 // Spinning is by yielding: the peer is a goroutine of this process and may
 // need this very processor. Budgets are in yields, each well under a
 // microsecond when nothing else is runnable.
+//
+// When others are runnable, a goroutine that yields runs again after all of
+// them, each of which may compute for 10 ms. A goroutine that parks runs as soon
+// as it is woken. So the first yield that takes longer than crowdedYield ends
+// the spinning, and the next crowdedCalls waits do not spin.
 const (
 	spinYieldsMin = 4
 	spinYieldsMax = 64
+	crowdedYield  = 20 * time.Microsecond
+	crowdedCalls  = 64
 )
 
 // parker puts one goroutine to sleep until another wakes it. The sleeper
@@ -24,7 +32,8 @@ type parker struct {
 	parked atomic.Bool
 	ch     chan struct{}
 	// budget adapts: it doubles when spinning was enough, halves when not.
-	budget int
+	budget  int
+	crowded int // waits that must not spin
 }
 
 func newParker() parker { return parker{ch: make(chan struct{}, 1), budget: spinYieldsMax} }
@@ -36,6 +45,27 @@ func (p *parker) wake() {
 	if p.parked.Load() && p.parked.CompareAndSwap(true, false) {
 		provide.Signal(p.ch)
 	}
+}
+
+// spins returns how many yields the next wait may take.
+func (p *parker) spins() int {
+	if p.crowded > 0 {
+		p.crowded--
+		return 0
+	}
+	return p.budget
+}
+
+// yield lets other goroutines run, and returns the time after that. It reports
+// false if they took so long since a moment before that the caller should not
+// spin.
+func (p *parker) yield(since time.Duration) (now time.Duration, alone bool) {
+	runtime.Gosched()
+	if now = clock.Fast(); now-since < crowdedYield {
+		return now, true
+	}
+	p.crowded = crowdedCalls
+	return now, false
 }
 
 func (p *parker) adapt(enough bool) {
@@ -65,7 +95,7 @@ type poller struct {
 	parker
 	e      *endpoint
 	queue  provide.Queue[event]
-	early  []event     // calls that arrived before Serve
+	early  []event     // calls and disconnects before Serve, in order
 	copies []*delivery // second deliveries still to come
 }
 
@@ -119,14 +149,25 @@ func (p *poller) ready() bool {
 
 // idle spins, then parks, until there may be something to do.
 func (p *poller) idle() {
-	for range p.budget {
-		runtime.Gosched()
+	spins := p.spins()
+	var at time.Duration
+	if spins > 0 {
+		at = clock.Fast()
+	}
+	for range spins {
+		var alone bool
+		at, alone = p.yield(at)
 		if p.ready() {
-			p.adapt(true)
+			p.adapt(alone)
 			return
 		}
+		if !alone {
+			break
+		}
 	}
-	p.adapt(false)
+	if spins > 0 {
+		p.adapt(false)
+	}
 	if len(p.copies) > 0 {
 		time.Sleep(copyTick)
 		p.deliverCopies()
@@ -147,15 +188,15 @@ func (p *poller) handle(ev event) {
 	if p.e.Closed() {
 		return
 	}
+	h := p.e.Handler()
+	if h == nil {
+		p.early = append(p.early, ev)
+		return
+	}
 	if ev.kind == eventGone {
 		if f := p.e.opts.OnDisconnect; f != nil {
 			f(c.peer)
 		}
-		return
-	}
-	h := p.e.Handler()
-	if h == nil {
-		p.early = append(p.early, ev)
 		return
 	}
 	if c.adv != nil {

@@ -103,6 +103,19 @@ func (e *endpoint) Serve(h rdma.Handler) error {
 	return nil
 }
 
+// Cork and Uncork are rdma.Corker's, on all fabrics that have it.
+func (e *endpoint) Cork() { e.corkers(rdma.Corker.Cork) }
+
+func (e *endpoint) Uncork() { e.corkers(rdma.Corker.Uncork) }
+
+func (e *endpoint) corkers(do func(rdma.Corker)) {
+	for _, ep := range e.all {
+		if c, ok := ep.(rdma.Corker); ok {
+			do(c)
+		}
+	}
+}
+
 // Counters returns the sum over all fabrics.
 func (e *endpoint) Counters() (sum rdma.Counters) {
 	for _, ep := range e.all {

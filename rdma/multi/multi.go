@@ -33,7 +33,8 @@ type Provider struct {
 	// those of the address. Empty means those of the address.
 	ListenAt string
 	// Resolve returns the present address of the server that has or had an
-	// address. nil means that servers never move.
+	// address. nil means that servers never move. It is called with a lock held,
+	// and must not use the Provider. See Abandon.
 	Resolve func(addr string) string
 	// Confirm asks the server behind a socket for its own address. It is used
 	// where an address names a network as well. nil means that sockets are
@@ -44,6 +45,8 @@ type Provider struct {
 		sync.Mutex
 		listens []string         // names of fabrics
 		routes  map[string]route // by address that was dialled
+		visits  map[*visit]struct{}
+		visited uint64 // how many visits there were
 	}
 }
 
@@ -188,10 +191,16 @@ func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 
 // dial dials as who, or as a plain Dial does if who is nil.
 func (p *Provider) dial(ctx context.Context, addr string, who *rdma.Identity) (rdma.Conn, error) {
-	target := addr
-	if p.Resolve != nil {
-		target = p.Resolve(addr)
+	there, target, v := p.arrive(ctx, addr)
+	c, err := p.dialAt(there, addr, target, who)
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
 	}
+	return p.settle(v, c, err)
+}
+
+// dialAt dials the address that a server has now.
+func (p *Provider) dialAt(ctx context.Context, addr, target string, who *rdma.Identity) (rdma.Conn, error) {
 	a, err := ParseAddress(target)
 	if err != nil {
 		return nil, err

@@ -7,11 +7,11 @@ import (
 	"os"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"drtmx/internal/mem"
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/rdma/rdmatest"
@@ -52,7 +52,7 @@ func newShm(t testing.TB) rdma.Provider {
 }
 
 func patience(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testseed.Patience())
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -67,6 +67,13 @@ func TestConformance(t *testing.T) {
 				Provider: both(t, local()), Grants: all,
 				Addr: func() string { return "tcp:127.0.0.1:0+shm:" + socket() },
 			}
+		})
+	})
+	t.Run("servers that may move", func(t *testing.T) {
+		rdmatest.Run(t, func(t testing.TB) rdmatest.Fixture {
+			p := both(t, local())
+			p.Resolve = func(addr string) string { return addr }
+			return rdmatest.Fixture{Provider: p, Grants: all, Addr: func() string { return "tcp:127.0.0.1:0+shm:" + socket() }}
 		})
 	})
 	t.Run("tcp of inproc and tcp", func(t *testing.T) {

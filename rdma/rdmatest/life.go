@@ -24,9 +24,10 @@ var lifeCases = []Case{
 	{"KillMidCall", killing(caseDownMidCall)},
 	{"KillMidBatch", killing(caseDownMidBatch)},
 	{"CancelledDial", caseCancelDial},
-	{"CancelledCallBreaksConnection", caseCancelCall},
+	{"CancelledCall", caseCancelCall},
 	{"CancelledWait", caseCancelWait},
 	{"DisconnectIsToldOncePerPeer", caseDisconnect},
+	{"DisconnectBeforeServeIsToldLater", caseDisconnectEarly},
 	{"ReplyToGonePeerHarmsNothing", caseReplyGone},
 	{"ConnectionsComeAndGo", caseChurn},
 }
@@ -330,6 +331,8 @@ func caseCancelDial(r *rig) {
 	}
 }
 
+// caseCancelCall: a call whose context ends stays outstanding. It can be
+// finished later, and a connection can be closed with it.
 func caseCancelCall(r *rig) {
 	requests := make(chan *rdma.Request, 1)
 	gone := make(chan rdma.PeerID, 16)
@@ -342,19 +345,28 @@ func caseCancelCall(r *rig) {
 		}
 		requests <- q
 	}))
-	for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond} {
-		c := r.dial(e)
+	ended, cancel := context.WithCancel(r.ctx)
+	cancel()
+	c := r.dial(e)
+	if err := c.StartCall(ended, nil); !errors.Is(err, context.Canceled) {
+		r.Errorf("StartCall with a context that has ended: %v", err)
+	}
+	for turn, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond} {
 		r.check(c.StartCall(r.ctx, nil))
 		q := receive(r, "the request", requests)
-		peer := q.Peer
-		ctx, cancel := context.WithTimeout(r.ctx, after)
 		resp := []byte{1, 2, 3, 4, 5, 6, 7, 8}
-		if _, err := c.FinishCall(ctx, resp); !errors.Is(err, context.DeadlineExceeded) {
-			r.Errorf("call whose context ended: %v", err)
+		for range turn + 1 {
+			ctx, cancel := context.WithTimeout(r.ctx, after)
+			if _, err := c.FinishCall(ctx, resp); !errors.Is(err, context.DeadlineExceeded) {
+				r.Errorf("call whose context ended: %v", err)
+			}
+			cancel()
 		}
-		cancel()
-		if p := receive(r, "OnDisconnect", gone); p != peer {
-			r.Errorf("peer %d is reported gone, want %d", p, peer)
+		if err := c.StartCall(r.ctx, []byte("second")); err == nil || errors.Is(err, rdma.ErrPeerDown) {
+			r.Errorf("a second call beside an outstanding one: %v", err)
+		}
+		if v := r.load(c, k, 64); v != Pattern(64) {
+			r.Errorf("READ beside an outstanding call gives %#x", v)
 		}
 		_ = q.Reply([]byte("later"))
 		time.Sleep(time.Millisecond)
@@ -363,47 +375,55 @@ func caseCancelCall(r *rig) {
 				r.Fatal("a late response was written into the buffer of a call given up")
 			}
 		}
-		r.expectDown(c, k)
+		if out, err := c.FinishCall(r.ctx, resp); err != nil || string(out) != "later" {
+			r.Errorf("call finished later: %q, %v", out, err)
+		}
+		if out, err := rdma.Call(r.ctx, c, []byte("x"), nil); err != nil || string(out) != "x" {
+			r.Errorf("call after one that was late: %q, %v", out, err)
+		}
 	}
-	c := r.dial(e)
-	if out, err := rdma.Call(r.ctx, c, []byte("x"), nil); err != nil || string(out) != "x" {
-		r.Errorf("call on a new connection: %q, %v", out, err)
+	r.check(c.StartCall(r.ctx, nil))
+	q := receive(r, "the request", requests)
+	if _, err := c.FinishCall(ended, nil); !errors.Is(err, context.Canceled) {
+		r.Errorf("call whose context ended: %v", err)
 	}
+	r.check(c.Close())
+	if p := receive(r, "OnDisconnect", gone); p != q.Peer {
+		r.Errorf("peer %d is reported gone, want %d", p, q.Peer)
+	}
+	_ = q.Reply(nil)
 	if len(gone) != 0 {
 		r.Errorf("peer %d is reported gone again", <-gone)
 	}
 }
 
+// caseCancelWait: a batch whose context ends stays in flight, and a later Wait
+// completes it. Then its buffers belong to the caller again.
 func caseCancelWait(r *rig) {
-	e, m, k := r.server()
+	e, _, k := r.server()
 	ctx, cancel := context.WithCancel(r.ctx)
 	cancel()
+	c := r.dial(e)
 	for range 20 {
-		c := r.dial(e)
 		var b rdma.Batch
 		for i := range uint64(32) {
 			b.Read(k, 4096+i*2048, make([]uint64, 256))
 		}
 		r.check(c.Post(&b))
-		err := c.Wait(ctx, &b)
-		if err == nil { // complete before anyone looked at ctx
-			for i := range b.WRs {
-				r.checkPattern(b.WRs[i].Buf, b.WRs[i].Addr)
+		if err := c.Wait(ctx, &b); err != nil { // nil: complete before anyone looked at ctx
+			if !errors.Is(err, context.Canceled) {
+				r.Fatalf("Wait with a cancelled context: %v", err)
 			}
-			continue
-		}
-		if !errors.Is(err, context.Canceled) {
-			r.Fatalf("Wait with a cancelled context: %v", err)
+			r.check(c.Wait(r.ctx, &b))
 		}
 		for i := range b.WRs {
-			if b.WRs[i].Status == rdma.StatusOK {
-				r.checkPattern(b.WRs[i].Buf, b.WRs[i].Addr)
-			}
+			r.checkPattern(b.WRs[i].Buf, b.WRs[i].Addr)
 			for j := range b.WRs[i].Buf { // ours again
 				b.WRs[i].Buf[j] = canary
 			}
 		}
 		time.Sleep(time.Millisecond)
+		r.load(c, k, 64)
 		for i := range b.WRs {
 			for _, v := range b.WRs[i].Buf {
 				if v != canary {
@@ -411,11 +431,6 @@ func caseCancelWait(r *rig) {
 				}
 			}
 		}
-		r.expectDown(c, k)
-	}
-	m.MustSpan(64, 8).Store(0, 1)
-	if v := r.load(r.dial(e), k, 64); v != 1 {
-		r.Errorf("READ on a new connection gives %d", v)
 	}
 }
 
@@ -470,6 +485,59 @@ func caseDisconnect(r *rig) {
 	if len(ids) != 0 {
 		r.Errorf("peers %v called, closed, and were not reported under their ids", ids)
 	}
+}
+
+// caseDisconnectEarly: what OnDisconnect touches may be created between Listen and
+// Serve, and no request of a peer comes after its disconnect.
+func caseDisconnectEarly(r *rig) {
+	var mu sync.Mutex
+	served, gone, handled := false, map[rdma.PeerID]bool{}, map[rdma.PeerID]bool{}
+	e := r.listen(rdma.ListenOptions{OnDisconnect: func(p rdma.PeerID) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !served {
+			r.Errorf("peer %d is reported gone before Serve", p)
+		}
+		gone[p] = true
+	}})
+	for i := range 6 {
+		c := r.dial(e)
+		if i%2 == 0 { // the others never call
+			r.check(c.StartCall(r.ctx, []byte("early")))
+		}
+		if i%3 == 0 {
+			time.Sleep(time.Millisecond) // the server may receive the request first
+		}
+		r.check(c.Close())
+	}
+	time.Sleep(10 * time.Millisecond)
+	mu.Lock()
+	served = true
+	mu.Unlock()
+	r.check(e.Serve(func(q *rdma.Request) {
+		mu.Lock()
+		if gone[q.Peer] {
+			r.Errorf("a request of peer %d is handled after its disconnect", q.Peer)
+		}
+		handled[q.Peer] = true
+		mu.Unlock()
+		_ = q.Reply(q.Body) // fails if the peer has disconnected
+	}))
+	c := r.dial(e)
+	if out, err := rdma.Call(r.ctx, c, []byte("now"), nil); err != nil || string(out) != "now" {
+		r.Errorf("a call after Serve: %q, %v", out, err)
+	}
+	r.check(c.Close())
+	r.eventually("all peers that called are reported", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		for p := range handled {
+			if !gone[p] {
+				return false
+			}
+		}
+		return len(handled) > 0
+	})
 }
 
 func caseReplyGone(r *rig) {

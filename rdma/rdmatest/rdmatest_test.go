@@ -126,16 +126,35 @@ func halfWords(c rdma.Conn, ctx context.Context, b *rdma.Batch) error {
 }
 
 // lateWrites gives the caller its buffers back and writes to them later.
-func lateWrites(_ rdma.Conn, ctx context.Context, b *rdma.Batch) error {
-	if ctx.Err() == nil {
-		return b.Err()
+func lateWrites(c rdma.Conn, ctx context.Context, b *rdma.Batch) error {
+	err := c.Wait(ctx, b)
+	if err == nil {
+		buf := b.WRs[0].Buf
+		time.AfterFunc(200*time.Microsecond, func() { buf[0] = 1 })
 	}
-	for i := range b.WRs {
-		b.WRs[i].Status = rdma.StatusPeerDown
+	return err
+}
+
+// breaksWhenLate closes the connection of a call that is given up.
+func breaksWhenLate(c rdma.Conn, ctx context.Context, resp []byte) ([]byte, error) {
+	resp, err := c.FinishCall(ctx, resp)
+	if ctx.Err() != nil {
+		c.Close()
 	}
-	buf := b.WRs[0].Buf
-	time.AfterFunc(200*time.Microsecond, func() { buf[0] = 1 })
-	return ctx.Err()
+	return resp, err
+}
+
+// forgetful returns an empty response for a call that was given up before.
+type forgetful struct{ late bool }
+
+func (f *forgetful) finish(c rdma.Conn, ctx context.Context, resp []byte) ([]byte, error) {
+	if f.late {
+		f.late = false
+		return resp[:0], nil
+	}
+	resp, err := c.FinishCall(ctx, resp)
+	f.late = err != nil
+	return resp, err
 }
 
 // goneTwice tells of every peer's end twice.
@@ -331,6 +350,8 @@ var lies = []lie{
 		}),
 	},
 	{"LateWrites", "CancelledWait", true, planted(inproc.Options{}, func() *liar { return &liar{wait: lateWrites} })},
+	{"BreaksWhenLate", "CancelledCall", false, planted(inproc.Options{}, func() *liar { return &liar{finish: breaksWhenLate} })},
+	{"ForgetsWhenLate", "CancelledCall", false, planted(inproc.Options{}, func() *liar { return &liar{finish: new(forgetful).finish} })},
 	{
 		"Allocates", "NoAllocationPerBatch", true,
 		planted(inproc.Options{}, func() *liar {

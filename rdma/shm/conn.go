@@ -73,6 +73,13 @@ func (c *conn) signal() { provide.Signal(c.wake) }
 // InOrder is true: the copy loads words in ascending order.
 func (c *conn) InOrder() bool { return true }
 
+// What Post says of a batch in its token.
+const (
+	tokenDone    = 1 + iota // every request has succeeded
+	tokenMixed              // every request is complete
+	tokenPending            // Wait has a context under which to ask the server
+)
+
 func (c *conn) Post(b *rdma.Batch) error {
 	if !c.usable() {
 		return c.err()
@@ -80,30 +87,47 @@ func (c *conn) Post(b *rdma.Batch) error {
 	if err := provide.CheckBatch(b); err != nil {
 		return err
 	}
-	n := rdma.Counters{Rounds: 1}
-	b.Token = 0
+	regions := *c.link.regions.Load()
 	if len(b.WRs) > 1 {
-		c.prefetch(b)
+		prefetch(regions, b)
 	}
+	n := rdma.Counters{Rounds: 1}
+	b.Token = tokenDone
 	for i := range b.WRs {
 		wr := &b.WRs[i]
-		wr.Status = c.perform(wr)
-		if wr.Status == rdma.StatusPending {
-			b.Token = 1 // Wait has a context under which to ask the server
+		if at := int(wr.RKey) - 1; wr.Op == rdma.OpRead && uint(at) < uint(len(regions)) && len(wr.Buf) <= readWordsMax {
+			if r := regions[at]; r != nil {
+				if tail, ok := r.Fetch(wr.Addr, wr.Buf); ok {
+					wr.Status, wr.Tail = rdma.StatusOK, tail
+					n.Reads++
+					n.ReadBytes += uint64(len(wr.Buf)) * mem.WordBytes
+					continue
+				}
+			}
+		}
+		if wr.Status = c.perform(wr); wr.Status == rdma.StatusPending {
+			b.Token = tokenPending
 			continue
+		}
+		if wr.Status != rdma.StatusOK {
+			b.Token = max(b.Token, tokenMixed)
 		}
 		n.Count(wr)
 	}
+	mem.Acquire()
 	c.ctr.Add(&n)
 	return nil
 }
 
 func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
-	if b.Token != 0 {
-		b.Token = 0
+	if b.Token == tokenDone {
+		return nil
+	}
+	if b.Token == tokenPending {
 		if err := c.finish(ctx, b); err != nil {
-			return err
+			return err // the batch stays in flight
 		}
+		b.Token = tokenMixed
 	}
 	return b.Err()
 }
@@ -118,8 +142,7 @@ func (c *conn) finish(ctx context.Context, b *rdma.Batch) error {
 			continue
 		}
 		err := c.link.fetch(ctx, wr)
-		if err != nil && ctx.Err() != nil {
-			c.fail()
+		if err != nil && ctx.Err() != nil && c.usable() {
 			return ctx.Err()
 		}
 		if err != nil {
@@ -132,16 +155,19 @@ func (c *conn) finish(ctx context.Context, b *rdma.Batch) error {
 
 // prefetch starts to load the cache lines that the READs of a batch will copy,
 // so that all of them arrive together, as over a network.
-func (c *conn) prefetch(b *rdma.Batch) {
+func prefetch(regions []*mem.Region, b *rdma.Batch) {
 	for i := range b.WRs {
 		wr := &b.WRs[i]
-		if r := c.link.region(wr.RKey); r != nil {
-			if s, ok := r.Span(wr.Addr, uint64(len(wr.Buf))*mem.WordBytes); ok {
+		if at := int(wr.RKey) - 1; uint(at) < uint(len(regions)) && regions[at] != nil {
+			if s, ok := regions[at].Span(wr.Addr, uint64(len(wr.Buf))*mem.WordBytes); ok {
 				s.Prefetch()
 			}
 		}
 	}
 }
+
+// readWordsMax bounds one READ.
+const readWordsMax = rdma.MaxReadBytes / mem.WordBytes
 
 // perform performs one work request, or leaves it pending if its memory is not
 // mapped yet.
@@ -149,7 +175,7 @@ func (c *conn) perform(wr *rdma.WR) rdma.Status {
 	if wr.Op != rdma.OpRead {
 		return rdma.StatusUnsupported
 	}
-	if len(wr.Buf) == 0 || len(wr.Buf) > rdma.MaxReadBytes/mem.WordBytes {
+	if len(wr.Buf) == 0 || len(wr.Buf) > readWordsMax {
 		return rdma.StatusAccess
 	}
 	r := c.link.region(wr.RKey)
@@ -175,11 +201,14 @@ func read(r *mem.Region, wr *rdma.WR) rdma.Status {
 	return rdma.StatusOK
 }
 
-func (c *conn) StartCall(_ context.Context, req []byte) error {
+func (c *conn) StartCall(ctx context.Context, req []byte) error {
 	if !c.usable() {
 		return c.err()
 	}
 	if err := provide.CheckCall(c.calling, req); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -205,9 +234,7 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 	}
 	if !c.ready() {
 		if err := c.link.p.hub.await(ctx, c); err != nil {
-			c.calling = false
-			c.fail()
-			return resp[:0], err
+			return resp[:0], err // the call stays outstanding
 		}
 	}
 	c.calling = false

@@ -23,8 +23,14 @@
 //
 // # Sleeping
 //
-// A side without work spins for a few microseconds while spinning succeeds.
-// Then it announces that it sleeps, looks once more, and sleeps in the kernel.
+// A side without work spins while most of its waits end soon: a client for up to
+// DefaultSpin, a poller longer, and neither much longer than recent waits took. A
+// side that spins yields its core between polls. Another process that waits for the
+// core, most often the one that is waited for, runs at once, and a side that spins
+// takes no time from others. On an idle core such a poll is a short system call.
+// If nothing came, the side announces that it sleeps, looks once more, and sleeps
+// in the kernel. A side without work for some milliseconds thus sleeps and uses no
+// time, whatever it did before.
 // The side that rings a doorbell reads the announcement afterwards, and makes a
 // system call only if it finds one. Go's atomics are sequentially consistent, so
 // at least one of the two sides sees the other. A server announces its sleep in

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,7 @@ type endpoint struct {
 	page     *mem.Region // announces which pollers sleep; clients map it read-only
 	lastPeer atomic.Uint64
 	running  sync.WaitGroup // pollers, accept loop, links
+	corked   atomic.Int32
 	release  sync.Once
 	lobby    provide.Lobby // handshakes in progress
 
@@ -88,6 +90,24 @@ func (e *endpoint) Serve(h rdma.Handler) error {
 			e.running.Go(func() { p.run(h) })
 		}
 	})
+}
+
+// Cork implements rdma.Corker: a reply rings its bell, and the client is woken
+// later, or after every wakeEvery replies.
+func (e *endpoint) Cork() { e.corked.Add(1) }
+
+// Uncork wakes the clients that Cork has kept waiting.
+func (e *endpoint) Uncork() {
+	if e.corked.Add(-1) > 0 {
+		return
+	}
+	links := *e.pollers[0].links.Load()
+	defer runtime.KeepAlive(links) // and their memory, if one ends meanwhile
+	for _, l := range links {
+		if l.unwoken.Load() > 0 && l.unwoken.Swap(0) > 0 {
+			wakeClient(l.peerSleep)
+		}
+	}
 }
 
 // Counters counts RPCs. The server does not see READs, which cost it nothing.

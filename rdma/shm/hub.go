@@ -134,28 +134,37 @@ func (h *hub) follow(ctx context.Context, c *conn) {
 
 // lead scans and sleeps until c is ready or ctx is done.
 func (h *hub) lead(ctx context.Context, c *conn) {
-	var sleepMax time.Duration
-	if ctx.Done() != nil {
-		sleepMax = ctxPoll
-	}
 	for {
-		if h.watch(c) {
+		if h.watch(ctx, c) {
 			return
 		}
 		h.sleep.Store(0, 1)
 		if !c.ready() && !h.scan() {
-			h.sleep.FutexWait(0, 1, sleepMax)
+			h.sleep.FutexWait(0, 1, sleepMax(ctx))
 		}
 		h.sleep.Store(0, 0)
-		if c.ready() || (sleepMax != 0 && ctx.Err() != nil) {
+		if c.ready() || ended(ctx) {
 			return
 		}
 	}
 }
 
-// watch scans until c is ready, or until it has found no work for as long as
-// spinning pays. It reports whether c is ready.
-func (h *hub) watch(c *conn) bool {
+// sleepMax bounds a sleep in the kernel, which the end of ctx cannot wake.
+func sleepMax(ctx context.Context) time.Duration {
+	if ctx.Done() == nil {
+		return 0
+	}
+	if d, ok := ctx.Deadline(); ok {
+		return max(min(ctxPoll, time.Until(d)), time.Microsecond)
+	}
+	return ctxPoll
+}
+
+func ended(ctx context.Context) bool { return ctx.Done() != nil && ctx.Err() != nil }
+
+// watch scans until c is ready or ctx is done, or until it has found no work
+// for as long as spinning pays. It reports whether the caller should return.
+func (h *hub) watch(ctx context.Context, c *conn) bool {
 	for {
 		// The goroutines just signalled run first, because their next calls
 		// may bring the next work.
@@ -166,6 +175,9 @@ func (h *hub) watch(c *conn) bool {
 		if c.ready() {
 			return true
 		}
+		if ended(ctx) {
+			return true
+		}
 		if worked {
 			continue
 		}
@@ -173,13 +185,16 @@ func (h *hub) watch(c *conn) bool {
 		if budget == 0 {
 			return false
 		}
-		for start := now(); !c.ready() && !worked; worked = h.scan() {
-			if now()-start >= budget {
+		start, took := now(), time.Duration(0)
+		for ; !c.ready() && !worked; worked = h.scan() {
+			if took = now() - start; took >= budget {
 				h.spin.Miss()
 				return false
 			}
+			yieldProcessor()
+			h.yielder.yield(false) // goroutines of this process may wait for this thread's P
 		}
-		h.spin.Hit()
+		h.spin.Hit(took)
 		if !worked {
 			return true
 		}

@@ -14,19 +14,26 @@ import (
 	"drtmx/rdma/internal/provide"
 )
 
-// DefaultSpin is how long a side without work spins before it sleeps, if
+// DefaultSpin is the longest time that a client process spins before it sleeps, if
 // Options.Spin is zero.
-const DefaultSpin = 5 * time.Microsecond
+const DefaultSpin = 50 * time.Microsecond
 
 // Options configure a provider. The zero value is usable.
 type Options struct {
 	// Pollers is the number of goroutines that serve the RPCs of an
 	// endpoint; 0 means 1, which handles all requests one after the other.
 	Pollers int
-	// Spin is the longest time to spin before sleeping; 0 means DefaultSpin, and
-	// a negative value means never to spin.
+	// Spin is the longest time that a client process spins before it sleeps; 0
+	// means DefaultSpin, and a negative value means never to spin. The pollers of
+	// an endpoint spin up to serverSpins times as long. See the package
+	// documentation.
 	Spin time.Duration
 }
+
+// serverSpins is how much longer a poller spins than a client. A client waits for
+// one answer; a poller waits for the next request of any client, and a poller that
+// sleeps makes all of them wait.
+const serverSpins = 4
 
 // New returns the provider "shm". The connections of one provider share their
 // mappings, so a process needs only one. New fails with rdma.ErrUnsupported if

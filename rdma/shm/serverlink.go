@@ -26,7 +26,8 @@ type serverLink struct {
 	used      atomic.Int32 // slots up to the highest ever used
 	bells     []*doorFD    // an eventfd in the epoll set of each poller
 	who       rdma.Identity
-	hungUp    bool // the client closed the socket: it no longer looks at the segment
+	unwoken   atomic.Uint32 // replies since the endpoint was corked
+	hungUp    bool          // the client closed the socket: it no longer looks at the segment
 }
 
 // newServerLink makes the segment for a client that has sent its page.
@@ -278,9 +279,17 @@ func (c *serverConn) Reply(body []byte) error {
 	c.mu.Unlock()
 	c.link.responses.Or(c.word, c.mask)
 	if !handling {
-		wakeClient(c.link.peerSleep)
+		c.link.wake()
 	}
 	return nil
+}
+
+// wake wakes the client for a reply, unless Uncork does.
+func (l *serverLink) wake() {
+	if l.e.corked.Load() > 0 && l.unwoken.Add(1)%wakeEvery != 0 && l.e.corked.Load() > 0 {
+		return // Uncork, which is yet to come, sees the reply
+	}
+	wakeClient(l.peerSleep)
 }
 
 // violate ends only the connection whose client broke the protocol. Its slot
@@ -296,7 +305,7 @@ func (c *serverConn) violate() {
 // last handler call.
 func (c *serverConn) stop() {
 	c.mu.Lock()
-	tell := !c.ended && c.link.e.opts.OnDisconnect != nil && !c.link.e.Closed()
+	tell := !c.ended && c.link.e.opts.OnDisconnect != nil && c.link.e.Handler() != nil && !c.link.e.Closed()
 	c.ended = true
 	if tell && c.handling {
 		c.farewell, tell = true, false

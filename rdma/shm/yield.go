@@ -3,7 +3,14 @@ package shm
 import (
 	"runtime"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// yieldProcessor lets another thread that is ready to run have this core. If no
+// thread waits for the core, it costs a short system call. The runtime sees that
+// call, and gives the goroutines of this P to another thread if it takes long.
+func yieldProcessor() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // yielder decides when to let other goroutines run before blocking the thread in
 // the kernel. A goroutine that blocks its thread keeps its P: the goroutines that

@@ -4,16 +4,16 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"drtmx/internal/certs"
 	"drtmx/internal/mem"
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/rdmatest"
 )
 
 // patience bounds what tests wait for; reaching it is a failure.
-const patience = 30 * time.Second
+var patience = testseed.Patience()
 
 func testContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -90,8 +90,7 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 	}
 	if !k.replied {
 		if err := c.await(ctx, func() bool { return k.replied }); err != nil {
-			k.calling = false
-			return resp[:0], err
+			return resp[:0], err // the call stays outstanding
 		}
 	}
 	k.calling = false

@@ -173,23 +173,27 @@ func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
 
 // await sends and receives until done reports true, which it also does for
 // batches of a broken connection. Its only error is that of ctx; the caller
-// checks whether the connection is broken.
+// checks whether the connection is broken. The end of ctx breaks it only if a
+// frame was sent in part.
 func (c *conn) await(ctx context.Context, done func() bool) error {
 	if !c.watch.begin(ctx) {
-		c.fail()
 		return ctx.Err()
 	}
 	c.ticks = 0
 	for !done() && c.usable() {
 		err := c.send(true)
-		if err == nil && !done() {
+		whole := err == nil
+		if whole && !done() {
 			err = c.receive()
 		}
 		if err != nil {
 			ended := ctx.Err()
-			c.fail()
+			late := ended != nil && errors.Is(err, os.ErrDeadlineExceeded)
+			if !late || !whole || !c.watch.fired() {
+				c.fail()
+			}
 			c.watch.end()
-			if ended != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+			if late {
 				return ended
 			}
 			return nil

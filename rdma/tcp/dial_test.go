@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 )
 
@@ -22,7 +22,7 @@ func TestDialErrors(t *testing.T) {
 		"127.0.0.1":              rdma.ErrAddress,
 		"[fe80::1]:1":            rdma.ErrUnreachable, // a link-local address without a link
 	} {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), testseed.Patience())
 		_, err := p.Dial(ctx, addr)
 		cancel()
 		if !errors.Is(err, want) {

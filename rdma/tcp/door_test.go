@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 )
 
@@ -83,7 +84,7 @@ func TestIdleConnectionGivesBuffersBack(t *testing.T) {
 		large, resp = nil, nil
 		const keep = 128 << 10
 		var each int64
-		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		for deadline := time.Now().Add(testseed.Patience()); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 			if each = (int64(inUse()) - int64(before)) / n; each < keep {
 				break
 			}

@@ -32,7 +32,7 @@ func both(t *testing.T, o Options, f func(t *testing.T, server, client *Provider
 // nothing. It costs the server a chunk, ends after the stall time-out, and
 // harms nobody.
 func TestPeerThatDoesNotRead(t *testing.T) {
-	both(t, Options{StallTimeout: 300 * time.Millisecond}, func(t *testing.T, sp, cp *Provider) {
+	both(t, Options{StallTimeout: time.Second}, func(t *testing.T, sp, cp *Provider) {
 		e, _, k := listen(t, sp, "", rdma.AccessRead)
 		c, other := dial(t, cp, e), dial(t, cp, e)
 		gone := make(chan struct{})
@@ -61,7 +61,7 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 
 // TestReplyToPeerThatDoesNotRead: the handler's poller does not wait.
 func TestReplyToPeerThatDoesNotRead(t *testing.T) {
-	both(t, Options{StallTimeout: 300 * time.Millisecond}, func(t *testing.T, sp, cp *Provider) {
+	both(t, Options{StallTimeout: time.Second}, func(t *testing.T, sp, cp *Provider) {
 		e, err := sp.Listen("", rdma.ListenOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -103,7 +103,7 @@ func TestReplyToPeerThatDoesNotRead(t *testing.T) {
 // TestSlowHandshakes: more of them than there is room for, none of which says
 // a word. Others come in at once, and the slow ones are dropped.
 func TestSlowHandshakes(t *testing.T) {
-	both(t, Options{HandshakeTimeout: 500 * time.Millisecond}, func(t *testing.T, sp, cp *Provider) {
+	both(t, Options{HandshakeTimeout: 2 * time.Second}, func(t *testing.T, sp, cp *Provider) {
 		e, _, k := listen(t, sp, "", rdma.AccessRead)
 		const slow = provide.MaxGuestsEach + 20
 		var conns []net.Conn
@@ -181,7 +181,7 @@ func inUse() int64 {
 // TestHalfOpen: between client and server sits somebody who forwards nothing
 // any more but acknowledges everything.
 func TestHalfOpen(t *testing.T) {
-	both(t, Options{KeepAlive: 200 * time.Millisecond}, func(t *testing.T, sp, cp *Provider) {
+	both(t, Options{KeepAlive: 500 * time.Millisecond}, func(t *testing.T, sp, cp *Provider) {
 		e, err := sp.Listen("", rdma.ListenOptions{})
 		if err != nil {
 			t.Fatal(err)

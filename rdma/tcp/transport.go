@@ -52,7 +52,7 @@ func (t *transport) Read(p []byte) (int, error) {
 
 func (t *transport) tryWrite(fd uintptr) bool {
 	for len(t.p) > 0 {
-		n, err := syscall.Write(int(fd), t.p)
+		n, err := writeNow(fd, t.p)
 		switch {
 		case errors.Is(err, syscall.EINTR):
 			continue

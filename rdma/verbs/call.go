@@ -74,6 +74,9 @@ func (c *conn) StartCall(ctx context.Context, req []byte) error {
 	if err := provide.CheckCall(c.calls.calling, req); err != nil {
 		return err
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	c.calls.seq++
 	c.calls.calling, c.calls.answered, c.calls.reqBytes = true, false, len(req)
 	for at := -1; ; {
@@ -82,7 +85,9 @@ func (c *conn) StartCall(ctx context.Context, req []byte) error {
 			err = c.down
 		}
 		if err == nil && at < len(req) {
-			err = c.progress(ctx)
+			if err = c.progress(ctx); err != nil && at >= 0 {
+				c.fail(err) // the server has a part of the request
+			}
 		}
 		if err != nil {
 			c.calls.calling = false
@@ -107,7 +112,7 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 	}
 	for !c.calls.answered {
 		if err := c.progress(ctx); err != nil && !c.calls.answered {
-			c.calls.calling = false
+			c.calls.calling = c.usable() == nil // then ctx ended, and the call stays outstanding
 			return resp, err
 		}
 		c.pump() // batches in flight go on meanwhile

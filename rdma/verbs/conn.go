@@ -156,6 +156,9 @@ func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
 			c.pump()
 		}
 	}
+	if failed != nil && c.usable() == nil {
+		return failed // ctx ended, and the batch stays in flight
+	}
 	n := rdma.Counters{Rounds: 1}
 	for i := range b.WRs {
 		n.Count(&b.WRs[i])

@@ -179,6 +179,9 @@ func (p *poller) pass(n int) {
 func (p *poller) serve(c *serverConn) {
 	c.handling.Lock()
 	defer c.handling.Unlock()
+	if c.buried {
+		return // its disconnect has been reported
+	}
 	c.req = rdma.Request{Body: c.in.buf, Peer: rdma.PeerID(c.number), From: &p.e.who, Replier: c}
 	p.handled.Store(false)
 	p.relief.Reset(reliefAfter)

@@ -22,7 +22,7 @@ const (
 )
 
 // progress waits for completions and deals with them. It fails if the
-// connection is down or closed, or ctx ended, which breaks it.
+// connection is down or closed, or ctx ended.
 func (c *conn) progress(ctx context.Context) error {
 	if err := c.usable(); err != nil {
 		return err
@@ -57,7 +57,6 @@ func (c *conn) sleep(ctx context.Context) (int, error) {
 	start := time.Now()
 	for now := start; ; now = time.Now() {
 		if err := ctx.Err(); err != nil {
-			c.fail(err)
 			return 0, err
 		}
 		if c.closed.Load() {

@@ -117,7 +117,8 @@ func (c *conn) askSegments(key rdma.RKey, first int) bool {
 	c.query.asking, c.query.answered = true, false
 	defer func() { c.query.asking = false }()
 	for !c.mail.ready() {
-		if c.progress(ctx) != nil {
+		if err := c.progress(ctx); err != nil {
+			c.fail(err)
 			return false
 		}
 	}
@@ -128,7 +129,8 @@ func (c *conn) askSegments(key rdma.RKey, first int) bool {
 		return false
 	}
 	for !c.query.answered {
-		if c.progress(ctx) != nil && !c.query.answered {
+		if err := c.progress(ctx); err != nil && !c.query.answered {
+			c.fail(err) // a server that does not answer in queryTimeout
 			return false
 		}
 	}

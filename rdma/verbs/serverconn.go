@@ -27,6 +27,7 @@ type serverConn struct {
 	req      rdma.Request
 	touched  bool
 	handling sync.Mutex // held while the handler runs
+	buried   bool       // no request may be handled any more; under handling
 
 	mu       sync.Mutex
 	id       *C.struct_rdma_cm_id
@@ -128,7 +129,8 @@ func (c *serverConn) bury() {
 	// The handler may be at work for this peer; its end comes first.
 	c.handling.Lock()
 	defer c.handling.Unlock()
-	if e.opts.OnDisconnect != nil && !e.Closed() {
+	c.buried = true
+	if e.opts.OnDisconnect != nil && e.Handler() != nil && !e.Closed() {
 		e.opts.OnDisconnect(rdma.PeerID(c.number))
 	}
 }

@@ -17,17 +17,20 @@ func (q *completions) spin(s *provide.Spinner) int {
 		return q.poll(1)
 	}
 	var start time.Time
+	var took time.Duration
 	for {
 		if n := q.poll(spinTries); n > 0 {
-			s.Hit()
+			s.Hit(took)
 			return n
 		}
 		switch now := time.Now(); { // the clock is not looked at before it matters
 		case start.IsZero():
 			start = now
-		case now.Sub(start) >= budget:
-			s.Miss()
-			return 0
+		default:
+			if took = now.Sub(start); took >= budget {
+				s.Miss()
+				return 0
+			}
 		}
 		runtime.Gosched()
 	}

@@ -102,7 +102,7 @@ func (r reason) err() error {
 	case reasonVersion:
 		return fmt.Errorf("verbs: the server speaks another version of the handshake: %w", rdma.ErrUnsupported)
 	case reasonFull:
-		return fmt.Errorf("verbs: the server has no room for another connection: %w", rdma.ErrTooLarge)
+		return fmt.Errorf("verbs: the server has no room for another connection: %w: %w", rdma.ErrBusy, rdma.ErrTooLarge)
 	case reasonNoRegion:
 		return fmt.Errorf("verbs: no such region: %w", rdma.ErrAccess)
 	case reasonMemory:

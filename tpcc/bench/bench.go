@@ -51,11 +51,14 @@ type Config struct {
 	NewOrder, Payment tpcc.Mode // where they run: tpcc.Procedure or tpcc.Client
 	Cache             txn.Cache
 	Clients           int
-	Warmup, Duration  time.Duration
-	KeyingThink       bool    // terminals wait, as TPC-C asks
-	TimeScale         float64 // multiplies these waits
-	Homes             string  // HomesFixed or HomesRandom
-	Delivery          string  // DeliveryDeferred or DeliveryNow
+	Rate              float64       // transactions due each second; 0: terminals run them as fast as they can
+	Arrivals          load.Arrivals // when these are due
+	Warmup, Duration  time.Duration // Duration 0: until Count
+	Count             int64         // transactions after the warm-up, in equal shares; 0: no bound
+	KeyingThink       bool          // terminals wait, as TPC-C asks
+	TimeScale         float64       // multiplies these waits
+	Homes             string        // HomesFixed or HomesRandom
+	Delivery          string        // DeliveryDeferred or DeliveryNow
 	Seed              uint64
 	DeliveryLog       io.Writer // results of deferred DELIVERYs; nil means none
 
@@ -92,7 +95,14 @@ func New(ctx context.Context, db *txn.DB, cfg Config) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Run{cfg: cfg, db: db, info: info, Report: newReport(&cfg, db, info)}
+	servers, err := db.ServerStats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &Run{cfg: cfg, db: db, info: info, Report: newReport(&cfg, db, info, servers[0].Durability)}
+	if l := servers[0].Log; l != nil {
+		r.Report.Copies = l.Copies
+	}
 	if r.placed, err = tpcc.OrdersPlaced(ctx, db); err != nil {
 		return nil, err
 	}
@@ -106,6 +116,7 @@ func (r *Run) Measure(ctx context.Context) error {
 	g := &gauges{db: r.db, lost: r.cfg.Lost, terminals: t}
 	rec, err := load.Run(ctx, load.Config{
 		Types: Names(t.types), Clients: r.cfg.Clients, Warmup: r.cfg.Warmup, Duration: r.cfg.Duration,
+		Rate: r.cfg.Rate, Arrivals: r.cfg.Arrivals, Seed: r.cfg.Seed,
 		NewWorker: t.worker, Backgrounds: len(t.deliverers), NewBackground: t.deliverer, Begin: g.begin, End: g.end,
 		Tick: r.cfg.Tick, Every: r.cfg.Every, Interval: r.cfg.Interval,
 	})

@@ -66,6 +66,11 @@ func TestNothingIsATPCCResult(t *testing.T) {
 	if got, want := r.NotTPCC(), "not a TPC-C result: in memory only; not audited"; got != want || r.Compliance.TPCC {
 		t.Errorf("got %q, want %q", got, want)
 	}
+	r.Compliance.Why, r.Durability = nil, durabilityDisk
+	r.addCompliance(rec, cfg, info)
+	if got, want := r.NotTPCC(), "not a TPC-C result: not audited"; got != want || r.Compliance.TPCC {
+		t.Errorf("durable: got %q, want %q", got, want)
+	}
 	cfg.TimeScale = 0.5
 	r.Compliance.Why = nil
 	rec.Types[tpcc.Payment].Latency = latencies(7 * time.Second)

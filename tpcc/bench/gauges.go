@@ -70,11 +70,25 @@ func ownCPU() float64 {
 	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano()).Seconds()
 }
 
-// separable reports whether servers and client are different processes, so
-// that each one's CPU time can be told.
+// logged is how many bytes the logs have grown within the interval, and how many
+// were sent to copies. A data server that was started meanwhile has no part in it.
+func (g *gauges) logged() (bytes, sent uint64) {
+	for i := range g.to.servers {
+		from, to := &g.from.servers[i], &g.to.servers[i]
+		if from.Log == nil || to.Log == nil || from.PID != to.PID || from.Epoch != to.Epoch {
+			continue
+		}
+		bytes += to.Log.Bytes - from.Log.Bytes
+		sent += to.Log.CopySentBytes - from.Log.CopySentBytes
+	}
+	return bytes, sent
+}
+
+// separable reports whether servers and client are different processes, the same
+// ones at both edges, so that each one's CPU time can be told.
 func (g *gauges) separable() bool {
-	for _, s := range g.from.servers {
-		if s.PID == os.Getpid() {
+	for i, s := range g.from.servers {
+		if s.PID == os.Getpid() || g.to.taken && g.to.servers[i].PID != s.PID {
 			return false
 		}
 	}

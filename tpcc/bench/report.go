@@ -1,9 +1,12 @@
 package bench
 
 import (
+	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
+	"drtmx/internal/hist"
 	"drtmx/internal/load"
 	"drtmx/tpcc"
 	"drtmx/txn"
@@ -33,7 +36,10 @@ type Report struct {
 	Model        ModelReport           `json:"model"`
 	Consistency  tpcc.Consistency      `json:"consistency"`
 	CPUSeparable bool                  `json:"cpu_separable"` // false: servers share the client's process, server_cpu_s is 0
-	Durability   string                `json:"durability"`
+	Durability   string                `json:"durability"`    // memory or disk
+	Copies       int                   `json:"copies"`        // of each data server's data at other servers
+	LogBytes     float64               `json:"log_bytes_per_txn"`
+	CopyBytes    float64               `json:"copy_bytes_per_txn"` // sent to copies: log and checkpoints
 	Mix          string                `json:"mix"`
 	NewOrderAt   string                `json:"new_order"`
 	PaymentAt    string                `json:"payment"`
@@ -60,12 +66,15 @@ type Report struct {
 	CPUs         int                   `json:"cpus"`
 	Started      time.Time             `json:"started"`
 	Retries      map[string]float64    `json:"retries_per_txn"`
+	Rate         float64               `json:"rate_tps,omitempty"` // transactions due each second
+	Arrivals     string                `json:"arrivals,omitempty"` // when these were due
+	BehindS      float64               `json:"behind_s,omitempty"` // for how long the next one had been due at the end
 	KeyingThink  bool                  `json:"keying_think"`
 	TimeScale    float64               `json:"time_scale"`
 	Homes        string                `json:"homes"`              // of terminals: fixed or random
 	Skipped      uint64                `json:"skipped_deliveries"` // districts that had nothing to deliver
 	Delivery     DeliveryReport        `json:"delivery"`
-	Escalated    uint64                `json:"escalated_stock_levels"` // STOCK-LEVELs whose Views were all invalidated; they ran at their home server
+	Escalated    uint64                `json:"escalated_stock_levels"` // STOCK-LEVELs whose Views were all invalidated; they went on as snapshots
 	Compliance   ComplianceReport      `json:"compliance"`
 	WarmupOnly   bool                  `json:"warmup_only,omitempty"`
 	Interrupted  bool                  `json:"interrupted,omitempty"`
@@ -74,7 +83,8 @@ type Report struct {
 	Record *load.Record `json:"-"` // what the figures are of; nil if nothing was measured
 }
 
-// TypeReport is one transaction type.
+// TypeReport is one transaction type. With a rate, latencies are since each
+// transaction was due.
 type TypeReport struct {
 	Committed  uint64            `json:"committed"`
 	Aborted    uint64            `json:"aborted"` // abandoned attempts; each transaction may have several
@@ -88,6 +98,17 @@ type TypeReport struct {
 	Max        float64           `json:"max_us"`
 	GaveUp     uint64            `json:"gave_up"` // met conflicts in every attempt allowed
 	Causes     map[string]uint64 `json:"aborts"`
+	Service    *ServiceReport    `json:"service,omitempty"` // with a rate only
+}
+
+// ServiceReport is the latency since transactions began, without their wait for
+// a free terminal.
+type ServiceReport struct {
+	P50  float64 `json:"p50_us"`
+	P95  float64 `json:"p95_us"`
+	P99  float64 `json:"p99_us"`
+	Mean float64 `json:"mean_us"`
+	Max  float64 `json:"max_us"`
 }
 
 // DeliveryReport is what types{DELIVERY}, which is of executed DELIVERYs, does
@@ -121,12 +142,21 @@ type BetweenReport struct {
 	ReadBytes uint64 `json:"read_bytes"`
 }
 
-func newReport(cfg *Config, db *txn.DB, info tpcc.LoadInfo) *Report {
+// durabilityDisk is the policy under which a commit is on disk before its client
+// learns of it.
+const durabilityDisk = "disk"
+
+func newReport(cfg *Config, db *txn.DB, info tpcc.LoadInfo, durability string) *Report {
+	arrivals := ""
+	if cfg.Rate > 0 {
+		arrivals = arrivalNames[cfg.Arrivals]
+	}
 	return &Report{
+		Rate: cfg.Rate, Arrivals: arrivals,
 		Workload: "tpcc", Design: cfg.Design.Name, Fabric: cfg.Fabric, Servers: cfg.Servers, Partitions: db.Partitions(),
 		Warehouses: int(info.Warehouses), Items: info.Scale.Items, Customers: info.Scale.Customers,
 		Clients: cfg.Clients, Seed: cfg.Seed, Mix: cfg.Mix.String(), NewOrderAt: cfg.NewOrder.String(), PaymentAt: cfg.Payment.String(),
-		ReadPath: readPaths[cfg.Design.Reads], Cache: cfg.Cache.String(), Models: cfg.Models, Durability: "in-memory",
+		ReadPath: readPaths[cfg.Design.Reads], Cache: cfg.Cache.String(), Models: cfg.Models, Durability: durability,
 		Types: map[string]TypeReport{}, Rounds: map[string]float64{}, Reads: map[string]float64{},
 		RPCs: map[string]float64{}, ReadBytes: map[string]float64{}, Retries: map[string]float64{},
 		Consistency: tpcc.Consistency{}, Compliance: ComplianceReport{Terms: map[string]TermReport{}},
@@ -134,6 +164,19 @@ func newReport(cfg *Config, db *txn.DB, info tpcc.LoadInfo) *Report {
 		Version: cfg.Version, Commit: cfg.Commit, Go: runtime.Version(), Machine: runtime.GOOS + "/" + runtime.GOARCH,
 		CPUs: runtime.NumCPU(), Started: time.Now(),
 	}
+}
+
+// arrivalNames are the names of times at which transactions are due.
+var arrivalNames = map[load.Arrivals]string{load.Poisson: "poisson", load.Even: "even"}
+
+// ParseArrivals returns the arrivals of a name.
+func ParseArrivals(name string) (load.Arrivals, error) {
+	for a, n := range arrivalNames {
+		if n == name {
+			return a, nil
+		}
+	}
+	return 0, fmt.Errorf("want %s or %s", arrivalNames[load.Poisson], arrivalNames[load.Even])
 }
 
 // readPaths are the names of read paths.
@@ -148,12 +191,56 @@ func (r *Report) AddLoad(l *tpcc.LoadReport) {
 // Order lists the transaction types that ran, in the order of the
 // specification.
 func (r *Report) Order() (names []string) {
-	if r.Record != nil {
-		for i := range r.Record.Types {
-			names = append(names, r.Record.Types[i].Name)
+	for _, name := range Names(tpcc.Types[:]) {
+		if _, ran := r.Types[name]; ran {
+			names = append(names, name)
 		}
 	}
 	return names
+}
+
+// MedianLatency is the middle of several runs' percentiles, each for itself, of
+// one type.
+func MedianLatency(runs []*Report, name string) (t TypeReport) {
+	for _, f := range []func(*TypeReport) *float64{
+		func(t *TypeReport) *float64 { return &t.P50 },
+		func(t *TypeReport) *float64 { return &t.P95 },
+		func(t *TypeReport) *float64 { return &t.P99 },
+	} {
+		var all []float64
+		for _, r := range runs {
+			of := r.Types[name]
+			all = append(all, *f(&of))
+		}
+		slices.Sort(all)
+		*f(&t) = all[len(all)/2]
+	}
+	return t
+}
+
+// Overall is the record of all types together, without causes.
+func (r *Report) Overall() TypeReport {
+	all := load.TypeRecord{Latency: hist.New()}
+	if r.Record != nil {
+		for i := range r.Record.Types {
+			t := r.Record.Types[i]
+			t.Latency, t.Due = t.Response(), nil
+			all.Merge(&t)
+		}
+	}
+	return newTypeReport(&all)
+}
+
+// Each is the mean of a figure that the report has by type, over all
+// transactions.
+func (r *Report) Each(of map[string]float64) float64 {
+	sum, n := 0.0, 0.0
+	for name, t := range r.Types {
+		finished := float64(t.Committed + t.RolledBack + t.GaveUp)
+		sum += of[name] * finished
+		n += finished
+	}
+	return Ratio(sum, n)
 }
 
 // Finished is how many transactions committed or were rolled back.
@@ -168,6 +255,7 @@ func (r *Report) Finished() (n float64) {
 func (r *Report) addRecord(rec *load.Record) {
 	r.Record, r.WarmupOnly = rec, rec.WarmupOnly
 	r.DurationS, r.WarmupS, r.Throughput = rec.Elapsed.Seconds(), rec.Warmup.Seconds(), rec.Throughput()
+	r.BehindS = rec.Behind.Seconds()
 	for i := range rec.Types {
 		t := &rec.Types[i]
 		r.Types[t.Name] = newTypeReport(t)
@@ -194,7 +282,7 @@ func (r *Report) addRecord(rec *load.Record) {
 }
 
 func newTypeReport(t *load.TypeRecord) TypeReport {
-	lat := t.Latency.Snapshot()
+	lat := t.Response().Snapshot()
 	r := TypeReport{
 		Committed: t.Committed, Aborted: t.Aborted(), RolledBack: t.RolledBack, GaveUp: t.GaveUp,
 		P50: lat.P50Us, P90: lat.P90Us, P95: lat.P95Us, P99: lat.P99Us, P999: lat.P999Us, Mean: lat.MeanUs, Max: lat.MaxUs,
@@ -202,6 +290,10 @@ func newTypeReport(t *load.TypeRecord) TypeReport {
 	}
 	for c, n := range t.Aborts {
 		r.Causes[txn.Cause(c).String()] = n
+	}
+	if t.Due != nil {
+		s := t.Latency.Snapshot()
+		r.Service = &ServiceReport{s.P50Us, s.P95Us, s.P99Us, s.MeanUs, s.MaxUs}
 	}
 	return r
 }
@@ -217,6 +309,10 @@ func (r *Report) addGauges(g *gauges) {
 		r.ClientCPUS = g.to.clientCPU - g.from.clientCPU
 		if r.CPUSeparable = g.separable(); r.CPUSeparable {
 			r.ServerCPUS = g.serverCPU()
+		}
+		logged, sent := g.logged()
+		if n := r.Finished(); n > 0 {
+			r.LogBytes, r.CopyBytes = float64(logged)/n, float64(sent)/n
 		}
 	}
 	last := g.to.servers

@@ -45,9 +45,10 @@ type terminals struct {
 	mix       tpcc.Mix
 	types     []tpcc.Type
 	config    tpcc.TerminalConfig
-	timeScale float64 // of keying and think times; 0: none
-	homes     string  // HomesFixed or HomesRandom
-	delivery  string  // DeliveryDeferred or DeliveryNow
+	timeScale float64            // of keying and think times; 0: none
+	homes     string             // HomesFixed or HomesRandom
+	delivery  string             // DeliveryDeferred or DeliveryNow
+	count     func(id int) int64 // transactions of a terminal after the warm-up; nil: no bound
 	root      *rng.Stream
 	constants rng.Constants
 
@@ -77,6 +78,15 @@ func newTerminals(db *txn.DB, info tpcc.LoadInfo, cfg *Config) (*terminals, erro
 	if cfg.KeyingThink {
 		t.timeScale = cfg.TimeScale
 	}
+	if cfg.Count > 0 {
+		t.count = func(id int) int64 {
+			n := cfg.Count / int64(cfg.Clients)
+			if int64(id) < cfg.Count%int64(cfg.Clients) {
+				n++
+			}
+			return n
+		}
+	}
 	t.makeQueues(cfg.Clients, cfg.DeliveryLog)
 	return t, nil
 }
@@ -90,7 +100,7 @@ func Names(types []tpcc.Type) []string {
 	return names
 }
 
-func (t *terminals) worker(ctx context.Context, id int, _ *load.Recorder) (load.Worker, error) {
+func (t *terminals) worker(ctx context.Context, id int, rec *load.Recorder) (load.Worker, error) {
 	sess, err := t.db.NewSession(ctx)
 	if err != nil {
 		return nil, err
@@ -101,7 +111,10 @@ func (t *terminals) worker(ctx context.Context, id int, _ *load.Recorder) (load.
 		terminal: tpcc.NewTerminal(t.db, sess, t.schema, t.config),
 		inputs:   tpcc.NewInputs(own.Split("inputs"), t.info, t.constants),
 		pacing:   tpcc.NewPacing(own.Split("pacing"), t.timeScale),
-		homing:   own.Split("homes"),
+		homing:   own.Split("homes"), rec: rec, left: -1,
+	}
+	if t.count != nil {
+		w.left = t.count(id)
 	}
 	w.w, w.d = tpcc.TerminalHome(id, t.info.Warehouses)
 	for i, ty := range t.types {
@@ -118,6 +131,8 @@ type worker struct {
 	inputs   *tpcc.Inputs
 	deck     *tpcc.Deck
 	pacing   *tpcc.Pacing
+	rec      *load.Recorder
+	left     int64                // transactions to run after the warm-up; -1: no bound
 	homing   *rng.Stream          // draws homes, if they are random
 	id       int                  // from 0
 	w, d     int64                // home
@@ -137,6 +152,12 @@ type worker struct {
 
 // Next draws a type and its input, outside the measured latency.
 func (w *worker) Next() int {
+	if w.left == 0 {
+		return load.NoMore
+	}
+	if w.left > 0 && w.rec.Measuring() {
+		w.left--
+	}
 	ty := w.deck.Draw()
 	if w.terminals.homes == HomesRandom {
 		w.w = w.homing.Range(1, w.info.Warehouses)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/magiconair/properties"
+
+	"drtmx/internal/testseed"
 )
 
 // fakeDB is a database in a map. It overwrites the values it was given when
@@ -184,7 +186,7 @@ func with(pairs ...string) *properties.Properties {
 }
 
 func eventually(ok func() bool) bool {
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testseed.Patience()); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if ok() {
 			return true
 		}

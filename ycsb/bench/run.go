@@ -67,7 +67,7 @@ func Start(ctx context.Context, c Config) (*Result, error) {
 	}
 	cfg := load.Config{
 		Types: kindNames, Clients: p.threads, Warmup: p.warmup, Duration: p.limit, Rate: float64(p.target) / float64(p.batch),
-		NewWorker: r.newWorker, Grace: grace,
+		NewWorker: r.newWorker, OwnRecords: true, Grace: grace,
 	}
 	sum := measurements{separate: r.rmw == nil, types: make([]load.TypeRecord, kinds)}
 	if p.interval > 0 {
@@ -154,7 +154,7 @@ func (t *thread) Run(ctx context.Context, _ int) (load.Result, error) {
 	// the processors for whole time slices while the answers that others wait
 	// for lie there.
 	runtime.Gosched()
-	return load.Result{Outcome: load.Recorded}, nil
+	return load.Result{}, nil
 }
 
 // Pause is load.Worker's: YCSB has no pauses.

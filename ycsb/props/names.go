@@ -10,9 +10,13 @@ const Prefix = "drtmx."
 
 // Properties of drtmx. docs/ycsb.md describes them.
 const (
-	Fabric        = "drtmx.fabric"
-	Servers       = "drtmx.servers"
-	Partitions    = "drtmx.partitions"
+	Fabric     = "drtmx.fabric"
+	Servers    = "drtmx.servers"
+	Partitions = "drtmx.partitions"
+	Memory     = "drtmx.memory"
+	// Durability is memory (the default) or disk, which DataDir implies.
+	Durability    = "drtmx.durability"
+	DataDir       = "drtmx.datadir"
 	Partitioning  = "drtmx.partitioning"
 	Primary       = "drtmx.primary"
 	Addr          = "drtmx.addr"
@@ -33,7 +37,7 @@ const (
 )
 
 var names = []string{
-	Addr, Cache, Design, Fabric, LocationCache, Models, Partitioning, Partitions, Primary,
+	Addr, Cache, DataDir, Design, Durability, Fabric, LocationCache, Memory, Models, Partitioning, Partitions, Primary,
 	ReadModifyWrite, Report, Seed, Servers, Update, Upsert,
 }
 

@@ -140,7 +140,7 @@ func (u *updater) run(t *txn.Txn, args []byte) ([]byte, error) {
 	}
 	u.row = append(u.row[:0], old...)
 	for _, f := range u.in.Fields {
-		u.row = u.row.SetBytes(tab.Field(columns[f.Field].Name), f.Value)
+		u.row.SetBytes(tab.Field(columns[f.Field].Name), f.Value)
 	}
 	return result, t.Update(tab, tables.Str(u.in.Key), u.row)
 }

@@ -31,7 +31,9 @@ const (
 	LowWord          = 5
 	HighWord         = 6
 	nativeDeleteWord = 7
-	nativeKeysWord   = 8
+	apartGravesWord  = 8
+	apartKeysWord    = 9
+	inlineKeysWord   = 8
 )
 
 // Words of a leaf of string keys.
@@ -40,25 +42,33 @@ const (
 	ShapeWord         = 6
 	FenceWord         = 7
 	stringsDeleteWord = 20
-	stringsKeysWord   = 21
+	stringsGravesWord = 21
+	stringsKeysWord   = 22
 	// InlineFenceBytes bounds the fences within a leaf: the prefix and the rest
 	// of both fences.
 	InlineFenceBytes = (stringsDeleteWord - FenceWord) * mem.WordBytes
 )
 
-// Words of a row block of a native key.
+// Words of a row block of a native key, and of a version of such a row.
 const (
-	RowKeyWord = 2
-	RowIDWord  = 3
+	RowKeyWord   = 2
+	RowIDWord    = 3
+	RowOlderWord = 4 // the next older version of the row, see block.Older
 	// RowWord is the first word of the payload.
-	RowWord = 4
+	RowWord = 5
+	// PatchWord is the first word of the payload in a version that is a patch, of
+	// a row of either kind of key: see block.Older.
+	PatchWord = RowWord
 )
+
+var _ [StrKeyWord - PatchWord]struct{}
 
 // Words of a row block of a string key, and of a fence block.
 const (
 	IDWord       = 2
 	StrSizeWord  = 3
-	StrKeyWord   = 4
+	StrOlderWord = 4 // as RowOlderWord
+	StrKeyWord   = 5
 	OwnerWord    = 3
 	FencesAtWord = 4
 )
@@ -77,10 +87,12 @@ const (
 	MaxKeyBytes = 1 << 10
 	// inlineRowWordsMax is the widest row that is kept inline unless asked otherwise.
 	inlineRowWordsMax = 12
-	// leafTargetBytes is the approximate size of a leaf if the number of slots
-	// is not given.
+	// leafTargetBytes is the approximate size of a leaf if the number of slots is
+	// not given. What only readers of the past need comes on top, because readers
+	// of the present need not READ it.
 	leafTargetBytes = 1024
-	apartSlots      = 32
+	apartSlots      = 31 // fill nine lines
+	stringsSlots    = 32
 	leafBytesMax    = 64 << 10
 	addrMax         = 1 << 48
 )
@@ -106,12 +118,14 @@ type Layout struct {
 	Slots    int
 
 	LeafWords     int
-	RowBlockWords int // of Apart
+	PresentWords  int // of them, the first ones: all that readers of the present need
+	RowBlockWords int // of the rows of a native key, and of their versions
 
 	// First words of the arrays over slots: keys or digests; headers, addresses
-	// or pointers; payloads.
-	KeysAt, HeadsAt, RowsAt int
-	DeleteAt                int // word of the last delete
+	// or pointers; the payloads and the next older versions of inline rows.
+	KeysAt, HeadsAt, RowsAt, OldersAt int
+	DeleteAt                          int // word of the last delete
+	GravesAt                          int // word of the graves
 	// FreeHead is what the head of a free slot is.
 	FreeHead uint64
 	magic    uint64
@@ -127,11 +141,14 @@ func AutoKind(rowWords int) Kind {
 
 // AutoSlots is the default number of slots.
 func AutoSlots(kind Kind, rowWords int) int {
-	if kind != Inline {
+	switch kind {
+	case Apart:
 		return apartSlots
+	case Strings:
+		return stringsSlots
 	}
 	perSlot := (2 + rowWords) * mem.WordBytes
-	return min(max((leafTargetBytes-nativeKeysWord*mem.WordBytes)/perSlot, 8), MaxSlots)
+	return min(max((leafTargetBytes-inlineKeysWord*mem.WordBytes)/perSlot, 8), MaxSlots)
 }
 
 // WholeLines rounds words up to whole lines.
@@ -145,21 +162,26 @@ func NewLayout(id uint32, kind Kind, rowWords, slots int) (Layout, error) {
 			kind, rowWords, MaxRowWords, slots, MinSlots, MaxSlots)
 	}
 	l := Layout{ID: id, Kind: kind, RowWords: rowWords, Slots: slots}
-	l.magic, l.KeysAt, l.DeleteAt = nativeMagic, nativeKeysWord, nativeDeleteWord
-	if kind == Strings {
-		l.magic, l.KeysAt, l.DeleteAt = stringsMagic, stringsKeysWord, stringsDeleteWord
+	l.magic, l.KeysAt, l.DeleteAt, l.GravesAt = nativeMagic, apartKeysWord, nativeDeleteWord, apartGravesWord
+	switch kind {
+	case Strings:
+		l.magic, l.KeysAt, l.DeleteAt, l.GravesAt = stringsMagic, stringsKeysWord, stringsDeleteWord, stringsGravesWord
+	case Inline:
+		l.KeysAt = inlineKeysWord
+	}
+	if kind != Strings {
+		l.RowBlockWords = WholeLines(RowWord + rowWords)
 	}
 	l.HeadsAt = l.KeysAt + slots
 	l.RowsAt = l.HeadsAt + slots
-	l.LeafWords = l.RowsAt
-	switch kind {
-	case Inline:
-		l.LeafWords += slots * rowWords
+	l.LeafWords = WholeLines(l.RowsAt)
+	l.PresentWords = l.LeafWords
+	if kind == Inline {
 		l.FreeHead = uint64(Free)
-	case Apart:
-		l.RowBlockWords = WholeLines(RowWord + rowWords)
+		l.GravesAt = l.RowsAt + slots*rowWords
+		l.OldersAt = l.GravesAt + 1
+		l.PresentWords, l.LeafWords = WholeLines(l.GravesAt), WholeLines(l.OldersAt+slots)
 	}
-	l.LeafWords = WholeLines(l.LeafWords)
 	if l.LeafBytes() > leafBytesMax {
 		return Layout{}, fmt.Errorf("leaf: %d bytes (at most %d): fewer slots or rows apart", l.LeafBytes(), leafBytesMax)
 	}

@@ -5,7 +5,8 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Leaf is a private copy of a leaf, accepted by block.Accept.
+// Leaf is a private copy of a leaf, accepted by block.Accept: of the whole leaf,
+// or of what readers of the present need. The second has neither Graves nor Older.
 type Leaf struct {
 	words []uint64
 	l     *Layout
@@ -14,7 +15,7 @@ type Leaf struct {
 // View checks that a copy is a leaf of this index, with fences in order. It
 // says nothing about whether the copy is untorn: see block.Accept.
 func (l *Layout) View(buf []uint64) (Leaf, bool) {
-	if len(buf) != l.LeafWords {
+	if len(buf) != l.LeafWords && len(buf) != l.PresentWords {
 		return Leaf{}, false
 	}
 	w := buf[MetaWord]
@@ -50,6 +51,11 @@ func (v *Leaf) Gap() uint64 { return v.words[GapWord] }
 // the rows that are there.
 func (v *Leaf) LastDelete() block.CSN { return block.CSN(v.words[v.l.DeleteAt]) }
 
+// Graves is where the deletions are that readers of the past need: see
+// [Layout.GravesOf]. It is to be followed only by a reader of a tick below that
+// of LastDelete.
+func (v *Leaf) Graves() block.Older { return block.Older(v.words[v.l.GravesAt]) }
+
 // Right is the address of the right sibling, 0 at the end.
 func (v *Leaf) Right() uint64 { return v.words[RightWord] }
 
@@ -83,6 +89,9 @@ func (v *Leaf) High() (uint64, bool) { return v.words[HighWord], !v.Last() }
 
 // Above reports whether a native key lies right of the leaf.
 func (v *Leaf) Above(key uint64) bool { return !v.Last() && key >= v.words[HighWord] }
+
+// Older is the next older version of slot i's row, if rows are inline.
+func (v *Leaf) Older(i int) block.Older { return block.Older(v.words[v.l.OldersAt+i]) }
 
 // Row is slot i's payload, if rows are inline.
 func (v *Leaf) Row(i int) []uint64 {

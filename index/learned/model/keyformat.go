@@ -21,6 +21,12 @@ type keyFormat interface {
 	// head decodes it, up to word at; false if the sub-model does not begin at start.
 	head(b []uint64, start index.Key) (prefix string, at int, ok bool)
 	newRouter(starts []index.Key) (KeyRouter, error)
+	// tailEntryWords is the size of an entry of a tail list.
+	tailEntryWords() int
+	// appendTailKeys appends the keys of such an entry; false if they do not fit.
+	appendTailKeys(dst []uint64, prefix string, e *TailEntry) ([]uint64, bool)
+	// tailKeys decodes them; false if they cannot be.
+	tailKeys(b []uint64, prefix string, e *TailEntry) bool
 }
 
 func formatOf(kind leaf.Kind) keyFormat {

@@ -40,7 +40,7 @@ const (
 	magicRoot  = 0x584c5232
 	magicGen   = 0x584c4733
 	magicChunk = 0x584c4333
-	magicSub   = 0x584c5333
+	magicSub   = 0x584c5334
 )
 
 const lineWords = mem.LineBytes / mem.WordBytes
@@ -52,7 +52,7 @@ const (
 	readWordsMax = rdma.MaxReadBytes / mem.WordBytes
 )
 
-var subWordsMax = lines(stringHeadWords+index.MaxKeyBytes/mem.WordBytes+MaxEncodedWords(MaxLeaves)) * lineWords
+var subWordsMax = lines(stringHeadWords+index.MaxKeyBytes/mem.WordBytes+MaxEncodedWords(MaxLeaves)+tailWords) * lineWords
 
 func lines(words int) int { return (words + lineWords - 1) / lineWords }
 
@@ -217,12 +217,21 @@ type SubHead struct {
 	Low, High uint32 // ALNs
 	Prefix    string // of string keys; a view into the block
 	At        int    // where the encoding begins, in words
+	Tail      Tail
 }
 
 // SubBody appends the words of a sub-model's block.
 func (r *Root) SubBody(dst []uint64, h *SubHead, start index.Key, s *SubModel) []uint64 {
-	dst = append(dst, tag(magicSub, r.Layout.ID), uint64(h.Version)<<32|uint64(s.EncodedWords()), uint64(h.Low)<<32|uint64(h.High))
-	return s.AppendTo(r.keys.appendHead(dst, start, h.Prefix))
+	words := uint64(s.EncodedWords())
+	if h.Tail != (Tail{}) {
+		words |= tailBit
+	}
+	dst = append(dst, tag(magicSub, r.Layout.ID), uint64(h.Version)<<32|words, uint64(h.Low)<<32|uint64(h.High))
+	dst = s.AppendTo(r.keys.appendHead(dst, start, h.Prefix))
+	if h.Tail != (Tail{}) {
+		dst = append(dst, h.Tail.Addr, h.Tail.Next)
+	}
+	return dst
 }
 
 // sub checks an accepted copy of a sub-model's block and decodes the model into
@@ -231,11 +240,18 @@ func (r *Root) sub(start index.Key, b []uint64, s *SubModel) (h SubHead, err err
 	if len(b) < subHead || b[idWord] != tag(magicSub, r.Layout.ID) {
 		return h, fmt.Errorf("%w: no sub-model block", index.ErrCorrupt)
 	}
-	words := int(uint32(b[subVersion]))
+	words := int(uint32(b[subVersion]) &^ tailBit)
 	h = SubHead{Version: uint32(b[subVersion] >> 32), Low: uint32(b[subALNs] >> 32), High: uint32(b[subALNs])}
 	var ok bool
 	if h.Prefix, h.At, ok = r.keys.head(b, start); !ok || words > len(b)-h.At {
 		return h, fmt.Errorf("%w: sub-model of %d words in a block of %d, from %v on", index.ErrCorrupt, words, len(b), start.Clone())
+	}
+	if b[subVersion]&tailBit != 0 {
+		at := h.At + words
+		if at+tailWords > len(b) || !ValidAddr(b[at]) || b[at] == 0 {
+			return h, fmt.Errorf("%w: tail list of a sub-model from %v on", index.ErrCorrupt, start.Clone())
+		}
+		h.Tail = Tail{Addr: b[at], Next: b[at+1]}
 	}
 	if err := s.Decode(b[h.At : h.At+words]); err != nil {
 		return h, err

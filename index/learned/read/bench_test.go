@@ -357,3 +357,88 @@ func newTrainer(b *testing.B, g *rig) *train.Trainer {
 	}
 	return t
 }
+
+// BenchmarkFresh has the shape of TPC-C's orders: districts in which keys rise, and
+// scans of the lines of one of the latest 3000 orders of a district, nine for each
+// order added. The server trains one sub-model after so many orders. All counts are
+// exact and the same in each run of so many iterations.
+func BenchmarkFresh(b *testing.B) {
+	for _, every := range []int{20, 200, 1000} {
+		b.Run(fmt.Sprintf("train=%d", every), func(b *testing.B) { benchFresh(b, every) })
+	}
+}
+
+func benchFresh(b *testing.B, every int) {
+	const districts, orders, reads = 10, 3000, 9
+	g := newRig(b, learned.Options{RowWords: 10}, Options{}, inproc.Options{}, false)
+	r := rand.New(rand.NewPCG(benchSeed, 7))
+	key := func(d, o, line uint64) uint64 { return 1<<36 | d<<32 | o<<4 | line }
+	var last [districts]uint64
+	add := func(d uint64, lines uint64) {
+		last[d]++
+		for l := range lines {
+			k := key(d, last[d], l+1)
+			if err := g.s.Load(index.Num(k), g.row(k, k), block.Present(g.nextCSN())); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	for d := range uint64(districts) {
+		for range orders {
+			add(d, 5+r.Uint64N(11))
+		}
+	}
+	g.train()
+	g.refresh()
+	d, scan := driver{conn: g.conn}, g.c.NewScan()
+	s0, c0 := g.c.Stats(), g.conn.Counters()
+	var spent time.Duration
+	var mem0, mem1 runtime.MemStats
+	n, added, allocs, bytes := 0, 0, uint64(0), uint64(0)
+	b.ResetTimer()
+	for range b.N {
+		add(r.Uint64N(districts), 5+r.Uint64N(11))
+		if added++; added%every == 0 {
+			g.now += 10 * time.Millisecond
+			for range 4 {
+				g.s.Maintain(g.now, nil)
+			}
+		}
+		if added%64 == 0 {
+			runtime.ReadMemStats(&mem0)
+		}
+		t0 := time.Now()
+		for range reads {
+			if g.c.Stale() {
+				_ = g.c.Maintain(context.Background(), g.conn)
+			}
+			at := r.Uint64N(districts)
+			o := last[at] - r.Uint64N(orders)
+			scan.Start(index.Num(key(at, o, 0)), index.Num(key(at, o, 15)), 15)
+			d.run(scan)
+			if st := scan.Result().Status; st != index.Found && st != index.Fallback {
+				b.Fatalf("order %d of district %d: %v", o, at, st)
+			}
+			n++
+		}
+		spent += time.Since(t0)
+		if added%64 == 0 {
+			runtime.ReadMemStats(&mem1)
+			allocs += mem1.Mallocs - mem0.Mallocs
+			bytes += mem1.TotalAlloc - mem0.TotalAlloc
+		}
+	}
+	b.StopTimer()
+	s, c := g.c.Stats(), g.conn.Counters().Sub(c0)
+	per := func(v uint64) float64 { return float64(v) / float64(n) }
+	b.ReportMetric(float64(spent.Nanoseconds())/float64(n), "ns/scan")
+	b.ReportMetric(per(s.Chases-s0.Chases), "links/scan")
+	b.ReportMetric(per(s.Fallbacks-s0.Fallbacks)*1e6, "fallbacks/M")
+	b.ReportMetric(per(s.Refreshes-s0.Refreshes)*1e6, "refreshes/M")
+	b.ReportMetric(per(s.Rounds-s0.Rounds), "rounds/scan")
+	b.ReportMetric(per(s.Reads-s0.Reads), "READs/scan")
+	b.ReportMetric(per(c.ReadBytes), "B/scan")
+	b.ReportMetric(per(64*allocs), "allocs/scan")
+	b.ReportMetric(per(64*bytes), "allocB/scan")
+	b.ReportMetric(float64(g.s.Stats().Retrains), "retrains")
+}

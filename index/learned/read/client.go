@@ -72,16 +72,17 @@ type cachedSub struct {
 	used     atomic.Uint32 // PartTT: sampled lookups that had it
 }
 
-// heldSub is a sub-model with the block it came from. Immutable.
+// heldSub is a sub-model with the block it came from. Only what it learns of
+// splits changes: patch, and the place in the tail list.
 type heldSub struct {
 	model     model.SubModel
 	addr      uint64 // of the block
-	words     int    // of the block
 	header    uint64 // of the block
 	low, high uint32 // ALNs
 	patch     atomic.Pointer[patch]
-	at        int    // where the encoding begins in the block, in words
-	prefix    string // of string keys
+	tail      *tailList // nil if there is none
+	at        int       // where the encoding begins in the block, in words
+	prefix    string    // of string keys
 }
 
 const (

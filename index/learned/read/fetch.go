@@ -246,14 +246,15 @@ func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
 	if accepted(wr, f.c.o.InOrder) != block.OK {
 		return false
 	}
-	held := &heldSub{addr: wr.Addr, words: len(wr.Buf), header: wr.Buf[block.HeaderWord]}
+	held := &heldSub{addr: wr.Addr, header: wr.Buf[block.HeaderWord]}
 	head, err := h.Sub(i, wr.Buf, &held.model)
 	if err != nil {
 		return false
 	}
 	held.low, held.high, held.at, held.prefix = head.Low, head.High, head.At, strings.Clone(head.Prefix)
-	s := &h.subs[i]
-	if old := h.held[i].Load(); old != nil && old.model.HasTT() {
+	held.tail = newTailList(head.Tail)
+	s, old := &h.subs[i], h.held[i].Load()
+	if held.adopt(old, &h.Directory); old != nil && old.model.HasTT() {
 		f.c.ttHeld -= old.model.TTBytes()
 	}
 	if f.keepTT(h, held.model.TTBytes()) {
@@ -269,7 +270,7 @@ func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
 
 // bare returns the same sub-model without its model.
 func (s *heldSub) bare() *heldSub {
-	return &heldSub{addr: s.addr, words: s.words, header: s.header, low: s.low, high: s.high, at: s.at, prefix: s.prefix}
+	return &heldSub{addr: s.addr, header: s.header, low: s.low, high: s.high, at: s.at, prefix: s.prefix, tail: s.tail}
 }
 
 // withoutTT returns the same sub-model with only the memory of its head.

@@ -5,6 +5,7 @@ import (
 	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/model"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
 )
@@ -24,6 +25,7 @@ type finder struct {
 	n *counts
 	// Of the operation under way, counted when it ends.
 	rounds, reads int
+	extra         int // READs of spans and graves beyond one in each round
 	h             *cache
 	lay           *leaf.Layout
 	sub           int      // sub-model the key was routed to
@@ -45,6 +47,9 @@ type finder struct {
 	tick       uint32
 	err        error
 	key        index.Key // sought
+	listed     *leafList // has the leaf predicted, which covers the key, if that is of a hot sub-model; else nil
+	listedAt   int       // its place there
+	news       *news     // of tail lists; nil if none was ever READ
 }
 
 // step is the finder's next state.
@@ -59,7 +64,7 @@ const (
 
 // predictLeaf predicts the leaf of the key. On stepWait, call resume with the next done.
 func (f *finder) predictLeaf(next *rdma.Batch) (step, uint64) {
-	f.winOf = nil
+	f.winOf, f.listed = nil, nil
 	if !f.h.Trained() {
 		f.held, f.model = nil, nil
 		return stepLeaf, f.h.root.First
@@ -69,9 +74,15 @@ func (f *finder) predictLeaf(next *rdma.Batch) (step, uint64) {
 		return f.readSub(next)
 	}
 	f.model = &f.held.model
+	p := f.held.patch.Load()
+	if p != nil && f.held.tail != nil {
+		if addr, ok := f.listedLeaf(&p.before); ok {
+			return stepLeaf, addr
+		}
+	}
 	f.pred = f.model.Predict(f.h.Input(f.key, f.held.prefix))
 	f.leaf = f.pred.Leaf
-	if p := f.held.patch.Load(); p != nil {
+	if p != nil {
 		if addr, ok := p.leafFor(f.key, f.leaf); ok {
 			return stepLeaf, addr
 		}
@@ -80,6 +91,19 @@ func (f *finder) predictLeaf(next *rdma.Batch) (step, uint64) {
 		return stepLeaf, f.lay.LeafAddr(f.pred.ALN)
 	}
 	return f.translate(next)
+}
+
+// listedLeaf returns the leaf of a list that covers the key, if there is one: then
+// no prediction is needed.
+func (f *finder) listedLeaf(s *leafList) (addr uint64, ok bool) {
+	i := s.upTo(f.key) - 1
+	if i < 0 || s.leaves[i].from < 0 || !s.leaves[i].reaches(f.key) {
+		return 0, false
+	}
+	l := &s.leaves[i]
+	f.listed, f.listedAt, f.leaf = s, i, l.from
+	f.pred.Leaf, f.pred.Lo, f.pred.Hi, f.pred.Knows = l.from, l.from, l.from, model.KnowsLeaf
+	return l.addr, true
 }
 
 // translate returns the address of the predicted logical leaf.
@@ -193,11 +217,13 @@ func (f *finder) gotTT(done *rdma.Batch) (step, uint64) {
 
 // back moves the prediction to the leaf before it.
 func (f *finder) back(next *rdma.Batch) (step, uint64) {
+	f.listed = nil
 	switch {
 	case f.model == nil:
 		return stepStuck, 0
 	case !f.model.HasTT():
-		if addr, ok := f.leftInWindow(); ok {
+		if addr, ok := f.leafAddr(f.leaf - 1); ok {
+			f.leaf--
 			return stepLeaf, addr
 		}
 		f.held, f.turn = nil, turnLeft
@@ -212,6 +238,7 @@ func (f *finder) back(next *rdma.Batch) (step, uint64) {
 	if held := f.h.held[f.sub].Load(); held != nil && held.model.HasTT() {
 		f.held, f.model = held, &held.model
 		f.leaf = f.model.Leaves() - 1
+		f.pred.Lo, f.pred.Hi = f.leaf, f.leaf // of another sub-model
 		return stepLeaf, f.lay.LeafAddr(f.model.ALN(f.leaf))
 	}
 	f.held, f.turn = nil, turnLast
@@ -237,35 +264,31 @@ func (f *finder) fetchedSub(digest uint64) (step, uint64) {
 		f.leaf = max(f.leaf-1, 0)
 	case turnLast:
 		f.leaf = f.own.Leaves() - 1
+		f.pred.Lo, f.pred.Hi = f.leaf, f.leaf
 	}
 	f.turn = turnPredict
 	return stepLeaf, f.lay.LeafAddr(f.own.ALN(f.leaf))
-}
-
-// leftInWindow is back with no more of the TT than was READ for the prediction.
-func (f *finder) leftInWindow() (uint64, bool) {
-	if f.held == nil || f.winOf != f.held || f.leaf <= f.winLo {
-		return 0, false
-	}
-	f.leaf--
-	from, _ := f.model.TTWindow(f.winLo, f.winLo)
-	at, n := f.model.TTWindow(f.leaf, f.leaf)
-	p, err := f.model.Resolve(f.h.Input(f.key, f.held.prefix), model.Prediction{Lo: f.leaf, Hi: f.leaf}, f.win[at-from:at-from+n])
-	if err != nil || p.ALN < f.held.low || p.ALN > f.held.high {
-		return 0, false
-	}
-	return f.lay.LeafAddr(p.ALN), true
 }
 
 // begin takes the current cache; it returns false if none is loaded.
 func (f *finder) begin() bool {
 	f.h = f.c.cur.Load()
 	f.modelReads, f.turn = 0, turnPredict
+	f.resetNews()
 	if f.h == nil {
 		return false
 	}
 	f.lay = &f.h.root.Layout
 	return true
+}
+
+// leafWords is how much of a leaf to READ for a tick, 0 for the present. If READs
+// are not in order, the checksum covers what only readers of the past need.
+func (f *finder) leafWords(at clock.Tick) int {
+	if at == 0 && f.c.o.InOrder {
+		return f.lay.PresentWords
+	}
+	return f.lay.LeafWords
 }
 
 // count adds a finished operation to the statistics.
@@ -275,7 +298,7 @@ func (f *finder) count() {
 	} else {
 		f.n.lookups.Add(1)
 		f.n.rounds.Add(uint64(f.rounds))
-		f.n.reads.Add(uint64(f.reads))
+		f.n.reads.Add(uint64(f.reads + f.extra))
 	}
 }
 
@@ -375,6 +398,13 @@ const (
 	rowGone    // no row of the index now
 	rowNowhere // no such address
 	rowDown    // the peer is gone
+
+	// To a reader of the past.
+	rowPast   // a row, of any time
+	rowNewer  // of a later time
+	rowAbsent // no row at the time
+	rowReused // memory that other things have, or nothing
+	rowAgain  // the next READ may tell
 )
 
 // judgeRow checks that the copy is accepted and unlocked: rowHere, or why not.

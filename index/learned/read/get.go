@@ -7,6 +7,7 @@ import (
 	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/model"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/rdma"
 )
 
@@ -18,24 +19,34 @@ const tiedRowsMax = 8
 // key, whose steps are a getKind:
 //
 //	start ─▶ model ─▶ leaf ─▶ rows ─▶ done
-//	            ▲      │ ▲     │
-//	            └──────┘ └─────┘ gone, or of other keys
-//	         left of it  │
+//	            ▲     │▲ ▲     │
+//	            └─────┘▼ └─────┘ gone, or of other keys
+//	                span │
 //	                     └─▶ fence ─▶ done, absent
+//
+// A lookup of the past goes on from leaf, rows and fence:
+//
+//	     ┌─┐
+//	──▶ older ─▶ graves ─▶ older ─▶ done
 //
 // A lookup is in state model while it READs parts of the models that the client
 // does not keep. It is in state rows if rows have blocks of their own. It is in
 // state fence if no row was found, and the fences that must cover the key for
-// it to be absent are too long for the leaf.
+// it to be absent are too long for the leaf. It is in state older while it walks
+// to the version of its tick, and in state graves if the leaf does not lead to
+// one.
 type getOp struct {
 	finder
 	kind   getKind
 	res    index.GetResult
 	proofs [1]index.Proof
 	state  getState
+	tick   clock.Tick // asked for; 0 is the present
 	locked int
 	chases int
 	lefts  int
+	span   spanGet
+	jumped uint64 // the leaf that a tail list led to last
 
 	addr    uint64 // of the leaf
 	wr      int    // of the leaf, or of the first row
@@ -45,6 +56,9 @@ type getOp struct {
 	reading []rowAt   // being READ
 	row     []uint64  // their memory
 	fenceWR int       // of the leaf's fences, if they are READ beside rows, else -1
+
+	kindNow getKind // that of lookups of the present
+	past    pastGet
 }
 
 // rowAt is the place of a row block; words is 0 if there cannot be one.
@@ -60,6 +74,8 @@ type getKind interface {
 	// search looks for the key in the leaf just accepted, unless the fences there
 	// do not cover it: then it returns on which side the key lies.
 	search(next *rdma.Batch) (see sight, finished bool)
+	// side compares the key with the fences of a leaf.
+	side(v *leaf.Leaf) sight
 	// judge gives the verdict on a row block in done, and its payload.
 	judge(done *rdma.Batch, wr int) (rowSight, []uint64)
 	// others continues after all rows READ had other keys.
@@ -79,8 +95,11 @@ const (
 	getStart getState = iota
 	getModel
 	getLeaf
+	getSpan
 	getRows
 	getFence
+	getOlder
+	getGraves
 	getDone
 )
 
@@ -88,18 +107,27 @@ const (
 func (c *Client) NewGet() index.GetOp {
 	o := &getOp{}
 	if c.o.Strings {
-		o.kind = &stringGet{o: o}
+		g := &stringGet{o: o}
+		o.kindNow, o.past.kind = g, stringPast{g}
 	} else {
-		o.kind = &nativeGet{o: o}
+		g := &nativeGet{o: o}
+		o.kindNow, o.past.kind = g, nativePast{g}
 	}
 	o.c, o.n = c, &c.counts[c.nextOp.Add(1)%opStripes]
 	return o
 }
 
 // Start implements index.GetOp.
-func (o *getOp) Start(key index.Key) {
-	o.state = getStart
-	o.rounds, o.reads, o.locked, o.chases, o.lefts = 0, 0, 0, 0, 0
+func (o *getOp) Start(key index.Key) { o.StartAt(key, 0) }
+
+// StartAt implements index.GetOp.
+func (o *getOp) StartAt(key index.Key, at clock.Tick) {
+	o.state, o.tick = getStart, at
+	if o.kind = o.kindNow; at != 0 {
+		o.kind = o.past.kind
+	}
+	o.rounds, o.reads, o.extra, o.locked, o.chases, o.lefts, o.jumped = 0, 0, 0, 0, 0, 0, 0
+	o.span.span = span{}
 	o.res = index.GetResult{Status: index.Pending}
 	if !o.kind.keep(key) {
 		o.res.Err = fmt.Errorf("%w: %v is of the wrong kind", index.ErrKey, key.Clone())
@@ -124,10 +152,16 @@ func (o *getOp) Next(done, next *rdma.Batch) bool {
 		return o.located(st, addr, next)
 	case getLeaf:
 		return o.onLeaf(done, next)
+	case getSpan:
+		return o.onSpan(done, next)
 	case getRows:
 		return o.onRows(done, next)
 	case getFence:
 		return o.kind.onFence(done, next)
+	case getOlder:
+		return o.onOlder(done, next)
+	case getGraves:
+		return o.onGraves(done, next)
 	}
 	return true
 }
@@ -186,13 +220,14 @@ func (o *getOp) readLeaf(addr uint64, next *rdma.Batch) bool {
 		return true
 	}
 	o.addr = addr
-	o.buf = grow(o.buf, o.lay.LeafWords)
+	o.buf = grow(o.buf, o.leafWords(o.tick))
 	o.wr = next.Read(o.c.rkey, addr, o.buf)
 	return false
 }
 
 func (o *getOp) onLeaf(done, next *rdma.Batch) bool {
 	wr := &done.WRs[o.wr]
+	o.takeNews(done)
 	var see sight
 	if see, o.view = o.finder.judge(wr); see == seeHere {
 		var finished bool
@@ -212,12 +247,30 @@ func (o *getOp) onLeaf(done, next *rdma.Batch) bool {
 
 // elsewhere continues after a leaf that does not cover the key.
 func (o *getOp) elsewhere(see sight, next *rdma.Batch) bool {
-	o.c.missed(o.h, o.sub)
+	if see != seeRight || o.chases > 0 || !o.covered(o.sub) {
+		o.c.missed(o.h, o.sub)
+	}
 	switch see {
 	case seeRight:
-		if o.chases++; o.chases <= chasesMax {
-			o.n.chases.Add(1)
-			return o.readLeaf(o.view.Right(), next)
+		o.chases++
+		to, ok := o.known(o.sub, o.addr, o.jumped)
+		if !ok && (o.chases > 1 || !o.covered(o.sub)) {
+			if asked, finished := o.toRight(next); asked {
+				return finished
+			}
+		}
+		if o.chases <= chasesMax {
+			if ok {
+				o.jumped = to
+			} else {
+				o.n.chases.Add(1)
+				to = o.view.Right()
+			}
+			if o.readLeaf(to, next) {
+				return true
+			}
+			o.askNews(o.sub, next)
+			return false
 		}
 		o.kind.learn(o.pred.Leaf) // not the key's leaf, but the next lookup begins here
 	case seeDead:
@@ -233,15 +286,6 @@ func (o *getOp) elsewhere(see sight, next *rdma.Batch) bool {
 		return o.toLeft(next)
 	}
 	return o.fallback()
-}
-
-// toLeft goes to the leaf before the one predicted.
-func (o *getOp) toLeft(next *rdma.Batch) bool {
-	if o.lefts++; o.lefts > leftsMax {
-		return o.fallback()
-	}
-	st, addr := o.back(next)
-	return o.located(st, addr, next)
 }
 
 // absent ends a lookup that found no row in a leaf whose fences cover the key.
@@ -294,6 +338,8 @@ func (o *getOp) onRows(done, next *rdma.Batch) bool {
 			return o.present(row, block.Header(wr.Buf[block.HeaderWord]), r.addr)
 		case rowOther:
 			continue
+		case rowPast:
+			return o.onPast(row, block.Header(wr.Buf[block.HeaderWord]), olderIn(wr.Buf), next)
 		case rowLocked:
 			if o.locked++; o.locked >= lockedMax {
 				return o.finish(index.Locked)

@@ -29,15 +29,27 @@ func (g *nativeGet) search(next *rdma.Batch) (see sight, finished bool) {
 	return seeHere, g.searchLeaf(next)
 }
 
+// inside notes that the leaf covers the key. A leaf next to the predicted one is
+// not worth the memory: keys near the fences of most leaves are such a miss.
+func (g *nativeGet) inside() {
+	o := g.o
+	switch {
+	case o.lefts > 0:
+		if o.span.wide() {
+			g.learn(-1)
+		}
+	case o.chases > 0:
+		g.learn(o.pred.Leaf)
+	}
+	o.chases, o.lefts = 0, 0
+}
+
 // searchLeaf looks for the key in the leaf that covers it.
 func (g *nativeGet) searchLeaf(next *rdma.Batch) bool {
 	o := g.o
 	v := &o.view
 	o.res.Hint = o.addr
-	if o.chases > 0 {
-		g.learn(o.pred.Leaf)
-		o.chases = 0
-	}
+	g.inside()
 	i := v.Find(g.o.key.Num)
 	if i < 0 {
 		return o.absent()

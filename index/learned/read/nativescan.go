@@ -1,6 +1,8 @@
 package read
 
 import (
+	"slices"
+
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
@@ -37,7 +39,7 @@ func (s *nativeScan) onFences(_, next *rdma.Batch) bool { return s.o.consumeAll(
 
 func (s *nativeScan) side(l *leafRead) sight { return sideOf(&l.view, s.cur) }
 
-func (s *nativeScan) learn(l *leafRead) { s.o.learnNative(&l.view, l.addr, s.o.pred.Leaf) }
+func (s *nativeScan) learn(l *leafRead, from int) { s.o.learnNative(&l.view, l.addr, from) }
 
 func (s *nativeScan) cover(l *leafRead) bool {
 	high, bounded := l.view.High()
@@ -52,10 +54,12 @@ func (s *nativeScan) full() bool { return s.o.limit > 0 && len(s.o.res.Entries) 
 func (s *nativeScan) end() (sub, leaf int) {
 	sub = s.o.h.Route(index.Num(s.hi))
 	if m := s.o.modelOf(sub); m != nil {
-		leaf = m.Predict(s.hi).Leaf
+		leaf = lastOf(m.Predict(s.hi))
 	}
 	return sub, leaf
 }
+
+func (s *nativeScan) beyond(key index.Key) bool { return key.Num > s.hi }
 
 // add adds the rows of a leaf to the result, in key order, up to the limit.
 func (s *nativeScan) add(l *leafRead) (more, ok bool) {
@@ -81,16 +85,17 @@ func (s *nativeScan) add(l *leafRead) (more, ok bool) {
 		}
 		return more, true
 	}
-	rests := o.res.Rests
-	for _, at := range sorted {
+	before, rests := len(o.res.Entries), o.res.Rests
+	o.res.Entries = slices.Grow(o.res.Entries, len(sorted))[:before+len(sorted)]
+	for i, at := range sorted {
 		h := block.Header(heads[at.at])
 		if h.Locked() {
 			return false, false
 		}
 		rests = max(rests, h.CSN())
-		o.res.Entries = append(o.res.Entries, index.Entry{
-			Key: index.Num(at.key), Row: l.view.Row(at.at), Header: h, Addr: o.lay.HeadAddr(l.addr, at.at),
-		})
+		// Field by field: the processor stalls if it copies an Entry that it has just made.
+		e := &o.res.Entries[before+i]
+		e.Key.Num, e.Key.Str, e.Row, e.Header, e.Addr = at.key, "", l.view.Row(at.at), h, o.lay.HeadAddr(l.addr, at.at)
 	}
 	o.res.Rests = rests
 	return more, true

@@ -4,6 +4,7 @@ import (
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/model"
+	"drtmx/internal/clock"
 	"drtmx/rdma"
 )
 
@@ -32,6 +33,8 @@ type leafRead struct {
 	view   leaf.Leaf // if readOK
 	locked int       // how often a row of the range was found locked
 	guess  bool      // READ for no other reason than its address
+	// logical is the number of a leaf that is of a span.
+	logical int
 
 	// Of string keys.
 	fences  leaf.Fences
@@ -40,6 +43,15 @@ type leafRead struct {
 	fenceWR int
 
 	forward uint64 // if readLost: the leaf that has the keys of this dead one, 0 if unknown
+}
+
+// indexOf returns the place of a leaf in the list of leaves READ.
+func (o *scanOp) indexOf(l *leafRead) int {
+	i := o.at
+	for l != &o.leaves[i] {
+		i++
+	}
+	return i
 }
 
 // lost notes that the leaf is dead.
@@ -65,8 +77,10 @@ type scanOp struct {
 	finder
 	kind  scanKind
 	limit int
+	goal  int // rows to look for before those that are not in leaves are READ
 	res   index.ScanResult
 	state scanState
+	tick  clock.Tick // asked for; 0 is the present
 
 	want     uint64
 	linked   bool       // want is a right link
@@ -77,6 +91,7 @@ type scanOp struct {
 	stalls   int // rounds since the last leaf was consumed
 	chases   int
 	lefts    int
+	span     spanScan
 	busy     bool // a row was locked
 	more     bool // the range has rows after those added
 	// guess is the number of leaves to READ behind one that only a right link
@@ -88,8 +103,14 @@ type scanOp struct {
 
 	apart scanRows // blocks of rows, if these are apart
 
-	aheadSub, aheadLeaf int // the next leaf to READ ahead; aheadSub -1 if unknown
-	endSub, endLeaf     int // the leaf predicted to hold hi
+	kindNow scanKind // that of scans of the present
+	past    pastScan
+
+	aheadSub, aheadLeaf int         // the next leaf to READ ahead; aheadSub -1 if unknown
+	endSub, endLeaf     int         // the last leaf to READ ahead; endSub -1 if not worked out yet
+	cursor              freshCursor // the next leaf of a hot sub-model
+	tip                 int         // the sub-model in which it came to the last leaf of rising keys; -1 if in none
+	jumped              uint64      // the leaf that a tail list led to last
 }
 
 // scanKind has the steps of a scan that depend on the kind of key. It keeps the
@@ -111,8 +132,9 @@ type scanKind interface {
 	// side compares the first key that is not covered with the fences of a
 	// leaf.
 	side(l *leafRead) sight
-	// learn remembers a leaf that a chase has reached.
-	learn(l *leafRead)
+	// learn remembers a leaf that a search has reached, which began at logical
+	// leaf from; see patchLeaf.
+	learn(l *leafRead, from int)
 	// add adds the rows of a leaf to the result. more reports that it left rows
 	// out because of the limit. ok is false if a row is locked.
 	add(l *leafRead) (more, ok bool)
@@ -123,9 +145,11 @@ type scanKind interface {
 	// and full reports whether these are enough.
 	have() int
 	full() bool
-	// end returns the sub-model of the upper bound, and the leaf predicted for
-	// it.
+	// end returns the sub-model of the upper bound, and the last leaf to READ ahead
+	// for it.
 	end() (sub, leaf int)
+	// beyond reports whether a key is above the upper bound.
+	beyond(key index.Key) bool
 	// list adds the blocks of the rows that are not in leaves to o.apart; false
 	// if there is one that the client does not READ.
 	list() bool
@@ -163,16 +187,25 @@ const (
 func (c *Client) NewScan() index.ScanOp {
 	o := &scanOp{}
 	if c.o.Strings {
-		o.kind = &stringScan{o: o}
+		s := &stringScan{o: o}
+		o.kindNow, o.past.kind = s, &stringPastScan{stringScan: s}
 	} else {
-		o.kind = &nativeScan{o: o}
+		s := &nativeScan{o: o}
+		o.kindNow, o.past.kind = s, &nativePastScan{nativeScan: s}
 	}
 	o.c, o.n = c, &c.counts[c.nextOp.Add(1)%opStripes]
 	return o
 }
 
-func (o *scanOp) Start(lo, hi index.Key, limit int) {
-	o.limit, o.state, o.whole = limit, scanStart, true
+// Start implements index.ScanOp.
+func (o *scanOp) Start(lo, hi index.Key, limit int) { o.StartAt(lo, hi, limit, 0) }
+
+// StartAt implements index.ScanOp.
+func (o *scanOp) StartAt(lo, hi index.Key, limit int, at clock.Tick) {
+	o.limit, o.goal, o.state, o.whole, o.tick = limit, limit, scanStart, true, at
+	if o.kind = o.kindNow; at != 0 {
+		o.kind = o.past.kind
+	}
 	o.rounds, o.reads, o.restarts, o.busy, o.guess = 0, 0, 0, false, 1
 	o.kind.start(lo, hi)
 	o.clear()
@@ -180,9 +213,12 @@ func (o *scanOp) Start(lo, hi index.Key, limit int) {
 
 // clear drops the leaves and rows gathered so far.
 func (o *scanOp) clear() {
-	o.res = index.ScanResult{Entries: o.res.Entries[:0], Quick: o.res.Quick[:0], Gaps: o.res.Gaps[:0]}
+	r := &o.res // field by field: the processor stalls if it copies a result that it has just made
+	r.Entries, r.Quick, r.Gaps = r.Entries[:0], r.Quick[:0], r.Gaps[:0]
+	r.Status, r.More, r.Rests, r.Err = 0, false, 0, nil
 	o.leaves = o.leaves[:0]
-	o.at, o.consumed, o.stalls, o.chases, o.lefts, o.more = 0, 0, 0, 0, 0, false
+	o.at, o.consumed, o.stalls, o.chases, o.lefts, o.jumped, o.more = 0, 0, 0, 0, 0, 0, false
+	o.span = spanScan{}
 	o.kind.clear()
 }
 
@@ -267,12 +303,15 @@ func (o *scanOp) located(st step, addr uint64, next *rdma.Batch) bool {
 		o.leaves[i].state = readUsed // READ ahead of another place
 	}
 	o.at = len(o.leaves)
-	o.aheadSub = -1
+	o.aheadSub, o.tip = -1, -1
 	if o.model != nil && o.model.HasTT() {
-		o.aheadSub, o.aheadLeaf = o.sub, o.leaf+1
-		o.endSub, o.endLeaf = o.kind.end()
+		o.aheadSub, o.aheadLeaf, o.endSub, o.cursor.of = o.sub, o.leaf+1, -1, nil
 	}
-	return o.readOn(next)
+	alone := false
+	if f := o.listed; f != nil {
+		alone = o.beginFresh(f)
+	}
+	return o.readOn(alone, next)
 }
 
 // modelOf returns a sub-model that the client has, nil if it has none.
@@ -286,23 +325,56 @@ func (o *scanOp) modelOf(sub int) *model.SubModel {
 	return nil
 }
 
-// readOn appends READs of the leaf wanted and of those predicted to follow.
-func (o *scanOp) readOn(next *rdma.Batch) bool {
+// readOn appends READs of the leaf wanted and, unless that is alone, of those
+// predicted to follow.
+func (o *scanOp) readOn(alone bool, next *rdma.Batch) bool {
+	from := len(o.leaves)
 	o.readLeaf(o.want, next)
 	n := o.expected() - 1
+	if alone {
+		n = 0
+	} else if n > 0 && o.aheadSub >= 0 && o.endSub < 0 {
+		o.endSub, o.endLeaf = o.kind.end()
+	}
 	for ; n > 0; n-- {
 		addr, ok := o.ahead()
 		if !ok {
 			break
 		}
-		if addr != o.want {
+		if addr != o.want && !o.isRead(addr, from) {
 			o.readLeaf(addr, next)
 		}
+	}
+	sub := o.tip // the range goes on to where leaves are split off
+	if o.linked || o.jumped != 0 {
+		sub = o.here()
 	}
 	if o.linked {
 		o.readGuessed(min(n, o.guess), next)
 	}
+	o.askNews(sub, next)
 	return o.wait()
+}
+
+// here seeks the first key that is not covered, and returns its sub-model; -1 if
+// there are no models.
+func (o *scanOp) here() int {
+	o.kind.seek()
+	if !o.h.Trained() {
+		return -1
+	}
+	return o.h.Route(o.key)
+}
+
+// isRead reports whether a leaf is READ already and not used, among those before
+// one.
+func (o *scanOp) isRead(addr uint64, before int) bool {
+	for i := o.at; i < before; i++ {
+		if l := &o.leaves[i]; l.addr == addr && l.state != readUsed {
+			return true
+		}
+	}
+	return false
 }
 
 // readGuessed appends READs of the n leaves that are behind the wanted one in
@@ -330,28 +402,39 @@ func (o *scanOp) wait() bool {
 
 // expected returns the expected number of leaves of the rest of the scan.
 func (o *scanOp) expected() int {
-	if o.limit <= 0 {
+	if o.goal <= 0 {
 		return leavesPerRoundMax
 	}
 	per := max(o.lay.Slots*rowsPerLeafShare/16, 1)
-	return min((o.limit-o.kind.have()+per-1)/per+1, leavesPerRoundMax)
+	return min((o.goal-o.kind.have()+per-1)/per+1, leavesPerRoundMax)
 }
 
-// ahead returns the address of the next leaf according to the TT, not beyond
-// that of hi.
+// lastOf is the last leaf that the upper bound of a range is worth READing ahead
+// for: the leaf after the one predicted, if the bound may be there.
+func lastOf(p model.Prediction) int { return min(p.Hi, p.Leaf+1) }
+
+// ahead returns the address of the next leaf according to the TT and to what is
+// known of splits since, not beyond that of hi.
 func (o *scanOp) ahead() (uint64, bool) {
-	for o.aheadSub >= 0 && (o.aheadSub < o.endSub || o.aheadSub == o.endSub && o.aheadLeaf <= o.endLeaf) {
+	for o.aheadSub >= 0 && o.aheadSub <= o.endSub {
 		m := o.modelOf(o.aheadSub)
 		if m == nil || !m.HasTT() {
+			o.aheadSub = -1
 			break
 		}
-		if o.aheadLeaf < m.Leaves() {
+		left := o.aheadLeaf < m.Leaves() && (o.aheadSub < o.endSub || o.aheadLeaf <= o.endLeaf)
+		if addr, ok := o.freshAhead(left); ok {
+			return addr, true
+		}
+		switch {
+		case left:
 			o.aheadLeaf++
 			return o.lay.LeafAddr(m.ALN(o.aheadLeaf - 1)), true
+		case o.aheadSub == o.endSub:
+			return 0, false // there may be more once splits become known
 		}
 		o.aheadSub, o.aheadLeaf = o.aheadSub+1, 0
 	}
-	o.aheadSub = -1
 	return 0, false
 }
 
@@ -364,7 +447,7 @@ func (o *scanOp) readLeaf(addr uint64, next *rdma.Batch) {
 		o.leaves = append(o.leaves, leafRead{})
 	}
 	l := &o.leaves[n]
-	l.addr, l.buf, l.locked, l.guess = addr, grow(l.buf, o.lay.LeafWords), 0, false
+	l.addr, l.buf, l.locked, l.guess = addr, grow(l.buf, o.leafWords(o.tick)), 0, false
 	o.reread(l, next)
 }
 
@@ -377,6 +460,7 @@ func (o *scanOp) reread(l *leafRead, next *rdma.Batch) {
 // order, unless it must READ fences first.
 func (o *scanOp) onLeaves(done, next *rdma.Batch) bool {
 	reads := 0
+	o.takeNews(done)
 	for i := o.at; i < len(o.leaves); i++ {
 		l := &o.leaves[i]
 		if l.state != readAsked {
@@ -451,13 +535,18 @@ func (o *scanOp) wanted() *leafRead {
 
 // consume handles the wanted leaf.
 func (o *scanOp) consume(next *rdma.Batch) action {
+	if o.span.to > o.span.from {
+		return o.seekSpan(next)
+	}
 	l := o.wanted()
 	if l == nil {
 		if o.at < len(o.leaves) && o.h.Trained() {
 			o.kind.seek()
-			o.c.missed(o.h, o.h.Route(o.key)) // the leaf READ ahead is not the next one
+			if sub := o.h.Route(o.key); !o.covered(sub) {
+				o.c.missed(o.h, sub) // the leaf READ ahead is not the next one
+			}
 		}
-		return endIf(o.readOn(next))
+		return endIf(o.readOn(false, next))
 	}
 	see := seeNowhere
 	if l.state == readOK {
@@ -472,36 +561,58 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 		return o.forward(l)
 	case l.state == readLost || see == seeLeft:
 		o.c.missed(o.h, o.sub)
-		l.state = readUsed
 		if o.consumed > 0 {
+			l.state = readUsed
 			return endIf(o.again(next))
 		}
-		if o.lefts++; o.lefts <= leftsMax {
-			st, addr := o.back(next)
-			return endIf(o.located(st, addr, next))
+		if o.readBounds(seeLeft, l, next) {
+			o.lefts++
+			return endIf(o.wait())
 		}
-		return endIf(o.fallback())
-	case see == seeRight:
-		o.c.missed(o.h, o.sub)
 		l.state = readUsed
-		if o.chases++; o.chases > chasesMax {
-			if o.consumed == 0 {
-				o.kind.learn(l)
-			}
-			return endIf(o.fallback())
-		}
-		o.n.chases.Add(1)
-		o.follow(l)
-		return goOn
+		return o.stepLeft(next)
+	case see == seeRight:
+		return o.chase(l, next)
 	}
 	return o.take(l, next)
+}
+
+// chase goes on to the right of a leaf that ends before cur.
+func (o *scanOp) chase(l *leafRead, next *rdma.Batch) action {
+	if o.chases > 0 || !o.covered(o.sub) {
+		o.c.missed(o.h, o.sub)
+	}
+	l.state = readUsed
+	addr, ok := o.known(o.here(), l.addr, o.jumped)
+	if !ok && o.readBounds(seeRight, l, next) {
+		o.chases++
+		o.n.chases.Add(1)
+		return endIf(o.wait())
+	}
+	if o.chases++; o.chases > chasesMax {
+		if o.consumed == 0 {
+			o.kind.learn(l, o.pred.Leaf)
+		}
+		return endIf(o.fallback())
+	}
+	if ok {
+		o.want, o.linked, o.jumped = addr, false, addr
+		return goOn
+	}
+	o.n.chases.Add(1)
+	o.follow(l)
+	return goOn
 }
 
 // take adds the rows of a leaf that covers cur.
 func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	before := len(o.res.Entries)
-	if o.chases > 0 && o.consumed == 0 {
-		o.kind.learn(l)
+	switch {
+	case o.consumed > 0:
+	case o.lefts == 0 && o.chases > 0:
+		o.kind.learn(l, o.pred.Leaf)
+	case o.lefts > 0 && o.span.wide():
+		o.kind.learn(l, -1)
 	}
 	more, ok := o.kind.add(l)
 	if !ok {

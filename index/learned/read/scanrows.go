@@ -54,6 +54,9 @@ func (o *scanOp) rows(next *rdma.Batch) bool {
 	o.res.More = o.more
 	o.apart.clear(0)
 	if !o.kind.list() {
+		if o.past.lost {
+			return o.answer(index.Gone)
+		}
 		return o.fallback()
 	}
 	return o.readRows(next)
@@ -101,6 +104,9 @@ func (o *scanOp) onRows(done, next *rdma.Batch) bool {
 			o.n.retries.Add(1)
 		case rowTorn:
 			o.n.retries.Add(1)
+		case rowAgain:
+		case rowReused:
+			return o.answer(index.Gone)
 		case rowGone, rowOther:
 			return o.restart(next)
 		case rowNowhere:

@@ -128,6 +128,9 @@ func (g *stringGet) others(next *rdma.Batch) bool {
 func (g *stringGet) absent(next *rdma.Batch) bool {
 	o := g.o
 	if g.covered {
+		if o.tick != 0 {
+			return o.dig(next)
+		}
 		return o.absent()
 	}
 	addr, words, ok := o.view.FenceBlock()

@@ -69,6 +69,11 @@ func (s *stringScan) complete(l *leafRead, next *rdma.Batch) (asked, ok bool) {
 }
 
 func (s *stringScan) onFences(done, next *rdma.Batch) bool {
+	return s.takeFences(done) || s.o.consumeAll(next)
+}
+
+// takeFences takes in the fences READ, and reports whether that ends the scan.
+func (s *stringScan) takeFences(done *rdma.Batch) (finished bool) {
 	o := s.o
 	for i := o.at; i < len(o.leaves); i++ {
 		l := &o.leaves[i]
@@ -87,12 +92,12 @@ func (s *stringScan) onFences(done, next *rdma.Batch) bool {
 			l.state = readBusy // the fences of the leaf have changed
 		}
 	}
-	return o.consumeAll(next)
+	return false
 }
 
 func (s *stringScan) side(l *leafRead) sight { return sideOfFences(&l.fences, s.cur) }
 
-func (s *stringScan) learn(l *leafRead) { s.o.learnStrings(&l.fences, l.addr, s.o.pred.Leaf) }
+func (s *stringScan) learn(l *leafRead, from int) { s.o.learnStrings(&l.fences, l.addr, from) }
 
 func (s *stringScan) cover(l *leafRead) bool {
 	if l.view.Last() || !l.fences.Above(s.hi) {
@@ -106,7 +111,7 @@ func (s *stringScan) cover(l *leafRead) bool {
 func (s *stringScan) have() int { return s.sure }
 
 func (s *stringScan) full() bool {
-	return s.o.limit > 0 && s.sure >= s.o.limit || s.words > scanWordsMax
+	return s.o.goal > 0 && s.sure >= s.o.goal || s.words > scanWordsMax
 }
 
 func (s *stringScan) end() (sub, leafAt int) {
@@ -115,18 +120,20 @@ func (s *stringScan) end() (sub, leafAt int) {
 	m := o.modelOf(sub)
 	switch held := o.h.held[sub].Load(); {
 	case held != nil && m == &held.model:
-		leafAt = m.Predict(leaf.DigestAfter(held.prefix, s.hi)).Leaf
+		leafAt = lastOf(m.Predict(leaf.DigestAfter(held.prefix, s.hi)))
 	case m != nil:
 		leafAt = m.Leaves() - 1 // fetched for this scan: its prefix is not at hand
 	}
 	return sub, leafAt
 }
 
+func (s *stringScan) beyond(key index.Key) bool { return key.Str > s.hi }
+
 // add lists the slots of a leaf whose digests may be within the range, in the
 // order of digests, up to the limit and those that tie with the last; dropped
 // says that it left out others.
 func (s *stringScan) add(l *leafRead) (dropped, ok bool) {
-	o, p, first, part := s.o, &l.fences, len(s.cands), s.indexOf(l)
+	o, p, first, part := s.o, &l.fences, len(s.cands), s.o.indexOf(l)
 	from, to := leaf.DigestAfter(p.Prefix, s.cur), leaf.DigestAfter(p.Prefix, s.hi)
 	for i, d := range l.view.Keys() {
 		ptr := l.view.Pointer(i)
@@ -147,7 +154,7 @@ func (s *stringScan) add(l *leafRead) (dropped, ok bool) {
 	lowSure, highSure := p.StartsAt(s.cur), p.Above(s.hi)
 	for i := first; i < len(s.cands); i++ {
 		c := &s.cands[i]
-		if o.limit > 0 && s.sure >= o.limit && c.digest != s.cands[i-1].digest {
+		if o.goal > 0 && s.sure >= o.goal && c.digest != s.cands[i-1].digest {
 			s.cands = s.cands[:i]
 			return true, true
 		}
@@ -157,15 +164,6 @@ func (s *stringScan) add(l *leafRead) (dropped, ok bool) {
 		s.words += c.p.Words()
 	}
 	return false, true
-}
-
-// indexOf returns the place of a leaf in the list of leaves READ.
-func (s *stringScan) indexOf(l *leafRead) int {
-	i := s.o.at
-	for l != &s.o.leaves[i] {
-		i++
-	}
-	return i
 }
 
 // list adds the blocks of the candidates.

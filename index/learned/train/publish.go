@@ -17,9 +17,11 @@ import (
 // block. The reference to an old one is the caller's.
 func (t *Trainer) train(g *generation, i int, now time.Duration, lock sync.Locker) error {
 	start, end := g.router.Start(i), g.end(i)
+	t.giveTail(g, i, lock)
 	lock.Lock()
 	st := &g.subs[i]
-	st.dirty = false // a split from here on marks it again
+	st.dirty, st.changes = false, 0 // a split from here on marks it again
+	tail := st.tail.place()
 	var more bool
 	t.lows, t.addrs, _, more = t.fences(start, end, model.MaxLeaves, t.lows[:0], t.addrs[:0])
 	lock.Unlock()
@@ -27,7 +29,7 @@ func (t *Trainer) train(g *generation, i int, now time.Duration, lock sync.Locke
 		return fmt.Errorf("learned: more than %d leaves from key %v", model.MaxLeaves, start)
 	}
 	t.version++
-	head := model.SubHead{Version: t.version, Low: math.MaxUint32}
+	head := model.SubHead{Version: t.version, Low: math.MaxUint32, Tail: tail}
 	for _, addr := range t.addrs {
 		aln := t.root.Layout.ALN(addr)
 		head.Low, head.High = min(head.Low, aln), max(head.High, aln)
@@ -42,7 +44,15 @@ func (t *Trainer) train(g *generation, i int, now time.Duration, lock sync.Locke
 		return err
 	}
 	blk := &published{at: at, refs: 1, modelBytes: uint64(t.sub.ModelBytes()), ttBytes: uint64(t.sub.TTBytes())}
+	if tail != (model.Tail{}) {
+		blk.modelBytes += model.TailWords * mem.WordBytes
+	}
 	t.account(st, q, blk)
+	if st.prefix != head.Prefix {
+		lock.Lock()
+		st.prefix = head.Prefix
+		lock.Unlock()
+	}
 	st.blk, st.trained, st.quality, st.crowded = blk, now, q, t.k.crowded()
 	if g == t.gen && (len(t.lows) > planFactor*t.o.LeavesPerSubModel || st.crowded) {
 		t.tooLarge(i)
@@ -101,6 +111,7 @@ func (t *Trainer) publishNext(lock sync.Locker) {
 	if old != nil {
 		for i := range old.subs {
 			t.drop(old.subs[i].blk)
+			t.dropTail(old.subs[i].tail)
 		}
 		t.dropDirectory(old)
 	}

@@ -87,6 +87,8 @@ type Trainer struct {
 	addrs    []uint64
 	words    []uint64
 	version  uint32
+	changes  uint64        // calls of Changed
+	entry    []uint64      // scratch of Changed
 	failures atomic.Uint64 // trainings given up for want of memory
 
 	mu struct {
@@ -115,7 +117,11 @@ type subState struct {
 	dirty   bool
 	trained time.Duration
 	quality model.Quality
-	crowded bool // to be cut
+	crowded bool      // to be cut
+	changes uint32    // since the last training; see hotChanges
+	tail    *tail     // nil unless it is hot
+	newest  index.Key // the low fence of the leaf that was split off last
+	prefix  string    // of string keys
 }
 
 // published is the block of a sub-model, which two generations may share, or of
@@ -143,23 +149,34 @@ func New(o Options) (t *Trainer, err error) {
 	return t, nil
 }
 
-// Changed marks the sub-models of a range of keys whose leaves have changed; see
-// tree.Options.
-func (t *Trainer) Changed(low, high index.Key, bounded bool) {
+// Changed marks the sub-models of a range of keys whose leaves have changed, and
+// appends the leaf that a split has made to their tail lists; see tree.Options.
+func (t *Trainer) Changed(low, high index.Key, bounded bool, leaf uint64, rising bool) {
+	t.changes++
+	e := model.TailEntry{Low: low, High: high, Bounded: bounded, Rising: rising, Leaf: leaf}
 	for _, g := range [...]*generation{t.gen, t.next} {
 		if g != nil {
-			g.mark(low, high, bounded)
+			t.mark(g, &e)
 		}
 	}
 }
 
-func (g *generation) mark(low, high index.Key, bounded bool) {
-	for i := g.router.Route(low); ; {
-		if st := &g.subs[i]; !st.dirty {
+func (t *Trainer) mark(g *generation, e *model.TailEntry) {
+	for i := g.router.Route(e.Low); ; {
+		st := &g.subs[i]
+		if !st.dirty {
 			st.dirty = true
 			g.dirty = append(g.dirty, i)
 		}
-		if i++; i == len(g.subs) || bounded && g.router.Start(i).Compare(high) >= 0 {
+		st.changes++
+		if e.Leaf != 0 {
+			t.split(st, e)
+			st.newest = e.Low.Clone()
+		}
+		if e.Rising {
+			st.changes += risingChanges - 1
+		}
+		if i++; i == len(g.subs) || e.Bounded && g.router.Start(i).Compare(e.High) >= 0 {
 			return
 		}
 	}
@@ -262,6 +279,9 @@ func (t *Trainer) shared(i int) bool {
 	}
 	g.subs[i] = old.subs[j]
 	g.subs[i].blk.refs++
+	if l := g.subs[i].tail; l != nil {
+		l.refs++
+	}
 	return true
 }
 
@@ -281,6 +301,7 @@ func (t *Trainer) abandon(lock sync.Locker) {
 	lock.Unlock()
 	for i := range g.subs {
 		t.drop(g.subs[i].blk)
+		t.dropTail(g.subs[i].tail)
 	}
 }
 

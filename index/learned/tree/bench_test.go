@@ -168,7 +168,8 @@ var benchStores = []string{"tree", "tidwall", "google"}
 
 // BenchmarkServer times point lookups, scans of 100 rows and inserts of random
 // keys on the server's tree and its rivals, by 1 and by 2 goroutines; ns/op is
-// per operation of all goroutines together.
+// per operation of all goroutines together. get8 and insert8 prefetch eight keys
+// at a time, as a transaction of several rows does.
 func BenchmarkServer(b *testing.B) {
 	n := benchKeys(b)
 	r := rand.New(rand.NewPCG(benchSeed, 1))
@@ -200,6 +201,26 @@ func BenchmarkServer(b *testing.B) {
 					}
 				})
 			})
+			if name == "tree" {
+				b.Run(fmt.Sprintf("get8/%s/goroutines=%d", name, g), func(b *testing.B) {
+					spread(b, g, func(b *testing.B, from, count int) {
+						s := &xReader{xStore: s.(*xStore)}
+						for i := 0; i < count; i += 8 {
+							var near [8]uint64 // the reads of a transaction, prefetched together
+							for j := range near {
+								near[j] = keys[(from+(i+j)*7919)%n]
+								s.t.Prefetch(index.Num(near[j]), 0)
+							}
+							for _, k := range near {
+								if v, ok := s.get(k); !ok || v != k+1 {
+									b.Errorf("key %d: %d %v", k, v, ok)
+									return
+								}
+							}
+						}
+					})
+				})
+			}
 			b.Run(fmt.Sprintf("scan100/%s/goroutines=%d", name, g), func(b *testing.B) {
 				spread(b, g, func(b *testing.B, from, count int) {
 					s := reader(s)
@@ -229,6 +250,26 @@ func BenchmarkServer(b *testing.B) {
 					}
 				})
 			})
+			if name == "tree" {
+				b.Run(fmt.Sprintf("insert8/%s/goroutines=%d", name, g), func(b *testing.B) {
+					s := newStore(b, name).(*xStore)
+					for _, k := range keys {
+						s.insert(k, k+1)
+					}
+					spread(b, g, func(_ *testing.B, from, count int) {
+						for i := 0; i < count; i += 8 {
+							var near [8]uint64 // the rows of a commit, prefetched before it takes the lock
+							for j := range near {
+								near[j] = extra[(from+i+j)%n] + uint64((from+i+j)/n)
+								s.t.Prefetch(index.Num(near[j]), 0)
+							}
+							for _, k := range near {
+								s.insert(k, k+1)
+							}
+						}
+					})
+				})
+			}
 			b.Run(fmt.Sprintf("append/%s/goroutines=%d", name, g), func(b *testing.B) {
 				s := newStore(b, name)
 				spread(b, g, func(b *testing.B, from, count int) {

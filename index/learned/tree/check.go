@@ -14,7 +14,7 @@ import (
 // Check verifies the whole tree: fences, links, slots, rows, checksums, inner
 // nodes, locks and the accounting of memory. No mutator may run.
 func (t *Tree) Check() error {
-	c := checker{t: t, buf: make([]uint64, t.lay.LeafWords)}
+	c := checker{t: t, buf: make([]uint64, t.lay.LeafWords), graves: map[*graveBlock]int{}}
 	for addr := t.first; addr != 0; {
 		right, err := c.leaf(addr)
 		if err != nil {
@@ -43,6 +43,7 @@ type checker struct {
 	leaves, rows uint64
 	placeholders uint64
 	fenceBlocks  uint64
+	graves       map[*graveBlock]int // by how many leaves have the block
 	lowBytes     uint64
 	heldSeen     int
 	next         index.Key // the low fence to come
@@ -100,7 +101,10 @@ func (c *checker) leaf(addr uint64) (right uint64, err error) {
 	c.next, c.ended = f.high, f.last
 	c.leaves++
 	c.lowBytes += uint64(len(f.low.Str))
-	return v.Right(), c.slots(f, &v)
+	if err := c.slots(f, &v); err != nil {
+		return 0, err
+	}
+	return v.Right(), c.gravesOf(f, &v)
 }
 
 func (c *checker) slots(f *fences, v *leaf.Leaf) error {
@@ -131,6 +135,18 @@ func (c *checker) slots(f *fences, v *leaf.Leaf) error {
 			return err
 		}
 		if err := c.lock(f.addr, i, k, head); err != nil {
+			return err
+		}
+		older, words := block.Older(0), t.lay.RowWords
+		if t.lay.Kind == leaf.Inline {
+			older = v.Older(i)
+		} else {
+			older = t.olderOf(t.rows.header(f.addr, t.span(f.addr), i))
+		}
+		if t.lay.Kind == leaf.Strings {
+			words = int(uint32(t.a.Span(v.Pointer(i).Addr(), leaf.StrSizeWord+1).Load(leaf.StrSizeWord)))
+		}
+		if err := c.versions(k, head.CSN(), older, words); err != nil {
 			return err
 		}
 	}
@@ -174,6 +190,7 @@ func (c *checker) totals() error {
 			}
 		}
 	}
+	needed := c.rows + c.placeholders + rooms
 	switch {
 	case !c.ended:
 		return fmt.Errorf("the last leaf has a bound")
@@ -184,8 +201,12 @@ func (c *checker) totals() error {
 		return fmt.Errorf("%d rows, counted %d", c.rows, t.live.Load())
 	case c.heldSeen != t.held.len():
 		return fmt.Errorf("%d locks seen of %d", c.heldSeen, t.held.len())
-	case t.lay.Kind != leaf.Inline && t.rows.used() != c.rows+c.placeholders+rooms:
-		return fmt.Errorf("%d row blocks for %d rows, %d placeholders and %d rooms", t.rows.used(), c.rows, c.placeholders, rooms)
+	case t.lay.Kind != leaf.Inline && (t.rows.used() < needed || t.rows.used() > needed+t.a.History().Stats().Rows):
+		return fmt.Errorf("%d row blocks for %d rows, %d placeholders, %d rooms and up to %d versions",
+			t.rows.used(), c.rows, c.placeholders, rooms, t.a.History().Stats().Rows)
+	}
+	if err := c.yard(); err != nil {
+		return err
 	}
 	if k, ok := t.keys.(*stringKeys); ok && (k.blocks.Stats().Used != c.fenceBlocks || k.low.load() != c.lowBytes) {
 		return fmt.Errorf("%d fence blocks, want %d; %d bytes of low fences, counted %d",
@@ -209,6 +230,12 @@ func (t *Tree) checkNode(nd *node, low index.Key) (nodes, leaves uint64, err err
 	}
 	if nd.low(0) != low {
 		return 0, 0, fmt.Errorf("node begins at %v, its parent says %v", nd.low(0), low)
+	}
+	for i := range fanout {
+		w := nd.words[i].Load()
+		if i >= n && w != unused || i > 0 && i%group == 0 && nd.tops[i/group-1].Load() != w {
+			return 0, 0, fmt.Errorf("entry %d of %d has word %#x, and a search would not find that", i, n, w)
+		}
 	}
 	nodes = 1
 	for i := range n {

@@ -12,6 +12,7 @@ import (
 	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
+	"drtmx/internal/testseed"
 )
 
 // simulated is how long churn goes on, in time of the simulation: an hour, or
@@ -40,11 +41,7 @@ type churn struct {
 }
 
 func newChurn(t *testing.T, kind leaf.Kind, rowWords int) *churn {
-	seed := uint64(time.Now().UnixNano())
-	if v, err := strconv.ParseUint(os.Getenv("DRTMX_SEED"), 0, 64); err == nil {
-		seed = v
-	}
-	t.Logf("DRTMX_SEED=%d", seed)
+	seed := testseed.Of(t)
 	w := newWorld(t, kind, leaf.AutoSlots(kind, rowWords), false, rowWords)
 	w.quarantine = index.Quarantine
 	if kind == leaf.Inline {

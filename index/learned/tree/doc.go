@@ -34,6 +34,13 @@
 // the leaf may serve as the empty right leaf of an append. Gap words and headers
 // of leaves need no quarantine: their versions are never reused.
 //
+// # The past
+//
+// While the partition keeps versions, an update of a later tick than the row's
+// leaves a version, to which the row leads, and a deletion leaves a grave beside
+// the leaf: see docs/versions.md and package leaf. Slots have rows of the present
+// alone.
+//
 // # Concurrency
 //
 // The caller serialises mutators. Lookups and scans on the server may run
@@ -41,4 +48,10 @@
 // word, possibly torn, as a hint that the fences of the leaf confirm. With
 // string keys the fences are private copies, and the leaf's fence version shows
 // whether they are still current.
+//
+// Most of the time of an operation on a large tree goes into cache misses. So a
+// search of an inner node touches two lines of its words, and that of the leaf's
+// address is on its way meanwhile; then all lines of the leaf are prefetched
+// together. Prefetch does both ahead of an operation, and before the caller takes
+// its lock.
 package tree

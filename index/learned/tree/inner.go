@@ -7,13 +7,20 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
+	"drtmx/internal/mem"
 )
 
 const (
 	fanout   = 64 // a power of two
 	depthMax = 12 // 32^12 leaves: more than a region can hold
 	// nodeBytes is what an inner node takes: keys and children, full or not, and its words of housekeeping.
-	nodeBytes = fanout*16 + 40
+	nodeBytes = fanout*16 + 96
+	// A group is the children whose words are in one cache line.
+	groupShift = 3
+	group      = 1 << groupShift
+	groups     = fanout / group
+	// unused is the word of a child that there is not.
+	unused = ^uint64(0)
 	// lowsBytes is what a node takes besides if keys are strings, without the bytes of the low fences.
 	lowsBytes = fanout*8 + 24
 )
@@ -25,13 +32,18 @@ const (
 //
 // Nodes are searched by words: native keys, or of strings the digests after
 // what all low fences but the first begin with. Strings whose digests tie are
-// told apart by the low fences themselves.
+// told apart by the low fences themselves. A search takes two steps of seven
+// compares, each of which needs one cache line: first among the words with which
+// groups of children begin, then among those of a group. So the fields stand in
+// this order, and tops fills a line with the word that the Go runtime puts before
+// an object of this size.
 type node struct {
+	tops  [groups - 1]atomic.Uint64 // the first word of each group but the first
+	words [fanout]atomic.Uint64     // unused from n on
+	addrs [fanout]atomic.Uint64     // children that are leaves
+	subs  *[fanout]atomic.Pointer[node]
 	level int // of its children: 0 means leaves
 	n     atomic.Int32
-	words [fanout]atomic.Uint64
-	addrs *[fanout]atomic.Uint64
-	subs  *[fanout]atomic.Pointer[node]
 	ext   *extent // where new leaves come from, if level is 0; the mutator's
 	str   *strNode
 }
@@ -54,9 +66,10 @@ var noPrefix = ""
 
 func newNode(level int, strs bool) *node {
 	nd := &node{level: level}
-	if level == 0 {
-		nd.addrs = new([fanout]atomic.Uint64)
-	} else {
+	for i := range fanout {
+		nd.setWord(i, unused)
+	}
+	if level > 0 {
 		nd.subs = new([fanout]atomic.Pointer[node])
 	}
 	if strs {
@@ -91,17 +104,40 @@ func (nd *node) search(key index.Key) int {
 	return from & (fanout - 1)
 }
 
+// setWord sets the word of child i.
+func (nd *node) setWord(i int, w uint64) {
+	nd.words[i].Store(w)
+	if i > 0 && i%group == 0 {
+		nd.tops[i/group-1].Store(w)
+	}
+}
+
 // searchWord returns the last child whose word is at or below w, or the first.
 // Its steps do not depend on a branch.
 func (nd *node) searchWord(w uint64) int {
-	from, n := 0, int(nd.n.Load())
-	for n > 1 {
-		half := n >> 1
-		_, below := bits.Sub64(w, nd.words[(from+half)&(fanout-1)].Load(), 0)
-		from += half & (int(below) - 1)
-		n -= half
+	if w == unused {
+		return max(int(nd.n.Load())-1, 0) & (fanout - 1)
 	}
-	return from & (fanout - 1)
+	return nd.searchGroup(nd.groupOf(w), w)
+}
+
+// groupOf returns the first child of the group that searchGroup is to search.
+func (nd *node) groupOf(w uint64) int {
+	g := groups - 1
+	for i := range nd.tops {
+		_, below := bits.Sub64(w, nd.tops[i].Load(), 0)
+		g -= int(below)
+	}
+	return g << groupShift & (fanout - group)
+}
+
+func (nd *node) searchGroup(g int, w uint64) int {
+	words, at := (*[group]atomic.Uint64)(nd.words[g:]), g+group-1
+	for i := 1; i < group; i++ {
+		_, below := bits.Sub64(w, words[i].Load(), 0)
+		at -= int(below)
+	}
+	return at & (fanout - 1)
 }
 
 // low is the low fence of child i.
@@ -131,7 +167,7 @@ func (nd *node) entry(i int) entry {
 // move copies child i of src to j of nd. Words of strings hold only if both
 // have one prefix: see settle.
 func (nd *node) move(j int, src *node, i int) {
-	nd.words[j].Store(src.words[i].Load())
+	nd.setWord(j, src.words[i].Load())
 	if nd.level == 0 {
 		nd.addrs[j].Store(src.addrs[i].Load())
 	} else {
@@ -155,11 +191,11 @@ func (nd *node) put(i int, e entry) {
 // setLow sets the low fence of child i.
 func (nd *node) setLow(i int, f *fences) {
 	if nd.str == nil {
-		nd.words[i].Store(f.low.Num)
+		nd.setWord(i, f.low.Num)
 		return
 	}
 	nd.str.lows[i].Store(f)
-	nd.words[i].Store(leaf.DigestAfter(*nd.str.prefix.Load(), f.low.Str))
+	nd.setWord(i, leaf.DigestAfter(*nd.str.prefix.Load(), f.low.Str))
 }
 
 // settle sees to the prefix of a node of string keys after a change of child at.
@@ -197,7 +233,7 @@ func (nd *node) common() string {
 func (nd *node) rebase(prefix string) {
 	nd.str.prefix.Store(&prefix)
 	for i := range int(nd.n.Load()) {
-		nd.words[i].Store(leaf.DigestAfter(prefix, nd.low(i).Str))
+		nd.setWord(i, leaf.DigestAfter(prefix, nd.low(i).Str))
 	}
 }
 
@@ -212,6 +248,7 @@ func (nd *node) truncate(n int) {
 	old := int(nd.n.Load())
 	nd.n.Store(int32(n))
 	for i := n; i < old; i++ {
+		nd.setWord(i, unused)
 		if nd.level > 0 {
 			nd.subs[i].Store(nil)
 		}
@@ -226,13 +263,23 @@ func (nd *node) truncate(n int) {
 // reader met a node being changed.
 func (t *Tree) bottom(key index.Key) (*node, int) {
 	nd := t.root.Load()
-	for nd.level > 0 {
-		nd = nd.subs[nd.search(key)].Load()
-		if nd == nil {
+	if t.lay.Kind == leaf.Strings || key.Num == unused {
+		for nd.level > 0 {
+			if nd = nd.subs[nd.search(key)].Load(); nd == nil {
+				return nil, 0
+			}
+		}
+		return nd, nd.search(key)
+	}
+	// The same without the last lines of nodes: what a search of words needs is in few.
+	for level := nd.level; level > 0; level-- {
+		if nd = nd.subs[nd.searchWord(key.Num)].Load(); nd == nil {
 			return nil, 0
 		}
 	}
-	return nd, nd.search(key)
+	g := nd.groupOf(key.Num)
+	mem.PrefetchObject(&nd.addrs[g]) // it would be missed after the words
+	return nd, nd.searchGroup(g, key.Num)
 }
 
 // descend returns the leaf that should hold key, 0 if a reader met a node being changed.

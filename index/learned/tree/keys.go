@@ -45,6 +45,9 @@ type keys interface {
 	of(addr uint64) *fences
 	// slot returns the slot of the leaf that has the key, or -1.
 	slot(addr uint64, key index.Key) int
+	// lowAt is the low fence of entry i of a bottom node, or the least key if a
+	// mutator is in the way. It may run beside one.
+	lowAt(nd *node, i int) index.Key
 	// word is what the leaf has for a key: the key, or its digest.
 	word(addr uint64, key index.Key) uint64
 	// carried is the word that a leaf of fences to has for a slot of one of fences from.
@@ -68,6 +71,14 @@ type keys interface {
 
 	// look makes one attempt to read key's row into res.Row.
 	look(key index.Key, res *index.GetResult) verdict
+	// see returns the leaf that covers a key; find the slot there that has it, or -1.
+	see(key index.Key) (seen, bool)
+	find(sn *seen, key index.Key) int
+	// ends reports whether the range up to hi ends in a leaf, and where the next leaf begins if not.
+	ends(sn *seen, hi index.Key) (bool, index.Key)
+	// prefetchRow prefetches the row of a key, which has a block of its own. It may
+	// run beside a mutator.
+	prefetchRow(key index.Key)
 	// scan adds the rows of the leaf at addr, if it is the one of c.lo.
 	scan(c *cursor, addr uint64) verdict
 

@@ -130,6 +130,9 @@ func (t *Tree) neighbours(f *fences, fit int) []*fences {
 // addresses: the new leaves are memory that no proof knows, and the old slots
 // prove nothing from now on. What locks relied on they find in the new leaves.
 func (t *Tree) repack(run []*fences, into int) bool {
+	if t.crowded(run...) {
+		return false
+	}
 	t.sorted = t.sorted[:0]
 	ends := make([]int, len(run)) // where the rows of each leaf end
 	for i, f := range run {
@@ -155,6 +158,7 @@ func (t *Tree) repack(run []*fences, into int) bool {
 			return false
 		}
 	}
+	t.divide(t.gather(run...), to...)
 	right := t.rightOf(end.addr)
 	if into == 2 {
 		t.fillFrom(to[1], right, run, ends, cut, len(t.sorted))
@@ -184,7 +188,7 @@ func (t *Tree) repack(run []*fences, into int) bool {
 		t.addLeaf(to[1])
 	}
 	t.merges.Add(1)
-	t.changed(run[0].low, end.high, !end.last)
+	t.changed(run[0].low, end.high, !end.last, 0, false)
 	return true
 }
 
@@ -208,6 +212,7 @@ func (t *Tree) fillFrom(f *fences, right uint64, run []*fences, ends []int, from
 	e.Set(leaf.MetaWord, t.lay.Pack(m))
 	e.Set(leaf.RightWord, right)
 	e.Set(t.lay.DeleteAt, deleted)
+	e.Set(t.lay.GravesAt, t.gravesWord(f.addr))
 	t.commitLeaf(&e)
 }
 
@@ -235,10 +240,14 @@ func (t *Tree) moveLocks(run []*fences, ends []int, to []*fences, cut int) {
 // its left sibling.
 func (t *Tree) unlink(f *fences) bool {
 	old := t.keys.of(t.before(f.low))
+	if t.crowded(old, f) {
+		return false
+	}
 	left := t.newFences(old.addr, old.low, f.high, f.last)
 	if t.keys.reserve(left) != nil {
 		return false // memory is out: the leaf stays until its neighbour changes
 	}
+	t.divide(t.gather(old, f), left)
 	s := t.span(f.addr)
 	right, deleted := s.Load(leaf.RightWord), s.Load(t.lay.DeleteAt)
 	t.kill(f, left.addr)
@@ -251,6 +260,7 @@ func (t *Tree) unlink(f *fences) bool {
 	t.setFences(&e, left)
 	e.Set(leaf.RightWord, right)
 	e.Set(t.lay.DeleteAt, max(e.Load(t.lay.DeleteAt), deleted))
+	e.Set(t.lay.GravesAt, t.gravesWord(left.addr))
 	e.Set(leaf.MetaWord, t.lay.Pack(m))
 	t.commitLeaf(&e)
 	if !t.locks.Empty() {
@@ -259,7 +269,7 @@ func (t *Tree) unlink(f *fences) bool {
 	t.removeLeaf(f.low)
 	t.keys.replace(old, left)
 	t.unlinks.Add(1)
-	t.changed(f.low, f.high, !f.last)
+	t.changed(f.low, f.high, !f.last, 0, false)
 	if m.Live == 0 && left.addr != t.first {
 		t.untidy.put(left.addr)
 	}

@@ -245,11 +245,13 @@ func fillAndEmpty(t *testing.T, kind leaf.Kind) {
 	n := uint64(0)
 	for ; ; n++ {
 		h, err := tr.LockWrite(1, w.key(n*7919%100003), 0)
+		if err == nil {
+			if err = tr.Reserve(h, 1); err != nil {
+				tr.Release(h)
+			}
+		}
 		if errors.Is(err, index.ErrFull) {
 			break
-		}
-		if err == nil {
-			err = tr.Reserve(h, 1)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -27,13 +27,18 @@ func (t *Tree) checkKey(key index.Key) error {
 // locate returns the leaf that holds key, trying first the hint, which may be
 // anything, and the leaf of the latest change.
 func (t *Tree) locate(key index.Key, hint uint64) uint64 {
-	if hint != 0 && t.alive(hint) && t.keys.covers(hint, key) {
-		return hint
+	if hint != 0 && t.alive(hint) {
+		t.prefetch(t.span(hint))
+		if t.keys.covers(hint, key) {
+			return hint
+		}
 	}
 	if t.finger != 0 && t.keys.covers(t.finger, key) {
 		return t.finger
 	}
-	return t.descend(key)
+	addr := t.descend(key)
+	t.prefetch(t.span(addr))
+	return addr
 }
 
 func (t *Tree) inUse(s mem.Span, i int) bool { return s.Load(t.lay.HeadsAt+i) != t.lay.FreeHead }
@@ -55,7 +60,7 @@ func (t *Tree) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.Held
 		return t.lockAbsent(o, key, addr)
 	}
 	s := t.span(addr)
-	h := &index.Held{Key: key, Owner: o, Existed: true, Home: addr, Slot: slot, Addr: t.rows.header(addr, s, slot)}
+	h := t.helds.New(index.Held{Key: key, Owner: o, Existed: true, Home: addr, Slot: slot, Addr: t.rows.header(addr, s, slot)})
 	if !t.locks.Empty() && t.locks.SharedByOther(h.Addr, o) {
 		return nil, index.ErrLocked
 	}
@@ -75,7 +80,7 @@ func (t *Tree) lockAbsent(o index.Owner, key index.Key, addr uint64) (*index.Hel
 	if !t.locks.Empty() && t.locks.SharedByOther(leaf.GapAddr(addr), o) {
 		return nil, index.ErrLocked
 	}
-	h := &index.Held{Key: key.Clone(), Owner: o}
+	h := t.helds.New(index.Held{Key: key.Clone(), Owner: o})
 	head := block.Absent(block.CSN(t.a.NextVersion())).Lock()
 	if err := t.place(h, addr, t.rows.guess(), head, nil); err != nil {
 		if err = t.place(h, addr, 0, head, nil); err != nil {
@@ -129,6 +134,7 @@ func (t *Tree) enter(h *index.Held, addr, own uint64, head block.Header, row []u
 	e.Set(leaf.MetaWord, t.lay.Pack(m))
 	e.Commit(block.Header(version))
 	h.Home, h.Slot = addr, slot
+	t.rising.leaf = 0 // unless restoreNew knows better
 }
 
 // Reserve is index.Server's.
@@ -147,11 +153,16 @@ func (t *Tree) Publish(h *index.Held, row []uint64, head block.Header) {
 }
 
 // PublishDelete is index.Server's. The slot keeps no header. The leaf keeps the
-// deletion's CSN, because the absence of the key rests on it.
+// deletion's CSN, because the absence of the key rests on it. Readers of the past
+// find the row by its grave.
 func (t *Tree) PublishDelete(h *index.Held, head block.Header) {
 	t.held.end(h)
 	t.rows.unreserve(h)
-	t.vacate(h, head.CSN())
+	kept := h.Existed && t.a.History().Keeps()
+	if kept {
+		t.dig(h, head.CSN(), t.rows.last(h, head))
+	}
+	t.vacate(h, head.CSN(), kept)
 	if h.Existed {
 		t.live.Add(^uint64(0))
 	}
@@ -162,7 +173,7 @@ func (t *Tree) Release(h *index.Held) {
 	t.held.end(h)
 	t.rows.unreserve(h)
 	if !h.Existed {
-		t.vacate(h, 0)
+		t.vacate(h, 0, false)
 		return
 	}
 	t.rows.unlock(h)
@@ -170,8 +181,10 @@ func (t *Tree) Release(h *index.Held) {
 
 // vacate frees a slot and its row, and notes a leaf that has become sparse.
 // deleted is the CSN of the deletion, 0 if a placeholder goes: what other
-// answers rest on stays.
-func (t *Tree) vacate(h *index.Held, deleted block.CSN) {
+// answers rest on stays. kept says that the row's block goes to the history: it is
+// a version from now on, or a reader who READs it late must not take it for the
+// beginning of another life of its key.
+func (t *Tree) vacate(h *index.Held, deleted block.CSN, kept bool) {
 	e := t.a.Begin(h.Home, t.lay.LeafWords)
 	m := leaf.Unpack(e.Load(leaf.MetaWord))
 	own := e.Load(t.lay.HeadsAt + h.Slot)
@@ -179,6 +192,7 @@ func (t *Tree) vacate(h *index.Held, deleted block.CSN) {
 	if deleted > block.CSN(e.Load(t.lay.DeleteAt)) {
 		e.Set(t.lay.DeleteAt, uint64(deleted))
 	}
+	e.Set(t.lay.GravesAt, t.gravesWord(h.Home))
 	m.Live--
 	if m.Newest == h.Slot {
 		m.Newest = leaf.NoNewest
@@ -191,7 +205,11 @@ func (t *Tree) vacate(h *index.Held, deleted block.CSN) {
 	}
 	e.Set(leaf.MetaWord, t.lay.Pack(m))
 	t.commitLeaf(&e)
-	t.rows.drop(own)
+	if at := t.rows.place(own); kept && at != 0 {
+		t.a.History().RetainRow(at, deleted.Tick())
+	} else {
+		t.rows.drop(own)
+	}
 	t.finger = h.Home
 	t.shrunk(h.Home, m.Live)
 }

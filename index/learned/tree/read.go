@@ -34,6 +34,7 @@ const (
 	present                // row copied
 	absent
 	locked
+	gone // what readers of the past look for is kept no longer
 )
 
 // Lookup looks up a committed row. res is overwritten, but for the memory of its
@@ -58,6 +59,8 @@ func (t *Tree) Lookup(key index.Key, res *index.GetResult) {
 	res.Row = row
 }
 
+// look is what see and lookNum are together, in one piece: it is the server's
+// most frequent operation.
 func (n *nativeKeys) look(key index.Key, res *index.GetResult) verdict {
 	t := n.t
 	addr := t.descend(key)
@@ -66,6 +69,7 @@ func (n *nativeKeys) look(key index.Key, res *index.GetResult) verdict {
 			return again
 		}
 		s := t.span(addr)
+		t.prefetch(s)
 		h := s.Load(block.HeaderWord)
 		if block.Header(h).Locked() || key.Num < s.Load(leaf.LowWord) {
 			return again
@@ -85,6 +89,45 @@ func (n *nativeKeys) look(key index.Key, res *index.GetResult) verdict {
 		return v
 	}
 	return again
+}
+
+func (n *nativeKeys) see(key index.Key) (sn seen, ok bool) {
+	addr := n.t.descend(key)
+	for range chasesMax {
+		if addr == 0 {
+			return sn, false
+		}
+		s := n.t.span(addr)
+		n.t.prefetch(s)
+		h := s.Load(block.HeaderWord)
+		if block.Header(h).Locked() || key.Num < s.Load(leaf.LowWord) {
+			return sn, false
+		}
+		m, high, right := s.Load(leaf.MetaWord), s.Load(leaf.HighWord), s.Load(leaf.RightWord)
+		if key.Num < high || leaf.IsLast(m) {
+			return seen{addr: addr, s: s, h: h}, true
+		}
+		if s.Load(block.HeaderWord) != h {
+			return sn, false
+		}
+		addr = right
+	}
+	return sn, false
+}
+
+func (n *nativeKeys) find(sn *seen, key index.Key) int {
+	t := n.t
+	for i := range min(leaf.CountOf(sn.s.Load(leaf.MetaWord)), t.lay.Slots) {
+		if sn.s.Load(t.lay.KeysAt+i) == key.Num && t.inUse(sn.s, i) {
+			return i
+		}
+	}
+	return -1
+}
+
+func (n *nativeKeys) ends(sn *seen, hi index.Key) (bool, index.Key) {
+	high := sn.s.Load(leaf.HighWord)
+	return high > hi.Num || leaf.IsLast(sn.s.Load(leaf.MetaWord)), index.Num(high)
 }
 
 // lookNum reads the slot of a native key. The caller checks that the leaf did not change.
@@ -148,14 +191,16 @@ func (t *Tree) readRow(addr, key uint64, dst []uint64) (verdict, block.Header) {
 	return present, h
 }
 
-// seen is a leaf that a reader of string keys found through the inner nodes,
-// which may be a moment behind or half changed: the leaf's fence version tells.
+// seen is a leaf that a reader found.
 type seen struct {
-	f *fences
-	s mem.Span
-	h uint64 // header
+	addr uint64
+	f    *fences // of string keys
+	s    mem.Span
+	h    uint64 // header
 }
 
+// see may be led by inner nodes that are a moment behind or half changed: the
+// leaf's fence version tells.
 func (k *stringKeys) see(key index.Key) (sn seen, ok bool) {
 	nd, i := k.t.bottom(key)
 	if nd == nil {
@@ -164,7 +209,9 @@ func (k *stringKeys) see(key index.Key) (sn seen, ok bool) {
 	if sn.f = nd.str.lows[i].Load(); sn.f == nil || sn.f.addr == 0 || !sn.f.covers(key) {
 		return sn, false
 	}
-	sn.s = k.t.span(sn.f.addr)
+	sn.addr = sn.f.addr
+	sn.s = k.t.span(sn.addr)
+	k.t.prefetch(sn.s)
 	sn.h = sn.s.Load(block.HeaderWord)
 	ok = !block.Header(sn.h).Locked() && sn.s.Load(leaf.VersionWord) == sn.f.version
 	return sn, ok
@@ -172,6 +219,23 @@ func (k *stringKeys) see(key index.Key) (sn seen, ok bool) {
 
 // changed reports whether what was read of the leaf may be of two states.
 func (sn *seen) changed() bool { return sn.s.Load(block.HeaderWord) != sn.h }
+
+func (k *stringKeys) find(sn *seen, key index.Key) int {
+	t := k.t
+	d, tag := leaf.DigestAt(key.Str, sn.f.prefix), leaf.Tag(key.Str)
+	for i := range min(leaf.CountOf(sn.s.Load(leaf.MetaWord)), t.lay.Slots) {
+		if p := leaf.Pointer(sn.s.Load(t.lay.HeadsAt + i)); p != 0 && p.Tag() == tag && sn.s.Load(t.lay.KeysAt+i) == d {
+			if s, ok := t.rowSpan(p); ok && isRow(s, key.Str) {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+func (k *stringKeys) ends(sn *seen, hi index.Key) (bool, index.Key) {
+	return sn.f.last || sn.f.high.Str > hi.Str, sn.f.high
+}
 
 func (k *stringKeys) look(key index.Key, res *index.GetResult) verdict {
 	sn, ok := k.see(key)

@@ -8,6 +8,7 @@ import (
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 )
 
@@ -34,9 +35,17 @@ type rows interface {
 	reserve(h *index.Held, words int) error
 	unreserve(h *index.Held)
 	publish(h *index.Held, row []uint64, head block.Header)
+	// last is the version that a deletion under head leaves of a row, 0 if readers of
+	// the past need none. It is whole: no row leads to it.
+	last(h *index.Held, head block.Header) block.Older
+	// place is the block of a head, 0 if rows have none of their own.
+	place(head uint64) block.Older
 	// size is an error for a row of a size that the index does not hold.
 	size(words int) error
 	bytes() uint64
+	// visit reads the row in a slot of a leaf. Its key and payload are valid until
+	// the next call.
+	visit(s mem.Span, sk slotKey) index.Entry
 	check(c *checker, key index.Key, v *leaf.Leaf, slot int) (block.Header, error)
 	used() uint64 // blocks
 }
@@ -76,10 +85,15 @@ type inlineRows struct {
 	oneSize
 	t       *Tree
 	scratch []uint64 // one row
+	body    []uint64 // of one version
 }
 
 func newInlineRows(t *Tree) *inlineRows {
-	return &inlineRows{oneSize{t.lay.RowWords}, t, make([]uint64, t.lay.RowWords)}
+	return &inlineRows{
+		oneSize{t.lay.RowWords},
+		t, make([]uint64, t.lay.RowWords),
+		make([]uint64, t.lay.RowBlockWords-block.BodyWord),
+	}
 }
 
 func (r *inlineRows) header(addr uint64, _ mem.Span, slot int) uint64 {
@@ -89,6 +103,10 @@ func (r *inlineRows) header(addr uint64, _ mem.Span, slot int) uint64 {
 func (r *inlineRows) lock(e block.Edit, slot int) (block.Edit, block.Header) {
 	h := block.Header(e.Load(r.t.lay.HeadsAt + slot))
 	e.Set(r.t.lay.HeadsAt+slot, uint64(h.Lock()))
+	if r.t.a.History().Keeps() {
+		e.Prefetch(r.t.lay.OldersAt+slot, 1)
+	}
+	e.Prefetch(r.payload(slot), r.words) // the commit is going to change it
 	return e, h
 }
 
@@ -105,6 +123,7 @@ func (r *inlineRows) used() uint64                                              
 
 func (r *inlineRows) enter(e block.Edit, addr uint64, slot int, _ uint64, h block.Header, row []uint64) (block.Edit, uint64) {
 	e.Set(r.t.lay.HeadsAt+slot, uint64(h))
+	e.Set(r.t.lay.OldersAt+slot, 0)
 	if row != nil {
 		e.Write(r.payload(slot), row)
 	}
@@ -115,21 +134,68 @@ func (r *inlineRows) payload(slot int) int { return r.t.lay.RowsAt + slot*r.word
 
 func (r *inlineRows) carry(e block.Edit, to int, s mem.Span, from int) block.Edit {
 	e.Set(r.t.lay.HeadsAt+to, s.Load(r.t.lay.HeadsAt+from))
+	e.Set(r.t.lay.OldersAt+to, s.Load(r.t.lay.OldersAt+from))
 	s.Slice(r.payload(from), r.words).CopyOut(r.scratch)
 	e.Write(r.payload(to), r.scratch)
 	return e
 }
 
 func (r *inlineRows) publish(h *index.Held, row []uint64, head block.Header) {
-	e := r.t.a.Begin(h.Home, r.t.lay.LeafWords)
-	e.Write(r.payload(h.Slot), row)
-	e.Set(r.t.lay.HeadsAt+h.Slot, uint64(head))
-	r.t.commitLeaf(&e)
+	t, s := r.t, r.t.span(h.Home)
+	c := change{hi: len(row), words: len(row)}
+	c.lo, c.hi = s.Slice(r.payload(h.Slot), r.words).Differ(row)
+	older := block.Older(s.Load(t.lay.OldersAt + h.Slot))
+	keeps, whole := t.keeps(h, head, older, c)
+	if keeps {
+		older = r.version(h, c, whole, head.CSN().Tick())
+	}
+	e := t.a.Begin(h.Home, t.lay.LeafWords)
+	if keeps {
+		e.Set(t.lay.OldersAt+h.Slot, uint64(older))
+	}
+	e.Write(r.payload(h.Slot)+c.lo, row[c.lo:c.hi])
+	e.Set(t.lay.HeadsAt+h.Slot, uint64(head))
+	t.commitLeaf(&e)
+}
+
+// version copies a row that is locked, as it is before a commit at the tick, into
+// a version, which may be a patch unless it must be whole; 0 if there is no memory.
+func (r *inlineRows) version(h *index.Held, c change, whole bool, tick clock.Tick) block.Older {
+	t := r.t
+	o := t.room(t.lay.RowBlockWords, c, whole, tick)
+	if o == 0 {
+		return 0
+	}
+	first, n := 0, r.words
+	b := r.body
+	if o.IsPatch() {
+		first, n = o.Extent(leaf.PatchWord)
+		b = b[:o.Words()-block.BodyWord]
+	}
+	s := t.span(h.Home)
+	b[leaf.RowKeyWord-block.BodyWord], b[leaf.RowIDWord-block.BodyWord] = h.Key.Num, t.lay.IDTag()
+	b[leaf.RowOlderWord-block.BodyWord] = s.Load(t.lay.OldersAt + h.Slot)
+	s.Slice(r.payload(h.Slot)+first, n).CopyOut(b[leaf.RowWord-block.BodyWord:][:n])
+	e := t.a.CreateOf(o.Addr(), b)
+	e.Commit(h.Prev.Lock())
+	t.step("copied")
+	t.a.History().Retain(o, tick)
+	return o
 }
 
 func (r *inlineRows) check(_ *checker, _ index.Key, v *leaf.Leaf, slot int) (block.Header, error) {
 	return block.Header(v.Head(slot)), nil
 }
+
+func (r *inlineRows) last(h *index.Held, head block.Header) block.Older {
+	older := block.Older(r.t.span(h.Home).Load(r.t.lay.OldersAt + h.Slot))
+	if older.IsPatch() || r.t.overwrites(h, head) {
+		return r.version(h, change{}, true, head.CSN().Tick())
+	}
+	return older
+}
+
+func (r *inlineRows) place(uint64) block.Older { return 0 }
 
 // lockBlock locks a row that has a block of its own.
 func lockBlock(a *block.Arena, addr uint64) block.Header {
@@ -155,7 +221,9 @@ func (r *apartRows) header(_ uint64, s mem.Span, slot int) uint64 {
 }
 
 func (r *apartRows) lock(e block.Edit, slot int) (block.Edit, block.Header) {
-	return e, lockBlock(r.t.a, e.Load(r.t.lay.HeadsAt+slot))
+	addr := e.Load(r.t.lay.HeadsAt + slot)
+	r.t.a.Span(addr, r.t.lay.RowBlockWords).Prefetch() // the commit is going to change it
+	return e, lockBlock(r.t.a, addr)
 }
 
 func (r *apartRows) unlock(h *index.Held) {
@@ -193,8 +261,23 @@ func (r *apartRows) carry(e block.Edit, to int, s mem.Span, from int) block.Edit
 
 func (r *apartRows) publish(h *index.Held, row []uint64, head block.Header) {
 	e := r.t.a.Begin(h.Addr, r.t.lay.RowBlockWords)
-	e.Write(leaf.RowWord, row)
+	c := change{words: len(row)}
+	c.lo, c.hi = e.Differ(leaf.RowWord, row)
+	r.t.keepVersion(&e, h, r.t.lay.RowBlockWords, leaf.RowWord, c, head)
+	e.Write(leaf.RowWord+c.lo, row[c.lo:c.hi])
 	e.Commit(head)
+}
+
+func (r *apartRows) last(h *index.Held, head block.Header) block.Older {
+	older := r.t.olderOf(h.Addr)
+	if older.IsPatch() || r.t.overwrites(h, head) {
+		return r.place(h.Addr)
+	}
+	return older
+}
+
+func (r *apartRows) place(head uint64) block.Older {
+	return block.NewOlder(head, block.ClassFor(r.t.lay.RowBlockWords))
 }
 
 func (r *apartRows) check(c *checker, key index.Key, v *leaf.Leaf, slot int) (block.Header, error) {
@@ -249,14 +332,15 @@ func (r *variedRows) newRow(key index.Key, words int, h block.Header, row []uint
 		return 0, full(err)
 	}
 	p := leaf.NewPointer(leaf.Tag(key.Str), c, addr)
-	r.fill(p, key.Str, h, row)
+	r.fill(p, key.Str, h, row, 0)
 	return uint64(p), nil
 }
 
-func (r *variedRows) fill(p leaf.Pointer, key string, h block.Header, row []uint64) {
+func (r *variedRows) fill(p leaf.Pointer, key string, h block.Header, row []uint64, older block.Older) {
 	e := r.t.a.Create(p.Addr(), p.Words())
 	e.Set(leaf.IDWord, r.t.lay.StrTag())
 	e.Set(leaf.StrSizeWord, uint64(len(key))<<32|uint64(len(row)))
+	e.Set(leaf.StrOlderWord, uint64(older))
 	r.words = mem.AppendString(r.words[:0], key)
 	e.Write(leaf.StrKeyWord, r.words)
 	e.Write(leaf.StrKeyWord+len(r.words), row)
@@ -328,8 +412,14 @@ func (r *variedRows) publish(h *index.Held, row []uint64, head block.Header) {
 	case need <= p.Words():
 		r.unreserve(h)
 		e := r.t.a.Begin(h.Addr, p.Words())
-		e.Set(leaf.StrSizeWord, uint64(len(h.Key.Str))<<32|uint64(len(row)))
-		e.Write(need-len(row), row)
+		at, size := need-len(row), uint64(len(h.Key.Str))<<32|uint64(len(row))
+		c := change{hi: len(row), words: len(row), resized: e.Load(leaf.StrSizeWord) != size}
+		if !c.resized {
+			c.lo, c.hi = e.Differ(at, row)
+		}
+		r.t.keepVersion(&e, h, p.Words(), at, c, head)
+		e.Set(leaf.StrSizeWord, size)
+		e.Write(at+c.lo, row[c.lo:c.hi])
 		e.Commit(head)
 	default:
 		panic(fmt.Sprintf("tree: publish a row of %d words, for which no room was reserved", len(row)))
@@ -339,11 +429,15 @@ func (r *variedRows) publish(h *index.Held, row []uint64, head block.Header) {
 
 // move publishes a row in the block reserved. The new block is complete before
 // the slot points to it; the old one, which is locked, is freed after, and stays
-// locked until it is another row.
+// locked until it is another row. Or it is the older version from then on.
 func (r *variedRows) move(h *index.Held, old leaf.Pointer, row []uint64, head block.Header) {
 	t := r.t
 	p := leaf.NewPointer(old.Tag(), block.ClassFor(h.Room.Words), h.Room.Addr)
-	r.fill(p, h.Key.Str, head, row)
+	older := t.olderOf(old.Addr())
+	if older.IsPatch() || t.overwrites(h, head) { // a patch is one of the old block
+		older = r.place(uint64(old))
+	}
+	r.fill(p, h.Key.Str, head, row, older)
 	t.step("filled")
 	e := t.a.Begin(h.Home, t.lay.LeafWords)
 	e.Set(t.lay.HeadsAt+h.Slot, uint64(p))
@@ -352,9 +446,26 @@ func (r *variedRows) move(h *index.Held, old leaf.Pointer, row []uint64, head bl
 	if !t.locks.Empty() {
 		t.locks.Move(old.Addr(), p.Addr())
 	}
-	r.drop(uint64(old))
+	if h.Existed && t.a.History().Keeps() { // whether it is a version or not: see vacate
+		t.a.History().RetainRow(r.place(uint64(old)), head.CSN().Tick())
+	} else {
+		r.drop(uint64(old))
+	}
 	h.Addr, h.Room = p.Addr(), index.Room{}
 	r.moves.Add(1)
+}
+
+func (r *variedRows) last(h *index.Held, head block.Header) block.Older {
+	older := r.t.olderOf(h.Addr)
+	if older.IsPatch() || r.t.overwrites(h, head) {
+		return r.place(uint64(r.pointer(h)))
+	}
+	return older
+}
+
+func (r *variedRows) place(head uint64) block.Older {
+	p := leaf.Pointer(head)
+	return block.NewOlder(p.Addr(), p.Class())
 }
 
 func (r *variedRows) check(c *checker, key index.Key, v *leaf.Leaf, slot int) (block.Header, error) {

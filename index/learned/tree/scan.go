@@ -7,6 +7,7 @@ import (
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 )
 
@@ -31,6 +32,9 @@ func (t *Tree) Scan(lo, hi index.Key, limit int, res *index.ScanResult, buf []ui
 func (c *cursor) run() index.Status {
 	t := c.t
 	addr := t.descend(c.lo)
+	if addr != 0 {
+		t.prefetch(t.span(addr))
+	}
 	for try := 0; try < readTries; {
 		v := t.keys.scan(c, addr)
 		switch v {
@@ -58,11 +62,18 @@ type cursor struct {
 	res    *index.ScanResult
 	buf    []uint64
 	right  uint64
-	words  [leafHeadWords]uint64 // copy of a leaf, without payloads
+	words  [leafHeadWords]uint64 // copy of a leaf, without what only inline rows have
 	space  [leaf.MaxSlots]slotKey
+
+	// Of a scan or lookup at a tick.
+	at     clock.Tick
+	past   []pastRow
+	graves []leaf.Grave
+	listed []block.Older
+	block  []uint64
 }
 
-// leafHeadWords bounds a leaf without payloads.
+// leafHeadWords bounds a leaf up to its heads.
 const leafHeadWords = 24 + 2*leaf.MaxSlots
 
 // scan adds the rows of one leaf: present if the scan goes on at c.right,
@@ -90,7 +101,7 @@ func (n *nativeKeys) scan(c *cursor, addr uint64) verdict {
 	entries := len(c.res.Entries)
 	if live := leaf.Unpack(m).Live; high <= c.hi.Num && !last && (c.limit <= 0 || c.limit-entries > live) {
 		// Most likely the scan goes on there: fetch it while this leaf is worked on.
-		if next, ok := t.a.Region().Span(c.right, t.lay.LeafBytes()); ok {
+		if next, ok := t.a.Region().Span(c.right, uint64(t.lay.PresentWords)*mem.WordBytes); ok {
 			next.Prefetch()
 		}
 	}
@@ -289,4 +300,31 @@ func (c *cursor) room(n int) []uint64 {
 	}
 	c.buf = c.buf[:at+n]
 	return c.buf[at : at+n : at+n]
+}
+
+// Before is index.Ruler's: the low fence of the leaf that should hold key.
+func (t *Tree) Before(key index.Key, _ int) index.Key {
+	nd, i := t.bottom(key)
+	if nd == nil {
+		return index.Key{}
+	}
+	low := t.keys.lowAt(nd, i)
+	if low.Compare(key) > 0 {
+		return index.Key{} // a mutator was in the way
+	}
+	return low
+}
+
+func (n *nativeKeys) lowAt(nd *node, i int) index.Key {
+	if addr := nd.addrs[i].Load(); addr != 0 {
+		return index.Num(n.t.span(addr).Load(leaf.LowWord))
+	}
+	return index.Key{}
+}
+
+func (k *stringKeys) lowAt(nd *node, i int) index.Key {
+	if f := nd.str.lows[i].Load(); f != nil {
+		return f.low
+	}
+	return index.Key{}
 }

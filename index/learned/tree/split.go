@@ -81,6 +81,7 @@ func (t *Tree) split(addr uint64, key index.Key) (uint64, error) {
 		t.keys.drop(left)
 		return 0, err
 	}
+	t.divide(t.gather(old), left, right)
 	t.fillRight(right, old, moved)
 	t.step("filled")
 	t.shrink(left, right, old, live[:stay], moved)
@@ -91,8 +92,11 @@ func (t *Tree) split(addr uint64, key index.Key) (uint64, error) {
 	}
 	t.followLocks(addr, right.addr, moved, 0)
 	t.addLeaf(right)
+	if right.last && t.lay.Kind != leaf.Strings {
+		t.tail.Store(right.low.Num)
+	}
 	t.splits.Add(1)
-	t.changed(right.low, right.high, !right.last)
+	t.changed(right.low, right.high, !right.last, right.addr, len(moved) == 0)
 	if key.Compare(fence) >= 0 {
 		return right.addr, nil
 	}
@@ -116,6 +120,7 @@ func (t *Tree) fillRight(right, old *fences, moved []slotKey) {
 	e.Set(leaf.MetaWord, t.lay.Pack(m))
 	e.Set(leaf.RightWord, s.Load(leaf.RightWord))
 	e.Set(t.lay.DeleteAt, s.Load(t.lay.DeleteAt))
+	e.Set(t.lay.GravesAt, t.gravesWord(right.addr))
 	t.commitLeaf(&e)
 }
 
@@ -138,6 +143,7 @@ func (t *Tree) shrink(left, right, old *fences, stay, moved []slotKey) {
 	}
 	t.setFences(&e, left)
 	e.Set(leaf.RightWord, right.addr)
+	e.Set(t.lay.GravesAt, t.gravesWord(left.addr))
 	e.Set(leaf.MetaWord, t.lay.Pack(m))
 	t.commitLeaf(&e)
 }

@@ -32,8 +32,10 @@ type Options struct {
 	Clock clock.Source
 	// Changed, if set, is told the range of keys whose leaf is another one
 	// since a split, a merge or an unlink: from low up to but not including
-	// high, or to the end if it is not bounded.
-	Changed func(low, high index.Key, bounded bool)
+	// high, or to the end if it is not bounded. If a split made that leaf, leaf is
+	// its address, and rising says that it began empty, for keys that rise; else
+	// leaf is 0. The keys are valid during the call.
+	Changed func(low, high index.Key, bounded bool, leaf uint64, rising bool)
 }
 
 // Tree is the server half's storage. The zero value is not usable; see New.
@@ -45,20 +47,29 @@ type Tree struct {
 	keys     keys // what depends on the kind of keys
 	rows     rows // what depends on where rows are
 	locks    index.SharedLocks
-	changed  func(low, high index.Key, bounded bool)
+	changed  func(low, high index.Key, bounded bool, leaf uint64, rising bool)
 	leafSlab *block.Slab
+	near     int // words of a leaf that are prefetched
+	// tail is where the last leaf begins, or a bit above; of native keys.
+	tail atomic.Uint64
 
 	root  atomic.Pointer[node]
 	first uint64 // the leftmost leaf, for ever
 	held  heldTable
+	helds index.Helds
 
 	isLeaf  []uint64 // bitmap by ALN of the leaves alive: what a hint may name
 	finger  uint64   // leaf of the latest change
+	rising  rising   // of a tree that is being restored
 	untidy  untidy   // leaves that may be unlinked or merged
 	freed   freeList
 	reserve uint64    // leaves that extents hold ready
 	sorted  []slotKey // scratch
 	cursors sync.Pool // of scans
+	yard    graveyard
+	// Scratch.
+	gathered []*graveBlock
+	visited  []uint64
 
 	innerNodes atomic.Uint64
 	leaves     atomic.Uint64
@@ -76,13 +87,16 @@ func New(a *block.Arena, o Options) (*Tree, error) {
 		a: a, lay: o.Layout, locks: o.Locks, changed: o.Changed,
 		leafSlab: a.NewSlab(int(o.Layout.LeafBytes())), held: newHeldTable(),
 	}
+	t.near = nearWords(&t.lay)
+	t.tail.Store(^uint64(0))
+	t.yard.byLeaf = map[uint64]*graves{}
 	t.cursors.New = func() any { return new(cursor) }
 	t.freed.clock = o.Clock.Or(clock.Now)
 	if t.locks == nil {
 		t.locks = noLocks{}
 	}
 	if t.changed == nil {
-		t.changed = func(index.Key, index.Key, bool) {}
+		t.changed = func(index.Key, index.Key, bool, uint64, bool) {}
 	}
 	switch t.lay.Kind {
 	case leaf.Inline:
@@ -137,6 +151,7 @@ func (t *Tree) Moves() uint64 {
 // Stats fills in what the tree knows of an index's statistics.
 func (t *Tree) Stats(s *index.ServerStats) {
 	s.Rows = t.live.Load()
+	s.Tombstones = t.yard.total.load()
 	s.Leaves = t.leaves.Load()
 	s.InnerBytes = t.innerNodes.Load()*nodeBytes + t.keys.innerBytes()
 	s.RowBytes = t.leafSlab.Stats().Bytes + t.keys.bytes() + t.rows.bytes()
@@ -232,6 +247,7 @@ func (t *Tree) kill(f *fences, to uint64) {
 	if t.finger == f.addr {
 		t.finger = 0
 	}
+	t.rising.leaf = 0
 	t.leaves.Add(^uint64(0))
 	t.freed.put(f.addr)
 	t.keys.forget(f)

@@ -149,9 +149,13 @@ func (s *Store) reason(err error) string {
 
 // connect opens a connection, with the TLS handshake if TLS is configured.
 func (s *Store) connect(ctx context.Context, endpoint string) (net.Conn, error) {
-	if s.tls == nil {
+	network := "tcp"
+	if isSocket(endpoint) {
+		network = "unix"
+	}
+	if s.tls == nil || network == "unix" {
 		var d net.Dialer
-		return d.DialContext(ctx, "tcp", endpoint)
+		return d.DialContext(ctx, network, endpoint)
 	}
 	d := tls.Dialer{Config: s.tls}
 	return d.DialContext(ctx, "tcp", endpoint)

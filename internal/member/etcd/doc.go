@@ -5,8 +5,12 @@
 //
 //	/drtmx/NAME/map             the map
 //	/drtmx/NAME/servers/INDEX   a live server's registration, attached to its lease
+//	/drtmx/NAME/durable/INDEX   how far the server's log was durable
 //
 // where INDEX has three decimal digits. Values are those of package member.
+//
+// A transaction notes how far a log was durable if the holder's registration is
+// still there. Watchers do not hear of it.
 //
 // A transaction swaps the map if the key's revision equals that of the map
 // which was read. A transaction takes an index if its key does not exist. A

@@ -23,6 +23,7 @@ type lease struct {
 	store *Store
 	id    clientv3.LeaseID
 	index int
+	life  member.Incarnation
 	ttl   time.Duration
 	term  uint64
 	stop  context.CancelCauseFunc // ends the renewals
@@ -58,7 +59,7 @@ func (s *Store) Join(ctx context.Context, server member.Server, ttl time.Duratio
 		return nil, err
 	}
 	l := &lease{
-		store: s, id: granted.ID, index: server.Index, ttl: time.Duration(granted.TTL) * time.Second, lost: make(chan struct{}),
+		store: s, id: granted.ID, index: server.Index, life: server.Incarnation, ttl: time.Duration(granted.TTL) * time.Second, lost: make(chan struct{}),
 	}
 	l.mu.deadline = asked + l.ttl
 	if l.term, err = s.take(ctx, &server, string(value), granted.ID); err != nil {
@@ -219,11 +220,44 @@ func (l *lease) Err() error {
 	return l.mu.err
 }
 
-func (l *lease) Leave(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+// Advance notes how far the log is durable while the registration is the one that
+// this lease has made. See member.Lease.
+func (l *lease) Advance(ctx context.Context, log uint64) error {
+	d := member.Durable{Incarnation: l.life, Log: log}
+	value, err := member.EncodeDurable(&d)
+	if err != nil {
+		return err
 	}
+	s := l.store
+	key, own := s.DurableKey(l.index), s.prefix+serverKey(l.index)
+	for {
+		if err := l.Err(); err != nil {
+			return err
+		}
+		have, revision, err := s.readDurable(ctx, l.index)
+		if err != nil || have.Incarnation == d.Incarnation && have.Log >= log {
+			return err
+		}
+		when := []clientv3.Cmp{
+			clientv3.Compare(clientv3.ModRevision(key), "=", revision),
+			clientv3.Compare(clientv3.ModRevision(own), "=", int64(l.term)),
+		}
+		resp, err := s.txnIf(ctx, when, clientv3.OpPut(key, string(value)), clientv3.OpGet(own))
+		if err != nil || resp.Succeeded {
+			return err
+		}
+		kvs := resp.Responses[0].GetResponseRange().Kvs
+		if len(kvs) == 0 || kvs[0].ModRevision != int64(l.term) {
+			return fmt.Errorf("%w: server %d: etcd at %s does not have it any more", member.ErrLeaseLost, l.index, s.at())
+		}
+	}
+}
+
+func (l *lease) Leave(ctx context.Context) error {
 	l.stop(fmt.Errorf("%w: server %d", member.ErrLeft, l.index))
 	<-l.lost
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // it runs out
+	}
 	return l.store.revoke(ctx, l.id)
 }

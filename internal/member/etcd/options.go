@@ -19,7 +19,8 @@ const defaultTimeout = 3 * time.Second
 
 // Options locate the stored members of a cluster.
 type Options struct {
-	// Endpoints are host:port of one or more etcd servers.
+	// Endpoints are host:port of one or more etcd servers, or absolute paths of
+	// their sockets.
 	Endpoints []string
 	// Name is the name of the cluster.
 	Name string
@@ -45,6 +46,9 @@ func (o *Options) check() error {
 		return fmt.Errorf("%w: no etcd servers, want host:port of at least one", member.ErrInput)
 	}
 	for _, e := range o.Endpoints {
+		if isSocket(e) {
+			continue
+		}
 		host, port, err := net.SplitHostPort(e)
 		n, portErr := strconv.ParseUint(port, 10, 16)
 		if err != nil || host == "" || portErr != nil || n == 0 || strings.ContainsAny(host, "/ \t") {
@@ -59,6 +63,9 @@ func (o *Options) check() error {
 	}
 	return nil
 }
+
+// isSocket reports whether an endpoint is a socket in the file system.
+func isSocket(endpoint string) bool { return strings.HasPrefix(endpoint, "/") }
 
 // Client returns the TLS configuration of a client. The error wraps
 // member.ErrTLS and names the file.

@@ -26,6 +26,7 @@ const (
 	root       = "/drtmx/"
 	mapKey     = "map"
 	serversKey = "servers/"
+	durableKey = "durable/"
 	// namesMax bounds the clusters that an error lists.
 	namesMax = 8
 )
@@ -89,6 +90,15 @@ func OpenExisting(ctx context.Context, l *member.Location) (member.Store, error)
 	return s, nil
 }
 
+// OpenAt returns a handle on the members of a cluster, which need not exist yet.
+func OpenAt(ctx context.Context, l *member.Location) (member.Store, error) {
+	s, err := Open(ctx, Options{Endpoints: l.Endpoints, Name: l.Name, TLS: (*TLS)(l.TLS)})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
 // dial creates the etcd client, which connects on first use.
 func (s *Store) dial() error {
 	c := clientv3.Config{
@@ -108,6 +118,10 @@ func (s *Store) dial() error {
 		s.tls, scheme = c.TLS, "https://"
 	}
 	for _, e := range s.o.Endpoints {
+		if isSocket(e) {
+			c.Endpoints = append(c.Endpoints, "unix://"+e)
+			continue
+		}
 		c.Endpoints = append(c.Endpoints, scheme+e)
 	}
 	var err error
@@ -134,6 +148,11 @@ func (s *Store) Close() error {
 }
 
 func serverKey(index int) string { return fmt.Sprintf("%s%03d", serversKey, index) }
+
+// DurableKey returns the key that has what Durable returns.
+func (s *Store) DurableKey(index int) string {
+	return fmt.Sprintf("%s%s%03d", s.prefix, durableKey, index)
+}
 
 // State reads all keys of the cluster at one revision.
 func (s *Store) State(ctx context.Context) (*member.State, error) {
@@ -227,11 +246,35 @@ func (s *Store) Swap(ctx context.Context, expected member.Epoch, next *member.Ma
 	return e
 }
 
+// Durable reads what was noted for an index. See member.Store.
+func (s *Store) Durable(ctx context.Context, index int) (member.Durable, error) {
+	d, _, err := s.readDurable(ctx, index)
+	return d, err
+}
+
+// readDurable is Durable, and also returns the revision in which it was written.
+func (s *Store) readDurable(ctx context.Context, index int) (d member.Durable, revision int64, err error) {
+	kv, err := s.get(ctx, s.DurableKey(index))
+	if err != nil || kv == nil {
+		return d, 0, err
+	}
+	noted, err := member.DecodeDurable(kv.Value)
+	if err != nil {
+		return d, 0, fmt.Errorf("etcd at %s: key %s: %w", s.at(), kv.Key, err)
+	}
+	return *noted, kv.ModRevision, nil
+}
+
 // txn performs do if a comparison holds, otherwise the other operation.
 func (s *Store) txn(ctx context.Context, when clientv3.Cmp, do, otherwise clientv3.Op) (*clientv3.TxnResponse, error) {
+	return s.txnIf(ctx, []clientv3.Cmp{when}, do, otherwise)
+}
+
+// txnIf is txn for several comparisons.
+func (s *Store) txnIf(ctx context.Context, when []clientv3.Cmp, do, otherwise clientv3.Op) (*clientv3.TxnResponse, error) {
 	var resp *clientv3.TxnResponse
 	err := s.call(ctx, change, func(ctx context.Context) (h *pb.ResponseHeader, err error) {
-		resp, err = s.client.Txn(ctx).If(when).Then(do).Else(otherwise).Commit()
+		resp, err = s.client.Txn(ctx).If(when...).Then(do).Else(otherwise).Commit()
 		if err != nil {
 			return nil, err
 		}

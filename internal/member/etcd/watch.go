@@ -2,6 +2,8 @@ package etcd
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -15,34 +17,45 @@ const watchRound = 2 * time.Second
 
 // Watch waits for a revision with a change of this cluster. See member.Store.
 func (s *Store) Watch(ctx context.Context, after member.Revision) (*member.State, error) {
+	seen := int64(after)
 	for {
 		state, err := s.State(ctx)
 		if err != nil || after == 0 {
 			return state, err
 		}
-		if s.changed(ctx, int64(after)) {
+		changed := false
+		if seen, changed = s.changed(ctx, seen); changed {
 			return s.State(ctx)
 		}
 	}
 }
 
-// changed waits for a change later than a revision, but no longer than a round.
-// It reports no errors: the next request to etcd will.
-func (s *Store) changed(ctx context.Context, after int64) bool {
+// shows reports whether a change is one of the state.
+func (s *Store) shows(e *clientv3.Event) bool {
+	return !strings.HasPrefix(string(e.Kv.Key), s.prefix+durableKey)
+}
+
+// changed waits for a change later than a revision, but no longer than a round. It
+// returns the revision up to which there was none, so that what does not show is
+// read once. It reports no errors: the next request to etcd will.
+func (s *Store) changed(ctx context.Context, after int64) (seen int64, changed bool) {
 	ctx, cancel := s.within(ctx, watchRound)
 	defer cancel()
 	ch := s.client.Watch(clientv3.WithRequireLeader(ctx), s.prefix, clientv3.WithPrefix(), clientv3.WithRev(after+1))
 	for resp := range ch {
-		if resp.CompactRevision != 0 || len(resp.Events) > 0 {
-			return true
+		if resp.CompactRevision != 0 || slices.ContainsFunc(resp.Events, s.shows) {
+			return after, true
+		}
+		for _, e := range resp.Events {
+			after = max(after, e.Kv.ModRevision)
 		}
 		if resp.Err() != nil {
 			select { // a server without a leader answers at once
 			case <-ctx.Done():
 			case <-time.After(retryPause):
 			}
-			return false
+			return after, false
 		}
 	}
-	return false
+	return after, false
 }

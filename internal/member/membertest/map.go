@@ -254,7 +254,7 @@ func testAdmit(t *testing.T, e *env) {
 	for _, s := range servers {
 		store := e.open(t)
 		all.Go(func() {
-			if _, err := member.Admit(e.ctx, store, size, partitions, s); err != nil {
+			if _, err := member.Admit(e.ctx, store, size, partitions, s, member.Claim{}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -265,22 +265,22 @@ func testAdmit(t *testing.T, e *env) {
 	if m := state.Map; m.Epoch != size || !m.Complete() || !reflect.DeepEqual(m.Servers, servers) || !reflect.DeepEqual(m.Primaries, []int{0, 1, 2, 0, 1, 2}) {
 		t.Errorf("map %+v", m)
 	}
-	again := must[*member.Map](t)(member.Admit(e.ctx, s, size, partitions, servers[1]))
+	again := must[*member.Map](t)(member.Admit(e.ctx, s, size, partitions, servers[1], member.Claim{}))
 	if again.Epoch != size {
 		t.Errorf("admitting a server that is there makes epoch %d", again.Epoch)
 	}
 	restarted := server(1, 1)
-	after := must[*member.Map](t)(member.Admit(e.ctx, s, size, partitions, restarted))
+	after := must[*member.Map](t)(member.Admit(e.ctx, s, size, partitions, restarted, member.Claim{}))
 	if got, _ := after.Server(1); after.Epoch != size+1 || got.Instance != restarted.Instance || len(after.Servers) != size {
 		t.Errorf("after a restart: %+v", after)
 	}
-	_, err := member.Admit(e.ctx, s, size, partitions+1, servers[1])
+	_, err := member.Admit(e.ctx, s, size, partitions+1, servers[1], member.Claim{})
 	want(t, "other number of partitions", err, member.ErrShape)
-	_, err = member.Admit(e.ctx, s, size+1, partitions, servers[1])
+	_, err = member.Admit(e.ctx, s, size+1, partitions, servers[1], member.Claim{})
 	want(t, "other number of servers", err, member.ErrShape)
 	moved := server(2, 1)
 	moved.Endpoints = servers[0].Endpoints
-	_, err = member.Admit(e.ctx, s, size, partitions, moved)
+	_, err = member.Admit(e.ctx, s, size, partitions, moved, member.Claim{})
 	want(t, "endpoint of another server", err, member.ErrInput)
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"drtmx/internal/member"
+	"drtmx/internal/testseed"
 )
 
 // Fixture is one implementation. Each test uses separate cluster names.
@@ -22,8 +23,8 @@ type Fixture struct {
 	TTL time.Duration
 }
 
-// bound limits the time of every operation of the suite.
-const bound = 20 * time.Second
+// bound limits the time of every test of the suite.
+func bound() time.Duration { return testseed.Patience() }
 
 // long is the time of leases that must not end during a test, however busy the
 // machine is.
@@ -43,6 +44,7 @@ func Run(t *testing.T, f Fixture) {
 		{"JoinRefusesBadServers", testJoinBad},
 		{"Evict", testEvict},
 		{"Abandoned", testAbandoned},
+		{"LeaveUnasked", testLeaveUnasked},
 		{"Renewals", testRenewals},
 		{"WatchWaits", testWatchWaits},
 		{"WatchCoalesces", testWatchCoalesces},
@@ -53,10 +55,14 @@ func Run(t *testing.T, f Fixture) {
 		{"Contenders", testContenders},
 		{"Admit", testAdmit},
 		{"Follow", testFollow},
+		{"PlacesOfDirectories", testPlaces},
+		{"CopiesOfDirectories", testCopies},
+		{"LogsOfDirectories", testLogs},
+		{"Advance", testAdvance},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeoutCause(t.Context(), bound, fmt.Errorf("membertest: %s took longer than %v", c.name, bound))
+			ctx, cancel := context.WithTimeoutCause(t.Context(), bound(), fmt.Errorf("membertest: %s took longer than %v", c.name, bound()))
 			t.Cleanup(cancel)
 			c.test(t, &env{Fixture: f, ctx: ctx, cluster: name(t)})
 		})
@@ -105,14 +111,14 @@ func Seed(t testing.TB) uint64 {
 // server returns a server with one endpoint.
 func server(index int, port int) member.Server {
 	return member.Server{
-		Index: index, Instance: member.NewInstance(),
+		Index: index, Instance: member.NewInstance(), Zone: fmt.Sprintf("zone %d", index%2),
 		Endpoints: []member.Endpoint{{Fabric: "tcp", Addr: fmt.Sprintf("10.0.0.%d:%d", index+1, port)}},
 	}
 }
 
 // newMap returns a map without servers.
 func newMap(size int) *member.Map {
-	return &member.Map{Epoch: 1, Size: size, Primaries: make([]int, size)}
+	return &member.Map{Epoch: 1, ID: 1, Size: size, Primaries: make([]int, size)}
 }
 
 func must[T any](t testing.TB) func(v T, err error) T {

@@ -142,10 +142,6 @@ func (g *Guest) silent() bool {
 		return true
 	}
 	waits := true
-	err = raw.Control(func(fd uintptr) {
-		var b [1]byte
-		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		waits = err != nil || n == 0
-	})
+	err = raw.Control(func(fd uintptr) { waits = !received(fd) })
 	return err != nil || waits
 }

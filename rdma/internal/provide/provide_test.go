@@ -116,13 +116,14 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// A side spins while it pays, gives it up after failures, and tries again once
-// in a while.
+// A side spins while most waits end soon, gives it up after failures, and tries
+// again once in a while.
 func TestSpinner(t *testing.T) {
+	const limit = 80 * time.Microsecond
 	var never, s Spinner
 	never.Init(-1)
-	s.Init(time.Microsecond)
-	if never.Budget() != 0 || s.Budget() != time.Microsecond {
+	s.Init(limit)
+	if never.Budget() != 0 || s.Budget() != limit {
 		t.Error(never.Budget(), s.Budget())
 	}
 	for range spinScoreMax {
@@ -137,9 +138,53 @@ func TestSpinner(t *testing.T) {
 	if tries != 10 {
 		t.Errorf("%d tries after %d failures, want 10", tries, spinScoreMax)
 	}
-	s.Hit()
+	s.Hit(limit)
 	if s.Budget() == 0 {
 		t.Error("no spinning after a success")
+	}
+}
+
+// A side whose waits end as often as not while it spins gives it up.
+func TestSpinnerNeedsMoreHitsThanMisses(t *testing.T) {
+	var s Spinner
+	s.Init(time.Millisecond)
+	for range 2 * spinScoreMax {
+		s.Hit(time.Microsecond)
+		s.Miss()
+	}
+	if b := s.Budget(); b != 0 {
+		t.Errorf("half of the tries fail, and the budget is %v", b)
+	}
+}
+
+// The budget follows the waits, up at once and down slowly, within its bounds.
+func TestSpinnerLearns(t *testing.T) {
+	const limit = 100 * time.Microsecond
+	var s Spinner
+	s.Init(limit)
+	last := s.Budget()
+	for range 100 {
+		s.Hit(time.Microsecond)
+		if b := s.Budget(); b > last {
+			t.Fatalf("shorter waits, and the budget grows from %v to %v", last, b)
+		} else {
+			last = b
+		}
+	}
+	if want := limit / spinSlack; last != want {
+		t.Errorf("budget %v after short waits, want %v", last, want)
+	}
+	for range 2 {
+		s.Hit(last)
+	}
+	if b := s.Budget(); b <= last {
+		t.Errorf("waits as long as the budget of %v, and it stays %v", last, b)
+	}
+	for range 10 {
+		s.Hit(time.Hour) // the machine was busy
+	}
+	if b := s.Budget(); b != limit {
+		t.Errorf("budget %v, want %v", b, limit)
 	}
 }
 

@@ -25,7 +25,7 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cp "$here/suite.sh" "$folder/"
-packages="rdma/verbs index/hash index/learned index/learned/read server tpcc cmd/drtmx"
+packages="rdma/verbs index/hash index/learned index/learned/read server internal/cluster tpcc internal/command"
 if [ -n "${BENCH:-}" ]; then
 	echo "$BENCH" >"$folder/bench"
 	packages=rdma/verbs

@@ -35,9 +35,11 @@ if [ -e "$folder/bench" ]; then # asks for latencies alone, and for how many pai
 	exit $failed
 fi
 run "provider: conformance, hostile peers, killed processes" verbs . -test.skip "$latency"
-run "hash index" hash 'TestConformance/./verbs/(model|concurrent)'
+run "hash index" hash 'TestConformance$/./verbs/(model|concurrent)|TestConformanceWithPast$/./verbs/concurrent'
 run "learned index" learned 'TestConformance$/././verbs/(model|concurrent)'
 run "transactions: histories of processes, some killed" server 'TestProcessHistoriesOverVerbs'
+run "transactions: snapshots beside writers, Views that go on as snapshots" server '^(TestSnapshotsBesideWriters|TestOvertakenViewGoesOn)$/^verbs$'
+run "cluster: a takeover beside writers" cluster TestTakeoverOverVerbs
 run "TPC-C: what each transaction asks of every fabric" tpcc 'TestEveryFabricCostsTheSame'
-run "commands: TPC-C between processes, check, a killed server" drtmx 'TestScripts/(run|serve)_verbs|TestKilledServerOverVerbs'
+run "commands: TPC-C between processes, check, a killed server" command 'TestScripts/(run|serve)_verbs|TestKilledServerOverVerbs'
 exit $failed

@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -45,7 +46,8 @@ type Options struct {
 	// Dir holds its data. It is created if it does not exist.
 	Dir string
 	// Listen is the address for clients: an IP address or localhost, and a
-	// port. Port 0 takes any free port.
+	// port. Port 0 takes any free port. An absolute path is that of a socket;
+	// any user that may enter its directory may connect.
 	Listen string
 	// TLS, if set, are certificates; clients must have one of the same
 	// authority. nil means plain text, which beyond loopback needs Insecure.
@@ -120,17 +122,20 @@ func (s *Server) config(o *Options) (*embed.Config, error) {
 	}
 	c := embed.NewConfig()
 	c.Name, c.Dir = name, o.Dir
-	scheme := "http"
-	if o.TLS != nil {
+	at := url.URL{Scheme: "http", Host: listen}
+	switch {
+	case filepath.IsAbs(listen):
+		at = url.URL{Scheme: "unix", Path: listen}
+	case o.TLS != nil:
 		if err := o.TLS.Check(); err != nil {
 			return nil, err
 		}
-		scheme = "https"
+		at.Scheme = "https"
 		c.ClientTLSInfo.CertFile, c.ClientTLSInfo.KeyFile = o.TLS.Cert, o.TLS.Key
 		c.ClientTLSInfo.TrustedCAFile, c.ClientTLSInfo.ClientCertAuth = o.TLS.CA, true
 		c.TlsMinVersion = "TLS1.3"
 	}
-	c.ListenClientUrls = []url.URL{{Scheme: scheme, Host: listen}}
+	c.ListenClientUrls = []url.URL{at}
 	c.AdvertiseClientUrls = c.ListenClientUrls
 	peer, err := url.Parse(peerURL)
 	if err != nil {
@@ -162,6 +167,12 @@ func (s *Server) config(o *Options) (*embed.Config, error) {
 
 // resolve checks and resolves the listening address.
 func resolve(o *Options) (string, error) {
+	if filepath.IsAbs(o.Listen) {
+		if o.TLS != nil {
+			return "", fmt.Errorf("%w: etcd at %.80q: a socket has no certificates", member.ErrInput, o.Listen)
+		}
+		return o.Listen, nil
+	}
 	host, port, err := net.SplitHostPort(o.Listen)
 	if host == "localhost" {
 		host = "127.0.0.1"
@@ -176,7 +187,7 @@ func resolve(o *Options) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// Endpoint returns the host:port for clients.
+// Endpoint returns the host:port for clients, or the path of the socket.
 func (s *Server) Endpoint() string { return s.endpoint }
 
 // Close stops the server. It cancels waiting requests, such as watches.

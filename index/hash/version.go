@@ -1,0 +1,271 @@
+package hash
+
+import (
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/internal/clock"
+)
+
+// This file leaves versions and tombstones behind, for readers of the past, if
+// the partition's history keeps them: see docs/versions.md.
+//
+//	update        copy or patch of the row ◀─ older ── row
+//	move, delete  old block       ◀─ older ── new block, or tombstone
+//	insert        tombstone, or its copy ◀─ older ── row
+//
+// A version has the layout of a row block, or is a patch: see block.Older. It has a
+// locked header with the version's CSN. A tombstone is a block in a slot whose header is absent and has the CSN of
+// the deletion: for readers of the present, the slot leads to no row, and the
+// version of the chain, which the deletion raised, is the proof.
+
+// grave says where a tombstone may be.
+type grave struct {
+	hash uint64
+	tick clock.Tick // of the deletion
+}
+
+// graves is a queue.
+type graves struct {
+	list  []grave
+	first int
+}
+
+func (q *graves) len() int { return len(q.list) - q.first }
+
+func (q *graves) push(g grave) {
+	if len(q.list) == cap(q.list) && 2*q.first >= len(q.list) {
+		q.list, q.first = q.list[:copy(q.list, q.list[q.first:])], 0
+	}
+	q.list = append(q.list, g)
+}
+
+func (q *graves) pop() grave {
+	g := q.list[q.first]
+	q.first++
+	return g
+}
+
+// isTomb reports whether the lock is that of a key with a tombstone.
+func isTomb(held *index.Held) bool { return !held.Existed && held.Prev.CSN() != 0 }
+
+// patchWord is the first word of a patch that is payload.
+const patchWord = rowWord
+
+// Patches of both kinds of row have the same place for it.
+var _ [strWord - patchWord]struct{}
+
+// olderWord is the word of a row block that leads to the next older version.
+func (s *Server) olderWord() int {
+	if s.strings {
+		return strOlderWord
+	}
+	return olderWord
+}
+
+// lockTomb locks a key that has a tombstone, in the chain walked last. The
+// tombstone keeps its CSN, which readers of the past need. It is locked before
+// the gap word changes, so nobody finds it unlocked under the new gap word and
+// then misses the insert.
+func (s *Server) lockTomb(o index.Owner, key index.Key, row uint64, slot int) (*index.Held, error) {
+	head := s.chain[0]
+	if s.sharedByOther(head, o) {
+		return nil, index.ErrLocked
+	}
+	held := s.helds.New(index.Held{Key: key, Owner: o, Addr: row, Prev: s.lockRow(row), Home: head, Slot: slot})
+	s.open(head)
+	s.commit()
+	return held, nil
+}
+
+// leave makes the row under change, whose payload is to become row, lead to the
+// version that is now replaced, and announces the new one. The payload begins at
+// word at, and resized says that its length changes.
+//
+// A version that is a patch relies on the row: its words must be all in which the
+// row has differed from it when it is next replaced. Later writes of the same tick
+// leave no version, but for the first one that changes other words: it leaves a
+// whole one. After that they may change any.
+func (s *Server) leave(e *block.Edit, held *index.Held, words, at int, row []uint64, resized bool, h block.Header) (lo, hi int) {
+	hi = len(row)
+	if !resized {
+		lo, hi = e.Differ(at, row)
+	}
+	if held.Prev.CSN() == 0 {
+		return lo, hi // nothing was there before
+	}
+	older := block.Older(e.Load(s.olderWord()))
+	switch {
+	case held.Prev.CSN().Tick() < h.CSN().Tick():
+		older, _ = s.copyVersion(e, held, words, at, payload{lo, hi, len(row), resized}, h.CSN().Tick())
+		e.Set(s.olderWord(), uint64(older))
+	case older.IsPatch() && (resized || !older.Spans(patchWord, lo, hi)):
+		older, _ = s.copyVersion(e, held, words, at, payload{resized: true}, h.CSN().Tick())
+		e.Set(s.olderWord(), uint64(older))
+	}
+	e.Announce(h)
+	return lo, hi
+}
+
+// payload says which words of a payload change, if its length does not.
+type payload struct {
+	lo, hi, words int
+	resized       bool
+}
+
+// copyVersion retains a copy of the locked block, which is overwritten at a tick,
+// or a patch. It returns false if there is no memory.
+func (s *Server) copyVersion(e *block.Edit, held *index.Held, words, at int, p payload, tick clock.Tick) (block.Older, bool) {
+	if !s.needed(held.Prev) {
+		return 0, true
+	}
+	first, class, patch := 0, block.Class(0), false
+	if !p.resized {
+		first, class, patch = block.PatchFor(patchWord, p.lo, p.hi, p.words, words)
+	}
+	size := words
+	if patch {
+		size = class.Words()
+	}
+	o, ok := s.history.Reserve(size)
+	if !ok {
+		s.history.Lose(tick)
+		return 0, false
+	}
+	if patch {
+		e.PatchTo(s.arena.Span(o.Addr(), size), o.Addr(), patchWord, at+first, held.Prev)
+		o = o.Patching(first)
+	} else {
+		e.CopyTo(s.arena.Span(o.Addr(), size), o.Addr(), held.Prev)
+	}
+	s.history.Retain(o, tick)
+	return o, true
+}
+
+// needed reports whether a version says more than the lack of one does.
+func (s *Server) needed(h block.Header) bool {
+	return !h.IsAbsent() || h.CSN().Tick() > s.history.Floor()
+}
+
+// replaced returns what a block leads to that takes the place of the locked one,
+// at h. kept says that it leads to that block, which then is a version. It does
+// also within a tick if the row leads to a patch, which is one of that block.
+func (s *Server) replaced(held *index.Held, old uint64, h block.Header) (older block.Older, kept bool) {
+	switch {
+	case !s.history.Keeps() || held.Prev.CSN() == 0 || !s.needed(held.Prev):
+		return 0, false
+	case held.Prev.CSN().Tick() == h.CSN().Tick():
+		if older = block.Older(s.load(refAddr(old), s.olderWord())); !older.IsPatch() {
+			return older, false
+		}
+	}
+	return block.Older(old), true
+}
+
+// moveTo fills a new block with the row as of h, swaps the slot at pos, which
+// led to the old block, and retains or frees the old block.
+func (s *Server) moveTo(held *index.Held, pos position, old, to uint64, row []uint64, h block.Header) {
+	older, kept := s.replaced(held, old, h)
+	s.fill(refAddr(to), refClass(to), held.Key.Str, row, older, h)
+	s.relink(pos, makeSlot(s.hash(held.Key), to))
+	if kept {
+		s.history.RetainRow(older, h.CSN().Tick())
+	} else {
+		s.varied.Free(held.Addr, refClass(old))
+	}
+}
+
+// entomb deletes a row and leaves a tombstone. It returns false if none is
+// needed, or if there is no memory.
+func (s *Server) entomb(held *index.Held, h block.Header) bool {
+	sameTick := held.Prev.CSN().Tick() == h.CSN().Tick()
+	if !s.history.Keeps() || !held.Existed || sameTick && s.load(held.Addr, s.olderWord()) == 0 {
+		return false
+	}
+	if !s.entombIn(held, sameTick, block.Absent(h.CSN())) {
+		return false
+	}
+	s.tombs.Add(1)
+	s.graves.push(grave{s.hash(held.Key), h.CSN().Tick()})
+	return true
+}
+
+// entombIn makes the tombstone. The version of the chain is raised first, and
+// the row stays locked until then: an absence rests on its deletion.
+func (s *Server) entombIn(held *index.Held, sameTick bool, h block.Header) bool {
+	if s.strings {
+		return s.entombStr(held, h)
+	}
+	e := s.arena.Begin(held.Addr, s.rowBlock)
+	if !sameTick {
+		older, ok := s.copyVersion(&e, held, s.rowBlock, rowWord, payload{words: s.rowWords}, h.CSN().Tick())
+		if !ok {
+			return false
+		}
+		e.Set(olderWord, uint64(older))
+	}
+	s.find(held)
+	s.least = h.CSN()
+	s.open(s.chain[0])
+	s.commit()
+	e.Commit(h)
+	return true
+}
+
+// entombStr puts a tombstone without payload in the place of the row.
+func (s *Server) entombStr(held *index.Held, h block.Header) bool {
+	class := block.ClassFor(strBlockWords(len(held.Key.Str), 0))
+	addr, err := s.varied.Alloc(class)
+	if err != nil {
+		s.history.Lose(h.CSN().Tick())
+		return false
+	}
+	pos, old := s.find(held)
+	s.least = h.CSN()
+	s.moveTo(held, pos, old, makeRef(addr, class), nil, h)
+	return true
+}
+
+// Bury implements index.Server.
+func (s *Server) Bury(floor clock.Tick, most int) (done int) {
+	for n := min(s.graves.len(), buryShare*most); n > 0 && done < most; n-- {
+		if s.graves.list[s.graves.first].tick > floor {
+			break
+		}
+		g := s.graves.pop()
+		pos, ref, locked := s.walkTomb(g.hash, floor)
+		switch {
+		case locked:
+			s.graves.push(g)
+		case ref != 0:
+			s.unlink(pos)
+			s.freeRow(ref)
+			s.tombs.Add(^uint64(0))
+			done++
+		}
+	}
+	return done
+}
+
+// buryShare bounds the graves that Bury looks at for each tombstone that it may
+// remove: keys may have been inserted again.
+const buryShare = 4
+
+// walkTomb is walk for a tombstone of a deletion up to a tick, of any key with
+// this hash. If it is locked, it cannot be removed.
+func (s *Server) walkTomb(hash uint64, floor clock.Tick) (pos position, ref uint64, locked bool) {
+	s.chain = s.chain[:0]
+	for addr := s.bucketAddr(bucketOf(hash, s.buckets.Load())); addr != 0; addr = linkNext(s.load(addr, linkWord)) {
+		for i := range slots {
+			w := s.load(addr, slotWord+i)
+			if ref != 0 || !slotMatches(w, hash) || s.rowHash(slotRef(w)) != hash {
+				continue
+			}
+			h := block.Header(s.load(refAddr(slotRef(w)), block.HeaderWord))
+			if h.IsAbsent() && h.CSN() != 0 && h.CSN().Tick() <= floor {
+				pos, ref, locked = position{len(s.chain), i}, slotRef(w), h.Locked()
+			}
+		}
+		s.chain = append(s.chain, addr)
+	}
+	return pos, ref, locked
+}

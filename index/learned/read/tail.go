@@ -1,0 +1,332 @@
+package read
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"drtmx/index"
+	"drtmx/index/learned/model"
+	"drtmx/rdma"
+)
+
+// Bounds of one READ of a tail list, in words. The first ones of a sub-model are
+// small: most readers lack a few entries.
+const (
+	newsLeast = 64
+	newsMost  = 1024
+	// newsMax is how many READs of tail lists one operation may ask for.
+	newsMax = 6
+)
+
+// freshMax bounds the leaves known of a sub-model with a tail list.
+const freshMax = 1024
+
+// tailList is the tail list of a sub-model that is held: what splits have added
+// since. Its entries become leaves of the patch, and hints like these: the fences
+// of the leaf that an entry leads to prove an answer.
+type tailList struct {
+	addr     uint64
+	next     atomic.Uint64 // the number of the first entry not taken in
+	window   atomic.Int32  // how many entries to READ
+	learning sync.Mutex    // held to change the patch; nobody waits for it
+}
+
+func newTailList(at model.Tail) *tailList {
+	if at.Addr == 0 {
+		return nil
+	}
+	l := &tailList{addr: at.Addr}
+	l.next.Store(at.Next)
+	return l
+}
+
+// learn remembers a leaf that a chase found, unless the tail list has told it.
+func (l *tailList) learn(of *heldSub, found patchLeaf) {
+	if !l.learning.TryLock() {
+		return
+	}
+	defer l.learning.Unlock()
+	var known leafList
+	if p := of.patch.Load(); p != nil {
+		known = p.before
+	}
+	if k := known.last(found.low); k == nil || k.low != found.low || k.addr != found.addr {
+		of.patch.Store(&patch{before: known.grown([]patchLeaf{found})})
+	}
+}
+
+// take remembers leaves that splits have made, in the order of their numbers, of
+// which next is the one to go on with; false if another operation learns.
+func (l *tailList) take(of *heldSub, leaves []patchLeaf, next uint64) bool {
+	if !l.learning.TryLock() {
+		return false
+	}
+	defer l.learning.Unlock()
+	for len(leaves) > 0 && leaves[0].number < l.next.Load() {
+		leaves = leaves[1:] // another operation was first
+	}
+	if len(leaves) > 0 {
+		var known leafList
+		if p := of.patch.Load(); p != nil {
+			known = p.before
+		}
+		of.patch.Store(&patch{before: known.grown(leaves)})
+	}
+	if l.next.Load() < next {
+		l.next.Store(next)
+	}
+	return true
+}
+
+// adopt takes over what an older copy of the same sub-model knows of splits since
+// the training of this one.
+func (s *heldSub) adopt(old *heldSub, d *model.Directory) {
+	if old == nil || old.tail == nil || s.tail == nil || old.tail.addr != s.tail.addr {
+		return
+	}
+	first, next, p := s.tail.next.Load(), old.tail.next.Load(), old.patch.Load()
+	if next <= first {
+		return
+	}
+	s.tail.window.Store(old.tail.window.Load())
+	s.tail.next.Store(next)
+	if p == nil {
+		return
+	}
+	var leaves []patchLeaf
+	for _, l := range p.before.leaves {
+		if l.number >= first {
+			l.from = s.model.Predict(d.Input(l.low, s.prefix)).Leaf
+			leaves = append(leaves, l)
+		}
+	}
+	if len(leaves) > 0 {
+		s.patch.Store(&patch{before: listOf(leaves)})
+	}
+}
+
+// grown is the list and more leaves, seen now. Where keys rise, each of them
+// begins behind all others: then both lists share memory. So only the newest list
+// of a sub-model may grow, and by one goroutine at a time.
+//
+// A leaf of this list keeps the high fence that it began with, though later ones
+// may begin below that: a search finds these first.
+func (s leafList) grown(leaves []patchLeaf) leafList {
+	for i := range leaves {
+		n := len(s.leaves)
+		d, ok := s.digest(leaves[i].low)
+		if n == 0 || n == freshMax || !ok || !below(s.leaves[n-1].low, leaves[i].low) {
+			return s.with(leaves[i:])
+		}
+		s.leaves, s.lows = append(s.leaves, leaves[i]), append(s.lows, d)
+	}
+	return s
+}
+
+// with is a copy of the list with more leaves in their places. Those within one of
+// them are gone.
+func (s leafList) with(leaves []patchLeaf) leafList {
+	all := slices.Grow([]patchLeaf(nil), 2*(len(s.leaves)+len(leaves)))
+	all = append(all, s.leaves...)
+	at := 0
+	for _, l := range leaves {
+		at, _ = slices.BinarySearchFunc(all, l.low, func(l patchLeaf, low index.Key) int { return l.low.Compare(low) })
+		end := at
+		for end < len(all) && l.reaches(all[end].low) {
+			end++
+		}
+		all = slices.Replace(all, at, end, l)
+	}
+	if len(all) > freshMax { // those near the newest one stay
+		from := min(max(at-freshMax/4, 0), len(all)-freshMax/2)
+		all = all[from : from+freshMax/2]
+	}
+	return listOf(all)
+}
+
+// isTip reports whether leaf i of the list of a hot sub-model is the last one known
+// of keys that rise.
+func (s *leafList) isTip(i int) bool {
+	l := &s.leaves[i]
+	return l.rising && (i+1 == len(s.leaves) || !l.reaches(s.leaves[i+1].low))
+}
+
+// news is the READ of part of a tail list.
+type news struct {
+	of      *heldSub
+	sub     int
+	wr      int
+	from    uint64 // number of the first entry that was READ
+	buf     []uint64
+	entries []patchLeaf
+	pending bool
+	more    bool // the list went on where the last READ ended
+	asked   int  // by this operation
+}
+
+// resetNews begins an operation.
+func (f *finder) resetNews() {
+	if f.news != nil {
+		f.news.pending, f.news.more, f.news.asked, f.news.of = false, false, 0, nil
+	}
+}
+
+// askNews appends a READ of what is new in the tail list of a sub-model, unless it
+// has none or has just been READ to its end.
+func (f *finder) askNews(sub int, next *rdma.Batch) {
+	if sub < 0 || !f.h.Trained() {
+		return
+	}
+	held := f.h.held[sub].Load()
+	if held == nil || held.tail == nil {
+		return
+	}
+	n := f.news
+	if n == nil {
+		n = &news{}
+		f.news = n
+	}
+	if n.pending || n.asked == newsMax || n.of == held && !n.more {
+		return
+	}
+	l, size := held.tail, f.h.root.TailEntryWords()
+	n.of, n.sub, n.from, n.pending = held, sub, l.next.Load(), true
+	n.asked++
+	count := max(int(l.window.Load()), newsLeast/size)
+	count = min(count, int(f.h.root.TailEntries()-n.from%f.h.root.TailEntries()))
+	n.buf = grow(n.buf, count*size)
+	n.wr = next.Read(f.c.rkey, f.h.root.TailSlot(l.addr, n.from), n.buf)
+	f.reads++
+}
+
+// takeNews takes in the part of a tail list that was READ, if one was.
+func (f *finder) takeNews(done *rdma.Batch) {
+	if f.news != nil && f.news.pending {
+		f.decodeNews(done)
+	}
+}
+
+func (f *finder) decodeNews(done *rdma.Batch) {
+	n := f.news
+	n.pending, n.more = false, false
+	if done.WRs[n.wr].Status != rdma.StatusOK {
+		return // the READ beside it says what has happened
+	}
+	root, l := &f.h.root, n.of.tail
+	size, laps := root.TailEntryWords(), root.TailEntries()
+	n.entries = n.entries[:0]
+	next, newest := n.from, uint64(0)
+	for b := n.buf; len(b) > 0; b = b[size:] {
+		e, number, ok := root.TailEntryOf(b, l.addr, next, n.of.prefix)
+		if !ok {
+			break
+		}
+		next, newest = next+1, max(newest, number)
+		if model.ValidAddr(e.Leaf) {
+			from := n.of.model.Predict(f.h.Input(e.Low, n.of.prefix)).Leaf
+			n.entries = append(n.entries, patchLeaf{low: e.Low, high: e.High, bounded: e.Bounded, addr: e.Leaf, from: from, number: number, rising: e.Rising})
+		}
+	}
+	l.window.Store(int32(min(max(2*(next-n.from)+1, newsLeast/uint64(size)), newsMost/uint64(size))))
+	if next == n.from {
+		return
+	}
+	n.more = next-n.from == uint64(len(n.buf)/size)
+	if newest >= n.from+laps { // the ring has gone round since: go on with the oldest entry there is
+		next, n.more = max(newest-laps+1, next), true
+		slices.SortFunc(n.entries, func(a, b patchLeaf) int { return cmp.Compare(a.number, b.number) })
+	}
+	if !l.take(n.of, n.entries, next) {
+		n.more = false // others learn at once
+	}
+}
+
+// known returns the leaf that certainly has the key sought if what the client
+// knows of splits is true; false if there is none, or it is one of the two leaves given.
+func (f *finder) known(sub int, not, nor uint64) (addr uint64, ok bool) {
+	if sub < 0 || !f.h.Trained() {
+		return 0, false
+	}
+	held := f.h.held[sub].Load()
+	if held == nil {
+		return 0, false
+	}
+	p := held.patch.Load()
+	if p == nil {
+		return 0, false
+	}
+	l := p.leaf(f.key)
+	if l == nil || !l.reaches(f.key) || l.addr == not || l.addr == nor {
+		return 0, false
+	}
+	return l.addr, true
+}
+
+// covered reports whether a sub-model has a tail list that can still make up for
+// what it does not know: then a right link is no reason to fetch it again.
+func (f *finder) covered(sub int) bool {
+	if !f.h.Trained() {
+		return false
+	}
+	held := f.h.held[sub].Load()
+	if held == nil || held.tail == nil {
+		return false
+	}
+	p := held.patch.Load()
+	return p == nil || len(p.before.leaves) < freshMax/4
+}
+
+// freshCursor is the next leaf that a scan READs ahead, of those in the patch of a hot
+// sub-model.
+type freshCursor struct {
+	of *patch
+	at int
+}
+
+// beginFresh begins at the leaf that the finder has found in the list of a hot
+// sub-model, and reports whether the range ends in it.
+func (o *scanOp) beginFresh(s *leafList) (alone bool) {
+	i := o.listedAt
+	if s.isTip(i) {
+		o.tip = o.sub
+	}
+	l := &s.leaves[i]
+	if i+1 < len(s.leaves) && l.reaches(s.leaves[i+1].low) {
+		return o.kind.beyond(s.leaves[i+1].low)
+	}
+	return l.bounded && o.kind.beyond(l.high)
+}
+
+// freshAhead returns the next leaf of the patch of a hot sub-model, if that begins
+// before the next one of the model, of which left says that there is one.
+func (o *scanOp) freshAhead(left bool) (addr uint64, ok bool) {
+	held := o.h.held[o.aheadSub].Load()
+	if held == nil || held.tail == nil {
+		return 0, false
+	}
+	p, a := held.patch.Load(), &o.cursor
+	if p == nil {
+		return 0, false
+	}
+	s := &p.before
+	if a.of != p {
+		o.kind.seek()
+		a.of, a.at = p, s.upTo(o.key)
+	}
+	for a.at < len(s.leaves) {
+		l := &s.leaves[a.at]
+		if left && l.from >= o.aheadLeaf || o.kind.beyond(l.low) {
+			break
+		}
+		a.at++
+		if s.isTip(a.at - 1) {
+			o.tip = o.aheadSub
+		}
+		if l.from >= 0 {
+			return l.addr, true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,358 @@
+package tree
+
+import (
+	"cmp"
+	"slices"
+
+	"drtmx/index"
+	"drtmx/index/learned/leaf"
+	"drtmx/internal/block"
+	"drtmx/internal/clock"
+)
+
+// Graves tell readers of the past of deletions; leaf/graves.go says how. While
+// the server adds to a block of graves it is one leaf's, and open. When it is
+// full, or when several leaves have it because their keys were in one leaf once,
+// it is sealed and belongs to the history, which frees it when no reader needs its
+// newest deletion. So does a list that another has replaced: no reader follows it
+// who does not need the last delete of the leaf.
+
+// Sizes.
+const (
+	// graveWordsMin and graveWordsMax are the sizes of the first and of the largest
+	// block of graves. A full block that is smaller is followed by one twice as large.
+	graveWordsMin = 16
+	graveWordsMax = 128
+	// gravesMax bounds the blocks of graves of leaves that are merged.
+	gravesMax = 64
+)
+
+// graveBlock is what the server knows of a block of graves.
+type graveBlock struct {
+	at        block.Older
+	n         int
+	newest    block.CSN // deletion; readers of its tick or a later one do not need the block
+	low, high index.Key // of the keys
+	leaves    int       // that have it
+}
+
+// graves are the blocks of one leaf.
+type graves struct {
+	blocks []*graveBlock
+	open   *graveBlock // of blocks: deletions are added to it; nil if there is none
+	word   block.Older // what the leaf has: the open block alone, or a list
+	listed bool        // word is a list
+	leaf   uint64
+	place  int // in the yard
+}
+
+// graveyard has the graves of all leaves.
+type graveyard struct {
+	byLeaf map[uint64]*graves
+	all    []*graves
+	floor  clock.Tick
+	at     int           // of all; the one before it is pruned next
+	left   int           // how many were not pruned since the floor has risen
+	total  uint64Counter // graves
+	spare  []*graves
+	blocks []*graveBlock // spare
+}
+
+// add gives graves to a leaf that has none.
+func (y *graveyard) add(leaf uint64) *graves {
+	g := pop(&y.spare)
+	g.leaf, g.place = leaf, len(y.all)
+	y.byLeaf[leaf] = g
+	y.all = append(y.all, g)
+	return g
+}
+
+// pop takes one of the spare ones, or makes one.
+func pop[T any](spare *[]*T) *T {
+	n := len(*spare)
+	if n == 0 {
+		return new(T)
+	}
+	v := (*spare)[n-1]
+	*spare = (*spare)[:n-1]
+	return v
+}
+
+// forget drops a leaf's hold on a block.
+func (y *graveyard) forget(b *graveBlock) {
+	if b.leaves--; b.leaves == 0 {
+		y.total.add(-b.n)
+		*b = graveBlock{}
+		y.blocks = append(y.blocks, b)
+	}
+}
+
+// remove forgets the graves of a leaf, but for their memory.
+func (y *graveyard) remove(g *graves) {
+	delete(y.byLeaf, g.leaf)
+	last := y.all[len(y.all)-1]
+	y.all[g.place], last.place = last, g.place
+	y.all = y.all[:len(y.all)-1]
+	y.left = min(y.left, len(y.all))
+	*g = graves{blocks: g.blocks[:0]}
+	y.spare = append(y.spare, g)
+}
+
+// lastDelete is the CSN of the newest deletion in a leaf. Readers of its tick or
+// a later one do not follow the leaf's word graves.
+func (t *Tree) lastDelete(leaf uint64) block.CSN { return block.CSN(t.span(leaf).Load(t.lay.DeleteAt)) }
+
+// gravesWord is the word graves of a leaf.
+func (t *Tree) gravesWord(addr uint64) uint64 {
+	if g := t.yard.byLeaf[addr]; g != nil {
+		return uint64(g.word)
+	}
+	return 0
+}
+
+// dig adds a deletion to a leaf's graves. older is what the key was before; 0 says
+// that readers of the past do not need the deletion. The leaf still has the row.
+func (t *Tree) dig(h *index.Held, deleted block.CSN, older block.Older) {
+	g := t.yard.byLeaf[h.Home]
+	// The leaf's last delete leads readers of the ticks below it to the open block.
+	needed := max(deleted, t.lastDelete(h.Home))
+	if older == 0 {
+		if g != nil && g.open != nil {
+			g.open.newest = max(g.open.newest, needed)
+		}
+		return
+	}
+	if g == nil {
+		g = t.yard.add(h.Home)
+	}
+	if g.open == nil || g.open.n == leaf.GraveRoom(g.open.at.Words()) {
+		if !t.openGraves(g) {
+			t.a.History().Lose(deleted.Tick())
+			t.pruneGraves(g, t.a.History().Floor())
+			t.listGraves(g)
+			return
+		}
+	}
+	b := g.open
+	e := t.a.Begin(b.at.Addr(), b.at.Words())
+	at := leaf.GraveAt(b.n)
+	e.Set(at, t.graveKey(h.Key))
+	e.Set(at+1, uint64(deleted))
+	e.Set(at+2, uint64(older))
+	e.Set(leaf.GraveCountWord, uint64(b.n+1)) // last: see leaf.GravesOf
+	e.Commit(block.Header(t.a.NextVersion()).Lock())
+	if b.n == 0 || h.Key.Compare(b.low) < 0 {
+		b.low = h.Key
+	}
+	if b.n == 0 || h.Key.Compare(b.high) > 0 {
+		b.high = h.Key
+	}
+	b.n++
+	b.newest = max(b.newest, needed)
+	t.yard.total.add(1)
+	t.step("dug")
+}
+
+// graveKey is what a grave has of a key.
+func (t *Tree) graveKey(key index.Key) uint64 {
+	if t.lay.Kind == leaf.Strings {
+		return leaf.Hash(key.Str)
+	}
+	return key.Num
+}
+
+// openGraves makes room for one more grave: in a new block, or in a larger one
+// that takes the place of the open one. It returns false if there is no memory.
+func (t *Tree) openGraves(g *graves) bool {
+	hist, old, words := t.a.History(), g.open, graveWordsMin
+	if old != nil {
+		if words = 2 * old.at.Words(); words > graveWordsMax {
+			t.sealGraves(g)
+			old, words = nil, graveWordsMin
+		}
+	}
+	at, ok := hist.Reserve(words)
+	if !ok {
+		return false
+	}
+	e := t.a.Create(at.Addr(), words)
+	e.Set(leaf.IDWord, t.lay.GravesTag())
+	if old == nil {
+		b := pop(&t.yard.blocks)
+		*b = graveBlock{at: at, leaves: 1}
+		g.blocks, g.open = append(g.blocks, b), b
+	} else {
+		s := t.a.Span(old.at.Addr(), old.at.Words())
+		for i := leaf.GraveCountWord; i < leaf.GraveAt(old.n); i++ {
+			e.Set(i, s.Load(i))
+		}
+		hist.Retain(old.at, old.newest.Tick())
+		old.at = at
+	}
+	e.Commit(block.Header(t.a.NextVersion()).Lock())
+	return t.listGraves(g)
+}
+
+// sealGraves hands a leaf's open block to the history.
+func (t *Tree) sealGraves(g *graves) {
+	if b := g.open; b != nil {
+		t.a.History().Retain(b.at, b.newest.Tick())
+		g.open = nil
+	}
+}
+
+// pruneGraves forgets the blocks that no reader needs.
+func (t *Tree) pruneGraves(g *graves, floor clock.Tick) {
+	needed := func(b *graveBlock) bool { return b.newest.Tick() > floor }
+	if g.open != nil && !slices.ContainsFunc(g.blocks, needed) {
+		t.sealGraves(g)
+	}
+	kept := g.blocks[:0]
+	for _, b := range g.blocks {
+		if needed(b) || b == g.open { // a list says that the open one is needed
+			kept = append(kept, b)
+		} else {
+			t.yard.forget(b)
+		}
+	}
+	clear(g.blocks[len(kept):])
+	g.blocks = kept
+}
+
+// dropList hands the list of a leaf's graves to the history. The leaf is to get
+// another word, or is dead, or readers do not follow the word any more.
+func (t *Tree) dropList(g *graves) {
+	if g.listed {
+		t.a.History().Retain(g.word, t.lastDelete(g.leaf).Tick())
+	}
+	g.word, g.listed = 0, false
+}
+
+// listGraves makes the word for a leaf whose blocks have changed. The leaf is to
+// get it in the next edit. It returns false if there is no memory: then the
+// deletions are lost for readers of the past.
+func (t *Tree) listGraves(g *graves) bool {
+	hist := t.a.History()
+	t.dropList(g)
+	ok := true
+	switch {
+	case len(g.blocks) == 0:
+	case len(g.blocks) == 1 && g.open != nil:
+		g.word = g.open.at
+	default:
+		words := leaf.GraveListBlockWords(len(g.blocks))
+		if g.word, ok = hist.Reserve(words); !ok {
+			newest := slices.MaxFunc(g.blocks, func(a, b *graveBlock) int { return cmp.Compare(a.newest, b.newest) }).newest.Tick()
+			hist.Lose(newest)
+			t.pruneGraves(g, newest)
+			g.word = 0
+			break
+		}
+		g.listed = true
+		e := t.a.Create(g.word.Addr(), g.word.Words())
+		e.Set(leaf.IDWord, t.lay.GraveListTag())
+		e.Set(leaf.GraveCountWord, uint64(len(g.blocks)))
+		for i, b := range g.blocks {
+			newest := b.newest
+			if b == g.open {
+				newest = leaf.GravesOpen
+			}
+			e.Set(leaf.GraveListAt(i), uint64(b.at))
+			e.Set(leaf.GraveListAt(i)+1, uint64(newest))
+		}
+		e.Commit(block.Header(t.a.NextVersion()).Lock())
+	}
+	return ok
+}
+
+// gather takes the graves of leaves that a split, a merge or an unlink changes, to
+// hand them out with divide.
+func (t *Tree) gather(from ...*fences) []*graveBlock {
+	all := t.gathered[:0]
+	for _, f := range from {
+		g := t.yard.byLeaf[f.addr]
+		if g == nil {
+			continue
+		}
+		t.pruneGraves(g, t.a.History().Floor())
+		t.sealGraves(g)
+		for _, b := range g.blocks {
+			if slices.Contains(all, b) {
+				t.yard.forget(b)
+			} else {
+				all = append(all, b)
+			}
+		}
+		t.dropList(g)
+		t.yard.remove(g)
+	}
+	t.gathered = all
+	return all
+}
+
+// divide gives leaves the blocks that have keys of theirs, and forgets the others.
+func (t *Tree) divide(all []*graveBlock, to ...*fences) {
+	for _, f := range to {
+		var g *graves
+		for _, b := range all {
+			if b.high.Compare(f.low) < 0 || !f.last && b.low.Compare(f.high) >= 0 {
+				continue
+			}
+			if g == nil {
+				g = t.yard.add(f.addr)
+			}
+			b.leaves++
+			g.blocks = append(g.blocks, b)
+		}
+		if g != nil {
+			t.listGraves(g)
+		}
+	}
+	for _, b := range all {
+		t.yard.forget(b)
+	}
+	clear(all)
+}
+
+// crowded reports whether the graves of leaves are too many for one.
+func (t *Tree) crowded(run ...*fences) bool {
+	n := 0
+	for _, f := range run {
+		if g := t.yard.byLeaf[f.addr]; g != nil {
+			n += len(g.blocks)
+		}
+	}
+	return n > gravesMax
+}
+
+// buryLooks bounds the leaves that Bury looks at for each grave that it may forget.
+const buryLooks = 4
+
+// Bury is index.Server's. It forgets whole blocks of graves.
+func (t *Tree) Bury(floor clock.Tick, most int) (done int) {
+	y := &t.yard
+	if floor > y.floor {
+		y.floor, y.left = floor, len(y.all)
+	}
+	before := y.total.load()
+	for looks := 0; y.left > 0 && looks < buryLooks*most && done < most; looks++ {
+		y.left--
+		if y.at == 0 || y.at > len(y.all) {
+			y.at = len(y.all)
+		}
+		y.at--
+		g := y.all[y.at]
+		t.pruneGraves(g, floor)
+		done = int(before - y.total.load())
+		if len(g.blocks) > 0 {
+			continue
+		}
+		t.dropList(g)
+		addr := g.leaf
+		y.remove(g)
+		if t.sparse(t.liveOf(addr)) {
+			t.untidy.put(addr) // it may have been too crowded to be merged
+		}
+	}
+	return min(done, most)
+}

@@ -1,0 +1,84 @@
+package tree
+
+import (
+	"drtmx/index"
+	"drtmx/index/learned/leaf"
+	"drtmx/internal/mem"
+)
+
+var _ index.Prefetcher = (*Tree)(nil)
+
+// Bounds of what is prefetched of a leaf. A processor has no more lines under way
+// at a time than about as many.
+const (
+	nearWordsMin = 20 * mem.LineBytes / mem.WordBytes
+	nearWordsMax = 32 * mem.LineBytes / mem.WordBytes
+	// nearRowWords is how much of a row of its own is prefetched: the processor's
+	// own prefetching follows a longer copy.
+	nearRowWords = 64
+)
+
+// nearWords is how many words of a leaf are prefetched once its address is known:
+// all that readers of the present need if it is small, else keys and heads. Read
+// one after the other, its lines would be missed one after the other.
+func nearWords(l *leaf.Layout) int {
+	return min(max(l.RowsAt, nearWordsMin), l.PresentWords, nearWordsMax)
+}
+
+func (t *Tree) prefetch(leaf mem.Span) { leaf.Slice(0, t.near).Prefetch() }
+
+// Prefetch implements index.Prefetcher: first the leaf that should hold the key,
+// then the row, if it has a block of its own. What it reads may be changing: a
+// wrong address is one of the region or none.
+func (t *Tree) Prefetch(key index.Key, stage int) {
+	if stage == 0 {
+		if key.Num >= t.tail.Load() {
+			return // keys that rise: the leaf has just been used
+		}
+		if addr := t.descend(key); addr != 0 {
+			t.prefetch(t.span(addr))
+		}
+		return
+	}
+	if t.lay.Kind != leaf.Inline {
+		t.keys.prefetchRow(key)
+	}
+}
+
+func (n *nativeKeys) prefetchRow(key index.Key) {
+	t := n.t
+	addr := t.descend(key)
+	if addr == 0 {
+		return
+	}
+	s := t.span(addr)
+	for i := range min(leaf.CountOf(s.Load(leaf.MetaWord)), t.lay.Slots) {
+		if s.Load(t.lay.KeysAt+i) == key.Num {
+			t.prefetchBlock(s.Load(t.lay.HeadsAt+i), t.lay.RowBlockWords)
+		}
+	}
+}
+
+func (k *stringKeys) prefetchRow(key index.Key) {
+	sn, ok := k.see(key)
+	if !ok {
+		return
+	}
+	t := k.t
+	d, tag := leaf.DigestAt(key.Str, sn.f.prefix), leaf.Tag(key.Str)
+	for i := range min(leaf.CountOf(sn.s.Load(leaf.MetaWord)), t.lay.Slots) {
+		if sn.s.Load(t.lay.KeysAt+i) != d {
+			continue
+		}
+		if p := leaf.Pointer(sn.s.Load(t.lay.HeadsAt + i)); p.Tag() == tag && p.Valid() {
+			t.prefetchBlock(p.Addr(), p.Words())
+		}
+	}
+}
+
+// prefetchBlock prefetches a block whose address was read racily.
+func (t *Tree) prefetchBlock(addr uint64, words int) {
+	if s, ok := t.a.Region().Span(addr, uint64(min(words, nearRowWords))*mem.WordBytes); ok {
+		s.Prefetch()
+	}
+}

@@ -1,0 +1,510 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"drtmx/internal/datadir"
+	"drtmx/internal/member"
+	"drtmx/rdma/multi"
+	"drtmx/server"
+)
+
+// What an operator wants of a cluster of hosts is in its map, by a compare-and-swap: at
+// which hosts servers are to be, and at which none is to be. The hosts bring it about,
+// whichever process ends meanwhile, and the command only waits for it.
+
+// ErrMove reports a move of data servers that cannot be made.
+var ErrMove = errors.New("cluster: no move")
+
+func noMove(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrMove, fmt.Errorf(format, args...))
+}
+
+// hosted is the present state of a cluster of hosts.
+func (c *Cluster) hosted(ctx context.Context) (*member.State, error) {
+	s, err := c.Members(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case s == nil || s.Map == nil:
+		return nil, noMove("the data servers in %s are not found by a store of members: want a cluster with --replicas and --data-dir, or the address of its etcd", c.where)
+	}
+	return s, nil
+}
+
+// Where is where a data server is, and is to be.
+type Where struct {
+	Server     int   `json:"server"`
+	Partitions []int `json:"partitions"`
+	Host       int   `json:"host"` // where it is
+	To         int   `json:"to"`   // where it is to be
+}
+
+func whereIs(s *member.State, server int) Where {
+	now, _ := s.Map.Server(server)
+	w := Where{Server: server, Partitions: []int{}, Host: now.Host, To: aim(s, server)}
+	for p, at := range s.Map.Primaries {
+		if at == server {
+			w.Partitions = append(w.Partitions, p)
+		}
+	}
+	return w
+}
+
+// ServerOf returns the data server that has a partition.
+func (c *Cluster) ServerOf(ctx context.Context, partition int) (int, error) {
+	s, err := c.hosted(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if partition < 0 || partition >= len(s.Map.Primaries) {
+		return 0, noMove("partition %d: want 0 to %d, a partition of this cluster", partition, len(s.Map.Primaries)-1)
+	}
+	return s.Map.Primaries[partition], nil
+}
+
+// Move notes that a data server is to be at a host. The hosts then move it: Settle waits
+// for that. A move that cannot be made is refused with ErrMove, and nothing is noted.
+func (c *Cluster) Move(ctx context.Context, server, to int) (Where, error) {
+	s, err := c.hosted(ctx)
+	if err != nil {
+		return Where{}, err
+	}
+	if err := checkMove(s, server, to); err != nil {
+		return Where{}, err
+	}
+	from := whereIs(s, server)
+	_, err = member.Change(ctx, c.store, func(m *member.Map) (*member.Map, error) {
+		if m == nil {
+			return nil, member.ErrNoCluster
+		}
+		if m.Drains(to) {
+			return nil, drained(to)
+		}
+		if !m.PutWish(server, to) {
+			return nil, nil
+		}
+		return m, nil
+	})
+	from.To = to
+	return from, err
+}
+
+func drained(host int) error {
+	return noMove("host %d is drained, and takes no data server: want drtmx cluster undrain %d first", host, host)
+}
+
+// checkMove refuses a move that cannot be made now.
+func checkMove(s *member.State, server, to int) error {
+	m := s.Map
+	where, ok := m.Server(server)
+	switch {
+	case !ok || server >= m.Size:
+		return noMove("data server %d: want 0 to %d, a data server of this cluster", server, m.Size-1)
+	case to < 0 || to >= m.Size:
+		return noMove("host %d: want 0 to %d, a host of this cluster", to, m.Size-1)
+	case m.Drains(to):
+		return drained(to)
+	case where.Host == to:
+		return nil
+	}
+	if _, ok := s.Registered(server); !ok {
+		return noMove("data server %d does not run: want it to be at a host, from which it can go", server)
+	}
+	if m.Set(server).Members == 0 {
+		return noMove("data server %d has no copies: want a cluster with --replicas 2 or more", server)
+	}
+	if m.Copy(server, to) < 0 {
+		return noMove("host %d cannot keep a copy of data server %d, which is at host %d: want one of the hosts after that, or host %d", to, server, where.Host, server)
+	}
+	if to == server && m.Wish(server) != server {
+		return nil // the wish is taken back
+	}
+	if !canRun(s, server, to) {
+		if _, ok := keeperOf(s, to); ok {
+			own, _ := m.Server(to)
+			return noMove("host %d keeps copies only, while its own data server is at host %d: want that back first", to, own.Host)
+		}
+		return noMove("host %d does not run: want one of %s", to, listed(runningHosts(s)))
+	}
+	if others := besides(m, server); server == where.Host && len(others) > 0 {
+		return noMove("host %d also has data server %s: want those moved before its own", where.Host, listed(others))
+	}
+	return nil
+}
+
+// runningHosts are the hosts that run.
+func runningHosts(s *member.State) (all []int) {
+	for host := range s.Map.Size {
+		_, keeps := keeperOf(s, host)
+		own, ok := s.Map.Server(host)
+		if _, alive := s.Registered(host); keeps || ok && alive && own.Host == host {
+			all = append(all, host)
+		}
+	}
+	return all
+}
+
+// besides are the data servers at the host of a number, but for its own.
+func besides(m *member.Map, host int) (all []int) {
+	for _, s := range m.Servers {
+		if s.Host == host && s.Index != host {
+			all = append(all, s.Index)
+		}
+	}
+	return all
+}
+
+func listed(numbers []int) string {
+	if len(numbers) == 0 {
+		return "none"
+	}
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(numbers), " ", ", "), "[]")
+}
+
+// settlePause is the time between two questions whether a server serves.
+const settlePause = 20 * time.Millisecond
+
+// Settle waits until a data server is where it is to be, and serves. The error tells
+// what it waited for.
+func (c *Cluster) Settle(ctx context.Context, server int) (Where, error) {
+	return c.served(ctx, server, func(w Where) bool { return w.Host == w.To })
+}
+
+// Serves waits until a data server serves, wherever it is.
+func (c *Cluster) Serves(ctx context.Context, server int) (Where, error) {
+	return c.served(ctx, server, func(Where) bool { return true })
+}
+
+// served waits until a data server serves where it may be.
+func (c *Cluster) served(ctx context.Context, server int, may func(Where) bool) (Where, error) {
+	var w Where
+	reason := ""
+	s, err := member.WaitFor(ctx, c.store, func(s *member.State) bool {
+		if s.Map == nil {
+			return false
+		}
+		w = whereIs(s, server)
+		now, _ := s.Map.Server(server)
+		r, alive := s.Registered(server)
+		reason = pending(s, w)
+		return may(w) && alive && r.Instance == now.Instance
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			err = noMove("data server %d is at host %d and is to be at host %d: %s; it goes there when it can", server, w.Host, w.To, reason)
+		}
+		return w, err
+	}
+	f, ok := c.provider.(*multi.Provider)
+	if !ok {
+		return w, nil
+	}
+	for {
+		now, _ := s.Map.Server(server)
+		h, err := askServer(ctx, f, addressOf(now))
+		if err == nil && h.Server == server {
+			return w, nil
+		}
+		select {
+		case <-ctx.Done():
+			return w, noMove("data server %d is at host %d, and does not serve yet: %v", server, w.Host, err)
+		case <-time.After(settlePause):
+		}
+		if next, err := c.hosted(ctx); err == nil {
+			if s = next; whereIs(s, server).Host != w.Host {
+				return c.served(ctx, server, may)
+			}
+		}
+	}
+}
+
+// pending says what a server waits for that is not where it is to be.
+func pending(s *member.State, w Where) string {
+	if w.Host == w.To {
+		return ""
+	}
+	if _, alive := s.Registered(w.Server); !alive {
+		return "it is on its way"
+	}
+	if !canRun(s, w.Server, w.To) {
+		return fmt.Sprintf("host %d does not run, or keeps copies only", w.To)
+	}
+	if !s.Map.Set(w.Server).Members.Has(s.Map.Copy(w.Server, w.To)) {
+		return fmt.Sprintf("the copy at host %d is not in sync yet", w.To)
+	}
+	if w.Server == w.Host && len(besides(s.Map, w.Host)) > 0 {
+		return fmt.Sprintf("host %d also has data server %s", w.Host, listed(besides(s.Map, w.Host)))
+	}
+	return "it is about to go"
+}
+
+// Placement says where the data servers are and are to be, why those that are elsewhere
+// have not moved, and which hosts are drained. It is nil without a store of members.
+func Placement(s *member.State) (all []Where, waits []string, drained []int) {
+	if s == nil || s.Map == nil {
+		return nil, nil, nil
+	}
+	for _, server := range s.Map.Servers {
+		w := whereIs(s, server.Index)
+		all, waits = append(all, w), append(waits, pending(s, w))
+	}
+	return all, waits, s.Map.Drained
+}
+
+// Drain notes that no data server and no copy is to be at a host. The hosts then move
+// what is there: Drained waits for that. A drain for which no hosts are left is refused
+// with ErrMove, and nothing is noted. It returns the data servers that go.
+func (c *Cluster) Drain(ctx context.Context, host int) (goes []Where, err error) {
+	s, err := c.hosted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_, err = member.Change(ctx, c.store, func(m *member.Map) (*member.Map, error) {
+		if m == nil {
+			return nil, member.ErrNoCluster
+		}
+		s.Map = m
+		changes := m.Clone().PutDrained(host, true)
+		if goes, err = checkDrain(s, host); err != nil || !changes {
+			return nil, err
+		}
+		m.PutDrained(host, true)
+		return m, nil
+	})
+	return goes, err
+}
+
+// checkDrain refuses to drain a host whose data servers no other can take. It returns
+// those, with the hosts to which they go.
+func checkDrain(s *member.State, host int) (goes []Where, err error) {
+	m := s.Map
+	if host < 0 || host >= m.Size {
+		return nil, noMove("host %d: want 0 to %d, a host of this cluster", host, m.Size-1)
+	}
+	next := &member.State{Map: m.Clone(), Alive: s.Alive}
+	next.Map.PutDrained(host, true)
+	for _, server := range m.Servers {
+		if server.Host != host {
+			continue
+		}
+		w := whereIs(next, server.Index)
+		if w.To == host {
+			return nil, noMove("no other host can take data server %d: want one that runs its own data server and is not drained", server.Index)
+		}
+		if m.Set(server.Index).Members == 0 {
+			return nil, noMove("data server %d has no copies: want a cluster with --replicas 2 or more", server.Index)
+		}
+		goes = append(goes, w)
+	}
+	return goes, nil
+}
+
+// Undrain notes that data servers and copies may be at a host again. Those that are to
+// be there come back.
+func (c *Cluster) Undrain(ctx context.Context, host int) error {
+	s, err := c.hosted(ctx)
+	if err != nil {
+		return err
+	}
+	if host < 0 || host >= s.Map.Size {
+		return noMove("host %d: want 0 to %d, a host of this cluster", host, s.Map.Size-1)
+	}
+	_, err = member.Change(ctx, c.store, func(m *member.Map) (*member.Map, error) {
+		if m == nil {
+			return nil, member.ErrNoCluster
+		}
+		if !m.PutDrained(host, false) {
+			return nil, nil
+		}
+		return m, nil
+	})
+	return err
+}
+
+// Drained waits until no data server is at a host, and no copy that another host could
+// keep. The error tells what it waited for.
+func (c *Cluster) Drained(ctx context.Context, host int) error {
+	reason := ""
+	_, err := member.WaitFor(ctx, c.store, func(s *member.State) bool {
+		reason = holds(s, host)
+		return reason == ""
+	})
+	if err != nil && ctx.Err() != nil {
+		err = noMove("host %d is not empty yet: %s; it is drained further", host, reason)
+	}
+	return err
+}
+
+// holds says what is at a drained host and can go; "" if nothing.
+func holds(s *member.State, host int) string {
+	m := s.Map
+	if m == nil || !m.Drains(host) {
+		return "it is not drained"
+	}
+	for _, server := range m.Servers {
+		if server.Host == host {
+			return fmt.Sprintf("data server %d is there: %s", server.Index, pending(s, whereIs(s, server.Index)))
+		}
+		if !m.Set(server.Index).Members.Has(m.Copy(server.Index, host)) {
+			continue
+		}
+		for _, other := range runningHosts(s) {
+			k := m.Copy(server.Index, other)
+			if k > 0 && !m.Drains(other) && !m.Set(server.Index).Members.Has(k) {
+				return fmt.Sprintf("the copy of data server %d there waits for one at another host to be in sync", server.Index)
+			}
+		}
+	}
+	return ""
+}
+
+// Whole waits until all data servers are where they are to be, and as many copies of
+// each are in sync as there were. The error tells what it waited for.
+func (c *Cluster) Whole(ctx context.Context, copies map[int]int) error {
+	reason := ""
+	s, err := member.WaitFor(ctx, c.store, func(s *member.State) bool {
+		if s.Map == nil {
+			return false
+		}
+		for _, server := range s.Map.Servers {
+			w := whereIs(s, server.Index)
+			now := bits.OnesCount8(uint8(s.Map.Set(server.Index).Members))
+			switch r, alive := s.Registered(server.Index); {
+			case w.Host != w.To:
+				reason = fmt.Sprintf("data server %d is to be at host %d: %s", server.Index, w.To, pending(s, w))
+				return false
+			case !alive || r.Instance != server.Instance:
+				reason = fmt.Sprintf("data server %d does not run", server.Index)
+				return false
+			case now < copies[server.Index]:
+				reason = fmt.Sprintf("%d of %d copies of data server %d are in sync", now, copies[server.Index], server.Index)
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			err = noMove("not all is as it is to be: %s", reason)
+		}
+		return err
+	}
+	for _, server := range s.Map.Servers {
+		if _, err := c.Settle(ctx, server.Index); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// InSync returns how many copies of each data server's data are in sync, its own
+// included.
+func (c *Cluster) InSync(ctx context.Context) (map[int]int, error) {
+	s, err := c.hosted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := map[int]int{}
+	for _, server := range s.Map.Servers {
+		all[server.Index] = bits.OnesCount8(uint8(s.Map.Set(server.Index).Members))
+	}
+	return all, nil
+}
+
+// Empty fails with ErrMove unless a host is drained and nothing is there.
+func (c *Cluster) Empty(ctx context.Context, host int) error {
+	s, err := c.hosted(ctx)
+	if err != nil {
+		return err
+	}
+	if host < 0 || host >= s.Map.Size {
+		return noMove("host %d: want 0 to %d, a host of this cluster", host, s.Map.Size-1)
+	}
+	if why := holds(s, host); why != "" {
+		return noMove("host %d: %s; want drtmx cluster drain %d first", host, why, host)
+	}
+	return nil
+}
+
+// Left waits until no data server is at a drained host that has ended, and no copy there
+// is in sync.
+func (c *Cluster) Left(ctx context.Context, host int) error {
+	reason := ""
+	_, err := member.WaitFor(ctx, c.store, func(s *member.State) bool {
+		if reason = holds(s, host); reason != "" {
+			return false
+		}
+		for _, server := range s.Map.Servers {
+			if s.Map.Set(server.Index).Members.Has(s.Map.Copy(server.Index, host)) {
+				reason = fmt.Sprintf("it has a copy of data server %d that is in sync", server.Index)
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil && ctx.Err() != nil {
+		err = noMove("host %d cannot be removed yet: %s", host, reason)
+	}
+	return err
+}
+
+// RemoveHost removes the data directory of a host, which has ended, from that of its
+// cluster. It fails with datadir.ErrInUse if a process has the directory.
+func RemoveHost(dir string, host int) error {
+	at := HostDir(dir, host)
+	if there, err := exists(vfs.Default, at); err != nil || !there {
+		return err
+	}
+	for _, d := range []string{server.ServerDir(at, host), keeperDir(at, host)} {
+		if there, err := exists(vfs.Default, d); err != nil || !there {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		l, err := datadir.Lock(vfs.Default, d)
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+	}
+	if err := removeDir(at); err != nil {
+		return fmt.Errorf("%w %s: %w", ErrData, dir, err)
+	}
+	return nil
+}
+
+// ZoneOf is the zone of a host, empty if that is not known.
+func ZoneOf(s *member.State, host int) string {
+	if k, ok := keeperOf(s, host); ok {
+		return k.Zone
+	}
+	if own, ok := s.Map.Server(host); ok && own.Host == host {
+		return own.Zone
+	}
+	return ""
+}
+
+// HostStates are the states of the hosts as the store of members knows them: HostRuns,
+// HostKeeps, or HostEnded for one without a lease.
+func HostStates(s *member.State) []string {
+	all := make([]string, s.Map.Size)
+	for host := range all {
+		all[host] = HostEnded
+	}
+	for _, host := range runningHosts(s) {
+		all[host] = HostRuns
+		if _, keeps := keeperOf(s, host); keeps {
+			all[host] = HostKeeps
+		}
+	}
+	return all
+}

@@ -1,0 +1,169 @@
+package exec
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+	"drtmx/tables"
+)
+
+// keeper is the data server that orders the changes of the catalogue.
+const keeper = 0
+
+// follow takes a later version of the catalogue from a server's hello. Under
+// db.mu.
+func (db *DB) follow(h *wire.Hello) error {
+	c := db.Catalog()
+	if h.CatalogVersion <= c.Version() {
+		return nil
+	}
+	next, err := c.Follow(h.Catalog)
+	if err != nil {
+		return fmt.Errorf("%w: catalogue of server %s: %w", ErrProtocol, db.servers[h.Server], err)
+	}
+	if next.Version() != h.CatalogVersion {
+		return fmt.Errorf("%w: server %s has version %d of the catalogue, and says %d", ErrProtocol, db.servers[h.Server], next.Version(), h.CatalogVersion)
+	}
+	db.catalog.Store(next)
+	return nil
+}
+
+// newPool makes the pool of an index in a partition. If the index is newer than
+// the hello of the partition's server, it asks for another one. A server that
+// has not got the index yet ends the attempt.
+func (s *Session) newPool(ctx context.Context, l *link, ix, part int) (*opPool, error) {
+	c := s.db.client(s.life(part), ix, part)
+	if c == nil {
+		if err := s.helloAgain(ctx, l); err != nil {
+			return nil, err
+		}
+		if c = s.db.client(s.life(part), ix, part); c == nil {
+			return nil, s.txn.abandon(CauseCatalog)
+		}
+	}
+	n := len(s.db.parts)
+	if most := max(len(s.db.Catalog().Indexes), ix+1) * n; most > len(s.pools) {
+		s.pools = append(s.pools, make([]*opPool, most-len(s.pools))...)
+	}
+	p := &opPool{client: c, server: l.server, began: &s.txn.began}
+	s.pools[ix*n+part] = p
+	return p, nil
+}
+
+// helloAgain asks a server what it has now.
+func (s *Session) helloAgain(ctx context.Context, l *link) error {
+	resp, err := s.call(ctx, l, []byte{byte(wire.OpHello)})
+	if err != nil {
+		return err
+	}
+	h, err := wire.DecodeHello(resp)
+	if err != nil {
+		return &tables.Error{Err: ErrProtocol, Partition: -1, Server: s.db.servers[l.server], Cause: err}
+	}
+	lf, err := s.db.meet(h, l.conn.InOrder())
+	if err == nil {
+		s.rebind(l.server, lf)
+	}
+	return err
+}
+
+// refresh asks for the present version of the catalogue. newer reports that the
+// DB did not have it.
+func (s *Session) refresh(ctx context.Context) (newer bool, err error) {
+	was := s.db.Catalog().Version()
+	l, err := s.reach(ctx, keeper)
+	if err == nil {
+		err = s.helloAgain(ctx, l)
+	}
+	return s.db.Catalog().Version() > was, err
+}
+
+// mayRefresh reports whether an attempt of the session that ended with err may
+// succeed with the present version of the catalogue, which it then has.
+func (s *Session) mayRefresh(ctx context.Context, err error) bool {
+	if !errors.Is(err, tables.ErrCatalog) || ctx.Err() != nil {
+		return false
+	}
+	newer, err := s.refresh(ctx)
+	return newer && err == nil
+}
+
+// Refresh asks for the present version of the catalogue.
+func (db *DB) Refresh(ctx context.Context) error {
+	s, err := db.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.release(s)
+	_, err = s.refresh(ctx)
+	return err
+}
+
+// Alter makes the next version of the catalogue at all data servers, and
+// returns it or a later one. A change that was made before changes nothing.
+func (db *DB) Alter(ctx context.Context, ch tables.Change) (*tables.Catalog, error) {
+	if _, err := db.Catalog().With(ch); err != nil {
+		return nil, err
+	}
+	req, err := json.Marshal(ch)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", tables.ErrSchema, err)
+	}
+	req = append([]byte{byte(wire.OpAlter)}, req...)
+	if len(req) > rdma.MaxMessageBytes {
+		return nil, tooLarge("a change of the catalogue", len(req), rdma.MaxMessageBytes, "rdma.MaxMessageBytes")
+	}
+	s, err := db.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer db.release(s)
+	until := time.Now().Add(db.cfg.Retry.Patience)
+	if d, ok := ctx.Deadline(); ok {
+		until = d
+	}
+	for n := 0; ; n++ {
+		err := s.alter(ctx, req)
+		if err == nil {
+			_, err = s.refresh(ctx)
+			return db.Catalog(), err
+		}
+		busy := errors.Is(err, errBusy)
+		if busy && time.Now().Before(until) && s.backoff(ctx, n) == nil {
+			continue
+		}
+		if ended := ctx.Err(); busy || ended != nil {
+			err = db.unavailable(keeper, cmp.Or(ended, err))
+		}
+		return nil, err
+	}
+}
+
+// errBusy reports a change that waits for another one, or for a data server that
+// does not answer.
+var errBusy = errors.New("the change is not complete")
+
+func (s *Session) alter(ctx context.Context, req []byte) error {
+	l, err := s.link(ctx, keeper)
+	if err != nil {
+		return err
+	}
+	resp, err := s.call(ctx, l, req)
+	if err != nil {
+		return err
+	}
+	switch c := wire.Code(resp[0]); c {
+	case wire.OK:
+		return nil
+	case wire.InDoubt:
+		return fmt.Errorf("%w: %s", errBusy, resp[1:])
+	default:
+		return codeError(c, resp[1:])
+	}
+}

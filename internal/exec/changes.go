@@ -1,0 +1,64 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+	"drtmx/tables"
+)
+
+// What package changes needs of a DB, see changes.Cluster.
+
+// Durable reports whether the data servers keep logs.
+func (db *DB) Durable() bool { return db.durable }
+
+// Patience is Retry.Patience.
+func (db *DB) Patience() time.Duration { return db.cfg.Retry.Patience }
+
+// Connect connects to a data server, and checks that it is the one known before. The
+// connection is the caller's.
+func (db *DB) Connect(ctx context.Context, server int) (rdma.Conn, error) {
+	db.mu.Lock()
+	closed := db.mu.closed
+	db.mu.Unlock()
+	if closed {
+		return nil, ErrClosed
+	}
+	g := db.dial(ctx, server)
+	if g.err != nil {
+		return nil, g.err
+	}
+	if _, err := db.check(g, server); err != nil {
+		return nil, err
+	}
+	return g.conn, nil
+}
+
+// Incarnations are those of the data servers, 0 for one that was not heard of.
+func (db *DB) Incarnations() []uint64 {
+	all := make([]uint64, len(db.incarnation))
+	for i := range all {
+		all[i] = db.incarnation[i].Load()
+	}
+	return all
+}
+
+// Returns reports whether a server that err is about may come back with all that it has
+// acknowledged.
+func (db *DB) Returns(err error) bool { return db.returns(err) }
+
+// Refused is the error of an answer with a code that is no result.
+func (db *DB) Refused(server int, code wire.Code, text []byte) error {
+	err := codeError(code, text)
+	var e *tables.Error
+	if errors.As(err, &e) && e.Server == "" {
+		e.Server = db.servers[server]
+	}
+	return err
+}
+
+// Unavailable is the error of a server that does not answer.
+func (db *DB) Unavailable(server int, cause error) error { return db.unavailable(server, cause) }

@@ -1,0 +1,99 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync/atomic"
+)
+
+// crowdState is what an Update uses of its caller's session while it runs on
+// another one, in one place.
+type crowdState struct {
+	stats  SessionStats
+	lent   bool // its transaction runs on a session of the pool
+	closed atomic.Bool
+}
+
+// crowdMin is the number of Updates of callers' own sessions that may be in
+// progress before further ones run on sessions of the pool. The state of more
+// sessions does not fit the processor's caches.
+const crowdMin = 512
+
+// update runs an Update of a caller's own session. If many are in progress, it
+// waits at the gate and then runs on a session of the pool, as DB.Update does.
+func (s *Session) update(ctx context.Context, fn Body) error {
+	g := &s.db.gate
+	defer g.own.Add(-1)
+	if g.own.Add(1) <= crowdMin || len(s.unsettled) > 0 {
+		return s.run(ctx, update, math.MaxInt, fn, nil)
+	}
+	if ran, err := s.updateInPool(ctx, fn); ran {
+		return err
+	}
+	return s.run(ctx, update, math.MaxInt, fn, nil)
+}
+
+// updateInPool runs an Update on a session of the pool. It reports false if that
+// lacks a connection, and s has one: then nothing has been committed.
+//
+// Transactions are strictly serializable whatever session they run on, so the next
+// transaction of s sees this one. Only a transaction whose outcome is unknown may
+// still begin later: s takes it over, and settles it before it sends anything.
+func (s *Session) updateInPool(ctx context.Context, fn Body) (ran bool, err error) {
+	switch {
+	case s.lent || s.txn.mode != closed:
+		return true, errNested
+	case s.closed.Load():
+		return true, ErrClosed
+	}
+	p, err := s.db.admit(ctx, &s.crowdState)
+	if err != nil {
+		return true, err
+	}
+	p.takeStats()
+	s.lent, p.borrower = true, s
+	id := p.id
+	defer func() {
+		s.lent, p.borrower = false, nil
+		s.stats.add(p.takeStats())
+		if p.id != id {
+			s.takeOver(p.unsettled)
+		}
+		s.db.release(p)
+	}()
+	err = p.run(ctx, update, math.MaxInt, fn, nil)
+	return !lacksRoom(err) || !s.connected(), err
+}
+
+// errNested refuses a transaction inside another one of the same session.
+var errNested = fmt.Errorf("%w: a transaction runs inside another of the same session", ErrClosed)
+
+// takeOver makes the session settle transactions that ran on another one: at the
+// beginning of its next connection to their servers.
+func (s *Session) takeOver(unknown []unsettled) {
+	s.unsettled = append(s.unsettled, unknown...)
+	for _, u := range unknown {
+		if l := s.links[u.server]; l != nil {
+			s.drop(l)
+		}
+	}
+}
+
+// takeStats returns the session's counters, and begins again at zero.
+func (s *Session) takeStats() SessionStats {
+	st := s.Stats()
+	s.stats = SessionStats{}
+	return st
+}
+
+func (st *SessionStats) add(o SessionStats) {
+	st.Fabric = st.Fabric.Add(o.Fabric)
+	for i, n := range o.Aborts {
+		if n > 0 { // rarely
+			st.Aborts[i] += n
+		}
+	}
+	st.Rounds, st.Commits = st.Rounds+o.Rounds, st.Commits+o.Commits
+	st.Snapshots, st.Overtaken = st.Snapshots+o.Snapshots, st.Overtaken+o.Overtaken
+}

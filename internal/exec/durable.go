@@ -1,0 +1,103 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+
+	"drtmx/internal/block"
+)
+
+// An answer may rest on commits that are not durable yet. A transaction that
+// writes nothing therefore ends only when the horizon of each partition has
+// reached the newest commit that its answers there rest on. The validation READs
+// the horizons with the epochs, so an attempt that rests on nothing new waits for
+// nothing, and posts no other round.
+//
+// Nothing is validated again after the wait. The moment of the transaction is the
+// end of its last read; the wait only puts off that anyone hears of it. See
+// docs/invariants.md.
+
+// rested is what an attempt rests on in one partition.
+type rested struct {
+	part    int
+	rests   block.CSN // the newest commit behind its answers
+	horizon block.CSN // as read last: what is not above it is durable
+}
+
+// restedIn returns the entry of a partition, nil if there is none.
+func (s *Session) restedIn(part int) *rested {
+	for i := range s.controlled {
+		if r := &s.controlled[i]; r.part == part {
+			return r
+		}
+	}
+	return nil
+}
+
+// Waits between two looks at the horizons: a few without rest, then longer ones.
+// A log is synced in some tenths of a millisecond, or in some milliseconds.
+const (
+	horizonSpins   = 16
+	horizonWaitMin = 20 * time.Microsecond
+	horizonWaitMax = 400 * time.Microsecond
+)
+
+// awaitDurable waits until what s.controlled rests on is durable.
+func (s *Session) awaitDurable(t *Txn) error {
+	for i := range s.controlled {
+		if r := &s.controlled[i]; r.rests > r.horizon {
+			return s.awaitHorizons(t)
+		}
+	}
+	return nil
+}
+
+// restOnTime notes that a Snapshot rests on all commits of its tick, and before,
+// in a partition that it has read. The partition had closed the tick, so no later
+// commit lowers the horizon below it again.
+func (s *Session) restOnTime(t *Txn, part int) {
+	r := s.restedIn(part)
+	if r == nil {
+		s.controlled = append(s.controlled, rested{part: part})
+		r = &s.controlled[len(s.controlled)-1]
+	}
+	r.rests, r.horizon = block.NewCSN(t.at+1, 0)-1, block.CSN(s.snap.lines[part][lineHorizon])
+}
+
+// awaitHorizons READs the control lines until all horizons are reached.
+func (s *Session) awaitHorizons(t *Txn) error {
+	sn := &s.snap
+	t.proved = 0
+	var patience time.Duration
+	for n := 0; ; n++ {
+		sn.list = sn.list[:0]
+		for i := range s.controlled {
+			if r := &s.controlled[i]; r.rests > r.horizon {
+				sn.list = append(sn.list, r.part)
+			}
+		}
+		if len(sn.list) == 0 {
+			return nil
+		}
+		if err := s.rest(t.ctx, n, &patience); err != nil {
+			return t.fail(fmt.Errorf("partition %d: what was read is not durable yet: %w", sn.list[0], err))
+		}
+		if err := s.readLines(t.ctx, t); err != nil {
+			return t.fail(err)
+		}
+		for _, p := range sn.list {
+			s.restedIn(p).horizon = block.CSN(sn.lines[p][lineHorizon])
+		}
+	}
+}
+
+// rest waits before look n+1 at the horizons.
+func (s *Session) rest(ctx context.Context, n int, patience *time.Duration) error {
+	if n < horizonSpins {
+		runtime.Gosched()
+		return ctx.Err()
+	}
+	return s.pause(ctx, min(horizonWaitMin<<min(n-horizonSpins, 10), horizonWaitMax), patience)
+}

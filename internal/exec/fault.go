@@ -1,0 +1,165 @@
+package exec
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"sync"
+
+	"drtmx/index"
+	"drtmx/internal/wire"
+	"drtmx/tables"
+)
+
+// kinds are the errors that cross RPC as themselves, by the number that stands
+// for them in messages.
+var kinds = [...]error{
+	1: ErrNotFound, 2: ErrExists, 3: ErrReadOnly, 4: ErrOutOfMemory, 5: ErrClosed, 6: ErrProtocol, 7: ErrTooLarge,
+	8: ErrUnavailable, 9: ErrForbidden, 10: ErrNoProcedure, 11: tables.ErrKey, 12: tables.ErrRow, 13: tables.ErrSchema, 14: tables.ErrNoTable, 15: tables.ErrCatalog,
+}
+
+func kindOf(err error) uint8 {
+	for i, k := range kinds {
+		if k != nil && errors.Is(err, k) {
+			return uint8(i)
+		}
+	}
+	return 0
+}
+
+// fault is a tables.Error as a message.
+type fault struct {
+	Kind      uint8      `json:"kind"`
+	Table     string     `json:"table,omitempty"`
+	Index     string     `json:"index,omitempty"`
+	Strings   bool       `json:"strings,omitempty"`
+	Key       tables.Key `json:"key,omitzero"`
+	Partition int        `json:"partition"`
+	Server    string     `json:"server,omitempty"`
+	Limit     string     `json:"limit,omitempty"`
+	Max       int64      `json:"max,omitempty"`
+	Size      int64      `json:"size,omitempty"`
+	Detail    string     `json:"detail,omitempty"`
+}
+
+// Fault is the text of an answer for an error. If the error says what it
+// concerns, so does the error that codeError makes of the text.
+func Fault(err error) string {
+	var e *tables.Error
+	if !errors.As(err, &e) {
+		return err.Error()
+	}
+	f := fault{
+		Kind: kindOf(e.Err), Table: e.Table, Index: e.Index, Key: e.Key, Partition: e.Partition, Server: e.Server,
+		Limit: e.Limit, Max: e.Max, Size: e.Size, Detail: e.Detail,
+	}
+	if e.Cause != nil && f.Detail == "" {
+		f.Detail = e.Cause.Error()
+	}
+	b, jerr := json.Marshal(f)
+	if jerr != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// faultIn decodes the output of Fault, nil if it is plain text. kind is the
+// error's kind if the text has none.
+func faultIn(kind error, text []byte) *tables.Error {
+	var f fault
+	if len(text) == 0 || text[0] != '{' || json.Unmarshal(text, &f) != nil {
+		return nil
+	}
+	if int(f.Kind) < len(kinds) && kinds[f.Kind] != nil {
+		kind = kinds[f.Kind]
+	}
+	if kind == nil {
+		return nil
+	}
+	return &tables.Error{
+		Err: kind, Table: f.Table, Index: f.Index, Key: f.Key, Partition: f.Partition, Server: f.Server,
+		Limit: f.Limit, Max: f.Max, Size: f.Size, Detail: f.Detail,
+	}
+}
+
+// codeKinds are the errors of response codes that are not results.
+var codeKinds = map[wire.Code]error{
+	wire.Exists: ErrExists, wire.NotFound: ErrNotFound, wire.OutOfMemory: ErrOutOfMemory, wire.NoProcedure: ErrNoProcedure,
+	wire.Unavailable: ErrUnavailable, wire.Forbidden: ErrForbidden, wire.TooLarge: ErrTooLarge, wire.ResultLost: ErrResultLost,
+	wire.NoSpace: ErrNoSpace, wire.FewCopies: ErrFewCopies, wire.InDoubt: ErrUnavailable,
+}
+
+// codeError returns the error of a response code that is not a result.
+func codeError(c wire.Code, text []byte) error {
+	kind := cmp.Or(codeKinds[c], ErrProtocol)
+	if e := faultIn(kind, text); e != nil {
+		return e
+	}
+	return &tables.Error{Err: kind, Partition: -1, Detail: string(text)}
+}
+
+// tooLarge returns the error of something that exceeds a bound.
+func tooLarge(what string, size, most int, limit string) *tables.Error {
+	return &tables.Error{Err: ErrTooLarge, Partition: -1, Detail: what, Limit: limit, Max: int64(most), Size: int64(size)}
+}
+
+// unavailable returns the error of a server that does not answer.
+func (db *DB) unavailable(server int, cause error) error {
+	var e *tables.Error
+	if errors.As(cause, &e) && e.Err == ErrUnavailable {
+		return cause
+	}
+	return &tables.Error{Err: ErrUnavailable, Partition: -1, Server: db.servers[server], Cause: cause}
+}
+
+func (t *Txn) concerns(kind error, ix *tables.Index, key index.Key) *tables.Error {
+	e := ix.Concerns(kind, userKey(ix, key))
+	e.Partition = t.partition(ix, key)
+	return e
+}
+
+// named adds to a bare ErrNotFound which row is absent.
+func (t *Txn) named(err error, ix *tables.Index, key index.Key) error {
+	if err == ErrNotFound {
+		return t.concerns(err, ix, key)
+	}
+	return err
+}
+
+// registered are the errors of programs that cross RPC as themselves.
+var registered struct {
+	sync.RWMutex
+	names  []string
+	byName map[string]error
+}
+
+// RegisterError gives an error a name under which it crosses RPC.
+func RegisterError(name string, err error) {
+	registered.Lock()
+	defer registered.Unlock()
+	if registered.byName == nil {
+		registered.byName = map[string]error{}
+	}
+	if registered.byName[name] == nil {
+		registered.names = append(registered.names, name)
+	}
+	registered.byName[name] = err
+}
+
+// registeredName returns the name of a registered error that err matches.
+func registeredName(err error) string {
+	registered.RLock()
+	defer registered.RUnlock()
+	for _, name := range registered.names {
+		if errors.Is(err, registered.byName[name]) {
+			return name
+		}
+	}
+	return ""
+}
+
+func registeredError(name string) error {
+	registered.RLock()
+	defer registered.RUnlock()
+	return registered.byName[name]
+}

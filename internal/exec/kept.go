@@ -1,0 +1,205 @@
+package exec
+
+import (
+	"slices"
+	"time"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/internal/clock"
+	"drtmx/tables"
+)
+
+// keptReads are what the attempts of a procedure have read at other servers. A
+// procedure of several servers loses its first attempt if others have changed the
+// rows of its home meanwhile. It then waits until those are reserved for it, and
+// no one else writes them while the next attempt runs. So that attempt makes no
+// rounds: it uses what the one before has read elsewhere. The proofs of these
+// reads are validated like all others.
+//
+// An attempt that meets a lock at its home is lost. If it is the first, it goes on
+// nevertheless, with what the row was before, and commits nothing. It only finds
+// out what the procedure reads elsewhere, before it waits for its turn.
+//
+// What other servers may have refused is not used again. A transaction that has
+// lost at another server with kept reads keeps none from then on.
+type keptReads struct {
+	on    bool       // the session runs a procedure at its home
+	all   bool       // the body of an attempt has run to its end
+	began clock.Mark // of the attempt that has made the first of the reads
+	gets  []keptGet
+	scans []keptScan
+}
+
+// keptGet is a lookup at another server.
+type keptGet struct {
+	ix   *tables.Index
+	key  index.Key
+	life *life
+	res  index.GetResult
+}
+
+// keptScan is a scan's part at another server.
+type keptScan struct {
+	ix     *tables.Index
+	part   int
+	lo, hi index.Key
+	limit  int
+	life   *life
+	res    index.ScanResult
+}
+
+const (
+	// keptReadsMax bounds the reads that are kept, keptRowsMax the rows of a scan.
+	keptReadsMax = 64
+	keptRowsMax  = 256
+	// keptFor is how long they are kept. Others may change the rows meanwhile.
+	keptFor = 2 * time.Second
+)
+
+// forget drops all reads.
+func (k *keptReads) forget() {
+	clear(k.gets)
+	clear(k.scans)
+	k.gets, k.scans, k.all = k.gets[:0], k.scans[:0], false
+}
+
+// room reports whether another read is kept. t has made it.
+func (k *keptReads) room(t *Txn) bool {
+	if !k.on || len(k.gets)+len(k.scans) >= keptReadsMax {
+		return false
+	}
+	if len(k.gets)+len(k.scans) == 0 {
+		k.began = t.began
+	}
+	return true
+}
+
+// keepGet keeps the answer to a lookup, before the body sees it.
+func (s *Session) keepGet(t *Txn, g *Get) {
+	if g.res.Status != index.Found && g.res.Status != index.NotFound || !s.kept.room(t) {
+		return
+	}
+	kept := keptGet{ix: g.ix, key: g.key.Clone(), life: s.life(g.part), res: *g.res}
+	kept.res.Proofs, kept.res.Row = slices.Clone(g.res.Proofs), slices.Clone(g.res.Row)
+	s.kept.gets = append(s.kept.gets, kept)
+}
+
+// keepScan keeps the answer to a part of a scan.
+func (s *Session) keepScan(t *Txn, sc *Scan, sub *subScan) {
+	res := sub.res
+	if res.Status != index.Found && res.Status != index.NotFound || len(res.Entries) > keptRowsMax || !s.kept.room(t) {
+		return
+	}
+	s.kept.scans = append(s.kept.scans, keptScan{
+		ix: sc.ix, part: sub.part, lo: sc.lo.Clone(), hi: sc.hi.Clone(), limit: t.scanLimit(sc), life: s.life(sub.part), res: copyOf(res),
+	})
+}
+
+// copyOf returns an answer with memory of its own.
+func copyOf(res *index.ScanResult) index.ScanResult {
+	own := *res
+	own.Quick, own.Gaps, own.Entries = slices.Clone(res.Quick), slices.Clone(res.Gaps), slices.Clone(res.Entries)
+	for i := range own.Entries {
+		e := &own.Entries[i]
+		e.Key, e.Row = e.Key.Clone(), slices.Clone(e.Row)
+	}
+	return own
+}
+
+// keptGet answers a lookup at another server by a kept read, if there is one. The
+// body gets a copy, which it may change.
+func (t *Txn) keptGet(g *Get) bool {
+	if t.s == nil || len(t.s.kept.gets) == 0 || g.srv != nil {
+		return false
+	}
+	for i := range t.s.kept.gets {
+		k := &t.s.kept.gets[i]
+		if k.ix != g.ix || k.key != g.key || k.life != t.s.life(g.part) {
+			continue
+		}
+		proofs := append(g.own.Proofs[:0], k.res.Proofs...)
+		g.buf = append(g.buf[:0], k.res.Row...)
+		g.own = k.res
+		g.own.Proofs, g.own.Row = proofs, g.buf
+		g.res, g.done, t.reuses = &g.own, true, true
+		g.settle()
+		return true
+	}
+	return false
+}
+
+// keptScan answers a part of a scan by a kept read, if there is one.
+func (t *Txn) keptScan(sc *Scan, sub *subScan) bool {
+	if t.s == nil || sc.paged {
+		return false
+	}
+	for i := range t.s.kept.scans {
+		k := &t.s.kept.scans[i]
+		if k.ix == sc.ix && k.part == sub.part && k.lo == sc.lo && k.hi == sc.hi && k.limit == t.scanLimit(sc) && k.life == t.s.life(sub.part) {
+			sub.own = copyOf(&k.res)
+			sub.res, t.reuses = &sub.own, true
+			return true
+		}
+	}
+	return false
+}
+
+// keepReads keeps what a flush has read at other servers.
+func (s *Session) keepReads(t *Txn, from int) {
+	for _, g := range t.gets[from:t.nGet] {
+		if !g.done && g.res != nil {
+			s.keepGet(t, g)
+		}
+	}
+	for _, sc := range t.scans[:t.nScan] {
+		for i := range sc.nsubs {
+			if sub := &sc.subs[i]; !sc.done && !sc.paged && sub.res != nil && sub.elsewhere {
+				s.keepScan(t, sc, sub)
+			}
+		}
+	}
+}
+
+// lostWith looks, after an attempt that has lost, whether the next one may use
+// what was read elsewhere.
+func (k *keptReads) lostWith(t *Txn) {
+	if !k.on {
+		return
+	}
+	k.all = k.all || t.sent || t.scouts
+	atHome := t.cause == CauseRow || t.cause == CauseGap || t.cause == CauseLocked
+	if !atHome || t.elsewhere || t.outlived {
+		k.on = !t.reuses
+		k.forget()
+	}
+}
+
+// scout lets the attempt go on behind a lock of its home, if it should.
+func (t *Txn) scout(g *Get) {
+	s := t.s
+	if g.srv == nil || s == nil || !s.kept.on || s.kept.all || len(s.reserved) > 0 {
+		return
+	}
+	g.srv.LookupAt(g.key, block.MaxTick, &g.own)
+	if st := g.own.Status; st != index.Found && st != index.NotFound {
+		g.own.Status = index.Locked
+		return
+	}
+	t.scouts = true
+}
+
+// tooOld forgets reads that others may have changed by now.
+func (k *keptReads) tooOld(age time.Duration) {
+	if k.on && len(k.gets)+len(k.scans) > 0 && k.began.Age() > min(keptFor, age/2) {
+		k.forget()
+	}
+}
+
+// firstRead returns when the first of the attempt's reads may have been made.
+func (t *Txn) firstRead() *clock.Mark {
+	if t.reuses {
+		return &t.s.kept.began
+	}
+	return &t.began
+}

@@ -1,0 +1,168 @@
+package exec
+
+import (
+	"fmt"
+
+	"drtmx/index"
+	"drtmx/index/hash"
+	"drtmx/index/learned/read"
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+	"drtmx/tables"
+)
+
+// life is a data server in one epoch: its regions, and the client halves of its
+// indexes. A durable server that recovers keeps its incarnation and begins another
+// epoch. Addresses, caches and proofs are good in one life only. A session uses
+// the life that its connection leads to; the sessions of a DB share lives.
+type life struct {
+	epoch       uint32
+	incarnation uint64   // of the server's state
+	parts       []hosted // by partition; those of other servers are empty
+	trust       trust
+}
+
+// hosted is a partition in one life of its server.
+type hosted struct {
+	rkey    rdma.RKey
+	clients []index.Client      // by index number, as many as the server has told of; under DB.mu
+	before  []index.ClientStats // what the client halves of earlier lives have counted; under DB.mu
+}
+
+// bind returns the life that a server's hello describes, with the client halves of
+// as many indexes as the server has. Under db.mu.
+func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
+	was := db.lives[h.Server]
+	if was != nil && h.Epoch < was.epoch {
+		return nil, db.unavailable(h.Server, fmt.Errorf("it answers in epoch %d, and has begun epoch %d", h.Epoch, was.epoch))
+	}
+	lf := was
+	if was == nil || h.Epoch > was.epoch {
+		lf = &life{epoch: h.Epoch, incarnation: h.Incarnation, parts: make([]hosted, len(db.parts))}
+		lf.trust.leased = h.Leased
+	}
+	indexes := db.Catalog().Indexes
+	for _, hp := range h.Hosted {
+		if db.parts[hp.Partition].server != h.Server {
+			continue
+		}
+		p := &lf.parts[hp.Partition]
+		if len(hp.Roots) == 0 || len(hp.Roots) > len(indexes) || len(hp.Roots) < len(indexes) && h.CatalogVersion == db.Catalog().Version() {
+			return nil, fmt.Errorf("%w: server %s has another catalogue", ErrProtocol, db.servers[h.Server])
+		}
+		if p.clients == nil {
+			p.rkey = rdma.RKey(hp.RKey)
+		}
+		for id := len(p.clients); id < len(hp.Roots); id++ {
+			p.clients = append(p.clients, db.newClient(indexes[id], hp.Roots[id], p.rkey, inOrder))
+		}
+	}
+	for id := range db.parts {
+		if db.parts[id].server == h.Server && lf.parts[id].clients == nil {
+			return nil, fmt.Errorf("%w: server %s does not hold partition %d", ErrProtocol, db.servers[h.Server], id)
+		}
+	}
+	if was != nil && lf != was {
+		for id := range lf.parts {
+			lf.parts[id].before = was.parts[id].counts()
+		}
+	}
+	db.lives[h.Server] = lf
+	return lf, nil
+}
+
+func (db *DB) newClient(ix *tables.Index, root uint64, rkey rdma.RKey, inOrder bool) index.Client {
+	if ix.Ordered {
+		return read.New(root, rkey, read.Options{InOrder: inOrder, RowWords: ix.RowBytes / 8, Strings: ix.Strings, Cache: db.cfg.Cache})
+	}
+	return hash.NewClient(root, rkey, hash.ClientOptions{
+		InOrder: inOrder, LocationCacheEntries: max(db.cfg.LocationCache, 0),
+	})
+}
+
+// counts returns what the client halves of this life and earlier ones have
+// counted. Sizes are those of this life. Under DB.mu.
+func (h *hosted) counts() []index.ClientStats {
+	all := make([]index.ClientStats, len(h.clients))
+	for i, c := range h.clients {
+		st := c.Stats()
+		if i < len(h.before) {
+			b := &h.before[i]
+			st.Lookups, st.Rounds, st.Reads, st.Chases = st.Lookups+b.Lookups, st.Rounds+b.Rounds, st.Reads+b.Reads, st.Chases+b.Chases
+			st.Fallbacks, st.Retries, st.Refreshes = st.Fallbacks+b.Fallbacks, st.Retries+b.Retries, st.Refreshes+b.Refreshes
+		}
+		all[i] = st
+	}
+	return all
+}
+
+// client returns the client half of an index in a life, nil if its server has not
+// told of it.
+func (db *DB) client(lf *life, ix, part int) index.Client {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if clients := lf.parts[part].clients; ix < len(clients) {
+		return clients[ix]
+	}
+	return nil
+}
+
+// life returns the life of a partition's server that the session uses. There has
+// been a connection to it.
+func (s *Session) life(part int) *life { return s.lives[s.db.parts[part].server] }
+
+// rebind takes another life of a server into use. What the session keeps of the
+// former one is of no use any more, and an attempt that has read there must be
+// repeated. Other partitions stay as they are.
+func (s *Session) rebind(server int, lf *life) {
+	was := s.lives[server]
+	if was == lf {
+		return
+	}
+	s.lives[server] = lf
+	if was == nil {
+		return
+	}
+	s.txn.outlived = s.txn.outlived || s.txn.hasRead(server)
+	for i, p := range s.pools {
+		if p != nil && p.server == server {
+			s.pools[i] = nil
+		}
+	}
+	for p := range s.snap.lines {
+		if s.db.parts[p].server == server {
+			s.snap.lines[p] = [lineWords]uint64{}
+		}
+	}
+}
+
+// hasRead reports whether the attempt has read at a server, or has begun to.
+func (t *Txn) hasRead(server int) bool {
+	if t.mode == closed {
+		return false
+	}
+	for _, p := range t.used {
+		if p.server == server {
+			return true
+		}
+	}
+	at := t.s.db.parts
+	for _, g := range t.gets[:t.nGet] {
+		if g.res != nil && at[g.part].server == server {
+			return true
+		}
+	}
+	for _, sc := range t.scans[:t.nScan] {
+		for i := range sc.nsubs {
+			if sub := &sc.subs[i]; sub.res != nil && at[sub.part].server == server {
+				return true
+			}
+		}
+		for i := range sc.kept {
+			if k := &sc.kept[i]; len(k.quick) > 0 && at[k.part].server == server {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,113 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"drtmx/internal/wire"
+	"drtmx/tables"
+)
+
+// A durable server that ends comes back in another epoch. Sessions find their
+// connections broken, or are refused as of another epoch. They repeat what has
+// certainly not committed, and ask for the outcome of what may have, until their
+// callers' deadlines.
+
+// Waits between two attempts to reach a server that recovers.
+const (
+	returnWaitMin = time.Millisecond
+	returnWaitMax = 32 * time.Millisecond
+	// fenceBackoff is the number of doublings of the backoff that an attempt skips
+	// which met a fence: what ends a fence takes long.
+	fenceBackoff = 9
+)
+
+// returns reports whether a server that err is about may come back with all that
+// it has acknowledged. Nothing has been committed.
+func (db *DB) returns(err error) bool {
+	return db.durable && errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrRestarted) && !errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrClosed)
+}
+
+// stillAbsent adds to the error of a caller whose time is over the error of a
+// server that was absent before, if there is one.
+func stillAbsent(ctx context.Context, absent, err error) error {
+	if absent == nil || ctx.Err() == nil || !errors.Is(err, ctx.Err()) || errors.Is(err, ErrConflict) || errors.Is(err, ErrOutcomeUnknown) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", absent, err)
+}
+
+// awaitReturn waits before attempt n+2 at a server that may come back. It returns
+// err, with the reason, if the caller's time is over or no attempt is left.
+func (s *Session) awaitReturn(ctx context.Context, n int, err error, patience *time.Duration) error {
+	if most := s.db.cfg.Retry.Attempts; most > 0 && n+1 >= most || s.closed.Load() {
+		return err
+	}
+	switch werr := s.pause(ctx, min(returnWaitMin<<min(n, 10), returnWaitMax), patience); {
+	case werr == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", err, werr)
+	}
+	return err
+}
+
+// inPartition adds to the error of a server that does not answer the partition
+// that the transaction needs there.
+func (s *Session) inPartition(err error, parts []int) error {
+	var e *tables.Error
+	if !errors.As(err, &e) || e.Err != ErrUnavailable || e.Partition >= 0 || e.Server == "" {
+		return err
+	}
+	for _, p := range parts {
+		if s.db.servers[s.db.parts[p].server] == e.Server {
+			e.Partition = p
+			break
+		}
+	}
+	return err
+}
+
+// renew asks the servers of an attempt that met a fence what they are now. A
+// connection to a server that does not say is given up, so that the next attempt
+// makes another one, and so learns of another epoch.
+func (s *Session) renew(ctx context.Context, t *Txn) {
+	for _, part := range t.partitions(nil) {
+		l := s.links[s.db.parts[part].server]
+		if l == nil || l.owes.until != 0 {
+			continue
+		}
+		if err := s.helloAgain(ctx, l); err != nil && ctx.Err() == nil && s.links[l.server] == l {
+			s.drop(l)
+		}
+	}
+}
+
+// unsettled is a transaction whose outcome is unknown to its session.
+type unsettled struct {
+	server int
+	id     wire.ID
+}
+
+// settleAt settles, over a new connection, the transactions of the session whose
+// outcome at this server is unknown: the server refuses them from now on, unless
+// it knows them, or they run there. So nothing that the session sent before begins
+// after what it sends now. (An answer that comes late over the same
+// connection settles them too: see settle.)
+func (s *Session) settleAt(ctx context.Context, l *link) error {
+	for i := 0; i < len(s.unsettled); {
+		u := s.unsettled[i]
+		if u.server != l.server {
+			i++
+			continue
+		}
+		s.unsettled = append(s.unsettled[:i], s.unsettled[i+1:]...)
+		if _, err := s.call(ctx, l, append(wire.AppendID([]byte{byte(wire.OpOutcome)}, u.id), wire.OutcomeSettle)); err != nil {
+			s.unsettled = append(s.unsettled, u)
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,414 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"drtmx/internal/clock"
+	"drtmx/rdma"
+)
+
+// room lends the connections to servers that take no more of them. A session that
+// lacks one gives up all that it has, and then waits for each that it needs, in
+// ascending order of servers, so waits form no cycle. Those that wait for a server
+// are served in order of arrival, by sessions whose transactions end.
+type room struct {
+	short   atomic.Bool    // some wait
+	crowded atomic.Bool    // there are more than linksKept connections to a server
+	open    []atomic.Int32 // connections, by server
+	mu      struct {
+		sync.Mutex
+		full    []time.Duration // by server: until when, by clock.Fast, no dial is tried
+		waiting []*lack         // first one first
+		spare   []lentLink      // that sessions gave up and nobody waits for
+		closed  bool            // with the DB
+	}
+}
+
+// lack is a session's wait for a connection.
+type lack struct {
+	server int
+	got    chan lentLink // of one
+}
+
+// lentLink is a connection and the life of its server that it leads to.
+type lentLink struct {
+	l  *link
+	lf *life
+}
+
+// linksKept bounds the connections to a server that sessions keep between their
+// transactions. While there are more, a session whose transaction ends gives up
+// its connections: else idle sessions might have all that the server takes, and
+// keep others waiting for ever.
+const linksKept = 2048
+
+// count notes that there are n more connections to a server, or fewer.
+func (r *room) count(server int, n int32) {
+	switch most := r.open[server].Add(n); {
+	case most > linksKept:
+		r.crowded.Store(true)
+	case n < 0 && r.crowded.Load():
+		for i := range r.open {
+			if r.open[i].Load() > linksKept {
+				return
+			}
+		}
+		r.crowded.Store(false)
+	}
+}
+
+// shut closes a connection.
+func (r *room) shut(l *link) {
+	l.conn.Close()
+	if l.counts.Swap(false) {
+		r.count(l.server, -1)
+	}
+}
+
+// roomTry is how long a server that takes no more connections is not dialed, and
+// how often the first that waits tries.
+const roomTry = 50 * time.Millisecond
+
+// roomLook is how often those behind the first look whether they are the first.
+const roomLook = time.Second
+
+// errNoRoom is the error of a server that was not dialed because it took no more
+// connections just before.
+var errNoRoom = fmt.Errorf("%w, and was not asked again", rdma.ErrBusy)
+
+// lacksRoom reports that err is about a server that takes no more connections, and
+// that nothing has been committed.
+func lacksRoom(err error) bool {
+	return errors.Is(err, rdma.ErrBusy) && !errors.Is(err, ErrOutcomeUnknown)
+}
+
+// mayDial reports whether a server may take another connection that nobody waits
+// for.
+func (r *room) mayDial(server int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return (server >= len(r.mu.full) || r.mu.full[server] <= clock.Fast()) && r.find(server) < 0
+}
+
+// refused notes that a server takes no more connections.
+func (r *room) refused(server int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.mu.full) <= server {
+		r.mu.full = append(r.mu.full, 0)
+	}
+	r.mu.full[server] = clock.Fast() + roomTry
+}
+
+// awaitRoom waits until the session has a connection to each server that it lacks,
+// of which there is one at least. It returns err, with the reason, if the caller's
+// time is over.
+func (s *Session) awaitRoom(ctx context.Context, err error, patience *time.Duration) error {
+	if s.closed.Load() || s.borrower != nil && s.borrower.connected() {
+		return err // the caller's own session has a connection
+	}
+	if _, bounded := ctx.Deadline(); !bounded {
+		if *patience == 0 {
+			*patience = clock.Fast() + s.db.cfg.Retry.Patience
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, max(*patience-clock.Fast(), 0))
+		defer cancel()
+	}
+	s.giveUpLinks()
+	for server, lacks := range s.lacks {
+		if !lacks || s.links[server] != nil { // one that owes an answer stays
+			continue
+		}
+		if werr := s.awaitLink(ctx, server); werr != nil {
+			return fmt.Errorf("%w: %w", err, werr)
+		}
+	}
+	s.lacks = nil
+	return nil
+}
+
+// lack notes that the transaction lacks a connection.
+func (s *Session) lack(server int) {
+	if s.lacks == nil {
+		s.lacks = make([]bool, len(s.links))
+	}
+	s.lacks[server] = true
+}
+
+// yield ends the use of the session's connections by a transaction. If others wait
+// for them, they get them.
+func (s *Session) yield() {
+	s.lacks = nil
+	if s.db.room.short.Load() || s.db.room.crowded.Load() {
+		s.handOver()
+	}
+}
+
+// connected reports whether the session has connections.
+func (s *Session) connected() bool {
+	return slices.ContainsFunc(s.links, func(l *link) bool { return l != nil })
+}
+
+// awaitLink waits for a connection to a server: of a session of the pool that is
+// idle, of one whose transaction ends, or a new one.
+func (s *Session) awaitLink(ctx context.Context, server int) error {
+	r := &s.db.room
+	w := &lack{server: server, got: make(chan lentLink, 1)}
+	if k, ok := r.begin(w); ok {
+		return s.takeOn(ctx, k)
+	}
+	s.db.lendIdle()
+	for {
+		try := roomTry
+		if !r.first(w) {
+			try = roomLook
+		}
+		timer := time.NewTimer(try)
+		select {
+		case k := <-w.got:
+			timer.Stop()
+			return s.takeOn(ctx, k)
+		case <-timer.C:
+			if s.closed.Load() {
+				r.leaveTo(w)
+				return ErrClosed
+			}
+			if !r.first(w) {
+				continue
+			}
+			if s.db.lendIdle(); !r.first(w) { // connections may have been made since
+				continue
+			}
+			_, err := s.reach(ctx, server)
+			if lacksRoom(err) {
+				continue
+			}
+			r.leaveTo(w) // it may have both
+			return err
+		case <-ctx.Done():
+			timer.Stop()
+			if k, ok := r.leave(w); ok {
+				return s.takeOn(ctx, k)
+			}
+			return ctx.Err()
+		}
+	}
+}
+
+// begin begins a wait, unless there is a spare connection. Both are looked at and
+// noted at once, or else a session could give up a connection in between, and
+// nobody would have it.
+func (r *room) begin(w *lack) (k lentLink, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k, ok = r.spareFor(w.server); !ok {
+		r.mu.waiting = append(r.mu.waiting, w)
+		r.short.Store(true) // before it looks for idle sessions, see release
+	}
+	return k, ok
+}
+
+// find returns which wait for a server was begun first, -1 if there is none. The
+// caller holds the mutex.
+func (r *room) find(server int) int {
+	return slices.IndexFunc(r.mu.waiting, func(w *lack) bool { return w.server == server })
+}
+
+// first reports whether a wait is the one that was begun first for its server.
+func (r *room) first(w *lack) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := r.find(w.server)
+	return i >= 0 && r.mu.waiting[i] == w
+}
+
+// leave ends a wait. It returns the connection that was handed over meanwhile.
+func (r *room) leave(w *lack) (k lentLink, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.remove(slices.Index(r.mu.waiting, w))
+	select {
+	case k = <-w.got:
+		return k, true
+	default:
+		return k, false
+	}
+}
+
+// leaveTo ends a wait of a session that does not need the connection which was
+// handed over meanwhile: others do.
+func (r *room) leaveTo(w *lack) {
+	if k, ok := r.leave(w); ok {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.pass(k)
+	}
+}
+
+// remove takes the ith wait out, if i is not negative. The caller holds the mutex.
+func (r *room) remove(i int) {
+	if i < 0 {
+		return
+	}
+	r.mu.waiting = slices.Delete(r.mu.waiting, i, i+1)
+	r.short.Store(len(r.mu.waiting) > 0)
+}
+
+// next ends the wait that was begun first for a server. The caller holds the mutex.
+func (r *room) next(server int) *lack {
+	i := r.find(server)
+	if i < 0 {
+		return nil
+	}
+	w := r.mu.waiting[i]
+	r.remove(i)
+	return w
+}
+
+// handOver gives the session's connections to those that wait for them. No
+// transaction of the session is in progress, or it begins again.
+func (s *Session) handOver() {
+	s.db.room.mu.Lock()
+	defer s.db.room.mu.Unlock()
+	s.lend()
+}
+
+// lend is handOver for a caller that holds the mutex.
+func (s *Session) lend() {
+	for server, l := range s.links {
+		if l == nil || l.owes.until != 0 {
+			continue
+		}
+		r := &s.db.room
+		if w := r.next(server); w != nil {
+			w.got <- s.part(l)
+		} else if r.open[server].Load() > linksKept {
+			r.pass(s.part(l))
+		}
+	}
+}
+
+// lendMade is lend for a connection that was being made when the transaction which
+// needed it gave up, and that is there now.
+func (s *Session) lendMade() {
+	r := &s.db.room
+	for server := range s.dials {
+		if s.dials[server] == nil || r.find(server) < 0 {
+			continue
+		}
+		select {
+		case g := <-s.dials[server].result:
+			s.dials[server].result <- greeting{err: ErrClosed} // for a concurrent stop
+			s.dials[server].cancel()
+			s.mu.Lock()
+			s.dials[server] = nil
+			s.mu.Unlock()
+			if g.err != nil {
+				continue
+			}
+			lf, err := s.db.check(g, server)
+			if err != nil {
+				continue
+			}
+			r.next(server).got <- lentLink{s.db.newLink(g, server), lf}
+		default:
+		}
+	}
+}
+
+// part takes a connection away from the session.
+func (s *Session) part(l *link) lentLink {
+	s.count(l)
+	s.uncounted = slices.DeleteFunc(s.uncounted, func(o *link) bool { return o == l })
+	l.uncounted, l.touched, l.decides = false, false, false
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.links[l.server] = nil
+	return lentLink{l, s.lives[l.server]}
+}
+
+// takeOn makes a connection that was handed over the session's.
+func (s *Session) takeOn(ctx context.Context, k lentLink) error {
+	if err := s.keep(k.l); err != nil {
+		s.db.room.shut(k.l)
+		return err
+	}
+	s.rebind(k.l.server, k.lf)
+	s.use(k.l)
+	return s.settleAt(ctx, k.l)
+}
+
+// pass gives a connection that no session has to the first that waits for it. The
+// caller holds the mutex.
+func (r *room) pass(k lentLink) {
+	switch w := r.next(k.l.server); {
+	case w != nil:
+		w.got <- k
+	case r.mu.closed:
+		r.shut(k.l)
+	default:
+		r.mu.spare = append(r.mu.spare, k)
+	}
+}
+
+// takeSpare takes a connection that a session gave up and nobody waits for.
+func (r *room) takeSpare(server int) (k lentLink, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.spareFor(server)
+}
+
+// spareFor is takeSpare for a caller that holds the mutex.
+func (r *room) spareFor(server int) (k lentLink, ok bool) {
+	i := slices.IndexFunc(r.mu.spare, func(k lentLink) bool { return k.l.server == server })
+	if i < 0 {
+		return k, false
+	}
+	k = r.mu.spare[i]
+	r.mu.spare = slices.Delete(r.mu.spare, i, i+1)
+	return k, true
+}
+
+// close closes the spare connections.
+func (r *room) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range r.mu.spare {
+		r.shut(k.l)
+	}
+	r.mu.spare, r.mu.closed = nil, true
+}
+
+// giveUpLinks gives all connections of a session that waits to others, and notes
+// that the transaction may need them.
+func (s *Session) giveUpLinks() {
+	r := &s.db.room
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for server, l := range s.links {
+		if l != nil && l.owes.until == 0 {
+			s.lacks[server] = true
+			r.pass(s.part(l))
+		}
+	}
+}
+
+// lendIdle gives the connections of idle sessions of the pool to those that wait.
+func (db *DB) lendIdle() {
+	r, g := &db.room, &db.gate
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.mu.idle {
+		s.lend()
+		s.lendMade()
+	}
+}

@@ -1,0 +1,269 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"drtmx/internal/clock"
+	"drtmx/internal/wire"
+	"drtmx/tables"
+)
+
+// A durable server has its place as long as its lease. When that has ended,
+// another process may serve its partitions. The memory of a process that is paused
+// answers READs all the same, and no word in it can prove that the lease holds: the
+// process may be paused between a look at the lease and the store of the word. So
+// clients trust a server by challenge. They ask it at a moment of their own clock
+// how much of its lease is left, and the server answers how much is left at some
+// later moment. They trust it for that long from the moment before the question,
+// however late the answer comes.
+//
+// An answer also vouches for the past: nobody else has had the place since the
+// server's epoch began. So what was read in this life of the server, and proved at
+// any time before the lease ends, is what the one server of the partition had.
+
+// promise is for how long a server is trusted, by clock.Now.
+type promise struct {
+	until time.Duration
+	renew time.Duration // when to ask again
+}
+
+// promiseMax bounds a promise, so that no answer makes the clock overflow.
+const promiseMax = 24 * time.Hour
+
+// promised is the promise of an answer to a question of a given moment.
+func promised(asked, left time.Duration) promise {
+	if left == wire.NoLease {
+		return promise{wire.NoLease, wire.NoLease}
+	}
+	left = min(left, promiseMax)
+	left -= left/clock.Drift + clock.Slip
+	return promise{asked + left, asked + left/2}
+}
+
+// trust is what a DB knows of the lease of a server in one life.
+type trust struct {
+	leased  bool
+	promise atomic.Pointer[promise] // the longest one; nil: none yet
+	asking  atomic.Pointer[question]
+	rest    atomic.Int64 // by clock.Fast: until when it is not asked again ahead of time
+}
+
+// question is an OpLease on its way, which all sessions of a DB share.
+type question struct {
+	since time.Duration // by clock.Fast
+	done  chan struct{}
+	err   error // once done is closed
+}
+
+const (
+	// askTimeout bounds a question. A connection that does not answer by then is
+	// given up.
+	askTimeout = 2 * time.Second
+	// askRest is the time between two questions that are asked ahead of time, if
+	// the first has failed.
+	askRest = 50 * time.Millisecond
+)
+
+// errNoLease reports a server that may have lost its place.
+var errNoLease = errors.New("its lease has ended: another process may have its place")
+
+// take takes the answer to a question of a given moment, which must be before the
+// question was sent.
+func (k *trust) take(asked, left time.Duration) {
+	p := promised(asked, left)
+	for {
+		was := k.promise.Load()
+		if was != nil && was.until >= p.until || k.promise.CompareAndSwap(was, &p) {
+			return
+		}
+	}
+}
+
+// holds reports whether the server is trusted at a moment, and whether it is time
+// to ask again.
+func (k *trust) holds(now time.Duration) (holds, renew bool) {
+	p := k.promise.Load()
+	return p != nil && now < p.until, p != nil && now >= p.renew
+}
+
+// trusts reports whether a server is trusted at a moment, in the life in which a
+// session has read. If less than half of the promise is left, it asks for the next
+// one and does not wait.
+func (db *DB) trusts(server int, lf *life, now time.Duration) bool {
+	holds, renew := lf.trust.holds(now)
+	if holds && renew && lf.trust.asking.Load() == nil && int64(now) >= lf.trust.rest.Load() {
+		db.ask(server, lf)
+	}
+	return holds
+}
+
+// awaitTrust ends the validation of an attempt that writes nothing: each server at
+// which it has read must be trusted after the last READ that counts.
+func (s *Session) awaitTrust(t *Txn) error {
+	now := t.proved
+	for i := range s.controlled {
+		part := s.controlled[i].part
+		lf := s.life(part)
+		if !lf.trust.leased {
+			continue
+		}
+		if now == 0 {
+			now = clock.Fast()
+		}
+		if s.db.trusts(s.db.parts[part].server, lf, now) {
+			continue
+		}
+		if err := s.challenge(t.ctx, s.db.parts[part].server, lf); err != nil {
+			if s.db.outlives(lf, s.db.parts[part].server) {
+				return t.abandon(CauseFence) // another process serves the partition
+			}
+			if t.err != nil {
+				return t.err
+			}
+			return t.fail(s.distrusted(part, err))
+		}
+	}
+	return nil
+}
+
+// outlives reports whether a server has begun another life than the given one.
+func (db *DB) outlives(lf *life, server int) bool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.lives[server] != lf
+}
+
+// distrusted is the error of an attempt that has read at a server which is not
+// trusted.
+func (s *Session) distrusted(part int, cause error) error {
+	var e *tables.Error
+	if errors.As(cause, &e) && e.Err == ErrUnavailable && e.Cause != nil {
+		cause = e.Cause
+	}
+	return &tables.Error{Err: ErrUnavailable, Partition: part, Server: s.db.servers[s.db.parts[part].server], Cause: cause}
+}
+
+// challenge asks a server whether it has its place, and returns nil if it is
+// trusted now. The question that another session has asked will do.
+func (s *Session) challenge(ctx context.Context, server int, lf *life) error {
+	q := s.db.ask(server, lf)
+	select {
+	case <-q.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	err := q.err
+	if lacksRoom(err) {
+		err = s.askLease(ctx, server) // over its own connection
+	}
+	if holds, _ := lf.trust.holds(clock.Fast()); holds {
+		return nil
+	}
+	if err == nil {
+		err = errNoLease
+	}
+	return err
+}
+
+// trustTimes is awaitTrust for the servers whose clocks give a snapshot its time. A
+// server that has not answered for long is not waited for.
+func (s *Session) trustTimes(ctx context.Context) error {
+	now := time.Duration(0)
+	for server, lf := range s.lives {
+		if lf == nil || !lf.trust.leased { // a server without partitions has no clock that counts
+			continue
+		}
+		if now == 0 {
+			now = clock.Fast()
+		}
+		if s.db.trusts(server, lf, now) {
+			continue
+		}
+		if q := lf.trust.asking.Load(); q != nil && now-q.since > askingMax {
+			return s.db.unavailable(server, errNoLease)
+		}
+		if err := s.challenge(ctx, server, lf); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return s.db.unavailable(server, err)
+		}
+	}
+	return nil
+}
+
+// ask asks a server how much of its lease is left, in the background, or returns
+// the question that is on its way. The answer goes to the server's life.
+func (db *DB) ask(server int, lf *life) *question {
+	q := &question{since: clock.Fast(), done: make(chan struct{})}
+	for !lf.trust.asking.CompareAndSwap(nil, q) {
+		if on := lf.trust.asking.Load(); on != nil {
+			return on
+		}
+	}
+	end := func(err error) {
+		if q.err = err; err != nil {
+			lf.trust.rest.Store(int64(clock.Fast() + askRest))
+		}
+		lf.trust.asking.Store(nil)
+		close(q.done)
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.mu.closed {
+		end(ErrClosed)
+		return q
+	}
+	db.asks.Go(func() { end(db.askFor(server, lf)) })
+	return q
+}
+
+// askFor asks a question on a session of the pool.
+func (db *DB) askFor(server int, lf *life) error {
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	s, err := db.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.release(s)
+	defer s.yield()
+	if l := s.links[server]; l != nil && s.lives[server] != lf && !db.outlives(lf, server) {
+		s.drop(l) // it leads to a former life
+	}
+	return s.askLease(ctx, server)
+}
+
+// askLease asks a server how much of its lease is left, over the session's own
+// connection.
+func (s *Session) askLease(ctx context.Context, server int) error {
+	l, err := s.link(ctx, server)
+	if err != nil {
+		return err
+	}
+	lf := s.lives[server]
+	asked := clock.Now()
+	resp, err := s.call(ctx, l, []byte{byte(wire.OpLease)})
+	if err != nil {
+		return err
+	}
+	if c := wire.Code(resp[0]); c != wire.OK {
+		return codeError(c, resp[1:])
+	}
+	a, err := wire.DecodeLease(resp[1:])
+	switch {
+	case err != nil:
+		return &tables.Error{Err: ErrProtocol, Partition: -1, Server: s.db.servers[server], Cause: err}
+	case a.Epoch != lf.epoch || a.Incarnation != lf.incarnation:
+		s.drop(l) // the next one leads to the life that has answered
+		return s.db.unavailable(server, fmt.Errorf("it answers in epoch %d, and has said epoch %d", a.Epoch, lf.epoch))
+	case a.Left <= 0:
+		return errNoLease
+	}
+	lf.trust.take(asked, a.Left)
+	return nil
+}

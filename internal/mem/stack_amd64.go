@@ -1,0 +1,31 @@
+//go:build amd64 && !(race && invariants)
+
+package mem
+
+import "unsafe"
+
+// Depth is a place in the stack of a goroutine. It does not keep the stack where
+// it is, and is good for Prefetch only.
+type Depth uintptr
+
+// Here returns how deep the calling goroutine's stack is.
+func Here() Depth
+
+// prefetchAt is prefetchLines for memory that need not exist any more.
+//
+//go:noescape
+func prefetchAt(at uintptr, lines int)
+
+// Prefetch asks the processor to bring into its cache what a goroutine that
+// waits at this place will use of its stack: so many bytes of calls, and the
+// frames of its callers.
+func (d Depth) Prefetch(calls, callers int) {
+	if d != 0 {
+		prefetchAt(uintptr(d)-uintptr(calls), (calls+callers)/LineBytes)
+	}
+}
+
+// PrefetchObject asks the processor to bring an object into its cache.
+func PrefetchObject[T any](p *T) {
+	prefetchLines(unsafe.Pointer(p), (int(unsafe.Sizeof(*p))+LineBytes-1)/LineBytes)
+}

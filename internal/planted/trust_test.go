@@ -1,0 +1,83 @@
+package planted
+
+// trustBugs are bugs of clients that READ the memory of servers with leases, and of
+// those servers.
+var trustBugs = []bug{
+	{
+		name: "TrustFromTheAnswer", why: "the time for which a server is trusted counts from its answer, not from before the question",
+		edits: []edit{{
+			file: "internal/exec/trust.go",
+			old:  "	lf.trust.take(asked, a.Left)\n",
+			new:  "	asked = clock.Now()\n	lf.trust.take(asked, a.Left)\n",
+		}},
+		caught: []test{{"server", "TestLateAnswerTrustsNothing", "rests on an answer that came late: <nil>"}},
+	},
+	{
+		name: "TrustBeforeValidation", why: "a View looks before its validation whether the servers are trusted, and not after it",
+		edits: []edit{{
+			file: "internal/exec/commit.go",
+			old:  "	if err := s.prove(t); err != nil {\n		return err\n	}\n	return s.settleReads(t)\n",
+			new:  "	if t.nGet+t.nScan > 0 {\n		s.list(t, false)\n		if err := s.awaitTrust(t); err != nil {\n			return err\n		}\n	}\n	if err := s.prove(t); err != nil {\n		return err\n	}\n	return s.awaitDurable(t)\n",
+		}},
+		caught: []test{{"server", "TestTrustIsLookedAtLast", "and was validated later: <nil>"}},
+	},
+	{
+		name: "TrustOfAnotherEpoch", why: "an answer about the lease of another epoch counts for the memory of this one",
+		edits: []edit{{
+			file: "internal/exec/trust.go",
+			old:  "	case a.Epoch != lf.epoch || a.Incarnation != lf.incarnation:\n",
+			new:  "	case a.Incarnation != lf.incarnation:\n",
+		}},
+		caught: []test{{"server", "TestAnswerOfAnotherLife", "rests on an answer of (a later|an earlier) epoch: <nil>"}},
+	},
+	{
+		name: "NothingIsDistrusted", why: "Views do not look at the leases of servers at all",
+		edits: []edit{{
+			file: "internal/exec/trust.go",
+			old:  "		if s.db.trusts(s.db.parts[part].server, lf, now) {\n",
+			new:  "		if s.db.trusts(s.db.parts[part].server, lf, now) || true {\n",
+		}},
+		caught: []test{
+			{"server", "TestNoViewWithoutALease/inproc", "at a server without a lease: <nil>"},
+			{"server", "TestNoViewWithoutALease/tcp", "at a server without a lease: <nil>"},
+			{"server", "TestStoppedProcessServesNoView/shm", "after the process was stopped succeeds"},
+			{"internal/cluster", "TestPlaceOfAPausedServer", "a client that knows the former process alone reads"},
+		},
+	},
+	{
+		name: "TimeOfAnyServer", why: "a Snapshot takes its time from a server that may have lost its place",
+		edits: []edit{{
+			file: "internal/exec/snapshot.go",
+			old:  "	return s.trustTimes(ctx)\n",
+			new:  "	return nil\n",
+		}},
+		caught: []test{{"server", "TestTimeOfTrustedServers", "the other server is without a lease: <nil>, and the time was asked of those read: false"}},
+	},
+	{
+		name: "RatesOfClocksAreEqual", why: "a server promises its place as if the clock of the store ran at the rate of its own",
+		edits: []edit{{
+			file: "internal/member/member.go",
+			old:  " - l.TTL()/clock.Drift",
+			new:  " + 0/clock.Drift",
+		}},
+		caught: []test{{"internal/exec", "TestTrustEndsBeforeThePlaceIsTaken", "another process has the place"}},
+	},
+	{
+		name: "LeaseOfAServedMemory", why: "a data server that hangs when it closes gives its lease back, and its memory is still served",
+		edits: []edit{{
+			file: "internal/cluster/place.go",
+			old:  "		if p.hangs.Load() {\n",
+			new:  "		if false && p.hangs.Load() {\n",
+		}},
+		caught: []test{{"internal/cluster", "TestHangingServerKeepsItsLease", "hangs: true; it has its lease: false"}},
+	},
+	{
+		name: "FormerPlaceIsNotLeft", why: "connections to a process whose place another one has taken stay, and those that wait there wait on",
+		edits: []edit{{
+			file: "internal/cluster/members.go",
+			old:  "			led.Abandon(addr)\n",
+			new:  "			_ = addr\n",
+		}},
+		caught: []test{{"internal/cluster", "TestPlaceOfAPausedServer", "at the other process"}},
+	},
+}

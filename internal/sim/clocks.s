@@ -1,0 +1,1 @@
+// The functions without bodies in clocks.go need a file of assembly.

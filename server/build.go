@@ -1,0 +1,411 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"drtmx/index"
+	"drtmx/index/hash"
+	"drtmx/internal/clock"
+	"drtmx/internal/exec"
+	"drtmx/internal/wire"
+	"drtmx/tables"
+)
+
+// An index is built online in three versions of the catalogue. In the first the
+// table does not have it. In the second, transactions that write keep it up to
+// date for the rows that they change, and none reads it. In the third it is
+// read. A row belongs to one partition, and that partition takes writes of one
+// version of the table only (see partition.allows): so there is one moment for
+// each row after which every change of it maintains the index. The build begins
+// when all servers have the second version, and reads every row later than that.
+
+// build is the build of an index at this server, of the rows that it holds.
+type build struct {
+	done bool
+	v    verdict
+}
+
+const (
+	buildRows = 64 // of one transaction
+	buildWait = 20 * time.Millisecond
+	// emptyRows bounds the entries of a withdrawn index that one step of the
+	// executor removes.
+	emptyRows = 64
+)
+
+// built begins the build of an index, and says how it stands: InDoubt while it
+// is in progress, OK with the present tick, or why it has failed.
+func (s *Server) built(id int) verdict {
+	c := s.catalog.Load()
+	if id >= len(c.Indexes) || !c.Indexes[id].IsSecondary() {
+		return verdict{code: wire.Bad, text: "no such index"}
+	}
+	s.builds.Lock()
+	defer s.builds.Unlock()
+	b := s.builds.of[id]
+	if b == nil {
+		b = &build{}
+		s.builds.of[id] = b
+		s.background(func() {
+			v := s.build(c.Indexes[id])
+			s.builds.Lock()
+			defer s.builds.Unlock()
+			b.done, b.v = true, v
+		})
+	}
+	switch {
+	case !b.done:
+		return verdict{code: wire.InDoubt, text: "the index is being built"}
+	case !b.v.ok():
+		return b.v
+	}
+	tick := clock.Tick(0)
+	for _, p := range s.parts {
+		if p != nil {
+			p.mu.Lock()
+			tick = max(tick, p.ticks.Tick())
+			p.mu.Unlock()
+		}
+	}
+	return verdict{text: strconv.FormatUint(uint64(tick), 10)}
+}
+
+func (s *Server) build(ix *tables.Index) verdict {
+	start, rows := time.Now(), 0
+	for _, p := range s.parts {
+		if p == nil {
+			continue
+		}
+		err := p.eachKeys(s.ctx, ix.Table.Primary(), func(keys []tables.Key) error {
+			rows += len(keys)
+			return s.buildEntries(ix, keys)
+		})
+		if err != nil {
+			s.log.Warn("index not built", "index", ix.Name, "partition", p.id, "reason", err.Error())
+			return buildVerdict(err)
+		}
+	}
+	s.log.Info("index built", "index", ix.Name, "rows", rows, "took", time.Since(start))
+	return verdict{}
+}
+
+func buildVerdict(err error) verdict {
+	text := exec.Fault(err)
+	switch {
+	case errors.Is(err, exec.ErrExists):
+		return verdict{code: wire.Exists, text: text}
+	case errors.Is(err, exec.ErrOutOfMemory):
+		return verdict{code: wire.OutOfMemory, text: text}
+	case errors.Is(err, context.Canceled):
+		return verdict{code: wire.Unavailable, text: text}
+	}
+	return verdict{code: wire.Bad, text: text}
+}
+
+// buildEntries makes the entries of some rows, in one transaction. It waits for
+// servers that do not answer.
+func (s *Server) buildEntries(ix *tables.Index, keys []tables.Key) error {
+	body := exec.BodyFunc(func(t *exec.Txn) error {
+		for _, key := range keys {
+			if err := t.Build(ix, key); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for {
+		db, err := s.clientDB(s.ctx)
+		if err == nil {
+			err = db.Update(s.ctx, body)
+		}
+		var lost *exec.UnknownOutcome
+		if !errors.Is(err, exec.ErrConflict) && !errors.Is(err, exec.ErrUnavailable) && !errors.As(err, &lost) || s.ctx.Err() != nil {
+			return err
+		}
+		if err := s.rest(buildWait); err != nil {
+			return err
+		}
+	}
+}
+
+// rest waits, unless the server stops.
+func (s *Server) rest(d time.Duration) error {
+	select {
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// eachKeys calls fn with the keys of all rows of a primary index that are there
+// from the call to its end, and of some others, a few at a time.
+func (p *partition) eachKeys(ctx context.Context, ix *tables.Index, fn func([]tables.Key) error) error {
+	if srv, ok := p.index(ix.ID).(index.OrderedServer); ok {
+		return eachOrdered(ctx, srv, ix, index.Key{}, fn)
+	}
+	srv, ok := p.index(ix.ID).(*hash.Server)
+	if !ok {
+		return fmt.Errorf("server: index %s cannot be enumerated", ix.Name)
+	}
+	var raw []index.Key
+	for bucket, more := uint64(0), true; more && ctx.Err() == nil; {
+		raw = raw[:0]
+		p.mu.Lock()
+		for err := error(nil); more && len(raw) < buildRows; bucket++ {
+			if raw, more, err = srv.Keys(bucket, raw); err != nil {
+				p.mu.Unlock()
+				return err
+			}
+		}
+		p.mu.Unlock()
+		if err := inTurns(ix, raw, fn); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func inTurns(ix *tables.Index, raw []index.Key, fn func([]tables.Key) error) error {
+	keys := make([]tables.Key, 0, buildRows)
+	for len(raw) > 0 {
+		n := min(len(raw), buildRows)
+		keys = keys[:0]
+		for _, k := range raw[:n] {
+			keys = append(keys, keyOf(ix, k).Clone())
+		}
+		if err := fn(keys); err != nil {
+			return err
+		}
+		raw = raw[n:]
+	}
+	return nil
+}
+
+// eachOrdered is eachKeys for an ordered index, from a key on. Where rows are
+// locked it takes fewer at a time, and waits.
+func eachOrdered(ctx context.Context, srv index.OrderedServer, ix *tables.Index, lo index.Key, fn func([]tables.Key) error) error {
+	var res index.ScanResult
+	var buf []uint64
+	var raw []index.Key
+	for limit := buildRows; ctx.Err() == nil; {
+		buf = srv.Scan(lo, last(ix), limit, &res, buf)
+		switch res.Status {
+		case index.Found, index.NotFound:
+		case index.Locked:
+			if limit = max(limit/2, 1); limit == 1 {
+				time.Sleep(time.Millisecond)
+			}
+			continue
+		default:
+			return fmt.Errorf("server: index %s: a scan ended as %v", ix.Name, res.Status)
+		}
+		raw = raw[:0]
+		for i := range res.Entries {
+			raw = append(raw, res.Entries[i].Key.Clone())
+		}
+		if err := inTurns(ix, raw, fn); err != nil || !res.More || len(raw) == 0 {
+			return err
+		}
+		lo = raw[len(raw)-1]
+		if ix.Strings {
+			lo = index.Str(lo.Str + "\x00")
+		} else {
+			lo.Num++
+		}
+		limit = min(2*limit, buildRows)
+	}
+	return ctx.Err()
+}
+
+// keyOf is a key as users of the index know it.
+func keyOf(ix *tables.Index, key index.Key) tables.Key {
+	if n, ok := index.NumOf(key.Str); ix.Strings && ix.Key == tables.NumberKey && ok {
+		return tables.Num(n)
+	} else if ix.Strings {
+		return tables.Str(key.Str)
+	}
+	return tables.Num(key.Num)
+}
+
+// last is the highest key of an index.
+func last(ix *tables.Index) index.Key {
+	if !ix.Strings {
+		return index.Num(^uint64(0))
+	}
+	b := make([]byte, index.MaxKeyBytes)
+	for i := range b {
+		b[i] = 0xff
+	}
+	return index.Str(string(b))
+}
+
+// empty removes the entries of an index that was withdrawn. No transaction adds
+// any.
+func (s *Server) empty(id int) {
+	for _, p := range s.parts {
+		if p == nil {
+			continue
+		}
+		ix := s.catalog.Load().Indexes[id]
+		srv, ok := p.index(id).(index.OrderedServer)
+		for more := ok; more && s.ctx.Err() == nil; {
+			var res index.ScanResult
+			part := wire.Part{Partition: uint16(p.id)}
+			p.mu.Lock()
+			p.advance()
+			srv.Scan(index.Key{}, last(ix), emptyRows, &res, nil)
+			part.Catalog = uint32(p.has.Load().catalog.Version())
+			for i := range res.Entries {
+				part.Writes = append(part.Writes, wire.Write{Index: uint16(id), Op: wire.Delete, Strings: ix.Strings, Key: res.Entries[i].Key})
+			}
+			v := p.carryOut(&part)
+			p.mu.Unlock()
+			more = res.Status == index.Locked || !v.ok() || len(res.Entries) > 0
+			if (res.Status == index.Locked || !v.ok()) && s.rest(buildWait) != nil {
+				return
+			}
+		}
+	}
+}
+
+// withdrawn returns the indexes that one version builds and the next one has
+// not, built or in building.
+func withdrawn(was, is *tables.Catalog) (ids []int) {
+	for _, t := range was.Tables {
+		for _, ix := range t.Building() {
+			now, err := is.Table(t.Name())
+			if err != nil || is.Indexes[ix.ID].Readable() == nil {
+				continue
+			}
+			building := false
+			for _, b := range now.Building() {
+				building = building || b.ID == ix.ID
+			}
+			if !building {
+				ids = append(ids, ix.ID)
+			}
+		}
+	}
+	return ids
+}
+
+// resumeChanges goes on, after a restart, with what the last process had not
+// ended: the keeper with telling the other servers its version of the catalogue,
+// and with the builds of indexes, each server with emptying those that are
+// withdrawn.
+func (s *Server) resumeChanges() {
+	if s.durable == nil || s.durable.dir.New {
+		return
+	}
+	c := s.catalog.Load()
+	building := map[int]bool{}
+	var builds []*tables.AddedIndex
+	for _, t := range c.Tables {
+		for _, ix := range t.Building() {
+			building[ix.ID] = true
+			a := &tables.AddedIndex{Table: t.Name()}
+			a.Index.Name = strings.TrimPrefix(ix.Name, t.Name()+".")
+			builds = append(builds, a)
+		}
+	}
+	if s.cfg.Index == keeper {
+		s.background(func() { s.completeChanges(builds) })
+	}
+	for _, ix := range c.Indexes {
+		if ix.Readable() != nil && !building[ix.ID] {
+			s.background(func() { s.empty(ix.ID) })
+		}
+	}
+}
+
+// completeChanges makes all servers use the keeper's version, and completes builds
+// of indexes.
+func (s *Server) completeChanges(builds []*tables.AddedIndex) {
+	s.altering.Lock()
+	defer s.altering.Unlock()
+	nobody := func(verdict) {}
+	if v := s.spread(s.catalog.Load(), nobody); !v.ok() {
+		return // the server stops
+	}
+	for _, a := range builds {
+		if v := s.buildIndex(a, nobody); !v.ok() && s.ctx.Err() == nil {
+			s.log.Warn("the build of an index was not completed", "table", a.Table, "index", a.Index.Name, "reason", v.text)
+		}
+	}
+}
+
+// awaitBuild waits for all servers to build an index. It returns a tick at which
+// the index has all entries, or why it has failed.
+func (s *Server) awaitBuild(id int, answer func(verdict)) (tick uint64, v verdict) {
+	req := wire.AppendBuild(nil, stepBuild, id)
+	silent := time.Duration(0)
+	for again := true; ; { // once more when all are done, for the ticks of what was last
+		waits := false
+		tick = 0
+		for _, p := range s.peers {
+			if p.server == s.cfg.Index {
+				v = s.built(id)
+			} else {
+				v = p.ask(req)
+			}
+			switch v.code {
+			case wire.OK:
+				n, err := strconv.ParseUint(v.text, 10, 64)
+				if err != nil {
+					return 0, verdict{code: wire.Bad, text: "malformed tick of a data server"}
+				}
+				tick = max(tick, n)
+				continue
+			case wire.InDoubt:
+				silent = 0
+			case wire.Unavailable:
+				if silent += buildWait; silent > alterPatience {
+					answer(verdict{code: wire.InDoubt, text: fmt.Sprintf("data server %s does not build the index: %s", s.cfg.Addrs[p.server], v.text)})
+				}
+			default:
+				return 0, v
+			}
+			waits = true
+		}
+		if !waits && !again {
+			return tick, verdict{}
+		}
+		if again = waits; again && s.rest(buildWait) != nil {
+			return 0, verdict{code: wire.Unavailable, text: "the data server stops"}
+		}
+	}
+}
+
+// buildIndex builds an index that a change has added, and publishes or withdraws
+// it.
+func (s *Server) buildIndex(a *tables.AddedIndex, answer func(verdict)) verdict {
+	t, err := s.catalog.Load().Table(a.Table)
+	if err != nil {
+		return versionVerdict(err)
+	}
+	for _, ix := range t.Building() {
+		if ix.Name != a.Table+"."+a.Index.Name {
+			continue
+		}
+		tick, v := s.awaitBuild(ix.ID, answer)
+		if s.ctx.Err() != nil {
+			return v
+		}
+		end := tables.Change{Built: &tables.BuiltIndex{Table: a.Table, Index: a.Index.Name, Failed: !v.ok(), Tick: tick}}
+		c, ended := s.decide(end)
+		if !ended.ok() {
+			return ended
+		}
+		if ended = s.spread(c, answer); !ended.ok() {
+			return ended
+		}
+		return v
+	}
+	return verdict{}
+}

@@ -1,0 +1,366 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"drtmx/index"
+	"drtmx/index/learned"
+	"drtmx/internal/exec"
+	"drtmx/internal/redo"
+	"drtmx/internal/wal"
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+	"drtmx/tables"
+)
+
+// hosted is an index of a partition.
+type hosted struct {
+	index.Server
+	def     *tables.Index
+	learned *learned.Server // nil for a hash index
+	demand  atomic.Uint32   // fallbacks of clients since the trainer's last turn
+	gaveUp  atomic.Uint64   // all fallbacks of clients
+}
+
+// holdings are the indexes of a partition in one version of the catalogue.
+// Immutable.
+type holdings struct {
+	catalog *tables.Catalog
+	indexes []*hosted // by index number
+	trained []*hosted // the ordered ones
+}
+
+// index returns an index of the present version.
+func (p *partition) index(id int) index.Server { return p.has.Load().indexes[id].Server }
+
+// makeIndexes makes the indexes that a version of the catalogue adds to the
+// present one. Nobody sees them before use. What an earlier version that never
+// came into use has left is used again, if it fits.
+func (p *partition) makeIndexes(c *tables.Catalog) error {
+	for i, def := range c.Indexes[len(p.has.Load().indexes):] {
+		if i < len(p.spare) {
+			was := p.spare[i].def
+			if was.Ordered == def.Ordered && was.Strings == def.Strings && was.RowBytes == def.RowBytes {
+				p.spare[i].def = def
+				continue
+			}
+			p.spare = p.spare[:i]
+		}
+		srv, err := p.make(def)
+		if err != nil {
+			return fmt.Errorf("server: partition %d: index %s: %w", p.id, def.Name, err)
+		}
+		h := &hosted{Server: srv, def: def}
+		h.learned, _ = srv.(*learned.Server)
+		p.spare = append(p.spare, h)
+	}
+	return nil
+}
+
+// use makes a version of the catalogue the present one. The caller has made its
+// indexes.
+func (p *partition) use(c *tables.Catalog) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was := p.has.Load()
+	n := len(c.Indexes) - len(was.indexes)
+	next := &holdings{catalog: c, indexes: append(slices.Clip(was.indexes), p.spare[:n]...), trained: slices.Clone(was.trained)}
+	for _, h := range p.spare[:n] {
+		if h.learned != nil {
+			next.trained = append(next.trained, h)
+		}
+	}
+	p.spare = nil
+	p.has.Store(next)
+	if p.runner != nil {
+		p.runner.Use(c)
+	}
+}
+
+// describe sets what a hello says of the catalogue and of the partitions.
+func (s *Server) describe(h *wire.Hello) (err error) {
+	c := s.catalog.Load()
+	if h.Catalog, err = json.Marshal(c); err != nil {
+		return err
+	}
+	h.CatalogVersion, h.Hosted = c.Version(), nil
+	for _, p := range s.parts {
+		if p == nil {
+			continue
+		}
+		at := wire.Hosted{Partition: p.id, RKey: uint32(p.rkey)}
+		for _, ix := range p.has.Load().indexes {
+			at.Roots = append(at.Roots, ix.Root())
+		}
+		h.Hosted = append(h.Hosted, at)
+	}
+	return nil
+}
+
+// A version of the catalogue comes into use in two steps, so that a server that
+// has no memory for it can refuse it. First all servers make its indexes, which
+// nobody sees. Then the keeper takes it into use; from then on it is decided.
+// At last the keeper tells the others to do so, until they have answered.
+// Meanwhile a client may know a version that a server lacks: the server refuses
+// writes to its new indexes as a conflict.
+const (
+	stepMake byte = iota
+	stepUse
+	stepBuild // not of the two: see build.go
+)
+
+// keeper is the server that orders the changes of the catalogue.
+const keeper = 0
+
+// makeVersion is the first step at this server. A version that the server has
+// needs nothing.
+func (s *Server) makeVersion(c *tables.Catalog) error {
+	s.versions.Lock()
+	defer s.versions.Unlock()
+	if c.Version() <= s.catalog.Load().Version() {
+		return nil
+	}
+	for _, p := range s.parts {
+		if p != nil {
+			if err := p.makeIndexes(c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// useVersion is the second step at this server. Clients hear of the version
+// when all partitions of the server have it.
+func (s *Server) useVersion(c *tables.Catalog) error {
+	if err := s.makeVersion(c); err != nil {
+		return err
+	}
+	s.versions.Lock()
+	defer s.versions.Unlock()
+	if c.Version() <= s.catalog.Load().Version() {
+		return nil
+	}
+	if s.durable != nil {
+		b, err := json.Marshal(c)
+		if err != nil {
+			return err
+		}
+		r := redo.Record{Kind: redo.Catalog, Catalog: b}
+		at, err := s.durable.log.AppendWait(r.Append(nil))
+		if err == nil {
+			err = s.durable.wait(s.ctx, at)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, p := range s.parts {
+		if p != nil {
+			p.use(c)
+		}
+	}
+	was := s.catalog.Swap(c)
+	for _, id := range withdrawn(was, c) {
+		s.background(func() { s.empty(id) })
+	}
+	s.log.Info("catalogue changed", "version", c.Version(), "tables", len(c.Tables))
+	return s.acquainted.change(s.describe)
+}
+
+// handleCatalog is a step of the keeper.
+func (s *Server) handleCatalog(r *rdma.Request, d *wire.Decoder) {
+	step := d.U8()
+	if step == stepBuild {
+		id := int(d.U16())
+		if d.End() != nil {
+			s.refuse(r, "malformed question about the build of an index")
+			return
+		}
+		s.reply(r, s.built(id).append(nil))
+		return
+	}
+	body := d.Rest()
+	c, err := s.catalog.Load().Follow(body)
+	if d.Err() != nil || step > stepUse {
+		s.refuse(r, "malformed version of the catalogue")
+		return
+	}
+	s.background(func() {
+		if err == nil && step == stepMake {
+			err = s.makeVersion(c)
+		} else if err == nil {
+			err = s.useVersion(c)
+		}
+		s.reply(r, versionVerdict(err).append(nil))
+	})
+}
+
+func versionVerdict(err error) verdict {
+	var e *tables.Error
+	switch {
+	case err == nil:
+		return verdict{}
+	case errors.Is(err, index.ErrFull):
+		e = &tables.Error{Err: exec.ErrOutOfMemory}
+	case errors.Is(err, tables.ErrSchema):
+		e = &tables.Error{Err: tables.ErrSchema}
+	case errors.Is(err, wal.ErrNoSpace), errors.Is(err, wal.ErrFailed), errors.Is(err, wal.ErrClosed):
+		return logVerdict(err)
+	default:
+		return verdict{code: wire.Bad, text: err.Error()}
+	}
+	e.Partition, e.Detail = -1, err.Error()
+	return verdict{code: wire.Bad, text: exec.Fault(e)}
+}
+
+// handleAlter makes the next version of the catalogue. Changes are made one
+// after the other; a client repeats one that finds another in progress.
+func (s *Server) handleAlter(r *rdma.Request, d *wire.Decoder) {
+	var ch tables.Change
+	if err := json.Unmarshal(d.Rest(), &ch); err != nil || s.cfg.Index != keeper || ch.Built != nil {
+		s.refuse(r, "malformed change of the catalogue, or not at the first data server")
+		return
+	}
+	if !s.altering.TryLock() {
+		s.reply(r, verdict{code: wire.InDoubt, text: "another change is in progress"}.append(nil))
+		return
+	}
+	s.background(func() {
+		defer s.altering.Unlock()
+		s.alter(ch, func(v verdict) { s.reply(r, v.append(nil)) })
+	})
+}
+
+// alter makes a change and calls answer once. It returns when all servers have
+// the change, or none does.
+func (s *Server) alter(ch tables.Change, answer func(verdict)) {
+	answered := false
+	once := func(v verdict) {
+		if !answered {
+			answered = true
+			answer(v)
+		}
+	}
+	c, v := s.decide(ch)
+	if v.ok() {
+		v = s.spread(c, once)
+	}
+	if v.ok() && ch.Index != nil {
+		v = s.buildIndex(ch.Index, once)
+	}
+	once(v)
+}
+
+// decide makes the version with a change at all servers, and takes it into use
+// at this one.
+func (s *Server) decide(ch tables.Change) (*tables.Catalog, verdict) {
+	now := s.catalog.Load()
+	c, err := now.With(ch)
+	if err != nil || c == now {
+		return c, versionVerdict(err)
+	}
+	b, err := json.Marshal(c)
+	if err == nil && len(b) > maxCatalogBytes {
+		return nil, tooLarge("catalogue", len(b), maxCatalogBytes)
+	}
+	if err == nil {
+		err = s.makeVersion(c)
+	}
+	v := versionVerdict(err)
+	if v.ok() {
+		_, v = s.tellVersion(stepMake, b)
+	}
+	if v.ok() {
+		v = versionVerdict(s.useVersion(c))
+	}
+	return c, v
+}
+
+// spread tells the other servers to use a version until all have answered. If
+// one does not, spread answers that the change is not complete, and goes on.
+func (s *Server) spread(c *tables.Catalog, answer func(verdict)) verdict {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return versionVerdict(err)
+	}
+	for start := time.Now(); ; {
+		silent, v := s.tellVersion(stepUse, b)
+		if v.ok() {
+			return v
+		}
+		if time.Since(start) > alterPatience {
+			answer(verdict{code: wire.InDoubt, text: fmt.Sprintf("data server %s has to follow: %s", s.cfg.Addrs[silent], v.text)})
+		}
+		if s.rest(acquaintMin) != nil {
+			return verdict{code: wire.Unavailable, text: "the data server stops"}
+		}
+	}
+}
+
+const (
+	// maxCatalogBytes bounds a catalogue in JSON, which is part of the hello.
+	maxCatalogBytes = rdma.MaxMessageBytes / 2
+	// alterPatience bounds the time for which a client waits for servers that
+	// do not answer. The keeper goes on without the client.
+	alterPatience = time.Second
+)
+
+// tellVersion makes a step at all other servers. If one does not answer, or
+// refuses, tellVersion returns which and its verdict. A version that is decided is
+// still used by the others: their clients may know it already.
+func (s *Server) tellVersion(step byte, catalog []byte) (server int, v verdict) {
+	req := append([]byte{byte(wire.OpCatalog), step}, catalog...)
+	for _, p := range s.peers {
+		if p.server == s.cfg.Index {
+			continue
+		}
+		w := p.ask(req)
+		if !w.ok() && step == stepMake {
+			return p.server, w
+		}
+		if v.ok() && !w.ok() {
+			server, v = p.server, w
+		}
+	}
+	return server, v
+}
+
+// ask sends a request and returns the verdict of the peer. The request must do no
+// harm if it arrives twice.
+func (p *peer) ask(req []byte) verdict {
+	ctx, cancel := context.WithTimeout(p.s.ctx, peerTimeout)
+	defer cancel()
+	for {
+		l, err := p.idle()
+		idle := l != nil // it may lead to a server that is gone
+		if l == nil && err == nil {
+			l, err = p.dial(ctx)
+		}
+		if err == nil && l.replaced {
+			err = errors.New("it was restarted without its memory")
+		}
+		var resp []byte
+		if err == nil {
+			resp, err = rdma.Call(ctx, l.conn, req, l.resp)
+		}
+		if err == nil && len(resp) > 0 {
+			l.resp = resp
+			v := verdict{code: wire.Code(resp[0]), text: string(resp[1:])}
+			l.release()
+			return v
+		}
+		if l != nil {
+			l.drop()
+		}
+		if !idle || ctx.Err() != nil {
+			return verdict{code: wire.Unavailable, text: fmt.Sprintf("no answer: %v", err)}
+		}
+	}
+}

@@ -1,0 +1,887 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"drtmx/internal/datadir"
+	"drtmx/internal/image"
+	"drtmx/internal/replica"
+	"drtmx/internal/wal"
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// A durable server may have copies of its data directory at other servers: the
+// newest checkpoint and the log after it. What is durable at the server is sent to
+// the copies, and no answer leaves before it is durable at all members of the set
+// of copies in sync. Package replica has the rules, docs/replication.md the design.
+
+// Sets holds the sets of copies in sync of a cluster's data servers. It survives
+// the loss of any one server. Methods are safe for concurrent use.
+type Sets interface {
+	// Set returns the set of a data server's log, the zero Set if there is none.
+	Set(ctx context.Context, server int) (replica.Set, error)
+	// SwapSet replaces the set if it is as expected. It returns the set that there
+	// is then. An error says that the result is not known.
+	SwapSet(ctx context.Context, server int, from, to replica.Set) (replica.Set, error)
+}
+
+// Bounds and defaults of copies.
+const (
+	// copyPatienceDefault is how long a copy in sync may be silent.
+	copyPatienceDefault = 2 * time.Second
+	// copyPiece bounds what one message has of the log or of a checkpoint.
+	copyPiece = 512 << 10
+	// copyClose is how many bytes a copy may lack of the log when answers begin to
+	// wait for it, so that it enters the set.
+	copyClose = 1 << 20
+	// copyPauseMin and copyPauseMax are between attempts to reach a copy.
+	copyPauseMin = 10 * time.Millisecond
+	copyPauseMax = time.Second
+	// copyAsk is between questions to a copy whether it has installed a checkpoint.
+	copyAsk = 100 * time.Millisecond
+)
+
+// CopiesDir is the directory in that of a server which has its copies of others.
+const CopiesDir = "copies"
+
+// group is the log of this server with its copies.
+type group struct {
+	s       *Server
+	d       *durable
+	horizon atomic.Uint64 // the home's
+	deposed atomic.Bool
+	enough  atomic.Bool   // as many copies in sync as are required
+	sent    atomic.Uint64 // bytes of log and checkpoints
+	links   []*copyLink
+	wake    chan struct{} // of keep; has room for one
+
+	mu    sync.Mutex
+	home  *replica.Home
+	lacks error // why it is deposed although it has its place; nil: it is not
+}
+
+// copyLink sends the log to one copy.
+type copyLink struct {
+	g       *group
+	k       replica.Member
+	server  int           // the host that keeps it
+	more    chan struct{} // more is durable; has room for one
+	session uint64
+
+	last   time.Time // when the copy last answered; under group.mu
+	failed string    // why the last session ended; under group.mu
+	pinned bool      // under backups.mu
+	pin    wal.LSN   // under backups.mu: the log from here on is not cut
+
+	// need is the position up to which a copy outside of the set must have the log
+	// before it may enter: its checkpoint may tell of what is in the log until there.
+	need wal.LSN
+	base sending // the checkpoint that is being sent to a copy that has an older one
+}
+
+// sending is a checkpoint on its way to a copy.
+type sending struct {
+	file vfs.File
+	log  uint64
+	at   int64
+	size int64
+	// need is the position up to which the copy must have the log before it may use
+	// the checkpoint.
+	need  wal.LSN
+	asked time.Time // when the copy was last asked to install it
+}
+
+// sent reports that there is a checkpoint, and the copy has all of it.
+func (b *sending) sent() bool { return b.file != nil && b.at == b.size }
+
+// setChange is the change of the set with which a server begins its epoch. The zero
+// value is that of a server that has never had copies.
+type setChange struct{ was, next replica.Set }
+
+// askSet returns the change of the set with which the server is to begin its epoch. It
+// fails with replica.ErrReplaced if the directory is not that of the present home, and
+// changes nothing: an attempt must not raise the epoch of such a directory.
+func (s *Server) askSet() (c setChange, err error) {
+	if s.cfg.Sets == nil {
+		return c, nil
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, settleTimeout)
+	defer cancel()
+	if c.was, err = s.cfg.Sets.Set(ctx, s.cfg.Index); err != nil {
+		return c, err
+	}
+	places := s.places()
+	if c.was == (replica.Set{}) && places == 1 {
+		return c, nil // it has never had copies
+	}
+	dir := s.durable.dir
+	if c.next, err = replica.Open(c.was, replica.Epoch(dir.Epoch), replica.Epoch(dir.Since), places); err != nil {
+		err = fmt.Errorf("%s: %w", dir.Path(), err)
+	}
+	return c, err
+}
+
+// openGroup begins the server's epoch in the set of its copies.
+func (s *Server) openGroup(c setChange) error {
+	next := c.next
+	if next == (replica.Set{}) {
+		return nil
+	}
+	dir, places := s.durable.dir, s.places()
+	if dir.Since != uint32(next.Since) {
+		if err := dir.SetSince(uint32(next.Since)); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, settleTimeout)
+	defer cancel()
+	now, err := s.cfg.Sets.SwapSet(ctx, s.cfg.Index, c.was, next)
+	if err != nil {
+		return err
+	}
+	if now != next {
+		return fmt.Errorf("%s: %w", dir.Path(), replica.ErrReplaced)
+	}
+	d := s.durable
+	g := &group{s: s, d: d, home: replica.NewHome(next, replica.Position(d.log.Durable()), s.cfg.MinInSync), wake: make(chan struct{}, 1)}
+	for k := 1; k < places; k++ {
+		g.links = append(g.links, &copyLink{
+			g: g, k: replica.Member(k), server: replica.Host(replica.Member(k), s.cfg.Index, s.host(), len(s.cfg.Addrs)), more: make(chan struct{}, 1), last: time.Now(),
+		})
+	}
+	g.horizon.Store(uint64(g.home.Horizon()))
+	g.enough.Store(g.home.Enough())
+	d.group = g
+	return nil
+}
+
+// host is the number of the place where the server is.
+func (s *Server) host() int {
+	if s.cfg.Host != nil {
+		return *s.cfg.Host
+	}
+	return s.cfg.Index
+}
+
+// places is how many places the group has, the server's own included. Where copies
+// can be kept may change if Kept is set, so each host then has a place.
+func (s *Server) places() int {
+	if s.cfg.Kept != nil && s.cfg.Replicas > 1 {
+		return min(len(s.cfg.Addrs), replica.MaxMembers)
+	}
+	return max(s.cfg.Replicas, 1)
+}
+
+// wanted reports whether the copy of a link is to be kept: there are as many as
+// configured, at places that can keep one, and those that are in sync come first.
+func (l *copyLink) wanted() bool {
+	l.g.mu.Lock()
+	defer l.g.mu.Unlock()
+	return l.wantedLocked()
+}
+
+func (l *copyLink) wantedLocked() bool {
+	s := l.g.s
+	if s.cfg.Kept == nil {
+		return true
+	}
+	target := s.target()
+	if !s.cfg.Kept(l.server) || l.server == target {
+		return s.cfg.Kept(l.server) // the host to which it goes has one copy more
+	}
+	crowded := l.g.crowded(target)
+	last := func(o *copyLink) bool {
+		leaves, _ := s.leaves(o.server)
+		return leaves || crowded[o]
+	}
+	before := func(o *copyLink) bool {
+		if a, b := last(o), last(l); a != b {
+			return b && l.g.home.Set().Members.Has(o.k) // only then it takes the place of one that is to leave
+		}
+		for _, has := range []func(replica.Member) bool{l.g.home.Set().Members.Has, l.g.home.Counts} {
+			if a, b := has(o.k), has(l.k); a != b {
+				return a
+			}
+		}
+		return o.k < l.k
+	}
+	rank := 1
+	for _, o := range l.g.links {
+		if o != l && o.server != target && s.cfg.Kept(o.server) && before(o) {
+			rank++
+		}
+	}
+	return rank < s.cfg.Replicas && (!last(l) || l.g.home.Counts(l.k))
+}
+
+// crowded returns the copies that share a zone with the home, or with another copy, while
+// a host in a zone of its own could have one instead. Such a copy stays until that one is
+// in sync, as one does that is to leave. Of two in one zone the one that is in sync comes
+// first. A host without a zone counts as in one of its own. The lock is held.
+func (g *group) crowded(target int) map[*copyLink]bool {
+	s := g.s
+	if s.cfg.Zone == nil || !slices.ContainsFunc(g.links, func(l *copyLink) bool { return s.cfg.Zone(l.server) != "" }) {
+		return nil
+	}
+	type candidate struct {
+		l    *copyLink
+		zone string
+		mate int // how many come before it in its zone, the home included
+	}
+	rank := func(l *copyLink) int {
+		switch {
+		case g.home.Set().Members.Has(l.k):
+			return 0
+		case g.home.Counts(l.k):
+			return 1
+		}
+		return 2
+	}
+	var all []candidate
+	for _, l := range g.links {
+		if leaves, _ := s.leaves(l.server); leaves || l.server == target || !s.cfg.Kept(l.server) {
+			continue
+		}
+		all = append(all, candidate{l: l, zone: s.cfg.Zone(l.server)})
+	}
+	slices.SortFunc(all, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(rank(a.l), rank(b.l)), cmp.Compare(a.l.k, b.l.k))
+	})
+	mates := map[string]int{s.cfg.Zone(s.host()): 1}
+	for i := range all {
+		if c := &all[i]; c.zone != "" {
+			c.mate = mates[c.zone]
+			mates[c.zone]++
+		}
+	}
+	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(a.mate, b.mate) })
+	out := map[*copyLink]bool{}
+	for i, c := range all {
+		if i >= s.cfg.Replicas-1 {
+			out[c.l] = true
+		}
+	}
+	return out
+}
+
+// target is the host to which the server is to go, -1 if to none.
+func (s *Server) target() int {
+	if s.cfg.Target != nil {
+		return s.cfg.Target()
+	}
+	return s.cfg.Index // whose own host it is, if it is elsewhere
+}
+
+// dismissed reports whether a copy is to leave the set at once: there are enough
+// others, or it is where none is to be any more, and its host has ended. It is not one
+// of a host that may come back: that has patience. The lock is held.
+func (l *copyLink) dismissed() bool {
+	s := l.g.s
+	if s.cfg.Kept == nil || !l.g.home.Counts(l.k) || l.wantedLocked() {
+		return false
+	}
+	leaves, ended := s.leaves(l.server)
+	return s.cfg.Kept(l.server) || leaves && ended
+}
+
+// leaves reports whether copies are to leave a host, and whether the host has ended.
+func (s *Server) leaves(host int) (leaves, ended bool) {
+	if s.cfg.Leaves == nil {
+		return false, false
+	}
+	return s.cfg.Leaves(host)
+}
+
+// notReplaced fails with replica.ErrReplaced if the data directory is not that of the
+// present home, or does not exist although there is a home. It makes nothing: a copy
+// takes the place of a directory that is lost, and not of one that is there.
+func (c *Config) notReplaced() error {
+	if c.Sets == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	was, err := c.Sets.Set(ctx, c.Index)
+	if err != nil || was == (replica.Set{}) {
+		return err
+	}
+	epoch, served, err := datadir.ReadEpoch(c.FS, c.Dir)
+	if err != nil {
+		return err
+	}
+	if !served {
+		if _, there, err := datadir.Read(c.FS, c.Dir); err != nil || there {
+			return err // whether it has lost its epoch is seen when it is open
+		}
+	}
+	since, err := datadir.ReadSince(c.FS, c.Dir)
+	if err != nil {
+		return err
+	}
+	if _, err = replica.Open(was, replica.Epoch(epoch)+1, replica.Epoch(since), max(c.Replicas, 1)); err != nil {
+		err = fmt.Errorf("%s: %w", c.Dir, err)
+	}
+	return err
+}
+
+// start begins to send the log.
+func (g *group) start() {
+	if len(g.links) == 0 {
+		return
+	}
+	g.mu.Lock()
+	for _, l := range g.links {
+		l.last = time.Now() // before anybody looks which copies are silent
+	}
+	g.mu.Unlock()
+	g.s.wg.Go(func() { g.keep(g.s.ctx) })
+	for _, l := range g.links {
+		g.s.wg.Go(func() { l.run(g.s.ctx) })
+	}
+}
+
+// durable says that the server's own log is durable up to a position. The caller
+// passes what that makes safe.
+func (g *group) durable(to wal.LSN) {
+	g.step(func(h *replica.Home) { h.Durable(replica.Position(to)) })
+	for _, l := range g.links {
+		poke(l.more)
+	}
+}
+
+// change lets the home take a step, and lets go what that makes safe.
+func (g *group) change(fn func(h *replica.Home)) {
+	if g.step(fn) {
+		g.d.pass()
+	}
+}
+
+// step lets the home take a step. It reports whether more is safe.
+func (g *group) step(fn func(h *replica.Home)) (raised bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.home.Horizon()
+	fn(g.home)
+	g.horizon.Store(uint64(g.home.Horizon()))
+	g.enough.Store(g.home.Enough())
+	return g.home.Horizon() > before
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// least returns the position from which the copies need the log, at most before.
+// The caller holds backups.mu.
+func (g *group) least(before wal.LSN) wal.LSN {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, l := range g.links {
+		if g.home.Counts(l.k) {
+			before = min(before, wal.LSN(g.home.Known(l.k)))
+		}
+		if l.pinned {
+			before = min(before, l.pin)
+		}
+	}
+	return before
+}
+
+// keep changes the set of copies in sync: copies that are silent for too long
+// leave it, those that have caught up enter it.
+func (g *group) keep(ctx context.Context) {
+	t := time.NewTicker(g.s.cfg.CopyPatience / 16)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		case <-g.wake:
+		}
+		g.loseSilent()
+		for g.swap(ctx) {
+		}
+		if g.deposed.Load() {
+			g.s.Suspend()
+			g.mu.Lock()
+			why := g.lacks
+			g.mu.Unlock()
+			if why == nil {
+				why = errors.New("another server has taken its place")
+			}
+			g.s.log.Error("the data server acknowledges nothing more", "reason", why)
+			return
+		}
+	}
+}
+
+// fewCopies is the answer to a write while there are fewer copies in sync than are
+// required. Reads go on.
+func (d *durable) fewCopies() verdict {
+	if d == nil || d.group == nil || d.group.enough.Load() {
+		return verdict{}
+	}
+	return verdict{code: wire.FewCopies, text: fmt.Sprintf("server %d: fewer than %d copies of its data are in sync, its own included", d.s.cfg.Index, d.s.cfg.MinInSync)}
+}
+
+// loseSilent gives up members that have not answered for too long, and those that are
+// to leave.
+func (g *group) loseSilent() {
+	g.change(func(h *replica.Home) {
+		for _, l := range g.links {
+			if h.Counts(l.k) && (time.Since(l.last) > g.s.cfg.CopyPatience || l.dismissed()) {
+				h.Lost(l.k)
+			}
+		}
+	})
+}
+
+// swap makes a change of the set, if the home proposes one. It reports whether
+// there may be another one.
+func (g *group) swap(ctx context.Context) (more bool) {
+	var from, to replica.Set
+	ok := false
+	g.step(func(h *replica.Home) { from, to, ok = h.Propose() })
+	if !ok {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	now, err := g.s.cfg.Sets.SwapSet(ctx, g.s.cfg.Index, from, to)
+	if err != nil {
+		if ctx.Err() == nil {
+			g.s.log.Warn("the set of copies in sync could not be changed", "error", err)
+		}
+		return false
+	}
+	g.change(func(h *replica.Home) {
+		h.Changed(now)
+		g.deposed.Store(h.Deposed())
+		for _, l := range g.links {
+			l.last = maxTime(l.last, enteredAt(from, now, l.k))
+		}
+	})
+	g.s.log.Info("copies in sync", "members", fmt.Sprintf("%08b", now.Members), "epoch", now.Epoch)
+	return now == to
+}
+
+// enteredAt is now if a copy has just become a member: its patience begins.
+func enteredAt(from, now replica.Set, k replica.Member) time.Time {
+	if now.Members.Has(k) && !from.Members.Has(k) {
+		return time.Now()
+	}
+	return time.Time{}
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// run sends the log as long as the server runs.
+func (l *copyLink) run(ctx context.Context) {
+	pause := copyPauseMin
+	for ctx.Err() == nil && !l.g.deposed.Load() {
+		if !l.wanted() {
+			if l.g.s.rest(copyPauseMax/4) != nil {
+				return
+			}
+			continue
+		}
+		began := time.Now()
+		err := l.serve(ctx)
+		l.g.change(func(h *replica.Home) {
+			if !h.Counts(l.k) { // a member is lost when patience is
+				h.Lost(l.k)
+			}
+			l.failed = err.Error()
+		})
+		l.unpin()
+		l.base.close()
+		if time.Since(began) > copyPauseMax {
+			pause = copyPauseMin
+		}
+		l.g.s.log.Debug("copy not reached", "copy", l.server, "reason", err.Error())
+		if l.g.s.rest(pause) != nil {
+			return
+		}
+		pause = min(2*pause, copyPauseMax)
+	}
+}
+
+func (l *copyLink) unpin() {
+	k := &l.g.d.backups
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l.pinned = false
+}
+
+// pinAt keeps the log from a position on. It reports whether it is still there.
+func (l *copyLink) pinAt(at wal.LSN) bool {
+	k := &l.g.d.backups
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l.pinned, l.pin = true, at
+	return l.g.d.log.First() <= at
+}
+
+// errCopy reports a copy that cannot go on, and begins anew.
+var errCopy = errors.New("server: the copy")
+
+// dial connects to the host of the copy: to the data server of the same number, or as
+// Config.DialHost does.
+func (l *copyLink) dial(ctx context.Context) (rdma.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	s := l.g.s
+	if s.cfg.DialHost == nil {
+		link, err := s.peers[l.server].dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return link.conn, nil
+	}
+	c, err := s.cfg.DialHost(ctx, l.server)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, s.cfg.Index, s.incarnation), nil)
+	if err == nil {
+		_, err = wire.DecodeHello(resp) // of the same version?
+	}
+	if err != nil && !errors.Is(err, wire.ErrKeeper) {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// serves reports whether the copy is to have more of the log: it is wanted, or answers
+// wait for it until it has left the set.
+func (l *copyLink) serves() bool {
+	l.g.mu.Lock()
+	defer l.g.mu.Unlock()
+	return l.wantedLocked() || l.dismissed()
+}
+
+// serve makes a connection to the copy, and sends the log until something fails.
+func (l *copyLink) serve(ctx context.Context) error {
+	conn, err := l.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	l.session++
+	id, err := json.Marshal(l.g.d.dir.Identity)
+	if err != nil {
+		return err
+	}
+	state, err := l.call(ctx, conn, wire.CopyStep{Step: wire.CopyBegin, Bytes: id})
+	if err != nil {
+		return err
+	}
+	usable := l.pinAt(wal.LSN(state.End)) && state.There
+	var refused error
+	anew := false
+	l.g.change(func(h *replica.Home) {
+		if !h.Counts(l.k) {
+			l.need = l.g.d.log.Durable()
+		}
+		first, end := replica.Position(l.g.d.log.First()), replica.Position(state.End)
+		h.Durable(replica.Position(l.g.d.log.Durable())) // the copy may have what the writer is about to tell of
+		if state.There && replica.Epoch(state.Since) == h.Set().Since && h.Lacks(l.k, replica.Position(state.Durable)) {
+			l.g.deposed.Store(true)
+			refused = fmt.Errorf("%w at server %d is durable up to %d, and %s up to %d only: it has lost the end of its log; if it is removed, the copy takes its place",
+				errCopy, l.server, state.Durable, l.g.d.dir.Path(), l.g.d.log.Durable())
+			l.g.lacks = refused
+			return
+		}
+		usable = usable && replica.Usable(h.Set(), replica.Epoch(state.Since), end, first, replica.Position(l.g.d.log.Durable()))
+		switch {
+		case usable && !(h.Counts(l.k) && replica.Position(state.Durable) < h.Known(l.k)):
+			h.Begun(l.k, replica.Position(state.Durable))
+		case h.Counts(l.k):
+			h.Lost(l.k)
+			refused = fmt.Errorf("%w at server %d lacks what it had, and is made anew when it has left the set", errCopy, l.server)
+		default:
+			anew = true
+		}
+	})
+	poke(l.g.wake)
+	if refused != nil {
+		return refused
+	}
+	if anew {
+		if state, err = l.makeAnew(ctx, conn); err != nil {
+			return err
+		}
+		l.g.change(func(h *replica.Home) {
+			h.Begun(l.k, replica.Position(state.Durable))
+		})
+	}
+	l.g.s.log.Info("copy reached", "copy", l.server, "log", state.End, "made_anew", anew)
+	return l.ship(ctx, conn, state)
+}
+
+// call makes a step at the copy. A copy that takes the log answers: one that begins
+// session after session and takes nothing, since its disk is full or its log damaged,
+// does not, and leaves the set when patience ends.
+func (l *copyLink) call(ctx context.Context, c rdma.Conn, m wire.CopyStep) (state wire.CopyState, err error) {
+	return l.callRaw(ctx, c, m, nil)
+}
+
+// callRaw is call with the memory of the message.
+func (l *copyLink) callRaw(ctx context.Context, c rdma.Conn, m wire.CopyStep, buf []byte) (state wire.CopyState, err error) {
+	l.g.mu.Lock()
+	set := l.g.home.Set()
+	l.g.mu.Unlock()
+	m.Server, m.Host, m.To = l.g.s.cfg.Index, l.g.s.host(), l.server
+	m.Epoch, m.Since, m.Session = uint32(set.Epoch), uint32(set.Since), l.session
+	ctx, cancel := context.WithTimeout(ctx, max(l.g.s.cfg.CopyPatience, peerTimeout))
+	defer cancel()
+	resp, err := rdma.Call(ctx, c, m.Append(buf[:0]), nil)
+	if err != nil {
+		return state, err
+	}
+	if len(resp) == 0 || wire.Code(resp[0]) != wire.OK {
+		return state, fmt.Errorf("%w at server %d: %s", errCopy, l.server, string(resp[min(1, len(resp)):]))
+	}
+	if err = state.Decode(resp[1:]); err == nil && m.Step == wire.CopyFrames {
+		l.g.mu.Lock()
+		l.last = time.Now()
+		l.g.mu.Unlock()
+	}
+	return state, err
+}
+
+// makeAnew sends the newest checkpoint to a copy that is no member, and makes it
+// begin its log there.
+func (l *copyLink) makeAnew(ctx context.Context, c rdma.Conn) (state wire.CopyState, err error) {
+	b, err := l.newest(true)
+	if err != nil {
+		return state, err
+	}
+	defer b.close()
+	l.need = b.need
+	if _, err = l.call(ctx, c, wire.CopyStep{Step: wire.CopyReset}); err != nil {
+		return state, err
+	}
+	for b.at < b.size {
+		if err = l.sendPiece(ctx, c, b); err != nil {
+			return state, err
+		}
+	}
+	for {
+		state, err = l.call(ctx, c, wire.CopyStep{Step: wire.CopyInstall, Log: b.log, At: uint64(b.size)})
+		if err != nil || state.There || l.g.deposed.Load() {
+			break
+		}
+		if err = l.g.s.rest(copyAsk); err != nil { // it is being read
+			return state, err
+		}
+	}
+	if err == nil && (!state.There || state.End != b.log) {
+		err = fmt.Errorf("%w at server %d begins at %d, not at %d", errCopy, l.server, state.End, b.log)
+	}
+	return state, err
+}
+
+// newest opens the newest checkpoint. If the log is to be sent from there on it is
+// pinned.
+func (l *copyLink) newest(pin bool) (*sending, error) {
+	s := l.g.s
+	for {
+		from := l.g.d.checkpoints.from.Load()
+		b := &sending{log: from, need: l.g.d.log.Durable()}
+		if pin && !l.pinAt(wal.LSN(from)) {
+			if l.g.d.checkpoints.from.Load() != from {
+				continue
+			}
+			return nil, fmt.Errorf("%w: the log begins at %d, after the newest checkpoint at %d", errCopy, l.g.d.log.First(), from)
+		}
+		if from == 0 {
+			return b, nil
+		}
+		f, err := s.cfg.FS.Open(s.cfg.FS.PathJoin(s.cfg.Dir, CheckpointDir, image.Name(from)))
+		if err != nil {
+			if l.g.d.checkpoints.from.Load() != from {
+				continue // a newer one has taken its place
+			}
+			return nil, err
+		}
+		info, err := f.Stat()
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		b.file, b.size = f, info.Size()
+		return b, nil
+	}
+}
+
+func (b *sending) close() {
+	if b.file != nil {
+		_ = b.file.Close()
+	}
+	*b = sending{}
+}
+
+// sendPiece sends the next piece of a checkpoint.
+func (l *copyLink) sendPiece(ctx context.Context, c rdma.Conn, b *sending) error {
+	piece := make([]byte, min(copyPiece, b.size-b.at))
+	if n, err := b.file.ReadAt(piece, b.at); n < len(piece) {
+		return errors.Join(err, io.ErrUnexpectedEOF)
+	}
+	l.g.sent.Add(uint64(len(piece)))
+	_, err := l.call(ctx, c, wire.CopyStep{Step: wire.CopyBase, Log: b.log, At: uint64(b.at), Bytes: piece})
+	b.at += int64(len(piece))
+	return err
+}
+
+// ship sends the log as it becomes durable, and checkpoints beside.
+func (l *copyLink) ship(ctx context.Context, c rdma.Conn, state wire.CopyState) error {
+	log := l.g.d.log
+	t := time.NewTicker(l.g.s.cfg.CopyPatience / 8)
+	defer t.Stop()
+	var frames, buf []byte
+	for {
+		next := wal.LSN(state.End)
+		if err := l.shipBase(ctx, c, &state); err != nil {
+			return err
+		}
+		if next >= log.Durable() && (l.base.file == nil || l.base.sent()) {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-l.more:
+			case <-t.C: // even if there is nothing: does it answer?
+			}
+		}
+		if l.g.deposed.Load() {
+			return replica.ErrReplaced
+		}
+		if !l.serves() {
+			return fmt.Errorf("%w at server %d is not wanted: it can keep none, or there are enough", errCopy, l.server)
+		}
+		var err error
+		if frames, err = log.Frames(next, copyPiece, frames[:0]); err != nil {
+			return err
+		}
+		if cap(buf) < len(frames)+64 {
+			buf = make([]byte, 0, len(frames)+64)
+		}
+		l.g.sent.Add(uint64(len(frames)))
+		base := state.Base
+		if state, err = l.callRaw(ctx, c, wire.CopyStep{Step: wire.CopyFrames, At: uint64(next), Bytes: frames}, buf); err != nil {
+			return err
+		}
+		if state.End != uint64(next)+uint64(len(frames)) || state.Durable > uint64(log.Durable()) || state.Base < base {
+			return fmt.Errorf("%w at server %d does not take the log at %d", errCopy, l.server, next)
+		}
+		l.acknowledged(&state)
+	}
+}
+
+// acknowledged takes note of what the copy has.
+func (l *copyLink) acknowledged(state *wire.CopyState) {
+	k := &l.g.d.backups
+	k.mu.Lock()
+	l.pin = wal.LSN(state.Durable)
+	k.mu.Unlock()
+	changes := false
+	l.g.change(func(h *replica.Home) {
+		h.Acknowledged(l.k, replica.Position(state.Durable))
+		if uint64(l.g.d.log.Durable())-state.Durable <= copyClose && wal.LSN(state.Durable) >= l.need && !h.Counts(l.k) {
+			h.Enter(l.k)
+			l.last = time.Now()
+		}
+		_, _, changes = h.Propose()
+	})
+	if changes {
+		poke(l.g.wake)
+	}
+}
+
+// shipBase sends a piece of a checkpoint that is newer than that of the copy. The
+// copy uses it when it has the log that the checkpoint may tell of, and takes the log
+// while it reads the checkpoint.
+func (l *copyLink) shipBase(ctx context.Context, c rdma.Conn, state *wire.CopyState) error {
+	b := &l.base
+	if b.file == nil {
+		if l.g.d.checkpoints.from.Load() <= state.Base {
+			return nil
+		}
+		n, err := l.newest(false)
+		if err != nil {
+			return err
+		}
+		*b = *n
+	}
+	if b.at < b.size {
+		return l.sendPiece(ctx, c, b)
+	}
+	if wal.LSN(state.Durable) < b.need || time.Since(b.asked) < copyAsk {
+		return nil
+	}
+	b.asked = time.Now()
+	now, err := l.call(ctx, c, wire.CopyStep{Step: wire.CopyInstall, Log: b.log, At: uint64(b.size)})
+	if err != nil || now.Base < b.log {
+		return err
+	}
+	state.Base = b.log
+	b.close()
+	return nil
+}
+
+// CopyStatus says how a copy of a server's log stands.
+type CopyStatus struct {
+	Server int    // that keeps it
+	InSync bool   // it has everything that was acknowledged
+	Lag    uint64 // bytes of the log that it is not known to have
+	Failed string // why it was last not reached, "" if never
+}
+
+// Sent is how many bytes of log and checkpoints the server has sent to copies.
+func (s *Server) Sent() uint64 {
+	if s.durable == nil || s.durable.group == nil {
+		return 0
+	}
+	return s.durable.group.sent.Load()
+}
+
+// Copies says how the copies of the server's log stand, those that are in sync and
+// those that are to be. There are none if it has none.
+func (s *Server) Copies() (all []CopyStatus) {
+	if s.durable == nil || s.durable.group == nil {
+		return nil
+	}
+	g := s.durable.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	end := uint64(s.durable.log.End())
+	for _, l := range g.links {
+		if inSync := g.home.Set().Members.Has(l.k); inSync || l.wantedLocked() {
+			all = append(all, CopyStatus{
+				Server: l.server, InSync: inSync, Lag: end - min(end, uint64(g.home.Known(l.k))), Failed: l.failed,
+			})
+		}
+	}
+	return all
+}

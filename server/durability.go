@@ -1,0 +1,570 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"drtmx/internal/block"
+	"drtmx/internal/datadir"
+	"drtmx/internal/image"
+	"drtmx/internal/redo"
+	"drtmx/internal/twophase"
+	"drtmx/internal/wal"
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Durability is what must hold before anyone is told of a commit.
+type Durability uint8
+
+// Policies.
+const (
+	// Memory: a commit is told of when it is applied. What a process held is lost
+	// with it.
+	Memory Durability = iota
+	// Disk: a commit is told of when the log on the server's disk has it.
+	Disk
+)
+
+var durabilities = [...]string{"memory", "disk"}
+
+func (d Durability) String() string {
+	if int(d) < len(durabilities) {
+		return durabilities[d]
+	}
+	return fmt.Sprintf("durability %d", d)
+}
+
+// durable is the log of a server, and what waits for it. A change is in the log
+// before it can be seen; an answer that could tell of it waits until the log is durable
+// up to it, here and at all copies in sync. Partitions go on meanwhile.
+type durable struct {
+	s   *Server
+	dir *datadir.Dir
+	log *wal.Log
+
+	mu     sync.Mutex
+	held   []heldAnswer // in the order of their positions
+	spare  []heldAnswer
+	stop   bool
+	failed atomic.Bool
+	wake   chan struct{} // has room for one
+	done   chan struct{} // closed when release has returned
+
+	recovered wal.LSN     // end of what was recovered and is not known to be at all copies in sync, 0 if nothing
+	releases  bool        // release has been started
+	passing   sync.Mutex  // held by pass
+	suspended atomic.Bool // see Suspend
+
+	checkpoints checkpoints
+	backups     backups
+	marks       marks
+	start       logStart
+	group       *group     // of this server's log; nil: it can have no copies
+	copies      keptCopies // of the logs of other servers
+}
+
+// heldAnswer is an answer that waits for a position of the log: to a
+// transaction, to another request, or something else to do.
+type heldAnswer struct {
+	at   wal.LSN
+	id   wire.ID
+	r    *rdma.Request
+	resp []byte
+	peer bool // to a message of the commit protocol
+	do   func(durable bool)
+}
+
+// LogDir is the directory of the log in that of the server.
+const LogDir = "log"
+
+// openDurable opens the data directory and the log. It reads no records, and begins no
+// epoch.
+func (s *Server) openDurable() error {
+	if s.cfg.FS == nil {
+		s.cfg.FS = vfs.Default
+	}
+	if s.cfg.CheckpointBytes == 0 {
+		s.cfg.CheckpointBytes = checkpointBytesDefault
+	}
+	if s.cfg.CheckpointRate == 0 {
+		s.cfg.CheckpointRate = checkpointRateDefault
+	}
+	if s.cfg.CopyPatience == 0 {
+		s.cfg.CopyPatience = copyPatienceDefault
+	}
+	s.cfg.MinInSync = max(s.cfg.MinInSync, 1)
+	fs := s.cfg.FS
+	d := &durable{
+		s: s, dir: s.cfg.Opened, backups: backups{of: map[uint64]*backup{}}, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		copies: keptCopies{ctx: s.ctx, log: s.log, fs: fs, dir: s.cfg.Dir, segmentBytes: s.cfg.SegmentBytes, host: s.host()},
+	}
+	var err error
+	if d.dir == nil {
+		if err := s.cfg.notReplaced(); err != nil {
+			return err
+		}
+		if d.dir, err = s.cfg.openDir(datadir.Open); err != nil {
+			return err
+		}
+	}
+	if err := s.prepareCatalog(d.dir); err != nil {
+		return errors.Join(err, d.dir.Close())
+	}
+	if d.log, err = openLog(d.dir, wal.Options{FS: fs, SegmentBytes: s.cfg.SegmentBytes, Released: d.durableTo, Failed: d.fail}); err != nil {
+		return errors.Join(err, d.dir.Close())
+	}
+	s.durable = d
+	s.incarnation, s.cfg.Incarnation, s.cfg.Epoch = d.dir.Incarnation, d.dir.Incarnation, d.dir.Epoch
+	return nil
+}
+
+// openLog opens the log of a directory. A server begins its first epoch when the log
+// is there, and writes the first record when it has begun the epoch. So a directory that
+// has one without the other has lost something, and is refused before anything is
+// changed.
+func openLog(dir *datadir.Dir, o wal.Options) (*wal.Log, error) {
+	o.Dir, o.Identity, o.Exists = o.FS.PathJoin(dir.Path(), LogDir), dir.Bytes(), dir.Served
+	if err := checkUnserved(o.FS, dir); err != nil {
+		return nil, err
+	}
+	log, err := wal.Open(o)
+	if errors.Is(err, wal.ErrMissing) {
+		err = fmt.Errorf("%w: %s was served before (epoch %d), and its log is missing: %s", ErrLost, dir.Path(), dir.Epoch-1, whenLost)
+	}
+	return log, err
+}
+
+// whenLost says what to do.
+const whenLost = "restore a backup, or remove the directory so that a copy in sync takes its place"
+
+// checkUnserved returns an ErrLost if a directory that says that it was never served has
+// a record or a checkpoint.
+func checkUnserved(fs vfs.FS, dir *datadir.Dir) error {
+	if dir.Served || dir.New {
+		return nil
+	}
+	logs, err := image.List(fs, fs.PathJoin(dir.Path(), CheckpointDir))
+	if err != nil && !oserror.IsNotExist(err) {
+		return err
+	}
+	served := len(logs) > 0
+	at := fs.PathJoin(dir.Path(), LogDir)
+	if _, err := fs.Stat(at); err == nil {
+		log, err := wal.Open(wal.Options{FS: fs, Dir: at, Identity: dir.Bytes(), ReadOnly: true})
+		if err != nil {
+			return err
+		}
+		served = served || log.End() > 0
+		if err := log.Close(); err != nil {
+			return err
+		}
+	} else if !oserror.IsNotExist(err) {
+		return err
+	}
+	if served {
+		return fmt.Errorf("%w: %s was served before, and its file EPOCH is missing: %s", ErrLost, dir.Path(), whenLost)
+	}
+	return nil
+}
+
+// openDir opens the data directory, which is made if there is none.
+func (c *Config) openDir(open func(vfs.FS, string, datadir.Identity) (*datadir.Dir, error)) (*datadir.Dir, error) {
+	if !c.Restore {
+		if err := datadir.Finished(c.FS, filepath.Dir(filepath.Clean(c.Dir))); err != nil {
+			return nil, err
+		}
+	}
+	if c.Catalog == nil {
+		if _, ok, err := datadir.Read(c.FS, c.Dir); err != nil || !ok {
+			return nil, errors.Join(err, fmt.Errorf("%w: no catalogue, and %s has no data", ErrConfig, c.Dir))
+		}
+	}
+	catalog, err := json.Marshal(c.Catalog)
+	if err != nil {
+		return nil, err
+	}
+	return open(c.FS, c.Dir, datadir.Identity{
+		Incarnation: c.Incarnation, Server: c.Index, Servers: len(c.Addrs), Partitions: c.Partitions, Catalog: catalog,
+	})
+}
+
+// OpenDir opens the data directory of a server whose place is in a membership
+// store, for Config.Opened. The length of Addrs, and Partitions, must be set.
+func OpenDir(c Config) (*datadir.Dir, error) {
+	if c.FS == nil {
+		c.FS = vfs.Default
+	}
+	return c.openDir(datadir.OpenPlaced)
+}
+
+// LogEnd returns the end of the log of a directory that OpenDir has opened, 0 if it
+// was never served. It changes nothing. It fails with ErrLost if the directory has lost
+// its log, or the file that says that it was served.
+func LogEnd(c Config, d *datadir.Dir) (uint64, error) {
+	if c.FS == nil {
+		c.FS = vfs.Default
+	}
+	if !d.Served {
+		return 0, checkUnserved(c.FS, d)
+	}
+	log, err := openLog(d, wal.Options{FS: c.FS, ReadOnly: true})
+	if err != nil {
+		return 0, err
+	}
+	return uint64(log.End()), log.Close()
+}
+
+// DurableTo is the position up to which the log is durable, here and at all copies
+// in sync, 0 in memory. A server that starts again on its directory, or on a copy
+// in sync, finds its log up to there, or does not start.
+func (s *Server) DurableTo() uint64 {
+	if s.durable == nil {
+		return 0
+	}
+	return uint64(s.durable.safe())
+}
+
+// LogFailure says why the log cannot be written: a write or a sync has failed, or one
+// that was begun has not ended for longer than patience. It is nil otherwise. A server
+// whose log has failed is of no use until it is started again; one whose disk does not
+// answer may go on later.
+func (s *Server) LogFailure(patience time.Duration) error {
+	d := s.durable
+	switch {
+	case d == nil:
+	case d.failed.Load():
+		return errLogFailed
+	default:
+		if stalled := d.log.Stalled(); stalled > patience {
+			return fmt.Errorf("%w: a write has been under way for %v", errLogStalled, stalled.Round(time.Millisecond))
+		}
+	}
+	return nil
+}
+
+var (
+	errLogFailed  = errors.New("server: the log cannot be written any more")
+	errLogStalled = errors.New("server: the disk of the log does not answer")
+)
+
+func (d *durable) kick() {
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// fail is called once if the log can no longer be written. What it has not made
+// durable may be lost, so nobody is told of it, and nothing new is accepted.
+func (d *durable) fail(err error) {
+	d.failed.Store(true)
+	d.s.log.Error("the log has failed: partitions are fenced", "error", err)
+	d.kick()
+}
+
+// close ends the release of answers and closes the log. Nothing may be appended
+// any more.
+func (d *durable) close() error {
+	err := d.log.Close()
+	d.mu.Lock()
+	d.stop = true
+	d.mu.Unlock()
+	d.kick()
+	if d.releases {
+		<-d.done
+	}
+	return errors.Join(err, d.copies.close(), d.dir.Close())
+}
+
+// safe is the position up to which the log is durable here and at all copies in
+// sync: what it tells of may be told.
+func (d *durable) safe() wal.LSN {
+	if d.group == nil {
+		return d.log.Durable()
+	}
+	return wal.LSN(d.group.horizon.Load())
+}
+
+// wait waits until the log is safe up to a position.
+func (d *durable) wait(ctx context.Context, at wal.LSN) error {
+	if err := d.log.Wait(ctx, at); err != nil || d.safe() >= at {
+		return err
+	}
+	done := make(chan bool, 1)
+	d.hold(heldAnswer{at: at, do: func(durable bool) { done <- durable }})
+	select {
+	case durable := <-done:
+		if !durable {
+			return wal.ErrFailed
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// durableTo is called by the log's writer when more of the log is durable. It lets
+// the answers go itself, since a goroutine that it woke might wait for a processor
+// until the writer has written the next group. Only a lone answer is left to that
+// goroutine if the writer has nothing to write: it then runs at once, and leaves
+// the runtime a thread that takes the next record sooner. Nothing here waits for a
+// peer, a disk or an executor.
+func (d *durable) durableTo(to wal.LSN) {
+	if d.group != nil {
+		d.group.durable(to)
+	}
+	d.mu.Lock()
+	held := len(d.held)
+	d.mu.Unlock()
+	if d.failed.Load() || held <= 1 && d.log.End() == to {
+		d.kick()
+		return
+	}
+	d.pass()
+}
+
+// release lets answers go that are durable when they come, and after the log has
+// failed or ended those that never will be.
+func (d *durable) release() {
+	defer close(d.done)
+	for {
+		failed, stop := d.pass()
+		if failed {
+			d.s.fenceAll()
+			d.s.defaultOnDebts()
+		}
+		if stop {
+			return
+		}
+		<-d.wake
+	}
+}
+
+// pass moves the horizons on, and lets go what is durable, all peers woken once.
+func (d *durable) pass() (failed, stop bool) {
+	d.passing.Lock()
+	defer d.passing.Unlock()
+	may := d.mayAnswer()
+	failed = d.failed.Load() // before what is durable: what is held afterwards is not released as durable
+	to := d.safe()
+	for _, p := range d.s.parts {
+		if p != nil && may {
+			p.horizon.raise(p.control, to)
+		}
+	}
+	d.mu.Lock()
+	n := 0
+	for may && n < len(d.held) && d.held[n].at <= to {
+		n++
+	}
+	stop = d.stop
+	if !may && !stop {
+		time.AfterFunc(placePause, d.kick)
+	}
+	ready := append(d.spare[:0], d.held[:n]...)
+	rest := copy(d.held, d.held[n:])
+	clear(d.held[rest:])
+	d.held = d.held[:rest]
+	var lost []heldAnswer
+	if failed || stop {
+		lost, d.held = d.held, nil
+	}
+	d.mu.Unlock()
+	if c, ok := d.s.ep.(rdma.Corker); ok && n > 1 {
+		c.Cork()
+		defer c.Uncork()
+	}
+	for i := range ready {
+		d.s.let(&ready[i], true)
+	}
+	clear(ready)
+	d.spare = ready
+	for i := range lost {
+		d.s.let(&lost[i], false)
+	}
+	return failed, stop
+}
+
+// logEnded is the answer to what may not be told of any more.
+var logEnded = verdict{code: wire.InDoubt, text: "the server's log has failed or ends"}
+
+// let lets an answer go. If what it tells of is not durable, and never will be as
+// far as this server knows, it says that the outcome is in doubt.
+func (s *Server) let(a *heldAnswer, durable bool) {
+	if a.do != nil {
+		a.do(durable)
+		return
+	}
+	if v := logEnded; !durable && a.peer {
+		a.resp = wire.AppendMessages(appendVerdict(a.resp[:0], v), nil)
+	} else if !durable {
+		a.resp = v.append(a.resp[:0])
+	}
+	if a.id == (wire.ID{}) {
+		s.reply(a.r, a.resp)
+		return
+	}
+	s.outcomes.end(a.id, a.r, a.resp)
+}
+
+// hold keeps an answer until the log is durable up to its position. The answer's
+// bytes must stay as they are.
+func (d *durable) hold(a heldAnswer) {
+	d.mu.Lock()
+	if n := len(d.held); n > 0 {
+		a.at = max(a.at, d.held[n-1].at)
+	}
+	late := d.stop || d.failed.Load() && d.safe() < a.at
+	if !late {
+		d.held = append(d.held, a)
+	}
+	d.mu.Unlock()
+	switch {
+	case late:
+		d.s.let(&a, false)
+	case d.safe() >= a.at || d.failed.Load(): // perhaps since before it was held
+		d.kick()
+	}
+}
+
+// answer ends a transaction of a session when the log is durable up to a
+// position. resp may be used again after the call.
+func (s *Server) answer(id wire.ID, r *rdma.Request, resp []byte, at wal.LSN) {
+	if d := s.durable; d != nil && (at > d.safe() || !d.mayAnswer()) {
+		d.hold(heldAnswer{at: at, id: id, r: r, resp: append([]byte(nil), resp...)})
+		return
+	}
+	s.outcomes.end(id, r, resp)
+}
+
+// replyAt is reply when the log is durable up to a position.
+func (s *Server) replyAt(r *rdma.Request, resp []byte, at wal.LSN) {
+	if d := s.durable; d != nil && (at > d.safe() || !d.mayAnswer()) {
+		d.hold(heldAnswer{at: at, r: r, resp: append([]byte(nil), resp...)})
+		return
+	}
+	s.reply(r, resp)
+}
+
+// tell sends the outcome of a transaction. One that was recovered waits until all
+// copies in sync have it, like everything that rests on what was recovered.
+func (s *Server) tell(r *rdma.Request, resp []byte) {
+	if d := s.durable; d != nil && d.safe() < d.recovered {
+		s.replyAt(r, resp, d.recovered)
+		return
+	}
+	s.reply(r, resp)
+}
+
+// replyToPeer is replyAt for the answer to messages of the commit protocol, or to
+// a validation: a verdict that messages follow.
+func (s *Server) replyToPeer(r *rdma.Request, resp []byte, at wal.LSN) {
+	if d := s.durable; d != nil && (at > d.safe() || !d.mayAnswer()) {
+		d.hold(heldAnswer{at: at, r: r, resp: append([]byte(nil), resp...), peer: true})
+		return
+	}
+	s.reply(r, resp)
+}
+
+// logged is the end of the log, 0 if there is none. Whatever has been seen so far
+// is durable when the log is durable up to there.
+func (s *Server) logged() wal.LSN {
+	if s.durable == nil {
+		return 0
+	}
+	return s.durable.log.End()
+}
+
+func (s *Server) fenceAll() {
+	for _, p := range s.parts {
+		if p != nil {
+			p.mu.Lock()
+			p.setFence()
+			p.mu.Unlock()
+		}
+	}
+}
+
+// origin is the transaction of a session whose commit is being carried out. The
+// zero value is of no session of this server.
+type origin struct {
+	id     wire.ID
+	result []byte
+	step   *twophase.Record // of the commit of a last agent
+	aside  *aside           // of a coordinator without a share
+}
+
+// note appends a record to the log, for which room was set aside or none. The
+// caller holds the executors of all partitions that the record concerns, and
+// changes nothing that readers see before note has returned.
+func (d *durable) note(r *redo.Record, room wal.LSN, at ...*partition) (lsn wal.LSN, v verdict) {
+	first := at[0]
+	first.encoded = r.Append(first.encoded[:0])
+	var err error
+	if room > 0 {
+		// What the partition owes became due after the share was locked, and so
+		// concerns other rows.
+		lsn, err = d.log.AppendAside(first.encoded, room)
+	} else if err = d.payAll(at); err == nil {
+		lsn, err = d.log.AppendWait(first.encoded)
+	}
+	if err != nil {
+		return 0, logVerdict(err)
+	}
+	for _, p := range at {
+		p.logged = lsn
+	}
+	return lsn, verdict{}
+}
+
+// logVerdict is the answer to a write that the log does not take.
+func logVerdict(err error) verdict {
+	switch {
+	case errors.Is(err, wal.ErrNoSpace):
+		return verdict{code: wire.NoSpace, text: err.Error()}
+	case errors.Is(err, wal.ErrTooLarge):
+		return verdict{code: wire.TooLarge, text: err.Error()}
+	}
+	return verdict{code: wire.Unavailable, text: err.Error()}
+}
+
+// noteCommit appends the record of a commit of the given parts, in one step, and
+// lowers the horizons: from then on the commit may be seen, and is not durable.
+func (s *Server) noteCommit(o origin, parts []redo.Part, at ...*partition) verdict {
+	d := s.durable
+	if d == nil {
+		return verdict{}
+	}
+	r := redo.Record{Kind: redo.Commit, Session: o.id, Result: o.result, Parts: parts}
+	if o.step != nil {
+		r.Step, r.Partition = *o.step, uint16(at[0].id)
+		r.Step.Tick = at[0].ticks.Tick()
+	}
+	lsn, v := d.note(&r, 0, at...)
+	if v.ok() {
+		for i, p := range at {
+			d.pend(p, lsn, parts[i].CSN)
+		}
+	}
+	return v
+}
+
+// pend lowers the horizon of a partition for a commit whose record ends at a
+// position. If the log is durable up to there already, the horizons may have been
+// raised before, and must be once more.
+func (d *durable) pend(p *partition, at wal.LSN, csn block.CSN) {
+	p.horizon.lower(p.control, at, csn)
+	if at <= d.safe() {
+		d.kick()
+	}
+}

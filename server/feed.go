@@ -1,0 +1,185 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"drtmx/internal/clock"
+	"drtmx/internal/redo"
+	"drtmx/internal/wal"
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+)
+
+// A feed is a backup without a base: a client follows the log to learn what commits.
+// Its pin moves on only when the client says so, since the client may read a part of
+// the log again, and it ends like that of a backup.
+
+const (
+	// feedsMax bounds the feeds of a server. Each reads the log from the disk.
+	feedsMax = 16
+	// marksEvery is how much the log grows between two ticks that it marks as closed
+	// without being asked. A feed that reads the log from long ago need not keep more in
+	// memory than what lies between two of them.
+	marksEvery = 1 << 20
+)
+
+// marks are the closed ticks in the log.
+type marks struct {
+	sync.Mutex
+	tick clock.Tick // the newest one
+	at   wal.LSN    // end of its record
+}
+
+// mark appends the tick that all partitions have closed to the log, unless the log has
+// it. It returns the newest one that the log has, and the end of the log.
+func (s *Server) mark() (tick clock.Tick, at wal.LSN, v verdict) {
+	d := s.durable
+	tick, _, v = s.closedEverywhere()
+	if !v.ok() {
+		return 0, 0, v
+	}
+	m := &d.marks
+	m.Lock()
+	defer m.Unlock()
+	if tick <= m.tick {
+		return m.tick, d.log.End(), verdict{}
+	}
+	r := redo.Record{Kind: redo.Closed, Tick: tick}
+	at, err := d.log.Append(r.Append(nil))
+	if err != nil {
+		return 0, 0, logVerdict(err)
+	}
+	m.tick, m.at = tick, at
+	return tick, at, verdict{}
+}
+
+// markNow marks the closed tick if the log has grown since the last time.
+func (s *Server) markNow() {
+	m := &s.durable.marks
+	m.Lock()
+	due := s.durable.log.End() >= m.at+marksEvery
+	m.Unlock()
+	if due {
+		_, _, _ = s.mark() // or the next time
+	}
+}
+
+// logStart says what the log after the newest checkpoint has.
+type logStart struct {
+	sync.Mutex
+	// tick: of all that has committed after it the log has the record, and the shares.
+	tick clock.Tick
+	// need is not 0 while shares from before the checkpoint may be in doubt, which may
+	// commit after tick. They have been decided when need is closed.
+	need clock.Tick
+}
+
+func (l *logStart) set(tick, need clock.Tick) {
+	l.Lock()
+	defer l.Unlock()
+	l.tick, l.need = tick, need
+}
+
+// oldestTick returns a tick such that the log has all of what has committed after it,
+// with all shares, or false if it is not known yet.
+func (s *Server) oldestTick() (clock.Tick, bool) {
+	l := &s.durable.start
+	l.Lock()
+	defer l.Unlock()
+	if l.need > 0 {
+		tick, _, v := s.closedEverywhere()
+		if !v.ok() || tick < l.need {
+			return 0, false
+		}
+		// What was decided meanwhile has adopted the tick of its commit.
+		l.tick, l.need = max(l.tick, s.highestTick()), 0
+	}
+	return l.tick, true
+}
+
+// settling waits beside a checkpoint until the shares from before it are decided, so
+// that the tick from which on the log has everything is no later than it must be.
+type settling struct {
+	tick   chan clock.Tick
+	cancel context.CancelFunc
+}
+
+func (s *Server) settling(ctx context.Context) *settling {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &settling{tick: make(chan clock.Tick, 1), cancel: cancel}
+	s.background(func() {
+		if s.awaitSettled(ctx) == nil {
+			w.tick <- s.highestTick()
+		}
+	})
+	return w
+}
+
+// cut notes that the log begins at the checkpoint, whose present tick is given.
+func (w *settling) cut(l *logStart, present clock.Tick) {
+	select {
+	case tick := <-w.tick:
+		l.set(tick, 0)
+	default:
+		l.set(present, present)
+	}
+}
+
+// beginFeed begins a feed of the log from a position on, or from where the log begins if that
+// is later.
+func (s *Server) beginFeed(r *rdma.Request, from wal.LSN) {
+	d := s.durable
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // it does not fail
+	b := &backup{s: s, id: binary.LittleEndian.Uint64(id[:]), peer: r.Peer, cancel: func() {}, made: make(chan struct{}), feed: true}
+	close(b.made)
+	end := d.log.End()
+	first, ok := d.backups.begin(b, func() wal.LSN { return max(min(from, end), d.log.First()) })
+	if !ok {
+		s.refuse(r, fmt.Sprintf("%d feeds of changes are under way, which is the most", feedsMax))
+		return
+	}
+	s.log.Info("feed of changes begun", "feed", b.id, "log", uint64(b.pin))
+	pinned := wire.BackupPinned{BackupBegun: b.begun(), First: uint64(first), End: uint64(end)}
+	s.replyAt(r, pinned.Append([]byte{byte(wire.OK)}), end)
+}
+
+// look moves the pin on, and says what there is to read.
+func (b *backup) look(resp []byte, pin wal.LSN) []byte {
+	s, k := b.s, &b.s.durable.backups
+	k.mu.Lock()
+	b.pin = max(b.pin, min(pin, s.durable.log.Durable()))
+	k.mu.Unlock()
+	m := &s.durable.marks
+	m.Lock()
+	seen := wire.BackupSeen{Closed: uint64(m.tick), Log: uint64(s.durable.log.Last()), Oldest: wire.NoTick}
+	m.Unlock()
+	seen.Present = uint64(s.highestTick()) // after the end of the log
+	if tick, ok := s.oldestTick(); ok {
+		seen.Oldest = uint64(tick)
+	}
+	return seen.Append(resp)
+}
+
+// feedStep carries out a step of a feed.
+func (b *backup) feedStep(step uint8, from uint64, skip uint32) (resp []byte, at wal.LSN, err error) {
+	resp = []byte{byte(wire.OK)}
+	switch step {
+	case wire.BackupLook:
+		return b.look(resp, wal.LSN(from)), 0, nil
+	case wire.BackupLog:
+		resp, err = b.records(resp, wal.LSN(from), skip)
+		return resp, 0, err
+	case wire.BackupClose:
+		return b.close(resp)
+	case wire.BackupEnd:
+		b.s.durable.backups.end(b.id, "its client has ended it")
+		return resp, 0, nil
+	}
+	return nil, 0, errors.New("a feed has no base")
+}

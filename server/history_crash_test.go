@@ -1,0 +1,308 @@
+package server_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"drtmx/internal/rng"
+	"drtmx/internal/sim"
+	"drtmx/internal/testseed"
+	"drtmx/internal/vfstest"
+	"drtmx/rdma/inproc"
+	"drtmx/server"
+	"drtmx/txn"
+)
+
+// TestCrashHistories: durable servers crash and recover at random moments, all of
+// them or one while the others go on, some again while they recover, under clients
+// that are not opened again. What all clients found is strictly serializable with
+// every commit that was acknowledged. Outcomes that clients do not know are asked
+// for. DRTMX_SIM and DRTMX_SEED are as for TestHistories.
+func TestCrashHistories(t *testing.T) {
+	seed := testseed.Of(t)
+	var sum tally
+	begin := time.Now()
+	for end := begin.Add(simTime(t, 2*time.Second)); sum.runs == 0 || time.Now().Before(end); {
+		runSeed := seed + uint64(sum.runs)
+		txns, counts := crashHistory(t, runSeed)
+		if t.Failed() {
+			t.Fatalf("run %d: replay with DRTMX_SEED=%d", sum.runs, runSeed)
+		}
+		sum.add(1, txns, counts)
+	}
+	t.Logf("%v: %v", time.Since(begin).Round(10*time.Millisecond), &sum)
+}
+
+// crashable are the disks of a cluster's servers.
+type crashable struct {
+	mu    sync.Mutex
+	of    *cluster
+	mem   []*vfs.MemFS
+	slow  time.Duration // a sync takes up to so long
+	sub   *rng.Stream
+	again []func() // by server: called before an operation that changes something
+	parts uint64   // of segments
+	every int64    // bytes of the log between checkpoints; 0: two segments
+	out   []*hooks // by server: what it sends
+	fs    []*vfstest.FS
+	syncs []atomic.Int64 // by server: files that are being synced
+	world *sim.World
+	fail  func(i int, op vfstest.Op) error // may be nil; the error is the operation's
+	// replicas is the number of copies of each server's data; 1: its own only.
+	replicas int
+	sets     *memSets
+}
+
+// config puts a server on its disk. A cluster that did not open leaves its disks.
+func (d *crashable) config(x *cluster, i int, c *server.Config) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.of != x {
+		d.sets = newMemSets()
+		d.of, d.mem, d.again, d.out = x, nil, make([]func(), len(x.addrs)), make([]*hooks, len(x.addrs))
+		d.fs, d.syncs = make([]*vfstest.FS, len(x.addrs)), make([]atomic.Int64, len(x.addrs))
+		for range x.addrs {
+			d.mem = append(d.mem, vfs.NewCrashableMem())
+		}
+	}
+	fs := vfstest.New(d.mem[i])
+	d.fs[i] = fs
+	again, syncs := d.again[i], &d.syncs[i]
+	fs.Before = func(_ int, op vfstest.Op, name string) error {
+		if op == vfstest.Sync {
+			syncs.Add(1)
+			defer syncs.Add(-1)
+		}
+		if d.world != nil {
+			d.world.Disk(x.addrs[i], string(op), name, effort(op))
+		}
+		if again != nil && op.Changes() {
+			again()
+		}
+		if op == vfstest.Sync && d.slow > 0 {
+			d.mu.Lock()
+			rest := time.Duration(d.sub.Uint64n(uint64(d.slow)))
+			d.mu.Unlock()
+			time.Sleep(rest)
+		}
+		if d.fail != nil {
+			return d.fail(i, op)
+		}
+		return nil
+	}
+	if d.world != nil {
+		fs.Pick = func() bool { return d.world.Bool(0.5) }
+		fs.Torn = func() { d.world.Disk(x.addrs[i], "torn write", "", sim.Changes) }
+	}
+	d.out[i] = &hooks{Provider: c.Provider}
+	c.Provider = d.out[i]
+	c.Durability, c.Dir, c.FS, c.MemoryBytes = server.Disk, server.ServerDir("data", i), fs, 1<<27
+	c.SegmentBytes, c.CheckpointBytes, c.CheckpointRate = int64(d.parts), int64(2*d.parts), 1<<40
+	if d.world != nil {
+		c.MemoryBytes = simulatedBytes
+	}
+	if d.every > 0 {
+		c.CheckpointBytes = d.every
+	}
+	if d.replicas > 1 {
+		c.Replicas, c.Sets, c.CopyPatience = d.replicas, d.sets, 50*time.Millisecond
+	}
+}
+
+// effort is how long an operation takes in a simulated world.
+func effort(op vfstest.Op) sim.Effort {
+	switch {
+	case op == vfstest.Sync || op == vfstest.SyncDir:
+		return sim.Syncs
+	case op.Changes():
+		return sim.Changes
+	}
+	return sim.Looks
+}
+
+// crashing crashes the servers of a cluster.
+type crashing struct {
+	x      *cluster
+	u      *setup
+	d      *crashable
+	s      *rng.Stream
+	counts map[string]int
+	rest   int         // ms between crashes, at most
+	lost   func(i int) // called when a server is dead, and before it is closed; may be nil
+}
+
+// errDisk is the error of a disk that fails.
+var errDisk = errors.New("the disk fails")
+
+// lose returns what a crash leaves of a disk. Under d.mu.
+func (d *crashable) lose(i int) *vfs.MemFS {
+	return d.mem[i].CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, d.sub.Intn(101), 100}[d.sub.Intn(3)], RNG: rand.New(d.sub)})
+}
+
+// crash ends servers at once, and starts each again after a while.
+func (k *crashing) crash(which []int) error {
+	if err := k.kill(which); err != nil {
+		return err
+	}
+	return k.start(which)
+}
+
+// kill ends servers at once. Their disks are left as the crash leaves them.
+func (k *crashing) kill(which []int) error {
+	for _, i := range which {
+		if err := k.x.net.Kill(k.x.addrs[i]); err != nil {
+			return err
+		}
+		k.d.mu.Lock()
+		k.d.out[i].die()
+		left := k.d.lose(i)
+		k.d.mu.Unlock()
+		if k.lost != nil {
+			k.lost(i)
+		}
+		if err := k.x.Servers[i].Close(); err != nil && !errors.Is(err, errDisk) { // of what nobody uses any more
+			return err
+		}
+		k.d.mu.Lock()
+		k.d.mem[i] = left
+		k.d.mu.Unlock()
+		k.counts["crashes"]++
+	}
+	return nil
+}
+
+// start starts servers again, each after a while.
+func (k *crashing) start(which []int) error {
+	for _, i := range which {
+		time.Sleep(between(k.s, 0, 15))
+		for k.s.Bool(0.3) {
+			if err := k.crashAgain(i); err != nil {
+				return err
+			}
+		}
+		var err error
+		k.u.as(k.x.addrs[i], func() {
+			var srv *server.Server
+			if srv, err = server.New(k.u.config(k.x, i)); err == nil {
+				k.x.Servers[i] = srv
+				err = srv.Start()
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("server %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// crashAgain recovers a server, and crashes it meanwhile.
+func (k *crashing) crashAgain(i int) error {
+	var left atomic.Pointer[vfs.MemFS]
+	var op atomic.Int64
+	at := int64(k.s.Intn(25))
+	k.d.mu.Lock()
+	k.d.again[i] = func() {
+		if op.Add(1) == at+1 {
+			k.d.mu.Lock()
+			defer k.d.mu.Unlock()
+			k.d.sets.die(i, true)
+			left.CompareAndSwap(nil, k.d.lose(i))
+		}
+	}
+	k.d.mu.Unlock()
+	var srv *server.Server
+	var err error
+	k.u.as(k.x.addrs[i], func() { srv, err = server.New(k.u.config(k.x, i)) })
+	k.d.mu.Lock()
+	k.d.again[i] = nil
+	k.d.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("server %d, which is to crash again: %w", i, err)
+	}
+	k.d.mu.Lock()
+	left.CompareAndSwap(nil, k.d.lose(i))
+	k.d.mu.Unlock()
+	if err := srv.Close(); err != nil {
+		return err
+	}
+	k.d.sets.die(i, false)
+	k.d.mu.Lock()
+	k.d.mem[i] = left.Load()
+	k.d.mu.Unlock()
+	k.counts["crashes while recovering"]++
+	return nil
+}
+
+// run crashes servers until done is closed.
+func (k *crashing) run(done <-chan struct{}) error {
+	servers := len(k.x.addrs)
+	for {
+		select {
+		case <-done:
+			return nil
+		case <-time.After(between(k.s, 10, k.rest)):
+		}
+		which := []int{k.s.Intn(servers)}
+		if k.s.Bool(0.3) {
+			which = nil
+			for i := range servers {
+				which = append(which, i)
+			}
+		}
+		if err := k.crash(which); err != nil {
+			return err
+		}
+	}
+}
+
+func crashHistory(t *testing.T, seed uint64) (txns int, counts map[string]int) {
+	t.Helper()
+	s := rng.New(seed).Split("crashes")
+	l := swarm(s, seed)
+	l.Duration, l.Clients = between(s, 300, 800), 4+s.Intn(8)
+	if simTime(t, 0) >= longSim {
+		l.Duration *= 4
+	}
+	l.ServersToFail, l.OutcomeMayLost, l.LossyCalls, l.ClocksStop, l.AskUnknown = true, true, true, true, true
+	if s.Bool(0.5) {
+		l.Patience = between(s, 5, 200)
+	}
+	d := &crashable{slow: []time.Duration{0, 0, 0, 0, time.Millisecond, 5 * time.Millisecond}[s.Intn(6)], sub: s.Split("disks"), parts: 32 << 10 << s.Intn(4)}
+	u := setup{servers: 1 + s.Intn(3), client: txn.Config{Seed: seed | 1}, more: d.config, net: inproc.Options{Seed: seed}}
+	u.partitions = u.servers * (1 + s.Intn(2))
+	d.replicas = 1 + s.Intn(u.servers)
+	if s.Bool(0.5) {
+		u.net.Faults = inproc.Faults{DropBefore: 0.001, DropDuring: 0.001, DropAfter: 0.001, DropVerb: 0.0002, Duplicate: 0.1}
+	}
+	x := u.start(t, newLists(&l))
+	defer x.Close()
+	k := &crashing{x: x, u: &u, d: d, s: s.Split("moments"), counts: map[string]int{}, rest: []int{60, 120, 500}[s.Intn(3)]}
+	done, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- k.run(done) }()
+	var crashed error
+	var once sync.Once
+	x.calm = func() { once.Do(func() { close(done); crashed = <-ended }) }
+	out, err := x.run(t, &l)
+	x.calm()
+	if err := errors.Join(err, crashed); err != nil {
+		t.Errorf("%+v\n%d servers, %d partitions, faults %+v: %v", l, u.servers, u.partitions, u.net.Faults, err)
+	}
+	if out.h == nil {
+		return 0, nil
+	}
+	check(t, t.Name(), out.h)
+	for what, n := range k.counts {
+		out.counts[what] += n
+	}
+	if t.Failed() {
+		t.Logf("%+v\n%v", l, out.counts)
+	}
+	return out.h.Len(), out.counts
+}

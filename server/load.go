@@ -1,0 +1,157 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/internal/exec"
+	"drtmx/internal/mem"
+	"drtmx/internal/redo"
+	"drtmx/internal/wire"
+	"drtmx/tables"
+)
+
+// load inserts rows in bulk; b has keys and rows, one after the other.
+func (p *partition) load(ix, version int, b []byte) verdict {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sealed {
+		return verdict{code: wire.Bad, text: "loading has ended"}
+	}
+	if v := p.serves(); !v.ok() {
+		return v
+	}
+	has := p.has.Load()
+	if ix >= len(has.indexes) {
+		return verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d has no index %d yet", p.id, ix)}
+	}
+	def := has.catalog.Indexes[ix]
+	if def.Table.Since() > version || version > has.catalog.Version() {
+		e := def.Concerns(tables.ErrCatalog, tables.Key{})
+		e.Detail = "the table has changed: refresh and load again"
+		return verdict{code: wire.Bad, text: exec.Fault(e)}
+	}
+	for len(b) > 0 {
+		n := distinctRows(def, b)
+		if v := p.loadPart(has.indexes[ix], version, b[:n]); !v.ok() {
+			return v
+		}
+		b = b[n:]
+	}
+	return verdict{}
+}
+
+// loadPart inserts rows with different keys under one CSN. The caller holds p.mu.
+func (p *partition) loadPart(ix *hosted, version int, b []byte) verdict {
+	csn := p.nextCSN() // a row that is loaded again gets a new header
+	if d := p.parking.srv.durable; d != nil {
+		if v := d.fewCopies(); !v.ok() {
+			return v
+		}
+		r := redo.Record{Kind: redo.Load, Partition: uint16(p.id), Index: uint16(ix.def.ID), Version: uint32(version), CSN: csn, Rows: b}
+		lsn, v := d.note(&r, 0, p)
+		if !v.ok() {
+			return v
+		}
+		d.pend(p, lsn, csn)
+	}
+	return p.loadRows(ix, b, csn, ix.Load)
+}
+
+// loadedRow takes the next row of a message, as a write.
+func loadedRow(def *tables.Index, d *wire.Decoder) (w wire.Write, ok bool) {
+	w = wire.Write{Op: wire.Put, Index: uint16(def.ID)}
+	if w.Strings = def.Strings; w.Strings {
+		w.Key, w.Strings = d.Key()
+		w.Row = d.Bytes()
+	} else {
+		w.Key, w.Row = index.Num(d.U64()), d.Take(def.RowBytes)
+	}
+	return w, d.Err() == nil && fits(def, &w)
+}
+
+// distinctRows returns the size of the longest beginning of b that has no key
+// twice. The second row of a key needs a CSN of its own: readers tell rows apart by
+// that, and so does recovery. What is malformed is left to loadRows.
+func distinctRows(def *tables.Index, b []byte) int {
+	var before index.Key
+	ascending := true
+	d := wire.NewDecoder(b)
+	for first := true; ascending && d.Left() > 0; first = false {
+		w, ok := loadedRow(def, &d)
+		if !ok {
+			return len(b)
+		}
+		ascending = first || before.Compare(w.Key) < 0
+		before = w.Key
+	}
+	if ascending {
+		return len(b)
+	}
+	seen := map[index.Key]struct{}{}
+	d = wire.NewDecoder(b)
+	for d.Left() > 0 {
+		at := len(b) - d.Left()
+		w, ok := loadedRow(def, &d)
+		if !ok {
+			break
+		}
+		if _, twice := seen[w.Key]; twice {
+			return at
+		}
+		seen[w.Key] = struct{}{}
+	}
+	return len(b)
+}
+
+// loadRows inserts rows of one index, as they stand in a message, with put, which
+// is of the index. Those before a fault stay. The caller holds p.mu.
+func (p *partition) loadRows(ix *hosted, b []byte, csn block.CSN, put func(index.Key, []uint64, block.Header) error) verdict {
+	def := ix.def
+	h := block.Present(csn)
+	if past := p.arena.History(); past.Keeps() {
+		past.Begin(p.ticks.Tick()) // loading leaves no versions
+	}
+	mem.Release()
+	d, ahead := wire.NewDecoder(b), wire.NewDecoder(b)
+	near, _ := ix.Server.(index.Prefetcher)
+	for i := 0; near != nil && i < nearRows; i++ {
+		prefetchLoaded(near, def, &ahead)
+	}
+	for d.Left() > 0 {
+		if near != nil {
+			prefetchLoaded(near, def, &ahead)
+		}
+		w, ok := loadedRow(def, &d)
+		if !ok {
+			return verdict{code: wire.Bad, text: fmt.Sprintf("malformed rows of %s", def.Name)}
+		}
+		err := put(w.Key, p.rowWords(w.Row), h)
+		switch {
+		case errors.Is(err, index.ErrLocked):
+			return conflict(exec.CauseLocked)
+		case errors.Is(err, index.ErrFull):
+			return verdict{code: wire.OutOfMemory, text: err.Error()}
+		case err != nil:
+			return verdict{code: wire.Bad, text: err.Error()}
+		}
+	}
+	return verdict{}
+}
+
+// nearRows is how many rows ahead the memory of a row is on its way into the
+// processor's cache.
+const nearRows = 8
+
+// prefetchLoaded takes the next row of a message, if there is one, and brings the
+// place that its key has in the index nearer to the processor.
+func prefetchLoaded(near index.Prefetcher, def *tables.Index, d *wire.Decoder) {
+	if d.Left() == 0 {
+		return
+	}
+	if w, ok := loadedRow(def, d); ok {
+		near.Prefetch(w.Key, 0)
+	}
+}

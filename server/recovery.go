@@ -1,0 +1,357 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"drtmx/internal/block"
+	"drtmx/internal/clock"
+	"drtmx/internal/datadir"
+	"drtmx/internal/redo"
+	"drtmx/internal/twophase"
+	"drtmx/internal/wal"
+	"drtmx/internal/wire"
+	"drtmx/tables"
+	"drtmx/txn/stats"
+)
+
+// ErrRecovery reports a log that does not fit what it is applied to. Its text
+// names the position.
+var ErrRecovery = errors.New("server: the log cannot be applied")
+
+// Recovered says what a durable server found when it started.
+type Recovered struct {
+	// Epoch counts the starts on this directory; 1 means that it was empty.
+	Epoch uint32
+	// Records and Bytes of the log that were applied.
+	Records, Bytes uint64
+	// Rows are those of all indexes afterwards.
+	Rows uint64
+	// InDoubt are the transactions that were prepared and not decided.
+	InDoubt int
+	// CheckpointRows are those of the checkpoint with which recovery began.
+	CheckpointRows uint64
+	// Checkpoint is how long the checkpoint took, Replay the log, Train the models.
+	Checkpoint, Replay, Train time.Duration
+}
+
+// recovery fills the partitions of a server before it serves. Its methods are for
+// one goroutine, which replays the log with the help of others.
+type recovery struct {
+	s      *Server
+	tick   clock.Tick // highest so far
+	record redo.Record
+	doubts map[uint16]*doubts
+	at     wal.LSN    // of the record that is being taken
+	start  clock.Tick // the log has all shares of what has committed after it, but for those still in doubt
+	lanes  lanes
+	got    Recovered
+
+	now, done, total atomic.Uint64 // the phase, and how far it is
+}
+
+// Phases of a recovery.
+const (
+	phaseCheckpoint = iota
+	phaseLog
+	phaseModels
+)
+
+var phaseNames = [...]string{phaseCheckpoint: "checkpoint", phaseLog: "log", phaseModels: "models"}
+
+// watchEvery is how often the progress of a recovery is told. A variable, for
+// tests.
+var watchEvery = 100 * time.Millisecond
+
+// phase begins a phase.
+func (r *recovery) phase(phase, total uint64) {
+	r.done.Store(0)
+	r.total.Store(total)
+	r.now.Store(phase)
+}
+
+// watch tells how far the recovery is, until the function that it returns has
+// returned.
+func (r *recovery) watch() (stop func()) {
+	tell := r.s.cfg.Recovering
+	if tell == nil {
+		return func() {}
+	}
+	began, ended := time.Now(), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		t := time.NewTicker(watchEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-t.C:
+				tell(stats.Recovering{Phase: phaseNames[r.now.Load()], Done: r.done.Load(), Total: r.total.Load(), Seconds: time.Since(began).Seconds()})
+			}
+		}
+	})
+	return func() {
+		close(ended)
+		wg.Wait()
+	}
+}
+
+// prepareCatalog sets the catalogue with which a durable server begins: that of
+// its directory, which must be the configured one, if there is one.
+func (s *Server) prepareCatalog(d *datadir.Dir) error {
+	c, err := tables.ParseCatalog(d.Catalog)
+	if err != nil {
+		return fmt.Errorf("%w: %s: catalogue: %w", ErrRecovery, d.Path(), err)
+	}
+	if s.cfg.Catalog == nil {
+		s.cfg.Catalog = c
+		return nil
+	}
+	have, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	want, err := json.Marshal(s.cfg.Catalog)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(have, want) {
+		place, had, wanted := difference(have, want)
+		return fmt.Errorf("%w: %s was made with other tables than the program has (%s: %s, the program has %s)", ErrConfig, d.Path(), place, had, wanted)
+	}
+	return nil
+}
+
+// recover applies the log to the empty partitions, begins the epoch, and starts the log.
+// If it fails before, the directory was not served.
+func (s *Server) recover() error {
+	rec := &recovery{s: s, tick: s.cfg.After, got: Recovered{Epoch: s.durable.dir.Epoch}, doubts: map[uint16]*doubts{}}
+	defer rec.watch()()
+	from, err := rec.checkpoint()
+	if err != nil {
+		return err
+	}
+	replay := time.Now()
+	rec.phase(phaseLog, uint64(s.durable.log.End()-from))
+	if err := rec.replay(from); err != nil {
+		return err
+	}
+	if err := rec.resume(); err != nil {
+		return err
+	}
+	for _, p := range s.parts {
+		if p == nil {
+			continue
+		}
+		p.mu.Lock()
+		p.adopt(max(rec.tick+1, p.now()))
+		p.mu.Unlock()
+		for _, ix := range p.has.Load().indexes {
+			rec.got.Rows += ix.Stats().Rows
+		}
+	}
+	rec.got.Replay = time.Since(replay)
+	doubts := map[twophase.ID]struct{}{}
+	need := clock.Tick(0)
+	for _, d := range rec.doubts {
+		for id := range d.shares {
+			doubts[id] = struct{}{}
+			if _, ok := d.before[id]; ok {
+				need = rec.tick + 1
+			}
+		}
+	}
+	s.durable.start.set(rec.start, need)
+	rec.got.InDoubt = len(doubts)
+	if rec.got.Records > 0 || from > 0 {
+		rec.train()
+		s.log.Info("recovered", "epoch", rec.got.Epoch, "checkpoint_rows", rec.got.CheckpointRows, "records", rec.got.Records, "bytes", rec.got.Bytes, "rows", rec.got.Rows,
+			"checkpoint", rec.got.Checkpoint, "replay", rec.got.Replay, "train", rec.got.Train)
+	}
+	s.recovered = rec.got
+	if err := s.beginEpoch(); err != nil {
+		return err
+	}
+	s.durable.log.Start()
+	s.durable.releases = true
+	go s.durable.release()
+	s.durable.doubtCopies()
+	r := redo.Record{Kind: redo.Started, Epoch: s.cfg.Epoch, Tick: max(s.now(), s.cfg.After)}
+	_, err = s.durable.log.AppendWait(r.Append(nil))
+	return err
+}
+
+// beginEpoch begins the epoch in the directory, and after that in the set of copies: a
+// set of an epoch that a later start begins again would refuse it. The set is asked
+// before: a directory that was replaced gets no further.
+func (s *Server) beginEpoch() error {
+	if err := removeBackups(s.cfg.FS, s.cfg.Dir); err != nil {
+		return err
+	}
+	set, err := s.askSet()
+	if err != nil {
+		return err
+	}
+	if err := s.durable.dir.Begin(); err != nil {
+		return err
+	}
+	return s.openGroup(set)
+}
+
+// doubtCopies lowers the horizons if the copies in sync are not known to have all
+// that was recovered: nothing of it may be told before.
+func (d *durable) doubtCopies() {
+	at := d.log.End()
+	if d.safe() >= at {
+		return
+	}
+	d.recovered = at
+	for _, p := range d.s.parts {
+		if p != nil {
+			d.pend(p, at, 1)
+		}
+	}
+}
+
+// train trains the models of all partitions at once.
+func (r *recovery) train() {
+	start := time.Now()
+	r.phase(phaseModels, uint64(len(r.s.parts)))
+	var wg sync.WaitGroup
+	for _, p := range r.s.parts {
+		wg.Go(func() {
+			if p != nil {
+				p.train(1 << 20)
+			}
+			r.done.Add(1)
+		})
+	}
+	wg.Wait()
+	r.got.Train = time.Since(start)
+}
+
+// Recovered returns what the server found when it started.
+func (s *Server) Recovered() Recovered { return s.recovered }
+
+// apply takes the next record of the log: what is of the whole server is done
+// when it returns, and the partitions' writes are dealt out.
+func (r *recovery) apply(w *wal.Record) error {
+	rec := &r.record
+	r.at = w.Start
+	if err := rec.Decode(w.Payload); err != nil {
+		return fmt.Errorf("%w: at %d: %w", ErrRecovery, w.Start, err)
+	}
+	r.got.Records++
+	r.got.Bytes += uint64(w.End - w.Start)
+	r.done.Store(r.got.Bytes)
+	var err error
+	switch rec.Kind {
+	case redo.Commit:
+		for i := range rec.Parts {
+			if err = r.part(&rec.Parts[i], rec.Parts[i].CSN); err != nil {
+				break
+			}
+		}
+		if rec.Session != (wire.ID{}) {
+			r.s.outcomes.restore(rec.Session, append([]byte{byte(wire.OK)}, rec.Result...))
+		}
+		if err == nil && rec.Step.Kind != 0 {
+			err = r.step(rec)
+		}
+	case redo.Prepared, redo.Decided, redo.Departed:
+		err = r.step(rec)
+	case redo.Load:
+		err = r.load(rec)
+	case redo.Sealed:
+		for _, p := range r.s.parts {
+			if p != nil {
+				p.sealed = true
+			}
+		}
+	case redo.Catalog:
+		err = r.catalog(rec.Catalog)
+	case redo.Started:
+		r.tick = max(r.tick, rec.Tick)
+		err = r.served(rec.Epoch)
+	case redo.Closed:
+		r.tick = max(r.tick, rec.Tick)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: at %d: %v: %w", ErrRecovery, w.Start, rec.Kind, err)
+	}
+	return nil
+}
+
+// served notes that the directory was served in an epoch, which is before this one.
+func (r *recovery) served(epoch uint32) error {
+	if epoch >= r.s.cfg.Epoch {
+		return fmt.Errorf("%w: %s was served in epoch %d, and its file EPOCH is of an earlier one: %s", ErrLost, r.s.cfg.Dir, epoch, whenLost)
+	}
+	return nil
+}
+
+// partition returns a partition that the log names.
+func (r *recovery) partition(id uint16) (*partition, error) {
+	if p := r.s.hosted(int(id)); p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("partition %d is not of this server", id)
+}
+
+func (r *recovery) catalog(b []byte) error {
+	r.settle() // the records before it, in the version before
+	c, err := r.s.catalog.Load().Follow(b)
+	if err != nil {
+		return err
+	}
+	for _, p := range r.s.parts {
+		if p != nil {
+			if err := p.makeIndexes(c); err != nil {
+				return err
+			}
+			p.use(c)
+		}
+	}
+	r.s.catalog.Store(c)
+	return nil
+}
+
+func (r *recovery) load(rec *redo.Record) error {
+	p, err := r.partition(rec.Partition)
+	if err != nil {
+		return err
+	}
+	has := p.has.Load()
+	if int(rec.Index) >= len(has.indexes) {
+		return fmt.Errorf("partition %d has no index %d", p.id, rec.Index)
+	}
+	r.tick = max(r.tick, rec.CSN.Tick())
+	l := r.lane(p)
+	l.tasks = append(l.tasks, redoTask{at: r.at, csn: rec.CSN, index: rec.Index, rows: rec.Rows})
+	return nil
+}
+
+// part deals out what a commit did in one partition. The newest CSN of a key wins.
+func (r *recovery) part(part *redo.Part, csn block.CSN) error {
+	p, err := r.partition(part.Partition)
+	if err != nil {
+		return err
+	}
+	r.tick = max(r.tick, csn.Tick())
+	r.deal(p, csn, part.Writes)
+	return nil
+}
+
+// redoWrite applies one write of the log. The caller holds p.mu.
+func (p *partition) redoWrite(ix *hosted, w *wire.Write, csn block.CSN) error {
+	if w.Op == wire.Delete {
+		return ix.Restore(w.Key, nil, block.Absent(csn))
+	}
+	return ix.Restore(w.Key, p.rowWords(w.Row), block.Present(csn))
+}

@@ -1,0 +1,481 @@
+//go:build simulated
+
+package server_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/cryptotest"
+	"testing/synctest"
+	"time"
+
+	"drtmx/internal/history"
+	"drtmx/internal/rng"
+	"drtmx/internal/sim"
+	"drtmx/internal/twophase"
+	"drtmx/internal/vfstest"
+	"drtmx/rdma/inproc"
+	"drtmx/txn"
+)
+
+func init() {
+	sim.Start()
+	runtime.MemProfileRate = 0
+}
+
+// TestSimulation runs whole clusters in a simulated world, one for each seed, and
+// prints the hash of each trace. internal/sim builds and runs it. The environment
+// says what to run:
+//
+//	DRTMX_SIM_SEEDS=from:count
+//	DRTMX_SIM_KIND=memory|faults|disk|hosts   that kind of cluster; drawn if empty
+//	DRTMX_SIM_TRACE=dir                 where each trace is written
+func TestSimulation(t *testing.T) {
+	from, count := uint64(1), uint64(1)
+	if v := os.Getenv("DRTMX_SIM_SEEDS"); v != "" {
+		if _, err := fmt.Sscanf(v, "%d:%d", &from, &count); err != nil {
+			t.Fatalf("DRTMX_SIM_SEEDS=%q, want from:count", v)
+		}
+	}
+	if runtime.GOMAXPROCS(0) != 1 || os.Getenv("GOMAXPROCS") != "1" {
+		t.Fatal("the process must start with GOMAXPROCS=1")
+	}
+	debug.SetGCPercent(-1)
+	for seed := from; seed < from+count; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { simulateOnce(t, seed) })
+		// What a bubble leaves in pools must not reach the next one.
+		runtime.GC()
+		runtime.GC()
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+}
+
+// simulateOnce runs one cluster in a bubble.
+func simulateOnce(t *testing.T, seed uint64) {
+	t.Helper()
+	cryptotest.SetGlobalRandom(t, seed)
+	var file *os.File
+	if dir := os.Getenv("DRTMX_SIM_TRACE"); dir != "" {
+		var err error
+		if file, err = os.Create(filepath.Join(dir, fmt.Sprintf("trace-%d", seed))); err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+	}
+	out := bufio.NewWriterSize(file, 1<<20)
+	if file == nil {
+		out = nil
+	} else {
+		defer func() {
+			if err := out.Flush(); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(sim.Date))
+		w := sim.New(seed, nil)
+		if out != nil {
+			w = sim.New(seed, out)
+		}
+		r := newSimulation(w, seed)
+		r.trace = out
+		result, err := r.run(t)
+		hash, events := w.Trace()
+		if r.d != nil && r.d.replicas > 1 {
+			r.kind = "replicas"
+		}
+		fmt.Printf("seed %d %s: hash %016x, %d events, %v, %d transactions: %v\n",
+			seed, r.kind, hash, events, time.Since(sim.Date).Round(time.Millisecond), result.txns, result.counts)
+		if err != nil {
+			t.Errorf("seed %d: %v\n%+v\n%+v\nthe last events:\n%s", seed, err, r.l, r.u.net.Faults, w.Tail())
+		}
+		if err := w.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// simulation is one run of a cluster.
+type simulation struct {
+	w    *sim.World
+	kind string
+	s    *rng.Stream
+	l    load
+	u    setup
+	d    *crashable
+
+	trace *bufio.Writer // nil: none is written
+
+	cuts, pauses, dials bool
+
+	faults struct {
+		sync.Mutex
+		rng    *rng.Stream
+		share  float64                         // of the calls of disks that fail
+		fails  func(i int, op vfstest.Op) bool // which calls may fail
+		once   bool                            // a disk that has failed works again
+		up     []bool                          // servers that may fail
+		failed []atomic.Bool                   // servers whose disk has failed
+		moment *moment                         // a server is to crash then; may be nil
+		held   []*moment                       // by server: where it is, until it is dead
+		writes []*checkpoint                   // by server: that a test has asked for, and is under way
+	}
+}
+
+// simulated is what a run has shown.
+type simulated struct {
+	txns   int
+	counts map[string]int
+}
+
+// newSimulation draws a cluster, its load and what happens to it.
+func newSimulation(w *sim.World, seed uint64) *simulation {
+	s := rng.New(seed).Split("simulation")
+	r := &simulation{w: w, s: s, l: swarm(s, seed)}
+	switch x := s.Float64(); {
+	case x < 0.05:
+		r.kind = "memory"
+	case x < 0.25:
+		r.kind = "faults"
+	case x < 0.7:
+		r.kind = "hosts"
+	default:
+		r.kind = "disk"
+	}
+	if kind := os.Getenv("DRTMX_SIM_KIND"); kind != "" {
+		r.kind = kind
+	}
+	l := &r.l
+	l.TxnsPerClient, l.Clients = 10+s.Intn([]int{15, 50, 150}[s.Intn(3)]), 2+s.Intn(5)
+	r.u = setup{servers: 1 + s.Intn(3), client: txn.Config{Seed: seed | 1}, net: inproc.Options{Seed: seed, Clock: fakeClock{time.Now()}}, world: w}
+	r.u.partitions = r.u.servers * (1 + s.Intn(2))
+	if r.kind == "memory" {
+		r.u.servers, r.u.partitions = 2, 2
+		return r
+	}
+	l.ServersToFail, l.OutcomeMayLost, l.LossyCalls, l.ClocksStop, l.AskUnknown = true, true, true, true, true
+	l.AskFor, l.MayBeTooLarge = 10*time.Minute, true // a pause may be longer than a body may run
+	if s.Bool(0.5) {
+		l.Patience = between(s, 5, 200)
+	}
+	if s.Bool(0.5) {
+		r.u.net.Faults = inproc.Faults{DropBefore: 0.002, DropDuring: 0.002, DropAfter: 0.002, DropVerb: 0.0005, Duplicate: 0.1}
+	}
+	if s.Bool(0.3) {
+		r.u.net.Faults.Pause = 0.02
+	}
+	r.cuts, r.pauses, r.dials = s.Bool(0.5), s.Bool(0.5), s.Bool(0.3)
+	if s.Bool(0.4) {
+		r.u.upset = newDisturbance(s)
+	}
+	switch x := s.Float64(); {
+	case x < 0.06:
+		largeRequests(l, s)
+		l.TxnsPerClient = min(l.TxnsPerClient, 20)
+	case x < 0.15:
+		manyDecisions(l, s)
+		l.TxnsPerClient = min(l.TxnsPerClient, 40)
+	}
+	if r.kind == "hosts" {
+		if s.Bool(0.5) { // what reads the memory of a server that others have taken over
+			l.Views, l.Calls, l.Snapshots = 0.3+0.4*s.Float64(), l.Calls/4, l.Snapshots/4
+		}
+		if l.OddRead = s.Bool(0.4); l.OddRead && l.Patience == 0 {
+			l.Patience = between(s, 20, 500) // they go on to read what can be read
+		}
+		l.TxnsPerClient += 20
+		// Takeovers take seconds.
+		l.Rest = 2 * between(s, 2000, []int{3000, 10_000, 25_000}[s.Intn(3)]) / time.Duration(l.TxnsPerClient)
+		return r
+	}
+	if r.kind == "disk" {
+		r.onDisks()
+	} else if s.Bool(0.2) {
+		r.u.limits = twophase.Limits{Open: 1 + s.Intn(4), Kept: 2 + s.Intn(14)}
+	}
+	return r
+}
+
+// onDisks makes the servers durable.
+func (r *simulation) onDisks() {
+	r.d = &crashable{sub: r.s.Split("disks"), parts: 8 << 10 << r.s.Intn(5), every: 2 << 10 << r.s.Intn(6), world: r.w}
+	r.d.slow = []time.Duration{0, 0, time.Millisecond, 5 * time.Millisecond}[r.s.Intn(4)]
+	r.u.more = r.d.config
+	r.d.replicas = 1 + r.s.Intn(r.u.servers)
+	f := &r.faults
+	f.rng, f.up, f.failed = r.s.Split("faults"), make([]bool, r.u.servers), make([]atomic.Bool, r.u.servers)
+	f.held, f.writes = make([]*moment, r.u.servers), make([]*checkpoint, r.u.servers)
+	if r.s.Bool(0.5) {
+		f.share, f.once = []float64{0.005, 0.02, 0.08}[r.s.Intn(3)], r.s.Bool(0.7)
+		switch x := r.s.Float64(); {
+		case x < 0.25:
+			f.fails = func(_ int, op vfstest.Op) bool { return op == vfstest.Sync }
+		case x < 0.8: // what makes segments and checkpoints, while other files are synced
+			f.share *= 8
+			f.fails = func(i int, op vfstest.Op) bool {
+				return (op == vfstest.Create || op == vfstest.Rename || op == vfstest.SyncDir) && r.d.syncs[i].Load() > 0
+			}
+		default:
+			f.fails = func(_ int, op vfstest.Op) bool { return op.Changes() }
+		}
+	}
+	r.d.fail = r.disk
+	r.l.MayBeFull = r.s.Bool(0.2)
+}
+
+// fakeClock is the clock of a bubble.
+type fakeClock struct{ start time.Time }
+
+func (c fakeClock) Now() time.Duration    { return time.Since(c.start) }
+func (c fakeClock) Sleep(d time.Duration) { time.Sleep(d) }
+
+// run runs the cluster, and checks all that must hold.
+func (r *simulation) run(t *testing.T) (simulated, error) {
+	if r.kind == "hosts" {
+		return r.runHosts(t)
+	}
+	counts := map[string]int{}
+	x := r.u.start(t, newLists(&r.l))
+	defer x.Close()
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	var crashed error
+	if r.kind == "disk" {
+		k := &crashing{
+			x: x, u: &r.u, d: r.d, s: r.s.Split("moments"), counts: map[string]int{}, rest: []int{15, 40, 120, 500}[r.s.Intn(4)], lost: r.lost,
+		}
+		for i := range r.u.servers {
+			r.setUp(i, true)
+		}
+		wg.Go(func() {
+			if crashed = r.crashes(k, done); crashed != nil {
+				r.giveUp(crashed)
+			}
+			for what, n := range k.counts {
+				counts[what] += n
+			}
+		})
+		if r.l.MayBeFull {
+			s := r.s.Split("space")
+			wg.Go(func() { r.fill(s, done) })
+		}
+		if r.s.Bool(0.5) || r.faults.share > 0 {
+			s, rest := r.s.Split("checkpoints"), []int{3, 10, 40}[r.s.Intn(3)]
+			wg.Go(func() { r.checkpoints(x, s, rest, done) })
+		}
+	}
+	end := func() {}
+	if r.kind != "memory" {
+		s := r.s.Split("upsets")
+		wg.Go(func() { r.upsets(x, s, done) })
+		end = r.disturb(t, x)
+	}
+	var once sync.Once
+	x.calm = func() { once.Do(func() { close(done); end(); wg.Wait() }) }
+	out, err := x.run(t, &r.l)
+	x.calm()
+	err = errors.Join(err, crashed)
+	for what, n := range out.counts {
+		counts[what] += n
+	}
+	for _, s := range x.Servers {
+		if st := s.Stats(); st.Log != nil {
+			counts["last checkpoints"] += int(st.Log.Checkpoints)
+		}
+	}
+	return r.judge(out, err, counts)
+}
+
+// judge checks the history of a run.
+func (r *simulation) judge(out *outcome, err error, counts map[string]int) (simulated, error) {
+	if out.h == nil {
+		return simulated{counts: counts}, err
+	}
+	rep, e := history.Check(out.h, history.Options{})
+	if e == nil {
+		e = rep.Err()
+	}
+	return simulated{out.h.Len(), counts}, errors.Join(err, e, inLedger(out.h, uint32(r.l.Clients)))
+}
+
+// giveUp ends the process: a server does not come back, for which clients would wait
+// for long.
+func (r *simulation) giveUp(err error) {
+	hash, events := r.w.Trace()
+	fmt.Printf("seed %d %s: hash %016x, %d events, and no end\n", r.l.Seed, r.kind, hash, events)
+	fmt.Printf("seed %d: %v\n%+v\n%+v\nthe last events:\n%s", r.l.Seed, err, r.l, r.u.net.Faults, r.w.Tail())
+	if r.trace != nil {
+		_ = r.trace.Flush()
+	}
+	os.Exit(1)
+}
+
+// disturb loses, delays and repeats requests, and lets dials fail.
+func (r *simulation) disturb(t *testing.T, x *cluster) (end func()) {
+	t.Helper()
+	d := r.u.upset
+	if d == nil {
+		d = newDisturbance(r.s) // of nothing
+	}
+	u := newUpsetting(t, x, d, r.s)
+	if r.u.upset != nil {
+		u.delayMessages()
+	}
+	if r.dials {
+		u.failDials()
+	}
+	return u.end
+}
+
+// crashesMax bounds how often a run kills servers, and failuresMax how long it goes
+// on after that with disks that fail.
+const crashesMax, failuresMax = 12, 20
+
+// crashes kills servers now and then until done is closed, and always those whose
+// disks have failed.
+func (r *simulation) crashes(k *crashing, done <-chan struct{}) error {
+	kill := func(which []int) error {
+		for _, i := range which {
+			r.setUp(i, false)
+		}
+		r.w.Event("crash of %v", which)
+		err := k.kill(which)
+		if err == nil && len(which) == r.u.servers && r.d.replicas > 1 && k.s.Bool(0.4) {
+			err = k.loseDisk(k.s.Intn(r.u.servers))
+		}
+		if err == nil {
+			err = k.start(which)
+		}
+		for _, i := range which {
+			r.setUp(i, true)
+		}
+		return err
+	}
+	left := 1 + k.s.Intn(crashesMax)
+	for {
+		select {
+		case <-done:
+			r.mendDisks()
+			if which := r.failed(); len(which) > 0 {
+				return kill(which)
+			}
+			return nil
+		case <-time.After(between(k.s, 2, k.rest)):
+		}
+		which := r.failed()
+		if left == -failuresMax {
+			r.mendDisks()
+		}
+		if left--; left < 0 && len(which) == 0 {
+			continue
+		}
+		switch {
+		case len(which) > 0:
+			if k.s.Bool(0.6) { // it goes on for a while with a log that has failed
+				r.sleep(between(k.s, 5, 200), done)
+			}
+		case k.s.Bool(0.3):
+			for i := range r.u.servers {
+				which = append(which, i)
+			}
+		default:
+			which = []int{k.s.Intn(r.u.servers)}
+			if k.s.Bool(0.5) {
+				r.await(which[0], momentsOf[k.s.Intn(len(momentsOf))], between(k.s, 2, 4*k.rest), done)
+			}
+		}
+		if err := kill(which); err != nil {
+			return err
+		}
+	}
+}
+
+// upsets pauses servers, and cuts the network between two processes, until done
+// is closed.
+func (r *simulation) upsets(x *cluster, s *rng.Stream, done <-chan struct{}) {
+	names := append([]string{clientName}, x.addrs...)
+	for {
+		select {
+		case <-done:
+			return
+		case <-time.After(between(s, 1, 40)):
+		}
+		lasts := between(s, 1, []int{3, 30, 3000}[s.Intn(3)])
+		if s.Bool(0.004) {
+			lasts = between(s, 3000, 90_000) // longer than every timeout
+		}
+		switch a, b := names[s.Intn(len(names))], x.addrs[s.Intn(len(x.addrs))]; {
+		case r.pauses && s.Bool(0.5):
+			r.w.Event("pause of %s", b)
+			_ = x.net.Pause(b) // it may be down
+			r.sleep(lasts, done)
+			_ = x.net.Resume(b)
+			r.w.Event("resume of %s", b)
+		case r.cuts && a != b:
+			r.w.Cut(a, b)
+			r.w.Cut(b, a)
+			r.sleep(lasts, done)
+			r.w.Mend(a, b)
+			r.w.Mend(b, a)
+		}
+	}
+}
+
+// sleep waits for d, or until done is closed.
+func (r *simulation) sleep(d time.Duration, done <-chan struct{}) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-done:
+	}
+}
+
+// inLedger looks for every append that was acknowledged in what the last client,
+// which ran alone, has read: none may be lost, and none doubled. Keys that were
+// deleted, or may have been, do not count.
+func inLedger(h *history.History, last uint32) error {
+	type entry struct {
+		key   history.Key
+		value history.Value
+	}
+	deleted, found := map[history.Key]bool{}, map[entry]int{}
+	var acked []entry
+	for x := range h.All() {
+		for _, op := range x.Ops {
+			switch {
+			case x.ID.Process() == last:
+				if x.Outcome != history.Committed {
+					continue
+				}
+				for _, row := range op.Rows {
+					for _, v := range row.List {
+						found[entry{row.Key, v}]++
+					}
+				}
+			case op.Kind == history.OpDelete && x.Outcome != history.Aborted:
+				deleted[op.Key] = true
+			case op.Kind == history.OpAppend && x.Outcome == history.Committed:
+				acked = append(acked, entry{op.Key, op.Value})
+			}
+		}
+	}
+	var errs []error
+	for _, e := range acked {
+		if n := found[e]; n > 1 || n == 0 && !deleted[e.key] {
+			errs = append(errs, fmt.Errorf("ledger: the acknowledged value %d of key %d is there %d times", e.value, e.key, n))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,55 @@
+package server
+
+import (
+	"time"
+
+	"drtmx/internal/block"
+	"drtmx/internal/clock"
+	"drtmx/internal/redo"
+	"drtmx/internal/wal"
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+)
+
+// closedTick returns the closed tick, as it is published.
+func (p *partition) closedTick() clock.Tick { return clock.Tick(p.control.Load(closedWord)) }
+
+// floor returns the floor of the partition's history, as it is published.
+func (p *partition) floor() clock.Tick { return clock.Tick(p.control.Load(floorWord)) }
+
+// adoptMax is how far above the server's own clock a client can move the clock
+// of a partition.
+const adoptMax = clock.Tick(time.Second / clock.TickLength)
+
+// handleAdopt moves a partition's clock up to the time of a client's snapshot,
+// within a bound, and at least to the server's own. Without it, a snapshot would
+// wait for a clock that lags behind those of other servers.
+func (s *Server) handleAdopt(r *rdma.Request, d *wire.Decoder) {
+	p, tick := s.hosted(int(d.U16())), clock.Tick(d.U64())
+	if p == nil || d.End() != nil {
+		s.refuse(r, "malformed time, or of a partition that is not here")
+		return
+	}
+	tick = max(s.now(), min(tick, s.now()+adoptMax, block.MaxTick))
+	at, err := s.adoptTold(p, tick)
+	if err != nil {
+		s.reply(r, logVerdict(err).append(nil))
+		return
+	}
+	s.replyAt(r, []byte{byte(wire.OK)}, at)
+}
+
+// adoptTold moves a partition's clock up to a tick of a client. After a restart it
+// must not go back behind a snapshot, so the log has it if it is ahead.
+func (s *Server) adoptTold(p *partition, tick clock.Tick) (at wal.LSN, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.durable != nil && tick > s.now() {
+		r := redo.Record{Kind: redo.Started, Epoch: s.cfg.Epoch, Tick: tick}
+		if at, err = s.durable.log.Append(r.Append(nil)); err != nil {
+			return 0, err
+		}
+	}
+	p.adopt(tick)
+	return at, nil
+}

@@ -1,0 +1,425 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+
+	"drtmx/internal/clock"
+	"drtmx/internal/exec"
+	"drtmx/internal/redo"
+	"drtmx/internal/twophase"
+	"drtmx/internal/wal"
+	"drtmx/internal/wire"
+)
+
+// takeRecords makes deeds of the machine's records, but of those that are logged
+// with the effect End. The caller holds side.mu.
+func (b *batch) takeRecords(p *partition) {
+	for i := range b.out.Records {
+		r := &b.out.Records[i]
+		if !slices.ContainsFunc(b.out.Effects, func(e twophase.Effect) bool { return e.Kind == twophase.End && e.ID == r.ID }) {
+			rec := *r
+			b.deeds = append(b.deeds, deed{record: &rec, prepared: p.side.prepared[r.ID], origin: p.side.origins[r.ID]})
+		}
+	}
+}
+
+// decided returns the machine's record of a decision, nil if there is none.
+func (b *batch) decided(id twophase.ID) *twophase.Record {
+	for i := range b.out.Records {
+		if r := b.out.Records[i]; r.Kind == twophase.Decided && r.ID == id {
+			return &r
+		}
+	}
+	return nil
+}
+
+// noteStep appends a record of the commit protocol. If no room was set aside and
+// the log has none, the record comes before the next one of the partition, and no
+// message that rests on it leaves before. A share comes with the first record that
+// needs it. The caller holds p.mu. A nil record is none.
+func (p *partition) noteStep(step *twophase.Record, t *prepared, o origin) (lsn wal.LSN) {
+	if step == nil {
+		return 0
+	}
+	r, room := stepRecord(uint16(p.id), step, t, o), o.aside
+	if t != nil {
+		room = &t.aside
+	}
+	switch {
+	case t == nil:
+	case step.Kind == twophase.Prepared:
+		t.logged = true
+		r.Parts[0].Held = t.held
+	case step.Kind == twophase.Decided && step.Commit && len(t.writes) > 0:
+		r.Parts = []redo.Part{{Partition: uint16(p.id), CSN: t.csn}}
+		if !t.logged {
+			r.Parts[0].Writes, r.Parts[0].Held = t.writes, t.held
+		}
+	}
+	return p.oblige(&r, room.take(step.Kind))
+}
+
+// stepRecord returns the record of a step of the commit protocol, with the share
+// if the step is that it is prepared.
+func stepRecord(part uint16, step *twophase.Record, t *prepared, o origin) redo.Record {
+	r := redo.Record{Session: o.id, Result: o.result, Partition: part, Step: *step}
+	switch step.Kind {
+	case twophase.Prepared:
+		r.Kind = redo.Prepared
+		if t != nil {
+			r.Parts = []redo.Part{{Partition: part, Reads: t.reads, Writes: t.writes}}
+		}
+	case twophase.Decided:
+		r.Kind = redo.Decided
+	default:
+		r.Kind = redo.Departed
+	}
+	return r
+}
+
+// settle waits until the steps that run now have ended. What they have to log is
+// then in the log, and applied, or is a debt.
+func (sd *side) settle() {
+	sd.mu.Lock()
+	running := sd.steps
+	sd.steps = &sync.WaitGroup{}
+	sd.mu.Unlock()
+	running.Wait()
+}
+
+// exportMost is how many transactions are looked at before others may use a
+// machine.
+const exportMost = 64
+
+// export returns what a recovery must know of a partition's side of the commit
+// protocol, as records of the log. It calls rest with side.mu free, again and
+// again: what other goroutines change then is in the log after the checkpoint's
+// position.
+func (sd *side) export(part uint16, rest func()) (all []redo.Record) {
+	sd.mu.Lock()
+	defer sd.mu.Unlock()
+	pause := func() {
+		sd.mu.Unlock()
+		defer sd.mu.Lock()
+		rest()
+	}
+	for _, step := range sd.machine.Departures() {
+		all = append(all, stepRecord(part, &step, nil, origin{}))
+	}
+	ids := sd.machine.IDs(exportMost, pause)
+	sd.mu.Unlock()
+	slices.SortFunc(ids, twophase.ID.Compare) // so that a simulation can be repeated
+	sd.mu.Lock()
+	for i, id := range ids {
+		if i%exportMost == 0 {
+			pause()
+		}
+		step := sd.machine.Export(id)
+		if step.Kind == 0 {
+			continue
+		}
+		var t *prepared
+		var o origin
+		if step.Kind == twophase.Prepared {
+			t, o = sd.prepared[id], sd.origins[id]
+		}
+		all = append(all, stepRecord(part, &step, t, o))
+	}
+	return all
+}
+
+// exportSteps returns what a recovery must know of the commit protocol if it has
+// the log from a position on that was its end before the call, and the rows as
+// they are after it.
+//
+// Steps that ran at the position may have logged what their machines did not know
+// yet: the commit of a last agent. What machines have decided when they are
+// exported may not have been applied. So steps are waited for twice: those before
+// the export are known to the machines, those after it to the rows.
+func (s *Server) exportSteps() (all []redo.Record) {
+	s.settleSteps()
+	for _, p := range s.parts {
+		if p != nil {
+			all = append(all, p.side.export(uint16(p.id), runtime.Gosched)...)
+		}
+	}
+	s.settleSteps()
+	return all
+}
+
+func (s *Server) settleSteps() {
+	for _, p := range s.parts {
+		if p != nil {
+			p.side.settle()
+		}
+	}
+}
+
+// sessionsInDoubt adds the transactions of sessions that are in doubt here.
+func (sd *side) sessionsInDoubt(to map[wire.ID]struct{}) {
+	sd.mu.Lock()
+	defer sd.mu.Unlock()
+	n := 0
+	for id, o := range sd.origins { // which may change while the mutex is free
+		if sd.machine.Doubts(id) {
+			to[o.id] = struct{}{}
+		}
+		if n++; n%exportMost == 0 {
+			sd.mu.Unlock()
+			runtime.Gosched()
+			sd.mu.Lock()
+		}
+	}
+}
+
+// noteDecided appends the record of a share whose transaction commits, unless its
+// share has been logged as one commit, and lowers the horizon. The caller holds
+// p.mu.
+func (p *partition) noteDecided(t *prepared) {
+	if t.record != nil {
+		p.parking.srv.durable.pend(p, p.noteStep(t.record, t, t.origin), t.csn)
+	}
+}
+
+// noteAgent appends the record of a last agent's commit that writes nothing.
+func (p *partition) noteAgent() verdict {
+	o := p.origin
+	if o.step == nil {
+		return verdict{}
+	}
+	o.step.Tick = p.ticks.Tick()
+	_, v := p.parking.srv.durable.note(&redo.Record{Kind: redo.Decided, Partition: uint16(p.id), Step: *o.step}, 0, p)
+	return v
+}
+
+// owing is the answer to a request that rests on a record which the log does not
+// have yet: there is no room for it, or there never will be.
+func (d *durable) owing() verdict {
+	if err := d.log.Err(); err != nil {
+		return logVerdict(err)
+	}
+	return verdict{code: wire.NoSpace, text: "the log has no room"}
+}
+
+// owes reports whether the log has no room yet for what a message rests on.
+func (s *Server) owes(ms []twophase.Message) bool {
+	if s.durable == nil {
+		return false
+	}
+	return slices.ContainsFunc(ms, func(m twophase.Message) bool {
+		p := s.at(m.From)
+		if p == nil || !m.Rests() {
+			return false
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.debts) > 0
+	})
+}
+
+// awaitLog waits until messages of this server's parties may leave. It returns
+// false if they must not.
+func (s *Server) awaitLog(ms []twophase.Message) bool {
+	if s.durable == nil {
+		return true
+	}
+	return !s.owes(ms) && s.durable.wait(s.ctx, s.logged()) == nil
+}
+
+// withhold returns the messages that may leave now. The others are posted when
+// what they rest on is durable, or are dropped: their machines repeat them.
+func (d *durable) withhold(ms []twophase.Message) (now []twophase.Message) {
+	at := d.log.End()
+	if at <= d.safe() && !d.s.owes(ms) {
+		return ms
+	}
+	var later []twophase.Message
+	for _, m := range ms {
+		if m.Rests() {
+			later = append(later, m)
+		} else {
+			now = append(now, m)
+		}
+	}
+	if len(later) > 0 && !d.s.owes(later) {
+		d.hold(heldAnswer{at: at, do: func(durable bool) {
+			if durable {
+				d.s.postNow(later)
+			}
+		}})
+	}
+	return now
+}
+
+// finishOutcome answers a session about a transaction that was in doubt when the
+// server was restored.
+func (s *Server) finishOutcome(o origin, commit bool) {
+	v := verdict{}
+	if !commit {
+		v = conflict(exec.CauseRemote)
+	}
+	resp := v.append(nil)
+	if commit {
+		resp = append(resp, o.result...)
+	}
+	s.durable.hold(heldAnswer{at: s.logged(), do: func(durable bool) {
+		if durable {
+			s.outcomes.settle(o.id, resp)
+		}
+	}})
+}
+
+// doubts is what the log has of a partition's side of the commit protocol.
+type doubts struct {
+	steps   []twophase.Record
+	shares  map[twophase.ID]redo.Part // in doubt
+	before  map[twophase.ID]redo.Part // those that the checkpoint has
+	origins map[twophase.ID]origin
+}
+
+// step takes a record of the commit protocol.
+func (r *recovery) step(rec *redo.Record) error {
+	if _, err := r.partition(rec.Partition); err != nil {
+		return err
+	}
+	d := r.doubts[rec.Partition]
+	if d == nil {
+		d = &doubts{shares: map[twophase.ID]redo.Part{}, origins: map[twophase.ID]origin{}}
+		r.doubts[rec.Partition] = d
+	}
+	step := rec.Step
+	d.steps = append(d.steps, step)
+	r.tick = max(r.tick, step.Tick)
+	switch rec.Kind {
+	case redo.Prepared:
+		if rec.Session != (wire.ID{}) {
+			d.origins[step.ID] = origin{id: rec.Session, result: slices.Clone(rec.Result)}
+			r.s.outcomes.doubt(rec.Session)
+		}
+		if len(rec.Parts) == 1 {
+			d.shares[step.ID] = keepPart(&rec.Parts[0])
+		}
+	case redo.Decided:
+		return r.decided(rec, d)
+	}
+	return nil
+}
+
+// steps takes what a checkpoint has of a partition's side of the commit protocol.
+func (r *recovery) steps(part int, b []byte) error {
+	return redo.Each(b, func(rec *redo.Record) error {
+		if rec.Step.Kind == 0 || rec.Kind == redo.Commit || int(rec.Partition) != part {
+			return fmt.Errorf("%w: a record of the commit protocol of partition %d is %v of partition %d", ErrRecovery, part, rec.Kind, rec.Partition)
+		}
+		return r.step(rec)
+	})
+}
+
+// decided applies what a decision has committed.
+func (r *recovery) decided(rec *redo.Record, d *doubts) error {
+	share := d.shares[rec.Step.ID]
+	delete(d.shares, rec.Step.ID)
+	o := d.origins[rec.Step.ID]
+	delete(d.origins, rec.Step.ID)
+	switch {
+	case rec.Step.Commit && rec.Session != (wire.ID{}):
+		r.s.outcomes.restore(rec.Session, append([]byte{byte(wire.OK)}, rec.Result...))
+	case o.id != (wire.ID{}):
+		r.s.outcomes.settle(o.id, conflict(exec.CauseRemote).append(nil))
+	}
+	if len(rec.Parts) == 0 {
+		return nil
+	}
+	part := rec.Parts[0]
+	if len(part.Writes) == 0 {
+		part.Writes = share.Writes
+	}
+	if _, ok := d.before[rec.Step.ID]; ok { // the log does not have the share
+		r.start = max(r.start, part.CSN.Tick())
+	}
+	return r.part(&part, part.CSN)
+}
+
+// keepPart copies a part of a record. Whether a row is there is known when it is
+// locked again.
+func keepPart(p *redo.Part) redo.Part {
+	kept := *p
+	kept.Writes = make([]wire.Write, 0, len(p.Writes))
+	for _, w := range p.Writes {
+		if w.Op != wire.Delete {
+			w.Op = wire.Put
+		}
+		w.Row, w.Key = slices.Clone(w.Row), w.Key.Clone()
+		kept.Writes = append(kept.Writes, w)
+	}
+	return kept
+}
+
+// numberBits are those of a transaction's number that count within one epoch.
+const numberBits = 40
+
+// resume restores the machines of the commit protocol, and locks again what is in
+// doubt.
+func (r *recovery) resume() error {
+	for _, p := range r.s.parts {
+		if p == nil {
+			continue
+		}
+		d := r.doubts[uint16(p.id)]
+		if d == nil {
+			d = &doubts{}
+		}
+		p.side.machine = twophase.Restore(r.s.party(p), twophase.Limits{AskAfter: askAfter}, uint64(r.s.cfg.Epoch)<<numberBits+1, d.steps)
+		for id, o := range d.origins {
+			p.side.origins[id] = o
+		}
+		if err := p.lockAgain(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lockAgain locks the shares in doubt. Votes come in the order of their ticks.
+func (p *partition) lockAgain(d *doubts) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	votes := map[twophase.ID]clock.Tick{}
+	for i := range d.steps {
+		if s := &d.steps[i]; s.Kind == twophase.Prepared {
+			votes[s.ID] = s.Tick
+		}
+	}
+	var ids []twophase.ID
+	for id := range d.shares {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b twophase.ID) int { return cmp.Or(cmp.Compare(votes[a], votes[b]), a.Compare(b)) })
+	if len(ids) > 0 {
+		p.ticks = clock.Logical{} // it has no readers yet
+	}
+	for _, id := range ids {
+		share := d.shares[id]
+		p.owners++
+		p.ticks.Adopt(votes[id])
+		t := &prepared{p: p, owner: p.owners, vote: p.ticks.Vote(), reads: share.Reads, logged: true}
+		held, v := p.lockAll(t.owner, share.Writes, nil)
+		if !v.ok() {
+			return fmt.Errorf("%w: partition %d: a share in doubt cannot be locked: %s", ErrRecovery, p.id, v.text)
+		}
+		t.held, t.writes = held, share.Writes
+		p.nprepare++
+		p.side.prepared[id] = t
+	}
+	for _, t := range p.side.prepared {
+		if t.reads {
+			t.frozen = true
+			p.frozen++
+		}
+	}
+	return nil
+}

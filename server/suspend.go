@@ -1,0 +1,82 @@
+package server
+
+import (
+	"time"
+
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+)
+
+// A durable server that is registered in a membership store has its place as long
+// as its lease. When the lease has ended, another process may have taken the place
+// with a copy of the directory. Until the store says that none has, this server
+// acknowledges nothing, and readers refuse its memory.
+
+// placePause is the time after which answers that are kept back are looked at again.
+const placePause = 10 * time.Millisecond
+
+// mayAnswer reports whether the server is known to have its place.
+func (d *durable) mayAnswer() bool {
+	return !d.suspended.Load() && (d.group == nil || !d.group.deposed.Load()) && (d.s.cfg.Holds == nil || d.s.cfg.Holds())
+}
+
+// leased reports whether another process may take the server's place when a lease
+// has ended. A server in memory has nothing that another one could go on with.
+func (s *Server) leased() bool { return s.durable != nil && s.cfg.Left != nil }
+
+// left returns for how long the server certainly has its place, from a moment
+// after the call on.
+func (s *Server) left() time.Duration {
+	d := s.durable
+	if !s.leased() {
+		return wire.NoLease
+	}
+	left := s.cfg.Left()
+	if d.suspended.Load() || d.group != nil && d.group.deposed.Load() {
+		return 0
+	}
+	return left
+}
+
+// handleLease tells a client how long it may trust what it READs here. It waits
+// for nothing.
+func (s *Server) handleLease(r *rdma.Request, rest int) {
+	if rest > 0 {
+		s.refuse(r, "malformed question about the lease")
+		return
+	}
+	s.reply(r, wire.AppendLease(nil, wire.Lease{Incarnation: s.incarnation, Epoch: s.cfg.Epoch, Left: s.left()}))
+}
+
+// Suspend fences all partitions of a durable server, and keeps back its answers,
+// until Resume. Nothing is lost: clients repeat what they ask, within their
+// deadlines. A server in memory takes no notice.
+func (s *Server) Suspend() {
+	if s.durable == nil || s.durable.suspended.Swap(true) {
+		return
+	}
+	s.log.Warn("suspended: the server's place is not certain")
+	s.fenceAll()
+}
+
+// Resume ends Suspend: the caller has made sure that no other process has had the
+// place meanwhile. Partitions that are fenced for another reason stay so.
+func (s *Server) Resume() {
+	d := s.durable
+	if d == nil || !d.suspended.Load() || d.group != nil && d.group.deposed.Load() {
+		return
+	}
+	for _, p := range s.parts {
+		if p == nil {
+			continue
+		}
+		p.mu.Lock()
+		if s.ctx.Err() == nil && !d.failed.Load() && !p.arena.Exhausted() {
+			p.control.Store(epochWord, uint64(p.epoch))
+		}
+		p.mu.Unlock()
+	}
+	d.suspended.Store(false)
+	s.log.Info("resumed")
+	d.kick()
+}

@@ -1,0 +1,288 @@
+package tables
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Change makes a version of a catalogue from the one before. Exactly one field
+// is set.
+type Change struct {
+	// Table is added. Rows of a replicated table come from loading, so such a
+	// table cannot be added.
+	Table *Def `json:"table,omitempty"`
+	// Column is added to a table.
+	Column *AddedColumn `json:"column,omitempty"`
+	// Index is added to a table. Transactions maintain it from then on; it can be
+	// read when it is built.
+	Index *AddedIndex `json:"index,omitempty"`
+	// Built ends the build of an index.
+	Built *BuiltIndex `json:"built,omitempty"`
+}
+
+// AddedIndex is a secondary index that is added to a table.
+type AddedIndex struct {
+	Table string    `json:"table"`
+	Index Secondary `json:"index"`
+}
+
+// BuiltIndex says how the build of an index has ended.
+type BuiltIndex struct {
+	Table string `json:"table"`
+	Index string `json:"index"`
+	// Failed withdraws the index: transactions do not maintain it any more.
+	Failed bool `json:"failed,omitempty"`
+	// Tick is a tick at which the index had all entries.
+	Tick uint64 `json:"tick,omitempty"`
+}
+
+// AddedColumn is a column that is added to a table.
+type AddedColumn struct {
+	Table  string `json:"table"`
+	Column Column `json:"column"` // Since is set when it is added
+}
+
+// maxIndexes bounds the indexes of a catalogue, those included that were
+// withdrawn.
+const maxIndexes = 1 << 12
+
+// Version is the number of changes since NewCatalog.
+func (c *Catalog) Version() int { return len(c.changes) }
+
+// With returns the next version of the catalogue, or c itself if it has what
+// the change adds. It returns an ErrSchema for a change that is invalid or
+// contradicts the catalogue. The numbers of indexes stay what they are.
+func (c *Catalog) With(ch Change) (*Catalog, error) {
+	next := &Catalog{
+		Tables: slices.Clone(c.Tables), Indexes: slices.Clone(c.Indexes), byName: maps.Clone(c.byName),
+		base: c.base, born: c.born, changes: append(slices.Clip(c.changes), ch),
+	}
+	switch ch {
+	case Change{Table: ch.Table}:
+		if ch.Table != nil {
+			return c.withTable(next, ch)
+		}
+	case Change{Column: ch.Column}:
+		return c.withColumn(next, ch.Column)
+	case Change{Index: ch.Index}:
+		return c.withIndex(next, ch.Index)
+	case Change{Built: ch.Built}:
+		return c.withBuilt(next, ch.Built)
+	}
+	return nil, fmt.Errorf("%w: a change of nothing, or of several things", ErrSchema)
+}
+
+// Born returns the first tick at which all indexes of the catalogue have their
+// entries.
+func (c *Catalog) Born() uint64 { return c.born }
+
+func (c *Catalog) withIndex(next *Catalog, a *AddedIndex) (*Catalog, error) {
+	t, err := c.Table(a.Table)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSchema, err)
+	}
+	for _, ix := range slices.Concat(t.secondary, t.building) {
+		if ix.second.Name != a.Index.Name {
+			continue
+		}
+		was, werr := json.Marshal(ix.second)
+		is, err := json.Marshal(a.Index)
+		if werr == nil && err == nil && bytes.Equal(was, is) {
+			return c, nil
+		}
+		return nil, fmt.Errorf("%w: table %s has an index %s, with another definition", ErrSchema, a.Table, a.Index.Name)
+	}
+	var faults faults
+	own := next.alter(t, t.def, nil, &faults)
+	own.since = next.Version()
+	second := a.Index
+	ix := own.addSecondary(&second, &faults)
+	ix.ID, ix.hidden = len(next.Indexes), true
+	if ix.ID >= maxIndexes {
+		faults.add("index %s: %d indexes, limit %d", ix.Name, ix.ID+1, maxIndexes)
+	}
+	own.building = append(own.building, ix)
+	next.Indexes = append(next.Indexes, ix)
+	return next.replace(t, own, &faults)
+}
+
+func (c *Catalog) withBuilt(next *Catalog, b *BuiltIndex) (*Catalog, error) {
+	t, err := c.Table(b.Table)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSchema, err)
+	}
+	at := slices.IndexFunc(t.building, func(ix *Index) bool { return ix.second.Name == b.Index })
+	if at < 0 {
+		return nil, fmt.Errorf("%w: table %s builds no index %s", ErrSchema, b.Table, b.Index)
+	}
+	var faults faults
+	ix, d := t.building[at], t.def
+	if !b.Failed {
+		d.Secondary = append(slices.Clip(d.Secondary), *ix.second)
+		next.born = max(next.born, b.Tick)
+	}
+	own := next.alter(t, d, ix, &faults)
+	if b.Failed { // who still maintains the index is refused
+		own.since = next.Version()
+		gone := *ix
+		gone.Table = own
+		next.Indexes[ix.ID] = &gone
+	}
+	return next.replace(t, own, &faults)
+}
+
+// replace puts own in the place of a table.
+func (c *Catalog) replace(t, own *Table, faults *faults) (*Catalog, error) {
+	if err := faults.err(); err != nil {
+		return nil, err
+	}
+	c.Tables[slices.Index(c.Tables, t)] = own
+	c.byName[own.def.Name] = own
+	return c, nil
+}
+
+func (c *Catalog) withTable(next *Catalog, ch Change) (*Catalog, error) {
+	var faults faults
+	d := *ch.Table
+	t := next.add(d, &faults)
+	if d.Partition.Kind == Replicated {
+		faults.add("table %s: a replicated table cannot be added", d.Name)
+	}
+	if own := c.byName[d.Name]; own != nil && own.digest == t.digest {
+		return c, nil
+	} else if own != nil {
+		faults.add("table %s exists, with another definition", d.Name)
+	}
+	if len(c.Tables) == MaxTables {
+		faults.add("%d tables, limit %d (MaxTables)", len(c.Tables)+1, MaxTables)
+	}
+	if err := faults.err(); err != nil {
+		return nil, err
+	}
+	next.Tables = append(next.Tables, t)
+	next.byName[d.Name] = t
+	return next, nil
+}
+
+func (c *Catalog) withColumn(next *Catalog, a *AddedColumn) (*Catalog, error) {
+	t, err := c.Table(a.Table)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSchema, err)
+	}
+	d, col := t.def, a.Column
+	for _, own := range d.Columns {
+		if own.Name != col.Name {
+			continue
+		}
+		if own.Since > 0 && own.Type == col.Type && own.Size == col.Size && bytes.Equal(own.Default, col.Default) {
+			return c, nil
+		}
+		return nil, fmt.Errorf("%w: table %s has a column %s, with another definition", ErrSchema, a.Table, col.Name)
+	}
+	if !t.lay.grows {
+		return nil, fmt.Errorf("%w: rows of table %s have one size: columns can be added to a table that has a Bytes column or is defined with Grows", ErrSchema, a.Table)
+	}
+	col.Since = d.Columns[len(d.Columns)-1].Since + 1
+	d.Columns = append(slices.Clip(d.Columns), col)
+	var faults faults
+	own := next.alter(t, d, nil, &faults)
+	own.since = next.Version()
+	return next.replace(t, own, &faults)
+}
+
+// alter returns a table in another definition. Its indexes have their numbers;
+// ended, which was being built, is now the last of the definition or none.
+func (c *Catalog) alter(t *Table, d Def, ended *Index, faults *faults) *Table {
+	var alone Catalog
+	own := alone.add(d, faults)
+	own.catalog, own.since, own.was = c, t.since, append(slices.Clip(t.was), t)
+	was := append(slices.Concat([]*Index{t.index}, t.secondary), ended)
+	for i, ix := range slices.Concat([]*Index{own.index}, own.secondary) {
+		ix.ID = was[i].ID
+		c.Indexes[ix.ID] = ix
+	}
+	for _, b := range t.building {
+		if b != ended {
+			ix := own.addSecondary(b.second, faults)
+			ix.ID, ix.hidden = b.ID, true
+			own.building = append(own.building, ix)
+			c.Indexes[ix.ID] = ix
+		}
+	}
+	return own
+}
+
+// encoded is a catalogue in JSON.
+type encoded struct {
+	Tables  []Def    `json:"tables"` // of the first version
+	Changes []Change `json:"changes,omitempty"`
+}
+
+// MarshalJSON writes the definitions of the first version, and the changes.
+func (c *Catalog) MarshalJSON() ([]byte, error) {
+	e := encoded{Changes: c.changes}
+	for _, t := range c.Tables[:c.base] {
+		if len(t.was) > 0 {
+			t = t.was[0]
+		}
+		e.Tables = append(e.Tables, t.def)
+	}
+	return json.Marshal(e)
+}
+
+// ParseCatalog is the inverse of MarshalJSON, for bytes from the network.
+func ParseCatalog(b []byte) (*Catalog, error) {
+	var e encoded
+	if err := json.Unmarshal(b, &e); err != nil {
+		return nil, fmt.Errorf("%w: %v", ErrSchema, err)
+	}
+	c, err := NewCatalog(e.Tables...)
+	if err != nil {
+		return nil, err
+	}
+	return c.apply(e.Changes)
+}
+
+// Follow returns the catalogue that b, the output of MarshalJSON, describes,
+// which must be a version of c: a later one, or else it returns c. Tables that
+// do not change are those of c.
+func (c *Catalog) Follow(b []byte) (*Catalog, error) {
+	o, err := ParseCatalog(b)
+	if err != nil {
+		return nil, err
+	}
+	if !c.before(o) && !o.before(c) {
+		return nil, fmt.Errorf("%w: another catalogue, with %d tables", ErrCatalog, len(o.Tables))
+	}
+	return c.apply(o.changes[min(len(c.changes), len(o.changes)):])
+}
+
+// before reports whether o is c or a later version of it.
+func (c *Catalog) before(o *Catalog) bool {
+	if c.base != o.base || len(c.changes) > len(o.changes) {
+		return false
+	}
+	for i, t := range c.Tables {
+		if !o.Tables[i].is(t) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *Catalog) apply(changes []Change) (*Catalog, error) {
+	for _, ch := range changes {
+		next, err := c.With(ch)
+		if err != nil {
+			return nil, err
+		}
+		if next == c {
+			return nil, fmt.Errorf("%w: a change that changes nothing", ErrSchema)
+		}
+		c = next
+	}
+	return c, nil
+}

@@ -1,0 +1,221 @@
+package tpcc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"drtmx/internal/rng"
+	"drtmx/txn"
+)
+
+// Fate is what a client knows of a transaction that it has begun.
+type Fate uint8
+
+// Fates.
+const (
+	FateCommitted  Fate = iota // the client was told of the commit
+	FateNotDone                // the client got an error that promises that nothing was written
+	FateUnknown                // the client got an error that promises nothing, with an identity to ask for
+	FateUnfinished             // the client ended before it got an answer
+)
+
+func (f Fate) String() string {
+	return [...]string{"committed", "refused", "unknown", "unfinished"}[f]
+}
+
+// Deed is an entry in the ledger of a client: one transaction, or one of the
+// database transactions of a DELIVERY. Every transaction that writes has a stamp
+// of its own, in H_DATE, O_ENTRY_D or OL_DELIVERY_D, so each row can be traced to
+// the transaction that wrote it, even if its client got no answer.
+type Deed struct {
+	Type   Type
+	Stamp  int64
+	W, D   int64
+	Amount int64 // of a payment
+	Fate   Fate
+	ID     txn.ID           // if the fate is unknown
+	Number int64            // if committed: the payment's serial, the order's O_ID, the O_ID that an ORDER-STATUS showed
+	Orders [Districts]int64 // if committed: what a delivery delivered
+	From   int64            // a delivery's districts
+	To     int64
+}
+
+// setFate sets the fate that an error of the API means. It returns the error if
+// the API does not allow it.
+func (d *Deed) setFate(err error) error {
+	var lost *txn.UnknownOutcome
+	switch {
+	case err == nil:
+		d.Fate = FateCommitted
+	case errors.As(err, &lost):
+		d.Fate, d.ID = FateUnknown, lost.ID
+	case errors.Is(err, ErrRolledBack), errors.Is(err, txn.ErrUnavailable), errors.Is(err, txn.ErrConflict),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, txn.ErrClosed):
+		d.Fate = FateNotDone
+	default:
+		return err
+	}
+	return nil
+}
+
+// LedgerClient is a client of the full mix that keeps a ledger. It is for one
+// goroutine.
+type LedgerClient struct {
+	// Begin is called before a transaction that writes begins, and End with what
+	// the client knows of it afterwards. The parts of a DELIVERY end one by one.
+	Begin, End func(Deed)
+	// Failed is called with each error but that of an order that rolls back by the
+	// rules, of transactions that only read, too.
+	Failed func(error)
+
+	rnd    *rng.Stream
+	inputs *Inputs
+	info   LoadInfo
+	stamp  int64
+
+	no    NewOrderInput
+	noOut NewOrderOutput
+	pay   PaymentInput
+	paid  PaymentOutput
+	st    OrderStatusInput
+	stOut OrderStatusOutput
+	del   DeliveryInput
+	delO  DeliveryOutput
+	lev   StockLevelInput
+	levO  StockLevelOutput
+}
+
+// NewLedgerClient returns client n of a seed. No two clients that ever write to
+// the same database may have the same number.
+func NewLedgerClient(seed, n uint64, info LoadInfo) *LedgerClient {
+	root := rng.New(seed)
+	own := root.SplitN(n)
+	return &LedgerClient{
+		Begin: func(Deed) {}, End: func(Deed) {}, Failed: func(error) {},
+		rnd: own.Split("choices"), info: info, stamp: int64(n+1) << 32,
+		inputs: NewInputs(own.Split("inputs"), info, info.RunConstants(root.Split("constants"))),
+	}
+}
+
+// fate is setFate, and calls Failed.
+func (c *LedgerClient) fate(d *Deed, err error) error {
+	if err != nil && !errors.Is(err, ErrRolledBack) {
+		c.Failed(err)
+	}
+	return d.setFate(err)
+}
+
+// Run runs one transaction of a mix with more deliveries and fewer reads than the
+// workload's. The error is one that the API does not allow.
+func (c *LedgerClient) Run(ctx context.Context, t *Terminal) error {
+	w := c.rnd.Range(1, c.info.Warehouses)
+	c.stamp++
+	switch p := c.rnd.Range(1, 100); {
+	case p <= 40:
+		return c.order(ctx, t, w)
+	case p <= 80:
+		return c.payment(ctx, t, w)
+	case p <= 86:
+		return c.orderStatus(ctx, t, w)
+	case p <= 92:
+		c.inputs.StockLevel(w, c.rnd.Range(1, Districts), &c.lev)
+		return c.fate(new(Deed), t.StockLevel(ctx, &c.lev, &c.levO))
+	}
+	return c.delivery(ctx, t, w)
+}
+
+func (c *LedgerClient) order(ctx context.Context, t *Terminal, w int64) error {
+	c.inputs.NewOrder(w, &c.no)
+	if c.rnd.Bool(0.2) && len(c.no.Lines) > 0 { // more remote ones than the workload's
+		c.no.Lines[0].SupplyW = c.rnd.Range(1, c.info.Warehouses)
+	}
+	c.no.EntryD = c.stamp
+	d := Deed{Type: NewOrder, Stamp: c.stamp, W: w, D: c.no.D, Fate: FateUnfinished}
+	c.Begin(d)
+	err := c.fate(&d, t.NewOrder(ctx, &c.no, &c.noOut))
+	d.Number = c.noOut.Order
+	c.End(d)
+	return err
+}
+
+func (c *LedgerClient) payment(ctx context.Context, t *Terminal, w int64) error {
+	c.inputs.Payment(w, &c.pay)
+	c.pay.Date = c.stamp
+	d := Deed{Type: Payment, Stamp: c.stamp, W: w, D: c.pay.D, Amount: c.pay.Amount, Fate: FateUnfinished}
+	c.Begin(d)
+	err := c.fate(&d, t.Payment(ctx, &c.pay, &c.paid))
+	d.Number = c.paid.Serial
+	c.End(d)
+	return err
+}
+
+// orderStatus has an entry in the ledger if it showed an order: a client
+// that has seen an order may rely on it as much as the one that placed it.
+func (c *LedgerClient) orderStatus(ctx context.Context, t *Terminal, w int64) error {
+	c.inputs.OrderStatus(w, &c.st)
+	d := Deed{Type: OrderStatus, Stamp: c.stamp, W: c.st.W, D: c.st.D}
+	if err := c.fate(&d, t.OrderStatus(ctx, &c.st, &c.stOut)); err != nil || d.Fate != FateCommitted {
+		return err
+	}
+	if d.Number = c.stOut.Order; d.Number > c.info.Scale.Customers { // not one of the load
+		c.End(d)
+	}
+	return nil
+}
+
+// delivery is several deeds: those before an error are settled, the next is
+// as the error says, and the others never began.
+func (c *LedgerClient) delivery(ctx context.Context, t *Terminal, w int64) error {
+	c.inputs.Delivery(w, &c.del)
+	c.del.Date = c.stamp
+	d := Deed{Type: Delivery, Stamp: c.stamp, W: w, Fate: FateUnfinished, From: 1, To: Districts}
+	c.Begin(d)
+	failure := t.Delivery(ctx, &c.del, &c.delO)
+	d.Orders, d.Fate, d.To = c.delO.Orders, FateCommitted, int64(c.delO.Done)
+	c.End(d)
+	if failure == nil {
+		return nil
+	}
+	d = Deed{Type: Delivery, Stamp: c.stamp, W: w, Fate: FateUnfinished, From: d.To + 1, To: min(d.To+int64(t.cfg.DeliveryBatch), Districts)}
+	err := c.fate(&d, failure)
+	c.End(d)
+	return err
+}
+
+// LedgerFault is a difference between a ledger and the database.
+type LedgerFault struct {
+	Kind string // one of the kinds of faults
+	Text string
+}
+
+func (f LedgerFault) String() string { return f.Kind + ": " + f.Text }
+
+// Kinds of faults.
+const (
+	LedgerLost    = "lost"    // a client was told of it, and it is not there
+	LedgerDoubled = "doubled" // it is there more than once
+	LedgerWrong   = "wrong"   // it is there, and not as the client was told, or in part
+	LedgerPhantom = "phantom" // it is there, and was refused or never requested
+)
+
+// LedgerReport is what a comparison of ledgers with the database has found.
+type LedgerReport struct {
+	// Counts are the numbers of deeds by type and fate, such as "PAYMENT committed".
+	Counts map[string]int
+	Faults []LedgerFault
+}
+
+// Count is the number of faults of a kind.
+func (r *LedgerReport) Count(kind string) (n int) {
+	for _, f := range r.Faults {
+		if f.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *LedgerReport) fault(kind, format string, args ...any) {
+	r.Faults = append(r.Faults, LedgerFault{kind, fmt.Sprintf(format, args...)})
+}

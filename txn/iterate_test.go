@@ -1,0 +1,424 @@
+package txn_test
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"drtmx/internal/invariants"
+	"drtmx/internal/testseed"
+	"drtmx/tables"
+	"drtmx/txn"
+)
+
+// numbers collects what an iterator returns, up to n rows.
+func numbers(seq iter.Seq2[txn.Entry, error], n int) (got []uint64, err error) {
+	for e, err := range seq {
+		if err != nil {
+			return got, err
+		}
+		if got = append(got, e.Key.Num()); len(got) == n {
+			break
+		}
+	}
+	return got, nil
+}
+
+// TestRangesOverPartitions iterates over more rows than a page has, over two
+// partitions, with number and string keys, from READs and at a server.
+func TestRangesOverPartitions(t *testing.T) {
+	const each = 1500
+	for name, reads := range map[string]txn.ReadPath{"one-sided": txn.OneSided, "by RPC": txn.OrderedByRPC} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, 2, txn.Config{Reads: reads}, nil)
+			r.fillWide(t, 10, each)
+			r.fillWide(t, boundary+10, each)
+			for part := range 2 {
+				r.fillText(t, part, each/3, 40)
+			}
+			var want []uint64
+			for i := range uint64(each) {
+				want = append(want, 10+i, boundary+10+i)
+			}
+			slices.Sort(want)
+			check := func(x *txn.Txn, lo, hi tables.Key, want []uint64) error {
+				got, err := numbers(x.Scan(r.wide.Primary(), lo, hi), len(want)+1)
+				if err == nil && !slices.Equal(got, want) {
+					err = fmt.Errorf("%v to %v: %d rows, want %d", lo, hi, len(got), len(want))
+				}
+				back, berr := numbers(x.ScanReverse(r.wide.Primary(), lo, hi), len(want)+1)
+				if slices.Reverse(back); berr == nil && !slices.Equal(back, want) {
+					berr = fmt.Errorf("%v down to %v: %d rows, want %d", hi, lo, len(back), len(want))
+				}
+				return errors.Join(err, berr)
+			}
+			if err := r.DB.View(t.Context(), func(x *txn.Txn) error {
+				for part, prefix := range []string{"a", "z"} {
+					lo, hi := tables.Prefix(prefix)
+					for dir, seq := range []iter.Seq2[txn.Entry, error]{x.Scan(r.text.Primary(), lo, hi), x.ScanReverse(r.text.Primary(), lo, hi)} {
+						i := 0
+						for e, err := range seq {
+							at := i
+							if dir == 1 {
+								at = each/3 - 1 - i
+							}
+							if err != nil || e.Key != textKey(part, at) || len(e.Row.Bytes(r.text.Field("body"))) != 40 {
+								return fmt.Errorf("row %d of prefix %s, direction %d: %v, %v", i, prefix, dir, e.Key, err)
+							}
+							i++
+						}
+						if i != each/3 {
+							return fmt.Errorf("prefix %s: %d rows", prefix, i)
+						}
+					}
+				}
+				return errors.Join(
+					check(x, tables.First, tables.Last, want), check(x, tables.Num(500), tables.Num(boundary+700), want[490:each+691]),
+					check(x, tables.Num(boundary-5), tables.Num(boundary+12), want[each:each+3]), check(x, tables.Num(8), tables.Num(3), nil),
+					check(x, tables.Num(1509), tables.Num(1509), want[each-1:each]), check(x, tables.Num(2000), tables.Num(boundary), nil))
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestIteratorsEnd checks the errors of iterators, each as the only step.
+func TestIteratorsEnd(t *testing.T) {
+	r := newRig(t, 1, txn.Config{}, nil)
+	r.fillWide(t, 0, 100)
+	fails := func(what string, want error, seq iter.Seq2[txn.Entry, error]) {
+		t.Helper()
+		if got, err := numbers(seq, 1); !errors.Is(err, want) || len(got) != 0 {
+			t.Errorf("%s: %v, %v, want %v", what, got, err, want)
+		}
+	}
+	var leaked iter.Seq2[txn.Entry, error]
+	next, stop := func() (txn.Entry, error, bool) { return txn.Entry{}, nil, false }, func() {}
+	if err := r.DB.View(t.Context(), func(x *txn.Txn) error {
+		fails("wrong kind of key", tables.ErrKey, x.Scan(r.wide.Primary(), tables.Str("x"), tables.Last))
+		fails("no index", tables.ErrCatalog, x.ScanReverse(nil, tables.First, tables.Last))
+		leaked = x.Scan(r.wide.Primary(), tables.First, tables.Last)
+		next, stop = iter.Pull2(leaked)
+		for range 20 { // within the first page
+			next()
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	fails("after the body", txn.ErrClosed, leaked)
+	if err := r.DB.View(t.Context(), func(x *txn.Txn) error {
+		if _, err, _ := next(); !errors.Is(err, txn.ErrClosed) {
+			t.Errorf("an iterator in a later transaction: %v", err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+}
+
+// TestRangesCostWhatTheyRead counts READs: a loop that breaks early reads no
+// more than a page, in either direction, and memory does not grow with the rows.
+func TestRangesCostWhatTheyRead(t *testing.T) {
+	const rows = 20_000
+	r := newRig(t, 1, txn.Config{}, nil)
+	l, err := r.DB.NewLoader(t.Context(), r.wide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := r.wide.NewRow()
+	for k := range uint64(rows) {
+		if err := l.Add(tables.Num(k), row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(l.Close(), r.DB.Seal(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.DB.NewSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	reads := func(reverse bool, n int, during func()) uint64 {
+		t.Helper()
+		before := s.Stats().Fabric.Reads
+		if err := s.View(t.Context(), func(x *txn.Txn) error {
+			seq := x.Scan(r.wide.Primary(), tables.First, tables.Last)
+			if reverse {
+				seq = x.ScanReverse(r.wide.Primary(), tables.First, tables.Last)
+			}
+			got, err := numbers(seq, n)
+			if err == nil && len(got) != n {
+				err = fmt.Errorf("%d rows, want %d", len(got), n)
+			}
+			during()
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return s.Stats().Fabric.Reads - before
+	}
+	quiet := func() {}
+	reads(false, 1, quiet) // loads the models
+	first, last := reads(false, 1, quiet), reads(true, 1, quiet)
+	t.Logf("READs: %d for the first row, %d for the last", first, last)
+	if first > 60 || last > 200 {
+		t.Errorf("%d READs for the first row and %d for the last", first, last)
+	}
+	heap := func() (n uint64) {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before, peak := heap(), uint64(0)
+	forward := reads(false, rows, func() { peak = heap() })
+	backward := reads(true, rows, quiet)
+	t.Logf("READs for %d rows: %d forward, %d in reverse; heap %d KiB above", rows, forward, backward, (int64(peak)-int64(before))>>10)
+	if backward > 3*forward {
+		t.Errorf("%d READs in reverse, %d forward", backward, forward)
+	}
+	if most := before + rows*150; peak > most { // the rows have 320 bytes each
+		t.Errorf("the heap grew by %d bytes", peak-before)
+	}
+}
+
+// TestTotalsOfRanges sums rows by iterators of both directions, in Views and
+// Updates, while writers move amounts from row to row.
+func TestTotalsOfRanges(t *testing.T) {
+	const rows = 300
+	r := newRig(t, 2, txn.Config{}, nil)
+	r.fillWide(t, boundary-rows/2, rows)
+	c0 := r.wide.Field("c0")
+	key := func(i int) tables.Key { return tables.Num(uint64(boundary - rows/2 + i)) }
+	var want int64
+	for i := range rows {
+		want += int64(boundary - rows/2 + i)
+	}
+	done := make(chan struct{})
+	var writers sync.WaitGroup
+	writers.Add(1)
+	go func() {
+		defer writers.Done()
+		for n := 0; ; n++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			err := r.DB.Update(t.Context(), func(x *txn.Txn) error {
+				for i, by := range []int64{-5, 5} {
+					k := key((n*7 + i*131) % rows)
+					row, err := x.Get(r.wide, k)
+					if err != nil {
+						return err
+					}
+					row = row.Clone()
+					row.SetInt(c0, row.Int(c0)+by)
+					if err := x.Update(r.wide, k, row); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Errorf("transfer: %v", err)
+				return
+			}
+		}
+	}()
+	for n := range 60 {
+		sum := int64(0)
+		body := func(x *txn.Txn) error {
+			sum = 0
+			seq := x.Scan(r.wide.Primary(), tables.First, tables.Last)
+			if n%2 == 1 {
+				seq = x.ScanReverse(r.wide.Primary(), tables.First, tables.Last)
+			}
+			for e, err := range seq {
+				if err != nil {
+					return err
+				}
+				sum += e.Row.Int(c0)
+			}
+			if n%4 < 2 {
+				return nil
+			}
+			return x.Put(r.text, tables.Str(fmt.Sprint(n)), r.text.NewRow())
+		}
+		run := r.DB.View
+		if n%4 >= 2 {
+			run = r.DB.Update
+		}
+		if err := run(t.Context(), body); err != nil && !errors.Is(err, txn.ErrConflict) {
+			t.Fatal(err)
+		} else if err == nil && sum != want {
+			t.Errorf("run %d: the rows hold %d, want %d", n, sum, want)
+		}
+	}
+	close(done)
+	writers.Wait()
+}
+
+// TestPagesStayProven moves money behind an iterator, from a row of a page that
+// it has passed to a row that it has yet to reach: what the transaction returns
+// must not hold both.
+func TestPagesStayProven(t *testing.T) {
+	const rows = 300
+	r := newRig(t, 2, txn.Config{}, nil)
+	const first = boundary - rows/2
+	r.fillWide(t, first, rows)
+	c0 := r.wide.Field("c0")
+	var want int64
+	for i := range rows {
+		want += int64(first + i)
+	}
+	add := func(x *txn.Txn, i int, by int64) error {
+		row, err := x.Get(r.wide, tables.Num(uint64(first+i)))
+		if err != nil {
+			return err
+		}
+		row = row.Clone()
+		row.SetInt(c0, row.Int(c0)+by)
+		return x.Update(r.wide, tables.Num(uint64(first+i)), row)
+	}
+	for _, reverse := range []bool{false, true} {
+		for _, writes := range []bool{false, true} {
+			passed, ahead := 0, rows-1
+			if reverse {
+				passed, ahead = ahead, passed
+			}
+			attempts, sum := 0, int64(0)
+			body := func(x *txn.Txn) error {
+				attempts, sum = attempts+1, 0
+				seq := x.Scan(r.wide.Primary(), tables.First, tables.Last)
+				if reverse {
+					seq = x.ScanReverse(r.wide.Primary(), tables.First, tables.Last)
+				}
+				n := 0
+				for e, err := range seq {
+					if err != nil {
+						return err
+					}
+					sum += e.Row.Int(c0)
+					if n++; n != rows/2 || attempts > 1 {
+						continue
+					}
+					if err := r.DB.Update(t.Context(), func(x *txn.Txn) error {
+						return errors.Join(add(x, passed, -5), add(x, ahead, 5))
+					}); err != nil {
+						return err
+					}
+				}
+				if !writes {
+					return nil
+				}
+				return x.Put(r.text, tables.Str("total"), r.text.NewRow())
+			}
+			run := r.DB.View
+			if writes {
+				run = r.DB.Update
+			}
+			if err := run(t.Context(), body); err != nil {
+				t.Fatal(err)
+			}
+			if sum != want {
+				t.Errorf("reverse %v, writes %v: the rows hold %d, want %d", reverse, writes, sum, want)
+			}
+		}
+	}
+}
+
+// TestRangesOfSnapshots streams more rows than a scan returns at once, in both
+// directions, while a writer moves amounts: the totals are right, nothing is
+// retried, and no proofs are kept.
+func TestRangesOfSnapshots(t *testing.T) {
+	rows := txn.MaxScanRows + 5000
+	if invariants.Enabled {
+		rows = 3000 // a snapshot must end while its versions are kept
+	}
+	r := newRig(t, 1, txn.Config{}, nil)
+	l, err := r.DB.NewLoader(t.Context(), r.wide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row, c0 := r.wide.NewRow(), r.wide.Field("c0")
+	row.SetInt(c0, 7)
+	for k := range uint64(rows) {
+		if err := l.Add(tables.Num(k), row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(l.Close(), r.DB.Seal(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	done, ended := make(chan struct{}), make(chan struct{})
+	stop := sync.OnceFunc(func() { close(done); <-ended })
+	defer stop()
+	var moved atomic.Int64
+	go func() {
+		defer close(ended)
+		for n := 0; ; n++ {
+			moved.Store(int64(n))
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if err := r.DB.Update(t.Context(), func(x *txn.Txn) error {
+				for i, by := range []int64{-3, 3} {
+					k := tables.Num(uint64((n*7919 + i*15013) % rows))
+					row, err := x.Get(r.wide, k)
+					if err != nil {
+						return err
+					}
+					row = row.Clone()
+					row.SetInt(c0, row.Int(c0)+by)
+					if err := x.Put(r.wide, k, row); err != nil {
+						return err
+					}
+				}
+				return nil
+			}); err != nil {
+				t.Errorf("transfer: %v", err)
+				return
+			}
+		}
+	}()
+	const some = 10 // transfers beside the snapshots
+	for n, end := 0, time.Now().Add(testseed.Patience()); n < 4 || moved.Load() < some && time.Now().Before(end); n++ {
+		bodies, count, sum := 0, 0, int64(0)
+		if err := r.DB.Snapshot(t.Context(), func(x *txn.Txn) error {
+			bodies++
+			seq := x.Scan(r.wide.Primary(), tables.First, tables.Last)
+			if n%2 == 1 {
+				seq = x.ScanReverse(r.wide.Primary(), tables.First, tables.Last)
+			}
+			for e, err := range seq {
+				if err != nil {
+					return err
+				}
+				count, sum = count+1, sum+e.Row.Int(c0)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if bodies != 1 || count != rows || sum != int64(7*rows) {
+			t.Errorf("run %d: %d attempts, %d rows that hold %d; want 1, %d and %d", n, bodies, count, sum, rows, 7*rows)
+		}
+	}
+	stop()
+	if n := moved.Load(); n < some {
+		t.Errorf("only %d transfers beside the snapshots", n)
+	}
+}
