@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"drtmx/internal/testseed"
+
 	"pgregory.net/rapid"
 )
 
@@ -76,7 +78,7 @@ func TestKeys(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("a key of bytes takes %v allocations", n)
 	}
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		k := rapid.OneOf(rapid.Map(rapid.Uint64(), Num), rapid.Map(rapid.SliceOf(rapid.Byte()), Str[[]byte])).Draw(t, "key")
 		b, err := json.Marshal(k)
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"drtmx/internal/testseed"
+
 	"pgregory.net/rapid"
 )
 
@@ -38,7 +40,7 @@ func TestVariableRowsAgainstAMap(t *testing.T) {
 	}
 	tab := c.MustTable("documents")
 	fields := []Field{tab.Field("title"), tab.Field("body"), tab.Field("note")}
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		r := tab.NewRow()
 		want := make([][]byte, len(fields))
 		for range rapid.IntRange(0, 12).Draw(t, "writes") {
@@ -123,7 +125,7 @@ func TestSortedKeysOrderAsTheirColumns(t *testing.T) {
 		}
 		return k
 	}
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		a, b := draw(t), draw(t)
 		want := bytes.Compare(a.title, b.title)
 		if want == 0 && a.stars != b.stars {
@@ -158,7 +160,7 @@ func TestPartitionSpanAgreesWithOf(t *testing.T) {
 		}, rapid.Map(rapid.SliceOfN(rapid.SampledFrom([]byte("abz")), 0, 4), Str[[]byte])},
 	} {
 		t.Run(kind.String(), func(t *testing.T) {
-			rapid.Check(t, func(t *rapid.T) {
+			testseed.Check(t, func(t *rapid.T) {
 				n := rapid.IntRange(1, 9).Draw(t, "n")
 				p := rapid.SampledFrom(c.partitions).Draw(t, "p")
 				keys := []Key{c.key.Draw(t, "a"), c.key.Draw(t, "b"), c.key.Draw(t, "c")}

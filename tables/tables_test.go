@@ -7,6 +7,8 @@ import (
 	"math"
 	"testing"
 
+	"drtmx/internal/testseed"
+
 	"pgregory.net/rapid"
 )
 
@@ -34,7 +36,7 @@ func TestRowRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := c.MustTable("people")
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		r := p.NewRow()
 		id, age := rapid.Int32().Draw(t, "id"), rapid.Int16().Draw(t, "age")
 		cents, rate := rapid.Int64().Draw(t, "cents"), rapid.Float64().Draw(t, "rate")

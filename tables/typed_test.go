@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"drtmx/internal/mem"
+	"drtmx/internal/testseed"
 	"pgregory.net/rapid"
 )
 
@@ -110,7 +111,7 @@ func TestTypedRowsRoundTrip(t *testing.T) {
 	if _, err := CatalogOf(all, few, one, big, people()); err != nil {
 		t.Fatal(err)
 	}
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		v := drawEverything(t)
 		roundTrip(t, all, v)
 		roundTrip(t, few, packed{uint16(v.U16), v.I32, v.Flag, v.I64})
@@ -147,7 +148,7 @@ func TestTypedKeysOrderAsTheirFields(t *testing.T) {
 			t.Fatalf("prefix of %s: %v in [%v, %v] is %v, want %v", what, k, lo, hi, got, want)
 		}
 	}
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		a, b := drawEverything(t), drawEverything(t)
 		if rapid.Bool().Draw(t, "same A") {
 			b.A = a.A

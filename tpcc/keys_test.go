@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"drtmx/internal/testseed"
 	"drtmx/tables"
 )
 
@@ -52,7 +53,7 @@ func TestKeyLimits(t *testing.T) {
 
 // Keys sort as their parts do and so differ when these differ.
 func TestKeysKeepOrder(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		draw := func() [4]int64 {
 			// Few values, the largest and those where 32 bits would run over.
 			return [4]int64{

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"drtmx/internal/testseed"
 	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
@@ -217,7 +218,7 @@ func TestTransactionsAgainstModel(t *testing.T) {
 	for _, tab := range cat.Tables {
 		runs[tab.Name()] = &modelRun{tab: tab, v: tab.Field("v"), group: tab.Field("group"), committed: map[uint64]modelRow{}}
 	}
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		m := runs[rapid.SampledFrom([]string{"hashed", "ranged", "bits"}).Draw(t, "table")]
 		n := rapid.IntRange(1, 12).Draw(t, "operations")
 		var failed error

@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"drtmx/internal/testseed"
 	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
@@ -176,7 +177,7 @@ func TestStringTablesAgainstAMap(t *testing.T) {
 			}
 			for _, tab := range cl.DB.Catalog().Tables {
 				m := &stringModel{tab: tab, n: tab.Field("n"), text: tab.Field("text"), keys: hostileKeys(), scans: primary == tables.Ordered, now: map[string][]byte{}}
-				rapid.Check(t, func(rt *rapid.T) { m.transactions(rt, cl.DB) })
+				testseed.Check(t, func(rt *rapid.T) { m.transactions(rt, cl.DB) })
 			}
 			if err := cl.Close(); err != nil {
 				t.Fatal(err)

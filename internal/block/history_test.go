@@ -35,8 +35,7 @@ func TestHistoryOff(t *testing.T) {
 // overwritten at a tick is there for readers of every tick below it that is not
 // below the floor, and freed soon after.
 func TestHistoryFollowsAModel(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testseed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	a := newHistoryArena(t, 64<<20)
 	rows := a.NewVaried(64)

@@ -8,6 +8,7 @@ import (
 
 	"drtmx/internal/clock/clocktest"
 	"drtmx/internal/mem"
+	"drtmx/internal/testseed"
 	"pgregory.net/rapid"
 )
 
@@ -245,7 +246,7 @@ func (m *pagesModel) allocate(few bool) (piece, error) {
 	return piece{addr, got.Bytes(), int(got), func() { m.v.Free(addr, got) }}, err
 }
 
-func TestPagesAgainstModel(t *testing.T) { rapid.Check(t, pagesProperty) }
+func TestPagesAgainstModel(t *testing.T) { testseed.Check(t, pagesProperty) }
 
 func FuzzPages(f *testing.F) { f.Fuzz(rapid.MakeFuzz(pagesProperty)) }
 

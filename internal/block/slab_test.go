@@ -8,6 +8,7 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/mem"
+	"drtmx/internal/testseed"
 	"pgregory.net/rapid"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestChecksumInStep(t *testing.T) {
 	a := newArena(t, ArenaOptions{Checksums: true, Tick: 3})
 	slab := a.NewSlab(128)
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		const words = 16
 		addr, err := slab.Alloc()
 		if err != nil {
@@ -75,7 +76,7 @@ func TestWithoutChecksumsTheWordStaysZero(t *testing.T) {
 // alone, and is locked from its Free until it is published again.
 func TestSlabsKeepTheirBlocks(t *testing.T) {
 	a := newArena(t, ArenaOptions{Tick: 1})
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		slabs := []*Slab{a.NewSlab(64), a.NewSlab(64), a.NewSlab(192), a.NewSlab(4096)}
 		owner := map[uint64]int{}
 		live := make([][]uint64, len(slabs))

@@ -6,6 +6,7 @@ import (
 	"pgregory.net/rapid"
 
 	"drtmx/index"
+	"drtmx/internal/testseed"
 	"drtmx/tables"
 )
 
@@ -22,7 +23,7 @@ func TestEngineKeysOrderAsUserKeys(t *testing.T) {
 		"strings":                  {tables.Index{Key: tables.StringKey, Strings: true}, text},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rapid.Check(t, func(t *rapid.T) {
+			testseed.Check(t, func(t *rapid.T) {
 				var arena keyArena
 				user := []tables.Key{c.key.Draw(t, "a"), c.key.Draw(t, "b"), tables.First, tables.Last}
 				var engine []index.Key

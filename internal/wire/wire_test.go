@@ -13,6 +13,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/testseed"
 	"drtmx/internal/twophase"
 )
 
@@ -32,7 +33,7 @@ func drawKey(t *rapid.T) (k index.Key, strings bool) {
 }
 
 func TestKeysRoundTripAndAreBounded(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		k, strings := drawKey(t)
 		d := NewDecoder(AppendKey(nil, k, strings))
 		if got, kind := d.Key(); got != k || kind != strings || d.End() != nil {
@@ -54,7 +55,7 @@ func TestKeysRoundTripAndAreBounded(t *testing.T) {
 
 func TestCommitRoundTrip(t *testing.T) {
 	var got Commit // reused, as servers do
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		c := Commit{ID: ID{rapid.Uint64().Draw(t, "client"), rapid.Uint64().Draw(t, "seq")}}
 		for i := range rapid.IntRange(0, 4).Draw(t, "parts") {
 			p := c.NextPart(uint16(i))
@@ -80,7 +81,7 @@ func TestCommitRoundTrip(t *testing.T) {
 }
 
 func TestReadAnswersRoundTrip(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		g := index.GetResult{
 			Status: index.Found, Header: block.Header(rapid.Uint64().Draw(t, "h")), Hint: 7, Rests: block.CSN(rapid.Uint64().Draw(t, "c")),
 			Row: rapid.SliceOf(rapid.Uint64()).Draw(t, "row"), Proofs: drawProofs(t, "proofs"),
@@ -118,7 +119,7 @@ func equalWords(a, b []uint64) bool {
 }
 
 func TestCopyStepsRoundTrip(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		m := CopyStep{
 			Step: rapid.Uint8Range(CopyBegin, CopyFrames).Draw(t, "step"), Server: rapid.IntRange(0, MaxParts).Draw(t, "server"),
 			Host: rapid.IntRange(-1, MaxParts).Draw(t, "host"), To: rapid.IntRange(-1, MaxParts).Draw(t, "to"),

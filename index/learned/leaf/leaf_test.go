@@ -3,12 +3,14 @@ package leaf
 import (
 	"testing"
 
+	"drtmx/internal/testseed"
+
 	"pgregory.net/rapid"
 )
 
 // TestDigestsOrder: digests never fall as keys rise, whatever the prefix.
 func TestDigestsOrder(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	testseed.Check(t, func(rt *rapid.T) {
 		s := rapid.StringOfN(rapid.RuneFrom([]rune{0, 'a', 'b'}), 0, 24, -1)
 		p, a, b := s.Draw(rt, "prefix"), s.Draw(rt, "a"), s.Draw(rt, "b")
 		if a > b {
@@ -30,7 +32,7 @@ func TestDigestsOrder(t *testing.T) {
 
 // TestMetaAndShape: what is packed is unpacked, and what no leaf has is refused.
 func TestMetaAndShape(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	testseed.Check(t, func(rt *rapid.T) {
 		kind := Kind(rapid.IntRange(0, int(kinds)-1).Draw(rt, "kind"))
 		slots := rapid.IntRange(MinSlots, MaxSlots).Draw(rt, "slots")
 		l, err := NewLayout(rapid.Uint32().Draw(rt, "id"), kind, rapid.IntRange(0, 40).Draw(rt, "words"), slots)

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"drtmx/internal/testseed"
+
 	"pgregory.net/rapid"
 )
 
@@ -32,7 +34,7 @@ func stabbed(xs []uint64, lo, hi []int64) bool {
 // TestPLAIsOptimal: a point is refused exactly when no line exists, so greedy
 // segments are as few as can be (O'Rourke 1981).
 func TestPLAIsOptimal(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		l := drawLeaves(t, 25)
 		eps := rapid.SampledFrom([]int64{0, 1, one / 2, one, 4 * one}).Draw(t, "eps")
 		var p pla
@@ -53,7 +55,7 @@ func TestPLAIsOptimal(t *testing.T) {
 // of a line's integer form.
 func TestPiecewiseKeepsItsBound(t *testing.T) {
 	const rounding = 4
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		l := drawLeaves(t, 300)
 		eps := rapid.SampledFrom([]int64{one / 8, one / 2, one, 4 * one}).Draw(t, "eps")
 		var p pla

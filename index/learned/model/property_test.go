@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"drtmx/internal/testseed"
+
 	"pgregory.net/rapid"
 )
 
@@ -92,7 +94,7 @@ func trainOne(t interface{ Fatal(...any) }, opt Options, l leafSet) *SubModel {
 // present or absent, is predicted within bounds that contain the leaf, and a
 // higher key never gets a lower leaf or bound.
 func TestBoundsAndMonotony(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		l := drawLeaves(t, 120)
 		s := trainOne(t, drawOptions(t), l)
 		r := rand.New(rand.NewPCG(1, 1))
@@ -135,7 +137,7 @@ func TestBoundsAndMonotony(t *testing.T) {
 
 // TestQualityIsExact compares Train's count of misses with lookups.
 func TestQualityIsExact(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		l, opt := drawLeaves(t, 200), drawOptions(t)
 		tr, err := NewTrainer(opt)
 		if err != nil {
@@ -168,7 +170,7 @@ func TestQualityIsExact(t *testing.T) {
 // words and answers, with the TT, without it, and with it fetched in parts.
 func TestEncodingRoundTrip(t *testing.T) {
 	var used SubModel
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		l := drawLeaves(t, 150)
 		s := trainOne(t, drawOptions(t), l)
 		block := s.AppendTo(nil)
@@ -224,7 +226,7 @@ func TestSearchFew(t *testing.T) {
 
 // TestRouteIsExact compares with a search over starts of every spacing.
 func TestRouteIsExact(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 300).Draw(t, "starts")
 		scales := rapid.SliceOfN(rapid.IntRange(0, 58), 1, 4).Draw(t, "step bits")
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
@@ -266,7 +268,7 @@ func TestRouteIsExact(t *testing.T) {
 // TestPartition: starts are fences, the first is the first, and no sub-model
 // is too large to train.
 func TestPartition(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testseed.Check(t, func(t *rapid.T) {
 		l := drawLeaves(t, 400)
 		target := rapid.SampledFrom([]int{0, 1, 2, 10, 64, 1 << 20}).Draw(t, "target")
 		starts := Partition(l.fences, target)

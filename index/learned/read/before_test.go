@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"drtmx/index"
 	"drtmx/index/learned"
+	"drtmx/internal/testseed"
 	"drtmx/rdma/inproc"
 )
 
@@ -30,8 +30,7 @@ func TestBefore(t *testing.T) {
 			}
 			g.train()
 			g.refresh()
-			seed := uint64(time.Now().UnixNano())
-			t.Logf("seed %d", seed)
+			seed := testseed.Of(t)
 			r := rand.New(rand.NewPCG(seed, 0))
 			near, asked := 0, 0
 			for range 200 {

@@ -258,6 +258,11 @@ func (o *getOp) elsewhere(see sight, next *rdma.Batch) bool {
 			if asked, finished := o.toRight(next); asked {
 				return finished
 			}
+			if o.needsTT(o.chases) {
+				o.chases = 0
+				st, addr := o.translate(next)
+				return o.located(st, addr, next)
+			}
 		}
 		if o.chases <= chasesMax {
 			if ok {

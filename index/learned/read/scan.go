@@ -589,6 +589,11 @@ func (o *scanOp) chase(l *leafRead, next *rdma.Batch) action {
 		o.n.chases.Add(1)
 		return endIf(o.wait())
 	}
+	if !ok && o.consumed == 0 && o.needsTT(o.chases) {
+		o.chases = 0
+		st, addr := o.translate(next)
+		return endIf(o.located(st, addr, next))
+	}
 	if o.chases++; o.chases > chasesMax {
 		if o.consumed == 0 {
 			o.kind.learn(l, o.pred.Leaf)

@@ -71,6 +71,14 @@ func (f *finder) leafAddr(leaf int) (uint64, bool) {
 	return f.lay.LeafAddr(p.ALN), true
 }
 
+// needsTT reports whether a search that has followed so many right links is better
+// off with TT entries. It began at a leaf that the client had learnt of, so it has
+// READ none, and the leaves up to the upper bound may be more than it may follow.
+func (f *finder) needsTT(chases int) bool {
+	return chases == chasesBeforeSpan && f.held != nil && f.winOf == nil && !f.model.HasTT() &&
+		f.pred.Knows != model.KnowsALN && f.pred.Hi > f.leaf
+}
+
 // spanTo returns the leaves on a side of the predicted one that the key may be
 // in. at is the leaf that was READ.
 func (f *finder) spanTo(see sight, at uint64) (lo, hi int, ok bool) {

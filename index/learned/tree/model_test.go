@@ -11,6 +11,7 @@ import (
 	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
+	"drtmx/internal/testseed"
 
 	"pgregory.net/rapid"
 )
@@ -31,7 +32,7 @@ type machine struct {
 func TestAgainstModel(t *testing.T) {
 	for _, kind := range allKinds {
 		t.Run(kindName(kind), func(t *testing.T) {
-			rapid.Check(t, func(rt *rapid.T) { newMachine(rt, kind).run() })
+			testseed.Check(t, func(rt *rapid.T) { newMachine(rt, kind).run() })
 		})
 	}
 }
