@@ -20,7 +20,7 @@ CONCURRENT := ./server/... ./index/... ./internal/mem/... ./internal/block/... .
 	./internal/exec/... ./internal/wal/... ./internal/image/... ./internal/datadir/... ./internal/backup/... \
 	./internal/cluster/... ./internal/member/... ./internal/metrics/... ./rdma/... ./txn/... ./ycsb/...
 
-.PHONY: all build tpcc ycsb compare test test-verbs bench-verbs race planted sim simulate simulate-planted lint cross bench bench-peers measure fuzz fuzz-frames clean
+.PHONY: all build tpcc ycsb compare test test-verbs bench-verbs race race-quick planted sim simulate simulate-planted lint cross bench bench-peers measure fuzz fuzz-frames soak clean
 
 all: build
 
@@ -62,10 +62,19 @@ race:
 	$(GO) test -race -tags invariants -short -timeout 20m $(CONCURRENT)
 	$(GO) test -race -short -run UnderDetector ./server
 
+# What share memory the most, in the tests that do so: .ci/run has no more time.
+RACE_QUICK := ./internal/mem ./internal/block ./internal/exec ./internal/load ./rdma/inproc ./rdma/shm ./rdma/tcp ./index/learned/read ./index/learned/tree ./txn
+RACE_ALONE := TestRowsGrowAndShrink|TestWrongModels|TestFlood|TestEmptiedRegion|TestFallingSizes|TestSessionGives|TestClosedSessions|TestMutated|TestHalfOpen|TestBefore|TestNoFallbacks|TestWarmup|TestGenerations|TestExtents|TestQueueChurn|TestIdleConnection|TestScanBound|TestSlowHandshakes|TestTurnsAreRare|TestStepsOf|Patches|Rounds|TestQueuedReads|TestTailListIsAHint|TestStringTables|TestAllocations|TestIntervals
+race-quick:
+	$(GO) test -race -tags invariants -short -timeout 20m -skip '$(RACE_ALONE)' $(RACE_QUICK)
+	$(GO) test -race -tags invariants -short -timeout 20m ./server \
+		-run 'TestHistories$$|TestCrashHistories|TestSnapshotsBesideWriters|Parked|InDoubt|HandedOver|TestManyViewsAtOnce|Feed|Crossing|CrossCheckpoints|DuringCheckpoint|LockedRow|Line|Outcomes'
+
 # The tests named for a planted bug must catch it. BUGS is a regular expression
-# that chooses some of the bugs; SHARE is one of several shares, such as 0/2.
+# that chooses some of the bugs; SHARE is one of several shares, such as 0/2; IN
+# chooses those whose tests are in packages that it matches.
 planted:
-	DRTMX_PLANTED='$(BUGS)' DRTMX_PLANTED_SHARE='$(SHARE)' $(GO) test -count 1 -v -run TestBugsAreCaught -parallel 2 -timeout 60m ./internal/planted
+	DRTMX_PLANTED='$(BUGS)' DRTMX_PLANTED_SHARE='$(SHARE)' DRTMX_PLANTED_IN='$(IN)' $(GO) test -count 1 -v -run TestBugsAreCaught -parallel 2 -timeout 60m ./internal/planted
 
 # Runs and checks long random histories; SIM is the length of each scenario.
 SIM ?= 20s
@@ -136,6 +145,13 @@ fuzz:
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
 		done; \
 	done
+
+# Everything that needs luck, long time or a guest, for a time, with random seeds:
+# histories, all of the race detector's tests, all planted bugs, fuzzing, verbs. A
+# part by its name: make soak SOAK=10m PARTS='race verbs'.
+SOAK ?= 30m
+soak:
+	@.ci/soak $(SOAK) $(PARTS)
 
 clean:
 	rm -rf $(BIN)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -98,18 +99,20 @@ const tries = 3
 // TestBugsAreCaught builds every bug whose name matches the environment
 // variable DRTMX_PLANTED. Each of its tests must pass without the bug, and fail
 // with it for the expected reason. DRTMX_PLANTED_SHARE, as 0/2 or 1/2, leaves out
-// all but a share of them, and says how many.
+// all but a share of them, and says how many. DRTMX_PLANTED_IN is a regular
+// expression: all tests of a bug must be in packages that it matches.
 func TestBugsAreCaught(t *testing.T) {
 	pattern, ok := os.LookupEnv("DRTMX_PLANTED")
 	if !ok {
 		t.Skip("builds every bug, which takes minutes: set DRTMX_PLANTED to a regular expression, or use make planted")
 	}
-	chosen := regexp.MustCompile(pattern)
+	chosen, in := regexp.MustCompile(pattern), regexp.MustCompile(os.Getenv("DRTMX_PLANTED_IN"))
 	sound := newBinaries(t, nil)
 	of, shares := testseed.Share(t, "DRTMX_PLANTED_SHARE")
 	ran, others := 0, 0
 	for i, b := range bugs {
-		if !chosen.MatchString(b.name) || len(b.caught) == 0 {
+		if !chosen.MatchString(b.name) || len(b.caught) == 0 ||
+			slices.ContainsFunc(b.caught, func(c test) bool { return !in.MatchString(c.pkg) }) {
 			continue
 		}
 		if i%shares != of {
