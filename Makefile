@@ -45,7 +45,7 @@ compare: build
 	@$(BIN)/drtmx tpcc compare $(ARGS)
 
 test:
-	$(GO) test -timeout 10m ./server/... ./...
+	$(GO) test -p 4 -timeout 10m ./server/... ./internal/cluster ./internal/command ./...
 
 # Tests the verbs provider in a guest with Soft-RoCE; DEVICE=mlx5_0 uses that
 # device of this machine instead.

@@ -183,6 +183,7 @@ func TestAnswersWait(t *testing.T) {
 // TestSyncFails: after a failed sync no commit is acknowledged, and nothing new is
 // accepted; the next start has all that was acknowledged.
 func TestSyncFails(t *testing.T) {
+	t.Parallel()
 	var g gatedSyncs
 	disk := vfs.NewMem()
 	cl, acct, _ := openBank(t, g.wrap(disk), 1, 2)

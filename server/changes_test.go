@@ -358,6 +358,7 @@ func (w *feedWorld) check(m *feedModel) {
 // feed ends and goes on at random. The state that it makes is that of every snapshot,
 // and a second reading finds the same.
 func TestChanges(t *testing.T) {
+	t.Parallel()
 	seed := testseed.Of(t)
 	sum, kinds, several, ends, states, crashes := 0, [4]int{}, 0, 0, 0, 0
 	begin := time.Now()

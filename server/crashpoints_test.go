@@ -203,6 +203,7 @@ func (b *crashBanks) use(cl *Cluster, known *crashLedger, life int) error {
 // sets the number of recoveries; from 1000 on there is
 // a crash at every operation of one server, and at every eighth of two.
 func TestCrashAtEveryOperation(t *testing.T) {
+	t.Parallel()
 	seed := testseed.Of(t)
 	count := &crashCount{most: testseed.Number(t, "DRTMX_CRASHES", 80), every: 1, points: map[string]int{}, images: map[uint64]struct{}{}}
 	if count.most < 1000 {

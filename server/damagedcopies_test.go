@@ -69,6 +69,7 @@ func copiesHaveCheckpoints(disk vfs.FS, o copyOptions) bool {
 // the file and, in large files, the place; or everything that was acknowledged is
 // there. DRTMX_FAULTS sets the number of bytes of each file; 0 is all.
 func TestDamagedCopies(t *testing.T) {
+	t.Parallel()
 	seed, most := testseed.Of(t), testseed.Number(t, "DRTMX_FAULTS", 2) // at least 2: one with each way to start
 	r := rand.New(rand.NewPCG(seed, 0))
 	o := copyOptions{servers: 2, replicas: 2, patience: 200 * time.Millisecond}

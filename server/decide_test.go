@@ -203,6 +203,7 @@ func TestLateHandOverPastManyDecisions(t *testing.T) {
 // coordinator is gone with its memory, and the other survivor asks only after
 // many other decisions.
 func TestCommitIsRememberedPastManyDecisions(t *testing.T) {
+	t.Parallel()
 	needTimeForFloods(t)
 	d := newDoubts(t)
 	var cut sync.Map // addresses that questions do not reach

@@ -193,6 +193,7 @@ var faultNames = [faultKinds]string{"an error", "a short write", "no space"}
 // all of them, each in every way. DRTMX_FAULTS_SHARE, such as 0/8, takes a share of
 // them.
 func TestFaultAtEveryCall(t *testing.T) {
+	t.Parallel()
 	for _, servers := range []int{1, 2, 3} {
 		t.Run(fmt.Sprintf("%d servers", servers), func(t *testing.T) { faultAtEveryCall(t, servers) })
 	}

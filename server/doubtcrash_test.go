@@ -46,6 +46,7 @@ func pairsOf(cl *Cluster, acct *tables.Table, n int) (pairs []*pair) {
 // with any part of what was not synced, and starts them again. What a client was
 // told is there, nothing is half there, and nobody stays locked.
 func TestCrashesOfAll(t *testing.T) {
+	t.Parallel()
 	t.Run("log", func(t *testing.T) { crashAll(t, false) })
 	t.Run("checkpoints", func(t *testing.T) { crashAll(t, true) })
 }

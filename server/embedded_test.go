@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -19,7 +20,14 @@ import (
 	"drtmx/txn"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain runs more tests at once than there are processors, because they mostly
+// wait. It checks that no goroutine is left.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // bank has accounts in a hash table, entries in an ordered one (by account in
 // the high bits) and a secondary index by owner.

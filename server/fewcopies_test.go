@@ -17,6 +17,7 @@ import (
 // write and says of none that it is durable. Reads go on, other servers take
 // writes, and it does when the copy is back.
 func TestFewCopies(t *testing.T) {
+	t.Parallel()
 	c := mustOpenCopied(t, vfs.NewCrashableMem(), copyOptions{servers: 3, replicas: 2, minInSync: 2, patience: 100 * time.Millisecond})
 	defer c.Close()
 	ctx := t.Context()

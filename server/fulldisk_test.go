@@ -224,6 +224,7 @@ func (c *crashes) atRest(t *testing.T) {
 // txn.ErrNoSpace and has no effect; reads go on; and writes do when there is
 // space. DRTMX_FULL_STEP is the step between amounts, in units of 8 bytes.
 func TestFullDiskInACommit(t *testing.T) {
+	t.Parallel()
 	for _, servers := range []int{2, 3} {
 		for _, bytes := range []int{8, 1200} {
 			t.Run(fmt.Sprintf("%d servers, rows of %d bytes", servers, bytes), func(t *testing.T) {
@@ -276,6 +277,7 @@ func TestRefusedCommitGivesRoomUp(t *testing.T) {
 // the decision, while all that it has is durable. The client is not told of a
 // commit that the log does not have.
 func TestDecisionOfAFailedLog(t *testing.T) {
+	t.Parallel()
 	f := startFilled(t, 3, 8)
 	if err := f.fill(t.Context(), 0, 3000); err != nil {
 		t.Fatal(err)
@@ -379,6 +381,7 @@ func (k *stubborn) step(ctx context.Context, r *rand.Rand) error {
 // with and without crashes. Every error says that there is no space; nothing that
 // was acknowledged is lost or half there, and reads go on.
 func TestFullDisks(t *testing.T) {
+	t.Parallel()
 	for _, servers := range []int{2, 3} {
 		for _, crashes := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d servers, crashes %v", servers, crashes), func(t *testing.T) { fullDisks(t, servers, crashes) })

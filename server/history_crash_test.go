@@ -26,6 +26,7 @@ import (
 // every commit that was acknowledged. Outcomes that clients do not know are asked
 // for. DRTMX_SIM and DRTMX_SEED are as for TestHistories.
 func TestCrashHistories(t *testing.T) {
+	t.Parallel()
 	seed := testseed.Of(t)
 	var sum tally
 	begin := time.Now()

@@ -395,6 +395,7 @@ func TestFailedCommitLeavesNoLock(t *testing.T) {
 // TestRepeatedRequestsTakeEffectOnce: every request is delivered twice, and the
 // list that a procedure appends to has each value once.
 func TestRepeatedRequestsTakeEffectOnce(t *testing.T) {
+	t.Parallel()
 	l := load{
 		Seed: testseed.Of(t), Room: 24, Keys: 4, OpsPerTxn: 2, Clients: 3, Reads: 0.2, Calls: 0.7, TxnsPerClient: 200, Hows: howPut,
 	}

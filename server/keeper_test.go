@@ -46,6 +46,7 @@ func (c *copied) giver(home int) giver {
 // unless it has left the set. Nobody changes its files before it is taken again, also
 // if the home goes on. Then it catches up, or is made anew if it is gone.
 func TestYieldedCopy(t *testing.T) {
+	t.Parallel()
 	keepers(t, copyOptions{servers: 2, replicas: 2, patience: 200 * time.Millisecond, checkpoint: 4 << 10}, testYieldedCopy)
 }
 
@@ -352,6 +353,7 @@ type copyCrash struct {
 // home has not, and no step of an earlier epoch is taken. The home goes on with it, and
 // it becomes complete.
 func TestCopyCrashPoints(t *testing.T) {
+	t.Parallel()
 	home := newHomeLog(t)
 	for _, x := range []struct {
 		name        string

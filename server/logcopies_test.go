@@ -729,6 +729,7 @@ func testDelayedSteps(t *testing.T, o copyOptions) {
 // directory of one of them is lost. A copy takes its place, the transactions in doubt
 // are resolved, no money is lost or made, and all that was acknowledged is there.
 func TestLostDirectoryInDoubt(t *testing.T) {
+	t.Parallel()
 	keepers(t, copyOptions{servers: 3, replicas: 2, checkpoint: 16 << 10}, testLostDirectoryInDoubt)
 }
 

@@ -261,6 +261,7 @@ func (c *crashes) watch(ctx context.Context, clients int, snapshot bool, stop *a
 // without being opened again. Nothing acknowledged is lost, nothing is doubled or
 // half applied, and nothing that a View or a Snapshot has returned is undone.
 func TestClientsOutliveCrashes(t *testing.T) {
+	t.Parallel()
 	for _, shape := range [][2]int{{1, 1}, {1, 3}, {2, 2}} {
 		t.Run(fmt.Sprintf("%d servers, %d partitions", shape[0], shape[1]), func(t *testing.T) {
 			outlive(t, startCrashes(t, shape[0], shape[1], false))

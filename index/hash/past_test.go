@@ -9,7 +9,7 @@ import (
 
 // pastOf is a run of an engine that keeps the past.
 func pastOf(eng indextest.Engine, v indextest.Variant, seed uint64, keys, words, readers int) indextest.PastRun {
-	o := indextest.PastRun{Variant: v, Seed: seed, Ops: 6000 / min(indextest.Scale, 2), Readers: readers, Keys: keys, RowWords: words}
+	o := indextest.PastRun{Variant: v, Seed: seed, Ops: indextest.Length(6000), Readers: readers, Keys: keys, RowWords: words}
 	if readers > 0 {
 		o.Ops /= 2
 	}

@@ -59,7 +59,7 @@ func runModel(t *testing.T, eng Engine, v Variant, seed uint64, rowsStay, ordere
 	for i, keys := range []int{8, 60, 400, 2000} {
 		for j, words := range []int{0, 1, 5, 13} {
 			o := ModelRun{
-				Variant: v, Seed: seed + uint64(16*i+j), Ops: 4000 / Scale, Keys: keys, RowWords: words,
+				Variant: v, Seed: seed + uint64(16*i+j), Ops: Length(4000), Keys: keys, RowWords: words,
 				Ordered: ordered, RowsStay: rowsStay,
 			}
 			if eng.Strings {
@@ -75,7 +75,7 @@ func runModel(t *testing.T, eng Engine, v Variant, seed uint64, rowsStay, ordere
 func runConcurrent(t *testing.T, eng Engine, v Variant, seed uint64, ordered bool) {
 	for i, keys := range []int{16, 200, 4000} {
 		o := ConcurrentRun{
-			Variant: v, Seed: seed + uint64(i), Ops: 60000 / Scale, Readers: 3, Keys: keys, RowWords: 5 + 8*i, Ordered: ordered,
+			Variant: v, Seed: seed + uint64(i), Ops: Length(60000), Readers: 3, Keys: keys, RowWords: 5 + 8*i, Ordered: ordered,
 		}
 		if eng.Strings {
 			o.KeyOf, o.RowWords, o.Variable, o.Ops = StringKeys(keys), 5+40*i, true, o.Ops/2

@@ -173,7 +173,7 @@ func TestConformanceOfStrings(t *testing.T) {
 				t.Error(err)
 			}
 			c := indextest.ConcurrentRun{
-				Variant: v, Seed: seed, Ops: 15000 / indextest.Scale, Readers: 2, Keys: 900, RowWords: 40, Variable: true, Ordered: true,
+				Variant: v, Seed: seed, Ops: indextest.Length(15000), Readers: 2, Keys: 900, RowWords: 40, Variable: true, Ordered: true,
 				KeyOf: space.Of(900),
 			}
 			stats, err := indextest.CheckConcurrent(eng, c)
@@ -198,7 +198,7 @@ func briefly(t *testing.T, eng indextest.Engine) {
 				if err := indextest.CheckModel(eng, o); err != nil {
 					t.Error(err)
 				}
-				c := indextest.ConcurrentRun{Variant: v, Seed: seed, Ops: 20000 / indextest.Scale, Readers: 2, Keys: keys, RowWords: 5, Ordered: true}
+				c := indextest.ConcurrentRun{Variant: v, Seed: seed, Ops: indextest.Length(20000), Readers: 2, Keys: keys, RowWords: 5, Ordered: true}
 				if _, err := indextest.CheckConcurrent(eng, c); err != nil {
 					t.Error(err)
 				}

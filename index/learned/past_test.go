@@ -90,7 +90,7 @@ func TestPastOnServer(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/sums=%v/readers=%d", [...]string{"apart", "inline", "strings"}[o.kind()], sums, readers), func(t *testing.T) {
 					v.Checksums = sums
 					run := indextest.PastRun{
-						Variant: v, Seed: seed + uint64(i), Ops: 12000 / indextest.Scale, Readers: readers,
+						Variant: v, Seed: seed + uint64(i), Ops: indextest.Length(12000), Readers: readers,
 						Keys: 300, RowWords: 1 + 3*readers, Variable: o.Strings, Ordered: true,
 					}
 					if o.Strings {

@@ -8,6 +8,7 @@ import (
 
 	"drtmx/index/indextest"
 	"drtmx/index/learned/read"
+	"drtmx/internal/testseed"
 )
 
 // TestPastOfClients asks both halves about past ticks, of rows inline, apart and of string
@@ -47,7 +48,7 @@ func rounds() int {
 	switch {
 	case os.Getenv("DRTMX_LONG") != "":
 		return 60
-	case testing.Short():
+	case testing.Short() || !testseed.Soaking():
 		return 1
 	}
 	return 3

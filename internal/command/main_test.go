@@ -22,6 +22,7 @@ import (
 	"drtmx/internal/cluster"
 	"drtmx/internal/mem"
 	"drtmx/internal/member/etcd"
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/multi"
 	"drtmx/rdma/shm"
@@ -64,6 +65,8 @@ func TestScripts(t *testing.T) {
 				return haveHosts(), nil
 			case "verbs":
 				return haveVerbs(), nil
+			case "soak":
+				return testseed.Soaking(), nil
 			}
 			return false, fmt.Errorf("unknown condition %q", name)
 		},

@@ -1,4 +1,4 @@
-//go:build amd64 && !(race && invariants)
+//go:build amd64 && !(race && invariants) && !simulated
 
 package mem
 

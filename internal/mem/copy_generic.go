@@ -1,4 +1,4 @@
-//go:build !amd64 || (race && invariants)
+//go:build !amd64 || (race && invariants) || simulated
 
 package mem
 
@@ -9,16 +9,21 @@ import (
 
 func loadWords(dst, src unsafe.Pointer, n int) {
 	for i := range n {
+		pause()
 		*(*uint64)(unsafe.Add(dst, i*WordBytes)) = atomic.LoadUint64((*uint64)(unsafe.Add(src, i*WordBytes)))
 	}
 }
 
 func storeWords(dst, src unsafe.Pointer, n int) {
 	for i := range n {
+		pause()
 		atomic.StoreUint64((*uint64)(unsafe.Add(dst, i*WordBytes)), *(*uint64)(unsafe.Add(src, i*WordBytes)))
 	}
 }
 
-func storeWord(word *uint64, v uint64) { atomic.StoreUint64(word, v) }
+func storeWord(word *uint64, v uint64) {
+	pause()
+	atomic.StoreUint64(word, v)
+}
 
 func addWord(word *atomic.Uint64, by uint64) { word.Store(word.Load() + by) }

@@ -230,6 +230,7 @@ func (r *Region) Fetch(off uint64, dst []uint64) (tail uint64, ok bool) {
 		return 0, false
 	}
 	loadWords(unsafe.Pointer(&dst[0]), s.p, len(dst))
+	pause()
 	tail = atomic.LoadUint64((*uint64)(s.p))
 	runtime.KeepAlive(r)
 	return tail, true

@@ -23,10 +23,16 @@ func (s Span) at(i int) *uint64 {
 }
 
 // Load reads word i atomically.
-func (s Span) Load(i int) uint64 { return atomic.LoadUint64(s.at(i)) }
+func (s Span) Load(i int) uint64 {
+	pause()
+	return atomic.LoadUint64(s.at(i))
+}
 
 // Store writes word i atomically and in order with all other accesses.
-func (s Span) Store(i int, v uint64) { atomic.StoreUint64(s.at(i), v) }
+func (s Span) Store(i int, v uint64) {
+	pause()
+	atomic.StoreUint64(s.at(i), v)
+}
 
 // Put writes word i atomically, after all earlier accesses and before all later
 // stores. A later load of another word may come before it: Put is not for words
@@ -36,11 +42,15 @@ func (s Span) Put(i int, v uint64) { storeWord(s.at(i), v) }
 // CompareAndSwap replaces old by new in word i atomically and reports whether
 // it did.
 func (s Span) CompareAndSwap(i int, old, new uint64) bool {
+	pause()
 	return atomic.CompareAndSwapUint64(s.at(i), old, new)
 }
 
 // Add adds delta to word i atomically and returns the new value.
-func (s Span) Add(i int, delta uint64) uint64 { return atomic.AddUint64(s.at(i), delta) }
+func (s Span) Add(i int, delta uint64) uint64 {
+	pause()
+	return atomic.AddUint64(s.at(i), delta)
+}
 
 // Slice returns the n words from word i.
 func (s Span) Slice(i, n int) Span {

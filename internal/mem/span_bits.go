@@ -6,10 +6,16 @@ import (
 )
 
 // Or sets the bits of mask in word i atomically and returns the old value.
-func (s Span) Or(i int, mask uint64) uint64 { return atomic.OrUint64(s.at(i), mask) }
+func (s Span) Or(i int, mask uint64) uint64 {
+	pause()
+	return atomic.OrUint64(s.at(i), mask)
+}
 
 // Swap stores v in word i atomically and returns the old value.
-func (s Span) Swap(i int, v uint64) uint64 { return atomic.SwapUint64(s.at(i), v) }
+func (s Span) Swap(i int, v uint64) uint64 {
+	pause()
+	return atomic.SwapUint64(s.at(i), v)
+}
 
 // CopyBytesIn stores b at the start of the span. It promises no order and no
 // atomic unit. Use it for memory that a protocol gives to one side at a time.

@@ -277,7 +277,7 @@ func (s *binaries) run(t *testing.T, c *test, env ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, binary, "-test.run="+strings.Join(pattern, "/"), "-test.v", "-test.failfast",
 		"-test.timeout="+(2*bound).String())
 	cmd.Dir = filepath.Join(root, c.pkg)
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(append(os.Environ(), "DRTMX_SOAK=1"), env...) // tests in full
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -45,6 +45,8 @@ type World struct {
 	lives  map[string]*life            // of processes, by name
 	swarm  swarm
 	clocks *processes
+	pauses *rng.Stream
+	until  int // accesses before the next pause
 }
 
 // life is a process from its start to its death.
@@ -59,6 +61,7 @@ type life struct {
 type swarm struct {
 	link, disk, sync, slow float64
 	late                   float64 // share of READs that are performed in Wait
+	pauses                 float64 // share of accesses to memory before which others may run
 	skew                   time.Duration
 }
 
@@ -72,6 +75,8 @@ func New(seed uint64, trace io.Writer) *World {
 		link: factor(), disk: factor(), sync: factor(), slow: slowShare * factor(), late: s.Float64(),
 		skew: []time.Duration{0, 0, 30 * time.Millisecond, 500 * time.Millisecond}[s.Intn(4)],
 	}
+	w.pauses = rng.New(seed).Split("pauses")
+	w.swarm.pauses = []float64{0, 0, 0.0005, 0.005, 0.05}[w.pauses.Intn(5)]
 	w.clocks = newProcesses(rng.New(seed).Split("clocks"))
 	newest.Store(w)
 	return w
@@ -91,6 +96,11 @@ func Start() {
 			return w.skew()
 		}
 		return 0
+	})
+	pauseAt(func() {
+		if w := newest.Load(); w != nil && w.swarm.pauses > 0 {
+			w.access()
+		}
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/testseed"
 )
 
 // server has the durable parties of one log. A crash loses their memory and the
@@ -380,7 +381,7 @@ func TestExploreEveryCrash(t *testing.T) {
 // TestExploreLongCrashes explores random paths of many events with parties that
 // have a log, and may also lose it.
 func TestExploreLongCrashes(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	many := budget{begins: 5, losses: 4, duplicates: 4, ticks: 12, timeouts: 3, refusals: 2, advances: 12, crashes: 4, checkpoints: 4}
 	total, checkpoints, busy := 0, 0, 0
 	for i, s := range durableScenes() {
@@ -436,7 +437,7 @@ func TestPromisesAboutTheGoneStay(t *testing.T) {
 // refuse. That a request with proofs of a former memory is refused is what keeps
 // the promise: without it, parties decide differently.
 func TestOldProofsMustBeRefused(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	for _, s := range durableScenes() {
 		s.anyProof = true
 		s.budget = budget{syncs: 100, begins: 2, losses: 2, duplicates: 4, ticks: 12, timeouts: 3, refusals: 1, crashes: 4}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/testseed"
 )
 
 // chooser decides what happens next: from a script, then at random or not at all.
@@ -554,27 +555,16 @@ func scenes() []*scene {
 func paths(t testing.TB) int {
 	v := os.Getenv("DRTMX_PATHS")
 	if v == "" {
-		return 10_000
+		if testseed.Soaking() {
+			return 10_000
+		}
+		return 2_500
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil {
 		t.Fatalf("DRTMX_PATHS: %v", err)
 	}
 	return n
-}
-
-// seedOf returns the seed of random paths: DRTMX_SEED, or 1.
-func seedOf(t testing.TB) uint64 {
-	seed := uint64(1)
-	if v := os.Getenv("DRTMX_SEED"); v != "" {
-		n, err := strconv.ParseUint(v, 10, 64)
-		if err != nil {
-			t.Fatalf("DRTMX_SEED: %v", err)
-		}
-		seed = n
-	}
-	t.Logf("seed %d", seed)
-	return seed
 }
 
 // TestExploreEveryPath explores all orders of what can happen first: messages
@@ -606,7 +596,7 @@ func exploreEvery(t *testing.T, all []*scene) {
 
 // TestExploreLongPaths explores random paths of many events.
 func TestExploreLongPaths(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	many := budget{begins: 5, losses: 5, duplicates: 4, restarts: 2, ticks: 12, timeouts: 3, refusals: 2, advances: 12}
 	total := 0
 	for i, s := range scenes() {

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"drtmx/internal/testseed"
 )
 
 // former is a party's machine at a primary that was replaced and does not know
@@ -91,7 +93,7 @@ func (w *world) formers(add func(*int, func() error)) {
 // log, as the same parties, while the former one goes on too, is told things and
 // begins transactions.
 func TestExploreFailovers(t *testing.T) {
-	seed := seedOf(t)
+	seed := testseed.Of(t)
 	many := budget{begins: 5, losses: 4, duplicates: 4, ticks: 12, timeouts: 3, refusals: 2, advances: 12, crashes: 4, checkpoints: 2, former: 12}
 	total := 0
 	for i, s := range durableScenes() {

@@ -65,7 +65,7 @@ var (
 // Bounds and defaults.
 const (
 	MaxRecordBytes      = 16 << 20 // the largest payload of a record
-	DefaultSegmentBytes = 64 << 20
+	DefaultSegmentBytes = 16 << 20
 	MinSegmentBytes     = 512
 
 	markDelayDefault = 50 * time.Millisecond

@@ -1,0 +1,5 @@
+//go:build !simulated
+
+package sim
+
+func pauseAt(func()) {}
