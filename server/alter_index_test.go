@@ -139,7 +139,6 @@ func churn(db *txn.DB, tab *tables.Table, n, of uint64, rnd *rand.Rand) error {
 // TestAddIndex builds indexes beside clients that insert, delete and move rows,
 // and do not hear of it.
 func TestAddIndex(t *testing.T) {
-	t.Parallel()
 	alterFabrics(t, func(t *testing.T, r *alterRig) {
 		db := r.open(t, rdma.RoleLoader, txn.Config{})
 		var tabs []*tables.Table

@@ -482,10 +482,8 @@ func (a *tally) String() string {
 	return fmt.Sprintf("%d runs, %d transactions: %d committed, %d refused; %v", a.runs, a.txns, a.counts["committed"], refused, other)
 }
 
-// runOnce is one run of a scenario: its load, its faults and all else are drawn from the seed.
-func (sc *scenario) runOnce(t *testing.T, seed uint64) *outcome {
-	t.Helper()
-	stream := rng.New(seed).Split(sc.name)
+// draw draws the load of a run, and how its cluster starts.
+func (sc *scenario) draw(stream *rng.Stream, seed uint64) (load, setup) {
 	l := swarm(stream, seed)
 	l.TxnsPerClient = 150 + stream.Intn(250)
 	var f inproc.Faults
@@ -509,6 +507,27 @@ func (sc *scenario) runOnce(t *testing.T, seed uint64) *outcome {
 		u.upset = newDisturbance(stream)
 		l.Patience = between(stream, 5, 100)
 	}
+	return l, u
+}
+
+// disturb begins what goes wrong in a run.
+func (sc *scenario) disturb(x *cluster, b *upsetting, s *rng.Stream) (end func()) {
+	calm, stop := func() {}, func() {}
+	if sc.upset != nil {
+		sc.upset(b)
+		calm = b.end
+	}
+	if sc.pause {
+		stop = x.pauseNowAndThen(s)
+	}
+	return func() { calm(); stop() }
+}
+
+// runOnce is one run of a scenario: its load, its faults and all else are drawn from the seed.
+func (sc *scenario) runOnce(t *testing.T, seed uint64) *outcome {
+	t.Helper()
+	stream := rng.New(seed).Split(sc.name)
+	l, u := sc.draw(stream, seed)
 	switch {
 	case simTime(t, 0) >= longSim:
 		sc.lengthen(&l, stream)
@@ -517,25 +536,19 @@ func (sc *scenario) runOnce(t *testing.T, seed uint64) *outcome {
 	}
 	x := u.start(t, newLists(&l))
 	defer x.Close()
-	if sc.upset != nil {
-		begin := newUpsetting(t, x, u.upset, stream)
-		sc.upset(begin)
-		x.calm = begin.end
-	}
-	stop := func() {}
-	if sc.pause {
-		stop = x.pauseNowAndThen(stream)
-	}
+	var once sync.Once
+	end := sc.disturb(x, newUpsetting(t, x, u.upset, stream), stream)
+	x.calm = func() { once.Do(end) }
 	out, err := x.run(t, &l)
-	stop()
+	x.calm()
 	if err != nil {
-		t.Errorf("%+v\nfaults %+v: %v", l, f, err)
+		t.Errorf("%+v\nfaults %+v: %v", l, u.net.Faults, err)
 	}
 	if out.h != nil {
 		check(t, t.Name(), out.h)
 	}
 	if t.Failed() {
-		t.Logf("%+v\nfaults %+v\n%v", l, f, out.counts)
+		t.Logf("%+v\nfaults %+v\n%v", l, u.net.Faults, out.counts)
 	}
 	if sc.upset != nil {
 		for k, n := range u.upset.total() {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,9 @@ type roleFabric struct {
 	as func(t testing.TB, who rdma.Identity) rdma.Provider
 }
 
+// sockets counts names, so that no two tests share one.
+var sockets atomic.Uint64
+
 func roleFabrics(t *testing.T) []roleFabric {
 	net := inproc.New(inproc.Options{})
 	fabrics := []roleFabric{{
@@ -39,7 +43,7 @@ func roleFabrics(t *testing.T) []roleFabric {
 		as: func(_ testing.TB, who rdma.Identity) rdma.Provider { return net.As(who) },
 	}}
 	if local, err := shm.New(shm.Options{}); err == nil {
-		name := fmt.Sprintf("@drtmx-roles-%d-", os.Getpid())
+		name := fmt.Sprintf("@drtmx-roles-%d-%d-", os.Getpid(), sockets.Add(1))
 		fabrics = append(fabrics, roleFabric{
 			name: "shm", server: local, addrs: []string{name + "0", name + "1"},
 			as: func(_ testing.TB, who rdma.Identity) rdma.Provider {

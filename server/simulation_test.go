@@ -36,7 +36,7 @@ func init() {
 // says what to run:
 //
 //	DRTMX_SIM_SEEDS=from:count
-//	DRTMX_SIM_KIND=memory|faults|disk|hosts   that kind of cluster; drawn if empty
+//	DRTMX_SIM_KIND=memory|faults|disk|hosts|storm   that kind of cluster; drawn if empty
 //	DRTMX_SIM_TRACE=dir                 where each trace is written
 func TestSimulation(t *testing.T) {
 	from, count := uint64(1), uint64(1)
@@ -115,6 +115,8 @@ type simulation struct {
 	u    setup
 	d    *crashable
 
+	storm *scenario // what goes wrong; nil: other things
+
 	trace *bufio.Writer // nil: none is written
 
 	cuts, pauses, dials bool
@@ -146,15 +148,21 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	switch x := s.Float64(); {
 	case x < 0.05:
 		r.kind = "memory"
-	case x < 0.25:
+	case x < 0.2:
 		r.kind = "faults"
-	case x < 0.7:
+	case x < 0.5:
+		r.kind = "storm"
+	case x < 0.75:
 		r.kind = "hosts"
 	default:
 		r.kind = "disk"
 	}
 	if kind := os.Getenv("DRTMX_SIM_KIND"); kind != "" {
 		r.kind = kind
+	}
+	if r.kind == "storm" {
+		r.drawStorm(seed)
+		return r
 	}
 	l := &r.l
 	l.TxnsPerClient, l.Clients = 10+s.Intn([]int{15, 50, 150}[s.Intn(3)]), 2+s.Intn(5)
@@ -276,7 +284,10 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 		}
 	}
 	end := func() {}
-	if r.kind != "memory" {
+	switch {
+	case r.storm != nil:
+		end = r.storm.disturb(x, r.stormy(t, x), r.s.Split("storm"))
+	case r.kind != "memory":
 		s := r.s.Split("upsets")
 		wg.Go(func() { r.upsets(x, s, done) })
 		end = r.disturb(t, x)
