@@ -21,11 +21,11 @@ import (
 // change of the catalogue and the second has not heard of it. When they run again
 // it hears of it, without a client that asks again.
 func TestCrashInAChange(t *testing.T) {
-	cat, mem := crashCatalog(t), vfs.NewCrashableMem()
+	cat, mem := crashCatalog(t), vfstest.NewCrashableMem()
 	fs := vfstest.New(mem)
 	var mu sync.Mutex
 	var cl *Cluster
-	var left *vfs.MemFS
+	var left *vfstest.Mem
 	fs.Before = func(_ int, op vfstest.Op, name string) error {
 		mu.Lock()
 		defer mu.Unlock()

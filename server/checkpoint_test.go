@@ -23,6 +23,7 @@ import (
 	"drtmx/internal/image"
 	"drtmx/internal/redo"
 	"drtmx/internal/testseed"
+	"drtmx/internal/vfstest"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -159,7 +160,7 @@ func TestCrashesOfCheckpoints(t *testing.T) {
 		most *= n
 	}
 	cat := bank(t)
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	var p *pairs
 	var ready atomic.Bool
 	var mu sync.Mutex // one crash at a time

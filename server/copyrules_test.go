@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"drtmx/internal/replica"
 	"drtmx/internal/vfstest"
 	"drtmx/rdma"
@@ -45,7 +43,7 @@ func (f *faults) report(t *testing.T) {
 // its home is not. The copy is made anew, and nothing of it is written while the set
 // says that it has everything.
 func TestMemberLeavesBeforeItIsMadeAnew(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	o := copyOptions{servers: 2, replicas: 2, patience: time.Hour}
 	c := mustOpenCopied(t, disk, o)
 	c.inSync(t)
@@ -102,7 +100,7 @@ func (f *faults) any() bool {
 // anything that is in that log, so it enters the set when it has all of it, not when
 // it has reached the horizon.
 func TestCopyEntersWithItsCheckpointsLog(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	fs := vfstest.New(disk)
 	var found faults
 	var look atomic.Pointer[func(name string)]

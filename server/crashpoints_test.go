@@ -122,13 +122,13 @@ type crashBanks struct {
 // recover opens what a crash left, checks it, commits more, and opens it again
 // after another crash that loses all that is not synced. Some crash again while
 // they recover.
-func (b *crashBanks) recover(mem *vfs.MemFS, known *crashLedger, rnd *rand.Rand, again bool) error {
+func (b *crashBanks) recover(mem *vfstest.Mem, known *crashLedger, rnd *rand.Rand, again bool) error {
 	if !b.count.begin(imageOf(mem), again) {
 		return nil
 	}
 	for life := range 2 {
 		fs, recovering := vfstest.New(mem), atomic.Bool{}
-		var next *vfs.MemFS // after a crash while recovering
+		var next *vfstest.Mem // after a crash while recovering
 		if at, percent := rnd.IntN(60), rnd.IntN(101); !again && rnd.IntN(3) == 0 {
 			sub := rand.New(rand.NewPCG(rnd.Uint64(), 0))
 			var mu sync.Mutex
@@ -220,7 +220,7 @@ func crashRun(t *testing.T, seed, run uint64, count *crashCount) {
 	t.Helper()
 	rnd := rand.New(rand.NewPCG(seed, run))
 	banks := &crashBanks{cat: crashCatalog(t), servers: 1 + int(run%3)%2, count: count}
-	mem := vfs.NewCrashableMem()
+	mem := vfstest.NewCrashableMem()
 	fs := vfstest.New(mem)
 	var ledger crashLedger
 	var mu sync.Mutex // one crash at a time

@@ -17,6 +17,7 @@ import (
 	"drtmx/internal/image"
 	"drtmx/internal/replica"
 	"drtmx/internal/testseed"
+	"drtmx/internal/vfstest"
 	"drtmx/internal/wal"
 )
 
@@ -24,7 +25,7 @@ import (
 // accounts have.
 func copiedFiles(t *testing.T, o copyOptions) (files map[string][]byte, balances map[uint64]int64) {
 	t.Helper()
-	disk := vfs.NewMem()
+	disk := vfstest.NewMem()
 	c := mustOpenCopied(t, disk, o)
 	c.inSync(t)
 	balances = map[uint64]int64{}
@@ -93,7 +94,7 @@ func TestDamagedCopies(t *testing.T) {
 				if without == 1 {
 					maps.DeleteFunc(damaged, func(p string, _ []byte) bool { return strings.HasPrefix(p, lost) })
 				}
-				opened, err := openDamagedCopies(t, withFiles(t, damaged).(*vfs.MemFS), path, o, balances)
+				opened, err := openDamagedCopies(t, withFiles(t, damaged).(*vfstest.Mem), path, o, balances)
 				if err != nil {
 					t.Errorf("DRTMX_SEED=%d: %s with another byte at %d of %d, server 0 is lost: %v: %v", seed, path, at, len(b), without == 1, err)
 				}
@@ -109,7 +110,7 @@ func TestDamagedCopies(t *testing.T) {
 	}
 }
 
-func openDamagedCopies(t *testing.T, disk *vfs.MemFS, path string, o copyOptions, balances map[uint64]int64) (opened bool, err error) {
+func openDamagedCopies(t *testing.T, disk *vfstest.Mem, path string, o copyOptions, balances map[uint64]int64) (opened bool, err error) {
 	t.Helper()
 	c, err := openCopied(t, disk, o)
 	if err != nil {

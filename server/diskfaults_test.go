@@ -57,7 +57,7 @@ func filesOf(t testing.TB, fs vfs.FS, dir string, to map[string][]byte) {
 // withFiles makes a file system with files.
 func withFiles(t testing.TB, files map[string][]byte) vfs.FS {
 	t.Helper()
-	fs := vfs.NewMem()
+	fs := vfstest.NewMem()
 	for path, b := range files {
 		if err := fs.MkdirAll(fs.PathDir(path), 0o700); err != nil {
 			t.Fatal(err)
@@ -92,7 +92,7 @@ var namesPlace = regexp.MustCompile(`offset|position| at [0-9]+|length|[0-9]+ by
 func TestDamagedDirectory(t *testing.T) {
 	seed, most := testseed.Of(t), testseed.Number(t, "DRTMX_FAULTS", 6)
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	cat, fs := crashCatalog(t), vfs.NewMem()
+	cat, fs := crashCatalog(t), vfstest.NewMem()
 	var ledger crashLedger
 	cl, err := crashBank(fs, cat, 1, seed)
 	if err == nil {
@@ -258,7 +258,7 @@ type faultRun struct {
 	at      int // number of the call that fails; negative: none
 	kind    int
 	seed    uint64
-	mem     *vfs.MemFS
+	mem     *vfstest.Mem
 	fs      *vfstest.FS
 	ledger  crashLedger
 	mu      sync.Mutex
@@ -368,7 +368,7 @@ func (f *faultRun) open() (*Cluster, error) {
 }
 
 func (f *faultRun) run() error {
-	f.mem = vfs.NewCrashableMem()
+	f.mem = vfstest.NewCrashableMem()
 	f.fs = vfstest.New(f.mem)
 	f.fs.Before, f.fs.Short = f.before, f.kind == faultShort
 	f.ledger.impatient = true
@@ -475,7 +475,7 @@ func TestErrorsOfAFailedLog(t *testing.T) {
 			return db.Update(context.Background(), func(x *txn.Txn) error { return x.Put(mark, tables.Num(1), mark.NewRow()) })
 		},
 	} {
-		fs, fail := vfstest.New(vfs.NewMem()), atomic.Bool{}
+		fs, fail := vfstest.New(vfstest.NewMem()), atomic.Bool{}
 		fs.Before = func(_ int, op vfstest.Op, _ string) error {
 			if op == vfstest.Sync && fail.Load() {
 				return syscall.EIO
@@ -504,7 +504,7 @@ func TestErrorsOfAFailedLog(t *testing.T) {
 // is unavailable, and its disk is not full.
 func TestDebtsToAFailedLog(t *testing.T) {
 	cat := crashCatalog(t)
-	fs, fail := vfstest.New(vfs.NewMem()), atomic.Bool{}
+	fs, fail := vfstest.New(vfstest.NewMem()), atomic.Bool{}
 	fs.Before = func(_ int, op vfstest.Op, _ string) error {
 		if op == vfstest.Sync && fail.Load() {
 			return syscall.EIO
@@ -541,7 +541,7 @@ func TestDebtsToAFailedLog(t *testing.T) {
 // other rows, and refuses those that it has locked with typed errors. Restarted on
 // what the disks have, the servers agree.
 func TestFailedLogOfAnAgent(t *testing.T) {
-	cat, mem := crashCatalog(t), vfs.NewCrashableMem()
+	cat, mem := crashCatalog(t), vfstest.NewCrashableMem()
 	fs, fail := vfstest.New(mem), atomic.Bool{}
 	fs.Before = func(_ int, op vfstest.Op, name string) error {
 		if op == vfstest.Sync && fail.Load() && strings.Contains(name, "server-1") {
@@ -649,7 +649,7 @@ func TestFailedLogOfAnAgent(t *testing.T) {
 // transactions there go on.
 func TestChangeBesideAFailedLog(t *testing.T) {
 	cat, fail := crashCatalog(t), atomic.Bool{}
-	fs := vfstest.New(vfs.NewMem())
+	fs := vfstest.New(vfstest.NewMem())
 	fs.Before = func(_ int, op vfstest.Op, name string) error {
 		if op == vfstest.Sync && fail.Load() && strings.Contains(name, "server-1") {
 			return syscall.EIO
@@ -699,7 +699,7 @@ func TestChangeBesideAFailedLog(t *testing.T) {
 // it.
 func TestNoCheckpointOfAFailedLog(t *testing.T) {
 	cat := crashCatalog(t)
-	fs := vfstest.New(vfs.NewMem())
+	fs := vfstest.New(vfstest.NewMem())
 	var log atomic.Pointer[wal.Log]
 	var fresh atomic.Pointer[string] // a segment that is being made
 	writing := make(chan struct{})   // closed when a group is being made durable meanwhile

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"drtmx/internal/testseed"
+	"drtmx/internal/vfstest"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -71,7 +72,7 @@ func crashAll(t *testing.T, checkpoints bool) {
 	const clients, rounds, shared, balance = 6, 12, 10, 1 << 20
 	seed, made := testseed.Of(t), 0
 	r := rand.New(rand.NewPCG(seed, 0))
-	fs := vfs.NewCrashableMem()
+	fs := vfstest.NewCrashableMem()
 	cl, acct, _ := openBank(t, fs, 3, 3)
 	putAccounts(t, cl.DB, acct, 100, balance)
 	pairs := pairsOf(cl, acct, clients)

@@ -6,9 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"drtmx/internal/testseed"
+	"drtmx/internal/vfstest"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -18,7 +17,7 @@ import (
 // writes, and it does when the copy is back.
 func TestFewCopies(t *testing.T) {
 	t.Parallel()
-	c := mustOpenCopied(t, vfs.NewCrashableMem(), copyOptions{servers: 3, replicas: 2, minInSync: 2, patience: 100 * time.Millisecond})
+	c := mustOpenCopied(t, vfstest.NewCrashableMem(), copyOptions{servers: 3, replicas: 2, minInSync: 2, patience: 100 * time.Millisecond})
 	defer c.Close()
 	ctx := t.Context()
 	id := c.at(t, 0)
@@ -85,7 +84,7 @@ func TestFewCopies(t *testing.T) {
 // TestReadsWithFewCopies: rows that were durable at all copies required are read
 // while one is away.
 func TestReadsWithFewCopies(t *testing.T) {
-	c := mustOpenCopied(t, vfs.NewCrashableMem(), copyOptions{servers: 2, replicas: 2, minInSync: 2, patience: 100 * time.Millisecond})
+	c := mustOpenCopied(t, vfstest.NewCrashableMem(), copyOptions{servers: 2, replicas: 2, minInSync: 2, patience: 100 * time.Millisecond})
 	defer c.Close()
 	id := c.at(t, 0)
 	ctx, cancel := context.WithTimeout(t.Context(), testseed.Patience())

@@ -45,7 +45,7 @@ func TestCrashHistories(t *testing.T) {
 type crashable struct {
 	mu    sync.Mutex
 	of    *cluster
-	mem   []*vfs.MemFS
+	mem   []*vfstest.Mem
 	slow  time.Duration // a sync takes up to so long
 	sub   *rng.Stream
 	again []func() // by server: called before an operation that changes something
@@ -70,7 +70,7 @@ func (d *crashable) config(x *cluster, i int, c *server.Config) {
 		d.of, d.mem, d.again, d.out = x, nil, make([]func(), len(x.addrs)), make([]*hooks, len(x.addrs))
 		d.fs, d.syncs = make([]*vfstest.FS, len(x.addrs)), make([]atomic.Int64, len(x.addrs))
 		for range x.addrs {
-			d.mem = append(d.mem, vfs.NewCrashableMem())
+			d.mem = append(d.mem, vfstest.NewCrashableMem())
 		}
 	}
 	fs := vfstest.New(d.mem[i])
@@ -143,7 +143,7 @@ type crashing struct {
 var errDisk = errors.New("the disk fails")
 
 // lose returns what a crash leaves of a disk. Under d.mu.
-func (d *crashable) lose(i int) *vfs.MemFS {
+func (d *crashable) lose(i int) *vfstest.Mem {
 	return d.mem[i].CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, d.sub.Intn(101), 100}[d.sub.Intn(3)], RNG: rand.New(d.sub)})
 }
 
@@ -205,7 +205,7 @@ func (k *crashing) start(which []int) error {
 
 // crashAgain recovers a server, and crashes it meanwhile.
 func (k *crashing) crashAgain(i int) error {
-	var left atomic.Pointer[vfs.MemFS]
+	var left atomic.Pointer[vfstest.Mem]
 	var op atomic.Int64
 	at := int64(k.s.Intn(25))
 	k.d.mu.Lock()

@@ -52,7 +52,7 @@ func TestYieldedCopy(t *testing.T) {
 
 func testYieldedCopy(t *testing.T, o copyOptions) {
 	t.Helper()
-	c := mustOpenCopied(t, vfs.NewCrashableMem(), o)
+	c := mustOpenCopied(t, vfstest.NewCrashableMem(), o)
 	id, g := c.at(t, 0), c.giver(0)
 	ctx, cancel := context.WithCancel(t.Context())
 	var writer sync.WaitGroup
@@ -342,7 +342,7 @@ func (h *keepingHost) step(m *wire.CopyStep) (state wire.CopyState, err error) {
 
 // copyCrash is what a crash left, and what had been answered before.
 type copyCrash struct {
-	disk  *vfs.MemFS
+	disk  *vfstest.Mem
 	what  string
 	acked wire.CopyState
 	begun bool
@@ -378,7 +378,7 @@ func TestCopyCrashPoints(t *testing.T) {
 // crash sends everything to a host, and returns what crashes would leave.
 func (h *homeLog) crash(t *testing.T, r *rand.Rand, keeper bool, every, most int) (all []copyCrash) {
 	t.Helper()
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	fs := vfstest.New(disk)
 	var mu sync.Mutex
 	var acked wire.CopyState

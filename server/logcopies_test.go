@@ -31,7 +31,7 @@ import (
 type copied struct {
 	*Cluster
 	net    *inproc.Network
-	disk   *vfs.MemFS
+	disk   *vfstest.Mem
 	acct   *tables.Table
 	keeper *Keeper // nil: the servers keep the copies
 }
@@ -57,7 +57,7 @@ func keepers(t *testing.T, o copyOptions, test func(t *testing.T, o copyOptions)
 	})
 }
 
-func openCopied(t testing.TB, disk *vfs.MemFS, o copyOptions) (*copied, error) {
+func openCopied(t testing.TB, disk *vfstest.Mem, o copyOptions) (*copied, error) {
 	t.Helper()
 	cat := bank(t)
 	c := &copied{disk: disk, acct: cat.MustTable("account"), net: o.net}
@@ -158,7 +158,7 @@ func (c *copied) Close() error {
 	return err
 }
 
-func mustOpenCopied(t testing.TB, disk *vfs.MemFS, o copyOptions) *copied {
+func mustOpenCopied(t testing.TB, disk *vfstest.Mem, o copyOptions) *copied {
 	t.Helper()
 	c, err := openCopied(t, disk, o)
 	if err != nil {
@@ -294,7 +294,7 @@ func TestAnswersAreInTheCopies(t *testing.T) {
 
 func testAnswersAreInTheCopies(t *testing.T, o copyOptions) {
 	t.Helper()
-	c := mustOpenCopied(t, vfs.NewCrashableMem(), o)
+	c := mustOpenCopied(t, vfstest.NewCrashableMem(), o)
 	defer c.Close()
 	c.inSync(t)
 	for i := range uint64(100) {
@@ -335,7 +335,7 @@ func testLostDirectories(t *testing.T, o copyOptions) {
 	t.Helper()
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 0))
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	acked := map[uint64]int64{} // by account
 	tried := map[uint64][]int64{}
 	value := int64(0)
@@ -403,7 +403,7 @@ func TestSilentCopyLeaves(t *testing.T) {
 
 func testSilentCopyLeaves(t *testing.T, o copyOptions) {
 	t.Helper()
-	c := mustOpenCopied(t, vfs.NewCrashableMem(), o)
+	c := mustOpenCopied(t, vfstest.NewCrashableMem(), o)
 	c.inSync(t)
 	id := c.at(t, 0)
 	home := c.Servers[0]
@@ -454,7 +454,7 @@ func testSilentCopyLeaves(t *testing.T, o copyOptions) {
 // TestReplacedDirectoryIsRefused: a directory that was lost, and comes back after a
 // copy has taken its place, is not served.
 func TestReplacedDirectoryIsRefused(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	o := copyOptions{servers: 2, replicas: 2}
 	c := mustOpenCopied(t, disk, o)
 	c.inSync(t)
@@ -499,7 +499,7 @@ func TestReplacedDirectoryIsRefused(t *testing.T) {
 // TestOlderStateIsRefused: an older state of a directory is not served, however often
 // it is tried, and does not have the place of the present one.
 func TestOlderStateIsRefused(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	o := copyOptions{servers: 2, replicas: 2}
 	home := ServerDir("data", 0)
 	id := uint64(0)
@@ -552,7 +552,7 @@ func TestRecoveredIsConfirmedFirst(t *testing.T) {
 
 func testRecoveredIsConfirmedFirst(t *testing.T, o copyOptions) {
 	t.Helper()
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	c := mustOpenCopied(t, disk, o)
 	c.inSync(t)
 	id := c.at(t, 0)
@@ -648,7 +648,7 @@ func askLastOutcome(t testing.TB, ctx context.Context, c *copied) (wire.Code, er
 // its disk is full, leaves the set, and answers go on.
 func TestFullCopyLeaves(t *testing.T) {
 	var full atomic.Bool
-	mem := vfs.NewCrashableMem()
+	mem := vfstest.NewCrashableMem()
 	fs := vfstest.New(mem)
 	fs.Before = func(_ int, op vfstest.Op, name string) error {
 		if full.Load() && strings.Contains(name, CopiesDir) && (op == vfstest.Create || op == vfstest.Reserve) {
@@ -684,7 +684,7 @@ func TestDelayedSteps(t *testing.T) {
 
 func testDelayedSteps(t *testing.T, o copyOptions) {
 	t.Helper()
-	c := mustOpenCopied(t, vfs.NewCrashableMem(), o)
+	c := mustOpenCopied(t, vfstest.NewCrashableMem(), o)
 	defer c.Close()
 	c.inSync(t)
 	id := c.at(t, 0)
@@ -737,7 +737,7 @@ func testLostDirectoryInDoubt(t *testing.T, o copyOptions) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(testseed.Of(t), 0))
 	const accounts, workers, balance = 24, 6, 1000
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	c := mustOpenCopied(t, disk, o)
 	for id := range uint64(accounts + workers) {
 		if err := c.put(t.Context(), id, balance); err != nil {
@@ -839,7 +839,7 @@ func testInstallBesideTheLog(t *testing.T, o copyOptions) {
 	t.Helper()
 	reading, release := make(chan struct{}), make(chan struct{})
 	var slow atomic.Bool
-	mem := vfs.NewCrashableMem()
+	mem := vfstest.NewCrashableMem()
 	fs := vfstest.New(mem)
 	fs.Before = func(_ int, op vfstest.Op, name string) error {
 		if op == vfstest.OpenR && strings.HasSuffix(name, fs.PathJoin("server-0", baseFile)) && slow.CompareAndSwap(true, false) {

@@ -127,7 +127,7 @@ func TestFirstStart(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	// start starts on a disk, and returns what crashes leave before each operation. It is
 	// killed at one of them, and returns how many there were.
-	start := func(disk *vfs.MemFS, kill int) (after []*vfs.MemFS, n int) {
+	start := func(disk *vfstest.Mem, kill int) (after []*vfstest.Mem, n int) {
 		fs := vfstest.New(disk)
 		var mu sync.Mutex
 		fs.Before = func(_ int, op vfstest.Op, _ string) error {
@@ -150,16 +150,16 @@ func TestFirstStart(t *testing.T) {
 		defer mu.Unlock()
 		return after, n
 	}
-	works := func(disk *vfs.MemFS) error {
+	works := func(disk *vfstest.Mem) error {
 		cl, err := openFirst(t, disk, cat)
 		if err == nil {
 			err = errors.Join(putMark(t, cl, cat, 1), cl.Close())
 		}
 		return err
 	}
-	all, n := start(vfs.NewCrashableMem(), 1<<30)
+	all, n := start(vfstest.NewCrashableMem(), 1<<30)
 	for kill := range n {
-		killed := vfs.NewCrashableMem()
+		killed := vfstest.NewCrashableMem()
 		start(killed, kill)
 		after, _ := start(killed, 1<<30)
 		all = append(all, after[r.IntN(len(after))], after[min(r.IntN(8), len(after)-1)], killed)
@@ -175,7 +175,7 @@ func TestFirstStart(t *testing.T) {
 // TestCopyWithoutIdentity: a copy that could not be completed does not enter the set: it
 // cannot take the place of its home.
 func TestCopyWithoutIdentity(t *testing.T) {
-	mem := vfs.NewCrashableMem()
+	mem := vfstest.NewCrashableMem()
 	fs := vfstest.New(mem)
 	var mu sync.Mutex
 	failures := 0
@@ -216,7 +216,7 @@ func TestCopyWithoutIdentity(t *testing.T) {
 // TestCopyWithoutLog: a copy that has lost its log does not pass for an empty one. It
 // leaves the set, and is made anew.
 func TestCopyWithoutLog(t *testing.T) {
-	disk, o := vfs.NewCrashableMem(), copyOptions{servers: 2, replicas: 2}
+	disk, o := vfstest.NewCrashableMem(), copyOptions{servers: 2, replicas: 2}
 	c := mustOpenCopied(t, disk, o)
 	c.inSync(t)
 	id := c.at(t, 0)
@@ -318,7 +318,7 @@ func TestCopyThatCannotYield(t *testing.T) {
 // TestUncertainSetStays: a change of a set that can be seen, and whose sync has failed,
 // is not taken for made.
 func TestUncertainSetStays(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	fs := vfstest.New(disk)
 	fail, named := false, false
 	fault := syscall.ENOSPC
@@ -369,7 +369,7 @@ func TestUncertainSetStays(t *testing.T) {
 // before the name is durable. The next one recovers from it, cuts the log, and the disk
 // crashes.
 func TestCheckpointOfAKilledProcess(t *testing.T) {
-	cat, disk := bank(t), vfs.NewCrashableMem()
+	cat, disk := bank(t), vfstest.NewCrashableMem()
 	fs := vfstest.New(disk)
 	var mu sync.Mutex
 	armed := false
@@ -425,7 +425,7 @@ func TestCheckpointOfAKilledProcess(t *testing.T) {
 // TestCheckpointOfAnotherIsNotInstalled: a copy takes no checkpoint of another log or
 // position.
 func TestCheckpointOfAnotherIsNotInstalled(t *testing.T) {
-	c := mustOpenCopied(t, vfs.NewCrashableMem(), copyOptions{servers: 2, replicas: 2})
+	c := mustOpenCopied(t, vfstest.NewCrashableMem(), copyOptions{servers: 2, replicas: 2})
 	defer c.Close()
 	c.inSync(t)
 	for i := range uint64(20) {

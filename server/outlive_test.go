@@ -28,7 +28,7 @@ type crashes struct {
 	net   *inproc.Network
 	peers *hooks   // between the servers
 	out   []*hooks // by server: what it sends
-	disks []*vfs.MemFS
+	disks []*vfstest.Mem
 	space []*vfstest.FS // by server: what limits the space of its disk
 	full  []bool        // by server: its disk has no space when it begins
 	parts int
@@ -57,7 +57,7 @@ func startSegments(t *testing.T, servers, partitions int, often bool, segment in
 	c := &crashes{net: net, peers: &hooks{Provider: net}, out: make([]*hooks, servers), space: make([]*vfstest.FS, servers), full: make([]bool, servers), parts: partitions, segmentBytes: segment, often: often, stop: make([]func() error, servers), reborn: &reborn{vaults: &vaults{catalog: vaultCatalog(t), fabric: f, n: 60}}}
 	for i := range servers {
 		c.addrs = append(c.addrs, fmt.Sprintf("crash-%d", i))
-		c.disks = append(c.disks, vfs.NewCrashableMem())
+		c.disks = append(c.disks, vfstest.NewCrashableMem())
 	}
 	c.servers = make([]*server.Server, servers)
 	for i := range servers {

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"drtmx/internal/datadir"
+	"drtmx/internal/vfstest"
 	"drtmx/internal/wal"
 )
 
@@ -28,7 +29,7 @@ func TestReadCopy(t *testing.T) {
 
 func testReadCopy(t *testing.T, o copyOptions) {
 	t.Helper()
-	c := mustOpenCopied(t, vfs.NewCrashableMem(), o)
+	c := mustOpenCopied(t, vfstest.NewCrashableMem(), o)
 	defer c.Close()
 	c.inSync(t)
 	id, g := c.at(t, 0), c.giver(0).(reader)
@@ -108,7 +109,7 @@ func flip(t testing.TB, fs vfs.FS, dir string, number int, at int64) {
 func TestDamageIsRead(t *testing.T) {
 	for where, checkpoint := range map[string]int64{CheckpointDir: 64 << 10, LogDir: 0} {
 		t.Run(where, func(t *testing.T) {
-			disk := vfs.NewCrashableMem()
+			disk := vfstest.NewCrashableMem()
 			c := mustOpenCopied(t, disk, copyOptions{servers: 2, replicas: 2, patience: 200 * time.Millisecond, checkpoint: checkpoint})
 			defer c.Close()
 			c.inSync(t)
@@ -143,7 +144,7 @@ func TestDamageIsRead(t *testing.T) {
 // TestTheRestIsRead: what was read of a copy before it was given away is not read again,
 // and what has come since is.
 func TestTheRestIsRead(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	c := mustOpenCopied(t, disk, copyOptions{servers: 2, replicas: 2, patience: time.Hour})
 	defer c.Close()
 	c.inSync(t)

@@ -37,7 +37,7 @@ func (c *copied) balance(t testing.TB, id uint64) int64 {
 // with an empty directory, however often it is started, and leaves the place of the
 // lost one to a copy.
 func TestEmptyDirectoryIsNotServed(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	o := copyOptions{servers: 2, replicas: 2}
 	c := mustOpenCopied(t, disk, o)
 	c.inSync(t)
@@ -69,7 +69,7 @@ func TestEmptyDirectoryIsNotServed(t *testing.T) {
 // directory. When a copy has taken its place it is refused even so.
 func TestLineageOutlivesEpochs(t *testing.T) {
 	var failing atomic.Bool
-	mem := vfs.NewCrashableMem()
+	mem := vfstest.NewCrashableMem()
 	disk := vfstest.New(mem)
 	disk.Before = func(_ int, op vfstest.Op, name string) error {
 		if failing.Load() && op == vfstest.Create && strings.Contains(name, setsFile+".tmp") {
@@ -137,7 +137,7 @@ func damage(t testing.TB, fs vfs.FS, dir string, at int64) {
 // TestDamagedCopyIsNotAdopted: one of two copies in sync is damaged. The other one
 // takes the place of the lost directory.
 func TestDamagedCopyIsNotAdopted(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	o := copyOptions{servers: 3, replicas: 3}
 	c := mustOpenCopied(t, disk, o)
 	c.inSync(t)
@@ -162,7 +162,7 @@ func TestDamagedCopyIsNotAdopted(t *testing.T) {
 
 // TestAllCopiesAreDamaged: the error names each copy that was not taken, and why.
 func TestAllCopiesAreDamaged(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	o := copyOptions{servers: 2, replicas: 2}
 	c := mustOpenCopied(t, disk, o)
 	c.inSync(t)
@@ -187,7 +187,7 @@ func TestAllCopiesAreDamaged(t *testing.T) {
 // TestStaleKeeperIsNotTrusted: the directory of a keeper that was replaced turns up
 // again. Its copies are stale, and take nobody's place.
 func TestStaleKeeperIsNotTrusted(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	o := copyOptions{servers: 2, replicas: 2}
 	c := mustOpenCopied(t, disk, o)
 	c.inSync(t)
@@ -224,7 +224,7 @@ func TestStaleKeeperIsNotTrusted(t *testing.T) {
 // TestAdoptionInTheWay: an adoption that cannot be carried out changes nothing: if the
 // directory that was missed is there again, it is served.
 func TestAdoptionInTheWay(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	o := copyOptions{servers: 2, replicas: 2}
 	c := mustOpenCopied(t, disk, o)
 	c.inSync(t)
@@ -247,7 +247,7 @@ func TestAdoptionInTheWay(t *testing.T) {
 // TestDamagedCopyIsMadeAnew: a copy whose log is damaged leaves the set, and is made
 // anew.
 func TestDamagedCopyIsMadeAnew(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	o := copyOptions{servers: 2, replicas: 2, patience: 200 * time.Millisecond}
 	c := mustOpenCopied(t, disk, o)
 	c.inSync(t)
@@ -281,7 +281,7 @@ func TestDamagedCopyIsMadeAnew(t *testing.T) {
 // TestLostEndOfLog: a home that has lost the end of its log finds a copy in sync that
 // has it. It acknowledges nothing, and the copy stays what it is.
 func TestLostEndOfLog(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	o := copyOptions{servers: 2, replicas: 2, patience: time.Hour}
 	c := mustOpenCopied(t, disk, o)
 	c.inSync(t)

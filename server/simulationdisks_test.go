@@ -215,7 +215,7 @@ func (k *crashing) loseDisk(i int) error {
 			return err
 		}
 		d.sets.put(j, set)
-		d.mem[j] = vfs.NewCrashableMem()
+		d.mem[j] = vfstest.NewCrashableMem()
 		if err := move(all, d.mem[j], server.ServerDir("data", j)); err != nil {
 			return err
 		}

@@ -58,8 +58,8 @@ type simHost struct {
 	all  *hosts
 	i    int
 	name string
-	mem  *vfs.MemFS // under all.mu
-	life *hostLife  // the present process; under all.mu
+	mem  *vfstest.Mem // under all.mu
+	life *hostLife    // the present process; under all.mu
 	port int
 
 	moment *moment // the process is held then; under all.mu
@@ -286,7 +286,7 @@ func (x *simHost) kill(lose bool) (revive func(), ok bool) {
 	}
 	x.life = nil
 	if lose = lose && h.losable(x); lose {
-		x.mem = vfs.NewCrashableMem()
+		x.mem = vfstest.NewCrashableMem()
 	}
 	x.mem = x.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, h.s.Intn(101), 100}[h.s.Intn(3)], RNG: rand.New(h.s)})
 	h.counts["crashes"]++
@@ -346,7 +346,7 @@ func newHosts(r *simulation) *hosts {
 	}
 	n := []int{2, 3, 3}[s.Intn(3)]
 	for i := range n {
-		h.of = append(h.of, &simHost{all: h, i: i, name: fmt.Sprintf("h%d", i), mem: vfs.NewCrashableMem()})
+		h.of = append(h.of, &simHost{all: h, i: i, name: fmt.Sprintf("h%d", i), mem: vfstest.NewCrashableMem()})
 	}
 	h.partitions, h.replicas = n*(1+s.Intn(2)), 2
 	if n > 2 && s.Bool(0.6) {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/zeebo/xxh3"
 
 	clusters "drtmx/internal/cluster"
@@ -18,6 +17,7 @@ import (
 	"drtmx/internal/member"
 	"drtmx/internal/replica"
 	"drtmx/internal/rng"
+	"drtmx/internal/vfstest"
 	"drtmx/internal/wal"
 	"drtmx/rdma"
 	"drtmx/rdma/multi"
@@ -268,7 +268,7 @@ func (x *simHost) halt() (start func(empty bool), ok bool) {
 		begun = true
 		if empty {
 			h.mu.Lock()
-			x.mem = vfs.NewCrashableMem()
+			x.mem = vfstest.NewCrashableMem()
 			h.mu.Unlock()
 			h.w.Event("%s has an empty disk", x.name)
 		}

@@ -22,7 +22,7 @@ import (
 // before each operation that changes something.
 type crashPoints struct {
 	mu    sync.Mutex
-	mem   *vfs.MemFS
+	mem   *vfstest.Mem
 	r     *rand.Rand
 	one   int // of how many points is kept, at random
 	disks []crashedDisk
@@ -31,7 +31,7 @@ type crashPoints struct {
 }
 
 type crashedDisk struct {
-	fs   *vfs.MemFS
+	fs   *vfstest.Mem
 	done bool
 	op   vfstest.Op
 	name string
@@ -109,7 +109,7 @@ func smallBackup(t *testing.T, c *crashPoints, seed uint64) {
 // incomplete, or it is complete. Once it was said to be complete, it is.
 func TestCrashOfABackup(t *testing.T) {
 	seed := testseed.Of(t)
-	c := &crashPoints{mem: vfs.NewCrashableMem(), r: rand.New(rand.NewPCG(seed, 1)), one: keptPoints(2)}
+	c := &crashPoints{mem: vfstest.NewCrashableMem(), r: rand.New(rand.NewPCG(seed, 1)), one: keptPoints(2)}
 	smallBackup(t, c, seed)
 	complete := 0
 	for i, d := range c.disks {
@@ -133,7 +133,7 @@ func TestCrashOfABackup(t *testing.T) {
 func TestCrashOfARestore(t *testing.T) {
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 2))
-	made := &crashPoints{mem: vfs.NewCrashableMem(), r: r, one: 1 << 30}
+	made := &crashPoints{mem: vfstest.NewCrashableMem(), r: r, one: 1 << 30}
 	smallBackup(t, made, seed)
 	c := &crashPoints{mem: made.mem.CrashClone(vfs.CrashCloneCfg{}), r: r, one: keptPoints(12)}
 	o := RestoreOptions{FS: c.fs(), From: "backup", Dir: "restored", Servers: 2, Partitions: 2, segmentBytes: 64 << 10}

@@ -204,7 +204,7 @@ func TestManifestIsWhatIsThere(t *testing.T) {
 // TestBackupSurvivesWithItsDirectories: a backup that is complete is there after a crash,
 // however many directories it has made.
 func TestBackupSurvivesWithItsDirectories(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	if _, err := Run(t.Context(), newFakeServers(t, 1).options(disk, "a/b/c")); err != nil {
 		t.Fatal(err)
 	}

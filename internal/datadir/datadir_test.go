@@ -186,8 +186,8 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	crashes := 0
 	for at := 0; ; at++ {
 		for _, kept := range []int{0, 50, 100} {
-			disk := vfs.NewCrashableMem()
-			var after *vfs.MemFS
+			disk := vfstest.NewCrashableMem()
+			var after *vfstest.Mem
 			var id string
 			epoch := uint32(0)
 			fs := vfstest.New(disk)
@@ -312,7 +312,7 @@ func TestKilledAndCrashed(t *testing.T) {
 	for kill := 0; ; kill++ {
 		more := false
 		for crash := 0; ; crash++ {
-			disk := vfs.NewCrashableMem()
+			disk := vfstest.NewCrashableMem()
 			fs := vfstest.New(disk)
 			n := 0
 			fs.Before = func(_ int, op vfstest.Op, _ string) error {
@@ -331,7 +331,7 @@ func TestKilledAndCrashed(t *testing.T) {
 			} else {
 				more = true
 			}
-			var after []*vfs.MemFS
+			var after []*vfstest.Mem
 			fs, n = vfstest.New(disk), 0
 			fs.Before = func(_ int, op vfstest.Op, _ string) error {
 				if op.Changes() {
@@ -384,7 +384,7 @@ const aCopy = "data/server-2/copies/server-1"
 // adopted, or has been, and then it opens in an epoch above.
 func TestCrashOfAnAdoption(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	id := mine
 	id.Format, id.ID = Format, "0123456789abcdef0123456789abcdef"
 	if err := WriteCopy(disk, aCopy, Copy{Epoch: 4, Since: 2}); err != nil {
@@ -396,7 +396,7 @@ func TestCrashOfAnAdoption(t *testing.T) {
 	if err := MakeDir(disk, path); err != nil { // that of a start that did not come far
 		t.Fatal(err)
 	}
-	var after []*vfs.MemFS
+	var after []*vfstest.Mem
 	fs := vfstest.New(disk)
 	fs.Before = func(_ int, op vfstest.Op, _ string) error {
 		if op.Changes() {
@@ -434,7 +434,7 @@ func TestCrashOfAnAdoption(t *testing.T) {
 // TestRemovedInOrder: what is left of a directory that is removed, at any moment, is not
 // taken for one.
 func TestRemovedInOrder(t *testing.T) {
-	disk := vfs.NewCrashableMem()
+	disk := vfstest.NewCrashableMem()
 	d, err := Open(disk, path, mine)
 	if err == nil {
 		err = errors.Join(d.Begin(), d.Close())

@@ -18,6 +18,7 @@ import (
 	"drtmx/internal/clock"
 	"drtmx/internal/rng"
 	"drtmx/internal/testseed"
+	"drtmx/internal/vfstest"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -284,7 +285,7 @@ func TestCrashes(t *testing.T) {
 	r := rng.New(seed)
 	c := draw(r, 3000)
 	for _, unsynced := range []int{0, 50, 100} {
-		disk := vfs.NewCrashableMem()
+		disk := vfstest.NewCrashableMem()
 		crashes, done := 0, false
 		crash := func(op string) {
 			crashes++

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"drtmx/internal/testseed"
+	"drtmx/internal/vfstest"
 )
 
 // recordsOf are the records of a log from a position on.
@@ -32,7 +33,7 @@ func TestCopy(t *testing.T) {
 	for run := range 10 {
 		rnd := rand.New(rand.NewPCG(seed, uint64(run)))
 		opt := small(vfs.NewMem())
-		disk := vfs.NewCrashableMem()
+		disk := vfstest.NewCrashableMem()
 		home := open(t, opt)
 		var starts []LSN
 		for life := range 3 { // each of them ends with a mark

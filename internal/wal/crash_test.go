@@ -154,7 +154,7 @@ func (c *crasher) cut(l *Log, g *ledger, rnd *rand.Rand) error {
 
 // recover recovers from a crash. It opens what the crash left, appends, and
 // opens it again. nested crashes in the middle of that.
-func (c *crasher) recover(mem *vfs.MemFS, g *ledger, acked LSN, rnd *rand.Rand, nested bool) error {
+func (c *crasher) recover(mem *vfstest.Mem, g *ledger, acked LSN, rnd *rand.Rand, nested bool) error {
 	c.recoveries.Add(1)
 	for life := range 2 {
 		fs := vfstest.New(mem)
@@ -199,7 +199,7 @@ func (c *crasher) recover(mem *vfs.MemFS, g *ledger, acked LSN, rnd *rand.Rand, 
 }
 
 // crash recovers from what crashes at this moment may leave.
-func (c *crasher) crash(mem *vfs.MemFS, g *ledger, n int, what string) error {
+func (c *crasher) crash(mem *vfstest.Mem, g *ledger, n int, what string) error {
 	rnd := rand.New(rand.NewPCG(c.seed, uint64(n)))
 	for _, percent := range []int{0, 20 + rnd.IntN(60), 100} {
 		g.mu.Lock() // need does not change
@@ -223,7 +223,7 @@ func (c *crasher) crash(mem *vfs.MemFS, g *ledger, n int, what string) error {
 // live runs a log through several lives with a crash point at each operation.
 func (c *crasher) live(lives, steps int) {
 	rnd := rand.New(rand.NewPCG(c.seed, 0))
-	mem := vfs.NewCrashableMem()
+	mem := vfstest.NewCrashableMem()
 	fs := vfstest.New(mem)
 	var g ledger
 	var failed atomic.Pointer[error]

@@ -47,7 +47,7 @@ func (f *faultRun) before(n int, op vfstest.Op, name string) error {
 // run returns false if the workload has fewer operations.
 func (f *faultRun) run(t *testing.T, seed uint64) bool {
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	mem := vfs.NewCrashableMem()
+	mem := vfstest.NewCrashableMem()
 	fs := vfstest.New(mem)
 	fs.Before, fs.Short = f.before, f.short
 	var g ledger
@@ -142,7 +142,7 @@ func TestFaultAtEveryOperation(t *testing.T) {
 // A full disk refuses records and loses none. When there is space again, the log
 // goes on.
 func TestNoSpace(t *testing.T) {
-	mem := vfs.NewCrashableMem()
+	mem := vfstest.NewCrashableMem()
 	fs := vfstest.New(mem)
 	opt := small(fs)
 	opt.RecordBytes = 256
@@ -225,7 +225,7 @@ func TestNoSpace(t *testing.T) {
 // even if nothing follows. Without the mark it is a torn tail.
 func TestMark(t *testing.T) {
 	for _, marked := range []bool{false, true} {
-		mem := vfs.NewCrashableMem()
+		mem := vfstest.NewCrashableMem()
 		opt := small(mem)
 		if marked {
 			opt.MarkDelay = time.Millisecond
@@ -270,7 +270,7 @@ func TestMark(t *testing.T) {
 // What was written behind a torn tail does not come back, even if what is
 // written in place of the torn record ends exactly where it begins.
 func TestStaleFrames(t *testing.T) {
-	mem := vfs.NewCrashableMem()
+	mem := vfstest.NewCrashableMem()
 	fs := vfstest.New(mem)
 	opt := small(fs)
 	opt.SegmentBytes = 1 << 14

@@ -49,7 +49,7 @@ func TestAgainstModel(t *testing.T) {
 	seed := testseed.Of(t)
 	for run := range 20 {
 		rnd := rand.New(rand.NewPCG(seed, uint64(run)))
-		mem := vfs.NewMem()
+		mem := vfstest.NewMem()
 		var g ledger
 		c := &crasher{t: t, seed: seed}
 		for life := range 4 {
@@ -82,7 +82,7 @@ func TestAgainstModel(t *testing.T) {
 
 // The sizes at the bounds, up to the largest record across many segments.
 func TestSizes(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	opt := Options{FS: mem, Dir: "d", SegmentBytes: 1 << 20, RecordBytes: MaxRecordBytes}
 	l := open(t, opt)
 	if _, err := l.Append(nil); !errors.Is(err, ErrClosed) {
@@ -124,7 +124,7 @@ func TestSizes(t *testing.T) {
 // The zeros of a new segment are synced in pieces, so that a sync of the log
 // does not wait for all of them.
 func TestNewSegmentIsSyncedInPieces(t *testing.T) {
-	fs := vfstest.New(vfs.NewMem())
+	fs := vfstest.New(vfstest.NewMem())
 	var mu sync.Mutex
 	syncs := map[string]int{}
 	fs.Before = func(_ int, op vfstest.Op, name string) error {
@@ -152,7 +152,7 @@ func TestNewSegmentIsSyncedInPieces(t *testing.T) {
 }
 
 func TestSegmentsAreReused(t *testing.T) {
-	mem := vfs.NewCrashableMem()
+	mem := vfstest.NewCrashableMem()
 	fs := vfstest.New(mem)
 	created := 0
 	var mu sync.Mutex
@@ -206,7 +206,7 @@ func TestSegmentsAreReused(t *testing.T) {
 
 // Everything that arrives during a sync goes into the next group.
 func TestGroups(t *testing.T) {
-	fs := vfstest.New(vfs.NewMem())
+	fs := vfstest.New(vfstest.NewMem())
 	gate := make(chan struct{})
 	var once sync.Once
 	entered := make(chan struct{})
@@ -253,7 +253,7 @@ func TestGroups(t *testing.T) {
 }
 
 // content returns the files of a log.
-func content(t *testing.T, mem *vfs.MemFS, dir string) map[string][]byte {
+func content(t *testing.T, mem *vfstest.Mem, dir string) map[string][]byte {
 	t.Helper()
 	names, err := mem.List(dir)
 	if err != nil {
@@ -272,7 +272,7 @@ func content(t *testing.T, mem *vfs.MemFS, dir string) map[string][]byte {
 
 // filled makes a log of several segments whose records cross from one to the
 // next.
-func filled(t *testing.T, mem *vfs.MemFS) *ledger {
+func filled(t *testing.T, mem *vfstest.Mem) *ledger {
 	t.Helper()
 	l := open(t, small(mem))
 	l.Start()
@@ -290,7 +290,7 @@ func filled(t *testing.T, mem *vfs.MemFS) *ledger {
 // A byte that is changed anywhere stops recovery with the file and an offset at
 // or before it, or is not needed: then all records are there. No file changes.
 func TestEveryByte(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	g := filled(t, mem)
 	last := g.recs[len(g.recs)-1]
 	var stopped, unneeded int
@@ -350,7 +350,7 @@ func onlyReads(t *testing.T, mem vfs.FS) vfs.FS {
 // A file of another format, and one of another log, stop recovery, and nothing
 // is touched.
 func TestForeignFiles(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := vfstest.NewMem()
 	filled(t, mem)
 	b := content(t, mem, "d")[segmentName(2)]
 	saved := bytes.Clone(b)
@@ -380,7 +380,7 @@ func TestForeignFiles(t *testing.T) {
 // after it, any other by the position from which the log is needed.
 func TestMissingFile(t *testing.T) {
 	for _, index := range []uint64{0, 2, 3} {
-		mem := vfs.NewMem()
+		mem := vfstest.NewMem()
 		filled(t, mem)
 		if err := mem.Remove("d/" + segmentName(index)); err != nil {
 			t.Fatal(err)
@@ -400,7 +400,7 @@ func TestMissingFile(t *testing.T) {
 
 // A file that is too short is damaged.
 func TestTruncatedFile(t *testing.T) {
-	mem := vfs.NewCrashableMem()
+	mem := vfstest.NewCrashableMem()
 	filled(t, mem)
 	for _, index := range []uint64{0, 3} {
 		clone := mem.CrashClone(vfs.CrashCloneCfg{})
@@ -435,14 +435,14 @@ func TestOptions(t *testing.T) {
 		func(o *Options) { o.SegmentBytes = 1025 },
 		func(o *Options) { o.RecordBytes = MaxRecordBytes + 1 },
 	} {
-		opt := small(vfs.NewMem())
+		opt := small(vfstest.NewMem())
 		change(&opt)
 		if l, err := Open(opt); err == nil {
 			closeLog(t, l)
 			t.Errorf("%+v is accepted", opt)
 		}
 	}
-	opt := small(vfs.NewMem())
+	opt := small(vfstest.NewMem())
 	opt.ReadOnly = true
 	if _, err := Open(opt); err == nil {
 		t.Error("a log that does not exist was opened to be read")
@@ -451,7 +451,7 @@ func TestOptions(t *testing.T) {
 
 // Append allocates nothing in steady state.
 func TestAppendAllocatesNothing(t *testing.T) {
-	opt := Options{FS: vfs.NewMem(), Dir: "d", SegmentBytes: 8 << 20, RecordBytes: 1024}
+	opt := Options{FS: vfstest.NewMem(), Dir: "d", SegmentBytes: 8 << 20, RecordBytes: 1024}
 	l := open(t, opt)
 	l.Start()
 	p := make([]byte, 200)
@@ -516,7 +516,7 @@ func FuzzFrame(f *testing.F) {
 func FuzzOpen(f *testing.F) {
 	f.Add([]byte("x"), []byte("y"))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		mem := vfs.NewMem()
+		mem := vfstest.NewMem()
 		if err := mem.MkdirAll("d", 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -549,7 +549,7 @@ func FuzzOpen(f *testing.F) {
 // AppendWait waits for room while the disk is slow, and returns when there is
 // none to be had.
 func TestAppendWait(t *testing.T) {
-	fs := vfstest.New(vfs.NewMem())
+	fs := vfstest.New(vfstest.NewMem())
 	var fault error
 	gate := make(chan struct{})
 	opt := small(fs)
@@ -616,7 +616,7 @@ func TestAppendWait(t *testing.T) {
 // TestSetAside: what is set aside is there on a full disk, whatever else is
 // appended, and nobody else gets it.
 func TestSetAside(t *testing.T) {
-	fs := vfstest.New(vfs.NewMem())
+	fs := vfstest.New(vfstest.NewMem())
 	l := open(t, small(fs))
 	defer closeLog(t, l)
 	l.Start()
@@ -652,7 +652,7 @@ func TestSetAside(t *testing.T) {
 // TestGivenUpWithoutSpace: room that is given up while there is no space ends the
 // attempts to reserve more. They begin again when it is needed.
 func TestGivenUpWithoutSpace(t *testing.T) {
-	fs := vfstest.New(vfs.NewMem())
+	fs := vfstest.New(vfstest.NewMem())
 	l := open(t, small(fs))
 	defer closeLog(t, l)
 	l.Start()
