@@ -510,9 +510,10 @@ func (sc *scenario) draw(stream *rng.Stream, seed uint64) (load, setup) {
 	return l, u
 }
 
-// disturb begins what goes wrong in a run.
-func (sc *scenario) disturb(x *cluster, b *upsetting, s *rng.Stream) (end func()) {
-	calm, stop := func() {}, func() {}
+// disturb begins what goes wrong in a run. Upsets end with calm, before the run is
+// looked at; pauses of a server go on meanwhile, until stop.
+func (sc *scenario) disturb(x *cluster, b *upsetting, s *rng.Stream) (calm, stop func()) {
+	calm, stop = func() {}, func() {}
 	if sc.upset != nil {
 		sc.upset(b)
 		calm = b.end
@@ -520,7 +521,7 @@ func (sc *scenario) disturb(x *cluster, b *upsetting, s *rng.Stream) (end func()
 	if sc.pause {
 		stop = x.pauseNowAndThen(s)
 	}
-	return func() { calm(); stop() }
+	return calm, stop
 }
 
 // runOnce is one run of a scenario: its load, its faults and all else are drawn from the seed.
@@ -537,10 +538,11 @@ func (sc *scenario) runOnce(t *testing.T, seed uint64) *outcome {
 	x := u.start(t, newLists(&l))
 	defer x.Close()
 	var once sync.Once
-	end := sc.disturb(x, newUpsetting(t, x, u.upset, stream), stream)
-	x.calm = func() { once.Do(end) }
+	calm, stop := sc.disturb(x, newUpsetting(t, x, u.upset, stream), stream)
+	x.calm = func() { once.Do(calm) }
 	out, err := x.run(t, &l)
 	x.calm()
+	stop()
 	if err != nil {
 		t.Errorf("%+v\nfaults %+v: %v", l, u.net.Faults, err)
 	}

@@ -283,10 +283,10 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 			wg.Go(func() { r.checkpoints(x, s, rest, done) })
 		}
 	}
-	end := func() {}
+	end, stop := func() {}, func() {}
 	switch {
 	case r.storm != nil:
-		end = r.storm.disturb(x, r.stormy(t, x), r.s.Split("storm"))
+		end, stop = r.storm.disturb(x, r.stormy(t, x), r.s.Split("storm"))
 	case r.kind != "memory":
 		s := r.s.Split("upsets")
 		wg.Go(func() { r.upsets(x, s, done) })
@@ -296,6 +296,7 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 	x.calm = func() { once.Do(func() { close(done); end(); wg.Wait() }) }
 	out, err := x.run(t, &r.l)
 	x.calm()
+	stop()
 	err = errors.Join(err, crashed)
 	for what, n := range out.counts {
 		counts[what] += n

@@ -3,8 +3,6 @@ package indextest
 import (
 	"context"
 	"fmt"
-	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +13,7 @@ import (
 	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 )
@@ -123,19 +122,10 @@ func (e *Env) Close() { _ = e.ep.Close() }
 // Dial connects to the region.
 func (e *Env) Dial() (rdma.Conn, error) { return e.net.Dial(context.Background(), e.addr) }
 
-// Seed is the seed of this run: DRTMX_SEED if set, else from the clock. It is logged.
+// Seed is the seed of this run: see testseed.Of.
 func Seed(tb testing.TB) uint64 {
 	tb.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("DRTMX_SEED"); s != "" {
-		v, err := strconv.ParseUint(s, 0, 64)
-		if err != nil {
-			tb.Fatalf("DRTMX_SEED: %v", err)
-		}
-		seed = v
-	}
-	tb.Logf("DRTMX_SEED=%d", seed)
-	return seed
+	return testseed.Of(tb)
 }
 
 // newRand is a stream of the run for one purpose.

@@ -116,14 +116,6 @@ func Share(t testing.TB, variable string) (i, n int) {
 // and for the full length of others. make soak does.
 func Soaking() bool { return os.Getenv("DRTMX_SOAK") == "1" }
 
-// NeedsSoak skips a test unless such tests are asked for.
-func NeedsSoak(t testing.TB, why string) {
-	t.Helper()
-	if !Soaking() {
-		t.Skipf("%s: runs in make soak, or with DRTMX_SOAK=1", why)
-	}
-}
-
 // Patience is how long a test waits for what must come: longer than a slow and busy
 // machine may take. DRTMX_PATIENCE changes it, for runs that are to fail.
 func Patience() time.Duration {

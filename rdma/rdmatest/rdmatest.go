@@ -2,8 +2,6 @@ package rdmatest
 
 import (
 	"context"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +10,7 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 )
 
@@ -91,43 +90,33 @@ func runCase(t testing.TB, c Case, mk func(testing.TB) Fixture) {
 // seeds are those of running tests, so that all parts of one draw from one.
 var seeds sync.Map // testing.TB to uint64
 
-// Seed returns the random seed of test t, the same at every call: DRTMX_SEED if
-// set, otherwise a value from the clock. It is printed if t fails.
+// Seed returns the seed of test t, the same at every call: see testseed.Of.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	if v, ok := seeds.Load(t); ok {
 		return v.(uint64)
 	}
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("DRTMX_SEED"); s != "" {
-		v, err := strconv.ParseUint(s, 0, 64)
-		if err != nil {
-			t.Fatalf("DRTMX_SEED: %v", err)
-		}
-		seed = v
-	}
+	seed := testseed.Of(t)
 	seeds.Store(t, seed)
-	t.Cleanup(func() {
-		seeds.Delete(t)
-		if t.Failed() {
-			t.Logf("replay with DRTMX_SEED=%d", seed)
-		}
-	})
+	t.Cleanup(func() { seeds.Delete(t) })
 	return seed
 }
 
 // Catches fails t unless the named case rejects the fixture: the proof that
 // the case can fail. What a case finds may depend on how goroutines take turns: it
-// runs again until it has found something, for a minute. Catches returns the first
-// complaint.
+// runs again, with the next seed, until it has found something, for a minute. Catches
+// returns the first complaint.
 func Catches(t *testing.T, name string, mk func(testing.TB) Fixture) string {
 	t.Helper()
 	for _, c := range Cases() {
 		if c.Name != name {
 			continue
 		}
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		seed := Seed(t)
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); seed++ {
 			r := &recorder{TB: t}
+			seeds.Store(r, seed)
+			t.Cleanup(func() { seeds.Delete(r) })
 			if r.do(func() { runCase(r, c, mk) }); r.first != "" {
 				return r.first
 			}

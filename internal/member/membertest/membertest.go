@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -93,19 +91,10 @@ func (e *env) openName(t testing.TB, name string) member.Store {
 	return s
 }
 
-// Seed returns DRTMX_SEED if set, otherwise a new seed, and prints it.
+// Seed is the seed of this run: see testseed.Of.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("DRTMX_SEED"); s != "" {
-		v, err := strconv.ParseUint(s, 0, 64)
-		if err != nil {
-			t.Fatalf("DRTMX_SEED: %v", err)
-		}
-		seed = v
-	}
-	t.Logf("DRTMX_SEED=%d", seed)
-	return seed
+	return testseed.Of(t)
 }
 
 // server returns a server with one endpoint.
