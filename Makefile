@@ -20,7 +20,7 @@ CONCURRENT := ./server/... ./index/... ./internal/mem/... ./internal/block/... .
 	./internal/exec/... ./internal/wal/... ./internal/image/... ./internal/datadir/... ./internal/backup/... \
 	./internal/cluster/... ./internal/member/... ./internal/metrics/... ./rdma/... ./txn/... ./ycsb/...
 
-.PHONY: all build tpcc ycsb compare test test-verbs bench-verbs race race-quick planted sim simulate simulate-planted lint cross bench bench-peers measure fuzz fuzz-frames soak clean
+.PHONY: all build tpcc ycsb compare test test-verbs bench-verbs race race-quick planted sim sim-planted histories lint cross bench bench-peers measure fuzz fuzz-frames soak clean
 
 all: build
 
@@ -78,21 +78,25 @@ planted:
 
 # Runs and checks long random histories; SIM is the length of each scenario.
 SIM ?= 20s
-sim:
+histories:
 	DRTMX_SIM=$(SIM) $(GO) test ./server -run Histories -parallel 6 -v -timeout 60m
 	DRTMX_LONG=600 $(GO) test ./server -run TestLongHistory -v -timeout 60m
 
-# Simulates clusters, one for each seed: see docs/invariants.md. REPLAY=1 runs each
-# seed again, and compares the traces; FIRST is the first seed.
-SEEDS  ?= 1000
+# Simulates clusters, one for each seed: see docs/invariants.md. SEEDS is a range, and
+# FOR a time; SEED=17 is one of them, of which TRACE=1 prints all events and SHRINK=1
+# looks for a smaller case that fails. KIND is a kind of cluster, REPLAY=1 runs each
+# seed again and compares the traces, RACE=1 has the race detector, and KEPT=1 begins
+# with the seeds that once failed. ORDER and WITHOUT are as failures say.
+SEEDS  ?= 1-1000
 REPLAY ?= 10
-FIRST  ?= 1
-simulate:
-	DRTMX_SEEDS=$(SEEDS) DRTMX_REPLAY=$(REPLAY) DRTMX_SEED=$(FIRST) $(GO) test -count 1 -v -run TestSimulate -timeout 0 ./internal/sim
+sim:
+	@$(GO) run ./internal/sim/simulate -seeds $(or $(SEED),$(SEEDS)) -replay $(REPLAY) $(if $(KIND),-kind $(KIND)) \
+		$(if $(FOR),-time $(FOR)) $(if $(TRACE),-trace) $(if $(SHRINK),-shrink) $(if $(RACE),-race) \
+		$(if $(KEPT),-kept internal/sim/kept.txt) $(if $(ORDER),-order $(ORDER)) $(if $(WITHOUT),-without '$(WITHOUT)')
 
 # The simulator must find planted bugs, each within a number of seeds. BUGS is a
 # regular expression that chooses some of them.
-simulate-planted:
+sim-planted:
 	DRTMX_PLANTED_SIM='$(BUGS)' $(GO) test -count 1 -v -run TestSimulatorFindsBugs -timeout 0 ./internal/planted
 
 # Other systems: what is portable is txn, tables and server over inproc and tcp.

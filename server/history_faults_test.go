@@ -291,12 +291,15 @@ type upsetting struct {
 	d    *disturbance
 	s    *rng.Stream
 	long bool
+	next func(what string) bool // whether what comes again and again happens this time
 	done chan struct{}
 	wg   sync.WaitGroup
 }
 
 func newUpsetting(t testing.TB, x *cluster, d *disturbance, s *rng.Stream) *upsetting {
-	return &upsetting{x: x, d: d, s: s, long: simTime(t, 0) >= longSim, done: make(chan struct{})}
+	return &upsetting{
+		x: x, d: d, s: s, long: simTime(t, 0) >= longSim, next: func(string) bool { return true }, done: make(chan struct{}),
+	}
 }
 
 // end ends all disturbances.
@@ -339,8 +342,11 @@ func (u *upsetting) failDialsFrom(s *rng.Stream, names []string, least, most int
 		for on := true; on; {
 			from, to := names[s.Intn(len(names))], u.x.addrs[s.Intn(len(u.x.addrs))]
 			kinds := rdma.DialErrors()
-			u.x.net.FailDials(from, to, kinds[s.Intn(len(kinds))])
+			kind := kinds[s.Intn(len(kinds))]
 			last := between(s, least, most)
+			if u.next("dials that fail") {
+				u.x.net.FailDials(from, to, kind)
+			}
 			on = u.sleep(last)
 			u.x.net.FailDials(from, to, nil)
 			on = on && u.sleep(last/2+between(s, 0, int(last.Milliseconds()/2)))
@@ -402,7 +408,9 @@ func (u *upsetting) pause(name string, least, most int, again bool) {
 		for on {
 			addr := u.x.addrs[s.Intn(len(u.x.addrs))]
 			last := between(s, least, most)
-			_ = u.x.net.Pause(addr)
+			if u.next("pause") {
+				_ = u.x.net.Pause(addr)
+			}
 			on = u.sleep(last)
 			_ = u.x.net.Resume(addr)
 			on = on && again && u.sleep(last/2+between(s, 0, int(last.Milliseconds()/2)))

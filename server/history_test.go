@@ -58,6 +58,8 @@ type cluster struct {
 	// as runs what the process of one of dbs does; nil: all are this process.
 	as   func(db int, fn func())
 	calm func() // ends the disturbances, before a run is looked at; nil if there are none
+	// present says which clients take part; nil: all do.
+	present func(client int) bool
 }
 
 // startCluster embeds servers over a network with faults. Opening may meet
@@ -191,6 +193,9 @@ func (x *cluster) run(t testing.TB, l *load) (*outcome, error) {
 			db = x.dbs[i%len(x.dbs)]
 		}
 		clients[i] = newClient(l, x.s, db, i)
+		if x.present != nil && !x.present(i) {
+			continue
+		}
 		wg.Add(1)
 		go func() {
 			defer wg.Done()

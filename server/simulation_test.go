@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -32,12 +33,14 @@ func init() {
 }
 
 // TestSimulation runs whole clusters in a simulated world, one for each seed, and
-// prints the hash of each trace. internal/sim builds and runs it. The environment
-// says what to run:
+// prints what each has shown. internal/sim/simulate builds and runs it. The
+// environment says what to run:
 //
 //	DRTMX_SIM_SEEDS=from:count
 //	DRTMX_SIM_KIND=memory|faults|disk|hosts|storm   that kind of cluster; drawn if empty
-//	DRTMX_SIM_TRACE=dir                 where each trace is written
+//	DRTMX_SIM_ORDER=n                               other delays for the same case
+//	DRTMX_SIM_WITHOUT=part,part                     parts of the case to leave out
+//	DRTMX_SIM_TRACE=dir                             where each trace is written
 func TestSimulation(t *testing.T) {
 	from, count := uint64(1), uint64(1)
 	if v := os.Getenv("DRTMX_SIM_SEEDS"); v != "" {
@@ -45,12 +48,21 @@ func TestSimulation(t *testing.T) {
 			t.Fatalf("DRTMX_SIM_SEEDS=%q, want from:count", v)
 		}
 	}
+	var o sim.Options
+	if v := os.Getenv("DRTMX_SIM_ORDER"); v != "" {
+		if _, err := fmt.Sscan(v, &o.Order); err != nil {
+			t.Fatalf("DRTMX_SIM_ORDER=%q, want a number", v)
+		}
+	}
+	if v := os.Getenv("DRTMX_SIM_WITHOUT"); v != "" {
+		o.Without = strings.Split(v, ",")
+	}
 	if runtime.GOMAXPROCS(0) != 1 || os.Getenv("GOMAXPROCS") != "1" {
 		t.Fatal("the process must start with GOMAXPROCS=1")
 	}
 	debug.SetGCPercent(-1)
 	for seed := from; seed < from+count; seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { simulateOnce(t, seed) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { simulateOnce(t, seed, o) })
 		// What a bubble leaves in pools must not reach the next one.
 		runtime.GC()
 		runtime.GC()
@@ -61,49 +73,52 @@ func TestSimulation(t *testing.T) {
 }
 
 // simulateOnce runs one cluster in a bubble.
-func simulateOnce(t *testing.T, seed uint64) {
+func simulateOnce(t *testing.T, seed uint64, o sim.Options) {
 	t.Helper()
 	cryptotest.SetGlobalRandom(t, seed)
-	var file *os.File
+	var trace *bufio.Writer
 	if dir := os.Getenv("DRTMX_SIM_TRACE"); dir != "" {
-		var err error
-		if file, err = os.Create(filepath.Join(dir, fmt.Sprintf("trace-%d", seed))); err != nil {
+		file, err := os.Create(filepath.Join(dir, fmt.Sprintf("trace-%d", seed)))
+		if err != nil {
 			t.Fatal(err)
 		}
 		defer file.Close()
-	}
-	out := bufio.NewWriterSize(file, 1<<20)
-	if file == nil {
-		out = nil
-	} else {
+		trace = bufio.NewWriterSize(file, 1<<20)
 		defer func() {
-			if err := out.Flush(); err != nil {
+			if err := trace.Flush(); err != nil {
 				t.Error(err)
 			}
 		}()
+		o.Trace = trace
 	}
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(sim.Date))
-		w := sim.New(seed, nil)
-		if out != nil {
-			w = sim.New(seed, out)
-		}
-		r := newSimulation(w, seed)
-		r.trace = out
+		r := newSimulation(sim.New(seed, o), seed)
+		r.trace = trace
 		result, err := r.run(t)
-		hash, events := w.Trace()
-		if r.d != nil && r.d.replicas > 1 {
-			r.kind = "replicas"
-		}
-		fmt.Printf("seed %d %s: hash %016x, %d events, %v, %d transactions: %v\n",
-			seed, r.kind, hash, events, time.Since(sim.Date).Round(time.Millisecond), result.txns, result.counts)
 		if err != nil {
-			t.Errorf("seed %d: %v\n%+v\n%+v\nthe last events:\n%s", seed, err, r.l, r.u.net.Faults, w.Tail())
+			t.Errorf("seed %d: %v", seed, err)
 		}
-		if err := w.Err(); err != nil {
+		if err := errors.Join(r.report(result, err), r.w.Err()); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// report prints what a run has shown.
+func (r *simulation) report(x simulated, failure error) error {
+	hash, events := r.w.Trace()
+	out := sim.Result{
+		Seed: r.l.Seed, Kind: r.kind, Hash: fmt.Sprintf("%016x", hash), Events: events, Lasted: time.Since(sim.Date),
+		Transactions: x.txns, Counts: x.counts, Parts: r.w.Parts(),
+	}
+	if r.d != nil && r.d.replicas > 1 {
+		out.Kind = "replicas"
+	}
+	if failure != nil {
+		out.Failure, out.Case, out.Tail = failure.Error(), fmt.Sprintf("%+v\n%+v", r.l, r.u.net.Faults), r.w.Tail()
+	}
+	return out.Print(os.Stdout)
 }
 
 // simulation is one run of a cluster.
@@ -162,6 +177,7 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	}
 	if r.kind == "storm" {
 		r.drawStorm(seed)
+		r.leaveOut()
 		return r
 	}
 	l := &r.l
@@ -170,6 +186,7 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	r.u.partitions = r.u.servers * (1 + s.Intn(2))
 	if r.kind == "memory" {
 		r.u.servers, r.u.partitions = 2, 2
+		r.leaveOut()
 		return r
 	}
 	l.ServersToFail, l.OutcomeMayLost, l.LossyCalls, l.ClocksStop, l.AskUnknown = true, true, true, true, true
@@ -205,6 +222,7 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 		l.TxnsPerClient += 20
 		// Takeovers take seconds.
 		l.Rest = 2 * between(s, 2000, []int{3000, 10_000, 25_000}[s.Intn(3)]) / time.Duration(l.TxnsPerClient)
+		r.leaveOut()
 		return r
 	}
 	if r.kind == "disk" {
@@ -212,6 +230,7 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	} else if s.Bool(0.2) {
 		r.u.limits = twophase.Limits{Open: 1 + s.Intn(4), Kept: 2 + s.Intn(14)}
 	}
+	r.leaveOut()
 	return r
 }
 
@@ -256,6 +275,7 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 	counts := map[string]int{}
 	x := r.u.start(t, newLists(&r.l))
 	defer x.Close()
+	x.present = r.present
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	var crashed error
@@ -278,7 +298,7 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 			s := r.s.Split("space")
 			wg.Go(func() { r.fill(s, done) })
 		}
-		if r.s.Bool(0.5) || r.faults.share > 0 {
+		if (r.s.Bool(0.5) || r.faults.share > 0) && r.w.Part("checkpoints") {
 			s, rest := r.s.Split("checkpoints"), []int{3, 10, 40}[r.s.Intn(3)]
 			wg.Go(func() { r.checkpoints(x, s, rest, done) })
 		}
@@ -324,9 +344,7 @@ func (r *simulation) judge(out *outcome, err error, counts map[string]int) (simu
 // giveUp ends the process: a server does not come back, for which clients would wait
 // for long.
 func (r *simulation) giveUp(err error) {
-	hash, events := r.w.Trace()
-	fmt.Printf("seed %d %s: hash %016x, %d events, and no end\n", r.l.Seed, r.kind, hash, events)
-	fmt.Printf("seed %d: %v\n%+v\n%+v\nthe last events:\n%s", r.l.Seed, err, r.l, r.u.net.Faults, r.w.Tail())
+	_ = r.report(simulated{}, fmt.Errorf("no end: %w", err))
 	if r.trace != nil {
 		_ = r.trace.Flush()
 	}
@@ -341,6 +359,7 @@ func (r *simulation) disturb(t *testing.T, x *cluster) (end func()) {
 		d = newDisturbance(r.s) // of nothing
 	}
 	u := newUpsetting(t, x, d, r.s)
+	u.next = r.w.Next
 	if r.u.upset != nil {
 		u.delayMessages()
 	}
@@ -389,7 +408,7 @@ func (r *simulation) crashes(k *crashing, done <-chan struct{}) error {
 		if left == -failuresMax {
 			r.mendDisks()
 		}
-		if left--; left < 0 && len(which) == 0 {
+		if left--; (left < 0 || !r.w.Next("crash")) && len(which) == 0 {
 			continue
 		}
 		switch {
@@ -428,6 +447,8 @@ func (r *simulation) upsets(x *cluster, s *rng.Stream, done <-chan struct{}) {
 			lasts = between(s, 3000, 90_000) // longer than every timeout
 		}
 		switch a, b := names[s.Intn(len(names))], x.addrs[s.Intn(len(x.addrs))]; {
+		case !r.w.Next("pause or cut"):
+			r.sleep(lasts, done)
 		case r.pauses && s.Bool(0.5):
 			r.w.Event("pause of %s", b)
 			_ = x.net.Pause(b) // it may be down

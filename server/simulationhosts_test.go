@@ -466,6 +466,7 @@ func (h *hosts) disasters(s *rng.Stream, rest int, done <-chan struct{}) {
 		}
 		x := h.of[s.Intn(len(h.of))]
 		switch what := s.Float64(); {
+		case !h.w.Next("disaster"):
 		case what < 0.2:
 			if revive, ok := x.kill(s.Bool(0.1)); ok {
 				wait(lasts())
@@ -728,7 +729,7 @@ func (r *simulation) runHosts(t *testing.T) (simulated, error) {
 		r.giveUp(err)
 	}
 	x := &cluster{Cluster: &server.Cluster{DB: h.dbs[0]}, net: h.net, s: h.lists, dbs: h.dbs}
-	x.as = func(db int, fn func()) { h.w.As(clientOf(db), fn) }
+	x.as, x.present = func(db int, fn func()) { h.w.As(clientOf(db), fn) }, r.present
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	rest := []int{300, 1500, 5000}[h.s.Intn(3)]
@@ -747,7 +748,10 @@ func (r *simulation) runHosts(t *testing.T) (simulated, error) {
 			wg.Go(func() { h.disasters(s, rest, done) })
 		}
 	}
-	for _, o := range operators {
+	for i, o := range operators {
+		if !r.w.Part(fmt.Sprintf("operator %d", i)) {
+			continue
+		}
 		wg.Go(func() { h.w.As(o.name, func() { o.run(done) }) })
 	}
 	var once sync.Once

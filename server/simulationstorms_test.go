@@ -40,6 +40,6 @@ func (r *simulation) stormy(t *testing.T, x *cluster) *upsetting {
 		d = newDisturbance(r.s) // of nothing
 	}
 	u := newUpsetting(t, x, d, r.s)
-	u.long = r.s.Bool(0.5)
+	u.long, u.next = r.s.Bool(0.5), r.w.Next
 	return u
 }

@@ -57,7 +57,7 @@ func isSimulated(name string) bool {
 func TestSimulatorFindsBugs(t *testing.T) {
 	pattern, ok := os.LookupEnv("DRTMX_PLANTED_SIM")
 	if !ok {
-		t.Skip("builds package server for each bug, which takes minutes: set DRTMX_PLANTED_SIM to a regular expression, or use make simulate-planted")
+		t.Skip("builds package server for each bug, which takes minutes: set DRTMX_PLANTED_SIM to a regular expression, or use make sim-planted")
 	}
 	chosen, ran := regexp.MustCompile(pattern), 0
 	for _, s := range simulated {
@@ -86,10 +86,9 @@ func simulate(t *testing.T, b *bug, seeds int, want *regexp.Regexp, kind string)
 	t.Log(b.why)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-run=^TestSimulate$", "-timeout=0", "./internal/sim")
+	cmd := exec.CommandContext(ctx, "go", "run", "./internal/sim/simulate", "-overlay", newBinaries(t, b).overlay,
+		"-seeds", "1-"+strconv.Itoa(seeds), "-replay", "0", "-failures", "1", "-kind", kind)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "DRTMX_OVERLAY="+newBinaries(t, b).overlay, "DRTMX_SEEDS="+strconv.Itoa(seeds), "DRTMX_REPLAY=0", "DRTMX_FAILURES=1")
-	cmd.Env = append(cmd.Env, "DRTMX_SIM_KIND="+kind)
 	start := time.Now()
 	out, err := cmd.CombinedOutput()
 	if err == nil {
@@ -102,4 +101,4 @@ func simulate(t *testing.T, b *bug, seeds int, want *regexp.Regexp, kind string)
 	t.Logf("seed %s, after %v: %s", seed[1], time.Since(start).Round(time.Second), found)
 }
 
-var replays = regexp.MustCompile(`replay with DRTMX_SEED=(\d+)`)
+var replays = regexp.MustCompile(`make sim SEED=(\d+)`)

@@ -2,4 +2,4 @@
 
 package sim
 
-func pauseAt(func()) {}
+func pauseAt(_, _ func()) {}

@@ -45,8 +45,9 @@ type World struct {
 	lives  map[string]*life            // of processes, by name
 	swarm  swarm
 	clocks *processes
-	pauses *rng.Stream
-	until  int // accesses before the next pause
+	memory pauses // before accesses to registered memory
+	locks  pauses // before mutexes are taken
+	parts  parts
 }
 
 // life is a process from its start to its death.
@@ -61,23 +62,39 @@ type life struct {
 type swarm struct {
 	link, disk, sync, slow float64
 	late                   float64 // share of READs that are performed in Wait
-	pauses                 float64 // share of accesses to memory before which others may run
+	pauses, locks          float64 // shares of accesses to memory and of mutexes before which others may run
 	skew                   time.Duration
 }
 
-// New returns the world of a seed. Call it in the bubble. Each event is a line of
-// trace, which may be nil.
-func New(seed uint64, trace io.Writer) *World {
+// Options vary the world of a seed.
+type Options struct {
+	Order   uint64    // other delays for the same case
+	Without []string  // parts of the case that are left out
+	Trace   io.Writer // gets each event as a line; may be nil
+}
+
+// New returns the world of a seed. Call it in the bubble.
+func New(seed uint64, o Options) *World {
 	s := rng.New(seed).Split("world")
-	w := &World{rng: s, start: time.Now(), out: trace, cuts: map[[2]string]chan struct{}{}, lives: map[string]*life{}}
+	w := &World{rng: s, start: time.Now(), out: o.Trace, cuts: map[[2]string]chan struct{}{}, lives: map[string]*life{}}
+	w.parts.without = o.Without
 	factor := func() float64 { return []float64{0.1, 1, 1, 1, 4}[s.Intn(5)] }
 	w.swarm = swarm{
 		link: factor(), disk: factor(), sync: factor(), slow: slowShare * factor(), late: s.Float64(),
 		skew: []time.Duration{0, 0, 30 * time.Millisecond, 500 * time.Millisecond}[s.Intn(4)],
 	}
-	w.pauses = rng.New(seed).Split("pauses")
-	w.swarm.pauses = []float64{0, 0, 0.0005, 0.005, 0.05}[w.pauses.Intn(5)]
+	w.memory.rng = rng.New(seed).Split("pauses")
+	w.swarm.pauses = []float64{0, 0, 0.0005, 0.005, 0.05}[w.memory.rng.Intn(5)]
+	w.locks.rng = rng.New(seed).Split("locks")
+	w.swarm.locks = []float64{0, 0, 0.001, 0.01, 0.1}[w.locks.rng.Intn(5)]
 	w.clocks = newProcesses(rng.New(seed).Split("clocks"))
+	w.swarm.leaveOut(w)
+	w.memory.share, w.locks.share = w.swarm.pauses, w.swarm.locks
+	if o.Order > 0 {
+		for _, s := range []**rng.Stream{&w.rng, &w.memory.rng, &w.locks.rng} {
+			*s = (*s).SplitN(o.Order)
+		}
+	}
 	newest.Store(w)
 	return w
 }
@@ -98,8 +115,12 @@ func Start() {
 		return 0
 	})
 	pauseAt(func() {
-		if w := newest.Load(); w != nil && w.swarm.pauses > 0 {
-			w.access()
+		if w := newest.Load(); w != nil {
+			w.memory.pause()
+		}
+	}, func() {
+		if w := newest.Load(); w != nil {
+			w.locks.pause()
 		}
 	})
 }

@@ -17,6 +17,8 @@
 //     goroutines have those of the one that starts them.
 //   - runtime.Gosched sleeps for some nanoseconds of the bubble's time, so that
 //     polling ends.
+//   - A goroutine calls runtime.simLocking, if it is set, before it takes a mutex,
+//     so that others may come before it. It says from where.
 //
 // A bubble whose goroutines draw their delays from a seed is then one schedule
 // for each seed. Programs that are built with the overlay set GOMAXPROCS to 1
@@ -133,6 +135,32 @@ func (bubble *synctestBubble) simMix(n uint64) uint64 {
 	{
 		"runtime/sema.go", "func internal_sync_nanotime() int64 {\n",
 		"func internal_sync_nanotime() int64 {\n	if bubble := getg().bubble; bubble != nil {\n		return bubble.now\n	}\n",
+	},
+	{
+		"runtime/sema.go", "//go:linkname internal_sync_nanotime internal/sync.runtime_nanotime\n",
+		`// simLocking is called before a goroutine of a bubble takes a mutex.
+//
+//go:linkname simLocking
+var simLocking func(pc uintptr)
+
+//go:linkname internal_sync_simLock internal/sync.runtime_simLock
+func internal_sync_simLock() {
+	if gp := getg(); gp.bubble != nil && gp.m.locks == 0 && simLocking != nil {
+		lock := *(*unsafe.Pointer)(unsafe.Pointer(getfp())) // the frame of Lock
+		simLocking(*(*uintptr)(add(lock, 8)))
+	}
+}
+
+//go:linkname internal_sync_nanotime internal/sync.runtime_nanotime
+`,
+	},
+	{
+		"internal/sync/runtime.go", "//go:linkname runtime_nanotime\n",
+		"//go:linkname runtime_simLock\nfunc runtime_simLock()\n\n//go:linkname runtime_nanotime\n",
+	},
+	{
+		"internal/sync/mutex.go", "func (m *Mutex) Lock() {\n",
+		"func (m *Mutex) Lock() {\n	runtime_simLock()\n",
 	},
 	{
 		"runtime/alg.go", "		hashkey[i] = uintptr(bootstrapRand())\n",

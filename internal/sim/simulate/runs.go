@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"drtmx/internal/sim"
+)
+
+// batch is how many clusters one process simulates.
+const batch = 10
+
+// patience is how long a process may take for a seed.
+const patience = time.Minute
+
+// runs simulates many seeds, in several processes at a time.
+type runs struct {
+	b *binary
+	o *options
+
+	mu               sync.Mutex
+	began            time.Time
+	next             uint64 // seed
+	kinds            map[string]int
+	clusters, events int
+	txns             int
+	replayed, differ int
+	failed           int
+}
+
+func newRuns(b *binary, o *options) *runs {
+	return &runs{b: b, o: o, began: time.Now(), kinds: map[string]int{}, next: o.seeds.first}
+}
+
+// all simulates cases, and then the seeds. c has what is the same for all of these.
+func (r *runs) all(ctx context.Context, cases []simCase, c simCase) error {
+	var wg sync.WaitGroup
+	for range r.o.jobs {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				own, n := r.take(&cases, c)
+				if n == 0 {
+					return
+				}
+				r.some(ctx, own, n)
+			}
+		})
+	}
+	wg.Wait()
+	say("")
+	took := time.Since(r.began)
+	fmt.Printf("%d clusters in %v (%.0f a minute), %d events, %d transactions; %d run again, of which %d with another trace; %d failed\n",
+		r.clusters, took.Round(time.Second), float64(r.clusters)/took.Minutes(), r.events, r.txns, r.replayed, r.differ, r.failed)
+	switch {
+	case r.failed > 0:
+		return errFailed
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return nil
+}
+
+// take takes what a process is to simulate next: n seeds from that of a case on.
+func (r *runs) take(cases *[]simCase, c simCase) (simCase, uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failed >= r.o.failures {
+		return c, 0
+	}
+	if len(*cases) > 0 {
+		c = (*cases)[0]
+		*cases = (*cases)[1:]
+		return c, 1
+	}
+	if r.o.seeds.first == 0 || r.o.limit > 0 && time.Since(r.began) > r.o.limit {
+		return c, 0
+	}
+	n := uint64(batch)
+	if last := r.o.seeds.last; last > 0 {
+		n = min(n, last+1-min(r.next, last+1))
+	}
+	c.Seed = r.next
+	r.next += n
+	return c, n
+}
+
+// some simulates n seeds in one process, and some of them again.
+func (r *runs) some(ctx context.Context, c simCase, n uint64) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(n+4)*patience)
+	defer cancel()
+	x := r.b.process(ctx, c, n)
+	r.note(ctx, c, n, x)
+	for _, first := range x.results {
+		if r.o.replay == 0 || first.Seed%uint64(r.o.replay) != 0 {
+			continue
+		}
+		c.Seed = first.Seed
+		again := r.b.process(ctx, c, 1)
+		if ctx.Err() != nil {
+			return
+		}
+		r.compare(c, first, again)
+	}
+}
+
+// compare looks whether a seed had the same trace again.
+func (r *runs) compare(c simCase, first sim.Result, again ran) {
+	hash := "none"
+	if len(again.results) == 1 {
+		hash = again.results[0].Hash
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.replayed++; hash == first.Hash {
+		return
+	}
+	r.differ++
+	r.failed++
+	say("")
+	fmt.Printf("seed %d %s: FAILED: its trace was %s, and %s when it ran again; %s\n%s", c.Seed, first.Kind, first.Hash, hash, c.again(), again.other)
+}
+
+// note counts what a process has shown, and prints its failures.
+func (r *runs) note(ctx context.Context, c simCase, n uint64, x ran) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range x.results {
+		res := &x.results[i]
+		r.clusters++
+		r.events += res.Events
+		r.txns += res.Transactions
+		r.kinds[res.Kind]++
+		if r.o.json {
+			_ = json.NewEncoder(os.Stdout).Encode(res)
+		}
+	}
+	say("%d clusters, %d failed", r.clusters, r.failed)
+	ended := uint64(len(x.results))
+	if x.err == nil && ended == n || ctx.Err() != nil && context.Cause(ctx) == context.Canceled {
+		return
+	}
+	r.failed++
+	say("")
+	if ended > 0 && x.results[ended-1].Failure != "" {
+		res := &x.results[ended-1]
+		c.Seed = res.Seed
+		fmt.Print(describe(c, res))
+		return
+	}
+	c.Seed += min(ended, n-1)
+	fmt.Printf("seed %d: FAILED: the process ended (%v); %s\n%s\n", c.Seed, x.err, c.again(), strings.TrimSpace(x.other))
+}
+
+// describe tells of a failure.
+func describe(c simCase, res *sim.Result) string {
+	first, more, _ := strings.Cut(res.Failure, "\n")
+	s := fmt.Sprintf("seed %d %s: FAILED: %s; hash %s; %s\n", res.Seed, res.Kind, first, res.Hash, c.again())
+	if more != "" {
+		s += more + "\n"
+	}
+	return s + fmt.Sprintf("the case:\n%s\nthe last events:\n%s", res.Case, res.Tail)
+}
+
+// trace prints all events of a case.
+func trace(ctx context.Context, b *binary, c simCase, out *os.File) error {
+	x := b.process(ctx, c, 1, "DRTMX_SIM_TRACE="+b.dir)
+	raw, err := os.ReadFile(fmt.Sprintf("%s/trace-%d", b.dir, c.Seed))
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, x.other)
+	}
+	if _, err := out.Write(raw); err != nil {
+		return err
+	}
+	if len(x.results) == 0 {
+		fmt.Fprintf(out, "seed %d: FAILED: the process ended (%v)\n%s\n", c.Seed, x.err, x.other)
+		return errFailed
+	}
+	res := &x.results[0]
+	if res.Failure != "" {
+		fmt.Fprint(out, describe(c, res))
+		return errFailed
+	}
+	fmt.Fprintf(out, "seed %d %s: hash %s, %d events, %v, %d transactions: %v\nparts: %s\n", res.Seed, res.Kind, res.Hash, res.Events,
+		res.Lasted, res.Transactions, res.Counts, strings.Join(res.Parts, ","))
+	return nil
+}
