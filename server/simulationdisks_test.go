@@ -144,7 +144,7 @@ func (r *simulation) checkpoints(x *cluster, s *rng.Stream, rest int, done <-cha
 			c, srv := &checkpoint{cancel, make(chan struct{})}, x.Servers[i]
 			f.writes[i] = c
 			all.Go(func() {
-				_ = srv.Checkpoint(ctx) // it may be that none is possible
+				r.u.as(x.addrs[i], func() { _ = srv.Checkpoint(ctx) }) // it may be that none is possible
 				cancel()
 				f.Lock()
 				f.writes[i] = nil

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -257,15 +258,20 @@ func (x *simHost) killAt(op vfstest.Op, wait func(<-chan struct{})) (revive func
 }
 
 // losable reports whether nothing that was acknowledged is lost with the disk of a
-// host: a copy of each data server there is in sync elsewhere. A run loses one disk.
-// Under h.mu.
+// host: a copy of each data server there is in sync at a host that can take it over. A
+// keeper of copies cannot, and stays one while its host is drained. A run loses one
+// disk. Under h.mu.
 func (h *hosts) losable(x *simHost) bool {
 	s := h.members.now()
 	if h.lost || s.Map == nil {
 		return false
 	}
+	takes := func(srv, host int) bool {
+		own, ok := s.Map.Server(host)
+		return host != x.i && s.Map.Set(srv).Members.Has(s.Map.Copy(srv, host)) && (ok && own.Host == host || !s.Map.Drains(host))
+	}
 	for _, srv := range s.Map.Servers {
-		if srv.Host == x.i && s.Map.Set(srv.Index).Members&^1 == 0 {
+		if srv.Host == x.i && !slices.ContainsFunc(h.of, func(other *simHost) bool { return takes(srv.Index, other.i) }) {
 			return false
 		}
 	}

@@ -29,6 +29,8 @@ var layers = map[string]int{
 	"internal/sim":           3,
 	"internal/sim/goruntime": 3,
 
+	"internal/sim/simulate": 4,
+
 	"internal/clock/clocktest": 0,
 
 	"internal/mem":      1,

@@ -182,7 +182,7 @@ func trace(ctx context.Context, b *binary, c simCase, out *os.File) error {
 	}
 	res := &x.results[0]
 	if res.Failure != "" {
-		fmt.Fprint(out, describe(c, res))
+		fmt.Fprint(out, describe(c, res), x.other)
 		return errFailed
 	}
 	fmt.Fprintf(out, "seed %d %s: hash %s, %d events, %v, %d transactions: %v\nparts: %s\n", res.Seed, res.Kind, res.Hash, res.Events,
