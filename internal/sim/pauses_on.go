@@ -21,18 +21,33 @@ var locking func(pc uintptr)
 // so what they take must not count.
 func pauseAt(access, lock func()) {
 	mem.Simulate(access)
-	engines := map[uintptr]bool{}
+	k := &callers{}
 	locking = func(pc uintptr) {
-		own, ok := engines[pc]
-		if !ok {
-			// Of the function that Lock is inlined into.
-			own = isEngine(runtime.FuncForPC(runtime.FuncForPC(pc - 1).Entry()).Name())
-			engines[pc] = own
-		}
-		if own {
+		if k.isEngine(pc) {
 			lock()
 		}
 	}
+}
+
+// callers remembers of which code addresses the engine's are. It is a table without
+// locks, for the reason that pauses has none.
+type callers [1 << 14]struct {
+	pc     uintptr
+	engine bool
+}
+
+//go:norace
+func (k *callers) isEngine(pc uintptr) bool {
+	at := pc * 0x9e3779b97f4a7c15 >> (64 - 14)
+	for ; k[at].pc != pc; at = (at + 1) % uintptr(len(k)) {
+		if k[at].pc == 0 {
+			// The function that Lock is inlined into.
+			engine := isEngine(runtime.FuncForPC(runtime.FuncForPC(pc - 1).Entry()).Name())
+			k[at].pc, k[at].engine = pc, engine
+			return engine
+		}
+	}
+	return k[at].engine
 }
 
 func isEngine(function string) bool {

@@ -83,18 +83,15 @@ func New(seed uint64, o Options) *World {
 		link: factor(), disk: factor(), sync: factor(), slow: slowShare * factor(), late: s.Float64(),
 		skew: []time.Duration{0, 0, 30 * time.Millisecond, 500 * time.Millisecond}[s.Intn(4)],
 	}
-	w.memory.rng = rng.New(seed).Split("pauses")
-	w.swarm.pauses = []float64{0, 0, 0.0005, 0.005, 0.05}[w.memory.rng.Intn(5)]
-	w.locks.rng = rng.New(seed).Split("locks")
-	w.swarm.locks = []float64{0, 0, 0.001, 0.01, 0.1}[w.locks.rng.Intn(5)]
+	memory, locks := rng.New(seed).Split("pauses"), rng.New(seed).Split("locks")
+	w.swarm.pauses = []float64{0, 0, 0.0005, 0.005, 0.05}[memory.Intn(5)]
+	w.swarm.locks = []float64{0, 0, 0.001, 0.01, 0.1}[locks.Intn(5)]
 	w.clocks = newProcesses(rng.New(seed).Split("clocks"))
 	w.swarm.leaveOut(w)
-	w.memory.share, w.locks.share = w.swarm.pauses, w.swarm.locks
 	if o.Order > 0 {
-		for _, s := range []**rng.Stream{&w.rng, &w.memory.rng, &w.locks.rng} {
-			*s = (*s).SplitN(o.Order)
-		}
+		w.rng, memory, locks = w.rng.SplitN(o.Order), memory.SplitN(o.Order), locks.SplitN(o.Order)
 	}
+	w.memory, w.locks = newPauses(memory, w.swarm.pauses), newPauses(locks, w.swarm.locks)
 	newest.Store(w)
 	return w
 }
