@@ -134,7 +134,7 @@ func (s *Server) replaced(sh *share) *wire.Part {
 // whether the task can be reused: it cannot while the decision may still arrive.
 func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again bool) {
 	s := t.s
-	t.msg = wire.Commit{ID: c.ID, Parts: c.Parts}
+	t.msg = wire.Commit{ID: c.ID, Parts: c.Parts, Seen: s.now()}
 	if len(t.share.at) > 0 {
 		t.home = t.share.at[0]
 	} else if t.home = s.first(); t.home == nil {

@@ -466,6 +466,15 @@ func (s *Server) tell(r *rdma.Request, resp []byte) {
 	s.reply(r, resp)
 }
 
+// tellOutcome is tell for an answer that may carry a tick: by then the transaction has
+// its tick, if it has committed.
+func (s *Server) tellOutcome(r *rdma.Request, resp []byte) {
+	if wire.CarriesTick(wire.Code(resp[0])) {
+		resp = wire.AppendTick(resp, s.seenHere())
+	}
+	s.tell(r, resp)
+}
+
 // replyToPeer is replyAt for the answer to messages of the commit protocol, or to
 // a validation: a verdict that messages follow.
 func (s *Server) replyToPeer(r *rdma.Request, resp []byte, at wal.LSN) {

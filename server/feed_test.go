@@ -24,8 +24,8 @@ func TestClosedTickOutlivesTheServer(t *testing.T) {
 		p.unlock()
 	}
 	closed, at, v := s.mark()
-	if !v.ok() || closed < s.now()+50_000 {
-		t.Fatalf("tick %d is closed, the clock is at %d: %v", closed, s.now(), v)
+	if !v.ok() || closed < s.ticks.Now()+50_000 {
+		t.Fatalf("tick %d is closed, the clock is at %d: %v", closed, s.ticks.Now(), v)
 	}
 	if err := s.durable.wait(t.Context(), at); err != nil {
 		t.Fatal(err)

@@ -318,6 +318,7 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 		return
 	}
 	id := w.commit.ID
+	s.saw(w.commit.Seen)
 	if !s.outcomes.begin(id, r) {
 		return
 	}
@@ -401,6 +402,7 @@ func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
 		s.reply(r, v.append(nil))
 		return
 	}
+	s.saw(w.call.Seen)
 	if !s.outcomes.begin(id, r) {
 		return
 	}

@@ -36,7 +36,8 @@ type partition struct {
 	started  time.Time
 	training sync.Mutex // one trainer at a time
 	epoch    uint32
-	now      func() clock.Tick // by the server's own clock
+	now      func() clock.Tick // by the server's own clock, or what it has seen
+	seen     *clock.Seen       // by the server
 	make     func(*tables.Index) (index.Server, error)
 	control  mem.Span
 
@@ -124,10 +125,10 @@ func (v verdict) append(b []byte) []byte {
 
 func conflict(c exec.Cause) verdict { return verdict{code: wire.Conflict, cause: c} }
 
-func newPartition(id int, cfg *Config, r *mem.Region, checksums bool, now func() clock.Tick, running *clock.Running) (*partition, error) {
+func newPartition(id int, cfg *Config, r *mem.Region, checksums bool, now func() clock.Tick, seen *clock.Seen, running *clock.Running) (*partition, error) {
 	p := &partition{
 		id: id, region: r, epoch: cfg.Epoch, shared: newSharedLocks(),
-		started: time.Now(), now: now,
+		started: time.Now(), now: now, seen: seen,
 		arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: now(), Clock: running.Now}),
 	}
 	p.control = p.arena.Span(block.ControlAddr, controlWords)

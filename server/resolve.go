@@ -111,6 +111,7 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 			s.reply(r, w.resp)
 			return
 		}
+		s.saw(w.commit.Seen)
 	}
 	if op == wire.OpHandOver {
 		s.handovers.Add(1)

@@ -215,6 +215,7 @@ type Server struct {
 	outcomes   *outcomes
 	acquainted acquaintance
 	ticks      clock.Ticks // its own clock
+	seen       clock.Seen  // the highest tick of any partition, and of what others have seen
 	running    *clock.Running
 	work       sync.Pool // *work
 	tasks      sync.Pool // *task
@@ -294,7 +295,7 @@ func New(c Config) (*Server, error) {
 	s := &Server{
 		cfg: c, incarnation: c.Incarnation, parts: make([]*partition, c.Partitions), procs: map[string]*exec.Procedure{},
 	}
-	s.outcomes = newOutcomes(s.tell)
+	s.outcomes = newOutcomes(s.tellOutcome)
 	if s.log = c.Log; s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -303,7 +304,7 @@ func New(c Config) (*Server, error) {
 	s.cfg.Provider = rdma.As(c.Provider, rdma.Identity{Role: rdma.RoleServer, Name: fmt.Sprintf("server-%d", c.Index)})
 	s.started, s.ticks = time.Now(), clock.NewTicks()
 	s.running = clock.NewRunning(runningStep, c.clock)
-	s.work.New = func() any { return &work{} }
+	s.work.New = func() any { return &work{resp: make([]byte, 0, 64)} }
 	s.tasks.New = func() any { return newTask(s) }
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for i := range c.Addrs {
@@ -365,7 +366,7 @@ func (s *Server) open() error {
 		if err != nil {
 			return err
 		}
-		p, err := newPartition(id, &s.cfg, r, s.cfg.Checksums || rdma.Unordered(s.cfg.Provider), s.now, s.running)
+		p, err := newPartition(id, &s.cfg, r, s.cfg.Checksums || rdma.Unordered(s.cfg.Provider), s.now, &s.seen, s.running)
 		if err != nil {
 			return err
 		}

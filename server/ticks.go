@@ -7,6 +7,7 @@ import (
 
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/redo"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 )
@@ -120,9 +121,38 @@ func (p *partition) makeRoom() (freed bool) {
 // roomMost bounds what makeRoom removes from each index.
 const roomMost = 256
 
-// now is the tick by the server's own clock. It may go back a little; a
-// partition's clock never does.
-func (s *Server) now() clock.Tick { return min(s.ticks.Now(), block.MaxTick) }
+// now is the tick by the server's own clock, or the highest that the server has
+// seen. It may go back a little; a partition's clock never does.
+func (s *Server) now() clock.Tick { return min(max(s.ticks.Now(), s.seen.Tick()), block.MaxTick) }
+
+// saw notes the highest tick that a client or another server has seen, so that what
+// it asks for gets no lower one. A clock that is far ahead is not followed. After a
+// restart the clock must not go back behind a snapshot, so the log has the tick if
+// it is ahead.
+func (s *Server) saw(t clock.Tick) {
+	if t <= s.now() || t > s.ticks.Now()+clockSkewMax {
+		return
+	}
+	if s.durable != nil {
+		r := redo.Record{Kind: redo.Started, Epoch: s.cfg.Epoch, Tick: t}
+		if _, err := s.durable.log.Append(r.Append(nil)); err != nil {
+			return // nor will anything commit
+		}
+	}
+	s.seen.Saw(t)
+}
+
+// seenHere is no lower than the ticks of all commits that this server can tell of.
+func (s *Server) seenHere() clock.Tick {
+	t := s.now()
+	s.client.Lock()
+	db := s.client.db
+	s.client.Unlock()
+	if db != nil {
+		t = max(t, db.Seen())
+	}
+	return t
+}
 
 // advance moves the partition's clock up to the server's. Every commit reads
 // that clock anew: with one that was read before, a transaction could get a
@@ -135,6 +165,7 @@ func (p *partition) advance() { p.adopt(p.now()) }
 // they can see a commit of it. The caller holds p.mu.
 func (p *partition) adopt(t clock.Tick) {
 	if p.ticks.Adopt(t) {
+		p.seen.Saw(t)
 		p.arena.CoverCSN(block.NewCSN(t, 0))
 		p.control.Store(tickWord, uint64(t))
 		p.closeTick()
@@ -164,13 +195,12 @@ func (p *partition) tick() clock.Tick { return clock.Tick(p.control.Load(tickWor
 // clockSkewMax bounds the difference between the ticks of servers that commit
 // together. Ticks that are adopted cannot be taken back, so a server whose clock
 // is years ahead would use up the ticks of all others.
-const clockSkewMax = time.Hour
+const clockSkewMax = clock.Tick(time.Hour / clock.TickLength)
 
 // clocksAgree refuses to take part in a transaction of a coordinator whose tick
 // is too far from that of the partition here. The tick of a decision can no
 // longer be refused.
 func (s *Server) clocksAgree(requests []twophase.Message) verdict {
-	const most = clock.Tick(clockSkewMax / clock.TickLength)
 	for i := range requests {
 		m := &requests[i]
 		p := s.at(m.To)
@@ -180,9 +210,9 @@ func (s *Server) clocksAgree(requests []twophase.Message) verdict {
 		if m.Kind == twophase.HandOver && m.Tick == 0 {
 			continue // nobody else has a share, or adopts a tick
 		}
-		if here := p.tick(); m.Tick > here+most || here > m.Tick+most {
+		if here := p.tick(); m.Tick > here+clockSkewMax || here > m.Tick+clockSkewMax {
 			return verdict{code: wire.Unavailable, text: fmt.Sprintf("the clocks of servers %s and %s are more than %v apart",
-				s.cfg.Addrs[s.serverOf(m.From)], s.cfg.Addrs[s.cfg.Index], clockSkewMax)}
+				s.cfg.Addrs[s.serverOf(m.From)], s.cfg.Addrs[s.cfg.Index], time.Duration(clockSkewMax)*clock.TickLength)}
 		}
 	}
 	return verdict{}

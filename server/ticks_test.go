@@ -357,6 +357,57 @@ func TestServersWhoseClocksDisagree(t *testing.T) {
 	}
 }
 
+// TestCommitsFollowWhatTheirClientHasSeen: however a client has learnt of a commit at a
+// server whose clock is ahead, what it commits elsewhere after that has no lower tick.
+// Or else a snapshot could have the second without the first.
+func TestCommitsFollowWhatTheirClientHasSeen(t *testing.T) {
+	ctx := context.Background()
+	cl, acct, _ := startBank(t, 2)
+	putAccounts(t, cl.DB, acct, 24, 100)
+	at := make([]uint64, 2) // an account at each server
+	for id := uint64(24); id > 0; id-- {
+		at[acct.Primary().Partition.Of(tables.Num(id-1), 2)] = id - 1
+	}
+	addrs := []string{cl.Servers[0].Addr(), cl.Servers[1].Addr()}
+	other, err := txn.Open(ctx, txn.Config{Servers: addrs, Dial: cl.Servers[0].cfg.Provider.Dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	update := func(db *txn.DB, server int) error {
+		return db.Update(ctx, func(tx *txn.Txn) error { return transfer(tx, acct, at[server], at[server], 0) })
+	}
+	call := func(db *txn.DB, server int) error {
+		_, err := db.Call(ctx, txn.Home(server), "transfer", transferArgs(at[server], at[server], 0))
+		return err
+	}
+	read := func(tx *txn.Txn) error { _, err := tx.Get(acct, tables.Num(at[0])); return err }
+	for name, learn := range map[string]func() error{
+		"it has made one":            func() error { return update(cl.DB, 0) },
+		"a call has made one":        func() error { return call(cl.DB, 0) },
+		"a View has read one":        func() error { return cl.DB.View(ctx, read) },
+		"a Snapshot has read one":    func() error { return cl.DB.Snapshot(ctx, read) },
+		"another DB has told of one": func() error { err := update(other, 0); cl.DB.Observe(other.Token()); return err },
+	} {
+		for how, commit := range map[string]func(*txn.DB, int) error{"an update": update, "a call": call} {
+			ahead := cl.Servers[0].parts[0]
+			ahead.mu.Lock()
+			ahead.adopt(max(ahead.ticks.Tick(), cl.Servers[1].now()) + 3000)
+			tick := ahead.ticks.Tick()
+			ahead.mu.Unlock()
+			if got := cl.Servers[1].parts[1].tick(); got >= tick {
+				t.Fatalf("the clock of server 1 is at %d, want it behind %d", got, tick)
+			}
+			if err := errors.Join(learn(), commit(cl.DB, 1)); err != nil {
+				t.Fatal(err)
+			}
+			if got := cl.Servers[1].parts[1].tick(); got < tick {
+				t.Errorf("%s, and then %s: ticks %d and %d", name, how, tick, got)
+			}
+		}
+	}
+}
+
 // TestCommitsReadTheClock: a commit's tick is that of a clock read during the
 // commit, although no timer has run since the last one: the server is not
 // started. Or else a transaction could get a lower tick than one that ended

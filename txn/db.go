@@ -3,6 +3,7 @@ package txn
 import (
 	"context"
 
+	"drtmx/internal/clock"
 	"drtmx/internal/exec"
 	"drtmx/tables"
 )
@@ -21,6 +22,21 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 }
 
 func (db *DB) exec() *exec.DB { return (*exec.DB)(db) }
+
+// Token is a moment of a cluster: all that a DB had seen by then. See DB.Token.
+type Token uint64
+
+// Token returns a token of all transactions that this DB has made or read. A
+// program that hands it to another one, with a message that tells of them, keeps
+// their order: see DB.Observe.
+func (db *DB) Token() Token { return Token(db.exec().Seen()) }
+
+// Observe lets every transaction that begins later come after all that another DB
+// had seen when it made the token. Transactions of one DB need no token, nor those
+// of several as long as the data servers' clocks agree. If they do not, only a
+// Snapshot can tell the difference: it might have a transaction, and not have
+// another one that had ended before at another DB.
+func (db *DB) Observe(t Token) { db.exec().Saw(clock.Tick(t)) }
 
 // Home is the partition whose primary runs a procedure; see DB.Home.
 type Home int

@@ -351,6 +351,7 @@ func (s *Session) check(t *Txn, exact bool) (again bool, err error) {
 			case got == p.Word:
 				if p.Addr == block.ControlAddr {
 					s.restedIn(p.part).horizon = block.CSN(s.words[i*controlWords+horizonWord])
+					s.db.seen.Saw(clock.Tick(s.words[i*controlWords+tickWord]))
 				}
 			case p.Addr == block.ControlAddr:
 				return false, t.abandon(CauseFence)
@@ -366,9 +367,11 @@ func (s *Session) check(t *Txn, exact bool) (again bool, err error) {
 
 const (
 	// controlWords of a partition's control block are part of every validation:
-	// epoch (with the fence bit) and durable horizon.
-	controlWords    = 2
+	// epoch (with the fence bit), durable horizon, and the present tick, which is no
+	// lower than that of anything that was read.
+	controlWords    = 4
 	horizonWord     = 1
+	tickWord        = lineTick
 	maxProofsARound = rdma.MaxBatch
 )
 
@@ -585,7 +588,7 @@ func (s *Session) sendCommit(t *Txn) error {
 		return s.validate(t) // the body undid every write
 	}
 	s.seq++
-	s.commit.ID = wire.ID{Client: s.id, Seq: s.seq}
+	s.commit.ID, s.commit.Seen = wire.ID{Client: s.id, Seq: s.seq}, s.db.seen.Tick()
 	s.askTurn(t)
 	s.req = wire.AppendCommit(s.req[:0], wire.OpCommit, &s.commit, nil)
 	if len(s.req) > MaxCommitBytes {
@@ -635,7 +638,7 @@ func (s *Session) decide(ctx context.Context, part int, id wire.ID) ([]byte, err
 	case err != nil:
 		return s.askAfter(ctx, server, id, err)
 	}
-	resp, err := s.answer(ctx, l)
+	resp, err := s.answerWithTick(ctx, l)
 	if err == nil && wire.Code(resp[0]) == wire.InDoubt {
 		err = codeError(wire.Unavailable, resp[1:]) // the server stops before the decision
 		if !s.db.durable {
@@ -681,7 +684,7 @@ func (s *Session) outcome(ctx context.Context, server int, id wire.ID) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	return s.call(ctx, l, wire.AppendID([]byte{byte(wire.OpOutcome)}, id))
+	return s.callWithTick(ctx, l, wire.AppendID([]byte{byte(wire.OpOutcome)}, id))
 }
 
 // Outcome asks for the outcome of a transaction whose outcome was unknown. Nil
@@ -742,7 +745,34 @@ func (s *Session) outcomeKnown(ctx context.Context, server int, id wire.ID) ([]b
 	if err != nil {
 		return nil, err
 	}
-	return s.call(ctx, l, append(wire.AppendID([]byte{byte(wire.OpOutcome)}, id), wire.OutcomePeek))
+	return s.callWithTick(ctx, l, append(wire.AppendID([]byte{byte(wire.OpOutcome)}, id), wire.OutcomePeek))
+}
+
+// callWithTick is call for a request whose answer may carry a tick.
+func (s *Session) callWithTick(ctx context.Context, l *link, req []byte) ([]byte, error) {
+	resp, err := s.call(ctx, l, req)
+	if err != nil {
+		return nil, err
+	}
+	return s.cutTick(resp)
+}
+
+// answerWithTick is answer for such a request.
+func (s *Session) answerWithTick(ctx context.Context, l *link) ([]byte, error) {
+	resp, err := s.answer(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	return s.cutTick(resp)
+}
+
+func (s *Session) cutTick(resp []byte) ([]byte, error) {
+	resp, tick, err := wire.CutTick(resp)
+	if err != nil {
+		return nil, fmt.Errorf("%w: an answer without its tick", ErrProtocol)
+	}
+	s.db.seen.Saw(tick)
+	return resp, nil
 }
 
 // Call runs a procedure at the primary of h and returns its result, valid until
@@ -759,7 +789,7 @@ func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([
 	for n := 0; ; n++ {
 		s.seq++
 		id := wire.ID{Client: s.id, Seq: s.seq}
-		s.req = wire.AppendCall(s.req[:0], id, s.patience(ctx, n, patience), int(h), proc, args)
+		s.req = wire.AppendCall(s.req[:0], id, s.patience(ctx, n, patience), s.db.seen.Tick(), int(h), proc, args)
 		resp, err := s.decide(ctx, int(h), id)
 		if err == nil {
 			switch c := wire.Code(resp[0]); c {

@@ -16,6 +16,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/learned/read"
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 	"drtmx/internal/wire"
 	"drtmx/tables"
@@ -42,6 +43,7 @@ type DB struct {
 	room    room
 	dials   []chan struct{} // by server: has an element for each connection that is being made
 	asks    sync.WaitGroup  // questions about leases; those begin under mu
+	seen    clock.Seen
 
 	// incarnation is by server, and 0 until first seen. Once set it stays. It
 	// is set under mu, and read by every commit.
@@ -121,6 +123,13 @@ func (db *DB) Home(t *tables.Table, key tables.Key) (Home, error) {
 	}
 	return Home(ix.Partition.Of(key, len(db.parts))), nil
 }
+
+// Seen is no lower than the ticks of all commits that transactions of this DB have
+// made or read. Every transaction that begins later, at this DB, comes after those.
+func (db *DB) Seen() clock.Tick { return db.seen.Tick() }
+
+// Saw lets every transaction that begins later come after what another DB had seen.
+func (db *DB) Saw(t clock.Tick) { db.seen.Saw(t) }
 
 // View runs a read-only transaction, strictly serializable. See Session.View.
 func (db *DB) View(ctx context.Context, fn Body) error {

@@ -196,7 +196,7 @@ func (s *Session) finishWith(t *Txn, validate bool, result []byte, finish Finish
 	if err := s.checkShares(&s.commit); err != nil {
 		return t.fail(err)
 	}
-	s.commit.ID = wire.ID{Client: s.id}
+	s.commit.ID, s.commit.Seen = wire.ID{Client: s.id}, s.db.seen.Tick()
 	t.sent = true
 	err := finish(s, &s.commit, result)
 	s.endTurns(t, err == nil, false)

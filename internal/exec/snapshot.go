@@ -180,6 +180,7 @@ func (s *Session) takeTime(t *Txn) error {
 		err := s.askAll(t)
 		if err == nil {
 			t.at = sn.timeOf(t, sn.list)
+			s.db.seen.Saw(t.at)
 			return nil
 		}
 		if t.ctx.Err() != nil || t.err != nil && t.cause != CauseFence || t.err == nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
@@ -226,17 +227,18 @@ func (s *Session) takeTimeOfAsked(t *Txn) error {
 		return nil
 	}
 	for _, p := range sn.asked {
-		if err := s.adopt(t.ctx, p, 0); err != nil {
+		if err := s.adopt(t.ctx, p, s.db.seen.Tick()); err != nil {
 			return err
 		}
 	}
-	if err := read(); err != nil || sn.stale > 0 {
-		return err
+	err := read()
+	if err == nil && sn.stale == 0 {
+		if err = s.awaitClosed(t, sn.asked); err == nil {
+			err = read()
+		}
 	}
-	if err := s.awaitClosed(t, sn.asked); err != nil {
-		return err
-	}
-	return read()
+	s.db.seen.Saw(t.at)
+	return err
 }
 
 // timeOf returns the time of a snapshot by the lines of partitions.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/clock"
 )
 
 // WriteOp is the kind of a write, with its precondition on the row.
@@ -46,6 +47,9 @@ type Commit struct {
 	// sent. It does not include the time in the network.
 	Age   time.Duration
 	Parts []Part
+
+	// Seen is the highest tick that the sender has seen: the commit gets no lower one.
+	Seen clock.Tick
 
 	// Catalog is that of the parts that NextPart makes.
 	Catalog uint32
@@ -114,14 +118,14 @@ func AppendCommit(b []byte, op Op, c *Commit, keep func(partition uint16) bool) 
 	return appendParts(c.Turn.append(b), c, keep)
 }
 
-// AppendParts appends the session, the age and the parts that keep accepts
+// AppendParts appends the session, the age, the tick seen and the parts that keep accepts
 // (nil: all).
 func AppendParts(b []byte, c *Commit, keep func(partition uint16) bool) []byte {
 	return appendParts(le.AppendUint64(b, c.ID.Client), c, keep)
 }
 
 func appendParts(b []byte, c *Commit, keep func(partition uint16) bool) []byte {
-	b = le.AppendUint64(b, uint64(c.Age))
+	b = le.AppendUint64(le.AppendUint64(b, uint64(c.Age)), uint64(c.Seen))
 	at := len(b)
 	b = le.AppendUint32(b, 0)
 	n := uint32(0)
@@ -153,6 +157,7 @@ func (c *Commit) decodeParts(d *Decoder) error {
 	if c.Age = time.Duration(d.U64()); c.Age < 0 {
 		d.bad = true
 	}
+	c.Seen = clock.Tick(d.U64())
 	n := d.Count(MaxParts, 30)
 	c.Parts = c.Parts[:0]
 	for range n {
@@ -174,15 +179,17 @@ func (c *Commit) decodeParts(d *Decoder) error {
 type Call struct {
 	ID        ID
 	Wait      time.Duration // how long the call may wait for others, at most
+	Seen      clock.Tick    // the highest that the client has seen
 	Partition uint16
 	Procedure []byte
 	Args      []byte
 }
 
 // AppendCall appends an OpCall request.
-func AppendCall(b []byte, id ID, wait time.Duration, part int, proc string, args []byte) []byte {
+func AppendCall(b []byte, id ID, wait time.Duration, seen clock.Tick, part int, proc string, args []byte) []byte {
 	b = AppendID(append(b, byte(OpCall)), id)
-	b = le.AppendUint16(appendWait(b, wait), uint16(part))
+	b = le.AppendUint64(appendWait(b, wait), uint64(seen))
+	b = le.AppendUint16(b, uint16(part))
 	b = append(le.AppendUint32(b, uint32(len(proc))), proc...)
 	return append(b, args...)
 }
@@ -190,7 +197,28 @@ func AppendCall(b []byte, id ID, wait time.Duration, part int, proc string, args
 // Decode decodes the output of AppendCall after the op byte; slices are views
 // of the message.
 func (c *Call) Decode(d *Decoder) error {
-	c.ID, c.Wait, c.Partition = d.ID(), d.wait(), d.U16()
+	c.ID, c.Wait, c.Seen, c.Partition = d.ID(), d.wait(), clock.Tick(d.U64()), d.U16()
 	c.Procedure, c.Args = d.Bytes(), d.Rest()
 	return d.Err()
+}
+
+// CarriesTick reports whether the answer to a commit, a call or the question for an
+// outcome ends with a tick: see AppendTick. The answer has the given code.
+func CarriesTick(c Code) bool { return c == OK || c == ResultLost || c == RolledBack }
+
+// AppendTick ends an answer with a tick that is no lower than those of all commits
+// that the answer tells of.
+func AppendTick(b []byte, t clock.Tick) []byte { return le.AppendUint64(b, uint64(t)) }
+
+// CutTick returns an answer without the tick that it carries, and that tick; 0 if
+// it carries none.
+func CutTick(b []byte) ([]byte, clock.Tick, error) {
+	if len(b) == 0 || !CarriesTick(Code(b[0])) {
+		return b, 0, nil
+	}
+	at := len(b) - 8
+	if at < 1 {
+		return nil, 0, ErrMessage
+	}
+	return b[:at], clock.Tick(le.Uint64(b[at:])), nil
 }

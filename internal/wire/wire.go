@@ -16,7 +16,7 @@ import (
 
 // Version is checked at Hello; both sides must use the same version of the
 // protocol, and of the memory that clients READ.
-const Version = 13
+const Version = 14
 
 // Op is the first byte of a request.
 type Op uint8
@@ -108,8 +108,8 @@ const (
 	// MaxCommitBytes bounds a commit. It leaves room in a message for the
 	// messages of the commit protocol that servers add.
 	MaxCommitBytes = rdma.MaxMessageBytes - 32<<10
-	// MaxResultBytes bounds a procedure's result, which follows a code.
-	MaxResultBytes = rdma.MaxMessageBytes - 1
+	// MaxResultBytes bounds a procedure's result, between a code and a tick.
+	MaxResultBytes = rdma.MaxMessageBytes - 1 - 8
 )
 
 // ErrMessage reports a message that cannot be decoded.

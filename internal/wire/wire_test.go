@@ -212,7 +212,7 @@ func FuzzDecoders(f *testing.F) {
 		{Lo: index.Num(1), At: 7},
 		{Scan: true, Strings: true, Lo: index.Str("a"), Hi: index.Str("b"), Limit: 3, At: 1 << 35},
 	}))
-	f.Add(AppendCall(nil, ID{1, 2}, 0, 3, "p", []byte("args")))
+	f.Add(AppendCall(nil, ID{1, 2}, 0, 0, 3, "p", []byte("args")))
 	p1, p2 := twophase.Party{Partition: 1, Epoch: 7}, twophase.Party{Partition: 2, Epoch: 9}
 	id := twophase.ID{Coordinator: p1, Seq: 5}
 	f.Add(AppendMessages([]byte{0}, []twophase.Message{
