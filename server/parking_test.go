@@ -394,7 +394,7 @@ func TestParkedIsBounded(t *testing.T) {
 }
 
 // rowsOfCall is what a small call takes, and some more, less than two of them.
-const rowsOfCall = 120
+const rowsOfCall = 136
 
 // TestParkedGivesUp: the wait for a decision that does not come ends, for each
 // request after its own time, and the lock is as it was.

@@ -132,9 +132,9 @@ func bigProcedures(c *tables.Catalog) []txn.Procedure {
 	return []txn.Procedure{
 		{Name: "writes here", Body: write(0, 60, 32<<10)},
 		{Name: "writes elsewhere", Body: write(1, 60, 32<<10)},
-		{Name: "returns the most", Body: returns(0, rdma.MaxMessageBytes-1)},
-		{Name: "returns too much", Body: returns(0, rdma.MaxMessageBytes)},
-		{Name: "returns too much, writes elsewhere", Body: returns(1, rdma.MaxMessageBytes)},
+		{Name: "returns the most", Body: returns(0, txn.MaxResultBytes)},
+		{Name: "returns too much", Body: returns(0, txn.MaxResultBytes+1)},
+		{Name: "returns too much, writes elsewhere", Body: returns(1, txn.MaxResultBytes+1)},
 		{Name: "returns far too much", Body: returns(0, 3*rdma.MaxMessageBytes)},
 		{Name: "fails at length", Body: func(context.Context, *txn.Txn, []byte) ([]byte, error) {
 			return nil, errors.New(strings.Repeat("long ", rdma.MaxMessageBytes/4))

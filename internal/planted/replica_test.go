@@ -289,9 +289,9 @@ var replicaBugs = []bug{
 	{
 		name: "RecoveredOutcomeIsTold", why: "the outcome of a commit that was recovered is told before the copies have it",
 		edits: []edit{{
-			file: "server/server.go",
-			old:  "newOutcomes(s.tell)",
-			new:  "newOutcomes(s.reply)",
+			file: "server/durability.go",
+			old:  "	s.tell(r, resp)\n",
+			new:  "	s.reply(r, resp)\n",
 		}},
 		caught: []test{{"server", "TestRecoveredIsConfirmedFirst", "the outcome .* was told"}},
 	},

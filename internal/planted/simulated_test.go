@@ -2,12 +2,17 @@ package planted
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"drtmx/internal/testseed"
 )
 
 // simulated are bugs that simulated clusters find, each within a number of
@@ -53,13 +58,32 @@ func isSimulated(name string) bool {
 }
 
 // TestSimulatorFindsBugs simulates clusters with each of those bugs whose name
-// matches the environment variable DRTMX_PLANTED_SIM.
+// matches the environment variable DRTMX_PLANTED_SIM, until a seed fails. More
+// variables:
+//
+//	DRTMX_PLANTED_FAILURES=n    until n seeds have failed: how many it takes, as a rule
+//	DRTMX_PLANTED_SURVEY=kind   any bug, in that kind of cluster ("all": drawn), in so
+//	DRTMX_PLANTED_SEEDS=n       many seeds; nothing is expected
 func TestSimulatorFindsBugs(t *testing.T) {
 	pattern, ok := os.LookupEnv("DRTMX_PLANTED_SIM")
 	if !ok {
 		t.Skip("builds package server for each bug, which takes minutes: set DRTMX_PLANTED_SIM to a regular expression, or use make sim-planted")
 	}
 	chosen, ran := regexp.MustCompile(pattern), 0
+	if kind := os.Getenv("DRTMX_PLANTED_SURVEY"); kind != "" {
+		if kind == "all" {
+			kind = ""
+		}
+		for i := range bugs {
+			if b := &bugs[i]; chosen.MatchString(b.name) {
+				t.Run(b.name, func(t *testing.T) {
+					found := simulate(t, b, testseed.Number(t, "DRTMX_PLANTED_SEEDS", 1000), regexp.MustCompile(""), kind)
+					t.Logf("%s, %s: %v", b.name, kind, found)
+				})
+			}
+		}
+		return
+	}
 	for _, s := range simulated {
 		if !chosen.MatchString(s.name) {
 			continue
@@ -68,7 +92,9 @@ func TestSimulatorFindsBugs(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			for _, b := range bugs {
 				if b.name == s.name {
-					simulate(t, &b, s.seeds, regexp.MustCompile(s.want), s.kind)
+					if found := simulate(t, &b, s.seeds, regexp.MustCompile(s.want), s.kind); len(found.seeds) == 0 {
+						t.Fatalf("%d seeds find nothing", s.seeds)
+					}
 					return
 				}
 			}
@@ -80,25 +106,55 @@ func TestSimulatorFindsBugs(t *testing.T) {
 	}
 }
 
-// simulate runs seeds with a bug, until one of them fails.
-func simulate(t *testing.T, b *bug, seeds int, want *regexp.Regexp, kind string) {
+// finds are the seeds that find a bug, of the first ones.
+type finds struct {
+	seeds []int
+	took  time.Duration
+}
+
+// String tells how many seeds it takes to find the bug: the median, and the most.
+func (f finds) String() string {
+	if len(f.seeds) == 0 {
+		return fmt.Sprintf("not found, in %v", f.took)
+	}
+	gaps, last := []int(nil), 0
+	for _, seed := range f.seeds {
+		gaps, last = append(gaps, seed-last), seed
+	}
+	slices.Sort(gaps)
+	return fmt.Sprintf("median %d, most %d, in %v: %v", gaps[len(gaps)/2], gaps[len(gaps)-1], f.took, f.seeds)
+}
+
+// simulate runs seeds with a bug, until some fail. It fails if one fails for a
+// reason that is not expected.
+func simulate(t *testing.T, b *bug, seeds int, want *regexp.Regexp, kind string) finds {
 	t.Helper()
 	t.Log(b.why)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "run", "./internal/sim/simulate", "-overlay", newBinaries(t, b).overlay,
-		"-seeds", "1-"+strconv.Itoa(seeds), "-replay", "0", "-failures", "1", "-kind", kind)
+		"-seeds", "1-"+strconv.Itoa(seeds), "-replay", "0", "-failures", strconv.Itoa(testseed.Number(t, "DRTMX_PLANTED_FAILURES", 1)), "-kind", kind)
 	cmd.Dir = root
 	start := time.Now()
 	out, err := cmd.CombinedOutput()
+	f := finds{took: time.Since(start).Round(time.Second)}
 	if err == nil {
-		t.Fatalf("%d seeds find nothing", seeds)
+		return f
 	}
-	found, seed := want.Find(out), replays.FindSubmatch(out)
-	if found == nil || seed == nil {
+	found, last := want.Find(out), failing.FindSubmatch(out)
+	if found == nil || last == nil {
 		t.Fatalf("the simulation failed, but not for the reason %q: %v\n%s", want, err, out)
 	}
-	t.Logf("seed %s, after %v: %s", seed[1], time.Since(start).Round(time.Second), found)
+	for _, field := range strings.Fields(string(last[1])) {
+		seed, err := strconv.Atoi(field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.seeds = append(f.seeds, seed)
+	}
+	t.Logf("%s: %v", found, f)
+	return f
 }
 
-var replays = regexp.MustCompile(`make sim SEED=(\d+)`)
+// failing are the seeds in the last line of a simulation.
+var failing = regexp.MustCompile(`(?m)^seeds that failed: (.*)$`)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,7 +31,7 @@ type runs struct {
 	clusters, events int
 	txns             int
 	replayed, differ int
-	failed           int
+	failed           []uint64 // seeds
 }
 
 func newRuns(b *binary, o *options) *runs {
@@ -55,9 +56,11 @@ func (r *runs) all(ctx context.Context, cases []simCase, c simCase) error {
 	say("")
 	took := time.Since(r.began)
 	fmt.Printf("%d clusters in %v (%.0f a minute), %d events, %d transactions; %d run again, of which %d with another trace; %d failed\n",
-		r.clusters, took.Round(time.Second), float64(r.clusters)/took.Minutes(), r.events, r.txns, r.replayed, r.differ, r.failed)
+		r.clusters, took.Round(time.Second), float64(r.clusters)/took.Minutes(), r.events, r.txns, r.replayed, r.differ, len(r.failed))
 	switch {
-	case r.failed > 0:
+	case len(r.failed) > 0:
+		slices.Sort(r.failed)
+		fmt.Printf("%s%s\n", failedPrefix, strings.Trim(fmt.Sprint(r.failed), "[]"))
 		return errFailed
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -69,7 +72,7 @@ func (r *runs) all(ctx context.Context, cases []simCase, c simCase) error {
 func (r *runs) take(cases *[]simCase, c simCase) (simCase, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.failed >= r.o.failures {
+	if len(r.failed) >= r.o.failures {
 		return c, 0
 	}
 	if len(*cases) > 0 {
@@ -94,7 +97,11 @@ func (r *runs) some(ctx context.Context, c simCase, n uint64) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(n+4)*patience)
 	defer cancel()
 	x := r.b.process(ctx, c, n)
-	r.note(ctx, c, n, x)
+	if failed, ok := r.note(ctx, c, n, x); ok && failed < c.Seed+n-1 { // the process has ended with it
+		rest := c
+		rest.Seed = failed + 1
+		defer r.some(ctx, rest, c.Seed+n-rest.Seed)
+	}
 	for _, first := range x.results {
 		if r.o.replay == 0 || first.Seed%uint64(r.o.replay) != 0 {
 			continue
@@ -120,13 +127,13 @@ func (r *runs) compare(c simCase, first sim.Result, again ran) {
 		return
 	}
 	r.differ++
-	r.failed++
+	r.failed = append(r.failed, c.Seed)
 	say("")
 	fmt.Printf("seed %d %s: FAILED: its trace was %s, and %s when it ran again; %s\n%s", c.Seed, first.Kind, first.Hash, hash, c.again(), again.other)
 }
 
-// note counts what a process has shown, and prints its failures.
-func (r *runs) note(ctx context.Context, c simCase, n uint64, x ran) {
+// note counts what a process has shown, and prints its failure, if a seed has failed.
+func (r *runs) note(ctx context.Context, c simCase, n uint64, x ran) (failed uint64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range x.results {
@@ -139,22 +146,27 @@ func (r *runs) note(ctx context.Context, c simCase, n uint64, x ran) {
 			_ = json.NewEncoder(os.Stdout).Encode(res)
 		}
 	}
-	say("%d clusters, %d failed", r.clusters, r.failed)
+	say("%d clusters, %d failed", r.clusters, len(r.failed))
 	ended := uint64(len(x.results))
 	if x.err == nil && ended == n || ctx.Err() != nil && context.Cause(ctx) == context.Canceled {
-		return
+		return 0, false
 	}
-	r.failed++
 	say("")
 	if ended > 0 && x.results[ended-1].Failure != "" {
 		res := &x.results[ended-1]
 		c.Seed = res.Seed
+		r.failed = append(r.failed, c.Seed)
 		fmt.Print(describe(c, res))
-		return
+		return c.Seed, true
 	}
 	c.Seed += min(ended, n-1)
+	r.failed = append(r.failed, c.Seed)
 	fmt.Printf("seed %d: FAILED: the process ended (%v); %s\n%s\n", c.Seed, x.err, c.again(), strings.TrimSpace(x.other))
+	return c.Seed, true
 }
+
+// failedPrefix precedes the seeds that have failed, in the last line.
+const failedPrefix = "seeds that failed: "
 
 // describe tells of a failure.
 func describe(c simCase, res *sim.Result) string {
