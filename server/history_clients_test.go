@@ -95,6 +95,9 @@ type client struct {
 	announce func(n uint64, invoke int64) error
 	ended    func() error
 
+	died func() bool // whether its process is dead; may be nil
+	over bool        // it is
+
 	counts   map[string]int
 	refusals int           // since the last commit
 	patience time.Duration // 0: no bound
@@ -155,6 +158,9 @@ func (c *client) work(ctx context.Context) error {
 		}
 		if err := c.one(ctx); err != nil {
 			return errors.Join(c.odd, err)
+		}
+		if c.over {
+			break
 		}
 		if c.refusals > 0 {
 			time.Sleep(backoffLeast << min(c.refusals-1, backoffDoublings))
@@ -319,6 +325,10 @@ func (c *client) outcome(err error) (history.Outcome, error) {
 	c.lost = txn.ID{}
 	var proc *txn.ProcedureError
 	switch {
+	case err != nil && c.died != nil && c.died():
+		count("died")
+		c.over = true
+		return history.Unknown, nil
 	case err == nil:
 		count("committed")
 		c.refusals = 0
@@ -387,6 +397,9 @@ func (c *client) askFor(id txn.ID) (history.Outcome, error) {
 			return history.Aborted, nil
 		case errors.Is(err, txn.ErrOutcomeUnknown): // the request may still be under way
 			c.counts["unknown, not known"]++
+			return history.Unknown, nil
+		case c.died != nil && c.died():
+			c.over = true
 			return history.Unknown, nil
 		case time.Now().After(end):
 			return history.Unknown, fmt.Errorf("the outcome of %v stays unknown: %w", id, err)

@@ -22,6 +22,7 @@ import (
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/server"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -60,6 +61,7 @@ type cluster struct {
 	calm func() // ends the disturbances, before a run is looked at; nil if there are none
 	// present says which clients take part; nil: all do.
 	present func(client int) bool
+	mortals map[int]*mortal // clients that are processes of their own, and die
 }
 
 // startCluster embeds servers over a network with faults. Opening may meet
@@ -79,6 +81,7 @@ type setup struct {
 	limits     twophase.Limits                           // of the commit protocol's tables
 	more       func(x *cluster, i int, c *server.Config) // may be nil
 	world      *sim.World                                // of a simulation; nil: the real one
+	other      *workload                                 // instead of lists; nil: lists
 }
 
 func (u setup) start(t testing.TB, s *listSchema) *cluster {
@@ -157,12 +160,28 @@ const clientName = "client"
 // collected.
 const simulatedBytes = 32 << 20
 
+// mortal is a client that dies.
+type mortal struct {
+	db   *txn.DB
+	as   func(func()) // runs what it does
+	died func() bool
+}
+
+// workload is what a cluster runs instead of lists.
+type workload struct {
+	catalog    *tables.Catalog
+	procedures []txn.Procedure
+}
+
 // config is that of one server.
 func (u *setup) config(x *cluster, i int) server.Config {
 	c := server.Config{
 		Index: i, Addrs: x.addrs, Partitions: u.partitions, Catalog: x.s.cat, Procedures: x.s.procedures(),
 		Provider:  u.provider(x.net, rdma.Identity{Role: rdma.RoleServer, Name: x.addrs[i]}),
 		Checksums: u.net.Faults.Scramble > 0, MemoryBytes: 1 << 30,
+	}
+	if w := u.other; w != nil {
+		c.Catalog, c.Procedures = w.catalog, w.procedures
 	}
 	if u.world != nil {
 		c.MemoryBytes = simulatedBytes
@@ -197,9 +216,18 @@ func (x *cluster) run(t testing.TB, l *load) (*outcome, error) {
 			continue
 		}
 		wg.Add(1)
+		m := x.mortals[i]
+		if m != nil {
+			clients[i].db, clients[i].died = m.db, m.died
+		}
 		go func() {
 			defer wg.Done()
 			work := func() { errs[i] = clients[i].work(ctx) }
+			if m != nil {
+				m.as(work)
+				_ = m.db.Close() // of a process that may be dead
+				return
+			}
 			if x.as != nil {
 				x.as(i%max(len(x.dbs), 1), work)
 				return

@@ -4,6 +4,7 @@ package server_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -18,11 +19,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"drtmx/index"
 	"drtmx/internal/history"
 	"drtmx/internal/rng"
 	"drtmx/internal/sim"
 	"drtmx/internal/twophase"
 	"drtmx/internal/vfstest"
+	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/txn"
 )
@@ -37,7 +40,7 @@ func init() {
 // environment says what to run:
 //
 //	DRTMX_SIM_SEEDS=from:count
-//	DRTMX_SIM_KIND=memory|faults|disk|hosts|storm   that kind of cluster; drawn if empty
+//	DRTMX_SIM_KIND=memory|faults|disk|hosts|storm|tpcc   that kind of cluster; drawn if empty
 //	DRTMX_SIM_ORDER=n                               other delays for the same case
 //	DRTMX_SIM_WITHOUT=part,part                     parts of the case to leave out
 //	DRTMX_SIM_TRACE=dir                             where each trace is written
@@ -131,10 +134,14 @@ type simulation struct {
 	d    *crashable
 
 	storm *scenario // what goes wrong; nil: other things
+	trade *trade    // what clients do; nil: lists
 
 	trace *bufio.Writer // nil: none is written
 
 	cuts, pauses, dials bool
+
+	mortals, lifetime int  // clients that die, each after so many ms at most
+	veryLate          bool // some messages are on their way for longer than a proof may be old
 
 	faults struct {
 		sync.Mutex
@@ -163,9 +170,11 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	switch x := s.Float64(); {
 	case x < 0.05:
 		r.kind = "memory"
-	case x < 0.2:
+	case x < 0.10:
+		r.kind = "tpcc"
+	case x < 0.22:
 		r.kind = "faults"
-	case x < 0.5:
+	case x < 0.52:
 		r.kind = "storm"
 	case x < 0.75:
 		r.kind = "hosts"
@@ -201,6 +210,10 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 		r.u.net.Faults.Pause = 0.02
 	}
 	r.cuts, r.pauses, r.dials = s.Bool(0.5), s.Bool(0.5), s.Bool(0.3)
+	r.veryLate = s.Bool(0.1)
+	if s.Bool(0.3) {
+		r.mortals, r.lifetime = 1+s.Intn(3), []int{10, 100, 1000}[s.Intn(3)]
+	}
 	if s.Bool(0.4) {
 		r.u.upset = newDisturbance(s)
 	}
@@ -225,7 +238,9 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 		r.leaveOut()
 		return r
 	}
-	if r.kind == "disk" {
+	if r.kind == "tpcc" {
+		r.drawTrade(seed)
+	} else if r.kind == "disk" {
 		r.onDisks()
 	} else if s.Bool(0.2) {
 		r.u.limits = twophase.Limits{Open: 1 + s.Intn(4), Kept: 2 + s.Intn(14)}
@@ -276,10 +291,17 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 	x := r.u.start(t, newLists(&r.l))
 	defer x.Close()
 	x.present = r.present
+	if r.trade != nil {
+		var err error
+		if r.u.as(clientName, func() { err = r.trade.populate(&r.u, x) }); err != nil {
+			return simulated{counts: counts}, fmt.Errorf("load: %w", err)
+		}
+	}
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	var crashed error
-	if r.kind == "disk" {
+	r.hire(x, &wg, done)
+	if r.d != nil {
 		k := &crashing{
 			x: x, u: &r.u, d: r.d, s: r.s.Split("moments"), counts: map[string]int{}, rest: []int{15, 40, 120, 500}[r.s.Intn(4)], lost: r.lost,
 		}
@@ -306,7 +328,9 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 	end, stop := func() {}, func() {}
 	switch {
 	case r.storm != nil:
-		end, stop = r.storm.disturb(x, r.stormy(t, x), r.s.Split("storm"))
+		u := r.stormy(t, x)
+		end, stop = r.storm.disturb(x, u, r.s.Split("storm"))
+		r.delayMore(u.d)
 	case r.kind != "memory":
 		s := r.s.Split("upsets")
 		wg.Go(func() { r.upsets(x, s, done) })
@@ -314,7 +338,13 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 	}
 	var once sync.Once
 	x.calm = func() { once.Do(func() { close(done); end(); wg.Wait() }) }
-	out, err := x.run(t, &r.l)
+	var out *outcome
+	var err error
+	if r.trade != nil {
+		out, err = r.runTrade(x)
+	} else {
+		out, err = x.run(t, &r.l)
+	}
 	x.calm()
 	stop()
 	err = errors.Join(err, crashed)
@@ -331,6 +361,9 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 
 // judge checks the history of a run.
 func (r *simulation) judge(out *outcome, err error, counts map[string]int) (simulated, error) {
+	if r.trade != nil {
+		return simulated{r.trade.deeds, counts}, err
+	}
 	if out.h == nil {
 		return simulated{counts: counts}, err
 	}
@@ -363,10 +396,21 @@ func (r *simulation) disturb(t *testing.T, x *cluster) (end func()) {
 	if r.u.upset != nil {
 		u.delayMessages()
 	}
+	r.delayMore(d)
 	if r.dials {
 		u.failDials()
 	}
 	return u.end
+}
+
+// delayMore lets disturbed messages be late by up to twice what a proof may be old.
+func (r *simulation) delayMore(d *disturbance) {
+	if !r.veryLate || !r.w.Part("very late messages") {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.longest, d.mu.share = 2*index.MaxProofAge, 0.01
 }
 
 // crashesMax bounds how often a run kills servers, and failuresMax how long it goes
@@ -429,6 +473,36 @@ func (r *simulation) crashes(k *crashing, done <-chan struct{}) error {
 		if err := kill(which); err != nil {
 			return err
 		}
+	}
+}
+
+// hire makes some clients processes of their own, which die at some time.
+func (r *simulation) hire(x *cluster, wg *sync.WaitGroup, done <-chan struct{}) {
+	s := r.s.Split("mortals")
+	x.mortals = map[int]*mortal{}
+	for range r.mortals {
+		i := s.Intn(r.l.Clients)
+		name, dies := fmt.Sprintf("client%d", i), between(s, 1, r.lifetime)
+		if x.mortals[i] != nil || !r.w.Next("mortal client") {
+			continue
+		}
+		p := r.u.provider(x.net, rdma.Identity{Role: rdma.RoleWriter, Name: name})
+		c := r.u.client
+		c.Servers, c.Dial = x.addrs, p.Dial
+		var db *txn.DB
+		var err error
+		r.u.as(name, func() { db, err = txn.Open(context.Background(), c) })
+		if err != nil {
+			continue // the fabric has lost something
+		}
+		own := r.w.Life(name)
+		x.mortals[i] = &mortal{db: db, as: func(fn func()) { r.u.as(name, fn) }, died: own}
+		wg.Go(func() {
+			r.sleep(dies, done)
+			if !over(done) {
+				r.w.Kill(name)
+			}
+		})
 	}
 }
 

@@ -29,6 +29,10 @@ func (r *simulation) drawStorm(seed uint64) {
 		r.l.Keys = min(r.l.Keys, 2+r.s.Intn(4))
 	}
 	r.u.world, r.u.net.Clock = r.w, fakeClock{time.Now()}
+	if r.s.Bool(0.2) {
+		r.mortals, r.lifetime, r.l.LossyCalls = 1+r.s.Intn(3), []int{3, 30, 300}[r.s.Intn(3)], true
+	}
+	r.veryLate = r.s.Bool(0.1)
 	r.u.client.Reads = cmp.Or(r.u.client.Reads, []txn.ReadPath{0, 0, 0, txn.OrderedByRPC}[r.s.Intn(4)])
 }
 

@@ -58,6 +58,11 @@ func (p *provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	if len(p.life.addrs) == 0 { // a client: what a server has dialed ends with its endpoint
+		p.life.conns = append(p.life.conns, c)
+	}
 	return &conn{Conn: c, w: p.w, life: p.life, from: p.name, to: process(addr), addr: addr}, nil
 }
 

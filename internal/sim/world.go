@@ -56,6 +56,7 @@ type life struct {
 	dead    bool
 	stopped chan struct{} // closed when it runs again; nil while it runs
 	addrs   []string      // where it listens, or did
+	conns   []io.Closer   // of a client, which break when it dies
 }
 
 // swarm varies the delays from run to run.
@@ -280,8 +281,25 @@ func (w *World) Kill(name string) {
 	l.dead = true
 	l.goOn()
 	delete(w.lives, name)
+	conns := l.conns
+	l.conns = nil
 	w.mu.Unlock()
+	for _, c := range conns {
+		_ = c.Close()
+	}
 	w.Event("kill %s", name)
+}
+
+// Life returns a function that reports whether the present process of a name is dead.
+func (w *World) Life(name string) (dead func() bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.of(name)
+	return func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return l.dead
+	}
 }
 
 // Stop lets a process do nothing until GoOn, as a stop signal does: all that it

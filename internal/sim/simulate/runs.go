@@ -70,11 +70,11 @@ func (r *runs) all(ctx context.Context, cases []simCase, c simCase) error {
 
 // take takes what a process is to simulate next: n seeds from that of a case on.
 func (r *runs) take(cases *[]simCase, c simCase) (simCase, uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.failed) >= r.o.failures {
+	if r.over() {
 		return c, 0
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if len(*cases) > 0 {
 		c = (*cases)[0]
 		*cases = (*cases)[1:]
@@ -92,6 +92,13 @@ func (r *runs) take(cases *[]simCase, c simCase) (simCase, uint64) {
 	return c, n
 }
 
+// over reports whether enough seeds have failed.
+func (r *runs) over() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.failed) >= r.o.failures
+}
+
 // some simulates n seeds in one process, and some of them again.
 func (r *runs) some(ctx context.Context, c simCase, n uint64) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(n+4)*patience)
@@ -100,7 +107,9 @@ func (r *runs) some(ctx context.Context, c simCase, n uint64) {
 	if failed, ok := r.note(ctx, c, n, x); ok && failed < c.Seed+n-1 { // the process has ended with it
 		rest := c
 		rest.Seed = failed + 1
-		defer r.some(ctx, rest, c.Seed+n-rest.Seed)
+		if !r.over() {
+			defer r.some(ctx, rest, c.Seed+n-rest.Seed)
+		}
 	}
 	for _, first := range x.results {
 		if r.o.replay == 0 || first.Seed%uint64(r.o.replay) != 0 {
