@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -189,13 +190,15 @@ func (k *crashing) start(which []int) error {
 			}
 		}
 		var err error
-		k.u.as(k.x.addrs[i], func() {
-			var srv *server.Server
-			if srv, err = server.New(k.u.config(k.x, i)); err == nil {
-				k.x.Servers[i] = srv
-				err = srv.Start()
-			}
-		})
+		for again := true; again; again = errors.Is(err, syscall.ENOSPC) { // its disk has become full meanwhile
+			k.u.as(k.x.addrs[i], func() {
+				var srv *server.Server
+				if srv, err = server.New(k.u.config(k.x, i)); err == nil {
+					k.x.Servers[i] = srv
+					err = srv.Start()
+				}
+			})
+		}
 		if err != nil {
 			return fmt.Errorf("server %d: %w", i, err)
 		}

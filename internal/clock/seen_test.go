@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSeen: it never goes back, whoever notes what.
+// TestSeen: it never goes back, with several goroutines that note ticks.
 func TestSeen(t *testing.T) {
 	var s Seen
 	var wg sync.WaitGroup
