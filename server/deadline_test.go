@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"drtmx/internal/testaddr"
 	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -71,12 +71,7 @@ func startOver(t testing.TB, name string, p rdma.Provider, accounts int) *fabric
 	addr := "server-0"
 	switch name {
 	case "tcp":
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr = l.Addr().String()
-		l.Close()
+		addr = testaddr.Free(t)
 	case "shm":
 		addr = "@" + t.Name()
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/certs"
+	"drtmx/internal/testaddr"
 	"drtmx/internal/testseed"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
@@ -67,24 +67,14 @@ func roleFabrics(t *testing.T) []roleFabric {
 		}
 		return p
 	}
+	addrs := []string{testaddr.Free(t), testaddr.Free(t)}
 	return append(fabrics, roleFabric{
-		name: "tcp", server: over(t, certs.Leaf{Name: "server", Role: certs.RoleServer, Hosts: []string{"127.0.0.1"}}),
-		addrs: []string{freeAddr(t), freeAddr(t)},
+		name: "tcp", server: over(t, certs.Leaf{Name: "server", Role: certs.RoleServer, Hosts: []string{testaddr.Host(), "127.0.0.1"}}),
+		addrs: addrs,
 		as: func(t testing.TB, who rdma.Identity) rdma.Provider {
 			return over(t, certs.Leaf{Name: who.Name, Role: who.Role.String(), Tables: who.Tables})
 		},
 	})
-}
-
-// freeAddr is a port of the loopback address that nobody uses.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // signed writes a certificate and returns the names of its files.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 
 	"drtmx/internal/clock"
 	ports "drtmx/internal/cluster"
+	"drtmx/internal/testaddr"
 	"drtmx/internal/testseed"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -121,12 +121,7 @@ func vaultFabrics(t *testing.T) []vaultFabric {
 	}
 	return append(fabrics, vaultFabric{"tcp", p, func(n int) (all []string) {
 		for range n {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
-			all = append(all, l.Addr().String())
+			all = append(all, testaddr.Free(t))
 		}
 		return all
 	}, false})

@@ -23,6 +23,7 @@ var layers = map[string]int{
 	"internal/planted":    0,
 	"internal/history":    0,
 	"internal/clock":      0,
+	"internal/testaddr":   0,
 	"internal/testseed":   0,
 	"internal/vfstest":    0,
 
