@@ -67,8 +67,6 @@ RACE_QUICK := ./internal/mem ./internal/block ./internal/exec ./internal/load ./
 RACE_ALONE := TestRowsGrowAndShrink|TestWrongModels|TestFlood|TestEmptiedRegion|TestFallingSizes|TestSessionGives|TestClosedSessions|TestMutated|TestHalfOpen|TestBefore|TestNoFallbacks|TestWarmup|TestGenerations|TestExtents|TestQueueChurn|TestIdleConnection|TestScanBound|TestSlowHandshakes|TestTurnsAreRare|TestStepsOf|Patches|Rounds|TestQueuedReads|TestTailListIsAHint|TestStringTables|TestAllocations|TestIntervals
 race-quick:
 	$(GO) test -race -tags invariants -short -timeout 20m -skip '$(RACE_ALONE)' $(RACE_QUICK)
-	$(GO) test -race -tags invariants -short -timeout 20m ./server \
-		-run 'TestHistories$$|TestCrashHistories|TestSnapshotsBesideWriters|Parked|InDoubt|HandedOver|TestManyViewsAtOnce|Feed|Crossing|CrossCheckpoints|DuringCheckpoint|LockedRow|Line|Outcomes'
 
 # The tests named for a planted bug must catch it. BUGS is a regular expression
 # that chooses some of the bugs; SHARE is one of several shares, such as 0/2; IN

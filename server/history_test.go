@@ -454,14 +454,19 @@ func scenarios() []scenario {
 // shortSim is the time for all runs of a scenario by default.
 const shortSim = 600 * time.Millisecond
 
-// TestHistories runs all scenarios, each with new loads until its time is up.
+// TestHistories runs scenarios, each with new loads until its time is up: the harsh
+// ones only if there is time for them, since they also run in simulated time.
 // Scenarios that lose connections spend much of it waiting, so some of them run
 // at a time: as many as the flag -parallel says.
 func TestHistories(t *testing.T) {
 	seed := testseed.Of(t)
 	var sum tally
 	t.Cleanup(func() { t.Logf("all scenarios: %v", &sum) })
-	for _, sc := range slices.Concat(scenarios(), harshScenarios(), combinations()) {
+	all := scenarios()
+	if testseed.Soaking() || simTime(t, 0) > 0 {
+		all = slices.Concat(all, harshScenarios(), combinations())
+	}
+	for _, sc := range all {
 		t.Run(sc.name, func(t *testing.T) {
 			if sc.loses {
 				t.Parallel()
