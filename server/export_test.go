@@ -19,6 +19,9 @@ func HomeOf(db *txn.DB, t *tables.Table, key tables.Key) txn.Home {
 	return h
 }
 
+// SmallLeaves sets the slots of a leaf of an ordered index; 0 means the default.
+func (c *Config) SmallLeaves(slots int) { c.slots = slots }
+
 // LimitTables bounds the tables of the commit protocol of a server that has not
 // started. Zero limits keep their defaults.
 func (s *Server) LimitTables(l twophase.Limits) {

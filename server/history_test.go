@@ -82,6 +82,7 @@ type setup struct {
 	more       func(x *cluster, i int, c *server.Config) // may be nil
 	world      *sim.World                                // of a simulation; nil: the real one
 	other      *workload                                 // instead of lists; nil: lists
+	slots      int                                       // of a leaf; 0: the default
 }
 
 func (u setup) start(t testing.TB, s *listSchema) *cluster {
@@ -180,6 +181,7 @@ func (u *setup) config(x *cluster, i int) server.Config {
 		Provider:  u.provider(x.net, rdma.Identity{Role: rdma.RoleServer, Name: x.addrs[i]}),
 		Checksums: u.net.Faults.Scramble > 0, MemoryBytes: 1 << 30,
 	}
+	c.SmallLeaves(u.slots)
 	if w := u.other; w != nil {
 		c.Catalog, c.Procedures = w.catalog, w.procedures
 	}

@@ -169,7 +169,7 @@ func (p *partition) newIndex(ix *tables.Index, cfg *Config, running *clock.Runni
 		return hash.NewServer(p.arena, hash.Options{Strings: ix.Strings, RowWords: words, Locks: p.shared})
 	}
 	return learned.NewServer(p.arena, learned.Options{
-		Strings: ix.Strings, RowWords: words, Locks: p.shared, Family: cfg.Family, Clock: running.Now,
+		Strings: ix.Strings, RowWords: words, Locks: p.shared, Family: cfg.Family, Clock: running.Now, SlotsPerLeaf: cfg.slots,
 	})
 }
 

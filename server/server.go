@@ -76,6 +76,8 @@ type Config struct {
 	// ManualTraining turns background training off, so that models change only
 	// when the caller calls Train.
 	ManualTraining bool
+	// slots of a leaf of an ordered index; 0: the default. Tests make leaves small.
+	slots int
 	// Log receives records of start and stop, partitions and models, and at
 	// debug level of clients; nil means no log. Transactions are never logged.
 	Log *slog.Logger

@@ -40,7 +40,8 @@ func init() {
 // environment says what to run:
 //
 //	DRTMX_SIM_SEEDS=from:count
-//	DRTMX_SIM_KIND=memory|faults|disk|hosts|storm|tpcc   that kind of cluster; drawn if empty
+//	DRTMX_SIM_KIND=memory|faults|disk|hosts|storm|tpcc   that kind of cluster; drawn if empty.
+//	                                                storm:name are storms with such a name
 //	DRTMX_SIM_ORDER=n                               other delays for the same case
 //	DRTMX_SIM_WITHOUT=part,part                     parts of the case to leave out
 //	DRTMX_SIM_TRACE=dir                             where each trace is written
@@ -134,6 +135,7 @@ type simulation struct {
 	d    *crashable
 
 	storm *scenario // what goes wrong; nil: other things
+	only  string    // storms with such a name
 	trade *trade    // what clients do; nil: lists
 
 	trace *bufio.Writer // nil: none is written
@@ -182,17 +184,20 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 		r.kind = "disk"
 	}
 	if kind := os.Getenv("DRTMX_SIM_KIND"); kind != "" {
-		r.kind = kind
+		r.kind, r.only, _ = strings.Cut(kind, ":")
 	}
+	// With small leaves there are many splits and merges.
+	slots := []int{0, 0, 0, 0, 4, 6, 8}[rng.New(seed).Split("slots").Intn(7)]
 	if r.kind == "storm" {
 		r.drawStorm(seed)
+		r.u.slots = slots
 		r.leaveOut()
 		return r
 	}
 	l := &r.l
 	l.TxnsPerClient, l.Clients = 10+s.Intn([]int{15, 50, 150}[s.Intn(3)]), 2+s.Intn(5)
 	r.u = setup{servers: 1 + s.Intn(3), client: txn.Config{Seed: seed | 1}, net: inproc.Options{Seed: seed, Clock: fakeClock{time.Now()}}, world: w}
-	r.u.partitions = r.u.servers * (1 + s.Intn(2))
+	r.u.partitions, r.u.slots = r.u.servers*(1+s.Intn(2)), slots
 	if r.kind == "memory" {
 		r.u.servers, r.u.partitions = 2, 2
 		r.leaveOut()

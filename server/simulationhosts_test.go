@@ -46,6 +46,7 @@ type hosts struct {
 	parts, every         int64 // bytes of segments, and of the log between checkpoints
 	ending               chan struct{}
 	operators            int
+	slots                int  // of a leaf
 	orderly              bool // nothing goes wrong, and one operator waits for all that it begins
 	wg                   sync.WaitGroup
 
@@ -194,6 +195,7 @@ func (x *simHost) options(l *hostLife) clusters.JoinOptions {
 	o.RunOn(clusters.Machine{
 		FS: fs, SegmentBytes: h.parts,
 		Configure: func(c *server.Config) {
+			c.SmallLeaves(h.slots)
 			c.MemoryBytes, c.SegmentBytes, c.CheckpointRate, c.CopyPatience = simulatedBytes, h.parts, 1<<40, h.patience
 		},
 		Beside: func(int) (string, *multi.Provider, error) {
@@ -364,7 +366,7 @@ func newHosts(r *simulation) *hosts {
 		h.members.orders(h.replicas)
 		r.u.net.Faults = inproc.Faults{}
 	}
-	h.net = inproc.New(r.u.net)
+	h.net, h.slots = inproc.New(r.u.net), r.u.slots
 	return h
 }
 

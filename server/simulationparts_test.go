@@ -25,6 +25,7 @@ func (r *simulation) leaveOut() {
 	part("cuts", r.cuts, func() { r.cuts = false })
 	part("pauses", r.pauses, func() { r.pauses = false })
 	part("dials that fail", r.dials, func() { r.dials = false })
+	part("small leaves", r.u.slots > 0, func() { r.u.slots = 0 })
 	part("small tables", r.u.limits != twophase.Limits{}, func() { r.u.limits = twophase.Limits{} })
 	if s := r.storm; s != nil {
 		part("upset", s.upset != nil, func() { s.upset = nil })

@@ -5,9 +5,13 @@ package server_test
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"drtmx/internal/rng"
+	"drtmx/internal/twophase"
+	"drtmx/internal/wire"
 	"drtmx/txn"
 )
 
@@ -18,6 +22,14 @@ import (
 // drawStorm draws a scenario, and a short load for it.
 func (r *simulation) drawStorm(seed uint64) {
 	all := slices.Concat(scenarios(), harshScenarios(), combinations())
+	if r.s.Bool(0.4) {
+		all = focused()
+	}
+	if r.only != "" {
+		all = slices.DeleteFunc(slices.Concat(scenarios(), harshScenarios(), combinations(), focused()), func(sc scenario) bool {
+			return !strings.Contains(sc.name, r.only)
+		})
+	}
 	r.storm = &all[r.s.Intn(len(all))]
 	r.l, r.u = r.storm.draw(r.s, seed)
 	r.l.TxnsPerClient = min(r.l.TxnsPerClient, 5+r.s.Intn([]int{10, 30, 100}[r.s.Intn(3)]))
@@ -25,7 +37,7 @@ func (r *simulation) drawStorm(seed uint64) {
 	if r.l.LargeOps > 0 {
 		r.l.TxnsPerClient = min(r.l.TxnsPerClient, 15) // no garbage is collected
 	}
-	if r.s.Bool(0.3) {
+	if r.s.Bool(0.3) && r.storm.name != "scans over many leaves" {
 		r.l.Keys = min(r.l.Keys, 2+r.s.Intn(4))
 	}
 	r.u.world, r.u.net.Clock = r.w, fakeClock{time.Now()}
@@ -34,6 +46,51 @@ func (r *simulation) drawStorm(seed uint64) {
 	}
 	r.veryLate = r.s.Bool(0.1)
 	r.u.client.Reads = cmp.Or(r.u.client.Reads, []txn.ReadPath{0, 0, 0, txn.OrderedByRPC}[r.s.Intn(4)])
+}
+
+// focused are storms around one mechanism, which the others seldom bring into a state
+// where it matters.
+func focused() []scenario {
+	return []scenario{
+		{name: "scans over many leaves", load: func(l *load, s *rng.Stream) {
+			manyLeaves(l, s)
+			l.Scans, l.Reads, l.Deletes = 0.3+0.4*s.Float64(), 0.1, 0.1+0.2*s.Float64()
+			l.Views, l.Snapshots, l.Calls, l.Looks = 0.3, 0, 0.2*s.Float64(), 0.1
+		}},
+		{name: "reads of prepared transactions", loses: true, load: func(l *load, s *rng.Stream) {
+			distributed(l, s)
+			if s.Bool(0.5) {
+				manyLeaves(l, s)
+			}
+			l.Scans, l.Reads, l.Deletes, l.Snapshots = 0.3*s.Float64(), 0.3+0.3*s.Float64(), 0.2, 0
+			l.Views, l.Looks, l.Calls = 0.1*s.Float64(), 0.1*s.Float64(), 0.3*s.Float64()
+		}, upset: (*upsetting).delayDecisions},
+		{name: "decisions that full tables forget", loses: true, faults: drops, load: manyDecisions, limits: func(s *rng.Stream) twophase.Limits {
+			return twophase.Limits{Open: 1 + s.Intn(3), Kept: 1 + s.Intn(3)}
+		}, upset: func(u *upsetting) {
+			u.delayDecisions()
+			u.failDials()
+		}},
+		{name: "decisions that come late and twice", loses: true, servers: 3, load: manyDecisions, limits: func(s *rng.Stream) twophase.Limits {
+			return twophase.Limits{Open: 1 + s.Intn(4), Kept: 1 + s.Intn(6)}
+		}, upset: (*upsetting).delayDecisions},
+	}
+}
+
+// manyLeaves spreads short lists over many leaves.
+func manyLeaves(l *load, s *rng.Stream) {
+	l.OneTable, l.OpsPerTxn, l.Room, l.Rotate = false, 1+s.Intn(4), 4, 2
+	l.Keys, l.Clients = 40+s.Intn(100), 4+s.Intn(5)
+}
+
+// delayDecisions lets much of what ends distributed transactions come late, or twice.
+func (u *upsetting) delayDecisions() {
+	u.d.mu.Lock()
+	defer u.d.mu.Unlock()
+	for _, op := range []wire.Op{wire.OpDecide, wire.OpHandOver, wire.OpResolve, wire.OpPrepare} {
+		u.d.mu.rates[op] = rates{hold: 0.3, late: 0.05, twice: 0.1}
+	}
+	u.d.mu.longest, u.d.mu.share = []time.Duration{5, 50, 500}[u.s.Intn(3)]*time.Millisecond, 0.3
 }
 
 // stormy begins the disturbances of a storm. Half of them last long.
