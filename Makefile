@@ -88,7 +88,7 @@ histories:
 SEEDS  ?= 1-1000
 REPLAY ?= 10
 sim:
-	@$(GO) run ./internal/sim/simulate -seeds $(or $(SEED),$(SEEDS)) -replay $(REPLAY) $(if $(KIND),-kind $(KIND)) \
+	@$(GO) run ./internal/sim/simulate -seeds $(or $(SEED),$(SEEDS)) -replay $(REPLAY) $(if $(KIND),-kind '$(KIND)') \
 		$(if $(FOR),-time $(FOR)) $(if $(TRACE),-trace) $(if $(SHRINK),-shrink) $(if $(RACE),-race) \
 		$(if $(KEPT),-kept internal/sim/kept.txt) $(if $(ORDER),-order $(ORDER)) $(if $(WITHOUT),-without '$(WITHOUT)')
 

@@ -42,6 +42,12 @@ var simulated = []struct {
 	{"NothingIsDistrusted", 300, wrong, "hosts"},
 	{"TimeoutProvesALoss", 500, wrong, "hosts"},
 	{"OwnServerGoesFirst", 200, "gives its own server away", "hosts"},
+	{"DoomedAnswer", 100, wrong, "storm"},
+	{"SlotBeforeRow", 100, wrong, "storm"},
+	{"UnlockEarly", 3000, wrong, "storm"},
+	{"SeenStaysHere", 3000, wrong, "storm"},
+	{"NoSharedLocks", 400, wrong, "storm:prepared"},
+	{"ForgetDecisions", 100, wrong + "|writes every key", "storm:full tables forget"},
 }
 
 // wrong is what clients see of a data server that two hosts have, or that has lost
@@ -77,7 +83,7 @@ func TestSimulatorFindsBugs(t *testing.T) {
 		for i := range bugs {
 			if b := &bugs[i]; chosen.MatchString(b.name) {
 				t.Run(b.name, func(t *testing.T) {
-					found := simulate(t, b, testseed.Number(t, "DRTMX_PLANTED_SEEDS", 1000), regexp.MustCompile(""), kind)
+					found := simulate(t, b, testseed.Number(t, "DRTMX_PLANTED_SEEDS", 1000), regexp.MustCompile("FAILED: [^;]*"), kind)
 					t.Logf("%s, %s: %v", b.name, kind, found)
 				})
 			}

@@ -20,7 +20,7 @@ type simCase struct {
 func (c simCase) again() string {
 	s := fmt.Sprintf("make sim SEED=%d", c.Seed)
 	if c.Kind != "" {
-		s += " KIND=" + c.Kind
+		s += fmt.Sprintf(" KIND='%s'", c.Kind)
 	}
 	if c.Order > 0 {
 		s += fmt.Sprintf(" ORDER=%d", c.Order)
