@@ -110,7 +110,7 @@ func (t *task) decide(ctx context.Context, c *wire.Commit, read time.Duration, o
 		t.share.origin = o
 	}
 	if part := t.s.replaced(&t.share); part != nil {
-		return verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d: %v", part.Partition, exec.ErrRestarted)}, true
+		return unreachable(t.s.restarted(int(part.Partition))), true
 	}
 	if complete {
 		return t.share.commit(), true
@@ -127,6 +127,13 @@ func (s *Server) replaced(sh *share) *wire.Part {
 		}
 	}
 	return nil
+}
+
+// restarted is the error of a partition whose memory is gone.
+func (s *Server) restarted(part int) error {
+	return &tables.Error{
+		Err: exec.ErrUnavailable, Partition: part, Server: s.cfg.Addrs[s.primaries[part]], Cause: exec.ErrRestarted,
+	}
 }
 
 // coordinate commits a transaction of several servers. The verdict wire.InDoubt
@@ -243,7 +250,7 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 				}
 			}
 			if l.replaced {
-				return nil, agent, fmt.Errorf("server %s, which holds partition %d: %w", t.s.cfg.Addrs[server], part, exec.ErrRestarted)
+				return nil, agent, t.s.restarted(part)
 			}
 			p.Epoch = l.incarnation
 			if part := &t.msg.Parts[i]; part.Memory == 0 { // a later epoch must not take it for its own
@@ -253,7 +260,7 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 			elsewhere++
 		}
 		if known := t.msg.Parts[i].Epoch; known != 0 && known != p.Epoch {
-			return nil, agent, fmt.Errorf("server %s, which holds partition %d: %w", t.s.cfg.Addrs[server], part, exec.ErrRestarted)
+			return nil, agent, t.s.restarted(part)
 		}
 		parties = append(parties, p)
 	}

@@ -14,7 +14,7 @@ import (
 func (s *Server) runElsewhere(ctx context.Context, home *partition, proc *exec.Procedure, args []byte, id wire.ID) (result []byte, v verdict) {
 	db, err := s.clientDB(ctx)
 	if err != nil {
-		return nil, verdict{code: wire.Unavailable, text: err.Error()}
+		return nil, unreachable(err)
 	}
 	result, err = db.RunProcedure(ctx, proc, exec.Home(home.id), args, func(_ *exec.Session, c *wire.Commit, result []byte) error {
 		v, asked := s.commit(ctx, c, origin{id: id, result: result})

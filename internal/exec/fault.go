@@ -40,6 +40,7 @@ type fault struct {
 	Max       int64      `json:"max,omitempty"`
 	Size      int64      `json:"size,omitempty"`
 	Detail    string     `json:"detail,omitempty"`
+	Restarted bool       `json:"restarted,omitempty"` // its cause is ErrRestarted
 }
 
 // Fault is the text of an answer for an error. If the error says what it
@@ -53,7 +54,7 @@ func Fault(err error) string {
 		Kind: kindOf(e.Err), Table: e.Table, Index: e.Index, Key: e.Key, Partition: e.Partition, Server: e.Server,
 		Limit: e.Limit, Max: e.Max, Size: e.Size, Detail: e.Detail,
 	}
-	if e.Cause != nil && f.Detail == "" {
+	if f.Restarted = errors.Is(err, ErrRestarted); e.Cause != nil && e.Cause != ErrRestarted && f.Detail == "" {
 		f.Detail = e.Cause.Error()
 	}
 	b, jerr := json.Marshal(f)
@@ -76,10 +77,14 @@ func faultIn(kind error, text []byte) *tables.Error {
 	if kind == nil {
 		return nil
 	}
-	return &tables.Error{
+	e := &tables.Error{
 		Err: kind, Table: f.Table, Index: f.Index, Key: f.Key, Partition: f.Partition, Server: f.Server,
 		Limit: f.Limit, Max: f.Max, Size: f.Size, Detail: f.Detail,
 	}
+	if f.Restarted {
+		e.Cause = ErrRestarted
+	}
+	return e
 }
 
 // codeKinds are the errors of response codes that are not results.
