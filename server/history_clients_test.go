@@ -406,3 +406,18 @@ func (c *client) askFor(id txn.ID) (history.Outcome, error) {
 		}
 	}
 }
+
+// look records a View of the steps that were planned.
+func (c *client) look(ctx context.Context) error {
+	c.res.reset()
+	c.rec.Begin(now())
+	err := c.db.View(ctx, func(t *txn.Txn) error { return c.s.run(t, c.steps, &c.res) })
+	outcome := history.Committed
+	if err != nil {
+		outcome = history.Aborted
+		c.res.reset()
+	}
+	c.res.record(c.rec)
+	c.rec.End(outcome, now())
+	return err
+}

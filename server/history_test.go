@@ -62,6 +62,8 @@ type cluster struct {
 	// present says which clients take part; nil: all do.
 	present func(client int) bool
 	mortals map[int]*mortal // clients that are processes of their own, and die
+	// finish looks at what clients leave, by a last client; nil: it reads and writes every key.
+	finish func(clients []*client, last *client) error
 }
 
 // startCluster embeds servers over a network with faults. Opening may meet
@@ -243,7 +245,13 @@ func (x *cluster) run(t testing.TB, l *load) (*outcome, error) {
 	}
 	out := &outcome{counts: map[string]int{}}
 	last := newClient(l, x.s, x.DB, l.Clients)
-	end := func() { errs = append(errs, last.readAll(ctx), x.settled(ctx), last.writeAll(ctx)) }
+	end := func() {
+		if x.finish != nil {
+			errs = append(errs, x.finish(clients, last))
+			return
+		}
+		errs = append(errs, last.readAll(ctx), x.settled(ctx), last.writeAll(ctx))
+	}
 	if x.as != nil {
 		x.as(0, end)
 	} else {
@@ -419,6 +427,7 @@ type scenario struct {
 
 	servers, partitions int // 0: three servers, one partition each
 	loses               bool
+	leaves              bool // small, in a simulated world
 	load                func(l *load, s *rng.Stream)
 	upset               func(x *upsetting) // what else goes wrong; see history_faults_test.go
 	limits              func(s *rng.Stream) twophase.Limits

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/index/learned/leaf"
 	"drtmx/internal/history"
 	"drtmx/internal/rng"
 	"drtmx/internal/sim"
@@ -40,7 +41,7 @@ func init() {
 // environment says what to run:
 //
 //	DRTMX_SIM_SEEDS=from:count
-//	DRTMX_SIM_KIND=memory|faults|disk|hosts|storm|tpcc   that kind of cluster; drawn if empty.
+//	DRTMX_SIM_KIND=memory|faults|disk|hosts|storm|tpcc|lost   that kind of cluster; drawn if empty.
 //	                                                storm:name are storms with such a name
 //	DRTMX_SIM_ORDER=n                               other delays for the same case
 //	DRTMX_SIM_WITHOUT=part,part                     parts of the case to leave out
@@ -138,6 +139,8 @@ type simulation struct {
 	only  string    // storms with such a name
 	trade *trade    // what clients do; nil: lists
 
+	losses *losses // of memory; nil: there are none
+
 	trace *bufio.Writer // nil: none is written
 
 	cuts, pauses, dials bool
@@ -174,6 +177,8 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 		r.kind = "memory"
 	case x < 0.10:
 		r.kind = "tpcc"
+	case x < 0.14:
+		r.kind = "lost"
 	case x < 0.22:
 		r.kind = "faults"
 	case x < 0.52:
@@ -190,7 +195,9 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	slots := []int{0, 0, 0, 0, 4, 6, 8}[rng.New(seed).Split("slots").Intn(7)]
 	if r.kind == "storm" {
 		r.drawStorm(seed)
-		r.u.slots = slots
+		if r.u.slots = slots; r.storm.leaves {
+			r.u.slots = leaf.MinSlots + rng.New(seed).Split("slots").Intn(3)
+		}
 		r.leaveOut()
 		return r
 	}
@@ -243,12 +250,16 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 		r.leaveOut()
 		return r
 	}
-	if r.kind == "tpcc" {
+	switch {
+	case r.kind == "tpcc":
 		r.drawTrade(seed)
-	} else if r.kind == "disk" {
+	case r.kind == "disk":
 		r.onDisks()
-	} else if s.Bool(0.2) {
+	case s.Bool(0.2):
 		r.u.limits = twophase.Limits{Open: 1 + s.Intn(4), Kept: 2 + s.Intn(14)}
+	}
+	if r.kind == "lost" {
+		r.drawLosses()
 	}
 	r.leaveOut()
 	return r
@@ -330,6 +341,15 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 			wg.Go(func() { r.checkpoints(x, s, rest, done) })
 		}
 	}
+	if r.losses != nil {
+		s := r.s.Split("losses")
+		wg.Go(func() {
+			if crashed = r.lose(x, s, done); crashed != nil {
+				r.giveUp(crashed)
+			}
+		})
+		x.finish = func(clients []*client, last *client) error { return r.survivors(x, clients, last) }
+	}
 	end, stop := func() {}, func() {}
 	switch {
 	case r.storm != nil:
@@ -372,11 +392,18 @@ func (r *simulation) judge(out *outcome, err error, counts map[string]int) (simu
 	if out.h == nil {
 		return simulated{counts: counts}, err
 	}
+	if r.losses != nil {
+		h, e := r.losses.left(out.h)
+		if e != nil {
+			return simulated{counts: counts}, errors.Join(err, e)
+		}
+		out.h = h
+	}
 	rep, e := history.Check(out.h, history.Options{})
 	if e == nil {
 		e = rep.Err()
 	}
-	return simulated{out.h.Len(), counts}, errors.Join(err, e, inLedger(out.h, uint32(r.l.Clients)))
+	return simulated{out.h.Len(), counts}, errors.Join(err, e, r.inLedger(out.h))
 }
 
 // giveUp ends the process: a server does not come back, for which clients would wait
@@ -557,7 +584,8 @@ func (r *simulation) sleep(d time.Duration, done <-chan struct{}) {
 // inLedger looks for every append that was acknowledged in what the last client,
 // which ran alone, has read: none may be lost, and none doubled. Keys that were
 // deleted, or may have been, do not count.
-func inLedger(h *history.History, last uint32) error {
+func (r *simulation) inLedger(h *history.History) error {
+	last := uint32(r.l.Clients)
 	type entry struct {
 		key   history.Key
 		value history.Value
@@ -570,6 +598,9 @@ func inLedger(h *history.History, last uint32) error {
 			case x.ID.Process() == last:
 				if x.Outcome != history.Committed {
 					continue
+				}
+				for _, v := range op.List {
+					found[entry{op.Key, v}]++
 				}
 				for _, row := range op.Rows {
 					for _, v := range row.List {

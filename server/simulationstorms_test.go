@@ -37,7 +37,7 @@ func (r *simulation) drawStorm(seed uint64) {
 	if r.l.LargeOps > 0 {
 		r.l.TxnsPerClient = min(r.l.TxnsPerClient, 15) // no garbage is collected
 	}
-	if r.s.Bool(0.3) && r.storm.name != "scans over many leaves" {
+	if r.s.Bool(0.3) && r.storm.name != "scans over many leaves" && !r.storm.leaves {
 		r.l.Keys = min(r.l.Keys, 2+r.s.Intn(4))
 	}
 	r.u.world, r.u.net.Clock = r.w, fakeClock{time.Now()}
@@ -57,6 +57,13 @@ func focused() []scenario {
 			l.Scans, l.Reads, l.Deletes = 0.3+0.4*s.Float64(), 0.1, 0.1+0.2*s.Float64()
 			l.Views, l.Snapshots, l.Calls, l.Looks = 0.3, 0, 0.2*s.Float64(), 0.1
 		}},
+		{name: "edges of scans", servers: 1, partitions: 1, leaves: true, load: fewRows},
+		{name: "edges of scans of two partitions", servers: 2, partitions: 2, leaves: true, load: fewRows},
+		{name: "splits of prepared transactions", servers: 2, partitions: 2, loses: true, leaves: true, load: func(l *load, s *rng.Stream) {
+			fewRows(l, s)
+			l.OpsPerTxn, l.Keys, l.Clients, l.Views, l.Looks = 2+s.Intn(4), 16+s.Intn(24), 8+s.Intn(8), 0, 0
+			l.Scans, l.Reads, l.Deletes, l.RollBacks = 0.2+0.2*s.Float64(), 0.1, 0.2, 0
+		}, upset: (*upsetting).delayPrepares},
 		{name: "reads of prepared transactions", loses: true, load: func(l *load, s *rng.Stream) {
 			distributed(l, s)
 			if s.Bool(0.5) {
@@ -83,6 +90,16 @@ func manyLeaves(l *load, s *rng.Stream) {
 	l.Keys, l.Clients = 40+s.Intn(100), 4+s.Intn(5)
 }
 
+// fewRows scans short ranges of few rows that are deleted and inserted again and
+// again, so ranges often end where a leaf has no rows, or where it splits.
+func fewRows(l *load, s *rng.Stream) {
+	l.OneTable, l.Hows = false, l.Hows&^(howSecondary|howLimit)
+	l.Keys, l.Clients, l.Room = 8+s.Intn(24), 4+s.Intn(5), []int{4, 24}[s.Intn(2)] // inline, or apart
+	l.Rotate = l.Room - 1
+	l.OpsPerTxn, l.Scans, l.Reads, l.Deletes = 2+s.Intn(3), 0.4+0.2*s.Float64(), 0.05, 0.2
+	l.Views, l.Looks, l.Calls, l.Snapshots = 0.3*s.Float64(), 0.1, 0.2*s.Float64(), 0
+}
+
 // delayDecisions lets much of what ends distributed transactions come late, or twice.
 func (u *upsetting) delayDecisions() {
 	u.d.mu.Lock()
@@ -91,6 +108,17 @@ func (u *upsetting) delayDecisions() {
 		u.d.mu.rates[op] = rates{hold: 0.3, late: 0.05, twice: 0.1}
 	}
 	u.d.mu.longest, u.d.mu.share = []time.Duration{5, 50, 500}[u.s.Intn(3)]*time.Millisecond, 0.3
+}
+
+// delayPrepares delays what prepares transactions at other servers, so these can
+// commit much beside them.
+func (u *upsetting) delayPrepares() {
+	u.d.mu.Lock()
+	defer u.d.mu.Unlock()
+	for _, op := range []wire.Op{wire.OpHandOver, wire.OpPrepare} {
+		u.d.mu.rates[op] = rates{hold: 0.5}
+	}
+	u.d.mu.longest, u.d.mu.share = 5*time.Millisecond, 0.3
 }
 
 // stormy begins the disturbances of a storm. Half of them last long.
