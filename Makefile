@@ -107,14 +107,15 @@ cross:
 		GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build $(PORTABLE); \
 	done
 
-# Files of simulated clusters have tags of their own.
+# Files that only some builds have, by their tags, are in these packages.
 SIMULATED := simulated invariants
+TAGGED    := ./server ./internal/cluster ./internal/sim/... ./internal/mem ./internal/invariants
 lint:
 	@out=$$($(GO) tool gofumpt -l .); if [ -n "$$out" ]; then echo "not formatted by gofumpt:"; echo "$$out"; exit 1; fi
 	$(GO) vet ./...
-	$(GO) vet -tags '$(SIMULATED)' ./server ./internal/cluster ./internal/sim/...
+	$(GO) vet -tags '$(SIMULATED)' $(TAGGED)
 	$(GO) tool staticcheck ./...
-	$(GO) tool staticcheck -tags '$(SIMULATED)' ./server ./internal/cluster ./internal/sim/...
+	$(GO) tool staticcheck -tags '$(SIMULATED)' $(TAGGED)
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...
