@@ -22,7 +22,7 @@ func TestPastOfClients(t *testing.T) {
 					budget := read.Budget((i + round) % 4)
 					t.Run(fmt.Sprintf("%s/%s/readers=%d/%d", v.Name, kind, readers, round), func(t *testing.T) {
 						p := indextest.PastRun{
-							Variant: v, Seed: seed + uint64(round), Ops: 6000 / indextest.Scale, Readers: readers, Keys: 60 + 340*(round%2),
+							Variant: v, Seed: seed + uint64(round), Ops: indextest.Length(6000), Readers: readers, Keys: 60 + 340*(round%2),
 							RowWords: 5, Ordered: true,
 						}
 						if o.Strings {

@@ -577,15 +577,24 @@ func TestExploreEveryPath(t *testing.T) {
 	exploreEvery(t, scenes())
 }
 
+// depthOf is how many first choices of a scene are combined: one fewer than in a soak,
+// where each takes up to ten times as long.
+func depthOf(s *scene) int {
+	switch {
+	case os.Getenv("DRTMX_PATHS") != "":
+		return s.depth + 1
+	case testseed.Soaking():
+		return s.depth
+	}
+	return s.depth - 1
+}
+
 // exploreEvery runs scenes with each combination of their first choices.
 func exploreEvery(t *testing.T, all []*scene) {
 	t.Helper()
 	total := 0
 	for _, s := range all {
-		c, n := &chooser{depth: s.depth}, 1
-		if os.Getenv("DRTMX_PATHS") != "" {
-			c.depth++
-		}
+		c, n := &chooser{depth: depthOf(s)}, 1
 		for ; s.check(t, c) && c.next(); n++ {
 		}
 		t.Logf("%s: %d paths of %d choices", s.name, n, c.depth)
