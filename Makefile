@@ -70,9 +70,10 @@ race-quick:
 
 # The tests named for a planted bug must catch it. BUGS is a regular expression
 # that chooses some of the bugs; SHARE is one of several shares, such as 0/2; IN
-# chooses those whose tests are in packages that it matches.
+# chooses those whose tests are in packages that it matches. JOBS of them at a time.
+JOBS ?= 2
 planted:
-	DRTMX_PLANTED='$(BUGS)' DRTMX_PLANTED_SHARE='$(SHARE)' DRTMX_PLANTED_IN='$(IN)' $(GO) test -count 1 -v -run TestBugsAreCaught -parallel 2 -timeout 60m ./internal/planted
+	DRTMX_PLANTED='$(BUGS)' DRTMX_PLANTED_SHARE='$(SHARE)' DRTMX_PLANTED_IN='$(IN)' $(GO) test -count 1 -v -run TestBugsAreCaught -parallel $(JOBS) -timeout 60m ./internal/planted
 
 # Runs and checks long random histories; SIM is the length of each scenario.
 SIM ?= 20s

@@ -178,6 +178,10 @@ type binaries struct {
 	}
 }
 
+// unoptimised are packages with many bugs whose tests take less time than their
+// builds, so that the compiler does not optimise them.
+var unoptimised = []string{"index/learned/tree"}
+
 type result struct {
 	out string
 	err error
@@ -227,6 +231,9 @@ func (s *binaries) build(t *testing.T, pkg string) string {
 	if !done {
 		// Neither vet nor debug information: most of the time goes into builds.
 		args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary}
+		if slices.Contains(unoptimised, pkg) {
+			args = append(args, "-gcflags=drtmx/"+pkg+"=-N -l")
+		}
 		if s.overlay != "" {
 			args = append(args, "-overlay", s.overlay)
 		}
