@@ -85,6 +85,7 @@ type setup struct {
 	world      *sim.World                                // of a simulation; nil: the real one
 	other      *workload                                 // instead of lists; nil: lists
 	slots      int                                       // of a leaf; 0: the default
+	memory     uint64                                    // of a partition; 0: the default
 }
 
 func (u setup) start(t testing.TB, s *listSchema) *cluster {
@@ -192,6 +193,9 @@ func (u *setup) config(x *cluster, i int) server.Config {
 	}
 	if u.more != nil {
 		u.more(x, i, &c)
+	}
+	if u.memory > 0 {
+		c.MemoryBytes = u.memory
 	}
 	return c
 }

@@ -41,7 +41,8 @@ func init() {
 // environment says what to run:
 //
 //	DRTMX_SIM_SEEDS=from:count
-//	DRTMX_SIM_KIND=memory|faults|disk|hosts|storm|tpcc|lost   that kind of cluster; drawn if empty.
+//	DRTMX_SIM_KIND=memory|faults|disk|hosts|storm|tpcc|bank|queue|lost
+//	                                                that kind of cluster; drawn if empty.
 //	                                                storm:name are storms with such a name
 //	DRTMX_SIM_ORDER=n                               other delays for the same case
 //	DRTMX_SIM_WITHOUT=part,part                     parts of the case to leave out
@@ -137,7 +138,7 @@ type simulation struct {
 
 	storm *scenario // what goes wrong; nil: other things
 	only  string    // storms with such a name
-	trade *trade    // what clients do; nil: lists
+	job   job       // what clients do; nil: lists
 
 	losses *losses // of memory; nil: there are none
 
@@ -178,12 +179,16 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	case x < 0.10:
 		r.kind = "tpcc"
 	case x < 0.14:
-		r.kind = "lost"
+		r.kind = "bank"
+	case x < 0.18:
+		r.kind = "queue"
 	case x < 0.22:
+		r.kind = "lost"
+	case x < 0.30:
 		r.kind = "faults"
-	case x < 0.52:
+	case x < 0.57:
 		r.kind = "storm"
-	case x < 0.75:
+	case x < 0.77:
 		r.kind = "hosts"
 	default:
 		r.kind = "disk"
@@ -250,9 +255,10 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 		r.leaveOut()
 		return r
 	}
+	draw := jobs[r.kind]
 	switch {
-	case r.kind == "tpcc":
-		r.drawTrade(seed)
+	case draw != nil:
+		r.job = draw(r, seed)
 	case r.kind == "disk":
 		r.onDisks()
 	case s.Bool(0.2):
@@ -307,9 +313,9 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 	x := r.u.start(t, newLists(&r.l))
 	defer x.Close()
 	x.present = r.present
-	if r.trade != nil {
+	if r.job != nil {
 		var err error
-		if r.u.as(clientName, func() { err = r.trade.populate(&r.u, x) }); err != nil {
+		if r.u.as(clientName, func() { err = r.job.populate(&r.u, x) }); err != nil {
 			return simulated{counts: counts}, fmt.Errorf("load: %w", err)
 		}
 	}
@@ -365,8 +371,8 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 	x.calm = func() { once.Do(func() { close(done); end(); wg.Wait() }) }
 	var out *outcome
 	var err error
-	if r.trade != nil {
-		out, err = r.runTrade(x)
+	if r.job != nil {
+		out, err = r.runJob(x)
 	} else {
 		out, err = x.run(t, &r.l)
 	}
@@ -386,8 +392,8 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 
 // judge checks the history of a run.
 func (r *simulation) judge(out *outcome, err error, counts map[string]int) (simulated, error) {
-	if r.trade != nil {
-		return simulated{r.trade.deeds, counts}, err
+	if r.job != nil {
+		return simulated{r.job.transactions(), counts}, err
 	}
 	if out.h == nil {
 		return simulated{counts: counts}, err

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"drtmx/internal/rng"
@@ -26,13 +25,13 @@ type trade struct {
 	load   tpcc.LoadConfig
 	info   tpcc.LoadInfo
 	schema *tpcc.Schema
-	deeds  int // in all ledgers
+	deeds  [][]tpcc.Deed // the ledgers, by client
 }
 
 // drawTrade draws a TPC-C.
-func (r *simulation) drawTrade(seed uint64) {
+func (r *simulation) drawTrade(seed uint64) job {
 	s := r.s
-	r.trade = &trade{load: tpcc.LoadConfig{
+	x := &trade{load: tpcc.LoadConfig{
 		Warehouses: int64(1 + s.Intn(3)), Seed: seed, Parallel: 1, Now: 1e18,
 		Scale: tpcc.Scale{Items: int64(20 + s.Intn(80)), Customers: int64(10 + s.Intn(20)), Undelivered: int64(3 + s.Intn(6))},
 	}}
@@ -40,10 +39,12 @@ func (r *simulation) drawTrade(seed uint64) {
 	f := &r.u.net.Faults // the load needs a fabric that holds
 	f.DropBefore, f.DropDuring, f.DropAfter, f.DropVerb = 0, 0, 0, 0
 	r.l.TxnsPerClient = 10 + s.Intn([]int{10, 40}[s.Intn(2)])
+	x.deeds = make([][]tpcc.Deed, r.l.Clients)
 	if s.Bool(0.5) {
 		r.onDisks()
 		r.d.parts = max(r.d.parts, 512<<10) // a load has large records
 	}
+	return x
 }
 
 // populate loads the database, before anything goes wrong.
@@ -72,64 +73,53 @@ func (x *trade) mode(s *rng.Stream) tpcc.TerminalConfig {
 	}
 }
 
-// runTrade lets the clients work, and looks at what they leave.
-func (r *simulation) runTrade(x *cluster) (*outcome, error) {
-	ctx := context.Background()
-	out := &outcome{counts: map[string]int{}}
-	deeds, errs := make([][]tpcc.Deed, r.l.Clients), make([]error, r.l.Clients)
-	var wg sync.WaitGroup
-	for i := range deeds {
-		s := rng.New(r.l.Seed).Split("trade").SplitN(uint64(i))
-		if !r.present(i) {
-			continue
-		}
-		wg.Go(func() { r.u.as(clientName, func() { deeds[i], errs[i] = r.trader(ctx, x.DB, i, s) }) })
+// work is one client.
+func (x *trade) work(ctx context.Context, w *worker) error {
+	i, s := uint64(w.number), rng.New(x.load.Seed).Split("trade").SplitN(uint64(w.number))
+	c := tpcc.NewLedgerClient(x.load.Seed, i, x.info)
+	c.Begin, c.Failed = func(tpcc.Deed) {}, func(error) {}
+	c.End = func(d tpcc.Deed) { x.deeds[i] = append(x.deeds[i], d) }
+	sess, err := w.db.NewSession(ctx)
+	if w.died != nil && w.died() {
+		return nil
 	}
-	wg.Wait()
-	x.calm()
-	err := errors.Join(errs...)
-	for _, d := range deeds {
-		r.trade.deeds += len(d)
-	}
-	r.u.as(clientName, func() { err = errors.Join(err, x.settled(ctx), r.audit(ctx, x, slices.Concat(deeds...), out)) })
-	for _, srv := range x.Servers {
-		err = errors.Join(err, srv.Check())
-	}
-	return out, err
-}
-
-// trader is one client.
-func (r *simulation) trader(ctx context.Context, db *txn.DB, i int, s *rng.Stream) (deeds []tpcc.Deed, err error) {
-	c := tpcc.NewLedgerClient(r.l.Seed, uint64(i), r.trade.info)
-	c.Begin, c.End, c.Failed = func(tpcc.Deed) {}, func(d tpcc.Deed) { deeds = append(deeds, d) }, func(error) {}
-	sess, err := db.NewSession(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer sess.Close()
-	term := tpcc.NewTerminal(db, sess, r.trade.schema, r.trade.mode(s))
-	for range r.l.TxnsPerClient {
+	term := tpcc.NewTerminal(w.db, sess, x.schema, x.mode(s))
+	for range w.l.TxnsPerClient {
 		ctx, cancel := ctx, context.CancelFunc(func() {})
-		if r.l.Patience > 0 && i%2 == 1 {
-			ctx, cancel = context.WithTimeout(ctx, r.l.Patience)
+		if w.patience > 0 {
+			ctx, cancel = context.WithTimeout(ctx, w.patience)
 		}
 		err := c.Run(ctx, term)
 		cancel()
-		if err != nil && !errors.Is(err, txn.ErrUnavailable) {
-			return deeds, err
+		switch {
+		case w.died != nil && w.died():
+			return nil
+		case err != nil && !errors.Is(err, txn.ErrUnavailable):
+			return err
 		}
 		if s.Bool(0.05) {
 			time.Sleep(between(s, 0, 50))
 		}
 	}
-	return deeds, nil
+	return nil
 }
 
-// audit compares the database with the ledgers, and checks the conditions.
-func (r *simulation) audit(ctx context.Context, x *cluster, deeds []tpcc.Deed, out *outcome) error {
-	rep, err := tpcc.VerifyLedger(ctx, x.DB, deeds, func(id txn.ID) (committed bool, err error) {
+func (x *trade) transactions() (n int) {
+	for _, deeds := range x.deeds {
+		n += len(deeds)
+	}
+	return n
+}
+
+// judge compares the database with the ledgers, and checks the conditions.
+func (x *trade) judge(ctx context.Context, c *cluster, out *outcome) error {
+	rep, err := tpcc.VerifyLedger(ctx, c.DB, slices.Concat(x.deeds...), func(id txn.ID) (committed bool, err error) {
 		err = retryUnavailable(func() error {
-			switch err := x.DB.Outcome(ctx, id); {
+			switch err := c.DB.Outcome(ctx, id); {
 			case errors.Is(err, txn.ErrConflict), errors.Is(err, txn.ErrOutcomeUnknown):
 				return nil // refused, or never arrived: no transaction is running any more
 			default:
@@ -147,7 +137,7 @@ func (r *simulation) audit(ctx context.Context, x *cluster, deeds []tpcc.Deed, o
 		errs = append(errs, fmt.Errorf("ledger: %v", f))
 	}
 	maps.Copy(out.counts, rep.Counts)
-	got, err := tpcc.Check(ctx, x.DB, tpcc.CheckConfig{AtRest: true, Parallel: 1})
+	got, err := tpcc.Check(ctx, c.DB, tpcc.CheckConfig{AtRest: true, Parallel: 1})
 	for _, condition := range slices.Sorted(maps.Keys(got)) {
 		if !tpcc.Passes(got[condition]) {
 			errs = append(errs, fmt.Errorf("condition %s: %s", condition, got[condition]))
