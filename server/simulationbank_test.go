@@ -105,7 +105,7 @@ const pairFloor = 30
 // drawBank draws a bank.
 func (r *simulation) drawBank(uint64) job {
 	s := r.s.Split("bank")
-	b := &bank{r: r, ids: int64(3 + s.Intn([]int{4, 25}[s.Intn(2)])), first: map[account]int64{}, calls: 0.6 * s.Float64()}
+	b := &bank{r: r, ids: int64(3 + s.Intn([]int{3, 14}[s.Intn(2)])), first: map[account]int64{}, calls: 0.6 * s.Float64()}
 	var defs []tables.Definer
 	for i := range b.of {
 		b.of[i] = &accountTable{strings: i == 1}
@@ -136,7 +136,7 @@ func (r *simulation) drawBank(uint64) job {
 // drawJob draws what kinds of jobs have in common.
 func (r *simulation) drawJob(s *rng.Stream) {
 	l := &r.l
-	l.TxnsPerClient, l.Clients = 10+s.Intn([]int{20, 60}[s.Intn(2)]), 2+s.Intn(6)
+	l.TxnsPerClient, l.Clients = 10+s.Intn([]int{10, 50}[s.Intn(2)]), 2+s.Intn(5)
 	if s.Bool(0.5) {
 		r.onDisks()
 	} else if s.Bool(0.5) {
@@ -256,20 +256,25 @@ var (
 func (b *bank) populate(_ *setup, x *cluster) error {
 	s := b.r.s.Split("accounts")
 	for i, a := range b.of {
+		var lines []line
 		for id := int64(1); id <= b.ids; id++ {
-			if s.Bool(0.25) && id > 1 {
-				continue
+			if id == 1 || s.Bool(0.75) {
+				x := line{id, int64(pairFloor + s.Intn(100)), drawOwner(s)}
+				b.first[account{i, id}] = x.balance
+				b.total += x.balance
+				lines = append(lines, x)
 			}
-			n := int64(pairFloor + s.Intn(100))
-			b.first[account{i, id}] = n
-			b.total += n
-			owner := drawOwner(s)
-			err := insist(func() error {
-				return x.DB.Update(context.Background(), func(t *txn.Txn) error { return t.Put(a.tab, a.key(id), a.row(line{id, n, owner}, 0)) })
-			})
-			if err != nil {
+		}
+		err := insist(func() error {
+			return x.DB.Update(context.Background(), func(t *txn.Txn) (err error) {
+				for _, x := range lines {
+					err = errors.Join(err, t.Put(a.tab, a.key(x.id), a.row(x, 0)))
+				}
 				return err
-			}
+			})
+		})
+		if err != nil {
+			return err
 		}
 	}
 	time.Sleep(3 * time.Second) // until no stale snapshot may see less

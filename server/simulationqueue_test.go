@@ -103,7 +103,7 @@ func (r *simulation) drawQueues(uint64) job {
 	q.next.at = q.next.tab.Field("place")
 	r.u.other = &workload{cat, q.procedures()}
 	r.drawJob(s)
-	r.l.TxnsPerClient += 20
+	r.l.TxnsPerClient += 10
 	if s.Bool(0.3) {
 		r.l.Rest = 20 * time.Second // freed memory is used again after its quarantine
 	}

@@ -96,7 +96,12 @@ func (x *trade) work(ctx context.Context, w *worker) error {
 		err := c.Run(ctx, term)
 		cancel()
 		switch {
-		case w.died != nil && w.died():
+		case w.died != nil && w.died(): // nobody else can ask for its outcomes
+			for j := range x.deeds[i] {
+				if d := &x.deeds[i][j]; d.Fate == tpcc.FateUnknown {
+					d.Fate = tpcc.FateUnfinished
+				}
+			}
 			return nil
 		case err != nil && !errors.Is(err, txn.ErrUnavailable):
 			return err
