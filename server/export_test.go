@@ -22,6 +22,10 @@ func HomeOf(db *txn.DB, t *tables.Table, key tables.Key) txn.Home {
 // SmallLeaves sets the slots of a leaf of an ordered index; 0 means the default.
 func (c *Config) SmallLeaves(slots int) { c.slots = slots }
 
+// SmallMemory bounds the memory of a partition below what is the default unit of its
+// growth.
+func (c *Config) SmallMemory(bytes uint64) { c.MemoryBytes, c.segment = bytes, 128<<10 }
+
 // LimitTables bounds the tables of the commit protocol of a server that has not
 // started. Zero limits keep their defaults.
 func (s *Server) LimitTables(l twophase.Limits) {

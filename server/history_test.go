@@ -195,7 +195,7 @@ func (u *setup) config(x *cluster, i int) server.Config {
 		u.more(x, i, &c)
 	}
 	if u.memory > 0 {
-		c.MemoryBytes = u.memory
+		c.SmallMemory(u.memory)
 	}
 	return c
 }

@@ -76,8 +76,10 @@ type Config struct {
 	// ManualTraining turns background training off, so that models change only
 	// when the caller calls Train.
 	ManualTraining bool
-	// slots of a leaf of an ordered index; 0: the default. Tests make leaves small.
-	slots int
+	// slots of a leaf of an ordered index, and the unit in which memory grows; 0: the
+	// defaults. Tests make both small.
+	slots   int
+	segment uint64
 	// Log receives records of start and stop, partitions and models, and at
 	// debug level of clients; nil means no log. Transactions are never logged.
 	Log *slog.Logger
@@ -364,7 +366,7 @@ func (s *Server) open() error {
 		if server != s.cfg.Index {
 			continue
 		}
-		r, err := mem.New(mem.Options{Name: fmt.Sprintf("p%d", id), MaxBytes: s.cfg.MemoryBytes})
+		r, err := mem.New(mem.Options{Name: fmt.Sprintf("p%d", id), MaxBytes: s.cfg.MemoryBytes, SegmentBytes: s.cfg.segment})
 		if err != nil {
 			return err
 		}

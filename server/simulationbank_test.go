@@ -14,6 +14,7 @@ import (
 
 	"drtmx/internal/history"
 	"drtmx/internal/rng"
+	"drtmx/internal/sim"
 	"drtmx/internal/twophase"
 	"drtmx/tables"
 	"drtmx/txn"
@@ -77,8 +78,10 @@ const (
 	reopening        // of the first account: it is deleted and inserted
 	renaming         // another owner for the first account
 	auditing         // an audit that leaves an entry
-	bankKinds
 )
+
+// orderNames are the parts of a case that are orders of one kind.
+var orderNames = [...]string{"transfers", "emptied accounts", "opened accounts", "closed accounts", "reopened accounts", "other owners", "audits with an entry"}
 
 // order is what a transaction is to do.
 type order struct {
@@ -109,7 +112,7 @@ func (r *simulation) drawBank(uint64) job {
 	var defs []tables.Definer
 	for i := range b.of {
 		b.of[i] = &accountTable{strings: i == 1}
-		defs = append(defs, b.of[i].define(i, s))
+		defs = append(defs, b.of[i].define(r.w, i, s))
 	}
 	spread := tables.Partitioning{Kind: tables.ByHash}
 	if s.Bool(0.5) {
@@ -147,12 +150,13 @@ func (r *simulation) drawJob(s *rng.Stream) {
 var accountTables = [...]string{"current", "savings", "hashed"}
 
 // define makes the definition of a table of accounts.
-func (a *accountTable) define(i int, s *rng.Stream) tables.Def {
+func (a *accountTable) define(w *sim.World, i int, s *rng.Stream) tables.Def {
 	d := tables.Def{Name: accountTables[i], Primary: tables.Ordered, Partition: tables.Partitioning{Kind: tables.ByHash}, Columns: []tables.Column{
 		{Name: "id", Type: tables.Int64}, {Name: "owner", Type: tables.Text, Size: 12}, {Name: "balance", Type: tables.Int64}, {Name: "count", Type: tables.Int64},
 	}}
-	if s.Bool(0.5) {
-		a.notes = []int{16, 200, 3000}[s.Intn(3)]
+	some, notes := s.Bool(0.5), []int{16, 200, 3000}[s.Intn(3)]
+	if some && w.Part("notes of "+d.Name) {
+		a.notes = notes
 		d.Columns = append(d.Columns, tables.Column{Name: "note", Type: tables.Bytes, Size: a.notes})
 	}
 	include := []string{"id", "owner", "balance"}

@@ -69,7 +69,10 @@ func (b *bank) drawOrder(w *worker, n int) *order {
 // orderOnce runs one transaction that writes.
 func (b *bank) orderOnce(ctx context.Context, w *worker, o *order) error {
 	d := &deed{order: *o}
-	call := w.rnd.Bool(b.calls)
+	call := w.rnd.Bool(b.calls) && b.r.w.Part("procedures")
+	if !b.r.w.Part(orderNames[o.Kind]) {
+		return nil
+	}
 	outcome, lost, err := w.do(ctx, func(ctx context.Context) (err error) {
 		if !call {
 			return w.db.Update(ctx, func(t *txn.Txn) (err error) { d.legs, err = b.carryOut(t, o); return err })
@@ -102,6 +105,9 @@ func (b *bank) auditOnce(ctx context.Context, w *worker) error {
 	how := w.rnd.Uint64()
 	body := func(t *txn.Txn) error { return b.audit(t, how) }
 	kind, a, id := w.rnd.Intn(6), b.drawAccount(w), int64(1)
+	if !b.r.w.Part("audits") {
+		return nil
+	}
 	_, _, err := w.do(ctx, func(ctx context.Context) error {
 		switch kind {
 		case 0:

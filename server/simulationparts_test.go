@@ -42,13 +42,18 @@ func (r *simulation) leaveOut() {
 	}
 	l := &r.l
 	part("patience", l.Patience > 0, func() { l.Patience = 0 })
-	part("views", l.Views > 0, func() { l.Views = 0 })
-	part("looks", l.Looks > 0, func() { l.Looks = 0 })
-	part("calls", l.Calls > 0, func() { l.Calls = 0 })
-	part("snapshots", l.Snapshots > 0, func() { l.Snapshots = 0 })
-	part("scans", l.Scans > 0, func() { l.Scans = 0 })
-	part("deletes", l.Deletes > 0, func() { l.Deletes = 0 })
-	part("strings", l.Strings, func() { l.Strings = false })
+	if r.job != nil {
+		part("long rests", l.Rest > 0, func() { l.Rest = 0 })
+		part("small memory", r.u.memory > 0, func() { r.u.memory = 0 })
+	} else {
+		part("views", l.Views > 0, func() { l.Views = 0 })
+		part("looks", l.Looks > 0, func() { l.Looks = 0 })
+		part("calls", l.Calls > 0, func() { l.Calls = 0 })
+		part("snapshots", l.Snapshots > 0, func() { l.Snapshots = 0 })
+		part("scans", l.Scans > 0, func() { l.Scans = 0 })
+		part("deletes", l.Deletes > 0, func() { l.Deletes = 0 })
+		part("strings", l.Strings, func() { l.Strings = false })
+	}
 	for n := 2; l.TxnsPerClient > 1 && !r.w.Part(fmt.Sprintf("transactions/%d", n)); n *= 2 {
 		l.TxnsPerClient /= 2
 	}

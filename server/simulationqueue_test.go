@@ -108,7 +108,10 @@ func (r *simulation) drawQueues(uint64) job {
 		r.l.Rest = 20 * time.Second // freed memory is used again after its quarantine
 	}
 	if s.Bool(0.3) {
-		r.u.memory = 16 << 20
+		r.u.memory = []uint64{1, 2, 4}[s.Intn(3)] << 18
+		if r.d != nil {
+			r.u.memory = max(r.u.memory, 1<<20) // what was there must fit after a crash, too
+		}
 	}
 	return q
 }
@@ -128,7 +131,7 @@ func (q *queues) define(s *rng.Stream) []tables.Definer {
 			item.Partition = tables.Partitioning{Kind: tables.ByPrefix, Prefix: uint(len(queuePrefix) + 1)}
 		}
 	}
-	if s.Bool(0.4) {
+	if s.Bool(0.4) && q.r.w.Part("an index by item") {
 		item.Secondary = []tables.Secondary{{
 			Name: "by_item", Include: []string{"id"}, Partition: tables.Partitioning{Kind: tables.ByHash},
 			Key: []tables.KeyPart{{Column: "id", Bits: 60, How: tables.Value}},

@@ -69,7 +69,7 @@ func (c *queueClient) insertOnce(ctx context.Context) error {
 		c.inserted++
 		o.IDs = append(o.IDs, itemID{int64(c.number), c.inserted})
 	}
-	call := c.rnd.Bool(c.calls)
+	call := c.rnd.Bool(c.calls) && c.r.w.Part("procedures")
 	_, err := c.run(ctx, &o.ending, func(ctx context.Context) error {
 		if !call {
 			return c.db.Update(ctx, func(t *txn.Txn) error { return c.insert(t, o) })
@@ -93,11 +93,11 @@ func (c *queueClient) takeOnce(ctx context.Context) error {
 		Client: c.number, Stamp: uint64(c.number)<<32 | uint64(c.taken)*receiptsMax,
 		Queues: []int{c.rnd.Intn(c.n)}, Limit: 1 + c.rnd.Intn(4), Settled: c.settled, How: c.rnd.Uint64(),
 	}
-	if c.n > 1 && c.rnd.Bool(0.3) {
+	if c.n > 1 && c.rnd.Bool(0.3) && c.r.w.Part("items of two queues") {
 		o.Queues = append(o.Queues, (o.Queues[0]+1)%c.n)
 	}
 	c.taken++
-	call := c.rnd.Bool(c.calls)
+	call := c.rnd.Bool(c.calls) && c.r.w.Part("procedures")
 	lost, err := c.run(ctx, &o.ending, func(ctx context.Context) (err error) {
 		if !call {
 			return c.db.Update(ctx, func(t *txn.Txn) (err error) { o.items, err = c.take(t, o); return err })
@@ -130,6 +130,9 @@ func (c *queueClient) takeOnce(ctx context.Context) error {
 func (c *queueClient) changeOnce(ctx context.Context) error {
 	var e ending
 	queue, back, how := c.rnd.Intn(c.n), c.rnd.Intn(8), c.rnd.Uint64()
+	if !c.r.w.Part("changes of items") {
+		return nil
+	}
 	var changed *found
 	_, err := c.run(ctx, &e, func(ctx context.Context) error {
 		return c.db.Update(ctx, func(t *txn.Txn) error {
@@ -160,6 +163,9 @@ func (c *queueClient) changeOnce(ctx context.Context) error {
 // auditOnce reads all queues.
 func (c *queueClient) auditOnce(ctx context.Context) error {
 	how, kind := c.rnd.Uint64(), c.rnd.Intn(6)
+	if !c.r.w.Part("audits") {
+		return nil
+	}
 	body := func(t *txn.Txn) error { _, err := c.readAll(t, how); return err }
 	var e ending
 	_, err := c.run(ctx, &e, func(ctx context.Context) error {
