@@ -48,8 +48,9 @@ var simulated = []struct {
 	{"SeenStaysHere", 3000, wrong, "storm"},
 	{"NoSharedLocks", 400, wrong, "storm:prepared"},
 	{"EntryStaysAsItWas", 50, "audit: table", "bank"},
-	{"DeleteIsNotRedone", 100, "audit: table|" + wrong, "bank"},
-	{"DeleteIsNotRedone", 100, "queue: the index has|" + wrong, "queue"},
+	{"UnlockEarly", 60, "audit: |" + wrong, "bank"},
+	{"SkipCommitValidation", 100, "queue: |" + wrong, "queue"},
+	{"DeleteIsNotRedone", 100, "queue: |" + wrong, "queue"},
 	{"ForgetDecisions", 100, wrong + "|writes every key", "storm:full tables forget"},
 }
 
