@@ -87,6 +87,15 @@ func (x *trade) work(ctx context.Context, w *worker) error {
 		return err
 	}
 	defer sess.Close()
+	if w.died != nil {
+		defer func() { // nobody else can ask for the outcomes of a process of its own
+			for j := range x.deeds[i] {
+				if d := &x.deeds[i][j]; d.Fate == tpcc.FateUnknown {
+					d.Fate = tpcc.FateUnfinished
+				}
+			}
+		}()
+	}
 	term := tpcc.NewTerminal(w.db, sess, x.schema, x.mode(s))
 	for range w.l.TxnsPerClient {
 		ctx, cancel := ctx, context.CancelFunc(func() {})
@@ -96,12 +105,7 @@ func (x *trade) work(ctx context.Context, w *worker) error {
 		err := c.Run(ctx, term)
 		cancel()
 		switch {
-		case w.died != nil && w.died(): // nobody else can ask for its outcomes
-			for j := range x.deeds[i] {
-				if d := &x.deeds[i][j]; d.Fate == tpcc.FateUnknown {
-					d.Fate = tpcc.FateUnfinished
-				}
-			}
+		case w.died != nil && w.died():
 			return nil
 		case err != nil && !errors.Is(err, txn.ErrUnavailable):
 			return err
