@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/index/learned/leaf"
 	"drtmx/internal/history"
 	"drtmx/internal/rng"
 	"drtmx/internal/sim"
@@ -431,7 +432,7 @@ type scenario struct {
 
 	servers, partitions int // 0: three servers, one partition each
 	loses               bool
-	leaves              bool // small, in a simulated world
+	leaves              bool // small
 	load                func(l *load, s *rng.Stream)
 	upset               func(x *upsetting) // what else goes wrong; see history_faults_test.go
 	limits              func(s *rng.Stream) twophase.Limits
@@ -555,6 +556,9 @@ func (sc *scenario) draw(stream *rng.Stream, seed uint64) (load, setup) {
 	}
 	if sc.limits != nil {
 		u.limits = sc.limits(stream)
+	}
+	if sc.leaves {
+		u.slots = leaf.MinSlots + stream.Intn(3)
 	}
 	if sc.upset != nil {
 		u.upset = newDisturbance(stream)

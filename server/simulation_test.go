@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"drtmx/index"
-	"drtmx/index/learned/leaf"
 	"drtmx/internal/history"
 	"drtmx/internal/rng"
 	"drtmx/internal/sim"
@@ -200,8 +199,8 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	slots := []int{0, 0, 0, 0, 4, 6, 8}[rng.New(seed).Split("slots").Intn(7)]
 	if r.kind == "storm" {
 		r.drawStorm(seed)
-		if r.u.slots = slots; r.storm.leaves {
-			r.u.slots = leaf.MinSlots + rng.New(seed).Split("slots").Intn(3)
+		if !r.storm.leaves {
+			r.u.slots = slots
 		}
 		r.leaveOut()
 		return r

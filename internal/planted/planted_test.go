@@ -2,7 +2,6 @@ package planted
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"go/parser"
 	"go/token"
@@ -107,7 +106,7 @@ func TestBugsAreCaught(t *testing.T) {
 		t.Skip("builds every bug, which takes minutes: set DRTMX_PLANTED to a regular expression, or use make planted")
 	}
 	chosen, in := regexp.MustCompile(pattern), regexp.MustCompile(os.Getenv("DRTMX_PLANTED_IN"))
-	sound := newBinaries(t, nil)
+	builds := newBuilds(t)
 	of, shares := testseed.Share(t, "DRTMX_PLANTED_SHARE")
 	ran, others := 0, 0
 	for i, b := range bugs {
@@ -123,7 +122,7 @@ func TestBugsAreCaught(t *testing.T) {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			t.Log(b.why)
-			wrong := newBinaries(t, &b)
+			wrong, sound := builds.with(t, &b)
 			for _, c := range b.caught {
 				c.check(t, sound, wrong)
 			}
@@ -165,60 +164,82 @@ func (c *test) check(t *testing.T, sound, wrong *binaries) {
 	t.Logf("%s: %s failed after %v, in run %d: %s", c.pkg, c.name, took, try, strings.TrimSpace(found))
 }
 
-// binaries builds and keeps the test binaries of packages, all with one bug or
-// all without.
-type binaries struct {
-	dir     string
-	overlay string // path of the overlay, "" without a bug
-
-	mu struct {
-		sync.Mutex
-		built  map[string]error
-		passed map[test]result
-	}
+// builds are the builds of package after package that a run of bugs needs.
+type builds struct {
+	all     *switched
+	plain   *binaries // without any bug
+	shared  *binaries // with all bugs of one build
+	overlay string    // of shared
 }
 
-// unoptimised are packages with many bugs whose tests take less time than their
-// builds, so that the compiler does not optimise them.
-var unoptimised = []string{"index/learned/tree"}
+func newBuilds(t *testing.T) *builds {
+	t.Helper()
+	all, err := switchAll(bugs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &builds{all: all, plain: newBinaries(t, "")}
+	if b.overlay, err = all.write(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	b.shared = newBinaries(t, b.overlay)
+	return b
+}
+
+// with returns binaries with one bug, and others without it.
+func (b *builds) with(t *testing.T, x *bug) (wrong, sound *binaries) {
+	t.Helper()
+	if n := b.all.numbers[x.name]; n > 0 {
+		return &binaries{dir: b.shared.dir, overlay: b.overlay, bug: n, built: b.shared.built}, b.shared
+	}
+	return newBinaries(t, x.overlay(t)), b.plain
+}
+
+// binaries builds and keeps the test binaries of packages.
+type binaries struct {
+	dir     string
+	overlay string // path of the overlay, "" if there is none
+	bug     int    // that is chosen of those of one build; 0: none
+	*built
+}
+
+// built are the packages that have been built, and the tests that have passed.
+type built struct {
+	mu       sync.Mutex
+	packages map[string]error
+	passed   map[test]result
+}
 
 type result struct {
 	out string
 	err error
 }
 
-func newBinaries(t *testing.T, b *bug) *binaries {
+func newBinaries(t *testing.T, overlay string) *binaries {
 	t.Helper()
-	s := &binaries{dir: t.TempDir()}
-	s.mu.built, s.mu.passed = map[string]error{}, map[test]result{}
-	if b == nil {
-		return s
-	}
+	return &binaries{dir: t.TempDir(), overlay: overlay, built: &built{packages: map[string]error{}, passed: map[test]result{}}}
+}
+
+// overlay writes an overlay with the bug, and returns its path.
+func (b *bug) overlay(t *testing.T) string {
+	t.Helper()
 	files, err := b.apply()
 	if err != nil {
 		t.Fatal(err)
 	}
-	replace := map[string]string{}
+	s := &switched{replace: map[string]string{}}
 	for file, text := range files {
-		from, err := filepath.Abs(filepath.Join(root, file))
+		path, err := filepath.Abs(filepath.Join(root, file))
 		if err != nil {
 			t.Fatal(err)
 		}
-		to := filepath.Join(s.dir, strings.ReplaceAll(file, "/", "_"))
-		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		replace[from] = to
+		s.replace[path] = text
 	}
-	raw, err := json.Marshal(map[string]any{"Replace": replace})
+	path, err := s.write(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.overlay = filepath.Join(s.dir, "overlay.json")
-	if err := os.WriteFile(s.overlay, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return path
 }
 
 // build returns the test binary of a package.
@@ -227,13 +248,10 @@ func (s *binaries) build(t *testing.T, pkg string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	binary := filepath.Join(s.dir, strings.ReplaceAll(pkg, "/", "_")+".test")
-	err, done := s.mu.built[pkg]
+	err, done := s.packages[pkg]
 	if !done {
 		// Neither vet nor debug information: most of the time goes into builds.
 		args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary}
-		if slices.Contains(unoptimised, pkg) {
-			args = append(args, "-gcflags=drtmx/"+pkg+"=-N -l")
-		}
 		if s.overlay != "" {
 			args = append(args, "-overlay", s.overlay)
 		}
@@ -243,7 +261,7 @@ func (s *binaries) build(t *testing.T, pkg string) string {
 		if out, err = cmd.CombinedOutput(); err != nil {
 			err = fmt.Errorf("%w\n%s", err, out)
 		}
-		s.mu.built[pkg] = err
+		s.packages[pkg] = err
 	}
 	if err != nil {
 		t.Fatalf("build of %s: %v", pkg, err)
@@ -251,12 +269,17 @@ func (s *binaries) build(t *testing.T, pkg string) string {
 	return binary
 }
 
+// environ is the environment of programs that have the bug.
+func (s *binaries) environ() []string {
+	return append(os.Environ(), fmt.Sprintf("%s=%d", switchVariable, s.bug))
+}
+
 // pass runs a test that must pass, once for all bugs that it catches.
 func (s *binaries) pass(t *testing.T, c *test) (string, error) {
 	t.Helper()
 	key := test{pkg: c.pkg, name: c.name}
 	s.mu.Lock()
-	r, done := s.mu.passed[key]
+	r, done := s.passed[key]
 	s.mu.Unlock()
 	if done {
 		return r.out, r.err
@@ -266,7 +289,7 @@ func (s *binaries) pass(t *testing.T, c *test) (string, error) {
 		r.err = fmt.Errorf("no test ran")
 	}
 	s.mu.Lock()
-	s.mu.passed[key] = r
+	s.passed[key] = r
 	s.mu.Unlock()
 	return r.out, r.err
 }
@@ -284,7 +307,7 @@ func (s *binaries) run(t *testing.T, c *test, env ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, binary, "-test.run="+strings.Join(pattern, "/"), "-test.v", "-test.failfast",
 		"-test.timeout="+(2*bound).String())
 	cmd.Dir = filepath.Join(root, c.pkg)
-	cmd.Env = append(append(os.Environ(), "DRTMX_SOAK=1"), env...) // tests in full
+	cmd.Env = append(append(s.environ(), "DRTMX_SOAK=1"), env...) // tests in full
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

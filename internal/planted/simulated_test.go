@@ -80,6 +80,7 @@ func TestSimulatorFindsBugs(t *testing.T) {
 		t.Skip("builds package server for each bug, which takes minutes: set DRTMX_PLANTED_SIM to a regular expression, or use make sim-planted")
 	}
 	chosen, ran := regexp.MustCompile(pattern), 0
+	all := newBuilds(t)
 	if kind := os.Getenv("DRTMX_PLANTED_SURVEY"); kind != "" {
 		if kind == "all" {
 			kind = ""
@@ -87,7 +88,7 @@ func TestSimulatorFindsBugs(t *testing.T) {
 		for i := range bugs {
 			if b := &bugs[i]; chosen.MatchString(b.name) {
 				t.Run(b.name, func(t *testing.T) {
-					found := simulate(t, b, testseed.Number(t, "DRTMX_PLANTED_SEEDS", 1000), regexp.MustCompile("FAILED: [^;]*"), kind)
+					found := simulate(t, all, b, testseed.Number(t, "DRTMX_PLANTED_SEEDS", 1000), regexp.MustCompile("FAILED: [^;]*"), kind)
 					t.Logf("%s, %s: %v", b.name, kind, found)
 				})
 			}
@@ -102,7 +103,7 @@ func TestSimulatorFindsBugs(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			for _, b := range bugs {
 				if b.name == s.name {
-					if found := simulate(t, &b, s.seeds, regexp.MustCompile(s.want), s.kind); len(found.seeds) == 0 {
+					if found := simulate(t, all, &b, s.seeds, regexp.MustCompile(s.want), s.kind); len(found.seeds) == 0 {
 						t.Fatalf("%d seeds find nothing", s.seeds)
 					}
 					return
@@ -137,14 +138,15 @@ func (f finds) String() string {
 
 // simulate runs seeds with a bug, until some fail. It fails if one fails for a
 // reason that is not expected.
-func simulate(t *testing.T, b *bug, seeds int, want *regexp.Regexp, kind string) finds {
+func simulate(t *testing.T, all *builds, b *bug, seeds int, want *regexp.Regexp, kind string) finds {
 	t.Helper()
 	t.Log(b.why)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "run", "./internal/sim/simulate", "-overlay", newBinaries(t, b).overlay,
+	wrong, _ := all.with(t, b)
+	cmd := exec.CommandContext(ctx, "go", "run", "./internal/sim/simulate", "-overlay", wrong.overlay,
 		"-seeds", "1-"+strconv.Itoa(seeds), "-replay", "0", "-failures", strconv.Itoa(testseed.Number(t, "DRTMX_PLANTED_FAILURES", 1)), "-kind", kind)
-	cmd.Dir = root
+	cmd.Dir, cmd.Env = root, wrong.environ()
 	start := time.Now()
 	out, err := cmd.CombinedOutput()
 	f := finds{took: time.Since(start).Round(time.Second)}
