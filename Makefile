@@ -20,7 +20,7 @@ CONCURRENT := ./server/... ./index/... ./internal/mem/... ./internal/block/... .
 	./internal/exec/... ./internal/wal/... ./internal/image/... ./internal/datadir/... ./internal/backup/... \
 	./internal/cluster/... ./internal/member/... ./internal/metrics/... ./rdma/... ./txn/... ./ycsb/...
 
-.PHONY: all build tpcc ycsb compare test test-verbs bench-verbs race race-quick planted sim sim-planted histories lint cross bench bench-peers measure fuzz fuzz-frames soak clean
+.PHONY: all build tpcc ycsb compare test test-verbs bench-verbs race race-quick planted sim sim-planted sim-survey histories lint cross bench bench-peers measure fuzz fuzz-frames soak clean
 
 all: build
 
@@ -97,6 +97,10 @@ sim:
 # regular expression that chooses some of them.
 sim-planted:
 	DRTMX_PLANTED_SIM='$(BUGS)' $(GO) test -count 1 -v -run TestSimulatorFindsBugs -timeout 0 ./internal/planted
+
+# How many seeds find each planted bug: results/planted.md. Goes on where it ended.
+sim-survey:
+	DRTMX_PLANTED_TABLE=$(CURDIR)/results/planted.md $(GO) test -count 1 -v -run TestSurvey -timeout 0 ./internal/planted
 
 # Other systems: what is portable is txn, tables and server over inproc and tcp.
 PORTABLE := ./txn ./txn/stats ./tables ./server ./server/metrics ./rdma/inproc ./rdma/tcp

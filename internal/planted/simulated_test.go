@@ -46,7 +46,10 @@ var simulated = []struct {
 	{"SlotBeforeRow", 100, wrong, "storm"},
 	{"UnlockEarly", 3000, wrong, "storm"},
 	{"SeenStaysHere", 3000, wrong, "storm"},
-	{"NoSharedLocks", 400, wrong, "storm:prepared"},
+	{"NoSharedLocks", 60, wrong, "storm:splits"},
+	{"SharedLocksLast", 5000, wrong, "storm:splits"},
+	{"ScanWithoutNextLeaf", 300, wrong, "storm:edges"},
+	{"SurvivorForgets", 1500, wrong, "lost"},
 	{"EntryStaysAsItWas", 50, "audit: table", "bank"},
 	{"UnlockEarly", 60, "audit: |" + wrong, "bank"},
 	{"SkipCommitValidation", 100, "queue: |" + wrong, "queue"},
@@ -123,17 +126,34 @@ type finds struct {
 	took  time.Duration
 }
 
-// String tells how many seeds it takes to find the bug: the median, and the most.
+// findsIn reads seeds.
+func findsIn(text string) (f finds, err error) {
+	for _, field := range strings.Fields(text) {
+		seed, err := strconv.Atoi(field)
+		if err != nil {
+			return f, err
+		}
+		f.seeds = append(f.seeds, seed)
+	}
+	return f, nil
+}
+
+// String tells how many seeds it takes to find the bug, and which.
 func (f finds) String() string {
 	if len(f.seeds) == 0 {
 		return fmt.Sprintf("not found, in %v", f.took)
 	}
+	return fmt.Sprintf("%s, in %v: %v", f.short(), f.took, f.seeds)
+}
+
+// short tells how many seeds it takes to find the bug: the median, and the most.
+func (f finds) short() string {
 	gaps, last := []int(nil), 0
 	for _, seed := range f.seeds {
 		gaps, last = append(gaps, seed-last), seed
 	}
 	slices.Sort(gaps)
-	return fmt.Sprintf("median %d, most %d, in %v: %v", gaps[len(gaps)/2], gaps[len(gaps)-1], f.took, f.seeds)
+	return fmt.Sprintf("median %d, most %d", gaps[len(gaps)/2], gaps[len(gaps)-1])
 }
 
 // simulate runs seeds with a bug, until some fail. It fails if one fails for a
@@ -157,13 +177,11 @@ func simulate(t *testing.T, all *builds, b *bug, seeds int, want *regexp.Regexp,
 	if found == nil || last == nil {
 		t.Fatalf("the simulation failed, but not for the reason %q: %v\n%s", want, err, out)
 	}
-	for _, field := range strings.Fields(string(last[1])) {
-		seed, err := strconv.Atoi(field)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.seeds = append(f.seeds, seed)
+	seen, err := findsIn(string(last[1]))
+	if err != nil {
+		t.Fatal(err)
 	}
+	f.seeds = seen.seeds
 	t.Logf("%s: %v", found, f)
 	return f
 }

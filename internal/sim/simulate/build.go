@@ -16,8 +16,18 @@ import (
 // binary is a test binary of package server, and a directory that its processes run in.
 type binary struct{ path, dir string }
 
-// build makes the binary in a directory.
+// build makes the binary in a directory, unless there is one already that is to be used.
 func build(ctx context.Context, dir string, o *options) (*binary, error) {
+	b := &binary{filepath.Join(dir, "server.test"), filepath.Join(dir, "runs")}
+	if err := os.Mkdir(b.dir, 0o700); err != nil {
+		return nil, err
+	}
+	if o.binary != "" {
+		b.path = o.binary
+		if _, err := os.Stat(b.path); err == nil {
+			return b, nil
+		}
+	}
 	var more struct{ Replace map[string]string }
 	if o.overlay != "" {
 		raw, err := os.ReadFile(o.overlay)
@@ -35,10 +45,6 @@ func build(ctx context.Context, dir string, o *options) (*binary, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go env GOMOD: %w", err)
-	}
-	b := &binary{filepath.Join(dir, "server.test"), filepath.Join(dir, "runs")}
-	if err := os.Mkdir(b.dir, 0o700); err != nil {
-		return nil, err
 	}
 	args := []string{"test", "-c", "-vet=off", "-overlay", overlay, "-tags", goruntime.Tag + " invariants", "-o", b.path}
 	if o.race {

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -49,6 +50,8 @@ type options struct {
 	failures int
 	limit    time.Duration
 	overlay  string
+	binary   string
+	patience time.Duration
 	race     bool
 	trace    bool
 	shrink   bool
@@ -68,6 +71,8 @@ func run(ctx context.Context, args []string) error {
 	f.IntVar(&o.failures, "failures", 5, "end after so many failures")
 	f.DurationVar(&o.limit, "time", 0, "begin no seed after this time")
 	f.StringVar(&o.overlay, "overlay", "", "overlay `file` of the engine, to simulate a planted bug")
+	f.StringVar(&o.binary, "binary", "", "simulate with this `file`, an absolute path, and build it first if it is not there")
+	f.DurationVar(&o.patience, "patience", time.Minute, "how long a process may take for a seed")
 	f.BoolVar(&o.race, "race", false, "build with the race detector")
 	f.BoolVar(&o.trace, "trace", false, "print the events of the one seed")
 	f.BoolVar(&o.shrink, "shrink", false, "leave out one part of a failing case after the other while it still fails")
@@ -84,6 +89,9 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("-seeds %s has no end: want one, or -time", &o.seeds)
 	case (o.trace || o.shrink) && !one:
 		return fmt.Errorf("-seeds %s: want one seed with -trace and -shrink", &o.seeds)
+	}
+	if o.binary != "" && !filepath.IsAbs(o.binary) {
+		return fmt.Errorf("-binary %s: want an absolute path", o.binary)
 	}
 	kept, err := readCases(o.kept)
 	if err != nil {

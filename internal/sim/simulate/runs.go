@@ -16,9 +16,6 @@ import (
 // batch is how many clusters one process simulates.
 const batch = 10
 
-// patience is how long a process may take for a seed.
-const patience = time.Minute
-
 // runs simulates many seeds, in several processes at a time.
 type runs struct {
 	b *binary
@@ -101,7 +98,7 @@ func (r *runs) over() bool {
 
 // some simulates n seeds in one process, and some of them again.
 func (r *runs) some(ctx context.Context, c simCase, n uint64) {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(n+4)*patience)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(n+4)*r.o.patience)
 	defer cancel()
 	x := r.b.process(ctx, c, n)
 	if failed, ok := r.note(ctx, c, n, x); ok && failed < c.Seed+n-1 { // the process has ended with it

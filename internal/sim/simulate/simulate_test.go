@@ -32,6 +32,7 @@ func TestBadFlags(t *testing.T) {
 		{"-seeds 1-9 -trace", "want one seed"},
 		{"-seeds 1 more", `argument "more"`},
 		{"-seeds 1 -kept /none", "/none"},
+		{"-seeds 1 -binary here", "absolute path"},
 	} {
 		if err := run(t.Context(), strings.Fields(c.args)); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("simulate %s: %v, want %q", c.args, err, c.want)
