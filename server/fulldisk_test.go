@@ -231,8 +231,10 @@ func TestFullDiskInACommit(t *testing.T) {
 				f := startFilled(t, servers, bytes)
 				seed := testseed.Of(t)
 				each := 9 + bytes/20
-				if testing.Short() {
-					each *= 4 // for the race detector, which makes all of it slow
+				if testing.Short() { // for the race detector, which makes all of it slow
+					each *= 4
+				} else if !testseed.Soaking() {
+					each *= 3
 				}
 				step := uint64(8 * testseed.Number(t, "DRTMX_FULL_STEP", each))
 				victims := [][]int{{0}, {1}, {0, 1}}

@@ -468,7 +468,7 @@ func scenarios() []scenario {
 }
 
 // shortSim is the time for all runs of a scenario by default.
-const shortSim = 600 * time.Millisecond
+const shortSim = 200 * time.Millisecond
 
 // TestHistories runs scenarios, each with new loads until its time is up: the harsh
 // ones only if there is time for them, since they also run in simulated time.
