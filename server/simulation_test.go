@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,6 +54,7 @@ func TestSimulation(t *testing.T) {
 			t.Fatalf("DRTMX_SIM_SEEDS=%q, want from:count", v)
 		}
 	}
+	checkKind(t, os.Getenv("DRTMX_SIM_KIND"))
 	var o sim.Options
 	if v := os.Getenv("DRTMX_SIM_ORDER"); v != "" {
 		if _, err := fmt.Sscan(v, &o.Order); err != nil {
@@ -74,6 +76,16 @@ func TestSimulation(t *testing.T) {
 		if t.Failed() {
 			t.FailNow()
 		}
+	}
+}
+
+// checkKind fails the test if there is no such kind of cluster.
+func checkKind(t *testing.T, kind string) {
+	t.Helper()
+	name, only, storms := strings.Cut(kind, ":")
+	kinds := []string{"", "memory", "faults", "disk", "hosts", "storm", "tpcc", "bank", "queue", "lost"}
+	if !slices.Contains(kinds, name) || storms && (name != "storm" || len(stormsOf(only)) == 0) {
+		t.Fatalf("DRTMX_SIM_KIND=%q, want one of %s, or storm: and a part of a storm's name", kind, strings.Join(kinds[1:], ", "))
 	}
 }
 

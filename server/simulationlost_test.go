@@ -143,7 +143,7 @@ func (r *simulation) lose(x *cluster, s *rng.Stream, done <-chan struct{}) error
 		if over(done) {
 			return nil
 		}
-		if !r.losses.allow(i, r.u.servers) || !r.w.Next("loss") {
+		if !r.w.Next("loss") || !r.losses.allow(i, r.u.servers) {
 			continue
 		}
 		r.w.Event("the memory of server %d is lost", i)

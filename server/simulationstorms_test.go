@@ -26,9 +26,7 @@ func (r *simulation) drawStorm(seed uint64) {
 		all = focused()
 	}
 	if r.only != "" {
-		all = slices.DeleteFunc(slices.Concat(scenarios(), harshScenarios(), combinations(), focused()), func(sc scenario) bool {
-			return !strings.Contains(sc.name, r.only)
-		})
+		all = stormsOf(r.only)
 	}
 	r.storm = &all[r.s.Intn(len(all))]
 	r.l, r.u = r.storm.draw(r.s, seed)
@@ -46,6 +44,12 @@ func (r *simulation) drawStorm(seed uint64) {
 	}
 	r.veryLate = r.s.Bool(0.1)
 	r.u.client.Reads = cmp.Or(r.u.client.Reads, []txn.ReadPath{0, 0, 0, txn.OrderedByRPC}[r.s.Intn(4)])
+}
+
+// stormsOf are all scenarios whose names have a part.
+func stormsOf(part string) []scenario {
+	all := slices.Concat(scenarios(), harshScenarios(), combinations(), focused())
+	return slices.DeleteFunc(all, func(sc scenario) bool { return !strings.Contains(sc.name, part) })
 }
 
 // focused are storms around one mechanism, which the others seldom bring into a state

@@ -103,7 +103,7 @@ const tries = 3
 func TestBugsAreCaught(t *testing.T) {
 	pattern, ok := os.LookupEnv("DRTMX_PLANTED")
 	if !ok {
-		t.Skip("builds every bug, which takes minutes: set DRTMX_PLANTED to a regular expression, or use make planted")
+		t.Skip("runs the tests of every bug, which takes minutes: set DRTMX_PLANTED to a regular expression, or use make planted")
 	}
 	chosen, in := regexp.MustCompile(pattern), regexp.MustCompile(os.Getenv("DRTMX_PLANTED_IN"))
 	builds := newBuilds(t)

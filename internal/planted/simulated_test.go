@@ -80,7 +80,7 @@ func isSimulated(name string) bool {
 func TestSimulatorFindsBugs(t *testing.T) {
 	pattern, ok := os.LookupEnv("DRTMX_PLANTED_SIM")
 	if !ok {
-		t.Skip("builds package server for each bug, which takes minutes: set DRTMX_PLANTED_SIM to a regular expression, or use make sim-planted")
+		t.Skip("simulates clusters with each bug, which takes minutes: set DRTMX_PLANTED_SIM to a regular expression, or use make sim-planted")
 	}
 	chosen, ran := regexp.MustCompile(pattern), 0
 	all := newBuilds(t)

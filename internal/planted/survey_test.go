@@ -87,6 +87,9 @@ func (s *survey) look(ctx context.Context, with *binaries, binary string) (strin
 	if err != nil {
 		return "", err
 	}
+	if len(f.seeds) < surveyFailures {
+		return fmt.Sprintf("%s, in %d", f.short(), s.seeds), nil
+	}
 	return f.short(), nil
 }
 
@@ -107,7 +110,7 @@ func (s *survey) read() error {
 // write writes the table.
 func (s *survey) write() error {
 	var b strings.Builder
-	fmt.Fprintf(&b, surveyHead, s.seeds, surveyFailures)
+	fmt.Fprintf(&b, surveyHead, surveyFailures)
 	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
 		fmt.Fprintln(&b, s.rows[name])
 	}
@@ -117,8 +120,8 @@ func (s *survey) write() error {
 const surveyHead = `# How many simulated clusters find a planted bug
 
 Clusters of all kinds, as seeds draw them, are simulated with each bug of ` + "`internal/planted`" + ` in turn, up
-to seed %d, or until %d have failed. How many seeds it takes is counted from one that finds the bug to
-the next: the median, and the most. Bugs of other programs are not in simulated clusters. All bugs
+to the seed in the row, or until %d have failed. How many seeds it takes is counted from one that finds
+the bug to the next: the median, and the most. Bugs of other programs are not in simulated clusters. All bugs
 but those that only the simulator finds have directed tests as well.
 
     make sim-survey              # goes on with what is missing in the table
