@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"drtmx/internal/testseed"
+	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/server"
 	"drtmx/tables"
@@ -46,8 +47,11 @@ func disturb(t *testing.T, x *cluster, peers *hooks) *doubts {
 
 var doubtKeys = []uint64{0, 4, 8} // of the ordered table, at servers 0, 1 and 2
 
-func newDoubts(t *testing.T) *doubts {
-	x, _, peers := startHooked(t, newListSchema(4), 3, txn.Config{Retry: txn.Retry{Attempts: 100000}})
+func newDoubts(t *testing.T) *doubts { return newDoubtsIn(t, twophase.Limits{}) }
+
+// newDoubtsIn is newDoubts with tables of the commit protocol of some size.
+func newDoubtsIn(t *testing.T, l twophase.Limits) *doubts {
+	x, _, peers := startLimited(t, newListSchema(4), 3, txn.Config{Retry: txn.Retry{Attempts: 100000}}, 0, l)
 	for i, k := range doubtKeys {
 		if home := int(x.s.home(x.DB, inOrdered, k)); home != i {
 			t.Fatalf("key %d is at server %d", k, home)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -149,6 +150,12 @@ func startHooked(t testing.TB, s *listSchema, servers int, cfg txn.Config) (x *c
 // startRetaining is startHooked with a retention of versions.
 func startRetaining(t testing.TB, s *listSchema, servers int, cfg txn.Config, retain time.Duration) (x *cluster, client, peers *hooks) {
 	t.Helper()
+	return startLimited(t, s, servers, cfg, retain, twophase.Limits{})
+}
+
+// startLimited is startRetaining with tables of the commit protocol of some size.
+func startLimited(t testing.TB, s *listSchema, servers int, cfg txn.Config, retain time.Duration, l twophase.Limits) (x *cluster, client, peers *hooks) {
+	t.Helper()
 	x = &cluster{Cluster: &server.Cluster{}, net: inproc.New(inproc.Options{}), s: s}
 	client, peers = &hooks{Provider: x.net}, &hooks{Provider: x.net}
 	for i := range servers {
@@ -163,6 +170,9 @@ func startRetaining(t testing.TB, s *listSchema, servers int, cfg txn.Config, re
 			t.Fatal(err)
 		}
 		x.Servers = append(x.Servers, srv)
+		if l != (twophase.Limits{}) {
+			srv.LimitTables(l)
+		}
 		if err := srv.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -161,12 +161,12 @@ func allowed(op wire.Op, k twophase.Kind) bool {
 	case wire.OpDecide:
 		return k == twophase.Decide
 	}
-	return k == twophase.Ask || k == twophase.Settled
+	return k == twophase.Ask || k == twophase.Settled || k == twophase.Noted
 }
 
 // known reports whether all partitions named by a message exist.
 func (s *Server) known(m *twophase.Message) bool {
-	ok := s.serverOf(m.ID.Coordinator) >= 0 || m.Kind == twophase.Settled
+	ok := s.serverOf(m.ID.Coordinator) >= 0 || m.Kind == twophase.Settled || m.Kind == twophase.Noted
 	for _, p := range m.Parties {
 		ok = ok && s.serverOf(p) >= 0
 	}

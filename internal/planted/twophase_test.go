@@ -37,8 +37,8 @@ var twophaseBugs = []bug{
 		edits: []edit{
 			{
 				file: "internal/twophase/receive.go",
-				old:  "	r := m.table[id]\n	if r == nil && id.Seq >= pr.settled",
-				new:  "	for n := 0; n < len(pr.kept) && pr.records >= m.limits.Kept; n++ {\n		if old := m.table[ID{id.Coordinator, pr.kept[n]}]; old != nil && old.state >= committed {\n			delete(m.table, old.id)\n			pr.records--\n		}\n	}\n	r := m.table[id]\n	if r == nil && id.Seq >= pr.settled",
+				old:  "	r := m.table[id]\n	if r == nil && !pr.past(id)",
+				new:  "	for n := 0; n < len(pr.kept) && pr.records >= m.limits.Kept; n++ {\n		if old := m.table[ID{id.Coordinator, pr.kept[n]}]; old != nil && old.state >= committed {\n			delete(m.table, old.id)\n			pr.records--\n		}\n	}\n	r := m.table[id]\n	if r == nil && !pr.past(id)",
 			},
 		},
 		caught: []test{{"internal/twophase", "TestExploreLongPaths", split}},
@@ -59,8 +59,8 @@ var twophaseBugs = []bug{
 		name: "LatePrepare", why: "a prepare that is repeated, or that comes after its decision, is accepted",
 		edits: []edit{{
 			file: "internal/twophase/receive.go",
-			old:  "	r := m.table[id]\n	if r == nil && id.Seq >= pr.settled",
-			new:  "	r := m.table[id]\n	if !handed {\n		r = nil\n	}\n	if r == nil && id.Seq >= pr.settled",
+			old:  "	r := m.table[id]\n	if r == nil && !pr.past(id)",
+			new:  "	r := m.table[id]\n	if !handed {\n		r = nil\n	}\n	if r == nil && !pr.past(id)",
 		}},
 		caught: []test{{"server", "TestLatePrepareIsRefused", "prepare .* is accepted"}},
 	},
@@ -80,10 +80,59 @@ var twophaseBugs = []bug{
 		name: "LateBelowWatermark", why: "a late request below the watermark is carried out",
 		edits: []edit{{
 			file: "internal/twophase/receive.go",
-			old:  "	if r == nil && id.Seq >= pr.settled && pr",
+			old:  "	if r == nil && !pr.past(id) && pr",
 			new:  "	if r == nil && pr",
 		}},
 		caught: []test{{"internal/twophase", "TestExploreLongPaths", split}},
+	},
+	{
+		name: "SilentPartyFillsTables", why: "a coordinator names nothing that is settled above a watermark",
+		edits: []edit{{
+			file: "internal/twophase/names.go",
+			old:  "	if len(open) == 0 || settled == 0 && !again {\n",
+			new:  "	if len(open) >= 0 || settled == 0 && !again {\n",
+		}},
+		caught: []test{
+			{"internal/twophase", "TestExploreSilence", "is silent, and transaction"},
+			{"internal/twophase", "TestExploreDurableSilence", "is silent, and transaction"},
+			{"server", "TestSilentServerFillsNoTables", "transaction [0-9]+ of the other servers"},
+		},
+	},
+	{
+		name: "SilentPartyCountsForAll", why: "what waits for one party counts for all parties of the transaction",
+		edits: []edit{{
+			file: "internal/twophase/receive.go",
+			old:  "		m.owe(mb, false)\n		m.drop(r)\n",
+			new:  "		m.drop(r)\n",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreSilence", "is silent, and transaction"}},
+	},
+	{
+		name: "NamesWhatIsOpen", why: "a coordinator does not except from what is settled the transactions that are open",
+		edits: []edit{{
+			file: "internal/twophase/names.go",
+			old:  "slices.BinarySearch(msg.Open, seq); open ||",
+			new:  "slices.BinarySearch(msg.Open, seq); open && false ||",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreSilence", split + "|" + stuck}},
+	},
+	{
+		name: "NamesUnanswered", why: "a coordinator names numbers below which a party has requests to answer",
+		edits: []edit{{
+			file: "internal/twophase/names.go",
+			old:  "!mb.heard || len(open) == MaxOpen",
+			new:  "mb == nil || len(open) == MaxOpen",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreSilence", split + "|" + stuck + "|is silent, and transaction"}},
+	},
+	{
+		name: "LateBelowNames", why: "a late request for a transaction that was named as settled is carried out",
+		edits: []edit{{
+			file: "internal/twophase/names.go",
+			old:  "return id.Seq < max(pr.settled, pr.answered) }",
+			new:  "return id.Seq < pr.settled }",
+		}},
+		caught: []test{{"internal/twophase", "TestExploreSilence", split + "|carries out .* twice"}},
 	},
 	{
 		name: "SurvivorForgets", why: "a survivor forgets a commit before the other survivors know of it",

@@ -58,6 +58,10 @@
 // coordinator is gone, the survivors that know of a commit tell all others, and
 // keep the record until these have acknowledged it.
 //
+// A party that does not acknowledge holds the watermarks of all parties of the
+// transaction back. So a coordinator also names what is settled above a
+// watermark: see names.go.
+//
 // A full table refuses new transactions ([ErrBusy], or a vote against) and
 // never forgets. An unknown transaction counts as aborted in two cases only: at
 // a party that refuses it from then on, and at its coordinator, which remembers

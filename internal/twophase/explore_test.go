@@ -70,6 +70,7 @@ type scene struct {
 
 	failover bool // a server that crashes goes on beside its successor
 	anyProof bool // parties take requests with proofs of a memory that they have lost
+	silent   bool // in the end one party is silent for a long time
 
 	checkpoints, busy int // checkpoints that have ended, and those of them during which something was logged
 }
@@ -106,6 +107,8 @@ type world struct {
 	answered map[ID]bool  // by the coordinator, to the client
 	locked   map[vote]bool
 	firm     map[vote]bool // a commit that was durable
+	mute     int           // 1 + the party that acknowledges nothing, 0: none; see goOnWithout
+	again    []Message     // copies that arrive later
 	trace    []string
 	loud     bool
 }
@@ -268,6 +271,9 @@ func (w *world) report(i int, b Ballot) error {
 		b = No
 	}
 	w.log("%v reports %d of %v: ballot %d", j.at, j.Kind, j.ID, b)
+	if j.Kind == Carry && b == Yes && w.ballots[vote{j.at, j.ID}] == Yes {
+		return fmt.Errorf("%v carries out %v twice", j.at, j.ID)
+	}
 	w.ballots[vote{j.at, j.ID}] = b
 	c, tick := &w.clocks[j.at.Partition], clock.Tick(0)
 	if j.Kind == Lock {
@@ -483,8 +489,10 @@ func (w *world) quiet() bool {
 func (w *world) bounded() error {
 	for _, m := range w.machines {
 		for p, pr := range m.peers {
-			if l := m.limits; pr.records > l.Kept+l.Open || pr.records < 0 || pr.unsettled > l.Open || pr.unsettled < 0 {
-				return fmt.Errorf("%v keeps %d records for %v, and has %d open: the bounds are %d and %d", m.self, pr.records, p, pr.unsettled, l.Kept, l.Open)
+			l := m.limits
+			if pr.records > l.Kept+l.Open || pr.records < 0 || len(pr.open) > l.Kept || pr.debts > len(pr.open) || pr.debts < 0 {
+				return fmt.Errorf("%v keeps %d records for %v, and %d numbers, %d of them waiting: the bounds are %d and %d",
+					m.self, pr.records, p, len(pr.open), pr.debts, l.Kept, l.Open)
 			}
 		}
 		if n := m.doubts; n < 0 || n > len(m.pending) || len(m.pending) > len(m.table) {
@@ -514,6 +522,15 @@ func (s *scene) run(c *chooser, loud bool) (w *world, err error) {
 			return w, err
 		}
 		if err := w.bounded(); err != nil {
+			return w, err
+		}
+	}
+	if s.silent {
+		x := len(c.widths)
+		for _, i := range c.script[:len(c.widths)] {
+			x += i
+		}
+		if err := w.goOnWithout(x % s.parties); err != nil {
 			return w, err
 		}
 	}

@@ -13,11 +13,13 @@ var ErrBusy = errors.New("twophase: too many transactions are not settled")
 
 // Limits bound a machine's table. Zero fields take the defaults.
 type Limits struct {
-	// Open bounds the unsettled transactions of one coordinator that concern
-	// one party.
+	// Open bounds the transactions of one coordinator that wait for one party.
+	// Those that wait for others do not count: a silent party refuses new
+	// transactions with itself, and with nobody else.
 	Open int
-	// Kept bounds the records that a party keeps for one coordinator. Refusals
-	// of transactions that it has not seen may exceed the bound by Open.
+	// Kept bounds the records that a party keeps for one coordinator, and the
+	// numbers that the coordinator keeps for it. Refusals of transactions that
+	// it has not seen may exceed the bound by Open.
 	Kept int
 	// AskAfter is the number of ticks in doubt after which a party asks.
 	AskAfter int
@@ -50,16 +52,19 @@ type Machine struct {
 // peer is the state that a machine keeps for another party.
 type peer struct {
 	// As coordinator of transactions that concern it:
-	open      []uint64 // their sequence numbers, from the lowest that may be unsettled
-	unsettled int
-	last      uint64 // the highest of them
-	heard     uint64 // the highest watermark it has confirmed
-	quiet     int    // ticks since a message was sent to it
+	open  []uint64 // sequence numbers of those that it may have a record of, in order
+	debts int      // transactions that wait for it
+	last  uint64   // the highest number of all
+	heard uint64   // the highest watermark it has confirmed
+	quiet int      // ticks since a message was sent to it
+	names naming
 
 	// As a party to transactions that it coordinates:
-	settled uint64   // its watermark
-	kept    []uint64 // sequence numbers of the records, in order of arrival
-	records int
+	settled  uint64   // its watermark
+	answered uint64   // see Message.Named
+	forgot   bool     // restored, and does not know what was named
+	kept     []uint64 // sequence numbers of the records, in order of arrival
+	records  int
 }
 
 type state uint8
@@ -77,6 +82,8 @@ const (
 type member struct {
 	Party
 	waiting  bool // a vote or an acknowledgement is outstanding
+	owes     bool // counts in debts: a vote, an answer or an acknowledgement is outstanding
+	heard    bool // has answered: it has a record of the transaction, or had one
 	holds    bool // may have locks
 	answered bool // is in doubt too, and accepts nothing from the parties that are gone
 }
@@ -94,6 +101,7 @@ type record struct {
 	locked  bool // Lock has succeeded and End has not been emitted
 	busy    bool // Lock was emitted and has not been reported
 	refused bool
+	named   bool      // another coordinator's, and settled
 	ballot  Ballot    // in doubt: the result of Lock
 	few     [4]member // the memory of members, if they are few
 }
@@ -182,7 +190,7 @@ func (m *Machine) isGone(p Party) bool {
 // of the parties are not settled. The machine and its messages keep parties.
 func (m *Machine) Begin(parties []Party, agent Party, out *Out) (ID, error) {
 	for _, p := range parties {
-		if pr := m.peers[p]; pr != nil && (pr.unsettled >= m.limits.Open || len(pr.open) >= m.limits.Kept) {
+		if pr := m.peers[p]; pr != nil && (pr.debts >= m.limits.Open || len(pr.open) >= m.limits.Kept) {
 			return ID{}, ErrBusy
 		}
 	}
@@ -201,14 +209,11 @@ func (m *Machine) Begin(parties []Party, agent Party, out *Out) (ID, error) {
 			}
 			continue
 		}
-		pr := m.peer(p.Party)
-		pr.open = push(pr.open, r.id.Seq)
-		pr.unsettled++
-		pr.last = r.id.Seq
 		if m.isGone(p.Party) {
 			r.refused = true
 			continue
 		}
+		m.open(r, p, out)
 		if p.Party == agent {
 			continue
 		}
@@ -326,7 +331,8 @@ func (m *Machine) voted(r *record, mb *member, b Ballot, tick clock.Tick, out *O
 	if mb == nil || !mb.waiting {
 		return
 	}
-	mb.waiting, mb.holds = false, b != No
+	mb.waiting, mb.heard, mb.holds = false, true, b != No
+	m.owe(mb, false)
 	r.refused = r.refused || b != Yes
 	r.tick = max(r.tick, tick)
 	m.conclude(r, out)
@@ -374,6 +380,7 @@ func (m *Machine) decided(r *record, commit bool, out *Out) {
 				// Abort is presumed: a party that does not receive it asks.
 				mb.waiting = commit
 			}
+			m.owe(mb, mb.waiting)
 		}
 		out.Effects = append(out.Effects, Effect{Kind: Done, ID: r.id, Commit: commit, Tick: r.tick})
 	} else if m.isGone(r.id.Coordinator) {
@@ -425,7 +432,7 @@ func (m *Machine) drop(r *record) {
 	case m.isGone(c):
 		delete(m.table, r.id)
 	default:
-		if pr := m.peer(c); r.id.Seq < pr.settled {
+		if pr := m.peer(c); r.named || r.id.Seq < pr.settled {
 			delete(m.table, r.id)
 			pr.records--
 		}

@@ -40,7 +40,7 @@ const (
 	Ack                      // answers Decide
 	Ask                      // question about a transaction
 	Answer                   // answers Ask and HandOver
-	Settled                  // only a watermark
+	Settled                  // only a watermark, and names
 	Noted                    // answers Settled
 )
 
@@ -88,7 +88,17 @@ type Message struct {
 	// concern To are settled. Heard is the highest watermark that From has
 	// received from To.
 	Watermark, Heard uint64
+
+	// Settled, in a message with names: of the transactions below Named that From
+	// coordinates and that concern To, all but Open are settled, and To has
+	// answered the requests for all of them. Open ascends, and has at most MaxOpen.
+	// Noted: the highest number that To was told.
+	Named uint64
+	Open  []uint64
 }
+
+// MaxOpen bounds the transactions that one message names as open.
+const MaxOpen = 1 << 12
 
 // EffectKind is a kind of effect, which the driver must perform.
 type EffectKind uint8

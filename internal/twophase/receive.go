@@ -19,6 +19,7 @@ func (m *Machine) Receive(msg *Message, out *Out) {
 	pr := m.peer(msg.From)
 	pr.heard = max(pr.heard, min(msg.Heard, m.next))
 	m.raise(msg.From, pr, msg.Watermark)
+	m.takeNames(msg, pr)
 	switch msg.Kind {
 	case Prepare, HandOver:
 		m.request(msg, pr, out)
@@ -37,7 +38,9 @@ func (m *Machine) Receive(msg *Message, out *Out) {
 	case Answer:
 		m.answered(msg, out)
 	case Settled:
-		m.send(out, Message{Kind: Noted, To: msg.From})
+		m.send(out, Message{Kind: Noted, To: msg.From, Named: pr.answered})
+	case Noted:
+		m.noted(msg, pr, out)
 	}
 }
 
@@ -48,7 +51,7 @@ func (m *Machine) request(msg *Message, pr *peer, out *Out) {
 		return
 	}
 	r := m.table[id]
-	if r == nil && id.Seq >= pr.settled && pr.records < m.limits.Kept {
+	if r == nil && !pr.past(id) && pr.records < m.limits.Kept {
 		r = m.enter(id, pr)
 		r.agent = msg.Agent
 		m.fill(r, msg.Parties)
@@ -133,7 +136,8 @@ func (m *Machine) acknowledged(msg *Message) {
 		return
 	}
 	if mb := r.member(msg.From); mb != nil {
-		mb.waiting = false
+		mb.waiting, mb.heard = false, true
+		m.owe(mb, false)
 		m.drop(r)
 	}
 }
@@ -159,7 +163,7 @@ func (m *Machine) know(id ID) Knowledge {
 		return Aborted
 	}
 	pr := m.peer(id.Coordinator)
-	if id.Seq < pr.settled || pr.records >= m.limits.Kept+m.limits.Open {
+	if pr.past(id) || pr.records >= m.limits.Kept+m.limits.Open {
 		return Undecided // a party in doubt has to ask others
 	}
 	m.enter(id, pr).state = aborted
@@ -182,6 +186,7 @@ func (m *Machine) answered(msg *Message, out *Out) {
 	case r.state != inDoubt:
 	case msg.Known >= Committed:
 		if commit := msg.Known == Committed; r.accepts(commit, msg.Tick) {
+			mb.heard = true
 			m.decided(r, commit, out)
 		}
 	default:

@@ -213,6 +213,7 @@ func (m *Machine) resume(r *record, marks map[Party]uint64) {
 		pr := m.peer(c)
 		pr.kept = push(pr.kept, r.id.Seq)
 		pr.records++
+		pr.forgot = true
 	}
 	switch {
 	case doubt:
@@ -238,9 +239,10 @@ func (m *Machine) coordinate(r *record, marks map[Party]uint64) {
 			continue
 		}
 		mb.holds, mb.waiting = mb.Party != r.agent, !doubt
+		mb.heard = !doubt || mb.Party != r.agent
 		pr := m.peer(mb.Party)
 		pr.open = push(pr.open, r.id.Seq)
-		pr.unsettled++
 		pr.last = r.id.Seq
+		m.owe(mb, mb.waiting || !mb.heard)
 	}
 }

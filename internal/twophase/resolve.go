@@ -34,7 +34,7 @@ func (m *Machine) without(r *record, p Party, out *Out) {
 		if r.state == voting && (mb.waiting || p == r.agent) {
 			r.refused = true
 		}
-		mb.waiting, mb.holds = false, false
+		mb.waiting, mb.owes, mb.holds = false, false, false
 	}
 	for i := range r.members {
 		r.members[i].answered = false // given before these members refused messages of p
@@ -112,6 +112,7 @@ func (m *Machine) Tick(out *Out) {
 		if pr.quiet > m.limits.RepeatEvery && pr.last > 0 && pr.heard <= pr.last && m.watermark(pr) > pr.heard {
 			m.send(out, Message{Kind: Settled, To: p})
 		}
+		m.repeatNames(p, pr, out)
 		if m.durable && len(pr.kept) > 0 && pr.quiet > stale*m.limits.RepeatEvery {
 			// The other side was restarted, and owes no watermark. Its answer has one.
 			m.send(out, Message{Kind: Ask, To: p, ID: ID{p, pr.kept[0]}})
@@ -143,18 +144,41 @@ func (m *Machine) watermark(pr *peer) uint64 {
 			return pr.open[0]
 		}
 		pr.open = pr.open[1:]
+		pr.names.left = min(pr.names.left, len(pr.open))
 	}
 	pr.open = spare(pr.open)
 	return m.next
+}
+
+// open counts a transaction of this coordinator that concerns another party.
+func (m *Machine) open(r *record, p *member, out *Out) {
+	pr := m.peer(p.Party)
+	pr.open = push(pr.open, r.id.Seq)
+	pr.last = r.id.Seq
+	m.owe(p, true)
+	if pr.names.mark == 0 && m.crowded(pr) {
+		m.name(p.Party, pr, out)
+	}
+}
+
+// owe counts whether a transaction of this coordinator waits for a party.
+func (m *Machine) owe(p *member, owes bool) {
+	if p.owes == owes {
+		return
+	}
+	p.owes = owes
+	if pr := m.peers[p.Party]; owes {
+		pr.debts++
+	} else {
+		pr.debts--
+	}
 }
 
 // settled removes a transaction of this coordinator that all parties know.
 func (m *Machine) settled(r *record) {
 	delete(m.table, r.id)
 	for i := range r.members {
-		if pr := m.peers[r.members[i].Party]; pr != nil && r.members[i].Party != m.self {
-			pr.unsettled--
-		}
+		m.owe(&r.members[i], false)
 	}
 }
 
@@ -167,16 +191,25 @@ func (m *Machine) raise(c Party, pr *peer, mark uint64) {
 	pr.settled = mark
 	n := 0
 	for n < len(pr.kept) && pr.kept[n] < mark {
-		id := ID{c, pr.kept[n]}
-		if r := m.table[id]; r != nil && r.state >= committed && !r.busy && !r.waits() {
-			delete(m.table, id)
-			delete(m.pending, id)
-			pr.records--
-		}
+		m.forget(ID{c, pr.kept[n]}, pr)
 		n++
 	}
 	if pr.kept = pr.kept[n:]; len(pr.kept) == 0 {
 		pr.kept = spare(pr.kept)
+	}
+}
+
+// forget removes the record of a settled transaction of another coordinator, once
+// it is decided here.
+func (m *Machine) forget(id ID, pr *peer) {
+	switch r := m.table[id]; {
+	case r == nil:
+	case r.state >= committed && !r.busy && !r.waits():
+		delete(m.table, id)
+		delete(m.pending, id)
+		pr.records--
+	default:
+		r.named = true
 	}
 }
 

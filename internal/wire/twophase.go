@@ -14,6 +14,7 @@ const (
 	flagCommit  = 1
 	flagParties = 2
 	flagGone    = 4
+	flagNames   = 8
 )
 
 const (
@@ -48,6 +49,20 @@ func (d *Decoder) parties() (ps []twophase.Party) {
 	return ps
 }
 
+// numbers decodes the numbers of transactions that are named as open.
+func (d *Decoder) numbers() (all []uint64) {
+	n := int(d.U16())
+	if n > twophase.MaxOpen || n*8 > len(d.b) {
+		d.bad, d.b = true, nil
+		return nil
+	}
+	for i := range n {
+		all = append(all, d.U64())
+		d.bad = d.bad || i > 0 && all[i] <= all[i-1]
+	}
+	return all
+}
+
 // AppendMessages appends messages of the commit protocol.
 func AppendMessages(b []byte, ms []twophase.Message) []byte {
 	b = le.AppendUint32(b, uint32(len(ms)))
@@ -70,6 +85,9 @@ func appendMessage(b []byte, m *twophase.Message) []byte {
 	if len(m.Gone) > 0 {
 		flags |= flagGone
 	}
+	if m.Named > 0 {
+		flags |= flagNames
+	}
 	b = append(b, flags, byte(m.Ballot), byte(m.Known))
 	b = le.AppendUint64(le.AppendUint64(b, m.Watermark), m.Heard)
 	if flags&flagParties != 0 {
@@ -77,6 +95,12 @@ func appendMessage(b []byte, m *twophase.Message) []byte {
 	}
 	if flags&flagGone != 0 {
 		b = appendParties(b, m.Gone)
+	}
+	if flags&flagNames != 0 {
+		b = le.AppendUint16(le.AppendUint64(b, m.Named), uint16(len(m.Open)))
+		for _, seq := range m.Open {
+			b = le.AppendUint64(b, seq)
+		}
 	}
 	if hasTick(m.Kind) {
 		b = le.AppendUint64(b, uint64(m.Tick))
@@ -113,13 +137,16 @@ func (d *Decoder) Messages(dst []twophase.Message) []twophase.Message {
 		if flags&flagGone != 0 {
 			m.Gone = d.parties()
 		}
+		if flags&flagNames != 0 {
+			m.Named, m.Open = d.U64(), d.numbers()
+		}
 		if hasTick(m.Kind) {
 			m.Tick = clock.Tick(d.U64())
 		}
 		if m.Kind == twophase.Answer {
 			m.Closed = int(d.U16())
 		}
-		if d.bad = d.bad || flags > flagCommit|flagParties|flagGone || m.Kind < twophase.Prepare || m.Kind > twophase.Noted ||
+		if d.bad = d.bad || flags > flagCommit|flagParties|flagGone|flagNames || m.Kind < twophase.Prepare || m.Kind > twophase.Noted ||
 			m.Ballot > twophase.Yes || m.Known > twophase.Aborted || m.Tick > block.MaxTick; d.bad {
 			return dst[:0]
 		}

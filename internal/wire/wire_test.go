@@ -219,6 +219,8 @@ func FuzzDecoders(f *testing.F) {
 		{Kind: twophase.Prepare, From: p1, To: p2, ID: id, Parties: []twophase.Party{p1, p2}, Agent: p2, Watermark: 3, Heard: 4},
 		{Kind: twophase.Ask, From: p2, To: p1, ID: id, Gone: []twophase.Party{{Partition: 3, Epoch: 1}}},
 		{Kind: twophase.Answer, From: p1, To: p2, ID: id, Known: twophase.InDoubt, Closed: 1},
+		{Kind: twophase.Settled, From: p1, To: p2, Watermark: 3, Named: 9, Open: []uint64{3, 7}},
+		{Kind: twophase.Noted, From: p2, To: p1, Named: 9},
 		{Kind: twophase.Vote, From: p2, To: p1, ID: id, Ballot: twophase.Yes, Tick: 1 << 35},
 		{Kind: twophase.HandOver, From: p1, To: p2, ID: id, Parties: []twophase.Party{p1, p2}, Agent: p2, Tick: 17},
 	}))
