@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"drtmx/internal/wire"
@@ -241,52 +242,86 @@ func TestCommitIsRememberedPastManyDecisions(t *testing.T) {
 	d.survivors(t, 5, doubtKeys[1:]...)
 }
 
-// settleBound is the time within which locks are free that others than a silent
-// server can free: less than the silent one would take for all that it decides.
-const settleBound = 20 * time.Second
-
-// TestSilentServerHoldsUpNobodyElse: a server is in doubt about many
-// transactions of a coordinator that is silent, and about one that another
-// server can settle.
-func TestSilentServerHoldsUpNobodyElse(t *testing.T) {
-	const many = 20
-	x, _, peers := startHooked(t, newListSchema(4), 3, txn.Config{Retry: txn.Retry{Attempts: 100000}})
-	d := disturb(t, x, peers)
-	if err := errors.Join(d.write(1, 0, 4, 8), d.write(1, 4, 8, 0), d.hash(context.Background(), 1, 4, 8)); err != nil {
-		t.Fatal(err)
-	}
-	d.onDecide(1, func() {}, 1, 2)
-	for i := range uint64(many) {
-		_ = d.write(5, 12*i, 12*i+4, 12*i+8) // homes are at server 0
-	}
-	if n := d.Servers[1].InDoubt(); n == 0 {
-		t.Fatal("nothing is in doubt")
-	}
-	if err := d.net.Pause(d.addrs[0]); err != nil {
-		t.Fatal(err)
-	}
-	lost := map[wire.Op]bool{}
-	var mu sync.Mutex
-	d.peers.set(func(addr string, op wire.Op, sent bool) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if addr != d.addrs[2] || lost[op] || !(op == wire.OpHandOver && sent || op == wire.OpResolve && !sent) {
-			return nil
+// TestSilentServersHoldUpNobodyElse: a server is in doubt about transactions of
+// several coordinators that are silent, and about one that another server can settle.
+// That one is settled as soon as if none were silent: it asks each server by itself.
+// Timers run on simulated time, so the times are exact.
+func TestSilentServersHoldUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const each = 2
+		silent := []int{0, 3, 4, 5}
+		x, _, peers := startHooked(t, newListSchema(4), 6, txn.Config{Retry: txn.Retry{Attempts: 1}})
+		d := disturb(t, x, peers)
+		settle := func(value uint64) time.Duration {
+			t.Helper()
+			lost := map[wire.Op]bool{}
+			var mu sync.Mutex
+			d.peers.set(func(addr string, op wire.Op, sent bool) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if op == wire.OpDecide { // those that are silent do not decide
+					return errCut
+				}
+				if addr != d.addrs[2] || lost[op] || !(op == wire.OpHandOver && sent || op == wire.OpResolve && !sent && lost[wire.OpHandOver]) {
+					return nil
+				}
+				lost[op] = true // the answer to the handing over, and the first question
+				return errCut
+			})
+			d.Servers[1].ForgetDeadline()
+			start := time.Now()
+			if err := d.hash(context.Background(), value, 7, 8); err != nil { // with their entries, at servers 1 and 2
+				t.Errorf("it was committed: %v", err)
+			}
+			took := time.Since(start)
+			time.Sleep(server.TickEvery / 2) // it ends at a tick
+			if len(lost) != 2 {
+				t.Errorf("%d messages were lost, want 2", len(lost))
+			}
+			return took
 		}
-		lost[op] = true // the answer to the handing over, and the first question
-		return errCut
+		time.Sleep(server.TickEvery / 2) // all that follows begins between two ticks
+		want := settle(1)
+		key := func(i, server int) uint64 { return uint64(24*i + 4*server) } // of the ordered table
+		writeAll := func(value uint64, between time.Duration) {
+			for i := range each {
+				time.Sleep(time.Duration(i) * between)
+				for n, s := range silent { // the coordinator
+					if err := d.write(value, key(i, s), key(each*n+i, 1), key(each*n+i, 2)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+		d.peers.set(nil)
+		writeAll(1, 0)
+		d.onDecide(1, func() {}, 1, 2)
+		writeAll(5, server.TickEvery) // questions are repeated every other tick: now there are some at each
+		for _, s := range silent {
+			if err := d.net.Pause(d.addrs[s]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(3 * time.Second) // it has asked them
+		if n := d.Servers[1].InDoubt(); n != each*len(silent) {
+			t.Fatalf("%d transactions in doubt, want %d", n, each*len(silent))
+		}
+		if took := settle(7); took != want {
+			t.Errorf("settled after %v, with no silent server after %v", took, want)
+		} else {
+			t.Logf("settled after %v, with no silent server after %v", took, want)
+		}
+		d.peers.set(nil)
+		for _, s := range silent {
+			if err := d.net.Resume(d.addrs[s]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		for i, s := range d.Servers {
+			if n := s.InDoubt(); n != 0 {
+				t.Errorf("server %d is in doubt about %d transactions though all answer", i, n)
+			}
+		}
 	})
-	start := time.Now()
-	err := d.hash(context.Background(), 7, 4, 8)
-	if took := time.Since(start); took > settleBound {
-		t.Errorf("settled after %v, want at most %v", took, settleBound)
-	} else {
-		t.Logf("settled after %v", took)
-	}
-	if err != nil {
-		t.Errorf("it was committed: %v", err)
-	}
-	if err := d.net.Resume(d.addrs[0]); err != nil {
-		t.Fatal(err)
-	}
 }

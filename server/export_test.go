@@ -10,6 +10,18 @@ import (
 	"drtmx/txn"
 )
 
+// TickEvery is the time between ticks of the commit protocol.
+const TickEvery = tickEvery
+
+// ForgetDeadline makes the next request to another server begin a deadline of its
+// own: in a test whose timers are simulated, the one that requests share may be of
+// an earlier time, since clock.Fast is real.
+func (s *Server) ForgetDeadline() {
+	s.shared.Lock()
+	defer s.shared.Unlock()
+	s.shared.ctx = nil
+}
+
 // HomeOf is DB.Home for keys that fit their table.
 func HomeOf(db *txn.DB, t *tables.Table, key tables.Key) txn.Home {
 	h, err := db.Home(t, key)

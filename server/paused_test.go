@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -115,4 +116,63 @@ func putBoth(x *txn.Txn, entry *tables.Table, a, b uint64) error {
 		}
 	}
 	return nil
+}
+
+// TestPausedParticipantsShareADeadline: participants of one commit are paused before
+// it asks for their votes. However many there are, the commit waits for them
+// together. Timers run on simulated time, so what it waits is exact.
+func TestPausedParticipantsShareADeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cat := bank(t)
+		entry := cat.MustTable("entry")
+		net := inproc.New(inproc.Options{})
+		cl, err := Embedded(t.Context(), EmbeddedConfig{
+			Catalog: cat, Servers: 4, Network: net, Client: txn.Config{Retry: txn.Retry{Attempts: 1}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		home := cl.Servers[0]
+		write := func() (took time.Duration, err error) {
+			home.ForgetDeadline()
+			start := time.Now()
+			err = cl.DB.Update(t.Context(), func(x *txn.Txn) error {
+				for p := range uint64(4) {
+					if err := x.Put(entry, tables.Num(p<<32), entry.NewRow()); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			return time.Since(start), err
+		}
+		for paused := range 4 {
+			if took, err := write(); err != nil || took != 0 { // makes connections
+				t.Fatalf("while none is paused: %v after %v", err, took)
+			}
+			for i := range paused {
+				if err := net.Pause(fmt.Sprintf("server-%d", i+1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			asked := home.coordinated.Load()
+			took, err := write()
+			want := time.Duration(0)
+			if paused > 0 {
+				want = peerTimeout + deadlineShared + time.Duration(paused-1)*answeredTimeout
+			}
+			if took != want || (err != nil) != (paused > 0) || home.coordinated.Load() != asked+1 {
+				t.Errorf("%d participants are paused: %v after %v, want %v; %d commits of server 0", paused, err, took, want, home.coordinated.Load()-asked)
+			}
+			for i := range paused {
+				if err := net.Resume(fmt.Sprintf("server-%d", i+1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(5 * time.Second) // the participants hear that it is aborted
+		}
+		if err := cl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -2,9 +2,11 @@ package server
 
 import (
 	"testing"
+	"time"
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/testseed"
 	"drtmx/internal/wire"
 )
 
@@ -59,5 +61,36 @@ func TestSharedLocksAreReleasedByOwner(t *testing.T) {
 	}
 	if !l.Empty() || len(l.words) != 0 {
 		t.Errorf("%d words and %d owners are left", len(l.owners), len(l.words))
+	}
+}
+
+// TestReleaseCostsNoMoreThanItsLocks: the locks of others are not even looked at,
+// however many there are. Words on which the owner has a lock that its list lacks,
+// which never happens otherwise, show what a release looks at: it drops such a lock
+// if it finds it. And if each of so many releases went over all locks, they would
+// take many minutes.
+func TestReleaseCostsNoMoreThanItsLocks(t *testing.T) {
+	l := newSharedLocks()
+	const others, releases, o = 1 << 16, 1 << 20, index.Owner(1 << 20)
+	for i := range uint64(others) {
+		l.owners[8*i] = []index.Owner{index.Owner(i), o}
+		l.words[index.Owner(i)] = []uint64{8 * i}
+	}
+	l.add(8*others, o)
+	l.release(o)
+	if n := len(l.owners); n != others {
+		t.Errorf("%d words are left, want %d", n, others)
+	}
+	for i := range uint64(others) {
+		if len(l.owners[8*i]) != 2 {
+			t.Fatal("a release has looked at words that are not in the owner's list")
+		}
+	}
+	for end, i := time.Now().Add(testseed.Patience()), uint64(0); i < releases; i++ {
+		l.add(8*(others+i), o)
+		l.release(o)
+		if i%64 == 0 && time.Now().After(end) {
+			t.Fatalf("%d releases of one lock in %v beside %d others", i, testseed.Patience(), others)
+		}
 	}
 }

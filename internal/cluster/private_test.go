@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/member"
 	"drtmx/rdma/multi"
 )
 
@@ -257,4 +258,51 @@ func TestFitRuntimeDirs(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestRuntimeDirsArePrivate: a runtime directory, the one above it if that is made
+// too, and the store's within are made for this user alone, whatever the umask is.
+func TestRuntimeDirsArePrivate(t *testing.T) {
+	old := syscall.Umask(0)
+	t.Cleanup(func() { syscall.Umask(old) })
+	private := func(t *testing.T, dirs ...string) {
+		t.Helper()
+		for _, dir := range dirs {
+			st, err := os.Stat(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if mode := st.Mode().Perm(); mode != 0o700 {
+				t.Errorf("%s is made with mode %04o, want 0700", filepath.Base(dir), mode)
+			}
+		}
+	}
+	t.Run("of a cluster", func(t *testing.T) {
+		above := shortDir(t)
+		dir := filepath.Join(above, "own")
+		d, err := openDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.close()
+		private(t, above, dir)
+		s := &supervisor{dir: d, opts: StartOptions{
+			Hosts:   &Hosts{Members: func(context.Context, string, string) (func() error, error) { return nil, nil }},
+			members: &member.Location{Endpoints: []string{"unix:" + filepath.Join(dir, storeDir, storeSocket)}},
+		}}
+		if err := s.startStore(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		private(t, filepath.Join(dir, storeDir))
+	})
+	t.Run("of a data server", func(t *testing.T) {
+		above := shortDir(t)
+		dir := filepath.Join(above, "own")
+		p, err := takePID(dir, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.release()
+		private(t, above, dir)
+	})
 }

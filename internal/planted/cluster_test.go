@@ -1,6 +1,7 @@
 package planted
 
-// fabricBugs are bugs of a provider's access checks and of its reports.
+// fabricBugs are bugs of access checks, of providers and of runtime directories, and
+// of a provider's reports.
 var fabricBugs = []bug{
 	{
 		name: "DisconnectBeforeServe", why: "a fabric reports disconnects before the server has made what they touch",
@@ -49,6 +50,33 @@ var fabricBugs = []bug{
 			{"rdma/tcp", "TestReaderCannotWrite", "reader: WRITE has status 1 and changed memory: true"},
 			{"rdma/tcp", "FuzzAgent", "without a grant to write changed"},
 		},
+	},
+	{
+		name: "OpenRuntimeDir", why: "a runtime directory is made so that all users can enter it",
+		edits: []edit{{
+			file: "internal/cluster/dir.go",
+			old:  "os.MkdirAll(path, 0o700)",
+			new:  "os.MkdirAll(path, 0o755)",
+		}},
+		caught: []test{{"internal/cluster", "TestRuntimeDirsArePrivate/of a cluster", "own is made with mode 0755, want 0700"}},
+	},
+	{
+		name: "OpenDirOfAServer", why: "a data server makes a runtime directory that all users can enter",
+		edits: []edit{{
+			file: "internal/cluster/pidfile.go",
+			old:  "	err := os.Mkdir(dir, 0o700)\n	if errors.Is(err, fs.ErrNotExist) {\n		if err = os.MkdirAll(filepath.Dir(dir), 0o700); err == nil {\n			err = os.Mkdir(dir, 0o700)\n",
+			new:  "	err := os.Mkdir(dir, 0o755)\n	if errors.Is(err, fs.ErrNotExist) {\n		if err = os.MkdirAll(filepath.Dir(dir), 0o700); err == nil {\n			err = os.Mkdir(dir, 0o755)\n",
+		}},
+		caught: []test{{"internal/cluster", "TestRuntimeDirsArePrivate/of a data server", "own is made with mode 0755, want 0700"}},
+	},
+	{
+		name: "OpenStoreDir", why: "all users can enter the directory that has the socket of the store of members",
+		edits: []edit{{
+			file: "internal/cluster/hosts.go",
+			old:  "os.Chmod(dir, 0o700)",
+			new:  "os.Chmod(dir, 0o755)",
+		}},
+		caught: []test{{"internal/cluster", "TestRuntimeDirsArePrivate/of a cluster", "etcd is made with mode 0755, want 0700"}},
 	},
 }
 

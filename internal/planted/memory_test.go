@@ -55,6 +55,31 @@ var reuseBugs = []bug{
 		},
 	},
 	{
+		name: "EmptySpansStayEmpty", why: "rows get new memory beside spans of their size that are empty",
+		edits: []edit{
+			{
+				file: "internal/block/rows.go",
+				old:  "	if s.empty != 0 {\n		s.takeBack()\n	} else if err := s.newSpan(); err != nil {\n",
+				new:  "	if err := s.newSpan(); err != nil {\n",
+			},
+			{
+				file: "internal/block/rows.go",
+				old:  "	if addr, ok := s.take(); ok || s.empty == 0 {\n		return addr, ok\n	}\n	s.takeBack()\n	return s.take()\n",
+				new:  "	return s.take()\n",
+			},
+		},
+		caught: []test{{"index/hash", "TestMemoryOfBursts/grow and shrink again and again", "rows take [0-9]+ bytes, and took"}},
+	},
+	{
+		name: "BatchesWaitLong", why: "what a burst has emptied waits half a minute for its quarantine",
+		edits: []edit{{
+			file: "internal/block/quarantine.go",
+			old:  "	every := batchEvery\n	if pressed {\n		every = batchEveryFull\n	}\n",
+			new:  "	every := 2 * batchEvery\n",
+		}},
+		caught: []test{{"index/hash", "TestMemoryOfBursts/grow in eight steps", "are in quarantine beside"}},
+	},
+	{
 		name: "LocationsOfAnyAge", why: "a client uses its location cache however long ago it saw the turn",
 		edits: []edit{{
 			file: "index/hash/locations.go",

@@ -62,6 +62,59 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		},
 	},
 	{
+		name: "ParticipantsOneByOne", why: "a commit waits for one participant after the other, for each as long as for all",
+		edits: []edit{{
+			file: "server/coordinate.go",
+			old:  "			c.v, c.err = c.l.finish(t.ctx)\n",
+			new:  "			ctx, cancel := context.WithTimeout(t.s.ctx, peerTimeout+deadlineShared)\n			c.v, c.err = c.l.finish(ctx)\n			cancel()\n",
+		}},
+		caught: []test{{"server", "TestPausedParticipantsShareADeadline", "2 participants are paused: .* after 4.1s, want 2.1s"}},
+	},
+	{
+		name: "AskedOneByOne", why: "a participant is asked for its vote when the one before it has answered",
+		edits: []edit{{
+			file: "server/coordinate.go",
+			old:  "		t.calls = append(t.calls, call{l: l, ms: ms, err: l.conn.StartCall(t.ctx, t.request(to, ms))})\n",
+			new:  "		t.finish()\n		t.ctx, _ = context.WithTimeout(t.s.ctx, peerTimeout+deadlineShared)\n		t.calls = append(t.calls, call{l: l, ms: ms, err: l.conn.StartCall(t.ctx, t.request(to, ms))})\n",
+		}},
+		caught: []test{{"server", "TestPausedParticipantsShareADeadline", "2 participants are paused: .* after 4.1s, want 2.1s"}},
+	},
+	{
+		name: "PeersOneByOne", why: "what settles transactions in doubt asks one server after the other",
+		edits: []edit{{
+			file: "server/deal.go",
+			old:  "	for len(ms) > 0 {\n		to, n := s.serverOf(ms[0].To), 1\n",
+			new: `	all := append([]twophase.Message(nil), ms...)
+	ms = nil
+	s.background(func() {
+		for to, p := range s.peers {
+			var mine []twophase.Message
+			for _, m := range all {
+				if to != s.cfg.Index && s.serverOf(m.To) == to {
+					mine = append(mine, m)
+				}
+			}
+			if len(mine) > 0 && p.exchange(mine) != nil {
+				p.look(mine)
+			}
+		}
+	})
+	for len(ms) > 0 {
+		to, n := s.serverOf(ms[0].To), 1
+`,
+		}},
+		caught: []test{{"server", "TestSilentServersHoldUpNobodyElse", "settled after .*, with no silent server after"}},
+	},
+	{
+		name: "TicksWaitForPeers", why: "a tick of the commit protocol waits for the answers of other servers",
+		edits: []edit{{
+			file: "server/peers.go",
+			old:  "		p.s.background(p.send)\n",
+			new:  "		p.mu.Unlock()\n		p.send()\n		p.mu.Lock()\n",
+		}},
+		caught: []test{{"server", "TestSilentServersHoldUpNobodyElse", "settled after .*, with no silent server after"}},
+	},
+	{
 		name: "ForgottenIsUnknown", why: "a session whose outcome was forgotten is told that the server has never seen its transaction",
 		edits: []edit{{
 			file: "server/outcomes.go",
@@ -105,6 +158,24 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 			new:  "",
 		}},
 		caught: []test{{"server", "TestPreparedReadsStay", "read by a prepared transaction, was written"}},
+	},
+	{
+		name: "ReleaseLooksAtAllLocks", why: "the release of one owner's shared locks looks for them among all",
+		edits: []edit{{
+			file: "server/locks.go",
+			old:  "	for _, addr := range l.words[o] {\n		os := l.owners[addr]\n		at := slices.Index(os, o)\n",
+			new:  "	for addr, os := range l.owners {\n		at := slices.Index(os, o)\n",
+		}},
+		caught: []test{{"server", "TestReleaseCostsNoMoreThanItsLocks", "looked at words that are not in the owner's list"}},
+	},
+	{
+		name: "ReleaseLooksAtAllOwners", why: "the release of shared locks looks for their owner among all",
+		edits: []edit{{
+			file: "server/locks.go",
+			old:  "	for _, addr := range l.words[o] {\n		os := l.owners[addr]\n",
+			new:  "	var words []uint64\n	for owner, ws := range l.words {\n		if owner == o {\n			words = ws\n		}\n	}\n	for _, addr := range words {\n		os := l.owners[addr]\n",
+		}},
+		caught: []test{{"server", "TestReleaseCostsNoMoreThanItsLocks", "releases of one lock in 20s"}},
 	},
 	{
 		name: "SharedLocksLast", why: "shared locks are taken where the proofs were before the transaction's own inserts moved them",

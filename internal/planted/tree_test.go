@@ -66,6 +66,24 @@ var treeBugs = []bug{
 		caught: []test{{"index/learned/tree", "TestQuarantineCountsFromTheFreeing", "3 ms after the freeing"}},
 	},
 	{
+		name: "TreeHintWalksTheLeaves", why: "a hint is looked for among all leaves, from the first one on",
+		edits: []edit{{
+			file: "index/learned/tree/tree.go",
+			old:  "	aln := addr / t.lay.LeafBytes()\n	return addr%t.lay.LeafBytes() == 0 && aln/64 < uint64(len(t.isLeaf)) && t.isLeaf[aln/64]>>(aln%64)&1 != 0\n",
+			new:  "	for at := t.first; at != 0; at = t.span(at).Load(leaf.RightWord) {\n		if at == addr {\n			return true\n		}\n	}\n	return false\n",
+		}},
+		caught: []test{{"index/learned/tree", "TestHintsCostTheSame", "is looked for among the others"}},
+	},
+	{
+		name: "TreeHintReadsAllBits", why: "a hint is looked for among the bits of all leaves",
+		edits: []edit{{
+			file: "index/learned/tree/tree.go",
+			old:  "	return addr%t.lay.LeafBytes() == 0 && aln/64 < uint64(len(t.isLeaf)) && t.isLeaf[aln/64]>>(aln%64)&1 != 0\n",
+			new:  "	found := false\n	for i, bits := range t.isLeaf {\n		found = found || bits != 0 && addr%t.lay.LeafBytes() == 0 && aln/64 == uint64(i) && bits>>(aln%64)&1 != 0\n	}\n	return found\n",
+		}},
+		caught: []test{{"index/learned/tree", "TestHintsCostTheSame", "hints in 20s beside"}},
+	},
+	{
 		name: "TreeKeepGapOfDead", why: "a leaf that a merge or an unlink has killed keeps its gap word",
 		edits: []edit{{
 			file: "index/learned/tree/tree.go",
