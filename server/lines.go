@@ -502,7 +502,7 @@ func (l *lines) stop() {
 		c.q = nil
 		l.remove(c, true)
 		if q != nil {
-			l.p.refuse(q, verdict{code: wire.Unavailable, text: "the server stops"})
+			l.p.refuse(q, stops)
 			l.over = append(l.over, q)
 		}
 	}

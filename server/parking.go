@@ -171,7 +171,7 @@ func (p *partition) attempt(q *request) end {
 			return locked
 		case err != nil:
 			q.at = p.logged
-			q.result = verdictOf(err).append(q.result[:0])
+			q.result = failed(p.parking.srv.ctx, err).append(q.result[:0])
 			return over
 		}
 		result, part = res, nil
@@ -412,7 +412,7 @@ func (p *partition) stopParking() {
 	k.stopped = true
 	over := append([]*request(nil), k.queue...)
 	for _, q := range over {
-		p.refuse(q, verdict{code: wire.Unavailable, text: "the server stops"})
+		p.refuse(q, stops)
 	}
 	k.keep(k.queue[:0])
 	if k.armed && k.timer.Stop() {
@@ -444,27 +444,34 @@ func (p *partition) answer(q *request) {
 		return
 	}
 	if !q.leaves {
-		if c := wire.Code(q.result[0]); c == wire.Conflict || c == wire.FewCopies {
-			q.at = 0 // it may be given at any time, and so tells nothing
+		if tellsNothing(wire.Code(q.result[0])) {
+			q.at = 0
 		}
 		s.answer(q.id, q.r, q.result, q.at)
 		return
 	}
 	s.slowCalls.Add(1)
+	s.elsewhere.begin()
 	id, r, proc, args := q.id, q.r, q.proc, q.args
 	if q.bytes == 0 { // not parked: the memory belongs to the handler
 		args = append([]byte(nil), args...)
 	}
 	s.background(func() {
+		defer s.elsewhere.end()
 		result, v := s.runElsewhere(s.ctx, p, proc, args, id)
 		resp := v.append(nil)
 		if v.ok() {
 			resp = append(resp, result...)
 		}
 		at := s.logged()
-		if v.code == wire.FewCopies {
+		if tellsNothing(v.code) {
 			at = 0
 		}
 		s.answer(id, r, resp, at)
 	})
+}
+
+// tellsNothing reports whether an answer rests on no row: it may be given at any time.
+func tellsNothing(c wire.Code) bool {
+	return c == wire.Conflict || c == wire.FewCopies || c == wire.Unavailable
 }

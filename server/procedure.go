@@ -3,10 +3,60 @@ package server
 import (
 	"context"
 	"errors"
+	"sync"
+	"time"
 
 	"drtmx/internal/exec"
 	"drtmx/internal/wire"
 )
+
+// elsewhere counts the procedures that have left their partitions and have not been
+// answered.
+type elsewhere struct {
+	mu      sync.Mutex
+	running int
+	none    chan struct{} // not nil: to be closed when there is none left
+}
+
+func (e *elsewhere) begin() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.running++
+}
+
+func (e *elsewhere) end() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.running--; e.running == 0 && e.none != nil {
+		close(e.none)
+		e.none = nil
+	}
+}
+
+// stopGrace bounds the wait of a server that stops for the answers to procedures.
+// What they wait for has ended with the server, unless a body waits for something else.
+const stopGrace = time.Second
+
+// await waits until all are answered, for at most stopGrace. A caller without its
+// answer would not know whether its procedure has committed.
+func (e *elsewhere) await() {
+	e.mu.Lock()
+	none := e.none
+	if e.running > 0 {
+		none = make(chan struct{})
+		e.none = none
+	}
+	e.mu.Unlock()
+	if none == nil {
+		return
+	}
+	t := time.NewTimer(stopGrace)
+	defer t.Stop()
+	select {
+	case <-none:
+	case <-t.C:
+	}
+}
 
 // runElsewhere runs a procedure that leaves its home partition. A lock that it
 // meets at home is mostly held by another such transaction, so it waits for the
@@ -26,11 +76,26 @@ func (s *Server) runElsewhere(ctx context.Context, home *partition, proc *exec.P
 		}
 		return v
 	}, func() bool { return home.awaitDecision(ctx) }, turns{s})
-	if v = verdictOf(err); v.code == wire.RolledBack && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return nil, verdict{code: wire.Unavailable, text: "the server stops"} // the procedure did not choose to fail
+	if err != nil {
+		return nil, failed(ctx, err)
 	}
-	return result, v
+	return result, verdict{}
 }
+
+// failed is the answer for the error of a procedure that ran under ctx, here or
+// elsewhere. Once ctx has ended, any error may be only a consequence of that, however
+// the body has wrapped it, but for those that a procedure makes for its caller. So it
+// is no failure of the procedure's own: callers would take that for its decision.
+func failed(ctx context.Context, err error) verdict {
+	v := verdictOf(err)
+	if v.code == wire.RolledBack && ctx.Err() != nil && !exec.MadeForCaller(err) {
+		return stops
+	}
+	return v
+}
+
+// stops is the answer to what ends because the server does. It has committed nothing.
+var stops = verdict{code: wire.Unavailable, text: "the server stops"}
 
 // verdictOf returns the answer to a call for the error of its body or its
 // commit.
@@ -47,6 +112,11 @@ func verdictOf(err error) verdict {
 		return verdict{code: wire.Unavailable, text: exec.Fault(err)}
 	case errors.Is(err, exec.ErrTooLarge):
 		return verdict{code: wire.TooLarge, text: exec.Fault(err)}
+	case exec.MadeForCaller(err):
+	case errors.Is(err, exec.ErrClosed): // of the server's own client, which ends with the server
+		return stops
+	case errors.Is(err, exec.ErrProtocol): // another server is at fault, and no row
+		return verdict{code: wire.Bad, text: exec.Fault(err)}
 	}
 	return verdict{code: wire.RolledBack, text: exec.Failure(err)}
 }

@@ -242,6 +242,7 @@ type Server struct {
 		sync.Mutex
 		db *exec.DB
 	}
+	elsewhere   elsewhere
 	coordinated atomic.Uint64
 	calls       atomic.Uint64
 	slowness    map[*exec.Procedure]*slowness
@@ -466,6 +467,7 @@ func (s *Server) Close() error {
 			s.client.db.Close()
 		}
 		s.client.Unlock()
+		s.elsewhere.await()
 		s.closeErr = s.ep.Close()
 		s.stopWorkers()
 		s.wg.Wait()

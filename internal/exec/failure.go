@@ -52,6 +52,13 @@ func Failure(err error) string {
 	return string(wire.AppendFailure(nil, &f))
 }
 
+// MadeForCaller reports whether an error of a body is one that the procedure has made
+// for its caller to see: a ProcedureError, or a registered error.
+func MadeForCaller(err error) bool {
+	var typed *ProcedureError
+	return errors.As(err, &typed) || registeredName(err) != ""
+}
+
 // failed is the error of a procedure, from its message.
 func failed(procedure string, b []byte) error {
 	f, err := wire.DecodeFailure(b)

@@ -254,6 +254,48 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		caught: []test{{"server", "TestLongProcedureHoldsUpNoOthers", "is held up by a long procedure"}},
 	},
 	{
+		name: "CloseIsAFailureAtHome", why: "a procedure of one partition that ends because its server closes counts as failed by itself",
+		edits: []edit{{
+			file: "server/parking.go",
+			old:  "			q.result = failed(p.parking.srv.ctx, err).append(q.result[:0])\n",
+			new:  "			q.result = verdictOf(err).append(q.result[:0])\n",
+		}},
+		caught: []test{{"server", "TestCloseIsNoFailureOfAProcedure", "returns the error of its context: code 4"}},
+	},
+	{
+		name: "CloseHiddenInText", why: "a procedure that ends because its server closes counts as failed by itself if it wraps the error as text",
+		edits: []edit{{
+			file: "server/procedure.go",
+			old:  "	if v.code == wire.RolledBack && ctx.Err() != nil && !exec.MadeForCaller(err) {\n",
+			new:  "	if v.code == wire.RolledBack && ctx.Err() != nil && errors.Is(err, ctx.Err()) {\n",
+		}},
+		caught: []test{
+			{"server", "TestCloseIsNoFailureOfAProcedure", "wraps the error of its context as text: code 4"},
+			{"server", "TestAnswerForAnError", "no reason when the server stops: code 4"},
+		},
+	},
+	{
+		name: "ClosedClientIsAFailure", why: "a procedure whose server has closed its own client counts as failed by itself",
+		edits: []edit{{
+			file: "server/procedure.go",
+			old:  "	case errors.Is(err, exec.ErrClosed): // of the server's own client, which ends with the server\n		return stops\n",
+			new:  "",
+		}},
+		caught: []test{
+			{"server", "TestStopIsNoFailureOfTheProcedure", "without its client: "},
+			{"server", "TestAnswerForAnError", "txn: closed: code 4"},
+		},
+	},
+	{
+		name: "CloseWaitsForNoAnswer", why: "a server that closes cuts its callers off before they hear how their procedures have ended",
+		edits: []edit{{
+			file: "server/server.go",
+			old:  "		s.elsewhere.await()\n",
+			new:  "",
+		}},
+		caught: []test{{"server", "TestCallersHearOfTheClose", "calls were cut off"}},
+	},
+	{
 		name: "LastComeFirstServed", why: "the newest claim of a line has the next turn",
 		edits: []edit{{
 			file: "server/lines.go",
