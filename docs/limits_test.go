@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -15,6 +16,7 @@ func TestLimits(t *testing.T) {
 	for name, value := range map[string]any{
 		"txn.MaxReads": txn.MaxReads, "txn.MaxWrites": txn.MaxWrites, "txn.MaxScanRows": txn.MaxScanRows,
 		"txn.MaxProofs": txn.MaxProofs, "txn.MaxCommitBytes": txn.MaxCommitBytes, "txn.MaxResultBytes": txn.MaxResultBytes,
+		"server.MaxCallTime": server.MaxCallTime, "server.MaxCallsElsewhere": server.MaxCallsElsewhere,
 		"txn.MaxBodyAge": txn.MaxBodyAge, "tables.MaxKeyBytes": tables.MaxKeyBytes, "tables.MaxRowBytes": tables.MaxRowBytes,
 		"tables.MaxTables": tables.MaxTables, "tables.MaxColumns": tables.MaxColumns, "tables.MaxText": tables.MaxText,
 	} {

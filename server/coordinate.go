@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"drtmx/internal/clock"
 	"drtmx/internal/exec"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
@@ -105,6 +106,7 @@ func (t *task) answerClient() {
 // time. The task can be used again, unless the decision may still arrive.
 func (t *task) decide(ctx context.Context, c *wire.Commit, read time.Duration, o origin) (v verdict, again bool) {
 	complete := t.share.of(t.s, c, read)
+	t.share.call, _ = ctx.(*callTime)
 	t.session = o.id
 	if c.Writes() { // else it is only validated: the session has not committed anything
 		t.share.origin = o
@@ -153,6 +155,9 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 	// Connect to all other servers before taking any lock.
 	defer t.release()
 	parties, agent, err := t.reach(ctx)
+	if v := ended(ctx); !v.ok() {
+		return v, true
+	}
 	if err != nil {
 		return unreachable(err), true
 	}
@@ -162,6 +167,10 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 	if err := t.begin(parties, agent); err != nil {
 		t.giveUp()
 		return verdict{code: wire.Unavailable, text: fmt.Sprintf("server %d: %v", s.cfg.Index, err)}, true
+	}
+	if t.share.call != nil {
+		s.elsewhere.commits(1)
+		defer s.elsewhere.commits(-1)
 	}
 	t.run()
 	if s.durable != nil && len(t.decision) == 0 {
@@ -282,15 +291,28 @@ func (t *task) link(server int) *link {
 
 // drop closes a connection that broke.
 func (t *task) drop(l *link) {
-	t.links = slices.DeleteFunc(t.links, func(have *link) bool { return have == l })
+	t.forget(l)
 	l.drop()
 }
 
+// close closes a connection that still owes an answer.
+func (t *task) close(l *link) {
+	t.forget(l)
+	l.conn.Close()
+}
+
+func (t *task) forget(l *link) {
+	t.links = slices.DeleteFunc(t.links, func(have *link) bool { return have == l })
+}
+
 func (t *task) connect(ctx context.Context, server int) (l *link, err error) {
-	if l, err = t.s.peers[server].idle(); l == nil && err == nil {
-		ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	p := t.s.peers[server]
+	if l, err = p.idle(); l == nil && err == nil {
+		short, cancel := context.WithTimeout(ctx, peerTimeout)
 		defer cancel()
-		l, err = t.s.peers[server].dial(ctx)
+		if l, err = p.dial(short); err != nil && !ended(ctx).ok() {
+			p.dialAhead()
+		}
 	}
 	if err == nil {
 		t.links = append(t.links, l)
@@ -388,6 +410,9 @@ func (t *task) start() {
 		}
 		if len(t.calls) == 0 {
 			t.ctx = t.s.deadline()
+			if c := t.share.call; c != nil && kind == twophase.Prepare && c.ends < clock.Fast()+peerTimeout {
+				t.ctx = c // a vote that comes later does not count
+			}
 		}
 		t.calls = append(t.calls, call{l: l, ms: ms, err: l.conn.StartCall(t.ctx, t.request(to, ms))})
 	}
@@ -446,6 +471,11 @@ func (t *task) answer(c *call) {
 		t.failed = true
 		if c.ms[0].Kind != twophase.Decide {
 			t.v = heavier(t.v, t.logFailed(c.l, int(c.ms[0].To.Partition), c.v))
+		}
+	} else if w := t.share.ended(); c.ms[0].Kind == twophase.Prepare && !w.ok() {
+		t.v = heavier(t.v, w) // the vote does not count: it counts as lost, and the decision is an abort
+		if c.err != nil {
+			t.close(c.l) // others to the server may well be good: the wait was short
 		}
 	} else if c.err == nil {
 		t.v = heavier(t.v, c.v)

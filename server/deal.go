@@ -203,7 +203,7 @@ func (b *batch) shareIn(at []*partition) share {
 	if all {
 		return b.share
 	}
-	part := share{read: b.share.read, client: b.share.client}
+	part := share{read: b.share.read, client: b.share.client, call: b.share.call}
 	for i, p := range b.share.at {
 		if slices.Contains(at, p) {
 			part.parts, part.at = append(part.parts, b.share.parts[i]), append(part.at, p)

@@ -408,7 +408,7 @@ func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	s.calls.Add(1)
 	q := &w.request
-	*q = request{id: id, r: r, proc: proc, args: w.call.Args, wait: w.call.Wait, result: w.resp}
+	*q = request{id: id, r: r, proc: proc, args: w.call.Args, wait: w.call.Wait, deadline: deadline(w.call.Left), result: w.resp}
 	if p.start(q, r.Body[1:]) {
 		p.answer(q)
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"time"
 
@@ -43,6 +44,8 @@ type request struct {
 	// arrived is when that was, by clock.Fast, if the request has had to wait; 0
 	// if it runs at once.
 	arrived time.Duration
+	// deadline is when the caller of proc gives up, by clock.Fast; 0: it has not said.
+	deadline time.Duration
 
 	woken  chan struct{} // not nil: not a request but a waiting goroutine; closed when the wait is over
 	leaves bool          // it needs other partitions and is not answered yet
@@ -155,9 +158,19 @@ func (p *partition) attempt(q *request) end {
 	}
 	part, result := q.part, []byte(nil)
 	if q.proc != nil {
+		if q.late() {
+			p.refuse(q, tooLate)
+			return over
+		}
+		ctx := p.parking.srv.ctx
+		if q.deadline != 0 {
+			call := &callTime{Context: ctx, ends: q.deadline, late: tooLate}
+			defer call.end()
+			ctx = call
+		}
 		p.runs.Add(1)
 		p.running.Store(q.proc)
-		res, commit, leaves, abandoned, err := p.runner.Run(p.parking.srv.ctx, q.proc, p.id, q.args)
+		res, commit, leaves, abandoned, err := p.runner.Run(ctx, q.proc, p.id, q.args)
 		p.running.Store(nil)
 		switch {
 		case leaves:
@@ -171,7 +184,7 @@ func (p *partition) attempt(q *request) end {
 			return locked
 		case err != nil:
 			q.at = p.logged
-			q.result = failed(p.parking.srv.ctx, err).append(q.result[:0])
+			q.result = failed(ctx, err).append(q.result[:0])
 			return over
 		}
 		result, part = res, nil
@@ -181,7 +194,9 @@ func (p *partition) attempt(q *request) end {
 	}
 	var v verdict
 	if part != nil {
-		if p.lines.blocks(q.id.Client, part.Writes) {
+		if q.late() {
+			v = tooLate
+		} else if p.lines.blocks(q.id.Client, part.Writes) {
 			if v = p.validate(part); v.ok() {
 				return behind
 			}
@@ -232,7 +247,7 @@ func (q *request) keep(body []byte) *request {
 	}
 	own := append([]byte(nil), body...)
 	d := wire.NewDecoder(own)
-	kept := &request{id: q.id, r: q.r, proc: q.proc, age: q.age, wait: q.wait, arrived: q.arrived, bytes: len(own), cause: q.cause}
+	kept := &request{id: q.id, r: q.r, proc: q.proc, age: q.age, wait: q.wait, arrived: q.arrived, bytes: len(own), cause: q.cause, deadline: q.deadline}
 	if q.proc != nil {
 		var c wire.Call
 		if c.Decode(&d) != nil {
@@ -297,10 +312,14 @@ func (p *partition) ends(q *request) time.Duration {
 	if wait == 0 {
 		wait = p.parking.limit
 	}
-	if wait == 0 {
-		return forever
+	end := forever
+	if wait != 0 {
+		end = since + wait
 	}
-	return since + wait
+	if q.deadline != 0 {
+		end = min(end, q.deadline)
+	}
+	return end
 }
 
 // awaitDecision waits until a transaction in doubt in the partition is decided,
@@ -450,15 +469,22 @@ func (p *partition) answer(q *request) {
 		s.answer(q.id, q.r, q.result, q.at)
 		return
 	}
+	if !s.elsewhere.begin() {
+		text := fmt.Sprintf("server %d: as many procedures as it runs outside their partitions are under way, %d (MaxCallsElsewhere)", s.cfg.Index, s.elsewhere.max)
+		p.mu.Lock()
+		p.refuse(q, verdict{code: wire.Unavailable, text: text})
+		p.mu.Unlock()
+		s.answer(q.id, q.r, q.result, 0)
+		return
+	}
 	s.slowCalls.Add(1)
-	s.elsewhere.begin()
-	id, r, proc, args := q.id, q.r, q.proc, q.args
+	id, r, proc, args, deadline := q.id, q.r, q.proc, q.args, q.deadline
 	if q.bytes == 0 { // not parked: the memory belongs to the handler
 		args = append([]byte(nil), args...)
 	}
 	s.background(func() {
 		defer s.elsewhere.end()
-		result, v := s.runElsewhere(s.ctx, p, proc, args, id)
+		result, v := s.runElsewhere(s.ctx, p, proc, args, id, deadline)
 		resp := v.append(nil)
 		if v.ok() {
 			resp = append(resp, result...)
@@ -473,5 +499,5 @@ func (p *partition) answer(q *request) {
 
 // tellsNothing reports whether an answer rests on no row: it may be given at any time.
 func tellsNothing(c wire.Code) bool {
-	return c == wire.Conflict || c == wire.FewCopies || c == wire.Unavailable
+	return c == wire.Conflict || c == wire.FewCopies || c == wire.Unavailable || c == wire.Late
 }

@@ -309,7 +309,7 @@ func (r *replier) cause() exec.Cause {
 // something else as soon as the handler has returned.
 func (g *parkingRig) call(name string, client, seq uint64, from, to uint64, amount int64) *replier {
 	r := &replier{g: g, name: name}
-	body := wire.AppendCall(nil, wire.ID{Client: client, Seq: seq}, 0, 0, 0, "transfer", transferArgs(from, to, amount))
+	body := wire.AppendCall(nil, wire.ID{Client: client, Seq: seq}, 0, 0, 0, 0, "transfer", transferArgs(from, to, amount))
 	g.s.handle(&rdma.Request{From: &anyRole, Body: body, Replier: r})
 	for i := range body {
 		body[i] = 0xa5
@@ -382,7 +382,7 @@ func TestParkedIsBounded(t *testing.T) {
 	prep = g.inDoubt(0, 500)
 	r := &replier{g: g}
 	args := append(transferArgs(0, 1, 1), make([]byte, parkedBytesMax-rowsOfCall)...)
-	g.s.handle(&rdma.Request{From: &anyRole, Body: wire.AppendCall(nil, wire.ID{Client: 72, Seq: 1}, 0, 0, 0, "transfer", args), Replier: r})
+	g.s.handle(&rdma.Request{From: &anyRole, Body: wire.AppendCall(nil, wire.ID{Client: 72, Seq: 1}, 0, 0, 0, 0, "transfer", args), Replier: r})
 	small := g.call("small", 73, 1, 0, 1, 1)
 	if large := g.call("large", 74, 1, 0, 1, 1); r.answers() != 0 || small.answers() != 0 || large.code() != wire.Conflict {
 		t.Errorf("of requests that fill the bytes %d, then %d are answered, then %q", r.answers(), small.answers(), large.all)
@@ -394,7 +394,7 @@ func TestParkedIsBounded(t *testing.T) {
 }
 
 // rowsOfCall is what a small call takes, and some more, less than two of them.
-const rowsOfCall = 136
+const rowsOfCall = 144
 
 // TestParkedGivesUp: the wait for a decision that does not come ends, for each
 // request after its own time, and the lock is as it was.

@@ -42,6 +42,7 @@ type peer struct {
 		idle    []*link
 		outbox  []twophase.Message
 		working bool // a goroutine empties outbox
+		dialing bool // a goroutine connects for those who come later
 		closed  bool
 	}
 }
@@ -105,6 +106,28 @@ func (p *peer) dial(ctx context.Context) (*link, error) {
 	}
 	c.Close()
 	return nil, fmt.Errorf("server %s: %w", addr, err)
+}
+
+// dialAhead connects in the background for those who come later. Otherwise procedures
+// with deadlines shorter than that takes would never have a connection.
+func (p *peer) dialAhead() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.closed || p.mu.dialing {
+		return
+	}
+	p.mu.dialing = true
+	p.s.background(func() {
+		ctx, cancel := context.WithTimeout(p.s.ctx, peerTimeout)
+		defer cancel()
+		l, err := p.dial(ctx)
+		p.mu.Lock()
+		p.mu.dialing = false
+		p.mu.Unlock()
+		if err == nil {
+			l.release()
+		}
+	})
 }
 
 // release returns a connection for reuse.

@@ -3,67 +3,31 @@ package server
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
+	"drtmx/internal/clock"
 	"drtmx/internal/exec"
 	"drtmx/internal/wire"
 )
 
-// elsewhere counts the procedures that have left their partitions and have not been
-// answered.
-type elsewhere struct {
-	mu      sync.Mutex
-	running int
-	none    chan struct{} // not nil: to be closed when there is none left
-}
-
-func (e *elsewhere) begin() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.running++
-}
-
-func (e *elsewhere) end() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.running--; e.running == 0 && e.none != nil {
-		close(e.none)
-		e.none = nil
-	}
-}
-
-// stopGrace bounds the wait of a server that stops for the answers to procedures.
-// What they wait for has ended with the server, unless a body waits for something else.
-const stopGrace = time.Second
-
-// await waits until all are answered, for at most stopGrace. A caller without its
-// answer would not know whether its procedure has committed.
-func (e *elsewhere) await() {
-	e.mu.Lock()
-	none := e.none
-	if e.running > 0 {
-		none = make(chan struct{})
-		e.none = none
-	}
-	e.mu.Unlock()
-	if none == nil {
-		return
-	}
-	t := time.NewTimer(stopGrace)
-	defer t.Stop()
-	select {
-	case <-none:
-	case <-t.C:
-	}
-}
-
 // runElsewhere runs a procedure that leaves its home partition. A lock that it
 // meets at home is mostly held by another such transaction, so it waits for the
-// decision of that one before it retries.
-func (s *Server) runElsewhere(ctx context.Context, home *partition, proc *exec.Procedure, args []byte, id wire.ID) (result []byte, v verdict) {
+// decision of that one before it retries. It ends with ctx, and at the caller's
+// deadline by clock.Fast; without one, 0, after MaxCallTime.
+func (s *Server) runElsewhere(
+	ctx context.Context, home *partition, proc *exec.Procedure, args []byte, id wire.ID, deadline time.Duration,
+) (result []byte, v verdict) {
+	call := &callTime{Context: ctx, ends: deadline, late: tooLate}
+	if deadline == 0 {
+		call.ends, call.late, call.own = clock.Fast()+s.elsewhere.time, tooLong, true
+	}
+	defer call.end()
+	ctx = call
 	db, err := s.clientDB(ctx)
 	if err != nil {
+		if v := ended(ctx); !v.ok() {
+			return nil, v
+		}
 		return nil, unreachable(err)
 	}
 	result, err = db.RunProcedure(ctx, proc, exec.Home(home.id), args, func(_ *exec.Session, c *wire.Commit, result []byte) error {
@@ -88,8 +52,11 @@ func (s *Server) runElsewhere(ctx context.Context, home *partition, proc *exec.P
 // is no failure of the procedure's own: callers would take that for its decision.
 func failed(ctx context.Context, err error) verdict {
 	v := verdictOf(err)
-	if v.code == wire.RolledBack && ctx.Err() != nil && !exec.MadeForCaller(err) {
-		return stops
+	if v.code != wire.RolledBack || exec.MadeForCaller(err) {
+		return v
+	}
+	if w := ended(ctx); !w.ok() {
+		return w
 	}
 	return v
 }

@@ -218,7 +218,7 @@ func requestBodies(cat *tables.Catalog, session uint64) map[wire.Op][][]byte {
 	}
 	return map[wire.Op][][]byte{
 		wire.OpCommit:  {wire.AppendCommit(nil, wire.OpCommit, commit(session+1, 1), nil)},
-		wire.OpCall:    {wire.AppendCall(nil, wire.ID{Client: session + 2, Seq: 1}, 0, 0, 0, "transfer", transferArgs(1, 2, 3))},
+		wire.OpCall:    {wire.AppendCall(nil, wire.ID{Client: session + 2, Seq: 1}, 0, 0, 0, 0, "transfer", transferArgs(1, 2, 3))},
 		wire.OpPrepare: {message(wire.OpPrepare, twophase.Prepare, commit(session+3, 2))},
 		wire.OpDecide:  {message(wire.OpDecide, twophase.Decide, nil)},
 		wire.OpOutcome: {wire.AppendID([]byte{byte(wire.OpOutcome)}, wire.ID{Client: session + 5, Seq: 1})},
@@ -291,7 +291,7 @@ func TestTablesOfAClient(t *testing.T) {
 				}
 			}
 			for what, req := range map[string][]byte{
-				"call": wire.AppendCall(nil, wire.ID{Client: 202, Seq: 1}, 0, 0, 0, "transfer", transferArgs(1, 2, 3)),
+				"call": wire.AppendCall(nil, wire.ID{Client: 202, Seq: 1}, 0, 0, 0, 0, "transfer", transferArgs(1, 2, 3)),
 				"seal": {byte(wire.OpSeal)}, "empty": {byte(wire.OpEmpty)}, "backup": {byte(wire.OpBackup), wire.BackupBegin},
 			} {
 				if code := ask(t, c, req); code != wire.Forbidden {

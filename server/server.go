@@ -240,7 +240,9 @@ type Server struct {
 	peers  []*peer  // by server; connections are made when first needed
 	client struct { // of the cluster, for procedures that leave their partition
 		sync.Mutex
-		db *exec.DB
+		db      *exec.DB
+		opening chan struct{} // not nil: it is being opened; closed at the end of the attempt
+		err     error         // of the last attempt
 	}
 	elsewhere   elsewhere
 	coordinated atomic.Uint64
@@ -301,6 +303,7 @@ func New(c Config) (*Server, error) {
 		cfg: c, incarnation: c.Incarnation, parts: make([]*partition, c.Partitions), procs: map[string]*exec.Procedure{},
 	}
 	s.outcomes = newOutcomes(s.tellOutcome)
+	s.elsewhere.max, s.elsewhere.time = MaxCallsElsewhere, MaxCallTime
 	if s.log = c.Log; s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -553,32 +556,48 @@ func (s *Server) hosted(part int) *partition {
 
 // clientDB is the server's own client of the cluster, opened when first needed.
 // Nothing is locked while it is opened, so that a server which does not answer
-// holds up those alone who need it.
+// holds up those alone who need it. It goes on being opened when ctx ends, or else
+// procedures with short deadlines would never have it.
 func (s *Server) clientDB(ctx context.Context) (*exec.DB, error) {
 	s.client.Lock()
-	db := s.client.db
-	s.client.Unlock()
-	if db != nil {
+	if db := s.client.db; db != nil {
+		s.client.Unlock()
 		return db, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
-	defer cancel()
-	db, err := exec.OpenLocal(ctx, exec.Config{Servers: s.cfg.Addrs, AllServers: true, Dial: s.cfg.Provider.Dial}, allPartitions{s})
-	if err != nil {
-		return nil, err
+	opened := s.client.opening
+	if opened == nil {
+		opened = make(chan struct{})
+		s.client.opening = opened
+		s.background(s.openClient)
+	}
+	s.client.Unlock()
+	select {
+	case <-opened:
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 	s.client.Lock()
 	defer s.client.Unlock()
-	switch {
-	case s.ctx.Err() != nil:
-		db.Close()
-		return nil, rdma.ErrClosed
-	case s.client.db != nil: // another was faster
-		db.Close()
-	default:
-		s.client.db = db
+	if s.client.db == nil {
+		return nil, s.client.err
 	}
 	return s.client.db, nil
+}
+
+// openClient opens the server's own client.
+func (s *Server) openClient() {
+	ctx, cancel := context.WithTimeout(s.ctx, peerTimeout)
+	defer cancel()
+	db, err := exec.OpenLocal(ctx, exec.Config{Servers: s.cfg.Addrs, AllServers: true, Dial: s.cfg.Provider.Dial}, allPartitions{s})
+	s.client.Lock()
+	defer s.client.Unlock()
+	if err == nil && s.ctx.Err() != nil {
+		db.Close()
+		db, err = nil, rdma.ErrClosed
+	}
+	s.client.db, s.client.err = db, err
+	close(s.client.opening)
+	s.client.opening = nil
 }
 
 // Check verifies the structure of every index of this server.

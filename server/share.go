@@ -21,13 +21,14 @@ type share struct {
 	read   time.Duration // on the clock of clock.Fast: when the first of the proofs was read
 	held   []*prepared   // memory for what is locked
 	origin origin        // whose transaction it is
+	call   *callTime     // of the procedure that commits; nil: it is none, or runs at another server
 }
 
 // reset empties a share and keeps its memory.
 func (sh *share) reset() {
 	clear(sh.parts)
 	clear(sh.held[:cap(sh.held)])
-	sh.parts, sh.at, sh.held, sh.read, sh.client, sh.origin = sh.parts[:0], sh.at[:0], sh.held[:0], 0, 0, origin{}
+	sh.parts, sh.at, sh.held, sh.read, sh.client, sh.origin, sh.call = sh.parts[:0], sh.at[:0], sh.held[:0], 0, 0, origin{}, nil
 }
 
 // firstRead returns the time of the first read of a commit's proofs, on the
@@ -45,6 +46,15 @@ func fresh(read time.Duration) verdict {
 		return conflict(exec.CauseRow)
 	}
 	return verdict{}
+}
+
+// mayCommit refuses a share whose proofs are too old, or whose procedure has no time
+// left.
+func (sh share) mayCommit() verdict {
+	if v := sh.ended(); !v.ok() {
+		return v
+	}
+	return fresh(sh.read)
 }
 
 // shareOf returns this server's share of a transaction. complete reports that
@@ -145,7 +155,7 @@ func (sh share) blocked() bool {
 
 // validate checks the proofs of all parts. The caller holds the executors.
 func (sh share) validate() (v verdict) {
-	if v := fresh(sh.read); !v.ok() {
+	if v := sh.mayCommit(); !v.ok() {
 		return v
 	}
 	for i, p := range sh.at {
@@ -179,7 +189,7 @@ func (sh share) commitAt(least clock.Tick) (v verdict, tick clock.Tick) {
 	if len(sh.at) == 1 {
 		sh.lock()
 		defer sh.unlock()
-		if v := fresh(sh.read); !v.ok() {
+		if v := sh.mayCommit(); !v.ok() {
 			return v, 0
 		}
 		p := sh.at[0]

@@ -27,9 +27,10 @@ func (a callAnswer) Reply(b []byte) error {
 }
 
 // handCall gives a server a call, as if it had just arrived.
-func handCall(s *Server, id wire.ID, part int, proc string, args []byte) callAnswer {
+// left is what its caller has left of its time, 0 if it has no deadline.
+func handCall(s *Server, id wire.ID, left time.Duration, part int, proc string, args []byte) callAnswer {
 	a := make(callAnswer, 2)
-	go s.handle(&rdma.Request{From: &anyRole, Body: wire.AppendCall(nil, id, 0, 0, part, proc, args), Replier: a})
+	go s.handle(&rdma.Request{From: &anyRole, Body: wire.AppendCall(nil, id, 0, left, 0, part, proc, args), Replier: a})
 	return a
 }
 
@@ -107,7 +108,7 @@ func TestCloseIsNoFailureOfAProcedure(t *testing.T) {
 	s := cl.Servers[0]
 	var calls []callAnswer
 	for i := range stopBodies {
-		calls = append(calls, handCall(s, wire.ID{Client: 4711 + uint64(i), Seq: 1}, 2*i, "body", []byte{byte(i)}))
+		calls = append(calls, handCall(s, wire.ID{Client: 4711 + uint64(i), Seq: 1}, 0, 2*i, "body", []byte{byte(i)}))
 		<-entered
 		if i < 2 {
 			<-entered // again, when it has left its partition: before others hold up the server's pollers
@@ -137,7 +138,7 @@ func (s *Server) runLate(t *testing.T) verdict {
 	if s.client.db == nil {
 		t.Fatal("the server has no client that could be closed")
 	}
-	_, v := s.runElsewhere(s.ctx, s.parts[0], s.procs["body"], []byte{0}, wire.ID{Client: 4710, Seq: 1})
+	_, v := s.runElsewhere(s.ctx, s.parts[0], s.procs["body"], []byte{0}, wire.ID{Client: 4710, Seq: 1}, 0)
 	return v
 }
 
@@ -247,12 +248,12 @@ func TestStopIsNoFailureOfTheProcedure(t *testing.T) {
 	s := cl.Servers[0]
 	ctx, cancel := context.WithCancel(s.ctx)
 	stop = cancel
-	_, v := s.runElsewhere(ctx, s.parts[0], s.procs["read"], nil, wire.ID{Client: 4711, Seq: 1})
+	_, v := s.runElsewhere(ctx, s.parts[0], s.procs["read"], nil, wire.ID{Client: 4711, Seq: 1}, 0)
 	if v.code != wire.Unavailable || runs.Load() == 0 {
 		t.Errorf("%+v after %d runs, want code %d", v, runs.Load(), wire.Unavailable)
 	}
 	s.client.db.Close()
-	if _, v := s.runElsewhere(s.ctx, s.parts[0], s.procs["read"], nil, wire.ID{Client: 4711, Seq: 2}); v.code != wire.Unavailable {
+	if _, v := s.runElsewhere(s.ctx, s.parts[0], s.procs["read"], nil, wire.ID{Client: 4711, Seq: 2}, 0); v.code != wire.Unavailable {
 		t.Errorf("without its client: %+v, want code %d", v, wire.Unavailable)
 	}
 }

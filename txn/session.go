@@ -51,6 +51,11 @@ func (s *Session) Update(ctx context.Context, fn func(*Txn) error) error {
 // the session is used again. The procedure's error comes back as a
 // *ProcedureError, with nothing written. An attempt that meets a concurrent
 // writer is retried as in Update, with the same exactly-once guarantee.
+//
+// The deadline of ctx holds at the home too. A procedure that has not begun to commit
+// by then commits nothing, and the error is context.DeadlineExceeded; it may come up
+// to 10 ms early. If no answer has come by the deadline, the error is an
+// *UnknownOutcome. The home does not hear that ctx is cancelled.
 func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([]byte, error) {
 	res, err := s.exec().Call(ctx, exec.Home(h), proc, args)
 	return res, userError(err)

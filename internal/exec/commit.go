@@ -779,6 +779,11 @@ func (s *Session) cutTick(resp []byte) ([]byte, error) {
 // the session is used again. The procedure's error comes back as a
 // *ProcedureError, with nothing written. An attempt that meets a concurrent
 // writer is retried as in Update, with the same exactly-once guarantee.
+//
+// The deadline of ctx holds at the home too. A procedure that has not begun to commit
+// by then commits nothing, and the error is context.DeadlineExceeded; it may come up
+// to 10 ms early. If no answer has come by the deadline, the error is an
+// *UnknownOutcome. The home does not hear that ctx is cancelled.
 func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([]byte, error) {
 	if int(h) < 0 || int(h) >= len(s.db.parts) {
 		return nil, fmt.Errorf("txn: home partition %d, want 0 to %d", h, len(s.db.parts)-1)
@@ -789,7 +794,7 @@ func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([
 	for n := 0; ; n++ {
 		s.seq++
 		id := wire.ID{Client: s.id, Seq: s.seq}
-		s.req = wire.AppendCall(s.req[:0], id, s.patience(ctx, n, patience), s.db.seen.Tick(), int(h), proc, args)
+		s.req = wire.AppendCall(s.req[:0], id, s.patience(ctx, n, patience), timeForCall(ctx), s.db.seen.Tick(), int(h), proc, args)
 		resp, err := s.decide(ctx, int(h), id)
 		if err == nil {
 			switch c := wire.Code(resp[0]); c {
@@ -825,6 +830,21 @@ func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([
 		}
 	}
 }
+
+// timeForCall is the time that the caller gives a procedure, 0 if it has no deadline. It
+// is a little less than it has, an eighth or answerTime, so that it hears in time that
+// the procedure ended at its deadline and has committed nothing.
+func timeForCall(ctx context.Context) time.Duration {
+	at, bounded := ctx.Deadline()
+	if !bounded {
+		return 0
+	}
+	left := time.Until(at)
+	return max(left-min(left/8, answerTime), time.Microsecond)
+}
+
+// answerTime is many times what an answer takes on its way.
+const answerTime = 10 * time.Millisecond
 
 // callBackoff is the number of doublings of the backoff that Call skips. A
 // procedure meets no other transaction within its partition, so a transaction

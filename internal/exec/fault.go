@@ -2,6 +2,7 @@ package exec
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"sync"
@@ -91,7 +92,7 @@ func faultIn(kind error, text []byte) *tables.Error {
 var codeKinds = map[wire.Code]error{
 	wire.Exists: ErrExists, wire.NotFound: ErrNotFound, wire.OutOfMemory: ErrOutOfMemory, wire.NoProcedure: ErrNoProcedure,
 	wire.Unavailable: ErrUnavailable, wire.Forbidden: ErrForbidden, wire.TooLarge: ErrTooLarge, wire.ResultLost: ErrResultLost,
-	wire.NoSpace: ErrNoSpace, wire.FewCopies: ErrFewCopies, wire.InDoubt: ErrUnavailable,
+	wire.NoSpace: ErrNoSpace, wire.FewCopies: ErrFewCopies, wire.InDoubt: ErrUnavailable, wire.Late: context.DeadlineExceeded,
 }
 
 // codeError returns the error of a response code that is not a result.

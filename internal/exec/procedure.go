@@ -99,8 +99,8 @@ func callBody(ctx context.Context, p *Procedure, t *Txn, args []byte) (result []
 	return p.Body(ctx, t, args)
 }
 
-// localAttempts bounds the attempts of a procedure at a data server, which has
-// no deadline there. Its client repeats the call for as long as it wants.
+// localAttempts bounds the attempts of a procedure at a data server, beside its time
+// there. Its client repeats the call for as long as it wants.
 const localAttempts = 1000
 
 // OpenLocal opens the DB that a data server itself uses, for procedures that

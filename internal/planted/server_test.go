@@ -257,7 +257,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "CloseIsAFailureAtHome", why: "a procedure of one partition that ends because its server closes counts as failed by itself",
 		edits: []edit{{
 			file: "server/parking.go",
-			old:  "			q.result = failed(p.parking.srv.ctx, err).append(q.result[:0])\n",
+			old:  "			q.result = failed(ctx, err).append(q.result[:0])\n",
 			new:  "			q.result = verdictOf(err).append(q.result[:0])\n",
 		}},
 		caught: []test{{"server", "TestCloseIsNoFailureOfAProcedure", "returns the error of its context: code 4"}},
@@ -266,8 +266,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "CloseHiddenInText", why: "a procedure that ends because its server closes counts as failed by itself if it wraps the error as text",
 		edits: []edit{{
 			file: "server/procedure.go",
-			old:  "	if v.code == wire.RolledBack && ctx.Err() != nil && !exec.MadeForCaller(err) {\n",
-			new:  "	if v.code == wire.RolledBack && ctx.Err() != nil && errors.Is(err, ctx.Err()) {\n",
+			old:  "	if v.code != wire.RolledBack || exec.MadeForCaller(err) {\n",
+			new:  "	if v.code != wire.RolledBack || !errors.Is(err, context.Canceled) {\n",
 		}},
 		caught: []test{
 			{"server", "TestCloseIsNoFailureOfAProcedure", "wraps the error of its context as text: code 4"},
@@ -294,6 +294,115 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 			new:  "",
 		}},
 		caught: []test{{"server", "TestCallersHearOfTheClose", "calls were cut off"}},
+	},
+	{
+		name: "CallsOutliveTheirCallers", why: "a procedure that waits for another server does not end when its caller gives up",
+		edits: []edit{{
+			file: "server/procedure.go",
+			old:  "	ctx = call\n",
+			new:  "",
+		}},
+		caught: []test{
+			{"server", "TestProceduresEndWithTheirCallers", "as many procedures run as there must be"},
+			{"server", "TestReadsElsewhereEndWithTheirCaller/inproc", "no answer"},
+		},
+	},
+	{
+		name: "PatientCallsHaveNoEnd", why: "a procedure whose caller has no deadline waits for another server for ever",
+		edits: []edit{{
+			file: "server/procedure.go",
+			old:  "		call.ends, call.late, call.own = clock.Fast()+s.elsewhere.time, tooLong, true\n",
+			new:  "		call.ends, call.late, call.own = clock.Fast()+time.Hour, tooLong, true\n",
+		}},
+		caught: []test{{"server", "TestProceduresOfPatientCallersEnd", "no answer"}},
+	},
+	{
+		name: "CallsElsewhereUnbounded", why: "a server runs as many procedures outside their partitions as it is asked to",
+		edits: []edit{{
+			file: "server/calltime.go",
+			old:  "	if e.running-e.committing >= e.max {\n",
+			new:  "	if e.running-e.committing >= e.max && e.max == 0 {\n",
+		}},
+		caught: []test{{"server", "TestCallsElsewhereAreBounded", "no answer"}},
+	},
+	{
+		name: "CommitsCountElsewhere", why: "procedures whose decision another server has keep others out that need other servers",
+		edits: []edit{{
+			file: "server/coordinate.go",
+			old:  "		s.elsewhere.commits(1)\n		defer s.elsewhere.commits(-1)\n",
+			new:  "		s.elsewhere.commits(0)\n",
+		}},
+		caught: []test{{"server", "TestCallsElsewhereAreBounded", "a commit begins|code 9"}},
+	},
+	{
+		name: "CommitsAfterTheDeadline", why: "a procedure commits although its caller gave up while the commit waited for an executor",
+		edits: []edit{{
+			file: "server/share.go",
+			old:  "	if v := sh.ended(); !v.ok() {\n		return v\n	}\n	return fresh(sh.read)\n",
+			new:  "	return fresh(sh.read)\n",
+		}},
+		caught: []test{
+			{"server", "TestNothingCommitsAfterTheDeadline/for an executor, at one server", "code 0, want one of .17."},
+			{"server", "TestNothingCommitsAfterTheDeadline/for an executor, at two servers", "code 0, want one of .17."},
+		},
+	},
+	{
+		name: "CommitsAfterTheDeadlineAtHome", why: "a procedure of one partition commits although its caller gave up while it ran",
+		edits: []edit{{
+			file: "server/parking.go",
+			old:  "		if q.late() {\n			v = tooLate\n		} else if",
+			new:  "		if",
+		}},
+		caught: []test{{"server", "TestNothingCommitsAfterTheDeadline/in the body, at home", "code 0, want one of .17."}},
+	},
+	{
+		name: "LateVotesCount", why: "votes that come after the caller of a procedure has given up commit it",
+		edits: []edit{{
+			file: "server/coordinate.go",
+			old:  "	} else if w := t.share.ended(); c.ms[0].Kind == twophase.Prepare && !w.ok() {\n",
+			new:  "	} else if w := t.share.ended(); c.ms[0].Kind == twophase.Prepare && !w.ok() && t.s == nil {\n",
+		}, {
+			file: "server/coordinate.go",
+			old:  "				t.ctx = c // a vote that comes later does not count\n",
+			new:  "",
+		}},
+		caught: []test{{"server", "TestNothingCommitsAfterTheDeadline/for a vote", "code 0, want one of .17."}},
+	},
+	{
+		name: "LateVotesAreAwaited", why: "a server waits for votes of a procedure whose caller has given up",
+		edits: []edit{{
+			file: "server/coordinate.go",
+			old:  "				t.ctx = c // a vote that comes later does not count\n",
+			new:  "",
+		}},
+		caught: []test{{"server", "TestLateVotesAreNotAwaited", "was waited for"}},
+	},
+	{
+		name: "LateRequestsRun", why: "a procedure whose caller gave up while it waited runs nevertheless",
+		edits: []edit{{
+			file: "server/parking.go",
+			old:  "		if q.late() {\n			p.refuse(q, tooLate)\n			return over\n		}\n",
+			new:  "",
+		}},
+		caught: []test{{"server", "TestLateRequestsDoNotRun", "the body has run"}},
+	},
+	{
+		name: "DialsEndWithTheirCallers", why: "a server never connects to another one if all callers have less time than that takes",
+		edits: []edit{{
+			file: "server/coordinate.go",
+			old:  "			p.dialAhead()\n",
+			new:  "",
+		}},
+		caught: []test{{"server", "TestShortDeadlinesAtAHome", "code 17"}},
+	},
+	{
+		name: "CallsWithoutATimeLimit", why: "a client does not tell the home of a procedure how much time its caller gives it",
+		edits: []edit{{
+			file: "internal/exec/commit.go",
+			old:  "	return max(left-min(left/8, answerTime), time.Microsecond)\n",
+			new:  "	return 0 * left\n",
+		}},
+		caught: []test{{"server", "TestProceduresEndWithTheirCallers", "as many procedures run as there must be"}},
 	},
 	{
 		name: "LastComeFirstServed", why: "the newest claim of a line has the next turn",

@@ -177,18 +177,23 @@ func (c *Commit) decodeParts(d *Decoder) error {
 
 // Call is a request to run a procedure.
 type Call struct {
-	ID        ID
-	Wait      time.Duration // how long the call may wait for others, at most
-	Seen      clock.Tick    // the highest that the client has seen
+	ID   ID
+	Wait time.Duration // how long the call may wait for others, at most
+	// Left is the time that the caller gives the procedure, from the arrival of the
+	// message on; 0: it has no deadline. How long the message was on its way nobody
+	// knows, so a procedure may go on for that much longer than its caller waits.
+	Left      time.Duration
+	Seen      clock.Tick // the highest that the client has seen
 	Partition uint16
 	Procedure []byte
 	Args      []byte
 }
 
-// AppendCall appends an OpCall request.
-func AppendCall(b []byte, id ID, wait time.Duration, seen clock.Tick, part int, proc string, args []byte) []byte {
+// AppendCall appends an OpCall request. Both times are at most 71 minutes: longer
+// ones are cut.
+func AppendCall(b []byte, id ID, wait, left time.Duration, seen clock.Tick, part int, proc string, args []byte) []byte {
 	b = AppendID(append(b, byte(OpCall)), id)
-	b = le.AppendUint64(appendWait(b, wait), uint64(seen))
+	b = le.AppendUint64(appendWait(appendWait(b, wait), left), uint64(seen))
 	b = le.AppendUint16(b, uint16(part))
 	b = append(le.AppendUint32(b, uint32(len(proc))), proc...)
 	return append(b, args...)
@@ -197,7 +202,7 @@ func AppendCall(b []byte, id ID, wait time.Duration, seen clock.Tick, part int, 
 // Decode decodes the output of AppendCall after the op byte; slices are views
 // of the message.
 func (c *Call) Decode(d *Decoder) error {
-	c.ID, c.Wait, c.Seen, c.Partition = d.ID(), d.wait(), clock.Tick(d.U64()), d.U16()
+	c.ID, c.Wait, c.Left, c.Seen, c.Partition = d.ID(), d.wait(), d.wait(), clock.Tick(d.U64()), d.U16()
 	c.Procedure, c.Args = d.Bytes(), d.Rest()
 	return d.Err()
 }

@@ -16,7 +16,7 @@ import (
 
 // Version is checked at Hello; both sides must use the same version of the
 // protocol, and of the memory that clients READ.
-const Version = 14
+const Version = 15
 
 // Op is the first byte of a request.
 type Op uint8
@@ -97,6 +97,7 @@ const (
 	ResultLost // outcome: committed, but the procedure's result is no longer kept
 	NoSpace    // the server's disk has no room for the log: text follows
 	FewCopies  // fewer copies of the server's data are in sync than writes require: text follows
+	Late       // the time of a procedure was over before its commit began, and nothing was committed: text follows
 )
 
 // Bounds of one message.

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -199,6 +200,29 @@ func TestLeaseRoundTrip(t *testing.T) {
 	}
 }
 
+// TestCallTimes: the times of a call arrive as they were sent, in microseconds and up to
+// what fits.
+func TestCallTimes(t *testing.T) {
+	const most = math.MaxUint32 * time.Microsecond
+	for _, c := range []struct{ wait, left, wantWait, wantLeft time.Duration }{
+		{0, 0, 0, 0},
+		{time.Second, 20 * time.Millisecond, time.Second, 20 * time.Millisecond},
+		{time.Hour, 3*time.Second + 999, time.Hour, 3 * time.Second},
+		{-time.Second, 1000 * time.Hour, 0, most},
+	} {
+		b := AppendCall(nil, ID{1, 2}, c.wait, c.left, 7, 3, "p", []byte("args"))
+		d := NewDecoder(b[1:])
+		var got Call
+		if err := got.Decode(&d); err != nil {
+			t.Fatal(err)
+		}
+		want := Call{ID: ID{1, 2}, Wait: c.wantWait, Left: c.wantLeft, Seen: 7, Partition: 3, Procedure: []byte("p"), Args: []byte("args")}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+}
+
 func FuzzDecoders(f *testing.F) {
 	c := Commit{ID: ID{1, 2}, Age: 17}
 	p := c.NextPart(3)
@@ -212,7 +236,7 @@ func FuzzDecoders(f *testing.F) {
 		{Lo: index.Num(1), At: 7},
 		{Scan: true, Strings: true, Lo: index.Str("a"), Hi: index.Str("b"), Limit: 3, At: 1 << 35},
 	}))
-	f.Add(AppendCall(nil, ID{1, 2}, 0, 0, 3, "p", []byte("args")))
+	f.Add(AppendCall(nil, ID{1, 2}, 0, 0, 0, 3, "p", []byte("args")))
 	p1, p2 := twophase.Party{Partition: 1, Epoch: 7}, twophase.Party{Partition: 2, Epoch: 9}
 	id := twophase.ID{Coordinator: p1, Seq: 5}
 	f.Add(AppendMessages([]byte{0}, []twophase.Message{

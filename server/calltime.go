@@ -1,0 +1,200 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"drtmx/internal/clock"
+	"drtmx/internal/wire"
+)
+
+// The deadline of a caller holds for its procedure too. It comes with the call, as the
+// time that was left when the message was sent, and counts from the message's arrival:
+// how long the message was on its way nobody knows. From then on the procedure begins
+// nothing, whatever it waits for ends, and it does not commit. What its commit has
+// begun by then ends as the commit protocol lets it: see docs/invariants.md.
+
+// MaxCallTime bounds a procedure that leaves its partition and whose caller has no
+// deadline. It is longer than a body may run, txn.MaxBodyAge.
+const MaxCallTime = 30 * time.Second
+
+// MaxCallsElsewhere bounds the procedures that a server runs outside their partitions.
+// Those whose commit has begun do not count: the commit protocol bounds them, for each
+// other server.
+const MaxCallsElsewhere = 1 << 12
+
+// The answers to a procedure whose time is over. Nothing was committed.
+var (
+	tooLate = verdict{code: wire.Late, text: "the caller's time was over before the commit of its procedure began"}
+	tooLong = verdict{code: wire.Unavailable, text: "a procedure without a deadline has not reached its commit within MaxCallTime"}
+)
+
+// callTime is the context of a procedure: it ends with the server, or when the
+// procedure's time is over. A timer for each call would cost more than most procedures
+// do, so it has one only if somebody waits for its end.
+type callTime struct {
+	context.Context               // of the server
+	ends            time.Duration // by clock.Fast
+	late            verdict       // the answer when that is over
+	own             bool          // it is the server's bound, and no deadline
+
+	mu     sync.Mutex
+	armed  context.Context // nil: it has no timer yet
+	cancel context.CancelFunc
+}
+
+// arm returns the context with a timer. The caller holds mu.
+func (c *callTime) arm() context.Context {
+	if c.armed == nil {
+		c.armed, c.cancel = context.WithTimeout(c.Context, c.ends-clock.Fast())
+	}
+	return c.armed
+}
+
+// timed is arm for a caller that does not hold mu.
+func (c *callTime) timed() context.Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.arm()
+}
+
+// Deadline implements context.Context. A bound of the server's own is none: what gives
+// up after some time without a deadline does so all the same.
+func (c *callTime) Deadline() (at time.Time, bounded bool) {
+	if c.own {
+		return c.Context.Deadline()
+	}
+	return c.timed().Deadline()
+}
+
+// Done implements context.Context.
+func (c *callTime) Done() <-chan struct{} { return c.timed().Done() }
+
+// Err implements context.Context.
+func (c *callTime) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.armed == nil && clock.Fast() < c.ends {
+		return c.Context.Err()
+	}
+	return c.arm().Err() // a timer that comes too late ends the context at once
+}
+
+// Value implements context.Context. It makes contexts that are derived from this one
+// end with its timer, without a goroutine for each.
+func (c *callTime) Value(key any) any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.armed == nil {
+		return c.Context.Value(key)
+	}
+	return c.armed.Value(key)
+}
+
+// end releases the timer. The procedure is over.
+func (c *callTime) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cancel != nil {
+		c.cancel()
+	}
+}
+
+// ended is the answer to a procedure that runs under ctx and has not begun to commit,
+// if it must end now.
+func ended(ctx context.Context) verdict {
+	switch c, _ := ctx.(*callTime); {
+	case ctx.Err() == nil && (c == nil || clock.Fast() < c.ends): // the timer does not run while the machine sleeps
+		return verdict{}
+	case c == nil || errors.Is(ctx.Err(), context.Canceled):
+		return stops
+	default:
+		return c.late
+	}
+}
+
+// ended is the answer to a share of a procedure that must not be committed any more.
+func (sh share) ended() verdict {
+	if sh.call == nil {
+		return verdict{}
+	}
+	return ended(sh.call)
+}
+
+// deadline is the time by clock.Fast at which the caller of a procedure gives up, 0 if
+// it has not said.
+func deadline(left time.Duration) time.Duration {
+	if left == 0 {
+		return 0
+	}
+	return clock.Fast() + left
+}
+
+// late reports whether the caller of a procedure has given up.
+func (q *request) late() bool { return q.deadline != 0 && clock.Fast() >= q.deadline }
+
+// elsewhere counts the procedures that have left their partitions and have not been
+// answered.
+type elsewhere struct {
+	max  int           // MaxCallsElsewhere
+	time time.Duration // MaxCallTime
+
+	mu         sync.Mutex
+	running    int
+	committing int           // among those
+	none       chan struct{} // not nil: to be closed when none is running
+}
+
+// begin reports whether one more may run.
+func (e *elsewhere) begin() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.running-e.committing >= e.max {
+		return false
+	}
+	e.running++
+	return true
+}
+
+func (e *elsewhere) end() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.running--; e.running == 0 && e.none != nil {
+		close(e.none)
+		e.none = nil
+	}
+}
+
+// commits notes that the commits of n more have begun, or have ended.
+func (e *elsewhere) commits(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.committing += n
+}
+
+// stopGrace bounds the wait of a server that stops for the answers to procedures.
+// What they wait for has ended with the server, unless a body waits for something else.
+const stopGrace = time.Second
+
+// await waits until all are answered, for at most stopGrace. A caller without its
+// answer would not know whether its procedure has committed.
+func (e *elsewhere) await() {
+	e.mu.Lock()
+	none := e.none
+	if e.running > 0 {
+		none = make(chan struct{})
+		e.none = none
+	}
+	e.mu.Unlock()
+	if none == nil {
+		return
+	}
+	t := time.NewTimer(stopGrace)
+	defer t.Stop()
+	select {
+	case <-none:
+	case <-t.C:
+	}
+}
