@@ -27,21 +27,24 @@ var (
 // Ages of proofs. A word that proves an answer says so only for a while: memory
 // that was freed holds other rows later, and their words may be equal.
 const (
-	// MaxProofAge is how old a proof may be when it is validated, counted from
-	// before the attempt's first read until after the validation. Clients check
-	// it for what they validate themselves, servers for the commits they carry out.
+	// MaxProofAge is how old a proof may be when a client validates it or sends it
+	// to be validated, counted from before the attempt's first read.
 	MaxProofAge = 15 * time.Second
+	// MaxCommitAge is how old a proof may be when a server validates it, by the
+	// server's own clock, which the client knows somewhat late. It counts the way
+	// of the commit to the server and its waiting there.
+	MaxCommitAge = 4 * MaxProofAge / 3
 	// MaxLocationAge is how long ago a client may have seen, when an attempt
 	// begins, that the addresses it has from earlier attempts are still good.
 	MaxLocationAge = MaxProofAge / 2
 	// Quarantine is how long freed memory whose words may come to prove another
-	// answer stays unused, in time for which the server runs. The margin is for
-	// clocks that run at different rates, and for the way of a commit to the server.
+	// answer stays unused, in time for which the server runs.
 	Quarantine = block.Quarantine
 )
 
-// The margin is a quarter of the quarantine.
-var _ [Quarantine - 4*(MaxProofAge+MaxLocationAge)/3]struct{}
+// What clients measure has a margin of a third, for clocks that run at different
+// rates.
+var _ [Quarantine - max(MaxCommitAge, 4*MaxProofAge/3) - 4*MaxLocationAge/3]struct{}
 
 // Proof is a word of the partition's region and the value that upholds an answer.
 type Proof struct {

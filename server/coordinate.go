@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"drtmx/internal/clock"
 	"drtmx/internal/exec"
@@ -38,7 +37,6 @@ type task struct {
 	// A client's request:
 	r      *rdma.Request
 	body   []byte
-	read   time.Duration // see share
 	commit wire.Commit
 	resp   []byte
 	serve  func() // answers it
@@ -57,7 +55,7 @@ func (s *Server) commit(ctx context.Context, c *wire.Commit, o origin) (v verdic
 		return verdict{}, false
 	}
 	t := s.tasks.Get().(*task)
-	v, again := t.decide(ctx, c, firstRead(c), o)
+	v, again := t.decide(ctx, c, o)
 	asked = t.asked
 	if again {
 		t.free()
@@ -89,7 +87,7 @@ func (t *task) answerClient() {
 	if err := t.commit.Decode(&d); err != nil {
 		v = verdict{code: wire.Bad, text: err.Error()}
 	} else {
-		v, again = t.decide(t.s.ctx, &t.commit, t.read, origin{id: t.commit.ID})
+		v, again = t.decide(t.s.ctx, &t.commit, origin{id: t.commit.ID})
 	}
 	t.resp = v.append(t.resp[:0])
 	at := t.s.logged()
@@ -102,10 +100,10 @@ func (t *task) answerClient() {
 	}
 }
 
-// decide commits a transaction, the first of whose proofs was read at the given
-// time. The task can be used again, unless the decision may still arrive.
-func (t *task) decide(ctx context.Context, c *wire.Commit, read time.Duration, o origin) (v verdict, again bool) {
-	complete := t.share.of(t.s, c, read)
+// decide commits a transaction. The task can be used again, unless the decision may
+// still arrive.
+func (t *task) decide(ctx context.Context, c *wire.Commit, o origin) (v verdict, again bool) {
+	complete := t.share.of(t.s, c)
 	t.share.call, _ = ctx.(*callTime)
 	t.session = o.id
 	if c.Writes() { // else it is only validated: the session has not committed anything
@@ -435,7 +433,6 @@ func (t *task) request(to int, ms []twophase.Message) []byte {
 		}
 		t.buf = append(t.buf[:0], byte(wire.OpPrepare))
 	}
-	t.msg.Age = proofAge(t.share.read)
 	t.buf = wire.AppendParts(wire.AppendMessages(t.buf, ms), &t.msg, func(part uint16) bool { return t.s.primaries[part] == to })
 	return t.buf
 }
@@ -515,7 +512,7 @@ func (t *task) logFailed(l *link, part int, v verdict) verdict {
 // still hold now. The home server does not validate again, because its own
 // placeholders have changed the proven words.
 func (t *task) confirm() verdict {
-	reads := wire.Commit{ID: t.msg.ID, Age: proofAge(t.share.read)}
+	reads := wire.Commit{ID: t.msg.ID}
 	to := 0
 	for i := range t.msg.Parts {
 		part := t.msg.Parts[i]

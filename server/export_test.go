@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"time"
 
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
@@ -110,3 +111,13 @@ func (s *Server) SayDurable() error {
 		return nil
 	})
 }
+
+// OnClock gives a server a clock of its own, on which it measures the ages of proofs and
+// the quarantine of memory.
+func (c *Config) OnClock(now func() time.Duration) { c.clock = now }
+
+// RunningStep is how far one look moves that clock on, at most.
+const RunningStep = runningStep
+
+// LookAtClock moves the clock on.
+func (s *Server) LookAtClock() { s.running.Now() }

@@ -25,6 +25,9 @@ func (o onlyPartition) Index(part, ix int) index.Server {
 	return o.p.index(ix)
 }
 
+// Clock implements exec.Local.
+func (o onlyPartition) Clock(part int) (time.Duration, bool) { return o.p.clock.Last(), part == o.p.id }
+
 // allPartitions is the view of a procedure that leaves its partition.
 type allPartitions struct{ s *Server }
 
@@ -34,6 +37,11 @@ func (a allPartitions) Index(part, ix int) index.Server {
 		return p.index(ix)
 	}
 	return nil
+}
+
+// Clock implements exec.Local.
+func (a allPartitions) Clock(part int) (time.Duration, bool) {
+	return a.s.running.Last(), a.s.hosted(part) != nil
 }
 
 // work has the buffers of one request.
@@ -324,7 +332,7 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	if p := s.single(&w.commit); p != nil {
 		q := &w.request
-		*q = request{id: id, r: r, part: &w.commit.Parts[0], age: w.commit.Age, wait: w.commit.Turn.Wait, turn: w.commit.Turn, result: w.resp}
+		*q = request{id: id, r: r, part: &w.commit.Parts[0], read: readOf(&w.commit.Parts[0]), age: w.commit.Age, wait: w.commit.Turn.Wait, turn: w.commit.Turn, result: w.resp}
 		if p.start(q, r.Body[1:]) {
 			p.answer(q)
 		}
@@ -332,7 +340,7 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 		return
 	}
 	t := s.tasks.Get().(*task)
-	t.r, t.body, t.read = r, append(t.body[:0], r.Body[1:]...), firstRead(&w.commit)
+	t.r, t.body = r, append(t.body[:0], r.Body[1:]...)
 	s.background(t.serve)
 }
 

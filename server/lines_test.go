@@ -27,6 +27,7 @@ func (g *parkingRig) update(name string, session, seq, id uint64, balance int64,
 		proofs[0].Word--
 	}
 	c := wire.Commit{ID: wire.ID{Client: session, Seq: seq}, Turn: wire.Turn{Wait: wait}, Parts: []wire.Part{{
+		Read:   g.p.clock.Last(),
 		Rows:   proofs,
 		Writes: []wire.Write{{Index: uint16(ix), Op: wire.Update, Key: index.Num(id), Row: g.row(id, balance)}},
 	}}}

@@ -50,7 +50,7 @@ func (s *Server) greet(r *rdma.Request) {
 			}
 		}
 	}
-	s.reply(r, *s.acquainted.hello.Load())
+	s.reply(r, wire.AppendHello(nil, *s.acquainted.hello.Load(), s.running.Now()))
 }
 
 // logStart logs what the server serves.

@@ -6,7 +6,6 @@ import (
 	"math"
 	"time"
 
-	"drtmx/index"
 	"drtmx/internal/clock"
 	"drtmx/internal/exec"
 	"drtmx/internal/wal"
@@ -29,7 +28,8 @@ type request struct {
 	proc   *exec.Procedure // nil for a commit
 	args   []byte          // of proc
 	part   *wire.Part      // of the commit
-	age    time.Duration   // of the commit's proofs, when the request arrived
+	read   time.Duration   // when the first of the commit's proofs was read, by the server's clock
+	age    time.Duration   // how long the attempt of the commit took
 	wait   time.Duration   // how long the client lets it wait in all, at most; 0: it has not said
 	turn   wire.Turn       // that the client of a commit asks for
 	result []byte          // the answer, once it is known
@@ -151,7 +151,7 @@ func (p *partition) attempt(q *request) end {
 		return over
 	}
 	if q.part != nil {
-		if v := q.fresh(); !v.ok() {
+		if v := p.fresh(q.read); !v.ok() {
 			p.refuse(q, v)
 			return over
 		}
@@ -222,17 +222,6 @@ func (p *partition) attempt(q *request) end {
 	return over
 }
 
-// fresh refuses a commit whose proofs are too old.
-func (q *request) fresh() verdict {
-	if q.arrived != 0 {
-		return fresh(q.arrived - q.age)
-	}
-	if q.age > index.MaxProofAge {
-		return conflict(exec.CauseRow)
-	}
-	return verdict{}
-}
-
 func (p *partition) refuse(q *request, v verdict) {
 	if q.woken == nil {
 		p.aborts++
@@ -247,7 +236,7 @@ func (q *request) keep(body []byte) *request {
 	}
 	own := append([]byte(nil), body...)
 	d := wire.NewDecoder(own)
-	kept := &request{id: q.id, r: q.r, proc: q.proc, age: q.age, wait: q.wait, arrived: q.arrived, bytes: len(own), cause: q.cause, deadline: q.deadline}
+	kept := &request{id: q.id, r: q.r, proc: q.proc, read: q.read, age: q.age, wait: q.wait, arrived: q.arrived, bytes: len(own), cause: q.cause, deadline: q.deadline}
 	if q.proc != nil {
 		var c wire.Call
 		if c.Decode(&d) != nil {

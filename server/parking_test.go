@@ -244,7 +244,7 @@ func TestParkedUpdateIsValidatedAnew(t *testing.T) {
 		return r
 	}
 	prep := g.inDoubt(0, 500)
-	waits := send(1, wire.Part{Rows: proofs(1), Writes: write(0)}) // nothing it has read is locked
+	waits := send(1, wire.Part{Read: g.p.clock.Last(), Rows: proofs(1), Writes: write(0)}) // nothing it has read is locked
 	if waits.answers() != 0 {
 		t.Fatalf("answered %v", waits.code())
 	}
@@ -257,7 +257,7 @@ func TestParkedUpdateIsValidatedAnew(t *testing.T) {
 	if waits.code() != wire.Conflict || waits.cause() != exec.CauseRow {
 		t.Errorf("what it had read changed while it waited: answered %v, %v", waits.code(), waits.cause())
 	}
-	read := wire.Part{Rows: proofs(2), Writes: write(3)}
+	read := wire.Part{Read: g.p.clock.Last(), Rows: proofs(2), Writes: write(3)}
 	prep = g.inDoubt(2, 500)
 	if r := send(2, read); r.code() != wire.Conflict || r.cause() != exec.CauseRow {
 		t.Errorf("what it had read is being written: answered %v", r.all)

@@ -38,6 +38,7 @@ type partition struct {
 	epoch    uint32
 	now      func() clock.Tick // by the server's own clock, or what it has seen
 	seen     *clock.Seen       // by the server
+	clock    *clock.Running    // of the server: of quarantines and the ages of proofs
 	make     func(*tables.Index) (index.Server, error)
 	control  mem.Span
 
@@ -128,7 +129,7 @@ func conflict(c exec.Cause) verdict { return verdict{code: wire.Conflict, cause:
 func newPartition(id int, cfg *Config, r *mem.Region, checksums bool, now func() clock.Tick, seen *clock.Seen, running *clock.Running) (*partition, error) {
 	p := &partition{
 		id: id, region: r, epoch: cfg.Epoch, shared: newSharedLocks(),
-		started: time.Now(), now: now, seen: seen,
+		started: time.Now(), now: now, seen: seen, clock: running,
 		arena: block.NewArena(r, block.ArenaOptions{Checksums: checksums, Tick: now(), Clock: running.Now}),
 	}
 	p.control = p.arena.Span(block.ControlAddr, controlWords)
@@ -419,7 +420,7 @@ func (p *partition) carryOut(part *wire.Part) verdict {
 
 // prepare validates and locks a part, and keeps what it locked until decide.
 func (p *partition) prepare(part *wire.Part) (*prepared, verdict) {
-	held, v := share{parts: []*wire.Part{part}, at: []*partition{p}, read: clock.Fast()}.prepare()
+	held, v := share{parts: []*wire.Part{part}, at: []*partition{p}, read: p.clock.Last()}.prepare()
 	if len(held) == 0 {
 		return nil, v
 	}

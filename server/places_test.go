@@ -188,12 +188,12 @@ func TestPlaceEndsWithTheTransaction(t *testing.T) {
 		"alone": func() bool { return g.update("commits", session, 1, 0, 7, false, 0).code() == wire.OK },
 		"as a share": func() bool {
 			w := wire.Write{Index: uint16(g.acct.Primary().ID), Op: wire.Update, Key: index.Num(0), Row: g.row(0, 8)}
-			v, _ := share{parts: []*wire.Part{{Writes: []wire.Write{w}}}, at: []*partition{g.p}, read: clock.Fast(), client: session}.commitAt(0)
+			v, _ := share{parts: []*wire.Part{{Writes: []wire.Write{w}}}, at: []*partition{g.p}, read: noProofs, client: session}.commitAt(0)
 			return v.ok()
 		},
 		"prepared": func() bool {
 			w := wire.Write{Index: uint16(g.acct.Primary().ID), Op: wire.Update, Key: index.Num(0), Row: g.row(0, 9)}
-			held, v := share{parts: []*wire.Part{{Writes: []wire.Write{w}}}, at: []*partition{g.p}, read: clock.Fast(), client: session}.prepare()
+			held, v := share{parts: []*wire.Part{{Writes: []wire.Write{w}}}, at: []*partition{g.p}, read: noProofs, client: session}.prepare()
 			if v.ok() {
 				held[0].decide(true, held[0].vote)
 			}
@@ -260,7 +260,7 @@ func TestPlacesDoNotEnterAWholePartition(t *testing.T) {
 			proofs[0].Word--
 		}
 		c := wire.Commit{ID: wire.ID{Client: whole, Seq: seq}, Turn: wire.Turn{Wait: time.Minute, Losses: wholeLosses, Whole: true}, Parts: []wire.Part{{
-			Rows: proofs, Writes: []wire.Write{{Index: uint16(ix), Op: wire.Update, Key: index.Num(0), Row: g.row(0, 7)}},
+			Read: g.p.clock.Last(), Rows: proofs, Writes: []wire.Write{{Index: uint16(ix), Op: wire.Update, Key: index.Num(0), Row: g.row(0, 7)}},
 		}}}
 		r := &replier{g: g, name: name}
 		g.s.handle(&rdma.Request{From: &anyRole, Peer: whole, Body: wire.AppendCommit(nil, wire.OpCommit, &c, nil), Replier: r})

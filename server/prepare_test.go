@@ -7,6 +7,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/clock"
+	"drtmx/internal/clock/clocktest"
 	"drtmx/internal/exec"
 	"drtmx/internal/testseed"
 	"drtmx/internal/twophase"
@@ -294,20 +295,27 @@ func TestLateHandOverIsRefused(t *testing.T) {
 	}
 }
 
-// TestOldCommitsAreRefused: a commit whose first read is too long ago is not
-// validated, wherever it has waited.
+// TestOldCommitsAreRefused: a commit whose first read is too long ago by the server's
+// clock, or in its future, is not validated, wherever it was meanwhile.
 func TestOldCommitsAreRefused(t *testing.T) {
 	s, p, entry := newPairRig(t)
 	putEntries(t, s, entry, 10)
+	var now clocktest.Clock
+	p.clock = clock.NewRunning(time.Hour, now.Now)
+	now.Advance(time.Minute)
+	p.clock.Now()
 	part := wire.Part{Rows: proofsOf(t, p, entry, 10, index.Found), Writes: []wire.Write{writeOf(entry, wire.Update, 10)}}
-	for age, want := range map[time.Duration]wire.Code{0: wire.OK, index.MaxProofAge - time.Second: wire.OK, index.MaxProofAge + time.Second: wire.Conflict} {
+	for age, want := range map[time.Duration]wire.Code{
+		0: wire.OK, index.MaxCommitAge: wire.OK, index.MaxCommitAge + 1: wire.Conflict, time.Minute: wire.Conflict, -1: wire.Conflict,
+	} {
+		part.Read = time.Minute - age
 		part.Rows = proofsOf(t, p, entry, 10, index.Found)
-		sh, _ := s.shareOf(&wire.Commit{Age: age, Parts: []wire.Part{part}})
+		sh, _ := s.shareOf(&wire.Commit{Parts: []wire.Part{part}})
 		if v := sh.commit(); v.code != want {
 			t.Errorf("age %v: %+v, want code %d", age, v, want)
 		}
 		part.Rows = proofsOf(t, p, entry, 10, index.Found)
-		sh, _ = s.shareOf(&wire.Commit{Age: age, Parts: []wire.Part{part}})
+		sh, _ = s.shareOf(&wire.Commit{Parts: []wire.Part{part}})
 		held, v := sh.prepare()
 		if v.code != want {
 			t.Errorf("prepared at the age %v: %+v, want code %d", age, v, want)
@@ -315,21 +323,16 @@ func TestOldCommitsAreRefused(t *testing.T) {
 		for _, h := range held {
 			h.decide(false, 0)
 		}
-		for _, waited := range []time.Duration{0, age} {
-			part.Rows = proofsOf(t, p, entry, 10, index.Found)
-			q := &request{part: &part, age: age - waited}
-			if waited > 0 {
-				q.arrived = clock.Fast() - waited
-			}
-			p.mu.Lock()
-			how := p.attempt(q)
-			p.mu.Unlock()
-			if how == lost && want == wire.Conflict {
-				continue
-			}
-			if how != over || wire.Code(q.result[0]) != want {
-				t.Errorf("carried out at the age %v after %v: %v, want code %d", age, waited, q.result, want)
-			}
+		part.Rows = proofsOf(t, p, entry, 10, index.Found)
+		q := &request{part: &part, read: readOf(&part)}
+		p.mu.Lock()
+		how := p.attempt(q)
+		p.mu.Unlock()
+		if how == lost && want == wire.Conflict {
+			continue
+		}
+		if how != over || wire.Code(q.result[0]) != want {
+			t.Errorf("carried out at the age %v: %v, want code %d", age, q.result, want)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 			s.refuse(r, err.Error())
 			return
 		}
-		b.share.of(s, &w.commit, firstRead(&w.commit))
+		b.share.of(s, &w.commit)
 	}
 	if err := d.End(); err != nil || len(w.messages) == 0 {
 		s.refuse(r, "malformed messages of the commit protocol")

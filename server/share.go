@@ -1,6 +1,7 @@
 package server
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -18,7 +19,7 @@ type share struct {
 	parts  []*wire.Part  // ascending by partition
 	at     []*partition  // of parts
 	client uint64        // session of the transaction
-	read   time.Duration // on the clock of clock.Fast: when the first of the proofs was read
+	read   time.Duration // see request
 	held   []*prepared   // memory for what is locked
 	origin origin        // whose transaction it is
 	call   *callTime     // of the procedure that commits; nil: it is none, or runs at another server
@@ -31,19 +32,28 @@ func (sh *share) reset() {
 	sh.parts, sh.at, sh.held, sh.read, sh.client, sh.origin, sh.call = sh.parts[:0], sh.at[:0], sh.held[:0], 0, 0, origin{}, nil
 }
 
-// firstRead returns the time of the first read of a commit's proofs, on the
-// clock of clock.Fast. The message must have just arrived.
-func firstRead(c *wire.Commit) time.Duration { return clock.Fast() - c.Age }
+// noProofs is the first read of a transaction that has no proofs here.
+const noProofs = time.Duration(math.MaxInt64)
 
-// proofAge returns the time since a first read.
-func proofAge(read time.Duration) time.Duration { return max(clock.Fast()-read, 0) }
+// readOf returns the time of the first read of a part's proofs, by the server's
+// clock.
+func readOf(p *wire.Part) time.Duration {
+	if !p.Proves() {
+		return noProofs
+	}
+	return min(p.Read, noProofs-1)
+}
 
 // fresh refuses a commit whose proofs are too old. A freed leaf is reused after
 // index.Quarantine, and the words of an older proof may then belong to other
-// rows.
-func fresh(read time.Duration) verdict {
-	if proofAge(read) > index.MaxProofAge {
-		return conflict(exec.CauseRow)
+// rows. Both times are of the same clock, so it does not matter for how long the
+// commit was on its way, or its sender was stopped.
+func (p *partition) fresh(read time.Duration) verdict {
+	if read == noProofs {
+		return verdict{}
+	}
+	if now := p.clock.Last(); read > now || now-read > index.MaxCommitAge {
+		return conflict(exec.CauseLate)
 	}
 	return verdict{}
 }
@@ -54,24 +64,24 @@ func (sh share) mayCommit() verdict {
 	if v := sh.ended(); !v.ok() {
 		return v
 	}
-	return fresh(sh.read)
+	return sh.fresh()
 }
 
 // shareOf returns this server's share of a transaction. complete reports that
 // the share is the whole transaction.
 func (s *Server) shareOf(c *wire.Commit) (sh share, complete bool) {
-	complete = sh.of(s, c, firstRead(c))
+	complete = sh.of(s, c)
 	return sh, complete
 }
 
-// of sets sh, which is empty, to a server's share of a transaction, the first of
-// whose proofs was read at the given time. It reports whether the server has all
-// parts of the transaction.
-func (sh *share) of(s *Server, c *wire.Commit, read time.Duration) (complete bool) {
-	complete, sh.read, sh.client = true, read, c.ID.Client
+// of sets sh, which is empty, to a server's share of a transaction. It reports
+// whether the server has all parts of the transaction.
+func (sh *share) of(s *Server, c *wire.Commit) (complete bool) {
+	complete, sh.read, sh.client = true, noProofs, c.ID.Client
 	for i := range c.Parts {
 		if p := s.hosted(int(c.Parts[i].Partition)); p != nil {
 			sh.parts = append(sh.parts, &c.Parts[i])
+			sh.read = min(sh.read, readOf(&c.Parts[i]))
 		} else {
 			complete = false
 		}
@@ -84,6 +94,14 @@ func (sh *share) of(s *Server, c *wire.Commit, read time.Duration) (complete boo
 		sh.at = append(sh.at, s.hosted(int(part.Partition)))
 	}
 	return complete
+}
+
+// fresh is that of the partitions, which have one clock.
+func (sh share) fresh() verdict {
+	if len(sh.at) == 0 {
+		return verdict{}
+	}
+	return sh.at[0].fresh(sh.read)
 }
 
 // twice reports whether two parts name the same partition, which is invalid.

@@ -452,14 +452,14 @@ func (r *simulation) disturb(t *testing.T, x *cluster) (end func()) {
 	return u.end
 }
 
-// delayMore lets disturbed messages be late by up to twice what a proof may be old.
+// delayMore lets disturbed messages be late by up to four times what a proof may be old.
 func (r *simulation) delayMore(d *disturbance) {
 	if !r.veryLate || !r.w.Part("very late messages") {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.mu.longest, d.mu.share = 2*index.MaxProofAge, 0.01
+	d.mu.longest, d.mu.share = 4*index.MaxProofAge, 0.01
 }
 
 // crashesMax bounds how often a run kills servers, and failuresMax how long it goes

@@ -11,12 +11,11 @@ import (
 )
 
 // TestCommitsInTheQueueOfAStoppedServer: a server is stopped for longer than
-// every timeout, with commits in its queue. It finds them when it runs again,
-// and cannot know how old they are: their clients measured the age of the
-// proofs before the server was stopped. Before it comes to them it carries out
-// others, whose rows move to memory that was freed before the stop. No proof of
-// a changed row may hold there, although the rows of one commit have the same
-// version.
+// every timeout, with commits in its queue. It finds them when it runs again, and
+// before it comes to them it carries out others, whose rows move to memory that was
+// freed before the stop. No proof of a changed row may hold there, although the rows
+// of one commit have the same version. When the memory has other rows at last, the
+// server knows that the proofs are too old.
 func TestCommitsInTheQueueOfAStoppedServer(t *testing.T) {
 	var c clocktest.Clock
 	s, err := New(Config{
@@ -29,7 +28,7 @@ func TestCommitsInTheQueueOfAStoppedServer(t *testing.T) {
 	defer s.Close() // not started: nothing but the test looks at the clock
 	p, entry := s.parts[0], s.cfg.Catalog.MustTable("entry")
 	commit := func(part wire.Part) wire.Code {
-		sh, _ := s.shareOf(&wire.Commit{Age: time.Second, Parts: []wire.Part{part}})
+		sh, _ := s.shareOf(&wire.Commit{Parts: []wire.Part{part}})
 		return sh.commit().code
 	}
 	run := func(d time.Duration) {
@@ -53,6 +52,7 @@ func TestCommitsInTheQueueOfAStoppedServer(t *testing.T) {
 	var queued []wire.Part
 	for k := uint64(rows / 2); k < rows; k++ {
 		queued = append(queued, wire.Part{
+			Read:   s.running.Last(),
 			Rows:   proofsOf(t, p, entry, k*10, index.Found),
 			Writes: []wire.Write{writeOf(entry, wire.Put, 1<<30+k)},
 		})
@@ -74,6 +74,10 @@ func TestCommitsInTheQueueOfAStoppedServer(t *testing.T) {
 	held := 0
 	insert(rows, 10, 1)
 	for i := range queued {
+		if commit(queued[i]) != wire.Conflict {
+			t.Errorf("a commit that read row %d, since deleted, succeeds as late as this", rows*5+10*i)
+		}
+		queued[i].Read = s.running.Last()
 		if commit(queued[i]) == wire.OK {
 			held++
 		}

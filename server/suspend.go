@@ -45,7 +45,7 @@ func (s *Server) handleLease(r *rdma.Request, rest int) {
 		s.refuse(r, "malformed question about the lease")
 		return
 	}
-	s.reply(r, wire.AppendLease(nil, wire.Lease{Incarnation: s.incarnation, Epoch: s.cfg.Epoch, Left: s.left()}))
+	s.reply(r, wire.AppendLease(nil, wire.Lease{Incarnation: s.incarnation, Epoch: s.cfg.Epoch, Left: s.left(), Now: s.running.Now()}))
 }
 
 // Suspend fences all partitions of a durable server, and keeps back its answers,

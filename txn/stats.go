@@ -20,6 +20,7 @@ const (
 	CauseFence   = Cause(exec.CauseFence)   // the partition's primary was deposed or restarted
 	CauseRemote  = Cause(exec.CauseRemote)  // a participant voted no
 	CauseCatalog = Cause(exec.CauseCatalog) // a server has another version of the catalogue
+	CauseLate    = Cause(exec.CauseLate)    // the commit came so late that its proofs were too old
 	CauseCount   = Cause(exec.CauseCount)
 )
 

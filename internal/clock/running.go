@@ -2,6 +2,7 @@ package clock
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,6 +18,7 @@ type Running struct {
 
 	mu        sync.Mutex
 	last, sum time.Duration
+	read      atomic.Int64 // sum
 }
 
 // NewRunning returns a Running on top of a clock; nil means Now.
@@ -32,5 +34,9 @@ func (r *Running) Now() time.Duration {
 	now := r.source()
 	r.sum += min(max(now-r.last, 0), r.step)
 	r.last = now
+	r.read.Store(int64(r.sum))
 	return r.sum
 }
+
+// Last returns what Now returned last, to anyone. It costs next to nothing.
+func (r *Running) Last() time.Duration { return time.Duration(r.read.Load()) }

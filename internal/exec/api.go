@@ -108,11 +108,12 @@ const (
 	CauseFence                // the partition's primary was deposed or restarted
 	CauseRemote               // a participant voted no
 	CauseCatalog              // a server has another version of the catalogue
+	CauseLate                 // the commit came so late that its proofs were too old
 	CauseCount
 )
 
 func (c Cause) String() string {
-	return [...]string{"locked", "row_changed", "gap_changed", "fenced", "participant", "catalogue"}[c]
+	return [...]string{"locked", "row_changed", "gap_changed", "fenced", "participant", "catalogue", "late"}[c]
 }
 
 // SessionStats are the counters of one session. All fields only grow.

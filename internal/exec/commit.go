@@ -136,6 +136,9 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 			} else if _, err := s.refresh(ctx); err != nil {
 				return late(ctx, err, n, last)
 			}
+		case CauseLate:
+			s.asksClock = true
+			invalidated--
 		default:
 			invalidated--
 		}
@@ -554,7 +557,7 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 		}
 	}
 	t.s.nameLives(c)
-	return nil
+	return t.s.stamp(t, c)
 }
 
 // nameLives says which lives of the partitions a transaction has read or would

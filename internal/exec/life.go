@@ -2,6 +2,7 @@ package exec
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"drtmx/index"
 	"drtmx/index/hash"
@@ -20,6 +21,7 @@ type life struct {
 	incarnation uint64   // of the server's state
 	parts       []hosted // by partition; those of other servers are empty
 	trust       trust
+	heard       atomic.Pointer[heard] // the latest
 }
 
 // hosted is a partition in one life of its server.
@@ -41,6 +43,7 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
 		lf = &life{epoch: h.Epoch, incarnation: h.Incarnation, parts: make([]hosted, len(db.parts))}
 		lf.trust.leased = h.Leased
 	}
+	lf.hear(h.Now)
 	indexes := db.Catalog().Indexes
 	for _, hp := range h.Hosted {
 		if db.parts[hp.Partition].server != h.Server {

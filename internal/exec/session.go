@@ -55,6 +55,7 @@ type Session struct {
 	reserved   []int      // partitions that may have a reservation for this session
 	asked      []int      // partitions in which the transaction has asked for a turn
 	keptTurns  int        // attempts that kept the reservations
+	asksClock  bool       // a server has found proofs too old
 	kept       keptReads  // of RunProcedure
 	past       history
 	losing     bool     // the transaction is among those that lose

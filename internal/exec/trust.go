@@ -261,7 +261,9 @@ func (s *Session) askLease(ctx context.Context, server int) error {
 	case a.Epoch != lf.epoch || a.Incarnation != lf.incarnation:
 		s.drop(l) // the next one leads to the life that has answered
 		return s.db.unavailable(server, fmt.Errorf("it answers in epoch %d, and has said epoch %d", a.Epoch, lf.epoch))
-	case a.Left <= 0:
+	}
+	lf.hear(a.Now)
+	if a.Left <= 0 {
 		return errNoLease
 	}
 	lf.trust.take(asked, a.Left)

@@ -48,6 +48,9 @@ type Local interface {
 	// Index is the server half of an index in a partition, nil if the
 	// partition is elsewhere.
 	Index(part, ix int) index.Server
+	// Clock is what the clock of a partition's server shows: see wire.Part.Read. here
+	// is false if the partition is elsewhere.
+	Clock(part int) (now time.Duration, here bool)
 }
 
 // Txn is a running transaction, for the goroutine of its body. Rows that it

@@ -338,8 +338,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "CommitsAfterTheDeadline", why: "a procedure commits although its caller gave up while the commit waited for an executor",
 		edits: []edit{{
 			file: "server/share.go",
-			old:  "	if v := sh.ended(); !v.ok() {\n		return v\n	}\n	return fresh(sh.read)\n",
-			new:  "	return fresh(sh.read)\n",
+			old:  "	if v := sh.ended(); !v.ok() {\n		return v\n	}\n	return sh.fresh()\n",
+			new:  "	return sh.fresh()\n",
 		}},
 		caught: []test{
 			{"server", "TestNothingCommitsAfterTheDeadline/for an executor, at one server", "code 0, want one of .17."},

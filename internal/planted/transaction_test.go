@@ -11,6 +11,46 @@ const (
 // transactionBugs are bugs of validation, at the client and at the server.
 var transactionBugs = []bug{
 	{
+		name: "LateCommits", why: "a server does not look how old the proofs of a commit are",
+		edits: []edit{{
+			file: "server/share.go",
+			old:  "	if now := p.clock.Last(); read > now || now-read > index.MaxCommitAge {\n",
+			new:  "	if now := p.clock.Last(); read > now || now-read > index.MaxCommitAge && false {\n",
+		}},
+		caught: []test{
+			{"server", "TestLateCommitIsRefused", "21s late: 0 aborts"},
+			{"server", "TestOldCommitsAreRefused", "want code"},
+			{"server", "TestCommitsInTheQueueOfAStoppedServer", "succeeds as late as this"},
+		},
+	},
+	{
+		name: "TimeOfTheAnswer", why: "proofs are taken to be as young as the answer that told of the server's clock, although they were read before it",
+		edits: []edit{{
+			file: "internal/exec/stamp.go",
+			old:  "	return max(h.now-since-since/clock.Drift-1, 0)\n",
+			new:  "	return max(h.now-0*since, 0)\n",
+		}},
+		caught: []test{{"internal/exec", "TestHeardIsNoLater", "is taken to show"}},
+	},
+	{
+		name: "ServersNeverStop", why: "a server's clock is taken to have run since its last answer",
+		edits: []edit{{
+			file: "internal/exec/stamp.go",
+			old:  "	if t >= h.at {\n		return h.now\n",
+			new:  "	if t >= h.at {\n		return h.now + t - h.at\n",
+		}},
+		caught: []test{{"internal/exec", "TestHeardIsNoLater", "is taken to show"}},
+	},
+	{
+		name: "NoClockDrifts", why: "the clocks of clients and servers are taken to run at one rate",
+		edits: []edit{{
+			file: "internal/exec/stamp.go",
+			old:  "	return max(h.now-since-since/clock.Drift-1, 0)\n",
+			new:  "	return max(h.now-since-1, 0)\n",
+		}},
+		caught: []test{{"internal/exec", "TestHeardIsNoLater", "is taken to show"}},
+	},
+	{
 		name: "EntryStaysAsItWas", why: "an entry of a secondary index whose key stays keeps the columns of before",
 		edits: []edit{{
 			file: "internal/exec/write.go",

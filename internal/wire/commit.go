@@ -31,12 +31,15 @@ type Write struct {
 // Part is the part of a transaction in one partition.
 type Part struct {
 	Partition uint16
-	Epoch     uint64        // the life of the partition that the sender knows, 0 if it knows none
-	Memory    uint32        // the epoch of the memory that the proofs and hints are of, 0 if the sender knows none
-	Catalog   uint32        // the version of the catalogue that the transaction uses
-	Rows      []index.Proof // headers of rows read
-	Gaps      []index.Proof // gap words of absences and ranges read
-	Writes    []Write
+	Epoch     uint64 // the life of the partition that the sender knows, 0 if it knows none
+	Memory    uint32 // the epoch of the memory that the proofs and hints are of, 0 if the sender knows none
+	Catalog   uint32 // the version of the catalogue that the transaction uses
+	// Read is a time of the server's own clock, in that life: the first of the proofs
+	// was read then or later. A part without proofs may have 0.
+	Read   time.Duration
+	Rows   []index.Proof // headers of rows read
+	Gaps   []index.Proof // gap words of absences and ranges read
+	Writes []Write
 }
 
 // Commit is a request to commit, and in the same layout to prepare. The first
@@ -44,7 +47,7 @@ type Part struct {
 type Commit struct {
 	ID ID
 	// Age is the time from the first read of the proofs until the message was
-	// sent. It does not include the time in the network.
+	// sent: how long an attempt takes. How old the proofs are is in each part.
 	Age   time.Duration
 	Parts []Part
 
@@ -77,7 +80,7 @@ func (c *Commit) NextPart(partition uint16) *Part {
 		c.Parts = append(c.Parts, Part{})
 	}
 	p := &c.Parts[len(c.Parts)-1]
-	p.Partition, p.Epoch, p.Memory, p.Catalog = partition, 0, 0, c.Catalog
+	p.Partition, p.Epoch, p.Memory, p.Catalog, p.Read = partition, 0, 0, c.Catalog, 0
 	p.Rows, p.Gaps, p.Writes = p.Rows[:0], p.Gaps[:0], p.Writes[:0]
 	return p
 }
@@ -86,6 +89,7 @@ func (c *Commit) NextPart(partition uint16) *Part {
 func AppendPart(b []byte, p *Part) []byte {
 	b = le.AppendUint64(le.AppendUint16(b, p.Partition), p.Epoch)
 	b = le.AppendUint32(le.AppendUint32(b, p.Memory), p.Catalog)
+	b = le.AppendUint64(b, uint64(p.Read))
 	b = appendProofs(appendProofs(b, p.Rows), p.Gaps)
 	b = le.AppendUint32(b, uint32(len(p.Writes)))
 	for i := range p.Writes {
@@ -97,9 +101,15 @@ func AppendPart(b []byte, p *Part) []byte {
 	return b
 }
 
+// partBytesMin is the size of an empty part.
+const partBytesMin = 2 + 8 + 4 + 4 + 8 + 3*4
+
+// Proves reports whether the part has proofs.
+func (p *Part) Proves() bool { return len(p.Rows)+len(p.Gaps) > 0 }
+
 // Bytes returns the size of the part's encoding.
 func (p *Part) Bytes() int {
-	n := 2 + 5*4 + 16*(len(p.Rows)+len(p.Gaps))
+	n := partBytesMin + 16*(len(p.Rows)+len(p.Gaps))
 	for i := range p.Writes {
 		w := &p.Writes[i]
 		n += 3 + 2 + 8 + 4 + len(w.Row)
@@ -158,11 +168,14 @@ func (c *Commit) decodeParts(d *Decoder) error {
 		d.bad = true
 	}
 	c.Seen = clock.Tick(d.U64())
-	n := d.Count(MaxParts, 30)
+	n := d.Count(MaxParts, partBytesMin)
 	c.Parts = c.Parts[:0]
 	for range n {
 		p := c.NextPart(d.U16())
 		p.Epoch, p.Memory, p.Catalog = d.U64(), d.U32(), d.U32()
+		if p.Read = time.Duration(d.U64()); p.Read < 0 {
+			d.bad = true
+		}
 		p.Rows = d.proofs(p.Rows)
 		p.Gaps = d.proofs(p.Gaps)
 		for range d.Count(MaxWrites, 17) {

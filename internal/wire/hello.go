@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"time"
 )
 
 // Hello is a data server's description of itself and of the cluster.
@@ -14,6 +16,8 @@ type Hello struct {
 	Servers     []string `json:"servers"`
 	Primaries   []int    `json:"primaries"` // by partition: the server that holds it
 	Epoch       uint32   `json:"epoch"`     // of the server's memory: it rises when the server recovers
+	// Now is what the server's clock shows, in nanoseconds: see Part.Read.
+	Now time.Duration `json:"now,string,omitempty"`
 	// Durable means that servers recover what they have acknowledged, under the
 	// same incarnation.
 	Durable bool `json:"durable,omitempty"`
@@ -48,6 +52,12 @@ type Hosted struct {
 	Roots     []uint64 `json:"roots"` // by index number
 }
 
+// AppendHello appends the encoding of a hello without Now, with that time added.
+func AppendHello(b, hello []byte, now time.Duration) []byte {
+	b = strconv.AppendInt(append(b, `{"now":"`...), int64(now), 10)
+	return append(append(b, `",`...), hello[1:]...)
+}
+
 // AppendHelloOfServer appends the request of a data server for the hello of
 // another. It contains the number and incarnation of the requesting server.
 func AppendHelloOfServer(b []byte, server int, incarnation uint64) []byte {
@@ -68,7 +78,7 @@ func DecodeHello(b []byte) (*Hello, error) {
 		return nil, ErrKeeper
 	}
 	if len(h.Servers) == 0 || len(h.Servers) > MaxParts || len(h.Primaries) == 0 || len(h.Primaries) > MaxParts ||
-		h.Server < 0 || h.Server >= len(h.Servers) {
+		h.Server < 0 || h.Server >= len(h.Servers) || h.Now < 0 {
 		return nil, fmt.Errorf("%w: hello: %d servers, %d partitions, server %d", ErrMessage, len(h.Servers), len(h.Primaries), h.Server)
 	}
 	if n := len(h.Incarnations); n != 0 && n != len(h.Servers) {

@@ -177,7 +177,7 @@ func TestHelloIsChecked(t *testing.T) {
 // TestLeaseRoundTrip: an answer says what was put into it, and nothing that is
 // cut, too long or out of range is one.
 func TestLeaseRoundTrip(t *testing.T) {
-	for _, l := range []Lease{{1, 2, 3}, {math.MaxUint64, math.MaxUint32, NoLease}, {7, 1, 0}} {
+	for _, l := range []Lease{{1, 2, 3, 4}, {math.MaxUint64, math.MaxUint32, NoLease, NoLease}, {7, 1, 0, 0}} {
 		b := AppendLease(nil, l)
 		if got, err := DecodeLease(b[1:]); err != nil || got != l || Code(b[0]) != OK {
 			t.Errorf("%+v came back as %+v, %v", l, got, err)

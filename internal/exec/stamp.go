@@ -1,0 +1,126 @@
+package exec
+
+import (
+	"context"
+	"time"
+
+	"drtmx/index"
+	"drtmx/internal/clock"
+	"drtmx/internal/wire"
+)
+
+// A proof is good for a while only, since memory that was freed holds other rows
+// later. Its server must therefore know how old it is, also if the commit was on its
+// way for minutes, or its sender was stopped. Two clocks on two machines cannot tell:
+// so a client says in each part when the first proof was read by the server's own
+// clock, or earlier. It has that from the latest answer that told of the clock.
+
+// heard is what a server's clock showed at some moment, and a later moment of the
+// client's clock (of clock.Fast).
+type heard struct{ now, at time.Duration }
+
+const (
+	// hearEvery is after how long the clock is asked for ahead of time, by a
+	// transaction that sends proofs.
+	hearEvery = 5 * time.Second
+	// hearFirst is how old proofs may seem to be before the clock is asked for first,
+	// since they may be younger.
+	hearFirst = 2 * index.MaxProofAge / 3
+)
+
+// hear takes what an answer tells of the clock. It is called after the answer.
+func (lf *life) hear(now time.Duration) {
+	h := &heard{now, clock.Fast() + clock.Slip}
+	for {
+		was := lf.heard.Load()
+		if was != nil && was.now >= now || lf.heard.CompareAndSwap(was, h) {
+			return
+		}
+	}
+}
+
+// before is a time of the server's clock that is no later than a moment of the
+// client's. The server's clock never runs faster than time, and may stand still while
+// the server is stopped: so it may be taken to have run before the answer, and must
+// not be taken to run after it.
+func (h *heard) before(t time.Duration) time.Duration {
+	if t >= h.at {
+		return h.now
+	}
+	since := h.at - t
+	return max(h.now-since-since/clock.Drift-1, 0)
+}
+
+// age is how old proofs that were first read at a moment may seem to be at another.
+func (h *heard) age(t, now time.Duration) time.Duration {
+	return max(now-h.at, 0) + h.now - h.before(t)
+}
+
+// stamp says in all parts of a commit when their first proofs were read.
+func (s *Session) stamp(t *Txn, c *wire.Commit) error {
+	first := t.firstRead().Time()
+	for i := range c.Parts {
+		p := &c.Parts[i]
+		if !p.Proves() {
+			continue
+		}
+		if s.db.local != nil {
+			if now, here := s.db.local.Clock(int(p.Partition)); here {
+				h := heard{now, clock.Fast() + clock.Slip}
+				p.Read = h.before(first)
+				continue
+			}
+		}
+		server := s.db.parts[p.Partition].server
+		h, err := s.hears(t.ctx, server, first)
+		if err != nil {
+			return t.fail(err)
+		}
+		p.Read = h.before(first)
+	}
+	s.asksClock = false
+	return nil
+}
+
+// hears returns what is known of a server's clock, in the life in which the session
+// has read. It asks first if proofs read at a moment may be younger than they seem, or
+// if the server has found the last ones too old.
+func (s *Session) hears(ctx context.Context, server int, first time.Duration) (*heard, error) {
+	lf, now := s.lives[server], clock.Fast()
+	h := lf.heard.Load()
+	switch {
+	case s.asksClock || h.age(first, now) > hearFirst:
+		if err := s.askClock(ctx, server, lf); err != nil {
+			return nil, err
+		}
+		h = lf.heard.Load()
+	case now-h.at > hearEvery && lf.trust.asking.Load() == nil && int64(now) >= lf.trust.rest.Load():
+		s.db.ask(server, lf)
+	}
+	return h, nil
+}
+
+// askClock asks a server for its clock and waits for the answer. The question that
+// another session has asked will do only if it was asked after the call.
+func (s *Session) askClock(ctx context.Context, server int, lf *life) error {
+	since := clock.Fast()
+	for {
+		q := s.db.ask(server, lf)
+		select {
+		case <-q.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		err := q.err
+		if lacksRoom(err) {
+			err = s.askLease(ctx, server) // over its own connection
+		}
+		switch {
+		case err == nil && q.since < since:
+		case err == errNoLease: // it has told its clock all the same
+			return nil
+		default:
+			return err
+		}
+	}
+}
