@@ -2,11 +2,13 @@ package exec
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"drtmx/index"
 	"drtmx/internal/clock"
 	"drtmx/internal/wire"
+	"drtmx/tables"
 )
 
 // A proof is good for a while only, since memory that was freed holds other rows
@@ -91,6 +93,13 @@ func (s *Session) hears(ctx context.Context, server int, first time.Duration) (*
 	switch {
 	case s.asksClock || h.age(first, now) > hearFirst:
 		if err := s.askClock(ctx, server, lf); err != nil {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			var e *tables.Error
+			if !errors.As(err, &e) {
+				err = s.db.unavailable(server, err) // it does not answer
+			}
 			return nil, err
 		}
 		h = lf.heard.Load()
