@@ -70,6 +70,28 @@ func TestLateCommitIsRefused(t *testing.T) {
 	}
 }
 
+// TestClockIsAskedForRarely: a client that commits all the time asks a server for its
+// clock every five seconds, and not otherwise.
+func TestClockIsAskedForRarely(t *testing.T) {
+	d := newLate(t)
+	var questions atomic.Int64
+	d.client.set(func(_ string, op wire.Op, sent bool) error {
+		if op == wire.OpLease && !sent {
+			questions.Add(1)
+		}
+		return nil
+	})
+	start := time.Now()
+	for range 500 {
+		if err := d.add(1, 0, 4, 8); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if most := int64(3 * (1 + time.Since(start)/(5*time.Second))); questions.Load() > most {
+		t.Errorf("%d questions to three servers in %v, want at most %d", questions.Load(), time.Since(start), most)
+	}
+}
+
 // late is a cluster whose servers measure the ages of proofs on a clock of the test's.
 type late struct {
 	*cluster
