@@ -332,7 +332,7 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	if p := s.single(&w.commit); p != nil {
 		q := &w.request
-		*q = request{id: id, r: r, part: &w.commit.Parts[0], read: readOf(&w.commit.Parts[0]), age: w.commit.Age, wait: w.commit.Turn.Wait, turn: w.commit.Turn, result: w.resp}
+		*q = request{id: id, r: r, part: &w.commit.Parts[0], read: p.firstRead(&w.commit.Parts[0]), age: w.commit.Age, wait: w.commit.Turn.Wait, turn: w.commit.Turn, result: w.resp}
 		if p.start(q, r.Body[1:]) {
 			p.answer(q)
 		}

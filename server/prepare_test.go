@@ -324,7 +324,7 @@ func TestOldCommitsAreRefused(t *testing.T) {
 			h.decide(false, 0)
 		}
 		part.Rows = proofsOf(t, p, entry, 10, index.Found)
-		q := &request{part: &part, read: readOf(&part)}
+		q := &request{part: &part, read: p.firstRead(&part)}
 		p.mu.Lock()
 		how := p.attempt(q)
 		p.mu.Unlock()

@@ -35,13 +35,13 @@ func (sh *share) reset() {
 // noProofs is the first read of a transaction that has no proofs here.
 const noProofs = time.Duration(math.MaxInt64)
 
-// readOf returns the time of the first read of a part's proofs, by the server's
+// firstRead returns the time of the first read of a part's proofs, by the server's
 // clock.
-func readOf(p *wire.Part) time.Duration {
-	if !p.Proves() {
+func (p *partition) firstRead(part *wire.Part) time.Duration {
+	if !part.Proves() || part.Memory != 0 && part.Memory != p.epoch { // validate refuses what is of another memory
 		return noProofs
 	}
-	return min(p.Read, noProofs-1)
+	return min(part.Read, noProofs-1)
 }
 
 // fresh refuses a commit whose proofs are too old. A freed leaf is reused after
@@ -81,7 +81,7 @@ func (sh *share) of(s *Server, c *wire.Commit) (complete bool) {
 	for i := range c.Parts {
 		if p := s.hosted(int(c.Parts[i].Partition)); p != nil {
 			sh.parts = append(sh.parts, &c.Parts[i])
-			sh.read = min(sh.read, readOf(&c.Parts[i]))
+			sh.read = min(sh.read, p.firstRead(&c.Parts[i]))
 		} else {
 			complete = false
 		}
