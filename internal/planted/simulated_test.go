@@ -48,7 +48,7 @@ var simulated = []struct {
 	{"SeenStaysHere", 3000, wrong, "storm"},
 	{"NoSharedLocks", 60, wrong, "storm:splits"},
 	{"SharedLocksLast", 5000, wrong, "storm:splits"},
-	{"ScanWithoutNextLeaf", 300, wrong, "storm:edges"},
+	{"ScanWithoutNextLeaf", 3000, wrong, "storm:edges"},
 	{"SurvivorForgets", 1500, wrong, "lost"},
 	{"EntryStaysAsItWas", 50, "audit: table", "bank"},
 	{"UnlockEarly", 60, "audit: |" + wrong, "bank"},
