@@ -295,9 +295,10 @@ func (d *durable) safe() wal.LSN {
 	return wal.LSN(d.group.horizon.Load())
 }
 
-// wait waits until the log is safe up to a position.
+// wait waits until the log is safe up to a position, and the server has its place
+// after that: else another process may go on with a copy of the log that ends before.
 func (d *durable) wait(ctx context.Context, at wal.LSN) error {
-	if err := d.log.Wait(ctx, at); err != nil || d.safe() >= at {
+	if err := d.log.Wait(ctx, at); err != nil || d.safe() >= at && d.mayAnswer() {
 		return err
 	}
 	done := make(chan bool, 1)

@@ -231,10 +231,11 @@ func (s *Server) awaitLog(ms []twophase.Message) bool {
 }
 
 // withhold returns the messages that may leave now. The others are posted when
-// what they rest on is durable, or are dropped: their machines repeat them.
+// what they rest on is durable and the server then has its place, or are dropped:
+// their machines repeat them.
 func (d *durable) withhold(ms []twophase.Message) (now []twophase.Message) {
 	at := d.log.End()
-	if at <= d.safe() && !d.s.owes(ms) {
+	if at <= d.safe() && d.mayAnswer() && !d.s.owes(ms) {
 		return ms
 	}
 	var later []twophase.Message

@@ -4,6 +4,22 @@ package planted
 // those servers.
 var trustBugs = []bug{
 	{
+		name: "DecisionWithoutThePlace", why: "a server whose lease has ended hands over and tells what it has decided",
+		edits: []edit{
+			{
+				file: "server/durability.go",
+				old:  "err != nil || d.safe() >= at && d.mayAnswer() {\n",
+				new:  "err != nil || d.safe() >= at {\n",
+			},
+			{
+				file: "server/steps.go",
+				old:  "	if at <= d.safe() && d.mayAnswer() && !d.s.owes(ms) {\n",
+				new:  "	if at <= d.safe() && !d.s.owes(ms) {\n",
+			},
+		},
+		caught: []test{{"server", "TestNoDecisionLeavesWithoutThePlace", "other servers have committed what the server has decided without its place"}},
+	},
+	{
 		name: "TrustFromTheAnswer", why: "the time for which a server is trusted counts from its answer, not from before the question",
 		edits: []edit{{
 			file: "internal/exec/trust.go",
