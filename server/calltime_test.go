@@ -695,9 +695,7 @@ func TestReadsElsewhereEndWithTheirCaller(t *testing.T) {
 				if err == nil {
 					err = s.Start()
 				}
-				if err != nil && strings.Contains(err.Error(), "not shared memory") {
-					t.Skip("regions are not shared memory under the race detector: ", err)
-				}
+				skipUnshared(t, err)
 				if err != nil {
 					t.Fatal(err)
 				}

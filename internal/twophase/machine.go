@@ -13,9 +13,9 @@ var ErrBusy = errors.New("twophase: too many transactions are not settled")
 
 // Limits bound a machine's table. Zero fields take the defaults.
 type Limits struct {
-	// Open bounds the transactions of one coordinator that wait for one party.
-	// Those that wait for others do not count: a silent party refuses new
-	// transactions with itself, and with nobody else.
+	// Open is how many transactions of one coordinator may wait for one party
+	// when another one with it begins. Those that wait for others do not count:
+	// a silent party keeps out transactions with itself, and no others.
 	Open int
 	// Kept bounds the records that a party keeps for one coordinator, and the
 	// numbers that the coordinator keeps for it. Refusals of transactions that

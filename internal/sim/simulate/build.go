@@ -60,6 +60,22 @@ func build(ctx context.Context, dir string, o *options) (*binary, error) {
 	return b, nil
 }
 
+// knows asks the binary whether there is such a kind of cluster.
+func (b *binary) knows(ctx context.Context, kind string) error {
+	if kind == "" {
+		return nil
+	}
+	x := b.process(ctx, simCase{Seed: 1, Kind: kind}, 0)
+	if x.err == nil {
+		return nil
+	}
+	if _, want, ok := strings.Cut(x.other, ", want "); ok {
+		want, _, _ = strings.Cut(want, "\n")
+		return fmt.Errorf("-kind %q: want %s", kind, want)
+	}
+	return fmt.Errorf("-kind %q: %w\n%s", kind, x.err, x.other)
+}
+
 // run is what a process has shown.
 type ran struct {
 	results []sim.Result // of the seeds that have ended

@@ -108,6 +108,9 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := b.knows(ctx, o.kind); err != nil {
+		return err
+	}
 	c := simCase{Kind: o.kind, Order: o.order, Seed: o.seeds.first}
 	if o.without != "" {
 		c.Without = strings.Split(o.without, ",")

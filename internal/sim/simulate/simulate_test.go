@@ -40,6 +40,19 @@ func TestBadFlags(t *testing.T) {
 	}
 }
 
+// TestUnknownKind: a kind of cluster that the binary does not know is one line.
+func TestUnknownKind(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "binary")
+	script := "#!/bin/sh\necho 'x_test.go:1: DRTMX_SIM_KIND=\"'$DRTMX_SIM_KIND'\", want this or that'\necho FAIL\nexit 1\n"
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	err := run(t.Context(), []string{"-seeds", "1-200", "-kind", "none", "-binary", path})
+	if want := `-kind "none": want this or that`; err == nil || err.Error() != want {
+		t.Errorf("%v, want %q", err, want)
+	}
+}
+
 func TestReadCases(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kept")
 	if err := os.WriteFile(path, []byte("# none\n17\n18 storm # a remark\n\n19 disk 3\n"), 0o600); err != nil {
