@@ -13,6 +13,8 @@ import (
 
 	"drtmx/internal/invariants"
 	"drtmx/internal/testseed"
+	"drtmx/rdma/inproc"
+	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -169,6 +171,7 @@ func TestRangesCostWhatTheyRead(t *testing.T) {
 	}
 	quiet := func() {}
 	reads(false, 1, quiet) // loads the models
+	reads(true, 1, quiet)  // learns of leaves that the models lack yet
 	first, last := reads(false, 1, quiet), reads(true, 1, quiet)
 	t.Logf("READs: %d for the first row, %d for the last", first, last)
 	if first > 60 || last > 200 {
@@ -189,6 +192,88 @@ func TestRangesCostWhatTheyRead(t *testing.T) {
 	}
 	if most := before + rows*150; peak > most { // the rows have 320 bytes each
 		t.Errorf("the heap grew by %d bytes", peak-before)
+	}
+}
+
+// TestNewestRowsInReverse counts READs of a client that asks for nothing but the
+// newest rows while others insert, and no model is trained: what the models do not
+// cover is passed once.
+func TestNewestRowsInReverse(t *testing.T) {
+	const rows, each, turns = 2_000, 100, 60
+	net, cat := inproc.New(inproc.Options{}), rigCatalog(t)
+	srv, err := server.New(server.Config{Addrs: []string{"a"}, Catalog: cat, Partitions: 2, Provider: net, MemoryBytes: 1 << 28, ManualTraining: true})
+	if err == nil {
+		t.Cleanup(func() { srv.Close() })
+		err = srv.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{Cluster: &server.Cluster{}, net: net, wide: cat.MustTable("wide")}
+	if r.DB, err = txn.Open(t.Context(), txn.Config{Servers: []string{"a"}, Dial: net.Dial}); err != nil {
+		t.Fatal(err)
+	}
+	defer r.DB.Close()
+	r.fillWide(t, 0, rows)
+	for srv.Train() {
+	}
+	s, err := r.DB.NewSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	reads := func(hi tables.Key, want ...uint64) uint64 {
+		t.Helper()
+		before := s.Stats().Fabric.Reads
+		if err := s.View(t.Context(), func(x *txn.Txn) error {
+			got, err := numbers(x.ScanReverse(r.wide.Primary(), tables.First, hi), len(want))
+			if err == nil && !slices.Equal(got, want) {
+				err = fmt.Errorf("rows %v, want %v", got, want)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return s.Stats().Fabric.Reads - before
+	}
+	reads(tables.Last, rows-1) // loads the models
+	most := [3]uint64{}
+	for n := uint64(rows + each); n <= rows+turns*each; n += each {
+		r.fillWide(t, n-each, each)
+		for i, got := range []uint64{
+			reads(tables.Last, n-1), reads(tables.Num(n), n-1, n-2, n-3), reads(tables.Num(n-50), n-50),
+		} {
+			most[i] = max(most[i], got)
+		}
+	}
+	t.Logf("at most %d READs for the last row, %d for the last three, %d for one before", most[0], most[1], most[2])
+	if slices.Max(most[:]) > 4*each {
+		t.Errorf("%d READs while %d rows were inserted each time", most, each)
+	}
+
+	// The end of the table is hot now: splits are told by a tail list.
+	for n := srv.Stats().Indexes[0].Retrains; srv.Stats().Indexes[0].Retrains == n; time.Sleep(time.Millisecond) {
+		srv.Train()
+	}
+	const newest = rows + (turns+1)*each
+	r.fillWide(t, newest-each, each)
+	db, err := txn.Open(t.Context(), txn.Config{Servers: []string{"a"}, Dial: net.Dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	hot, err := db.NewSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hot.Close()
+	s = hot
+	reads(tables.Last, newest-1) // loads the models
+	r.fillWide(t, newest, rows)
+	got := reads(tables.Last, newest+rows-1)
+	t.Logf("%d READs for the last row, after %d that the models lack", got, rows)
+	if got > 4*each {
+		t.Errorf("%d READs after %d rows that a tail list leads past", got, rows)
 	}
 }
 

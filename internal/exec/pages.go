@@ -168,6 +168,10 @@ func (p *pager) backward(yield func(tables.Entry, error) bool) {
 			if covered.Compare(p.hi) < 0 {
 				if next, _, ok := behind(p.sc.ix, covered, nil); ok {
 					starts = append(starts, next)
+					// By now more may be known of the rows behind those read.
+					if guess := p.before(rows); guess.Compare(next) > 0 {
+						starts = append(starts, guess.Clone())
+					}
 					continue
 				}
 			}

@@ -16,6 +16,51 @@ var readerBugs = []bug{
 		caught: []test{{"index/learned/read", "TestScanProvesTheNextLeaf", "the quick proofs of a scan"}},
 	},
 	{
+		name: "SplitsBehindTheModel", why: "a reverse scan begins where the models end, whatever the client knows of splits since",
+		edits: []edit{{
+			file: "index/learned/read/before.go",
+			old:  "	if p == nil {\n		return from - n, low, false\n",
+			new:  "	if p == nil || n >= 0 {\n		return from - n, low, false\n",
+		}},
+		caught: []test{{"index/learned/read", "TestBeforeKnowsOfSplits", "rows before row"}, {"txn", "TestNewestRowsInReverse", "READs while 100 rows"}},
+	},
+	{
+		name: "ScansLearnNothing", why: "a scan forgets the leaves that only right links led it to",
+		edits: []edit{{
+			file: "index/learned/read/scan.go",
+			old:  "		if l.linked || l.guess {\n",
+			new:  "		if (l.linked || l.guess) && o.consumed < 0 {\n",
+		}},
+		caught: []test{{"index/learned/read", "TestBeforeKnowsOfSplits", "rows before row"}},
+	},
+	{
+		name: "GuessedOnce", why: "a reverse scan that has come to leaves its models lack reads on through all that it knows by now",
+		edits: []edit{{
+			file: "internal/exec/pages.go",
+			old:  "					if guess := p.before(rows); guess.Compare(next) > 0 {\n",
+			new:  "					if guess := p.before(rows); guess.Compare(next) > 0 && len(starts) == 0 {\n",
+		}},
+		caught: []test{{"txn", "TestNewestRowsInReverse", "READs after 2000 rows"}},
+	},
+	{
+		name: "ModelsLeftOut", why: "a sub-model that was trained again while the client loaded it is fetched anew by each operation, for good",
+		edits: []edit{{
+			file: "index/learned/read/fetch.go",
+			old:  "		f.c.again(h, missing)\n",
+			new:  "		f.c.again(h, missing[:0])\n",
+		}},
+		caught: []test{{"index/learned/read", "TestModelsChangeWhileTheyAreRead", "is held: false"}},
+	},
+	{
+		name: "StaleForGood", why: "a sub-model that a client was about to look at when its connection failed is never looked at again",
+		edits: []edit{{
+			file: "index/learned/read/refresh.go",
+			old:  "		f.c.again(h, stale)\n",
+			new:  "		f.c.again(h, stale[:0])\n",
+		}},
+		caught: []test{{"index/learned/read", "TestModelsChangeWhileTheyAreRead", "stale for good: true"}},
+	},
+	{
 		name: "FirstTie", why: "the first row with a string key's digest and tag is taken for the row of the key",
 		edits: []edit{{
 			file: "index/learned/read/stringget.go",

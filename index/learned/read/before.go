@@ -2,13 +2,14 @@ package read
 
 import (
 	"encoding/binary"
+	"slices"
 	"strings"
 
 	"drtmx/index"
 )
 
-// Before implements index.Ruler with the models that the client holds. It makes
-// no round.
+// Before implements index.Ruler with the models that the client holds and what it
+// knows of splits since. It makes no round.
 func (c *Client) Before(key index.Key, n int) index.Key {
 	h := c.cur.Load()
 	if h == nil || !h.Trained() {
@@ -20,23 +21,59 @@ func (c *Client) Before(key index.Key, n int) index.Key {
 	if held == nil || start.Compare(key) >= 0 {
 		return start
 	}
-	m, top := &held.model, h.Input(key, held.prefix)
-	first := m.Predict(top).Leaf - n/max(h.root.Layout.Slots*rowsPerLeafShare/16, 1)
+	pred := held.model.Predict(h.Input(key, held.prefix))
+	first, low, ok := held.leafBefore(key, pred.Leaf, n/max(h.root.Layout.Slots*rowsPerLeafShare/16, 1))
+	if ok {
+		return low
+	}
 	if first <= 0 {
 		return start
 	}
-	low := h.Input(start, held.prefix)
-	for low < top { // the least input whose leaf is not before first
-		if mid := low + (top-low)/2; m.Predict(mid).Leaf < first {
+	return held.keyOf(h, start, first, key)
+}
+
+// leafBefore goes back by n leaves from that of a key, which the model has in
+// logical leaf from. It ends at a leaf of the patch, whose low fence it returns, or
+// else at a logical leaf of the model.
+func (s *heldSub) leafBefore(key index.Key, from, n int) (logical int, low index.Key, ok bool) {
+	p := s.patch.Load()
+	if p == nil {
+		return from - n, low, false
+	}
+	for _, l := range slices.Backward(p.all()) {
+		if below(key, l.low) {
+			continue
+		}
+		// The leaf lies behind leaf l.from of the model, and before the one after it.
+		if at := min(max(l.from, 0), from); at < from {
+			if from-at > n {
+				break
+			}
+			from, n = at, n-(from-at)
+		}
+		if n == 0 {
+			return 0, l.low, true
+		}
+		n--
+	}
+	return from - n, low, false
+}
+
+// keyOf returns about the least key that the sub-model, which begins at start, has
+// in a logical leaf, one that is not above another key.
+func (s *heldSub) keyOf(h *cache, start index.Key, leaf int, key index.Key) index.Key {
+	low, top := h.Input(start, s.prefix), h.Input(key, s.prefix)
+	for low < top { // the least input whose leaf is not before that
+		if mid := low + (top-low)/2; s.model.Predict(mid).Leaf < leaf {
 			low = mid + 1
 		} else {
 			top = mid
 		}
 	}
 	guess := index.Num(low)
-	if c.o.Strings {
+	if key.Str != "" {
 		digest := binary.BigEndian.AppendUint64(nil, low)
-		guess = index.Str(held.prefix + strings.TrimRight(string(digest), "\x00"))
+		guess = index.Str(s.prefix + strings.TrimRight(string(digest), "\x00"))
 	}
 	if guess.Compare(start) < 0 || guess.Compare(key) > 0 {
 		return start

@@ -59,3 +59,49 @@ func TestBefore(t *testing.T) {
 		})
 	}
 }
+
+// TestBeforeKnowsOfSplits checks guesses for keys behind what the models cover, in
+// sub-models with a tail list and without: after one scan of the newest rows they
+// are as good as of trained rows.
+func TestBeforeKnowsOfSplits(t *testing.T) {
+	for _, hot := range []bool{false, true} {
+		eachTail(t, func(t *testing.T, o learned.Options) {
+			var g *rig
+			n := uint64(1000)
+			if hot {
+				g, n = tailRig(t, o, Options{})
+			} else {
+				g = newRig(t, o, Options{}, inproc.Options{}, false)
+				if o.Strings {
+					g.text = func(k uint64) string { return fmt.Sprintf("user%08d", k) }
+				}
+				for k := range n {
+					g.put(k, k)
+				}
+				g.train()
+				g.refresh()
+			}
+			const fresh = 300
+			for range fresh {
+				g.put(n, n)
+				n++
+			}
+			d, scan := driver{conn: g.conn}, g.c.NewScan()
+			scan.Start(g.at(n-fresh), g.at(n), fresh)
+			d.run(scan)
+			if res := scan.Result(); res.Status != index.Found || len(res.Entries) != fresh {
+				t.Fatalf("hot %v: %v, %d rows", hot, res.Status, len(res.Entries))
+			}
+			r := rand.New(rand.NewPCG(testseed.Of(t), 0))
+			for range 100 {
+				k, rows := n-1-r.Uint64N(fresh), 10+r.IntN(200)
+				guess, got := g.c.Before(g.at(k), rows), 0
+				for got = 0; got < int(k) && g.at(k-uint64(got)).Compare(guess) >= 0; got++ {
+				}
+				if got < rows/3 || got > 3*rows+o.SlotsPerLeaf {
+					t.Errorf("hot %v: %d rows before row %d of %d, want %d", hot, got, k, n, rows)
+				}
+			}
+		})
+	}
+}

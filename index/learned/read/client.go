@@ -153,7 +153,8 @@ func (c *Client) Layout() (leaf.Layout, bool) {
 
 // Maintain implements index.Client. It loads the models, or fetches again the
 // parts that lookups have found stale. It READs through conn, a few rounds at a
-// time, at most all that is published.
+// time, at most all that is published. What the server changes meanwhile, again and
+// again, is left to the next call.
 func (c *Client) Maintain(ctx context.Context, conn rdma.Conn) error {
 	if !c.work.TryLock() {
 		return nil

@@ -32,8 +32,6 @@ const (
 	fetchBatchWords = 64 << 10
 )
 
-var errChanging = errors.New("read: published models keep changing")
-
 // post posts the batch. A READ that the fabric refuses is not an error here: the
 // caller checks its status, and a wrong address only shows that a hint is
 // stale.
@@ -67,6 +65,7 @@ func (f *fetcher) block(p model.Pointer) ([]uint64, error) {
 // load reads root, generation and directory, and the sub-models that the
 // budget allows, and makes them current. old lends what is the same.
 func (f *fetcher) load(old *cache) error {
+	var missing []int
 	for range loadTries {
 		b, err := f.block(model.NewPointer(f.c.root, model.RootWords))
 		if err != nil {
@@ -97,19 +96,18 @@ func (f *fetcher) load(old *cache) error {
 			if !ok {
 				continue
 			}
-			if err := f.subModels(h, old); err != nil {
+			if missing, err = f.subModels(h, old); err != nil {
 				return err
 			}
 		}
 		f.c.refreshes.Add(1)
 		f.c.cur.Store(h)
+		f.c.again(h, missing)
 		return nil
 	}
+	// Until the next Maintain the old models serve, or the server.
 	f.c.doubtful.Store(true)
-	if old != nil {
-		return nil // it still serves
-	}
-	return errChanging
+	return nil
 }
 
 // directory reads generation and chunks; false if they are gone by now.
@@ -164,12 +162,12 @@ func (f *fetcher) unlessReplaced(h *cache, err error) error {
 	return err
 }
 
-// subModels fetches all sub-models that the budget keeps. It skips those that
-// it cannot READ: they are fetched when a lookup misses them.
-func (f *fetcher) subModels(h, old *cache) error {
+// subModels fetches all sub-models that the budget keeps. It returns those that it
+// could not READ, because they were trained again meanwhile.
+func (f *fetcher) subModels(h, old *cache) (missing []int, err error) {
 	f.c.ttHeld = 0
 	if f.c.o.Budget == RouterOnly {
-		return nil
+		return nil, nil
 	}
 	var want []int
 	for i := range h.subs {
@@ -189,12 +187,11 @@ func (f *fetcher) subModels(h, old *cache) error {
 		}
 		want = append(want, i)
 	}
-	_, err := f.fetch(h, want)
-	return err
+	return f.fetch(h, want)
 }
 
 // fetch READs the blocks of the sub-models listed, in batches, and installs
-// them. It returns those it could not get.
+// them. It returns those it could not get. want is used up.
 func (f *fetcher) fetch(h *cache, want []int) (missing []int, err error) {
 	for len(want) > 0 {
 		n, words := 0, 0
@@ -227,7 +224,7 @@ func (f *fetcher) fetch(h *cache, want []int) (missing []int, err error) {
 		}
 		if len(asked) > 0 {
 			if err := f.post(); err != nil {
-				return nil, err
+				return append(missing, want...), err
 			}
 		}
 		for k, i := range asked {
@@ -254,7 +251,7 @@ func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
 	held.low, held.high, held.at, held.prefix = head.Low, head.High, head.At, strings.Clone(head.Prefix)
 	held.tail = newTailList(head.Tail)
 	s, old := &h.subs[i], h.held[i].Load()
-	if held.adopt(old, &h.Directory); old != nil && old.model.HasTT() {
+	if held.adopt(old, h); old != nil && old.model.HasTT() {
 		f.c.ttHeld -= old.model.TTBytes()
 	}
 	if f.keepTT(h, held.model.TTBytes()) {

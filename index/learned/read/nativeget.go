@@ -20,7 +20,7 @@ func (g *nativeGet) keep(key index.Key) bool {
 
 func (g *nativeGet) rowsMove() bool { return false }
 
-func (g *nativeGet) learn(from int) { g.o.learnNative(&g.o.view, g.o.addr, from) }
+func (g *nativeGet) learn(from int) { g.o.held.learnNative(&g.o.view, g.o.addr, from) }
 
 func (g *nativeGet) search(next *rdma.Batch) (see sight, finished bool) {
 	if see := sideOf(&g.o.view, g.o.key.Num); see != seeHere {

@@ -39,7 +39,9 @@ func (s *nativeScan) onFences(_, next *rdma.Batch) bool { return s.o.consumeAll(
 
 func (s *nativeScan) side(l *leafRead) sight { return sideOf(&l.view, s.cur) }
 
-func (s *nativeScan) learn(l *leafRead, from int) { s.o.learnNative(&l.view, l.addr, from) }
+func (s *nativeScan) learn(of *heldSub, l *leafRead, from int) {
+	of.learnNative(&l.view, l.addr, from)
+}
 
 func (s *nativeScan) cover(l *leafRead) bool {
 	high, bounded := l.view.High()

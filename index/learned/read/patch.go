@@ -139,6 +139,14 @@ func listOf(leaves []patchLeaf) leafList {
 
 func below(a, b index.Key) bool { return a.Num < b.Num || a.Num == b.Num && a.Str < b.Str }
 
+// all lists the leaves in ascending order. The list is not the caller's to change.
+func (p *patch) all() []patchLeaf {
+	if len(p.lately.leaves) == 0 {
+		return p.before.leaves
+	}
+	return merge(p.before.leaves, p.lately.leaves)
+}
+
 // with is p and one more leaf, seen now.
 func (p *patch) with(l patchLeaf) *patch {
 	lately := merge(p.lately.leaves, []patchLeaf{l})
@@ -179,15 +187,12 @@ func merge(old, late []patchLeaf) []patchLeaf {
 	return all
 }
 
-// learn remembers a leaf that a chase found. If several operations learn at
-// once, some leaves may be lost.
-func (f *finder) learn(l patchLeaf) {
-	if f.held != nil {
-		f.held.learn(l)
-	}
-}
-
+// learn remembers a leaf that a chase or a scan found. If several operations learn
+// at once, some leaves may be lost. A sub-model that is not held, nil, learns nothing.
 func (s *heldSub) learn(l patchLeaf) {
+	if s == nil {
+		return
+	}
 	if s.tail != nil {
 		s.tail.learn(s, l)
 		return
@@ -201,13 +206,13 @@ func (s *heldSub) learn(l patchLeaf) {
 }
 
 // learnNative remembers a leaf of native keys.
-func (f *finder) learnNative(v *leaf.Leaf, addr uint64, from int) {
+func (s *heldSub) learnNative(v *leaf.Leaf, addr uint64, from int) {
 	high, bounded := v.High()
-	f.learn(patchLeaf{low: index.Num(v.Low()), high: index.Num(high), bounded: bounded, addr: addr, from: from})
+	s.learn(patchLeaf{low: index.Num(v.Low()), high: index.Num(high), bounded: bounded, addr: addr, from: from})
 }
 
 // learnStrings remembers a leaf of string keys.
-func (f *finder) learnStrings(v *leaf.Fences, addr uint64, from int) {
+func (s *heldSub) learnStrings(v *leaf.Fences, addr uint64, from int) {
 	high, bounded := v.High()
-	f.learn(patchLeaf{low: index.Str(v.Low()), high: index.Str(high), bounded: bounded, addr: addr, from: from})
+	s.learn(patchLeaf{low: index.Str(v.Low()), high: index.Str(high), bounded: bounded, addr: addr, from: from})
 }

@@ -20,9 +20,14 @@ type staleList struct {
 	}
 }
 
-func (l *staleList) add(of *cache, i int) {
+// add adds a sub-model of a cache if that is still the current one, which is in cur:
+// a late caller must not empty the list of its successor.
+func (l *staleList) add(cur *atomic.Pointer[cache], of *cache, i int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if cur.Load() != of {
+		return
+	}
 	if l.mu.of != of {
 		l.mu.of, l.mu.subs = of, l.mu.subs[:0]
 	}
@@ -52,7 +57,15 @@ func (c *Client) missed(of *cache, i int) {
 	}
 	s := &of.subs[i]
 	if s.misses.Add(1) >= s.patience.Load() && c.cur.Load() == of && s.stale.CompareAndSwap(false, true) {
-		c.stale.add(of, i)
+		c.stale.add(&c.cur, of, i)
+	}
+}
+
+// again has the next Maintain look at sub-models of a cache once more.
+func (c *Client) again(of *cache, subs []int) {
+	for _, i := range subs {
+		of.subs[i].stale.Store(true)
+		c.stale.add(&c.cur, of, i)
 	}
 }
 
@@ -75,6 +88,7 @@ func (f *fetcher) refresh(h *cache) error {
 		}
 	}
 	if err := f.post(); err != nil {
+		f.c.again(h, stale)
 		return err
 	}
 	// The copy of the root may be torn: in any doubt the client reads it again.
@@ -102,6 +116,7 @@ func (f *fetcher) refresh(h *cache) error {
 	missing, err := f.fetch(h, want)
 	if len(missing) > 0 {
 		f.c.doubtful.Store(true)
+		f.c.again(h, missing)
 	}
 	return err
 }
@@ -110,7 +125,7 @@ func (f *fetcher) refresh(h *cache) error {
 func (c *Client) wantTT(of *cache, i int) {
 	s := &of.subs[i]
 	if c.o.Budget == PartTT && s.wanted.Add(1) == ttWantedLeast && c.cur.Load() == of && s.stale.CompareAndSwap(false, true) {
-		c.stale.add(of, i)
+		c.stale.add(&c.cur, of, i)
 	}
 }
 

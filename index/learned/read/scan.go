@@ -32,6 +32,7 @@ type leafRead struct {
 	state  leafState
 	view   leaf.Leaf // if readOK
 	locked int       // how often a row of the range was found locked
+	linked bool      // READ because a right link names it
 	guess  bool      // READ for no other reason than its address
 	// logical is the number of a leaf that is of a span.
 	logical int
@@ -132,9 +133,9 @@ type scanKind interface {
 	// side compares the first key that is not covered with the fences of a
 	// leaf.
 	side(l *leafRead) sight
-	// learn remembers a leaf that a search has reached, which began at logical
-	// leaf from; see patchLeaf.
-	learn(l *leafRead, from int)
+	// learn has a sub-model remember a leaf that a search has reached, which began
+	// at logical leaf from; see patchLeaf.
+	learn(of *heldSub, l *leafRead, from int)
 	// add adds the rows of a leaf to the result. more reports that it left rows
 	// out because of the limit. ok is false if a row is locked.
 	add(l *leafRead) (more, ok bool)
@@ -330,6 +331,7 @@ func (o *scanOp) modelOf(sub int) *model.SubModel {
 func (o *scanOp) readOn(alone bool, next *rdma.Batch) bool {
 	from := len(o.leaves)
 	o.readLeaf(o.want, next)
+	o.leaves[from].linked = o.linked
 	n := o.expected() - 1
 	if alone {
 		n = 0
@@ -447,7 +449,7 @@ func (o *scanOp) readLeaf(addr uint64, next *rdma.Batch) {
 		o.leaves = append(o.leaves, leafRead{})
 	}
 	l := &o.leaves[n]
-	l.addr, l.buf, l.locked, l.guess = addr, grow(l.buf, o.leafWords(o.tick)), 0, false
+	l.addr, l.buf, l.locked, l.linked, l.guess = addr, grow(l.buf, o.leafWords(o.tick)), 0, false, false
 	o.reread(l, next)
 }
 
@@ -596,7 +598,7 @@ func (o *scanOp) chase(l *leafRead, next *rdma.Batch) action {
 	}
 	if o.chases++; o.chases > chasesMax {
 		if o.consumed == 0 {
-			o.kind.learn(l, o.pred.Leaf)
+			o.kind.learn(o.held, l, o.pred.Leaf)
 		}
 		return endIf(o.fallback())
 	}
@@ -614,10 +616,13 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	before := len(o.res.Entries)
 	switch {
 	case o.consumed > 0:
+		if l.linked || l.guess {
+			o.note(l)
+		}
 	case o.lefts == 0 && o.chases > 0:
-		o.kind.learn(l, o.pred.Leaf)
+		o.kind.learn(o.held, l, o.pred.Leaf)
 	case o.lefts > 0 && o.span.wide():
-		o.kind.learn(l, -1)
+		o.kind.learn(o.held, l, -1)
 	}
 	more, ok := o.kind.add(l)
 	if !ok {
@@ -650,6 +655,32 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	}
 	o.follow(l)
 	return goOn
+}
+
+// note remembers a leaf that only right links have led to, if the models do not
+// name it. So a later lookup begins there, and a reverse scan knows what lies behind
+// the leaves that the models cover.
+func (o *scanOp) note(l *leafRead) {
+	sub := o.here()
+	if sub < 0 {
+		return
+	}
+	// A tail list names the leaf, or will.
+	held := o.h.held[sub].Load()
+	if held == nil || held.tail != nil || !held.model.HasTT() {
+		return
+	}
+	p := held.model.Predict(o.h.Input(o.key, held.prefix))
+	if o.lay.LeafAddr(p.ALN) == l.addr {
+		return
+	}
+	if known := held.patch.Load(); known != nil {
+		if k := known.leaf(o.key); k != nil && k.addr == l.addr && k.reaches(o.key) {
+			return
+		}
+	}
+	o.c.missed(o.h, sub)
+	o.kind.learn(held, l, p.Lo)
 }
 
 // follow goes to the leaf on the right.

@@ -54,16 +54,16 @@ func (g *stringGet) inside(f *leaf.Fences) {
 	o.res.Hint = o.addr
 	switch {
 	case o.lefts > 0:
-		o.learnStrings(f, o.addr, -1)
+		o.held.learnStrings(f, o.addr, -1)
 	case o.chases > 0:
-		o.learnStrings(f, o.addr, o.pred.Leaf)
+		o.held.learnStrings(f, o.addr, o.pred.Leaf)
 	}
 	o.chases, o.lefts = 0, 0
 }
 
 func (g *stringGet) learn(from int) {
 	if f, ok := g.o.view.Fences(); ok {
-		g.o.learnStrings(&f, g.o.addr, from)
+		g.o.held.learnStrings(&f, g.o.addr, from)
 	}
 }
 

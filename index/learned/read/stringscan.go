@@ -97,7 +97,9 @@ func (s *stringScan) takeFences(done *rdma.Batch) (finished bool) {
 
 func (s *stringScan) side(l *leafRead) sight { return sideOfFences(&l.fences, s.cur) }
 
-func (s *stringScan) learn(l *leafRead, from int) { s.o.learnStrings(&l.fences, l.addr, from) }
+func (s *stringScan) learn(of *heldSub, l *leafRead, from int) {
+	of.learnStrings(&l.fences, l.addr, from)
+}
 
 func (s *stringScan) cover(l *leafRead) bool {
 	if l.view.Last() || !l.fences.Above(s.hi) {

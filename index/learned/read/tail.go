@@ -82,8 +82,15 @@ func (l *tailList) take(of *heldSub, leaves []patchLeaf, next uint64) bool {
 
 // adopt takes over what an older copy of the same sub-model knows of splits since
 // the training of this one.
-func (s *heldSub) adopt(old *heldSub, d *model.Directory) {
-	if old == nil || old.tail == nil || s.tail == nil || old.tail.addr != s.tail.addr {
+func (s *heldSub) adopt(old *heldSub, h *cache) {
+	if old == nil {
+		return
+	}
+	if old.tail == nil && s.tail == nil && s.model.HasTT() {
+		s.adoptChased(old, h)
+		return
+	}
+	if old.tail == nil || s.tail == nil || old.tail.addr != s.tail.addr {
 		return
 	}
 	first, next, p := s.tail.next.Load(), old.tail.next.Load(), old.patch.Load()
@@ -98,12 +105,32 @@ func (s *heldSub) adopt(old *heldSub, d *model.Directory) {
 	var leaves []patchLeaf
 	for _, l := range p.before.leaves {
 		if l.number >= first {
-			l.from = s.model.Predict(d.Input(l.low, s.prefix)).Leaf
+			l.from = s.model.Predict(h.Input(l.low, s.prefix)).Leaf
 			leaves = append(leaves, l)
 		}
 	}
 	if len(leaves) > 0 {
 		s.patch.Store(&patch{before: listOf(leaves)})
+	}
+}
+
+// adoptChased takes over leaves that the model does not name: most of them were
+// split off after it had been trained.
+func (s *heldSub) adoptChased(old *heldSub, h *cache) {
+	p := old.patch.Load()
+	if p == nil {
+		return
+	}
+	var kept []patchLeaf
+	for _, l := range p.all() {
+		pred := s.model.Predict(h.Input(l.low, s.prefix))
+		if h.root.Layout.LeafAddr(pred.ALN) != l.addr {
+			l.from = pred.Lo
+			kept = append(kept, l)
+		}
+	}
+	if len(kept) > 0 {
+		s.patch.Store(&patch{before: listOf(kept)})
 	}
 }
 
