@@ -327,14 +327,14 @@ func (o *outcomes) export() (parts [][]byte, forgot bool) {
 	if len(b) > 0 {
 		parts = append(parts, b)
 	}
-	return parts, o.anyForgotten || len(o.forgetful) > 0
+	return parts, o.forgotFormer || len(o.forgot) > 0
 }
 
 // restoreForgotten remembers that sessions were forgotten.
 func (o *outcomes) restoreForgotten() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.anyForgotten = true
+	o.forgotFormer = true
 }
 
 // readOutcomes restores a part of what export returned.

@@ -304,13 +304,15 @@ func TestOutcomesInCheckpoint(t *testing.T) {
 // known after it, and that restored ones were too.
 func TestForgottenOutcomesStayInDoubt(t *testing.T) {
 	var answer wire.Code
+	now, former := wire.Sent{Incarnation: 1, Epoch: 2, At: time.Hour}, wire.Sent{Incarnation: 1, Epoch: 1, At: time.Minute}
 	reply := func(_ *rdma.Request, b []byte) { answer = wire.Code(b[0]) }
 	ask := func(o *outcomes, client uint64) wire.Code {
-		o.ask(wire.ID{Client: client, Seq: 1}, nil, &rdma.Request{Peer: 7, From: &rdma.Identity{Name: "anyone"}})
+		o.ask(wire.ID{Client: client, Seq: 1}, former, wire.OutcomeWait, &rdma.Request{Peer: 7, From: &rdma.Identity{Name: "anyone"}})
 		return answer
 	}
 	restored := func(sessions uint64, forgot bool) *outcomes {
-		o := newOutcomes(reply)
+		o := newOutcomes(reply, func() wire.Sent { return now })
+		o.remembers = true
 		for client := range sessions {
 			o.restore(wire.ID{Client: 1 + client, Seq: 1}, []byte{byte(wire.OK)})
 		}
@@ -323,14 +325,14 @@ func TestForgottenOutcomesStayInDoubt(t *testing.T) {
 		t.Errorf("nothing is forgotten, and a session that was never seen is answered %v", c)
 	}
 	o := restored(recoveredMax+1, false)
-	if c := ask(o, 1); c != wire.InDoubt {
-		t.Errorf("a restored session that was pushed out is answered %v, want %v", c, wire.InDoubt)
+	if c := ask(o, 1); c != wire.Forgotten {
+		t.Errorf("a restored session that was pushed out is answered %v, want %v", c, wire.Forgotten)
 	}
 	if _, forgot := o.export(); !forgot {
 		t.Error("the next checkpoint does not say that sessions were forgotten")
 	}
-	if c := ask(restored(0, true), 1); c != wire.InDoubt {
-		t.Errorf("a session that was forgotten before the restart is answered %v, want %v", c, wire.InDoubt)
+	if c := ask(restored(0, true), 1); c != wire.Forgotten {
+		t.Errorf("a session that was forgotten before the restart is answered %v, want %v", c, wire.Forgotten)
 	}
 	o = restored(1, false)
 	o.fates[1].since -= 2 * outcomesKeep
@@ -345,7 +347,7 @@ func TestForgottenOutcomesStayInDoubt(t *testing.T) {
 // repeated.
 func TestEqualOutcomesAreExportedEqually(t *testing.T) {
 	export := func() [][]byte {
-		o := newOutcomes(func(*rdma.Request, []byte) {})
+		o := newOutcomes(func(*rdma.Request, []byte) {}, func() (now wire.Sent) { return now })
 		for client := range uint64(3000) {
 			o.restore(wire.ID{Client: 1 + client*0x9e3779b97f4a7c15, Seq: 1}, make([]byte, 30))
 		}
@@ -566,12 +568,12 @@ func TestCheckpointWaitsForOutcomes(t *testing.T) {
 // TestDoubtsAreTold: a request whose outcome nobody here knows is told so once, and
 // so is every question until the outcome is known.
 func TestDoubtsAreTold(t *testing.T) {
-	answers := map[*rdma.Request][]wire.Code{}
-	o := newOutcomes(func(r *rdma.Request, resp []byte) { answers[r] = append(answers[r], wire.Code(resp[0])) })
+	answers, now := map[*rdma.Request][]wire.Code{}, wire.Sent{Incarnation: 1, Epoch: 1, At: time.Hour}
+	o := newOutcomes(func(r *rdma.Request, resp []byte) { answers[r] = append(answers[r], wire.Code(resp[0])) }, func() wire.Sent { return now })
 	request := func() *rdma.Request { return &rdma.Request{Peer: 1, From: &rdma.Identity{}} }
 	ask := func(id wire.ID) []wire.Code {
 		r := request()
-		o.ask(id, nil, r)
+		o.ask(id, now, wire.OutcomeWait, r)
 		return answers[r]
 	}
 	ok := []byte{byte(wire.OK)}
@@ -582,7 +584,7 @@ func TestDoubtsAreTold(t *testing.T) {
 		}
 	}
 	id, first, again := wire.ID{Client: 7, Seq: 1}, request(), request()
-	if !o.begin(id, first) || o.begin(id, again) {
+	if !o.begin(id, now, first) || o.begin(id, now, again) {
 		t.Fatal("a request runs twice, or never")
 	}
 	o.watch(id, time.Hour)
@@ -593,14 +595,14 @@ func TestDoubtsAreTold(t *testing.T) {
 	o.tellLate()
 	expect("a request in doubt", answers[first], wire.InDoubt)
 	expect("its repetition before", answers[again], wire.InDoubt)
-	o.begin(id, again)
+	o.begin(id, now, again)
 	expect("its repetition after", answers[again], wire.InDoubt, wire.InDoubt)
 	expect("a question", ask(id), wire.InDoubt)
 	o.end(id, first, ok)
 	expect("a request in doubt, when it has ended", answers[first], wire.InDoubt)
 	expect("a question, when it has ended", ask(id), wire.OK)
 	next := request()
-	if id.Seq = 2; !o.begin(id, next) {
+	if id.Seq = 2; !o.begin(id, now, next) {
 		t.Fatal("the next request does not run")
 	}
 	o.end(id, next, ok)
@@ -608,7 +610,7 @@ func TestDoubtsAreTold(t *testing.T) {
 
 	restored, question := wire.ID{Client: 8, Seq: 4}, request()
 	o.doubt(restored)
-	o.ask(restored, nil, question)
+	o.ask(restored, now, wire.OutcomeWait, question)
 	o.tellLate()
 	expect("a question about a restored transaction", answers[question])
 	for i := range o.late {
@@ -625,20 +627,20 @@ func TestDoubtsAreTold(t *testing.T) {
 // that was started again goes on: it has had the outcome, and the server has not yet
 // heard of it. A transaction whose request is running is waited for.
 func TestSessionOutlivesADoubt(t *testing.T) {
-	answers := map[*rdma.Request][]wire.Code{}
-	o := newOutcomes(func(r *rdma.Request, resp []byte) { answers[r] = append(answers[r], wire.Code(resp[0])) })
+	answers, now := map[*rdma.Request][]wire.Code{}, wire.Sent{Incarnation: 1, Epoch: 1, At: time.Hour}
+	o := newOutcomes(func(r *rdma.Request, resp []byte) { answers[r] = append(answers[r], wire.Code(resp[0])) }, func() wire.Sent { return now })
 	request := func() *rdma.Request { return &rdma.Request{Peer: 1, From: &rdma.Identity{}} }
 	ok := []byte{byte(wire.OK)}
 	o.doubt(wire.ID{Client: 7, Seq: 1})
 	asked, next, early := request(), request(), request()
-	o.ask(wire.ID{Client: 7, Seq: 1}, nil, asked)
-	if !o.begin(wire.ID{Client: 7, Seq: 5}, next) {
+	o.ask(wire.ID{Client: 7, Seq: 1}, now, wire.OutcomeWait, asked)
+	if !o.begin(wire.ID{Client: 7, Seq: 5}, now, next) {
 		t.Fatalf("the next transaction is refused: %v", answers[next])
 	}
 	if !slices.Equal(answers[asked], []wire.Code{wire.InDoubt}) {
 		t.Errorf("a question about the last one is answered %v", answers[asked])
 	}
-	if o.begin(wire.ID{Client: 7, Seq: 6}, early) || !slices.Equal(answers[early], []wire.Code{wire.Bad}) {
+	if o.begin(wire.ID{Client: 7, Seq: 6}, now, early) || !slices.Equal(answers[early], []wire.Code{wire.Bad}) {
 		t.Errorf("a transaction beside one that runs: %v", answers[early])
 	}
 	o.settle(wire.ID{Client: 7, Seq: 1}, []byte{byte(wire.Conflict)})

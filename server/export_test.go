@@ -104,8 +104,10 @@ func (s *Server) SetHorizon(part int, lowered bool) {
 	p.control.Store(horizonWord, horizon)
 }
 
-// SayDurable makes the server's hello that of a durable one.
+// SayDurable makes the server's hello that of a durable one, and its memory of former
+// lives complete.
 func (s *Server) SayDurable() error {
+	s.outcomes.remembers = true
 	return s.acquainted.change(func(h *wire.Hello) error {
 		h.Durable = true
 		return nil
@@ -121,3 +123,6 @@ const RunningStep = runningStep
 
 // LookAtClock moves the clock on.
 func (s *Server) LookAtClock() { s.running.Now() }
+
+// Present is a time at which a request may say that it was sent.
+func (s *Server) Present() wire.Sent { return s.present() }

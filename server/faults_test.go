@@ -12,6 +12,7 @@ import (
 	"drtmx/internal/history"
 	"drtmx/internal/testseed"
 	"drtmx/internal/wire"
+	"drtmx/rdma"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -147,6 +148,69 @@ func TestOutcomeOfRefusal(t *testing.T) {
 	}
 	if err := x.DB.Outcome(context.Background(), txn.ID{Client: 4711, Seq: 1}); !errors.Is(err, txn.ErrOutcomeUnknown) {
 		t.Errorf("outcome of nobody's transaction: %v", err)
+	}
+}
+
+// TestOutcomeIsFinal: a client that asks for the outcome of a commit on its way hears at
+// once that it never commits, although another server is paused, and however late it
+// then arrives. A commit that has arrived is committed, as its client hears.
+func TestOutcomeIsFinal(t *testing.T) {
+	x, client, _ := startHooked(t, newListSchema(4), 3, txn.Config{})
+	for _, arrives := range []bool{true, false} {
+		const key = 4 // at server 1
+		var body []byte
+		client.mu.Lock()
+		client.request = func(_ string, req []byte) {
+			if wire.Op(req[0]) == wire.OpCommit {
+				body = slices.Clone(req)
+			}
+		}
+		client.mu.Unlock()
+		client.set(func(_ string, op wire.Op, sent bool) error {
+			if op == wire.OpCommit && sent == arrives || op == wire.OpOutcome {
+				return errCut
+			}
+			return nil
+		})
+		before, err := x.value(inOrdered, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = x.put(inOrdered, key, before+1)
+		client.set(nil)
+		var lost *txn.UnknownOutcome
+		if !errors.As(err, &lost) || len(body) == 0 {
+			t.Fatalf("got %v, want an unknown outcome", err)
+		}
+		if err := x.net.Pause(x.addrs[0]); err != nil {
+			t.Fatal(err)
+		}
+		want := error(nil)
+		if !arrives {
+			want = txn.ErrConflict
+		}
+		for range 2 {
+			if err := x.DB.Outcome(t.Context(), lost.ID); !errors.Is(err, want) {
+				t.Errorf("outcome: %v, want %v", err, want)
+			}
+		}
+		if err := x.net.Resume(x.addrs[0]); err != nil {
+			t.Fatal(err)
+		}
+		c, err := x.net.Dial(t.Context(), x.addrs[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := rdma.Call(t.Context(), c, body, nil); err != nil || (wire.Code(resp[0]) == wire.OK) != arrives {
+			t.Errorf("the commit, when it arrives after all: %v, %v", resp, err)
+		}
+		c.Close()
+		if arrives {
+			before++
+		}
+		if v, err := x.value(inOrdered, key); err != nil || v != before {
+			t.Errorf("the value is %d, %v; want %d", v, err, before)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"testing"
+	"time"
 
 	"drtmx/index"
 	"drtmx/internal/wire"
@@ -9,6 +10,7 @@ import (
 	"drtmx/rdma/inproc"
 	"drtmx/server"
 	"drtmx/tables"
+	"drtmx/txn"
 )
 
 // flood is a server of one partition and connections of one identity to it, on
@@ -56,19 +58,19 @@ func (f *flood) call(c rdma.Conn, req []byte) wire.Code {
 
 // insert is the first commit of a session.
 func (f *flood) insert(client, key uint64) []byte {
-	return wire.AppendCommit(nil, wire.OpCommit, &wire.Commit{ID: wire.ID{Client: client, Seq: 1}, Parts: []wire.Part{{
+	return f.insertAt(f.cl.Servers[0].Present(), client, key)
+}
+
+func (f *flood) insertAt(sent wire.Sent, client, key uint64) []byte {
+	return wire.AppendCommit(nil, wire.OpCommit, &wire.Commit{ID: wire.ID{Client: client, Seq: 1}, Sent: sent, Parts: []wire.Part{{
 		Writes: []wire.Write{{Index: uint16(f.row.Primary().ID), Op: wire.Insert, Key: index.Num(key), Row: f.row.NewRow()}},
 	}}}, nil)
 }
 
-// question asks for the outcome of a session's first commit. Unless peek is set
-// the server refuses the commit from then on, if it has not seen it.
-func question(client uint64, peek bool) []byte {
-	req := wire.AppendID([]byte{byte(wire.OpOutcome)}, wire.ID{Client: client, Seq: 1})
-	if peek {
-		req = append(req, 1)
-	}
-	return req
+// question asks for the outcome of a session's first commit, which was sent at a time.
+// The server refuses the commit from then on, if it has not seen it.
+func question(client uint64, sent wire.Sent) []byte {
+	return wire.AppendOutcome(nil, wire.ID{Client: client, Seq: 1}, sent, wire.OutcomeWait)
 }
 
 // TestMadeUpSessionsPushOutNobody sends more sessions than a server remembers,
@@ -87,7 +89,7 @@ func TestMadeUpSessionsPushOutNobody(t *testing.T) {
 	flood := func(c rdma.Conn, n int) {
 		for range n {
 			made++
-			f.call(c, question(made, false))
+			f.call(c, question(made, f.cl.Servers[0].Present()))
 		}
 	}
 	flood(other, 1<<17+100)
@@ -104,23 +106,32 @@ func TestMadeUpSessionsPushOutNobody(t *testing.T) {
 	}
 }
 
-// TestForgottenOutcomesAreInDoubt: a commit whose outcome was pushed out by
+// TestForgottenOutcomesAreNotDenied: a commit whose outcome was pushed out by
 // thousands of later sessions of the same identity, all without connection, is
-// never said not to have committed: its client would repeat it.
-func TestForgottenOutcomesAreInDoubt(t *testing.T) {
+// never said not to have committed: its client would repeat it. No copy of it is
+// executed, nor is a commit that was refused before it came, although the refusal is
+// forgotten too. What was sent afterwards has certain answers, and is executed.
+func TestForgottenOutcomesAreNotDenied(t *testing.T) {
 	f := newFlood(t)
-	const mine, unseen = 1 << 40, 2 << 40
-	victim := f.dial()
-	if c := f.call(victim, f.insert(mine, 1)); c != wire.OK {
-		t.Fatalf("first commit: %v", c)
+	s := f.cl.Servers[0]
+	const mine, unseen, fresh, late = 1 << 40, 2 << 40, 3 << 40, 4 << 40
+	victim, sent := f.dial(), s.Present()
+	for client, want := range map[uint64]wire.Code{mine: wire.OK, unseen: wire.Unknown} {
+		req := question(client, sent)
+		if client == mine {
+			req = f.insertAt(sent, mine, 1)
+		}
+		if c := f.call(victim, req); c != want {
+			t.Fatalf("at first: %v, want %v", c, want)
+		}
 	}
 	victim.Close()
 	asking := f.dial()
 	defer asking.Close()
-	if c := f.call(asking, question(unseen, false)); c != wire.Unknown {
+	if c := f.call(asking, question(late, sent)); c != wire.Unknown {
 		t.Errorf("nothing is forgotten, and a commit that was never seen is answered %v", c)
 	}
-	if c := f.call(asking, question(unseen, true)); c != wire.Aborted {
+	if c := f.call(asking, question(late, sent)); c != wire.Aborted {
 		t.Errorf("a commit that is refused from now on is answered %v", c)
 	}
 	for made, conns := uint64(0), 0; conns < 20; conns++ {
@@ -131,12 +142,34 @@ func TestForgottenOutcomesAreInDoubt(t *testing.T) {
 		}
 		c.Close()
 	}
-	for range 3 { // the question itself changes nothing
-		if c := f.call(asking, question(mine, true)); c != wire.Unknown {
-			t.Errorf("a forgotten commit is answered %v, to who only wants to know", c)
+	for client, key := range map[uint64]uint64{mine: 2, unseen: 3} { // another key, or it would be refused for the first
+		if c := f.call(asking, f.insertAt(sent, client, key)); c != wire.Conflict {
+			t.Errorf("a late commit of session %x is answered %v", client, c)
 		}
-		if c := f.call(asking, question(mine, false)); c != wire.InDoubt {
-			t.Errorf("a forgotten commit is answered %v, want %v", c, wire.InDoubt)
+	}
+	for range 3 { // the question itself changes nothing
+		if c := f.call(asking, question(mine, sent)); c != wire.Forgotten {
+			t.Errorf("a forgotten commit is answered %v, want %v", c, wire.Forgotten)
+		}
+		if c := f.call(asking, f.insertAt(sent, mine, 2)); c != wire.Forgotten {
+			t.Errorf("a forgotten commit that comes again is answered %v, want %v", c, wire.Forgotten)
+		}
+	}
+	for now := s.Present().At; s.Present().At == now; {
+		time.Sleep(time.Millisecond)
+	}
+	if c := f.call(asking, question(fresh, s.Present())); c != wire.Unknown {
+		t.Errorf("a commit sent since is answered %v, want %v", c, wire.Unknown)
+	}
+	if c := f.call(asking, f.insert(fresh+1, 4)); c != wire.OK {
+		t.Errorf("a commit sent since is answered %v", c)
+	}
+	for key, want := range map[uint64]bool{1: true, 2: false, 3: false, 4: true} {
+		if err := f.cl.DB.View(t.Context(), func(x *txn.Txn) error {
+			_, err := x.Get(f.row, tables.Num(key))
+			return err
+		}); want != (err == nil) {
+			t.Errorf("key %d: %v", key, err)
 		}
 	}
 }

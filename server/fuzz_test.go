@@ -50,6 +50,8 @@ func hostileSeeds(cl *Cluster) [][]byte {
 		}
 		return b
 	}
+	now := cl.Servers[0].present()
+	one.Sent, two.Sent = now, now
 	seeds := [][]byte{
 		{},
 		{byte(wire.OpHello)},
@@ -71,9 +73,10 @@ func hostileSeeds(cl *Cluster) [][]byte {
 		message(wire.OpResolve, twophase.Ask, nil),
 		message(wire.OpResolve, twophase.Settled, nil),
 		wire.AppendCommit(nil, wire.OpValidate, &one, nil),
-		wire.AppendID([]byte{byte(wire.OpOutcome)}, id),
-		wire.AppendCall(nil, wire.ID{Client: 11, Seq: 1}, 0, 0, 0, 0, "transfer", transferArgs(1, 2, 3)),
-		wire.AppendCall(nil, wire.ID{Client: 12, Seq: 1}, 0, 0, 0, 1, "transfer", []byte("short")),
+		wire.AppendOutcome(nil, id, now, wire.OutcomeWait),
+		wire.AppendOutcome(nil, id, now, wire.OutcomeSettle),
+		wire.AppendCall(nil, wire.ID{Client: 11, Seq: 1}, now, 0, 0, 0, 0, "transfer", transferArgs(1, 2, 3)),
+		wire.AppendCall(nil, wire.ID{Client: 12, Seq: 1}, now, 0, 0, 0, 1, "transfer", []byte("short")),
 		wire.AppendReads(nil, []wire.Read{{Index: uint16(acctID), Lo: index.Num(3)}, {Index: uint16(entryID), Scan: true, Hi: index.Num(^uint64(0)), Limit: ^uint32(0)}}),
 		wire.AppendReads(nil, []wire.Read{{Index: uint16(acctID), Lo: index.Num(3), At: 1}, {Index: uint16(entryID), Scan: true, Hi: index.Num(^uint64(0)), Limit: 9, At: 1}}),
 		append([]byte{byte(wire.OpLoad), 0, 0, byte(entryID), 0, 0, 0, 0, 0}, make([]byte, 8+entry.RowBytes())...),

@@ -92,12 +92,12 @@ func (s *Server) serve(r *rdma.Request) {
 	case wire.OpPrepare, wire.OpHandOver, wire.OpDecide, wire.OpResolve:
 		s.handleMessages(r, w, &d, op)
 	case wire.OpOutcome:
-		id := d.ID()
-		if d.Err() != nil {
+		id, sent, how := d.ID(), d.Sent(), d.U8()
+		if d.End() != nil || how > wire.OutcomeSettle {
 			s.refuse(r, "malformed question about an outcome")
 			return
 		}
-		if !s.outcomes.ask(id, d.Rest(), r) {
+		if !s.outcomes.ask(id, sent, how, r) {
 			s.forbidden.session.Add(1)
 		}
 	case wire.OpGoodbye:
@@ -327,7 +327,7 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	id := w.commit.ID
 	s.saw(w.commit.Seen)
-	if !s.outcomes.begin(id, r) {
+	if !s.outcomes.begin(id, w.commit.Sent, r) {
 		return
 	}
 	if p := s.single(&w.commit); p != nil {
@@ -411,7 +411,7 @@ func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
 		return
 	}
 	s.saw(w.call.Seen)
-	if !s.outcomes.begin(id, r) {
+	if !s.outcomes.begin(id, w.call.Sent, r) {
 		return
 	}
 	s.calls.Add(1)

@@ -125,3 +125,8 @@ func (s *Server) logSealed(p *partition, took time.Duration) {
 	}
 	s.log.Info("partition sealed", "partition", p.id, "rows", rows, "used_bytes", p.arena.Used(), "took", took)
 }
+
+// present is a time that a request which arrives now may say it was sent at.
+func (s *Server) present() wire.Sent {
+	return wire.Sent{Incarnation: s.incarnation, Epoch: s.cfg.Epoch, At: s.running.Last()}
+}

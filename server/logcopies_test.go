@@ -637,7 +637,7 @@ func askLastOutcome(t testing.TB, ctx context.Context, c *copied) (wire.Code, er
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	resp, err := rdma.Call(ctx, conn, append(wire.AppendID([]byte{byte(wire.OpOutcome)}, of), wire.OutcomePeek), nil)
+	resp, err := rdma.Call(ctx, conn, wire.AppendOutcome(nil, of, wire.Sent{}, wire.OutcomeSettle), nil)
 	if err != nil {
 		return 0, err
 	}

@@ -6,7 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"drtmx/index"
 	"drtmx/internal/clock"
+	"drtmx/internal/exec"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -19,24 +21,37 @@ import (
 // Each remembered outcome is charged to an account: the connection that the
 // session uses, and once that connection is gone, the identity of its peer.
 // Each account has its own bounds, so a peer that makes up sessions displaces
-// only its own outcomes. A session that is displaced, or whose time has passed,
-// may have committed: from then on a session of that identity that the server
-// does not remember is in doubt, not unknown. Answers are kept up to a bound in bytes. Above it, the
+// only its own outcomes. Answers are kept up to a bound in bytes. Above it, the
 // largest accounts lose the results of their oldest answers, but keep whether
 // the transaction committed.
+//
+// A session that is displaced, or whose time has passed, may have committed, and
+// copies of its requests may still be on their way. So each request says when it was
+// sent, by the running clock of this life of the server, or earlier; and the server
+// keeps for each identity the time up to which it has forgotten outcomes. A request
+// is executed only if it was sent after that time, in this life and not long ago; and
+// a question about a session that is not remembered has a certain answer only if the
+// transaction was sent after that time.
 type outcomes struct {
 	reply func(*rdma.Request, []byte)
+	// sent is the present, by the running clock of this life.
+	sent func() wire.Sent
+	// remembers: the outcomes of former lives were restored, but for those that
+	// were forgotten.
+	remembers bool
+	// Bounds, of which there are defaults below.
+	ofPeerMax, ofGoneMax, forgotMax int
 
 	mu       sync.Mutex
 	fates    map[uint64]*fate
 	accounts map[accountKey]*account
 	bytes    int // total size of the kept answers
-	// forgetful are identities of whose sessions some were forgotten although
-	// they may still ask; above forgetfulMax, all identities count as such.
-	forgetful map[string]struct{}
-	// anyForgotten: sessions whose identity is not known were forgotten, or some
-	// were before the server was restored; all identities count as such.
-	anyForgotten bool
+	// forgot has the identities of whose sessions some were forgotten, and the time
+	// before which requests of them were sent. forgotMost is that time for all others.
+	forgot     map[string]time.Duration
+	forgotMost time.Duration
+	// forgotFormer: outcomes of former lives were forgotten.
+	forgotFormer bool
 	// late are the transactions that clients wait for although nobody here knows
 	// when they will be decided: see lateAfter.
 	late []lateFate
@@ -61,17 +76,18 @@ const (
 	// outcomesOfAccountBytesMax those of one account.
 	outcomesBytesMax          = 64 << 20
 	outcomesOfAccountBytesMax = 4 << 20
-	// forgetfulMax bounds the identities that are known one by one.
-	forgetfulMax = 1 << 12
+	// forgottenMax bounds the identities whose forgotten sessions are known apart.
+	forgottenMax = 1 << 12
 	// reusedAnswerBytes bounds the answer buffer that a session reuses for its
 	// next answer.
 	reusedAnswerBytes = 4 << 10
 	// outcomesKeep is the time for which a session is remembered after its
 	// connection is gone, since its client may reconnect and ask. A session
 	// that has said goodbye does not ask; it is remembered only as long as a
-	// copy of its last request may arrive late.
+	// copy of its last request may arrive late and be executed. These are times of
+	// the running clock.
 	outcomesKeep       = 10 * time.Minute
-	outcomesKeepClosed = 30 * time.Second
+	outcomesKeepClosed = 3 * index.MaxCommitAge / 2
 	// lateAfter is how long a client of a durable server waits for a decision that
 	// another server has not given. It then hears that the outcome is in doubt, and
 	// asks for as long as its deadline or its patience lets it. So no client waits
@@ -100,20 +116,24 @@ type fate struct {
 	seq      uint64
 	done     bool
 	restored bool // from the log, and nobody has used the session since
+	former   bool // the transaction is of a former life of the server
 	left     bool // in doubt since a former life of the server: no request of it is running
 	closed   bool // the session has said goodbye
-	doubted  bool // the transaction is refused from now on, but may have committed
 	resp     []byte
 	running  *rdma.Request   // the request, nil if it has its answer
 	doubtful bool            // not done, and clients are told that the outcome is in doubt
 	waiting  []*rdma.Request // repeats of a request still running
-	since    time.Duration   // when its connection ended, by clock.Fast
+	last     time.Duration   // when a request or a question came last, by the running clock
+	since    time.Duration   // when its connection ended, by the running clock
 	of       *account
 	at       *list.Element
 }
 
-func newOutcomes(reply func(*rdma.Request, []byte)) *outcomes {
-	return &outcomes{reply: reply, fates: map[uint64]*fate{}, accounts: map[accountKey]*account{}, forgetful: map[string]struct{}{}}
+func newOutcomes(reply func(*rdma.Request, []byte), sent func() wire.Sent) *outcomes {
+	return &outcomes{
+		reply: reply, sent: sent, ofPeerMax: outcomesOfPeerMax, ofGoneMax: outcomesOfGoneMax, forgotMax: forgottenMax,
+		fates: map[uint64]*fate{}, accounts: map[accountKey]*account{}, forgot: map[string]time.Duration{},
+	}
 }
 
 func (o *outcomes) account(k accountKey, who string) *account {
@@ -128,18 +148,21 @@ func (o *outcomes) account(k accountKey, who string) *account {
 // find returns the fate of a session, charged to the connection of r.
 func (o *outcomes) find(client uint64, r *rdma.Request) *fate {
 	f := o.fates[client]
+	if f != nil {
+		f.last = o.sent().At
+	}
 	if f != nil && f.of.key.peer == r.Peer && f.of.key.gone == "" {
 		f.of.fates.MoveToBack(f.at)
 		return f
 	}
 	a := o.account(accountKey{peer: r.Peer}, r.From.String())
 	if f == nil {
-		f = &fate{client: client, owner: *r.From}
+		f = &fate{client: client, owner: *r.From, last: o.sent().At}
 		o.fates[client] = f
 	} else {
 		o.leave(f)
 	}
-	o.enter(f, a, outcomesOfPeerMax)
+	o.enter(f, a, o.ofPeerMax)
 	return f
 }
 
@@ -164,25 +187,48 @@ func (o *outcomes) leave(f *fate) {
 	}
 }
 
+// forget forgets a session although copies of its requests may be on their way.
 func (o *outcomes) forget(f *fate) {
-	if f.restored {
-		o.anyForgotten = true
-	} else if !f.closed && len(o.forgetful) <= forgetfulMax {
-		o.forgetful[f.owner.String()] = struct{}{}
+	who := f.owner.String()
+	switch _, known := o.forgot[who]; {
+	case f.former:
+		o.forgotFormer = true
+	case known || len(o.forgot) < o.forgotMax:
+		o.forgot[who] = max(o.forgot[who], f.last+1)
+	default:
+		o.forgotMost = max(o.forgotMost, f.last+1)
 	}
+	o.drop(f)
+}
+
+// drop removes a session of which nothing can come that is executed.
+func (o *outcomes) drop(f *fate) {
 	o.leave(f)
 	o.bytes -= cap(f.resp)
 	delete(o.fates, f.client)
 }
 
-// mayHaveForgotten reports whether a session that is not remembered may have
-// sent a transaction before.
-func (o *outcomes) mayHaveForgotten(who *rdma.Identity) bool {
-	if o.anyForgotten || len(o.forgetful) > forgetfulMax {
-		return true
+// remembered reports whether all outcomes of transactions are remembered that an
+// identity has sent at a time.
+func (o *outcomes) remembered(sent wire.Sent, who *rdma.Identity) bool {
+	if now := o.sent(); sent.Incarnation != now.Incarnation || sent.Epoch != now.Epoch {
+		return o.remembers && sent.Incarnation == now.Incarnation && !o.forgotFormer
 	}
-	_, ok := o.forgetful[who.String()]
-	return ok
+	return sent.At >= o.forgotMost && (len(o.forgot) == 0 || sent.At >= o.forgot[who.String()])
+}
+
+// admits reports whether a request is certainly the first one of its transaction, if no
+// other is remembered. One that is not admitted never will be, nor will its copies: all
+// were sent at the same time.
+func (o *outcomes) admits(sent wire.Sent, who *rdma.Identity) (bool, exec.Cause) {
+	now := o.sent()
+	switch {
+	case sent.Incarnation != now.Incarnation || sent.Epoch != now.Epoch:
+		return false, exec.CauseFence
+	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge || !o.remembered(sent, who):
+		return false, exec.CauseLate
+	}
+	return true, 0
 }
 
 // keep stores an answer within the bounds.
@@ -234,16 +280,24 @@ func (o *outcomes) dropResult(f *fate) {
 }
 
 // begin admits a request, or answers it if the same request came before.
-func (o *outcomes) begin(id wire.ID, r *rdma.Request) (run bool) {
+func (o *outcomes) begin(id wire.ID, sent wire.Sent, r *rdma.Request) (run bool) {
 	if id.Seq == 0 { // a session begins at 1: 0 is a fate without a transaction
 		o.reply(r, verdict{code: wire.Bad, text: "transaction number 0"}.append(nil))
 		return false
 	}
 	o.mu.Lock()
-	if f := o.fates[id.Client]; f != nil && !f.belongsTo(r.From) {
+	was := o.fates[id.Client]
+	if was != nil && !was.belongsTo(r.From) {
 		o.mu.Unlock()
 		o.refuse(r)
 		return false
+	}
+	if was == nil || id.Seq > was.seq {
+		if ok, cause := o.admits(sent, r.From); !ok {
+			o.mu.Unlock()
+			o.reply(r, conflict(cause).append(nil))
+			return false
+		}
 	}
 	f := o.find(id.Client, r)
 	switch {
@@ -251,7 +305,7 @@ func (o *outcomes) begin(id wire.ID, r *rdma.Request) (run bool) {
 		// A session that goes on has had the outcome of its last transaction, even if
 		// this server must still ask others for it.
 		asked := f.waiting
-		f.seq, f.done, f.closed, f.doubted, f.running, f.doubtful, f.left, f.waiting = id.Seq, false, false, false, r, false, false, nil
+		f.seq, f.done, f.former, f.closed, f.running, f.doubtful, f.left, f.waiting = id.Seq, false, false, false, r, false, false, nil
 		if cap(f.resp) > reusedAnswerBytes { // the session has already received it
 			o.resize(f, nil)
 		}
@@ -359,7 +413,7 @@ func (o *outcomes) restore(id wire.ID, resp []byte) {
 	} else {
 		f.of.fates.MoveToBack(f.at)
 	}
-	f.seq, f.done, f.doubtful, f.left, f.since = id.Seq, true, false, false, clock.Fast()
+	f.seq, f.done, f.former, f.doubtful, f.left = id.Seq, true, true, false, false
 	o.keep(f, resp)
 }
 
@@ -405,12 +459,10 @@ func (o *outcomes) refuse(r *rdma.Request) {
 }
 
 // ask answers the outcome of a transaction to the client that owns the session.
-// Other clients get a refusal, and ask returns false. Unless how says
-// wire.OutcomePeek, an unknown transaction is refused from now on. That it is
-// unknown means that it has not committed only if it cannot have been forgotten.
-func (o *outcomes) ask(id wire.ID, how []byte, r *rdma.Request) (allowed bool) {
-	settle := len(how) > 0 && how[0] == wire.OutcomeSettle
-	peek := len(how) > 0 && !settle
+// Other clients get a refusal, and ask returns false. An unknown transaction is
+// refused from now on, so the answer is final. That it is unknown means that it has
+// not committed only if it cannot have been forgotten.
+func (o *outcomes) ask(id wire.ID, sent wire.Sent, how byte, r *rdma.Request) (allowed bool) {
 	o.mu.Lock()
 	f := o.fates[id.Client]
 	resp := []byte{byte(wire.Unknown)}
@@ -419,7 +471,7 @@ func (o *outcomes) ask(id wire.ID, how []byte, r *rdma.Request) (allowed bool) {
 		o.mu.Unlock()
 		o.refuse(r)
 		return false
-	case f != nil && f.seq == id.Seq && !f.done && (settle || f.doubtful):
+	case f != nil && f.seq == id.Seq && !f.done && (how == wire.OutcomeSettle || f.doubtful):
 		resp[0] = byte(wire.InDoubt)
 	case f != nil && f.seq == id.Seq && !f.done:
 		if f.running == nil && len(f.waiting) == 0 { // restored: it depends on other servers
@@ -428,18 +480,19 @@ func (o *outcomes) ask(id wire.ID, how []byte, r *rdma.Request) (allowed bool) {
 		f.waiting = append(f.waiting, r)
 		o.mu.Unlock()
 		return true
-	case f != nil && f.seq == id.Seq && peek && f.doubted:
 	case f != nil && f.seq == id.Seq:
 		resp = append([]byte(nil), f.resp...)
 	case f != nil && f.seq < id.Seq && !f.done:
 		resp[0] = byte(wire.InDoubt) // a session has at most one running transaction
-	case !peek && (f == nil || f.seq < id.Seq):
+	case f != nil && f.seq > id.Seq: // its client has gone on, and so knew
+		resp[0] = byte(wire.Forgotten)
+	default:
 		answer := wire.Aborted
-		if f == nil && o.mayHaveForgotten(r.From) {
-			answer, resp[0] = wire.InDoubt, byte(wire.InDoubt)
+		if !o.remembered(sent, r.From) {
+			answer, resp[0] = wire.Forgotten, byte(wire.Forgotten)
 		}
 		f = o.find(id.Client, r)
-		f.seq, f.done, f.doubted = id.Seq, true, answer == wire.InDoubt
+		f.seq, f.done = id.Seq, true
 		o.keep(f, []byte{byte(answer)})
 	}
 	o.mu.Unlock()
@@ -464,14 +517,14 @@ func (o *outcomes) goodbye(client uint64, r *rdma.Request) {
 func (o *outcomes) disconnected(peer rdma.PeerID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now := clock.Fast()
+	now := o.sent().At
 	if a := o.accounts[accountKey{peer: peer}]; a != nil {
 		for e := a.fates.Front(); e != nil; {
 			f := e.Value.(*fate)
 			e = e.Next()
 			o.leave(f)
 			f.since = now
-			o.enter(f, o.account(accountKey{gone: a.who, closed: f.closed}, a.who), outcomesOfGoneMax)
+			o.enter(f, o.account(accountKey{gone: a.who, closed: f.closed}, a.who), o.ofGoneMax)
 		}
 	}
 	for k, a := range o.accounts {
@@ -484,7 +537,11 @@ func (o *outcomes) disconnected(peer rdma.PeerID) {
 		}
 		for e := a.fates.Front(); e != nil && now-e.Value.(*fate).since > keep; {
 			f := e.Value.(*fate)
-			if e = e.Next(); f.done {
+			switch e = e.Next(); {
+			case !f.done:
+			case k.closed:
+				o.drop(f) // copies of its requests are too old by now
+			default:
 				o.forget(f)
 			}
 		}

@@ -218,10 +218,10 @@ func requestBodies(cat *tables.Catalog, session uint64) map[wire.Op][][]byte {
 	}
 	return map[wire.Op][][]byte{
 		wire.OpCommit:  {wire.AppendCommit(nil, wire.OpCommit, commit(session+1, 1), nil)},
-		wire.OpCall:    {wire.AppendCall(nil, wire.ID{Client: session + 2, Seq: 1}, 0, 0, 0, 0, "transfer", transferArgs(1, 2, 3))},
+		wire.OpCall:    {wire.AppendCall(nil, wire.ID{Client: session + 2, Seq: 1}, wire.Sent{}, 0, 0, 0, 0, "transfer", transferArgs(1, 2, 3))},
 		wire.OpPrepare: {message(wire.OpPrepare, twophase.Prepare, commit(session+3, 2))},
 		wire.OpDecide:  {message(wire.OpDecide, twophase.Decide, nil)},
-		wire.OpOutcome: {wire.AppendID([]byte{byte(wire.OpOutcome)}, wire.ID{Client: session + 5, Seq: 1})},
+		wire.OpOutcome: {wire.AppendOutcome(nil, wire.ID{Client: session + 5, Seq: 1}, wire.Sent{}, wire.OutcomeWait)},
 		wire.OpResolve: {message(wire.OpResolve, twophase.Ask, nil)},
 		wire.OpReserve: {wire.AppendReserve(nil, session+6, 0, &wire.Turn{Wait: time.Second, Rows: []wire.RowName{wire.NameRow(uint16(entry.ID), index.Num(1))}})},
 	}
@@ -275,7 +275,7 @@ func TestTablesOfAClient(t *testing.T) {
 			for _, ix := range cat.Indexes {
 				mine := ix.Table.Name() == "entry"
 				seq++
-				write := wire.Commit{ID: wire.ID{Client: 201, Seq: seq}, Parts: []wire.Part{{
+				write := wire.Commit{ID: wire.ID{Client: 201, Seq: seq}, Sent: s.present(), Parts: []wire.Part{{
 					Writes: []wire.Write{{Index: uint16(ix.ID), Op: wire.Put, Key: index.Num(7), Row: make([]byte, ix.RowBytes)}},
 				}}}
 				for what, req := range map[string][]byte{
@@ -291,7 +291,7 @@ func TestTablesOfAClient(t *testing.T) {
 				}
 			}
 			for what, req := range map[string][]byte{
-				"call": wire.AppendCall(nil, wire.ID{Client: 202, Seq: 1}, 0, 0, 0, 0, "transfer", transferArgs(1, 2, 3)),
+				"call": wire.AppendCall(nil, wire.ID{Client: 202, Seq: 1}, s.present(), 0, 0, 0, 0, "transfer", transferArgs(1, 2, 3)),
 				"seal": {byte(wire.OpSeal)}, "empty": {byte(wire.OpEmpty)}, "backup": {byte(wire.OpBackup), wire.BackupBegin},
 			} {
 				if code := ask(t, c, req); code != wire.Forbidden {
@@ -328,12 +328,12 @@ func TestASessionIsItsClients(t *testing.T) {
 			s := servers[0]
 			entry := cat.MustTable("entry").Primary()
 			req := func(seq uint64) []byte {
-				return wire.AppendCommit(nil, wire.OpCommit, &wire.Commit{ID: wire.ID{Client: 301, Seq: seq}, Parts: []wire.Part{{
+				return wire.AppendCommit(nil, wire.OpCommit, &wire.Commit{ID: wire.ID{Client: 301, Seq: seq}, Sent: s.present(), Parts: []wire.Part{{
 					Writes: []wire.Write{{Index: uint16(entry.ID), Op: wire.Put, Key: index.Num(seq), Row: make([]byte, entry.RowBytes)}},
 				}}}, nil)
 			}
 			outcome := func(seq uint64) []byte {
-				return wire.AppendID([]byte{byte(wire.OpOutcome)}, wire.ID{Client: 301, Seq: seq})
+				return wire.AppendOutcome(nil, wire.ID{Client: 301, Seq: seq}, s.present(), wire.OutcomeWait)
 			}
 			honest := f.dial(t, rdma.Identity{Role: rdma.RoleWriter, Name: "honest"}, s.Addr())
 			thief := f.dial(t, rdma.Identity{Role: rdma.RoleLoader, Name: "thief"}, s.Addr())
@@ -343,7 +343,6 @@ func TestASessionIsItsClients(t *testing.T) {
 			for seq := uint64(1); seq < 100; seq++ {
 				for what, code := range map[string]wire.Code{
 					"question": ask(t, thief, outcome(seq)),
-					"peek":     ask(t, thief, append(outcome(seq), 1)),
 					"commit":   ask(t, thief, req(seq)),
 				} {
 					if code != wire.Forbidden {

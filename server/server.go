@@ -302,7 +302,7 @@ func New(c Config) (*Server, error) {
 	s := &Server{
 		cfg: c, incarnation: c.Incarnation, parts: make([]*partition, c.Partitions), procs: map[string]*exec.Procedure{},
 	}
-	s.outcomes = newOutcomes(s.tellOutcome)
+	s.outcomes = newOutcomes(s.tellOutcome, s.present)
 	s.elsewhere.max, s.elsewhere.time = MaxCallsElsewhere, MaxCallTime
 	if s.log = c.Log; s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

@@ -117,7 +117,7 @@ func TestEveryLostReplyIsCounted(t *testing.T) {
 	// The session of another client.
 	one, two := rdma.Identity{Role: rdma.RoleWriter, Name: "one"}, rdma.Identity{Role: rdma.RoleWriter, Name: "two"}
 	commit := requestBodies(cat, 1<<30)[wire.OpCommit][0]
-	outcome := wire.AppendID([]byte{byte(wire.OpOutcome)}, wire.ID{Client: 1<<30 + 1, Seq: 1})
+	outcome := wire.AppendOutcome(nil, wire.ID{Client: 1<<30 + 1, Seq: 1}, wire.Sent{}, wire.OutcomeWait)
 	for _, req := range [][]byte{commit, commit, outcome} {
 		send(one, peer+1, req)
 		send(two, peer+2, req)

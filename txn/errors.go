@@ -2,6 +2,7 @@ package txn
 
 import (
 	"fmt"
+	"time"
 
 	"drtmx/internal/exec"
 	"drtmx/tables"
@@ -77,10 +78,16 @@ var (
 // snapshot and the bounds of what a partition keeps.
 type SnapshotTooOld = exec.SnapshotTooOld
 
-// ID identifies a transaction that writes.
+// ID identifies a transaction that writes, and says where and when it was sent. Keep
+// it whole: DB.Outcome needs all of it.
 type ID struct {
-	Client uint64
-	Seq    uint64
+	Client, Seq uint64 // its session, and its number there
+	Home        int    // the partition whose data server decides it
+	// When it was sent: at a time of a clock of that server, in one of its lives, or
+	// later.
+	Incarnation uint64
+	Epoch       uint32
+	Sent        time.Duration
 }
 
 // UnknownOutcome is the error behind ErrOutcomeUnknown; ask DB.Outcome with its ID.

@@ -91,10 +91,13 @@ type Procedure struct {
 	Body func(ctx context.Context, t *Txn, args []byte) ([]byte, error)
 }
 
-// ID identifies a transaction that writes.
+// ID identifies a transaction that writes, and says when it was sent.
 type ID struct {
-	Client uint64
-	Seq    uint64
+	Client, Seq uint64
+	Home        int // partition
+	Incarnation uint64
+	Epoch       uint32
+	Sent        time.Duration
 }
 
 // Cause is the reason why an attempt was aborted.

@@ -591,14 +591,19 @@ func (s *Session) sendCommit(t *Txn) error {
 		return s.validate(t) // the body undid every write
 	}
 	s.seq++
-	s.commit.ID, s.commit.Seen = wire.ID{Client: s.id, Seq: s.seq}, s.db.seen.Tick()
+	home := int(s.commit.Parts[0].Partition)
+	sent, err := s.sent(t.ctx, s.db.parts[home].server)
+	if err != nil {
+		return t.fail(err)
+	}
+	s.commit.ID, s.commit.Sent, s.commit.Seen = wire.ID{Client: s.id, Seq: s.seq}, sent, s.db.seen.Tick()
 	s.askTurn(t)
 	s.req = wire.AppendCommit(s.req[:0], wire.OpCommit, &s.commit, nil)
 	if len(s.req) > MaxCommitBytes {
 		return t.fail(commitTooLarge(len(s.req)))
 	}
 	t.sent = true
-	resp, err := s.decide(t.ctx, int(s.commit.Parts[0].Partition), s.commit.ID)
+	resp, err := s.decide(t.ctx, home, s.commit.ID, sent)
 	if err != nil {
 		return t.fail(err)
 	}
@@ -628,7 +633,7 @@ func causeOf(resp []byte) Cause {
 // connection breaks, it asks once for the outcome, over a new connection. The
 // question also ensures that the server refuses the request if it has not yet
 // received it.
-func (s *Session) decide(ctx context.Context, part int, id wire.ID) ([]byte, error) {
+func (s *Session) decide(ctx context.Context, part int, id wire.ID, sent wire.Sent) ([]byte, error) {
 	server := s.db.parts[part].server
 	l, err := s.link(ctx, server)
 	if err != nil {
@@ -639,29 +644,34 @@ func (s *Session) decide(ctx context.Context, part int, id wire.ID) ([]byte, err
 	case never:
 		return nil, err
 	case err != nil:
-		return s.askAfter(ctx, server, id, err)
+		return s.askAfter(ctx, part, id, sent, err)
 	}
 	resp, err := s.answerWithTick(ctx, l)
 	if err == nil && wire.Code(resp[0]) == wire.InDoubt {
 		err = codeError(wire.Unavailable, resp[1:]) // the server stops before the decision
 		if !s.db.durable {
-			return nil, s.unknown(server, id, err)
+			return nil, s.unknown(part, id, sent, err)
 		}
+	}
+	if err == nil && wire.Code(resp[0]) == wire.Forgotten {
+		return nil, s.unknown(part, id, sent, errForgotten)
 	}
 	if err == nil {
 		return resp, nil
 	}
-	return s.askAfter(ctx, server, id, err)
+	return s.askAfter(ctx, part, id, sent, err)
 }
 
 // askAfter asks for the outcome of a transaction whose connection broke, or
 // returns that it is unknown. It asks a server that may come back until the
 // caller's time is over.
-func (s *Session) askAfter(ctx context.Context, server int, id wire.ID, err error) ([]byte, error) {
+func (s *Session) askAfter(ctx context.Context, part int, id wire.ID, sent wire.Sent, err error) ([]byte, error) {
 	var patience time.Duration
 	for n := 0; ctx.Err() == nil && !errors.Is(err, ErrClosed); n++ {
-		resp, oerr := s.outcome(ctx, server, id)
+		resp, oerr := s.outcome(ctx, part, id, sent)
 		switch {
+		case oerr == nil && wire.Code(resp[0]) == wire.Forgotten:
+			return nil, s.unknown(part, id, sent, errForgotten)
 		case oerr == nil && (wire.Code(resp[0]) == wire.Unknown || wire.Code(resp[0]) == wire.Aborted):
 			return nil, err // the server refuses it from now on, or since an earlier question: certainly not committed
 		case oerr == nil && wire.Code(resp[0]) != wire.InDoubt:
@@ -671,30 +681,35 @@ func (s *Session) askAfter(ctx context.Context, server int, id wire.ID, err erro
 			break
 		}
 	}
-	return nil, s.unknown(server, id, err)
+	return nil, s.unknown(part, id, sent, err)
 }
 
 // unknown returns the error of a transaction that may or may not have
 // committed.
-func (s *Session) unknown(server int, id wire.ID, cause error) error {
-	s.unsettled = append(s.unsettled, unsettled{server, id})
+func (s *Session) unknown(part int, id wire.ID, sent wire.Sent, cause error) error {
+	s.unsettled = append(s.unsettled, unsettled{s.db.parts[part].server, id, sent})
 	s.id, s.seq = s.rng.Uint64(), 0 // a new identity: the server keeps the outcome of the old one
-	return &UnknownOutcome{ID: ID(id), Cause: cause}
+	return &UnknownOutcome{ID: ID{id.Client, id.Seq, part, sent.Incarnation, sent.Epoch, sent.At}, Cause: cause}
 }
 
-func (s *Session) outcome(ctx context.Context, server int, id wire.ID) ([]byte, error) {
-	l, err := s.reach(ctx, server)
+// errForgotten is the cause of an unknown outcome that nobody can find out any more.
+var errForgotten = errors.New("its server has forgotten the outcome")
+
+// outcome asks the home of a transaction for its outcome. If the home does not know
+// the transaction, it refuses it from now on.
+func (s *Session) outcome(ctx context.Context, part int, id wire.ID, sent wire.Sent) ([]byte, error) {
+	l, err := s.reach(ctx, s.db.parts[part].server)
 	if err != nil {
 		return nil, err
 	}
-	return s.callWithTick(ctx, l, wire.AppendID([]byte{byte(wire.OpOutcome)}, id))
+	return s.callWithTick(ctx, l, wire.AppendOutcome(nil, id, sent, wire.OutcomeWait))
 }
 
-// Outcome asks for the outcome of a transaction whose outcome was unknown. Nil
-// means that it committed, ErrConflict that it did not commit and never will,
-// ErrOutcomeUnknown that no server knows the outcome, and ErrUnavailable that a
-// server which may know it does not answer. It waits, as transactions do, for
-// durable servers that may come back, or be taken over.
+// Outcome asks the home of a transaction whose outcome was unknown. Nil means that it
+// committed, ErrConflict that it did not commit and never will, even if its request is
+// still on its way: both are final. ErrOutcomeUnknown means that the home has
+// forgotten the outcome, and ErrUnavailable that it does not answer. Outcome waits, as
+// transactions do, for a durable server that may come back, or be taken over.
 func (db *DB) Outcome(ctx context.Context, id ID) error {
 	s, err := db.acquire(ctx)
 	if err != nil {
@@ -713,42 +728,28 @@ func (db *DB) Outcome(ctx context.Context, id ID) error {
 	}
 }
 
-// askOutcome asks all servers for the outcome of a transaction, until one knows it.
+// askOutcome asks for the outcome of a transaction once.
 func (s *Session) askOutcome(ctx context.Context, id ID) error {
 	db := s.db
-	var silent error
-	for server := range db.servers {
-		resp, err := s.outcomeKnown(ctx, server, wire.ID(id))
-		if err != nil {
-			silent = errors.Join(silent, err) // another server may know
-			continue
-		}
-		switch wire.Code(resp[0]) {
-		case wire.OK, wire.ResultLost:
-			return nil
-		case wire.Unknown:
-		case wire.InDoubt: // the server stopped before the decision
-			silent = errors.Join(silent, db.unavailable(server, errors.New("it does not know the outcome yet")))
-		case wire.Bad, wire.Forbidden:
-			return codeError(wire.Code(resp[0]), resp[1:])
-		default:
-			return ErrConflict // refused, for whatever reason
-		}
+	if id.Home < 0 || id.Home >= len(db.parts) {
+		return fmt.Errorf("txn: transaction %v, want a home from 0 to %d", id, len(db.parts)-1)
 	}
-	if silent != nil {
-		return silent
-	}
-	return ErrOutcomeUnknown
-}
-
-// outcomeKnown asks for the outcome without making the server refuse the
-// transaction.
-func (s *Session) outcomeKnown(ctx context.Context, server int, id wire.ID) ([]byte, error) {
-	l, err := s.link(ctx, server)
+	sent := wire.Sent{Incarnation: id.Incarnation, Epoch: id.Epoch, At: id.Sent}
+	resp, err := s.outcome(ctx, id.Home, wire.ID{Client: id.Client, Seq: id.Seq}, sent)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return s.callWithTick(ctx, l, append(wire.AppendID([]byte{byte(wire.OpOutcome)}, id), wire.OutcomePeek))
+	switch c := wire.Code(resp[0]); c {
+	case wire.OK, wire.ResultLost:
+		return nil
+	case wire.InDoubt:
+		return db.unavailable(db.parts[id.Home].server, errors.New("it does not know the outcome yet"))
+	case wire.Forgotten:
+		return &UnknownOutcome{ID: id, Cause: errForgotten}
+	case wire.Bad, wire.Forbidden:
+		return codeError(c, resp[1:])
+	}
+	return ErrConflict // refused, for whatever reason
 }
 
 // callWithTick is call for a request whose answer may carry a tick.
@@ -796,9 +797,7 @@ func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([
 	defer s.yield()
 	for n := 0; ; n++ {
 		s.seq++
-		id := wire.ID{Client: s.id, Seq: s.seq}
-		s.req = wire.AppendCall(s.req[:0], id, s.patience(ctx, n, patience), timeForCall(ctx), s.db.seen.Tick(), int(h), proc, args)
-		resp, err := s.decide(ctx, int(h), id)
+		resp, err := s.callOnce(ctx, h, s.patience(ctx, n, patience), proc, args)
 		if err == nil {
 			switch c := wire.Code(resp[0]); c {
 			case wire.OK:
@@ -809,6 +808,7 @@ func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([
 			case wire.Conflict:
 				cause := causeOf(resp)
 				s.stats.Aborts[cause]++
+				s.asksClock = cause == CauseLate
 				if err := s.again(ctx, n, n+callBackoff, cause, &patience); err != nil {
 					return nil, err
 				}
@@ -832,6 +832,17 @@ func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([
 			return nil, err
 		}
 	}
+}
+
+// callOnce sends one attempt of a Call, and returns its answer.
+func (s *Session) callOnce(ctx context.Context, h Home, wait time.Duration, proc string, args []byte) ([]byte, error) {
+	sent, err := s.sent(ctx, s.db.parts[h].server)
+	if err != nil {
+		return nil, err
+	}
+	id := wire.ID{Client: s.id, Seq: s.seq}
+	s.req = wire.AppendCall(s.req[:0], id, sent, wait, timeForCall(ctx), s.db.seen.Tick(), int(h), proc, args)
+	return s.decide(ctx, int(h), id, sent)
 }
 
 // timeForCall is the time that the caller gives a procedure, 0 if it has no deadline. It

@@ -89,6 +89,7 @@ func (s *Session) renew(ctx context.Context, t *Txn) {
 type unsettled struct {
 	server int
 	id     wire.ID
+	sent   wire.Sent
 }
 
 // settleAt settles, over a new connection, the transactions of the session whose
@@ -104,7 +105,7 @@ func (s *Session) settleAt(ctx context.Context, l *link) error {
 			continue
 		}
 		s.unsettled = append(s.unsettled[:i], s.unsettled[i+1:]...)
-		if _, err := s.call(ctx, l, append(wire.AppendID([]byte{byte(wire.OpOutcome)}, u.id), wire.OutcomeSettle)); err != nil {
+		if _, err := s.call(ctx, l, wire.AppendOutcome(nil, u.id, u.sent, wire.OutcomeSettle)); err != nil {
 			s.unsettled = append(s.unsettled, u)
 			return err
 		}

@@ -80,8 +80,37 @@ func (s *Session) stamp(t *Txn, c *wire.Commit) error {
 		}
 		p.Read = h.before(first)
 	}
-	s.asksClock = false
 	return nil
+}
+
+// sent is when a request that may commit is sent to its home, which executes it at
+// most once, and not at all if it seems to be old. So the clock is asked for if what is
+// known of it is old, or one was refused.
+func (s *Session) sent(ctx context.Context, server int) (wire.Sent, error) {
+	if _, err := s.link(ctx, server); err != nil {
+		return wire.Sent{}, err
+	}
+	lf, now := s.lives[server], clock.Fast()
+	if s.asksClock || now-lf.heard.Load().at > hearFirst {
+		if err := s.askClock(ctx, server, lf); err != nil {
+			return wire.Sent{}, s.clockError(ctx, server, err)
+		}
+	}
+	s.hearAhead(server, lf, now)
+	s.asksClock = false
+	return wire.Sent{Incarnation: lf.incarnation, Epoch: lf.epoch, At: lf.heard.Load().before(now)}, nil
+}
+
+// clockError is the error of a transaction whose server does not tell its clock.
+func (s *Session) clockError(ctx context.Context, server int, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var e *tables.Error
+	if !errors.As(err, &e) {
+		err = s.db.unavailable(server, err) // it does not answer
+	}
+	return err
 }
 
 // hears returns what is known of a server's clock, in the life in which the session
@@ -93,20 +122,21 @@ func (s *Session) hears(ctx context.Context, server int, first time.Duration) (*
 	switch {
 	case s.asksClock || h.age(first, now) > hearFirst:
 		if err := s.askClock(ctx, server, lf); err != nil {
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
-			var e *tables.Error
-			if !errors.As(err, &e) {
-				err = s.db.unavailable(server, err) // it does not answer
-			}
-			return nil, err
+			return nil, s.clockError(ctx, server, err)
 		}
 		h = lf.heard.Load()
-	case now-h.at > hearEvery && lf.trust.asking.Load() == nil && int64(now) >= lf.trust.rest.Load():
-		s.db.ask(server, lf)
+	default:
+		s.hearAhead(server, lf, now)
 	}
 	return h, nil
+}
+
+// hearAhead asks for a server's clock, without waiting for the answer, if what is known
+// of it will soon be too old.
+func (s *Session) hearAhead(server int, lf *life, now time.Duration) {
+	if now-lf.heard.Load().at > hearEvery && lf.trust.asking.Load() == nil && int64(now) >= lf.trust.rest.Load() {
+		s.db.ask(server, lf)
+	}
 }
 
 // askClock asks a server for its clock and waits for the answer. The question that

@@ -132,8 +132,8 @@ var checkpointBugs = []bug{
 		name: "ForgottenIsForgotten", why: "after a restart nobody knows that outcomes of sessions were forgotten",
 		edits: []edit{{
 			file: "server/outcomes.go",
-			old:  "	if o.anyForgotten || len(o.forgetful) > forgetfulMax {\n",
-			new:  "	if len(o.forgetful) > forgetfulMax {\n",
+			old:  "		return o.remembers && sent.Incarnation == now.Incarnation && !o.forgotFormer\n",
+			new:  "		return o.remembers && sent.Incarnation == now.Incarnation\n",
 		}},
 		caught: []test{{"server", "TestForgottenOutcomesStayInDoubt", "is answered"}},
 	},

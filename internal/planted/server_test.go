@@ -118,10 +118,46 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "ForgottenIsUnknown", why: "a session whose outcome was forgotten is told that the server has never seen its transaction",
 		edits: []edit{{
 			file: "server/outcomes.go",
-			old:  "		if f == nil && o.mayHaveForgotten(r.From) {\n",
-			new:  "		if f == nil && o.mayHaveForgotten(r.From) && false {\n",
+			old:  "		if !o.remembered(sent, r.From) {\n",
+			new:  "		if !o.remembered(sent, r.From) && false {\n",
 		}},
-		caught: []test{{"server", "TestForgottenOutcomesAreInDoubt", "a forgotten commit is answered"}},
+		caught: []test{{"server", "TestForgottenOutcomesAreNotDenied", "a forgotten commit is answered"}, {"server", "TestOutcomesAtRandom", "that has committed is answered"}},
+	},
+	{
+		name: "RefusalForgotten", why: "a commit that comes after its refusal, or its execution, was forgotten is executed",
+		edits: []edit{{
+			file: "server/outcomes.go",
+			old:  "	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge || !o.remembered(sent, who):\n",
+			new:  "	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge:\n",
+		}},
+		caught: []test{{"server", "TestForgottenOutcomesAreNotDenied", "a late commit of session"}, {"server", "TestOutcomesAtRandom", "a transaction runs"}},
+	},
+	{
+		name: "NoRequestTooOld", why: "a copy of a closed session's commit is executed when the session is forgotten",
+		edits: []edit{{
+			file: "server/outcomes.go",
+			old:  "	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge || !o.remembered(sent, who):\n",
+			new:  "	case sent.At > now.At || !o.remembered(sent, who):\n",
+		}},
+		caught: []test{{"server", "TestOutcomesAtRandom", "a transaction runs"}},
+	},
+	{
+		name: "SentInAnotherLife", why: "a request that was sent to a former life of the server is executed",
+		edits: []edit{{
+			file: "server/outcomes.go",
+			old:  "	case sent.Incarnation != now.Incarnation || sent.Epoch != now.Epoch:\n		return false, exec.CauseFence\n",
+			new:  "",
+		}},
+		caught: []test{{"server", "TestRequestsOfAFormerLife", "is executed"}},
+	},
+	{
+		name: "NothingIsCertainAnyMore", why: "once an outcome was forgotten, new sessions of its identity are in doubt for good",
+		edits: []edit{{
+			file: "server/outcomes.go",
+			old:  "		o.forgot[who] = max(o.forgot[who], f.last+1)\n",
+			new:  "		o.forgot[who] = 1 << 62\n",
+		}},
+		caught: []test{{"server", "TestForgottenOutcomesAreNotDenied", "a commit sent since is answered"}},
 	},
 	{
 		name: "QuarantineEndsWhileStopped", why: "memory leaves its quarantine while the server is stopped, with commits in its queue",

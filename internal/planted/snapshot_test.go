@@ -70,8 +70,8 @@ var snapshotBugs = []bug{
 		name: "SeenStaysHere", why: "a client does not tell the servers which ticks it has seen, so what it commits may be before those for a snapshot",
 		edits: []edit{{
 			file: "internal/exec/commit.go",
-			old:  "s.commit.ID, s.commit.Seen = wire.ID{Client: s.id, Seq: s.seq}, s.db.seen.Tick()",
-			new:  "s.commit.ID, s.commit.Seen = wire.ID{Client: s.id, Seq: s.seq}, 0",
+			old:  "s.commit.ID, s.commit.Sent, s.commit.Seen = wire.ID{Client: s.id, Seq: s.seq}, sent, s.db.seen.Tick()",
+			new:  "s.commit.ID, s.commit.Sent, s.commit.Seen = wire.ID{Client: s.id, Seq: s.seq}, sent, 0",
 		}},
 		caught: []test{{"server", "TestCommitsFollowWhatTheirClientHasSeen", "and then an update: ticks"}},
 	},

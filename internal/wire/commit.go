@@ -45,7 +45,8 @@ type Part struct {
 // Commit is a request to commit, and in the same layout to prepare. The first
 // part is that of the home partition.
 type Commit struct {
-	ID ID
+	ID   ID
+	Sent Sent
 	// Age is the time from the first read of the proofs until the message was
 	// sent: how long an attempt takes. How old the proofs are is in each part.
 	Age   time.Duration
@@ -124,7 +125,7 @@ func (p *Part) Bytes() int {
 
 // AppendCommit appends op and the encoding of the parts that keep accepts (nil: all).
 func AppendCommit(b []byte, op Op, c *Commit, keep func(partition uint16) bool) []byte {
-	b = AppendID(append(b, byte(op)), c.ID)
+	b = AppendSent(AppendID(append(b, byte(op)), c.ID), c.Sent)
 	return appendParts(c.Turn.append(b), c, keep)
 }
 
@@ -152,14 +153,14 @@ func appendParts(b []byte, c *Commit, keep func(partition uint16) bool) []byte {
 // Decode decodes the output of AppendCommit after the op byte. It reuses the
 // memory of c; rows are views of the message.
 func (c *Commit) Decode(d *Decoder) error {
-	c.ID = d.ID()
+	c.ID, c.Sent = d.ID(), d.Sent()
 	c.Turn.decode(d)
 	return c.decodeParts(d)
 }
 
 // DecodeParts decodes the output of AppendParts, with the same rules as Decode.
 func (c *Commit) DecodeParts(d *Decoder) error {
-	c.ID = ID{Client: d.U64()}
+	c.ID, c.Sent = ID{Client: d.U64()}, Sent{}
 	return c.decodeParts(d)
 }
 
@@ -191,6 +192,7 @@ func (c *Commit) decodeParts(d *Decoder) error {
 // Call is a request to run a procedure.
 type Call struct {
 	ID   ID
+	Sent Sent
 	Wait time.Duration // how long the call may wait for others, at most
 	// Left is the time that the caller gives the procedure, from the arrival of the
 	// message on; 0: it has no deadline. How long the message was on its way nobody
@@ -204,8 +206,8 @@ type Call struct {
 
 // AppendCall appends an OpCall request. Both times are at most 71 minutes: longer
 // ones are cut.
-func AppendCall(b []byte, id ID, wait, left time.Duration, seen clock.Tick, part int, proc string, args []byte) []byte {
-	b = AppendID(append(b, byte(OpCall)), id)
+func AppendCall(b []byte, id ID, sent Sent, wait, left time.Duration, seen clock.Tick, part int, proc string, args []byte) []byte {
+	b = AppendSent(AppendID(append(b, byte(OpCall)), id), sent)
 	b = le.AppendUint64(appendWait(appendWait(b, wait), left), uint64(seen))
 	b = le.AppendUint16(b, uint16(part))
 	b = append(le.AppendUint32(b, uint32(len(proc))), proc...)
@@ -215,7 +217,7 @@ func AppendCall(b []byte, id ID, wait, left time.Duration, seen clock.Tick, part
 // Decode decodes the output of AppendCall after the op byte; slices are views
 // of the message.
 func (c *Call) Decode(d *Decoder) error {
-	c.ID, c.Wait, c.Left, c.Seen, c.Partition = d.ID(), d.wait(), d.wait(), clock.Tick(d.U64()), d.U16()
+	c.ID, c.Sent, c.Wait, c.Left, c.Seen, c.Partition = d.ID(), d.Sent(), d.wait(), d.wait(), clock.Tick(d.U64()), d.U16()
 	c.Procedure, c.Args = d.Bytes(), d.Rest()
 	return d.Err()
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"drtmx/index"
 	"drtmx/internal/mem"
@@ -16,7 +17,7 @@ import (
 
 // Version is checked at Hello; both sides must use the same version of the
 // protocol, and of the memory that clients READ.
-const Version = 16
+const Version = 17
 
 // Op is the first byte of a request.
 type Op uint8
@@ -61,12 +62,17 @@ func (o Op) String() string {
 	return fmt.Sprintf("Op(%d)", uint8(o))
 }
 
-// What an OpOutcome may have in its last byte. Without it the question waits for a
-// transaction that runs, and an unknown one is refused from then on.
+// What an OpOutcome has in its last byte. An unknown transaction is refused from now on.
 const (
-	OutcomePeek   = 1 // an unknown transaction is not refused
-	OutcomeSettle = 2 // a transaction that runs is not waited for: InDoubt
+	OutcomeWait   = 0 // a transaction that runs is waited for
+	OutcomeSettle = 1 // it is not: InDoubt
 )
+
+// AppendOutcome appends an OpOutcome request: a question about a transaction, when
+// that was sent, and one of the constants above.
+func AppendOutcome(b []byte, id ID, sent Sent, how byte) []byte {
+	return append(AppendSent(AppendID(append(b, byte(OpOutcome)), id), sent), how)
+}
 
 // AppendBuild appends an OpCatalog request about an index that is being built.
 func AppendBuild(b []byte, step byte, index int) []byte {
@@ -98,6 +104,9 @@ const (
 	NoSpace    // the server's disk has no room for the log: text follows
 	FewCopies  // fewer copies of the server's data are in sync than writes require: text follows
 	Late       // the time of a procedure was over before its commit began, and nothing was committed: text follows
+	// Forgotten: whether the transaction committed is no longer known. It is refused
+	// from now on.
+	Forgotten
 )
 
 // Bounds of one message.
@@ -118,6 +127,15 @@ var ErrMessage = errors.New("wire: malformed message")
 
 // ID identifies a transaction that writes.
 type ID struct{ Client, Seq uint64 }
+
+// Sent says when a client sent a request that its server may execute at most once:
+// at a time of that server's running clock, or later. The clock is that of one life
+// of the server.
+type Sent struct {
+	Incarnation uint64
+	Epoch       uint32
+	At          time.Duration
+}
 
 // Decoder decodes a message. After the first fault every method returns zero,
 // and Err reports the fault.
@@ -222,6 +240,13 @@ func (d *Decoder) Count(bound, each int) int {
 // ID takes a transaction ID.
 func (d *Decoder) ID() ID { return ID{d.U64(), d.U64()} }
 
+// Sent decodes what AppendSent has encoded.
+func (d *Decoder) Sent() (s Sent) {
+	s.Incarnation, s.Epoch, s.At = d.U64(), d.U32(), time.Duration(d.U64())
+	d.bad = d.bad || s.At < 0
+	return s
+}
+
 // Err returns ErrMessage after a fault.
 func (d *Decoder) Err() error {
 	if d.bad {
@@ -248,6 +273,11 @@ func AppendBytes(b, p []byte) []byte {
 // AppendID appends a transaction ID.
 func AppendID(b []byte, id ID) []byte {
 	return le.AppendUint64(le.AppendUint64(b, id.Client), id.Seq)
+}
+
+// AppendSent appends when a request was sent.
+func AppendSent(b []byte, s Sent) []byte {
+	return le.AppendUint64(le.AppendUint32(le.AppendUint64(b, s.Incarnation), s.Epoch), uint64(s.At))
 }
 
 func appendProofs(b []byte, ps []index.Proof) []byte {

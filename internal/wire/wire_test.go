@@ -210,13 +210,13 @@ func TestCallTimes(t *testing.T) {
 		{time.Hour, 3*time.Second + 999, time.Hour, 3 * time.Second},
 		{-time.Second, 1000 * time.Hour, 0, most},
 	} {
-		b := AppendCall(nil, ID{1, 2}, c.wait, c.left, 7, 3, "p", []byte("args"))
+		b := AppendCall(nil, ID{1, 2}, Sent{3, 4, 5}, c.wait, c.left, 7, 3, "p", []byte("args"))
 		d := NewDecoder(b[1:])
 		var got Call
 		if err := got.Decode(&d); err != nil {
 			t.Fatal(err)
 		}
-		want := Call{ID: ID{1, 2}, Wait: c.wantWait, Left: c.wantLeft, Seen: 7, Partition: 3, Procedure: []byte("p"), Args: []byte("args")}
+		want := Call{ID: ID{1, 2}, Sent: Sent{3, 4, 5}, Wait: c.wantWait, Left: c.wantLeft, Seen: 7, Partition: 3, Procedure: []byte("p"), Args: []byte("args")}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v, want %+v", got, want)
 		}
@@ -236,7 +236,7 @@ func FuzzDecoders(f *testing.F) {
 		{Lo: index.Num(1), At: 7},
 		{Scan: true, Strings: true, Lo: index.Str("a"), Hi: index.Str("b"), Limit: 3, At: 1 << 35},
 	}))
-	f.Add(AppendCall(nil, ID{1, 2}, 0, 0, 0, 3, "p", []byte("args")))
+	f.Add(AppendCall(nil, ID{1, 2}, Sent{3, 4, 5}, 0, 0, 0, 3, "p", []byte("args")))
 	p1, p2 := twophase.Party{Partition: 1, Epoch: 7}, twophase.Party{Partition: 2, Epoch: 9}
 	id := twophase.ID{Coordinator: p1, Seq: 5}
 	f.Add(AppendMessages([]byte{0}, []twophase.Message{
