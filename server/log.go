@@ -83,6 +83,7 @@ type trainingLog struct {
 type trained struct {
 	generations, failures uint64
 	lacking               bool // failures were reported since the last generation
+	keys                  bool // the models have keys
 }
 
 // turn checks a partition after a turn of the trainer of the given duration.
@@ -94,11 +95,12 @@ func (l *trainingLog) turn(p *partition, took time.Duration) {
 		ix := h.def
 		st, was := h.Stats(), l.seen[[2]int{p.id, ix.ID}]
 		now, lacks := was.then(st.Generations, st.TrainFailures)
+		now.keys = st.TrainedKeys > 0
 		if now == was {
 			continue
 		}
 		l.seen[[2]int{p.id, ix.ID}] = now
-		if now.generations != was.generations && st.TrainedKeys > 0 { // an empty index starts with a model without keys
+		if now.keys && (now.generations != was.generations || !was.keys) { // an empty index starts with a model without keys
 			l.s.log.Info("models trained", "partition", p.id, "index", ix.Name, "generation", st.Generations,
 				"submodels", st.SubModels, "keys", st.TrainedKeys, "mean_error_leaves", st.MeanError, "max_error_leaves", st.MaxError)
 		}
@@ -111,7 +113,7 @@ func (l *trainingLog) turn(p *partition, took time.Duration) {
 // then returns the state after a turn, and whether to report that memory lacks:
 // once between two generations of models.
 func (was trained) then(generations, failures uint64) (now trained, lacks bool) {
-	now = trained{generations, failures, was.lacking && generations == was.generations}
+	now = trained{generations: generations, failures: failures, lacking: was.lacking && generations == was.generations}
 	lacks = failures != was.failures && !now.lacking
 	now.lacking = now.lacking || lacks
 	return now, lacks

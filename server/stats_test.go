@@ -235,7 +235,14 @@ func TestLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	entry := cl.DB.Catalog().MustTable("entry")
-	if err := cl.DB.Update(t.Context(), func(x *txn.Txn) error { return x.Insert(entry, tables.Num(1), entry.NewRow()) }); err != nil {
+	if err := cl.DB.Update(t.Context(), func(x *txn.Txn) error {
+		for k := range uint64(500) { // leaves are split, whatever has been trained before
+			if err := x.Insert(entry, tables.Num(k), entry.NewRow()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := cl.DB.Seal(t.Context()); err != nil {

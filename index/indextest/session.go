@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 
 	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 )
 
@@ -104,9 +106,28 @@ func (s *Session) run(op index.Op) error {
 	return fmt.Errorf("an operation is not over after %d rounds", roundsLimit)
 }
 
-// retries bounds how often a session starts an operation again that was
-// given up, or whose connection broke.
+// retries is how often a session starts an operation again at once that was given up,
+// or whose connection broke. After that it waits in between, for what may hold it up is
+// a mutator that a busy machine does not run.
 const retries = 200
+
+// tries counts the attempts of one operation.
+type tries struct {
+	n   int
+	end time.Time
+}
+
+// more reports whether there may be one more.
+func (t *tries) more() bool {
+	if t.n++; t.n <= retries {
+		return true
+	}
+	if t.end.IsZero() {
+		t.end = time.Now().Add(testseed.Patience())
+	}
+	time.Sleep(time.Millisecond)
+	return time.Now().Before(t.end)
+}
 
 // Get looks key up. Fallback and broken connections are retried; what is
 // left is Found, NotFound or Locked.
@@ -114,7 +135,8 @@ func (s *Session) Get(key index.Key) (*index.GetResult, error) { return s.GetAt(
 
 // GetAt is Get for what key was at the end of a tick, which may be Gone.
 func (s *Session) GetAt(key index.Key, at clock.Tick) (*index.GetResult, error) {
-	for range retries {
+	var t tries
+	for t.more() {
 		s.get.StartAt(key, at)
 		if err := s.run(s.get); err != nil {
 			return nil, err
@@ -126,7 +148,7 @@ func (s *Session) GetAt(key index.Key, at clock.Tick) (*index.GetResult, error) 
 			return res, nil
 		}
 	}
-	return nil, fmt.Errorf("get %v: given up %d times", key, retries)
+	return nil, fmt.Errorf("get %v: given up %d times", key, t.n-1)
 }
 
 // Scan is Get for a range.
@@ -136,7 +158,8 @@ func (s *Session) Scan(lo, hi index.Key, limit int) (*index.ScanResult, error) {
 
 // ScanAt is GetAt for a range.
 func (s *Session) ScanAt(lo, hi index.Key, limit int, at clock.Tick) (*index.ScanResult, error) {
-	for range retries {
+	var t tries
+	for t.more() {
 		s.scan.StartAt(lo, hi, limit, at)
 		if err := s.run(s.scan); err != nil {
 			return nil, err
@@ -148,7 +171,7 @@ func (s *Session) ScanAt(lo, hi index.Key, limit int, at clock.Tick) (*index.Sca
 			return res, nil
 		}
 	}
-	return nil, fmt.Errorf("scan %v..%v: given up %d times", lo, hi, retries)
+	return nil, fmt.Errorf("scan %v..%v: given up %d times", lo, hi, t.n-1)
 }
 
 func (s *Session) again(st index.Status, err error) (bool, error) {
@@ -176,7 +199,8 @@ func (s *Session) again(st index.Status, err error) (bool, error) {
 // Floor reads the floor of the partition.
 func (s *Session) Floor() (clock.Tick, error) {
 	var word [1]uint64
-	for range retries {
+	var t tries
+	for t.more() {
 		var b rdma.Batch
 		b.Read(s.e.RKey, block.FloorAddr, word[:])
 		err := rdma.Do(context.Background(), s.conn, &b)
@@ -199,7 +223,8 @@ func (s *Session) Valid(proofs []index.Proof) (bool, error) {
 		return true, nil
 	}
 	words := make([]uint64, len(proofs))
-	for range retries {
+	var t tries
+	for t.more() {
 		var b rdma.Batch
 		for i, p := range proofs {
 			b.Read(s.e.RKey, p.Addr, words[i:i+1])
