@@ -71,15 +71,10 @@ var errUnsettled = errors.New("a transaction has not ended")
 
 // keepCheckpoints makes a checkpoint whenever the log has grown by a bound.
 func (s *Server) keepCheckpoints(ctx context.Context) {
-	t := time.NewTicker(checkpointPoll)
+	t := time.NewTimer(checkpointPoll)
 	defer t.Stop()
 	var notBefore time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
+	for s.pace.rest(ctx, t, checkpointPoll, idleRest, false) {
 		d := s.durable
 		s.markNow()
 		if uint64(d.log.End())-d.checkpoints.from.Load() < uint64(s.cfg.CheckpointBytes) || time.Now().Before(notBefore) {

@@ -61,6 +61,7 @@ type work struct {
 // handle serves one request. It must not wait: a request that may wait moves to
 // a goroutine.
 func (s *Server) handle(r *rdma.Request) {
+	s.pace.request()
 	if len(r.Body) == 0 {
 		s.refuse(r, "empty request")
 		return

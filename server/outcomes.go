@@ -364,8 +364,9 @@ func (o *outcomes) watch(id wire.ID, after time.Duration) {
 	o.late = append(o.late, lateFate{id, clock.Fast() + after})
 }
 
-// tellLate answers the clients of the transactions whose time is over.
-func (o *outcomes) tellLate() {
+// tellLate answers the clients of the transactions whose time is over. It reports
+// whether there are others.
+func (o *outcomes) tellLate() (more bool) {
 	var waiting []*rdma.Request
 	o.mu.Lock()
 	if len(o.late) > 0 {
@@ -384,10 +385,12 @@ func (o *outcomes) tellLate() {
 			return true
 		})
 	}
+	more = len(o.late) > 0
 	o.mu.Unlock()
 	for _, r := range waiting {
 		o.reply(r, doubtful)
 	}
+	return more
 }
 
 // recoveredAccount is charged with the sessions that the log has, until they use

@@ -24,19 +24,26 @@ const (
 // ticker ticks the machines until ctx ends, and logs transactions that stay in
 // doubt.
 func (s *Server) ticker(ctx context.Context) {
-	t := time.NewTicker(tickEvery)
+	t := time.NewTimer(tickEvery)
 	defer t.Stop()
 	watch := doubtWatch{s: s}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
+	for open := true; s.pace.rest(ctx, t, tickEvery, idleRest, open); {
 		s.tick()
 		watch.look()
-		s.outcomes.tellLate()
+		open = s.outcomes.tellLate() || s.records() > 0
 	}
+}
+
+// records is the number of transactions that the machines have records of.
+func (s *Server) records() (n int) {
+	for _, p := range s.parts {
+		if p != nil {
+			p.side.mu.Lock()
+			n += p.side.machine.Records()
+			p.side.mu.Unlock()
+		}
+	}
+	return n
 }
 
 // doubtWatch logs a warning if a transaction stays in doubt. It follows the age

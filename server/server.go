@@ -221,6 +221,7 @@ type Server struct {
 	ticks      clock.Ticks // its own clock
 	seen       clock.Seen  // the highest tick of any partition, and of what others have seen
 	running    *clock.Running
+	pace       pace
 	work       sync.Pool // *work
 	tasks      sync.Pool // *task
 
@@ -423,6 +424,7 @@ func (s *Server) Start() error {
 	if err := s.ep.Serve(s.handle); err != nil {
 		return err
 	}
+	s.pace.request() // what follows is to be done soon
 	s.logStart()
 	s.resumeChanges()
 	s.wg.Go(func() { s.ticker(s.ctx) })
@@ -506,29 +508,24 @@ func (s *Server) trainer(ctx context.Context) {
 	idle, logged := trainIdleMin, &trainingLog{s: s, seen: map[[2]int]trained{}}
 	t := time.NewTimer(idle)
 	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
+	for more := true; s.pace.rest(ctx, t, idle, idleRest, more); {
 		start := threadTime()
-		worked := false
+		worked, freed := false, false
 		for _, p := range s.parts {
 			if p == nil {
 				continue
 			}
 			turn := time.Now()
 			worked = p.trainTurn() || worked
-			p.arena.Tidy()
+			freed = p.arena.Tidy() || freed
 			logged.turn(p, time.Since(turn)) // sealing also trains
 		}
+		more = worked || freed
 		if worked {
 			idle = max(trainRest*(threadTime()-start), trainIdleMin)
 		} else {
 			idle = min(idle*2, trainIdleMax)
 		}
-		t.Reset(idle)
 	}
 }
 

@@ -18,35 +18,34 @@ import (
 // other rows by now, although nothing tells how long it lay there.
 const runningStep = 250 * time.Millisecond
 
-// keepTime moves the clocks of the partitions on until ctx ends, tick by tick.
+// keepTime moves the clocks of the partitions on until ctx ends, tick by tick. In an
+// idle server these may be behind, and a snapshot asks for them (wire.OpAdopt); but the
+// running clock must not miss any time.
 func (s *Server) keepTime(ctx context.Context) {
-	t := time.NewTicker(clock.TickLength)
+	t := time.NewTimer(clock.TickLength)
 	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
+	for owes := false; s.pace.rest(ctx, t, clock.TickLength, runningStep*4/5, owes); {
 		s.running.Now()
-		s.closeTicks()
+		owes = s.closeTicks()
 		s.watchProcedures()
 	}
 }
 
 // closeTicks moves the clocks of all partitions on, so that those without
 // commits close ticks too. It does not wait for an executor: a busy one moves
-// its clock on with every request.
-func (s *Server) closeTicks() {
+// its clock on with every request. It reports whether the log lacks a record.
+func (s *Server) closeTicks() (owes bool) {
 	for _, p := range s.parts {
 		if p != nil && p.mu.TryLock() {
 			p.advance()
 			if len(p.debts) > 0 {
 				_ = s.durable.payDebts(p) // or with the next record
+				owes = owes || len(p.debts) > 0
 			}
 			p.mu.Unlock()
 		}
 	}
+	return owes
 }
 
 // Work of one turn for the past that no snapshot reads any more: up to
@@ -65,19 +64,13 @@ const forgetIdle = 5 * clock.TickLength
 func (s *Server) forget(ctx context.Context) {
 	t := time.NewTimer(forgetIdle)
 	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
-		rest := forgetIdle
+	for rest := forgetIdle; s.pace.rest(ctx, t, rest, idleRest, rest != forgetIdle); {
+		rest = forgetIdle
 		for _, p := range s.parts {
 			if p != nil && p.bury() {
 				rest = clock.TickLength
 			}
 		}
-		t.Reset(rest)
 	}
 }
 

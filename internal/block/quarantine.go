@@ -94,12 +94,12 @@ func (h *pageHeap) leaveQuarantine(id spanID) {
 
 // Tidy frees spans whose quarantine is over, and begins that of others. The
 // allocator does both itself when it needs memory or much of it is empty; Tidy
-// is for times without changes.
-func (a *Arena) Tidy() {
+// is for times without changes. It reports whether it has freed any.
+func (a *Arena) Tidy() (freed bool) {
 	a.pages.mu.Lock()
 	defer a.pages.mu.Unlock()
 	h := a.pages
-	h.tidy(h.reclaim.openPages > h.inUse(), tidyMax)
+	return h.tidy(h.reclaim.openPages > h.inUse(), tidyMax)
 }
 
 // emptied follows each Free that made a span empty.

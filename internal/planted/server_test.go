@@ -124,6 +124,24 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		caught: []test{{"server", "TestForgottenOutcomesAreNotDenied", "a forgotten commit is answered"}, {"server", "TestOutcomesAtRandom", "that has committed is answered"}},
 	},
 	{
+		name: "IdleLoopsWork", why: "the loops of an idle server look for work as often as those of a busy one",
+		edits: []edit{{
+			file: "server/pace.go",
+			old:  "	if !soon && p.idle() {\n",
+			new:  "	if !soon && p.idle() && d < 0 {\n",
+		}},
+		caught: []test{{"server", "TestIdleServerRests", "looked for work"}},
+	},
+	{
+		name: "RequestsWakeNobody", why: "the loops of an idle server sleep on when a request has come",
+		edits: []edit{{
+			file: "server/pace.go",
+			old:  "			close(p.wake)\n",
+			new:  "",
+		}},
+		caught: []test{{"server", "TestRest", "does not wake the loop"}},
+	},
+	{
 		name: "RefusalForgotten", why: "a commit that comes after its refusal, or its execution, was forgotten is executed",
 		edits: []edit{{
 			file: "server/outcomes.go",
