@@ -116,7 +116,7 @@ type fate struct {
 	seq      uint64
 	done     bool
 	restored bool // from the log, and nobody has used the session since
-	former   bool // the transaction is of a former life of the server
+	former   bool // the session had transactions in a former life of the server
 	left     bool // in doubt since a former life of the server: no request of it is running
 	closed   bool // the session has said goodbye
 	resp     []byte
@@ -189,14 +189,14 @@ func (o *outcomes) leave(f *fate) {
 
 // forget forgets a session although copies of its requests may be on their way.
 func (o *outcomes) forget(f *fate) {
-	who := f.owner.String()
-	switch _, known := o.forgot[who]; {
-	case f.former:
-		o.forgotFormer = true
-	case known || len(o.forgot) < o.forgotMax:
-		o.forgot[who] = max(o.forgot[who], f.last+1)
-	default:
-		o.forgotMost = max(o.forgotMost, f.last+1)
+	o.forgotFormer = o.forgotFormer || f.former
+	if !f.restored { // else nothing of it has come in this life
+		who := f.owner.String()
+		if _, known := o.forgot[who]; known || len(o.forgot) < o.forgotMax {
+			o.forgot[who] = max(o.forgot[who], f.last+1)
+		} else {
+			o.forgotMost = max(o.forgotMost, f.last+1)
+		}
 	}
 	o.drop(f)
 }
@@ -305,7 +305,7 @@ func (o *outcomes) begin(id wire.ID, sent wire.Sent, r *rdma.Request) (run bool)
 		// A session that goes on has had the outcome of its last transaction, even if
 		// this server must still ask others for it.
 		asked := f.waiting
-		f.seq, f.done, f.former, f.closed, f.running, f.doubtful, f.left, f.waiting = id.Seq, false, false, false, r, false, false, nil
+		f.seq, f.done, f.closed, f.running, f.doubtful, f.left, f.waiting = id.Seq, false, false, r, false, false, nil
 		if cap(f.resp) > reusedAnswerBytes { // the session has already received it
 			o.resize(f, nil)
 		}

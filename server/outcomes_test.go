@@ -25,6 +25,9 @@ func TestOutcomesAtRandom(t *testing.T) {
 		w.now = wire.Sent{Incarnation: 7, Epoch: 1, At: time.Duration(r.IntN(2)) * time.Hour}
 		w.o = newOutcomes(w.reply, func() wire.Sent { return w.now })
 		w.o.ofPeerMax, w.o.ofGoneMax, w.o.forgotMax = 1+w.r.IntN(3), 1+w.r.IntN(4), w.r.IntN(3)
+		if round%2 == 0 {
+			w.restore()
+		}
 		for range 400 {
 			w.step()
 		}
@@ -82,6 +85,21 @@ type outcomesSession struct {
 	sent    wire.Sent
 	waiting bool // for the answer to its last transaction
 	closed  bool
+}
+
+// restore makes the server one that was started again: it knows of sessions whose
+// transactions it has committed in a former life.
+func (w *outcomesWorld) restore() {
+	w.o.remembers = true
+	for i := range 9 {
+		n := i % 3
+		s := &outcomesSession{id: wire.ID{Client: w.r.Uint64(), Seq: 1}, who: rdma.Identity{Name: fmt.Sprint("client ", n)}, peer: rdma.PeerID(n)}
+		s.sent, s.waiting = wire.Sent{Incarnation: w.now.Incarnation, At: time.Hour}, w.r.IntN(2) == 0
+		w.sessions = append(w.sessions, s)
+		*w.fate(s.id) = simpleFate{runs: 1, committed: true}
+		w.o.restore(s.id, []byte{byte(wire.OK), 0})
+		w.under = append(w.under, w.commit(s, s.id, s.sent)) // a copy
+	}
 }
 
 func (w *outcomesWorld) reply(r *rdma.Request, b []byte) {
@@ -154,7 +172,7 @@ func (w *outcomesWorld) fate(id wire.ID) *simpleFate {
 func (w *outcomesWorld) commit(s *outcomesSession, id wire.ID, sent wire.Sent) func() {
 	return func() {
 		f := w.fate(id)
-		certain := w.now.At-sent.At <= 20*time.Second && sent.At >= w.bound() && f.runs == 0 && !f.said && s.id == id
+		certain := sent.Epoch == w.now.Epoch && w.now.At-sent.At <= 20*time.Second && sent.At >= w.bound() && f.runs == 0 && !f.said && s.id == id
 		r := w.request(s, func(b []byte) { w.hears(s, id, b, true) })
 		before := f.runs
 		if w.o.begin(id, sent, r) {
@@ -220,7 +238,7 @@ func (w *outcomesWorld) hears(s *outcomesSession, id wire.ID, b []byte, commit b
 	case c == wire.Forgotten:
 		w.forgotten++
 		return // the session would go on under another number
-	case c == wire.Conflict && commit && exec.Cause(b[1]) == exec.CauseLate:
+	case c == wire.Conflict && commit && (exec.Cause(b[1]) == exec.CauseLate || exec.Cause(b[1]) == exec.CauseFence):
 		w.refused++
 		if f.runs == 0 && s.id == id {
 			s.waiting = false // its next attempt has another number

@@ -155,11 +155,11 @@ func (db *DB) Call(ctx context.Context, h Home, proc string, args []byte) ([]byt
 	return res, userError(err)
 }
 
-// Outcome asks for the outcome of a transaction whose outcome was unknown. Nil
-// means that it committed, ErrConflict that it did not commit and never will,
-// ErrOutcomeUnknown that no server knows the outcome, and ErrUnavailable that a
-// server which may know it does not answer. It waits, as transactions do, for
-// durable servers that may come back, or be taken over.
+// Outcome asks the home of a transaction whose outcome was unknown. Nil means that it
+// committed, ErrConflict that it did not commit and never will, even if its request is
+// still on its way: both are final. ErrOutcomeUnknown means that the home has
+// forgotten the outcome, and ErrUnavailable that it does not answer. Outcome waits, as
+// transactions do, for a durable server that may come back, or be taken over.
 func (db *DB) Outcome(ctx context.Context, id ID) error {
 	return db.exec().Outcome(ctx, exec.ID(id))
 }

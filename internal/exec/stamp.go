@@ -98,7 +98,7 @@ func (s *Session) sent(ctx context.Context, server int) (wire.Sent, error) {
 	}
 	s.hearAhead(server, lf, now)
 	s.asksClock = false
-	return wire.Sent{Incarnation: lf.incarnation, Epoch: lf.epoch, At: lf.heard.Load().before(now)}, nil
+	return wire.Sent{Incarnation: lf.incarnation, Epoch: lf.epoch, At: lf.heard.Load().before(clock.Fast())}, nil
 }
 
 // clockError is the error of a transaction whose server does not tell its clock.
@@ -145,16 +145,7 @@ func (s *Session) askClock(ctx context.Context, server int, lf *life) error {
 	since := clock.Fast()
 	for {
 		q := s.db.ask(server, lf)
-		select {
-		case <-q.done:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		err := q.err
-		if lacksRoom(err) {
-			err = s.askLease(ctx, server) // over its own connection
-		}
-		switch {
+		switch err := s.answered(ctx, server, q); {
 		case err == nil && q.since < since:
 		case err == errNoLease: // it has told its clock all the same
 			return nil

@@ -150,15 +150,9 @@ func (s *Session) distrusted(part int, cause error) error {
 // challenge asks a server whether it has its place, and returns nil if it is
 // trusted now. The question that another session has asked will do.
 func (s *Session) challenge(ctx context.Context, server int, lf *life) error {
-	q := s.db.ask(server, lf)
-	select {
-	case <-q.done:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	err := q.err
-	if lacksRoom(err) {
-		err = s.askLease(ctx, server) // over its own connection
+	err := s.answered(ctx, server, s.db.ask(server, lf))
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return err
 	}
 	if holds, _ := lf.trust.holds(clock.Fast()); holds {
 		return nil
@@ -167,6 +161,19 @@ func (s *Session) challenge(ctx context.Context, server int, lf *life) error {
 		err = errNoLease
 	}
 	return err
+}
+
+// answered waits for the answer to a question about a server's lease and clock.
+func (s *Session) answered(ctx context.Context, server int, q *question) error {
+	select {
+	case <-q.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if lacksRoom(q.err) {
+		return s.askLease(ctx, server) // over its own connection
+	}
+	return q.err
 }
 
 // trustTimes is awaitTrust for the servers whose clocks give a snapshot its time. A

@@ -151,6 +151,15 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		caught: []test{{"server", "TestForgottenOutcomesAreNotDenied", "a late commit of session"}, {"server", "TestOutcomesAtRandom", "a transaction runs"}},
 	},
 	{
+		name: "FormerLivesAlone", why: "a session that a restarted server has refused is forgotten as one of a former life, and the late request is executed",
+		edits: []edit{{
+			file: "server/outcomes.go",
+			old:  "	if !f.restored { // else nothing of it has come in this life\n",
+			new:  "	if !f.former {\n",
+		}},
+		caught: []test{{"server", "TestOutcomesAtRandom", "a transaction runs|has committed is answered"}},
+	},
+	{
 		name: "NoRequestTooOld", why: "a copy of a closed session's commit is executed when the session is forgotten",
 		edits: []edit{{
 			file: "server/outcomes.go",
