@@ -40,9 +40,10 @@ func ParseRole(name string) (Role, error) {
 	return RoleNone, fmt.Errorf("rdma: role %q (want %s)", name, strings.Join(roleNames[1:], ", "))
 }
 
-// Identity says who a peer is. Its provider has authenticated it: over tcp and
-// verbs by certificate where there is one, over shm by the credentials of the
-// process and the secret of the cluster, over inproc by the caller's word.
+// Identity says who a peer is. Its provider has authenticated it: over tcp by
+// certificate where there is one; over tcp in plain text and verbs by the secret of
+// the cluster, and over shm by the credentials of the process too; over inproc by the
+// caller's word.
 // An Identity is not changed once a connection has it.
 type Identity struct {
 	Role Role
@@ -88,15 +89,16 @@ func (i *Identity) String() string {
 var ErrRole = errors.New("rdma: role not proved")
 
 // Impersonator is a Provider whose dialler states its own identity: inproc, and
-// shm, which requires a proof from data servers. Other providers take the role
-// from a certificate.
+// shm, verbs and tcp in plain text, which require a proof from data servers. With TLS
+// the role comes from a certificate.
 type Impersonator interface {
 	// As returns the provider with another identity for its dials.
 	As(Identity) Provider
 }
 
 // Keyed is a Provider that proves the role of a data server by a secret of the
-// cluster: shm, or several providers with shm among them.
+// cluster: shm, verbs and tcp in plain text, or several providers with one of them
+// among them.
 type Keyed interface {
 	// SetSecret must be called before Listen and Dial.
 	SetSecret(secret []byte)

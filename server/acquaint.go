@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,8 +103,14 @@ func (a *acquaintance) replaced(server int, incarnation uint64) bool {
 
 // acquaint asks another server for its incarnation until it answers.
 func (s *Server) acquaint(ctx context.Context, server int) {
+	said := false
 	for wait := acquaintMin; ; wait = min(2*wait, acquaintMax) {
-		if h := s.helloOf(ctx, server); h != nil {
+		h, err := s.helloOf(ctx, server)
+		if errors.Is(err, rdma.ErrRole) && !said {
+			said = true
+			s.log.Error("another data server refuses this one: all data servers of a cluster need the same secret", "server", server, "error", err)
+		}
+		if err == nil {
 			replaced, err := s.acquainted.meet(h)
 			if err != nil {
 				s.log.Error("hello not encoded", "error", err)
@@ -120,21 +128,21 @@ func (s *Server) acquaint(ctx context.Context, server int) {
 	}
 }
 
-func (s *Server) helloOf(ctx context.Context, server int) *wire.Hello {
+func (s *Server) helloOf(ctx context.Context, server int) (*wire.Hello, error) {
 	ctx, cancel := context.WithTimeout(ctx, acquaintTimeout)
 	defer cancel()
 	c, err := s.cfg.Provider.Dial(ctx, s.cfg.Addrs[server])
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer c.Close()
 	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, s.cfg.Index, s.incarnation), nil)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	h, err := wire.DecodeHello(resp)
-	if err != nil || h.Server != server {
-		return nil
+	if err == nil && h.Server != server {
+		err = fmt.Errorf("server %d answers at the address of server %d", h.Server, server)
 	}
-	return h
+	return h, err
 }

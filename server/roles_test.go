@@ -20,6 +20,7 @@ import (
 	"drtmx/rdma/inproc"
 	"drtmx/rdma/shm"
 	"drtmx/rdma/tcp"
+	"drtmx/rdma/verbs"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -29,6 +30,9 @@ type roleFabric struct {
 	name   string
 	server rdma.Provider
 	addrs  []string
+	// apart is a provider of another process, where a data server proves its role by
+	// the secret of the cluster.
+	apart func(testing.TB) rdma.Provider
 	// as dials as a peer; nil if the fabric has no such peers.
 	as func(t testing.TB, who rdma.Identity) rdma.Provider
 }
@@ -42,19 +46,48 @@ func roleFabrics(t *testing.T) []roleFabric {
 		name: "inproc", server: net, addrs: []string{"a", "b"},
 		as: func(_ testing.TB, who rdma.Identity) rdma.Provider { return net.As(who) },
 	}}
-	if local, err := shm.New(shm.Options{}); err == nil {
-		name := fmt.Sprintf("@drtmx-roles-%d-%d-", os.Getpid(), sockets.Add(1))
+	keyed := func(name string, make func() (rdma.Provider, error), addrs ...string) {
+		p, err := make()
+		if err != nil {
+			t.Logf("without %s: %v", name, err)
+			return
+		}
 		fabrics = append(fabrics, roleFabric{
-			name: "shm", server: local, addrs: []string{name + "0", name + "1"},
+			name: name, server: p, addrs: addrs,
+			apart: func(t testing.TB) rdma.Provider {
+				p, err := make()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p
+			},
 			as: func(_ testing.TB, who rdma.Identity) rdma.Provider {
-				if who.Restricted() || who.Role == rdma.RoleNone {
+				if who.Restricted() || who.Role == rdma.RoleNone && name == "shm" {
 					return nil
 				}
-				return local.As(who)
+				return rdma.As(p, who)
 			},
 		})
-	} else {
-		t.Logf("without shm: %v", err)
+	}
+	name := fmt.Sprintf("@drtmx-roles-%d-%d-", os.Getpid(), sockets.Add(1))
+	keyed("shm", func() (rdma.Provider, error) { return shm.New(shm.Options{}) }, name+"0", name+"1")
+	keyed("plain tcp", func() (rdma.Provider, error) { return tcp.New(tcp.Options{}) }, testaddr.Free(t), testaddr.Free(t))
+	if device := os.Getenv("DRTMX_VERBS_DEVICE"); verbs.Built && device != "" {
+		open := func() (rdma.Provider, error) { return verbs.New(verbs.Options{Device: device}) }
+		var addrs []string
+		for range 2 { // of the device, at ports that are free
+			p, err := open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := p.Listen("", rdma.ListenOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			addrs = append(addrs, e.Addr())
+		}
+		keyed("verbs", open, addrs...)
 	}
 	ca, err := certs.NewAuthority("roles", time.Now(), time.Now().Add(time.Hour))
 	if err != nil {
@@ -227,35 +260,40 @@ func requestBodies(cat *tables.Catalog, session uint64) map[wire.Op][][]byte {
 	}
 }
 
-// TestARoleIsNotClaimed: who cannot prove to be a data server is not connected
-// as one.
+// TestARoleIsNotClaimed: a process that does not know the secret of the cluster is
+// not connected as a data server, over any fabric without certificates; one that
+// knows it is.
 func TestARoleIsNotClaimed(t *testing.T) {
-	mine, err := shm.New(shm.Options{})
-	if err != nil {
-		t.Skipf("SKIP: %v", err)
-	}
-	f := roleFabric{server: mine, addrs: []string{fmt.Sprintf("@drtmx-claim-%d", os.Getpid())}}
-	_, servers := f.serve(t)
-	other, err := shm.New(shm.Options{}) // as another process of this user would
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := rdma.Identity{Role: rdma.RoleServer}
-	if _, err := rdma.As(other, server).Dial(t.Context(), f.addrs[0]); !errors.Is(err, rdma.ErrRole) {
-		t.Errorf("a process without the secret dials as a data server: %v", err)
-	}
-	if n := servers[0].refused("role_not_proved"); n != 1 {
-		t.Errorf("%d refusals are counted, want 1", n)
-	}
-	mine.SetSecret([]byte("of the cluster"))
-	other.SetSecret([]byte("of the cluster"))
-	c, err := rdma.As(other, server).Dial(t.Context(), f.addrs[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if code := ask(t, c, requestBodies(servers[0].cfg.Catalog, 0)[wire.OpResolve][0]); code == wire.Forbidden {
-		t.Error("a process with the secret is no data server")
+	for _, f := range roleFabrics(t) {
+		if f.apart == nil {
+			continue
+		}
+		t.Run(f.name, func(t *testing.T) {
+			_, servers := f.serve(t)
+			other := f.apart(t)
+			server := rdma.Identity{Role: rdma.RoleServer}
+			for range 2 {
+				if _, err := rdma.As(other, server).Dial(t.Context(), servers[0].Addr()); !errors.Is(err, rdma.ErrRole) {
+					t.Errorf("a process without the secret dials as a data server: %v", err)
+				}
+				rdma.SetSecret(other, []byte("of another cluster"))
+			}
+			for deadline := time.Now().Add(testseed.Patience()); servers[0].refused("role_not_proved") != 2; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("%d refusals are counted, want 2", servers[0].refused("role_not_proved"))
+				}
+			}
+			rdma.SetSecret(f.server, []byte("of the cluster"))
+			rdma.SetSecret(other, []byte("of the cluster"))
+			c, err := rdma.As(other, server).Dial(t.Context(), servers[0].Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if code := ask(t, c, requestBodies(servers[0].cfg.Catalog, 0)[wire.OpResolve][0]); code == wire.Forbidden {
+				t.Error("a process with the secret is no data server")
+			}
+		})
 	}
 }
 
@@ -320,8 +358,8 @@ func TestTablesOfAClient(t *testing.T) {
 // refused by asking about them.
 func TestASessionIsItsClients(t *testing.T) {
 	for _, f := range roleFabrics(t) {
-		if f.name == "shm" {
-			continue // processes of one user are one client
+		if f.apart != nil {
+			continue // without certificates all peers are one client
 		}
 		t.Run(f.name, func(t *testing.T) {
 			cat, servers := f.serve(t)

@@ -187,7 +187,7 @@ func startChild(
 	var s *childServer
 	if cfg.Members != nil {
 		s, err = o.host(ctx, &cfg, JoinOptions{
-			Workload: w, Log: log.Logger(), Settled: settled, Recovering: recovering, Empty: empty, Return: true,
+			Workload: w, Secret: cfg.Secret, Log: log.Logger(), Settled: settled, Recovering: recovering, Empty: empty, Return: true,
 			Keeping: func() { keeping(true) }, Serving: func() { keeping(false) },
 		})
 	} else {

@@ -49,7 +49,7 @@ func startChildren(ctx context.Context, o StartOptions) (*Cluster, error) {
 	if o.Addrs == nil {
 		o.Addrs = AbstractAddrs(o.Servers)
 	}
-	f := &family{opts: o, secret: newSecret(), forks: make(chan func()), release: make(chan struct{}), emptying: make(chan struct{}, 1)}
+	f := &family{opts: o, secret: member.NewSecret(), forks: make(chan func()), release: make(chan struct{}), emptying: make(chan struct{}, 1)}
 	if err := f.spawn(); err != nil {
 		return nil, errors.Join(err, f.stop())
 	}

@@ -150,16 +150,14 @@ func Connect(ctx context.Context, o ConnectOptions) (*Cluster, error) {
 			fabric = multi.Verbs
 		}
 	}
-	p, err := NewProvider(o.Fabrics, fabric)
+	f, err := NewFabrics(o.Fabrics, fabric) // the servers may name each other's fabrics
 	if err != nil {
 		return nil, err
 	}
-	if f, err := fabricsOf(p); err == nil {
-		if h, err := askAnyServer(ctx, f, &Address{Hosts: o.Addrs}, o.Addrs[:1]); err == nil && h.Moves {
-			return nil, fmt.Errorf("%w: %s", ErrMoves, strings.Join(o.Addrs, ","))
-		}
+	if h, err := askAnyServer(ctx, f, &Address{Hosts: o.Addrs}, o.Addrs[:1]); err == nil && h.Moves {
+		return nil, fmt.Errorf("%w: %s", ErrMoves, strings.Join(o.Addrs, ","))
 	}
-	c := newCluster(p, o.Addrs)
+	c := newCluster(f, o.Addrs)
 	c.where = strings.Join(o.Addrs, ",")
 	return c, nil
 }

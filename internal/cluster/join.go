@@ -41,10 +41,13 @@ type JoinOptions struct {
 	// With a Store, they are left empty.
 	Addrs []string
 	// Dir, if set, is where the server's socket and its pid file are. It is
-	// made if it does not exist, and shared with other data servers: a secret
-	// in it is how they know each other over shared memory. Without one they
+	// made if it does not exist, and shared with other data servers. Without one they
 	// reach each other over networks only.
 	Dir string
+	// Secret is how the data servers of the cluster know each other, where they have
+	// no certificates: the same for all, see ReadSecret. nil means the secret of the
+	// Store if there is one, or else of Dir, which the servers then share.
+	Secret []byte
 	// MemoryBytes bounds the memory of the server's partitions together; 0
 	// means the server package's bound for each.
 	MemoryBytes uint64
@@ -238,6 +241,11 @@ func (m *Member) start(ctx context.Context) (err error) {
 	if o.home != "" {
 		s.Dir = o.home
 	}
+	if o.knowsSecret() { // the others may be asked before this server has its place
+		if err = m.o.setSecret(ctx); err != nil {
+			return err
+		}
+	}
 	s.Provider, s.Log, s.Recovering, s.Empty, s.FS = o.Provider, o.Log, o.Recovering, o.Empty, o.around.disk
 	if o.around.configure != nil {
 		o.around.configure(&s)
@@ -269,11 +277,11 @@ func (m *Member) start(ctx context.Context) (err error) {
 				return err
 			}
 		}
-		secret, err := sharedSecret(o.Dir)
-		if err != nil {
-			return err
+		if !o.knowsSecret() {
+			if err = m.o.setSecret(ctx); err != nil {
+				return err
+			}
 		}
-		rdma.SetSecret(o.Provider, secret)
 	}
 	if o.MemoryBytes != 0 {
 		s.MemoryBytes = o.MemoryBytes / uint64(o.Hosted())

@@ -126,12 +126,8 @@ func (k *keeping) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if o.Dir != "" {
-		secret, err := sharedSecret(o.Dir)
-		if err != nil {
-			return err
-		}
-		rdma.SetSecret(o.Provider, secret)
+	if err := o.setSecret(ctx); err != nil {
+		return err
 	}
 	defer func() { err = errors.Join(err, k.unlock()) }()
 	if there, serr := exists(o.fs(), k.own); serr != nil || there {

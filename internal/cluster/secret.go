@@ -1,28 +1,91 @@
 package cluster
 
 import (
-	"crypto/rand"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"drtmx/internal/member"
+	"drtmx/rdma"
 )
 
 // secretFile holds the secret of a cluster whose data servers share a
 // directory. It can be read by their user only.
 const secretFile = "secret"
 
-// secretBytes is the size of the secret by which the data servers of a cluster
-// know each other over shared memory.
-const secretBytes = 32
+// minSecretBytes and maxSecretBytes bound a secret that a user brings.
+const (
+	minSecretBytes = 16
+	maxSecretBytes = 4096
+)
 
-func newSecret() []byte {
-	b := make([]byte, secretBytes)
-	_, _ = rand.Read(b) // never fails
-	return b
+// ReadSecret reads the secret of a cluster from a file that no other user can read.
+// The error names the file, and wraps ErrOptions.
+func ReadSecret(path string) ([]byte, error) {
+	refuse := func(format string, args ...any) ([]byte, error) {
+		return nil, fmt.Errorf("%w: secret file %s: %w", ErrOptions, path, fmt.Errorf(format, args...))
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return refuse("%w", reasonOf(err))
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return refuse("%w", reasonOf(err))
+	}
+	if !st.Mode().IsRegular() {
+		return refuse("it is no regular file")
+	}
+	if mode := st.Mode().Perm(); mode&0o077 != 0 {
+		return refuse("other users have access to it (mode %04o): want 0600 or less", mode)
+	}
+	if n := st.Size(); n < minSecretBytes || n > maxSecretBytes {
+		return refuse("it has %d bytes, want %d to %d, such as those of head -c 32 /dev/urandom", n, minSecretBytes, maxSecretBytes)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxSecretBytes))
+	if err != nil {
+		return refuse("%w", reasonOf(err))
+	}
+	return b, nil
+}
+
+// reasonOf is an error of a file without the file's name.
+func reasonOf(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+// knowsSecret reports whether the secret does not depend on the directory.
+func (o *JoinOptions) knowsSecret() bool { return o.Secret != nil || o.Store != nil }
+
+// setSecret gives the fabrics the secret by which the data servers know each other:
+// the one that the user brought, else that of the store in which they find each
+// other, else that of the directory that they share.
+func (o *JoinOptions) setSecret(ctx context.Context) (err error) {
+	secret := o.Secret
+	switch {
+	case secret != nil:
+	case o.Store != nil:
+		if secret, err = o.Store.Secret(ctx); err != nil {
+			return fmt.Errorf("secret of the cluster: %w", err)
+		}
+	case o.Dir != "":
+		if secret, err = sharedSecret(o.Dir); err != nil {
+			return err
+		}
+	}
+	rdma.SetSecret(o.Provider, secret)
+	return nil
 }
 
 // sharedSecret reads the secret of the cluster whose data servers have dir in
@@ -33,7 +96,7 @@ func sharedSecret(dir string) (b []byte, err error) {
 	err = withDirLocked(dir, func() error {
 		b, err = os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			b = newSecret()
+			b = member.NewSecret()
 			return writeSecret(path, b)
 		}
 		return err
@@ -41,8 +104,8 @@ func sharedSecret(dir string) (b []byte, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: secret of the cluster: %w", ErrDir, err)
 	}
-	if len(b) != secretBytes {
-		return nil, fmt.Errorf("%w: %s has %d bytes, want %d: remove it and start all data servers again", ErrDir, path, len(b), secretBytes)
+	if len(b) != member.SecretBytes {
+		return nil, fmt.Errorf("%w: %s has %d bytes, want %d: remove it and start all data servers again", ErrDir, path, len(b), member.SecretBytes)
 	}
 	return b, nil
 }

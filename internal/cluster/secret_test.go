@@ -5,8 +5,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+
+	"drtmx/internal/member"
 )
 
 // TestSharedSecret: servers that start together get one secret, which only
@@ -25,7 +28,7 @@ func TestSharedSecret(t *testing.T) {
 	}
 	wg.Wait()
 	for i := range got {
-		if len(got[i]) != secretBytes || !bytes.Equal(got[i], got[0]) {
+		if len(got[i]) != member.SecretBytes || !bytes.Equal(got[i], got[0]) {
 			t.Errorf("server %d has the secret %x, server 0 %x", i, got[i], got[0])
 		}
 	}
@@ -41,5 +44,42 @@ func TestSharedSecret(t *testing.T) {
 	}
 	if _, err := sharedSecret(dir); !errors.Is(err, ErrDir) {
 		t.Errorf("a damaged secret: %v", err)
+	}
+}
+
+// TestSecretFiles: a file that others can read, that is none, or that is too short or
+// too long is refused in one line that names it.
+func TestSecretFiles(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string, n int, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, bytes.Repeat([]byte{7}, n), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, n := range []int{minSecretBytes, 32, maxSecretBytes} {
+		if b, err := ReadSecret(file("good", n, 0o400)); err != nil || len(b) != n {
+			t.Errorf("%d bytes: %d, %v", n, len(b), err)
+		}
+		if err := os.Remove(filepath.Join(dir, "good")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for want, path := range map[string]string{
+		"no such file":          filepath.Join(dir, "absent"),
+		"other users":           file("open", 32, 0o640),
+		"0 bytes":               file("empty", 0, 0o600),
+		"15 bytes":              file("short", minSecretBytes-1, 0o600),
+		"4097 bytes":            file("long", maxSecretBytes+1, 0o600),
+		"it is no regular file": dir,
+	} {
+		_, err := ReadSecret(path)
+		if !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
 	}
 }

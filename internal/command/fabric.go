@@ -34,6 +34,7 @@ type tlsFlags struct {
 	ca, cert, key string
 	insecure      bool
 	device        string // of RDMA
+	secret        string // a file; of data servers
 }
 
 func (t *tlsFlags) add(c *cobra.Command) {

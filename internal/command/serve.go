@@ -145,6 +145,7 @@ func (f *serveFlags) add(a *app, c *cobra.Command) {
 	f.models.add(c)
 	f.addFabrics(c)
 	f.tls.add(c)
+	fl.StringVar(&f.tls.secret, "secret-file", "", "with --index: file with the secret by which the data servers of the cluster know each other without certificates, the same for all of them (default: a secret in etcd, or in the runtime directory)")
 	f.log.add(c)
 	f.shows.add(c)
 	f.one.add(c)

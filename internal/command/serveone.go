@@ -26,7 +26,7 @@ type oneFlags struct {
 	zone    string
 }
 
-var oneNames = []string{"index", "members", "zone"}
+var oneNames = []string{"index", "members", "zone", "secret-file"}
 
 func (o *oneFlags) add(c *cobra.Command) {
 	fl := c.Flags()
@@ -97,7 +97,17 @@ func (f *serveFlags) checkOne(c *cobra.Command) error {
 			return fmt.Errorf("--listen %w", err)
 		}
 	}
+	if f.size.servers > 1 && !f.knowsOthers() {
+		return errors.New("--secret-file is required for data servers that share neither --runtime-dir nor --etcd and have no certificates: it is how they know each other")
+	}
 	return nil
+}
+
+// knowsOthers reports whether the flags name something by which the data servers of
+// a network can tell each other from clients.
+func (f *serveFlags) knowsOthers() bool {
+	certified := f.tls.given() && !f.offers(multi.Verbs)
+	return !f.network() || f.dir != "" || f.tls.secret != "" || f.etcd.given() || certified
 }
 
 // options are what the cluster package needs; place is where the data server
@@ -122,6 +132,11 @@ func (f *serveFlags) options(a *app, p rdma.Provider, place *membership) (o clus
 	if f.dir != "" {
 		if o.Dir, err = filepath.Abs(f.dir); err != nil {
 			return o, err
+		}
+	}
+	if f.tls.secret != "" {
+		if o.Secret, err = cluster.ReadSecret(f.tls.secret); err != nil {
+			return o, fmt.Errorf("--secret-file: %w", err)
 		}
 	}
 	if place == nil {
@@ -159,7 +174,7 @@ func (a *app) serveOne(c *cobra.Command, f *serveFlags) (err error) {
 	}
 	o, err := f.options(a, p, place)
 	if err != nil {
-		return err
+		return asUsage(err, cluster.ErrOptions)
 	}
 	o.Log = records.Logger()
 	o.Waiting = func(text string) { a.announce(records, text, "waiting for members", "reason", text) }

@@ -24,6 +24,7 @@ type Local struct {
 		agreed   *Map
 		held     map[int]*localLease
 		durable  map[int]Durable
+		secret   []byte
 	}
 }
 
@@ -88,6 +89,17 @@ func (s *localStore) State(ctx context.Context) (*State, error) {
 	}
 	defer s.local.mu.Unlock()
 	return s.local.state(), nil
+}
+
+func (s *localStore) Secret(ctx context.Context) ([]byte, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.local.mu.Unlock()
+	if s.local.mu.secret == nil {
+		s.local.mu.secret = NewSecret()
+	}
+	return slices.Clone(s.local.mu.secret), nil
 }
 
 func (s *localStore) Watch(ctx context.Context, after Revision) (*State, error) {

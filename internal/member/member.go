@@ -377,9 +377,24 @@ type Store interface {
 	// value if nothing was.
 	Durable(ctx context.Context, index int) (Durable, error)
 
+	// Secret returns the secret by which the data servers of the cluster know each
+	// other, SecretBytes long. It is made when it is first asked for, and never
+	// changes. Watchers do not hear of it.
+	Secret(ctx context.Context) ([]byte, error)
+
 	// Close closes the handle. Its leases are no longer renewed and run out, as
 	// if the process had died. To end them at once, call Leave first.
 	Close() error
+}
+
+// SecretBytes is the size of the secret of a cluster.
+const SecretBytes = 32
+
+// NewSecret makes a secret for a cluster.
+func NewSecret() []byte {
+	b := make([]byte, SecretBytes)
+	_, _ = rand.Read(b) // never fails
+	return b
 }
 
 // Lease is the hold of a server on its index. Methods are safe for concurrent use.

@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"crypto/hmac"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -279,8 +278,7 @@ func (e *endpoint) authenticate(s socket, role rdma.Role) error {
 	if err != nil {
 		return err
 	}
-	want := proof(e.p.clusterSecret(), c.blob)
-	if m.kind != msgProof || !hmac.Equal(m.blob[:], want[:]) {
+	if m.kind != msgProof || !e.p.secret.Proves(m.blob[:], "shm", c.blob[:]) {
 		_ = s.send(&message{kind: msgRefuse, reason: reasonRole, version: wireVersion}) // the refusal counts even if the peer does not hear of it
 		return errRole
 	}

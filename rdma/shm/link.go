@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,12 +23,12 @@ import (
 type Provider struct {
 	opts       Options
 	hub        *hub
+	secret     provide.Secret                                                    // of the cluster
 	dialSocket func(ctx context.Context, network, addr string) (net.Conn, error) // net.Dialer's, or a test's
 
 	mu struct {
 		sync.Mutex
-		links  map[destination]*dialing
-		secret []byte // of the cluster
+		links map[destination]*dialing
 	}
 }
 
@@ -52,15 +51,7 @@ type destination struct {
 // can dial its endpoints as a data server. SetSecret must be called before
 // Listen and Dial.
 func (p *Provider) SetSecret(secret []byte) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mu.secret = slices.Clone(secret)
-}
-
-func (p *Provider) clusterSecret() []byte {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mu.secret
+	p.secret.Set(secret)
 }
 
 // As returns the provider with another role for its dials. The name is not
@@ -314,7 +305,7 @@ func (l *link) handshake() error {
 	m, files, err := l.sock.receive(true)
 	if err == nil && m.kind == msgChallenge && l.role == rdma.RoleServer {
 		closeFiles(files)
-		if err := l.sock.send(&message{kind: msgProof, blob: proof(l.p.clusterSecret(), m.blob)}); err != nil {
+		if err := l.sock.send(&message{kind: msgProof, blob: l.p.secret.Proof("shm", m.blob[:])}); err != nil {
 			return err
 		}
 		m, files, err = l.sock.receive(true)

@@ -2,7 +2,6 @@ package shm
 
 import (
 	"cmp"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -52,8 +51,6 @@ func New(o Options) (*Provider, error) {
 		return nil, err
 	}
 	p := &Provider{opts: o, hub: h, dialSocket: new(net.Dialer).DialContext}
-	p.mu.secret = make([]byte, blobBytes)
-	_, _ = rand.Read(p.mu.secret) // never fails
 	return p, nil
 }
 

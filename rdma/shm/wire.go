@@ -1,13 +1,12 @@
 package shm
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // Version of the handshake and of the layout of the shared segment. Both
@@ -88,17 +87,7 @@ type message struct {
 }
 
 // blobBytes is the size of a nonce and of its proof.
-const blobBytes = 32
-
-// proof shows knowledge of the cluster's secret to the server that sent the
-// nonce.
-func proof(secret []byte, nonce [blobBytes]byte) (p [blobBytes]byte) {
-	h := hmac.New(sha256.New, secret)
-	h.Write([]byte("drtmx data server over shm"))
-	h.Write(nonce[:])
-	h.Sum(p[:0])
-	return p
-}
+const blobBytes = provide.ProofBytes
 
 func (m *message) encode(b *[messageBytes]byte) {
 	le := binary.LittleEndian

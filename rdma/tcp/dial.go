@@ -16,7 +16,13 @@ import (
 // Dial connects to an endpoint at host:port. Besides the errors of every fabric,
 // it fails with ErrInsecure for an address beyond loopback without TLS, and with
 // ErrAuth and the reason if one side does not trust the other.
+//
+// In plain text the connection is that of a loader, see As.
 func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	return p.dial(ctx, addr, rdma.RoleLoader)
+}
+
+func (p *Provider) dial(ctx context.Context, addr string, role rdma.Role) (rdma.Conn, error) {
 	nc, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		if ended := provide.Ended(ctx); ended != nil {
@@ -24,7 +30,7 @@ func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 		}
 		return nil, fmt.Errorf("tcp: dial %q: %w", addr, rdma.DialError(err))
 	}
-	c, err := p.greet(ctx, nc.(*net.TCPConn), addr)
+	c, err := p.greet(ctx, nc.(*net.TCPConn), addr, role)
 	if err != nil {
 		nc.Close()
 		if ctx.Err() != nil {
@@ -36,7 +42,7 @@ func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 }
 
 // greet performs the handshake, TLS included, and receives the capabilities.
-func (p *Provider) greet(ctx context.Context, nc *net.TCPConn, addr string) (*conn, error) {
+func (p *Provider) greet(ctx context.Context, nc *net.TCPConn, addr string, role rdma.Role) (*conn, error) {
 	if err := p.mayTalk(nc.RemoteAddr()); err != nil {
 		return nil, err
 	}
@@ -51,7 +57,7 @@ func (p *Provider) greet(ctx context.Context, nc *net.TCPConn, addr string) (*co
 	if !c.watch.begin(ctx) {
 		return nil, ctx.Err()
 	}
-	err := c.hello(p)
+	err := c.hello(p, role)
 	c.watch.end()
 	if err != nil {
 		c.watch.stop()
@@ -61,15 +67,21 @@ func (p *Provider) greet(ctx context.Context, nc *net.TCPConn, addr string) (*co
 }
 
 // hello is the client's part of the handshake.
-func (c *conn) hello(p *Provider) error {
+func (c *conn) hello(p *Provider, role rdma.Role) error {
 	if p.client != nil {
 		if err := c.authenticate(p.client); err != nil {
 			return err
 		}
 	}
 	h := ourHello()
+	h.role = role
 	_, werr := c.conn.Write(h.encode()) // the server may have said why it reads no more
 	h, err := readHello(c.conn)
+	if err == nil && h.reason == reasonProve && role == rdma.RoleServer {
+		proof := p.secret.Proof(p.Name(), h.nonce[:])
+		_, werr = c.conn.Write(proof[:])
+		h, err = readHello(c.conn)
+	}
 	if err != nil {
 		return c.greetingError(errors.Join(err, werr))
 	}

@@ -19,7 +19,10 @@
 //
 // With [Options.TLS] connections are TLS 1.3 and both sides show certificates.
 // Without, only loopback addresses are served and dialled, unless
-// [Options.Insecure] is set.
+// [Options.Insecure] is set. A peer in plain text is a client of the role that it
+// states, or a data server if it knows the secret of the cluster (see
+// [Provider.SetSecret]): the server sends a nonce, and expects a message
+// authentication code of it.
 //
 // # Flow control
 //

@@ -10,6 +10,7 @@ import (
 
 	"drtmx/internal/testseed"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // TestFloodOfSilentConnections: a client of this very machine opens
@@ -104,13 +105,124 @@ func TestIdleConnectionGivesBuffersBack(t *testing.T) {
 // no data server out.
 func TestDataServersAlwaysGetIn(t *testing.T) {
 	ca := trialCA(t)
-	e, _, k := listen(t, newProvider(t, Options{TLS: issue(t, ca, serverLeaf), MaxConnections: 3}), "", rdma.AccessRead)
-	client := newProvider(t, Options{TLS: issue(t, ca, clientLeaf())})
-	for range 3 {
-		dial(t, client, e)
+	plain := newProvider(t, Options{MaxConnections: 3})
+	for name, x := range map[string]struct {
+		listener, client *Provider
+		server           rdma.Provider
+	}{
+		"TLS": {
+			newProvider(t, Options{TLS: issue(t, ca, serverLeaf), MaxConnections: 3}), newProvider(t, Options{TLS: issue(t, ca, clientLeaf())}),
+			newProvider(t, Options{TLS: issue(t, ca, serverLeaf)}),
+		},
+		"plain text": {plain, newProvider(t, Options{}), plain.As(rdma.Identity{Role: rdma.RoleServer})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _, k := listen(t, x.listener, "", rdma.AccessRead)
+			for range 3 {
+				dial(t, x.client, e)
+			}
+			if _, err := x.client.Dial(testContext(t), e.Addr()); !errors.Is(err, rdma.ErrBusy) {
+				t.Fatalf("one client more: %v", err)
+			}
+			c, err := x.server.Dial(testContext(t), e.Addr())
+			if err != nil {
+				t.Fatalf("a data server is kept out: %v", err)
+			}
+			defer c.Close()
+			mustServe(t, c.(*conn), k)
+		})
 	}
-	if _, err := client.Dial(testContext(t), e.Addr()); !errors.Is(err, rdma.ErrBusy) {
-		t.Fatalf("one client more: %v", err)
+}
+
+// TestPeersInPlainText: a peer gets the role that it states, up to that of clients,
+// or of a data server that it proves to be. A wrong proof, or none, is refused,
+// counted, and holds no connection.
+func TestPeersInPlainText(t *testing.T) {
+	p, knows, other := newProvider(t, Options{MaxConnections: 1}), newProvider(t, Options{}), newProvider(t, Options{})
+	p.SetSecret([]byte("of the cluster"))
+	knows.SetSecret([]byte("of the cluster"))
+	other.SetSecret([]byte("of another cluster"))
+	var last rdma.Role
+	e, err := p.Listen("", rdma.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	mustServe(t, dial(t, newProvider(t, Options{TLS: issue(t, ca, serverLeaf)}), e), k)
+	t.Cleanup(func() { e.Close() })
+	if err := e.Serve(func(r *rdma.Request) {
+		last = r.From.Role
+		_ = r.Reply(nil)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	audit := e.(*endpoint)
+	server := rdma.Identity{Role: rdma.RoleServer}
+	for i, stranger := range []rdma.Provider{other.As(server), newProvider(t, Options{}).As(server)} {
+		_, err := stranger.Dial(testContext(t), e.Addr())
+		if !errors.Is(err, rdma.ErrRole) {
+			t.Errorf("stranger %d: %v", i, err)
+		}
+		want := uint64(i + 1)
+		eventually(t, "the server counts the refusal", func() bool { return audit.Refused(refusedRole) == want })
+	}
+	for _, role := range rdma.Roles() {
+		c, err := knows.As(rdma.Identity{Role: role}).Dial(testContext(t), e.Addr())
+		if err != nil {
+			t.Fatalf("as %v: %v", role, err)
+		}
+		if _, err := rdma.Call(testContext(t), c, []byte("who am I?"), nil); err != nil || last != role {
+			t.Errorf("as %v: is taken for %v, %v", role, last, err)
+		}
+		c.Close()
+		eventually(t, "the connection ends", func() bool {
+			audit.mu.Lock()
+			defer audit.mu.Unlock()
+			return len(audit.mu.conns) == 0
+		})
+	}
+	if _, err := knows.As(rdma.Identity{Role: rdma.RoleLoader, Tables: []string{"a"}}).Dial(testContext(t), e.Addr()); !errors.Is(err, rdma.ErrUnsupported) {
+		t.Errorf("restricted to a table: %v", err)
+	}
+}
+
+// TestProofsAreForOneChallenge: what proved a role once proves nothing later.
+func TestProofsAreForOneChallenge(t *testing.T) {
+	p := newProvider(t, Options{})
+	p.SetSecret([]byte("of the cluster"))
+	e, _, _ := listen(t, p, "", rdma.AccessRead)
+	h := ourHello()
+	h.role = rdma.RoleServer
+	greet := func(answer func(nonce []byte) [provide.ProofBytes]byte) reason {
+		t.Helper()
+		nc, err := net.Dial("tcp", e.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		_ = nc.SetDeadline(time.Now().Add(testseed.Patience()))
+		_, _ = nc.Write(h.encode())
+		asked, err := readHello(nc)
+		if err != nil || asked.reason != reasonProve {
+			t.Fatalf("asked with reason %d, %v", asked.reason, err)
+		}
+		proof := answer(asked.nonce[:])
+		_, _ = nc.Write(proof[:])
+		got, err := readHello(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.reason
+	}
+	var seen [provide.ProofBytes]byte
+	if why := greet(func(nonce []byte) [provide.ProofBytes]byte {
+		seen = p.secret.Proof(p.Name(), nonce)
+		return seen
+	}); why != reasonNone {
+		t.Errorf("the proof is answered with reason %d", why)
+	}
+	if why := greet(func([]byte) [provide.ProofBytes]byte { return seen }); why != reasonRole {
+		t.Errorf("an old proof is answered with reason %d", why)
+	}
+	if why := greet(func(nonce []byte) [provide.ProofBytes]byte { return p.secret.Proof("shm", nonce) }); why != reasonRole {
+		t.Errorf("a proof for another fabric is answered with reason %d", why)
+	}
 }

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ const (
 	refusedRoom       = iota
 	refusedHandshake  // broken off, malformed or too slow
 	refusedAuth       // no certificate, or one that is not trusted
+	refusedRole       // a data server that did not prove to be one
 	refusedProtocol   // a connection was ended for a malformed frame
 	refusedStalled    // a connection was ended because the peer did not read
 	refusedCapability // a verb with a capability that the connection does not hold
@@ -25,7 +27,7 @@ const (
 	refusedVerb       // a verb that does not exist
 )
 
-var refusalNames = []string{"no_room", "handshake", "authentication", "protocol", "stalled", "capability", "right", "bounds", "verb"}
+var refusalNames = []string{"no_room", "handshake", "authentication", "role_not_proved", "protocol", "stalled", "capability", "right", "bounds", "verb"}
 
 var _ rdma.Auditor = (*endpoint)(nil)
 
@@ -221,24 +223,12 @@ func (e *endpoint) greet(nc *net.TCPConn, g *provide.Guest) (*serverConn, error)
 	}
 	t.guest = g
 	c := &serverConn{e: e, conn: t, id: Identity{Addr: nc.RemoteAddr().String()}}
-	c.id.Role = e.p.opts.PlainRole
 	if e.p.server != nil {
 		if err := c.authenticate(e.p.server, t, deadline); err != nil {
 			linger(nc)
 			return nil, err
 		}
 	}
-	switch {
-	case !c.id.MayRead():
-		c.rights = 0
-	case e.p.opts.Rights != nil:
-		c.rights = e.p.opts.Rights(c.id) | rdma.AccessRead
-	default:
-		c.rights = rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic
-	}
-	c.out = newOutbox(c.conn, t, c.abort)
-	c.agent = newAgent(c, &e.Audit, &c.tally)
-	c.callEv.Value, c.goneEv.Value = event{conn: c}, event{conn: c, gone: true}
 	h, err := readHello(c.conn)
 	if err != nil {
 		if errors.Is(err, errSpeaksTLS) {
@@ -248,7 +238,13 @@ func (e *endpoint) greet(nc *net.TCPConn, g *provide.Guest) (*serverConn, error)
 		return nil, err
 	}
 	why := h.check()
+	if why == reasonNone && e.p.server == nil {
+		if why, err = c.admit(t, h.role); err != nil {
+			return nil, err
+		}
+	}
 	if why == reasonNone {
+		c.prepare(t)
 		why = e.enlist(c)
 	}
 	if why != reasonNone {
@@ -260,6 +256,47 @@ func (e *endpoint) greet(nc *net.TCPConn, g *provide.Guest) (*serverConn, error)
 		return c, err
 	}
 	return c, nil
+}
+
+// admit gives a peer in plain text its role, which a data server must prove.
+func (c *serverConn) admit(t *transport, role rdma.Role) (reason, error) {
+	if most := c.e.p.opts.PlainRole; role < rdma.RoleServer || most == rdma.RoleServer {
+		c.id.Role = min(role, most)
+		return reasonNone, nil
+	}
+	h := ourHello()
+	h.reason = reasonProve
+	_, _ = rand.Read(h.nonce[:]) // never fails
+	if _, err := c.conn.Write(h.encode()); err != nil {
+		return reasonNone, err
+	}
+	if err := t.drain(); err != nil {
+		return reasonNone, err
+	}
+	var proof [provide.ProofBytes]byte
+	if _, err := io.ReadFull(c.conn, proof[:]); err != nil {
+		return reasonNone, err
+	}
+	if !c.e.p.secret.Proves(proof[:], c.e.p.Name(), h.nonce[:]) {
+		return reasonRole, nil
+	}
+	c.id.Role = role
+	return reasonNone, nil
+}
+
+// prepare makes what a connection needs whose peer is known.
+func (c *serverConn) prepare(t *transport) {
+	switch o := &c.e.p.opts; {
+	case !c.id.MayRead():
+		c.rights = 0
+	case o.Rights != nil:
+		c.rights = o.Rights(c.id) | rdma.AccessRead
+	default:
+		c.rights = rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic
+	}
+	c.out = newOutbox(c.conn, t, c.abort)
+	c.agent = newAgent(c, &c.e.Audit, &c.tally)
+	c.callEv.Value, c.goneEv.Value = event{conn: c}, event{conn: c, gone: true}
 }
 
 // refuse sends a client the reason of its refusal.
@@ -300,6 +337,8 @@ func (e *endpoint) noteRefusal(err error) {
 		e.Refuse(refusedRoom)
 	case errors.Is(err, ErrAuth):
 		e.Refuse(refusedAuth)
+	case errors.Is(err, rdma.ErrRole):
+		e.Refuse(refusedRole)
 	default:
 		e.Refuse(refusedHandshake)
 	}

@@ -364,7 +364,10 @@ func greetings() [][]byte {
 	}
 	full := h
 	full.reason = reasonFull
+	prove, refused := h, h
+	prove.reason, prove.nonce, refused.reason = reasonProve, [nonceBytes]byte{1, 2, 3}, reasonRole
 	return [][]byte{
+		append(append(prove.encode(), h.encode()...), grants(1, 2)...), append(prove.encode(), refused.encode()...), append(prove.encode(), prove.encode()...),
 		append(h.encode(), grants(1, 2)...), append(h.encode(), grants(300, MaxRegions+1)...), append(h.encode(), grants(1, 0)...),
 		full.encode(), []byte("\x16\x03\x01 and so on, as TLS begins, for as long as a hello is or longer"),
 	}
@@ -384,16 +387,26 @@ func TestMutatedGreetings(t *testing.T) {
 }
 
 func checkGreeting(t *testing.T, b []byte) {
+	for _, role := range []rdma.Role{rdma.RoleLoader, rdma.RoleServer} {
+		checkGreetingAs(t, b, role)
+	}
+}
+
+func checkGreetingAs(t *testing.T, b []byte, role rdma.Role) {
 	c := &conn{conn: &script{in: b}, in: make([]byte, 512)}
-	if err := c.hello(&Provider{}); err != nil {
-		typed := errors.Is(err, rdma.ErrPeerDown) || errors.Is(err, rdma.ErrTooLarge) || errors.Is(err, rdma.ErrUnsupported)
+	if err := c.hello(&Provider{}, role); err != nil {
+		typed := errors.Is(err, rdma.ErrPeerDown) || errors.Is(err, rdma.ErrTooLarge) || errors.Is(err, rdma.ErrUnsupported) ||
+			errors.Is(err, rdma.ErrRole)
 		if !typed && !errors.Is(err, errHandshake) && !errors.Is(err, ErrAuth) {
 			t.Fatalf("error %v", err)
 		}
 		return
 	}
 	h, err := decodeHello(b[:helloBytes])
-	if err != nil {
+	if h.reason == reasonProve && role == rdma.RoleServer {
+		h, err = decodeHello(b[helloBytes : 2*helloBytes])
+	}
+	if err != nil || h.reason != reasonNone {
 		t.Fatalf("accepted a welcome that is none: %v", err)
 	}
 	held := uint32(0)

@@ -10,7 +10,7 @@ import (
 )
 
 // version of the handshake and the frames. Both sides must have the same.
-const version = 1
+const version = 2
 
 // helloBytes is the size of a hello and of a welcome.
 //
@@ -19,7 +19,10 @@ const version = 1
 //	16   a word in the sender's byte order
 //	24   largest batch(32)   largest READ or WRITE in bytes(32)
 //	32   largest message in bytes(32)   grants that follow(32), of a welcome
-//	40   reserved
+//	40   role of the client(32), of a hello
+//	48   nonce, of a challenge: a welcome with reasonProve
+//
+// The client answers a challenge with provide.ProofBytes, and gets another welcome.
 const helloBytes = 64
 
 var magic = [8]byte{'d', 'r', 't', 'm', 'x', 't', 'c', 'p'}
@@ -38,6 +41,8 @@ const (
 	reasonFull
 	reasonTLS   // in plain text, to a client in plain text
 	reasonPlain // likewise, to one that spoke TLS, which takes it for garbage
+	reasonProve // no refusal yet: prove that you are a data server
+	reasonRole  // the proof is wrong
 	reasonMax
 )
 
@@ -53,6 +58,10 @@ func (r reason) err() error {
 		return fmt.Errorf("the server's limits are others: %w", rdma.ErrUnsupported)
 	case reasonFull:
 		return fmt.Errorf("the server has no room for another connection: %w: %w", rdma.ErrBusy, rdma.ErrTooLarge)
+	case reasonProve:
+		return fmt.Errorf("%w: asked for a proof out of turn", errHandshake)
+	case reasonRole:
+		return fmt.Errorf("the data servers of a cluster need the same secret: %w", rdma.ErrRole)
 	}
 	return fmt.Errorf("%w: the server wants TLS", ErrAuth)
 }
@@ -67,7 +76,11 @@ type hello struct {
 	order                         uint64
 	maxBatch, maxRead, maxMessage uint32
 	grants                        uint32
+	role                          rdma.Role
+	nonce                         [nonceBytes]byte
 }
+
+const nonceBytes = 16
 
 func ourHello() hello {
 	return hello{
@@ -101,6 +114,8 @@ func (h *hello) encode() []byte {
 	le.PutUint32(b[28:], h.maxRead)
 	le.PutUint32(b[32:], h.maxMessage)
 	le.PutUint32(b[36:], h.grants)
+	le.PutUint32(b[40:], uint32(h.role))
+	copy(b[48:], h.nonce[:])
 	return b
 }
 
@@ -114,8 +129,11 @@ func decodeHello(b []byte) (hello, error) {
 		version: le.Uint32(b[8:]), reason: reason(le.Uint32(b[12:])), order: binary.NativeEndian.Uint64(b[16:]),
 		maxBatch: le.Uint32(b[24:]), maxRead: le.Uint32(b[28:]), maxMessage: le.Uint32(b[32:]), grants: le.Uint32(b[36:]),
 	}
-	if h.reason >= reasonMax || h.grants > MaxRegions {
-		return hello{}, fmt.Errorf("%w: reason %d, %d grants", errHandshake, h.reason, h.grants)
+	role := le.Uint32(b[40:])
+	if h.reason >= reasonMax || h.grants > MaxRegions || role > uint32(rdma.RoleServer) {
+		return hello{}, fmt.Errorf("%w: reason %d, %d grants, role %d", errHandshake, h.reason, h.grants, role)
 	}
+	h.role = rdma.Role(role)
+	copy(h.nonce[:], b[48:])
 	return h, nil
 }

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"time"
@@ -18,10 +19,11 @@ const (
 	DefaultMaxConnections   = 4096
 )
 
-// DefaultPlainRole lets any peer that reaches a plain-text port do everything,
-// the commit protocol of data servers included. Plain text is for experiments,
-// and is refused beyond loopback unless Options.Insecure is set.
-const DefaultPlainRole = rdma.RoleServer
+// DefaultPlainRole lets any peer that reaches a plain-text port do what clients
+// may. Only peers that know the secret of the cluster are data servers. Plain text
+// is for experiments and closed networks, and is refused beyond loopback unless
+// Options.Insecure is set.
+const DefaultPlainRole = rdma.RoleLoader
 
 // MaxPollers bounds Options.Pollers.
 const MaxPollers = 64
@@ -34,9 +36,9 @@ type Options struct {
 	// Insecure allows plain text with any address: everyone who reaches the port
 	// can read the data, and so can everyone on the path.
 	Insecure bool
-	// PlainRole is the role of every peer that connects to an endpoint of this
-	// provider in plain text, where peers have no identity; rdma.RoleNone means
-	// DefaultPlainRole.
+	// PlainRole is the most that a peer may be that connects to an endpoint of this
+	// provider in plain text and proves nothing; rdma.RoleNone means
+	// DefaultPlainRole. See SetSecret.
 	PlainRole rdma.Role
 	// Pollers is the number of goroutines that serve the RPCs of an endpoint;
 	// 0 means 1, which handles all requests one after the other.
@@ -62,11 +64,51 @@ type Options struct {
 // Provider is the provider "tcp".
 type Provider struct {
 	opts   Options
-	server *tls.Config // nil without TLS
+	secret provide.Secret // of the cluster
+	server *tls.Config    // nil without TLS
 	client *tls.Config
 }
 
-var _ rdma.Provider = (*Provider)(nil)
+var (
+	_ rdma.Provider     = (*Provider)(nil)
+	_ rdma.Impersonator = (*Provider)(nil)
+	_ rdma.Keyed        = (*Provider)(nil)
+)
+
+// SetSecret sets the secret that only the data servers of a cluster know. In plain
+// text the endpoints of this provider require a proof of it from peers that dial as
+// data servers, and the provider gives that proof when it dials as one. Before
+// SetSecret the provider has a random secret, so that only the provider itself can
+// dial its endpoints as a data server. With TLS certificates say who is one.
+// SetSecret must be called before Listen and Dial.
+//
+// The secret does not travel, and keeps a client from being taken for a data
+// server. It does not keep a network out that reads or changes what is sent.
+func (p *Provider) SetSecret(secret []byte) { p.secret.Set(secret) }
+
+// As returns the provider with another role for its dials in plain text. The name
+// is not carried. Dials with a restriction to tables fail, because nothing tells
+// peers apart. With TLS the certificate has the role, and As changes nothing.
+func (p *Provider) As(who rdma.Identity) rdma.Provider {
+	if p.client != nil {
+		return p
+	}
+	return &member{p, who}
+}
+
+// member is a provider whose dials have a role.
+type member struct {
+	*Provider
+	who rdma.Identity
+}
+
+// Dial is Provider.Dial in the member's role.
+func (m *member) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	if m.who.Restricted() {
+		return nil, fmt.Errorf("tcp: dial %q as %v: peers in plain text cannot be distinguished: %w", addr, &m.who, rdma.ErrUnsupported)
+	}
+	return m.dial(ctx, addr, m.who.Role)
+}
 
 // New returns a provider. It fails for options out of range, and with
 // ErrCertificateFile for a file that it cannot use.

@@ -50,8 +50,8 @@ type Identity struct {
 	// Identity is from its certificate: the name is the subject's common name,
 	// the role the first organizational unit, and the tables are URIs
 	// urn:drtmx:table:NAME among the alternative names. A certificate without
-	// one of the roles of rdma has rdma.RoleNone. In plain text the role is
-	// Options.PlainRole.
+	// one of the roles of rdma has rdma.RoleNone. In plain text the peer
+	// states its role: see Provider.As.
 	rdma.Identity
 }
 

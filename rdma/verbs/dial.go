@@ -23,8 +23,13 @@ const resolveTimeout = 3 * time.Second
 // server listens (invalid service ID).
 const rejectedNobody = 8
 
-// Dial connects to an endpoint at HOST:PORT.
+// Dial connects to an endpoint at HOST:PORT, as a client that may do all that
+// clients may.
 func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	return p.dial(ctx, addr, rdma.RoleLoader)
+}
+
+func (p *Provider) dial(ctx context.Context, addr string, role rdma.Role) (rdma.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -32,13 +37,16 @@ func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{p: p, addr: addr, qp: new(C.struct_vb_qp), regions: make(map[rdma.RKey]*remoteRegion)}
-	c.spin.Init(p.opts.Spin)
-	if c.cm, err = newManager(); err != nil {
-		return nil, fmt.Errorf("verbs: dial %q: %w", addr, rdma.DialError(err))
+	h := hello{version: wireVersion, client: p.client, role: role}
+	c, err := p.connect(ctx, addr, toWire(to), &h)
+	var asked *challenged
+	if errors.As(err, &asked) && role == rdma.RoleServer {
+		h.stamp = asked.stamp
+		proof := p.secret.Proof(p.Name(), asked.nonce[:])
+		copy(h.proof[:], proof[:])
+		c, err = p.connect(ctx, addr, toWire(to), &h)
 	}
-	if err := c.connect(ctx, toWire(to)); err != nil {
-		c.release()
+	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -55,8 +63,27 @@ func (p *Provider) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 	return c, nil
 }
 
+// challenged is the error of a request that was refused with a challenge.
+type challenged struct{ answer }
+
+func (c *challenged) Error() string { return c.reason.err().Error() }
+
+// connect sends one request for a connection.
+func (p *Provider) connect(ctx context.Context, addr string, to wireAddress, h *hello) (c *conn, err error) {
+	c = &conn{p: p, addr: addr, qp: new(C.struct_vb_qp), regions: make(map[rdma.RKey]*remoteRegion)}
+	c.spin.Init(p.opts.Spin)
+	if c.cm, err = newManager(); err != nil {
+		return nil, rdma.DialError(err)
+	}
+	if err := c.connect(ctx, to, h); err != nil {
+		c.release()
+		return nil, err
+	}
+	return c, nil
+}
+
 // connect takes the steps of the connection manager one after the other.
-func (c *conn) connect(ctx context.Context, to wireAddress) (err error) {
+func (c *conn) connect(ctx context.Context, to wireAddress, h *hello) (err error) {
 	if c.id, err = c.cm.newID(); err != nil {
 		return err
 	}
@@ -83,7 +110,6 @@ func (c *conn) connect(ctx context.Context, to wireAddress) (err error) {
 	if err := c.open(lim); err != nil {
 		return err
 	}
-	h := hello{version: wireVersion, client: c.p.client}
 	b := h.encode()
 	// This side answers no READs, but some devices refuse a limit of 0.
 	if err := errno("connect", C.vb_cm_connect(c.id, cbytes(b[:]), helloBytes, C.int(lim.reads), 1)); err != nil {
@@ -147,7 +173,14 @@ func (c *conn) expect(ctx context.Context, kind C.int) error {
 	case C.RDMA_CM_EVENT_ADDR_ERROR, C.RDMA_CM_EVENT_ROUTE_ERROR:
 		return fmt.Errorf("no way there over an RDMA device (%w): %w", syscall.Errno(-c.cm.ev.status), rdma.ErrUnreachable)
 	case C.RDMA_CM_EVENT_REJECTED:
-		if a, err := decodeAnswer(c.cm.data()); err == nil && a.reason != reasonNone {
+		a, err := decodeAnswer(c.cm.data())
+		switch {
+		case err != nil || a.reason == reasonNone:
+		case a.version != wireVersion:
+			return reasonVersion.err()
+		case a.reason == reasonProve:
+			return &challenged{a}
+		default:
 			return a.reason.err()
 		}
 		if c.cm.ev.status == rejectedNobody {

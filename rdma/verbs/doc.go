@@ -36,6 +36,15 @@
 // the processor: words that peers may change by CAS or FAA must be changed by
 // the server through the device too. The engine grants none.
 //
+// # Roles
+//
+// A peer is a client of the role that it states, or a data server if it knows the
+// secret of the cluster (see [Provider.SetSecret]). A request of a data server is
+// refused with a nonce, and the next one proves with a message authentication code of
+// it that the sender knows the secret. All of this travels in the private data of the
+// connection manager, so that an endpoint holds nothing for a peer that has proved
+// nothing.
+//
 // # Messages
 //
 // Calls, and questions about regions, travel in fragments of one size into

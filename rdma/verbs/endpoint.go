@@ -25,12 +25,24 @@ const listenTimeout = 5 * time.Second
 // regionsMax bounds the regions of an endpoint.
 const regionsMax = 4096
 
+// Reasons of refusals of connections.
+const (
+	refusedRoom      = iota
+	refusedHandshake // malformed, or of another version
+	refusedRole      // a data server that did not prove to be one
+)
+
+var refusalNames = []string{"no_room", "handshake", "role_not_proved"}
+
+var _ rdma.Auditor = (*endpoint)(nil)
+
 // endpoint is the server side.
 type endpoint struct {
 	provide.Endpoint
+	provide.Audit
 	p       *Provider
 	opts    rdma.ListenOptions
-	who     rdma.Identity // every peer
+	trials  *challenger
 	cm      *manager
 	id      *C.struct_rdma_cm_id
 	lim     limits
@@ -43,6 +55,7 @@ type endpoint struct {
 	mu struct {
 		sync.Mutex
 		conns   map[*C.struct_rdma_cm_id]*serverConn
+		servers int // of conns: those of data servers
 		domains map[[16]byte]*domain
 		last    uint32 // number of the last connection
 		retired rdma.Counters
@@ -58,7 +71,8 @@ func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, err
 	if err != nil {
 		return nil, err
 	}
-	e := &endpoint{p: p, opts: o, who: rdma.Identity{Role: p.opts.PeerRole}}
+	e := &endpoint{p: p, opts: o, trials: newChallenger()}
+	e.Count(refusalNames...)
 	e.mu.conns = make(map[*C.struct_rdma_cm_id]*serverConn)
 	e.mu.domains = make(map[[16]byte]*domain)
 	if err := e.open(at); err != nil {
@@ -222,22 +236,55 @@ func (e *endpoint) manage() {
 
 // admit accepts a connection request or refuses it with a reason.
 func (e *endpoint) admit(id *C.struct_rdma_cm_id) {
-	why := reasonNone
+	a := answer{version: wireVersion}
 	h, err := decodeHello(e.cm.data())
+	role := rdma.RoleNone
 	if err != nil || h.version != wireVersion {
-		why = reasonVersion
-	} else if c, err := e.newConn(id, h.client); err != nil {
-		why = reasonFull
-	} else if c.accept(&e.cm.ev) == nil {
-		return
+		a.reason = reasonVersion
 	} else {
-		c.end() // and its identifier with it
-		return
+		role = e.authenticate(&h, &a)
 	}
-	a := answer{wireVersion, why}
+	if a.reason == reasonNone {
+		c, err := e.newConn(id, h.client, role)
+		if err == nil {
+			if c.accept(&e.cm.ev) != nil {
+				c.end() // and its identifier with it
+			}
+			return
+		}
+		a.reason = reasonFull
+	}
+	switch a.reason {
+	case reasonFull:
+		e.Refuse(refusedRoom)
+	case reasonVersion:
+		e.Refuse(refusedHandshake)
+	case reasonRole:
+		e.Refuse(refusedRole)
+	}
 	b := a.encode()
 	C.vb_cm_reject(id, cbytes(b[:]), answerBytes)
 	C.rdma_destroy_id(id)
+}
+
+// authenticate returns the role of the peer that sent a request, or sets why it is
+// refused: a data server must know the secret of the cluster.
+func (e *endpoint) authenticate(h *hello, a *answer) rdma.Role {
+	most := e.p.opts.PeerRole
+	switch {
+	case h.role < rdma.RoleServer || most == rdma.RoleServer:
+		return min(h.role, most)
+	case !e.trials.open(h.stamp):
+		a.reason = reasonProve
+		a.stamp, a.nonce = e.trials.challenge(h.client)
+	default:
+		nonce := e.trials.nonce(h.client, h.stamp)
+		if e.p.secret.Proves(h.proof[:], e.p.Name(), nonce[:]) {
+			return h.role
+		}
+		a.reason = reasonRole
+	}
+	return rdma.RoleNone
 }
 
 // domain is the protection domain of one client, with the segments registered

@@ -18,15 +18,17 @@ const DefaultSpin = 10 * time.Microsecond
 const (
 	// MaxPollers bounds Options.Pollers.
 	MaxPollers = 16
-	// MaxConns bounds the connections of one endpoint.
+	// MaxConns bounds the connections of clients to one endpoint, and separately
+	// those of data servers.
 	MaxConns = 4096
 	// MaxQueueDepth bounds Options.QueueDepth.
 	MaxQueueDepth = 8192
 )
 
-// DefaultPeerRole lets any peer that reaches the device do everything, the
-// commit protocol of data servers included. Use RDMA on a closed network.
-const DefaultPeerRole = rdma.RoleServer
+// DefaultPeerRole lets any peer that reaches the device do what clients may. Only
+// peers that know the secret of the cluster are data servers. Use RDMA on a closed
+// network.
+const DefaultPeerRole = rdma.RoleLoader
 
 // Options configure a provider. The zero value is usable.
 type Options struct {
@@ -34,9 +36,9 @@ type Options struct {
 	// address an endpoint listens that is given none; "" means the first that
 	// has one.
 	Device string
-	// PeerRole is the role of every peer that connects to an endpoint of this
-	// provider: the connection manager carries no certificates, so that peers
-	// have no identity. rdma.RoleNone means DefaultPeerRole.
+	// PeerRole is the most that a peer may be that connects to an endpoint of this
+	// provider and proves nothing: the connection manager carries no certificates.
+	// rdma.RoleNone means DefaultPeerRole. See Provider.SetSecret.
 	PeerRole rdma.Role
 	// Pollers is the number of goroutines that serve the RPCs of an endpoint;
 	// 0 means 1, which handles all requests one after the other.

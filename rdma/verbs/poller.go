@@ -182,7 +182,7 @@ func (p *poller) serve(c *serverConn) {
 	if c.buried {
 		return // its disconnect has been reported
 	}
-	c.req = rdma.Request{Body: c.in.buf, Peer: rdma.PeerID(c.number), From: &p.e.who, Replier: c}
+	c.req = rdma.Request{Body: c.in.buf, Peer: rdma.PeerID(c.number), From: &c.who, Replier: c}
 	p.handled.Store(false)
 	p.relief.Reset(reliefAfter)
 	p.e.Handler()(&c.req)

@@ -19,6 +19,7 @@ type serverConn struct {
 	e      *endpoint
 	poller *poller
 	number uint32
+	who    rdma.Identity // the peer
 	domain *domain
 	ctr    rdma.Tally // added to under mu
 
@@ -46,16 +47,22 @@ type serverConn struct {
 
 // newConn creates the connection of a request. If it fails, the caller keeps the
 // identifier.
-func (e *endpoint) newConn(id *C.struct_rdma_cm_id, client [16]byte) (*serverConn, error) {
+//
+// Data servers have a bound of their own, so that clients that hold all their
+// connections do not keep a server from resolving transactions in doubt.
+func (e *endpoint) newConn(id *C.struct_rdma_cm_id, client [16]byte, role rdma.Role) (*serverConn, error) {
 	e.mu.Lock()
-	n := len(e.mu.conns)
+	n := len(e.mu.conns) - e.mu.servers
+	if role == rdma.RoleServer {
+		n = e.mu.servers
+	}
 	e.mu.last++
 	number := e.mu.last
 	e.mu.Unlock()
 	if n >= MaxConns {
 		return nil, fmt.Errorf("verbs: %d connections: %w", n, rdma.ErrTooLarge)
 	}
-	c := &serverConn{e: e, number: number, qp: new(C.struct_vb_qp), poller: e.pollers[int(number)%len(e.pollers)]}
+	c := &serverConn{e: e, number: number, who: rdma.Identity{Role: role}, qp: new(C.struct_vb_qp), poller: e.pollers[int(number)%len(e.pollers)]}
 	if err := c.poller.add(c); err != nil {
 		return nil, err
 	}
@@ -67,6 +74,9 @@ func (e *endpoint) newConn(id *C.struct_rdma_cm_id, client [16]byte) (*serverCon
 	c.id = id
 	e.mu.Lock()
 	e.mu.conns[id] = c
+	if role == rdma.RoleServer {
+		e.mu.servers++
+	}
 	e.mu.Unlock()
 	return c, nil
 }
@@ -123,6 +133,9 @@ func (c *serverConn) bury() {
 	e := c.e
 	e.mu.Lock()
 	delete(e.mu.conns, c.id)
+	if c.who.Role == rdma.RoleServer {
+		e.mu.servers--
+	}
 	e.mu.retired = e.mu.retired.Add(c.ctr.Snapshot())
 	e.mu.Unlock()
 	c.free()
@@ -301,7 +314,10 @@ func (c *serverConn) answerQuery(a segmentQuery) {
 	if !up {
 		return
 	}
-	t := c.e.describe(d, a)
+	t := segmentList{key: a.key, first: a.first, reason: reasonNoRegion}
+	if c.who.MayRead() {
+		t = c.e.describe(d, a)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.answer = t.encode(nil)

@@ -7,6 +7,7 @@ import (
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
+	"drtmx/rdma/internal/provide"
 )
 
 // wireMagic opens the private data of every connection request and answer.
@@ -31,18 +32,26 @@ const (
 	sendSlots     = 8
 )
 
-// hello is the private data of a connection request.
+// hello is the private data of a connection request. A data server sends two: the
+// first is refused with a challenge, the second has its stamp and the proof.
 type hello struct {
 	version uint32
 	client  [16]byte // names the client process; its connections share a protection domain
+	role    rdma.Role
+	stamp   uint64 // of the challenge
+	proof   [provide.ProofBytesMin]byte
 }
 
-const helloBytes = 28
+// helloBytes is as much private data as a request has room for.
+const helloBytes = 56
 
 func (h *hello) encode() (b [helloBytes]byte) {
 	binary.LittleEndian.PutUint64(b[0:], wireMagic)
 	binary.LittleEndian.PutUint32(b[8:], h.version)
 	copy(b[12:], h.client[:])
+	binary.LittleEndian.PutUint32(b[28:], uint32(h.role))
+	binary.LittleEndian.PutUint64(b[32:], h.stamp)
+	copy(b[40:], h.proof[:])
 	return b
 }
 
@@ -53,6 +62,12 @@ func decodeHello(b []byte) (h hello, err error) {
 	}
 	h.version = binary.LittleEndian.Uint32(b[8:])
 	copy(h.client[:], b[12:])
+	role := binary.LittleEndian.Uint32(b[28:])
+	if role > uint32(rdma.RoleServer) {
+		return h, fmt.Errorf("%w: role %d", errWire, role)
+	}
+	h.role, h.stamp = rdma.Role(role), binary.LittleEndian.Uint64(b[32:])
+	copy(h.proof[:], b[40:])
 	return h, nil
 }
 
@@ -60,14 +75,18 @@ func decodeHello(b []byte) (h hello, err error) {
 type answer struct {
 	version uint32
 	reason  reason
+	stamp   uint64               // of a challenge, with reasonProve
+	nonce   [challengeNonce]byte // likewise
 }
 
-const answerBytes = 16
+const answerBytes = 40
 
 func (a *answer) encode() (b [answerBytes]byte) {
 	binary.LittleEndian.PutUint64(b[0:], wireMagic)
 	binary.LittleEndian.PutUint32(b[8:], a.version)
 	binary.LittleEndian.PutUint32(b[12:], uint32(a.reason))
+	binary.LittleEndian.PutUint64(b[16:], a.stamp)
+	copy(b[24:], a.nonce[:])
 	return b
 }
 
@@ -80,6 +99,8 @@ func decodeAnswer(b []byte) (a answer, err error) {
 	if a.reason >= reasonMax {
 		return a, fmt.Errorf("%w: reason %d", errWire, a.reason)
 	}
+	a.stamp = binary.LittleEndian.Uint64(b[16:])
+	copy(a.nonce[:], b[24:])
 	return a, nil
 }
 
@@ -92,6 +113,8 @@ const (
 	reasonFull            // the endpoint has no room for another connection
 	reasonNoRegion        // no region has the rkey
 	reasonMemory          // the region could not be registered
+	reasonProve           // a challenge: prove that you are a data server
+	reasonRole            // the proof is wrong
 	reasonMax
 )
 
@@ -107,6 +130,10 @@ func (r reason) err() error {
 		return fmt.Errorf("verbs: no such region: %w", rdma.ErrAccess)
 	case reasonMemory:
 		return fmt.Errorf("verbs: the server cannot register the region with its device: %w", rdma.ErrAccess)
+	case reasonProve:
+		return fmt.Errorf("%w: asked for a proof out of turn", errWire)
+	case reasonRole:
+		return fmt.Errorf("verbs: the data servers of a cluster need the same secret: %w", rdma.ErrRole)
 	}
 	return errWire
 }

@@ -14,14 +14,14 @@ import (
 )
 
 func TestHandshakeRoundTrip(t *testing.T) {
-	h := hello{version: 7, client: [16]byte{1, 2, 15: 16}}
+	h := hello{version: 7, client: [16]byte{1, 2, 15: 16}, role: rdma.RoleServer, stamp: 1 << 40, proof: [16]byte{3, 15: 4}}
 	b := h.encode()
 	// The fabric pads private data.
-	if got, err := decodeHello(append(b[:], make([]byte, 28)...)); err != nil || got != h {
+	if got, err := decodeHello(append(b[:], make([]byte, 8)...)); err != nil || got != h {
 		t.Errorf("hello: %+v, %v", got, err)
 	}
 	for r := reasonNone; r < reasonMax; r++ {
-		a := answer{7, r}
+		a := answer{7, r, 1 << 50, [challengeNonce]byte{5, 15: 6}}
 		b := a.encode()
 		if got, err := decodeAnswer(b[:]); err != nil || got != a {
 			t.Errorf("answer: %+v, %v", got, err)
@@ -29,6 +29,11 @@ func TestHandshakeRoundTrip(t *testing.T) {
 		if (r.err() == nil) != (r == reasonNone) {
 			t.Errorf("reason %d: error %v", r, r.err())
 		}
+	}
+	strange := hello{role: rdma.RoleServer + 1}
+	sb := strange.encode()
+	if _, err := decodeHello(sb[:]); !errors.Is(err, errWire) {
+		t.Errorf("an unknown role: %v", err)
 	}
 	for _, bad := range [][]byte{nil, {1}, make([]byte, 64), bytes.Repeat([]byte{0xff}, 64)} {
 		if _, err := decodeHello(bad); !errors.Is(err, errWire) {

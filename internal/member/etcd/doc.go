@@ -1,13 +1,17 @@
 // Package etcd stores the members of a cluster in etcd, which provides
 // consensus. It is the client; package embedded runs a server.
 //
-// Keys begin with /drtmx/ and the cluster's name:
+// Most keys begin with /drtmx/ and the cluster's name:
 //
 //	/drtmx/NAME/map             the map
 //	/drtmx/NAME/servers/INDEX   a live server's registration, attached to its lease
 //	/drtmx/NAME/durable/INDEX   how far the server's log was durable
 //
-// where INDEX has three decimal digits. Values are those of package member.
+// where INDEX has three decimal digits. Values are those of package member. The
+// secret of the cluster, which clients have no use for, is apart, so that etcd can
+// keep it from them:
+//
+//	/drtmx.secret/NAME          see [Store.Secret]
 //
 // A transaction notes how far a log was durable if the holder's registration is
 // still there. Watchers do not hear of it.

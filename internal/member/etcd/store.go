@@ -24,6 +24,7 @@ import (
 
 const (
 	root       = "/drtmx/"
+	secretRoot = "/drtmx.secret/"
 	mapKey     = "map"
 	serversKey = "servers/"
 	durableKey = "durable/"
@@ -263,6 +264,32 @@ func (s *Store) readDurable(ctx context.Context, index int) (d member.Durable, r
 		return d, 0, fmt.Errorf("etcd at %s: key %s: %w", s.at(), kv.Key, err)
 	}
 	return *noted, kv.ModRevision, nil
+}
+
+// Secret reads the secret of the cluster, and writes one if there is none. See
+// member.Store.
+func (s *Store) Secret(ctx context.Context) ([]byte, error) {
+	key := secretRoot + s.o.Name
+	kv, err := s.get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if kv == nil {
+		secret := member.NewSecret()
+		absent := clientv3.Compare(clientv3.ModRevision(key), "=", 0)
+		resp, err := s.txn(ctx, absent, clientv3.OpPut(key, string(secret)), clientv3.OpGet(key))
+		if err != nil || resp.Succeeded {
+			return secret, err
+		}
+		if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) == 1 {
+			kv = kvs[0]
+		}
+	}
+	if kv == nil || len(kv.Value) != member.SecretBytes {
+		return nil, fmt.Errorf("etcd at %s: key %s: %w: want %d bytes; remove it and start all data servers again",
+			s.at(), key, member.ErrCorrupt, member.SecretBytes)
+	}
+	return kv.Value, nil
 }
 
 // txn performs do if a comparison holds, otherwise the other operation.

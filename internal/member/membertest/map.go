@@ -1,6 +1,7 @@
 package membertest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"reflect"
@@ -129,6 +130,37 @@ func testNames(t *testing.T, e *env) {
 	must[member.Lease](t)(other.Join(e.ctx, server(0, 1), long))
 	if l.Err() != nil {
 		t.Error(l.Err())
+	}
+}
+
+// All handles of a cluster see the same secret, also if several of them are the first;
+// other clusters have others.
+func testSecret(t *testing.T, e *env) {
+	secrets := make([][]byte, 4)
+	var wg sync.WaitGroup
+	for i := range secrets {
+		s := e.open(t)
+		wg.Go(func() {
+			b, err := s.Secret(e.ctx)
+			if err != nil {
+				t.Error(err)
+			}
+			secrets[i] = b
+		})
+	}
+	wg.Wait()
+	last := must[[]byte](t)(e.open(t).Secret(e.ctx))
+	for i, b := range secrets {
+		if len(b) != member.SecretBytes || !bytes.Equal(b, last) {
+			t.Fatalf("the secret is %x for one and %x for another", b, secrets[(i+1)%len(secrets)])
+		}
+	}
+	if other := must[[]byte](t)(e.openName(t, e.cluster+"-2").Secret(e.ctx)); bytes.Equal(other, last) {
+		t.Error("another cluster has the same secret")
+	}
+	last[0]++
+	if again := must[[]byte](t)(e.open(t).Secret(e.ctx)); bytes.Equal(again, last) {
+		t.Error("the store shares memory with its caller")
 	}
 }
 

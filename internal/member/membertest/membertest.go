@@ -57,6 +57,7 @@ func Run(t *testing.T, f Fixture) {
 		{"CopiesOfDirectories", testCopies},
 		{"LogsOfDirectories", testLogs},
 		{"Advance", testAdvance},
+		{"Secret", testSecret},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

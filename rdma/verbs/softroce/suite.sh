@@ -39,6 +39,7 @@ run "hash index" hash 'TestConformance$/./verbs/(model|concurrent)|TestConforman
 run "learned index" learned 'TestConformance$/././verbs/(model|concurrent)'
 run "transactions: histories of processes, some killed" server 'TestProcessHistoriesOverVerbs'
 run "transactions: snapshots beside writers, Views that go on as snapshots" server '^(TestSnapshotsBesideWriters|TestOvertakenViewGoesOn)$/^verbs$'
+run "roles: every request as every peer, roles that nothing proves" server '^(TestEveryRequestUnderEveryRole|TestARoleIsNotClaimed|TestAReaderOfTheDatabase)$/^verbs$'
 run "cluster: a takeover beside writers" cluster TestTakeoverOverVerbs
 run "TPC-C: what each transaction asks of every fabric" tpcc 'TestEveryFabricCostsTheSame'
 run "commands: TPC-C between processes, check, a killed server" command 'TestScripts/(run|serve)_verbs|TestKilledServerOverVerbs'
