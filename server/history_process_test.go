@@ -80,16 +80,17 @@ func TestRole(t *testing.T) {
 func untilTold() { _, _ = io.Copy(io.Discard, os.Stdin) }
 
 // fabric makes the provider of a process.
-func fabric(name string) (rdma.Provider, error) {
+func fabric(name string) (p rdma.Provider, err error) {
 	switch name {
 	case "verbs":
-		return verbs.New(verbs.Options{Device: os.Getenv(deviceEnv)})
+		p, err = verbs.New(verbs.Options{Device: os.Getenv(deviceEnv)})
 	case "tcp":
-		return tcp.New(tcp.Options{})
+		p, err = tcp.New(tcp.Options{})
+	default:
+		p, err = shm.New(shm.Options{})
 	}
-	p, err := shm.New(shm.Options{})
 	if err == nil {
-		p.SetSecret([]byte("of the processes of this test"))
+		rdma.SetSecret(p, []byte("of the processes of this test"))
 	}
 	return p, err
 }

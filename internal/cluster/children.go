@@ -3,6 +3,7 @@ package cluster
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -24,8 +25,10 @@ import (
 )
 
 const (
-	// startTimeout bounds how long a child may take until it serves.
-	startTimeout = 30 * time.Second
+	// startTimeout bounds how long a child may take until it serves: longer than a
+	// machine may stand still, whose disk is being flushed, say. A child that has died
+	// is noticed at once.
+	startTimeout = 100 * time.Second
 	// recoverTimeout bounds how long a child may take that has data to recover.
 	recoverTimeout = 24 * time.Hour
 )
@@ -181,7 +184,7 @@ func (f *family) fork(i int) (*child, error) {
 
 // ready waits until every child serves.
 func (f *family) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, f.startLimit())
+	ctx, cancel := f.limit(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
 	var once sync.Once
@@ -241,13 +244,20 @@ func (f *family) tellSettled(ch *child) {
 	}
 }
 
-// startLimit bounds how long a child may take until it serves.
-func (f *family) startLimit() time.Duration {
+// limit bounds how long a child may take until it serves.
+func (f *family) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	limit := cmp.Or(f.opts.patience, startTimeout)
 	if f.opts.DataDir != "" {
-		return recoverTimeout
+		limit = recoverTimeout
 	}
-	return startTimeout
+	return context.WithTimeoutCause(ctx, limit, notReadyError{limit})
 }
+
+// notReadyError is the cause with which the wait for a child ends that neither serves
+// nor dies.
+type notReadyError struct{ within time.Duration }
+
+func (e notReadyError) Error() string { return fmt.Sprintf("not ready within %v", e.within) }
 
 // startError is the error of a data server that did not start, which names it once.
 func startError(index int, err error) error {
@@ -268,7 +278,11 @@ func (f *family) await(ctx context.Context, ch *child, keeps func()) (*stats.Rec
 	for {
 		line, err := ch.reports.ReadBytes('\n')
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			err := context.Cause(ctx)
+			if errors.As(err, new(notReadyError)) {
+				err = fmt.Errorf("%w: %s", err, condition(ch.cmd.Process.Pid))
+			}
+			return nil, err
 		}
 		var r childReport
 		if err == nil {

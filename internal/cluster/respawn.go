@@ -80,7 +80,7 @@ var errStops = errors.New("cluster: the host is stopped")
 // finish waits until a child serves that was started; a host may keep copies already.
 func (c *Cluster) finish(ctx context.Context, ch *child, kept bool, keeps func()) error {
 	f := c.family
-	ctx, cancel := context.WithTimeout(ctx, f.startLimit())
+	ctx, cancel := f.limit(ctx)
 	defer cancel()
 	var heard func()
 	if keeps != nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -70,6 +71,8 @@ type StartOptions struct {
 	ended   func(server int, why error)  // of hosts: instead of a loss
 	keeps   func(server int, keeps bool) // of hosts: its server has gone to another host, or is back
 	lenient bool                         // of hosts: one of them that starts is enough
+
+	patience time.Duration // a test's: instead of startTimeout
 }
 
 // Start starts all data servers of a cluster and returns when they serve. If
