@@ -274,7 +274,7 @@ func TestARoleIsNotClaimed(t *testing.T) {
 			server := rdma.Identity{Role: rdma.RoleServer}
 			for range 2 {
 				if _, err := rdma.As(other, server).Dial(t.Context(), servers[0].Addr()); !errors.Is(err, rdma.ErrRole) {
-					t.Errorf("a process without the secret dials as a data server: %v", err)
+					t.Fatalf("a process without the secret dials as a data server: %v", err)
 				}
 				rdma.SetSecret(other, []byte("of another cluster"))
 			}

@@ -353,6 +353,16 @@ func (h *simHandle) Durable(ctx context.Context, index int) (d member.Durable, e
 	return found, nil
 }
 
+// Secret implements member.Store. The simulated network believes what a peer says that
+// it is.
+func (h *simHandle) Secret(ctx context.Context) ([]byte, error) {
+	err := h.ask(ctx, false, func() error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	return make([]byte, member.SecretBytes), nil
+}
+
 // simLease is a lease that its holder renews by messages.
 type simLease struct {
 	h    *simHandle

@@ -31,6 +31,24 @@ var fabricBugs = []bug{
 		caught: []test{{"rdma/inproc", "TestConformance/plain/DisconnectBeforeServeIsToldLater", "gone before Serve|after its disconnect"}},
 	},
 	{
+		name: "AnyProof", why: "a peer that claims to be a data server is believed whatever it proves",
+		edits: []edit{{
+			file: "rdma/internal/provide/secret.go",
+			old:  "	return len(proof) >= ProofBytesMin && len(proof) <= len(want) && hmac.Equal(proof, want[:len(proof)])\n",
+			new:  "	return len(proof) >= ProofBytesMin && len(proof) <= len(want) && hmac.Equal(want[:], want[:])\n",
+		}},
+		caught: []test{{"rdma/tcp", "TestPeersInPlainText", "stranger 0: <nil>"}, {"server", "TestARoleIsNotClaimed/plain_tcp", "without the secret dials as a data server: <nil>"}},
+	},
+	{
+		name: "ServersAmongClients", why: "over tcp in plain text, clients that hold all connections keep data servers out",
+		edits: []edit{{
+			file: "rdma/tcp/endpoint.go",
+			old:  "	if c.id.Role == rdma.RoleServer {\n		return &e.mu.servers\n",
+			new:  "	if c.id.Role == rdma.RoleServer && e.p.server != nil {\n		return &e.mu.servers\n",
+		}},
+		caught: []test{{"rdma/tcp", "TestDataServersAlwaysGetIn/plain_text", "a data server is kept out"}},
+	},
+	{
 		name: "AnyCapability", why: "a verb is performed whatever capability it shows",
 		edits: []edit{{
 			file: "rdma/tcp/capability.go",

@@ -159,7 +159,7 @@ func TestPeersInPlainText(t *testing.T) {
 	for i, stranger := range []rdma.Provider{other.As(server), newProvider(t, Options{}).As(server)} {
 		_, err := stranger.Dial(testContext(t), e.Addr())
 		if !errors.Is(err, rdma.ErrRole) {
-			t.Errorf("stranger %d: %v", i, err)
+			t.Fatalf("stranger %d: %v", i, err)
 		}
 		want := uint64(i + 1)
 		eventually(t, "the server counts the refusal", func() bool { return audit.Refused(refusedRole) == want })
