@@ -88,6 +88,8 @@ func roleFabrics(t *testing.T) []roleFabric {
 			addrs = append(addrs, e.Addr())
 		}
 		keyed("verbs", open, addrs...)
+	} else {
+		t.Log("without verbs: not built with the tag, or DRTMX_VERBS_DEVICE names no RDMA device; make test-verbs runs this with one")
 	}
 	ca, err := certs.NewAuthority("roles", time.Now(), time.Now().Add(time.Hour))
 	if err != nil {

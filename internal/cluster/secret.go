@@ -31,7 +31,7 @@ func ReadSecret(path string) ([]byte, error) {
 	refuse := func(format string, args ...any) ([]byte, error) {
 		return nil, fmt.Errorf("%w: secret file %s: %w", ErrOptions, path, fmt.Errorf(format, args...))
 	}
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not hold this up
 	if err != nil {
 		return refuse("%w", reasonOf(err))
 	}
@@ -42,6 +42,9 @@ func ReadSecret(path string) ([]byte, error) {
 	}
 	if !st.Mode().IsRegular() {
 		return refuse("it is no regular file")
+	}
+	if !isTrusted(ownerOf(st)) {
+		return refuse("it belongs to uid %d, want a file of uid %d", ownerOf(st), os.Geteuid())
 	}
 	if mode := st.Mode().Perm(); mode&0o077 != 0 {
 		return refuse("other users have access to it (mode %04o): want 0600 or less", mode)

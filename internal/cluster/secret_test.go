@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"drtmx/internal/member"
 )
 
@@ -69,17 +71,35 @@ func TestSecretFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	pipe := filepath.Join(dir, "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for want, path := range map[string]string{
 		"no such file":          filepath.Join(dir, "absent"),
 		"other users":           file("open", 32, 0o640),
 		"0 bytes":               file("empty", 0, 0o600),
 		"15 bytes":              file("short", minSecretBytes-1, 0o600),
 		"4097 bytes":            file("long", maxSecretBytes+1, 0o600),
-		"it is no regular file": dir,
+		"it is no regular file": pipe,
 	} {
 		_, err := ReadSecret(path)
 		if !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
+	}
+	if _, err := ReadSecret(dir); !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), "it is no regular file") {
+		t.Errorf("a directory: %v", err)
+	}
+	if os.Geteuid() != 0 {
+		t.Log("not root: a file of another user is not tried")
+		return
+	}
+	foreign := file("foreign", 32, 0o600)
+	if err := os.Chown(foreign, 12345, -1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadSecret(foreign); !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), "it belongs to uid 12345") {
+		t.Errorf("a file of another user: %v", err)
 	}
 }

@@ -142,14 +142,14 @@ func TestPeersInPlainText(t *testing.T) {
 	p.SetSecret([]byte("of the cluster"))
 	knows.SetSecret([]byte("of the cluster"))
 	other.SetSecret([]byte("of another cluster"))
-	var last rdma.Role
+	var last atomic.Uint32 // the role of the peer that has asked
 	e, err := p.Listen("", rdma.ListenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
 	if err := e.Serve(func(r *rdma.Request) {
-		last = r.From.Role
+		last.Store(uint32(r.From.Role))
 		_ = r.Reply(nil)
 	}); err != nil {
 		t.Fatal(err)
@@ -169,8 +169,8 @@ func TestPeersInPlainText(t *testing.T) {
 		if err != nil {
 			t.Fatalf("as %v: %v", role, err)
 		}
-		if _, err := rdma.Call(testContext(t), c, []byte("who am I?"), nil); err != nil || last != role {
-			t.Errorf("as %v: is taken for %v, %v", role, last, err)
+		if _, err := rdma.Call(testContext(t), c, []byte("who am I?"), nil); err != nil || rdma.Role(last.Load()) != role {
+			t.Errorf("as %v: is taken for %v, %v", role, rdma.Role(last.Load()), err)
 		}
 		c.Close()
 		eventually(t, "the connection ends", func() bool {

@@ -8,11 +8,15 @@ import (
 	"time"
 )
 
-// challengeTime is how long the answer to a challenge may take: a data server tries
-// again at once.
-const challengeTime = 30 * time.Second
+const (
+	// challengeTime is how long the answer to a challenge may take. An answer that was
+	// overheard is as good for so long: see the package documentation.
+	challengeTime = 30 * time.Second
+	// challengeTries bounds the answers of one Dial.
+	challengeTries = 4
 
-const challengeNonce = 16
+	challengeNonce = 16
+)
 
 // challenger makes the challenges of an endpoint. It keeps none of them, so that no
 // number of requests fills anything: a nonce can be computed again from its stamp

@@ -40,7 +40,8 @@ func (p *Provider) dial(ctx context.Context, addr string, role rdma.Role) (rdma.
 	h := hello{version: wireVersion, client: p.client, role: role}
 	c, err := p.connect(ctx, addr, toWire(to), &h)
 	var asked *challenged
-	if errors.As(err, &asked) && role == rdma.RoleServer {
+	// A process that was paused between the two requests is asked again.
+	for tries := 0; errors.As(err, &asked) && role == rdma.RoleServer && tries < challengeTries; tries++ {
 		h.stamp = asked.stamp
 		proof := p.secret.Proof(p.Name(), asked.nonce[:])
 		copy(h.proof[:], proof[:])

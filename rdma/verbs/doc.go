@@ -43,7 +43,9 @@
 // refused with a nonce, and the next one proves with a message authentication code of
 // it that the sender knows the secret. All of this travels in the private data of the
 // connection manager, so that an endpoint holds nothing for a peer that has proved
-// nothing.
+// nothing. It does not remember which answers it has had either: a host that overhears
+// one can use it, in the name of the same process, for challengeTime. Who can overhear
+// the network can read the data anyway.
 //
 // # Messages
 //
