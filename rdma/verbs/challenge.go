@@ -12,8 +12,6 @@ const (
 	// challengeTime is how long the answer to a challenge may take. An answer that was
 	// overheard is as good for so long: see the package documentation.
 	challengeTime = 30 * time.Second
-	// challengeTries bounds the answers of one Dial.
-	challengeTries = 4
 
 	challengeNonce = 16
 )

@@ -19,6 +19,9 @@ import (
 // resolveTimeout bounds each step of finding the way to a server.
 const resolveTimeout = 3 * time.Second
 
+// challengeTries bounds the answers to challenges of one Dial.
+const challengeTries = 4
+
 // rejectedNobody is the connection manager's status of a refusal because no
 // server listens (invalid service ID).
 const rejectedNobody = 8
