@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"drtmx/index/learned"
-	"drtmx/internal/clock"
 	"drtmx/internal/datadir"
+	"drtmx/internal/hosting"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/tables"
@@ -64,11 +64,12 @@ type EmbeddedConfig struct {
 	Replicas     int
 	CopyPatience time.Duration
 	MinInSync    int
-	// After and Restore are every server's.
-	After   clock.Tick
-	Restore bool
 	// Log is every server's Config.Log.
 	Log *slog.Logger
+
+	// What package internal/backup says of data that it restores. Programs leave it
+	// alone.
+	hosting.Origin
 }
 
 // Cluster is an embedded cluster.
@@ -123,7 +124,7 @@ func Embedded(ctx context.Context, c EmbeddedConfig) (*Cluster, error) {
 			Provider: provider, Checksums: c.Checksums, MemoryBytes: c.MemoryBytes, Family: c.Family, Log: c.Log,
 			Retain: c.Retain, RetainBytes: c.RetainBytes,
 			Durability: c.Durability, Dir: ServerDir(c.Dir, i), FS: c.FS, SegmentBytes: c.SegmentBytes,
-			CheckpointBytes: c.CheckpointBytes, CheckpointRate: c.CheckpointRate, After: c.After, Restore: c.Restore,
+			CheckpointBytes: c.CheckpointBytes, CheckpointRate: c.CheckpointRate, Origin: c.Origin,
 			Replicas: c.Replicas, Sets: sets, CopyPatience: c.CopyPatience, MinInSync: c.MinInSync,
 		})
 		if err == nil {

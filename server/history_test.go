@@ -25,6 +25,7 @@ import (
 	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
+	"drtmx/txn/stats"
 )
 
 // Random transactions on lists are run by several clients, over every fault of
@@ -370,7 +371,7 @@ func (c *client) writeAll(ctx context.Context) error {
 func (x *cluster) settled(ctx context.Context) error {
 	end := time.Now().Add(testseed.Patience())
 	for {
-		var stats []txn.ServerStats
+		var stats []stats.Server
 		if err := retryUnavailable(func() (err error) { stats, err = x.DB.ServerStats(ctx); return err }); err != nil {
 			return err
 		}

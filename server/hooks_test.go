@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/hosting"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -164,7 +165,7 @@ func startLimited(t testing.TB, s *listSchema, servers int, cfg txn.Config, reta
 	for i := range servers {
 		srv, err := server.New(server.Config{
 			Index: i, Addrs: x.addrs, Catalog: s.cat, Procedures: s.procedures(), Provider: peers, MemoryBytes: 1 << 28,
-			Registered: peers.registered, Retain: retain,
+			Place: hosting.Place{Registered: peers.registered}, Retain: retain,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"drtmx/internal/datadir"
+	"drtmx/internal/hosting"
 	"drtmx/internal/replica"
 	"drtmx/internal/testseed"
 	"drtmx/internal/vfstest"
@@ -111,10 +112,10 @@ func (c *copied) openKept(cat *tables.Catalog, o copyOptions) (err error) {
 		s, err := New(Config{
 			Index: i, Addrs: addrs, Partitions: 2 * o.servers, Catalog: cat, Procedures: []txn.Procedure{transferProcedure(cat)}, Provider: c.net,
 			Durability: Disk, Dir: ServerDir("data", i), FS: o.fs, SegmentBytes: 64 << 10, CheckpointBytes: o.checkpoint, CheckpointRate: 1 << 40,
-			Replicas: o.replicas, Sets: sets, CopyPatience: o.patience, MemoryBytes: 1 << 27, Host: new(0),
-			DialHost: func(ctx context.Context, host int) (rdma.Conn, error) {
+			Replicas: o.replicas, Sets: sets, CopyPatience: o.patience, MemoryBytes: 1 << 27,
+			Place: hosting.Place{Host: new(0), DialHost: func(ctx context.Context, host int) (rdma.Conn, error) {
 				return from.Dial(ctx, fmt.Sprintf("host-%d", host))
-			},
+			}},
 		})
 		if err != nil {
 			return err

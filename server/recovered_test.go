@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/hosting"
 	"drtmx/internal/testseed"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -59,7 +60,7 @@ func (r *reborn) begin(t *testing.T, i int) {
 	r.epochs[i]++
 	s, err := server.New(server.Config{
 		Index: i, Addrs: r.addrs, Catalog: r.catalog, Provider: r.fabric.provider, MemoryBytes: 1 << 28,
-		Incarnation: uint64(1001 + i), Epoch: r.epochs[i], Procedures: []txn.Procedure{{Name: "count", Body: r.count}},
+		Place: hosting.Place{Incarnation: uint64(1001 + i), Epoch: r.epochs[i]}, Procedures: []txn.Procedure{{Name: "count", Body: r.count}},
 	})
 	if errors.Is(err, rdma.ErrUnsupported) {
 		t.Skip("regions are not shared memory under the race detector: ", err)

@@ -14,8 +14,8 @@ import (
 
 	"drtmx/index/learned"
 	"drtmx/internal/clock"
-	"drtmx/internal/datadir"
 	"drtmx/internal/exec"
+	"drtmx/internal/hosting"
 	"drtmx/internal/mem"
 	"drtmx/internal/replica"
 	"drtmx/internal/wire"
@@ -58,24 +58,8 @@ type Config struct {
 	// Checksums keeps checksums in every block, for clients on fabrics that do
 	// not read in order. They are always kept if the provider is one of those.
 	Checksums bool
-	// Epoch of the partitions; 0 means 1.
-	Epoch uint32
-	// Incarnation identifies this start of the server; 0 means a random number.
-	Incarnation uint64
-	// Registered, if not nil, reads from the membership store which incarnation
-	// of a data server is registered now, 0 if none is. It must not answer from
-	// a cache. Another incarnation proves that the memory of the one before is
-	// gone; nothing else does, but word from the server itself.
-	Registered func(ctx context.Context, server int) (incarnation uint64, err error)
-	// Empty, if not nil, asks the process that has started all data servers of
-	// the cluster to replace them by new ones, which are empty. It returns
-	// before this server ends.
-	Empty func() error
 	// Family of the models of ordered indexes; 0 means PLR. See learned.ParseFamily.
 	Family learned.Family
-	// ManualTraining turns background training off, so that models change only
-	// when the caller calls Train.
-	ManualTraining bool
 	// slots of a leaf of an ordered index, and the unit in which memory grows; 0: the
 	// defaults. Tests make both small.
 	slots   int
@@ -91,18 +75,6 @@ type Config struct {
 	// which the directory was made.
 	Durability Durability
 	Dir        string
-	// Opened, if set, is Dir, which the caller has opened with the directory's
-	// identity of this server. The server closes it, and New does if it fails.
-	Opened *datadir.Dir
-	// Holds, if set, reports whether this process still has the server's place in
-	// the membership store. No answer of a durable server leaves while it does
-	// not: another process may have the place. See Suspend.
-	Holds func() bool
-	// Left, if set, returns for how long this process certainly has the place, from
-	// a moment after the call on; 0 if that is not certain. Clients believe what
-	// they READ in the memory of a durable server for no longer. It must not wait.
-	// nil means that no other process can take the place.
-	Left func() time.Duration
 	// FS is the file system of Dir; nil means the operating system's. SegmentBytes
 	// is the size of the log's files; 0 means the default.
 	FS           vfs.FS
@@ -123,37 +95,16 @@ type Config struct {
 	// MinInSync is how many copies must be in sync, the server's own included, so
 	// that it takes writes and says that they are durable; 0 means 1.
 	MinInSync int
-	// Host is the number of the place where this process is: the copies of its log
-	// are at the hosts after it. It is Index unless another server's process has
-	// taken this one over. A host keeps no copies of data servers that are there. Kept,
-	// if set, reports whether a host can keep a copy now; the first of those that can
-	// have one. Without it all can. DialHost, if set, connects to a host that is to
-	// keep a copy of the log, with the role of a data server; without it the data
-	// servers of the same numbers keep them. Target, if set, returns the host to which
-	// the server is to go, -1 if to none: it gets one copy more; without it that is the
-	// host of the server's own number. Leaves, if set, reports whether copies are to
-	// leave a host: it gets no new ones, and those that it has stay only until others
-	// are in sync, or the host has ended. Zone, if set, returns the name of what may fail
-	// together with a host, empty if that is not known: copies are kept in as many zones
-	// as there are.
-	Host     *int
-	Kept     func(host int) bool
-	Target   func() int
-	Leaves   func(host int) (leaves, ended bool)
-	Zone     func(host int) string
-	DialHost func(ctx context.Context, host int) (rdma.Conn, error)
-
 	// Recovering, if set, is called now and then while the server recovers, from
 	// one goroutine, and not after Start has returned.
 	Recovering func(stats.Recovering)
 
-	// Restore says that a restore fills the data directory: it may be marked as that
-	// of a restore that has not ended, which no other server opens.
-	Restore bool
-
-	// After is a tick that the clock of a durable server must have passed when it
-	// starts: that of the data which is loaded into it.
-	After clock.Tick
+	// What other packages of this module say of the server's place in a membership
+	// store, of data that is restored, and of work that tests do by hand. Programs leave
+	// it alone.
+	hosting.Place
+	hosting.Origin
+	hosting.Work
 
 	clock clock.Source // that quarantines are measured on; nil means clock.Now
 }

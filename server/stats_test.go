@@ -16,6 +16,7 @@ import (
 	"drtmx/rdma/inproc"
 	"drtmx/tables"
 	"drtmx/txn"
+	"drtmx/txn/stats"
 )
 
 func TestStatsCountWhatRan(t *testing.T) {
@@ -26,7 +27,7 @@ func TestStatsCountWhatRan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := func(st []txn.ServerStats, f func(*txn.ServerStats) uint64) (n uint64) {
+	sum := func(st []stats.Server, f func(*stats.Server) uint64) (n uint64) {
 		for i := range st {
 			n += f(&st[i])
 		}
@@ -43,19 +44,19 @@ func TestStatsCountWhatRan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	more := func(f func(*txn.ServerStats) uint64) uint64 { return sum(after, f) - sum(before, f) }
-	if n := more(func(s *txn.ServerStats) uint64 { return s.Calls }); n != calls {
+	more := func(f func(*stats.Server) uint64) uint64 { return sum(after, f) - sum(before, f) }
+	if n := more(func(s *stats.Server) uint64 { return s.Calls }); n != calls {
 		t.Errorf("%d more calls, want %d", n, calls)
 	}
 	// A transaction of two partitions commits in both.
-	commits := more(func(s *txn.ServerStats) uint64 { return s.Commits })
-	if distributed := more(func(s *txn.ServerStats) uint64 { return s.Distributed }); commits != calls+distributed {
+	commits := more(func(s *stats.Server) uint64 { return s.Commits })
+	if distributed := more(func(s *stats.Server) uint64 { return s.Distributed }); commits != calls+distributed {
 		t.Errorf("%d more commits, want %d and %d of distributed transactions", commits, calls, distributed)
 	}
-	if handed := more(func(s *txn.ServerStats) uint64 { return s.Handovers }); commits != calls+handed {
+	if handed := more(func(s *stats.Server) uint64 { return s.Handovers }); commits != calls+handed {
 		t.Errorf("%d more commits, want %d and %d of transactions handed over", commits, calls, handed)
 	}
-	rows := sum(after, func(s *txn.ServerStats) (n uint64) {
+	rows := sum(after, func(s *stats.Server) (n uint64) {
 		for _, ix := range s.Indexes {
 			if ix.Name == "account" {
 				n += ix.Rows
@@ -104,7 +105,7 @@ func TestStatsOfManyPartitions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, st := range []*txn.ServerStats{st, &byDB[0]} {
+	for _, st := range []*stats.Server{st, &byDB[0]} {
 		if len(st.Partitions) != partitions || len(st.Indexes) != 3*partitions || st.Next != 0 {
 			t.Fatalf("%d partitions, %d indexes, next %d", len(st.Partitions), len(st.Indexes), st.Next)
 		}
@@ -155,7 +156,7 @@ func TestStatsBesideTransactions(t *testing.T) {
 			}
 		})
 	}
-	var last txn.ServerStats
+	var last stats.Server
 	for range 200 {
 		st := cl.Servers[0].Stats()
 		if st.Commits < last.Commits || st.Distributed < last.Distributed || st.Verbs.RPCs < last.Verbs.RPCs || st.Prepared < 0 {

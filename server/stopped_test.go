@@ -6,6 +6,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/clock/clocktest"
+	"drtmx/internal/hosting"
 	"drtmx/internal/wire"
 	"drtmx/rdma/inproc"
 )
@@ -20,7 +21,7 @@ func TestCommitsInTheQueueOfAStoppedServer(t *testing.T) {
 	var c clocktest.Clock
 	s, err := New(Config{
 		Addrs: []string{"a"}, Catalog: bank(t), Provider: inproc.New(inproc.Options{}), MemoryBytes: 1 << 26,
-		ManualTraining: true, clock: c.Now,
+		Work: hosting.Work{ManualTraining: true}, clock: c.Now,
 	})
 	if err != nil {
 		t.Fatal(err)

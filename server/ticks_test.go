@@ -12,6 +12,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/hosting"
 	"drtmx/internal/wire"
 	"drtmx/rdma/inproc"
 	"drtmx/tables"
@@ -414,7 +415,7 @@ func TestCommitsFollowWhatTheirClientHasSeen(t *testing.T) {
 // before it at another server, and snapshots would have them in the wrong order.
 func TestCommitsReadTheClock(t *testing.T) {
 	s, err := New(Config{
-		Addrs: []string{"a"}, Catalog: bank(t), Provider: inproc.New(inproc.Options{}), MemoryBytes: 1 << 26, ManualTraining: true,
+		Addrs: []string{"a"}, Catalog: bank(t), Provider: inproc.New(inproc.Options{}), MemoryBytes: 1 << 26, Work: hosting.Work{ManualTraining: true},
 	})
 	if err != nil {
 		t.Fatal(err)

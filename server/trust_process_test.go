@@ -14,6 +14,7 @@ import (
 
 	"drtmx/internal/clock"
 	ports "drtmx/internal/cluster"
+	"drtmx/internal/hosting"
 	"drtmx/rdma/shm"
 	"drtmx/server"
 	"drtmx/tables"
@@ -43,7 +44,7 @@ func (r *role) serveLeased() error {
 	srv, err := server.New(server.Config{
 		Index: r.Index, Addrs: r.Addrs, Catalog: s.cat, Procedures: s.procedures(), Provider: p, MemoryBytes: 1 << 28,
 		Durability: server.Disk, Dir: r.Dir + "/data", SegmentBytes: 1 << 20,
-		Left: left, Holds: func() bool { return left() > 0 },
+		Place: hosting.Place{Left: left, Holds: func() bool { return left() > 0 }},
 	})
 	if err == nil {
 		err = srv.Start()

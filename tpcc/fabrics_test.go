@@ -11,6 +11,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/cluster"
+	"drtmx/internal/hosting"
 	"drtmx/internal/rng"
 	"drtmx/internal/testseed"
 	"drtmx/rdma"
@@ -83,7 +84,7 @@ func engineOver(t *testing.T, f *fabric, warehouses int64, locations int) *engin
 		s, err := server.New(server.Config{
 			Index: i, Addrs: f.addrs, Catalog: Catalog(), Procedures: Procedures(), Provider: f.provider,
 			Checksums: f.checksums, MemoryBytes: 256 << 20,
-			ManualTraining: true, // what a READ finds depends on the models, so that they must be the same
+			Work: hosting.Work{ManualTraining: true}, // what a READ finds depends on the models, so that they must be the same
 		})
 		if err == nil {
 			e.Servers = append(e.Servers, s)

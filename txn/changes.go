@@ -23,9 +23,9 @@ var (
 	ErrLog = changes.ErrLog
 )
 
-// ChangesTooOld is the error behind ErrChangesTooOld. It names the tick after which
-// changes were asked for, and the oldest one after which the logs have all: give that
-// to CursorAfter.
+// ChangesTooOld is the error behind ErrChangesTooOld. Its fields are the address of the
+// Server whose log begins too late, the tick After which changes were asked for, and the
+// Oldest tick after which the logs have all: give that to CursorAfter.
 type ChangesTooOld = changes.TooOld
 
 // A Change is one transaction that has committed, whole: with all that it has written in
@@ -64,19 +64,21 @@ type Write struct {
 }
 
 // ChangeKind is what a Write does.
-type ChangeKind = changes.Kind
+type ChangeKind uint8
 
 // Kinds of writes.
 const (
 	// Inserted: there was no row with the key.
-	Inserted = changes.Insert
+	Inserted ChangeKind = 1 + iota
 	// Updated: there was one, and the new row replaces it.
-	Updated = changes.Update
+	Updated
 	// Deleted: there was one.
-	Deleted = changes.Delete
+	Deleted
 	// Loaded: the row was loaded in bulk, and replaces one with the key if there is one.
-	Loaded = changes.Load
+	Loaded
 )
+
+func (k ChangeKind) String() string { return changes.Kind(k).String() }
 
 // Cursor is a place in the order of all changes of a cluster. The zero Cursor is the
 // moment at which a feed begins. Its String can be stored, and ParseCursor reads it. A
@@ -210,7 +212,8 @@ func changeOf(c *changes.Change) Change {
 		Writes: make([]Write, len(c.Writes)),
 	}
 	for i := range c.Writes {
-		out.Writes[i] = Write(c.Writes[i])
+		w := &c.Writes[i]
+		out.Writes[i] = Write{Table: w.Table, Key: w.Key, Kind: ChangeKind(w.Kind), Row: w.Row, Partition: w.Partition}
 	}
 	return out
 }

@@ -32,13 +32,45 @@ type Retry struct {
 	BackoffMax time.Duration // default 1 ms
 }
 
-// Cache selects how much of the models of ordered indexes a DB keeps. A part
-// that it does not keep costs each lookup one more round.
-type Cache = exec.Cache
+// Cache selects how much of the models of ordered indexes a DB keeps, XStore's
+// trade-off of memory against rounds (§5.1). A part that it does not keep costs each
+// lookup one more round. The zero value keeps everything.
+type Cache struct {
+	Keep CacheParts
+	// TableBytes bounds, with CachePart, the translation tables kept for each index and
+	// partition.
+	TableBytes int
+}
 
-// ParseCache parses "full", "part=BYTES", "models" or "router". BYTES bounds
-// the translation tables kept for each index and partition.
-func ParseCache(s string) (Cache, error) { return exec.ParseCache(s) }
+// CacheParts are the parts of the models that a DB keeps.
+type CacheParts uint8
+
+// Parts of the models.
+const (
+	// CacheFull keeps models and translation tables: a Get is one round.
+	CacheFull CacheParts = iota
+	// CachePart keeps models, and the translation tables that fit TableBytes.
+	CachePart
+	// CacheModels keeps models. A few entries of translation tables are read first: one
+	// round more.
+	CacheModels
+	// CacheRouter keeps the router. The sub-model is read first: one round more, of more
+	// bytes.
+	CacheRouter
+)
+
+func (c Cache) exec() exec.Cache {
+	return exec.Cache{Budget: exec.Budget(c.Keep), TTBytes: c.TableBytes}
+}
+
+// String returns the text that ParseCache parses.
+func (c Cache) String() string { return c.exec().String() }
+
+// ParseCache parses "full", "part=BYTES", "models" or "router". BYTES is TableBytes.
+func ParseCache(s string) (Cache, error) {
+	c, err := exec.ParseCache(s)
+	return Cache{CacheParts(c.Budget), c.TTBytes}, err
+}
 
 // Config opens a DB. Servers and Dial are required.
 type Config struct {
@@ -72,7 +104,7 @@ type Config struct {
 func (c *Config) exec() exec.Config {
 	return exec.Config{
 		Servers: c.Servers, AllServers: c.AllServers, Dial: c.Dial, Reads: exec.ReadPath(c.Reads),
-		Retry: exec.Retry(c.Retry), LocationCache: c.LocationCache, Cache: c.Cache, BodyAge: c.BodyAge, Seed: c.Seed,
+		Retry: exec.Retry(c.Retry), LocationCache: c.LocationCache, Cache: c.Cache.exec(), BodyAge: c.BodyAge, Seed: c.Seed,
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"drtmx/internal/clock"
 	"drtmx/internal/exec"
 	"drtmx/tables"
+	"drtmx/txn/stats"
 )
 
 // DB is a client of a cluster: its catalogue, its partition map, and the
@@ -186,7 +187,7 @@ func (db *DB) IndexStats() []IndexStats {
 
 // ServerStats asks every server for its statistics. It waits for a durable server
 // that does not answer, as transactions do.
-func (db *DB) ServerStats(ctx context.Context) ([]ServerStats, error) {
+func (db *DB) ServerStats(ctx context.Context) ([]stats.Server, error) {
 	return db.exec().ServerStats(ctx)
 }
 

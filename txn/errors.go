@@ -74,8 +74,9 @@ var (
 	ErrOutOfMemory = exec.ErrOutOfMemory
 )
 
-// SnapshotTooOld is the error behind ErrSnapshotTooOld. It names the time of the
-// snapshot and the bounds of what a partition keeps.
+// SnapshotTooOld is the error behind ErrSnapshotTooOld. Its fields are the Partition,
+// the Time that the snapshot reads by the cluster's clock, its Age, and what the
+// partition keeps: versions for Retain, in RetainBytes.
 type SnapshotTooOld = exec.SnapshotTooOld
 
 // ID identifies a transaction that writes, and says where and when it was sent. Keep

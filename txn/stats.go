@@ -14,14 +14,14 @@ type Cause uint8
 
 // Causes of aborted attempts.
 const (
-	CauseLocked  = Cause(exec.CauseLocked)  // a writer held a row or gap
-	CauseRow     = Cause(exec.CauseRow)     // a row read had changed by commit
-	CauseGap     = Cause(exec.CauseGap)     // a range or an absence had changed by commit
-	CauseFence   = Cause(exec.CauseFence)   // the partition's primary was deposed or restarted
-	CauseRemote  = Cause(exec.CauseRemote)  // a participant voted no
-	CauseCatalog = Cause(exec.CauseCatalog) // a server has another version of the catalogue
-	CauseLate    = Cause(exec.CauseLate)    // the commit came so late that its proofs were too old
-	CauseCount   = Cause(exec.CauseCount)
+	CauseLocked  Cause = iota // a writer held a row or gap
+	CauseRow                  // a row read had changed by commit
+	CauseGap                  // a range or an absence had changed by commit
+	CauseFence                // the partition's primary was deposed or restarted
+	CauseRemote               // a participant voted no
+	CauseCatalog              // a server has another version of the catalogue
+	CauseLate                 // the commit came so late that its proofs were too old
+	CauseCount                // the number of causes
 )
 
 func (c Cause) String() string { return exec.Cause(c).String() }
@@ -46,25 +46,16 @@ type IndexStats struct {
 	index.ClientStats
 }
 
-// ServerStats are a data server's statistics.
-type ServerStats = stats.Server
-
-// Statistics of a data server's partitions and of the indexes in them.
-type (
-	PartitionStats      = stats.Partition
-	PartitionIndexStats = stats.Index
-)
-
 // AskStats asks the server at an address for its statistics, over a new
 // connection. It needs no DB, so it works while other servers are down. It
 // returns ErrUnavailable if the server does not answer, and ErrProtocol if the
 // answer cannot be decoded.
-func AskStats(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (*ServerStats, error) {
+func AskStats(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (*stats.Server, error) {
 	return exec.AskStats(ctx, dial, addr)
 }
 
 // AskStats asks one server, by its number, over a new connection, for its
 // statistics. It works while other servers are down.
-func (db *DB) AskStats(ctx context.Context, server int) (*ServerStats, error) {
+func (db *DB) AskStats(ctx context.Context, server int) (*stats.Server, error) {
 	return db.exec().AskStats(ctx, server)
 }

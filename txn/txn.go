@@ -3,6 +3,7 @@ package txn
 import (
 	"errors"
 	"iter"
+	"time"
 
 	"drtmx/internal/exec"
 	"drtmx/tables"
@@ -12,25 +13,37 @@ import (
 const (
 	// MaxReads bounds the lookups and scans that a transaction makes. An iterator
 	// counts once, however many rows it returns.
-	MaxReads = exec.MaxReads
+	MaxReads = 1 << 16
 	// MaxWrites bounds the changes of rows and of secondary entries in a transaction.
-	MaxWrites = exec.MaxWrites
+	MaxWrites = 1 << 14
 	// MaxScanRows bounds the rows that one QueueScan returns, over all
 	// partitions. Iterators have no bound.
-	MaxScanRows = exec.MaxScanRows
+	MaxScanRows = 1 << 15
 	// MaxProofs bounds, for a transaction that writes, the rows and the gaps
 	// between rows that it reads in one partition.
-	MaxProofs = exec.MaxProofs
+	MaxProofs = 1 << 16
 	// MaxCommitBytes bounds the writes and the proofs of reads that a
 	// transaction sends when it commits: to its home server, and for a
 	// procedure to any other server.
-	MaxCommitBytes = exec.MaxCommitBytes
+	MaxCommitBytes = 1<<20 - 32<<10
 	// MaxResultBytes bounds the result of a procedure.
-	MaxResultBytes = exec.MaxResultBytes
+	MaxResultBytes = 1<<20 - 9
 	// MaxBodyAge bounds the time from a body's first read to its validation or
 	// commit: servers may use memory again that was freed longer ago. It does
 	// not count while the machine sleeps. See Config.BodyAge.
-	MaxBodyAge = exec.MaxBodyAge
+	MaxBodyAge = 15 * time.Second
+)
+
+// The bounds are those of the engine: an index out of range does not compile.
+var (
+	_ = [1]int{}[MaxReads-exec.MaxReads]
+	_ = [1]int{}[MaxWrites-exec.MaxWrites]
+	_ = [1]int{}[MaxScanRows-exec.MaxScanRows]
+	_ = [1]int{}[MaxProofs-exec.MaxProofs]
+	_ = [1]int{}[MaxCommitBytes-exec.MaxCommitBytes]
+	_ = [1]int{}[MaxResultBytes-exec.MaxResultBytes]
+	_ = [1]int{}[MaxBodyAge-exec.MaxBodyAge]
+	_ = [1]int{}[CauseCount-Cause(exec.CauseCount)]
 )
 
 // Txn is a transaction in progress, for the goroutine its body runs in. Rows

@@ -14,6 +14,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/clock"
 	"drtmx/internal/datadir"
+	"drtmx/internal/hosting"
 	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
@@ -219,9 +220,9 @@ func (r *restoring) run(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	cl, err := server.Embedded(ctx, server.EmbeddedConfig{
-		Catalog: r.catalog, Servers: r.o.Servers, Partitions: r.o.Partitions, Durability: server.Disk, Dir: dir, Restore: true, Retain: -1,
+		Catalog: r.catalog, Servers: r.o.Servers, Partitions: r.o.Partitions, Durability: server.Disk, Dir: dir, Retain: -1,
 		FS: r.o.FS, SegmentBytes: r.o.segmentBytes,
-		After: max(r.m.Last, clock.Tick(r.catalog.Born())),
+		Origin: hosting.Origin{Restore: true, After: max(r.m.Last, clock.Tick(r.catalog.Born()))},
 	})
 	if err != nil {
 		return err

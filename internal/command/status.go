@@ -182,7 +182,7 @@ func (st *clusterStatus) failure() error {
 
 // answer is what a data server said at one moment.
 type answer struct {
-	stats *txn.ServerStats
+	stats *stats.Server
 	err   error
 	at    time.Time
 }
@@ -294,7 +294,7 @@ func (st *clusterStatus) add(s *serverStatus, before, after *answer) {
 }
 
 // addIndexes sums indexes over partitions.
-func (st *clusterStatus) addIndexes(now, then *txn.ServerStats, rate func(now, then uint64) float64) {
+func (st *clusterStatus) addIndexes(now, then *stats.Server, rate func(now, then uint64) float64) {
 	for i := range now.Indexes {
 		x, was := &now.Indexes[i], &now.Indexes[i]
 		if i < len(then.Indexes) && then.Indexes[i].Index == x.Index && then.Indexes[i].Partition == x.Partition {

@@ -33,7 +33,10 @@ type Retry struct {
 }
 
 // Cache is how much of the models of ordered indexes a client keeps.
-type Cache = read.Cache
+type (
+	Cache  = read.Cache
+	Budget = read.Budget
+)
 
 // ParseCache reads what Cache.String returns.
 func ParseCache(s string) (Cache, error) { return read.ParseCache(s) }

@@ -419,31 +419,26 @@ func (s *Session) list(t *Txn, exact bool) {
 	if !exact {
 		s.controlled = s.controlled[:0]
 	}
-	for _, sc := range t.scans[:t.nScan] {
-		for i := range sc.nsubs {
-			if sub := &sc.subs[i]; sub.res != nil {
-				s.listScan(sub, exact)
-			}
-		}
-		for i := range sc.kept {
-			s.listKept(&sc.kept[i], exact)
+	for r := range t.answered {
+		if r.sub != nil {
+			s.listScan(r.sub, exact)
+		} else if !exact {
+			s.listGet(r.get)
 		}
 	}
-	if exact {
-		return
+	for k := range t.keptPages {
+		s.listKept(k, exact)
 	}
-	for _, g := range t.gets[:t.nGet] {
-		if g.res == nil {
-			continue
-		}
-		s.control(g.part, g.res.Rests)
-		cause := CauseRow
-		if g.res.Status != index.Found {
-			cause = CauseGap
-		}
-		for _, p := range g.res.Proofs {
-			s.proofs = append(s.proofs, proof{p, g.part, cause, nil})
-		}
+}
+
+func (s *Session) listGet(g *Get) {
+	s.control(g.part, g.res.Rests)
+	cause := CauseRow
+	if g.res.Status != index.Found {
+		cause = CauseGap
+	}
+	for _, p := range g.res.Proofs {
+		s.proofs = append(s.proofs, proof{p, g.part, cause, nil})
 	}
 }
 
@@ -518,36 +513,24 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 	if !withProofs {
 		return nil
 	}
-	for _, g := range t.gets[:t.nGet] {
-		if g.res == nil {
-			continue
-		}
-		p := partOf(c, g.part)
-		if g.res.Status == index.Found {
-			p.Rows = append(p.Rows, g.res.Proofs...)
-		} else {
-			p.Gaps = append(p.Gaps, g.res.Proofs...)
-		}
-	}
-	for _, sc := range t.scans[:t.nScan] {
-		for i := range sc.nsubs {
-			sub := &sc.subs[i]
-			if sub.res == nil {
-				continue
-			}
-			p := partOf(c, sub.part)
-			p.Gaps = append(p.Gaps, sub.res.Gaps...)
-			for j := range sub.res.Entries {
-				e := &sub.res.Entries[j]
+	for r := range t.answered {
+		p := partOf(c, r.part())
+		switch {
+		case r.sub != nil:
+			p.Gaps = append(p.Gaps, r.sub.res.Gaps...)
+			for i := range r.sub.res.Entries {
+				e := &r.sub.res.Entries[i]
 				p.Rows = append(p.Rows, index.Proof{Addr: e.Addr, Word: uint64(e.Header)})
 			}
+		case r.get.res.Status == index.Found:
+			p.Rows = append(p.Rows, r.get.res.Proofs...)
+		default:
+			p.Gaps = append(p.Gaps, r.get.res.Proofs...)
 		}
-		for i := range sc.kept {
-			if k := &sc.kept[i]; len(k.gaps) > 0 {
-				p := partOf(c, k.part)
-				p.Gaps, p.Rows = append(p.Gaps, k.gaps...), append(p.Rows, k.rows...)
-			}
-		}
+	}
+	for k := range t.keptPages {
+		p := partOf(c, k.part)
+		p.Gaps, p.Rows = append(p.Gaps, k.gaps...), append(p.Rows, k.rows...)
 	}
 	for i := range c.Parts {
 		if p := &c.Parts[i]; len(p.Rows) > wire.MaxProofs || len(p.Gaps) > wire.MaxProofs {

@@ -19,11 +19,11 @@ func (t *Txn) flush() {
 			t.fail(err)
 		}
 	}
+	if t.err == nil && t.s != nil && t.s.kept.on {
+		t.s.keepReads(t)
+	}
 	from := t.flushed
 	t.flushed = t.nGet
-	if t.err == nil && t.s != nil && t.s.kept.on {
-		t.s.keepReads(t, from)
-	}
 	for _, g := range t.gets[from:t.nGet] {
 		if !g.done {
 			g.done = true
@@ -58,40 +58,16 @@ func (s *Session) flush(t *Txn) error {
 			return err
 		}
 	}
-	for _, g := range t.gets[t.flushed:t.nGet] {
-		if g.done || s.byRPC(g.ix.Ordered) {
+	for r := range t.queued {
+		if r.hasAnswer() || s.byRPC(r.index().Ordered) {
 			continue
 		}
-		p, err := s.pool(t.ctx, g.ix.ID, g.part)
+		p, err := s.pool(t.ctx, r.index().ID, r.part())
 		if err != nil {
 			return err
 		}
-		g.op = p.get()
-		g.op.StartAt(g.key, t.at)
-		if err := s.activate(t, g.op, p); err != nil {
+		if err := s.activate(t, r.start(t, p), p); err != nil {
 			return err
-		}
-	}
-	for _, sc := range t.scans[:t.nScan] {
-		if sc.done || s.byRPC(true) {
-			continue
-		}
-		for i := range sc.nsubs {
-			sub := &sc.subs[i]
-			if sub.res != nil {
-				continue
-			}
-			p, err := s.pool(t.ctx, sc.ix.ID, sub.part)
-			if err != nil {
-				return err
-			}
-			if sub.op == nil {
-				sub.op = p.scan()
-			}
-			sub.op.StartAt(sc.lo, sc.hi, t.scanLimit(sc), t.at)
-			if err := s.activate(t, sub.op, p); err != nil {
-				return err
-			}
 		}
 	}
 	if len(s.active) > 0 {
@@ -127,33 +103,9 @@ func (s *Session) byRPC(ordered bool) bool { return ordered && s.db.cfg.Reads ==
 // operations that fell back and for those that always go by RPC.
 func (s *Session) collect(t *Txn) error {
 	rest := 0
-	for _, g := range t.gets[t.flushed:t.nGet] {
-		if g.done {
-			continue
-		}
-		if g.op != nil {
-			if r := g.op.Result(); !t.mustAsk(r.Status) {
-				g.res = r
-				continue
-			}
-		}
-		rest++
-	}
-	for _, sc := range t.scans[:t.nScan] {
-		if sc.done {
-			continue
-		}
-		for i := range sc.nsubs {
-			sub := &sc.subs[i]
-			if sub.res == nil && sub.op != nil {
-				if r := sub.op.Result(); !t.mustAsk(r.Status) {
-					sub.res = r
-					continue
-				}
-			}
-			if sub.res == nil {
-				rest++
-			}
+	for r := range t.queued {
+		if !r.take(t) {
+			rest++
 		}
 	}
 	if rest == 0 {
@@ -253,19 +205,9 @@ func after(key index.Key, strings bool) index.Key {
 // reports that reads are left for the next RPC.
 func (s *Session) ask(t *Txn, server int) (more bool, err error) {
 	s.reads = s.reads[:0]
-	for _, g := range t.gets[t.flushed:t.nGet] {
-		if s.unanswered(g.done, g.res == nil, g.part, server) && len(s.reads) < wire.MaxReads {
-			s.reads = append(s.reads, wire.Read{Partition: uint16(g.part), Index: uint16(g.ix.ID), Strings: g.ix.Strings, Lo: g.key, GaveUp: g.op != nil, At: t.at})
-		}
-	}
-	for _, sc := range t.scans[:t.nScan] {
-		for i := range sc.nsubs {
-			if sub := &sc.subs[i]; s.unanswered(sc.done, sub.res == nil, sub.part, server) && len(s.reads) < wire.MaxReads {
-				s.reads = append(s.reads, wire.Read{
-					Partition: uint16(sub.part), Index: uint16(sc.ix.ID), Scan: true, Strings: sc.ix.Strings,
-					Lo: sc.lo, Hi: sc.hi, Limit: uint32(t.scanLimit(sc)), GaveUp: sub.op != nil, At: t.at,
-				})
-			}
+	for r := range t.queued {
+		if len(s.reads) < wire.MaxReads && s.isAsked(server, r) {
+			s.reads = append(s.reads, r.request(t))
 		}
 	}
 	if len(s.reads) == 0 {
@@ -286,9 +228,9 @@ func (s *Session) ask(t *Txn, server int) (more bool, err error) {
 	return true, s.takeAnswers(t, server, resp[1:])
 }
 
-// unanswered reports that a server must still answer a read of a partition.
-func (s *Session) unanswered(done, open bool, part, server int) bool {
-	return !done && open && s.db.parts[part].server == server
+// isAsked reports whether a read still needs an answer of a server.
+func (s *Session) isAsked(server int, r partRead) bool {
+	return !r.hasAnswer() && s.db.parts[r.part()].server == server
 }
 
 // takeAnswers decodes answers in the order in which ask listed the reads: at
@@ -302,18 +244,9 @@ func (s *Session) takeAnswers(t *Txn, server int, resp []byte) error {
 		}
 		return take
 	}
-	for _, g := range t.gets[t.flushed:t.nGet] {
-		if s.unanswered(g.done, g.res == nil, g.part, server) && next() {
-			g.buf = d.Get(&g.own, g.buf)
-			g.res = &g.own
-		}
-	}
-	for _, sc := range t.scans[:t.nScan] {
-		for i := range sc.nsubs {
-			if sub := &sc.subs[i]; s.unanswered(sc.done, sub.res == nil, sub.part, server) && next() {
-				sub.buf = d.Scan(&sub.own, sub.buf)
-				sub.res = &sub.own
-			}
+	for r := range t.queued {
+		if s.isAsked(server, r) && next() {
+			r.decode(&d)
 		}
 	}
 	if err := d.End(); err != nil {

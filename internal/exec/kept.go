@@ -146,17 +146,14 @@ func (t *Txn) keptScan(sc *Scan, sub *subScan) bool {
 }
 
 // keepReads keeps what a flush has read at other servers.
-func (s *Session) keepReads(t *Txn, from int) {
-	for _, g := range t.gets[from:t.nGet] {
-		if !g.done && g.res != nil {
-			s.keepGet(t, g)
-		}
-	}
-	for _, sc := range t.scans[:t.nScan] {
-		for i := range sc.nsubs {
-			if sub := &sc.subs[i]; !sc.done && !sc.paged && sub.res != nil && sub.elsewhere {
-				s.keepScan(t, sc, sub)
-			}
+func (s *Session) keepReads(t *Txn) {
+	for r := range t.queued {
+		switch {
+		case !r.hasAnswer():
+		case r.get != nil:
+			s.keepGet(t, r.get)
+		case !r.scan.paged && r.sub.elsewhere:
+			s.keepScan(t, r.scan, r.sub)
 		}
 	}
 }

@@ -150,21 +150,14 @@ func (t *Txn) hasRead(server int) bool {
 		}
 	}
 	at := t.s.db.parts
-	for _, g := range t.gets[:t.nGet] {
-		if g.res != nil && at[g.part].server == server {
+	for r := range t.answered {
+		if at[r.part()].server == server {
 			return true
 		}
 	}
-	for _, sc := range t.scans[:t.nScan] {
-		for i := range sc.nsubs {
-			if sub := &sc.subs[i]; sub.res != nil && at[sub.part].server == server {
-				return true
-			}
-		}
-		for i := range sc.kept {
-			if k := &sc.kept[i]; len(k.quick) > 0 && at[k.part].server == server {
-				return true
-			}
+	for k := range t.keptPages {
+		if at[k.part].server == server {
+			return true
 		}
 	}
 	return false

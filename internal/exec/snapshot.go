@@ -313,16 +313,9 @@ func (s *Session) enter(t *Txn) error {
 		}
 		sn.touched = append(sn.touched, p)
 	}
-	for _, g := range t.gets[t.flushed:t.nGet] {
-		if !g.done {
-			add(g.part)
-		}
-	}
-	for _, sc := range t.scans[:t.nScan] {
-		for i := range sc.nsubs {
-			if !sc.done && sc.subs[i].res == nil {
-				add(sc.subs[i].part)
-			}
+	for r := range t.queued {
+		if !r.hasAnswer() {
+			add(r.part())
 		}
 	}
 	if sn.partial {
@@ -466,18 +459,9 @@ func (t *Txn) mustAsk(st index.Status) bool {
 func (s *Session) reopen(t *Txn, patience *time.Duration) (again bool, err error) {
 	sn := &s.snap
 	sn.list = sn.list[:0]
-	for _, g := range t.gets[t.flushed:t.nGet] {
-		if !g.done && g.res == &g.own && t.mustAsk(g.own.Status) {
-			g.res = nil
-			sn.list = append(sn.list, g.part)
-		}
-	}
-	for _, sc := range t.scans[:t.nScan] {
-		for i := range sc.nsubs {
-			if sub := &sc.subs[i]; !sc.done && sub.res == &sub.own && t.mustAsk(sub.own.Status) {
-				sub.res = nil
-				sn.list = append(sn.list, sub.part)
-			}
+	for r := range t.queued {
+		if r.reopen(t) {
+			sn.list = append(sn.list, r.part())
 		}
 	}
 	if len(sn.list) == 0 {

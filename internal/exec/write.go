@@ -110,7 +110,7 @@ func (t *Txn) underlying(ix *tables.Index, key index.Key) (tables.Row, error) {
 // hint returns the address at which an earlier read of this transaction found
 // the key.
 func (t *Txn) hint(ix *tables.Index, key index.Key) uint64 {
-	if g := t.answered(ix, key); g != nil {
+	if g := t.readOf(ix, key); g != nil {
 		return g.res.Hint
 	}
 	return 0
@@ -218,7 +218,7 @@ func (t *Txn) replaceOf(as, tab *tables.Table, key index.Key, old, row tables.Ro
 // would cost a round.
 func (t *Txn) current(ix *tables.Index, key index.Key) (tables.Row, error) {
 	if t.writes.find(ix.ID, key) == nil {
-		if g := t.answered(ix, key); g != nil {
+		if g := t.readOf(ix, key); g != nil {
 			return g.row, g.err
 		}
 	}

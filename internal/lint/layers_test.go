@@ -70,6 +70,8 @@ var layers = map[string]int{
 	"internal/redo": 7,
 
 	"internal/datadir": 5,
+	// What only commands of this module tell a data server.
+	"internal/hosting": 6,
 
 	"internal/exec": 7,
 

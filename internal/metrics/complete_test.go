@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"drtmx/rdma"
-	"drtmx/txn"
 	"drtmx/txn/stats"
 )
 
@@ -53,15 +52,15 @@ func fill(v reflect.Value, name string, next *float64, filled map[float64]string
 }
 
 // still collects one account of a server.
-type still struct{ *txn.ServerStats }
+type still struct{ *stats.Server }
 
 func (s still) Describe(ch chan<- *prometheus.Desc) { (&Servers{}).Describe(ch) }
-func (s still) Collect(ch chan<- prometheus.Metric) { collectServer(ch, "0", s.ServerStats) }
+func (s still) Collect(ch chan<- prometheus.Metric) { collectServer(ch, "0", s.Server) }
 
 // Every statistic is exported, or listed here as not exported.
 func TestEveryStatisticIsExported(t *testing.T) {
-	st := txn.ServerStats{
-		Partitions: make([]txn.PartitionStats, 1), Indexes: make([]txn.PartitionIndexStats, 1), Refusals: make([]rdma.Refusal, 1),
+	st := stats.Server{
+		Partitions: make([]stats.Partition, 1), Indexes: make([]stats.Index, 1), Refusals: make([]rdma.Refusal, 1),
 	}
 	st.Recovery = &stats.Recovery{Phases: make([]stats.Phase, 1)}
 	next, filled := 1e6, map[float64]string{}

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"drtmx/index"
-	"drtmx/txn"
+	"drtmx/txn/stats"
 )
 
 var indexLabels = []string{"server", "partition", "table", "index"}
@@ -33,7 +33,7 @@ var (
 	modelFailures    = counter("drtmx_model_training_failures_total", "Trainings that failed for lack of memory; the old models stay in use.", indexLabels...)
 )
 
-func collectIndex(ch chan<- prometheus.Metric, server string, ix *txn.PartitionIndexStats) {
+func collectIndex(ch chan<- prometheus.Metric, server string, ix *stats.Index) {
 	labels := []string{server, strconv.Itoa(ix.Partition), ix.Table, ix.Name}
 	send(ch, indexRows, ix.Rows, labels...)
 	send(ch, indexTombs, ix.Tombstones, labels...)

@@ -160,7 +160,7 @@ func TestNamesAndLabels(t *testing.T) {
 	r.run()
 	// The in-process fabric does not count what it has refused, and these servers
 	// have no log and no lease.
-	r.servers.ask = func(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (*txn.ServerStats, error) {
+	r.servers.ask = func(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (*stats.Server, error) {
 		st, err := txn.AskStats(ctx, dial, addr)
 		if err == nil {
 			st.Refusals = []rdma.Refusal{{Reason: "no_room", Count: 1}, {Reason: "bounds"}}
@@ -239,7 +239,7 @@ func trainedRig(t *testing.T) *rig {
 func TestValues(t *testing.T) {
 	r := trainedRig(t)
 	got := r.gather()
-	st := []txn.ServerStats{r.cluster.Servers[0].Stats(), r.cluster.Servers[1].Stats()}
+	st := []stats.Server{r.cluster.Servers[0].Stats(), r.cluster.Servers[1].Stats()}
 	want := map[string]float64{
 		`drtmx_server_up{server=0}`: 1, `drtmx_server_ready{server=1}`: 1,
 		`drtmx_partition_loaded{partition=1,server=1}`: 1, `drtmx_partition_fenced{partition=0,server=0}`: 0,
@@ -467,14 +467,14 @@ func TestEndpoint(t *testing.T) {
 }
 
 func TestReady(t *testing.T) {
-	loaded := txn.PartitionStats{Partition: 3, Loaded: true}
+	loaded := stats.Partition{Partition: 3, Loaded: true}
 	fenced, empty := loaded, loaded
 	fenced.Fenced, empty.Loaded = true, false
 	for want, a := range map[string]sample{
-		"":                          {stats: &txn.ServerStats{Partitions: []txn.PartitionStats{loaded, loaded}}},
-		"partition 3 is fenced":     {stats: &txn.ServerStats{Partitions: []txn.PartitionStats{loaded, fenced}}},
-		"partition 3 is not loaded": {stats: &txn.ServerStats{Partitions: []txn.PartitionStats{empty}}},
-		"is stopping":               {stats: &txn.ServerStats{Stopping: true, Partitions: []txn.PartitionStats{loaded}}},
+		"":                          {stats: &stats.Server{Partitions: []stats.Partition{loaded, loaded}}},
+		"partition 3 is fenced":     {stats: &stats.Server{Partitions: []stats.Partition{loaded, fenced}}},
+		"partition 3 is not loaded": {stats: &stats.Server{Partitions: []stats.Partition{empty}}},
+		"is stopping":               {stats: &stats.Server{Stopping: true, Partitions: []stats.Partition{loaded}}},
 		context.Canceled.Error():    {err: context.Canceled},
 	} {
 		switch err := a.ready(); {

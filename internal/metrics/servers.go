@@ -34,7 +34,7 @@ type Servers struct {
 	ctx   context.Context
 	dial  func(context.Context, string) (rdma.Conn, error)
 	addrs func() []string
-	ask   func(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (*txn.ServerStats, error)
+	ask   func(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (*stats.Server, error)
 
 	// Recovering, if set, returns the recoveries of data servers that are
 	// starting, the least advanced first. Set it before the first scrape.
@@ -49,7 +49,7 @@ type Servers struct {
 // sample is one server's answer.
 type sample struct {
 	addr  string
-	stats *txn.ServerStats // nil if there was none
+	stats *stats.Server // nil if there was none
 	err   error
 }
 
@@ -67,7 +67,7 @@ func ServersOf(ctx context.Context, db *txn.DB) *Servers {
 	for i, addr := range db.Servers() {
 		numbers[addr] = i
 	}
-	s.ask = func(ctx context.Context, _ func(context.Context, string) (rdma.Conn, error), addr string) (*txn.ServerStats, error) {
+	s.ask = func(ctx context.Context, _ func(context.Context, string) (rdma.Conn, error), addr string) (*stats.Server, error) {
 		return db.AskStats(ctx, numbers[addr])
 	}
 	return s
@@ -251,7 +251,7 @@ func (s *Servers) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-func collectServer(ch chan<- prometheus.Metric, server string, st *txn.ServerStats) {
+func collectServer(ch chan<- prometheus.Metric, server string, st *stats.Server) {
 	send(ch, serverInfo, 1, server, st.Address, st.Fabric, strconv.Itoa(st.PID), st.Durability)
 	send(ch, serverStart, st.StartUnix, server)
 	send(ch, serverEpoch, uint64(st.Epoch), server)
@@ -324,7 +324,7 @@ func collectRecovery(ch chan<- prometheus.Metric, server string, r *stats.Recove
 	send(ch, recoveryInDoubt, r.InDoubt, server)
 }
 
-func collectPartition(ch chan<- prometheus.Metric, server string, p *txn.PartitionStats) {
+func collectPartition(ch chan<- prometheus.Metric, server string, p *stats.Partition) {
 	part := strconv.Itoa(p.Partition)
 	send(ch, horizonLag, p.HorizonLag, server, part)
 	send(ch, partitionCommits, p.Commits, server, part)

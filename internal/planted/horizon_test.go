@@ -6,8 +6,8 @@ var horizonBugs = []bug{
 		name: "AbsenceIsNotWaitedFor", why: "a View does not wait until the deletion behind an absence is durable",
 		edits: []edit{{
 			file: "internal/exec/commit.go",
-			old:  "		s.control(g.part, g.res.Rests)\n",
-			new:  "		s.control(g.part, g.res.Header.CSN())\n",
+			old:  "	s.control(g.part, g.res.Rests)\n",
+			new:  "	s.control(g.part, g.res.Header.CSN())\n",
 		}},
 		caught: []test{{"server", "TestHorizonIsWaitedFor/inproc", "an absence ends before its answer is durable"}},
 	},

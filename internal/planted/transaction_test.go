@@ -101,8 +101,8 @@ var transactionBugs = []bug{
 		name: "SkipScanRows", why: "a range read is proved by its gaps alone: by its membership, and not by its rows",
 		edits: []edit{{
 			file: "internal/exec/commit.go",
-			old:  "			for j := range sub.res.Entries {\n				e := ",
-			new:  "			for j := range sub.res.Entries[:0] {\n				e := ",
+			old:  "			for i := range r.sub.res.Entries {\n				e := ",
+			new:  "			for i := range r.sub.res.Entries[:0] {\n				e := ",
 		}},
 		caught: []test{{"server", "TestChangedReadsDoNotStand", "scan, Update .*: row changed: the first attempt stood"}},
 	},

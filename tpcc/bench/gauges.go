@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"drtmx/txn"
+	"drtmx/txn/stats"
 )
 
 // gauges reads clocks and counters at the edges of the measured interval.
@@ -22,7 +23,7 @@ type gauges struct {
 // reading is one moment.
 type reading struct {
 	taken     bool
-	servers   []txn.ServerStats
+	servers   []stats.Server
 	clientCPU float64
 	fallbacks uint64
 	chases    uint64

@@ -10,6 +10,7 @@ import (
 	"drtmx/internal/load"
 	"drtmx/tpcc"
 	"drtmx/txn"
+	"drtmx/txn/stats"
 )
 
 // Report is the JSON object of a run. Its names are a contract: see
@@ -323,7 +324,7 @@ func (r *Report) addGauges(g *gauges) {
 }
 
 // addModels sums the statistics of the ordered indexes, which alone have models.
-func (r *Report) addModels(servers []txn.ServerStats) {
+func (r *Report) addModels(servers []stats.Server) {
 	rows, leaves := uint64(0), uint64(0)
 	for _, s := range servers {
 		r.RegionBytes += s.RegionBytes

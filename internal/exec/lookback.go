@@ -31,8 +31,8 @@ func (r *readsByKey) reset() {
 	}
 }
 
-// answered returns a read of the key that has its result, or nil if there is none.
-func (t *Txn) answered(ix *tables.Index, key index.Key) *Get {
+// readOf returns a read of the key that has its result, or nil if there is none.
+func (t *Txn) readOf(ix *tables.Index, key index.Key) *Get {
 	if t.reads.ixs&ixBit(ix) == 0 {
 		return nil
 	}

@@ -1,0 +1,151 @@
+package exec
+
+import (
+	"drtmx/index"
+	"drtmx/internal/wire"
+	"drtmx/tables"
+)
+
+// partRead is one read of an attempt in one partition: a lookup, or a part of a scan.
+type partRead struct {
+	get  *Get     // of a lookup
+	scan *Scan    // of a part of a scan,
+	sub  *subScan // which this is
+}
+
+// queued ranges over the reads that the next flush performs.
+func (t *Txn) queued(yield func(partRead) bool) {
+	for _, g := range t.gets[t.flushed:t.nGet] {
+		if !g.done && !yield(partRead{get: g}) {
+			return
+		}
+	}
+	for _, sc := range t.scans[:t.nScan] {
+		for i := range sc.nsubs {
+			if !sc.done && !yield(partRead{scan: sc, sub: &sc.subs[i]}) {
+				return
+			}
+		}
+	}
+}
+
+// answered ranges over the reads that have an answer of an index. An iterator has kept
+// proofs of the pages before: see keptPages.
+func (t *Txn) answered(yield func(partRead) bool) {
+	for _, g := range t.gets[:t.nGet] {
+		if g.res != nil && !yield(partRead{get: g}) {
+			return
+		}
+	}
+	for _, sc := range t.scans[:t.nScan] {
+		for i := range sc.nsubs {
+			if sub := &sc.subs[i]; sub.res != nil && !yield(partRead{scan: sc, sub: sub}) {
+				return
+			}
+		}
+	}
+}
+
+// keptPages ranges over what iterators keep of pages that they have passed.
+func (t *Txn) keptPages(yield func(*keptProofs) bool) {
+	for _, sc := range t.scans[:t.nScan] {
+		for i := range sc.kept {
+			if k := &sc.kept[i]; len(k.quick)+len(k.gaps) > 0 && !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+func (r partRead) part() int {
+	if r.get != nil {
+		return r.get.part
+	}
+	return r.sub.part
+}
+
+func (r partRead) index() *tables.Index {
+	if r.get != nil {
+		return r.get.ix
+	}
+	return r.scan.ix
+}
+
+func (r partRead) hasAnswer() bool {
+	if r.get != nil {
+		return r.get.res != nil
+	}
+	return r.sub.res != nil
+}
+
+// start takes an operation of a pool and starts it.
+func (r partRead) start(t *Txn, p *opPool) index.Op {
+	if g := r.get; g != nil {
+		g.op = p.get()
+		g.op.StartAt(g.key, t.at)
+		return g.op
+	}
+	if r.sub.op == nil {
+		r.sub.op = p.scan()
+	}
+	r.sub.op.StartAt(r.scan.lo, r.scan.hi, t.scanLimit(r.scan), t.at)
+	return r.sub.op
+}
+
+// take takes the answer of the operation, and reports whether there is an answer:
+// otherwise the server must be asked.
+func (r partRead) take(t *Txn) bool {
+	if r.hasAnswer() {
+		return true
+	}
+	if g := r.get; g != nil && g.op != nil {
+		if res := g.op.Result(); !t.mustAsk(res.Status) {
+			g.res = res
+		}
+	} else if sub := r.sub; sub != nil && sub.op != nil {
+		if res := sub.op.Result(); !t.mustAsk(res.Status) {
+			sub.res = res
+		}
+	}
+	return r.hasAnswer()
+}
+
+// request is the question to the server.
+func (r partRead) request(t *Txn) wire.Read {
+	ix := r.index()
+	q := wire.Read{Partition: uint16(r.part()), Index: uint16(ix.ID), Strings: ix.Strings, At: t.at}
+	if g := r.get; g != nil {
+		q.Lo, q.GaveUp = g.key, g.op != nil
+		return q
+	}
+	q.Scan, q.Lo, q.Hi, q.Limit, q.GaveUp = true, r.scan.lo, r.scan.hi, uint32(t.scanLimit(r.scan)), r.sub.op != nil
+	return q
+}
+
+// decode takes the answer of the server.
+func (r partRead) decode(d *wire.Decoder) {
+	if g := r.get; g != nil {
+		g.buf = d.Get(&g.own, g.buf)
+		g.res = &g.own
+		return
+	}
+	r.sub.buf = d.Scan(&r.sub.own, r.sub.buf)
+	r.sub.res = &r.sub.own
+}
+
+// reopen takes back an answer of the server that is none, and reports whether there was
+// one.
+func (r partRead) reopen(t *Txn) bool {
+	if g := r.get; g != nil {
+		if g.res != &g.own || !t.mustAsk(g.own.Status) {
+			return false
+		}
+		g.res = nil
+		return true
+	}
+	if r.sub.res != &r.sub.own || !t.mustAsk(r.sub.own.Status) {
+		return false
+	}
+	r.sub.res = nil
+	return true
+}
