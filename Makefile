@@ -64,7 +64,7 @@ race:
 
 # What share memory the most, in the tests that do so: .ci/run has no more time.
 RACE_QUICK := ./internal/mem ./internal/block ./internal/exec ./internal/load ./rdma/inproc ./rdma/shm ./rdma/tcp ./index/learned/read ./index/learned/tree ./txn
-RACE_ALONE := TestRowsGrowAndShrink|TestWrongModels|TestFlood|TestEmptiedRegion|TestFallingSizes|TestSessionGives|TestClosedSessions|TestMutated|TestHalfOpen|TestBefore|TestNoFallbacks|TestWarmup|TestGenerations|TestExtents|TestQueueChurn|TestIdleConnection|TestScanBound|TestSlowHandshakes|TestTurnsAreRare|TestStepsOf|Patches|Rounds|TestQueuedReads|TestTailListIsAHint|TestStringTables|TestAllocations|TestIntervals
+RACE_ALONE := TestRowsGrowAndShrink|TestWrongModels|TestFlood|TestEmptiedRegion|TestFallingSizes|TestSessionGives|TestClosedSessions|TestMutated|TestHalfOpen|TestBefore|TestNoFallbacks|TestWarmup|TestGenerations|TestExtents|TestQueueChurn|TestIdleConnection|TestScanBound|TestSlowHandshakes|TestTurnsAreRare|TestStepsOf|Patches|Rounds|TestQueuedReads|TestTailListIsAHint|TestStringTables|TestAllocations|TestIntervals|TestPastDoesNotAllocate|TestListOfHotSubModel|TestHostile|TestPeerThatDoesNotRead|TestReplyToPeer|TestCutAtEveryByte|CostWhat|TestConformance/(plain|latency|adversaryInOrder)|TestConformanceOfVariants/(socket_file|no_spinning)
 race-quick:
 	$(GO) test -race -tags invariants -short -timeout 20m -skip '$(RACE_ALONE)' $(RACE_QUICK)
 

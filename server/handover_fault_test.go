@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"drtmx/internal/testseed"
+	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 	"drtmx/txn"
@@ -17,9 +18,12 @@ import (
 // handed over by the first to the second.
 var handKeys = []uint64{0, 1}
 
-func newHandovers(t *testing.T) *doubts {
+func newHandovers(t *testing.T) *doubts { return newHandoversIn(t, twophase.Limits{}) }
+
+// newHandoversIn is newHandovers with tables of the commit protocol of some size.
+func newHandoversIn(t *testing.T, l twophase.Limits) *doubts {
 	t.Parallel()
-	x, _, peers := startHooked(t, newListSchema(4), 2, txn.Config{Retry: txn.Retry{Attempts: 100000}})
+	x, _, peers := startLimited(t, newListSchema(4), 2, txn.Config{Retry: txn.Retry{Attempts: 100000}}, 0, l)
 	d := disturb(t, x, peers)
 	for i, k := range handKeys {
 		if home := int(x.s.home(x.DB, inHash, k)); home != i {

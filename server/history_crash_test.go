@@ -271,8 +271,11 @@ func crashHistory(t *testing.T, seed uint64) (txns int, counts map[string]int) {
 	s := rng.New(seed).Split("crashes")
 	l := swarm(s, seed)
 	l.Duration, l.Clients = between(s, 300, 800), 4+s.Intn(8)
-	if simTime(t, 0) >= longSim {
+	switch {
+	case simTime(t, 0) >= longSim:
 		l.Duration *= 4
+	case !testseed.Soaking():
+		l.Duration /= 4
 	}
 	l.ServersToFail, l.OutcomeMayLost, l.LossyCalls, l.ClocksStop, l.AskUnknown = true, true, true, true, true
 	if s.Bool(0.5) {

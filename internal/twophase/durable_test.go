@@ -381,22 +381,17 @@ func TestExploreEveryCrash(t *testing.T) {
 // TestExploreLongCrashes explores random paths of many events with parties that
 // have a log, and may also lose it.
 func TestExploreLongCrashes(t *testing.T) {
-	seed := testseed.Of(t)
 	many := budget{begins: 5, losses: 4, duplicates: 4, ticks: 12, timeouts: 3, refusals: 2, advances: 12, crashes: 4, checkpoints: 4}
-	total, checkpoints, busy := 0, 0, 0
-	for i, s := range durableScenes() {
-		s.budget = many
-		rng := rand.New(rand.NewPCG(seed, uint64(i)))
-		for n := range max(paths(t)/4, 1) {
-			s.budget.restarts, s.budget.syncs = n%2, 2+n%16 // without syncs, crashes lose more
-			if !s.check(t, &chooser{rng: rng, depth: 10 + rng.IntN(80)}) {
-				t.Fatalf("%s: after %d paths of seed %d", s.name, total, seed)
-			}
-			total++
-		}
+	all := durableScenes()
+	exploreLong(t, all, many, max(paths(t)/4, 1), func(s *scene, rng *rand.Rand, n int) int {
+		s.budget.restarts, s.budget.syncs = n%2, 2+n%16 // without syncs, crashes lose more
+		return 10 + rng.IntN(80)
+	})
+	checkpoints, busy := 0, 0
+	for _, s := range all {
 		checkpoints, busy = checkpoints+s.checkpoints, busy+s.busy
 	}
-	t.Logf("%d paths, %d checkpoints, %d of them while something else happened", total, checkpoints, busy)
+	t.Logf("%d checkpoints, %d of them while something else happened", checkpoints, busy)
 	if busy == 0 {
 		t.Error("nothing happens during checkpoints")
 	}

@@ -4,8 +4,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-
-	"drtmx/internal/testseed"
 )
 
 // former is a party's machine at a primary that was replaced and does not know
@@ -93,19 +91,13 @@ func (w *world) formers(add func(*int, func() error)) {
 // log, as the same parties, while the former one goes on too, is told things and
 // begins transactions.
 func TestExploreFailovers(t *testing.T) {
-	seed := testseed.Of(t)
 	many := budget{begins: 5, losses: 4, duplicates: 4, ticks: 12, timeouts: 3, refusals: 2, advances: 12, crashes: 4, checkpoints: 2, former: 12}
-	total := 0
-	for i, s := range durableScenes() {
-		s.budget, s.failover = many, true
-		rng := rand.New(rand.NewPCG(seed, uint64(i)))
-		for n := range max(paths(t)/4, 1) {
-			s.budget.syncs = 2 + n%16
-			if !s.check(t, &chooser{rng: rng, depth: 20 + rng.IntN(80)}) {
-				t.Fatalf("%s: after %d paths of seed %d", s.name, total, seed)
-			}
-			total++
-		}
+	all := durableScenes()
+	for _, s := range all {
+		s.failover = true
 	}
-	t.Logf("%d paths", total)
+	exploreLong(t, all, many, max(paths(t)/4, 1), func(s *scene, rng *rand.Rand, n int) int {
+		s.budget.syncs = 2 + n%16
+		return 20 + rng.IntN(80)
+	})
 }
