@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -66,7 +67,7 @@ func (a *acquaintance) meet(h *wire.Hello) (replaced bool, err error) {
 	defer a.mu.Unlock()
 	own := a.said.Server
 	a.note(h.Server, h.Incarnation)
-	if own < len(h.Incarnations) && h.Incarnations[own] != 0 && h.Incarnations[own] != a.said.Incarnation {
+	if int(own) < len(h.Incarnations) && h.Incarnations[own] != 0 && h.Incarnations[own] != a.said.Incarnation {
 		replaced, a.said.Replaced = true, true
 	}
 	return replaced, a.publish()
@@ -74,8 +75,8 @@ func (a *acquaintance) meet(h *wire.Hello) (replaced bool, err error) {
 
 // note records the first known incarnation of a server. first reports that
 // there was none. The caller holds mu.
-func (a *acquaintance) note(server int, incarnation uint64) (first bool) {
-	if server >= len(a.said.Incarnations) || a.said.Incarnations[server] != 0 {
+func (a *acquaintance) note(server placement.Server, incarnation uint64) (first bool) {
+	if int(server) >= len(a.said.Incarnations) || a.said.Incarnations[server] != 0 {
 		return false
 	}
 	a.said.Incarnations[server] = incarnation
@@ -84,7 +85,7 @@ func (a *acquaintance) note(server int, incarnation uint64) (first bool) {
 
 // heard records the incarnation of a data server that has asked for this
 // server's hello.
-func (a *acquaintance) heard(server int, incarnation uint64) error {
+func (a *acquaintance) heard(server placement.Server, incarnation uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.note(server, incarnation) {
@@ -94,7 +95,7 @@ func (a *acquaintance) heard(server int, incarnation uint64) error {
 }
 
 // replaced reports whether another incarnation of a server was heard of first.
-func (a *acquaintance) replaced(server int, incarnation uint64) bool {
+func (a *acquaintance) replaced(server placement.Server, incarnation uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	first := a.said.Incarnations[server]
@@ -102,7 +103,7 @@ func (a *acquaintance) replaced(server int, incarnation uint64) bool {
 }
 
 // acquaint asks another server for its incarnation until it answers.
-func (s *Server) acquaint(ctx context.Context, server int) {
+func (s *Server) acquaint(ctx context.Context, server placement.Server) {
 	said := false
 	for wait := acquaintMin; ; wait = min(2*wait, acquaintMax) {
 		h, err := s.helloOf(ctx, server)
@@ -128,7 +129,7 @@ func (s *Server) acquaint(ctx context.Context, server int) {
 	}
 }
 
-func (s *Server) helloOf(ctx context.Context, server int) (*wire.Hello, error) {
+func (s *Server) helloOf(ctx context.Context, server placement.Server) (*wire.Hello, error) {
 	ctx, cancel := context.WithTimeout(ctx, acquaintTimeout)
 	defer cancel()
 	c, err := s.cfg.Provider.Dial(ctx, s.cfg.Addrs[server])
@@ -136,7 +137,7 @@ func (s *Server) helloOf(ctx context.Context, server int) (*wire.Hello, error) {
 		return nil, err
 	}
 	defer c.Close()
-	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, s.cfg.Index, s.incarnation), nil)
+	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, s.self, s.incarnation), nil)
 	if err != nil {
 		return nil, err
 	}

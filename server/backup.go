@@ -168,7 +168,7 @@ func (s *Server) beginBackup(r *rdma.Request) {
 func (b *backup) begun() wire.BackupBegun {
 	s := b.s
 	return wire.BackupBegun{
-		ID: b.id, Identity: s.durable.dir.Bytes(), Server: s.cfg.Index, Servers: len(s.cfg.Addrs), Partitions: s.cfg.Partitions,
+		ID: b.id, Identity: s.durable.dir.Bytes(), Server: s.self, Servers: len(s.cfg.Addrs), Partitions: s.cfg.Partitions,
 		Incarnation: s.incarnation, Epoch: s.cfg.Epoch, Log: uint64(b.pin),
 	}
 }

@@ -256,7 +256,7 @@ func (s *Server) empty(id int) {
 		srv, ok := p.index(id).(index.OrderedServer)
 		for more := ok; more && s.ctx.Err() == nil; {
 			var res index.ScanResult
-			part := wire.Part{Partition: uint16(p.id)}
+			part := wire.Part{Partition: p.id}
 			p.mu.Lock()
 			p.advance()
 			srv.Scan(index.Key{}, last(ix), emptyRows, &res, nil)
@@ -314,7 +314,7 @@ func (s *Server) resumeChanges() {
 			builds = append(builds, a)
 		}
 	}
-	if s.cfg.Index == keeper {
+	if s.self == keeper {
 		s.background(func() { s.completeChanges(builds) })
 	}
 	for _, ix := range c.Indexes {
@@ -349,7 +349,7 @@ func (s *Server) awaitBuild(id int, answer func(verdict)) (tick uint64, v verdic
 		waits := false
 		tick = 0
 		for _, p := range s.peers {
-			if p.server == s.cfg.Index {
+			if p.server == s.self {
 				v = s.built(id)
 			} else {
 				v = p.ask(req)

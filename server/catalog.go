@@ -12,6 +12,7 @@ import (
 	"drtmx/index"
 	"drtmx/index/learned"
 	"drtmx/internal/exec"
+	"drtmx/internal/placement"
 	"drtmx/internal/redo"
 	"drtmx/internal/wal"
 	"drtmx/internal/wire"
@@ -116,7 +117,7 @@ const (
 )
 
 // keeper is the server that orders the changes of the catalogue.
-const keeper = 0
+const keeper placement.Server = 0
 
 // makeVersion is the first step at this server. A version that the server has
 // needs nothing.
@@ -224,7 +225,7 @@ func versionVerdict(err error) verdict {
 // after the other; a client repeats one that finds another in progress.
 func (s *Server) handleAlter(r *rdma.Request, d *wire.Decoder) {
 	var ch tables.Change
-	if err := json.Unmarshal(d.Rest(), &ch); err != nil || s.cfg.Index != keeper || ch.Built != nil {
+	if err := json.Unmarshal(d.Rest(), &ch); err != nil || s.self != keeper || ch.Built != nil {
 		s.refuse(r, "malformed change of the catalogue, or not at the first data server")
 		return
 	}
@@ -315,10 +316,10 @@ const (
 // tellVersion makes a step at all other servers. If one does not answer, or
 // refuses, tellVersion returns which and its verdict. A version that is decided is
 // still used by the others: their clients may know it already.
-func (s *Server) tellVersion(step byte, catalog []byte) (server int, v verdict) {
+func (s *Server) tellVersion(step byte, catalog []byte) (server placement.Server, v verdict) {
 	req := append([]byte{byte(wire.OpCatalog), step}, catalog...)
 	for _, p := range s.peers {
-		if p.server == s.cfg.Index {
+		if p.server == s.self {
 			continue
 		}
 		w := p.ask(req)

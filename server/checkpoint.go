@@ -16,6 +16,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/datadir"
 	"drtmx/internal/image"
+	"drtmx/internal/placement"
 	"drtmx/internal/redo"
 	"drtmx/internal/wal"
 	"drtmx/internal/wire"
@@ -206,7 +207,7 @@ func writeSteps(ctx context.Context, w *image.Writer, steps []redo.Record) error
 		if len(b) < blobPart && i+1 < len(steps) && steps[i+1].Partition == part {
 			continue
 		}
-		if err := w.Blob(ctx, blobSteps, int(part), b); err != nil {
+		if err := w.Blob(ctx, blobSteps, part, b); err != nil {
 			return err
 		}
 		b = b[:0]
@@ -385,7 +386,7 @@ func (r *recovery) checkpoint() (wal.LSN, error) {
 
 func (r *recovery) restore(f *image.File) error {
 	start := time.Now()
-	if err := f.Blobs(blobEpoch, func(_ int, b []byte) error {
+	if err := f.Blobs(blobEpoch, func(_ placement.Partition, b []byte) error {
 		if len(b) != 4 {
 			return fmt.Errorf("%w: an epoch of %d bytes", ErrRecovery, len(b))
 		}
@@ -393,11 +394,11 @@ func (r *recovery) restore(f *image.File) error {
 	}); err != nil {
 		return err
 	}
-	if err := f.Blobs(blobCatalog, func(_ int, b []byte) error { return r.catalog(b) }); err != nil {
+	if err := f.Blobs(blobCatalog, func(_ placement.Partition, b []byte) error { return r.catalog(b) }); err != nil {
 		return err
 	}
-	err := f.Blobs(blobSealed, func(id int, _ []byte) error {
-		p, err := r.partition(uint16(id))
+	err := f.Blobs(blobSealed, func(id placement.Partition, _ []byte) error {
+		p, err := r.partition(id)
 		if err == nil {
 			p.sealed = true
 		}
@@ -410,10 +411,10 @@ func (r *recovery) restore(f *image.File) error {
 		d.before = maps.Clone(d.shares)
 	}
 	if err == nil {
-		err = f.Blobs(blobOutcomes, func(_ int, b []byte) error { return r.s.outcomes.readOutcomes(b) })
+		err = f.Blobs(blobOutcomes, func(_ placement.Partition, b []byte) error { return r.s.outcomes.readOutcomes(b) })
 	}
 	if err == nil {
-		err = f.Blobs(blobForgot, func(int, []byte) error { r.s.outcomes.restoreForgotten(); return nil })
+		err = f.Blobs(blobForgot, func(placement.Partition, []byte) error { r.s.outcomes.restoreForgotten(); return nil })
 	}
 	if err == nil {
 		err = r.restoreRows(f)
@@ -425,7 +426,7 @@ func (r *recovery) restore(f *image.File) error {
 // restoreRows fills all partitions at once.
 func (r *recovery) restoreRows(f *image.File) error {
 	r.phase(phaseCheckpoint, f.Rows)
-	byPartition := map[int][]image.Index{}
+	byPartition := map[placement.Partition][]image.Index{}
 	for _, ix := range f.Indexes {
 		byPartition[ix.Partition] = append(byPartition[ix.Partition], ix)
 	}
@@ -455,7 +456,7 @@ func (r *recovery) restoreRows(f *image.File) error {
 }
 
 func (r *recovery) restoreIndex(f *image.File, ix image.Index) error {
-	p, err := r.partition(uint16(ix.Partition))
+	p, err := r.partition(ix.Partition)
 	if err != nil {
 		return err
 	}

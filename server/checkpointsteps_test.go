@@ -37,7 +37,7 @@ func TestExportWaitsForSteps(t *testing.T) {
 		defer first.mu.Unlock()
 		fn(first.machine, &twophase.Out{})
 	}
-	self, other := s.party(s.parts[0]), twophase.Party{Partition: 1, Epoch: 7}
+	self, other := s.party(s.parts[0]), twophase.Party{Partition: 1, Incarnation: 7}
 	id := twophase.ID{Coordinator: other, Seq: 1}
 	change(func(m *twophase.Machine, out *twophase.Out) {
 		m.Receive(&twophase.Message{
@@ -97,7 +97,7 @@ func TestExportInPieces(t *testing.T) {
 	}()
 	const kept, leaving = 10_000, 2000
 	sd, self := s.parts[0].side, s.party(s.parts[0])
-	stays, leaves := twophase.Party{Partition: 1, Epoch: 7}, twophase.Party{Partition: 1, Epoch: 8}
+	stays, leaves := twophase.Party{Partition: 1, Incarnation: 7}, twophase.Party{Partition: 1, Incarnation: 8}
 	var out twophase.Out
 	commit := func(from twophase.Party, seq uint64) {
 		id := twophase.ID{Coordinator: from, Seq: seq}

@@ -8,6 +8,7 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/exec"
+	"drtmx/internal/placement"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -110,7 +111,7 @@ func (t *task) decide(ctx context.Context, c *wire.Commit, o origin) (v verdict,
 		t.share.origin = o
 	}
 	if part := t.s.replaced(&t.share); part != nil {
-		return unreachable(t.s.restarted(int(part.Partition))), true
+		return unreachable(t.s.restarted(part.Partition)), true
 	}
 	if complete {
 		return t.share.commit(), true
@@ -122,7 +123,7 @@ func (t *task) decide(ctx context.Context, c *wire.Commit, o origin) (v verdict,
 // nil if there is none.
 func (s *Server) replaced(sh *share) *wire.Part {
 	for _, part := range sh.parts {
-		if part.Epoch != 0 && part.Epoch != s.incarnation {
+		if part.Incarnation != 0 && part.Incarnation != s.incarnation {
 			return part
 		}
 	}
@@ -130,9 +131,9 @@ func (s *Server) replaced(sh *share) *wire.Part {
 }
 
 // restarted is the error of a partition whose memory is gone.
-func (s *Server) restarted(part int) error {
+func (s *Server) restarted(part placement.Partition) error {
 	return &tables.Error{
-		Err: exec.ErrUnavailable, Partition: part, Server: s.cfg.Addrs[s.primaries[part]], Cause: exec.ErrRestarted,
+		Err: exec.ErrUnavailable, Partition: int(part), Server: s.cfg.Addrs[s.placement.At(part)], Cause: exec.ErrRestarted,
 	}
 }
 
@@ -164,7 +165,7 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 	}
 	if err := t.begin(parties, agent); err != nil {
 		t.giveUp()
-		return verdict{code: wire.Unavailable, text: fmt.Sprintf("server %d: %v", s.cfg.Index, err)}, true
+		return verdict{code: wire.Unavailable, text: fmt.Sprintf("server %d: %v", s.self, err)}, true
 	}
 	if t.share.call != nil {
 		s.elsewhere.commits(1)
@@ -242,31 +243,31 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 	elsewhere := 0
 	parties = make([]twophase.Party, 0, len(t.msg.Parts)) // the machine keeps it
 	for i := range t.msg.Parts {
-		part := int(t.msg.Parts[i].Partition)
-		if part >= len(t.s.primaries) {
-			return nil, agent, fmt.Errorf("%w: partition %d of %d", errLink, part, len(t.s.primaries))
+		part := t.msg.Parts[i].Partition
+		server, ok := t.s.placement.Primary(part)
+		if !ok {
+			return nil, agent, fmt.Errorf("%w: partition %d of %d", errLink, part, t.s.placement.Partitions())
 		}
-		server := t.s.primaries[part]
-		p := twophase.Party{Partition: uint16(part), Epoch: t.s.incarnation}
-		if server != t.s.cfg.Index {
+		p := twophase.Party{Partition: part, Incarnation: t.s.incarnation}
+		if server != t.s.self {
 			l := t.link(server)
 			if l == nil {
 				if l, err = t.connect(ctx, server); err != nil {
-					err = &tables.Error{Err: exec.ErrUnavailable, Partition: part, Server: t.s.cfg.Addrs[server], Cause: err}
+					err = &tables.Error{Err: exec.ErrUnavailable, Partition: int(part), Server: t.s.cfg.Addrs[server], Cause: err}
 					return nil, agent, err
 				}
 			}
 			if l.replaced {
 				return nil, agent, t.s.restarted(part)
 			}
-			p.Epoch = l.incarnation
+			p.Incarnation = l.incarnation
 			if part := &t.msg.Parts[i]; part.Memory == 0 { // a later epoch must not take it for its own
 				part.Memory = l.epoch
 			}
 			agent = p
 			elsewhere++
 		}
-		if known := t.msg.Parts[i].Epoch; known != 0 && known != p.Epoch {
+		if known := t.msg.Parts[i].Incarnation; known != 0 && known != p.Incarnation {
 			return nil, agent, t.s.restarted(part)
 		}
 		parties = append(parties, p)
@@ -278,7 +279,7 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 }
 
 // link returns the connection to a server that has a share, nil if there is none.
-func (t *task) link(server int) *link {
+func (t *task) link(server placement.Server) *link {
 	for _, l := range t.links {
 		if l.peer.server == server {
 			return l
@@ -303,7 +304,7 @@ func (t *task) forget(l *link) {
 	t.links = slices.DeleteFunc(t.links, func(have *link) bool { return have == l })
 }
 
-func (t *task) connect(ctx context.Context, server int) (l *link, err error) {
+func (t *task) connect(ctx context.Context, server placement.Server) (l *link, err error) {
 	p := t.s.peers[server]
 	if l, err = p.idle(); l == nil && err == nil {
 		short, cancel := context.WithTimeout(ctx, peerTimeout)
@@ -388,9 +389,10 @@ func (t *task) run() {
 func (t *task) start() {
 	t.sent, t.remote = t.remote, t.sent[:0]
 	for left := t.sent; len(left) > 0; {
-		to, n := t.s.serverOf(left[0].To), 1
+		to, ok := t.s.placement.Primary(left[0].To.Partition)
+		n := 1
 		for i := n; i < len(left); i++ {
-			if m := left[i]; m.Kind == left[0].Kind && t.s.serverOf(m.To) == to {
+			if m := left[i]; m.Kind == left[0].Kind && t.s.isAt(m.To, to) {
 				copy(left[n+1:i+1], left[n:i])
 				left[n] = m
 				n++
@@ -399,7 +401,7 @@ func (t *task) start() {
 		ms := left[:n]
 		left = left[n:]
 		l, kind := t.link(to), ms[0].Kind
-		if l == nil || ms[0].To.Epoch != l.incarnation || kind != twophase.Prepare && kind != twophase.HandOver && kind != twophase.Decide {
+		if !ok || l == nil || ms[0].To.Incarnation != l.incarnation || kind != twophase.Prepare && kind != twophase.HandOver && kind != twophase.Decide {
 			t.s.post(ms)
 			continue
 		}
@@ -418,7 +420,7 @@ func (t *task) start() {
 
 // request encodes messages of one kind to one server. Prepare and HandOver come
 // with that server's parts of the transaction.
-func (t *task) request(to int, ms []twophase.Message) []byte {
+func (t *task) request(to placement.Server, ms []twophase.Message) []byte {
 	switch ms[0].Kind {
 	case twophase.Decide:
 		t.buf = wire.AppendMessages(append(t.buf[:0], byte(wire.OpDecide)), ms)
@@ -433,7 +435,7 @@ func (t *task) request(to int, ms []twophase.Message) []byte {
 		}
 		t.buf = append(t.buf[:0], byte(wire.OpPrepare))
 	}
-	t.buf = wire.AppendParts(wire.AppendMessages(t.buf, ms), &t.msg, func(part uint16) bool { return t.s.primaries[part] == to })
+	t.buf = wire.AppendParts(wire.AppendMessages(t.buf, ms), &t.msg, func(part placement.Partition) bool { return t.s.placement.At(part) == to })
 	return t.buf
 }
 
@@ -467,7 +469,7 @@ func (t *task) answer(c *call) {
 	if c.err == nil && c.v.code == wire.InDoubt {
 		t.failed = true
 		if c.ms[0].Kind != twophase.Decide {
-			t.v = heavier(t.v, t.logFailed(c.l, int(c.ms[0].To.Partition), c.v))
+			t.v = heavier(t.v, t.logFailed(c.l, c.ms[0].To.Partition, c.v))
 		}
 	} else if w := t.share.ended(); c.ms[0].Kind == twophase.Prepare && !w.ok() {
 		t.v = heavier(t.v, w) // the vote does not count: it counts as lost, and the decision is an abort
@@ -502,8 +504,8 @@ func (t *task) answer(c *call) {
 
 // logFailed is the verdict on a transaction that needs a server whose log has
 // failed, or which ends: it may not tell anything any more.
-func (t *task) logFailed(l *link, part int, v verdict) verdict {
-	return unreachable(&tables.Error{Err: exec.ErrUnavailable, Partition: part, Server: t.s.cfg.Addrs[l.peer.server], Cause: errors.New(v.text)})
+func (t *task) logFailed(l *link, part placement.Partition, v verdict) verdict {
+	return unreachable(&tables.Error{Err: exec.ErrUnavailable, Partition: int(part), Server: t.s.cfg.Addrs[l.peer.server], Cause: errors.New(v.text)})
 }
 
 // confirm returns the answer to a transaction of which the home server refused
@@ -513,11 +515,11 @@ func (t *task) logFailed(l *link, part int, v verdict) verdict {
 // placeholders have changed the proven words.
 func (t *task) confirm() verdict {
 	reads := wire.Commit{ID: t.msg.ID}
-	to := 0
+	to := placement.Server(0)
 	for i := range t.msg.Parts {
 		part := t.msg.Parts[i]
-		if t.s.hosted(int(part.Partition)) == nil {
-			to = t.s.primaries[part.Partition]
+		if t.s.hosted(part.Partition) == nil {
+			to = t.s.placement.At(part.Partition)
 			part.Writes = nil
 			reads.Parts = append(reads.Parts, part)
 		}
@@ -538,7 +540,7 @@ func (t *task) confirm() verdict {
 		t.drop(l)
 		return unreachable(err)
 	case v.code == wire.InDoubt:
-		return t.logFailed(l, int(reads.Parts[0].Partition), v)
+		return t.logFailed(l, reads.Parts[0].Partition, v)
 	}
 	return heavier(t.v, v)
 }

@@ -14,6 +14,7 @@ import (
 
 	"drtmx/internal/datadir"
 	"drtmx/internal/image"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/internal/wal"
 	"drtmx/internal/wire"
@@ -31,10 +32,10 @@ import (
 // the loss of any one server. Methods are safe for concurrent use.
 type Sets interface {
 	// Set returns the set of a data server's log, the zero Set if there is none.
-	Set(ctx context.Context, server int) (replica.Set, error)
+	Set(ctx context.Context, server placement.Server) (replica.Set, error)
 	// SwapSet replaces the set if it is as expected. It returns the set that there
 	// is then. An error says that the result is not known.
-	SwapSet(ctx context.Context, server int, from, to replica.Set) (replica.Set, error)
+	SwapSet(ctx context.Context, server placement.Server, from, to replica.Set) (replica.Set, error)
 }
 
 // Bounds and defaults of copies.
@@ -76,7 +77,7 @@ type group struct {
 type copyLink struct {
 	g       *group
 	k       replica.Member
-	server  int           // the host that keeps it
+	host    int           // that keeps it
 	more    chan struct{} // more is durable; has room for one
 	session uint64
 
@@ -119,7 +120,7 @@ func (s *Server) askSet() (c setChange, err error) {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, settleTimeout)
 	defer cancel()
-	if c.was, err = s.cfg.Sets.Set(ctx, s.cfg.Index); err != nil {
+	if c.was, err = s.cfg.Sets.Set(ctx, s.self); err != nil {
 		return c, err
 	}
 	places := s.places()
@@ -147,7 +148,7 @@ func (s *Server) openGroup(c setChange) error {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, settleTimeout)
 	defer cancel()
-	now, err := s.cfg.Sets.SwapSet(ctx, s.cfg.Index, c.was, next)
+	now, err := s.cfg.Sets.SwapSet(ctx, s.self, c.was, next)
 	if err != nil {
 		return err
 	}
@@ -158,7 +159,7 @@ func (s *Server) openGroup(c setChange) error {
 	g := &group{s: s, d: d, home: replica.NewHome(next, replica.Position(d.log.Durable()), s.cfg.MinInSync), wake: make(chan struct{}, 1)}
 	for k := 1; k < places; k++ {
 		g.links = append(g.links, &copyLink{
-			g: g, k: replica.Member(k), server: replica.Host(replica.Member(k), s.cfg.Index, s.host(), len(s.cfg.Addrs)), more: make(chan struct{}, 1), last: time.Now(),
+			g: g, k: replica.Member(k), host: replica.Host(replica.Member(k), s.self, s.host(), len(s.cfg.Addrs)), more: make(chan struct{}, 1), last: time.Now(),
 		})
 	}
 	g.horizon.Store(uint64(g.home.Horizon()))
@@ -172,7 +173,7 @@ func (s *Server) host() int {
 	if s.cfg.Host != nil {
 		return *s.cfg.Host
 	}
-	return s.cfg.Index
+	return int(s.self)
 }
 
 // places is how many places the group has, the server's own included. Where copies
@@ -198,12 +199,12 @@ func (l *copyLink) wantedLocked() bool {
 		return true
 	}
 	target := s.target()
-	if !s.cfg.Kept(l.server) || l.server == target {
-		return s.cfg.Kept(l.server) // the host to which it goes has one copy more
+	if !s.cfg.Kept(l.host) || l.host == target {
+		return s.cfg.Kept(l.host) // the host to which it goes has one copy more
 	}
 	crowded := l.g.crowded(target)
 	last := func(o *copyLink) bool {
-		leaves, _ := s.leaves(o.server)
+		leaves, _ := s.leaves(o.host)
 		return leaves || crowded[o]
 	}
 	before := func(o *copyLink) bool {
@@ -219,7 +220,7 @@ func (l *copyLink) wantedLocked() bool {
 	}
 	rank := 1
 	for _, o := range l.g.links {
-		if o != l && o.server != target && s.cfg.Kept(o.server) && before(o) {
+		if o != l && o.host != target && s.cfg.Kept(o.host) && before(o) {
 			rank++
 		}
 	}
@@ -232,7 +233,7 @@ func (l *copyLink) wantedLocked() bool {
 // first. A host without a zone counts as in one of its own. The lock is held.
 func (g *group) crowded(target int) map[*copyLink]bool {
 	s := g.s
-	if s.cfg.Zone == nil || !slices.ContainsFunc(g.links, func(l *copyLink) bool { return s.cfg.Zone(l.server) != "" }) {
+	if s.cfg.Zone == nil || !slices.ContainsFunc(g.links, func(l *copyLink) bool { return s.cfg.Zone(l.host) != "" }) {
 		return nil
 	}
 	type candidate struct {
@@ -251,10 +252,10 @@ func (g *group) crowded(target int) map[*copyLink]bool {
 	}
 	var all []candidate
 	for _, l := range g.links {
-		if leaves, _ := s.leaves(l.server); leaves || l.server == target || !s.cfg.Kept(l.server) {
+		if leaves, _ := s.leaves(l.host); leaves || l.host == target || !s.cfg.Kept(l.host) {
 			continue
 		}
-		all = append(all, candidate{l: l, zone: s.cfg.Zone(l.server)})
+		all = append(all, candidate{l: l, zone: s.cfg.Zone(l.host)})
 	}
 	slices.SortFunc(all, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(rank(a.l), rank(b.l)), cmp.Compare(a.l.k, b.l.k))
@@ -281,7 +282,7 @@ func (s *Server) target() int {
 	if s.cfg.Target != nil {
 		return s.cfg.Target()
 	}
-	return s.cfg.Index // whose own host it is, if it is elsewhere
+	return int(s.self) // whose own host it is, if it is elsewhere
 }
 
 // dismissed reports whether a copy is to leave the set at once: there are enough
@@ -292,8 +293,8 @@ func (l *copyLink) dismissed() bool {
 	if s.cfg.Kept == nil || !l.g.home.Counts(l.k) || l.wantedLocked() {
 		return false
 	}
-	leaves, ended := s.leaves(l.server)
-	return s.cfg.Kept(l.server) || leaves && ended
+	leaves, ended := s.leaves(l.host)
+	return s.cfg.Kept(l.host) || leaves && ended
 }
 
 // leaves reports whether copies are to leave a host, and whether the host has ended.
@@ -313,7 +314,7 @@ func (c *Config) notReplaced() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
-	was, err := c.Sets.Set(ctx, c.Index)
+	was, err := c.Sets.Set(ctx, placement.Server(c.Index))
 	if err != nil || was == (replica.Set{}) {
 		return err
 	}
@@ -437,7 +438,7 @@ func (d *durable) fewCopies() verdict {
 	if d == nil || d.group == nil || d.group.enough.Load() {
 		return verdict{}
 	}
-	return verdict{code: wire.FewCopies, text: fmt.Sprintf("server %d: fewer than %d copies of its data are in sync, its own included", d.s.cfg.Index, d.s.cfg.MinInSync)}
+	return verdict{code: wire.FewCopies, text: fmt.Sprintf("server %d: fewer than %d copies of its data are in sync, its own included", d.s.self, d.s.cfg.MinInSync)}
 }
 
 // loseSilent gives up members that have not answered for too long, and those that are
@@ -463,7 +464,7 @@ func (g *group) swap(ctx context.Context) (more bool) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	now, err := g.s.cfg.Sets.SwapSet(ctx, g.s.cfg.Index, from, to)
+	now, err := g.s.cfg.Sets.SwapSet(ctx, g.s.self, from, to)
 	if err != nil {
 		if ctx.Err() == nil {
 			g.s.log.Warn("the set of copies in sync could not be changed", "error", err)
@@ -519,7 +520,7 @@ func (l *copyLink) run(ctx context.Context) {
 		if time.Since(began) > copyPauseMax {
 			pause = copyPauseMin
 		}
-		l.g.s.log.Debug("copy not reached", "copy", l.server, "reason", err.Error())
+		l.g.s.log.Debug("copy not reached", "copy", l.host, "reason", err.Error())
 		if l.g.s.rest(pause) != nil {
 			return
 		}
@@ -553,17 +554,17 @@ func (l *copyLink) dial(ctx context.Context) (rdma.Conn, error) {
 	defer cancel()
 	s := l.g.s
 	if s.cfg.DialHost == nil {
-		link, err := s.peers[l.server].dial(ctx)
+		link, err := s.peers[placement.Server(l.host)].dial(ctx)
 		if err != nil {
 			return nil, err
 		}
 		return link.conn, nil
 	}
-	c, err := s.cfg.DialHost(ctx, l.server)
+	c, err := s.cfg.DialHost(ctx, l.host)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, s.cfg.Index, s.incarnation), nil)
+	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, s.self, s.incarnation), nil)
 	if err == nil {
 		_, err = wire.DecodeHello(resp) // of the same version?
 	}
@@ -610,7 +611,7 @@ func (l *copyLink) serve(ctx context.Context) error {
 		if state.There && replica.Epoch(state.Since) == h.Set().Since && h.Lacks(l.k, replica.Position(state.Durable)) {
 			l.g.deposed.Store(true)
 			refused = fmt.Errorf("%w at server %d is durable up to %d, and %s up to %d only: it has lost the end of its log; if it is removed, the copy takes its place",
-				errCopy, l.server, state.Durable, l.g.d.dir.Path(), l.g.d.log.Durable())
+				errCopy, l.host, state.Durable, l.g.d.dir.Path(), l.g.d.log.Durable())
 			l.g.lacks = refused
 			return
 		}
@@ -620,7 +621,7 @@ func (l *copyLink) serve(ctx context.Context) error {
 			h.Begun(l.k, replica.Position(state.Durable))
 		case h.Counts(l.k):
 			h.Lost(l.k)
-			refused = fmt.Errorf("%w at server %d lacks what it had, and is made anew when it has left the set", errCopy, l.server)
+			refused = fmt.Errorf("%w at server %d lacks what it had, and is made anew when it has left the set", errCopy, l.host)
 		default:
 			anew = true
 		}
@@ -637,7 +638,7 @@ func (l *copyLink) serve(ctx context.Context) error {
 			h.Begun(l.k, replica.Position(state.Durable))
 		})
 	}
-	l.g.s.log.Info("copy reached", "copy", l.server, "log", state.End, "made_anew", anew)
+	l.g.s.log.Info("copy reached", "copy", l.host, "log", state.End, "made_anew", anew)
 	return l.ship(ctx, conn, state)
 }
 
@@ -653,7 +654,7 @@ func (l *copyLink) callRaw(ctx context.Context, c rdma.Conn, m wire.CopyStep, bu
 	l.g.mu.Lock()
 	set := l.g.home.Set()
 	l.g.mu.Unlock()
-	m.Server, m.Host, m.To = l.g.s.cfg.Index, l.g.s.host(), l.server
+	m.Server, m.Host, m.To = l.g.s.self, l.g.s.host(), l.host
 	m.Epoch, m.Since, m.Session = uint32(set.Epoch), uint32(set.Since), l.session
 	ctx, cancel := context.WithTimeout(ctx, max(l.g.s.cfg.CopyPatience, peerTimeout))
 	defer cancel()
@@ -662,7 +663,7 @@ func (l *copyLink) callRaw(ctx context.Context, c rdma.Conn, m wire.CopyStep, bu
 		return state, err
 	}
 	if len(resp) == 0 || wire.Code(resp[0]) != wire.OK {
-		return state, fmt.Errorf("%w at server %d: %s", errCopy, l.server, string(resp[min(1, len(resp)):]))
+		return state, fmt.Errorf("%w at server %d: %s", errCopy, l.host, string(resp[min(1, len(resp)):]))
 	}
 	if err = state.Decode(resp[1:]); err == nil && m.Step == wire.CopyFrames {
 		l.g.mu.Lock()
@@ -699,7 +700,7 @@ func (l *copyLink) makeAnew(ctx context.Context, c rdma.Conn) (state wire.CopySt
 		}
 	}
 	if err == nil && (!state.There || state.End != b.log) {
-		err = fmt.Errorf("%w at server %d begins at %d, not at %d", errCopy, l.server, state.End, b.log)
+		err = fmt.Errorf("%w at server %d begins at %d, not at %d", errCopy, l.host, state.End, b.log)
 	}
 	return state, err
 }
@@ -778,7 +779,7 @@ func (l *copyLink) ship(ctx context.Context, c rdma.Conn, state wire.CopyState) 
 			return replica.ErrReplaced
 		}
 		if !l.serves() {
-			return fmt.Errorf("%w at server %d is not wanted: it can keep none, or there are enough", errCopy, l.server)
+			return fmt.Errorf("%w at server %d is not wanted: it can keep none, or there are enough", errCopy, l.host)
 		}
 		var err error
 		if frames, err = log.Frames(next, copyPiece, frames[:0]); err != nil {
@@ -793,7 +794,7 @@ func (l *copyLink) ship(ctx context.Context, c rdma.Conn, state wire.CopyState) 
 			return err
 		}
 		if state.End != uint64(next)+uint64(len(frames)) || state.Durable > uint64(log.Durable()) || state.Base < base {
-			return fmt.Errorf("%w at server %d does not take the log at %d", errCopy, l.server, next)
+			return fmt.Errorf("%w at server %d does not take the log at %d", errCopy, l.host, next)
 		}
 		l.acknowledged(&state)
 	}
@@ -879,7 +880,7 @@ func (s *Server) Copies() (all []CopyStatus) {
 	for _, l := range g.links {
 		if inSync := g.home.Set().Members.Has(l.k); inSync || l.wantedLocked() {
 			all = append(all, CopyStatus{
-				Server: l.server, InSync: inSync, Lag: end - min(end, uint64(g.home.Known(l.k))), Failed: l.failed,
+				Server: l.host, InSync: inSync, Lag: end - min(end, uint64(g.home.Known(l.k))), Failed: l.failed,
 			})
 		}
 	}

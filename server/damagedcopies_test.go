@@ -15,6 +15,7 @@ import (
 
 	"drtmx/internal/datadir"
 	"drtmx/internal/image"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/internal/testseed"
 	"drtmx/internal/vfstest"
@@ -55,7 +56,7 @@ func used(b []byte) int {
 
 func copiesHaveCheckpoints(disk vfs.FS, o copyOptions) bool {
 	for home := range o.servers {
-		names, err := disk.List(disk.PathJoin(CopyDir(disk, ServerDir("data", (home+1)%o.servers), home), CheckpointDir))
+		names, err := disk.List(disk.PathJoin(CopyDir(disk, ServerDir("data", (home+1)%o.servers), placement.Server(home)), CheckpointDir))
 		if err != nil || len(names) == 0 {
 			return false
 		}

@@ -6,6 +6,7 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/exec"
+	"drtmx/internal/placement"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 )
@@ -60,18 +61,18 @@ func (b *batch) reset() {
 	b.share.reset()
 }
 
-// at returns the partition of a party, nil if the party is at another server or
-// is a former life.
+// at returns the partition of a party, nil if the party is at another server or is of
+// a former incarnation.
 func (s *Server) at(p twophase.Party) *partition {
-	if p.Epoch != s.incarnation {
+	if p.Incarnation != s.incarnation {
 		return nil
 	}
-	return s.hosted(int(p.Partition))
+	return s.hosted(p.Partition)
 }
 
-// party returns the current life of a partition of this server.
+// party returns the party of a partition of this server.
 func (s *Server) party(p *partition) twophase.Party {
-	return twophase.Party{Partition: uint16(p.id), Epoch: s.incarnation}
+	return twophase.Party{Partition: p.id, Incarnation: s.incarnation}
 }
 
 // step runs fn on a partition's machine and performs the effects. It collects
@@ -255,23 +256,22 @@ func (s *Server) post(ms []twophase.Message) {
 // postNow is post for messages that wait for nothing.
 func (s *Server) postNow(ms []twophase.Message) {
 	for len(ms) > 0 {
-		to, n := s.serverOf(ms[0].To), 1
-		for n < len(ms) && s.serverOf(ms[n].To) == to {
+		to, ok := s.placement.Primary(ms[0].To.Partition)
+		n := 1
+		for n < len(ms) && s.isAt(ms[n].To, to) {
 			n++
 		}
-		if to >= 0 && to != s.cfg.Index {
+		if ok && to != s.self {
 			s.peers[to].post(ms[:n])
 		}
 		ms = ms[n:]
 	}
 }
 
-// serverOf returns the server of a party, -1 if the partition does not exist.
-func (s *Server) serverOf(p twophase.Party) int {
-	if int(p.Partition) >= len(s.primaries) {
-		return -1
-	}
-	return s.primaries[p.Partition]
+// isAt reports whether the partition of a party exists, and is at a server.
+func (s *Server) isAt(p twophase.Party, server placement.Server) bool {
+	at, ok := s.placement.Primary(p.Partition)
+	return ok && at == server
 }
 
 // appendVerdict appends a verdict that other fields may follow.

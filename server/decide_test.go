@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
@@ -127,7 +128,7 @@ func TestMembershipProvesThatMemoryIsGone(t *testing.T) {
 			t.Errorf("server %d has %d transactions in doubt, want 1: nothing proves that the coordinator's memory is gone", i+1, n)
 		}
 	}
-	d.peers.instances.Store(0, uint64(4242))
+	d.peers.instances.Store(placement.Server(0), uint64(4242))
 	d.survivors(t, 1, doubtKeys[1:]...)
 }
 

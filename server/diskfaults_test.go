@@ -20,6 +20,7 @@ import (
 
 	"drtmx/internal/datadir"
 	"drtmx/internal/image"
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/internal/vfstest"
 	"drtmx/internal/wal"
@@ -326,7 +327,7 @@ func (f *faultRun) others(cl *Cluster, life int) error {
 				continue
 			}
 			key := uint64(2000 + 100*life)
-			for mark.Primary().Partition.Of(tables.Num(key), len(s.parts)) != p.id {
+			for placement.Partition(mark.Primary().Partition.Of(tables.Num(key), len(s.parts))) != p.id {
 				key++
 			}
 			row := mark.NewRow()

@@ -13,6 +13,7 @@ import (
 	"drtmx/internal/block"
 	"drtmx/internal/datadir"
 	"drtmx/internal/image"
+	"drtmx/internal/placement"
 	"drtmx/internal/redo"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wal"
@@ -194,7 +195,7 @@ func (c *Config) openDir(open func(vfs.FS, string, datadir.Identity) (*datadir.D
 		return nil, err
 	}
 	return open(c.FS, c.Dir, datadir.Identity{
-		Incarnation: c.Incarnation, Server: c.Index, Servers: len(c.Addrs), Partitions: c.Partitions, Catalog: catalog,
+		Incarnation: c.Incarnation, Server: placement.Server(c.Index), Servers: len(c.Addrs), Partitions: c.Partitions, Catalog: catalog,
 	})
 }
 
@@ -557,7 +558,7 @@ func (s *Server) noteCommit(o origin, parts []redo.Part, at ...*partition) verdi
 	}
 	r := redo.Record{Kind: redo.Commit, Session: o.id, Result: o.result, Parts: parts}
 	if o.step != nil {
-		r.Step, r.Partition = *o.step, uint16(at[0].id)
+		r.Step, r.Partition = *o.step, at[0].id
 		r.Step.Tick = at[0].ticks.Tick()
 	}
 	lsn, v := d.note(&r, 0, at...)

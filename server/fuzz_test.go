@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
@@ -31,7 +32,7 @@ func hostileSeeds(cl *Cluster) [][]byte {
 	acct, entry := cat.MustTable("account"), cat.MustTable("entry")
 	id := wire.ID{Client: 9, Seq: 1}
 	write := func(part uint16, tab int, op wire.WriteOp, key uint64, size int) wire.Part {
-		return wire.Part{Partition: part, Writes: []wire.Write{{Index: uint16(tab), Op: op, Key: index.Num(key), Row: make([]byte, size)}}}
+		return wire.Part{Partition: placement.Partition(part), Writes: []wire.Write{{Index: uint16(tab), Op: op, Key: index.Num(key), Row: make([]byte, size)}}}
 	}
 	entryID, acctID := entry.Primary().ID, acct.Primary().ID
 	one := wire.Commit{ID: id, Parts: []wire.Part{write(0, entryID, wire.Insert, 5, entry.RowBytes())}}
@@ -39,8 +40,8 @@ func hostileSeeds(cl *Cluster) [][]byte {
 		write(0, entryID, wire.Put, 6, entry.RowBytes()), write(1, acctID, wire.Update, 1, acct.RowBytes()),
 	}}
 	two.Parts[0].Gaps = cl.Servers[0].parts[0].index(entryID).Get(index.Num(7), nil).Proofs
-	self := twophase.Party{Partition: 0, Epoch: cl.Servers[0].incarnation}
-	other := twophase.Party{Partition: 1, Epoch: cl.Servers[1].incarnation}
+	self := twophase.Party{Partition: 0, Incarnation: cl.Servers[0].incarnation}
+	other := twophase.Party{Partition: 1, Incarnation: cl.Servers[1].incarnation}
 	message := func(op wire.Op, k twophase.Kind, c *wire.Commit) []byte {
 		b := wire.AppendMessages([]byte{byte(op)}, []twophase.Message{{
 			Kind: k, From: other, To: self, ID: twophase.ID{Coordinator: other, Seq: 9}, Parties: []twophase.Party{self, other}, Agent: self, Commit: true, Tick: cl.Servers[0].parts[0].tick() + 1000,
@@ -135,15 +136,15 @@ func FuzzHandle(f *testing.F) {
 func TestForgedPrepareIsSettled(t *testing.T) {
 	cl := newVictim(t)
 	s, p, entry := cl.Servers[0], cl.Servers[0].parts[0], cl.DB.Catalog().MustTable("entry")
-	self, live := s.party(p), twophase.Party{Partition: 1, Epoch: cl.Servers[1].incarnation}
+	self, live := s.party(p), twophase.Party{Partition: 1, Incarnation: cl.Servers[1].incarnation}
 	for i, c := range []struct {
 		from    twophase.Party
 		parties []twophase.Party
 	}{
 		{live, []twophase.Party{self}},
 		{live, []twophase.Party{self, live}},
-		{twophase.Party{Partition: 1, Epoch: 4711}, []twophase.Party{self, live}},
-		{twophase.Party{Partition: 1, Epoch: 4712}, []twophase.Party{self, {Partition: 1, Epoch: 4712}}},
+		{twophase.Party{Partition: 1, Incarnation: 4711}, []twophase.Party{self, live}},
+		{twophase.Party{Partition: 1, Incarnation: 4712}, []twophase.Party{self, {Partition: 1, Incarnation: 4712}}},
 	} {
 		forger := &caller{s: s, self: c.from}
 		v, _ := forger.ask(t, wire.OpPrepare, twophase.Message{

@@ -7,6 +7,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/mem"
+	"drtmx/internal/placement"
 	"drtmx/internal/redo"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
@@ -18,7 +19,7 @@ import (
 type onlyPartition struct{ p *partition }
 
 // Index implements exec.Local.
-func (o onlyPartition) Index(part, ix int) index.Server {
+func (o onlyPartition) Index(part placement.Partition, ix int) index.Server {
 	if part != o.p.id {
 		return nil
 	}
@@ -26,13 +27,15 @@ func (o onlyPartition) Index(part, ix int) index.Server {
 }
 
 // Clock implements exec.Local.
-func (o onlyPartition) Clock(part int) (time.Duration, bool) { return o.p.clock.Last(), part == o.p.id }
+func (o onlyPartition) Clock(part placement.Partition) (time.Duration, bool) {
+	return o.p.clock.Last(), part == o.p.id
+}
 
 // allPartitions is the view of a procedure that leaves its partition.
 type allPartitions struct{ s *Server }
 
 // Index implements exec.Local.
-func (a allPartitions) Index(part, ix int) index.Server {
+func (a allPartitions) Index(part placement.Partition, ix int) index.Server {
 	if p := a.s.hosted(part); p != nil {
 		return p.index(ix)
 	}
@@ -40,7 +43,7 @@ func (a allPartitions) Index(part, ix int) index.Server {
 }
 
 // Clock implements exec.Local.
-func (a allPartitions) Clock(part int) (time.Duration, bool) {
+func (a allPartitions) Clock(part placement.Partition) (time.Duration, bool) {
 	return a.s.running.Last(), a.s.hosted(part) != nil
 }
 
@@ -237,7 +240,7 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 // read appends the answer to one lookup or scan, which may make the answer
 // larger than a message. It returns the reason if the request is refused.
 func (s *Server) read(w *work, rd *wire.Read) (refusal string) {
-	p := s.hosted(int(rd.Partition))
+	p := s.hosted(rd.Partition)
 	if p == nil {
 		return "no such partition here"
 	}
@@ -351,7 +354,7 @@ func (s *Server) single(c *wire.Commit) *partition {
 	if len(c.Parts) != 1 {
 		return nil
 	}
-	return s.hosted(int(c.Parts[0].Partition))
+	return s.hosted(c.Parts[0].Partition)
 }
 
 // handleValidate tells whether the proofs of this server's share of a
@@ -378,7 +381,7 @@ func (s *Server) handleValidate(r *rdma.Request, w *work, d *wire.Decoder) {
 }
 
 func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
-	part, ix, version := int(d.U16()), int(d.U16()), int(d.U32())
+	part, ix, version := d.Partition(), int(d.U16()), int(d.U32())
 	rows := d.Rest()
 	p := s.hosted(part)
 	if p == nil || d.Err() != nil {
@@ -402,7 +405,7 @@ func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	id := w.call.ID
 	proc := s.procs[string(w.call.Procedure)]
-	p := s.hosted(int(w.call.Partition))
+	p := s.hosted(w.call.Partition)
 	if proc == nil || p == nil {
 		v := verdict{code: wire.NoProcedure, text: string(w.call.Procedure)}
 		if p == nil {

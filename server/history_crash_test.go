@@ -12,6 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/rng"
 	"drtmx/internal/sim"
 	"drtmx/internal/testseed"
@@ -216,7 +217,7 @@ func (k *crashing) crashAgain(i int) error {
 		if op.Add(1) == at+1 {
 			k.d.mu.Lock()
 			defer k.d.mu.Unlock()
-			k.d.sets.die(i, true)
+			k.d.sets.die(placement.Server(i), true)
 			left.CompareAndSwap(nil, k.d.lose(i))
 		}
 	}
@@ -236,7 +237,7 @@ func (k *crashing) crashAgain(i int) error {
 	if err := srv.Close(); err != nil {
 		return err
 	}
-	k.d.sets.die(i, false)
+	k.d.sets.die(placement.Server(i), false)
 	k.d.mu.Lock()
 	k.d.mem[i] = left.Load()
 	k.d.mu.Unlock()

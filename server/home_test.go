@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -74,7 +75,7 @@ func TestHomeOfAProcedureThatWaited(t *testing.T) {
 	// It commits in two partitions of the server.
 	c := wire.Commit{ID: wire.ID{Client: session, Seq: 1}, Sent: s.present()}
 	for _, id := range []uint64{other, home} {
-		c.Parts = append(c.Parts, wire.Part{Partition: uint16(id), Writes: []wire.Write{{Index: ix, Op: wire.Update, Key: index.Num(id), Row: g.row(id, 7)}}})
+		c.Parts = append(c.Parts, wire.Part{Partition: placement.Partition(id), Writes: []wire.Write{{Index: ix, Op: wire.Update, Key: index.Num(id), Row: g.row(id, 7)}}})
 	}
 	w := &replier{g: g, name: "commits"}
 	s.handle(&rdma.Request{From: &anyRole, Peer: 900, Body: wire.AppendCommit(nil, wire.OpCommit, &c, nil), Replier: w})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/internal/hosting"
+	"drtmx/internal/placement"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -190,7 +191,7 @@ func startLimited(t testing.TB, s *listSchema, servers int, cfg txn.Config, reta
 
 // registered is the membership store of the servers: it knows the incarnations
 // that a test has put into it.
-func (h *hooks) registered(_ context.Context, server int) (incarnation uint64, err error) {
+func (h *hooks) registered(_ context.Context, server placement.Server) (incarnation uint64, err error) {
 	if v, ok := h.instances.Load(server); ok {
 		return v.(uint64), nil
 	}

@@ -14,6 +14,7 @@ import (
 	"drtmx/internal/clock"
 	"drtmx/internal/datadir"
 	"drtmx/internal/image"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/internal/wal"
 	"drtmx/internal/wire"
@@ -47,7 +48,7 @@ type keptCopies struct {
 	host         int
 
 	mu     sync.Mutex
-	of     map[int]*keptCopy // by home
+	of     map[placement.Server]*keptCopy // by home
 	closed bool
 }
 
@@ -55,7 +56,7 @@ type keptCopies struct {
 // time.
 type keptCopy struct {
 	k    *keptCopies
-	home int
+	home placement.Server
 	dir  string
 
 	heard atomic.Int64 // by clock.Now: when a step of the home last came; 0: never
@@ -92,7 +93,7 @@ func (s *Server) handleCopy(r *rdma.Request, d *wire.Decoder) {
 		return
 	}
 	m, ok := copyStep(d, len(s.cfg.Addrs))
-	if !ok || m.Server == s.cfg.Index {
+	if !ok || m.Server == s.self {
 		s.refuse(r, "malformed step of a copy")
 		return
 	}
@@ -102,7 +103,7 @@ func (s *Server) handleCopy(r *rdma.Request, d *wire.Decoder) {
 // copyStep decodes a step of the copy of one of so many servers' logs.
 func copyStep(d *wire.Decoder, servers int) (*wire.CopyStep, bool) {
 	m := &wire.CopyStep{}
-	if m.Decode(d) != nil || m.Server >= servers {
+	if m.Decode(d) != nil || int(m.Server) >= servers {
 		return nil, false
 	}
 	m.Bytes = append([]byte(nil), m.Bytes...) // it outlives the request
@@ -134,14 +135,14 @@ func (k *keptCopies) take(m *wire.CopyStep) (wire.CopyState, error) {
 }
 
 // get returns the copy of a home.
-func (k *keptCopies) get(home int) (*keptCopy, error) {
+func (k *keptCopies) get(home placement.Server) (*keptCopy, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
 		return nil, wal.ErrClosed
 	}
 	if k.of == nil {
-		k.of = map[int]*keptCopy{}
+		k.of = map[placement.Server]*keptCopy{}
 	}
 	if k.of[home] == nil {
 		k.of[home] = &keptCopy{k: k, home: home, dir: CopyDir(k.fs, k.dir, home)}
@@ -168,7 +169,7 @@ func (k *keptCopies) close() error {
 // yield gives a complete copy away: it ends the step under way, and closes the files.
 // No later step touches the directory, which is then the caller's, until unyield. If
 // it fails the copy goes on.
-func (k *keptCopies) yield(home int) (dir string, made datadir.Copy, err error) {
+func (k *keptCopies) yield(home placement.Server) (dir string, made datadir.Copy, err error) {
 	c, err := k.get(home)
 	if err != nil {
 		return "", made, err
@@ -203,7 +204,7 @@ func (k *keptCopies) yield(home int) (dir string, made datadir.Copy, err error) 
 
 // unyield takes steps of a copy again that was given away. It begins with what is in
 // its directory then, perhaps nothing.
-func (k *keptCopies) unyield(home int) {
+func (k *keptCopies) unyield(home placement.Server) {
 	c, err := k.get(home)
 	if err != nil {
 		return
@@ -239,7 +240,7 @@ func (c *keptCopy) closeFiles() (err error) {
 // of its home is taken before TakeCopiesAgain. It returns the directory, and since
 // when it is a copy. It fails with ErrNoCopy if there is no complete copy, and then
 // the copy goes on.
-func (s *Server) YieldCopy(home int) (dir string, made datadir.Copy, err error) {
+func (s *Server) YieldCopy(home placement.Server) (dir string, made datadir.Copy, err error) {
 	if s.durable == nil {
 		return "", made, fmt.Errorf("%w of data server %d: this one keeps data in memory only", ErrNoCopy, home)
 	}
@@ -248,7 +249,7 @@ func (s *Server) YieldCopy(home int) (dir string, made datadir.Copy, err error) 
 
 // TakeCopiesAgain ends what YieldCopy began: steps of the home are taken again. The
 // directory may be gone by then.
-func (s *Server) TakeCopiesAgain(home int) {
+func (s *Server) TakeCopiesAgain(home placement.Server) {
 	if s.durable != nil {
 		s.durable.copies.unyield(home)
 	}
@@ -256,7 +257,7 @@ func (s *Server) TakeCopiesAgain(home int) {
 
 // CopyDir is the directory of the copy of a home's data in the directory of the
 // server that keeps it.
-func CopyDir(fs vfs.FS, dir string, home int) string {
+func CopyDir(fs vfs.FS, dir string, home placement.Server) string {
 	return fs.PathJoin(dir, CopiesDir, fmt.Sprintf("server-%d", home))
 }
 

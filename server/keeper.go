@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"drtmx/internal/datadir"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 
@@ -117,18 +118,20 @@ func (k *Keeper) Start() error {
 func (k *Keeper) Addr() string { return k.ep.Addr() }
 
 // YieldCopy is that of Server.
-func (k *Keeper) YieldCopy(home int) (dir string, made datadir.Copy, err error) {
+func (k *Keeper) YieldCopy(home placement.Server) (dir string, made datadir.Copy, err error) {
 	return k.copies.yield(home)
 }
 
 // ReadCopy is that of Server.
-func (k *Keeper) ReadCopy(home int) (CopyRead, error) { return k.copies.read(home) }
+func (k *Keeper) ReadCopy(home placement.Server) (CopyRead, error) { return k.copies.read(home) }
 
 // QuietCopy is that of Server.
-func (k *Keeper) QuietCopy(home int) (d time.Duration, ok bool) { return k.copies.quiet(home) }
+func (k *Keeper) QuietCopy(home placement.Server) (d time.Duration, ok bool) {
+	return k.copies.quiet(home)
+}
 
 // TakeCopiesAgain is that of Server.
-func (k *Keeper) TakeCopiesAgain(home int) { k.copies.unyield(home) }
+func (k *Keeper) TakeCopiesAgain(home placement.Server) { k.copies.unyield(home) }
 
 // Close ends the steps that are under way, and releases the directory. It may be
 // called again.

@@ -18,6 +18,7 @@ import (
 
 	"drtmx/internal/datadir"
 	"drtmx/internal/image"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/internal/testseed"
 	"drtmx/internal/vfstest"
@@ -30,8 +31,8 @@ import (
 
 // giver is a host that keeps copies, and may give them away.
 type giver interface {
-	YieldCopy(home int) (string, datadir.Copy, error)
-	TakeCopiesAgain(home int)
+	YieldCopy(home placement.Server) (string, datadir.Copy, error)
+	TakeCopiesAgain(home placement.Server)
 }
 
 // giver is the host that keeps the copy of a home.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -136,7 +137,7 @@ func TestLinksToARestartedServer(t *testing.T) {
 		key++
 		c := wire.Commit{ID: wire.ID{Client: 7, Seq: key}}
 		for p := range uint16(2) {
-			c.Parts = append(c.Parts, wire.Part{Partition: p, Writes: []wire.Write{writeOf(entry, wire.Insert, uint64(p)<<32+key)}})
+			c.Parts = append(c.Parts, wire.Part{Partition: placement.Partition(p), Writes: []wire.Write{writeOf(entry, wire.Insert, uint64(p)<<32+key)}})
 		}
 		if v, _ := s.commit(context.Background(), &c, origin{}); !v.ok() {
 			return v

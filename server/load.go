@@ -50,7 +50,7 @@ func (p *partition) loadPart(ix *hosted, version int, b []byte) verdict {
 		if v := d.fewCopies(); !v.ok() {
 			return v
 		}
-		r := redo.Record{Kind: redo.Load, Partition: uint16(p.id), Index: uint16(ix.def.ID), Version: uint32(version), CSN: csn, Rows: b}
+		r := redo.Record{Kind: redo.Load, Partition: p.id, Index: uint16(ix.def.ID), Version: uint32(version), CSN: csn, Rows: b}
 		lsn, v := d.note(&r, 0, p)
 		if !v.ok() {
 			return v

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -43,7 +44,7 @@ func (s *Server) greet(r *rdma.Request) {
 		s.log.Debug("client connected", "peer", uint64(r.Peer))
 	}
 	if d := wire.NewDecoder(r.Body[1:]); d.Left() > 0 && r.From.Role == rdma.RoleServer {
-		server, incarnation := int(d.U16()), d.U64()
+		server, incarnation := placement.Server(d.U16()), d.U64()
 		if d.End() == nil {
 			if err := s.acquainted.heard(server, incarnation); err != nil {
 				s.log.Error("hello not encoded", "error", err)
@@ -55,7 +56,7 @@ func (s *Server) greet(r *rdma.Request) {
 
 // logStart logs what the server serves.
 func (s *Server) logStart() {
-	hosted := []int{}
+	hosted := []placement.Partition{}
 	for _, p := range s.parts {
 		if p != nil {
 			hosted = append(hosted, p.id)
@@ -93,13 +94,13 @@ func (l *trainingLog) turn(p *partition, took time.Duration) {
 	}
 	for _, h := range p.has.Load().trained {
 		ix := h.def
-		st, was := h.Stats(), l.seen[[2]int{p.id, ix.ID}]
+		st, was := h.Stats(), l.seen[[2]int{int(p.id), ix.ID}]
 		now, lacks := was.then(st.Generations, st.TrainFailures)
 		now.keys = st.TrainedKeys > 0
 		if now == was {
 			continue
 		}
-		l.seen[[2]int{p.id, ix.ID}] = now
+		l.seen[[2]int{int(p.id), ix.ID}] = now
 		if now.keys && (now.generations != was.generations || !was.keys) { // an empty index starts with a model without keys
 			l.s.log.Info("models trained", "partition", p.id, "index", ix.Name, "generation", st.Generations,
 				"submodels", st.SubModels, "keys", st.TrainedKeys, "mean_error_leaves", st.MeanError, "max_error_leaves", st.MaxError)

@@ -17,6 +17,7 @@ import (
 
 	"drtmx/internal/datadir"
 	"drtmx/internal/hosting"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/internal/testseed"
 	"drtmx/internal/vfstest"
@@ -131,20 +132,20 @@ func (c *copied) openKept(cat *tables.Catalog, o copyOptions) (err error) {
 
 // adoptKept lets the keeper's copy take the place of a server's directory that is lost.
 func (c *copied) adoptKept(sets Sets, home int) error {
-	set, err := sets.Set(context.Background(), home)
+	set, err := sets.Set(context.Background(), placement.Server(home))
 	if _, there, rerr := datadir.Read(c.disk, ServerDir("data", home)); there || err != nil || rerr != nil || set == (replica.Set{}) {
 		return errors.Join(err, rerr)
 	}
-	dir, made, err := c.keeper.YieldCopy(home)
+	dir, made, err := c.keeper.YieldCopy(placement.Server(home))
 	if err != nil {
 		return errors.Join(ErrLost, err)
 	}
-	defer c.keeper.TakeCopiesAgain(home)
+	defer c.keeper.TakeCopiesAgain(placement.Server(home))
 	next, err := replica.Promote(set, 1, replica.Epoch(made.Since))
 	if err != nil {
 		return errors.Join(ErrLost, err)
 	}
-	if now, err := sets.SwapSet(context.Background(), home, set, next); err != nil || now != next {
+	if now, err := sets.SwapSet(context.Background(), placement.Server(home), set, next); err != nil || now != next {
 		return errors.Join(replica.ErrReplaced, err)
 	}
 	return datadir.Adopt(c.disk, dir, ServerDir("data", home), uint32(next.Epoch), uint32(next.Since))
@@ -238,7 +239,7 @@ func (c *copied) keeps(home, after int) *keptCopies {
 
 // kept is the copy of a home there.
 func (c *copied) kept(home, after int) *keptCopy {
-	k, err := c.keeps(home, after).get(home)
+	k, err := c.keeps(home, after).get(placement.Server(home))
 	if err != nil {
 		panic(err)
 	}

@@ -459,7 +459,7 @@ func (p *partition) answer(q *request) {
 		return
 	}
 	if !s.elsewhere.begin() {
-		text := fmt.Sprintf("server %d: as many procedures as it runs outside their partitions are under way, %d (MaxCallsElsewhere)", s.cfg.Index, s.elsewhere.max)
+		text := fmt.Sprintf("server %d: as many procedures as it runs outside their partitions are under way, %d (MaxCallsElsewhere)", s.self, s.elsewhere.max)
 		p.mu.Lock()
 		p.refuse(q, verdict{code: wire.Unavailable, text: text})
 		p.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -53,7 +54,7 @@ func startCut(t *testing.T) (v *vaults, peers *hooks, cut func(silent bool, down
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if resp, err := rdma.Call(t.Context(), c, wire.AppendAdopt(nil, part, clock.NewTicks().Now()+by), nil); err != nil || wire.Code(resp[0]) != wire.OK {
+		if resp, err := rdma.Call(t.Context(), c, wire.AppendAdopt(nil, placement.Partition(part), clock.NewTicks().Now()+by), nil); err != nil || wire.Code(resp[0]) != wire.OK {
 			t.Fatalf("adopt: %q, %v", resp, err)
 		}
 	}

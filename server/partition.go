@@ -15,6 +15,7 @@ import (
 	"drtmx/internal/exec"
 	"drtmx/internal/invariants"
 	"drtmx/internal/mem"
+	"drtmx/internal/placement"
 	"drtmx/internal/redo"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wal"
@@ -26,7 +27,7 @@ import (
 // partition is one partition held by this server: its memory, its indexes and
 // its executor.
 type partition struct {
-	id       int
+	id       placement.Partition
 	region   *mem.Region
 	rkey     rdma.RKey
 	arena    *block.Arena
@@ -126,7 +127,7 @@ func (v verdict) append(b []byte) []byte {
 
 func conflict(c exec.Cause) verdict { return verdict{code: wire.Conflict, cause: c} }
 
-func newPartition(id int, cfg *Config, r *mem.Region, checksums bool, now func() clock.Tick, seen *clock.Seen, running *clock.Running) (*partition, error) {
+func newPartition(id placement.Partition, cfg *Config, r *mem.Region, checksums bool, now func() clock.Tick, seen *clock.Seen, running *clock.Running) (*partition, error) {
 	p := &partition{
 		id: id, region: r, epoch: cfg.Epoch, shared: newSharedLocks(),
 		started: time.Now(), now: now, seen: seen, clock: running,
@@ -299,7 +300,7 @@ func (p *partition) lock(o index.Owner, w *wire.Write) (*index.Held, verdict) {
 func (p *partition) refusal(c wire.Code, w *wire.Write, err error) verdict {
 	ix := p.has.Load().catalog.Indexes[w.Index]
 	e := ix.Concerns(err, keyOf(ix, w.Key))
-	e.Partition = p.id
+	e.Partition = int(p.id)
 	return verdict{code: c, text: exec.Fault(e)}
 }
 
@@ -406,7 +407,7 @@ func (p *partition) carryOut(part *wire.Part) verdict {
 	}
 	csn := p.nextCSN()
 	if s := p.parking.srv; s.durable != nil {
-		if v := s.noteCommit(p.origin, []redo.Part{{Partition: uint16(p.id), CSN: csn, Writes: part.Writes, Held: held}}, p); !v.ok() {
+		if v := s.noteCommit(p.origin, []redo.Part{{Partition: p.id, CSN: csn, Writes: part.Writes, Held: held}}, p); !v.ok() {
 			for i, h := range held {
 				p.index(int(part.Writes[i].Index)).Release(h)
 			}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -35,7 +36,7 @@ const (
 // messages that wait for it.
 type peer struct {
 	s      *Server
-	server int
+	server placement.Server
 
 	mu struct {
 		sync.Mutex
@@ -92,7 +93,7 @@ func (p *peer) dial(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server %s: %w", addr, err)
 	}
-	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, p.s.cfg.Index, p.s.incarnation), nil)
+	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, p.s.self, p.s.incarnation), nil)
 	if err == nil {
 		var h *wire.Hello
 		if h, err = wire.DecodeHello(resp); err == nil && h.Server == p.server && h.Incarnation != 0 {
@@ -212,7 +213,7 @@ func (p *peer) exchange(ms []twophase.Message) error {
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(ms, func(m twophase.Message) bool { return m.To.Epoch != l.incarnation }) {
+	if slices.ContainsFunc(ms, func(m twophase.Message) bool { return m.To.Incarnation != l.incarnation }) {
 		// An idle connection may be older than the life of a party that it
 		// does not lead to. Only a server that answers now proves anything.
 		l.drop()
@@ -224,7 +225,7 @@ func (p *peer) exchange(ms []twophase.Message) error {
 	b := &batch{s: p.s}
 	for _, m := range ms {
 		switch {
-		case m.To.Epoch != l.incarnation:
+		case m.To.Incarnation != l.incarnation:
 			b.gone(m.To)
 		case m.Kind == twophase.Decide:
 			decisions = append(decisions, m)
@@ -269,7 +270,7 @@ func (p *peer) look(ms []twophase.Message) {
 	}
 	b := &batch{s: p.s}
 	for _, m := range ms {
-		if m.To.Epoch != now {
+		if m.To.Incarnation != now {
 			b.gone(m.To)
 		}
 	}

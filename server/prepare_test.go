@@ -9,6 +9,7 @@ import (
 	"drtmx/internal/clock"
 	"drtmx/internal/clock/clocktest"
 	"drtmx/internal/exec"
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
@@ -147,7 +148,7 @@ type caller struct {
 
 // callerOf plays the party of a partition that another server would hold.
 func callerOf(s *Server, part int) *caller {
-	return &caller{s: s, self: twophase.Party{Partition: uint16(part), Epoch: 4711}}
+	return &caller{s: s, self: twophase.Party{Partition: placement.Partition(part), Incarnation: 4711}}
 }
 
 // next is a new transaction of the caller's.

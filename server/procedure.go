@@ -7,6 +7,7 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/exec"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 )
 
@@ -30,7 +31,7 @@ func (s *Server) runElsewhere(
 		}
 		return nil, unreachable(err)
 	}
-	result, err = db.RunProcedure(ctx, proc, exec.Home(home.id), args, func(_ *exec.Session, c *wire.Commit, result []byte) error {
+	result, err = db.RunProcedure(ctx, proc, home.id, args, func(_ *exec.Session, c *wire.Commit, result []byte) error {
 		v, asked := s.commit(ctx, c, origin{id: id, result: result})
 		switch {
 		case v.ok():
@@ -96,7 +97,7 @@ func (v verdict) Error() string { return "server: " + v.text }
 type turns struct{ s *Server }
 
 // Reserve implements exec.Turns.
-func (t turns) Reserve(ctx context.Context, part int, session uint64, turn *wire.Turn) (granted, here bool) {
+func (t turns) Reserve(ctx context.Context, part placement.Partition, session uint64, turn *wire.Turn) (granted, here bool) {
 	p := t.s.hosted(part)
 	if p == nil {
 		return false, false

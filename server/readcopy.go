@@ -8,6 +8,7 @@ import (
 	"drtmx/internal/clock"
 	"drtmx/internal/datadir"
 	"drtmx/internal/image"
+	"drtmx/internal/placement"
 	"drtmx/internal/wal"
 
 	"github.com/cockroachdb/errors/oserror"
@@ -29,7 +30,7 @@ const finishPause = 5 * time.Millisecond
 // durable. The copy takes steps meanwhile, but installs no checkpoint and cuts no log. A
 // copy that is found damaged takes no steps of its log any more: its home makes it anew
 // when it has left the set.
-func (k *keptCopies) read(home int) (r CopyRead, err error) {
+func (k *keptCopies) read(home placement.Server) (r CopyRead, err error) {
 	c, err := k.get(home)
 	if err != nil {
 		return r, err
@@ -105,7 +106,7 @@ func isDamage(err error) bool {
 
 // quiet returns for how long no step of a home's log has come. ok is false if none came
 // since the process began.
-func (k *keptCopies) quiet(home int) (d time.Duration, ok bool) {
+func (k *keptCopies) quiet(home placement.Server) (d time.Duration, ok bool) {
 	k.mu.Lock()
 	c := k.of[home]
 	k.mu.Unlock()
@@ -131,7 +132,7 @@ func readBase(fs vfs.FS, dir string, base uint64) error {
 // ReadCopy reads the copy of a data server that is kept here, and finds out whether it
 // is whole, before it is needed: CheckCopy need not read again what ReadCopy has read.
 // The copy takes the log meanwhile.
-func (s *Server) ReadCopy(home int) (CopyRead, error) {
+func (s *Server) ReadCopy(home placement.Server) (CopyRead, error) {
 	if s.durable == nil {
 		return CopyRead{}, fmt.Errorf("%w of data server %d: this one keeps data in memory only", ErrNoCopy, home)
 	}
@@ -140,7 +141,7 @@ func (s *Server) ReadCopy(home int) (CopyRead, error) {
 
 // QuietCopy returns for how long nothing has come for the copy of a data server that is
 // kept here. ok is false if nothing ever came.
-func (s *Server) QuietCopy(home int) (d time.Duration, ok bool) {
+func (s *Server) QuietCopy(home placement.Server) (d time.Duration, ok bool) {
 	if s.durable == nil {
 		return 0, false
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"drtmx/internal/datadir"
+	"drtmx/internal/placement"
 	"drtmx/internal/vfstest"
 	"drtmx/internal/wal"
 )
@@ -17,7 +18,7 @@ import (
 // reader is a host that reads the copies that it keeps.
 type reader interface {
 	giver
-	ReadCopy(home int) (CopyRead, error)
+	ReadCopy(home placement.Server) (CopyRead, error)
 }
 
 // TestReadCopy: a copy is read while it takes the log and gets

@@ -12,6 +12,7 @@ import (
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
 	"drtmx/internal/datadir"
+	"drtmx/internal/placement"
 	"drtmx/internal/redo"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wal"
@@ -46,7 +47,7 @@ type recovery struct {
 	s      *Server
 	tick   clock.Tick // highest so far
 	record redo.Record
-	doubts map[uint16]*doubts
+	doubts map[placement.Partition]*doubts
 	at     wal.LSN    // of the record that is being taken
 	start  clock.Tick // the log has all shares of what has committed after it, but for those still in doubt
 	lanes  lanes
@@ -131,7 +132,7 @@ func (s *Server) prepareCatalog(d *datadir.Dir) error {
 // recover applies the log to the empty partitions, begins the epoch, and starts the log.
 // If it fails before, the directory was not served.
 func (s *Server) recover() error {
-	rec := &recovery{s: s, tick: s.cfg.After, got: Recovered{Epoch: s.durable.dir.Epoch}, doubts: map[uint16]*doubts{}}
+	rec := &recovery{s: s, tick: s.cfg.After, got: Recovered{Epoch: s.durable.dir.Epoch}, doubts: map[placement.Partition]*doubts{}}
 	defer rec.watch()()
 	from, err := rec.checkpoint()
 	if err != nil {
@@ -297,8 +298,8 @@ func (r *recovery) served(epoch uint32) error {
 }
 
 // partition returns a partition that the log names.
-func (r *recovery) partition(id uint16) (*partition, error) {
-	if p := r.s.hosted(int(id)); p != nil {
+func (r *recovery) partition(id placement.Partition) (*partition, error) {
+	if p := r.s.hosted(id); p != nil {
 		return p, nil
 	}
 	return nil, fmt.Errorf("partition %d is not of this server", id)

@@ -12,6 +12,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/datadir"
+	"drtmx/internal/placement"
 	"drtmx/internal/redo"
 	"drtmx/internal/wal"
 	"drtmx/internal/wire"
@@ -69,7 +70,7 @@ func TestReplayNamesTheFirstFault(t *testing.T) {
 				if i%2 == 1 { // a record of an older commit, later in the log
 					csn = block.NewCSN(1, uint64(i-1))
 				}
-				parts[p] = redo.Part{Partition: uint16(p), CSN: csn, Writes: []wire.Write{{Op: wire.Put, Index: ix, Key: index.Num(uint64(p)), Row: make([]byte, size)}}}
+				parts[p] = redo.Part{Partition: placement.Partition(p), CSN: csn, Writes: []wire.Write{{Op: wire.Put, Index: ix, Key: index.Num(uint64(p)), Row: make([]byte, size)}}}
 			}
 			records = append(records, redo.Record{Kind: redo.Commit, Parts: parts})
 		}

@@ -105,9 +105,10 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 		return
 	}
 	from := w.messages[0].From
+	sender, _ := s.placement.Primary(from.Partition)
 	for i := range w.messages {
 		m := &w.messages[i]
-		if s.serverOf(m.From) < 0 || s.serverOf(m.From) != s.serverOf(from) || m.From.Epoch != from.Epoch || !allowed(op, m.Kind) || !s.known(m) {
+		if !s.isAt(m.From, sender) || m.From.Incarnation != from.Incarnation || !allowed(op, m.Kind) || !s.known(m) {
 			s.refuse(r, "message of the commit protocol that does not belong here")
 			return
 		}
@@ -127,7 +128,7 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 	b.here()
 	answers, others := b.remote[:0], []twophase.Message(nil)
 	for _, m := range b.remote {
-		if s.serverOf(m.To) == s.serverOf(from) && m.To.Epoch == from.Epoch {
+		if s.isAt(m.To, sender) && m.To.Incarnation == from.Incarnation {
 			answers = append(answers, m)
 		} else {
 			others = append(others, m)
@@ -173,9 +174,13 @@ func allowed(op wire.Op, k twophase.Kind) bool {
 
 // known reports whether all partitions named by a message exist.
 func (s *Server) known(m *twophase.Message) bool {
-	ok := s.serverOf(m.ID.Coordinator) >= 0 || m.Kind == twophase.Settled || m.Kind == twophase.Noted
-	for _, p := range m.Parties {
-		ok = ok && s.serverOf(p) >= 0
+	exists := func(p twophase.Party) bool {
+		_, ok := s.placement.Primary(p.Partition)
+		return ok
 	}
-	return ok && (m.Agent == twophase.Party{} || s.serverOf(m.Agent) >= 0)
+	ok := exists(m.ID.Coordinator) || m.Kind == twophase.Settled || m.Kind == twophase.Noted
+	for _, p := range m.Parties {
+		ok = ok && exists(p)
+	}
+	return ok && (m.Agent == twophase.Party{} || exists(m.Agent))
 }

@@ -243,7 +243,7 @@ func requestBodies(cat *tables.Catalog, session uint64) map[wire.Op][][]byte {
 			Writes: []wire.Write{{Index: uint16(entry.ID), Op: wire.Put, Key: index.Num(key), Row: make([]byte, entry.RowBytes)}},
 		}}}
 	}
-	other := twophase.Party{Partition: 0, Epoch: session + 1} // another life of this partition
+	other := twophase.Party{Partition: 0, Incarnation: session + 1} // another life of this partition
 	message := func(op wire.Op, k twophase.Kind, c *wire.Commit) []byte {
 		b := wire.AppendMessages([]byte{byte(op)}, []twophase.Message{{Kind: k, From: other, To: other, ID: twophase.ID{Coordinator: other, Seq: 1}}})
 		if c != nil {

@@ -17,6 +17,7 @@ import (
 	"drtmx/internal/exec"
 	"drtmx/internal/hosting"
 	"drtmx/internal/mem"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -155,8 +156,9 @@ func (c *Config) check() error {
 // Server is a running data server. Methods are safe for concurrent use.
 type Server struct {
 	cfg         Config
+	self        placement.Server // cfg.Index
 	incarnation uint64
-	primaries   []int        // by partition
+	placement   placement.Map
 	parts       []*partition // by partition; nil if elsewhere
 	catalog     atomic.Pointer[tables.Catalog]
 	altering    sync.Mutex // of the first data server: a change is being made
@@ -252,7 +254,7 @@ func New(c Config) (*Server, error) {
 		c.Incarnation = binary.LittleEndian.Uint64(id[:]) | 1
 	}
 	s := &Server{
-		cfg: c, incarnation: c.Incarnation, parts: make([]*partition, c.Partitions), procs: map[string]*exec.Procedure{},
+		cfg: c, self: placement.Server(c.Index), placement: placement.Spread(c.Partitions, len(c.Addrs)), incarnation: c.Incarnation, parts: make([]*partition, c.Partitions), procs: map[string]*exec.Procedure{},
 	}
 	s.outcomes = newOutcomes(s.tellOutcome, s.present)
 	s.elsewhere.max, s.elsewhere.time = MaxCallsElsewhere, MaxCallTime
@@ -267,7 +269,7 @@ func New(c Config) (*Server, error) {
 	s.work.New = func() any { return &work{resp: make([]byte, 0, 64)} }
 	s.tasks.New = func() any { return newTask(s) }
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	for i := range c.Addrs {
+	for i := range placement.Server(len(c.Addrs)) {
 		s.peers = append(s.peers, &peer{s: s, server: i})
 	}
 	s.slowness = map[*exec.Procedure]*slowness{}
@@ -293,7 +295,7 @@ func New(c Config) (*Server, error) {
 func (s *Server) listen() (err error) {
 	if s.cfg.Durability == Disk {
 		if err := s.openDurable(); err != nil {
-			return fmt.Errorf("server %d: %w", s.cfg.Index, err)
+			return fmt.Errorf("server %d: %w", s.self, err)
 		}
 		defer func() {
 			if err != nil {
@@ -301,8 +303,8 @@ func (s *Server) listen() (err error) {
 			}
 		}()
 	}
-	if s.ep, err = s.cfg.Provider.Listen(s.cfg.Addrs[s.cfg.Index], s.listenOptions()); err != nil {
-		return fmt.Errorf("server %d: %w", s.cfg.Index, err)
+	if s.ep, err = s.cfg.Provider.Listen(s.cfg.Addrs[s.self], s.listenOptions()); err != nil {
+		return fmt.Errorf("server %d: %w", s.self, err)
 	}
 	if err = s.open(); err != nil {
 		s.ep.Close()
@@ -312,16 +314,11 @@ func (s *Server) listen() (err error) {
 
 func (s *Server) open() error {
 	h := wire.Hello{
-		Version: wire.Version, Incarnation: s.incarnation, Server: s.cfg.Index, Servers: s.cfg.Addrs, Epoch: s.cfg.Epoch,
-		Durable: s.durable != nil, Leased: s.leased(), Moves: s.cfg.Kept != nil && s.cfg.Replicas > 1,
+		Version: wire.Version, Incarnation: s.incarnation, Server: s.self, Servers: s.cfg.Addrs, Epoch: s.cfg.Epoch,
+		Placement: s.placement, Durable: s.durable != nil, Leased: s.leased(), Moves: s.cfg.Kept != nil && s.cfg.Replicas > 1,
 	}
 	s.catalog.Store(s.cfg.Catalog)
-	for id := range s.parts {
-		server := id % len(s.cfg.Addrs)
-		s.primaries = append(s.primaries, server)
-		if server != s.cfg.Index {
-			continue
-		}
+	for id := range s.placement.Of(s.self) {
 		r, err := mem.New(mem.Options{Name: fmt.Sprintf("p%d", id), MaxBytes: s.cfg.MemoryBytes, SegmentBytes: s.cfg.segment})
 		if err != nil {
 			return err
@@ -341,7 +338,7 @@ func (s *Server) open() error {
 	}
 	if s.durable != nil {
 		if err := s.recover(); err != nil {
-			return fmt.Errorf("server %d: %w", s.cfg.Index, err)
+			return fmt.Errorf("server %d: %w", s.self, err)
 		}
 	}
 	if s.cfg.Retain > 0 {
@@ -351,7 +348,6 @@ func (s *Server) open() error {
 			}
 		}
 	}
-	h.Primaries = s.primaries
 	if err := s.describe(&h); err != nil {
 		return err
 	}
@@ -389,8 +385,8 @@ func (s *Server) Start() error {
 			s.durable.group.start()
 		}
 	}
-	for server := range s.cfg.Addrs {
-		if server != s.cfg.Index {
+	for server := range placement.Server(len(s.cfg.Addrs)) {
+		if server != s.self {
 			s.wg.Go(func() { s.acquaint(s.ctx, server) })
 		}
 	}
@@ -495,8 +491,8 @@ func (s *Server) Train() (worked bool) {
 
 // hosted returns a partition of this server, nil if the partition is elsewhere
 // or does not exist.
-func (s *Server) hosted(part int) *partition {
-	if part < 0 || part >= len(s.parts) {
+func (s *Server) hosted(part placement.Partition) *partition {
+	if part < 0 || int(part) >= len(s.parts) {
 		return nil
 	}
 	return s.parts[part]

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"drtmx/internal/datadir"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/internal/wire"
 
@@ -60,19 +61,19 @@ func RemoveFileSets(fs vfs.FS, dir string) error {
 	return datadir.SyncDir(fs, dir)
 }
 
-func (f *fileSets) read() (of map[int]replica.Set, err error) {
+func (f *fileSets) read() (of map[placement.Server]replica.Set, err error) {
 	_, err = datadir.ReadJSON(f.fs, f.dir, setsFile, &of)
 	return of, err
 }
 
 // Set implements Sets.
-func (f *fileSets) Set(_ context.Context, server int) (replica.Set, error) {
+func (f *fileSets) Set(_ context.Context, server placement.Server) (replica.Set, error) {
 	of, err := f.read()
 	return of[server], err
 }
 
 // SwapSet implements Sets.
-func (f *fileSets) SwapSet(ctx context.Context, server int, from, to replica.Set) (now replica.Set, err error) {
+func (f *fileSets) SwapSet(ctx context.Context, server placement.Server, from, to replica.Set) (now replica.Set, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := datadir.MakeDir(f.fs, f.dir); err != nil {
@@ -95,7 +96,7 @@ func (f *fileSets) SwapSet(ctx context.Context, server int, from, to replica.Set
 		return of[server], err
 	}
 	if of == nil {
-		of = map[int]replica.Set{}
+		of = map[placement.Server]replica.Set{}
 	}
 	of[server] = to
 	if err := datadir.WriteJSON(f.fs, f.dir, setsFile, of); err != nil {
@@ -118,10 +119,10 @@ func FileReplicas(fs vfs.FS, dir string, servers int) (int, error) {
 		return 0, err
 	}
 	most := 1
-	for home := range servers {
+	for home := range placement.Server(servers) {
 		most = max(most, bits.Len8(uint8(of[home].Members)))
 		for k := most; k < min(servers, replica.MaxMembers); k++ {
-			if _, err := fs.Stat(CopyDir(fs, ServerDir(dir, (home+k)%servers), home)); err == nil {
+			if _, err := fs.Stat(CopyDir(fs, ServerDir(dir, (int(home)+k)%servers), home)); err == nil {
 				most = k + 1
 			} else if !oserror.IsNotExist(err) {
 				return 0, err
@@ -145,7 +146,7 @@ func AdoptCopies(ctx context.Context, fs vfs.FS, dir string) (adopted []string, 
 		return nil, err
 	}
 	for _, home := range slices.Sorted(maps.Keys(of)) {
-		to := ServerDir(dir, home)
+		to := ServerDir(dir, int(home))
 		if _, there, err := datadir.Read(fs, to); err != nil || there {
 			if err != nil {
 				return adopted, err
@@ -164,7 +165,7 @@ func AdoptCopies(ctx context.Context, fs vfs.FS, dir string) (adopted []string, 
 // adopt lets a copy take the place of a data directory that is lost. The set changes
 // when the copy has been read, and nothing is in its way: from then on neither the
 // lost directory nor another copy can take the place.
-func (f *fileSets) adopt(ctx context.Context, home int, of map[int]replica.Set) (string, error) {
+func (f *fileSets) adopt(ctx context.Context, home placement.Server, of map[placement.Server]replica.Set) (string, error) {
 	set := of[home]
 	servers, err := f.servers()
 	var faults []error
@@ -172,8 +173,8 @@ func (f *fileSets) adopt(ctx context.Context, home int, of map[int]replica.Set) 
 		faults = append(faults, err)
 	}
 	for k := replica.Member(1); int(k) < servers && k < replica.MaxMembers; k++ {
-		at := (home + int(k)) % servers
-		keeper := ServerDir(f.dir, at)
+		at := (home + placement.Server(k)) % placement.Server(servers)
+		keeper := ServerDir(f.dir, int(at))
 		from := CopyDir(f.fs, keeper, home)
 		id, ok, err := datadir.Read(f.fs, from)
 		if err == nil && !ok {
@@ -207,15 +208,15 @@ func (f *fileSets) adopt(ctx context.Context, home int, of map[int]replica.Set) 
 
 // present fails if the directory of a server is an older one than the server last
 // had: what it has of copies is older, too.
-func (f *fileSets) present(server int, set replica.Set) error {
+func (f *fileSets) present(server placement.Server, set replica.Set) error {
 	if set == (replica.Set{}) {
 		return nil
 	}
-	epoch, _, err := datadir.ReadEpoch(f.fs, ServerDir(f.dir, server))
+	epoch, _, err := datadir.ReadEpoch(f.fs, ServerDir(f.dir, int(server)))
 	if err != nil {
 		return err
 	}
-	since, err := datadir.ReadSince(f.fs, ServerDir(f.dir, server))
+	since, err := datadir.ReadSince(f.fs, ServerDir(f.dir, int(server)))
 	if err != nil {
 		return err
 	}
@@ -223,13 +224,13 @@ func (f *fileSets) present(server int, set replica.Set) error {
 	return err
 }
 
-func (f *fileSets) move(ctx context.Context, keeper, from string, home int, set, next replica.Set) (err error) {
+func (f *fileSets) move(ctx context.Context, keeper, from string, home placement.Server, set, next replica.Set) (err error) {
 	lock, err := datadir.Lock(f.fs, keeper)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	if err := datadir.Adoptable(f.fs, from, ServerDir(f.dir, home)); err != nil {
+	if err := datadir.Adoptable(f.fs, from, ServerDir(f.dir, int(home))); err != nil {
 		return err
 	}
 	now, err := f.SwapSet(ctx, home, set, next)
@@ -239,7 +240,7 @@ func (f *fileSets) move(ctx context.Context, keeper, from string, home int, set,
 	if now != next {
 		return replica.ErrReplaced
 	}
-	return datadir.Adopt(f.fs, from, ServerDir(f.dir, home), uint32(next.Epoch), uint32(next.Since))
+	return datadir.Adopt(f.fs, from, ServerDir(f.dir, int(home)), uint32(next.Epoch), uint32(next.Since))
 }
 
 // servers is the number of data servers, by the first identity that is there and

@@ -79,7 +79,7 @@ func (s *Server) shareOf(c *wire.Commit) (sh share, complete bool) {
 func (sh *share) of(s *Server, c *wire.Commit) (complete bool) {
 	complete, sh.read, sh.client = true, noProofs, c.ID.Client
 	for i := range c.Parts {
-		if p := s.hosted(int(c.Parts[i].Partition)); p != nil {
+		if p := s.hosted(c.Parts[i].Partition); p != nil {
 			sh.parts = append(sh.parts, &c.Parts[i])
 			sh.read = min(sh.read, p.firstRead(&c.Parts[i]))
 		} else {
@@ -91,7 +91,7 @@ func (sh *share) of(s *Server, c *wire.Commit) (complete bool) {
 	}
 	sh.held = slices.Grow(sh.held, len(sh.parts))
 	for _, part := range sh.parts {
-		sh.at = append(sh.at, s.hosted(int(part.Partition)))
+		sh.at = append(sh.at, s.hosted(part.Partition))
 	}
 	return complete
 }
@@ -255,7 +255,7 @@ func (sh share) note(prepared []*prepared, tick clock.Tick) verdict {
 		if len(t.writes) > 0 {
 			t.p.adopt(tick)
 			t.csn = t.p.arena.CSNAt(tick)
-			parts, at = append(parts, redo.Part{Partition: uint16(t.p.id), CSN: t.csn, Writes: t.writes, Held: t.held}), append(at, t.p)
+			parts, at = append(parts, redo.Part{Partition: t.p.id, CSN: t.csn, Writes: t.writes, Held: t.held}), append(at, t.p)
 		}
 	}
 	if len(at) == 0 {

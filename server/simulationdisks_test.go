@@ -12,6 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/internal/rng"
 	"drtmx/internal/vfstest"
@@ -197,7 +198,7 @@ func (k *crashing) loseDisk(i int) error {
 		if set == (replica.Set{}) {
 			continue
 		}
-		if _, err := sets.SwapSet(ctx, home, replica.Set{}, set); err != nil {
+		if _, err := sets.SwapSet(ctx, placement.Server(home), replica.Set{}, set); err != nil {
 			return err
 		}
 	}
@@ -210,11 +211,11 @@ func (k *crashing) loseDisk(i int) error {
 	}
 	k.counts["disks lost"]++
 	for j := range d.mem {
-		set, err := sets.Set(ctx, j)
+		set, err := sets.Set(ctx, placement.Server(j))
 		if err != nil {
 			return err
 		}
-		d.sets.put(j, set)
+		d.sets.put(placement.Server(j), set)
 		d.mem[j] = vfstest.NewCrashableMem()
 		if err := move(all, d.mem[j], server.ServerDir("data", j)); err != nil {
 			return err
@@ -245,14 +246,14 @@ func move(from, to vfs.FS, dir string) error {
 }
 
 // all returns the sets of all servers that have one.
-func (m *memSets) all() map[int]replica.Set {
+func (m *memSets) all() map[placement.Server]replica.Set {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.of)
 }
 
 // put replaces the set of a server.
-func (m *memSets) put(server int, set replica.Set) {
+func (m *memSets) put(server placement.Server, set replica.Set) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.of[server] = set

@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	clusters "drtmx/internal/cluster"
+	"drtmx/internal/placement"
 	"drtmx/internal/rng"
 	"drtmx/internal/sim"
 	"drtmx/internal/vfstest"
@@ -187,7 +188,7 @@ func (x *simHost) options(l *hostLife) clusters.JoinOptions {
 	p := fabric()
 	o := clusters.JoinOptions{
 		Size:  clusters.Size{Servers: len(h.of), Partitions: h.partitions, DataDir: "data", Replicas: h.replicas, CheckpointBytes: uint64(h.every)},
-		Index: x.i, Provider: p, Workload: clusters.Workload{Name: "lists", Catalog: h.lists.cat, Procedures: h.lists.procedures()},
+		Index: placement.Server(x.i), Provider: p, Workload: clusters.Workload{Name: "lists", Catalog: h.lists.cat, Procedures: h.lists.procedures()},
 		Log: slog.New(&simLog{w: h.w, name: x.name}), Store: l.store, Addr: fmt.Sprintf("tcp:%s:7000", x.name), Lease: h.lease, Return: true,
 		Waiting: func(text string) { h.w.Event("%s waits: %s", x.name, text) },
 		Keeping: func() { h.count("keepers") },
@@ -198,7 +199,7 @@ func (x *simHost) options(l *hostLife) clusters.JoinOptions {
 			c.SmallLeaves(h.slots)
 			c.MemoryBytes, c.SegmentBytes, c.CheckpointRate, c.CopyPatience = simulatedBytes, h.parts, 1<<40, h.patience
 		},
-		Beside: func(int) (string, *multi.Provider, error) {
+		Beside: func(placement.Server) (string, *multi.Provider, error) {
 			h.mu.Lock()
 			x.port++
 			port := x.port
@@ -269,11 +270,11 @@ func (h *hosts) losable(x *simHost) bool {
 		return false
 	}
 	takes := func(srv, host int) bool {
-		own, ok := s.Map.Server(host)
-		return host != x.i && s.Map.Set(srv).Members.Has(s.Map.Copy(srv, host)) && (ok && own.Host == host || !s.Map.Drains(host))
+		own, ok := s.Map.Server(placement.Server(host))
+		return host != x.i && s.Map.Set(placement.Server(srv)).Members.Has(s.Map.Copy(placement.Server(srv), host)) && (ok && own.Host == host || !s.Map.Drains(host))
 	}
 	for _, srv := range s.Map.Servers {
-		if srv.Host == x.i && !slices.ContainsFunc(h.of, func(other *simHost) bool { return takes(srv.Index, other.i) }) {
+		if srv.Host == x.i && !slices.ContainsFunc(h.of, func(other *simHost) bool { return takes(int(srv.Index), other.i) }) {
 			return false
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/internal/rng"
 	"drtmx/internal/sim"
 )
@@ -35,12 +36,12 @@ type simMembers struct {
 	revision member.Revision
 	changed  chan struct{}
 	agreed   *member.Map
-	held     map[int]*simHeld
-	durable  map[int]member.Durable
+	held     map[placement.Server]*simHeld
+	durable  map[placement.Server]member.Durable
 
-	alone   map[int]time.Time // since when servers have no copy in sync
-	orderly bool              // nothing goes wrong
-	copies  int               // that are to be in sync then, the home's own included
+	alone   map[placement.Server]time.Time // since when servers have no copy in sync
+	orderly bool                           // nothing goes wrong
+	copies  int                            // that are to be in sync then, the home's own included
 	broken  struct {
 		sync.Mutex
 		errs []error // rules that are broken
@@ -56,7 +57,7 @@ type simHeld struct {
 }
 
 func newSimMembers(w *sim.World, s *rng.Stream) *simMembers {
-	m := &simMembers{w: w, s: s, revision: 1, changed: make(chan struct{}), alone: map[int]time.Time{}, held: map[int]*simHeld{}, durable: map[int]member.Durable{}}
+	m := &simMembers{w: w, s: s, revision: 1, changed: make(chan struct{}), alone: map[placement.Server]time.Time{}, held: map[placement.Server]*simHeld{}, durable: map[placement.Server]member.Durable{}}
 	m.slack = []time.Duration{0, 0, 50 * time.Millisecond, 500 * time.Millisecond}[s.Intn(4)]
 	m.loses = []float64{0, 0, 0.02, 0.1}[s.Intn(4)]
 	return m
@@ -274,13 +275,13 @@ func (h *simHandle) Watch(ctx context.Context, after member.Revision) (*member.S
 }
 
 // Swap implements member.Store.
-func (h *simHandle) Swap(ctx context.Context, expected member.Epoch, next *member.Map) error {
+func (h *simHandle) Swap(ctx context.Context, expected member.MapEpoch, next *member.Map) error {
 	if err := member.CheckSwap(expected, next); err != nil {
 		return err
 	}
 	next = next.Clone()
 	return h.ask(ctx, true, func() error {
-		var current member.Epoch
+		var current member.MapEpoch
 		if h.m.agreed != nil {
 			current = h.m.agreed.Epoch
 		}
@@ -334,7 +335,7 @@ func (h *simHandle) Join(ctx context.Context, s member.Server, ttl time.Duration
 }
 
 // Evict implements member.Store.
-func (h *simHandle) Evict(ctx context.Context, index int, instance member.Instance) error {
+func (h *simHandle) Evict(ctx context.Context, index placement.Server, instance member.Instance) error {
 	return h.ask(ctx, true, func() error {
 		if was := h.m.held[index]; was != nil && was.Instance == instance {
 			h.m.end(was, "evicted")
@@ -344,7 +345,7 @@ func (h *simHandle) Evict(ctx context.Context, index int, instance member.Instan
 }
 
 // Durable implements member.Store.
-func (h *simHandle) Durable(ctx context.Context, index int) (d member.Durable, err error) {
+func (h *simHandle) Durable(ctx context.Context, index placement.Server) (d member.Durable, err error) {
 	var found member.Durable
 	err = h.ask(ctx, false, func() error { found = h.m.durable[index]; return nil })
 	if err != nil {

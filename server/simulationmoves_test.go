@@ -15,6 +15,7 @@ import (
 	clusters "drtmx/internal/cluster"
 	"drtmx/internal/datadir"
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/internal/rng"
 	"drtmx/internal/vfstest"
@@ -124,7 +125,7 @@ func (o *operator) command(ctx context.Context) (what string, err error) {
 	case x < 0.45: // as one who has looked before something else has changed
 		what = fmt.Sprintf("wish for server %d at host %d", server, host)
 		_, err = member.Change(ctx, o.store, func(m *member.Map) (*member.Map, error) {
-			if !m.PutWish(server, host) {
+			if !m.PutWish(placement.Server(server), host) {
 				return nil, nil
 			}
 			return m, nil
@@ -177,8 +178,8 @@ func (o *operator) orderlyCommand(ctx context.Context, server, host int) (what s
 }
 
 func (o *operator) move(ctx context.Context, server, host int) (what string, err error) {
-	if _, err = o.c.Move(ctx, server, host); err == nil && (o.orderly || o.s.Bool(0.6)) {
-		_, err = o.c.Settle(ctx, server)
+	if _, err = o.c.Move(ctx, placement.Server(server), host); err == nil && (o.orderly || o.s.Bool(0.6)) {
+		_, err = o.c.Settle(ctx, placement.Server(server))
 	}
 	return fmt.Sprintf("move of server %d to host %d", server, host), err
 }
@@ -277,10 +278,10 @@ func (x *simHost) halt() (start func(empty bool), ok bool) {
 }
 
 // copiesWanted is how many copies of each server are to be in sync if no host is drained.
-func (h *hosts) copiesWanted() map[int]int {
-	all := map[int]int{}
+func (h *hosts) copiesWanted() map[placement.Server]int {
+	all := map[placement.Server]int{}
 	for i := range h.of {
-		all[i] = h.replicas
+		all[placement.Server(i)] = h.replicas
 	}
 	return all
 }
@@ -311,12 +312,12 @@ func (h *hosts) missing(s *member.State) string {
 	}
 	text := ""
 	for i, x := range h.of {
-		now, _ := s.Map.Server(i)
-		if r, alive := s.Registered(i); !alive || r.Instance != now.Instance {
+		now, _ := s.Map.Server(placement.Server(i))
+		if r, alive := s.Registered(placement.Server(i)); !alive || r.Instance != now.Instance {
 			text += fmt.Sprintf("server %d is not registered; ", i)
 		}
 		if now.Host != i {
-			if _, keeps := s.Registered(len(h.of) + i); !keeps {
+			if _, keeps := s.Registered(placement.Server(len(h.of) + i)); !keeps {
 				text += fmt.Sprintf("host %d keeps nothing; ", i)
 			}
 			continue
@@ -372,8 +373,8 @@ func (h *hosts) unmet(m *member.Map) string {
 	n := len(h.of)
 	at, to, excused := make([]int, n), make([]int, n), make([]bool, n)
 	for i := range n {
-		s, _ := m.Server(i)
-		if at[i], to[i] = s.Host, m.Wish(i); m.Drains(to[i]) {
+		s, _ := m.Server(placement.Server(i))
+		if at[i], to[i] = s.Host, m.Wish(placement.Server(i)); m.Drains(to[i]) {
 			to[i] = anywhere
 		}
 	}
@@ -432,7 +433,7 @@ func (h *hosts) compare() error {
 	var errs []error
 	for _, s := range m.Servers {
 		dir := fmt.Sprintf("data/server-%d", s.Host)
-		if s.Host != s.Index {
+		if s.Host != int(s.Index) {
 			dir += fmt.Sprintf("/homes/server-%d", s.Index)
 		}
 		home, ok := h.of[s.Host].records(dir)
@@ -441,7 +442,7 @@ func (h *hosts) compare() error {
 				continue
 			}
 			at := fmt.Sprintf("data/server-%d", host)
-			if own, _ := m.Server(host); own.Host != host {
+			if own, _ := m.Server(placement.Server(host)); own.Host != host {
 				at = fmt.Sprintf("data/keeper-%d", host)
 			}
 			copied, _ := x.records(at + fmt.Sprintf("/copies/server-%d", s.Index))
@@ -530,7 +531,7 @@ func (m *simMembers) leaves(l *simLease) {
 		return // it does not serve
 	}
 	for _, s := range m.agreed.Servers {
-		if self.Index == self.Host && s.Index != self.Index && s.Host == self.Host {
+		if int(self.Index) == self.Host && s.Index != self.Index && s.Host == self.Host {
 			m.fault("host %d gives its own server away, and has server %d", self.Host, s.Index)
 		}
 	}
@@ -543,9 +544,9 @@ func (m *simMembers) leaves(l *simLease) {
 }
 
 // serverOf is the data server at a host that has a file, -1 if it is of a copy.
-func serverOf(file string, host int) int {
-	var own, server int
-	if _, err := fmt.Sscanf(file, "data/server-%d/", &own); err != nil || own != host || strings.Contains(file, "/copies/") {
+func serverOf(file string, host int) placement.Server {
+	var own, server placement.Server
+	if _, err := fmt.Sscanf(file, "data/server-%d/", &own); err != nil || int(own) != host || strings.Contains(file, "/copies/") {
 		return -1
 	}
 	if _, home, ok := strings.Cut(file, "/homes/"); ok {
@@ -569,7 +570,7 @@ func (m *simMembers) shrinks(next *member.Map) {
 		}
 		for k := range replica.MaxMembers {
 			host := replica.Host(replica.Member(k), s.Index, s.Host, m.agreed.Size)
-			own, keeps := m.held[host], m.held[m.agreed.Size+host]
+			own, keeps := m.held[placement.Server(host)], m.held[placement.Server(m.agreed.Size+host)]
 			runs := own != nil && own.Host == host || keeps != nil
 			if runs && was.Members.Has(replica.Member(k)) && !now.Members.Has(replica.Member(k)) {
 				m.fault("the copy of server %d at host %d leaves the set, which has %v then", s.Index, host, now.Members)

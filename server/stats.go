@@ -10,6 +10,7 @@ import (
 
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/txn/stats"
@@ -25,7 +26,7 @@ func (s *Server) Stats() wire.ServerStats {
 
 // stats returns a snapshot with at most limit partitions of this server,
 // starting at the given one, and the next partition, 0 if there is none.
-func (s *Server) stats(from, limit int) (st wire.ServerStats, next int) {
+func (s *Server) stats(from placement.Partition, limit int) (st wire.ServerStats, next placement.Partition) {
 	st = s.ownStats()
 	for _, p := range s.parts {
 		if p == nil {
@@ -52,7 +53,7 @@ func (s *Server) stats(from, limit int) (st wire.ServerStats, next int) {
 // ownStats returns the statistics that belong to no partition.
 func (s *Server) ownStats() wire.ServerStats {
 	st := wire.ServerStats{
-		Server: s.cfg.Index, Address: s.ep.Addr(), Fabric: s.cfg.Provider.Name(),
+		Server: int(s.self), Address: s.ep.Addr(), Fabric: s.cfg.Provider.Name(),
 		Incarnation: s.incarnation, Epoch: s.cfg.Epoch, PID: os.Getpid(),
 		StartUnix: float64(s.started.UnixMilli()) / 1e3, Stopping: s.ctx.Err() != nil,
 		Calls: s.calls.Load(), SlowCalls: s.slowCalls.Load(),
@@ -176,7 +177,7 @@ func residentBytes() uint64 {
 func (p *partition) stats() wire.PartitionStats {
 	p.mu.Lock()
 	st := wire.PartitionStats{
-		Partition: p.id, Loaded: p.sealed, Commits: p.commits, Conflicts: p.aborts, Prepared: p.nprepare,
+		Partition: int(p.id), Loaded: p.sealed, Commits: p.commits, Conflicts: p.aborts, Prepared: p.nprepare,
 		Parked: p.parking.parked, ParkedLong: p.parking.expired,
 	}
 	st.HorizonLag = p.horizon.lag()
@@ -199,7 +200,7 @@ func (p *partition) indexStats() []wire.IndexStats {
 	for i, h := range indexes {
 		ix := h.def
 		out[i] = wire.IndexStats{
-			Index: i, Name: ix.Name, Table: ix.Table.Name(), Ordered: ix.Ordered, Partition: p.id,
+			Index: i, Name: ix.Name, Table: ix.Table.Name(), Ordered: ix.Ordered, Partition: int(p.id),
 			GaveUp: h.gaveUp.Load(), ServerStats: h.Stats(),
 		}
 	}
@@ -212,9 +213,9 @@ const statsBytes = 1 << 10
 
 // handleStats answers with as many partitions as certainly fit.
 func (s *Server) handleStats(r *rdma.Request, d *wire.Decoder) {
-	from := 0
+	from := placement.Partition(0)
 	if d.Left() > 0 {
-		from = int(d.U16())
+		from = d.Partition()
 	}
 	if d.End() != nil {
 		s.refuse(r, "malformed request for statistics")
@@ -222,7 +223,7 @@ func (s *Server) handleStats(r *rdma.Request, d *wire.Decoder) {
 	}
 	limit := max(rdma.MaxMessageBytes/2/(statsBytes*(1+len(s.catalog.Load().Indexes))), 1)
 	st, next := s.stats(from, limit)
-	st.Next = next
+	st.Next = int(next)
 	b, err := json.Marshal(st)
 	if err != nil {
 		s.refuse(r, err.Error())

@@ -9,6 +9,7 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/exec"
+	"drtmx/internal/placement"
 	"drtmx/internal/redo"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wal"
@@ -45,7 +46,7 @@ func (p *partition) noteStep(step *twophase.Record, t *prepared, o origin) (lsn 
 	if step == nil {
 		return 0
 	}
-	r, room := stepRecord(uint16(p.id), step, t, o), o.aside
+	r, room := stepRecord(p.id, step, t, o), o.aside
 	if t != nil {
 		room = &t.aside
 	}
@@ -55,7 +56,7 @@ func (p *partition) noteStep(step *twophase.Record, t *prepared, o origin) (lsn 
 		t.logged = true
 		r.Parts[0].Held = t.held
 	case step.Kind == twophase.Decided && step.Commit && len(t.writes) > 0:
-		r.Parts = []redo.Part{{Partition: uint16(p.id), CSN: t.csn}}
+		r.Parts = []redo.Part{{Partition: p.id, CSN: t.csn}}
 		if !t.logged {
 			r.Parts[0].Writes, r.Parts[0].Held = t.writes, t.held
 		}
@@ -65,7 +66,7 @@ func (p *partition) noteStep(step *twophase.Record, t *prepared, o origin) (lsn 
 
 // stepRecord returns the record of a step of the commit protocol, with the share
 // if the step is that it is prepared.
-func stepRecord(part uint16, step *twophase.Record, t *prepared, o origin) redo.Record {
+func stepRecord(part placement.Partition, step *twophase.Record, t *prepared, o origin) redo.Record {
 	r := redo.Record{Session: o.id, Result: o.result, Partition: part, Step: *step}
 	switch step.Kind {
 	case twophase.Prepared:
@@ -99,7 +100,7 @@ const exportMost = 64
 // protocol, as records of the log. It calls rest with side.mu free, again and
 // again: what other goroutines change then is in the log after the checkpoint's
 // position.
-func (sd *side) export(part uint16, rest func()) (all []redo.Record) {
+func (sd *side) export(part placement.Partition, rest func()) (all []redo.Record) {
 	sd.mu.Lock()
 	defer sd.mu.Unlock()
 	pause := func() {
@@ -144,7 +145,7 @@ func (s *Server) exportSteps() (all []redo.Record) {
 	s.settleSteps()
 	for _, p := range s.parts {
 		if p != nil {
-			all = append(all, p.side.export(uint16(p.id), runtime.Gosched)...)
+			all = append(all, p.side.export(p.id, runtime.Gosched)...)
 		}
 	}
 	s.settleSteps()
@@ -192,7 +193,7 @@ func (p *partition) noteAgent() verdict {
 		return verdict{}
 	}
 	o.step.Tick = p.ticks.Tick()
-	_, v := p.parking.srv.durable.note(&redo.Record{Kind: redo.Decided, Partition: uint16(p.id), Step: *o.step}, 0, p)
+	_, v := p.parking.srv.durable.note(&redo.Record{Kind: redo.Decided, Partition: p.id, Step: *o.step}, 0, p)
 	return v
 }
 
@@ -311,9 +312,9 @@ func (r *recovery) step(rec *redo.Record) error {
 }
 
 // steps takes what a checkpoint has of a partition's side of the commit protocol.
-func (r *recovery) steps(part int, b []byte) error {
+func (r *recovery) steps(part placement.Partition, b []byte) error {
 	return redo.Each(b, func(rec *redo.Record) error {
-		if rec.Step.Kind == 0 || rec.Kind == redo.Commit || int(rec.Partition) != part {
+		if rec.Step.Kind == 0 || rec.Kind == redo.Commit || rec.Partition != part {
 			return fmt.Errorf("%w: a record of the commit protocol of partition %d is %v of partition %d", ErrRecovery, part, rec.Kind, rec.Partition)
 		}
 		return r.step(rec)
@@ -370,7 +371,7 @@ func (r *recovery) resume() error {
 		if p == nil {
 			continue
 		}
-		d := r.doubts[uint16(p.id)]
+		d := r.doubts[p.id]
 		if d == nil {
 			d = &doubts{}
 		}

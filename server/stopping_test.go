@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"drtmx/internal/exec"
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -30,7 +31,7 @@ func (a callAnswer) Reply(b []byte) error {
 // left is what its caller has left of its time, 0 if it has no deadline.
 func handCall(s *Server, id wire.ID, left time.Duration, part int, proc string, args []byte) callAnswer {
 	a := make(callAnswer, 2)
-	go s.handle(&rdma.Request{From: &anyRole, Body: wire.AppendCall(nil, id, s.present(), 0, left, 0, part, proc, args), Replier: a})
+	go s.handle(&rdma.Request{From: &anyRole, Body: wire.AppendCall(nil, id, s.present(), 0, left, 0, placement.Partition(part), proc, args), Replier: a})
 	return a
 }
 

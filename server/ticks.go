@@ -205,7 +205,7 @@ func (s *Server) clocksAgree(requests []twophase.Message) verdict {
 		}
 		if here := p.tick(); m.Tick > here+clockSkewMax || here > m.Tick+clockSkewMax {
 			return verdict{code: wire.Unavailable, text: fmt.Sprintf("the clocks of servers %s and %s are more than %v apart",
-				s.cfg.Addrs[s.serverOf(m.From)], s.cfg.Addrs[s.cfg.Index], time.Duration(clockSkewMax)*clock.TickLength)}
+				s.cfg.Addrs[s.placement.At(m.From.Partition)], s.cfg.Addrs[s.self], time.Duration(clockSkewMax)*clock.TickLength)}
 		}
 	}
 	return verdict{}

@@ -30,7 +30,7 @@ func TestWarningFollowsOneTransaction(t *testing.T) {
 	}
 	defer s.Close() // not started: the test makes the ticks
 	p := s.parts[0]
-	self, other := s.party(p), twophase.Party{Partition: 1, Epoch: 9}
+	self, other := s.party(p), twophase.Party{Partition: 1, Incarnation: 9}
 	var out twophase.Out
 	begin := func() twophase.ID { // a transaction in doubt: it is handed over
 		id, err := p.side.machine.Begin([]twophase.Party{self, other}, other, &out)

@@ -213,7 +213,7 @@ func changeOf(c *changes.Change) Change {
 	}
 	for i := range c.Writes {
 		w := &c.Writes[i]
-		out.Writes[i] = Write{Table: w.Table, Key: w.Key, Kind: ChangeKind(w.Kind), Row: w.Row, Partition: w.Partition}
+		out.Writes[i] = Write{Table: w.Table, Key: w.Key, Kind: ChangeKind(w.Kind), Row: w.Row, Partition: int(w.Partition)}
 	}
 	return out
 }

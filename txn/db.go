@@ -5,6 +5,7 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/exec"
+	"drtmx/internal/placement"
 	"drtmx/tables"
 	"drtmx/txn/stats"
 )
@@ -152,7 +153,7 @@ func (db *DB) Update(ctx context.Context, fn func(*Txn) error) error {
 // Call runs a procedure at the primary of h, usually the Home of a row that it
 // writes. The result belongs to the caller. See Session.Call.
 func (db *DB) Call(ctx context.Context, h Home, proc string, args []byte) ([]byte, error) {
-	res, err := db.exec().Call(ctx, exec.Home(h), proc, args)
+	res, err := db.exec().Call(ctx, placement.Partition(h), proc, args)
 	return res, userError(err)
 }
 

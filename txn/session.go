@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"drtmx/internal/exec"
+	"drtmx/internal/placement"
 )
 
 // Session is one goroutine's access to a cluster: connections, buffers and the
@@ -57,7 +58,7 @@ func (s *Session) Update(ctx context.Context, fn func(*Txn) error) error {
 // to 10 ms early. If no answer has come by the deadline, the error is an
 // *UnknownOutcome. The home does not hear that ctx is cancelled.
 func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([]byte, error) {
-	res, err := s.exec().Call(ctx, exec.Home(h), proc, args)
+	res, err := s.exec().Call(ctx, placement.Partition(h), proc, args)
 	return res, userError(err)
 }
 

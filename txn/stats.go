@@ -5,6 +5,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/exec"
+	"drtmx/internal/placement"
 	"drtmx/rdma"
 	"drtmx/txn/stats"
 )
@@ -57,5 +58,5 @@ func AskStats(ctx context.Context, dial func(context.Context, string) (rdma.Conn
 // AskStats asks one server, by its number, over a new connection, for its
 // statistics. It works while other servers are down.
 func (db *DB) AskStats(ctx context.Context, server int) (*stats.Server, error) {
-	return db.exec().AskStats(ctx, server)
+	return db.exec().AskStats(ctx, placement.Server(server))
 }

@@ -8,6 +8,7 @@ import (
 
 	"drtmx/index/learned"
 	"drtmx/internal/cluster"
+	"drtmx/internal/placement"
 	"drtmx/server"
 	"drtmx/txn"
 	"drtmx/ycsb/props"
@@ -119,7 +120,7 @@ func readOptions(p *properties.Properties) (*options, error) {
 	}
 	o.readData(r)
 	if mib := uint64(r.Int(props.Memory, 0, 0, memoryMaxMiB)); mib != 0 {
-		hosted := uint64((max(o.size.Partitions, o.size.Servers) + o.size.Servers - 1) / o.size.Servers)
+		hosted := uint64(placement.Spread(max(o.size.Partitions, o.size.Servers), o.size.Servers).Count(0))
 		if o.size.PartitionBytes = mib << 20 / hosted; o.size.PartitionBytes < cluster.MinMemoryBytes {
 			r.Fault("%s %d: want 0, or at least %d (MiB) for the %d partitions of a server", props.Memory, mib, hosted*cluster.MinMemoryBytes>>20, hosted)
 		}

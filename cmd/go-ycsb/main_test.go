@@ -17,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"drtmx/internal/cluster"
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/rdma/multi"
 	"drtmx/rdma/shm"
@@ -123,7 +124,7 @@ func serveOne(number, dir string, members []string) error {
 		return err
 	}
 	s, err := cluster.Join(ctx, cluster.JoinOptions{
-		Size: cluster.Size{Servers: len(members)}, Index: index, Dir: dir, Provider: f, Workload: w,
+		Size: cluster.Size{Servers: len(members)}, Index: placement.Server(index), Dir: dir, Provider: f, Workload: w,
 		Addrs: cluster.MemberAddrs(len(members), []string{multi.TCP}, "", members),
 	})
 	if err != nil {

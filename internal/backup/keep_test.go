@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/internal/vfstest"
 	"drtmx/internal/wire"
@@ -22,7 +23,7 @@ import (
 // fakeServers are data servers that only answer the steps of a backup.
 type fakeServers struct {
 	t      *testing.T
-	before func(server int, step byte) // called before a step is answered; nil: nothing
+	before func(server placement.Server, step byte) // called before a step is answered; nil: nothing
 
 	mu    sync.Mutex
 	kept  []int // how often each was asked how its base stands
@@ -75,7 +76,7 @@ func (f *fakeServers) await(what string, servers ...int) {
 type fakeConn struct {
 	rdma.Conn
 	f      *fakeServers
-	server int
+	server placement.Server
 	req    []byte
 }
 
@@ -123,7 +124,7 @@ func TestKeptWhileOthersAreSlow(t *testing.T) {
 	keepEvery = 2 * time.Millisecond
 	f := newFakeServers(t, 2)
 	slow := map[byte]bool{}
-	f.before = func(server int, step byte) {
+	f.before = func(server placement.Server, step byte) {
 		f.mu.Lock()
 		first := server == 1 && !slow[step]
 		slow[step] = slow[step] || first
@@ -222,7 +223,7 @@ func TestTwoBackupsInOneDirectory(t *testing.T) {
 		}
 		f := newFakeServers(t, 1)
 		tried := false
-		f.before = func(int, byte) {
+		f.before = func(placement.Server, byte) {
 			if tried {
 				return
 			}

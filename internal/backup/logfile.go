@@ -10,6 +10,7 @@ import (
 	"io"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/wal"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -48,7 +49,7 @@ type logWriter struct {
 	from  wal.LSN // of it
 }
 
-func createLog(fs vfs.FS, path string, id [idBytes]byte, server int, from wal.LSN) (*logWriter, error) {
+func createLog(fs vfs.FS, path string, id [idBytes]byte, server placement.Server, from wal.LSN) (*logWriter, error) {
 	f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return nil, err
@@ -137,7 +138,7 @@ func (f *logFrame) records(fn func(start wal.LSN, payload []byte) error) (ok boo
 
 // readLog calls fn for the frames of a server's log, and checks that nothing is
 // missing.
-func (m *Manifest) readLog(fs vfs.FS, dir string, server int, fn func(*logFrame) error) (err error) {
+func (m *Manifest) readLog(fs vfs.FS, dir string, server placement.Server, fn func(*logFrame) error) (err error) {
 	files := &m.Files[server]
 	path := fs.PathJoin(dir, files.Log)
 	file, err := fs.Open(path, vfs.SequentialReadsOption)
@@ -199,7 +200,7 @@ func (r *logReader) take(n int) error {
 	return err
 }
 
-func (r *logReader) head(id string, server int, from wal.LSN) error {
+func (r *logReader) head(id string, server placement.Server, from wal.LSN) error {
 	if err := r.take(headBytes); err != nil {
 		return err
 	}

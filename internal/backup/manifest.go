@@ -13,6 +13,7 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/datadir"
+	"drtmx/internal/placement"
 
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -155,6 +156,6 @@ func parseManifest(path string, raw []byte) (*Manifest, error) {
 }
 
 // fileName is the name of a file of a server.
-func fileName(server int, kind string) string {
+func fileName(server placement.Server, kind string) string {
 	return fmt.Sprintf("%s%d%s", filePrefix, server, kind)
 }

@@ -11,6 +11,7 @@ import (
 	"drtmx/internal/clock"
 	"drtmx/internal/image"
 	"drtmx/internal/mem"
+	"drtmx/internal/placement"
 	"drtmx/internal/redo"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wal"
@@ -25,7 +26,7 @@ import (
 // base, and what its log has changed since. Only the changes are in memory.
 type contents struct {
 	m      *Manifest
-	server int
+	server placement.Server
 	at     clock.Tick
 	base   *image.File
 	// catalog is the newest version that was in use at the tick, as far as this
@@ -37,7 +38,10 @@ type contents struct {
 }
 
 // place is an index of a partition.
-type place struct{ partition, index int }
+type place struct {
+	partition placement.Partition
+	index     int
+}
 
 // version is what the log has of a row.
 type version struct {
@@ -48,12 +52,12 @@ type version struct {
 
 // share is a partition's part of a transaction.
 type share struct {
-	partition uint16
+	partition placement.Partition
 	id        twophase.ID
 }
 
 // openBase opens the base of a server and checks that it is the manifest's.
-func (m *Manifest) openBase(fs vfs.FS, dir string, server int) (f *image.File, err error) {
+func (m *Manifest) openBase(fs vfs.FS, dir string, server placement.Server) (f *image.File, err error) {
 	files := &m.Files[server]
 	path := fs.PathJoin(dir, files.Base)
 	st, err := fs.Stat(path)
@@ -74,7 +78,7 @@ func (m *Manifest) openBase(fs vfs.FS, dir string, server int) (f *image.File, e
 
 // readContents reads a server's part of a backup at a tick, but for the rows of
 // the base.
-func (m *Manifest) readContents(fs vfs.FS, dir string, server int, at clock.Tick) (*contents, error) {
+func (m *Manifest) readContents(fs vfs.FS, dir string, server placement.Server, at clock.Tick) (*contents, error) {
 	c := &contents{m: m, server: server, at: at, changed: map[place]map[index.Key]*version{}, shares: map[share]redo.Part{}}
 	var err error
 	if c.base, err = m.openBase(fs, dir, server); err != nil {
@@ -114,7 +118,7 @@ func (c *contents) readChanges(fs vfs.FS, dir string) error {
 }
 
 func (c *contents) readCatalog(path string) error {
-	err := c.base.Blobs(server.BackupCatalog, func(_ int, b []byte) (err error) {
+	err := c.base.Blobs(server.BackupCatalog, func(_ placement.Partition, b []byte) (err error) {
 		c.logged, err = tables.ParseCatalog(b)
 		return err
 	})
@@ -200,7 +204,7 @@ func (c *contents) commit(part *redo.Part, csn block.CSN) error {
 	c.reached(csn.Tick())
 	for i := range part.Writes {
 		w := &part.Writes[i]
-		if err := c.put(int(part.Partition), int(w.Index), w.Key, csn, w.Row, w.Op == wire.Delete); err != nil {
+		if err := c.put(part.Partition, int(w.Index), w.Key, csn, w.Row, w.Op == wire.Delete); err != nil {
 			return err
 		}
 	}
@@ -209,7 +213,7 @@ func (c *contents) commit(part *redo.Part, csn block.CSN) error {
 
 // put takes the newest version of a row. Entries of secondary indexes follow from
 // the rows.
-func (c *contents) put(partition, id int, key index.Key, csn block.CSN, row []byte, gone bool) error {
+func (c *contents) put(partition placement.Partition, id int, key index.Key, csn block.CSN, row []byte, gone bool) error {
 	if id >= len(c.logged.Indexes) {
 		return fmt.Errorf("a write to index %d of %d", id, len(c.logged.Indexes))
 	}
@@ -256,7 +260,7 @@ func (c *contents) load(r *redo.Record) error {
 		if d.Err() != nil {
 			return nil // as the server has refused it
 		}
-		if err := c.put(int(r.Partition), int(r.Index), key, r.CSN, row, false); err != nil {
+		if err := c.put(r.Partition, int(r.Index), key, r.CSN, row, false); err != nil {
 			return err
 		}
 	}

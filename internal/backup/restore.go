@@ -15,6 +15,7 @@ import (
 	"drtmx/internal/clock"
 	"drtmx/internal/datadir"
 	"drtmx/internal/hosting"
+	"drtmx/internal/placement"
 	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
@@ -240,7 +241,7 @@ func (r *restoring) read() error {
 	r.show(Progress{Stage: "logs"})
 	r.parts = make([]*contents, r.m.Servers)
 	return all(r.m.Servers, func(i int) (err error) {
-		r.parts[i], err = r.m.readContents(r.o.FS, r.o.From, i, r.o.To)
+		r.parts[i], err = r.m.readContents(r.o.FS, r.o.From, placement.Server(i), r.o.To)
 		return err
 	})
 }
@@ -287,8 +288,8 @@ func (r *restoring) loadTable(ctx context.Context, t *tables.Table, c *contents)
 	}
 	ix, n := t.Primary(), 0
 	var arena []byte
-	for p := c.server; p < r.m.Partitions && err == nil; p += r.m.Servers {
-		if p > 0 && t.Replicated() {
+	for p := range placement.Spread(r.m.Partitions, r.m.Servers).Of(c.server) {
+		if err != nil || p > 0 && t.Replicated() {
 			break
 		}
 		err = c.rows(place{p, ix.ID}, func(key index.Key, row []byte) error {

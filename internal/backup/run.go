@@ -14,6 +14,7 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/datadir"
+	"drtmx/internal/placement"
 	"drtmx/internal/wal"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -170,24 +171,24 @@ func (r *run) begin(ctx context.Context) error {
 	if _, err := rand.Read(id[:]); err != nil {
 		return err
 	}
-	for i, addr := range r.o.Addrs {
-		r.sources = append(r.sources, &source{server: i, addr: addr, files: Files{Base: fileName(i, baseKind), Log: fileName(i, logKind)}})
+	for i := range placement.Server(len(r.o.Addrs)) {
+		r.sources = append(r.sources, &source{server: i, addr: r.o.Addrs[i], files: Files{Base: fileName(i, baseKind), Log: fileName(i, logKind)}})
 	}
 	if err := r.each(ctx, func(s *source) error { return s.dial(ctx, r.o.Dial) }); err != nil {
 		return err
 	}
 	first := &r.sources[0].begun
 	r.manifest = Manifest{Format: Version, ID: hex.EncodeToString(id[:]), Servers: first.Servers, Partitions: first.Partitions}
-	for i, s := range r.sources {
+	for _, s := range r.sources {
 		b := &s.begun
-		if b.Server != i || b.Servers != len(r.sources) || b.Partitions != first.Partitions {
+		if b.Server != s.server || b.Servers != len(r.sources) || b.Partitions != first.Partitions {
 			return s.failed(fmt.Errorf("it is number %d of %d with %d partitions, want number %d of %d with %d",
-				b.Server, b.Servers, b.Partitions, i, len(r.sources), first.Partitions))
+				b.Server, b.Servers, b.Partitions, s.server, len(r.sources), first.Partitions))
 		}
 		s.files.Identity, s.files.Incarnation, s.files.Epoch = hex.EncodeToString(b.Identity[:]), b.Incarnation, b.Epoch
 		s.files.LogFrom = b.Log
 		var err error
-		if s.log, err = createLog(r.fs, r.fs.PathJoin(r.o.Dir, s.files.Log), id, i, s.next); err != nil {
+		if s.log, err = createLog(r.fs, r.fs.PathJoin(r.o.Dir, s.files.Log), id, s.server, s.next); err != nil {
 			return err
 		}
 	}

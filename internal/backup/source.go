@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/wal"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -28,7 +29,7 @@ var keepEvery = 5 * time.Second
 
 // source is a data server that is backed up. It is for one goroutine at a time.
 type source struct {
-	server int
+	server placement.Server
 	addr   string
 	conn   rdma.Conn
 	begun  wire.BackupBegun

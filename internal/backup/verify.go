@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"drtmx/internal/placement"
 )
 
 // Verified is what Verify has read.
@@ -25,7 +27,7 @@ func Verify(fs vfs.FS, dir string, show func(Progress)) (*Verified, error) {
 		return nil, err
 	}
 	v := &Verified{Manifest: m, Files: 1}
-	for i := range m.Files {
+	for i := range placement.Server(len(m.Files)) {
 		if show != nil {
 			show(Progress{Stage: "verify", Done: int64(i), Total: int64(len(m.Files))})
 		}
@@ -36,7 +38,7 @@ func Verify(fs vfs.FS, dir string, show func(Progress)) (*Verified, error) {
 	return v, nil
 }
 
-func (v *Verified) server(fs vfs.FS, dir string, i int) (err error) {
+func (v *Verified) server(fs vfs.FS, dir string, i placement.Server) (err error) {
 	c, err := v.Manifest.readContents(fs, dir, i, v.Manifest.Last)
 	if err != nil {
 		return err
@@ -46,7 +48,7 @@ func (v *Verified) server(fs vfs.FS, dir string, i int) (err error) {
 		return err
 	}
 	for at, rows := range c.changed {
-		if at.partition >= v.Manifest.Partitions {
+		if int(at.partition) >= v.Manifest.Partitions {
 			return &CorruptError{fs.PathJoin(dir, v.Manifest.Files[i].Log), 0, fmt.Sprintf("it has partition %d of %d", at.partition, v.Manifest.Partitions)}
 		}
 		v.Changes += uint64(len(rows))

@@ -12,6 +12,7 @@ import (
 	"fmt"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/tables"
 )
 
@@ -68,7 +69,7 @@ type Write struct {
 	Key       tables.Key
 	Kind      Kind
 	Row       tables.Row // nil if it was deleted
-	Partition int
+	Partition placement.Partition
 }
 
 // Change is one transaction that has committed. It shares no memory with the feed.

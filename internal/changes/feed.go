@@ -9,6 +9,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/redo"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wal"
@@ -54,7 +55,7 @@ type stream struct {
 
 // share is a partition's part of a transaction.
 type share struct {
-	partition uint16
+	partition placement.Partition
 	id        twophase.ID
 }
 
@@ -69,7 +70,7 @@ type held struct {
 // write is a row that was written.
 type write struct {
 	index     int
-	partition int
+	partition placement.Partition
 	kind      Kind
 	key       index.Key
 	row       []byte
@@ -91,8 +92,8 @@ type transaction struct {
 
 // applied is what a transaction did in one partition.
 type applied struct {
-	server         int
-	partition      uint16
+	server         placement.Server
+	partition      placement.Partition
 	prepared, done wal.LSN // records
 	writes         []write
 }
@@ -109,7 +110,7 @@ func newFeed(c *tables.Catalog, servers, memory int) *feed {
 }
 
 // take takes the next record of a server's log.
-func (f *feed) take(server int, start, end wal.LSN, payload []byte) error {
+func (f *feed) take(server placement.Server, start, end wal.LSN, payload []byte) error {
 	s, r := &f.streams[server], &f.rec
 	if err := r.Decode(payload); err != nil {
 		return fmt.Errorf("%w: data server %d, at %d: %w", ErrLog, server, start, err)
@@ -125,7 +126,7 @@ func (f *feed) take(server int, start, end wal.LSN, payload []byte) error {
 	return nil
 }
 
-func (f *feed) record(server int, start wal.LSN, r *redo.Record) error {
+func (f *feed) record(server placement.Server, start wal.LSN, r *redo.Record) error {
 	s := &f.streams[server]
 	switch r.Kind {
 	case redo.Commit:
@@ -163,7 +164,7 @@ func (f *feed) prepare(s *stream, start wal.LSN, r *redo.Record) error {
 	}
 	h := &held{at: start, vote: r.Step.Tick}
 	var err error
-	if h.writes, h.bytes, err = f.writes(int(r.Partition), r.Parts[0].Writes); err != nil {
+	if h.writes, h.bytes, err = f.writes(r.Partition, r.Parts[0].Writes); err != nil {
 		return err
 	}
 	f.bytes += h.bytes
@@ -172,7 +173,7 @@ func (f *feed) prepare(s *stream, start wal.LSN, r *redo.Record) error {
 }
 
 // decide ends a share.
-func (f *feed) decide(server int, start wal.LSN, r *redo.Record) error {
+func (f *feed) decide(server placement.Server, start wal.LSN, r *redo.Record) error {
 	s := &f.streams[server]
 	of := share{r.Partition, r.Step.ID}
 	h := s.shares[of]
@@ -226,11 +227,11 @@ func (f *feed) wants(s *stream, at clock.Tick, start, need wal.LSN) (bool, error
 }
 
 // add adds writes of a record to their transaction.
-func (f *feed) add(server int, csn block.CSN, a applied, id twophase.ID, writes []wire.Write) error {
+func (f *feed) add(server placement.Server, csn block.CSN, a applied, id twophase.ID, writes []wire.Write) error {
 	if wanted, err := f.wants(&f.streams[server], csn.Tick(), a.done, a.prepared); !wanted || err != nil {
 		return err
 	}
-	ws, bytes, err := f.writes(int(a.partition), writes)
+	ws, bytes, err := f.writes(a.partition, writes)
 	if err != nil {
 		return err
 	}
@@ -239,7 +240,7 @@ func (f *feed) add(server int, csn block.CSN, a applied, id twophase.ID, writes 
 }
 
 // put adds a part to its transaction, if it changes rows.
-func (f *feed) put(server int, at clock.Tick, a applied, id twophase.ID, bytes int) error {
+func (f *feed) put(server placement.Server, at clock.Tick, a applied, id twophase.ID, bytes int) error {
 	if wanted, err := f.wants(&f.streams[server], at, a.done, a.prepared); !wanted || err != nil {
 		return err
 	}
@@ -281,7 +282,7 @@ func (f *feed) tick(at clock.Tick) *tick {
 
 // index returns an index whose rows are told of: not a secondary one, since its entries
 // follow from the rows, and of the copies of a replicated table only the first.
-func (f *feed) index(id, partition int) (*tables.Index, error) {
+func (f *feed) index(id int, partition placement.Partition) (*tables.Index, error) {
 	if id >= len(f.catalog.Indexes) {
 		return nil, fmt.Errorf("a write to index %d of %d", id, len(f.catalog.Indexes))
 	}
@@ -293,7 +294,7 @@ func (f *feed) index(id, partition int) (*tables.Index, error) {
 }
 
 // writes copies the writes of rows.
-func (f *feed) writes(partition int, ws []wire.Write) (kept []write, bytes int, err error) {
+func (f *feed) writes(partition placement.Partition, ws []wire.Write) (kept []write, bytes int, err error) {
 	for i := range ws {
 		w := &ws[i]
 		ix, err := f.index(int(w.Index), partition)
@@ -320,12 +321,12 @@ func (f *feed) writes(partition int, ws []wire.Write) (kept []write, bytes int, 
 }
 
 // load takes rows that were loaded in bulk, all of one record as one change.
-func (f *feed) load(server int, start wal.LSN, r *redo.Record) error {
+func (f *feed) load(server placement.Server, start wal.LSN, r *redo.Record) error {
 	at := r.CSN.Tick()
 	if wanted, err := f.wants(&f.streams[server], at, start, start); !wanted || err != nil {
 		return err
 	}
-	ix, err := f.index(int(r.Index), int(r.Partition))
+	ix, err := f.index(int(r.Index), r.Partition)
 	if err != nil || ix == nil {
 		return err
 	}
@@ -344,7 +345,7 @@ func (f *feed) load(server int, start wal.LSN, r *redo.Record) error {
 		if d.Err() != nil {
 			break // as the server has refused it
 		}
-		a.writes = append(a.writes, write{index: ix.ID, partition: int(r.Partition), kind: Load, key: key.Clone(), row: slices.Clone(row)})
+		a.writes = append(a.writes, write{index: ix.ID, partition: r.Partition, kind: Load, key: key.Clone(), row: slices.Clone(row)})
 		bytes += writeOverhead + len(key.Str) + len(row)
 	}
 	if len(a.writes) == 0 {
@@ -405,7 +406,7 @@ func (s *stream) low() wal.LSN {
 }
 
 // pin is the position from which on a server's log is still needed.
-func (f *feed) pin(server int) wal.LSN {
+func (f *feed) pin(server placement.Server) wal.LSN {
 	low := f.streams[server].low()
 	for _, t := range f.ticks {
 		low = min(low, t.low[server])
@@ -468,7 +469,7 @@ func (f *feed) deliverTick(at clock.Tick, t *tick, places []uint64, fn func(*Cha
 // change makes the change of a transaction.
 func (f *feed) change(x *transaction) *Change {
 	c := &Change{Loaded: x.loaded}
-	slices.SortStableFunc(x.parts, func(a, b applied) int { return int(a.partition) - int(b.partition) })
+	slices.SortStableFunc(x.parts, func(a, b applied) int { return int(a.partition - b.partition) })
 	for i := range x.parts {
 		for _, w := range x.parts[i].writes {
 			ix := f.catalog.Indexes[w.index]
@@ -507,7 +508,7 @@ func (f *feed) again() bool {
 	}
 	for i := range f.streams {
 		s := &f.streams[i]
-		s.next = f.pin(i)
+		s.next = f.pin(placement.Server(i))
 		s.dropped, s.marked, s.seen = noPlace, 0, 0
 		clear(s.shares)
 	}

@@ -11,6 +11,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/redo"
 	"drtmx/internal/testseed"
 	"drtmx/internal/twophase"
@@ -108,12 +109,12 @@ func (s *script) alone(id int64) {
 	if !ok {
 		return
 	}
-	s.log(server, redo.Record{Kind: redo.Commit, Parts: []redo.Part{{Partition: uint16(server), CSN: s.csn(s.now), Writes: s.write(key, id)}}})
+	s.log(server, redo.Record{Kind: redo.Commit, Parts: []redo.Part{{Partition: placement.Partition(server), CSN: s.csn(s.now), Writes: s.write(key, id)}}})
 	s.want = append(s.want, wanted{id, s.now, []uint64{key}, s.time})
 }
 
 func (s *script) prepare(id int64) {
-	x := &openShares{id: id, of: twophase.ID{Coordinator: twophase.Party{Epoch: 1}, Seq: uint64(id)}, votes: map[int]clock.Tick{}, commit: s.r.IntN(5) > 0}
+	x := &openShares{id: id, of: twophase.ID{Coordinator: twophase.Party{Incarnation: 1}, Seq: uint64(id)}, votes: map[int]clock.Tick{}, commit: s.r.IntN(5) > 0}
 	for _, server := range s.r.Perm(len(s.logs))[:1+s.r.IntN(len(s.logs))] {
 		key, ok := s.key(server)
 		if !ok {
@@ -129,8 +130,8 @@ func (s *script) prepare(id int64) {
 			x.rows = append(x.rows, key)
 		}
 		s.log(server, redo.Record{
-			Kind: redo.Prepared, Partition: uint16(server), Step: twophase.Record{Kind: twophase.Prepared, ID: x.of, Tick: s.now},
-			Parts: []redo.Part{{Partition: uint16(server), Writes: writes}},
+			Kind: redo.Prepared, Partition: placement.Partition(server), Step: twophase.Record{Kind: twophase.Prepared, ID: x.of, Tick: s.now},
+			Parts: []redo.Part{{Partition: placement.Partition(server), Writes: writes}},
 		})
 	}
 	if len(x.servers) > 0 {
@@ -155,9 +156,9 @@ func (s *script) decide() {
 	x.servers, x.keys = x.servers[1:], x.keys[1:]
 	delete(x.votes, server)
 	delete(s.locks, key)
-	r := redo.Record{Kind: redo.Decided, Partition: uint16(server), Step: twophase.Record{Kind: twophase.Decided, ID: x.of, Commit: x.commit, Tick: x.decided}}
+	r := redo.Record{Kind: redo.Decided, Partition: placement.Partition(server), Step: twophase.Record{Kind: twophase.Decided, ID: x.of, Commit: x.commit, Tick: x.decided}}
 	if x.commit {
-		r.Parts = []redo.Part{{Partition: uint16(server), CSN: s.csn(x.decided)}}
+		r.Parts = []redo.Part{{Partition: placement.Partition(server), CSN: s.csn(x.decided)}}
 	}
 	s.log(server, r)
 	if len(x.servers) == 0 {
@@ -235,7 +236,7 @@ func (s *script) run(f *feed, ends []int, closed clock.Tick, to *[]got) (passes 
 				if st.marked >= f.most {
 					break
 				}
-				if err := f.take(server, r.start, r.end, r.payload); err != nil {
+				if err := f.take(placement.Server(server), r.start, r.end, r.payload); err != nil {
 					return passes, err
 				}
 			}
@@ -381,7 +382,7 @@ func TestOrderIsThatOfDecisions(t *testing.T) {
 				if span[1] > span[0] {
 					d = wal.LSN(1000*(mid+1+r.IntN(50)) + len(found))
 				}
-				x.parts = append(x.parts, applied{server: server, prepared: p, done: d})
+				x.parts = append(x.parts, applied{server: placement.Server(server), prepared: p, done: d})
 			}
 			found = append(found, x)
 		}

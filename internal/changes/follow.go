@@ -11,6 +11,7 @@ import (
 
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/wal"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -28,16 +29,16 @@ type Cluster interface {
 	Catalog() *tables.Catalog
 	Refresh(ctx context.Context) error
 	// Connect connects to a data server, and checks that it is the one known before.
-	Connect(ctx context.Context, server int) (rdma.Conn, error)
+	Connect(ctx context.Context, server placement.Server) (rdma.Conn, error)
 	// Incarnations are those of the data servers, 0 if one is not known yet.
 	Incarnations() []uint64
 	// Returns reports whether a data server that err is about may come back with all
 	// that it has acknowledged.
 	Returns(err error) bool
 	// Refused is the error of an answer with a code that is no result.
-	Refused(server int, code wire.Code, text []byte) error
+	Refused(server placement.Server, code wire.Code, text []byte) error
 	// Unavailable is the error of a data server that does not answer.
-	Unavailable(server int, cause error) error
+	Unavailable(server placement.Server, cause error) error
 	// Patience bounds the wait for a data server of a context without deadline.
 	Patience() time.Duration
 }
@@ -72,7 +73,7 @@ type follower struct {
 
 // source is the log of one server.
 type source struct {
-	server int
+	server placement.Server
 	conn   rdma.Conn
 	id     uint64 // of the feed at the server, while there is a connection
 	pinned bool
@@ -135,7 +136,7 @@ func Now(ctx context.Context, c Cluster) (Cursor, error) {
 func newFollower(c Cluster, o Options) *follower {
 	w := &follower{c: c, f: newFeed(c.Catalog(), len(c.Servers()), o.Memory), sources: make([]source, len(c.Servers()))}
 	for i := range w.sources {
-		w.sources[i].server = i
+		w.sources[i].server = placement.Server(i)
 	}
 	return w
 }
@@ -391,7 +392,7 @@ func (w *follower) advance(ctx context.Context, fn func(*Change) bool) (more boo
 		}
 		again := w.f.again()
 		for i := range w.sources {
-			w.sources[i].pin = w.f.pin(i)
+			w.sources[i].pin = w.f.pin(w.sources[i].server)
 			if again {
 				w.sources[i].part = w.sources[i].part[:0]
 			}

@@ -5,6 +5,7 @@ import (
 	"container/heap"
 	"slices"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/wal"
 )
 
@@ -27,7 +28,7 @@ type spot struct {
 type node struct {
 	x       *transaction
 	spots   []*spot
-	servers []int
+	servers []placement.Server
 	waits   int // servers at which others come first
 	done    bool
 }
@@ -43,7 +44,7 @@ func inOrder(all []*transaction) []*transaction {
 	if len(all) < 2 {
 		return all
 	}
-	nodes, lines := make([]*node, 0, len(all)), map[int]*line{}
+	nodes, lines := make([]*node, 0, len(all)), map[placement.Server]*line{}
 	for _, x := range all {
 		nodes = append(nodes, newNode(x, lines))
 	}
@@ -79,7 +80,7 @@ func inOrder(all []*transaction) []*transaction {
 	return sorted
 }
 
-func newNode(x *transaction, lines map[int]*line) *node {
+func newNode(x *transaction, lines map[placement.Server]*line) *node {
 	n := &node{x: x}
 	for i := range x.parts {
 		p := &x.parts[i]

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/rdma/multi"
 	"drtmx/rdma/tcp"
 )
@@ -234,17 +235,17 @@ func MemberAddrs(servers int, fabrics []string, dir string, hosts []string) []st
 		if len(hosts) > 0 {
 			own = hosts[i : i+1]
 		}
-		all[i] = MemberAddr(i, fabrics, dir, own)
+		all[i] = MemberAddr(placement.Server(i), fabrics, dir, own)
 	}
 	return all
 }
 
 // MemberAddr is the address of one data server: host, of which there is one
 // where a network is named, is its own.
-func MemberAddr(index int, fabrics []string, dir string, host []string) string {
+func MemberAddr(server placement.Server, fabrics []string, dir string, host []string) string {
 	var o multi.Address
 	if slices.Contains(fabrics, multi.Shm) {
-		o.Shm = filepath.Join(dir, socketName(index))
+		o.Shm = filepath.Join(dir, socketName(server))
 	}
 	if slices.Contains(fabrics, multi.TCP) {
 		o.TCP = host[0]
@@ -255,7 +256,7 @@ func MemberAddr(index int, fabrics []string, dir string, host []string) string {
 	return o.String()
 }
 
-func socketName(i int) string { return fmt.Sprintf("s%d.sock", i) }
+func socketName(server placement.Server) string { return fmt.Sprintf("s%d.sock", server) }
 
 // ParseMembers checks a list of host:port; the error wraps ErrAddress.
 func ParseMembers(hosts []string) ([]string, error) {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/rdma"
 	"drtmx/txn/stats"
 )
@@ -33,14 +34,14 @@ const closeTimeout = 3 * time.Second
 
 // childConfig is the configuration that a parent sends to a child.
 type childConfig struct {
-	Format   int      `json:"format"`
-	Index    int      `json:"index"`
-	Addrs    []string `json:"addrs"`
-	Size     Size     `json:"size"`
-	Workload string   `json:"workload"`
-	Log      *Log     `json:"log,omitempty"`   // its file is logFD
-	Debug    string   `json:"debug,omitempty"` // a socket
-	Secret   []byte   `json:"secret"`          // of the cluster
+	Format   int              `json:"format"`
+	Index    placement.Server `json:"index"`
+	Addrs    []string         `json:"addrs"`
+	Size     Size             `json:"size"`
+	Workload string           `json:"workload"`
+	Log      *Log             `json:"log,omitempty"`   // its file is logFD
+	Debug    string           `json:"debug,omitempty"` // a socket
+	Secret   []byte           `json:"secret"`          // of the cluster
 
 	Supervised bool `json:"supervised,omitempty"` // the parent can empty the cluster
 

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/txn/stats"
 )
 
@@ -35,7 +36,7 @@ const (
 
 // child is one data server's process.
 type child struct {
-	index    int
+	index    placement.Server
 	cmd      *exec.Cmd
 	lifeline *os.File // closing it, or dying, ends the child
 	report   *os.File
@@ -111,7 +112,7 @@ func (f *family) spawn() error {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		var err error
-		for i := 0; i < f.opts.Servers && err == nil; i++ {
+		for i := placement.Server(0); int(i) < f.opts.Servers && err == nil; i++ {
 			var ch *child
 			if ch, err = f.fork(i); err == nil {
 				f.children = append(f.children, ch)
@@ -130,7 +131,7 @@ func (f *family) spawn() error {
 	return <-started
 }
 
-func (f *family) fork(i int) (*child, error) {
+func (f *family) fork(i placement.Server) (*child, error) {
 	ch := &child{index: i, exited: make(chan struct{})}
 	lifelineEnd, lifeline, err := os.Pipe()
 	if err != nil {
@@ -146,13 +147,13 @@ func (f *family) fork(i int) (*child, error) {
 	ch.lifeline, ch.report, ch.reports = lifeline, report, bufio.NewReader(report)
 	command := f.opts.Command
 	if h := f.opts.Hosts; h != nil && h.Command != nil {
-		command = h.Command(i, command)
+		command = h.Command(ownHost(i), command)
 	}
 	ch.cmd = exec.Command(command[0], command[1:]...)
 	ch.cmd.ExtraFiles = []*os.File{lifelineEnd, reportEnd} // lifelineFD, reportFD
 	cfg := childConfig{Format: Format, Index: i, Addrs: f.opts.Addrs, Size: f.opts.Size, Workload: f.opts.Workload.Name, Secret: f.secret, Supervised: f.opts.Dir != ""}
 	if f.opts.members != nil {
-		cfg.Members, cfg.Lease, cfg.Size.DataDir = f.opts.members, f.opts.Hosts.Lease, HostDir(f.opts.DataDir, i)
+		cfg.Members, cfg.Lease, cfg.Size.DataDir = f.opts.members, f.opts.Hosts.Lease, HostDir(f.opts.DataDir, ownHost(i))
 	}
 	if f.opts.Log.File != nil {
 		ch.cmd.ExtraFiles = append(ch.cmd.ExtraFiles, f.opts.Log.File) // logFD
@@ -260,11 +261,11 @@ type notReadyError struct{ within time.Duration }
 func (e notReadyError) Error() string { return fmt.Sprintf("not ready within %v", e.within) }
 
 // startError is the error of a data server that did not start, which names it once.
-func startError(index int, err error) error {
-	if strings.HasPrefix(err.Error(), fmt.Sprintf("server %d: ", index)) {
+func startError(server placement.Server, err error) error {
+	if strings.HasPrefix(err.Error(), fmt.Sprintf("server %d: ", server)) {
 		return fmt.Errorf("%w: %w", ErrStart, err)
 	}
-	return fmt.Errorf("%w: server %d: %w", ErrStart, index, err)
+	return fmt.Errorf("%w: server %d: %w", ErrStart, server, err)
 }
 
 // errKeeps says that a host keeps copies, and does not serve yet.
@@ -332,7 +333,7 @@ func (f *family) hear(ch *child) {
 			default: // another child has asked
 			}
 		case (r.Keeps || r.Serves) && f.opts.keeps != nil:
-			f.opts.keeps(ch.index, r.Keeps)
+			f.opts.keeps(ownHost(ch.index), r.Keeps)
 		}
 	}
 }

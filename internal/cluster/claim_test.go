@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/rdma/multi"
 	"drtmx/server"
 	"drtmx/tables"
@@ -23,7 +24,7 @@ type awayStore struct {
 	swapped atomic.Pointer[func(*member.Map)] // nil: nobody wants to know
 }
 
-func (s *awayStore) Swap(ctx context.Context, expected member.Epoch, next *member.Map) error {
+func (s *awayStore) Swap(ctx context.Context, expected member.MapEpoch, next *member.Map) error {
 	err := s.Store.Swap(ctx, expected, next)
 	if f := s.swapped.Load(); f != nil && err == nil {
 		(*f)(next)
@@ -46,7 +47,7 @@ func durableOptions(t testing.TB, store member.Store, dir string, n, i int, host
 		t.Fatal(err)
 	}
 	return JoinOptions{
-		Size: Size{Servers: n, DataDir: dir}, Index: i, Store: store, Addr: multi.Address{TCP: host}.String(), Lease: time.Second,
+		Size: Size{Servers: n, DataDir: dir}, Index: placement.Server(i), Store: store, Addr: multi.Address{TCP: host}.String(), Lease: time.Second,
 		Provider: f, Workload: Workload{Catalog: trialCatalog(t)}, MemoryBytes: 256 << 20,
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"drtmx/internal/datadir"
+	"drtmx/internal/placement"
 	"drtmx/server"
 	"drtmx/tables"
 )
@@ -144,7 +145,7 @@ func RemoveData(dir string) (servers int, err error) {
 
 // ServerDir is the data directory of a data server.
 type ServerDir struct {
-	Server int
+	Server placement.Server
 	Path   string
 }
 
@@ -155,7 +156,7 @@ func (d *Data) Dirs(dir string) ([]ServerDir, error) {
 	var all []ServerDir
 	if !d.Hosts {
 		for i := range d.Servers {
-			all = append(all, ServerDir{i, server.ServerDir(dir, i)})
+			all = append(all, ServerDir{placement.Server(i), server.ServerDir(dir, i)})
 		}
 		return all, nil
 	}
@@ -174,7 +175,7 @@ func (d *Data) Dirs(dir string) ([]ServerDir, error) {
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b ServerDir) int { return a.Server - b.Server })
+	slices.SortStableFunc(all, func(a, b ServerDir) int { return int(a.Server - b.Server) })
 	return all, nil
 }
 
@@ -223,7 +224,7 @@ func Stored(dir string) (all []StoredDir, err error) {
 				return nil, fmt.Errorf("%w %s: %w", ErrData, dir, err)
 			}
 			for _, path := range found {
-				var index int
+				var index placement.Server
 				if !serverDirName.MatchString(filepath.Base(path)) {
 					continue
 				}
@@ -243,7 +244,7 @@ func Stored(dir string) (all []StoredDir, err error) {
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b StoredDir) int { return a.Server - b.Server })
+	slices.SortStableFunc(all, func(a, b StoredDir) int { return int(a.Server - b.Server) })
 	return all, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"drtmx/internal/datadir"
+	"drtmx/internal/placement"
 	"drtmx/server"
 )
 
@@ -53,7 +54,7 @@ func TestLinkedDirectories(t *testing.T) {
 	for range 2 {
 		for i := range 2 {
 			d, err := datadir.Open(vfs.Default, server.ServerDir(dir, i), datadir.Identity{
-				Incarnation: 1, Server: i, Servers: 2, Partitions: 2, Catalog: catalog,
+				Incarnation: 1, Server: placement.Server(i), Servers: 2, Partitions: 2, Catalog: catalog,
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -31,7 +32,7 @@ func Empty(ctx context.Context, o ConnectOptions) (int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, resetTimeout, fmt.Errorf("%w: no answer within %v", ErrNotEmptied, resetTimeout))
 	defer cancel()
 	before := make([]uint64, len(c.addrs))
-	for i := range c.addrs {
+	for i := range placement.Server(len(c.addrs)) {
 		if before[i], err = c.incarnation(ctx, i); err != nil {
 			return 0, fmt.Errorf("data server %d at %s: %w", i, c.addrs[i], err)
 		}
@@ -39,7 +40,7 @@ func Empty(ctx context.Context, o ConnectOptions) (int, error) {
 	if err := c.askToEmpty(ctx); err != nil {
 		return 0, err
 	}
-	for i := range before {
+	for i := range placement.Server(len(before)) {
 		for {
 			now, err := c.incarnation(ctx, i)
 			if err == nil && now != before[i] {
@@ -56,7 +57,7 @@ func Empty(ctx context.Context, o ConnectOptions) (int, error) {
 }
 
 // incarnation asks a data server for its own.
-func (c *Cluster) incarnation(ctx context.Context, server int) (uint64, error) {
+func (c *Cluster) incarnation(ctx context.Context, server placement.Server) (uint64, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no answer within %v", connectTimeout))
 	defer cancel()
 	conn, err := c.provider.Dial(ctx, c.addrs[server])

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -104,7 +105,7 @@ func startAll(t testing.TB, p func() *multi.Provider, dir string, hosts []string
 
 func memberOptions(t testing.TB, p *multi.Provider, dir string, hosts []string, i int) JoinOptions {
 	return JoinOptions{
-		Size: Size{Servers: len(hosts)}, Index: i, Addrs: MemberAddrs(len(hosts), []string{multi.Shm, multi.TCP}, dir, hosts), Dir: dir,
+		Size: Size{Servers: len(hosts)}, Index: placement.Server(i), Addrs: MemberAddrs(len(hosts), []string{multi.Shm, multi.TCP}, dir, hosts), Dir: dir,
 		Provider: p, Workload: Workload{Catalog: trialCatalog(t)}, MemoryBytes: 256 << 20,
 	}
 }

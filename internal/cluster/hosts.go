@@ -150,6 +150,9 @@ func (h *hostState) answer(r reply) {
 	h.asked = nil
 }
 
+// child is the process of a host.
+func (f *fleet) child(host int) *child { return f.s.children.family.child(ownServer(host)) }
+
 // set notes the state of a host, and publishes it.
 func (f *fleet) set(host int, state string, pid int) {
 	f.of[host].state = state
@@ -168,12 +171,12 @@ func (f *fleet) set(host int, state string, pid int) {
 // begin starts a host beside the supervisor's goroutine.
 func (f *fleet) begin(host int) {
 	c := f.s.children
-	f.await(host, HostStarts, 0, func(ctx context.Context, keeps func()) error { return c.startServer(ctx, host, keeps) })
+	f.await(host, HostStarts, 0, func(ctx context.Context, keeps func()) error { return c.startServer(ctx, ownServer(host), keeps) })
 }
 
 // keep waits for a host that keeps copies, beside the supervisor's goroutine.
 func (f *fleet) keep(host int) {
-	c, ch := f.s.children, f.s.children.family.child(host)
+	c, ch := f.s.children, f.child(host)
 	f.await(host, HostKeeps, ch.cmd.Process.Pid, func(ctx context.Context, keeps func()) error { return c.finish(ctx, ch, true, keeps) })
 }
 
@@ -204,7 +207,7 @@ func (f *fleet) take(e hostEvent) {
 			if e.keeps {
 				state = HostKeeps
 			}
-			f.set(e.host, state, f.s.children.family.child(e.host).cmd.Process.Pid)
+			f.set(e.host, state, f.child(e.host).cmd.Process.Pid)
 		}
 	case e.stopped:
 		f.set(e.host, HostStops, 0)
@@ -212,11 +215,11 @@ func (f *fleet) take(e hostEvent) {
 		h.answer(reply{})
 	case e.keeps:
 		if !h.kill {
-			f.set(e.host, HostKeeps, f.s.children.family.child(e.host).cmd.Process.Pid)
+			f.set(e.host, HostKeeps, f.child(e.host).cmd.Process.Pid)
 			h.answer(reply{Keeps: true})
 		}
 	case !e.started:
-		if h.runs() && f.s.children.family.child(e.host).waitExit(0) {
+		if h.runs() && f.child(e.host).waitExit(0) {
 			if time.Since(h.since) >= restartAfter {
 				h.pause = restartPauseMin
 			}
@@ -225,7 +228,7 @@ func (f *fleet) take(e hostEvent) {
 	case h.kill:
 		h.cancel = nil
 		if e.err == nil { // it was faster
-			_ = f.s.children.KillServer(e.host)
+			_ = f.s.children.KillServer(ownServer(e.host))
 		}
 		state := HostKilled
 		if h.stops {
@@ -243,7 +246,7 @@ func (f *fleet) take(e hostEvent) {
 		f.set(e.host, HostRuns, pid)
 		f.s.log.Info("host serves again", "host", e.host, "pid", pid)
 		h.answer(f.s.reply(nil))
-		if ch := f.s.children.family.child(e.host); ch.waitExit(0) { // its end was told before its start
+		if ch := f.child(e.host); ch.waitExit(0) { // its end was told before its start
 			f.retry(e.host, ch.death())
 		}
 	}
@@ -307,7 +310,7 @@ func (f *fleet) request(r request) {
 	case r.op == opKill:
 		h.hold()
 		if h.runs() {
-			_ = f.s.children.KillServer(r.host) // its error says that it has ended already
+			_ = f.s.children.KillServer(ownServer(r.host)) // its error says that it has ended already
 		}
 		f.set(r.host, HostKilled, 0)
 		f.s.log.Info("host killed, as asked", "host", r.host)
@@ -335,9 +338,9 @@ func (h *hostState) runs() bool {
 func (f *fleet) end(r request) {
 	h := &f.of[r.host]
 	h.asked = append(h.asked, r.answer)
-	f.set(r.host, HostEnds, f.s.children.family.child(r.host).cmd.Process.Pid)
+	f.set(r.host, HostEnds, f.child(r.host).cmd.Process.Pid)
 	f.wg.Go(func() {
-		_ = f.s.children.endServer(r.host) // it has ended, if not by itself
+		_ = f.s.children.endServer(ownServer(r.host)) // it has ended, if not by itself
 		f.tell(hostEvent{host: r.host, stopped: true})
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"drtmx/internal/datadir"
 	"drtmx/internal/member/etcd"
 	"drtmx/internal/member/etcd/embedded"
+	"drtmx/internal/placement"
 	"drtmx/internal/vfstest"
 	"drtmx/rdma/multi"
 	"drtmx/server"
@@ -292,7 +293,7 @@ func TestHostsData(t *testing.T) {
 	}
 	fill := func(path string, index int) {
 		t.Helper()
-		d, err := datadir.Open(vfs.Default, path, datadir.Identity{Server: index, Servers: 2, Partitions: 3, Incarnation: 7, Catalog: catalog})
+		d, err := datadir.Open(vfs.Default, path, datadir.Identity{Server: placement.Server(index), Servers: 2, Partitions: 3, Incarnation: 7, Catalog: catalog})
 		if err != nil {
 			t.Fatal(err)
 		}

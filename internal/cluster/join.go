@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/rdma"
 	"drtmx/rdma/multi"
 	"drtmx/server"
@@ -33,7 +34,7 @@ var ErrMember = errors.New("cluster: data server runs already")
 // of addresses, or find each other in a store of members.
 type JoinOptions struct {
 	Size
-	Index    int
+	Index    placement.Server
 	Provider rdma.Provider
 	Workload Workload
 	Log      *slog.Logger // nil means none
@@ -105,7 +106,7 @@ type surroundings struct {
 	segment int64 // bytes of the files of a keeper's logs; 0: the default
 	// beside is an address for a data server that the host takes over; nil: beside of
 	// the options.
-	beside func(server int) (addr string, p *multi.Provider, err error)
+	beside func(server placement.Server) (addr string, p *multi.Provider, err error)
 }
 
 // fs is the file system of the host.
@@ -121,7 +122,7 @@ func (o *JoinOptions) host() int {
 	if o.at != nil {
 		return *o.at
 	}
-	return o.Index
+	return ownHost(o.Index)
 }
 
 // Hosted is the number of the data server's partitions.
@@ -130,7 +131,7 @@ func (o *JoinOptions) Hosted() int {
 	if partitions == 0 {
 		partitions = o.Servers
 	}
-	return (partitions - o.Index + o.Servers - 1) / o.Servers
+	return placement.Spread(partitions, o.Servers).Count(o.Index)
 }
 
 // check completes the options and reports all their faults.
@@ -145,7 +146,7 @@ func (o *JoinOptions) check() error {
 		o.Lease = DefaultLease
 	}
 	faults := o.Size.faults()
-	if len(o.Zones) > o.Index && o.Index >= 0 && o.Zone == "" && o.at == nil {
+	if len(o.Zones) > int(o.Index) && o.Index >= 0 && o.Zone == "" && o.at == nil {
 		o.Zone = o.Zones[o.Index]
 	}
 	if err := member.CheckZone(o.Zone); err != nil {
@@ -155,7 +156,7 @@ func (o *JoinOptions) check() error {
 	if o.Provider == nil {
 		fault("no provider")
 	}
-	if o.Index < 0 || o.Index >= o.Servers {
+	if o.Index < 0 || int(o.Index) >= o.Servers {
 		fault("data server %d of %d, want 0 to %d", o.Index, o.Servers, o.Servers-1)
 	} else if need := uint64(o.Hosted()) * MinMemoryBytes; o.MemoryBytes != 0 && o.MemoryBytes < need {
 		fault("%d MiB of memory, want at least %d MiB: %d for each of the %d partitions of data server %d",
@@ -221,7 +222,7 @@ func Join(ctx context.Context, o JoinOptions) (m *Member, err error) {
 		return m, err
 	}
 	m.recovery = recovered(m.server)
-	if m.others != nil && o.Return && keeperIndex(o.Servers, o.Index) < member.MaxServers {
+	if m.others != nil && o.Return && keeperIndex(o.Servers, o.host()) < member.MaxServers {
 		m.attended = make(chan struct{})
 		go m.attend()
 	}
@@ -351,8 +352,8 @@ func takeOwnPlace(ctx context.Context, o *JoinOptions, s server.Config) (p *plac
 // that is registered in a store now: that of its data, or of its process if it
 // keeps data in memory; 0 if none is registered. It reads the store every time:
 // only the store's present state proves that an earlier incarnation is gone.
-func registeredIn(store member.Store) func(ctx context.Context, server int) (incarnation uint64, err error) {
-	return func(ctx context.Context, server int) (uint64, error) {
+func registeredIn(store member.Store) func(ctx context.Context, server placement.Server) (incarnation uint64, err error) {
+	return func(ctx context.Context, server placement.Server) (uint64, error) {
 		state, err := store.State(ctx)
 		if err != nil || state.Map == nil {
 			return 0, err

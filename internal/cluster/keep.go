@@ -16,6 +16,7 @@ import (
 	"drtmx/internal/clock"
 	"drtmx/internal/datadir"
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/rdma"
 	"drtmx/rdma/multi"
 	"drtmx/server"
@@ -39,7 +40,7 @@ var returnAfter = 2 * time.Second
 
 // keeperIndex is the index with which a host is registered that is a keeper. No data
 // server has it.
-func keeperIndex(size, host int) int { return size + host }
+func keeperIndex(size, host int) placement.Server { return placement.Server(size + host) }
 
 // keeperDir is the directory of the copies of a host without its data server.
 func keeperDir(dir string, host int) string {
@@ -51,7 +52,7 @@ func keeperOf(s *member.State, host int) (member.Registration, bool) {
 	if s == nil || s.Map == nil {
 		return member.Registration{}, false
 	}
-	if own, ok := s.Map.Server(host); !ok || own.Host == host {
+	if own, ok := s.Map.Server(ownServer(host)); !ok || own.Host == host {
 		return member.Registration{}, false
 	}
 	return s.Registered(keeperIndex(s.Map.Size, host))
@@ -97,25 +98,25 @@ type keeping struct {
 // another host has that and the options say so. The host keeps copies meanwhile; kept
 // says so.
 func comeBack(ctx context.Context, o *JoinOptions) (kept bool, err error) {
-	if o.DataDir == "" || o.Replicas <= 1 || keeperIndex(o.Servers, o.Index) >= member.MaxServers {
+	if o.DataDir == "" || o.Replicas <= 1 || keeperIndex(o.Servers, o.host()) >= member.MaxServers {
 		return false, nil
 	}
 	state, err := o.Store.State(ctx)
 	if err != nil || state.Map == nil {
 		return false, err
 	}
-	own := server.ServerDir(o.DataDir, o.Index)
+	own := server.ServerDir(o.DataDir, int(o.Index))
 	if err := finishReturn(o.fs(), o, state.Map); err != nil {
 		return false, err
 	}
 	where, ok := state.Map.Server(o.Index)
-	if !ok || where.Host == o.Index || state.Map.Size != o.Servers || !o.Return {
+	if !ok || where.Host == o.host() || state.Map.Size != o.Servers || !o.Return {
 		return false, nil
 	}
 	if at, err := datadir.ReadPlace(o.fs(), own); err != nil || at.Cluster != 0 && at.Cluster != uint64(state.Map.ID) {
 		return false, err // of another cluster: taking the place will say so
 	}
-	k := &keeping{o: o, own: own, dir: keeperDir(o.DataDir, o.Index)}
+	k := &keeping{o: o, own: own, dir: keeperDir(o.DataDir, o.host())}
 	k.state.Store(state)
 	return true, k.run(ctx)
 }
@@ -143,7 +144,7 @@ func (k *keeping) run(ctx context.Context) (err error) {
 	}
 	if k.keeper, err = server.NewKeeper(server.KeeperConfig{
 		Provider: o.Provider, Addr: o.Addr, Dir: k.dir, FS: o.fs(), SegmentBytes: o.around.segment,
-		Host: o.Index, Servers: o.Servers, Log: o.Log,
+		Host: o.host(), Servers: o.Servers, Log: o.Log,
 	}); err != nil {
 		return err
 	}
@@ -176,7 +177,7 @@ func (k *keeping) take(s *member.State) {
 // register keeps the host registered as a keeper.
 func (k *keeping) register(ctx context.Context, endpoints []member.Endpoint) {
 	self := member.Server{
-		Index: keeperIndex(k.o.Servers, k.o.Index), Instance: member.NewInstance(), Host: k.o.Index, Zone: k.o.Zone, Endpoints: endpoints,
+		Index: keeperIndex(k.o.Servers, k.o.host()), Instance: member.NewInstance(), Host: k.o.host(), Zone: k.o.Zone, Endpoints: endpoints,
 	}
 	for ctx.Err() == nil {
 		l, err := k.o.Store.Join(ctx, self, k.o.Lease)
@@ -209,7 +210,7 @@ func (k *keeping) wait(ctx context.Context, endpoints []member.Endpoint) error {
 		s, now := k.state.Load(), clock.Now()
 		where, _ := s.Map.Server(o.Index)
 		k.say(fmt.Sprintf("data server %d is at host %d; this host keeps copies until the server comes back", o.Index, where.Host))
-		k.read(s.Map.Set(o.Index).Members.Has(s.Map.Copy(o.Index, o.Index)))
+		k.read(s.Map.Set(o.Index).Members.Has(s.Map.Copy(o.Index, o.host())))
 		if now >= next && k.due(s, now) {
 			back, err := k.comeBack(ctx, endpoints)
 			if back {
@@ -247,7 +248,7 @@ func (k *keeping) read(inSync bool) {
 // due reports whether the keeper is to take its data server: nobody has it, the copy
 // here is in sync, and the server is to be here, or no other host takes it.
 func (k *keeping) due(s *member.State, now time.Duration) bool {
-	index := k.o.Index
+	index, host := k.o.Index, k.o.host()
 	if _, alive := s.Registered(index); alive {
 		k.lostAt = 0
 		return false
@@ -255,13 +256,13 @@ func (k *keeping) due(s *member.State, now time.Duration) bool {
 	if k.lostAt == 0 {
 		k.lostAt = now
 	}
-	if !s.Map.Set(index).Members.Has(s.Map.Copy(index, index)) {
+	if !s.Map.Set(index).Members.Has(s.Map.Copy(index, host)) {
 		return false
 	}
 	switch to, ready := goesTo(s, index); {
-	case ready && to == index:
+	case ready && to == host:
 		return true
-	case ready || s.Map.Drains(index):
+	case ready || s.Map.Drains(host):
 		return now-k.lostAt >= returnPatience
 	default:
 		return now-k.lostAt >= takeoverGrace
@@ -289,7 +290,7 @@ func (k *keeping) say(text string) {
 // back reports that it did.
 func (k *keeping) comeBack(ctx context.Context, endpoints []member.Endpoint) (back bool, err error) {
 	o := k.o
-	self := member.Server{Index: o.Index, Instance: member.NewInstance(), Host: o.Index, Zone: o.Zone, Endpoints: endpoints}
+	self := member.Server{Index: o.Index, Instance: member.NewInstance(), Host: o.host(), Zone: o.Zone, Endpoints: endpoints}
 	r := k.reading
 	k.reading = nil // another attempt reads the copy again
 	p := &promotion{ctx: ctx, o: o, copies: k.keeper, reading: r, self: self, prepare: func(dir string, m *member.Map) error {
@@ -346,10 +347,10 @@ func exists(fs vfs.FS, path string) (bool, error) {
 // be interrupted.
 func finishReturn(fs vfs.FS, o *JoinOptions, m *member.Map) error {
 	where, ok := m.Server(o.Index)
-	if !ok || where.Host != o.Index {
+	if !ok || where.Host != o.host() {
 		return nil
 	}
-	own, keep := server.ServerDir(o.DataDir, o.Index), keeperDir(o.DataDir, o.Index)
+	own, keep := server.ServerDir(o.DataDir, int(o.Index)), keeperDir(o.DataDir, o.host())
 	from, former := server.CopyDir(fs, keep, o.Index), own+formerDir
 	_, pending, err := datadir.Read(fs, from)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"drtmx/internal/clock"
 	"drtmx/internal/datadir"
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/internal/vfstest"
 	"drtmx/server"
@@ -266,7 +267,7 @@ func TestKeeperTakesItsServer(t *testing.T) {
 	for i := range 2 {
 		eventually(t, fmt.Sprintf("server %d has a copy at the keeper", i), func() bool {
 			s, err := h.members.Open().State(h.ctx)
-			return err == nil && s.Map.Set(i).Members.Has(s.Map.Copy(i, 0))
+			return err == nil && s.Map.Set(placement.Server(i)).Members.Has(s.Map.Copy(placement.Server(i), 0))
 		})
 	}
 	h.fill(20, 40)
@@ -356,7 +357,7 @@ func idOf(digit string) string { return strings.Repeat(digit, 32) }
 // returning makes the directories of host 1, whose copy of server 1 is named by the map.
 func returning(t *testing.T, fs vfs.FS, lost bool) (*JoinOptions, *member.Map) {
 	t.Helper()
-	id := func(digit string, index int) datadir.Identity {
+	id := func(digit string, index placement.Server) datadir.Identity {
 		return datadir.Identity{Format: datadir.Format, ID: idOf(digit), Incarnation: 5, Server: index, Servers: 3, Partitions: 3, Catalog: []byte("{}")}
 	}
 	var errs []error

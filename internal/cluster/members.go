@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma/multi"
 )
@@ -52,8 +53,8 @@ type following struct {
 	mu struct {
 		sync.Mutex
 		newest *member.Map
-		index  map[string]int // by address that a server has or had
-		err    error          // of the store; nil once it answers again
+		index  map[string]placement.Server // by address that a server has or had
+		err    error                       // of the store; nil once it answers again
 		led    *multi.Provider
 		news   chan struct{} // closed and replaced with every state or error
 	}
@@ -63,7 +64,7 @@ type following struct {
 func follow(store member.Store, changed func(*member.State), failed func(error)) *following {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &following{store: store, end: cancel, done: make(chan struct{}), changed: changed, failed: failed}
-	f.mu.index, f.mu.news = map[string]int{}, make(chan struct{})
+	f.mu.index, f.mu.news = map[string]placement.Server{}, make(chan struct{})
 	go func() {
 		defer close(f.done)
 		// Follow ends with close, or when the store is closed or replaced. The
@@ -173,8 +174,8 @@ func (f *following) resolve(addr string) string {
 // complete waits for a map that names all servers, of the given epoch or a later
 // one. progress, which may be nil, is called with each incomplete map. The error
 // names the servers that are missing, and wraps the context's or the store's.
-func (f *following) complete(ctx context.Context, from member.Epoch, progress func(*member.Map)) (*member.Map, error) {
-	var last member.Epoch
+func (f *following) complete(ctx context.Context, from member.MapEpoch, progress func(*member.Map)) (*member.Map, error) {
+	var last member.MapEpoch
 	for {
 		f.mu.Lock()
 		m, err, news := f.mu.newest, f.mu.err, f.mu.news
@@ -202,7 +203,7 @@ func (f *following) complete(ctx context.Context, from member.Epoch, progress fu
 // missing says which servers have not joined.
 func missing(m *member.Map) string {
 	var absent []string
-	for i := range m.Size {
+	for i := range placement.Server(m.Size) {
 		if _, ok := m.Server(i); !ok {
 			absent = append(absent, fmt.Sprint(i))
 		}
@@ -310,7 +311,7 @@ func askUntilServed(ctx context.Context, store member.Store, f *multi.Provider, 
 // registered is the number of data servers of so many that are registered.
 func registered(s *member.State, servers int) (n int) {
 	for i := range s.Alive {
-		if s.Alive[i].Index < servers { // not a keeper
+		if int(s.Alive[i].Index) < servers { // not a keeper
 			n++
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/rdma/multi"
 	"drtmx/server"
@@ -24,7 +25,7 @@ func joinAt(t testing.TB, ctx context.Context, members *member.Local, n, i int, 
 	}
 	store := members.Open()
 	m, err := Join(ctx, JoinOptions{
-		Size: Size{Servers: n}, Index: i, Store: store, Addr: multi.Address{TCP: host}.String(), Lease: time.Second,
+		Size: Size{Servers: n}, Index: placement.Server(i), Store: store, Addr: multi.Address{TCP: host}.String(), Lease: time.Second,
 		Provider: f, Workload: Workload{Catalog: trialCatalog(t)}, MemoryBytes: 256 << 20,
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/rdma/multi"
 )
 
@@ -32,22 +33,28 @@ func longer(pause time.Duration) time.Duration {
 	return min(max(2*pause, movePause), movePauseMax)
 }
 
+// ownHost is the host that was started for a data server: it has the same number.
+func ownHost(server placement.Server) int { return int(server) }
+
+// ownServer is the data server for which a host was started.
+func ownServer(host int) placement.Server { return placement.Server(host) }
+
 // aim is the host at which a server is to be. All hosts find the same one in the same
 // state; if they know different states, a host that has a copy in sync takes the server
 // by the rules of takeovers, and it goes on from there.
-func aim(s *member.State, server int) int {
+func aim(s *member.State, server placement.Server) int {
 	m := s.Map
 	where, _ := m.Server(server)
-	if where.Host != server && len(besides(m, server)) > 0 {
+	if own := ownHost(server); where.Host != own && len(besides(m, own)) > 0 {
 		// What else its own host has runs there only beside it, and may be nowhere else.
-		return server
+		return own
 	}
 	wish := m.Wish(server)
 	if !m.Drains(wish) && (wish == where.Host || !m.Drains(where.Host) || canRun(s, server, wish)) {
 		return wish
 	}
 	// A host whose own server is to leave is to be rid of others before.
-	if !m.Drains(where.Host) && (where.Host == server || lodges(m, where.Host)) {
+	if !m.Drains(where.Host) && (where.Host == ownHost(server) || lodges(m, where.Host)) {
 		return where.Host
 	}
 	if host, ok := refuge(s, server, lodges); ok {
@@ -67,7 +74,7 @@ func aim(s *member.State, server int) int {
 
 // refuge is the next host after that of a server that suits it, and can run it now. One
 // with a copy in sync comes first.
-func refuge(s *member.State, server int, suits func(m *member.Map, host int) bool) (host int, found bool) {
+func refuge(s *member.State, server placement.Server, suits func(m *member.Map, host int) bool) (host int, found bool) {
 	m := s.Map
 	where, _ := m.Server(server)
 	for k := 1; k < m.Size; k++ {
@@ -89,25 +96,25 @@ func refuge(s *member.State, server int, suits func(m *member.Map, host int) boo
 // lodges reports whether a host is one for servers of drained hosts: it is not drained,
 // and its own server is not to be elsewhere.
 func lodges(m *member.Map, host int) bool {
-	wish := m.Wish(host)
+	wish := m.Wish(ownServer(host))
 	return !m.Drains(host) && (wish == host || m.Drains(wish))
 }
 
 // canRun reports whether a host can run a server now that is not there: the host's own
 // server is there, or the server is its own, and the host is a keeper.
-func canRun(s *member.State, server, host int) bool {
-	if host == server {
+func canRun(s *member.State, server placement.Server, host int) bool {
+	if host == ownHost(server) {
 		_, ok := keeperOf(s, host)
 		return ok
 	}
-	own, ok := s.Map.Server(host)
-	r, alive := s.Registered(host)
+	own, ok := s.Map.Server(ownServer(host))
+	r, alive := s.Registered(ownServer(host))
 	return ok && own.Host == host && alive && r.Instance == own.Instance
 }
 
 // goesTo returns the host at which a server is to be, if it is not there, and reports
 // whether that host can take it now: it runs, and has a copy in sync.
-func goesTo(s *member.State, server int) (host int, ready bool) {
+func goesTo(s *member.State, server placement.Server) (host int, ready bool) {
 	to := aim(s, server)
 	where, ok := s.Map.Server(server)
 	if !ok || to == where.Host || !canRun(s, server, to) {
@@ -147,7 +154,7 @@ func (p *place) compare(was, now *member.State) {
 	for host := range now.Map.Size {
 		_, kept := keeperOf(was, host)
 		_, keeps := keeperOf(now, host)
-		switch own, ok := now.Map.Server(host); {
+		switch own, ok := now.Map.Server(ownServer(host)); {
 		case keeps, ok && own.Host == host:
 			p.ended[host].Store(false)
 		case kept:
@@ -229,7 +236,7 @@ func (m *Member) attend() {
 		case <-news:
 		case <-tick.C:
 			if err := m.broken(); err != nil {
-				m.o.Log.Error("the host ends, so that another one has what it cannot write", "host", m.o.Index, "error", err)
+				m.o.Log.Error("the host ends, so that another one has what it cannot write", "host", m.o.host(), "error", err)
 				m.fail(err)
 				return
 			}
@@ -305,7 +312,7 @@ func (m *Member) due() (to int, due bool) {
 			return false
 		}
 		for _, o := range s.Map.Servers {
-			if o.Index != own && o.Host == own { // a keeper does not run others
+			if o.Index != own && o.Host == ownHost(own) { // a keeper does not run others
 				return false
 			}
 		}
@@ -339,7 +346,7 @@ func (m *Member) due() (to int, due bool) {
 // is back, and runs it again. An error is the end of the member.
 func (m *Member) move(to int) error {
 	o := &m.o
-	o.Log.Warn("data server goes to another host, which has a copy in sync", "server", o.Index, "host", o.Index, "to", to)
+	o.Log.Warn("data server goes to another host, which has a copy in sync", "server", o.Index, "host", o.host(), "to", to)
 	if err := m.halt(false); err != nil {
 		return err
 	}
@@ -389,9 +396,9 @@ func (m *Member) awaitTaken(to int) (taken bool, err error) {
 			return true
 		}
 		where, _ := s.Map.Server(m.o.Index)
-		taken = where.Host != m.o.Index
+		taken = where.Host != m.o.host()
 		_, held := s.Registered(m.o.Index)
-		_, there := s.Registered(to)
+		_, there := s.Registered(ownServer(to))
 		return taken || !held && !there
 	})
 	if err != nil && m.life.Err() == nil && ctx.Err() != nil {

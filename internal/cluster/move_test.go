@@ -10,6 +10,7 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/server"
 )
@@ -23,7 +24,7 @@ func startMovable(t *testing.T, n int) *hostsOf {
 // move moves a server and waits until it serves there.
 func (h *hostsOf) move(server, to int) {
 	h.t.Helper()
-	if _, err := h.cluster.Move(h.ctx, server, to); err != nil {
+	if _, err := h.cluster.Move(h.ctx, placement.Server(server), to); err != nil {
 		h.t.Fatal(err)
 	}
 	h.settle(server, to)
@@ -31,7 +32,7 @@ func (h *hostsOf) move(server, to int) {
 
 func (h *hostsOf) settle(server, to int) {
 	h.t.Helper()
-	w, err := h.cluster.Settle(h.ctx, server)
+	w, err := h.cluster.Settle(h.ctx, placement.Server(server))
 	if err != nil || w.Host != to {
 		h.t.Fatalf("%+v, %v: server %d is not at host %d", w, err, server, to)
 	}
@@ -72,11 +73,11 @@ func TestMoveThereAndBack(t *testing.T) {
 
 // TestMovesThatAreRefused: a move that cannot be made is refused, and leaves no wish.
 func TestMovesThatAreRefused(t *testing.T) {
-	m := &member.Map{Epoch: 9, ID: 7, Size: 4, Primaries: []int{0, 1, 2, 3, 1}}
+	m := &member.Map{Epoch: 9, ID: 7, Size: 4, Placement: placement.Spread(5, 4)}
 	s := &member.State{Revision: 1, Map: m}
-	register := func(index, host int) {
+	register := func(index placement.Server, host int) {
 		e := member.Server{Index: index, Instance: member.Instance(100 + index), Host: host, Endpoints: []member.Endpoint{{Fabric: "tcp", Addr: "a:1"}}}
-		if index < m.Size {
+		if int(index) < m.Size {
 			m.Put(e)
 		}
 		s.Alive = append(s.Alive, member.Registration{Server: e})
@@ -87,12 +88,13 @@ func TestMovesThatAreRefused(t *testing.T) {
 	register(keeperIndex(4, 1), 1)
 	m.Put(member.Server{Index: 3, Instance: 9, Host: 3, Endpoints: []member.Endpoint{{Fabric: "tcp", Addr: "d:1"}}}) // it does not run
 	for i := range 4 {
-		m.Sets = append(m.Sets, member.ServerSet{Server: i})
+		m.Sets = append(m.Sets, member.ServerSet{Server: placement.Server(i)})
 		m.Sets[i].Members = 3
 	}
 	for _, c := range []struct {
-		server, to int
-		want       string
+		server placement.Server
+		to     int
+		want   string
 	}{
 		{4, 0, "cluster: no move: data server 4: want 0 to 3, a data server of this cluster"},
 		{-1, 0, "cluster: no move: data server -1: want 0 to 3, a data server of this cluster"},
@@ -129,13 +131,13 @@ func TestAim(t *testing.T) {
 	build := func() *member.State {
 		s := &member.State{Map: &member.Map{Size: 4}}
 		for i := range 4 {
-			e := member.Server{Index: i, Instance: member.Instance(i + 1), Host: i}
+			e := member.Server{Index: placement.Server(i), Instance: member.Instance(i + 1), Host: i}
 			s.Map.Put(e)
 			s.Alive = append(s.Alive, member.Registration{Server: e})
 		}
 		return s
 	}
-	members := func(s *member.State, server int, hosts ...int) {
+	members := func(s *member.State, server placement.Server, hosts ...int) {
 		set := s.Map.Set(server)
 		for _, host := range hosts {
 			set.Members = set.Members.With(s.Map.Copy(server, host))
@@ -239,7 +241,7 @@ func (h *hostsOf) watchSets() *fewest {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for i := range f.n {
-			f.n[i] = min(f.n[i], bits.OnesCount8(uint8(m.Set(i).Members)))
+			f.n[i] = min(f.n[i], bits.OnesCount8(uint8(m.Set(placement.Server(i)).Members)))
 		}
 	}
 	for _, s := range h.stores {
@@ -308,7 +310,7 @@ func TestDrain(t *testing.T) {
 	if err := h.cluster.Undrain(h.ctx, 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.cluster.Whole(h.ctx, map[int]int{0: 2, 1: 2, 2: 2}); err != nil {
+	if err := h.cluster.Whole(h.ctx, map[placement.Server]int{0: 2, 1: 2, 2: 2}); err != nil {
 		t.Fatal(err)
 	}
 	back()

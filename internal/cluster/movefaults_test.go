@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 )
 
@@ -106,7 +107,7 @@ func (s lostStore) Watch(ctx context.Context, after member.Revision) (*member.St
 	return s.Store.Watch(ctx, after)
 }
 
-func (s lostStore) Swap(ctx context.Context, expected member.Epoch, next *member.Map) error {
+func (s lostStore) Swap(ctx context.Context, expected member.MapEpoch, next *member.Map) error {
 	if s.away.Load() {
 		return member.ErrUnreachable
 	}
@@ -173,14 +174,14 @@ func TestMovesThatContradict(t *testing.T) {
 	w := h.write(2)
 	w.goOn()
 	for _, m := range [][2]int{{0, 1}, {1, 2}, {1, 0}, {0, 2}} {
-		if _, err := h.cluster.Move(h.ctx, m[0], m[1]); err != nil && !errors.Is(err, ErrMove) {
+		if _, err := h.cluster.Move(h.ctx, placement.Server(m[0]), m[1]); err != nil && !errors.Is(err, ErrMove) {
 			t.Fatal(err)
 		}
 	}
 	w.goOn()
 	for _, server := range []int{0, 1, 0, 1} { // one may wait for the other
 		if _, err := member.Change(h.ctx, h.members.Open(), func(m *member.Map) (*member.Map, error) {
-			if !m.PutWish(server, server) {
+			if !m.PutWish(placement.Server(server), server) {
 				return nil, nil
 			}
 			return m, nil
@@ -303,7 +304,7 @@ func TestOnlyDataAtADrainedHost(t *testing.T) {
 	h.hosts[2].others.copies.TakeCopiesAgain(0)
 	eventually(t, "host 1 is empty", func() bool { return h.at(0) == 2 && h.at(1) == 2 })
 	for i := range 2 { // the host of one does not run, that of the other is drained
-		if w, err := h.cluster.Serves(h.ctx, i); err != nil || w.Host != 2 {
+		if w, err := h.cluster.Serves(h.ctx, placement.Server(i)); err != nil || w.Host != 2 {
 			t.Errorf("%+v, %v: server %d is not served at host 2", w, err, i)
 		}
 	}
@@ -399,7 +400,7 @@ func TestMovesAtRandom(t *testing.T) {
 		switch what := rng.IntN(4); what {
 		case 0, 1:
 			did = append(did, fmt.Sprintf("move %d to %d", server, host))
-			_, err = h.cluster.Move(h.ctx, server, host)
+			_, err = h.cluster.Move(h.ctx, placement.Server(server), host)
 		case 2:
 			did = append(did, fmt.Sprintf("drain %d", host))
 			if _, err = h.cluster.Drain(h.ctx, host); err == nil {

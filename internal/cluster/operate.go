@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"drtmx/internal/datadir"
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/rdma/multi"
 	"drtmx/server"
 )
@@ -41,38 +43,34 @@ func (c *Cluster) hosted(ctx context.Context) (*member.State, error) {
 
 // Where is where a data server is, and is to be.
 type Where struct {
-	Server     int   `json:"server"`
-	Partitions []int `json:"partitions"`
-	Host       int   `json:"host"` // where it is
-	To         int   `json:"to"`   // where it is to be
+	Server     placement.Server      `json:"server"`
+	Partitions []placement.Partition `json:"partitions"`
+	Host       int                   `json:"host"` // where it is
+	To         int                   `json:"to"`   // where it is to be
 }
 
-func whereIs(s *member.State, server int) Where {
+func whereIs(s *member.State, server placement.Server) Where {
 	now, _ := s.Map.Server(server)
-	w := Where{Server: server, Partitions: []int{}, Host: now.Host, To: aim(s, server)}
-	for p, at := range s.Map.Primaries {
-		if at == server {
-			w.Partitions = append(w.Partitions, p)
-		}
-	}
-	return w
+	partitions := slices.AppendSeq([]placement.Partition{}, s.Map.Placement.Of(server))
+	return Where{Server: server, Partitions: partitions, Host: now.Host, To: aim(s, server)}
 }
 
 // ServerOf returns the data server that has a partition.
-func (c *Cluster) ServerOf(ctx context.Context, partition int) (int, error) {
+func (c *Cluster) ServerOf(ctx context.Context, partition placement.Partition) (placement.Server, error) {
 	s, err := c.hosted(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if partition < 0 || partition >= len(s.Map.Primaries) {
-		return 0, noMove("partition %d: want 0 to %d, a partition of this cluster", partition, len(s.Map.Primaries)-1)
+	server, ok := s.Map.Placement.Primary(partition)
+	if !ok {
+		return 0, noMove("partition %d: want 0 to %d, a partition of this cluster", partition, s.Map.Placement.Partitions()-1)
 	}
-	return s.Map.Primaries[partition], nil
+	return server, nil
 }
 
 // Move notes that a data server is to be at a host. The hosts then move it: Settle waits
 // for that. A move that cannot be made is refused with ErrMove, and nothing is noted.
-func (c *Cluster) Move(ctx context.Context, server, to int) (Where, error) {
+func (c *Cluster) Move(ctx context.Context, server placement.Server, to int) (Where, error) {
 	s, err := c.hosted(ctx)
 	if err != nil {
 		return Where{}, err
@@ -102,11 +100,11 @@ func drained(host int) error {
 }
 
 // checkMove refuses a move that cannot be made now.
-func checkMove(s *member.State, server, to int) error {
+func checkMove(s *member.State, server placement.Server, to int) error {
 	m := s.Map
 	where, ok := m.Server(server)
 	switch {
-	case !ok || server >= m.Size:
+	case !ok || int(server) >= m.Size:
 		return noMove("data server %d: want 0 to %d, a data server of this cluster", server, m.Size-1)
 	case to < 0 || to >= m.Size:
 		return noMove("host %d: want 0 to %d, a host of this cluster", to, m.Size-1)
@@ -124,17 +122,17 @@ func checkMove(s *member.State, server, to int) error {
 	if m.Copy(server, to) < 0 {
 		return noMove("host %d cannot keep a copy of data server %d, which is at host %d: want one of the hosts after that, or host %d", to, server, where.Host, server)
 	}
-	if to == server && m.Wish(server) != server {
+	if own := ownHost(server); to == own && m.Wish(server) != own {
 		return nil // the wish is taken back
 	}
 	if !canRun(s, server, to) {
 		if _, ok := keeperOf(s, to); ok {
-			own, _ := m.Server(to)
+			own, _ := m.Server(ownServer(to))
 			return noMove("host %d keeps copies only, while its own data server is at host %d: want that back first", to, own.Host)
 		}
 		return noMove("host %d does not run: want one of %s", to, listed(runningHosts(s)))
 	}
-	if others := besides(m, server); server == where.Host && len(others) > 0 {
+	if others := besides(m, where.Host); ownHost(server) == where.Host && len(others) > 0 {
 		return noMove("host %d also has data server %s: want those moved before its own", where.Host, listed(others))
 	}
 	return nil
@@ -144,8 +142,8 @@ func checkMove(s *member.State, server, to int) error {
 func runningHosts(s *member.State) (all []int) {
 	for host := range s.Map.Size {
 		_, keeps := keeperOf(s, host)
-		own, ok := s.Map.Server(host)
-		if _, alive := s.Registered(host); keeps || ok && alive && own.Host == host {
+		own, ok := s.Map.Server(ownServer(host))
+		if _, alive := s.Registered(ownServer(host)); keeps || ok && alive && own.Host == host {
 			all = append(all, host)
 		}
 	}
@@ -153,16 +151,16 @@ func runningHosts(s *member.State) (all []int) {
 }
 
 // besides are the data servers at the host of a number, but for its own.
-func besides(m *member.Map, host int) (all []int) {
+func besides(m *member.Map, host int) (all []placement.Server) {
 	for _, s := range m.Servers {
-		if s.Host == host && s.Index != host {
+		if s.Host == host && s.Index != ownServer(host) {
 			all = append(all, s.Index)
 		}
 	}
 	return all
 }
 
-func listed(numbers []int) string {
+func listed[T ~int](numbers []T) string {
 	if len(numbers) == 0 {
 		return "none"
 	}
@@ -174,17 +172,17 @@ const settlePause = 20 * time.Millisecond
 
 // Settle waits until a data server is where it is to be, and serves. The error tells
 // what it waited for.
-func (c *Cluster) Settle(ctx context.Context, server int) (Where, error) {
+func (c *Cluster) Settle(ctx context.Context, server placement.Server) (Where, error) {
 	return c.served(ctx, server, func(w Where) bool { return w.Host == w.To })
 }
 
 // Serves waits until a data server serves, wherever it is.
-func (c *Cluster) Serves(ctx context.Context, server int) (Where, error) {
+func (c *Cluster) Serves(ctx context.Context, server placement.Server) (Where, error) {
 	return c.served(ctx, server, func(Where) bool { return true })
 }
 
 // served waits until a data server serves where it may be.
-func (c *Cluster) served(ctx context.Context, server int, may func(Where) bool) (Where, error) {
+func (c *Cluster) served(ctx context.Context, server placement.Server, may func(Where) bool) (Where, error) {
 	var w Where
 	reason := ""
 	s, err := member.WaitFor(ctx, c.store, func(s *member.State) bool {
@@ -240,7 +238,7 @@ func pending(s *member.State, w Where) string {
 	if !s.Map.Set(w.Server).Members.Has(s.Map.Copy(w.Server, w.To)) {
 		return fmt.Sprintf("the copy at host %d is not in sync yet", w.To)
 	}
-	if w.Server == w.Host && len(besides(s.Map, w.Host)) > 0 {
+	if ownHost(w.Server) == w.Host && len(besides(s.Map, w.Host)) > 0 {
 		return fmt.Sprintf("host %d also has data server %s", w.Host, listed(besides(s.Map, w.Host)))
 	}
 	return "it is about to go"
@@ -368,7 +366,7 @@ func holds(s *member.State, host int) string {
 
 // Whole waits until all data servers are where they are to be, and as many copies of
 // each are in sync as there were. The error tells what it waited for.
-func (c *Cluster) Whole(ctx context.Context, copies map[int]int) error {
+func (c *Cluster) Whole(ctx context.Context, copies map[placement.Server]int) error {
 	reason := ""
 	s, err := member.WaitFor(ctx, c.store, func(s *member.State) bool {
 		if s.Map == nil {
@@ -407,12 +405,12 @@ func (c *Cluster) Whole(ctx context.Context, copies map[int]int) error {
 
 // InSync returns how many copies of each data server's data are in sync, its own
 // included.
-func (c *Cluster) InSync(ctx context.Context) (map[int]int, error) {
+func (c *Cluster) InSync(ctx context.Context) (map[placement.Server]int, error) {
 	s, err := c.hosted(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all := map[int]int{}
+	all := map[placement.Server]int{}
 	for _, server := range s.Map.Servers {
 		all[server.Index] = bits.OnesCount8(uint8(s.Map.Set(server.Index).Members))
 	}
@@ -487,7 +485,7 @@ func ZoneOf(s *member.State, host int) string {
 	if k, ok := keeperOf(s, host); ok {
 		return k.Zone
 	}
-	if own, ok := s.Map.Server(host); ok && own.Host == host {
+	if own, ok := s.Map.Server(ownServer(host)); ok && own.Host == host {
 		return own.Zone
 	}
 	return ""

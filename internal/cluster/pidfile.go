@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"drtmx/internal/placement"
 )
 
 // pidFile is held, by a lock, for as long as its data server's process lives,
@@ -22,10 +24,12 @@ type pidFile struct {
 // leave removes.
 const madeFile = "made"
 
-func pidPath(dir string, index int) string { return filepath.Join(dir, fmt.Sprintf("s%d.pid", index)) }
+func pidPath(dir string, index placement.Server) string {
+	return filepath.Join(dir, fmt.Sprintf("s%d.pid", index))
+}
 
 // takePID makes a data server's pid file and holds it.
-func takePID(dir string, index int) (*pidFile, error) {
+func takePID(dir string, index placement.Server) (*pidFile, error) {
 	p := &pidFile{dir: dir}
 	path := pidPath(dir, index)
 	for try := 0; ; try++ {

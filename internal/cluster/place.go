@@ -60,8 +60,8 @@ type place struct {
 	mu struct {
 		sync.Mutex
 		lease    member.Lease
-		admitted member.Epoch // in which the map has named this instance; 0: not yet
-		deposed  error        // why lost was closed
+		admitted member.MapEpoch // in which the map has named this instance; 0: not yet
+		deposed  error           // why lost was closed
 	}
 }
 
@@ -274,8 +274,8 @@ func (p *place) keeps(host int) bool {
 	if _, ok := keeperOf(s, host); ok {
 		return true
 	}
-	own, ok := s.Map.Server(host)
-	r, alive := s.Registered(host)
+	own, ok := s.Map.Server(ownServer(host))
+	r, alive := s.Registered(ownServer(host))
 	return ok && own.Host == host && alive && r.Instance == own.Instance
 }
 

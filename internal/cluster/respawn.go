@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"drtmx/internal/placement"
 )
 
 // errNoChild says that data servers are not processes of this one.
@@ -13,7 +15,7 @@ var errNoChild = errors.New("it is no process that this one has started")
 
 // KillServer ends a data server of a child process with SIGKILL and waits for its
 // end, which is not a loss of the cluster. StartServer starts it again.
-func (c *Cluster) KillServer(i int) error {
+func (c *Cluster) KillServer(i placement.Server) error {
 	if c.family == nil {
 		return fmt.Errorf("%w: data server %d: %w", ErrOptions, i, errNoChild)
 	}
@@ -26,7 +28,7 @@ func (c *Cluster) KillServer(i int) error {
 
 // endServer makes a data server of a child process stop, and waits for its end. One that
 // does not stop in time is killed.
-func (c *Cluster) endServer(i int) error {
+func (c *Cluster) endServer(i placement.Server) error {
 	ch := c.family.child(i)
 	ch.expected.Store(true)
 	_ = ch.lifeline.Close()
@@ -39,11 +41,13 @@ func (c *Cluster) endServer(i int) error {
 
 // StartServer starts a data server that KillServer has ended, and returns when it
 // serves. If ctx ends before, the data server is killed again.
-func (c *Cluster) StartServer(ctx context.Context, i int) error { return c.startServer(ctx, i, nil) }
+func (c *Cluster) StartServer(ctx context.Context, i placement.Server) error {
+	return c.startServer(ctx, i, nil)
+}
 
 // startServer is StartServer, for a host that may keep copies before it serves; keeps
 // is then called.
-func (c *Cluster) startServer(ctx context.Context, i int, keeps func()) error {
+func (c *Cluster) startServer(ctx context.Context, i placement.Server, keeps func()) error {
 	f := c.family
 	if f == nil {
 		return fmt.Errorf("%w: data server %d: %w", ErrOptions, i, errNoChild)
@@ -120,7 +124,7 @@ func (c *Cluster) watch(ch *child) {
 		switch {
 		case ch.expected.Load():
 		case c.family.opts.ended != nil:
-			c.family.opts.ended(ch.index, ch.death())
+			c.family.opts.ended(ownHost(ch.index), ch.death())
 		default:
 			c.fail(ch.death(), ch.stderr.bytes())
 		}
@@ -137,7 +141,7 @@ func (ch *child) bury() {
 	}
 }
 
-func (f *family) child(i int) *child {
+func (f *family) child(i placement.Server) *child {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.children[i]

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/rdma/multi"
 	"drtmx/tables"
 	"drtmx/txn"
@@ -37,7 +38,7 @@ func memberMain(args []string) {
 		}
 		hosts := strings.Split(args[2], ",")
 		_, err = Join(ctx, JoinOptions{
-			Size: Size{Servers: len(hosts)}, Index: index, Addrs: MemberAddrs(len(hosts), []string{multi.TCP}, "", hosts),
+			Size: Size{Servers: len(hosts)}, Index: placement.Server(index), Addrs: MemberAddrs(len(hosts), []string{multi.TCP}, "", hosts),
 			Dir: args[1], Provider: f, Workload: Workload{Catalog: catalog}, MemoryBytes: 256 << 20,
 		})
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 )
 
@@ -12,7 +13,7 @@ import (
 type storeSets struct{ store member.Store }
 
 // Set implements server.Sets.
-func (s storeSets) Set(ctx context.Context, server int) (replica.Set, error) {
+func (s storeSets) Set(ctx context.Context, server placement.Server) (replica.Set, error) {
 	state, err := s.store.State(ctx)
 	if err != nil || state.Map == nil {
 		return replica.Set{}, err
@@ -21,7 +22,7 @@ func (s storeSets) Set(ctx context.Context, server int) (replica.Set, error) {
 }
 
 // SwapSet implements server.Sets.
-func (s storeSets) SwapSet(ctx context.Context, server int, from, to replica.Set) (replica.Set, error) {
+func (s storeSets) SwapSet(ctx context.Context, server placement.Server, from, to replica.Set) (replica.Set, error) {
 	m, err := member.Change(ctx, s.store, func(m *member.Map) (*member.Map, error) {
 		if m == nil {
 			return nil, fmt.Errorf("%w: the store has no map", member.ErrNoCluster)

@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/rdma/multi"
 	"drtmx/server"
 )
@@ -19,7 +20,7 @@ type Machine struct {
 	SegmentBytes int64                // size of the files of a keeper's logs
 	// Beside returns an address for a data server that the host takes over, and the
 	// provider with which it listens there.
-	Beside func(server int) (addr string, p *multi.Provider, err error)
+	Beside func(server placement.Server) (addr string, p *multi.Provider, err error)
 }
 
 // RunOn makes a host run on a simulated machine.

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/rdma"
 	"drtmx/rdma/multi"
 	"drtmx/server"
@@ -38,10 +39,10 @@ type StartOptions struct {
 	Log Log
 	// Recovered, if set, is called for each data server that has recovered data,
 	// before Start returns.
-	Recovered func(server int, r *stats.Recovery)
+	Recovered func(server placement.Server, r *stats.Recovery)
 	// Recovering, if set, is called now and then while data servers recover, for
 	// several of them at the same time.
-	Recovering func(server int, r stats.Recovering)
+	Recovering func(server placement.Server, r stats.Recovering)
 	// Debug, if set, are the sockets, by server, on which child processes
 	// serve RunChild's debug, such as profiles.
 	Debug []string
@@ -67,10 +68,10 @@ type StartOptions struct {
 	// Hosts, if set, makes the data servers hosts. It needs a Dir and a DataDir.
 	Hosts *Hosts
 
-	members *member.Location             // of hosts, for child processes
-	ended   func(server int, why error)  // of hosts: instead of a loss
-	keeps   func(server int, keeps bool) // of hosts: its server has gone to another host, or is back
-	lenient bool                         // of hosts: one of them that starts is enough
+	members *member.Location           // of hosts, for child processes
+	ended   func(host int, why error)  // of hosts: instead of a loss
+	keeps   func(host int, keeps bool) // of hosts: its server has gone to another host, or is back
+	lenient bool                       // of hosts: one of them that starts is enough
 
 	patience time.Duration // a test's: instead of startTimeout
 }
@@ -136,7 +137,7 @@ func startHere(o StartOptions) (*Cluster, error) {
 		}
 		return errors.Join(errs...)
 	}
-	for i := range addrs {
+	for i := range placement.Server(len(addrs)) {
 		cfg := serverConfig(o.Workload, o.Size, i, addrs)
 		cfg.Provider = o.Provider
 		if o.Recovering != nil {
@@ -168,14 +169,14 @@ type dataServer interface {
 }
 
 // serverConfig is that of one data server, without its provider.
-func serverConfig(w Workload, size Size, index int, addrs []string) server.Config {
+func serverConfig(w Workload, size Size, self placement.Server, addrs []string) server.Config {
 	c := server.Config{
-		Index: index, Addrs: addrs, Partitions: size.Partitions, MemoryBytes: size.PartitionBytes, Family: size.Models,
+		Index: int(self), Addrs: addrs, Partitions: size.Partitions, MemoryBytes: size.PartitionBytes, Family: size.Models,
 		Retain: size.Retain, RetainBytes: size.RetainBytes,
 		Catalog: w.Catalog, Procedures: w.Procedures,
 	}
 	if size.DataDir != "" {
-		c.Durability, c.Dir = server.Disk, server.ServerDir(size.DataDir, index)
+		c.Durability, c.Dir = server.Disk, server.ServerDir(size.DataDir, int(self))
 		c.CheckpointBytes = int64(size.CheckpointBytes)
 		c.MinInSync = size.MinInSync
 		c.Replicas, c.Sets = size.Replicas, server.FileSets(vfs.Default, size.DataDir)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"drtmx/internal/placement"
 	"drtmx/rdma/multi"
 )
 
@@ -76,7 +77,7 @@ func (o *StartOptions) server(i int) (s ServerInfo) {
 	for _, name := range fabrics {
 		switch name {
 		case multi.Shm:
-			s.Socket = socketName(i)
+			s.Socket = socketName(placement.Server(i))
 		case multi.TCP:
 			s.Addr = o.Addrs[i]
 		case multi.Verbs:

@@ -14,6 +14,7 @@ import (
 	"drtmx/internal/clock"
 	"drtmx/internal/datadir"
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/rdma"
 	"drtmx/rdma/multi"
@@ -46,16 +47,16 @@ const (
 const HomesDir = "homes"
 
 // homeDir is the directory of a server that a host has taken over.
-func homeDir(host string, server int) string {
+func homeDir(host string, server placement.Server) string {
 	return vfs.Default.PathJoin(host, HomesDir, fmt.Sprintf("server-%d", server))
 }
 
 // copies is the part of a data server that keeps the copies of others.
 type copies interface {
-	ReadCopy(home int) (server.CopyRead, error)
-	QuietCopy(home int) (d time.Duration, ok bool)
-	YieldCopy(home int) (dir string, made datadir.Copy, err error)
-	TakeCopiesAgain(home int)
+	ReadCopy(home placement.Server) (server.CopyRead, error)
+	QuietCopy(home placement.Server) (d time.Duration, ok bool)
+	YieldCopy(home placement.Server) (dir string, made datadir.Copy, err error)
+	TakeCopiesAgain(home placement.Server)
 }
 
 // takeovers are the servers that a host has taken over, and those that it may.
@@ -70,7 +71,7 @@ type takeovers struct {
 
 	mu struct {
 		sync.Mutex
-		homes map[int]*home
+		homes map[placement.Server]*home
 		rests bool // nothing is begun: see rest
 	}
 }
@@ -97,7 +98,7 @@ type reading struct {
 }
 
 // readCopy begins to read the copy of a data server.
-func readCopy(c copies, server int) *reading {
+func readCopy(c copies, server placement.Server) *reading {
 	r := &reading{done: make(chan struct{})}
 	go func() {
 		defer close(r.done)
@@ -123,7 +124,7 @@ func (r *reading) wait(ctx context.Context) (server.CopyRead, error) {
 func watchOthers(o *JoinOptions, p *place, c copies) *takeovers {
 	t := &takeovers{o: o, dir: p.config.Dir, place: p, copies: c}
 	t.ended, t.end = context.WithCancel(context.Background())
-	t.mu.homes = map[int]*home{}
+	t.mu.homes = map[placement.Server]*home{}
 	t.wg.Go(t.run)
 	return t
 }
@@ -164,7 +165,7 @@ func (t *takeovers) run() {
 }
 
 // look begins to take a server over if that is to be done.
-func (t *takeovers) look(s *member.State, server int) {
+func (t *takeovers) look(s *member.State, server placement.Server) {
 	if server == t.o.Index {
 		return
 	}
@@ -263,7 +264,7 @@ func grace(quiet time.Duration, known bool) time.Duration {
 // giveBack ends a server when the host where it is to be can take it: that is its own
 // host, which is there again and has had a copy in sync for some time, or the one where
 // an operator wants it. That host takes it over. The lock is held.
-func (t *takeovers) giveBack(s *member.State, server int, h *home, now time.Duration) {
+func (t *takeovers) giveBack(s *member.State, server placement.Server, h *home, now time.Duration) {
 	to, ready := goesTo(s, server)
 	if !ready {
 		h.readyAt = 0
@@ -286,7 +287,7 @@ func (t *takeovers) giveBack(s *member.State, server int, h *home, now time.Dura
 }
 
 // attempt runs fn, which is about one server. The lock is held.
-func (t *takeovers) attempt(server int, h *home, fn func() error) {
+func (t *takeovers) attempt(server placement.Server, h *home, fn func() error) {
 	h.busy = true
 	t.wg.Go(func() {
 		err := fn()
@@ -306,7 +307,7 @@ func (t *takeovers) attempt(server int, h *home, fn func() error) {
 var errTakeover = errors.New("cluster: the copy cannot take the place of its data server")
 
 // take makes the copy that this host has the data of the server, and runs the server.
-func (t *takeovers) take(server int, h *home, r *reading) (err error) {
+func (t *takeovers) take(server placement.Server, h *home, r *reading) (err error) {
 	addr, provider, err := t.o.beside(server)
 	if err != nil {
 		return err
@@ -477,7 +478,7 @@ func leaveLease(l member.Lease) {
 
 // adoptHome makes the copy of a server that a host has the server's data directory
 // there, in which the instance that the map names was admitted.
-func adoptHome(fs vfs.FS, hostDir string, server int, cluster member.ClusterID, admitted member.Instance, set replica.Set) error {
+func adoptHome(fs vfs.FS, hostDir string, server placement.Server, cluster member.ClusterID, admitted member.Instance, set replica.Set) error {
 	from, to := serverCopyDir(hostDir, server), homeDir(hostDir, server)
 	if _, ok, err := datadir.Read(fs, to); err != nil {
 		return err
@@ -496,7 +497,7 @@ func checkCopy(fs vfs.FS, dir string, id *datadir.Identity, read server.CopyRead
 	return server.CheckCopy(fs, dir, id, read)
 }
 
-func serverCopyDir(hostDir string, home int) string {
+func serverCopyDir(hostDir string, home placement.Server) string {
 	return server.CopyDir(vfs.Default, hostDir, home)
 }
 
@@ -533,7 +534,7 @@ func resumeTakeover(o *JoinOptions, hostDir string, m *member.Map, s member.Serv
 }
 
 // open runs a server whose data this host has, at an address of its own.
-func (t *takeovers) open(server int, h *home, addr string, p *multi.Provider) error {
+func (t *takeovers) open(server placement.Server, h *home, addr string, p *multi.Provider) error {
 	o, host := *t.o, t.o.host()
 	o.Index, o.at, o.home, o.Addr, o.Provider = server, &host, homeDir(t.dir, server), addr, p
 	o.Waiting, o.Recovering = nil, nil
@@ -549,7 +550,7 @@ func (t *takeovers) open(server int, h *home, addr string, p *multi.Provider) er
 }
 
 // give ends a server that is at another host now.
-func (t *takeovers) give(server int, h *home) error {
+func (t *takeovers) give(server placement.Server, h *home) error {
 	t.mu.Lock()
 	m := h.member
 	t.mu.Unlock()
@@ -564,7 +565,7 @@ func (t *takeovers) give(server int, h *home) error {
 // sweep removes what this host has of a server that it had taken over, when the server
 // is at another host. The store is asked for that, since what was seen of it before may
 // be older than the directory.
-func (t *takeovers) sweep(server int) error {
+func (t *takeovers) sweep(server placement.Server) error {
 	fs, dir := t.o.fs(), homeDir(t.dir, server)
 	if there, err := exists(fs, dir); err != nil || !there {
 		return err
@@ -619,7 +620,7 @@ func (o *JoinOptions) settled() bool {
 
 // beside is an address of this host at which a server can listen that it takes over,
 // and the provider with which to listen there.
-func (o *JoinOptions) beside(server int) (addr string, p *multi.Provider, err error) {
+func (o *JoinOptions) beside(server placement.Server) (addr string, p *multi.Provider, err error) {
 	if o.around.beside != nil {
 		return o.around.beside(server)
 	}
@@ -700,6 +701,6 @@ func withPort(addr, port string) string {
 }
 
 // besideName is the socket of a server at another host than its own.
-func besideName(server, host int) string {
+func besideName(server placement.Server, host int) string {
 	return fmt.Sprintf("s%d-%d.sock", server, host)
 }

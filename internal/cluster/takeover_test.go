@@ -15,6 +15,7 @@ import (
 
 	"drtmx/internal/datadir"
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/internal/testseed"
 	"drtmx/rdma/multi"
@@ -147,7 +148,7 @@ func (h *hostsOf) inSync(i int) {
 	h.t.Helper()
 	eventually(h.t, fmt.Sprintf("server %d has a copy in sync", i), func() bool {
 		s, err := h.members.Open().State(h.ctx)
-		return err == nil && s.Map.Set(i).Members&^1 != 0
+		return err == nil && s.Map.Set(placement.Server(i)).Members&^1 != 0
 	})
 }
 
@@ -157,7 +158,7 @@ func (h *hostsOf) at(i int) int {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	now, _ := s.Map.Server(i)
+	now, _ := s.Map.Server(placement.Server(i))
 	return now.Host
 }
 
@@ -165,7 +166,7 @@ func (h *hostsOf) at(i int) int {
 func (h *hostsOf) cutOff(i int) {
 	h.t.Helper()
 	h.stores[i].away.Store(true)
-	if err := h.stores[i].Evict(h.ctx, i, h.hosts[i].place.self.Instance); err != nil {
+	if err := h.stores[i].Evict(h.ctx, placement.Server(i), h.hosts[i].place.self.Instance); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -419,7 +420,7 @@ type refusals struct {
 	all, n atomic.Int32
 }
 
-func (c *refusals) ReadCopy(home int) (server.CopyRead, error) {
+func (c *refusals) ReadCopy(home placement.Server) (server.CopyRead, error) {
 	r, err := c.copies.ReadCopy(home)
 	if err != nil {
 		c.n.Add(1)
@@ -563,7 +564,7 @@ type unsureStore struct {
 	step atomic.Int32 // 1: made and not told, 2: refused
 }
 
-func (s *unsureStore) Swap(ctx context.Context, expected member.Epoch, next *member.Map) error {
+func (s *unsureStore) Swap(ctx context.Context, expected member.MapEpoch, next *member.Map) error {
 	err := s.Store.Swap(ctx, expected, next)
 	if now, _ := next.Server(1); err == nil && now.Host == 2 && s.step.CompareAndSwap(0, 1) {
 		return errors.Join(member.ErrUnreachable, member.ErrOutcome)
@@ -584,7 +585,7 @@ type takenAgain struct {
 	n atomic.Int32
 }
 
-func (c *takenAgain) TakeCopiesAgain(home int) {
+func (c *takenAgain) TakeCopiesAgain(home placement.Server) {
 	c.n.Add(1)
 	c.copies.TakeCopiesAgain(home)
 }

@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 )
 
 // copiesOf are the hosts that have a copy of a server in sync, its own data included.
-func copiesOf(s *member.State, server int) (hosts []int) {
+func copiesOf(s *member.State, server placement.Server) (hosts []int) {
 	at, _ := s.Map.Server(server)
 	for k := replica.Member(0); k < replica.MaxMembers; k++ {
 		if s.Map.Set(server).Members.Has(k) {
@@ -36,7 +37,7 @@ func TestCopiesAreInOtherZones(t *testing.T) {
 				return false
 			}
 			for _, server := range servers {
-				at := copiesOf(s, server)
+				at := copiesOf(s, placement.Server(server))
 				if len(at) != 2 || (zones[at[0]] != zones[at[1]]) != apart {
 					return false
 				}

@@ -8,6 +8,7 @@ import (
 
 	"drtmx/internal/cluster"
 	"drtmx/internal/hist"
+	"drtmx/internal/placement"
 )
 
 // planned reports whether a kind is what operators do, of which clients must not notice
@@ -104,11 +105,11 @@ func (t *chaosRun) notMade(ctx, limited context.Context, e *chaosEvent, err erro
 func (t *chaosRun) moveAway(e *chaosEvent) (out, back func(context.Context) error) {
 	to := (e.Host + 1 + t.rnd.Intn(t.f.size.servers-1)) % t.f.size.servers
 	e.To = &to
-	return func(ctx context.Context) error { return t.moveTo(ctx, e.Host, to) },
-		func(ctx context.Context) error { return t.moveTo(ctx, e.Host, e.Host) }
+	return func(ctx context.Context) error { return t.moveTo(ctx, placement.Server(e.Host), to) },
+		func(ctx context.Context) error { return t.moveTo(ctx, placement.Server(e.Host), e.Host) }
 }
 
-func (t *chaosRun) moveTo(ctx context.Context, server, to int) error {
+func (t *chaosRun) moveTo(ctx context.Context, server placement.Server, to int) error {
 	if _, err := t.s.Move(ctx, server, to); err != nil {
 		return err
 	}
@@ -119,7 +120,7 @@ func (t *chaosRun) moveTo(ctx context.Context, server, to int) error {
 // drainHost drains a host, and then starts it again and lets everything come back, as
 // drtmx cluster restart does.
 func (t *chaosRun) drainHost(e *chaosEvent) (out, back func(context.Context) error) {
-	var copies map[int]int
+	var copies map[placement.Server]int
 	return func(ctx context.Context) (err error) {
 			if copies, err = t.s.InSync(ctx); err != nil {
 				return err

@@ -17,6 +17,7 @@ import (
 	"drtmx/internal/hist"
 	"drtmx/internal/member"
 	"drtmx/internal/member/etcd"
+	"drtmx/internal/placement"
 	"drtmx/tpcc"
 	"drtmx/tpcc/bench"
 	"drtmx/txn"
@@ -197,7 +198,7 @@ func (t *chaosRun) findHomes(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		t.home = append(t.home, state.Map.Primaries[home])
+		t.home = append(t.home, int(state.Map.Placement.At(placement.Partition(home))))
 	}
 	t.mu.at = make([]servedAt, t.f.size.servers)
 	t.mu.victim, t.mu.alone = -1, make([]bool, t.f.size.servers)
@@ -372,7 +373,7 @@ func (t *chaosRun) watchMoves(ctx context.Context) error {
 			for _, s := range state.Map.Servers {
 				t.mu.alone[s.Index] = state.Map.Set(s.Index).Members.Count() < 2
 				if s.Host != t.mu.away[s.Index] {
-					t.move(s.Index, t.mu.away[s.Index], s.Host)
+					t.move(int(s.Index), t.mu.away[s.Index], s.Host)
 				}
 			}
 			t.mu.Unlock()

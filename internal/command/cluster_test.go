@@ -16,6 +16,7 @@ import (
 	"drtmx/internal/cluster"
 	"drtmx/internal/member"
 	"drtmx/internal/member/etcd"
+	"drtmx/internal/placement"
 )
 
 // signalserver DIR INDEX|supervisor SIGNAL sends a signal to a process of the
@@ -75,7 +76,7 @@ func checkStatus(ts *testscript.TestScript, _ bool, args []string) {
 // copy in sync.
 func copiesInSync(ts *testscript.TestScript, _ bool, args []string) {
 	awaitMembers(ts, args[0], func(s *member.State, i int) bool {
-		m := s.Map.Set(i).Members
+		m := s.Map.Set(placement.Server(i)).Members
 		return m.Without(0) != 0 && m.Has(0)
 	})
 }
@@ -84,7 +85,7 @@ func copiesInSync(ts *testscript.TestScript, _ bool, args []string) {
 // their own host.
 func allAtHome(ts *testscript.TestScript, _ bool, args []string) {
 	awaitMembers(ts, args[0], func(s *member.State, i int) bool {
-		now, ok := s.Map.Server(i)
+		now, ok := s.Map.Server(placement.Server(i))
 		return ok && now.Host == i
 	})
 }
@@ -101,7 +102,7 @@ func awaitMembers(ts *testscript.TestScript, dir string, ok func(s *member.State
 		ts.Check(err)
 		all = true
 		for i := range s.Map.Size {
-			_, alive := s.Registered(i)
+			_, alive := s.Registered(placement.Server(i))
 			all = all && alive && ok(s, i)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
+	"drtmx/internal/placement"
 	"drtmx/rdma/multi"
 	"drtmx/server"
 	"drtmx/txn/stats"
@@ -188,11 +189,11 @@ func (a *app) startRecovering(ctx context.Context, o cluster.StartOptions, fabri
 	o.Recovered = a.sayRecovered
 	var r recoveries
 	defer r.done()
-	o.Recovering = func(server int, now stats.Recovering) { r.set(a, server, now) }
+	o.Recovering = func(server placement.Server, now stats.Recovering) { r.set(a, server, now) }
 	return a.startProcesses(ctx, o, fabrics)
 }
 
 // sayRecovered says how long each phase of the recovery of a data server took.
-func (a *app) sayRecovered(server int, r *stats.Recovery) {
+func (a *app) sayRecovered(server placement.Server, r *stats.Recovery) {
 	a.Say("data server %d recovered %d rows: %s", server, r.Rows, phasesText(r))
 }

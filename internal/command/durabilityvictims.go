@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"drtmx/internal/cluster"
+	"drtmx/internal/placement"
 )
 
 const (
@@ -134,7 +135,7 @@ func (t *durabilityTest) startVictim(ctx context.Context, i, kills int) error {
 	}
 	for k := range kills {
 		short, cancel := context.WithTimeout(ctx, t.took*time.Duration(k+1)/time.Duration(kills+1))
-		err := t.s.StartServer(short, i) // kills it when short ends
+		err := t.s.StartServer(short, placement.Server(i)) // kills it when short ends
 		cancel()
 		if err == nil {
 			return nil
@@ -143,7 +144,7 @@ func (t *durabilityTest) startVictim(ctx context.Context, i, kills int) error {
 			return err
 		}
 	}
-	return t.s.StartServer(ctx, i)
+	return t.s.StartServer(ctx, placement.Server(i))
 }
 
 // awaitClients waits until every client has committed since all data servers serve.
@@ -170,7 +171,7 @@ func (t *durabilityTest) away() time.Duration {
 func (t *durabilityTest) hit(ctx context.Context, i int) error {
 	switch {
 	case !t.hosted():
-		return t.s.KillServer(i)
+		return t.s.KillServer(placement.Server(i))
 	case !t.f.pause:
 		return cluster.KillHost(ctx, t.dir, i)
 	}

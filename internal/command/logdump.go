@@ -58,10 +58,10 @@ offset, and exits with status 1.`,
 				return err
 			}
 			for _, s := range dirs {
-				if index >= 0 && s.Server != index {
+				if index >= 0 && int(s.Server) != index {
 					continue
 				}
-				d := &logDump{w: a.stdout, json: asJSON, server: s.Server, catalog: data.Catalog}
+				d := &logDump{w: a.stdout, json: asJSON, server: int(s.Server), catalog: data.Catalog}
 				if err := d.run(s.Path); err != nil {
 					return fmt.Errorf("data server %d: %w", s.Server, err)
 				}
@@ -167,10 +167,10 @@ func (d *logDump) describe(w *wal.Record, r *redo.Record) *loggedRecord {
 		at := int(r.Partition)
 		l.Partition, l.Tick = &at, int64(step.Tick)
 		if step.ID.Seq != 0 {
-			l.Transaction = fmt.Sprintf("%d-%x-%d", step.ID.Coordinator.Partition, step.ID.Coordinator.Epoch, step.ID.Seq)
+			l.Transaction = fmt.Sprintf("%d-%x-%d", step.ID.Coordinator.Partition, step.ID.Coordinator.Incarnation, step.ID.Seq)
 		}
 		for _, p := range step.Parties {
-			l.Parties = append(l.Parties, fmt.Sprintf("%d-%x", p.Partition, p.Epoch))
+			l.Parties = append(l.Parties, fmt.Sprintf("%d-%x", p.Partition, p.Incarnation))
 		}
 	}
 	switch r.Kind {

@@ -13,6 +13,7 @@ import (
 
 	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
+	"drtmx/internal/placement"
 )
 
 // moveLimit is how long a command waits for a move unless the flags say so.
@@ -70,11 +71,11 @@ func (a *app) tell(asJSON bool, v any, format string, args ...any) error {
 
 // moveResult is the JSON object of cluster move.
 type moveResult struct {
-	Server     int     `json:"server"`
-	Partitions []int   `json:"partitions"`
-	From       int     `json:"from"`
-	To         int     `json:"to"`
-	Seconds    float64 `json:"seconds"`
+	Server     placement.Server      `json:"server"`
+	Partitions []placement.Partition `json:"partitions"`
+	From       int                   `json:"from"`
+	To         int                   `json:"to"`
+	Seconds    float64               `json:"seconds"`
 }
 
 func (a *app) moveCommand() *cobra.Command {
@@ -102,12 +103,13 @@ server is takes it back.`,
 				return cli.Usage(err)
 			}
 			return a.operate(c.Context(), f, func(ctx context.Context, cl *cluster.Cluster) (err error) {
+				at := placement.Server(server)
 				if set("partition") {
-					if server, err = cl.ServerOf(ctx, partition); err != nil {
+					if at, err = cl.ServerOf(ctx, placement.Partition(partition)); err != nil {
 						return asUsage(err, cluster.ErrMove)
 					}
 				}
-				return a.move(ctx, f, cl, server, to)
+				return a.move(ctx, f, cl, at, to)
 			})
 		},
 	}
@@ -119,7 +121,7 @@ server is takes it back.`,
 	return c
 }
 
-func (a *app) move(ctx context.Context, f *operateFlags, c *cluster.Cluster, server, to int) error {
+func (a *app) move(ctx context.Context, f *operateFlags, c *cluster.Cluster, server placement.Server, to int) error {
 	began := time.Now()
 	was, err := c.Move(ctx, server, to)
 	if err != nil {
@@ -135,7 +137,7 @@ func (a *app) move(ctx context.Context, f *operateFlags, c *cluster.Cluster, ser
 	return a.tell(f.json, r, "data server %d with %s went from host %d to host %d, after %.1f s", server, partitionsText(was.Partitions), was.Host, to, r.Seconds)
 }
 
-func partitionsText(all []int) string {
+func partitionsText(all []placement.Partition) string {
 	if len(all) == 1 {
 		return fmt.Sprintf("partition %d", all[0])
 	}

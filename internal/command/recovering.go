@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"drtmx/internal/metrics"
+	"drtmx/internal/placement"
 	"drtmx/txn/stats"
 )
 
@@ -14,7 +15,7 @@ import (
 // are a bar, of the server that is least advanced. The zero value has none.
 type recoveries struct {
 	mu  sync.Mutex
-	of  map[int]stats.Recovering
+	of  map[placement.Server]stats.Recovering
 	bar *progress
 }
 
@@ -22,11 +23,11 @@ type recoveries struct {
 var phasesOfRecovery = []string{"checkpoint", "log", "models"}
 
 // set takes how far a server is. a shows it.
-func (r *recoveries) set(a *app, server int, now stats.Recovering) {
+func (r *recoveries) set(a *app, server placement.Server, now stats.Recovering) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.of == nil {
-		r.of, r.bar = map[int]stats.Recovering{}, a.progressOf("recovering")
+		r.of, r.bar = map[placement.Server]stats.Recovering{}, a.progressOf("recovering")
 	}
 	r.of[server] = now
 	last := r.sorted()[0]
@@ -36,7 +37,7 @@ func (r *recoveries) set(a *app, server int, now stats.Recovering) {
 // sorted are the recoveries, the least advanced first. The caller holds r.mu.
 func (r *recoveries) sorted() (all []metrics.Recovering) {
 	for _, server := range slices.Sorted(maps.Keys(r.of)) {
-		all = append(all, metrics.Recovering{Server: server, Recovering: r.of[server]})
+		all = append(all, metrics.Recovering{Server: int(server), Recovering: r.of[server]})
 	}
 	slices.SortStableFunc(all, func(a, b metrics.Recovering) int {
 		return cmp.Or(cmp.Compare(slices.Index(phasesOfRecovery, a.Phase), slices.Index(phasesOfRecovery, b.Phase)), cmp.Compare(a.Ratio(), b.Ratio()))

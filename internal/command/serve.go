@@ -15,6 +15,7 @@ import (
 	"drtmx/internal/cluster"
 	"drtmx/internal/member/etcd"
 	"drtmx/internal/metrics"
+	"drtmx/internal/placement"
 	"drtmx/rdma/multi"
 	"drtmx/txn/stats"
 )
@@ -245,11 +246,11 @@ func (a *app) serve(ctx context.Context, o *serveFlags, workload string) (err er
 		addrs.Store(&all)
 		a.announceReady(records, o, &i)
 	}
-	children.Recovered = func(server int, r *stats.Recovery) {
+	children.Recovered = func(server placement.Server, r *stats.Recovery) {
 		telemetry.recoveries.done() // the bar must not erase what is said now
 		a.sayRecovered(server, r)
 	}
-	children.Recovering = func(server int, r stats.Recovering) { telemetry.recoveries.set(a, server, r) }
+	children.Recovering = func(server placement.Server, r stats.Recovering) { telemetry.recoveries.set(a, server, r) }
 	children.OnLoss = func(err error) { log.Error("data server lost", "error", err) }
 	c, err := cluster.Start(ctx, children)
 	telemetry.recoveries.done()

@@ -13,6 +13,7 @@ import (
 	"drtmx/internal/cluster"
 	"drtmx/internal/datadir"
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/rdma"
 	"drtmx/rdma/multi"
 	"drtmx/rdma/tcp"
@@ -123,7 +124,7 @@ func (f *serveFlags) options(a *app, p rdma.Provider, place *membership) (o clus
 		return o, err
 	}
 	o = cluster.JoinOptions{
-		Size: f.clusterSize(), Index: f.one.index, Zone: f.one.zone,
+		Size: f.clusterSize(), Index: placement.Server(f.one.index), Zone: f.one.zone,
 		Provider: p, MemoryBytes: uint64(f.size.memory),
 	}
 	if o.Workload, err = a.lookup(name); err != nil {

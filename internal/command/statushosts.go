@@ -9,6 +9,7 @@ import (
 
 	"drtmx/internal/cluster"
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/txn/stats"
 )
@@ -58,7 +59,7 @@ func (st *clusterStatus) addMembers(ctx context.Context, c *cluster.Cluster) err
 		}
 	}
 	for k := range st.Servers {
-		s, ok := now.Map.Server(st.Servers[k].Server)
+		s, ok := now.Map.Server(placement.Server(st.Servers[k].Server))
 		if !ok {
 			continue
 		}
@@ -75,7 +76,7 @@ func (st *clusterStatus) addMembers(ctx context.Context, c *cluster.Cluster) err
 		}
 		slices.Sort(m.InSync)
 		if st.Servers[k].Members = m; alive && m.Host < len(st.Hosts) {
-			st.Hosts[m.Host].Servers = append(st.Hosts[m.Host].Servers, s.Index)
+			st.Hosts[m.Host].Servers = append(st.Hosts[m.Host].Servers, int(s.Index))
 		}
 	}
 	return nil

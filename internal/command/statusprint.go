@@ -80,7 +80,7 @@ func (st *clusterStatus) printModels(w io.Writer) {
 }
 
 // intsText lists numbers, and runs of them as a range.
-func intsText(all []int) string {
+func intsText[T ~int](all []T) string {
 	var parts []string
 	for i := 0; i < len(all); {
 		k := i
@@ -92,7 +92,7 @@ func intsText(all []int) string {
 			parts = append(parts, fmt.Sprintf("%d-%d", all[i], all[k]))
 		default:
 			for _, v := range all[i : k+1] {
-				parts = append(parts, strconv.Itoa(v))
+				parts = append(parts, strconv.Itoa(int(v)))
 			}
 		}
 		i = k + 1

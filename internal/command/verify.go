@@ -56,7 +56,7 @@ then 1. For a backup there is drtmx backup verify.`,
 			var all []verifiedServer
 			for _, d := range dirs {
 				v, err := verifyServer(&d)
-				if v.Server, v.Copy = d.Server, d.Copy; d.Path != server.ServerDir(dir, d.Server) {
+				if v.Server, v.Copy = int(d.Server), d.Copy; d.Path != server.ServerDir(dir, v.Server) {
 					v.Dir = d.Path
 				}
 				if err != nil {

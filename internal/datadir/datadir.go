@@ -20,6 +20,8 @@ import (
 
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"drtmx/internal/placement"
 )
 
 // Format is the version of the files in a data directory.
@@ -57,10 +59,10 @@ type Identity struct {
 	// ID is random; the log and the checkpoints in the directory repeat it.
 	ID string `json:"id"`
 	// Incarnation is the life of the state in the directory, which ends with it.
-	Incarnation uint64 `json:"incarnation,string"`
-	Server      int    `json:"server"`
-	Servers     int    `json:"servers"`
-	Partitions  int    `json:"partitions"`
+	Incarnation uint64           `json:"incarnation,string"`
+	Server      placement.Server `json:"server"`
+	Servers     int              `json:"servers"`
+	Partitions  int              `json:"partitions"`
 	// Catalog is the catalogue with which the directory began; later versions are
 	// in the log.
 	Catalog json.RawMessage `json:"catalog"`

@@ -78,9 +78,6 @@ type BodyFunc func(*Txn) error
 // Run implements Body.
 func (f BodyFunc) Run(t *Txn) error { return f(t) }
 
-// Home is the partition whose primary coordinates a transaction.
-type Home int
-
 // Procedure is a transaction body that data servers run. It must be
 // registered under the same name at all of them.
 type Procedure struct {

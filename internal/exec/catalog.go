@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -37,7 +38,7 @@ func (db *DB) follow(h *wire.Hello) error {
 // newPool makes the pool of an index in a partition. If the index is newer than
 // the hello of the partition's server, it asks for another one. A server that
 // has not got the index yet ends the attempt.
-func (s *Session) newPool(ctx context.Context, l *link, ix, part int) (*opPool, error) {
+func (s *Session) newPool(ctx context.Context, l *link, ix int, part placement.Partition) (*opPool, error) {
 	c := s.db.client(s.life(part), ix, part)
 	if c == nil {
 		if err := s.helloAgain(ctx, l); err != nil {
@@ -47,12 +48,12 @@ func (s *Session) newPool(ctx context.Context, l *link, ix, part int) (*opPool, 
 			return nil, s.txn.abandon(CauseCatalog)
 		}
 	}
-	n := len(s.db.parts)
+	n := s.db.Partitions()
 	if most := max(len(s.db.Catalog().Indexes), ix+1) * n; most > len(s.pools) {
 		s.pools = append(s.pools, make([]*opPool, most-len(s.pools))...)
 	}
 	p := &opPool{client: c, server: l.server, began: &s.txn.began}
-	s.pools[ix*n+part] = p
+	s.pools[ix*n+int(part)] = p
 	return p, nil
 }
 

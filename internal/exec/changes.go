@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -20,7 +21,7 @@ func (db *DB) Patience() time.Duration { return db.cfg.Retry.Patience }
 
 // Connect connects to a data server, and checks that it is the one known before. The
 // connection is the caller's.
-func (db *DB) Connect(ctx context.Context, server int) (rdma.Conn, error) {
+func (db *DB) Connect(ctx context.Context, server placement.Server) (rdma.Conn, error) {
 	db.mu.Lock()
 	closed := db.mu.closed
 	db.mu.Unlock()
@@ -51,7 +52,7 @@ func (db *DB) Incarnations() []uint64 {
 func (db *DB) Returns(err error) bool { return db.returns(err) }
 
 // Refused is the error of an answer with a code that is no result.
-func (db *DB) Refused(server int, code wire.Code, text []byte) error {
+func (db *DB) Refused(server placement.Server, code wire.Code, text []byte) error {
 	err := codeError(code, text)
 	var e *tables.Error
 	if errors.As(err, &e) && e.Server == "" {
@@ -61,4 +62,6 @@ func (db *DB) Refused(server int, code wire.Code, text []byte) error {
 }
 
 // Unavailable is the error of a server that does not answer.
-func (db *DB) Unavailable(server int, cause error) error { return db.unavailable(server, cause) }
+func (db *DB) Unavailable(server placement.Server, cause error) error {
+	return db.unavailable(server, cause)
+}

@@ -10,6 +10,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -326,7 +327,7 @@ func (s *Session) prove(t *Txn) error {
 func (s *Session) meetRead(t *Txn) error {
 	for _, part := range t.partitions(nil) {
 		if s.life(part) == nil {
-			if _, err := s.link(t.ctx, s.db.parts[part].server); err != nil {
+			if _, err := s.link(t.ctx, s.db.placement.At(part)); err != nil {
 				return err
 			}
 		}
@@ -381,7 +382,7 @@ const (
 // proof is a proof of the attempt being validated.
 type proof struct {
 	index.Proof
-	part    int
+	part    placement.Partition
 	cause   Cause
 	changed *bool // of a quick proof: to set if it fails, so that the scan is checked exactly
 }
@@ -399,7 +400,7 @@ func (s *Session) reread(t *Txn, chunk []proof) error {
 		p := &chunk[i]
 		if i == 0 || p.part != chunk[i-1].part {
 			var err error
-			if l, err = s.join(t.ctx, s.db.parts[p.part].server); err != nil {
+			if l, err = s.join(t.ctx, s.db.placement.At(p.part)); err != nil {
 				return err
 			}
 			rkey = s.life(p.part).parts[p.part].rkey
@@ -483,7 +484,7 @@ func (s *Session) listKept(k *keptProofs, exact bool) {
 // control adds a partition's control words to the proofs, once in a validation,
 // and notes the commit that an answer rests on. Address and epoch form a proof
 // like any other.
-func (s *Session) control(part int, rests block.CSN) {
+func (s *Session) control(part placement.Partition, rests block.CSN) {
 	if have := s.restedIn(part); have != nil {
 		have.rests = max(have.rests, rests)
 		return
@@ -548,21 +549,21 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 func (s *Session) nameLives(c *wire.Commit) {
 	for i := range c.Parts {
 		p := &c.Parts[i]
-		server := s.db.parts[p.Partition].server
-		p.Epoch = s.db.incarnation[server].Load()
+		server := s.db.placement.At(p.Partition)
+		p.Incarnation = s.db.incarnation[server].Load()
 		if lf := s.lives[server]; lf != nil {
 			p.Memory = lf.epoch
 		}
 	}
 }
 
-func partOf(c *wire.Commit, part int) *wire.Part {
+func partOf(c *wire.Commit, part placement.Partition) *wire.Part {
 	for i := range c.Parts {
-		if int(c.Parts[i].Partition) == part {
+		if c.Parts[i].Partition == part {
 			return &c.Parts[i]
 		}
 	}
-	return c.NextPart(uint16(part))
+	return c.NextPart(part)
 }
 
 // sendCommit sends the attempt to its home server: one RPC.
@@ -574,8 +575,8 @@ func (s *Session) sendCommit(t *Txn) error {
 		return s.validate(t) // the body undid every write
 	}
 	s.seq++
-	home := int(s.commit.Parts[0].Partition)
-	sent, err := s.sent(t.ctx, s.db.parts[home].server)
+	home := s.commit.Parts[0].Partition
+	sent, err := s.sent(t.ctx, s.db.placement.At(home))
 	if err != nil {
 		return t.fail(err)
 	}
@@ -616,8 +617,8 @@ func causeOf(resp []byte) Cause {
 // connection breaks, it asks once for the outcome, over a new connection. The
 // question also ensures that the server refuses the request if it has not yet
 // received it.
-func (s *Session) decide(ctx context.Context, part int, id wire.ID, sent wire.Sent) ([]byte, error) {
-	server := s.db.parts[part].server
+func (s *Session) decide(ctx context.Context, part placement.Partition, id wire.ID, sent wire.Sent) ([]byte, error) {
+	server := s.db.placement.At(part)
 	l, err := s.link(ctx, server)
 	if err != nil {
 		return nil, err
@@ -648,7 +649,7 @@ func (s *Session) decide(ctx context.Context, part int, id wire.ID, sent wire.Se
 // askAfter asks for the outcome of a transaction whose connection broke, or
 // returns that it is unknown. It asks a server that may come back until the
 // caller's time is over.
-func (s *Session) askAfter(ctx context.Context, part int, id wire.ID, sent wire.Sent, err error) ([]byte, error) {
+func (s *Session) askAfter(ctx context.Context, part placement.Partition, id wire.ID, sent wire.Sent, err error) ([]byte, error) {
 	var patience time.Duration
 	for n := 0; ctx.Err() == nil && !errors.Is(err, ErrClosed); n++ {
 		resp, oerr := s.outcome(ctx, part, id, sent)
@@ -669,10 +670,10 @@ func (s *Session) askAfter(ctx context.Context, part int, id wire.ID, sent wire.
 
 // unknown returns the error of a transaction that may or may not have
 // committed.
-func (s *Session) unknown(part int, id wire.ID, sent wire.Sent, cause error) error {
-	s.unsettled = append(s.unsettled, unsettled{s.db.parts[part].server, id, sent})
+func (s *Session) unknown(part placement.Partition, id wire.ID, sent wire.Sent, cause error) error {
+	s.unsettled = append(s.unsettled, unsettled{s.db.placement.At(part), id, sent})
 	s.id, s.seq = s.rng.Uint64(), 0 // a new identity: the server keeps the outcome of the old one
-	return &UnknownOutcome{ID: ID{id.Client, id.Seq, part, sent.Incarnation, sent.Epoch, sent.At}, Cause: cause}
+	return &UnknownOutcome{ID: ID{id.Client, id.Seq, int(part), sent.Incarnation, sent.Epoch, sent.At}, Cause: cause}
 }
 
 // errForgotten is the cause of an unknown outcome that nobody can find out any more.
@@ -680,8 +681,8 @@ var errForgotten = errors.New("its server has forgotten the outcome")
 
 // outcome asks the home of a transaction for its outcome. If the home does not know
 // the transaction, it refuses it from now on.
-func (s *Session) outcome(ctx context.Context, part int, id wire.ID, sent wire.Sent) ([]byte, error) {
-	l, err := s.reach(ctx, s.db.parts[part].server)
+func (s *Session) outcome(ctx context.Context, part placement.Partition, id wire.ID, sent wire.Sent) ([]byte, error) {
+	l, err := s.reach(ctx, s.db.placement.At(part))
 	if err != nil {
 		return nil, err
 	}
@@ -714,11 +715,13 @@ func (db *DB) Outcome(ctx context.Context, id ID) error {
 // askOutcome asks for the outcome of a transaction once.
 func (s *Session) askOutcome(ctx context.Context, id ID) error {
 	db := s.db
-	if id.Home < 0 || id.Home >= len(db.parts) {
-		return fmt.Errorf("txn: transaction %v, want a home from 0 to %d", id, len(db.parts)-1)
+	home := placement.Partition(id.Home)
+	server, ok := db.placement.Primary(home)
+	if !ok {
+		return fmt.Errorf("txn: transaction %v, want a home from 0 to %d", id, db.Partitions()-1)
 	}
 	sent := wire.Sent{Incarnation: id.Incarnation, Epoch: id.Epoch, At: id.Sent}
-	resp, err := s.outcome(ctx, id.Home, wire.ID{Client: id.Client, Seq: id.Seq}, sent)
+	resp, err := s.outcome(ctx, home, wire.ID{Client: id.Client, Seq: id.Seq}, sent)
 	if err != nil {
 		return err
 	}
@@ -726,7 +729,7 @@ func (s *Session) askOutcome(ctx context.Context, id ID) error {
 	case wire.OK, wire.ResultLost:
 		return nil
 	case wire.InDoubt:
-		return db.unavailable(db.parts[id.Home].server, errors.New("it does not know the outcome yet"))
+		return db.unavailable(server, errors.New("it does not know the outcome yet"))
 	case wire.Forgotten:
 		return &UnknownOutcome{ID: id, Cause: errForgotten}
 	case wire.Bad, wire.Forbidden:
@@ -771,9 +774,9 @@ func (s *Session) cutTick(resp []byte) ([]byte, error) {
 // by then commits nothing, and the error is context.DeadlineExceeded; it may come up
 // to 10 ms early. If no answer has come by the deadline, the error is an
 // *UnknownOutcome. The home does not hear that ctx is cancelled.
-func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([]byte, error) {
-	if int(h) < 0 || int(h) >= len(s.db.parts) {
-		return nil, fmt.Errorf("txn: home partition %d, want 0 to %d", h, len(s.db.parts)-1)
+func (s *Session) Call(ctx context.Context, h placement.Partition, proc string, args []byte) ([]byte, error) {
+	if h < 0 || int(h) >= s.db.Partitions() {
+		return nil, fmt.Errorf("txn: home partition %d, want 0 to %d", h, s.db.Partitions()-1)
 	}
 	var patience, absence time.Duration
 	var absent error
@@ -800,7 +803,7 @@ func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([
 				err = codeError(c, resp[1:])
 			}
 		}
-		err = s.inPartition(err, []int{int(h)})
+		err = s.inPartition(err, []placement.Partition{h})
 		if s.lacks != nil && lacksRoom(err) {
 			if err = s.awaitRoom(ctx, err, &absence); err != nil {
 				return nil, err
@@ -818,14 +821,14 @@ func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([
 }
 
 // callOnce sends one attempt of a Call, and returns its answer.
-func (s *Session) callOnce(ctx context.Context, h Home, wait time.Duration, proc string, args []byte) ([]byte, error) {
-	sent, err := s.sent(ctx, s.db.parts[h].server)
+func (s *Session) callOnce(ctx context.Context, h placement.Partition, wait time.Duration, proc string, args []byte) ([]byte, error) {
+	sent, err := s.sent(ctx, s.db.placement.At(h))
 	if err != nil {
 		return nil, err
 	}
 	id := wire.ID{Client: s.id, Seq: s.seq}
-	s.req = wire.AppendCall(s.req[:0], id, sent, wait, timeForCall(ctx), s.db.seen.Tick(), int(h), proc, args)
-	return s.decide(ctx, int(h), id, sent)
+	s.req = wire.AppendCall(s.req[:0], id, sent, wait, timeForCall(ctx), s.db.seen.Tick(), h, proc, args)
+	return s.decide(ctx, h, id, sent)
 }
 
 // timeForCall is the time that the caller gives a procedure, 0 if it has no deadline. It

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -93,7 +94,7 @@ func (db *DB) connect(ctx context.Context) error {
 const dialsMax = 256
 
 // dial connects to a server for a session, when it is among the first dialsMax.
-func (db *DB) dial(ctx context.Context, server int) greeting {
+func (db *DB) dial(ctx context.Context, server placement.Server) greeting {
 	select {
 	case db.dials[server] <- struct{}{}:
 	case <-ctx.Done():
@@ -140,10 +141,7 @@ func (db *DB) learnTopology(h *wire.Hello) error {
 	for i := range db.dials {
 		db.dials[i] = make(chan struct{}, dialsMax)
 	}
-	db.parts = make([]partition, len(h.Primaries))
-	for p, srv := range h.Primaries {
-		db.parts[p].server = srv
-	}
+	db.placement = h.Placement
 	return nil
 }
 
@@ -151,7 +149,7 @@ func (db *DB) learnTopology(h *wire.Hello) error {
 // knows them, against what the DB has heard before. It returns the life that the
 // server is in.
 func (db *DB) meet(h *wire.Hello, inOrder bool) (*life, error) {
-	if len(h.Servers) != len(db.servers) || len(h.Primaries) != len(db.parts) {
+	if len(h.Servers) != len(db.servers) || h.Placement.Partitions() != db.Partitions() {
 		return nil, fmt.Errorf("%w: server %d has another topology", ErrProtocol, h.Server)
 	}
 	db.mu.Lock()
@@ -160,7 +158,7 @@ func (db *DB) meet(h *wire.Hello, inOrder bool) (*life, error) {
 		return nil, err
 	}
 	for server, incarnation := range h.Incarnations {
-		if err := db.recognize(server, incarnation); err != nil {
+		if err := db.recognize(placement.Server(server), incarnation); err != nil {
 			return nil, err
 		}
 	}
@@ -175,7 +173,7 @@ func (db *DB) meet(h *wire.Hello, inOrder bool) (*life, error) {
 
 // recognize compares a server's incarnation, 0 if unknown, with the one heard
 // before. Under db.mu.
-func (db *DB) recognize(server int, incarnation uint64) error {
+func (db *DB) recognize(server placement.Server, incarnation uint64) error {
 	switch known := db.incarnation[server].Load(); {
 	case incarnation == 0:
 	case known == 0:
@@ -186,7 +184,7 @@ func (db *DB) recognize(server int, incarnation uint64) error {
 	return nil
 }
 
-func (db *DB) restarted(server int) error {
+func (db *DB) restarted(server placement.Server) error {
 	return db.unavailable(server, ErrRestarted)
 }
 

@@ -18,6 +18,7 @@ import (
 	"drtmx/index/learned/read"
 	"drtmx/internal/clock"
 	"drtmx/internal/mem"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 )
@@ -31,19 +32,19 @@ const (
 // client halves of all indexes, which its sessions share. Safe for concurrent
 // use.
 type DB struct {
-	cfg     Config
-	catalog atomic.Pointer[tables.Catalog] // the latest version heard of; changes under mu
-	servers []string
-	parts   []partition
-	durable bool    // servers recover what they have acknowledged
-	lives   []*life // by server: the latest one heard of, nil if none; under mu
-	local   Local   // of a data server's own DB
-	nclient int     // sessions opened so far; distinguishes their random streams
-	gate    gate
-	room    room
-	dials   []chan struct{} // by server: has an element for each connection that is being made
-	asks    sync.WaitGroup  // questions about leases; those begin under mu
-	seen    clock.Seen
+	cfg       Config
+	catalog   atomic.Pointer[tables.Catalog] // the latest version heard of; changes under mu
+	servers   []string
+	placement placement.Map
+	durable   bool    // servers recover what they have acknowledged
+	lives     []*life // by server: the latest one heard of, nil if none; under mu
+	local     Local   // of a data server's own DB
+	nclient   int     // sessions opened so far; distinguishes their random streams
+	gate      gate
+	room      room
+	dials     []chan struct{} // by server: has an element for each connection that is being made
+	asks      sync.WaitGroup  // questions about leases; those begin under mu
+	seen      clock.Seen
 
 	// incarnation is by server, and 0 until first seen. Once set it stays. It
 	// is set under mu, and read by every commit.
@@ -54,12 +55,6 @@ type DB struct {
 		closed bool
 		all    map[*Session]struct{}
 	}
-}
-
-// partition is a client's view of a partition. What changes when its server
-// recovers is in the server's life.
-type partition struct {
-	server int
 }
 
 // Open connects to a cluster and fetches its catalogue, its partition map and
@@ -106,13 +101,13 @@ func (db *DB) Catalog() *tables.Catalog { return db.catalog.Load() }
 func (db *DB) Table(name string) (*tables.Table, error) { return db.Catalog().Table(name) }
 
 // Partitions returns the number of partitions.
-func (db *DB) Partitions() int { return len(db.parts) }
+func (db *DB) Partitions() int { return db.placement.Partitions() }
 
 // Servers returns the addresses of the data servers.
 func (db *DB) Servers() []string { return db.servers }
 
 // Home returns the partition that holds a key of a table.
-func (db *DB) Home(t *tables.Table, key tables.Key) (Home, error) {
+func (db *DB) Home(t *tables.Table, key tables.Key) (placement.Partition, error) {
 	t, err := db.Catalog().Own(t)
 	if err != nil {
 		return 0, err
@@ -121,7 +116,7 @@ func (db *DB) Home(t *tables.Table, key tables.Key) (Home, error) {
 	if err := ix.CheckKey(key); err != nil {
 		return 0, err
 	}
-	return Home(ix.Partition.Of(key, len(db.parts))), nil
+	return placement.Partition(ix.Partition.Of(key, db.Partitions())), nil
 }
 
 // Seen is no lower than the ticks of all commits that transactions of this DB have
@@ -152,7 +147,7 @@ func (db *DB) Update(ctx context.Context, fn Body) error {
 }
 
 // Call runs a procedure at the primary of h. See Session.Call.
-func (db *DB) Call(ctx context.Context, h Home, proc string, args []byte) ([]byte, error) {
+func (db *DB) Call(ctx context.Context, h placement.Partition, proc string, args []byte) ([]byte, error) {
 	s, err := db.acquire(ctx)
 	if err != nil {
 		return nil, err
@@ -272,14 +267,14 @@ func (db *DB) IndexStats() []IndexStats {
 	var out []IndexStats
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	for p := range db.parts { // those of servers that were needed so far
-		lf := db.lives[db.parts[p].server]
+	for p := range placement.Partition(db.Partitions()) { // those of servers that were needed so far
+		lf := db.lives[db.placement.At(p)]
 		if lf == nil {
 			continue
 		}
 		for i, st := range lf.parts[p].counts() {
 			ix := db.Catalog().Indexes[i]
-			out = append(out, IndexStats{ix.Name, ix.Table.Name(), p, st})
+			out = append(out, IndexStats{ix.Name, ix.Table.Name(), int(p), st})
 		}
 	}
 	return out
@@ -293,7 +288,7 @@ func (db *DB) ServerStats(ctx context.Context) ([]wire.ServerStats, error) {
 	}
 	defer db.release(s)
 	out := make([]wire.ServerStats, len(db.servers))
-	for i := range db.servers {
+	for i := range placement.Server(len(db.servers)) {
 		var patience time.Duration
 		for n := 0; ; n++ {
 			if err = s.serverStats(ctx, i, &out[i]); err == nil {

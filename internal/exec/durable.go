@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"drtmx/internal/block"
+	"drtmx/internal/placement"
 )
 
 // An answer may rest on commits that are not durable yet. A transaction that
@@ -21,13 +22,13 @@ import (
 
 // rested is what an attempt rests on in one partition.
 type rested struct {
-	part    int
+	part    placement.Partition
 	rests   block.CSN // the newest commit behind its answers
 	horizon block.CSN // as read last: what is not above it is durable
 }
 
 // restedIn returns the entry of a partition, nil if there is none.
-func (s *Session) restedIn(part int) *rested {
+func (s *Session) restedIn(part placement.Partition) *rested {
 	for i := range s.controlled {
 		if r := &s.controlled[i]; r.part == part {
 			return r
@@ -57,7 +58,7 @@ func (s *Session) awaitDurable(t *Txn) error {
 // restOnTime notes that a Snapshot rests on all commits of its tick, and before,
 // in a partition that it has read. The partition had closed the tick, so no later
 // commit lowers the horizon below it again.
-func (s *Session) restOnTime(t *Txn, part int) {
+func (s *Session) restOnTime(t *Txn, part placement.Partition) {
 	r := s.restedIn(part)
 	if r == nil {
 		s.controlled = append(s.controlled, rested{part: part})

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"drtmx/index"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 )
@@ -110,7 +111,7 @@ func tooLarge(what string, size, most int, limit string) *tables.Error {
 }
 
 // unavailable returns the error of a server that does not answer.
-func (db *DB) unavailable(server int, cause error) error {
+func (db *DB) unavailable(server placement.Server, cause error) error {
 	var e *tables.Error
 	if errors.As(cause, &e) && e.Err == ErrUnavailable {
 		return cause
@@ -120,7 +121,7 @@ func (db *DB) unavailable(server int, cause error) error {
 
 func (t *Txn) concerns(kind error, ix *tables.Index, key index.Key) *tables.Error {
 	e := ix.Concerns(kind, userKey(ix, key))
-	e.Partition = t.partition(ix, key)
+	e.Partition = int(t.partition(ix, key))
 	return e
 }
 

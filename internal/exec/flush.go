@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 )
 
@@ -113,7 +114,7 @@ func (s *Session) collect(t *Txn) error {
 	}
 	var patience time.Duration
 	for again := true; again; {
-		for server := range s.db.servers {
+		for server := range placement.Server(len(s.db.servers)) {
 			for more := true; more; {
 				var err error
 				if more, err = s.ask(t, server); err != nil {
@@ -149,12 +150,12 @@ func (s *Session) askRest(t *Txn) error {
 
 func (s *Session) askMore(t *Txn, sc *Scan, sub *subScan) error {
 	have := len(sub.own.Entries)
-	l, err := s.link(t.ctx, s.db.parts[sub.part].server)
+	l, err := s.link(t.ctx, s.db.placement.At(sub.part))
 	if err != nil {
 		return err
 	}
 	s.req = wire.AppendReads(s.req[:0], []wire.Read{{
-		Partition: uint16(sub.part), Index: uint16(sc.ix.ID), Scan: true, Strings: sc.ix.Strings,
+		Partition: sub.part, Index: uint16(sc.ix.ID), Scan: true, Strings: sc.ix.Strings,
 		Lo: after(sub.own.Entries[have-1].Key, sc.ix.Strings), Hi: sc.hi, Limit: uint32(t.scanLimit(sc) - have), At: t.at,
 	}})
 	resp, err := s.call(t.ctx, l, s.req)
@@ -203,7 +204,7 @@ func after(key index.Key, strings bool) index.Key {
 // ask sends one RPC with the reads that a server must answer, as many as fit a
 // message. The server answers them in order, as many as fit its message. more
 // reports that reads are left for the next RPC.
-func (s *Session) ask(t *Txn, server int) (more bool, err error) {
+func (s *Session) ask(t *Txn, server placement.Server) (more bool, err error) {
 	s.reads = s.reads[:0]
 	for r := range t.queued {
 		if len(s.reads) < wire.MaxReads && s.isAsked(server, r) {
@@ -229,13 +230,13 @@ func (s *Session) ask(t *Txn, server int) (more bool, err error) {
 }
 
 // isAsked reports whether a read still needs an answer of a server.
-func (s *Session) isAsked(server int, r partRead) bool {
-	return !r.hasAnswer() && s.db.parts[r.part()].server == server
+func (s *Session) isAsked(server placement.Server, r partRead) bool {
+	return !r.hasAnswer() && s.db.placement.At(r.part()) == server
 }
 
 // takeAnswers decodes answers in the order in which ask listed the reads: at
 // least one, and perhaps not all.
-func (s *Session) takeAnswers(t *Txn, server int, resp []byte) error {
+func (s *Session) takeAnswers(t *Txn, server placement.Server, resp []byte) error {
 	d, left := wire.NewDecoder(resp), len(s.reads)
 	next := func() bool {
 		take := left > 0 && (d.Left() > 0 || left == len(s.reads))

@@ -7,6 +7,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/tables"
 )
 
@@ -42,7 +43,7 @@ type keptGet struct {
 // keptScan is a scan's part at another server.
 type keptScan struct {
 	ix     *tables.Index
-	part   int
+	part   placement.Partition
 	lo, hi index.Key
 	limit  int
 	life   *life

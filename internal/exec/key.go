@@ -6,6 +6,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/mem"
+	"drtmx/internal/placement"
 	"drtmx/tables"
 )
 
@@ -86,6 +87,6 @@ func userKey(ix *tables.Index, key index.Key) tables.Key {
 }
 
 // partitionOf returns the partition of a key among n partitions.
-func partitionOf(ix *tables.Index, key index.Key, n int) int {
-	return ix.Partition.Of(userKey(ix, key), n)
+func partitionOf(ix *tables.Index, key index.Key, n int) placement.Partition {
+	return placement.Partition(ix.Partition.Of(userKey(ix, key), n))
 }

@@ -7,6 +7,7 @@ import (
 	"drtmx/index"
 	"drtmx/index/hash"
 	"drtmx/index/learned/read"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -40,13 +41,13 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
 	}
 	lf := was
 	if was == nil || h.Epoch > was.epoch {
-		lf = &life{epoch: h.Epoch, incarnation: h.Incarnation, parts: make([]hosted, len(db.parts))}
+		lf = &life{epoch: h.Epoch, incarnation: h.Incarnation, parts: make([]hosted, db.Partitions())}
 		lf.trust.leased = h.Leased
 	}
 	lf.hear(h.Now)
 	indexes := db.Catalog().Indexes
 	for _, hp := range h.Hosted {
-		if db.parts[hp.Partition].server != h.Server {
+		if db.placement.At(hp.Partition) != h.Server {
 			continue
 		}
 		p := &lf.parts[hp.Partition]
@@ -60,8 +61,8 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
 			p.clients = append(p.clients, db.newClient(indexes[id], hp.Roots[id], p.rkey, inOrder))
 		}
 	}
-	for id := range db.parts {
-		if db.parts[id].server == h.Server && lf.parts[id].clients == nil {
+	for id := range db.placement.Of(h.Server) {
+		if lf.parts[id].clients == nil {
 			return nil, fmt.Errorf("%w: server %s does not hold partition %d", ErrProtocol, db.servers[h.Server], id)
 		}
 	}
@@ -101,7 +102,7 @@ func (h *hosted) counts() []index.ClientStats {
 
 // client returns the client half of an index in a life, nil if its server has not
 // told of it.
-func (db *DB) client(lf *life, ix, part int) index.Client {
+func (db *DB) client(lf *life, ix int, part placement.Partition) index.Client {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if clients := lf.parts[part].clients; ix < len(clients) {
@@ -112,12 +113,12 @@ func (db *DB) client(lf *life, ix, part int) index.Client {
 
 // life returns the life of a partition's server that the session uses. There has
 // been a connection to it.
-func (s *Session) life(part int) *life { return s.lives[s.db.parts[part].server] }
+func (s *Session) life(part placement.Partition) *life { return s.lives[s.db.placement.At(part)] }
 
 // rebind takes another life of a server into use. What the session keeps of the
 // former one is of no use any more, and an attempt that has read there must be
 // repeated. Other partitions stay as they are.
-func (s *Session) rebind(server int, lf *life) {
+func (s *Session) rebind(server placement.Server, lf *life) {
 	was := s.lives[server]
 	if was == lf {
 		return
@@ -132,15 +133,15 @@ func (s *Session) rebind(server int, lf *life) {
 			s.pools[i] = nil
 		}
 	}
-	for p := range s.snap.lines {
-		if s.db.parts[p].server == server {
+	if len(s.snap.lines) > 0 {
+		for p := range s.db.placement.Of(server) {
 			s.snap.lines[p] = [lineWords]uint64{}
 		}
 	}
 }
 
 // hasRead reports whether the attempt has read at a server, or has begun to.
-func (t *Txn) hasRead(server int) bool {
+func (t *Txn) hasRead(server placement.Server) bool {
 	if t.mode == closed {
 		return false
 	}
@@ -149,14 +150,14 @@ func (t *Txn) hasRead(server int) bool {
 			return true
 		}
 	}
-	at := t.s.db.parts
+	at := t.s.db.placement.At
 	for r := range t.answered {
-		if at[r.part()].server == server {
+		if at(r.part()) == server {
 			return true
 		}
 	}
 	for k := range t.keptPages {
-		if at[k.part].server == server {
+		if at(k.part) == server {
 			return true
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -16,7 +17,7 @@ import (
 // link is a connection to one server with the two batches that operations
 // alternate between.
 type link struct {
-	server  int
+	server  placement.Server
 	conn    rdma.Conn
 	done    *rdma.Batch // of the round before
 	next    *rdma.Batch // of the next round
@@ -43,7 +44,7 @@ const owedPatience = time.Second
 
 // link returns the connection to a server for the attempt under way. If the
 // server has another life than the attempt has read in, the attempt is over.
-func (s *Session) link(ctx context.Context, server int) (*link, error) {
+func (s *Session) link(ctx context.Context, server placement.Server) (*link, error) {
 	if s.links[server] == nil && s.dial(server) == nil {
 		if k, ok := s.db.room.takeSpare(server); ok {
 			if err := s.takeOn(ctx, k); err != nil {
@@ -63,7 +64,7 @@ func (s *Session) link(ctx context.Context, server int) (*link, error) {
 
 // reach returns the connection to a server, and makes it on first use and after
 // a failure. It refuses a server that was restarted without its memory.
-func (s *Session) reach(ctx context.Context, server int) (*link, error) {
+func (s *Session) reach(ctx context.Context, server placement.Server) (*link, error) {
 	if l := s.links[server]; l != nil {
 		if l.owes.until != 0 {
 			if err := s.settle(ctx, l); err != nil {
@@ -105,7 +106,7 @@ func (s *Session) reach(ctx context.Context, server int) (*link, error) {
 }
 
 // newLink is a link over a connection that was checked.
-func (db *DB) newLink(g greeting, server int) *link {
+func (db *DB) newLink(g greeting, server placement.Server) *link {
 	l := &link{server: server, conn: g.conn, done: new(rdma.Batch), next: new(rdma.Batch)}
 	l.counts.Store(true)
 	db.room.count(server, 1)
@@ -113,7 +114,7 @@ func (db *DB) newLink(g greeting, server int) *link {
 }
 
 // accept checks a connection, and takes the life that the server is in.
-func (s *Session) accept(g greeting, server int) error {
+func (s *Session) accept(g greeting, server placement.Server) error {
 	lf, err := s.db.check(g, server)
 	if err == nil {
 		s.rebind(server, lf)
@@ -123,7 +124,7 @@ func (s *Session) accept(g greeting, server int) error {
 
 // check checks that a connection leads to the server, as known before, and returns
 // the life that the server is in. It closes one that does not.
-func (db *DB) check(g greeting, server int) (lf *life, err error) {
+func (db *DB) check(g greeting, server placement.Server) (lf *life, err error) {
 	if g.hello.Server != server {
 		err = fmt.Errorf("%w: server %d answers at %s, want server %d", ErrProtocol, g.hello.Server, db.servers[server], server)
 	} else {
@@ -144,7 +145,7 @@ func (s *Session) use(l *link) {
 }
 
 // join adds the batches of the connection to a server to the round being built.
-func (s *Session) join(ctx context.Context, server int) (*link, error) {
+func (s *Session) join(ctx context.Context, server placement.Server) (*link, error) {
 	l := s.links[server]
 	if l == nil || l.owes.until != 0 {
 		var err error
@@ -330,7 +331,7 @@ func (d *dialing) stop() {
 
 // greet connects to a server. A connection that ctx does not wait for is taken
 // by a later call.
-func (s *Session) greet(ctx context.Context, server int) (greeting, error) {
+func (s *Session) greet(ctx context.Context, server placement.Server) (greeting, error) {
 	s.db.gate.dials.Add(1)
 	defer s.db.gate.dials.Add(-1)
 	if ctx.Done() == nil && s.dial(server) == nil {
@@ -354,7 +355,7 @@ func (s *Session) greet(ctx context.Context, server int) (greeting, error) {
 	}
 }
 
-func (s *Session) dial(server int) *dialing {
+func (s *Session) dial(server placement.Server) *dialing {
 	if s.dials == nil {
 		return nil
 	}
@@ -362,7 +363,7 @@ func (s *Session) dial(server int) *dialing {
 }
 
 // startDial begins to connect to a server, or returns what has begun before.
-func (s *Session) startDial(ctx context.Context, server int) (*dialing, error) {
+func (s *Session) startDial(ctx context.Context, server placement.Server) (*dialing, error) {
 	if d := s.dial(server); d != nil {
 		return d, nil
 	}

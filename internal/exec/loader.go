@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 )
@@ -29,7 +30,7 @@ type Loader struct {
 
 type loadQueue struct {
 	ix   *tables.Index
-	part int
+	part placement.Partition
 	n    int
 	b    []byte
 }
@@ -50,7 +51,7 @@ func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 	}
 	l := &Loader{s: s, ctx: ctx, tab: t, as: as, version: uint32(c.Version())}
 	for _, ix := range append([]*tables.Index{t.Primary()}, t.Secondaries()...) {
-		for p := range db.parts {
+		for p := range placement.Partition(db.Partitions()) {
 			l.queues = append(l.queues, loadQueue{ix: ix, part: p})
 		}
 	}
@@ -68,7 +69,7 @@ func (l *Loader) Add(key tables.Key, row tables.Row) error {
 	if l.tab.Old(l.as) {
 		row = l.tab.FromOld(l.as, row)
 	}
-	n := len(l.s.db.parts)
+	n := l.s.db.Partitions()
 	if l.tab.Replicated() {
 		for p := range n {
 			if err := l.put(&l.queues[p], key, row); err != nil {
@@ -115,7 +116,7 @@ func (l *Loader) put(q *loadQueue, key tables.Key, row tables.Row) error {
 
 func (l *Loader) send(q *loadQueue) error {
 	q.n = 0
-	server := l.s.db.parts[q.part].server
+	server := l.s.db.placement.At(q.part)
 	link, err := l.s.link(l.ctx, server)
 	if err != nil {
 		return err
@@ -151,7 +152,7 @@ func (db *DB) Seal(ctx context.Context) error {
 		return err
 	}
 	defer db.release(s)
-	for i := range db.servers {
+	for i := range placement.Server(len(db.servers)) {
 		if err := s.controlOp(ctx, i, wire.OpSeal); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"drtmx/internal/block"
 	"drtmx/internal/invariants"
 	"drtmx/internal/mem"
+	"drtmx/internal/placement"
 	"drtmx/tables"
 )
 
@@ -29,7 +30,7 @@ const (
 
 // keptProofs are proofs of earlier pages of an iterator, in one partition.
 type keptProofs struct {
-	part              int
+	part              placement.Partition
 	quick, gaps, rows []index.Proof
 	rests             block.CSN // the newest commit that the pages rest on
 	changed           bool      // a quick proof failed
@@ -206,7 +207,7 @@ func (p *pager) before(n int) index.Key {
 		if r == nil {
 			continue
 		}
-		guess := r.Before(p.hi, n/(last-first+1))
+		guess := r.Before(p.hi, n/int(last-first+1))
 		if ix.Strings && ix.Key == tables.NumberKey { // a guess may have any length
 			b := append([]byte(guess.Str), make([]byte, 8)...)
 			guess = index.Str(mem.String(b[:8]))
@@ -220,7 +221,7 @@ func (p *pager) before(n int) index.Key {
 
 // ruler returns what guesses where keys are in a partition's index, nil if there
 // is nothing that does.
-func (t *Txn) ruler(ix *tables.Index, part int) index.Ruler {
+func (t *Txn) ruler(ix *tables.Index, part placement.Partition) index.Ruler {
 	if t.local != nil {
 		if r, ok := t.local.Index(part, ix.ID).(index.Ruler); ok {
 			return r
@@ -272,7 +273,7 @@ func (sc *Scan) spoilPage() {
 	}
 }
 
-func (sc *Scan) keptOf(part int) *keptProofs {
+func (sc *Scan) keptOf(part placement.Partition) *keptProofs {
 	for i := range sc.kept {
 		if sc.kept[i].part == part {
 			return &sc.kept[i]

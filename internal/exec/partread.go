@@ -2,6 +2,7 @@ package exec
 
 import (
 	"drtmx/index"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 )
@@ -57,7 +58,7 @@ func (t *Txn) keptPages(yield func(*keptProofs) bool) {
 	}
 }
 
-func (r partRead) part() int {
+func (r partRead) part() placement.Partition {
 	if r.get != nil {
 		return r.get.part
 	}
@@ -113,7 +114,7 @@ func (r partRead) take(t *Txn) bool {
 // request is the question to the server.
 func (r partRead) request(t *Txn) wire.Read {
 	ix := r.index()
-	q := wire.Read{Partition: uint16(r.part()), Index: uint16(ix.ID), Strings: ix.Strings, At: t.at}
+	q := wire.Read{Partition: r.part(), Index: uint16(ix.ID), Strings: ix.Strings, At: t.at}
 	if g := r.get; g != nil {
 		q.Lo, q.GaveUp = g.key, g.op != nil
 		return q

@@ -7,6 +7,7 @@ import (
 	"math"
 	"runtime/debug"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 )
@@ -32,7 +33,7 @@ func (r *Runner) Use(c *tables.Catalog) { r.t.catalog = c }
 // needs another partition and must be run again by DB.RunProcedure. abandoned
 // reports that it met a row that a prepared transaction holds. Otherwise commit
 // has the writes, valid until the next Run, or err is the error of the body.
-func (r *Runner) Run(ctx context.Context, p *Procedure, part int, args []byte) (result []byte, commit *wire.Commit, leaves, abandoned bool, err error) {
+func (r *Runner) Run(ctx context.Context, p *Procedure, part placement.Partition, args []byte) (result []byte, commit *wire.Commit, leaves, abandoned bool, err error) {
 	t := &r.t
 	t.only = part
 	m := update
@@ -140,14 +141,14 @@ type Finish func(s *Session, c *wire.Commit, result []byte) error
 // the lock may be gone and returns true. It returns false if it does not know
 // the lock. An attempt that loses waits for its turn at home, by turns.
 func (db *DB) RunProcedure(
-	ctx context.Context, p *Procedure, home Home, args []byte, finish Finish, await func() bool, turns Turns,
+	ctx context.Context, p *Procedure, home placement.Partition, args []byte, finish Finish, await func() bool, turns Turns,
 ) (result []byte, err error) {
 	s, err := db.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer db.release(s)
-	s.await, s.turns, s.home = await, turns, int(home)
+	s.await, s.turns, s.home = await, turns, home
 	m := update
 	if p.ReadOnly {
 		m = view
@@ -212,12 +213,12 @@ func (s *Session) finishWith(t *Txn, validate bool, result []byte, finish Finish
 // a message.
 func (s *Session) checkShares(c *wire.Commit) error {
 	for i := range c.Parts {
-		server, bytes := s.db.parts[c.Parts[i].Partition].server, 0
-		if s.db.local == nil || s.db.local.Index(int(c.Parts[i].Partition), 0) != nil {
+		server, bytes := s.db.placement.At(c.Parts[i].Partition), 0
+		if s.db.local == nil || s.db.local.Index(c.Parts[i].Partition, 0) != nil {
 			continue // it is not sent
 		}
 		for j := range c.Parts {
-			if s.db.parts[c.Parts[j].Partition].server == server {
+			if s.db.placement.At(c.Parts[j].Partition) == server {
 				bytes += c.Parts[j].Bytes()
 			}
 		}

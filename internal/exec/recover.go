@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 )
@@ -56,14 +57,14 @@ func (s *Session) awaitReturn(ctx context.Context, n int, err error, patience *t
 
 // inPartition adds to the error of a server that does not answer the partition
 // that the transaction needs there.
-func (s *Session) inPartition(err error, parts []int) error {
+func (s *Session) inPartition(err error, parts []placement.Partition) error {
 	var e *tables.Error
 	if !errors.As(err, &e) || e.Err != ErrUnavailable || e.Partition >= 0 || e.Server == "" {
 		return err
 	}
 	for _, p := range parts {
-		if s.db.servers[s.db.parts[p].server] == e.Server {
-			e.Partition = p
+		if s.db.servers[s.db.placement.At(p)] == e.Server {
+			e.Partition = int(p)
 			break
 		}
 	}
@@ -75,7 +76,7 @@ func (s *Session) inPartition(err error, parts []int) error {
 // makes another one, and so learns of another epoch.
 func (s *Session) renew(ctx context.Context, t *Txn) {
 	for _, part := range t.partitions(nil) {
-		l := s.links[s.db.parts[part].server]
+		l := s.links[s.db.placement.At(part)]
 		if l == nil || l.owes.until != 0 {
 			continue
 		}
@@ -87,7 +88,7 @@ func (s *Session) renew(ctx context.Context, t *Txn) {
 
 // unsettled is a transaction whose outcome is unknown to its session.
 type unsettled struct {
-	server int
+	server placement.Server
 	id     wire.ID
 	sent   wire.Sent
 }

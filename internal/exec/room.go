@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/rdma"
 )
 
@@ -32,7 +33,7 @@ type room struct {
 
 // lack is a session's wait for a connection.
 type lack struct {
-	server int
+	server placement.Server
 	got    chan lentLink // of one
 }
 
@@ -49,7 +50,7 @@ type lentLink struct {
 const linksKept = 2048
 
 // count notes that there are n more connections to a server, or fewer.
-func (r *room) count(server int, n int32) {
+func (r *room) count(server placement.Server, n int32) {
 	switch most := r.open[server].Add(n); {
 	case most > linksKept:
 		r.crowded.Store(true)
@@ -90,17 +91,17 @@ func lacksRoom(err error) bool {
 
 // mayDial reports whether a server may take another connection that nobody waits
 // for.
-func (r *room) mayDial(server int) bool {
+func (r *room) mayDial(server placement.Server) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return (server >= len(r.mu.full) || r.mu.full[server] <= clock.Fast()) && r.find(server) < 0
+	return (int(server) >= len(r.mu.full) || r.mu.full[server] <= clock.Fast()) && r.find(server) < 0
 }
 
 // refused notes that a server takes no more connections.
-func (r *room) refused(server int) {
+func (r *room) refused(server placement.Server) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.mu.full) <= server {
+	for len(r.mu.full) <= int(server) {
 		r.mu.full = append(r.mu.full, 0)
 	}
 	r.mu.full[server] = clock.Fast() + roomTry
@@ -122,8 +123,8 @@ func (s *Session) awaitRoom(ctx context.Context, err error, patience *time.Durat
 		defer cancel()
 	}
 	s.giveUpLinks()
-	for server, lacks := range s.lacks {
-		if !lacks || s.links[server] != nil { // one that owes an answer stays
+	for server := range placement.Server(len(s.lacks)) {
+		if !s.lacks[server] || s.links[server] != nil { // one that owes an answer stays
 			continue
 		}
 		if werr := s.awaitLink(ctx, server); werr != nil {
@@ -135,7 +136,7 @@ func (s *Session) awaitRoom(ctx context.Context, err error, patience *time.Durat
 }
 
 // lack notes that the transaction lacks a connection.
-func (s *Session) lack(server int) {
+func (s *Session) lack(server placement.Server) {
 	if s.lacks == nil {
 		s.lacks = make([]bool, len(s.links))
 	}
@@ -158,7 +159,7 @@ func (s *Session) connected() bool {
 
 // awaitLink waits for a connection to a server: of a session of the pool that is
 // idle, of one whose transaction ends, or a new one.
-func (s *Session) awaitLink(ctx context.Context, server int) error {
+func (s *Session) awaitLink(ctx context.Context, server placement.Server) error {
 	r := &s.db.room
 	w := &lack{server: server, got: make(chan lentLink, 1)}
 	if k, ok := r.begin(w); ok {
@@ -217,7 +218,7 @@ func (r *room) begin(w *lack) (k lentLink, ok bool) {
 
 // find returns which wait for a server was begun first, -1 if there is none. The
 // caller holds the mutex.
-func (r *room) find(server int) int {
+func (r *room) find(server placement.Server) int {
 	return slices.IndexFunc(r.mu.waiting, func(w *lack) bool { return w.server == server })
 }
 
@@ -262,7 +263,7 @@ func (r *room) remove(i int) {
 }
 
 // next ends the wait that was begun first for a server. The caller holds the mutex.
-func (r *room) next(server int) *lack {
+func (r *room) next(server placement.Server) *lack {
 	i := r.find(server)
 	if i < 0 {
 		return nil
@@ -282,14 +283,14 @@ func (s *Session) handOver() {
 
 // lend is handOver for a caller that holds the mutex.
 func (s *Session) lend() {
-	for server, l := range s.links {
+	for _, l := range s.links {
 		if l == nil || l.owes.until != 0 {
 			continue
 		}
 		r := &s.db.room
-		if w := r.next(server); w != nil {
+		if w := r.next(l.server); w != nil {
 			w.got <- s.part(l)
-		} else if r.open[server].Load() > linksKept {
+		} else if r.open[l.server].Load() > linksKept {
 			r.pass(s.part(l))
 		}
 	}
@@ -299,7 +300,7 @@ func (s *Session) lend() {
 // needed it gave up, and that is there now.
 func (s *Session) lendMade() {
 	r := &s.db.room
-	for server := range s.dials {
+	for server := range placement.Server(len(s.dials)) {
 		if s.dials[server] == nil || r.find(server) < 0 {
 			continue
 		}
@@ -359,14 +360,14 @@ func (r *room) pass(k lentLink) {
 }
 
 // takeSpare takes a connection that a session gave up and nobody waits for.
-func (r *room) takeSpare(server int) (k lentLink, ok bool) {
+func (r *room) takeSpare(server placement.Server) (k lentLink, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.spareFor(server)
 }
 
 // spareFor is takeSpare for a caller that holds the mutex.
-func (r *room) spareFor(server int) (k lentLink, ok bool) {
+func (r *room) spareFor(server placement.Server) (k lentLink, ok bool) {
 	i := slices.IndexFunc(r.mu.spare, func(k lentLink) bool { return k.l.server == server })
 	if i < 0 {
 		return k, false

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/rdma"
 	"drtmx/tables"
 )
@@ -26,7 +27,7 @@ func busyDB(t *testing.T) *DB {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db := &DB{servers: []string{"server"}, parts: make([]partition, 1), lives: make([]*life, 1)}
+	db := &DB{servers: []string{"server"}, placement: placement.Spread(1, 1), lives: make([]*life, 1)}
 	db.catalog.Store(cat)
 	db.incarnation = make([]atomic.Uint64, 1)
 	db.room.open = make([]atomic.Int32, 1)

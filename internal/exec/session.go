@@ -13,6 +13,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -48,15 +49,15 @@ type Session struct {
 	uncounted  []*link     // used since Stats last asked them
 	await      func() bool // of RunProcedure
 	snap       snapshotState
-	dials      []*dialing // connections being made, by server; nil before the first
-	owing      int        // links that owe
-	turns      Turns      // of RunProcedure
-	home       int        // of RunProcedure: the partition of the procedure
-	reserved   []int      // partitions that may have a reservation for this session
-	asked      []int      // partitions in which the transaction has asked for a turn
-	keptTurns  int        // attempts that kept the reservations
-	asksClock  bool       // a server has found proofs too old
-	kept       keptReads  // of RunProcedure
+	dials      []*dialing            // connections being made, by server; nil before the first
+	owing      int                   // links that owe
+	turns      Turns                 // of RunProcedure
+	home       placement.Partition   // of RunProcedure: the partition of the procedure
+	reserved   []placement.Partition // partitions that may have a reservation for this session
+	asked      []placement.Partition // partitions in which the transaction has asked for a turn
+	keptTurns  int                   // attempts that kept the reservations
+	asksClock  bool                  // a server has found proofs too old
+	kept       keptReads             // of RunProcedure
 	past       history
 	losing     bool     // the transaction is among those that lose
 	visit      visit    // to the gate
@@ -76,7 +77,7 @@ type opPool struct {
 	gets         []index.GetOp
 	scans        []index.ScanOp
 	nGet, nScan  int
-	server       int
+	server       placement.Server
 	began        *clock.Mark // of the attempt
 	usedThisTime bool
 }
@@ -89,10 +90,10 @@ func newSession(db *DB, id, seed uint64) *Session {
 	s := &Session{
 		db: db, id: id, number: db.nclient, rng: rand.New(rand.NewPCG(seed, id)),
 		links: make([]*link, len(db.servers)), lives: make([]*life, len(db.servers)),
-		pools: make([]*opPool, len(db.Catalog().Indexes)*len(db.parts)),
+		pools: make([]*opPool, len(db.Catalog().Indexes)*db.Partitions()),
 	}
 	s.txn.s = s
-	s.txn.init(db.Catalog(), len(db.parts), db.local)
+	s.txn.init(db.Catalog(), db.Partitions(), db.local)
 	return s
 }
 
@@ -186,7 +187,7 @@ func (s *Session) keep(l *link) error {
 }
 
 // controlOp makes an RPC without arguments and without a result.
-func (s *Session) controlOp(ctx context.Context, server int, op wire.Op) error {
+func (s *Session) controlOp(ctx context.Context, server placement.Server, op wire.Op) error {
 	l, err := s.link(ctx, server)
 	if err != nil {
 		return err
@@ -318,8 +319,8 @@ func (l *link) cut(from int) *rdma.Batch {
 // pool returns the operations for one index in one partition. It connects to
 // the server if it has to, and refreshes a client half that a transaction has
 // found stale, or loads it on its first use.
-func (s *Session) pool(ctx context.Context, ix, part int) (*opPool, error) {
-	p, server := s.poolAt(ix, part), s.db.parts[part].server
+func (s *Session) pool(ctx context.Context, ix int, part placement.Partition) (*opPool, error) {
+	p, server := s.poolAt(ix, part), s.db.placement.At(part)
 	if p == nil || s.owing > 0 || s.links[server] == nil {
 		l, err := s.link(ctx, server)
 		if err == nil {
@@ -341,8 +342,8 @@ func (s *Session) pool(ctx context.Context, ix, part int) (*opPool, error) {
 	return p, nil
 }
 
-func (s *Session) poolAt(ix, part int) *opPool {
-	if at := ix*len(s.db.parts) + part; at < len(s.pools) {
+func (s *Session) poolAt(ix int, part placement.Partition) *opPool {
+	if at := ix*s.db.Partitions() + int(part); at < len(s.pools) {
 		return s.pools[at]
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 )
 
@@ -142,21 +143,29 @@ const (
 // snapshotState is what a session knows about the time of a snapshot.
 type snapshotState struct {
 	stale   time.Duration
-	lines   [][lineWords]uint64 // control lines by partition, as read last
-	touched []int               // partitions of the reads under way
-	list    []int               // partitions whose lines are read in this round
+	lines   [][lineWords]uint64   // control lines by partition, as read last
+	touched []placement.Partition // partitions of the reads under way
+	list    []placement.Partition // partitions whose lines are read in this round
 
-	partial bool  // not all servers can be reached: the time is that of asked
-	asked   []int // partitions that the transaction has touched, so far
-	wider   bool  // the attempt touched one that had not been asked for its time
+	partial bool                  // not all servers can be reached: the time is that of asked
+	asked   []placement.Partition // partitions that the transaction has touched, so far
+	wider   bool                  // the attempt touched one that had not been asked for its time
 }
 
 // begin prepares for a transaction.
 func (sn *snapshotState) begin() { sn.partial, sn.asked, sn.wider = false, sn.asked[:0], false }
 
-func (sn *snapshotState) closed(p int) clock.Tick  { return clock.Tick(sn.lines[p][lineClosed]) }
-func (sn *snapshotState) present(p int) clock.Tick { return clock.Tick(sn.lines[p][lineTick]) }
-func (sn *snapshotState) floor(p int) clock.Tick   { return clock.Tick(sn.lines[p][lineFloor]) }
+func (sn *snapshotState) closed(p placement.Partition) clock.Tick {
+	return clock.Tick(sn.lines[p][lineClosed])
+}
+
+func (sn *snapshotState) present(p placement.Partition) clock.Tick {
+	return clock.Tick(sn.lines[p][lineTick])
+}
+
+func (sn *snapshotState) floor(p placement.Partition) clock.Tick {
+	return clock.Tick(sn.lines[p][lineFloor])
+}
 
 // askingMax bounds how long a snapshot waits for the ticks of all partitions. It
 // need not have those of partitions that it does not touch.
@@ -174,7 +183,7 @@ func (s *Session) takeTime(t *Txn) error {
 	sn := &s.snap
 	if !sn.partial {
 		sn.list = sn.list[:0]
-		for p := range s.db.parts {
+		for p := range placement.Partition(s.db.Partitions()) {
 			sn.list = append(sn.list, p)
 		}
 		err := s.askAll(t)
@@ -197,7 +206,7 @@ func (s *Session) takeTime(t *Txn) error {
 // askAll reads the lines of all partitions, unless that takes long. A paused server
 // that was replaced has an old time, so all servers must be trusted.
 func (s *Session) askAll(t *Txn) error {
-	for server := range s.db.servers {
+	for server := range placement.Server(len(s.db.servers)) {
 		if d := s.dial(server); d != nil && len(d.result) == 0 {
 			return ErrUnavailable // another transaction waits for it in vain
 		}
@@ -242,7 +251,7 @@ func (s *Session) takeTimeOfAsked(t *Txn) error {
 }
 
 // timeOf returns the time of a snapshot by the lines of partitions.
-func (sn *snapshotState) timeOf(t *Txn, parts []int) clock.Tick {
+func (sn *snapshotState) timeOf(t *Txn, parts []placement.Partition) clock.Tick {
 	present, closed, floor := clock.Tick(0), block.NoFloor, clock.Tick(0)
 	for _, p := range parts {
 		present, closed, floor = max(present, sn.present(p)), min(closed, sn.closed(p)), max(floor, sn.floor(p))
@@ -279,10 +288,10 @@ func (s *Session) cover(t *Txn) error {
 func (s *Session) readLines(ctx context.Context, t *Txn) error {
 	defer s.untouchAll()
 	if s.snap.lines == nil {
-		s.snap.lines = make([][lineWords]uint64, len(s.db.parts))
+		s.snap.lines = make([][lineWords]uint64, s.db.Partitions())
 	}
 	for _, p := range s.snap.list {
-		l, err := s.join(ctx, s.db.parts[p].server)
+		l, err := s.join(ctx, s.db.placement.At(p))
 		if err != nil {
 			return err
 		}
@@ -305,7 +314,7 @@ func (s *Session) readLines(ctx context.Context, t *Txn) error {
 func (s *Session) enter(t *Txn) error {
 	sn := &s.snap
 	sn.touched = sn.touched[:0]
-	add := func(p int) {
+	add := func(p placement.Partition) {
 		for _, have := range sn.touched {
 			if have == p {
 				return
@@ -343,7 +352,7 @@ const (
 // awaitClosed waits until partitions, whose lines were read before, have closed
 // the snapshot's tick: nothing of that tick, or an earlier one, will be applied
 // any more.
-func (s *Session) awaitClosed(t *Txn, parts []int) error {
+func (s *Session) awaitClosed(t *Txn, parts []placement.Partition) error {
 	sn := &s.snap
 	var patience time.Duration
 	for n := 0; ; n++ {
@@ -403,8 +412,8 @@ func (s *Session) pause(ctx context.Context, d time.Duration, patience *time.Dur
 }
 
 // adopt moves the clock of a partition up to the tick.
-func (s *Session) adopt(ctx context.Context, part int, at clock.Tick) error {
-	l, err := s.link(ctx, s.db.parts[part].server)
+func (s *Session) adopt(ctx context.Context, part placement.Partition, at clock.Tick) error {
+	l, err := s.link(ctx, s.db.placement.At(part))
 	if err != nil {
 		return err
 	}
@@ -436,13 +445,13 @@ func (s *Session) leave(t *Txn) error {
 
 // retained returns an error if a partition, by its line, has given up versions
 // that the snapshot may need.
-func (s *Session) retained(t *Txn, p int) error {
+func (s *Session) retained(t *Txn, p placement.Partition) error {
 	sn := &s.snap
 	if sn.floor(p) <= t.at {
 		return nil
 	}
 	return &SnapshotTooOld{
-		Partition: p, Time: t.at.Time(), Age: time.Duration(max(sn.present(p), t.at)-t.at) * clock.TickLength,
+		Partition: int(p), Time: t.at.Time(), Age: time.Duration(max(sn.present(p), t.at)-t.at) * clock.TickLength,
 		Retain: time.Duration(sn.lines[p][lineRetain]) * clock.TickLength, RetainBytes: sn.lines[p][lineRetainBytes],
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 )
@@ -67,13 +68,13 @@ func (s *Session) stamp(t *Txn, c *wire.Commit) error {
 			continue
 		}
 		if s.db.local != nil {
-			if now, here := s.db.local.Clock(int(p.Partition)); here {
+			if now, here := s.db.local.Clock(p.Partition); here {
 				h := heard{now, clock.Fast() + clock.Slip}
 				p.Read = h.before(first)
 				continue
 			}
 		}
-		server := s.db.parts[p.Partition].server
+		server := s.db.placement.At(p.Partition)
 		h, err := s.hears(t.ctx, server, first)
 		if err != nil {
 			return t.fail(err)
@@ -86,7 +87,7 @@ func (s *Session) stamp(t *Txn, c *wire.Commit) error {
 // sent is when a request that may commit is sent to its home, which executes it at
 // most once, and not at all if it seems to be old. So the clock is asked for if what is
 // known of it is old, or one was refused.
-func (s *Session) sent(ctx context.Context, server int) (wire.Sent, error) {
+func (s *Session) sent(ctx context.Context, server placement.Server) (wire.Sent, error) {
 	if _, err := s.link(ctx, server); err != nil {
 		return wire.Sent{}, err
 	}
@@ -102,7 +103,7 @@ func (s *Session) sent(ctx context.Context, server int) (wire.Sent, error) {
 }
 
 // clockError is the error of a transaction whose server does not tell its clock.
-func (s *Session) clockError(ctx context.Context, server int, err error) error {
+func (s *Session) clockError(ctx context.Context, server placement.Server, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -116,7 +117,7 @@ func (s *Session) clockError(ctx context.Context, server int, err error) error {
 // hears returns what is known of a server's clock, in the life in which the session
 // has read. It asks first if proofs read at a moment may be younger than they seem, or
 // if the server has found the last ones too old.
-func (s *Session) hears(ctx context.Context, server int, first time.Duration) (*heard, error) {
+func (s *Session) hears(ctx context.Context, server placement.Server, first time.Duration) (*heard, error) {
 	lf, now := s.lives[server], clock.Fast()
 	h := lf.heard.Load()
 	switch {
@@ -133,7 +134,7 @@ func (s *Session) hears(ctx context.Context, server int, first time.Duration) (*
 
 // hearAhead asks for a server's clock, without waiting for the answer, if what is known
 // of it will soon be too old.
-func (s *Session) hearAhead(server int, lf *life, now time.Duration) {
+func (s *Session) hearAhead(server placement.Server, lf *life, now time.Duration) {
 	if now-lf.heard.Load().at > hearEvery && lf.trust.asking.Load() == nil && int64(now) >= lf.trust.rest.Load() {
 		s.db.ask(server, lf)
 	}
@@ -141,7 +142,7 @@ func (s *Session) hearAhead(server int, lf *life, now time.Duration) {
 
 // askClock asks a server for its clock and waits for the answer. The question that
 // another session has asked will do only if it was asked after the call.
-func (s *Session) askClock(ctx context.Context, server int, lf *life) error {
+func (s *Session) askClock(ctx context.Context, server placement.Server, lf *life) error {
 	since := clock.Fast()
 	for {
 		q := s.db.ask(server, lf)

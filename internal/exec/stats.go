@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -22,7 +23,7 @@ func AskStats(ctx context.Context, dial func(context.Context, string) (rdma.Conn
 	var st wire.ServerStats
 	var resp []byte
 	for more := true; more; more = st.Next != 0 {
-		if resp, err = rdma.Call(ctx, c, wire.AppendStatsRequest(nil, st.Next), resp); err != nil {
+		if resp, err = rdma.Call(ctx, c, wire.AppendStatsRequest(nil, placement.Partition(st.Next)), resp); err != nil {
 			return nil, &tables.Error{Err: ErrUnavailable, Partition: -1, Server: addr, Cause: err}
 		}
 		if err := wire.DecodeStats(resp, &st); err != nil {
@@ -33,13 +34,13 @@ func AskStats(ctx context.Context, dial func(context.Context, string) (rdma.Conn
 }
 
 // serverStats is AskStats over the session's connection.
-func (s *Session) serverStats(ctx context.Context, server int, st *wire.ServerStats) error {
+func (s *Session) serverStats(ctx context.Context, server placement.Server, st *wire.ServerStats) error {
 	l, err := s.link(ctx, server)
 	if err != nil {
 		return err
 	}
 	for more := true; more; more = st.Next != 0 {
-		resp, err := s.call(ctx, l, wire.AppendStatsRequest(nil, st.Next))
+		resp, err := s.call(ctx, l, wire.AppendStatsRequest(nil, placement.Partition(st.Next)))
 		if err != nil {
 			return err
 		}
@@ -51,8 +52,8 @@ func (s *Session) serverStats(ctx context.Context, server int, st *wire.ServerSt
 }
 
 // AskStats is AskStats of a server of the DB, by its number.
-func (db *DB) AskStats(ctx context.Context, server int) (*wire.ServerStats, error) {
-	if server < 0 || server >= len(db.servers) {
+func (db *DB) AskStats(ctx context.Context, server placement.Server) (*wire.ServerStats, error) {
+	if server < 0 || int(server) >= len(db.servers) {
 		return nil, fmt.Errorf("txn: server %d, want 0 to %d", server, len(db.servers)-1)
 	}
 	return AskStats(ctx, db.cfg.Dial, db.servers[server])

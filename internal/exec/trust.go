@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 )
@@ -93,7 +94,7 @@ func (k *trust) holds(now time.Duration) (holds, renew bool) {
 // trusts reports whether a server is trusted at a moment, in the life in which a
 // session has read. If less than half of the promise is left, it asks for the next
 // one and does not wait.
-func (db *DB) trusts(server int, lf *life, now time.Duration) bool {
+func (db *DB) trusts(server placement.Server, lf *life, now time.Duration) bool {
 	holds, renew := lf.trust.holds(now)
 	if holds && renew && lf.trust.asking.Load() == nil && int64(now) >= lf.trust.rest.Load() {
 		db.ask(server, lf)
@@ -114,11 +115,11 @@ func (s *Session) awaitTrust(t *Txn) error {
 		if now == 0 {
 			now = clock.Fast()
 		}
-		if s.db.trusts(s.db.parts[part].server, lf, now) {
+		if s.db.trusts(s.db.placement.At(part), lf, now) {
 			continue
 		}
-		if err := s.challenge(t.ctx, s.db.parts[part].server, lf); err != nil {
-			if s.db.outlives(lf, s.db.parts[part].server) {
+		if err := s.challenge(t.ctx, s.db.placement.At(part), lf); err != nil {
+			if s.db.outlives(lf, s.db.placement.At(part)) {
 				return t.abandon(CauseFence) // another process serves the partition
 			}
 			if t.err != nil {
@@ -131,7 +132,7 @@ func (s *Session) awaitTrust(t *Txn) error {
 }
 
 // outlives reports whether a server has begun another life than the given one.
-func (db *DB) outlives(lf *life, server int) bool {
+func (db *DB) outlives(lf *life, server placement.Server) bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	return db.lives[server] != lf
@@ -139,17 +140,17 @@ func (db *DB) outlives(lf *life, server int) bool {
 
 // distrusted is the error of an attempt that has read at a server which is not
 // trusted.
-func (s *Session) distrusted(part int, cause error) error {
+func (s *Session) distrusted(part placement.Partition, cause error) error {
 	var e *tables.Error
 	if errors.As(cause, &e) && e.Err == ErrUnavailable && e.Cause != nil {
 		cause = e.Cause
 	}
-	return &tables.Error{Err: ErrUnavailable, Partition: part, Server: s.db.servers[s.db.parts[part].server], Cause: cause}
+	return &tables.Error{Err: ErrUnavailable, Partition: int(part), Server: s.db.servers[s.db.placement.At(part)], Cause: cause}
 }
 
 // challenge asks a server whether it has its place, and returns nil if it is
 // trusted now. The question that another session has asked will do.
-func (s *Session) challenge(ctx context.Context, server int, lf *life) error {
+func (s *Session) challenge(ctx context.Context, server placement.Server, lf *life) error {
 	err := s.answered(ctx, server, s.db.ask(server, lf))
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return err
@@ -164,7 +165,7 @@ func (s *Session) challenge(ctx context.Context, server int, lf *life) error {
 }
 
 // answered waits for the answer to a question about a server's lease and clock.
-func (s *Session) answered(ctx context.Context, server int, q *question) error {
+func (s *Session) answered(ctx context.Context, server placement.Server, q *question) error {
 	select {
 	case <-q.done:
 	case <-ctx.Done():
@@ -180,7 +181,8 @@ func (s *Session) answered(ctx context.Context, server int, q *question) error {
 // server that has not answered for long is not waited for.
 func (s *Session) trustTimes(ctx context.Context) error {
 	now := time.Duration(0)
-	for server, lf := range s.lives {
+	for server := range placement.Server(len(s.lives)) {
+		lf := s.lives[server]
 		if lf == nil || !lf.trust.leased { // a server without partitions has no clock that counts
 			continue
 		}
@@ -205,7 +207,7 @@ func (s *Session) trustTimes(ctx context.Context) error {
 
 // ask asks a server how much of its lease is left, in the background, or returns
 // the question that is on its way. The answer goes to the server's life.
-func (db *DB) ask(server int, lf *life) *question {
+func (db *DB) ask(server placement.Server, lf *life) *question {
 	q := &question{since: clock.Fast(), done: make(chan struct{})}
 	for !lf.trust.asking.CompareAndSwap(nil, q) {
 		if on := lf.trust.asking.Load(); on != nil {
@@ -230,7 +232,7 @@ func (db *DB) ask(server int, lf *life) *question {
 }
 
 // askFor asks a question on a session of the pool.
-func (db *DB) askFor(server int, lf *life) error {
+func (db *DB) askFor(server placement.Server, lf *life) error {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	s, err := db.acquire(ctx)
@@ -247,7 +249,7 @@ func (db *DB) askFor(server int, lf *life) error {
 
 // askLease asks a server how much of its lease is left, over the session's own
 // connection.
-func (s *Session) askLease(ctx context.Context, server int) error {
+func (s *Session) askLease(ctx context.Context, server placement.Server) error {
 	l, err := s.link(ctx, server)
 	if err != nil {
 		return err

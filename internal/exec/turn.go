@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 )
 
@@ -38,7 +39,7 @@ type Turns interface {
 	// Reserve waits for a turn of a session, and reports whether it has come. A
 	// zero turn ends what the session has. here is false if the partition is
 	// elsewhere.
-	Reserve(ctx context.Context, part int, session uint64, t *wire.Turn) (granted, here bool)
+	Reserve(ctx context.Context, part placement.Partition, session uint64, t *wire.Turn) (granted, here bool)
 }
 
 // patience returns how long the next request may wait at a server: until shortly
@@ -58,7 +59,7 @@ func (s *Session) patience(ctx context.Context, attempt int, end time.Duration) 
 
 // rows appends the names of the rows of a partition that the attempt has read or
 // would write.
-func (t *Txn) rows(part int, names []wire.RowName) []wire.RowName {
+func (t *Txn) rows(part placement.Partition, names []wire.RowName) []wire.RowName {
 	for _, g := range t.gets[:t.nGet] {
 		if t.partition(g.ix, g.key) == part {
 			names = append(names, wire.NameRow(uint16(g.ix.ID), g.key))
@@ -74,7 +75,7 @@ func (t *Txn) rows(part int, names []wire.RowName) []wire.RowName {
 
 // partitions appends the partitions that the attempt has used, in ascending
 // order.
-func (t *Txn) partitions(parts []int) []int {
+func (t *Txn) partitions(parts []placement.Partition) []placement.Partition {
 	for _, g := range t.gets[:t.nGet] {
 		parts = append(parts, t.partition(g.ix, g.key))
 	}
@@ -133,11 +134,11 @@ func (s *Session) loses(now bool) {
 func (s *Session) askTurn(t *Txn) {
 	turn := &s.commit.Turn
 	turn.Wait, turn.Losses, turn.Whole, turn.Rows = 0, uint8(min(t.losses, 255)), t.losses >= claimWholeAfter, turn.Rows[:0]
-	home := int(s.commit.Parts[0].Partition)
+	home := s.commit.Parts[0].Partition
 	switch {
 	case len(s.commit.Parts) > 1, t.gated: // others wait for it to leave the gate
 		return
-	case slices.ContainsFunc(s.reserved, func(part int) bool { return part != home }):
+	case slices.ContainsFunc(s.reserved, func(part placement.Partition) bool { return part != home }):
 		return // it must not wait while it holds up others elsewhere
 	}
 	turn.Wait = s.patience(t.ctx, t.losses, t.patience)
@@ -150,15 +151,15 @@ func (s *Session) askTurn(t *Txn) {
 // answer grants one. A commit that was refused may not have reached all servers.
 func (s *Session) endTurns(t *Txn, committed, granted bool) {
 	if committed && len(s.reserved) > 0 {
-		s.reserved = slices.DeleteFunc(s.reserved, func(part int) bool {
-			return slices.ContainsFunc(s.commit.Parts, func(p wire.Part) bool { return int(p.Partition) == part })
+		s.reserved = slices.DeleteFunc(s.reserved, func(part placement.Partition) bool {
+			return slices.ContainsFunc(s.commit.Parts, func(p wire.Part) bool { return p.Partition == part })
 		})
 	}
 	if t.reserved = granted; !granted {
 		return
 	}
 	s.keptTurns = 0
-	if home := int(s.commit.Parts[0].Partition); !slices.Contains(s.reserved, home) {
+	if home := s.commit.Parts[0].Partition; !slices.Contains(s.reserved, home) {
 		s.reserved = append(s.reserved, home)
 	}
 }
@@ -204,13 +205,13 @@ func (s *Session) takeTurn(t *Txn, losses int, end time.Duration) bool {
 }
 
 // reserve asks for a turn in one partition.
-func (s *Session) reserve(ctx context.Context, part int, turn *wire.Turn) bool {
+func (s *Session) reserve(ctx context.Context, part placement.Partition, turn *wire.Turn) bool {
 	if s.turns != nil {
 		if granted, here := s.turns.Reserve(ctx, part, s.id, turn); here {
 			return granted
 		}
 	}
-	l, err := s.link(ctx, s.db.parts[part].server)
+	l, err := s.link(ctx, s.db.placement.At(part))
 	if err != nil {
 		return false
 	}

@@ -11,6 +11,7 @@ import (
 	"drtmx/internal/clock"
 	"drtmx/internal/invariants"
 	"drtmx/internal/mem"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 )
@@ -47,10 +48,10 @@ var errRemote = errors.New("txn: procedure leaves its partition")
 type Local interface {
 	// Index is the server half of an index in a partition, nil if the
 	// partition is elsewhere.
-	Index(part, ix int) index.Server
+	Index(part placement.Partition, ix int) index.Server
 	// Clock is what the clock of a partition's server shows: see wire.Part.Read. here
 	// is false if the partition is elsewhere.
-	Clock(part int) (now time.Duration, here bool)
+	Clock(part placement.Partition) (now time.Duration, here bool)
 }
 
 // Txn is a running transaction, for the goroutine of its body. Rows that it
@@ -61,8 +62,8 @@ type Txn struct {
 	catalog *tables.Catalog
 	nparts  int
 	local   Local
-	only    int // ≥ 0: the one partition this procedure may touch, held exclusively
-	near    int // ≥ 0: a partition of local, whose copies of replicated tables are read
+	only    placement.Partition // ≥ 0: the one partition this procedure may touch, held exclusively
+	near    placement.Partition // ≥ 0: a partition of local, whose copies of replicated tables are read
 
 	mode  mode
 	at    clock.Tick // of a snapshot: the time it reads; 0 else
@@ -120,7 +121,7 @@ func (t *Txn) init(c *tables.Catalog, nparts int, local Local) {
 // setLocal gives a transaction direct access to partitions of its process.
 func (t *Txn) setLocal(local Local) {
 	t.local, t.near = local, -1
-	for p := 0; local != nil && t.near < 0 && p < t.nparts; p++ {
+	for p := placement.Partition(0); local != nil && t.near < 0 && int(p) < t.nparts; p++ {
 		if local.Index(p, 0) != nil {
 			t.near = p
 		}
@@ -130,7 +131,7 @@ func (t *Txn) setLocal(local Local) {
 // partition returns the partition that holds a key. For a replicated table it
 // returns the partition with the nearest copy: any other would add its server
 // to the transaction.
-func (t *Txn) partition(ix *tables.Index, key index.Key) int {
+func (t *Txn) partition(ix *tables.Index, key index.Key) placement.Partition {
 	if ix.Partition.Kind == tables.Replicated {
 		if t.only >= 0 {
 			return t.only
@@ -233,7 +234,7 @@ func (t *Txn) usable() error {
 type Get struct {
 	t    *Txn
 	ix   *tables.Index
-	part int
+	part placement.Partition
 	key  index.Key
 	done bool
 	err  error
@@ -269,7 +270,7 @@ type Scan struct {
 
 // subScan is the part of a scan in one partition.
 type subScan struct {
-	part int
+	part placement.Partition
 	op   index.ScanOp
 	own  index.ScanResult
 	res  *index.ScanResult
@@ -463,18 +464,19 @@ func (t *Txn) newScan(ix *tables.Index, lo, hi tables.Key) *Scan {
 }
 
 // span returns the first and the last partition in which a scan reads.
-func (t *Txn) span(ix *tables.Index, lo, hi index.Key) (first, last int) {
+func (t *Txn) span(ix *tables.Index, lo, hi index.Key) (first, last placement.Partition) {
 	if ix.Partition.Kind == tables.Replicated {
 		part := t.partition(ix, lo)
 		return part, part
 	}
-	return ix.Partition.Span(userKey(ix, lo), userKey(ix, hi), t.nparts)
+	from, to := ix.Partition.Span(userKey(ix, lo), userKey(ix, hi), t.nparts)
+	return placement.Partition(from), placement.Partition(to)
 }
 
 func (t *Txn) startScan(sc *Scan) {
 	first, last := t.span(sc.ix, sc.lo, sc.hi)
 	if sc.paged {
-		sc.limit = max(sc.limit/(last-first+1), partRowsMin)
+		sc.limit = max(sc.limit/int(last-first+1), partRowsMin)
 	}
 	remote := false
 	for p := first; p <= last; p++ {

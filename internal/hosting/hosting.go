@@ -9,13 +9,14 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/datadir"
+	"drtmx/internal/placement"
 	"drtmx/rdma"
 )
 
 // Place is what is known of the place of a data server in its cluster. The zero value
 // is that of a server whose place no other process can have.
 type Place struct {
-	// Epoch of the partitions; 0 means 1.
+	// Epoch counts the starts of the server with its state; 0 means 1.
 	Epoch uint32
 	// Incarnation identifies this start of the server; 0 means a random number.
 	Incarnation uint64
@@ -23,7 +24,7 @@ type Place struct {
 	// of a data server is registered now, 0 if none is. It must not answer from
 	// a cache. Another incarnation proves that the memory of the one before is
 	// gone; nothing else does, but word from the server itself.
-	Registered func(ctx context.Context, server int) (incarnation uint64, err error)
+	Registered func(ctx context.Context, server placement.Server) (incarnation uint64, err error)
 	// Empty, if not nil, asks the process that has started all data servers of
 	// the cluster to replace them by new ones, which are empty. It returns
 	// before this server ends.

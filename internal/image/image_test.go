@@ -16,6 +16,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/rng"
 	"drtmx/internal/testseed"
 	"drtmx/internal/vfstest"
@@ -46,7 +47,7 @@ func draw(r *rng.Stream, rows int) *contents {
 		c.info.Identity[i] = byte(r.Uint64())
 	}
 	for i := range 4 {
-		is := Index{Partition: i / 2, Index: i % 2 * 7, Strings: i%2 > 0}
+		is := Index{Partition: placement.Partition(i / 2), Index: i % 2 * 7, Strings: i%2 > 0}
 		list, num, csn := []row{}, r.Uint64(), r.Uint64n(1<<50)
 		for range r.Intn(rows + 1) {
 			e := row{row: make([]uint64, r.Intn(20))}
@@ -97,7 +98,7 @@ func (c *contents) fill(w *Writer) error {
 			}
 		}
 		if i < len(c.blobs) {
-			if err := w.Blob(ctx, uint16(i%2), i, c.blobs[i]); err != nil {
+			if err := w.Blob(ctx, uint16(i%2), placement.Partition(i), c.blobs[i]); err != nil {
 				return err
 			}
 		}
@@ -132,8 +133,8 @@ func (c *contents) check(f *File) error {
 	}
 	for kind := range uint16(2) {
 		at := int(kind)
-		err := f.Blobs(kind, func(p int, b []byte) error {
-			if p != at || !bytes.Equal(b, c.blobs[at]) {
+		err := f.Blobs(kind, func(p placement.Partition, b []byte) error {
+			if int(p) != at || !bytes.Equal(b, c.blobs[at]) {
 				return fmt.Errorf("blob of partition %d: %q, want %q of %d", p, b, c.blobs[at], at)
 			}
 			at += 2

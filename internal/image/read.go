@@ -8,6 +8,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -28,9 +29,10 @@ type File struct {
 
 // Index is what a checkpoint has of one index of one partition.
 type Index struct {
-	Partition, Index int
-	Strings          bool
-	Rows             uint64
+	Partition placement.Partition
+	Index     int
+	Strings   bool
+	Rows      uint64
 }
 
 // Open opens a checkpoint and checks that it is complete. It does not read the
@@ -128,7 +130,7 @@ func (f *File) readTable(b []byte, footer int64) error {
 }
 
 func (f *File) count(fr *frame) {
-	is := Index{Partition: int(fr.partition), Index: int(fr.index), Strings: fr.kind == kindStrs}
+	is := Index{Partition: placement.Partition(fr.partition), Index: int(fr.index), Strings: fr.kind == kindStrs}
 	if n := len(f.Indexes) - 1; n >= 0 && f.Indexes[n].Partition == is.Partition && f.Indexes[n].Index == is.Index {
 		f.Indexes[n].Rows += uint64(fr.rows)
 		return
@@ -175,12 +177,12 @@ func (f *File) block(want frame, mem *[]byte) ([]byte, error) {
 
 // Read calls fn for the rows of an index, in the order in which they were
 // written. What fn gets is valid during the call.
-func (f *File) Read(partition, ix int, fn func(*index.Entry) error) error {
+func (f *File) Read(partition placement.Partition, ix int, fn func(*index.Entry) error) error {
 	var buf []byte
 	var r rowReader
 	for i := range f.blocks {
 		fr := &f.blocks[i]
-		if fr.kind == kindBlob || int(fr.partition) != partition || int(fr.index) != ix {
+		if fr.kind == kindBlob || placement.Partition(fr.partition) != partition || int(fr.index) != ix {
 			continue
 		}
 		b, err := f.block(*fr, &buf)
@@ -213,7 +215,7 @@ func (f *File) readRows(fr *frame, r *rowReader, b []byte, fn func(*index.Entry)
 
 // Blobs calls fn for the blobs of a kind, in the order in which they were
 // written. The bytes are fn's to keep.
-func (f *File) Blobs(kind uint16, fn func(partition int, b []byte) error) error {
+func (f *File) Blobs(kind uint16, fn func(partition placement.Partition, b []byte) error) error {
 	for i := range f.blocks {
 		fr := &f.blocks[i]
 		if fr.kind != kindBlob || fr.index != kind {
@@ -223,7 +225,7 @@ func (f *File) Blobs(kind uint16, fn func(partition int, b []byte) error) error 
 		if err != nil {
 			return err
 		}
-		if err := fn(int(fr.partition), b); err != nil {
+		if err := fn(placement.Partition(fr.partition), b); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/placement"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -77,7 +78,7 @@ func (w *Writer) reset() {
 }
 
 // Index says of which index the rows are that follow. It writes those before.
-func (w *Writer) Index(ctx context.Context, partition, index int, strs bool) error {
+func (w *Writer) Index(ctx context.Context, partition placement.Partition, index int, strs bool) error {
 	if err := w.flush(ctx, 1); err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func (w *Writer) flush(ctx context.Context, least int) error {
 }
 
 // Blob adds bytes that are the caller's business, of a kind and a partition.
-func (w *Writer) Blob(ctx context.Context, kind uint16, partition int, b []byte) error {
+func (w *Writer) Blob(ctx context.Context, kind uint16, partition placement.Partition, b []byte) error {
 	if err := w.flush(ctx, 1); err != nil {
 		return err
 	}

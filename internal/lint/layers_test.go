@@ -19,10 +19,10 @@ var layers = map[string]int{
 	"internal/certs":      0,
 	"internal/cli":        0,
 	"internal/lint":       0,
-	"internal/replica":    0,
 	"internal/planted":    0,
 	"internal/history":    0,
 	"internal/clock":      0,
+	"internal/placement":  0,
 	"internal/testaddr":   0,
 	"internal/testseed":   0,
 	"internal/vfstest":    0,
@@ -36,6 +36,7 @@ var layers = map[string]int{
 
 	"internal/mem":      1,
 	"internal/twophase": 1,
+	"internal/replica":  1,
 
 	"rdma": 2,
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"drtmx/internal/placement"
 )
 
 // Claim is what a data directory says of its server's place, and proves that the
@@ -33,9 +35,9 @@ func (c *Claim) Check(m *Map, size, partitions int, server Server) error {
 		}
 		return nil
 	}
-	if m.Size != size || len(m.Primaries) != partitions {
+	if m.Size != size || m.Placement.Partitions() != partitions {
 		return fmt.Errorf("%w: %d servers and %d partitions, but server %d was started for %d and %d",
-			ErrShape, m.Size, len(m.Primaries), server.Index, size, partitions)
+			ErrShape, m.Size, m.Placement.Partitions(), server.Index, size, partitions)
 	}
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("%w: server %d of cluster %v: %s", ErrPlace, server.Index, m.ID, fmt.Sprintf(format, args...))
@@ -78,7 +80,7 @@ func (c *Claim) checkLog(d Durable, server Server, key string) error {
 }
 
 // Admit puts a server into the map, or replaces its previous instance there.
-// The first server creates the map, with partition p at server p modulo size.
+// The first server creates the map, with the placement of a new cluster.
 // Admit returns the map that names the server. It fails with ErrShape if the
 // map has another number of servers or partitions, and with ErrPlace unless the
 // claim proves that a durable server's data is that of the place.
@@ -92,18 +94,16 @@ func Admit(ctx context.Context, s Store, size, partitions int, server Server, c 
 		if err := c.Check(m, size, partitions, server); err != nil || m != nil {
 			return nil, err
 		}
-		m = &Map{ID: ClusterID(random()), Size: size, Primaries: make([]int, partitions)}
-		for p := range m.Primaries {
-			m.Primaries[p] = p % max(size, 1)
-		}
-		return m, nil
+		return &Map{ID: ClusterID(random()), Size: size, Placement: placement.Spread(partitions, size)}, nil
 	}
 	noted, err := s.Durable(ctx, server.Index)
 	if err != nil {
 		return nil, err
 	}
 	key := ""
-	if keyed, ok := s.(interface{ DurableKey(server int) string }); ok {
+	if keyed, ok := s.(interface {
+		DurableKey(server placement.Server) string
+	}); ok {
 		key = keyed.DurableKey(server.Index)
 	}
 	if err := c.checkLog(noted, server, key); err != nil {

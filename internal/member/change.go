@@ -30,7 +30,7 @@ func Change(ctx context.Context, s Store, change func(*Map) (*Map, error)) (*Map
 		if next == nil {
 			return state.Map, nil
 		}
-		var current Epoch
+		var current MapEpoch
 		if state.Map != nil {
 			current = state.Map.Epoch
 		}

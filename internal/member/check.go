@@ -9,6 +9,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"drtmx/internal/placement"
 )
 
 // addrBytesMax bounds the address of an endpoint, in bytes.
@@ -152,22 +154,20 @@ func (m *Map) Check() error {
 		return fmt.Errorf("%w: map: cluster is 0", ErrInput)
 	case m.Size < 1 || m.Size > MaxServers:
 		return fmt.Errorf("%w: map: size %d, want 1 to %d", ErrInput, m.Size, MaxServers)
-	case len(m.Primaries) < 1 || len(m.Primaries) > MaxPartitions:
-		return fmt.Errorf("%w: map: %d partitions, want 1 to %d", ErrInput, len(m.Primaries), MaxPartitions)
+	case m.Placement.Partitions() < 1 || m.Placement.Partitions() > MaxPartitions:
+		return fmt.Errorf("%w: map: %d partitions, want 1 to %d", ErrInput, m.Placement.Partitions(), MaxPartitions)
 	}
-	for p, s := range m.Primaries {
-		if s < 0 || s >= m.Size {
-			return fmt.Errorf("%w: map: partition %d is at server %d, want 0 to %d", ErrInput, p, s, m.Size-1)
-		}
+	if err := m.Placement.Check(m.Size); err != nil {
+		return fmt.Errorf("%w: map: %w", ErrInput, err)
 	}
-	homes := map[Endpoint]int{}
-	last := -1
+	homes := map[Endpoint]placement.Server{}
+	last := placement.Server(-1)
 	for i := range m.Servers {
 		s := &m.Servers[i]
 		if err := s.Check(); err != nil {
 			return fmt.Errorf("map: %w", err)
 		}
-		if s.Index <= last || s.Index >= m.Size {
+		if s.Index <= last || int(s.Index) >= m.Size {
 			return fmt.Errorf("%w: map: server %d after %d, want rising indexes below %d", ErrInput, s.Index, last, m.Size)
 		}
 		last = s.Index
@@ -185,10 +185,10 @@ func (m *Map) Check() error {
 }
 
 func (m *Map) checkSets() error {
-	last := -1
+	last := placement.Server(-1)
 	for _, s := range m.Sets {
 		switch {
-		case s.Server <= last || s.Server >= m.Size:
+		case s.Server <= last || int(s.Server) >= m.Size:
 			return fmt.Errorf("%w: map: the copies of server %d after those of %d, want rising indexes below %d", ErrInput, s.Server, last, m.Size)
 		case s.Epoch == 0 || s.Since == 0 || s.Since > s.Epoch || s.Version == 0 || s.Members == 0:
 			return fmt.Errorf("%w: map: the copies of server %d: epoch %d, since %d, version %d, members %b", ErrInput, s.Server, s.Epoch, s.Since, s.Version, s.Members)
@@ -199,26 +199,26 @@ func (m *Map) checkSets() error {
 }
 
 func (m *Map) checkWishes() error {
-	last := -1
+	last := placement.Server(-1)
 	for _, w := range m.Wishes {
-		if w.Server <= last || w.Server >= m.Size || w.Host < 0 || w.Host >= m.Size || w.Host == w.Server {
+		if w.Server <= last || int(w.Server) >= m.Size || w.Host < 0 || w.Host >= m.Size || w.Host == int(w.Server) {
 			return fmt.Errorf("%w: map: the wish of server %d after that of %d, at host %d, want rising indexes and another host, below %d", ErrInput, w.Server, last, w.Host, m.Size)
 		}
 		last = w.Server
 	}
-	last = -1
+	before := -1
 	for _, h := range m.Drained {
-		if h <= last || h >= m.Size {
-			return fmt.Errorf("%w: map: drained host %d after %d, want rising numbers below %d", ErrInput, h, last, m.Size)
+		if h <= before || h >= m.Size {
+			return fmt.Errorf("%w: map: drained host %d after %d, want rising numbers below %d", ErrInput, h, before, m.Size)
 		}
-		last = h
+		before = h
 	}
 	return nil
 }
 
 // CheckSwap returns an error, which wraps ErrInput, for invalid arguments of
 // Store.Swap.
-func CheckSwap(expected Epoch, next *Map) error {
+func CheckSwap(expected MapEpoch, next *Map) error {
 	if next == nil {
 		return fmt.Errorf("%w: swap to no map", ErrInput)
 	}

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 )
 
 const (
@@ -27,7 +29,7 @@ func TestValuesAreDecoded(t *testing.T) {
 		t.Errorf("%+v, want %+v", s, want)
 	}
 	m, err := member.DecodeMap([]byte(goodMap))
-	if err != nil || m.Epoch != 7 || m.Complete() || !reflect.DeepEqual(m.Primaries, []int{0, 1, 1}) {
+	if err != nil || m.Epoch != 7 || m.Complete() || !slices.Equal(slices.Collect(m.Placement.Of(1)), []placement.Partition{1, 2}) {
 		t.Errorf("%+v, %v", m, err)
 	}
 	b, err := member.EncodeMap(m)

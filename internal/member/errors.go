@@ -64,7 +64,7 @@ func (e *TakenError) Is(target error) bool { return target == ErrTaken }
 
 // EpochError has the epoch that a Swap expected and the current one; 0 means
 // that there is no map. It is ErrEpoch.
-type EpochError struct{ Expected, Current Epoch }
+type EpochError struct{ Expected, Current MapEpoch }
 
 func (e *EpochError) Error() string {
 	return fmt.Sprintf("%v: epoch is %d, expected %d", ErrEpoch, e.Current, e.Expected)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 )
 
 // renewals is the number of renewals within the duration of one.
@@ -22,8 +23,8 @@ type Local struct {
 		revision Revision
 		changed  chan struct{} // closed and replaced when revision grows
 		agreed   *Map
-		held     map[int]*localLease
-		durable  map[int]Durable
+		held     map[placement.Server]*localLease
+		durable  map[placement.Server]Durable
 		secret   []byte
 	}
 }
@@ -33,7 +34,7 @@ func NewLocal() *Local {
 	l := &Local{}
 	l.mu.revision = 1
 	l.mu.changed = make(chan struct{})
-	l.mu.held, l.mu.durable = map[int]*localLease{}, map[int]Durable{}
+	l.mu.held, l.mu.durable = map[placement.Server]*localLease{}, map[placement.Server]Durable{}
 	return l
 }
 
@@ -121,7 +122,7 @@ func (s *localStore) Watch(ctx context.Context, after Revision) (*State, error) 
 	}
 }
 
-func (s *localStore) Swap(ctx context.Context, expected Epoch, next *Map) error {
+func (s *localStore) Swap(ctx context.Context, expected MapEpoch, next *Map) error {
 	if err := CheckSwap(expected, next); err != nil {
 		return err
 	}
@@ -129,7 +130,7 @@ func (s *localStore) Swap(ctx context.Context, expected Epoch, next *Map) error 
 		return err
 	}
 	defer s.local.mu.Unlock()
-	var current Epoch
+	var current MapEpoch
 	if m := s.local.mu.agreed; m != nil {
 		current = m.Epoch
 	}
@@ -162,7 +163,7 @@ func (s *localStore) Join(ctx context.Context, server Server, ttl time.Duration)
 	return l, nil
 }
 
-func (s *localStore) Evict(ctx context.Context, index int, instance Instance) error {
+func (s *localStore) Evict(ctx context.Context, index placement.Server, instance Instance) error {
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
@@ -174,7 +175,7 @@ func (s *localStore) Evict(ctx context.Context, index int, instance Instance) er
 	return nil
 }
 
-func (s *localStore) Durable(ctx context.Context, index int) (Durable, error) {
+func (s *localStore) Durable(ctx context.Context, index placement.Server) (Durable, error) {
 	if err := s.enter(ctx); err != nil {
 		return Durable{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 )
 
@@ -27,8 +28,8 @@ const (
 	MinTTL, MaxTTL = time.Second, 10 * time.Minute
 )
 
-// Epoch numbers the versions of a map, from 1 on.
-type Epoch uint64
+// MapEpoch numbers the versions of a map, from 1 on.
+type MapEpoch uint64
 
 // Revision orders the states of a store. Its values have no other meaning, and
 // are comparable only while the store keeps its data.
@@ -106,9 +107,9 @@ func (c *ClusterID) UnmarshalText(b []byte) error {
 
 // Server describes one data server to clients and to other servers.
 type Server struct {
-	Index       int         `json:"index"` // from 0 on
-	Instance    Instance    `json:"instance"`
-	Incarnation Incarnation `json:"incarnation,omitempty"` // 0: of a server in memory
+	Index       placement.Server `json:"index"`
+	Instance    Instance         `json:"instance"`
+	Incarnation Incarnation      `json:"incarnation,omitempty"` // 0: of a server in memory
 	// Host is the index with which the server's process was started. It is another
 	// one if that process has taken the server over, from a copy that it had.
 	Host int `json:"host"`
@@ -141,16 +142,15 @@ type Registration struct {
 
 // Map is the state on which a cluster has agreed.
 type Map struct {
-	Epoch Epoch `json:"epoch"`
+	Epoch MapEpoch `json:"epoch"`
 	// ID is random, and does not change.
 	ID ClusterID `json:"id"`
 	// Size is the intended number of data servers. Fewer may have joined so
 	// far.
 	Size    int      `json:"size"`
 	Servers []Server `json:"servers"` // in the order of their indexes, each once
-	// Primaries are the indexes of the servers that hold the partitions, in the
-	// order of the partitions.
-	Primaries []int `json:"primaries"`
+	// Placement says which servers hold the partitions.
+	Placement placement.Map `json:"primaries"`
 	// Sets say which copies of the servers' logs are in sync, in the order of the
 	// servers, each once. A server that never had copies has none.
 	Sets []ServerSet `json:"sets,omitempty"`
@@ -163,14 +163,14 @@ type Map struct {
 
 // Wish is an operator's wish: a server is to be at a host.
 type Wish struct {
-	Server int `json:"server"`
-	Host   int `json:"host"`
+	Server placement.Server `json:"server"`
+	Host   int              `json:"host"`
 }
 
 // ServerSet is the set of copies in sync of a server's log. Member k of the set is
 // kept by the host that is k after the server's own, modulo the size of the map.
 type ServerSet struct {
-	Server int `json:"server"`
+	Server placement.Server `json:"server"`
 	replica.Set
 }
 
@@ -180,7 +180,6 @@ func (m *Map) Clone() *Map {
 		return nil
 	}
 	c := *m
-	c.Primaries = slices.Clone(m.Primaries)
 	c.Servers = slices.Clone(m.Servers)
 	for i := range c.Servers {
 		c.Servers[i] = c.Servers[i].clone()
@@ -193,22 +192,22 @@ func (m *Map) Clone() *Map {
 
 // Wish returns the host at which a server is to be: its own, unless an operator has
 // wished for another one.
-func (m *Map) Wish(server int) int {
+func (m *Map) Wish(server placement.Server) int {
 	if i, ok := m.findWish(server); ok {
 		return m.Wishes[i].Host
 	}
-	return server
+	return int(server)
 }
 
 // PutWish replaces the wish of a server. It reports whether that changes the map.
-func (m *Map) PutWish(server, host int) bool {
+func (m *Map) PutWish(server placement.Server, host int) bool {
 	i, ok := m.findWish(server)
 	switch {
-	case !ok && host == server || ok && m.Wishes[i].Host == host:
+	case !ok && host == int(server) || ok && m.Wishes[i].Host == host:
 		return false
 	case !ok:
 		m.Wishes = slices.Insert(m.Wishes, i, Wish{server, host})
-	case host == server:
+	case host == int(server):
 		m.Wishes = slices.Delete(m.Wishes, i, i+1)
 	default:
 		m.Wishes[i].Host = host
@@ -216,8 +215,8 @@ func (m *Map) PutWish(server, host int) bool {
 	return true
 }
 
-func (m *Map) findWish(server int) (int, bool) {
-	return slices.BinarySearchFunc(m.Wishes, server, func(w Wish, server int) int { return w.Server - server })
+func (m *Map) findWish(server placement.Server) (int, bool) {
+	return slices.BinarySearchFunc(m.Wishes, server, func(w Wish, server placement.Server) int { return int(w.Server - server) })
 }
 
 // Drains reports whether no server and no copy is to be at a host.
@@ -242,7 +241,7 @@ func (m *Map) PutDrained(host int, drained bool) bool {
 }
 
 // Set returns the set of copies of a server's log, the zero Set if it has none.
-func (m *Map) Set(server int) replica.Set {
+func (m *Map) Set(server placement.Server) replica.Set {
 	if i, ok := m.findSet(server); ok {
 		return m.Sets[i].Set
 	}
@@ -250,7 +249,7 @@ func (m *Map) Set(server int) replica.Set {
 }
 
 // PutSet replaces the set of copies of a server's log.
-func (m *Map) PutSet(server int, set replica.Set) {
+func (m *Map) PutSet(server placement.Server, set replica.Set) {
 	i, ok := m.findSet(server)
 	if !ok {
 		m.Sets = slices.Insert(m.Sets, i, ServerSet{Server: server})
@@ -258,20 +257,20 @@ func (m *Map) PutSet(server int, set replica.Set) {
 	m.Sets[i].Set = set
 }
 
-func (m *Map) findSet(server int) (int, bool) {
-	return slices.BinarySearchFunc(m.Sets, server, func(s ServerSet, server int) int { return s.Server - server })
+func (m *Map) findSet(server placement.Server) (int, bool) {
+	return slices.BinarySearchFunc(m.Sets, server, func(s ServerSet, server placement.Server) int { return int(s.Server - server) })
 }
 
 // Copy returns the number that a host has among the members of a server's set, 0 if
 // the server is there itself, and -1 if it has none.
-func (m *Map) Copy(server, host int) replica.Member {
+func (m *Map) Copy(server placement.Server, host int) replica.Member {
 	s, _ := m.Server(server)
 	return replica.MemberAt(host, server, s.Host, m.Size)
 }
 
 // Server returns the server of an index; it reports false if the map has none.
-func (m *Map) Server(index int) (Server, bool) {
-	i, ok := slices.BinarySearchFunc(m.Servers, index, func(s Server, index int) int { return s.Index - index })
+func (m *Map) Server(index placement.Server) (Server, bool) {
+	i, ok := slices.BinarySearchFunc(m.Servers, index, func(s Server, index placement.Server) int { return int(s.Index - index) })
 	if !ok {
 		return Server{}, false
 	}
@@ -280,7 +279,7 @@ func (m *Map) Server(index int) (Server, bool) {
 
 // Put adds a server, or replaces the one of its index.
 func (m *Map) Put(s Server) {
-	i, ok := slices.BinarySearchFunc(m.Servers, s.Index, func(s Server, index int) int { return s.Index - index })
+	i, ok := slices.BinarySearchFunc(m.Servers, s.Index, func(s Server, index placement.Server) int { return int(s.Index - index) })
 	if ok {
 		m.Servers[i] = s.clone()
 		return
@@ -300,7 +299,7 @@ type State struct {
 
 // Registered returns the live server of an index; it reports false if there is
 // none.
-func (s *State) Registered(index int) (Registration, bool) {
+func (s *State) Registered(index placement.Server) (Registration, bool) {
 	i := slices.IndexFunc(s.Alive, func(r Registration) bool { return r.Index == index })
 	if i < 0 {
 		return Registration{}, false
@@ -360,7 +359,7 @@ type Store interface {
 	// Swap replaces the map at epoch expected by next, whose epoch must be one
 	// higher; expected 0 means that there is no map yet. If another change came
 	// first, it fails with an EpochError and changes nothing.
-	Swap(ctx context.Context, expected Epoch, next *Map) error
+	Swap(ctx context.Context, expected MapEpoch, next *Map) error
 
 	// Join registers a server as long as its lease is renewed; the store renews
 	// it automatically. The lease's time is at least ttl. Join fails with a
@@ -371,11 +370,11 @@ type Store interface {
 	// Evict ends the lease of an instance. It is no error if that instance
 	// holds none. Clients trust the memory of a durable server until the end of
 	// its lease, so only an instance that is known to have ended may be evicted.
-	Evict(ctx context.Context, index int, instance Instance) error
+	Evict(ctx context.Context, index placement.Server, instance Instance) error
 
 	// Durable returns what was noted last for an index, see Lease.Advance; the zero
 	// value if nothing was.
-	Durable(ctx context.Context, index int) (Durable, error)
+	Durable(ctx context.Context, index placement.Server) (Durable, error)
 
 	// Secret returns the secret by which the data servers of the cluster know each
 	// other, SecretBytes long. It is made when it is first asked for, and never

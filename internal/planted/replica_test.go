@@ -254,7 +254,7 @@ var replicaBugs = []bug{
 		name: "SetChangesFirst", why: "the set is changed for an adoption that cannot be carried out",
 		edits: []edit{{
 			file: "server/sets.go",
-			old:  "	if err := datadir.Adoptable(f.fs, from, ServerDir(f.dir, home)); err != nil {\n		return err\n	}\n",
+			old:  "	if err := datadir.Adoptable(f.fs, from, ServerDir(f.dir, int(home))); err != nil {\n		return err\n	}\n",
 			new:  "",
 		}},
 		caught: []test{{"server", "TestAdoptionInTheWay", "nothing has happened meanwhile"}},
@@ -398,7 +398,7 @@ var replicaBugs = []bug{
 		name: "OwnServerGoesFirst", why: "a host gives its own data server away while it has another one, which a keeper does not run",
 		edits: []edit{{
 			file: "internal/cluster/move.go",
-			old:  "			if o.Index != own && o.Host == own { //",
+			old:  "			if o.Index != own && o.Host == ownHost(own) { //",
 			new:  "			if o.Index < 0 { //",
 		}, {
 			file: "internal/cluster/move.go",

@@ -83,14 +83,14 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "PeersOneByOne", why: "what settles transactions in doubt asks one server after the other",
 		edits: []edit{{
 			file: "server/deal.go",
-			old:  "	for len(ms) > 0 {\n		to, n := s.serverOf(ms[0].To), 1\n",
+			old:  "	for len(ms) > 0 {\n		to, ok := s.placement.Primary(ms[0].To.Partition)\n",
 			new: `	all := append([]twophase.Message(nil), ms...)
 	ms = nil
 	s.background(func() {
-		for to, p := range s.peers {
+		for _, p := range s.peers {
 			var mine []twophase.Message
 			for _, m := range all {
-				if to != s.cfg.Index && s.serverOf(m.To) == to {
+				if p.server != s.self && s.isAt(m.To, p.server) {
 					mine = append(mine, m)
 				}
 			}
@@ -100,7 +100,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		}
 	})
 	for len(ms) > 0 {
-		to, n := s.serverOf(ms[0].To), 1
+		to, ok := s.placement.Primary(ms[0].To.Partition)
 `,
 		}},
 		caught: []test{{"server", "TestSilentServersHoldUpNobodyElse", "settled after .*, with no silent server after"}},

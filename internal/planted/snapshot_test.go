@@ -7,8 +7,8 @@ var snapshotBugs = []bug{
 		name: "TimeOfOnePartition", why: "a snapshot takes its time from one partition, and not from those that it touches later",
 		edits: []edit{{
 			file: "internal/exec/snapshot.go",
-			old:  "		for p := range s.db.parts {\n			sn.list = append(sn.list, p)\n",
-			new:  "		for p := range s.db.parts[:1] {\n			sn.list = append(sn.list, p)\n",
+			old:  "		for p := range placement.Partition(s.db.Partitions()) {\n			sn.list = append(sn.list, p)\n",
+			new:  "		for p := range placement.Partition(1) {\n			sn.list = append(sn.list, p)\n",
 		}},
 		caught: []test{{"server", "TestSnapshotAsksAllPartitions", "misses what ended before it began"}},
 	},

@@ -50,8 +50,8 @@ var trustBugs = []bug{
 		name: "NothingIsDistrusted", why: "Views do not look at the leases of servers at all",
 		edits: []edit{{
 			file: "internal/exec/trust.go",
-			old:  "		if s.db.trusts(s.db.parts[part].server, lf, now) {\n",
-			new:  "		if s.db.trusts(s.db.parts[part].server, lf, now) || true {\n",
+			old:  "		if s.db.trusts(s.db.placement.At(part), lf, now) {\n",
+			new:  "		if s.db.trusts(s.db.placement.At(part), lf, now) || true {\n",
 		}},
 		caught: []test{
 			{"server", "TestNoViewWithoutALease/inproc", "at a server without a lease: <nil>"},

@@ -14,6 +14,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 )
@@ -59,7 +60,7 @@ func (k Kind) String() string {
 
 // Part is what a record says of one partition.
 type Part struct {
-	Partition uint16
+	Partition placement.Partition
 	CSN       block.CSN // of a commit
 	Reads     bool      // of a share that is prepared: it has read more than the rows that it writes
 	Writes    []wire.Write
@@ -77,10 +78,10 @@ type Record struct {
 	Result  []byte  // Commit, Prepared, Decided: the answer to the session, without its code
 	Parts   []Part  // Commit, Prepared, Decided: at most one, but of a Commit
 
-	Step      twophase.Record // Commit of a last agent, Prepared, Decided, Departed: what the commit protocol needs
-	Partition uint16          // of Step: whose it is; Load
-	Tick      clock.Tick      // Started: the server's clock; Closed
-	CSN       block.CSN       // Load
+	Step      twophase.Record     // Commit of a last agent, Prepared, Decided, Departed: what the commit protocol needs
+	Partition placement.Partition // of Step: whose it is; Load
+	Tick      clock.Tick          // Started: the server's clock; Closed
+	CSN       block.CSN           // Load
 
 	Index   uint16 // Load
 	Version uint32 // Load: of the catalogue
@@ -180,10 +181,10 @@ func (r *Record) appendStep(b []byte) []byte {
 }
 
 func appendParty(b []byte, p twophase.Party) []byte {
-	if p.Epoch == 0 { // none
+	if p.Incarnation == 0 { // none
 		return append(b, 0)
 	}
-	return le.AppendUint64(appendUint(b, uint64(p.Partition)+1), p.Epoch)
+	return le.AppendUint64(appendUint(b, uint64(p.Partition)+1), p.Incarnation)
 }
 
 // Flags of a part, and of a write.
@@ -272,6 +273,8 @@ func (d *decoder) uint(most uint64) uint64 {
 	return v
 }
 
+func (d *decoder) partition() placement.Partition { return placement.Partition(d.uint(wire.MaxParts)) }
+
 func (d *decoder) u8() byte {
 	if v := d.take(1); v != nil {
 		return v[0]
@@ -300,8 +303,8 @@ func (d *decoder) bytes() []byte { return d.take(d.uint(uint64(len(d.b)))) }
 
 func (d *decoder) party() (p twophase.Party) {
 	if n := d.uint(wire.MaxParts + 1); n > 0 {
-		p.Partition, p.Epoch = uint16(n-1), d.u64()
-		d.bad = d.bad || p.Epoch == 0
+		p.Partition, p.Incarnation = placement.Partition(n-1), d.u64()
+		d.bad = d.bad || p.Incarnation == 0
 	}
 	return p
 }
@@ -329,7 +332,7 @@ func (r *Record) Decode(b []byte) error {
 		d.parts(r, parts)
 		d.step(r)
 	case Load:
-		r.Partition, r.Index = uint16(d.uint(wire.MaxParts)), uint16(d.uint(1<<16-1))
+		r.Partition, r.Index = d.partition(), uint16(d.uint(1<<16-1))
 		r.Version, r.CSN = uint32(d.uint(1<<32-1)), block.CSN(d.u64())
 		r.Rows, d.b = d.b, nil
 	case Catalog:
@@ -357,7 +360,7 @@ func (d *decoder) session(r *Record) {
 
 func (d *decoder) step(r *Record) {
 	s := &r.Step
-	r.Partition, s.Kind = uint16(d.uint(wire.MaxParts)), twophase.RecordKind(d.u8())
+	r.Partition, s.Kind = d.partition(), twophase.RecordKind(d.u8())
 	flags := d.flags(7)
 	s.Commit, s.Ballot = flags&1 != 0, twophase.Ballot(flags>>1)
 	s.ID.Coordinator, s.ID.Seq = d.party(), d.uint(maxUint)
@@ -382,7 +385,7 @@ func (d *decoder) parts(r *Record, mem []Part) {
 		}
 		p := &mem[i]
 		writes := p.Writes[:0]
-		*p = Part{Partition: uint16(d.uint(wire.MaxParts))}
+		*p = Part{Partition: d.partition()}
 		flags := d.flags(partHasCSN | partHasReads)
 		if p.Reads = flags&partHasReads != 0; flags&partHasCSN != 0 {
 			p.CSN = block.CSN(d.u64())

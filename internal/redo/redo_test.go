@@ -9,6 +9,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
@@ -23,12 +24,12 @@ func randomBytes(r *rand.Rand, most int) []byte {
 }
 
 func randomParty(r *rand.Rand) twophase.Party {
-	return twophase.Party{Partition: uint16(r.IntN(wire.MaxParts)), Epoch: r.Uint64()}
+	return twophase.Party{Partition: placement.Partition(r.IntN(wire.MaxParts)), Incarnation: r.Uint64()}
 }
 
 func randomParts(r *rand.Rand, csn bool) (parts []Part) {
 	for range r.IntN(4) {
-		p := Part{Partition: uint16(r.IntN(wire.MaxParts)), Reads: !csn && r.IntN(2) == 0}
+		p := Part{Partition: placement.Partition(r.IntN(wire.MaxParts)), Reads: !csn && r.IntN(2) == 0}
 		if csn {
 			p.CSN = block.NewCSN(clock.Tick(1+r.IntN(1<<30)), uint64(r.IntN(1<<20)))
 		}
@@ -54,7 +55,7 @@ func randomParts(r *rand.Rand, csn bool) (parts []Part) {
 func random(r *rand.Rand) *Record {
 	rec := &Record{Kind: Kind(1 + r.IntN(int(Closed)))}
 	step := func() {
-		rec.Partition = uint16(r.IntN(wire.MaxParts))
+		rec.Partition = placement.Partition(r.IntN(wire.MaxParts))
 		rec.Step = twophase.Record{
 			Kind: twophase.Prepared + twophase.RecordKind(r.IntN(3)), Ballot: twophase.Ballot(r.IntN(3)), Commit: r.IntN(2) == 0,
 			ID: twophase.ID{Coordinator: randomParty(r), Seq: r.Uint64()}, Tick: clock.Tick(r.Uint64N(uint64(block.MaxTick))), Mark: r.Uint64(),
@@ -86,7 +87,7 @@ func random(r *rand.Rand) *Record {
 		rec.Parts = randomParts(r, r.IntN(2) == 0)
 		step()
 	case Load:
-		rec.Partition, rec.Index, rec.Version, rec.CSN = uint16(r.IntN(wire.MaxParts)), uint16(r.Uint32()), r.Uint32(), csn
+		rec.Partition, rec.Index, rec.Version, rec.CSN = placement.Partition(r.IntN(wire.MaxParts)), uint16(r.Uint32()), r.Uint32(), csn
 		rec.Rows = randomBytes(r, 400)
 	case Catalog:
 		rec.Catalog = randomBytes(r, 400)

@@ -1,12 +1,16 @@
 package replica
 
-import "testing"
+import (
+	"testing"
+
+	"drtmx/internal/placement"
+)
 
 // TestHosts: each member has one host, no two the same, the home is member 0, and the
 // server's own host is a member wherever the server is.
 func TestHosts(t *testing.T) {
 	for hosts := 1; hosts <= 20; hosts++ {
-		for server := range hosts {
+		for server := range placement.Server(hosts) {
 			for at := range hosts {
 				seen := map[int]bool{}
 				for k := range Member(min(hosts, MaxMembers)) {
@@ -16,7 +20,7 @@ func TestHosts(t *testing.T) {
 					}
 					seen[host] = true
 				}
-				if Host(0, server, at, hosts) != at || !seen[server] {
+				if Host(0, server, at, hosts) != at || !seen[int(server)] {
 					t.Fatalf("server %d at host %d of %d has members at %v", server, at, hosts, seen)
 				}
 				for host := range hosts {

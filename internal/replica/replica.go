@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+
+	"drtmx/internal/placement"
 )
 
 // Position is a position in the log, in bytes.
 type Position uint64
 
-// Epoch numbers the lives of a home. It rises with every start.
+// Epoch is that of the data server which is the home: it rises with every start.
 type Epoch uint32
 
 // Member is a place for the log of a group: 0 is the home, k is the copy at the
@@ -41,15 +43,15 @@ func First(places int) Members { return Members(1<<places - 1) }
 // host of so many: the members are at the hosts after it, in a circle. A server that is
 // not at its own host has a member there, also if that is further away: then it has the
 // last place.
-func Host(k Member, server, at, hosts int) int {
-	if k == MaxMembers-1 && (server-at+hosts)%hosts >= MaxMembers {
-		return server
+func Host(k Member, server placement.Server, at, hosts int) int {
+	if k == MaxMembers-1 && (int(server)-at+hosts)%hosts >= MaxMembers {
+		return int(server)
 	}
 	return (at + int(k)) % hosts
 }
 
 // MemberAt is the inverse of Host. It returns -1 if no member is at a host.
-func MemberAt(host, server, at, hosts int) Member {
+func MemberAt(host int, server placement.Server, at, hosts int) Member {
 	for k := range Member(min(hosts, MaxMembers)) {
 		if Host(k, server, at, hosts) == host {
 			return k

@@ -8,8 +8,8 @@
 //
 // # Parties
 //
-// A party is a partition in one of its lives. A partition whose memory is lost
-// lives again in another epoch, as another party. An [ID] contains the
+// A party is a partition in one incarnation of its data server. If the server
+// loses its state, the next incarnation is another party. An [ID] contains the
 // coordinator of its transaction and is never reused.
 //
 // # The protocol
@@ -39,7 +39,7 @@
 // # Parties that are gone
 //
 // Silence proves nothing, however long it is. A driver reports that a party is
-// gone only if another life of that partition has answered, or is named by the
+// gone only if another incarnation of its server has answered, or is named by the
 // membership store. The machine then accepts nothing more from that party, and
 // names it in every question. A party in doubt aborts without its coordinator
 // if each other party of the transaction is gone, or has answered that it is in

@@ -265,7 +265,7 @@ func (w *world) crash(h int, lost bool) error {
 		}
 		if lost {
 			w.ended = append(w.ended, w.party(i))
-			w.epochs[i]++
+			w.incarnations[i]++
 		}
 		if err := w.recover(i, s); err != nil {
 			return err
@@ -338,11 +338,11 @@ func (w *world) whole() error {
 		return fmt.Errorf("%v keeps the locks of %v for ever", v.Party, v.id)
 	}
 	for v, commit := range w.decided {
-		if !commit || w.epochs[v.Partition] != v.Epoch {
+		if !commit || w.incarnations[v.Partition] != v.Incarnation {
 			continue
 		}
 		for _, p := range w.shares[v.id] {
-			if w.epochs[p.Partition] == p.Epoch && !w.decided[vote{p, v.id}] {
+			if w.incarnations[p.Partition] == p.Incarnation && !w.decided[vote{p, v.id}] {
 				return fmt.Errorf("%v: %v has committed, %v decides nothing", v.id, v.Party, p)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 )
 
@@ -85,32 +86,32 @@ type plan struct {
 // world is one path: machines, what is under way between them, and what each
 // has done.
 type world struct {
-	t        *scene
-	left     budget
-	machines []*Machine
-	epochs   []uint64
-	flight   []Message
-	work     []job
-	begun    int
-	ended    []Party // lives that are over
-	ballots  map[vote]Ballot
-	decided  map[vote]bool
-	clocks   []clock.Logical
-	closed   []clock.Tick        // that each party has published
-	votes    map[vote]clock.Tick // of each vote that holds locks
-	ticks    map[ID]clock.Tick   // of each commit
-	servers  []*server           // of durable parties
-	former   []*former           // machines of primaries that were replaced
-	held     []held
-	shares   map[ID][]Party
-	born     map[ID][]int // the memories of all servers when it was begun
-	answered map[ID]bool  // by the coordinator, to the client
-	locked   map[vote]bool
-	firm     map[vote]bool // a commit that was durable
-	mute     int           // 1 + the party that acknowledges nothing, 0: none; see goOnWithout
-	again    []Message     // copies that arrive later
-	trace    []string
-	loud     bool
+	t            *scene
+	left         budget
+	machines     []*Machine
+	incarnations []uint64
+	flight       []Message
+	work         []job
+	begun        int
+	ended        []Party // lives that are over
+	ballots      map[vote]Ballot
+	decided      map[vote]bool
+	clocks       []clock.Logical
+	closed       []clock.Tick        // that each party has published
+	votes        map[vote]clock.Tick // of each vote that holds locks
+	ticks        map[ID]clock.Tick   // of each commit
+	servers      []*server           // of durable parties
+	former       []*former           // machines of primaries that were replaced
+	held         []held
+	shares       map[ID][]Party
+	born         map[ID][]int // the memories of all servers when it was begun
+	answered     map[ID]bool  // by the coordinator, to the client
+	locked       map[vote]bool
+	firm         map[vote]bool // a commit that was durable
+	mute         int           // 1 + the party that acknowledges nothing, 0: none; see goOnWithout
+	again        []Message     // copies that arrive later
+	trace        []string
+	loud         bool
 }
 
 // vote is a party's part in a transaction.
@@ -133,7 +134,7 @@ func newWorld(s *scene, loud bool) *world {
 		w.clocks[i].Adopt(1)
 	}
 	for i := range s.parties {
-		w.epochs = append(w.epochs, 1)
+		w.incarnations = append(w.incarnations, 1)
 		w.machines = append(w.machines, New(w.party(i), s.limits))
 	}
 	w.shares, w.answered, w.locked = map[ID][]Party{}, map[ID]bool{}, map[vote]bool{}
@@ -141,7 +142,7 @@ func newWorld(s *scene, loud bool) *world {
 	return w
 }
 
-func (w *world) party(i int) Party { return Party{uint16(i), w.epochs[i]} }
+func (w *world) party(i int) Party { return Party{placement.Partition(i), w.incarnations[i]} }
 
 func (w *world) log(format string, args ...any) {
 	if w.loud {
@@ -151,13 +152,13 @@ func (w *world) log(format string, args ...any) {
 
 // do lets one machine act.
 func (w *world) do(p Party, fn func(*Machine, *Out)) error {
-	if w.epochs[p.Partition] != p.Epoch {
+	if w.incarnations[p.Partition] != p.Incarnation {
 		return nil
 	}
 	var out Out
 	fn(w.machines[p.Partition], &out)
 	slices.SortFunc(out.Messages, func(a, b Message) int {
-		return cmp.Or(cmp.Compare(a.To.Partition, b.To.Partition), cmp.Compare(a.To.Epoch, b.To.Epoch), cmp.Compare(a.Kind, b.Kind),
+		return cmp.Or(cmp.Compare(a.To.Partition, b.To.Partition), cmp.Compare(a.To.Incarnation, b.To.Incarnation), cmp.Compare(a.Kind, b.Kind),
 			cmp.Compare(a.ID.Coordinator.Partition, b.ID.Coordinator.Partition), cmp.Compare(a.ID.Seq, b.ID.Seq))
 	})
 	slices.SortStableFunc(out.Effects, func(a, b Effect) int {
@@ -256,7 +257,7 @@ func (w *world) decide(p Party, id ID, commit bool) error {
 	}
 	w.decided[vote{p, id}] = commit
 	for v, c := range w.decided {
-		if v.id == id && c != commit && w.epochs[v.Partition] == v.Epoch {
+		if v.id == id && c != commit && w.incarnations[v.Partition] == v.Incarnation {
 			return fmt.Errorf("%v: %v decides commit=%v, %v decides commit=%v", id, p, commit, v.Party, c)
 		}
 	}
@@ -329,7 +330,7 @@ func (w *world) begin() error {
 func (w *world) restart(i int) error {
 	w.log("%v is restarted", w.party(i))
 	w.ended = append(w.ended, w.party(i))
-	w.epochs[i]++
+	w.incarnations[i]++
 	w.machines[i] = New(w.party(i), w.t.limits)
 	w.clocks[i], w.closed[i] = clock.Logical{}, 0
 	w.clocks[i].Adopt(1)

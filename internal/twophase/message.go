@@ -4,17 +4,18 @@ import (
 	"cmp"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 )
 
-// Party is a partition in one of its lives. The zero Party means none: epochs
-// begin at 1.
+// Party is a partition in one incarnation of its data server. The zero Party means
+// none: incarnations are not 0.
 type Party struct {
-	Partition uint16
-	Epoch     uint64
+	Partition   placement.Partition
+	Incarnation uint64
 }
 
 func (p Party) compare(q Party) int {
-	return cmp.Or(cmp.Compare(p.Partition, q.Partition), cmp.Compare(p.Epoch, q.Epoch))
+	return cmp.Or(cmp.Compare(p.Partition, q.Partition), cmp.Compare(p.Incarnation, q.Incarnation))
 }
 
 // ID names a transaction. Sequence numbers of one coordinator ascend from 1.

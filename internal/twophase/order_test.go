@@ -3,6 +3,8 @@ package twophase
 import (
 	"reflect"
 	"testing"
+
+	"drtmx/internal/placement"
 )
 
 // TestSameInputsSameOutputs: a machine's messages do not depend on the order in
@@ -15,7 +17,7 @@ func TestSameInputsSameOutputs(t *testing.T) {
 			all, effects = append(all, out.Messages...), append(effects, out.Effects...)
 			out.Reset()
 		}
-		for c := uint16(2); c < 8; c++ {
+		for c := placement.Partition(2); c < 8; c++ {
 			from := Party{c, 1}
 			for seq := uint64(1); seq < 6; seq++ {
 				id := ID{from, seq}

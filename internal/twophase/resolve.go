@@ -6,7 +6,7 @@ import (
 )
 
 // Gone reports that a party's memory is lost. The driver must have proof:
-// another life of the partition has answered, or is named by the membership
+// another incarnation of its server has answered, or is named by the membership
 // store.
 func (m *Machine) Gone(p Party, out *Out) {
 	if m.isGone(p) || p == m.self {

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"drtmx/internal/placement"
 )
 
 // TestExploreSilence explores paths that end with a party that is silent for a long
@@ -145,7 +147,7 @@ func (w *world) among(some []int, learn bool) error {
 				w.again = append(w.again, m)
 			}
 			err = w.deliver(i, false)
-		} else if i := slices.IndexFunc(w.held, func(h held) bool { return in(Party{Partition: uint16(slices.Index(w.t.hosts, h.from))}) }); i >= 0 {
+		} else if i := slices.IndexFunc(w.held, func(h held) bool { return in(Party{Partition: placement.Partition(slices.Index(w.t.hosts, h.from))}) }); i >= 0 {
 			h := w.held[i].from
 			err = w.sync(h, len(w.servers[h].log))
 		} else {

@@ -1,5 +1,7 @@
 package wire
 
+import "drtmx/internal/placement"
+
 // Steps of a backup, the byte after OpBackup. All but the first are followed by
 // the number of the backup, and keep the server's lease on it.
 const (
@@ -32,12 +34,13 @@ const NoTick = ^uint64(0)
 
 // BackupBegun is what a server says of itself and of a backup that has begun.
 type BackupBegun struct {
-	ID                          uint64 // of the backup
-	Identity                    [16]byte
-	Server, Servers, Partitions int
-	Incarnation                 uint64
-	Epoch                       uint32
-	Log                         uint64 // position from which the log is kept
+	ID                  uint64 // of the backup
+	Identity            [16]byte
+	Server              placement.Server
+	Servers, Partitions int
+	Incarnation         uint64
+	Epoch               uint32
+	Log                 uint64 // position from which the log is kept
 }
 
 // Append appends the encoding.
@@ -52,7 +55,7 @@ func (m *BackupBegun) Decode(b []byte) error {
 	d := NewDecoder(b)
 	m.ID = d.U64()
 	copy(m.Identity[:], d.Take(len(m.Identity)))
-	m.Server, m.Servers, m.Partitions = int(d.U16()), int(d.U16()), int(d.U16())
+	m.Server, m.Servers, m.Partitions = placement.Server(d.U16()), int(d.U16()), int(d.U16())
 	m.Incarnation, m.Epoch, m.Log = d.U64(), d.U32(), d.U64()
 	return d.End()
 }

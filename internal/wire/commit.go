@@ -5,6 +5,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/clock"
+	"drtmx/internal/placement"
 )
 
 // WriteOp is the kind of a write, with its precondition on the row.
@@ -30,10 +31,10 @@ type Write struct {
 
 // Part is the part of a transaction in one partition.
 type Part struct {
-	Partition uint16
-	Epoch     uint64 // the life of the partition that the sender knows, 0 if it knows none
-	Memory    uint32 // the epoch of the memory that the proofs and hints are of, 0 if the sender knows none
-	Catalog   uint32 // the version of the catalogue that the transaction uses
+	Partition   placement.Partition
+	Incarnation uint64 // of the partition's server, as the sender knows it; 0 if it knows none
+	Memory      uint32 // the epoch of the memory that the proofs and hints are of, 0 if the sender knows none
+	Catalog     uint32 // the version of the catalogue that the transaction uses
 	// Read is a time of the server's own clock, in that life: the first of the proofs
 	// was read then or later. A part without proofs may have 0.
 	Read   time.Duration
@@ -74,21 +75,21 @@ func (c *Commit) Writes() bool {
 }
 
 // NextPart appends an empty part that reuses the memory of an earlier one.
-func (c *Commit) NextPart(partition uint16) *Part {
+func (c *Commit) NextPart(partition placement.Partition) *Part {
 	if len(c.Parts) < cap(c.Parts) {
 		c.Parts = c.Parts[:len(c.Parts)+1]
 	} else {
 		c.Parts = append(c.Parts, Part{})
 	}
 	p := &c.Parts[len(c.Parts)-1]
-	p.Partition, p.Epoch, p.Memory, p.Catalog, p.Read = partition, 0, 0, c.Catalog, 0
+	p.Partition, p.Incarnation, p.Memory, p.Catalog, p.Read = partition, 0, 0, c.Catalog, 0
 	p.Rows, p.Gaps, p.Writes = p.Rows[:0], p.Gaps[:0], p.Writes[:0]
 	return p
 }
 
 // AppendPart appends the encoding of one part.
 func AppendPart(b []byte, p *Part) []byte {
-	b = le.AppendUint64(le.AppendUint16(b, p.Partition), p.Epoch)
+	b = le.AppendUint64(appendPartition(b, p.Partition), p.Incarnation)
 	b = le.AppendUint32(le.AppendUint32(b, p.Memory), p.Catalog)
 	b = le.AppendUint64(b, uint64(p.Read))
 	b = appendProofs(appendProofs(b, p.Rows), p.Gaps)
@@ -124,18 +125,18 @@ func (p *Part) Bytes() int {
 }
 
 // AppendCommit appends op and the encoding of the parts that keep accepts (nil: all).
-func AppendCommit(b []byte, op Op, c *Commit, keep func(partition uint16) bool) []byte {
+func AppendCommit(b []byte, op Op, c *Commit, keep func(partition placement.Partition) bool) []byte {
 	b = AppendSent(AppendID(append(b, byte(op)), c.ID), c.Sent)
 	return appendParts(c.Turn.append(b), c, keep)
 }
 
 // AppendParts appends the session, the age, the tick seen and the parts that keep accepts
 // (nil: all).
-func AppendParts(b []byte, c *Commit, keep func(partition uint16) bool) []byte {
+func AppendParts(b []byte, c *Commit, keep func(partition placement.Partition) bool) []byte {
 	return appendParts(le.AppendUint64(b, c.ID.Client), c, keep)
 }
 
-func appendParts(b []byte, c *Commit, keep func(partition uint16) bool) []byte {
+func appendParts(b []byte, c *Commit, keep func(partition placement.Partition) bool) []byte {
 	b = le.AppendUint64(le.AppendUint64(b, uint64(c.Age)), uint64(c.Seen))
 	at := len(b)
 	b = le.AppendUint32(b, 0)
@@ -172,8 +173,8 @@ func (c *Commit) decodeParts(d *Decoder) error {
 	n := d.Count(MaxParts, partBytesMin)
 	c.Parts = c.Parts[:0]
 	for range n {
-		p := c.NextPart(d.U16())
-		p.Epoch, p.Memory, p.Catalog = d.U64(), d.U32(), d.U32()
+		p := c.NextPart(d.Partition())
+		p.Incarnation, p.Memory, p.Catalog = d.U64(), d.U32(), d.U32()
 		if p.Read = time.Duration(d.U64()); p.Read < 0 {
 			d.bad = true
 		}
@@ -199,17 +200,17 @@ type Call struct {
 	// knows, so a procedure may go on for that much longer than its caller waits.
 	Left      time.Duration
 	Seen      clock.Tick // the highest that the client has seen
-	Partition uint16
+	Partition placement.Partition
 	Procedure []byte
 	Args      []byte
 }
 
 // AppendCall appends an OpCall request. Both times are at most 71 minutes: longer
 // ones are cut.
-func AppendCall(b []byte, id ID, sent Sent, wait, left time.Duration, seen clock.Tick, part int, proc string, args []byte) []byte {
+func AppendCall(b []byte, id ID, sent Sent, wait, left time.Duration, seen clock.Tick, part placement.Partition, proc string, args []byte) []byte {
 	b = AppendSent(AppendID(append(b, byte(OpCall)), id), sent)
 	b = le.AppendUint64(appendWait(appendWait(b, wait), left), uint64(seen))
-	b = le.AppendUint16(b, uint16(part))
+	b = appendPartition(b, part)
 	b = append(le.AppendUint32(b, uint32(len(proc))), proc...)
 	return append(b, args...)
 }
@@ -217,7 +218,7 @@ func AppendCall(b []byte, id ID, sent Sent, wait, left time.Duration, seen clock
 // Decode decodes the output of AppendCall after the op byte; slices are views
 // of the message.
 func (c *Call) Decode(d *Decoder) error {
-	c.ID, c.Sent, c.Wait, c.Left, c.Seen, c.Partition = d.ID(), d.Sent(), d.wait(), d.wait(), clock.Tick(d.U64()), d.U16()
+	c.ID, c.Sent, c.Wait, c.Left, c.Seen, c.Partition = d.ID(), d.Sent(), d.wait(), d.wait(), clock.Tick(d.U64()), d.Partition()
 	c.Procedure, c.Args = d.Bytes(), d.Rest()
 	return d.Err()
 }

@@ -1,5 +1,7 @@
 package wire
 
+import "drtmx/internal/placement"
+
 // Steps of the copy of a data server's log, the byte after OpCopy. The home sends
 // them to the server that keeps the copy. The answer to each is a CopyState.
 const (
@@ -19,9 +21,9 @@ const (
 // CopyStep is a step.
 type CopyStep struct {
 	Step         uint8
-	Server       int    // the home
-	Host, To     int    // the host of the home, and that of the copy; less than 0: unknown
-	Epoch, Since uint32 // of the home's set
+	Server       placement.Server // the home
+	Host, To     int              // the host of the home, and that of the copy; less than 0: unknown
+	Epoch, Since uint32           // of the home's set
 	Session      uint64
 	At, Log      uint64
 	Bytes        []byte
@@ -37,7 +39,7 @@ func (m *CopyStep) Append(b []byte) []byte {
 
 // Decode decodes what follows OpCopy. Bytes is a view of the message.
 func (m *CopyStep) Decode(d *Decoder) error {
-	m.Step, m.Server, m.Host, m.To = d.U8(), int(d.U16()), int(d.U16())-1, int(d.U16())-1
+	m.Step, m.Server, m.Host, m.To = d.U8(), placement.Server(d.U16()), int(d.U16())-1, int(d.U16())-1
 	m.Epoch, m.Since, m.Session = d.U32(), d.U32(), d.U64()
 	m.At, m.Log = d.U64(), d.U64()
 	m.Bytes = d.Rest()

@@ -6,16 +6,18 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"drtmx/internal/placement"
 )
 
 // Hello is a data server's description of itself and of the cluster.
 type Hello struct {
-	Version     int      `json:"version"`
-	Incarnation uint64   `json:"incarnation,string"` // of the state: differs after a restart without it
-	Server      int      `json:"server"`             // which of Servers answered
-	Servers     []string `json:"servers"`
-	Primaries   []int    `json:"primaries"` // by partition: the server that holds it
-	Epoch       uint32   `json:"epoch"`     // of the server's memory: it rises when the server recovers
+	Version     int              `json:"version"`
+	Incarnation uint64           `json:"incarnation,string"` // of the state: differs after a restart without it
+	Server      placement.Server `json:"server"`             // which of Servers answered
+	Servers     []string         `json:"servers"`
+	Placement   placement.Map    `json:"primaries"`
+	Epoch       uint32           `json:"epoch"` // of the server's memory: it rises when the server recovers
 	// Now is what the server's clock shows, in nanoseconds: see Part.Read.
 	Now time.Duration `json:"now,string,omitempty"`
 	// Durable means that servers recover what they have acknowledged, under the
@@ -47,9 +49,9 @@ var ErrKeeper = errors.New("wire: the host has no data server, and keeps copies 
 
 // Hosted is a partition of the server that answered.
 type Hosted struct {
-	Partition int      `json:"partition"`
-	RKey      uint32   `json:"rkey"`
-	Roots     []uint64 `json:"roots"` // by index number
+	Partition placement.Partition `json:"partition"`
+	RKey      uint32              `json:"rkey"`
+	Roots     []uint64            `json:"roots"` // by index number
 }
 
 // AppendHello appends the encoding of a hello without Now, with that time added.
@@ -60,7 +62,7 @@ func AppendHello(b, hello []byte, now time.Duration) []byte {
 
 // AppendHelloOfServer appends the request of a data server for the hello of
 // another. It contains the number and incarnation of the requesting server.
-func AppendHelloOfServer(b []byte, server int, incarnation uint64) []byte {
+func AppendHelloOfServer(b []byte, server placement.Server, incarnation uint64) []byte {
 	return le.AppendUint64(le.AppendUint16(append(b, byte(OpHello)), uint16(server)), incarnation)
 }
 
@@ -77,21 +79,19 @@ func DecodeHello(b []byte) (*Hello, error) {
 	if h.Keeper {
 		return nil, ErrKeeper
 	}
-	if len(h.Servers) == 0 || len(h.Servers) > MaxParts || len(h.Primaries) == 0 || len(h.Primaries) > MaxParts ||
-		h.Server < 0 || h.Server >= len(h.Servers) || h.Now < 0 {
-		return nil, fmt.Errorf("%w: hello: %d servers, %d partitions, server %d", ErrMessage, len(h.Servers), len(h.Primaries), h.Server)
+	parts := h.Placement.Partitions()
+	if len(h.Servers) == 0 || len(h.Servers) > MaxParts || parts > MaxParts || h.Server < 0 || int(h.Server) >= len(h.Servers) || h.Now < 0 {
+		return nil, fmt.Errorf("%w: hello: %d servers, %d partitions, server %d", ErrMessage, len(h.Servers), parts, h.Server)
 	}
 	if n := len(h.Incarnations); n != 0 && n != len(h.Servers) {
 		return nil, fmt.Errorf("%w: hello: %d incarnations of %d servers", ErrMessage, n, len(h.Servers))
 	}
-	for _, s := range h.Primaries {
-		if s < 0 || s >= len(h.Servers) {
-			return nil, fmt.Errorf("%w: hello: a partition is at server %d of %d", ErrMessage, s, len(h.Servers))
-		}
+	if err := h.Placement.Check(len(h.Servers)); err != nil {
+		return nil, fmt.Errorf("%w: hello: %w", ErrMessage, err)
 	}
 	for _, p := range h.Hosted {
-		if p.Partition < 0 || p.Partition >= len(h.Primaries) {
-			return nil, fmt.Errorf("%w: hello: partition %d of %d", ErrMessage, p.Partition, len(h.Primaries))
+		if _, ok := h.Placement.Primary(p.Partition); !ok {
+			return nil, fmt.Errorf("%w: hello: partition %d of %d", ErrMessage, p.Partition, parts)
 		}
 	}
 	return &h, nil

@@ -7,11 +7,12 @@ import (
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
 	"drtmx/internal/mem"
+	"drtmx/internal/placement"
 )
 
 // Read is one server-side lookup (Scan false) or range scan.
 type Read struct {
-	Partition uint16
+	Partition placement.Partition
 	Index     uint16
 	Scan      bool
 	GaveUp    bool      // the client half tried first and gave up
@@ -32,7 +33,7 @@ const (
 func AppendReads(b []byte, rs []Read) []byte {
 	b = le.AppendUint32(append(b, byte(OpRead)), uint32(len(rs)))
 	for _, r := range rs {
-		b = le.AppendUint16(le.AppendUint16(b, r.Partition), r.Index)
+		b = le.AppendUint16(appendPartition(b, r.Partition), r.Index)
 		kind := byte(0)
 		if r.GaveUp {
 			kind |= kindGaveUp
@@ -54,15 +55,15 @@ func AppendReads(b []byte, rs []Read) []byte {
 }
 
 // AppendAdopt appends an OpAdopt request.
-func AppendAdopt(b []byte, part int, tick clock.Tick) []byte {
-	return le.AppendUint64(le.AppendUint16(append(b, byte(OpAdopt)), uint16(part)), uint64(tick))
+func AppendAdopt(b []byte, part placement.Partition, tick clock.Tick) []byte {
+	return le.AppendUint64(appendPartition(append(b, byte(OpAdopt)), part), uint64(tick))
 }
 
 // DecodeReads decodes the list after the op byte.
 func DecodeReads(d *Decoder, dst []Read) ([]Read, error) {
 	dst = dst[:0]
 	for range d.Count(MaxReads, 7) {
-		r := Read{Partition: d.U16(), Index: d.U16()}
+		r := Read{Partition: d.Partition(), Index: d.U16()}
 		kind := d.U8()
 		if kind > kindScan|kindGaveUp|kindAt {
 			return nil, fmt.Errorf("%w: read kind", ErrMessage)

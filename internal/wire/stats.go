@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"drtmx/internal/placement"
 	"drtmx/txn/stats"
 )
 
@@ -18,8 +19,8 @@ type (
 // AppendStatsRequest appends a request for the statistics of the partitions
 // from the given one on. An answer has as many as fit a message; its Next is
 // the first partition of the next request.
-func AppendStatsRequest(b []byte, from int) []byte {
-	return le.AppendUint16(append(b, byte(OpStats)), uint16(from))
+func AppendStatsRequest(b []byte, from placement.Partition) []byte {
+	return appendPartition(append(b, byte(OpStats)), from)
 }
 
 // DecodeStats decodes an answer to AppendStatsRequest. It adds the partitions

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/placement"
 )
 
 // RowName is a short name of a row: the number of its index in the upper 16
@@ -83,14 +84,14 @@ func (d *Decoder) wait() time.Duration { return time.Duration(d.U32()) * time.Mi
 // AppendReserve appends an OpReserve request: a session asks for a turn in a
 // partition, or with a turn without a wait gives up what it has there. If that
 // turn says Again, the transaction will ask again, and keeps its place.
-func AppendReserve(b []byte, session uint64, part int, t *Turn) []byte {
+func AppendReserve(b []byte, session uint64, part placement.Partition, t *Turn) []byte {
 	b = le.AppendUint64(append(b, byte(OpReserve)), session)
-	return t.append(le.AppendUint16(b, uint16(part)))
+	return t.append(appendPartition(b, part))
 }
 
 // DecodeReserve decodes the output of AppendReserve after the op byte.
-func (t *Turn) DecodeReserve(d *Decoder) (session uint64, part int, err error) {
-	session, part = d.U64(), int(d.U16())
+func (t *Turn) DecodeReserve(d *Decoder) (session uint64, part placement.Partition, err error) {
+	session, part = d.U64(), d.Partition()
 	t.decode(d)
 	return session, part, d.End()
 }

@@ -23,10 +23,12 @@ const (
 )
 
 func appendParty(b []byte, p twophase.Party) []byte {
-	return le.AppendUint64(le.AppendUint16(b, p.Partition), p.Epoch)
+	return le.AppendUint64(appendPartition(b, p.Partition), p.Incarnation)
 }
 
-func (d *Decoder) party() twophase.Party { return twophase.Party{Partition: d.U16(), Epoch: d.U64()} }
+func (d *Decoder) party() twophase.Party {
+	return twophase.Party{Partition: d.Partition(), Incarnation: d.U64()}
+}
 
 func appendParties(b []byte, ps []twophase.Party) []byte {
 	b = le.AppendUint16(b, uint16(len(ps)))

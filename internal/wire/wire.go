@@ -12,6 +12,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/mem"
+	"drtmx/internal/placement"
 	"drtmx/rdma"
 )
 
@@ -189,6 +190,9 @@ func (d *Decoder) U64() uint64 {
 	return 0
 }
 
+// Partition takes the number of a partition.
+func (d *Decoder) Partition() placement.Partition { return placement.Partition(d.U16()) }
+
 // Bytes takes a length and that many bytes.
 func (d *Decoder) Bytes() []byte { return d.take(int(d.U32())) }
 
@@ -269,6 +273,8 @@ var le = binary.LittleEndian
 func AppendBytes(b, p []byte) []byte {
 	return append(le.AppendUint32(b, uint32(len(p))), p...)
 }
+
+func appendPartition(b []byte, p placement.Partition) []byte { return le.AppendUint16(b, uint16(p)) }
 
 // AppendID appends a transaction ID.
 func AppendID(b []byte, id ID) []byte {

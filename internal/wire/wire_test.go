@@ -14,6 +14,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/block"
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/internal/twophase"
 )
@@ -59,7 +60,7 @@ func TestCommitRoundTrip(t *testing.T) {
 	testseed.Check(t, func(t *rapid.T) {
 		c := Commit{ID: ID{rapid.Uint64().Draw(t, "client"), rapid.Uint64().Draw(t, "seq")}}
 		for i := range rapid.IntRange(0, 4).Draw(t, "parts") {
-			p := c.NextPart(uint16(i))
+			p := c.NextPart(placement.Partition(i))
 			p.Rows, p.Gaps = drawProofs(t, "rows"), drawProofs(t, "gaps")
 			for range rapid.IntRange(0, 4).Draw(t, "writes") {
 				w := Write{
@@ -122,7 +123,7 @@ func equalWords(a, b []uint64) bool {
 func TestCopyStepsRoundTrip(t *testing.T) {
 	testseed.Check(t, func(t *rapid.T) {
 		m := CopyStep{
-			Step: rapid.Uint8Range(CopyBegin, CopyFrames).Draw(t, "step"), Server: rapid.IntRange(0, MaxParts).Draw(t, "server"),
+			Step: rapid.Uint8Range(CopyBegin, CopyFrames).Draw(t, "step"), Server: placement.Server(rapid.IntRange(0, MaxParts).Draw(t, "server")),
 			Host: rapid.IntRange(-1, MaxParts).Draw(t, "host"), To: rapid.IntRange(-1, MaxParts).Draw(t, "to"),
 			Epoch: rapid.Uint32().Draw(t, "epoch"), Since: rapid.Uint32().Draw(t, "since"), Session: rapid.Uint64().Draw(t, "session"),
 			At: rapid.Uint64().Draw(t, "at"), Log: rapid.Uint64().Draw(t, "log"), Bytes: rapid.SliceOf(rapid.Byte()).Draw(t, "bytes"),
@@ -148,13 +149,13 @@ func TestCopyStepsRoundTrip(t *testing.T) {
 }
 
 func TestHelloIsChecked(t *testing.T) {
-	good := Hello{Version: Version, Server: 0, Servers: []string{"a"}, Primaries: []int{0}}
+	good := Hello{Version: Version, Server: 0, Servers: []string{"a"}, Placement: placement.Spread(1, 1)}
 	for name, change := range map[string]func(*Hello){
 		"version":   func(h *Hello) { h.Version++ },
 		"servers":   func(h *Hello) { h.Servers = nil },
 		"server":    func(h *Hello) { h.Server = 1 },
-		"primary":   func(h *Hello) { h.Primaries = []int{3} },
-		"no parts":  func(h *Hello) { h.Primaries = nil },
+		"primary":   func(h *Hello) { h.Placement = placement.Spread(4, 4) },
+		"no parts":  func(h *Hello) { h.Placement = placement.Map{} },
 		"partition": func(h *Hello) { h.Hosted = []Hosted{{Partition: -1}} },
 	} {
 		h := good
@@ -237,11 +238,11 @@ func FuzzDecoders(f *testing.F) {
 		{Scan: true, Strings: true, Lo: index.Str("a"), Hi: index.Str("b"), Limit: 3, At: 1 << 35},
 	}))
 	f.Add(AppendCall(nil, ID{1, 2}, Sent{3, 4, 5}, 0, 0, 0, 3, "p", []byte("args")))
-	p1, p2 := twophase.Party{Partition: 1, Epoch: 7}, twophase.Party{Partition: 2, Epoch: 9}
+	p1, p2 := twophase.Party{Partition: 1, Incarnation: 7}, twophase.Party{Partition: 2, Incarnation: 9}
 	id := twophase.ID{Coordinator: p1, Seq: 5}
 	f.Add(AppendMessages([]byte{0}, []twophase.Message{
 		{Kind: twophase.Prepare, From: p1, To: p2, ID: id, Parties: []twophase.Party{p1, p2}, Agent: p2, Watermark: 3, Heard: 4},
-		{Kind: twophase.Ask, From: p2, To: p1, ID: id, Gone: []twophase.Party{{Partition: 3, Epoch: 1}}},
+		{Kind: twophase.Ask, From: p2, To: p1, ID: id, Gone: []twophase.Party{{Partition: 3, Incarnation: 1}}},
 		{Kind: twophase.Answer, From: p1, To: p2, ID: id, Known: twophase.InDoubt, Closed: 1},
 		{Kind: twophase.Settled, From: p1, To: p2, Watermark: 3, Named: 9, Open: []uint64{3, 7}},
 		{Kind: twophase.Noted, From: p2, To: p1, Named: 9},

@@ -25,6 +25,7 @@ import (
 	"drtmx/internal/member/etcd"
 	"drtmx/internal/member/etcd/embedded"
 	"drtmx/internal/member/membertest"
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 )
 
@@ -95,14 +96,14 @@ func raw(t testing.TB, endpoint string) *clientv3.Client {
 	return c
 }
 
-func server(index int) member.Server {
+func server(index placement.Server) member.Server {
 	return member.Server{Index: index, Instance: member.NewInstance(), Endpoints: []member.Endpoint{
 		{Fabric: "tcp", Addr: fmt.Sprintf("10.0.0.%d:7000", index+1)},
 	}}
 }
 
-func newMap(epoch member.Epoch) *member.Map {
-	return &member.Map{Epoch: epoch, ID: 1, Size: 2, Primaries: []int{0, 1}}
+func newMap(epoch member.MapEpoch) *member.Map {
+	return &member.Map{Epoch: epoch, ID: 1, Size: 2, Placement: placement.Spread(2, 2)}
 }
 
 // oneLine fails unless err is of a kind and is one line that contains texts.
@@ -431,7 +432,7 @@ func TestWatchAfterCompaction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for e := range member.Epoch(5) {
+	for e := range member.MapEpoch(5) {
 		if err := store.Swap(t.Context(), e, newMap(e+1)); err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 )
 
 // renewals is the number of renewals within the duration of one.
@@ -22,7 +23,7 @@ const renewals = 3
 type lease struct {
 	store *Store
 	id    clientv3.LeaseID
-	index int
+	index placement.Server
 	life  member.Incarnation
 	ttl   time.Duration
 	term  uint64

@@ -20,6 +20,7 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 )
 
 const (
@@ -148,10 +149,10 @@ func (s *Store) Close() error {
 	return err
 }
 
-func serverKey(index int) string { return fmt.Sprintf("%s%03d", serversKey, index) }
+func serverKey(index placement.Server) string { return fmt.Sprintf("%s%03d", serversKey, index) }
 
 // DurableKey returns the key that has what Durable returns.
-func (s *Store) DurableKey(index int) string {
+func (s *Store) DurableKey(index placement.Server) string {
 	return fmt.Sprintf("%s%s%03d", s.prefix, durableKey, index)
 }
 
@@ -211,7 +212,7 @@ func (s *Store) registration(kv *mvccpb.KeyValue) (member.Registration, error) {
 
 // Swap writes the map if it has not changed since it was read. See
 // member.Store.
-func (s *Store) Swap(ctx context.Context, expected member.Epoch, next *member.Map) error {
+func (s *Store) Swap(ctx context.Context, expected member.MapEpoch, next *member.Map) error {
 	if err := member.CheckSwap(expected, next); err != nil {
 		return err
 	}
@@ -223,7 +224,7 @@ func (s *Store) Swap(ctx context.Context, expected member.Epoch, next *member.Ma
 	if err != nil {
 		return err
 	}
-	var current member.Epoch
+	var current member.MapEpoch
 	if state.Map != nil {
 		current = state.Map.Epoch
 	}
@@ -248,13 +249,13 @@ func (s *Store) Swap(ctx context.Context, expected member.Epoch, next *member.Ma
 }
 
 // Durable reads what was noted for an index. See member.Store.
-func (s *Store) Durable(ctx context.Context, index int) (member.Durable, error) {
+func (s *Store) Durable(ctx context.Context, index placement.Server) (member.Durable, error) {
 	d, _, err := s.readDurable(ctx, index)
 	return d, err
 }
 
 // readDurable is Durable, and also returns the revision in which it was written.
-func (s *Store) readDurable(ctx context.Context, index int) (d member.Durable, revision int64, err error) {
+func (s *Store) readDurable(ctx context.Context, index placement.Server) (d member.Durable, revision int64, err error) {
 	kv, err := s.get(ctx, s.DurableKey(index))
 	if err != nil || kv == nil {
 		return d, 0, err
@@ -311,7 +312,7 @@ func (s *Store) txnIf(ctx context.Context, when []clientv3.Cmp, do, otherwise cl
 }
 
 // Evict deletes a registration and revokes its lease. See member.Store.
-func (s *Store) Evict(ctx context.Context, index int, instance member.Instance) error {
+func (s *Store) Evict(ctx context.Context, index placement.Server, instance member.Instance) error {
 	key := s.prefix + serverKey(index)
 	for {
 		kv, err := s.get(ctx, key)

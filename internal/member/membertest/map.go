@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/internal/rng"
 )
 
@@ -53,8 +54,8 @@ func testSwapBad(t *testing.T, e *env) {
 		"none":          func(*member.Map) *member.Map { return nil },
 		"same epoch":    func(m *member.Map) *member.Map { m.Epoch = 0; return m },
 		"epoch skipped": func(m *member.Map) *member.Map { m.Epoch = 2; return m },
-		"no partitions": func(m *member.Map) *member.Map { m.Primaries = nil; return m },
-		"outside":       func(m *member.Map) *member.Map { m.Primaries[0] = 2; return m },
+		"no partitions": func(m *member.Map) *member.Map { m.Placement = placement.Map{}; return m },
+		"outside":       func(m *member.Map) *member.Map { m.Placement = placement.Spread(3, 3); return m },
 		"no instance":   func(m *member.Map) *member.Map { s := server(0, 1); s.Instance = 0; m.Put(s); return m },
 	} {
 		want(t, name, s.Swap(e.ctx, 0, spoil(newMap(2))), member.ErrInput)
@@ -109,7 +110,7 @@ func testWatchCoalesces(t *testing.T, e *env) {
 	first := must[*member.State](t)(s.State(e.ctx))
 	const changes = 20
 	m := newMap(1)
-	for i := range member.Epoch(changes) {
+	for i := range member.MapEpoch(changes) {
 		m.Epoch = i + 1
 		check(t, s.Swap(e.ctx, i, m))
 	}
@@ -172,13 +173,13 @@ func testNothingShared(t *testing.T, e *env) {
 	joins := server(1, 1)
 	must[member.Lease](t)(s.Join(e.ctx, joins, long))
 	spoil := func(m *member.Map, s *member.Server) {
-		m.Primaries[1], m.Servers[0].Endpoints[0].Addr, s.Endpoints[0].Addr = 9, "spoilt", "spoilt"
+		m.Servers[0].Endpoints[0].Addr, s.Endpoints[0].Addr = "spoilt", "spoilt"
 	}
 	spoil(m, &joins)
 	state := must[*member.State](t)(s.State(e.ctx))
 	spoil(state.Map, &state.Alive[0].Server)
 	state = must[*member.State](t)(s.State(e.ctx))
-	if state.Map.Primaries[1] == 9 || state.Map.Servers[0].Endpoints[0].Addr == "spoilt" || state.Alive[0].Endpoints[0].Addr == "spoilt" {
+	if state.Map.Servers[0].Endpoints[0].Addr == "spoilt" || state.Alive[0].Endpoints[0].Addr == "spoilt" {
 		t.Errorf("the store shares memory with its caller: %+v", state)
 	}
 }
@@ -197,7 +198,7 @@ func testContenders(t *testing.T, e *env) {
 		s := e.open(t)
 		watchers.Go(func() { watchEpochs(t, watching, s, contenders*changes+1) })
 	}
-	for c := range contenders {
+	for c := range placement.Server(contenders) {
 		s, r := e.open(t), root.SplitN(uint64(c))
 		all.Go(func() { contend(t, e, s, r, c, changes) })
 	}
@@ -210,7 +211,7 @@ func testContenders(t *testing.T, e *env) {
 	if m.Epoch != contenders*changes+1 {
 		t.Errorf("epoch %d after %d changes", m.Epoch, contenders*changes)
 	}
-	for c := range contenders {
+	for c := range placement.Server(contenders) {
 		if s, ok := m.Server(c); !ok || s.Instance != changes {
 			t.Errorf("contender %d made %d changes, the map says %v", c, changes, s.Instance)
 		}
@@ -219,7 +220,7 @@ func testContenders(t *testing.T, e *env) {
 
 // contend makes changes that count themselves as the instance of a server; some
 // are tried from a map that may be old by then.
-func contend(t *testing.T, e *env, s member.Store, r *rng.Stream, c, changes int) {
+func contend(t *testing.T, e *env, s member.Store, r *rng.Stream, c placement.Server, changes int) {
 	var stale *member.Map
 	for made := 0; made < changes; {
 		m := stale
@@ -242,7 +243,7 @@ func contend(t *testing.T, e *env, s member.Store, r *rng.Stream, c, changes int
 		}
 		now.Instance++
 		next.Put(now)
-		next.Primaries[r.Intn(len(next.Primaries))] = r.Intn(next.Size)
+		next.Placement = placement.Spread(next.Size, 1+r.Intn(next.Size))
 		next.Epoch++
 		err := s.Swap(e.ctx, m.Epoch, next)
 		if err == nil {
@@ -259,9 +260,9 @@ func contend(t *testing.T, e *env, s member.Store, r *rng.Stream, c, changes int
 }
 
 // watchEpochs sees epochs rise until it has seen the last, or ctx is cancelled.
-func watchEpochs(t *testing.T, ctx context.Context, s member.Store, last member.Epoch) {
+func watchEpochs(t *testing.T, ctx context.Context, s member.Store, last member.MapEpoch) {
 	var after member.Revision
-	var seen member.Epoch
+	var seen member.MapEpoch
 	for seen != last {
 		state, err := s.Watch(ctx, after)
 		if errors.Is(err, context.Canceled) {
@@ -294,7 +295,7 @@ func testAdmit(t *testing.T, e *env) {
 	all.Wait()
 	s := e.open(t)
 	state := must[*member.State](t)(s.State(e.ctx))
-	if m := state.Map; m.Epoch != size || !m.Complete() || !reflect.DeepEqual(m.Servers, servers) || !reflect.DeepEqual(m.Primaries, []int{0, 1, 2, 0, 1, 2}) {
+	if m := state.Map; m.Epoch != size || !m.Complete() || !reflect.DeepEqual(m.Servers, servers) || !reflect.DeepEqual(m.Placement, placement.Spread(partitions, size)) {
 		t.Errorf("map %+v", m)
 	}
 	again := must[*member.Map](t)(member.Admit(e.ctx, s, size, partitions, servers[1], member.Claim{}))
@@ -319,7 +320,7 @@ func testAdmit(t *testing.T, e *env) {
 func testFollow(t *testing.T, e *env) {
 	s, other := e.open(t), e.open(t)
 	ctx, cancel := context.WithCancel(e.ctx)
-	seen := make(chan member.Epoch, 16)
+	seen := make(chan member.MapEpoch, 16)
 	ended := make(chan error, 1)
 	go func() {
 		ended <- member.Follow(ctx, s, func(state *member.State) {
@@ -329,7 +330,7 @@ func testFollow(t *testing.T, e *env) {
 		}, nil)
 	}()
 	m := newMap(1)
-	for i := range member.Epoch(3) {
+	for i := range member.MapEpoch(3) {
 		m.Epoch = i + 1
 		check(t, other.Swap(e.ctx, i, m))
 		if got := <-seen; got != m.Epoch {

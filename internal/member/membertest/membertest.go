@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/internal/member"
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 )
 
@@ -99,7 +100,7 @@ func Seed(t testing.TB) uint64 {
 }
 
 // server returns a server with one endpoint.
-func server(index int, port int) member.Server {
+func server(index placement.Server, port int) member.Server {
 	return member.Server{
 		Index: index, Instance: member.NewInstance(), Zone: fmt.Sprintf("zone %d", index%2),
 		Endpoints: []member.Endpoint{{Fabric: "tcp", Addr: fmt.Sprintf("10.0.0.%d:%d", index+1, port)}},
@@ -108,7 +109,7 @@ func server(index int, port int) member.Server {
 
 // newMap returns a map without servers.
 func newMap(size int) *member.Map {
-	return &member.Map{Epoch: 1, ID: 1, Size: size, Primaries: make([]int, size)}
+	return &member.Map{Epoch: 1, ID: 1, Size: size, Placement: placement.Spread(size, 1)}
 }
 
 func must[T any](t testing.TB) func(v T, err error) T {
