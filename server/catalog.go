@@ -53,7 +53,7 @@ func (p *partition) makeIndexes(c *tables.Catalog) error {
 			}
 			p.spare = p.spare[:i]
 		}
-		srv, err := p.make(def)
+		srv, err := p.newIndex(def)
 		if err != nil {
 			return fmt.Errorf("server: partition %d: index %s: %w", p.id, def.Name, err)
 		}

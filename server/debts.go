@@ -127,7 +127,7 @@ func (d *durable) payDebts(p *partition) error {
 // tell tells the session of a coordinator here of a decision. A commit is told of
 // when the log has it; if it never will, the channel is closed.
 func (p *partition) tell(c chan bool, commit bool) {
-	d := p.parking.srv.durable
+	d := p.durable
 	if !commit || d == nil {
 		c <- commit
 		return
@@ -163,7 +163,7 @@ func (s *Server) defaultOnDebts() {
 
 // oblige appends a record that cannot be refused any more.
 func (p *partition) oblige(r *redo.Record, room wal.LSN) wal.LSN {
-	lsn, v := p.parking.srv.durable.note(r, room, p)
+	lsn, v := p.durable.note(r, room, p)
 	if !v.ok() {
 		p.debts = append(p.debts, debt{record: append([]byte(nil), p.encoded...), commit: r.Kind == redo.Decided && len(r.Parts) > 0})
 		lsn = owedLSN

@@ -20,7 +20,7 @@ func TestClosedTickOutlivesTheServer(t *testing.T) {
 	s := cl.Servers[0]
 	for _, p := range s.parts {
 		p.mu.Lock()
-		p.adopt(p.now() + 100_000) // of a peer whose clock is ahead
+		p.adopt(p.srv.now() + 100_000) // of a peer whose clock is ahead
 		p.unlock()
 	}
 	closed, at, v := s.mark()

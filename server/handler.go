@@ -69,7 +69,7 @@ func (s *Server) handle(r *rdma.Request) {
 		s.refuse(r, "empty request")
 		return
 	}
-	if s.slowKnown.Load() > 0 && s.leavesPoller(r) {
+	if s.slow.known.Load() > 0 && s.leavesPoller(r) {
 		return
 	}
 	s.serve(r)

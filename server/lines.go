@@ -449,7 +449,7 @@ func (l *lines) arm() {
 		return
 	}
 	l.armed = true
-	l.p.parking.srv.wg.Add(1)
+	l.p.srv.wg.Add(1)
 	if l.timer == nil {
 		l.timer = time.AfterFunc(linesTick, l.tick)
 	} else {
@@ -459,7 +459,7 @@ func (l *lines) arm() {
 
 // tick ends the leases and waits whose time is over.
 func (l *lines) tick() {
-	defer l.p.parking.srv.wg.Done()
+	defer l.p.srv.wg.Done()
 	l.p.mu.Lock()
 	defer l.p.unlock()
 	l.armed = false
@@ -509,7 +509,7 @@ func (l *lines) stop() {
 	l.ready = nil
 	if l.armed && l.timer.Stop() {
 		l.armed = false
-		l.p.parking.srv.wg.Done()
+		l.p.srv.wg.Done()
 	}
 }
 

@@ -46,7 +46,7 @@ func (p *partition) load(ix, version int, b []byte) verdict {
 // loadPart inserts rows with different keys under one CSN. The caller holds p.mu.
 func (p *partition) loadPart(ix *hosted, version int, b []byte) verdict {
 	csn := p.nextCSN() // a row that is loaded again gets a new header
-	if d := p.parking.srv.durable; d != nil {
+	if d := p.durable; d != nil {
 		if v := d.fewCopies(); !v.ok() {
 			return v
 		}

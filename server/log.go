@@ -9,10 +9,6 @@ import (
 	"drtmx/rdma"
 )
 
-// slowTurn is the duration above which a turn of the trainer is logged;
-// normally a turn takes milliseconds.
-const slowTurn = time.Second
-
 // listenOptions notify the server of peers that connect and disconnect.
 func (s *Server) listenOptions() rdma.ListenOptions {
 	return rdma.ListenOptions{
@@ -72,52 +68,6 @@ func (s *Server) logStop() {
 		return
 	}
 	s.log.Info("data server stopped")
-}
-
-// trainingLog logs new generations of models and failed trainings. It is for
-// one goroutine.
-type trainingLog struct {
-	s    *Server
-	seen map[[2]int]trained // by partition and index
-}
-
-type trained struct {
-	generations, failures uint64
-	lacking               bool // failures were reported since the last generation
-	keys                  bool // the models have keys
-}
-
-// turn checks a partition after a turn of the trainer of the given duration.
-func (l *trainingLog) turn(p *partition, took time.Duration) {
-	if took > slowTurn {
-		l.s.log.Warn("training took long", "partition", p.id, "took", took)
-	}
-	for _, h := range p.has.Load().trained {
-		ix := h.def
-		st, was := h.Stats(), l.seen[[2]int{int(p.id), ix.ID}]
-		now, lacks := was.then(st.Generations, st.TrainFailures)
-		now.keys = st.TrainedKeys > 0
-		if now == was {
-			continue
-		}
-		l.seen[[2]int{int(p.id), ix.ID}] = now
-		if now.keys && (now.generations != was.generations || !was.keys) { // an empty index starts with a model without keys
-			l.s.log.Info("models trained", "partition", p.id, "index", ix.Name, "generation", st.Generations,
-				"submodels", st.SubModels, "keys", st.TrainedKeys, "mean_error_leaves", st.MeanError, "max_error_leaves", st.MaxError)
-		}
-		if lacks {
-			l.s.log.Warn("training failed: out of memory; no further report before it succeeds", "partition", p.id, "index", ix.Name, "failures", st.TrainFailures)
-		}
-	}
-}
-
-// then returns the state after a turn, and whether to report that memory lacks:
-// once between two generations of models.
-func (was trained) then(generations, failures uint64) (now trained, lacks bool) {
-	now = trained{generations: generations, failures: failures, lacking: was.lacking && generations == was.generations}
-	lacks = failures != was.failures && !now.lacking
-	now.lacking = now.lacking || lacks
-	return now, lacks
 }
 
 // logSealed logs the contents of a partition when its load has ended.

@@ -162,7 +162,7 @@ func (p *partition) attempt(q *request) end {
 			p.refuse(q, tooLate)
 			return over
 		}
-		ctx := p.parking.srv.ctx
+		ctx := p.srv.ctx
 		if q.deadline != 0 {
 			call := &callTime{Context: ctx, ends: q.deadline, late: tooLate}
 			defer call.end()
@@ -442,7 +442,7 @@ func (p *partition) answerAll(over []*request) {
 // answer answers a request, or continues it in a goroutine that may wait for
 // other servers. The caller must not hold p.mu.
 func (p *partition) answer(q *request) {
-	s := p.parking.srv
+	s := p.srv
 	if q.woken != nil {
 		close(q.woken)
 		return
@@ -466,7 +466,7 @@ func (p *partition) answer(q *request) {
 		s.answer(q.id, q.r, q.result, 0)
 		return
 	}
-	s.slowCalls.Add(1)
+	s.slow.calls.Add(1)
 	id, r, proc, args, deadline := q.id, q.r, q.proc, q.args, q.deadline
 	if q.bytes == 0 { // not parked: the memory belongs to the handler
 		args = append([]byte(nil), args...)

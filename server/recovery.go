@@ -151,7 +151,7 @@ func (s *Server) recover() error {
 			continue
 		}
 		p.mu.Lock()
-		p.adopt(max(rec.tick+1, p.now()))
+		p.adopt(max(rec.tick+1, p.srv.now()))
 		p.mu.Unlock()
 		for _, ix := range p.has.Load().indexes {
 			rec.got.Rows += ix.Stats().Rows

@@ -7,10 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"drtmx/index/learned"
 	"drtmx/internal/clock"
@@ -24,8 +25,6 @@ import (
 	"drtmx/tables"
 	"drtmx/txn"
 	"drtmx/txn/stats"
-
-	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // ErrConfig reports an invalid configuration; its text has all faults.
@@ -178,45 +177,20 @@ type Server struct {
 	work       sync.Pool // *work
 	tasks      sync.Pool // *task
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	idle   struct {
-		sync.Mutex
-		workers []chan func() // the one that worked last is last
-	}
-	shared struct {
-		sync.Mutex
-		ctx  context.Context // see deadline
-		made time.Duration   // by clock.Fast
-	}
+	workers
+	counters
 
-	peers  []*peer  // by server; connections are made when first needed
-	client struct { // of the cluster, for procedures that leave their partition
-		sync.Mutex
-		db      *exec.DB
-		opening chan struct{} // not nil: it is being opened; closed at the end of the attempt
-		err     error         // of the last attempt
-	}
-	elsewhere   elsewhere
-	coordinated atomic.Uint64
-	calls       atomic.Uint64
-	slowness    map[*exec.Procedure]*slowness
-	slowKnown   atomic.Int32 // procedures that are slow
-	slowRunning atomic.Int32 // calls of them
-	slowCalls   atomic.Uint64
-	lookups     atomic.Uint64
-	scans       atomic.Uint64
-	handovers   atomic.Uint64
-	forbidden   forbidden
-	repliesLost atomic.Uint64
+	peers     []*peer // by server; connections are made when first needed
+	client    ownClient
+	slow      slowProcedures
+	elsewhere elsewhere
+	forbidden forbidden
 
 	durable   *durable // nil in memory
 	recovered Recovered
 
-	log                   *slog.Logger
-	started               time.Time
-	greeted, disconnected atomic.Uint64
+	log     *slog.Logger
+	started time.Time
 
 	closeOnce sync.Once
 	closeErr  error
@@ -272,7 +246,7 @@ func New(c Config) (*Server, error) {
 	for i := range placement.Server(len(c.Addrs)) {
 		s.peers = append(s.peers, &peer{s: s, server: i})
 	}
-	s.slowness = map[*exec.Procedure]*slowness{}
+	s.slow.of = map[*exec.Procedure]*slowness{}
 	s.builds.of = map[int]*build{}
 	for _, p := range c.Procedures {
 		s.procs[p.Name] = &exec.Procedure{Name: p.Name, ReadOnly: p.ReadOnly, Body: func(ctx context.Context, t *exec.Txn, args []byte) ([]byte, error) {
@@ -283,7 +257,7 @@ func New(c Config) (*Server, error) {
 			}
 			return res, err
 		}}
-		s.slowness[s.procs[p.Name]] = &slowness{}
+		s.slow.of[s.procs[p.Name]] = &slowness{}
 	}
 	if err := s.listen(); err != nil {
 		return nil, err
@@ -323,17 +297,10 @@ func (s *Server) open() error {
 		if err != nil {
 			return err
 		}
-		p, err := newPartition(id, &s.cfg, r, s.cfg.Checksums || rdma.Unordered(s.cfg.Provider), s.now, &s.seen, s.running)
+		p, err := newPartition(s, id, r)
 		if err != nil {
 			return err
 		}
-		if p.rkey, err = s.ep.Register(r, rdma.AccessRead); err != nil {
-			return err
-		}
-		p.parking.init(s)
-		p.lines.init(p)
-		p.side = newSide(s.party(p))
-		p.runner = exec.NewRunner(s.catalog.Load(), len(s.parts), onlyPartition{p})
 		s.parts[id] = p
 	}
 	if s.durable != nil {
@@ -344,7 +311,7 @@ func (s *Server) open() error {
 	if s.cfg.Retain > 0 {
 		for _, p := range s.parts {
 			if p != nil {
-				p.keepVersions(&s.cfg)
+				p.keepVersions()
 			}
 		}
 	}
@@ -432,63 +399,6 @@ func (s *Server) Close() error {
 	return s.closeErr
 }
 
-// The trainer rests trainRest times as long as the processor worked for it: a
-// stale model costs a reader rounds, for right links and for falling back to
-// the server, but training takes processor time from writers. With 120 the mix
-// of TPC-C took half a round more for each ORDER-STATUS than with 30, and no
-// less processor time in all. It looks for work at least every trainIdleMax.
-const (
-	trainRest    = 30
-	trainIdleMin = time.Millisecond
-	trainIdleMax = 50 * time.Millisecond
-)
-
-// trainer keeps models in step with their trees.
-func (s *Server) trainer(ctx context.Context) {
-	// The trainer has its own thread, so that its processor time can be
-	// measured. On a busy machine most of the elapsed time belongs to other
-	// threads.
-	if !clock.Simulated() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-	}
-	idle, logged := trainIdleMin, &trainingLog{s: s, seen: map[[2]int]trained{}}
-	t := time.NewTimer(idle)
-	defer t.Stop()
-	for more := true; s.pace.rest(ctx, t, idle, idleRest, more); {
-		start := threadTime()
-		worked, freed := false, false
-		for _, p := range s.parts {
-			if p == nil {
-				continue
-			}
-			turn := time.Now()
-			worked = p.trainTurn() || worked
-			freed = p.arena.Tidy() || freed
-			logged.turn(p, time.Since(turn)) // sealing also trains
-		}
-		more = worked || freed
-		if worked {
-			idle = max(trainRest*(threadTime()-start), trainIdleMin)
-		} else {
-			idle = min(idle*2, trainIdleMax)
-		}
-	}
-}
-
-// Train trains all sub-models that are due and reports whether there were any.
-// A sub-model is due only RetrainInterval (see learned.Options) after its last
-// training, so some may still wait afterwards: see Stats. Train may be called
-// at any time and from any goroutine.
-func (s *Server) Train() (worked bool) {
-	for _, p := range s.parts {
-		if p != nil {
-			worked = p.train(1<<20) || worked
-		}
-	}
-	return worked
-}
-
 // hosted returns a partition of this server, nil if the partition is elsewhere
 // or does not exist.
 func (s *Server) hosted(part placement.Partition) *partition {
@@ -498,52 +408,6 @@ func (s *Server) hosted(part placement.Partition) *partition {
 	return s.parts[part]
 }
 
-// clientDB is the server's own client of the cluster, opened when first needed.
-// Nothing is locked while it is opened, so that a server which does not answer
-// holds up those alone who need it. It goes on being opened when ctx ends, or else
-// procedures with short deadlines would never have it.
-func (s *Server) clientDB(ctx context.Context) (*exec.DB, error) {
-	s.client.Lock()
-	if db := s.client.db; db != nil {
-		s.client.Unlock()
-		return db, nil
-	}
-	opened := s.client.opening
-	if opened == nil {
-		opened = make(chan struct{})
-		s.client.opening = opened
-		s.background(s.openClient)
-	}
-	s.client.Unlock()
-	select {
-	case <-opened:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	s.client.Lock()
-	defer s.client.Unlock()
-	if s.client.db == nil {
-		return nil, s.client.err
-	}
-	return s.client.db, nil
-}
-
-// openClient opens the server's own client.
-func (s *Server) openClient() {
-	ctx, cancel := context.WithTimeout(s.ctx, peerTimeout)
-	defer cancel()
-	db, err := exec.OpenLocal(ctx, exec.Config{Servers: s.cfg.Addrs, AllServers: true, Dial: s.cfg.Provider.Dial}, allPartitions{s})
-	s.client.Lock()
-	defer s.client.Unlock()
-	if err == nil && s.ctx.Err() != nil {
-		db.Close()
-		db, err = nil, rdma.ErrClosed
-	}
-	s.client.db, s.client.err = db, err
-	close(s.client.opening)
-	s.client.opening = nil
-}
-
 // Check verifies the structure of every index of this server.
 func (s *Server) Check() error {
 	var errs []error
@@ -551,7 +415,7 @@ func (s *Server) Check() error {
 		if p == nil {
 			continue
 		}
-		p.training.Lock() // publishes models beside the executor
+		p.training.mu.Lock() // publishes models beside the executor
 		p.mu.Lock()
 		for _, ix := range p.has.Load().indexes {
 			if err := ix.Check(); err != nil {
@@ -559,7 +423,7 @@ func (s *Server) Check() error {
 			}
 		}
 		p.mu.Unlock()
-		p.training.Unlock()
+		p.training.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }

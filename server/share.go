@@ -245,7 +245,7 @@ func (sh share) commitAt(least clock.Tick) (v verdict, tick clock.Tick) {
 // note appends the record of a share that is committed in one step. The caller
 // holds the executors.
 func (sh share) note(prepared []*prepared, tick clock.Tick) verdict {
-	s := sh.at[0].parking.srv
+	s := sh.at[0].srv
 	if s.durable == nil {
 		return verdict{}
 	}
@@ -282,7 +282,7 @@ func (sh share) hold() (held []*prepared, v verdict) {
 		v = conflict(exec.CauseLocked)
 	}
 	if v.ok() && slices.ContainsFunc(sh.parts, func(p *wire.Part) bool { return len(p.Writes) > 0 }) {
-		v = sh.at[0].parking.srv.durable.fewCopies()
+		v = sh.at[0].srv.durable.fewCopies()
 	}
 	if !v.ok() {
 		for _, p := range sh.at {

@@ -22,6 +22,14 @@ type slowness struct {
 	quick atomic.Int32 // runs since the last long one
 }
 
+// slowProcedures are the procedures that were seen to be slow.
+type slowProcedures struct {
+	of      map[*exec.Procedure]*slowness // all procedures
+	known   atomic.Int32                  // procedures that are slow
+	running atomic.Int32                  // calls of them
+	calls   atomic.Uint64
+}
+
 const (
 	// A slow procedure is slow again if it takes longer than quickRun; after
 	// quickRuns shorter runs it is not slow any more.
@@ -38,17 +46,28 @@ func (s *Server) watchProcedures() {
 		}
 		run := p.runs.Load()
 		if proc := p.running.Load(); proc != nil && run == p.watched {
-			s.markSlow(proc)
+			s.slow.mark(proc)
 		}
 		p.watched = run
 	}
 }
 
-func (s *Server) markSlow(proc *exec.Procedure) {
-	k := s.slowness[proc]
-	k.quick.Store(0)
-	if !k.slow.Swap(true) {
-		s.slowKnown.Add(1)
+// mark notes that a procedure is slow.
+func (k *slowProcedures) mark(proc *exec.Procedure) {
+	of := k.of[proc]
+	of.quick.Store(0)
+	if !of.slow.Swap(true) {
+		k.known.Add(1)
+	}
+}
+
+// ran notes how long a run of a slow procedure took.
+func (k *slowProcedures) ran(proc *exec.Procedure, took time.Duration) {
+	of := k.of[proc]
+	if took > quickRun {
+		of.quick.Store(0)
+	} else if of.quick.Add(1) >= quickRuns && of.slow.Swap(false) {
+		k.known.Add(-1)
 	}
 }
 
@@ -65,7 +84,7 @@ func waits(op wire.Op) bool {
 // slowCall returns the slow procedure that a request calls, nil if it calls
 // none.
 func (s *Server) slowCall(r *rdma.Request) *exec.Procedure {
-	if s.slowKnown.Load() == 0 || wire.Op(r.Body[0]) != wire.OpCall {
+	if s.slow.known.Load() == 0 || wire.Op(r.Body[0]) != wire.OpCall {
 		return nil
 	}
 	var c wire.Call
@@ -73,7 +92,7 @@ func (s *Server) slowCall(r *rdma.Request) *exec.Procedure {
 	if c.Decode(&d) != nil {
 		return nil
 	}
-	if proc := s.procs[string(c.Procedure)]; proc != nil && s.slowness[proc].slow.Load() {
+	if proc := s.procs[string(c.Procedure)]; proc != nil && s.slow.of[proc].slow.Load() {
 		return proc
 	}
 	return nil
@@ -83,13 +102,13 @@ func (s *Server) slowCall(r *rdma.Request) *exec.Procedure {
 // long. It reports whether it does.
 func (s *Server) leavesPoller(r *rdma.Request) bool {
 	proc := s.slowCall(r)
-	if proc == nil && (s.slowRunning.Load() == 0 || !waits(wire.Op(r.Body[0]))) {
+	if proc == nil && (s.slow.running.Load() == 0 || !waits(wire.Op(r.Body[0]))) {
 		return false
 	}
 	own := *r
 	own.Body = slices.Clone(r.Body)
 	if proc != nil {
-		s.slowRunning.Add(1)
+		s.slow.running.Add(1)
 	}
 	s.background(func() {
 		start := time.Now()
@@ -97,13 +116,8 @@ func (s *Server) leavesPoller(r *rdma.Request) bool {
 		if proc == nil {
 			return
 		}
-		s.slowRunning.Add(-1)
-		k := s.slowness[proc]
-		if time.Since(start) > quickRun {
-			k.quick.Store(0)
-		} else if k.quick.Add(1) >= quickRuns && k.slow.Swap(false) {
-			s.slowKnown.Add(-1)
-		}
+		s.slow.running.Add(-1)
+		s.slow.ran(proc, time.Since(start))
 	})
 	return true
 }

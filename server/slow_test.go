@@ -58,7 +58,7 @@ func TestLongProcedureHoldsUpNoOthers(t *testing.T) {
 	}
 	s := cl.Servers[0]
 	first := long() // nobody knows yet
-	for end := time.Now().Add(testseed.Patience()); s.slowKnown.Load() == 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testseed.Patience()); s.slow.known.Load() == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("a long procedure is not noticed")
 		}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime/metrics"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"drtmx/internal/block"
@@ -15,6 +16,12 @@ import (
 	"drtmx/rdma"
 	"drtmx/txn/stats"
 )
+
+// counters count what a server does. Each counts from the start of the server.
+type counters struct {
+	coordinated, calls, lookups, scans, handovers, repliesLost atomic.Uint64
+	greeted, disconnected                                      atomic.Uint64 // peers
+}
 
 // Stats returns a snapshot of the server and of all its partitions. It holds
 // locks only while it copies some counters, so it can be called at any rate
@@ -56,7 +63,7 @@ func (s *Server) ownStats() wire.ServerStats {
 		Server: int(s.self), Address: s.ep.Addr(), Fabric: s.cfg.Provider.Name(),
 		Incarnation: s.incarnation, Epoch: s.cfg.Epoch, PID: os.Getpid(),
 		StartUnix: float64(s.started.UnixMilli()) / 1e3, Stopping: s.ctx.Err() != nil,
-		Calls: s.calls.Load(), SlowCalls: s.slowCalls.Load(),
+		Calls: s.calls.Load(), SlowCalls: s.slow.calls.Load(),
 		Lookups: s.lookups.Load(), Scans: s.scans.Load(),
 		Distributed: s.coordinated.Load(), Handovers: s.handovers.Load(),
 		Decisions: s.decisionsKept(), RepliesLost: s.repliesLost.Load(),

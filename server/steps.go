@@ -182,7 +182,7 @@ func (sd *side) sessionsInDoubt(to map[wire.ID]struct{}) {
 // p.mu.
 func (p *partition) noteDecided(t *prepared) {
 	if t.record != nil {
-		p.parking.srv.durable.pend(p, p.noteStep(t.record, t, t.origin), t.csn)
+		p.durable.pend(p, p.noteStep(t.record, t, t.origin), t.csn)
 	}
 }
 
@@ -193,7 +193,7 @@ func (p *partition) noteAgent() verdict {
 		return verdict{}
 	}
 	o.step.Tick = p.ticks.Tick()
-	_, v := p.parking.srv.durable.note(&redo.Record{Kind: redo.Decided, Partition: p.id, Step: *o.step}, 0, p)
+	_, v := p.durable.note(&redo.Record{Kind: redo.Decided, Partition: p.id, Step: *o.step}, 0, p)
 	return v
 }
 

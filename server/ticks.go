@@ -152,13 +152,13 @@ func (s *Server) seenHere() clock.Tick {
 // lower tick than another that had ended at a server of the same machine before
 // it began, and a snapshot could have the later without the earlier. The caller
 // holds p.mu.
-func (p *partition) advance() { p.adopt(p.now()) }
+func (p *partition) advance() { p.adopt(p.srv.now()) }
 
 // adopt moves the partition's clock up to a tick. Readers see the tick before
 // they can see a commit of it. The caller holds p.mu.
 func (p *partition) adopt(t clock.Tick) {
 	if p.ticks.Adopt(t) {
-		p.seen.Saw(t)
+		p.srv.seen.Saw(t)
 		p.arena.CoverCSN(block.NewCSN(t, 0))
 		p.control.Store(tickWord, uint64(t))
 		p.closeTick()

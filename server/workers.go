@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"sync"
+	"time"
 
 	"drtmx/internal/clock"
 )
@@ -10,62 +12,78 @@ import (
 // number of clients that commit over several servers at the same time.
 const workersIdleMax = 64
 
+// workers are the goroutines of a server, and its lifetime.
+type workers struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	idle   struct {
+		sync.Mutex
+		workers []chan func() // the one that worked last is last
+	}
+	shared struct {
+		sync.Mutex
+		ctx  context.Context // see deadline
+		made time.Duration   // by clock.Fast
+	}
+}
+
 // background runs work for which a handler must not wait. It prefers a
 // goroutine that has run such work before, because a new one must first grow
 // its stack, which costs more than the messages of a commit.
-func (s *Server) background(fn func()) {
-	s.idle.Lock()
-	if n := len(s.idle.workers); n > 0 {
-		w := s.idle.workers[n-1]
-		s.idle.workers = s.idle.workers[:n-1]
-		s.idle.Unlock()
-		w <- fn // has room
+func (w *workers) background(fn func()) {
+	w.idle.Lock()
+	if n := len(w.idle.workers); n > 0 {
+		next := w.idle.workers[n-1]
+		w.idle.workers = w.idle.workers[:n-1]
+		w.idle.Unlock()
+		next <- fn // has room
 		return
 	}
-	s.idle.Unlock()
-	s.wg.Add(1)
-	go s.worker(fn)
+	w.idle.Unlock()
+	w.wg.Add(1)
+	go w.worker(fn)
 }
 
 // worker runs fn, and then what background gives it.
-func (s *Server) worker(fn func()) {
-	defer s.wg.Done()
+func (w *workers) worker(fn func()) {
+	defer w.wg.Done()
 	next := make(chan func(), 1)
 	for fn != nil {
 		fn()
-		s.idle.Lock()
-		if s.ctx.Err() != nil || len(s.idle.workers) == workersIdleMax {
-			s.idle.Unlock()
+		w.idle.Lock()
+		if w.ctx.Err() != nil || len(w.idle.workers) == workersIdleMax {
+			w.idle.Unlock()
 			return
 		}
-		s.idle.workers = append(s.idle.workers, next)
-		s.idle.Unlock()
+		w.idle.workers = append(w.idle.workers, next)
+		w.idle.Unlock()
 		fn = <-next
 	}
 }
 
 // stopWorkers ends the goroutines that wait for work. The server's context has
 // ended, so that no other one begins to wait.
-func (s *Server) stopWorkers() {
-	s.idle.Lock()
-	defer s.idle.Unlock()
-	for _, w := range s.idle.workers {
-		close(w)
+func (w *workers) stopWorkers() {
+	w.idle.Lock()
+	defer w.idle.Unlock()
+	for _, next := range w.idle.workers {
+		close(next)
 	}
-	s.idle.workers = nil
+	w.idle.workers = nil
 }
 
 // deadline returns a context for requests to other servers that are sent now.
 // It ends with the server, or after peerTimeout. Requests that are sent at
 // about the same time share it; its end may be up to deadlineShared later.
-func (s *Server) deadline() context.Context {
+func (w *workers) deadline() context.Context {
 	now := clock.Fast()
-	s.shared.Lock()
-	defer s.shared.Unlock()
-	if s.shared.ctx == nil || now-s.shared.made > deadlineShared {
-		ctx, cancel := context.WithTimeout(s.ctx, peerTimeout+deadlineShared)
+	w.shared.Lock()
+	defer w.shared.Unlock()
+	if w.shared.ctx == nil || now-w.shared.made > deadlineShared {
+		ctx, cancel := context.WithTimeout(w.ctx, peerTimeout+deadlineShared)
 		context.AfterFunc(ctx, cancel)
-		s.shared.ctx, s.shared.made = ctx, now
+		w.shared.ctx, w.shared.made = ctx, now
 	}
-	return s.shared.ctx
+	return w.shared.ctx
 }

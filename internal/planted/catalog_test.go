@@ -25,7 +25,7 @@ var catalogBugs = []bug{
 	{
 		name: "LaterVersionIsAFault", why: "a server refuses a write of a version that it does not have yet for good",
 		edits: []edit{{
-			file: "server/partition.go",
+			file: "server/onestep.go",
 			old:  "	if int(part.Catalog) > c.Version() {\n		return conflict(exec.CauseCatalog)\n",
 			new:  "	if int(part.Catalog) > c.Version() {\n		return verdict{code: wire.Bad, text: \"no such version\"}\n",
 		}},
@@ -56,7 +56,7 @@ var columnBugs = []bug{
 	{
 		name: "OldVersionMayWrite", why: "a partition takes rows of a version of the catalogue that lacks a column",
 		edits: []edit{{
-			file: "server/partition.go",
+			file: "server/onestep.go",
 			old:  "c.Indexes[ix].Table.Since() > int(part.Catalog) {",
 			new:  "c.Indexes[ix].Table.Since() > int(part.Catalog)+1<<20 {",
 		}},
@@ -68,7 +68,7 @@ var columnBugs = []bug{
 	{
 		name: "LaterVersionMayWrite", why: "a partition takes rows of a version of the catalogue that it does not have",
 		edits: []edit{{
-			file: "server/partition.go",
+			file: "server/onestep.go",
 			old:  "	if int(part.Catalog) > c.Version() {\n",
 			new:  "	if int(part.Catalog) > c.Version()+1<<20 {\n",
 		}},

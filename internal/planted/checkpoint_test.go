@@ -248,7 +248,7 @@ var checkpointBugs = []bug{
 	{
 		name: "ReadsOfSharesForgotten", why: "a share in doubt that has read more than it writes is restored as if it had not",
 		edits: []edit{{
-			file: "server/partition.go",
+			file: "server/prepared.go",
 			old:  "		t.reads = p.shared.beyond(t.owner, held)\n",
 			new:  "		t.reads = false\n",
 		}},

@@ -53,7 +53,7 @@ var horizonBugs = []bug{
 	{
 		name: "ProofsOfAnyEpoch", why: "a partition takes a commit whose proofs and hints are of its memory before it recovered",
 		edits: []edit{{
-			file: "server/partition.go",
+			file: "server/onestep.go",
 			old:  "	if part.Memory != 0 && part.Memory != p.epoch {\n",
 			new:  "	if part.Memory != 0 && part.Memory != p.epoch && false {\n",
 		}},

@@ -7,13 +7,13 @@ var serverBugs = []bug{
 		name: "UnlockEarly", why: "a commit locks, writes and unlocks each row before it locks the next",
 		edits: []edit{
 			{
-				file: "server/partition.go",
+				file: "server/onestep.go",
 				old:  "	held, v := p.lockAll(p.owners, part.Writes, p.locks[:0])\n	p.locks = held[:0]\n",
 				new:  "	if part != nil {\n		return p.commitRowByRow(part)\n	}\n	held, v := p.lockAll(p.owners, part.Writes, p.locks[:0])\n	p.locks = held[:0]\n",
 			},
 			{
 				file: "server/partition.go",
-				old:  "// prepare validates and locks",
+				old:  "// keepVersions switches the history on.",
 				new: `// commitRowByRow pauses between rows, for a reader seldom comes in between.
 func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	held, v := p.lockAll(p.owners, part.Writes, nil)
@@ -35,7 +35,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	return verdict{}
 }
 
-// prepare validates and locks`,
+// keepVersions switches the history on.`,
 			},
 		},
 		caught: []test{{"server", randomHistory, anomaly}},
@@ -43,7 +43,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "KeepLocks", why: "a lock that fails leaves the locks taken before it",
 		edits: []edit{{
-			file: "server/partition.go",
+			file: "server/writes.go",
 			old:  "			for i, h := range held {\n				p.index(int(writes[i].Index)).Release(h)\n			}\n			return held[:0], v",
 			new:  "			return held[:0], v",
 		}},
@@ -190,7 +190,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "QuarantineEndsWhileStopped", why: "memory leaves its quarantine while the server is stopped, with commits in its queue",
 		edits: []edit{{
 			file: "server/partition.go",
-			old:  "Clock: running.Now,",
+			old:  "Clock: p.clock.Now,",
 			new:  "Clock: cfg.clock,",
 		}},
 		caught: []test{{"server", "TestCommitsInTheQueueOfAStoppedServer", "since deleted, is answered 0"}},
@@ -216,7 +216,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "NoSharedLocks", why: "what a prepared transaction has read can be written before the decision",
 		edits: []edit{{
-			file: "server/partition.go",
+			file: "server/prepared.go",
 			old:  "	for _, pr := range part.Rows {\n		p.shared.add(pr.Addr, o)\n	}\n	for _, pr := range part.Gaps {\n		p.shared.add(pr.Addr, o)\n	}\n",
 			new:  "",
 		}},
@@ -244,14 +244,14 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "SharedLocksLast", why: "shared locks are taken where the proofs were before the transaction's own inserts moved them",
 		edits: []edit{
 			{
-				file: "server/partition.go",
-				old:  "	p.share(part, t.owner)\n	held, v",
+				file: "server/prepared.go",
+				old:  "	p.lockReads(part, t.owner)\n	held, v",
 				new:  "	held, v",
 			},
 			{
-				file: "server/partition.go",
+				file: "server/prepared.go",
 				old:  "	t.held = held\n",
-				new:  "	p.share(part, t.owner)\n	t.held = held\n",
+				new:  "	p.lockReads(part, t.owner)\n	t.held = held\n",
 			},
 		},
 		caught: []test{{"server", "TestPreparedReadsStay", "read by a prepared transaction, was written"}},
@@ -259,7 +259,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "RepeatVersions", why: "the versions of rows start again after a few",
 		edits: []edit{{
-			file: "server/partition.go",
+			file: "server/writes.go",
 			old:  "held []*index.Held, csn block.CSN) {\n	if invariants.Enabled {\n		checkLocked",
 			new:  "held []*index.Held, csn block.CSN) {\n	csn = block.NewCSN(1, 2+csn.Seq()%4)\n	if invariants.Enabled {\n		checkLocked",
 		}},
@@ -311,8 +311,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "LongProceduresStay", why: "a procedure that is known to be long runs in the poller of its connection",
 		edits: []edit{{
 			file: "server/handler.go",
-			old:  "	if s.slowKnown.Load() > 0 && s.leavesPoller(r) {\n",
-			new:  "	if s.slowKnown.Load() > 1<<20 && s.leavesPoller(r) {\n",
+			old:  "	if s.slow.known.Load() > 0 && s.leavesPoller(r) {\n",
+			new:  "	if s.slow.known.Load() > 1<<20 && s.leavesPoller(r) {\n",
 		}},
 		caught: []test{{"server", "TestLongProcedureHoldsUpNoOthers", "is held up by a long procedure"}},
 	},

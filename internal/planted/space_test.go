@@ -38,7 +38,7 @@ var spaceBugs = []bug{
 	{
 		name: "RoomIsNotGivenUp", why: "what was set aside for a share that is decided otherwise stays set aside",
 		edits: []edit{{
-			file: "server/partition.go",
+			file: "server/prepared.go",
 			old:  "		d.log.GiveUp(t.aside.take(twophase.Decided))\n",
 			new:  "		_ = d\n",
 		}},

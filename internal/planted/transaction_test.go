@@ -79,7 +79,7 @@ var transactionBugs = []bug{
 	{
 		name: "SkipCommitValidation", why: "a commit does not look at its proofs",
 		edits: []edit{{
-			file: "server/partition.go",
+			file: "server/onestep.go",
 			old:  "	for _, pr := range part.Rows {\n		if !p.holds(pr) {\n			return conflict(exec.CauseRow)",
 			new:  "	if part != nil {\n		return verdict{}\n	}\n	for _, pr := range part.Rows {\n		if !p.holds(pr) {\n			return conflict(exec.CauseRow)",
 		}},
@@ -91,7 +91,7 @@ var transactionBugs = []bug{
 	{
 		name: "SkipGapValidation", why: "a commit validates rows and not gaps, so it misses phantoms",
 		edits: []edit{{
-			file: "server/partition.go",
+			file: "server/onestep.go",
 			old:  "		if !p.holds(pr) {\n			return conflict(exec.CauseGap)",
 			new:  "		if !p.holds(pr) && false {\n			return conflict(exec.CauseGap)",
 		}},

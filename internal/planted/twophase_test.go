@@ -176,7 +176,7 @@ var twophaseBugs = []bug{
 	{
 		name: "TickNotAdopted", why: "a partition applies a transaction at the tick of the decision, and does not adopt that tick",
 		edits: []edit{{
-			file: "server/partition.go",
+			file: "server/prepared.go",
 			old:  "		p.adopt(tick)\n",
 			new:  "",
 		}},

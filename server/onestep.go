@@ -1,0 +1,96 @@
+package server
+
+import (
+	"drtmx/internal/exec"
+	"drtmx/internal/redo"
+	"drtmx/internal/wire"
+)
+
+// commit commits a transaction of only this partition, in one step. The caller
+// holds p.mu.
+//
+// Validation comes before the locks, so that a transaction's own placeholders
+// cannot fail its own proofs. No other writer can run in between, because the
+// partition has one executor.
+func (p *partition) commit(part *wire.Part) verdict {
+	v := p.carryOut(part)
+	if !v.ok() {
+		p.aborts++
+	}
+	return v
+}
+
+// carryOut is commit without counting refusals.
+func (p *partition) carryOut(part *wire.Part) verdict {
+	if v := p.validate(part); !v.ok() {
+		return v
+	}
+	if len(part.Writes) == 0 {
+		return p.noteAgent()
+	}
+	if v := p.durable.fewCopies(); !v.ok() {
+		return v
+	}
+	p.owners++
+	held, v := p.lockAll(p.owners, part.Writes, p.locks[:0])
+	p.locks = held[:0]
+	if !v.ok() {
+		return v
+	}
+	csn := p.nextCSN()
+	if s := p.srv; s.durable != nil {
+		if v := s.noteCommit(p.origin, []redo.Part{{Partition: p.id, CSN: csn, Writes: part.Writes, Held: held}}, p); !v.ok() {
+			for i, h := range held {
+				p.index(int(part.Writes[i].Index)).Release(h)
+			}
+			return v
+		}
+	}
+	p.applyAll(part.Writes, held, csn)
+	p.commits++
+	return verdict{}
+}
+
+// validate reports whether the partition is served and every proof still holds. Under p.mu.
+func (p *partition) validate(part *wire.Part) verdict {
+	if v := p.serves(); !v.ok() {
+		return v
+	}
+	if part.Memory != 0 && part.Memory != p.epoch {
+		return conflict(exec.CauseFence) // its proofs are of memory that is gone, whatever this memory has at their addresses
+	}
+	if v := p.allows(part); !v.ok() {
+		return v
+	}
+	for _, pr := range part.Rows {
+		if !p.holds(pr) {
+			return conflict(exec.CauseRow)
+		}
+	}
+	for _, pr := range part.Gaps {
+		if !p.holds(pr) {
+			return conflict(exec.CauseGap)
+		}
+	}
+	return verdict{}
+}
+
+// allows refuses writes of another version of the catalogue. A transaction of an
+// earlier one may write the tables that have not changed since. What one of a
+// later version writes, this partition might let others overwrite that do not
+// know it.
+func (p *partition) allows(part *wire.Part) verdict {
+	c := p.has.Load().catalog
+	if len(part.Writes) == 0 || int(part.Catalog) == c.Version() {
+		return verdict{}
+	}
+	if int(part.Catalog) > c.Version() {
+		return conflict(exec.CauseCatalog)
+	}
+	for i := range part.Writes {
+		if ix := int(part.Writes[i].Index); ix < len(c.Indexes) && c.Indexes[ix].Table.Since() > int(part.Catalog) {
+			return conflict(exec.CauseCatalog)
+		}
+	}
+	return verdict{}
+}

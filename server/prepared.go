@@ -1,0 +1,141 @@
+package server
+
+import (
+	"drtmx/index"
+	"drtmx/internal/block"
+	"drtmx/internal/clock"
+	"drtmx/internal/invariants"
+	"drtmx/internal/twophase"
+	"drtmx/internal/wire"
+)
+
+// prepared is a participant's half of a distributed transaction in one
+// partition, from its vote to the decision.
+type prepared struct {
+	p      *partition
+	owner  index.Owner
+	client uint64 // session of the transaction; 0: not known
+	vote   clock.Tick
+	held   []*index.Held
+	writes []wire.Write // with copied rows
+	csn    block.CSN    // of the commit, once it is in the log
+
+	// Of a durable server:
+	reads  bool             // the share has read more than the rows that it has locked to write
+	logged bool             // the log has the share
+	frozen bool             // restored: its reads are not known, so that nothing else is written
+	record *twophase.Record // of the decision
+	origin origin           // of the coordinator's client
+	aside  aside            // room in the log for its records
+}
+
+// prepare validates and locks a part, and keeps what it locked until decide.
+func (p *partition) prepare(part *wire.Part) (*prepared, verdict) {
+	held, v := share{parts: []*wire.Part{part}, at: []*partition{p}, read: p.clock.Last()}.prepare()
+	if len(held) == 0 {
+		return nil, v
+	}
+	return held[0], v
+}
+
+// hold takes shared locks on the reads of a validated part and exclusive locks
+// on its writes. It copies rows. If a write is refused, it locks no writes but
+// keeps the shared locks. The caller holds p.mu.
+func (p *partition) hold(part *wire.Part) (*prepared, verdict) {
+	p.owners++
+	p.advance()
+	t := &prepared{p: p, owner: p.owners, vote: p.ticks.Vote(), reads: len(part.Rows)+len(part.Gaps) > 0}
+	p.nprepare++
+	// Take the shared locks before the exclusive ones: an insert may split a
+	// leaf that was read, and the index then moves the shared locks with the
+	// rows.
+	p.lockReads(part, t.owner)
+	held, v := p.lockAll(t.owner, part.Writes, nil)
+	if !v.ok() {
+		return t, v
+	}
+	t.held = held
+	if t.reads && p.durable != nil {
+		t.reads = p.shared.beyond(t.owner, held)
+	}
+	for _, w := range part.Writes {
+		w.Row, w.Key = append([]byte(nil), w.Row...), w.Key.Clone()
+		t.writes = append(t.writes, w)
+	}
+	return t, v
+}
+
+// lockReads takes shared locks on the reads of a part.
+func (p *partition) lockReads(part *wire.Part, o index.Owner) {
+	for _, pr := range part.Rows {
+		p.shared.add(pr.Addr, o)
+	}
+	for _, pr := range part.Gaps {
+		p.shared.add(pr.Addr, o)
+	}
+}
+
+// release releases the locks on writes before the decision. The caller holds
+// p.mu.
+func (t *prepared) release() {
+	for i, h := range t.held {
+		t.p.index(int(t.writes[i].Index)).Release(h)
+	}
+	t.held, t.writes = nil, nil
+}
+
+// decide applies a prepared part at a tick, or releases it, and runs the
+// requests that waited for it.
+func (t *prepared) decide(commit bool, tick clock.Tick) {
+	p := t.p
+	p.mu.Lock()
+	t.end(commit, tick)
+	p.wake()
+	p.unlock()
+}
+
+// end applies the locked writes at a tick, or releases them. The partition
+// adopts the tick first, so that no later transaction has a smaller one. The
+// caller holds p.mu.
+func (t *prepared) end(commit bool, tick clock.Tick) {
+	p := t.p
+	p.nprepare--
+	p.shared.release(t.owner)
+	if t.frozen {
+		p.frozen--
+	}
+	if invariants.Enabled {
+		p.checkPrepared()
+	}
+	if commit {
+		p.lines.committed(t.client)
+		p.adopt(tick)
+		if len(t.writes) > 0 {
+			if t.csn == 0 {
+				t.csn = p.arena.CSNAt(tick)
+			}
+			p.noteDecided(t)
+			p.applyAll(t.writes, t.held, t.csn)
+		}
+		if len(t.writes) == 0 {
+			p.noteStep(t.record, t, t.origin)
+		}
+		p.commits++
+	} else {
+		p.aborts++
+		p.noteStep(t.record, t, t.origin)
+		t.release()
+	}
+	if d := p.durable; d != nil {
+		d.log.GiveUp(t.aside.take(twophase.Decided))
+	}
+	p.settle(t.vote)
+}
+
+// checkPrepared asserts that the locks held for decisions match the
+// transactions that await one. The caller holds p.mu.
+func (p *partition) checkPrepared() {
+	if p.nprepare < 0 || p.nprepare == 0 && !p.shared.Empty() {
+		invariants.Failf("partition %d: %d transactions prepared, %d shared locks", p.id, p.nprepare, len(p.shared.owners))
+	}
+}

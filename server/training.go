@@ -1,0 +1,168 @@
+package server
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+
+	"drtmx/internal/clock"
+)
+
+// The trainer rests trainRest times as long as the processor worked for it: a
+// stale model costs a reader rounds, for right links and for falling back to
+// the server, but training takes processor time from writers. With 120 the mix
+// of TPC-C took half a round more for each ORDER-STATUS than with 30, and no
+// less processor time in all. It looks for work at least every trainIdleMax.
+const (
+	trainRest    = 30
+	trainIdleMin = time.Millisecond
+	trainIdleMax = 50 * time.Millisecond
+)
+
+// trainer keeps models in step with their trees.
+func (s *Server) trainer(ctx context.Context) {
+	// The trainer has its own thread, so that its processor time can be
+	// measured. On a busy machine most of the elapsed time belongs to other
+	// threads.
+	if !clock.Simulated() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+	}
+	idle, logged := trainIdleMin, &trainingLog{s: s, seen: map[[2]int]trained{}}
+	t := time.NewTimer(idle)
+	defer t.Stop()
+	for more := true; s.pace.rest(ctx, t, idle, idleRest, more); {
+		start := threadTime()
+		worked, freed := false, false
+		for _, p := range s.parts {
+			if p == nil {
+				continue
+			}
+			turn := time.Now()
+			worked = p.trainTurn() || worked
+			freed = p.arena.Tidy() || freed
+			logged.turn(p, time.Since(turn)) // sealing also trains
+		}
+		more = worked || freed
+		if worked {
+			idle = max(trainRest*(threadTime()-start), trainIdleMin)
+		} else {
+			idle = min(idle*2, trainIdleMax)
+		}
+	}
+}
+
+// Train trains all sub-models that are due and reports whether there were any.
+// A sub-model is due only RetrainInterval (see learned.Options) after its last
+// training, so some may still wait afterwards: see Stats. Train may be called
+// at any time and from any goroutine.
+func (s *Server) Train() (worked bool) {
+	for _, p := range s.parts {
+		if p != nil {
+			worked = p.train(1<<20) || worked
+		}
+	}
+	return worked
+}
+
+// training is the training of one partition.
+type training struct {
+	mu    sync.Mutex // one trainer at a time
+	turn  int        // the next ordered index to train
+	since time.Time  // the models' clock begins here
+}
+
+// train does at most n units of training for each index and reports whether it did any.
+func (p *partition) train(n int) (worked bool) {
+	p.training.mu.Lock()
+	defer p.training.mu.Unlock()
+	for _, ix := range p.has.Load().trained {
+		worked = p.trainOne(ix, n) || worked
+	}
+	return worked
+}
+
+func (p *partition) trainOne(ix *hosted, n int) (worked bool) {
+	for i := 0; i < n && ix.learned.Maintain(time.Since(p.training.since), &p.mu); i++ {
+		worked = true
+	}
+	return worked
+}
+
+// demandUnits bounds the units of one turn of the trainer for an index whose
+// clients fell back to the server.
+const demandUnits = 8
+
+// trainTurn is the trainer's turn: one unit for the next index that has work,
+// and several for each index whose clients fell back to the server since the
+// last turn. An index that no client reads through its models therefore costs
+// little.
+func (p *partition) trainTurn() (worked bool) {
+	p.training.mu.Lock()
+	defer p.training.mu.Unlock()
+	trained := p.has.Load().trained
+	for range trained {
+		p.training.turn++
+		if p.trainOne(trained[p.training.turn%len(trained)], 1) {
+			worked = true
+			break
+		}
+	}
+	for _, ix := range trained {
+		if d := ix.demand.Swap(0); d > 0 {
+			worked = p.trainOne(ix, min(int(d), demandUnits)) || worked
+		}
+	}
+	return worked
+}
+
+// slowTurn is the duration above which a turn of the trainer is logged;
+// normally a turn takes milliseconds.
+const slowTurn = time.Second
+
+// trainingLog logs new generations of models and failed trainings. It is for
+// one goroutine.
+type trainingLog struct {
+	s    *Server
+	seen map[[2]int]trained // by partition and index
+}
+
+type trained struct {
+	generations, failures uint64
+	lacking               bool // failures were reported since the last generation
+	keys                  bool // the models have keys
+}
+
+// turn checks a partition after a turn of the trainer of the given duration.
+func (l *trainingLog) turn(p *partition, took time.Duration) {
+	if took > slowTurn {
+		l.s.log.Warn("training took long", "partition", p.id, "took", took)
+	}
+	for _, h := range p.has.Load().trained {
+		ix := h.def
+		st, was := h.Stats(), l.seen[[2]int{int(p.id), ix.ID}]
+		now, lacks := was.then(st.Generations, st.TrainFailures)
+		now.keys = st.TrainedKeys > 0
+		if now == was {
+			continue
+		}
+		l.seen[[2]int{int(p.id), ix.ID}] = now
+		if now.keys && (now.generations != was.generations || !was.keys) { // an empty index starts with a model without keys
+			l.s.log.Info("models trained", "partition", p.id, "index", ix.Name, "generation", st.Generations,
+				"submodels", st.SubModels, "keys", st.TrainedKeys, "mean_error_leaves", st.MeanError, "max_error_leaves", st.MaxError)
+		}
+		if lacks {
+			l.s.log.Warn("training failed: out of memory; no further report before it succeeds", "partition", p.id, "index", ix.Name, "failures", st.TrainFailures)
+		}
+	}
+}
+
+// then returns the state after a turn, and whether to report that memory lacks:
+// once between two generations of models.
+func (was trained) then(generations, failures uint64) (now trained, lacks bool) {
+	now = trained{generations: generations, failures: failures, lacking: was.lacking && generations == was.generations}
+	lacks = failures != was.failures && !now.lacking
+	now.lacking = now.lacking || lacks
+	return now, lacks
+}
