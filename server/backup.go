@@ -142,7 +142,7 @@ func (s *Server) handleBackup(r *rdma.Request, d *wire.Decoder) {
 		if err != nil {
 			resp = verdict{code: wire.Unavailable, text: err.Error()}.append(nil)
 		}
-		s.replyAt(r, resp, lsn)
+		s.release(answer{at: lsn, r: r, resp: resp})
 	})
 }
 

@@ -95,7 +95,7 @@ func (t *task) answerClient() {
 	if v.code == wire.FewCopies {
 		at = 0 // the log may not become durable for long
 	}
-	t.s.answer(t.commit.ID, t.r, t.resp, at)
+	t.s.release(answer{at: at, id: t.commit.ID, r: t.r, resp: t.resp})
 	if again {
 		t.free()
 	}

@@ -187,10 +187,10 @@ func TestCopyEntersWithItsCheckpointsLog(t *testing.T) {
 }
 
 // heldAnswers are the answers that wait for the log.
-func (d *durable) heldAnswers() []heldAnswer {
+func (d *durable) heldAnswers() []answer {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return append([]heldAnswer(nil), d.held...)
+	return append([]answer(nil), d.held...)
 }
 
 // putMany writes so many accounts of server 0, in one transaction.

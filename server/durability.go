@@ -10,6 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"drtmx/internal/block"
 	"drtmx/internal/datadir"
 	"drtmx/internal/image"
@@ -19,9 +22,6 @@ import (
 	"drtmx/internal/wal"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
-
-	"github.com/cockroachdb/errors/oserror"
-	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // Durability is what must hold before anyone is told of a commit.
@@ -54,8 +54,8 @@ type durable struct {
 	log *wal.Log
 
 	mu     sync.Mutex
-	held   []heldAnswer // in the order of their positions
-	spare  []heldAnswer
+	held   []answer // in the order of their positions
+	spare  []answer
 	stop   bool
 	failed atomic.Bool
 	wake   chan struct{} // has room for one
@@ -72,17 +72,6 @@ type durable struct {
 	start       logStart
 	group       *group     // of this server's log; nil: it can have no copies
 	copies      keptCopies // of the logs of other servers
-}
-
-// heldAnswer is an answer that waits for a position of the log: to a
-// transaction, to another request, or something else to do.
-type heldAnswer struct {
-	at   wal.LSN
-	id   wire.ID
-	r    *rdma.Request
-	resp []byte
-	peer bool // to a message of the commit protocol
-	do   func(durable bool)
 }
 
 // LogDir is the directory of the log in that of the server.
@@ -303,7 +292,7 @@ func (d *durable) wait(ctx context.Context, at wal.LSN) error {
 		return err
 	}
 	done := make(chan bool, 1)
-	d.hold(heldAnswer{at: at, do: func(durable bool) { done <- durable }})
+	d.hold(answer{at: at, do: func(durable bool) { done <- durable }})
 	select {
 	case durable := <-done:
 		if !durable {
@@ -377,7 +366,7 @@ func (d *durable) pass() (failed, stop bool) {
 	rest := copy(d.held, d.held[n:])
 	clear(d.held[rest:])
 	d.held = d.held[:rest]
-	var lost []heldAnswer
+	var lost []answer
 	if failed || stop {
 		lost, d.held = d.held, nil
 	}
@@ -395,96 +384,6 @@ func (d *durable) pass() (failed, stop bool) {
 		d.s.let(&lost[i], false)
 	}
 	return failed, stop
-}
-
-// logEnded is the answer to what may not be told of any more.
-var logEnded = verdict{code: wire.InDoubt, text: "the server's log has failed or ends"}
-
-// let lets an answer go. If what it tells of is not durable, and never will be as
-// far as this server knows, it says that the outcome is in doubt.
-func (s *Server) let(a *heldAnswer, durable bool) {
-	if a.do != nil {
-		a.do(durable)
-		return
-	}
-	if v := logEnded; !durable && a.peer {
-		a.resp = wire.AppendMessages(appendVerdict(a.resp[:0], v), nil)
-	} else if !durable {
-		a.resp = v.append(a.resp[:0])
-	}
-	if a.id == (wire.ID{}) {
-		s.reply(a.r, a.resp)
-		return
-	}
-	s.outcomes.end(a.id, a.r, a.resp)
-}
-
-// hold keeps an answer until the log is durable up to its position. The answer's
-// bytes must stay as they are.
-func (d *durable) hold(a heldAnswer) {
-	d.mu.Lock()
-	if n := len(d.held); n > 0 {
-		a.at = max(a.at, d.held[n-1].at)
-	}
-	late := d.stop || d.failed.Load() && d.safe() < a.at
-	if !late {
-		d.held = append(d.held, a)
-	}
-	d.mu.Unlock()
-	switch {
-	case late:
-		d.s.let(&a, false)
-	case d.safe() >= a.at || d.failed.Load(): // perhaps since before it was held
-		d.kick()
-	}
-}
-
-// answer ends a transaction of a session when the log is durable up to a
-// position. resp may be used again after the call.
-func (s *Server) answer(id wire.ID, r *rdma.Request, resp []byte, at wal.LSN) {
-	if d := s.durable; d != nil && (at > d.safe() || !d.mayAnswer()) {
-		d.hold(heldAnswer{at: at, id: id, r: r, resp: append([]byte(nil), resp...)})
-		return
-	}
-	s.outcomes.end(id, r, resp)
-}
-
-// replyAt is reply when the log is durable up to a position.
-func (s *Server) replyAt(r *rdma.Request, resp []byte, at wal.LSN) {
-	if d := s.durable; d != nil && (at > d.safe() || !d.mayAnswer()) {
-		d.hold(heldAnswer{at: at, r: r, resp: append([]byte(nil), resp...)})
-		return
-	}
-	s.reply(r, resp)
-}
-
-// tell sends the outcome of a transaction. One that was recovered waits until all
-// copies in sync have it, like everything that rests on what was recovered.
-func (s *Server) tell(r *rdma.Request, resp []byte) {
-	if d := s.durable; d != nil && d.safe() < d.recovered {
-		s.replyAt(r, resp, d.recovered)
-		return
-	}
-	s.reply(r, resp)
-}
-
-// tellOutcome is tell for an answer that may carry a tick: by then the transaction has
-// its tick, if it has committed.
-func (s *Server) tellOutcome(r *rdma.Request, resp []byte) {
-	if wire.CarriesTick(wire.Code(resp[0])) {
-		resp = wire.AppendTick(resp, s.seenHere())
-	}
-	s.tell(r, resp)
-}
-
-// replyToPeer is replyAt for the answer to messages of the commit protocol, or to
-// a validation: a verdict that messages follow.
-func (s *Server) replyToPeer(r *rdma.Request, resp []byte, at wal.LSN) {
-	if d := s.durable; d != nil && (at > d.safe() || !d.mayAnswer()) {
-		d.hold(heldAnswer{at: at, r: r, resp: append([]byte(nil), resp...), peer: true})
-		return
-	}
-	s.reply(r, resp)
 }
 
 // logged is the end of the log, 0 if there is none. Whatever has been seen so far

@@ -146,7 +146,7 @@ func (s *Server) beginFeed(r *rdma.Request, from wal.LSN) {
 	}
 	s.log.Info("feed of changes begun", "feed", b.id, "log", uint64(b.pin))
 	pinned := wire.BackupPinned{BackupBegun: b.begun(), First: uint64(first), End: uint64(end)}
-	s.replyAt(r, pinned.Append([]byte{byte(wire.OK)}), end)
+	s.release(answer{at: end, r: r, resp: pinned.Append([]byte{byte(wire.OK)})})
 }
 
 // look moves the pin on, and says what there is to read.

@@ -1,8 +1,6 @@
 package server
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"drtmx/index"
@@ -113,7 +111,7 @@ func (s *Server) serve(r *rdma.Request) {
 	case wire.OpSeal:
 		s.background(func() {
 			v := s.seal()
-			s.replyAt(r, v.append(nil), s.logged())
+			s.release(answer{at: s.logged(), r: r, resp: v.append(nil)})
 		})
 	case wire.OpStats:
 		s.handleStats(r, &d)
@@ -168,29 +166,6 @@ func (s *Server) handleEmpty(r *rdma.Request) {
 	}
 	s.log.Info("a client empties the cluster", "client", r.From.String())
 	s.reply(r, []byte{byte(wire.OK)})
-}
-
-// reply answers a request. It replaces an answer that is too large for a
-// message by an error that says so. It counts any other failure: the peer is
-// gone, and has only noticed that its connection broke.
-func (s *Server) reply(r *rdma.Request, body []byte) {
-	err := r.Reply(body)
-	if errors.Is(err, rdma.ErrTooLarge) {
-		s.log.Error("answer does not fit a message", "bytes", len(body), "limit", rdma.MaxMessageBytes)
-		err = r.Reply(tooLarge("answer", len(body), rdma.MaxMessageBytes).append(nil))
-	}
-	if err != nil {
-		s.repliesLost.Add(1)
-		s.log.Debug("answer not sent", "peer", r.Peer, "error", err)
-	}
-}
-
-func tooLarge(what string, bytes, limit int) verdict {
-	return verdict{code: wire.TooLarge, text: fmt.Sprintf("%s of %d bytes, limit %d", what, bytes, limit)}
-}
-
-func (s *Server) refuse(r *rdma.Request, text string) {
-	s.reply(r, verdict{code: wire.Bad, text: text}.append(nil))
 }
 
 // handleRead answers lookups and scans without the executor, because indexes
@@ -377,7 +352,7 @@ func (s *Server) handleValidate(r *rdma.Request, w *work, d *wire.Decoder) {
 	v := sh.validate()
 	sh.unlock()
 	w.resp = wire.AppendMessages(appendVerdict(w.resp[:0], v), nil)
-	s.replyToPeer(r, w.resp, s.logged()) // a refusal at the home server rests on these reads
+	s.release(answer{at: s.logged(), r: r, resp: w.resp, peer: true}) // a refusal at the home server rests on these reads
 }
 
 func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
@@ -392,7 +367,7 @@ func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
 		return
 	}
 	w.resp = p.load(ix, version, rows).append(w.resp[:0])
-	s.replyAt(r, w.resp, s.logged())
+	s.release(answer{at: s.logged(), r: r, resp: w.resp})
 }
 
 // handleCall runs a procedure. Most procedures stay in their partition and run

@@ -455,7 +455,7 @@ func (p *partition) answer(q *request) {
 		if tellsNothing(wire.Code(q.result[0])) {
 			q.at = 0
 		}
-		s.answer(q.id, q.r, q.result, q.at)
+		s.release(answer{at: q.at, id: q.id, r: q.r, resp: q.result})
 		return
 	}
 	if !s.elsewhere.begin() {
@@ -463,7 +463,7 @@ func (p *partition) answer(q *request) {
 		p.mu.Lock()
 		p.refuse(q, verdict{code: wire.Unavailable, text: text})
 		p.mu.Unlock()
-		s.answer(q.id, q.r, q.result, 0)
+		s.release(answer{id: q.id, r: q.r, resp: q.result})
 		return
 	}
 	s.slow.calls.Add(1)
@@ -482,7 +482,7 @@ func (p *partition) answer(q *request) {
 		if tellsNothing(v.code) {
 			at = 0
 		}
-		s.answer(id, r, resp, at)
+		s.release(answer{at: at, id: id, r: r, resp: resp})
 	})
 }
 

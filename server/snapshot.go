@@ -36,7 +36,7 @@ func (s *Server) handleAdopt(r *rdma.Request, d *wire.Decoder) {
 		s.reply(r, logVerdict(err).append(nil))
 		return
 	}
-	s.replyAt(r, []byte{byte(wire.OK)}, at)
+	s.release(answer{at: at, r: r, resp: []byte{byte(wire.OK)}})
 }
 
 // adoptTold moves a partition's clock up to a tick of a client. After a restart it

@@ -248,7 +248,7 @@ func (d *durable) withhold(ms []twophase.Message) (now []twophase.Message) {
 		}
 	}
 	if len(later) > 0 && !d.s.owes(later) {
-		d.hold(heldAnswer{at: at, do: func(durable bool) {
+		d.hold(answer{at: at, do: func(durable bool) {
 			if durable {
 				d.s.postNow(later)
 			}
@@ -268,7 +268,7 @@ func (s *Server) finishOutcome(o origin, commit bool) {
 	if commit {
 		resp = append(resp, o.result...)
 	}
-	s.durable.hold(heldAnswer{at: s.logged(), do: func(durable bool) {
+	s.durable.hold(answer{at: s.logged(), do: func(durable bool) {
 		if durable {
 			s.outcomes.settle(o.id, resp)
 		}

@@ -289,7 +289,7 @@ var replicaBugs = []bug{
 	{
 		name: "RecoveredOutcomeIsTold", why: "the outcome of a commit that was recovered is told before the copies have it",
 		edits: []edit{{
-			file: "server/durability.go",
+			file: "server/answers.go",
 			old:  "	s.tell(r, resp)\n",
 			new:  "	s.reply(r, resp)\n",
 		}},

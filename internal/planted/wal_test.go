@@ -142,9 +142,9 @@ var walBugs = []bug{
 	{
 		name: "AnswerBeforeDurable", why: "a server answers a commit that its log does not have yet",
 		edits: []edit{{
-			file: "server/durability.go",
-			old:  "(at > d.safe() || !d.mayAnswer()) {\n		d.hold(heldAnswer{at: at, id: id,",
-			new:  "at > d.safe()+1<<40 {\n		d.hold(heldAnswer{at: at, id: id,",
+			file: "server/answers.go",
+			old:  "(a.at > d.safe() || !d.mayAnswer()) {",
+			new:  "(a.at > d.safe() || !d.mayAnswer()) && a.id == (wire.ID{}) {",
 		}},
 		caught: []test{
 			{"server", "TestCrashAtEveryOperation", lost},
