@@ -12,7 +12,7 @@ import (
 type ComplianceReport struct {
 	TPCC bool     `json:"tpc_c"`   // false: nothing that this program prints is a TPC-C result
 	Why  []string `json:"why_not"` // in words
-	// Terms are those of all five types, of those that ran.
+	// Terms has an entry for each of the five types that ran.
 	Terms map[string]TermReport `json:"types"`
 }
 
@@ -24,8 +24,8 @@ type TermReport struct {
 	P90S       float64 `json:"p90_s"` // response time
 	LimitS     float64 `json:"limit_s"`
 	ResponseOK bool    `json:"response_ok"`
-	// Of deferred DELIVERYs, from their queueing to their end; those above are
-	// then of the queueing.
+	// The deferred times of DELIVERY last from its queueing to its end. P90S and
+	// ResponseOK are then of the queueing alone.
 	DeferredP90S   float64 `json:"deferred_p90_s,omitempty"`
 	DeferredLimitS float64 `json:"deferred_limit_s,omitempty"`
 	DeferredOK     bool    `json:"deferred_ok,omitempty"`

@@ -11,11 +11,11 @@ import (
 )
 
 // Graves tell readers of the past of deletions; leaf/graves.go says how. While
-// the server adds to a block of graves it is one leaf's, and open. When it is
-// full, or when several leaves have it because their keys were in one leaf once,
-// it is sealed and belongs to the history, which frees it when no reader needs its
-// newest deletion. So does a list that another has replaced: no reader follows it
-// who does not need the last delete of the leaf.
+// the server adds deletions to a block of graves, the block is open and belongs to
+// one leaf. A block is sealed when it is full, or when a split leaves it to several
+// leaves. A sealed block belongs to the history, which frees it when no reader needs
+// its newest deletion. A list of blocks that was replaced by another also belongs to
+// the history: only readers that need the last deletion of the leaf still follow it.
 
 // Sizes.
 const (

@@ -19,7 +19,7 @@ const (
 	groupShift = 3
 	group      = 1 << groupShift
 	groups     = fanout / group
-	// unused is the word of a child that there is not.
+	// unused is the word where a node has no child.
 	unused = ^uint64(0)
 	// lowsBytes is what a node takes besides if keys are strings, without the bytes of the low fences.
 	lowsBytes = fanout*8 + 24
@@ -198,10 +198,11 @@ func (nd *node) setLow(i int, f *fences) {
 	nd.setWord(i, leaf.DigestAfter(*nd.str.prefix.Load(), f.low.Str))
 }
 
-// settle sees to the prefix of a node of string keys after a change of child at.
-// Words are right after any prefix, if it is the same for all; after the longest
-// that all low fences have they tie least. A prefix that could be longer stays
-// unless the new word ties with a neighbour's.
+// settle adapts the prefix of a node of string keys after child at has changed. The
+// words of a node are digests of what follows the prefix in each low fence. Any common
+// prefix of the fences gives correct words. The longest one gives the fewest equal
+// words. A prefix that could be longer is kept unless the new word equals a
+// neighbour's.
 func (nd *node) settle(at int) {
 	if nd.str == nil || nd.n.Load() < 2 {
 		return
