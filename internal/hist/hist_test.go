@@ -3,7 +3,6 @@ package hist
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -109,59 +108,6 @@ func TestRecordDoesNotAllocate(t *testing.T) {
 	if allocs := testing.AllocsPerRun(1000, func() { h.Record(12345) }); allocs != 0 {
 		t.Errorf("%v allocations per Record", allocs)
 	}
-}
-
-func TestCodecRoundTrip(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	for _, n := range []int{0, 1, 2, 1000} {
-		h := New()
-		for range n {
-			h.Record(time.Duration(r.Int64N(2 * MaxNs)))
-		}
-		b, err := h.MarshalBinary()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got Histogram
-		if err := got.UnmarshalBinary(b); err != nil {
-			t.Fatalf("%d samples: %v", n, err)
-		}
-		if got.Snapshot() != h.Snapshot() {
-			t.Errorf("%d samples: got %+v, want %+v", n, got.Snapshot(), h.Snapshot())
-		}
-		got.Record(time.Second)
-		h.Merge(&got)
-		for i := range b {
-			if err := new(Histogram).UnmarshalBinary(b[:i]); n > 0 && i < 12 && !errors.Is(err, ErrCorrupt) {
-				t.Errorf("%d of %d bytes: %v", i, len(b), err)
-			}
-		}
-	}
-}
-
-func FuzzUnmarshal(f *testing.F) {
-	h := New()
-	f.Add([]byte{})
-	empty, _ := h.MarshalBinary()
-	f.Add(empty)
-	h.Record(time.Millisecond)
-	h.Record(time.Hour)
-	some, _ := h.MarshalBinary()
-	f.Add(some)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		var h Histogram
-		if err := h.UnmarshalBinary(b); err != nil {
-			if !errors.Is(err, ErrCorrupt) {
-				t.Fatalf("untyped error %v", err)
-			}
-			return
-		}
-		again, _ := h.MarshalBinary()
-		var h2 Histogram
-		if err := h2.UnmarshalBinary(again); err != nil || h2.Snapshot() != h.Snapshot() {
-			t.Fatalf("does not survive a round trip: %v", err)
-		}
-	})
 }
 
 func BenchmarkRecord(b *testing.B) {

@@ -6,8 +6,8 @@
 // can answer wrongly. Conditions that a peer, a file or a user can cause are
 // errors and are returned.
 //
-//	if invariants.Enabled {
-//		invariants.Check(leaf.low <= key, "leaf covers a key below its low fence")
+//	if invariants.Enabled && key < leaf.low {
+//		invariants.Failf("leaf covers key %d below its low fence %d", key, leaf.low)
 //	}
 //
 // The surrounding if lets the compiler drop the condition too.
@@ -19,13 +19,6 @@ import "fmt"
 type Violation string
 
 func (v Violation) Error() string { return "invariant broken: " + string(v) }
-
-// Check panics with what if ok is false and assertions are compiled in.
-func Check(ok bool, what string) {
-	if Enabled && !ok {
-		panic(Violation(what))
-	}
-}
 
 // Failf panics with the formatted text if assertions are compiled in. It is
 // for conditions that the caller has found broken, under Enabled.

@@ -219,7 +219,8 @@ func BenchmarkTTAfterSplits(b *testing.B) {
 				b.ReportMetric(100*float64(z.TTBytes)/inner, "TT-%")
 				aln := 0
 				for i := range m.Len() {
-					aln += m.SubModel(i).ALNBits()
+					s := m.SubModel(i)
+					aln += 8*s.TTBytes() - s.Leaves()*int(s.corrBits) // what of the TT is not corrections
 				}
 				b.ReportMetric(float64(aln)/float64(z.Leaves), "ALN-bits")
 			})

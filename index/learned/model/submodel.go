@@ -249,9 +249,6 @@ func (s *SubModel) HeadTTBytes() int { return 8 * s.exceptions() }
 // CorrectionBits returns the corrections' share of a TT entry, in bits a leaf.
 func (s *SubModel) CorrectionBits() int { return int(s.corrBits) }
 
-// ALNBits returns what of the TT is not corrections, in bits, of all leaves.
-func (s *SubModel) ALNBits() int { return 8*s.TTBytes() - s.Leaves()*int(s.corrBits) }
-
 // begin resets s to the given identity and lines, with neither exceptions nor
 // TT, keeping body's memory.
 func (s *SubModel) begin(start uint64, version uint32, f Family, segs []segment) {
