@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -106,14 +107,25 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// await FILE waits until a file exists, or with ! until it does not.
+// await FILE waits until a file exists, or with ! until it does not. The process that a
+// file of a process number names must be alive.
 func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
 	for deadline := time.Now().Add(2 * patience()); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(ts.MkAbs(args[0])); (err == nil) != neg {
+		if b, err := os.ReadFile(ts.MkAbs(args[0])); (err == nil) != neg && (neg || runs(args[0], b)) {
 			return
 		}
 	}
 	ts.Fatalf("%s: still %s after %v", args[0], map[bool]string{false: "absent", true: "there"}[neg], 2*patience())
+}
+
+// runs reports whether the process that a file names is alive, if the file is one of
+// process numbers: a process that was killed leaves its file to the next one.
+func runs(name string, b []byte) bool {
+	if filepath.Ext(name) != ".pid" {
+		return true
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	return err == nil && syscall.Kill(pid, 0) == nil
 }
 
 // emptytemp checks that nothing was left in the directory for temporary files.
