@@ -2,8 +2,8 @@ package hash_test
 
 import (
 	"maps"
+	"regexp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -125,12 +125,13 @@ func withServer() indextest.Engine {
 }
 
 // gapFinding is what finds a gap word that an insert left: the server's own
-// assertion, where it is compiled in, else the readers.
+// assertion, where it is compiled in, else readers, or else the model, in which a key is
+// locked that nobody holds: one run in ten or fewer meets that.
 func gapFinding() string {
 	if invariants.Enabled {
 		return "invariant broken"
 	}
-	return "holds although"
+	return "holds although|get says locked"
 }
 
 func isRow(wr *rdma.WR) bool      { return len(wr.Buf) == 16 }
@@ -140,7 +141,7 @@ func TestPlantedBugsAreCaught(t *testing.T) {
 	seed := indextest.Seed(t)
 	v := indextest.Variants()[1]
 	for _, c := range []struct {
-		name, want string // part of the error
+		name, want string // expression for the error
 		spread     int    // so many keys, not crowded ones
 		eng        indextest.Engine
 	}{
@@ -193,13 +194,13 @@ func TestPlantedBugsAreCaught(t *testing.T) {
 // reason. How many that takes depends on how goroutines take turns.
 func untilCaught(t *testing.T, seed uint64, want string, run func(seed uint64) error) {
 	t.Helper()
-	others := map[string]bool{}
+	others, reason := map[string]bool{}, regexp.MustCompile(want)
 	for i, end := uint64(0), time.Now().Add(time.Minute); time.Now().Before(end); i++ {
 		err := run(seed + i)
 		if err == nil {
 			continue
 		}
-		if strings.Contains(err.Error(), want) {
+		if reason.MatchString(err.Error()) {
 			t.Logf("run %d: %v", i, err)
 			return
 		}

@@ -95,7 +95,7 @@ func TestPlantedBugsInStringsAreCaught(t *testing.T) {
 	apart := func(i int) index.Key { return index.Str(hash.UnhashStr(uint64(i)<<48 | uint64(i%3))) }
 	spread := indextest.StringKeys(300)
 	for _, c := range []struct {
-		name, want string // part of the error
+		name, want string // expression for the error
 		keys       int
 		keyOf      func(i int) index.Key
 		eng        indextest.Engine
