@@ -21,8 +21,9 @@ type answer struct {
 }
 
 // release lets an answer go as soon as the log is durable up to its position, and this
-// process certainly has the place of its server. It is the only way out for what tells of
-// rows or outcomes. The caller may use a.resp again.
+// process certainly has the place of its server. It is the only way out for an answer that
+// rests on the log. The answers of reads do not: their clients wait for the horizon. The
+// caller may use a.resp again.
 func (s *Server) release(a answer) {
 	if d := s.durable; d != nil && (a.at > d.safe() || !d.mayAnswer()) {
 		a.resp = append([]byte(nil), a.resp...)

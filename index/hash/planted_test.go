@@ -125,8 +125,8 @@ func withServer() indextest.Engine {
 }
 
 // gapFinding is what finds a gap word that an insert left: the server's own
-// assertion, where it is compiled in, else readers, or else the model, in which a key is
-// locked that nobody holds: one run in ten or fewer meets that.
+// assertion, where it is compiled in, else concurrent readers. The model may find it
+// first, as a key that is locked although no write holds it.
 func gapFinding() string {
 	if invariants.Enabled {
 		return "invariant broken"
