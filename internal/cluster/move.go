@@ -45,7 +45,7 @@ func ownServer(host int) placement.Server { return placement.Server(host) }
 func aim(s *member.State, server placement.Server) int {
 	m := s.Map
 	where, _ := m.Server(server)
-	if own := ownHost(server); where.Host != own && len(besides(m, own)) > 0 {
+	if own := ownHost(server); where.Host != own && len(besides(m, own)) > 0 || needed(s, own) {
 		// What else its own host has runs there only beside it, and may be nowhere else.
 		return own
 	}
@@ -70,6 +70,32 @@ func aim(s *member.State, server placement.Server) int {
 		return wish // when it runs
 	}
 	return where.Host
+}
+
+// needed reports whether a host has the only data of another server that is lost: nobody
+// has the lease of that, and no other host that has its data in sync can run it.
+func needed(s *member.State, host int) bool {
+	if _, keeps := keeperOf(s, host); !keeps && !runsOwn(s, host) {
+		return false
+	}
+	m := s.Map
+	has := func(server placement.Server, host int) bool {
+		return m.Set(server).Members.Has(m.Copy(server, host))
+	}
+	for _, lost := range m.Servers {
+		_, alive := s.Registered(lost.Index)
+		if alive || lost.Index == ownServer(host) || lost.Host == host || !has(lost.Index, host) {
+			continue
+		}
+		elsewhere := false
+		for other := range m.Size {
+			elsewhere = elsewhere || other != host && has(lost.Index, other) && canRun(s, lost.Index, other)
+		}
+		if !elsewhere {
+			return true
+		}
+	}
+	return false
 }
 
 // refuge is the next host after that of a server that suits it, and can run it now. One
@@ -107,6 +133,11 @@ func canRun(s *member.State, server placement.Server, host int) bool {
 		_, ok := keeperOf(s, host)
 		return ok
 	}
+	return runsOwn(s, host)
+}
+
+// runsOwn reports whether a host runs its own data server.
+func runsOwn(s *member.State, host int) bool {
 	own, ok := s.Map.Server(ownServer(host))
 	r, alive := s.Registered(ownServer(host))
 	return ok && own.Host == host && alive && r.Instance == own.Instance

@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -144,6 +145,14 @@ func TestAim(t *testing.T) {
 		}
 		s.Map.PutSet(server, set)
 	}
+	keeper := func(s *member.State, host, to int) { // drained, and its own server is elsewhere
+		s.Map.PutDrained(host, true)
+		s.Map.Servers[host].Host = to
+		s.Alive = append(s.Alive, member.Registration{Server: member.Server{Index: keeperIndex(s.Map.Size, host), Host: host}})
+	}
+	lose := func(s *member.State, server placement.Server) {
+		s.Alive = slices.DeleteFunc(s.Alive, func(r member.Registration) bool { return r.Index == server })
+	}
 	for _, c := range []struct {
 		what   string
 		change func(s *member.State)
@@ -190,6 +199,37 @@ func TestAim(t *testing.T) {
 			s.Map.PutDrained(1, true)
 			s.Map.Servers[1].Host, s.Map.Servers[0].Host = 3, 1
 		}, 1},
+		{"its own host, that is drained, while it keeps the only data of a lost server", func(s *member.State) {
+			keeper(s, 1, 3)
+			lose(s, 0)
+			members(s, 0, 0, 1)
+		}, 1},
+		{"its own host still, when it is there and the lost server not yet", func(s *member.State) {
+			s.Map.PutDrained(1, true)
+			lose(s, 0)
+			members(s, 0, 0, 1)
+		}, 1},
+		{"not its own host, if another one can run the lost server", func(s *member.State) {
+			keeper(s, 1, 3)
+			lose(s, 0)
+			members(s, 0, 0, 1, 2)
+		}, 3},
+		{"its own host, if the other one with the data is a keeper, too", func(s *member.State) {
+			keeper(s, 1, 3)
+			keeper(s, 2, 3)
+			lose(s, 0)
+			members(s, 0, 0, 1, 2)
+		}, 1},
+		{"not its own host, that does not run", func(s *member.State) {
+			keeper(s, 1, 3)
+			s.Alive = s.Alive[:len(s.Alive)-1]
+			lose(s, 0)
+			members(s, 0, 0, 1)
+		}, 3},
+		{"not its own host, if the other server has a lease", func(s *member.State) {
+			keeper(s, 1, 3)
+			members(s, 0, 0, 1)
+		}, 3},
 	} {
 		s := build()
 		c.change(s)

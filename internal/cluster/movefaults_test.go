@@ -11,6 +11,7 @@ import (
 
 	"drtmx/internal/member"
 	"drtmx/internal/placement"
+	"drtmx/internal/replica"
 	"drtmx/internal/testseed"
 )
 
@@ -304,6 +305,36 @@ func TestOnlyDataAtADrainedHost(t *testing.T) {
 	h.hosts[2].others.copies.TakeCopiesAgain(0)
 	eventually(t, "host 1 is empty", func() bool { return h.at(0) == 2 && h.at(1) == 2 })
 	for i := range 2 { // the host of one does not run, that of the other is drained
+		if w, err := h.cluster.Serves(h.ctx, placement.Server(i)); err != nil || w.Host != 2 {
+			t.Errorf("%+v, %v: server %d is not served at host 2", w, err, i)
+		}
+	}
+	h.has(10)
+}
+
+// TestLastCopyAtADrainedKeeper: the disk of a host is lost whose data only the keeper at
+// a drained host has. The own server of that host comes back to it, the lost one is taken
+// over beside it, and then both go.
+func TestLastCopyAtADrainedKeeper(t *testing.T) {
+	soon(t)
+	h := startMovable(t, 3)
+	h.fill(0, 10)
+	h.inSync(0)
+	h.inSync(1)
+	h.move(1, 2) // host 1 is a keeper from here on
+	eventually(t, "host 1 alone keeps a copy of server 0", func() bool {
+		s, err := h.members.Open().State(h.ctx)
+		return err == nil && s.Map.Set(0).Members == replica.Members(0).With(0).With(s.Map.Copy(0, 1))
+	})
+	h.gone(0) // and its disk
+	if _, err := member.Change(h.ctx, h.members.Open(), func(m *member.Map) (*member.Map, error) {
+		m.PutDrained(1, true)
+		return m, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "host 1 is empty", func() bool { return h.at(0) == 2 && h.at(1) == 2 })
+	for i := range 2 {
 		if w, err := h.cluster.Serves(h.ctx, placement.Server(i)); err != nil || w.Host != 2 {
 			t.Errorf("%+v, %v: server %d is not served at host 2", w, err, i)
 		}

@@ -48,10 +48,19 @@ var takeoverBugs = []bug{
 		name: "OnlyDataStaysAtAKeeper", why: "a host that keeps copies only is left with the only data of another server",
 		edits: []edit{{
 			file: "internal/cluster/move.go",
-			old:  "	if own := ownHost(server); where.Host != own && len(besides(m, own)) > 0 {\n",
-			new:  "	if own := ownHost(server); where.Host != own && len(besides(m, own)) > 100 {\n",
+			old:  "	if own := ownHost(server); where.Host != own && len(besides(m, own)) > 0 || needed(s, own) {\n",
+			new:  "	if own := ownHost(server); where.Host != own && len(besides(m, own)) > 100 || needed(s, own) {\n",
 		}},
 		caught: []test{{"internal/cluster", "TestAim", "while that has another server without it: host 3, want 1"}},
+	},
+	{
+		name: "LastCopyStaysAtAKeeper", why: "a drained host that keeps copies only is left with the only data of a server that is lost",
+		edits: []edit{{
+			file: "internal/cluster/move.go",
+			old:  "		if !elsewhere {\n			return true\n",
+			new:  "		if !elsewhere {\n			return false\n",
+		}},
+		caught: []test{{"internal/cluster", "TestAim", "only data of a lost server: host 3, want 1"}},
 	},
 	{
 		name: "DrainedServersLodgeAnywhere", why: "the server of a drained host goes where it keeps another one from leaving",
