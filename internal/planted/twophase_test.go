@@ -83,7 +83,26 @@ var twophaseBugs = []bug{
 			old:  "	if r == nil && !pr.past(id) && pr",
 			new:  "	if r == nil && pr",
 		}},
-		caught: []test{{"internal/twophase", "TestExploreLongPaths", split}},
+		caught: []test{
+			{"internal/twophase", "TestExploreLongPaths", split},
+			{"server", "TestLateHandOverPastManyDecisions", "key 1 is 5, want 1"},
+		},
+	},
+	{
+		name: "LastDecisionsOnly", why: "a party remembers a bounded number of decisions, those that came last",
+		edits: []edit{
+			{
+				file: "internal/twophase/machine.go",
+				old:  "type Machine struct {\n",
+				new:  "type Machine struct {\n	recent []ID\n",
+			},
+			{
+				file: "internal/twophase/machine.go",
+				old:  "		m.log(m.outcome(r), out)\n	}\n	m.drop(r)\n}\n",
+				new:  "		m.log(m.outcome(r), out)\n	}\n	m.drop(r)\n	if m.recent = append(m.recent, r.id); len(m.recent) > m.limits.Kept {\n		delete(m.table, m.recent[0])\n		m.recent = m.recent[1:]\n	}\n}\n",
+			},
+		},
+		caught: []test{{"server", "TestCommitIsRememberedPastManyDecisions", "key 8 is 1, want 5"}},
 	},
 	{
 		name: "SilentPartyFillsTables", why: "a coordinator names nothing that is settled above a watermark",
