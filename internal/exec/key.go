@@ -90,3 +90,22 @@ func userKey(ix *tables.Index, key index.Key) tables.Key {
 func partitionOf(ix *tables.Index, key index.Key, n int) placement.Partition {
 	return placement.Partition(ix.Partition.Of(userKey(ix, key), n))
 }
+
+// after returns a lower bound for the rows behind key: the next possible key.
+// After a string of maximum length, the next string is the key with its last
+// byte incremented.
+func after(key index.Key, strings bool) index.Key {
+	switch {
+	case !strings:
+		return index.Num(key.Num + 1)
+	case len(key.Str) < index.MaxKeyBytes:
+		return index.Str(key.Str + "\x00")
+	}
+	b := []byte(key.Str)
+	for n := len(b); n > 0; n-- {
+		if b[n-1]++; b[n-1] != 0 {
+			return index.Str(string(b[:n]))
+		}
+	}
+	return key // the highest key: a scan from it returns only this key again
+}

@@ -386,3 +386,30 @@ func (s *Session) startDial(ctx context.Context, server placement.Server) (*dial
 
 // dialTimeout bounds an attempt to connect that no transaction waits for.
 const dialTimeout = 10 * time.Second
+
+// callWithTick is call for a request whose answer may carry a tick.
+func (s *Session) callWithTick(ctx context.Context, l *link, req []byte) ([]byte, error) {
+	resp, err := s.call(ctx, l, req)
+	if err != nil {
+		return nil, err
+	}
+	return s.cutTick(resp)
+}
+
+// answerWithTick is answer for such a request.
+func (s *Session) answerWithTick(ctx context.Context, l *link) ([]byte, error) {
+	resp, err := s.answer(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	return s.cutTick(resp)
+}
+
+func (s *Session) cutTick(resp []byte) ([]byte, error) {
+	resp, tick, err := wire.CutTick(resp)
+	if err != nil {
+		return nil, fmt.Errorf("%w: an answer without its tick", ErrProtocol)
+	}
+	s.db.seen.Saw(tick)
+	return resp, nil
+}

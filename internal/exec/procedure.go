@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,20 +47,11 @@ func (r *Runner) Run(ctx context.Context, p *Procedure, part placement.Partition
 		t.giveBack()
 	}()
 	result, err = callBody(ctx, p, t, args)
-	switch t.err {
+	switch err = t.verdict(err); t.err {
 	case errRemote:
 		return nil, nil, true, false, nil
 	case errAbandoned:
 		return nil, nil, false, true, nil
-	case nil:
-		if t.doomed != nil {
-			err = t.doomed
-		}
-	default:
-		err = t.err
-	}
-	if err == nil {
-		err = checkResult(result)
 	}
 	if err != nil {
 		return nil, nil, false, false, err
@@ -89,15 +81,18 @@ func checkResult(result []byte) error {
 	return nil
 }
 
-// callBody turns a panic of a user's body into an error, so that the data
-// server survives it.
+// callBody runs a user's body, and refuses a result that does not fit. It turns a panic
+// into an error, so that the data server survives it.
 func callBody(ctx context.Context, p *Procedure, t *Txn, args []byte) (result []byte, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 		}
 	}()
-	return p.Body(ctx, t, args)
+	if result, err = p.Body(ctx, t, args); err == nil {
+		err = checkResult(result)
+	}
+	return result, err
 }
 
 // localAttempts bounds the attempts of a procedure at a data server, beside its time
@@ -161,22 +156,15 @@ func (db *DB) RunProcedure(
 	}()
 	body := BodyFunc(func(t *Txn) (err error) {
 		result, err = callBody(ctx, p, t, args)
-		if err == nil {
-			err = checkResult(result)
-		}
-		if t.doomed != nil {
-			err = t.doomed
-		}
-		if err != nil && t.err == nil {
-			// An error is the answer only if the rows behind it were a
-			// consistent snapshot.
-			if ferr := s.finishWith(t, true, nil, finish); ferr != nil {
-				return ferr
-			}
-		}
 		return err
 	})
-	err = s.run(ctx, m, math.MaxInt, body, func(t *Txn) error { return s.finishWith(t, false, result, finish) })
+	err = s.run(ctx, m, math.MaxInt, body, func(t *Txn, said error) error {
+		if said == nil {
+			return s.finishWith(t, false, result, finish)
+		}
+		// An error is the answer only if the rows behind it were a consistent snapshot.
+		return cmp.Or(s.finishWith(t, true, nil, finish), said)
+	})
 	return result, err
 }
 

@@ -213,13 +213,23 @@ func (t *Txn) doom(err error) error {
 	return t.doomed
 }
 
+// verdict is the error with which an attempt ends that said ends otherwise. Why it is over
+// comes first, because nothing that it read is proved then. What the rows say comes before
+// what a body makes of it.
+func (t *Txn) verdict(said error) error {
+	switch {
+	case t.err != nil:
+		return t.err
+	case t.doomed != nil:
+		return t.doomed
+	}
+	return said
+}
+
 // usable returns the error of every operation once the attempt is over.
 func (t *Txn) usable() error {
-	if t.err != nil {
-		return t.err
-	}
-	if t.doomed != nil {
-		return t.doomed
+	if err := t.verdict(nil); err != nil {
+		return err
 	}
 	if t.mode == closed {
 		return ErrClosed

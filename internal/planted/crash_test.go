@@ -7,11 +7,11 @@ var crashBugs = []bug{
 	{
 		name: "OwnReadsWithoutLife", why: "a data server's own client validates what it has read without a connection, in no known epoch",
 		edits: []edit{{
-			file: "internal/exec/commit.go",
+			file: "internal/exec/validate.go",
 			old:  "	if t.local != nil {\n		if err := s.meetRead(t); err != nil {\n			return t.fail(err)\n		}\n	}\n",
 			new:  "",
 		}, {
-			file: "internal/exec/commit.go",
+			file: "internal/exec/validate.go",
 			old:  "// check re-reads proofs: the quick ones",
 			new:  "var _ = (*Session).meetRead\n\n// check re-reads proofs: the quick ones",
 		}},
@@ -20,7 +20,7 @@ var crashBugs = []bug{
 	{
 		name: "RefusedIsAnAnswer", why: "a session that asks twice for an outcome takes the refusal for the commit's answer",
 		edits: []edit{{
-			file: "internal/exec/commit.go",
+			file: "internal/exec/outcome.go",
 			old:  "(wire.Code(resp[0]) == wire.Unknown || wire.Code(resp[0]) == wire.Aborted):",
 			new:  "wire.Code(resp[0]) == wire.Unknown:",
 		}},

@@ -5,7 +5,7 @@ var horizonBugs = []bug{
 	{
 		name: "AbsenceIsNotWaitedFor", why: "a View does not wait until the deletion behind an absence is durable",
 		edits: []edit{{
-			file: "internal/exec/commit.go",
+			file: "internal/exec/validate.go",
 			old:  "	s.control(g.part, g.res.Rests)\n",
 			new:  "	s.control(g.part, g.res.Header.CSN())\n",
 		}},
@@ -14,7 +14,7 @@ var horizonBugs = []bug{
 	{
 		name: "RangeIsNotWaitedFor", why: "a View does not wait until the deletions behind a range are durable",
 		edits: []edit{{
-			file: "internal/exec/commit.go",
+			file: "internal/exec/validate.go",
 			old:  "		s.control(sub.part, sub.res.Rests)\n",
 			new:  "		var rests block.CSN\n		for i := range sub.res.Entries {\n			rests = max(rests, sub.res.Entries[i].Header.CSN())\n		}\n		s.control(sub.part, rests)\n",
 		}},
@@ -23,7 +23,7 @@ var horizonBugs = []bug{
 	{
 		name: "PagesAreNotWaitedFor", why: "a View waits for the last page of an iterator alone",
 		edits: []edit{{
-			file: "internal/exec/commit.go",
+			file: "internal/exec/validate.go",
 			old:  "		s.control(k.part, k.rests)\n",
 			new:  "		s.control(k.part, 0)\n",
 		}},

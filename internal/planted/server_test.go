@@ -461,7 +461,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "CallsWithoutATimeLimit", why: "a client does not tell the home of a procedure how much time its caller gives it",
 		edits: []edit{{
-			file: "internal/exec/commit.go",
+			file: "internal/exec/call.go",
 			old:  "	return max(left-min(left/8, answerTime), time.Microsecond)\n",
 			new:  "	return 0 * left\n",
 		}},

@@ -61,7 +61,7 @@ var transactionBugs = []bug{
 	{
 		name: "SkipViewValidation", why: "a View returns what it has read without validation",
 		edits: []edit{{
-			file: "internal/exec/commit.go",
+			file: "internal/exec/validate.go",
 			old:  "	if t.nGet+t.nScan == 0 {\n		return nil",
 			new:  "	if t.nGet+t.nScan >= 0 {\n		return nil",
 		}},
@@ -70,7 +70,7 @@ var transactionBugs = []bug{
 	{
 		name: "SkipSingleValidation", why: "a View of a single row or range returns it without validation",
 		edits: []edit{{
-			file: "internal/exec/commit.go",
+			file: "internal/exec/validate.go",
 			old:  "	if t.nGet+t.nScan == 0 {\n		return nil",
 			new:  "	if t.nGet+t.nScan <= 1 {\n		return nil",
 		}},
@@ -124,7 +124,7 @@ var transactionBugs = []bug{
 				new:  "	return ok && block.Header(s.Load(0)).Unlock() == block.Header(pr.Word)\n",
 			},
 			{
-				file: "internal/exec/commit.go",
+				file: "internal/exec/validate.go",
 				old:  "			case got == p.Word:\n",
 				new:  "			case got == p.Word, got == p.Word|uint64(block.LockBit):\n",
 			},
@@ -134,7 +134,7 @@ var transactionBugs = []bug{
 	{
 		name: "IgnoreFence", why: "validation at the client does not look at the epoch and the fence",
 		edits: []edit{{
-			file: "internal/exec/commit.go",
+			file: "internal/exec/validate.go",
 			old:  "			case p.Addr == block.ControlAddr:\n				return false, t.abandon(CauseFence)\n",
 			new:  "			case p.Addr == block.ControlAddr:\n",
 		}},
@@ -143,9 +143,9 @@ var transactionBugs = []bug{
 	{
 		name: "DoomedAnswer", why: "an error that an inconsistent attempt led to is returned without validation",
 		edits: []edit{{
-			file: "internal/exec/commit.go",
-			old:  "		err = t.doomed // whatever the body returned\n",
-			new:  "		return t.doomed\n",
+			file: "internal/exec/attempts.go",
+			old:  "	if t.err != nil {\n		return t.err\n	}\n	if err := t.ctx.Err()",
+			new:  "	if t.err != nil {\n		return t.err\n	}\n	if t.doomed != nil {\n		return t.doomed\n	}\n	if err := t.ctx.Err()",
 		}},
 		caught: []test{{"server", "TestErrorOfAnInconsistentAttempt", "after 1 attempts"}},
 	},

@@ -31,7 +31,7 @@ var trustBugs = []bug{
 	{
 		name: "TrustBeforeValidation", why: "a View looks before its validation whether the servers are trusted, and not after it",
 		edits: []edit{{
-			file: "internal/exec/commit.go",
+			file: "internal/exec/validate.go",
 			old:  "	if err := s.prove(t); err != nil {\n		return err\n	}\n	return s.settleReads(t)\n",
 			new:  "	if t.nGet+t.nScan > 0 {\n		s.list(t, false)\n		if err := s.awaitTrust(t); err != nil {\n			return err\n		}\n	}\n	if err := s.prove(t); err != nil {\n		return err\n	}\n	return s.awaitDurable(t)\n",
 		}},

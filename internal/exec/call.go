@@ -1,0 +1,97 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"drtmx/internal/placement"
+	"drtmx/internal/wire"
+)
+
+// Call runs a procedure at the primary of h and returns its result, valid until
+// the session is used again. The procedure's error comes back as a
+// *ProcedureError, with nothing written. An attempt that meets a concurrent
+// writer is retried as in Update, with the same exactly-once guarantee.
+//
+// The deadline of ctx holds at the home too. A procedure that has not begun to commit
+// by then commits nothing, and the error is context.DeadlineExceeded; it may come up
+// to 10 ms early. If no answer has come by the deadline, the error is an
+// *UnknownOutcome. The home does not hear that ctx is cancelled.
+func (s *Session) Call(ctx context.Context, h placement.Partition, proc string, args []byte) ([]byte, error) {
+	if h < 0 || int(h) >= s.db.Partitions() {
+		return nil, fmt.Errorf("txn: home partition %d, want 0 to %d", h, s.db.Partitions()-1)
+	}
+	var patience, absence time.Duration
+	var absent error
+	defer s.yield()
+	for n := 0; ; n++ {
+		s.seq++
+		resp, err := s.callOnce(ctx, h, s.patience(ctx, n, patience), proc, args)
+		if err == nil {
+			switch c := wire.Code(resp[0]); c {
+			case wire.OK:
+				s.stats.Commits++
+				return resp[1:], nil
+			case wire.RolledBack:
+				return nil, failed(proc, resp[1:])
+			case wire.Conflict:
+				cause := causeOf(resp)
+				s.stats.Aborts[cause]++
+				s.asksClock = cause == CauseLate
+				if err := s.again(ctx, n, n+callBackoff, cause, &patience); err != nil {
+					return nil, err
+				}
+				continue
+			default:
+				err = codeError(c, resp[1:])
+			}
+		}
+		err = s.inPartition(err, []placement.Partition{h})
+		if s.lacks != nil && lacksRoom(err) {
+			if err = s.awaitRoom(ctx, err, &absence); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if !s.db.returns(err) {
+			return nil, stillAbsent(ctx, absent, err)
+		}
+		absent = err
+		if err = s.awaitReturn(ctx, n, err, &absence); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// callOnce sends one attempt of a Call, and returns its answer.
+func (s *Session) callOnce(ctx context.Context, h placement.Partition, wait time.Duration, proc string, args []byte) ([]byte, error) {
+	sent, err := s.sent(ctx, s.db.placement.At(h))
+	if err != nil {
+		return nil, err
+	}
+	id := wire.ID{Client: s.id, Seq: s.seq}
+	s.req = wire.AppendCall(s.req[:0], id, sent, wait, timeForCall(ctx), s.db.seen.Tick(), h, proc, args)
+	return s.decide(ctx, h, id, sent)
+}
+
+// timeForCall is the time that the caller gives a procedure, 0 if it has no deadline. It
+// is a little less than it has, an eighth or answerTime, so that it hears in time that
+// the procedure ended at its deadline and has committed nothing.
+func timeForCall(ctx context.Context) time.Duration {
+	at, bounded := ctx.Deadline()
+	if !bounded {
+		return 0
+	}
+	left := time.Until(at)
+	return max(left-min(left/8, answerTime), time.Microsecond)
+}
+
+// answerTime is many times what an answer takes on its way.
+const answerTime = 10 * time.Millisecond
+
+// callBackoff is the number of doublings of the backoff that Call skips. A
+// procedure meets no other transaction within its partition, so a transaction
+// in doubt, which waits for another server, blocked it. Attempts before that
+// server has answered would cost more than the time they might save.
+const callBackoff = 5
