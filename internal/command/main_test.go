@@ -107,11 +107,12 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// await FILE waits until a file exists, or with ! until it does not. The process that a
-// file of a process number names must be alive.
+// await PATH waits until a file or directory exists, or with ! until it does not. The
+// process that a file of a process number names must be alive.
 func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
 	for deadline := time.Now().Add(2 * patience()); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if b, err := os.ReadFile(ts.MkAbs(args[0])); (err == nil) != neg && (neg || runs(args[0], b)) {
+		path := ts.MkAbs(args[0])
+		if _, err := os.Lstat(path); (err == nil) != neg && (neg || runs(path)) {
 			return
 		}
 	}
@@ -120,9 +121,13 @@ func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
 
 // runs reports whether the process that a file names is alive, if the file is one of
 // process numbers: a process that was killed leaves its file to the next one.
-func runs(name string, b []byte) bool {
-	if filepath.Ext(name) != ".pid" {
+func runs(path string) bool {
+	if filepath.Ext(path) != ".pid" {
 		return true
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return false
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	return err == nil && syscall.Kill(pid, 0) == nil
