@@ -75,7 +75,7 @@ func (s *Server) readAt(ref uint64, key index.Key, at clock.Tick, res *index.Get
 			words = refClass(ref).Words()
 		}
 		sp, ok := s.arena.Region().Span(refAddr(ref), uint64(words)*mem.WordBytes)
-		if !ok || !goodAddr(refAddr(ref), mem.LineBytes) || words <= s.olderWord() {
+		if !ok || !goodAddr(refAddr(ref), mem.LineBytes) || words <= s.versions.OlderWord {
 			break
 		}
 		h := block.Header(sp.Load(block.HeaderWord))
@@ -91,7 +91,7 @@ func (s *Server) readAt(ref uint64, key index.Key, at clock.Tick, res *index.Get
 		case hop > 0 && (!ours || !h.Locked() || h.CSN() > bound):
 			return s.gone(res)
 		}
-		older := block.Older(sp.Load(s.olderWord()))
+		older := block.Older(sp.Load(s.versions.OlderWord))
 		ends := h.CSN().Tick() <= at || older == 0
 		if patch == 0 && (older.IsPatch() || h.CSN().Tick() <= at) {
 			s.takePayload(sp, key, res) // of the row that is asked for, or to which patches are applied

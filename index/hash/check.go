@@ -182,7 +182,7 @@ func (c *checker) checkRow(slot, num uint64, level uint8, version uint64) error 
 	}
 	c.rows[addr], c.keys[key] = true, true
 	c.payload = append(c.payload[:0], c.s.payloadOf(row)...)
-	return c.checkVersions(key, h, block.Older(row[c.s.olderWord()]))
+	return c.checkVersions(key, h, block.Older(row[c.s.versions.OlderWord]))
 }
 
 // checkVersions follows the versions below a row, as far as readers may.
@@ -210,7 +210,7 @@ func (c *checker) checkVersions(key index.Key, h block.Header, older block.Older
 		if err := c.checkVersion(key, older, v); err != nil {
 			return err
 		}
-		h, older = vh, block.Older(v[c.s.olderWord()])
+		h, older = vh, block.Older(v[c.s.versions.OlderWord])
 	}
 	return nil
 }

@@ -131,7 +131,7 @@ func (s *Server) Publish(held *index.Held, row []uint64, h block.Header) {
 	e := s.arena.Begin(held.Addr, s.rowBlock)
 	lo, hi := 0, len(row)
 	if s.history.Keeps() {
-		lo, hi = s.leave(&e, held, s.rowBlock, rowWord, row, false, h)
+		lo, hi = s.leave(&e, held, rowWord, row, false, h)
 	}
 	e.Write(rowWord+lo, row[lo:hi])
 	e.Commit(h.Unlock())

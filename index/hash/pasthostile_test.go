@@ -167,11 +167,11 @@ func TestForgedVersionsAtTheServer(t *testing.T) {
 		seen := map[index.Status]int{}
 		for range 20000 {
 			older := []uint64{r.Uint64(), forged | 1, held.Addr | 1, 1<<30 - 64 | 1, forged | 63, 0}[r.IntN(6)] | uint64(r.IntN(3))<<48
-			row.Store(x.s.olderWord(), older)
+			row.Store(x.s.versions.OlderWord, older)
 			w := make([]uint64, 8)
 			row.CopyOut(w)
 			w[0] = uint64(block.Present(block.NewCSN(clock.Tick(r.IntN(12)), 1)).Lock())
-			w[x.s.olderWord()] = []uint64{forged | 1, r.Uint64(), 0, held.Addr | 1}[r.IntN(4)] | uint64(r.IntN(3))<<48
+			w[x.s.versions.OlderWord] = []uint64{forged | 1, r.Uint64(), 0, held.Addr | 1}[r.IntN(4)] | uint64(r.IntN(3))<<48
 			if r.IntN(4) == 0 {
 				w[r.IntN(8)] = r.Uint64()
 			}

@@ -42,6 +42,7 @@ type Options struct {
 type Server struct {
 	arena    *block.Arena
 	history  *block.History
+	versions block.Versions
 	locks    index.SharedLocks
 	strings  bool
 	rowWords int           // at most, if rows vary
@@ -89,7 +90,7 @@ func NewServer(a *block.Arena, o Options) (*Server, error) {
 		return nil, fmt.Errorf("hash: %d initial buckets; want at most 2^30", o.InitialBuckets)
 	}
 	s := &Server{
-		arena: a, history: a.History(), locks: o.Locks, strings: o.Strings, rowWords: o.RowWords, rowBlock: words,
+		arena: a, history: a.History(), versions: versionsOf(o.Strings), locks: o.Locks, strings: o.Strings, rowWords: o.RowWords, rowBlock: words,
 		overflow: a.NewSlab(bucketBytes), sized: a.NewSized(), held: map[uint64]*index.Held{},
 	}
 	if o.Strings {

@@ -201,7 +201,7 @@ func (s *Server) publishStr(held *index.Held, row []uint64, h block.Header) {
 		at, lo, hi := strWord+keyWords(len(held.Key.Str)), 0, len(row)
 		if s.history.Keeps() {
 			resized := lengthsOf(e.Load(lengthWord)).row != len(row)
-			lo, hi = s.leave(&e, held, class.Words(), at, row, resized, h)
+			lo, hi = s.leave(&e, held, at, row, resized, h)
 		}
 		e.Set(lengthWord, lengths{key: len(held.Key.Str), row: len(row), tag: s.tag}.word())
 		e.Write(at+lo, row[lo:hi])

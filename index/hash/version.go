@@ -54,12 +54,12 @@ const patchWord = rowWord
 // Patches of both kinds of row have the same place for it.
 var _ [strWord - patchWord]struct{}
 
-// olderWord is the word of a row block that leads to the next older version.
-func (s *Server) olderWord() int {
-	if s.strings {
-		return strOlderWord
+// versionsOf says where rows of a kind lead to their versions.
+func versionsOf(strings bool) block.Versions {
+	if strings {
+		return block.Versions{OlderWord: strOlderWord, PatchWord: patchWord}
 	}
-	return olderWord
+	return block.Versions{OlderWord: olderWord, PatchWord: patchWord}
 }
 
 // lockTomb locks a key that has a tombstone, in the chain walked last. The
@@ -80,65 +80,24 @@ func (s *Server) lockTomb(o index.Owner, key index.Key, row uint64, slot int) (*
 // leave makes the row under change, whose payload is to become row, lead to the
 // version that is now replaced, and announces the new one. The payload begins at
 // word at, and resized says that its length changes.
-//
-// A version that is a patch relies on the row: its words must be all in which the
-// row has differed from it when it is next replaced. Later writes of the same tick
-// leave no version, but for the first one that changes other words: it leaves a
-// whole one. After that they may change any.
-func (s *Server) leave(e *block.Edit, held *index.Held, words, at int, row []uint64, resized bool, h block.Header) (lo, hi int) {
-	hi = len(row)
+func (s *Server) leave(e *block.Edit, held *index.Held, at int, row []uint64, resized bool, h block.Header) (lo, hi int) {
+	c := block.Change{Hi: len(row), Words: len(row), Resized: resized}
 	if !resized {
-		lo, hi = e.Differ(at, row)
+		c.Lo, c.Hi = e.Differ(at, row)
 	}
 	if held.Prev.CSN() == 0 {
-		return lo, hi // nothing was there before
+		return c.Lo, c.Hi // nothing was there before
 	}
-	older := block.Older(e.Load(s.olderWord()))
-	switch {
-	case held.Prev.CSN().Tick() < h.CSN().Tick():
-		older, _ = s.copyVersion(e, held, words, at, payload{lo, hi, len(row), resized}, h.CSN().Tick())
-		e.Set(s.olderWord(), uint64(older))
-	case older.IsPatch() && (resized || !older.Spans(patchWord, lo, hi)):
-		older, _ = s.copyVersion(e, held, words, at, payload{resized: true}, h.CSN().Tick())
-		e.Set(s.olderWord(), uint64(older))
+	overwrites := held.Prev.CSN().Tick() < h.CSN().Tick()
+	if keeps, whole := s.versions.Keeps(block.Older(e.Load(s.versions.OlderWord)), overwrites, c); keeps {
+		older := block.Older(0)
+		if s.needed(held.Prev) {
+			older = e.Keep(s.history, s.versions, at, c, whole, held.Prev, h.CSN().Tick())
+		}
+		e.Set(s.versions.OlderWord, uint64(older))
 	}
 	e.Announce(h)
-	return lo, hi
-}
-
-// payload says which words of a payload change, if its length does not.
-type payload struct {
-	lo, hi, words int
-	resized       bool
-}
-
-// copyVersion retains a copy of the locked block, which is overwritten at a tick,
-// or a patch. It returns false if there is no memory.
-func (s *Server) copyVersion(e *block.Edit, held *index.Held, words, at int, p payload, tick clock.Tick) (block.Older, bool) {
-	if !s.needed(held.Prev) {
-		return 0, true
-	}
-	first, class, patch := 0, block.Class(0), false
-	if !p.resized {
-		first, class, patch = block.PatchFor(patchWord, p.lo, p.hi, p.words, words)
-	}
-	size := words
-	if patch {
-		size = class.Words()
-	}
-	o, ok := s.history.Reserve(size)
-	if !ok {
-		s.history.Lose(tick)
-		return 0, false
-	}
-	if patch {
-		e.PatchTo(s.arena.Span(o.Addr(), size), o.Addr(), patchWord, at+first, held.Prev)
-		o = o.Patching(first)
-	} else {
-		e.CopyTo(s.arena.Span(o.Addr(), size), o.Addr(), held.Prev)
-	}
-	s.history.Retain(o, tick)
-	return o, true
+	return c.Lo, c.Hi
 }
 
 // needed reports whether a version says more than the lack of one does.
@@ -154,7 +113,7 @@ func (s *Server) replaced(held *index.Held, old uint64, h block.Header) (older b
 	case !s.history.Keeps() || held.Prev.CSN() == 0 || !s.needed(held.Prev):
 		return 0, false
 	case held.Prev.CSN().Tick() == h.CSN().Tick():
-		if older = block.Older(s.load(refAddr(old), s.olderWord())); !older.IsPatch() {
+		if older = block.Older(s.load(refAddr(old), s.versions.OlderWord)); !older.IsPatch() {
 			return older, false
 		}
 	}
@@ -178,7 +137,7 @@ func (s *Server) moveTo(held *index.Held, pos position, old, to uint64, row []ui
 // needed, or if there is no memory.
 func (s *Server) entomb(held *index.Held, h block.Header) bool {
 	sameTick := held.Prev.CSN().Tick() == h.CSN().Tick()
-	if !s.history.Keeps() || !held.Existed || sameTick && s.load(held.Addr, s.olderWord()) == 0 {
+	if !s.history.Keeps() || !held.Existed || sameTick && s.load(held.Addr, s.versions.OlderWord) == 0 {
 		return false
 	}
 	if !s.entombIn(held, sameTick, block.Absent(h.CSN())) {
@@ -197,8 +156,8 @@ func (s *Server) entombIn(held *index.Held, sameTick bool, h block.Header) bool 
 	}
 	e := s.arena.Begin(held.Addr, s.rowBlock)
 	if !sameTick {
-		older, ok := s.copyVersion(&e, held, s.rowBlock, rowWord, payload{words: s.rowWords}, h.CSN().Tick())
-		if !ok {
+		older := e.Keep(s.history, s.versions, rowWord, block.Change{Words: s.rowWords}, false, held.Prev, h.CSN().Tick())
+		if older == 0 {
 			return false
 		}
 		e.Set(olderWord, uint64(older))

@@ -49,24 +49,11 @@ var treePastBugs = []bug{
 		caught: []test{{"index/learned/tree", "TestPastOfOneTick/strings", "not found"}},
 	},
 	{
-		name: "TreeOneVersionATick", why: "a second write of a tick leaves no version, although it changes other words than the patch has that the first has left",
-		edits: []edit{{
-			file: "index/learned/tree/versions.go",
-			old:  "	whole = older.IsPatch() && (",
-			new:  "	whole = older == 0 && older.IsPatch() && (",
-		}},
-		caught: []test{
-			{"index/learned/tree", "TestPatchesOfOneTick/inline", "want"},
-			{"index/learned/tree", "TestPatchesOfOneTick/apart", "want"},
-			{"index/learned", "TestPastOfClients/in-order/apart/readers=0/0", "is torn or another key's"},
-		},
-	},
-	{
 		name: "TreePatchInGrave", why: "a grave leads to a patch of the row that was deleted",
 		edits: []edit{{
 			file: "index/learned/tree/rows.go",
-			old:  "	if older.IsPatch() || r.t.overwrites(h, head) {\n		return r.version(h, change{}, true, head.CSN().Tick())\n",
-			new:  "	if r.t.overwrites(h, head) {\n		return r.version(h, change{}, true, head.CSN().Tick())\n",
+			old:  "	if older.IsPatch() || r.t.overwrites(h, head) {\n		return r.version(h, block.Change{}, true, head.CSN().Tick())\n",
+			new:  "	if r.t.overwrites(h, head) {\n		return r.version(h, block.Change{}, true, head.CSN().Tick())\n",
 		}},
 		caught: []test{{"index/learned/tree", "TestPatchesOfOneTick/inline", "gone|no patch|want"}},
 	},
@@ -83,8 +70,8 @@ var treePastBugs = []bug{
 		name: "TreeCopyAfterChange", why: "the version of a row is copied when the row has changed",
 		edits: []edit{{
 			file: "index/learned/tree/rows.go",
-			old:  "	r.t.keepVersion(&e, h, r.t.lay.RowBlockWords, leaf.RowWord, c, head)\n	e.Write(leaf.RowWord+c.lo, row[c.lo:c.hi])\n",
-			new:  "	e.Write(leaf.RowWord+c.lo, row[c.lo:c.hi])\n	r.t.keepVersion(&e, h, r.t.lay.RowBlockWords, leaf.RowWord, c, head)\n",
+			old:  "	r.t.keepVersion(&e, h, leaf.RowWord, c, head)\n	e.Write(leaf.RowWord+c.Lo, row[c.Lo:c.Hi])\n",
+			new:  "	e.Write(leaf.RowWord+c.Lo, row[c.Lo:c.Hi])\n	r.t.keepVersion(&e, h, leaf.RowWord, c, head)\n",
 		}},
 		caught: []test{{"index/learned/tree", "TestPastAtEveryStep/apart", "want"}},
 	},

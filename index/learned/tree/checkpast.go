@@ -36,7 +36,7 @@ func (c *checker) versions(key index.Key, csn block.CSN, older block.Older, word
 		case !h.Locked() || h.IsAbsent() || h.CSN() >= csn:
 			return fmt.Errorf("key %v: version %v at %#x before %v", key, h, older, block.Present(csn))
 		}
-		csn, older = h.CSN(), block.Older(b[t.olderAt()])
+		csn, older = h.CSN(), block.Older(b[t.versions.OlderWord])
 	}
 	return nil
 }

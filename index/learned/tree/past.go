@@ -117,7 +117,7 @@ func (c *cursor) take(s mem.Span, r *pastRow, dst []uint64) verdict {
 	if !ok {
 		return again
 	}
-	r.older, r.before = block.Older(s.Load(t.olderAt())), h.CSN()
+	r.older, r.before = block.Older(s.Load(t.versions.OlderWord)), h.CSN()
 	here := h.CSN().Tick() <= c.at
 	switch {
 	case h.IsAbsent():
@@ -145,7 +145,7 @@ func (c *cursor) takePatch(s mem.Span, r *pastRow) verdict {
 	if !t.patches(s, r) || !r.older.ApplySpan(leaf.PatchWord, r.row, s) {
 		return again
 	}
-	older := block.Older(s.Load(t.olderAt()))
+	older := block.Older(s.Load(t.versions.OlderWord))
 	if block.Header(s.Load(block.HeaderWord)) != h {
 		return again
 	}
@@ -270,14 +270,6 @@ func (c *cursor) gravesAt(at block.Older) (leaf.Graves, bool) {
 		yield(try) // deletions are being added
 	}
 	return c.t.lay.GravesOf(c.block)
-}
-
-// olderAt is the word older of a row block.
-func (t *Tree) olderAt() int {
-	if t.lay.Kind == leaf.Strings {
-		return leaf.StrOlderWord
-	}
-	return leaf.RowOlderWord
 }
 
 // blockOf is the row block to which a head leads that was read racily.

@@ -142,10 +142,10 @@ func (r *inlineRows) carry(e block.Edit, to int, s mem.Span, from int) block.Edi
 
 func (r *inlineRows) publish(h *index.Held, row []uint64, head block.Header) {
 	t, s := r.t, r.t.span(h.Home)
-	c := change{hi: len(row), words: len(row)}
-	c.lo, c.hi = s.Slice(r.payload(h.Slot), r.words).Differ(row)
+	c := block.Change{Words: len(row)}
+	c.Lo, c.Hi = s.Slice(r.payload(h.Slot), r.words).Differ(row)
 	older := block.Older(s.Load(t.lay.OldersAt + h.Slot))
-	keeps, whole := t.keeps(h, head, older, c)
+	keeps, whole := t.versions.Keeps(older, t.overwrites(h, head), c)
 	if keeps {
 		older = r.version(h, c, whole, head.CSN().Tick())
 	}
@@ -153,23 +153,23 @@ func (r *inlineRows) publish(h *index.Held, row []uint64, head block.Header) {
 	if keeps {
 		e.Set(t.lay.OldersAt+h.Slot, uint64(older))
 	}
-	e.Write(r.payload(h.Slot)+c.lo, row[c.lo:c.hi])
+	e.Write(r.payload(h.Slot)+c.Lo, row[c.Lo:c.Hi])
 	e.Set(t.lay.HeadsAt+h.Slot, uint64(head))
 	t.commitLeaf(&e)
 }
 
 // version copies a row that is locked, as it is before a commit at the tick, into
 // a version, which may be a patch unless it must be whole; 0 if there is no memory.
-func (r *inlineRows) version(h *index.Held, c change, whole bool, tick clock.Tick) block.Older {
+func (r *inlineRows) version(h *index.Held, c block.Change, whole bool, tick clock.Tick) block.Older {
 	t := r.t
-	o := t.room(t.lay.RowBlockWords, c, whole, tick)
+	o := t.a.History().Take(t.versions, t.lay.RowBlockWords, c, whole, tick)
 	if o == 0 {
 		return 0
 	}
 	first, n := 0, r.words
 	b := r.body
 	if o.IsPatch() {
-		first, n = o.Extent(leaf.PatchWord)
+		first, n = o.Extent(t.versions.PatchWord)
 		b = b[:o.Words()-block.BodyWord]
 	}
 	s := t.span(h.Home)
@@ -190,7 +190,7 @@ func (r *inlineRows) check(_ *checker, _ index.Key, v *leaf.Leaf, slot int) (blo
 func (r *inlineRows) last(h *index.Held, head block.Header) block.Older {
 	older := block.Older(r.t.span(h.Home).Load(r.t.lay.OldersAt + h.Slot))
 	if older.IsPatch() || r.t.overwrites(h, head) {
-		return r.version(h, change{}, true, head.CSN().Tick())
+		return r.version(h, block.Change{}, true, head.CSN().Tick())
 	}
 	return older
 }
@@ -261,10 +261,10 @@ func (r *apartRows) carry(e block.Edit, to int, s mem.Span, from int) block.Edit
 
 func (r *apartRows) publish(h *index.Held, row []uint64, head block.Header) {
 	e := r.t.a.Begin(h.Addr, r.t.lay.RowBlockWords)
-	c := change{words: len(row)}
-	c.lo, c.hi = e.Differ(leaf.RowWord, row)
-	r.t.keepVersion(&e, h, r.t.lay.RowBlockWords, leaf.RowWord, c, head)
-	e.Write(leaf.RowWord+c.lo, row[c.lo:c.hi])
+	c := block.Change{Words: len(row)}
+	c.Lo, c.Hi = e.Differ(leaf.RowWord, row)
+	r.t.keepVersion(&e, h, leaf.RowWord, c, head)
+	e.Write(leaf.RowWord+c.Lo, row[c.Lo:c.Hi])
 	e.Commit(head)
 }
 
@@ -413,13 +413,13 @@ func (r *variedRows) publish(h *index.Held, row []uint64, head block.Header) {
 		r.unreserve(h)
 		e := r.t.a.Begin(h.Addr, p.Words())
 		at, size := need-len(row), uint64(len(h.Key.Str))<<32|uint64(len(row))
-		c := change{hi: len(row), words: len(row), resized: e.Load(leaf.StrSizeWord) != size}
-		if !c.resized {
-			c.lo, c.hi = e.Differ(at, row)
+		c := block.Change{Hi: len(row), Words: len(row), Resized: e.Load(leaf.StrSizeWord) != size}
+		if !c.Resized {
+			c.Lo, c.Hi = e.Differ(at, row)
 		}
-		r.t.keepVersion(&e, h, p.Words(), at, c, head)
+		r.t.keepVersion(&e, h, at, c, head)
 		e.Set(leaf.StrSizeWord, size)
-		e.Write(at+c.lo, row[c.lo:c.hi])
+		e.Write(at+c.Lo, row[c.Lo:c.Hi])
 		e.Commit(head)
 	default:
 		panic(fmt.Sprintf("tree: publish a row of %d words, for which no room was reserved", len(row)))

@@ -44,6 +44,7 @@ type Options struct {
 type Tree struct {
 	a        *block.Arena
 	lay      leaf.Layout
+	versions block.Versions
 	keys     keys // what depends on the kind of keys
 	rows     rows // what depends on where rows are
 	locks    index.SharedLocks
@@ -84,7 +85,7 @@ type Tree struct {
 // New makes a tree of one empty leaf.
 func New(a *block.Arena, o Options) (*Tree, error) {
 	t := &Tree{
-		a: a, lay: o.Layout, locks: o.Locks, changed: o.Changed,
+		a: a, lay: o.Layout, versions: versionsOf(o.Layout.Kind), locks: o.Locks, changed: o.Changed,
 		leafSlab: a.NewSlab(int(o.Layout.LeafBytes())), held: newHeldTable(),
 	}
 	t.near = nearWords(&t.lay)

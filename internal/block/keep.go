@@ -1,0 +1,75 @@
+package block
+
+import "drtmx/internal/clock"
+
+// Change says what of a row's payload, of so many words, a commit changes: words Lo up
+// to Hi, or also its length.
+type Change struct {
+	Lo, Hi, Words int
+	Resized       bool
+}
+
+// Versions says where the blocks of rows, and their versions, have what leads on.
+type Versions struct {
+	OlderWord int // of a block: leads to the next older version
+	PatchWord int // the first word of a patch that is payload
+}
+
+// Keeps reports whether a commit leaves a version behind of a row that leads to older;
+// whole says that it must be whole. overwrites says that the row is to be seen by readers
+// of the past: of the writes of one tick, they see the last.
+//
+// A version that is a patch relies on the row: its words must be all in which the
+// row has differed from it when it is next replaced. Later writes of the same tick
+// leave no version, but for the first one that changes other words: it leaves a
+// whole one. After that they may change any.
+func (v Versions) Keeps(older Older, overwrites bool, c Change) (keeps, whole bool) {
+	if overwrites {
+		return true, c.Resized
+	}
+	whole = older.IsPatch() && (c.Resized || !older.Spans(v.PatchWord, c.Lo, c.Hi))
+	return whole, whole
+}
+
+// Take reserves a block for a version that a commit at a tick leaves behind, of which a
+// whole one has so many words. It is a patch if the change permits that. Take returns 0
+// if there is no memory: the version is lost, before the row changes.
+func (h *History) Take(v Versions, words int, c Change, whole bool, tick clock.Tick) Older {
+	first, class, patch := 0, Class(0), false
+	if !whole {
+		first, class, patch = PatchFor(v.PatchWord, c.Lo, c.Hi, c.Words, words)
+	}
+	if patch {
+		words = class.Words()
+	}
+	o, ok := h.Reserve(words)
+	if !ok {
+		h.Lose(tick)
+		return 0
+	}
+	if patch {
+		o = o.Patching(first)
+	}
+	return o
+}
+
+// Keep retains a version of e's block as it is now, under prev, before a commit at a tick
+// changes its payload, which begins at word at. It returns 0 if there is no memory.
+//
+// The row leads to the version before its header is that of the new row, and has that
+// before its body changes: Set, then Announce.
+func (e *Edit) Keep(h *History, v Versions, at int, c Change, whole bool, prev Header, tick clock.Tick) Older {
+	words := e.s.Words()
+	o := h.Take(v, words, c, whole, tick)
+	switch {
+	case o == 0:
+		return 0
+	case o.IsPatch():
+		first, _ := o.Extent(v.PatchWord)
+		e.PatchTo(h.a.Span(o.Addr(), o.Words()), o.Addr(), v.PatchWord, at+first, prev)
+	default:
+		e.CopyTo(h.a.Span(o.Addr(), words), o.Addr(), prev)
+	}
+	h.Retain(o, tick)
+	return o
+}
