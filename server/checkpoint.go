@@ -280,7 +280,7 @@ func (s *Server) ended(ids []wire.ID) bool {
 	doubts := map[wire.ID]struct{}{}
 	for _, p := range s.parts {
 		if p != nil {
-			p.side.sessionsInDoubt(doubts)
+			p.protocol.sessionsInDoubt(doubts)
 		}
 	}
 	return !slices.ContainsFunc(left, func(id wire.ID) bool { _, ok := doubts[id]; return !ok })

@@ -307,7 +307,7 @@ func TestForgottenOutcomesStayInDoubt(t *testing.T) {
 	now, former := wire.Sent{Incarnation: 1, Epoch: 2, At: time.Hour}, wire.Sent{Incarnation: 1, Epoch: 1, At: time.Minute}
 	reply := func(_ *rdma.Request, b []byte) { answer = wire.Code(b[0]) }
 	ask := func(o *outcomes, client uint64) wire.Code {
-		o.ask(wire.ID{Client: client, Seq: 1}, former, wire.OutcomeWait, &rdma.Request{Peer: 7, From: &rdma.Identity{Name: "anyone"}})
+		o.question(wire.ID{Client: client, Seq: 1}, former, wire.OutcomeWait, &rdma.Request{Peer: 7, From: &rdma.Identity{Name: "anyone"}})
 		return answer
 	}
 	restored := func(sessions uint64, forgot bool) *outcomes {
@@ -573,7 +573,7 @@ func TestDoubtsAreTold(t *testing.T) {
 	request := func() *rdma.Request { return &rdma.Request{Peer: 1, From: &rdma.Identity{}} }
 	ask := func(id wire.ID) []wire.Code {
 		r := request()
-		o.ask(id, now, wire.OutcomeWait, r)
+		o.question(id, now, wire.OutcomeWait, r)
 		return answers[r]
 	}
 	ok := []byte{byte(wire.OK)}
@@ -610,7 +610,7 @@ func TestDoubtsAreTold(t *testing.T) {
 
 	restored, question := wire.ID{Client: 8, Seq: 4}, request()
 	o.doubt(restored)
-	o.ask(restored, now, wire.OutcomeWait, question)
+	o.question(restored, now, wire.OutcomeWait, question)
 	o.tellLate()
 	expect("a question about a restored transaction", answers[question])
 	for i := range o.late {
@@ -633,7 +633,7 @@ func TestSessionOutlivesADoubt(t *testing.T) {
 	ok := []byte{byte(wire.OK)}
 	o.doubt(wire.ID{Client: 7, Seq: 1})
 	asked, next, early := request(), request(), request()
-	o.ask(wire.ID{Client: 7, Seq: 1}, now, wire.OutcomeWait, asked)
+	o.question(wire.ID{Client: 7, Seq: 1}, now, wire.OutcomeWait, asked)
 	if !o.begin(wire.ID{Client: 7, Seq: 5}, now, next) {
 		t.Fatalf("the next transaction is refused: %v", answers[next])
 	}

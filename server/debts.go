@@ -66,9 +66,9 @@ func (b *batch) setAside(held []*prepared, id twophase.ID) (v verdict) {
 	}
 	for _, t := range held {
 		p := t.p
-		p.side.mu.Lock()
-		parties, result := p.side.machine.Members(id), len(p.side.origins[id].result)
-		p.side.mu.Unlock()
+		p.protocol.mu.Lock()
+		parties, result := p.protocol.machine.Members(id), len(p.protocol.origins[id].result)
+		p.protocol.mu.Unlock()
 		p.mu.Lock()
 		if err := d.payDebts(p); err != nil {
 			v = heavier(v, logVerdict(err))

@@ -309,9 +309,9 @@ func (f *faultRun) look(cl *Cluster) {
 	for _, s := range cl.Servers {
 		for _, p := range s.parts {
 			if p != nil && !s.durable.failed.Load() {
-				p.side.mu.Lock()
-				f.doubt = f.doubt || p.side.machine.InDoubt() > 0
-				p.side.mu.Unlock()
+				p.protocol.mu.Lock()
+				f.doubt = f.doubt || p.protocol.machine.InDoubt() > 0
+				p.protocol.mu.Unlock()
 			}
 		}
 	}
@@ -593,7 +593,7 @@ func TestFailedLogOfAnAgent(t *testing.T) {
 	}
 	ctx := context.Background()
 	ask("the transaction", func() error { return cl.DB.Update(ctx, both(2)) }, txn.ErrOutcomeUnknown)
-	home := cl.Servers[0].parts[0].side
+	home := cl.Servers[0].parts[0].protocol
 	home.mu.Lock()
 	n := home.machine.InDoubt()
 	home.mu.Unlock()

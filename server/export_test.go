@@ -45,7 +45,7 @@ func (s *Server) LimitTables(l twophase.Limits) {
 	l.AskAfter = askAfter
 	for _, p := range s.parts {
 		if p != nil {
-			p.side.machine = twophase.New(p.side.machine.Self(), l)
+			p.protocol.machine = twophase.New(s.party(p), l)
 		}
 	}
 }
@@ -72,9 +72,9 @@ func (s *Server) Fence(part int) { s.parts[part].fence() }
 func (s *Server) InDoubt() (n int) {
 	for _, p := range s.parts {
 		if p != nil {
-			p.side.mu.Lock()
-			n += p.side.machine.InDoubt()
-			p.side.mu.Unlock()
+			p.protocol.mu.Lock()
+			n += p.protocol.machine.InDoubt()
+			p.protocol.mu.Unlock()
 		}
 	}
 	return n

@@ -162,7 +162,7 @@ func TestLeasesInVainShrink(t *testing.T) {
 func TestLoserKeepsItsPlace(t *testing.T) {
 	g := newParkingRig(t).untimed()
 	const wait = time.Minute
-	p := g.s.hosted(0)
+	p := g.s.partition(0)
 	turn := wire.Turn{Wait: wait, Losses: 1, Rows: []wire.RowName{wire.NameRow(uint16(g.acct.Primary().ID), index.Num(0))}}
 	if !p.reserveFor(t.Context(), 900, &turn) {
 		t.Fatal("no turn in an empty line")

@@ -145,8 +145,8 @@ func (o *outcomes) account(k accountKey, who string) *account {
 	return a
 }
 
-// find returns the fate of a session, charged to the connection of r.
-func (o *outcomes) find(client uint64, r *rdma.Request) *fate {
+// fateOf returns the fate of a session, charged to the connection of r.
+func (o *outcomes) fateOf(client uint64, r *rdma.Request) *fate {
 	f := o.fates[client]
 	if f != nil {
 		f.last = o.sent().At
@@ -299,7 +299,7 @@ func (o *outcomes) begin(id wire.ID, sent wire.Sent, r *rdma.Request) (run bool)
 			return false
 		}
 	}
-	f := o.find(id.Client, r)
+	f := o.fateOf(id.Client, r)
 	switch {
 	case id.Seq > f.seq && (f.done || f.seq == 0 || f.left):
 		// A session that goes on has had the outcome of its last transaction, even if
@@ -461,11 +461,11 @@ func (o *outcomes) refuse(r *rdma.Request) {
 	o.reply(r, verdict{code: wire.Forbidden, text: "the session is another client's"}.append(nil))
 }
 
-// ask answers the outcome of a transaction to the client that owns the session.
-// Other clients get a refusal, and ask returns false. An unknown transaction is
+// question answers what the outcome is of a transaction to the client that owns the session.
+// Other clients get a refusal, and question returns false. An unknown transaction is
 // refused from now on, so the answer is final. That it is unknown means that it has
 // not committed only if it cannot have been forgotten.
-func (o *outcomes) ask(id wire.ID, sent wire.Sent, how byte, r *rdma.Request) (allowed bool) {
+func (o *outcomes) question(id wire.ID, sent wire.Sent, how byte, r *rdma.Request) (allowed bool) {
 	o.mu.Lock()
 	f := o.fates[id.Client]
 	resp := []byte{byte(wire.Unknown)}
@@ -494,7 +494,7 @@ func (o *outcomes) ask(id wire.ID, sent wire.Sent, how byte, r *rdma.Request) (a
 		if !o.remembered(sent, r.From) {
 			answer, resp[0] = wire.Forgotten, byte(wire.Forgotten)
 		}
-		f = o.find(id.Client, r)
+		f = o.fateOf(id.Client, r)
 		f.seq, f.done = id.Seq, true
 		o.keep(f, []byte{byte(answer)})
 	}

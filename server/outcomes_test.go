@@ -217,7 +217,7 @@ func (w *outcomesWorld) bound() (most time.Duration) {
 // question is one that arrives.
 func (w *outcomesWorld) question(s *outcomesSession, id wire.ID, sent wire.Sent) func() {
 	return func() {
-		w.o.ask(id, sent, byte(w.r.IntN(2)), w.request(s, func(b []byte) { w.hears(s, id, b, false) }))
+		w.o.question(id, sent, byte(w.r.IntN(2)), w.request(s, func(b []byte) { w.hears(s, id, b, false) }))
 	}
 }
 

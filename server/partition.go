@@ -52,7 +52,7 @@ type partition struct {
 	runs     atomic.Uint64
 	watched  uint64         // runs, a tick ago
 	waitsFor []wire.RowName // rows that the last attempt must wait for, if they are known
-	side     *side          // of the commit protocol
+	protocol *protocol      // of the commit protocol
 	ticks    clock.Logical
 	closed   clock.Tick // the tick published as closed
 	commits  uint64
@@ -96,7 +96,7 @@ func newPartition(s *Server, id placement.Partition, r *mem.Region) (*partition,
 	p.training.since = time.Now()
 	p.parking.init(s)
 	p.lines.init(p)
-	p.side = newSide(s.party(p))
+	p.protocol = newProtocol(s.party(p))
 	p.runner = exec.NewRunner(s.cfg.Catalog, len(s.parts), onlyPartition{p})
 	return p, nil
 }

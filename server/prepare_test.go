@@ -281,7 +281,7 @@ func TestLateHandOverIsRefused(t *testing.T) {
 	if v := handOver(next, next.Seq, part); !v.ok() {
 		t.Error(v)
 	}
-	if n := p.side.machine.Records(); n != 1 {
+	if n := p.protocol.machine.Records(); n != 1 {
 		t.Errorf("%d transactions remembered, want the one that is not settled", n)
 	}
 	if k := c.known(t, id); k != twophase.Undecided {

@@ -299,7 +299,7 @@ func (r *recovery) served(epoch uint32) error {
 
 // partition returns a partition that the log names.
 func (r *recovery) partition(id placement.Partition) (*partition, error) {
-	if p := r.s.hosted(id); p != nil {
+	if p := r.s.partition(id); p != nil {
 		return p, nil
 	}
 	return nil, fmt.Errorf("partition %d is not of this server", id)

@@ -38,9 +38,9 @@ func (s *Server) ticker(ctx context.Context) {
 func (s *Server) records() (n int) {
 	for _, p := range s.parts {
 		if p != nil {
-			p.side.mu.Lock()
-			n += p.side.machine.Records()
-			p.side.mu.Unlock()
+			p.protocol.mu.Lock()
+			n += p.protocol.machine.Records()
+			p.protocol.mu.Unlock()
 		}
 	}
 	return n
@@ -58,12 +58,12 @@ func (w *doubtWatch) look() {
 	n, id, oldest := 0, twophase.ID{}, 0
 	for _, p := range w.s.parts {
 		if p != nil {
-			p.side.mu.Lock()
-			n += p.side.machine.InDoubt()
-			if of, ticks := p.side.machine.Oldest(); ticks > oldest {
+			p.protocol.mu.Lock()
+			n += p.protocol.machine.InDoubt()
+			if of, ticks := p.protocol.machine.Oldest(); ticks > oldest {
 				id, oldest = of, ticks
 			}
-			p.side.mu.Unlock()
+			p.protocol.mu.Unlock()
 		}
 	}
 	if w.quiet--; oldest >= warnAfter && w.quiet <= 0 {

@@ -399,9 +399,9 @@ func (s *Server) Close() error {
 	return s.closeErr
 }
 
-// hosted returns a partition of this server, nil if the partition is elsewhere
+// partition returns a partition of this server, nil if the partition is elsewhere
 // or does not exist.
-func (s *Server) hosted(part placement.Partition) *partition {
+func (s *Server) partition(part placement.Partition) *partition {
 	if part < 0 || int(part) >= len(s.parts) {
 		return nil
 	}

@@ -136,9 +136,9 @@ func (s *Server) logStats() *stats.Log {
 func (s *Server) decisionsKept() (n int) {
 	for _, p := range s.parts {
 		if p != nil {
-			p.side.mu.Lock()
-			n += p.side.machine.Records()
-			p.side.mu.Unlock()
+			p.protocol.mu.Lock()
+			n += p.protocol.machine.Records()
+			p.protocol.mu.Unlock()
 		}
 	}
 	return n

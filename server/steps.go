@@ -16,14 +16,14 @@ import (
 	"drtmx/internal/wire"
 )
 
-// takeRecords makes deeds of the machine's records, but of those that are logged
-// with the effect End. The caller holds side.mu.
+// takeRecords makes effects of the machine's records, but of those that are logged
+// with the effect End. The caller holds protocol.mu.
 func (b *batch) takeRecords(p *partition) {
 	for i := range b.out.Records {
 		r := &b.out.Records[i]
 		if !slices.ContainsFunc(b.out.Effects, func(e twophase.Effect) bool { return e.Kind == twophase.End && e.ID == r.ID }) {
 			rec := *r
-			b.deeds = append(b.deeds, deed{record: &rec, prepared: p.side.prepared[r.ID], origin: p.side.origins[r.ID]})
+			b.effects = append(b.effects, effect{record: &rec, prepared: p.protocol.prepared[r.ID], origin: p.protocol.origins[r.ID]})
 		}
 	}
 }
@@ -84,7 +84,7 @@ func stepRecord(part placement.Partition, step *twophase.Record, t *prepared, o 
 
 // settle waits until the steps that run now have ended. What they have to log is
 // then in the log, and applied, or is a debt.
-func (sd *side) settle() {
+func (sd *protocol) settle() {
 	sd.mu.Lock()
 	running := sd.steps
 	sd.steps = &sync.WaitGroup{}
@@ -97,10 +97,10 @@ func (sd *side) settle() {
 const exportMost = 64
 
 // export returns what a recovery must know of a partition's side of the commit
-// protocol, as records of the log. It calls rest with side.mu free, again and
+// protocol, as records of the log. It calls rest with protocol.mu free, again and
 // again: what other goroutines change then is in the log after the checkpoint's
 // position.
-func (sd *side) export(part placement.Partition, rest func()) (all []redo.Record) {
+func (sd *protocol) export(part placement.Partition, rest func()) (all []redo.Record) {
 	sd.mu.Lock()
 	defer sd.mu.Unlock()
 	pause := func() {
@@ -145,7 +145,7 @@ func (s *Server) exportSteps() (all []redo.Record) {
 	s.settleSteps()
 	for _, p := range s.parts {
 		if p != nil {
-			all = append(all, p.side.export(p.id, runtime.Gosched)...)
+			all = append(all, p.protocol.export(p.id, runtime.Gosched)...)
 		}
 	}
 	s.settleSteps()
@@ -155,13 +155,13 @@ func (s *Server) exportSteps() (all []redo.Record) {
 func (s *Server) settleSteps() {
 	for _, p := range s.parts {
 		if p != nil {
-			p.side.settle()
+			p.protocol.settle()
 		}
 	}
 }
 
 // sessionsInDoubt adds the transactions of sessions that are in doubt here.
-func (sd *side) sessionsInDoubt(to map[wire.ID]struct{}) {
+func (sd *protocol) sessionsInDoubt(to map[wire.ID]struct{}) {
 	sd.mu.Lock()
 	defer sd.mu.Unlock()
 	n := 0
@@ -375,9 +375,9 @@ func (r *recovery) resume() error {
 		if d == nil {
 			d = &doubts{}
 		}
-		p.side.machine = twophase.Restore(r.s.party(p), twophase.Limits{AskAfter: askAfter}, uint64(r.s.cfg.Epoch)<<numberBits+1, d.steps)
+		p.protocol.machine = twophase.Restore(r.s.party(p), twophase.Limits{AskAfter: askAfter}, uint64(r.s.cfg.Epoch)<<numberBits+1, d.steps)
 		for id, o := range d.origins {
-			p.side.origins[id] = o
+			p.protocol.origins[id] = o
 		}
 		if err := p.lockAgain(d); err != nil {
 			return err
@@ -415,9 +415,9 @@ func (p *partition) lockAgain(d *doubts) error {
 		}
 		t.held, t.writes = held, share.Writes
 		p.nprepare++
-		p.side.prepared[id] = t
+		p.protocol.prepared[id] = t
 	}
-	for _, t := range p.side.prepared {
+	for _, t := range p.protocol.prepared {
 		if t.reads {
 			t.frozen = true
 			p.frozen++

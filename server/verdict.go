@@ -35,3 +35,18 @@ func (v verdict) append(b []byte) []byte {
 }
 
 func conflict(c exec.Cause) verdict { return verdict{code: wire.Conflict, cause: c} }
+
+// appendVerdict appends a verdict that other fields may follow.
+func appendVerdict(b []byte, v verdict) []byte {
+	return wire.AppendBytes(append(b, byte(v.code), byte(v.cause)), []byte(v.text))
+}
+
+// verdictIn decodes the output of appendVerdict.
+func verdictIn(d *wire.Decoder) verdict {
+	v := verdict{code: wire.Code(d.U8()), cause: exec.Cause(d.U8())}
+	if v.cause >= exec.CauseCount {
+		v.cause = exec.CauseRemote
+	}
+	v.text = string(d.Bytes())
+	return v
+}

@@ -33,22 +33,22 @@ func TestWarningFollowsOneTransaction(t *testing.T) {
 	self, other := s.party(p), twophase.Party{Partition: 1, Incarnation: 9}
 	var out twophase.Out
 	begin := func() twophase.ID { // a transaction in doubt: it is handed over
-		id, err := p.side.machine.Begin([]twophase.Party{self, other}, other, &out)
+		id, err := p.protocol.machine.Begin([]twophase.Party{self, other}, other, &out)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.side.machine.Locked(id, twophase.Yes, 0, &out)
+		p.protocol.machine.Locked(id, twophase.Yes, 0, &out)
 		return id
 	}
 	decide := func(id twophase.ID) {
-		p.side.machine.Receive(&twophase.Message{Kind: twophase.Answer, From: other, To: self, ID: id, Known: twophase.Aborted}, &out)
+		p.protocol.machine.Receive(&twophase.Message{Kind: twophase.Answer, From: other, To: self, ID: id, Known: twophase.Aborted}, &out)
 	}
 	watch := doubtWatch{s: s}
 	warnings := func(ticks int, between func()) int {
 		log.Reset()
 		for range ticks {
 			between()
-			p.side.machine.Tick(&out)
+			p.protocol.machine.Tick(&out)
 			watch.look()
 			out.Reset()
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/internal/member"
+	"drtmx/internal/member/membertest"
 	"drtmx/internal/placement"
 	"drtmx/rdma/multi"
 	"drtmx/server"
@@ -93,7 +94,7 @@ func insertPair(ctx context.Context, db *txn.DB, key uint64) error {
 // at another address. Those who knew it go on with the data that it has recovered.
 func TestDurableServersTakeTheirPlaces(t *testing.T) {
 	realServers(t)
-	ctx, hosts, members, dir := patience(t), freeHosts(t, 3), member.NewLocal(), t.TempDir()
+	ctx, hosts, members, dir := patience(t), freeHosts(t, 3), membertest.NewLocal(), t.TempDir()
 	stores := []*awayStore{{Store: members.Open()}, {Store: members.Open()}}
 	servers := startDurable(t, ctx, stores, dir, hosts)
 	c, err := Connect(ctx, membersOf(members))
@@ -150,7 +151,7 @@ func TestDurableServersTakeTheirPlaces(t *testing.T) {
 // has come, and ends when another copy of its directory was admitted.
 func TestLeaseThatEndsSuspends(t *testing.T) {
 	realServers(t)
-	ctx, hosts, members, dir := patience(t), freeHosts(t, 2), member.NewLocal(), t.TempDir()
+	ctx, hosts, members, dir := patience(t), freeHosts(t, 2), membertest.NewLocal(), t.TempDir()
 	store := &awayStore{Store: members.Open()}
 	m := startDurable(t, ctx, []*awayStore{store}, dir, hosts)[0]
 	c, err := Connect(ctx, membersOf(members))
@@ -252,7 +253,7 @@ func TestLeaseThatEndsSuspends(t *testing.T) {
 // since. Nothing is changed, and the directory itself has its place.
 func TestOlderCopyOfALife(t *testing.T) {
 	realServers(t)
-	ctx, hosts, members, dir := patience(t), freeHosts(t, 2), member.NewLocal(), t.TempDir()
+	ctx, hosts, members, dir := patience(t), freeHosts(t, 2), membertest.NewLocal(), t.TempDir()
 	store := &awayStore{Store: members.Open()}
 	m := startDurable(t, ctx, []*awayStore{store}, dir, hosts)[0]
 	c, err := Connect(ctx, membersOf(members))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/internal/member"
+	"drtmx/internal/member/membertest"
 	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/rdma/multi"
@@ -17,7 +18,7 @@ import (
 )
 
 // joinAt starts data server i of n at a host and port.
-func joinAt(t testing.TB, ctx context.Context, members *member.Local, n, i int, host string) *Member {
+func joinAt(t testing.TB, ctx context.Context, members *membertest.Local, n, i int, host string) *Member {
 	t.Helper()
 	f, err := NewFabrics(multi.Options{})
 	if err != nil {
@@ -41,7 +42,7 @@ func joinAt(t testing.TB, ctx context.Context, members *member.Local, n, i int, 
 }
 
 // membersOf is where a client finds the members, in the place of etcd.
-func membersOf(l *member.Local) ConnectOptions {
+func membersOf(l *membertest.Local) ConnectOptions {
 	return ConnectOptions{
 		Address: etcdAddress, Members: func(context.Context, *member.Location) (member.Store, error) { return l.Open(), nil },
 	}
@@ -54,7 +55,7 @@ var etcdAddress = &Address{Members: &member.Location{Endpoints: []string{"etcd:1
 // found by new ones.
 func TestServersFindEachOtherByTheMembers(t *testing.T) {
 	realServers(t)
-	ctx, hosts, members := patience(t), freeHosts(t, 3), member.NewLocal()
+	ctx, hosts, members := patience(t), freeHosts(t, 3), membertest.NewLocal()
 	var all sync.WaitGroup
 	servers := make([]*Member, 2)
 	for i := range servers {
@@ -134,7 +135,7 @@ func TestServersFindEachOtherByTheMembers(t *testing.T) {
 // A server keeps its place when its lease is taken away, and gives it up to
 // another instance.
 func TestPlacesAreKeptAndTaken(t *testing.T) {
-	ctx, members := patience(t), member.NewLocal()
+	ctx, members := patience(t), membertest.NewLocal()
 	store := members.Open()
 	defer store.Close()
 	o := JoinOptions{
@@ -182,7 +183,7 @@ func TestPlacesAreKeptAndTaken(t *testing.T) {
 }
 
 func TestMembersThatCannotBe(t *testing.T) {
-	members := member.NewLocal()
+	members := membertest.NewLocal()
 	store := members.Open()
 	defer store.Close()
 	if _, err := Connect(t.Context(), ConnectOptions{Address: etcdAddress}); !errors.Is(err, ErrAddress) {
@@ -225,7 +226,7 @@ func TestMembersThatCannotBe(t *testing.T) {
 
 // TestRegisteredIncarnations: what the store says now, and nothing that it said before.
 func TestRegisteredIncarnations(t *testing.T) {
-	store := member.NewLocal().Open()
+	store := membertest.NewLocal().Open()
 	registered := registeredIn(store)
 	expect := func(when string, want member.Instance) {
 		t.Helper()
@@ -285,7 +286,7 @@ func TestHangingServerKeepsItsLease(t *testing.T) {
 	defer func() { memberPatience = was }()
 	memberPatience = 10 * time.Millisecond
 	for _, hangs := range []bool{true, false} {
-		ctx, members, let := patience(t), member.NewLocal(), make(chan struct{})
+		ctx, members, let := patience(t), membertest.NewLocal(), make(chan struct{})
 		if !hangs {
 			close(let)
 			memberPatience = time.Minute

@@ -11,6 +11,7 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/member"
+	"drtmx/internal/member/membertest"
 	"drtmx/rdma/inproc"
 	"drtmx/rdma/multi"
 	"drtmx/server"
@@ -115,7 +116,7 @@ func (y *tally) look(ctx context.Context, db *txn.DB) (n int64, err error) {
 // not hear of it gets nothing from the former one's memory.
 func TestPlaceOfAPausedServer(t *testing.T) {
 	realServers(t)
-	ctx, members, dir := patience(t), member.NewLocal(), t.TempDir()
+	ctx, members, dir := patience(t), membertest.NewLocal(), t.TempDir()
 	local := inproc.New(inproc.Options{})
 	store := &frozenStore{Store: members.Open()}
 	options := func(store member.Store, dir, name string) JoinOptions {

@@ -15,6 +15,7 @@ import (
 
 	"drtmx/internal/datadir"
 	"drtmx/internal/member"
+	"drtmx/internal/member/membertest"
 	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/internal/testseed"
@@ -29,7 +30,7 @@ import (
 type hostsOf struct {
 	t       *testing.T
 	ctx     context.Context
-	members *member.Local
+	members *membertest.Local
 	dir     string
 	// replicas of each server, its own data included, and the bytes of a log after which
 	// there is a checkpoint; 0 is the default.
@@ -78,7 +79,7 @@ func startHostsWith(t *testing.T, n, replicas int, checkpoint uint64) *hostsOf {
 func startHostsSet(t *testing.T, n, replicas int, checkpoint uint64, set func(*JoinOptions)) *hostsOf {
 	t.Helper()
 	realServers(t)
-	h := &hostsOf{set: set, t: t, replicas: replicas, checkpoint: checkpoint, ctx: patience(t), members: member.NewLocal(), dir: t.TempDir(), addrs: freeHosts(t, n)}
+	h := &hostsOf{set: set, t: t, replicas: replicas, checkpoint: checkpoint, ctx: patience(t), members: membertest.NewLocal(), dir: t.TempDir(), addrs: freeHosts(t, n)}
 	h.hosts = make([]*Member, n)
 	for range n {
 		h.stores = append(h.stores, &awayStore{Store: h.members.Open()})

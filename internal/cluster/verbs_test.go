@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"drtmx/internal/member"
+	"drtmx/internal/member/membertest"
 	"drtmx/rdma/multi"
 	"drtmx/rdma/verbs"
 )
@@ -28,7 +28,7 @@ func TestTakeoverOverVerbs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hostsOf{t: t, ctx: patience(t), members: member.NewLocal(), dir: t.TempDir(), addrs: addrs, replicas: 2, device: device, hosts: make([]*Member, 2)}
+	h := &hostsOf{t: t, ctx: patience(t), members: membertest.NewLocal(), dir: t.TempDir(), addrs: addrs, replicas: 2, device: device, hosts: make([]*Member, 2)}
 	for range addrs {
 		h.stores = append(h.stores, &awayStore{Store: h.members.Open()})
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"drtmx/internal/member"
+	"drtmx/internal/member/membertest"
 	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 )
@@ -73,7 +74,7 @@ func TestBadZones(t *testing.T) {
 		{zone: "a\n", want: "want printable characters and no comma"},
 		{zone: strings.Repeat("z", member.MaxZoneBytes+1), want: "has 65 bytes, want at most 64"},
 	} {
-		o := durableOptions(t, member.NewLocal().Open(), t.TempDir(), 2, 0, "127.0.0.1:1")
+		o := durableOptions(t, membertest.NewLocal().Open(), t.TempDir(), 2, 0, "127.0.0.1:1")
 		o.Zones, o.Zone = c.zones, c.zone
 		if err := o.check(); !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c, err)

@@ -94,7 +94,7 @@ func lacksRoom(err error) bool {
 func (r *room) mayDial(server placement.Server) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return (int(server) >= len(r.mu.full) || r.mu.full[server] <= clock.Fast()) && r.find(server) < 0
+	return (int(server) >= len(r.mu.full) || r.mu.full[server] <= clock.Fast()) && r.firstOf(server) < 0
 }
 
 // refused notes that a server takes no more connections.
@@ -216,9 +216,9 @@ func (r *room) begin(w *lack) (k lentLink, ok bool) {
 	return k, ok
 }
 
-// find returns which wait for a server was begun first, -1 if there is none. The
+// firstOf returns which wait for a server was begun first, -1 if there is none. The
 // caller holds the mutex.
-func (r *room) find(server placement.Server) int {
+func (r *room) firstOf(server placement.Server) int {
 	return slices.IndexFunc(r.mu.waiting, func(w *lack) bool { return w.server == server })
 }
 
@@ -226,7 +226,7 @@ func (r *room) find(server placement.Server) int {
 func (r *room) first(w *lack) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i := r.find(w.server)
+	i := r.firstOf(w.server)
 	return i >= 0 && r.mu.waiting[i] == w
 }
 
@@ -264,7 +264,7 @@ func (r *room) remove(i int) {
 
 // next ends the wait that was begun first for a server. The caller holds the mutex.
 func (r *room) next(server placement.Server) *lack {
-	i := r.find(server)
+	i := r.firstOf(server)
 	if i < 0 {
 		return nil
 	}
@@ -301,7 +301,7 @@ func (s *Session) lend() {
 func (s *Session) lendMade() {
 	r := &s.db.room
 	for server := range placement.Server(len(s.dials)) {
-		if s.dials[server] == nil || r.find(server) < 0 {
+		if s.dials[server] == nil || r.firstOf(server) < 0 {
 			continue
 		}
 		select {

@@ -14,14 +14,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
 	var mu sync.Mutex
-	clusters := map[string]*member.Local{}
+	clusters := map[string]*membertest.Local{}
 	membertest.Run(t, membertest.Fixture{
 		TTL: member.MinTTL,
 		Open: func(_ testing.TB, name string) member.Store {
 			mu.Lock()
 			defer mu.Unlock()
 			if clusters[name] == nil {
-				clusters[name] = member.NewLocal()
+				clusters[name] = membertest.NewLocal()
 			}
 			return clusters[name].Open()
 		},

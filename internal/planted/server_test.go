@@ -64,7 +64,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "ParticipantsOneByOne", why: "a commit waits for one participant after the other, for each as long as for all",
 		edits: []edit{{
-			file: "server/coordinate.go",
+			file: "server/calls.go",
 			old:  "			c.v, c.err = c.l.finish(t.ctx)\n",
 			new:  "			ctx, cancel := context.WithTimeout(t.s.ctx, peerTimeout+deadlineShared)\n			c.v, c.err = c.l.finish(ctx)\n			cancel()\n",
 		}},
@@ -73,7 +73,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "AskedOneByOne", why: "a participant is asked for its vote when the one before it has answered",
 		edits: []edit{{
-			file: "server/coordinate.go",
+			file: "server/calls.go",
 			old:  "		t.calls = append(t.calls, call{l: l, ms: ms, err: l.conn.StartCall(t.ctx, t.request(to, ms))})\n",
 			new:  "		t.finish()\n		t.ctx, _ = context.WithTimeout(t.s.ctx, peerTimeout+deadlineShared)\n		t.calls = append(t.calls, call{l: l, ms: ms, err: l.conn.StartCall(t.ctx, t.request(to, ms))})\n",
 		}},
@@ -82,7 +82,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "PeersOneByOne", why: "what settles transactions in doubt asks one server after the other",
 		edits: []edit{{
-			file: "server/deal.go",
+			file: "server/effects.go",
 			old:  "	for len(ms) > 0 {\n		to, ok := s.placement.Primary(ms[0].To.Partition)\n",
 			new: `	all := append([]twophase.Message(nil), ms...)
 	ms = nil
@@ -421,11 +421,11 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "LateVotesCount", why: "votes that come after the caller of a procedure has given up commit it",
 		edits: []edit{{
-			file: "server/coordinate.go",
+			file: "server/calls.go",
 			old:  "	} else if w := t.share.ended(); c.ms[0].Kind == twophase.Prepare && !w.ok() {\n",
 			new:  "	} else if w := t.share.ended(); c.ms[0].Kind == twophase.Prepare && !w.ok() && t.s == nil {\n",
 		}, {
-			file: "server/coordinate.go",
+			file: "server/calls.go",
 			old:  "				t.ctx = c // a vote that comes later does not count\n",
 			new:  "",
 		}},
@@ -434,7 +434,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "LateVotesAreAwaited", why: "a server waits for votes of a procedure whose caller has given up",
 		edits: []edit{{
-			file: "server/coordinate.go",
+			file: "server/calls.go",
 			old:  "				t.ctx = c // a vote that comes later does not count\n",
 			new:  "",
 		}},
@@ -452,7 +452,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "DialsEndWithTheirCallers", why: "a server never connects to another one if all callers have less time than that takes",
 		edits: []edit{{
-			file: "server/coordinate.go",
+			file: "server/reach.go",
 			old:  "			p.dialAhead()\n",
 			new:  "",
 		}},

@@ -7,7 +7,7 @@ var spaceBugs = []bug{
 	{
 		name: "NothingSetAside", why: "shares are locked although the log may have no room for what is decided",
 		edits: []edit{{
-			file: "server/deal.go",
+			file: "server/effects.go",
 			old:  "	if w := b.setAside(held, b.locks[0].ID); !w.ok() {\n		held, v = nil, w\n	}\n",
 			new:  "",
 		}, {

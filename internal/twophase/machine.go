@@ -132,9 +132,6 @@ func New(self Party, l Limits) *Machine {
 	}
 }
 
-// Self returns the party of this machine.
-func (m *Machine) Self() Party { return m.self }
-
 // InDoubt returns the number of transactions in doubt.
 func (m *Machine) InDoubt() int { return m.doubts }
 

@@ -22,10 +22,10 @@ func TestSameInputsSameOutputs(t *testing.T) {
 			for seq := uint64(1); seq < 6; seq++ {
 				id := ID{from, seq}
 				parties := []Party{from, {1, 1}, {9, 1}}
-				m.Receive(&Message{Kind: Prepare, From: from, To: m.Self(), ID: id, Parties: parties}, &out)
+				m.Receive(&Message{Kind: Prepare, From: from, To: m.self, ID: id, Parties: parties}, &out)
 				m.Locked(id, Yes, 1, &out)
 			}
-			if _, err := m.Begin([]Party{m.Self(), from, {9, 1}}, Party{}, &out); err != nil {
+			if _, err := m.Begin([]Party{m.self, from, {9, 1}}, Party{}, &out); err != nil {
 				t.Fatal(err)
 			}
 			take()

@@ -82,7 +82,7 @@ func (m *Machine) request(msg *Message, pr *peer, out *Out) {
 
 // answer returns the answer to a question about a transaction.
 func (m *Machine) answer(to Party, id ID) Message {
-	msg := Message{Kind: Answer, To: to, ID: id, Known: m.know(id)}
+	msg := Message{Kind: Answer, To: to, ID: id, Known: m.knowOrRefuse(id)}
 	if msg.Known == Committed {
 		msg.Tick = m.table[id].tick
 	}
@@ -104,9 +104,9 @@ func (m *Machine) takeDecision(msg *Message, out *Out) {
 	switch {
 	case r == nil:
 		if !msg.Commit {
-			m.know(msg.ID) // refuse a late request from now on
+			m.knowOrRefuse(msg.ID) // refuse a late request from now on
 		}
-	case r.state == inDoubt && r.accepts(msg.Commit, msg.Tick):
+	case r.state == inDoubt && r.takeTick(msg.Commit, msg.Tick):
 		m.decided(r, msg.Commit, out)
 	case r.state == locking && !msg.Commit:
 		m.decided(r, false, out)
@@ -117,9 +117,9 @@ func (m *Machine) takeDecision(msg *Message, out *Out) {
 	m.send(out, Message{Kind: Ack, To: msg.From, ID: msg.ID})
 }
 
-// accepts takes the tick of a decision. A tick below a vote is invalid: the
+// takeTick takes the tick of a decision. A tick below a vote is invalid: the
 // party may have committed later transactions, which then came before this one.
-func (r *record) accepts(commit bool, tick clock.Tick) bool {
+func (r *record) takeTick(commit bool, tick clock.Tick) bool {
 	if commit {
 		if tick < r.tick {
 			return false
@@ -142,9 +142,9 @@ func (m *Machine) acknowledged(msg *Message) {
 	}
 }
 
-// know returns the answer to a question. If the transaction is unknown and its
-// request may still arrive, know records that it is refused.
-func (m *Machine) know(id ID) Knowledge {
+// knowOrRefuse returns the answer to a question. If the transaction is unknown and its
+// request may still arrive, it records that it is refused.
+func (m *Machine) knowOrRefuse(id ID) Knowledge {
 	if r := m.table[id]; r != nil {
 		switch r.state {
 		case inDoubt:
@@ -185,7 +185,7 @@ func (m *Machine) answered(msg *Message, out *Out) {
 		}
 	case r.state != inDoubt:
 	case msg.Known >= Committed:
-		if commit := msg.Known == Committed; r.accepts(commit, msg.Tick) {
+		if commit := msg.Known == Committed; r.takeTick(commit, msg.Tick) {
 			mb.heard = true
 			m.decided(r, commit, out)
 		}

@@ -64,8 +64,8 @@ type keys interface {
 	drop(f *fences)
 	// setFences enters fences in an edit of their leaf.
 	setFences(e block.Edit, f *fences) block.Edit
-	// know enters a new leaf, forget a dead one; replace the new fences of a live leaf.
-	know(f *fences)
+	// enter enters a new leaf, forget a dead one; replace the new fences of a live leaf.
+	enter(f *fences)
 	forget(f *fences)
 	replace(old, f *fences)
 
@@ -134,7 +134,7 @@ func (n *nativeKeys) keyOf(sk slotKey) index.Key              { return index.Num
 func (n *nativeKeys) separator(_, b index.Key) index.Key      { return b }
 func (n *nativeKeys) reserve(*fences) error                   { return nil }
 func (n *nativeKeys) drop(*fences)                            {}
-func (n *nativeKeys) know(*fences)                            {}
+func (n *nativeKeys) enter(*fences)                           {}
 func (n *nativeKeys) forget(*fences)                          {}
 func (n *nativeKeys) replace(_, _ *fences)                    {}
 func (n *nativeKeys) bytes() uint64                           { return 0 }
@@ -278,7 +278,7 @@ func (k *stringKeys) setFences(e block.Edit, f *fences) block.Edit {
 	return e
 }
 
-func (k *stringKeys) know(f *fences) {
+func (k *stringKeys) enter(f *fences) {
 	k.low.add(len(f.low.Str))
 	aln := int(k.t.lay.ALN(f.addr))
 	if aln >= len(k.known) {

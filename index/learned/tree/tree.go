@@ -202,7 +202,7 @@ func (t *Tree) newLeaf(p place, f *fences) error {
 	}
 	t.isLeaf[aln/64] |= 1 << (aln % 64)
 	t.leaves.Add(1)
-	t.keys.know(f)
+	t.keys.enter(f)
 	return nil
 }
 

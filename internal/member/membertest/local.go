@@ -1,4 +1,4 @@
-package member
+package membertest
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/member"
 	"drtmx/internal/placement"
 )
 
@@ -20,11 +21,11 @@ const renewals = 3
 type Local struct {
 	mu struct {
 		sync.Mutex
-		revision Revision
+		revision member.Revision
 		changed  chan struct{} // closed and replaced when revision grows
-		agreed   *Map
+		agreed   *member.Map
 		held     map[placement.Server]*localLease
-		durable  map[placement.Server]Durable
+		durable  map[placement.Server]member.Durable
 		secret   []byte
 	}
 }
@@ -34,18 +35,18 @@ func NewLocal() *Local {
 	l := &Local{}
 	l.mu.revision = 1
 	l.mu.changed = make(chan struct{})
-	l.mu.held, l.mu.durable = map[placement.Server]*localLease{}, map[placement.Server]Durable{}
+	l.mu.held, l.mu.durable = map[placement.Server]*localLease{}, map[placement.Server]member.Durable{}
 	return l
 }
 
 // Open returns a new handle.
-func (l *Local) Open() Store {
+func (l *Local) Open() member.Store {
 	return &localStore{local: l, closed: make(chan struct{}), leases: map[*localLease]bool{}}
 }
 
 // change starts the next revision and wakes watchers. The caller holds the
 // lock.
-func (l *Local) change() Revision {
+func (l *Local) change() member.Revision {
 	l.mu.revision++
 	close(l.mu.changed)
 	l.mu.changed = make(chan struct{})
@@ -53,8 +54,8 @@ func (l *Local) change() Revision {
 }
 
 // state returns a copy. The caller holds the lock.
-func (l *Local) state() *State {
-	s := &State{Revision: l.mu.revision, Map: l.mu.agreed.Clone()}
+func (l *Local) state() *member.State {
+	s := &member.State{Revision: l.mu.revision, Map: l.mu.agreed.Clone()}
 	for _, i := range slices.Sorted(maps.Keys(l.mu.held)) {
 		s.Alive = append(s.Alive, l.mu.held[i].registration())
 	}
@@ -78,13 +79,13 @@ func (s *localStore) enter(ctx context.Context) error {
 	select {
 	case <-s.closed:
 		s.local.mu.Unlock()
-		return ErrClosed
+		return member.ErrClosed
 	default:
 		return nil
 	}
 }
 
-func (s *localStore) State(ctx context.Context) (*State, error) {
+func (s *localStore) State(ctx context.Context) (*member.State, error) {
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
@@ -98,12 +99,12 @@ func (s *localStore) Secret(ctx context.Context) ([]byte, error) {
 	}
 	defer s.local.mu.Unlock()
 	if s.local.mu.secret == nil {
-		s.local.mu.secret = NewSecret()
+		s.local.mu.secret = member.NewSecret()
 	}
 	return slices.Clone(s.local.mu.secret), nil
 }
 
-func (s *localStore) Watch(ctx context.Context, after Revision) (*State, error) {
+func (s *localStore) Watch(ctx context.Context, after member.Revision) (*member.State, error) {
 	for {
 		if err := s.enter(ctx); err != nil {
 			return nil, err
@@ -122,28 +123,28 @@ func (s *localStore) Watch(ctx context.Context, after Revision) (*State, error) 
 	}
 }
 
-func (s *localStore) Swap(ctx context.Context, expected MapEpoch, next *Map) error {
-	if err := CheckSwap(expected, next); err != nil {
+func (s *localStore) Swap(ctx context.Context, expected member.MapEpoch, next *member.Map) error {
+	if err := member.CheckSwap(expected, next); err != nil {
 		return err
 	}
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
 	defer s.local.mu.Unlock()
-	var current MapEpoch
+	var current member.MapEpoch
 	if m := s.local.mu.agreed; m != nil {
 		current = m.Epoch
 	}
 	if current != expected {
-		return &EpochError{Expected: expected, Current: current}
+		return &member.EpochError{Expected: expected, Current: current}
 	}
 	s.local.mu.agreed = next.Clone()
 	s.local.change()
 	return nil
 }
 
-func (s *localStore) Join(ctx context.Context, server Server, ttl time.Duration) (Lease, error) {
-	if err := CheckJoin(&server, ttl); err != nil {
+func (s *localStore) Join(ctx context.Context, server member.Server, ttl time.Duration) (member.Lease, error) {
+	if err := member.CheckJoin(&server, ttl); err != nil {
 		return nil, err
 	}
 	if err := s.enter(ctx); err != nil {
@@ -152,32 +153,32 @@ func (s *localStore) Join(ctx context.Context, server Server, ttl time.Duration)
 	defer s.local.mu.Unlock()
 	if h := s.local.mu.held[server.Index]; h != nil {
 		if h.server.Instance != server.Instance {
-			return nil, &TakenError{Holder: h.registration()}
+			return nil, &member.TakenError{Holder: h.registration()}
 		}
-		h.end(fmt.Errorf("%w: server %d joined again", ErrLeaseLost, server.Index))
+		h.end(fmt.Errorf("%w: server %d joined again", member.ErrLeaseLost, server.Index))
 	}
-	l := &localLease{store: s, server: server.clone(), ttl: ttl, granted: clock.Now(), lost: make(chan struct{})}
+	l := &localLease{store: s, server: copyOf(server), ttl: ttl, granted: clock.Now(), lost: make(chan struct{})}
 	s.local.mu.held[server.Index] = l
 	s.leases[l] = true
 	l.term = uint64(s.local.change())
 	return l, nil
 }
 
-func (s *localStore) Evict(ctx context.Context, index placement.Server, instance Instance) error {
+func (s *localStore) Evict(ctx context.Context, index placement.Server, instance member.Instance) error {
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
 	defer s.local.mu.Unlock()
 	if h := s.local.mu.held[index]; h != nil && h.server.Instance == instance {
-		h.end(fmt.Errorf("%w: server %d was evicted", ErrLeaseLost, index))
+		h.end(fmt.Errorf("%w: server %d was evicted", member.ErrLeaseLost, index))
 		s.local.change()
 	}
 	return nil
 }
 
-func (s *localStore) Durable(ctx context.Context, index placement.Server) (Durable, error) {
+func (s *localStore) Durable(ctx context.Context, index placement.Server) (member.Durable, error) {
 	if err := s.enter(ctx); err != nil {
-		return Durable{}, err
+		return member.Durable{}, err
 	}
 	defer s.local.mu.Unlock()
 	return s.local.mu.durable[index], nil
@@ -189,7 +190,7 @@ func (s *localStore) Close() error {
 		defer s.local.mu.Unlock()
 		close(s.closed)
 		for l := range s.leases {
-			l.abandon(fmt.Errorf("%w: the lease of server %d is no longer renewed", ErrClosed, l.server.Index))
+			l.abandon(fmt.Errorf("%w: the lease of server %d is no longer renewed", member.ErrClosed, l.server.Index))
 		}
 	})
 	return nil
@@ -200,7 +201,7 @@ func (s *localStore) Close() error {
 // local guards all but the first fields.
 type localLease struct {
 	store   *localStore
-	server  Server
+	server  member.Server
 	ttl     time.Duration
 	granted time.Duration // by clock.Now
 	lost    chan struct{}
@@ -218,8 +219,8 @@ func (l *localLease) count() uint64 {
 	return uint64((clock.Now() - l.granted) / (l.ttl / renewals))
 }
 
-func (l *localLease) registration() Registration {
-	return Registration{Server: l.server.clone(), Term: l.term}
+func (l *localLease) registration() member.Registration {
+	return member.Registration{Server: copyOf(l.server), Term: l.term}
 }
 
 // stop ends the renewals. The caller holds the lock.
@@ -259,10 +260,10 @@ func (l *localLease) deadline() time.Duration {
 	return l.granted + time.Duration(l.count())*(l.ttl/renewals) + l.ttl
 }
 
-func (l *localLease) Stamp() Stamp {
+func (l *localLease) Stamp() member.Stamp {
 	l.store.local.mu.Lock()
 	defer l.store.local.mu.Unlock()
-	return Stamp{Term: l.term, Count: l.count()}
+	return member.Stamp{Term: l.term, Count: l.count()}
 }
 
 func (l *localLease) Deadline() time.Duration {
@@ -282,8 +283,8 @@ func (l *localLease) Err() error {
 }
 
 func (l *localLease) Advance(ctx context.Context, log uint64) error {
-	d := Durable{Incarnation: l.server.Incarnation, Log: log}
-	if _, err := EncodeDurable(&d); err != nil {
+	d := member.Durable{Incarnation: l.server.Incarnation, Log: log}
+	if _, err := member.EncodeDurable(&d); err != nil {
 		return err
 	}
 	if err := l.store.enter(ctx); err != nil {
@@ -305,14 +306,19 @@ func (l *localLease) Leave(ctx context.Context) error {
 		l.store.local.mu.Lock()
 		defer l.store.local.mu.Unlock()
 		if l.ended == nil {
-			l.abandon(fmt.Errorf("%w: server %d", ErrLeft, l.server.Index))
+			l.abandon(fmt.Errorf("%w: server %d", member.ErrLeft, l.server.Index))
 		}
 		return err
 	}
 	defer l.store.local.mu.Unlock()
 	if l.store.local.mu.held[l.server.Index] == l {
-		l.end(fmt.Errorf("%w: server %d", ErrLeft, l.server.Index))
+		l.end(fmt.Errorf("%w: server %d", member.ErrLeft, l.server.Index))
 		l.store.local.change()
 	}
 	return nil
+}
+
+func copyOf(s member.Server) member.Server {
+	s.Endpoints = slices.Clone(s.Endpoints)
+	return s
 }

@@ -5,15 +5,14 @@ import (
 	"sync"
 
 	"drtmx/internal/clock"
-	"drtmx/internal/exec"
 	"drtmx/internal/placement"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 )
 
-// side is a partition's side of the commit protocol: the state machine, and
+// protocol is a partition's side of the commit protocol: the state machine, and
 // what the machine does not know, namely locks and waiting goroutines.
-type side struct {
+type protocol struct {
 	mu       sync.Mutex
 	machine  *twophase.Machine
 	prepared map[twophase.ID]*prepared
@@ -22,8 +21,8 @@ type side struct {
 	steps    *sync.WaitGroup           // those that run, since settle was called last
 }
 
-func newSide(self twophase.Party) *side {
-	return &side{
+func newProtocol(self twophase.Party) *protocol {
+	return &protocol{
 		machine:  twophase.New(self, twophase.Limits{AskAfter: askAfter}),
 		prepared: map[twophase.ID]*prepared{}, waiting: map[twophase.ID]chan bool{}, origins: map[twophase.ID]origin{},
 		steps: &sync.WaitGroup{},
@@ -33,10 +32,10 @@ func newSide(self twophase.Party) *side {
 // batch performs the effects of machines and delivers their messages. It is for
 // one goroutine. After reset it can be reused, with its memory.
 type batch struct {
-	s      *Server
-	out    twophase.Out
-	remote []twophase.Message // to parties at other servers
-	deeds  []deed             // the effects of the steps that are running
+	s       *Server
+	out     twophase.Out
+	remote  []twophase.Message // to parties at other servers
+	effects []effect           // the effects of the steps that are running
 
 	share  share // of the transaction of the effects Lock and Carry; empty: there are no such effects
 	locks  []twophase.Effect
@@ -44,8 +43,8 @@ type batch struct {
 	v      verdict // of this server's share
 }
 
-// deed is an effect with what it needs.
-type deed struct {
+// effect is an effect with what it needs.
+type effect struct {
 	twophase.Effect
 	prepared *prepared
 	waiting  chan bool
@@ -67,7 +66,7 @@ func (s *Server) at(p twophase.Party) *partition {
 	if p.Incarnation != s.incarnation {
 		return nil
 	}
-	return s.hosted(p.Partition)
+	return s.partition(p.Partition)
 }
 
 // party returns the party of a partition of this server.
@@ -79,37 +78,37 @@ func (s *Server) party(p *partition) twophase.Party {
 // the effect Lock, which is performed for all partitions together (see lock).
 // While no step runs, the machine and the log agree, but for debts.
 func (b *batch) step(p *partition, fn func(*twophase.Machine)) {
-	from := len(b.deeds)
-	p.side.mu.Lock()
-	steps := p.side.steps
+	from := len(b.effects)
+	p.protocol.mu.Lock()
+	steps := p.protocol.steps
 	steps.Add(1)
 	defer steps.Done()
-	fn(p.side.machine)
+	fn(p.protocol.machine)
 	b.takeRecords(p)
 	for _, e := range b.out.Effects {
-		d := deed{Effect: e}
+		d := effect{Effect: e}
 		switch e.Kind {
 		case twophase.Done:
-			d.waiting, d.origin = p.side.waiting[e.ID], p.side.origins[e.ID]
-			delete(p.side.waiting, e.ID)
-			delete(p.side.origins, e.ID)
+			d.waiting, d.origin = p.protocol.waiting[e.ID], p.protocol.origins[e.ID]
+			delete(p.protocol.waiting, e.ID)
+			delete(p.protocol.origins, e.ID)
 		case twophase.End:
-			d.prepared, d.origin, d.record = p.side.prepared[e.ID], p.side.origins[e.ID], b.decided(e.ID)
-			delete(p.side.prepared, e.ID)
+			d.prepared, d.origin, d.record = p.protocol.prepared[e.ID], p.protocol.origins[e.ID], b.decided(e.ID)
+			delete(p.protocol.prepared, e.ID)
 		}
-		b.deeds = append(b.deeds, d)
+		b.effects = append(b.effects, d)
 	}
 	b.out.Effects, b.out.Records = b.out.Effects[:0], b.out.Records[:0]
-	p.side.mu.Unlock()
-	for i, to := from, len(b.deeds); i < to; i++ {
-		b.perform(p, b.deeds[i]) // performing an effect may append others
+	p.protocol.mu.Unlock()
+	for i, to := from, len(b.effects); i < to; i++ {
+		b.perform(p, b.effects[i]) // performing an effect may append others
 	}
-	clear(b.deeds[from:])
-	b.deeds = b.deeds[:from]
+	clear(b.effects[from:])
+	b.effects = b.effects[:from]
 }
 
 // perform performs one effect.
-func (b *batch) perform(p *partition, d deed) {
+func (b *batch) perform(p *partition, d effect) {
 	switch d.Kind {
 	case twophase.Lock:
 		b.locks, b.lockAt = append(b.locks, d.Effect), append(b.lockAt, p)
@@ -185,9 +184,9 @@ func (b *batch) lock() {
 		for _, t := range held {
 			if t.p == p {
 				tick = t.vote
-				p.side.mu.Lock()
-				p.side.prepared[id] = t
-				p.side.mu.Unlock()
+				p.protocol.mu.Lock()
+				p.protocol.prepared[id] = t
+				p.protocol.mu.Unlock()
 			}
 		}
 		b.step(p, func(m *twophase.Machine) { m.Locked(id, ballot, tick, &b.out) })
@@ -272,19 +271,4 @@ func (s *Server) postNow(ms []twophase.Message) {
 func (s *Server) isAt(p twophase.Party, server placement.Server) bool {
 	at, ok := s.placement.Primary(p.Partition)
 	return ok && at == server
-}
-
-// appendVerdict appends a verdict that other fields may follow.
-func appendVerdict(b []byte, v verdict) []byte {
-	return wire.AppendBytes(append(b, byte(v.code), byte(v.cause)), []byte(v.text))
-}
-
-// verdictIn decodes the output of appendVerdict.
-func verdictIn(d *wire.Decoder) verdict {
-	v := verdict{code: wire.Code(d.U8()), cause: exec.Cause(d.U8())}
-	if v.cause >= exec.CauseCount {
-		v.cause = exec.CauseRemote
-	}
-	v.text = string(d.Bytes())
-	return v
 }
