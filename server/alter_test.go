@@ -505,10 +505,10 @@ func TestClientDiesInAChange(t *testing.T) {
 	for n := range 4 {
 		req := fmt.Appendf([]byte{byte(wire.OpAlter)},
 			`{"table":{"name":"t%d","columns":[{"name":"a","type":1}],"primary":2,"partition":{"kind":1}}}`, n)
-		for !r.servers[keeper].altering.TryLock() { // the last change must end: a second one beside it is refused
+		for !r.servers[keeper].catalog.altering.TryLock() { // the last change must end: a second one beside it is refused
 			time.Sleep(time.Millisecond)
 		}
-		r.servers[keeper].altering.Unlock()
+		r.servers[keeper].catalog.altering.Unlock()
 		c := r.dial(t, rdma.Identity{Role: rdma.RoleLoader}, r.addrs[0])
 		if err := c.StartCall(t.Context(), req); err != nil {
 			t.Fatal(err)

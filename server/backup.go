@@ -113,12 +113,12 @@ func (s *Server) handleBackup(r *rdma.Request, d *wire.Decoder) {
 	step := d.U8()
 	if step == wire.BackupPin {
 		if from := wal.LSN(d.U64()); d.End() == nil {
-			s.beginFeed(r, from)
+			s.durable.beginFeed(r, from)
 			return
 		}
 	}
 	if step == wire.BackupBegin && d.End() == nil {
-		s.beginBackup(r)
+		s.durable.beginBackup(r)
 		return
 	}
 	id, at, skip := d.U64(), uint64(0), uint32(0)
@@ -147,21 +147,20 @@ func (s *Server) handleBackup(r *rdma.Request, d *wire.Decoder) {
 }
 
 // beginBackup pins the log and begins the base.
-func (s *Server) beginBackup(r *rdma.Request) {
-	d := s.durable
+func (d *durable) beginBackup(r *rdma.Request) {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // it does not fail
-	ctx, cancel := context.WithCancel(s.ctx)
-	b := &backup{s: s, id: binary.LittleEndian.Uint64(id[:]), peer: r.Peer, cancel: cancel, made: make(chan struct{})}
+	ctx, cancel := context.WithCancel(d.s.ctx)
+	b := &backup{s: d.s, id: binary.LittleEndian.Uint64(id[:]), peer: r.Peer, cancel: cancel, made: make(chan struct{})}
 	if _, ok := d.backups.begin(b, d.log.End); !ok {
 		cancel()
-		s.refuse(r, fmt.Sprintf("%d backups are under way, which is the most", backupsMax))
+		d.s.refuse(r, fmt.Sprintf("%d backups are under way, which is the most", backupsMax))
 		return
 	}
-	s.log.Info("backup begun", "backup", b.id, "log", uint64(b.pin))
+	d.s.log.Info("backup begun", "backup", b.id, "log", uint64(b.pin))
 	begun := b.begun()
-	s.background(func() { b.makeBase(ctx) })
-	s.reply(r, begun.Append([]byte{byte(wire.OK)}))
+	d.s.background(func() { b.makeBase(ctx) })
+	d.s.reply(r, begun.Append([]byte{byte(wire.OK)}))
 }
 
 // begun is what the server says of itself and of a backup that has begun.
@@ -313,7 +312,7 @@ func (b *backup) step(step uint8, from uint64, skip uint32) (resp []byte, at wal
 // to it, here and at all copies in sync: a server whose place another one has taken
 // does not answer, and one that has taken its place knows the tick.
 func (b *backup) close(resp []byte) ([]byte, wal.LSN, error) {
-	tick, end, v := b.s.mark()
+	tick, end, v := b.s.durable.mark()
 	if !v.ok() {
 		return v.append(nil), 0, nil
 	}
@@ -400,21 +399,21 @@ const backupRecordOverhead = 32
 // closedEverywhere returns the highest tick that all partitions of this server
 // have closed: nothing commits at it or before it any more. The log has all of it
 // up to the position that is returned.
-func (s *Server) closedEverywhere() (tick clock.Tick, at wal.LSN, v verdict) {
+func (d *durable) closedEverywhere() (tick clock.Tick, at wal.LSN, v verdict) {
 	tick = block.MaxTick
-	for _, p := range s.parts {
+	for _, p := range d.s.parts {
 		if p == nil {
 			continue
 		}
 		p.mu.Lock()
 		p.advance()
 		tick = min(tick, p.closed)
-		if len(p.debts) > 0 && s.durable.payDebts(p) != nil {
+		if len(p.debts) > 0 && d.payDebts(p) != nil {
 			v = logVerdict(wal.ErrNoSpace) // it has been applied, and the log does not have it
 		}
 		p.unlock()
 	}
-	return tick, s.durable.log.End(), v
+	return tick, d.log.End(), v
 }
 
 // makeBase writes the base.
@@ -432,7 +431,7 @@ func (b *backup) makeBase(ctx context.Context) {
 
 func (b *backup) writeBase(ctx context.Context) (base wire.BackupBaseState, file vfs.File, err error) {
 	s, d := b.s, b.s.durable
-	if err := s.awaitSettled(ctx); err != nil {
+	if err := s.durable.awaitSettled(ctx); err != nil {
 		return base, nil, err
 	}
 	d.checkpoints.mu.Lock() // one walk of the rows at a time
@@ -442,9 +441,9 @@ func (b *backup) writeBase(ctx context.Context) (base wire.BackupBaseState, file
 	if err != nil {
 		return base, nil, err
 	}
-	s.versions.Lock() // a version that is in the log is in use
+	s.catalog.versions.Lock() // a version that is in the log is in use
 	c, from := s.catalog.Load(), d.log.End()
-	s.versions.Unlock()
+	s.catalog.versions.Unlock()
 	info := image.Info{Identity: d.dir.Bytes(), Log: uint64(from), Tick: s.highestTick()}
 	w, err := image.Create(s.cfg.FS, dir, info, image.Options{BytesPerSecond: s.cfg.CheckpointRate})
 	if err != nil {
@@ -455,7 +454,7 @@ func (b *backup) writeBase(ctx context.Context) (base wire.BackupBaseState, file
 		err = w.Blob(ctx, BackupCatalog, 0, raw)
 	}
 	if err == nil {
-		err = s.writeRows(ctx, w, len(c.Indexes))
+		err = s.durable.writeRows(ctx, w, len(c.Indexes))
 	}
 	base.Tick = uint64(s.highestTick())
 	if err == nil {
@@ -485,10 +484,10 @@ func (s *Server) highestTick() (tick clock.Tick) {
 
 // awaitSettled waits until all shares that are prepared now have been decided,
 // and their decisions are in the log.
-func (s *Server) awaitSettled(ctx context.Context) error {
-	now := s.highestTick()
+func (d *durable) awaitSettled(ctx context.Context) error {
+	now := d.s.highestTick()
 	for began := time.Now(); ; {
-		if tick, _, v := s.closedEverywhere(); v.ok() && tick >= now {
+		if tick, _, v := d.closedEverywhere(); v.ok() && tick >= now {
 			return nil
 		}
 		if time.Since(began) > settleMax {

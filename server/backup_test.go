@@ -113,7 +113,7 @@ func TestBackupPinsTheLog(t *testing.T) {
 			c.base()
 			for range 2 {
 				put()
-				if err := s.checkpoint(t.Context()); err != nil {
+				if err := s.durable.checkpoint(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -149,7 +149,7 @@ func TestClosedTickWaitsForShares(t *testing.T) {
 	vote := p.ticks.Vote()
 	p.mu.Unlock()
 	closed := func() clock.Tick {
-		tick, _, v := s.closedEverywhere()
+		tick, _, v := s.durable.closedEverywhere()
 		if !v.ok() {
 			t.Fatal(v)
 		}
@@ -161,7 +161,7 @@ func TestClosedTickWaitsForShares(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := s.awaitSettled(ctx); err == nil {
+	if err := s.durable.awaitSettled(ctx); err == nil {
 		t.Error("a base begins while a share from before is prepared")
 	}
 	p.mu.Lock()

@@ -40,21 +40,21 @@ const (
 
 // built begins the build of an index, and says how it stands: InDoubt while it
 // is in progress, OK with the present tick, or why it has failed.
-func (s *Server) built(id int) verdict {
-	c := s.catalog.Load()
+func (cat *catalogue) built(id int) verdict {
+	c := cat.Load()
 	if id >= len(c.Indexes) || !c.Indexes[id].IsSecondary() {
 		return verdict{code: wire.Bad, text: "no such index"}
 	}
-	s.builds.Lock()
-	defer s.builds.Unlock()
-	b := s.builds.of[id]
+	cat.builds.Lock()
+	defer cat.builds.Unlock()
+	b := cat.builds.of[id]
 	if b == nil {
 		b = &build{}
-		s.builds.of[id] = b
-		s.background(func() {
-			v := s.build(c.Indexes[id])
-			s.builds.Lock()
-			defer s.builds.Unlock()
+		cat.builds.of[id] = b
+		cat.s.background(func() {
+			v := cat.build(c.Indexes[id])
+			cat.builds.Lock()
+			defer cat.builds.Unlock()
 			b.done, b.v = true, v
 		})
 	}
@@ -65,7 +65,7 @@ func (s *Server) built(id int) verdict {
 		return b.v
 	}
 	tick := clock.Tick(0)
-	for _, p := range s.parts {
+	for _, p := range cat.s.parts {
 		if p != nil {
 			p.mu.Lock()
 			tick = max(tick, p.ticks.Tick())
@@ -75,22 +75,22 @@ func (s *Server) built(id int) verdict {
 	return verdict{text: strconv.FormatUint(uint64(tick), 10)}
 }
 
-func (s *Server) build(ix *tables.Index) verdict {
+func (cat *catalogue) build(ix *tables.Index) verdict {
 	start, rows := time.Now(), 0
-	for _, p := range s.parts {
+	for _, p := range cat.s.parts {
 		if p == nil {
 			continue
 		}
-		err := p.eachKeys(s.ctx, ix.Table.Primary(), func(keys []tables.Key) error {
+		err := p.eachKeys(cat.s.ctx, ix.Table.Primary(), func(keys []tables.Key) error {
 			rows += len(keys)
-			return s.buildEntries(ix, keys)
+			return cat.buildEntries(ix, keys)
 		})
 		if err != nil {
-			s.log.Warn("index not built", "index", ix.Name, "partition", p.id, "reason", err.Error())
+			cat.s.log.Warn("index not built", "index", ix.Name, "partition", p.id, "reason", err.Error())
 			return buildVerdict(err)
 		}
 	}
-	s.log.Info("index built", "index", ix.Name, "rows", rows, "took", time.Since(start))
+	cat.s.log.Info("index built", "index", ix.Name, "rows", rows, "took", time.Since(start))
 	return verdict{}
 }
 
@@ -109,7 +109,7 @@ func buildVerdict(err error) verdict {
 
 // buildEntries makes the entries of some rows, in one transaction. It waits for
 // servers that do not answer.
-func (s *Server) buildEntries(ix *tables.Index, keys []tables.Key) error {
+func (cat *catalogue) buildEntries(ix *tables.Index, keys []tables.Key) error {
 	body := exec.BodyFunc(func(t *exec.Txn) error {
 		for _, key := range keys {
 			if err := t.Build(ix, key); err != nil {
@@ -119,15 +119,15 @@ func (s *Server) buildEntries(ix *tables.Index, keys []tables.Key) error {
 		return nil
 	})
 	for {
-		db, err := s.clientDB(s.ctx)
+		db, err := cat.s.clientDB(cat.s.ctx)
 		if err == nil {
-			err = db.Update(s.ctx, body)
+			err = db.Update(cat.s.ctx, body)
 		}
 		var lost *exec.UnknownOutcome
-		if !errors.Is(err, exec.ErrConflict) && !errors.Is(err, exec.ErrUnavailable) && !errors.As(err, &lost) || s.ctx.Err() != nil {
+		if !errors.Is(err, exec.ErrConflict) && !errors.Is(err, exec.ErrUnavailable) && !errors.As(err, &lost) || cat.s.ctx.Err() != nil {
 			return err
 		}
-		if err := s.rest(buildWait); err != nil {
+		if err := cat.s.rest(buildWait); err != nil {
 			return err
 		}
 	}
@@ -247,14 +247,14 @@ func last(ix *tables.Index) index.Key {
 
 // empty removes the entries of an index that was withdrawn. No transaction adds
 // any.
-func (s *Server) empty(id int) {
-	for _, p := range s.parts {
+func (cat *catalogue) empty(id int) {
+	for _, p := range cat.s.parts {
 		if p == nil {
 			continue
 		}
-		ix := s.catalog.Load().Indexes[id]
+		ix := cat.Load().Indexes[id]
 		srv, ok := p.index(id).(index.OrderedServer)
-		for more := ok; more && s.ctx.Err() == nil; {
+		for more := ok; more && cat.s.ctx.Err() == nil; {
 			var res index.ScanResult
 			part := wire.Part{Partition: p.id}
 			p.mu.Lock()
@@ -267,7 +267,7 @@ func (s *Server) empty(id int) {
 			v := p.carryOut(&part)
 			p.mu.Unlock()
 			more = res.Status == index.Locked || !v.ok() || len(res.Entries) > 0
-			if (res.Status == index.Locked || !v.ok()) && s.rest(buildWait) != nil {
+			if (res.Status == index.Locked || !v.ok()) && cat.s.rest(buildWait) != nil {
 				return
 			}
 		}
@@ -299,11 +299,11 @@ func withdrawn(was, is *tables.Catalog) (ids []int) {
 // ended: the keeper with telling the other servers its version of the catalogue,
 // and with the builds of indexes, each server with emptying those that are
 // withdrawn.
-func (s *Server) resumeChanges() {
-	if s.durable == nil || s.durable.dir.New {
+func (cat *catalogue) resumeChanges() {
+	if cat.s.durable == nil || cat.s.durable.dir.New {
 		return
 	}
-	c := s.catalog.Load()
+	c := cat.Load()
 	building := map[int]bool{}
 	var builds []*tables.AddedIndex
 	for _, t := range c.Tables {
@@ -314,43 +314,43 @@ func (s *Server) resumeChanges() {
 			builds = append(builds, a)
 		}
 	}
-	if s.self == keeper {
-		s.background(func() { s.completeChanges(builds) })
+	if cat.s.self == keeper {
+		cat.s.background(func() { cat.completeChanges(builds) })
 	}
 	for _, ix := range c.Indexes {
 		if ix.Readable() != nil && !building[ix.ID] {
-			s.background(func() { s.empty(ix.ID) })
+			cat.s.background(func() { cat.empty(ix.ID) })
 		}
 	}
 }
 
 // completeChanges makes all servers use the keeper's version, and completes builds
 // of indexes.
-func (s *Server) completeChanges(builds []*tables.AddedIndex) {
-	s.altering.Lock()
-	defer s.altering.Unlock()
+func (cat *catalogue) completeChanges(builds []*tables.AddedIndex) {
+	cat.altering.Lock()
+	defer cat.altering.Unlock()
 	nobody := func(verdict) {}
-	if v := s.spread(s.catalog.Load(), nobody); !v.ok() {
+	if v := cat.spread(cat.Load(), nobody); !v.ok() {
 		return // the server stops
 	}
 	for _, a := range builds {
-		if v := s.buildIndex(a, nobody); !v.ok() && s.ctx.Err() == nil {
-			s.log.Warn("the build of an index was not completed", "table", a.Table, "index", a.Index.Name, "reason", v.text)
+		if v := cat.buildIndex(a, nobody); !v.ok() && cat.s.ctx.Err() == nil {
+			cat.s.log.Warn("the build of an index was not completed", "table", a.Table, "index", a.Index.Name, "reason", v.text)
 		}
 	}
 }
 
 // awaitBuild waits for all servers to build an index. It returns a tick at which
 // the index has all entries, or why it has failed.
-func (s *Server) awaitBuild(id int, answer func(verdict)) (tick uint64, v verdict) {
+func (cat *catalogue) awaitBuild(id int, answer func(verdict)) (tick uint64, v verdict) {
 	req := wire.AppendBuild(nil, stepBuild, id)
 	silent := time.Duration(0)
 	for again := true; ; { // once more when all are done, for the ticks of what was last
 		waits := false
 		tick = 0
-		for _, p := range s.peers {
-			if p.server == s.self {
-				v = s.built(id)
+		for _, p := range cat.s.peers {
+			if p.server == cat.s.self {
+				v = cat.built(id)
 			} else {
 				v = p.ask(req)
 			}
@@ -366,7 +366,7 @@ func (s *Server) awaitBuild(id int, answer func(verdict)) (tick uint64, v verdic
 				silent = 0
 			case wire.Unavailable:
 				if silent += buildWait; silent > alterPatience {
-					answer(verdict{code: wire.InDoubt, text: fmt.Sprintf("data server %s does not build the index: %s", s.cfg.Addrs[p.server], v.text)})
+					answer(verdict{code: wire.InDoubt, text: fmt.Sprintf("data server %s does not build the index: %s", cat.s.cfg.Addrs[p.server], v.text)})
 				}
 			default:
 				return 0, v
@@ -376,7 +376,7 @@ func (s *Server) awaitBuild(id int, answer func(verdict)) (tick uint64, v verdic
 		if !waits && !again {
 			return tick, verdict{}
 		}
-		if again = waits; again && s.rest(buildWait) != nil {
+		if again = waits; again && cat.s.rest(buildWait) != nil {
 			return 0, verdict{code: wire.Unavailable, text: "the data server stops"}
 		}
 	}
@@ -384,8 +384,8 @@ func (s *Server) awaitBuild(id int, answer func(verdict)) (tick uint64, v verdic
 
 // buildIndex builds an index that a change has added, and publishes or withdraws
 // it.
-func (s *Server) buildIndex(a *tables.AddedIndex, answer func(verdict)) verdict {
-	t, err := s.catalog.Load().Table(a.Table)
+func (cat *catalogue) buildIndex(a *tables.AddedIndex, answer func(verdict)) verdict {
+	t, err := cat.Load().Table(a.Table)
 	if err != nil {
 		return versionVerdict(err)
 	}
@@ -393,16 +393,16 @@ func (s *Server) buildIndex(a *tables.AddedIndex, answer func(verdict)) verdict 
 		if ix.Name != a.Table+"."+a.Index.Name {
 			continue
 		}
-		tick, v := s.awaitBuild(ix.ID, answer)
-		if s.ctx.Err() != nil {
+		tick, v := cat.awaitBuild(ix.ID, answer)
+		if cat.s.ctx.Err() != nil {
 			return v
 		}
 		end := tables.Change{Built: &tables.BuiltIndex{Table: a.Table, Index: a.Index.Name, Failed: !v.ok(), Tick: tick}}
-		c, ended := s.decide(end)
+		c, ended := cat.decide(end)
 		if !ended.ok() {
 			return ended
 		}
-		if ended = s.spread(c, answer); !ended.ok() {
+		if ended = cat.spread(c, answer); !ended.ok() {
 			return ended
 		}
 		return v

@@ -55,7 +55,7 @@ func (t *task) start() {
 			t.s.post(ms)
 			continue
 		}
-		if kind != twophase.Prepare && !t.s.awaitLog(ms) {
+		if kind != twophase.Prepare && !t.s.durable.awaitLog(ms) {
 			continue // the machine asks, or repeats it
 		}
 		if len(t.calls) == 0 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -84,6 +85,19 @@ func (p *partition) use(c *tables.Catalog) {
 	}
 }
 
+// catalogue is the version of the catalogue that a server uses, and the changes of it
+// that are being made.
+type catalogue struct {
+	atomic.Pointer[tables.Catalog]
+	s        *Server
+	altering sync.Mutex // of the first data server: a change is being made
+	versions sync.Mutex // a version is being made or taken into use
+	builds   struct {
+		sync.Mutex
+		of map[int]*build // by index number
+	}
+}
+
 // describe sets what a hello says of the catalogue and of the partitions.
 func (s *Server) describe(h *wire.Hello) (err error) {
 	c := s.catalog.Load()
@@ -121,13 +135,13 @@ const keeper placement.Server = 0
 
 // makeVersion is the first step at this server. A version that the server has
 // needs nothing.
-func (s *Server) makeVersion(c *tables.Catalog) error {
-	s.versions.Lock()
-	defer s.versions.Unlock()
-	if c.Version() <= s.catalog.Load().Version() {
+func (cat *catalogue) makeVersion(c *tables.Catalog) error {
+	cat.versions.Lock()
+	defer cat.versions.Unlock()
+	if c.Version() <= cat.Load().Version() {
 		return nil
 	}
-	for _, p := range s.parts {
+	for _, p := range cat.s.parts {
 		if p != nil {
 			if err := p.makeIndexes(c); err != nil {
 				return err
@@ -139,67 +153,67 @@ func (s *Server) makeVersion(c *tables.Catalog) error {
 
 // useVersion is the second step at this server. Clients hear of the version
 // when all partitions of the server have it.
-func (s *Server) useVersion(c *tables.Catalog) error {
-	if err := s.makeVersion(c); err != nil {
+func (cat *catalogue) useVersion(c *tables.Catalog) error {
+	if err := cat.makeVersion(c); err != nil {
 		return err
 	}
-	s.versions.Lock()
-	defer s.versions.Unlock()
-	if c.Version() <= s.catalog.Load().Version() {
+	cat.versions.Lock()
+	defer cat.versions.Unlock()
+	if c.Version() <= cat.Load().Version() {
 		return nil
 	}
-	if s.durable != nil {
+	if cat.s.durable != nil {
 		b, err := json.Marshal(c)
 		if err != nil {
 			return err
 		}
 		r := redo.Record{Kind: redo.Catalog, Catalog: b}
-		at, err := s.durable.log.AppendWait(r.Append(nil))
+		at, err := cat.s.durable.log.AppendWait(r.Append(nil))
 		if err == nil {
-			err = s.durable.wait(s.ctx, at)
+			err = cat.s.durable.wait(cat.s.ctx, at)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	for _, p := range s.parts {
+	for _, p := range cat.s.parts {
 		if p != nil {
 			p.use(c)
 		}
 	}
-	was := s.catalog.Swap(c)
+	was := cat.Swap(c)
 	for _, id := range withdrawn(was, c) {
-		s.background(func() { s.empty(id) })
+		cat.s.background(func() { cat.empty(id) })
 	}
-	s.log.Info("catalogue changed", "version", c.Version(), "tables", len(c.Tables))
-	return s.acquainted.change(s.describe)
+	cat.s.log.Info("catalogue changed", "version", c.Version(), "tables", len(c.Tables))
+	return cat.s.acquainted.change(cat.s.describe)
 }
 
 // handleCatalog is a step of the keeper.
-func (s *Server) handleCatalog(r *rdma.Request, d *wire.Decoder) {
+func (cat *catalogue) handleCatalog(r *rdma.Request, d *wire.Decoder) {
 	step := d.U8()
 	if step == stepBuild {
 		id := int(d.U16())
 		if d.End() != nil {
-			s.refuse(r, "malformed question about the build of an index")
+			cat.s.refuse(r, "malformed question about the build of an index")
 			return
 		}
-		s.reply(r, s.built(id).append(nil))
+		cat.s.reply(r, cat.built(id).append(nil))
 		return
 	}
 	body := d.Rest()
-	c, err := s.catalog.Load().Follow(body)
+	c, err := cat.Load().Follow(body)
 	if d.Err() != nil || step > stepUse {
-		s.refuse(r, "malformed version of the catalogue")
+		cat.s.refuse(r, "malformed version of the catalogue")
 		return
 	}
-	s.background(func() {
+	cat.s.background(func() {
 		if err == nil && step == stepMake {
-			err = s.makeVersion(c)
+			err = cat.makeVersion(c)
 		} else if err == nil {
-			err = s.useVersion(c)
+			err = cat.useVersion(c)
 		}
-		s.reply(r, versionVerdict(err).append(nil))
+		cat.s.reply(r, versionVerdict(err).append(nil))
 	})
 }
 
@@ -223,25 +237,25 @@ func versionVerdict(err error) verdict {
 
 // handleAlter makes the next version of the catalogue. Changes are made one
 // after the other; a client repeats one that finds another in progress.
-func (s *Server) handleAlter(r *rdma.Request, d *wire.Decoder) {
+func (cat *catalogue) handleAlter(r *rdma.Request, d *wire.Decoder) {
 	var ch tables.Change
-	if err := json.Unmarshal(d.Rest(), &ch); err != nil || s.self != keeper || ch.Built != nil {
-		s.refuse(r, "malformed change of the catalogue, or not at the first data server")
+	if err := json.Unmarshal(d.Rest(), &ch); err != nil || cat.s.self != keeper || ch.Built != nil {
+		cat.s.refuse(r, "malformed change of the catalogue, or not at the first data server")
 		return
 	}
-	if !s.altering.TryLock() {
-		s.reply(r, verdict{code: wire.InDoubt, text: "another change is in progress"}.append(nil))
+	if !cat.altering.TryLock() {
+		cat.s.reply(r, verdict{code: wire.InDoubt, text: "another change is in progress"}.append(nil))
 		return
 	}
-	s.background(func() {
-		defer s.altering.Unlock()
-		s.alter(ch, func(v verdict) { s.reply(r, v.append(nil)) })
+	cat.s.background(func() {
+		defer cat.altering.Unlock()
+		cat.alter(ch, func(v verdict) { cat.s.reply(r, v.append(nil)) })
 	})
 }
 
 // alter makes a change and calls answer once. It returns when all servers have
 // the change, or none does.
-func (s *Server) alter(ch tables.Change, answer func(verdict)) {
+func (cat *catalogue) alter(ch tables.Change, answer func(verdict)) {
 	answered := false
 	once := func(v verdict) {
 		if !answered {
@@ -249,20 +263,20 @@ func (s *Server) alter(ch tables.Change, answer func(verdict)) {
 			answer(v)
 		}
 	}
-	c, v := s.decide(ch)
+	c, v := cat.decide(ch)
 	if v.ok() {
-		v = s.spread(c, once)
+		v = cat.spread(c, once)
 	}
 	if v.ok() && ch.Index != nil {
-		v = s.buildIndex(ch.Index, once)
+		v = cat.buildIndex(ch.Index, once)
 	}
 	once(v)
 }
 
 // decide makes the version with a change at all servers, and takes it into use
 // at this one.
-func (s *Server) decide(ch tables.Change) (*tables.Catalog, verdict) {
-	now := s.catalog.Load()
+func (cat *catalogue) decide(ch tables.Change) (*tables.Catalog, verdict) {
+	now := cat.Load()
 	c, err := now.With(ch)
 	if err != nil || c == now {
 		return c, versionVerdict(err)
@@ -272,34 +286,34 @@ func (s *Server) decide(ch tables.Change) (*tables.Catalog, verdict) {
 		return nil, tooLarge("catalogue", len(b), maxCatalogBytes)
 	}
 	if err == nil {
-		err = s.makeVersion(c)
+		err = cat.makeVersion(c)
 	}
 	v := versionVerdict(err)
 	if v.ok() {
-		_, v = s.tellVersion(stepMake, b)
+		_, v = cat.tellVersion(stepMake, b)
 	}
 	if v.ok() {
-		v = versionVerdict(s.useVersion(c))
+		v = versionVerdict(cat.useVersion(c))
 	}
 	return c, v
 }
 
 // spread tells the other servers to use a version until all have answered. If
 // one does not, spread answers that the change is not complete, and goes on.
-func (s *Server) spread(c *tables.Catalog, answer func(verdict)) verdict {
+func (cat *catalogue) spread(c *tables.Catalog, answer func(verdict)) verdict {
 	b, err := json.Marshal(c)
 	if err != nil {
 		return versionVerdict(err)
 	}
 	for start := time.Now(); ; {
-		silent, v := s.tellVersion(stepUse, b)
+		silent, v := cat.tellVersion(stepUse, b)
 		if v.ok() {
 			return v
 		}
 		if time.Since(start) > alterPatience {
-			answer(verdict{code: wire.InDoubt, text: fmt.Sprintf("data server %s has to follow: %s", s.cfg.Addrs[silent], v.text)})
+			answer(verdict{code: wire.InDoubt, text: fmt.Sprintf("data server %s has to follow: %s", cat.s.cfg.Addrs[silent], v.text)})
 		}
-		if s.rest(acquaintMin) != nil {
+		if cat.s.rest(acquaintMin) != nil {
 			return verdict{code: wire.Unavailable, text: "the data server stops"}
 		}
 	}
@@ -316,10 +330,10 @@ const (
 // tellVersion makes a step at all other servers. If one does not answer, or
 // refuses, tellVersion returns which and its verdict. A version that is decided is
 // still used by the others: their clients may know it already.
-func (s *Server) tellVersion(step byte, catalog []byte) (server placement.Server, v verdict) {
+func (cat *catalogue) tellVersion(step byte, catalog []byte) (server placement.Server, v verdict) {
 	req := append([]byte{byte(wire.OpCatalog), step}, catalog...)
-	for _, p := range s.peers {
-		if p.server == s.self {
+	for _, p := range cat.s.peers {
+		if p.server == cat.s.self {
 			continue
 		}
 		w := p.ask(req)

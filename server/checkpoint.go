@@ -71,51 +71,49 @@ type checkpoints struct {
 var errUnsettled = errors.New("a transaction has not ended")
 
 // keepCheckpoints makes a checkpoint whenever the log has grown by a bound.
-func (s *Server) keepCheckpoints(ctx context.Context) {
+func (d *durable) keepCheckpoints(ctx context.Context) {
 	t := time.NewTimer(checkpointPoll)
 	defer t.Stop()
 	var notBefore time.Time
-	for s.pace.rest(ctx, t, checkpointPoll, idleRest, false) {
-		d := s.durable
-		s.markNow()
-		if uint64(d.log.End())-d.checkpoints.from.Load() < uint64(s.cfg.CheckpointBytes) || time.Now().Before(notBefore) {
+	for d.s.pace.rest(ctx, t, checkpointPoll, idleRest, false) {
+		d.markNow()
+		if uint64(d.log.End())-d.checkpoints.from.Load() < uint64(d.s.cfg.CheckpointBytes) || time.Now().Before(notBefore) {
 			continue
 		}
-		if err := s.checkpoint(ctx); err != nil && ctx.Err() == nil {
+		if err := d.checkpoint(ctx); err != nil && ctx.Err() == nil {
 			d.checkpoints.failed.Add(1)
 			notBefore = time.Now().Add(checkpointRest)
-			s.log.Warn("checkpoint given up, the log stays", "error", err)
+			d.s.log.Warn("checkpoint given up, the log stays", "error", err)
 		}
 	}
 }
 
 // checkpoint makes a checkpoint. After an error there is none, and nothing of the
 // log is cut.
-func (s *Server) checkpoint(ctx context.Context) error {
-	d := s.durable
+func (d *durable) checkpoint(ctx context.Context) error {
 	d.checkpoints.mu.Lock()
 	defer d.checkpoints.mu.Unlock()
 	defer func() { d.checkpoints.rows.Store(0); d.checkpoints.total.Store(0) }()
 	start := time.Now()
-	s.versions.Lock() // a version that is in the log is in use
-	c, from := s.catalog.Load(), d.log.End()
-	s.versions.Unlock()
-	running, steps := s.outcomes.running(), s.exportSteps()
+	d.s.catalog.versions.Lock() // a version that is in the log is in use
+	c, from := d.s.catalog.Load(), d.log.End()
+	d.s.catalog.versions.Unlock()
+	running, steps := d.s.outcomes.running(), d.exportSteps()
 	info := image.Info{Identity: d.dir.Bytes(), Log: uint64(from)}
-	for _, p := range s.parts {
+	for _, p := range d.s.parts {
 		if p != nil {
 			p.mu.Lock() // what it has logged, it has adopted
 			info.Tick = max(info.Tick, p.tick())
 			p.unlock()
 		}
 	}
-	settled := s.settling(ctx)
+	settled := d.settling(ctx)
 	defer settled.cancel()
-	dir, err := image.MakeDir(s.cfg.FS, s.cfg.Dir, CheckpointDir)
+	dir, err := image.MakeDir(d.s.cfg.FS, d.s.cfg.Dir, CheckpointDir)
 	if err != nil {
 		return err
 	}
-	w, err := image.Create(s.cfg.FS, dir, info, image.Options{BytesPerSecond: s.cfg.CheckpointRate})
+	w, err := image.Create(d.s.cfg.FS, dir, info, image.Options{BytesPerSecond: d.s.cfg.CheckpointRate})
 	if err != nil {
 		return err
 	}
@@ -124,16 +122,16 @@ func (s *Server) checkpoint(ctx context.Context) error {
 		err = w.Blob(ctx, blobCatalog, 0, raw)
 	}
 	if err == nil {
-		err = w.Blob(ctx, blobEpoch, 0, binary.LittleEndian.AppendUint32(nil, s.cfg.Epoch))
+		err = w.Blob(ctx, blobEpoch, 0, binary.LittleEndian.AppendUint32(nil, d.s.cfg.Epoch))
 	}
 	if err == nil {
 		err = writeSteps(ctx, w, steps)
 	}
 	if err == nil {
-		err = s.writeRows(ctx, w, len(c.Indexes))
+		err = d.writeRows(ctx, w, len(c.Indexes))
 	}
 	if err == nil {
-		err = s.writeRest(ctx, w, running)
+		err = d.writeRest(ctx, w, running)
 	}
 	if err == nil {
 		err = d.log.Wait(ctx, d.log.End())
@@ -153,9 +151,9 @@ func (s *Server) checkpoint(ctx context.Context) error {
 	d.checkpoints.from.Store(uint64(from))
 	d.checkpoints.done.Add(1)
 	settled.cut(&d.start, info.Tick)
-	s.log.Info("checkpoint", "log", uint64(from), "rows", rows, "bytes", bytes, "took", time.Since(start))
-	if err := errors.Join(d.cut(from), image.Clean(s.cfg.FS, dir, uint64(from))); err != nil {
-		s.log.Warn("the log and checkpoints before the newest one could not be removed", "error", err)
+	d.s.log.Info("checkpoint", "log", uint64(from), "rows", rows, "bytes", bytes, "took", time.Since(start))
+	if err := errors.Join(d.cut(from), image.Clean(d.s.cfg.FS, dir, uint64(from))); err != nil {
+		d.s.log.Warn("the log and checkpoints before the newest one could not be removed", "error", err)
 	}
 	return nil
 }
@@ -163,9 +161,9 @@ func (s *Server) checkpoint(ctx context.Context) error {
 // writeRows writes the rows of the first indexes of all partitions. A change
 // that is in the log before the checkpoint began has been applied when the
 // executor is free.
-func (s *Server) writeRows(ctx context.Context, w *image.Writer, indexes int) error {
-	k := &s.durable.checkpoints
-	for _, p := range s.parts {
+func (d *durable) writeRows(ctx context.Context, w *image.Writer, indexes int) error {
+	k := &d.checkpoints
+	for _, p := range d.s.parts {
 		for id := 0; p != nil && id < indexes; id++ {
 			k.total.Add(p.index(id).Stats().Rows)
 		}
@@ -174,7 +172,7 @@ func (s *Server) writeRows(ctx context.Context, w *image.Writer, indexes int) er
 		w.Row(e)
 		k.rows.Add(1)
 	}
-	for _, p := range s.parts {
+	for _, p := range d.s.parts {
 		for id := 0; p != nil && id < indexes; id++ {
 			ix := p.has.Load().indexes[id]
 			if err := w.Index(ctx, p.id, id, ix.def.Strings); err != nil {
@@ -218,8 +216,8 @@ func writeSteps(ctx context.Context, w *image.Writer, steps []redo.Record) error
 // writeRest writes what is not rows. Transactions of sessions that ran when the
 // checkpoint began may be in the log before it, so their outcomes must be known.
 // That they are in doubt is known: from the steps, or from the log after it.
-func (s *Server) writeRest(ctx context.Context, w *image.Writer, running []wire.ID) error {
-	for began := time.Now(); !s.ended(running); {
+func (d *durable) writeRest(ctx context.Context, w *image.Writer, running []wire.ID) error {
+	for began := time.Now(); !d.ended(running); {
 		if time.Since(began) > settleMax {
 			return errUnsettled
 		}
@@ -229,7 +227,7 @@ func (s *Server) writeRest(ctx context.Context, w *image.Writer, running []wire.
 		case <-time.After(time.Millisecond):
 		}
 	}
-	parts, forgot := s.outcomes.export()
+	parts, forgot := d.s.outcomes.export()
 	for _, b := range parts {
 		if err := w.Blob(ctx, blobOutcomes, 0, b); err != nil {
 			return err
@@ -240,7 +238,7 @@ func (s *Server) writeRest(ctx context.Context, w *image.Writer, running []wire.
 			return err
 		}
 	}
-	for _, p := range s.parts {
+	for _, p := range d.s.parts {
 		if p == nil {
 			continue
 		}
@@ -272,13 +270,13 @@ func (o *outcomes) running() (ids []wire.ID) {
 }
 
 // ended reports whether each of the transactions has ended, or is in doubt.
-func (s *Server) ended(ids []wire.ID) bool {
-	left := s.outcomes.unended(ids)
+func (d *durable) ended(ids []wire.ID) bool {
+	left := d.s.outcomes.unended(ids)
 	if len(left) == 0 {
 		return true
 	}
 	doubts := map[wire.ID]struct{}{}
-	for _, p := range s.parts {
+	for _, p := range d.s.parts {
 		if p != nil {
 			p.protocol.sessionsInDoubt(doubts)
 		}

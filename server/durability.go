@@ -450,8 +450,7 @@ func logVerdict(err error) verdict {
 
 // noteCommit appends the record of a commit of the given parts, in one step, and
 // lowers the horizons: from then on the commit may be seen, and is not durable.
-func (s *Server) noteCommit(o origin, parts []redo.Part, at ...*partition) verdict {
-	d := s.durable
+func (d *durable) noteCommit(o origin, parts []redo.Part, at ...*partition) verdict {
 	if d == nil {
 		return verdict{}
 	}

@@ -37,9 +37,8 @@ type marks struct {
 
 // mark appends the tick that all partitions have closed to the log, unless the log has
 // it. It returns the newest one that the log has, and the end of the log.
-func (s *Server) mark() (tick clock.Tick, at wal.LSN, v verdict) {
-	d := s.durable
-	tick, _, v = s.closedEverywhere()
+func (d *durable) mark() (tick clock.Tick, at wal.LSN, v verdict) {
+	tick, _, v = d.closedEverywhere()
 	if !v.ok() {
 		return 0, 0, v
 	}
@@ -59,13 +58,13 @@ func (s *Server) mark() (tick clock.Tick, at wal.LSN, v verdict) {
 }
 
 // markNow marks the closed tick if the log has grown since the last time.
-func (s *Server) markNow() {
-	m := &s.durable.marks
+func (d *durable) markNow() {
+	m := &d.marks
 	m.Lock()
-	due := s.durable.log.End() >= m.at+marksEvery
+	due := d.log.End() >= m.at+marksEvery
 	m.Unlock()
 	if due {
-		_, _, _ = s.mark() // or the next time
+		_, _, _ = d.mark() // or the next time
 	}
 }
 
@@ -87,17 +86,17 @@ func (l *logStart) set(tick, need clock.Tick) {
 
 // oldestTick returns a tick such that the log has all of what has committed after it,
 // with all shares, or false if it is not known yet.
-func (s *Server) oldestTick() (clock.Tick, bool) {
-	l := &s.durable.start
+func (d *durable) oldestTick() (clock.Tick, bool) {
+	l := &d.start
 	l.Lock()
 	defer l.Unlock()
 	if l.need > 0 {
-		tick, _, v := s.closedEverywhere()
+		tick, _, v := d.closedEverywhere()
 		if !v.ok() || tick < l.need {
 			return 0, false
 		}
 		// What was decided meanwhile has adopted the tick of its commit.
-		l.tick, l.need = max(l.tick, s.highestTick()), 0
+		l.tick, l.need = max(l.tick, d.s.highestTick()), 0
 	}
 	return l.tick, true
 }
@@ -109,12 +108,12 @@ type settling struct {
 	cancel context.CancelFunc
 }
 
-func (s *Server) settling(ctx context.Context) *settling {
+func (d *durable) settling(ctx context.Context) *settling {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &settling{tick: make(chan clock.Tick, 1), cancel: cancel}
-	s.background(func() {
-		if s.awaitSettled(ctx) == nil {
-			w.tick <- s.highestTick()
+	d.s.background(func() {
+		if d.awaitSettled(ctx) == nil {
+			w.tick <- d.s.highestTick()
 		}
 	})
 	return w
@@ -132,21 +131,20 @@ func (w *settling) cut(l *logStart, present clock.Tick) {
 
 // beginFeed begins a feed of the log from a position on, or from where the log begins if that
 // is later.
-func (s *Server) beginFeed(r *rdma.Request, from wal.LSN) {
-	d := s.durable
+func (d *durable) beginFeed(r *rdma.Request, from wal.LSN) {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // it does not fail
-	b := &backup{s: s, id: binary.LittleEndian.Uint64(id[:]), peer: r.Peer, cancel: func() {}, made: make(chan struct{}), feed: true}
+	b := &backup{s: d.s, id: binary.LittleEndian.Uint64(id[:]), peer: r.Peer, cancel: func() {}, made: make(chan struct{}), feed: true}
 	close(b.made)
 	end := d.log.End()
 	first, ok := d.backups.begin(b, func() wal.LSN { return max(min(from, end), d.log.First()) })
 	if !ok {
-		s.refuse(r, fmt.Sprintf("%d feeds of changes are under way, which is the most", feedsMax))
+		d.s.refuse(r, fmt.Sprintf("%d feeds of changes are under way, which is the most", feedsMax))
 		return
 	}
-	s.log.Info("feed of changes begun", "feed", b.id, "log", uint64(b.pin))
+	d.s.log.Info("feed of changes begun", "feed", b.id, "log", uint64(b.pin))
 	pinned := wire.BackupPinned{BackupBegun: b.begun(), First: uint64(first), End: uint64(end)}
-	s.release(answer{at: end, r: r, resp: pinned.Append([]byte{byte(wire.OK)})})
+	d.s.release(answer{at: end, r: r, resp: pinned.Append([]byte{byte(wire.OK)})})
 }
 
 // look moves the pin on, and says what there is to read.
@@ -160,7 +158,7 @@ func (b *backup) look(resp []byte, pin wal.LSN) []byte {
 	seen := wire.BackupSeen{Closed: uint64(m.tick), Log: uint64(s.durable.log.Last()), Oldest: wire.NoTick}
 	m.Unlock()
 	seen.Present = uint64(s.highestTick()) // after the end of the log
-	if tick, ok := s.oldestTick(); ok {
+	if tick, ok := s.durable.oldestTick(); ok {
 		seen.Oldest = uint64(tick)
 	}
 	return seen.Append(resp)

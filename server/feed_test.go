@@ -23,14 +23,14 @@ func TestClosedTickOutlivesTheServer(t *testing.T) {
 		p.adopt(p.srv.now() + 100_000) // of a peer whose clock is ahead
 		p.unlock()
 	}
-	closed, at, v := s.mark()
+	closed, at, v := s.durable.mark()
 	if !v.ok() || closed < s.ticks.Now()+50_000 {
 		t.Fatalf("tick %d is closed, the clock is at %d: %v", closed, s.ticks.Now(), v)
 	}
 	if err := s.durable.wait(t.Context(), at); err != nil {
 		t.Fatal(err)
 	}
-	if again, end, v := s.mark(); !v.ok() || again != closed || end < at {
+	if again, end, v := s.durable.mark(); !v.ok() || again != closed || end < at {
 		t.Errorf("tick %d is closed up to %d, and then tick %d up to %d: %v", closed, at, again, end, v)
 	}
 	if err := cl.Close(); err != nil {
@@ -52,7 +52,7 @@ func TestOldestTickWaitsForShares(t *testing.T) {
 	fs := vfs.NewMem()
 	cl, _, _ := openBank(t, fs, 1, 2)
 	s := cl.Servers[0]
-	if tick, ok := s.oldestTick(); !ok || tick != 0 {
+	if tick, ok := s.durable.oldestTick(); !ok || tick != 0 {
 		t.Errorf("a new log has all after tick %d, known: %v", tick, ok)
 	}
 	p := s.parts[1]
@@ -60,17 +60,17 @@ func TestOldestTickWaitsForShares(t *testing.T) {
 	p.advance()
 	vote := p.ticks.Vote()
 	p.unlock()
-	if err := s.checkpoint(t.Context()); err != nil {
+	if err := s.durable.checkpoint(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the clock stands still", func() bool { return s.now() > vote+2 })
-	if tick, ok := s.oldestTick(); ok {
+	if tick, ok := s.durable.oldestTick(); ok {
 		t.Errorf("that the log has all after tick %d is known, while a share with the vote %d is in doubt", tick, vote)
 	}
 	p.mu.Lock()
 	p.settle(vote)
 	p.unlock()
-	tick, ok := s.oldestTick()
+	tick, ok := s.durable.oldestTick()
 	if !ok || tick < vote {
 		t.Errorf("the log has all after tick %d, known: %v, want at least %d", tick, ok, vote)
 	}
@@ -79,7 +79,7 @@ func TestOldestTickWaitsForShares(t *testing.T) {
 	}
 	cl, _, _ = openBank(t, fs, 1, 2)
 	defer cl.Close()
-	if again, ok := cl.Servers[0].oldestTick(); !ok || again == 0 {
+	if again, ok := cl.Servers[0].durable.oldestTick(); !ok || again == 0 {
 		t.Errorf("after a start the log has all after tick %d, known: %v", again, ok)
 	}
 }
@@ -122,7 +122,7 @@ func TestFeedPinsTheLog(t *testing.T) {
 			t.Fatal(r.Next, err)
 		}
 		next = r.Next
-		if err := s.checkpoint(t.Context()); err != nil {
+		if err := s.durable.checkpoint(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if first := s.durable.log.First(); first > wal.LSN(m.Log) {
@@ -131,7 +131,7 @@ func TestFeedPinsTheLog(t *testing.T) {
 	}
 	c.step(wire.OK, wire.BackupLook, number(next)...)
 	put()
-	if err := s.checkpoint(t.Context()); err != nil {
+	if err := s.durable.checkpoint(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the log is still pinned", func() bool { return s.durable.log.First() > wal.LSN(m.Log) })

@@ -122,9 +122,9 @@ func (s *Server) serve(r *rdma.Request) {
 	case wire.OpReserve:
 		s.handleReserve(r, w, &d)
 	case wire.OpAlter:
-		s.handleAlter(r, &d)
+		s.catalog.handleAlter(r, &d)
 	case wire.OpCatalog:
-		s.handleCatalog(r, &d)
+		s.catalog.handleCatalog(r, &d)
 	case wire.OpEmpty:
 		s.handleEmpty(r)
 	case wire.OpBackup:

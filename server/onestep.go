@@ -39,7 +39,7 @@ func (p *partition) carryOut(part *wire.Part) verdict {
 	}
 	csn := p.nextCSN()
 	if s := p.srv; s.durable != nil {
-		if v := s.noteCommit(p.origin, []redo.Part{{Partition: p.id, CSN: csn, Writes: part.Writes, Held: held}}, p); !v.ok() {
+		if v := s.durable.noteCommit(p.origin, []redo.Part{{Partition: p.id, CSN: csn, Writes: part.Writes, Held: held}}, p); !v.ok() {
 			for i, h := range held {
 				p.index(int(part.Writes[i].Index)).Release(h)
 			}

@@ -140,7 +140,7 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 		// only once the transaction is decided against, and may try again.
 		b.v = conflict(exec.CauseRemote)
 	}
-	if s.owes(answers) {
+	if s.durable.owes(answers) {
 		b.v, answers = s.durable.owing(), nil
 	}
 	w.resp = wire.AppendMessages(appendVerdict(w.resp[:0], b.v), answers)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -159,23 +158,17 @@ type Server struct {
 	incarnation uint64
 	placement   placement.Map
 	parts       []*partition // by partition; nil if elsewhere
-	catalog     atomic.Pointer[tables.Catalog]
-	altering    sync.Mutex // of the first data server: a change is being made
-	versions    sync.Mutex // a version of the catalogue is being made or taken into use
-	builds      struct {
-		sync.Mutex
-		of map[int]*build // by index number
-	}
-	ep         rdma.Endpoint
-	procs      map[string]*exec.Procedure
-	outcomes   *outcomes
-	acquainted acquaintance
-	ticks      clock.Ticks // its own clock
-	seen       clock.Seen  // the highest tick of any partition, and of what others have seen
-	running    *clock.Running
-	pace       pace
-	work       sync.Pool // *work
-	tasks      sync.Pool // *task
+	catalog     catalogue
+	ep          rdma.Endpoint
+	procs       map[string]*exec.Procedure
+	outcomes    *outcomes
+	acquainted  acquaintance
+	ticks       clock.Ticks // its own clock
+	seen        clock.Seen  // the highest tick of any partition, and of what others have seen
+	running     *clock.Running
+	pace        pace
+	work        sync.Pool // *work
+	tasks       sync.Pool // *task
 
 	workers
 	counters
@@ -247,7 +240,7 @@ func New(c Config) (*Server, error) {
 		s.peers = append(s.peers, &peer{s: s, server: i})
 	}
 	s.slow.of = map[*exec.Procedure]*slowness{}
-	s.builds.of = map[int]*build{}
+	s.catalog.s, s.catalog.builds.of = s, map[int]*build{}
 	for _, p := range c.Procedures {
 		s.procs[p.Name] = &exec.Procedure{Name: p.Name, ReadOnly: p.ReadOnly, Body: func(ctx context.Context, t *exec.Txn, args []byte) ([]byte, error) {
 			res, err := p.Body(ctx, (*txn.Txn)(t), args)
@@ -340,14 +333,14 @@ func (s *Server) Start() error {
 	}
 	s.pace.request() // what follows is to be done soon
 	s.logStart()
-	s.resumeChanges()
+	s.catalog.resumeChanges()
 	s.wg.Go(func() { s.ticker(s.ctx) })
 	s.wg.Go(func() { s.keepTime(s.ctx) })
 	if s.cfg.Retain > 0 {
 		s.wg.Go(func() { s.forget(s.ctx) })
 	}
 	if s.durable != nil {
-		s.wg.Go(func() { s.keepCheckpoints(s.ctx) })
+		s.wg.Go(func() { s.durable.keepCheckpoints(s.ctx) })
 		if s.durable.group != nil {
 			s.durable.group.start()
 		}

@@ -261,7 +261,7 @@ func (sh share) note(prepared []*prepared, tick clock.Tick) verdict {
 	if len(at) == 0 {
 		return verdict{}
 	}
-	return s.noteCommit(sh.origin, parts, at...)
+	return s.durable.noteCommit(sh.origin, parts, at...)
 }
 
 // prepare validates and locks the share, and holds the locks until the

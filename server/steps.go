@@ -141,19 +141,19 @@ func (sd *protocol) export(part placement.Partition, rest func()) (all []redo.Re
 // yet: the commit of a last agent. What machines have decided when they are
 // exported may not have been applied. So steps are waited for twice: those before
 // the export are known to the machines, those after it to the rows.
-func (s *Server) exportSteps() (all []redo.Record) {
-	s.settleSteps()
-	for _, p := range s.parts {
+func (d *durable) exportSteps() (all []redo.Record) {
+	d.settleSteps()
+	for _, p := range d.s.parts {
 		if p != nil {
 			all = append(all, p.protocol.export(p.id, runtime.Gosched)...)
 		}
 	}
-	s.settleSteps()
+	d.settleSteps()
 	return all
 }
 
-func (s *Server) settleSteps() {
-	for _, p := range s.parts {
+func (d *durable) settleSteps() {
+	for _, p := range d.s.parts {
 		if p != nil {
 			p.protocol.settle()
 		}
@@ -207,12 +207,12 @@ func (d *durable) owing() verdict {
 }
 
 // owes reports whether the log has no room yet for what a message rests on.
-func (s *Server) owes(ms []twophase.Message) bool {
-	if s.durable == nil {
+func (d *durable) owes(ms []twophase.Message) bool {
+	if d == nil {
 		return false
 	}
 	return slices.ContainsFunc(ms, func(m twophase.Message) bool {
-		p := s.at(m.From)
+		p := d.s.at(m.From)
 		if p == nil || !m.Rests() {
 			return false
 		}
@@ -224,11 +224,11 @@ func (s *Server) owes(ms []twophase.Message) bool {
 
 // awaitLog waits until messages of this server's parties may leave. It returns
 // false if they must not.
-func (s *Server) awaitLog(ms []twophase.Message) bool {
-	if s.durable == nil {
+func (d *durable) awaitLog(ms []twophase.Message) bool {
+	if d == nil {
 		return true
 	}
-	return !s.owes(ms) && s.durable.wait(s.ctx, s.logged()) == nil
+	return !d.owes(ms) && d.wait(d.s.ctx, d.s.logged()) == nil
 }
 
 // withhold returns the messages that may leave now. The others are posted when
@@ -236,7 +236,7 @@ func (s *Server) awaitLog(ms []twophase.Message) bool {
 // their machines repeat them.
 func (d *durable) withhold(ms []twophase.Message) (now []twophase.Message) {
 	at := d.log.End()
-	if at <= d.safe() && d.mayAnswer() && !d.s.owes(ms) {
+	if at <= d.safe() && d.mayAnswer() && !d.owes(ms) {
 		return ms
 	}
 	var later []twophase.Message
@@ -247,7 +247,7 @@ func (d *durable) withhold(ms []twophase.Message) (now []twophase.Message) {
 			now = append(now, m)
 		}
 	}
-	if len(later) > 0 && !d.s.owes(later) {
+	if len(later) > 0 && !d.owes(later) {
 		d.hold(answer{at: at, do: func(durable bool) {
 			if durable {
 				d.s.postNow(later)

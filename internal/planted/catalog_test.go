@@ -8,8 +8,8 @@ var catalogBugs = []bug{
 		name: "RefusedVersionIsUsed", why: "the keeper uses a version that another server has refused",
 		edits: []edit{{
 			file: "server/catalog.go",
-			old:  "		_, v = s.tellVersion(stepMake, b)\n",
-			new:  "		_, _ = s.tellVersion(stepMake, b)\n",
+			old:  "		_, v = cat.tellVersion(stepMake, b)\n",
+			new:  "		_, _ = cat.tellVersion(stepMake, b)\n",
 		}},
 		caught: []test{{"server", "TestRefusedTable", "table [0-9]+: .*unavailable|server [01] has version"}},
 	},
@@ -17,8 +17,8 @@ var catalogBugs = []bug{
 		name: "HelloBeforeUse", why: "a server tells of a version before its partitions have it",
 		edits: []edit{{
 			file: "server/catalog.go",
-			old:  "		if p != nil {\n			p.use(c)\n		}\n	}\n	was := s.catalog.Swap(c)\n",
-			new:  "		if p != nil {\n			defer p.use(c)\n		}\n	}\n	was := s.catalog.Swap(c)\n",
+			old:  "		if p != nil {\n			p.use(c)\n		}\n	}\n	was := cat.Swap(c)\n",
+			new:  "		if p != nil {\n			defer p.use(c)\n		}\n	}\n	was := cat.Swap(c)\n",
 		}},
 		caught: []test{{"server", "TestAddTable/inproc", "another catalogue"}},
 	},
@@ -148,7 +148,7 @@ var buildBugs = []bug{
 		name: "WithdrawnEntriesStay", why: "the entries of a withdrawn index keep their memory",
 		edits: []edit{{
 			file: "server/catalog.go",
-			old:  "		s.background(func() { s.empty(id) })\n",
+			old:  "		cat.s.background(func() { cat.empty(id) })\n",
 			new:  "		_ = id\n",
 		}},
 		caught: []test{{"server", "TestIndexIsWithdrawn", "the withdrawn index has [0-9]+ entries"}},

@@ -195,8 +195,8 @@ var checkpointBugs = []bug{
 		name: "CheckpointDoesNotSettle", why: "a checkpoint does not wait for transactions that run when it begins and may be in the log before it",
 		edits: []edit{{
 			file: "server/checkpoint.go",
-			old:  "!s.ended(running); {\n",
-			new:  "!s.ended(running[:0]); {\n",
+			old:  "!d.ended(running); {\n",
+			new:  "!d.ended(running[:0]); {\n",
 		}},
 		caught: []test{{"server", "TestCheckpointWaitsForOutcomes", "is complete before"}},
 	},
@@ -276,8 +276,8 @@ var checkpointBugs = []bug{
 		name: "SharesAfterTheVisit", why: "a checkpoint takes shares in doubt after it has visited the rows",
 		edits: []edit{{
 			file: "server/checkpoint.go",
-			old:  "		err = writeSteps(ctx, w, steps)\n	}\n	if err == nil {\n		err = s.writeRows(ctx, w, len(c.Indexes))\n",
-			new:  "		err = s.writeRows(ctx, w, len(c.Indexes))\n	}\n	if steps = s.exportSteps(); err == nil {\n		err = writeSteps(ctx, w, steps)\n",
+			old:  "		err = writeSteps(ctx, w, steps)\n	}\n	if err == nil {\n		err = d.writeRows(ctx, w, len(c.Indexes))\n",
+			new:  "		err = d.writeRows(ctx, w, len(c.Indexes))\n	}\n	if steps = d.exportSteps(); err == nil {\n		err = writeSteps(ctx, w, steps)\n",
 		}},
 		caught: []test{{"server", "TestDecisionDuringCheckpoint", "a decision before operation"}},
 	},
@@ -285,8 +285,8 @@ var checkpointBugs = []bug{
 		name: "StepsBeforeExport", why: "a checkpoint does not wait for steps of the commit protocol that run at its position",
 		edits: []edit{{
 			file: "server/steps.go",
-			old:  "	s.settleSteps()\n	for _, p := range s.parts {\n		if p != nil {\n			all",
-			new:  "	for _, p := range s.parts {\n		if p != nil {\n			all",
+			old:  "	d.settleSteps()\n	for _, p := range d.s.parts {\n		if p != nil {\n			all",
+			new:  "	for _, p := range d.s.parts {\n		if p != nil {\n			all",
 		}},
 		caught: []test{{"server", "TestExportWaitsForSteps", "does not wait for a step that ran before"}},
 	},
@@ -303,7 +303,7 @@ var checkpointBugs = []bug{
 		name: "StepsAfterExport", why: "a checkpoint visits rows before what the machines have decided is applied",
 		edits: []edit{{
 			file: "server/steps.go",
-			old:  "	s.settleSteps()\n	return all\n",
+			old:  "	d.settleSteps()\n	return all\n",
 			new:  "	return all\n",
 		}},
 		caught: []test{{"server", "TestExportWaitsForSteps", "does not wait for a step that runs meanwhile"}},

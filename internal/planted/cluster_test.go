@@ -133,7 +133,7 @@ var memberBugs = []bug{
 			old:  "			clientv3.Compare(clientv3.ModRevision(own), \"=\", int64(l.term)),\n",
 			new:  "",
 		}, {
-			file: "internal/member/local.go",
+			file: "internal/member/membertest/local.go",
 			old:  "	if l.ended != nil {\n		return l.ended\n	}\n	if have",
 			new:  "	if have",
 		}},
@@ -182,7 +182,7 @@ var memberBugs = []bug{
 		name: "BlindSwap", why: "the map of a cluster is replaced whatever its epoch",
 		edits: []edit{
 			{
-				file: "internal/member/local.go",
+				file: "internal/member/membertest/local.go",
 				old:  "	if current != expected {\n",
 				new:  "	if current != expected && false {\n",
 			},
@@ -208,7 +208,7 @@ var memberBugs = []bug{
 		name: "JoinOver", why: "a server takes an index that a live server of another instance holds",
 		edits: []edit{
 			{
-				file: "internal/member/local.go",
+				file: "internal/member/membertest/local.go",
 				old:  "		if h.server.Instance != server.Instance {\n",
 				new:  "		if h.server.Instance != server.Instance && false {\n",
 			},

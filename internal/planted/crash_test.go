@@ -48,7 +48,7 @@ var crashBugs = []bug{
 		name: "ChangeIsNotSpread", why: "a change of the catalogue that the keeper decided before it crashed does not reach the other servers",
 		edits: []edit{{
 			file: "server/build.go",
-			old:  "	if v := s.spread(s.catalog.Load(), nobody); !v.ok() {\n		return // the server stops\n	}\n",
+			old:  "	if v := cat.spread(cat.Load(), nobody); !v.ok() {\n		return // the server stops\n	}\n",
 			new:  "",
 		}},
 		caught: []test{{"server", "TestCrashInAChange", "of the catalogue, want"}},

@@ -13,7 +13,7 @@ var trustBugs = []bug{
 			},
 			{
 				file: "server/steps.go",
-				old:  "	if at <= d.safe() && d.mayAnswer() && !d.s.owes(ms) {\n",
+				old:  "	if at <= d.safe() && d.mayAnswer() && !d.owes(ms) {\n",
 				new:  "	if at <= d.safe() && !d.s.owes(ms) {\n",
 			},
 		},
