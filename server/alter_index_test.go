@@ -281,7 +281,7 @@ func TestIndexIsWithdrawn(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 			if left != 0 {
-				t.Errorf("the withdrawn index has %d entries", left)
+				t.Fatalf("the withdrawn index has %d entries", left)
 			}
 		}
 		set(db, 300, 300, "")

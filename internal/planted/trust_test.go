@@ -14,7 +14,7 @@ var trustBugs = []bug{
 			{
 				file: "server/steps.go",
 				old:  "	if at <= d.safe() && d.mayAnswer() && !d.owes(ms) {\n",
-				new:  "	if at <= d.safe() && !d.s.owes(ms) {\n",
+				new:  "	if at <= d.safe() && !d.owes(ms) {\n",
 			},
 		},
 		caught: []test{{"server", "TestNoDecisionLeavesWithoutThePlace", "other servers have committed what the server has decided without its place"}},
