@@ -336,9 +336,11 @@ func (h *hosts) missing(s *member.State) string {
 	return text
 }
 
-// copiesMissing says which copies of a server are not where they are to be.
+// copiesMissing says which copies of a server are not where they are to be. The copy at
+// the host where the server is wished is one more than configured, and counts for none
+// while wishes that contradict each other keep the server elsewhere.
 func (h *hosts) copiesMissing(m *member.Map, server member.Server) string {
-	able, have, drained := 0, 0, 0
+	able, have, extra, drained := 0, 0, 0, 0
 	for host := range h.of {
 		if host == server.Host {
 			continue
@@ -349,6 +351,9 @@ func (h *hosts) copiesMissing(m *member.Map, server member.Server) string {
 			if has {
 				drained++
 			}
+		case has && host == m.Wish(server.Index):
+			extra++
+			able++
 		case has:
 			have++
 			able++
@@ -356,8 +361,8 @@ func (h *hosts) copiesMissing(m *member.Map, server member.Server) string {
 			able++
 		}
 	}
-	if have < min(h.replicas-1, able) {
-		return fmt.Sprintf("server %d has %d copies in sync, of %d; ", server.Index, have, min(h.replicas-1, able))
+	if have+extra < min(h.replicas-1, able) {
+		return fmt.Sprintf("server %d has %d copies in sync, of %d; ", server.Index, have+extra, min(h.replicas-1, able))
 	}
 	if have >= h.replicas-1 && drained > 0 {
 		return fmt.Sprintf("a copy of server %d is at a drained host; ", server.Index)
