@@ -99,6 +99,10 @@ func (bubble *synctestBubble) simMix(n uint64) uint64 {
 		"runtime/rand.go", "//go:linkname rand\nfunc rand() uint64 {\n",
 		"//go:linkname rand\nfunc rand() uint64 {\n	if gp := getg(); gp.bubble != nil && gp.m.locks == 0 {\n		return gp.bubble.simRand(simForOther)\n	}\n",
 	},
+	{ // nothing is collected while a bubble runs: its memory comes in large pages
+		"runtime/mem_linux.go", "	setVMAName(p, n, vmaName)\n\n	// Disable huge pages",
+		"	setVMAName(p, n, vmaName)\n	sysHugePageOS(v, n)\n\n	// Disable huge pages",
+	},
 	{ // seeds of maps and beginnings of iterations, which do not count as draws
 		"runtime/rand.go", "func maps_rand() uint64 {\n",
 		"func maps_rand() uint64 {\n	if gp := getg(); gp.bubble != nil && gp.m.locks == 0 {\n		return gp.bubble.simMix(simForOther)\n	}\n",
