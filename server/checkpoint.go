@@ -321,14 +321,14 @@ func (o *outcomes) export() (parts [][]byte, forgot bool) {
 	if len(b) > 0 {
 		parts = append(parts, b)
 	}
-	return parts, o.forgotFormer || len(o.forgot) > 0
+	return parts, o.forgotten.some()
 }
 
 // restoreForgotten remembers that sessions were forgotten.
 func (o *outcomes) restoreForgotten() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.forgotFormer = true
+	o.forgotten.former = true
 }
 
 // readOutcomes restores a part of what export returned.

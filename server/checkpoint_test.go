@@ -312,7 +312,7 @@ func TestForgottenOutcomesStayInDoubt(t *testing.T) {
 	}
 	restored := func(sessions uint64, forgot bool) *outcomes {
 		o := newOutcomes(reply, func() wire.Sent { return now })
-		o.remembers = true
+		o.forgotten.restored = true
 		for client := range sessions {
 			o.restore(wire.ID{Client: 1 + client, Seq: 1}, []byte{byte(wire.OK)})
 		}
@@ -553,7 +553,7 @@ func TestCheckpointWaitsForOutcomes(t *testing.T) {
 	s.outcomes.mu.Lock()
 	f := &fate{client: client, seq: 1}
 	s.outcomes.fates[client] = f
-	s.outcomes.enter(f, s.outcomes.account(recoveredAccount, ""), recoveredMax)
+	s.outcomes.enter(f, s.outcomes.accounts.get(recoveredAccount, ""), recoveredMax)
 	s.outcomes.mu.Unlock()
 	incomplete(t, s, "the transaction has ended", func() {
 		s.outcomes.mu.Lock()

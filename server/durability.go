@@ -113,7 +113,7 @@ func (s *Server) openDurable() error {
 	if d.log, err = openLog(d.dir, wal.Options{FS: fs, SegmentBytes: s.cfg.SegmentBytes, Released: d.durableTo, Failed: d.fail}); err != nil {
 		return errors.Join(err, d.dir.Close())
 	}
-	s.durable, s.outcomes.remembers = d, true
+	s.durable, s.outcomes.forgotten.restored = d, true
 	s.incarnation, s.cfg.Incarnation, s.cfg.Epoch = d.dir.Incarnation, d.dir.Incarnation, d.dir.Epoch
 	return nil
 }

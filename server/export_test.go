@@ -107,7 +107,7 @@ func (s *Server) SetHorizon(part int, lowered bool) {
 // SayDurable makes the server's hello that of a durable one, and its memory of former
 // lives complete.
 func (s *Server) SayDurable() error {
-	s.outcomes.remembers = true
+	s.outcomes.forgotten.restored = true
 	return s.acquainted.change(func(h *wire.Hello) error {
 		h.Durable = true
 		return nil

@@ -8,7 +8,6 @@ import (
 
 	"drtmx/index"
 	"drtmx/internal/clock"
-	"drtmx/internal/exec"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -36,22 +35,13 @@ type outcomes struct {
 	reply func(*rdma.Request, []byte)
 	// sent is the present, by the running clock of this life.
 	sent func() wire.Sent
-	// remembers: the outcomes of former lives were restored, but for those that
-	// were forgotten.
-	remembers bool
 	// Bounds, of which there are defaults below.
-	ofPeerMax, ofGoneMax, forgotMax int
+	ofPeerMax, ofGoneMax int
 
-	mu       sync.Mutex
-	fates    map[uint64]*fate
-	accounts map[accountKey]*account
-	bytes    int // total size of the kept answers
-	// forgot has the identities of whose sessions some were forgotten, and the time
-	// before which requests of them were sent. forgotMost is that time for all others.
-	forgot     map[string]time.Duration
-	forgotMost time.Duration
-	// forgotFormer: outcomes of former lives were forgotten.
-	forgotFormer bool
+	mu        sync.Mutex
+	fates     map[uint64]*fate
+	accounts  accounts
+	forgotten forgotten
 	// late are the transactions that clients wait for although nobody here knows
 	// when they will be decided: see lateAfter.
 	late []lateFate
@@ -72,12 +62,6 @@ const (
 	// outcomesOfGoneMax bounds the remembered sessions of an identity whose
 	// connections are gone.
 	outcomesOfGoneMax = 4096
-	// outcomesBytesMax bounds the kept answers of all accounts together,
-	// outcomesOfAccountBytesMax those of one account.
-	outcomesBytesMax          = 64 << 20
-	outcomesOfAccountBytesMax = 4 << 20
-	// forgottenMax bounds the identities whose forgotten sessions are known apart.
-	forgottenMax = 1 << 12
 	// reusedAnswerBytes bounds the answer buffer that a session reuses for its
 	// next answer.
 	reusedAnswerBytes = 4 << 10
@@ -94,20 +78,6 @@ const (
 	// for a server that may never come back, and a decision that comes is found.
 	lateAfter = peerTimeout
 )
-
-// accountKey is a connection, or an identity whose connections are gone.
-type accountKey struct {
-	peer   rdma.PeerID
-	gone   string // identity
-	closed bool   // of a gone identity: for sessions that said goodbye
-}
-
-type account struct {
-	key   accountKey
-	who   string
-	fates list.List // of *fate, least recently used first
-	bytes int
-}
 
 // fate is the state of a session's last transaction.
 type fate struct {
@@ -131,18 +101,10 @@ type fate struct {
 
 func newOutcomes(reply func(*rdma.Request, []byte), sent func() wire.Sent) *outcomes {
 	return &outcomes{
-		reply: reply, sent: sent, ofPeerMax: outcomesOfPeerMax, ofGoneMax: outcomesOfGoneMax, forgotMax: forgottenMax,
-		fates: map[uint64]*fate{}, accounts: map[accountKey]*account{}, forgot: map[string]time.Duration{},
+		reply: reply, sent: sent, ofPeerMax: outcomesOfPeerMax, ofGoneMax: outcomesOfGoneMax,
+		fates: map[uint64]*fate{}, accounts: accounts{of: map[accountKey]*account{}},
+		forgotten: forgotten{max: forgottenMax, of: map[string]time.Duration{}},
 	}
-}
-
-func (o *outcomes) account(k accountKey, who string) *account {
-	a := o.accounts[k]
-	if a == nil {
-		a = &account{key: k, who: who}
-		o.accounts[k] = a
-	}
-	return a
 }
 
 // fateOf returns the fate of a session, charged to the connection of r.
@@ -155,12 +117,12 @@ func (o *outcomes) fateOf(client uint64, r *rdma.Request) *fate {
 		f.of.fates.MoveToBack(f.at)
 		return f
 	}
-	a := o.account(accountKey{peer: r.Peer}, r.From.String())
+	a := o.accounts.get(accountKey{peer: r.Peer}, r.From.String())
 	if f == nil {
 		f = &fate{client: client, owner: *r.From, last: o.sent().At}
 		o.fates[client] = f
 	} else {
-		o.leave(f)
+		o.accounts.leave(f)
 	}
 	o.enter(f, a, o.ofPeerMax)
 	return f
@@ -169,8 +131,7 @@ func (o *outcomes) fateOf(client uint64, r *rdma.Request) *fate {
 // enter charges a fate to an account. If the account is above its bound, it
 // forgets the oldest fates without a running request.
 func (o *outcomes) enter(f *fate, a *account, most int) {
-	f.of, f.at = a, a.fates.PushBack(f)
-	a.bytes += cap(f.resp)
+	o.accounts.charge(f, a)
 	for e := a.fates.Front(); e != nil && a.fates.Len() > most; {
 		old := e.Value.(*fate)
 		if e = e.Next(); old.done && old != f {
@@ -179,104 +140,17 @@ func (o *outcomes) enter(f *fate, a *account, most int) {
 	}
 }
 
-func (o *outcomes) leave(f *fate) {
-	f.of.fates.Remove(f.at)
-	f.of.bytes -= cap(f.resp)
-	if f.of.fates.Len() == 0 {
-		delete(o.accounts, f.of.key)
-	}
-}
-
 // forget forgets a session although copies of its requests may be on their way.
 func (o *outcomes) forget(f *fate) {
-	o.forgotFormer = o.forgotFormer || f.former
-	if !f.restored { // else nothing of it has come in this life
-		who := f.owner.String()
-		if _, known := o.forgot[who]; known || len(o.forgot) < o.forgotMax {
-			o.forgot[who] = max(o.forgot[who], f.last+1)
-		} else {
-			o.forgotMost = max(o.forgotMost, f.last+1)
-		}
-	}
+	o.forgotten.add(f)
 	o.drop(f)
 }
 
 // drop removes a session of which nothing can come that is executed.
 func (o *outcomes) drop(f *fate) {
-	o.leave(f)
-	o.bytes -= cap(f.resp)
+	o.accounts.leave(f)
+	o.accounts.bytes -= cap(f.resp)
 	delete(o.fates, f.client)
-}
-
-// remembered reports whether all outcomes of transactions are remembered that an
-// identity has sent at a time.
-func (o *outcomes) remembered(sent wire.Sent, who *rdma.Identity) bool {
-	if now := o.sent(); sent.Incarnation != now.Incarnation || sent.Epoch != now.Epoch {
-		return o.remembers && sent.Incarnation == now.Incarnation && !o.forgotFormer
-	}
-	return sent.At >= o.forgotMost && (len(o.forgot) == 0 || sent.At >= o.forgot[who.String()])
-}
-
-// admits reports whether a request is certainly the first one of its transaction, if no
-// other is remembered. One that is not admitted never will be, nor will its copies: all
-// were sent at the same time.
-func (o *outcomes) admits(sent wire.Sent, who *rdma.Identity) (bool, exec.Cause) {
-	now := o.sent()
-	switch {
-	case sent.Incarnation != now.Incarnation || sent.Epoch != now.Epoch:
-		return false, exec.CauseFence
-	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge || !o.remembered(sent, who):
-		return false, exec.CauseLate
-	}
-	return true, 0
-}
-
-// keep stores an answer within the bounds.
-func (o *outcomes) keep(f *fate, resp []byte) {
-	o.resize(f, append(f.resp[:0], resp...))
-	if cap(f.resp) > 4*len(resp)+64 {
-		o.resize(f, append([]byte(nil), resp...))
-	}
-	o.shrink(f.of, outcomesOfAccountBytesMax)
-	for o.bytes > outcomesBytesMax {
-		fair := outcomesBytesMax / len(o.accounts)
-		over := f.of
-		for _, a := range o.accounts {
-			if over.bytes > fair {
-				break
-			}
-			over = a
-		}
-		before := o.bytes
-		if o.shrink(over, fair); o.bytes == before {
-			return // the rest belongs to running requests
-		}
-	}
-}
-
-func (o *outcomes) resize(f *fate, resp []byte) {
-	n := cap(resp) - cap(f.resp)
-	f.resp = resp
-	f.of.bytes += n
-	o.bytes += n
-}
-
-// shrink drops results, the oldest first, until an account is within a bound.
-func (o *outcomes) shrink(a *account, bound int) {
-	for e := a.fates.Front(); e != nil && a.bytes > bound; e = e.Next() {
-		o.dropResult(e.Value.(*fate))
-	}
-}
-
-// dropResult reduces an answer to the outcome of the transaction.
-func (o *outcomes) dropResult(f *fate) {
-	switch {
-	case !f.done || cap(f.resp) <= 2:
-	case wire.Code(f.resp[0]) == wire.OK && len(f.resp) > 1:
-		o.resize(f, []byte{byte(wire.ResultLost)})
-	default:
-		o.resize(f, append(make([]byte, 0, 2), f.resp[:min(len(f.resp), 2)]...))
-	}
 }
 
 // begin admits a request, or answers it if the same request came before.
@@ -293,7 +167,7 @@ func (o *outcomes) begin(id wire.ID, sent wire.Sent, r *rdma.Request) (run bool)
 		return false
 	}
 	if was == nil || id.Seq > was.seq {
-		if ok, cause := o.admits(sent, r.From); !ok {
+		if ok, cause := o.forgotten.admits(sent, o.sent(), r.From); !ok {
 			o.mu.Unlock()
 			o.reply(r, conflict(cause).append(nil))
 			return false
@@ -307,7 +181,7 @@ func (o *outcomes) begin(id wire.ID, sent wire.Sent, r *rdma.Request) (run bool)
 		asked := f.waiting
 		f.seq, f.done, f.closed, f.running, f.doubtful, f.left, f.waiting = id.Seq, false, false, r, false, false, nil
 		if cap(f.resp) > reusedAnswerBytes { // the session has already received it
-			o.resize(f, nil)
+			o.accounts.resize(f, nil)
 		}
 		o.mu.Unlock()
 		for _, w := range asked {
@@ -343,7 +217,7 @@ func (o *outcomes) end(id wire.ID, r *rdma.Request, resp []byte) {
 	}
 	waiting := f.waiting
 	f.done, f.running, f.doubtful, f.waiting = true, nil, false, nil
-	o.keep(f, resp)
+	o.accounts.keep(f, resp)
 	o.mu.Unlock()
 	if r != nil {
 		o.reply(r, resp)
@@ -410,14 +284,14 @@ func (o *outcomes) restore(id wire.ID, resp []byte) {
 	if f == nil {
 		f = &fate{client: id.Client, restored: true}
 		o.fates[id.Client] = f
-		o.enter(f, o.account(recoveredAccount, recoveredAccount.gone), recoveredMax)
+		o.enter(f, o.accounts.get(recoveredAccount, recoveredAccount.gone), recoveredMax)
 	} else if id.Seq < f.seq {
 		return
 	} else {
 		f.of.fates.MoveToBack(f.at)
 	}
 	f.seq, f.done, f.former, f.doubtful, f.left = id.Seq, true, true, false, false
-	o.keep(f, resp)
+	o.accounts.keep(f, resp)
 }
 
 // doubt remembers that a session's last transaction is in doubt.
@@ -440,7 +314,7 @@ func (o *outcomes) settle(id wire.ID, resp []byte) {
 	}
 	waiting := f.waiting
 	f.done, f.doubtful, f.left, f.waiting = true, false, false, nil
-	o.keep(f, resp)
+	o.accounts.keep(f, resp)
 	o.mu.Unlock()
 	for _, w := range waiting {
 		o.reply(w, resp)
@@ -491,12 +365,12 @@ func (o *outcomes) question(id wire.ID, sent wire.Sent, how byte, r *rdma.Reques
 		resp[0] = byte(wire.Forgotten)
 	default:
 		answer := wire.Aborted
-		if !o.remembered(sent, r.From) {
+		if !o.forgotten.nothing(sent, o.sent(), r.From) {
 			answer, resp[0] = wire.Forgotten, byte(wire.Forgotten)
 		}
 		f = o.fateOf(id.Client, r)
 		f.seq, f.done = id.Seq, true
-		o.keep(f, []byte{byte(answer)})
+		o.accounts.keep(f, []byte{byte(answer)})
 	}
 	o.mu.Unlock()
 	o.reply(r, resp)
@@ -509,7 +383,7 @@ func (o *outcomes) goodbye(client uint64, r *rdma.Request) {
 	o.mu.Lock()
 	if f := o.fates[client]; f != nil && f.done && f.belongsTo(r.From) {
 		f.closed = true
-		o.dropResult(f)
+		o.accounts.dropResult(f)
 	}
 	o.mu.Unlock()
 	o.reply(r, []byte{byte(wire.OK)})
@@ -521,16 +395,16 @@ func (o *outcomes) disconnected(peer rdma.PeerID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := o.sent().At
-	if a := o.accounts[accountKey{peer: peer}]; a != nil {
+	if a := o.accounts.of[accountKey{peer: peer}]; a != nil {
 		for e := a.fates.Front(); e != nil; {
 			f := e.Value.(*fate)
 			e = e.Next()
-			o.leave(f)
+			o.accounts.leave(f)
 			f.since = now
-			o.enter(f, o.account(accountKey{gone: a.who, closed: f.closed}, a.who), o.ofGoneMax)
+			o.enter(f, o.accounts.get(accountKey{gone: a.who, closed: f.closed}, a.who), o.ofGoneMax)
 		}
 	}
-	for k, a := range o.accounts {
+	for k, a := range o.accounts.of {
 		if k.gone == "" || k == recoveredAccount { // what is restored goes by number only: its clients are not known
 			continue
 		}
@@ -556,5 +430,5 @@ func (o *outcomes) disconnected(peer rdma.PeerID) {
 func (o *outcomes) kept() (sessions, bytes int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.fates), o.bytes
+	return len(o.fates), o.accounts.bytes
 }

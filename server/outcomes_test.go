@@ -24,7 +24,7 @@ func TestOutcomesAtRandom(t *testing.T) {
 		w := &outcomesWorld{t: t, r: rand.New(rand.NewPCG(seed, round)), what: fmt.Sprintf("round %d", round), fates: map[wire.ID]*simpleFate{}}
 		w.now = wire.Sent{Incarnation: 7, Epoch: 1, At: time.Duration(r.IntN(2)) * time.Hour}
 		w.o = newOutcomes(w.reply, func() wire.Sent { return w.now })
-		w.o.ofPeerMax, w.o.ofGoneMax, w.o.forgotMax = 1+w.r.IntN(3), 1+w.r.IntN(4), w.r.IntN(3)
+		w.o.ofPeerMax, w.o.ofGoneMax, w.o.forgotten.max = 1+w.r.IntN(3), 1+w.r.IntN(4), w.r.IntN(3)
 		if round%2 == 0 {
 			w.restore()
 		}
@@ -45,7 +45,7 @@ func TestRequestsOfAFormerLife(t *testing.T) {
 	now := wire.Sent{Incarnation: 1, Epoch: 2, At: time.Hour}
 	var answer []byte
 	o := newOutcomes(func(_ *rdma.Request, b []byte) { answer = b }, func() wire.Sent { return now })
-	o.remembers = true
+	o.forgotten.restored = true
 	for i, sent := range []wire.Sent{{}, {Incarnation: 1, Epoch: 1, At: time.Hour}, {Incarnation: 2, Epoch: 2, At: time.Hour}, {Incarnation: 1, Epoch: 2, At: time.Hour + 1}} {
 		if o.begin(wire.ID{Client: uint64(i), Seq: 1}, sent, &rdma.Request{From: &rdma.Identity{}}) {
 			t.Errorf("a request that was sent at %+v is executed", sent)
@@ -90,7 +90,7 @@ type outcomesSession struct {
 // restore makes the server one that was started again: it knows of sessions whose
 // transactions it has committed in a former life.
 func (w *outcomesWorld) restore() {
-	w.o.remembers = true
+	w.o.forgotten.restored = true
 	for i := range 9 {
 		n := i % 3
 		s := &outcomesSession{id: wire.ID{Client: w.r.Uint64(), Seq: 1}, who: rdma.Identity{Name: fmt.Sprint("client ", n)}, peer: rdma.PeerID(n)}
@@ -207,8 +207,8 @@ func (w *outcomesWorld) end(s *outcomesSession, id wire.ID, r *rdma.Request) {
 func (w *outcomesWorld) bound() (most time.Duration) {
 	w.o.mu.Lock()
 	defer w.o.mu.Unlock()
-	most = w.o.forgotMost
-	for _, at := range w.o.forgot {
+	most = w.o.forgotten.most
+	for _, at := range w.o.forgotten.of {
 		most = max(most, at)
 	}
 	return most

@@ -131,9 +131,9 @@ var checkpointBugs = []bug{
 	{
 		name: "ForgottenIsForgotten", why: "after a restart nobody knows that outcomes of sessions were forgotten",
 		edits: []edit{{
-			file: "server/outcomes.go",
-			old:  "		return o.remembers && sent.Incarnation == now.Incarnation && !o.forgotFormer\n",
-			new:  "		return o.remembers && sent.Incarnation == now.Incarnation\n",
+			file: "server/forgotten.go",
+			old:  "		return g.restored && sent.Incarnation == now.Incarnation && !g.former\n",
+			new:  "		return g.restored && sent.Incarnation == now.Incarnation\n",
 		}},
 		caught: []test{{"server", "TestForgottenOutcomesStayInDoubt", "is answered"}},
 	},

@@ -118,8 +118,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "ForgottenIsUnknown", why: "a session whose outcome was forgotten is told that the server has never seen its transaction",
 		edits: []edit{{
 			file: "server/outcomes.go",
-			old:  "		if !o.remembered(sent, r.From) {\n",
-			new:  "		if !o.remembered(sent, r.From) && false {\n",
+			old:  "		if !o.forgotten.nothing(sent, o.sent(), r.From) {\n",
+			new:  "		if !o.forgotten.nothing(sent, o.sent(), r.From) && false {\n",
 		}},
 		caught: []test{{"server", "TestForgottenOutcomesAreNotDenied", "a forgotten commit is answered"}, {"server", "TestOutcomesAtRandom", "that has committed is answered"}},
 	},
@@ -144,8 +144,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "RefusalForgotten", why: "a commit that comes after its refusal, or its execution, was forgotten is executed",
 		edits: []edit{{
-			file: "server/outcomes.go",
-			old:  "	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge || !o.remembered(sent, who):\n",
+			file: "server/forgotten.go",
+			old:  "	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge || !g.nothing(sent, now, who):\n",
 			new:  "	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge:\n",
 		}},
 		caught: []test{{"server", "TestForgottenOutcomesAreNotDenied", "a late commit of session"}, {"server", "TestOutcomesAtRandom", "a transaction runs"}},
@@ -153,25 +153,25 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "FormerLivesAlone", why: "a session that a restarted server has refused is forgotten as one of a former life, and the late request is executed",
 		edits: []edit{{
-			file: "server/outcomes.go",
-			old:  "	if !f.restored { // else nothing of it has come in this life\n",
-			new:  "	if !f.former {\n",
+			file: "server/forgotten.go",
+			old:  "	if f.restored { // nothing of it has come in this life\n",
+			new:  "	if f.former {\n",
 		}},
 		caught: []test{{"server", "TestOutcomesAtRandom", "a transaction runs|has committed is answered"}},
 	},
 	{
 		name: "NoRequestTooOld", why: "a copy of a closed session's commit is executed when the session is forgotten",
 		edits: []edit{{
-			file: "server/outcomes.go",
-			old:  "	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge || !o.remembered(sent, who):\n",
-			new:  "	case sent.At > now.At || !o.remembered(sent, who):\n",
+			file: "server/forgotten.go",
+			old:  "	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge || !g.nothing(sent, now, who):\n",
+			new:  "	case sent.At > now.At || !g.nothing(sent, now, who):\n",
 		}},
 		caught: []test{{"server", "TestOutcomesAtRandom", "a transaction runs"}},
 	},
 	{
 		name: "SentInAnotherLife", why: "a request that was sent to a former life of the server is executed",
 		edits: []edit{{
-			file: "server/outcomes.go",
+			file: "server/forgotten.go",
 			old:  "	case sent.Incarnation != now.Incarnation || sent.Epoch != now.Epoch:\n		return false, exec.CauseFence\n",
 			new:  "",
 		}},
@@ -180,9 +180,9 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "NothingIsCertainAnyMore", why: "once an outcome was forgotten, new sessions of its identity are in doubt for good",
 		edits: []edit{{
-			file: "server/outcomes.go",
-			old:  "		o.forgot[who] = max(o.forgot[who], f.last+1)\n",
-			new:  "		o.forgot[who] = 1 << 62\n",
+			file: "server/forgotten.go",
+			old:  "		g.of[who] = max(g.of[who], f.last+1)\n",
+			new:  "		g.of[who] = 1 << 62\n",
 		}},
 		caught: []test{{"server", "TestForgottenOutcomesAreNotDenied", "a commit sent since is answered"}},
 	},
