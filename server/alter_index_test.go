@@ -373,7 +373,7 @@ func TestServerBuildsLate(t *testing.T) {
 	}
 }
 
-// TestClientDiesInABuild: the keeper goes on, and a column can be added to a
+// TestClientDiesInABuild: the orderer goes on, and a column can be added to a
 // table with indexes that were added.
 func TestClientDiesInABuild(t *testing.T) {
 	r := inprocRig(t, 1<<26, 1<<26)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"drtmx/internal/placement"
 	"drtmx/internal/testseed"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -432,7 +433,7 @@ func (c *lateConn) StartCall(ctx context.Context, req []byte) error {
 	return c.Conn.StartCall(ctx, req)
 }
 
-// TestServerFollowsLate stops a change in its middle: the keeper has the new
+// TestServerFollowsLate stops a change in its middle: the orderer has the new
 // version, the other server not. Nothing is written or read wrongly meanwhile,
 // transactions of the old tables go on, and those of the new one wait. When the
 // server hears of the change all is as after any other.
@@ -499,16 +500,16 @@ func TestServerFollowsLate(t *testing.T) {
 	useNotes(t, old, 32)
 }
 
-// TestClientDiesInAChange: the keeper finishes what a client has begun.
+// TestClientDiesInAChange: the orderer finishes what a client has begun.
 func TestClientDiesInAChange(t *testing.T) {
 	r := inprocRig(t, 1<<26, 1<<26)
 	for n := range 4 {
 		req := fmt.Appendf([]byte{byte(wire.OpAlter)},
 			`{"table":{"name":"t%d","columns":[{"name":"a","type":1}],"primary":2,"partition":{"kind":1}}}`, n)
-		for !r.servers[keeper].catalog.altering.TryLock() { // the last change must end: a second one beside it is refused
+		for !r.servers[placement.Orderer].catalog.altering.TryLock() { // the last change must end: a second one beside it is refused
 			time.Sleep(time.Millisecond)
 		}
-		r.servers[keeper].catalog.altering.Unlock()
+		r.servers[placement.Orderer].catalog.altering.Unlock()
 		c := r.dial(t, rdma.Identity{Role: rdma.RoleLoader}, r.addrs[0])
 		if err := c.StartCall(t.Context(), req); err != nil {
 			t.Fatal(err)

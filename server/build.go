@@ -12,6 +12,7 @@ import (
 	"drtmx/index/hash"
 	"drtmx/internal/clock"
 	"drtmx/internal/exec"
+	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/tables"
 )
@@ -296,7 +297,7 @@ func withdrawn(was, is *tables.Catalog) (ids []int) {
 }
 
 // resumeChanges goes on, after a restart, with what the last process had not
-// ended: the keeper with telling the other servers its version of the catalogue,
+// ended: the orderer with telling the other servers its version of the catalogue,
 // and with the builds of indexes, each server with emptying those that are
 // withdrawn.
 func (cat *catalogue) resumeChanges() {
@@ -314,7 +315,7 @@ func (cat *catalogue) resumeChanges() {
 			builds = append(builds, a)
 		}
 	}
-	if cat.s.self == keeper {
+	if cat.s.self == placement.Orderer {
 		cat.s.background(func() { cat.completeChanges(builds) })
 	}
 	for _, ix := range c.Indexes {
@@ -324,7 +325,7 @@ func (cat *catalogue) resumeChanges() {
 	}
 }
 
-// completeChanges makes all servers use the keeper's version, and completes builds
+// completeChanges makes all servers use the orderer's version, and completes builds
 // of indexes.
 func (cat *catalogue) completeChanges(builds []*tables.AddedIndex) {
 	cat.altering.Lock()

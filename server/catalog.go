@@ -120,8 +120,8 @@ func (s *Server) describe(h *wire.Hello) (err error) {
 
 // A version of the catalogue comes into use in two steps, so that a server that
 // has no memory for it can refuse it. First all servers make its indexes, which
-// nobody sees. Then the keeper takes it into use; from then on it is decided.
-// At last the keeper tells the others to do so, until they have answered.
+// nobody sees. Then the orderer takes it into use; from then on it is decided.
+// At last the orderer tells the others to do so, until they have answered.
 // Meanwhile a client may know a version that a server lacks: the server refuses
 // writes to its new indexes as a conflict.
 const (
@@ -129,9 +129,6 @@ const (
 	stepUse
 	stepBuild // not of the two: see build.go
 )
-
-// keeper is the server that orders the changes of the catalogue.
-const keeper placement.Server = 0
 
 // makeVersion is the first step at this server. A version that the server has
 // needs nothing.
@@ -189,7 +186,7 @@ func (cat *catalogue) useVersion(c *tables.Catalog) error {
 	return cat.s.acquainted.change(cat.s.describe)
 }
 
-// handleCatalog is a step of the keeper.
+// handleCatalog is a step of the orderer.
 func (cat *catalogue) handleCatalog(r *rdma.Request, d *wire.Decoder) {
 	step := d.U8()
 	if step == stepBuild {
@@ -239,7 +236,7 @@ func versionVerdict(err error) verdict {
 // after the other; a client repeats one that finds another in progress.
 func (cat *catalogue) handleAlter(r *rdma.Request, d *wire.Decoder) {
 	var ch tables.Change
-	if err := json.Unmarshal(d.Rest(), &ch); err != nil || cat.s.self != keeper || ch.Built != nil {
+	if err := json.Unmarshal(d.Rest(), &ch); err != nil || cat.s.self != placement.Orderer || ch.Built != nil {
 		cat.s.refuse(r, "malformed change of the catalogue, or not at the first data server")
 		return
 	}
@@ -323,7 +320,7 @@ const (
 	// maxCatalogBytes bounds a catalogue in JSON, which is part of the hello.
 	maxCatalogBytes = rdma.MaxMessageBytes / 2
 	// alterPatience bounds the time for which a client waits for servers that
-	// do not answer. The keeper goes on without the client.
+	// do not answer. The orderer goes on without the client.
 	alterPatience = time.Second
 )
 

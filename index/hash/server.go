@@ -42,7 +42,7 @@ type Options struct {
 type Server struct {
 	arena    *block.Arena
 	history  *block.History
-	versions block.Versions
+	versions block.VersionWords
 	locks    index.SharedLocks
 	strings  bool
 	rowWords int           // at most, if rows vary

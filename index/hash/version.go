@@ -55,11 +55,11 @@ const patchWord = rowWord
 var _ [strWord - patchWord]struct{}
 
 // versionsOf says where rows of a kind lead to their versions.
-func versionsOf(strings bool) block.Versions {
+func versionsOf(strings bool) block.VersionWords {
 	if strings {
-		return block.Versions{OlderWord: strOlderWord, PatchWord: patchWord}
+		return block.VersionWords{OlderWord: strOlderWord, PatchWord: patchWord}
 	}
-	return block.Versions{OlderWord: olderWord, PatchWord: patchWord}
+	return block.VersionWords{OlderWord: olderWord, PatchWord: patchWord}
 }
 
 // lockTomb locks a key that has a tombstone, in the chain walked last. The
@@ -89,10 +89,10 @@ func (s *Server) leave(e *block.Edit, held *index.Held, at int, row []uint64, re
 		return c.Lo, c.Hi // nothing was there before
 	}
 	overwrites := held.Prev.CSN().Tick() < h.CSN().Tick()
-	if keeps, whole := s.versions.Keeps(block.Older(e.Load(s.versions.OlderWord)), overwrites, c); keeps {
+	if keeps, whole := s.versions.Leaves(block.Older(e.Load(s.versions.OlderWord)), overwrites, c); keeps {
 		older := block.Older(0)
 		if s.needed(held.Prev) {
-			older = e.Keep(s.history, s.versions, at, c, whole, held.Prev, h.CSN().Tick())
+			older = e.SaveVersion(s.history, s.versions, at, c, whole, held.Prev, h.CSN().Tick())
 		}
 		e.Set(s.versions.OlderWord, uint64(older))
 	}
@@ -156,7 +156,7 @@ func (s *Server) entombIn(held *index.Held, sameTick bool, h block.Header) bool 
 	}
 	e := s.arena.Begin(held.Addr, s.rowBlock)
 	if !sameTick {
-		older := e.Keep(s.history, s.versions, rowWord, block.Change{Words: s.rowWords}, false, held.Prev, h.CSN().Tick())
+		older := e.SaveVersion(s.history, s.versions, rowWord, block.Change{Words: s.rowWords}, false, held.Prev, h.CSN().Tick())
 		if older == 0 {
 			return false
 		}

@@ -9,13 +9,13 @@ type Change struct {
 	Resized       bool
 }
 
-// Versions says where the blocks of rows, and their versions, have what leads on.
-type Versions struct {
+// VersionWords says where the blocks of rows, and their versions, have what leads on.
+type VersionWords struct {
 	OlderWord int // of a block: leads to the next older version
 	PatchWord int // the first word of a patch that is payload
 }
 
-// Keeps reports whether a commit leaves a version behind of a row that leads to older;
+// Leaves reports whether a commit leaves a version behind of a row that leads to older;
 // whole says that it must be whole. overwrites says that the row is to be seen by readers
 // of the past: of the writes of one tick, they see the last.
 //
@@ -23,7 +23,7 @@ type Versions struct {
 // row has differed from it when it is next replaced. Later writes of the same tick
 // leave no version, but for the first one that changes other words: it leaves a
 // whole one. After that they may change any.
-func (v Versions) Keeps(older Older, overwrites bool, c Change) (keeps, whole bool) {
+func (v VersionWords) Leaves(older Older, overwrites bool, c Change) (leaves, whole bool) {
 	if overwrites {
 		return true, c.Resized
 	}
@@ -31,10 +31,11 @@ func (v Versions) Keeps(older Older, overwrites bool, c Change) (keeps, whole bo
 	return whole, whole
 }
 
-// Take reserves a block for a version that a commit at a tick leaves behind, of which a
-// whole one has so many words. It is a patch if the change permits that. Take returns 0
-// if there is no memory: the version is lost, before the row changes.
-func (h *History) Take(v Versions, words int, c Change, whole bool, tick clock.Tick) Older {
+// ReserveVersion reserves a block for a version that a commit at a tick leaves behind, of
+// which a whole one has so many words. It is a patch if the change permits that.
+// ReserveVersion returns 0 if there is no memory: the version is lost, before the row
+// changes.
+func (h *History) ReserveVersion(v VersionWords, words int, c Change, whole bool, tick clock.Tick) Older {
 	first, class, patch := 0, Class(0), false
 	if !whole {
 		first, class, patch = PatchFor(v.PatchWord, c.Lo, c.Hi, c.Words, words)
@@ -53,14 +54,14 @@ func (h *History) Take(v Versions, words int, c Change, whole bool, tick clock.T
 	return o
 }
 
-// Keep retains a version of e's block as it is now, under prev, before a commit at a tick
+// SaveVersion retains a version of e's block as it is now, under prev, before a commit at a tick
 // changes its payload, which begins at word at. It returns 0 if there is no memory.
 //
 // The row leads to the version before its header is that of the new row, and has that
 // before its body changes: Set, then Announce.
-func (e *Edit) Keep(h *History, v Versions, at int, c Change, whole bool, prev Header, tick clock.Tick) Older {
+func (e *Edit) SaveVersion(h *History, v VersionWords, at int, c Change, whole bool, prev Header, tick clock.Tick) Older {
 	words := e.s.Words()
-	o := h.Take(v, words, c, whole, tick)
+	o := h.ReserveVersion(v, words, c, whole, tick)
 	switch {
 	case o == 0:
 		return 0

@@ -14,9 +14,6 @@ import (
 	"drtmx/tables"
 )
 
-// keeper is the data server that orders the changes of the catalogue.
-const keeper = 0
-
 // follow takes a later version of the catalogue from a server's hello. Under
 // db.mu.
 func (db *DB) follow(h *wire.Hello) error {
@@ -78,7 +75,7 @@ func (s *Session) helloAgain(ctx context.Context, l *link) error {
 // DB did not have it.
 func (s *Session) refresh(ctx context.Context) (newer bool, err error) {
 	was := s.db.Catalog().Version()
-	l, err := s.reach(ctx, keeper)
+	l, err := s.reach(ctx, placement.Orderer)
 	if err == nil {
 		err = s.helloAgain(ctx, l)
 	}
@@ -140,7 +137,7 @@ func (db *DB) Alter(ctx context.Context, ch tables.Change) (*tables.Catalog, err
 			continue
 		}
 		if ended := ctx.Err(); busy || ended != nil {
-			err = db.unavailable(keeper, cmp.Or(ended, err))
+			err = db.unavailable(placement.Orderer, cmp.Or(ended, err))
 		}
 		return nil, err
 	}
@@ -151,7 +148,7 @@ func (db *DB) Alter(ctx context.Context, ch tables.Change) (*tables.Catalog, err
 var errBusy = errors.New("the change is not complete")
 
 func (s *Session) alter(ctx context.Context, req []byte) error {
-	l, err := s.link(ctx, keeper)
+	l, err := s.link(ctx, placement.Orderer)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,9 @@ import (
 // these are plain ints.
 type Server int
 
+// Orderer is the data server that orders the changes of a cluster's catalogue.
+const Orderer Server = 0
+
 // Partition is the number of a partition of a cluster: 0 to the number of partitions,
 // less one. All tables have the same partitions.
 type Partition int

@@ -5,7 +5,7 @@ import "slices"
 // catalogBugs are bugs of the changes of the catalogue.
 var catalogBugs = []bug{
 	{
-		name: "RefusedVersionIsUsed", why: "the keeper uses a version that another server has refused",
+		name: "RefusedVersionIsUsed", why: "the orderer uses a version that another server has refused",
 		edits: []edit{{
 			file: "server/catalog.go",
 			old:  "		_, v = cat.tellVersion(stepMake, b)\n",

@@ -45,7 +45,7 @@ var crashBugs = []bug{
 		caught: []test{{"server", "TestErrorsOfAFailedLog", "a table: .*protocol error"}},
 	},
 	{
-		name: "ChangeIsNotSpread", why: "a change of the catalogue that the keeper decided before it crashed does not reach the other servers",
+		name: "ChangeIsNotSpread", why: "a change of the catalogue that the orderer decided before it crashed does not reach the other servers",
 		edits: []edit{{
 			file: "server/build.go",
 			old:  "	if v := cat.spread(cat.Load(), nobody); !v.ok() {\n		return // the server stops\n	}\n",

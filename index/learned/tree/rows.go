@@ -145,7 +145,7 @@ func (r *inlineRows) publish(h *index.Held, row []uint64, head block.Header) {
 	c := block.Change{Words: len(row)}
 	c.Lo, c.Hi = s.Slice(r.payload(h.Slot), r.words).Differ(row)
 	older := block.Older(s.Load(t.lay.OldersAt + h.Slot))
-	keeps, whole := t.versions.Keeps(older, t.overwrites(h, head), c)
+	keeps, whole := t.versions.Leaves(older, t.overwrites(h, head), c)
 	if keeps {
 		older = r.version(h, c, whole, head.CSN().Tick())
 	}
@@ -162,7 +162,7 @@ func (r *inlineRows) publish(h *index.Held, row []uint64, head block.Header) {
 // a version, which may be a patch unless it must be whole; 0 if there is no memory.
 func (r *inlineRows) version(h *index.Held, c block.Change, whole bool, tick clock.Tick) block.Older {
 	t := r.t
-	o := t.a.History().Take(t.versions, t.lay.RowBlockWords, c, whole, tick)
+	o := t.a.History().ReserveVersion(t.versions, t.lay.RowBlockWords, c, whole, tick)
 	if o == 0 {
 		return 0
 	}

@@ -44,7 +44,7 @@ type Options struct {
 type Tree struct {
 	a        *block.Arena
 	lay      leaf.Layout
-	versions block.Versions
+	versions block.VersionWords
 	keys     keys // what depends on the kind of keys
 	rows     rows // what depends on where rows are
 	locks    index.SharedLocks

@@ -10,11 +10,11 @@ import (
 // written only while the partition's history keeps them.
 
 // versionsOf says where rows of a kind of key lead to their versions.
-func versionsOf(k leaf.Kind) block.Versions {
+func versionsOf(k leaf.Kind) block.VersionWords {
 	if k == leaf.Strings {
-		return block.Versions{OlderWord: leaf.StrOlderWord, PatchWord: leaf.PatchWord}
+		return block.VersionWords{OlderWord: leaf.StrOlderWord, PatchWord: leaf.PatchWord}
 	}
-	return block.Versions{OlderWord: leaf.RowOlderWord, PatchWord: leaf.PatchWord}
+	return block.VersionWords{OlderWord: leaf.RowOlderWord, PatchWord: leaf.PatchWord}
 }
 
 // overwrites reports whether a commit under head leaves a version of a row behind
@@ -27,11 +27,11 @@ func (t *Tree) overwrites(h *index.Held, head block.Header) bool {
 // this change needs one. The payload of the block begins at word at.
 func (t *Tree) keepVersion(e *block.Edit, h *index.Held, at int, c block.Change, head block.Header) {
 	olderAt := t.versions.OlderWord
-	keeps, whole := t.versions.Keeps(block.Older(e.Load(olderAt)), t.overwrites(h, head), c)
+	keeps, whole := t.versions.Leaves(block.Older(e.Load(olderAt)), t.overwrites(h, head), c)
 	if !keeps {
 		return
 	}
-	o := e.Keep(t.a.History(), t.versions, at, c, whole, h.Prev, head.CSN().Tick())
+	o := e.SaveVersion(t.a.History(), t.versions, at, c, whole, h.Prev, head.CSN().Tick())
 	if o == 0 {
 		return
 	}
