@@ -149,6 +149,11 @@ func TestOutcomeOfRefusal(t *testing.T) {
 	if err := x.DB.Outcome(context.Background(), txn.ID{Client: 4711, Seq: 1}); !errors.Is(err, txn.ErrOutcomeUnknown) {
 		t.Errorf("outcome of nobody's transaction: %v", err)
 	}
+	for _, id := range []txn.ID{{Client: 1, Seq: 1, Home: -1}, {Client: 1, Seq: 1, Home: x.DB.Partitions()}, {Client: 1, Home: 1}} {
+		if err := x.DB.Outcome(context.Background(), id); !errors.Is(err, txn.ErrProtocol) {
+			t.Errorf("outcome of transaction %v, which there cannot be: %v", id, err)
+		}
+	}
 }
 
 // TestOutcomeIsFinal: a client that asks for the outcome of a commit on its way hears at

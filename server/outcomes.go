@@ -155,8 +155,8 @@ func (o *outcomes) drop(f *fate) {
 
 // begin admits a request, or answers it if the same request came before.
 func (o *outcomes) begin(id wire.ID, sent wire.Sent, r *rdma.Request) (run bool) {
-	if id.Seq == 0 { // a session begins at 1: 0 is a fate without a transaction
-		o.reply(r, verdict{code: wire.Bad, text: "transaction number 0"}.append(nil))
+	if id.Seq == 0 {
+		o.reply(r, numberZero)
 		return false
 	}
 	o.mu.Lock()
@@ -206,6 +206,10 @@ func (o *outcomes) begin(id wire.ID, sent wire.Sent, r *rdma.Request) (run bool)
 	o.reply(r, verdict{code: wire.Bad, text: "transaction number out of order"}.append(nil))
 	return false
 }
+
+// numberZero is the answer to a request of transaction number 0. A session begins at 1: 0
+// is a fate without a transaction.
+var numberZero = verdict{code: wire.Bad, text: "transaction number 0"}.append(nil)
 
 // end records the answer and sends it, unless the request was told that the
 // outcome is in doubt.
@@ -340,6 +344,10 @@ func (o *outcomes) refuse(r *rdma.Request) {
 // refused from now on, so the answer is final. That it is unknown means that it has
 // not committed only if it cannot have been forgotten.
 func (o *outcomes) question(id wire.ID, sent wire.Sent, how byte, r *rdma.Request) (allowed bool) {
+	if id.Seq == 0 {
+		o.reply(r, numberZero)
+		return false
+	}
 	o.mu.Lock()
 	f := o.fates[id.Client]
 	resp := []byte{byte(wire.Unknown)}

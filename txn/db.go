@@ -160,8 +160,9 @@ func (db *DB) Call(ctx context.Context, h Home, proc string, args []byte) ([]byt
 // Outcome asks the home of a transaction whose outcome was unknown. Nil means that it
 // committed, ErrConflict that it did not commit and never will, even if its request is
 // still on its way: both are final. ErrOutcomeUnknown means that the home has
-// forgotten the outcome, and ErrUnavailable that it does not answer. Outcome waits, as
-// transactions do, for a durable server that may come back, or be taken over.
+// forgotten the outcome, and ErrUnavailable that it does not answer. ErrProtocol means that
+// the id is of no transaction of this cluster. Outcome waits, as transactions do, for a
+// durable server that may come back, or be taken over.
 func (db *DB) Outcome(ctx context.Context, id ID) error {
 	return db.exec().Outcome(ctx, exec.ID(id))
 }

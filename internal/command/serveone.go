@@ -98,6 +98,9 @@ func (f *serveFlags) checkOne(c *cobra.Command) error {
 			return fmt.Errorf("--listen %w", err)
 		}
 	}
+	if f.tls.secret != "" && f.tls.given() && !f.offers(multi.Shm) && !f.offers(multi.Verbs) {
+		return errors.New("--secret-file: want none with certificates and fabric tcp alone: data servers know each other by their certificates")
+	}
 	if f.size.servers > 1 && !f.knowsOthers() {
 		return errors.New("--secret-file is required for data servers that share neither --runtime-dir nor --etcd and have no certificates: it is how they know each other")
 	}

@@ -89,8 +89,9 @@ func (s *Session) outcome(ctx context.Context, part placement.Partition, id wire
 // Outcome asks the home of a transaction whose outcome was unknown. Nil means that it
 // committed, ErrConflict that it did not commit and never will, even if its request is
 // still on its way: both are final. ErrOutcomeUnknown means that the home has
-// forgotten the outcome, and ErrUnavailable that it does not answer. Outcome waits, as
-// transactions do, for a durable server that may come back, or be taken over.
+// forgotten the outcome, and ErrUnavailable that it does not answer. ErrProtocol means that
+// the id is of no transaction of this cluster. Outcome waits, as transactions do, for a
+// durable server that may come back, or be taken over.
 func (db *DB) Outcome(ctx context.Context, id ID) error {
 	s, err := db.acquire(ctx)
 	if err != nil {
@@ -115,7 +116,7 @@ func (s *Session) askOutcome(ctx context.Context, id ID) error {
 	home := placement.Partition(id.Home)
 	server, ok := db.placement.Primary(home)
 	if !ok {
-		return fmt.Errorf("txn: transaction %v, want a home from 0 to %d", id, db.Partitions()-1)
+		return fmt.Errorf("%w: transaction %v, want a home from 0 to %d", ErrProtocol, id, db.Partitions()-1)
 	}
 	sent := wire.Sent{Incarnation: id.Incarnation, Epoch: id.Epoch, At: id.Sent}
 	resp, err := s.outcome(ctx, home, wire.ID{Client: id.Client, Seq: id.Seq}, sent)
