@@ -283,6 +283,27 @@ var twophaseBugs = []bug{
 		caught: []test{{"internal/twophase", "TestPromisesAboutTheGoneStay", "a late decision of the party that is gone is taken"}},
 	},
 	{
+		name: "KnowersForget", why: "a restored coordinator lets those that know of a commit forget it while others are in doubt",
+		edits: []edit{{
+			file: "internal/twophase/record.go",
+			old:  "		if len(rec.Marks) > 0 {\n",
+			new:  "		if false {\n",
+		}},
+		caught: []test{
+			{"internal/twophase", "TestKnowersOutlastDoubts", "has watermark .*, and another is in doubt"},
+			{"internal/twophase", "TestExploreFailovers", "does not know it any more"},
+		},
+	},
+	{
+		name: "AllAreToldAgain", why: "a restored coordinator takes those that have acknowledged a commit for those that have not",
+		edits: []edit{{
+			file: "internal/twophase/record.go",
+			old:  "	for i := range rec.Marks {\n",
+			new:  "	for i := range rec.Parties {\n",
+		}},
+		caught: []test{{"internal/twophase", "TestKnowersOutlastDoubts", "and nothing else"}},
+	},
+	{
 		name: "CommitsForgotten", why: "a checkpoint lacks the commits that others may ask for",
 		edits: []edit{{
 			file: "internal/twophase/record.go",

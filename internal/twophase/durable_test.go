@@ -446,3 +446,53 @@ func TestOldProofsMustBeRefused(t *testing.T) {
 	}
 	t.Fatal("the explorer finds nothing wrong")
 }
+
+// TestKnowersOutlastDoubts: a party that knows of a commit must not forget it while
+// another one is in doubt, also after its coordinator has been restored. It would refuse
+// the transaction if it was asked after a crash of its own.
+func TestKnowersOutlastDoubts(t *testing.T) {
+	c, p, q := Party{0, 1}, Party{1, 1}, Party{2, 1}
+	for name, agent := range map[string]Party{"acknowledged": {}, "last agent": p} {
+		var out Out
+		m := Restore(c, Limits{}, first(1), nil)
+		id, err := m.Begin([]Party{p, q}, agent, &out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Receive(&Message{Kind: Vote, From: q, To: c, ID: id, Ballot: Yes, Tick: 1}, &out)
+		if agent == p {
+			m.Receive(&Message{Kind: Answer, From: p, To: c, ID: id, Known: Committed, Tick: 1}, &out)
+		} else {
+			m.Receive(&Message{Kind: Vote, From: p, To: c, ID: id, Ballot: Yes, Tick: 1}, &out)
+			m.Receive(&Message{Kind: Ack, From: p, To: c, ID: id}, &out)
+		}
+		logs := map[string][]Record{"checkpoint": {m.Export(id)}}
+		if agent == p {
+			logs["log"] = slices.Clone(out.Records)
+		}
+		for kind, log := range logs {
+			out.Reset()
+			m := Restore(c, Limits{}, first(2), log)
+			m.Tick(&out)
+			if len(out.Messages) != 1 || out.Messages[0].Kind != Decide || out.Messages[0].To != q {
+				t.Errorf("%s, %s: %+v, want the decision to the party that has not acknowledged it, and nothing else", name, kind, out.Messages)
+			}
+			out.Reset()
+			if _, err := m.Begin([]Party{p}, Party{}, &out); err != nil {
+				t.Fatal(err)
+			}
+			m.Receive(&Message{Kind: Vote, From: p, To: c, ID: ID{c, first(2)}, Ballot: Yes, Tick: 2}, &out)
+			for _, msg := range out.Messages {
+				if msg.To == p && msg.Watermark > id.Seq {
+					t.Errorf("%s, %s: %v to a party that knows of %d has watermark %d, and another is in doubt", name, kind, msg.Kind, id.Seq, msg.Watermark)
+				}
+			}
+			m.Receive(&Message{Kind: Ack, From: q, To: c, ID: id}, &out)
+			out.Reset()
+			m.Receive(&Message{Kind: Settled, From: p, To: c}, &out)
+			if len(out.Messages) != 1 || out.Messages[0].Watermark <= id.Seq {
+				t.Errorf("%s, %s: %+v, want a watermark above %d when all know", name, kind, out.Messages, id.Seq)
+			}
+		}
+	}
+}

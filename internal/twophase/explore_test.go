@@ -503,6 +503,23 @@ func (w *world) bounded() error {
 	return nil
 }
 
+// known checks that a party that has committed a transaction knows that while another
+// one is in doubt, and may ask it: what it has forgotten, it would refuse.
+func (w *world) known() error {
+	for v, commit := range w.decided {
+		p := w.machines[v.Partition]
+		if !commit || p.self != v.Party || p.table[v.id] != nil {
+			continue
+		}
+		for _, q := range w.shares[v.id] {
+			if m := w.machines[q.Partition]; m.self == q && m.Doubts(v.id) {
+				return fmt.Errorf("%v: %v has committed and does not know it any more, and %v is in doubt", v.id, v.Party, q)
+			}
+		}
+	}
+	return nil
+}
+
 // run follows one path to its end.
 func (s *scene) run(c *chooser, loud bool) (w *world, err error) {
 	w = newWorld(s, loud)
@@ -522,7 +539,7 @@ func (s *scene) run(c *chooser, loud bool) (w *world, err error) {
 		if err := options[i](); err != nil {
 			return w, err
 		}
-		if err := w.bounded(); err != nil {
+		if err := cmp.Or(w.bounded(), w.known()); err != nil {
 			return w, err
 		}
 	}

@@ -35,11 +35,12 @@ type Record struct {
 	Tick   clock.Tick // Prepared: of the vote; Decided: of the commit
 
 	// Parties are those of the transaction but the coordinator. In a Decided of
-	// the coordinator they are those that must be told of the commit.
+	// the coordinator those that must be told of the commit come first. The others
+	// know of it, and must not forget it before those do.
 	Parties []Party
 	// Mark: all transactions of the coordinator below it that concern this party
 	// are settled. Marks, in a Decided of the coordinator: the same for each of
-	// Parties.
+	// Parties that must be told.
 	Mark  uint64
 	Marks []uint64
 }
@@ -91,11 +92,18 @@ func (m *Machine) outcome(r *record) (rec Record) {
 	case r.id.Coordinator != m.self:
 		rec.Parties, rec.Mark = r.others(), m.mark(r.id.Coordinator)
 	default:
-		for _, mb := range r.members {
-			if mb.waiting {
+		var know []Party
+		for _, mb := range r.members[1:] {
+			switch {
+			case mb.waiting:
 				rec.Parties = append(rec.Parties, mb.Party)
 				rec.Marks = append(rec.Marks, m.watermark(m.peer(mb.Party)))
+			case !m.isGone(mb.Party):
+				know = append(know, mb.Party)
 			}
+		}
+		if len(rec.Marks) > 0 {
+			rec.Parties = append(rec.Parties, know...)
 		}
 	}
 	return rec
@@ -196,6 +204,11 @@ func (m *Machine) replay(rec *Record, marks map[Party]uint64) {
 		r.state, r.tick, r.locked = committed, rec.Tick, false
 	}
 	m.fill(r, rec.Parties)
+	for i := range rec.Marks {
+		if mb := r.member(rec.Parties[i]); mb != nil {
+			mb.waiting = true
+		}
+	}
 }
 
 // resume continues a restored transaction.
@@ -238,7 +251,7 @@ func (m *Machine) coordinate(r *record, marks map[Party]uint64) {
 		if mb.Party == m.self || m.isGone(mb.Party) {
 			continue
 		}
-		mb.holds, mb.waiting = mb.Party != r.agent, !doubt
+		mb.holds = mb.Party != r.agent
 		mb.heard = !doubt || mb.Party != r.agent
 		pr := m.peer(mb.Party)
 		pr.open = push(pr.open, r.id.Seq)
