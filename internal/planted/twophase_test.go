@@ -317,8 +317,9 @@ var twophaseBugs = []bug{
 // crashed matches the explorer's reports about parties that have a log.
 const crashed = split + "|" + stuck + "|keeps the locks of|of which it has no lock|decides nothing|commits at tick"
 
-// split matches the explorer's report that two parties decided differently.
-const split = "decides|commits .* against its own vote"
+// split matches the explorer's report that two parties decided differently, or that they
+// may: one that knows of a commit has forgotten it while another is in doubt.
+const split = "decides|commits .* against its own vote|does not know it any more"
 
 // stuck matches its report that a lock or a record stays for ever.
 const stuck = "stays in doubt|keeps [0-9]+ records"
