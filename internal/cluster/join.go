@@ -100,9 +100,9 @@ type JoinOptions struct {
 type surroundings struct {
 	disk      vfs.FS               // nil: the file system of the operating system
 	configure func(*server.Config) // of each data server; may be nil
-	// wrap, if set, takes the place of the host's own data server when that serves. Only
-	// tests have one.
-	wrap    func(dataServer) dataServer
+	// wrap, if set, returns what takes the place of a data server of the host when that
+	// serves. Only tests have one.
+	wrap    func(placement.Server, dataServer) dataServer
 	segment int64 // bytes of the files of a keeper's logs; 0: the default
 	// beside is an address for a data server that the host takes over; nil: beside of
 	// the options.
@@ -300,8 +300,8 @@ func (m *Member) start(ctx context.Context) (err error) {
 	if c, ok := m.server.(copies); ok && o.Store != nil && o.at == nil && o.Replicas > 1 {
 		m.others = watchOthers(&m.o, m.place, c)
 	}
-	if o.around.wrap != nil && o.at == nil {
-		m.server = o.around.wrap(m.server)
+	if o.around.wrap != nil {
+		m.server = o.around.wrap(o.Index, m.server)
 	}
 	return nil
 }

@@ -359,7 +359,7 @@ func TestHangingHomeIsNotMoved(t *testing.T) {
 	hangs := &stuckServer{end: make(chan struct{})}
 	h := startHostsSet(t, 2, 2, 0, func(o *JoinOptions) {
 		if o.Return = true; o.Index == 0 {
-			o.around.wrap = func(s dataServer) dataServer {
+			o.around.wrap = func(_ placement.Server, s dataServer) dataServer {
 				hangs.dataServer = s
 				return hangs
 			}
@@ -397,6 +397,61 @@ func TestHangingHomeIsNotMoved(t *testing.T) {
 	h.hosts[0] = nil
 	h.settle(0, 1)
 	h.has(10)
+}
+
+// TestHangingGuestIsTakenOver: a server that hangs while the host that had taken it over
+// ends it keeps its lease until that runs out. The host goes on, and does not renew it:
+// otherwise nobody could serve the server any more.
+func TestHangingGuestIsTakenOver(t *testing.T) {
+	soon(t)
+	hangs := &stuckServer{end: make(chan struct{})}
+	h := startHostsSet(t, 2, 2, 0, func(o *JoinOptions) {
+		if o.Return = true; o.Index == 1 {
+			o.around.wrap = func(server placement.Server, s dataServer) dataServer {
+				if server == 1 || hangs.dataServer != nil {
+					return s
+				}
+				hangs.dataServer = s
+				return hangs
+			}
+		}
+	})
+	h.fill(0, 10)
+	if _, err := h.cluster.Move(h.ctx, 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	h.settle(0, 1)
+	h.fill(10, 20)
+	was := memberPatience
+	t.Cleanup(func() { memberPatience = was })
+	memberPatience = 50 * time.Millisecond
+	store := h.members.Open()
+	if _, err := h.cluster.Move(h.ctx, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	wait, cancel := context.WithTimeout(h.ctx, testseed.Patience())
+	defer cancel()
+	if w, err := h.cluster.Settle(wait, 0); err != nil || w.Host != 0 {
+		t.Fatalf("%+v, %v: server 0 is not at host 0", w, err)
+	}
+	s, err := store.State(h.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, held := s.Registered(0); !held || r.Host != 0 {
+		t.Errorf("server 0 is at host 0, and its lease is that of %+v", r)
+	}
+	select {
+	case <-h.hosts[1].Lost():
+		t.Errorf("the host of the server that hangs has ended: %v", h.hosts[1].Err())
+	default:
+	}
+	h.has(20)
+	memberPatience = was
+	close(hangs.end)
+	if err := hangs.dataServer.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // stuckServer is a data server that hangs when it closes.

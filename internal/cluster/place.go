@@ -379,9 +379,15 @@ func (p *place) leave() error {
 			}
 		}
 		if p.hangs.Load() {
-			// Another process could have the place at once, and clients trust the
-			// memory of this one until the end of the lease.
+			// Another process could have the place at once, and clients trust the memory
+			// of this one until the end of the lease. That is not renewed: a process that
+			// has other servers goes on, and nobody could serve this one.
 			p.o.Log.Warn("left without giving the lease back: the data server did not close", "server", p.o.Index)
+			ended, cancel := context.WithCancel(context.Background())
+			cancel()
+			if err := l.Leave(ended); err != nil && !errors.Is(err, context.Canceled) {
+				p.leftErr = errors.Join(p.leftErr, err)
+			}
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
