@@ -91,7 +91,7 @@ REPLAY ?= 10
 sim:
 	@$(GO) run ./internal/sim/simulate -seeds $(or $(SEED),$(SEEDS)) -replay $(REPLAY) $(if $(KIND),-kind '$(KIND)') \
 		$(if $(FOR),-time $(FOR)) $(if $(TRACE),-trace) $(if $(SHRINK),-shrink) $(if $(RACE),-race) \
-		$(if $(KEPT),-kept internal/sim/kept.txt) $(if $(ORDER),-order $(ORDER)) $(if $(WITHOUT),-without '$(WITHOUT)')
+		$(if $(KEPT),-kept internal/sim/kept.txt) $(if $(TABLE),-table '$(TABLE)') $(if $(ORDER),-order $(ORDER)) $(if $(WITHOUT),-without '$(WITHOUT)')
 
 # The simulator must find planted bugs, each within a number of seeds. BUGS is a
 # regular expression that chooses some of them.

@@ -33,6 +33,13 @@ func TestSurvey(t *testing.T) {
 	}
 	chosen, simulated, all := regexp.MustCompile(os.Getenv("DRTMX_PLANTED_SIM")), packagesOf(t), newBuilds(t)
 	binary := filepath.Join(t.TempDir(), "server.test")
+	cmd := exec.CommandContext(t.Context(), "git", "rev-parse", "--short", "HEAD")
+	cmd.Dir = root
+	raw, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("the commit that is surveyed: %v", err)
+	}
+	head := strings.TrimSpace(string(raw))
 	for i := range bugs {
 		b := &bugs[i]
 		if s.rows[b.name] != "" || !chosen.MatchString(b.name) {
@@ -51,7 +58,7 @@ func TestSurvey(t *testing.T) {
 			}
 		}
 		t.Logf("%s: %s", b.name, found)
-		s.rows[b.name] = fmt.Sprintf("| `%s` | %s | %s |", b.name, b.why, found)
+		s.rows[b.name] = fmt.Sprintf("| `%s` | %s | %s | %s | %s |", b.name, b.why, found, head, time.Now().UTC().Format(time.DateOnly))
 		if err := s.write(); err != nil {
 			t.Fatal(err)
 		}
@@ -126,8 +133,8 @@ but those that only the simulator finds have directed tests as well.
 
     make sim-survey              # goes on with what is missing in the table
 
-| bug | what is wrong | seeds |
-|---|---|---|
+| bug | what is wrong | seeds | commit | day |
+|---|---|---|---|---|
 `
 
 // packagesOf are the packages that simulated clusters consist of.

@@ -51,6 +51,7 @@ type options struct {
 	limit    time.Duration
 	overlay  string
 	binary   string
+	table    string
 	patience time.Duration
 	race     bool
 	trace    bool
@@ -72,6 +73,7 @@ func run(ctx context.Context, args []string) error {
 	f.DurationVar(&o.limit, "time", 0, "begin no seed after this time")
 	f.StringVar(&o.overlay, "overlay", "", "overlay `file` of the engine, to simulate a planted bug")
 	f.StringVar(&o.binary, "binary", "", "simulate with this `file`, an absolute path, and build it first if it is not there")
+	f.StringVar(&o.table, "table", "", "add a row for this run to the page `file`")
 	f.DurationVar(&o.patience, "patience", time.Minute, "how long a process may take for a seed")
 	f.BoolVar(&o.race, "race", false, "build with the race detector")
 	f.BoolVar(&o.trace, "trace", false, "print the events of the one seed")
@@ -96,6 +98,17 @@ func run(ctx context.Context, args []string) error {
 	kept, err := readCases(o.kept)
 	if err != nil {
 		return err
+	}
+	at := ""
+	var table *os.File
+	if o.table != "" {
+		if table, err = openTable(o.table); err != nil {
+			return err
+		}
+		defer table.Close()
+		if at, err = commit(ctx); err != nil {
+			return err
+		}
 	}
 	dir, err := os.MkdirTemp("", "simulate-")
 	if err != nil {
@@ -122,7 +135,13 @@ func run(ctx context.Context, args []string) error {
 		return shrinkCase(ctx, b, c)
 	}
 	r := newRuns(b, &o)
-	return r.all(ctx, kept, c)
+	err = r.all(ctx, kept, c)
+	if table != nil && r.clusters > 0 && ctx.Err() == nil {
+		if _, werr := table.WriteString(r.row(at, time.Now())); werr != nil {
+			return errors.Join(err, fmt.Errorf("-table: %w", werr))
+		}
+	}
+	return err
 }
 
 // say shows progress on a terminal, in place of what was there.

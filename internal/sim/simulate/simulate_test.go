@@ -1,12 +1,15 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestSeedRange(t *testing.T) {
@@ -33,6 +36,7 @@ func TestBadFlags(t *testing.T) {
 		{"-seeds 1 more", `argument "more"`},
 		{"-seeds 1 -kept /none", "/none"},
 		{"-seeds 1 -binary here", "absolute path"},
+		{"-seeds 1 -table /none/page", "-table: open /none/page"},
 	} {
 		if err := run(t.Context(), strings.Fields(c.args)); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("simulate %s: %v, want %q", c.args, err, c.want)
@@ -50,6 +54,34 @@ func TestUnknownKind(t *testing.T) {
 	err := run(t.Context(), []string{"-seeds", "1-200", "-kind", "none", "-binary", path})
 	if want := `-kind "none": want this or that`; err == nil || err.Error() != want {
 		t.Errorf("%v, want %q", err, want)
+	}
+}
+
+// TestTable: the first run begins the page, and each adds a row.
+func TestTable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "seeds.md")
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	r := newRuns(nil, &options{seeds: seedRange{31, 0}, kind: "disk", jobs: 1})
+	r.began, r.next, r.clusters, r.replayed, r.failed = began, 51, 20, 2, []uint64{33}
+	for range 2 {
+		f, err := openTable(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString(r.row("abc", began.Add(2*time.Minute))); err != nil {
+			t.Error(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := fmt.Sprintf("| 2026-01-02 03:06 | abc | %d processors, %s, 1 at a time | 31-50 disk | 20 | 10 | 2 | 0 | 33 |\n", runtime.NumCPU(), runtime.GOARCH)
+	if want := tableHead + row + row; string(raw) != want {
+		t.Errorf("the page is\n%s\nwant\n%s", raw, want)
 	}
 }
 
