@@ -55,6 +55,7 @@ var simulated = []struct {
 	{"SkipCommitValidation", 100, "queue: |" + wrong, "queue"},
 	{"DeleteIsNotRedone", 100, "queue: |" + wrong, "queue"},
 	{"ForgetDecisions", 100, wrong + "|writes every key", "storm:full tables forget"},
+	{"IgnoreChecksum", 1500, wrong + "|row of key [0-9]+ says", "storm:words in any order"},
 }
 
 // wrong is what clients see of a data server that two hosts have, or that has lost
