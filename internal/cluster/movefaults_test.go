@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +15,8 @@ import (
 	"drtmx/internal/placement"
 	"drtmx/internal/replica"
 	"drtmx/internal/testseed"
+	"drtmx/rdma/multi"
+	"drtmx/server"
 )
 
 // gone ends a host, as a crash does for its peers.
@@ -401,10 +405,12 @@ func TestHangingHomeIsNotMoved(t *testing.T) {
 
 // TestHangingGuestIsTakenOver: a server that hangs while the host that had taken it over
 // ends it keeps its lease until that runs out. The host goes on, and does not renew it:
-// otherwise nobody could serve the server any more.
+// otherwise nobody could serve the server any more. As long as it hangs, the host leaves
+// its directory alone, and so does not take the server over again.
 func TestHangingGuestIsTakenOver(t *testing.T) {
 	soon(t)
 	hangs := &stuckServer{end: make(chan struct{})}
+	attempts := &atomic.Int64{}
 	h := startHostsSet(t, 2, 2, 0, func(o *JoinOptions) {
 		if o.Return = true; o.Index == 1 {
 			o.around.wrap = func(server placement.Server, s dataServer) dataServer {
@@ -413,6 +419,11 @@ func TestHangingGuestIsTakenOver(t *testing.T) {
 				}
 				hangs.dataServer = s
 				return hangs
+			}
+			real := *o
+			o.around.beside = func(server placement.Server) (string, *multi.Provider, error) {
+				attempts.Add(1)
+				return real.beside(server)
 			}
 		}
 	})
@@ -448,10 +459,26 @@ func TestHangingGuestIsTakenOver(t *testing.T) {
 	}
 	h.has(20)
 	memberPatience = was
-	close(hangs.end)
+	mark := filepath.Join(homeDir(server.ServerDir(filepath.Join(h.dir, "host-1"), 1), 0), "MARK")
+	if err := os.WriteFile(mark, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.inSync(0)
+	if err := h.hosts[0].Close(); err != nil {
+		t.Error(err)
+	}
+	h.hosts[0] = nil
+	tried := attempts.Load()
+	eventually(t, "host 1 tries to take server 0 over", func() bool { return attempts.Load() >= tried+3 })
+	if _, err := os.Stat(mark); err != nil {
+		t.Errorf("the directory of a server that hangs is removed: %v", err)
+	}
 	if err := hangs.dataServer.Close(); err != nil {
 		t.Error(err)
 	}
+	close(hangs.end)
+	eventually(t, "host 1 has server 0", func() bool { return h.at(0) == 1 })
+	h.has(20)
 }
 
 // stuckServer is a data server that hangs when it closes.

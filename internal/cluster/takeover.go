@@ -318,10 +318,8 @@ func (t *takeovers) take(server placement.Server, h *home, r *reading) (err erro
 	}
 	p := &promotion{
 		ctx: t.ended, o: t.o, copies: t.copies, reading: r,
-		self: member.Server{Index: server, Instance: member.NewInstance(), Host: t.o.host(), Zone: t.o.Zone, Endpoints: endpoints},
-		prepare: func(string, *member.Map) error {
-			return datadir.RemoveCopy(t.o.fs(), homeDir(t.dir, server)) // of a time when it was here before
-		},
+		self:    member.Server{Index: server, Instance: member.NewInstance(), Host: t.o.host(), Zone: t.o.Zone, Endpoints: endpoints},
+		prepare: func(string, *member.Map) error { return t.clear(server) },
 	}
 	done, err := p.promote()
 	if done == nil {
@@ -578,11 +576,24 @@ func (t *takeovers) sweep(server placement.Server) error {
 	if replaced, err := isReplaced(fs, dir, state.Map.Set(server)); err != nil || !ok || where.Host == t.o.host() || !replaced {
 		return err
 	}
+	if err := t.clear(server); err != nil {
+		return err
+	}
+	t.o.Log.Info("what this host had of a data server is removed: another host has the server", "server", server, "host", where.Host, "dir", dir)
+	return nil
+}
+
+// clear removes what this host has of a server of a time when that was here before. A
+// server that hangs while it is closed has its directory still, and may write there.
+func (t *takeovers) clear(server placement.Server) error {
+	fs, dir := t.o.fs(), homeDir(t.dir, server)
+	if there, err := exists(fs, dir); err != nil || !there {
+		return err
+	}
 	lock, err := datadir.Lock(fs, dir)
 	if err != nil {
 		return err
 	}
-	t.o.Log.Info("what this host had of a data server is removed: another host has the server", "server", server, "host", where.Host, "dir", dir)
 	return errors.Join(datadir.RemoveCopy(fs, dir), lock.Close())
 }
 

@@ -97,6 +97,15 @@ var trustBugs = []bug{
 		caught: []test{{"internal/cluster", "TestHangingGuestIsTakenOver", "server 0 is not at host 0"}},
 	},
 	{
+		name: "DirectoryOfAGuestThatHangs", why: "a host takes a server over again although its former one has not closed there",
+		edits: []edit{{
+			file: "internal/cluster/takeover.go",
+			old:  "prepare: func(string, *member.Map) error { return t.clear(server) },",
+			new:  "prepare: func(string, *member.Map) error { return datadir.RemoveCopy(t.o.fs(), homeDir(t.dir, server)) },",
+		}},
+		caught: []test{{"internal/cluster", "TestHangingGuestIsTakenOver", "directory of a server that hangs is removed"}},
+	},
+	{
 		name: "FormerPlaceIsNotLeft", why: "connections to a process whose place another one has taken stay, and those that wait there wait on",
 		edits: []edit{{
 			file: "internal/cluster/members.go",
