@@ -126,10 +126,11 @@ func (s *survey) write() error {
 
 const surveyHead = `# How many simulated clusters find a planted bug
 
-Clusters of all kinds, as seeds draw them, are simulated with each bug of ` + "`internal/planted`" + ` in turn, up
-to the seed in the row, or until %d have failed. How many seeds it takes is counted from one that finds
-the bug to the next: the median, and the most. Bugs of other programs are not in simulated clusters. All bugs
-but those that only the simulator finds have directed tests as well.
+Clusters of all kinds, as seeds draw them, are simulated with each bug of
+` + "`internal/planted`" + ` in turn, up to the seed in the row, or until %d have failed. How many seeds it
+takes is counted from one that finds the bug to the next: the median, and the most. Bugs of other
+programs are not in simulated clusters. All bugs but those that only the simulator finds have
+directed tests as well.
 
     make sim-survey              # goes on with what is missing in the table
 
