@@ -459,6 +459,10 @@ func TestServerFollowsLate(t *testing.T) {
 	if err := db.Refresh(t.Context()); err != nil || db.Catalog().Version() != 1 {
 		t.Fatalf("version %d, %v", db.Catalog().Version(), err)
 	}
+	accounts, err := loadEmpty(t, db, r.cat.MustTable("account"))
+	if !errors.Is(err, txn.ErrUnavailable) {
+		t.Errorf("a load in bulk at a server that has not heard of the change: %v", err)
+	}
 	var writes, reads atomic.Int32 // attempts
 	waiting := make(chan error, 2)
 	go func() { // a blind write: the server says that it has no such index
@@ -494,10 +498,41 @@ func TestServerFollowsLate(t *testing.T) {
 	if err := r.agree(1); err != nil {
 		t.Error(err)
 	}
+	if _, err := loadEmpty(t, db, r.cat.MustTable("account")); err != nil {
+		t.Errorf("the load again: %v", err)
+	}
+	for _, id := range accounts {
+		err := old.View(t.Context(), func(x *txn.Txn) error {
+			_, err := x.Get(r.cat.MustTable("account"), tables.Num(id))
+			return err
+		})
+		if err != nil {
+			t.Errorf("account %d, which was loaded: %v", id, err)
+		}
+	}
 	if stop() == 0 {
 		t.Error("the mix did not run")
 	}
 	useNotes(t, old, 32)
+}
+
+// loadEmpty loads accounts that have nothing, and that nobody else uses, in all
+// partitions.
+func loadEmpty(t *testing.T, db *txn.DB, acct *tables.Table) (ids []uint64, err error) {
+	t.Helper()
+	l, err := db.NewLoader(t.Context(), acct)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id := uint64(10 * alterAccounts); id < 11*alterAccounts; id++ {
+		row := acct.NewRow()
+		row.SetInt(acct.Field("id"), int64(id))
+		if err := l.Add(tables.Num(id), row); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	return ids, l.Close()
 }
 
 // TestClientDiesInAChange: the orderer finishes what a client has begun.

@@ -27,8 +27,12 @@ func (p *partition) load(ix, version int, b []byte) verdict {
 	if ix >= len(has.indexes) {
 		return verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d has no index %d yet", p.id, ix)}
 	}
+	if version > has.catalog.Version() { // it has not heard of the change yet
+		text := fmt.Sprintf("partition %d has version %d of the catalogue, and the rows are of version %d", p.id, has.catalog.Version(), version)
+		return verdict{code: wire.Unavailable, text: text}
+	}
 	def := has.catalog.Indexes[ix]
-	if def.Table.Since() > version || version > has.catalog.Version() {
+	if def.Table.Since() > version {
 		e := def.Concerns(tables.ErrCatalog, tables.Key{})
 		e.Detail = "the table has changed: refresh and load again"
 		return verdict{code: wire.Bad, text: exec.Fault(e)}

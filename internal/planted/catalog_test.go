@@ -32,6 +32,15 @@ var catalogBugs = []bug{
 		caught: []test{{"server", "TestServerFollowsLate", "did not wait for the server"}},
 	},
 	{
+		name: "LaterRowsAreAFault", why: "a server refuses rows in bulk of a version that it does not have yet for good",
+		edits: []edit{{
+			file: "server/load.go",
+			old:  "		return verdict{code: wire.Unavailable, text: text}\n",
+			new:  "		return verdict{code: wire.Bad, text: text}\n",
+		}},
+		caught: []test{{"server", "TestServerFollowsLate", "a load in bulk at a server that has not heard of the change"}},
+	},
+	{
 		name: "UnknownIndexIsAllowed", why: "a peer that may use some tables may use an index that does not exist when its request is checked",
 		edits: []edit{{
 			file: "server/roles.go",
