@@ -237,6 +237,17 @@ func TestQuestionsAreFew(t *testing.T) {
 	if n := asked() - before; n != 2 {
 		t.Errorf("%d questions of 320 Views at each of 2 servers with long leases, want 2", n)
 	}
+	for range 20 {
+		db = v.openFew(t, 0, net.Dial, txn.OneSided)
+		before = asked()
+		views(32)
+		if n := asked() - before; n != 2 {
+			t.Errorf("%d questions of 32 first Views at each of 2 servers, want 2", n)
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 
 	const left = 300 * time.Millisecond
 	again := v.openFew(t, 0, net.Dial, txn.OneSided)

@@ -42,6 +42,10 @@ func (lf *life) hear(now time.Duration) {
 	}
 }
 
+// staleClock reports whether what is known of the server's clock is so old that it is
+// asked for ahead of time.
+func (lf *life) staleClock(now time.Duration) bool { return now-lf.heard.Load().at > hearEvery }
+
 // before is a time of the server's clock that is no later than a moment of the
 // client's. The server's clock never runs faster than time, and may stand still while
 // the server is stopped: so it may be taken to have run before the answer, and must
@@ -135,8 +139,8 @@ func (s *Session) hears(ctx context.Context, server placement.Server, first time
 // hearAhead asks for a server's clock, without waiting for the answer, if what is known
 // of it will soon be too old.
 func (s *Session) hearAhead(server placement.Server, lf *life, now time.Duration) {
-	if now-lf.heard.Load().at > hearEvery && lf.trust.asking.Load() == nil && int64(now) >= lf.trust.rest.Load() {
-		s.db.ask(server, lf)
+	if lf.staleClock(now) && lf.trust.asking.Load() == nil && int64(now) >= lf.trust.rest.Load() {
+		s.db.ask(server, lf, lf.staleClock)
 	}
 }
 
@@ -145,7 +149,7 @@ func (s *Session) hearAhead(server placement.Server, lf *life, now time.Duration
 func (s *Session) askClock(ctx context.Context, server placement.Server, lf *life) error {
 	since := clock.Fast()
 	for {
-		q := s.db.ask(server, lf)
+		q := s.db.ask(server, lf, nil)
 		switch err := s.answered(ctx, server, q); {
 		case err == nil && q.since < since:
 		case err == errNoLease: // it has told its clock all the same

@@ -91,13 +91,20 @@ func (k *trust) holds(now time.Duration) (holds, renew bool) {
 	return p != nil && now < p.until, p != nil && now >= p.renew
 }
 
+// wanes reports whether the server is not trusted, or so soon no more that it is time
+// to ask again.
+func (k *trust) wanes(now time.Duration) bool {
+	holds, renew := k.holds(now)
+	return !holds || renew
+}
+
 // trusts reports whether a server is trusted at a moment, in the life in which a
 // session has read. If less than half of the promise is left, it asks for the next
 // one and does not wait.
 func (db *DB) trusts(server placement.Server, lf *life, now time.Duration) bool {
 	holds, renew := lf.trust.holds(now)
 	if holds && renew && lf.trust.asking.Load() == nil && int64(now) >= lf.trust.rest.Load() {
-		db.ask(server, lf)
+		db.ask(server, lf, lf.trust.wanes)
 	}
 	return holds
 }
@@ -151,7 +158,7 @@ func (s *Session) distrusted(part placement.Partition, cause error) error {
 // challenge asks a server whether it has its place, and returns nil if it is
 // trusted now. The question that another session has asked will do.
 func (s *Session) challenge(ctx context.Context, server placement.Server, lf *life) error {
-	err := s.answered(ctx, server, s.db.ask(server, lf))
+	err := s.answered(ctx, server, s.db.ask(server, lf, lf.trust.wanes))
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return err
 	}
@@ -206,28 +213,32 @@ func (s *Session) trustTimes(ctx context.Context) error {
 }
 
 // ask asks a server how much of its lease is left, in the background, or returns
-// the question that is on its way. The answer goes to the server's life.
-func (db *DB) ask(server placement.Server, lf *life) *question {
-	q := &question{since: clock.Fast(), done: make(chan struct{})}
-	for !lf.trust.asking.CompareAndSwap(nil, q) {
-		if on := lf.trust.asking.Load(); on != nil {
-			return on
-		}
-	}
-	end := func(err error) {
-		if q.err = err; err != nil {
-			lf.trust.rest.Store(int64(clock.Fast() + askRest))
-		}
-		lf.trust.asking.Store(nil)
-		close(q.done)
-	}
+// the question that is on its way. The answer goes to the server's life. A caller that
+// has found something to ask for may come when another session's question was answered
+// in between: open, if it is not nil, tells whether there is still something to ask for.
+func (db *DB) ask(server placement.Server, lf *life, open func(now time.Duration) bool) *question {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if db.mu.closed {
-		end(ErrClosed)
-		return q
+	if on := lf.trust.asking.Load(); on != nil {
+		return on
 	}
-	db.asks.Go(func() { end(db.askFor(server, lf)) })
+	q := &question{since: clock.Fast(), done: make(chan struct{})}
+	switch {
+	case db.mu.closed:
+		q.err = ErrClosed
+		close(q.done)
+	case open != nil && !open(q.since):
+		close(q.done)
+	default:
+		lf.trust.asking.Store(q)
+		db.asks.Go(func() {
+			if q.err = db.askFor(server, lf); q.err != nil {
+				lf.trust.rest.Store(int64(clock.Fast() + askRest))
+			}
+			lf.trust.asking.Store(nil)
+			close(q.done)
+		})
+	}
 	return q
 }
 

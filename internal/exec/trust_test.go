@@ -219,3 +219,42 @@ func TestPromises(t *testing.T) {
 		t.Error("asks again with more than half left")
 	}
 }
+
+// TestAnsweredQuestion: a session that has found that a server must be asked, and comes
+// to ask it when another session has just had the answer, does not ask again.
+func TestAnsweredQuestion(t *testing.T) {
+	const hour = time.Hour
+	for name, was := range map[string]*promise{
+		"no promise":           nil,
+		"a promise that waned": {until: clock.Now() + hour, renew: clock.Now() - 1},
+	} {
+		db, lf := &DB{}, &life{}
+		lf.trust.promise.Store(was)
+		if !lf.trust.wanes(clock.Fast()) {
+			t.Fatalf("%s: nothing to ask for", name)
+		}
+		got := make(chan *question)
+		db.mu.Lock() // the session is on its way to ask
+		go func() { got <- db.ask(0, lf, lf.trust.wanes) }()
+		lf.trust.take(clock.Now(), 4*hour)
+		db.gate.mu.Lock() // a question would not get far
+		db.mu.Unlock()
+		q := <-got
+		select {
+		case <-q.done:
+			if q.err != nil {
+				t.Errorf("%s: %v", name, q.err)
+			}
+		default:
+			t.Errorf("%s: the server is asked again, though another session has had the answer", name)
+		}
+		db.mu.Lock()
+		db.mu.closed = true
+		db.mu.Unlock()
+		db.gate.mu.Unlock()
+		db.asks.Wait()
+		if q := db.ask(0, lf, nil); q.err != ErrClosed {
+			t.Errorf("%s: a question of a closed DB: %v", name, q.err)
+		}
+	}
+}

@@ -29,6 +29,15 @@ var trustBugs = []bug{
 		caught: []test{{"server", "TestLateAnswerTrustsNothing", "rests on an answer that came late: <nil>"}},
 	},
 	{
+		name: "AnswersAreNotLookedAt", why: "a session asks a server for its lease although another one has just had the answer",
+		edits: []edit{{
+			file: "internal/exec/trust.go",
+			old:  "	case open != nil && !open(q.since):\n",
+			new:  "	case open != nil && q.since < 0:\n",
+		}},
+		caught: []test{{"internal/exec", "TestAnsweredQuestion", "is asked again"}},
+	},
+	{
 		name: "TrustBeforeValidation", why: "a View looks before its validation whether the servers are trusted, and not after it",
 		edits: []edit{{
 			file: "internal/exec/validate.go",
