@@ -62,7 +62,9 @@ type work struct {
 // handle serves one request. It must not wait: a request that may wait moves to
 // a goroutine.
 func (s *Server) handle(r *rdma.Request) {
-	s.pace.request()
+	if len(r.Body) == 0 || wire.Op(r.Body[0]) != wire.OpCopy { // a copy's steps go on while nobody asks for anything
+		s.pace.request()
+	}
 	if len(r.Body) == 0 {
 		s.refuse(r, "empty request")
 		return

@@ -6,6 +6,7 @@ import (
 
 	"drtmx/internal/clock"
 	"drtmx/internal/testseed"
+	"drtmx/internal/vfstest"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -15,7 +16,26 @@ import (
 // next request on. What the last requests left to be done is done.
 func TestIdleServerRests(t *testing.T) {
 	t.Parallel()
-	cl, acct, _ := startBank(t, 2)
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		cl, acct, _ := startBank(t, 2)
+		idleRests(t, cl, acct)
+	})
+	t.Run("copies", func(t *testing.T) {
+		t.Parallel()
+		c := mustOpenCopied(t, vfstest.NewCrashableMem(), copyOptions{servers: 2, replicas: 2})
+		defer func() {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		idleRests(t, c.Cluster, c.acct)
+	})
+}
+
+// idleRests counts the turns of the first server.
+func idleRests(t *testing.T, cl *Cluster, acct *tables.Table) {
+	t.Helper()
 	putAccounts(t, cl.DB, acct, 100, startBalance)
 	s := cl.Servers[0]
 	idle := func() {
