@@ -59,7 +59,7 @@ type options struct {
 	json     bool
 }
 
-func run(ctx context.Context, args []string) error {
+func run(ctx context.Context, args []string) (err error) {
 	var o options
 	f := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	f.Var(&o.seeds, "seeds", "`seeds`, as 17, 1-2000, or 1- with -time")
@@ -91,6 +91,8 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("-seeds %s has no end: want one, or -time", &o.seeds)
 	case (o.trace || o.shrink) && !one:
 		return fmt.Errorf("-seeds %s: want one seed with -trace and -shrink", &o.seeds)
+	case (o.trace || o.shrink) && o.table != "":
+		return fmt.Errorf("-table %s: want neither -trace nor -shrink beside it, which are no runs to count", o.table)
 	}
 	if o.binary != "" && !filepath.IsAbs(o.binary) {
 		return fmt.Errorf("-binary %s: want an absolute path", o.binary)
@@ -99,16 +101,16 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	at := ""
-	var table *os.File
+	var table *page
 	if o.table != "" {
-		if table, err = openTable(o.table); err != nil {
+		at, err := commit(ctx)
+		if err != nil {
 			return err
 		}
-		defer table.Close()
-		if at, err = commit(ctx); err != nil {
+		if table, err = openPage(o.table, at); err != nil {
 			return err
 		}
+		defer func() { err = errors.Join(err, table.close()) }()
 	}
 	dir, err := os.MkdirTemp("", "simulate-")
 	if err != nil {
@@ -136,10 +138,8 @@ func run(ctx context.Context, args []string) error {
 	}
 	r := newRuns(b, &o)
 	err = r.all(ctx, kept, c)
-	if table != nil && r.clusters > 0 && ctx.Err() == nil {
-		if _, werr := table.WriteString(r.row(at, time.Now())); werr != nil {
-			return errors.Join(err, fmt.Errorf("-table: %w", werr))
-		}
+	if table != nil && r.clusters > 0 {
+		err = errors.Join(err, table.add(r, time.Now(), ctx.Err() != nil))
 	}
 	return err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -154,7 +155,7 @@ func (r *runs) note(ctx context.Context, c simCase, n uint64, x ran) (failed uin
 	}
 	say("%d clusters, %d failed", r.clusters, len(r.failed))
 	ended := uint64(len(x.results))
-	if x.err == nil && ended == n || ctx.Err() != nil && context.Cause(ctx) == context.Canceled {
+	if x.err == nil && ended == n || errors.Is(ctx.Err(), context.Canceled) {
 		return 0, false
 	}
 	say("")

@@ -36,6 +36,7 @@ func TestBadFlags(t *testing.T) {
 		{"-seeds 1 more", `argument "more"`},
 		{"-seeds 1 -kept /none", "/none"},
 		{"-seeds 1 -binary here", "absolute path"},
+		{"-seeds 1 -trace -table page", "-table page"},
 		{"-seeds 1 -table /none/page", "-table: open /none/page"},
 	} {
 		if err := run(t.Context(), strings.Fields(c.args)); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
@@ -57,31 +58,35 @@ func TestUnknownKind(t *testing.T) {
 	}
 }
 
-// TestTable: the first run begins the page, and each adds a row.
+// TestTable: the first run begins the page, each adds a row, and one that never began
+// leaves nothing.
 func TestTable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "seeds.md")
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	r := newRuns(nil, &options{seeds: seedRange{31, 0}, kind: "disk", jobs: 1})
+	r := newRuns(nil, &options{seeds: seedRange{31, 5000}, kind: "disk", jobs: 1})
 	r.began, r.next, r.clusters, r.replayed, r.failed = began, 51, 20, 2, []uint64{33}
-	for range 2 {
-		f, err := openTable(path)
+	want := ""
+	for _, interrupted := range []string{"never began", "", ", interrupted"} {
+		p, err := openPage(path, "abc")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.WriteString(r.row("abc", began.Add(2*time.Minute))); err != nil {
+		if interrupted != "never began" {
+			if err := p.add(r, began.Add(2*time.Minute), interrupted != ""); err != nil {
+				t.Error(err)
+			}
+			if want == "" {
+				want = tableHead
+			}
+			want += fmt.Sprintf("| 2026-01-02 03:06 | abc | %d processors, %s, 1 at a time | 31-50 disk%s | 20 | 10 | 2 | 0 | 33 |\n",
+				runtime.NumCPU(), runtime.GOARCH, interrupted)
+		}
+		if err := p.close(); err != nil {
 			t.Error(err)
 		}
-		if err := f.Close(); err != nil {
-			t.Error(err)
+		if raw, err := os.ReadFile(path); string(raw) != want || (err != nil) != (want == "") {
+			t.Errorf("%v, the page is\n%s\nwant\n%s", err, raw, want)
 		}
-	}
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	row := fmt.Sprintf("| 2026-01-02 03:06 | abc | %d processors, %s, 1 at a time | 31-50 disk | 20 | 10 | 2 | 0 | 33 |\n", runtime.NumCPU(), runtime.GOARCH)
-	if want := tableHead + row + row; string(raw) != want {
-		t.Errorf("the page is\n%s\nwant\n%s", raw, want)
 	}
 }
 

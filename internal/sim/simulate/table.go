@@ -24,20 +24,48 @@ processes, and their traces must be equal. No seed may fail: what has failed onc
 |---|---|---|---|---|---|---|---|---|
 `
 
-// openTable opens a page for one more row, and begins it if it is new.
-func openTable(path string) (*os.File, error) {
+// page is the file that a run adds its row to.
+type page struct {
+	f      *os.File
+	commit string
+}
+
+// openPage opens a page for one more row, of a commit, so that one that cannot be written
+// is refused before hours have gone by.
+func openPage(path, commit string) (*page, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("-table: %w", err)
 	}
-	st, err := f.Stat()
-	if err == nil && st.Size() == 0 {
-		_, err = f.WriteString(tableHead)
+	return &page{f, commit}, nil
+}
+
+// add adds the row of a run, below the head if it is the first.
+func (p *page) add(r *runs, now time.Time, interrupted bool) error {
+	row := r.row(p.commit, now, interrupted)
+	st, err := p.f.Stat()
+	if err == nil {
+		if st.Size() == 0 {
+			row = tableHead + row
+		}
+		_, err = p.f.WriteString(row)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("-table: %w", err), f.Close())
+		return fmt.Errorf("-table: %w", err)
 	}
-	return f, nil
+	return nil
+}
+
+// close closes the page, and removes it if it has no row: then the run never began.
+func (p *page) close() error {
+	st, err := p.f.Stat()
+	if err == nil && st.Size() == 0 {
+		err = os.Remove(p.f.Name())
+	}
+	if err = errors.Join(err, p.f.Close()); err != nil {
+		return fmt.Errorf("-table: %w", err)
+	}
+	return nil
 }
 
 // commit names the commit that is simulated, and says if files differ from it.
@@ -57,20 +85,23 @@ func commit(ctx context.Context) (string, error) {
 	return name, nil
 }
 
-// row is the line of a table for these runs.
-func (r *runs) row(commit string, now time.Time) string {
-	kind := ""
+// row is the line of a table for these runs: the seeds that they have begun with, and how
+// many clusters came to an end.
+func (r *runs) row(commit string, now time.Time, interrupted bool) string {
+	seeds := "kept"
+	if r.next > r.o.seeds.first {
+		seeds = fmt.Sprintf("%d-%d", r.o.seeds.first, r.next-1)
+	}
 	if r.o.kind != "" {
-		kind = " " + r.o.kind
+		seeds += " " + r.o.kind
+	}
+	if interrupted {
+		seeds += ", interrupted"
 	}
 	failed := "none"
 	if len(r.failed) > 0 {
 		failed = strings.Trim(fmt.Sprint(r.failed), "[]")
 	}
-	seeds := r.o.seeds.String()
-	if r.o.seeds.open() {
-		seeds = fmt.Sprintf("%d-%d", r.o.seeds.first, r.next-1)
-	}
-	return fmt.Sprintf("| %s | %s | %d processors, %s, %d at a time | %s%s | %d | %.0f | %d | %d | %s |\n", now.UTC().Format("2006-01-02 15:04"), commit,
-		runtime.NumCPU(), runtime.GOARCH, r.o.jobs, seeds, kind, r.clusters, float64(r.clusters)/now.Sub(r.began).Minutes(), r.replayed, r.differ, failed)
+	return fmt.Sprintf("| %s | %s | %d processors, %s, %d at a time | %s | %d | %.0f | %d | %d | %s |\n", now.UTC().Format("2006-01-02 15:04"), commit,
+		runtime.NumCPU(), runtime.GOARCH, r.o.jobs, seeds, r.clusters, float64(r.clusters)/now.Sub(r.began).Minutes(), r.replayed, r.differ, failed)
 }
