@@ -155,17 +155,21 @@ func (r *runs) note(ctx context.Context, c simCase, n uint64, x ran) (failed uin
 	}
 	say("%d clusters, %d failed", r.clusters, len(r.failed))
 	ended := uint64(len(x.results))
-	if x.err == nil && ended == n || errors.Is(ctx.Err(), context.Canceled) {
+	if x.err == nil && ended == n {
 		return 0, false
 	}
-	say("")
 	if ended > 0 && x.results[ended-1].Failure != "" {
 		res := &x.results[ended-1]
+		say("")
 		c.Seed = res.Seed
 		r.failed = append(r.failed, c.Seed)
 		fmt.Print(describe(c, res))
 		return c.Seed, true
 	}
+	if errors.Is(ctx.Err(), context.Canceled) { // interrupted, which is no failure of a seed
+		return 0, false
+	}
+	say("")
 	c.Seed += min(ended, n-1)
 	r.failed = append(r.failed, c.Seed)
 	fmt.Printf("seed %d: FAILED: the process ended (%v); %s\n%s\n", c.Seed, x.err, c.again(), strings.TrimSpace(x.other))

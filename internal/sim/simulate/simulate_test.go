@@ -90,6 +90,24 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// TestPageOfOthers: a run that never began leaves a file that was there before it.
+func TestPageOfOthers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "page")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := openPage(path, "abc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestReadCases(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kept")
 	if err := os.WriteFile(path, []byte("# none\n17\n18 storm # a remark\n\n19 disk 3\n"), 0o600); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"runtime"
@@ -15,8 +16,8 @@ import (
 const tableHead = `# Seeds that were simulated
 
 ` + "`make sim`" + `: whole clusters in simulated time, one for each seed. Some of them ran twice, in two
-processes, and their traces must be equal. No seed may fail: what has failed once is in
-` + "`internal/sim/kept.txt`" + `, with its cause.
+processes, and their traces must be equal. No seed may fail: what has failed once and was mended is
+in ` + "`internal/sim/kept.txt`" + `, with its cause.
 
     make sim SEEDS=1-1000 REPLAY=50 TABLE=results/seeds.md
 
@@ -28,16 +29,22 @@ processes, and their traces must be equal. No seed may fail: what has failed onc
 type page struct {
 	f      *os.File
 	commit string
+	made   bool // by this run
 }
 
 // openPage opens a page for one more row, of a commit, so that one that cannot be written
 // is refused before hours have gone by.
 func openPage(path, commit string) (*page, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
+	const flags = os.O_CREATE | os.O_APPEND | os.O_RDWR
+	f, err := os.OpenFile(path, flags|os.O_EXCL, 0o644)
+	made := err == nil
+	if errors.Is(err, fs.ErrExist) {
+		f, err = os.OpenFile(path, flags, 0o644)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("-table: %w", err)
 	}
-	return &page{f, commit}, nil
+	return &page{f, commit, made}, nil
 }
 
 // add adds the row of a run, below the head if it is the first.
@@ -56,10 +63,11 @@ func (p *page) add(r *runs, now time.Time, interrupted bool) error {
 	return nil
 }
 
-// close closes the page, and removes it if it has no row: then the run never began.
+// close closes the page, and removes it if this run has made it and there is no row: then
+// the run never began.
 func (p *page) close() error {
 	st, err := p.f.Stat()
-	if err == nil && st.Size() == 0 {
+	if err == nil && p.made && st.Size() == 0 {
 		err = os.Remove(p.f.Name())
 	}
 	if err = errors.Join(err, p.f.Close()); err != nil {
