@@ -65,6 +65,7 @@ type group struct {
 	deposed atomic.Bool
 	enough  atomic.Bool   // as many copies in sync as are required
 	sent    atomic.Uint64 // bytes of log and checkpoints
+	turns   atomic.Uint64 // of keep
 	links   []*copyLink
 	wake    chan struct{} // of keep; has room for one
 
@@ -406,7 +407,7 @@ func (g *group) least(before wal.LSN) wal.LSN {
 // keep changes the set of copies in sync: copies that are silent for too long
 // leave it, those that have caught up enter it.
 func (g *group) keep(ctx context.Context) {
-	t := time.NewTicker(g.s.cfg.CopyPatience / 16)
+	t := time.NewTimer(0)
 	defer t.Stop()
 	for {
 		select {
@@ -415,6 +416,7 @@ func (g *group) keep(ctx context.Context) {
 		case <-t.C:
 		case <-g.wake:
 		}
+		g.turns.Add(1)
 		g.loseSilent()
 		for g.swap(ctx) {
 		}
@@ -429,7 +431,27 @@ func (g *group) keep(ctx context.Context) {
 			g.s.log.Error("the data server acknowledges nothing more", "reason", why)
 			return
 		}
+		t.Reset(g.rest())
 	}
+}
+
+// rest is for how long keep has nothing to do if it is not woken: until a copy in sync
+// has been silent for too long. A change that could not be made is tried again soon, and
+// nobody tells which copies are to leave.
+func (g *group) rest() time.Duration {
+	soon := g.s.cfg.CopyPatience / 16
+	rest := 4 * soon
+	g.step(func(h *replica.Home) {
+		if _, _, changes := h.Propose(); changes {
+			rest = soon
+		}
+		for _, l := range g.links {
+			if h.Counts(l.k) {
+				rest = min(rest, g.s.cfg.CopyPatience-time.Since(l.last))
+			}
+		}
+	})
+	return max(rest, soon)
 }
 
 // fewCopies is the answer to a write while there are fewer copies in sync than are
@@ -759,7 +781,7 @@ func (l *copyLink) sendPiece(ctx context.Context, c rdma.Conn, b *sending) error
 // ship sends the log as it becomes durable, and checkpoints beside.
 func (l *copyLink) ship(ctx context.Context, c rdma.Conn, state wire.CopyState) error {
 	log := l.g.d.log
-	t := time.NewTicker(l.g.s.cfg.CopyPatience / 8)
+	t := time.NewTicker(l.g.s.cfg.CopyPatience / 4)
 	defer t.Stop()
 	var frames, buf []byte
 	for {

@@ -58,6 +58,7 @@ type durable struct {
 	spare  []answer
 	stop   bool
 	failed atomic.Bool
+	broken chan struct{} // closed when the log has failed
 	wake   chan struct{} // has room for one
 	done   chan struct{} // closed when release has returned
 
@@ -95,7 +96,7 @@ func (s *Server) openDurable() error {
 	s.cfg.MinInSync = max(s.cfg.MinInSync, 1)
 	fs := s.cfg.FS
 	d := &durable{
-		s: s, dir: s.cfg.Opened, backups: backups{of: map[uint64]*backup{}}, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		s: s, dir: s.cfg.Opened, backups: backups{of: map[uint64]*backup{}}, wake: make(chan struct{}, 1), done: make(chan struct{}), broken: make(chan struct{}),
 		copies: keptCopies{ctx: s.ctx, log: s.log, fs: fs, dir: s.cfg.Dir, segmentBytes: s.cfg.SegmentBytes, host: s.host()},
 	}
 	var err error
@@ -242,6 +243,15 @@ func (s *Server) LogFailure(patience time.Duration) error {
 	return nil
 }
 
+// LogFailed is closed when a write or a sync of the log has failed, nil if the server has
+// no log.
+func (s *Server) LogFailed() <-chan struct{} {
+	if s.durable == nil {
+		return nil
+	}
+	return s.durable.broken
+}
+
 var (
 	errLogFailed  = errors.New("server: the log cannot be written any more")
 	errLogStalled = errors.New("server: the disk of the log does not answer")
@@ -258,6 +268,7 @@ func (d *durable) kick() {
 // durable may be lost, so nobody is told of it, and nothing new is accepted.
 func (d *durable) fail(err error) {
 	d.failed.Store(true)
+	close(d.broken)
 	d.s.log.Error("the log has failed: partitions are fenced", "error", err)
 	d.kick()
 }

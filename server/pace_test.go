@@ -48,9 +48,18 @@ func idleRests(t *testing.T, cl *Cluster, acct *tables.Table) {
 		time.Sleep(idleRest) // each loop has its last short rest
 	}
 	idle()
-	start, before := time.Now(), s.pace.turns.Load()
+	looks := func() uint64 {
+		if s.durable == nil {
+			return 0
+		}
+		return s.durable.group.turns.Load()
+	}
+	start, before, looked := time.Now(), s.pace.turns.Load(), looks()
 	time.Sleep(2 * idleRest)
 	turns, took := s.pace.turns.Load()-before, time.Since(start)
+	if n, most := looks()-looked, uint64(3*took/time.Second)+3; n > most {
+		t.Errorf("the server looked at its copies %d times in %v, want at most %d", n, took, most)
+	}
 	t.Logf("%d turns in %v", turns, took)
 	if most := uint64(12*took/time.Second) + 6; turns > most {
 		t.Errorf("the loops of an idle server looked for work %d times in %v, want at most %d", turns, took, most)

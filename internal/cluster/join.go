@@ -188,6 +188,7 @@ type Member struct {
 	why      error
 	leads    atomic.Pointer[following]
 	recovery *stats.Recovery
+	turns    atomic.Uint64 // of attend
 	readyAt  time.Duration // by clock.Now: since then the host's own server can go; 0: it cannot
 	notYet   time.Duration // it is not moved before
 	pause    time.Duration // after a move that has failed

@@ -244,11 +244,10 @@ func (t *takeovers) resume() {
 // is lost.
 func (m *Member) attend() {
 	defer close(m.attended)
-	tick := time.NewTicker(takeoverTick)
-	defer tick.Stop()
 	for {
 		p := m.place
 		news := p.news.next()
+		m.turns.Add(1)
 		if to, due := m.due(); due {
 			if err := m.move(to); err != nil {
 				if m.life.Err() == nil {
@@ -258,6 +257,11 @@ func (m *Member) attend() {
 			}
 			continue
 		}
+		if err := m.broken(); err != nil {
+			m.o.Log.Error("the host ends, so that another one has what it cannot write", "host", m.o.host(), "error", err)
+			m.fail(err)
+			return
+		}
 		select {
 		case <-m.life.Done():
 			return
@@ -265,14 +269,19 @@ func (m *Member) attend() {
 			m.fail(p.deposed())
 			return
 		case <-news:
-		case <-tick.C:
-			if err := m.broken(); err != nil {
-				m.o.Log.Error("the host ends, so that another one has what it cannot write", "host", m.o.host(), "error", err)
-				m.fail(err)
-				return
-			}
+		case <-m.logFailed():
+		case <-time.After(m.rest()):
 		}
 	}
+}
+
+// rest is for how long attend has nothing to do, as long as there is no news and the log
+// of the host's own server is written. A disk that does not answer has more patience.
+func (m *Member) rest() time.Duration {
+	if m.readyAt != 0 || m.others != nil && m.others.runs() {
+		return takeoverTick
+	}
+	return takeoverRest
 }
 
 // diskPatience is how long a write of a log, with its sync, may take while there is a
@@ -295,6 +304,14 @@ func (m *Member) broken() error {
 	return m.others.broken()
 }
 
+// logFailed is closed when the log of the host's own server fails, nil if it has none.
+func (m *Member) logFailed() <-chan struct{} {
+	if s, ok := m.server.(interface{ LogFailed() <-chan struct{} }); ok {
+		return s.LogFailed()
+	}
+	return nil
+}
+
 // logFailure is broken for the server of the member.
 func (m *Member) logFailure() error {
 	s, ok := m.server.(interface {
@@ -311,6 +328,18 @@ func (m *Member) logFailure() error {
 		return fmt.Errorf("data server %d: %w", m.o.Index, err)
 	}
 	return nil
+}
+
+// runs reports whether the host runs servers that it has taken over.
+func (t *takeovers) runs() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, h := range t.mu.homes {
+		if h.member != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // broken is logFailure for all servers that the host has taken over.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -32,8 +33,11 @@ const (
 	// been quiet for longer: see grace. A process that gave its lease back and is started
 	// again at once keeps its server.
 	takeoverGrace = 500 * time.Millisecond
-	// takeoverTick is how often a host looks whether a server is lost.
+	// takeoverTick is how often a host looks at a server while something is to be done.
 	takeoverTick = 100 * time.Millisecond
+	// takeoverRest is the time between two looks while nothing is to be done, as far as
+	// this host knows without news of the cluster.
+	takeoverRest = time.Second
 	// copyQuiet is how long nothing has come for a copy when the host begins to read it,
 	// since its home may be lost. A home that runs sends something to a copy in sync more
 	// often, unless it is very busy, and then the copy is read for nothing.
@@ -68,6 +72,7 @@ type takeovers struct {
 	ended  context.Context
 	end    context.CancelFunc
 	wg     sync.WaitGroup
+	looks  atomic.Uint64 // turns of run
 
 	mu struct {
 		sync.Mutex
@@ -145,29 +150,32 @@ func (t *takeovers) close() error {
 	return errors.Join(errs...)
 }
 
+// run looks at the other servers when the state of the cluster changes, and whenever
+// something may have to be done although it has not.
 func (t *takeovers) run() {
-	tick := time.NewTicker(takeoverTick)
-	defer tick.Stop()
 	for {
-		news := t.place.news.next()
+		news, rest := t.place.news.next(), takeoverTick
 		if s := t.place.state.Load(); s != nil && s.Map != nil && t.place.holds() {
+			rest = takeoverRest
 			for i := range s.Map.Servers {
-				t.look(s, s.Map.Servers[i].Index)
+				rest = min(rest, t.look(s, s.Map.Servers[i].Index))
 			}
 		}
+		t.looks.Add(1)
 		select {
 		case <-t.ended.Done():
 			return
-		case <-tick.C:
+		case <-time.After(rest):
 		case <-news:
 		}
 	}
 }
 
-// look begins to take a server over if that is to be done.
-func (t *takeovers) look(s *member.State, server placement.Server) {
+// look begins to take a server over if that is to be done. It returns how long nothing
+// is to be done about the server as long as the state of the cluster stays as it is.
+func (t *takeovers) look(s *member.State, server placement.Server) (rest time.Duration) {
 	if server == t.o.Index {
-		return
+		return takeoverRest
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -178,7 +186,7 @@ func (t *takeovers) look(s *member.State, server placement.Server) {
 	}
 	now := clock.Now()
 	if h.busy || t.mu.rests || now < h.next {
-		return
+		return takeoverTick
 	}
 	m := s.Map
 	where, _ := m.Server(server)
@@ -189,7 +197,7 @@ func (t *takeovers) look(s *member.State, server placement.Server) {
 		default:
 			t.giveBack(s, server, h, now)
 		}
-		return
+		return takeoverTick
 	}
 	if where.Host != t.o.host() && !h.swept {
 		h.swept = true
@@ -199,7 +207,7 @@ func (t *takeovers) look(s *member.State, server placement.Server) {
 			}
 			return nil
 		})
-		return
+		return takeoverTick
 	}
 	k := m.Copy(server, t.o.host())
 	mine := where.Host != t.o.host() && m.Set(server).Members.Has(k)
@@ -215,13 +223,19 @@ func (t *takeovers) look(s *member.State, server placement.Server) {
 	}
 	if alive {
 		h.lostAt = 0
-		return
+		switch {
+		case !mine:
+			return takeoverRest
+		case ok && h.reading == nil:
+			return max(copyQuiet-quiet, takeoverTick) // then it is to be read
+		}
+		return takeoverTick
 	}
 	if h.lostAt == 0 {
 		h.lostAt = now
 	}
 	if ready && !goes && now-max(h.lostAt, h.backAt) < returnPatience {
-		return // it is for that host
+		return takeoverTick // it is for that host
 	}
 	patience := grace(quiet, ok)
 	switch {
@@ -248,6 +262,7 @@ func (t *takeovers) look(s *member.State, server placement.Server) {
 		h.reading = nil // another attempt reads the copy again
 		t.attempt(server, h, func() error { return t.take(server, h, r) })
 	}
+	return takeoverTick
 }
 
 // grace is how long a server must have been without a lease whose copy has been quiet for

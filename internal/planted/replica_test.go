@@ -389,10 +389,50 @@ var replicaBugs = []bug{
 		name: "BadDiskKeepsItsLease", why: "a host whose disk does not take its log any more goes on to hold the lease of its data server",
 		edits: []edit{{
 			file: "internal/cluster/move.go",
-			old:  "			if err := m.broken(); err != nil {\n",
-			new:  "			if err := m.broken(); err != nil && m.place == nil {\n",
+			old:  "		if err := m.broken(); err != nil {\n",
+			new:  "		if err := m.broken(); err != nil && m.place == nil {\n",
 		}},
 		caught: []test{{"internal/cluster", "TestBadDiskIsTakenOver", "host 0 runs on"}},
+	},
+	{
+		name: "IdleHostsLook", why: "a host looks at the servers of others as often as when one of them is lost",
+		edits: []edit{{
+			file: "internal/cluster/takeover.go",
+			old:  "		case <-time.After(rest):\n",
+			new:  "		case <-time.After(min(rest, takeoverTick)):\n",
+		}},
+		caught: []test{{"internal/cluster", "TestIdleHostsRest", "looked"}},
+	},
+	{
+		name: "IdleHostsAttend", why: "a host looks whether it is to give its own server away as often as when that is to be",
+		edits: []edit{{
+			file: "internal/cluster/move.go",
+			old:  "		case <-time.After(m.rest()):\n",
+			new:  "		case <-time.After(takeoverTick):\n",
+		}},
+		caught: []test{{"internal/cluster", "TestIdleHostsRest", "looked"}},
+	},
+	{
+		name: "IdleHomesLookAtCopies", why: "a home looks sixteen times within its patience whether its copies answer, although nothing can have changed",
+		edits: []edit{{
+			file: "server/copies.go",
+			old:  "		t.Reset(g.rest())\n",
+			new:  "		t.Reset(g.s.cfg.CopyPatience / 16)\n",
+		}},
+		caught: []test{{"server", "TestIdleServerRests", "looked at its copies"}},
+	},
+	{
+		name: "SilentCopiesStay", why: "a home whose copies answer no more looks at them when something else wakes it",
+		edits: []edit{{
+			file: "server/copies.go",
+			old:  "	rest := 4 * soon\n",
+			new:  "	rest := time.Hour\n",
+		}, {
+			file: "server/copies.go",
+			old:  "				rest = min(rest, g.s.cfg.CopyPatience-time.Since(l.last))\n",
+			new:  "				rest = max(rest, g.s.cfg.CopyPatience-time.Since(l.last))\n",
+		}},
+		caught: []test{{"server", "TestSilentCopyLeaves", "the commit goes on without the copy"}},
 	},
 	{
 		name: "OwnServerGoesFirst", why: "a host gives its own data server away while it has another one, which a keeper does not run",

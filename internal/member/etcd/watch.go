@@ -13,7 +13,7 @@ import (
 
 // watchRound is the duration of a watch before Watch checks that etcd still
 // answers: the etcd client waits for a lost server without reporting it.
-const watchRound = 2 * time.Second
+const watchRound = 10 * time.Second
 
 // Watch waits for a revision with a change of this cluster. See member.Store.
 func (s *Store) Watch(ctx context.Context, after member.Revision) (*member.State, error) {
