@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"drtmx/internal/exec"
 	"drtmx/internal/placement"
@@ -162,7 +163,7 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 	if v := t.setAside(len(parties)); !v.ok() {
 		return v, true
 	}
-	if err := t.begin(parties, agent); err != nil {
+	if err := t.begin(ctx, parties, agent); err != nil {
 		t.giveUp()
 		return verdict{code: wire.Unavailable, text: fmt.Sprintf("server %d: %v", s.self, err)}, true
 	}
@@ -237,8 +238,34 @@ func unreachable(err error) verdict {
 }
 
 // begin enters the transaction into the coordinator's machine. t.decision receives
-// the decision.
-func (t *task) begin(parties []twophase.Party, agent twophase.Party) (err error) {
+// the decision. While too many transactions of this server with one of the parties are
+// not settled, begin waits, until ctx ends or as long as a silent party would be waited
+// for: a burst of commits may be ahead of its acknowledgements, and a lost one is asked
+// for with the next tick. The transaction has no locks yet.
+func (t *task) begin(ctx context.Context, parties []twophase.Party, agent twophase.Party) error {
+	err := t.enter(parties, agent)
+	if !errors.Is(err, twophase.ErrBusy) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	for pause := roomAfter; errors.Is(err, twophase.ErrBusy); pause = min(2*pause, tickEvery) {
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+		err = t.enter(parties, agent)
+	}
+	return err
+}
+
+// roomAfter is the first pause of a transaction that waits for room in the
+// coordinator's table: about the time of an acknowledgement.
+const roomAfter = 100 * time.Microsecond
+
+// enter enters the transaction, or fails with twophase.ErrBusy at once.
+func (t *task) enter(parties []twophase.Party, agent twophase.Party) (err error) {
 	t.step(t.home, func(m *twophase.Machine) {
 		if t.id, err = m.Begin(parties, agent, &t.out); err == nil {
 			t.home.protocol.waiting[t.id] = t.decision

@@ -52,6 +52,7 @@ type simMembers struct {
 type simHeld struct {
 	member.Registration
 	ttl   time.Duration
+	since time.Time // when the server joined
 	until time.Time
 	timer *time.Timer
 }
@@ -319,7 +320,7 @@ func (h *simHandle) Join(ctx context.Context, s member.Server, ttl time.Duration
 			}
 			was.timer.Stop()
 		}
-		held := &simHeld{Registration: member.Registration{Server: s}, ttl: ttl}
+		held := &simHeld{Registration: member.Registration{Server: s}, ttl: ttl, since: time.Now()}
 		h.m.held[s.Index] = held
 		h.m.change("%s joins as server %d, %v at %d", h.name, s.Index, s.Instance, s.Host)
 		held.Term = uint64(h.m.revision)

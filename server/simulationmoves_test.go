@@ -563,6 +563,13 @@ func serverOf(file string, host int) placement.Server {
 	return own
 }
 
+// newMax is longer than it takes a server to learn that a host is back: until then it
+// may ask the store for a set without the host's copy.
+const newMax = time.Second
+
+// stays reports whether a registration is known to all. The host of it runs.
+func (m *simMembers) stays(h *simHeld) bool { return h != nil && time.Since(h.since) > newMax }
+
 // shrinks checks that no set becomes too small because an operator wants something.
 func (m *simMembers) shrinks(next *member.Map) {
 	if !m.orderly || m.agreed == nil {
@@ -576,7 +583,7 @@ func (m *simMembers) shrinks(next *member.Map) {
 		for k := range replica.MaxMembers {
 			host := replica.Host(replica.Member(k), s.Index, s.Host, m.agreed.Size)
 			own, keeps := m.held[placement.Server(host)], m.held[placement.Server(m.agreed.Size+host)]
-			runs := own != nil && own.Host == host || keeps != nil
+			runs := m.stays(own) && own.Host == host || m.stays(keeps)
 			if runs && was.Members.Has(replica.Member(k)) && !now.Members.Has(replica.Member(k)) {
 				m.fault("the copy of server %d at host %d leaves the set, which has %v then", s.Index, host, now.Members)
 			}

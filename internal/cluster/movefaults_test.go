@@ -158,7 +158,7 @@ func TestMoveOfATakenServer(t *testing.T) {
 	w.goOn()
 	h.inSync(1)
 	h.gone(1)
-	eventually(t, "host 2 has server 1", func() bool { return h.at(1) == 2 })
+	h.runs(1, 2)
 	h.move(1, 0)
 	w.goOn()
 	back := h.startAgain(1)

@@ -153,6 +153,21 @@ func (h *hostsOf) inSync(i int) {
 	})
 }
 
+// runs waits until a server that another host has taken over is at work there: the map
+// names the host first.
+func (h *hostsOf) runs(i, host int) {
+	h.t.Helper()
+	eventually(h.t, fmt.Sprintf("server %d is at host %d, and runs", i, host), func() bool {
+		s, err := h.members.Open().State(h.ctx)
+		if err != nil {
+			return false
+		}
+		r, ok := s.Registered(placement.Server(i))
+		now, _ := s.Map.Server(placement.Server(i))
+		return ok && now.Host == host && r.Instance == now.Instance
+	})
+}
+
 // at is the host that has a server.
 func (h *hostsOf) at(i int) int {
 	s, err := h.members.Open().State(h.ctx)

@@ -407,6 +407,24 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		caught: []test{{"server", "TestCallsElsewhereAreBounded", "a commit begins|code 9"}},
 	},
 	{
+		name: "FullTableRefuses", why: "a commit is refused when it is ahead of the acknowledgements of others",
+		edits: []edit{{
+			file: "server/coordinate.go",
+			old:  "	if !errors.Is(err, twophase.ErrBusy) {\n		return err\n	}\n",
+			new:  "	if err != nil || ctx == nil {\n		return err\n	}\n",
+		}},
+		caught: []test{{"server", "TestFullTableWaits", "too many transactions are not settled"}},
+	},
+	{
+		name: "FullTableWaitsForEver", why: "a commit with a silent server waits for room in a table for as long as the server is silent",
+		edits: []edit{{
+			file: "server/coordinate.go",
+			old:  "	ctx, cancel := context.WithTimeout(ctx, peerTimeout)\n	defer cancel()\n	for pause :=",
+			new:  "	for pause :=",
+		}},
+		caught: []test{{"server", "TestFullTableWaitsNotForEver", "before the deadline"}},
+	},
+	{
 		name: "CommitsAfterTheDeadline", why: "a procedure commits although its caller gave up while the commit waited for an executor",
 		edits: []edit{{
 			file: "server/share.go",
