@@ -349,7 +349,9 @@ func (w *follower) run(ctx context.Context, fn func(*Change) bool) error {
 				news, to = true, max(to, clock.Tick(s.seen.Present))
 			}
 		}
-		if !news && w.f.from >= to {
+		// What was read with what is delivered may be of a later tick. Nothing need commit
+		// after it.
+		if !news && len(w.f.ticks) == 0 && w.f.from >= to {
 			if err := sleep(ctx, wait); err != nil {
 				return err
 			}
@@ -360,7 +362,7 @@ func (w *follower) run(ctx context.Context, fn func(*Change) bool) error {
 		if more, err := w.advance(ctx, fn); err != nil || !more {
 			return err
 		}
-		if w.f.from < to || w.f.from < w.until {
+		if len(w.f.ticks) > 0 || w.f.from < to || w.f.from < w.until {
 			if err := sleep(ctx, clock.TickLength); err != nil {
 				return err
 			}
@@ -380,9 +382,6 @@ func (w *follower) advance(ctx context.Context, fn func(*Change) bool) (more boo
 	if closed < w.f.from || closed == w.f.from && w.f.after == all {
 		return true, nil
 	}
-	for i := range w.sources {
-		w.f.streams[i].late = w.sources[i].end
-	}
 	for {
 		if err := w.read(ctx); err != nil {
 			return false, err
@@ -398,6 +397,9 @@ func (w *follower) advance(ctx context.Context, fn func(*Change) bool) (more boo
 			}
 		}
 		if w.f.from >= closed {
+			for i := range w.sources {
+				w.f.streams[i].late = w.sources[i].end
+			}
 			return true, nil
 		}
 	}
