@@ -333,6 +333,14 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	var crashed error
+	feed, err := r.newFeed(x)
+	if err != nil {
+		return simulated{counts: counts}, fmt.Errorf("the feed does not begin: %w", err)
+	}
+	if feed != nil {
+		feed.begin(done)
+		defer feed.end()
+	}
 	r.hire(x, &wg, done)
 	if r.d != nil {
 		k := &crashing{
@@ -381,7 +389,6 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 	var once sync.Once
 	x.calm = func() { once.Do(func() { close(done); end(); wg.Wait() }) }
 	var out *outcome
-	var err error
 	if r.job != nil {
 		out, err = r.runJob(x)
 	} else {
@@ -390,6 +397,14 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 	x.calm()
 	stop()
 	err = errors.Join(err, crashed)
+	if feed != nil && out.h != nil {
+		err = errors.Join(err, feed.finish(out.h))
+		counts["changes"] += len(feed.entries)
+		counts["feeds"] += feed.ends
+		if feed.lost {
+			counts["feeds too old"]++
+		}
+	}
 	for what, n := range out.counts {
 		counts[what] += n
 	}

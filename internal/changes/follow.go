@@ -236,6 +236,9 @@ func (w *follower) beginAt(ctx context.Context, from Cursor) error {
 
 // tooOld is the error of a log that begins too late.
 func (w *follower) tooOld(ctx context.Context, s *source, after clock.Tick) error {
+	for i := range w.sources {
+		w.sources[i].began = false // it need not go on from where it was, here or at another server
+	}
 	oldest, _, err := w.oldest(ctx)
 	if err != nil {
 		return err
@@ -391,15 +394,13 @@ func (w *follower) advance(ctx context.Context, fn func(*Change) bool) (more boo
 		}
 		again := w.f.again()
 		for i := range w.sources {
+			w.f.streams[i].late = w.sources[i].end
 			w.sources[i].pin = w.f.pin(w.sources[i].server)
 			if again {
 				w.sources[i].part = w.sources[i].part[:0]
 			}
 		}
 		if w.f.from >= closed {
-			for i := range w.sources {
-				w.f.streams[i].late = w.sources[i].end
-			}
 			return true, nil
 		}
 	}

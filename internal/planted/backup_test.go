@@ -155,6 +155,22 @@ var backupBugs = []bug{
 		caught: []test{{"server", "TestChanges", "was closed|comes twice|after one of tick|it was there|is no change|rows of"}},
 	},
 	{
+		name: "LateAfterAllTicks", why: "a feed that reads a log again takes what it has delivered before for late commits",
+		edits: []edit{{
+			file: "internal/changes/follow.go",
+			old:  "			w.f.streams[i].late = w.sources[i].end\n			w.sources[i].pin",
+			new:  "			if w.f.from >= closed {\n				w.f.streams[i].late = w.sources[i].end\n			}\n			w.sources[i].pin",
+		}},
+	},
+	{
+		name: "TooOldIsCut", why: "a feed that is too old for two logs fails with an error without a type",
+		edits: []edit{{
+			file: "internal/changes/follow.go",
+			old:  "		w.sources[i].began = false // it",
+			new:  "		_ = i // it",
+		}},
+	},
+	{
 		name: "ChangesAreSplit", why: "a feed delivers the shares of a transaction one by one",
 		edits: []edit{{
 			file: "internal/changes/feed.go",
