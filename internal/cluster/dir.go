@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -182,11 +183,35 @@ func openDir(path string) (*runtimeDir, error) {
 	if err := d.vet(); err != nil {
 		return nil, err
 	}
-	if err := d.take(); err != nil {
+	if err := d.takeSoon(); err != nil {
 		return nil, err
 	}
 	d.clear()
 	return d, nil
+}
+
+// A process that was killed closes its files one after the other, so its lock may be
+// held although nobody answers at its socket any more. dyingTime is longer than that
+// takes.
+const dyingTime = 5 * time.Second
+
+// takeSoon locks the directory. It waits for a process that ends, and for none that
+// answers.
+func (d *runtimeDir) takeSoon() error {
+	for end := time.Now().Add(dyingTime); ; time.Sleep(5 * time.Millisecond) {
+		if err := d.take(); !errors.Is(err, ErrBusy) || d.listens() || !time.Now().Before(end) {
+			return err
+		}
+	}
+}
+
+// listens reports whether anybody listens at the control socket.
+func (d *runtimeDir) listens() bool {
+	c, err := net.DialTimeout("unix", filepath.Join(d.path, controlFile), controlTimeout)
+	if err == nil {
+		c.Close()
+	}
+	return err == nil
 }
 
 // vet refuses directories that hold anything else, or another version.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"drtmx/rdma"
 )
@@ -198,6 +201,28 @@ func TestBusyDirectory(t *testing.T) {
 	}
 	if err := Clear(dir); !errors.Is(err, ErrBusy) {
 		t.Errorf("Clear: %v, want ErrBusy", err)
+	}
+}
+
+// TestDyingProcessHoldsTheLock: a supervisor was killed, and its socket is closed before
+// its lock. What is done to the directory waits for the lock.
+func TestDyingProcessHoldsTheLock(t *testing.T) {
+	dir := shortDir(t)
+	plant(t, dir, deadInfo)
+	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(50*time.Millisecond, func() { lock.Close() })
+	defer late.Stop()
+	if err := Clear(dir); err != nil {
+		t.Errorf("Clear: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, controlFile)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the dead cluster's socket is left: %v", err)
 	}
 }
 
