@@ -333,9 +333,12 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	var crashed error
-	feed, err := r.newFeed(x)
-	if err != nil {
-		return simulated{counts: counts}, fmt.Errorf("the feed does not begin: %w", err)
+	var feed *feedReader
+	if r.d != nil {
+		var err error
+		if feed, err = r.newFeed(x, r.openFeed(x)); err != nil {
+			return simulated{counts: counts}, fmt.Errorf("the feed does not begin: %w", err)
+		}
 	}
 	if feed != nil {
 		feed.begin(done)
@@ -389,6 +392,7 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 	var once sync.Once
 	x.calm = func() { once.Do(func() { close(done); end(); wg.Wait() }) }
 	var out *outcome
+	var err error
 	if r.job != nil {
 		out, err = r.runJob(x)
 	} else {
@@ -399,11 +403,7 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 	err = errors.Join(err, crashed)
 	if feed != nil && out.h != nil {
 		err = errors.Join(err, feed.finish(out.h))
-		counts["changes"] += len(feed.entries)
-		counts["feeds"] += feed.ends
-		if feed.lost {
-			counts["feeds too old"]++
-		}
+		feed.report(counts)
 	}
 	for what, n := range out.counts {
 		counts[what] += n

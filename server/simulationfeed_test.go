@@ -10,9 +10,12 @@ import (
 	"sync"
 	"time"
 
+	clusters "drtmx/internal/cluster"
 	"drtmx/internal/history"
 	"drtmx/internal/rng"
+	"drtmx/internal/sim"
 	"drtmx/rdma"
+	"drtmx/rdma/multi"
 	"drtmx/txn"
 )
 
@@ -22,13 +25,15 @@ const feedEnds = 2 * time.Minute
 
 // feedReader reads the changes of a cluster of lists, and makes the lists of them.
 type feedReader struct {
-	r    *simulation
-	x    *cluster
-	s    *rng.Stream
-	db   *txn.DB
-	from txn.Cursor
-	last context.Context // of the last feed
-	stop func()
+	w  *sim.World
+	x  *cluster
+	s  *rng.Stream
+	db *txn.DB
+	// closes closes it, and what it needs.
+	closes func() error
+	from   txn.Cursor
+	last   context.Context // of the last feed
+	stop   func()
 	// ended is closed when it reads no more, with err if something is wrong.
 	ended chan struct{}
 	err   error
@@ -50,41 +55,67 @@ type feedEntry struct {
 	value history.Value
 }
 
-// newFeed begins to read the changes of a cluster; nil: this case has no feed.
-func (r *simulation) newFeed(x *cluster) (*feedReader, error) {
+// newFeed prepares to read the changes of a cluster; nil: this case has no feed. open
+// opens a client of a process of its own, and may be called again if it fails.
+func (r *simulation) newFeed(x *cluster, open func(context.Context) (*txn.DB, func() error, error)) (*feedReader, error) {
 	s := rng.New(r.l.Seed).Split("feed")
-	if r.d == nil || r.job != nil || r.losses != nil || !s.Bool(0.3) || !r.w.Part("feed") {
+	if r.job != nil || r.losses != nil || !s.Bool(0.3) || !r.w.Part("feed") {
 		return nil, nil
 	}
-	f := &feedReader{r: r, x: x, s: s, lists: map[feedPlace][]history.Value{}, keys: map[feedPlace]history.Key{}, at: map[feedEntry]int{}, closed: true, ended: make(chan struct{})}
+	f := &feedReader{
+		w: r.w, x: x, s: s, lists: map[feedPlace][]history.Value{}, keys: map[feedPlace]history.Key{}, at: map[feedEntry]int{}, closed: true,
+		ended: make(chan struct{}), closes: func() error { return nil },
+	}
 	f.last, f.stop = context.WithCancel(context.Background())
-	c := r.u.client
-	c.Servers, c.Dial = x.addrs, r.u.provider(x.net, rdma.Identity{Role: rdma.RoleLoader, Name: feedName}).Dial
-	err := f.repeat(func(ctx context.Context) (err error) {
-		if f.db == nil {
-			if f.db, err = txn.Open(ctx, c); err != nil {
-				f.db = nil
-				return err
+	ctx, cancel := context.WithTimeout(context.Background(), feedEnds)
+	defer cancel()
+	var err error
+	f.w.As(feedName, func() {
+		for {
+			if f.db == nil {
+				f.db, f.closes, err = open(ctx)
 			}
+			if f.db != nil {
+				f.from, err = f.db.Now(ctx)
+			}
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond) // the fabric has lost something
 		}
-		f.from, err = f.db.Now(ctx)
-		return err
 	})
 	return f, err
 }
 
 const feedName = "feed"
 
-// repeat carries out what a faulty fabric may refuse.
-func (f *feedReader) repeat(fn func(context.Context) error) (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), feedEnds)
-	defer cancel()
-	f.r.u.as(feedName, func() {
-		for err = fn(ctx); err != nil && ctx.Err() == nil; err = fn(ctx) {
-			time.Sleep(10 * time.Millisecond)
+// openFeed opens the client of a feed of servers that stay where they are.
+func (r *simulation) openFeed(x *cluster) func(context.Context) (*txn.DB, func() error, error) {
+	c := r.u.client
+	c.Servers, c.Dial = x.addrs, r.u.provider(x.net, rdma.Identity{Role: rdma.RoleLoader, Name: feedName}).Dial
+	return func(ctx context.Context) (*txn.DB, func() error, error) {
+		db, err := txn.Open(ctx, c)
+		if err != nil {
+			return nil, nil, err
 		}
-	})
-	return err
+		return db, db.Close, nil
+	}
+}
+
+// openFeed opens the client of a feed of servers that other hosts take over.
+func (h *hosts) openFeed(ctx context.Context) (*txn.DB, func() error, error) {
+	f := &multi.Provider{TCP: h.w.Provider(h.net.As(rdma.Identity{Role: rdma.RoleLoader, Name: feedName}), feedName)}
+	c, err := clusters.Follow(ctx, f, h.members.open(feedName))
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg := c.Config()
+	cfg.Seed = 1
+	db, err := txn.Open(ctx, cfg)
+	if err != nil {
+		return nil, nil, errors.Join(err, c.Close())
+	}
+	return db, func() error { return errors.Join(db.Close(), c.Close()) }, nil
 }
 
 // follow reads changes, with feeds that end now and then until done is closed. The last
@@ -121,7 +152,7 @@ func (f *feedReader) follow(done <-chan struct{}) error {
 func (f *feedReader) read(ctx context.Context, most int) (err error) {
 	f.ends++
 	memory := []int{0, 0, 1, 5_000}[f.s.Intn(4)]
-	f.r.u.as(feedName, func() {
+	f.w.As(feedName, func() {
 		for c, e := range f.db.Changes(ctx, f.from, txn.ChangesMemory(memory)) {
 			var old *txn.ChangesTooOld
 			switch {
@@ -297,7 +328,14 @@ func (f *feedReader) begin(done <-chan struct{}) {
 func (f *feedReader) end() {
 	f.stop()
 	<-f.ended
-	if f.db != nil {
-		f.r.u.as(feedName, func() { _ = f.db.Close() })
+	f.w.As(feedName, func() { _ = f.closes() })
+}
+
+// report counts what it has done.
+func (f *feedReader) report(counts map[string]int) {
+	counts["changes"] += len(f.entries)
+	counts["feeds"] += f.ends
+	if f.lost {
+		counts["feeds too old"]++
 	}
 }

@@ -750,6 +750,14 @@ func (r *simulation) runHosts(t *testing.T) (simulated, error) {
 		}
 		operators = append(operators, o)
 	}
+	feed, err := r.newFeed(x, h.openFeed)
+	if err != nil {
+		r.giveUp(fmt.Errorf("the feed does not begin: %w", err))
+	}
+	if feed != nil {
+		feed.begin(done)
+		defer feed.end()
+	}
 	h.members.begin()
 	if !h.orderly {
 		for i := range 1 + h.s.Intn(2) {
@@ -776,6 +784,10 @@ func (r *simulation) runHosts(t *testing.T) (simulated, error) {
 	}
 	out, err := x.run(t, &r.l)
 	x.calm()
+	if feed != nil && out.h != nil {
+		err = errors.Join(err, feed.finish(out.h))
+		feed.report(h.counts)
+	}
 	err = errors.Join(err, h.close(), h.members.brokenRules())
 	for what, n := range out.counts {
 		h.counts[what] += n
