@@ -4,6 +4,15 @@ package planted
 // of a provider's reports.
 var fabricBugs = []bug{
 	{
+		name: "DyingClusterIsBusy", why: "a process that was killed, and has not given its runtime directory up, counts as a cluster that runs",
+		edits: []edit{{
+			file: "internal/cluster/dir.go",
+			old:  "!errors.Is(err, ErrBusy) || d.listens() || !time",
+			new:  "!errors.Is(err, ErrBusy) || err != nil || d.listens() || !time",
+		}},
+		caught: []test{{"internal/cluster", "TestDyingProcessHoldsTheLock", "a cluster runs already"}},
+	},
+	{
 		name: "DisconnectBeforeServe", why: "a fabric reports disconnects before the server has made what they touch",
 		edits: []edit{{
 			file: "rdma/shm/serverlink.go",
