@@ -165,6 +165,9 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 	}
 	if err := t.begin(ctx, parties, agent); err != nil {
 		t.giveUp()
+		if v := ended(ctx); !v.ok() { // its client waits no longer: the table may have room
+			return v, true
+		}
 		return verdict{code: wire.Unavailable, text: fmt.Sprintf("server %d: %v", s.self, err)}, true
 	}
 	if t.share.call != nil {
@@ -240,8 +243,8 @@ func unreachable(err error) verdict {
 // begin enters the transaction into the coordinator's machine. t.decision receives
 // the decision. While too many transactions of this server with one of the parties are
 // not settled, begin waits, until ctx ends or as long as a silent party would be waited
-// for: a burst of commits may be ahead of its acknowledgements, and a lost one is asked
-// for with the next tick. The transaction has no locks yet.
+// for: a burst of commits may be ahead of its acknowledgements, and one that is lost is
+// asked for with the next tick. The transaction has no locks yet.
 func (t *task) begin(ctx context.Context, parties []twophase.Party, agent twophase.Party) error {
 	err := t.enter(parties, agent)
 	if !errors.Is(err, twophase.ErrBusy) {

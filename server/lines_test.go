@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -470,6 +471,58 @@ func TestTurnOutlastsOlderLocks(t *testing.T) {
 		t.Error(err)
 	}
 	g.balances(501)
+}
+
+// TestTurnWaitsForOlderLocks: the Update of two servers has a turn at both, and its
+// commit meets the lock of a transaction in doubt. A turn that it asks for again is
+// granted at once, each time, so it must not mean that the next attempt need not wait.
+func TestTurnWaitsForOlderLocks(t *testing.T) {
+	const backoff, bound = 50 * time.Millisecond, 500 * time.Millisecond
+	cat := bank(t)
+	cl, err := Embedded(context.Background(), EmbeddedConfig{
+		Catalog: cat, Servers: 2, Client: txn.Config{Retry: txn.Retry{BackoffMin: backoff, BackoffMax: backoff}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	entry := cat.MustTable("entry")
+	keys := []uint64{0, 1 << 32} // by server
+	parts := []*partition{cl.Servers[0].parts[0], cl.Servers[1].parts[1]}
+	row := entry.NewRow()
+	prep, v := parts[1].prepare(&wire.Part{Writes: []wire.Write{{Index: uint16(entry.Primary().ID), Op: wire.Insert, Key: index.Num(keys[1]), Row: row}}})
+	if !v.ok() {
+		t.Fatalf("prepare: %+v", v)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	attempts := 0
+	err = cl.DB.Update(ctx, func(tx *txn.Txn) error {
+		attempts++
+		for _, k := range keys {
+			if err := tx.Insert(entry, tables.Num(k), row); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("an Update that meets a lock to the end: %v", err)
+	}
+	reserved := uint64(0)
+	for _, p := range parts {
+		p.mu.Lock()
+		reserved += p.lines.reserved
+		p.mu.Unlock()
+	}
+	if reserved < 4 {
+		t.Errorf("%d reservations, want turns at both servers, again and again", reserved)
+	}
+	// A backoff lasts half its length at least, and the first turn needs none.
+	if most := int(bound/(backoff/2)) + 2; attempts > most {
+		t.Errorf("%d attempts within %v, want at most %d with backoffs of %v", attempts, bound, most, backoff)
+	}
+	prep.decide(false, 0)
 }
 
 // keptAttempts is less than the attempts of one turn.

@@ -162,6 +162,7 @@ func (f *feedReader) read(ctx context.Context, most int) (err error) {
 			case ctx.Err() != nil:
 				return
 			case errors.Is(e, txn.ErrUnavailable):
+				time.Sleep(10 * time.Millisecond) // or one that fails at once is read for ever at one time
 				return
 			case e != nil:
 				err = fmt.Errorf("the feed has ended: %w", e)

@@ -314,13 +314,15 @@ func (h *simHandle) Join(ctx context.Context, s member.Server, ttl time.Duration
 	}
 	l := &simLease{h: h, self: s, ttl: ttl, deadline: clock.Now() + ttl, lost: make(chan struct{})}
 	err := h.ask(ctx, true, func() error {
+		since := time.Now()
 		if was := h.m.held[s.Index]; was != nil {
 			if was.Instance != s.Instance {
 				return &member.TakenError{Holder: was.Registration}
 			}
 			was.timer.Stop()
+			since = was.since // it has been there all the time
 		}
-		held := &simHeld{Registration: member.Registration{Server: s}, ttl: ttl, since: time.Now()}
+		held := &simHeld{Registration: member.Registration{Server: s}, ttl: ttl, since: since}
 		h.m.held[s.Index] = held
 		h.m.change("%s joins as server %d, %v at %d", h.name, s.Index, s.Instance, s.Host)
 		held.Term = uint64(h.m.revision)

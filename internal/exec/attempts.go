@@ -145,14 +145,16 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 		if invalidated <= 0 {
 			return gaveUp(n+1, t.cause)
 		}
-		wait := n
+		wait, hadTurn := n, len(s.reserved) > 0
 		switch { // if the rows are reserved, no one else can take them
 		case t.reserved:
 			wait = noWait
 		case s.keepTurn(t):
 			wait = s.keptTurns
 		case s.takeTurn(t, n+1, patience):
-			wait = noWait
+			if !hadTurn || t.cause != CauseLocked { // else for a lock that is older than the turn
+				wait = noWait
+			}
 		case t.cause == CauseFence:
 			wait = n + fenceBackoff
 		}

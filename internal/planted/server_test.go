@@ -603,6 +603,15 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		caught: []test{{"server", "TestTurnOutlastsOlderLocks", "reservations for one Update"}},
 	},
 	{
+		name: "TurnIsNoWait", why: "a turn that comes at once lets an Update try a row again without pause that an older transaction has locked",
+		edits: []edit{{
+			file: "internal/exec/attempts.go",
+			old:  "			if !hadTurn || t.cause != CauseLocked {",
+			new:  "			if hadTurn || t.cause == CauseLocked {",
+		}},
+		caught: []test{{"server", "TestTurnWaitsForOlderLocks", "attempts within"}},
+	},
+	{
 		name: "ForgetOutcomes", why: "a repeated request is carried out again",
 		edits: []edit{{
 			file: "server/outcomes.go",
