@@ -306,6 +306,7 @@ func TestIndexIsWithdrawn(t *testing.T) {
 // TestServerBuildsLate: while a server does not build, the index is not read, and
 // everything else goes on. Other changes wait.
 func TestServerBuildsLate(t *testing.T) {
+	t.Parallel()
 	net := inproc.New(inproc.Options{})
 	late := &lateFabric{Provider: net.As(rdma.Identity{Role: rdma.RoleServer}), step: stepBuild}
 	r := startAltered(t, roleFabric{

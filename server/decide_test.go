@@ -112,6 +112,7 @@ func TestDialErrorsProveNothing(t *testing.T) {
 // killed and not replaced at its address stay in doubt until the membership
 // store names another incarnation in its place.
 func TestMembershipProvesThatMemoryIsGone(t *testing.T) {
+	t.Parallel()
 	d := newDoubts(t)
 	d.onDecide(1, func() {
 		if err := d.net.Kill(d.addrs[0]); err != nil {

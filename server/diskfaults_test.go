@@ -542,6 +542,7 @@ func TestDebtsToAFailedLog(t *testing.T) {
 // other rows, and refuses those that it has locked with typed errors. Restarted on
 // what the disks have, the servers agree.
 func TestFailedLogOfAnAgent(t *testing.T) {
+	t.Parallel()
 	cat, mem := crashCatalog(t), vfstest.NewCrashableMem()
 	fs, fail := vfstest.New(mem), atomic.Bool{}
 	fs.Before = func(_ int, op vfstest.Op, name string) error {

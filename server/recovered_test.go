@@ -274,6 +274,7 @@ func TestProofsOfAnotherEpoch(t *testing.T) {
 // long as their callers do. Those of other servers go on. The error names the
 // partition and the server.
 func TestAbsentServerIsAwaited(t *testing.T) {
+	t.Parallel()
 	r := startReborn(t, vaultFabrics(t)[0], 2, txn.Config{Retry: txn.Retry{Patience: 200 * time.Millisecond}})
 	r.load(t, 0, 100)
 	r.load(t, 1, 100)
