@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -158,8 +159,8 @@ type runtimeDir struct {
 
 // openDir locks a runtime directory. It makes the directory if it does not
 // exist, and removes the files of a dead cluster. It returns ErrBusy if a live
-// cluster has the directory.
-func openDir(path string) (*runtimeDir, error) {
+// cluster has the directory, and waits for one that dies until ctx ends.
+func openDir(ctx context.Context, path string) (*runtimeDir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDir, err)
@@ -183,7 +184,7 @@ func openDir(path string) (*runtimeDir, error) {
 	if err := d.vet(); err != nil {
 		return nil, err
 	}
-	if err := d.takeSoon(); err != nil {
+	if err := d.takeSoon(ctx); err != nil {
 		return nil, err
 	}
 	d.clear()
@@ -197,10 +198,15 @@ const dyingTime = 5 * time.Second
 
 // takeSoon locks the directory. It waits for a process that ends, and for none that
 // answers.
-func (d *runtimeDir) takeSoon() error {
-	for end := time.Now().Add(dyingTime); ; time.Sleep(5 * time.Millisecond) {
+func (d *runtimeDir) takeSoon(ctx context.Context) error {
+	for end := time.Now().Add(dyingTime); ; {
 		if err := d.take(); !errors.Is(err, ErrBusy) || d.listens() || !time.Now().Before(end) {
 			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
@@ -291,8 +297,9 @@ func (d *runtimeDir) close() {
 }
 
 // Clear removes the files of a dead cluster from dir. It fails with ErrBusy if
-// the cluster lives, and with ErrNoCluster if nothing is there.
-func Clear(dir string) error {
+// the cluster lives, and with ErrNoCluster if nothing is there. A cluster that is
+// dying is waited for, until ctx ends.
+func Clear(ctx context.Context, dir string) error {
 	if err := checkPrivate(dir); err != nil {
 		return err
 	}
@@ -300,7 +307,7 @@ func Clear(dir string) error {
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
 		return fmt.Errorf("%w in %s", ErrNoCluster, dir)
 	}
-	d, err := openDir(dir)
+	d, err := openDir(ctx, dir)
 	if err != nil {
 		return err
 	}

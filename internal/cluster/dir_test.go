@@ -199,7 +199,7 @@ func TestBusyDirectory(t *testing.T) {
 	if !errors.Is(err, ErrBusy) {
 		t.Errorf("second Start: %v, want ErrBusy", err)
 	}
-	if err := Clear(dir); !errors.Is(err, ErrBusy) {
+	if err := Clear(t.Context(), dir); !errors.Is(err, ErrBusy) {
 		t.Errorf("Clear: %v, want ErrBusy", err)
 	}
 }
@@ -216,9 +216,14 @@ func TestDyingProcessHoldsTheLock(t *testing.T) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Clear(ended, dir); !errors.Is(err, context.Canceled) {
+		t.Errorf("Clear, given up: %v, want %v", err, context.Canceled)
+	}
 	late := time.AfterFunc(50*time.Millisecond, func() { lock.Close() })
 	defer late.Stop()
-	if err := Clear(dir); err != nil {
+	if err := Clear(t.Context(), dir); err != nil {
 		t.Errorf("Clear: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, controlFile)); !errors.Is(err, fs.ErrNotExist) {
@@ -254,13 +259,13 @@ func TestDeadClusterIsNamedAndCleared(t *testing.T) {
 	if _, err := Reset(t.Context(), dir); !errors.Is(err, ErrStale) {
 		t.Errorf("Reset: %v, want ErrStale", err)
 	}
-	if err := Clear(dir); err != nil {
+	if err := Clear(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
 		t.Errorf("left after Clear: %v", left)
 	}
-	if err := Clear(dir); !errors.Is(err, ErrNoCluster) {
+	if err := Clear(t.Context(), dir); !errors.Is(err, ErrNoCluster) {
 		t.Errorf("second Clear: %v, want ErrNoCluster", err)
 	}
 }

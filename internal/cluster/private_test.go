@@ -130,7 +130,7 @@ var uses = map[string]func(ctx context.Context, dir string) error{
 	},
 	"reset": func(ctx context.Context, dir string) error { _, err := Reset(ctx, dir); return err },
 	"stop":  func(ctx context.Context, dir string) error { return Stop(ctx, dir) },
-	"clear": func(_ context.Context, dir string) error { return Clear(dir) },
+	"clear": Clear,
 	"start": startOnly,
 	"join": func(ctx context.Context, dir string) error {
 		s, err := Join(ctx, JoinOptions{
@@ -280,7 +280,7 @@ func TestRuntimeDirsArePrivate(t *testing.T) {
 	t.Run("of a cluster", func(t *testing.T) {
 		above := shortDir(t)
 		dir := filepath.Join(above, "own")
-		d, err := openDir(dir)
+		d, err := openDir(t.Context(), dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,7 +21,7 @@ import (
 // startInDir starts a cluster in a runtime directory. The directory has files
 // until the cluster ends, and none after that.
 func startInDir(ctx context.Context, o StartOptions) (*Cluster, error) {
-	dir, err := openDir(o.Dir)
+	dir, err := openDir(ctx, o.Dir)
 	if err != nil {
 		return nil, err
 	}

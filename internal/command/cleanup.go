@@ -73,7 +73,7 @@ func (a *app) cleanup(ctx context.Context, dir string) error {
 	if !errors.Is(err, cluster.ErrStale) && !errors.Is(err, cluster.ErrNoCluster) {
 		return err
 	}
-	switch cleared := cluster.Clear(dir); {
+	switch cleared := cluster.Clear(ctx, dir); {
 	case cleared == nil:
 		a.Say("removed what a dead cluster had left in %s", dir)
 		return nil

@@ -255,7 +255,7 @@ func (a *app) down(ctx context.Context, dir string) error {
 	case !errors.Is(err, cluster.ErrStale):
 		return err
 	default:
-		if cerr := cluster.Clear(dir); cerr != nil {
+		if cerr := cluster.Clear(ctx, dir); cerr != nil {
 			return errors.Join(err, cerr)
 		}
 		a.Say("removed what a dead cluster had left in %s", dir)
