@@ -77,7 +77,7 @@ fi
 	cat <<-'TEXT'
 		Clients and data servers share the processors; servers are processes over shared memory, unless a section says otherwise. *Disk* is `--durability disk`: a client learns of a commit when the log on the server's disk has it. *Memory* is the default. Both clusters run at the same time, on the same data, and are measured in turns; which is first changes from pair to pair. A ratio is the median of the pairs (least to greatest); rates are medians.
 
-		**Log ÷ row bytes**: the bytes that the logs grew by, with frames and records of the commit protocol, divided by the bytes of the keys and rows that transactions wrote, without entries of secondary indexes; both are counted by the servers (`drtmx_log_bytes_total`, `drtmx_log_row_bytes_total`).
+		**Log ÷ row bytes**: the bytes that the logs grew by, with frames and records of the commit protocol, divided by the bytes of the keys and rows that transactions wrote, without entries of secondary indexes; both are counted by the servers (`drtmx_log_bytes_total`, `drtmx_log_row_bytes_total`). In F the log also has the result of each read-modify-write, which is the row that it has read: a client that asks again after a restart must hear it.
 
 	TEXT
 	cat "$work/tables.md"
