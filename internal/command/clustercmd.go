@@ -109,10 +109,10 @@ func (f *upFlags) args() []string {
 	return append(args, s.tls.args()...)
 }
 
-// Bounds of how long the cluster may take until it serves: without data, and with
-// data to recover.
+// Bounds of how long the cluster may take until it serves: without data, longer than
+// its supervisor waits for a data server, and with data to recover.
 const (
-	upTimeout        = 45 * time.Second
+	upTimeout        = 2 * time.Minute
 	upRecoverTimeout = 24 * time.Hour
 )
 
