@@ -1,7 +1,7 @@
 // Command drtmx runs the data servers of a drtmx cluster and the TPC-C
 // workload against them.
 //
-// Its command line and the JSON report are a contract that scripts rely on;
+// Its command line and the JSON report are stable, because scripts rely on them;
 // docs/operations.md describes both.
 package main
 

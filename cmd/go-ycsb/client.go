@@ -92,7 +92,7 @@ func (a *app) client(ctx context.Context, name string, p *properties.Properties,
 
 const stars = "**********************************************"
 
-// phase runs one phase and prints what go-ycsb prints.
+// phase runs one phase and prints the lines that go-ycsb prints.
 func (a *app) phase(ctx context.Context, db goycsb.DB, p *properties.Properties, phase bench.Phase, plan *bench.Plan) error {
 	for name, value := range map[string]string{
 		prop.DoTransactions: fmt.Sprint(phase == bench.Run), prop.Command: string(phase),
@@ -117,7 +117,7 @@ func (a *app) phase(ctx context.Context, db goycsb.DB, p *properties.Properties,
 		err = errors.Join(err, failed)
 	}
 	if lost := ycsb.Lost(db, err); lost != nil {
-		err = lost // says more than the failures that it caused
+		err = lost // it explains the failures that it caused
 	}
 	switch {
 	case err != nil:
@@ -132,8 +132,8 @@ func (a *app) phase(ctx context.Context, db goycsb.DB, p *properties.Properties,
 	return nil
 }
 
-// servePprof serves profiles if the properties ask for it, on this machine
-// alone unless they name a host. (go-ycsb always does, on all interfaces.)
+// servePprof serves profiles if the properties set an address, on the loopback
+// interface unless they name a host. (go-ycsb always serves them, on all interfaces.)
 func (a *app) servePprof(p *properties.Properties) (stop func(), err error) {
 	addr, ok := p.Get(prop.DebugPprof)
 	if !ok {

@@ -13,10 +13,10 @@ import (
 	"drtmx/ycsb/props"
 )
 
-// drivers are the databases in this program.
+// drivers are the names of the databases in this program.
 var drivers = []string{"drtmx"}
 
-// input is the flags of all commands.
+// input has the flags of all commands.
 type input struct {
 	files  []string
 	values []string
@@ -36,7 +36,7 @@ func (in *input) add(c *cobra.Command, load bool) {
 	}
 }
 
-// properties puts files, -p and flags together.
+// properties combines property files, -p and flags; later ones override earlier ones.
 func (in *input) properties(c *cobra.Command) (*properties.Properties, error) {
 	p, err := props.Load(in.files, in.values)
 	if err != nil {
@@ -55,7 +55,7 @@ func (in *input) properties(c *cobra.Command) (*properties.Properties, error) {
 		}
 	}
 	r := props.NewReader(p)
-	if !r.Has(prop.ThreadCount) { // go-ycsb's redis cannot do without
+	if !r.Has(prop.ThreadCount) { // go-ycsb's redis driver requires it
 		if _, _, err := p.Set(prop.ThreadCount, "1"); err != nil {
 			return nil, err
 		}
@@ -64,7 +64,7 @@ func (in *input) properties(c *cobra.Command) (*properties.Properties, error) {
 	return p, r.Err()
 }
 
-// database checks the positional argument.
+// database checks the positional argument, the name of a database.
 func database(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cli.Usagef("%s: name a database: %s", c.CommandPath(), props.Choices(drivers))
@@ -78,7 +78,7 @@ func database(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// open makes the database.
+// open opens the database with a name.
 func open(name string, p *properties.Properties) (goycsb.DB, error) {
 	db, err := goycsb.GetDBCreator(name).Create(p)
 	if err != nil {

@@ -50,7 +50,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return a.Status(err)
 }
 
-// app is what commands share.
+// app has what all commands share.
 type app struct {
 	cli.Program
 	stdin          io.Reader

@@ -2,8 +2,8 @@
 
 package main
 
-// Databases to compare with, of go-ycsb v1.0.1: make build PEERS=1 compiles
-// them in.
+// Databases of go-ycsb v1.0.1 to compare drtmx with: make build PEERS=1 compiles them
+// in.
 import (
 	_ "github.com/pingcap/go-ycsb/db/badger"
 	_ "github.com/pingcap/go-ycsb/db/boltdb"

@@ -54,7 +54,7 @@ type shell struct {
 	out   io.Writer
 }
 
-// shellCommands are the commands, with what they take.
+// shellCommands are the commands, with their arguments.
 var shellCommands = []struct {
 	name, args, help string
 	least            int
@@ -172,7 +172,7 @@ func (s *shell) scan(ctx context.Context, args []string) error {
 	return nil
 }
 
-// assignments reads field=value words.
+// assignments parses field=value words.
 func assignments(args []string) (map[string][]byte, error) {
 	values := map[string][]byte{}
 	for _, arg := range args {

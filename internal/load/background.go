@@ -9,17 +9,16 @@ import (
 	"drtmx/txn"
 )
 
-// Background runs transactions that workers have deferred, in a session of its
-// own.
+// Background runs transactions that workers have deferred, in its own session.
 type Background interface {
-	// Run runs what is deferred until Finish was called and nothing is left,
-	// or ctx ends. It passes each transaction to done when it has ended, from
-	// its own goroutine. Its error ends the run.
+	// Run runs deferred transactions until Finish was called and none is left, or ctx
+	// ends. When one has ended it calls done, from the same goroutine. Its error ends
+	// the run.
 	Run(ctx context.Context, done func(Done)) error
-	// Finish is called once, from another goroutine, when nothing more will be
-	// deferred.
+	// Finish is called once, from another goroutine, when workers will defer no more
+	// transactions.
 	Finish()
-	// Stats is the session's account, for the goroutine of Run.
+	// Stats returns the session's statistics. Only the goroutine of Run calls it.
 	Stats() txn.SessionStats
 	// Close releases the session.
 	Close() error
@@ -30,34 +29,34 @@ type Done struct {
 	Type   int
 	Took   time.Duration // since it was deferred
 	Result Result
-	GaveUp bool // after conflicts in every attempt
+	GaveUp bool // met conflicts in every attempt
 }
 
-// aide is one Background. Only its goroutine touches it while the run lasts,
-// finished excepted.
-type aide struct {
+// backgroundTask runs one Background. Only its goroutine uses the fields while the
+// run lasts, except finished.
+type backgroundTask struct {
 	background Background
 	shard      *shard
 	entry      entry
 	finished   atomic.Uint64
 }
 
-func (r *run) makeAides(ctx context.Context) error {
+func (r *run) makeBackgrounds(ctx context.Context) error {
 	for id := range r.cfg.Backgrounds {
 		b, err := r.cfg.NewBackground(ctx, id)
 		if err != nil {
 			return fmt.Errorf("load: background %d: %w", id, err)
 		}
-		a := &aide{background: b, shard: r.shards[id%len(r.shards)], entry: entry{late: notDue}}
+		a := &backgroundTask{background: b, shard: r.shards[id%len(r.shards)], entry: entry{late: notDue}}
 		a.entry.after = b.Stats()
-		r.aides = append(r.aides, a)
+		r.backgrounds = append(r.backgrounds, a)
 	}
 	return nil
 }
 
-// aid runs one Background. All that its session does belongs to the
+// runBackground runs one Background. All work of its session belongs to the
 // transaction that ends next.
-func (r *run) aid(a *aide) {
+func (r *run) runBackground(a *backgroundTask) {
 	err := a.background.Run(r.hard, func(d Done) {
 		e := &a.entry
 		e.last, e.before = e.after, e.after

@@ -11,15 +11,14 @@ type Interval struct {
 	Types []TypeRecord
 }
 
-// pieces is what conducting intervals needs. One goroutine.
+// pieces holds the state of intervals. Only the goroutine of conduct uses it.
 type pieces struct {
-	from       time.Duration // end of the last
+	from       time.Duration // end of the last piece
 	sum, spare *tally
 }
 
-// piece ends an interval: it takes what each shard has recorded since the last
-// one and leaves an empty tally there, so that workers never wait for the
-// merging.
+// piece ends an interval and passes it to Config.Interval. It replaces each shard's
+// tally by an empty one and merges it then, so that workers never wait for the merge.
 func (r *run) piece(to time.Duration, last bool) {
 	p := r.pieces
 	p.sum.reset()

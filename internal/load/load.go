@@ -23,48 +23,47 @@ const (
 )
 
 var (
-	// ErrServerLost reports that a data server stopped answering, which ends
-	// a run; the record covers what ran before.
+	// ErrServerLost reports that a data server stopped answering, which ends a run.
+	// The record covers the run until then.
 	ErrServerLost = errors.New("load: a data server stopped answering")
-	// ErrConfig reports a Config that cannot be run.
+	// ErrConfig reports an invalid Config.
 	ErrConfig = errors.New("load: bad configuration")
 )
 
-// Outcome is how a transaction that did not fail ended.
+// Outcome says how a transaction ended that did not fail.
 type Outcome uint8
 
 // Outcomes.
 const (
 	Committed  Outcome = iota
 	RolledBack         // by the workload's own rules, as 1 % of NEW-ORDERs
-	Deferred           // accepted, and left to a Background to be run
-	gaveUp             // after conflicts in every attempt
+	Deferred           // accepted, and left to a Background
+	gaveUp             // met conflicts in every attempt
 )
 
 // Result is the result of a transaction.
 type Result struct {
 	Outcome Outcome
-	// Count is a figure of the workload's own, summed by type, such as the
+	// Count is a figure that the workload defines, summed by type, such as the
 	// districts that a DELIVERY skipped.
 	Count uint64
 }
 
-// NoMore ends a worker.
+// NoMore is the result of Worker.Next that ends the worker.
 const NoMore = -1
 
 // Worker runs transactions for one goroutine. It owns a session.
 type Worker interface {
-	// Next draws the type of the next transaction, an index into Config.Types.
-	// It returns NoMore when the worker has done all it was to do.
+	// Next draws the type of the next transaction, an index into Config.Types. It
+	// returns NoMore when the worker has no more to do.
 	Next() int
-	// Pause is how long to wait before the transaction that Next drew and
-	// after it, as people at a terminal do; 0 means not at all. The run's end
-	// cuts a pause short.
+	// Pause returns how long to wait before and after the transaction that Next drew,
+	// as people at a terminal do. The end of the run cuts a pause short.
 	Pause(typ int) (before, after time.Duration)
-	// Run runs one transaction to its end. Its error is a failure: an
-	// outcome that the workload's rules provide for is not one.
+	// Run runs one transaction to its end. An error ends the run, unless it is a
+	// conflict: an outcome that the workload's rules provide for is no error.
 	Run(ctx context.Context, typ int) (Result, error)
-	// Stats is the session's account. It must not allocate.
+	// Stats returns the session's statistics. It must not allocate.
 	Stats() txn.SessionStats
 	// Close releases the session.
 	Close() error
@@ -76,50 +75,49 @@ type Config struct {
 	Types []string
 	// Clients is the number of workers, 1 to MaxClients.
 	Clients int
-	// Warmup precedes the measured interval; 0 means none. What it recorded
-	// is dropped at its end.
+	// Warmup precedes the measured interval; 0 means none. Its record is dropped when
+	// it ends.
 	Warmup time.Duration
-	// Duration is the measured interval, which ends earlier if no worker has
-	// any more to do; 0 means that it ends only then.
+	// Duration is the length of the measured interval. The interval ends earlier if
+	// all workers have ended; 0 means that it ends only then.
 	Duration time.Duration
-	// Rate, if set, is how many transactions a second are due, over all workers.
-	// One that is late is not skipped.
+	// Rate, if set, is how many transactions are due per second, over all workers. A
+	// late transaction is not skipped.
 	Rate float64
-	// Arrivals says when they are due and who runs them; Seed is that of
-	// Poisson's distances.
+	// Arrivals says when they are due and which worker runs each; Seed seeds the
+	// distances of Poisson.
 	Arrivals Arrivals
 	Seed     uint64
-	// NewWorker makes worker id, counted from 0.
+	// NewWorker makes worker id, which counts from 0.
 	NewWorker func(ctx context.Context, id int, rec *Recorder) (Worker, error)
-	// OwnRecords says that workers pass what they measure to their Recorders. The
-	// results of Run and Stats are then not used, and every error of Run ends the
+	// OwnRecords says that workers record their measurements with their Recorders.
+	// The results of Run and Stats are then ignored, and every error of Run ends the
 	// run.
 	OwnRecords bool
-	// Backgrounds run what workers defer; NewBackground makes one, by number
-	// from 0.
+	// Backgrounds is the number of Backgrounds; NewBackground makes the one with an
+	// id, which counts from 0.
 	Backgrounds   int
 	NewBackground func(ctx context.Context, id int) (Background, error)
-	// Begin and End, if set, are called at the edges of the measured
-	// interval; an error ends the run. End is called only after Begin, also
-	// when the run is cut short, and then with a context of its own.
+	// Begin and End, if set, are called at the edges of the measured interval; an
+	// error ends the run. End is called only after Begin. If the run is cut short,
+	// End is called with another context, which is still valid.
 	Begin, End func(ctx context.Context) error
 	// Tick, if set, is called a few times a second from one goroutine.
 	Tick func(Progress)
-	// Every and Interval, if set, cut the measured interval into pieces of
-	// that length (the last may be shorter) and pass each to Interval as it
-	// ends, from one goroutine. Together they hold exactly what the record
-	// holds.
+	// Interval, if set, is called with each piece of the measured interval as it
+	// ends, from one goroutine. Pieces have the length Every; the last may be
+	// shorter. Together they hold exactly what the record holds.
 	Every    time.Duration
 	Interval func(Interval)
-	// Grace is how long a stopped run waits for transactions under way
-	// before it breaks them off; 0 means DefaultGrace.
+	// Grace is how long a stopped run waits for transactions under way before it
+	// cancels their context; 0 means DefaultGrace.
 	Grace time.Duration
 }
 
-// Progress is a moment of a run.
+// Progress is the state of a run at one moment.
 type Progress struct {
 	WarmingUp bool
-	Elapsed   time.Duration // of the phase
+	Elapsed   time.Duration // since the phase began
 	Of        time.Duration // length of the phase
 	Finished  uint64        // transactions that ended in the phase, so far
 }
@@ -166,32 +164,32 @@ const (
 )
 
 type run struct {
-	cfg    Config
-	hard   context.Context // of the transactions: ends after the grace
-	base   time.Time
-	phase  atomic.Uint32
-	began  atomic.Int64  // when the measured interval did, since base
-	stop   chan struct{} // closed when the run is to end early
-	idle   chan struct{} // closed when all workers have ended
-	over   chan struct{} // closed when it ends
-	once   sync.Once
-	err    error // what closed stop; guarded by once
-	shards []*shard
-	tasks  []*task
-	aides  []*aide
-	pieces *pieces // nil unless Config.Interval is set
+	cfg         Config
+	hard        context.Context // of the transactions; ends after the grace
+	base        time.Time
+	phase       atomic.Uint32
+	began       atomic.Int64  // when the measured interval began, since base
+	stop        chan struct{} // closed when the run is to end early
+	idle        chan struct{} // closed when all workers have ended
+	over        chan struct{} // closed when it ends
+	once        sync.Once
+	err         error // why stop was closed; guarded by once
+	shards      []*shard
+	tasks       []*task
+	backgrounds []*backgroundTask
+	pieces      *pieces // nil unless Config.Interval is set
 
 	schedule *schedule // of all workers; nil if each has its own, or none
 }
 
 func (r *run) now() phase { return phase(r.phase.Load()) }
 
-// Run runs the load. When ctx ends the workers finish what they are at and the
-// record says Interrupted; that is no error. A failed transaction ends the run
-// with its error, ErrServerLost if a server is gone; the record then holds
-// what was measured until then. A run that ends within its warm-up has a
-// record of that, marked WarmupOnly. The record is nil only for ErrConfig or
-// if a worker could not be made.
+// Run runs the load. When ctx ends, the workers finish their current transactions and
+// the record says Interrupted; that is no error. A failed transaction ends the run
+// with a *Failure, which is ErrServerLost if a server is gone; the record then covers
+// the run until that time. A run that ends within its warm-up has a record of the
+// warm-up, marked WarmupOnly. The record is nil only for ErrConfig or if a worker or
+// a background could not be made.
 func Run(ctx context.Context, cfg Config) (*Record, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -216,17 +214,17 @@ func Run(ctx context.Context, cfg Config) (*Record, error) {
 		t.worker, t.entry.last = w, w.Stats()
 		r.tasks = append(r.tasks, t)
 	}
-	if err := r.makeAides(ctx); err != nil {
+	if err := r.makeBackgrounds(ctx); err != nil {
 		return nil, err
 	}
 	rec := &Record{Clients: cfg.Clients}
 	begun := true
-	if cfg.Warmup == 0 { // what workers do from the start counts
+	if cfg.Warmup == 0 { // work counts from the start
 		begun = r.begin(ctx)
 	}
-	var workers, aides sync.WaitGroup
-	for _, a := range r.aides {
-		aides.Go(func() { r.aid(a) })
+	var workers, backgrounds sync.WaitGroup
+	for _, a := range r.backgrounds {
+		backgrounds.Go(func() { r.runBackground(a) })
 	}
 	from := time.Since(r.base)
 	r.schedule = newSchedule(&cfg, from)
@@ -244,10 +242,10 @@ func Run(ctx context.Context, cfg Config) (*Record, error) {
 	r.conduct(ctx, rec, begun)
 	breakOff := time.AfterFunc(cfg.Grace, cancel)
 	<-r.idle
-	for _, a := range r.aides {
+	for _, a := range r.backgrounds {
 		a.background.Finish()
 	}
-	aides.Wait()
+	backgrounds.Wait()
 	breakOff.Stop()
 	if r.pieces != nil && !rec.WarmupOnly {
 		r.piece(rec.Elapsed, true)
@@ -257,7 +255,8 @@ func Run(ctx context.Context, cfg Config) (*Record, error) {
 	return rec, r.err
 }
 
-// begin begins the measured interval; it reports false if the run is to end.
+// begin begins the measured interval. It returns false if that failed; then the run
+// ends.
 func (r *run) begin(ctx context.Context) bool {
 	if r.cfg.Begin != nil {
 		if err := r.cfg.Begin(ctx); err != nil {
@@ -270,8 +269,8 @@ func (r *run) begin(ctx context.Context) bool {
 	return true
 }
 
-// conduct takes the run through its phases. A run without a warm-up has begun,
-// unless that failed.
+// conduct takes the run through its phases. begun says that the measured interval has
+// begun already, as in a run without a warm-up.
 func (r *run) conduct(ctx context.Context, rec *Record, begun bool) {
 	if r.cfg.Warmup > 0 {
 		started := time.Now()
@@ -308,8 +307,8 @@ func (r *run) end(ctx context.Context) {
 	}
 }
 
-// await lets a phase last for a time, or until all workers have ended if that
-// is 0. It reports false if the run is cut short.
+// await waits for the end of a phase: for a time, or until all workers have ended if
+// that is 0. It returns false if the run is cut short.
 func (r *run) await(ctx context.Context, in phase, started time.Time, of time.Duration) bool {
 	var ended <-chan time.Time
 	if of > 0 {
@@ -338,8 +337,8 @@ func (r *run) await(ctx context.Context, in phase, started time.Time, of time.Du
 			r.tick(in, of, of, base)
 			return true
 		case <-piece:
-			// What is left at the end is the last piece, however short of a
-			// whole one: two pieces never end at the same time.
+			// The rest at the end is the last piece, however short: two pieces never
+			// end at the same time.
 			if at := time.Since(started); of == 0 || at < of {
 				r.piece(at, false)
 			}
@@ -363,13 +362,13 @@ func (r *run) finished() (n uint64) {
 	for _, t := range r.tasks {
 		n += t.finished.Load()
 	}
-	for _, a := range r.aides {
+	for _, a := range r.backgrounds {
 		n += a.finished.Load()
 	}
 	return n
 }
 
-// fail ends the run; the first cause stays.
+// fail ends the run with an error. Only the first call has an effect.
 func (r *run) fail(err error) {
 	r.once.Do(func() {
 		r.err = err
@@ -381,7 +380,7 @@ func (r *run) closeWorkers() {
 	for _, t := range r.tasks {
 		_ = t.worker.Close() // the run's result does not depend on it
 	}
-	for _, a := range r.aides {
+	for _, a := range r.backgrounds {
 		_ = a.background.Close()
 	}
 }
@@ -403,8 +402,8 @@ func (r *run) work(t *task) {
 	}
 }
 
-// one runs one transaction and records it, with its pauses. It reports false if
-// the worker has no more to do, or the run has ended. It allocates nothing.
+// one runs and records one transaction, with its pauses. It returns false if the
+// worker has no more to do or the run has ended. It does not allocate.
 func (r *run) one(t *task) (more bool, err error) {
 	typ := t.worker.Next()
 	if typ == NoMore {
@@ -426,7 +425,7 @@ func (r *run) one(t *task) (more bool, err error) {
 	}
 	e := &t.entry
 	e.before = t.worker.Stats()
-	start := time.Since(r.base) // without the wall clock, which costs as much again
+	start := time.Since(r.base) // time.Now would read the wall clock too, at the same cost again
 	result, err := t.worker.Run(r.hard, typ)
 	end := time.Since(r.base)
 	e.at, e.took, e.late = end, end-start, t.recorder.late(start)
@@ -447,7 +446,7 @@ func (r *run) one(t *task) (more bool, err error) {
 	return r.pause(t, think), nil
 }
 
-// pause reports false if the run ended meanwhile.
+// pause waits. It returns false if the run ended meanwhile.
 func (r *run) pause(t *task, d time.Duration) bool {
 	if d <= 0 {
 		return true
@@ -462,8 +461,8 @@ func (r *run) pause(t *task, d time.Duration) bool {
 	}
 }
 
-// classify turns an error of what runs into the run's. After a stop errors are
-// the stop's own doing.
+// classify turns an error of a worker or a background into that of the run. After the
+// grace it returns nil: the end of the context causes errors.
 func (r *run) classify(what string, err error) error {
 	if r.hard.Err() != nil {
 		return nil
@@ -472,15 +471,15 @@ func (r *run) classify(what string, err error) error {
 	return &Failure{What: what, Err: err, lost: lost}
 }
 
-// Failure is a transaction's error that has ended a run. It is ErrServerLost if
-// a data server stopped answering.
+// Failure is the error of a transaction that has ended a run. It wraps ErrServerLost
+// if a data server stopped answering.
 type Failure struct {
 	What string // the transaction's type
 	Err  error
 	lost bool
 }
 
-// Error names the transaction's type.
+// Error returns the error with the transaction's type.
 func (f *Failure) Error() string {
 	if f.lost {
 		return fmt.Sprintf("%v: %s: %v", ErrServerLost, f.What, f.Err)
@@ -488,7 +487,7 @@ func (f *Failure) Error() string {
 	return fmt.Sprintf("load: %s: %v", f.What, f.Err)
 }
 
-// Unwrap returns the causes.
+// Unwrap returns the transaction's error, and ErrServerLost if a server is gone.
 func (f *Failure) Unwrap() []error {
 	if f.lost {
 		return []error{ErrServerLost, f.Err}

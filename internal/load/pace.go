@@ -10,29 +10,29 @@ import (
 	"drtmx/internal/rng"
 )
 
-// Recorder records what a worker measures by itself, such as the operations
-// that one transaction consists of: see Config.OwnRecords. It is for the worker's
-// goroutine.
+// Recorder records the measurements that a worker makes by itself, such as those of
+// the operations within one transaction: see Config.OwnRecords. Only the worker's
+// goroutine may use it.
 type Recorder struct {
 	run   *run
 	shard *shard
-	due   time.Duration // when the transaction under way was to begin; 0 without a rate
-	entry entry         // used again and again
+	due   time.Duration // when the transaction under way was due; 0 without a rate
+	entry entry         // reused
 }
 
-// Context is that of the worker's transactions: it ends some time after the
-// run was told to.
+// Context returns the context of the worker's transactions. It ends Config.Grace
+// after the run was stopped.
 func (rec *Recorder) Context() context.Context { return rec.run.hard }
 
-// Now is the time since the run's base, for Record.
+// Now returns the time since the run began, for Record.
 func (rec *Recorder) Now() time.Duration { return time.Since(rec.run.base) }
 
 // Measuring reports whether the measured interval is under way.
 func (rec *Recorder) Measuring() bool { return rec.run.now() == measuring }
 
-// Record records an operation of a type, an index into Config.Types, that began
-// at a time of Now and has ended. It allocates nothing, but for the first of a
-// type, and returns what the operation took.
+// Record records an operation of a type, an index into Config.Types, that began at
+// start, a result of Now, and ends now. It returns the operation's latency. It
+// allocates only for the first operation of a type.
 func (rec *Recorder) Record(typ int, start time.Duration, failed bool) time.Duration {
 	now := rec.Now()
 	e := &rec.entry
@@ -46,7 +46,7 @@ func (rec *Recorder) Record(typ int, start time.Duration, failed bool) time.Dura
 	return e.took
 }
 
-// late is how late an operation began.
+// late returns how late an operation began.
 func (rec *Recorder) late(start time.Duration) time.Duration {
 	if rec.due == 0 {
 		return notDue
@@ -54,23 +54,23 @@ func (rec *Recorder) late(start time.Duration) time.Duration {
 	return max(start-rec.due, 0)
 }
 
-// Arrivals says when the transactions of a rate are due, and who runs them.
+// Arrivals says when the transactions of a rate are due, and which worker runs each.
 type Arrivals uint8
 
 const (
-	// Shares gives each worker an equal share of them, at equal distances, as
-	// go-ycsb's threads have. A slow transaction delays only its own worker's.
+	// Shares gives each worker an equal share of them, at equal distances, as go-ycsb
+	// does. A slow transaction delays only those of its worker.
 	Shares Arrivals = iota
-	// Even has one schedule for all workers, at equal distances: a worker that
-	// is free takes the transaction that is due next.
+	// Even has one schedule for all workers, at equal distances: a free worker takes
+	// the transaction that is due next.
 	Even
 	// Poisson is Even with the random distances of many independent users.
 	Poisson
 )
 
-// schedule is when transactions are due, for all workers together. The load is
-// open as long as some worker is free: transactions are due whether or not
-// those before them have ended.
+// schedule has the times at which transactions are due, for all workers together. The
+// load is open as long as some worker is free: transactions are due whether or not
+// earlier ones have ended.
 type schedule struct {
 	distance float64     // mean, in ns
 	rnd      *rng.Stream // nil: equal distances
@@ -79,7 +79,7 @@ type schedule struct {
 	next float64 // ns since the run's base
 }
 
-// newSchedule is nil unless workers share a schedule.
+// newSchedule returns nil unless workers share a schedule.
 func newSchedule(cfg *Config, from time.Duration) *schedule {
 	if cfg.Rate == 0 || cfg.Arrivals == Shares {
 		return nil
@@ -100,23 +100,24 @@ func (s *schedule) take() time.Duration {
 	if s.rnd == nil {
 		s.next += s.distance
 	} else {
-		s.next -= math.Log(1-s.rnd.Float64()) * s.distance // 1 - r lies in (0, 1], where the logarithm is finite
+		s.next -= math.Log(1-s.rnd.Float64()) * s.distance // 1 - r is in (0, 1], where the logarithm is finite
 	}
 	return time.Duration(due)
 }
 
-// behind is for how long the next transaction has been due, 0 if it is not.
+// behind returns for how long the next transaction has been due, 0 if it is not due
+// yet.
 func (s *schedule) behind(now time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return max(now-time.Duration(s.next), 0)
 }
 
-// pace says when a worker's transactions are due: by the schedule of all
-// workers, or at equal distances, those of all workers interleaved.
+// pace says when a worker's transactions are due: by the schedule of all workers, or
+// at equal distances, interleaved with those of the other workers.
 type pace struct {
-	schedule *schedule     // nil: the worker has its own
-	tick     time.Duration // 0: at once
+	schedule *schedule     // nil: the worker has its own pace
+	tick     time.Duration // distance; 0: no rate
 	next     time.Duration // since the run's base
 	timer    *time.Timer
 }
@@ -129,8 +130,8 @@ func newPace(rate float64, id, workers int, from time.Duration) pace {
 	return pace{tick: tick, next: from + tick*time.Duration(id)/time.Duration(workers)}
 }
 
-// wait returns when the next transaction is due, 0 without a rate, and false if
-// the run ended meanwhile.
+// wait waits until the next transaction is due and returns that time, 0 without a
+// rate. more is false if the run ended meanwhile.
 func (p *pace) wait(r *run) (due time.Duration, more bool) {
 	switch {
 	case p.schedule != nil:
@@ -159,18 +160,18 @@ func (p *pace) wait(r *run) (due time.Duration, more bool) {
 }
 
 const (
-	// timerSlack is by how much Go's timers may be late on a machine that
-	// idles: the runtime waits in whole milliseconds.
+	// timerSlack is by how much Go's timers may be late on an idle machine: the
+	// runtime waits in whole milliseconds.
 	timerSlack = 1500 * time.Microsecond
-	// kernelSlack is by how much the kernel's may.
+	// kernelSlack is by how much the kernel's timers may be late.
 	kernelSlack = 60 * time.Microsecond
 )
 
-// sleepUntil sleeps for the last stretch with the kernel's precision, so that
+// sleepUntil sleeps for the last part of a wait with the kernel's precision, so that
 // the lateness of the load loop is not counted as the database's.
 func sleepUntil(base time.Time, due time.Duration) {
 	if d := due - time.Since(base) - kernelSlack; d > 0 {
-		nanosleep(d) // it may be cut short, and the rest is waited for below
+		nanosleep(d) // it may be cut short; the loop below waits for the rest
 	}
 	for time.Since(base) < due {
 		runtime.Gosched()

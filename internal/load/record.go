@@ -10,7 +10,7 @@ import (
 	"drtmx/txn"
 )
 
-// Record is what a run measured.
+// Record has the measurements of a run.
 type Record struct {
 	Clients     int
 	Warmup      time.Duration
@@ -18,10 +18,10 @@ type Record struct {
 	WarmupOnly  bool          // the run ended before the measured interval; the record is of the warm-up
 	Interrupted bool          // the caller's context ended the run
 	Types       []TypeRecord  // in the order of Config.Types
-	// Between is what sessions did between transactions: refreshing caches.
+	// Between is the work of sessions between transactions: refreshing caches.
 	Between Work
-	// Behind is for how long, at the end, the next transaction had been due: the
-	// workers did not keep up with the rate. 0 without a shared schedule.
+	// Behind is for how long the next transaction had been due at the end: if it is
+	// large, the workers did not keep up with the rate. 0 without a shared schedule.
 	Behind time.Duration
 }
 
@@ -30,22 +30,22 @@ type TypeRecord struct {
 	Name       string
 	Committed  uint64
 	RolledBack uint64
-	GaveUp     uint64                 // met conflicts in every attempt the retry policy allows
+	GaveUp     uint64                 // met conflicts in every attempt that the retry policy allows
 	Aborts     [txn.CauseCount]uint64 // abandoned attempts, of all transactions
 	Count      uint64                 // sum of Result.Count
 	Work                              // of all transactions and attempts
 	Latency    *hist.Histogram        // of committed transactions
-	Due        *hist.Histogram        // likewise, since each was due; nil without a rate
-	Deferred   uint64                 // accepted to be run later; those that were are counted above
-	Accepted   *hist.Histogram        // how long it took to defer one, since it was due; nil if none was
+	Due        *hist.Histogram        // the same from when each was due; nil without a rate
+	Deferred   uint64                 // accepted, to run later; those that have run are counted above too
+	Accepted   *hist.Histogram        // time to defer one, from when it was due; nil if none was
 	Lost       *hist.Histogram        // latency of those that gave up; nil if none did
 
-	// When the first committed transaction ended, and the first that gave up:
-	// since the measured interval began.
+	// When the first committed transaction ended, and the first that gave up, since
+	// the measured interval began.
 	First, FirstLost time.Duration
 }
 
-// Work is what transactions asked of the network.
+// Work counts the network operations of transactions.
 type Work struct {
 	Fabric rdma.Counters
 	Rounds uint64 // network rounds waited for
@@ -56,11 +56,12 @@ func (w *Work) add(from, to *txn.SessionStats) {
 	w.Rounds += to.Rounds - from.Rounds
 }
 
-// Finished is the number of transactions that the per-transaction figures are averages over.
+// Finished returns the number of transactions over which per-transaction figures are
+// averaged.
 func (t *TypeRecord) Finished() uint64 { return t.Committed + t.RolledBack + t.GaveUp }
 
-// Response is the latency since each transaction was due, which includes its
-// wait for a free worker, or without a rate since it began.
+// Response returns the latencies from when each transaction was due, which include
+// its wait for a free worker. Without a rate they are from when it began.
 func (t *TypeRecord) Response() *hist.Histogram {
 	if t.Due != nil {
 		return t.Due
@@ -68,7 +69,7 @@ func (t *TypeRecord) Response() *hist.Histogram {
 	return t.Latency
 }
 
-// Aborted is the number of abandoned attempts.
+// Aborted returns the number of abandoned attempts.
 func (t *TypeRecord) Aborted() (n uint64) {
 	for _, c := range t.Aborts {
 		n += c
@@ -76,7 +77,7 @@ func (t *TypeRecord) Aborted() (n uint64) {
 	return n
 }
 
-// Committed is the number of committed transactions of all types.
+// Committed returns the number of committed transactions of all types.
 func (r *Record) Committed() (n uint64) {
 	for i := range r.Types {
 		n += r.Types[i].Committed
@@ -84,7 +85,7 @@ func (r *Record) Committed() (n uint64) {
 	return n
 }
 
-// Throughput is the committed transactions of all types for each second.
+// Throughput returns the committed transactions of all types per second.
 func (r *Record) Throughput() float64 {
 	if r.Elapsed <= 0 {
 		return 0
@@ -100,8 +101,7 @@ func (t *TypeRecord) reset() {
 	*t = TypeRecord{Name: t.Name, Latency: t.Latency}
 }
 
-// record counts a transaction. The latency of a committed one is left to the
-// caller.
+// record counts a transaction. The caller records the latency of a committed one.
 func (t *TypeRecord) record(e *entry) {
 	t.recordEnd(e)
 	for c := range t.Aborts {
@@ -110,7 +110,7 @@ func (t *TypeRecord) record(e *entry) {
 	t.add(&e.before, &e.after)
 }
 
-// recordEnd is record without what the session did.
+// recordEnd counts a transaction without the work of the session.
 func (t *TypeRecord) recordEnd(e *entry) {
 	switch e.result.Outcome {
 	case gaveUp:
@@ -136,7 +136,7 @@ func (t *TypeRecord) recordEnd(e *entry) {
 	t.Count += e.result.Count
 }
 
-// Merge adds what from holds to t. Histograms that t lacks are made.
+// Merge adds the figures of from to t, and makes the histograms that t lacks.
 func (t *TypeRecord) Merge(from *TypeRecord) {
 	if from.Committed > 0 && (t.Committed == 0 || from.First < t.First) {
 		t.First = from.First
@@ -160,7 +160,7 @@ func (t *TypeRecord) Merge(from *TypeRecord) {
 	merge(&t.Accepted, from.Accepted)
 }
 
-// record and merge make the histograms that few runs need, when they do.
+// record and merge make a histogram when it gets its first value: few runs need it.
 
 func record(h **hist.Histogram, took time.Duration) {
 	if *h == nil {
@@ -179,38 +179,38 @@ func merge(h **hist.Histogram, from *hist.Histogram) {
 	(*h).Merge(from)
 }
 
-// entry is one transaction.
+// entry is the record of one transaction.
 type entry struct {
-	last   txn.SessionStats // of the session after its previous transaction
+	last   txn.SessionStats // of the session when its previous transaction ended
 	before txn.SessionStats
 	after  txn.SessionStats
 	at     time.Duration // when it ended, since the run's base; recorded since its phase began
 	took   time.Duration
-	late   time.Duration // when it began, since it was due; notDue without a rate
+	late   time.Duration // how long after it was due it began; notDue without a rate
 	result Result
 }
 
 // notDue is the lateness of a transaction of a run without a rate.
 const notDue time.Duration = -1
 
-// latencyBatch latencies are put into the histogram together: it is large, and
-// what it misses in the caches for several arrives at the same time.
+// latencyBatch is how many latencies are added to a histogram together. A histogram
+// is large, and the cache misses of several latencies overlap.
 const latencyBatch = 64
 
-// recent are latencies on their way to a histogram.
+// recent buffers latencies that are not yet in a histogram.
 type recent struct {
 	took [latencyBatch]time.Duration
 	n    int
 }
 
-// tally is what some transactions did.
+// tally holds the figures of some transactions.
 type tally struct {
 	types   []TypeRecord
 	recent  []recent // of each type, not yet in its Latency
 	between Work
 }
 
-// newTally makes a tally whose histograms are made when they are needed.
+// newTally returns a tally that makes its histograms when it needs them.
 func newTally(names []string) *tally {
 	t := &tally{types: make([]TypeRecord, len(names)), recent: make([]recent, len(names))}
 	for i, name := range names {
@@ -219,7 +219,8 @@ func newTally(names []string) *tally {
 	return t
 }
 
-// newSum makes a tally that has the latencies' histograms, for others to read.
+// newSum returns a tally that has the histograms of latencies already, for callers
+// that read them.
 func newSum(names []string) *tally {
 	t := newTally(names)
 	for i := range t.types {
@@ -236,8 +237,8 @@ func (t *tally) reset() {
 	t.between = Work{}
 }
 
-// record counts a transaction. A worker's own entry, which a Recorder made, has
-// nothing of the session.
+// record counts a transaction. own says that a Recorder made the entry, which then
+// has no statistics of the session.
 func (t *tally) record(typ int, e *entry, own bool) {
 	if own {
 		t.types[typ].recordEnd(e)
@@ -265,14 +266,14 @@ func (r *recent) settle(into **hist.Histogram) {
 	r.n = 0
 }
 
-// settle completes the types' latencies.
+// settle adds the buffered latencies to the histograms.
 func (t *tally) settle() {
 	for i := range t.types {
 		t.recent[i].settle(&t.types[i].Latency)
 	}
 }
 
-// merge adds what from holds, and settles it.
+// merge settles from and adds its figures.
 func (t *tally) merge(from *tally) {
 	from.settle()
 	for i := range t.types {
@@ -282,11 +283,11 @@ func (t *tally) merge(from *tally) {
 	t.between.Rounds += from.between.Rounds
 }
 
-// shardsMax bounds the memory of a run with thousands of workers: a histogram
-// is some hundred kilobytes.
+// shardsMax bounds the memory of a run with thousands of workers: a histogram takes
+// some hundred kilobytes.
 const shardsMax = 64
 
-// shard is what the workers that share it have recorded.
+// shard holds the figures of the workers that share it.
 type shard struct {
 	run   *run
 	mu    sync.Mutex
@@ -309,7 +310,7 @@ func (r *run) makeShards() {
 	}
 }
 
-// enter drops what is left of another phase.
+// enter resets the tallies if they are those of another phase.
 func (s *shard) enter(in phase) {
 	if s.of != in {
 		s.tally.reset()
@@ -328,8 +329,8 @@ func (s *shard) record(in phase, typ int, e *entry, own bool) {
 	s.mu.Unlock()
 }
 
-// task is one worker. Only the worker's goroutine touches it while the run
-// lasts, finished excepted.
+// task runs one worker. Only the worker's goroutine uses the fields while the run
+// lasts, except finished.
 type task struct {
 	worker   Worker
 	shard    *shard
@@ -338,7 +339,7 @@ type task struct {
 	timer    *time.Timer // of pauses
 	entry    entry
 	finished atomic.Uint64
-	_        [64]byte // keeps the counters of two workers on lines of their own
+	_        [64]byte // keeps the counters of two workers on different cache lines
 }
 
 func newTask(r *run, s *shard) *task {

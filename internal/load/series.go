@@ -12,24 +12,24 @@ import (
 	"strings"
 )
 
-// ErrFormat reports a file name that no series format goes by.
+// ErrFormat reports a file name whose extension is that of no series format.
 var ErrFormat = errors.New("load: unknown series format")
 
 // seriesFormats are the extensions of Series files.
 var seriesFormats = []string{".csv", ".json", ".jsonl", ".ndjson"}
 
-// Series writes intervals as they end: one CSV row for each interval and type
-// after a heading, or one JSON object for each interval and line. Latencies
-// are microseconds, times seconds since the measured interval began. One
-// goroutine.
+// Series writes intervals as they end: after a heading one CSV row for each interval
+// and type, or one JSON object per line for each interval. Latencies are in
+// microseconds, times in seconds since the measured interval began. It is not safe
+// for concurrent use.
 type Series struct {
 	w   io.Writer
 	csv *csv.Writer // nil: JSON lines
 	err error
 }
 
-// SeriesFormat is ErrFormat unless the name of a file says what to write:
-// .csv, or JSON lines for .json, .jsonl and .ndjson.
+// SeriesFormat returns ErrFormat unless the name of a file ends in .csv, or in .json,
+// .jsonl or .ndjson for JSON lines.
 func SeriesFormat(name string) error {
 	if slices.Contains(seriesFormats, strings.ToLower(filepath.Ext(name))) {
 		return nil
@@ -37,7 +37,8 @@ func SeriesFormat(name string) error {
 	return fmt.Errorf("%w: want a name that ends in %s", ErrFormat, strings.Join(seriesFormats, ", "))
 }
 
-// NewSeries makes a series in the format that name asks for.
+// NewSeries returns a series that writes to w in the format that name's extension
+// selects. It fails with ErrFormat.
 func NewSeries(w io.Writer, name string) (*Series, error) {
 	if err := SeriesFormat(name); err != nil {
 		return nil, err
@@ -53,7 +54,7 @@ func NewSeries(w io.Writer, name string) (*Series, error) {
 	return s, nil
 }
 
-// seriesType is one type within one interval.
+// seriesType has the figures of one type within one interval.
 type seriesType struct {
 	Committed  uint64  `json:"committed"`
 	Aborted    uint64  `json:"aborted"`
@@ -70,8 +71,7 @@ type seriesLine struct {
 	Types    map[string]seriesType `json:"types"`
 }
 
-// Write writes an interval and hands it to the writer at once. Its errors come
-// back from Err.
+// Write writes and flushes an interval. Err returns its error.
 func (s *Series) Write(i Interval) {
 	if s.err != nil {
 		return
@@ -114,5 +114,5 @@ func (s *Series) flush() {
 	s.err = errors.Join(s.err, s.csv.Error())
 }
 
-// Err is the first error of writing; nothing was written after it.
+// Err returns the first error of writing. Nothing was written after it.
 func (s *Series) Err() error { return s.err }

@@ -30,7 +30,7 @@ var treeBugs = []bug{
 		name: "TreeStaleCopyOfMerge", why: "slots whose rows a merge has moved keep their headers in the dead leaf",
 		edits: []edit{{
 			file: "index/learned/tree/tree.go",
-			old:  "	if t.lay.Kind == leaf.Inline { // rows",
+			old:  "	if t.lay.Kind == leaf.Inline { // the rows",
 			new:  "	if false { // rows",
 		}},
 		caught: []test{{"index/learned/tree", "TestStepsOfMerges/inline", "hold, but"}},

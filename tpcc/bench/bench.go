@@ -1,6 +1,6 @@
-// Package bench runs TPC-C against a loaded database and reports what it
-// measured: terminals, deferred deliveries, the comparison with the
-// specification's terms, and the report itself. It prints nothing.
+// Package bench runs TPC-C against a loaded database and reports the measurements. It
+// has the terminals, the deferred deliveries, the comparison with the specification's
+// terms, and the report. It prints nothing.
 package bench
 
 import (
@@ -15,23 +15,23 @@ import (
 	"drtmx/txn"
 )
 
-// Design says how reads travel.
+// Design says how a run reads: by one-sided READs, by RPCs or in procedures.
 type Design struct {
 	Name  string
 	Reads txn.ReadPath
-	// Where transactions that only read run. The others run at their home
-	// server in all designs.
+	// Where read-only transactions run. Config has where NEW-ORDER and PAYMENT run,
+	// in all designs.
 	orderStatus, stockLevel tpcc.Mode
 }
 
-// Designs are those that a run can have; the first is the default.
+// Designs are the designs that a run can have; the first is the default.
 var Designs = []Design{
 	{"drtmx", txn.OneSided, tpcc.Client, tpcc.Default},
 	{"drtmh", txn.OrderedByRPC, tpcc.Client, tpcc.Default},
 	{"rpc", txn.OrderedByRPC, tpcc.Procedure, tpcc.Procedure},
 }
 
-// FindDesign returns the design of a name. Its error lists the names there are.
+// FindDesign returns the design with a name. Its error lists the valid names.
 func FindDesign(name string) (*Design, error) {
 	var names []string
 	for i := range Designs {
@@ -51,19 +51,19 @@ type Config struct {
 	NewOrder, Payment tpcc.Mode // where they run: tpcc.Procedure or tpcc.Client
 	Cache             txn.Cache
 	Clients           int
-	Rate              float64       // transactions due each second; 0: terminals run them as fast as they can
-	Arrivals          load.Arrivals // when these are due
+	Rate              float64       // transactions due per second; 0: terminals run them as fast as they can
+	Arrivals          load.Arrivals // when the transactions of Rate are due
 	Warmup, Duration  time.Duration // Duration 0: until Count
 	Count             int64         // transactions after the warm-up, in equal shares; 0: no bound
-	KeyingThink       bool          // terminals wait, as TPC-C asks
+	KeyingThink       bool          // terminals wait as TPC-C demands
 	TimeScale         float64       // multiplies these waits
 	Homes             string        // HomesFixed or HomesRandom
 	Delivery          string        // DeliveryDeferred or DeliveryNow
 	Seed              uint64
 	DeliveryLog       io.Writer // results of deferred DELIVERYs; nil means none
 
-	// What only the report has: how the data servers are reached, how many
-	// there are, the family of their models, and which program runs.
+	// Used by the report only: how clients reach the data servers, how many there
+	// are, the family of their models, and the program's version.
 	Fabric          string
 	Servers         int
 	Models          string
@@ -77,7 +77,7 @@ type Config struct {
 	Lost func() error
 }
 
-// Run is a benchmark of a loaded database.
+// Run is one benchmark run on a loaded database.
 type Run struct {
 	Report *Report
 
@@ -110,7 +110,8 @@ func New(ctx context.Context, db *txn.DB, cfg Config) (*Run, error) {
 	return r, err
 }
 
-// Measure runs the load and reports what it measured, also if it fails.
+// Measure runs the load and adds its measurements to the report, also if it fails.
+// Its error is that of load.Run.
 func (r *Run) Measure(ctx context.Context) error {
 	t := r.terminals
 	g := &gauges{db: r.db, lost: r.cfg.Lost, terminals: t}
@@ -128,12 +129,12 @@ func (r *Run) Measure(ctx context.Context) error {
 	return err
 }
 
-// conditionOrders is the verdict on what the clients were told: the database
-// holds as many new orders as committed, no more and no fewer.
+// conditionOrders is the condition that the database holds exactly the new orders
+// whose commit was confirmed to a terminal.
 const conditionOrders = "orders"
 
-// Verify checks consistency and reports the verdicts. Its error is that of a
-// check that could not be made; what the verdicts say is the report's.
+// Verify checks consistency and adds the verdicts to the report. An error means that
+// a check could not be made; a violated condition is a verdict, not an error.
 func (r *Run) Verify(ctx context.Context, progress func(tpcc.CheckProgress)) error {
 	start := time.Now()
 	verdicts, err := tpcc.Check(ctx, r.db, tpcc.CheckConfig{AtRest: true, Progress: progress})

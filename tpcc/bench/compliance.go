@@ -8,10 +8,10 @@ import (
 	"drtmx/tpcc"
 )
 
-// ComplianceReport says how far a run is from TPC-C's demands.
+// ComplianceReport compares a run with TPC-C's requirements.
 type ComplianceReport struct {
 	TPCC bool     `json:"tpc_c"`   // false: nothing that this program prints is a TPC-C result
-	Why  []string `json:"why_not"` // in words
+	Why  []string `json:"why_not"` // one sentence per reason
 	// Terms has an entry for each of the five types that ran.
 	Terms map[string]TermReport `json:"types"`
 }
@@ -24,19 +24,19 @@ type TermReport struct {
 	P90S       float64 `json:"p90_s"` // response time
 	LimitS     float64 `json:"limit_s"`
 	ResponseOK bool    `json:"response_ok"`
-	// The deferred times of DELIVERY last from its queueing to its end. P90S and
-	// ResponseOK are then of the queueing alone.
+	// The deferred times of DELIVERY are from its queueing to its end. P90S and
+	// ResponseOK then concern the queueing alone.
 	DeferredP90S   float64 `json:"deferred_p90_s,omitempty"`
 	DeferredLimitS float64 `json:"deferred_limit_s,omitempty"`
 	DeferredOK     bool    `json:"deferred_ok,omitempty"`
 }
 
-// addCompliance compares what was measured with the specification.
+// addCompliance adds the comparison of the measurements with the specification.
 func (r *Report) addCompliance(rec *load.Record, cfg *Config, info tpcc.LoadInfo) {
 	c := &r.Compliance
 	total := uint64(0)
 	for i := range rec.Types {
-		total += drawn(&rec.Types[i])
+		total += cardsDrawn(&rec.Types[i])
 	}
 	for i, ty := range cfg.Mix.Types() {
 		t := &rec.Types[i]
@@ -86,8 +86,9 @@ func (r *Report) addCompliance(rec *load.Record, cfg *Config, info tpcc.LoadInfo
 	why("not audited")
 }
 
-// drawn is how many cards of a type were drawn: what was deferred ran later.
-func drawn(t *load.TypeRecord) uint64 {
+// cardsDrawn returns how many cards of a type were drawn. A deferred transaction
+// counts when it is queued, not when it runs.
+func cardsDrawn(t *load.TypeRecord) uint64 {
 	if t.Deferred > 0 {
 		return t.Deferred
 	}
@@ -97,7 +98,7 @@ func drawn(t *load.TypeRecord) uint64 {
 func newTerm(t *load.TypeRecord, want tpcc.Terms, total uint64) TermReport {
 	p90 := t.Response().QuantileUs(0.9) / 1e6
 	term := TermReport{
-		Percent: 100 * Ratio(float64(drawn(t)), float64(total)), MinPercent: want.MinShare,
+		Percent: 100 * Ratio(float64(cardsDrawn(t)), float64(total)), MinPercent: want.MinShare,
 		P90S: p90, LimitS: want.Response.Seconds(),
 	}
 	if t.Deferred > 0 {
@@ -109,7 +110,7 @@ func newTerm(t *load.TypeRecord, want tpcc.Terms, total uint64) TermReport {
 	return term
 }
 
-// NotTPCC is the line that goes with every tpmC.
+// NotTPCC returns the line that must be printed with every tpmC.
 func (r *Report) NotTPCC() string {
 	return "not a TPC-C result: " + strings.Join(r.Compliance.Why, "; ")
 }

@@ -13,7 +13,7 @@ import (
 
 // When DELIVERY runs.
 const (
-	DeliveryDeferred = "deferred" // by a queue, as clause 2.7.2 asks
+	DeliveryDeferred = "deferred" // by a queue, as clause 2.7.2 demands
 	DeliveryNow      = "now"      // by the terminal, which waits
 )
 
@@ -22,8 +22,8 @@ var Deliveries = []string{DeliveryDeferred, DeliveryNow}
 
 // Queues of deferred DELIVERYs, each with a session that executes them.
 const (
-	// One for each warehouse keeps up only just: a DELIVERY takes as long as
-	// some NEW-ORDERs, and without think times its queue grows.
+	// One queue per warehouse barely keeps up: a DELIVERY takes as long as several
+	// NEW-ORDERs, and without think times the queue grows.
 	queuesPerWarehouse = 2
 	queuesMax          = 64
 )
@@ -32,7 +32,7 @@ const (
 // again.
 const queueFullPause = 100 * time.Microsecond
 
-// makeQueues makes the queues, which terminals share evenly.
+// makeQueues makes the queues, and distributes the terminals evenly over them.
 func (t *terminals) makeQueues(clients int, log io.Writer) {
 	at := -1
 	for i, ty := range t.types {
@@ -55,11 +55,11 @@ type deliverer struct {
 	*txn.Session
 	*terminals
 	queue *tpcc.DeliveryQueue
-	typ   int // DELIVERY in the load loop's list
+	typ   int // index of DELIVERY in load.Config.Types
 	done  func(load.Done)
 }
 
-// deliverer gives deliverer id its session.
+// deliverer returns deliverer id with a new session.
 func (t *terminals) deliverer(ctx context.Context, id int) (load.Background, error) {
 	sess, err := t.db.NewSession(ctx)
 	if err != nil {
@@ -77,15 +77,15 @@ func (d *deliverer) Run(ctx context.Context, done func(load.Done)) error {
 
 func (d *deliverer) Finish() { d.queue.Close() }
 
-// settled passes an executed DELIVERY to the load loop. A failed one met
-// conflicts: other errors end the run, and then nobody counts.
+// settled passes an executed DELIVERY to the load loop. A failed one has met
+// conflicts in every attempt: any other error ends the run.
 func (d *deliverer) settled(r tpcc.DeliveryRecord) {
 	d.done(load.Done{
 		Type: d.typ, Took: r.Finished.Sub(r.Queued), Result: load.Result{Count: uint64(r.Skipped)}, GaveUp: r.Error != "",
 	})
 }
 
-// deferDelivery queues a DELIVERY, and waits while the queue is full.
+// deferDelivery queues a DELIVERY. It waits while the queue is full.
 func (w *worker) deferDelivery(ctx context.Context) (load.Result, error) {
 	q := w.deliverers[w.id%len(w.deliverers)].queue
 	for waited := false; ; waited = true {
@@ -104,7 +104,7 @@ func (w *worker) deferDelivery(ctx context.Context) (load.Result, error) {
 	}
 }
 
-// skipping is how many DELIVERYs have skipped some district.
+// skipping returns how many DELIVERYs have skipped some district.
 func (t *terminals) skipping() uint64 {
 	n := t.withSkips.Load()
 	for _, d := range t.deliverers {

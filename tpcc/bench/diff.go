@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// ErrNotReports reports JSON that is not what a run or a comparison writes.
+// ErrNotReports reports JSON that no run or comparison has written.
 var ErrNotReports = errors.New("bench: not a report of drtmx tpcc run or compare")
 
-// ParseReports reads what runs write as JSON: a report, a list of them, or the
-// object of a comparison. They have no Record.
+// ParseReports parses the JSON that runs write: a report, a list of reports, or the
+// object of a comparison. The reports have no Record. It fails with ErrNotReports.
 func ParseReports(b []byte) ([]*Report, error) {
 	var of struct {
 		Runs []*Report `json:"runs"`
@@ -44,14 +44,14 @@ func ParseReports(b []byte) ([]*Report, error) {
 	return of.Runs, nil
 }
 
-// Group is the runs of one mix, design, cache and number of clients: the
-// repetitions of a comparison.
+// Group holds the runs with the same mix, design, cache and number of clients: the
+// repetitions in a comparison.
 type Group struct {
 	Name string
 	Runs []*Report
 }
 
-// Groups sorts runs into groups, in the order of their first runs.
+// Groups divides runs into groups, in the order of their first runs.
 func Groups(runs []*Report) (all []Group) {
 	for _, r := range runs {
 		name := fmt.Sprintf("%s, cache %s, %d clients, %s", r.Design, r.Cache, r.Clients, r.Mix)
@@ -64,7 +64,7 @@ func Groups(runs []*Report) (all []Group) {
 	return all
 }
 
-// median is the middle of a figure of all runs.
+// median returns the median of a figure over all runs.
 func (g *Group) median(figure func(*Report) float64) float64 {
 	var all []float64
 	for _, r := range g.Runs {
@@ -74,15 +74,15 @@ func (g *Group) median(figure func(*Report) float64) float64 {
 	return all[len(all)/2]
 }
 
-// Bounds are what ratios of new to old figures may be; 0 means anything.
+// Bounds limit the ratios of new to old figures; 0 means no limit.
 type Bounds struct {
 	ThroughputMin float64
 	LatencyMax    float64 // p50, p95 and p99 of each type
-	CPUMax        float64 // of a transaction
+	CPUMax        float64 // CPU time per transaction
 	CostMax       float64 // rounds, READs and RPCs of each type
 }
 
-// Change is a figure before and after.
+// Change is a figure of the old and the new runs.
 type Change struct {
 	Figure   string  `json:"figure"`
 	Type     string  `json:"type,omitempty"` // of transaction
@@ -93,11 +93,11 @@ type Change struct {
 	Bound    float64 `json:"bound,omitempty"` // of the ratio
 }
 
-// String names the figure.
+// String returns the name of the figure and of the transaction type.
 func (c *Change) String() string { return strings.TrimSpace(c.Figure + " " + c.Type) }
 
-// Diff is two groups of runs, figure by figure; of several runs these are
-// medians.
+// Diff compares two groups of runs, figure by figure. The figures are medians over
+// the runs of a group.
 type Diff struct {
 	Old      string   `json:"old"`
 	New      string   `json:"new"`
@@ -116,8 +116,9 @@ func (d *Diff) Exceeded() (all []Change) {
 	return all
 }
 
-// DiffReports pairs the groups of old and new runs that have the same name, or
-// the only group of each. unpaired are the groups of either that have no match.
+// DiffReports compares the groups of old and new runs that have the same name. If
+// there is one group of each, it compares these whatever their names. unpaired names
+// the groups without a counterpart.
 func DiffReports(before, after []*Report, b Bounds) (diffs []*Diff, unpaired []string) {
 	from, to := Groups(before), Groups(after)
 	if len(from) == 1 && len(to) == 1 {
@@ -178,7 +179,8 @@ func diff(from, to *Group, b Bounds) *Diff {
 	return d
 }
 
-// notes say of runs why their figures are not those of a whole run.
+// notes returns a line for each run that failed, was interrupted, ended within its
+// warm-up or is inconsistent.
 func (g *Group) notes(which string) (all []string) {
 	for _, r := range g.Runs {
 		switch {
@@ -202,7 +204,7 @@ func differing(a, b *Report) (all []string) {
 		of   func(*Report) any
 	}{
 		{"design", func(r *Report) any { return r.Design }},
-		{"durability", func(r *Report) any { return strings.TrimPrefix(r.Durability, "in-") }}, // older reports have in-memory
+		{"durability", func(r *Report) any { return strings.TrimPrefix(r.Durability, "in-") }}, // older reports say in-memory
 		{"cache", func(r *Report) any { return r.Cache }},
 		{"models", func(r *Report) any { return r.Models }},
 		{"fabric", func(r *Report) any { return r.Fabric }},
@@ -229,20 +231,20 @@ func differing(a, b *Report) (all []string) {
 		{"processors", func(r *Report) any { return r.CPUs }},
 	} {
 		if x, y := s.of(a), s.of(b); x != y {
-			all = append(all, fmt.Sprintf("%s %s, %s", s.name, shownSetting(x), shownSetting(y)))
+			all = append(all, fmt.Sprintf("%s %s, %s", s.name, settingText(x), settingText(y)))
 		}
 	}
 	return all
 }
 
-func shownSetting(v any) string {
+func settingText(v any) string {
 	if v == "" {
 		return "none"
 	}
 	return fmt.Sprint(v)
 }
 
-// pacing is the scale of the waits of terminals, 0 if they do not wait.
+// pacing returns the scale of the terminals' waits, 0 if they do not wait.
 func (r *Report) pacing() float64 {
 	if !r.KeyingThink {
 		return 0

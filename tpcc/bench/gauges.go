@@ -12,7 +12,8 @@ import (
 	"drtmx/txn/stats"
 )
 
-// gauges reads clocks and counters at the edges of the measured interval.
+// gauges reads clocks and counters at the beginning and the end of the measured
+// interval.
 type gauges struct {
 	db        *txn.DB
 	lost      func() error // why a data server is gone; nil if none is
@@ -20,7 +21,7 @@ type gauges struct {
 	from, to  reading
 }
 
-// reading is one moment.
+// reading has the values at one moment.
 type reading struct {
 	taken     bool
 	servers   []stats.Server
@@ -39,7 +40,7 @@ func (g *gauges) begin(ctx context.Context) (err error) {
 
 func (g *gauges) end(ctx context.Context) (err error) {
 	if g.lost() != nil {
-		return nil // a lost server cannot be asked; the run reports its loss
+		return nil // a lost server does not answer; the run reports its loss
 	}
 	g.to, err = g.read(ctx)
 	return err
@@ -57,13 +58,14 @@ func (g *gauges) read(ctx context.Context) (reading, error) {
 		r.cache += ix.CacheBytes
 	}
 	r.skipping, r.waited = g.terminals.skipping(), g.terminals.waited.Load()
-	r.clientCPU = ownCPU()
+	r.clientCPU = processCPU()
 	r.taken = true
 	return r, nil
 }
 
-// ownCPU is the user and system time of this process, in seconds.
-func ownCPU() float64 {
+// processCPU returns the user and system time of this process, in seconds; 0 if the
+// system does not report it.
+func processCPU() float64 {
 	var ru unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &ru); err != nil {
 		return 0
@@ -71,8 +73,9 @@ func ownCPU() float64 {
 	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano()).Seconds()
 }
 
-// logged is how many bytes the logs have grown within the interval, and how many
-// were sent to copies. A data server that was started meanwhile has no part in it.
+// logged returns by how many bytes the logs have grown within the interval, and how
+// many bytes were sent to copies. It leaves out data servers that were started within
+// the interval.
 func (g *gauges) logged() (bytes, sent uint64) {
 	for i := range g.to.servers {
 		from, to := &g.from.servers[i], &g.to.servers[i]
@@ -85,8 +88,8 @@ func (g *gauges) logged() (bytes, sent uint64) {
 	return bytes, sent
 }
 
-// separable reports whether servers and client are different processes, the same
-// ones at both edges, so that each one's CPU time can be told.
+// separable reports whether CPU times of servers and client can be told apart: they
+// are different processes, and the servers' processes are the same at both edges.
 func (g *gauges) separable() bool {
 	for i, s := range g.from.servers {
 		if s.PID == os.Getpid() || g.to.taken && g.to.servers[i].PID != s.PID {
@@ -96,7 +99,8 @@ func (g *gauges) separable() bool {
 	return g.from.taken && g.to.taken
 }
 
-// serverCPU is what all data servers used within the interval.
+// serverCPU returns the CPU time, in seconds, of all data servers within the
+// interval.
 func (g *gauges) serverCPU() (sum float64) {
 	seen := map[int]bool{}
 	for i := range g.to.servers {

@@ -14,14 +14,14 @@ import (
 	"drtmx/internal/plot"
 )
 
-// Entry is a line of a page: one run, or the repetitions of one.
+// Entry is a line of a page: one run, or its repetitions.
 type Entry struct {
 	Label    string
 	Runs     []*Report
 	Timeline *Timeline // of the first of them
 }
 
-// Section is what a page compares with each other: runs of one mix.
+// Section is a part of a page that compares runs of one mix.
 type Section struct {
 	Title   string
 	Entries []Entry
@@ -32,7 +32,7 @@ var pageText string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageText))
 
-// page is what the template shows.
+// page is the data of the template.
 type page struct {
 	Title    string
 	Faults   []string
@@ -52,14 +52,14 @@ type pageTable struct {
 	Rows [][]string
 }
 
-// WritePage writes a page of HTML with tables and plots of runs, which needs
-// nothing else: no scripts, no network. The reports must have their Record.
+// WritePage writes a self-contained page of HTML with tables and plots of runs. It
+// needs no scripts and no network. The reports must have their Record.
 func WritePage(w io.Writer, title string, sections []Section) error {
 	p := page{Title: title}
 	for _, s := range sections {
 		s.Entries = slices.DeleteFunc(slices.Clone(s.Entries), func(e Entry) bool { return len(e.Runs) == 0 || e.Runs[0].Record == nil })
 		if len(s.Entries) == 0 {
-			continue // it ended before
+			continue // it ended before its measured interval
 		}
 		r := s.Entries[0].Runs[0]
 		if p.Settings == nil {
@@ -78,7 +78,7 @@ func WritePage(w io.Writer, title string, sections []Section) error {
 const pageNote = "Rounds, READs and RPCs are exact and the same on any machine. Times over shm are those of memory copies " +
 	"between processes that share processors with the clients; they are not RDMA times."
 
-// settings are those that all runs of a page have in common.
+// settings returns names and values of the settings that all runs of a page share.
 func (r *Report) settings() [][2]string {
 	load := "closed: a terminal begins a transaction when its previous one has ended"
 	switch {
@@ -118,7 +118,7 @@ func (s *Section) page() pageSection {
 	return p
 }
 
-// names are the transaction types that ran.
+// names returns the transaction types that ran.
 func (s *Section) names() []string { return s.Entries[0].Runs[0].Order() }
 
 func (s *Section) labels() (all []string) {
@@ -133,13 +133,13 @@ func (s *Section) ladder() bool {
 	return len(s.Entries) > 1 && s.Entries[0].Runs[0].Clients != s.Entries[1].Runs[0].Clients
 }
 
-// median is the middle of a figure over the runs of an entry.
+// median returns the median of a figure over the runs of an entry.
 func (e *Entry) median(figure func(*Report) float64) float64 {
 	return (&Group{Runs: e.Runs}).median(figure)
 }
 
-// Latency is the distribution of a type over all runs of an entry, of all types
-// if it is "". The reports must have their Record.
+// Latency returns the latencies of a type over all runs of an entry, or of all types
+// if name is "". The reports must have their Record.
 func (e *Entry) Latency(name string) *hist.Histogram {
 	all := hist.New()
 	for _, r := range e.Runs {
@@ -186,7 +186,8 @@ func (s *Section) latencies() pageTable {
 	return t
 }
 
-// throughput is by time: of each type of the only entry, or of each entry.
+// throughput charts the throughput over time: of each type if there is one entry,
+// else of each entry.
 func (s *Section) throughput() string {
 	c := plot.LineChart{Title: "Throughput over time", XLabel: "s", YLabel: "transactions per second"}
 	if len(s.Entries) == 1 {
@@ -210,7 +211,7 @@ func (t *Timeline) line(name string, of func(*timelinePoint) float64) plot.Line 
 	return l
 }
 
-// tail is the 99th percentile of each type by time.
+// tail charts the 99th percentile of each type over time.
 func (s *Section) tail() string {
 	c := plot.LineChart{Title: "99th percentile of latency over time", XLabel: "s", YLabel: "µs", LogY: true}
 	t := s.Entries[0].Timeline
@@ -266,8 +267,8 @@ func (s *Section) clientTicks() (all []plot.Tick) {
 	return all
 }
 
-// percentiles are a chart of all types of the only entry, or one of each type
-// with all entries.
+// percentiles returns one chart of all types if there is one entry, else a chart per
+// type with all entries.
 func (s *Section) percentiles() (charts []string) {
 	chart := func(of string) *plot.LineChart {
 		return &plot.LineChart{Title: "Latency by percentile" + of, XLabel: "percentile", YLabel: "µs", LogY: true}
@@ -289,11 +290,11 @@ func (s *Section) percentiles() (charts []string) {
 	return charts
 }
 
-// percentileSteps is how many points of a curve are between 90 % and 99 %, and
-// again up to 99.9 %.
+// percentileSteps is the number of points of a curve for each nine: between 90 % and
+// 99 %, between 99 % and 99.9 %, and so on.
 const percentileSteps = 20
 
-// percentileLine is a distribution by the number of nines, as far as there are
+// percentileLine returns a distribution over the number of nines, as far as there are
 // values.
 func percentileLine(name string, h *hist.Histogram) plot.Line {
 	l := plot.Line{Name: name}
@@ -339,8 +340,8 @@ func (s *Section) cpu() string {
 	return c.HTML()
 }
 
-// costs are rounds, READs and RPCs: in one chart by type, or in one each by type
-// and entry.
+// costs charts rounds, READs and RPCs by type: in one chart if there is one entry,
+// else in one chart each, by entry too.
 func (s *Section) costs() (charts []string) {
 	figures := []struct {
 		name string

@@ -13,8 +13,8 @@ import (
 	"drtmx/txn/stats"
 )
 
-// Report is the JSON object of a run. Its names are a contract: see
-// docs/operations.md. Latencies are microseconds, CPU and other times seconds.
+// Report is the JSON object of a run. Its names are stable: see docs/operations.md.
+// Latencies are in microseconds, CPU and other times in seconds.
 type Report struct {
 	Workload     string                `json:"workload"`
 	Design       string                `json:"design"`
@@ -45,8 +45,8 @@ type Report struct {
 	NewOrderAt   string                `json:"new_order"`
 	PaymentAt    string                `json:"payment"`
 	ReadPath     string                `json:"read_path"`
-	Cache        string                `json:"cache"`            // how much of the models the client keeps
-	Models       string                `json:"models,omitempty"` // their family; "" if others started the data servers
+	Cache        string                `json:"cache"`            // which part of the models the client caches
+	Models       string                `json:"models,omitempty"` // their family; "" if the run did not start the data servers
 	Partitions   int                   `json:"partitions"`
 	Items        int64                 `json:"items"`
 	Customers    int64                 `json:"customers_per_district"`
@@ -54,7 +54,7 @@ type Report struct {
 	WarmupS      float64               `json:"warmup_s"`
 	LoadS        float64               `json:"load_s"` // 0: the cluster was loaded before
 	LoadRows     int64                 `json:"load_rows"`
-	LoadRowBytes float64               `json:"load_bytes_per_row"` // encoded, without indexes
+	LoadRowBytes float64               `json:"load_bytes_per_row"` // encoded rows, without indexes
 	RegionBytes  uint64                `json:"region_bytes"`       // memory in use at all data servers
 	RegionPerRow float64               `json:"region_bytes_per_row"`
 	CacheBytes   uint64                `json:"client_cache_bytes"`
@@ -67,8 +67,8 @@ type Report struct {
 	CPUs         int                   `json:"cpus"`
 	Started      time.Time             `json:"started"`
 	Retries      map[string]float64    `json:"retries_per_txn"`
-	Rate         float64               `json:"rate_tps,omitempty"` // transactions due each second
-	Arrivals     string                `json:"arrivals,omitempty"` // when these were due
+	Rate         float64               `json:"rate_tps,omitempty"` // transactions due per second
+	Arrivals     string                `json:"arrivals,omitempty"` // when they were due
 	BehindS      float64               `json:"behind_s,omitempty"` // for how long the next one had been due at the end
 	KeyingThink  bool                  `json:"keying_think"`
 	TimeScale    float64               `json:"time_scale"`
@@ -81,11 +81,11 @@ type Report struct {
 	Interrupted  bool                  `json:"interrupted,omitempty"`
 	Error        string                `json:"error,omitempty"`
 
-	Record *load.Record `json:"-"` // what the figures are of; nil if nothing was measured
+	Record *load.Record `json:"-"` // the measurements; nil if nothing was measured
 }
 
-// TypeReport is one transaction type. With a rate, latencies are since each
-// transaction was due.
+// TypeReport has the figures of one transaction type. With a rate, latencies count
+// from when each transaction was due.
 type TypeReport struct {
 	Committed  uint64            `json:"committed"`
 	Aborted    uint64            `json:"aborted"` // abandoned attempts; each transaction may have several
@@ -97,12 +97,12 @@ type TypeReport struct {
 	P999       float64           `json:"p999_us"`
 	Mean       float64           `json:"mean_us"`
 	Max        float64           `json:"max_us"`
-	GaveUp     uint64            `json:"gave_up"` // met conflicts in every attempt allowed
+	GaveUp     uint64            `json:"gave_up"` // met conflicts in every attempt
 	Causes     map[string]uint64 `json:"aborts"`
 	Service    *ServiceReport    `json:"service,omitempty"` // with a rate only
 }
 
-// ServiceReport is the latency since transactions began, without their wait for
+// ServiceReport has the latency from when transactions began, without their wait for
 // a free terminal.
 type ServiceReport struct {
 	P50  float64 `json:"p50_us"`
@@ -112,8 +112,8 @@ type ServiceReport struct {
 	Max  float64 `json:"max_us"`
 }
 
-// DeliveryReport is what types{DELIVERY}, which is of executed DELIVERYs, does
-// not say.
+// DeliveryReport has figures on how DELIVERYs were deferred. Those of executed
+// DELIVERYs are in the entry DELIVERY of Report.Types.
 type DeliveryReport struct {
 	Mode      string  `json:"mode"` // deferred or now
 	Submitted uint64  `json:"submitted"`
@@ -122,8 +122,8 @@ type DeliveryReport struct {
 	WithSkips uint64  `json:"with_skips"`    // DELIVERYs that skipped some district
 }
 
-// ModelReport describes the learned models of all ordered indexes. Errors are
-// in leaves.
+// ModelReport describes the learned models of all ordered indexes. Its errors are in
+// leaves.
 type ModelReport struct {
 	Keys       uint64  `json:"keys"`
 	Submodels  uint64  `json:"submodels"`
@@ -135,7 +135,7 @@ type ModelReport struct {
 	Retrains   uint64  `json:"retrains"`
 }
 
-// BetweenReport is what sessions did between transactions: refreshing caches.
+// BetweenReport has the work of sessions between transactions: refreshing caches.
 type BetweenReport struct {
 	Rounds    uint64 `json:"rounds"`
 	Reads     uint64 `json:"reads"`
@@ -143,8 +143,8 @@ type BetweenReport struct {
 	ReadBytes uint64 `json:"read_bytes"`
 }
 
-// durabilityDisk is the policy under which a commit is on disk before its client
-// learns of it.
+// durabilityDisk is the policy under which a commit is on disk before it is confirmed
+// to its client.
 const durabilityDisk = "disk"
 
 func newReport(cfg *Config, db *txn.DB, info tpcc.LoadInfo, durability string) *Report {
@@ -167,10 +167,11 @@ func newReport(cfg *Config, db *txn.DB, info tpcc.LoadInfo, durability string) *
 	}
 }
 
-// arrivalNames are the names of times at which transactions are due.
+// arrivalNames are the names of kinds of arrivals.
 var arrivalNames = map[load.Arrivals]string{load.Poisson: "poisson", load.Even: "even"}
 
-// ParseArrivals returns the arrivals of a name.
+// ParseArrivals returns the kind of arrivals with a name. Its error lists the valid
+// names.
 func ParseArrivals(name string) (load.Arrivals, error) {
 	for a, n := range arrivalNames {
 		if n == name {
@@ -183,7 +184,7 @@ func ParseArrivals(name string) (load.Arrivals, error) {
 // readPaths are the names of read paths.
 var readPaths = map[txn.ReadPath]string{txn.OneSided: "one-sided", txn.OrderedByRPC: "ordered by RPC"}
 
-// AddLoad adds what loading the database took.
+// AddLoad adds the time and memory that loading the database took.
 func (r *Report) AddLoad(l *tpcc.LoadReport) {
 	r.LoadS, r.LoadRows = l.Elapsed.Seconds(), l.Rows
 	r.LoadRowBytes = Ratio(float64(l.Bytes), float64(l.Rows))
@@ -200,8 +201,8 @@ func (r *Report) Order() (names []string) {
 	return names
 }
 
-// MedianLatency is the middle of several runs' percentiles, each for itself, of
-// one type.
+// MedianLatency returns, for one type, the median of each latency percentile over
+// several runs.
 func MedianLatency(runs []*Report, name string) (t TypeReport) {
 	for _, f := range []func(*TypeReport) *float64{
 		func(t *TypeReport) *float64 { return &t.P50 },
@@ -219,7 +220,7 @@ func MedianLatency(runs []*Report, name string) (t TypeReport) {
 	return t
 }
 
-// Overall is the record of all types together, without causes.
+// Overall returns the figures of all types together, without the causes of aborts.
 func (r *Report) Overall() TypeReport {
 	all := load.TypeRecord{Latency: hist.New()}
 	if r.Record != nil {
@@ -232,8 +233,8 @@ func (r *Report) Overall() TypeReport {
 	return newTypeReport(&all)
 }
 
-// Each is the mean of a figure that the report has by type, over all
-// transactions.
+// Each returns the mean over all transactions of a figure that the report has by
+// type.
 func (r *Report) Each(of map[string]float64) float64 {
 	sum, n := 0.0, 0.0
 	for name, t := range r.Types {
@@ -244,7 +245,7 @@ func (r *Report) Each(of map[string]float64) float64 {
 	return Ratio(sum, n)
 }
 
-// Finished is how many transactions committed or were rolled back.
+// Finished returns how many transactions committed or were rolled back.
 func (r *Report) Finished() (n float64) {
 	for _, t := range r.Types {
 		n += float64(t.Committed + t.RolledBack)
@@ -252,7 +253,7 @@ func (r *Report) Finished() (n float64) {
 	return n
 }
 
-// addRecord adds what the load loop has measured.
+// addRecord adds the measurements of the load loop.
 func (r *Report) addRecord(rec *load.Record) {
 	r.Record, r.WarmupOnly = rec, rec.WarmupOnly
 	r.DurationS, r.WarmupS, r.Throughput = rec.Elapsed.Seconds(), rec.Warmup.Seconds(), rec.Throughput()
@@ -299,7 +300,7 @@ func newTypeReport(t *load.TypeRecord) TypeReport {
 	return r
 }
 
-// addGauges adds what clocks and counters say of the measured interval.
+// addGauges adds the changes of clocks and counters within the measured interval.
 func (r *Report) addGauges(g *gauges) {
 	if g.from.taken && g.to.taken {
 		r.Fallbacks = g.to.fallbacks - g.from.fallbacks
@@ -323,7 +324,8 @@ func (r *Report) addGauges(g *gauges) {
 	r.addModels(last)
 }
 
-// addModels sums the statistics of the ordered indexes, which alone have models.
+// addModels adds the sums of the statistics of ordered indexes, the only ones with
+// models.
 func (r *Report) addModels(servers []stats.Server) {
 	rows, leaves := uint64(0), uint64(0)
 	for _, s := range servers {
@@ -349,7 +351,7 @@ func (r *Report) addModels(servers []stats.Server) {
 	r.RegionPerRow = Ratio(float64(r.RegionBytes), float64(rows))
 }
 
-// Ratio is a/b, 0 if there is nothing to divide by.
+// Ratio returns a/b, or 0 if b is 0.
 func Ratio(a, b float64) float64 {
 	if b == 0 {
 		return 0

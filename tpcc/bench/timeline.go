@@ -6,11 +6,12 @@ import (
 	"drtmx/internal/load"
 )
 
-// timelinePointsMax bounds a timeline: beyond it neighbours are merged.
+// timelinePointsMax bounds the points of a timeline: beyond it, adjacent points are
+// merged.
 const timelinePointsMax = 400
 
-// Timeline is the throughput and latency of a run, by time. The zero value is
-// empty. It is for one goroutine.
+// Timeline is the throughput and latency of a run over time. The zero value is empty.
+// It is not safe for concurrent use.
 type Timeline struct {
 	names  []string
 	points []timelinePoint
@@ -19,11 +20,11 @@ type Timeline struct {
 type timelinePoint struct {
 	from, to  time.Duration
 	committed []uint64  // by type
-	p99Us     []float64 // by type; of merged points the greatest
+	p99Us     []float64 // by type; the greatest of merged points
 }
 
-// Add adds an interval, those of a run in their order. It is a callback of
-// load.Config.
+// Add adds an interval. The caller adds the intervals of a run in order: Add can be
+// load.Config.Interval.
 func (t *Timeline) Add(i load.Interval) {
 	if t.names == nil {
 		for k := range i.Types {
@@ -53,7 +54,7 @@ func (t *Timeline) Add(i load.Interval) {
 	}
 }
 
-// merge adds the point that follows p.
+// merge merges the point that follows p into p.
 func (p *timelinePoint) merge(next *timelinePoint) {
 	p.to = next.to
 	for k := range p.committed {
@@ -62,10 +63,12 @@ func (p *timelinePoint) merge(next *timelinePoint) {
 	}
 }
 
-// middle is where a point is drawn, in seconds.
+// middle returns where a point is drawn, in seconds since the measured interval
+// began.
 func (p *timelinePoint) middle() float64 { return (p.from + p.to).Seconds() / 2 }
 
-// rate is the committed transactions a second of type k, of all if that is -1.
+// rate returns the committed transactions per second of type k, or of all types if k
+// is -1.
 func (p *timelinePoint) rate(k int) float64 {
 	sum := uint64(0)
 	for i, n := range p.committed {

@@ -14,17 +14,17 @@ import (
 
 // Homes of terminals.
 const (
-	HomesFixed  = "fixed"  // as TPC-C asks
-	HomesRandom = "random" // a warehouse for each transaction
+	HomesFixed  = "fixed"  // as TPC-C demands
+	HomesRandom = "random" // another warehouse for each transaction
 )
 
 // Homes are the names of both.
 var Homes = []string{HomesFixed, HomesRandom}
 
-// DefaultHomes is random for NEW-ORDER and ORDER-STATUS alone, which are not
-// TPC-C: load then spreads evenly whatever the number of clients, and what
-// slows one server down holds all clients back rather than letting the others
-// run on into its locks.
+// DefaultHomes returns HomesRandom for a mix of only NEW-ORDER and ORDER-STATUS,
+// which is not TPC-C, if terminals do not wait. The load then spreads evenly whatever
+// the number of clients. A slow server slows down all clients; with fixed homes the
+// others would run on into its locks.
 func DefaultHomes(m tpcc.Mix, keyingThink bool) string {
 	for _, ty := range m.Types() {
 		if ty != tpcc.NewOrder && ty != tpcc.OrderStatus {
@@ -52,8 +52,8 @@ type terminals struct {
 	root      *rng.Stream
 	constants rng.Constants
 
-	// NEW-ORDERs of the whole run, warm-up and what was under way at its end
-	// included: those that committed, and those of unknown outcome.
+	// NEW-ORDERs of the whole run, including the warm-up and transactions under way
+	// at its end: those that committed, and those of unknown outcome.
 	ordered, unknown atomic.Int64
 
 	deliverers []*deliverer
@@ -91,7 +91,7 @@ func newTerminals(db *txn.DB, info tpcc.LoadInfo, cfg *Config) (*terminals, erro
 	return t, nil
 }
 
-// Names are those of transaction types, as reports show them.
+// Names returns the names of transaction types, as reports show them.
 func Names(types []tpcc.Type) []string {
 	names := make([]string, len(types))
 	for i, ty := range types {
@@ -136,7 +136,7 @@ type worker struct {
 	homing   *rng.Stream          // draws homes, if they are random
 	id       int                  // from 0
 	w, d     int64                // home
-	place    [len(tpcc.Types)]int // of a type in the load loop's list
+	place    [len(tpcc.Types)]int // index of a type in load.Config.Types
 
 	noIn   tpcc.NewOrderInput
 	noOut  tpcc.NewOrderOutput
@@ -150,7 +150,7 @@ type worker struct {
 	slOut  tpcc.StockLevelOutput
 }
 
-// Next draws a type and its input, outside the measured latency.
+// Next draws a type and its input. The measured latency does not include it.
 func (w *worker) Next() int {
 	if w.left == 0 {
 		return load.NoMore
@@ -177,7 +177,7 @@ func (w *worker) Next() int {
 	return w.place[ty]
 }
 
-// Pause draws keying and think time, if there are any.
+// Pause draws keying and think time. They are 0 if the terminals do not wait.
 func (w *worker) Pause(typ int) (before, after time.Duration) {
 	if w.timeScale == 0 {
 		return 0, 0

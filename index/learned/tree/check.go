@@ -11,8 +11,9 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Check verifies the whole tree: fences, links, slots, rows, checksums, inner
-// nodes, locks and the accounting of memory. No mutator may run.
+// Check verifies the whole tree: fences, links, slots, rows, checksums, inner nodes,
+// locks and the accounting of memory. It returns index.ErrCorrupt for the first
+// fault. No mutator may run.
 func (t *Tree) Check() error {
 	c := checker{t: t, buf: make([]uint64, t.lay.LeafWords), graves: map[*graveBlock]int{}}
 	for addr := t.first; addr != 0; {
@@ -43,14 +44,14 @@ type checker struct {
 	leaves, rows uint64
 	placeholders uint64
 	fenceBlocks  uint64
-	graves       map[*graveBlock]int // by how many leaves have the block
+	graves       map[*graveBlock]int // how many leaves refer to the block
 	lowBytes     uint64
 	heldSeen     int
-	next         index.Key // the low fence to come
+	next         index.Key // the low fence that the next leaf must have
 	ended        bool
 }
 
-// block copies a block whose header is h, locked or not, and verifies it.
+// block copies a block, locked or not, and verifies it.
 func (c *checker) block(addr uint64, words int) ([]uint64, error) {
 	b := make([]uint64, words)
 	if !c.t.a.Region().Read(addr, b) {
@@ -65,7 +66,7 @@ func (c *checker) block(addr uint64, words int) ([]uint64, error) {
 	return b, nil
 }
 
-// checkFences compares what the server knows with what a leaf says.
+// checkFences compares the server's fences of a leaf with those in the leaf.
 func checkFences(f *fences, low, high index.Key, bounded bool) error {
 	if low != f.low || bounded == f.last || bounded && (high != f.high || high.Compare(low) <= 0) {
 		return fmt.Errorf("fences %v to %v (bounded %v), want %v to %v (last %v)", low, high, bounded, f.low, f.high, f.last)
@@ -156,7 +157,7 @@ func (c *checker) slots(f *fences, v *leaf.Leaf) error {
 	return nil
 }
 
-// lock checks a header against the list of locks.
+// lock checks a header against the table of locks.
 func (c *checker) lock(addr uint64, slot int, key index.Key, head block.Header) error {
 	h := c.t.held.get(key)
 	if head.IsAbsent() && (!head.Locked() || h == nil || h.Existed) {
@@ -222,7 +223,8 @@ func (c *checker) totals() error {
 	return nil
 }
 
-// checkNode counts nodes and leaves below nd.
+// checkNode verifies nd and everything below it, and counts nodes, including nd, and
+// leaves.
 func (t *Tree) checkNode(nd *node, low index.Key) (nodes, leaves uint64, err error) {
 	n := int(nd.n.Load())
 	if n < 1 || n > fanout {

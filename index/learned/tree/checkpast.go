@@ -8,8 +8,8 @@ import (
 	"drtmx/internal/block"
 )
 
-// versions verifies what readers of the past may reach from a row of the CSN by
-// its word older. words is the size of its payload.
+// versions verifies the versions that readers of the past may reach through the word
+// older of a row with the CSN. words is the size of its payload.
 func (c *checker) versions(key index.Key, csn block.CSN, older block.Older, words int) error {
 	t := c.t
 	floor := t.a.History().Floor()
@@ -41,13 +41,13 @@ func (c *checker) versions(key index.Key, csn block.CSN, older block.Older, word
 	return nil
 }
 
-// gravesOf verifies the graves of a leaf as readers find them, against what the
-// server knows of them.
+// gravesOf compares the graves of a leaf, as readers find them, with the server's
+// records.
 func (c *checker) gravesOf(f *fences, v *leaf.Leaf) error {
 	t := c.t
 	g := t.yard.byLeaf[f.addr]
 	if g == nil {
-		return nil // the word of the leaf may dangle: nobody follows it
+		return nil // the word of the leaf may dangle: no reader follows it
 	}
 	if v.Graves() != g.word {
 		return fmt.Errorf("graves at %#x, want %#x", v.Graves(), g.word)
@@ -106,7 +106,7 @@ func (c *checker) grave(g leaf.Grave) error {
 	return c.versions(key, g.Deleted, g.Older, 0)
 }
 
-// yard verifies what the server knows of graves in all.
+// yard verifies the graveyard, after gravesOf has counted the graves of all leaves.
 func (c *checker) yard() error {
 	y, n := &c.t.yard, uint64(0)
 	if len(y.all) != len(y.byLeaf) || y.left > len(y.all) {

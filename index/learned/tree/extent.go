@@ -2,31 +2,31 @@ package tree
 
 import "drtmx/index"
 
-// Leaves split off come from extents, short runs of leaves each of which serves
-// one inner node, and what that node splits into until the extent is used up.
-// So the leaves of a range of keys lie in few runs, and a client's translation
-// table needs few bits to name them.
+// Splits take new leaves from extents. An extent is a short run of leaves that serves
+// one inner node, and the nodes that it splits into until the extent is used up. So
+// the leaves of a range of keys lie in few runs, and a client's translation table
+// needs few bits to name them.
 const (
 	extentLeaves = 8
 	// extentMin is the least number of leaves of a tree that uses extents: the
-	// addresses of a small one are near each other anyway.
+	// addresses of a small tree are close together anyway.
 	extentMin = 1024
-	// reserveShare bounds the leaves that extents hold ready to one for so many
-	// in use. Random growth holds about one for twenty.
+	// reserveShare bounds the unused leaves in extents: one per reserveShare leaves
+	// in use. Random inserts cause about one per twenty.
 	reserveShare = 8
 )
 
-// place says where a new leaf should lie, and what it is for.
+// place says where a new leaf should lie, and whether it takes rows of other leaves.
 type place uint8
 
 const (
-	apart    place = iota // after the latest leaf, empty
-	nearby                // near its neighbours, empty
-	forMoved              // near its neighbours, to take rows of theirs
+	apart    place = iota // after the leaf allocated last; begins empty
+	nearby                // near its neighbours; begins empty
+	forMoved              // near its neighbours; takes some of their rows
 )
 
-// extent is a run of leaves of which those from next on are unused. It is the
-// mutator's alone.
+// extent is a run of leaves of which those from next on are unused. Only the mutator
+// uses it.
 type extent struct{ next, end uint64 }
 
 func (e *extent) open() bool { return e != nil && e.next < e.end }
@@ -52,7 +52,8 @@ func (t *Tree) takeFrom(e *extent) uint64 {
 	return addr
 }
 
-// newExtent gives a bottom node an extent, if not too much is held ready.
+// newExtent gives a bottom node an extent. It returns false if extents hold too many
+// unused leaves already, or if there is no memory.
 func (t *Tree) newExtent(nd *node) bool {
 	if (t.reserve+extentLeaves)*reserveShare > t.leaves.Load() {
 		return false
@@ -66,7 +67,8 @@ func (t *Tree) newExtent(nd *node) bool {
 	return true
 }
 
-// fromAnyExtent takes a leaf of any extent: memory is out.
+// fromAnyExtent takes a leaf from any extent below nd, for a tree that can allocate
+// no more.
 func (t *Tree) fromAnyExtent(nd *node) (uint64, bool) {
 	switch {
 	case t.reserve == 0:
@@ -84,8 +86,8 @@ func (t *Tree) fromAnyExtent(nd *node) (uint64, bool) {
 	return 0, false
 }
 
-// closeExtent gives back what a node's extent, which others may share, holds
-// ready: the node is about to go.
+// closeExtent frees the unused leaves of a node's extent, which other nodes may
+// share. The caller is about to remove the node.
 func (t *Tree) closeExtent(nd *node) {
 	for nd.ext.open() {
 		t.leafSlab.Free(t.takeFrom(nd.ext))

@@ -10,12 +10,13 @@ import (
 	"drtmx/internal/clock"
 )
 
-// Graves tell readers of the past of deletions; leaf/graves.go says how. While
-// the server adds deletions to a block of graves, the block is open and belongs to
-// one leaf. A block is sealed when it is full, or when a split leaves it to several
-// leaves. A sealed block belongs to the history, which frees it when no reader needs
-// its newest deletion. A list of blocks that was replaced by another also belongs to
-// the history: only readers that need the last deletion of the leaf still follow it.
+// Graves record deletions for readers of the past; leaf/graves.go has the format.
+// While the server adds deletions to a block of graves, the block is open and belongs
+// to one leaf. A block is sealed when it is full, or when a split leaves it to
+// several leaves. A sealed block belongs to the history, which frees it when no
+// reader needs its newest deletion. A list of blocks that was replaced by another
+// also belongs to the history: only readers that need the last deletion of the leaf
+// still follow it.
 
 // Sizes.
 const (
@@ -23,27 +24,27 @@ const (
 	// block of graves. A full block that is smaller is followed by one twice as large.
 	graveWordsMin = 16
 	graveWordsMax = 128
-	// gravesMax bounds the blocks of graves of leaves that are merged.
+	// gravesMax bounds the blocks of graves of leaves that are merged into one.
 	gravesMax = 64
 )
 
-// graveBlock is what the server knows of a block of graves.
+// graveBlock is the server's record of a block of graves.
 type graveBlock struct {
 	at        block.Older
 	n         int
-	newest    block.CSN // deletion; readers of its tick or a later one do not need the block
+	newest    block.CSN // of the deletions; readers at its tick or a later one do not need the block
 	low, high index.Key // of the keys
-	leaves    int       // that have it
+	leaves    int       // number of leaves that refer to it
 }
 
 // graves are the blocks of one leaf.
 type graves struct {
 	blocks []*graveBlock
-	open   *graveBlock // of blocks: deletions are added to it; nil if there is none
-	word   block.Older // what the leaf has: the open block alone, or a list
+	open   *graveBlock // the one of blocks to which deletions are added; nil if there is none
+	word   block.Older // the leaf's word graves: the open block alone, or a list
 	listed bool        // word is a list
 	leaf   uint64
-	place  int // in the yard
+	place  int // in graveyard.all
 }
 
 // graveyard has the graves of all leaves.
@@ -51,14 +52,14 @@ type graveyard struct {
 	byLeaf map[uint64]*graves
 	all    []*graves
 	floor  clock.Tick
-	at     int           // of all; the one before it is pruned next
-	left   int           // how many were not pruned since the floor has risen
+	at     int           // index in all; the one before it is pruned next
+	left   int           // how many have not been pruned since the floor rose
 	total  uint64Counter // graves
 	spare  []*graves
 	blocks []*graveBlock // spare
 }
 
-// add gives graves to a leaf that has none.
+// add returns new graves for a leaf that has none.
 func (y *graveyard) add(leaf uint64) *graves {
 	g := pop(&y.spare)
 	g.leaf, g.place = leaf, len(y.all)
@@ -67,7 +68,7 @@ func (y *graveyard) add(leaf uint64) *graves {
 	return g
 }
 
-// pop takes one of the spare ones, or makes one.
+// pop takes one of the spare values, or makes one.
 func pop[T any](spare *[]*T) *T {
 	n := len(*spare)
 	if n == 0 {
@@ -78,7 +79,7 @@ func pop[T any](spare *[]*T) *T {
 	return v
 }
 
-// forget drops a leaf's hold on a block.
+// forget drops a leaf's reference to a block.
 func (y *graveyard) forget(b *graveBlock) {
 	if b.leaves--; b.leaves == 0 {
 		y.total.add(-b.n)
@@ -87,7 +88,7 @@ func (y *graveyard) forget(b *graveBlock) {
 	}
 }
 
-// remove forgets the graves of a leaf, but for their memory.
+// remove forgets the graves of a leaf and keeps their memory for reuse.
 func (y *graveyard) remove(g *graves) {
 	delete(y.byLeaf, g.leaf)
 	last := y.all[len(y.all)-1]
@@ -98,11 +99,11 @@ func (y *graveyard) remove(g *graves) {
 	y.spare = append(y.spare, g)
 }
 
-// lastDelete is the CSN of the newest deletion in a leaf. Readers of its tick or
+// lastDelete returns the CSN of the newest deletion in a leaf. Readers at its tick or
 // a later one do not follow the leaf's word graves.
 func (t *Tree) lastDelete(leaf uint64) block.CSN { return block.CSN(t.span(leaf).Load(t.lay.DeleteAt)) }
 
-// gravesWord is the word graves of a leaf.
+// gravesWord returns the word graves that a leaf should have.
 func (t *Tree) gravesWord(addr uint64) uint64 {
 	if g := t.yard.byLeaf[addr]; g != nil {
 		return uint64(g.word)
@@ -110,11 +111,13 @@ func (t *Tree) gravesWord(addr uint64) uint64 {
 	return 0
 }
 
-// dig adds a deletion to a leaf's graves. older is what the key was before; 0 says
+// dig adds a deletion to a leaf's graves. older is the deleted row's version; 0 says
 // that readers of the past do not need the deletion. The leaf still has the row.
+// Without memory for the grave, dig raises the history's floor to the deletion.
 func (t *Tree) dig(h *index.Held, deleted block.CSN, older block.Older) {
 	g := t.yard.byLeaf[h.Home]
-	// The leaf's last delete leads readers of the ticks below it to the open block.
+	// Readers at ticks below the leaf's last delete follow its word to the open
+	// block.
 	needed := max(deleted, t.lastDelete(h.Home))
 	if older == 0 {
 		if g != nil && g.open != nil {
@@ -139,7 +142,7 @@ func (t *Tree) dig(h *index.Held, deleted block.CSN, older block.Older) {
 	e.Set(at, t.graveKey(h.Key))
 	e.Set(at+1, uint64(deleted))
 	e.Set(at+2, uint64(older))
-	e.Set(leaf.GraveCountWord, uint64(b.n+1)) // last: see leaf.GravesOf
+	e.Set(leaf.GraveCountWord, uint64(b.n+1)) // written last: see leaf.GravesOf
 	e.Commit(block.Header(t.a.NextVersion()).Lock())
 	if b.n == 0 || h.Key.Compare(b.low) < 0 {
 		b.low = h.Key
@@ -153,7 +156,7 @@ func (t *Tree) dig(h *index.Held, deleted block.CSN, older block.Older) {
 	t.step("dug")
 }
 
-// graveKey is what a grave has of a key.
+// graveKey returns the word that stands for a key in a grave: the key, or its hash.
 func (t *Tree) graveKey(key index.Key) uint64 {
 	if t.lay.Kind == leaf.Strings {
 		return leaf.Hash(key.Str)
@@ -161,8 +164,8 @@ func (t *Tree) graveKey(key index.Key) uint64 {
 	return key.Num
 }
 
-// openGraves makes room for one more grave: in a new block, or in a larger one
-// that takes the place of the open one. It returns false if there is no memory.
+// openGraves makes room for one more grave: in a new block, or in a larger one that
+// replaces the open one. It returns false if there is no memory.
 func (t *Tree) openGraves(g *graves) bool {
 	hist, old, words := t.a.History(), g.open, graveWordsMin
 	if old != nil {
@@ -201,7 +204,7 @@ func (t *Tree) sealGraves(g *graves) {
 	}
 }
 
-// pruneGraves forgets the blocks that no reader needs.
+// pruneGraves forgets the blocks that no reader above the floor needs.
 func (t *Tree) pruneGraves(g *graves, floor clock.Tick) {
 	needed := func(b *graveBlock) bool { return b.newest.Tick() > floor }
 	if g.open != nil && !slices.ContainsFunc(g.blocks, needed) {
@@ -209,7 +212,7 @@ func (t *Tree) pruneGraves(g *graves, floor clock.Tick) {
 	}
 	kept := g.blocks[:0]
 	for _, b := range g.blocks {
-		if needed(b) || b == g.open { // a list says that the open one is needed
+		if needed(b) || b == g.open { // a list always names the open block
 			kept = append(kept, b)
 		} else {
 			t.yard.forget(b)
@@ -219,8 +222,8 @@ func (t *Tree) pruneGraves(g *graves, floor clock.Tick) {
 	g.blocks = kept
 }
 
-// dropList hands the list of a leaf's graves to the history. The leaf is to get
-// another word, or is dead, or readers do not follow the word any more.
+// dropList hands the list of a leaf's graves to the history. The caller gives the
+// leaf another word, or the leaf is dead, or readers do not follow the word any more.
 func (t *Tree) dropList(g *graves) {
 	if g.listed {
 		t.a.History().Retain(g.word, t.lastDelete(g.leaf).Tick())
@@ -228,8 +231,8 @@ func (t *Tree) dropList(g *graves) {
 	g.word, g.listed = 0, false
 }
 
-// listGraves makes the word for a leaf whose blocks have changed. The leaf is to
-// get it in the next edit. It returns false if there is no memory: then the
+// listGraves computes g.word for a leaf whose blocks have changed. The caller's next
+// edit of the leaf must store it. It returns false if there is no memory: then the
 // deletions are lost for readers of the past.
 func (t *Tree) listGraves(g *graves) bool {
 	hist := t.a.History()
@@ -265,8 +268,8 @@ func (t *Tree) listGraves(g *graves) bool {
 	return ok
 }
 
-// gather takes the graves of leaves that a split, a merge or an unlink changes, to
-// hand them out with divide.
+// gather removes and returns the graves of leaves that a split, a merge or an unlink
+// changes. The caller passes them to divide. They are valid until the next gather.
 func (t *Tree) gather(from ...*fences) []*graveBlock {
 	all := t.gathered[:0]
 	for _, f := range from {
@@ -290,7 +293,8 @@ func (t *Tree) gather(from ...*fences) []*graveBlock {
 	return all
 }
 
-// divide gives leaves the blocks that have keys of theirs, and forgets the others.
+// divide gives each leaf the gathered blocks whose range of keys meets its own, and
+// forgets the others.
 func (t *Tree) divide(all []*graveBlock, to ...*fences) {
 	for _, f := range to {
 		var g *graves
@@ -314,7 +318,7 @@ func (t *Tree) divide(all []*graveBlock, to ...*fences) {
 	clear(all)
 }
 
-// crowded reports whether the graves of leaves are too many for one.
+// crowded reports whether the leaves have too many blocks of graves for one leaf.
 func (t *Tree) crowded(run ...*fences) bool {
 	n := 0
 	for _, f := range run {
@@ -328,7 +332,7 @@ func (t *Tree) crowded(run ...*fences) bool {
 // buryLooks bounds the leaves that Bury looks at for each grave that it may forget.
 const buryLooks = 4
 
-// Bury is index.Server's. It forgets whole blocks of graves.
+// Bury implements index.Server. It forgets whole blocks of graves.
 func (t *Tree) Bury(floor clock.Tick, most int) (done int) {
 	y := &t.yard
 	if floor > y.floor {
@@ -351,7 +355,7 @@ func (t *Tree) Bury(floor clock.Tick, most int) (done int) {
 		addr := g.leaf
 		y.remove(g)
 		if t.sparse(t.liveOf(addr)) {
-			t.untidy.put(addr) // it may have been too crowded to be merged
+			t.untidy.put(addr) // it may have had too many graves to be merged
 		}
 	}
 	return min(done, most)

@@ -13,30 +13,31 @@ import (
 const (
 	fanout   = 64 // a power of two
 	depthMax = 12 // 32^12 leaves: more than a region can hold
-	// nodeBytes is what an inner node takes: keys and children, full or not, and its words of housekeeping.
+	// nodeBytes is the size of an inner node, full or not: words, children and other
+	// fields.
 	nodeBytes = fanout*16 + 96
-	// A group is the children whose words are in one cache line.
+	// A group is a set of children whose words are in one cache line.
 	groupShift = 3
 	group      = 1 << groupShift
 	groups     = fanout / group
-	// unused is the word where a node has no child.
+	// unused is the word of an entry without a child.
 	unused = ^uint64(0)
-	// lowsBytes is what a node takes besides if keys are strings, without the bytes of the low fences.
+	// lowsBytes is the additional size of a node of string keys, without the bytes of
+	// the low fences.
 	lowsBytes = fanout*8 + 24
 )
 
-// node is an inner node: the low fences of its children and the children. It is
-// changed in place by the one mutator and read racily meanwhile: a reader may
-// see any mix of old and new entries and so reach a wrong leaf, whose fences
-// tell. Nodes are never reused, only dropped.
+// node is an inner node: the low fences of its children and the children. The mutator
+// changes it in place while readers read it racily. A reader may see any mix of old
+// and new entries and so reach a wrong leaf, which it recognises by the fences. Nodes
+// are never reused, only dropped.
 //
-// Nodes are searched by words: native keys, or of strings the digests after
-// what all low fences but the first begin with. Strings whose digests tie are
-// told apart by the low fences themselves. A search takes two steps of seven
-// compares, each of which needs one cache line: first among the words with which
-// groups of children begin, then among those of a group. So the fields stand in
-// this order, and tops fills a line with the word that the Go runtime puts before
-// an object of this size.
+// Nodes are searched by words: native keys, or digests of string keys after the
+// common prefix of all low fences but the first. Strings with equal digests are
+// compared with the low fences themselves. A search takes two steps of seven
+// comparisons, each on one cache line: first among the first words of the groups of
+// children, then among the words of one group. The order of fields serves that: tops
+// and the word that the Go runtime puts before an object of this size fill one line.
 type node struct {
 	tops  [groups - 1]atomic.Uint64 // the first word of each group but the first
 	words [fanout]atomic.Uint64     // unused from n on
@@ -44,20 +45,21 @@ type node struct {
 	subs  *[fanout]atomic.Pointer[node]
 	level int // of its children: 0 means leaves
 	n     atomic.Int32
-	ext   *extent // where new leaves come from, if level is 0; the mutator's
+	ext   *extent // where new leaves come from, if level is 0; only the mutator uses it
 	str   *strNode
 }
 
-// strNode is what a node of string keys has besides.
+// strNode holds the additional fields of a node of string keys.
 type strNode struct {
 	prefix atomic.Pointer[string]
-	// lows have the low fences of the children: of leaves, all that is known of the leaf.
+	// lows hold the low fences of the children. If the children are leaves, these are
+	// their complete fences.
 	lows [fanout]atomic.Pointer[fences]
 }
 
 // entry is a child and its low fence.
 type entry struct {
-	f    *fences // of a leaf its fences; of a node a leaf's with the same low fence
+	f    *fences // of the leaf, or of a leaf with the node's low fence
 	leaf uint64
 	sub  *node
 }
@@ -89,7 +91,7 @@ func (nd *node) search(key index.Key) int {
 	if to == 0 || nd.words[to].Load() != d {
 		return to
 	}
-	from := 0 // not above key, and all that tie come after it
+	from := 0 // not above key, and left of all children with this digest
 	if d > 0 {
 		from = nd.searchWord(d - 1)
 	}
@@ -112,8 +114,8 @@ func (nd *node) setWord(i int, w uint64) {
 	}
 }
 
-// searchWord returns the last child whose word is at or below w, or the first.
-// Its steps do not depend on a branch.
+// searchWord returns the last child whose word is at or below w, or the first. Its
+// comparisons do not branch.
 func (nd *node) searchWord(w uint64) int {
 	if w == unused {
 		return max(int(nd.n.Load())-1, 0) & (fanout - 1)
@@ -121,7 +123,7 @@ func (nd *node) searchWord(w uint64) int {
 	return nd.searchGroup(nd.groupOf(w), w)
 }
 
-// groupOf returns the first child of the group that searchGroup is to search.
+// groupOf returns the first child of the group that searchGroup must search for w.
 func (nd *node) groupOf(w uint64) int {
 	g := groups - 1
 	for i := range nd.tops {
@@ -140,7 +142,7 @@ func (nd *node) searchGroup(g int, w uint64) int {
 	return at & (fanout - 1)
 }
 
-// low is the low fence of child i.
+// low returns the low fence of child i.
 func (nd *node) low(i int) index.Key {
 	if nd.str != nil {
 		return nd.str.lows[i].Load().low
@@ -148,7 +150,7 @@ func (nd *node) low(i int) index.Key {
 	return index.Num(nd.words[i].Load())
 }
 
-// entry is child i.
+// entry returns child i.
 func (nd *node) entry(i int) entry {
 	var e entry
 	if nd.str != nil {
@@ -164,8 +166,8 @@ func (nd *node) entry(i int) entry {
 	return e
 }
 
-// move copies child i of src to j of nd. Words of strings hold only if both
-// have one prefix: see settle.
+// move copies child i of src to j of nd. With string keys its word is right only if
+// both nodes have the same prefix: see settle.
 func (nd *node) move(j int, src *node, i int) {
 	nd.setWord(j, src.words[i].Load())
 	if nd.level == 0 {
@@ -213,14 +215,15 @@ func (nd *node) settle(at int) {
 	}
 }
 
-// resettle is settle after children of another node have moved in.
+// resettle recomputes the prefix and all words, after children of another node have
+// moved in.
 func (nd *node) resettle() {
 	if nd.str != nil && nd.n.Load() > 0 {
 		nd.rebase(nd.common())
 	}
 }
 
-// common is what all low fences but the first begin with.
+// common returns the longest common prefix of all low fences but the first.
 func (nd *node) common() string {
 	n := int(nd.n.Load())
 	if n < 2 {
@@ -230,7 +233,7 @@ func (nd *node) common() string {
 	return first[:leaf.Common(first, last)]
 }
 
-// rebase makes all words those after a prefix.
+// rebase sets the prefix and recomputes all words.
 func (nd *node) rebase(prefix string) {
 	nd.str.prefix.Store(&prefix)
 	for i := range int(nd.n.Load()) {
@@ -259,9 +262,9 @@ func (nd *node) truncate(n int) {
 	}
 }
 
-// bottom is the node above the leaf that should hold key, and the leaf's place
-// in it: certainly for the mutator, as a hint for readers beside it; nil if a
-// reader met a node being changed.
+// bottom returns the node above the leaf that should hold key, and the leaf's place
+// in it. For the mutator this is exact; for concurrent readers it is a hint, or nil
+// if a node was being changed.
 func (t *Tree) bottom(key index.Key) (*node, int) {
 	nd := t.root.Load()
 	if t.lay.Kind == leaf.Strings || key.Num == unused {
@@ -272,18 +275,19 @@ func (t *Tree) bottom(key index.Key) (*node, int) {
 		}
 		return nd, nd.search(key)
 	}
-	// The same without the last lines of nodes: what a search of words needs is in few.
+	// The same search for native keys, which reads fewer cache lines of each node.
 	for level := nd.level; level > 0; level-- {
 		if nd = nd.subs[nd.searchWord(key.Num)].Load(); nd == nil {
 			return nil, 0
 		}
 	}
 	g := nd.groupOf(key.Num)
-	mem.PrefetchObject(&nd.addrs[g]) // it would be missed after the words
+	mem.PrefetchObject(&nd.addrs[g]) // else it would be a cache miss after those of the words
 	return nd, nd.searchGroup(g, key.Num)
 }
 
-// descend returns the leaf that should hold key, 0 if a reader met a node being changed.
+// descend returns the leaf that should hold key, as bottom finds it; 0 if a node was
+// being changed.
 func (t *Tree) descend(key index.Key) uint64 {
 	nd, i := t.bottom(key)
 	if nd == nil {
@@ -292,11 +296,11 @@ func (t *Tree) descend(key index.Key) uint64 {
 	return nd.addrs[i].Load()
 }
 
-// Descend is the way through the inner nodes alone: the leaf that should hold
-// key, 0 if a mutator was in the way. Measurements compare models with it.
+// Descend returns the leaf that should hold key, 0 if a mutator was changing an inner
+// node. It reads only inner nodes. Measurements compare models with it.
 func (t *Tree) Descend(key index.Key) uint64 { return t.descend(key) }
 
-// path is the way from the root to a bottom node, for the mutator.
+// path is the path from the root to a bottom node. Only the mutator uses it.
 type path struct {
 	nodes [depthMax]*node
 	at    [depthMax]int
@@ -316,14 +320,15 @@ func (t *Tree) pathTo(key index.Key, p *path) {
 	}
 }
 
-// addLeaf enters a new leaf.
+// addLeaf adds a new leaf to the inner nodes.
 func (t *Tree) addLeaf(f *fences) {
 	var p path
 	t.pathTo(f.low, &p)
 	t.insertAt(&p, p.depth, entry{f: f, leaf: f.addr})
 }
 
-// insertAt enters a child right of the path's place in the node at depth d.
+// insertAt inserts a child right of the path's place in the node at depth d, and
+// splits the node if it is full.
 func (t *Tree) insertAt(p *path, d int, e entry) {
 	nd, at := p.nodes[d], p.at[d]+1
 	n := int(nd.n.Load())
@@ -335,7 +340,7 @@ func (t *Tree) insertAt(p *path, d int, e entry) {
 	right.ext = nd.ext
 	t.innerNodes.Add(1)
 	half := fanout / 2
-	if at == n { // keys that only rise leave full nodes behind
+	if at == n { // ascending keys leave full nodes behind
 		half = fanout
 	}
 	for i := half; i < n; i++ {
@@ -353,7 +358,7 @@ func (t *Tree) insertAt(p *path, d int, e entry) {
 	}
 }
 
-// insert enters a child into a node with room.
+// insert inserts a child into a node with room.
 func (nd *node) insert(at int, e entry) {
 	n := int(nd.n.Load())
 	for i := n; i > at; i-- {
@@ -364,7 +369,8 @@ func (nd *node) insert(at int, e entry) {
 	nd.settle(at)
 }
 
-// linkNode enters right, the new neighbour of the node at depth d, above it.
+// linkNode adds right, the new right neighbour of the node at depth d, to the parent,
+// and makes a new root if there is no parent.
 func (t *Tree) linkNode(p *path, d int, right *node) {
 	e := right.entry(0)
 	e.leaf, e.sub = 0, right
@@ -382,7 +388,7 @@ func (t *Tree) linkNode(p *path, d int, right *node) {
 	t.root.Store(root)
 }
 
-// replaceLeaf enters another leaf, or other fences, in place of the leaf with the same low fence.
+// replaceLeaf replaces the leaf with the same low fence, or only its fences.
 func (t *Tree) replaceLeaf(f *fences) {
 	nd, i := t.bottom(f.low)
 	nd.addrs[i].Store(f.addr)
@@ -391,7 +397,8 @@ func (t *Tree) replaceLeaf(f *fences) {
 	}
 }
 
-// removeLeaf forgets the leaf whose low fence is key, which is not the first.
+// removeLeaf removes the leaf whose low fence is key from the inner nodes. It must
+// not be the first leaf.
 func (t *Tree) removeLeaf(key index.Key) {
 	var p path
 	t.pathTo(key, &p)
@@ -406,8 +413,9 @@ func (t *Tree) removeAt(p *path, d int) {
 	nd, at := p.nodes[d], p.at[d]
 	n := int(nd.n.Load())
 	if n == 1 {
-		// Only the very first leaf has no left sibling to fall to, and it
-		// stays: an empty node is never the first of its level.
+		// The range of a removed leaf goes to its left sibling. Only the first leaf
+		// has none, and it is never removed. So an empty node is never the first of
+		// its level.
 		t.innerNodes.Add(^uint64(0))
 		t.closeExtent(nd)
 		t.removeAt(p, d-1)
@@ -425,7 +433,8 @@ func (t *Tree) removeAt(p *path, d int) {
 	}
 }
 
-// raise tells the ancestors that the node at depth d begins at another key.
+// raise updates the ancestors after the first low fence of the node at depth d has
+// changed.
 func (t *Tree) raise(p *path, d int) {
 	f := p.nodes[d].entry(0).f
 	for d--; d >= 0; d-- {
@@ -437,8 +446,8 @@ func (t *Tree) raise(p *path, d int) {
 	}
 }
 
-// mergeNode moves the entries of a thin node to its left sibling, if there is
-// one under the same parent with room.
+// mergeNode moves the entries of a node that has few to its left sibling, if that has
+// the same parent and room for them.
 func (t *Tree) mergeNode(p *path, d int) {
 	nd, parent, at := p.nodes[d], p.nodes[d-1], p.at[d-1]
 	if at == 0 {
@@ -459,9 +468,9 @@ func (t *Tree) mergeNode(p *path, d int) {
 	t.removeAt(p, d-1)
 }
 
-// Walk calls f for the leaves from the one that holds from on, with low fence
-// and address, until it returns false. It is for the mutator's side: the caller
-// keeps mutators out. A low fence is valid as long as the tree.
+// Walk calls f for the leaves from the one that covers from on, with low fence and
+// address, until f returns false. The caller keeps mutators out. A low fence is valid
+// as long as the tree.
 func (t *Tree) Walk(from index.Key, f func(low index.Key, leaf uint64) bool) {
 	for {
 		var p path
@@ -479,7 +488,8 @@ func (t *Tree) Walk(from index.Key, f func(low index.Key, leaf uint64) bool) {
 	}
 }
 
-// following is the lowest key right of the path's bottom node.
+// following returns the lowest key right of the path's bottom node, or false if there
+// is none.
 func (p *path) following() (index.Key, bool) {
 	for d := p.depth - 1; d >= 0; d-- {
 		if i := p.at[d] + 1; i < int(p.nodes[d].n.Load()) {
@@ -489,7 +499,8 @@ func (p *path) following() (index.Key, bool) {
 	return index.Key{}, false
 }
 
-// before is the leaf left of the one whose low fence is key, which is not the first.
+// before returns the leaf left of the one whose low fence is key, which must not be
+// the first.
 func (t *Tree) before(key index.Key) uint64 {
 	var p path
 	t.pathTo(key, &p)

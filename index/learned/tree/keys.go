@@ -7,15 +7,15 @@ import (
 	"drtmx/internal/mem"
 )
 
-// fences are the bounds of a leaf, and what else the server knows of it.
-// Immutable once the leaf is published: a change of the bounds makes new ones.
+// fences are the bounds of a leaf and the server's other data about it. They are
+// immutable once the leaf is published: a change of the bounds makes new ones.
 type fences struct {
 	addr      uint64
 	low, high index.Key // high is the first key above; meaningless if last
 	last      bool
 
 	// Of string keys.
-	prefix  int    // length of what low and high share
+	prefix  int    // bytes of the common prefix of low and high
 	version uint64 // the leaf's fence version
 	block   uint64 // pointer of the fence block, 0 if the leaf holds its fences
 }
@@ -33,53 +33,60 @@ func (f *fences) covers(key index.Key) bool {
 	return f.low.Compare(key) <= 0 && (f.last || key.Compare(f.high) < 0)
 }
 
-// keys is what of a tree depends on the kind of its keys. Its methods are the
-// mutator's, but for look and scan, which may run beside one.
+// keys hides the kind of a tree's keys. Only the mutator calls its methods, except
+// look, see, find, ends, scan and those that say so, which may run concurrently with
+// it.
 type keys interface {
 	// covers reports whether the key lies within the fences of a live leaf.
 	covers(addr uint64, key index.Key) bool
-	// blank returns memory for the fences of a leaf: of native keys, until the
-	// end of the change of the tree.
+	// blank returns memory for the fences of a leaf. For native keys it is reused
+	// after the current change of the tree.
 	blank() *fences
 	// of returns the fences of a live leaf.
 	of(addr uint64) *fences
-	// slot returns the slot of the leaf that has the key, or -1.
+	// slot returns the leaf's slot that holds the key, or -1.
 	slot(addr uint64, key index.Key) int
-	// lowAt is the low fence of entry i of a bottom node, or the least key if a
-	// mutator is in the way. It may run beside one.
+	// lowAt returns the low fence of entry i of a bottom node, or the least key if a
+	// mutator is changing the node. It may run concurrently with one.
 	lowAt(nd *node, i int) index.Key
-	// word is what the leaf has for a key: the key, or its digest.
+	// word returns the leaf's word for a key: the key, or its digest.
 	word(addr uint64, key index.Key) uint64
-	// carried is the word that a leaf of fences to has for a slot of one of fences from.
+	// carried returns the word of a slot after it moves from a leaf with fences from
+	// to one with fences to.
 	carried(sk slotKey, from, to *fences) uint64
-	// compare orders the keys of two slots with one word.
+	// compare orders the keys of two slots whose words are equal.
 	compare(a, b slotKey) int
-	// keyOf is the key of a slot.
+	// keyOf returns the key of a slot.
 	keyOf(sk slotKey) index.Key
-	// separator is a key above a and not above b, which is above a.
+	// separator returns a key that is above a and not above b. The caller passes a
+	// below b.
 	separator(a, b index.Key) index.Key
 
-	// reserve takes the memory that fences need outside the leaf; drop gives it back.
+	// reserve allocates the memory that fences need outside the leaf; drop frees it.
 	reserve(f *fences) error
 	drop(f *fences)
 	// setFences enters fences in an edit of their leaf.
 	setFences(e block.Edit, f *fences) block.Edit
-	// enter enters a new leaf, forget a dead one; replace the new fences of a live leaf.
+	// enter records a new leaf, forget removes a dead one, and replace records new
+	// fences of a live leaf.
 	enter(f *fences)
 	forget(f *fences)
 	replace(old, f *fences)
 
-	// look makes one attempt to read key's row into res.Row.
+	// look makes one attempt to look up a key and fills in res.
 	look(key index.Key, res *index.GetResult) verdict
-	// see returns the leaf that covers a key; find the slot there that has it, or -1.
+	// see returns the leaf that covers a key, or false if the caller must try again.
+	// find returns the slot in that leaf that holds the key, or -1.
 	see(key index.Key) (seen, bool)
 	find(sn *seen, key index.Key) int
-	// ends reports whether the range up to hi ends in a leaf, and where the next leaf begins if not.
+	// ends reports whether the range up to hi ends in a leaf, and returns the low
+	// fence of the next leaf if not.
 	ends(sn *seen, hi index.Key) (bool, index.Key)
-	// prefetchRow prefetches the row of a key, which has a block of its own. It may
-	// run beside a mutator.
+	// prefetchRow prefetches the row of a key, if rows have their own blocks. It may
+	// run concurrently with a mutator.
 	prefetchRow(key index.Key)
-	// scan adds the rows of the leaf at addr, if it is the one of c.lo.
+	// scan adds the rows of the leaf that covers c.lo. It is at addr, or to the right
+	// of it, if keys are native.
 	scan(c *cursor, addr uint64) verdict
 
 	bytes() uint64      // of registered memory
@@ -87,14 +94,14 @@ type keys interface {
 	check(c *checker, f *fences, v *leaf.Leaf) error
 }
 
-// slotKey is a slot in use.
+// slotKey describes a slot in use.
 type slotKey struct {
 	word uint64 // key or digest
 	slot int
 	head uint64 // header, address or pointer of the row
 }
 
-// nativeKeys are numbers. A leaf holds them and its fences as they are.
+// nativeKeys implements keys for numbers. A leaf holds them and its fences unchanged.
 type nativeKeys struct {
 	t    *Tree
 	ring [runMax + 8]fences // more than one change of the tree needs
@@ -154,11 +161,11 @@ func (n *nativeKeys) check(_ *checker, f *fences, v *leaf.Leaf) error {
 	return checkFences(f, index.Num(v.Low()), index.Num(high), bounded)
 }
 
-// stringKeys are byte strings. A leaf holds digests of them; the rows hold the
-// keys. The server keeps the fences of leaves in its own memory too.
+// stringKeys implements keys for byte strings. A leaf holds digests of them; the rows
+// hold the keys. The server keeps the fences of leaves in private memory too.
 type stringKeys struct {
 	t      *Tree
-	known  []*fences // by ALN, of the leaves alive
+	known  []*fences // of live leaves, by ALN
 	blocks *block.Sized
 	low    uint64Counter // bytes of all low fences
 	words  []uint64
@@ -188,7 +195,7 @@ func (k *stringKeys) slot(addr uint64, key index.Key) int {
 	return -1
 }
 
-// isRow reports whether a row block is key's.
+// isRow reports whether a row block has the key.
 func isRow(s mem.Span, key string) bool {
 	if s.Load(leaf.StrSizeWord)>>32 != uint64(len(key)) {
 		return false
@@ -255,8 +262,8 @@ func (k *stringKeys) drop(f *fences) {
 	}
 }
 
-// setFences gives the fences a version. A fence block is complete before the
-// leaf names it.
+// setFences also gives the fences a new version. A fence block is complete before the
+// leaf points to it.
 func (k *stringKeys) setFences(e block.Edit, f *fences) block.Edit {
 	t, sh := k.t, f.shape()
 	f.version = t.a.NextVersion()
@@ -293,7 +300,7 @@ func (k *stringKeys) forget(f *fences) {
 	k.drop(f)
 }
 
-// replace takes low fences to be equal.
+// replace relies on equal low fences.
 func (k *stringKeys) replace(old, f *fences) {
 	k.drop(old)
 	k.known[k.t.lay.ALN(f.addr)] = f
@@ -302,7 +309,8 @@ func (k *stringKeys) replace(old, f *fences) {
 
 func (k *stringKeys) bytes() uint64 { return k.blocks.Stats().Bytes }
 
-// knownBytes is what fences take in the server's own memory, without their strings.
+// knownBytes is the size of fences in the server's private memory, without their
+// strings.
 const knownBytes = 120
 
 func (k *stringKeys) innerBytes() uint64 {

@@ -5,21 +5,22 @@ import (
 	"drtmx/internal/invariants"
 )
 
-// Leaves that have lost rows are merged with their neighbours. A leaf is sparse
-// if fewer than half of its slots are in use. A sparse leaf and neighbours that
-// fit in three quarters of one leaf become one; a sparse leaf and its two
-// neighbours that fit in three quarters of two leaves become two. So once all is
-// tidy at least about half of all slots are in use, and a new leaf takes a
-// quarter of its slots before it splits, or loses as many before it is sparse.
+// Leaves that have lost rows are merged with their neighbours. A leaf is sparse if
+// fewer than half of its slots are in use. A sparse leaf and neighbours that fit in
+// three quarters of one leaf become one; a sparse leaf and its two neighbours that
+// fit in three quarters of two leaves become two. So once all leaves are tidy, at
+// least about half of all slots are in use. A new leaf splits only after inserts into
+// a quarter of its slots, and is sparse only after as many deletions.
 const (
 	// runMax bounds the leaves that are merged at once.
 	runMax = 16
-	// untidyMax is how many leaves may wait. Beyond it every deletion does tidyShare of them.
+	// untidyMax bounds the queue of sparse leaves. Beyond it, each deletion tidies
+	// tidyShare of them.
 	untidyMax = 64
 	tidyShare = 2
 )
 
-// untidy is a queue of leaves to look at.
+// untidy is a queue of leaves that may be sparse.
 type untidy struct {
 	leaf []uint64
 	head int
@@ -41,9 +42,9 @@ func (u *untidy) take() uint64 {
 
 func (t *Tree) sparse(live int) bool { return 2*live < t.lay.Slots }
 
-// shrunk notes that a leaf has one row less. It is looked at as it becomes
-// sparse, and then each time its rows have halved again: a neighbour that
-// became sparse meanwhile looks at it too.
+// shrunk is called when a leaf has lost a row, and queues it when it becomes sparse,
+// and then each time its rows have halved again. In between, a neighbour that becomes
+// sparse may also merge it.
 func (t *Tree) shrunk(addr uint64, live int) {
 	if !t.sparse(live) || live&(live-1) != 0 && t.sparse(live+1) {
 		return
@@ -54,8 +55,8 @@ func (t *Tree) shrunk(addr uint64, live int) {
 	}
 }
 
-// Tidy looks at no more than limit sparse leaves, and unlinks or merges them.
-// It reports whether there was anything to do.
+// Tidy unlinks or merges sparse leaves; it examines at most limit of them. It reports
+// whether it changed the tree.
 func (t *Tree) Tidy(limit int) (worked bool) {
 	for n := min(limit, t.untidy.len()); n > 0; n-- {
 		worked = t.tidyLeaf(t.untidy.take()) || worked
@@ -63,14 +64,15 @@ func (t *Tree) Tidy(limit int) (worked bool) {
 	return worked
 }
 
-// Untidy reports whether sparse leaves wait to be looked at.
+// Untidy reports whether leaves are queued for Tidy.
 func (t *Tree) Untidy() bool { return t.untidy.len() > 0 }
 
 func (t *Tree) liveOf(addr uint64) int { return leaf.Unpack(t.span(addr).Load(leaf.MetaWord)).Live }
 
 func (t *Tree) rightOf(addr uint64) uint64 { return t.span(addr).Load(leaf.RightWord) }
 
-// tidyLeaf unlinks or merges a leaf, if it is (still) sparse.
+// tidyLeaf unlinks or merges a leaf if it is still sparse, and reports whether it
+// did.
 func (t *Tree) tidyLeaf(addr uint64) bool {
 	if !t.alive(addr) || !t.sparse(t.liveOf(addr)) {
 		return false
@@ -98,8 +100,8 @@ func (t *Tree) tidyLeaf(addr uint64) bool {
 	return false
 }
 
-// neighbours returns the leaves around f, and f, whose rows fit in one leaf
-// together.
+// neighbours returns f and the adjacent leaves whose rows fit in one leaf together,
+// in key order.
 func (t *Tree) neighbours(f *fences, fit int) []*fences {
 	run, n := []*fences{f}, t.liveOf(f.addr)
 	for len(run) < runMax {
@@ -120,15 +122,15 @@ func (t *Tree) neighbours(f *fences, fit int) []*fences {
 	return run
 }
 
-// repack moves the rows of neighbouring leaves, the first leaf not among them,
-// to one or two new ones. If memory is out nothing is changed.
+// repack moves the rows of adjacent leaves to one or two new ones. The tree's first
+// leaf must not be among them. If it returns false nothing has changed.
 //
-// Readers come by at any moment. The new leaves are complete before a link
-// leads to them. From then until the old ones are dead both tell the truth, and
-// no mutator runs. A reader that holds the address of a dead leaf sees that, and
-// looks for its key again from the top. Rows that are inline move to other
-// addresses: the new leaves are memory that no proof knows, and the old slots
-// prove nothing from now on. What locks relied on they find in the new leaves.
+// Readers may run at any moment. The new leaves are complete before a link points to
+// them. From then until the old leaves are killed, both give correct answers, because
+// no other mutator runs. A reader that holds the address of a dead leaf notices, and
+// searches for its key from the root. Inline rows move to other addresses: no proof
+// refers to the memory of the new leaves, and the old slots prove nothing from now
+// on. Locks follow their rows to the new leaves.
 func (t *Tree) repack(run []*fences, into int) bool {
 	if t.crowded(run...) {
 		return false
@@ -192,8 +194,8 @@ func (t *Tree) repack(run []*fences, into int) bool {
 	return true
 }
 
-// fillFrom writes a new leaf with the rows from and up to of t.sorted, which
-// are in the leaves of the run.
+// fillFrom writes a new leaf with the rows t.sorted[from:to], which are in the leaves
+// of the run. ends has where in t.sorted the rows of each leaf end.
 func (t *Tree) fillFrom(f *fences, right uint64, run []*fences, ends []int, from, to int) {
 	e := t.blank(f)
 	deleted := uint64(0)
@@ -216,8 +218,8 @@ func (t *Tree) fillFrom(f *fences, right uint64, run []*fences, ends []int, from
 	t.commitLeaf(&e)
 }
 
-// moveLocks keeps held and shared locks in step with a repack. A gap that was
-// shared in one leaf is shared in all leaves that its keys may lie in now.
+// moveLocks moves held and shared locks after a repack. A shared lock on the gap of
+// an old leaf becomes one on the gap of every new leaf that may cover its keys.
 func (t *Tree) moveLocks(run []*fences, ends []int, to []*fences, cut int) {
 	begin := 0
 	for i, f := range run {
@@ -245,7 +247,7 @@ func (t *Tree) unlink(f *fences) bool {
 	}
 	left := t.newFences(old.addr, old.low, f.high, f.last)
 	if t.keys.reserve(left) != nil {
-		return false // memory is out: the leaf stays until its neighbour changes
+		return false // no memory: the leaf stays until its neighbour changes
 	}
 	t.divide(t.gather(old, f), left)
 	s := t.span(f.addr)

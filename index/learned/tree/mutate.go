@@ -10,7 +10,7 @@ import (
 	"drtmx/internal/mem"
 )
 
-// checkKey is an error for a key that the index cannot hold.
+// checkKey returns index.ErrKey for a key that the index cannot hold.
 func (t *Tree) checkKey(key index.Key) error {
 	strs := t.lay.Kind == leaf.Strings
 	switch {
@@ -24,8 +24,8 @@ func (t *Tree) checkKey(key index.Key) error {
 	return nil
 }
 
-// locate returns the leaf that holds key, trying first the hint, which may be
-// anything, and the leaf of the latest change.
+// locate returns the leaf that covers key. It first tries the hint, which may be any
+// number, and the leaf of the latest change.
 func (t *Tree) locate(key index.Key, hint uint64) uint64 {
 	if hint != 0 && t.alive(hint) {
 		t.prefetch(t.span(hint))
@@ -43,7 +43,7 @@ func (t *Tree) locate(key index.Key, hint uint64) uint64 {
 
 func (t *Tree) inUse(s mem.Span, i int) bool { return s.Load(t.lay.HeadsAt+i) != t.lay.FreeHead }
 
-// LockWrite is index.Server's. The key is cloned if it is kept.
+// LockWrite implements index.Server. It clones the key if it keeps it.
 func (t *Tree) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.Held, error) {
 	if err := t.checkKey(key); err != nil {
 		return nil, err
@@ -67,15 +67,15 @@ func (t *Tree) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.Held
 	h.Key = key.Clone()
 	e := t.a.Begin(addr, t.lay.LeafWords)
 	e, h.Prev = t.rows.lock(e, slot)
-	// The new version alone, if rows are apart: a scan's quick proof is the
-	// leaf's header, and covers its rows.
+	// If rows are apart, this changes only the leaf's version: a scan's quick proof
+	// is the leaf's header, and it covers the rows.
 	t.commitLeaf(&e)
 	t.held.put(h)
 	t.finger = addr
 	return h, nil
 }
 
-// lockAbsent puts a locked placeholder where key's row will be.
+// lockAbsent inserts a locked placeholder for key's row.
 func (t *Tree) lockAbsent(o index.Owner, key index.Key, addr uint64) (*index.Held, error) {
 	if !t.locks.Empty() && t.locks.SharedByOther(leaf.GapAddr(addr), o) {
 		return nil, index.ErrLocked
@@ -91,9 +91,9 @@ func (t *Tree) lockAbsent(o index.Owner, key index.Key, addr uint64) (*index.Hel
 	return h, nil
 }
 
-// place puts a new key into the leaf, splitting it if need be, under the given
-// header, with room for words of payload; row may be nil. It fills in Addr,
-// Home and Slot. If memory is out nothing is changed.
+// place inserts a new key into the leaf, and splits the leaf if it is full. The row
+// gets the given header and room for a payload of so many words; row may be nil.
+// place sets h.Addr, h.Home and h.Slot. On an error nothing has changed.
 func (t *Tree) place(h *index.Held, addr uint64, words int, head block.Header, row []uint64) error {
 	own, err := t.rows.newRow(h.Key, words, head, row)
 	if err != nil {
@@ -110,7 +110,7 @@ func (t *Tree) place(h *index.Held, addr uint64, words int, head block.Header, r
 	return nil
 }
 
-// enter takes a slot of a leaf with room for a new key.
+// enter inserts a new key into a leaf that has a free slot.
 func (t *Tree) enter(h *index.Held, addr, own uint64, head block.Header, row []uint64) {
 	if invariants.Enabled && !t.keys.covers(addr, h.Key) {
 		invariants.Failf("tree: key %v enters leaf %#x, whose fences do not cover it", h.Key, addr)
@@ -127,7 +127,7 @@ func (t *Tree) enter(h *index.Held, addr, own uint64, head block.Header, row []u
 	m.Live++
 	m.Newest = slot
 	e := t.a.Begin(addr, t.lay.LeafWords)
-	version := t.a.NextVersion() // one does for header and gap
+	version := t.a.NextVersion() // shared by header and gap word
 	e.Set(leaf.GapWord, version)
 	e.Set(t.lay.KeysAt+slot, t.keys.word(addr, h.Key))
 	e, h.Addr = t.rows.enter(e, addr, slot, own, head, row)
@@ -137,10 +137,10 @@ func (t *Tree) enter(h *index.Held, addr, own uint64, head block.Header, row []u
 	t.rising.leaf = 0 // unless restoreNew knows better
 }
 
-// Reserve is index.Server's.
+// Reserve implements index.Server.
 func (t *Tree) Reserve(h *index.Held, words int) error { return t.rows.reserve(h, words) }
 
-// Publish is index.Server's.
+// Publish implements index.Server.
 func (t *Tree) Publish(h *index.Held, row []uint64, head block.Header) {
 	if err := t.rows.size(len(row)); err != nil {
 		panic(fmt.Sprintf("tree: publish: %v", err))
@@ -152,9 +152,9 @@ func (t *Tree) Publish(h *index.Held, row []uint64, head block.Header) {
 	}
 }
 
-// PublishDelete is index.Server's. The slot keeps no header. The leaf keeps the
-// deletion's CSN, because the absence of the key rests on it. Readers of the past
-// find the row by its grave.
+// PublishDelete implements index.Server. The slot keeps no header. The leaf keeps the
+// deletion's CSN, because answers that the key is absent depend on it. Readers of the
+// past find the row through its grave.
 func (t *Tree) PublishDelete(h *index.Held, head block.Header) {
 	t.held.end(h)
 	t.rows.unreserve(h)
@@ -168,7 +168,7 @@ func (t *Tree) PublishDelete(h *index.Held, head block.Header) {
 	}
 }
 
-// Release is index.Server's.
+// Release implements index.Server.
 func (t *Tree) Release(h *index.Held) {
 	t.held.end(h)
 	t.rows.unreserve(h)
@@ -179,11 +179,11 @@ func (t *Tree) Release(h *index.Held) {
 	t.rows.unlock(h)
 }
 
-// vacate frees a slot and its row, and notes a leaf that has become sparse.
-// deleted is the CSN of the deletion, 0 if a placeholder goes: what other
-// answers rest on stays. kept says that the row's block goes to the history: it is
-// a version from now on, or a reader who READs it late must not take it for the
-// beginning of another life of its key.
+// vacate frees a slot and its row, and queues the leaf for Tidy if it has become
+// sparse. deleted is the CSN of the deletion, 0 for a placeholder, which leaves the
+// leaf's last delete as it is. kept says that the row's block goes to the history
+// instead of being freed. Either it is a version now, or a late READ of it must not
+// see a new row of the same key in its place.
 func (t *Tree) vacate(h *index.Held, deleted block.CSN, kept bool) {
 	e := t.a.Begin(h.Home, t.lay.LeafWords)
 	m := leaf.Unpack(e.Load(leaf.MetaWord))
@@ -214,7 +214,8 @@ func (t *Tree) vacate(h *index.Held, deleted block.CSN, kept bool) {
 	t.shrunk(h.Home, m.Live)
 }
 
-// Load is index.Server's. Keys in ascending order load fastest and fill leaves.
+// Load implements index.Server. Keys in ascending order load fastest and fill leaves
+// completely.
 func (t *Tree) Load(key index.Key, row []uint64, head block.Header) error {
 	if err := t.checkKey(key); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"drtmx/internal/mem"
 )
 
-// LookupAt is index.Server's. It may run beside one mutator.
+// LookupAt implements index.Server. It may run concurrently with one mutator.
 func (t *Tree) LookupAt(key index.Key, at clock.Tick, res *index.GetResult) {
 	row := res.Row[:0]
 	*res = index.GetResult{Proofs: res.Proofs[:0], Row: row}
@@ -39,7 +39,7 @@ func (t *Tree) LookupAt(key index.Key, at clock.Tick, res *index.GetResult) {
 	t.cursors.Put(c)
 }
 
-// lookAt makes one attempt.
+// lookAt makes one attempt to find the row at the cursor's tick.
 func (c *cursor) lookAt(key index.Key, res *index.GetResult) verdict {
 	t := c.t
 	sn, ok := t.keys.see(key)
@@ -74,19 +74,20 @@ func (c *cursor) lookAt(key index.Key, res *index.GetResult) verdict {
 	return v
 }
 
-// pastRow is a row at a time, once it is found. Before, it is a way there.
+// pastRow is the row of a key at a tick once found is set. Until then it says where
+// to go on.
 type pastRow struct {
 	key    index.Key
 	found  bool
 	row    []uint64
 	head   block.Header
-	older  block.Older // where to look, 0 if the key was absent
-	before block.CSN   // the CSN there is not above it
+	older  block.Older // the version to examine next, 0 if the key was absent
+	before block.CSN   // the CSN of that version is not above it
 }
 
-// slotAt takes the row in a slot if it is the one of the cursor's tick; absent
-// says that it is newer, and that r.older leads on, to a patch of the row that r
-// then has. The caller checks that the leaf did not change.
+// slotAt copies the row in a slot to r if it is the row at the cursor's tick. absent
+// says that it is newer: then r.older is the next version, and r.row has the payload
+// if that is a patch. The caller checks that the leaf did not change.
 func (c *cursor) slotAt(sn *seen, slot int, r *pastRow, dst []uint64) verdict {
 	t := c.t
 	if t.lay.Kind == leaf.Inline {
@@ -108,8 +109,8 @@ func (c *cursor) slotAt(sn *seen, slot int, r *pastRow, dst []uint64) verdict {
 	return c.take(s, r, dst)
 }
 
-// take is slotAt for a row block or a version, which may be locked; again if it
-// is not the key's.
+// take does the same for a row block or a version, which may be locked. The verdict
+// is again if it is not the key's.
 func (c *cursor) take(s mem.Span, r *pastRow, dst []uint64) verdict {
 	t := c.t
 	h := block.Header(s.Load(block.HeaderWord)).Unlock()
@@ -137,8 +138,7 @@ func (c *cursor) take(s mem.Span, r *pastRow, dst []uint64) verdict {
 	return present
 }
 
-// takePatch is take for a version that is a patch of the row that r has, and to
-// which r.older leads.
+// takePatch does the same for the patch r.older, which it applies to r.row.
 func (c *cursor) takePatch(s mem.Span, r *pastRow) verdict {
 	t := c.t
 	h := block.Header(s.Load(block.HeaderWord))
@@ -157,7 +157,7 @@ func (c *cursor) takePatch(s mem.Span, r *pastRow) verdict {
 	return present
 }
 
-// patches reports whether a block is a patch of the row that r has.
+// patches reports whether a block is a patch for r.row.
 func (t *Tree) patches(s mem.Span, r *pastRow) bool {
 	if s.Words() < leaf.PatchWord {
 		return false
@@ -169,8 +169,8 @@ func (t *Tree) patches(s mem.Span, r *pastRow) bool {
 	return s.Load(leaf.RowKeyWord) == r.key.Num && s.Load(leaf.RowIDWord) == t.lay.IDTag()
 }
 
-// copyRow copies a payload to dst, or to the rows of the scan, unless r has room
-// from a newer version.
+// copyRow copies a payload to r.row. If that has no room from a newer version, it
+// uses the memory of the scan, or of dst if there is no scan.
 func (c *cursor) copyRow(r *pastRow, dst []uint64, s mem.Span) {
 	switch n := s.Words(); {
 	case n <= cap(r.row):
@@ -183,9 +183,9 @@ func (c *cursor) copyRow(r *pastRow, dst []uint64, s mem.Span) {
 	s.CopyOut(r.row)
 }
 
-// walk follows older to the version of the cursor's tick. The memory of versions
-// does not change while readers of that tick may need it, so whatever is wrong
-// there says that they may not any more.
+// walk follows r.older to the version at the cursor's tick. The history does not
+// reuse the memory of a version while readers at that tick may need it. So any
+// inconsistency means that they are no longer served: the verdict is gone.
 func (c *cursor) walk(r *pastRow, dst []uint64) verdict {
 	r.found = false
 	for first := true; r.older != 0; first = false {
@@ -213,9 +213,10 @@ func (c *cursor) walk(r *pastRow, dst []uint64) verdict {
 	return absent
 }
 
-// exhume lists the graves of deletions after the cursor's tick to which a leaf's
-// word leads: present, or gone if readers of that tick are no longer served. A
-// block in a list whose memory is another block's by now had no such graves.
+// exhume sets c.graves to the graves of deletions after the cursor's tick that a
+// leaf's word graves leads to. It returns present, or gone if readers at that tick
+// are no longer served. A block in a list whose memory has been reused had no such
+// graves.
 func (c *cursor) exhume(word block.Older) verdict {
 	c.graves = c.graves[:0]
 	if word == 0 {
@@ -251,7 +252,8 @@ func (c *cursor) addGraves(g leaf.Graves) {
 	}
 }
 
-// gravesAt copies a block of graves or a list.
+// gravesAt copies a block of graves or a list of blocks; the copy is valid until the
+// next call.
 func (c *cursor) gravesAt(at block.Older) (leaf.Graves, bool) {
 	if !at.Valid() {
 		return leaf.Graves{}, false
@@ -272,7 +274,8 @@ func (c *cursor) gravesAt(at block.Older) (leaf.Graves, bool) {
 	return c.t.lay.GravesOf(c.block)
 }
 
-// blockOf is the row block to which a head leads that was read racily.
+// blockOf returns the row block of a head. The head was read racily: false if it is
+// not valid.
 func (t *Tree) blockOf(head uint64) (mem.Span, bool) {
 	if t.lay.Kind == leaf.Strings {
 		return t.rowSpan(leaf.Pointer(head))
@@ -280,7 +283,8 @@ func (t *Tree) blockOf(head uint64) (mem.Span, bool) {
 	return t.a.Region().Span(head, uint64(t.lay.RowBlockWords)*mem.WordBytes)
 }
 
-// versionOf is the block to which a word older leads.
+// versionOf returns the block that a word older refers to, or false if the word is
+// not valid.
 func (t *Tree) versionOf(o block.Older) (mem.Span, bool) {
 	words := t.lay.RowBlockWords
 	if t.lay.Kind == leaf.Strings || o.IsPatch() {
@@ -292,7 +296,8 @@ func (t *Tree) versionOf(o block.Older) (mem.Span, bool) {
 	return t.a.Region().Span(o.Addr(), uint64(words)*mem.WordBytes)
 }
 
-// payload is where a row block has its payload; false if it is not the key's.
+// payload returns the place and size of a row block's payload, in words; false if the
+// block is not the key's.
 func (t *Tree) payload(s mem.Span, key index.Key) (at, n int, ok bool) {
 	if t.lay.Kind != leaf.Strings {
 		return leaf.RowWord, t.lay.RowWords, s.Load(leaf.RowKeyWord) == key.Num && s.Load(leaf.RowIDWord) == t.lay.IDTag()
@@ -301,7 +306,7 @@ func (t *Tree) payload(s mem.Span, key index.Key) (at, n int, ok bool) {
 	return at, n, s.Load(leaf.IDWord) == t.lay.StrTag() && at+n <= s.Words() && isRow(s, key.Str)
 }
 
-// ScanAt is index.OrderedServer's. It may run beside one mutator.
+// ScanAt implements index.OrderedServer. It may run concurrently with one mutator.
 func (t *Tree) ScanAt(lo, hi index.Key, limit int, at clock.Tick, res *index.ScanResult, buf []uint64) []uint64 {
 	*res = index.ScanResult{Entries: res.Entries[:0], Quick: res.Quick[:0], Gaps: res.Gaps[:0], Status: index.Found}
 	buf = buf[:0]
@@ -331,8 +336,9 @@ func (t *Tree) ScanAt(lo, hi index.Key, limit int, at clock.Tick, res *index.Sca
 	return buf
 }
 
-// scanAt adds the rows of one leaf: present if the scan goes on, absent if it is
-// done, again if nothing was added.
+// scanAt adds the rows of one leaf. It returns present if the scan goes on, absent if
+// it is done, again if it has added nothing, and gone if readers at the tick are no
+// longer served.
 func (c *cursor) scanAt() verdict {
 	t := c.t
 	sn, ok := t.keys.see(c.lo)
@@ -373,8 +379,8 @@ func (c *cursor) scanAt() verdict {
 	return c.settle(end, next)
 }
 
-// settle walks to the rows of the tick, in key order, and adds them to the result.
-// next is the low fence of the leaf on the right, unless the range ends before.
+// settle finds the rows at the tick and adds them to the result, in key order. next
+// is the low fence of the next leaf; end says that the range ends in this one.
 func (c *cursor) settle(end bool, next index.Key) verdict {
 	for i := range c.past {
 		if r := &c.past[i]; !r.found {
@@ -407,8 +413,8 @@ func (c *cursor) settle(end bool, next index.Key) verdict {
 	return present
 }
 
-// addDead adds the rows that were deleted after the tick, and that the leaf does
-// not have under the tick itself. Graves may be of keys in other leaves.
+// addDead adds to c.past the rows that were deleted after the tick and of which
+// c.past has no row at the tick. Graves may be of keys in other leaves.
 func (c *cursor) addDead(end bool, next index.Key) verdict {
 	t, alive := c.t, len(c.past)
 	for _, g := range c.graves {
@@ -428,7 +434,7 @@ func (c *cursor) addDead(end bool, next index.Key) verdict {
 		}
 		c.past = append(c.past, r)
 	}
-	// Of the graves of a key, the one dug first after the tick.
+	// Of several graves of a key, the earliest deletion counts.
 	dead := c.past[alive:]
 	slices.SortFunc(dead, func(a, b pastRow) int {
 		if d := a.key.Compare(b.key); d != 0 {
@@ -451,7 +457,7 @@ func (c *cursor) addDead(end bool, next index.Key) verdict {
 	return present
 }
 
-// keyAt is the key of a slot.
+// keyAt returns the key of a slot.
 func (c *cursor) keyAt(word, head uint64) (index.Key, bool) {
 	if c.t.lay.Kind != leaf.Strings {
 		return index.Num(word), true
@@ -463,7 +469,7 @@ func (c *cursor) keyAt(word, head uint64) (index.Key, bool) {
 	return c.keyIn(s)
 }
 
-// keyIn copies the string key of a row block.
+// keyIn returns the string key of a row block, in the memory of the scan.
 func (c *cursor) keyIn(s mem.Span) (index.Key, bool) {
 	n := int(s.Load(leaf.StrSizeWord) >> 32)
 	words := (n + mem.WordBytes - 1) / mem.WordBytes

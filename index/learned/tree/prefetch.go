@@ -8,32 +8,33 @@ import (
 
 var _ index.Prefetcher = (*Tree)(nil)
 
-// Bounds of what is prefetched of a leaf. A processor has no more lines under way
-// at a time than about as many.
+// Bounds on the words of a leaf that are prefetched. A processor can fetch only about
+// as many lines at a time.
 const (
 	nearWordsMin = 20 * mem.LineBytes / mem.WordBytes
 	nearWordsMax = 32 * mem.LineBytes / mem.WordBytes
-	// nearRowWords is how much of a row of its own is prefetched: the processor's
-	// own prefetching follows a longer copy.
+	// nearRowWords bounds the words of a row block that are prefetched: for longer
+	// copies the processor prefetches by itself.
 	nearRowWords = 64
 )
 
-// nearWords is how many words of a leaf are prefetched once its address is known:
-// all that readers of the present need if it is small, else keys and heads. Read
-// one after the other, its lines would be missed one after the other.
+// nearWords returns how many words of a leaf are prefetched once its address is
+// known: all that readers of the present need if the leaf is small, else keys and
+// heads. Without prefetching, each line would be a cache miss of its own.
 func nearWords(l *leaf.Layout) int {
 	return min(max(l.RowsAt, nearWordsMin), l.PresentWords, nearWordsMax)
 }
 
 func (t *Tree) prefetch(leaf mem.Span) { leaf.Slice(0, t.near).Prefetch() }
 
-// Prefetch implements index.Prefetcher: first the leaf that should hold the key,
-// then the row, if it has a block of its own. What it reads may be changing: a
-// wrong address is one of the region or none.
+// Prefetch implements index.Prefetcher. Stage 0 prefetches the leaf that should hold
+// the key, stage 1 the row, if it has its own block. The tree may be changing
+// meanwhile: Prefetch ignores addresses outside the region, and a wrong one inside
+// does no harm.
 func (t *Tree) Prefetch(key index.Key, stage int) {
 	if stage == 0 {
 		if key.Num >= t.tail.Load() {
-			return // keys that rise: the leaf has just been used
+			return // ascending keys: the leaf has just been used
 		}
 		if addr := t.descend(key); addr != 0 {
 			t.prefetch(t.span(addr))

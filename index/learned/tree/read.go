@@ -10,35 +10,35 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Bounds of a reader beside a mutator. A leaf is in the middle of an edit for
-// well under a microsecond, so running out means that the mutator's goroutine
-// is not running; the answer is then Locked.
+// Bounds on the attempts of a reader concurrent with a mutator. An edit of a leaf
+// takes well under a microsecond. A reader that runs out of attempts therefore
+// concludes that the mutator's goroutine is not running, and answers Locked.
 const (
 	readTries  = 4096
 	chasesMax  = 16
 	spinsShort = 8
 )
 
-// yield lets the mutator run on after a few short spins.
+// yield lets the mutator run, after a few short spins.
 func yield(try int) {
 	if try >= spinsShort {
 		runtime.Gosched()
 	}
 }
 
-// verdict is the outcome of a racy look at a leaf.
+// verdict is the result of a racy read of a leaf.
 type verdict uint8
 
 const (
-	again   verdict = iota // torn, busy, dead or not the leaf of the key
-	present                // row copied
+	again   verdict = iota // the read was torn, or the leaf is locked, dead or not the key's
+	present                // the row was copied
 	absent
 	locked
-	gone // what readers of the past look for is kept no longer
+	gone // the version that a reader of the past needs is no longer kept
 )
 
-// Lookup looks up a committed row. res is overwritten, but for the memory of its
-// Proofs and Row, which is used again. It may run beside one mutator.
+// Lookup looks up a committed row. It overwrites res, but reuses the memory of its
+// Proofs and Row. It may run concurrently with one mutator.
 func (t *Tree) Lookup(key index.Key, res *index.GetResult) {
 	row := res.Row[:0]
 	*res = index.GetResult{Status: index.Locked, Proofs: res.Proofs[:0], Row: row}
@@ -59,8 +59,8 @@ func (t *Tree) Lookup(key index.Key, res *index.GetResult) {
 	res.Row = row
 }
 
-// look is what see and lookNum are together, in one piece: it is the server's
-// most frequent operation.
+// look is see and lookNum in one function, because it is the server's most frequent
+// operation.
 func (n *nativeKeys) look(key index.Key, res *index.GetResult) verdict {
 	t := n.t
 	addr := t.descend(key)
@@ -164,14 +164,15 @@ func (t *Tree) lookNum(s mem.Span, addr uint64, count int, key uint64, res *inde
 	return t.lookGap(s, addr, res)
 }
 
-// lookGap is the answer for a key that the leaf does not have.
+// lookGap fills in the answer for a key that the leaf does not have.
 func (t *Tree) lookGap(s mem.Span, addr uint64, res *index.GetResult) verdict {
 	res.Rests = block.CSN(s.Load(t.lay.DeleteAt))
 	res.Proofs = append(res.Proofs, index.Proof{Addr: leaf.GapAddr(addr), Word: s.Load(leaf.GapWord)})
 	return absent
 }
 
-// readRow copies the payload of a row block of a native key.
+// readRow copies the payload of a native key's row block to dst and returns the
+// header.
 func (t *Tree) readRow(addr, key uint64, dst []uint64) (verdict, block.Header) {
 	s, ok := t.a.Region().Span(addr, uint64(t.lay.RowBlockWords)*mem.WordBytes)
 	if !ok {
@@ -191,7 +192,7 @@ func (t *Tree) readRow(addr, key uint64, dst []uint64) (verdict, block.Header) {
 	return present, h
 }
 
-// seen is a leaf that a reader found.
+// seen is a leaf that a reader has found, and its header at that time.
 type seen struct {
 	addr uint64
 	f    *fences // of string keys
@@ -199,8 +200,8 @@ type seen struct {
 	h    uint64 // header
 }
 
-// see may be led by inner nodes that are a moment behind or half changed: the
-// leaf's fence version tells.
+// see may read inner nodes that are stale or half changed. The leaf's fence version
+// shows whether the fences found there are current.
 func (k *stringKeys) see(key index.Key) (sn seen, ok bool) {
 	nd, i := k.t.bottom(key)
 	if nd == nil {
@@ -217,7 +218,8 @@ func (k *stringKeys) see(key index.Key) (sn seen, ok bool) {
 	return sn, ok
 }
 
-// changed reports whether what was read of the leaf may be of two states.
+// changed reports whether the leaf has changed since see: then reads of it may be
+// torn.
 func (sn *seen) changed() bool { return sn.s.Load(block.HeaderWord) != sn.h }
 
 func (k *stringKeys) find(sn *seen, key index.Key) int {
@@ -267,7 +269,7 @@ func (k *stringKeys) lookStr(sn *seen, key string, res *index.GetResult) verdict
 			return again
 		}
 		if !isRow(row, key) {
-			continue // of another key with that tag, or given away: then the leaf has changed
+			continue // of another key with that tag, or of a reused block: then the leaf has changed
 		}
 		var v verdict
 		if v, res.Row, res.Header = readStrRow(row, len(key), res.Row[:0]); v != present {
@@ -280,7 +282,8 @@ func (k *stringKeys) lookStr(sn *seen, key string, res *index.GetResult) verdict
 	return t.lookGap(s, sn.f.addr, res)
 }
 
-// rowSpan is the block that a pointer read racily leads to.
+// rowSpan returns the block that a pointer refers to. The pointer was read racily:
+// false if it is not valid.
 func (t *Tree) rowSpan(p leaf.Pointer) (mem.Span, bool) {
 	if !p.Valid() {
 		return mem.Span{}, false
@@ -288,7 +291,7 @@ func (t *Tree) rowSpan(p leaf.Pointer) (mem.Span, bool) {
 	return t.a.Region().Span(p.Addr(), uint64(p.Words())*mem.WordBytes)
 }
 
-// readStrRow appends the payload of a row with a key of so many bytes.
+// readStrRow appends the payload of a row with a key of so many bytes to dst.
 func readStrRow(s mem.Span, keyBytes int, dst []uint64) (verdict, []uint64, block.Header) {
 	h := block.Header(s.Load(block.HeaderWord))
 	if h == leaf.Free {
@@ -311,10 +314,10 @@ func readStrRow(s mem.Span, keyBytes int, dst []uint64) (verdict, []uint64, bloc
 	return present, dst, h
 }
 
-// Keys appends the keys, or of strings the digests, of the rows of a leaf in
-// ascending order, and returns the length of the prefix that digests follow,
-// for training. It may run beside a mutator; it reports false if the leaf was
-// being changed.
+// Keys appends the keys of a leaf's rows, or the digests of string keys, in ascending
+// order, for training. prefix is the length in bytes of the prefix that the digests
+// follow. Keys may run concurrently with a mutator; ok is false if the leaf was being
+// changed.
 func (t *Tree) Keys(addr uint64, dst []uint64) (words []uint64, prefix int, ok bool) {
 	s := t.span(addr)
 	h, n := s.Load(block.HeaderWord), len(dst)

@@ -7,23 +7,23 @@ import (
 	"drtmx/internal/mem"
 )
 
-// rising is the last leaf, if it is known that no key is above the one restored
-// last.
+// rising remembers the key restored last and its leaf, while that key is the highest
+// of the tree. Then higher keys go to that leaf without a search.
 type rising struct {
 	leaf uint64
 	num  uint64
 	str  []byte
 }
 
-// below reports whether the key is above all that the tree has.
+// below reports whether the key is known to be above all keys of the tree.
 func (r *rising) below(key index.Key) bool {
 	return r.leaf != 0 && (key.Num > r.num || key.Str > mem.String(r.str))
 }
 
-// Expect is index.Server's. Leaves are made as they fill up.
+// Expect implements index.Server. It does nothing: leaves are made as others fill up.
 func (t *Tree) Expect(uint64) {}
 
-// Restore is index.Server's.
+// Restore implements index.Server.
 func (t *Tree) Restore(key index.Key, row []uint64, head block.Header) error {
 	if err := t.checkKey(key); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (t *Tree) Restore(key index.Key, row []uint64, head block.Header) error {
 	return nil
 }
 
-// restoreNew adds a row to the leaf that should have its key.
+// restoreNew adds a row to the leaf that covers its key. A deletion needs nothing.
 func (t *Tree) restoreNew(key index.Key, addr uint64, row []uint64, head block.Header) error {
 	if head.IsAbsent() {
 		return nil

@@ -12,35 +12,38 @@ import (
 	"drtmx/internal/mem"
 )
 
-// rows is what of a tree depends on where its rows are. Its methods are the
-// mutator's. An edit is passed by value and returned: it stays off the heap.
+// rows hides where the rows of a tree are. Only the mutator calls its methods. An
+// edit is passed by value and returned, which keeps it off the heap.
 type rows interface {
-	// header is the address of the header of the row in a slot.
+	// header returns the address of the header of the row in a slot.
 	header(addr uint64, s mem.Span, slot int) uint64
 	// lock locks the row in a slot, in an edit of its leaf, and returns the header that it had.
 	lock(e block.Edit, slot int) (block.Edit, block.Header)
-	// unlock gives a row its header back.
+	// unlock restores the header that the row had before it was locked.
 	unlock(h *index.Held)
-	// guess is how many words a placeholder makes room for.
+	// guess returns the payload size, in words, for which a placeholder reserves
+	// room.
 	guess() int
-	// newRow takes memory for a new row with so many words, outside the leaf, and
-	// returns its head; drop gives it back.
+	// newRow allocates a block for a new row with a payload of so many words and
+	// returns its head; drop frees it. Inline rows need none: then the head is 0.
 	newRow(key index.Key, words int, h block.Header, row []uint64) (head uint64, err error)
 	drop(head uint64)
 	// enter puts a new row into a slot, in an edit of the leaf, and returns the address of its header.
 	enter(e block.Edit, addr uint64, slot int, head uint64, h block.Header, row []uint64) (block.Edit, uint64)
-	// carry copies what a leaf has of a row to a slot of another leaf.
+	// carry copies the leaf's part of a row to a slot of another leaf.
 	carry(e block.Edit, to int, s mem.Span, from int) block.Edit
-	// reserve and publish are those of index.Server; unreserve gives back what was reserved.
+	// reserve and publish implement the methods of index.Server; unreserve frees what
+	// reserve allocated.
 	reserve(h *index.Held, words int) error
 	unreserve(h *index.Held)
 	publish(h *index.Held, row []uint64, head block.Header)
-	// last is the version that a deletion under head leaves of a row, 0 if readers of
-	// the past need none. It is whole: no row leads to it.
+	// last returns the version that a deletion under head leaves of a row, 0 if
+	// readers of the past need none. It is not a patch, because no row remains to
+	// apply it to.
 	last(h *index.Held, head block.Header) block.Older
-	// place is the block of a head, 0 if rows have none of their own.
+	// place returns the block of a head, 0 if rows are inline.
 	place(head uint64) block.Older
-	// size is an error for a row of a size that the index does not hold.
+	// size returns index.ErrRowSize for a size that the index does not support.
 	size(words int) error
 	bytes() uint64
 	// visit reads the row in a slot of a leaf. Its key and payload are valid until
@@ -52,7 +55,7 @@ type rows interface {
 
 func errorf(format string, args ...any) error { return fmt.Errorf(format, args...) }
 
-// full makes an error of memory one of the index.
+// full turns block.ErrFull into index.ErrFull.
 func full(err error) error {
 	if errors.Is(err, block.ErrFull) {
 		return fmt.Errorf("%w: %w", index.ErrFull, err)
@@ -65,7 +68,7 @@ type uint64Counter struct{ n atomic.Uint64 }
 func (c *uint64Counter) add(d int)    { c.n.Add(uint64(d)) }
 func (c *uint64Counter) load() uint64 { return c.n.Load() }
 
-// oneSize is for rows of one size.
+// oneSize implements the methods of rows that concern sizes, for rows of one size.
 type oneSize struct{ words int }
 
 func (o oneSize) guess() int { return o.words }
@@ -80,12 +83,12 @@ func (o oneSize) size(words int) error {
 func (o oneSize) reserve(_ *index.Held, words int) error { return o.size(words) }
 func (o oneSize) unreserve(*index.Held)                  {}
 
-// inlineRows are in the leaf.
+// inlineRows implements rows for rows that are in the leaf.
 type inlineRows struct {
 	oneSize
 	t       *Tree
 	scratch []uint64 // one row
-	body    []uint64 // of one version
+	body    []uint64 // scratch for one version
 }
 
 func newInlineRows(t *Tree) *inlineRows {
@@ -158,8 +161,9 @@ func (r *inlineRows) publish(h *index.Held, row []uint64, head block.Header) {
 	t.commitLeaf(&e)
 }
 
-// version copies a row that is locked, as it is before a commit at the tick, into
-// a version, which may be a patch unless it must be whole; 0 if there is no memory.
+// version copies a locked row, as it is before a commit at the tick, into a new
+// version and returns that. The version may be a patch unless it must be whole. It is
+// 0 if there is no memory.
 func (r *inlineRows) version(h *index.Held, c block.Change, whole bool, tick clock.Tick) block.Older {
 	t := r.t
 	o := t.a.History().ReserveVersion(t.versions, t.lay.RowBlockWords, c, whole, tick)
@@ -197,7 +201,7 @@ func (r *inlineRows) last(h *index.Held, head block.Header) block.Older {
 
 func (r *inlineRows) place(uint64) block.Older { return 0 }
 
-// lockBlock locks a row that has a block of its own.
+// lockBlock locks a row that has its own block and returns the header that it had.
 func lockBlock(a *block.Arena, addr uint64) block.Header {
 	s := a.Span(addr, 1)
 	h := block.Header(s.Load(block.HeaderWord))
@@ -205,7 +209,7 @@ func lockBlock(a *block.Arena, addr uint64) block.Header {
 	return h
 }
 
-// apartRows are in blocks of one size.
+// apartRows implements rows for rows in blocks of one size.
 type apartRows struct {
 	oneSize
 	t      *Tree
@@ -291,7 +295,8 @@ func (r *apartRows) check(c *checker, key index.Key, v *leaf.Leaf, slot int) (bl
 	return block.Header(b[0]), nil
 }
 
-// variedRows have string keys and any size, in blocks of size classes.
+// variedRows implements rows for rows of string keys and any size, in blocks of size
+// classes.
 type variedRows struct {
 	t      *Tree
 	blocks *block.Varied
@@ -325,7 +330,8 @@ func (r *variedRows) size(words int) error {
 	return nil
 }
 
-// make makes a row block with room for words of payload, of which row is the beginning.
+// newRow allocates a block with room for a payload of so many words, of which row is
+// the beginning.
 func (r *variedRows) newRow(key index.Key, words int, h block.Header, row []uint64) (uint64, error) {
 	addr, c, err := r.blocks.AllocNear(block.ClassFor(leaf.StrBlockWords(key.Str, words)))
 	if err != nil {
@@ -369,8 +375,8 @@ func (r *variedRows) pointer(h *index.Held) leaf.Pointer {
 	return leaf.Pointer(r.t.span(h.Home).Load(r.t.lay.HeadsAt + h.Slot))
 }
 
-// reserve leaves a row in its block if it fits and does not waste half of it or
-// more.
+// reserve keeps a row in its block if the new row fits and fills more than half of
+// it.
 func (r *variedRows) reserve(h *index.Held, words int) error {
 	if err := r.size(words); err != nil {
 		return err
@@ -427,14 +433,14 @@ func (r *variedRows) publish(h *index.Held, row []uint64, head block.Header) {
 	r.latest = len(row)
 }
 
-// move publishes a row in the block reserved. The new block is complete before
-// the slot points to it; the old one, which is locked, is freed after, and stays
-// locked until it is another row. Or it is the older version from then on.
+// move publishes a row in the reserved block. The new block is complete before the
+// slot points to it. The old block is locked: it is freed afterwards and stays locked
+// until another row reuses it, or it becomes the older version.
 func (r *variedRows) move(h *index.Held, old leaf.Pointer, row []uint64, head block.Header) {
 	t := r.t
 	p := leaf.NewPointer(old.Tag(), block.ClassFor(h.Room.Words), h.Room.Addr)
 	older := t.olderOf(old.Addr())
-	if older.IsPatch() || t.overwrites(h, head) { // a patch is one of the old block
+	if older.IsPatch() || t.overwrites(h, head) { // a patch applies to the old block
 		older = r.place(uint64(old))
 	}
 	r.fill(p, h.Key.Str, head, row, older)
@@ -446,7 +452,7 @@ func (r *variedRows) move(h *index.Held, old leaf.Pointer, row []uint64, head bl
 	if !t.locks.Empty() {
 		t.locks.Move(old.Addr(), p.Addr())
 	}
-	if h.Existed && t.a.History().Keeps() { // whether it is a version or not: see vacate
+	if h.Existed && t.a.History().Keeps() { // even if it is no version: see vacate
 		t.a.History().RetainRow(r.place(uint64(old)), head.CSN().Tick())
 	} else {
 		r.drop(uint64(old))

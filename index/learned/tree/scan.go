@@ -11,8 +11,9 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Scan is index.OrderedServer's. It may run beside one mutator: each leaf is
-// read at one moment, and the proofs tell whether these agree.
+// Scan implements index.OrderedServer. It may run concurrently with one mutator. Each
+// leaf is read atomically; the caller validates the proofs to know whether the leaves
+// form a consistent snapshot.
 func (t *Tree) Scan(lo, hi index.Key, limit int, res *index.ScanResult, buf []uint64) []uint64 {
 	*res = index.ScanResult{Entries: res.Entries[:0], Quick: res.Quick[:0], Gaps: res.Gaps[:0]}
 	buf = buf[:0]
@@ -62,7 +63,7 @@ type cursor struct {
 	res    *index.ScanResult
 	buf    []uint64
 	right  uint64
-	words  [leafHeadWords]uint64 // copy of a leaf, without what only inline rows have
+	words  [leafHeadWords]uint64 // copy of a leaf, without inline rows
 	space  [leaf.MaxSlots]slotKey
 
 	// Of a scan or lookup at a tick.
@@ -73,11 +74,11 @@ type cursor struct {
 	block  []uint64
 }
 
-// leafHeadWords bounds a leaf up to its heads.
+// leafHeadWords bounds the words of a leaf before its inline rows.
 const leafHeadWords = 24 + 2*leaf.MaxSlots
 
-// scan adds the rows of one leaf: present if the scan goes on at c.right,
-// absent if it is done, else nothing was added.
+// scan returns present if the scan goes on at c.right, and absent if it is done.
+// Otherwise it has added nothing.
 func (n *nativeKeys) scan(c *cursor, addr uint64) verdict {
 	if addr == 0 {
 		return again
@@ -100,7 +101,7 @@ func (n *nativeKeys) scan(c *cursor, addr uint64) verdict {
 	}
 	entries := len(c.res.Entries)
 	if live := leaf.Unpack(m).Live; high <= c.hi.Num && !last && (c.limit <= 0 || c.limit-entries > live) {
-		// Most likely the scan goes on there: fetch it while this leaf is worked on.
+		// The scan probably goes on there: prefetch it while this leaf is processed.
 		if next, ok := t.a.Region().Span(c.right, uint64(t.lay.PresentWords)*mem.WordBytes); ok {
 			next.Prefetch()
 		}
@@ -117,8 +118,9 @@ func (n *nativeKeys) scan(c *cursor, addr uint64) verdict {
 	return c.covered(addr, h, words[leaf.GapWord], more, last || high > c.hi.Num, index.Num(high))
 }
 
-// covered notes the proofs of a leaf whose rows were added. next is where the
-// scan goes on, if the range does not end in the leaf.
+// covered adds the proofs of a leaf whose rows were added, and returns absent if the
+// scan is done. next is the low fence of the next leaf; end says that the range ends
+// in this one.
 func (c *cursor) covered(addr, h, gap uint64, more, end bool, next index.Key) verdict {
 	c.res.Quick = append(c.res.Quick, index.Proof{Addr: addr, Word: h})
 	c.res.Gaps = append(c.res.Gaps, index.Proof{Addr: leaf.GapAddr(addr), Word: gap})
@@ -134,8 +136,8 @@ func (c *cursor) covered(addr, h, gap uint64, more, end bool, next index.Key) ve
 	return present
 }
 
-// numRows adds the rows of a leaf of native keys, whose first count slots are
-// looked at, in key order; more says that the limit left some out.
+// numRows adds the rows in the first count slots of a leaf of native keys, in key
+// order; more says that the limit left some out.
 func (c *cursor) numRows(s mem.Span, addr uint64, count int) (more bool, v verdict) {
 	t := c.t
 	live := c.inRange(count)
@@ -158,7 +160,8 @@ func (c *cursor) numRows(s mem.Span, addr uint64, count int) (more bool, v verdi
 		}
 		return more, present
 	}
-	// All payloads in one go: cheaper than one by one, even if few are needed.
+	// One copy of all payloads is cheaper than a copy of each, even if few are
+	// needed.
 	w := t.lay.RowWords
 	rows := c.room(count * w)
 	s.Slice(t.lay.RowsAt, len(rows)).CopyOut(rows)
@@ -176,8 +179,8 @@ func (c *cursor) numRows(s mem.Span, addr uint64, count int) (more bool, v verdi
 	return more, present
 }
 
-// inRange lists the slots in use, of the first count, whose native keys the
-// scan has yet to cover, in key order.
+// inRange returns those of the first count slots that are in use and whose native
+// keys the scan has yet to cover, in key order.
 func (c *cursor) inRange(count int) []slotKey {
 	free := c.t.lay.FreeHead
 	lo, width := c.lo.Num, c.hi.Num-c.lo.Num
@@ -187,7 +190,7 @@ func (c *cursor) inRange(count int) []slotKey {
 		if k-lo > width || heads[i] == free {
 			continue
 		}
-		// Slots mostly are in order, or nearly.
+		// Slots are mostly in key order, or nearly.
 		j := n
 		for ; j > 0 && live[j-1].word > k; j-- {
 			live[j] = live[j-1]
@@ -237,7 +240,7 @@ func (c *cursor) strRows(s mem.Span, f *fences) (more bool, v verdict) {
 		if more = c.limit > 0 && len(c.res.Entries) >= c.limit; more {
 			break
 		}
-		// Rows whose digests tie come in the order of their keys.
+		// Rows whose digests are equal are sorted by their keys.
 		begin, d := len(c.res.Entries), live[i].word
 		for ; i < len(live) && live[i].word == d; i++ {
 			if v := c.strRow(leaf.Pointer(live[i].head)); v != present {
@@ -254,7 +257,7 @@ func (c *cursor) strRows(s mem.Span, f *fences) (more bool, v verdict) {
 	return more, present
 }
 
-// strRow adds one row, if it is in the range.
+// strRow adds one row, if its key is in the range.
 func (c *cursor) strRow(p leaf.Pointer) verdict {
 	s, ok := c.t.rowSpan(p)
 	if !ok {
@@ -269,7 +272,8 @@ func (c *cursor) strRow(p leaf.Pointer) verdict {
 	case h == leaf.Free || n > index.MaxKeyBytes || leaf.StrKeyWord+words > s.Words():
 		return again
 	case h.Locked():
-		// Locked is to be said only of keys in the range; the key of a row never changes.
+		// The verdict is locked only if the key is in the range. The key of a row
+		// never changes, so it can be read now.
 		words = keyWords
 	}
 	b := c.room(words)
@@ -291,18 +295,19 @@ func (c *cursor) strRow(p leaf.Pointer) verdict {
 	return present
 }
 
-// room is n more words for keys and payloads.
+// room returns n more words for keys and payloads.
 func (c *cursor) room(n int) []uint64 {
 	at := len(c.buf)
 	if at+n > cap(c.buf) {
-		// Rows already handed out keep the old memory.
+		// Entries added already keep the old memory.
 		c.buf, at = make([]uint64, 0, max(2*cap(c.buf), 16*n)), 0
 	}
 	c.buf = c.buf[:at+n]
 	return c.buf[at : at+n : at+n]
 }
 
-// Before is index.Ruler's: the low fence of the leaf that should hold key.
+// Before implements index.Ruler: it returns the low fence of the leaf that should
+// hold key, or the least key if a mutator is changing inner nodes.
 func (t *Tree) Before(key index.Key, _ int) index.Key {
 	nd, i := t.bottom(key)
 	if nd == nil {

@@ -29,12 +29,13 @@ func (t *Tree) appendLive(dst []slotKey, s mem.Span) []slotKey {
 	return dst
 }
 
-// cut chooses the low fence of the new right leaf, and how many rows stay.
+// cut chooses the low fence of the new right leaf, and how many rows stay in the left
+// one.
 //
-// Where the new key follows the leaf's newest one, keys are probably arriving
-// in order: the rows above it, if any, move out of the way, and the left leaf
-// goes on to fill up; if there are none, nothing moves, and the right leaf is
-// empty but for the new key. Otherwise the leaf is halved.
+// If the new key directly follows the leaf's newest one, keys are probably arriving
+// in order. Then the rows above it, if any, move to the right leaf, and the left leaf
+// fills up further; if there are none, the right leaf gets only the new key.
+// Otherwise the leaf is halved.
 func (t *Tree) cut(addr uint64, live []slotKey, key index.Key) (fence index.Key, stay int) {
 	m, w := leaf.Unpack(t.span(addr).Load(leaf.MetaWord)), t.keys.word(addr, key)
 	at, _ := slices.BinarySearchFunc(live, key, func(a slotKey, k index.Key) int {
@@ -53,13 +54,13 @@ func (t *Tree) cut(addr uint64, live []slotKey, key index.Key) (fence index.Key,
 	return t.between(live, half), half
 }
 
-// between is a low fence for a leaf of the rows from live[i] on.
+// between returns a low fence for a leaf of the rows from live[i] on.
 func (t *Tree) between(live []slotKey, i int) index.Key {
 	return t.keys.separator(t.keys.keyOf(live[i-1]), t.keys.keyOf(live[i]))
 }
 
-// split makes room for key in a full leaf and returns the leaf that holds key
-// now. If memory is out nothing is changed.
+// split makes room for key in a full leaf and returns the leaf that covers key now.
+// On an error nothing has changed.
 func (t *Tree) split(addr uint64, key index.Key) (uint64, error) {
 	s := t.span(addr)
 	t.sorted = t.appendLive(t.sorted[:0], s)
@@ -72,7 +73,7 @@ func (t *Tree) split(addr uint64, key index.Key) (uint64, error) {
 	}
 	where := forMoved
 	if len(moved) == 0 {
-		// Keys that rise at the end of the tree fill leaves that follow one another.
+		// Ascending keys at the end of the tree fill leaves at consecutive addresses.
 		if where = nearby; old.last {
 			where = apart
 		}
@@ -103,8 +104,8 @@ func (t *Tree) split(addr uint64, key index.Key) (uint64, error) {
 	return addr, nil
 }
 
-// fillRight writes the right leaf completely. Nothing leads to it yet; a
-// reader with an old address may accept it, and is told the truth.
+// fillRight writes the right leaf completely. No link points to it yet. A reader with
+// an old address may accept it; its contents are correct already.
 func (t *Tree) fillRight(right, old *fences, moved []slotKey) {
 	s := t.span(old.addr)
 	newest := leaf.Unpack(s.Load(leaf.MetaWord)).Newest
@@ -124,8 +125,8 @@ func (t *Tree) fillRight(right, old *fences, moved []slotKey) {
 	t.commitLeaf(&e)
 }
 
-// shrink ends the left leaf at its new high fence, links it to right and frees
-// the slots whose rows have moved: their headers must not prove anything any more.
+// shrink gives the left leaf its new high fence, links it to right and frees the
+// slots whose rows have moved: their headers must not validate a proof any more.
 func (t *Tree) shrink(left, right, old *fences, stay, moved []slotKey) {
 	e := t.a.Begin(left.addr, t.lay.LeafWords)
 	m := leaf.Unpack(e.Load(leaf.MetaWord))
@@ -148,7 +149,7 @@ func (t *Tree) shrink(left, right, old *fences, stay, moved []slotKey) {
 	t.commitLeaf(&e)
 }
 
-// recarry makes the words of slots that stay those of the leaf's new fences.
+// recarry sets the words of the slots that stay to those for the leaf's new fences.
 func (t *Tree) recarry(e *block.Edit, stay []slotKey, old, f *fences) {
 	if old.prefix == f.prefix {
 		return
@@ -158,8 +159,8 @@ func (t *Tree) recarry(e *block.Edit, stay []slotKey, old, f *fences) {
 	}
 }
 
-// followLocks keeps held and shared locks in step with rows that have moved
-// from a leaf to the slots of another from first on.
+// followLocks moves held and shared locks with their rows, which have moved from a
+// leaf to the slots of another from first on.
 func (t *Tree) followLocks(from, to uint64, moved []slotKey, first int) {
 	shared := !t.locks.Empty() && t.lay.Kind == leaf.Inline
 	if !shared && t.held.len() == 0 {

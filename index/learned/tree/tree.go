@@ -25,33 +25,34 @@ type Options struct {
 	Layout leaf.Layout
 	// Locks is the partition's table of shared locks; nil means none are ever held.
 	Locks index.SharedLocks
-	// Quarantine is how long a freed leaf takes no rows of others, if rows are
-	// inline: proofs and one-sided results must not be validated when they are older.
+	// Quarantine is how long a freed leaf takes no rows moved from other leaves, if
+	// rows are inline. It must be longer than index.MaxProofAge.
 	Quarantine time.Duration
-	// Clock tells when leaves were freed; nil means clock.Now.
+	// Clock is read when leaves are freed and reused; nil means clock.Now.
 	Clock clock.Source
-	// Changed, if set, is told the range of keys whose leaf is another one
-	// since a split, a merge or an unlink: from low up to but not including
-	// high, or to the end if it is not bounded. If a split made that leaf, leaf is
-	// its address, and rising says that it began empty, for keys that rise; else
-	// leaf is 0. The keys are valid during the call.
+	// Changed, if set, is called after a split, a merge or an unlink with the range
+	// of keys that are in another leaf now: from low up to but not including high, or
+	// to the end if it is not bounded. If a split made that leaf, leaf is its
+	// address, and rising says that it began empty, for ascending keys; else leaf is
+	// 0. The keys are valid during the call.
 	Changed func(low, high index.Key, bounded bool, leaf uint64, rising bool)
 }
 
-// Tree is the server half's storage. The zero value is not usable; see New.
-// Mutators (Load, LockWrite, Reserve, Publish, PublishDelete, Release, Tidy)
-// are serialised by the caller; Lookup, Scan and Keys may run beside one of them.
+// Tree is the server half's storage. The zero value is not usable; see New. Mutators
+// (Load, LockWrite, Reserve, Publish, PublishDelete, Release, Tidy) are serialised by
+// the caller; Lookup, Scan and Keys may run concurrently with one of them.
 type Tree struct {
 	a        *block.Arena
 	lay      leaf.Layout
 	versions block.VersionWords
-	keys     keys // what depends on the kind of keys
-	rows     rows // what depends on where rows are
+	keys     keys // hides the kind of keys
+	rows     rows // hides where rows are
 	locks    index.SharedLocks
 	changed  func(low, high index.Key, bounded bool, leaf uint64, rising bool)
 	leafSlab *block.Slab
 	near     int // words of a leaf that are prefetched
-	// tail is where the last leaf begins, or a bit above; of native keys.
+	// tail is the low fence of the last leaf, or of an earlier last leaf; for native
+	// keys.
 	tail atomic.Uint64
 
 	root  atomic.Pointer[node]
@@ -59,9 +60,9 @@ type Tree struct {
 	held  heldTable
 	helds index.Helds
 
-	isLeaf  []uint64 // bitmap by ALN of the leaves alive: what a hint may name
+	isLeaf  []uint64 // bitmap by ALN of the live leaves, against which hints are checked
 	finger  uint64   // leaf of the latest change
-	rising  rising   // of a tree that is being restored
+	rising  rising   // state of Restore
 	untidy  untidy   // leaves that may be unlinked or merged
 	freed   freeList
 	reserve uint64    // leaves that extents hold ready
@@ -79,7 +80,7 @@ type Tree struct {
 	unlinks    atomic.Uint64
 	merges     atomic.Uint64
 
-	atStep func(step string) // for tests, which read in between
+	atStep func(step string) // for tests, which read between two steps
 }
 
 // New makes a tree of one empty leaf.
@@ -174,10 +175,10 @@ func (t *Tree) step(name string) {
 // commitLeaf publishes an edit of a leaf under a new version.
 func (t *Tree) commitLeaf(e *block.Edit) { e.Commit(block.Header(t.a.NextVersion())) }
 
-// newLeaf takes memory for a leaf and for what its fences need besides, and
-// enters its address in f. The leaf is near those around it if it is to hold
-// rows of theirs or follow one of them. Moved rows need memory that no proof
-// still knows; see the package comment.
+// newLeaf allocates a leaf, and a fence block if its fences need one, and sets
+// f.addr. The place says whether the leaf should lie near its neighbours. Moved rows
+// need memory to which no proof still refers; see the package comment. The error is
+// index.ErrFull; then nothing has changed.
 func (t *Tree) newLeaf(p place, f *fences) error {
 	if err := t.keys.reserve(f); err != nil {
 		return err
@@ -218,7 +219,7 @@ func (t *Tree) blank(f *fences) block.Edit {
 	return e
 }
 
-// setFences enters fences in an edit of the leaf, and a new gap version.
+// setFences writes the fences and a new gap version to an edit of the leaf.
 func (t *Tree) setFences(e *block.Edit, f *fences) {
 	if invariants.Enabled && !f.last && f.low.Compare(f.high) >= 0 {
 		invariants.Failf("tree: leaf %#x gets fences %v to %v", f.addr, f.low, f.high)
@@ -227,9 +228,8 @@ func (t *Tree) setFences(e *block.Edit, f *fences) {
 	*e = t.keys.setFences(*e, f)
 }
 
-// kill makes a leaf unreadable until its memory is a new leaf. Its right link
-// leads to the leaf that has its keys now, for readers that come with an old
-// address: see leaf.Forward.
+// kill makes a leaf unreadable and frees it. Its right link then points to the leaf
+// that has its keys now, for readers with an old address: see leaf.Forward.
 func (t *Tree) kill(f *fences, to uint64) {
 	if invariants.Enabled && (!t.alive(f.addr) || f.addr == t.first) {
 		invariants.Failf("tree: leaf %#x dies, and is dead already or the first", f.addr)
@@ -238,7 +238,7 @@ func (t *Tree) kill(f *fences, to uint64) {
 	s.Store(block.HeaderWord, uint64(leaf.Free))
 	s.Store(leaf.RightWord, to)
 	s.Store(leaf.GapWord, uint64(leaf.Free)|t.a.NextVersion())
-	if t.lay.Kind == leaf.Inline { // rows that have moved elsewhere: their headers prove nothing any more
+	if t.lay.Kind == leaf.Inline { // the rows have moved: their old headers must not validate a proof
 		for i := range t.lay.Slots {
 			s.Store(t.lay.HeadsAt+i, t.lay.FreeHead)
 		}
@@ -254,7 +254,7 @@ func (t *Tree) kill(f *fences, to uint64) {
 	t.keys.forget(f)
 }
 
-// alive reports whether addr, which may be anything, is a leaf of this tree.
+// alive reports whether addr, which may be any number, is a live leaf of this tree.
 func (t *Tree) alive(addr uint64) bool {
 	aln := addr / t.lay.LeafBytes()
 	return addr%t.lay.LeafBytes() == 0 && aln/64 < uint64(len(t.isLeaf)) && t.isLeaf[aln/64]>>(aln%64)&1 != 0
@@ -262,7 +262,7 @@ func (t *Tree) alive(addr uint64) bool {
 
 // freeList holds freed leaves, oldest first.
 type freeList struct {
-	quarantine time.Duration // 0 if moved rows may lie anywhere
+	quarantine time.Duration // 0 if moved rows may use any freed leaf
 	clock      clock.Source
 	leaf       []uint64
 	at         []time.Duration // when each was freed, if there is a quarantine
@@ -301,7 +301,7 @@ func (f *freeList) take(forMoved bool) (uint64, bool) {
 	return addr, true
 }
 
-// heldTable has the locks held, by key.
+// heldTable holds the write locks held, by key.
 type heldTable struct {
 	num map[uint64]*index.Held
 	str map[string]*index.Held
@@ -331,7 +331,8 @@ func (h *heldTable) put(held *index.Held) {
 	}
 }
 
-// end takes a lock off the table; using it once more is a broken invariant.
+// end removes a lock from the table. It panics if the lock is not in it: it has been
+// released already.
 func (h *heldTable) end(held *index.Held) {
 	if h.get(held.Key) != held {
 		panic(fmt.Sprintf("tree: lock on key %v is not held", held.Key))

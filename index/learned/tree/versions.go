@@ -9,7 +9,7 @@ import (
 // Versions of rows, for readers of the past: see docs/versions.md. They are
 // written only while the partition's history keeps them.
 
-// versionsOf says where rows of a kind of key lead to their versions.
+// versionsOf returns the places of the words in row blocks that point to versions.
 func versionsOf(k leaf.Kind) block.VersionWords {
 	if k == leaf.Strings {
 		return block.VersionWords{OlderWord: leaf.StrOlderWord, PatchWord: leaf.PatchWord}
@@ -17,13 +17,14 @@ func versionsOf(k leaf.Kind) block.VersionWords {
 	return block.VersionWords{OlderWord: leaf.RowOlderWord, PatchWord: leaf.PatchWord}
 }
 
-// overwrites reports whether a commit under head leaves a version of a row behind
-// that is locked now. Of the writes of one tick, readers see the last.
+// overwrites reports whether a commit under head must keep a version of the locked
+// row. It need not if the row has the same tick: of the writes of one tick, readers
+// see the last.
 func (t *Tree) overwrites(h *index.Held, head block.Header) bool {
 	return h.Existed && t.a.History().Keeps() && head.CSN().Tick() > h.Prev.CSN().Tick()
 }
 
-// keepVersion leaves a version of a row's block behind if a commit under head that makes
+// keepVersion copies a row's block to a version, if a commit under head that makes
 // this change needs one. The payload of the block begins at word at.
 func (t *Tree) keepVersion(e *block.Edit, h *index.Held, at int, c block.Change, head block.Header) {
 	olderAt := t.versions.OlderWord
@@ -41,7 +42,7 @@ func (t *Tree) keepVersion(e *block.Edit, h *index.Held, at int, c block.Change,
 	t.step("announced")
 }
 
-// olderOf is the word older of the row in a block.
+// olderOf returns the word older of the row in a block.
 func (t *Tree) olderOf(addr uint64) block.Older {
 	return block.Older(t.a.Span(addr, t.versions.OlderWord+1).Load(t.versions.OlderWord))
 }

@@ -9,9 +9,9 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Visit is index.Server's. The place is the lowest key that has not been
-// visited, so it does not matter to which leaves splits and merges move rows.
-// Rows come in the order of their keys.
+// Visit implements index.Server. The place is the lowest key that has not been
+// visited, so splits and merges between two calls do no harm. Rows are visited in key
+// order.
 func (t *Tree) Visit(at *index.Place, words int, visit func(*index.Entry)) (more bool) {
 	from := at.Key
 	t.Walk(from, func(low index.Key, addr uint64) bool {
@@ -25,8 +25,8 @@ func (t *Tree) Visit(at *index.Place, words int, visit func(*index.Entry)) (more
 	return more
 }
 
-// visitLeaf visits the rows of a leaf from a key on and returns the words that
-// it has read.
+// visitLeaf visits the rows of a leaf from a key on and returns how many words it has
+// read.
 func (t *Tree) visitLeaf(addr uint64, from index.Key, visit func(*index.Entry)) (read int) {
 	s := t.span(addr)
 	t.sorted = t.appendLive(t.sorted[:0], s)
@@ -43,7 +43,7 @@ func (t *Tree) visitLeaf(addr uint64, from index.Key, visit func(*index.Entry)) 
 	return read
 }
 
-// copyRow copies words at rest to memory that the next call uses again.
+// copyRow copies words that no mutator is changing. The next call reuses the memory.
 func (t *Tree) copyRow(s mem.Span) []uint64 {
 	t.visited = slices.Grow(t.visited[:0], s.Words())[:s.Words()]
 	s.CopyOut(t.visited)
