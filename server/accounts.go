@@ -7,8 +7,8 @@ import (
 	"drtmx/rdma"
 )
 
-// accounts says who is charged with the remembered outcomes, and keeps their answers
-// within bounds of bytes. It belongs to outcomes, whose lock protects it.
+// accounts charges each remembered outcome to a connection or an identity, and bounds
+// the bytes of the kept answers. The lock of outcomes guards it.
 type accounts struct {
 	of    map[accountKey]*account
 	bytes int // total size of the kept answers
@@ -35,8 +35,8 @@ type account struct {
 	bytes int
 }
 
-// get returns the account of a key, which begins with the first fate that is
-// charged to it.
+// get returns the account of a key, a new one if there is none, for sessions of an
+// identity.
 func (s *accounts) get(k accountKey, who string) *account {
 	a := s.of[k]
 	if a == nil {
@@ -46,13 +46,13 @@ func (s *accounts) get(k accountKey, who string) *account {
 	return a
 }
 
-// charge charges a fate to an account, as the one that was used last.
+// charge charges a fate to an account, as its most recently used one.
 func (s *accounts) charge(f *fate, a *account) {
 	f.of, f.at = a, a.fates.PushBack(f)
 	a.bytes += cap(f.resp)
 }
 
-// leave takes a fate out of its account, which ends with its last one.
+// leave removes a fate from its account, and the account with its last fate.
 func (s *accounts) leave(f *fate) {
 	f.of.fates.Remove(f.at)
 	f.of.bytes -= cap(f.resp)
@@ -61,7 +61,8 @@ func (s *accounts) leave(f *fate) {
 	}
 }
 
-// keep stores an answer within the bounds.
+// keep stores the answer of a fate. If a bound is exceeded, accounts lose the results
+// of their oldest answers.
 func (s *accounts) keep(f *fate, resp []byte) {
 	s.resize(f, append(f.resp[:0], resp...))
 	if cap(f.resp) > 4*len(resp)+64 {

@@ -14,10 +14,10 @@ import (
 	"drtmx/rdma"
 )
 
-// acquaintance has the incarnation of each server that this server has seen
-// first. A restarted server learns from the others that they know another
-// incarnation of it. Its hello then reports that it is a replacement, and
-// clients refuse it, because its memory is empty and that of the others is not.
+// acquaintance holds, for each server, the first incarnation of it that this server has
+// seen. A restarted server learns from the others that they know another incarnation of
+// it. Its hello then reports that it is a replacement, and clients refuse it, because
+// its memory is empty and that of the others is not.
 type acquaintance struct {
 	hello atomic.Pointer[[]byte] // the answer to OpHello
 

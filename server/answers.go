@@ -9,7 +9,7 @@ import (
 	"drtmx/rdma"
 )
 
-// answer is an answer to a transaction or to another request, or something else to do,
+// answer is an answer to a transaction or to another request, or a function to call,
 // that rests on the log up to a position. In memory there is no log, and nothing waits.
 type answer struct {
 	at   wal.LSN // 0: it rests on nothing
@@ -20,21 +20,21 @@ type answer struct {
 	do   func(durable bool)
 }
 
-// release lets an answer go as soon as the log is durable up to its position, and this
-// process certainly has the place of its server. It is the only way out for an answer that
-// rests on the log. The answers of reads do not: their clients wait for the horizon. The
-// caller may use a.resp again.
+// release sends an answer as soon as the log is durable up to its position and this
+// process is known to hold its server's place. Every answer that rests on the log goes
+// through release. Answers to reads do not: their clients wait for the horizon. The
+// caller may reuse a.resp at once.
 func (s *Server) release(a answer) {
 	if d := s.durable; d != nil && (a.at > d.safe() || !d.mayAnswer()) {
 		a.resp = append([]byte(nil), a.resp...)
 		d.hold(a)
 		return
 	}
-	s.let(&a, true)
+	s.deliver(&a, true)
 }
 
-// hold keeps an answer until the log is durable up to its position. The answer's
-// bytes must stay as they are.
+// hold keeps an answer until the log is durable up to its position. It retains a.resp,
+// which the caller must not change.
 func (d *durable) hold(a answer) {
 	d.mu.Lock()
 	if n := len(d.held); n > 0 {
@@ -47,18 +47,19 @@ func (d *durable) hold(a answer) {
 	d.mu.Unlock()
 	switch {
 	case late:
-		d.s.let(&a, false)
-	case d.safe() >= a.at || d.failed.Load(): // perhaps since before it was held
+		d.s.deliver(&a, false)
+	case d.safe() >= a.at || d.failed.Load(): // pass may have run before the answer was held
 		d.kick()
 	}
 }
 
-// logEnded is the answer to what may not be told of any more.
+// logEnded is the answer when an outcome can no longer be acknowledged.
 var logEnded = verdict{code: wire.InDoubt, text: "the server's log has failed or ends"}
 
-// let lets an answer go. If what it tells of is not durable, and never will be as
-// far as this server knows, it says that the outcome is in doubt.
-func (s *Server) let(a *answer, durable bool) {
+// deliver sends an answer. If durable is false, the log is not known to become durable
+// up to the answer's position, and the answer says instead that the outcome is in
+// doubt.
+func (s *Server) deliver(a *answer, durable bool) {
 	if a.do != nil {
 		a.do(durable)
 		return
@@ -85,8 +86,8 @@ func (s *Server) tell(r *rdma.Request, resp []byte) {
 	s.reply(r, resp)
 }
 
-// tellOutcome is tell for an answer that may carry a tick: by then the transaction has
-// its tick, if it has committed.
+// tellOutcome is tell with a tick added to answers that carry one. By then a committed
+// transaction has its tick.
 func (s *Server) tellOutcome(r *rdma.Request, resp []byte) {
 	if wire.CarriesTick(wire.Code(resp[0])) {
 		resp = wire.AppendTick(resp, s.seenHere())
@@ -94,9 +95,9 @@ func (s *Server) tellOutcome(r *rdma.Request, resp []byte) {
 	s.tell(r, resp)
 }
 
-// reply answers a request with what rests on nothing. It replaces an answer that is too large for a
-// message by an error that says so. It counts any other failure: the peer is
-// gone, and has only noticed that its connection broke.
+// reply answers a request with what rests on nothing in the log. It replaces an answer
+// that is too large for a message by an error that says so. It only counts any other
+// failure: the peer is gone, and its connection is broken.
 func (s *Server) reply(r *rdma.Request, body []byte) {
 	err := r.Reply(body)
 	if errors.Is(err, rdma.ErrTooLarge) {

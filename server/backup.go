@@ -36,15 +36,16 @@ import (
 const (
 	backupLease = 30 * time.Second
 	backupsMax  = 4
-	// backupPiece is what one answer has of the base or of the log.
+	// backupPiece bounds the bytes of the base or of the log in one answer.
 	backupPiece  = 512 << 10
 	backupPrefix = "backup-" // of the directory of a base
 	backupPoll   = time.Millisecond
-	// BackupCatalog is the kind of the blob of a base that has the catalogue.
+	// BackupCatalog is the kind of the blob in a base that holds the catalogue.
 	BackupCatalog = blobCatalog
 )
 
-// backups are those of a durable server that clients make.
+// backups are the backups and the feeds that clients have under way at a durable
+// server.
 type backups struct {
 	mu sync.Mutex // held while the log is cut
 	of map[uint64]*backup
@@ -73,9 +74,9 @@ type backup struct {
 	}
 }
 
-var errNoBackup = errors.New("there is no such backup: its client was gone for too long, or the data server was started anew")
+var errNoBackup = errors.New("there is no such backup: its client was gone for too long, or the data server was restarted")
 
-// cut cuts the log before a position, but for what backups need.
+// cut cuts the log before a position, but keeps what backups and copies still need.
 func (d *durable) cut(before wal.LSN) error {
 	d.backups.mu.Lock()
 	defer d.backups.mu.Unlock()
@@ -88,7 +89,7 @@ func (d *durable) cut(before wal.LSN) error {
 	return d.log.Cut(before)
 }
 
-// removeBackups removes the bases that a server has left when it ended.
+// removeBackups removes the bases that an earlier process of the server has left.
 func removeBackups(fs vfs.FS, dir string) error {
 	names, err := fs.List(dir)
 	if err != nil {
@@ -104,7 +105,7 @@ func removeBackups(fs vfs.FS, dir string) error {
 	return nil
 }
 
-// handleBackup serves a step of a backup. Its files are read by a worker.
+// handleBackup serves one step of a backup or of a feed. A worker reads the files.
 func (s *Server) handleBackup(r *rdma.Request, d *wire.Decoder) {
 	if s.durable == nil {
 		s.refuse(r, "the data servers keep data in memory only: there is no log to back up (want --durability disk)")
@@ -154,7 +155,7 @@ func (d *durable) beginBackup(r *rdma.Request) {
 	b := &backup{s: d.s, id: binary.LittleEndian.Uint64(id[:]), peer: r.Peer, cancel: cancel, made: make(chan struct{})}
 	if _, ok := d.backups.begin(b, d.log.End); !ok {
 		cancel()
-		d.s.refuse(r, fmt.Sprintf("%d backups are under way, which is the most", backupsMax))
+		d.s.refuse(r, fmt.Sprintf("%d backups are under way, the limit", backupsMax))
 		return
 	}
 	d.s.log.Info("backup begun", "backup", b.id, "log", uint64(b.pin))
@@ -163,7 +164,8 @@ func (d *durable) beginBackup(r *rdma.Request) {
 	d.s.reply(r, begun.Append([]byte{byte(wire.OK)}))
 }
 
-// begun is what the server says of itself and of a backup that has begun.
+// begun returns the answer to the begin of a backup: the server's identity, and the
+// position from which on the log is pinned.
 func (b *backup) begun() wire.BackupBegun {
 	s := b.s
 	return wire.BackupBegun{
@@ -172,8 +174,9 @@ func (b *backup) begun() wire.BackupBegun {
 	}
 }
 
-// begin begins a backup, or a feed, with its pin, unless there are too many. It returns
-// where the log begins.
+// begin registers a backup or a feed, pinned at the position that pin returns, and
+// starts its lease. It returns where the log begins. ok is false if too many are under
+// way.
 func (k *backups) begin(b *backup, pin func() wal.LSN) (first wal.LSN, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -195,7 +198,7 @@ func (k *backups) begin(b *backup, pin func() wal.LSN) (first wal.LSN, ok bool) 
 	return b.s.durable.log.First(), true
 }
 
-// touch finds a backup and renews its lease.
+// touch returns a backup and renews its lease. It returns nil if the backup has ended.
 func (k *backups) touch(id uint64) *backup {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -276,7 +279,7 @@ func (b *backup) dir() string {
 	return b.s.cfg.FS.PathJoin(b.s.cfg.Dir, fmt.Sprintf("%s%016x", backupPrefix, b.id))
 }
 
-// step carries out a step. The answer waits until the log is durable up to at.
+// step carries out one step. The answer must wait until the log is durable up to at.
 func (b *backup) step(step uint8, from uint64, skip uint32) (resp []byte, at wal.LSN, err error) {
 	k := &b.s.durable.backups
 	if b.feed {
@@ -308,9 +311,9 @@ func (b *backup) step(step uint8, from uint64, skip uint32) (resp []byte, at wal
 	return resp, 0, nil
 }
 
-// close marks the closed tick in the log. The answer waits until the log is durable up
-// to it, here and at all copies in sync: a server whose place another one has taken
-// does not answer, and one that has taken its place knows the tick.
+// close marks the closed tick in the log. The answer waits until that record is durable
+// here and at all copies in sync. So a server that has lost its place does not answer,
+// and the server that took the place knows the tick.
 func (b *backup) close(resp []byte) ([]byte, wal.LSN, error) {
 	tick, end, v := b.s.durable.mark()
 	if !v.ok() {
@@ -352,7 +355,8 @@ func (b *backup) chunk(resp []byte, from int64) ([]byte, error) {
 	return resp, nil
 }
 
-// records reads a piece of the log. What lies before it may be cut.
+// records reads a piece of the log from a position on, without the first skip bytes of
+// its first record. Unless b is a feed, the log before that position may then be cut.
 func (b *backup) records(resp []byte, from wal.LSN, skip uint32) ([]byte, error) {
 	k, log := &b.s.durable.backups, b.s.durable.log
 	k.mu.Lock()
@@ -369,7 +373,7 @@ func (b *backup) records(resp []byte, from wal.LSN, skip uint32) ([]byte, error)
 	var bad error
 	next, err := log.Read(from, func(r *wal.Record) bool {
 		if int(skip) > len(r.Payload) {
-			bad = fmt.Errorf("%d bytes of a record of %d are left out", skip, len(r.Payload))
+			bad = fmt.Errorf("cannot skip %d bytes of a record of %d bytes", skip, len(r.Payload))
 			return false
 		}
 		n := min(len(r.Payload)-int(skip), room)
@@ -393,12 +397,12 @@ func (b *backup) records(resp []byte, from wal.LSN, skip uint32) ([]byte, error)
 	return m.Append(resp), nil
 }
 
-// backupRecordOverhead is more than a record takes in an answer beside its bytes.
+// backupRecordOverhead bounds what a record takes in an answer besides its bytes.
 const backupRecordOverhead = 32
 
-// closedEverywhere returns the highest tick that all partitions of this server
-// have closed: nothing commits at it or before it any more. The log has all of it
-// up to the position that is returned.
+// closedEverywhere returns the highest tick that all partitions of this server have
+// closed: no later commit has this tick or a lower one. The log has all commits up to
+// the tick before the position at.
 func (d *durable) closedEverywhere() (tick clock.Tick, at wal.LSN, v verdict) {
 	tick = block.MaxTick
 	for _, p := range d.s.parts {
@@ -409,7 +413,7 @@ func (d *durable) closedEverywhere() (tick clock.Tick, at wal.LSN, v verdict) {
 		p.advance()
 		tick = min(tick, p.closed)
 		if len(p.debts) > 0 && d.payDebts(p) != nil {
-			v = logVerdict(wal.ErrNoSpace) // it has been applied, and the log does not have it
+			v = logVerdict(wal.ErrNoSpace) // a commit has been applied and is not in the log
 		}
 		p.unlock()
 	}
@@ -441,7 +445,7 @@ func (b *backup) writeBase(ctx context.Context) (base wire.BackupBaseState, file
 	if err != nil {
 		return base, nil, err
 	}
-	s.catalog.versions.Lock() // a version that is in the log is in use
+	s.catalog.versions.Lock() // with the lock held, the newest version in the log is in use
 	c, from := s.catalog.Load(), d.log.End()
 	s.catalog.versions.Unlock()
 	info := image.Info{Identity: d.dir.Bytes(), Log: uint64(from), Tick: s.highestTick()}
@@ -472,7 +476,7 @@ func (b *backup) writeBase(ctx context.Context) (base wire.BackupBaseState, file
 	return base, file, err
 }
 
-// highestTick is the highest present tick of the partitions here.
+// highestTick returns the highest present tick of the partitions here.
 func (s *Server) highestTick() (tick clock.Tick) {
 	for _, p := range s.parts {
 		if p != nil {
@@ -482,8 +486,8 @@ func (s *Server) highestTick() (tick clock.Tick) {
 	return tick
 }
 
-// awaitSettled waits until all shares that are prepared now have been decided,
-// and their decisions are in the log.
+// awaitSettled waits until all shares that are prepared now have been decided and their
+// decisions are in the log. It fails with errUnsettled after settleMax.
 func (d *durable) awaitSettled(ctx context.Context) error {
 	now := d.s.highestTick()
 	for began := time.Now(); ; {

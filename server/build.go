@@ -25,23 +25,24 @@ import (
 // each row after which every change of it maintains the index. The build begins
 // when all servers have the second version, and reads every row later than that.
 
-// build is the build of an index at this server, of the rows that it holds.
+// build is the state of building an index over the rows of this server.
 type build struct {
 	done bool
 	v    verdict
 }
 
 const (
-	buildRows = 64 // of one transaction
+	buildRows = 64 // per transaction
 	buildWait = 20 * time.Millisecond
 	// emptyRows bounds the entries of a withdrawn index that one step of the
 	// executor removes.
 	emptyRows = 64
 )
 
-// built begins the build of an index, and says how it stands: InDoubt while it
-// is in progress, OK with the present tick, or why it has failed.
-func (cat *catalogue) built(id int) verdict {
+// pollBuild starts the build of an index if it has not started, and returns its state:
+// InDoubt while it is in progress, OK with the highest tick of the partitions, or why
+// it has failed.
+func (cat *catalogue) pollBuild(id int) verdict {
 	c := cat.Load()
 	if id >= len(c.Indexes) || !c.Indexes[id].IsSecondary() {
 		return verdict{code: wire.Bad, text: "no such index"}
@@ -108,8 +109,8 @@ func buildVerdict(err error) verdict {
 	return verdict{code: wire.Bad, text: text}
 }
 
-// buildEntries makes the entries of some rows, in one transaction. It waits for
-// servers that do not answer.
+// buildEntries adds the entries of some rows in one transaction. It retries after
+// conflicts and while servers do not answer.
 func (cat *catalogue) buildEntries(ix *tables.Index, keys []tables.Key) error {
 	body := exec.BodyFunc(func(t *exec.Txn) error {
 		for _, key := range keys {
@@ -134,7 +135,7 @@ func (cat *catalogue) buildEntries(ix *tables.Index, keys []tables.Key) error {
 	}
 }
 
-// rest waits, unless the server stops.
+// rest waits for d. It returns an error at once when the server stops.
 func (s *Server) rest(d time.Duration) error {
 	select {
 	case <-s.ctx.Done():
@@ -144,8 +145,8 @@ func (s *Server) rest(d time.Duration) error {
 	}
 }
 
-// eachKeys calls fn with the keys of all rows of a primary index that are there
-// from the call to its end, and of some others, a few at a time.
+// eachKeys calls fn with keys of a primary index, a few at a time: with those of all
+// rows that exist during the whole call, and of some others.
 func (p *partition) eachKeys(ctx context.Context, ix *tables.Index, fn func([]tables.Key) error) error {
 	if srv, ok := p.index(ix.ID).(index.OrderedServer); ok {
 		return eachOrdered(ctx, srv, ix, index.Key{}, fn)
@@ -224,7 +225,7 @@ func eachOrdered(ctx context.Context, srv index.OrderedServer, ix *tables.Index,
 	return ctx.Err()
 }
 
-// keyOf is a key as users of the index know it.
+// keyOf returns an index key in the form that users of the index know.
 func keyOf(ix *tables.Index, key index.Key) tables.Key {
 	if n, ok := index.NumOf(key.Str); ix.Strings && ix.Key == tables.NumberKey && ok {
 		return tables.Num(n)
@@ -275,8 +276,8 @@ func (cat *catalogue) empty(id int) {
 	}
 }
 
-// withdrawn returns the indexes that one version builds and the next one has
-// not, built or in building.
+// withdrawn returns the indexes that version was builds and version is has given up: it
+// neither builds nor publishes them.
 func withdrawn(was, is *tables.Catalog) (ids []int) {
 	for _, t := range was.Tables {
 		for _, ix := range t.Building() {
@@ -296,10 +297,9 @@ func withdrawn(was, is *tables.Catalog) (ids []int) {
 	return ids
 }
 
-// resumeChanges goes on, after a restart, with what the last process had not
-// ended: the orderer with telling the other servers its version of the catalogue,
-// and with the builds of indexes, each server with emptying those that are
-// withdrawn.
+// resumeChanges continues, after a restart, the changes that the last process had not
+// finished: the orderer makes the other servers use its version of the catalogue and
+// completes builds of indexes, and each server empties withdrawn indexes.
 func (cat *catalogue) resumeChanges() {
 	if cat.s.durable == nil || cat.s.durable.dir.New {
 		return
@@ -341,17 +341,18 @@ func (cat *catalogue) completeChanges(builds []*tables.AddedIndex) {
 	}
 }
 
-// awaitBuild waits for all servers to build an index. It returns a tick at which
-// the index has all entries, or why it has failed.
+// awaitBuild waits until all servers have built an index, and returns a tick at which
+// the index has all entries, or the verdict of a failure. If a server does not answer
+// for alterPatience, it calls answer and goes on waiting.
 func (cat *catalogue) awaitBuild(id int, answer func(verdict)) (tick uint64, v verdict) {
 	req := wire.AppendBuild(nil, stepBuild, id)
 	silent := time.Duration(0)
-	for again := true; ; { // once more when all are done, for the ticks of what was last
+	for again := true; ; { // one more round when all are done: the last entries may have later ticks
 		waits := false
 		tick = 0
 		for _, p := range cat.s.peers {
 			if p.server == cat.s.self {
-				v = cat.built(id)
+				v = cat.pollBuild(id)
 			} else {
 				v = p.ask(req)
 			}

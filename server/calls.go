@@ -124,7 +124,7 @@ func (t *task) answer(c *call) {
 	} else if w := t.share.ended(); c.ms[0].Kind == twophase.Prepare && !w.ok() {
 		t.v = heavier(t.v, w) // the vote does not count: it counts as lost, and the decision is an abort
 		if c.err != nil {
-			t.close(c.l) // others to the server may well be good: the wait was short
+			t.close(c.l) // only this one: the wait was short, so others to the server may be good
 		}
 	} else if c.err == nil {
 		t.v = heavier(t.v, c.v)
@@ -152,17 +152,17 @@ func (t *task) answer(c *call) {
 	}
 }
 
-// logFailed is the verdict on a transaction that needs a server whose log has
-// failed, or which ends: it may not tell anything any more.
+// logFailed returns the verdict on a transaction that needs a server whose log has
+// failed or is closed: that server acknowledges nothing.
 func (t *task) logFailed(l *link, part placement.Partition, v verdict) verdict {
 	return unreachable(&tables.Error{Err: exec.ErrUnavailable, Partition: int(part), Server: t.s.cfg.Addrs[l.peer.server], Cause: errors.New(v.text)})
 }
 
-// confirm returns the answer to a transaction of which the home server refused
-// a write before it handed the decision over. The proofs at the home server
-// held at that moment. The refusal counts if the proofs at the other server
-// still hold now. The home server does not validate again, because its own
-// placeholders have changed the proven words.
+// confirm returns the answer to a transaction whose write the home server refused
+// before it handed the decision over. The proofs at the home server held at that
+// moment. The refusal counts if the proofs at the other server still hold now. The home
+// server does not validate again, because its own placeholders have changed the proven
+// words.
 func (t *task) confirm() verdict {
 	reads := wire.Commit{ID: t.msg.ID}
 	to := placement.Server(0)

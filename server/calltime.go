@@ -10,11 +10,11 @@ import (
 	"drtmx/internal/wire"
 )
 
-// The deadline of a caller holds for its procedure too. It comes with the call, as the
-// time that was left when the message was sent, and counts from the message's arrival:
-// how long the message was on its way nobody knows. From then on the procedure begins
-// nothing, whatever it waits for ends, and it does not commit. What its commit has
-// begun by then ends as the commit protocol lets it: see docs/invariants.md.
+// The deadline of a caller also bounds its procedure. The call carries the time that
+// was left when it was sent, which counts from the call's arrival, since nobody knows
+// how long it was on its way. At the deadline the procedure begins nothing new, its
+// waits end, and it does not commit. A commit that has begun by then ends as the commit
+// protocol lets it: see docs/invariants.md.
 
 // MaxCallTime bounds a procedure that leaves its partition and whose caller has no
 // deadline. It is longer than a body may run, txn.MaxBodyAge.
@@ -33,12 +33,12 @@ var (
 
 // callTime is the context of a procedure: it ends with the server, or when the
 // procedure's time is over. A timer for each call would cost more than most procedures
-// do, so it has one only if somebody waits for its end.
+// do, so it gets one only when something waits for its end.
 type callTime struct {
 	context.Context               // of the server
 	ends            time.Duration // by clock.Fast
 	late            verdict       // the answer when that is over
-	own             bool          // it is the server's bound, and no deadline
+	own             bool          // ends is the server's own bound, not a caller's deadline
 
 	mu     sync.Mutex
 	armed  context.Context // nil: it has no timer yet
@@ -60,8 +60,8 @@ func (c *callTime) timed() context.Context {
 	return c.arm()
 }
 
-// Deadline implements context.Context. A bound of the server's own is none: what gives
-// up after some time without a deadline does so all the same.
+// Deadline implements context.Context. It hides the server's own bound, so that code
+// with a timeout for contexts without a deadline still applies it.
 func (c *callTime) Deadline() (at time.Time, bounded bool) {
 	if c.own {
 		return c.Context.Deadline()
@@ -102,8 +102,8 @@ func (c *callTime) end() {
 	}
 }
 
-// ended is the answer to a procedure that runs under ctx and has not begun to commit,
-// if it must end now.
+// ended returns the answer to a procedure that runs under ctx and must end before its
+// commit begins, OK if it may go on.
 func ended(ctx context.Context) verdict {
 	switch c, _ := ctx.(*callTime); {
 	case ctx.Err() == nil && (c == nil || clock.Fast() < c.ends): // the timer does not run while the machine sleeps
@@ -115,7 +115,8 @@ func ended(ctx context.Context) verdict {
 	}
 }
 
-// ended is the answer to a share of a procedure that must not be committed any more.
+// ended returns the answer to a share of a procedure that must not commit any more, OK
+// if the share may be committed.
 func (sh share) ended() verdict {
 	if sh.call == nil {
 		return verdict{}
@@ -123,8 +124,8 @@ func (sh share) ended() verdict {
 	return ended(sh.call)
 }
 
-// deadline is the time by clock.Fast at which the caller of a procedure gives up, 0 if
-// it has not said.
+// deadline returns the time by clock.Fast at which a caller gives up, given the time
+// that it has left; 0 if it has no deadline.
 func deadline(left time.Duration) time.Duration {
 	if left == 0 {
 		return 0
@@ -147,7 +148,7 @@ type elsewhere struct {
 	none       chan struct{} // not nil: to be closed when none is running
 }
 
-// begin reports whether one more may run.
+// begin counts one more procedure, and reports whether there was room for it.
 func (e *elsewhere) begin() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -167,19 +168,19 @@ func (e *elsewhere) end() {
 	}
 }
 
-// commits notes that the commits of n more have begun, or have ended.
+// commits adds n, which may be negative, to the procedures whose commit has begun.
 func (e *elsewhere) commits(n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.committing += n
 }
 
-// stopGrace bounds the wait of a server that stops for the answers to procedures.
+// stopGrace bounds how long a server that stops waits for the answers to procedures.
 // What they wait for has ended with the server, unless a body waits for something else.
 const stopGrace = time.Second
 
-// await waits until all are answered, for at most stopGrace. A caller without its
-// answer would not know whether its procedure has committed.
+// await waits until all procedures are answered, for at most stopGrace. A caller that
+// gets no answer does not know whether its procedure has committed.
 func (e *elsewhere) await() {
 	e.mu.Lock()
 	none := e.none

@@ -41,9 +41,9 @@ type holdings struct {
 // index returns an index of the present version.
 func (p *partition) index(id int) index.Server { return p.has.Load().indexes[id].Server }
 
-// makeIndexes makes the indexes that a version of the catalogue adds to the
-// present one. Nobody sees them before use. What an earlier version that never
-// came into use has left is used again, if it fits.
+// makeIndexes makes the indexes that a version of the catalogue adds to the present
+// one. They are invisible before use. Indexes left by an earlier version that never
+// came into use are reused if they fit.
 func (p *partition) makeIndexes(c *tables.Catalog) error {
 	for i, def := range c.Indexes[len(p.has.Load().indexes):] {
 		if i < len(p.spare) {
@@ -65,8 +65,8 @@ func (p *partition) makeIndexes(c *tables.Catalog) error {
 	return nil
 }
 
-// use makes a version of the catalogue the present one. The caller has made its
-// indexes.
+// use makes a version of the catalogue the present one. The caller has called
+// makeIndexes.
 func (p *partition) use(c *tables.Catalog) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,8 +90,8 @@ func (p *partition) use(c *tables.Catalog) {
 type catalogue struct {
 	atomic.Pointer[tables.Catalog]
 	s        *Server
-	altering sync.Mutex // of the first data server: a change is being made
-	versions sync.Mutex // a version is being made or taken into use
+	altering sync.Mutex // at the orderer: held during a change
+	versions sync.Mutex // held while a version is made or taken into use
 	builds   struct {
 		sync.Mutex
 		of map[int]*build // by index number
@@ -118,20 +118,19 @@ func (s *Server) describe(h *wire.Hello) (err error) {
 	return nil
 }
 
-// A version of the catalogue comes into use in two steps, so that a server that
-// has no memory for it can refuse it. First all servers make its indexes, which
-// nobody sees. Then the orderer takes it into use; from then on it is decided.
-// At last the orderer tells the others to do so, until they have answered.
-// Meanwhile a client may know a version that a server lacks: the server refuses
-// writes to its new indexes as a conflict.
+// A version of the catalogue comes into use in two steps, so that a server that has no
+// memory for it can refuse it. First all servers make its indexes, which nobody sees.
+// Then the orderer takes it into use, which decides it, and tells the other servers to
+// use it until all have answered. Meanwhile a client may know a version that a server
+// lacks: the server refuses writes to its new indexes as a conflict.
 const (
 	stepMake byte = iota
 	stepUse
 	stepBuild // not of the two: see build.go
 )
 
-// makeVersion is the first step at this server. A version that the server has
-// needs nothing.
+// makeVersion carries out the first step at this server. It does nothing if the server
+// has the version.
 func (cat *catalogue) makeVersion(c *tables.Catalog) error {
 	cat.versions.Lock()
 	defer cat.versions.Unlock()
@@ -148,8 +147,8 @@ func (cat *catalogue) makeVersion(c *tables.Catalog) error {
 	return nil
 }
 
-// useVersion is the second step at this server. Clients hear of the version
-// when all partitions of the server have it.
+// useVersion carries out the second step at this server. The hello announces the
+// version when all partitions have it.
 func (cat *catalogue) useVersion(c *tables.Catalog) error {
 	if err := cat.makeVersion(c); err != nil {
 		return err
@@ -186,7 +185,7 @@ func (cat *catalogue) useVersion(c *tables.Catalog) error {
 	return cat.s.acquainted.change(cat.s.describe)
 }
 
-// handleCatalog is a step of the orderer.
+// handleCatalog serves a step that the orderer sends.
 func (cat *catalogue) handleCatalog(r *rdma.Request, d *wire.Decoder) {
 	step := d.U8()
 	if step == stepBuild {
@@ -195,7 +194,7 @@ func (cat *catalogue) handleCatalog(r *rdma.Request, d *wire.Decoder) {
 			cat.s.refuse(r, "malformed question about the build of an index")
 			return
 		}
-		cat.s.reply(r, cat.built(id).append(nil))
+		cat.s.reply(r, cat.pollBuild(id).append(nil))
 		return
 	}
 	body := d.Rest()
@@ -232,8 +231,8 @@ func versionVerdict(err error) verdict {
 	return verdict{code: wire.Bad, text: exec.Fault(e)}
 }
 
-// handleAlter makes the next version of the catalogue. Changes are made one
-// after the other; a client repeats one that finds another in progress.
+// handleAlter makes the next version of the catalogue. One change is made at a time; a
+// client repeats a change that finds another in progress.
 func (cat *catalogue) handleAlter(r *rdma.Request, d *wire.Decoder) {
 	var ch tables.Change
 	if err := json.Unmarshal(d.Rest(), &ch); err != nil || cat.s.self != placement.Orderer || ch.Built != nil {
@@ -324,9 +323,9 @@ const (
 	alterPatience = time.Second
 )
 
-// tellVersion makes a step at all other servers. If one does not answer, or
-// refuses, tellVersion returns which and its verdict. A version that is decided is
-// still used by the others: their clients may know it already.
+// tellVersion carries out a step at all other servers. It returns the first server that
+// refuses or does not answer, and the verdict. A failed stepMake ends there; stepUse
+// goes on, because clients of the others may know the version already.
 func (cat *catalogue) tellVersion(step byte, catalog []byte) (server placement.Server, v verdict) {
 	req := append([]byte{byte(wire.OpCatalog), step}, catalog...)
 	for _, p := range cat.s.peers {
@@ -344,8 +343,8 @@ func (cat *catalogue) tellVersion(step byte, catalog []byte) (server placement.S
 	return server, v
 }
 
-// ask sends a request and returns the verdict of the peer. The request must do no
-// harm if it arrives twice.
+// ask sends a request and returns the verdict of the peer. The request must be
+// idempotent, because it may be sent twice.
 func (p *peer) ask(req []byte) verdict {
 	ctx, cancel := context.WithTimeout(p.s.ctx, peerTimeout)
 	defer cancel()

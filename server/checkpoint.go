@@ -36,8 +36,8 @@ const (
 	checkpointRateDefault  = 64 << 20
 	// visitWords bounds a turn of an executor, in words read.
 	visitWords = 2 << 10
-	// checkpointPoll is how often the length of the log is looked at,
-	// checkpointRest how long a failed checkpoint is not tried again.
+	// checkpointPoll is the time between looks at the length of the log, checkpointRest
+	// the pause after a failed checkpoint.
 	checkpointPoll = 50 * time.Millisecond
 	checkpointRest = 5 * time.Second
 	// settleMax bounds the wait for transactions that ran when the checkpoint
@@ -51,16 +51,17 @@ const (
 	blobSealed   = 2 // of a partition whose loading has ended
 	blobOutcomes = 3 // the last outcomes of sessions
 	blobForgot   = 4 // sessions were forgotten that may still ask
-	blobSteps    = 5 // what the log before has of a partition's side of the commit protocol
+	blobSteps    = 5 // a partition's state of the commit protocol, as the log before the checkpoint has it
 	blobEpoch    = 6 // the epoch in which the checkpoint was made
 )
 
-// CheckpointDir is the directory of the checkpoints in that of the server.
+// CheckpointDir is the name of the directory of checkpoints in a server's data
+// directory.
 const CheckpointDir = "checkpoints"
 
-// checkpoints are those of a durable server.
+// checkpoints has the state and the counters of a durable server's checkpoints.
 type checkpoints struct {
-	mu           sync.Mutex    // held by the one under way
+	mu           sync.Mutex    // held while a checkpoint is made
 	from         atomic.Uint64 // position of the newest one
 	done, failed atomic.Uint64
 	rows, total  atomic.Uint64 // of the one under way
@@ -70,7 +71,8 @@ type checkpoints struct {
 // began. The log before it has its outcome, so the log must stay.
 var errUnsettled = errors.New("a transaction has not ended")
 
-// keepCheckpoints makes a checkpoint whenever the log has grown by a bound.
+// keepCheckpoints makes a checkpoint whenever the log has grown by CheckpointBytes,
+// until ctx ends.
 func (d *durable) keepCheckpoints(ctx context.Context) {
 	t := time.NewTimer(checkpointPoll)
 	defer t.Stop()
@@ -88,8 +90,8 @@ func (d *durable) keepCheckpoints(ctx context.Context) {
 	}
 }
 
-// checkpoint makes a checkpoint. After an error there is none, and nothing of the
-// log is cut.
+// checkpoint makes a checkpoint and cuts the log before it. After an error there is no
+// new checkpoint, and the log is not cut.
 func (d *durable) checkpoint(ctx context.Context) error {
 	d.checkpoints.mu.Lock()
 	defer d.checkpoints.mu.Unlock()
@@ -102,7 +104,7 @@ func (d *durable) checkpoint(ctx context.Context) error {
 	info := image.Info{Identity: d.dir.Bytes(), Log: uint64(from)}
 	for _, p := range d.s.parts {
 		if p != nil {
-			p.mu.Lock() // what it has logged, it has adopted
+			p.mu.Lock() // so that the tick covers all that the partition has logged
 			info.Tick = max(info.Tick, p.tick())
 			p.unlock()
 		}
@@ -158,9 +160,8 @@ func (d *durable) checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// writeRows writes the rows of the first indexes of all partitions. A change
-// that is in the log before the checkpoint began has been applied when the
-// executor is free.
+// writeRows writes the rows of the first indexes of all partitions. A change that was
+// logged before the checkpoint began has been applied when its executor is free.
 func (d *durable) writeRows(ctx context.Context, w *image.Writer, indexes int) error {
 	k := &d.checkpoints
 	for _, p := range d.s.parts {
@@ -193,7 +194,7 @@ func (d *durable) writeRows(ctx context.Context, w *image.Writer, indexes int) e
 	return nil
 }
 
-// blobPart is the size from which what follows goes to the next blob.
+// blobPart is the size in bytes from which on a new blob begins.
 const blobPart = 64 << 10
 
 // writeSteps writes what exportSteps has returned.
@@ -213,9 +214,9 @@ func writeSteps(ctx context.Context, w *image.Writer, steps []redo.Record) error
 	return nil
 }
 
-// writeRest writes what is not rows. Transactions of sessions that ran when the
-// checkpoint began may be in the log before it, so their outcomes must be known.
-// That they are in doubt is known: from the steps, or from the log after it.
+// writeRest writes what is neither rows nor steps. The transactions of sessions that
+// ran when the checkpoint began may be in the log before it, so it first waits for
+// their outcomes. The steps, or the log after the checkpoint, tell which are in doubt.
 func (d *durable) writeRest(ctx context.Context, w *image.Writer, running []wire.ID) error {
 	for began := time.Now(); !d.ended(running); {
 		if time.Since(began) > settleMax {
@@ -245,7 +246,7 @@ func (d *durable) writeRest(ctx context.Context, w *image.Writer, running []wire
 		p.mu.Lock()
 		sealed, debts := p.sealed, len(p.debts)
 		p.unlock()
-		if debts > 0 { // it has been applied, and the log does not have it
+		if debts > 0 { // a commit has been applied and is not in the log
 			return wal.ErrNoSpace
 		}
 		if sealed {

@@ -46,7 +46,7 @@ type task struct {
 	handed  bool    // the decision may have been handed over
 	asked   bool    // another server has been asked for its verdict
 	unheard int     // parties elsewhere whose vote or answer has not come
-	failed  bool    // a peer's log has failed: it tells nothing until it starts again
+	failed  bool    // a peer's log has failed: it acknowledges nothing until it starts again
 }
 
 // commit commits a transaction of any partitions. asked reports that other
@@ -93,7 +93,7 @@ func (t *task) answerClient() {
 	t.resp = v.append(t.resp[:0])
 	at := t.s.logged()
 	if v.code == wire.FewCopies {
-		at = 0 // the log may not become durable for long
+		at = 0 // do not wait: the log may not become durable for long
 	}
 	t.s.release(answer{at: at, id: t.commit.ID, r: t.r, resp: t.resp})
 	if again {
@@ -101,8 +101,8 @@ func (t *task) answerClient() {
 	}
 }
 
-// decide commits a transaction. The task can be used again, unless the decision may
-// still arrive.
+// decide commits a transaction. again reports whether the task can be reused: it cannot
+// while the decision may still arrive.
 func (t *task) decide(ctx context.Context, c *wire.Commit, o origin) (v verdict, again bool) {
 	complete := t.share.of(t.s, c)
 	t.share.call, _ = ctx.(*callTime)
@@ -192,9 +192,10 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 	}
 }
 
-// watch lets the session hear after a while that its transaction is in doubt. Only
-// another server can decide it, and perhaps not before that server starts again.
-// The task goes on waiting, so the outcome is known when it comes.
+// watch makes the server tell the session after lateAfter that its transaction is in
+// doubt, or at once if a peer's log has failed. Only another server can decide it, and
+// perhaps not before that server starts again. The task goes on waiting, so the outcome
+// is known when it comes.
 func (t *task) watch() {
 	after := lateAfter
 	if t.failed {
@@ -203,9 +204,9 @@ func (t *task) watch() {
 	t.s.outcomes.watch(t.session, after)
 }
 
-// aborted is the answer to a transaction that was decided against: it has no
-// effect anywhere. It never says that all is well, even if no one refused: a
-// party of it may be one whose memory is lost, which was not even asked.
+// aborted returns the answer to an aborted transaction, which has no effect anywhere.
+// It is never OK, even if no party refused: a party whose memory is lost may not have
+// been asked.
 func (t *task) aborted(agent twophase.Party) verdict {
 	w := t.v.weight()
 	if w == 1 && agent != (twophase.Party{}) && !t.handed {
@@ -240,11 +241,11 @@ func unreachable(err error) verdict {
 	return verdict{code: wire.Unavailable, text: exec.Fault(err)}
 }
 
-// begin enters the transaction into the coordinator's machine. t.decision receives
-// the decision. While too many transactions of this server with one of the parties are
-// not settled, begin waits, until ctx ends or as long as a silent party would be waited
-// for: a burst of commits may be ahead of its acknowledgements, and one that is lost is
-// asked for with the next tick. The transaction has no locks yet.
+// begin enters the transaction into the coordinator's machine. t.decision receives the
+// decision. While one of the parties has too many unsettled transactions of this
+// server, begin waits for room, until ctx ends and for at most peerTimeout, and then
+// fails with twophase.ErrBusy: acknowledgements may be on their way, and the next tick
+// asks for lost ones. The transaction has no locks yet.
 func (t *task) begin(ctx context.Context, parties []twophase.Party, agent twophase.Party) error {
 	err := t.enter(parties, agent)
 	if !errors.Is(err, twophase.ErrBusy) {
@@ -283,7 +284,8 @@ func (t *task) enter(parties []twophase.Party, agent twophase.Party) (err error)
 	return err
 }
 
-// setAside sets room aside in the log of a home server without a share.
+// setAside sets room aside in the log for the decision of a home server without a
+// share.
 func (t *task) setAside(parties int) verdict {
 	d := t.s.durable
 	if d == nil || len(t.share.at) > 0 {
@@ -294,7 +296,7 @@ func (t *task) setAside(parties int) verdict {
 	return d.setAside(a, parties, len(t.share.origin.result), nil)
 }
 
-// giveUp is the opposite, of a transaction that has not begun.
+// giveUp returns that room if the transaction does not begin.
 func (t *task) giveUp() {
 	if a := t.share.origin.aside; a != nil {
 		t.s.durable.log.GiveUp(a.take(twophase.Decided))

@@ -33,8 +33,9 @@ import (
 type Sets interface {
 	// Set returns the set of a data server's log, the zero Set if there is none.
 	Set(ctx context.Context, server placement.Server) (replica.Set, error)
-	// SwapSet replaces the set if it is as expected. It returns the set that there
-	// is then. An error says that the result is not known.
+	// SwapSet replaces the set of a data server's log by to if it equals from. It returns
+	// the set after that. After an error the caller does not know whether the set was
+	// replaced.
 	SwapSet(ctx context.Context, server placement.Server, from, to replica.Set) (replica.Set, error)
 }
 
@@ -44,41 +45,44 @@ const (
 	copyPatienceDefault = 2 * time.Second
 	// copyPiece bounds what one message has of the log or of a checkpoint.
 	copyPiece = 512 << 10
-	// copyClose is how many bytes a copy may lack of the log when answers begin to
-	// wait for it, so that it enters the set.
+	// copyClose is how many bytes of the log a copy may lack to enter the set. From then
+	// on answers wait for it.
 	copyClose = 1 << 20
-	// copyPauseMin and copyPauseMax are between attempts to reach a copy.
+	// copyPauseMin and copyPauseMax bound the pause between attempts to reach a copy.
 	copyPauseMin = 10 * time.Millisecond
 	copyPauseMax = time.Second
-	// copyAsk is between questions to a copy whether it has installed a checkpoint.
+	// copyAsk is the time between questions to a copy whether it has installed a
+	// checkpoint.
 	copyAsk = 100 * time.Millisecond
 )
 
-// CopiesDir is the directory in that of a server which has its copies of others.
+// CopiesDir is the name of the directory, in that of a server, with its copies of other
+// servers.
 const CopiesDir = "copies"
 
-// group is the log of this server with its copies.
+// group sends the log of this server to its copies, and maintains the set of those in
+// sync.
 type group struct {
 	s       *Server
 	d       *durable
-	horizon atomic.Uint64 // the home's
+	horizon atomic.Uint64 // of home, for readers without mu
 	deposed atomic.Bool
 	enough  atomic.Bool   // as many copies in sync as are required
 	sent    atomic.Uint64 // bytes of log and checkpoints
-	turns   atomic.Uint64 // of keep
+	turns   atomic.Uint64 // rounds of keep
 	links   []*copyLink
 	wake    chan struct{} // of keep; has room for one
 
 	mu    sync.Mutex
 	home  *replica.Home
-	lacks error // why it is deposed although it has its place; nil: it is not
+	lacks error // why it is deposed although no other server has its place; nil: it is not
 }
 
 // copyLink sends the log to one copy.
 type copyLink struct {
 	g       *group
 	k       replica.Member
-	host    int           // that keeps it
+	host    int           // number of the host that keeps the copy
 	more    chan struct{} // more is durable; has room for one
 	session uint64
 
@@ -87,8 +91,8 @@ type copyLink struct {
 	pinned bool      // under backups.mu
 	pin    wal.LSN   // under backups.mu: the log from here on is not cut
 
-	// need is the position up to which a copy outside of the set must have the log
-	// before it may enter: its checkpoint may tell of what is in the log until there.
+	// need is the position up to which a copy outside of the set must have the log before
+	// it may enter: its checkpoint may have changes whose records end there.
 	need wal.LSN
 	base sending // the checkpoint that is being sent to a copy that has an older one
 }
@@ -99,22 +103,22 @@ type sending struct {
 	log  uint64
 	at   int64
 	size int64
-	// need is the position up to which the copy must have the log before it may use
-	// the checkpoint.
+	// need is the position up to which the copy must have the log before it may use the
+	// checkpoint.
 	need  wal.LSN
 	asked time.Time // when the copy was last asked to install it
 }
 
-// sent reports that there is a checkpoint, and the copy has all of it.
+// sent reports whether there is a checkpoint and all of it was sent.
 func (b *sending) sent() bool { return b.file != nil && b.at == b.size }
 
-// setChange is the change of the set with which a server begins its epoch. The zero
-// value is that of a server that has never had copies.
+// setChange is the change of the set of copies in sync with which a server begins its
+// epoch. It is zero for a server that has never had copies.
 type setChange struct{ was, next replica.Set }
 
 // askSet returns the change of the set with which the server is to begin its epoch. It
-// fails with replica.ErrReplaced if the directory is not that of the present home, and
-// changes nothing: an attempt must not raise the epoch of such a directory.
+// changes nothing. It fails with replica.ErrReplaced if the directory is not that of
+// the present home: such a directory must begin no epoch.
 func (s *Server) askSet() (c setChange, err error) {
 	if s.cfg.Sets == nil {
 		return c, nil
@@ -135,7 +139,8 @@ func (s *Server) askSet() (c setChange, err error) {
 	return c, err
 }
 
-// openGroup begins the server's epoch in the set of its copies.
+// openGroup makes the change that askSet has returned, and the group. It fails with
+// replica.ErrReplaced if the set has changed since.
 func (s *Server) openGroup(c setChange) error {
 	next := c.next
 	if next == (replica.Set{}) {
@@ -169,7 +174,7 @@ func (s *Server) openGroup(c setChange) error {
 	return nil
 }
 
-// host is the number of the place where the server is.
+// host returns the number of the host where the server runs.
 func (s *Server) host() int {
 	if s.cfg.Host != nil {
 		return *s.cfg.Host
@@ -177,7 +182,7 @@ func (s *Server) host() int {
 	return int(s.self)
 }
 
-// places is how many places the group has, the server's own included. Where copies
+// places returns how many places the group has, the server's own included. Where copies
 // can be kept may change if Kept is set, so each host then has a place.
 func (s *Server) places() int {
 	if s.cfg.Kept != nil && s.cfg.Replicas > 1 {
@@ -186,8 +191,8 @@ func (s *Server) places() int {
 	return max(s.cfg.Replicas, 1)
 }
 
-// wanted reports whether the copy of a link is to be kept: there are as many as
-// configured, at places that can keep one, and those that are in sync come first.
+// wanted reports whether the copy of a link is to be kept. As many copies are kept as
+// configured, at hosts that can keep one, those in sync first.
 func (l *copyLink) wanted() bool {
 	l.g.mu.Lock()
 	defer l.g.mu.Unlock()
@@ -201,7 +206,7 @@ func (l *copyLink) wantedLocked() bool {
 	}
 	target := s.target()
 	if !s.cfg.Kept(l.host) || l.host == target {
-		return s.cfg.Kept(l.host) // the host to which it goes has one copy more
+		return s.cfg.Kept(l.host) // the host to which the server moves keeps one copy more
 	}
 	crowded := l.g.crowded(target)
 	last := func(o *copyLink) bool {
@@ -210,7 +215,7 @@ func (l *copyLink) wantedLocked() bool {
 	}
 	before := func(o *copyLink) bool {
 		if a, b := last(o), last(l); a != b {
-			return b && l.g.home.Set().Members.Has(o.k) // only then it takes the place of one that is to leave
+			return b && l.g.home.Set().Members.Has(o.k) // a copy that is to leave gives way only to one in sync
 		}
 		for _, has := range []func(replica.Member) bool{l.g.home.Set().Members.Has, l.g.home.Counts} {
 			if a, b := has(o.k), has(l.k); a != b {
@@ -228,10 +233,11 @@ func (l *copyLink) wantedLocked() bool {
 	return rank < s.cfg.Replicas && (!last(l) || l.g.home.Counts(l.k))
 }
 
-// crowded returns the copies that share a zone with the home, or with another copy, while
-// a host in a zone of its own could have one instead. Such a copy stays until that one is
-// in sync, as one does that is to leave. Of two in one zone the one that is in sync comes
-// first. A host without a zone counts as in one of its own. The lock is held.
+// crowded returns the copies that share a zone with the home, or with another copy,
+// while a host in a zone of its own could have one instead. Such a copy stays until
+// that one is in sync, like a copy that is to leave. Of the copies in one zone, those
+// in sync come first. A host without a zone counts as a zone of its own. The caller
+// holds g.mu.
 func (g *group) crowded(target int) map[*copyLink]bool {
 	s := g.s
 	if s.cfg.Zone == nil || !slices.ContainsFunc(g.links, func(l *copyLink) bool { return s.cfg.Zone(l.host) != "" }) {
@@ -278,17 +284,17 @@ func (g *group) crowded(target int) map[*copyLink]bool {
 	return out
 }
 
-// target is the host to which the server is to go, -1 if to none.
+// target returns the number of the host to which the server is to move, -1 if to none.
 func (s *Server) target() int {
 	if s.cfg.Target != nil {
 		return s.cfg.Target()
 	}
-	return int(s.self) // whose own host it is, if it is elsewhere
+	return int(s.self) // back to its own host, if it runs elsewhere
 }
 
 // dismissed reports whether a copy is to leave the set at once: there are enough
-// others, or it is where none is to be any more, and its host has ended. It is not one
-// of a host that may come back: that has patience. The lock is held.
+// others, or copies are to leave its host, which has ended. A host that may come back
+// has until its patience ends. The caller holds g.mu.
 func (l *copyLink) dismissed() bool {
 	s := l.g.s
 	if s.cfg.Kept == nil || !l.g.home.Counts(l.k) || l.wantedLocked() {
@@ -307,8 +313,8 @@ func (s *Server) leaves(host int) (leaves, ended bool) {
 }
 
 // notReplaced fails with replica.ErrReplaced if the data directory is not that of the
-// present home, or does not exist although there is a home. It makes nothing: a copy
-// takes the place of a directory that is lost, and not of one that is there.
+// present home, or does not exist although there is a home. It creates nothing: a copy
+// can take the place of a missing directory, and not of an existing one.
 func (c *Config) notReplaced() error {
 	if c.Sets == nil {
 		return nil
@@ -325,7 +331,7 @@ func (c *Config) notReplaced() error {
 	}
 	if !served {
 		if _, there, err := datadir.Read(c.FS, c.Dir); err != nil || there {
-			return err // whether it has lost its epoch is seen when it is open
+			return err // openLog finds out whether the directory has lost its epoch
 		}
 	}
 	since, err := datadir.ReadSince(c.FS, c.Dir)
@@ -338,14 +344,14 @@ func (c *Config) notReplaced() error {
 	return err
 }
 
-// start begins to send the log.
+// start starts the goroutines that send the log and maintain the set.
 func (g *group) start() {
 	if len(g.links) == 0 {
 		return
 	}
 	g.mu.Lock()
 	for _, l := range g.links {
-		l.last = time.Now() // before anybody looks which copies are silent
+		l.last = time.Now() // before keep looks for silent copies
 	}
 	g.mu.Unlock()
 	g.s.wg.Go(func() { g.keep(g.s.ctx) })
@@ -354,8 +360,8 @@ func (g *group) start() {
 	}
 }
 
-// durable says that the server's own log is durable up to a position. The caller
-// passes what that makes safe.
+// durable notes that the server's own log is durable up to a position. The caller calls
+// pass, which releases what that makes safe.
 func (g *group) durable(to wal.LSN) {
 	g.step(func(h *replica.Home) { h.Durable(replica.Position(to)) })
 	for _, l := range g.links {
@@ -363,14 +369,14 @@ func (g *group) durable(to wal.LSN) {
 	}
 }
 
-// change lets the home take a step, and lets go what that makes safe.
+// change applies fn to the home, and releases the answers that this makes safe.
 func (g *group) change(fn func(h *replica.Home)) {
 	if g.step(fn) {
 		g.d.pass()
 	}
 }
 
-// step lets the home take a step. It reports whether more is safe.
+// step applies fn to the home. It reports whether the safe position has risen.
 func (g *group) step(fn func(h *replica.Home)) (raised bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -388,8 +394,8 @@ func poke(c chan struct{}) {
 	}
 }
 
-// least returns the position from which the copies need the log, at most before.
-// The caller holds backups.mu.
+// least returns the first position of the log that the copies need, at most before. The
+// caller holds backups.mu.
 func (g *group) least(before wal.LSN) wal.LSN {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -435,9 +441,9 @@ func (g *group) keep(ctx context.Context) {
 	}
 }
 
-// rest is for how long keep has nothing to do if it is not woken: until a copy in sync
-// has been silent for too long. A change that could not be made is tried again soon, and
-// nobody tells which copies are to leave.
+// rest returns how long keep may sleep if it is not woken: until a copy in sync has
+// been silent for too long. It is short enough to repeat a change that has failed, and
+// to see that a copy is to leave, for which nothing wakes keep.
 func (g *group) rest() time.Duration {
 	soon := g.s.cfg.CopyPatience / 16
 	rest := 4 * soon
@@ -454,8 +460,8 @@ func (g *group) rest() time.Duration {
 	return max(rest, soon)
 }
 
-// fewCopies is the answer to a write while there are fewer copies in sync than are
-// required. Reads go on.
+// fewCopies returns the answer to a write while there are fewer copies in sync than are
+// required, OK otherwise. Reads go on.
 func (d *durable) fewCopies() verdict {
 	if d == nil || d.group == nil || d.group.enough.Load() {
 		return verdict{}
@@ -463,8 +469,8 @@ func (d *durable) fewCopies() verdict {
 	return verdict{code: wire.FewCopies, text: fmt.Sprintf("server %d: fewer than %d copies of its data are in sync, its own included", d.s.self, d.s.cfg.MinInSync)}
 }
 
-// loseSilent gives up members that have not answered for too long, and those that are
-// to leave.
+// loseSilent gives up members that have not answered for CopyPatience, and those that
+// are to leave at once.
 func (g *group) loseSilent() {
 	g.change(func(h *replica.Home) {
 		for _, l := range g.links {
@@ -504,7 +510,8 @@ func (g *group) swap(ctx context.Context) (more bool) {
 	return now == to
 }
 
-// enteredAt is now if a copy has just become a member: its patience begins.
+// enteredAt returns the present time if a copy has just become a member, so that its
+// patience begins, and otherwise the zero time.
 func enteredAt(from, now replica.Set, k replica.Member) time.Time {
 	if now.Members.Has(k) && !from.Members.Has(k) {
 		return time.Now()
@@ -519,7 +526,8 @@ func maxTime(a, b time.Time) time.Time {
 	return a
 }
 
-// run sends the log as long as the server runs.
+// run sends the log to the copy until the server stops or is deposed. It makes a new
+// session when one has failed.
 func (l *copyLink) run(ctx context.Context) {
 	pause := copyPauseMin
 	for ctx.Err() == nil && !l.g.deposed.Load() {
@@ -532,7 +540,7 @@ func (l *copyLink) run(ctx context.Context) {
 		began := time.Now()
 		err := l.serve(ctx)
 		l.g.change(func(h *replica.Home) {
-			if !h.Counts(l.k) { // a member is lost when patience is
+			if !h.Counts(l.k) { // a member is lost only when its patience ends
 				h.Lost(l.k)
 			}
 			l.failed = err.Error()
@@ -557,7 +565,8 @@ func (l *copyLink) unpin() {
 	l.pinned = false
 }
 
-// pinAt keeps the log from a position on. It reports whether it is still there.
+// pinAt pins the log from a position on. It reports whether the log still has that
+// position.
 func (l *copyLink) pinAt(at wal.LSN) bool {
 	k := &l.g.d.backups
 	k.mu.Lock()
@@ -566,7 +575,7 @@ func (l *copyLink) pinAt(at wal.LSN) bool {
 	return l.g.d.log.First() <= at
 }
 
-// errCopy reports a copy that cannot go on, and begins anew.
+// errCopy reports a copy with which a session cannot go on. The next session may.
 var errCopy = errors.New("server: the copy")
 
 // dial connects to the host of the copy: to the data server of the same number, or as
@@ -597,7 +606,7 @@ func (l *copyLink) dial(ctx context.Context) (rdma.Conn, error) {
 	return c, nil
 }
 
-// serves reports whether the copy is to have more of the log: it is wanted, or answers
+// serves reports whether the copy is to get more of the log: it is wanted, or answers
 // wait for it until it has left the set.
 func (l *copyLink) serves() bool {
 	l.g.mu.Lock()
@@ -605,7 +614,8 @@ func (l *copyLink) serves() bool {
 	return l.wantedLocked() || l.dismissed()
 }
 
-// serve makes a connection to the copy, and sends the log until something fails.
+// serve connects to the copy, begins a session, and sends the log until something
+// fails. It never returns nil.
 func (l *copyLink) serve(ctx context.Context) error {
 	conn, err := l.dial(ctx)
 	if err != nil {
@@ -629,10 +639,10 @@ func (l *copyLink) serve(ctx context.Context) error {
 			l.need = l.g.d.log.Durable()
 		}
 		first, end := replica.Position(l.g.d.log.First()), replica.Position(state.End)
-		h.Durable(replica.Position(l.g.d.log.Durable())) // the copy may have what the writer is about to tell of
+		h.Durable(replica.Position(l.g.d.log.Durable())) // the copy may have records that the log's writer has not reported yet
 		if state.There && replica.Epoch(state.Since) == h.Set().Since && h.Lacks(l.k, replica.Position(state.Durable)) {
 			l.g.deposed.Store(true)
-			refused = fmt.Errorf("%w at server %d is durable up to %d, and %s up to %d only: it has lost the end of its log; if it is removed, the copy takes its place",
+			refused = fmt.Errorf("%w at server %d is durable up to %d, and %s up to %d only: this directory has lost the end of its log; remove it, so that the copy takes its place",
 				errCopy, l.host, state.Durable, l.g.d.dir.Path(), l.g.d.log.Durable())
 			l.g.lacks = refused
 			return
@@ -664,14 +674,15 @@ func (l *copyLink) serve(ctx context.Context) error {
 	return l.ship(ctx, conn, state)
 }
 
-// call makes a step at the copy. A copy that takes the log answers: one that begins
-// session after session and takes nothing, since its disk is full or its log damaged,
-// does not, and leaves the set when patience ends.
+// call sends a step to the copy and returns the copy's state. Only answers to
+// CopyFrames renew its patience: a copy that begins session after session and takes
+// nothing, since its disk is full or its log damaged, leaves the set when its patience
+// ends.
 func (l *copyLink) call(ctx context.Context, c rdma.Conn, m wire.CopyStep) (state wire.CopyState, err error) {
 	return l.callRaw(ctx, c, m, nil)
 }
 
-// callRaw is call with the memory of the message.
+// callRaw is call with a buffer for the message, which it overwrites.
 func (l *copyLink) callRaw(ctx context.Context, c rdma.Conn, m wire.CopyStep, buf []byte) (state wire.CopyState, err error) {
 	l.g.mu.Lock()
 	set := l.g.home.Set()
@@ -695,8 +706,8 @@ func (l *copyLink) callRaw(ctx context.Context, c rdma.Conn, m wire.CopyStep, bu
 	return state, err
 }
 
-// makeAnew sends the newest checkpoint to a copy that is no member, and makes it
-// begin its log there.
+// makeAnew sends the newest checkpoint to a copy that is no member, and lets it begin
+// its log there.
 func (l *copyLink) makeAnew(ctx context.Context, c rdma.Conn) (state wire.CopyState, err error) {
 	b, err := l.newest(true)
 	if err != nil {
@@ -717,7 +728,7 @@ func (l *copyLink) makeAnew(ctx context.Context, c rdma.Conn) (state wire.CopySt
 		if err != nil || state.There || l.g.deposed.Load() {
 			break
 		}
-		if err = l.g.s.rest(copyAsk); err != nil { // it is being read
+		if err = l.g.s.rest(copyAsk); err != nil { // the copy still reads the checkpoint
 			return state, err
 		}
 	}
@@ -727,8 +738,8 @@ func (l *copyLink) makeAnew(ctx context.Context, c rdma.Conn) (state wire.CopySt
 	return state, err
 }
 
-// newest opens the newest checkpoint. If the log is to be sent from there on it is
-// pinned.
+// newest opens the newest checkpoint, for the caller to close. With pin, it pins the
+// log from there on.
 func (l *copyLink) newest(pin bool) (*sending, error) {
 	s := l.g.s
 	for {
@@ -778,7 +789,8 @@ func (l *copyLink) sendPiece(ctx context.Context, c rdma.Conn, b *sending) error
 	return err
 }
 
-// ship sends the log as it becomes durable, and checkpoints beside.
+// ship sends the log as it becomes durable, and newer checkpoints in between, until
+// something fails.
 func (l *copyLink) ship(ctx context.Context, c rdma.Conn, state wire.CopyState) error {
 	log := l.g.d.log
 	t := time.NewTicker(l.g.s.cfg.CopyPatience / 4)
@@ -794,7 +806,7 @@ func (l *copyLink) ship(ctx context.Context, c rdma.Conn, state wire.CopyState) 
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-l.more:
-			case <-t.C: // even if there is nothing: does it answer?
+			case <-t.C: // even if there is nothing to send: the copy must answer
 			}
 		}
 		if l.g.deposed.Load() {
@@ -822,7 +834,7 @@ func (l *copyLink) ship(ctx context.Context, c rdma.Conn, state wire.CopyState) 
 	}
 }
 
-// acknowledged takes note of what the copy has.
+// acknowledged notes what the copy has. A copy that has caught up enters the set.
 func (l *copyLink) acknowledged(state *wire.CopyState) {
 	k := &l.g.d.backups
 	k.mu.Lock()
@@ -842,9 +854,9 @@ func (l *copyLink) acknowledged(state *wire.CopyState) {
 	}
 }
 
-// shipBase sends a piece of a checkpoint that is newer than that of the copy. The
-// copy uses it when it has the log that the checkpoint may tell of, and takes the log
-// while it reads the checkpoint.
+// shipBase sends the next piece of a checkpoint that is newer than that of the copy.
+// When all was sent, and the copy has the log up to need, it asks the copy to install
+// the checkpoint. The copy takes the log while it reads the checkpoint.
 func (l *copyLink) shipBase(ctx context.Context, c rdma.Conn, state *wire.CopyState) error {
 	b := &l.base
 	if b.file == nil {
@@ -873,15 +885,15 @@ func (l *copyLink) shipBase(ctx context.Context, c rdma.Conn, state *wire.CopySt
 	return nil
 }
 
-// CopyStatus says how a copy of a server's log stands.
+// CopyStatus is the state of a copy of a server's log.
 type CopyStatus struct {
-	Server int    // that keeps it
+	Server int    // number of the host that keeps it
 	InSync bool   // it has everything that was acknowledged
 	Lag    uint64 // bytes of the log that it is not known to have
-	Failed string // why it was last not reached, "" if never
+	Failed string // why the last session with it ended, "" if none has
 }
 
-// Sent is how many bytes of log and checkpoints the server has sent to copies.
+// Sent returns how many bytes of log and checkpoints the server has sent to copies.
 func (s *Server) Sent() uint64 {
 	if s.durable == nil || s.durable.group == nil {
 		return 0
@@ -889,8 +901,8 @@ func (s *Server) Sent() uint64 {
 	return s.durable.group.sent.Load()
 }
 
-// Copies says how the copies of the server's log stand, those that are in sync and
-// those that are to be. There are none if it has none.
+// Copies returns the state of the copies of the server's log that are in sync or
+// wanted. It is nil if the server can have no copies.
 func (s *Server) Copies() (all []CopyStatus) {
 	if s.durable == nil || s.durable.group == nil {
 		return nil

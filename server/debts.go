@@ -7,16 +7,17 @@ import (
 	"drtmx/internal/wire"
 )
 
-// A decision of two-phase commit cannot be refused when its record does not fit
-// into the log. So room is set aside before a share is locked, and a transaction
-// that finds none is refused. What recovery has restored, and parties that are
-// gone, come without warning: their records are debts until there is room.
+// A decision of two-phase commit cannot be refused when its record does not fit into
+// the log. So a server sets room aside before it votes, and refuses a transaction for
+// which there is none. For shares that recovery has restored, and for parties that are
+// gone, no room was set aside: their records are debts until there is room.
 
 // aside is the room that is set aside in the log for the records of a share, or
 // of a coordinator without one. The executor guards it.
 type aside struct{ prepared, decided wal.LSN }
 
-// take returns the room for a record, which it uses up.
+// take returns the room for a record, and removes it from a. It is 0 if none was set
+// aside.
 func (a *aside) take(kind twophase.RecordKind) (room wal.LSN) {
 	if a == nil {
 		return 0
@@ -38,8 +39,8 @@ const (
 	writeBytesMax = 40
 )
 
-// setAside sets room aside for a transaction of so many parties, with the result
-// of its session, and the writes of a share.
+// setAside sets room aside for a transaction with that many parties and a result of
+// that many bytes for its session, and for the writes of a share.
 func (d *durable) setAside(a *aside, parties, result int, writes []wire.Write) verdict {
 	small := stepBytesMax + parties*partyBytesMax + result
 	large := small
@@ -57,8 +58,8 @@ func (d *durable) setAside(a *aside, parties, result int, writes []wire.Write) v
 	return verdict{}
 }
 
-// setAside sets room aside for the shares of a transaction that are locked. If
-// there is none, or its partitions owe something, it releases them.
+// setAside sets room aside for the shares of a transaction that are locked. If there is
+// none, or a partition cannot pay its debts, it releases the shares.
 func (b *batch) setAside(held []*prepared, id twophase.ID) (v verdict) {
 	d := b.s.durable
 	if d == nil {
@@ -90,10 +91,10 @@ func (b *batch) setAside(held []*prepared, id twophase.ID) (v verdict) {
 type debt struct {
 	record  []byte
 	commit  bool        // the horizon waits for it
-	waiters []chan bool // sessions to be told of the commit when the log has it
+	waiters []chan bool // coordinators to notify of the commit when the log has it
 }
 
-// payAll appends the records for which the log had no room.
+// payAll pays the debts of partitions.
 func (d *durable) payAll(at []*partition) error {
 	for _, p := range at {
 		if err := d.payDebts(p); err != nil {
@@ -103,7 +104,8 @@ func (d *durable) payAll(at []*partition) error {
 	return nil
 }
 
-// payDebts appends the records of a partition for which the log had no room.
+// payDebts appends the records for which the log had no room, the oldest first, until
+// one does not fit. The caller holds p.mu.
 func (d *durable) payDebts(p *partition) error {
 	for len(p.debts) > 0 {
 		first := &p.debts[0]
@@ -124,8 +126,8 @@ func (d *durable) payDebts(p *partition) error {
 	return nil
 }
 
-// tell tells the session of a coordinator here of a decision. A commit is told of
-// when the log has it; if it never will, the channel is closed.
+// tell notifies a waiting coordinator here of a decision. It notifies of a commit when
+// the log has the partition's debts, and closes the channel if it never will.
 func (p *partition) tell(c chan bool, commit bool) {
 	d := p.durable
 	if !commit || d == nil {
@@ -144,7 +146,8 @@ func (p *partition) tell(c chan bool, commit bool) {
 	}
 }
 
-// defaultOnDebts gives up what partitions owe to a log that has failed.
+// defaultOnDebts closes the channels of coordinators that wait for debts: the log has
+// failed.
 func (s *Server) defaultOnDebts() {
 	for _, p := range s.parts {
 		if p == nil {
@@ -161,12 +164,13 @@ func (s *Server) defaultOnDebts() {
 	}
 }
 
-// oblige appends a record that cannot be refused any more.
+// oblige appends a record that cannot be refused any more. It returns the end of the
+// record, or unloggedLSN if the record has become a debt. The caller holds p.mu.
 func (p *partition) oblige(r *redo.Record, room wal.LSN) wal.LSN {
 	lsn, v := p.durable.note(r, room, p)
 	if !v.ok() {
 		p.debts = append(p.debts, debt{record: append([]byte(nil), p.encoded...), commit: r.Kind == redo.Decided && len(r.Parts) > 0})
-		lsn = owedLSN
+		lsn = unloggedLSN
 	}
 	return lsn
 }

@@ -24,15 +24,15 @@ import (
 	"drtmx/rdma"
 )
 
-// Durability is what must hold before anyone is told of a commit.
+// Durability is what must hold before a commit is acknowledged.
 type Durability uint8
 
 // Policies.
 const (
-	// Memory: a commit is told of when it is applied. What a process held is lost
-	// with it.
+	// Memory: a commit is acknowledged when it is applied. The data is lost with the
+	// process.
 	Memory Durability = iota
-	// Disk: a commit is told of when the log on the server's disk has it.
+	// Disk: a commit is acknowledged when it is in the log on the server's disk.
 	Disk
 )
 
@@ -45,9 +45,9 @@ func (d Durability) String() string {
 	return fmt.Sprintf("durability %d", d)
 }
 
-// durable is the log of a server, and what waits for it. A change is in the log
-// before it can be seen; an answer that could tell of it waits until the log is durable
-// up to it, here and at all copies in sync. Partitions go on meanwhile.
+// durable is the log of a server, and what waits for it. A change is in the log before
+// it is visible. An answer that could reveal it waits until the log is durable up to
+// it, here and at all copies in sync. Partitions go on meanwhile.
 type durable struct {
 	s   *Server
 	dir *datadir.Dir
@@ -75,7 +75,7 @@ type durable struct {
 	copies      keptCopies // of the logs of other servers
 }
 
-// LogDir is the directory of the log in that of the server.
+// LogDir is the name of the directory of the log in a server's data directory.
 const LogDir = "log"
 
 // openDurable opens the data directory and the log. It reads no records, and begins no
@@ -119,10 +119,10 @@ func (s *Server) openDurable() error {
 	return nil
 }
 
-// openLog opens the log of a directory. A server begins its first epoch when the log
-// is there, and writes the first record when it has begun the epoch. So a directory that
-// has one without the other has lost something, and is refused before anything is
-// changed.
+// openLog opens the log of a directory. A server makes the log before its first epoch,
+// and begins the epoch before it writes the first record. So a directory with an epoch
+// and no log, or with records and no epoch, has lost data: openLog fails with ErrLost
+// before it changes anything.
 func openLog(dir *datadir.Dir, o wal.Options) (*wal.Log, error) {
 	o.Dir, o.Identity, o.Exists = o.FS.PathJoin(dir.Path(), LogDir), dir.Bytes(), dir.Served
 	if err := checkUnserved(o.FS, dir); err != nil {
@@ -135,7 +135,7 @@ func openLog(dir *datadir.Dir, o wal.Options) (*wal.Log, error) {
 	return log, err
 }
 
-// whenLost says what to do.
+// whenLost tells the operator what to do.
 const whenLost = "restore a backup, or remove the directory so that a copy in sync takes its place"
 
 // checkUnserved returns an ErrLost if a directory that says that it was never served has
@@ -168,7 +168,8 @@ func checkUnserved(fs vfs.FS, dir *datadir.Dir) error {
 	return nil
 }
 
-// openDir opens the data directory, which is made if there is none.
+// openDir opens the data directory with the given function, which makes it if there is
+// none.
 func (c *Config) openDir(open func(vfs.FS, string, datadir.Identity) (*datadir.Dir, error)) (*datadir.Dir, error) {
 	if !c.Restore {
 		if err := datadir.Finished(c.FS, filepath.Dir(filepath.Clean(c.Dir))); err != nil {
@@ -215,9 +216,9 @@ func LogEnd(c Config, d *datadir.Dir) (uint64, error) {
 	return uint64(log.End()), log.Close()
 }
 
-// DurableTo is the position up to which the log is durable, here and at all copies
-// in sync, 0 in memory. A server that starts again on its directory, or on a copy
-// in sync, finds its log up to there, or does not start.
+// DurableTo returns the position up to which the log is durable, here and at all copies
+// in sync, 0 in memory. A server that starts again on its directory, or on a copy in
+// sync, finds its log up to there, or does not start.
 func (s *Server) DurableTo() uint64 {
 	if s.durable == nil {
 		return 0
@@ -225,10 +226,10 @@ func (s *Server) DurableTo() uint64 {
 	return uint64(s.durable.safe())
 }
 
-// LogFailure says why the log cannot be written: a write or a sync has failed, or one
-// that was begun has not ended for longer than patience. It is nil otherwise. A server
-// whose log has failed is of no use until it is started again; one whose disk does not
-// answer may go on later.
+// LogFailure returns an error if the log cannot be written: a write or a sync has
+// failed, or one has been under way for longer than patience. It returns nil otherwise.
+// A server whose log has failed is of no use until it is started again; one whose disk
+// does not answer may go on later.
 func (s *Server) LogFailure(patience time.Duration) error {
 	d := s.durable
 	switch {
@@ -243,8 +244,8 @@ func (s *Server) LogFailure(patience time.Duration) error {
 	return nil
 }
 
-// LogFailed is closed when a write or a sync of the log has failed, nil if the server has
-// no log.
+// LogFailed returns a channel that is closed when a write or a sync of the log has
+// failed, nil if the server has no log.
 func (s *Server) LogFailed() <-chan struct{} {
 	if s.durable == nil {
 		return nil
@@ -264,8 +265,8 @@ func (d *durable) kick() {
 	}
 }
 
-// fail is called once if the log can no longer be written. What it has not made
-// durable may be lost, so nobody is told of it, and nothing new is accepted.
+// fail is called once, when the log can no longer be written. Records that are not
+// durable may be lost: they are not acknowledged, and no new ones are accepted.
 func (d *durable) fail(err error) {
 	d.failed.Store(true)
 	close(d.broken)
@@ -287,8 +288,8 @@ func (d *durable) close() error {
 	return errors.Join(err, d.copies.close(), d.dir.Close())
 }
 
-// safe is the position up to which the log is durable here and at all copies in
-// sync: what it tells of may be told.
+// safe returns the position up to which the log is durable here and at all copies in
+// sync: changes up to there may be acknowledged.
 func (d *durable) safe() wal.LSN {
 	if d.group == nil {
 		return d.log.Durable()
@@ -296,8 +297,9 @@ func (d *durable) safe() wal.LSN {
 	return wal.LSN(d.group.horizon.Load())
 }
 
-// wait waits until the log is safe up to a position, and the server has its place
-// after that: else another process may go on with a copy of the log that ends before.
+// wait waits until the log is safe up to a position and the server has its place after
+// that: else another process may go on with a copy of the log that ends before. It
+// fails with wal.ErrFailed if that will not happen.
 func (d *durable) wait(ctx context.Context, at wal.LSN) error {
 	if err := d.log.Wait(ctx, at); err != nil || d.safe() >= at && d.mayAnswer() {
 		return err
@@ -315,12 +317,12 @@ func (d *durable) wait(ctx context.Context, at wal.LSN) error {
 	}
 }
 
-// durableTo is called by the log's writer when more of the log is durable. It lets
-// the answers go itself, since a goroutine that it woke might wait for a processor
-// until the writer has written the next group. Only a lone answer is left to that
-// goroutine if the writer has nothing to write: it then runs at once, and leaves
-// the runtime a thread that takes the next record sooner. Nothing here waits for a
-// peer, a disk or an executor.
+// durableTo is called by the log's writer when more of the log is durable. It releases
+// the answers itself, because a goroutine that it woke might wait for a processor until
+// the writer has written the next group. It leaves a lone answer to that goroutine if
+// the writer has nothing to write: the goroutine then runs at once, and leaves the
+// runtime a thread that takes the next record sooner. Nothing here waits for a peer, a
+// disk or an executor.
 func (d *durable) durableTo(to wal.LSN) {
 	if d.group != nil {
 		d.group.durable(to)
@@ -335,8 +337,8 @@ func (d *durable) durableTo(to wal.LSN) {
 	d.pass()
 }
 
-// release lets answers go that are durable when they come, and after the log has
-// failed or ended those that never will be.
+// release calls pass whenever it is woken, until the server stops. After the log has
+// failed it also fences the partitions and gives up their debts.
 func (d *durable) release() {
 	defer close(d.done)
 	for {
@@ -352,7 +354,9 @@ func (d *durable) release() {
 	}
 }
 
-// pass moves the horizons on, and lets go what is durable, all peers woken once.
+// pass raises the horizons and releases the answers that are durable, with one wakeup
+// for all peers. If the log has failed or ended, all other answers say that the outcome
+// is in doubt.
 func (d *durable) pass() (failed, stop bool) {
 	d.passing.Lock()
 	defer d.passing.Unlock()
@@ -387,18 +391,18 @@ func (d *durable) pass() (failed, stop bool) {
 		defer c.Uncork()
 	}
 	for i := range ready {
-		d.s.let(&ready[i], true)
+		d.s.deliver(&ready[i], true)
 	}
 	clear(ready)
 	d.spare = ready
 	for i := range lost {
-		d.s.let(&lost[i], false)
+		d.s.deliver(&lost[i], false)
 	}
 	return failed, stop
 }
 
-// logged is the end of the log, 0 if there is none. Whatever has been seen so far
-// is durable when the log is durable up to there.
+// logged returns the end of the log, 0 if there is none. All that was read so far is
+// durable when the log is durable up to there.
 func (s *Server) logged() wal.LSN {
 	if s.durable == nil {
 		return 0
@@ -416,8 +420,8 @@ func (s *Server) fenceAll() {
 	}
 }
 
-// origin is the transaction of a session whose commit is being carried out. The
-// zero value is of no session of this server.
+// origin is the transaction of a session whose commit is being carried out. It is zero
+// if the session is not one of this server.
 type origin struct {
 	id     wire.ID
 	result []byte
@@ -425,16 +429,15 @@ type origin struct {
 	aside  *aside           // of a coordinator without a share
 }
 
-// note appends a record to the log, for which room was set aside or none. The
-// caller holds the executors of all partitions that the record concerns, and
-// changes nothing that readers see before note has returned.
+// note appends a record to the log, and returns its end. room is what was set aside for
+// it, 0 if nothing. The caller holds the executors of all partitions that the record
+// concerns, and publishes nothing before note has returned.
 func (d *durable) note(r *redo.Record, room wal.LSN, at ...*partition) (lsn wal.LSN, v verdict) {
 	first := at[0]
 	first.encoded = r.Append(first.encoded[:0])
 	var err error
 	if room > 0 {
-		// What the partition owes became due after the share was locked, and so
-		// concerns other rows.
+		// The partition's debts arose after the share was locked, and so concern other rows.
 		lsn, err = d.log.AppendAside(first.encoded, room)
 	} else if err = d.payAll(at); err == nil {
 		lsn, err = d.log.AppendWait(first.encoded)
@@ -448,7 +451,7 @@ func (d *durable) note(r *redo.Record, room wal.LSN, at ...*partition) (lsn wal.
 	return lsn, verdict{}
 }
 
-// logVerdict is the answer to a write that the log does not take.
+// logVerdict returns the answer to a write that the log does not take.
 func logVerdict(err error) verdict {
 	switch {
 	case errors.Is(err, wal.ErrNoSpace):
@@ -459,8 +462,8 @@ func logVerdict(err error) verdict {
 	return verdict{code: wire.Unavailable, text: err.Error()}
 }
 
-// noteCommit appends the record of a commit of the given parts, in one step, and
-// lowers the horizons: from then on the commit may be seen, and is not durable.
+// noteCommit appends the record of a commit of the given parts, in one step, and lowers
+// the horizons: from then on the commit may be visible without being durable.
 func (d *durable) noteCommit(o origin, parts []redo.Part, at ...*partition) verdict {
 	if d == nil {
 		return verdict{}

@@ -17,8 +17,8 @@ type protocol struct {
 	machine  *twophase.Machine
 	prepared map[twophase.ID]*prepared
 	waiting  map[twophase.ID]chan bool // of each transaction begun here; has room for the decision
-	origins  map[twophase.ID]origin    // the same of a durable server, and those it was restored with
-	steps    *sync.WaitGroup           // those that run, since settle was called last
+	origins  map[twophase.ID]origin    // of a durable server: of each transaction begun here, and of restored ones
+	steps    *sync.WaitGroup           // steps that have begun since settle was last called
 }
 
 func newProtocol(self twophase.Party) *protocol {
@@ -252,7 +252,7 @@ func (s *Server) post(ms []twophase.Message) {
 	s.postNow(ms)
 }
 
-// postNow is post for messages that wait for nothing.
+// postNow is post for messages that need not wait for the log.
 func (s *Server) postNow(ms []twophase.Message) {
 	for len(ms) > 0 {
 		to, ok := s.placement.Primary(ms[0].To.Partition)

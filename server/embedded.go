@@ -40,34 +40,33 @@ type EmbeddedConfig struct {
 	Checksums bool
 	// MemoryBytes bounds each partition; 0 means the server's default.
 	MemoryBytes uint64
-	// Retain and RetainBytes are every server's.
+	// Retain and RetainBytes are those of every server's Config.
 	Retain      time.Duration
 	RetainBytes uint64
 	// Family is every server's Config.Family.
 	Family learned.Family
-	// Durability is every server's. With Disk, Dir is the data directory of the
-	// cluster, in which each server has its own: a program that opens it again goes
-	// on with the data that it left. FS, SegmentBytes, CheckpointBytes and
-	// CheckpointRate are every server's.
+	// Durability is that of every server's Config. With Disk, Dir is the data directory of
+	// the cluster, in which each server has its own: a program that opens it again
+	// continues with the data that it left. FS, SegmentBytes, CheckpointBytes and
+	// CheckpointRate are those of every server's Config.
 	Durability      Durability
 	Dir             string
 	FS              vfs.FS
 	SegmentBytes    int64
 	CheckpointBytes int64
 	CheckpointRate  int64
-	// Replicas is how many copies of each server's data directory there are, the
-	// server's own included; 0 means 1. It needs Durability Disk and as many servers.
-	// The file COPIES in Dir says which copies are in sync. If the directory of a
-	// server is lost, Embedded goes on with a copy that is; without one it fails with
-	// ErrLost. CopyPatience is every server's.
-	// MinInSync is every server's.
+	// Replicas is how many copies of each server's data directory there are, the server's
+	// own included; 0 means 1. It needs Durability Disk and as many servers. The file
+	// COPIES in Dir says which copies are in sync. If the directory of a server is lost, a
+	// copy in sync takes its place; if there is none, Embedded fails with ErrLost.
+	// CopyPatience and MinInSync are those of every server's Config.
 	Replicas     int
 	CopyPatience time.Duration
 	MinInSync    int
 	// Log is every server's Config.Log.
 	Log *slog.Logger
 
-	// What package internal/backup says of data that it restores. Programs leave it
+	// Package internal/backup sets this for data that it restores. Programs leave it
 	// alone.
 	hosting.Origin
 }
@@ -78,8 +77,8 @@ type Cluster struct {
 	Servers []*Server
 }
 
-// Embedded starts data servers in this process and opens a DB on them: the
-// whole engine as a library.
+// Embedded starts data servers in this process and opens a DB on them: the whole engine
+// as a library. The caller closes the cluster.
 func Embedded(ctx context.Context, c EmbeddedConfig) (*Cluster, error) {
 	if c.Servers < 0 {
 		return nil, fmt.Errorf("%w: %d data servers, want 1 or more, or 0 for 1", ErrConfig, c.Servers)
@@ -144,8 +143,8 @@ func Embedded(ctx context.Context, c EmbeddedConfig) (*Cluster, error) {
 	return cl, nil
 }
 
-// sets lets copies take the places of data directories that are lost, and returns
-// what holds the sets of copies, nil for clusters in memory.
+// sets lets copies take the places of lost data directories, and returns the sets of
+// copies in sync, nil for clusters in memory.
 func (c *EmbeddedConfig) sets(ctx context.Context) (Sets, error) {
 	if c.Durability != Disk || c.Dir == "" {
 		return nil, nil
@@ -163,7 +162,8 @@ func (c *EmbeddedConfig) sets(ctx context.Context) (Sets, error) {
 	return FileSets(c.FS, c.Dir), nil
 }
 
-// ServerDir is the data directory of a server in that of its cluster; "" is none.
+// ServerDir returns the data directory of a server in that of its cluster, "" if dir is
+// "".
 func ServerDir(dir string, server int) string {
 	if dir == "" {
 		return ""

@@ -16,27 +16,27 @@ import (
 )
 
 // A feed is a backup without a base: a client follows the log to learn what commits.
-// Its pin moves on only when the client says so, since the client may read a part of
-// the log again, and it ends like that of a backup.
+// Its pin moves on only when the client asks for it, since the client may read a part
+// of the log again. A feed ends like a backup.
 
 const (
 	// feedsMax bounds the feeds of a server. Each reads the log from the disk.
 	feedsMax = 16
-	// marksEvery is how much the log grows between two ticks that it marks as closed
-	// without being asked. A feed that reads the log from long ago need not keep more in
-	// memory than what lies between two of them.
+	// marksEvery is how many bytes the log grows between two closed ticks that the server
+	// marks unasked. A feed that reads an old part of the log buffers at most what lies
+	// between two marks.
 	marksEvery = 1 << 20
 )
 
-// marks are the closed ticks in the log.
+// marks is the newest closed tick in the log.
 type marks struct {
 	sync.Mutex
-	tick clock.Tick // the newest one
+	tick clock.Tick // 0: none
 	at   wal.LSN    // end of its record
 }
 
 // mark appends the tick that all partitions have closed to the log, unless the log has
-// it. It returns the newest one that the log has, and the end of the log.
+// it. It returns the newest closed tick in the log, and the end of the log.
 func (d *durable) mark() (tick clock.Tick, at wal.LSN, v verdict) {
 	tick, _, v = d.closedEverywhere()
 	if !v.ok() {
@@ -64,17 +64,19 @@ func (d *durable) markNow() {
 	due := d.log.End() >= m.at+marksEvery
 	m.Unlock()
 	if due {
-		_, _, _ = d.mark() // or the next time
+		_, _, _ = d.mark() // after an error, the next call tries again
 	}
 }
 
-// logStart says what the log after the newest checkpoint has.
+// logStart describes the commits of which the log after the newest checkpoint has
+// everything.
 type logStart struct {
 	sync.Mutex
-	// tick: of all that has committed after it the log has the record, and the shares.
+	// tick: the log has the record and the shares of every commit after it.
 	tick clock.Tick
-	// need is not 0 while shares from before the checkpoint may be in doubt, which may
-	// commit after tick. They have been decided when need is closed.
+	// need is not 0 while shares that were prepared before the checkpoint may be in doubt:
+	// they may commit after tick. They have been decided when all partitions have closed
+	// need.
 	need clock.Tick
 }
 
@@ -84,8 +86,8 @@ func (l *logStart) set(tick, need clock.Tick) {
 	l.tick, l.need = tick, need
 }
 
-// oldestTick returns a tick such that the log has all of what has committed after it,
-// with all shares, or false if it is not known yet.
+// oldestTick returns a tick such that the log has every commit after it, with all
+// shares, or false if none is known yet.
 func (d *durable) oldestTick() (clock.Tick, bool) {
 	l := &d.start
 	l.Lock()
@@ -95,14 +97,14 @@ func (d *durable) oldestTick() (clock.Tick, bool) {
 		if !v.ok() || tick < l.need {
 			return 0, false
 		}
-		// What was decided meanwhile has adopted the tick of its commit.
+		// Decisions made meanwhile have adopted the ticks of their commits.
 		l.tick, l.need = max(l.tick, d.s.highestTick()), 0
 	}
 	return l.tick, true
 }
 
 // settling waits beside a checkpoint until the shares from before it are decided, so
-// that the tick from which on the log has everything is no later than it must be.
+// that logStart.tick is as low as possible.
 type settling struct {
 	tick   chan clock.Tick
 	cancel context.CancelFunc
@@ -119,7 +121,7 @@ func (d *durable) settling(ctx context.Context) *settling {
 	return w
 }
 
-// cut notes that the log begins at the checkpoint, whose present tick is given.
+// cut notes in l that the log begins at the checkpoint, whose present tick is given.
 func (w *settling) cut(l *logStart, present clock.Tick) {
 	select {
 	case tick := <-w.tick:
@@ -129,8 +131,8 @@ func (w *settling) cut(l *logStart, present clock.Tick) {
 	}
 }
 
-// beginFeed begins a feed of the log from a position on, or from where the log begins if that
-// is later.
+// beginFeed begins a feed of the log from a position on, or from the start of the log
+// if that is later.
 func (d *durable) beginFeed(r *rdma.Request, from wal.LSN) {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // it does not fail
@@ -139,7 +141,7 @@ func (d *durable) beginFeed(r *rdma.Request, from wal.LSN) {
 	end := d.log.End()
 	first, ok := d.backups.begin(b, func() wal.LSN { return max(min(from, end), d.log.First()) })
 	if !ok {
-		d.s.refuse(r, fmt.Sprintf("%d feeds of changes are under way, which is the most", feedsMax))
+		d.s.refuse(r, fmt.Sprintf("%d feeds of changes are under way, the limit", feedsMax))
 		return
 	}
 	d.s.log.Info("feed of changes begun", "feed", b.id, "log", uint64(b.pin))
@@ -147,7 +149,7 @@ func (d *durable) beginFeed(r *rdma.Request, from wal.LSN) {
 	d.s.release(answer{at: end, r: r, resp: pinned.Append([]byte{byte(wire.OK)})})
 }
 
-// look moves the pin on, and says what there is to read.
+// look moves the pin on, and appends to resp what there is to read.
 func (b *backup) look(resp []byte, pin wal.LSN) []byte {
 	s, k := b.s, &b.s.durable.backups
 	k.mu.Lock()
@@ -157,7 +159,7 @@ func (b *backup) look(resp []byte, pin wal.LSN) []byte {
 	m.Lock()
 	seen := wire.BackupSeen{Closed: uint64(m.tick), Log: uint64(s.durable.log.Last()), Oldest: wire.NoTick}
 	m.Unlock()
-	seen.Present = uint64(s.highestTick()) // after the end of the log
+	seen.Present = uint64(s.highestTick()) // read after the end of the log
 	if tick, ok := s.durable.oldestTick(); ok {
 		seen.Oldest = uint64(tick)
 	}

@@ -62,7 +62,7 @@ type work struct {
 // handle serves one request. It must not wait: a request that may wait moves to
 // a goroutine.
 func (s *Server) handle(r *rdma.Request) {
-	if len(r.Body) == 0 || wire.Op(r.Body[0]) != wire.OpCopy { // a copy's steps go on while nobody asks for anything
+	if len(r.Body) == 0 || wire.Op(r.Body[0]) != wire.OpCopy { // an idle server takes the steps of copies, too
 		s.pace.request()
 	}
 	if len(r.Body) == 0 {
@@ -155,8 +155,8 @@ func (s *Server) seal() verdict {
 	return verdict{}
 }
 
-// handleEmpty passes the request to empty the cluster to the process that has
-// started all data servers. It ends this one.
+// handleEmpty passes a client's request to empty the cluster to the process that has
+// started all data servers. That process then ends this one.
 func (s *Server) handleEmpty(r *rdma.Request) {
 	if s.cfg.Empty == nil {
 		s.refuse(r, "no other process has started this data server; stop all data servers and start them again")

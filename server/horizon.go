@@ -8,14 +8,13 @@ import (
 	"drtmx/internal/wal"
 )
 
-// horizon is a partition's durable horizon: the word of the control block below
-// which, and at which, every commit that can be seen is durable. It is all ones if
-// none is pending. It is not the last durable CSN: a late commit has a CSN below
-// others that are durable.
+// horizon maintains a partition's durable horizon, the word of the control block up to
+// which every visible commit is durable. It is all ones if none is pending. It is not
+// the last durable CSN: a late commit has a CSN below others that are durable.
 type horizon struct {
 	mu      sync.Mutex
 	pending []pendingCommit // in the order of the log
-	late    int             // of them with a CSN below one before
+	late    int             // pending commits with a CSN below an earlier one
 	highest block.CSN       // among pending
 }
 
@@ -28,7 +27,7 @@ type pendingCommit struct {
 // everything is the horizon when no commit is pending.
 const everything = ^uint64(0)
 
-// lower takes in a commit before it can be seen.
+// lower adds a commit that is not visible yet, whose record ends at a position.
 func (h *horizon) lower(control mem.Span, at wal.LSN, csn block.CSN) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -46,19 +45,19 @@ func (h *horizon) lower(control mem.Span, at wal.LSN, csn block.CSN) {
 	}
 }
 
-// paid gives the first commit without a position its own.
+// paid sets the position of the first pending commit that has none.
 func (h *horizon) paid(at wal.LSN) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i := range h.pending {
-		if h.pending[i].at == owedLSN {
+		if h.pending[i].at == unloggedLSN {
 			h.pending[i].at = at
 			return
 		}
 	}
 }
 
-// raise takes out what is durable.
+// raise removes the commits whose records end at a position or before.
 func (h *horizon) raise(control mem.Span, to wal.LSN) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,7 +74,7 @@ func (h *horizon) raise(control mem.Span, to wal.LSN) {
 	}
 }
 
-// lag is the number of commits that can be seen and are not durable.
+// lag returns the number of commits that are visible and not durable.
 func (h *horizon) lag() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -96,5 +95,5 @@ func (h *horizon) store(control mem.Span) {
 	control.Store(horizonWord, word)
 }
 
-// owedLSN stands for the position of a record that is not in the log yet.
-const owedLSN = ^wal.LSN(0)
+// unloggedLSN stands for the position of a record that is not in the log yet.
+const unloggedLSN = ^wal.LSN(0)

@@ -24,17 +24,16 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Errors of those who keep copies.
+// Errors of hosts that keep copies.
 var (
-	// ErrCopyGiven says that a copy takes no steps: it was given to the one who opens
-	// its data server here, or who is about to.
+	// ErrCopyGiven reports a copy that takes no steps: YieldCopy gave it away, so that its
+	// data server can be opened here.
 	ErrCopyGiven = errors.New("server: the copy was given away, to open its data server")
-	// ErrNoCopy says that there is no complete copy of a data server.
+	// ErrNoCopy reports that there is no complete copy of a data server.
 	ErrNoCopy = errors.New("server: no complete copy")
-	// ErrSameHost says that a host keeps no copies of a data server which runs there.
+	// ErrSameHost reports that a host keeps no copies of a data server which runs there.
 	ErrSameHost = errors.New("server: the data server runs on the host that would keep its copy")
-	// ErrOtherHost says that a copy is to be kept by another host than the one that was
-	// asked.
+	// ErrOtherHost reports a step for a copy that another host is to keep.
 	ErrOtherHost = errors.New("server: another host is to keep the copy")
 )
 
@@ -74,15 +73,16 @@ type keptCopy struct {
 	log     *wal.Log // nil: the copy is not complete
 	base    uint64   // position of its checkpoint
 	part    []byte   // of a frame, after the end of the log
-	// readers is how many read the checkpoint and the log: both stay where they are.
+	// readers counts those who read the checkpoint and the log: neither is replaced or
+	// cut.
 	readers  int
-	openings int // of the files
+	openings int // number of the present opening of the files
 
 	incoming struct { // a checkpoint
 		file  vfs.File // nil: none, or all of it has come
 		log   uint64
 		size  uint64
-		ready chan error // gets the result of finish, if that has begun; has room for it
+		ready chan error // gets the result of finish; nil: it has not begun. Has room for it
 	}
 }
 
@@ -100,7 +100,8 @@ func (s *Server) handleCopy(r *rdma.Request, d *wire.Decoder) {
 	s.background(func() { s.reply(r, s.durable.copies.answer(m)) })
 }
 
-// copyStep decodes a step of the copy of one of so many servers' logs.
+// copyStep decodes a step of a copy. It returns false if the step is malformed, or if
+// the cluster has no such server.
 func copyStep(d *wire.Decoder, servers int) (*wire.CopyStep, bool) {
 	m := &wire.CopyStep{}
 	if m.Decode(d) != nil || int(m.Server) >= servers {
@@ -110,7 +111,7 @@ func copyStep(d *wire.Decoder, servers int) (*wire.CopyStep, bool) {
 	return m, true
 }
 
-// answer takes a step, and returns the answer to it.
+// answer carries out a step, and returns the encoded answer.
 func (k *keptCopies) answer(m *wire.CopyStep) []byte {
 	state, err := k.take(m)
 	if err != nil {
@@ -119,7 +120,7 @@ func (k *keptCopies) answer(m *wire.CopyStep) []byte {
 	return state.Append([]byte{byte(wire.OK)})
 }
 
-// take takes a step.
+// take carries out a step.
 func (k *keptCopies) take(m *wire.CopyStep) (wire.CopyState, error) {
 	switch {
 	case m.Host == k.host:
@@ -134,7 +135,7 @@ func (k *keptCopies) take(m *wire.CopyStep) (wire.CopyState, error) {
 	return c.step(k.ctx, m)
 }
 
-// get returns the copy of a home.
+// get returns the copy of a home. It may not be complete.
 func (k *keptCopies) get(home placement.Server) (*keptCopy, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -166,9 +167,9 @@ func (k *keptCopies) close() error {
 	return errors.Join(errs...)
 }
 
-// yield gives a complete copy away: it ends the step under way, and closes the files.
-// No later step touches the directory, which is then the caller's, until unyield. If
-// it fails the copy goes on.
+// yield gives a complete copy away: it waits for the step under way, and closes the
+// files. No later step touches the directory, which is then the caller's, until
+// unyield. After an error the copy goes on.
 func (k *keptCopies) yield(home placement.Server) (dir string, made datadir.Copy, err error) {
 	c, err := k.get(home)
 	if err != nil {
@@ -202,7 +203,7 @@ func (k *keptCopies) yield(home placement.Server) (dir string, made datadir.Copy
 	return c.dir, made, nil
 }
 
-// unyield takes steps of a copy again that was given away. It begins with what is in
+// unyield makes a copy that was given away take steps again. It begins with what is in
 // its directory then, perhaps nothing.
 func (k *keptCopies) unyield(home placement.Server) {
 	c, err := k.get(home)
@@ -217,13 +218,13 @@ func (k *keptCopies) unyield(home placement.Server) {
 	}
 }
 
-// forget forgets what the directory had, and keeps what was heard of the home: a
-// step that was delayed is still known. The files are closed.
+// forget forgets what the directory had. It keeps the epoch and the session of the
+// home, by which delayed steps are recognised. The files are closed.
 func (c *keptCopy) forget() {
 	c.opened, c.begun, c.id, c.info, c.base = false, false, datadir.Identity{}, datadir.Copy{}, 0
 }
 
-// closeFiles closes the log and what there is of a checkpoint.
+// closeFiles closes the log and the file of an incoming checkpoint.
 func (c *keptCopy) closeFiles() (err error) {
 	c.openings++
 	c.dropIncoming()
@@ -235,11 +236,11 @@ func (c *keptCopy) closeFiles() (err error) {
 	return err
 }
 
-// YieldCopy gives the copy of a data server's directory away, to the caller, who
-// makes it the directory of that server. The copy's log is closed, and no later step
-// of its home is taken before TakeCopiesAgain. It returns the directory, and since
-// when it is a copy. It fails with ErrNoCopy if there is no complete copy, and then
-// the copy goes on.
+// YieldCopy gives the copy of a data server's directory to the caller, which makes it
+// the directory of that server. It closes the copy's log, and no later step of the home
+// is taken before TakeCopiesAgain. It returns the directory, and what the copy knows of
+// its home's epochs. It fails with ErrNoCopy if there is no complete copy. After an
+// error the copy goes on.
 func (s *Server) YieldCopy(home placement.Server) (dir string, made datadir.Copy, err error) {
 	if s.durable == nil {
 		return "", made, fmt.Errorf("%w of data server %d: this one keeps data in memory only", ErrNoCopy, home)
@@ -247,23 +248,23 @@ func (s *Server) YieldCopy(home placement.Server) (dir string, made datadir.Copy
 	return s.durable.copies.yield(home)
 }
 
-// TakeCopiesAgain ends what YieldCopy began: steps of the home are taken again. The
-// directory may be gone by then.
+// TakeCopiesAgain ends what YieldCopy began: the copy takes steps of its home again.
+// The directory may be gone by then.
 func (s *Server) TakeCopiesAgain(home placement.Server) {
 	if s.durable != nil {
 		s.durable.copies.unyield(home)
 	}
 }
 
-// CopyDir is the directory of the copy of a home's data in the directory of the
-// server that keeps it.
+// CopyDir returns the directory of the copy of a home's data in dir, the directory of
+// the server that keeps it.
 func CopyDir(fs vfs.FS, dir string, home placement.Server) string {
 	return fs.PathJoin(dir, CopiesDir, fmt.Sprintf("server-%d", home))
 }
 
 var errDelayed = errors.New("the step is of an earlier session")
 
-// step takes a step, and says what the copy then has.
+// step carries out a step. It returns the state of the copy when its log is durable.
 func (c *keptCopy) step(ctx context.Context, m *wire.CopyStep) (state wire.CopyState, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -312,7 +313,7 @@ func (c *keptCopy) state() wire.CopyState {
 	return state
 }
 
-// open opens what there is, once.
+// open opens the files that there are, if they are not open.
 func (c *keptCopy) open() error {
 	if c.opened {
 		return nil
@@ -432,7 +433,7 @@ func (c *keptCopy) makeEmpty(m *wire.CopyStep) error {
 	return datadir.WriteCopy(c.k.fs, c.dir, c.info)
 }
 
-// baseFile has a checkpoint that is not complete.
+// baseFile is the file of a checkpoint that is not complete.
 const baseFile = "base.tmp"
 
 // takeBase takes a piece of a checkpoint.
@@ -459,10 +460,10 @@ func (c *keptCopy) takeBase(m *wire.CopyStep) (err error) {
 	return err
 }
 
-// install makes a complete checkpoint that of the copy. A copy that was reset is
-// complete with it. Syncing and reading the checkpoint may take long, and the copy
-// takes the log meanwhile, because answers wait for it: the home repeats the step until
-// the state has the checkpoint.
+// install replaces the checkpoint of the copy by one that has come completely. A copy
+// that was reset is complete with it. Syncing and reading the checkpoint may take long,
+// and the copy takes the log meanwhile, because answers wait for it: the home repeats
+// the step until the state has the checkpoint.
 func (c *keptCopy) install(m *wire.CopyStep) error {
 	fs := c.k.fs
 	if c.log != nil && (c.base >= m.Log || c.readers > 0) {
@@ -486,7 +487,7 @@ func (c *keptCopy) install(m *wire.CopyStep) error {
 		return err
 	}
 	if err := datadir.CompleteCopy(fs, c.dir, c.id); err != nil {
-		// It cannot take the place of its home, and does not pass for one that can.
+		// It cannot take the place of its home, and must not pass for one that can.
 		err = errors.Join(err, c.log.Close())
 		c.log = nil
 		return err
@@ -495,8 +496,8 @@ func (c *keptCopy) install(m *wire.CopyStep) error {
 	return nil
 }
 
-// installBase begins to finish a checkpoint that has come. It reports whether that is
-// done.
+// installBase starts finish for a checkpoint that has come. ready reports whether
+// finish has succeeded.
 func (c *keptCopy) installBase(m *wire.CopyStep) (ready bool, err error) {
 	in := &c.incoming
 	if in.file == nil && in.ready == nil || in.log != m.Log || in.size != m.At {
@@ -516,9 +517,9 @@ func (c *keptCopy) installBase(m *wire.CopyStep) (ready bool, err error) {
 	}
 }
 
-// finish makes the file of a checkpoint durable, reads it, and gives it its name. It
-// is the newest of the copy then, after a crash also. Steps are taken meanwhile, but
-// none that changes the checkpoints.
+// finish makes the file of a checkpoint durable, verifies it, and gives it its name.
+// Then it is the newest of the copy, also after a crash. It holds no lock: steps are
+// taken meanwhile, but none that changes the checkpoints.
 func (c *keptCopy) finish(file vfs.File, log uint64, id *datadir.Identity) error {
 	fs := c.k.fs
 	if err := errors.Join(file.Sync(), file.Close()); err != nil {
@@ -545,7 +546,7 @@ func (c *keptCopy) finish(file vfs.File, log uint64, id *datadir.Identity) error
 	return datadir.SyncDir(fs, dir)
 }
 
-// take takes a piece of the log.
+// take appends a piece of the log.
 func (c *keptCopy) take(m *wire.CopyStep) error {
 	if c.log == nil {
 		return errors.New("the copy has no log")

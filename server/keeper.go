@@ -23,14 +23,14 @@ type KeeperConfig struct {
 	// Provider carries RPCs, and Addr is where the keeper listens.
 	Provider rdma.Provider
 	Addr     string
-	// Dir has the copies, each in a directory of its own: see CopyDir. It is made if
-	// there is none. FS is its file system, nil that of the operating system;
-	// SegmentBytes is the size of a log's files, 0 the default.
+	// Dir has the copies, each in a directory of its own: see CopyDir. It is made if there
+	// is none. FS is its file system, nil means the operating system's; SegmentBytes is
+	// the size of a log's files, 0 means the default.
 	Dir          string
 	FS           vfs.FS
 	SegmentBytes int64
-	// Host is the number of the place where this process is, and Servers the number of
-	// data servers of the cluster.
+	// Host is the number of the host of this process, and Servers the number of data
+	// servers of the cluster.
 	Host, Servers int
 	// Log receives records of start and stop and of the copies; nil means no log.
 	Log *slog.Logger
@@ -71,7 +71,7 @@ type Keeper struct {
 	closeErr  error
 }
 
-// NewKeeper takes the directory and opens the keeper's endpoint. The keeper takes
+// NewKeeper locks the directory and opens the keeper's endpoint. The keeper serves
 // nothing before Start. The error wraps ErrConfig, or is one of package datadir or of
 // the provider.
 func NewKeeper(c KeeperConfig) (k *Keeper, err error) {
@@ -117,20 +117,20 @@ func (k *Keeper) Start() error {
 // Addr returns the address for data servers.
 func (k *Keeper) Addr() string { return k.ep.Addr() }
 
-// YieldCopy is that of Server.
+// YieldCopy is like Server.YieldCopy.
 func (k *Keeper) YieldCopy(home placement.Server) (dir string, made datadir.Copy, err error) {
 	return k.copies.yield(home)
 }
 
-// ReadCopy is that of Server.
+// ReadCopy is like Server.ReadCopy.
 func (k *Keeper) ReadCopy(home placement.Server) (CopyRead, error) { return k.copies.read(home) }
 
-// QuietCopy is that of Server.
+// QuietCopy is like Server.QuietCopy.
 func (k *Keeper) QuietCopy(home placement.Server) (d time.Duration, ok bool) {
 	return k.copies.quiet(home)
 }
 
-// TakeCopiesAgain is that of Server.
+// TakeCopiesAgain is like Server.TakeCopiesAgain.
 func (k *Keeper) TakeCopiesAgain(home placement.Server) { k.copies.unyield(home) }
 
 // Close ends the steps that are under way, and releases the directory. It may be
@@ -150,7 +150,7 @@ func (k *Keeper) Close() error {
 	return k.closeErr
 }
 
-// handle serves one request: a step of a copy, or the question who this is.
+// handle serves one request: a step of a copy, or a hello.
 func (k *Keeper) handle(r *rdma.Request) {
 	if len(r.Body) == 0 {
 		k.refuse(r, wire.Bad, "empty request")

@@ -23,17 +23,17 @@ import (
 // Lines decide who waits, and never what commits: a commit under a reservation
 // is validated like any other. Readers do not see lines.
 //
-// A request that meets a lock waits in the line of the locked row only, and one
-// that must not write yet in those of the rows in which others come first: what
-// it waits for holds up no other row. The first of a line that finds the row
-// locked is parked until the decision. If a request then meets another row that
-// it must wait for, it moves to the line of that one, to the place of its
-// arrival. After movesMax moves it keeps its places in the lines that it has
-// stood in, so that it does not wait for one row after the other for ever.
+// A request that meets a lock waits only in the line of the locked row, and one that
+// must not write yet only in those of the rows where others come first: so it holds up
+// no other row. If the first of a line finds the row locked, it is parked until the
+// decision. If a request then meets another row that it must wait for, it moves to the
+// line of that row, to the place of its arrival. After movesMax moves it keeps its
+// places in the lines that it has stood in, so that it does not wait for one row after
+// the other for ever.
 //
-// A claim that has its turn waits for no line, and any other one only for claims
-// that have their turn, or are older; lines of several partitions are entered in
-// ascending order. So waits form no cycle. What has prepared never waits in a
+// A claim that has its turn waits in no line. Any other claim waits only for claims
+// that have their turn, or are older. Lines of several partitions are entered in
+// ascending order. So waits form no cycle. A prepared transaction never waits in a
 // line.
 const (
 	// claimsMax bounds the claims of a partition, claimsBytesMax the messages
@@ -153,9 +153,10 @@ func (l *lines) blocks(session uint64, writes []wire.Write) (blocks bool) {
 	return len(p.waitsFor) > 0
 }
 
-// taken reports whether a row is reserved for another session, or its turn has
-// come. What does not wait, because it has prepared elsewhere, is refused only
-// then: a claim that waits for another row loses nothing if it goes first.
+// taken reports whether a row is reserved for another session, or another claim has its
+// turn there. Only then is a transaction refused that must not wait, because it has
+// prepared elsewhere: a claim that still waits for another row loses nothing if the
+// transaction goes first.
 func (l *lines) taken(session uint64, writes []wire.Write) bool {
 	if !l.busy() {
 		return false
@@ -173,21 +174,20 @@ func (l *lines) taken(session uint64, writes []wire.Write) bool {
 	return false
 }
 
-// before reports whether another claim, which has its turn or is nil, must wait
-// for c.
+// before reports whether other, which may be nil, must wait for c.
 func (c *claim) before(other *claim) bool {
 	return c != other && (other == nil || c.granted || c.seq < other.seq)
 }
 
-// enter puts a claim into its lines. It reports whether there is room. The
-// claim may have its turn at once.
+// enter puts a claim into its lines, which may give it its turn at once. It reports
+// whether there is room.
 func (l *lines) enter(c *claim) bool {
 	if len(l.all) >= l.max || l.bytes+c.bytes > claimsBytesMax || l.names+len(c.names) > claimNamesMax || l.stopped || c.ends <= clock.Fast() {
 		return false
 	}
 	if old := l.of[c.session]; old != nil {
 		if old.q != nil {
-			return false // a session that repeats itself in two places
+			return false // another request of the session waits already
 		}
 		l.remove(old, true)
 	}
@@ -237,7 +237,7 @@ func (l *lines) check(c *claim) {
 	if c.granted || c.ahead > 0 || len(l.wholes) > 0 && l.wholes[0].before(c) {
 		return
 	}
-	if c.whole { // not beside a claim that came before
+	if c.whole { // it waits for all claims that came before
 		for _, other := range l.all {
 			if other.seq < c.seq {
 				return
@@ -248,8 +248,8 @@ func (l *lines) check(c *claim) {
 	l.ready = append(l.ready, c)
 }
 
-// remove takes a claim out of its lines, which may be the turn of others.
-// inTime says that its client has come before the end of its lease.
+// remove takes a claim out of its lines, which may give others their turn. inTime says
+// that its client has come before the end of its lease.
 func (l *lines) remove(c *claim, inTime bool) {
 	last := l.all[len(l.all)-1]
 	l.all[c.at], last.at = last, c.at
@@ -314,8 +314,8 @@ func (l *lines) took(turn time.Duration) {
 	l.turn += (min(turn, leaseMax) - l.turn) / 8
 }
 
-// serve gives turns until no claim is ready. The caller holds the mutex and
-// answers what is over afterwards.
+// serve gives turns until no claim is ready. The caller holds the mutex, and afterwards
+// answers l.over.
 func (l *lines) serve() {
 	for len(l.ready) > 0 {
 		c := l.ready[0]
@@ -376,7 +376,7 @@ func (l *lines) park(c *claim) bool {
 	return true
 }
 
-// reserve grants a reservation and says so.
+// reserve grants a reservation, and answers the claim's request with it.
 func (l *lines) reserve(c *claim) {
 	if c.q.gone {
 		l.drop(c)
@@ -513,15 +513,15 @@ func (l *lines) stop() {
 	}
 }
 
-// unlock ends a turn of the executor: first those whose turn in a line has come
-// run, then the mutex is free, then all that is over is answered.
+// unlock ends a turn of the executor: it runs the requests whose turn in a line has
+// come, unlocks the mutex, and answers all requests that are over.
 func (p *partition) unlock() {
 	answers := p.finish()
 	p.mu.Unlock()
 	p.answerAll(answers)
 }
 
-// finish is unlock without its last two steps.
+// finish is unlock without its last two steps. It returns the requests to answer.
 func (p *partition) finish() (answers []*request) {
 	if len(p.lines.ready) > 0 {
 		p.lines.serve()
@@ -554,9 +554,9 @@ func (p *partition) lose(q *request) bool {
 
 func nameOf(w *wire.Write) wire.RowName { return wire.NameRow(w.Index, w.Key) }
 
-// queue lets a request that must not write yet, or that met a lock, wait in the
-// lines of the rows that it waits for. A nil body means that the request has its
-// own memory.
+// queue lets a request that must not write yet, or that met a lock, wait in the lines
+// of the rows that it waits for. It reports whether the request waits. A nil body means
+// that the request has its own memory.
 func (p *partition) queue(q *request, e end, body []byte) bool {
 	if e == locked && p.nprepare == 0 {
 		return false // no decision would end the wait

@@ -64,7 +64,8 @@ func (p *partition) loadPart(ix *hosted, version int, b []byte) verdict {
 	return p.loadRows(ix, b, csn, ix.Load)
 }
 
-// loadedRow takes the next row of a message, as a write.
+// loadedRow decodes the next row of a message, as a write. ok is false if it does not
+// fit the index.
 func loadedRow(def *tables.Index, d *wire.Decoder) (w wire.Write, ok bool) {
 	w = wire.Write{Op: wire.Put, Index: uint16(def.ID)}
 	if w.Strings = def.Strings; w.Strings {
@@ -76,9 +77,9 @@ func loadedRow(def *tables.Index, d *wire.Decoder) (w wire.Write, ok bool) {
 	return w, d.Err() == nil && fits(def, &w)
 }
 
-// distinctRows returns the size of the longest beginning of b that has no key
-// twice. The second row of a key needs a CSN of its own: readers tell rows apart by
-// that, and so does recovery. What is malformed is left to loadRows.
+// distinctRows returns the size of the longest prefix of b in which no key occurs
+// twice. The second row of a key needs a CSN of its own, by which readers and recovery
+// tell the rows apart. loadRows reports malformed rows.
 func distinctRows(def *tables.Index, b []byte) int {
 	var before index.Key
 	ascending := true
@@ -110,8 +111,8 @@ func distinctRows(def *tables.Index, b []byte) int {
 	return len(b)
 }
 
-// loadRows inserts rows of one index, as they stand in a message, with put, which
-// is of the index. Those before a fault stay. The caller holds p.mu.
+// loadRows inserts the rows of a message into an index with put, a method of the index.
+// Rows before a fault stay. The caller holds p.mu.
 func (p *partition) loadRows(ix *hosted, b []byte, csn block.CSN, put func(index.Key, []uint64, block.Header) error) verdict {
 	def := ix.def
 	h := block.Present(csn)
@@ -145,12 +146,11 @@ func (p *partition) loadRows(ix *hosted, b []byte, csn block.CSN, put func(index
 	return verdict{}
 }
 
-// nearRows is how many rows ahead the memory of a row is on its way into the
-// processor's cache.
+// nearRows is how many rows ahead loadRows prefetches into the processor's cache.
 const nearRows = 8
 
-// prefetchLoaded takes the next row of a message, if there is one, and brings the
-// place that its key has in the index nearer to the processor.
+// prefetchLoaded decodes the next row of a message, if there is one, and prefetches the
+// place of its key in the index.
 func prefetchLoaded(near index.Prefetcher, def *tables.Index, d *wire.Decoder) {
 	if d.Left() == 0 {
 		return

@@ -9,7 +9,8 @@ import (
 	"drtmx/rdma"
 )
 
-// listenOptions notify the server of peers that connect and disconnect.
+// listenOptions returns options that notify the server of peers that connect and
+// disconnect.
 func (s *Server) listenOptions() rdma.ListenOptions {
 	return rdma.ListenOptions{
 		OnDisconnect: func(id rdma.PeerID) {
@@ -79,7 +80,7 @@ func (s *Server) logSealed(p *partition, took time.Duration) {
 	s.log.Info("partition sealed", "partition", p.id, "rows", rows, "used_bytes", p.arena.Used(), "took", took)
 }
 
-// present is a time that a request which arrives now may say it was sent at.
+// present returns the time that a request sent now carries.
 func (s *Server) present() wire.Sent {
 	return wire.Sent{Incarnation: s.incarnation, Epoch: s.cfg.Epoch, At: s.running.Last()}
 }

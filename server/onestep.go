@@ -75,10 +75,10 @@ func (p *partition) validate(part *wire.Part) verdict {
 	return verdict{}
 }
 
-// allows refuses writes of another version of the catalogue. A transaction of an
-// earlier one may write the tables that have not changed since. What one of a
-// later version writes, this partition might let others overwrite that do not
-// know it.
+// allows refuses writes that were made under another version of the catalogue. A
+// transaction of an earlier version may write the tables that have not changed since.
+// One of a later version is refused: transactions that do not know that version could
+// overwrite its rows here.
 func (p *partition) allows(part *wire.Part) verdict {
 	c := p.has.Load().catalog
 	if len(part.Writes) == 0 || int(part.Catalog) == c.Version() {

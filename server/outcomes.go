@@ -47,7 +47,7 @@ type outcomes struct {
 	late []lateFate
 }
 
-// lateFate is a transaction that is to be told of as in doubt if it has not ended
+// lateFate is a transaction whose clients hear that it is in doubt if it has not ended
 // at a time by clock.Fast.
 type lateFate struct {
 	id wire.ID
@@ -146,7 +146,7 @@ func (o *outcomes) forget(f *fate) {
 	o.drop(f)
 }
 
-// drop removes a session of which nothing can come that is executed.
+// drop removes a session whose late requests will not be executed.
 func (o *outcomes) drop(f *fate) {
 	o.accounts.leave(f)
 	o.accounts.bytes -= cap(f.resp)
@@ -234,16 +234,16 @@ func (o *outcomes) end(id wire.ID, r *rdma.Request, resp []byte) {
 // doubtful is the answer of a server that does not know the outcome yet.
 var doubtful = verdict{code: wire.InDoubt, text: "another data server does not tell the decision, and may know it"}.append(nil)
 
-// watch lets the clients of a transaction know after a while that it is in doubt,
-// if it has not ended by then.
+// watch makes tellLate tell the clients of a transaction that it is in doubt, if it has
+// not ended by then.
 func (o *outcomes) watch(id wire.ID, after time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.late = append(o.late, lateFate{id, clock.Fast() + after})
 }
 
-// tellLate answers the clients of the transactions whose time is over. It reports
-// whether there are others.
+// tellLate answers the clients of late transactions whose time is over that they are in
+// doubt. It reports whether others are left.
 func (o *outcomes) tellLate() (more bool) {
 	var waiting []*rdma.Request
 	o.mu.Lock()
@@ -339,10 +339,10 @@ func (o *outcomes) refuse(r *rdma.Request) {
 	o.reply(r, verdict{code: wire.Forbidden, text: "the session is another client's"}.append(nil))
 }
 
-// question answers what the outcome is of a transaction to the client that owns the session.
-// Other clients get a refusal, and question returns false. An unknown transaction is
-// refused from now on, so the answer is final. That it is unknown means that it has
-// not committed only if it cannot have been forgotten.
+// question answers the client that owns the session what the outcome of a transaction
+// is. Other clients get a refusal, and question returns false. An unknown transaction
+// is refused from now on, so the answer is final. The answer is Unknown, for not
+// committed, only if the outcome cannot have been forgotten, and Forgotten otherwise.
 func (o *outcomes) question(id wire.ID, sent wire.Sent, how byte, r *rdma.Request) (allowed bool) {
 	if id.Seq == 0 {
 		o.reply(r, numberZero)
@@ -369,11 +369,11 @@ func (o *outcomes) question(id wire.ID, sent wire.Sent, how byte, r *rdma.Reques
 		resp = append([]byte(nil), f.resp...)
 	case f != nil && f.seq < id.Seq && !f.done:
 		resp[0] = byte(wire.InDoubt) // a session has at most one running transaction
-	case f != nil && f.seq > id.Seq: // its client has gone on, and so knew
+	case f != nil && f.seq > id.Seq: // its client has begun another one, and so knew
 		resp[0] = byte(wire.Forgotten)
 	default:
 		answer := wire.Aborted
-		if !o.forgotten.nothing(sent, o.sent(), r.From) {
+		if !o.forgotten.excludes(sent, o.sent(), r.From) {
 			answer, resp[0] = wire.Forgotten, byte(wire.Forgotten)
 		}
 		f = o.fateOf(id.Client, r)
@@ -413,7 +413,7 @@ func (o *outcomes) disconnected(peer rdma.PeerID) {
 		}
 	}
 	for k, a := range o.accounts.of {
-		if k.gone == "" || k == recoveredAccount { // what is restored goes by number only: its clients are not known
+		if k.gone == "" || k == recoveredAccount { // restored sessions are forgotten by number only, since their clients are not known
 			continue
 		}
 		keep := outcomesKeep

@@ -17,10 +17,10 @@ type ownClient struct {
 	err     error         // of the last attempt
 }
 
-// clientDB is the server's own client of the cluster, opened when first needed.
-// Nothing is locked while it is opened, so that a server which does not answer
-// holds up those alone who need it. It goes on being opened when ctx ends, or else
-// procedures with short deadlines would never have it.
+// clientDB returns the server's own client of the cluster, which is opened when first
+// needed. No lock is held while it is opened, so that a server that does not answer
+// delays only callers that need the client. Opening goes on when ctx ends, or else
+// procedures with short deadlines would never get the client.
 func (s *Server) clientDB(ctx context.Context) (*exec.DB, error) {
 	s.client.Lock()
 	if db := s.client.db; db != nil {

@@ -25,7 +25,7 @@ const (
 	// done later, such as training, mostly is done by then.
 	awakeFor = 2 * time.Second
 	paceStep = 10 * time.Millisecond
-	// idleRest is how long a loop rests in an idle server, if not its own rest is longer.
+	// idleRest is how long a loop rests in an idle server, unless its own rest is longer.
 	idleRest = time.Second
 )
 

@@ -459,7 +459,7 @@ func (p *partition) answer(q *request) {
 		return
 	}
 	if !s.elsewhere.begin() {
-		text := fmt.Sprintf("server %d: as many procedures as it runs outside their partitions are under way, %d (MaxCallsElsewhere)", s.self, s.elsewhere.max)
+		text := fmt.Sprintf("server %d: %d procedures outside their partitions are under way, the limit (MaxCallsElsewhere)", s.self, s.elsewhere.max)
 		p.mu.Lock()
 		p.refuse(q, verdict{code: wire.Unavailable, text: text})
 		p.mu.Unlock()
@@ -486,7 +486,7 @@ func (p *partition) answer(q *request) {
 	})
 }
 
-// tellsNothing reports whether an answer rests on no row: it may be given at any time.
+// tellsNothing reports whether an answer reveals no row: it need not wait for the log.
 func tellsNothing(c wire.Code) bool {
 	return c == wire.Conflict || c == wire.FewCopies || c == wire.Unavailable || c == wire.Late
 }

@@ -23,7 +23,7 @@ const (
 	settleTimeout = time.Second
 	// answeredTimeout bounds the wait for an answer after peerTimeout.
 	answeredTimeout = 50 * time.Millisecond
-	// deadlineShared is the time in which requests get the same deadline.
+	// deadlineShared is for how long new requests get the same deadline.
 	deadlineShared = 50 * time.Millisecond
 	// idleLinksMax bounds the idle connections to one server.
 	idleLinksMax = 64
@@ -43,7 +43,7 @@ type peer struct {
 		idle    []*link
 		outbox  []twophase.Message
 		working bool // a goroutine empties outbox
-		dialing bool // a goroutine connects for those who come later
+		dialing bool // a goroutine connects for later callers
 		closed  bool
 	}
 }
@@ -109,8 +109,8 @@ func (p *peer) dial(ctx context.Context) (*link, error) {
 	return nil, fmt.Errorf("server %s: %w", addr, err)
 }
 
-// dialAhead connects in the background for those who come later. Otherwise procedures
-// with deadlines shorter than that takes would never have a connection.
+// dialAhead connects in the background for later callers. Otherwise procedures whose
+// deadlines are shorter than connecting takes would never get a connection.
 func (p *peer) dialAhead() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

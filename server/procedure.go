@@ -11,10 +11,10 @@ import (
 	"drtmx/internal/wire"
 )
 
-// runElsewhere runs a procedure that leaves its home partition. A lock that it
-// meets at home is mostly held by another such transaction, so it waits for the
-// decision of that one before it retries. It ends with ctx, and at the caller's
-// deadline by clock.Fast; without one, 0, after MaxCallTime.
+// runElsewhere runs a procedure that leaves its home partition. A lock that it meets at
+// home is mostly held by another such transaction, so it waits for the decision of that
+// one before it retries. It ends with ctx, and at deadline by clock.Fast; if that is 0,
+// after MaxCallTime.
 func (s *Server) runElsewhere(
 	ctx context.Context, home *partition, proc *exec.Procedure, args []byte, id wire.ID, deadline time.Duration,
 ) (result []byte, v verdict) {
@@ -47,10 +47,11 @@ func (s *Server) runElsewhere(
 	return result, verdict{}
 }
 
-// failed is the answer for the error of a procedure that ran under ctx, here or
+// failed returns the answer for the error of a procedure that ran under ctx, here or
 // elsewhere. Once ctx has ended, any error may be only a consequence of that, however
-// the body has wrapped it, but for those that a procedure makes for its caller. So it
-// is no failure of the procedure's own: callers would take that for its decision.
+// the body has wrapped it, except those that a procedure makes for its caller. It is
+// then not reported as the procedure's own failure, which callers would take for its
+// decision.
 func failed(ctx context.Context, err error) verdict {
 	v := verdictOf(err)
 	if v.code != wire.RolledBack || exec.MadeForCaller(err) {
@@ -62,7 +63,8 @@ func failed(ctx context.Context, err error) verdict {
 	return v
 }
 
-// stops is the answer to what ends because the server does. It has committed nothing.
+// stops is the answer to requests that end because the server stops. They have
+// committed nothing.
 var stops = verdict{code: wire.Unavailable, text: "the server stops"}
 
 // verdictOf returns the answer to a call for the error of its body or its

@@ -68,7 +68,7 @@ func (t *task) drop(l *link) {
 	l.drop()
 }
 
-// close closes a connection that still owes an answer.
+// close closes a connection on which an answer is outstanding.
 func (t *task) close(l *link) {
 	t.forget(l)
 	l.conn.Close()

@@ -15,15 +15,15 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// CopyRead says how much of a copy was read and found whole: the checkpoint at a
-// position of the log, and the log from there up to another one. The zero value is
+// CopyRead is how much of a copy was read and found undamaged: the checkpoint at
+// position Base of the log, and the log from there up to Log. The zero value is
 // nothing.
 type CopyRead struct{ Base, Log uint64 }
 
 // errReadEnds says that a copy was given away, removed or closed while it was read.
-var errReadEnds = errors.New("server: the copy is not what it was when reading it began")
+var errReadEnds = errors.New("server: the copy was closed or replaced while it was read")
 
-// finishPause is between looks whether a checkpoint is installed that has come.
+// finishPause is the time between looks whether finish has ended.
 const finishPause = 5 * time.Millisecond
 
 // read reads a complete copy: its checkpoint, and the log after it as far as it is
@@ -50,8 +50,8 @@ func (k *keptCopies) read(home placement.Server) (r CopyRead, err error) {
 	return r, c.endReading(opened, err)
 }
 
-// beginReading keeps the checkpoint and the log where they are. opened tells one opening
-// of the files from another.
+// beginReading keeps the checkpoint and the log from being replaced or cut, until
+// endReading, and sets r.Base. opened is the number of this opening of the files.
 func (c *keptCopy) beginReading(r *CopyRead) (log *wal.Log, opened int, err error) {
 	for {
 		c.mu.Lock()
@@ -117,7 +117,7 @@ func (k *keptCopies) quiet(home placement.Server) (d time.Duration, ok bool) {
 	return clock.Now() - time.Duration(heard), heard != 0
 }
 
-// readBase reads the checkpoint at a position, all of it. There is none at 0.
+// readBase reads and verifies the checkpoint at a position. There is none at 0.
 func readBase(fs vfs.FS, dir string, base uint64) error {
 	if base == 0 {
 		return nil
@@ -129,9 +129,9 @@ func readBase(fs vfs.FS, dir string, base uint64) error {
 	return errors.Join(f.Verify(), f.Close())
 }
 
-// ReadCopy reads the copy of a data server that is kept here, and finds out whether it
-// is whole, before it is needed: CheckCopy need not read again what ReadCopy has read.
-// The copy takes the log meanwhile.
+// ReadCopy reads the copy of a data server that is kept here, and fails if it is
+// damaged. It is called before the copy is needed, so that CheckCopy need not read
+// again what ReadCopy has read. The copy takes the log meanwhile.
 func (s *Server) ReadCopy(home placement.Server) (CopyRead, error) {
 	if s.durable == nil {
 		return CopyRead{}, fmt.Errorf("%w of data server %d: this one keeps data in memory only", ErrNoCopy, home)
@@ -139,8 +139,8 @@ func (s *Server) ReadCopy(home placement.Server) (CopyRead, error) {
 	return s.durable.copies.read(home)
 }
 
-// QuietCopy returns for how long nothing has come for the copy of a data server that is
-// kept here. ok is false if nothing ever came.
+// QuietCopy returns how long ago the last step came for the copy of a data server that
+// is kept here. ok is false if none came since the process began.
 func (s *Server) QuietCopy(home placement.Server) (d time.Duration, ok bool) {
 	if s.durable == nil {
 		return 0, false
@@ -148,9 +148,9 @@ func (s *Server) QuietCopy(home placement.Server) (d time.Duration, ok bool) {
 	return s.durable.copies.quiet(home)
 }
 
-// CheckCopy reads a complete copy that is not open, but for what was read of it before:
-// the newest checkpoint, and the log after it. It fails if a recovery from the copy
-// would, on what the copy has. It returns the end of the log, and changes nothing.
+// CheckCopy reads a complete copy that is not open: the newest checkpoint and the log
+// after it, except what was read before. It fails if they are damaged. It returns the
+// end of the log, and changes nothing.
 func CheckCopy(fs vfs.FS, dir string, id *datadir.Identity, before CopyRead) (end uint64, err error) {
 	logs, err := image.List(fs, fs.PathJoin(dir, CheckpointDir))
 	if err != nil && !oserror.IsNotExist(err) {

@@ -49,7 +49,7 @@ type recovery struct {
 	record redo.Record
 	doubts map[placement.Partition]*doubts
 	at     wal.LSN    // of the record that is being taken
-	start  clock.Tick // the log has all shares of what has committed after it, but for those still in doubt
+	start  clock.Tick // the log has all shares of every commit after it, except of those still in doubt
 	lanes  lanes
 	got    Recovered
 
@@ -65,7 +65,7 @@ const (
 
 var phaseNames = [...]string{phaseCheckpoint: "checkpoint", phaseLog: "log", phaseModels: "models"}
 
-// watchEvery is how often the progress of a recovery is told. A variable, for
+// watchEvery is the time between reports of a recovery's progress. A variable, for
 // tests.
 var watchEvery = 100 * time.Millisecond
 
@@ -76,8 +76,8 @@ func (r *recovery) phase(phase, total uint64) {
 	r.now.Store(phase)
 }
 
-// watch tells how far the recovery is, until the function that it returns has
-// returned.
+// watch reports the recovery's progress to Config.Recovering, until the function that
+// it returns has returned.
 func (r *recovery) watch() (stop func()) {
 	tell := r.s.cfg.Recovering
 	if tell == nil {
@@ -103,8 +103,8 @@ func (r *recovery) watch() (stop func()) {
 	}
 }
 
-// prepareCatalog sets the catalogue with which a durable server begins: that of
-// its directory, which must be the configured one, if there is one.
+// prepareCatalog sets the catalogue with which a durable server begins: that of its
+// directory. It fails with ErrConfig if a different one is configured.
 func (s *Server) prepareCatalog(d *datadir.Dir) error {
 	c, err := tables.ParseCatalog(d.Catalog)
 	if err != nil {
@@ -129,8 +129,9 @@ func (s *Server) prepareCatalog(d *datadir.Dir) error {
 	return nil
 }
 
-// recover applies the log to the empty partitions, begins the epoch, and starts the log.
-// If it fails before, the directory was not served.
+// recover applies the newest checkpoint and the log to the empty partitions, begins the
+// epoch, and starts the log. If it fails before it begins the epoch, the directory does
+// not count as served.
 func (s *Server) recover() error {
 	rec := &recovery{s: s, tick: s.cfg.After, got: Recovered{Epoch: s.durable.dir.Epoch}, doubts: map[placement.Partition]*doubts{}}
 	defer rec.watch()()
@@ -188,9 +189,9 @@ func (s *Server) recover() error {
 	return err
 }
 
-// beginEpoch begins the epoch in the directory, and after that in the set of copies: a
-// set of an epoch that a later start begins again would refuse it. The set is asked
-// before: a directory that was replaced gets no further.
+// beginEpoch begins the epoch in the directory, and after that in the set of copies: if
+// the set had the epoch first, it would refuse a later start that begins the epoch
+// again. The set is read before: a directory that was replaced begins no epoch.
 func (s *Server) beginEpoch() error {
 	if err := removeBackups(s.cfg.FS, s.cfg.Dir); err != nil {
 		return err
@@ -205,8 +206,8 @@ func (s *Server) beginEpoch() error {
 	return s.openGroup(set)
 }
 
-// doubtCopies lowers the horizons if the copies in sync are not known to have all
-// that was recovered: nothing of it may be told before.
+// doubtCopies lowers the horizons if the copies in sync are not known to have all that
+// was recovered: nothing of it may be acknowledged before.
 func (d *durable) doubtCopies() {
 	at := d.log.End()
 	if d.safe() >= at {
@@ -240,8 +241,8 @@ func (r *recovery) train() {
 // Recovered returns what the server found when it started.
 func (s *Server) Recovered() Recovered { return s.recovered }
 
-// apply takes the next record of the log: what is of the whole server is done
-// when it returns, and the partitions' writes are dealt out.
+// apply applies the next record of the log. When it returns, changes of the whole
+// server are done, and the partitions' writes are dealt out.
 func (r *recovery) apply(w *wal.Record) error {
 	rec := &r.record
 	r.at = w.Start
@@ -289,7 +290,8 @@ func (r *recovery) apply(w *wal.Record) error {
 	return nil
 }
 
-// served notes that the directory was served in an epoch, which is before this one.
+// served checks a record that the directory was served in an epoch. It fails with
+// ErrLost if that is not before the present one.
 func (r *recovery) served(epoch uint32) error {
 	if epoch >= r.s.cfg.Epoch {
 		return fmt.Errorf("%w: %s was served in epoch %d, and its file EPOCH is of an earlier one: %s", ErrLost, r.s.cfg.Dir, epoch, whenLost)
@@ -338,7 +340,8 @@ func (r *recovery) load(rec *redo.Record) error {
 	return nil
 }
 
-// part deals out what a commit did in one partition. The newest CSN of a key wins.
+// part deals out the writes of a commit in one partition. For each key the newest CSN
+// wins.
 func (r *recovery) part(part *redo.Part, csn block.CSN) error {
 	p, err := r.partition(part.Partition)
 	if err != nil {

@@ -48,13 +48,13 @@ type lane struct {
 	p      *partition
 	tasks  []redoTask // of the batch that is being decoded
 	writes []wire.Write
-	loads  map[uint16]uint64 // bytes of rows that the log loads into each index, until the first of them
+	loads  map[uint16]uint64 // bytes of rows that the log loads into each index; removed with the first load
 	todo   chan []redoTask
 	err    error
 	at     wal.LSN // of the record with err
 }
 
-// lanes are those of all partitions of the server.
+// lanes are the lanes of all partitions of the server.
 type lanes struct {
 	of     []*lane        // by partition
 	busy   sync.WaitGroup // counts what is in todo
@@ -202,7 +202,7 @@ func readBatches(log *wal.Log, from wal.LSN, to chan<- *replayBatch, stop <-chan
 	return err
 }
 
-// deal gives a partition its writes of a record, which stay as they are.
+// deal gives a partition its writes of a record. It does not copy the rows.
 func (r *recovery) deal(p *partition, csn block.CSN, writes []wire.Write) {
 	l := r.lane(p)
 	n := len(l.writes)
@@ -230,8 +230,8 @@ func (r *recovery) countLoads() error {
 }
 
 // expect makes an empty index as large as the rows that the log loads into it need,
-// if they are as the first ones are, and if all of them fit into the memory that is
-// left: keys may have been loaded again and again. The caller holds p.mu.
+// judged by the first ones. It does nothing if they do not all fit into the memory that
+// is left: keys may have been loaded again and again. The caller holds p.mu.
 func (l *lane) expect(ix *hosted, first []byte) {
 	bytes, ok := l.loads[uint16(ix.def.ID)]
 	if !ok {
@@ -254,19 +254,18 @@ func (l *lane) expect(ix *hosted, first []byte) {
 	}
 }
 
-// restoredOverhead is more than a row takes beside its key and its columns: its
-// header, what is unused of its block, and its share of the index.
+// restoredOverhead bounds what a row takes besides its key and its columns: its header,
+// what is unused of its block, and its share of the index.
 const restoredOverhead = 4 * mem.LineBytes
 
-// prefetchWrites brings rows that are about to be written nearer to the processor.
+// prefetchWrites prefetches rows that are about to be written.
 func prefetchWrites(has *holdings, writes []wire.Write, stage int) {
 	for i := range writes {
 		has.prefetch(&writes[i], stage)
 	}
 }
 
-// prefetch brings the row of a write, which may be malformed, nearer to the
-// processor.
+// prefetch prefetches the row of a write, which may be malformed.
 func (h *holdings) prefetch(w *wire.Write, stage int) {
 	if int(w.Index) >= len(h.indexes) {
 		return
@@ -294,7 +293,7 @@ func (l *lane) apply(tasks []redoTask) error {
 		if t.rows != nil {
 			ix := has.indexes[t.index]
 			l.expect(ix, t.rows)
-			if v := p.loadRows(ix, t.rows, t.csn, ix.Restore); v.code == wire.OutOfMemory { // then as now; or this server has less memory
+			if v := p.loadRows(ix, t.rows, t.csn, ix.Restore); v.code == wire.OutOfMemory { // it was refused then, too; or this server has less memory
 				return fmt.Errorf("%v: partition %d: %s", redo.Load, p.id, v.text)
 			}
 			continue // what was refused then is refused now

@@ -16,8 +16,8 @@ const (
 	// askAfter is the number of ticks after which a partition in doubt asks the
 	// coordinator and the last agent. After as many again it asks all parties.
 	askAfter = 5
-	// warnAfter is the number of ticks for which one transaction has been in
-	// doubt when the log has a warning, and the least number between warnings.
+	// warnAfter is the number of ticks in doubt after which a transaction is logged as a
+	// warning, and the least number between warnings.
 	warnAfter = 50
 )
 

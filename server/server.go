@@ -48,10 +48,10 @@ type Config struct {
 	// MemoryBytes bounds the region of each partition; 0 means 16 GiB. The
 	// region grows as needed.
 	MemoryBytes uint64
-	// Retain is how long the versions of overwritten rows are kept for snapshots;
-	// 0 means DefaultRetain, less none. RetainBytes bounds their memory in each
-	// partition; 0 means one part in eight of MemoryBytes. Writes are never
-	// refused for versions: if memory is out the oldest go.
+	// Retain is how long the versions of overwritten rows are kept for snapshots; 0 means
+	// DefaultRetain, a negative value none. RetainBytes bounds their memory in each
+	// partition; 0 means one part in eight of MemoryBytes. Writes are never refused for
+	// versions: if memory runs out, the oldest versions go.
 	Retain      time.Duration
 	RetainBytes uint64
 	// Checksums keeps checksums in every block, for clients on fabrics that do
@@ -59,7 +59,7 @@ type Config struct {
 	Checksums bool
 	// Family of the models of ordered indexes; 0 means PLR. See learned.ParseFamily.
 	Family learned.Family
-	// slots of a leaf of an ordered index, and the unit in which memory grows; 0: the
+	// slots of a leaf of an ordered index, and the unit in which memory grows; 0 means the
 	// defaults. Tests make both small.
 	slots   int
 	segment uint64
@@ -67,11 +67,10 @@ type Config struct {
 	// debug level of clients; nil means no log. Transactions are never logged.
 	Log *slog.Logger
 
-	// Durability is what must hold before anyone is told of a commit. With Disk,
-	// Dir is the data directory of this server, which is made if there is none; a
-	// server that starts on a directory with data goes on where the last one
-	// stopped. Catalog may then be nil, and if it is set it must be the one with
-	// which the directory was made.
+	// Durability is what must hold before a commit is acknowledged. With Disk, Dir is the
+	// data directory of this server, which is made if there is none; a server that starts
+	// on a directory with data continues where the last one stopped. Catalog may then be
+	// nil, and if it is set it must be the one with which the directory was made.
 	Durability Durability
 	Dir        string
 	// FS is the file system of Dir; nil means the operating system's. SegmentBytes
@@ -83,29 +82,28 @@ type Config struct {
 	// defaults.
 	CheckpointBytes, CheckpointRate int64
 
-	// Replicas is how many copies of its data directory a durable server has, its
-	// own included; 0 means 1. The others are at the servers after it. Sets holds
-	// which copies are in sync. It is required for more than one, and as long as
-	// there may be copies: see FileSets. A copy that is in
-	// sync and does not answer for CopyPatience leaves the set; 0 means 2 s.
+	// Replicas is how many copies of its data directory a durable server has, its own
+	// included; 0 means 1. The others are at the servers after it. Sets holds the sets of
+	// copies in sync: see FileSets. It is required if Replicas is more than 1, and as long
+	// as there may be copies. A copy in sync that does not answer for CopyPatience leaves
+	// the set; 0 means 2 s.
 	Replicas     int
 	Sets         Sets
 	CopyPatience time.Duration
-	// MinInSync is how many copies must be in sync, the server's own included, so
-	// that it takes writes and says that they are durable; 0 means 1.
+	// MinInSync is how many copies must be in sync, the server's own included, before the
+	// server takes writes and acknowledges them; 0 means 1.
 	MinInSync int
 	// Recovering, if set, is called now and then while the server recovers, from
 	// one goroutine, and not after Start has returned.
 	Recovering func(stats.Recovering)
 
-	// What other packages of this module say of the server's place in a membership
-	// store, of data that is restored, and of work that tests do by hand. Programs leave
-	// it alone.
+	// Other packages of this module set these: the server's place in a membership store,
+	// data that is restored, and work that tests do by hand. Programs leave them alone.
 	hosting.Place
 	hosting.Origin
 	hosting.Work
 
-	clock clock.Source // that quarantines are measured on; nil means clock.Now
+	clock clock.Source // measures quarantines; nil means clock.Now
 }
 
 const defaultMemoryBytes = 16 << 30
@@ -134,7 +132,7 @@ func (c *Config) check() error {
 	bad(c.Replicas >= 0 && c.Replicas <= min(max(len(c.Addrs), 1), replica.MaxMembers), "%d replicas with %d data servers, want 1 to %d",
 		c.Replicas, len(c.Addrs), min(max(len(c.Addrs), 1), replica.MaxMembers))
 	bad(c.Replicas <= 1 || c.Durability == Disk, "%d replicas with durability %v, want disk", c.Replicas, c.Durability)
-	bad(c.Replicas <= 1 || c.Durability != Disk || c.Sets != nil, "%d replicas, and nothing that holds which are in sync", c.Replicas)
+	bad(c.Replicas <= 1 || c.Durability != Disk || c.Sets != nil, "%d replicas without Sets, which holds those in sync", c.Replicas)
 	bad(c.MinInSync >= 0 && c.MinInSync <= max(c.Replicas, 1), "%d copies in sync required, want 1 to %d, the number of replicas", c.MinInSync, max(c.Replicas, 1))
 	bad(c.CopyPatience >= 0, "a patience of %v with copies, want at least 0", c.CopyPatience)
 	bad(c.Provider != nil, "no fabric provider")
@@ -189,8 +187,9 @@ type Server struct {
 	closeErr  error
 }
 
-// New creates the server's memory and opens its endpoint. The server serves
-// nothing before Start.
+// New creates the server's memory and opens its endpoint; with Disk it also recovers
+// the data. The server serves nothing before Start. The error wraps ErrConfig if c is
+// invalid.
 func New(c Config) (*Server, error) {
 	if c.Partitions == 0 {
 		c.Partitions = len(c.Addrs)
@@ -314,7 +313,7 @@ func (s *Server) open() error {
 	return s.acquainted.introduce(h)
 }
 
-// typedError is a body's error, with what of it travels to the caller.
+// typedError is a body's error, with the part of it that the caller receives.
 type typedError struct {
 	error
 	typed *exec.ProcedureError
@@ -323,7 +322,7 @@ type typedError struct {
 // Unwrap implements errors.Is and errors.As.
 func (e *typedError) Unwrap() []error { return []error{e.error, e.typed} }
 
-// Start serves. It returns at once.
+// Start begins to serve, in the background.
 func (s *Server) Start() error {
 	if s.durable != nil && !s.durable.mayAnswer() {
 		s.Suspend()
@@ -331,7 +330,7 @@ func (s *Server) Start() error {
 	if err := s.ep.Serve(s.handle); err != nil {
 		return err
 	}
-	s.pace.request() // what follows is to be done soon
+	s.pace.request() // so that the loops below begin at once
 	s.logStart()
 	s.catalog.resumeChanges()
 	s.wg.Go(func() { s.ticker(s.ctx) })
@@ -359,8 +358,8 @@ func (s *Server) Start() error {
 // Addr returns the address for clients.
 func (s *Server) Addr() string { return s.ep.Addr() }
 
-// Close fences the partitions, so that validation against their memory fails,
-// and stops the server.
+// Close fences the partitions, so that validation against their memory fails, and stops
+// the server. It may be called again.
 func (s *Server) Close() error {
 	s.closeOnce.Do(func() {
 		s.cancel()

@@ -20,9 +20,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// ErrLost reports data of a server that is lost: neither its directory nor a copy
-// in sync is there, or a part of the directory is missing without which nobody knows
-// what it had. The text names the directory.
+// ErrLost reports lost data of a server: neither its directory nor a copy in sync is
+// there, or the directory lacks a part without which nobody knows what it had. The text
+// names the directory.
 var ErrLost = errors.New("server: data is lost")
 
 // Files in the data directory of a cluster whose servers run on one host.
@@ -49,8 +49,8 @@ type fileSets struct {
 // on one host, in one process or in several.
 func FileSets(fs vfs.FS, dir string) Sets { return &fileSets{fs: fs, dir: dir} }
 
-// RemoveFileSets removes the sets. The data of all servers is removed next, or is
-// there without copies.
+// RemoveFileSets removes the sets. The caller removes the data of all servers next, or
+// it has no copies.
 func RemoveFileSets(fs vfs.FS, dir string) error {
 	if err := fs.Remove(fs.PathJoin(dir, setsFile)); err != nil {
 		if oserror.IsNotExist(err) {
@@ -132,10 +132,9 @@ func FileReplicas(fs vfs.FS, dir string, servers int) (int, error) {
 	return most, nil
 }
 
-// AdoptCopies lets copies in sync take the places of the data directories that are
-// lost, in the data directory of a cluster that does not run, and returns the
-// directories that it has moved. It fails with ErrLost if there is no copy of one
-// that is in sync.
+// AdoptCopies replaces lost data directories by copies in sync, in the data directory
+// of a cluster that does not run, and returns the directories that it has moved. It
+// fails with ErrLost if a lost directory has no copy in sync.
 func AdoptCopies(ctx context.Context, fs vfs.FS, dir string) (adopted []string, err error) {
 	if err := datadir.CheckDir(fs, dir); err != nil {
 		return nil, err
@@ -206,8 +205,8 @@ func (f *fileSets) adopt(ctx context.Context, home placement.Server, of map[plac
 	return "", err
 }
 
-// present fails if the directory of a server is an older one than the server last
-// had: what it has of copies is older, too.
+// present fails if the directory of a server is older than the one that the server last
+// had: its copies of other servers are then older, too.
 func (f *fileSets) present(server placement.Server, set replica.Set) error {
 	if set == (replica.Set{}) {
 		return nil
@@ -243,8 +242,8 @@ func (f *fileSets) move(ctx context.Context, keeper, from string, home placement
 	return datadir.Adopt(f.fs, from, ServerDir(f.dir, int(home)), uint32(next.Epoch), uint32(next.Since))
 }
 
-// servers is the number of data servers, by the first identity that is there and
-// whole. The error is that of one that is not.
+// servers returns the number of data servers, by the first identity that can be read.
+// damaged is the error of one that cannot.
 func (f *fileSets) servers() (n int, damaged error) {
 	for i := range wire.MaxParts {
 		switch id, ok, err := datadir.Read(f.fs, ServerDir(f.dir, i)); {

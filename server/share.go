@@ -96,7 +96,7 @@ func (sh *share) of(s *Server, c *wire.Commit) (complete bool) {
 	return complete
 }
 
-// fresh is that of the partitions, which have one clock.
+// fresh is partition.fresh for the share: all partitions have one clock.
 func (sh share) fresh() verdict {
 	if len(sh.at) == 0 {
 		return verdict{}
@@ -123,10 +123,9 @@ func (sh share) lock() {
 	}
 }
 
-// prefetch brings the places of rows that the client has not seen nearer to the
-// processor, before the executors are taken: a way down an index that is not in the
-// caches would hold up all others that wait for them. Of other rows the hint says
-// the place.
+// prefetch prefetches rows that the client has not seen, before the executors are
+// taken: a search of an index that is not in the caches would hold up all others that
+// wait for them. Other rows have a hint of their place.
 func (sh share) prefetch() {
 	for i, p := range sh.at {
 		has := p.has.Load()
@@ -160,8 +159,9 @@ func (sh share) unlock() {
 	}
 }
 
-// blocked reports whether a row that the transaction writes is reserved for
-// another one. It has prepared elsewhere, or will, so it must not wait.
+// blocked reports whether a row that the transaction writes is reserved for another
+// one. The transaction must not wait for it, because it has prepared elsewhere, or
+// will.
 func (sh share) blocked() bool {
 	for i, p := range sh.at {
 		if p.lines.taken(sh.client, sh.parts[i].Writes) {

@@ -31,7 +31,7 @@ func (s *Server) handleAdopt(r *rdma.Request, d *wire.Decoder) {
 		return
 	}
 	tick = max(s.now(), min(tick, s.now()+adoptMax, block.MaxTick))
-	at, err := s.adoptTold(p, tick)
+	at, err := s.adoptClientTick(p, tick)
 	if err != nil {
 		s.reply(r, logVerdict(err).append(nil))
 		return
@@ -39,9 +39,10 @@ func (s *Server) handleAdopt(r *rdma.Request, d *wire.Decoder) {
 	s.release(answer{at: at, r: r, resp: []byte{byte(wire.OK)}})
 }
 
-// adoptTold moves a partition's clock up to a tick of a client. After a restart it
-// must not go back behind a snapshot, so the log has it if it is ahead.
-func (s *Server) adoptTold(p *partition, tick clock.Tick) (at wal.LSN, err error) {
+// adoptClientTick moves a partition's clock up to a tick of a client. A tick that is
+// ahead of the server's clock is logged, because after a restart the clock must not be
+// behind a snapshot. The answer rests on the log up to at.
+func (s *Server) adoptClientTick(p *partition, tick clock.Tick) (at wal.LSN, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s.durable != nil && tick > s.now() {

@@ -84,8 +84,8 @@ func (s *Server) ownStats() wire.ServerStats {
 	return st
 }
 
-// Recovery says how the server got its data back when it started, nil if there was
-// none.
+// Recovery returns how the server recovered its data when it started, nil if it did
+// not.
 func (s *Server) Recovery() *stats.Recovery {
 	r := s.Recovered()
 	if r.Records == 0 && r.CheckpointRows == 0 {

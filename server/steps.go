@@ -16,8 +16,8 @@ import (
 	"drtmx/internal/wire"
 )
 
-// takeRecords makes effects of the machine's records, but of those that are logged
-// with the effect End. The caller holds protocol.mu.
+// takeRecords makes effects of the machine's records, except those that are logged with
+// the effect End. The caller holds protocol.mu.
 func (b *batch) takeRecords(p *partition) {
 	for i := range b.out.Records {
 		r := &b.out.Records[i]
@@ -38,10 +38,10 @@ func (b *batch) decided(id twophase.ID) *twophase.Record {
 	return nil
 }
 
-// noteStep appends a record of the commit protocol. If no room was set aside and
-// the log has none, the record comes before the next one of the partition, and no
-// message that rests on it leaves before. A share comes with the first record that
-// needs it. The caller holds p.mu. A nil record is none.
+// noteStep appends a record of the commit protocol, with the share if it is the first
+// record that needs it. If the log has no room, the record becomes a debt: it comes
+// before the next one of the partition, and messages that rest on it wait. A nil record
+// is none. The caller holds p.mu.
 func (p *partition) noteStep(step *twophase.Record, t *prepared, o origin) (lsn wal.LSN) {
 	if step == nil {
 		return 0
@@ -92,8 +92,7 @@ func (sd *protocol) settle() {
 	running.Wait()
 }
 
-// exportMost is how many transactions are looked at before others may use a
-// machine.
+// exportMost is how many transactions export reads before others may use the machine.
 const exportMost = 64
 
 // export returns what a recovery must know of a partition's side of the commit
@@ -133,14 +132,13 @@ func (sd *protocol) export(part placement.Partition, rest func()) (all []redo.Re
 	return all
 }
 
-// exportSteps returns what a recovery must know of the commit protocol if it has
-// the log from a position on that was its end before the call, and the rows as
-// they are after it.
+// exportSteps returns the records of the commit protocol that a recovery needs besides
+// the rows as they are after the call and the log from where it ended before the call.
 //
-// Steps that ran at the position may have logged what their machines did not know
-// yet: the commit of a last agent. What machines have decided when they are
-// exported may not have been applied. So steps are waited for twice: those before
-// the export are known to the machines, those after it to the rows.
+// Steps that ran at the position may have logged what their machines did not know yet:
+// the commit of a last agent. What machines have decided when they are exported may not
+// have been applied. So it waits for running steps twice: before the export, so that
+// the machines know them, and after it, so that the rows have them.
 func (d *durable) exportSteps() (all []redo.Record) {
 	d.settleSteps()
 	for _, p := range d.s.parts {
@@ -197,7 +195,7 @@ func (p *partition) noteAgent() verdict {
 	return v
 }
 
-// owing is the answer to a request that rests on a record which the log does not
+// owing returns the answer to a request that rests on a record which the log does not
 // have yet: there is no room for it, or there never will be.
 func (d *durable) owing() verdict {
 	if err := d.log.Err(); err != nil {
@@ -346,8 +344,8 @@ func (r *recovery) decided(rec *redo.Record, d *doubts) error {
 	return r.part(&part, part.CSN)
 }
 
-// keepPart copies a part of a record. Whether a row is there is known when it is
-// locked again.
+// keepPart copies a part of a record. Locking the part again finds out which rows
+// exist.
 func keepPart(p *redo.Part) redo.Part {
 	kept := *p
 	kept.Writes = make([]wire.Write, 0, len(p.Writes))

@@ -12,7 +12,7 @@ import (
 // with a copy of the directory. Until the store says that none has, this server
 // acknowledges nothing, and readers refuse its memory.
 
-// placePause is the time after which answers that are kept back are looked at again.
+// placePause is the time between looks at answers that are kept back.
 const placePause = 10 * time.Millisecond
 
 // mayAnswer reports whether the server is known to have its place.
@@ -24,8 +24,8 @@ func (d *durable) mayAnswer() bool {
 // has ended. A server in memory has nothing that another one could go on with.
 func (s *Server) leased() bool { return s.durable != nil && s.cfg.Left != nil }
 
-// left returns for how long the server certainly has its place, from a moment
-// after the call on.
+// left returns for how long the server certainly has its place, counted from a moment
+// during the call.
 func (s *Server) left() time.Duration {
 	d := s.durable
 	if !s.leased() {
@@ -48,9 +48,9 @@ func (s *Server) handleLease(r *rdma.Request, rest int) {
 	s.reply(r, wire.AppendLease(nil, wire.Lease{Incarnation: s.incarnation, Epoch: s.cfg.Epoch, Left: s.left(), Now: s.running.Now()}))
 }
 
-// Suspend fences all partitions of a durable server, and keeps back its answers,
-// until Resume. Nothing is lost: clients repeat what they ask, within their
-// deadlines. A server in memory takes no notice.
+// Suspend fences all partitions of a durable server, and keeps back its answers, until
+// Resume. Nothing is lost: clients repeat what they ask, within their deadlines. A
+// server in memory ignores it.
 func (s *Server) Suspend() {
 	if s.durable == nil || s.durable.suspended.Swap(true) {
 		return

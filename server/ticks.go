@@ -12,10 +12,10 @@ import (
 	"drtmx/internal/wire"
 )
 
-// runningStep is how far a stop of the process, of any length, moves the clock
-// on which freed memory is in quarantine. A commit that lies in the queue of a
-// stopped server then finds no memory that was freed after its reads and has
-// other rows by now, although nothing tells how long it lay there.
+// runningStep is how far a stop of the process, of any length, moves the clock on which
+// freed memory is in quarantine. So a commit that lies in the queue of a stopped
+// server, for an unknown time, finds no memory that was freed after its reads and has
+// other rows by now.
 const runningStep = 250 * time.Millisecond
 
 // keepTime moves the clocks of the partitions on until ctx ends, tick by tick. In an
@@ -55,8 +55,8 @@ const (
 	buryTurns = 64
 )
 
-// forgetIdle is how long forget rests when it has found nothing to free. A
-// server without work then wakes up for its clock alone.
+// forgetIdle is how long forget rests when it has found nothing to free. A server
+// without work then wakes up only for its clock.
 const forgetIdle = 5 * clock.TickLength
 
 // forget buries the past of all partitions until ctx ends. It may wait for
@@ -97,8 +97,8 @@ func (p *partition) bury() (found bool) {
 	return found
 }
 
-// makeRoom gives memory of the past to a write that lacks it. It returns false
-// if there is none left. The caller holds p.mu.
+// makeRoom frees memory of the past for a write that lacks it. It returns false if
+// there is none left. The caller holds p.mu.
 func (p *partition) makeRoom() (freed bool) {
 	h := p.arena.History()
 	if !h.Keeps() {
@@ -118,10 +118,9 @@ const roomMost = 256
 // seen. It may go back a little; a partition's clock never does.
 func (s *Server) now() clock.Tick { return min(max(s.ticks.Now(), s.seen.Tick()), block.MaxTick) }
 
-// saw notes the highest tick that a client or another server has seen, so that what
-// it asks for gets no lower one. A clock that is far ahead is not followed. After a
-// restart the clock must not go back behind a snapshot, so the log has the tick if
-// it is ahead.
+// saw notes the highest tick that a client or another server has seen, so that its next
+// commits here get no lower one. It ignores a clock that is far ahead. After a restart
+// the clock must not go back behind a snapshot, so the log has the tick if it is ahead.
 func (s *Server) saw(t clock.Tick) {
 	if t <= s.now() || t > s.ticks.Now()+clockSkewMax {
 		return
@@ -135,7 +134,8 @@ func (s *Server) saw(t clock.Tick) {
 	s.seen.Saw(t)
 }
 
-// seenHere is no lower than the ticks of all commits that this server can tell of.
+// seenHere returns a tick that is no lower than those of all commits that an answer of
+// this server may reveal.
 func (s *Server) seenHere() clock.Tick {
 	t := s.now()
 	s.client.Lock()

@@ -6,8 +6,9 @@ import "time"
 
 var started = time.Now()
 
-// threadTime is at most the time that has passed, by which the trainer rests at
-// least as much as it should.
+// threadTime returns the time since the start, because the processor time of a thread
+// is not known here. It is never too short, so the trainer rests at least as much as it
+// should.
 func threadTime() time.Duration { return time.Since(started) }
 
 // cpuTimeOfProcess is not known on this system.

@@ -118,8 +118,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "ForgottenIsUnknown", why: "a session whose outcome was forgotten is told that the server has never seen its transaction",
 		edits: []edit{{
 			file: "server/outcomes.go",
-			old:  "		if !o.forgotten.nothing(sent, o.sent(), r.From) {\n",
-			new:  "		if !o.forgotten.nothing(sent, o.sent(), r.From) && false {\n",
+			old:  "		if !o.forgotten.excludes(sent, o.sent(), r.From) {\n",
+			new:  "		if !o.forgotten.excludes(sent, o.sent(), r.From) && false {\n",
 		}},
 		caught: []test{{"server", "TestForgottenOutcomesAreNotDenied", "a forgotten commit is answered"}, {"server", "TestOutcomesAtRandom", "that has committed is answered"}},
 	},
@@ -154,7 +154,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "RefusalForgotten", why: "a commit that comes after its refusal, or its execution, was forgotten is executed",
 		edits: []edit{{
 			file: "server/forgotten.go",
-			old:  "	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge || !g.nothing(sent, now, who):\n",
+			old:  "	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge || !g.excludes(sent, now, who):\n",
 			new:  "	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge:\n",
 		}},
 		caught: []test{{"server", "TestForgottenOutcomesAreNotDenied", "a late commit of session"}, {"server", "TestOutcomesAtRandom", "a transaction runs"}},
@@ -163,7 +163,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "FormerLivesAlone", why: "a session that a restarted server has refused is forgotten as one of a former life, and the late request is executed",
 		edits: []edit{{
 			file: "server/forgotten.go",
-			old:  "	if f.restored { // nothing of it has come in this life\n",
+			old:  "	if f.restored { // no request of it has come in this life\n",
 			new:  "	if f.former {\n",
 		}},
 		caught: []test{{"server", "TestOutcomesAtRandom", "a transaction runs|has committed is answered"}},
@@ -172,8 +172,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "NoRequestTooOld", why: "a copy of a closed session's commit is executed when the session is forgotten",
 		edits: []edit{{
 			file: "server/forgotten.go",
-			old:  "	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge || !g.nothing(sent, now, who):\n",
-			new:  "	case sent.At > now.At || !g.nothing(sent, now, who):\n",
+			old:  "	case sent.At > now.At || now.At-sent.At > index.MaxCommitAge || !g.excludes(sent, now, who):\n",
+			new:  "	case sent.At > now.At || !g.excludes(sent, now, who):\n",
 		}},
 		caught: []test{{"server", "TestOutcomesAtRandom", "a transaction runs"}},
 	},

@@ -102,7 +102,7 @@ func Connect(ctx context.Context, where string, c txn.Config) (*Client, error) {
 	return &Client{DB: db, cluster: cl}, nil
 }
 
-// Lost is closed when a data server is known to be lost.
+// Lost returns a channel that is closed when a data server is known to be lost.
 func (c *Client) Lost() <-chan struct{} { return c.cluster.Lost() }
 
 // Close closes the database.
