@@ -28,13 +28,13 @@ func (r Row) Bytes(f Field) []byte {
 	}
 	off, n := f.extent(r)
 	if off > len(r)-n {
-		return nil // CheckRow would refuse this row
+		return nil // CheckRow returns an error for this row
 	}
 	return r[off : off+n : off+n]
 }
 
-// SetBytes writes a Bytes column. If the value's length changes, the row changes
-// its size and may move. v must not be a view of the row unless it is the
+// SetBytes writes a Bytes column. If the value's length changes, the row changes its
+// size and may move to other memory. v must not be a view of the row unless it is the
 // column's own value. A value longer than the column's size is a fault; see Row.
 func (r *Row) SetBytes(f Field, v []byte) {
 	switch {
@@ -89,8 +89,8 @@ func (f Field) put(r Row, v []byte) Row {
 
 func roundUp(n int) int { return (n + 7) &^ 7 }
 
-// check verifies the variable part of a row. Its values begin where its fixed
-// part ends, which tells its format: see layout.format.
+// check verifies the variable part of a row. Its values begin where its fixed part
+// ends, which determines its format: see layout.format.
 func (l *layout) check(r Row) error {
 	begin := len(r)
 	for i, at := range l.at {

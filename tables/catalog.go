@@ -9,9 +9,9 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Catalog is one version of a set of tables. Immutable and safe for concurrent
-// use. A change makes the next version, see With. Tables that do not change are
-// the same in both.
+// Catalog is one version of a set of tables. It is immutable and safe for concurrent
+// use. A change makes the next version, see With. Both versions share the tables that
+// do not change.
 type Catalog struct {
 	Tables  []*Table
 	Indexes []*Index // primaries and secondaries, by Index.ID
@@ -23,8 +23,8 @@ type Catalog struct {
 
 var nameRE = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
 
-// NewCatalog checks the definitions and assigns layouts and numbers. Its error
-// joins all faults that it finds.
+// NewCatalog makes a catalogue: it checks the definitions and assigns layouts and
+// numbers. Its error joins all faults that it finds.
 func NewCatalog(defs ...Def) (*Catalog, error) {
 	if len(defs) == 0 || len(defs) > MaxTables {
 		return nil, fmt.Errorf("%w: %d tables, want 1 to %d", ErrSchema, len(defs), MaxTables)
@@ -46,7 +46,7 @@ func NewCatalog(defs ...Def) (*Catalog, error) {
 	return c, nil
 }
 
-// faults are those of a set of definitions.
+// faults collects the faults of a set of definitions.
 type faults []error
 
 func (f *faults) add(format string, args ...any) {
@@ -55,7 +55,7 @@ func (f *faults) add(format string, args ...any) {
 
 func (f faults) err() error { return errors.Join(f...) }
 
-// Table returns the table of a name, or ErrNoTable.
+// Table returns the table with a name, or ErrNoTable.
 func (c *Catalog) Table(name string) (*Table, error) {
 	if t, ok := c.byName[name]; ok {
 		return t, nil
@@ -63,8 +63,8 @@ func (c *Catalog) Table(name string) (*Table, error) {
 	return nil, fmt.Errorf("%w: %q", ErrNoTable, name)
 }
 
-// MustTable is Table for names that are constants of the program; it panics on
-// an unknown name.
+// MustTable does the same as Table, for names that are constants of the program. It
+// panics on an unknown name.
 func (c *Catalog) MustTable(name string) *Table {
 	t, err := c.Table(name)
 	if err != nil {
@@ -73,9 +73,9 @@ func (c *Catalog) MustTable(name string) *Table {
 	return t
 }
 
-// Own returns the catalogue's own table for t: t itself, or the table of the
-// same name if its definition is the same, or is that of the table before columns
-// were added. Otherwise it returns an ErrCatalog.
+// Own returns the catalogue's own table for t: t itself, or the table with the same
+// name if its definition is the same, or was the same before columns were added.
+// Otherwise it returns an ErrCatalog.
 func (c *Catalog) Own(t *Table) (*Table, error) {
 	if t != nil && t.catalog == c {
 		return t, nil
@@ -87,7 +87,7 @@ func (c *Catalog) adopt(t *Table) (*Table, error) {
 	if t == nil {
 		return nil, fmt.Errorf("%w: there is no table (nil)", ErrCatalog)
 	}
-	if id := t.index.ID; id < len(c.Indexes) { // where it is if the tables before it are the same too
+	if id := t.index.ID; id < len(c.Indexes) { // its place if the tables before it are the same, too
 		if own := c.Indexes[id].Table; own.is(t) {
 			return own, nil
 		}
@@ -115,7 +115,7 @@ func (t *Table) is(o *Table) bool {
 	return false
 }
 
-// OwnIndex is Own for an index.
+// OwnIndex does the same as Own for an index.
 func (c *Catalog) OwnIndex(ix *Index) (*Index, error) {
 	if ix != nil && ix.Table.catalog == c {
 		return ix, nil
@@ -140,8 +140,8 @@ func (c *Catalog) OwnIndex(ix *Index) (*Index, error) {
 	return own, nil
 }
 
-// add lays a table out and numbers it. If there are faults the table is of no
-// use.
+// add makes a table with its layout and number. If it adds faults the table is not
+// usable.
 func (c *Catalog) add(d Def, faults *faults) *Table {
 	checkColumns(d, faults)
 	if d.Key > StringKey {
@@ -182,7 +182,7 @@ func (c *Catalog) add(d Def, faults *faults) *Table {
 	return t
 }
 
-// mostBytes returns the size of the largest row.
+// mostBytes returns the size of the largest possible row.
 func (l *layout) mostBytes() int {
 	if l.grows {
 		return MaxRowBytes

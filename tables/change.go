@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Change makes a version of a catalogue from the one before. Exactly one field
-// is set.
+// Change makes a version of a catalogue from the previous one. Exactly one field is
+// set.
 type Change struct {
 	// Table is added. Rows of a replicated table come from loading, so such a
 	// table cannot be added.
@@ -33,7 +33,8 @@ type AddedIndex struct {
 type BuiltIndex struct {
 	Table string `json:"table"`
 	Index string `json:"index"`
-	// Failed withdraws the index: transactions do not maintain it any more.
+	// Failed says that the index is withdrawn: transactions do not maintain it any
+	// more.
 	Failed bool `json:"failed,omitempty"`
 	// Tick is a tick at which the index had all entries.
 	Tick uint64 `json:"tick,omitempty"`
@@ -42,19 +43,18 @@ type BuiltIndex struct {
 // AddedColumn is a column that is added to a table.
 type AddedColumn struct {
 	Table  string `json:"table"`
-	Column Column `json:"column"` // Since is set when it is added
+	Column Column `json:"column"` // the catalogue sets Since
 }
 
-// maxIndexes bounds the indexes of a catalogue, those included that were
-// withdrawn.
+// maxIndexes bounds the indexes of a catalogue, including withdrawn ones.
 const maxIndexes = 1 << 12
 
-// Version is the number of changes since NewCatalog.
+// Version returns the number of changes since NewCatalog.
 func (c *Catalog) Version() int { return len(c.changes) }
 
-// With returns the next version of the catalogue, or c itself if it has what
-// the change adds. It returns an ErrSchema for a change that is invalid or
-// contradicts the catalogue. The numbers of indexes stay what they are.
+// With returns the next version of the catalogue, or c itself if it already includes
+// the change. It returns an ErrSchema for a change that is invalid or contradicts the
+// catalogue. Indexes keep their numbers.
 func (c *Catalog) With(ch Change) (*Catalog, error) {
 	next := &Catalog{
 		Tables: slices.Clone(c.Tables), Indexes: slices.Clone(c.Indexes), byName: maps.Clone(c.byName),
@@ -125,7 +125,7 @@ func (c *Catalog) withBuilt(next *Catalog, b *BuiltIndex) (*Catalog, error) {
 		next.born = max(next.born, b.Tick)
 	}
 	own := next.alter(t, d, ix, &faults)
-	if b.Failed { // who still maintains the index is refused
+	if b.Failed { // servers refuse clients that still maintain the index
 		own.since = next.Version()
 		gone := *ix
 		gone.Table = own
@@ -134,7 +134,7 @@ func (c *Catalog) withBuilt(next *Catalog, b *BuiltIndex) (*Catalog, error) {
 	return next.replace(t, own, &faults)
 }
 
-// replace puts own in the place of a table.
+// replace returns c with the table t replaced by own.
 func (c *Catalog) replace(t, own *Table, faults *faults) (*Catalog, error) {
 	if err := faults.err(); err != nil {
 		return nil, err
@@ -193,8 +193,9 @@ func (c *Catalog) withColumn(next *Catalog, a *AddedColumn) (*Catalog, error) {
 	return next.replace(t, own, &faults)
 }
 
-// alter returns a table in another definition. Its indexes have their numbers;
-// ended, which was being built, is now the last of the definition or none.
+// alter returns a table with another definition. Its indexes keep their numbers.
+// ended, which was being built, is now the last index of the definition, or is
+// withdrawn.
 func (c *Catalog) alter(t *Table, d Def, ended *Index, faults *faults) *Table {
 	var alone Catalog
 	own := alone.add(d, faults)
@@ -221,7 +222,7 @@ type encoded struct {
 	Changes []Change `json:"changes,omitempty"`
 }
 
-// MarshalJSON writes the definitions of the first version, and the changes.
+// MarshalJSON encodes the definitions of the first version, and the changes.
 func (c *Catalog) MarshalJSON() ([]byte, error) {
 	e := encoded{Changes: c.changes}
 	for _, t := range c.Tables[:c.base] {
@@ -246,9 +247,9 @@ func ParseCatalog(b []byte) (*Catalog, error) {
 	return c.apply(e.Changes)
 }
 
-// Follow returns the catalogue that b, the output of MarshalJSON, describes,
-// which must be a version of c: a later one, or else it returns c. Tables that
-// do not change are those of c.
+// Follow decodes b, the output of MarshalJSON, which must be a version of the same
+// catalogue. It returns that version if it is later, else c. It shares the tables of
+// c that do not change. For another catalogue it returns an ErrCatalog.
 func (c *Catalog) Follow(b []byte) (*Catalog, error) {
 	o, err := ParseCatalog(b)
 	if err != nil {

@@ -42,8 +42,8 @@
 // index is a separate ordered index. The engine computes its keys from the
 // columns of the row and updates them in the same transaction as the row.
 //
-// Everything here is plain data: servers send a catalogue over the network as
-// it is, and every process derives the same layouts, index numbers and
-// partitions from it. A table of another catalogue is refused with [ErrCatalog],
-// unless it has the same name and definition.
+// Everything here is plain data: servers send a catalogue over the network, and every
+// process derives the same layouts, index numbers and partitions from it. Methods
+// return [ErrCatalog] for a table of another catalogue, unless it has the same name
+// and definition.
 package tables

@@ -5,17 +5,18 @@ import (
 	"strings"
 )
 
-// Error is an error with what it concerns; get it with errors.As. Fields that do
-// not apply are zero.
+// Error is an error with the objects that it concerns; get it with errors.As. Fields
+// that do not apply are zero, and Partition is -1.
 type Error struct {
-	// Err is the kind of the error: one of the errors of this package or of
-	// package txn, or the error of what lies below.
+	// Err is the kind of the error: one of the errors of this package or of package
+	// txn, or an error of a lower layer.
 	Err error
 	// Table and Index are names. Index is only set for a secondary index.
 	Table, Index string
 	// Key is the key of a row or entry.
 	Key Key
-	// Partition is a partition's number, -1 if the error concerns no single one.
+	// Partition is a partition's number, -1 if the error does not concern a single
+	// partition.
 	Partition int
 	// Server is the address of a data server.
 	Server string
@@ -25,11 +26,11 @@ type Error struct {
 	Max, Size int64
 	// Detail is further text.
 	Detail string
-	// Cause is what went wrong below, if anything did.
+	// Cause is the underlying error, nil if there is none.
 	Cause error
 }
 
-// Error puts the kind first, then what the error concerns.
+// Error returns the kind, followed by the objects that the error concerns.
 func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprint(&b, e.Err)

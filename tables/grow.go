@@ -2,14 +2,13 @@ package tables
 
 import "strconv"
 
-// A column that is added comes behind all others, in a row and in the fixed
-// part of the row. A row keeps the format in which it was written. The end of
-// its fixed part tells the format: there its values begin, or the row ends. A
-// transaction brings the rows that it reads into the format of the table that
-// its body uses, and the rows that it writes into the present one.
+// An added column comes after all others, in the fixed part of the row and among the
+// values after it. A row keeps the format in which it was written. The end of its
+// fixed part, where its values begin or the row ends, determines the format. A
+// transaction converts the rows that it reads to the format of the table that its
+// body uses, and the rows that it writes to the present format.
 
-// addedField is a column that was added, with the value that it has in rows
-// from before.
+// addedField is a column that was added, with its value in rows written before.
 type addedField struct {
 	Field
 	value []byte
@@ -53,8 +52,8 @@ func (a *addedField) set(r *Row) {
 	}
 }
 
-// format returns the bytes of the fixed part of a row, which is of any format of
-// the layout.
+// format returns the size in bytes of the fixed part of a row, which may have any
+// format of the layout.
 func (l *layout) format(r Row) int {
 	for _, fixed := range l.formats {
 		if l.begin(r, fixed) == fixed {
@@ -64,8 +63,8 @@ func (l *layout) format(r Row) int {
 	return l.fixed
 }
 
-// begin returns where the values of a row begin whose fixed part has at least
-// fixed bytes, or its length if it has none among the columns of that part.
+// begin returns where the values of a row begin whose fixed part has at least fixed
+// bytes, or the row's length if the columns of that part have no values.
 func (l *layout) begin(r Row, fixed int) int {
 	begin := len(r)
 	for _, at := range l.at {
@@ -79,10 +78,9 @@ func (l *layout) begin(r Row, fixed int) int {
 	return begin
 }
 
-// convert returns a row whose fixed part has from bytes in the format of l,
-// which has more columns or fewer. It appends to arena, unless the row has that
-// format. Values lie inside a row that was checked; of another row they are
-// lost.
+// convert converts a row whose fixed part has from bytes to the format of l, which
+// has more or fewer columns. It appends the result to arena, unless the row has that
+// format already. In an unchecked row, values that lie outside the row are lost.
 func (l *layout) convert(arena []byte, r Row, from int) (_ []byte, converted Row) {
 	if from == l.fixed || from > len(r) {
 		return arena, r
@@ -113,9 +111,8 @@ func (l *layout) convert(arena []byte, r Row, from int) (_ []byte, converted Row
 	return arena, converted
 }
 
-// Grown returns a row of the table, read or written before columns were added,
-// in the present format. It appends to arena what it makes, and returns any
-// other row as it is.
+// Grown returns a row of the table in the present format. It appends a row in an
+// earlier format to arena to convert it, and returns any other row unchanged.
 func (t *Table) Grown(arena []byte, r Row) ([]byte, Row) {
 	if t.lay.formats == nil {
 		return arena, r
@@ -123,26 +120,26 @@ func (t *Table) Grown(arena []byte, r Row) ([]byte, Row) {
 	return t.lay.convert(arena, r, t.lay.format(r))
 }
 
-// Old reports whether a row that fits the table as o was written for it before
-// columns were added.
+// Old reports whether o is the table before columns were added, so that rows for o
+// have an earlier format.
 func (t *Table) Old(o *Table) bool { return t != o && t.lay.fixed != o.lay.fixed }
 
-// SeenAs returns a row of t, in the present format, as a program sees it that
-// uses the earlier definition o. It appends to arena as Grown does.
+// SeenAs converts a row of t in the present format to the format of the earlier
+// definition o. It appends to arena as Grown does.
 func (t *Table) SeenAs(o *Table, arena []byte, r Row) ([]byte, Row) {
 	return o.lay.convert(arena, r, t.lay.fixed)
 }
 
-// FromOld returns a row that was written with the earlier definition o in the
+// FromOld converts a row that was written with the earlier definition o to the
 // present format.
 func (t *Table) FromOld(o *Table, r Row) Row {
 	_, row := t.lay.convert(nil, r, o.lay.fixed)
 	return row
 }
 
-// Merged returns a row that was written with the earlier definition o in the
-// present format, with what present, the row that it replaces, has in the
-// columns that o lacks.
+// Merged converts a row that was written with the earlier definition o to the present
+// format. The columns that o lacks get their values from present, the row that it
+// replaces.
 func (t *Table) Merged(o *Table, r, present Row) Row {
 	row := t.FromOld(o, r)
 	for i := range t.lay.added {
@@ -164,7 +161,7 @@ func (ix *Index) Aged() bool { return ix.second == nil && ix.Table.lay.formats !
 // Transactions of an earlier version must not write it.
 func (t *Table) Since() int { return t.since }
 
-// copyColumn sets a column of one row from one of another.
+// copyColumn copies a column of one row to a column of another.
 func copyColumn(dst *Row, to Field, src Row, from Field) {
 	switch from.typ {
 	case Text:

@@ -28,13 +28,13 @@ func (k KeyKind) String() string {
 	return "number"
 }
 
-// Key is the key of a row, or of an entry of a secondary index. Num makes a
-// number key, Str a string key; a table has keys of one kind (Def.Key). Every
-// method that takes a key refuses one that does not fit its table, the zero Key
-// included, with ErrKey.
+// Key is the key of a row, or of an entry of a secondary index. Num makes a number
+// key, Str a string key; a table has keys of one kind (Def.Key). Every method that
+// takes a key returns ErrKey for one that does not fit its table, and for the zero
+// Key.
 //
-// Keys compare with == and serve as keys of maps. A Key is passed by value and
-// may be a view of memory that is used again: Clone it to keep it.
+// Keys compare with == and serve as keys of maps. A Key is passed by value and may be
+// a view of memory that is reused: Clone it to keep it.
 type Key struct {
 	num  uint64
 	str  string
@@ -52,7 +52,7 @@ const (
 )
 
 // First and Last are bounds of scans. They stand for the lowest and the highest
-// key that an index can have, of either kind. No row has them as its key.
+// possible key of an index, of either kind. No row has them as its key.
 var (
 	First = Key{kind: first}
 	Last  = Key{kind: last}
@@ -144,7 +144,7 @@ func (k Key) Format(f fmt.State, verb rune) {
 	}
 }
 
-// MarshalJSON writes a number, or a string in base64.
+// MarshalJSON encodes a number, or a string in base64.
 func (k Key) MarshalJSON() ([]byte, error) {
 	switch k.kind {
 	case number:
@@ -155,7 +155,7 @@ func (k Key) MarshalJSON() ([]byte, error) {
 	return nil, fmt.Errorf("%w a definition: %v", ErrKey, k)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON decodes the output of MarshalJSON.
 func (k *Key) UnmarshalJSON(b []byte) error {
 	if len(b) > 0 && b[0] == '"' {
 		var s []byte
@@ -171,8 +171,7 @@ func (k *Key) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &k.num)
 }
 
-// CheckKey returns an ErrKey unless a row or entry of the index can have the
-// key.
+// CheckKey returns an ErrKey unless the key is valid for a row or entry of the index.
 func (ix *Index) CheckKey(k Key) error {
 	if ix.Key.fits(k) {
 		return nil
@@ -204,8 +203,8 @@ func (ix *Index) keyError(k Key) error {
 	return e
 }
 
-// CheckBound returns an ErrKey unless a scan of the index can begin or end with
-// the key: First, Last, or any key that CheckKey accepts.
+// CheckBound returns an ErrKey unless the key is a valid bound of a scan of the
+// index: First, Last, or any key that CheckKey accepts.
 func (ix *Index) CheckBound(k Key) error {
 	if k.kind == first || k.kind == last {
 		return nil

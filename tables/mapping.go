@@ -13,26 +13,26 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Option changes what Of derives from the type.
+// Option is an option of Of: it changes the definition derived from the type.
 type Option func(*mapping)
 
-// WithPrimary sets the kind of the primary index, which else is Ordered.
+// WithPrimary sets the kind of the primary index; the default is Ordered.
 func WithPrimary(k IndexKind) Option { return func(m *mapping) { m.def.Primary = k } }
 
-// WithGrowth lets columns be added to a table whose rows have one size; see
+// WithGrowth allows columns to be added to a table whose rows have one size; see
 // Def.Grows.
 func WithGrowth() Option { return func(m *mapping) { m.def.Grows = true } }
 
-// WithPartition sets how keys map to partitions, which else is ByHash.
+// WithPartition sets how keys map to partitions; the default is ByHash.
 func WithPartition(p Partitioning) Option { return func(m *mapping) { m.def.Partition = p } }
 
-// WithIndex adds a secondary index over fields of the struct, in this order. It
-// need not be unique.
+// WithIndex adds a secondary index over fields of the struct, in this order. Several
+// rows may have the same values of these fields.
 func WithIndex(name string, fields ...string) Option {
 	return func(m *mapping) { m.wanted = append(m.wanted, indexed{name, fields}) }
 }
 
-// mapping is what is known of a mapped struct: computed once, by reflection.
+// mapping describes a mapped struct. It is computed once, by reflection.
 type mapping struct {
 	def     Def
 	goType  reflect.Type
@@ -68,8 +68,7 @@ func newMapping(t reflect.Type, name string, opts []Option) *mapping {
 	return m
 }
 
-// collect adds the exported fields of a struct, and those of its embedded
-// structs.
+// collect adds the exported fields of a struct and of its embedded structs.
 func (m *mapping) collect(t reflect.Type, off uintptr) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -116,7 +115,7 @@ func mapped(t reflect.Type) bool {
 	}
 }
 
-// readTag reads `drtmx:"key,name=column,size=40,index=by_name"`.
+// readTag parses a tag such as `drtmx:"key,name=column,size=40,index=by_name"`.
 func (m *mapping) readTag(b *member, tag string) {
 	for _, word := range strings.Split(tag, ",") {
 		option, value, _ := strings.Cut(word, "=")
@@ -163,7 +162,7 @@ func columnName(name string) string {
 	return b.String()
 }
 
-// defineKey chooses a number key if the key's fields are integers of 64 bits
+// defineKey chooses a number key if the key's fields are integers of at most 64 bits
 // together.
 func (m *mapping) defineKey() {
 	for _, i := range m.keys {
@@ -227,8 +226,8 @@ func (m *mapping) bind(t *Table) {
 	}
 }
 
-// appendKey appends the first n fields of a string key. A text that is the last
-// field of the key is as it is; one before it ends as in AppendText.
+// appendKey appends the first n fields of a string key. A text that is the last field
+// of the key is appended unchanged; an earlier one is encoded as in AppendText.
 func (m *mapping) appendKey(b []byte, s mem.Struct, n int) []byte {
 	for i, at := range m.keys[:n] {
 		switch f := &m.members[at]; {
@@ -245,7 +244,8 @@ func (m *mapping) appendKey(b []byte, s mem.Struct, n int) []byte {
 	return b
 }
 
-// numberKey returns the number keys whose first n fields are those of s.
+// numberKey returns the lowest and the highest number key whose first n fields are
+// those of s.
 func (m *mapping) numberKey(s mem.Struct, n int) (lo, hi uint64) {
 	width := uint(0)
 	for _, at := range m.keys[:n] {
@@ -342,7 +342,7 @@ func cutText(b []byte) (text, rest []byte, ok bool) {
 	return nil, nil, false
 }
 
-// encode writes the columns of s over the memory of row.
+// encode sets row to a row with the columns of s. It reuses the memory of row.
 func (m *mapping) encode(row *Row, s mem.Struct, fixed int) {
 	*row = append((*row)[:0], make(Row, fixed)...)
 	for i := range m.members {

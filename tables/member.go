@@ -10,11 +10,11 @@ import (
 
 // member is a field of a mapped struct.
 type member struct {
-	name   string // in Go, for errors
+	name   string // the Go name, for errors
 	column string
 	off    uintptr
 	kind   reflect.Kind // Slice stands for []byte
-	size   int          // of a text; 0: as many bytes as the value has
+	size   int          // maximum bytes of a text; 0: no maximum of its own
 	key    bool
 	stored bool   // a column has it
 	added  bool   // after the table was defined
@@ -26,7 +26,7 @@ func (m *member) isText() bool { return m.kind == reflect.String || m.kind == re
 
 func (m *member) isFloat() bool { return m.kind == reflect.Float32 || m.kind == reflect.Float64 }
 
-// bits is the width of an integer.
+// bits returns the width of an integer.
 func (m *member) bits() uint {
 	switch m.kind {
 	case reflect.Bool, reflect.Int8, reflect.Uint8:
@@ -39,8 +39,8 @@ func (m *member) bits() uint {
 	return 64
 }
 
-// columnType returns the column that holds all values of the member. 64 unsigned
-// bits are stored as signed ones of the same order.
+// columnType returns the type of a column that can hold all values of the member.
+// Unsigned integers of 64 bits are stored as signed ones in the same order.
 func (m *member) columnType() Type {
 	switch m.kind {
 	case reflect.String, reflect.Slice:
@@ -58,7 +58,7 @@ func (m *member) columnType() Type {
 	return Int64
 }
 
-// ordered returns an integer as unsigned bits of the same order.
+// ordered returns an integer as an unsigned number, which preserves the order.
 func (m *member) ordered(s mem.Struct) uint64 {
 	switch m.kind {
 	case reflect.Bool:
@@ -88,7 +88,8 @@ func (m *member) ordered(s mem.Struct) uint64 {
 	return uint64(*mem.FieldOf[int](s, m.off)) ^ 1<<63
 }
 
-// setOrdered is the inverse of ordered; false if the member does not hold v.
+// setOrdered is the inverse of ordered. It returns false if the member's type cannot
+// hold v.
 func (m *member) setOrdered(s mem.Struct, v uint64) bool {
 	if bits := m.bits(); bits < 64 && v>>bits != 0 || m.kind == reflect.Bool && v > 1 {
 		return false
@@ -120,8 +121,8 @@ func (m *member) setOrdered(s mem.Struct, v uint64) bool {
 	return true
 }
 
-// offset is what ordered adds to an integer that is stored as it is; a number of
-// 64 unsigned bits is stored as ordered returns it, minus 2⁶³.
+// offset returns the difference between ordered and the stored number. Integers are
+// stored unchanged, except unsigned ones of 64 bits, which are stored minus 2⁶³.
 func (m *member) offset() uint64 {
 	switch m.kind {
 	case reflect.Bool, reflect.Uint8, reflect.Uint16, reflect.Uint32:
@@ -132,7 +133,7 @@ func (m *member) offset() uint64 {
 	return 1 << (m.bits() - 1)
 }
 
-// number returns an integer as its column stores it.
+// number returns the number that the column stores for an integer.
 func (m *member) number(s mem.Struct) int64 { return int64(m.ordered(s) - m.offset()) }
 
 // text returns the bytes of a text, as a view.
@@ -168,8 +169,8 @@ func (m *member) encode(r *Row, s mem.Struct) {
 	}
 }
 
-// decode sets the member from its column; false if the member does not hold what
-// the row does.
+// decode sets the member from its column. It returns false if the member's type
+// cannot hold the column's value.
 func (m *member) decode(r Row, s mem.Struct) bool {
 	switch {
 	case m.isText() && m.size > 0:

@@ -12,7 +12,7 @@ type PartitionKind uint8
 
 // Kinds of partitioning.
 const (
-	// ByHash spreads keys by a fixed hash; range scans visit every partition.
+	// ByHash distributes keys by a fixed hash; range scans visit every partition.
 	ByHash PartitionKind = 1 + iota
 	// ByBits takes (key >> Shift) − Base modulo the number of partitions:
 	// all keys that share their high bits are together.
@@ -24,8 +24,8 @@ const (
 	// Replicated keeps a copy in every partition. The table is read-only after
 	// the load.
 	Replicated
-	// ByPrefix spreads string keys by a fixed hash of their first Prefix
-	// bytes: keys that share them are together.
+	// ByPrefix distributes string keys by a fixed hash of their first Prefix bytes:
+	// keys that share them are together.
 	ByPrefix
 )
 
@@ -38,8 +38,8 @@ type Partitioning struct {
 	Prefix uint          `json:"prefix,omitempty"`
 }
 
-// Of returns the partition of a key among n partitions. Every partition has the
-// rows of a replicated table; Of spreads its keys over them.
+// Of returns the partition of a key among n partitions. Every partition has the rows
+// of a replicated table; for it, Of distributes keys evenly.
 func (p *Partitioning) Of(key Key, n int) int {
 	switch p.Kind {
 	case ByBits:
@@ -69,8 +69,7 @@ func (p *Partitioning) Span(lo, hi Key, n int) (first, last int) {
 	return 0, n - 1
 }
 
-// together reports whether all keys of [lo, hi] share what decides about their
-// partition.
+// together reports whether all keys of [lo, hi] certainly have the same partition.
 func (p *Partitioning) together(lo, hi Key) bool {
 	switch {
 	case p.Kind == ByBits:

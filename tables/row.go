@@ -52,10 +52,10 @@ type Column struct {
 	Default []byte `json:"default,omitempty"`
 }
 
-// Field is the place of a column in an encoded row. Get it from a Table once
-// and use it for every row of that table. A setter refuses a field of a table
-// with rows of another size; one of a table with rows of the same size reads
-// and writes the wrong bytes.
+// Field is the place of a column in an encoded row. Get it from a Table once and use
+// it for every row of that table. With a field of another table, a setter reports a
+// fault if the sizes of the rows differ; otherwise getters and setters access the
+// wrong bytes.
 type Field struct {
 	off  int
 	size int // Text, Bytes: capacity
@@ -82,17 +82,17 @@ func (f Field) Name() string {
 type layout struct {
 	names []string
 	offs  []int // by column
-	fixed int   // bytes of a row without the values of Bytes columns
+	fixed int   // size in bytes of a row without the values of Bytes columns
 	at    []int // offsets of the Bytes columns
 	sizes []int // of the Bytes columns
 	grows bool  // columns may be added
-	// formats are those of rows that were written before columns were added:
-	// their bytes without the values of Bytes columns.
+	// formats are the earlier formats of rows, before columns were added: sizes in
+	// bytes without the values of Bytes columns.
 	formats []int
 	added   []addedField
 }
 
-// varies reports whether rows vary in size.
+// varies reports whether rows have variable size.
 func (l *layout) varies() bool { return l.at != nil }
 
 const textLengthBytes = 2
@@ -104,7 +104,7 @@ func newLayout(cols []Column) (fields []Field, l *layout) {
 	l = &layout{}
 	since := 0
 	for _, c := range cols {
-		if c.Since != since { // rows of the format before end at a whole word
+		if c.Since != since { // rows of the previous format end at a whole word
 			since = c.Since
 			l.fixed = roundUp(l.fixed)
 			l.formats = append(l.formats, l.fixed)
@@ -139,18 +139,18 @@ func newLayout(cols []Column) (fields []Field, l *layout) {
 
 // Row is an encoded row: the bytes that the indexes store.
 //
-// A Row that a transaction returns is a view of memory that is used again. It
-// is valid until the transaction's body returns (in a range loop over a scan,
-// until the loop's next step) and must not be written: Clone it to keep or
-// change it. In builds for the race detector a transaction overwrites the rows
-// it returned when its body has ended, so that tests find rows kept too long.
+// A Row that a transaction returns is a view of memory that is reused. It is valid
+// until the transaction's body returns (in a range loop over a scan, until the loop's
+// next step) and must not be written: Clone it to keep or change it. In builds for
+// the race detector a transaction overwrites the rows that it returned when its body
+// has ended, so that tests detect rows that are kept too long.
 //
-// A setter that cannot store its value, because the column has another type or
-// not enough room, replaces the row by one that holds the fault. Later setters
-// leave such a row as it is, and Insert, Put, Update and Loader.Add return the
-// fault as an ErrRow. Setters may also move the row to other memory. Both
-// concern the variable on which the setter is called: a function that sets
-// columns of its caller's row takes a *Row.
+// A setter that cannot store its value, because the column has another type or not
+// enough room, replaces the row by one that holds the fault. Later setters leave such
+// a row unchanged, and Insert, Put, Update and Loader.Add return the fault as an
+// ErrRow. Setters may also move the row to other memory. In both cases they change
+// the variable on which they are called: a function that sets columns of its caller's
+// row must take a *Row.
 //
 // A getter for a column of another type, or in a row too short for the column,
 // returns zero or nil.
@@ -178,7 +178,7 @@ func (r Row) faultText() string {
 	return strings.TrimSuffix(string(r[len(faultMark):]), "\n")
 }
 
-// fault makes the row hold a fault, unless it holds one.
+// fault replaces the row by one that holds the fault, unless it already holds one.
 func (r *Row) fault(f Field, format string, args ...any) {
 	if r.faultText() != "" {
 		return
@@ -190,8 +190,8 @@ func (r *Row) fault(f Field, format string, args ...any) {
 	*r = b
 }
 
-// takes reports whether the row has the size of the rows of the field, and
-// makes it hold a fault otherwise.
+// takes reports whether the row has the right size for the field. Otherwise it makes
+// the row hold a fault.
 func (r *Row) takes(f Field) bool {
 	return f.lay != nil && len(*r) == f.lay.fixed || r.takesMore(f)
 }
@@ -204,8 +204,8 @@ func (r *Row) takesMore(f Field) bool {
 	return false
 }
 
-// in returns the bytes of the row from the field on, nil if there are fewer
-// than n.
+// in returns the bytes of the row from the field on, or nil if there are fewer than
+// n.
 func (f Field) in(r Row, n int) []byte {
 	if len(r)-f.off < n {
 		return nil

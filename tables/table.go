@@ -16,15 +16,15 @@ import (
 var (
 	// ErrSchema reports an invalid definition.
 	ErrSchema = errors.New("tables: bad schema")
-	// ErrNoTable reports a table the catalogue does not have.
+	// ErrNoTable reports a table that the catalogue does not have.
 	ErrNoTable = errors.New("tables: no such table")
 	// ErrRow reports a row that does not fit its table.
 	ErrRow = errors.New("tables: row does not fit table")
-	// ErrCatalog reports a table or index of a catalogue other than that of the
-	// database in which it is used.
+	// ErrCatalog reports a table or index that does not belong to the catalogue of
+	// the database in which it is used.
 	ErrCatalog = errors.New("tables: not of the database's catalogue")
-	// ErrKey reports a key of another kind than those of its table or index,
-	// or one that is too long.
+	// ErrKey reports a key whose kind is not that of its table or index, or one that
+	// is too long.
 	ErrKey = errors.New("tables: key does not fit")
 )
 
@@ -54,9 +54,9 @@ type Def struct {
 	Primary   IndexKind    `json:"primary"`
 	Partition Partitioning `json:"partition"`
 	Secondary []Secondary  `json:"secondary,omitempty"`
-	// Grows says that columns may be added to the table. A table with a Bytes
-	// column grows without it. Rows of other tables have one size, and are
-	// faster under number keys.
+	// Grows says that columns may be added to the table. A table with a Bytes column
+	// can grow without it. Rows of other tables have one size, which is faster with
+	// number keys.
 	Grows bool `json:"grows,omitempty"`
 }
 
@@ -65,9 +65,9 @@ type Def struct {
 // make the key unique: a transaction that would give two rows the same key
 // fails.
 //
-// The key is a number that consists of the parts' bits. If a part is Sorted,
-// the key is instead a string that consists of the parts' encodings. A last
-// part that names PrimaryKey makes the key unique whatever the columns hold.
+// The key is a number that consists of the parts' bits. If a part is Sorted, the key
+// is instead a string that consists of the parts' encodings. A last part that names
+// PrimaryKey makes the key unique whatever the values of the columns.
 type Secondary struct {
 	Name      string       `json:"name"`
 	Key       []KeyPart    `json:"key"`
@@ -75,14 +75,14 @@ type Secondary struct {
 	Partition Partitioning `json:"partition"`
 }
 
-// KeyPart puts one column into a number of bits of a key.
+// KeyPart encodes one column in a number of bits of a key.
 type KeyPart struct {
 	Column string    `json:"column"`
 	Bits   uint      `json:"bits,omitempty"` // ignored for a Sorted part
 	How    Transform `json:"how"`
 }
 
-// Transform says how a column becomes bits.
+// Transform says how a column is encoded in a key.
 type Transform uint8
 
 // Transforms of a key part.
@@ -103,7 +103,7 @@ type Table struct {
 	catalog   *Catalog
 	digest    xxh3.Uint128 // of the definition
 	since     int          // the version of the catalogue that changed the table last
-	building  []*Index     // secondary indexes that writers maintain and nobody reads yet
+	building  []*Index     // secondary indexes that writers maintain, and that cannot be read yet
 	was       []*Table     // the table in earlier versions
 }
 
@@ -113,9 +113,9 @@ type Index struct {
 	ID        int    // position in Catalog.Indexes
 	Name      string // table, or table.secondary
 	Ordered   bool
-	Key       KeyKind // the kind that the index's users see
+	Key       KeyKind // the kind in the API
 	Strings   bool    // the engine's keys are strings and its rows vary in size
-	RowBytes  int     // payload, whole words; the maximum if Strings
+	RowBytes  int     // payload, in whole words; the maximum if Strings
 	Partition Partitioning
 	Table     *Table
 	hidden    bool // it is being built, or was withdrawn
@@ -136,13 +136,14 @@ type keyPart struct {
 
 type copyField struct{ from, to Field }
 
-// PrimaryKey is the field, in an entry of a secondary index, that holds the row's primary key.
+// PrimaryKey is the name of the field of a secondary index's entries that holds the
+// row's primary key.
 const PrimaryKey = "_key"
 
 // Name returns the table's name.
 func (t *Table) Name() string { return t.def.Name }
 
-// Def returns the definition. The caller must not change its slices.
+// Def returns the definition. The caller must not modify its slices.
 func (t *Table) Def() Def { return t.def }
 
 // Primary returns the table's primary index.
@@ -151,15 +152,15 @@ func (t *Table) Primary() *Index { return t.index }
 // Secondaries lists the secondary indexes in order of definition.
 func (t *Table) Secondaries() []*Index { return t.secondary }
 
-// Building lists the secondary indexes that are being built: transactions that
-// write keep them up to date, and none reads them.
+// Building lists the secondary indexes that are being built: transactions that write
+// maintain them, and none reads them.
 func (t *Table) Building() []*Index { return t.building }
 
-// Indexed reports whether a row has entries of secondary indexes, those included
+// Indexed reports whether rows have entries of secondary indexes, including those
 // that are being built.
 func (t *Table) Indexed() bool { return len(t.secondary)+len(t.building) > 0 }
 
-// Secondary returns the secondary index of a name, nil if there is none.
+// Secondary returns the secondary index with a name, nil if there is none.
 func (t *Table) Secondary(name string) *Index {
 	for _, ix := range t.secondary {
 		if ix.second.Name == name {
@@ -255,7 +256,7 @@ func (t *Table) CheckRow(row Row) error {
 	return nil
 }
 
-// rowError returns the error of a row of the wrong size.
+// rowError returns the error for a row of the wrong size.
 func (t *Table) rowError(row Row, want string) error {
 	e := t.index.Concerns(ErrRow, Key{})
 	e.Size = int64(len(row))
@@ -342,7 +343,7 @@ func (ix *Index) stringKey(primary Key, row Row) (Key, error) {
 		case p.key && primary.kind == number:
 			b = index.AppendNum(b, primary.num)
 		case p.key && i == len(ix.parts)-1:
-			b = append(b, primary.str...) // nothing follows that could change its order
+			b = append(b, primary.str...) // it is the last part, so it needs no terminator
 		case p.key:
 			b = AppendText(b, primary.Bytes())
 		case p.how == Sorted && p.f.typ == Text:

@@ -11,7 +11,8 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Tx is what a typed table needs of a transaction; *txn.Txn has it.
+// Tx has the methods of a transaction that a typed table uses; *txn.Txn implements
+// it.
 type Tx interface {
 	Get(t *Table, key Key) (Row, error)
 	GetMany(t *Table, keys []Key) ([]Row, error)
@@ -25,15 +26,15 @@ type Tx interface {
 
 // Definer defines a table: a Def, or a TableOf.
 type Definer interface {
-	// Define returns the definition, or an ErrSchema that joins its faults.
+	// Define returns the definition, or an ErrSchema that joins all its faults.
 	Define() (Def, error)
 }
 
 // Define implements Definer. NewCatalog finds the faults of a Def.
 func (d Def) Define() (Def, error) { return d, nil }
 
-// CatalogOf makes a catalogue of definitions, such as typed tables. Its error
-// joins all faults that it finds.
+// CatalogOf makes a catalogue from definitions, such as typed tables. Its error joins
+// all faults that it finds.
 func CatalogOf(tables ...Definer) (*Catalog, error) {
 	var defs []Def
 	var faults []error
@@ -64,7 +65,7 @@ func CatalogOf(tables ...Definer) (*Catalog, error) {
 // immutable and safe for concurrent use.
 type TableOf[T any] struct {
 	m     *mapping
-	table atomic.Pointer[Table] // of the latest catalogue of it
+	table atomic.Pointer[Table] // the table of the latest catalogue made from it
 	err   error
 	pool  sync.Pool // of *scratch
 }
@@ -75,9 +76,8 @@ type scratch struct {
 	row Row
 }
 
-// Of returns a table of T. The exported fields of T are the columns of the
-// table, but for those tagged as the key, which together make up the primary
-// key, in their order:
+// Of returns a table of T. The exported fields of T are the columns of the table,
+// except those tagged as the key, which together are the primary key, in their order:
 //
 //	type Transfer struct {
 //		Account uint32 `drtmx:"key"`
@@ -89,10 +89,10 @@ type scratch struct {
 //
 //	var transfers = tables.Of[Transfer]("transfer")
 //
-// Fields are integers, bools, floats, strings and []byte, also those of
-// embedded structs. Keys order as their fields do, the first one first; a key
-// has integers, bools, strings and []byte. Integer keys of 64 bits together are
-// numbers, the fastest; with more, or with a string, the key is a string.
+// Fields are integers, bools, floats, strings and []byte, also those of embedded
+// structs. Keys are ordered by their fields, the first one first; fields of a key are
+// integers, bools, strings and []byte. Integer keys of 64 bits together are numbers,
+// the fastest; with more, or with a string, the key is a string.
 //
 // Tags are separated by commas: key; name=column, for another name than that of
 // the field in lower case; size=n, for a string or []byte of at most n bytes,
@@ -120,8 +120,8 @@ func Of[T any](name string, opts ...Option) *TableOf[T] {
 // Define implements Definer.
 func (t *TableOf[T]) Define() (Def, error) { return t.m.def, t.err }
 
-// adopt makes the table of a catalogue the one that transactions are given:
-// they find the table of their own catalogue fastest if it is that one.
+// adopt makes t pass the table of a catalogue to transactions. Transactions of that
+// catalogue then need no search for their own table.
 func (t *TableOf[T]) adopt(c *Catalog) {
 	if own, err := c.Own(t.table.Load()); err == nil {
 		t.table.Store(own)
@@ -132,8 +132,8 @@ func (t *TableOf[T]) adopt(c *Catalog) {
 // has faults.
 func (t *TableOf[T]) Table() *Table { return t.table.Load() }
 
-// Key returns the primary key of v. It is the zero Key, which no method takes,
-// if the definition has faults.
+// Key returns the primary key of v. If the definition has faults it is the zero Key,
+// which no method accepts.
 func (t *TableOf[T]) Key(v T) Key {
 	key, _ := t.Prefix(v, len(t.m.keys))
 	return key
@@ -192,7 +192,7 @@ func (t *TableOf[T]) Put(tx Tx, v *T) error { return t.write(tx.Put, v) }
 // commit returns txn.ErrNotFound.
 func (t *TableOf[T]) Update(tx Tx, v *T) error { return t.write(tx.Update, v) }
 
-// Add gives v to a *txn.Loader of the table.
+// Add adds v to a *txn.Loader of the table.
 func (t *TableOf[T]) Add(l interface{ Add(Key, Row) error }, v *T) error {
 	return t.write(func(_ *Table, key Key, row Row) error { return l.Add(key, row) }, v)
 }
@@ -226,12 +226,13 @@ func (t *TableOf[T]) Scan(tx Tx, lo, hi Key) iter.Seq2[T, error] {
 	return t.decoded(func() iter.Seq2[Entry, error] { return tx.Scan(t.Table().Primary(), lo, hi) })
 }
 
-// ScanReverse is Scan from hi down to lo.
+// ScanReverse returns an iterator over the same rows as Scan, from hi down to lo.
 func (t *TableOf[T]) ScanReverse(tx Tx, lo, hi Key) iter.Seq2[T, error] {
 	return t.decoded(func() iter.Seq2[Entry, error] { return tx.ScanReverse(t.Table().Primary(), lo, hi) })
 }
 
-// ScanPrefix is Scan of the rows whose first n key fields are those of v.
+// ScanPrefix returns an iterator, as Scan does, over the rows whose first n key
+// fields are those of v.
 func (t *TableOf[T]) ScanPrefix(tx Tx, v T, n int) iter.Seq2[T, error] {
 	lo, hi := t.Prefix(v, n)
 	return t.Scan(tx, lo, hi)
@@ -265,16 +266,15 @@ func (t *TableOf[T]) decode(v *T, key Key, row Row) error {
 	return t.m.decodeRow(s, row)
 }
 
-// IndexOf is a secondary index of a typed table. Each row that its iterators
-// return is a point read of the transaction, of which there may be
-// txn.MaxReads.
+// IndexOf is a secondary index of a typed table. Each row that its iterators return
+// is a point read of the transaction, which may make txn.MaxReads of them.
 type IndexOf[T any] struct {
 	t   *TableOf[T]
 	at  int
 	err error
 }
 
-// Index returns the secondary index of a name. If there is none, its iterators
+// Index returns the secondary index with a name. If there is none, its iterators
 // return an ErrSchema.
 func (t *TableOf[T]) Index(name string) *IndexOf[T] {
 	ix := &IndexOf[T]{t: t, err: t.err}
@@ -306,12 +306,11 @@ func (x *IndexOf[T]) Prefix(v T, n int) (lo, hi Key) {
 	return Prefix(b)
 }
 
-// Scan returns an iterator over the rows of the entries from lo to hi, in the
-// order of the index; see Prefix, First and Last. It reads the rows some at a
-// time.
+// Scan returns an iterator over the rows of the entries from lo to hi, in the order
+// of the index; see Prefix, First and Last. It reads the rows in groups.
 func (x *IndexOf[T]) Scan(tx Tx, lo, hi Key) iter.Seq2[T, error] { return x.rows(tx, lo, hi, Tx.Scan) }
 
-// ScanReverse is Scan from hi down to lo.
+// ScanReverse returns an iterator over the same rows as Scan, from hi down to lo.
 func (x *IndexOf[T]) ScanReverse(tx Tx, lo, hi Key) iter.Seq2[T, error] {
 	return x.rows(tx, lo, hi, Tx.ScanReverse)
 }
@@ -323,8 +322,7 @@ func (x *IndexOf[T]) ScanPrefix(tx Tx, v T, n int) iter.Seq2[T, error] {
 	return x.Scan(tx, lo, hi)
 }
 
-// Rows that an index reads together. It begins with few, because the loop may
-// break.
+// Sizes of the groups of rows. The first one is small, because the loop may break.
 const (
 	fetchMin = 8
 	fetchMax = 256
@@ -362,8 +360,9 @@ func (x *IndexOf[T]) rows(tx Tx, lo, hi Key, scan func(Tx, *Index, Key, Key) ite
 	}
 }
 
-// fetch passes on the rows of keys; false if the loop is over. A row that is
-// gone, though its entry was there, is left out: the transaction will not commit.
+// fetch yields the rows of keys, and returns false if the loop is over. If an entry
+// has no row, the transaction has read an inconsistent state and will not commit;
+// fetch leaves the row out.
 func (x *IndexOf[T]) fetch(tx Tx, keys []Key, yield func(T, error) bool) bool {
 	rows, err := tx.GetMany(x.t.Table(), keys)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"drtmx/txn"
 )
 
-// Names of the conditions that Check evaluates beside those of clause 3.3.2,
-// which are named by their clauses.
+// Names of the conditions that Check evaluates in addition to those of clause 3.3.2,
+// which have the numbers of their clauses.
 const (
 	// ConditionIndexes: secondary indexes have one entry per row, with its columns.
 	ConditionIndexes = "indexes"
@@ -45,13 +45,14 @@ const (
 // differ.
 type Consistency map[string]string
 
-// Passes reports whether a verdict names no wrong row.
+// Passes reports whether a verdict names no violation: it is OK, or NotApplicable
+// with a reason.
 func Passes(verdict string) bool {
 	return verdict == OK || strings.HasPrefix(verdict, NotApplicable)
 }
 
-// Conditions are the names of the conditions: clauses in the order of the
-// specification, 3.3.2.9 before 3.3.2.10, then those that have no clause.
+// Conditions returns the names of the conditions: clauses in the order of the
+// specification, 3.3.2.9 before 3.3.2.10, then the conditions without a clause.
 func (c Consistency) Conditions() []string {
 	return slices.SortedFunc(maps.Keys(c), func(a, b string) int {
 		clauseA, clauseB := strings.Contains(a, "."), strings.Contains(b, ".")
@@ -67,7 +68,8 @@ func (c Consistency) Conditions() []string {
 	})
 }
 
-// Err names the first condition that does not hold, nil if all hold.
+// Err returns an error that names the first condition that does not hold, or nil if
+// all hold.
 func (c Consistency) Err() error {
 	for _, name := range c.Conditions() {
 		if !Passes(c[name]) {
@@ -161,8 +163,8 @@ type checker struct {
 	info  LoadInfo
 	total int64 // steps
 
-	// Of a database at rest: payments by the district they were made in, and
-	// by the customer who made them.
+	// Of a database at rest: payments by the district in which they were made, and by
+	// the customer who made them.
 	paidAt []historyTally
 	paidBy *payments
 
@@ -182,7 +184,7 @@ type fault struct {
 	more int64 // districts or warehouses with other faults
 }
 
-// report records a condition that does not hold.
+// report records a violation of a condition. w and d order the faults.
 func (k *checker) report(condition string, w, d int64, text string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -293,8 +295,8 @@ func (k *checker) warehouse(ctx context.Context, v viewer, w int64) error {
 	return nil
 }
 
-// loaded wraps err, the error of reading a row that every load writes. A
-// missing row means ErrNotLoaded.
+// loaded wraps err, the error of a read of a row that every load writes. If the row
+// is missing, the error is ErrNotLoaded.
 func loaded(err error, format string, args ...any) error {
 	if errors.Is(err, txn.ErrNotFound) {
 		return fmt.Errorf("%w: no "+format, append([]any{ErrNotLoaded}, args...)...)
@@ -302,9 +304,9 @@ func loaded(err error, format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, err)...)
 }
 
-// OrdersPlaced is the number of orders added since the load: the growth of all
-// D_NEXT_O_ID. Read before and after a run it must have grown by the
-// NEW-ORDERs that committed in between; see VerifyOrders.
+// OrdersPlaced returns the number of orders added since the load: the growth of all
+// D_NEXT_O_ID. Over a run it must grow by the number of NEW-ORDERs that committed;
+// see VerifyOrders.
 func OrdersPlaced(ctx context.Context, db *txn.DB) (int64, error) {
 	s, err := NewSchema(db.Catalog())
 	if err != nil {

@@ -13,11 +13,10 @@ import (
 )
 
 const (
-	// snapshotOrdersMax is the most orders of a district that are checked in
-	// one View: its reads are bounded by txn.MaxReads, and its rows are all
-	// in memory at once.
+	// snapshotOrdersMax is the most orders of a district that are checked in one
+	// View. txn.MaxReads bounds its reads, and all its rows are in memory at once.
 	snapshotOrdersMax = 20_000
-	// viewOrders is the number of orders per View above that.
+	// viewOrders is the number of orders per View in a district with more orders.
 	viewOrders = 2_000
 	// chunkOrders and chunkCustomers are read in one round.
 	chunkOrders    = 64
@@ -73,7 +72,7 @@ func (k *checker) addOrdered(w, d, supply int64, tally stockTally) {
 	k.mu.ordered[supply] = sum
 }
 
-// districtCheck collects what the conditions on one district compare.
+// districtCheck collects the values that the conditions on one district compare.
 type districtCheck struct {
 	s     *Schema
 	scale Scale
@@ -119,8 +118,8 @@ func (c *districtCheck) name(table string, n int64) string {
 	return fmt.Sprintf("%s %d.%d.%d", table, c.w, c.d, n)
 }
 
-// head begins an attempt: it reads the district, its customers, and which
-// orders there are.
+// head begins an attempt: it reads the district, its customers, and the numbers of
+// its orders.
 func (c *districtCheck) head(t operations) error {
 	n := c.scale.Customers + 1
 	c.sums = districtSums{
@@ -173,10 +172,10 @@ func (c *districtCheck) readIndex(t operations) error {
 	return nil
 }
 
-// last is the largest O_ID that an order may have.
+// last returns the largest O_ID that an order may have.
 func (c *districtCheck) last() int64 { return min(max(c.next-1, c.maxOrder), MaxOrders) }
 
-// readTail looks for rows of orders above all order numbers.
+// readTail reports rows of orders above all order numbers.
 func (c *districtCheck) readTail(t operations) error {
 	if c.last() == MaxOrders {
 		return nil
@@ -270,7 +269,7 @@ func (c *districtCheck) orders(t operations, i, j int) error {
 	return nil
 }
 
-// chunk reads some orders and all rows of orders from to to, and merges them.
+// chunk reads the orders ids and all rows of the orders from … to, and merges them.
 func (c *districtCheck) chunk(t operations, ids []int64, from, to int64) error {
 	for i, o := range ids {
 		c.rows[i] = t.QueueGet(c.s.orders, must(OrderKey(c.w, c.d, o)))
@@ -325,7 +324,7 @@ func (c *districtCheck) chunk(t operations, ids []int64, from, to int64) error {
 	return nil
 }
 
-// primaryKey is the key of the row that an index entry belongs to.
+// primaryKey returns the primary key of the row to which an index entry belongs.
 func primaryKey(entry tables.Row, f tables.Field) tables.Key { return tables.Num(uint64(entry.Int(f))) }
 
 func lineOrder(key tables.Key) int64 { return int64(key.Num() >> lineBits & MaxOrders) }
@@ -427,9 +426,9 @@ func (c *districtCheck) fresh() bool {
 }
 
 // customer evaluates the conditions on one customer: C_BALANCE is the sum of
-// delivered OL_AMOUNT less that of H_AMOUNT (3.3.2.10), and C_BALANCE +
-// C_YTD_PAYMENT the former alone (3.3.2.12). Beside them, the customer's
-// counters. A sum over no rows is 0.
+// delivered OL_AMOUNT less that of H_AMOUNT (3.3.2.10), and C_BALANCE + C_YTD_PAYMENT
+// the former alone (3.3.2.12). It also compares the customer's counters. A sum over
+// no rows is 0.
 func (c *districtCheck) customer(id int64) {
 	p, delivered, deliveries := &c.customers[id], c.sums.delivered[id], c.sums.deliveries[id]
 	if p.balance+p.ytdPayment != delivered {

@@ -33,8 +33,8 @@ func newPayments(info LoadInfo) *payments {
 
 func (p *payments) at(w, d, c int64) int64 { return ((w-1)*Districts+d-1)*p.customers + c - 1 }
 
-// history reads the HISTORY rows of one warehouse, for the conditions that
-// compare them. That takes several Views, so it is for a database at rest.
+// history sums the HISTORY rows of one warehouse, for the conditions that compare
+// them. It takes several Views, so the database must be at rest.
 func (k *checker) history(ctx context.Context, v viewer, w int64) error {
 	f := &k.s.h
 	for d := int64(1); d <= Districts; d++ {
@@ -61,7 +61,8 @@ func (k *checker) history(ctx context.Context, v viewer, w int64) error {
 	return nil
 }
 
-// pages passes the rows of a range to fn, once each, some per View.
+// pages passes each row of a range to fn once. It reads the range page by page, each
+// in a View of its own.
 func (k *checker) pages(ctx context.Context, v viewer, ix *tables.Index, lo, hi tables.Key, fn func(tables.Key, tables.Row)) error {
 	const pageRows = 4096
 	var keys []tables.Key
@@ -96,10 +97,10 @@ func (k *checker) pages(ctx context.Context, v viewer, ix *tables.Index, lo, hi 
 	}
 }
 
-// sums evaluates the conditions on year-to-date sums: W_YTD = Σ D_YTD
-// (3.3.2.1), W_YTD = Σ H_AMOUNT (3.3.2.8), D_YTD = Σ H_AMOUNT (3.3.2.9). A sum
-// over no rows is 0, and compared. Beside them, that D_NEXT_H_ID counts the
-// district's HISTORY rows.
+// sums evaluates the conditions on year-to-date sums: W_YTD = Σ D_YTD (3.3.2.1),
+// W_YTD = Σ H_AMOUNT (3.3.2.8), D_YTD = Σ H_AMOUNT (3.3.2.9). A sum over no rows is
+// 0, and compared. It also checks that D_NEXT_H_ID counts the district's HISTORY
+// rows.
 func (k *checker) sums(t operations, w int64, faults map[string]string) error {
 	s := k.s
 	warehouse := t.QueueGet(s.warehouse, must(WarehouseKey(w)))
@@ -140,8 +141,8 @@ func (k *checker) sums(t operations, w int64, faults map[string]string) error {
 	return nil
 }
 
-// paidIn is the tally of a district's HISTORY: at rest from the pass over
-// all of it, else as this View sees it.
+// paidIn returns the tally of a district's HISTORY: of a database at rest that of
+// history, else that of the present View.
 func (k *checker) paidIn(t operations, w, d int64) (historyTally, error) {
 	if k.AtRest {
 		return k.paidAt[(w-1)*Districts+d-1], nil

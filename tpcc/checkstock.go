@@ -9,10 +9,9 @@ import (
 
 // stockTally sums, over rows of STOCK or over the lines ordered from them, the
 // quantity, the number of lines and the number of remote lines. print is a
-// fingerprint of the same three sums per item. It is linear, so that both sides
-// add up to the same value in any order; without it, two errors in one
-// warehouse could cancel out. It takes a few words per warehouse instead of
-// three per row.
+// fingerprint of the same three sums per item. It is linear, so that both sides add
+// up to the same value in any order. Without it, two errors in one warehouse could
+// cancel out. It takes a few words per warehouse instead of three per row.
 type stockTally struct {
 	quantity, lines, remote int64
 	print                   uint64
@@ -73,7 +72,7 @@ func (k *checker) stock(ctx context.Context, v viewer, w int64) error {
 	return nil
 }
 
-// stockRows passes the warehouse's STOCK rows to fn, once each.
+// stockRows passes each STOCK row of the warehouse to fn once.
 func (k *checker) stockRows(ctx context.Context, v viewer, w int64, fn func(item int64, row tables.Row)) error {
 	var pending [chunkStock]pendingRow
 	var rows [chunkStock]tables.Row
@@ -134,8 +133,8 @@ func (k *checker) locateStock(ctx context.Context, v viewer, w int64) (string, e
 	return text, err
 }
 
-// linesSinceLoad passes the lines of the district's orders since the load to
-// fn, once each, some lines per View.
+// linesSinceLoad passes each line of the district's orders since the load to fn once.
+// It reads some lines per View.
 func (k *checker) linesSinceLoad(ctx context.Context, v viewer, w, d int64, fn func(tables.Row)) error {
 	lo, hi := orderLinesRange(w, d, k.info.Scale.Customers+1, MaxOrders)
 	return k.pages(ctx, v, k.s.orderLine.Primary(), lo, hi, func(_ tables.Key, row tables.Row) { fn(row) })

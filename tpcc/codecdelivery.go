@@ -11,8 +11,8 @@ func (in *deliveryPart) AppendTo(b []byte) []byte {
 	return binary.AppendVarint(b, in.Date)
 }
 
-// Decode is the inverse of AppendTo; it fails with ErrInput on anything the
-// body could not work with.
+// Decode is the inverse of AppendTo. It returns ErrInput for an input that the
+// body cannot process.
 func (in *deliveryPart) Decode(b []byte) error {
 	d := decoder{b: b}
 	d.version()
@@ -53,8 +53,8 @@ func (in *StockLevelInput) AppendTo(b []byte) []byte {
 	return b
 }
 
-// Decode is the inverse of AppendTo; it fails with ErrInput on anything the
-// body could not work with.
+// Decode is the inverse of AppendTo. It returns ErrInput for an input that the
+// body cannot process.
 func (in *StockLevelInput) Decode(b []byte) error {
 	d := decoder{b: b}
 	d.version()

@@ -30,8 +30,8 @@ func checkCustomer(w, d, c int64, last []byte) error {
 	return nil
 }
 
-// byLast chooses customers by last name, for PAYMENT and ORDER-STATUS. It
-// keeps its buffer.
+// byLast chooses customers by last name, for PAYMENT and ORDER-STATUS. It reuses its
+// buffer.
 type byLast struct{ sameName []namesake }
 
 type namesake struct {
@@ -45,9 +45,9 @@ func (b *byLast) queue(t operations, s *Schema, w, d int64, last []byte) pending
 	return t.QueueScan(s.byLast, lo, hi, 0)
 }
 
-// choose finds the customer in the middle, rounded up, of those with the last
-// name, in order of first name (clauses 2.5.2.2 and 2.6.2.2). Equal first
-// names go by C_ID, so that the choice is the same in every attempt.
+// choose finds the customer in the middle, rounded up, of those with the last name,
+// in order of first name (clauses 2.5.2.2 and 2.6.2.2). Equal first names are ordered
+// by C_ID, so that the choice is the same in every attempt.
 func (b *byLast) choose(found pendingRows, s *Schema, w, d int64, last []byte) (int64, error) {
 	entries, err := found.Entries()
 	if err != nil {

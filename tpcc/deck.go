@@ -20,11 +20,11 @@ const MixFull = "full"
 // run above all minimum percentages of clause 5.2.3 wherever it is cut.
 var fullCards = [typeCount]int{NewOrder: 10, Payment: 10, OrderStatus: 1, Delivery: 1, StockLevel: 1}
 
-// Mix is how often each transaction type runs, as a deck of cards. The zero
-// value has none.
+// Mix says how often each transaction type runs, as a deck of cards. The zero value
+// has no cards.
 type Mix struct {
 	cards  [typeCount]int // of one deck
-	shares [typeCount]int // as given, of a hundred; zero for MixFull
+	shares [typeCount]int // as given, in percent; zero for MixFull
 	order  []Type         // as given
 	full   bool
 }
@@ -32,7 +32,7 @@ type Mix struct {
 // FullMix is the specification's mix.
 func FullMix() Mix { return Mix{cards: fullCards, order: Types[:], full: true} }
 
-// ParseMix reads "full", or shares of a hundred such as
+// ParseMix parses "full", or shares in percent such as
 // "new-order=10,order-status=90". Its errors are ErrMix.
 func ParseMix(s string) (Mix, error) {
 	if s == MixFull {
@@ -81,7 +81,7 @@ func gcd(a, b int) int {
 	return a
 }
 
-// flagName is how command lines write a type, such as "new-order".
+// flagName returns the name of a type on command lines, such as "new-order".
 func (t Type) flagName() string {
 	return strings.ReplaceAll(strings.ToLower(t.String()), "_", "-")
 }
@@ -100,10 +100,11 @@ func parseType(name string) (Type, error) {
 // Full reports whether it is the specification's mix.
 func (m Mix) Full() bool { return m.full }
 
-// Types are the types with cards, in the order in which they were given.
+// Types returns the types with cards, in the order in which they were given.
 func (m Mix) Types() []Type { return slices.Clone(m.order) }
 
-// Cards are the cards of one deck, and how many of them are of type t.
+// Cards returns how many cards of one deck are of type t, and how many there are in
+// all.
 func (m Mix) Cards(t Type) (of, all int) {
 	for _, n := range m.cards {
 		all += n
@@ -111,7 +112,7 @@ func (m Mix) Cards(t Type) (of, all int) {
 	return m.cards[t], all
 }
 
-// String is what ParseMix reads.
+// String returns the text that ParseMix parses.
 func (m Mix) String() string {
 	if m.full {
 		return MixFull
@@ -123,9 +124,9 @@ func (m Mix) String() string {
 	return strings.Join(parts, ",")
 }
 
-// Deck draws transaction types for one terminal: it shuffles every deck of
-// cards and draws all its cards, so that after each deck all shares are exact
-// (clause 5.2.4.2). It allocates nothing. It is for one goroutine.
+// Deck draws transaction types for one terminal: it shuffles every deck of cards and
+// draws all its cards, so that after each deck all shares are exact (clause 5.2.4.2).
+// It does not allocate. It is for one goroutine.
 type Deck struct {
 	rnd   *rng.Stream
 	cards []Type

@@ -28,18 +28,18 @@ func (in *DeliveryInput) check() error {
 	return nil
 }
 
-// DeliveryOutput is the result of a DELIVERY (clause 2.7.2.2). If the DELIVERY
-// ended with an error, districts up to Done are settled nevertheless.
+// DeliveryOutput is the result of a DELIVERY (clause 2.7.2.2). If the DELIVERY ended
+// with an error, the districts up to Done are delivered or skipped nevertheless.
 type DeliveryOutput struct {
 	// Orders are the O_IDs delivered, of districts 1 to 10; 0: skipped, because
 	// the district had no undelivered order (clause 2.7.4.2).
 	Orders [Districts]int64
-	// Done is how many districts, from the first on, are settled: 10 unless
-	// there was an error.
+	// Done is how many districts, from the first on, are delivered or skipped: 10
+	// unless there was an error.
 	Done int
 }
 
-// Delivered is the number of orders delivered.
+// Delivered returns the number of orders delivered.
 func (out *DeliveryOutput) Delivered() (n int) {
 	for _, o := range out.Orders {
 		if o != 0 {
@@ -49,11 +49,11 @@ func (out *DeliveryOutput) Delivered() (n int) {
 	return n
 }
 
-// Skipped is the number of districts that had no undelivered order.
+// Skipped returns the number of districts that had no undelivered order.
 func (out *DeliveryOutput) Skipped() int { return out.Done - out.Delivered() }
 
-// deliveryPart is what one database transaction of a DELIVERY delivers: the
-// oldest undelivered order of each of some neighbouring districts.
+// deliveryPart is the input of one database transaction of a DELIVERY, which delivers
+// the oldest undelivered order of each district from First to Last.
 type deliveryPart struct {
 	DeliveryInput
 	First, Last int64 // D_IDs
@@ -153,7 +153,7 @@ func (v *delivery) deliver(t operations, d, o, date int64) error {
 	if err != nil {
 		return fmt.Errorf("tpcc: lines of order %d.%d.%d: %w", in.W, d, o, err)
 	}
-	// First: what is written first names the transaction's home.
+	// This comes first: the first write determines the transaction's home.
 	if err := t.Delete(s.newOrder, key); err != nil {
 		return err
 	}

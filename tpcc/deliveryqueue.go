@@ -22,8 +22,8 @@ var (
 )
 
 // DefaultDeliveryQueue is the default number of DELIVERYs that may wait. At the
-// specification's pace a terminal submits one in some minutes; more than a few
-// waiting means that deliveries do not keep up.
+// specification's pace a terminal submits one every few minutes. If more than a few
+// wait, deliveries do not keep up.
 const DefaultDeliveryQueue = 64
 
 // DeliveryQueueConfig configures a DeliveryQueue. The zero value is valid.
@@ -51,7 +51,7 @@ type DeliveryRecord struct {
 	Orders    [Districts]int64 `json:"orders"`
 	Delivered int              `json:"delivered"`
 	Skipped   int              `json:"skipped"`         // districts without an undelivered order
-	Error     string           `json:"error,omitempty"` // the error that ended it before all districts were settled
+	Error     string           `json:"error,omitempty"` // the error that ended it before all districts were done
 }
 
 // DeliveryStats are the counters of a queue. All fields only grow.
@@ -59,11 +59,11 @@ type DeliveryStats struct {
 	Submitted uint64 // accepted DELIVERYs
 	Refused   uint64 // for ErrQueueFull
 	Finished  uint64 // executed, failed ones included
-	Failed    uint64 // ended with an error before all districts were settled
+	Failed    uint64 // ended with an error before all districts were done
 	Delivered uint64 // orders
 	Skipped   uint64 // districts without an undelivered order
-	// WithSkips is the number of DELIVERYs that skipped some district. More
-	// than one in a hundred has to be reported (clause 2.7.4.2).
+	// WithSkips is the number of DELIVERYs that skipped some district. A share of
+	// more than 1 % must be reported (clause 2.7.4.2).
 	WithSkips uint64
 }
 

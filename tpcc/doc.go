@@ -3,10 +3,9 @@
 // the bodies of the five transactions, and the consistency conditions of
 // clause 3.3.2.
 //
-// Names of tables and columns are the specification's, in lower case with
-// underscores. Money is in cents, rates (tax, discount) in ten-thousandths,
-// times in nanoseconds since 1970, all as integers; zero stands for the
-// specification's null in the columns that may hold it (o_carrier_id,
-// ol_delivery_d). Numbers in comments such as "clause 2.4.2.2" refer to the
-// specification.
+// Names of tables and columns are those of the specification, in lower case with
+// underscores. Money is in cents, rates (tax, discount) in ten-thousandths, times in
+// nanoseconds since 1970, all as integers; zero stands for the specification's null
+// in the columns that may hold it (o_carrier_id, ol_delivery_d). Numbers in comments
+// such as "clause 2.4.2.2" refer to the specification.
 package tpcc

@@ -59,13 +59,13 @@ func (s *Schema) readLoadInfo(ctx context.Context, v viewer) (info LoadInfo, err
 	return info, nil
 }
 
-// RunConstants draws the constants of NURand for a run over the database,
-// with C-Run as far from C-Load as clause 2.1.6.1 asks. All terminals of a
-// run share them: s is a stream that depends on the run alone.
+// RunConstants draws the constants of NURand for a run on the database. C-Run is as
+// far from C-Load as clause 2.1.6.1 demands. All terminals of a run share the
+// constants: s must be a stream that depends on the run alone.
 func (i LoadInfo) RunConstants(s *rng.Stream) rng.Constants { return rng.RunConstants(s, i.CLast) }
 
-// Inputs draws the inputs of one terminal's transactions. It allocates
-// nothing in steady state. One goroutine.
+// Inputs draws the inputs of one terminal's transactions. It does not allocate in
+// steady state. It is for one goroutine.
 type Inputs struct {
 	rnd       *rng.Stream
 	info      LoadInfo
@@ -78,8 +78,8 @@ func NewInputs(s *rng.Stream, info LoadInfo, constants rng.Constants) *Inputs {
 	return &Inputs{rnd: s, info: info, constants: constants}
 }
 
-// NewOrder draws the input of a NEW-ORDER at home warehouse w (clause 2.4.1).
-// One in a hundred ends with an unused item number and is to be rolled back.
+// NewOrder draws the input of a NEW-ORDER at home warehouse w (clause 2.4.1). One in
+// a hundred ends with an unused item number and must be rolled back.
 func (g *Inputs) NewOrder(w int64, in *NewOrderInput) {
 	in.W, in.EntryD = w, 0
 	in.D = g.rnd.Range(1, Districts)
@@ -104,7 +104,7 @@ func (g *Inputs) NewOrder(w int64, in *NewOrderInput) {
 }
 
 // OrderStatus draws the input of an ORDER-STATUS at home warehouse w (clause
-// 2.6.1): three in five by last name.
+// 2.6.1): 60 % of the customers by last name.
 func (g *Inputs) OrderStatus(w int64, in *OrderStatusInput) {
 	in.W = w
 	in.D = g.rnd.Range(1, Districts)
@@ -112,7 +112,7 @@ func (g *Inputs) OrderStatus(w int64, in *OrderStatusInput) {
 }
 
 // Payment draws the input of a PAYMENT at home warehouse w (clause 2.5.1): 15 %
-// for a customer of another warehouse, three in five by last name.
+// for a customer of another warehouse, 60 % of the customers by last name.
 func (g *Inputs) Payment(w int64, in *PaymentInput) {
 	in.W, in.Date = w, 0
 	in.D = g.rnd.Range(1, Districts)

@@ -23,8 +23,8 @@ const (
 	serialBits    = 40 // of a history row within its district
 
 	_ = uint(64 - warehouseBits - districtBits - customerBits - orderBits)    // does not compile if negative
-	_ = uint(64 - warehouseBits - districtBits - customerBits - lastNameBits) // likewise
-	_ = uint(64 - warehouseBits - districtBits - serialBits)                  // likewise
+	_ = uint(64 - warehouseBits - districtBits - customerBits - lastNameBits) // the same
+	_ = uint(64 - warehouseBits - districtBits - serialBits)                  // the same
 )
 
 // The largest number of each kind that fits its keys; the smallest is 1.
@@ -49,8 +49,8 @@ func keyError(table string, parts ...int64) error {
 	return fmt.Errorf("%w: %s %v", ErrKey, table, parts)
 }
 
-// must is for keys made of numbers that were checked before: one that does
-// not fit is a broken invariant.
+// must returns v. It is for keys made of numbers that were checked before, and panics
+// if one does not fit.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -58,7 +58,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// nextKey is the key after one that is not the highest.
+// nextKey returns the key after key, which must not be the highest.
 func nextKey(key tables.Key) tables.Key { return tables.Num(key.Num() + 1) }
 
 // WarehouseKey is the primary key of WAREHOUSE: w.
@@ -143,7 +143,7 @@ func customerOrdersRange(w, d, c, cLast int64) (lo, hi tables.Key) {
 		tables.Num(must(CustomerKey(w, d, cLast)).Num()<<orderBits | MaxOrders)
 }
 
-// customerOrderID is the O_ID in a key of the index of orders by customer.
+// customerOrderID returns the O_ID in a key of the index of orders by customer.
 func customerOrderID(key tables.Key) int64 { return MaxOrders - int64(key.Num()&MaxOrders) }
 
 // orderLinesRange is the range of ORDER_LINE that holds the lines of orders o to oLast.

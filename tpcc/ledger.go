@@ -9,14 +9,14 @@ import (
 	"drtmx/txn"
 )
 
-// Fate is what a client knows of a transaction that it has begun.
+// Fate is a client's knowledge about the outcome of a transaction that it has begun.
 type Fate uint8
 
 // Fates.
 const (
-	FateCommitted  Fate = iota // the client was told of the commit
-	FateNotDone                // the client got an error that promises that nothing was written
-	FateUnknown                // the client got an error that promises nothing, with an identity to ask for
+	FateCommitted  Fate = iota // the commit was confirmed to the client
+	FateNotDone                // the client got an error which guarantees that nothing was written
+	FateUnknown                // the client got an error that leaves the outcome open, with an ID to ask for it
 	FateUnfinished             // the client ended before it got an answer
 )
 
@@ -36,13 +36,13 @@ type Deed struct {
 	Fate   Fate
 	ID     txn.ID           // if the fate is unknown
 	Number int64            // if committed: the payment's serial, the order's O_ID, the O_ID that an ORDER-STATUS showed
-	Orders [Districts]int64 // if committed: what a delivery delivered
-	From   int64            // a delivery's districts
+	Orders [Districts]int64 // if committed: the orders that a delivery delivered
+	From   int64            // districts of a delivery
 	To     int64
 }
 
-// setFate sets the fate that an error of the API means. It returns the error if
-// the API does not allow it.
+// setFate sets the fate that an error of the API implies. It returns the error if the
+// API does not document it.
 func (d *Deed) setFate(err error) error {
 	var lost *txn.UnknownOutcome
 	switch {
@@ -62,11 +62,11 @@ func (d *Deed) setFate(err error) error {
 // LedgerClient is a client of the full mix that keeps a ledger. It is for one
 // goroutine.
 type LedgerClient struct {
-	// Begin is called before a transaction that writes begins, and End with what
-	// the client knows of it afterwards. The parts of a DELIVERY end one by one.
+	// Begin is called before a transaction that writes begins, and End after it, with
+	// its fate. The parts of a DELIVERY end one by one.
 	Begin, End func(Deed)
-	// Failed is called with each error but that of an order that rolls back by the
-	// rules, of transactions that only read, too.
+	// Failed is called with each error, also of read-only transactions, except that
+	// of an order that rolls back by the rules.
 	Failed func(error)
 
 	rnd    *rng.Stream
@@ -98,7 +98,7 @@ func NewLedgerClient(seed, n uint64, info LoadInfo) *LedgerClient {
 	}
 }
 
-// fate is setFate, and calls Failed.
+// fate calls setFate and Failed.
 func (c *LedgerClient) fate(d *Deed, err error) error {
 	if err != nil && !errors.Is(err, ErrRolledBack) {
 		c.Failed(err)
@@ -107,7 +107,7 @@ func (c *LedgerClient) fate(d *Deed, err error) error {
 }
 
 // Run runs one transaction of a mix with more deliveries and fewer reads than the
-// workload's. The error is one that the API does not allow.
+// workload's. It returns only errors that the API does not document.
 func (c *LedgerClient) Run(ctx context.Context, t *Terminal) error {
 	w := c.rnd.Range(1, c.info.Warehouses)
 	c.stamp++
@@ -164,8 +164,8 @@ func (c *LedgerClient) orderStatus(ctx context.Context, t *Terminal, w int64) er
 	return nil
 }
 
-// delivery is several deeds: those before an error are settled, the next is
-// as the error says, and the others never began.
+// delivery is several deeds: those before an error are committed, the next one has
+// the fate that the error implies, and the others never began.
 func (c *LedgerClient) delivery(ctx context.Context, t *Terminal, w int64) error {
 	c.inputs.Delivery(w, &c.del)
 	c.del.Date = c.stamp
@@ -193,20 +193,20 @@ func (f LedgerFault) String() string { return f.Kind + ": " + f.Text }
 
 // Kinds of faults.
 const (
-	LedgerLost    = "lost"    // a client was told of it, and it is not there
-	LedgerDoubled = "doubled" // it is there more than once
-	LedgerWrong   = "wrong"   // it is there, and not as the client was told, or in part
-	LedgerPhantom = "phantom" // it is there, and was refused or never requested
+	LedgerLost    = "lost"    // confirmed to a client, and not in the database
+	LedgerDoubled = "doubled" // in the database more than once
+	LedgerWrong   = "wrong"   // in the database, but other than confirmed, or incomplete
+	LedgerPhantom = "phantom" // in the database, but refused or never requested
 )
 
-// LedgerReport is what a comparison of ledgers with the database has found.
+// LedgerReport is the result of a comparison of ledgers with the database.
 type LedgerReport struct {
 	// Counts are the numbers of deeds by type and fate, such as "PAYMENT committed".
 	Counts map[string]int
 	Faults []LedgerFault
 }
 
-// Count is the number of faults of a kind.
+// Count returns the number of faults of a kind.
 func (r *LedgerReport) Count(kind string) (n int) {
 	for _, f := range r.Faults {
 		if f.Kind == kind {

@@ -10,11 +10,11 @@ import (
 	"drtmx/txn"
 )
 
-// VerifyLedger compares the ledgers of all clients that ever wrote to a database
-// with what it holds, both ways, and adds up money and counts. No transaction
-// runs meanwhile. outcome tells whether a transaction of unknown fate has
-// committed. The error is one of package txn, or of outcome; differences are in
-// the report.
+// VerifyLedger compares the ledgers of all clients that ever wrote to a database with
+// its contents, in both directions, and the sums of money and counts. No transaction
+// may run meanwhile. outcome returns whether a transaction of unknown fate has
+// committed. Differences are in the report; the error is one of package txn, or of
+// outcome.
 func VerifyLedger(ctx context.Context, db *txn.DB, deeds []Deed, outcome func(txn.ID) (bool, error)) (*LedgerReport, error) {
 	s, err := NewSchema(db.Catalog())
 	if err != nil {
@@ -39,7 +39,7 @@ func VerifyLedger(ctx context.Context, db *txn.DB, deeds []Deed, outcome func(tx
 	return v.LedgerReport, v.totals(ctx, db)
 }
 
-// ledgerCheck is one comparison.
+// ledgerCheck is the state of one comparison.
 type ledgerCheck struct {
 	*LedgerReport
 	s       *Schema
@@ -47,12 +47,12 @@ type ledgerCheck struct {
 	found   *found
 	outcome func(txn.ID) (bool, error)
 
-	// What the ledgers add up to.
+	// Sums over the ledgers.
 	paid              map[int64]int64 // by warehouse
 	orders, delivered int64
 }
 
-// found is what the database holds beside the initial population, by stamp.
+// found has the rows of the database beyond the initial population, by stamp.
 type found struct {
 	sync.Mutex
 	payments  map[int64][]paidRow
@@ -63,7 +63,7 @@ type found struct {
 
 type paidRow struct{ w, d, serial, amount int64 }
 
-// lookAround reads all that was written since the load.
+// lookAround reads everything written since the load.
 func lookAround(ctx context.Context, db *txn.DB, s *Schema, info LoadInfo) (*found, error) {
 	f := &found{
 		payments: map[int64][]paidRow{}, orders: map[int64][][3]int64{},
@@ -135,7 +135,7 @@ func (f *found) addDelivered(stamp, w, d, o int64) {
 	}
 }
 
-// addOrders looks up the stamps of orders; an order that is not there has none.
+// addOrders looks up the stamps of orders. It ignores orders that do not exist.
 func (f *found) addOrders(ctx context.Context, v viewer, s *Schema, w, d int64, orders []int64) error {
 	stamps := make([]int64, len(orders))
 	err := v.view(ctx, func(t operations) error {
@@ -207,8 +207,9 @@ func (v *ledgerCheck) deed(d *Deed) (err error) {
 	return nil
 }
 
-// there reports whether a payment or an order is in the database, in the place
-// that the client was told, and removes it from the rows found.
+// there reports whether a payment or an order is in the database, and removes it from
+// the rows found. It records a fault if the order or payment is there more than once,
+// or other than confirmed to the client.
 func (v *ledgerCheck) there(d *Deed) bool {
 	known := d.Fate == FateCommitted
 	if d.Type == Payment {
@@ -254,7 +255,7 @@ func (v *ledgerCheck) deliveries(d *Deed, want bool) {
 	}
 }
 
-// unclaimed reports the rows that are in no ledger.
+// unclaimed reports the rows that no ledger contains.
 func (v *ledgerCheck) unclaimed() {
 	for stamp, rows := range v.found.payments {
 		v.fault(LedgerPhantom, "a payment that nobody made, stamp %#x: %+v", stamp, rows)
@@ -269,7 +270,7 @@ func (v *ledgerCheck) unclaimed() {
 	}
 }
 
-// totals compares what was added up with the sums in the rows.
+// totals compares the sums over the ledgers with those in the rows.
 func (v *ledgerCheck) totals(ctx context.Context, db *txn.DB) error {
 	placed, err := OrdersPlaced(ctx, db)
 	if err != nil {

@@ -87,7 +87,7 @@ func Load(ctx context.Context, db *txn.DB, c LoadConfig) (LoadReport, error) {
 	return LoadInto(ctx, dbTarget{db}, s, c)
 }
 
-// LoadInto is Load into any target whose tables are those of s.
+// LoadInto does the same as Load for any target whose tables are those of s.
 func LoadInto(ctx context.Context, to Target, s *Schema, c LoadConfig) (LoadReport, error) {
 	c.Scale = c.Scale.orDefault()
 	if err := c.Scale.check(); err != nil {
@@ -166,7 +166,7 @@ func (l *load) take() (w int64, ok bool) {
 func (l *load) work(ctx context.Context) (err error) {
 	p := newPopulator(ctx, l)
 	defer func() {
-		if end := p.close(); err == nil { // else it fails for the same reason, once for each table
+		if end := p.close(); err == nil { // else close fails for the same reason, once per table
 			err = end
 		}
 	}()

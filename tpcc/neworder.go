@@ -21,7 +21,7 @@ var (
 	ErrInput = errors.New("tpcc: bad input")
 	// ErrDistrictFull reports a district that has used all order numbers up to MaxOrders.
 	ErrDistrictFull = errors.New("tpcc: district has no order numbers left")
-	// ErrNoCustomer reports a number or a last name that no customer has.
+	// ErrNoCustomer reports that no customer has the number or the last name.
 	ErrNoCustomer = errors.New("tpcc: no such customer")
 	// ErrNoOrder reports an ORDER-STATUS of a customer who never ordered.
 	ErrNoOrder = errors.New("tpcc: customer has no order")
@@ -121,7 +121,7 @@ func newNewOrder(s *Schema) *newOrder {
 	return n
 }
 
-// run is one attempt.
+// run makes one attempt.
 func (n *newOrder) run(t operations) error {
 	in, out := n.in, n.out
 	// Announce all reads before waiting for the first, so that they share
@@ -179,8 +179,8 @@ func (n *newOrder) queueLines(t operations) {
 	}
 }
 
-// writeOrder takes the order number and inserts ORDERS and NEW_ORDER. The
-// district comes first: the first write names the transaction's home.
+// writeOrder takes the order number and inserts ORDERS and NEW_ORDER. The district
+// comes first: the first write determines the transaction's home.
 func (n *newOrder) writeOrder(t operations, districtKey tables.Key) error {
 	in, out := n.in, n.out
 	if !keyFits(out.Order, MaxOrders) {
@@ -216,9 +216,9 @@ func (n *newOrder) writeOrder(t operations, districtKey tables.Key) error {
 	return t.Insert(n.s.newOrder, key, row)
 }
 
-// runLines is the part of clause 2.4.2.2 that is repeated for each line. An
-// item that does not exist rolls back only when its line is reached, with all
-// work for the lines before done (clause 2.4.2.3).
+// runLines is the part of clause 2.4.2.2 that is repeated for each line. An item that
+// does not exist rolls the order back only when its line is reached, after all work
+// for the previous lines (clause 2.4.2.3).
 func (n *newOrder) runLines(t operations) error {
 	in, out := n.in, n.out
 	out.resize(len(in.Lines))
@@ -299,16 +299,16 @@ func (n *newOrder) takeStock(stock *tables.Row, l NewOrderLine) {
 	}
 }
 
-// totalAmount is sum × (1 − discount) × (1 + tax), rounded to the nearest
-// cent; sum in cents, the rates in ten-thousandths. At the largest order it
-// stays below 2^48.
+// totalAmount returns sum × (1 − discount) × (1 + tax), rounded to the nearest cent.
+// sum is in cents, the rates are in ten-thousandths. For the largest order no
+// intermediate result exceeds 2^48.
 func totalAmount(sum, discount, tax int64) int64 {
 	const one = 10_000
 	return (sum*(one-discount)*(one+tax) + one*one/2) / (one * one)
 }
 
-// rolledBack is ErrRolledBack with what the terminal shows of the order
-// (clause 2.4.3.4) as its payload:
+// rolledBack returns an ErrRolledBack whose payload has the fields of the order that
+// the terminal shows (clause 2.4.3.4):
 //
 //	o_id 8 | length 4, c_last | length 4, c_credit
 func rolledBack(out *NewOrderOutput) error {
@@ -319,7 +319,7 @@ func rolledBack(out *NewOrderOutput) error {
 	return &txn.ProcedureError{Procedure: ProcNewOrder, Code: 1, Payload: b, Text: "item number is not valid"}
 }
 
-// takeRolledBack fills in what the payload of rolledBack holds.
+// takeRolledBack decodes the payload of rolledBack.
 func (out *NewOrderOutput) takeRolledBack(payload []byte) error {
 	if len(payload) < 8 {
 		return fmt.Errorf("%w: rolled-back order of %d bytes", ErrInput, len(payload))

@@ -25,8 +25,8 @@ type pendingRow interface{ Row() (tables.Row, error) }
 // pendingRows is a queued range read, such as *txn.QueuedScan.
 type pendingRows interface{ Entries() ([]txn.Entry, error) }
 
-// live adapts *txn.Txn. It is one pointer, so that converting it to operations
-// allocates nothing.
+// live adapts *txn.Txn. It is one pointer, so that converting it to operations does
+// not allocate.
 type live struct{ *txn.Txn }
 
 func (l live) QueueGet(tab *tables.Table, key tables.Key) pendingRow { return l.Txn.QueueGet(tab, key) }
@@ -46,9 +46,8 @@ type database interface {
 	viewer(ctx context.Context) (viewer, error)
 }
 
-// dbViewers provides viewers of a DB. Beside transactions that write, they take
-// Snapshots. Otherwise they take Views, which need not wait and never are too
-// old.
+// dbViewers provides viewers of a DB. If writers may run concurrently, they use
+// Snapshots. Otherwise they use Views, which do not wait and are never too old.
 type dbViewers struct {
 	db     *txn.DB
 	beside bool
@@ -79,8 +78,8 @@ func (v sessionViewer) view(ctx context.Context, body func(operations) error) er
 
 func (v sessionViewer) close() error { return v.s.Close() }
 
-// scan passes each row of a range to fn, where it is valid until fn returns.
-// It returns the first error of fn.
+// scan passes each row of a range to fn. The row is valid until fn returns. An error
+// of fn ends the scan and is returned.
 func scan(t operations, ix *tables.Index, lo, hi tables.Key, fn func(txn.Entry) error) error {
 	for e, err := range t.Scan(ix, lo, hi) {
 		if err == nil {

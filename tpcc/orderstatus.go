@@ -43,9 +43,9 @@ type orderStatus struct {
 	byLast byLast
 }
 
-// run is one attempt. Reads that do not depend on each other's results are
-// queued together: two steps for a customer known by number, three for one
-// known by last name.
+// run makes one attempt. Reads that do not depend on each other's results are queued
+// together: two steps for a customer named by number, three for one named by last
+// name.
 func (q *orderStatus) run(t operations) error {
 	in, out := q.in, q.out
 	c, err := in.C, error(nil)
@@ -78,7 +78,7 @@ func (q *orderStatus) run(t operations) error {
 	return q.readOrder(t, customerOrderID(entries[0].Key))
 }
 
-// readOrder reads the order and its lines, together.
+// readOrder reads the order and its lines in one step.
 func (q *orderStatus) readOrder(t operations, o int64) error {
 	in, out := q.in, q.out
 	order := t.QueueGet(q.s.orders, must(OrderKey(in.W, in.D, o)))

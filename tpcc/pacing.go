@@ -48,26 +48,26 @@ type Pacing struct {
 	scale float64
 }
 
-// NewPacing returns the pacing of a terminal; s must be a stream of its own.
-// All times are multiplied by scale: 1 is the specification's. With less than 1
-// fewer terminals offer the same load, which is not TPC-C.
+// NewPacing returns the pacing of a terminal; no one else may use s. All times are
+// multiplied by scale: 1 gives those of the specification. With a smaller scale fewer
+// terminals offer the same load, which is not TPC-C.
 func NewPacing(s *rng.Stream, scale float64) *Pacing { return &Pacing{s, scale} }
 
-// Keying is the time before a transaction, which is constant.
+// Keying returns the time before a transaction, which is constant per type.
 func (p *Pacing) Keying(t Type) time.Duration { return p.scaled(float64(terms[t].Keying)) }
 
 // Think draws the time after a transaction: negative exponential, cut at ten
 // times its mean (clause 5.2.5.4).
 func (p *Pacing) Think(t Type) time.Duration {
-	// 1 - r lies in (0, 1], where the logarithm is finite.
+	// 1 - r is in (0, 1], where the logarithm is finite.
 	return p.scaled(min(-math.Log(1-p.rnd.Float64()), thinksMax) * float64(terms[t].ThinkMean))
 }
 
 func (p *Pacing) scaled(ns float64) time.Duration { return time.Duration(p.scale * ns) }
 
-// TerminalHome is the home warehouse and district of terminal id, counted from
-// 0: terminals go to warehouses in turn, so that load spreads over them, and
-// within one to its districts in turn. With ten terminals for each warehouse
+// TerminalHome returns the home warehouse and district of terminal id, which counts
+// from 0: terminals go to warehouses in turn, so that load spreads over them, and
+// within a warehouse to its districts in turn. With ten terminals for each warehouse
 // that is the specification's arrangement (clauses 2.4.1.1 and 2.8.1.1).
 func TerminalHome(id int, warehouses int64) (w, d int64) {
 	n := int64(id)

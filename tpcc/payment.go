@@ -11,9 +11,9 @@ import (
 	"drtmx/tables"
 )
 
-// ErrCounterFull reports a payment or a delivery that would carry a counter
-// of its customer or district (C_PAYMENT_CNT, C_DELIVERY_CNT, the number of
-// HISTORY rows) past what its column or key holds.
+// ErrCounterFull reports a payment or a delivery after which a counter of its
+// customer or district (C_PAYMENT_CNT, C_DELIVERY_CNT, the number of HISTORY rows)
+// would exceed its column or key.
 var ErrCounterFull = errors.New("tpcc: counter is full")
 
 // Bounds of H_AMOUNT, in cents (clause 2.5.1.3).
@@ -74,8 +74,8 @@ type PaymentOutput struct {
 	Balance             int64  // C_BALANCE, after the payment
 	Data                []byte // the first 200 bytes of C_DATA if the credit is bad, else nothing
 	Date                int64  // H_DATE
-	// Serial is the number of the HISTORY row within the district, which no
-	// terminal shows: with W_ID and D_ID it names the payment.
+	// Serial is the number of the HISTORY row within the district. With W_ID and D_ID
+	// it identifies the payment. Terminals do not show it.
 	Serial int64
 }
 
@@ -98,14 +98,13 @@ func newPayment(s *Schema) *payment {
 	}
 }
 
-// run is one attempt. All reads share a step, except for the customer's row if
+// run makes one attempt. All reads share a step, except that of the customer's row if
 // only the last name is known.
 //
-// The warehouse is written first: the first write names the transaction's home.
-// Every payment of a warehouse writes W_YTD, and every payment of a district
-// writes D_YTD. At the home server no other transaction can run between a
-// procedure's reads and its commit, so payments do not conflict with each other
-// there.
+// The warehouse is written first: the first write determines the transaction's home.
+// Every payment of a warehouse writes W_YTD, and every payment of a district writes
+// D_YTD. At the home server no other transaction can run between a procedure's reads
+// and its commit, so payments do not conflict with each other there.
 func (p *payment) run(t operations) error {
 	in, s := p.in, p.s
 	warehouseKey, districtKey := must(WarehouseKey(in.W)), must(DistrictKey(in.W, in.D))

@@ -43,8 +43,8 @@ const (
 	initialQuantity    = 5 // ol_quantity
 )
 
-// populator makes the rows of clause 4.3.3.1 for one worker, in one buffer
-// per table, and passes them on. It allocates per worker, not per row.
+// populator makes the rows of clause 4.3.3.1 for one worker, in one buffer per table,
+// and adds them to the sinks. It allocates per worker, not per row.
 type populator struct {
 	*load
 	ctx    context.Context

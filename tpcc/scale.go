@@ -24,7 +24,7 @@ type Scale struct {
 	Undelivered int64 // the last orders per district that are in NEW_ORDER; 0: three tenths of Customers, 900 of 3,000
 }
 
-// FullScale is the specification's (clause 4.3.3.1).
+// FullScale returns the specification's scale (clause 4.3.3.1).
 func FullScale() Scale { return Scale{Items: 100_000, Customers: 3_000, Undelivered: 900} }
 
 // orDefault fills in zero fields.
@@ -58,9 +58,10 @@ func (s Scale) check() error {
 	return errors.Join(errs...)
 }
 
-// lastNames is how many different last names customers have: 1,000 (clause
+// lastNames returns the number of different last names of customers: 1,000 (clause
 // 4.3.2.3) unless there are fewer customers.
 func (s Scale) lastNames() int64 { return min(1000, s.Customers) }
 
-// delivered is the O_ID of the last delivered order of the population, 2,100.
+// delivered returns the O_ID of the last delivered order of the population: 2,100 in
+// the full scale.
 func (s Scale) delivered() int64 { return s.Customers - s.Undelivered }

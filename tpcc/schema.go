@@ -30,10 +30,10 @@ const (
 // ErrCatalog reports a database whose tables are not those of this package.
 var ErrCatalog = errors.New("tpcc: not a TPC-C catalogue of this version")
 
-// Definitions are those of clause 1.3.1 and of TableLoadInfo. Every key has
-// the warehouse in its highest bits and every table and index but ITEM is
-// partitioned by it: warehouse w is in partition (w-1) mod the number of
-// partitions. ITEM is replicated.
+// Definitions returns the definitions of the tables of clause 1.3.1 and of
+// TableLoadInfo. Every key but ITEM's has the warehouse in its highest bits, and
+// every table and index but ITEM is partitioned by it: warehouse w is in partition
+// (w-1) mod the number of partitions. ITEM is replicated.
 func Definitions() []tables.Def {
 	return []tables.Def{
 		warehouseDef(), districtDef(), customerDef(), historyDef(), newOrderDef(),
@@ -49,7 +49,7 @@ var catalog = sync.OnceValue(func() *tables.Catalog {
 	return c
 })
 
-// Catalog returns the catalogue of Definitions, always the same one.
+// Catalog returns the catalogue of Definitions. All calls return the same one.
 func Catalog() *tables.Catalog { return catalog() }
 
 func byWarehouse(shift uint) tables.Partitioning {
@@ -174,7 +174,7 @@ func itemDef() tables.Def {
 }
 
 // stockDef has the columns that an order changes next to each other, in three words:
-// the version of a row that is overwritten has only the words that changed.
+// then the version of an overwritten row has only these words.
 func stockDef() tables.Def {
 	cols := columns(i32("s_i_id"), i32("s_w_id"),
 		i16("s_quantity"), i64("s_ytd"), i32("s_order_cnt"), i32("s_remote_cnt"))
@@ -200,8 +200,8 @@ func loadInfoDef() tables.Def {
 // loadInfoKey is the key of the only row of TableLoadInfo.
 var loadInfoKey = tables.Num(1)
 
-// Schema has the handles that the transactions use, looked up once. It is
-// immutable.
+// Schema has the handles of tables, indexes and fields that the transactions use. It
+// is immutable.
 type Schema struct {
 	catalog *tables.Catalog
 

@@ -33,8 +33,8 @@ func (in *StockLevelInput) check() error {
 
 // StockLevelOutput is the output of a STOCK-LEVEL (clause 2.8.3.3).
 type StockLevelOutput struct {
-	// Low is low_stock: how many different items of the district's last 20
-	// orders have less in stock at its warehouse than the threshold.
+	// Low is low_stock: the number of different items of the district's last 20
+	// orders whose stock at its warehouse is below the threshold.
 	Low int64
 }
 
@@ -49,8 +49,8 @@ type stockLevel struct {
 	stocks [stockLevelOrders * MaxLines]pendingRow
 }
 
-// run is one attempt, in three steps: the district, the lines of its last
-// orders, and the stock of their items, some 200 rows read together.
+// run makes one attempt, in three steps: it reads the district, the lines of its last
+// orders, and the stock of their items, some 200 rows together.
 //
 // The specification allows committed reads in any order (clause 2.8.2.3). Like
 // every transaction here, this one is serializable.

@@ -18,8 +18,8 @@ const (
 	// is Client for ORDER-STATUS. For STOCK-LEVEL it is Client first, then a
 	// Snapshot: see TerminalConfig.StockLevelAttempts.
 	Default Mode = iota
-	// Client runs the body in the client: a transaction that writes as an
-	// Update, a read-only one as a View, by one-sided READs.
+	// Client runs the body in the client: a transaction that writes is an Update, a
+	// read-only one a View.
 	Client
 	// Procedure runs the body at its home server, by one Call. A DELIVERY takes
 	// one Call for each of its database transactions.
@@ -28,7 +28,7 @@ const (
 
 func (m Mode) String() string { return [...]string{"default", "client", "procedure"}[m] }
 
-// ParseMode is the inverse of String.
+// ParseMode is the inverse of String. Its error is ErrInput.
 func ParseMode(s string) (Mode, error) {
 	for m := Default; m <= Procedure; m++ {
 		if s == m.String() {
@@ -49,9 +49,9 @@ type TerminalConfig struct {
 	// DeliveryBatch is how many districts, 1 to 10, one database transaction
 	// of a DELIVERY delivers for; 0: DefaultDeliveryBatch.
 	DeliveryBatch int
-	// StockLevelAttempts is the number of Views that writers may invalidate
-	// before a STOCK-LEVEL in Default mode goes on as a Snapshot, which writers
-	// do not concern; 0: DefaultStockLevelAttempts.
+	// StockLevelAttempts is the number of Views that writers may invalidate before a
+	// STOCK-LEVEL in Default mode goes on as a Snapshot, which writers cannot abort;
+	// 0: DefaultStockLevelAttempts.
 	StockLevelAttempts int
 }
 
@@ -63,8 +63,8 @@ const (
 	// are rare there. In Client mode, where NEW-ORDERs may commit between the
 	// reads and the commit, a smaller batch repeats less.
 	DefaultDeliveryBatch = Districts
-	// DefaultStockLevelAttempts is for the wait of a Snapshot, in whose time a
-	// View can be tried several times.
+	// DefaultStockLevelAttempts takes into account that several attempts of a View
+	// take no longer than the wait of a Snapshot.
 	DefaultStockLevelAttempts = 4
 )
 
@@ -117,7 +117,8 @@ func NewTerminal(db *txn.DB, sess *txn.Session, s *Schema, c TerminalConfig) *Te
 	return t
 }
 
-// Stats is a snapshot of the terminal's counters, for its own goroutine.
+// Stats returns a snapshot of the terminal's counters. Only the terminal's goroutine
+// may call it.
 func (t *Terminal) Stats() TerminalStats { return t.stats }
 
 // NewOrder runs one NEW-ORDER and fills in out, whose memory it reuses. It
@@ -135,7 +136,7 @@ func (t *Terminal) NewOrder(ctx context.Context, in *NewOrderInput, out *NewOrde
 	return out.failed(t.call(ctx, in.W, ProcNewOrder, in, out))
 }
 
-// failed takes what ErrRolledBack says of the order.
+// failed fills in out if err is ErrRolledBack, and returns err.
 func (out *NewOrderOutput) failed(err error) error {
 	var failed *txn.ProcedureError
 	if errors.Is(err, ErrRolledBack) && errors.As(err, &failed) {
@@ -188,7 +189,7 @@ func (t *Terminal) Delivery(ctx context.Context, in *DeliveryInput, out *Deliver
 		last := min(out.Done+t.cfg.DeliveryBatch, Districts)
 		t.part = deliveryPart{*in, int64(out.Done) + 1, int64(last)}
 		if err := t.deliverPart(ctx, out); err != nil {
-			clear(out.Orders[out.Done:]) // of the attempt that failed
+			clear(out.Orders[out.Done:]) // set by the attempt that failed
 			return err
 		}
 		out.Done = last
@@ -211,16 +212,16 @@ func (t *Terminal) deliverPart(ctx context.Context, out *DeliveryOutput) error {
 
 // StockLevel runs one STOCK-LEVEL. Errors are ErrInput, or of package txn.
 //
-// A View of some 200 STOCK rows, the district and the end of its order lines
-// commits only if no transaction writes any of them between its first read and
-// its validation. Every NEW-ORDER and PAYMENT of the district writes one of
-// them, and any NEW-ORDER of the warehouse may. Under enough load each attempt
-// therefore is likely to be invalidated, however often it is repeated. In
-// Default mode StockLevelAttempts bounds the number of invalidated Views; then
-// the same body runs in a Snapshot, which takes longer to begin and always ends.
-// If the servers keep no versions, or not for long enough, it runs at its home
-// server, where it holds the executor and so up all writers. Locks of prepared
-// distributed transactions do not count as attempts. All ways are serializable.
+// A View of some 200 STOCK rows, the district and the end of its order lines commits
+// only if no transaction writes any of them between its first read and its
+// validation. Every NEW-ORDER and PAYMENT of the district writes one of them, and any
+// NEW-ORDER of the warehouse may. Under enough load each attempt is therefore likely
+// to be invalidated, however often it is repeated. In Default mode StockLevelAttempts
+// bounds the number of invalidated Views. Then the same body runs in a Snapshot,
+// which takes longer to begin and always ends. If the servers keep no versions, or
+// not for long enough, the body runs at its home server, where it occupies the
+// executor and so blocks all writers. Attempts that meet locks of prepared
+// distributed transactions do not count. All these ways are serializable.
 func (t *Terminal) StockLevel(ctx context.Context, in *StockLevelInput, out *StockLevelOutput) error {
 	if err := in.check(); err != nil {
 		return err
@@ -252,7 +253,7 @@ func (t *Terminal) call(ctx context.Context, w int64, proc string, in interface{
 	return out.Decode(result)
 }
 
-// home is the partition of a warehouse.
+// home returns the partition of a warehouse.
 func (t *Terminal) home(w int64) txn.Home {
 	return must(t.db.Home(t.newOrder.s.warehouse, must(WarehouseKey(w))))
 }

@@ -15,12 +15,12 @@ const (
 	typeCount
 )
 
-// Types are all types, in the order of the specification's clauses.
+// Types has all types, in the order of the specification's clauses.
 var Types = [typeCount]Type{NewOrder, Payment, OrderStatus, Delivery, StockLevel}
 
 var typeNames = [typeCount]string{"NEW_ORDER", "PAYMENT", "ORDER_STATUS", "DELIVERY", "STOCK_LEVEL"}
 
-// String is the name that reports use, such as "NEW_ORDER".
+// String returns the name that reports use, such as "NEW_ORDER".
 func (t Type) String() string {
 	if t >= typeCount {
 		return fmt.Sprintf("Type(%d)", uint8(t))

@@ -8,17 +8,17 @@ import (
 	"drtmx/txn"
 )
 
-// Marks are values that a database must not show less of any more, because a client
-// was told of them: the newest order of each district, the payments of each warehouse.
-// They only grow. Methods are safe for concurrent use.
+// Marks are lower bounds on values that a database may show, because it has confirmed
+// them to a client: the newest order of each district, the payments of each
+// warehouse. They only grow. Methods are safe for concurrent use.
 type Marks struct {
 	info   LoadInfo
 	orders []atomic.Int64 // by district: D_NEXT_O_ID is above
-	paid   []atomic.Int64 // by warehouse: of acknowledged payments, so W_YTD has grown by as much
-	ytd    []atomic.Int64 // by warehouse: what a View has shown of W_YTD
+	paid   []atomic.Int64 // by warehouse: sum of acknowledged payments, by which W_YTD has grown at least
+	ytd    []atomic.Int64 // by warehouse: the greatest W_YTD that a View has shown
 }
 
-// NewMarks returns the marks of a database that was loaded and not changed since.
+// NewMarks returns the marks of a database that has not changed since its load.
 func NewMarks(info LoadInfo) *Marks {
 	m := &Marks{
 		info: info, orders: make([]atomic.Int64, info.Warehouses*Districts),
@@ -30,7 +30,7 @@ func NewMarks(info LoadInfo) *Marks {
 	return m
 }
 
-// Raise raises the marks by what a client has just been told.
+// Raise raises the marks for a transaction that was just confirmed to a client.
 func (m *Marks) Raise(d *Deed) {
 	switch {
 	case d.Fate != FateCommitted:
@@ -43,7 +43,7 @@ func (m *Marks) Raise(d *Deed) {
 
 func (m *Marks) district(w, d int64) *atomic.Int64 { return &m.orders[(w-1)*Districts+d-1] }
 
-// raise makes v at least n.
+// raise sets v to n, unless it is greater already.
 func raise(v *atomic.Int64, n int64) {
 	for {
 		if was := v.Load(); was >= n || v.CompareAndSwap(was, n) {
@@ -52,8 +52,8 @@ func raise(v *atomic.Int64, n int64) {
 	}
 }
 
-// Witness looks at a database while others write, and compares what its Views show
-// with the marks. It is for one goroutine.
+// Witness reads a database while others write, and compares its Views with the marks.
+// It is for one goroutine.
 type Witness struct {
 	marks *Marks
 	s     *Schema
@@ -63,8 +63,8 @@ type Witness struct {
 	body  func(*txn.Txn) error
 }
 
-// NewWitness returns a witness that uses a session, which the caller closes. s is
-// that of the session's database.
+// NewWitness returns a witness that uses a session, which the caller closes. s is the
+// schema of the session's database.
 func NewWitness(m *Marks, s *Schema, sess *txn.Session) *Witness {
 	w := &Witness{marks: m, s: s, sess: sess}
 	w.body = w.read
@@ -83,12 +83,13 @@ func (w *Witness) read(t *txn.Txn) error {
 	return err
 }
 
-// Look shows a district of a warehouse in a View, or the warehouse itself if the
-// district is 0. stale says what the View lacks of what had been acknowledged, or shown
-// by another View, before it began; it is "" if nothing. The error is the View's.
+// Look reads a district of a warehouse in a View, or the warehouse itself if the
+// district is 0. stale describes what the View lacks although it was acknowledged, or
+// shown by another View, before the View began; it is "" if nothing is missing. The
+// error is that of the View.
 //
-// It is a View of one row, so that it need not wait for commits that are not durable
-// yet unless they are of that row: a data server that is paused then ends no View.
+// The View reads one row, so that it waits only for the durability of that row's
+// commits. At a paused data server such a wait never ends.
 func (w *Witness) Look(ctx context.Context, warehouse, district int64) (stale string, err error) {
 	m := w.marks
 	w.w, w.d = warehouse, district

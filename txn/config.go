@@ -8,7 +8,7 @@ import (
 	"drtmx/rdma"
 )
 
-// ReadPath is the way in which a client executes its reads.
+// ReadPath says how a client executes its reads.
 type ReadPath uint8
 
 // Read paths.
@@ -51,11 +51,11 @@ const (
 	CacheFull CacheParts = iota
 	// CachePart keeps models, and the translation tables that fit TableBytes.
 	CachePart
-	// CacheModels keeps models. A few entries of translation tables are read first: one
-	// round more.
+	// CacheModels keeps models. A lookup reads a few entries of translation tables
+	// first: one round more.
 	CacheModels
-	// CacheRouter keeps the router. The sub-model is read first: one round more, of more
-	// bytes.
+	// CacheRouter keeps the router. A lookup reads the sub-model first: one round
+	// more, of more bytes.
 	CacheRouter
 )
 
@@ -74,28 +74,28 @@ func ParseCache(s string) (Cache, error) {
 
 // Config opens a DB. Servers and Dial are required.
 type Config struct {
-	// Servers are addresses of data servers. The first that answers gives the
+	// Servers are addresses of data servers. The first that answers supplies the
 	// catalogue and the partition map, so one address suffices.
 	Servers []string
 	// AllServers says that Servers are all data servers of the cluster, in
 	// order. The DB dials these addresses even if the servers report others
 	// for each other.
 	AllServers bool
-	// Dial connects to an address: the Dial of a provider, such as shm.New
-	// returns. The servers must use the same fabric.
+	// Dial connects to an address. It is the method Dial of a provider, such as the
+	// result of shm.New. The servers must use the same fabric.
 	Dial func(ctx context.Context, addr string) (rdma.Conn, error)
 	// Reads selects the read path.
 	Reads ReadPath
 	// Retry bounds attempts.
 	Retry Retry
-	// LocationCache is the number of row locations remembered for each hash
-	// index and partition; 0 means 65,536, negative none.
+	// LocationCache is the number of row locations cached for each hash index and
+	// partition; 0 means 65,536, negative none.
 	LocationCache int
-	// Cache is how much of the models of ordered indexes is kept; the zero value
-	// keeps everything. See ParseCache.
+	// Cache selects the parts of the models of ordered indexes that are cached; the
+	// zero value caches everything. See ParseCache.
 	Cache Cache
 	// BodyAge is how long a body may run, from its first read to its end; 0 means
-	// MaxBodyAge, the most. Longer ones fail with ErrTooLarge.
+	// MaxBodyAge, the maximum. Longer ones fail with ErrTooLarge.
 	BodyAge time.Duration
 	// Seed makes backoff jitter repeatable; 0 draws one.
 	Seed uint64
@@ -114,9 +114,9 @@ type Procedure struct {
 	Name string
 	// ReadOnly procedures may not write.
 	ReadOnly bool
-	// Body runs with the Txn of its home server. args and the result are the
-	// caller's own encoding; the result must not alias args. An error rolls
-	// back. While a body touches only partitions of its home server, it blocks
-	// other writers there, so it must not wait for anything.
+	// Body runs with a Txn at its home server. The caller defines the encoding of
+	// args and of the result; the result must not alias args. An error rolls back.
+	// While a body touches only partitions of its home server, it blocks other
+	// writers there, so it must not wait for anything.
 	Body func(ctx context.Context, t *Txn, args []byte) ([]byte, error)
 }

@@ -25,19 +25,20 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 
 func (db *DB) exec() *exec.DB { return (*exec.DB)(db) }
 
-// Token is a moment of a cluster: all that a DB had seen by then. See DB.Token.
+// Token stands for all transactions that a DB has made or read up to a moment. See
+// DB.Token.
 type Token uint64
 
-// Token returns a token of all transactions that this DB has made or read. A
-// program that hands it to another one, with a message that tells of them, keeps
-// their order: see DB.Observe.
+// Token returns a token of all transactions that this DB has made or read. A program
+// that passes it on, with a message that depends on these transactions, preserves
+// their order at the receiver: see DB.Observe.
 func (db *DB) Token() Token { return Token(db.exec().Seen()) }
 
-// Observe lets every transaction that begins later come after all that another DB
-// had seen when it made the token. Transactions of one DB need no token, nor those
-// of several as long as the data servers' clocks agree. If they do not, only a
-// Snapshot can tell the difference: it might have a transaction, and not have
-// another one that had ended before at another DB.
+// Observe makes every transaction of this DB that begins later follow the
+// transactions that another DB had made or read when it made the token. Transactions
+// of one DB need no token. Those of several DBs need none as long as the data
+// servers' clocks agree. If the clocks disagree, only a Snapshot is affected: it
+// might show a transaction, and not another one that had ended before at another DB.
 func (db *DB) Observe(t Token) { db.exec().Saw(clock.Tick(t)) }
 
 // Home is the partition whose primary runs a procedure; see DB.Home.
@@ -46,21 +47,21 @@ type Home int
 // Catalog returns the cluster's catalogue.
 func (db *DB) Catalog() *tables.Catalog { return db.exec().Catalog() }
 
-// Table returns the table of a name, or an error that wraps tables.ErrNoTable.
+// Table returns the table with a name, or an error that wraps tables.ErrNoTable.
 func (db *DB) Table(name string) (*tables.Table, error) { return db.exec().Table(name) }
 
-// AddTable adds a table to the catalogue of the cluster while it runs, and
-// returns it. It returns when all data servers have the table. The DB needs the
-// role loader for all tables. A table that exists is not added again; if its
-// definition is another one the error is a tables.ErrSchema.
+// AddTable adds a table to the catalogue of the cluster while it runs, and returns
+// it. It returns when all data servers have the table. The DB needs the role loader
+// for all tables. If the table exists already, AddTable returns it; if its definition
+// differs, the error is a tables.ErrSchema.
 //
 // Other DBs learn of the table when they open a session, by Refresh, or when a
-// transaction of theirs uses it. A table cannot be removed, and one that is
-// added to a cluster whose loading has ended is filled by transactions. A cluster
-// that is started again begins with the catalogue of its configuration.
+// transaction of theirs uses it. A table cannot be removed. If loading has ended,
+// only transactions can fill the new table. A cluster without logs that is restarted
+// begins with the catalogue of its configuration.
 //
-// If a data server does not answer, the error is ErrUnavailable. The table may
-// then be added or not: call AddTable again.
+// If a data server does not answer, the error is ErrUnavailable. The table may have
+// been added or not: call AddTable again.
 func (db *DB) AddTable(ctx context.Context, t tables.Definer) (*tables.Table, error) {
 	def, err := t.Define()
 	if err != nil {
@@ -74,14 +75,13 @@ func (db *DB) AddTable(ctx context.Context, t tables.Definer) (*tables.Table, er
 }
 
 // AddColumn adds a column to a table while the cluster runs, as AddTable adds a
-// table, and returns the table with it. The table has a Bytes column, or was
-// defined with Grows. Rows that exist have the column's default. They are not
-// written again, so AddColumn takes no longer for a large table.
+// table, and returns the table with it. The table must have a Bytes column, or be
+// defined with Grows. Existing rows have the column's default. They are not
+// rewritten, so AddColumn takes no longer for a large table.
 //
-// A *Table and a tables.TableOf of before can still be used: rows read with them
-// have the columns of before, and rows written with them keep what the other
-// columns hold, or give them their defaults. An Update or Put of such a row reads
-// the present one first.
+// An earlier *Table or tables.TableOf remains valid. Rows read with it have the
+// earlier columns. Rows written with it keep the values of the other columns, or give
+// them their defaults. An Update or Put of such a row reads the present row first.
 func (db *DB) AddColumn(ctx context.Context, table string, c tables.Column) (*tables.Table, error) {
 	cat, err := db.exec().Alter(ctx, tables.Change{Column: &tables.AddedColumn{Table: table, Column: c}})
 	if err != nil {
@@ -90,19 +90,19 @@ func (db *DB) AddColumn(ctx context.Context, table string, c tables.Column) (*ta
 	return cat.Table(table)
 }
 
-// AddIndex adds a secondary index to a table while the cluster runs, as AddTable
-// adds a table, and returns it when it is built. Transactions that write the
-// table go on meanwhile, and maintain the index from its beginning on, also those
-// of clients that do not know of it yet; loaders of the table are refused. Nobody
-// reads the index before it is complete.
+// AddIndex adds a secondary index to a table while the cluster runs, as AddTable adds
+// a table, and returns it when it is built. Transactions that write the table go on
+// meanwhile, and maintain the index from the beginning of the build, even those of
+// clients that do not know of the index yet. Loaders of the table are refused. No
+// transaction reads the index before it is complete.
 //
-// If two rows have one key of the index the error is ErrExists, and if a row does
-// not fit it tables.ErrRow; the error names the key. The index is withdrawn then,
-// and can be added again. While it is being built, it already refuses inserts and
-// changes that would give a row the key of another one.
+// The error is ErrExists if two rows have the same key of the index, and
+// tables.ErrRow if a row does not fit the index; the error names the key. The index
+// is then withdrawn, and can be added again. While it is being built, it already
+// refuses inserts and changes that would give a row the key of another one.
 //
-// The build goes on if ctx ends. AddIndex again waits for it. A snapshot with a
-// staleness reads no moment before the index was complete.
+// The build goes on if ctx ends. Another call of AddIndex waits for it. A snapshot
+// with a staleness reads no moment before the index was complete.
 func (db *DB) AddIndex(ctx context.Context, table string, s tables.Secondary) (*tables.Index, error) {
 	c, err := db.exec().Alter(ctx, tables.Change{Index: &tables.AddedIndex{Table: table, Index: s}})
 	if err != nil {
@@ -119,8 +119,8 @@ func (db *DB) AddIndex(ctx context.Context, table string, s tables.Secondary) (*
 	return ix, nil
 }
 
-// Refresh asks for the present version of the cluster's catalogue. Transactions
-// in progress go on with the version with which they began.
+// Refresh fetches the present version of the cluster's catalogue. Transactions in
+// progress go on with the version with which they began.
 func (db *DB) Refresh(ctx context.Context) error { return db.exec().Refresh(ctx) }
 
 // Partitions returns the number of partitions.
@@ -136,16 +136,16 @@ func (db *DB) Home(t *tables.Table, key tables.Key) (Home, error) {
 	return Home(h), err
 }
 
-// View runs a read-only transaction by one-sided reads. It is strictly
-// serializable. fn runs again when a writer has changed what it read; View
-// returns an error of fn unchanged. See Session.View.
+// View runs a read-only transaction by one-sided reads. It is strictly serializable.
+// fn runs again if a writer has changed a row or range that it read. View returns an
+// error of fn unchanged. See Session.View.
 func (db *DB) View(ctx context.Context, fn func(*Txn) error) error {
 	return db.exec().View(ctx, body(fn))
 }
 
 // Update runs a transaction that may write. It is strictly serializable. fn runs
-// again when a writer has changed what it read; if it returns an error, nothing
-// is written and Update returns that error. See Session.Update.
+// again if a writer has changed a row or range that it read. If fn returns an error,
+// nothing is written and Update returns that error. See Session.Update.
 func (db *DB) Update(ctx context.Context, fn func(*Txn) error) error {
 	return userError(db.exec().Update(ctx, body(fn)))
 }
@@ -157,18 +157,19 @@ func (db *DB) Call(ctx context.Context, h Home, proc string, args []byte) ([]byt
 	return res, userError(err)
 }
 
-// Outcome asks the home of a transaction whose outcome was unknown. Nil means that it
-// committed, ErrConflict that it did not commit and never will, even if its request is
-// still on its way: both are final. ErrOutcomeUnknown means that the home has
-// forgotten the outcome, and ErrUnavailable that it does not answer. ErrProtocol means that
-// the id is of no transaction of this cluster. Outcome waits, as transactions do, for a
-// durable server that may come back, or be taken over.
+// Outcome asks the home of a transaction for its outcome, after an UnknownOutcome.
+// Nil means that it committed, ErrConflict that it did not commit and never will,
+// even if its request is still under way: both are final. ErrOutcomeUnknown means
+// that the home has forgotten the outcome, and ErrUnavailable that it does not
+// answer. ErrProtocol means that no transaction of this cluster has the id. Outcome
+// waits, as transactions do, for a durable server that may come back or be taken
+// over.
 func (db *DB) Outcome(ctx context.Context, id ID) error {
 	return db.exec().Outcome(ctx, exec.ID(id))
 }
 
-// NewSession opens a session for one goroutine, with a connection to each
-// server that it uses. Close it. DB's own methods use sessions of a pool.
+// NewSession opens a session for one goroutine, with its own connection to each
+// server that it uses. The caller must close it. DB's methods use sessions of a pool.
 func (db *DB) NewSession(ctx context.Context) (*Session, error) {
 	s, err := db.exec().NewSession(ctx)
 	return (*Session)(s), err

@@ -17,29 +17,29 @@ type Session exec.Session
 
 func (s *Session) exec() *exec.Session { return (*exec.Session)(s) }
 
-// View runs a read-only transaction by one-sided reads. It is strictly
-// serializable: when fn has returned, View validates in one round that nothing it
-// has read has changed. Otherwise fn runs again. If writers have ended many
-// attempts, or a long one, the next reads a Snapshot, which writers cannot end.
-// View returns an error of fn unchanged, after the same validation.
+// View runs a read-only transaction by one-sided reads. It is strictly serializable:
+// when fn has returned, View validates in one round that no row or range that it has
+// read has changed. If one has, fn runs again. If writers have invalidated many
+// attempts, or a long one, the next attempt reads a Snapshot, which writers cannot
+// invalidate. View returns an error of fn unchanged, after the same validation.
 func (s *Session) View(ctx context.Context, fn func(*Txn) error) error {
 	return s.exec().View(ctx, body(fn))
 }
 
 // TryView is View with a bound, at least one, on the attempts that writers
-// invalidate: those whose rows or ranges had changed when they were validated. It
-// then returns ErrConflict, and does not go on as a Snapshot, so that the caller
-// can choose another way, such as a read-only procedure at the home server.
+// invalidate: those whose rows or ranges had changed when they were validated. At the
+// bound it returns ErrConflict. It does not go on as a Snapshot, so that the caller
+// can choose an alternative, such as a read-only procedure at the home server.
 //
-// Attempts that met a lock do not count. TryView waits for a lock as View
-// does; a lock lasts as long as a two-phase commit.
+// Attempts that met a lock do not count. TryView waits for a lock as View does. A
+// lock is held for the duration of a two-phase commit.
 func (s *Session) TryView(ctx context.Context, invalidated int, fn func(*Txn) error) error {
 	return s.exec().TryView(ctx, invalidated, body(fn))
 }
 
-// Update runs a transaction that may write. Reads are one-sided, writes
-// buffered; commit is one RPC to the home server, which is the primary of the
-// first row written. If fn returns an error nothing is written.
+// Update runs a transaction that may write. Reads are one-sided and writes are
+// buffered. Commit is one RPC to the home server, the primary of the first row
+// written. If fn returns an error nothing is written.
 //
 // If the connection to the home server is lost between the commit request and
 // its answer, and the server cannot be asked for the outcome, the error is an
@@ -48,15 +48,15 @@ func (s *Session) Update(ctx context.Context, fn func(*Txn) error) error {
 	return userError(s.exec().Update(ctx, body(fn)))
 }
 
-// Call runs a procedure at the primary of h and returns its result, valid until
-// the session is used again. The procedure's error comes back as a
-// *ProcedureError, with nothing written. An attempt that meets a concurrent
-// writer is retried as in Update, with the same exactly-once guarantee.
+// Call runs a procedure at the primary of h and returns its result, valid until the
+// session is used again. An error of the procedure is returned as a *ProcedureError;
+// then nothing has been written. An attempt that meets a concurrent writer is retried
+// as in Update, with the same exactly-once guarantee.
 //
-// The deadline of ctx holds at the home too. A procedure that has not begun to commit
-// by then commits nothing, and the error is context.DeadlineExceeded; it may come up
-// to 10 ms early. If no answer has come by the deadline, the error is an
-// *UnknownOutcome. The home does not hear that ctx is cancelled.
+// The deadline of ctx also applies at the home. A procedure that has not begun to
+// commit by then commits nothing, and the error is context.DeadlineExceeded; it may
+// be returned up to 10 ms early. If no answer has arrived by the deadline, the error
+// is an *UnknownOutcome. A cancellation of ctx is not sent to the home.
 func (s *Session) Call(ctx context.Context, h Home, proc string, args []byte) ([]byte, error) {
 	res, err := s.exec().Call(ctx, placement.Partition(h), proc, args)
 	return res, userError(err)

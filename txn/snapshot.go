@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// SnapshotOption changes what a Snapshot reads.
+// SnapshotOption is an option of Snapshot.
 type SnapshotOption struct{ staleness time.Duration }
 
-// Staleness lets a Snapshot read data as old as d, so that it begins at once. It
-// reads the latest moment of that time at which nothing can change any more.
-// Such a Snapshot may miss transactions that ended before it began.
+// Staleness allows a Snapshot to read data up to d old, so that it begins at once. It
+// reads as of the latest moment within d whose data cannot change any more. Such a
+// Snapshot may miss transactions that ended before it began.
 func Staleness(d time.Duration) SnapshotOption { return SnapshotOption{staleness: d} }
 
 func staleness(opts []SnapshotOption) (d time.Duration) {
@@ -20,27 +20,27 @@ func staleness(opts []SnapshotOption) (d time.Duration) {
 	return d
 }
 
-// Snapshot runs a read-only transaction on all data as of one moment, which
-// writers never abort: for long reads. It waits first, for about 10 ms. See
+// Snapshot runs a read-only transaction on all data as of one moment. Writers never
+// abort it, so it suits long reads. It first waits for about 10 ms. See
 // Session.Snapshot.
 func (db *DB) Snapshot(ctx context.Context, fn func(*Txn) error, opts ...SnapshotOption) error {
 	return db.exec().Snapshot(ctx, staleness(opts), body(fn))
 }
 
 // Snapshot runs a read-only transaction on all data as of one moment. It reads
-// one-sided, writers never abort it, and there is nothing to validate. The
-// moment comes after the call: a Snapshot has every transaction that ended
-// before. It waits first, for about 10 ms, until nothing can happen any more
-// that would belong to the moment; with Staleness it does not.
+// one-sided, writers never abort it, and there is nothing to validate. The moment is
+// after the call: a Snapshot shows every transaction that ended before. It first
+// waits for about 10 ms, until no more commits can belong to the moment. With
+// Staleness it does not wait.
 //
-// A Snapshot is strictly serializable if the clocks of the servers agree, as on
-// one machine they do. If one is behind another by more than the time between
-// two transactions, of which the earlier wrote at the server that is ahead and
-// the later only at the one behind, a Snapshot that begins meanwhile may have
-// the later one without the earlier. It is serializable with any clocks.
+// A Snapshot is strictly serializable if the clocks of the servers agree, as they do
+// on one machine. Suppose that one clock is behind another by more than the time
+// between two transactions, of which the earlier wrote at the server that is ahead
+// and the later only at the one behind. A Snapshot that begins meanwhile may then
+// show the later one without the earlier. It is serializable with any clocks.
 //
-// A Snapshot needs the data servers of what it reads. If others cannot be reached,
-// fn may run again, with the same promises.
+// A Snapshot needs only the data servers of the rows that it reads. If others cannot
+// be reached, fn may run again, with the same guarantees.
 //
 // Snapshot returns an error of fn unchanged. It fails with ErrSnapshotTooOld if
 // it runs for longer than the servers keep versions (server.Config.Retain).

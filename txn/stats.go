@@ -15,10 +15,10 @@ type Cause uint8
 
 // Causes of aborted attempts.
 const (
-	CauseLocked  Cause = iota // a writer held a row or gap
+	CauseLocked  Cause = iota // a writer had locked a row or gap
 	CauseRow                  // a row read had changed by commit
 	CauseGap                  // a range or an absence had changed by commit
-	CauseFence                // the partition's primary was deposed or restarted
+	CauseFence                // the partition's primary was replaced or restarted
 	CauseRemote               // a participant voted no
 	CauseCatalog              // a server has another version of the catalogue
 	CauseLate                 // the commit came so late that its proofs were too old
@@ -33,7 +33,7 @@ type SessionStats struct {
 	Rounds  uint64             // network rounds: concurrent batches to several servers count once
 	Aborts  [CauseCount]uint64 // aborted attempts
 	Commits uint64             // Views, Snapshots, Updates and Calls that returned nil
-	// Snapshots began, of which Overtaken were Views that writers had
+	// Snapshots is how many began. Overtaken of them were Views that writers had
 	// invalidated too often.
 	Snapshots uint64
 	Overtaken uint64
@@ -55,8 +55,8 @@ func AskStats(ctx context.Context, dial func(context.Context, string) (rdma.Conn
 	return exec.AskStats(ctx, dial, addr)
 }
 
-// AskStats asks one server, by its number, over a new connection, for its
-// statistics. It works while other servers are down.
+// AskStats asks a server, by its number, for its statistics, over a new connection.
+// It works while other servers are down.
 func (db *DB) AskStats(ctx context.Context, server int) (*stats.Server, error) {
 	return db.exec().AskStats(ctx, placement.Server(server))
 }

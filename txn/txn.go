@@ -29,8 +29,8 @@ const (
 	// MaxResultBytes bounds the result of a procedure.
 	MaxResultBytes = 1<<20 - 9
 	// MaxBodyAge bounds the time from a body's first read to its validation or
-	// commit: servers may use memory again that was freed longer ago. It does
-	// not count while the machine sleeps. See Config.BodyAge.
+	// commit: servers may reuse memory that was freed longer ago. Time in which the
+	// machine sleeps does not count. See Config.BodyAge.
 	MaxBodyAge = 15 * time.Second
 )
 
@@ -46,10 +46,10 @@ var (
 	_ = [1]int{}[CauseCount-Cause(exec.CauseCount)]
 )
 
-// Txn is a transaction in progress, for the goroutine its body runs in. Rows
-// and keys that it returns are valid until the body returns. Keys and rows that
-// are passed to it may be reused on return. A key that does not fit its table
-// is refused with tables.ErrKey.
+// Txn is a transaction in progress, for the goroutine its body runs in. Rows and keys
+// that it returns are valid until the body returns. The caller may reuse keys and
+// rows that it passes when the method returns. Methods return tables.ErrKey for a key
+// that does not fit its table.
 type Txn exec.Txn
 
 func (t *Txn) exec() *exec.Txn { return (*exec.Txn)(t) }
@@ -89,7 +89,7 @@ func (t *Txn) QueueGet(tab *tables.Table, key tables.Key) *QueuedGet {
 }
 
 // GetMany reads rows by their primary keys, all in the same network rounds. The
-// row of a key that has none is nil.
+// result for a key without a row is nil.
 func (t *Txn) GetMany(tab *tables.Table, keys []tables.Key) ([]tables.Row, error) {
 	gets, rows := make([]*QueuedGet, len(keys)), make([]tables.Row, len(keys))
 	for i, key := range keys {
@@ -118,22 +118,22 @@ func (t *Txn) GetMany(tab *tables.Table, keys []tables.Key) ([]tables.Row, error
 // [tables.Prefix] returns the bounds of the string keys with a prefix. Entries
 // of a secondary index hold PrimaryKey and the included columns.
 //
-// The iterator reads pages of growing size, up to some hundred rows, so a loop
-// that breaks early has read little more than it used, and a range may have any
-// number of rows. A row and its key are valid until the loop's next step. An
-// error ends the loop. Rows that the loop itself inserts, changes or deletes
-// behind its position may or may not appear as such.
+// The iterator reads pages of growing size, up to some hundred rows, so a loop that
+// breaks early has read little more than it used, and a range may have any number of
+// rows. A row and its key are valid until the loop's next step. An error ends the
+// loop. If the loop itself inserts, changes or deletes rows after its position, it
+// may or may not see these changes.
 //
-// What a View or an Update has read must be proved when it ends. For that it
-// keeps 16 bytes for each row, an Update at most MaxProofs rows in a partition.
+// A View or an Update proves its reads when it ends. For that it keeps 16 bytes for
+// each row. An Update may read at most MaxProofs rows in a partition.
 func (t *Txn) Scan(ix *tables.Index, lo, hi tables.Key) iter.Seq2[Entry, error] {
 	return t.exec().Rows(ix, lo, hi, false)
 }
 
-// ScanReverse is Scan from hi down to lo.
+// ScanReverse returns an iterator over the same rows as Scan, from hi down to lo.
 //
-// It guesses from the models of the index where to begin each page. A DB that
-// reads OrderedByRPC has none, and so reads the range forward first.
+// It guesses from the models of the index where to begin each page. A DB that reads
+// OrderedByRPC has no models, and so reads the range forward first.
 func (t *Txn) ScanReverse(ix *tables.Index, lo, hi tables.Key) iter.Seq2[Entry, error] {
 	return t.exec().Rows(ix, lo, hi, true)
 }

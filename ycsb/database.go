@@ -58,9 +58,9 @@ type database struct {
 	table   *tables.Table
 	names   []string
 	fields  []tables.Field // by number
-	longest []int          // values of fields
+	longest []int          // maximum bytes of the values of fields
 	number  map[string]int
-	inEach  []tables.Key // one of each partition
+	inEach  []tables.Key // one key of each partition
 }
 
 var (
@@ -93,9 +93,9 @@ func (d *database) Close() error {
 // notification that the server has ended.
 const lostGrace = time.Second
 
-// Lost returns the reason why the cluster of a database is gone, nil if the
-// cluster serves or db is not a drtmx database. after is the error that made
-// the caller ask; it may be nil.
+// Lost returns the reason why the cluster of a database is gone, nil if the cluster
+// serves or db is not a drtmx database. after is the error after which the caller
+// checks; it may be nil.
 func Lost(db goycsb.DB, after error) error {
 	d, ok := db.(*database)
 	if !ok {
@@ -129,7 +129,7 @@ type threadKey struct{}
 type thread struct {
 	session   *txn.Session
 	err       error      // the reason if there is no session
-	row       tables.Row // being built
+	row       tables.Row // under construction
 	requested []string   // the fields of the last read
 	numbers   []int      // and their numbers
 	gets      []*txn.QueuedGet
@@ -147,7 +147,7 @@ func (d *database) InitThread(ctx context.Context, _, _ int) context.Context {
 	return context.WithValue(ctx, threadKey{}, t)
 }
 
-// touch reads in every partition, so that the session opens its connections and
+// touch reads a key of every partition, so that the session opens its connections and
 // fills its index caches before the measurement starts.
 func (d *database) touch(ctx context.Context, s *txn.Session) error {
 	return s.View(ctx, func(tx *txn.Txn) error {
@@ -238,7 +238,7 @@ func (d *database) noField(name string) error {
 	return fmt.Errorf("%w: %q, want field0 to %s", ErrNoField, name, d.names[len(d.names)-1])
 }
 
-// record copies the requested fields out of a row, which is a view.
+// record returns a copy of the requested fields of a row.
 func (d *database) record(t *thread, row tables.Row) map[string][]byte {
 	out, _ := d.recordInto(t, row, make([]byte, 0, d.valueBytes(t, row)))
 	return out
@@ -252,8 +252,8 @@ func (d *database) valueBytes(t *thread, row tables.Row) (n int) {
 	return n
 }
 
-// recordInto is record, but appends the values to buf, which must have room for
-// them. The records of a scan share one buffer.
+// recordInto does the same as record, but appends the values to buf, which must have
+// room for them. The records of a scan share one buffer.
 func (d *database) recordInto(t *thread, row tables.Row, buf []byte) (map[string][]byte, []byte) {
 	out := make(map[string][]byte, len(t.numbers))
 	for i, n := range t.numbers {
@@ -264,8 +264,8 @@ func (d *database) recordInto(t *thread, row tables.Row, buf []byte) (map[string
 	return out, buf
 }
 
-// checkValues refuses values that no row of the table can hold, before the
-// transaction starts.
+// checkValues returns an error for values that no row of the table can hold. It is
+// called before the transaction starts.
 func (d *database) checkValues(values map[string][]byte) error {
 	for name, v := range values {
 		n, ok := d.number[name]

@@ -17,12 +17,12 @@ import (
 	"drtmx/ycsb/usertable"
 )
 
-// ChildArgs are the arguments with which this program, started again, calls
-// RunChild to run a data server. A program's main sets them. Without them
-// drtmx.fabric=shm, which starts data servers as processes, is refused.
+// ChildArgs are the arguments with which this program, started as a child process,
+// calls RunChild to run a data server. A program's main sets them. Without them
+// drtmx.fabric=shm, which starts data servers as processes, is an error.
 var ChildArgs []string
 
-// RunChild runs a data server until it is stopped: see ChildArgs.
+// RunChild runs a data server in a child process until it is stopped: see ChildArgs.
 func RunChild(ctx context.Context) error {
 	p, err := cluster.NewProvider(multi.Options{}, multi.Shm)
 	if err != nil {

@@ -299,7 +299,7 @@ func (d *database) BatchUpdate(ctx context.Context, table string, keys []string,
 		written := make(map[string]bool, len(keys))
 		for i, key := range keys {
 			row, err := t.gets[i].Row()
-			if written[key] { // twice in the batch: use the row already written
+			if written[key] { // the key is in the batch twice: use the row already written
 				row, err = tx.Get(d.table, tables.Str(key))
 			}
 			if err == nil {

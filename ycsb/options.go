@@ -27,7 +27,7 @@ const (
 	cacheBytesMax  = 1 << 30
 )
 
-// options are the properties of the database, checked.
+// options are the checked properties of the database.
 type options struct {
 	layout        *usertable.Layout
 	primaryGiven  bool
@@ -52,7 +52,7 @@ func Embedded(p *properties.Properties) bool {
 }
 
 // readData reads the properties of durability, and takes the shape of the cluster
-// from the data that is there.
+// from existing data.
 func (o *options) readData(r *props.Reader) {
 	memory, disk := server.Memory.String(), server.Disk.String()
 	policy, dir := r.OneOf(props.Durability, "", memory, disk), strings.TrimSpace(r.String(props.DataDir, ""))
@@ -86,8 +86,8 @@ func (o *options) readData(r *props.Reader) {
 	}
 }
 
-// readOptions reads all properties of the database; its error names every
-// invalid one.
+// readOptions reads all properties of the database. Its error names every invalid
+// one.
 func readOptions(p *properties.Properties) (*options, error) {
 	r := props.NewReader(p)
 	r.CheckNames()

@@ -20,8 +20,8 @@ type Server struct {
 	PID         int     `json:"pid"`
 	CPUSeconds  float64 `json:"cpu_seconds"` // user and system time of the server's process
 	Stopping    bool    `json:"stopping,omitempty"`
-	// LeaseLeft is for how many seconds the server certainly has its place, if
-	// another process may take it then; nil if none may.
+	// LeaseLeft is for how many seconds the server certainly keeps its place, if
+	// another process may take it after that; nil if none may.
 	LeaseLeft *float64 `json:"lease_left_s,omitempty"`
 
 	RegionBytes uint64 `json:"region_bytes"` // used, of all partitions
@@ -51,8 +51,8 @@ type Server struct {
 	Partitions []Partition   `json:"partitions"`
 	Indexes    []Index       `json:"indexes"`
 
-	// Durability is what must hold before a client learns of a commit: memory or
-	// disk. Log and Recovery are nil if it is memory.
+	// Durability is where a commit is stored before it is confirmed to the client:
+	// memory or disk. Log and Recovery are nil if it is memory.
 	Durability string    `json:"durability"`
 	Log        *Log      `json:"log,omitempty"`
 	Recovery   *Recovery `json:"recovery,omitempty"`
@@ -83,15 +83,16 @@ type Log struct {
 	Full         bool   `json:"full"`          // writes are refused until the disk has space again
 	Failed       bool   `json:"failed"`        // a write or sync failed; the server accepts no writes until it is restarted
 
-	// Copies are those of the server's data at other servers, CopiesInSync those that
-	// have everything that was acknowledged. The copy that is farthest behind is not
-	// known to have CopyLagBytes of the log.
+	// Copies is the number of copies of the server's data at other servers,
+	// CopiesInSync that of copies with everything acknowledged. CopyLagBytes are the
+	// bytes of the log that the copy farthest behind may lack.
 	Copies       int    `json:"copies"`
 	CopiesInSync int    `json:"copies_in_sync"`
 	CopyLagBytes uint64 `json:"copy_lag_bytes"`
-	// CopyList are these copies.
+	// CopyList describes these copies.
 	CopyList []Copy `json:"copy_list,omitempty"`
-	// CopySentBytes were sent to copies, of the log and of checkpoints.
+	// CopySentBytes are the bytes of the log and of checkpoints that were sent to
+	// copies.
 	CopySentBytes uint64 `json:"copy_sent_bytes"`
 
 	// ReplayBytes is how much of the log a recovery would replay now.
@@ -108,11 +109,11 @@ type Log struct {
 type Copy struct {
 	Keeper   int    `json:"keeper"` // number of the data server, or of the host, that keeps it
 	InSync   bool   `json:"in_sync"`
-	LagBytes uint64 `json:"lag_bytes"`        // it is not known to have
-	Failed   string `json:"failed,omitempty"` // why it was last not reached
+	LagBytes uint64 `json:"lag_bytes"`        // bytes of the log that it may lack
+	Failed   string `json:"failed,omitempty"` // why it could not be reached last
 }
 
-// Recovery says how a data server got its data back when it started.
+// Recovery describes how a data server recovered its data when it started.
 type Recovery struct {
 	// Phases are in the order in which they began.
 	Phases  []Phase `json:"phases"`
@@ -128,7 +129,8 @@ type Phase struct {
 	Done    uint64  `json:"done"` // rows or records
 }
 
-// Recovering is how far the recovery of a data server that does not serve yet is.
+// Recovering is the progress of the recovery of a data server that does not serve
+// yet.
 type Recovering struct {
 	Phase   string  `json:"phase"`   // checkpoint, log or models
 	Done    uint64  `json:"done"`    // rows, bytes of the log, or partitions
@@ -136,7 +138,7 @@ type Recovering struct {
 	Seconds float64 `json:"seconds"` // since the recovery began
 }
 
-// Ratio is the part of the phase that is done, from 0 to 1.
+// Ratio returns the part of the phase that is done, from 0 to 1.
 func (r *Recovering) Ratio() float64 {
 	if r.Total == 0 {
 		return 0
@@ -158,12 +160,12 @@ type Partition struct {
 	MappedBytes uint64 `json:"mapped_bytes"` // by which the region has grown so far
 	LimitBytes  uint64 `json:"limit_bytes"`  // to which it may grow
 
-	// HorizonLag is how many commits can be seen and are not yet durable.
+	// HorizonLag is how many commits are visible and not yet durable.
 	HorizonLag int `json:"horizon_lag"`
 
 	Versions       uint64 `json:"versions"`        // older versions of rows, kept for snapshots
 	VersionBytes   uint64 `json:"version_bytes"`   // of them
-	VersionsForced uint64 `json:"versions_forced"` // freed before their time, or not kept, for want of memory
+	VersionsForced uint64 `json:"versions_forced"` // freed early, or not kept, for lack of memory
 	// FloorSeconds is the age of the oldest time that snapshots can read; 0 if
 	// no versions are kept.
 	FloorSeconds float64 `json:"floor_seconds"`

@@ -21,11 +21,11 @@ type counter struct{ n atomic.Int64 }
 
 func (c *counter) next() int64 { return c.n.Add(1) - 1 }
 
-// frontier hands out the numbers of new records and knows up to which of them
-// all have been inserted: requests do not ask for records beyond.
+// frontier hands out the numbers of new records, and records up to which number all
+// have been inserted: requests use only these records.
 type frontier struct {
 	counter
-	limit atomic.Int64 // the last number of which all before are there
+	limit atomic.Int64 // all records up to this number are inserted
 	mu    struct {
 		sync.Mutex
 		done map[int64]struct{} // beyond limit+1
@@ -64,9 +64,9 @@ type chooserFunc func(s *rng.Stream) int64
 
 func (f chooserFunc) draw(s *rng.Stream) int64 { return f(s) }
 
-// latest draws from the most recent records. Its Zipf covers a few records
-// less than there are, so that an insert does not cost every thread a new
-// one; the newest is always the most popular.
+// latest favours the most recent records. Its Zipf may cover slightly fewer records
+// than exist, so that not every insert makes each thread compute a new one. The
+// newest record is always the most popular.
 type latest struct {
 	w    *Workload
 	ages rng.Zipf
@@ -83,7 +83,7 @@ func (l *latest) draw(s *rng.Stream) int64 {
 	return last - int64(l.ages.Draw(s))
 }
 
-// readDistribution reads which records are asked for.
+// readDistribution reads the distribution of requests over records.
 func (w *Workload) readDistribution(r *props.Reader) {
 	lo, n := w.insertStart, uint64(w.insertCount)
 	w.distribution = r.OneOf(prop.RequestDistribution, prop.RequestDistributionDefault,
@@ -112,13 +112,13 @@ func (w *Workload) readDistribution(r *props.Reader) {
 	}
 }
 
-// expectedMax bounds the records that a run is expected to insert, as a
-// multiple of those that are there: each draw is repeated about so often.
+// expectedMax bounds the records that a run is expected to insert, as a multiple of
+// the existing ones: it is about how often a draw is repeated.
 const expectedMax = 8
 
-// zipfian spreads over the records there are and those a run is expected to
-// insert, as YCSB does so that popular records stay popular; draws beyond what
-// is inserted are repeated.
+// zipfian draws from the existing records and those that a run is expected to insert,
+// as YCSB does, so that popular records stay popular. It repeats draws of records
+// that are not inserted yet.
 func (w *Workload) zipfian(r *props.Reader) func() chooser {
 	operations := r.Int(prop.OperationCount, 0, 0, props.Most)
 	expected := min(int64(float64(operations)*w.weights[opInsert]*2), expectedMax*w.insertCount)
@@ -166,8 +166,8 @@ func (w *Workload) exponential(r *props.Reader) func() chooser {
 	}
 }
 
-// lengthHistogram draws the lengths of fields as a YCSB histogram file counts
-// them: a line BlockSize<TAB>bytes, then lines block<TAB>count.
+// lengthHistogram draws the lengths of fields according to a YCSB histogram file: a
+// line BlockSize<TAB>bytes, then lines block<TAB>count.
 type lengthHistogram struct {
 	block   int
 	longest int

@@ -39,17 +39,17 @@ type sample struct {
 	took   time.Duration
 }
 
-// measured is a database whose operations are measured, for one thread.
+// measured wraps a database for one thread and measures its operations.
 type measured struct {
 	db      ycsb.DB
-	batch   ycsb.BatchDB     // nil if the database has none
-	rmw     ReadModifyWriter // nil if the database has none, or is not to use it
+	batch   ycsb.BatchDB     // nil if the database has no batches
+	rmw     ReadModifyWriter // nil if the database does not implement it, or must not use it
 	rec     *load.Recorder
 	raw     bool
 	samples []sample // if raw
 }
 
-// record records an operation that began at a time of the recorder.
+// record records an operation that began at start, a time of the recorder.
 func (m *measured) record(k kind, start time.Duration, err error) {
 	took := m.rec.Record(int(k), start, err != nil)
 	if m.raw && m.rec.Measuring() {
@@ -57,18 +57,18 @@ func (m *measured) record(k kind, start time.Duration, err error) {
 	}
 }
 
-// Close does nothing: the database is the caller's.
+// Close does nothing, because the caller owns the database.
 func (m *measured) Close() error { return nil }
 
-// InitThread is the database's.
+// InitThread calls the database's method.
 func (m *measured) InitThread(ctx context.Context, id, threads int) context.Context {
 	return m.db.InitThread(ctx, id, threads)
 }
 
-// CleanupThread is the database's.
+// CleanupThread calls the database's method.
 func (m *measured) CleanupThread(ctx context.Context) { m.db.CleanupThread(ctx) }
 
-// Read is the database's, measured.
+// Read calls and measures the database's method.
 func (m *measured) Read(ctx context.Context, table, key string, fields []string) (map[string][]byte, error) {
 	start := m.rec.Now()
 	values, err := m.db.Read(ctx, table, key, fields)
@@ -76,7 +76,7 @@ func (m *measured) Read(ctx context.Context, table, key string, fields []string)
 	return values, err
 }
 
-// Scan is the database's, measured.
+// Scan calls and measures the database's method.
 func (m *measured) Scan(ctx context.Context, table, from string, count int, fields []string) ([]map[string][]byte, error) {
 	start := m.rec.Now()
 	rows, err := m.db.Scan(ctx, table, from, count, fields)
@@ -84,7 +84,7 @@ func (m *measured) Scan(ctx context.Context, table, from string, count int, fiel
 	return rows, err
 }
 
-// Update is the database's, measured.
+// Update calls and measures the database's method.
 func (m *measured) Update(ctx context.Context, table, key string, values map[string][]byte) error {
 	start := m.rec.Now()
 	err := m.db.Update(ctx, table, key, values)
@@ -92,7 +92,7 @@ func (m *measured) Update(ctx context.Context, table, key string, values map[str
 	return err
 }
 
-// Insert is the database's, measured.
+// Insert calls and measures the database's method.
 func (m *measured) Insert(ctx context.Context, table, key string, values map[string][]byte) error {
 	start := m.rec.Now()
 	err := m.db.Insert(ctx, table, key, values)
@@ -100,7 +100,7 @@ func (m *measured) Insert(ctx context.Context, table, key string, values map[str
 	return err
 }
 
-// Delete is the database's, measured.
+// Delete calls and measures the database's method.
 func (m *measured) Delete(ctx context.Context, table, key string) error {
 	start := m.rec.Now()
 	err := m.db.Delete(ctx, table, key)
@@ -108,8 +108,8 @@ func (m *measured) Delete(ctx context.Context, table, key string) error {
 	return err
 }
 
-// ReadModifyWrite is one transaction if the database has it, else Read and
-// Update, which are then measured too, as in go-ycsb.
+// ReadModifyWrite measures one transaction if the database implements it. Otherwise
+// it calls Read and Update, which are also measured separately, as in go-ycsb.
 func (m *measured) ReadModifyWrite(ctx context.Context, table, key string, fields []string, values map[string][]byte) (row map[string][]byte, err error) {
 	start := m.rec.Now()
 	if m.rmw != nil {
@@ -121,8 +121,8 @@ func (m *measured) ReadModifyWrite(ctx context.Context, table, key string, field
 	return row, err
 }
 
-// BatchRead is the database's, measured; a database without batches reads one
-// by one, each measured.
+// BatchRead calls and measures the database's method. If the database has no batches
+// it calls Read for each key.
 func (m *measured) BatchRead(ctx context.Context, table string, keys, fields []string) ([]map[string][]byte, error) {
 	if m.batch == nil {
 		rows := make([]map[string][]byte, 0, len(keys))
@@ -141,7 +141,7 @@ func (m *measured) BatchRead(ctx context.Context, table string, keys, fields []s
 	return rows, err
 }
 
-// BatchUpdate is the database's, measured, or Update one by one.
+// BatchUpdate calls and measures the database's method, or calls Update for each key.
 func (m *measured) BatchUpdate(ctx context.Context, table string, keys []string, values []map[string][]byte) error {
 	if m.batch == nil {
 		return each(keys, func(i int) error { return m.Update(ctx, table, keys[i], values[i]) })
@@ -152,7 +152,7 @@ func (m *measured) BatchUpdate(ctx context.Context, table string, keys []string,
 	return err
 }
 
-// BatchInsert is the database's, measured, or Insert one by one.
+// BatchInsert calls and measures the database's method, or calls Insert for each key.
 func (m *measured) BatchInsert(ctx context.Context, table string, keys []string, values []map[string][]byte) error {
 	if m.batch == nil {
 		return each(keys, func(i int) error { return m.Insert(ctx, table, keys[i], values[i]) })
@@ -163,7 +163,7 @@ func (m *measured) BatchInsert(ctx context.Context, table string, keys []string,
 	return err
 }
 
-// BatchDelete is the database's, measured, or Delete one by one.
+// BatchDelete calls and measures the database's method, or calls Delete for each key.
 func (m *measured) BatchDelete(ctx context.Context, table string, keys []string) error {
 	if m.batch == nil {
 		return each(keys, func(i int) error { return m.Delete(ctx, table, keys[i]) })

@@ -10,7 +10,7 @@ import (
 	"drtmx/ycsb/props"
 )
 
-// Phase is what a run does, by go-ycsb's name of the command.
+// Phase says what a run does. Its values are the names of go-ycsb's commands.
 type Phase string
 
 // Phases.
@@ -28,18 +28,18 @@ const (
 	logInterval = 10 // seconds
 )
 
-// Plan is one phase, checked. It runs once.
+// Plan is one checked phase. It can run once.
 type Plan struct {
 	phase    Phase
 	workload *Workload
 	threads  int
-	target   int64 // operations a second; 0: as many as possible
+	target   int64 // operations per second; 0: as many as possible
 	batch    int
 	count    int64 // operations; 0: until the time is up
 	limit    time.Duration
 	warmup   time.Duration
-	interval time.Duration // of reports on the way; 0: none
-	silent   bool          // about failed operations
+	interval time.Duration // between reports during the run; 0: none
+	silent   bool          // do not report failed operations
 	separate bool
 	report   bool
 	raw      bool
@@ -47,8 +47,7 @@ type Plan struct {
 	style    string
 }
 
-// NewPlan reads the properties of a phase; its error names every property that
-// cannot be used.
+// NewPlan reads the properties of a phase. Its error names every invalid property.
 func NewPlan(p *properties.Properties, phase Phase) (*Plan, error) {
 	w, err := NewWorkload(p)
 	r := props.NewReader(p)
@@ -77,7 +76,7 @@ func NewPlan(p *properties.Properties, phase Phase) (*Plan, error) {
 	return plan, r.Err()
 }
 
-// readCount reads how much there is to do.
+// readCount reads the number of operations, and checks it against other properties.
 func (p *Plan) readCount(r *props.Reader) {
 	if p.phase == Load {
 		p.count = p.workload.insertCount
@@ -101,9 +100,9 @@ func (p *Plan) checkThreads(r *props.Reader, name string) {
 	}
 }
 
-// Unbounded removes the limit of time. A load that a run follows is not cut
-// short by the limit that is meant for the run.
+// Unbounded removes the limit of time. It is for a load before a run, because the
+// limit is meant for the run.
 func (p *Plan) Unbounded() { p.limit = 0 }
 
-// Workload is the workload of the plan.
+// Workload returns the workload of the plan.
 func (p *Plan) Workload() *Workload { return p.workload }

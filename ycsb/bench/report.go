@@ -15,7 +15,7 @@ import (
 	"drtmx/internal/load"
 )
 
-// header is go-ycsb's.
+// header is the header of go-ycsb's report.
 var header = []string{
 	"Operation", "Takes(s)", "Count", "OPS", "Avg(us)", "Min(us)", "Max(us)",
 	"50th(us)", "90th(us)", "95th(us)", "99th(us)", "99.9th(us)", "99.99th(us)",
@@ -23,11 +23,11 @@ var header = []string{
 
 const totalName = "TOTAL"
 
-// measurements are what was measured of each kind of operation, by kind.
+// measurements has the measurements of each kind of operation.
 type measurements struct {
 	types    []load.TypeRecord
 	elapsed  time.Duration
-	separate bool // a read-modify-write is Read and Update
+	separate bool // a read-modify-write consists of Read and Update
 }
 
 // add adds an interval.
@@ -38,18 +38,18 @@ func (m *measurements) add(i load.Interval) {
 	}
 }
 
-// inTotal reports whether TOTAL counts a kind: a read-modify-write of two
-// calls is counted as these.
+// inTotal reports whether TOTAL includes a kind. A read-modify-write of two calls is
+// included as these calls.
 func (m *measurements) inTotal(k kind) bool { return k != kindReadModifyWrite || !m.separate }
 
 // line is a line of the report.
 type line struct {
 	name  string
 	h     *hist.Histogram
-	first time.Duration // when the first value came
+	first time.Duration // when the first operation ended
 }
 
-// add merges another line's values.
+// add merges the values of a histogram into the line.
 func (l *line) add(h *hist.Histogram, first time.Duration) {
 	if l.h == nil {
 		l.h, l.first = hist.New(), first
@@ -60,7 +60,7 @@ func (l *line) add(h *hist.Histogram, first time.Duration) {
 
 func some(h *hist.Histogram) bool { return h != nil && h.Count() > 0 }
 
-// lines are those of a go-ycsb report, by name.
+// lines returns the lines of a go-ycsb report, sorted by name.
 func (m *measurements) lines() []line {
 	var all []line
 	total := line{name: totalName}
@@ -79,7 +79,7 @@ func (m *measurements) lines() []line {
 	return sorted(all, total)
 }
 
-// fine are the lines of the report of nanoseconds.
+// fine returns the lines of the report in nanoseconds.
 func (m *measurements) fine() []line {
 	var all []line
 	service, due := line{name: totalName + "/service"}, line{name: totalName + "/intended"}
@@ -102,7 +102,7 @@ func (m *measurements) fine() []line {
 	return sorted(all, service, due)
 }
 
-// sorted appends those totals that have values, and sorts by name.
+// sorted appends the totals that have values, and sorts the lines by name.
 func sorted(all []line, totals ...line) []line {
 	for _, l := range totals {
 		if l.h != nil {
@@ -113,8 +113,8 @@ func sorted(all []line, totals ...line) []line {
 	return all
 }
 
-// rows are lines at a time since the measured interval began, with latencies as
-// format shows microseconds.
+// rows returns the table of lines, at a time since the measured interval began.
+// format formats latencies, given in microseconds.
 func rows(all []line, at time.Duration, format func(us float64) string) [][]string {
 	var table [][]string
 	for _, l := range all {
@@ -143,22 +143,22 @@ func render(w io.Writer, style string, rows [][]string) {
 	}
 }
 
-// writeLines writes go-ycsb's lines of what was measured so far.
+// writeLines writes go-ycsb's lines for the measurements so far.
 func (m *measurements) writeLines(w io.Writer, style string) {
 	render(w, style, rows(m.lines(), m.elapsed, wholeUs))
 }
 
-// WriteFine writes the latencies in nanoseconds' resolution, in the form of
-// go-ycsb's report: NAME/service since the operation began, and under a
-// target rate NAME/intended since it was due.
+// WriteFine writes the latencies in nanosecond resolution, in the form of go-ycsb's
+// report: NAME/service from the beginning of each operation, and with a target rate
+// NAME/intended from when it was due.
 func (r *Result) WriteFine(w io.Writer) {
 	if r.plan.report && !r.plan.raw {
 		render(w, r.plan.style, rows(r.fine(), r.elapsed, fineUs))
 	}
 }
 
-// Write writes go-ycsb's report: to the file that the properties name, else
-// to w.
+// Write writes go-ycsb's report: to the file that the properties name, or to w if
+// they name none.
 func (r *Result) Write(w io.Writer) error {
 	if r.plan.rawFile != "" {
 		f, err := os.Create(r.plan.rawFile)
@@ -192,7 +192,7 @@ func (r *Result) writeRaw(w io.Writer) {
 	}
 }
 
-// Operations is the number of measured operations that did not fail.
+// Operations returns the number of measured operations that did not fail.
 func (r *Result) Operations() (n int64) {
 	for k := range r.types {
 		if r.inTotal(kind(k)) {

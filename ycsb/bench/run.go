@@ -19,17 +19,18 @@ import (
 // grace is how long a stopped run waits for the operations under way.
 const grace = 2 * time.Second
 
-// Config is what a run needs beside its plan.
+// Config describes a run: its plan and its environment.
 type Config struct {
 	Plan *Plan
 	DB   ycsb.DB
-	// Out is where reports on the way go, and failures if silence=false.
+	// Out receives reports during the run, and failures if silence=false.
 	Out io.Writer
-	// Fatal says which failures end the run; nil means none but ErrIntegrity.
+	// Fatal reports whether a failure ends the run; nil means that only ErrIntegrity
+	// does.
 	Fatal func(error) bool
 }
 
-// Result is a run that has ended.
+// Result is the result of a run.
 type Result struct {
 	plan *Plan
 	measurements
@@ -39,15 +40,16 @@ type Result struct {
 	Took time.Duration
 	// Interrupted says that the context ended the run.
 	Interrupted bool
-	// Failed operations, warm-up included, and the first of their errors.
+	// Failed is the number of failed operations, including those of the warm-up, and
+	// First is the first of their errors.
 	Failed int64
 	First  error
 }
 
-// run is what the threads of a run share.
+// run has the state that the threads of a run share.
 type run struct {
 	Config
-	rmw    ReadModifyWriter // nil if the database has none, or is not to use it
+	rmw    ReadModifyWriter // nil if the database does not implement it, or must not use it
 	failed atomic.Int64
 	mu     struct {
 		sync.Mutex
@@ -57,9 +59,9 @@ type run struct {
 	out sync.Mutex
 }
 
-// Start runs a plan to its end. When ctx ends, operations under way are
-// finished and the result says Interrupted. The error is the failure that
-// ended the run; the result holds what ran before it.
+// Start runs a plan to its end. When ctx ends, Start waits for operations under way,
+// and the result says Interrupted. The error is the failure that ended the run; the
+// result covers the run until then.
 func Start(ctx context.Context, c Config) (*Result, error) {
 	p, r := c.Plan, &run{Config: c}
 	if !p.separate {
@@ -84,7 +86,7 @@ func Start(ctx context.Context, c Config) (*Result, error) {
 	rec, err := load.Run(ctx, cfg)
 	var failure *load.Failure
 	if errors.As(err, &failure) {
-		err = failure.Err // which type of operation met it, the report says
+		err = failure.Err // the report shows the type of operation
 	}
 	res := &Result{plan: p, measurements: measurements{separate: sum.separate}, Failed: r.failed.Load(), First: r.mu.first}
 	if rec == nil {
@@ -125,10 +127,11 @@ func (r *run) newWorker(_ context.Context, id int, rec *load.Recorder) (load.Wor
 	return t, nil
 }
 
-// unbounded is what is left of a run that only time ends.
+// unbounded is the number of remaining operations of a run that only time ends.
 const unbounded = -1
 
-// Next is load.Worker's. Operations are recorded by their own types.
+// Next implements load.Worker. The thread records operations itself, under their own
+// types.
 func (t *thread) Next() int {
 	if t.left == 0 {
 		return load.NoMore
@@ -136,7 +139,7 @@ func (t *thread) Next() int {
 	return 0
 }
 
-// Run does the next operation, or batch.
+// Run executes the next operation, or batch.
 func (t *thread) Run(ctx context.Context, _ int) (load.Result, error) {
 	n := int64(t.run.Plan.batch)
 	if t.left != unbounded {
@@ -150,17 +153,17 @@ func (t *thread) Run(ctx context.Context, _ int) (load.Result, error) {
 	if err != nil && ctx.Err() == nil && t.run.fail(err) {
 		return load.Result{}, err
 	}
-	// One-sided reads never wait. Without this, threads that read would keep
-	// the processors for whole time slices while the answers that others wait
-	// for lie there.
+	// One-sided reads never wait. Without this, threads that read would keep the
+	// processors for whole time slices, while the answers for other threads are there
+	// already.
 	runtime.Gosched()
 	return load.Result{}, nil
 }
 
-// Pause is load.Worker's: YCSB has no pauses.
+// Pause implements load.Worker. YCSB has no pauses.
 func (t *thread) Pause(int) (before, after time.Duration) { return 0, 0 }
 
-// Stats is load.Worker's: databases do not say what they asked of a network.
+// Stats implements load.Worker. Databases do not report network operations.
 func (t *thread) Stats() txn.SessionStats { return txn.SessionStats{} }
 
 // Close ends the database's thread.

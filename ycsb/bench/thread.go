@@ -19,17 +19,16 @@ import (
 // dataintegrity=true. It ends a run.
 var ErrIntegrity = errors.New("data integrity")
 
-// ReadModifyWriter is a database that can read a record, and write fields of
-// it, as one transaction. The go-ycsb interface has no such operation: its
-// workload calls Read and then Update, so that another client's write between
-// them is lost. values is not kept on return; what is returned is the record
-// as it was read.
+// ReadModifyWriter is a database that can read a record, and write fields of it, as
+// one transaction. The go-ycsb interface has no such operation: its workload calls
+// Read and then Update, so that another client's write between them is lost. The
+// method does not keep values after it returns. It returns the record as it was read.
 type ReadModifyWriter interface {
 	ReadModifyWrite(ctx context.Context, table, key string, fields []string, values map[string][]byte) (map[string][]byte, error)
 }
 
-// thread generates the load of one thread. Its values lie in buffers that it
-// uses again when an operation has returned.
+// thread generates the load of one thread. Its values are in buffers that it reuses
+// when an operation has returned.
 type thread struct {
 	run  *run
 	ctx  context.Context // the database's, from InitThread
@@ -41,7 +40,7 @@ type thread struct {
 	keys   chooser
 	values map[string][]byte
 	bufs   [][]byte // by field
-	fields []string // its own, for databases sort them
+	fields []string // not shared, because databases sort them
 	one    []string
 	spare  []byte
 
@@ -56,7 +55,7 @@ func (w *Workload) newThread(phase Phase, id int) *thread {
 	}
 }
 
-// step does one operation, or a batch of n.
+// step executes one operation, or a batch of n.
 func (t *thread) step(ctx context.Context, db *measured, phase Phase, n int) error {
 	switch {
 	case phase == Load && n > 1:
@@ -73,7 +72,7 @@ func (t *thread) step(ctx context.Context, db *measured, phase Phase, n int) err
 		case opInsert:
 			return t.batchInsert(ctx, db, n, t.w.inserted.next, t.w.inserted.acknowledge)
 		}
-		return t.batchUpdate(ctx, db, n) // a plan has refused the rest
+		return t.batchUpdate(ctx, db, n) // NewPlan has refused other operations
 	}
 	switch op {
 	case opRead:
@@ -118,7 +117,7 @@ func (t *thread) drawKeys(n int) []string {
 	return t.batchKeys
 }
 
-// readFields are the fields that a read asks for.
+// readFields returns the fields that a read requests.
 func (t *thread) readFields() []string {
 	if t.w.readAll {
 		return t.fields
@@ -127,7 +126,8 @@ func (t *thread) readFields() []string {
 	return t.one
 }
 
-// load inserts the next record of a load, again if properties say so.
+// load inserts the next record of a load. It repeats a failed insert as often as
+// properties allow.
 func (t *thread) load(ctx context.Context, db *measured) error {
 	key := t.w.key(t.w.loaded.next())
 	values := t.allValues(key)
@@ -191,8 +191,8 @@ func (t *thread) batchUpdate(ctx context.Context, db *measured, n int) error {
 	return db.BatchUpdate(ctx, t.w.table, t.batchKeys, t.batchValues)
 }
 
-// batchOf fills batchValues. A batch holds many records at once, so its values
-// are not those of the buffers.
+// batchOf fills batchValues. A batch has many records at once, so its values have
+// their own memory.
 func (t *thread) batchOf(n int, values func(key string) map[string][]byte) {
 	t.batchValues = t.batchValues[:0]
 	for _, key := range t.batchKeys[:n] {
@@ -204,7 +204,7 @@ func (t *thread) batchOf(n int, values func(key string) map[string][]byte) {
 	}
 }
 
-// allValues are values for all fields of a record.
+// allValues returns values for all fields of a record.
 func (t *thread) allValues(key string) map[string][]byte {
 	if len(t.values) != len(t.w.fields) {
 		clear(t.values)
@@ -215,7 +215,7 @@ func (t *thread) allValues(key string) map[string][]byte {
 	return t.values
 }
 
-// writeValues are the fields that an update writes.
+// writeValues returns values for the fields that an update writes.
 func (t *thread) writeValues(key string) map[string][]byte {
 	if t.w.writeAll {
 		return t.allValues(key)
@@ -237,7 +237,7 @@ func (t *thread) setValue(key string, field int) {
 
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-// appendLetters appends n random letters, drawing once for eight of them.
+// appendLetters appends n random letters. It draws one number for eight letters.
 func appendLetters(b []byte, r *rng.Stream, n int) []byte {
 	for n > 0 {
 		word := r.Uint64()
@@ -250,8 +250,8 @@ func appendLetters(b []byte, r *rng.Stream, n int) []byte {
 	return b
 }
 
-// expected appends the value that a field of a record has under
-// dataintegrity=true, which is go-ycsb's.
+// expected appends the value that a field of a record has under dataintegrity=true,
+// the same as go-ycsb's.
 func (w *Workload) expected(b []byte, key, field string) []byte {
 	start := len(b)
 	b = append(append(append(b, key...), ':'), field...)

@@ -18,7 +18,7 @@ const (
 	scanMax       = 1 << 20
 )
 
-// operation is what one step of a workload does.
+// operation is a kind of operation in a workload.
 type operation int
 
 const (
@@ -30,9 +30,8 @@ const (
 	operations
 )
 
-// Workload is the core workload as properties describe it. It is immutable
-// but for its counters and safe for concurrent use; each thread draws from
-// its own stream.
+// Workload is the core workload as properties describe it. It is immutable except for
+// its counters, and safe for concurrent use. Each thread draws from its own stream.
 type Workload struct {
 	table         string
 	fields        []string
@@ -59,11 +58,11 @@ type Workload struct {
 	inserted frontier
 }
 
-// workloads are the names under which files ask for the core workload.
+// workloads are the names of the core workload in property files.
 var workloads = []string{"core", "site.ycsb.workloads.CoreWorkload", "com.yahoo.ycsb.workloads.CoreWorkload"}
 
-// NewWorkload reads the properties of the core workload. Its error names
-// every property that cannot be used.
+// NewWorkload reads the properties of the core workload. Its error names every
+// invalid property.
 func NewWorkload(p *properties.Properties) (*Workload, error) {
 	r := props.NewReader(p)
 	w := &Workload{
@@ -94,7 +93,7 @@ func NewWorkload(p *properties.Properties) (*Workload, error) {
 	return w, r.Err()
 }
 
-// readLengths reads how long values are.
+// readLengths reads the distribution of the lengths of values.
 func (w *Workload) readLengths(r *props.Reader) {
 	w.fieldLength = int(r.Int(prop.FieldLength, prop.FieldLengthDefault, 1, fieldBytesMax))
 	n := w.fieldLength
@@ -154,7 +153,7 @@ func (w *Workload) readScanLength(r *props.Reader) {
 	}
 }
 
-// readRange reads which records there are.
+// readRange reads the range of the records.
 func (w *Workload) readRange(r *props.Reader) {
 	if !r.Has(prop.RecordCount) {
 		r.Fault("%s is missing: want the number of records in the table", prop.RecordCount)
@@ -162,7 +161,7 @@ func (w *Workload) readRange(r *props.Reader) {
 	}
 	w.records = r.Int(prop.RecordCount, 0, 1, props.Most)
 	if w.records == 0 {
-		return // a fault by now
+		return // a fault was reported
 	}
 	w.insertStart = r.Int(prop.InsertStart, prop.InsertStartDefault, 0, props.Most)
 	w.insertCount = r.Int(prop.InsertCount, w.records-w.insertStart, 1, props.Most)
@@ -177,14 +176,14 @@ func (w *Workload) readRange(r *props.Reader) {
 	w.inserted.start(w.records)
 }
 
-// Table is the table that the workload uses.
+// Table returns the name of the table that the workload uses.
 func (w *Workload) Table() string { return w.table }
 
-// Describe is go-ycsb's line about the keys.
+// Describe returns go-ycsb's line about the distribution of keys.
 func (w *Workload) Describe() string {
 	return fmt.Sprintf("Using request distribution '%s' a keyrange of [%d %d]",
 		w.distribution, w.insertStart, w.insertStart+w.insertCount-1)
 }
 
-// key is the name of record n.
+// key returns the key of record n.
 func (w *Workload) key(n int64) string { return w.keys.Name(n) }

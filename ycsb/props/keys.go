@@ -8,7 +8,7 @@ import (
 	"github.com/pingcap/go-ycsb/pkg/util"
 )
 
-// Keys describes how records are named.
+// Keys describes how the keys of records are formed.
 type Keys struct {
 	Prefix  string
 	Padding int
@@ -18,7 +18,7 @@ type Keys struct {
 // paddingMax bounds zeropadding.
 const paddingMax = 100
 
-// ReadKeys reads the properties that name records.
+// ReadKeys reads the properties that determine the keys of records.
 func ReadKeys(r *Reader) Keys {
 	return Keys{
 		Prefix:  r.String(prop.KeyPrefix, prop.KeyPrefixDefault),

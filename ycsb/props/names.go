@@ -26,9 +26,9 @@ const (
 	Models        = "drtmx.models"
 	Update        = "drtmx.update"
 	Upsert        = "drtmx.upsert"
-	// ReadModifyWrite is transaction (the default) or separate. transaction
-	// runs a read-modify-write as one transaction, if the database can;
-	// separate runs Read and Update as go-ycsb does.
+	// ReadModifyWrite is transaction (the default) or separate. With transaction, a
+	// read-modify-write is one transaction, if the database can do that. With
+	// separate, it is Read and Update, as in go-ycsb.
 	ReadModifyWrite = "drtmx.rmw"
 	// Report false omits the report in nanosecond resolution.
 	Report = "drtmx.report"

@@ -40,7 +40,7 @@ func (r *Reader) Join(err error) {
 	}
 }
 
-// Faults has all faults of a set of properties; it is an ErrProperty.
+// Faults has all faults of a set of properties. It matches ErrProperty.
 type Faults struct{ list []error }
 
 func (f *Faults) Error() string {
@@ -95,8 +95,8 @@ func (r *Reader) Has(name string) bool {
 // String reads text; it may be empty.
 func (r *Reader) String(name, otherwise string) string { return r.p.GetString(name, otherwise) }
 
-// Most is the bound for numbers without one of their own: sums of a few do not
-// overflow.
+// Most is the bound for numbers without their own bound: sums of a few such numbers
+// do not overflow.
 const Most = math.MaxInt64 / 4
 
 // Int reads a whole number from lo to hi.
@@ -147,7 +147,7 @@ func (r *Reader) Bool(name string, otherwise bool) bool {
 	return otherwise
 }
 
-// OneOf reads one of several words, in any case.
+// OneOf reads one of several words, in upper or lower case.
 func (r *Reader) OneOf(name, otherwise string, choices ...string) string {
 	text, ok := r.p.Get(name)
 	if !ok {

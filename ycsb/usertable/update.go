@@ -12,9 +12,9 @@ import (
 	"drtmx/txn"
 )
 
-// ProcUpdate is the name of the procedure that writes fields of a record at its
-// home server, so that no other write falls between reading the record and
-// writing it. See Update.
+// ProcUpdate is the name of the procedure that writes fields of a record at its home
+// server, where no other write can come between the read of the record and its write.
+// See Update.
 const ProcUpdate = "ycsb.update"
 
 // ErrMessage reports malformed arguments of ProcUpdate.
@@ -30,7 +30,7 @@ type Update struct {
 	Fields     []FieldValue
 }
 
-// FieldValue is a value for a field, which is given by its number.
+// FieldValue is a value for the field with a number.
 type FieldValue struct {
 	Field int
 	Value []byte
@@ -94,8 +94,8 @@ func Procedures(c *tables.Catalog) []txn.Procedure {
 	}}
 }
 
-// Longest returns the length of the longest value that a column can hold, or a
-// negative number for a column that is no field.
+// Longest returns the length in bytes of the longest value that a column can hold, or
+// a negative number for a column that is not a field.
 func Longest(c tables.Column) int {
 	switch {
 	case c.Type != tables.Bytes:

@@ -31,8 +31,8 @@ type Layout struct {
 	Partition  string
 	Keys       props.Keys
 
-	scans          bool  // the workload has some
-	first, records int64 // that a load makes
+	scans          bool  // the workload has scans
+	first, records int64 // the records of a load
 }
 
 // Read reads the layout; its error names every invalid property.
@@ -135,8 +135,8 @@ func ParseWorkload(name string) (*tables.Catalog, error) {
 	return tables.ParseCatalog([]byte(text))
 }
 
-// Fits returns an error unless a table found in a cluster can serve the layout.
-// where names the cluster.
+// Fits returns the table of a cluster's catalogue that can serve the layout, or an
+// error that explains why it cannot. where names the cluster in the error.
 func (l *Layout) Fits(c *tables.Catalog, where string, primaryGiven bool) (*tables.Table, error) {
 	t, err := c.Table(l.Name)
 	if err != nil {
