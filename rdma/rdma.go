@@ -347,8 +347,8 @@ func (c Counters) Add(d Counters) Counters {
 	}
 }
 
-// AddSince adds what has been counted between two snapshots. It copies neither,
-// for those who do it with every transaction.
+// AddSince adds what has been counted between two snapshots. It copies neither, because
+// it is called for every transaction.
 func (c *Counters) AddSince(from, to *Counters) {
 	c.Rounds += to.Rounds - from.Rounds
 	c.Reads += to.Reads - from.Reads
@@ -363,7 +363,7 @@ func (c *Counters) AddSince(from, to *Counters) {
 	c.Lost += to.Lost - from.Lost
 }
 
-// Sub is the difference to an earlier snapshot.
+// Sub returns the difference to an earlier snapshot.
 func (c Counters) Sub(d Counters) Counters {
 	return Counters{
 		c.Rounds - d.Rounds, c.Reads - d.Reads, c.Writes - d.Writes, c.Atomics - d.Atomics,

@@ -12,9 +12,9 @@ import (
 // versionsMax bounds the versions that one lookup of the server half follows.
 const versionsMax = 1 << 20
 
-// LookupAt implements index.Server. It may run concurrently with one mutator,
-// and follows versions whose memory may be reused meanwhile: whatever it reads
-// there ends in some status.
+// LookupAt implements index.Server. It may run concurrently with one mutator. The
+// memory of versions that it follows may be reused meanwhile; then the status may be
+// any, but the call ends.
 func (s *Server) LookupAt(key index.Key, at clock.Tick, res *index.GetResult) {
 	if s.wrongKind(key) {
 		s.settle(res, index.Failed, 0, 0)
@@ -31,7 +31,7 @@ func (s *Server) LookupAt(key index.Key, at clock.Tick, res *index.GetResult) {
 	s.settle(res, index.Locked, 0, 0)
 }
 
-// tryGetAt is tryGet for an answer about the end of a tick.
+// tryGetAt does the same as tryGet for an answer as of the end of a tick.
 func (s *Server) tryGetAt(key index.Key, hash uint64, at clock.Tick, res *index.GetResult) (ok bool) {
 	var b [bucketWords]uint64
 	num := bucketOf(hash, s.buckets.Load())
@@ -46,7 +46,7 @@ func (s *Server) tryGetAt(key index.Key, hash uint64, at clock.Tick, res *index.
 				continue
 			}
 			switch st := s.readAt(slotRef(w), key, at, res); st {
-			case index.Locked: // not this key's
+			case index.Locked: // the row is not this key's
 			case index.Pending:
 				return false
 			default:
@@ -64,9 +64,9 @@ func (s *Server) tryGetAt(key index.Key, hash uint64, at clock.Tick, res *index.
 	}
 }
 
-// readAt follows the versions of the row that a slot leads to, and settles res,
-// unless the status is Locked, if there is no row or one of another key, or
-// Pending, if the row has changed in between.
+// readAt follows the versions of the row to which a slot points, and fills in res. It
+// leaves res unchanged if it returns Locked, because there is no row or one of
+// another key, or Pending, because the row has changed in between.
 func (s *Server) readAt(ref uint64, key index.Key, at clock.Tick, res *index.GetResult) index.Status {
 	bound, patch := block.CSN(0), block.Older(0)
 	for hop := range versionsMax {
@@ -94,7 +94,7 @@ func (s *Server) readAt(ref uint64, key index.Key, at clock.Tick, res *index.Get
 		older := block.Older(sp.Load(s.versions.OlderWord))
 		ends := h.CSN().Tick() <= at || older == 0
 		if patch == 0 && (older.IsPatch() || h.CSN().Tick() <= at) {
-			s.takePayload(sp, key, res) // of the row that is asked for, or to which patches are applied
+			s.takePayload(sp, key, res) // of the requested row, or of the one to which patches are applied
 		}
 		if (ends || older.IsPatch() || patch != 0) && block.Header(sp.Load(block.HeaderWord)).Unlock() != h.Unlock() {
 			if hop > 0 {
@@ -133,8 +133,8 @@ func (s *Server) hasKey(sp mem.Span, key index.Key) bool {
 	return sp.Load(keyWord) == key.Num
 }
 
-// patchOf reports whether a patch with these words, of its lengths or its key, is
-// one of a row of the key with a payload of so many words.
+// patchOf reports whether a patch with these words, its lengths or its key, belongs
+// to a row of the key with a payload of so many words.
 func (s *Server) patchOf(lengths, num uint64, key index.Key, payload int) bool {
 	if s.strings {
 		l := lengthsOf(lengths)
@@ -157,8 +157,8 @@ func (s *Server) takePayload(sp mem.Span, key index.Key, res *index.GetResult) {
 	sp.Slice(start, words).CopyOut(res.Row)
 }
 
-// take settles res with a version, which is either that of the tick or newer and
-// the oldest. Its payload is in res.
+// take fills in res with a version that is either the one at the tick, or the oldest
+// one and newer than the tick. Its payload is already in res.
 func (s *Server) take(h block.Header, at clock.Tick, addr uint64, res *index.GetResult) index.Status {
 	if h.CSN().Tick() > at || h.IsAbsent() {
 		s.settle(res, index.NotFound, 0, addr)

@@ -37,7 +37,7 @@ func (s *Server) openNew(addr uint64, link uint64) *block.Edit {
 	return e
 }
 
-// commit publishes the open buckets, the head, which was opened first, last.
+// commit publishes the open buckets. The head, which was opened first, comes last.
 func (s *Server) commit() block.Header {
 	if invariants.Enabled && len(s.edits) == 0 {
 		invariants.Failf("hash: no bucket is open, so nothing changes the gap word of a chain")
@@ -50,13 +50,13 @@ func (s *Server) commit() block.Header {
 	return v
 }
 
-// nextVersion returns the version that the current change gives the chain. It
-// is above the head's version, so that it never repeats there. If the change is
-// a deletion, it is not below the CSN of the deletion, so that the absence of
-// the key rests on nothing newer. And it is above the version under which any
+// nextVersion returns the version that the current change gives the chain. It is
+// above the head's version, so that it never repeats there. If the change is a
+// deletion, it is not below the CSN of the deletion, so that it bounds the commits on
+// which the key's absence depends. And it is above the version under which any
 // overflow bucket that the chain takes over was freed. It is the smallest such
-// version: any other change of a chain, such as the release of a placeholder,
-// raises it by one.
+// version: any other change of a chain, such as the release of a placeholder, raises
+// it by one.
 func (s *Server) nextVersion() block.Header {
 	old := block.Header(s.edits[0].edit.Load(block.HeaderWord)).CSN()
 	v := max(old+1, s.least)
@@ -95,8 +95,8 @@ func (s *Server) load(addr uint64, word int) uint64 {
 // position is a slot of the chain walked last: place i of bucket chain[at].
 type position struct{ at, i int }
 
-// walk fills s.chain with the buckets of the chain at head. It returns the
-// slot that holds key and the reference to its row, or 0 if there is none.
+// walk fills s.chain with the buckets of the chain at head. It returns the position
+// of the key's slot and the reference to its row, which is 0 if there is none.
 func (s *Server) walk(head, hash uint64, key index.Key) (pos position, row uint64) {
 	s.chain = s.chain[:0]
 	for addr := head; addr != 0; addr = linkNext(s.load(addr, linkWord)) {
@@ -120,7 +120,7 @@ func (s *Server) rowHasStr(ref uint64, key string) bool {
 	return hasStr(s.arena.Span(refAddr(ref), refClass(ref).Words()), key)
 }
 
-// last is the position after the last slot in use of the chain walked last.
+// last returns the position after the last slot in use of the chain walked last.
 func (s *Server) last() position {
 	at := len(s.chain) - 1
 	i := 0
@@ -233,8 +233,8 @@ func (s *Server) split(num, n uint64) bool {
 	return true
 }
 
-// partition walks the chain at from and gathers its slots in s.moved, those
-// that stay before those that bucket n covers. It returns how many stay.
+// partition walks the chain at from and collects its slots in s.moved: first those
+// that stay, then those that bucket n covers. It returns how many stay.
 func (s *Server) partition(from, n uint64, level uint8) (stay int) {
 	s.chain, s.moved = s.chain[:0], s.moved[:0]
 	for addr := from; addr != 0; addr = linkNext(s.load(addr, linkWord)) {
@@ -256,7 +256,7 @@ func (s *Server) partition(from, n uint64, level uint8) (stay int) {
 	return stay
 }
 
-// rowHash is the hash of the key that a row has.
+// rowHash returns the hash of a row's key.
 func (s *Server) rowHash(ref uint64) uint64 {
 	if s.strings {
 		return strRowHash(s.arena.Span(refAddr(ref), refClass(ref).Words()))
@@ -264,7 +264,7 @@ func (s *Server) rowHash(ref uint64) uint64 {
 	return hashKey(s.arena.Span(ref, s.rowBlock).Load(keyWord))
 }
 
-// overflowsFor is the number of overflow buckets a chain of this many slots has.
+// overflowsFor returns the number of overflow buckets of a chain with n slots.
 func overflowsFor(n int) int { return max(0, (n-1)/slots) }
 
 func (s *Server) allocOverflow(n int) ([]uint64, bool) {

@@ -8,8 +8,8 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Check implements index.Server: it walks root, directory, every chain and
-// every row and reports the first thing that is not as it must be.
+// Check implements index.Server: it verifies root, directory, every chain and every
+// row, and returns index.ErrCorrupt for the first fault.
 func (s *Server) Check() error {
 	if err := s.checkRoot(); err != nil {
 		return err
@@ -27,7 +27,7 @@ func (s *Server) Check() error {
 			rooms++
 		}
 	}
-	retained := s.history.Stats().Blocks // some of which may be row blocks
+	retained := s.history.Stats().Blocks // some of them may be row blocks
 	switch linked := uint64(len(c.rows)); {
 	case linked != s.linked.Load() || linked+rooms > rows || linked+rooms+retained < rows:
 		return corrupt("%d rows in chains, %d counted, %d rooms reserved, %d versions, %d blocks in use", linked, s.linked.Load(), rooms, retained, rows)
@@ -89,7 +89,7 @@ func (s *Server) checkRoot() error {
 	return nil
 }
 
-// checker gathers what the chains hold.
+// checker collects the contents of the chains.
 type checker struct {
 	s        *Server
 	rows     map[uint64]bool
@@ -98,7 +98,7 @@ type checker struct {
 	tombs    uint64
 	overflow uint64
 	held     int
-	payload  []uint64 // of the row or version at hand
+	payload  []uint64 // of the row or version being checked
 }
 
 func (c *checker) checkChain(num uint64, level uint8) error {
@@ -185,7 +185,7 @@ func (c *checker) checkRow(slot, num uint64, level uint8, version uint64) error 
 	return c.checkVersions(key, h, block.Older(row[c.s.versions.OlderWord]))
 }
 
-// checkVersions follows the versions below a row, as far as readers may.
+// checkVersions verifies the versions of a row, as far as readers may follow them.
 func (c *checker) checkVersions(key index.Key, h block.Header, older block.Older) error {
 	for floor := c.s.history.Floor(); older != 0 && h.CSN().Tick() > floor; {
 		addr, words := older.Addr(), c.s.rowBlock
@@ -215,8 +215,8 @@ func (c *checker) checkVersions(key index.Key, h block.Header, older block.Older
 	return nil
 }
 
-// checkVersion verifies that a version is the key's, and that a patch fits the row
-// above it, which c.payload is.
+// checkVersion verifies that a version is the key's, and that a patch fits the next
+// newer row, whose payload is c.payload.
 func (c *checker) checkVersion(key index.Key, older block.Older, v []uint64) error {
 	if older.IsPatch() {
 		if !c.s.patchOf(v[lengthWord], v[keyWord], key, len(c.payload)) || !older.Apply(patchWord, c.payload, v) {
@@ -232,7 +232,7 @@ func (c *checker) checkVersion(key index.Key, older block.Older, v []uint64) err
 	return err
 }
 
-// payloadOf is the payload of a row read, or of a version.
+// payloadOf returns the payload in a copy of a row or version.
 func (s *Server) payloadOf(row []uint64) []uint64 {
 	if !s.strings {
 		return row[rowWord : rowWord+s.rowWords]
@@ -241,7 +241,7 @@ func (s *Server) payloadOf(row []uint64) []uint64 {
 	return r.row
 }
 
-// keyOf is the key of a row read.
+// keyOf returns the key in a copy of a row.
 func (s *Server) keyOf(row []uint64) (index.Key, error) {
 	if !s.strings {
 		return index.Num(row[keyWord]), nil

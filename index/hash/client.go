@@ -14,7 +14,8 @@ import (
 	"drtmx/rdma"
 )
 
-// maintainAttempts bounds the times Maintain reads the root block again.
+// maintainAttempts bounds how often Maintain READs a root block that is being
+// changed.
 const maintainAttempts = 1 << 10
 
 // ClientOptions configure the client half.
@@ -23,11 +24,11 @@ type ClientOptions struct {
 	// (rdma.Conn.InOrder). Otherwise the server's arena must keep checksums:
 	// without them the client accepts no copy.
 	InOrder bool
-	// LocationCacheEntries is the size of the location cache, rounded up to a
-	// power of two. An entry has 8 bytes and names the place where a row was
-	// last seen, which saves a round. 0 means no location cache.
+	// LocationCacheEntries is the size of the location cache, rounded up to a power
+	// of two. An entry has 8 bytes and holds the place where a row was last seen,
+	// which saves a round. 0 means no location cache.
 	LocationCacheEntries int
-	// Clock tells how long the location cache is good; nil means clock.Fast.
+	// Clock measures the age of the location cache; nil means clock.Fast.
 	Clock clock.Source
 }
 
@@ -39,7 +40,7 @@ type Client struct {
 	inOrder bool
 
 	view    atomic.Pointer[view]
-	buckets atomic.Uint64 // how many buckets there are at least: a hint
+	buckets atomic.Uint64 // lower bound on the number of buckets: a hint
 	stale   atomic.Bool
 	entries int // of the location cache
 	cache   atomic.Pointer[locations]
@@ -56,14 +57,14 @@ var _ index.Client = (*Client)(nil)
 // whole.
 type view struct {
 	strings  bool
-	rowWords int // at most, if rows vary
-	rowBlock int // words, of the largest if rows vary
+	rowWords int // with rows of variable size, the maximum
+	rowBlock int // words; with rows of variable size, of the largest
 	tag      uint32
 	geo      geometry
 	chunks   []uint64
 }
 
-// newView is a view without any chunk.
+// newView returns a view without any chunk.
 func newView(root rootInfo, addr uint64) *view {
 	v := &view{strings: root.strings, rowWords: root.rowWords, rowBlock: rowBlockWords(root.rowWords), geo: root.geo, tag: strTag(addr)}
 	if v.strings {
@@ -72,7 +73,7 @@ func newView(root rootInfo, addr uint64) *view {
 	return v
 }
 
-// bucketAddr is the address of bucket b, if its chunk is known.
+// bucketAddr returns the address of bucket b, or false if its chunk is not known.
 func (v *view) bucketAddr(b uint64) (uint64, bool) {
 	chunk, place := v.geo.locate(b)
 	if chunk >= uint64(len(v.chunks)) {
@@ -86,7 +87,7 @@ const stripes = 16
 
 // counters fill a line.
 type counters struct {
-	plain atomic.Uint64 // lookups of one READ, which the others do not count
+	plain atomic.Uint64 // lookups of one READ; the other counters do not include them
 
 	lookups, rounds, reads, chases, fallbacks, retries, refreshes atomic.Uint64
 }
@@ -193,7 +194,7 @@ func (c *Client) refresh(ctx context.Context, conn rdma.Conn) error {
 	return nil
 }
 
-// readRoot reads the root block and the turn of the partition.
+// readRoot READs the root block and the turn of the partition.
 func (c *Client) readRoot(ctx context.Context, conn rdma.Conn) (rootInfo, uint64, error) {
 	buf, turn := make([]uint64, rootWords), make([]uint64, 1)
 	var b rdma.Batch

@@ -39,13 +39,13 @@
 //
 // # The past
 //
-// If the partition's history keeps versions, an update in a later tick than the
-// row's leaves a copy of the row behind, a move its old block, and a deletion a
-// tombstone in the slot. A reader of the past starts at the slot, like any other,
-// and follows the versions down to its tick. It ignores locks and needs no proof:
-// what will change has later ticks. Tombstones are removed when no reader of the
-// past needs them. Locking a tombstone changes the gap word, as linking a
-// placeholder does.
+// If the partition's history keeps versions, an update in a later tick than the row's
+// keeps a copy of the row, a move keeps the old block, and a deletion leaves a
+// tombstone in the slot. A reader of the past starts at the slot, like any other, and
+// follows the versions down to its tick. It ignores locks and needs no proof, because
+// all further changes have later ticks. Tombstones are removed when no reader of the
+// past needs them. Locking a tombstone changes the gap word, as linking a placeholder
+// does.
 //
 // # Growth
 //

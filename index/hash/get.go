@@ -13,31 +13,31 @@ import (
 	"drtmx/rdma"
 )
 
-// Named bounds of one lookup. Past roundsMax it is given up as Fallback, past
-// busyMax it is Locked.
+// Named bounds of one lookup. Past roundsMax it ends as Fallback, past busyMax as
+// Locked.
 const (
 	roundsMax      = 64
 	hopsMax        = 16 // overflow buckets followed in one walk of a chain
 	busyMax        = 6  // times a block was found locked
-	busyRowRereads = 2  // of these, in a row on one row before the chain is read again
+	busyRowRereads = 2  // of these, consecutive ones on one row before the chain is READ again
 )
 
-// phase is what a lookup waits for.
+// phase says for which READs a lookup waits.
 type phase uint8
 
 const (
-	phaseCached    phase = iota // the row where the location cache says it is
+	phaseCached    phase = iota // the row, at the place in the location cache
 	phaseHead                   // the first bucket of the chain
-	phaseOverflow               // a further one
-	phaseRow                    // the row a slot points to
+	phaseOverflow               // an overflow bucket
+	phaseRow                    // the row to which a slot points
 	phaseRoot                   // the root block, for the directory's address
 	phaseDir                    // a directory word
-	phaseConfirm                // the header of the head again
+	phaseConfirm                // the header of the head, once more
 	phaseStart                  // nothing: there was no round yet
-	phaseRows                   // rows that slots point to, of an index with string keys
-	phaseCachedRow              // such a row where the location cache says it is
+	phaseRows                   // rows to which slots point, of an index with string keys
+	phaseCachedRow              // such a row, at the place in the location cache
 	phaseRowsAt                 // rows, of a lookup of the past
-	phaseCachedAt               // the row where the location cache says it is, of such a lookup
+	phaseCachedAt               // the row of such a lookup, at the place in the location cache
 	phaseOlder                  // an older version
 )
 
@@ -56,23 +56,23 @@ const (
 type getOp struct {
 	c        *Client
 	counters *counters
-	began    *clock.Mark // of the attempt, if somebody says
+	began    *clock.Mark // when the attempt began, if the caller has called Within
 	cache    *locations
 	v        *view
 	key      uint64
 	hash     uint64
-	tick     clock.Tick // asked for; 0 is the present
+	tick     clock.Tick // as of which to read; 0 is the present
 
 	phase phase
-	wr    int // of the READ awaited
+	wr    int // index of the awaited READ
 	words []uint64
-	addr  uint64 // of it
+	addr  uint64 // address of the awaited READ
 
-	buckets   uint64 // believed number
+	buckets   uint64 // assumed number
 	num       uint64 // of the head's bucket
 	head      uint64 // its address
-	version   uint64 // its header: the chain is read as of it
-	slot      int    // next to look at in bucket
+	version   uint64 // its header: the chain is READ as of this version
+	slot      int    // next slot of bucket to examine
 	bucket    [bucketWords]uint64
 	scratch   [bucketWords]uint64 // root block, directory word
 	row       []uint64            // row block, or several
@@ -89,14 +89,14 @@ type getOp struct {
 
 	// Of a lookup of the past.
 	start time.Duration // when it began
-	bound block.CSN     // that the next version may have
-	patch block.Older   // that leads to the version awaited, if this is a patch
+	bound block.CSN     // bound on the CSN of the next version
+	patch block.Older   // the link to the awaited version, if this is a patch
 	base  []uint64      // payload of the row or version to which it is applied
 
 	// With string keys.
 	str    []byte
-	unsure bool   // a row that a slot led to has another key
-	extra  uint64 // READs beyond one a round
+	unsure bool   // a slot has led to a row with another key
+	extra  uint64 // READs beyond the first of each round
 	nrows  int
 	rows   [slots]candidate // in row
 }
@@ -119,7 +119,7 @@ func (o *getOp) StartAt(key index.Key, at clock.Tick) {
 // Within implements index.Dated.
 func (o *getOp) Within(began *clock.Mark) { o.began = began }
 
-// location returns the reference to where the row may be, or 0.
+// location returns the cached reference to the key's row, or 0.
 func (o *getOp) location() uint64 {
 	if o.c.entries <= 0 {
 		o.cache = o.c.cache.Load()
@@ -216,8 +216,8 @@ func (o *getOp) begin(next *rdma.Batch) bool {
 	return o.readHead(next)
 }
 
-// readHead READs the head of the chain that the assumed number of buckets
-// gives.
+// readHead READs the head of the key's chain, according to the assumed number of
+// buckets.
 func (o *getOp) readHead(next *rdma.Batch) bool {
 	o.num, o.hops, o.unsure = bucketOf(o.hash, o.buckets), 0, false
 	head, known := o.v.bucketAddr(o.num)
@@ -288,7 +288,7 @@ func (o *getOp) onOverflow(next *rdma.Batch) bool {
 	return o.searchBucket(next)
 }
 
-// searchBucket looks at the slots not yet looked at and follows the chain.
+// searchBucket examines the remaining slots of the bucket and follows the chain.
 func (o *getOp) searchBucket(next *rdma.Batch) bool {
 	if o.tick != 0 {
 		return o.readSlots(next)
@@ -350,8 +350,8 @@ func (o *getOp) onRow(next *rdma.Batch) bool {
 	return o.found()
 }
 
-// newer reports whether a tombstone is of a deletion since the head was read.
-// Otherwise the head's version says that the key is absent.
+// newer reports whether a tombstone is of a deletion after the head was READ.
+// Otherwise the head's version proves that the key is absent.
 func (o *getOp) newer(h block.Header) bool { return uint64(h.CSN()) > o.version }
 
 func (o *getOp) onCached(next *rdma.Batch) bool {
@@ -376,12 +376,13 @@ func (o *getOp) found() bool {
 	return o.finish(index.Found)
 }
 
-// notAtRest handles a block that a writer holds, or held while it was read.
+// notAtRest handles a block that a writer has locked, or was changing during the
+// READ.
 func (o *getOp) notAtRest(verdict block.Verdict, next *rdma.Batch) bool {
 	o.retries++
 	if verdict == block.Busy {
 		if o.phase == phaseCached {
-			// Locked, or freed and so locked for good: only the chain can tell.
+			// Locked, or freed and so locked: only the chain shows which.
 			o.cache.drop(o.hash, o.addr)
 			return o.readHead(next)
 		}
@@ -441,7 +442,7 @@ func (o *getOp) finish(s index.Status) bool {
 	o.res.Status = s
 	n, more := o.counters, o.chases|o.retries|o.refreshes|o.extra != 0
 	if o.rounds == 1 && !more {
-		n.plain.Add(1) // one atomic addition where there is nothing else to count
+		n.plain.Add(1) // one atomic addition for the most frequent case
 	} else {
 		n.lookups.Add(1)
 		n.rounds.Add(uint64(o.rounds))

@@ -10,9 +10,9 @@ import (
 	"drtmx/rdma"
 )
 
-// This file looks up what a key was at the end of a tick that the partition had
-// closed before the lookup began. Nothing of that time changes any more, so
-// locks say nothing, and an answer needs no proof:
+// This file looks up keys as of the end of a tick that the partition had closed
+// before the lookup began. The data of that time do not change any more, so locks do
+// not matter, and an answer needs no proof:
 //
 //   - The row that a slot led to, when its chain was read, leads along its
 //     versions to that of the tick, wherever the row is now.
@@ -27,11 +27,11 @@ import (
 //   - A version that is a patch is applied to a copy of the row, or version, that
 //     leads to it: of any moment at which that had its CSN and this word older.
 
-// tornMax bounds how often a version is read again that does not come to rest.
+// tornMax bounds how often a torn version is READ again.
 const tornMax = 4
 
-// beginAt begins where the location cache says that the row is, or with the
-// chain.
+// beginAt begins with the row's place in the location cache, or with the chain if
+// there is none.
 func (o *getOp) beginAt(next *rdma.Batch) bool {
 	o.start = o.c.clock()
 	ref := o.location()
@@ -43,7 +43,7 @@ func (o *getOp) beginAt(next *rdma.Batch) bool {
 	return o.readRows(phaseCachedAt, 1, next)
 }
 
-// blockWords is the size of the block that a reference leads to.
+// blockWords returns the size of the block of a reference, in words.
 func (v *view) blockWords(ref uint64) int {
 	if v.strings {
 		return refClass(ref).Words()
@@ -51,13 +51,13 @@ func (v *view) blockWords(ref uint64) int {
 	return v.rowBlock
 }
 
-// goodVersion reports whether a version may be there.
+// goodVersion reports whether a link to a version is valid.
 func (v *view) goodVersion(o block.Older) bool {
 	return o.Valid() && goodAddr(o.Addr(), mem.LineBytes) && (!v.strings && !o.IsPatch() || v.goodRef(uint64(o.Block())))
 }
 
-// readSlots reads all rows of the bucket that may be the one looked for, or
-// follows the chain if there are none (any more).
+// readSlots READs all rows of the bucket that may be the key's, or follows the chain
+// if there are no more.
 func (o *getOp) readSlots(next *rdma.Batch) bool {
 	n := 0
 	for ; o.slot < slots; o.slot++ {
@@ -78,12 +78,12 @@ func (o *getOp) readSlots(next *rdma.Batch) bool {
 	return o.readRows(phaseRowsAt, n, next)
 }
 
-// look is what one READ of a block says.
+// look is the verdict on one READ of a block.
 type look uint8
 
 const (
 	lookOurs  look = iota // a row, tombstone or version of the key
-	lookOther             // nothing of the key
+	lookOther             // not of the key
 	lookTorn
 )
 
@@ -148,8 +148,8 @@ func (o *getOp) onRowsAt(done, next *rdma.Batch) bool {
 	return o.readSlots(next)
 }
 
-// failedAt handles a READ that the fabric failed. What leads to a version may
-// have been read while its memory was reused.
+// failedAt handles a READ that the fabric has refused. The link to a version may have
+// been READ from reused memory.
 func (o *getOp) failedAt(c *candidate, s rdma.Status) bool {
 	if o.phase == phaseOlder && errors.Is(s.Err(), rdma.ErrAccess) {
 		return o.finish(index.Gone)
@@ -158,8 +158,8 @@ func (o *getOp) failedAt(c *candidate, s rdma.Status) bool {
 	return o.failed(s)
 }
 
-// takeAt takes the row, tombstone or version of the key for the answer, or goes
-// on to the next older one.
+// takeAt answers with the row, tombstone or version of the key, or continues with the
+// next older one.
 func (o *getOp) takeAt(c *candidate, next *rdma.Batch) bool {
 	h := block.Header(c.words[block.HeaderWord])
 	older := block.Older(c.words[olderWord])
@@ -186,7 +186,7 @@ func (o *getOp) takeAt(c *candidate, next *rdma.Batch) bool {
 	return o.finish(index.Found)
 }
 
-// payload is that of the row or version of which c has a copy.
+// payload returns the payload of the row or version in c.
 func (o *getOp) payload(c *candidate) []uint64 {
 	switch {
 	case o.patch != 0:
@@ -198,7 +198,7 @@ func (o *getOp) payload(c *candidate) []uint64 {
 	return row.row
 }
 
-// patchOf reports whether the copy of a patch is one of the key's row.
+// patchOf reports whether the copy of a patch belongs to the key's row.
 func (o *getOp) patchOf(words []uint64) bool {
 	if o.v.strings {
 		l := lengthsOf(words[lengthWord])
@@ -207,9 +207,9 @@ func (o *getOp) patchOf(words []uint64) bool {
 	return words[keyWord] == o.key
 }
 
-// readOlder READs the next older version than the one with the payload. CSNs fall
-// on the way, so it ends: but a row whose change was under way when its header was
-// read may lead to the version of that very CSN.
+// readOlder READs the version that is next older than the one with the payload. CSNs
+// fall from version to version, so the walk ends. But a row whose change was under
+// way when its header was READ may lead to a version with the same CSN.
 func (o *getOp) readOlder(csn block.CSN, older block.Older, payload []uint64, next *rdma.Batch) bool {
 	if !o.v.goodVersion(older) {
 		return o.finish(index.Gone)
@@ -234,9 +234,9 @@ func (o *getOp) readOlder(csn block.CSN, older block.Older, payload []uint64, ne
 	return o.readRows(phaseOlder, 1, next)
 }
 
-// finishAt ends a lookup of the past. Nobody validates the answer, so the lookup
-// itself must be young enough for the memory that it has read to be still of
-// this index.
+// finishAt ends a lookup of the past. The caller does not validate the answer. So the
+// lookup itself must be young enough that the memory which it has READ still belongs
+// to this index.
 func (o *getOp) finishAt(s index.Status) index.Status {
 	o.res.Proofs = nil
 	if s == index.NotFound {

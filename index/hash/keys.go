@@ -3,10 +3,10 @@ package hash
 import "drtmx/index"
 
 // Keys appends the keys in the chain of a bucket, those of locked rows and of
-// deletions included. more is false, and nothing is appended, if there is no
-// such bucket. A key that is present all the while is found if the caller asks
-// for the buckets from 0 on, since a bucket that is split moves keys to later
-// ones alone. The caller serialises Keys with the mutators.
+// deletions included. more is false, and nothing is appended, if there is no such
+// bucket. A caller that asks for all buckets in ascending order finds every key that
+// is present all the time, because splits move keys only to later buckets. The caller
+// serialises Keys with the mutators.
 func (s *Server) Keys(bucket uint64, keys []index.Key) (_ []index.Key, more bool, err error) {
 	if bucket >= s.buckets.Load() {
 		return keys, false, nil

@@ -32,7 +32,7 @@ const (
 // Words of the root block.
 const (
 	rootMagicWord   = block.BodyWord + iota
-	rootRowWord     // kind of keys(8) | payload words of a row, at most if it varies(56)
+	rootRowWord     // kind of keys(8) | payload words of a row, or their maximum(56)
 	rootDirWord     // address of the directory
 	rootChunksWord  // chunks(48) | log2 of the largest chunk(8) | log2 of the first chunk(8)
 	rootBucketsWord // number of buckets
@@ -74,9 +74,9 @@ var (
 	_ [0]struct{} = [mem.LineBytes - 1 - classMask]struct{}{}
 )
 
-// hashKey is the hash of a key: a fixed bijection, the same in every process
-// (Stafford's 13th variant of the 64-bit MurmurHash3 finaliser). The low bits
-// choose the bucket, the top ones are the fingerprint.
+// hashKey returns the hash of a key: a fixed bijection, the same in every process
+// (Stafford's 13th variant of the 64-bit MurmurHash3 finaliser). The low bits choose
+// the bucket, the top ones are the fingerprint.
 func hashKey(k uint64) uint64 {
 	k = (k ^ k>>30) * 0xbf58476d1ce4e5b9
 	k = (k ^ k>>27) * 0x94d049bb133111eb
@@ -85,16 +85,16 @@ func hashKey(k uint64) uint64 {
 
 // makeSlot joins the fingerprint of a hash with a row's address.
 //
-// In an index with string keys, the six bits of the address below a line hold
-// the size class of the row's block, and so the slot says how much to read:
-// fingerprint(16) | line(42) | class(6). Such an address is called a reference;
-// where rows have one size, their class is 0 and it is the plain address.
+// In an index with string keys, the six bits of the address below a line hold the
+// size class of the row's block, so that the slot determines how much to READ:
+// fingerprint(16) | line(42) | class(6). Such an address is called a reference; where
+// rows have one size, their class is 0 and it is the plain address.
 func makeSlot(hash, ref uint64) uint64 { return hash&^addrMask | ref }
 
 // slotMatches reports whether the slot may hold a key of this hash.
 func slotMatches(slot, hash uint64) bool { return slot&addrMask != 0 && (slot^hash)>>addrBits == 0 }
 
-// slotRef is the reference to the row.
+// slotRef returns the reference to the row.
 func slotRef(slot uint64) uint64 { return slot & addrMask }
 
 // makeRef joins the address of a row's block with its size class.
@@ -111,10 +111,10 @@ func linkKind(w uint64) uint8  { return uint8(w >> 56) }
 func linkLevel(w uint64) uint8 { return uint8(w >> addrBits) }
 func linkNext(w uint64) uint64 { return w & addrMask }
 
-// rowBlockWords is the size of a row block, in whole lines.
+// rowBlockWords returns the size of a row block in words, rounded up to whole lines.
 func rowBlockWords(rowWords int) int { return (rowWord + rowWords + 7) &^ 7 }
 
-// bucketOf is the bucket of a hash when there are n buckets (Litwin 1980).
+// bucketOf returns the bucket of a hash when there are n buckets (Litwin 1980).
 func bucketOf(hash, n uint64) uint64 {
 	b := hash & (1<<bits.Len64(n-1) - 1)
 	if b >= n {
@@ -123,7 +123,7 @@ func bucketOf(hash, n uint64) uint64 {
 	return b
 }
 
-// levelOf is the level of bucket b when there are n buckets.
+// levelOf returns the level of bucket b when there are n buckets.
 func levelOf(b, n uint64) uint8 {
 	top := uint8(bits.Len64(n) - 1)
 	if split := n - 1<<top; b < split || b >= 1<<top {
@@ -132,7 +132,8 @@ func levelOf(b, n uint64) uint8 {
 	return top
 }
 
-// bucketsAtLeast is the least number of buckets with which bucket b has the level.
+// bucketsAtLeast returns the least number of buckets with which bucket b has the
+// level.
 func bucketsAtLeast(b uint64, level uint8) uint64 {
 	if level == 0 {
 		return 1
@@ -143,7 +144,7 @@ func bucketsAtLeast(b uint64, level uint8) uint64 {
 	return b + 1
 }
 
-// covers reports whether a head of this number and level is the one of hash.
+// covers reports whether a head with this number and level covers the hash.
 func covers(b uint64, level uint8, hash uint64) bool { return hash&(1<<level-1) == b }
 
 // geometry determines the chunk of each bucket. The first chunk has 1<<first
@@ -167,7 +168,7 @@ func (g geometry) locate(b uint64) (chunk, place uint64) {
 	return uint64(g.max-g.first) + 1 + b>>g.max, b & (1<<g.max - 1)
 }
 
-// buckets is the size of a chunk.
+// buckets returns the number of buckets in a chunk.
 func (g geometry) buckets(chunk uint64) uint64 {
 	switch doubling := uint64(g.max - g.first); {
 	case chunk == 0:
@@ -178,7 +179,7 @@ func (g geometry) buckets(chunk uint64) uint64 {
 	return 1 << g.max
 }
 
-// capacity is the number of buckets in the first n chunks.
+// capacity returns the number of buckets in the first n chunks.
 func (g geometry) capacity(n uint64) uint64 {
 	switch doubling := uint64(g.max - g.first); {
 	case n == 0:
@@ -248,7 +249,7 @@ func (r *rootInfo) decodeRows(w uint64) bool {
 	return words <= most
 }
 
-// dirEntry is the address of a chunk's word in the directory.
+// dirEntry returns the address of a chunk's word in the directory.
 func (r rootInfo) dirEntry(chunk uint64) uint64 { return r.dir + (block.BodyWord+chunk)*mem.WordBytes }
 
 // goodAddr reports whether a may be the address of a block of an aligned kind.

@@ -13,26 +13,25 @@ import (
 // replaced whole, so that it needs no lock. The words of one line are a set. An
 // entry only says where to look first; the row found there proves itself.
 //
-// It can do so only while the memory is still that of rows of this size. An
-// entry leads to a block that was a row of the index in some turn of the
-// partition since seen, the one that the client saw before it made the table.
-// Memory changes its use only index.Quarantine after the turn has been raised
-// once more. So the table may serve an attempt that began at most
-// index.MaxLocationAge after a moment at which the turn was still the same: the
-// attempt is at most index.MaxProofAge old when it is validated. An operation
-// uses one table from beginning to end, and so enters what it found in a table
-// that was there before it looked.
+// It can do so only while the memory still holds rows of this size. An entry refers
+// to a block that was a row of the index in some turn of the partition from this turn
+// on, which the client saw before it made the table. Memory changes its use only
+// index.Quarantine after the turn has been raised again. So the table may serve an
+// attempt that began at most index.MaxLocationAge after a moment at which the turn
+// was still the same: the attempt is at most index.MaxProofAge old when it is
+// validated. An operation uses one table from beginning to end, and so adds its row
+// to a table that is older than its READ of the row.
 type locations struct {
 	words []atomic.Uint64
 	turn  uint64
 	seen  atomic.Int64 // a time at or after which the partition still had this turn
 }
 
-// renewAge is how old that certainty is when it is renewed.
+// renewAge is the age of seen from which the client renews it.
 const renewAge = index.MaxLocationAge / 2
 
-// sawTurn notes that the partition had a turn at some time after the given one.
-// Under c.maintain.
+// sawTurn notes that the partition had a turn at some time after the given one. The
+// caller holds c.maintain.
 func (c *Client) sawTurn(turn uint64, after time.Duration) {
 	if c.entries <= 0 {
 		return
@@ -48,8 +47,8 @@ func (c *Client) sawTurn(turn uint64, after time.Duration) {
 	l.seen.Store(int64(after))
 }
 
-// trusted returns the location cache for an attempt that began at the given
-// time. If it is too old to be used, the operation only fills it.
+// trusted returns the location cache for an attempt that began at the given time. If
+// ok is false the cache is too old, and the operation may only add to it.
 func (c *Client) trusted(began time.Duration) (l *locations, ok bool) {
 	l = c.cache.Load()
 	age := began - time.Duration(l.seen.Load())
@@ -68,7 +67,7 @@ func (l *locations) init(entries int) {
 	}
 }
 
-// set is where a key with this hash may be noted.
+// set returns the set of entries for keys with this hash.
 func (l *locations) set(hash uint64) []atomic.Uint64 {
 	if len(l.words) == 0 {
 		return nil
@@ -77,7 +76,7 @@ func (l *locations) set(hash uint64) []atomic.Uint64 {
 	return l.words[i : i+ways]
 }
 
-// get returns the reference to where the row of a key with this hash may be, or 0.
+// get returns a reference to a row that may be that of a key with this hash, or 0.
 func (l *locations) get(hash uint64) uint64 {
 	set := l.set(hash)
 	for i := range set {
@@ -88,8 +87,8 @@ func (l *locations) get(hash uint64) uint64 {
 	return 0
 }
 
-// put notes a row, in an empty place of its set or in one that depends on all
-// that the set holds, so that no two rows evict each other for ever.
+// put adds a row, in an empty entry of its set or in one that depends on all entries
+// of the set, so that no two rows evict each other for ever.
 func (l *locations) put(hash, ref uint64) {
 	set := l.set(hash)
 	if set == nil {
@@ -116,7 +115,7 @@ func (l *locations) put(hash, ref uint64) {
 	set[empty].Store(w)
 }
 
-// drop removes the entry that the row is at ref, unless the entry has changed.
+// drop removes the entry with this reference, unless the entry has changed.
 func (l *locations) drop(hash, ref uint64) {
 	set := l.set(hash)
 	w := makeSlot(hash, ref)

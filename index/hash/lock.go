@@ -8,9 +8,8 @@ import (
 	"drtmx/internal/invariants"
 )
 
-// LockWrite implements index.Server. It ignores the hint: it must read the
-// bucket in any case, because only the bucket proves what the hint claims, and
-// the bucket names the row.
+// LockWrite implements index.Server. It ignores the hint: only the bucket could prove
+// the hint right, and the bucket has the row's address itself.
 func (s *Server) LockWrite(o index.Owner, key index.Key, _ uint64) (*index.Held, error) {
 	if s.strings {
 		return s.lockStr(o, key, s.usual)
@@ -48,12 +47,12 @@ func (s *Server) LockWrite(o index.Owner, key index.Key, _ uint64) (*index.Held,
 	return held, nil
 }
 
-// isAbsent reports whether a row block that a slot leads to has no row.
+// isAbsent reports whether the block to which a slot points holds no row.
 func (s *Server) isAbsent(row uint64) bool {
 	return block.Header(s.load(row, block.HeaderWord)).IsAbsent()
 }
 
-// lockRow locks a row and returns its header before.
+// lockRow locks a row and returns the header that it had.
 func (s *Server) lockRow(row uint64) block.Header {
 	sp := s.arena.Span(row, 1)
 	prev := sp.Load(block.HeaderWord)
@@ -140,7 +139,7 @@ func (s *Server) Publish(held *index.Held, row []uint64, h block.Header) {
 	}
 }
 
-// inserted follows the Publish of a row whose key was absent.
+// inserted is called after Publish of a row whose key was absent.
 func (s *Server) inserted(held *index.Held) {
 	if isTomb(held) {
 		s.tombs.Add(^uint64(0))
@@ -167,7 +166,7 @@ func (s *Server) PublishDelete(held *index.Held, h block.Header) {
 		s.giveBack(held)
 	}
 	switch {
-	case isTomb(held): // absent as before, since the same CSN, and proved anew
+	case isTomb(held): // the key stays absent since the same CSN, with a new proof
 		s.find(held)
 		s.least = h.CSN()
 		s.open(s.chain[0])
@@ -191,14 +190,14 @@ func (s *Server) Release(held *index.Held) {
 	s.unlockRow(held)
 }
 
-// unlockRow gives a row or tombstone the header that it had before the lock.
+// unlockRow restores the header that a row or tombstone had before the lock.
 func (s *Server) unlockRow(held *index.Held) {
 	s.arena.Span(held.Addr, 1).Store(block.HeaderWord, uint64(held.Prev))
 }
 
-// remove takes a locked row out of its chain and frees its block. It looks the
-// chain up again, because the bucket may have been split since the lock.
-// deleted is the CSN of the deletion, 0 for a placeholder.
+// remove unlinks a locked row from its chain and frees its block. It searches for the
+// chain again, because the bucket may have been split since the lock. deleted is the
+// CSN of the deletion, 0 for a placeholder.
 func (s *Server) remove(held *index.Held, deleted block.CSN) {
 	pos, ref := s.find(held)
 	s.least = deleted
@@ -206,7 +205,7 @@ func (s *Server) remove(held *index.Held, deleted block.CSN) {
 	s.freeRow(ref)
 }
 
-// freeRow frees a row block that no slot leads to.
+// freeRow frees a row block to which no slot points.
 func (s *Server) freeRow(ref uint64) {
 	if s.strings {
 		s.varied.Free(refAddr(ref), refClass(ref))
@@ -215,7 +214,7 @@ func (s *Server) freeRow(ref uint64) {
 	}
 }
 
-// find walks the chain of a locked row.
+// find walks the chain of a locked row, and returns its position and its reference.
 func (s *Server) find(held *index.Held) (position, uint64) {
 	hash := hashKey(held.Key.Num)
 	if s.strings {

@@ -4,12 +4,12 @@ import "drtmx/index"
 
 var _ index.Prefetcher = (*Server)(nil)
 
-// prefetchWords is how much of a row that varies in size is fetched: the
-// processor's own prefetching follows a longer copy.
+// prefetchWords bounds the words of a row of variable size that are prefetched: for
+// longer copies the processor prefetches by itself.
 const prefetchWords = 64
 
-// Prefetch implements index.Prefetcher: first the bucket, then the row that
-// the head of the chain says the key may have.
+// Prefetch implements index.Prefetcher. Stage 0 prefetches the head of the chain,
+// stage 1 the row in it that may be the key's.
 func (s *Server) Prefetch(key index.Key, stage int) {
 	hash := s.hash(key)
 	head := s.arena.Span(s.bucketAddr(bucketOf(hash, s.buckets.Load())), bucketWords)

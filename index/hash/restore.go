@@ -8,9 +8,9 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Expect implements index.Server. It makes as many buckets as the same rows, loaded
-// one by one, would have led to. Rows in the order of a visit then fill one bucket
-// after the other.
+// Expect implements index.Server. It makes as many buckets as there would be after so
+// many inserts. Rows that arrive in the order of a visit then fill one bucket after
+// the other.
 func (s *Server) Expect(rows uint64) {
 	n := 2 * rows / rowsPerTwoBuckets
 	if s.linked.Load() > 0 || n <= s.buckets.Load() || n>>levelMax != 0 {
@@ -65,9 +65,9 @@ func (s *Server) Restore(key index.Key, row []uint64, h block.Header) error {
 	return nil
 }
 
-// freeSlot returns the first empty slot of a chain of one bucket, behind which all
-// are empty. It returns false if there is none, or if another slot may have a key
-// of this hash.
+// freeSlot returns the first empty slot of a chain of one bucket; all slots after it
+// are empty, too. It returns false if there is none, or if another slot may have a
+// key with this hash.
 func (s *Server) freeSlot(head, hash uint64) (int, bool) {
 	b := s.arena.Span(head, bucketWords)
 	if linkNext(b.Load(linkWord)) != 0 {
@@ -84,8 +84,8 @@ func (s *Server) freeSlot(head, hash uint64) (int, bool) {
 	return 0, false
 }
 
-// restoreFirst adds a row in a slot that freeSlot has returned: the case of nearly
-// all rows of a table that is as large as it will be.
+// restoreFirst adds a row in a slot that freeSlot has returned. In a table that has
+// its final size this is the case for nearly all rows.
 func (s *Server) restoreFirst(key index.Key, hash uint64, row []uint64, h block.Header, head uint64, slot int) error {
 	if h.IsAbsent() {
 		return nil
@@ -121,7 +121,7 @@ func (s *Server) restoreNew(key index.Key, hash uint64, row []uint64, h block.He
 	return nil
 }
 
-// newRow makes a row that is in no chain.
+// newRow makes a row that is in no chain, and returns its reference.
 func (s *Server) newRow(key index.Key, row []uint64, h block.Header) (uint64, error) {
 	if s.strings {
 		class := block.ClassFor(strBlockWords(len(key.Str), len(row)))

@@ -26,13 +26,14 @@ type Options struct {
 	// Strings makes an index of string keys and rows of 0 to RowWords words,
 	// instead of one of native keys and rows of RowWords words each.
 	Strings bool
-	// RowWords is the number of payload words of every row, from 0 to
-	// MaxRowWords; with Strings, of the largest, up to MaxStringRowWords.
+	// RowWords is the number of payload words of every row, from 0 to MaxRowWords;
+	// with Strings it is the maximum, up to MaxStringRowWords.
 	RowWords int
 	// Locks is the partition's table of shared locks; nil means that there are
 	// none.
 	Locks index.SharedLocks
-	// InitialBuckets is rounded up to a power of two; 0 means the least.
+	// InitialBuckets is the number of buckets at first, rounded up to a power of two;
+	// 0 means the least number.
 	InitialBuckets int
 }
 
@@ -45,11 +46,11 @@ type Server struct {
 	versions block.VersionWords
 	locks    index.SharedLocks
 	strings  bool
-	rowWords int           // at most, if rows vary
+	rowWords int           // with rows of variable size, the maximum
 	rowBlock int           // words, if rows have one size
 	rows     *block.Rows   // if rows have one size
-	varied   *block.Varied // if they vary
-	tag      uint32        // in rows that vary
+	varied   *block.Varied // if rows have variable size
+	tag      uint32        // in rows of variable size
 	overflow *block.Slab
 	sized    *block.Sized // chunks and directories
 	geo      geometry
@@ -60,16 +61,16 @@ type Server struct {
 	chunks  atomic.Pointer[[]uint64] // addresses; only ever appended to
 	buckets atomic.Uint64
 	linked  atomic.Uint64 // rows, placeholders and tombstones in chains
-	tombs   atomic.Uint64 // of them: tombstones, locked ones too
+	tombs   atomic.Uint64 // those of linked that are tombstones, including locked ones
 
 	// Of the mutator.
 	held   map[uint64]*index.Held // by native key, or by address of the row
 	helds  index.Helds
-	chain  []uint64    // addresses of the chain looked at last
+	chain  []uint64    // addresses of the buckets of the chain walked last
 	edits  []openBlock // buckets being changed
-	least  block.CSN   // that the version of the change under way may have
-	moved  []uint64    // slots on the move in a split
-	body   []uint64    // row block being put together
+	least  block.CSN   // bound on the version of the change under way
+	moved  []uint64    // slots of the chain being split
+	body   []uint64    // scratch for a row block
 	usual  int         // payload words of the row inserted last
 	graves graves
 }
@@ -239,7 +240,8 @@ func (s *Server) Lookup(key index.Key, res *index.GetResult) {
 	s.settle(res, index.Locked, 0, 0)
 }
 
-// settle replaces a result by one of the given status and reuses its memory.
+// settle overwrites a result with the given status, header and hint, and reuses its
+// memory.
 func (s *Server) settle(res *index.GetResult, st index.Status, h block.Header, hint uint64) {
 	*res = index.GetResult{Status: st, Header: h, Hint: hint, Row: res.Row, Proofs: res.Proofs[:0]}
 }
@@ -266,10 +268,10 @@ func (s *Server) tryGet(key index.Key, hash uint64, res *index.GetResult) (ok bo
 				s.readRow(slotRef(w), key.Num, res)
 			}
 			switch res.Status {
-			case index.NotFound: // another key of this fingerprint
+			case index.NotFound: // another key with this fingerprint
 			case index.Pending:
 				return false
-			case index.Locked: // by a transaction, or freed a moment ago
+			case index.Locked: // locked by a transaction, or just freed
 				return s.unchanged(head, version)
 			default:
 				return true

@@ -9,8 +9,8 @@ import (
 	"drtmx/rdma"
 )
 
-// This file looks up string keys. All rows of a bucket that have the right
-// fingerprint are read in one round.
+// This file looks up string keys. All rows of a bucket with the right fingerprint are
+// READ in one round.
 //
 // Rows move, so a slot may lead to a block that has since been reused for
 // another key, while the row of the sought key was in another block all the
@@ -18,7 +18,7 @@ import (
 // chain is seen unchanged afterwards: while the chain is unchanged, the block
 // has the same row, and the key of a row in a chain never changes.
 
-// candidate is a row that may be the one looked for.
+// candidate is a row that may be the key's.
 type candidate struct {
 	ref   uint64
 	wr    int // of its READ
@@ -40,7 +40,7 @@ func (o *getOp) readRows(p phase, n int, next *rdma.Batch) bool {
 	return false
 }
 
-// candidates gives the first n candidates their memory.
+// candidates assigns memory to the first n candidates.
 func (o *getOp) candidates(n int) {
 	words := 0
 	for i := range o.rows[:n] {
@@ -54,7 +54,7 @@ func (o *getOp) candidates(n int) {
 	}
 }
 
-// resize returns a buffer of so many words, the one given if it has room.
+// resize returns a buffer of so many words, buf itself if it has room.
 func resize(buf []uint64, words int) []uint64 {
 	if cap(buf) < words {
 		return make([]uint64, words)
@@ -62,7 +62,7 @@ func resize(buf []uint64, words int) []uint64 {
 	return buf[:words]
 }
 
-// goodRef reports whether a row may be there.
+// goodRef reports whether a reference is valid.
 func (v *view) goodRef(ref uint64) bool {
 	words := refClass(ref).Words()
 	return words > 0 && words <= v.rowBlock && goodAddr(refAddr(ref), mem.LineBytes)
@@ -90,8 +90,8 @@ func (o *getOp) beginStr(next *rdma.Batch) bool {
 	return o.readHead(next)
 }
 
-// searchStr reads all rows of the bucket that may be the one looked for, or
-// follows the chain if there are none (any more).
+// searchStr READs all rows of the bucket that may be the key's, or follows the chain
+// if there are no more.
 func (o *getOp) searchStr(next *rdma.Batch) bool {
 	n := 0
 	for ; o.slot < slots; o.slot++ {
@@ -137,7 +137,7 @@ func (o *getOp) onRows(done, next *rdma.Batch) bool {
 			if o.newer(block.Header(c.words[block.HeaderWord])) {
 				return o.again(next)
 			}
-		case verdict == block.OK: // where the location cache says: the chain has the proof
+		case verdict == block.OK: // at the cached place: the chain has the proof
 		default:
 			o.rows[again] = *c
 			again++
@@ -148,7 +148,7 @@ func (o *getOp) onRows(done, next *rdma.Batch) bool {
 	case again > 0 && !(busy && o.phase == phaseCachedRow):
 		return o.rowsAgain(again, busy, next)
 	case o.phase == phaseCachedRow:
-		// Locked, or moved or freed and so locked for good, or of another key: only the chain can tell.
+		// Locked, or moved or freed and so locked, or of another key: only the chain shows which.
 		o.cache.drop(o.hash, o.rows[0].ref)
 		return o.readHead(next)
 	}
@@ -167,8 +167,8 @@ func (o *getOp) foundStr(c *candidate, row strRow) bool {
 	return o.finish(index.Found)
 }
 
-// rowsAgain reads the first n candidates again, which a writer holds or held
-// while they were read: see notAtRest.
+// rowsAgain READs the first n candidates again, because a writer has locked them or
+// was changing them: see notAtRest.
 func (o *getOp) rowsAgain(n int, busy bool, next *rdma.Batch) bool {
 	o.retries++
 	runtime.Gosched()
@@ -184,8 +184,8 @@ func (o *getOp) rowsAgain(n int, busy bool, next *rdma.Batch) bool {
 	return o.readRows(o.phase, n, next)
 }
 
-// onConfirm ends a search that met rows of other keys, if the chain is still
-// the one that led to them.
+// onConfirm ends a search that met rows of other keys, if the chain has not changed
+// since its slots led to them.
 func (o *getOp) onConfirm(next *rdma.Batch) bool {
 	if o.scratch[0] != o.version {
 		return o.again(next)

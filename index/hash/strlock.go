@@ -9,8 +9,8 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// This file changes rows that vary in size. A row stays in its block while it
-// fits there without waste, and moves otherwise:
+// This file changes rows of variable size. A row stays in its block while it fits and
+// fills enough of it, and moves otherwise:
 //
 //	LockWrite   old block locked              slot ─▶ old block
 //	Reserve     new block allocated, locked   slot ─▶ old block
@@ -18,20 +18,20 @@ import (
 //	            the slot is swapped under a new version of the chain
 //	            old block freed: locked until it is another row
 //
-// So a reader finds the old row, a locked row or the new row. A slot read
-// before the swap leads to a block that stays locked, or that another row has
-// reused since. In either case the head of the chain has changed, and a reader
-// checks the head before it reports the key absent.
+// So a reader finds the old row, a locked row or the new row. A slot that was READ
+// before the swap points to a block that stays locked, or that another row has reused
+// since. In either case the head of the chain has changed, and a reader checks the
+// head before it reports the key absent.
 
-// wastePart is the least part of its block that a row fills, one in so many,
-// before it moves to a smaller one.
+// wastePart: a row that fills less than one part in wastePart of its block moves to a
+// smaller one.
 const wastePart = 2
 
-// usualMax bounds the room in words that a placeholder gets beforehand: a
-// larger row is written once, to a block of its own, instead of twice.
+// usualMax bounds the room, in words, of a placeholder: a larger row gets its block
+// at Reserve, and is written once instead of twice.
 const usualMax = 512
 
-// hash is the hash of a key of this index.
+// hash returns the hash of a key of this index.
 func (s *Server) hash(key index.Key) uint64 {
 	if !s.strings {
 		return hashKey(key.Num)
@@ -39,7 +39,7 @@ func (s *Server) hash(key index.Key) uint64 {
 	return hashString(key.Str)
 }
 
-// hashString is hashStr of a string.
+// hashString does the same as hashStr for a string.
 //
 //go:noinline
 func hashString(key string) uint64 { return hashKey(xxh3.HashString(key)) }
@@ -64,8 +64,8 @@ func keyError(strings bool, key index.Key) error {
 	return fmt.Errorf("%w: %d bytes, want at most %d", index.ErrKey, len(key.Str), index.MaxKeyBytes)
 }
 
-// lockStr is LockWrite. If the key is absent, its placeholder gets room for a
-// row of so many words if there is any.
+// lockStr implements LockWrite for string keys. If the key is absent, its placeholder
+// gets room for a row of so many words, if there is memory.
 func (s *Server) lockStr(o index.Owner, key index.Key, words int) (*index.Held, error) {
 	if s.wrongKind(key) {
 		return nil, s.keyError(key)
@@ -128,7 +128,7 @@ func (s *Server) lockAbsentStr(o index.Owner, key index.Key, hash, head uint64, 
 	return held, nil
 }
 
-// fill writes a whole block that no slot leads to yet, and publishes it under h.
+// fill writes a whole block to which no slot points yet, and publishes it under h.
 func (s *Server) fill(addr uint64, class block.Class, key string, row []uint64, older block.Older, h block.Header) {
 	body := append(s.body[:0], lengths{key: len(key), row: len(row), tag: s.tag}.word(), uint64(older))
 	body = append(appendKey(body, key), row...)
@@ -146,7 +146,7 @@ func suits(have, need block.Class) bool {
 	return need <= have && have.Words() <= wastePart*need.Words()
 }
 
-// reserveStr is Reserve.
+// reserveStr implements Reserve for string keys.
 func (s *Server) reserveStr(held *index.Held, words int) error {
 	if words < 0 || words > s.rowWords {
 		return fmt.Errorf("%w: %d words, want 0 to %d", index.ErrRowSize, words, s.rowWords)
@@ -165,7 +165,7 @@ func (s *Server) reserveStr(held *index.Held, words int) error {
 	case err == nil:
 		s.giveBack(held)
 		held.Room = index.Room{Addr: addr, Words: class.Words()}
-	case need <= own: // it is only larger than it should be
+	case need <= own: // the old block is larger than necessary, but it has room
 		s.giveBack(held)
 	case need > room:
 		return full(err)
@@ -173,7 +173,7 @@ func (s *Server) reserveStr(held *index.Held, words int) error {
 	return nil
 }
 
-// giveBack frees the room reserved for a row that is not written there.
+// giveBack frees reserved room that was not used.
 func (s *Server) giveBack(held *index.Held) {
 	if held.Room.Addr != 0 {
 		s.varied.Free(held.Room.Addr, block.ClassFor(held.Room.Words))
@@ -181,7 +181,7 @@ func (s *Server) giveBack(held *index.Held) {
 	}
 }
 
-// publishStr is Publish.
+// publishStr implements Publish for string keys.
 func (s *Server) publishStr(held *index.Held, row []uint64, h block.Header) {
 	class, room := block.Class(held.Slot), held.Room
 	if room.Addr != 0 {
@@ -213,7 +213,7 @@ func (s *Server) publishStr(held *index.Held, row []uint64, h block.Header) {
 	}
 }
 
-// move publishes the row in the block reserved for it, of the given class.
+// move publishes the row in its reserved block, which has the given class.
 func (s *Server) move(held *index.Held, class block.Class, row []uint64, h block.Header) {
 	pos, old := s.find(held)
 	to := held.Room.Addr
@@ -224,7 +224,7 @@ func (s *Server) move(held *index.Held, class block.Class, row []uint64, h block
 	held.Addr, held.Slot, held.Room = to, int(class), index.Room{}
 }
 
-// loadStr is Load.
+// loadStr implements Load for string keys.
 func (s *Server) loadStr(key index.Key, row []uint64, h block.Header) error {
 	if len(row) > s.rowWords {
 		return fmt.Errorf("%w: %d words, want 0 to %d", index.ErrRowSize, len(row), s.rowWords)

@@ -7,8 +7,8 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Words of a row block of an index with string keys: a row says itself how
-// long its key and its payload are, and of which index it is.
+// Words of a row block of an index with string keys. A row contains the lengths of
+// its key and its payload, and the tag of its index.
 const (
 	lengthWord   = block.BodyWord   // key bytes(16) | payload words(16) | tag of the index(32)
 	strOlderWord = lengthWord + 1   // the next older version of the row, a block.Older
@@ -24,12 +24,12 @@ var (
 	_ [1<<16 - 1 - index.MaxKeyBytes]struct{}
 )
 
-// strTag is the tag in the rows of the index whose root is at root.
+// strTag returns the tag in the rows of the index whose root is at root.
 func strTag(root uint64) uint32 { return 0x7274_7331 ^ uint32(root/mem.LineBytes) }
 
-// hashStr is the hash of a string key: a fixed function, the same in every
-// process. XXH3 is mixed once more because tables choose partitions by XXH3
-// itself: the low bits of all keys of a partition would be of a few patterns.
+// hashStr returns the hash of a string key: a fixed function, the same in every
+// process. XXH3 is mixed once more because tables choose partitions by XXH3 itself:
+// otherwise the low bits of all keys of a partition would have few patterns.
 func hashStr(key []byte) uint64 { return hashKey(xxh3.Hash(key)) }
 
 // keyWords is the number of words that a key takes.
@@ -63,9 +63,8 @@ type strRow struct {
 	row []uint64
 }
 
-// decodeStrRow decodes the copy of a row block of so many words. It reports
-// false if the block cannot be a row of the index with this tag; it believes
-// no length beyond what was read.
+// decodeStrRow decodes the copy of a row block. It returns false if the block cannot
+// be a row of the index with this tag, or if a length exceeds buf.
 func decodeStrRow(buf []uint64, tag uint32) (strRow, bool) {
 	if len(buf) <= lengthWord {
 		return strRow{}, false
@@ -78,7 +77,8 @@ func decodeStrRow(buf []uint64, tag uint32) (strRow, bool) {
 	return strRow{key: mem.Bytes(buf[strWord:start])[:l.key], row: buf[start : start+l.row]}, true
 }
 
-// hasStr reports whether the row block has the key, as far as it is at rest.
+// hasStr reports whether the row block has the key. The answer counts only if the
+// block is not being changed.
 func hasStr(sp mem.Span, key string) bool {
 	l := lengthsOf(sp.Load(lengthWord))
 	if l.key != len(key) || strWord+keyWords(l.key) > sp.Words() {
@@ -97,7 +97,7 @@ func hasStr(sp mem.Span, key string) bool {
 	return true
 }
 
-// strRowHash is the hash of the key in a row block at rest.
+// strRowHash returns the hash of the key in a row block that is not being changed.
 func strRowHash(sp mem.Span) uint64 {
 	var key [keyWordsMax]uint64
 	l := lengthsOf(sp.Load(lengthWord))
@@ -106,10 +106,10 @@ func strRowHash(sp mem.Span) uint64 {
 	return hashStr(mem.Bytes(words)[:l.key])
 }
 
-// zeros fill blocks up.
+// zeros are the padding of blocks.
 var zeros [keyWordsMax]uint64
 
-// appendKey appends the key's words to a block being put together.
+// appendKey appends the key's words to the body of a block.
 func appendKey(body []uint64, key string) []uint64 {
 	at := len(body)
 	body = append(body, zeros[:keyWords(len(key))]...)

@@ -6,19 +6,20 @@ import (
 	"drtmx/internal/clock"
 )
 
-// This file leaves versions and tombstones behind, for readers of the past, if
-// the partition's history keeps them: see docs/versions.md.
+// This file keeps versions and tombstones for readers of the past, if the partition's
+// history keeps them: see docs/versions.md.
 //
 //	update        copy or patch of the row ◀─ older ── row
 //	move, delete  old block       ◀─ older ── new block, or tombstone
 //	insert        tombstone, or its copy ◀─ older ── row
 //
 // A version has the layout of a row block, or is a patch: see block.Older. It has a
-// locked header with the version's CSN. A tombstone is a block in a slot whose header is absent and has the CSN of
-// the deletion: for readers of the present, the slot leads to no row, and the
-// version of the chain, which the deletion raised, is the proof.
+// locked header with the version's CSN. A tombstone is a block in a slot whose header
+// is absent and has the CSN of the deletion. For readers of the present, the slot
+// points to no row; their proof is the version of the chain, which the deletion
+// raised.
 
-// grave says where a tombstone may be.
+// grave is an entry of the queue of tombstones to remove.
 type grave struct {
 	hash uint64
 	tick clock.Tick // of the deletion
@@ -45,16 +46,16 @@ func (q *graves) pop() grave {
 	return g
 }
 
-// isTomb reports whether the lock is that of a key with a tombstone.
+// isTomb reports whether the lock is on a key with a tombstone.
 func isTomb(held *index.Held) bool { return !held.Existed && held.Prev.CSN() != 0 }
 
 // patchWord is the first word of a patch that is payload.
 const patchWord = rowWord
 
-// Patches of both kinds of row have the same place for it.
+// Patches of both kinds of row have their payload in the same place.
 var _ [strWord - patchWord]struct{}
 
-// versionsOf says where rows of a kind lead to their versions.
+// versionsOf returns the places of the words in row blocks that point to versions.
 func versionsOf(strings bool) block.VersionWords {
 	if strings {
 		return block.VersionWords{OlderWord: strOlderWord, PatchWord: patchWord}
@@ -62,10 +63,10 @@ func versionsOf(strings bool) block.VersionWords {
 	return block.VersionWords{OlderWord: olderWord, PatchWord: patchWord}
 }
 
-// lockTomb locks a key that has a tombstone, in the chain walked last. The
-// tombstone keeps its CSN, which readers of the past need. It is locked before
-// the gap word changes, so nobody finds it unlocked under the new gap word and
-// then misses the insert.
+// lockTomb locks a key that has a tombstone, in the chain walked last. The tombstone
+// keeps its CSN, which readers of the past need. It is locked before the gap word
+// changes, so no reader finds it unlocked under the new gap word and then misses the
+// insert.
 func (s *Server) lockTomb(o index.Owner, key index.Key, row uint64, slot int) (*index.Held, error) {
 	head := s.chain[0]
 	if s.sharedByOther(head, o) {
@@ -77,16 +78,17 @@ func (s *Server) lockTomb(o index.Owner, key index.Key, row uint64, slot int) (*
 	return held, nil
 }
 
-// leave makes the row under change, whose payload is to become row, lead to the
-// version that is now replaced, and announces the new one. The payload begins at
-// word at, and resized says that its length changes.
+// leave saves the row under change as a version, if one is needed, makes the row
+// point to it, and announces the new header h. row is the new payload, which begins
+// at word at; resized says that its length changes. leave returns the range of
+// payload words that the caller must write.
 func (s *Server) leave(e *block.Edit, held *index.Held, at int, row []uint64, resized bool, h block.Header) (lo, hi int) {
 	c := block.Change{Hi: len(row), Words: len(row), Resized: resized}
 	if !resized {
 		c.Lo, c.Hi = e.Differ(at, row)
 	}
 	if held.Prev.CSN() == 0 {
-		return c.Lo, c.Hi // nothing was there before
+		return c.Lo, c.Hi // the key had no row before
 	}
 	overwrites := held.Prev.CSN().Tick() < h.CSN().Tick()
 	if keeps, whole := s.versions.Leaves(block.Older(e.Load(s.versions.OlderWord)), overwrites, c); keeps {
@@ -100,14 +102,15 @@ func (s *Server) leave(e *block.Edit, held *index.Held, at int, row []uint64, re
 	return c.Lo, c.Hi
 }
 
-// needed reports whether a version says more than the lack of one does.
+// needed reports whether readers of the past need a version with this header.
 func (s *Server) needed(h block.Header) bool {
 	return !h.IsAbsent() || h.CSN().Tick() > s.history.Floor()
 }
 
-// replaced returns what a block leads to that takes the place of the locked one,
-// at h. kept says that it leads to that block, which then is a version. It does
-// also within a tick if the row leads to a patch, which is one of that block.
+// replaced returns the link to older versions for a block that replaces the locked
+// one, at h. kept says that the link points to the locked block, which then is a
+// version. That is also the case within a tick if the row points to a patch, because
+// the patch applies to that block.
 func (s *Server) replaced(held *index.Held, old uint64, h block.Header) (older block.Older, kept bool) {
 	switch {
 	case !s.history.Keeps() || held.Prev.CSN() == 0 || !s.needed(held.Prev):
@@ -120,8 +123,8 @@ func (s *Server) replaced(held *index.Held, old uint64, h block.Header) (older b
 	return block.Older(old), true
 }
 
-// moveTo fills a new block with the row as of h, swaps the slot at pos, which
-// led to the old block, and retains or frees the old block.
+// moveTo fills a new block with the row as of h, swaps the slot at pos, which points
+// to the old block, and retains or frees the old block.
 func (s *Server) moveTo(held *index.Held, pos position, old, to uint64, row []uint64, h block.Header) {
 	older, kept := s.replaced(held, old, h)
 	s.fill(refAddr(to), refClass(to), held.Key.Str, row, older, h)
@@ -148,8 +151,8 @@ func (s *Server) entomb(held *index.Held, h block.Header) bool {
 	return true
 }
 
-// entombIn makes the tombstone. The version of the chain is raised first, and
-// the row stays locked until then: an absence rests on its deletion.
+// entombIn makes the tombstone. It raises the version of the chain first, and the row
+// stays locked until then, because an absence depends on the deletion.
 func (s *Server) entombIn(held *index.Held, sameTick bool, h block.Header) bool {
 	if s.strings {
 		return s.entombStr(held, h)
@@ -205,12 +208,12 @@ func (s *Server) Bury(floor clock.Tick, most int) (done int) {
 	return done
 }
 
-// buryShare bounds the graves that Bury looks at for each tombstone that it may
+// buryShare bounds the graves that Bury examines for each tombstone that it may
 // remove: keys may have been inserted again.
 const buryShare = 4
 
-// walkTomb is walk for a tombstone of a deletion up to a tick, of any key with
-// this hash. If it is locked, it cannot be removed.
+// walkTomb walks the chain of a hash to a tombstone of any key with this hash, of a
+// deletion up to the floor. If the tombstone is locked, it cannot be removed.
 func (s *Server) walkTomb(hash uint64, floor clock.Tick) (pos position, ref uint64, locked bool) {
 	s.chain = s.chain[:0]
 	for addr := s.bucketAddr(bucketOf(hash, s.buckets.Load())); addr != 0; addr = linkNext(s.load(addr, linkWord)) {

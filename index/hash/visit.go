@@ -8,8 +8,8 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Visit implements index.Server. A split moves rows to a bucket behind all
-// others, so a visit that goes through the buckets in order misses none.
+// Visit implements index.Server. A split moves rows to a bucket after all others, so
+// a visit of the buckets in order misses no row.
 func (s *Server) Visit(at *index.Place, words int, visit func(*index.Entry)) (more bool) {
 	for ; words > 0 && at.Bucket < s.buckets.Load(); at.Bucket++ {
 		words -= s.visitChain(s.bucketAddr(at.Bucket), visit)
@@ -17,7 +17,7 @@ func (s *Server) Visit(at *index.Place, words int, visit func(*index.Entry)) (mo
 	return at.Bucket < s.buckets.Load()
 }
 
-// visitChain visits the rows of a chain and returns the words that it has read.
+// visitChain visits the rows of a chain and returns how many words it has read.
 func (s *Server) visitChain(head uint64, visit func(*index.Entry)) (read int) {
 	for addr := head; addr != 0; {
 		var b [bucketWords]uint64
@@ -58,7 +58,7 @@ func (s *Server) visitRow(ref uint64, visit func(*index.Entry)) (read int) {
 	return words
 }
 
-// copyBody makes s.body a copy of memory at rest.
+// copyBody copies memory that is not being changed to s.body.
 func (s *Server) copyBody(sp mem.Span) {
 	s.body = slices.Grow(s.body[:0], sp.Words())[:sp.Words()]
 	sp.CopyOut(s.body)

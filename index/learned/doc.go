@@ -1,8 +1,7 @@
 // Package learned is the ordered index: a B-link tree on the server and a learned
-// cache at each client, after XStore (Wei et al., "Fast RDMA-based Ordered
-// Key-Value Store using Remote Learned Cache", OSDI 2020, §4–§5). This package
-// makes the server half ([Server]), where the kind of key and the place of rows
-// are chosen. Its parts are
+// cache at each client, after XStore (Wei et al., "Fast RDMA-based Ordered Key-Value
+// Store using Remote Learned Cache", OSDI 2020, §4–§5). This package has the server
+// half ([Server]), which chooses the kind of key and the place of rows. Its parts are
 //
 //	leaf    the layout of leaves, rows and fences
 //	model   the models of leaves' addresses, and the layout of what is published
@@ -10,5 +9,5 @@
 //	train   the trainer, which publishes models in the same region
 //	read    the client half, which keeps models and READs leaves
 //
-// Both halves share leaf and model, and nothing else.
+// The two halves share only leaf and model.
 package learned

@@ -17,7 +17,7 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Inline says where rows are kept.
+// Inline says whether rows are in the leaves.
 type Inline uint8
 
 // Choices of Inline.
@@ -37,7 +37,7 @@ const (
 	PLR = model.PLR
 )
 
-// ParseFamily reads "plr" or "rmi", in any case. The empty string is the
+// ParseFamily parses "plr" or "rmi", in upper or lower case. The empty string is the
 // default family.
 func ParseFamily(s string) (Family, error) {
 	for _, f := range []Family{PLR, RMI} {
@@ -51,11 +51,14 @@ func ParseFamily(s string) (Family, error) {
 // Options configure the server half of an index. The zero value of each field
 // but RowWords picks the default.
 type Options struct {
-	// RowWords is the payload of a row, in 8-byte words; of string keys, the most there can be.
+	// RowWords is the size of a row's payload, in 8-byte words; with string keys it
+	// is the maximum.
 	RowWords int
-	// Strings has byte strings for keys, and rows of 0 to RowWords words, each in a block of its own.
+	// Strings says that keys are byte strings. Rows then have 0 to RowWords words,
+	// each in its own block.
 	Strings bool
-	// Inline says whether rows live in the leaves (GET in one round) or in blocks of their own (two).
+	// Inline says whether rows are in the leaves, which makes a GET one round, or in
+	// their own blocks, which makes it two.
 	Inline Inline
 	// SlotsPerLeaf is the capacity of a leaf; 0 chooses leaves of about a KiB.
 	SlotsPerLeaf int
@@ -67,15 +70,15 @@ type Options struct {
 	LeavesPerSubModel int
 	// RetrainInterval is the least time between two trainings of a sub-model; 0 means 2 ms.
 	RetrainInterval time.Duration
-	// Quarantine is how long a freed leaf takes no rows of others; 0 means
-	// index.Quarantine. It must be longer than a proof may be old when it is
-	// validated. Tests that check proofs at once set it lower.
+	// Quarantine is how long a freed leaf takes no rows moved from other leaves; 0
+	// means index.Quarantine. It must be longer than the maximum age of a proof at
+	// its validation. Tests that check proofs at once set it lower.
 	Quarantine time.Duration
 	// Clock measures the quarantine; nil means clock.Now.
 	Clock clock.Source
 }
 
-// kind is the layout's.
+// kind returns the kind of layout that the options select.
 func (o *Options) kind() leaf.Kind {
 	switch {
 	case o.Strings:
@@ -120,10 +123,10 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Server is the server half: it implements index.OrderedServer. Mutators are
-// serialised by the caller, Get, Scan and Stats may run beside one of them,
-// and one goroutine at a time may be in Maintain, which locks for itself what
-// must not run beside a mutator.
+// Server is the server half: it implements index.OrderedServer. The caller serialises
+// mutators. Get, Scan and Stats may run concurrently with one of them. One goroutine
+// at a time may be in Maintain, which takes the caller's lock for the sections that
+// must exclude mutators.
 type Server struct {
 	*tree.Tree
 	root    uint64
@@ -162,7 +165,7 @@ func NewServer(a *block.Arena, o Options) (*Server, error) {
 // Root is the address of the root block.
 func (s *Server) Root() uint64 { return s.root }
 
-// Get is index.Server's. It allocates the proofs; Lookup does not.
+// Get implements index.Server. It allocates the proofs; Lookup does not.
 func (s *Server) Get(key index.Key, buf []uint64) index.GetResult {
 	res := index.GetResult{Row: buf}
 	s.Lookup(key, &res)
@@ -175,11 +178,11 @@ func (s *Server) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
 	return s.trainer.Maintain(now, lock)
 }
 
-// Quality is how well the published models find the keys they were trained on,
-// and how often the partition was made anew.
+// Quality returns how well the published models find the keys on which they were
+// trained, and how many generations there were.
 func (s *Server) Quality() (q model.Quality, generations uint64) { return s.trainer.Quality() }
 
-// Stats is a snapshot.
+// Stats returns a snapshot of the statistics.
 func (s *Server) Stats() index.ServerStats {
 	var st index.ServerStats
 	s.Tree.Stats(&st)
@@ -188,7 +191,7 @@ func (s *Server) Stats() index.ServerStats {
 	return st
 }
 
-// Check verifies the tree and what is published; see index.Server.
+// Check verifies the tree and everything published; see index.Server.
 func (s *Server) Check() error {
 	if err := s.Tree.Check(); err != nil {
 		return err

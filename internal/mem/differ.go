@@ -5,8 +5,8 @@ import "unsafe"
 // differPart is how many words Differ compares at a time.
 const differPart = 8
 
-// Differ returns the smallest range, from lo up to hi, that has all words in which
-// the first words of s, which has no other writer, differ from row.
+// Differ returns the smallest range, from lo up to hi, that contains all words in which
+// the first words of s differ from row. s must have no other writer.
 func (s Span) Differ(row []uint64) (lo, hi int) {
 	if len(row) > s.n {
 		panic("mem: compare out of span")

@@ -63,9 +63,9 @@ func (r *Region) adviseHuge(size uint64) {
 	go r.collapse(from, size)
 }
 
-// collapse replaces the pages of [from, to) of the memfds by huge pages. Readers
-// and writers may use them at the same time. Unlike MADV_HUGEPAGE it does not
-// depend on the machine's setting for shared memory, which is usually "never".
+// collapse replaces the pages of [from, to) of the memfds by huge pages. Readers and
+// writers may use them at the same time. Unlike MADV_HUGEPAGE it does not depend on the
+// machine's setting for shared memory, which is usually "never".
 func (r *Region) collapse(from, to uint64) {
 	r.collapsing.Lock()
 	defer r.collapsing.Unlock()

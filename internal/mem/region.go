@@ -173,8 +173,8 @@ func (r *Region) Span(off, n uint64) (Span, bool) {
 	return r.spanElse(off, n)
 }
 
-// spanElse is Span for what is rare: a region on the Go heap, no bytes, or a
-// range that is not valid.
+// spanElse is Span for rare cases: a region on the Go heap, no bytes, or an invalid
+// range.
 func (r *Region) spanElse(off, n uint64) (Span, bool) {
 	if (off|n)&(WordBytes-1) != 0 || n > r.opts.SegmentBytes ||
 		off&r.segMask+n > r.opts.SegmentBytes || off >= r.opts.MaxBytes || off+n > r.Size() {

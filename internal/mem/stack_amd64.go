@@ -16,9 +16,9 @@ func Here() Depth
 //go:noescape
 func prefetchAt(at uintptr, lines int)
 
-// Prefetch asks the processor to bring into its cache what a goroutine that
-// waits at this place will use of its stack: so many bytes of calls, and the
-// frames of its callers.
+// Prefetch asks the processor to bring into its cache the part of its stack that a
+// goroutine that waits at this place will use: so many bytes of calls, and the frames
+// of its callers.
 func (d Depth) Prefetch(calls, callers int) {
 	if d != 0 {
 		prefetchAt(uintptr(d)-uintptr(calls), (calls+callers)/LineBytes)

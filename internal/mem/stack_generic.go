@@ -9,9 +9,9 @@ type Depth uintptr
 // Here returns how deep the calling goroutine's stack is.
 func Here() Depth { return 0 }
 
-// Prefetch asks the processor to bring into its cache what a goroutine that
-// waits at this place will use of its stack: so many bytes of calls, and the
-// frames of its callers.
+// Prefetch asks the processor to bring into its cache the part of its stack that a
+// goroutine that waits at this place will use: so many bytes of calls, and the frames
+// of its callers.
 func (d Depth) Prefetch(calls, callers int) {}
 
 // PrefetchObject asks the processor to bring an object into its cache.

@@ -76,7 +76,7 @@ func (p *parker) adapt(enough bool) {
 	}
 }
 
-// eventKind says what a poller is told.
+// eventKind is the kind of an event.
 type eventKind uint8
 
 const (

@@ -9,7 +9,7 @@ import (
 	"drtmx/rdma"
 )
 
-// visit is a connection to where a server was when it was dialed, or the dial. It
+// visit is a connection, or the dial of one, to the address that a server had then. It
 // is kept where servers move: see Abandon.
 type visit struct {
 	n      uint64 // counts the visits
@@ -37,11 +37,10 @@ func (c *moving) Close() error {
 	return c.Conn.Close()
 }
 
-// Abandon ends all dials and connections to an address, because the server that
-// was there is elsewhere now, or another process is there. What waits for an
-// answer over such a connection gets an error. A process that is paused would
-// otherwise keep it waiting. The caller has made Resolve return the new address
-// before.
+// Abandon ends all dials and connections to an address, because the server that was
+// there is elsewhere now, or another process is there. Operations that wait for an
+// answer over such a connection get an error: otherwise a process that is paused would
+// keep them waiting. The caller must first make Resolve return the new address.
 func (p *Provider) Abandon(addr string) {
 	p.mu.Lock()
 	var conns []rdma.Conn
@@ -62,7 +61,7 @@ func (p *Provider) Abandon(addr string) {
 	}
 	p.mu.Unlock()
 	for _, c := range conns {
-		c.Close() // nobody asks this process whether that has succeeded
+		c.Close() // nobody waits for the result
 	}
 }
 
@@ -102,7 +101,7 @@ func (p *Provider) settle(v *visit, c rdma.Conn, err error) (rdma.Conn, error) {
 	p.mu.Unlock()
 	switch {
 	case left && err == nil:
-		c.Close() // it leads nowhere
+		c.Close() // to the former address
 		return nil, errMoved
 	case left:
 		return nil, errMoved

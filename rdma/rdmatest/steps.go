@@ -19,9 +19,9 @@ var stepCases = []Case{
 	{"GrantsDieWithTheirServer", caseStaleGrants},
 }
 
-// descriptors are the files this process has open, by what they are; empty
-// where nobody tells. Memory is not among them: it lives as long as its
-// region, which the test holds too.
+// descriptors returns the files this process has open, by what they are; empty where
+// the system does not tell. Memory is not among them: it lives as long as its region,
+// which the test holds too.
 func descriptors() (files []string) {
 	const dir = "/proc/self/fd/"
 	names, _ := os.ReadDir(dir)
@@ -228,8 +228,8 @@ func (r *rig) dieInBatch(c rdma.Conn, k rdma.RKey, kill func()) {
 	}
 }
 
-// caseClientLeaves ends a client after each of its steps: the server tells of
-// it once, serves others, and keeps nothing.
+// caseClientLeaves ends a client after each of its steps: the server reports it once,
+// serves others, and keeps nothing.
 func caseClientLeaves(r *rig) {
 	big := bigBody()
 	held := make(chan *rdma.Request, 1)
@@ -288,9 +288,8 @@ func caseClientLeaves(r *rig) {
 	}
 }
 
-// caseStaleGrants: what a server granted ends with it. Another one at its
-// address, with other memory, is not what an old connection reads, and grants
-// no more than it has.
+// caseStaleGrants: a server's grants end with it. An old connection must not read the
+// memory of another server at the same address, which grants only what it has.
 func caseStaleGrants(r *rig) {
 	e := r.listen(rdma.ListenOptions{})
 	var keys []rdma.RKey

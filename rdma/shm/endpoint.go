@@ -279,7 +279,7 @@ func (e *endpoint) authenticate(s socket, role rdma.Role) error {
 		return err
 	}
 	if m.kind != msgProof || !e.p.secret.Proves(m.blob[:], "shm", c.blob[:]) {
-		_ = s.send(&message{kind: msgRefuse, reason: reasonRole, version: wireVersion}) // the refusal counts even if the peer does not hear of it
+		_ = s.send(&message{kind: msgRefuse, reason: reasonRole, version: wireVersion}) // the refusal counts even if the peer does not receive it
 		return errRole
 	}
 	return nil

@@ -17,12 +17,12 @@ import (
 // context that can be cancelled. The others wait on its channel.
 const ctxPoll = 5 * time.Millisecond
 
-// hub lets the goroutines of a client process wait for responses. One of those
-// that wait is the leader. It scans the response doorbells of all links, signals
-// the others, and when there is nothing left sleeps in futex on a word that the
-// servers can wake. A lone caller thus pays for no hand-over, many callers
-// together cost one sleep and one wake-up, and the hub needs no goroutine of its
-// own. With Go's network poller instead, a round trip took three times as long.
+// hub lets the goroutines of a client process wait for responses. One of those that
+// wait is the leader. It scans the response doorbells of all links, signals the others,
+// and when nothing is left sleeps in futex on a word that the servers can wake. So a
+// lone caller pays for no hand-over, many callers together cost one sleep and one
+// wake-up, and the hub needs no goroutine of its own. With Go's network poller instead,
+// a round trip took three times as long.
 type hub struct {
 	page    *mem.Control // given to every server
 	sleep   mem.Span     // word 0: the leader sleeps; a server that clears it wakes

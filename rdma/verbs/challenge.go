@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// challengeTime is how long the answer to a challenge may take. An answer that was
-	// overheard is as good for so long: see the package documentation.
+	// challengeTime is how long a challenge may be answered. An answer that was overheard
+	// can be used as long: see the package documentation.
 	challengeTime = 30 * time.Second
 
 	challengeNonce = 16
@@ -30,13 +30,13 @@ func newChallenger() *challenger {
 	return c
 }
 
-// challenge is a new one for a client.
+// challenge returns a new challenge for a client.
 func (c *challenger) challenge(client [16]byte) (stamp uint64, nonce [challengeNonce]byte) {
 	stamp = uint64(time.Since(c.start))
 	return stamp, c.nonce(client, stamp)
 }
 
-// nonce is that of the challenge with a stamp.
+// nonce returns the nonce of the challenge with a stamp.
 func (c *challenger) nonce(client [16]byte, stamp uint64) (n [challengeNonce]byte) {
 	h := hmac.New(sha256.New, c.key[:])
 	h.Write(client[:])
@@ -45,7 +45,7 @@ func (c *challenger) nonce(client [16]byte, stamp uint64) (n [challengeNonce]byt
 	return n
 }
 
-// open reports whether a challenge with this stamp may be answered still.
+// open reports whether a challenge with this stamp may still be answered.
 func (c *challenger) open(stamp uint64) bool {
 	now := uint64(time.Since(c.start))
 	return stamp != 0 && stamp <= now && now-stamp <= uint64(challengeTime)

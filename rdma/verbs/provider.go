@@ -99,7 +99,7 @@ func interfaceAddrs(name string) (all []netip.Addr) {
 	return all
 }
 
-// scopeOf is the number of an address zone.
+// scopeOf returns the number of an address zone.
 func scopeOf(zone string) uint32 {
 	if i, err := net.InterfaceByName(zone); err == nil {
 		return uint32(i.Index)

@@ -9,13 +9,13 @@ import (
 // Shape is the layout of the fences of a leaf of string keys: lengths in bytes.
 // Low and High include the prefix.
 type Shape struct {
-	Apart             bool // in a block of their own
+	Apart             bool // in their own block
 	Prefix, Low, High uint16
 }
 
 const apartFlag = 1 << 63
 
-// ShapeOf is the shape of fences of so many bytes.
+// ShapeOf returns the shape of fences with these lengths in bytes.
 func ShapeOf(prefix, low, high int) Shape {
 	s := Shape{Prefix: uint16(prefix), Low: uint16(low), High: uint16(high)}
 	s.Apart = s.Bytes() > InlineFenceBytes
@@ -42,26 +42,26 @@ func shapeIn(w uint64) Shape {
 	return Shape{w&apartFlag != 0, uint16(w >> 24 & 0xfff), uint16(w >> 12 & 0xfff), uint16(w & 0xfff)}
 }
 
-// Bytes is the length of prefix and the rests.
+// Bytes returns the length of the prefix and of both rests.
 func (s Shape) Bytes() int { return int(s.Low) + int(s.High) - int(s.Prefix) }
 
 // BlockWords is the size of the fence block, if the fences are apart.
 func (s Shape) BlockWords() int { return WholeLines(FencesAtWord + (s.Bytes()+7)/8) }
 
-// FencePointer leads to a fence block: address in lines(42) | lines(22).
+// FencePointer returns a pointer to a fence block: address in lines(42) | lines(22).
 func FencePointer(addr uint64, words int) uint64 {
 	return addr/mem.LineBytes<<22 | uint64(WholeLines(words)/lineWords)
 }
 
-// FenceBlockAt is where a fence pointer leads; address 0 if it is 0.
+// FenceBlockAt decodes a fence pointer; the address is 0 if the pointer is 0.
 func FenceBlockAt(p uint64) (addr uint64, words int) {
 	return p >> 22 * mem.LineBytes, int(p&(1<<22-1)) * lineWords
 }
 
-// Fences are the bounds of a leaf, in parts that share a prefix.
+// Fences are the bounds of a leaf of string keys: a common prefix and two rests.
 type Fences struct {
 	Prefix    string
-	low, high string // what follows the prefix
+	low, high string // the rests, after the prefix
 	last      bool
 }
 
@@ -75,7 +75,7 @@ func (f *Fences) High() (string, bool) { return strings.Clone(f.Prefix + f.high)
 func (f *Fences) compare(key, rest string) int {
 	n := len(f.Prefix)
 	if len(key) < n || key[:n] != f.Prefix {
-		return strings.Compare(key, f.Prefix) // differs within it, or is a part of it
+		return strings.Compare(key, f.Prefix) // the key differs within the prefix, or is a part of it
 	}
 	return strings.Compare(key[n:], rest)
 }

@@ -2,20 +2,20 @@ package leaf
 
 import "drtmx/internal/block"
 
-// A deletion takes the row out of its leaf at once. What readers of the past need
-// of it is a grave: the key, the time of the deletion, and the version of the row
-// that was deleted. The graves of a leaf's range are in blocks outside the leaf,
-// so that readers of the present pay nothing for them, and leaves that deletions
-// have emptied need not wait to be merged.
+// A deletion removes the row from its leaf at once. It leaves a grave for readers of
+// the past: the key, the time of the deletion, and the version of the row that was
+// deleted. The graves of a leaf's range are in blocks outside the leaf. So they cost
+// readers of the present nothing, and leaves that deletions have emptied can be
+// merged at once.
 //
-// A key that was inserted again keeps its graves: each tells of one life of the
-// key, and the row in the leaf of the present one. So a reader of tick S that
-// finds no version of tick S or before, in a leaf whose last delete is of a tick
-// above S, takes the grave of the key that was dug first after S, and goes on
-// with the version there.
+// A key that was inserted again keeps its graves: each belongs to one life of the
+// key, and the row in the leaf to the present life. So if a reader of tick S finds no
+// version of tick S or before, and the leaf's last delete has a tick above S, the
+// reader takes the key's grave with the earliest deletion after S, and goes on with
+// the version there.
 
 // Words of a block of graves, and of a list of such blocks. The header is locked,
-// as that of a version: it proves nothing.
+// like that of a version: it proves nothing.
 const (
 	GraveCountWord   = 3
 	GraveEntriesWord = 4
@@ -28,12 +28,12 @@ const (
 	graveListMagic = 0x476c6973
 )
 
-// GravesOpen is the newest deletion of a block in a list to which deletions may
-// still be added.
+// GravesOpen stands, in a list, for the newest deletion of a block to which deletions
+// may still be added.
 const GravesOpen = ^block.CSN(0)
 
 // Grave is one deletion. Older is the version of the row that was deleted, or the
-// next older one if that row was of the tick of the deletion.
+// next older one if that row had the tick of the deletion.
 type Grave struct {
 	Key     uint64 // a native key, or the Hash of a string key
 	Deleted block.CSN
@@ -46,9 +46,9 @@ type Graves struct {
 	list  bool
 }
 
-// GravesOf decodes the accepted copy of a block to which a leaf or a list leads;
-// false if it is no such block. Readers of a tick at or above the partition's
-// floor find one wherever they are led to.
+// GravesOf decodes the accepted copy of a block to which a leaf or a list points;
+// false if it is no such block. For readers of a tick at or above the partition's
+// floor it always is one.
 func (l *Layout) GravesOf(buf []uint64) (Graves, bool) {
 	if len(buf) < GraveEntriesWord {
 		return Graves{}, false
@@ -77,7 +77,7 @@ func GraveListBlockWords(n int) int { return WholeLines(GraveEntriesWord + n*gra
 func GraveAt(i int) int     { return GraveEntriesWord + i*graveWords }
 func GraveListAt(i int) int { return GraveEntriesWord + i*graveListWords }
 
-// IsList reports whether the entries lead to further blocks.
+// IsList reports whether the entries point to further blocks.
 func (g Graves) IsList() bool { return g.list }
 
 // Len is the number of entries.
@@ -89,8 +89,8 @@ func (g Graves) Grave(i int) Grave {
 	return Grave{w[0], block.CSN(w[1]), block.Older(w[2])}
 }
 
-// Block is entry i of a list: a block of graves, and the newest deletion in it. A
-// reader of its tick or a later one must not follow it.
+// Block returns entry i of a list: a block of graves, and the newest deletion in it.
+// A reader of that tick or a later one must not follow it.
 func (g Graves) Block(i int) (at block.Older, newest block.CSN) {
 	w := g.words[GraveListAt(i):]
 	return block.Older(w[0]), block.CSN(w[1])

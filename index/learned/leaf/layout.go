@@ -7,15 +7,15 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Kind is the kind of an index's keys and the place of its rows. The root block
-// of the index has it.
+// Kind is the kind of an index's keys and the place of its rows. The root block of
+// the index stores it.
 type Kind uint8
 
 // Kinds.
 const (
-	Apart   Kind = iota // native keys, rows of one size in blocks of their own
+	Apart   Kind = iota // native keys, rows of one size in their own blocks
 	Inline              // native keys, rows of one size in the leaves
-	Strings             // string keys, rows of any size in blocks of their own
+	Strings             // string keys, rows of any size in their own blocks
 	kinds
 )
 
@@ -85,11 +85,11 @@ const (
 	MaxRowWords = 8192
 	// MaxKeyBytes bounds a string key. It is index.MaxKeyBytes.
 	MaxKeyBytes = 1 << 10
-	// inlineRowWordsMax is the widest row that is kept inline unless asked otherwise.
+	// inlineRowWordsMax is the widest row that AutoKind keeps inline.
 	inlineRowWordsMax = 12
-	// leafTargetBytes is the approximate size of a leaf if the number of slots is
-	// not given. What only readers of the past need comes on top, because readers
-	// of the present need not READ it.
+	// leafTargetBytes is the approximate size of a leaf if the number of slots is not
+	// given. It does not include the words that only readers of the past need,
+	// because readers of the present do not READ these.
 	leafTargetBytes = 1024
 	apartSlots      = 31 // fill nine lines
 	stringsSlots    = 32
@@ -107,18 +107,18 @@ const (
 	lineWords    = mem.LineBytes / mem.WordBytes
 )
 
-// NoNewest says that the slot of a leaf's latest insert is not known.
+// NoNewest is the value of Meta.Newest if the slot of the latest insert is not known.
 const NoNewest = 0xff
 
 // Layout is the geometry of one index's leaves and rows. It is immutable.
 type Layout struct {
 	ID       uint32 // of the index, unique in its region
 	Kind     Kind
-	RowWords int // of string keys: the most there can be
+	RowWords int // with string keys, the maximum
 	Slots    int
 
 	LeafWords     int
-	PresentWords  int // of them, the first ones: all that readers of the present need
+	PresentWords  int // the first of these, all that readers of the present need
 	RowBlockWords int // of the rows of a native key, and of their versions
 
 	// First words of the arrays over slots: keys or digests; headers, addresses
@@ -126,12 +126,12 @@ type Layout struct {
 	KeysAt, HeadsAt, RowsAt, OldersAt int
 	DeleteAt                          int // word of the last delete
 	GravesAt                          int // word of the graves
-	// FreeHead is what the head of a free slot is.
+	// FreeHead is the head of a free slot.
 	FreeHead uint64
 	magic    uint64
 }
 
-// AutoKind is the default choice between inline rows and rows apart.
+// AutoKind returns the default choice between inline rows and rows apart.
 func AutoKind(rowWords int) Kind {
 	if rowWords <= inlineRowWordsMax {
 		return Inline
@@ -139,7 +139,7 @@ func AutoKind(rowWords int) Kind {
 	return Apart
 }
 
-// AutoSlots is the default number of slots.
+// AutoSlots returns the default number of slots.
 func AutoSlots(kind Kind, rowWords int) int {
 	switch kind {
 	case Apart:
@@ -154,8 +154,8 @@ func AutoSlots(kind Kind, rowWords int) int {
 // WholeLines rounds words up to whole lines.
 func WholeLines(words int) int { return (words + lineWords - 1) / lineWords * lineWords }
 
-// NewLayout checks and completes a geometry. It also checks geometries read
-// from a region, so it bounds every field.
+// NewLayout checks and completes a geometry. It is also used for geometries read from
+// a region, so it bounds every field.
 func NewLayout(id uint32, kind Kind, rowWords, slots int) (Layout, error) {
 	if kind >= kinds || rowWords < 0 || rowWords > MaxRowWords || slots < MinSlots || slots > MaxSlots {
 		return Layout{}, fmt.Errorf("leaf: kind %d, rows of %d words (at most %d), %d slots (%d to %d)",

@@ -5,15 +5,16 @@ import (
 	"drtmx/internal/mem"
 )
 
-// Leaf is a private copy of a leaf, accepted by block.Accept: of the whole leaf,
-// or of what readers of the present need. The second has neither Graves nor Older.
+// Leaf is a private copy of a leaf, accepted by block.Accept: of the whole leaf, or
+// of the part that readers of the present need. That part has neither Graves nor
+// Older.
 type Leaf struct {
 	words []uint64
 	l     *Layout
 }
 
-// View checks that a copy is a leaf of this index, with fences in order. It
-// says nothing about whether the copy is untorn: see block.Accept.
+// View checks that a copy is a leaf of this index, with fences in order. It does not
+// check whether the copy is torn: see block.Accept. The Leaf shares buf.
 func (l *Layout) View(buf []uint64) (Leaf, bool) {
 	if len(buf) != l.LeafWords && len(buf) != l.PresentWords {
 		return Leaf{}, false
@@ -30,9 +31,9 @@ func (l *Layout) View(buf []uint64) (Leaf, bool) {
 	return v, (last || buf[HighWord] > buf[LowWord]) && v.Right()%l.LeafBytes() == 0 && last == (v.Right() == 0)
 }
 
-// Forward is where the keys of a dead leaf went: another leaf, 0 if the copy does
-// not say. It is a hint. A copy whose header is Free is of no state that anybody
-// vouches for, and the other leaf's fences tell whether it has the key.
+// Forward returns the leaf that has the keys of a dead leaf, 0 if the copy does not
+// name one. It is a hint: a copy whose header is Free proves nothing. The fences of
+// the other leaf show whether it covers the key.
 func (l *Layout) Forward(buf []uint64) uint64 {
 	if to := buf[RightWord]; to%l.LeafBytes() == 0 && to < addrMax {
 		return to
@@ -40,42 +41,41 @@ func (l *Layout) Forward(buf []uint64) uint64 {
 	return 0
 }
 
-// Header is the leaf's version.
+// Header returns the leaf's header, which has its version.
 func (v *Leaf) Header() uint64 { return v.words[block.HeaderWord] }
 
 // Gap is the leaf's gap version, which proves absence.
 func (v *Leaf) Gap() uint64 { return v.words[GapWord] }
 
-// LastDelete is the CSN of the newest deletion within the leaf's fences, 0 if
-// there was none: absences and ranges within them rest on nothing newer but
-// the rows that are there.
+// LastDelete returns the CSN of the newest deletion within the leaf's fences, 0 if
+// there was none. Absences and ranges within the fences depend on no newer commits
+// than this one and those of the rows.
 func (v *Leaf) LastDelete() block.CSN { return block.CSN(v.words[v.l.DeleteAt]) }
 
-// Graves is where the deletions are that readers of the past need: see
-// [Layout.GravesOf]. It is to be followed only by a reader of a tick below that
-// of LastDelete.
+// Graves refers to the deletions that readers of the past need: see
+// [Layout.GravesOf]. Only readers of a tick below that of LastDelete may follow it.
 func (v *Leaf) Graves() block.Older { return block.Older(v.words[v.l.GravesAt]) }
 
 // Right is the address of the right sibling, 0 at the end.
 func (v *Leaf) Right() uint64 { return v.words[RightWord] }
 
-// Last reports that the leaf has no high fence.
+// Last reports whether the leaf has no high fence.
 func (v *Leaf) Last() bool { return IsLast(v.words[MetaWord]) }
 
-// Count is the number of slots to look at.
+// Count returns the number of slots to examine: all others are free.
 func (v *Leaf) Count() int { return CountOf(v.words[MetaWord]) }
 
-// Keys are the keys of all slots to look at, or of string keys their digests.
+// Keys returns the keys, or the digests of string keys, of the first Count slots.
 func (v *Leaf) Keys() []uint64 { return v.words[v.l.KeysAt : v.l.KeysAt+v.Count()] }
 
-// Heads are what Head returns, of all slots to look at.
+// Heads returns the heads of the first Count slots: see Head.
 func (v *Leaf) Heads() []uint64 { return v.words[v.l.HeadsAt : v.l.HeadsAt+v.Count()] }
 
-// Key is slot i's key or digest, meaningful unless the slot is free.
+// Key returns slot i's key or digest. It is meaningless if the slot is free.
 func (v *Leaf) Key(i int) uint64 { return v.words[v.l.KeysAt+i] }
 
-// Head is slot i's header word if the row is inline, the row's address if it
-// is apart, or of a string key its pointer.
+// Head returns slot i's header word if rows are inline, the row's address if rows are
+// apart, or the row's pointer if keys are strings.
 func (v *Leaf) Head(i int) uint64 { return v.words[v.l.HeadsAt+i] }
 
 // InUse reports whether slot i holds a row or a placeholder.
@@ -84,10 +84,11 @@ func (v *Leaf) InUse(i int) bool { return v.Head(i) != v.l.FreeHead }
 // Low is the low fence of a leaf of native keys.
 func (v *Leaf) Low() uint64 { return v.words[LowWord] }
 
-// High is the first native key above the leaf's range; false if there is none.
+// High returns the first native key above the leaf's range, and false if there is no
+// high fence.
 func (v *Leaf) High() (uint64, bool) { return v.words[HighWord], !v.Last() }
 
-// Above reports whether a native key lies right of the leaf.
+// Above reports whether a native key is above the leaf's range.
 func (v *Leaf) Above(key uint64) bool { return !v.Last() && key >= v.words[HighWord] }
 
 // Older is the next older version of slot i's row, if rows are inline.
@@ -99,7 +100,7 @@ func (v *Leaf) Row(i int) []uint64 {
 	return v.words[at : at+v.l.RowWords : at+v.l.RowWords]
 }
 
-// Find returns the slot in use that has a native key, or -1.
+// Find returns the slot in use that holds a native key, or -1.
 func (v *Leaf) Find(key uint64) int {
 	for i, k := range v.Keys() {
 		if k == key && v.InUse(i) {
@@ -114,15 +115,17 @@ func (l *Layout) RowIs(buf []uint64, key uint64) bool {
 	return buf[RowKeyWord] == key && buf[RowIDWord] == l.IDTag()
 }
 
-// Pointer is where the row of slot i with a string key is; 0 if the slot is free.
+// Pointer returns the pointer to the row of slot i, if keys are strings; 0 if the
+// slot is free.
 func (v *Leaf) Pointer(i int) Pointer { return Pointer(v.Head(i)) }
 
-// Prefix is the length of what all string keys of the leaf begin with.
+// Prefix returns the length in bytes of the common prefix of the leaf's string keys.
 func (v *Leaf) Prefix() int { return int(v.shape().Prefix) }
 
 func (v *Leaf) shape() Shape { return shapeIn(v.words[ShapeWord]) }
 
-// Fences are views into the copy, if the leaf of string keys holds its fences.
+// Fences returns views into the copy, or false if the leaf of string keys does not
+// hold its fences.
 func (v *Leaf) Fences() (Fences, bool) {
 	s := v.shape()
 	if s.Apart {
@@ -131,8 +134,8 @@ func (v *Leaf) Fences() (Fences, bool) {
 	return s.split(mem.WordString(v.words[FenceWord:stringsDeleteWord], s.Bytes()), v.Last()), true
 }
 
-// FenceBlock is where the fences are that the leaf does not hold: false for a
-// block that there cannot be.
+// FenceBlock returns the place of the leaf's fence block; ok is false if that is not
+// valid.
 func (v *Leaf) FenceBlock() (addr uint64, words int, ok bool) {
 	addr, words = FenceBlockAt(v.words[FenceWord])
 	s := v.shape()
@@ -140,8 +143,8 @@ func (v *Leaf) FenceBlock() (addr uint64, words int, ok bool) {
 	return addr, words, ok
 }
 
-// FencesApart decodes an accepted copy of the leaf's fence block: false if the
-// block is not the one that the leaf named. leaf is the leaf's address.
+// FencesApart decodes an accepted copy of the leaf's fence block, and returns false
+// if the block is not the one to which the leaf points. leaf is the leaf's address.
 func (v *Leaf) FencesApart(leaf uint64, buf []uint64) (Fences, bool) {
 	s := v.shape()
 	if len(buf) < FencesAtWord+(s.Bytes()+7)/8 {
@@ -153,8 +156,8 @@ func (v *Leaf) FencesApart(leaf uint64, buf []uint64) (Fences, bool) {
 	return s.split(mem.WordString(buf[FencesAtWord:], s.Bytes()), v.Last()), true
 }
 
-// StrRow decodes an accepted copy of a row block of this index into views of
-// it; false if it is none.
+// StrRow decodes an accepted copy of a row block of this index. key and row share
+// buf. ok is false if the copy is no row block.
 func (l *Layout) StrRow(buf []uint64) (key string, row []uint64, ok bool) {
 	if len(buf) < StrKeyWord || buf[IDWord] != l.StrTag() {
 		return "", nil, false

@@ -8,18 +8,18 @@ import (
 	"drtmx/internal/mem"
 )
 
-// KeyWords is the number of words that a string key takes.
+// KeyWords returns the number of words that a string key takes.
 func KeyWords(key string) int { return (len(key) + mem.WordBytes - 1) / mem.WordBytes }
 
-// StrBlockWords is the size of a row block for a string key and so many words
-// of payload.
+// StrBlockWords returns the size in words of a row block for a string key and so many
+// words of payload.
 func StrBlockWords(key string, words int) int { return StrKeyWord + KeyWords(key) + words }
 
-// StrBlockWordsMax is the size of the largest row block, of rows of at most so
-// many words.
+// StrBlockWordsMax returns the size in words of the largest row block with a payload
+// of at most so many words.
 func StrBlockWordsMax(words int) int { return StrKeyWord + MaxKeyBytes/mem.WordBytes + words }
 
-// Pointer leads to a row: tag(16) | class(6) | address in lines(42).
+// Pointer refers to a row block: tag(16) | class(6) | address in lines(42).
 type Pointer uint64
 
 // NewPointer points to a row block.
@@ -39,7 +39,7 @@ func (p Pointer) Class() block.Class { return block.Class(p >> 42 & 63) }
 // Words is the size of the row block.
 func (p Pointer) Words() int { return p.Class().Words() }
 
-// largest is the class of the largest row there can be.
+// largest is the class of the largest possible row.
 var largest = block.ClassFor(StrBlockWordsMax(MaxRowWords))
 
 // Valid reports whether a pointer may be followed.
@@ -48,7 +48,7 @@ func (p Pointer) Valid() bool { return p.Addr() != 0 && p.Class() > 0 && p.Class
 // Tag is the hash tag of a key.
 func Tag(key string) uint16 { return uint16(Hash(key) >> 48) }
 
-// Hash is a fixed 64-bit hash: it is part of what is published.
+// Hash is a fixed 64-bit hash, because it is part of published memory.
 func Hash(s string) uint64 {
 	h := uint64(len(s))*0x9e3779b97f4a7c15 + 0x2545f4914f6cdd1d
 	for ; len(s) >= 8; s = s[8:] {
@@ -67,7 +67,7 @@ func load8(s string) uint64 {
 		uint64(s[4])<<24 | uint64(s[5])<<16 | uint64(s[6])<<8 | uint64(s[7])
 }
 
-// Digest is the first eight bytes of s, first byte highest, padded with zeros.
+// Digest returns the first eight bytes of s, first byte highest, padded with zeros.
 func Digest(s string) uint64 {
 	if len(s) >= 8 {
 		return load8(s)
@@ -79,7 +79,7 @@ func Digest(s string) uint64 {
 	return d
 }
 
-// DigestAt is the digest of what follows the first n bytes of a key.
+// DigestAt returns the digest of a key without its first n bytes.
 func DigestAt(key string, n int) uint64 {
 	if n >= len(key) {
 		return 0
@@ -87,9 +87,9 @@ func DigestAt(key string, n int) uint64 {
 	return Digest(key[n:])
 }
 
-// DigestAfter is the digest of what follows a prefix. Keys below all that begin
-// with it have the least digest, keys above the greatest: it never falls as
-// keys rise.
+// DigestAfter returns the digest of a key after a prefix. Keys below all those with
+// the prefix have the least digest, keys above them the greatest. So digests never
+// fall as keys rise.
 func DigestAfter(prefix, key string) uint64 {
 	if strings.HasPrefix(key, prefix) {
 		return Digest(key[len(prefix):])
@@ -100,7 +100,7 @@ func DigestAfter(prefix, key string) uint64 {
 	return ^uint64(0)
 }
 
-// Common is the number of leading bytes that two strings share.
+// Common returns the number of leading bytes that two strings share.
 func Common(a, b string) int {
 	n := min(len(a), len(b))
 	i := 0
@@ -115,10 +115,11 @@ func Common(a, b string) int {
 	return i
 }
 
-// Separator is the shortest string above a and not above b, which is above a.
+// Separator returns the shortest string that is above a and not above b. b must be
+// above a.
 func Separator(a, b string) string { return b[:Common(a, b)+1] }
 
-// WordAt is word i of the bytes of s in memory order, padded with zeros.
+// WordAt returns word i of the bytes of s in memory order, padded with zeros.
 func WordAt(s string, i int) uint64 {
 	if s = s[i*mem.WordBytes:]; len(s) >= 8 {
 		return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |

@@ -6,17 +6,17 @@ import (
 	"slices"
 )
 
-// Where leaves were split off, a sub-model says ALNs by blocks of blockLeaves.
-// In each, the leaves that a load in key order left, whose numbers follow one
-// another, are flagged: the block says the number of the first. The others are
-// listed. As these lie in a few extents, aligned runs of 1<<shift numbers, an
-// ALN is said by its extent and its place in it. Extents are put in the order of
-// the leaves that are in them, so that of leaf i is near i*slope, and the entry
-// of a listed leaf holds
+// Where leaves were split off, a sub-model encodes ALNs by blocks of blockLeaves. In
+// each block, the leaves with consecutive numbers, which a load in key order has
+// left, are flagged: the block holds the number of the first. The other leaves are
+// listed. These lie in a few extents, aligned runs of 1<<shift numbers, so an ALN is
+// encoded by its extent and its place in it. Extents are in the order of their
+// leaves, so the extent of leaf i is near i*slope, and the entry of a listed leaf
+// holds
 //
 //	place (shift bits) | index of the extent - i*slope - bias
 //
-// The list takes the place of exceptions. Its words are
+// The list replaces the exceptions. Its words are
 //
 //	0   lowest extent(32) | slope(16, a fraction) | bias(16, signed)
 //	1   base(32) | 0(26) | step(6): block k's first flagged number is
@@ -45,14 +45,15 @@ func blockShape(stride, numberBits, wide, words int) uint32 {
 	return uint32(stride)<<21 | uint32(numberBits)<<15 | uint32(wide)<<10 | uint32(words)
 }
 
-// aboutExtent is the index in the list of the first extent that the entry of a
+// aboutExtent returns the index in the list of the first extent that the entry of a
 // leaf can name. It is below zero only in a corrupt model.
 func aboutExtent(leaf int, shape uint64) int64 {
 	return int64(leaf)*int64(shape>>16&0xffff)>>slopeBits + int64(int16(shape))
 }
 
-// blockALN is the ALN of a leaf of a sub-model with a list. Whether the leaf is
-// flagged is no branch, since random keys would mispredict it. Any bits are safe.
+// blockALN returns the ALN of a leaf of a sub-model with a list. It does not branch
+// on whether the leaf is flagged, since random keys would mispredict that. Any bits
+// are safe.
 func (s *SubModel) blockALN(v ttView, leaf int) uint32 {
 	k, j := uint(leaf)>>blockShift, uint(leaf)&(blockLeaves-1)
 	start := k * uint(s.alnBase>>21)
@@ -78,7 +79,7 @@ func (s *SubModel) blockALN(v ttView, leaf int) uint32 {
 	return inRun&isFlagged | listed&^isFlagged
 }
 
-// numbering is how the ALNs of a sub-model are said by blocks, in the making.
+// numbering is an encoding of a sub-model's ALNs by blocks, under construction.
 type numbering struct {
 	flags  []uint32 // of each block
 	first  []int64  // ALN of each block's first flagged leaf, less step a block
@@ -96,8 +97,8 @@ type numbering struct {
 	index               []uint16 // in the list, of each listed leaf's extent
 }
 
-// chooseBlocks looks for blocks that take fewer bits than cost, and returns the
-// least. A shift of 0 in t.num says that there are none.
+// chooseBlocks searches for an encoding by blocks that takes fewer bits than cost,
+// and returns the least cost. A shift of 0 in t.num says that there is none.
 func (t *Trainer) chooseBlocks(cost int) int {
 	n := &t.num
 	t.flagRuns()
@@ -127,7 +128,7 @@ func (t *Trainer) chooseBlocks(cost int) int {
 	return cost
 }
 
-// flagRuns flags the leaves of each block whose numbers follow one another.
+// flagRuns flags the leaves of each block that have consecutive numbers.
 func (t *Trainer) flagRuns() {
 	n := &t.num
 	n.flags, n.first, n.listed, n.most = n.flags[:0], n.first[:0], n.listed[:0], 0
@@ -152,8 +153,7 @@ func (t *Trainer) flagRuns() {
 	n.base, n.numberBits = least, bits.Len64(uint64(top-least))
 }
 
-// longestRun returns the places of the most leaves whose numbers follow one
-// another.
+// longestRun returns a bit set of the longest run of leaves with consecutive numbers.
 func longestRun(alns []uint32) uint32 {
 	var length, from [blockLeaves]int8
 	best := 0
@@ -176,8 +176,8 @@ func longestRun(alns []uint32) uint32 {
 	return flags
 }
 
-// listExtents makes the list of the extents of one size. It reports false if
-// the form cannot say it.
+// listExtents makes the list of the extents of one size. It returns false if the
+// format cannot represent it.
 func (t *Trainer) listExtents(shift int) bool {
 	n := &t.num
 	count := len(n.listed)
@@ -188,7 +188,7 @@ func (t *Trainer) listExtents(shift int) bool {
 		return true
 	}
 	for i := 0; i < count; {
-		// Leaves of one extent follow each other in t.order.
+		// Leaves of one extent are adjacent in t.order.
 		extent, first, last := uint32(t.order[i]>>16)>>shift, int64(math.MaxUint16), int64(0)
 		for ; i < count && uint32(t.order[i]>>16)>>shift == extent; i++ {
 			k := t.order[i] & math.MaxUint16

@@ -2,15 +2,15 @@ package model
 
 import "drtmx/index"
 
-// Directory is the directory of a generation: its router, and the places of
-// its sub-models. The zero Directory is of an index without models.
+// Directory is the directory of a generation: its router, and the places of its
+// sub-models. The zero Directory is that of an index without models.
 type Directory struct {
 	Generation
 	KeyRouter
 	root Root
 }
 
-// NewDirectory makes the directory of a generation. Its chunks come from read;
+// NewDirectory makes the directory of a generation. It calls read for each chunk.
 // pointers are those in the chunks, one for each sub-model.
 func NewDirectory(root *Root, g Generation, read func(Pointer) ([]uint64, error)) (d Directory, pointers []uint64, err error) {
 	d.Generation, d.root = g, *root
@@ -30,7 +30,7 @@ func NewDirectory(root *Root, g Generation, read func(Pointer) ([]uint64, error)
 	return d, pointers, err
 }
 
-// RouterOf makes the router of sub-models with the given starts.
+// RouterOf makes the router for sub-models with the given starts.
 func (r *Root) RouterOf(starts []index.Key) (KeyRouter, error) { return r.keys.newRouter(starts) }
 
 // Trained reports whether there is a generation.

@@ -19,8 +19,8 @@ import (
 //	   exceptions × leaf(32) | ALN(32), or the list of extents
 //	   TT words
 //
-// The head is everything but the TT words: what a client holds that keeps
-// models only. There is no checksum; the carrier has one.
+// The head is everything but the TT words. A client that keeps only models holds the
+// heads. There is no checksum, because the block that contains the encoding has one.
 const (
 	headerWords = 5
 	startWord   = 1
@@ -35,14 +35,14 @@ func (s *SubModel) HeadWords() int {
 // EncodedWords returns the length of the encoded block, with the TT.
 func (s *SubModel) EncodedWords() int { return s.HeadWords() + s.ttWords() }
 
-// MaxEncodedWords bounds EncodedWords for a sub-model of so many leaves, for
-// sizing READs and buffers.
+// MaxEncodedWords bounds EncodedWords for a sub-model of so many leaves. It serves to
+// size READs and buffers.
 func MaxEncodedWords(leaves int) int {
 	blocks := (leaves + blockLeaves - 1) / blockLeaves
 	return headerWords + 3*leaves + 1<<refineBits + (blocks*64+leaves*(correctionBitsMax+32)+63)/64
 }
 
-// AppendTo appends the encoded block to dst; without the TT, its head.
+// AppendTo appends the encoded block to dst, or only its head if s has no TT.
 func (s *SubModel) AppendTo(dst []uint64) []uint64 {
 	pair := func(a, b uint32) uint64 { return uint64(a)<<32 | uint64(b) }
 	dst = append(dst,
@@ -79,8 +79,8 @@ func (s *SubModel) Decode(words []uint64) error {
 	return nil
 }
 
-// DecodeHead is Decode for a block's head. words may be longer; what follows
-// the head is ignored.
+// DecodeHead does the same as Decode for a block's head. It ignores words after the
+// head.
 func (s *SubModel) DecodeHead(words []uint64) error {
 	h, err := parseHeader(words)
 	if err != nil {
@@ -90,7 +90,7 @@ func (s *SubModel) DecodeHead(words []uint64) error {
 	return nil
 }
 
-// A header is the fixed part of a block and what follows from it.
+// A header is the decoded fixed part of a block.
 type header struct {
 	hot                          SubModel // without body
 	counts                       uint64
@@ -178,7 +178,7 @@ func parseHeader(words []uint64) (header, error) {
 	return h, h.checkHead(words)
 }
 
-// blocksFit reports whether the shape of blocks goes with the other fields.
+// blocksFit reports whether the shape of blocks is consistent with the other fields.
 func (s *SubModel) blocksFit(list int) bool {
 	least := blockLeaves + s.numberBits() + uint(s.corrBits)<<blockShift
 	stride := uint(s.alnBase >> 21)

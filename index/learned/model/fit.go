@@ -63,12 +63,11 @@ func slopeLess(a, b, c, d point) bool {
 	return h1 < h2 || h1 == h2 && l1 < l2
 }
 
-// A pla is the optimal streaming piecewise linear approximation: it takes
-// points one by one and says when no single line stays within the error of
-// all of them. It keeps the two convex hulls that bound the feasible lines, and
-// the two extreme ones: the flattest goes rect[0]→rect[2], the steepest
-// rect[1]→rect[3]. Every point enters and leaves a hull once, hence O(1)
-// amortised.
+// A pla is the optimal streaming piecewise linear approximation: it takes points one
+// by one and reports when no single line stays within the error of all of them. It
+// keeps the two convex hulls that bound the feasible lines, and the two extreme ones:
+// the flattest goes rect[0]→rect[2], the steepest rect[1]→rect[3]. Every point enters
+// and leaves a hull once, hence O(1) amortised.
 type pla struct {
 	upper, lower           []point
 	upperStart, lowerStart int

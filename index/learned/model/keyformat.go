@@ -8,15 +8,15 @@ import (
 	"drtmx/internal/mem"
 )
 
-// keyFormat has what of the published blocks and of their router depends on
-// the kind of key.
+// keyFormat has the parts of published blocks and of their router that depend on the
+// kind of key.
 type keyFormat interface {
-	// appendStarts appends the starts of a chunk's sub-models; size is what
-	// the chunk says of their size.
+	// appendStarts appends the starts of a chunk's sub-models. size is the value of
+	// the chunk's size word.
 	appendStarts(dst []uint64, starts []index.Key) (b []uint64, size uint64)
 	// starts decodes n of them, as views of b.
 	starts(dst []index.Key, n int, b []uint64, size uint64) ([]index.Key, bool)
-	// appendHead appends what a sub-model's block says of its keys.
+	// appendHead appends the words of a sub-model's block that describe its keys.
 	appendHead(dst []uint64, start index.Key, prefix string) []uint64
 	// head decodes it, up to word at; false if the sub-model does not begin at start.
 	head(b []uint64, start index.Key) (prefix string, at int, ok bool)
@@ -41,14 +41,15 @@ type KeyRouter interface {
 	Route(key index.Key) int
 	// Start is the first key of sub-model i.
 	Start(i int) index.Key
-	// Input is what a sub-model whose keys have a prefix predicts from.
+	// Input returns the number from which a sub-model whose keys have a prefix
+	// predicts.
 	Input(key index.Key, prefix string) uint64
-	// Bytes is the memory that the router takes.
+	// Bytes returns the memory that the router takes.
 	Bytes() int
 }
 
-// nativeFormat has starts as they are. A sub-model's block needs no head: the
-// encoding has the start.
+// nativeFormat stores starts unchanged. A sub-model's block needs no head, because
+// the encoding has the start.
 type nativeFormat struct{}
 
 func (nativeFormat) appendStarts(dst []uint64, starts []index.Key) ([]uint64, uint64) {
@@ -91,7 +92,7 @@ func (n numRouter) Start(i int) index.Key                { return index.Num(n.r.
 func (n numRouter) Input(key index.Key, _ string) uint64 { return key.Num }
 func (n numRouter) Bytes() int                           { return n.r.Bytes() }
 
-// stringFormat has the ends of starts, then their bytes. The block of a
+// stringFormat stores the end offsets of starts, then their bytes. The block of a
 // sub-model has a hash of the start and the prefix of its keys.
 type stringFormat struct{}
 
@@ -143,9 +144,9 @@ func (stringFormat) head(b []uint64, start index.Key) (prefix string, at int, ok
 	return mem.WordString(b[stringHeadWords:], int(n)), stringHeadWords + (int(n)+mem.WordBytes-1)/mem.WordBytes, true
 }
 
-// stringRouter finds the sub-model of a string key: by the digest after what
-// all starts but the first, which is "", have in common, and where digests tie
-// by the starts themselves.
+// stringRouter finds the sub-model of a string key: by the digest after the common
+// prefix of all starts but the first, which is "", and where digests are equal by the
+// starts themselves.
 type stringRouter struct {
 	prefix string
 	top    *Router  // the distinct digests; nil if there is one sub-model

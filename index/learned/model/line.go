@@ -51,10 +51,9 @@ func (l line) at(d uint64) int64 {
 	return l.base() + int64(rise)
 }
 
-// quantise turns a fitted line into its integer form. slope is in position
-// units per key, base is the value at the first key, reach the distance of
-// the last trained key. The rounding it causes is not lost: error bounds are
-// computed from the integer form.
+// quantise returns the integer form of a fitted line. slope is in position units per
+// key, base is the value at the first key, reach the distance of the last trained
+// key. Error bounds are computed from the integer form, so they include its rounding.
 func quantise(slope, base float64, reach uint64) line {
 	norm := min(bits.LeadingZeros64(reach), 63)
 	full := math.Round(math.Ldexp(slope, 64-norm))

@@ -45,7 +45,7 @@ const (
 
 const lineWords = mem.LineBytes / mem.WordBytes
 
-// Bounds on what a reader believes of published memory.
+// Bounds that a reader enforces on published memory, which may be corrupt.
 const (
 	addrMax      = 1 << 48
 	pointerBits  = 22
@@ -56,8 +56,8 @@ var subWordsMax = lines(stringHeadWords+index.MaxKeyBytes/mem.WordBytes+MaxEncod
 
 func lines(words int) int { return (words + lineWords - 1) / lineWords }
 
-// Pointer leads to a published block: its address, and its length in lines. 0
-// leads nowhere.
+// Pointer refers to a published block: its address, and its length in lines. 0 is no
+// block.
 type Pointer uint64
 
 // NewPointer points to a block of so many words.
@@ -86,8 +86,8 @@ func tag(magic uint32, id uint32) uint64 { return uint64(magic)<<32 | uint64(id)
 // IndexID is the id that the blocks of the index with this root carry.
 func IndexID(root uint64) uint32 { return uint32(root / mem.LineBytes) }
 
-// Root is what a root block says: the geometry of leaves, and the current
-// generation of models.
+// Root is a decoded root block: the geometry of leaves, and the current generation of
+// models.
 type Root struct {
 	Layout leaf.Layout
 	First  uint64  // the leftmost leaf
@@ -96,7 +96,7 @@ type Root struct {
 	keys   keyFormat
 }
 
-// NewRoot is the root of an index without models.
+// NewRoot returns the root of an index without models.
 func NewRoot(lay leaf.Layout, first uint64) Root {
 	return Root{Layout: lay, First: first, keys: formatOf(lay.Kind)}
 }
@@ -108,7 +108,7 @@ func (r *Root) Body(dst []uint64) []uint64 {
 	return append(dst, tag(magicRoot, l.ID), geometry, r.First, uint64(r.Gen), r.Number, 0)
 }
 
-// RootOf checks an accepted copy of the root block at addr.
+// RootOf checks and decodes an accepted copy of the root block at addr.
 func RootOf(addr uint64, b []uint64) (r Root, err error) {
 	if len(b) < RootWords || b[idWord] != tag(magicRoot, IndexID(addr)) {
 		return r, fmt.Errorf("%w: no index root at %#x", index.ErrCorrupt, addr)
@@ -130,15 +130,15 @@ func RootOf(addr uint64, b []uint64) (r Root, err error) {
 	return r, nil
 }
 
-// NumberOf is the number of the generation that a copy of a root block names.
+// NumberOf returns the number of the generation that a copy of a root block names.
 func NumberOf(root []uint64) uint64 { return root[rootNumber] }
 
-// Generation is what a generation block says: one partition of the keys into
+// Generation is a decoded generation block: one partition of the keys into
 // sub-models.
 type Generation struct {
 	Number uint64
 	Subs   int
-	Chunks []Pointer // of ChunkSubs sub-models each, but for the last
+	Chunks []Pointer // of ChunkSubs sub-models each, except the last
 }
 
 // Body appends the words of the generation's block.
@@ -150,7 +150,8 @@ func (g *Generation) Body(dst []uint64, id uint32) []uint64 {
 	return dst
 }
 
-// GenerationOf checks an accepted copy of the generation block that root names.
+// GenerationOf checks and decodes an accepted copy of the generation block that root
+// names.
 func GenerationOf(root *Root, b []uint64) (g Generation, err error) {
 	fail := func(what string, v uint64) (Generation, error) {
 		return Generation{}, fmt.Errorf("%w: generation %s %#x", index.ErrCorrupt, what, v)
@@ -178,7 +179,8 @@ func GenerationOf(root *Root, b []uint64) (g Generation, err error) {
 // ChunkLen is the number of sub-models in chunk i.
 func (g *Generation) ChunkLen(i int) int { return min(ChunkSubs, g.Subs-i*ChunkSubs) }
 
-// PointerAt is the chunk that has the pointer of sub-model i, and the word there.
+// PointerAt returns the chunk that has the pointer of sub-model i, and the pointer's
+// word in it.
 func (g *Generation) PointerAt(i int) (chunk Pointer, word int) {
 	return g.Chunks[i/ChunkSubs], chunkPointers + i%ChunkSubs
 }
@@ -196,8 +198,8 @@ func (r *Root) ChunkBody(dst []uint64, g *Generation, i int, pointers []Pointer,
 	return dst
 }
 
-// chunk checks an accepted copy of chunk i, appends its starts, as views into
-// the copy, and returns its pointers.
+// chunk checks an accepted copy of chunk i, appends its starts to starts, as views
+// into the copy, and returns its pointers.
 func (r *Root) chunk(g *Generation, i int, b []uint64, starts []index.Key) (s []index.Key, pointers []uint64, err error) {
 	n := g.ChunkLen(i)
 	ok := len(b) >= chunkPointers+n && b[idWord] == tag(magicChunk, r.Layout.ID) &&
@@ -211,7 +213,7 @@ func (r *Root) chunk(g *Generation, i int, b []uint64, starts []index.Key) (s []
 	return starts, b[chunkPointers : chunkPointers+n], nil
 }
 
-// SubHead is what the block of a sub-model says before the encoding.
+// SubHead is the part of a sub-model's block before the encoding.
 type SubHead struct {
 	Version   uint32
 	Low, High uint32 // ALNs
@@ -234,8 +236,8 @@ func (r *Root) SubBody(dst []uint64, h *SubHead, start index.Key, s *SubModel) [
 	return dst
 }
 
-// sub checks an accepted copy of a sub-model's block and decodes the model into
-// s. start is the key that it must begin at.
+// sub checks an accepted copy of a sub-model's block and decodes the model into s.
+// start is the key at which the sub-model must begin.
 func (r *Root) sub(start index.Key, b []uint64, s *SubModel) (h SubHead, err error) {
 	if len(b) < subHead || b[idWord] != tag(magicSub, r.Layout.ID) {
 		return h, fmt.Errorf("%w: no sub-model block", index.ErrCorrupt)

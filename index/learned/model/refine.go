@@ -8,11 +8,10 @@ import (
 	"drtmx/index"
 )
 
-// Where keys cluster, a few lines tell one cluster from another but not the
-// leaves within. The TT then begins with refinements: second-level lines that turn
-// the position of the sub-model's own lines, which are no more than rough, into a
-// precise one. They are part of the TT, since without corrections a rough position
-// does as well. In words:
+// Where keys cluster, a few lines distinguish the clusters but not the leaves within.
+// The TT then begins with refinements: second-level lines that turn the rough
+// position from the sub-model's own lines into a precise one. They are part of the
+// TT, since a precise position is of use only together with corrections. In words:
 //
 //	0   lowest residual(32, signed) | highest(32, signed) of refined positions
 //	1…  from(25) | to(16, in 1/16 leaf) | slope(17) | shift(6)
@@ -21,7 +20,7 @@ import (
 //
 //	to + (p - from) * slope >> shift
 //
-// but stays below the next one's to, so the whole never falls.
+// but stays below the next one's to, so positions never fall.
 const (
 	fromBits   = 25
 	toBits     = 16
@@ -29,12 +28,12 @@ const (
 	shiftWidth = 6
 	toScale    = fracBits - 4 // bits of a position in a unit of to
 
-	// refinementsMax is what the count in a header, which includes word 0, allows.
+	// refinementsMax is the most that the count in a header, which includes word 0,
+	// can represent.
 	refinementsMax = 1<<refineBits - 2
 )
 
-// refine evaluates the refinements, of which there is at least one. Any words are
-// safe.
+// refine evaluates the refinements; there must be at least one. Any words are safe.
 func refine(words []uint64, pos int64) int64 {
 	const top = 1<<fromBits - 1
 	p := uint64(min(max(pos, 0), top))
@@ -73,8 +72,8 @@ func (g segment) refinement() uint64 {
 	return from<<(64-fromBits) | uint64(to)<<(slopeWidth+shiftWidth) | slope<<shiftWidth | uint64(min(shift, 1<<shiftWidth-1))
 }
 
-// adoptRefinements takes over the residuals of refined positions, which are those
-// of lookups while the TT, given from its first word, is held.
+// adoptRefinements sets the residuals to those of refined positions, which lookups
+// use while the TT is held. tt begins with the TT's first word.
 func (s *SubModel) adoptRefinements(tt []uint64) error {
 	if s.flags&flagRefined == 0 {
 		return nil
@@ -87,10 +86,10 @@ func (s *SubModel) adoptRefinements(tt []uint64) error {
 	return nil
 }
 
-// chords makes lines that tell runs of leaves apart: one for each stretch between
-// breaks of the key density, from its first fence to its last. Such a line is
-// never above the next one's first position, so positions tell all keys apart as
-// well as their resolution allows.
+// chords makes lines that distinguish runs of leaves: one for each stretch between
+// breaks of the key density, from its first fence to its last. Such a line is never
+// above the next one's first position, so positions distinguish keys as well as their
+// resolution allows.
 func chords(dst []segment, fences []uint64) []segment {
 	from := 0
 	chord := func(to int) { // of fences[from:to]
@@ -111,8 +110,8 @@ func chords(dst []segment, fences []uint64) []segment {
 	return dst
 }
 
-// fitRefined fits lines for a rough position, and refinements, with as many of
-// them as bounded errors and accuracy ask for.
+// fitRefined fits lines for a rough position, and as many refinements as the error
+// bounds and the accuracy require.
 func (t *Trainer) fitRefined(enough int) {
 	if t.opt.CorrectionBits < 0 || len(t.fences) <= blockLeaves {
 		return
@@ -128,8 +127,8 @@ func (t *Trainer) fitRefined(enough int) {
 		}
 	}
 	limit := min(refinementsMax, max(1, len(t.fences)/t.opt.LeavesPerRefinement))
-	// Refinements take about a bit a leaf: with half the error, corrections need
-	// a bit less.
+	// Refinements take about one bit per leaf: they halve the error, so corrections
+	// need one bit less.
 	t.corrLimit = min(t.corrLimit, yieldBits)
 	eps := int64(t.opt.ErrorLeaves) << fracBits / 2
 	ok := t.refineWithin(eps, limit)
@@ -158,7 +157,7 @@ func (t *Trainer) refineWithin(eps int64, limit int) bool {
 	return ok
 }
 
-// refinePositions refines what positions has evaluated.
+// refinePositions refines the results of positions.
 func (t *Trainer) refinePositions() {
 	for i := range t.begin {
 		t.begin[i] = refine(t.refined, t.begin[i])
@@ -170,7 +169,7 @@ func (t *Trainer) refinePositions() {
 	}
 }
 
-// position is that of lookups with the candidate's TT.
+// position returns the position that lookups compute with the candidate's TT.
 func (t *Trainer) position(key uint64) int64 {
 	p := t.cand.position(key)
 	if len(t.refined) > 0 {

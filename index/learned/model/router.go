@@ -7,16 +7,15 @@ import (
 	"drtmx/index"
 )
 
-// MaxSubModels is the most sub-models one router can tell apart.
+// MaxSubModels is the largest number of sub-models of one router.
 const MaxSubModels = 1 << 24
 
-// A Router maps a key to the sub-model whose interval [start, next start)
-// holds it. It is exact: routing at training and at lookup cannot differ,
-// whatever the distribution, which is why no key set collapses onto one
-// sub-model. Like XStore's top model (§5.1) it begins with a linear dispatch,
-// here to a bucket of starts. Where a skewed set crowds a bucket, a second
-// linear dispatch divides that bucket's own range; a search among the few
-// starts that remain ends it.
+// A Router maps a key to the sub-model whose interval [start, next start) holds it.
+// It is exact: routing at training and at lookup cannot differ, whatever the
+// distribution, so no key set collapses onto one sub-model. Like XStore's top model
+// (§5.1) it begins with a linear dispatch, here to a bucket of starts. Where a skewed
+// set crowds a bucket, a second linear dispatch divides that bucket's own range; a
+// search among the few starts that remain ends it.
 //
 // A Router is immutable and may be read by any number of goroutines.
 type Router struct {
@@ -167,9 +166,9 @@ func searchKeys(keys []uint64, from, to int, key uint64) int {
 	return from
 }
 
-// searchFew is searchKeys over all of at most 32 keys, in two steps of several
-// comparisons each: how many steps there are would differ from one sub-model to
-// the next and so be mispredicted too.
+// searchFew does the same as searchKeys over all of at most 32 keys, in two steps of
+// several comparisons each. A number of steps that differed between sub-models would
+// be mispredicted, too.
 func searchFew(keys []uint64, key uint64) int {
 	n := len(keys)
 	if n < 4 || n > 32 {
@@ -216,13 +215,12 @@ func (r *Router) Bytes() int {
 	return 8*len(r.starts) + 4*len(r.table) + 24*len(r.buckets)
 }
 
-// Partition chooses sub-model starts from the ascending low fences of all
-// leaves: about targetLeaves each, never more than MaxLeaves, and cut where
-// the key density breaks (the end of a warehouse or district in a composite
-// key, or of a cluster), since no line fits both sides of a wide gap. The first
-// start is fences[0]. It serves for the first training and, with the fences of
-// that moment, for expansion and shrinking, which rebuild the partition
-// (XStore §5.3).
+// Partition chooses sub-model starts from the ascending low fences of all leaves:
+// about targetLeaves each, never more than MaxLeaves, and cut where the key density
+// breaks (the end of a warehouse or district in a composite key, or of a cluster),
+// since no line fits both sides of a wide gap. The first start is fences[0]. It is
+// used for the first training and, with the fences of that moment, for expansion and
+// shrinking, which rebuild the partition (XStore §5.3).
 func Partition(fences []uint64, targetLeaves int) []uint64 {
 	if len(fences) == 0 {
 		return nil
@@ -252,9 +250,9 @@ func Partition(fences []uint64, targetLeaves int) []uint64 {
 }
 
 // Join drops starts of a [Partition] where the key density breaks, as long as
-// sub-models have no more than twice targetLeaves. It is for [PLR], whose
-// sub-models tell clusters of keys apart by a segment each, which takes less than
-// a sub-model of its own. It changes starts.
+// sub-models have no more than twice targetLeaves. It is for [PLR], whose sub-models
+// have a segment for each cluster of keys, which takes less memory than another
+// sub-model. It modifies starts.
 func Join(fences, starts []uint64, targetLeaves int) []uint64 {
 	most := 2 * min(max(targetLeaves, 1), MaxLeaves/2)
 	joined, first, at := starts[:0], 0, 0
@@ -274,14 +272,14 @@ func Join(fences, starts []uint64, targetLeaves int) []uint64 {
 }
 
 const (
-	// gapNeighbours is how many leaves on each side tell the local density.
+	// gapNeighbours is how many leaves on each side determine the local density.
 	gapNeighbours = 16
-	// gapFactor is how many local leaf widths make a gap.
+	// gapFactor is how many local leaf widths are a gap.
 	gapFactor = 16
 )
 
-// breaks reports whether the step to fence i is a gap: wider than gapFactor
-// leaves on either side of it, so that a mere change of density is none.
+// breaks reports whether the step to fence i is a gap: it is wider than gapFactor
+// leaves on either side of it, so that a mere change of density does not count.
 func breaks(fences []uint64, i int) bool {
 	step := fences[i] - fences[i-1]
 	if step/gapFactor == 0 {

@@ -9,7 +9,7 @@ type Family uint8
 const (
 	// RMI is one least-squares line per sub-model (XStore §5.1).
 	RMI Family = 1
-	// PLR is as many lines as a bounded error asks for (ROLEX §3.2).
+	// PLR is as many lines as an error bound requires (ROLEX §3.2).
 	PLR Family = 2
 )
 
@@ -29,7 +29,7 @@ const MaxLeaves = 4096
 // correctionBitsMax bounds the corrections' share of a TT entry.
 const correctionBitsMax = 16
 
-// Knowledge says how far a lookup could go with what the client holds.
+// Knowledge says how far the parts that a client holds suffice for a prediction.
 type Knowledge uint8
 
 const (
@@ -56,9 +56,9 @@ type Prediction struct {
 // A SubModel predicts the leaf of a key within one contiguous key interval.
 // The zero value covers one leaf, number 0, and knows no TT.
 //
-// It is written by [Trainer.Train], [SubModel.Decode] and
-// [SubModel.DecodeHead]; between those calls any number of goroutines may read it. It must not be copied by value while in use, since
-// copies share their tables.
+// It is written by [Trainer.Train], [SubModel.Decode] and [SubModel.DecodeHead];
+// between those calls any number of goroutines may read it. It must not be copied
+// while in use, since copies share their tables.
 type SubModel struct {
 	// The struct is one cache line, and all that a lookup needs besides the
 	// TT: in a large model most of a lookup's time goes into fetching lines.
@@ -76,9 +76,9 @@ type SubModel struct {
 	// positions, if the TT is held and has refinements.
 	residualMin, residualMax int32
 	alnBase                  uint32
-	// slackLo and slackHi bound, in cells, how far a leaf's cell lies above
-	// that of the first key of the leaf, and how far it must be exceeded to be
-	// certain that the key is not of the leaf before.
+	// slackLo and slackHi bound, in cells, how far a leaf's cell is above that of the
+	// leaf's first key, and by how much a key must exceed the cell to be certainly
+	// not in the leaf before.
 	slackLo, slackHi uint16
 	leaves           uint16
 	ttAt             uint16 // index of the TT in body
@@ -151,7 +151,7 @@ func (s *SubModel) front() int {
 // view returns the TT, which must be held, after its refinements.
 func (s *SubModel) view() ttView { return ttView{words: s.body[int(s.ttAt)+s.front():]} }
 
-// lineResiduals are those of positions that are not refined.
+// lineResiduals returns the residuals of positions that are not refined.
 func (s *SubModel) lineResiduals() uint64 {
 	if len(s.body) == 0 {
 		return 0
@@ -229,20 +229,20 @@ func (s *SubModel) predict(key uint64) (leaf, lo, hi int, aln uint32, knows Know
 	return leaf, lo, hi, aln, KnowsALN
 }
 
-// guess is the line's own choice.
+// guess returns the leaf that the line alone predicts.
 func (s *SubModel) guess(pos int64, lo, hi int) int {
 	return int(min(max(pos>>fracBits, int64(lo)), int64(hi)))
 }
 
-// ModelBytes returns the size of what a client without TT must hold: header and
-// lines as encoded.
+// ModelBytes returns the size in bytes of the parts that a client without TT must
+// hold: header and lines as encoded.
 func (s *SubModel) ModelBytes() int { return 8 * (headerWords + 2*s.Segments()) }
 
-// TTBytes returns the size of translation table, corrections and exceptions as
-// encoded, whether the TT is held or not.
+// TTBytes returns the size in bytes of translation table, corrections and exceptions
+// as encoded, whether the TT is held or not.
 func (s *SubModel) TTBytes() int { return 8 * (s.exceptions() + s.ttWords()) }
 
-// HeadTTBytes returns how much of TTBytes is in the head and so held without the
+// HeadTTBytes returns how many of TTBytes are in the head, and so held without the
 // TT: exceptions or list.
 func (s *SubModel) HeadTTBytes() int { return 8 * s.exceptions() }
 

@@ -8,15 +8,15 @@ import (
 	"drtmx/internal/mem"
 )
 
-// A tail list names the leaves that splits have made lately in a sub-model whose
-// leaves split faster than it is trained. It is a ring of entries in the region.
-// The server numbers entries in the order of the splits, and writes entry n over
-// entry n - TailWords/entry size.
+// A tail list names the leaves that recent splits have made in a sub-model whose
+// leaves split faster than it is trained. It is a ring of entries in the region. The
+// server numbers entries in the order of the splits, and writes entry n over entry n
+// - TailWords/entry size.
 //
-// An entry is a hint, as a prediction is: the fences of the leaf that it leads to
-// prove an answer. Each entry has a check over its words, its number and its
-// address. So a reader needs no header and may READ any part of the ring: it takes
-// no entry that is torn, of another lap, or of what the memory was before.
+// An entry is a hint, like a prediction: the fences of the leaf to which it points
+// prove an answer. Each entry has a check over its words, its number and its address.
+// So a reader needs no header and may READ any part of the ring: it rejects entries
+// that are torn, of another lap, or left from an earlier use of the memory.
 const (
 	// TailWords is the size of a tail list.
 	TailWords = 2048
@@ -35,23 +35,25 @@ const (
 	tailRising     = 2
 	tailFlags      = mem.LineBytes - 1
 
-	// tailWords is what a sub-model's block says of its tail list.
+	// tailWords is the size of the words of a sub-model's block that describe its
+	// tail list.
 	tailWords = 2
-	// tailBit of the length of the encoding says that the block does.
+	// tailBit, in the length of the encoding, says that the block has these words.
 	tailBit = 1 << 31
 )
 
-// Tail is the place of a sub-model's tail list. The zero Tail is none.
+// Tail is the place of a sub-model's tail list. The zero Tail means that there is
+// none.
 type Tail struct {
 	Addr uint64
 	Next uint64 // the number of the first entry that is newer than the sub-model
 }
 
-// TailEntry is what a tail list says of one leaf.
+// TailEntry is an entry of a tail list: a leaf with its fences.
 type TailEntry struct {
-	Low, High index.Key // fences as they were; High counts if Bounded
+	Low, High index.Key // fences at the split; High is valid if Bounded
 	Bounded   bool
-	Rising    bool // the leaf began empty, for keys that rise
+	Rising    bool // the leaf began empty, for ascending keys
 	Leaf      uint64
 }
 
@@ -61,7 +63,7 @@ func (r *Root) TailEntryWords() int { return r.keys.tailEntryWords() }
 // TailEntries is the number of entries of a tail list.
 func (r *Root) TailEntries() uint64 { return uint64(TailWords / r.keys.tailEntryWords()) }
 
-// TailSlot is the address of an entry.
+// TailSlot returns the address of an entry.
 func (r *Root) TailSlot(list, number uint64) uint64 {
 	return list + number%r.TailEntries()*uint64(r.keys.tailEntryWords())*mem.WordBytes
 }
@@ -85,10 +87,9 @@ func (r *Root) AppendTailEntry(dst []uint64, list, number uint64, prefix string,
 	return append(dst, tailCheck(r.TailSlot(list, number), number, dst[from:], e)), true
 }
 
-// TailEntryOf decodes the entry in b, READ from the place of the entry with a
-// number. It returns the number of the entry found, which is that or, if the ring
-// has gone round since, a later one. ok is false if there is none. The keys are
-// not views of b.
+// TailEntryOf decodes the entry in b, READ from the place of the entry with a number.
+// It returns the number of the entry found: the given one, or a later one if the ring
+// has wrapped since. ok is false if there is no valid entry. The keys do not share b.
 func (r *Root) TailEntryOf(b []uint64, list, number uint64, prefix string) (e TailEntry, found uint64, ok bool) {
 	head := b[tailLeaf]
 	found = number + uint64(uint16(head>>(64-tailNumberBits))-uint16(number))
@@ -104,7 +105,7 @@ func (r *Root) TailEntryOf(b []uint64, list, number uint64, prefix string) (e Ta
 	return e, found, true
 }
 
-// tailCheck mixes all that an entry says with its place and number.
+// tailCheck hashes an entry with its place and number.
 func tailCheck(at, number uint64, words []uint64, e *TailEntry) uint64 {
 	h := tailMix(at, number)
 	for _, w := range words {
@@ -134,8 +135,8 @@ func (nativeFormat) tailKeys(b []uint64, _ string, e *TailEntry) bool {
 
 func (stringFormat) tailEntryWords() int { return strEntryWords }
 
-// appendTailKeys leaves out what the low fence has in common with the prefix, and
-// the high fence with the low one.
+// appendTailKeys leaves out the bytes that the low fence shares with the prefix, and
+// those that the high fence shares with the low one.
 func (stringFormat) appendTailKeys(dst []uint64, prefix string, e *TailEntry) ([]uint64, bool) {
 	kept, shared := leaf.Common(prefix, e.Low.Str), leaf.Common(e.Low.Str, e.High.Str)
 	low, high := e.Low.Str[kept:], e.High.Str[shared:]

@@ -13,18 +13,17 @@ import (
 type Options struct {
 	// Family of the lines; default PLR.
 	Family Family
-	// CorrectionBits is the most bits a leaf that corrections may take, up to
-	// 16; default 10. A negative value leaves corrections out, as the papers
-	// do.
+	// CorrectionBits is the most bits per leaf that corrections may take, up to 16;
+	// default 10. A negative value leaves corrections out, as the papers do.
 	CorrectionBits int
-	// EntryBits is how many bits a leaf the TT should take in all; default 16,
-	// less than 8 % of the 26 bytes that a leaf costs in inner nodes after splits.
-	// Where ALNs need many bits, since leaves were split off to distant places,
-	// corrections yield down to 8 bits to keep it.
+	// EntryBits is how many bits per leaf the TT should take in all; default 16, less
+	// than 8 % of the 26 bytes that a leaf costs in inner nodes after splits. Where
+	// ALNs need many bits, because leaves were split off to distant places,
+	// corrections shrink to as few as 8 bits to meet it.
 	EntryBits int
-	// CorrectionStep is the corrections' resolution in steps a leaf, rounded
-	// to a power of two up to 1024; default 64. Coarser steps are taken where
-	// CorrectionBits demand it.
+	// CorrectionStep is the corrections' resolution in steps per leaf, rounded to a
+	// power of two up to 1024; default 64. Steps are coarser where CorrectionBits
+	// requires it.
 	CorrectionStep int
 	// ErrorLeaves is PLR's first error bound in leaves, up to 64; default 4.
 	// While first-leaf accuracy misses WrongShare, tighter bounds are tried.
@@ -32,12 +31,12 @@ type Options struct {
 	// WrongShare is the share of present keys whose first leaf may be wrong
 	// before PLR spends more segments; default 0.02.
 	WrongShare float64
-	// LeavesPerSegment bounds PLR's segments: one is allowed for so many
-	// leaves, and always at least one; default 192. Where that is too few, the
-	// segments are one for each cluster of keys, and the TT has refinements;
-	// where these do not do either, there may be a segment for 16 leaves.
+	// LeavesPerSegment bounds PLR's segments: one is allowed for so many leaves, and
+	// always at least one; default 192. Where that is too few, there is one segment
+	// for each cluster of keys, and the TT has refinements. Where these do not
+	// suffice either, there may be a segment per 16 leaves.
 	LeavesPerSegment int
-	// LeavesPerRefinement bounds these likewise; default 24.
+	// LeavesPerRefinement bounds refinements in the same way; default 24.
 	LeavesPerRefinement int
 }
 
@@ -110,10 +109,9 @@ func (q *Quality) Add(q2 Quality) {
 // too many, low fences that do not rise, or a first one above the start.
 var ErrBadLeaves = errors.New("model: leaves not trainable")
 
-// A Trainer fits sub-models one at a time: Begin, Add for each leaf in key
-// order, Train. Its scratch memory is kept between sub-models, so that steady
-// retraining does not allocate. A Trainer is for one goroutine; several may
-// run side by side.
+// A Trainer fits sub-models one at a time: Begin, Add for each leaf in key order,
+// Train. Its scratch memory is kept between sub-models, so that steady retraining
+// does not allocate. A Trainer is for one goroutine; several may run concurrently.
 type Trainer struct {
 	opt    Options
 	start  uint64
@@ -172,11 +170,11 @@ func (t *Trainer) Begin(start uint64) {
 	t.keys, t.ends = t.keys[:0], t.ends[:0]
 }
 
-// Add appends the next leaf: its low fence, its actual leaf number and its
-// present keys in ascending order, which are copied. The first leaf is the one
-// that holds start, so its fence may lie below it. Keys only steer the choice
-// among models of equal worth and feed [Quality]; bounds rest on fences alone,
-// so keys may be stale or nil. Faults are reported by Train.
+// Add appends the next leaf: its low fence, its actual leaf number and its present
+// keys in ascending order, which are copied. The first leaf is the one that holds
+// start, so its fence may lie below it. Keys only steer the choice among equally good
+// models and feed [Quality]. Bounds depend on fences alone, so keys may be stale or
+// nil. Train reports faults.
 func (t *Trainer) Add(low uint64, aln uint32, keys []uint64) {
 	n := len(t.fences)
 	switch {
@@ -217,11 +215,11 @@ func (t *Trainer) Train(dst *SubModel, version uint32) (Quality, error) {
 	return t.best.q, nil
 }
 
-// yieldBits is where corrections stop yielding to ALNs: below it accuracy falls
-// faster than memory.
+// yieldBits is the least size to which corrections shrink in favour of ALNs: below it
+// accuracy falls faster than memory.
 const yieldBits = 8
 
-// fit leaves the chosen fit in t.best.
+// fit chooses a fit and stores it in t.best.
 func (t *Trainer) fit() {
 	t.best.q.FirstLeafWrong = -1
 	fences := t.fences[1:]
@@ -242,7 +240,7 @@ func (t *Trainer) fit() {
 	t.fitRefined(enough)
 	t.corrLimit = corrLimit
 	if most := len(t.fences) / leavesPerSegmentMost; most > limit && (t.best.q.FirstLeafWrong < 0 || t.best.q.FirstLeafWrong > enough) {
-		// Keys cluster so narrowly that chords do not tell them apart.
+		// Keys cluster so narrowly that chords do not distinguish them.
 		_ = t.fitLines(most, enough)
 	}
 	if t.best.q.FirstLeafWrong < 0 { // no line is within the first bound
@@ -251,7 +249,7 @@ func (t *Trainer) fit() {
 	}
 }
 
-// leavesPerSegmentMost bounds the segments where nothing less does.
+// leavesPerSegmentMost bounds the segments where fewer do not suffice.
 const leavesPerSegmentMost = 16
 
 // fitLines considers lines of ever smaller errors, and reports whether they put
@@ -372,7 +370,7 @@ func (t *Trainer) slack(c *candidate) {
 	}
 }
 
-// chooseCells picks for every fence the cell at or just above its position,
+// chooseCells picks for every fence the cell at its position or the one just above,
 // whichever puts fewer present keys on the wrong side. It returns the largest
 // correction.
 func (t *Trainer) chooseCells(c *candidate, shift uint) int64 {
@@ -444,7 +442,7 @@ func (t *Trainer) rate(c *candidate) {
 
 func (q *Quality) miss(leaves int) {
 	if leaves <= 0 {
-		return // the window put it right
+		return // the window has corrected it
 	}
 	q.FirstLeafWrong++
 	q.ErrorSum += leaves
@@ -452,7 +450,7 @@ func (q *Quality) miss(leaves int) {
 	q.ErrorMax = max(q.ErrorMax, leaves)
 }
 
-// threshold is the lowest position taken to be in leaf i ≥ 1.
+// threshold returns the lowest position that lookups take to be in leaf i ≥ 1.
 func (t *Trainer) threshold(c *candidate, i int) int64 {
 	if t.opt.CorrectionBits < 0 {
 		return int64(i) << fracBits
@@ -569,11 +567,10 @@ func (t *Trainer) outside(base, limit int64) int {
 	return n
 }
 
-// chooseALN picks base and width of the ALN residuals so that table and
-// exceptions together are smallest. If anything lies outside the base's
-// range, the highest residual is given up to mark exceptions. Blocks with a list
-// of extents are chosen instead, in t.num, where they take less. cost is what
-// all of it takes, in bits.
+// chooseALN picks base and width of the ALN residuals so that table and exceptions
+// together are smallest. If any ALN is outside the base's range, the highest residual
+// marks exceptions. It chooses blocks with a list of extents instead, in t.num, where
+// they take less. cost is the total size in bits.
 func (t *Trainer) chooseALN() (base int64, width, cost int) {
 	t.res = t.res[:0]
 	for i, a := range t.alns {

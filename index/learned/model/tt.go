@@ -11,20 +11,20 @@ import (
 //
 //	correction (corrBits) | ALN residual (alnBits)
 //
-// The correction of leaf i is cell(i) - i leaves, both in units of
-// 1<<corrShift positions above residualMin: the lowest position at which a key
-// is taken to be in leaf i or above. The ALN is alnBase + i + residual, so a
-// run of leaves allocated in key order costs no bits at all; if the sub-model
-// has exceptions, a residual of all ones says that the leaf's ALN is among
-// them. Exceptions (leaf(32) | ALN(32), ascending) keep a few leaves split off
-// to distant places from widening every entry. Where many were, the TT is an
-// array of blocks of blockLeaves leaves, of which the last may have fewer:
+// The correction of leaf i is cell(i) - i leaves, both in units of 1<<corrShift
+// positions above residualMin. cell(i) is the lowest position at which a key is taken
+// to be in leaf i or above. The ALN is alnBase + i + residual, so a run of leaves
+// allocated in key order costs no bits at all; if the sub-model has exceptions, a
+// residual of all ones says that the leaf's ALN is among them. Exceptions (leaf(32) |
+// ALN(32), ascending) keep a few leaves split off to distant places from widening
+// every entry. Where many were, the TT is an array of blocks of blockLeaves leaves,
+// of which the last may have fewer:
 //
 //	flags (a bit a leaf) | number of the first flagged leaf (numberBits)
 //	entries of listed leaves (alnBits each), as many as any block has
 //	corrections × leaves (corrBits each)
 //
-// See aln.go for what they say.
+// See aln.go for their meaning.
 
 // A ttView is a run of TT words, of which the first skip are absent.
 type ttView struct {
@@ -52,7 +52,7 @@ func (v ttView) entry(at, width uint) uint64 { return v.bits(at) & low(width) }
 
 func low(width uint) uint64 { return 1<<(width&63) - 1 }
 
-// A grid says where in the TT corrections are.
+// A grid has the places of corrections in the TT.
 type grid struct {
 	stride uint // bits of a block
 	head   uint // bits before its first correction
@@ -73,7 +73,7 @@ func (g grid) at(i int) uint {
 	return uint(i)>>blockShift*g.stride + g.head + uint(i)&(blockLeaves-1)*g.width
 }
 
-// end returns the bit after all that is of leaf i.
+// end returns the bit after the last one of leaf i.
 func (g grid) end(i int) uint {
 	return uint(i)>>blockShift*g.stride + g.head + (uint(i)&(blockLeaves-1)+1)*g.width
 }
@@ -101,16 +101,16 @@ func (s *SubModel) resolve(v ttView, pos int64, lo, hi int) (leaf, first, last i
 	return leaf, first, last, s.alnAt(v, leaf)
 }
 
-// nearby is how many leaves around the second guess are looked at in one go.
+// nearby is how many leaves around the second guess are compared together.
 const nearby = 4
 
 // correct counts the cells at or below pos, and does so again at the two ends
 // of the slack to see whether a neighbour is possible.
 //
-// Residuals change slowly from leaf to leaf, so the residual at a first guess
-// makes a second guess that is nearly always right or next to it. The cells
-// around that one are compared without branches, which random keys would
-// mispredict; only if they do not enclose the answer is it searched for.
+// Residuals change slowly from leaf to leaf, so the residual at a first guess makes a
+// second guess that is nearly always right or next to it. The cells around that one
+// are compared without branches, which random keys would mispredict. Only if they do
+// not enclose the answer does correct search.
 func (s *SubModel) correct(v ttView, pos int64, lo, hi int) (leaf, first, last int) {
 	tt := s.grid()
 	shift, mask := uint(s.corrShift)&63, low(uint(s.corrBits))
@@ -150,8 +150,8 @@ func (s *SubModel) correct(v ttView, pos int64, lo, hi int) (leaf, first, last i
 	return max(leaf, lo), max(first, lo), max(last, lo)
 }
 
-// correctFar is correct by search: for keys near the edges of the sub-model,
-// and where the line fits so badly that the second guess is off.
+// correctFar does the same as correct by binary search, for keys near the edges of
+// the sub-model, and where the line fits so badly that the second guess is off.
 func (s *SubModel) correctFar(v ttView, at [3]int64, lo, hi int) (leaf, first, last int) {
 	leaf = s.search(v, at[0], lo, hi)
 	first, last = leaf, leaf
@@ -215,15 +215,16 @@ func (s *SubModel) exceptionALN(leaf int) uint32 {
 	return uint32(list[lo])
 }
 
-// TTWindow returns where in the encoded block the TT of leaves lo … hi is: a word offset from the block's first word and a number of words, 0 if
-// entries take no bits. It is what a client without the TT READs.
+// TTWindow returns where in the encoded block the TT of leaves lo … hi is: a word
+// offset from the block's first word and a number of words, 0 if entries take no
+// bits. A client without the TT READs these words.
 func (s *SubModel) TTWindow(lo, hi int) (offset, words int) {
 	first, end := s.ttSpan(lo, hi)
 	return s.HeadWords() + first, end - first
 }
 
-// ttSpan returns the TT words [first, end) that hold the entries of lo … hi.
-// Where positions are refined it is all: the line alone tells too little.
+// ttSpan returns the TT words [first, end) that hold the entries of lo … hi. Where
+// positions are refined these are all words, because the line alone is too rough.
 func (s *SubModel) ttSpan(lo, hi int) (first, end int) {
 	if s.flags&flagRefined != 0 {
 		return 0, s.ttWords()

@@ -8,8 +8,8 @@ import (
 	"drtmx/index"
 )
 
-// Before implements index.Ruler with the models that the client holds and what it
-// knows of splits since. It makes no round.
+// Before implements index.Ruler with the models that the client holds and the splits
+// that it has learnt of since. It makes no round.
 func (c *Client) Before(key index.Key, n int) index.Key {
 	h := c.cur.Load()
 	if h == nil || !h.Trained() {
@@ -32,9 +32,9 @@ func (c *Client) Before(key index.Key, n int) index.Key {
 	return held.keyOf(h, start, first, key)
 }
 
-// leafBefore goes back by n leaves from that of a key, which the model has in
-// logical leaf from. It ends at a leaf of the patch, whose low fence it returns, or
-// else at a logical leaf of the model.
+// leafBefore goes back by n leaves from the leaf of a key, which the model predicts
+// in logical leaf from. It ends at a leaf of the patch, whose low fence it returns,
+// or else at a logical leaf of the model.
 func (s *heldSub) leafBefore(key index.Key, from, n int) (logical int, low index.Key, ok bool) {
 	p := s.patch.Load()
 	if p == nil {
@@ -44,7 +44,7 @@ func (s *heldSub) leafBefore(key index.Key, from, n int) (logical int, low index
 		if below(key, l.low) {
 			continue
 		}
-		// The leaf lies behind leaf l.from of the model, and before the one after it.
+		// The leaf is between leaf l.from of the model and the one after it.
 		if at := min(max(l.from, 0), from); at < from {
 			if from-at > n {
 				break
@@ -59,11 +59,11 @@ func (s *heldSub) leafBefore(key index.Key, from, n int) (logical int, low index
 	return from - n, low, false
 }
 
-// keyOf returns about the least key that the sub-model, which begins at start, has
-// in a logical leaf, one that is not above another key.
+// keyOf returns approximately the least key that the sub-model, which begins at
+// start, predicts in a logical leaf. The result is not above key.
 func (s *heldSub) keyOf(h *cache, start index.Key, leaf int, key index.Key) index.Key {
 	low, top := h.Input(start, s.prefix), h.Input(key, s.prefix)
-	for low < top { // the least input whose leaf is not before that
+	for low < top { // search for the least input whose leaf is not before the given one
 		if mid := low + (top-low)/2; s.model.Predict(mid).Leaf < leaf {
 			low = mid + 1
 		} else {

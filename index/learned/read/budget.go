@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Budget is how much of the models a client keeps, XStore's trade-off of
-// memory against rounds (§5.1). What is not kept is fetched by READ.
+// Budget says which parts of the models a client keeps, XStore's trade-off of memory
+// against rounds (§5.1). The client READs the other parts when it needs them.
 type Budget uint8
 
 // Budgets.
@@ -16,9 +16,10 @@ const (
 	Full Budget = iota
 	// PartTT keeps models and the translation tables that fit Options.TTBytes.
 	PartTT
-	// ModelsOnly keeps models; a few TT entries are fetched first: one round more.
+	// ModelsOnly keeps models; a lookup READs a few TT entries first: one round more.
 	ModelsOnly
-	// RouterOnly keeps the router; the sub-model is fetched first: one round more, of more bytes.
+	// RouterOnly keeps the router; a lookup READs the sub-model first: one round
+	// more, of more bytes.
 	RouterOnly
 )
 
@@ -30,8 +31,8 @@ type Cache struct {
 	TTBytes int
 }
 
-// budgetNames are what ParseCache takes and String returns; PartTT is followed
-// by its bytes.
+// budgetNames are the texts of ParseCache and String; PartTT is followed by its
+// bytes.
 var budgetNames = [...]string{Full: "full", PartTT: "part", ModelsOnly: "models", RouterOnly: "router"}
 
 // String returns the text that ParseCache parses.
@@ -45,8 +46,8 @@ func (c Cache) String() string {
 	return fmt.Sprintf("Cache(%d)", c.Budget)
 }
 
-// ParseCache reads "full", "part=BYTES", "models" or "router". The empty string
-// is "full".
+// ParseCache parses "full", "part=BYTES", "models" or "router". The empty string is
+// "full".
 func ParseCache(s string) (Cache, error) {
 	name, bytes, part := strings.Cut(s, "=")
 	for b, n := range budgetNames {

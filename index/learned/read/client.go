@@ -16,17 +16,18 @@ import (
 type Options struct {
 	// InOrder says that the connections used report InOrder.
 	InOrder bool
-	// RowWords is the expected payload of a row; 0 takes what the root says.
+	// RowWords is the expected size of a row's payload; 0 takes that of the root
+	// block.
 	RowWords int
 	// Strings says that the keys are byte strings.
 	Strings bool
-	// Cache is what of the models is kept.
+	// Cache says which part of the models is kept.
 	Cache
 }
 
-// Client is the client half: it implements index.Client. It is shared by all
-// goroutines of a process; lookups take no lock and change nothing shared but
-// counters.
+// Client is the client half: it implements index.Client. All goroutines of a process
+// may share it. Lookups take no lock, and of shared memory they change only counters
+// and what they learn of splits.
 type Client struct {
 	root uint64
 	rkey rdma.RKey
@@ -34,46 +35,46 @@ type Client struct {
 
 	cur       atomic.Pointer[cache]
 	doubtful  atomic.Bool // the generation may not be the current one
-	work      sync.Mutex  // held by the one caller that is in Maintain
+	work      sync.Mutex  // held during Maintain
 	stale     staleList
 	nextOp    atomic.Uint32
 	counts    [opStripes]counts
 	refreshes atomic.Uint64
 	clock     int // PartTT's next candidate for eviction
-	ttHeld    int // bytes; in Maintain only
+	ttHeld    int // bytes of TTs held; used in Maintain only
 }
 
 var _ index.Client = (*Client)(nil)
 
-// New makes the client half of the index whose root block is at root, in
-// the region rkey. Nothing is read before the first Maintain; lookups before
-// it fall back.
+// New makes the client half of the index whose root block is at root, in the region
+// rkey. It reads nothing: lookups fall back to the server until the first Maintain.
 func New(root uint64, rkey rdma.RKey, o Options) *Client {
 	return &Client{root: root, rkey: rkey, o: o}
 }
 
-// cache is one generation as held. Only the sub-models in it change.
+// cache is a generation as the client holds it. Only its sub-models change.
 type cache struct {
 	root model.Root
 	model.Directory
-	held []atomic.Pointer[heldSub] // nil where not held; apart from subs to be compact
+	held []atomic.Pointer[heldSub] // nil where not held; separate from subs to be compact
 	subs []cachedSub
 }
 
-// cachedSub is what else is known of one sub-model.
+// cachedSub has the other data about a sub-model.
 type cachedSub struct {
 	pointer atomic.Uint64 // as last read
-	stale   atomic.Bool   // on the list
-	// misses counts what went wrong since the last look; it takes patience of
-	// them to look again, which doubles while the server has nothing newer.
+	stale   atomic.Bool   // on the list Client.stale
+	// misses counts wrong predictions since the last check. At patience of them the
+	// sub-model is checked again; patience doubles while the server has nothing
+	// newer.
 	misses   atomic.Uint32
 	patience atomic.Uint32
 	wanted   atomic.Uint32 // PartTT: lookups that lacked the TT
 	used     atomic.Uint32 // PartTT: sampled lookups that had it
 }
 
-// heldSub is a sub-model with the block it came from. Only what it learns of
-// splits changes: patch, and the place in the tail list.
+// heldSub is a sub-model and the block from which it came. It is immutable except for
+// what it learns of splits: patch, and the position in the tail list.
 type heldSub struct {
 	model     model.SubModel
 	addr      uint64 // of the block
@@ -88,7 +89,8 @@ type heldSub struct {
 const (
 	patienceMax = 64
 	opStripes   = 8
-	// usedSample is the share of lookups that count as use, a power of two.
+	// usedSample is such that one of usedSample lookups counts as use; a power of
+	// two.
 	usedSample = 64
 )
 
@@ -98,11 +100,11 @@ func (h *cache) pointerAddr(i int) uint64 {
 	return chunk.Addr() + uint64(word)*mem.WordBytes
 }
 
-// counts are one stripe of the statistics: operations of different goroutines
-// mostly use different ones.
+// counts is one stripe of the statistics. Operations of different goroutines mostly
+// use different stripes.
 type counts struct {
 	plain                                              atomic.Uint64 // lookups of one round and one READ
-	lookups, rounds, reads, chases, fallbacks, retries atomic.Uint64 // lookups, rounds and reads are those of others
+	lookups, rounds, reads, chases, fallbacks, retries atomic.Uint64 // lookups, rounds and reads do not include plain ones
 	_                                                  [72]byte
 }
 
@@ -111,7 +113,7 @@ func (c *Client) Stale() bool {
 	return c.cur.Load() == nil || c.doubtful.Load() || c.stale.n.Load() > 0
 }
 
-// Stats returns a snapshot.
+// Stats returns a snapshot of the statistics.
 func (c *Client) Stats() index.ClientStats {
 	var s index.ClientStats
 	for i := range c.counts {
@@ -151,10 +153,10 @@ func (c *Client) Layout() (leaf.Layout, bool) {
 	return h.root.Layout, true
 }
 
-// Maintain implements index.Client. It loads the models, or fetches again the
-// parts that lookups have found stale. It READs through conn, a few rounds at a
-// time, at most all that is published. What the server changes meanwhile, again and
-// again, is left to the next call.
+// Maintain implements index.Client. It loads the models, or fetches again the parts
+// that lookups have found stale. It READs over conn, in a few rounds, at most
+// everything that is published. Parts that the server keeps changing meanwhile are
+// left to the next call.
 func (c *Client) Maintain(ctx context.Context, conn rdma.Conn) error {
 	if !c.work.TryLock() {
 		return nil

@@ -32,9 +32,9 @@ const (
 	fetchBatchWords = 64 << 10
 )
 
-// post posts the batch. A READ that the fabric refuses is not an error here: the
-// caller checks its status, and a wrong address only shows that a hint is
-// stale.
+// post posts the batch and waits for it. A READ that the fabric refuses is no error
+// here: the caller checks its status, because a wrong address only shows that a hint
+// is stale.
 func (f *fetcher) post() error {
 	err := rdma.Do(f.ctx, f.conn, &f.b)
 	if err == nil || errors.Is(err, rdma.ErrAccess) {
@@ -43,7 +43,8 @@ func (f *fetcher) post() error {
 	return err
 }
 
-// block READs one whole block until it is accepted; nil if it never is.
+// block READs one whole block until it is accepted. It returns nil if that does not
+// happen.
 func (f *fetcher) block(p model.Pointer) ([]uint64, error) {
 	buf := make([]uint64, p.Words())
 	for range fetchTries {
@@ -62,8 +63,8 @@ func (f *fetcher) block(p model.Pointer) ([]uint64, error) {
 	return nil, nil
 }
 
-// load reads root, generation and directory, and the sub-models that the
-// budget allows, and makes them current. old lends what is the same.
+// load READs root, generation and directory, and the sub-models that the budget
+// keeps, and makes them current. It reuses unchanged sub-models of old.
 func (f *fetcher) load(old *cache) error {
 	var missing []int
 	for range loadTries {
@@ -105,12 +106,13 @@ func (f *fetcher) load(old *cache) error {
 		f.c.again(h, missing)
 		return nil
 	}
-	// Until the next Maintain the old models serve, or the server.
+	// Until the next Maintain, lookups use the old models, or the server.
 	f.c.doubtful.Store(true)
 	return nil
 }
 
-// directory reads generation and chunks; false if they are gone by now.
+// directory READs generation and chunks, and returns false if the server has freed
+// them meanwhile.
 func (f *fetcher) directory(h *cache) (bool, error) {
 	b, err := f.block(h.root.Gen)
 	if b == nil || err != nil {
@@ -145,8 +147,8 @@ func (f *fetcher) directory(h *cache) (bool, error) {
 	return true, nil
 }
 
-// unlessReplaced is err, or nil if the root names another generation by now:
-// then what could not be decoded was the memory of the old one.
+// unlessReplaced returns err, or nil if the root now names another generation: then
+// the memory that could not be decoded was that of the old one.
 func (f *fetcher) unlessReplaced(h *cache, err error) error {
 	b, rerr := f.block(model.NewPointer(f.c.root, model.RootWords))
 	if rerr != nil || b == nil {
@@ -163,7 +165,7 @@ func (f *fetcher) unlessReplaced(h *cache, err error) error {
 }
 
 // subModels fetches all sub-models that the budget keeps. It returns those that it
-// could not READ, because they were trained again meanwhile.
+// could not READ because they were trained again meanwhile.
 func (f *fetcher) subModels(h, old *cache) (missing []int, err error) {
 	f.c.ttHeld = 0
 	if f.c.o.Budget == RouterOnly {
@@ -190,8 +192,8 @@ func (f *fetcher) subModels(h, old *cache) (missing []int, err error) {
 	return f.fetch(h, want)
 }
 
-// fetch READs the blocks of the sub-models listed, in batches, and installs
-// them. It returns those it could not get. want is used up.
+// fetch READs the blocks of the sub-models in want, in batches, and installs them. It
+// returns those that it could not READ. It overwrites want.
 func (f *fetcher) fetch(h *cache, want []int) (missing []int, err error) {
 	for len(want) > 0 {
 		n, words := 0, 0
@@ -237,7 +239,7 @@ func (f *fetcher) fetch(h *cache, want []int) (missing []int, err error) {
 	return missing, nil
 }
 
-// install makes a sub-model just READ the current one, with as much of it as
+// install makes a sub-model that was just READ the current one, with the parts that
 // the budget keeps.
 func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
 	if accepted(wr, f.c.o.InOrder) != block.OK {
@@ -265,12 +267,13 @@ func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
 	return true
 }
 
-// bare returns the same sub-model without its model.
+// bare returns a copy of s without its model.
 func (s *heldSub) bare() *heldSub {
 	return &heldSub{addr: s.addr, header: s.header, low: s.low, high: s.high, at: s.at, prefix: s.prefix, tail: s.tail}
 }
 
-// withoutTT returns the same sub-model with only the memory of its head.
+// withoutTT returns a copy of s that holds only the head of its model, which it
+// decodes from blk.
 func (s *heldSub) withoutTT(blk []uint64) *heldSub {
 	h := s.bare()
 	if err := h.model.DecodeHead(blk[s.at : s.at+s.model.HeadWords()]); err != nil {
@@ -317,7 +320,7 @@ func (f *fetcher) evict(h *cache, n int) bool {
 	return false
 }
 
-// accepted is block.Accept for a copy that a READ of a whole block brought.
+// accepted returns the verdict of block.Accept on a whole block that was READ.
 func accepted(wr *rdma.WR, inOrder bool) block.Verdict {
 	if wr.Status != rdma.StatusOK || len(wr.Buf) < mem.LineBytes/mem.WordBytes {
 		return block.Torn

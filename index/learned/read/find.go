@@ -25,7 +25,7 @@ type finder struct {
 	n *counts
 	// Of the operation under way, counted when it ends.
 	rounds, reads int
-	extra         int // READs of spans and graves beyond one in each round
+	extra         int // READs of spans and graves beyond the first of each round
 	h             *cache
 	lay           *leaf.Layout
 	sub           int      // sub-model the key was routed to
@@ -37,7 +37,7 @@ type finder struct {
 	win        []uint64 // TT entries, or a whole sub-model block, being READ
 	winWR      int
 	winLo      int      // first leaf of the entries
-	winOf      *heldSub // whose entries they are, once they are there; nil if none were READ for this key
+	winOf      *heldSub // the sub-model of these entries, once they have arrived; nil if none were READ for this key
 	headWR     int
 	head       [1]uint64
 	modelReads int
@@ -47,9 +47,9 @@ type finder struct {
 	tick       uint32
 	err        error
 	key        index.Key // sought
-	listed     *leafList // has the leaf predicted, which covers the key, if that is of a hot sub-model; else nil
-	listedAt   int       // its place there
-	news       *news     // of tail lists; nil if none was ever READ
+	listed     *leafList // the list that has the predicted leaf, if that is of a hot sub-model and covers the key; else nil
+	listedAt   int       // the leaf's place in the list
+	news       *news     // state of READs of tail lists; nil before the first
 }
 
 // step is the finder's next state.
@@ -58,7 +58,7 @@ type step uint8
 const (
 	stepLeaf  step = iota // the address is known
 	stepWait              // a READ was appended
-	stepStuck             // no way to know
+	stepStuck             // the finder cannot find the leaf
 	stepDown              // the peer is gone; see finder.err
 )
 
@@ -93,8 +93,8 @@ func (f *finder) predictLeaf(next *rdma.Batch) (step, uint64) {
 	return f.translate(next)
 }
 
-// listedLeaf returns the leaf of a list that covers the key, if there is one: then
-// no prediction is needed.
+// listedLeaf returns the leaf of a list that covers the key. ok is false if there is
+// none and a prediction is needed.
 func (f *finder) listedLeaf(s *leafList) (addr uint64, ok bool) {
 	i := s.upTo(f.key) - 1
 	if i < 0 || s.leaves[i].from < 0 || !s.leaves[i].reaches(f.key) {
@@ -157,7 +157,8 @@ func (f *finder) readSub(next *rdma.Batch) (step, uint64) {
 	return stepWait, 0
 }
 
-// readPointer READs the pointer of the sub-model, whose block was not there.
+// readPointer READs the pointer of the sub-model, whose block was not where the
+// client expected it.
 func (f *finder) readPointer(next *rdma.Batch) (step, uint64) {
 	if f.modelReads++; f.modelReads > modelReadsMax {
 		f.c.missed(f.h, f.sub)
@@ -215,7 +216,7 @@ func (f *finder) gotTT(done *rdma.Batch) (step, uint64) {
 	return stepLeaf, f.lay.LeafAddr(p.ALN)
 }
 
-// back moves the prediction to the leaf before it.
+// back moves the prediction to the previous leaf.
 func (f *finder) back(next *rdma.Batch) (step, uint64) {
 	f.listed = nil
 	switch {
@@ -238,14 +239,14 @@ func (f *finder) back(next *rdma.Batch) (step, uint64) {
 	if held := f.h.held[f.sub].Load(); held != nil && held.model.HasTT() {
 		f.held, f.model = held, &held.model
 		f.leaf = f.model.Leaves() - 1
-		f.pred.Lo, f.pred.Hi = f.leaf, f.leaf // of another sub-model
+		f.pred.Lo, f.pred.Hi = f.leaf, f.leaf // the old bounds are of another sub-model
 		return stepLeaf, f.lay.LeafAddr(f.model.ALN(f.leaf))
 	}
 	f.held, f.turn = nil, turnLast
 	return f.readSub(next)
 }
 
-// turn is the next action of a finder after it has fetched a sub-model.
+// turn is the action of a finder after it has fetched a sub-model.
 type turn uint8
 
 const (
@@ -282,8 +283,9 @@ func (f *finder) begin() bool {
 	return true
 }
 
-// leafWords is how much of a leaf to READ for a tick, 0 for the present. If READs
-// are not in order, the checksum covers what only readers of the past need.
+// leafWords returns how many words of a leaf to READ for a tick, 0 for the present.
+// If READs are not in order, readers of the present READ the whole leaf, too, because
+// they need the checksum over it.
 func (f *finder) leafWords(at clock.Tick) int {
 	if at == 0 && f.c.o.InOrder {
 		return f.lay.PresentWords
@@ -309,22 +311,22 @@ func grow(b []uint64, n int) []uint64 {
 	return b[:n]
 }
 
-// sight is the verdict on a leaf copy for one key.
-type sight uint8
+// leafVerdict is the verdict on a leaf copy for one key.
+type leafVerdict uint8
 
 const (
-	seeHere    sight = iota // the leaf's fences cover the key, as far as the copy shows them
-	seeRight                // the key lies to the right
-	seeLeft                 // the key lies to the left
-	seeDead                 // no leaf now
-	seeBusy                 // being changed: READ it again
-	seeNowhere              // not a leaf of this index, or no such address
-	seeDown                 // the peer is gone
+	seeHere    leafVerdict = iota // the leaf's fences cover the key, as far as the copy shows them
+	seeRight                      // the key lies to the right
+	seeLeft                       // the key lies to the left
+	seeDead                       // no longer a leaf
+	seeBusy                       // being changed: READ it again
+	seeNowhere                    // not a leaf of this index, or no such address
+	seeDown                       // the peer is gone
 )
 
-// judge checks that the copy is a leaf of the index: seeHere, or why not. It
-// says nothing about the key.
-func (f *finder) judge(wr *rdma.WR) (sight, leaf.Leaf) {
+// judge checks that the copy is a leaf of the index. It returns seeHere, or the
+// reason why not, whatever the key.
+func (f *finder) judge(wr *rdma.WR) (leafVerdict, leaf.Leaf) {
 	switch wr.Status {
 	case rdma.StatusOK:
 	case rdma.StatusAccess:
@@ -346,7 +348,7 @@ func (f *finder) judge(wr *rdma.WR) (sight, leaf.Leaf) {
 }
 
 // sideOf compares a native key with the fences of a leaf.
-func sideOf(v *leaf.Leaf, key uint64) sight {
+func sideOf(v *leaf.Leaf, key uint64) leafVerdict {
 	switch {
 	case key < v.Low():
 		return seeLeft
@@ -357,7 +359,7 @@ func sideOf(v *leaf.Leaf, key uint64) sight {
 }
 
 // sideOfFences compares a string key with the fences of a leaf.
-func sideOfFences(f *leaf.Fences, key string) sight {
+func sideOfFences(f *leaf.Fences, key string) leafVerdict {
 	switch {
 	case f.Below(key):
 		return seeLeft
@@ -369,7 +371,7 @@ func sideOfFences(f *leaf.Fences, key string) sight {
 
 // judgeFence checks that the copy is the fence block of the leaf. seeDead means
 // that the block has been reused.
-func (f *finder) judgeFence(wr *rdma.WR, v *leaf.Leaf, addr uint64) (leaf.Fences, sight) {
+func (f *finder) judgeFence(wr *rdma.WR, v *leaf.Leaf, addr uint64) (leaf.Fences, leafVerdict) {
 	switch wr.Status {
 	case rdma.StatusOK:
 	case rdma.StatusAccess:
@@ -387,15 +389,15 @@ func (f *finder) judgeFence(wr *rdma.WR, v *leaf.Leaf, addr uint64) (leaf.Fences
 	return fences, seeHere
 }
 
-// rowSight is the verdict on the copy of a row block.
-type rowSight uint8
+// rowVerdict is the verdict on the copy of a row block.
+type rowVerdict uint8
 
 const (
-	rowHere  rowSight = iota // the row looked for
-	rowOther                 // the row of another key
+	rowHere  rowVerdict = iota // the row that the operation needs
+	rowOther                   // the row of another key
 	rowLocked
 	rowTorn
-	rowGone    // no row of the index now
+	rowGone    // no longer a row of the index
 	rowNowhere // no such address
 	rowDown    // the peer is gone
 
@@ -403,13 +405,13 @@ const (
 	rowPast   // a row, of any time
 	rowNewer  // of a later time
 	rowAbsent // no row at the time
-	rowReused // memory that other things have, or nothing
-	rowAgain  // the next READ may tell
+	rowReused // memory that is reused or free
+	rowAgain  // undecided: READ it again
 )
 
-// judgeRow checks that the copy is accepted and unlocked: rowHere, or why not.
-// It does not check the key.
-func judgeRow(wr *rdma.WR, inOrder bool) rowSight {
+// judgeRow checks that the copy is accepted and unlocked. It returns rowHere, or the
+// reason why not. It does not check the key.
+func judgeRow(wr *rdma.WR, inOrder bool) rowVerdict {
 	switch wr.Status {
 	case rdma.StatusOK:
 	case rdma.StatusAccess:
@@ -433,8 +435,8 @@ func judgeRow(wr *rdma.WR, inOrder bool) rowSight {
 	return rowHere
 }
 
-// judgeNumRow is judgeRow for the row of a native key.
-func judgeNumRow(wr *rdma.WR, lay *leaf.Layout, key uint64, inOrder bool) rowSight {
+// judgeNumRow also checks that the row is that of a native key.
+func judgeNumRow(wr *rdma.WR, lay *leaf.Layout, key uint64, inOrder bool) rowVerdict {
 	see := judgeRow(wr, inOrder)
 	if see == rowHere && !lay.RowIs(wr.Buf, key) {
 		return rowGone
@@ -442,8 +444,8 @@ func judgeNumRow(wr *rdma.WR, lay *leaf.Layout, key uint64, inOrder bool) rowSig
 	return see
 }
 
-// judgeStrRow is judgeRow for the row of any string key, which it decodes.
-func judgeStrRow(wr *rdma.WR, lay *leaf.Layout, inOrder bool) (see rowSight, key string, row []uint64) {
+// judgeStrRow also checks that the row is that of a string key, and decodes it.
+func judgeStrRow(wr *rdma.WR, lay *leaf.Layout, inOrder bool) (see rowVerdict, key string, row []uint64) {
 	if see = judgeRow(wr, inOrder); see != rowHere {
 		return see, "", nil
 	}

@@ -11,12 +11,13 @@ import (
 	"drtmx/rdma"
 )
 
-// tiedRowsMax is how many rows a lookup READs at a time. A native key has
-// one; there is one with the digest and the tag of a string key but for chance.
+// tiedRowsMax is how many rows a lookup READs at a time. A native key has one
+// candidate. A string key nearly always has one: others share its digest and its tag
+// only by chance.
 const tiedRowsMax = 8
 
-// getOp is a point lookup; see index.GetOp. One machine serves both kinds of
-// key, whose steps are a getKind:
+// getOp is a point lookup; see index.GetOp. One state machine serves both kinds of
+// key; the steps that differ are in a getKind:
 //
 //	start ─▶ model ─▶ leaf ─▶ rows ─▶ done
 //	            ▲     │▲ ▲     │
@@ -29,12 +30,11 @@ const tiedRowsMax = 8
 //	     ┌─┐
 //	──▶ older ─▶ graves ─▶ older ─▶ done
 //
-// A lookup is in state model while it READs parts of the models that the client
-// does not keep. It is in state rows if rows have blocks of their own. It is in
-// state fence if no row was found, and the fences that must cover the key for
-// it to be absent are too long for the leaf. It is in state older while it walks
-// to the version of its tick, and in state graves if the leaf does not lead to
-// one.
+// A lookup is in state model while it READs parts of the models that the client does
+// not keep. It is in state rows if rows have their own blocks. It is in state fence
+// if no row was found and the fences, which must cover the key, are too long for the
+// leaf. It is in state older while it walks to the version of its tick, and in state
+// graves if the leaf leads to no version of that tick.
 type getOp struct {
 	finder
 	kind   getKind
@@ -46,22 +46,22 @@ type getOp struct {
 	chases int
 	lefts  int
 	span   spanGet
-	jumped uint64 // the leaf that a tail list led to last
+	jumped uint64 // the last leaf to which a tail list led
 
 	addr    uint64 // of the leaf
 	wr      int    // of the leaf, or of the first row
 	buf     []uint64
 	view    leaf.Leaf // in buf, once accepted
-	rows    []rowAt   // that may be the key's and were not READ yet
+	rows    []rowAt   // rows that may be the key's and were not READ yet
 	reading []rowAt   // being READ
 	row     []uint64  // their memory
-	fenceWR int       // of the leaf's fences, if they are READ beside rows, else -1
+	fenceWR int       // the READ of the leaf's fences, if it is in the batch of rows, else -1
 
-	kindNow getKind // that of lookups of the present
+	kindNow getKind // the kind for lookups of the present
 	past    pastGet
 }
 
-// rowAt is the place of a row block; words is 0 if there cannot be one.
+// rowAt is the place of a row block; words is 0 if the place is not valid.
 type rowAt struct {
 	addr  uint64
 	words int
@@ -69,26 +69,28 @@ type rowAt struct {
 
 // getKind has the steps of a lookup that depend on the kind of key.
 type getKind interface {
-	// keep copies the key, whose memory is the caller's; false if it is of the other kind.
+	// keep copies the key, whose memory belongs to the caller. It returns false for a
+	// key of the other kind.
 	keep(key index.Key) bool
-	// search looks for the key in the leaf just accepted, unless the fences there
-	// do not cover it: then it returns on which side the key lies.
-	search(next *rdma.Batch) (see sight, finished bool)
+	// search looks for the key in the leaf that was just accepted. If the fences in
+	// the leaf do not cover the key, it returns on which side the key is.
+	search(next *rdma.Batch) (see leafVerdict, finished bool)
 	// side compares the key with the fences of a leaf.
-	side(v *leaf.Leaf) sight
+	side(v *leaf.Leaf) leafVerdict
 	// judge gives the verdict on a row block in done, and its payload.
-	judge(done *rdma.Batch, wr int) (rowSight, []uint64)
-	// others continues after all rows READ had other keys.
+	judge(done *rdma.Batch, wr int) (rowVerdict, []uint64)
+	// others continues when all rows READ had other keys.
 	others(next *rdma.Batch) bool
 	// onFence continues with the leaf's fence block.
 	onFence(done, next *rdma.Batch) bool
-	// learn remembers the leaf as the key's, reached from logical leaf from.
+	// learn remembers that the search for the key, which began at logical leaf from,
+	// ended at this leaf.
 	learn(from int)
-	// rowsMove reports whether a row that is locked may come back in another block.
+	// rowsMove reports whether a locked row may move to another block.
 	rowsMove() bool
 }
 
-// getState is what a lookup waits for.
+// getState says what a lookup waits for.
 type getState uint8
 
 const (
@@ -202,7 +204,8 @@ func (o *getOp) down(wr *rdma.WR) bool {
 	return o.finish(index.Failed)
 }
 
-// ask counts a round of so many READs, within the bound, and waits for it.
+// awaitRound counts a round of so many READs and waits for it. Beyond the bound the
+// lookup falls back.
 func (o *getOp) awaitRound(s getState, reads int) bool {
 	if o.reads += reads; o.reads > readsMax {
 		if o.locked > 0 {
@@ -228,7 +231,7 @@ func (o *getOp) readLeaf(addr uint64, next *rdma.Batch) bool {
 func (o *getOp) onLeaf(done, next *rdma.Batch) bool {
 	wr := &done.WRs[o.wr]
 	o.takeNews(done)
-	var see sight
+	var see leafVerdict
 	if see, o.view = o.finder.judge(wr); see == seeHere {
 		var finished bool
 		if see, finished = o.kind.search(next); see == seeHere {
@@ -246,7 +249,7 @@ func (o *getOp) onLeaf(done, next *rdma.Batch) bool {
 }
 
 // elsewhere continues after a leaf that does not cover the key.
-func (o *getOp) elsewhere(see sight, next *rdma.Batch) bool {
+func (o *getOp) elsewhere(see leafVerdict, next *rdma.Batch) bool {
 	if see != seeRight || o.chases > 0 || !o.covered(o.sub) {
 		o.c.missed(o.h, o.sub)
 	}
@@ -277,9 +280,9 @@ func (o *getOp) elsewhere(see sight, next *rdma.Batch) bool {
 			o.askNews(o.sub, next)
 			return false
 		}
-		o.kind.learn(o.pred.Leaf) // not the key's leaf, but the next lookup begins here
+		o.kind.learn(o.pred.Leaf) // this leaf does not cover the key, but the next lookup can begin here
 	case seeDead:
-		if to := o.lay.Forward(o.buf); to != 0 { // the leaf was merged: that one has its keys
+		if to := o.lay.Forward(o.buf); to != 0 { // the leaf was merged: leaf to has its keys
 			if o.chases++; o.chases <= chasesMax {
 				o.n.chases.Add(1)
 				return o.readLeaf(to, next)
@@ -360,7 +363,7 @@ func (o *getOp) onRows(done, next *rdma.Batch) bool {
 			o.rows = o.reading
 			return o.readRows(next)
 		}
-		// Moved or deleted since the leaf was read, or about to be.
+		// The row was moved or deleted since the leaf was READ, or is about to be.
 		return o.readLeaf(o.addr, next)
 	}
 	if len(o.rows) > 0 {

@@ -7,7 +7,7 @@ import (
 	"drtmx/rdma"
 )
 
-// nativeGet are the steps of a native key.
+// nativeGet has the steps of a lookup of a native key.
 type nativeGet struct {
 	o   *getOp
 	one [1]rowAt
@@ -22,15 +22,16 @@ func (g *nativeGet) rowsMove() bool { return false }
 
 func (g *nativeGet) learn(from int) { g.o.held.learnNative(&g.o.view, g.o.addr, from) }
 
-func (g *nativeGet) search(next *rdma.Batch) (see sight, finished bool) {
+func (g *nativeGet) search(next *rdma.Batch) (see leafVerdict, finished bool) {
 	if see := sideOf(&g.o.view, g.o.key.Num); see != seeHere {
 		return see, false
 	}
 	return seeHere, g.searchLeaf(next)
 }
 
-// inside notes that the leaf covers the key. A leaf next to the predicted one is
-// not worth the memory: keys near the fences of most leaves are such a miss.
+// inside is called when the leaf covers the key, and may remember the leaf. A leaf
+// next to the predicted one is not worth the memory, because keys near the fences of
+// most leaves miss by one leaf.
 func (g *nativeGet) inside() {
 	o := g.o
 	switch {
@@ -70,7 +71,7 @@ func (g *nativeGet) searchLeaf(next *rdma.Batch) bool {
 	return o.present(v.Row(i), head, o.lay.HeadAddr(o.addr, i))
 }
 
-func (g *nativeGet) judge(done *rdma.Batch, i int) (rowSight, []uint64) {
+func (g *nativeGet) judge(done *rdma.Batch, i int) (rowVerdict, []uint64) {
 	wr := &done.WRs[i]
 	see := judgeNumRow(wr, g.o.lay, g.o.key.Num, g.o.c.o.InOrder)
 	if see != rowHere {
@@ -79,8 +80,8 @@ func (g *nativeGet) judge(done *rdma.Batch, i int) (rowSight, []uint64) {
 	return rowHere, wr.Buf[leaf.RowWord : leaf.RowWord+g.o.lay.RowWords]
 }
 
-// others is not reached: the row of a native key has its key or is gone.
+// others is never called: the row of a native key has its key or is gone.
 func (g *nativeGet) others(*rdma.Batch) bool { return g.o.fallback() }
 
-// onFence is not reached: a leaf of native keys holds its fences.
+// onFence is never called: a leaf of native keys holds its fences.
 func (g *nativeGet) onFence(_, _ *rdma.Batch) bool { return g.o.fallback() }

@@ -9,8 +9,8 @@ import (
 	"drtmx/rdma"
 )
 
-// nativeScan has the steps of a scan of native keys. It adds rows to the result
-// when it consumes their leaves; rows apart get header and payload at the end.
+// nativeScan has the steps of a scan of native keys. It adds rows to the result when
+// it consumes their leaves. Rows apart get header and payload at the end.
 type nativeScan struct {
 	o           *scanOp
 	lo, hi, cur uint64
@@ -31,13 +31,13 @@ func (s *nativeScan) empty() bool { return s.lo > s.hi }
 
 func (s *nativeScan) seek() { s.o.key = index.Num(s.cur) }
 
-// complete has nothing to do: a leaf of native keys has its fences.
+// complete has nothing to do: a leaf of native keys holds its fences.
 func (s *nativeScan) complete(*leafRead, *rdma.Batch) (asked, ok bool) { return false, true }
 
 // onFences is never called, for the same reason.
 func (s *nativeScan) onFences(_, next *rdma.Batch) bool { return s.o.consumeAll(next) }
 
-func (s *nativeScan) side(l *leafRead) sight { return sideOf(&l.view, s.cur) }
+func (s *nativeScan) side(l *leafRead) leafVerdict { return sideOf(&l.view, s.cur) }
 
 func (s *nativeScan) learn(of *heldSub, l *leafRead, from int) {
 	of.learnNative(&l.view, l.addr, from)
@@ -117,7 +117,7 @@ func (s *nativeScan) list() bool {
 	return true
 }
 
-func (s *nativeScan) judge(i int, wr *rdma.WR) rowSight {
+func (s *nativeScan) judge(i int, wr *rdma.WR) rowVerdict {
 	o, e := s.o, &s.o.res.Entries[i]
 	see := judgeNumRow(wr, o.lay, e.Key.Num, o.c.o.InOrder)
 	if see == rowHere {

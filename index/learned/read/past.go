@@ -9,30 +9,28 @@ import (
 	"drtmx/rdma"
 )
 
-// An operation that asks for the past, the end of tick S, begins after the
-// partition has closed S. From then on no commit of S or before changes
-// anything. So each leaf copy that is accepted and covers a key says where the
-// key's row was at S:
+// An operation that reads the past, as of the end of tick S, begins after the
+// partition has closed S. From then on there are no more commits at S or before. So
+// each accepted leaf copy that covers a key shows where the key's row was at S:
 //
 //   - in the slot of the key, if the row there is of S or before, locked or not;
 //   - or along the older versions of that row;
 //   - or, if the key was deleted after S, along those of the grave of the first
 //     of these deletions;
-//   - or there was none.
+//   - or nowhere: the key was absent.
 //
-// At most one of these ways ends at a row, because a life of the key that began
-// after S has no version of S. Nothing is validated. All of it counts only if
-// the partition's floor, which the caller READs afterwards, is not above S:
-// otherwise memory on the way may have been reused. What looks reused is
-// therefore gone, and a chain of versions that never ends comes to the bound on
-// READs.
+// At most one of these ways ends at a row, because a life of the key that began after
+// S has no version of S. Nothing is validated. The answer counts only if the
+// partition's floor, which the caller READs afterwards, is not above S: otherwise
+// memory on the way may have been reused. The answer is therefore Gone if memory
+// looks reused. A chain of versions that never ends hits the bound on READs.
 
-// gravesWordsMax bounds the graves that one operation READs. The server walks
-// more of them faster.
+// gravesWordsMax bounds the graves that one operation READs. Beyond it the server is
+// faster.
 const gravesWordsMax = 256 << 10
 
-// pastOf is the verdict on the accepted copy of a row or version for tick at.
-func pastOf(h block.Header, at clock.Tick) rowSight {
+// pastOf returns the verdict on the accepted copy of a row or version for tick at.
+func pastOf(h block.Header, at clock.Tick) rowVerdict {
 	switch {
 	case h.CSN().Tick() > at:
 		return rowNewer
@@ -42,8 +40,8 @@ func pastOf(h block.Header, at clock.Tick) rowSight {
 	return rowHere
 }
 
-// bound returns a CSN above all that the older versions of a row may have. A
-// locked row may be about to change: then the first of them is itself.
+// bound returns a CSN above those of all older versions of a row. A locked row may be
+// about to change: then its first older version is a copy of itself.
 func bound(h block.Header) block.CSN {
 	if h.Locked() {
 		return h.CSN() + 1
@@ -51,8 +49,9 @@ func bound(h block.Header) block.CSN {
 	return h.CSN()
 }
 
-// fate is the verdict on a READ, before its contents.
-func fate(wr *rdma.WR, noAddress rowSight) (see rowSight, ok bool) {
+// readVerdict returns the verdict on a READ by its status alone. ok says that the contents
+// must be judged.
+func readVerdict(wr *rdma.WR, noAddress rowVerdict) (see rowVerdict, ok bool) {
 	switch wr.Status {
 	case rdma.StatusOK:
 		return rowHere, true
@@ -62,10 +61,10 @@ func fate(wr *rdma.WR, noAddress rowSight) (see rowSight, ok bool) {
 	return rowDown, false
 }
 
-// judgePast is the verdict on the copy of a row block for a reader of the past:
-// rowPast, or why it is of no use. Neither key nor time is checked.
-func judgePast(wr *rdma.WR, inOrder bool) rowSight {
-	if see, ok := fate(wr, rowNowhere); !ok {
+// judgePast returns the verdict on the copy of a row block for a reader of the past:
+// rowPast, or the reason why it is of no use. It checks neither key nor time.
+func judgePast(wr *rdma.WR, inOrder bool) rowVerdict {
+	if see, ok := readVerdict(wr, rowNowhere); !ok {
 		return see
 	}
 	h := block.Header(wr.Buf[block.HeaderWord])
@@ -78,9 +77,10 @@ func judgePast(wr *rdma.WR, inOrder bool) rowSight {
 	return rowPast
 }
 
-// judgeVersion is the same for the copy of a version, which is below newer.
-func judgeVersion(wr *rdma.WR, newer block.CSN, inOrder bool) rowSight {
-	if see, ok := fate(wr, rowReused); !ok {
+// judgeVersion does the same as judgePast for the copy of a version, whose CSN must
+// be below newer.
+func judgeVersion(wr *rdma.WR, newer block.CSN, inOrder bool) rowVerdict {
+	if see, ok := readVerdict(wr, rowReused); !ok {
 		return see
 	}
 	h := block.Header(wr.Buf[block.HeaderWord])
@@ -93,10 +93,10 @@ func judgeVersion(wr *rdma.WR, newer block.CSN, inOrder bool) rowSight {
 	return rowPast
 }
 
-// judgeGraves is the verdict on the copy of a block of graves: rowHere, or why it
-// is of no use.
-func (f *finder) judgeGraves(wr *rdma.WR) (leaf.Graves, rowSight) {
-	if see, ok := fate(wr, rowReused); !ok {
+// judgeGraves returns the verdict on the copy of a block of graves: rowHere, or the
+// reason why it is of no use.
+func (f *finder) judgeGraves(wr *rdma.WR) (leaf.Graves, rowVerdict) {
+	if see, ok := readVerdict(wr, rowReused); !ok {
 		return leaf.Graves{}, see
 	}
 	h := block.Header(wr.Buf[block.HeaderWord])
@@ -113,8 +113,8 @@ func (f *finder) judgeGraves(wr *rdma.WR) (leaf.Graves, rowSight) {
 	return g, rowHere
 }
 
-// gravesFor returns where the graves are that a leaf has for readers of tick at;
-// 0 if it has none.
+// gravesFor returns the place of a leaf's graves for readers of tick at, 0 if there
+// are none.
 func gravesFor(v *leaf.Leaf, at clock.Tick) block.Older {
 	if v.LastDelete().Tick() <= at {
 		return 0
@@ -125,11 +125,11 @@ func gravesFor(v *leaf.Leaf, at clock.Tick) block.Older {
 // versionWordsMax bounds a version or a block of graves.
 const versionWordsMax = rdma.MaxReadBytes / mem.WordBytes
 
-// validVersion reports whether a link can lead to a version or to graves. What a
-// reader finds in memory that was reused may be anything.
+// validVersion reports whether a link may be followed to a version or to graves. In
+// reused memory a link may be any number.
 func validVersion(o block.Older) bool { return o.Valid() && o.Words() <= versionWordsMax }
 
-// versionWords is how much of a version of the index to READ.
+// versionWords returns how many words of a version to READ.
 func versionWords(l *leaf.Layout, o block.Older) int {
 	if l.Kind == leaf.Strings || o.IsPatch() {
 		return o.Words()
@@ -137,11 +137,11 @@ func versionWords(l *leaf.Layout, o block.Older) int {
 	return l.RowBlockWords
 }
 
-// olderIn is the link of a row block or version to the next older version.
+// olderIn returns the link of a row block or version to the next older version.
 func olderIn(buf []uint64) block.Older { return block.Older(buf[leaf.RowOlderWord]) }
 
-// patches reports whether the copy of a version is a patch of a row of a key, of
-// which the payload has so many words. Of a string key it knows the length only.
+// patches reports whether the copy of a version is a patch of a row of a key whose
+// payload has so many words. Of a string key it can check only the length.
 func patches(l *leaf.Layout, buf []uint64, key index.Key, words int) bool {
 	if l.Kind == leaf.Strings {
 		return buf[leaf.IDWord] == l.StrTag() && buf[leaf.StrSizeWord] == uint64(len(key.Str))<<32|uint64(words)
@@ -152,15 +152,15 @@ func patches(l *leaf.Layout, buf []uint64, key index.Key, words int) bool {
 // Both kinds of row block have the link in the same place.
 var _ [leaf.RowOlderWord - leaf.StrOlderWord]struct{}
 
-// pastGet is what a lookup of the past knows besides.
+// pastGet has the additional state of a lookup of the past.
 type pastGet struct {
-	newer  block.CSN    // above the version being READ
+	newer  block.CSN    // a CSN above that of the version being READ
 	dug    bool         // the graves were READ
 	graves []uint64     // memory of blocks of graves
 	asked  []askedGrave // READs of them under way
 	dead   []leaf.Grave // of the key, deleted after the tick
 	kind   past
-	patch  block.Older // that leads to the version being READ, if this is a patch
+	patch  block.Older // the link to the version being READ, if this is a patch
 	base   []uint64    // payload of the row or version to which it is applied
 }
 
@@ -172,15 +172,16 @@ type askedGrave struct {
 // past has the steps of a lookup of the past that depend on the kind of key.
 type past interface {
 	getKind
-	// absent continues after the versions that the leaf led to have ended.
+	// absent continues when the versions to which the leaf led have no row of the
+	// tick.
 	absent(next *rdma.Batch) bool
-	// grave is the number of the key in graves.
+	// grave returns the key's word in graves: the key, or its hash.
 	grave() uint64
 	// mine returns the payload of a version, if it is the key's.
 	mine(buf []uint64) (row []uint64, ok bool)
 }
 
-// answer ends a lookup of the past. Its answer is not to be validated.
+// answer ends a lookup of the past. Its answer needs no validation.
 func (o *getOp) answer(s index.Status) bool {
 	o.res.Proofs, o.res.Hint = nil, o.addr
 	return o.finish(s)
@@ -202,8 +203,8 @@ func (o *getOp) onPast(row []uint64, h block.Header, older block.Older, next *rd
 	return o.ended(next)
 }
 
-// along READs the next older version, which is below newer. row is the payload of
-// the row or version that leads to it, nil if none does.
+// along READs the next older version, whose CSN must be below newer. row is the
+// payload of the row or version that points to it, nil if a grave does.
 func (o *getOp) along(older block.Older, newer block.CSN, row []uint64, next *rdma.Batch) bool {
 	switch {
 	case older == 0:
@@ -246,7 +247,8 @@ func (o *getOp) onOlder(done, next *rdma.Batch) bool {
 	return o.answer(index.Gone)
 }
 
-// ended continues when the versions that the leaf or a grave led to have ended.
+// ended continues when the versions to which the leaf or a grave led have no row of
+// the tick.
 func (o *getOp) ended(next *rdma.Batch) bool {
 	if o.past.dug {
 		return o.nextDead(next)
@@ -254,8 +256,7 @@ func (o *getOp) ended(next *rdma.Batch) bool {
 	return o.past.kind.absent(next)
 }
 
-// dig looks for the row of a key that the leaf does not have for this tick among
-// the graves of the leaf.
+// dig continues with the graves of the leaf, when the leaf led to no row of the tick.
 func (o *getOp) dig(next *rdma.Batch) bool {
 	p := &o.past
 	p.dug, p.dead, p.asked = true, p.dead[:0], p.asked[:0]
@@ -267,7 +268,7 @@ func (o *getOp) dig(next *rdma.Batch) bool {
 	return o.readGraves(next)
 }
 
-// readGraves appends READs of the blocks asked for.
+// readGraves appends READs of the blocks of graves in o.past.asked.
 func (o *getOp) readGraves(next *rdma.Batch) bool {
 	p, words := &o.past, 0
 	for _, a := range p.asked {
@@ -327,8 +328,8 @@ func (o *getOp) onGraves(done, next *rdma.Batch) bool {
 	return o.nextDead(next)
 }
 
-// nextDead goes on with the life of the key that ended first after the tick. The
-// row of the tick was of this life, unless other keys share the key's hash.
+// nextDead continues with the grave of the earliest deletion after the tick. The row
+// of the tick was of this life of the key, unless other keys share the key's hash.
 func (o *getOp) nextDead(next *rdma.Batch) bool {
 	p := &o.past
 	if len(p.dead) == 0 {
@@ -345,10 +346,10 @@ func (o *getOp) nextDead(next *rdma.Batch) bool {
 	return o.along(d.Older, d.Deleted, nil, next)
 }
 
-// nativePast are the steps of a lookup of the past of a native key.
+// nativePast has the steps of a lookup of the past of a native key.
 type nativePast struct{ *nativeGet }
 
-func (g nativePast) search(next *rdma.Batch) (see sight, finished bool) {
+func (g nativePast) search(next *rdma.Batch) (see leafVerdict, finished bool) {
 	o := g.o
 	o.past.dug = false
 	if see := sideOf(&o.view, o.key.Num); see != seeHere {
@@ -367,7 +368,7 @@ func (g nativePast) search(next *rdma.Batch) (see sight, finished bool) {
 	}
 }
 
-func (g nativePast) judge(done *rdma.Batch, i int) (rowSight, []uint64) {
+func (g nativePast) judge(done *rdma.Batch, i int) (rowVerdict, []uint64) {
 	wr := &done.WRs[i]
 	see := judgePast(wr, g.o.c.o.InOrder)
 	if see != rowPast {
@@ -390,15 +391,15 @@ func (g nativePast) mine(buf []uint64) (row []uint64, ok bool) {
 	return buf[leaf.RowWord : leaf.RowWord+g.o.lay.RowWords], true
 }
 
-// stringPast are the steps of a lookup of the past of a string key.
+// stringPast has the steps of a lookup of the past of a string key.
 type stringPast struct{ *stringGet }
 
-func (g stringPast) search(next *rdma.Batch) (see sight, finished bool) {
+func (g stringPast) search(next *rdma.Batch) (see leafVerdict, finished bool) {
 	g.o.past.dug = false
 	return g.stringGet.search(next)
 }
 
-func (g stringPast) judge(done *rdma.Batch, i int) (rowSight, []uint64) {
+func (g stringPast) judge(done *rdma.Batch, i int) (rowVerdict, []uint64) {
 	wr := &done.WRs[i]
 	see := judgePast(wr, g.o.c.o.InOrder)
 	if see != rowPast {
@@ -416,9 +417,9 @@ func (g stringPast) judge(done *rdma.Batch, i int) (rowSight, []uint64) {
 	return rowPast, row
 }
 
-// absent READs the leaf once more if other slots may lead to the key, too: the
-// block of the row whose versions ended may be in use by it since the leaf was
-// READ.
+// absent READs the leaf once more if several slots may point to the key's row: a
+// block that was examined may have been reused for another row after the READ of the
+// leaf.
 func (g stringPast) absent(next *rdma.Batch) bool {
 	if len(g.all) > 1 && g.cleared != g.o.view.Header() {
 		return g.others(next)

@@ -194,7 +194,7 @@ func TestTornRowOfThePast(t *testing.T) {
 	old, fresh := block.Present(block.NewCSN(2, 1)), block.Present(block.NewCSN(4, 1))
 	for _, c := range []struct {
 		first, last block.Header
-		want        rowSight
+		want        rowVerdict
 	}{
 		{old, old, rowPast},
 		{old.Lock(), old.Lock(), rowPast},

@@ -12,18 +12,18 @@ import (
 	"drtmx/rdma"
 )
 
-// A scan of the past takes in leaves as every scan does, and with them their
-// graves, which are READ as fences apart are. What may have a row of its tick is
-// a candidate: a slot, or a grave. The versions of all candidates are READ
-// together, one step along older in each round. Two candidates come to the same
-// row if it was deleted after its leaf was READ and before the graves were.
-// Others turn out to have no row of the tick, so a scan with a limit may have to
-// go on behind them; it takes twice as many each time.
+// A scan of the past collects leaves as every scan does, and their graves, which it
+// READs in the way of fences apart. A candidate is a slot or a grave that may have a
+// row of the tick. The versions of all candidates are READ together, one step along
+// older in each round. Two candidates lead to the same row if it was deleted between
+// the READ of its leaf and that of the graves. Other candidates have no row of the
+// tick, so a scan with a limit may have to continue after them; it takes twice as
+// many candidates each time.
 
-// resumesMax bounds how often a scan goes on.
+// resumesMax bounds how often a scan continues.
 const resumesMax = 20
 
-// pastScan is what a scan of the past knows besides.
+// pastScan has the additional state of a scan of the past.
 type pastScan struct {
 	kind    scanKind
 	rows    []pastRow // of o.apart
@@ -31,19 +31,19 @@ type pastScan struct {
 	mem     pieces
 	words   int  // taken from mem
 	settled int  // entries of the result whose versions are known
-	cut     bool // the last leaf has candidates behind those taken
-	lost    bool // a link leads to where no version can be
+	cut     bool // the last leaf has more candidates after those taken
+	lost    bool // a link to a version is not valid
 	resumes int
 }
 
-// pastRow is the way of one candidate.
+// pastRow is the search for the row of one candidate.
 type pastRow struct {
-	newer block.CSN // above the version being READ; 0: that is the block of the row
+	newer block.CSN // a CSN above that of the version being READ; 0: the row's own block is being READ
 	of    block.Older
 	hash  uint64   // of a string key; 0 if it is unknown
 	at    int      // of native keys: the entry of the result
-	key   string   // of a string key; nothing if it is unknown
-	base  []uint64 // if of leads to a patch: the payload to which it is applied
+	key   string   // of a string key; "" if it is unknown
+	base  []uint64 // if of points to a patch: the payload to which it is applied
 }
 
 // gravesRead is one block of graves of a leaf.
@@ -51,11 +51,11 @@ type gravesRead struct {
 	leaf int // in scanOp.leaves; -1 if the leaf was READ again since
 	of   block.Older
 	buf  []uint64
-	wr   int // in the batch under way, -1 if it is there
+	wr   int // in the batch under way, -1 if it has arrived
 	view leaf.Graves
 }
 
-// pieces is memory for one operation, which does not move.
+// pieces allocates memory for one operation. The memory does not move.
 type pieces struct {
 	all  [][]uint64
 	n    int // in use
@@ -79,7 +79,7 @@ func (p *pieces) take(words int) []uint64 {
 	return b
 }
 
-// clearPast drops what was gathered so far.
+// clearPast drops the candidates and graves collected so far.
 func (o *scanOp) clearPast() {
 	p := &o.past
 	p.rows, p.graves = p.rows[:0], p.graves[:0]
@@ -88,7 +88,7 @@ func (o *scanOp) clearPast() {
 	o.goal = o.limit
 }
 
-// take returns memory; nil if the scan has enough.
+// take returns memory for so many words, or nil if the scan has used its share.
 func (p *pastScan) take(words int) []uint64 {
 	if p.words += words; p.words > scanWordsMax {
 		return nil
@@ -96,14 +96,14 @@ func (p *pastScan) take(words int) []uint64 {
 	return p.mem.take(words)
 }
 
-// answer ends a scan of the past. Its answer is not to be validated.
+// answer ends a scan of the past. Its answer needs no validation.
 func (o *scanOp) answer(s index.Status) bool {
 	o.res.Quick, o.res.Gaps, o.res.Rests = o.res.Quick[:0], o.res.Gaps[:0], 0
 	return o.finish(s)
 }
 
-// askGraves READs the graves of a leaf just accepted, if there are any that the
-// scan needs.
+// askGraves READs the graves of a leaf that was just accepted, if the scan needs any,
+// and reports whether it does.
 func (o *scanOp) askGraves(l *leafRead, next *rdma.Batch) (asked bool) {
 	at := o.indexOf(l)
 	for i := range o.past.graves {
@@ -118,8 +118,9 @@ func (o *scanOp) askGraves(l *leafRead, next *rdma.Batch) (asked bool) {
 	return of != 0
 }
 
-// readGraves appends the READ of one block of graves. Of a link that leads to no
-// block it READs the first line of the leaf, so that it is judged all the same.
+// readGraves appends the READ of one block of graves. If the link is not valid it
+// READs the first line of the leaf instead, so that the block is judged in the same
+// way as others.
 func (o *scanOp) readGraves(at int, of block.Older, next *rdma.Batch) {
 	p := &o.past
 	addr, words := of.Addr(), of.Words()
@@ -132,7 +133,7 @@ func (o *scanOp) readGraves(at int, of block.Older, next *rdma.Batch) {
 	p.graves = append(p.graves, g)
 }
 
-// onGraves takes in the graves READ, and READs the blocks that they list.
+// onGraves judges the graves that were READ, and READs the blocks that they list.
 func (o *scanOp) onGraves(done, next *rdma.Batch) bool {
 	p, reads := &o.past, 0
 	for i := range len(p.graves) {
@@ -142,7 +143,7 @@ func (o *scanOp) onGraves(done, next *rdma.Batch) bool {
 		}
 		wr := &done.WRs[g.wr]
 		g.wr = -1
-		var see rowSight
+		var see rowVerdict
 		switch g.view, see = o.judgeGraves(wr); {
 		case see == rowDown:
 			o.res.Err = wr.Status.Err()
@@ -195,7 +196,8 @@ func (o *scanOp) gravesOf(at int, fn func(d leaf.Grave)) {
 
 // candidate adds a version to READ.
 func (p *pastScan) candidate(r pastRow) {
-	// A patch without a row to which it is applied is none, unless memory was short.
+	// A patch without a row to which it applies is not valid, unless the row is
+	// missing for lack of memory.
 	p.lost = p.lost || !validVersion(r.of) || r.of.IsPatch() && r.base == nil && p.words <= scanWordsMax
 	p.rows = append(p.rows, r)
 }
@@ -222,26 +224,26 @@ func (o *scanOp) listVersions() bool {
 
 func (o *scanOp) wordsOf(r *pastRow) int { return versionWords(o.lay, r.of) }
 
-// judgeCandidate is the verdict on the block of candidate i: rowPast, or why it is
-// of no use. The key is unchecked.
-func (o *scanOp) judgeCandidate(i int, wr *rdma.WR) rowSight {
+// judgeCandidate returns the verdict on the block of candidate i: rowPast, or the
+// reason why it is of no use. It does not check the key.
+func (o *scanOp) judgeCandidate(i int, wr *rdma.WR) rowVerdict {
 	if newer := o.past.rows[i].newer; newer != 0 {
 		return judgeVersion(wr, newer, o.c.o.InOrder)
 	}
 	return judgePast(wr, o.c.o.InOrder)
 }
 
-// patched applies a patch, of which buf is a copy, to the row or version of
-// candidate i that leads to it, and returns the payload.
+// patched applies the patch in buf to the row or version of candidate i that points
+// to it, and returns the payload.
 func (o *scanOp) patched(i int, key index.Key, buf []uint64) (row []uint64, ok bool) {
 	p := &o.past.rows[i]
 	ok = patches(o.lay, buf, key, len(p.base)) && p.of.Apply(leaf.PatchWord, p.base, buf)
 	return p.base, ok
 }
 
-// onward is the verdict on candidate i, of whose row or version buf is a copy, and
-// row the payload. If that is of a later time, the next older version is READ next.
-func (o *scanOp) onward(i int, buf, row []uint64) rowSight {
+// onward returns the verdict on candidate i, whose row or version is in buf, with the
+// payload row. If that is of a later time, the next older version will be READ next.
+func (o *scanOp) onward(i int, buf, row []uint64) rowVerdict {
 	h := block.Header(buf[block.HeaderWord])
 	see := pastOf(h, o.tick)
 	if see != rowNewer {
@@ -268,7 +270,8 @@ func (o *scanOp) onward(i int, buf, row []uint64) rowSight {
 	return rowAgain
 }
 
-// settle ends a scan of which all rows so far are known, unless it needs more.
+// settle ends a scan when the rows of all candidates are known, unless it needs more
+// candidates.
 func (o *scanOp) settle(next *rdma.Batch) bool {
 	p, n := &o.past, len(o.res.Entries)
 	o.res.More = o.more
@@ -287,7 +290,7 @@ func (o *scanOp) settle(next *rdma.Batch) bool {
 	return o.findOn(next)
 }
 
-// nativePastScan are the steps of a scan of the past of native keys.
+// nativePastScan has the steps of a scan of the past of native keys.
 type nativePastScan struct {
 	*nativeScan
 	dead []leaf.Grave
@@ -350,8 +353,8 @@ func (s *nativePastScan) add(l *leafRead) (more, ok bool) {
 	}
 }
 
-// sort lists the slots and the graves of a leaf within the range, in key order. A
-// key has at most one grave there, the first one dug.
+// sort lists the slots and the graves of a leaf within the range, in key order. Of
+// the graves of a key it lists only the one with the earliest deletion.
 func (s *nativePastScan) sort(l *leafRead) {
 	heads := l.view.Heads()
 	s.sorted, s.dead = s.sorted[:0], s.dead[:0]
@@ -397,7 +400,7 @@ func (s *nativePastScan) addSlot(l *leafRead, at slot) {
 	}
 }
 
-// addVersion adds a candidate. base is the payload of the row that leads to it, if
+// addVersion adds a candidate. base is the payload of the row that points to it, if
 // it is a patch.
 func (s *nativePastScan) addVersion(key uint64, of block.Older, newer block.CSN, base []uint64) {
 	o := s.o
@@ -407,7 +410,7 @@ func (s *nativePastScan) addVersion(key uint64, of block.Older, newer block.CSN,
 
 func (s *nativePastScan) list() bool { return s.o.listVersions() }
 
-func (s *nativePastScan) judge(i int, wr *rdma.WR) rowSight {
+func (s *nativePastScan) judge(i int, wr *rdma.WR) rowVerdict {
 	o := s.o
 	see := o.judgeCandidate(i, wr)
 	if see != rowPast {
@@ -433,8 +436,8 @@ func (s *nativePastScan) judge(i int, wr *rdma.WR) rowSight {
 	return see
 }
 
-// foreign is the verdict on a block of candidate i that has no row of its key.
-func (o *scanOp) foreign(i int) rowSight {
+// foreign returns the verdict on a block of candidate i that has no row of its key.
+func (o *scanOp) foreign(i int) rowVerdict {
 	if o.past.rows[i].newer == 0 {
 		return rowGone
 	}
@@ -454,9 +457,8 @@ func (s *nativePastScan) assemble(next *rdma.Batch) bool {
 	return o.settle(next)
 }
 
-// stringPastScan are the steps of a scan of the past of string keys. A grave has
-// no more of its key than a hash, so the graves of all leaves on the way are
-// candidates.
+// stringPastScan has the steps of a scan of the past of string keys. A grave has only
+// a hash of its key, so the graves of all leaves of the scan are candidates.
 type stringPastScan struct {
 	*stringScan
 	dead  []candidate // of graves
@@ -508,7 +510,7 @@ func (s *stringPastScan) list() bool {
 	return s.o.listVersions()
 }
 
-func (s *stringPastScan) judge(i int, wr *rdma.WR) rowSight {
+func (s *stringPastScan) judge(i int, wr *rdma.WR) rowVerdict {
 	o := s.o
 	see := o.judgeCandidate(i, wr)
 	if see != rowPast {

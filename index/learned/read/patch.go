@@ -9,15 +9,15 @@ import (
 	"drtmx/index/learned/leaf"
 )
 
-// patch lists leaves that chases have found since a sub-model was trained:
-// what one lookup learnt of a split, the next one uses. Without it, every
-// lookup of the newest rows would walk all leaves appended since the last
-// training. It is immutable, and goes with the sub-model that it mends. Like
-// the model it is a hint.
+// patch lists leaves that chases of right links have found since a sub-model was
+// trained, so that a later lookup benefits from an earlier one's chase. Without it,
+// every lookup of the newest rows would walk all leaves appended since the last
+// training. It is immutable, and belongs to the sub-model that it corrects. Like the
+// model it is a hint.
 //
-// A patch that learns is copied. Beside a steady load of splits this happens in
-// every other transaction, so what was learnt lately stands in a short list of
-// its own, which alone is copied until it is full.
+// To learn, a patch is copied. Under a steady load of splits this happens in every
+// other transaction. So the latest leaves are in a separate short list, and only that
+// is copied until it is full.
 type patch struct {
 	lately leafList // hides leaves of before
 	before leafList
@@ -37,20 +37,21 @@ type patchLeaf struct {
 	low, high index.Key // high is the first key above, if there is one
 	bounded   bool
 	addr      uint64
-	from      int // the logical leaf at which the model had the chase begin; -1 if that lay right of it
+	from      int // the logical leaf at which the chase began; -1 if that is to the right of this leaf
 
 	// Of an entry of a tail list.
 	number uint64
-	rising bool // it began as the last leaf of keys that rise
+	rising bool // it began as the last leaf of ascending keys
 }
 
 const (
 	patchMax  = 128
-	latelyMax = 12 // of them in the short list
+	latelyMax = 12 // leaves in the short list
 )
 
-// leafFor is the best leaf known from which to look for a key that the model has
-// in logical leaf pred: the one that covers it, or else one on the way there.
+// leafFor returns the best known leaf from which to search for a key that the model
+// predicts in logical leaf pred: the leaf that covers the key, or one from which
+// right links lead to it. ok is false if the prediction is better.
 func (p *patch) leafFor(key index.Key, pred int) (addr uint64, ok bool) {
 	l := p.leaf(key)
 	if l == nil {
@@ -59,7 +60,7 @@ func (p *patch) leafFor(key index.Key, pred int) (addr uint64, ok bool) {
 	return l.addr, l.reaches(key) || l.from == pred
 }
 
-// leaf is the last leaf that begins at or before a key.
+// leaf returns the last leaf that begins at or before a key.
 func (p *patch) leaf(key index.Key) *patchLeaf {
 	late, old := p.lately.last(key), p.before.last(key)
 	if late == nil || old != nil && below(late.low, old.low) && !late.reaches(old.low) {
@@ -71,14 +72,15 @@ func (p *patch) leaf(key index.Key) *patchLeaf {
 // reaches reports whether the leaf, which begins at or before a key, does not end before it.
 func (l *patchLeaf) reaches(key index.Key) bool { return !l.bounded || below(key, l.high) }
 
-// uncovers reports whether keys behind the leaf belonged to o, which was seen
-// before. They no longer do once the leaf is listed, and o would not hide any
-// more what was known of them still earlier.
+// uncovers reports whether o, which was seen before the leaf, covers keys after the
+// leaf. Once the leaf is listed o ends before it, and would no longer hide older
+// entries for these keys.
 func (l *patchLeaf) uncovers(o patchLeaf) bool {
 	return l.bounded && below(o.low, l.high) && o.reaches(l.high)
 }
 
-// last is the last leaf of a list that begins at or before a key, nil if there is none.
+// last returns the last leaf of a list that begins at or before a key, nil if there
+// is none.
 func (s *leafList) last(key index.Key) *patchLeaf {
 	i := s.upTo(key) - 1
 	if i < 0 {
@@ -87,7 +89,7 @@ func (s *leafList) last(key index.Key) *patchLeaf {
 	return &s.leaves[i]
 }
 
-// upTo is the number of leaves that begin at or before a key.
+// upTo returns the number of leaves that begin at or before a key.
 func (s *leafList) upTo(key index.Key) int {
 	digest, quick := s.digest(key)
 	lo, hi := 0, len(s.leaves)
@@ -109,7 +111,7 @@ func (s *leafList) upTo(key index.Key) int {
 	return lo
 }
 
-// digest returns what orders a key among the low fences, except for ties. ok is
+// digest returns the word that orders a key among s.lows, except for ties. ok is
 // false if the key has another prefix.
 func (s *leafList) digest(key index.Key) (d uint64, ok bool) {
 	if key.Str == "" {
@@ -123,7 +125,7 @@ func (s *leafList) digest(key index.Key) (d uint64, ok bool) {
 	return binary.BigEndian.Uint64(b[:]), true
 }
 
-// listOf makes a list of leaves, of which there is at least one.
+// listOf makes a list of leaves; there must be at least one.
 func listOf(leaves []patchLeaf) leafList {
 	first, last := leaves[0].low.Str, leaves[len(leaves)-1].low.Str
 	n := 0
@@ -139,7 +141,7 @@ func listOf(leaves []patchLeaf) leafList {
 
 func below(a, b index.Key) bool { return a.Num < b.Num || a.Num == b.Num && a.Str < b.Str }
 
-// all lists the leaves in ascending order. The list is not the caller's to change.
+// all returns the leaves in ascending order. The caller must not modify the slice.
 func (p *patch) all() []patchLeaf {
 	if len(p.lately.leaves) == 0 {
 		return p.before.leaves
@@ -147,14 +149,14 @@ func (p *patch) all() []patchLeaf {
 	return merge(p.before.leaves, p.lately.leaves)
 }
 
-// with is p and one more leaf, seen now.
+// with returns p with one more leaf, which was seen just now.
 func (p *patch) with(l patchLeaf) *patch {
 	lately := merge(p.lately.leaves, []patchLeaf{l})
 	if len(lately) <= latelyMax && !(len(p.before.leaves) > 0 && slices.ContainsFunc(p.lately.leaves, l.uncovers)) {
 		return &patch{lately: listOf(lately), before: p.before}
 	}
 	all := merge(merge(p.before.leaves, p.lately.leaves), []patchLeaf{l})
-	// The half farthest from the new leaf goes if there are too many.
+	// If there are too many leaves, the half farthest from the new one is dropped.
 	if len(all) > patchMax {
 		at, _ := slices.BinarySearchFunc(all, l.low, func(l patchLeaf, low index.Key) int { return l.low.Compare(low) })
 		from := min(max(at-patchMax/4, 0), len(all)-patchMax/2)
@@ -163,9 +165,9 @@ func (p *patch) with(l patchLeaf) *patch {
 	return &patch{before: listOf(all)}
 }
 
-// merge lists the leaves of two lists, of which the second one was seen later. A
-// leaf of the first one ends where one of the second begins, for what it held
-// above has been split off; one that begins within one of the second is gone.
+// merge combines two lists, of which late was seen later. A leaf of old ends where
+// one of late begins, because the keys above have been split off. A leaf of old that
+// begins within one of late no longer exists.
 func merge(old, late []patchLeaf) []patchLeaf {
 	all := make([]patchLeaf, 0, len(old)+len(late))
 	for i, j := 0, 0; i < len(old) || j < len(late); {
@@ -188,7 +190,8 @@ func merge(old, late []patchLeaf) []patchLeaf {
 }
 
 // learn remembers a leaf that a chase or a scan found. If several operations learn
-// at once, some leaves may be lost. A sub-model that is not held, nil, learns nothing.
+// concurrently, some leaves may be lost. A nil sub-model, one that is not held,
+// ignores it.
 func (s *heldSub) learn(l patchLeaf) {
 	if s == nil {
 		return

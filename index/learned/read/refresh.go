@@ -8,9 +8,9 @@ import (
 	"drtmx/internal/block"
 )
 
-const staleMax = 64 // sub-models looked at in one Maintain
+const staleMax = 64 // sub-models checked in one Maintain
 
-// staleList names the sub-models to look at again.
+// staleList has the sub-models that Maintain must check.
 type staleList struct {
 	n  atomic.Int32
 	mu struct {
@@ -20,8 +20,8 @@ type staleList struct {
 	}
 }
 
-// add adds a sub-model of a cache if that is still the current one, which is in cur:
-// a late caller must not empty the list of its successor.
+// add adds a sub-model of a cache, if the cache is still the current one, in cur: a
+// late caller must not empty the list of the next cache.
 func (l *staleList) add(cur *atomic.Pointer[cache], of *cache, i int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +61,7 @@ func (c *Client) missed(of *cache, i int) {
 	}
 }
 
-// again has the next Maintain look at sub-models of a cache once more.
+// again makes the next Maintain check sub-models of a cache once more.
 func (c *Client) again(of *cache, subs []int) {
 	for _, i := range subs {
 		of.subs[i].stale.Store(true)
@@ -69,8 +69,8 @@ func (c *Client) again(of *cache, subs []int) {
 	}
 }
 
-// refresh checks the sub-models that lookups have found stale: one round shows
-// which have a new block, a second one fetches these.
+// refresh checks the sub-models that lookups have found stale. One round shows which
+// have new blocks, and a second one fetches these.
 func (f *fetcher) refresh(h *cache) error {
 	var space [staleMax]int
 	stale := f.c.stale.take(h, staleMax, space[:0])
@@ -91,7 +91,8 @@ func (f *fetcher) refresh(h *cache) error {
 		f.c.again(h, stale)
 		return err
 	}
-	// The copy of the root may be torn: in any doubt the client reads it again.
+	// The copy of the root may be torn: if it is not certainly current, the client
+	// READs it again.
 	if accepted(&f.b.WRs[0], f.c.o.InOrder) != block.OK || model.NumberOf(root[:]) != h.root.Number {
 		f.c.doubtful.Store(true)
 	}

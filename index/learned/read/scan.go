@@ -14,11 +14,11 @@ const (
 	restartsMax       = 4
 	// scanLeavesMax bounds one scan, whose leaves are all kept until the next.
 	scanLeavesMax = 1 << 16
-	// guessMax bounds the leaves that a round READs only because they are
-	// neighbours, in memory, of a leaf that a right link named; see
-	// scanOp.guess.
+	// guessMax bounds the leaves that a round READs only because they are next, in
+	// memory, to a leaf that a right link named; see scanOp.guess.
 	guessMax = 8
-	// guessWindow is aligned memory that certainly is the region's if one leaf in it is.
+	// guessWindow is the size of aligned memory that is certainly in the region if
+	// one leaf in it is.
 	guessWindow = 64 << 10
 	// rowsPerLeafShare is the share of slots expected in use, in 16ths.
 	rowsPerLeafShare = 11
@@ -31,10 +31,10 @@ type leafRead struct {
 	wr     int // in the batch under way
 	state  leafState
 	view   leaf.Leaf // if readOK
-	locked int       // how often a row of the range was found locked
-	linked bool      // READ because a right link names it
-	guess  bool      // READ for no other reason than its address
-	// logical is the number of a leaf that is of a span.
+	locked int       // how often a READ found a row of the range locked
+	linked bool      // READ because a right link names the leaf
+	guess  bool      // READ only because of its address
+	// logical is the leaf's logical number, if it was READ for a span.
 	logical int
 
 	// Of string keys.
@@ -43,7 +43,7 @@ type leafRead struct {
 	fence   []uint64
 	fenceWR int
 
-	forward uint64 // if readLost: the leaf that has the keys of this dead one, 0 if unknown
+	forward uint64 // if readLost: the leaf that has its keys now, 0 if unknown
 }
 
 // indexOf returns the place of a leaf in the list of leaves READ.
@@ -55,7 +55,7 @@ func (o *scanOp) indexOf(l *leafRead) int {
 	return i
 }
 
-// lost notes that the leaf is dead.
+// lost marks the leaf as dead.
 func (l *leafRead) lost(lay *leaf.Layout) { l.state, l.forward = readLost, lay.Forward(l.buf) }
 
 type leafState uint8
@@ -68,25 +68,24 @@ const (
 	readUsed // consumed, or not needed
 )
 
-// scanOp is a range scan; see index.ScanOp. It covers the keys from lo up, leaf
-// by leaf: want is the leaf that should cover cur, the first key not covered
-// yet. It READs ahead the leaves that the TT names; the right link of the leaf
-// consumed last determines which of them is next. Each copy is right about its
-// range at the time of its READ; the proofs show whether the copies are a
-// consistent snapshot.
+// scanOp is a range scan; see index.ScanOp. It covers the keys from lo up, leaf by
+// leaf: want is the leaf that should cover cur, the first key not covered yet. It
+// READs ahead the leaves that the TT names; the right link of the leaf consumed last
+// determines which of them is next. Each copy is correct about its range at the time
+// of its READ; the proofs show whether the copies are a consistent snapshot.
 type scanOp struct {
 	finder
 	kind  scanKind
 	limit int
-	goal  int // rows to look for before those that are not in leaves are READ
+	goal  int // rows to find before the rows that are not in leaves are READ
 	res   index.ScanResult
 	state scanState
-	tick  clock.Tick // asked for; 0 is the present
+	tick  clock.Tick // as of which to read; 0 is the present
 
 	want     uint64
 	linked   bool       // want is a right link
 	leaves   []leafRead // their buffers hold the rows of the result
-	at       int        // the leaves before it are used
+	at       int        // index of the wanted leaf: those before it are used
 	consumed int
 	restarts int
 	stalls   int // rounds since the last leaf was consumed
@@ -95,11 +94,10 @@ type scanOp struct {
 	span     spanScan
 	busy     bool // a row was locked
 	more     bool // the range has rows after those added
-	// guess is the number of leaves to READ behind one that only a right link
-	// names. The models do not have that leaf yet, so it was split off
-	// recently. If keys rise, the leaves that were split off after it are
-	// behind it in memory (package tree, extent). guess doubles while that is
-	// right.
+	// guess is the number of leaves to READ after one that only a right link names.
+	// The models do not have that leaf yet, so it was split off recently. If keys
+	// ascend, the leaves that were split off later follow it in memory (package tree,
+	// extent). guess doubles while that proves right.
 	guess int
 
 	apart scanRows // blocks of rows, if these are apart
@@ -110,37 +108,37 @@ type scanOp struct {
 	aheadSub, aheadLeaf int         // the next leaf to READ ahead; aheadSub -1 if unknown
 	endSub, endLeaf     int         // the last leaf to READ ahead; endSub -1 if not worked out yet
 	cursor              freshCursor // the next leaf of a hot sub-model
-	tip                 int         // the sub-model in which it came to the last leaf of rising keys; -1 if in none
+	tip                 int         // the sub-model in which the scan has reached the last leaf of ascending keys; -1 if none
 	jumped              uint64      // the leaf that a tail list led to last
 }
 
 // scanKind has the steps of a scan that depend on the kind of key. It keeps the
 // bounds, the first key that is not covered yet, and the rows added so far.
 type scanKind interface {
-	// start copies the bounds, whose memory is the caller's.
+	// start copies the bounds, whose memory belongs to the caller.
 	start(lo, hi index.Key)
 	// clear drops the rows added so far.
 	clear()
 	// empty reports whether there is no key between the bounds.
 	empty() bool
-	// seek makes the first key not covered the one that is sought.
+	// seek sets the finder's key to the first key that is not covered.
 	seek()
-	// complete READs what else the scan needs of a leaf just accepted; ok is
-	// false if the leaf is invalid.
+	// complete READs the other blocks that the scan needs for a leaf that was just
+	// accepted: fences or graves. ok is false if the leaf is invalid.
 	complete(l *leafRead, next *rdma.Batch) (asked, ok bool)
 	// onFences continues with the READs of complete.
 	onFences(done, next *rdma.Batch) bool
 	// side compares the first key that is not covered with the fences of a
 	// leaf.
-	side(l *leafRead) sight
-	// learn has a sub-model remember a leaf that a search has reached, which began
-	// at logical leaf from; see patchLeaf.
+	side(l *leafRead) leafVerdict
+	// learn makes a sub-model remember a leaf at which a search ended that began at
+	// logical leaf from; see patchLeaf.
 	learn(of *heldSub, l *leafRead, from int)
 	// add adds the rows of a leaf to the result. more reports that it left rows
 	// out because of the limit. ok is false if a row is locked.
 	add(l *leafRead) (more, ok bool)
-	// cover notes that keys up to the leaf's high fence are covered, and
-	// reports whether that is the whole range.
+	// cover records that keys up to the leaf's high fence are covered, and reports
+	// whether that is the whole range.
 	cover(l *leafRead) bool
 	// have returns the number of added rows that are certainly in the range,
 	// and full reports whether these are enough.
@@ -151,28 +149,28 @@ type scanKind interface {
 	end() (sub, leaf int)
 	// beyond reports whether a key is above the upper bound.
 	beyond(key index.Key) bool
-	// list adds the blocks of the rows that are not in leaves to o.apart; false
-	// if there is one that the client does not READ.
+	// list adds the blocks of the rows that are not in leaves to o.apart. It returns
+	// false if one of them is not valid, or if there are too many to READ.
 	list() bool
-	// judge gives the verdict on the block of row i of o.apart, and takes the
-	// row in if it is the one that was listed.
-	judge(i int, wr *rdma.WR) rowSight
+	// judge returns the verdict on the block of row i of o.apart, and adds the row if
+	// it is the one that was listed.
+	judge(i int, wr *rdma.WR) rowVerdict
 	// assemble ends a scan that has all its rows.
 	assemble(next *rdma.Batch) bool
 }
 
-// scanState is what a scan waits for.
+// scanState says what a scan waits for.
 //
 //	start ─▶ model ─▶ leaves ─▶ rows ─▶ done
 //	            ▲      │  ▲
 //	            └──────┘  └─▶ fences
 //
-// A scan is in state model while it READs parts of the models that the client
-// does not keep, and again after the tree changed under it. In state leaves it
-// takes in leaves from left to right until they cover the range. It is in state
-// fences if fences are too long for the leaves just READ. Rows that have blocks
-// of their own are READ last, all together, because only then it is known which
-// of them the limit leaves.
+// A scan is in state model while it READs parts of the models that the client does
+// not keep, and again after the tree changed under it. In state leaves it consumes
+// leaves from left to right until they cover the range. It is in state fences if
+// fences are too long for the leaves just READ. Rows that have their own blocks are
+// READ last, all together, because only then it is known which of them are within the
+// limit.
 type scanState uint8
 
 const (
@@ -212,7 +210,7 @@ func (o *scanOp) StartAt(lo, hi index.Key, limit int, at clock.Tick) {
 	o.clear()
 }
 
-// clear drops the leaves and rows gathered so far.
+// clear drops the leaves and rows collected so far.
 func (o *scanOp) clear() {
 	r := &o.res // field by field: the processor stalls if it copies a result that it has just made
 	r.Entries, r.Quick, r.Gaps = r.Entries[:0], r.Quick[:0], r.Gaps[:0]
@@ -245,7 +243,7 @@ func (o *scanOp) Next(done, next *rdma.Batch) bool {
 	return true
 }
 
-// findOn looks for the leaf of the first key that is not covered.
+// findOn continues with the search for the leaf of the first key that is not covered.
 func (o *scanOp) findOn(next *rdma.Batch) bool {
 	if !o.begin() {
 		return o.fallback()
@@ -255,7 +253,7 @@ func (o *scanOp) findOn(next *rdma.Batch) bool {
 	return o.located(st, addr, next)
 }
 
-// again looks cur up again after the tree changed during the scan.
+// again searches for cur again, after the tree changed during the scan.
 func (o *scanOp) again(next *rdma.Batch) bool {
 	if o.restarts++; o.restarts > restartsMax {
 		return o.giveUp()
@@ -285,8 +283,7 @@ func (o *scanOp) fallback() bool {
 	return o.finish(index.Fallback)
 }
 
-// located begins to READ at the leaf that the finder has found, and ahead of
-// it.
+// located begins to READ at the leaf that the finder has found.
 func (o *scanOp) located(st step, addr uint64, next *rdma.Batch) bool {
 	switch st {
 	case stepWait:
@@ -301,7 +298,7 @@ func (o *scanOp) located(st step, addr uint64, next *rdma.Batch) bool {
 	}
 	o.want, o.linked = addr, false
 	for i := o.at; i < len(o.leaves); i++ {
-		o.leaves[i].state = readUsed // READ ahead of another place
+		o.leaves[i].state = readUsed // it was READ ahead of another leaf
 	}
 	o.at = len(o.leaves)
 	o.aheadSub, o.tip = -1, -1
@@ -315,7 +312,7 @@ func (o *scanOp) located(st step, addr uint64, next *rdma.Batch) bool {
 	return o.readOn(alone, next)
 }
 
-// modelOf returns a sub-model that the client has, nil if it has none.
+// modelOf returns the model of a sub-model, nil if the client does not have it.
 func (o *scanOp) modelOf(sub int) *model.SubModel {
 	if sub == o.sub {
 		return o.model
@@ -326,7 +323,7 @@ func (o *scanOp) modelOf(sub int) *model.SubModel {
 	return nil
 }
 
-// readOn appends READs of the leaf wanted and, unless that is alone, of those
+// readOn appends READs of the wanted leaf and, unless alone is set, of the leaves
 // predicted to follow.
 func (o *scanOp) readOn(alone bool, next *rdma.Batch) bool {
 	from := len(o.leaves)
@@ -347,7 +344,7 @@ func (o *scanOp) readOn(alone bool, next *rdma.Batch) bool {
 			o.readLeaf(addr, next)
 		}
 	}
-	sub := o.tip // the range goes on to where leaves are split off
+	sub := o.tip // the range goes on to the place where leaves are split off
 	if o.linked || o.jumped != 0 {
 		sub = o.here()
 	}
@@ -358,7 +355,7 @@ func (o *scanOp) readOn(alone bool, next *rdma.Batch) bool {
 	return o.wait()
 }
 
-// here seeks the first key that is not covered, and returns its sub-model; -1 if
+// here seeks the first key that is not covered, and returns its sub-model, -1 if
 // there are no models.
 func (o *scanOp) here() int {
 	o.kind.seek()
@@ -368,8 +365,8 @@ func (o *scanOp) here() int {
 	return o.h.Route(o.key)
 }
 
-// isRead reports whether a leaf is READ already and not used, among those before
-// one.
+// isRead reports whether a leaf is among those before index before that are READ and
+// not yet used.
 func (o *scanOp) isRead(addr uint64, before int) bool {
 	for i := o.at; i < before; i++ {
 		if l := &o.leaves[i]; l.addr == addr && l.state != readUsed {
@@ -379,8 +376,7 @@ func (o *scanOp) isRead(addr uint64, before int) bool {
 	return false
 }
 
-// readGuessed appends READs of the n leaves that are behind the wanted one in
-// memory.
+// readGuessed appends READs of the n leaves that follow the wanted one in memory.
 func (o *scanOp) readGuessed(n int, next *rdma.Batch) {
 	for i := range n {
 		addr := o.want + uint64(i+1)*o.lay.LeafBytes()
@@ -392,7 +388,8 @@ func (o *scanOp) readGuessed(n int, next *rdma.Batch) {
 	}
 }
 
-// wait ends a round of leaves, within bounds.
+// wait counts a round of leaves and waits for it. Beyond the bounds the scan falls
+// back.
 func (o *scanOp) wait() bool {
 	if o.stalls++; o.stalls > readsMax {
 		return o.giveUp()
@@ -411,12 +408,12 @@ func (o *scanOp) expected() int {
 	return min((o.goal-o.kind.have()+per-1)/per+1, leavesPerRoundMax)
 }
 
-// lastOf is the last leaf that the upper bound of a range is worth READing ahead
-// for: the leaf after the one predicted, if the bound may be there.
+// lastOf returns the last leaf worth READing ahead for the prediction p of a range's
+// upper bound: the leaf after the predicted one, if the bound may be there.
 func lastOf(p model.Prediction) int { return min(p.Hi, p.Leaf+1) }
 
-// ahead returns the address of the next leaf according to the TT and to what is
-// known of splits since, not beyond that of hi.
+// ahead returns the address of the next leaf to READ ahead, according to the TT and
+// the known splits, not beyond the leaf of hi. It returns false if there is none.
 func (o *scanOp) ahead() (uint64, bool) {
 	for o.aheadSub >= 0 && o.aheadSub <= o.endSub {
 		m := o.modelOf(o.aheadSub)
@@ -458,7 +455,7 @@ func (o *scanOp) reread(l *leafRead, next *rdma.Batch) {
 	o.reads++
 }
 
-// onLeaves judges the leaves READ and consumes those that are next in key
+// onLeaves judges the leaves that were READ and consumes those that are next in key
 // order, unless it must READ fences first.
 func (o *scanOp) onLeaves(done, next *rdma.Batch) bool {
 	reads := 0
@@ -468,7 +465,7 @@ func (o *scanOp) onLeaves(done, next *rdma.Batch) bool {
 		if l.state != readAsked {
 			continue
 		}
-		var see sight
+		var see leafVerdict
 		switch see, l.view = o.judge(&done.WRs[l.wr]); see {
 		case seeDown:
 			o.res.Err = done.WRs[l.wr].Status.Err()
@@ -500,7 +497,7 @@ func (o *scanOp) onLeaves(done, next *rdma.Batch) bool {
 	return finished
 }
 
-// consumeAll consumes leaves as far as they follow one another.
+// consumeAll consumes leaves as long as the next one in key order has been READ.
 func (o *scanOp) consumeAll(next *rdma.Batch) bool {
 	for {
 		if act := o.consume(next); act != goOn {
@@ -525,7 +522,7 @@ func endIf(finished bool) action {
 	return waiting
 }
 
-// wanted returns the record of the wanted leaf, nil if it was not READ.
+// wanted returns the wanted leaf, nil if it was not READ.
 func (o *scanOp) wanted() *leafRead {
 	for i := o.at; i < len(o.leaves); i++ {
 		if l := &o.leaves[i]; l.addr == o.want && l.state != readUsed {
@@ -545,7 +542,7 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 		if o.at < len(o.leaves) && o.h.Trained() {
 			o.kind.seek()
 			if sub := o.h.Route(o.key); !o.covered(sub) {
-				o.c.missed(o.h, sub) // the leaf READ ahead is not the next one
+				o.c.missed(o.h, sub) // the leaf that was READ ahead is not the next one
 			}
 		}
 		return endIf(o.readOn(false, next))
@@ -579,7 +576,7 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 	return o.take(l, next)
 }
 
-// chase goes on to the right of a leaf that ends before cur.
+// chase continues to the right of a leaf that ends before cur.
 func (o *scanOp) chase(l *leafRead, next *rdma.Batch) action {
 	if o.chases > 0 || !o.covered(o.sub) {
 		o.c.missed(o.h, o.sub)
@@ -657,15 +654,15 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	return goOn
 }
 
-// note remembers a leaf that only right links have led to, if the models do not
-// name it. So a later lookup begins there, and a reverse scan knows what lies behind
-// the leaves that the models cover.
+// note remembers a leaf to which only right links have led, if the models do not name
+// it. So a later lookup can begin there, and a reverse scan knows of leaves after
+// those that the models cover.
 func (o *scanOp) note(l *leafRead) {
 	sub := o.here()
 	if sub < 0 {
 		return
 	}
-	// A tail list names the leaf, or will.
+	// A tail list names the leaf, now or soon.
 	held := o.h.held[sub].Load()
 	if held == nil || held.tail != nil || !held.model.HasTT() {
 		return
@@ -683,7 +680,7 @@ func (o *scanOp) note(l *leafRead) {
 	o.kind.learn(held, l, p.Lo)
 }
 
-// follow goes to the leaf on the right.
+// follow makes the right sibling the wanted leaf.
 func (o *scanOp) follow(l *leafRead) {
 	if l.guess {
 		o.guess = min(2*o.guess, guessMax)
@@ -691,7 +688,7 @@ func (o *scanOp) follow(l *leafRead) {
 	o.want, o.linked = l.view.Right(), true
 }
 
-// forward goes to the leaf that a dead one names.
+// forward makes the leaf that a dead one names the wanted leaf.
 func (o *scanOp) forward(l *leafRead) action {
 	o.c.missed(o.h, o.sub)
 	l.state = readUsed

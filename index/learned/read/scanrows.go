@@ -12,8 +12,8 @@ const (
 	rowWordsPerRoundMax = 128 << 10
 )
 
-// scanRows are the blocks of rows that a scan READs once it knows which rows are
-// in the range.
+// scanRows are the blocks of rows that a scan READs when it knows which rows are in
+// the range.
 type scanRows struct {
 	rows []rowRead
 	mem  []uint64 // of all
@@ -29,13 +29,13 @@ type rowRead struct {
 	done   bool
 }
 
-// clear makes room for blocks of so many words in all.
+// clear empties the list and makes room for blocks of so many words in all.
 func (r *scanRows) clear(words int) {
 	r.rows, r.mem = r.rows[:0], grow(r.mem, words)
 	r.free = r.mem
 }
 
-// list adds a block; false if there cannot be such a block.
+// list adds a block. It returns false if the address or the size is not valid.
 func (r *scanRows) list(addr uint64, words int) bool {
 	n := len(r.rows)
 	if n < cap(r.rows) {
@@ -62,7 +62,8 @@ func (o *scanOp) rows(next *rdma.Batch) bool {
 	return o.readRows(next)
 }
 
-// readRows appends READs of the rows still missing, within the bounds of a round.
+// readRows appends READs of the rows that are still missing, within the bounds of a
+// round.
 func (o *scanOp) readRows(next *rdma.Batch) bool {
 	n, words := 0, 0
 	for i := range o.apart.rows {
@@ -119,8 +120,8 @@ func (o *scanOp) onRows(done, next *rdma.Batch) bool {
 	return o.readRows(next)
 }
 
-// restart begins again: a row was moved or deleted since its leaf was READ, so
-// the leaves have changed.
+// restart begins the scan again: a row was moved or deleted since its leaf was READ,
+// so the leaves have changed.
 func (o *scanOp) restart(next *rdma.Batch) bool {
 	o.clear()
 	return o.again(next)

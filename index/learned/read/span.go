@@ -6,16 +6,16 @@ import (
 	"drtmx/rdma"
 )
 
-// A model bounds the leaves that a key may be in. As long as the tree has not
-// changed since training the bounds are certain, and a prediction may be off by
-// as many leaves as they span. A span is such a range of leaves. It is READ in one
-// round if it is small, and narrowed by that many leaves of it otherwise.
+// A model bounds the leaves that may cover a key. As long as the tree has not changed
+// since training the bounds are certain, and a prediction may be off by as many
+// leaves as they span. A span is such a range of leaves. A small one is READ in one
+// round. A larger one is narrowed: a round READs spanReadsMax of its leaves.
 
 const (
 	spanReadsMax = 16 // leaves of a span in one round
 	spansMax     = 4  // rounds of spans: enough for every sub-model
-	// chasesBeforeSpan is how many right links a search follows one by one where
-	// it did not begin at the predicted leaf, or has leaves ahead already.
+	// chasesBeforeSpan is how many right links a search follows one by one if it did
+	// not begin at the predicted leaf, or has READ leaves ahead already.
 	chasesBeforeSpan = 2
 )
 
@@ -28,17 +28,17 @@ type span struct {
 
 func (s *span) begin(lo, hi int) { s.lo, s.hi, s.was = lo, hi, hi-lo+1 }
 
-// wide reports whether the span searched was of more than one leaf.
+// wide reports whether the span had more than one leaf at first.
 func (s *span) wide() bool { return s.was > 1 }
 
 // pivots returns how many leaves of the span a round READs.
 func (s *span) pivots() int { return min(s.hi-s.lo+1, spanReadsMax) }
 
-// pivot returns the logical leaf that is READ as the i-th.
+// pivot returns the ith logical leaf that a round READs.
 func (s *span) pivot(i int) int { return s.lo + i*(s.hi-s.lo+1)/s.pivots() }
 
-// narrow takes in that the key lies on a side of a leaf of the span.
-func (s *span) narrow(leaf int, see sight) {
+// narrow reduces the span, given the verdict on one of its leaves.
+func (s *span) narrow(leaf int, see leafVerdict) {
 	switch see {
 	case seeRight:
 		s.lo = max(s.lo, leaf+1)
@@ -47,8 +47,8 @@ func (s *span) narrow(leaf int, see sight) {
 	}
 }
 
-// leafAddr returns the address of a logical leaf of the model, if the finder can
-// tell it.
+// leafAddr returns the address of a logical leaf of the model, or false if the finder
+// has no TT entry for it.
 func (f *finder) leafAddr(leaf int) (uint64, bool) {
 	switch {
 	case f.model == nil:
@@ -58,7 +58,7 @@ func (f *finder) leafAddr(leaf int) (uint64, bool) {
 	case f.held == nil || f.winOf != f.held || leaf < f.winLo:
 		return 0, false
 	}
-	// What was READ for the prediction is all of the TT that there is.
+	// Of the TT there are only the entries that were READ for the prediction.
 	from, _ := f.model.TTWindow(f.winLo, f.winLo)
 	at, n := f.model.TTWindow(leaf, leaf)
 	if at < from || at-from+n > len(f.win) {
@@ -71,17 +71,17 @@ func (f *finder) leafAddr(leaf int) (uint64, bool) {
 	return f.lay.LeafAddr(p.ALN), true
 }
 
-// needsTT reports whether a search that has followed so many right links is better
-// off with TT entries. It began at a leaf that the client had learnt of, so it has
-// READ none, and the leaves up to the upper bound may be more than it may follow.
+// needsTT reports whether a search that has followed so many right links should READ
+// TT entries. It began at a leaf of the patch, so it has READ none, and there may be
+// more leaves up to the upper bound than it may follow.
 func (f *finder) needsTT(chases int) bool {
 	return chases == chasesBeforeSpan && f.held != nil && f.winOf == nil && !f.model.HasTT() &&
 		f.pred.Knows != model.KnowsALN && f.pred.Hi > f.leaf
 }
 
-// spanTo returns the leaves on a side of the predicted one that the key may be
-// in. at is the leaf that was READ.
-func (f *finder) spanTo(see sight, at uint64) (lo, hi int, ok bool) {
+// spanTo returns the leaves on one side of the predicted one that may cover the key.
+// at is the address of the leaf that was READ. ok is false if a span is of no use.
+func (f *finder) spanTo(see leafVerdict, at uint64) (lo, hi int, ok bool) {
 	addr, ok := f.leafAddr(f.leaf)
 	if !ok {
 		return 0, 0, false
@@ -103,15 +103,15 @@ type spanLeaf struct {
 	wr   int
 }
 
-// spanGet is what a lookup knows of a span.
+// spanGet is the state of a lookup that searches a span.
 type spanGet struct {
 	span
-	right uint64 // leaf that a right link named, READ besides; 0 if there is none
+	right uint64 // leaf that a right link named, which is READ too; 0 if there is none
 	asked []spanLeaf
 	buf   []uint64
 }
 
-// readSpan READs leaves of the span; false if that is of no use.
+// readSpan READs leaves of the span. asked is false if that is of no use.
 func (o *getOp) readSpan(next *rdma.Batch) (asked, finished bool) {
 	s := &o.span
 	if s.lo > s.hi || s.rounds >= spansMax {
@@ -143,9 +143,8 @@ func (o *getOp) readSpan(next *rdma.Batch) (asked, finished bool) {
 	return true, false
 }
 
-// toRight READs the leaves between a leaf, of which a right link names the next
-// one, and the upper bound of the prediction; false if it is better to follow
-// right links.
+// toRight READs the leaf that a right link names and the leaves up to the upper bound
+// of the prediction. asked is false if it is better to follow right links.
 func (o *getOp) toRight(next *rdma.Batch) (asked, finished bool) {
 	predicted, ok := o.leafAddr(o.leaf)
 	if !ok || o.span.rounds > 0 || o.chases > chasesBeforeSpan || o.addr != predicted && o.chases < chasesBeforeSpan {
@@ -163,8 +162,8 @@ func (o *getOp) toRight(next *rdma.Batch) (asked, finished bool) {
 	return asked, finished
 }
 
-// toLeft READs the leaves from the lower bound of the prediction on, or else the
-// leaf before the predicted one.
+// toLeft READs the leaves from the lower bound of the prediction on, or the leaf
+// before the predicted one if a span is of no use.
 func (o *getOp) toLeft(next *rdma.Batch) bool {
 	o.lefts++
 	if o.span.rounds == 0 {
@@ -188,8 +187,8 @@ func (o *getOp) stepLeft(next *rdma.Batch) bool {
 	return o.located(st, addr, next)
 }
 
-// onSpan continues with the leaf of the span that covers the key, or with the
-// nearest one on its left.
+// onSpan continues with the leaf of the span that covers the key, or with the nearest
+// leaf on the left of the key.
 func (o *getOp) onSpan(done, next *rdma.Batch) bool {
 	s := &o.span
 	nearest := -1 // in asked
@@ -232,16 +231,16 @@ func (o *getOp) onSpan(done, next *rdma.Batch) bool {
 	return o.stepLeft(next)
 }
 
-// spanScan is what a scan knows of a span.
+// spanScan is the state of a scan that searches a span.
 type spanScan struct {
 	span
 	from, to int    // the leaves READ for it; none if equal
-	whole    bool   // these are all leaves of the span
+	whole    bool   // they are all leaves of the span
 	right    uint64 // the leaf that a right link named; 0 if the key is on the left
 }
 
-// readSpan READs leaves of the span, besides those that the scan has; false if
-// that is of no use.
+// readSpan READs leaves of the span that the scan does not have yet. It returns false
+// if that is of no use.
 func (o *scanOp) readSpan(next *rdma.Batch) bool {
 	s := &o.span
 	if s.lo > s.hi || s.rounds >= spansMax {
@@ -259,9 +258,9 @@ func (o *scanOp) readSpan(next *rdma.Batch) bool {
 	return s.to > s.from
 }
 
-// readBounds READs the leaves that the first one of the scan may be, on a side of
-// the leaf l; false if that is of no use.
-func (o *scanOp) readBounds(see sight, l *leafRead, next *rdma.Batch) bool {
+// readBounds READs the leaves on one side of the leaf l that may be the scan's first
+// one. It returns false if that is of no use.
+func (o *scanOp) readBounds(see leafVerdict, l *leafRead, next *rdma.Batch) bool {
 	if o.consumed > 0 || o.span.rounds > 0 || see == seeRight && o.chases != chasesBeforeSpan {
 		return false
 	}
@@ -276,8 +275,8 @@ func (o *scanOp) readBounds(see sight, l *leafRead, next *rdma.Batch) bool {
 	return o.readSpan(next)
 }
 
-// seekSpan makes the leaf of the span that covers the first key the wanted one,
-// or that on the right of the nearest one.
+// seekSpan makes the leaf of the span that covers the first key the wanted one, or
+// the right sibling of the nearest leaf on its left.
 func (o *scanOp) seekSpan(next *rdma.Batch) action {
 	s := &o.span
 	var nearest *leafRead
@@ -325,11 +324,11 @@ func (o *scanOp) stepLeft(next *rdma.Batch) action {
 	return endIf(o.located(st, addr, next))
 }
 
-// The side of a copy in which fences are not is unknown.
+// Without the fences in the copy, the side of the key is unknown.
 
-func (g *nativeGet) side(v *leaf.Leaf) sight { return sideOf(v, g.o.key.Num) }
+func (g *nativeGet) side(v *leaf.Leaf) leafVerdict { return sideOf(v, g.o.key.Num) }
 
-func (g *stringGet) side(v *leaf.Leaf) sight {
+func (g *stringGet) side(v *leaf.Leaf) leafVerdict {
 	f, ok := v.Fences()
 	if !ok {
 		return seeBusy

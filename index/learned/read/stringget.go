@@ -7,7 +7,7 @@ import (
 	"drtmx/rdma"
 )
 
-// stringGet are the steps of a string key.
+// stringGet has the steps of a lookup of a string key.
 type stringGet struct {
 	o    *getOp
 	kept []byte // the key
@@ -17,11 +17,11 @@ type stringGet struct {
 
 	covered bool    // the fences of the leaf are known, and cover the key
 	all     []rowAt // of slots with digest and tag
-	// cleared is the header of a leaf in which every slot with digest and tag
-	// was seen to lead to another key's row; 0 if there is none. Those blocks
-	// may have been given to other rows meanwhile: only if the leaf is READ
-	// once more with the same header were the rows the slots' own, and so the
-	// key is absent.
+	// cleared is the header of a leaf in which every slot with the key's digest and
+	// tag pointed to a block with another key's row; 0 if there is none. Those blocks
+	// may have been reused after the READ of the leaf. Only if another READ finds the
+	// leaf with the same header did the slots belong to these rows, so that the key
+	// is absent.
 	cleared uint64
 }
 
@@ -34,8 +34,8 @@ func (g *stringGet) keep(key index.Key) bool {
 
 func (g *stringGet) rowsMove() bool { return true }
 
-// search looks for rows also while the fences of the leaf are unknown.
-func (g *stringGet) search(next *rdma.Batch) (see sight, finished bool) {
+// search looks for rows even while the fences of the leaf are unknown.
+func (g *stringGet) search(next *rdma.Batch) (see leafVerdict, finished bool) {
 	g.covered = false
 	if f, ok := g.o.view.Fences(); ok {
 		if see := sideOfFences(&f, g.o.key.Str); see != seeHere {
@@ -47,7 +47,7 @@ func (g *stringGet) search(next *rdma.Batch) (see sight, finished bool) {
 	return seeHere, g.searchLeaf(next)
 }
 
-// inside notes that the fences of the leaf cover the key.
+// inside is called when the fences of the leaf cover the key.
 func (g *stringGet) inside(f *leaf.Fences) {
 	o := g.o
 	g.covered = true
@@ -106,7 +106,7 @@ func (g *stringGet) readFence(addr uint64, words int, next *rdma.Batch) {
 	g.o.reads++
 }
 
-func (g *stringGet) judge(done *rdma.Batch, i int) (rowSight, []uint64) {
+func (g *stringGet) judge(done *rdma.Batch, i int) (rowVerdict, []uint64) {
 	see, key, row := judgeStrRow(&done.WRs[i], g.o.lay, g.o.c.o.InOrder)
 	if see == rowHere && key != g.o.key.Str {
 		see = rowOther // if the block is still the slot's
@@ -117,7 +117,7 @@ func (g *stringGet) judge(done *rdma.Batch, i int) (rowSight, []uint64) {
 	return see, row
 }
 
-// others reads the leaf again, to see whether those rows were the slots' own.
+// others READs the leaf again, to check whether the slots still belong to these rows.
 func (g *stringGet) others(next *rdma.Batch) bool {
 	g.cleared = g.o.view.Header()
 	return g.o.readLeaf(g.o.addr, next)
@@ -145,7 +145,7 @@ func (g *stringGet) absent(next *rdma.Batch) bool {
 	return false
 }
 
-// learnFence learns where the leaf of the row that was found ends.
+// learnFence learns the bounds of the leaf of the row that was found.
 func (g *stringGet) learnFence(done *rdma.Batch) {
 	f, see := g.o.judgeFence(&done.WRs[g.o.fenceWR], &g.o.view, g.o.addr)
 	if see == seeHere && sideOfFences(&f, g.o.key.Str) == seeHere {
@@ -153,7 +153,7 @@ func (g *stringGet) learnFence(done *rdma.Batch) {
 	}
 }
 
-// onFence learns where a leaf without the key's row ends.
+// onFence checks the bounds of a leaf without the key's row.
 func (g *stringGet) onFence(done, next *rdma.Batch) bool {
 	o := g.o
 	wr := &done.WRs[g.o.fenceWR]
@@ -167,7 +167,7 @@ func (g *stringGet) onFence(done, next *rdma.Batch) bool {
 	case seeDown:
 		return o.down(wr)
 	case seeBusy, seeDead:
-		// The leaf has other fences by now.
+		// The leaf has other fences now.
 		o.n.retries.Add(1)
 		return o.readLeaf(o.addr, next)
 	default:

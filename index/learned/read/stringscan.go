@@ -11,14 +11,15 @@ import (
 	"drtmx/rdma"
 )
 
-// scanWordsMax bounds the rows of one scan of string keys, which are kept until
-// the next: 32 MiB. Beyond it the server answers, page by page.
+// scanWordsMax bounds the words of the rows of one scan of string keys, which are
+// kept until the next scan: 32 MiB. Larger scans fall back to the server, which
+// answers page by page.
 const scanWordsMax = 4 << 20
 
-// stringScan are the steps of a scan of string keys. A leaf has no more of a key
-// than a digest, so taking it in lists candidates: slots whose rows may be within
-// the range. Their rows are READ when the leaves are known to cover the range, or
-// to have as many rows as are asked for. Then the keys in the rows decide.
+// stringScan has the steps of a scan of string keys. A leaf has only a digest of each
+// key, so the scan first lists candidates: slots whose rows may be within the range.
+// It READs their rows when the leaves cover the range, or certainly have as many rows
+// as the limit. Then the keys in the rows decide.
 type stringScan struct {
 	o           *scanOp
 	lo, hi, cur string // in the buffers below
@@ -72,7 +73,8 @@ func (s *stringScan) onFences(done, next *rdma.Batch) bool {
 	return s.takeFences(done) || s.o.consumeAll(next)
 }
 
-// takeFences takes in the fences READ, and reports whether that ends the scan.
+// takeFences judges the fences that were READ, and reports whether that ends the
+// scan.
 func (s *stringScan) takeFences(done *rdma.Batch) (finished bool) {
 	o := s.o
 	for i := o.at; i < len(o.leaves); i++ {
@@ -81,7 +83,7 @@ func (s *stringScan) takeFences(done *rdma.Batch) (finished bool) {
 			continue
 		}
 		wr := &done.WRs[l.fenceWR]
-		var see sight
+		var see leafVerdict
 		switch l.fences, see = o.judgeFence(wr, &l.view, l.addr); see {
 		case seeHere:
 			l.known = true
@@ -95,7 +97,7 @@ func (s *stringScan) takeFences(done *rdma.Batch) (finished bool) {
 	return false
 }
 
-func (s *stringScan) side(l *leafRead) sight { return sideOfFences(&l.fences, s.cur) }
+func (s *stringScan) side(l *leafRead) leafVerdict { return sideOfFences(&l.fences, s.cur) }
 
 func (s *stringScan) learn(of *heldSub, l *leafRead, from int) {
 	of.learnStrings(&l.fences, l.addr, from)
@@ -124,15 +126,15 @@ func (s *stringScan) end() (sub, leafAt int) {
 	case held != nil && m == &held.model:
 		leafAt = lastOf(m.Predict(leaf.DigestAfter(held.prefix, s.hi)))
 	case m != nil:
-		leafAt = m.Leaves() - 1 // fetched for this scan: its prefix is not at hand
+		leafAt = m.Leaves() - 1 // fetched for this scan only, and its prefix was not kept
 	}
 	return sub, leafAt
 }
 
 func (s *stringScan) beyond(key index.Key) bool { return key.Str > s.hi }
 
-// add lists the slots of a leaf whose digests may be within the range, in the
-// order of digests, up to the limit and those that tie with the last; dropped
+// add lists the slots of a leaf whose digests may be within the range, in the order
+// of digests, up to the limit and including those that tie with the last one. dropped
 // says that it left out others.
 func (s *stringScan) add(l *leafRead) (dropped, ok bool) {
 	o, p, first, part := s.o, &l.fences, len(s.cands), s.o.indexOf(l)
@@ -182,7 +184,7 @@ func (s *stringScan) list() bool {
 	return true
 }
 
-func (s *stringScan) judge(i int, wr *rdma.WR) rowSight {
+func (s *stringScan) judge(i int, wr *rdma.WR) rowVerdict {
 	c := &s.cands[i]
 	see, key, row := judgeStrRow(wr, s.o.lay, s.o.c.o.InOrder)
 	if see == rowHere && !s.fits(c, key) {
@@ -192,7 +194,7 @@ func (s *stringScan) judge(i int, wr *rdma.WR) rowSight {
 	return see
 }
 
-// fits reports whether a row may be the row of the slot.
+// fits reports whether a row with the key may be that of the slot.
 func (s *stringScan) fits(c *candidate, key string) bool {
 	f := &s.o.leaves[c.part].fences
 	return leaf.Tag(key) == c.p.Tag() && sideOfFences(f, key) == seeHere && leaf.DigestAt(key, len(f.Prefix)) == c.digest
@@ -216,7 +218,7 @@ func (s *stringScan) assemble(next *rdma.Batch) bool {
 			}
 			n := len(o.res.Entries)
 			if n > 0 && c.key <= o.res.Entries[n-1].Key.Str {
-				return o.restart(next) // one row from two blocks: it moved between the READs
+				return o.restart(next) // the same row in two blocks: it moved between the READs
 			}
 			if o.limit > 0 && n == o.limit {
 				o.res.More = true

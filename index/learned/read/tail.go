@@ -16,21 +16,22 @@ import (
 const (
 	newsLeast = 64
 	newsMost  = 1024
-	// newsMax is how many READs of tail lists one operation may ask for.
+	// newsMax is how many READs of tail lists one operation may make.
 	newsMax = 6
 )
 
-// freshMax bounds the leaves known of a sub-model with a tail list.
+// freshMax bounds the leaves in the patch of a sub-model with a tail list.
 const freshMax = 1024
 
-// tailList is the tail list of a sub-model that is held: what splits have added
-// since. Its entries become leaves of the patch, and hints like these: the fences
-// of the leaf that an entry leads to prove an answer.
+// tailList is the client's state of the tail list of a held sub-model: the leaves
+// that splits have added since the training. Its entries become leaves of the patch.
+// They are hints, too: the fences of the leaf to which an entry points prove an
+// answer.
 type tailList struct {
 	addr     uint64
-	next     atomic.Uint64 // the number of the first entry not taken in
+	next     atomic.Uint64 // the number of the next entry to READ
 	window   atomic.Int32  // how many entries to READ
-	learning sync.Mutex    // held to change the patch; nobody waits for it
+	learning sync.Mutex    // held to change the patch; only tried, never waited for
 }
 
 func newTailList(at model.Tail) *tailList {
@@ -42,7 +43,8 @@ func newTailList(at model.Tail) *tailList {
 	return l
 }
 
-// learn remembers a leaf that a chase found, unless the tail list has told it.
+// learn remembers a leaf that a chase found, unless the tail list has already added
+// it.
 func (l *tailList) learn(of *heldSub, found patchLeaf) {
 	if !l.learning.TryLock() {
 		return
@@ -57,15 +59,16 @@ func (l *tailList) learn(of *heldSub, found patchLeaf) {
 	}
 }
 
-// take remembers leaves that splits have made, in the order of their numbers, of
-// which next is the one to go on with; false if another operation learns.
+// take remembers leaves that splits have made, in the order of their numbers. next is
+// the number of the entry after them. It returns false if another operation is
+// learning.
 func (l *tailList) take(of *heldSub, leaves []patchLeaf, next uint64) bool {
 	if !l.learning.TryLock() {
 		return false
 	}
 	defer l.learning.Unlock()
 	for len(leaves) > 0 && leaves[0].number < l.next.Load() {
-		leaves = leaves[1:] // another operation was first
+		leaves = leaves[1:] // another operation has added these
 	}
 	if len(leaves) > 0 {
 		var known leafList
@@ -80,8 +83,8 @@ func (l *tailList) take(of *heldSub, leaves []patchLeaf, next uint64) bool {
 	return true
 }
 
-// adopt takes over what an older copy of the same sub-model knows of splits since
-// the training of this one.
+// adopt copies from an older copy of the same sub-model the splits that it has learnt
+// of since the training of this one.
 func (s *heldSub) adopt(old *heldSub, h *cache) {
 	if old == nil {
 		return
@@ -114,8 +117,8 @@ func (s *heldSub) adopt(old *heldSub, h *cache) {
 	}
 }
 
-// adoptChased takes over leaves that the model does not name: most of them were
-// split off after it had been trained.
+// adoptChased copies leaves that the model does not name: most of them were split off
+// after its training.
 func (s *heldSub) adoptChased(old *heldSub, h *cache) {
 	p := old.patch.Load()
 	if p == nil {
@@ -134,12 +137,12 @@ func (s *heldSub) adoptChased(old *heldSub, h *cache) {
 	}
 }
 
-// grown is the list and more leaves, seen now. Where keys rise, each of them
-// begins behind all others: then both lists share memory. So only the newest list
-// of a sub-model may grow, and by one goroutine at a time.
+// grown returns the list with more leaves, which were seen just now. If keys ascend,
+// each new leaf begins after all others: then both lists share memory. So only the
+// newest list of a sub-model may grow, by one goroutine at a time.
 //
-// A leaf of this list keeps the high fence that it began with, though later ones
-// may begin below that: a search finds these first.
+// A leaf of this list keeps its original high fence, even if later leaves begin below
+// that: a search finds these first.
 func (s leafList) grown(leaves []patchLeaf) leafList {
 	for i := range leaves {
 		n := len(s.leaves)
@@ -152,8 +155,8 @@ func (s leafList) grown(leaves []patchLeaf) leafList {
 	return s
 }
 
-// with is a copy of the list with more leaves in their places. Those within one of
-// them are gone.
+// with returns a copy of the list with more leaves inserted. Listed leaves that begin
+// within a new one are dropped.
 func (s leafList) with(leaves []patchLeaf) leafList {
 	all := slices.Grow([]patchLeaf(nil), 2*(len(s.leaves)+len(leaves)))
 	all = append(all, s.leaves...)
@@ -166,21 +169,21 @@ func (s leafList) with(leaves []patchLeaf) leafList {
 		}
 		all = slices.Replace(all, at, end, l)
 	}
-	if len(all) > freshMax { // those near the newest one stay
+	if len(all) > freshMax { // leaves near the newest one stay
 		from := min(max(at-freshMax/4, 0), len(all)-freshMax/2)
 		all = all[from : from+freshMax/2]
 	}
 	return listOf(all)
 }
 
-// isTip reports whether leaf i of the list of a hot sub-model is the last one known
-// of keys that rise.
+// isTip reports whether leaf i of the list of a hot sub-model is the last known leaf
+// of ascending keys.
 func (s *leafList) isTip(i int) bool {
 	l := &s.leaves[i]
 	return l.rising && (i+1 == len(s.leaves) || !l.reaches(s.leaves[i+1].low))
 }
 
-// news is the READ of part of a tail list.
+// news is the state of a READ of a part of a tail list.
 type news struct {
 	of      *heldSub
 	sub     int
@@ -189,8 +192,8 @@ type news struct {
 	buf     []uint64
 	entries []patchLeaf
 	pending bool
-	more    bool // the list went on where the last READ ended
-	asked   int  // by this operation
+	more    bool // the list has entries after the last READ
+	asked   int  // READs by this operation
 }
 
 // resetNews begins an operation.
@@ -200,8 +203,8 @@ func (f *finder) resetNews() {
 	}
 }
 
-// askNews appends a READ of what is new in the tail list of a sub-model, unless it
-// has none or has just been READ to its end.
+// askNews appends a READ of the new entries in the tail list of a sub-model, unless
+// it has no list or the list has just been READ to its end.
 func (f *finder) askNews(sub int, next *rdma.Batch) {
 	if sub < 0 || !f.h.Trained() {
 		return
@@ -228,7 +231,8 @@ func (f *finder) askNews(sub int, next *rdma.Batch) {
 	f.reads++
 }
 
-// takeNews takes in the part of a tail list that was READ, if one was.
+// takeNews adds the entries of the part of a tail list that was READ, if one was, to
+// the patch.
 func (f *finder) takeNews(done *rdma.Batch) {
 	if f.news != nil && f.news.pending {
 		f.decodeNews(done)
@@ -239,7 +243,7 @@ func (f *finder) decodeNews(done *rdma.Batch) {
 	n := f.news
 	n.pending, n.more = false, false
 	if done.WRs[n.wr].Status != rdma.StatusOK {
-		return // the READ beside it says what has happened
+		return // the other READ of the round shows the cause
 	}
 	root, l := &f.h.root, n.of.tail
 	size, laps := root.TailEntryWords(), root.TailEntries()
@@ -261,17 +265,18 @@ func (f *finder) decodeNews(done *rdma.Batch) {
 		return
 	}
 	n.more = next-n.from == uint64(len(n.buf)/size)
-	if newest >= n.from+laps { // the ring has gone round since: go on with the oldest entry there is
+	if newest >= n.from+laps { // the ring has wrapped: go on with the oldest entry that is left
 		next, n.more = max(newest-laps+1, next), true
 		slices.SortFunc(n.entries, func(a, b patchLeaf) int { return cmp.Compare(a.number, b.number) })
 	}
 	if !l.take(n.of, n.entries, next) {
-		n.more = false // others learn at once
+		n.more = false // another operation is learning
 	}
 }
 
-// known returns the leaf that certainly has the key sought if what the client
-// knows of splits is true; false if there is none, or it is one of the two leaves given.
+// known returns the listed leaf that covers the finder's key, according to the splits
+// that the client has learnt of. ok is false if there is none, or if it is one of the
+// two given leaves.
 func (f *finder) known(sub int, not, nor uint64) (addr uint64, ok bool) {
 	if sub < 0 || !f.h.Trained() {
 		return 0, false
@@ -291,8 +296,9 @@ func (f *finder) known(sub int, not, nor uint64) (addr uint64, ok bool) {
 	return l.addr, true
 }
 
-// covered reports whether a sub-model has a tail list that can still make up for
-// what it does not know: then a right link is no reason to fetch it again.
+// covered reports whether a sub-model has a tail list that can still supply the
+// leaves that the model lacks. Then a chase of right links is no reason to fetch the
+// sub-model again.
 func (f *finder) covered(sub int) bool {
 	if !f.h.Trained() {
 		return false
@@ -305,15 +311,15 @@ func (f *finder) covered(sub int) bool {
 	return p == nil || len(p.before.leaves) < freshMax/4
 }
 
-// freshCursor is the next leaf that a scan READs ahead, of those in the patch of a hot
-// sub-model.
+// freshCursor is a scan's position in the patch of a hot sub-model: the next leaf to
+// READ ahead.
 type freshCursor struct {
 	of *patch
 	at int
 }
 
-// beginFresh begins at the leaf that the finder has found in the list of a hot
-// sub-model, and reports whether the range ends in it.
+// beginFresh sets the cursor to the leaf that the finder has found in the list of a
+// hot sub-model, and reports whether the range ends in that leaf.
 func (o *scanOp) beginFresh(s *leafList) (alone bool) {
 	i := o.listedAt
 	if s.isTip(i) {
@@ -326,8 +332,8 @@ func (o *scanOp) beginFresh(s *leafList) (alone bool) {
 	return l.bounded && o.kind.beyond(l.high)
 }
 
-// freshAhead returns the next leaf of the patch of a hot sub-model, if that begins
-// before the next one of the model, of which left says that there is one.
+// freshAhead returns the next leaf of the patch of a hot sub-model, if it begins
+// before the next leaf of the model. left says that the model has a next leaf.
 func (o *scanOp) freshAhead(left bool) (addr uint64, ok bool) {
 	held := o.h.held[o.aheadSub].Load()
 	if held == nil || held.tail == nil {

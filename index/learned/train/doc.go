@@ -5,10 +5,10 @@
 //
 //	root ──► generation ──► chunks: starts and pointers of sub-models ──► sub-model blocks
 //
-// All are blocks (internal/block) in the layout of package model. The root names
-// the geometry of leaves and the current generation, which is one partition of
+// All are blocks (internal/block) in the layout of package model. The root has the
+// geometry of leaves and points to the current generation, which is one partition of
 // the keys into sub-models. Retraining writes a new sub-model block, swaps one
-// pointer and frees the old block. Expansion and shrinking train a new
-// generation while the old one serves, then swap the root's pointer. A client
-// that has an old part finds out by missing.
+// pointer and frees the old block. Expansion and shrinking train a new generation
+// while the old one serves, then swap the root's pointer. A client with an old part
+// notices when its predictions miss.
 package train

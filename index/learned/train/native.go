@@ -6,7 +6,7 @@ import (
 	"drtmx/index/learned/tree"
 )
 
-// nativeKeys is the keyKind of native keys.
+// nativeKeys implements keyKind for native keys.
 type nativeKeys struct {
 	t      *tree.Tree
 	family model.Family
@@ -47,8 +47,8 @@ func (n *nativeKeys) train(tr *model.Trainer, start, end index.Key, lows []index
 	return q, "", err
 }
 
-// leafKeys reads the keys of a leaf of a snapshot. The leaf may have changed
-// since, or be another one by now: only keys of its range count.
+// leafKeys returns the keys of a leaf that are in the given range. The leaf may have
+// changed, or been reused, since the fences were collected.
 func (n *nativeKeys) leafKeys(addr, low, high uint64) []uint64 {
 	var ok bool
 	if n.keys, _, ok = n.t.Keys(addr, n.keys[:0]); !ok {

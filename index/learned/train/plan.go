@@ -8,23 +8,25 @@ import (
 )
 
 const (
-	// growFactor is how much leaves may grow or shrink before all is partitioned anew.
+	// growFactor is by how much the number of leaves may grow or shrink before a new
+	// partition is planned.
 	growFactor = 2
-	// planFactor is how much larger than planned a sub-model may be.
+	// planFactor is how many times larger than planned a sub-model may be.
 	planFactor = 3
 	leavesMin  = 64
 )
 
-// planning collects the fences that a new partition is chosen from.
+// planning collects the fences from which a new partition is chosen.
 type planning struct {
 	full   bool
 	at     index.Key
 	fences []index.Key
-	cut    []int               // not full: the sub-models to cut, those done first
-	starts map[int][]index.Key // not full: what they are cut at
+	cut    []int               // not full: the sub-models to cut, finished ones first
+	starts map[int][]index.Key // not full: the starts at which they are cut
 }
 
-// due starts planning if the partition does not fit the tree any more.
+// due begins a plan if the partition does not fit the tree any more, and reports
+// whether it did.
 func (t *Trainer) due(leaves uint64) bool {
 	g := t.gen
 	switch {
@@ -40,7 +42,7 @@ func (t *Trainer) due(leaves uint64) bool {
 	return true
 }
 
-// planStep collects some more fences, and at the end makes the next generation.
+// planStep collects some more fences. At the end it begins the next generation.
 func (t *Trainer) planStep(lock sync.Locker) bool {
 	p := t.plan
 	if !p.full {
@@ -100,10 +102,10 @@ func (t *Trainer) begin(starts []index.Key, leaves uint64, lock sync.Locker) {
 	lock.Unlock()
 }
 
-// fences appends the low fences and the addresses of leaves, at most limit of
-// them, from the one that has a key on to the end of a range, which is the zero
-// key if there is none. more reports that there are leaves after them, the next
-// with fence next. The caller keeps mutators out.
+// fences appends the low fences and the addresses of at most limit leaves, from the
+// one that covers from up to end, or up to the last leaf if end is the zero key. more
+// reports that further leaves follow, the first with low fence next. The caller keeps
+// mutators out.
 func (t *Trainer) fences(from, end index.Key, limit int, lows []index.Key, addrs []uint64) (l []index.Key, a []uint64, next index.Key, more bool) {
 	t.o.Tree.Walk(from, func(low index.Key, leaf uint64) bool {
 		if more = limit == 0 || end != (index.Key{}) && low.Compare(end) >= 0; more {

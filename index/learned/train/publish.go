@@ -13,14 +13,14 @@ import (
 	"drtmx/internal/mem"
 )
 
-// train fits sub-model i of g to the leaves as they are now and publishes a new
-// block. The reference to an old one is the caller's.
+// train fits sub-model i of g to its present leaves and publishes a new block. The
+// caller drops the reference to the old one.
 func (t *Trainer) train(g *generation, i int, now time.Duration, lock sync.Locker) error {
 	start, end := g.router.Start(i), g.end(i)
 	t.giveTail(g, i, lock)
 	lock.Lock()
 	st := &g.subs[i]
-	st.dirty, st.changes = false, 0 // a split from here on marks it again
+	st.dirty, st.changes = false, 0 // a later split marks it again
 	tail := st.tail.place()
 	var more bool
 	t.lows, t.addrs, _, more = t.fences(start, end, model.MaxLeaves, t.lows[:0], t.addrs[:0])
@@ -60,7 +60,8 @@ func (t *Trainer) train(g *generation, i int, now time.Duration, lock sync.Locke
 	return nil
 }
 
-// publish writes a new block, whose body is kept as scratch.
+// publish writes a new block and returns its pointer. It keeps the memory of body for
+// reuse.
 func (t *Trainer) publish(body []uint64) (model.Pointer, error) {
 	words := leaf.WholeLines(block.BodyWord + len(body))
 	for len(body) < words-block.BodyWord {
@@ -96,7 +97,7 @@ func (t *Trainer) publishNext(lock sync.Locker) {
 		return
 	}
 	lock.Lock()
-	// Sub-models that were untrained when their leaves changed are fresh.
+	// Sub-models whose leaves changed before they were trained are fresh.
 	t.gen, t.next, t.large = g, nil, nil
 	t.root.Gen, t.root.Number = g.at, g.Number
 	e := t.o.Arena.Begin(t.o.Root, model.RootWords)
@@ -159,7 +160,7 @@ func (t *Trainer) drop(b *published) {
 	}
 }
 
-// release frees some of the blocks given up.
+// release frees some of the dropped blocks, and reports whether there were any.
 func (t *Trainer) release() bool {
 	n := min(len(t.garbage), releasePerStep)
 	for _, b := range t.garbage[:n] {

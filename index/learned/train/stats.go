@@ -13,7 +13,7 @@ func (t *Trainer) account(st *subState, q model.Quality, b *published) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if st.blk == nil {
-		return // of the next generation: summed when that is published
+		return // a block of the next generation: sum adds it when that is published
 	}
 	t.mu.modelBytes += b.modelBytes - st.blk.modelBytes
 	t.mu.ttBytes += b.ttBytes - st.blk.ttBytes
@@ -27,7 +27,7 @@ func (t *Trainer) account(st *subState, q model.Quality, b *published) {
 	t.mu.quality.ErrorMax = max(t.mu.quality.ErrorMax, q.ErrorMax)
 }
 
-// sum computes the sums of a generation just published.
+// sum computes the sums of a generation that was just published.
 func (t *Trainer) sum(g *generation) {
 	var q model.Quality
 	model, tt := uint64(g.router.Bytes()), uint64(0)
@@ -59,16 +59,16 @@ func (t *Trainer) Stats(s *index.ServerStats) {
 	}
 }
 
-// Quality says how well the published models find the keys they were trained
-// on, and how often the partition was made anew.
+// Quality returns how well the published models find the keys on which they were
+// trained, and how many generations there were.
 func (t *Trainer) Quality() (q model.Quality, generations uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.mu.quality, t.mu.plans
 }
 
-// Check decodes all that is published, as a client would. No Maintain and no
-// mutator may run.
+// Check decodes everything published, as a client would. No Maintain and no mutator
+// may run.
 func (t *Trainer) Check() error {
 	if t.gen == nil {
 		return nil

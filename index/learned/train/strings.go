@@ -7,25 +7,26 @@ import (
 	"drtmx/index/learned/tree"
 )
 
-// stringKeys is the keyKind of string keys. A model is
-// trained on digests: the eight bytes after a prefix that the fences within its
-// sub-model have in common.
+// stringKeys implements keyKind for string keys. A model is trained on digests: the
+// eight bytes after the common prefix of the fences within its sub-model.
 type stringKeys struct {
 	t       *tree.Tree
 	digests []uint64
-	// Of the sub-model trained last: the longest run of fences that tie, all leaves, and how well it does.
+	// Of the sub-model trained last: the longest run of fences with one digest, the
+	// number of leaves, and its quality.
 	ties, leafCount int
 	q               model.Quality
 }
 
-// crowded is for fences that tie or that no few lines fit, as those of keys of a
-// small alphabet: the router, which knows whole strings, can do for models.
+// crowded reports true if too many fences have one digest, or if no few lines fit
+// them, as with keys of a small alphabet. Smaller sub-models help, because the router
+// compares whole strings.
 func (k *stringKeys) crowded() bool {
 	q := &k.q
 	return k.leafCount > tiesMax && (k.ties > 2*tiesMax || q.ErrorMax > errorMost || q.FirstLeafWrong > q.Keys/4)
 }
 
-// cut is partition, and halves what that does not divide.
+// cut does the same as partition, and halves leaves that partition does not divide.
 func (k *stringKeys) cut(lows []index.Key, leaves int) []index.Key {
 	if starts := k.partition(lows, leaves)[1:]; len(starts) > 0 || len(lows) <= tiesMax {
 		return starts
@@ -33,30 +34,31 @@ func (k *stringKeys) cut(lows []index.Key, leaves int) []index.Key {
 	return []index.Key{lows[len(lows)/2]}
 }
 
-// tiesMax is how many leaves whose low fences have one digest a sub-model may
-// have. The model leads to the first of them, and right links to the others.
+// tiesMax is how many leaves of a sub-model may have low fences with one digest. The
+// model leads to the first of them, right links lead to the others.
 const tiesMax = 3
 
-// errorMost is the error of a sub-model, in leaves, from which on it is crowded:
-// half of the steps to the left that a lookup takes.
+// errorMost is the error of a sub-model, in leaves, from which it is crowded: half of
+// the steps to the left that a lookup may take.
 const errorMost = 2
 
-// commonPrefix is what the strings of an ascending list have in common.
+// commonPrefix returns the common prefix of the strings of an ascending list.
 func commonPrefix(lows []index.Key) string {
 	first := lows[0].Str
 	return first[:leaf.Common(first, lows[len(lows)-1].Str)]
 }
 
-// partition chooses sub-models as model.Partition does, by digests. Where
-// digests tie for long, it makes a sub-model of the fences that tie, which has
-// a longer prefix that tells them apart. Fences that no prefix tells apart, as
-// those that differ in trailing zero bytes alone, get a sub-model each: the
-// router knows whole strings.
+// partition chooses sub-models by digests, as model.Partition does. Where many fences
+// have one digest, it makes a sub-model of these, which has a longer prefix and so
+// different digests. Fences that no prefix distinguishes, such as those that differ
+// only in trailing zero bytes, get a sub-model each: the router compares whole
+// strings.
 func (k *stringKeys) partition(lows []index.Key, leaves int) []index.Key {
 	if len(lows) < 3 {
 		return lows[:1:1]
 	}
-	// What the first fence is does not matter: all below the second are its leaf's.
+	// The first fence does not matter: all keys below the second one are in the first
+	// leaf.
 	p := partitioner{leaves: leaves, lows: lows[1:]}
 	p.starts = append(p.starts, lows[0])
 	p.cut(0, len(p.lows), -1)
@@ -76,9 +78,8 @@ func (p *partitioner) start(i int) {
 	}
 }
 
-// cut divides the fences [from, to), which begin with more than outer bytes in
-// common if they are part of a larger range. A start for the first of them is
-// the caller's matter.
+// cut divides the fences [from, to), whose common prefix is longer than outer bytes
+// if they are part of a larger range. The caller adds a start for the first of them.
 func (p *partitioner) cut(from, to, outer int) {
 	lows := p.lows[from:to]
 	if len(lows) < 2 {
@@ -100,7 +101,7 @@ func (p *partitioner) cut(from, to, outer int) {
 	}
 	at = append(at, to)
 	starts := model.Partition(digests, p.leaves)
-	tied := false // the fences before tied
+	tied := false // the previous fences had one digest
 	for i := range digests {
 		runs := at[i+1]-at[i] > tiesMax
 		if len(starts) > 0 && digests[i] == starts[0] {
@@ -116,7 +117,8 @@ func (p *partitioner) cut(from, to, outer int) {
 	}
 }
 
-// train fits one sub-model. Of leaves whose low fences tie it knows the first.
+// train fits one sub-model. Of leaves whose low fences have one digest it adds only
+// the first.
 func (k *stringKeys) train(tr *model.Trainer, start, _ index.Key, lows []index.Key, addrs []uint64, dst *model.SubModel, version uint32) (q model.Quality, prefix string, err error) {
 	lay := k.t.Layout()
 	if len(lows) > 1 {
@@ -146,8 +148,9 @@ func (k *stringKeys) train(tr *model.Trainer, start, _ index.Key, lows []index.K
 	return q, prefix, err
 }
 
-// leafDigests are the digests of a leaf's keys after the sub-model's prefix of
-// so many bytes, as far as the leaf alone tells. low is the digest of its low fence.
+// leafDigests returns the digests of a leaf's keys after the sub-model's prefix of so
+// many bytes, as far as the leaf alone determines them. low is the digest of its low
+// fence.
 func (k *stringKeys) leafDigests(addr uint64, fence string, inner bool, prefix int, low uint64) []uint64 {
 	var own int
 	var ok bool

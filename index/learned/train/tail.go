@@ -8,8 +8,8 @@ import (
 )
 
 // hotChanges is how many changes between two trainings make a sub-model hot: the
-// trainer does not keep up with it. A leaf for keys that rise counts as several,
-// because more will follow behind it. A hot sub-model gets a tail list.
+// trainer does not keep up with it. A leaf for ascending keys counts as several
+// changes, because more leaves will follow. A hot sub-model gets a tail list.
 const (
 	hotChanges    = 16
 	risingChanges = 4
@@ -19,12 +19,13 @@ const (
 // the executor's goroutine, in constant time. Two generations may share it.
 type tail struct {
 	addr uint64
-	refs int    // Maintain's alone
+	refs int    // used by Maintain only
 	next uint64 // the number of the next entry
-	last uint64 // of the changes: that which was appended last
+	last uint64 // number, in Trainer.changes, of the change appended last
 }
 
-// place is what the block of a sub-model just trained says of its tail list.
+// place returns the tail list's place for the block of a sub-model that was just
+// trained.
 func (l *tail) place() model.Tail {
 	if l == nil {
 		return model.Tail{}
@@ -49,8 +50,9 @@ func (t *Trainer) split(st *subState, e *model.TailEntry) {
 	t.o.Arena.NextVersion()
 }
 
-// giveTail gives sub-model i of g a tail list if it is hot, or is the part of a hot
-// one where a leaf was split off last. Without memory it has none.
+// giveTail gives sub-model i of g a tail list if it is hot, or if it is the part of a
+// hot one in which the last leaf was split off. Without memory for the list it has
+// none.
 func (t *Trainer) giveTail(g *generation, i int, lock sync.Locker) {
 	st, l := &g.subs[i], (*tail)(nil)
 	if st.tail != nil {
@@ -79,8 +81,8 @@ func (t *Trainer) giveTail(g *generation, i int, lock sync.Locker) {
 	lock.Unlock()
 }
 
-// before returns the sub-model of the current generation in which a sub-model of
-// the next one begins, and whether it is of the same keys; nil if there is none.
+// before returns the sub-model of the current generation in which sub-model i of the
+// next one begins, and whether both have the same keys; nil if there is none.
 func (t *Trainer) before(g *generation, i int) (st *subState, same bool) {
 	old := t.gen
 	if g == old || old == nil {
@@ -90,9 +92,9 @@ func (t *Trainer) before(g *generation, i int) (st *subState, same bool) {
 	return &old.subs[j], old.router.Start(j) == g.router.Start(i) && old.end(j) == g.end(i)
 }
 
-// newTail makes an empty tail list; nil without memory. Its numbers begin at a
-// version of the arena, of which each entry takes one. So no two lists in the same
-// memory ever have entries of the same number.
+// newTail makes an empty tail list, or returns nil without memory. Its numbers begin
+// at a version of the arena, and each entry takes one version. So no two lists in the
+// same memory ever have entries with the same number.
 func (t *Trainer) newTail() *tail {
 	addr, err := t.o.Mem.Alloc(model.TailWords * mem.WordBytes)
 	if err != nil {
@@ -101,7 +103,7 @@ func (t *Trainer) newTail() *tail {
 	return &tail{addr: addr, next: t.o.Arena.NextVersion()}
 }
 
-// dropTail gives up a reference to a tail list.
+// dropTail drops a reference to a tail list.
 func (t *Trainer) dropTail(l *tail) {
 	if l == nil {
 		return

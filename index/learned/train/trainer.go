@@ -25,7 +25,7 @@ const (
 // Options configure a trainer. All fields are required.
 type Options struct {
 	Arena *block.Arena
-	Mem   *block.Sized // for what is published
+	Mem   *block.Sized // for published blocks
 	Root  uint64       // address of the root block, of model.RootWords words in Mem
 	Tree  *tree.Tree
 	// Family of the models, for native keys.
@@ -43,14 +43,16 @@ type keyKind interface {
 	partition(lows []index.Key, leaves int) []index.Key
 	// cut chooses further starts for the leaves of one sub-model that is too large or crowded.
 	cut(lows []index.Key, leaves int) []index.Key
-	// train fits the leaves to dst; prefix is what the inputs of the model follow.
+	// train fits the leaves to dst. prefix is the common prefix after which the
+	// inputs of the model are taken.
 	train(tr *model.Trainer, start, end index.Key, lows []index.Key, addrs []uint64, dst *model.SubModel, version uint32) (q model.Quality, prefix string, err error)
-	// crowded reports whether the sub-model trained last does not tell its leaves apart well enough, and is to be cut.
+	// crowded reports whether the sub-model trained last does not distinguish its
+	// leaves well enough, and must be cut.
 	crowded() bool
 }
 
-// Trainer keeps the published models in step with the tree. A call of Maintain
-// takes one turn, which is one bounded piece of the first work there is:
+// Trainer keeps the published models in step with the tree. A call of Maintain takes
+// one turn, which is one bounded piece of the first of these that has work:
 //
 //	release     free blocks that no generation names any more: memory first
 //	retrain     train one sub-model of gen whose leaves have changed
@@ -58,17 +60,17 @@ type keyKind interface {
 //	plan        collect fences, or cut one sub-model that has become too large
 //	due         begin a plan, if the partition does not fit the tree any more
 //
-// A new generation takes many turns, and gen serves meanwhile, so gen must not
-// go stale: every other turn (turn) tries retrain before next and plan. Without
-// that, retraining would starve a plan under a steady load of splits, or a plan
-// would leave clients to chase right links until it is done. A plan is a state
-// of its own because the fences of a large tree do not fit into one section
-// under the lock. Splits while a generation is planned or trained mark its
-// sub-models dirty, and these are trained again once it is published.
+// A new generation takes many turns, and gen serves meanwhile, so gen must not go
+// stale: every other turn (turn) tries retrain before next and plan. Without that,
+// retraining would starve a plan under a steady load of splits, or clients would
+// chase right links until a plan is done. A plan is a separate state because
+// collecting the fences of a large tree takes too long for one section under the
+// lock. Splits while a generation is planned or trained mark its sub-models dirty,
+// and these are trained again once it is published.
 //
-// Everything but sums is touched only in Maintain's goroutine, or under the
-// caller's lock where both Maintain and mutators touch it: gen and next, and
-// the dirty marks in them.
+// All fields but sums are used only in Maintain's goroutine, or under the caller's
+// lock if both Maintain and mutators use them: gen and next, and the dirty marks in
+// them.
 type Trainer struct {
 	o    Options
 	k    keyKind
@@ -82,21 +84,21 @@ type Trainer struct {
 	turn bool        // alternates between the current and the next generation
 
 	garbage  []*published
-	large    []int // sub-models of gen found too large
+	large    []int // sub-models of gen that are too large
 	lows     []index.Key
 	addrs    []uint64
 	words    []uint64
 	version  uint32
 	changes  uint64        // calls of Changed
 	entry    []uint64      // scratch of Changed
-	failures atomic.Uint64 // trainings given up for want of memory
+	failures atomic.Uint64 // trainings that failed for lack of memory
 
 	mu struct {
 		sync.Mutex
 		modelBytes, ttBytes uint64
 		subs, pending       uint64
 		retrains, plans     uint64
-		quality             model.Quality // summed; ErrorMax is that of the worst
+		quality             model.Quality // summed; ErrorMax is the maximum
 	}
 }
 
@@ -117,9 +119,9 @@ type subState struct {
 	dirty   bool
 	trained time.Duration
 	quality model.Quality
-	crowded bool      // to be cut
+	crowded bool      // must be cut
 	changes uint32    // since the last training; see hotChanges
-	tail    *tail     // nil unless it is hot
+	tail    *tail     // nil unless the sub-model is hot
 	newest  index.Key // the low fence of the leaf that was split off last
 	prefix  string    // of string keys
 }
@@ -133,7 +135,7 @@ type published struct {
 }
 
 // New makes the trainer of a tree, and publishes the root of its index, without
-// models. From then on the tree's changes must be told to Changed.
+// models. From then on the tree must call Changed for its changes.
 func New(o Options) (t *Trainer, err error) {
 	t = &Trainer{o: o, root: model.NewRoot(o.Tree.Layout(), o.Tree.First())}
 	if t.tr, err = model.NewTrainer(model.Options{Family: o.Family}); err != nil {
@@ -149,8 +151,8 @@ func New(o Options) (t *Trainer, err error) {
 	return t, nil
 }
 
-// Changed marks the sub-models of a range of keys whose leaves have changed, and
-// appends the leaf that a split has made to their tail lists; see tree.Options.
+// Changed marks the sub-models of a range of keys as dirty, and appends the leaf that
+// a split has made to their tail lists; see tree.Options.
 func (t *Trainer) Changed(low, high index.Key, bounded bool, leaf uint64, rising bool) {
 	t.changes++
 	e := model.TailEntry{Low: low, High: high, Bounded: bounded, Rising: rising, Leaf: leaf}
@@ -182,15 +184,15 @@ func (t *Trainer) mark(g *generation, e *model.TailEntry) {
 	}
 }
 
-// Maintain does one bounded unit of background work: unlinking empty leaves,
-// training one sub-model, or a step of a new partition of all. now is the time
-// since some fixed moment. lock keeps mutators out; Maintain takes it for short
-// sections, and nil if they are kept out anyway. It reports whether there was
-// anything to do. It knows no clock: the caller decides which share of a core
-// training may take by how long it waits between calls; a call takes up to a
-// millisecond for a sub-model of the default size, of which locked a few tens of
-// microseconds. Training follows XStore §5.3; unlike it, splits of one
-// sub-model are merged into one task, and a sub-model is trained at most once
+// Maintain does one bounded unit of background work: unlinking empty leaves, training
+// one sub-model, or a step of a new partition of all. now is the time since some
+// fixed moment. lock keeps mutators out; Maintain takes it for short sections. It may
+// be nil if the caller keeps mutators out. Maintain reports whether there was
+// anything to do. It reads no clock: the caller decides which share of a core
+// training may take by how long it waits between calls. A call takes up to a
+// millisecond for a sub-model of the default size, of which a few tens of
+// microseconds are under the lock. Training follows XStore §5.3; unlike there, splits
+// of one sub-model are merged into one task, and a sub-model is trained at most once
 // in RetrainInterval.
 func (t *Trainer) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
 	if lock == nil {
@@ -222,7 +224,7 @@ func (t *Trainer) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
 	return worked
 }
 
-// noLock is for callers whose mutators are kept out otherwise.
+// noLock is the lock if the caller keeps mutators out.
 type noLock struct{}
 
 func (noLock) Lock()   {}
@@ -237,8 +239,8 @@ func (t *Trainer) note(pending int) {
 	}
 }
 
-// trainNext trains the next sub-model of the generation in the making; after
-// the last it publishes the generation.
+// trainNext trains one more sub-model of the next generation. After the last it
+// publishes the generation.
 func (t *Trainer) trainNext(now time.Duration, lock sync.Locker) bool {
 	g := t.next
 	if g.done == len(g.subs) {
@@ -254,7 +256,7 @@ func (t *Trainer) trainNext(now time.Duration, lock sync.Locker) bool {
 		return true
 	}
 	if err := t.train(g, g.done, now, lock); err != nil {
-		// The tree has outgrown the plan, or memory is out: begin again.
+		// The tree has outgrown the plan, or there is no memory: begin again.
 		t.abandon(lock)
 		if errors.Is(err, index.ErrFull) {
 			t.failures.Add(1)
@@ -266,8 +268,8 @@ func (t *Trainer) trainNext(now time.Duration, lock sync.Locker) bool {
 	return true
 }
 
-// shared takes over sub-model i of the next generation from the current one,
-// if it covers the same keys and is fresh.
+// shared makes sub-model i of the next generation share the block of the current one,
+// if that has the same keys and is fresh, and reports whether it did.
 func (t *Trainer) shared(i int) bool {
 	g, old := t.next, t.gen
 	if old == nil {
@@ -285,7 +287,7 @@ func (t *Trainer) shared(i int) bool {
 	return true
 }
 
-// end is the start of the sub-model after i; the zero key if i is the last.
+// end returns the start of the sub-model after i, the zero key if i is the last.
 func (g *generation) end(i int) index.Key {
 	if i+1 == len(g.subs) {
 		return index.Key{}
@@ -293,7 +295,7 @@ func (g *generation) end(i int) index.Key {
 	return g.router.Start(i + 1)
 }
 
-// abandon drops the generation in the making.
+// abandon drops the next generation.
 func (t *Trainer) abandon(lock sync.Locker) {
 	lock.Lock()
 	g := t.next
@@ -305,8 +307,8 @@ func (t *Trainer) abandon(lock sync.Locker) {
 	}
 }
 
-// takeDirty takes a sub-model off the list that was trained no later than
-// interval ago; -1 if there is none among the first.
+// takeDirty removes a dirty sub-model that was last trained at least interval ago,
+// and returns it. It returns -1 if there is none among the first ones of the list.
 func (g *generation) takeDirty(now, interval time.Duration) int {
 	for k := 0; k < len(g.dirty) && k < 64; k++ {
 		i := g.dirty[k]
@@ -318,7 +320,7 @@ func (g *generation) takeDirty(now, interval time.Duration) int {
 		if st.dirty {
 			return i
 		}
-		k-- // trained since by other means
+		k-- // trained since, outside retrain
 	}
 	return -1
 }
@@ -357,7 +359,7 @@ func (t *Trainer) retrain(now time.Duration, lock sync.Locker) bool {
 	return true
 }
 
-// tooLarge asks for sub-model i of the current generation to be cut.
+// tooLarge requests that sub-model i of the current generation be cut.
 func (t *Trainer) tooLarge(i int) {
 	if !slices.Contains(t.large, i) {
 		t.large = append(t.large, i)

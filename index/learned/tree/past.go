@@ -109,8 +109,8 @@ func (c *cursor) slotAt(sn *seen, slot int, r *pastRow, dst []uint64) verdict {
 	return c.take(s, r, dst)
 }
 
-// take does the same for a row block or a version, which may be locked. The verdict
-// is again if it is not the key's.
+// take does the same as slotAt for a row block or a version, which may be locked. The
+// verdict is again if it is not the key's.
 func (c *cursor) take(s mem.Span, r *pastRow, dst []uint64) verdict {
 	t := c.t
 	h := block.Header(s.Load(block.HeaderWord)).Unlock()
@@ -138,7 +138,7 @@ func (c *cursor) take(s mem.Span, r *pastRow, dst []uint64) verdict {
 	return present
 }
 
-// takePatch does the same for the patch r.older, which it applies to r.row.
+// takePatch does the same as take for the patch r.older, which it applies to r.row.
 func (c *cursor) takePatch(s mem.Span, r *pastRow) verdict {
 	t := c.t
 	h := block.Header(s.Load(block.HeaderWord))

@@ -27,8 +27,8 @@ type Endpoint struct {
 	grants         atomic.Pointer[[]Grant] // by rkey-1; copied on Register
 }
 
-// Init sets what Addr and the texts of errors say, and how many regions the
-// endpoint may have.
+// Init sets the provider's name, for the texts of errors, the address, and how many
+// regions the endpoint may have.
 func (e *Endpoint) Init(provider, addr string, regionsMax int) {
 	e.provider, e.addr, e.regionsMax = provider, addr, regionsMax
 	e.grants.Store(new([]Grant))

@@ -29,8 +29,8 @@ func (i *Idle) Used(f func()) {
 	i.timer.Reset(GiveBackAfter)
 }
 
-// Over reports whether the connection is idle, for f. If it is busy, or was used
-// again, f is called again later.
+// Over reports whether the connection is idle; f calls it. If the connection is busy,
+// or was used again, f is called again later.
 func (i *Idle) Over(busy bool) bool {
 	if busy || time.Since(i.used) < GiveBackAfter {
 		i.timer.Reset(GiveBackAfter)

@@ -17,12 +17,11 @@ const (
 	MaxGuestsEach = 1024
 )
 
-// Lobby holds the sockets of peers that have not shown who they are. It is
-// never closed to newcomers: in a full lobby the oldest socket of the source
-// with the most of them makes room, one on which nothing has arrived before
-// any other. So peers that are silent, however many, keep nobody out, and a
-// source that sends many keeps out its own. The zero value is ready. Safe for
-// concurrent use.
+// Lobby holds the sockets of peers in their handshakes. It is never closed to
+// newcomers: in a full lobby the oldest socket of the source with the most of them
+// makes room, one on which nothing has arrived before any other. So silent peers,
+// however many, keep no peer out, and a source with many sockets displaces only its
+// own. The zero value is ready. Safe for concurrent use.
 type Lobby struct {
 	mu     sync.Mutex
 	guests list.List      // of *Guest, oldest first

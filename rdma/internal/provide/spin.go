@@ -2,10 +2,10 @@ package provide
 
 import "time"
 
-// Spinner decides how long to spin before sleeping. It learns from recent waits:
-// a side spins only while most waits end soon enough, and not much longer than
-// those did. Otherwise it tries again once in a while, because a side that sleeps
-// makes the waits of the other side long. One goroutine at a time uses it.
+// Spinner decides how long to spin before sleeping. It learns from recent waits: a side
+// spins only while most waits end soon enough, and not much longer than those waits
+// took. Otherwise it tries again once in a while, because a side that sleeps makes the
+// waits of the other side long. One goroutine at a time uses it.
 type Spinner struct {
 	limit   time.Duration
 	score   int           // spin while positive
