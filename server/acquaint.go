@@ -94,7 +94,7 @@ func (a *acquaintance) heard(server placement.Server, incarnation uint64) error 
 	return a.publish()
 }
 
-// replaced reports whether another incarnation of a server was heard of first.
+// replaced reports whether this server has seen another incarnation of a server first.
 func (a *acquaintance) replaced(server placement.Server, incarnation uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

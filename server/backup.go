@@ -159,14 +159,14 @@ func (d *durable) beginBackup(r *rdma.Request) {
 		return
 	}
 	d.s.log.Info("backup begun", "backup", b.id, "log", uint64(b.pin))
-	begun := b.begun()
+	begun := b.beginAnswer()
 	d.s.background(func() { b.makeBase(ctx) })
 	d.s.reply(r, begun.Append([]byte{byte(wire.OK)}))
 }
 
-// begun returns the answer to the begin of a backup: the server's identity, and the
+// beginAnswer returns the answer to the begin of a backup: the server's identity, and the
 // position from which on the log is pinned.
-func (b *backup) begun() wire.BackupBegun {
+func (b *backup) beginAnswer() wire.BackupBegun {
 	s := b.s
 	return wire.BackupBegun{
 		ID: b.id, Identity: s.durable.dir.Bytes(), Server: s.self, Servers: len(s.cfg.Addrs), Partitions: s.cfg.Partitions,

@@ -166,14 +166,14 @@ func (p *partition) eachKeys(ctx context.Context, ix *tables.Index, fn func([]ta
 			}
 		}
 		p.mu.Unlock()
-		if err := inTurns(ix, raw, fn); err != nil {
+		if err := inBatches(ix, raw, fn); err != nil {
 			return err
 		}
 	}
 	return ctx.Err()
 }
 
-func inTurns(ix *tables.Index, raw []index.Key, fn func([]tables.Key) error) error {
+func inBatches(ix *tables.Index, raw []index.Key, fn func([]tables.Key) error) error {
 	keys := make([]tables.Key, 0, buildRows)
 	for len(raw) > 0 {
 		n := min(len(raw), buildRows)
@@ -211,7 +211,7 @@ func eachOrdered(ctx context.Context, srv index.OrderedServer, ix *tables.Index,
 		for i := range res.Entries {
 			raw = append(raw, res.Entries[i].Key.Clone())
 		}
-		if err := inTurns(ix, raw, fn); err != nil || !res.More || len(raw) == 0 {
+		if err := inBatches(ix, raw, fn); err != nil || !res.More || len(raw) == 0 {
 			return err
 		}
 		lo = raw[len(raw)-1]

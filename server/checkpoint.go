@@ -322,7 +322,7 @@ func (o *outcomes) export() (parts [][]byte, forgot bool) {
 	if len(b) > 0 {
 		parts = append(parts, b)
 	}
-	return parts, o.forgotten.some()
+	return parts, o.forgotten.mustReport()
 }
 
 // restoreForgotten remembers that sessions were forgotten.
@@ -389,7 +389,7 @@ func (r *recovery) restore(f *image.File) error {
 		if len(b) != 4 {
 			return fmt.Errorf("%w: an epoch of %d bytes", ErrRecovery, len(b))
 		}
-		return r.served(binary.LittleEndian.Uint32(b))
+		return r.checkServed(binary.LittleEndian.Uint32(b))
 	}); err != nil {
 		return err
 	}

@@ -91,7 +91,7 @@ func (t *task) answerClient() {
 		v, again = t.decide(t.s.ctx, &t.commit, origin{id: t.commit.ID})
 	}
 	t.resp = v.append(t.resp[:0])
-	at := t.s.logged()
+	at := t.s.logEnd()
 	if v.code == wire.FewCopies {
 		at = 0 // do not wait: the log may not become durable for long
 	}

@@ -299,7 +299,7 @@ func (d *durable) safe() wal.LSN {
 
 // wait waits until the log is safe up to a position and the server has its place after
 // that: else another process may go on with a copy of the log that ends before. It
-// fails with wal.ErrFailed if that will not happen.
+// fails if that will not happen.
 func (d *durable) wait(ctx context.Context, at wal.LSN) error {
 	if err := d.log.Wait(ctx, at); err != nil || d.safe() >= at && d.mayAnswer() {
 		return err
@@ -401,9 +401,9 @@ func (d *durable) pass() (failed, stop bool) {
 	return failed, stop
 }
 
-// logged returns the end of the log, 0 if there is none. All that was read so far is
+// logEnd returns the end of the log, 0 if there is none. All that was read so far is
 // durable when the log is durable up to there.
-func (s *Server) logged() wal.LSN {
+func (s *Server) logEnd() wal.LSN {
 	if s.durable == nil {
 		return 0
 	}

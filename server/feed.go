@@ -145,7 +145,7 @@ func (d *durable) beginFeed(r *rdma.Request, from wal.LSN) {
 		return
 	}
 	d.s.log.Info("feed of changes begun", "feed", b.id, "log", uint64(b.pin))
-	pinned := wire.BackupPinned{BackupBegun: b.begun(), First: uint64(first), End: uint64(end)}
+	pinned := wire.BackupPinned{BackupBegun: b.beginAnswer(), First: uint64(first), End: uint64(end)}
 	d.s.release(answer{at: end, r: r, resp: pinned.Append([]byte{byte(wire.OK)})})
 }
 

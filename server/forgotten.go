@@ -40,9 +40,9 @@ func (g *forgotten) add(f *fate) {
 	}
 }
 
-// some reports whether a later life of the server must say that outcomes of former lives
-// were forgotten.
-func (g *forgotten) some() bool { return g.former || len(g.of) > 0 }
+// mustReport reports whether a later life of the server must say that outcomes of
+// former lives were forgotten.
+func (g *forgotten) mustReport() bool { return g.former || len(g.of) > 0 }
 
 // excludes reports whether a transaction that an identity has sent at a time is
 // certainly not among the forgotten ones.

@@ -113,7 +113,7 @@ func (s *Server) serve(r *rdma.Request) {
 	case wire.OpSeal:
 		s.background(func() {
 			v := s.seal()
-			s.release(answer{at: s.logged(), r: r, resp: v.append(nil)})
+			s.release(answer{at: s.logEnd(), r: r, resp: v.append(nil)})
 		})
 	case wire.OpStats:
 		s.handleStats(r, &d)
@@ -354,7 +354,7 @@ func (s *Server) handleValidate(r *rdma.Request, w *work, d *wire.Decoder) {
 	v := sh.validate()
 	sh.unlock()
 	w.resp = wire.AppendMessages(appendVerdict(w.resp[:0], v), nil)
-	s.release(answer{at: s.logged(), r: r, resp: w.resp, peer: true}) // a refusal at the home server rests on these reads
+	s.release(answer{at: s.logEnd(), r: r, resp: w.resp, peer: true}) // a refusal at the home server rests on these reads
 }
 
 func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
@@ -369,7 +369,7 @@ func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
 		return
 	}
 	w.resp = p.load(ix, version, rows).append(w.resp[:0])
-	s.release(answer{at: s.logged(), r: r, resp: w.resp})
+	s.release(answer{at: s.logEnd(), r: r, resp: w.resp})
 }
 
 // handleCall runs a procedure. Most procedures stay in their partition and run

@@ -476,7 +476,7 @@ func (c *keptCopy) install(m *wire.CopyStep) error {
 	} else if m.Log > 0 {
 		return errors.New("a log that does not begin at 0, and no checkpoint")
 	}
-	if c.log != nil { // the log has what the checkpoint may tell of
+	if c.log != nil { // the log has all changes that the checkpoint may have
 		c.base = m.Log
 		return errors.Join(c.log.Cut(wal.LSN(m.Log)), image.Clean(fs, fs.PathJoin(c.dir, CheckpointDir), m.Log))
 	}

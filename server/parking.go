@@ -206,7 +206,7 @@ func (p *partition) attempt(q *request) end {
 			p.origin = origin{}
 		}
 	}
-	q.at = p.logged // of the commit, or of what a refusal or a result tells of
+	q.at = p.logged // of the commit, or of what a refusal or a result reveals
 	switch {
 	case v.code == wire.Conflict && v.cause == exec.CauseLocked:
 		return locked
@@ -478,7 +478,7 @@ func (p *partition) answer(q *request) {
 		if v.ok() {
 			resp = append(resp, result...)
 		}
-		at := s.logged()
+		at := s.logEnd()
 		if tellsNothing(v.code) {
 			at = 0
 		}

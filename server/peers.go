@@ -54,7 +54,7 @@ type link struct {
 	conn        rdma.Conn
 	incarnation uint64
 	epoch       uint32
-	replaced    bool // the server that was first heard of is another one, and lost its memory
+	replaced    bool // this server has seen another incarnation of the peer first, whose memory is lost
 	resp        []byte
 	messages    []twophase.Message // of the last answer
 }

@@ -280,7 +280,7 @@ func (r *recovery) apply(w *wal.Record) error {
 		err = r.catalog(rec.Catalog)
 	case redo.Started:
 		r.tick = max(r.tick, rec.Tick)
-		err = r.served(rec.Epoch)
+		err = r.checkServed(rec.Epoch)
 	case redo.Closed:
 		r.tick = max(r.tick, rec.Tick)
 	}
@@ -290,9 +290,9 @@ func (r *recovery) apply(w *wal.Record) error {
 	return nil
 }
 
-// served checks a record that the directory was served in an epoch. It fails with
+// checkServed checks a record that the directory was served in an epoch. It fails with
 // ErrLost if that is not before the present one.
-func (r *recovery) served(epoch uint32) error {
+func (r *recovery) checkServed(epoch uint32) error {
 	if epoch >= r.s.cfg.Epoch {
 		return fmt.Errorf("%w: %s was served in epoch %d, and its file EPOCH is of an earlier one: %s", ErrLost, r.s.cfg.Dir, epoch, whenLost)
 	}

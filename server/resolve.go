@@ -144,7 +144,7 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 		b.v, answers = s.durable.owing(), nil
 	}
 	w.resp = wire.AppendMessages(appendVerdict(w.resp[:0], b.v), answers)
-	s.release(answer{at: s.logged(), r: r, resp: w.resp, peer: true})
+	s.release(answer{at: s.logEnd(), r: r, resp: w.resp, peer: true})
 }
 
 // refused reports whether a machine refused a request without trying to lock or

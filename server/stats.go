@@ -101,7 +101,7 @@ func (s *Server) Recovery() *stats.Recovery {
 	return rec
 }
 
-// logStats are those of the log, nil if there is none.
+// logStats returns the statistics of the log, nil if there is none.
 func (s *Server) logStats() *stats.Log {
 	if s.durable == nil {
 		return nil

@@ -226,7 +226,7 @@ func (d *durable) awaitLog(ms []twophase.Message) bool {
 	if d == nil {
 		return true
 	}
-	return !d.owes(ms) && d.wait(d.s.ctx, d.s.logged()) == nil
+	return !d.owes(ms) && d.wait(d.s.ctx, d.s.logEnd()) == nil
 }
 
 // withhold returns the messages that may leave now. The others are posted when
@@ -266,7 +266,7 @@ func (s *Server) finishOutcome(o origin, commit bool) {
 	if commit {
 		resp = append(resp, o.result...)
 	}
-	s.durable.hold(answer{at: s.logged(), do: func(durable bool) {
+	s.durable.hold(answer{at: s.logEnd(), do: func(durable bool) {
 		if durable {
 			s.outcomes.settle(o.id, resp)
 		}

@@ -8,7 +8,7 @@ import (
 	"drtmx/rdma"
 )
 
-// ReadPath is the way in which a client executes its reads.
+// ReadPath says how a client executes its reads.
 type ReadPath uint8
 
 // Read paths.
@@ -32,36 +32,37 @@ type Retry struct {
 	BackoffMax time.Duration // default 1 ms
 }
 
-// Cache is how much of the models of ordered indexes a client keeps.
+// Cache says how much of the models of ordered indexes a client caches.
 type (
 	Cache  = read.Cache
 	Budget = read.Budget
 )
 
-// ParseCache reads what Cache.String returns.
+// ParseCache parses the output of Cache.String.
 func ParseCache(s string) (Cache, error) { return read.ParseCache(s) }
 
 // Config opens a DB. Servers and Dial are required.
 type Config struct {
-	// Servers are addresses of data servers; the first that answers gives the catalogue and the partition map.
+	// Servers are addresses of data servers. The first that answers supplies the
+	// catalogue and the partition map.
 	Servers []string
 	// AllServers says that Servers are all data servers of the cluster, in
 	// order. The DB dials these addresses even if the servers report others for
 	// each other.
 	AllServers bool
-	// Dial connects to an address, over whichever fabric the address stands for.
+	// Dial connects to an address, over the fabric that the address selects.
 	Dial func(ctx context.Context, addr string) (rdma.Conn, error)
 	// Reads selects the read path.
 	Reads ReadPath
 	// Retry bounds attempts.
 	Retry Retry
-	// LocationCache is the number of row locations remembered for each hash
-	// index and partition; 0 means 65,536, negative none.
+	// LocationCache is the number of row locations cached for each hash index and
+	// partition; 0 means 65,536, negative none.
 	LocationCache int
-	// Cache is how much of the models of ordered indexes is kept.
+	// Cache says how much of the models of ordered indexes is cached.
 	Cache Cache
 	// BodyAge is how long a body may run, from its first read to its end; 0 means
-	// MaxBodyAge, the most. Longer ones fail with ErrTooLarge.
+	// MaxBodyAge, the maximum. Longer ones fail with ErrTooLarge.
 	BodyAge time.Duration
 	// Seed makes backoff jitter repeatable; 0 draws one.
 	Seed uint64
@@ -84,14 +85,14 @@ type Procedure struct {
 	Name string
 	// ReadOnly procedures may not write.
 	ReadOnly bool
-	// Body runs with the Txn of its home server. args and the result are the
-	// caller's own encoding; the result must not alias args. An error rolls
-	// back. While a body touches only partitions of its home server, it blocks
-	// other writers there, so it must not wait for anything.
+	// Body runs with a Txn at its home server. The caller defines the encoding of
+	// args and of the result; the result must not alias args. An error rolls back.
+	// While a body touches only partitions of its home server, it blocks other
+	// writers there, so it must not wait for anything.
 	Body func(ctx context.Context, t *Txn, args []byte) ([]byte, error)
 }
 
-// ID identifies a transaction that writes, and says when it was sent.
+// ID identifies a transaction that writes. It includes the time at which it was sent.
 type ID struct {
 	Client, Seq uint64
 	Home        int // partition
@@ -105,10 +106,10 @@ type Cause uint8
 
 // Causes of aborted attempts.
 const (
-	CauseLocked  Cause = iota // a writer held a row or gap
+	CauseLocked  Cause = iota // a writer had locked a row or gap
 	CauseRow                  // a row read had changed by commit
 	CauseGap                  // a range or an absence had changed by commit
-	CauseFence                // the partition's primary was deposed or restarted
+	CauseFence                // the partition's primary was replaced or restarted
 	CauseRemote               // a participant voted no
 	CauseCatalog              // a server has another version of the catalogue
 	CauseLate                 // the commit came so late that its proofs were too old
@@ -125,7 +126,7 @@ type SessionStats struct {
 	Rounds  uint64             // network rounds: concurrent batches to several servers count once
 	Aborts  [CauseCount]uint64 // aborted attempts
 	Commits uint64             // Views, Snapshots, Updates and Calls that returned nil
-	// Snapshots began, of which Overtaken were Views that writers had
+	// Snapshots is how many began. Overtaken of them were Views that writers had
 	// invalidated too often.
 	Snapshots uint64
 	Overtaken uint64

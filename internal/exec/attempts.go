@@ -11,29 +11,28 @@ import (
 	"drtmx/internal/clock"
 )
 
-// View runs a read-only transaction by one-sided reads. It is strictly
-// serializable: when fn has returned, one round re-reads every header and leaf
-// version the attempt relied on, and the control word of each partition. If any
-// changed, fn runs again. If writers have ended many attempts, or a long one, the
-// next reads a Snapshot. View returns an error of fn unchanged, after the same
-// validation.
+// View runs a read-only transaction by one-sided reads. It is strictly serializable:
+// when fn has returned, one round re-reads every header and leaf version that the
+// attempt relied on, and the control word of each partition. If any changed, fn runs
+// again. If writers have invalidated many attempts, or a long one, the next attempt
+// reads a Snapshot. View returns an error of fn unchanged, after the same validation.
 func (s *Session) View(ctx context.Context, fn Body) error {
 	return s.run(ctx, view, math.MaxInt, fn, nil)
 }
 
 // TryView is View with a bound, at least one, on the attempts that writers
-// invalidate: those whose rows or ranges had changed when they were validated. It
-// then returns ErrConflict, and does not go on as a Snapshot.
+// invalidate: those whose rows or ranges had changed when they were validated. At the
+// bound it returns ErrConflict. It does not go on as a Snapshot.
 //
-// Attempts that met a lock do not count. TryView waits for a lock as View does;
-// a lock lasts as long as a two-phase commit.
+// Attempts that met a lock do not count. TryView waits for a lock as View does. A
+// lock is held for the duration of a two-phase commit.
 func (s *Session) TryView(ctx context.Context, invalidated int, fn Body) error {
 	return s.run(ctx, view, invalidated, fn, nil)
 }
 
-// Update runs a transaction that may write. Reads are one-sided, writes
-// buffered; commit is one RPC to the home server, which is the primary of the
-// first row written. If fn returns an error nothing is written.
+// Update runs a transaction that may write. Reads are one-sided and writes are
+// buffered. Commit is one RPC to the home server, the primary of the first row
+// written. If fn returns an error nothing is written.
 //
 // If the connection to the home server is lost between the commit request and
 // its answer, and the server cannot be asked for the outcome, the error is an
@@ -42,13 +41,12 @@ func (s *Session) Update(ctx context.Context, fn Body) error {
 	return s.update(ctx, fn)
 }
 
-// ending ends an attempt whose body has said that the transaction is to commit (nil), or
-// with what error it ends.
-type ending func(t *Txn, said error) error
+// ending ends an attempt whose body has returned bodyErr, nil to commit.
+type ending func(t *Txn, bodyErr error) error
 
-// run makes attempts until one is not aborted, and meets no server that is absent
-// and may come back. A nil finish means the validation or commit of m. invalidated bounds the attempts that did not end at a
-// lock.
+// run makes attempts until one is not aborted and needs no server that is absent and
+// may come back. finish ends each attempt; nil means the validation or commit of m.
+// invalidated bounds the attempts that are aborted, without those that met a lock.
 func (s *Session) run(ctx context.Context, m mode, invalidated int, fn Body, finish ending) error {
 	t := &s.txn
 	if s.lent || t.mode != closed {
@@ -65,7 +63,7 @@ func (s *Session) run(ctx context.Context, m mode, invalidated int, fn Body, fin
 		if t.mode != closed {
 			err = s.inPartition(err, t.partitions(nil))
 		}
-		if finish == nil && s.lacks != nil && lacksRoom(err) { // else it is an error of the body's own
+		if finish == nil && s.lacks != nil && lacksRoom(err) { // else the error is the body's own
 			if err = s.awaitRoom(ctx, err, &patience); err != nil {
 				return err
 			}
@@ -81,14 +79,14 @@ func (s *Session) run(ctx context.Context, m mode, invalidated int, fn Body, fin
 	}
 }
 
-// attempts is run until a server is absent.
+// attempts does the same as run, but ends with an error when a server is absent.
 func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body, finish ending) error {
 	t := &s.txn
 	var patience time.Duration
-	var last Cause // of the attempt before
+	var last Cause // of the previous attempt
 	outdated := 0
 	s.snap.begin()
-	over := overtaking{possible: m == view && finish == nil && invalidated == math.MaxInt}
+	esc := escalation{possible: m == view && finish == nil && invalidated == math.MaxInt}
 	for n := 0; ; n++ {
 		gated := n == 0 && m == update && s.passGate(ctx)
 		if err := ctx.Err(); err != nil {
@@ -98,17 +96,17 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 			return ErrClosed
 		}
 		s.kept.tooOld(s.db.cfg.BodyAge)
-		t.begin(ctx, over.next(s, m))
+		t.begin(ctx, esc.next(s, m))
 		t.losses, t.patience, t.gated = n, patience, gated && s.db.gate.on.Load()
-		if t.recheck = 0; over.possible && t.mode == view {
+		if t.recheck = 0; esc.possible && t.mode == view {
 			t.recheck = clock.TickLength
 		}
 		err := s.attempt(t, fn, finish)
-		over.ended(t)
+		esc.ended(t)
 		if n == 0 && m == update {
 			s.firstEnded(t, gated)
 		}
-		if over.wider { // as often as there are partitions, at most
+		if esc.wider { // at most once per partition
 			n--
 			continue
 		}
@@ -132,7 +130,7 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 			s.renew(ctx, t)
 			invalidated--
 		case CauseCatalog:
-			if outdated++; outdated&15 != 1 { // the server is behind, not this DB
+			if outdated++; outdated&15 != 1 { // else the server has the older catalogue, not this DB
 			} else if _, err := s.refresh(ctx); err != nil {
 				return late(ctx, err, n, last)
 			}
@@ -152,7 +150,7 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 		case s.keepTurn(t):
 			wait = s.keptTurns
 		case s.takeTurn(t, n+1, patience):
-			if !hadTurn || t.cause != CauseLocked { // else for a lock that is older than the turn
+			if !hadTurn || t.cause != CauseLocked { // else it waits for a lock that is older than the turn
 				wait = noWait
 			}
 		case t.cause == CauseFence:
@@ -167,7 +165,7 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 	}
 }
 
-// ended ends a transaction, with or without a panic of its body.
+// ended cleans up after a transaction, also after a panic of its body.
 func (s *Session) ended(ctx context.Context) {
 	s.txn.end()
 	s.giveUpTurns(ctx, false)
@@ -180,9 +178,9 @@ func (s *Session) ended(ctx context.Context) {
 	s.yield()
 }
 
-// again waits before attempt n+2, with the backoff of attempt wait+2, or gives
-// up: after Retry.Attempts if they are bounded, at the deadline of ctx, or if
-// ctx has none after Retry.Patience, which begins with the first failure.
+// again waits before attempt n+2, with the backoff of attempt wait+2. It returns an
+// error to give up: after Retry.Attempts, if set, at the deadline of ctx, or without
+// a deadline after Retry.Patience, counted from the first failure.
 func (s *Session) again(ctx context.Context, n, wait int, cause Cause, patience *time.Duration) error {
 	if s.db.cfg.Retry.Attempts > 0 && n+1 >= s.db.cfg.Retry.Attempts {
 		return gaveUp(n+1, cause)
@@ -201,12 +199,12 @@ func (s *Session) again(ctx context.Context, n, wait int, cause Cause, patience 
 	return late(ctx, s.backoff(ctx, wait), n+1, cause)
 }
 
-// noWait is the wait before an attempt whose rows are reserved.
+// noWait is the wait before an attempt whose rows are reserved: none.
 const noWait = -1
 
-// late adds to an expired deadline of ctx why the attempts before were aborted:
-// the deadline may end a wait or the next attempt, and a caller cannot tell
-// which. An unknown outcome stays what it is.
+// late adds to an error of an expired deadline of ctx why the previous attempts were
+// aborted: the deadline may end a wait or the next attempt, and a caller cannot tell
+// which. It leaves ErrOutcomeUnknown and other errors unchanged.
 func late(ctx context.Context, err error, attempts int, cause Cause) error {
 	if attempts == 0 || !errors.Is(err, context.DeadlineExceeded) || ctx.Err() == nil || errors.Is(err, ErrOutcomeUnknown) {
 		return err
@@ -214,8 +212,8 @@ func late(ctx context.Context, err error, attempts int, cause Cause) error {
 	return fmt.Errorf("%w: %w", gaveUp(attempts, cause), err)
 }
 
-// gaveUp is the error of a transaction that was aborted too often. A partition
-// that stays fenced is no conflict: nobody serves it.
+// gaveUp returns the error of a transaction that was aborted too often. A partition
+// that stays fenced is no conflict: no server serves it.
 func gaveUp(attempts int, cause Cause) error {
 	kind := ErrConflict
 	if cause == CauseFence {
@@ -234,23 +232,23 @@ func (s *Session) attempt(t *Txn, fn Body, finish ending) error {
 			return t.fail(err)
 		}
 	}
-	said := t.verdict(fn.Run(t))
+	bodyErr := t.verdict(fn.Run(t))
 	if t.err != nil {
 		return t.err
 	}
 	if err := t.ctx.Err(); err != nil {
-		return t.fail(err) // nothing is sent, and what the body read is not proved
+		return t.fail(err) // nothing is sent, and no read is proved
 	}
 	var err error
 	switch {
 	case finish != nil:
-		said, err = nil, finish(t, said)
+		bodyErr, err = nil, finish(t, bodyErr)
 	case t.mode == snapshot:
 		err = s.settleReads(t)
-	case said != nil || t.mode == view || t.writes.empty():
-		err = s.validate(t) // an error, too, counts only if its rows were consistent, and are durable
+	case bodyErr != nil || t.mode == view || t.writes.empty():
+		err = s.validate(t) // an error of the body, too, counts only if the rows that it read were consistent and are durable
 	default:
 		err = s.sendCommit(t)
 	}
-	return cmp.Or(t.err, said, err)
+	return cmp.Or(t.err, bodyErr, err)
 }

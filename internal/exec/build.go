@@ -11,11 +11,11 @@ import (
 	"drtmx/tables"
 )
 
-// An index that is being built has the entries of some rows: of those that were
-// written since the build began, and of those that the build has passed. Every
-// entry that it has is right: its row exists and has its key. So a transaction
-// that changes a row must know whether the row has an entry yet, and reads it.
-// It proves that, like anything else that it has read.
+// An index that is being built has the entries of some rows: of those written since
+// the build began, and of those that the build has passed. All its entries are
+// correct: the row exists and has the entry's key. A transaction that changes a row
+// must know whether the row has an entry yet. So it reads the entry, and proves that
+// read like any other.
 
 // entryOfBuild updates an index that is being built, for a row that changes from
 // old to row; nil means that there is no row.
@@ -41,8 +41,8 @@ func (t *Txn) entryOfBuild(ix *tables.Index, primary tables.Key, old, row tables
 	return t.set(ix, wire.Insert, is, entry)
 }
 
-// putEntry makes sure that a row has its entry. It reports false if another row
-// has the key.
+// putEntry makes sure that a row has its entry. It returns false if another row has
+// the key.
 func (t *Txn) putEntry(ix *tables.Index, primary tables.Key, key index.Key, entry tables.Row) (own bool, err error) {
 	was, err := t.queueGet(ix, key).await()
 	switch {

@@ -9,15 +9,15 @@ import (
 	"drtmx/internal/wire"
 )
 
-// Call runs a procedure at the primary of h and returns its result, valid until
-// the session is used again. The procedure's error comes back as a
-// *ProcedureError, with nothing written. An attempt that meets a concurrent
-// writer is retried as in Update, with the same exactly-once guarantee.
+// Call runs a procedure at the primary of h and returns its result, valid until the
+// session is used again. An error of the procedure is returned as a *ProcedureError;
+// then nothing has been written. An attempt that meets a concurrent writer is retried
+// as in Update, with the same exactly-once guarantee.
 //
-// The deadline of ctx holds at the home too. A procedure that has not begun to commit
-// by then commits nothing, and the error is context.DeadlineExceeded; it may come up
-// to 10 ms early. If no answer has come by the deadline, the error is an
-// *UnknownOutcome. The home does not hear that ctx is cancelled.
+// The deadline of ctx also applies at the home. A procedure that has not begun to
+// commit by then commits nothing, and the error is context.DeadlineExceeded; it may
+// be returned up to 10 ms early. If no answer has arrived by the deadline, the error
+// is an *UnknownOutcome. A cancellation of ctx is not sent to the home.
 func (s *Session) Call(ctx context.Context, h placement.Partition, proc string, args []byte) ([]byte, error) {
 	if h < 0 || int(h) >= s.db.Partitions() {
 		return nil, fmt.Errorf("txn: home partition %d, want 0 to %d", h, s.db.Partitions()-1)
@@ -75,9 +75,9 @@ func (s *Session) callOnce(ctx context.Context, h placement.Partition, wait time
 	return s.decide(ctx, h, id, sent)
 }
 
-// timeForCall is the time that the caller gives a procedure, 0 if it has no deadline. It
-// is a little less than it has, an eighth or answerTime, so that it hears in time that
-// the procedure ended at its deadline and has committed nothing.
+// timeForCall returns how long a procedure may run at its home, 0 without a deadline.
+// It is less than the caller's time, by an eighth or answerTime, so that the answer
+// arrives in time that the procedure has ended at its deadline and committed nothing.
 func timeForCall(ctx context.Context) time.Duration {
 	at, bounded := ctx.Deadline()
 	if !bounded {
@@ -87,11 +87,11 @@ func timeForCall(ctx context.Context) time.Duration {
 	return max(left-min(left/8, answerTime), time.Microsecond)
 }
 
-// answerTime is many times what an answer takes on its way.
+// answerTime is many times the latency of an answer.
 const answerTime = 10 * time.Millisecond
 
-// callBackoff is the number of doublings of the backoff that Call skips. A
-// procedure meets no other transaction within its partition, so a transaction
-// in doubt, which waits for another server, blocked it. Attempts before that
-// server has answered would cost more than the time they might save.
+// callBackoff is the number of doublings of the backoff that Call skips. A procedure
+// has its partition to itself, so only a transaction in doubt, which waits for
+// another server, can block it. Attempts before that server has answered would cost
+// more time than they might save.
 const callBackoff = 5

@@ -14,8 +14,8 @@ import (
 	"drtmx/tables"
 )
 
-// follow takes a later version of the catalogue from a server's hello. Under
-// db.mu.
+// follow adopts a later version of the catalogue from a server's hello. The caller
+// holds db.mu.
 func (db *DB) follow(h *wire.Hello) error {
 	c := db.Catalog()
 	if h.CatalogVersion <= c.Version() {
@@ -32,9 +32,9 @@ func (db *DB) follow(h *wire.Hello) error {
 	return nil
 }
 
-// newPool makes the pool of an index in a partition. If the index is newer than
-// the hello of the partition's server, it asks for another one. A server that
-// has not got the index yet ends the attempt.
+// newPool makes the pool of an index in a partition. If the index is newer than the
+// hello of the partition's server, it asks for another hello. If the server does not
+// have the index yet, the attempt is aborted.
 func (s *Session) newPool(ctx context.Context, l *link, ix int, part placement.Partition) (*opPool, error) {
 	c := s.db.client(s.life(part), ix, part)
 	if c == nil {
@@ -54,7 +54,7 @@ func (s *Session) newPool(ctx context.Context, l *link, ix int, part placement.P
 	return p, nil
 }
 
-// helloAgain asks a server what it has now.
+// helloAgain asks a server for another hello, which lists its present indexes.
 func (s *Session) helloAgain(ctx context.Context, l *link) error {
 	resp, err := s.call(ctx, l, []byte{byte(wire.OpHello)})
 	if err != nil {
@@ -71,8 +71,8 @@ func (s *Session) helloAgain(ctx context.Context, l *link) error {
 	return err
 }
 
-// refresh asks for the present version of the catalogue. newer reports that the
-// DB did not have it.
+// refresh fetches the present version of the catalogue from a server. newer reports
+// that the DB did not have it.
 func (s *Session) refresh(ctx context.Context) (newer bool, err error) {
 	was := s.db.Catalog().Version()
 	l, err := s.reach(ctx, placement.Orderer)
@@ -82,8 +82,8 @@ func (s *Session) refresh(ctx context.Context) (newer bool, err error) {
 	return s.db.Catalog().Version() > was, err
 }
 
-// mayRefresh reports whether an attempt of the session that ended with err may
-// succeed with the present version of the catalogue, which it then has.
+// mayRefresh fetches the present version of the catalogue if err may be due to an
+// older one. It reports whether another attempt may succeed.
 func (s *Session) mayRefresh(ctx context.Context, err error) bool {
 	if !errors.Is(err, tables.ErrCatalog) || ctx.Err() != nil {
 		return false
@@ -92,7 +92,7 @@ func (s *Session) mayRefresh(ctx context.Context, err error) bool {
 	return newer && err == nil
 }
 
-// Refresh asks for the present version of the catalogue.
+// Refresh fetches the present version of the catalogue.
 func (db *DB) Refresh(ctx context.Context) error {
 	s, err := db.acquire(ctx)
 	if err != nil {
@@ -103,8 +103,8 @@ func (db *DB) Refresh(ctx context.Context) error {
 	return err
 }
 
-// Alter makes the next version of the catalogue at all data servers, and
-// returns it or a later one. A change that was made before changes nothing.
+// Alter applies a change to the catalogue at all data servers, and returns the
+// resulting version or a later one. A change that was applied before has no effect.
 func (db *DB) Alter(ctx context.Context, ch tables.Change) (*tables.Catalog, error) {
 	if _, err := db.Catalog().With(ch); err != nil {
 		return nil, err

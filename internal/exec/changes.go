@@ -11,16 +11,16 @@ import (
 	"drtmx/tables"
 )
 
-// What package changes needs of a DB, see changes.Cluster.
+// The methods that package changes needs of a DB, see changes.Cluster.
 
 // Durable reports whether the data servers keep logs.
 func (db *DB) Durable() bool { return db.durable }
 
-// Patience is Retry.Patience.
+// Patience returns Retry.Patience.
 func (db *DB) Patience() time.Duration { return db.cfg.Retry.Patience }
 
 // Connect connects to a data server, and checks that it is the one known before. The
-// connection is the caller's.
+// caller owns the connection.
 func (db *DB) Connect(ctx context.Context, server placement.Server) (rdma.Conn, error) {
 	db.mu.Lock()
 	closed := db.mu.closed
@@ -38,7 +38,8 @@ func (db *DB) Connect(ctx context.Context, server placement.Server) (rdma.Conn, 
 	return g.conn, nil
 }
 
-// Incarnations are those of the data servers, 0 for one that was not heard of.
+// Incarnations returns the incarnations of the data servers, 0 for a server that has
+// not answered yet.
 func (db *DB) Incarnations() []uint64 {
 	all := make([]uint64, len(db.incarnation))
 	for i := range all {
@@ -47,11 +48,11 @@ func (db *DB) Incarnations() []uint64 {
 	return all
 }
 
-// Returns reports whether a server that err is about may come back with all that it has
-// acknowledged.
+// Returns reports whether err concerns a server that may come back with everything
+// that it has acknowledged.
 func (db *DB) Returns(err error) bool { return db.returns(err) }
 
-// Refused is the error of an answer with a code that is no result.
+// Refused returns the error for an answer whose code is no result.
 func (db *DB) Refused(server placement.Server, code wire.Code, text []byte) error {
 	err := codeError(code, text)
 	var e *tables.Error
@@ -61,7 +62,7 @@ func (db *DB) Refused(server placement.Server, code wire.Code, text []byte) erro
 	return err
 }
 
-// Unavailable is the error of a server that does not answer.
+// Unavailable returns the error for a server that does not answer.
 func (db *DB) Unavailable(server placement.Server, cause error) error {
 	return db.unavailable(server, cause)
 }

@@ -6,8 +6,8 @@ import (
 	"drtmx/internal/wire"
 )
 
-// gather sorts an attempt's reads and writes by partition, the home first. With
-// proofs it fails if they are too old.
+// gather fills in the parts of a commit with the attempt's reads and writes by
+// partition, the home first. If it includes proofs it fails if they are too old.
 func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 	c.Parts, c.Age, c.Catalog = c.Parts[:0], 0, uint32(t.catalog.Version())
 	if withProofs {
@@ -56,8 +56,8 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 	return t.s.stamp(t, c)
 }
 
-// nameLives says which lives of the partitions a transaction has read or would
-// write, as far as they are known.
+// nameLives adds to each part the life of the partition's server that the transaction
+// has read or would write, if it is known.
 func (s *Session) nameLives(c *wire.Commit) {
 	for i := range c.Parts {
 		p := &c.Parts[i]
@@ -84,7 +84,7 @@ func (s *Session) sendCommit(t *Txn) error {
 		return err
 	}
 	if len(s.commit.Parts) == 0 {
-		return s.validate(t) // the body undid every write
+		return s.validate(t) // the body has undone every write
 	}
 	s.seq++
 	home := s.commit.Parts[0].Partition

@@ -18,8 +18,7 @@ import (
 // needs it.
 const openGrace = 250 * time.Millisecond
 
-// greeted is a connection on which a server has said hello, or the reason why
-// there is none.
+// greeted is the result of a dial: a connection with the server's hello, or an error.
 type greeted struct {
 	at    int // in Config.Servers
 	conn  rdma.Conn
@@ -27,9 +26,8 @@ type greeted struct {
 	err   error
 }
 
-// connect says hello to all servers at once and takes the topology from the
-// first answer. It needs one server: the others are checked as far as they
-// answer within openGrace.
+// connect dials all servers at once and takes the topology from the first answer. One
+// server suffices. It checks the others that answer within openGrace.
 func (db *DB) connect(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	answers := make(chan greeted, len(db.cfg.Servers))
@@ -43,7 +41,7 @@ func (db *DB) connect(ctx context.Context) error {
 	var all []greeted
 	defer func() {
 		cancel()
-		for range len(db.cfg.Servers) - len(all) { // they end soon: ctx has
+		for range len(db.cfg.Servers) - len(all) { // they end soon, because ctx has ended
 			all = append(all, <-answers)
 		}
 		for _, g := range all {
@@ -89,11 +87,12 @@ func (db *DB) connect(ctx context.Context) error {
 	return nil
 }
 
-// dialsMax bounds the connections to one server that are being made at the same
-// time. A server closes sockets of peers that are too many in their handshakes.
+// dialsMax bounds the connections to one server that are being made at the same time.
+// A server closes sockets when too many peers are in their handshakes.
 const dialsMax = 256
 
-// dial connects to a server for a session, when it is among the first dialsMax.
+// dial connects to a server for a session. It waits while dialsMax others are
+// connecting.
 func (db *DB) dial(ctx context.Context, server placement.Server) greeting {
 	select {
 	case db.dials[server] <- struct{}{}:
@@ -105,7 +104,7 @@ func (db *DB) dial(ctx context.Context, server placement.Server) greeting {
 	return greeting{c, h, err}
 }
 
-// noAnswer returns the error of servers none of which answers.
+// noAnswer returns the error for a list of servers none of which answered.
 func noAnswer(errs []error) error {
 	if len(errs) == 1 && errors.Is(errs[0], ErrUnavailable) {
 		return errs[0]
@@ -145,9 +144,8 @@ func (db *DB) learnTopology(h *wire.Hello) error {
 	return nil
 }
 
-// meet checks what a server says of itself, and of the others as far as it
-// knows them, against what the DB has heard before. It returns the life that the
-// server is in.
+// meet compares a server's hello, which may also describe the other servers, with
+// what the DB knows. It returns the life that the server is in.
 func (db *DB) meet(h *wire.Hello, inOrder bool) (*life, error) {
 	if len(h.Servers) != len(db.servers) || h.Placement.Partitions() != db.Partitions() {
 		return nil, fmt.Errorf("%w: server %d has another topology", ErrProtocol, h.Server)
@@ -171,8 +169,8 @@ func (db *DB) meet(h *wire.Hello, inOrder bool) (*life, error) {
 	return db.bind(h, inOrder)
 }
 
-// recognize compares a server's incarnation, 0 if unknown, with the one heard
-// before. Under db.mu.
+// recognize compares a server's incarnation, 0 if unknown, with the one known before.
+// The caller holds db.mu.
 func (db *DB) recognize(server placement.Server, incarnation uint64) error {
 	switch known := db.incarnation[server].Load(); {
 	case incarnation == 0:
@@ -188,7 +186,7 @@ func (db *DB) restarted(server placement.Server) error {
 	return db.unavailable(server, ErrRestarted)
 }
 
-// greet connects to a server and asks it what it is.
+// greet connects to a server and returns its hello.
 func greet(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (rdma.Conn, *wire.Hello, error) {
 	c, err := dial(ctx, addr)
 	if err != nil {
@@ -203,7 +201,7 @@ func greet(ctx context.Context, dial func(context.Context, string) (rdma.Conn, e
 	if err != nil {
 		c.Close()
 		kind := ErrProtocol
-		if errors.Is(err, wire.ErrKeeper) { // the data server is elsewhere, or not there yet
+		if errors.Is(err, wire.ErrKeeper) { // the data server is at another address, or has not started yet
 			kind = ErrUnavailable
 		}
 		return nil, nil, &tables.Error{Err: kind, Partition: -1, Server: addr, Cause: err}

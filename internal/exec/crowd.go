@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 )
 
-// crowdState is what an Update uses of its caller's session while it runs on
-// another one, in one place.
+// crowdState has the fields of the caller's session that an Update uses while it runs
+// on another one. They are in one struct, which the gate prefetches.
 type crowdState struct {
 	stats  SessionStats
-	lent   bool // its transaction runs on a session of the pool
+	lent   bool // the session's transaction runs on a session of the pool
 	closed atomic.Bool
 }
 
@@ -34,8 +34,8 @@ func (s *Session) update(ctx context.Context, fn Body) error {
 	return s.run(ctx, update, math.MaxInt, fn, nil)
 }
 
-// updateInPool runs an Update on a session of the pool. It reports false if that
-// lacks a connection, and s has one: then nothing has been committed.
+// updateInPool runs an Update on a session of the pool. ran is false if that session
+// could not get a connection and s has one: then nothing has been committed.
 //
 // Transactions are strictly serializable whatever session they run on, so the next
 // transaction of s sees this one. Only a transaction whose outcome is unknown may
@@ -69,7 +69,7 @@ func (s *Session) updateInPool(ctx context.Context, fn Body) (ran bool, err erro
 // errNested refuses a transaction inside another one of the same session.
 var errNested = fmt.Errorf("%w: a transaction runs inside another of the same session", ErrClosed)
 
-// takeOver makes the session settle transactions that ran on another one: at the
+// takeOver makes the session settle transactions that ran on another one, at the
 // beginning of its next connection to their servers.
 func (s *Session) takeOver(unknown []unsettled) {
 	s.unsettled = append(s.unsettled, unknown...)
@@ -80,7 +80,7 @@ func (s *Session) takeOver(unknown []unsettled) {
 	}
 }
 
-// takeStats returns the session's counters, and begins again at zero.
+// takeStats returns the session's counters and resets them.
 func (s *Session) takeStats() SessionStats {
 	st := s.Stats()
 	s.stats = SessionStats{}

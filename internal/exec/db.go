@@ -33,17 +33,17 @@ const (
 // use.
 type DB struct {
 	cfg       Config
-	catalog   atomic.Pointer[tables.Catalog] // the latest version heard of; changes under mu
+	catalog   atomic.Pointer[tables.Catalog] // the latest version known; changes under mu
 	servers   []string
 	placement placement.Map
 	durable   bool    // servers recover what they have acknowledged
-	lives     []*life // by server: the latest one heard of, nil if none; under mu
+	lives     []*life // by server: the latest one known, nil if none; under mu
 	local     Local   // of a data server's own DB
 	nclient   int     // sessions opened so far; distinguishes their random streams
 	gate      gate
 	room      room
 	dials     []chan struct{} // by server: has an element for each connection that is being made
-	asks      sync.WaitGroup  // questions about leases; those begin under mu
+	asks      sync.WaitGroup  // questions about leases; they begin under mu
 	seen      clock.Seen
 
 	// incarnation is by server, and 0 until first seen. Once set it stays. It
@@ -97,7 +97,7 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 // Catalog returns the latest version of the cluster's catalogue that the DB knows.
 func (db *DB) Catalog() *tables.Catalog { return db.catalog.Load() }
 
-// Table returns the table of a name.
+// Table returns the table with a name.
 func (db *DB) Table(name string) (*tables.Table, error) { return db.Catalog().Table(name) }
 
 // Partitions returns the number of partitions.
@@ -119,11 +119,13 @@ func (db *DB) Home(t *tables.Table, key tables.Key) (placement.Partition, error)
 	return placement.Partition(ix.Partition.Of(key, db.Partitions())), nil
 }
 
-// Seen is no lower than the ticks of all commits that transactions of this DB have
-// made or read. Every transaction that begins later, at this DB, comes after those.
+// Seen returns a tick that is no lower than those of all commits that transactions of
+// this DB have made or read. Every transaction that begins later at this DB is
+// serialized after those.
 func (db *DB) Seen() clock.Tick { return db.seen.Tick() }
 
-// Saw lets every transaction that begins later come after what another DB had seen.
+// Saw records another DB's Seen: every transaction that begins later at this DB is
+// serialized after the commits up to t.
 func (db *DB) Saw(t clock.Tick) { db.seen.Saw(t) }
 
 // View runs a read-only transaction, strictly serializable. See Session.View.
@@ -157,8 +159,8 @@ func (db *DB) Call(ctx context.Context, h placement.Partition, proc string, args
 	return append([]byte(nil), res...), err // the session returns to the pool with its buffer
 }
 
-// admit waits at the gate, and returns a session that has entered. own is that of
-// the caller's own session, if it has one.
+// admit waits at the gate, and returns a session of the pool that has entered. own is
+// the state of the caller's session, nil if it has none.
 func (db *DB) admit(ctx context.Context, own *crowdState) (*Session, error) {
 	s, entered := db.gate.tryEnter()
 	if !entered {
@@ -192,8 +194,8 @@ func (db *DB) acquire(ctx context.Context) (*Session, error) {
 	return db.NewSession(ctx)
 }
 
-// release returns a session to the pool. If it is still inside the gate, because
-// its first attempt did not lose, it leaves.
+// release returns a session to the pool. If the session is still inside the gate,
+// because its first attempt did not lose, it leaves.
 func (db *DB) release(s *Session) {
 	g := &db.gate
 	g.mu.Lock()
@@ -215,8 +217,8 @@ func (db *DB) release(s *Session) {
 	}
 }
 
-// NewSession opens a session for one goroutine, with a connection to each
-// server that it uses. DB's own methods use sessions of a pool.
+// NewSession opens a session for one goroutine, with its own connection to each
+// server that it uses. DB's methods use sessions of a pool.
 func (db *DB) NewSession(ctx context.Context) (*Session, error) {
 	var seed [16]byte
 	if _, err := rand.Read(seed[:]); err != nil {
@@ -262,12 +264,12 @@ type IndexStats struct {
 	index.ClientStats
 }
 
-// IndexStats snapshots the client halves of all indexes.
+// IndexStats returns the counters of the client halves of all indexes.
 func (db *DB) IndexStats() []IndexStats {
 	var out []IndexStats
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	for p := range placement.Partition(db.Partitions()) { // those of servers that were needed so far
+	for p := range placement.Partition(db.Partitions()) { // only client halves that were used so far
 		lf := db.lives[db.placement.At(p)]
 		if lf == nil {
 			continue
@@ -280,7 +282,8 @@ func (db *DB) IndexStats() []IndexStats {
 	return out
 }
 
-// ServerStats asks every server. It waits for durable ones as transactions do.
+// ServerStats asks every server for its statistics. It waits for durable servers as
+// transactions do.
 func (db *DB) ServerStats(ctx context.Context) ([]wire.ServerStats, error) {
 	s, err := db.acquire(ctx)
 	if err != nil {

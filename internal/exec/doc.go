@@ -1,6 +1,6 @@
-// Package exec runs transactions. Clients and data servers share it: package
-// txn is its face for the programs that embed the engine, and package server
-// uses it to run procedures.
+// Package exec runs transactions. Clients and data servers share it: package txn is
+// its public API for programs that embed the engine, and package server uses it to
+// run procedures.
 //
 // A [DB] is a client of a cluster. A [Session] runs one transaction at a time
 // over its own connections. A [Txn] holds the state of one attempt: reads,

@@ -10,21 +10,20 @@ import (
 	"drtmx/internal/placement"
 )
 
-// An answer may rest on commits that are not durable yet. A transaction that
-// writes nothing therefore ends only when the horizon of each partition has
-// reached the newest commit that its answers there rest on. The validation READs
-// the horizons with the epochs, so an attempt that rests on nothing new waits for
-// nothing, and posts no other round.
+// An answer may depend on commits that are not durable yet. A read-only transaction
+// therefore ends only when the horizon of each partition has reached the newest
+// commit that its answers there depend on. The validation READs the horizons with the
+// epochs. So an attempt that depends on durable commits only does not wait, and posts
+// no other round.
 //
-// Nothing is validated again after the wait. The moment of the transaction is the
-// end of its last read; the wait only puts off that anyone hears of it. See
-// docs/invariants.md.
+// Nothing is validated again after the wait. The transaction takes effect at the end
+// of its last read; the wait only delays its answer. See docs/invariants.md.
 
-// rested is what an attempt rests on in one partition.
+// rested has the commits that an attempt depends on in one partition.
 type rested struct {
 	part    placement.Partition
-	rests   block.CSN // the newest commit behind its answers
-	horizon block.CSN // as read last: what is not above it is durable
+	rests   block.CSN // the newest commit that its answers depend on
+	horizon block.CSN // as read last: commits up to it are durable
 }
 
 // restedIn returns the entry of a partition, nil if there is none.
@@ -37,15 +36,15 @@ func (s *Session) restedIn(part placement.Partition) *rested {
 	return nil
 }
 
-// Waits between two looks at the horizons: a few without rest, then longer ones.
-// A log is synced in some tenths of a millisecond, or in some milliseconds.
+// Waits between two READs of the horizons: none at first, then longer ones. A log is
+// synced within tenths of a millisecond, or within milliseconds.
 const (
 	horizonSpins   = 16
 	horizonWaitMin = 20 * time.Microsecond
 	horizonWaitMax = 400 * time.Microsecond
 )
 
-// awaitDurable waits until what s.controlled rests on is durable.
+// awaitDurable waits until the commits in s.controlled are durable.
 func (s *Session) awaitDurable(t *Txn) error {
 	for i := range s.controlled {
 		if r := &s.controlled[i]; r.rests > r.horizon {
@@ -55,9 +54,9 @@ func (s *Session) awaitDurable(t *Txn) error {
 	return nil
 }
 
-// restOnTime notes that a Snapshot rests on all commits of its tick, and before,
-// in a partition that it has read. The partition had closed the tick, so no later
-// commit lowers the horizon below it again.
+// restOnTime notes that a Snapshot depends on all commits up to its tick in a
+// partition that it has read. The partition had closed the tick, so no later commit
+// lowers the horizon below it again.
 func (s *Session) restOnTime(t *Txn, part placement.Partition) {
 	r := s.restedIn(part)
 	if r == nil {
@@ -94,7 +93,7 @@ func (s *Session) awaitHorizons(t *Txn) error {
 	}
 }
 
-// rest waits before look n+1 at the horizons.
+// rest waits before READ n+1 of the horizons.
 func (s *Session) rest(ctx context.Context, n int, patience *time.Duration) error {
 	if n < horizonSpins {
 		runtime.Gosched()

@@ -8,15 +8,15 @@ import (
 	"drtmx/tables"
 )
 
-// ProcedureError is a procedure's error as its body returns it and as its
-// caller gets it.
+// ProcedureError is an error that a procedure's body returns and that its caller
+// receives.
 type ProcedureError struct {
 	Procedure string
 	Code      uint32
 	Payload   []byte
 	Text      string
-	// Cause is what the body's error matched: an error of this package or of
-	// package tables, with what it concerns, and a registered one.
+	// Cause has the errors that the body's error matched: one of this package or of
+	// package tables, with the object that it concerns, and a registered one.
 	Cause error
 }
 
@@ -29,7 +29,7 @@ const (
 	textBytesMax    = 16 << 10
 )
 
-// Failure is the message of a body's error.
+// Failure encodes a body's error for its caller.
 func Failure(err error) string {
 	var f wire.Failure
 	var typed *ProcedureError
@@ -52,14 +52,14 @@ func Failure(err error) string {
 	return string(wire.AppendFailure(nil, &f))
 }
 
-// MadeForCaller reports whether an error of a body is one that the procedure has made
-// for its caller to see: a ProcedureError, or a registered error.
+// MadeForCaller reports whether a procedure has made an error for its caller to see:
+// it is a ProcedureError, or matches a registered error.
 func MadeForCaller(err error) bool {
 	var typed *ProcedureError
 	return errors.As(err, &typed) || registeredName(err) != ""
 }
 
-// failed is the error of a procedure, from its message.
+// failed decodes the output of Failure to a *ProcedureError.
 func failed(procedure string, b []byte) error {
 	f, err := wire.DecodeFailure(b)
 	if err != nil {

@@ -13,8 +13,7 @@ import (
 	"drtmx/tables"
 )
 
-// kinds are the errors that cross RPC as themselves, by the number that stands
-// for them in messages.
+// kinds are the errors whose identity RPCs preserve, by their number in messages.
 var kinds = [...]error{
 	1: ErrNotFound, 2: ErrExists, 3: ErrReadOnly, 4: ErrOutOfMemory, 5: ErrClosed, 6: ErrProtocol, 7: ErrTooLarge,
 	8: ErrUnavailable, 9: ErrForbidden, 10: ErrNoProcedure, 11: tables.ErrKey, 12: tables.ErrRow, 13: tables.ErrSchema, 14: tables.ErrNoTable, 15: tables.ErrCatalog,
@@ -29,7 +28,7 @@ func kindOf(err error) uint8 {
 	return 0
 }
 
-// fault is a tables.Error as a message.
+// fault is the encoding of a tables.Error.
 type fault struct {
 	Kind      uint8      `json:"kind"`
 	Table     string     `json:"table,omitempty"`
@@ -45,8 +44,8 @@ type fault struct {
 	Restarted bool       `json:"restarted,omitempty"` // its cause is ErrRestarted
 }
 
-// Fault is the text of an answer for an error. If the error says what it
-// concerns, so does the error that codeError makes of the text.
+// Fault returns the text of an answer for an error. If the error is a tables.Error,
+// codeError decodes the text to one with the same table, key and other objects.
 func Fault(err error) string {
 	var e *tables.Error
 	if !errors.As(err, &e) {
@@ -96,7 +95,7 @@ var codeKinds = map[wire.Code]error{
 	wire.NoSpace: ErrNoSpace, wire.FewCopies: ErrFewCopies, wire.InDoubt: ErrUnavailable, wire.Late: context.DeadlineExceeded,
 }
 
-// codeError returns the error of a response code that is not a result.
+// codeError returns the error for a response code that is not a result.
 func codeError(c wire.Code, text []byte) error {
 	kind := cmp.Or(codeKinds[c], ErrProtocol)
 	if e := faultIn(kind, text); e != nil {
@@ -105,12 +104,13 @@ func codeError(c wire.Code, text []byte) error {
 	return &tables.Error{Err: kind, Partition: -1, Detail: string(text)}
 }
 
-// tooLarge returns the error of something that exceeds a bound.
+// tooLarge returns an ErrTooLarge that names the size, the bound and the bound's
+// name.
 func tooLarge(what string, size, most int, limit string) *tables.Error {
 	return &tables.Error{Err: ErrTooLarge, Partition: -1, Detail: what, Limit: limit, Max: int64(most), Size: int64(size)}
 }
 
-// unavailable returns the error of a server that does not answer.
+// unavailable returns the error for a server that does not answer.
 func (db *DB) unavailable(server placement.Server, cause error) error {
 	var e *tables.Error
 	if errors.As(cause, &e) && e.Err == ErrUnavailable {
@@ -125,7 +125,7 @@ func (t *Txn) concerns(kind error, ix *tables.Index, key index.Key) *tables.Erro
 	return e
 }
 
-// named adds to a bare ErrNotFound which row is absent.
+// named adds the key of the absent row to a bare ErrNotFound.
 func (t *Txn) named(err error, ix *tables.Index, key index.Key) error {
 	if err == ErrNotFound {
 		return t.concerns(err, ix, key)
@@ -133,14 +133,14 @@ func (t *Txn) named(err error, ix *tables.Index, key index.Key) error {
 	return err
 }
 
-// registered are the errors of programs that cross RPC as themselves.
+// registered are the errors of programs whose identity RPCs preserve.
 var registered struct {
 	sync.RWMutex
 	names  []string
 	byName map[string]error
 }
 
-// RegisterError gives an error a name under which it crosses RPC.
+// RegisterError gives an error a name by which RPCs preserve its identity.
 func RegisterError(name string, err error) {
 	registered.Lock()
 	defer registered.Unlock()

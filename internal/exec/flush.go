@@ -100,8 +100,8 @@ func (s *Session) activate(t *Txn, op index.Op, p *opPool) error {
 
 func (s *Session) byRPC(ordered bool) bool { return ordered && s.db.cfg.Reads == OrderedByRPC }
 
-// collect takes the results of the operations. It asks the servers for the
-// operations that fell back and for those that always go by RPC.
+// collect takes the results of the operations. It sends the operations that fell
+// back, and those that always go by RPC, to the servers.
 func (s *Session) collect(t *Txn) error {
 	rest := 0
 	for r := range t.queued {
@@ -133,7 +133,8 @@ func (s *Session) collect(t *Txn) error {
 	return nil
 }
 
-// askRest continues scans that a server cut to fit its answer.
+// askRest continues scans of which a server has sent only the part that fitted its
+// answer.
 func (s *Session) askRest(t *Txn) error {
 	for _, sc := range t.scans[:t.nScan] {
 		for i := range sc.nsubs {
@@ -183,8 +184,8 @@ func (s *Session) askMore(t *Txn, sc *Scan, sub *subScan) error {
 }
 
 // ask sends one RPC with the reads that a server must answer, as many as fit a
-// message. The server answers them in order, as many as fit its message. more
-// reports that reads are left for the next RPC.
+// message. The server answers in order as many as fit its message. more reports that
+// reads remain for another RPC.
 func (s *Session) ask(t *Txn, server placement.Server) (more bool, err error) {
 	s.reads = s.reads[:0]
 	for r := range t.queued {
@@ -210,7 +211,7 @@ func (s *Session) ask(t *Txn, server placement.Server) (more bool, err error) {
 	return true, s.takeAnswers(t, server, resp[1:])
 }
 
-// isAsked reports whether a read still needs an answer of a server.
+// isAsked reports whether a read still needs an answer from a server.
 func (s *Session) isAsked(server placement.Server, r partRead) bool {
 	return !r.hasAnswer() && s.db.placement.At(r.part()) == server
 }

@@ -12,26 +12,27 @@ import (
 )
 
 // gate bounds the first attempts of Updates that run at the same time in this
-// process, and keeps the sessions of the pool. Those that wait enter in order of
-// arrival, and one that is handed a session continues with it while it is still
+// process, and keeps the sessions of the pool. Waiting Updates enter in order of
+// arrival. One that is handed a session continues with it while the session is still
 // in the processor's caches.
 //
-// What too many transactions gain by running beside each other they lose by
-// conflicts, each of which costs a message, and by the state of more sessions than
-// the caches hold. So the limit follows the share of attempts that lose, and above
-// gateStart it grows only as long as that makes more transactions end: see tune.
+// Too much concurrency costs more than it gains: each conflict costs a message, and
+// the caches do not hold the state of many sessions. So the limit follows the share
+// of attempts that lose. Above gateStart it grows only while that raises throughput:
+// see tune.
 //
-// Updates of the pool always pass the gate. A session of a caller's own passes it
-// while many transactions lose. An attempt that lost leaves the gate, and waits for
-// its turn at the server instead, so that those that wait for one row hold up no
-// others here. Views do not pass it.
+// Updates on sessions of the pool always pass the gate. Those on a caller's session
+// pass it while many transactions lose. An attempt that lost leaves the gate, and
+// waits for its turn at the server instead, so that transactions that wait for one
+// row do not block others here. Views do not pass it.
 //
 // A body may wait for other transactions, which wait at the gate. So if none leaves
-// the gate from one tick to the next, the limit doubles; while connections are being
-// made, after more ticks, since more transactions would make more connections.
+// the gate from one tick to the next, the limit doubles. While connections are being
+// made it doubles after more ticks only, because more transactions would make more
+// connections.
 type gate struct {
-	on     atomic.Bool  // some wait
-	losing atomic.Int32 // transactions that have lost and not ended
+	on     atomic.Bool  // some Updates wait
+	losing atomic.Int32 // transactions that have lost an attempt and not ended
 	dials  atomic.Int32 // connections being made, for which transactions wait
 	mu     struct {
 		sync.Mutex
@@ -43,21 +44,21 @@ type gate struct {
 		ticking       bool
 		ends          window
 
-		idle   []*Session // of the pool
-		closed bool       // with the DB: all may enter
+		idle   []*Session // sessions of the pool
+		closed bool       // the DB is closed: all may enter
 	}
-	_   [64]byte     // every Update of an own session writes to what follows
+	_   [64]byte     // every Update on a caller's session writes to the next field
 	own atomic.Int32 // Updates in progress of callers' own sessions
 }
 
-// window counts the attempts that end while the limit stays the same and others
-// wait all the time.
+// window counts the attempts that end while the limit stays the same and other
+// Updates wait all the time.
 type window struct {
 	since time.Duration // by clock.Fast; 0: none wait
 	ended int
 	idle  int     // ticks since one has ended
 	trial int     // the limit before it was doubled on trial; 0: no trial
-	rate  float64 // then
+	rate  float64 // attempts that ended per second, before the trial
 	rest  int     // windows until the next trial
 }
 
@@ -65,31 +66,31 @@ type window struct {
 type visit struct {
 	enter   chan struct{} // has room for one
 	next    *visit
-	pooled  bool     // of a session of the pool
-	takes   bool     // a session of the pool
-	session *Session // that it has taken; nil: there was none
+	pooled  bool     // the Update runs on a session of the pool
+	takes   bool     // it must be given a session of the pool
+	session *Session // the session given to it; nil: there was none
 	waits   bool
 	inside  bool
 	own     *crowdState // of the caller's own session; nil: it has none
-	depth   mem.Depth   // of the stack of the goroutine that waits
+	depth   mem.Depth   // of the stack of the waiting goroutine
 }
 
 var visits = sync.Pool{New: func() any { return &visit{takes: true} }}
 
 const (
 	gateMin, gateStart, gateMax = 16, 256, 1 << 14
-	gateTries                   = 128 // attempts between two looks at the losses
+	gateTries                   = 128 // attempts between two checks of the losses
 	gateTick                    = 50 * time.Millisecond
-	gateDials                   = 20                    // ticks without an end, if connections are being made
-	gateWindow                  = 20 * time.Millisecond // of a trial, at least
+	gateDials                   = 20                    // ticks in which no Update leaves, while connections are being made
+	gateWindow                  = 20 * time.Millisecond // least length of a trial
 	gateRest                    = 32                    // windows between two trials
-	gateAge                     = 5 * time.Second       // of a high limit
-	// gateGrown bounds a limit that grows by trials, gateLosers the transactions
-	// that have lost and keep their sessions.
+	gateAge                     = 5 * time.Second       // how long a high limit stays
+	// gateGrown bounds a limit that grows by trials. gateLosers bounds the
+	// transactions that have lost and keep their sessions.
 	gateGrown, gateLosers = 2048, 1024
-	// A session passes the gate after gateLosses of its last 32 transactions
-	// have lost, until none of 64 has. While some wait, or gateClosed transactions
-	// that have lost are not over, all sessions pass it.
+	// A session passes the gate after gateLosses of its last 32 transactions have
+	// lost, until none of 64 has. All sessions pass it while some Updates wait, or
+	// while gateClosed transactions that have lost are not over.
 	gateLosses, gateClosed = 3, 64
 )
 
@@ -116,7 +117,7 @@ func (h *history) add(lost bool) {
 // closed reports whether all sessions must pass the gate.
 func (g *gate) closed() bool { return g.on.Load() || g.losing.Load() >= gateClosed }
 
-// room reports whether one more may enter. The caller holds the mutex.
+// room reports whether one more Update may enter. The caller holds the mutex.
 func (g *gate) room() bool {
 	if g.mu.limit == 0 {
 		g.mu.limit = gateStart
@@ -124,7 +125,8 @@ func (g *gate) room() bool {
 	return g.mu.inside < g.mu.limit && int(g.losing.Load()) < max(g.mu.limit, gateLosers) || g.mu.closed
 }
 
-// take returns a session of the pool, or nil. The caller holds the mutex.
+// take takes an idle session from the pool, or returns nil. The caller holds the
+// mutex.
 func (g *gate) take() *Session {
 	n := len(g.mu.idle) - 1
 	if n < 0 {
@@ -135,7 +137,7 @@ func (g *gate) take() *Session {
 	return s
 }
 
-// tryEnter enters, if none waits and there is room, and takes a session of the
+// tryEnter enters if no Update waits and there is room. It takes a session of the
 // pool if there is one.
 func (g *gate) tryEnter() (s *Session, entered bool) {
 	g.mu.Lock()
@@ -147,8 +149,8 @@ func (g *gate) tryEnter() (s *Session, entered bool) {
 	return g.take(), true
 }
 
-// enter waits until an Update may run its first attempt. It reports false if ctx
-// has ended before.
+// enter waits until an Update may run its first attempt. It returns false if ctx ends
+// before.
 func (g *gate) enter(ctx context.Context, v *visit) bool {
 	g.mu.Lock()
 	if g.mu.first == nil && g.room() {
@@ -180,7 +182,7 @@ func (g *gate) enter(ctx context.Context, v *visit) bool {
 	}
 }
 
-// await notes that some wait. The caller holds the mutex.
+// await notes that Updates wait, and starts the ticks. The caller holds the mutex.
 func (g *gate) await() {
 	g.on.Store(true)
 	g.mu.ends.since, g.mu.ends.ended, g.mu.ends.idle = clock.Fast(), 0, 0
@@ -194,7 +196,7 @@ func (g *gate) await() {
 	}
 }
 
-// let lets one in that does not wait any more. The caller holds the mutex.
+// let admits a visit that is not in the queue any more. The caller holds the mutex.
 func (g *gate) let(v *visit) {
 	g.mu.inside++
 	v.waits, v.inside = false, true
@@ -210,9 +212,9 @@ const (
 	stackCallers = 1 << 9
 )
 
-// prefetch brings what those who enter next will use into the processor's cache,
-// so that they need not wait for it one line after the other. With thousands that
-// wait none of it is there. The caller holds the mutex.
+// prefetch prefetches the memory that the next Updates to enter will use, so that
+// their cache misses overlap. If thousands wait, none of it is in the caches. The
+// caller holds the mutex.
 func (g *gate) prefetch() {
 	v := g.mu.first
 	if v == nil {
@@ -227,8 +229,8 @@ func (g *gate) prefetch() {
 	}
 }
 
-// admit lets in as many as there is room for. The caller holds the mutex, and
-// wakes them when it has released it.
+// admit admits as many waiting visits as there is room for, and returns their list.
+// The caller holds the mutex, and wakes them after it has released it.
 func (g *gate) admit() (first *visit) {
 	last := &first
 	for g.mu.first != nil && g.room() {
@@ -247,16 +249,16 @@ func (g *gate) admit() (first *visit) {
 	return first
 }
 
-// wake wakes those that were let in.
+// wake wakes the visits of a list that admit returned.
 func (v *visit) wake() {
 	for v != nil {
-		next := v.next // v belongs to its owner again as soon as it is woken
+		next := v.next // once woken, the owner may use v again
 		v.enter <- struct{}{}
 		v = next
 	}
 }
 
-// abandon ends a wait. It reports whether the visit was let in meanwhile.
+// abandon ends a wait. It reports whether the visit was admitted meanwhile.
 func (g *gate) abandon(v *visit) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -280,7 +282,7 @@ func (g *gate) abandon(v *visit) bool {
 	return false
 }
 
-// leave ends a first attempt, and lets others in.
+// leave ends a first attempt, and admits other Updates.
 func (g *gate) leave(v *visit, lost bool) {
 	if !v.inside {
 		return
@@ -312,8 +314,8 @@ func (g *gate) out(v *visit, lost bool) {
 	}
 }
 
-// heed makes the limit lower if many attempts lose, and a high one after a while,
-// to see whether it is still needed. A low one grows while few attempts lose.
+// heed lowers the limit if many attempts lose. It lowers a high limit after gateAge,
+// to see whether it is still needed, and raises a low one while few attempts lose.
 func (g *gate) heed() {
 	was := g.mu.limit
 	switch {
@@ -330,11 +332,11 @@ func (g *gate) heed() {
 	g.mu.tries, g.mu.lost = 0, 0
 }
 
-// grow sets a limit that is to be tried again after gateAge.
+// grow sets a limit, which heed reconsiders after gateAge.
 func (g *gate) grow(limit int) { g.mu.limit, g.mu.grown = limit, clock.Fast() }
 
-// look ends a window that has lasted long enough. Its rate says nothing if
-// connections were being made in it.
+// look ends a window that has lasted long enough. Its rate is ignored if connections
+// were being made in it.
 func (g *gate) look() {
 	w := &g.mu.ends
 	if now := clock.Fast(); now-w.since >= gateWindow {
@@ -345,10 +347,10 @@ func (g *gate) look() {
 	}
 }
 
-// tune looks, at the end of a window, whether a higher limit is better. If the
+// tune decides at the end of a window whether a higher limit is better. If the
 // transactions wait for the network or in their bodies, twice as many at the same
-// time end twice as often. If they need the processor it makes no difference. slow
-// says that those inside have not changed once in the window.
+// time give twice the throughput. If they need the processor, it makes no difference.
+// slow says that the Updates inside have not all changed once in the window.
 func (g *gate) tune(rate float64, slow bool) {
 	w := &g.mu.ends
 	if was := w.trial; was != 0 {
@@ -364,7 +366,7 @@ func (g *gate) tune(rate float64, slow bool) {
 	g.grow(min(g.mu.limit*2, gateGrown))
 }
 
-// tick looks whether those inside still leave.
+// tick doubles the limit if no Update has left since the last ticks: see gate.
 func (g *gate) tick() {
 	g.mu.Lock()
 	w := &g.mu.ends
@@ -386,7 +388,7 @@ func (g *gate) tick() {
 	next.wake()
 }
 
-// close lets all in.
+// close admits all waiting Updates and returns the idle sessions.
 func (g *gate) close() (idle []*Session) {
 	g.mu.Lock()
 	idle, g.mu.idle, g.mu.closed = g.mu.idle, nil, true

@@ -6,23 +6,23 @@ import (
 )
 
 // A session keeps the buffers of a transaction for the next one, unless they are
-// large: then it gives the memory back.
+// large: then it frees them.
 const (
 	// keptBytes bounds the memory of a transaction that is kept.
 	keptBytes = 8 << 20
-	// What an operation, and a row of a scan, take beside the bytes of rows,
-	// about.
+	// The approximate memory of an operation, and of an entry of a scan, without the
+	// bytes of rows.
 	bytesPerOperation = 1 << 10
 	bytesPerEntry     = 256
 )
 
-// footprint is about how much memory the transaction has used.
+// footprint estimates how many bytes of memory the transaction has used.
 func (t *Txn) footprint() int {
 	return t.volume + (t.nGet+t.nScan+t.writes.n)*bytesPerOperation
 }
 
-// giveBack ends the transaction's use of memory. It reports whether there was
-// too much to keep.
+// giveBack drops the transaction's buffers if they are too large to keep, and reports
+// whether it did.
 func (t *Txn) giveBack() bool {
 	large := t.footprint() > keptBytes
 	t.volume = 0
@@ -34,7 +34,8 @@ func (t *Txn) giveBack() bool {
 	return large
 }
 
-// giveBack ends a transaction's use of the session's memory.
+// giveBack drops the session's buffers after a transaction that has used too much
+// memory.
 func (s *Session) giveBack() {
 	if !s.txn.giveBack() {
 		return
@@ -47,7 +48,7 @@ func (s *Session) giveBack() {
 	s.touched, s.active, s.proofs, s.words, s.controlled, s.reads = nil, nil, nil, nil, nil, nil
 	s.commit, s.req, s.resp = wire.Commit{}, nil, nil
 	for _, l := range s.links {
-		if l != nil && l.owes.until == 0 { // else the batches belong to the connection
+		if l != nil && l.pending.until == 0 { // else the batches belong to the connection
 			l.done, l.next, l.part = new(rdma.Batch), new(rdma.Batch), rdma.Batch{}
 		}
 	}

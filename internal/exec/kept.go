@@ -11,23 +11,23 @@ import (
 	"drtmx/tables"
 )
 
-// keptReads are what the attempts of a procedure have read at other servers. A
-// procedure of several servers loses its first attempt if others have changed the
-// rows of its home meanwhile. It then waits until those are reserved for it, and
-// no one else writes them while the next attempt runs. So that attempt makes no
-// rounds: it uses what the one before has read elsewhere. The proofs of these
-// reads are validated like all others.
+// keptReads are the reads at other servers of a procedure's earlier attempts. A
+// procedure that uses several servers loses its first attempt if other transactions
+// have changed the rows of its home meanwhile. It then waits until those rows are
+// reserved for it; no one else writes them while the next attempt runs. That attempt
+// makes no rounds, because it uses the reads that its predecessor made at other
+// servers. The proofs of these reads are validated like all others.
 //
 // An attempt that meets a lock at its home is lost. If it is the first, it goes on
-// nevertheless, with what the row was before, and commits nothing. It only finds
-// out what the procedure reads elsewhere, before it waits for its turn.
+// nevertheless, with the row's last committed value, and commits nothing. Its purpose
+// is to make the procedure's reads at other servers before the wait for its turn.
 //
-// What other servers may have refused is not used again. A transaction that has
-// lost at another server with kept reads keeps none from then on.
+// Reads that another server may have refused are not used again. A transaction that
+// has lost at another server with kept reads keeps none from then on.
 type keptReads struct {
 	on    bool       // the session runs a procedure at its home
 	all   bool       // the body of an attempt has run to its end
-	began clock.Mark // of the attempt that has made the first of the reads
+	began clock.Mark // when the attempt began that made the first of the reads
 	gets  []keptGet
 	scans []keptScan
 }
@@ -40,7 +40,7 @@ type keptGet struct {
 	res  index.GetResult
 }
 
-// keptScan is a scan's part at another server.
+// keptScan is the part of a scan in a partition of another server.
 type keptScan struct {
 	ix     *tables.Index
 	part   placement.Partition
@@ -54,7 +54,8 @@ const (
 	// keptReadsMax bounds the reads that are kept, keptRowsMax the rows of a scan.
 	keptReadsMax = 64
 	keptRowsMax  = 256
-	// keptFor is how long they are kept. Others may change the rows meanwhile.
+	// keptFor is how long reads are kept: the longer, the more likely that other
+	// transactions have changed the rows.
 	keptFor = 2 * time.Second
 )
 
@@ -65,7 +66,7 @@ func (k *keptReads) forget() {
 	k.gets, k.scans, k.all = k.gets[:0], k.scans[:0], false
 }
 
-// room reports whether another read is kept. t has made it.
+// room reports whether another read, made by t, can be kept.
 func (k *keptReads) room(t *Txn) bool {
 	if !k.on || len(k.gets)+len(k.scans) >= keptReadsMax {
 		return false
@@ -97,7 +98,7 @@ func (s *Session) keepScan(t *Txn, sc *Scan, sub *subScan) {
 	})
 }
 
-// copyOf returns an answer with memory of its own.
+// copyOf returns a deep copy of an answer.
 func copyOf(res *index.ScanResult) index.ScanResult {
 	own := *res
 	own.Quick, own.Gaps, own.Entries = slices.Clone(res.Quick), slices.Clone(res.Gaps), slices.Clone(res.Entries)
@@ -108,8 +109,8 @@ func copyOf(res *index.ScanResult) index.ScanResult {
 	return own
 }
 
-// keptGet answers a lookup at another server by a kept read, if there is one. The
-// body gets a copy, which it may change.
+// keptGet answers a lookup at another server from a kept read, and reports whether
+// there was one. The body gets a copy, which it may change.
 func (t *Txn) keptGet(g *Get) bool {
 	if t.s == nil || len(t.s.kept.gets) == 0 || g.srv != nil {
 		return false
@@ -130,7 +131,8 @@ func (t *Txn) keptGet(g *Get) bool {
 	return false
 }
 
-// keptScan answers a part of a scan by a kept read, if there is one.
+// keptScan answers a part of a scan from a kept read, and reports whether there was
+// one.
 func (t *Txn) keptScan(sc *Scan, sub *subScan) bool {
 	if t.s == nil || sc.paged {
 		return false
@@ -146,7 +148,7 @@ func (t *Txn) keptScan(sc *Scan, sub *subScan) bool {
 	return false
 }
 
-// keepReads keeps what a flush has read at other servers.
+// keepReads keeps the reads of a flush at other servers.
 func (s *Session) keepReads(t *Txn) {
 	for r := range t.queued {
 		switch {
@@ -159,8 +161,8 @@ func (s *Session) keepReads(t *Txn) {
 	}
 }
 
-// lostWith looks, after an attempt that has lost, whether the next one may use
-// what was read elsewhere.
+// lostWith decides, after an attempt that has lost, whether the next one may use the
+// kept reads, and drops them if not.
 func (k *keptReads) lostWith(t *Txn) {
 	if !k.on {
 		return
@@ -173,7 +175,7 @@ func (k *keptReads) lostWith(t *Txn) {
 	}
 }
 
-// scout lets the attempt go on behind a lock of its home, if it should.
+// scout lets a first attempt go on past a lock at its home: see keptReads.
 func (t *Txn) scout(g *Get) {
 	s := t.s
 	if g.srv == nil || s == nil || !s.kept.on || s.kept.all || len(s.reserved) > 0 {
@@ -187,14 +189,15 @@ func (t *Txn) scout(g *Get) {
 	t.scouts = true
 }
 
-// tooOld forgets reads that others may have changed by now.
+// tooOld drops the reads if they are old.
 func (k *keptReads) tooOld(age time.Duration) {
 	if k.on && len(k.gets)+len(k.scans) > 0 && k.began.Age() > min(keptFor, age/2) {
 		k.forget()
 	}
 }
 
-// firstRead returns when the first of the attempt's reads may have been made.
+// firstRead returns a time before the first of the attempt's reads, including kept
+// ones.
 func (t *Txn) firstRead() *clock.Mark {
 	if t.reuses {
 		return &t.s.kept.began

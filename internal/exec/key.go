@@ -10,7 +10,7 @@ import (
 	"drtmx/tables"
 )
 
-// keyArena holds the string keys of one attempt: they live until the next.
+// keyArena holds the string keys of one attempt: they are valid until the next.
 type keyArena struct{ b []byte }
 
 const keyArenaBytes = 4 << 10
@@ -24,8 +24,8 @@ func (a *keyArena) room(n int) {
 	}
 }
 
-// view returns a key of an index, already checked, as the engine knows it. A
-// string key stays a view of its bytes.
+// view converts a checked key of an index to the engine's form. A string key shares
+// the bytes of key.
 func (a *keyArena) view(ix *tables.Index, key tables.Key) index.Key {
 	switch {
 	case ix.Key == tables.StringKey:
@@ -39,7 +39,8 @@ func (a *keyArena) view(ix *tables.Index, key tables.Key) index.Key {
 	return index.Str(mem.String(a.b[at:]))
 }
 
-// keep is view of a copy of the key's bytes, for the rest of the attempt.
+// keep does the same as view with a copy of the key's bytes, which is valid for the
+// rest of the attempt.
 func (a *keyArena) keep(ix *tables.Index, key tables.Key) index.Key {
 	if !ix.Strings {
 		return index.Num(key.Num())
@@ -61,7 +62,7 @@ func (a *keyArena) keepString(ix *tables.Index, key tables.Key) index.Key {
 // highest is the highest string key.
 var highest = strings.Repeat("\xff", tables.MaxKeyBytes)
 
-// bound is keep for a bound of a scan.
+// bound does the same as keep for a bound of a scan.
 func (a *keyArena) bound(ix *tables.Index, key tables.Key) index.Key {
 	switch {
 	case key == tables.First:
@@ -91,9 +92,9 @@ func partitionOf(ix *tables.Index, key index.Key, n int) placement.Partition {
 	return placement.Partition(ix.Partition.Of(userKey(ix, key), n))
 }
 
-// after returns a lower bound for the rows behind key: the next possible key.
-// After a string of maximum length, the next string is the key with its last
-// byte incremented.
+// after returns a lower bound for the rows after key: the next possible key. After a
+// string of maximum length, the next string is the key with its last byte
+// incremented.
 func after(key index.Key, strings bool) index.Key {
 	switch {
 	case !strings:

@@ -15,25 +15,25 @@ import (
 
 // life is a data server in one epoch: its regions, and the client halves of its
 // indexes. A durable server that recovers keeps its incarnation and begins another
-// epoch. Addresses, caches and proofs are good in one life only. A session uses
-// the life that its connection leads to; the sessions of a DB share lives.
+// epoch. Addresses, caches and proofs are valid in one life only. A session uses the
+// life that its connection leads to; the sessions of a DB share lives.
 type life struct {
 	epoch       uint32
 	incarnation uint64   // of the server's state
 	parts       []hosted // by partition; those of other servers are empty
 	trust       trust
-	heard       atomic.Pointer[heard] // the latest
+	reading     atomic.Pointer[clockReading] // the latest
 }
 
 // hosted is a partition in one life of its server.
 type hosted struct {
 	rkey    rdma.RKey
-	clients []index.Client      // by index number, as many as the server has told of; under DB.mu
-	before  []index.ClientStats // what the client halves of earlier lives have counted; under DB.mu
+	clients []index.Client      // by index number, as many as are in the server's hello; under DB.mu
+	before  []index.ClientStats // counters of the client halves of earlier lives; under DB.mu
 }
 
-// bind returns the life that a server's hello describes, with the client halves of
-// as many indexes as the server has. Under db.mu.
+// bind returns the life that a server's hello describes, with client halves for the
+// indexes in the hello. The caller holds db.mu.
 func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
 	was := db.lives[h.Server]
 	if was != nil && h.Epoch < was.epoch {
@@ -44,7 +44,7 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
 		lf = &life{epoch: h.Epoch, incarnation: h.Incarnation, parts: make([]hosted, db.Partitions())}
 		lf.trust.leased = h.Leased
 	}
-	lf.hear(h.Now)
+	lf.readClock(h.Now)
 	indexes := db.Catalog().Indexes
 	for _, hp := range h.Hosted {
 		if db.placement.At(hp.Partition) != h.Server {
@@ -84,8 +84,8 @@ func (db *DB) newClient(ix *tables.Index, root uint64, rkey rdma.RKey, inOrder b
 	})
 }
 
-// counts returns what the client halves of this life and earlier ones have
-// counted. Sizes are those of this life. Under DB.mu.
+// counts returns the sums of the counters of client halves over this life and earlier
+// ones. Sizes are those of this life. The caller holds DB.mu.
 func (h *hosted) counts() []index.ClientStats {
 	all := make([]index.ClientStats, len(h.clients))
 	for i, c := range h.clients {
@@ -100,8 +100,8 @@ func (h *hosted) counts() []index.ClientStats {
 	return all
 }
 
-// client returns the client half of an index in a life, nil if its server has not
-// told of it.
+// client returns the client half of an index in a life, nil if the index is not in
+// the server's hello.
 func (db *DB) client(lf *life, ix int, part placement.Partition) index.Client {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -111,13 +111,13 @@ func (db *DB) client(lf *life, ix int, part placement.Partition) index.Client {
 	return nil
 }
 
-// life returns the life of a partition's server that the session uses. There has
-// been a connection to it.
+// life returns the life of a partition's server that the session uses. The session
+// must have been connected to the server.
 func (s *Session) life(part placement.Partition) *life { return s.lives[s.db.placement.At(part)] }
 
-// rebind takes another life of a server into use. What the session keeps of the
-// former one is of no use any more, and an attempt that has read there must be
-// repeated. Other partitions stay as they are.
+// rebind makes the session use another life of a server. It drops the session's state
+// of the former life, and an attempt that has read there must be repeated. Other
+// partitions are unaffected.
 func (s *Session) rebind(server placement.Server, lf *life) {
 	was := s.lives[server]
 	if was == lf {

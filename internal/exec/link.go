@@ -14,36 +14,36 @@ import (
 	"drtmx/rdma"
 )
 
-// link is a connection to one server with the two batches that operations
-// alternate between.
+// link is a connection to one server with the two batches between which operations
+// alternate.
 type link struct {
 	server  placement.Server
 	conn    rdma.Conn
-	done    *rdma.Batch // of the round before
+	done    *rdma.Batch // of the previous round
 	next    *rdma.Batch // of the next round
 	part    rdma.Batch  // part of a batch that is larger than the fabric takes at once
 	touched bool
-	counts  atomic.Bool // among the open ones, see room
+	counts  atomic.Bool // counted among the open connections, see room
 	decides bool        // transactions of the session were sent here to be committed
 
-	// What was sent by a transaction whose context then ended. It must be
-	// waited for before anything else is sent: see settle.
-	owes struct {
+	// Requests of a transaction whose context ended before the answers came. The
+	// session waits for these before it sends anything else: see settle.
+	pending struct {
 		batch *rdma.Batch
 		call  bool
-		until time.Duration // by clock.Fast; afterwards the connection is given up
+		until time.Duration // by clock.Fast; then the connection is dropped
 	}
 
-	uncounted bool          // listed in the session's uncounted
+	uncounted bool          // in Session.uncounted
 	counted   rdma.Counters // the part of conn's counters that the session's statistics include
 }
 
-// owedPatience bounds the wait for the answer to a request that was given up. A
-// new connection is made if there is none by then.
-const owedPatience = time.Second
+// pendingPatience bounds the wait for the answer to a request that was given up.
+// After it the connection is replaced.
+const pendingPatience = time.Second
 
-// link returns the connection to a server for the attempt under way. If the
-// server has another life than the attempt has read in, the attempt is over.
+// link returns the connection to a server for the attempt under way. It aborts the
+// attempt if the server has begun another life since the attempt read there.
 func (s *Session) link(ctx context.Context, server placement.Server) (*link, error) {
 	if s.links[server] == nil && s.dial(server) == nil {
 		if k, ok := s.db.room.takeSpare(server); ok {
@@ -62,11 +62,12 @@ func (s *Session) link(ctx context.Context, server placement.Server) (*link, err
 	return l, err
 }
 
-// reach returns the connection to a server, and makes it on first use and after
-// a failure. It refuses a server that was restarted without its memory.
+// reach returns the connection to a server. It makes the connection on first use and
+// after a failure. It returns ErrRestarted for a server that was restarted without
+// its memory.
 func (s *Session) reach(ctx context.Context, server placement.Server) (*link, error) {
 	if l := s.links[server]; l != nil {
-		if l.owes.until != 0 {
+		if l.pending.until != 0 {
 			if err := s.settle(ctx, l); err != nil {
 				return nil, err
 			}
@@ -105,7 +106,7 @@ func (s *Session) reach(ctx context.Context, server placement.Server) (*link, er
 	return l, s.settleAt(ctx, l)
 }
 
-// newLink is a link over a connection that was checked.
+// newLink returns a link over a connection that was checked.
 func (db *DB) newLink(g greeting, server placement.Server) *link {
 	l := &link{server: server, conn: g.conn, done: new(rdma.Batch), next: new(rdma.Batch)}
 	l.counts.Store(true)
@@ -113,7 +114,8 @@ func (db *DB) newLink(g greeting, server placement.Server) *link {
 	return l
 }
 
-// accept checks a connection, and takes the life that the server is in.
+// accept checks a connection, and makes the session use the life that the server is
+// in.
 func (s *Session) accept(g greeting, server placement.Server) error {
 	lf, err := s.db.check(g, server)
 	if err == nil {
@@ -122,8 +124,8 @@ func (s *Session) accept(g greeting, server placement.Server) error {
 	return err
 }
 
-// check checks that a connection leads to the server, as known before, and returns
-// the life that the server is in. It closes one that does not.
+// check checks that a connection leads to the server as known before, and returns the
+// life that the server is in. On an error it closes the connection.
 func (db *DB) check(g greeting, server placement.Server) (lf *life, err error) {
 	if g.hello.Server != server {
 		err = fmt.Errorf("%w: server %d answers at %s, want server %d", ErrProtocol, g.hello.Server, db.servers[server], server)
@@ -136,7 +138,7 @@ func (db *DB) check(g greeting, server placement.Server) (lf *life, err error) {
 	return lf, err
 }
 
-// use marks a connection for the next Stats.
+// use lists a connection in s.uncounted, for the next Stats.
 func (s *Session) use(l *link) {
 	if !l.uncounted {
 		l.uncounted = true
@@ -147,7 +149,7 @@ func (s *Session) use(l *link) {
 // join adds the batches of the connection to a server to the round being built.
 func (s *Session) join(ctx context.Context, server placement.Server) (*link, error) {
 	l := s.links[server]
-	if l == nil || l.owes.until != 0 {
+	if l == nil || l.pending.until != 0 {
 		var err error
 		if l, err = s.link(ctx, server); err != nil {
 			return nil, err
@@ -167,7 +169,7 @@ func (s *Session) join(ctx context.Context, server placement.Server) (*link, err
 func (s *Session) drop(l *link) {
 	s.count(l)
 	s.db.room.shut(l)
-	s.settled(l)
+	s.clearPending(l)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.links[l.server] == l {
@@ -188,56 +190,56 @@ func (s *Session) broken(ctx context.Context, l *link, err error) error {
 	return s.db.unavailable(l.server, err)
 }
 
-// gaveUp is broken for the error of a wait: for the answers to a batch, or to a
-// call if there is none. If only ctx has ended the connection stays, and owes
-// them.
+// gaveUp handles the error of a wait for the answers to a batch, or to a call if b is
+// nil. If only ctx has ended, the connection stays and the answers are pending;
+// otherwise gaveUp does the same as broken.
 func (s *Session) gaveUp(ctx context.Context, l *link, b *rdma.Batch, err error) error {
 	ended := ctx.Err()
 	if ended == nil || !errors.Is(err, ended) {
 		return s.broken(ctx, l, err)
 	}
-	s.owe(l, b)
+	s.addPending(l, b)
 	return ended
 }
 
-// owe notes what a connection must still answer. Until then the buffers of the
-// batch belong to the connection.
-func (s *Session) owe(l *link, b *rdma.Batch) {
-	if l.owes.until == 0 {
-		l.owes.until = clock.Fast() + owedPatience
-		s.owing++
+// addPending notes that answers to a batch, or to a call if b is nil, are pending on
+// a connection. Until they come, the connection owns the buffers of the batch.
+func (s *Session) addPending(l *link, b *rdma.Batch) {
+	if l.pending.until == 0 {
+		l.pending.until = clock.Fast() + pendingPatience
+		s.pendingLinks++
 	}
 	if b == nil {
-		l.owes.call = true
+		l.pending.call = true
 	} else {
-		l.owes.batch = b
+		l.pending.batch = b
 	}
 }
 
-// owePosted notes the connections on which a round was posted but not waited
-// for.
-func (s *Session) owePosted(links []*link, from int) {
+// addPosted does the same as addPending for connections on which a round was posted
+// but not waited for.
+func (s *Session) addPosted(links []*link, from int) {
 	for _, l := range links {
 		if b := l.piece(from); b.Len() > 0 {
-			s.owe(l, b)
+			s.addPending(l, b)
 		}
 	}
 }
 
-// settle waits for the answers that a connection owes and discards them. If
-// they do not come within owedPatience it drops the connection, as one on which
-// other transactions need not wait.
+// settle waits for the pending answers of a connection and discards them. If they do
+// not come within pendingPatience it drops the connection, so that other transactions
+// need not wait on it.
 func (s *Session) settle(ctx context.Context, l *link) error {
-	short, cancel := context.WithTimeout(ctx, max(l.owes.until-clock.Fast(), 0))
+	short, cancel := context.WithTimeout(ctx, max(l.pending.until-clock.Fast(), 0))
 	defer cancel()
 	var err error
-	if b := l.owes.batch; b != nil {
+	if b := l.pending.batch; b != nil {
 		if err = l.conn.Wait(short, b); refused(err) {
 			err = nil // the operation that posted it is over
 		}
 	}
-	if err == nil && l.owes.call {
-		l.owes.batch = nil
+	if err == nil && l.pending.call {
+		l.pending.batch = nil
 		var resp []byte
 		if resp, err = l.conn.FinishCall(short, s.resp); err == nil {
 			s.resp = resp
@@ -246,7 +248,7 @@ func (s *Session) settle(ctx context.Context, l *link) error {
 	}
 	switch {
 	case err == nil:
-		s.settled(l)
+		s.clearPending(l)
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return ctx.Err()
 	case s.closed.Load():
@@ -257,14 +259,14 @@ func (s *Session) settle(ctx context.Context, l *link) error {
 	return nil
 }
 
-func (s *Session) settled(l *link) {
-	if l.owes.until != 0 {
-		s.owing--
+func (s *Session) clearPending(l *link) {
+	if l.pending.until != 0 {
+		s.pendingLinks--
 	}
-	l.owes.batch, l.owes.call, l.owes.until = nil, false, 0
+	l.pending.batch, l.pending.call, l.pending.until = nil, false, 0
 }
 
-// call makes one RPC; the response is valid until the next call.
+// call makes one RPC. The response is valid until the next call.
 func (s *Session) call(ctx context.Context, l *link, req []byte) ([]byte, error) {
 	if _, err := s.send(ctx, l, req); err != nil {
 		return nil, err
@@ -272,9 +274,9 @@ func (s *Session) call(ctx context.Context, l *link, req []byte) ([]byte, error)
 	return s.answer(ctx, l)
 }
 
-// send sends the request of an RPC. never says, with an error, that the server
-// does not handle the request. That is so only if the connection itself says so:
-// one that breaks may have delivered the request, also if ctx has ended by now.
+// send sends the request of an RPC. With an error, never reports that the server
+// certainly does not handle the request. Only the connection can know that: one that
+// breaks may have delivered the request, even if ctx has ended by now.
 func (s *Session) send(ctx context.Context, l *link, req []byte) (never bool, err error) {
 	err = l.conn.StartCall(ctx, req)
 	switch {
@@ -288,7 +290,7 @@ func (s *Session) send(ctx context.Context, l *link, req []byte) (never bool, er
 	return false, s.broken(ctx, l, err)
 }
 
-// answer waits for the response.
+// answer waits for the response to send, which is valid until the next call.
 func (s *Session) answer(ctx context.Context, l *link) ([]byte, error) {
 	resp, err := l.conn.FinishCall(ctx, s.resp)
 	if err != nil {
@@ -302,7 +304,7 @@ func (s *Session) answer(ctx context.Context, l *link) ([]byte, error) {
 	return resp, nil
 }
 
-// greeting is a new connection and what its server said of itself.
+// greeting is a new connection and its server's hello, or an error.
 type greeting struct {
 	conn  rdma.Conn
 	hello *wire.Hello
@@ -311,13 +313,13 @@ type greeting struct {
 
 // dialing is a connection being made in another goroutine. It goes on when the
 // transaction that needs it gives up, because otherwise transactions with short
-// deadlines would never have a connection.
+// deadlines would never get a connection.
 type dialing struct {
 	cancel context.CancelFunc
-	result chan greeting // of one
+	result chan greeting // has room for one
 }
 
-// stop ends it, and closes the connection if there is one already.
+// stop cancels the dial, and closes the connection if there is one already.
 func (d *dialing) stop() {
 	if d != nil {
 		d.cancel()
@@ -329,8 +331,8 @@ func (d *dialing) stop() {
 	}
 }
 
-// greet connects to a server. A connection that ctx does not wait for is taken
-// by a later call.
+// greet connects to a server. If ctx ends before the connection is there, a later
+// call takes it.
 func (s *Session) greet(ctx context.Context, server placement.Server) (greeting, error) {
 	s.db.gate.dials.Add(1)
 	defer s.db.gate.dials.Add(-1)
@@ -362,7 +364,7 @@ func (s *Session) dial(server placement.Server) *dialing {
 	return s.dials[server]
 }
 
-// startDial begins to connect to a server, or returns what has begun before.
+// startDial begins to connect to a server, or returns the dial that has begun before.
 func (s *Session) startDial(ctx context.Context, server placement.Server) (*dialing, error) {
 	if d := s.dial(server); d != nil {
 		return d, nil
@@ -387,7 +389,7 @@ func (s *Session) startDial(ctx context.Context, server placement.Server) (*dial
 // dialTimeout bounds an attempt to connect that no transaction waits for.
 const dialTimeout = 10 * time.Second
 
-// callWithTick is call for a request whose answer may carry a tick.
+// callWithTick does the same as call, for a request whose answer may carry a tick.
 func (s *Session) callWithTick(ctx context.Context, l *link, req []byte) ([]byte, error) {
 	resp, err := s.call(ctx, l, req)
 	if err != nil {
@@ -396,7 +398,7 @@ func (s *Session) callWithTick(ctx context.Context, l *link, req []byte) ([]byte
 	return s.cutTick(resp)
 }
 
-// answerWithTick is answer for such a request.
+// answerWithTick does the same as answer, for such a request.
 func (s *Session) answerWithTick(ctx context.Context, l *link) ([]byte, error) {
 	resp, err := s.answer(ctx, l)
 	if err != nil {

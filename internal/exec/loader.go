@@ -11,12 +11,12 @@ import (
 	"drtmx/tables"
 )
 
-// loadChunk is the size at which a loader sends its queued rows.
+// loadChunk is the size in bytes at which a loader sends its queued rows.
 const loadChunk = 192 << 10
 
-// Loader fills tables outside transactions, before the database is used: rows
-// are sent in bulk, and secondary entries with them. For one goroutine;
-// several loaders may run side by side, best on different key ranges.
+// Loader fills a table outside transactions, before the database is used. It sends
+// rows in bulk, with their secondary entries. A Loader is for one goroutine. Several
+// may run concurrently, preferably on different key ranges.
 type Loader struct {
 	s       *Session
 	ctx     context.Context
@@ -58,8 +58,8 @@ func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 	return l, nil
 }
 
-// Add queues one row and its secondary entries. Ascending keys load fastest.
-// key and row may be reused on return. If a key is loaded twice the last row
+// Add queues one row and its secondary entries. Ascending keys load fastest. The
+// caller may reuse key and row on return. If a key is loaded twice the last row
 // stays, with the secondary entries of both: load each key once.
 func (l *Loader) Add(key tables.Key, row tables.Row) error {
 	ix := l.tab.Primary()
@@ -144,8 +144,8 @@ func (l *Loader) Close() error {
 	return nil
 }
 
-// Seal ends loading: the servers train the models of all ordered indexes and
-// refuse further loads.
+// Seal ends loading: the servers train the models of all ordered indexes, and refuse
+// further loads.
 func (db *DB) Seal(ctx context.Context) error {
 	s, err := db.acquire(ctx)
 	if err != nil {

@@ -5,17 +5,17 @@ import (
 	"drtmx/tables"
 )
 
-// lookBackMax bounds the reads that a transaction looks through for one of a
-// key. One that has read more finds them in a map, or else a procedure that
-// reads and writes many rows would hold up its executor for their square.
+// lookBackMax bounds the reads that a transaction searches linearly for one of a key.
+// With more reads it uses a map: otherwise a procedure that reads and writes many
+// rows would block its executor for a time quadratic in their number.
 const lookBackMax = 32
 
 // readsByKey finds the answered reads of a transaction.
 type readsByKey struct {
 	at   map[readKey]int // place in Txn.gets of the first read of a key
 	upTo int             // reads before it are in at
-	next int             // of those looked through, the one after the last that was found
-	ixs  uint64          // bits of the indexes that were read, by number modulo 64
+	next int             // where lookBack begins: after the last read that it found
+	ixs  uint64          // bit set of the indexes that were read, by ID modulo 64
 }
 
 type readKey struct {
@@ -59,8 +59,8 @@ func (t *Txn) readOf(ix *tables.Index, key index.Key) *Get {
 
 func ixBit(ix *tables.Index) uint64 { return 1 << (ix.ID % 64) }
 
-// lookBack looks through all reads. It begins after the one that it found last,
-// because most transactions write rows in the order in which they read them.
+// lookBack searches all reads. It begins after the one that it found last, because
+// most transactions write rows in the order in which they read them.
 func (t *Txn) lookBack(ix *tables.Index, key index.Key) *Get {
 	gets, r := t.gets[:t.nGet], &t.reads
 	for n := range gets {

@@ -10,10 +10,10 @@ import (
 	"drtmx/internal/wire"
 )
 
-// decide sends s.req, which may commit, to the primary of a partition. If the
-// connection breaks, it asks once for the outcome, over a new connection. The
-// question also ensures that the server refuses the request if it has not yet
-// received it.
+// decide sends s.req, which may commit, to the primary of a partition and returns the
+// answer. If the connection breaks, it asks for the outcome over a new connection.
+// The question also makes the server refuse the request if it has not yet received
+// it.
 func (s *Session) decide(ctx context.Context, part placement.Partition, id wire.ID, sent wire.Sent) ([]byte, error) {
 	server := s.db.placement.At(part)
 	l, err := s.link(ctx, server)
@@ -29,7 +29,7 @@ func (s *Session) decide(ctx context.Context, part placement.Partition, id wire.
 	}
 	resp, err := s.answerWithTick(ctx, l)
 	if err == nil && wire.Code(resp[0]) == wire.InDoubt {
-		err = codeError(wire.Unavailable, resp[1:]) // the server stops before the decision
+		err = codeError(wire.Unavailable, resp[1:]) // the server has stopped before the decision
 		if !s.db.durable {
 			return nil, s.unknown(part, id, sent, err)
 		}
@@ -54,7 +54,7 @@ func (s *Session) askAfter(ctx context.Context, part placement.Partition, id wir
 		case oerr == nil && wire.Code(resp[0]) == wire.Forgotten:
 			return nil, s.unknown(part, id, sent, errForgotten)
 		case oerr == nil && (wire.Code(resp[0]) == wire.Unknown || wire.Code(resp[0]) == wire.Aborted):
-			return nil, err // the server refuses it from now on, or since an earlier question: certainly not committed
+			return nil, err // certainly not committed: the server refuses it since this question, or an earlier one
 		case oerr == nil && wire.Code(resp[0]) != wire.InDoubt:
 			return resp, nil
 		}
@@ -65,15 +65,15 @@ func (s *Session) askAfter(ctx context.Context, part placement.Partition, id wir
 	return nil, s.unknown(part, id, sent, err)
 }
 
-// unknown returns the error of a transaction that may or may not have
-// committed.
+// unknown returns the error of a transaction that may or may not have committed, and
+// notes that the session must settle it.
 func (s *Session) unknown(part placement.Partition, id wire.ID, sent wire.Sent, cause error) error {
 	s.unsettled = append(s.unsettled, unsettled{s.db.placement.At(part), id, sent})
 	s.id, s.seq = s.rng.Uint64(), 0 // a new identity: the server keeps the outcome of the old one
 	return &UnknownOutcome{ID: ID{id.Client, id.Seq, int(part), sent.Incarnation, sent.Epoch, sent.At}, Cause: cause}
 }
 
-// errForgotten is the cause of an unknown outcome that nobody can find out any more.
+// errForgotten is the cause of an outcome that will stay unknown.
 var errForgotten = errors.New("its server has forgotten the outcome")
 
 // outcome asks the home of a transaction for its outcome. If the home does not know
@@ -86,12 +86,13 @@ func (s *Session) outcome(ctx context.Context, part placement.Partition, id wire
 	return s.callWithTick(ctx, l, wire.AppendOutcome(nil, id, sent, wire.OutcomeWait))
 }
 
-// Outcome asks the home of a transaction whose outcome was unknown. Nil means that it
-// committed, ErrConflict that it did not commit and never will, even if its request is
-// still on its way: both are final. ErrOutcomeUnknown means that the home has
-// forgotten the outcome, and ErrUnavailable that it does not answer. ErrProtocol means that
-// the id is of no transaction of this cluster. Outcome waits, as transactions do, for a
-// durable server that may come back, or be taken over.
+// Outcome asks the home of a transaction for its outcome, after an UnknownOutcome.
+// Nil means that it committed, ErrConflict that it did not commit and never will,
+// even if its request is still under way: both are final. ErrOutcomeUnknown means
+// that the home has forgotten the outcome, and ErrUnavailable that it does not
+// answer. ErrProtocol means that no transaction of this cluster has the id. Outcome
+// waits, as transactions do, for a durable server that may come back or be taken
+// over.
 func (db *DB) Outcome(ctx context.Context, id ID) error {
 	s, err := db.acquire(ctx)
 	if err != nil {
@@ -133,5 +134,5 @@ func (s *Session) askOutcome(ctx context.Context, id ID) error {
 	case wire.Bad, wire.Forbidden:
 		return codeError(c, resp[1:])
 	}
-	return ErrConflict // refused, for whatever reason
+	return ErrConflict // refused, for any reason
 }

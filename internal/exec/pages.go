@@ -18,13 +18,14 @@ import (
 const (
 	pageRowsMin = 32
 	pageRowsMax = 512
-	// pageRowsSnapshot is that of snapshots, in which every page takes a round
-	// to check that its versions were still there.
+	// pageRowsSnapshot is the bound in snapshots, in which every page takes a round
+	// to check that its versions were still kept.
 	pageRowsSnapshot = 2048
-	// partRowsMin is how many rows of a page a partition is asked for at least.
+	// partRowsMin is the least number of rows of a page that a partition is asked
+	// for.
 	partRowsMin = 8
-	// guessMax bounds the rows asked for when a reverse scan guesses where to
-	// begin, after guesses that were too near.
+	// guessMax bounds the rows asked for when a reverse scan guesses where to begin,
+	// after guesses with too few rows.
 	guessMax = 1 << 40
 )
 
@@ -32,11 +33,11 @@ const (
 type keptProofs struct {
 	part              placement.Partition
 	quick, gaps, rows []index.Proof
-	rests             block.CSN // the newest commit that the pages rest on
+	rests             block.CSN // the newest commit that the pages depend on
 	changed           bool      // a quick proof failed
 }
 
-// keptMax bounds the proofs of a finished iterator whose memory is used again.
+// keptMax bounds the proofs of a finished iterator whose memory is reused.
 const keptMax = 1 << 16
 
 // Rows returns an iterator over the rows with lo ≤ key ≤ hi of an ordered index,
@@ -62,7 +63,7 @@ func (t *Txn) Rows(ix *tables.Index, lo, hi tables.Key, reverse bool) iter.Seq2[
 	}
 }
 
-// pager is an iterator under way. lo and hi bound what is left of its range.
+// pager is an iterator under way. lo and hi bound the rest of its range.
 type pager struct {
 	t            *Txn
 	attempt      uint64
@@ -73,8 +74,8 @@ type pager struct {
 	n            int // rows of the next page
 }
 
-// page reads rows from lo on, in ascending order, and returns the key up to
-// which it has read all; that is hi, or the key of the last row.
+// page reads rows from lo on, in ascending order, and returns the key up to which it
+// has read all rows: hi, or the key of the last row.
 func (p *pager) page(lo, hi index.Key) (covered index.Key, err error) {
 	t, sc := p.t, p.sc
 	if p.over() {
@@ -91,7 +92,7 @@ func (p *pager) page(lo, hi index.Key) (covered index.Key, err error) {
 			return covered, err
 		}
 	}
-	if part := &sc.ix.Partition; part.Kind == tables.ByRange { // one partition after the other
+	if part := &sc.ix.Partition; part.Kind == tables.ByRange { // one partition at a time
 		if i := part.Of(userKey(sc.ix, lo), t.nparts); i < min(len(part.Bounds), t.nparts-1) {
 			bound := index.Str(mem.String(part.Bounds[i].Bytes()))
 			if sc.ix.Key == tables.NumberKey {
@@ -110,10 +111,10 @@ func (p *pager) page(lo, hi index.Key) (covered index.Key, err error) {
 	return sc.covered, sc.err
 }
 
-// over reports that the attempt has ended in which the iterator began.
+// over reports whether the attempt in which the iterator began has ended.
 func (p *pager) over() bool { return p.t.attempt != p.attempt || p.t.mode == closed }
 
-// pass hands one row to the loop. It returns false if the loop is over.
+// pass yields one row to the loop. It returns false if the loop is over.
 func (p *pager) pass(e tables.Entry, yield func(tables.Entry, error) bool) bool {
 	if p.over() {
 		yield(tables.Entry{}, ErrClosed)
@@ -169,7 +170,8 @@ func (p *pager) backward(yield func(tables.Entry, error) bool) {
 			if covered.Compare(p.hi) < 0 {
 				if next, _, ok := behind(p.sc.ix, covered, nil); ok {
 					starts = append(starts, next)
-					// By now more may be known of the rows behind those read.
+					// After the read, the client half may have a better guess for the
+					// rest.
 					if guess := p.before(rows); guess.Compare(next) > 0 {
 						starts = append(starts, guess.Clone())
 					}
@@ -219,15 +221,15 @@ func (p *pager) before(n int) index.Key {
 	return best
 }
 
-// ruler returns what guesses where keys are in a partition's index, nil if there
-// is nothing that does.
+// ruler returns the half of a partition's index that guesses positions of keys, nil
+// if there is none.
 func (t *Txn) ruler(ix *tables.Index, part placement.Partition) index.Ruler {
 	if t.local != nil {
 		if r, ok := t.local.Index(part, ix.ID).(index.Ruler); ok {
 			return r
 		}
 	}
-	// An error shows again when the rows are read.
+	// An error of pool is ignored: the read of the rows returns it again.
 	if t.s == nil || t.s.byRPC(true) {
 		return nil
 	}
@@ -239,11 +241,10 @@ func (t *Txn) ruler(ix *tables.Index, part placement.Partition) index.Ruler {
 	return r
 }
 
-// keep moves the proofs of a page that has been read out of the buffers, which
-// the next page uses.
+// keep moves the proofs of a page out of the buffers, which the next page reuses.
 func (sc *Scan) keep() {
 	if sc.t.only >= 0 {
-		return // needs none
+		return // a procedure that holds its partition needs no proofs
 	}
 	for i := range sc.nsubs {
 		sub := &sc.subs[i]
@@ -261,8 +262,8 @@ func (sc *Scan) keep() {
 	}
 }
 
-// spoilPage overwrites the rows that the page before has read, under the race
-// detector. sc.out also has rows that the transaction writes, which must stay.
+// spoilPage overwrites the rows of the previous page, under the race detector. sc.out
+// also has rows that the transaction writes, which must stay.
 func (sc *Scan) spoilPage() {
 	for i := range sc.nsubs {
 		if res := sc.subs[i].res; invariants.Spoils && res != nil {
@@ -294,8 +295,8 @@ func (sc *Scan) forget() {
 	}
 }
 
-// settlePage ends a page where the first partition ends that has more rows than
-// it was asked for, because others may have rows behind that.
+// settlePage ends the page at the last row of the first partition that has more rows
+// than it was asked for: rows of other partitions after that belong to a later page.
 func (sc *Scan) settlePage() {
 	sc.covered = sc.hi
 	for i := range sc.nsubs {
@@ -322,7 +323,8 @@ func (sc *Scan) settlePage() {
 	}
 }
 
-// behind returns the next key, in the memory of buf; false if there is none.
+// behind returns the next key after key, in the memory of buf; false if there is
+// none.
 func behind(ix *tables.Index, key index.Key, buf []byte) (index.Key, []byte, bool) {
 	if ix.Key == tables.NumberKey {
 		n := userKey(ix, key).Num() + 1
@@ -342,9 +344,9 @@ func behind(ix *tables.Index, key index.Key, buf []byte) (index.Key, []byte, boo
 	return key, buf, false
 }
 
-// before returns the key before, in the memory of buf; false if there is none.
-// The key before a string that does not end in a zero byte is the longest of
-// those below it.
+// before returns the key before key, in the memory of buf; false if there is none.
+// Before a string that does not end in a zero byte, that is a string of maximum
+// length.
 func before(ix *tables.Index, key index.Key, buf []byte) (index.Key, []byte, bool) {
 	if ix.Key == tables.NumberKey {
 		n := userKey(ix, key).Num()
@@ -365,7 +367,7 @@ func before(ix *tables.Index, key index.Key, buf []byte) (index.Key, []byte, boo
 	return index.Str(mem.String(buf)), buf, true
 }
 
-// numberKey returns the key of an index with number keys as the engine knows it.
+// numberKey converts a number to the engine's form of a key of the index.
 func numberKey(ix *tables.Index, n uint64, buf []byte) (index.Key, []byte) {
 	if !ix.Strings {
 		return index.Num(n), buf

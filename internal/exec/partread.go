@@ -30,8 +30,8 @@ func (t *Txn) queued(yield func(partRead) bool) {
 	}
 }
 
-// answered ranges over the reads that have an answer of an index. An iterator has kept
-// proofs of the pages before: see keptPages.
+// answered ranges over the reads that have an answer of an index. It does not cover
+// earlier pages of iterators: see keptPages.
 func (t *Txn) answered(yield func(partRead) bool) {
 	for _, g := range t.gets[:t.nGet] {
 		if g.res != nil && !yield(partRead{get: g}) {
@@ -47,7 +47,7 @@ func (t *Txn) answered(yield func(partRead) bool) {
 	}
 }
 
-// keptPages ranges over what iterators keep of pages that they have passed.
+// keptPages ranges over the proofs that iterators keep of earlier pages.
 func (t *Txn) keptPages(yield func(*keptProofs) bool) {
 	for _, sc := range t.scans[:t.nScan] {
 		for i := range sc.kept {
@@ -79,7 +79,7 @@ func (r partRead) hasAnswer() bool {
 	return r.sub.res != nil
 }
 
-// start takes an operation of a pool and starts it.
+// start starts the read with an operation of a pool.
 func (r partRead) start(t *Txn, p *opPool) index.Op {
 	if g := r.get; g != nil {
 		g.op = p.get()
@@ -93,8 +93,8 @@ func (r partRead) start(t *Txn, p *opPool) index.Op {
 	return r.sub.op
 }
 
-// take takes the answer of the operation, and reports whether there is an answer:
-// otherwise the server must be asked.
+// take takes the answer of the operation, and reports whether there is one. Otherwise
+// the server must be asked.
 func (r partRead) take(t *Txn) bool {
 	if r.hasAnswer() {
 		return true
@@ -111,7 +111,7 @@ func (r partRead) take(t *Txn) bool {
 	return r.hasAnswer()
 }
 
-// request is the question to the server.
+// request returns the read as a request to the server.
 func (r partRead) request(t *Txn) wire.Read {
 	ix := r.index()
 	q := wire.Read{Partition: r.part(), Index: uint16(ix.ID), Strings: ix.Strings, At: t.at}
@@ -123,7 +123,7 @@ func (r partRead) request(t *Txn) wire.Read {
 	return q
 }
 
-// decode takes the answer of the server.
+// decode decodes the answer of the server.
 func (r partRead) decode(d *wire.Decoder) {
 	if g := r.get; g != nil {
 		g.buf = d.Get(&g.own, g.buf)
@@ -134,8 +134,8 @@ func (r partRead) decode(d *wire.Decoder) {
 	r.sub.res = &r.sub.own
 }
 
-// reopen takes back an answer of the server that is none, and reports whether there was
-// one.
+// reopen drops an answer by which the server says that it could not answer yet, and
+// reports whether there was one.
 func (r partRead) reopen(t *Txn) bool {
 	if g := r.get; g != nil {
 		if g.res != &g.own || !t.mustAsk(g.own.Status) {

@@ -13,14 +13,14 @@ import (
 	"drtmx/tables"
 )
 
-// Runner runs procedures inside one partition of a data server, which holds the
-// partition exclusively during the run. It is for one goroutine at a time.
+// Runner runs procedures inside one partition of a data server. The caller holds the
+// partition exclusively during the run. A Runner is for one goroutine at a time.
 type Runner struct {
 	t      Txn
 	commit wire.Commit
 }
 
-// NewRunner makes a runner.
+// NewRunner returns a runner for a server with nparts partitions in the cluster.
 func NewRunner(c *tables.Catalog, nparts int, local Local) *Runner {
 	r := &Runner{}
 	r.t.init(c, nparts, local)
@@ -30,10 +30,10 @@ func NewRunner(c *tables.Catalog, nparts int, local Local) *Runner {
 // Use sets the version of the catalogue for the next Run.
 func (r *Runner) Use(c *tables.Catalog) { r.t.catalog = c }
 
-// Run runs a procedure on one partition. leaves reports that the procedure
-// needs another partition and must be run again by DB.RunProcedure. abandoned
-// reports that it met a row that a prepared transaction holds. Otherwise commit
-// has the writes, valid until the next Run, or err is the error of the body.
+// Run runs a procedure on one partition. leaves reports that the procedure needs
+// another partition: the caller runs it again with DB.RunProcedure. abandoned reports
+// that it met a row that a prepared transaction has locked. Otherwise commit has the
+// writes, valid until the next Run, or err is the error of the body.
 func (r *Runner) Run(ctx context.Context, p *Procedure, part placement.Partition, args []byte) (result []byte, commit *wire.Commit, leaves, abandoned bool, err error) {
 	t := &r.t
 	t.only = part
@@ -62,8 +62,7 @@ func (r *Runner) Run(ctx context.Context, p *Procedure, part placement.Partition
 	return result, &r.commit, false, false, nil
 }
 
-// Met returns the name of the row whose lock abandoned the last run, if it is
-// known.
+// Met returns the name of the row whose lock ended the last run, if it is known.
 func (r *Runner) Met() (row wire.RowName, known bool) {
 	g := r.t.met
 	if g == nil {
@@ -72,7 +71,7 @@ func (r *Runner) Met() (row wire.RowName, known bool) {
 	return wire.NameRow(uint16(g.ix.ID), g.key), true
 }
 
-// checkResult refuses a result that does not fit the answer, before its
+// checkResult returns an error for a result that does not fit the answer, before its
 // transaction commits.
 func checkResult(result []byte) error {
 	if len(result) > MaxResultBytes {
@@ -81,8 +80,8 @@ func checkResult(result []byte) error {
 	return nil
 }
 
-// callBody runs a user's body, and refuses a result that does not fit. It turns a panic
-// into an error, so that the data server survives it.
+// callBody runs a procedure's body and checks the result. It turns a panic into an
+// error, so that the data server survives it.
 func callBody(ctx context.Context, p *Procedure, t *Txn, args []byte) (result []byte, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -99,8 +98,8 @@ func callBody(ctx context.Context, p *Procedure, t *Txn, args []byte) (result []
 // there. Its client repeats the call for as long as it wants.
 const localAttempts = 1000
 
-// OpenLocal opens the DB that a data server itself uses, for procedures that
-// leave their partition: partitions that local has are read directly.
+// OpenLocal opens the DB that a data server itself uses for procedures that need
+// several partitions. It reads the partitions of local directly.
 func OpenLocal(ctx context.Context, c Config, local Local) (*DB, error) {
 	if c.Retry.Attempts == 0 {
 		c.Retry.Attempts = localAttempts
@@ -122,19 +121,19 @@ func OpenLocal(ctx context.Context, c Config, local Local) (*DB, error) {
 // attempt that must be retried.
 type ErrAbandoned struct {
 	Cause     Cause
-	Elsewhere bool // another server may have refused it
+	Elsewhere bool // a server other than the home may have refused the attempt
 }
 
 func (e ErrAbandoned) Error() string { return "txn: attempt abandoned: " + e.Cause.String() }
 
-// Finish commits an attempt of a procedure that has the given result.
+// Finish commits an attempt of a procedure, which has the given result.
 type Finish func(s *Session, c *wire.Commit, result []byte) error
 
-// RunProcedure runs a procedure that touches several servers, from its home.
-// finish commits an attempt (its parts carry proofs), or only validates it if
-// it has no writes. await, called after an attempt that met a lock, waits until
-// the lock may be gone and returns true. It returns false if it does not know
-// the lock. An attempt that loses waits for its turn at home, by turns.
+// RunProcedure runs a procedure that touches several servers, at its home. finish
+// commits an attempt, whose parts carry proofs, or only validates it if it has no
+// writes. await is called after an attempt that met a lock: it waits until the lock
+// may be gone and returns true, or returns false if it does not know the lock. After
+// an attempt that lost, the session waits for its turn at home through turns.
 func (db *DB) RunProcedure(
 	ctx context.Context, p *Procedure, home placement.Partition, args []byte, finish Finish, await func() bool, turns Turns,
 ) (result []byte, err error) {
@@ -158,18 +157,17 @@ func (db *DB) RunProcedure(
 		result, err = callBody(ctx, p, t, args)
 		return err
 	})
-	err = s.run(ctx, m, math.MaxInt, body, func(t *Txn, said error) error {
-		if said == nil {
+	err = s.run(ctx, m, math.MaxInt, body, func(t *Txn, bodyErr error) error {
+		if bodyErr == nil {
 			return s.finishWith(t, false, result, finish)
 		}
 		// An error is the answer only if the rows behind it were a consistent snapshot.
-		return cmp.Or(s.finishWith(t, true, nil, finish), said)
+		return cmp.Or(s.finishWith(t, true, nil, finish), bodyErr)
 	})
 	return result, err
 }
 
-// finishWith passes an attempt to finish, without its writes if it is only
-// validated.
+// finishWith passes an attempt to finish, without its writes if validate is set.
 func (s *Session) finishWith(t *Txn, validate bool, result []byte, finish Finish) error {
 	if t.scouts {
 		return t.abandon(CauseLocked)
@@ -197,8 +195,8 @@ func (s *Session) finishWith(t *Txn, validate bool, result []byte, finish Finish
 	return err
 }
 
-// checkShares refuses a transaction whose share for another server does not fit
-// a message.
+// checkShares returns an error if a transaction's share for another server does not
+// fit a message.
 func (s *Session) checkShares(c *wire.Commit) error {
 	for i := range c.Parts {
 		server, bytes := s.db.placement.At(c.Parts[i].Partition), 0

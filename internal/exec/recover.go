@@ -12,27 +12,27 @@ import (
 )
 
 // A durable server that ends comes back in another epoch. Sessions find their
-// connections broken, or are refused as of another epoch. They repeat what has
-// certainly not committed, and ask for the outcome of what may have, until their
-// callers' deadlines.
+// connections broken, or the server refuses their requests as of an earlier epoch.
+// They repeat transactions that have certainly not committed, and ask for the
+// outcomes of those that may have, until their callers' deadlines.
 
 // Waits between two attempts to reach a server that recovers.
 const (
 	returnWaitMin = time.Millisecond
 	returnWaitMax = 32 * time.Millisecond
-	// fenceBackoff is the number of doublings of the backoff that an attempt skips
-	// which met a fence: what ends a fence takes long.
+	// fenceBackoff is the number of doublings of the backoff that an attempt which
+	// met a fence skips: fences last long.
 	fenceBackoff = 9
 )
 
-// returns reports whether a server that err is about may come back with all that
-// it has acknowledged. Nothing has been committed.
+// returns reports whether err concerns a server that may come back with everything
+// that it has acknowledged, and nothing has been committed.
 func (db *DB) returns(err error) bool {
 	return db.durable && errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrRestarted) && !errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrClosed)
 }
 
-// stillAbsent adds to the error of a caller whose time is over the error of a
-// server that was absent before, if there is one.
+// stillAbsent adds to err, if the caller's time is over, the error of a server that
+// was absent before, if there is one.
 func stillAbsent(ctx context.Context, absent, err error) error {
 	if absent == nil || ctx.Err() == nil || !errors.Is(err, ctx.Err()) || errors.Is(err, ErrConflict) || errors.Is(err, ErrOutcomeUnknown) {
 		return err
@@ -55,8 +55,8 @@ func (s *Session) awaitReturn(ctx context.Context, n int, err error, patience *t
 	return err
 }
 
-// inPartition adds to the error of a server that does not answer the partition
-// that the transaction needs there.
+// inPartition adds to the error of a server that does not answer the partition that
+// the transaction needs there, if err names none.
 func (s *Session) inPartition(err error, parts []placement.Partition) error {
 	var e *tables.Error
 	if !errors.As(err, &e) || e.Err != ErrUnavailable || e.Partition >= 0 || e.Server == "" {
@@ -71,13 +71,13 @@ func (s *Session) inPartition(err error, parts []placement.Partition) error {
 	return err
 }
 
-// renew asks the servers of an attempt that met a fence what they are now. A
-// connection to a server that does not say is given up, so that the next attempt
-// makes another one, and so learns of another epoch.
+// renew asks the servers of an attempt that met a fence for another hello. It drops
+// the connection to a server that does not answer as expected, so that the next
+// attempt makes another one and thereby learns of a new epoch.
 func (s *Session) renew(ctx context.Context, t *Txn) {
 	for _, part := range t.partitions(nil) {
 		l := s.links[s.db.placement.At(part)]
-		if l == nil || l.owes.until != 0 {
+		if l == nil || l.pending.until != 0 {
 			continue
 		}
 		if err := s.helloAgain(ctx, l); err != nil && ctx.Err() == nil && s.links[l.server] == l {
@@ -94,10 +94,10 @@ type unsettled struct {
 }
 
 // settleAt settles, over a new connection, the transactions of the session whose
-// outcome at this server is unknown: the server refuses them from now on, unless
-// it knows them, or they run there. So nothing that the session sent before begins
-// after what it sends now. (An answer that comes late over the same
-// connection settles them too: see settle.)
+// outcome at this server is unknown: the server refuses them from now on, unless it
+// knows them or is running them. So no earlier request of the session begins after
+// the next one. (An answer that comes late over the same connection settles them too:
+// see settle.)
 func (s *Session) settleAt(ctx context.Context, l *link) error {
 	for i := 0; i < len(s.unsettled); {
 		u := s.unsettled[i]

@@ -14,20 +14,21 @@ import (
 	"drtmx/rdma"
 )
 
-// room lends the connections to servers that take no more of them. A session that
-// lacks one gives up all that it has, and then waits for each that it needs, in
-// ascending order of servers, so waits form no cycle. Those that wait for a server
-// are served in order of arrival, by sessions whose transactions end.
+// room shares the connections to servers that accept no more of them. A session that
+// lacks one gives up all its connections, and then waits for each that it needs, in
+// ascending order of servers, so that waits form no cycle. Sessions whose
+// transactions end hand their connections to the waiting sessions, in order of
+// arrival.
 type room struct {
-	short   atomic.Bool    // some wait
+	short   atomic.Bool    // some sessions wait
 	crowded atomic.Bool    // there are more than linksKept connections to a server
 	open    []atomic.Int32 // connections, by server
 	mu      struct {
 		sync.Mutex
-		full    []time.Duration // by server: until when, by clock.Fast, no dial is tried
-		waiting []*lack         // first one first
-		spare   []lentLink      // that sessions gave up and nobody waits for
-		closed  bool            // with the DB
+		full    []time.Duration // by server: no dial is tried before, by clock.Fast
+		waiting []*lack         // in order of arrival
+		spare   []lentLink      // given up by sessions, and needed by none that waits
+		closed  bool            // the DB is closed
 	}
 }
 
@@ -44,12 +45,12 @@ type lentLink struct {
 }
 
 // linksKept bounds the connections to a server that sessions keep between their
-// transactions. While there are more, a session whose transaction ends gives up
-// its connections: else idle sessions might have all that the server takes, and
-// keep others waiting for ever.
+// transactions. While there are more, a session whose transaction ends gives up its
+// connections. Otherwise idle sessions might hold all connections that the server
+// accepts, and block others for ever.
 const linksKept = 2048
 
-// count notes that there are n more connections to a server, or fewer.
+// count adds n, which may be negative, to the number of connections to a server.
 func (r *room) count(server placement.Server, n int32) {
 	switch most := r.open[server].Add(n); {
 	case most > linksKept:
@@ -64,7 +65,7 @@ func (r *room) count(server placement.Server, n int32) {
 	}
 }
 
-// shut closes a connection.
+// shut closes a connection and stops counting it.
 func (r *room) shut(l *link) {
 	l.conn.Close()
 	if l.counts.Swap(false) {
@@ -72,32 +73,31 @@ func (r *room) shut(l *link) {
 	}
 }
 
-// roomTry is how long a server that takes no more connections is not dialed, and
-// how often the first that waits tries.
+// roomTry is how long a server that accepts no more connections is not dialed, and
+// how often the first waiting session tries.
 const roomTry = 50 * time.Millisecond
 
-// roomLook is how often those behind the first look whether they are the first.
+// roomLook is how often the other waiting sessions check whether they are the first.
 const roomLook = time.Second
 
-// errNoRoom is the error of a server that was not dialed because it took no more
-// connections just before.
+// errNoRoom is the error for a server that was not dialed because it has just refused
+// a connection.
 var errNoRoom = fmt.Errorf("%w, and was not asked again", rdma.ErrBusy)
 
-// lacksRoom reports that err is about a server that takes no more connections, and
-// that nothing has been committed.
+// lacksRoom reports whether err means that a server accepts no more connections, and
+// nothing has been committed.
 func lacksRoom(err error) bool {
 	return errors.Is(err, rdma.ErrBusy) && !errors.Is(err, ErrOutcomeUnknown)
 }
 
-// mayDial reports whether a server may take another connection that nobody waits
-// for.
+// mayDial reports whether a session may dial a server without waiting in the room.
 func (r *room) mayDial(server placement.Server) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return (int(server) >= len(r.mu.full) || r.mu.full[server] <= clock.Fast()) && r.firstOf(server) < 0
 }
 
-// refused notes that a server takes no more connections.
+// refused notes that a server accepts no more connections.
 func (r *room) refused(server placement.Server) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,12 +107,12 @@ func (r *room) refused(server placement.Server) {
 	r.mu.full[server] = clock.Fast() + roomTry
 }
 
-// awaitRoom waits until the session has a connection to each server that it lacks,
-// of which there is one at least. It returns err, with the reason, if the caller's
-// time is over.
+// awaitRoom waits until the session has a connection to each server that it lacks;
+// there must be at least one. It returns err, with the reason, if the caller's time
+// is over.
 func (s *Session) awaitRoom(ctx context.Context, err error, patience *time.Duration) error {
 	if s.closed.Load() || s.borrower != nil && s.borrower.connected() {
-		return err // the caller's own session has a connection
+		return err // the caller's session has a connection
 	}
 	if _, bounded := ctx.Deadline(); !bounded {
 		if *patience == 0 {
@@ -124,7 +124,7 @@ func (s *Session) awaitRoom(ctx context.Context, err error, patience *time.Durat
 	}
 	s.giveUpLinks()
 	for server := range placement.Server(len(s.lacks)) {
-		if !s.lacks[server] || s.links[server] != nil { // one that owes an answer stays
+		if !s.lacks[server] || s.links[server] != nil { // one with pending answers stays
 			continue
 		}
 		if werr := s.awaitLink(ctx, server); werr != nil {
@@ -143,8 +143,8 @@ func (s *Session) lack(server placement.Server) {
 	s.lacks[server] = true
 }
 
-// yield ends the use of the session's connections by a transaction. If others wait
-// for them, they get them.
+// yield is called when a transaction ends. It hands the session's connections to
+// sessions that wait for them.
 func (s *Session) yield() {
 	s.lacks = nil
 	if s.db.room.short.Load() || s.db.room.crowded.Load() {
@@ -157,8 +157,8 @@ func (s *Session) connected() bool {
 	return slices.ContainsFunc(s.links, func(l *link) bool { return l != nil })
 }
 
-// awaitLink waits for a connection to a server: of a session of the pool that is
-// idle, of one whose transaction ends, or a new one.
+// awaitLink waits for a connection to a server: from an idle session of the pool,
+// from a session whose transaction ends, or a new one.
 func (s *Session) awaitLink(ctx context.Context, server placement.Server) error {
 	r := &s.db.room
 	w := &lack{server: server, got: make(chan lentLink, 1)}
@@ -191,7 +191,7 @@ func (s *Session) awaitLink(ctx context.Context, server placement.Server) error 
 			if lacksRoom(err) {
 				continue
 			}
-			r.leaveTo(w) // it may have both
+			r.leaveTo(w) // a connection may have been handed over, too
 			return err
 		case <-ctx.Done():
 			timer.Stop()
@@ -203,9 +203,9 @@ func (s *Session) awaitLink(ctx context.Context, server placement.Server) error 
 	}
 }
 
-// begin begins a wait, unless there is a spare connection. Both are looked at and
-// noted at once, or else a session could give up a connection in between, and
-// nobody would have it.
+// begin begins a wait, unless there is a spare connection. It checks and enters under
+// one lock. Otherwise a session could give up a connection in between, and the
+// waiting session would miss it.
 func (r *room) begin(w *lack) (k lentLink, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -216,13 +216,13 @@ func (r *room) begin(w *lack) (k lentLink, ok bool) {
 	return k, ok
 }
 
-// firstOf returns which wait for a server was begun first, -1 if there is none. The
+// firstOf returns the index of the oldest wait for a server, -1 if there is none. The
 // caller holds the mutex.
 func (r *room) firstOf(server placement.Server) int {
 	return slices.IndexFunc(r.mu.waiting, func(w *lack) bool { return w.server == server })
 }
 
-// first reports whether a wait is the one that was begun first for its server.
+// first reports whether a wait is the oldest one for its server.
 func (r *room) first(w *lack) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,7 +230,8 @@ func (r *room) first(w *lack) bool {
 	return i >= 0 && r.mu.waiting[i] == w
 }
 
-// leave ends a wait. It returns the connection that was handed over meanwhile.
+// leave ends a wait. It returns the connection that was handed over meanwhile, if
+// there is one.
 func (r *room) leave(w *lack) (k lentLink, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,8 +244,8 @@ func (r *room) leave(w *lack) (k lentLink, ok bool) {
 	}
 }
 
-// leaveTo ends a wait of a session that does not need the connection which was
-// handed over meanwhile: others do.
+// leaveTo ends a wait of a session that needs no connection any more. It passes on
+// one that was handed over meanwhile.
 func (r *room) leaveTo(w *lack) {
 	if k, ok := r.leave(w); ok {
 		r.mu.Lock()
@@ -253,7 +254,7 @@ func (r *room) leaveTo(w *lack) {
 	}
 }
 
-// remove takes the ith wait out, if i is not negative. The caller holds the mutex.
+// remove removes the ith wait, if i is not negative. The caller holds the mutex.
 func (r *room) remove(i int) {
 	if i < 0 {
 		return
@@ -262,7 +263,8 @@ func (r *room) remove(i int) {
 	r.short.Store(len(r.mu.waiting) > 0)
 }
 
-// next ends the wait that was begun first for a server. The caller holds the mutex.
+// next removes and returns the oldest wait for a server, nil if there is none. The
+// caller holds the mutex.
 func (r *room) next(server placement.Server) *lack {
 	i := r.firstOf(server)
 	if i < 0 {
@@ -273,18 +275,18 @@ func (r *room) next(server placement.Server) *lack {
 	return w
 }
 
-// handOver gives the session's connections to those that wait for them. No
-// transaction of the session is in progress, or it begins again.
+// handOver gives the session's connections to sessions that wait for them. No
+// transaction of the session may be in progress, unless it begins again.
 func (s *Session) handOver() {
 	s.db.room.mu.Lock()
 	defer s.db.room.mu.Unlock()
 	s.lend()
 }
 
-// lend is handOver for a caller that holds the mutex.
+// lend does the same as handOver for a caller that holds the mutex.
 func (s *Session) lend() {
 	for _, l := range s.links {
-		if l == nil || l.owes.until != 0 {
+		if l == nil || l.pending.until != 0 {
 			continue
 		}
 		r := &s.db.room
@@ -296,8 +298,8 @@ func (s *Session) lend() {
 	}
 }
 
-// lendMade is lend for a connection that was being made when the transaction which
-// needed it gave up, and that is there now.
+// lendMade does the same as lend for connections whose dials have ended since the
+// transactions that needed them gave up.
 func (s *Session) lendMade() {
 	r := &s.db.room
 	for server := range placement.Server(len(s.dials)) {
@@ -335,7 +337,7 @@ func (s *Session) part(l *link) lentLink {
 	return lentLink{l, s.lives[l.server]}
 }
 
-// takeOn makes a connection that was handed over the session's.
+// takeOn adds a connection that was handed over to the session.
 func (s *Session) takeOn(ctx context.Context, k lentLink) error {
 	if err := s.keep(k.l); err != nil {
 		s.db.room.shut(k.l)
@@ -346,8 +348,8 @@ func (s *Session) takeOn(ctx context.Context, k lentLink) error {
 	return s.settleAt(ctx, k.l)
 }
 
-// pass gives a connection that no session has to the first that waits for it. The
-// caller holds the mutex.
+// pass gives a connection that belongs to no session to the first one that waits for
+// it, or keeps it as spare. The caller holds the mutex.
 func (r *room) pass(k lentLink) {
 	switch w := r.next(k.l.server); {
 	case w != nil:
@@ -359,14 +361,14 @@ func (r *room) pass(k lentLink) {
 	}
 }
 
-// takeSpare takes a connection that a session gave up and nobody waits for.
+// takeSpare takes a spare connection to a server, if there is one.
 func (r *room) takeSpare(server placement.Server) (k lentLink, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.spareFor(server)
 }
 
-// spareFor is takeSpare for a caller that holds the mutex.
+// spareFor does the same as takeSpare for a caller that holds the mutex.
 func (r *room) spareFor(server placement.Server) (k lentLink, ok bool) {
 	i := slices.IndexFunc(r.mu.spare, func(k lentLink) bool { return k.l.server == server })
 	if i < 0 {
@@ -387,21 +389,21 @@ func (r *room) close() {
 	r.mu.spare, r.mu.closed = nil, true
 }
 
-// giveUpLinks gives all connections of a session that waits to others, and notes
-// that the transaction may need them.
+// giveUpLinks passes all connections of a session that is about to wait to other
+// sessions, and notes that its transaction may need them.
 func (s *Session) giveUpLinks() {
 	r := &s.db.room
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for server, l := range s.links {
-		if l != nil && l.owes.until == 0 {
+		if l != nil && l.pending.until == 0 {
 			s.lacks[server] = true
 			r.pass(s.part(l))
 		}
 	}
 }
 
-// lendIdle gives the connections of idle sessions of the pool to those that wait.
+// lendIdle gives the connections of idle sessions of the pool to waiting sessions.
 func (db *DB) lendIdle() {
 	r, g := &db.room, &db.gate
 	r.mu.Lock()

@@ -19,50 +19,50 @@ import (
 	"drtmx/tables"
 )
 
-// Session is one goroutine's access to a cluster: connections, buffers and the
-// state of the exactly-once protocol. It runs one transaction at a time. Buffers
-// of a few megabytes it keeps for the next transaction, larger ones not. DB's
-// methods use sessions from a pool. A worker that needs exact counters, or must
-// not wait for the pool, holds its own session.
+// Session is one goroutine's access to a cluster: connections, buffers and the state
+// of the exactly-once protocol. It runs one transaction at a time. It keeps buffers
+// of up to a few megabytes for the next transaction, and frees larger ones. DB's
+// methods use sessions from a pool. A worker that needs exact counters, or must not
+// wait for the pool, holds its own session.
 type Session struct {
 	db *DB
 	crowdState
-	id         uint64 // client half of transaction IDs
-	number     int    // in the order in which the DB's sessions were opened
-	seq        uint64
-	rng        *rand.Rand
-	mu         sync.Mutex // for writing links, and for reading them in another goroutine
-	links      []*link    // by server
-	lives      []*life    // by server: the one that its connection leads, or led, to
-	unsettled  []unsettled
-	touched    []*link // links with requests in the round being built
-	active     []activeOp
-	txn        Txn
-	pools      []*opPool // by index number × partition
-	req        []byte
-	resp       []byte
-	proofs     []proof  // of the attempt being validated
-	words      []uint64 // where they are read again
-	controlled []rested // partitions whose control words are among them
-	reads      []wire.Read
-	commit     wire.Commit
-	uncounted  []*link     // used since Stats last asked them
-	await      func() bool // of RunProcedure
-	snap       snapshotState
-	dials      []*dialing            // connections being made, by server; nil before the first
-	owing      int                   // links that owe
-	turns      Turns                 // of RunProcedure
-	home       placement.Partition   // of RunProcedure: the partition of the procedure
-	reserved   []placement.Partition // partitions that may have a reservation for this session
-	asked      []placement.Partition // partitions in which the transaction has asked for a turn
-	keptTurns  int                   // attempts that kept the reservations
-	asksClock  bool                  // a server has found proofs too old
-	kept       keptReads             // of RunProcedure
-	past       history
-	losing     bool     // the transaction is among those that lose
-	visit      visit    // to the gate
-	borrower   *Session // whose transaction this session of the pool runs; nil: its own
-	lacks      []bool   // by server: connections that the transaction has lacked; nil: none
+	id           uint64 // client half of transaction IDs
+	number       int    // in the order in which the DB's sessions were opened
+	seq          uint64
+	rng          *rand.Rand
+	mu           sync.Mutex // guards writes to links, and reads by other goroutines
+	links        []*link    // by server
+	lives        []*life    // by server: the life that its present or last connection leads to
+	unsettled    []unsettled
+	touched      []*link // links with requests in the round being built
+	active       []activeOp
+	txn          Txn
+	pools        []*opPool // by index number × partition
+	req          []byte
+	resp         []byte
+	proofs       []proof  // of the attempt being validated
+	words        []uint64 // into which they are re-read
+	controlled   []rested // partitions whose control words are among them
+	reads        []wire.Read
+	commit       wire.Commit
+	uncounted    []*link     // used since Stats last asked them
+	await        func() bool // of RunProcedure
+	snap         snapshotState
+	dials        []*dialing            // connections being made, by server; nil before the first
+	pendingLinks int                   // links with pending answers
+	turns        Turns                 // of RunProcedure
+	home         placement.Partition   // of RunProcedure: the home partition of the procedure
+	reserved     []placement.Partition // partitions that may have a reservation for this session
+	asked        []placement.Partition // partitions in which the transaction has asked for a turn
+	keptTurns    int                   // consecutive attempts that kept the reservations
+	asksClock    bool                  // a server has refused proofs as too old
+	kept         keptReads             // of RunProcedure
+	past         history
+	losing       bool     // the transaction is counted in gate.losing
+	visit        visit    // to the gate
+	borrower     *Session // the session whose transaction this session of the pool runs; nil: none
+	lacks        []bool   // by server: connections that the transaction has lacked; nil: none
 }
 
 type activeOp struct {
@@ -70,8 +70,8 @@ type activeOp struct {
 	l  *link
 }
 
-// opPool keeps the read operations of one index in one partition: their
-// buffers hold the rows of a transaction, so each is used once in it.
+// opPool keeps the read operations of one index in one partition. Their buffers hold
+// the rows of a transaction, so a transaction uses each once.
 type opPool struct {
 	client       index.Client
 	gets         []index.GetOp
@@ -97,9 +97,9 @@ func newSession(db *DB, id, seed uint64) *Session {
 	return s
 }
 
-// Stats is a snapshot of the session's counters, for its own goroutine. A load
-// loop takes one for every transaction, so Stats reads only connections used
-// since the last call.
+// Stats returns a snapshot of the session's counters. Only the session's goroutine
+// may call it. A load loop calls it for every transaction, so it reads only
+// connections used since the last call.
 func (s *Session) Stats() SessionStats {
 	for _, l := range s.uncounted {
 		l.uncounted = false
@@ -128,12 +128,12 @@ func (s *Session) Close() error {
 	return nil
 }
 
-// goodbyeTimeout bounds the wait for servers to hear that a session has ended.
+// goodbyeTimeout bounds the time in which a session that ends notifies servers.
 const goodbyeTimeout = 250 * time.Millisecond
 
-// goodbye tells the servers that have run transactions for the session that
-// they need not keep the last answer. A server that does not hear it forgets
-// the session after a while.
+// goodbye notifies the servers that have run transactions for the session that they
+// need not keep the last answer. It is best effort: a server forgets a session after
+// a while anyway.
 func (s *Session) goodbye(ctx context.Context) {
 	if s.closed.Load() {
 		return
@@ -257,20 +257,21 @@ func (s *Session) exchange(ctx context.Context) error {
 	return nil
 }
 
-// refused reports that the server refused a request of a batch. That belongs to
-// the operation that posted it, which sees the status; any other error ends the
-// round.
+// refused reports whether err is the server's refusal of a single request of a batch.
+// The operation that posted the request handles it, by the status; any other error
+// ends the round.
 func refused(err error) bool {
 	return errors.Is(err, rdma.ErrAccess) || errors.Is(err, rdma.ErrUnsupported)
 }
 
-// exchangeMany is exchange over several connections, or with a large batch.
+// exchangeMany does the same as exchange over several connections, or with a large
+// batch.
 func (s *Session) exchangeMany(ctx context.Context) error {
 	for from, more := 0, true; more; from += rdma.MaxBatch {
 		for i, l := range s.touched {
 			if b := l.piece(from); len(b.WRs) > 0 {
 				if err := l.conn.Post(b); err != nil {
-					s.owePosted(s.touched[:i], from)
+					s.addPosted(s.touched[:i], from)
 					return s.broken(ctx, l, err)
 				}
 			}
@@ -279,7 +280,7 @@ func (s *Session) exchangeMany(ctx context.Context) error {
 		for i, l := range s.touched {
 			if b := l.piece(from); len(b.WRs) > 0 {
 				if err := l.conn.Wait(ctx, b); err != nil && !refused(err) {
-					s.owePosted(s.touched[i+1:], from)
+					s.addPosted(s.touched[i+1:], from)
 					return s.gaveUp(ctx, l, b, err)
 				}
 				more = more || len(l.next.WRs) > from+rdma.MaxBatch
@@ -293,14 +294,14 @@ func (s *Session) exchangeMany(ctx context.Context) error {
 	return nil
 }
 
-// turn ends a round: what was posted is done.
+// turn ends a round: the batch that was posted becomes the one that is done.
 func (l *link) turn() {
 	l.done, l.next = l.next, l.done
 	l.next.Reset()
 }
 
-// piece returns the batch to post, with the requests from the given one on. It
-// shares their memory, so that completions land in the next batch.
+// piece returns the batch to post, with the requests from the given one on. It shares
+// the memory of l.next, so that completions are stored there.
 func (l *link) piece(from int) *rdma.Batch {
 	if from == 0 && len(l.next.WRs) <= rdma.MaxBatch {
 		return l.next
@@ -308,8 +309,8 @@ func (l *link) piece(from int) *rdma.Batch {
 	return l.cut(from)
 }
 
-// cut is piece of a batch that is larger than the fabric takes at once, and of
-// those beside it.
+// cut does the same as piece for a batch that is larger than the fabric takes at
+// once, and for the others of its round.
 func (l *link) cut(from int) *rdma.Batch {
 	all := l.next.WRs
 	l.part.WRs = all[min(from, len(all)):min(from+rdma.MaxBatch, len(all))]
@@ -321,10 +322,10 @@ func (l *link) cut(from int) *rdma.Batch {
 // found stale, or loads it on its first use.
 func (s *Session) pool(ctx context.Context, ix int, part placement.Partition) (*opPool, error) {
 	p, server := s.poolAt(ix, part), s.db.placement.At(part)
-	if p == nil || s.owing > 0 || s.links[server] == nil {
+	if p == nil || s.pendingLinks > 0 || s.links[server] == nil {
 		l, err := s.link(ctx, server)
 		if err == nil {
-			if p = s.poolAt(ix, part); p == nil { // or dropped, with the life that it is of
+			if p = s.poolAt(ix, part); p == nil { // or it was dropped with its life
 				p, err = s.newPool(ctx, l, ix, part)
 			}
 		}
@@ -369,7 +370,7 @@ func (p *opPool) scan() index.ScanOp {
 	return p.scans[p.nScan-1]
 }
 
-// maintain refreshes a stale client half.
+// maintain refreshes a stale client half, or loads one that is not loaded yet.
 func (s *Session) maintain(ctx context.Context, p *opPool) error {
 	l, err := s.link(ctx, p.server)
 	if err != nil {

@@ -15,17 +15,17 @@ import (
 	"drtmx/internal/wire"
 )
 
-// ErrSnapshotTooOld reports a snapshot that needed versions which its servers no
-// longer keep. The error is a *SnapshotTooOld.
+// ErrSnapshotTooOld reports a snapshot that needed versions which a server no longer
+// keeps. The error is a *SnapshotTooOld.
 var ErrSnapshotTooOld = errors.New("txn: snapshot too old")
 
 // SnapshotTooOld is the error behind ErrSnapshotTooOld.
 type SnapshotTooOld struct {
 	Partition   int
-	Time        time.Time     // that the snapshot reads, by the cluster's clock
+	Time        time.Time     // as of which the snapshot reads, by the cluster's clock
 	Age         time.Duration // of the snapshot
 	Retain      time.Duration // how long versions are kept; 0 means that none are
-	RetainBytes uint64        // in how many bytes of a partition
+	RetainBytes uint64        // bound on the bytes of versions in a partition
 }
 
 func (e *SnapshotTooOld) Error() string {
@@ -39,13 +39,12 @@ func (e *SnapshotTooOld) Error() string {
 // Unwrap matches ErrSnapshotTooOld.
 func (e *SnapshotTooOld) Unwrap() error { return ErrSnapshotTooOld }
 
-// Snapshot runs a read-only transaction on all data as of one moment. Writers
-// never abort it, and it validates nothing. By default the moment is one after
-// the call began, and a Snapshot is strictly serializable as far as the clocks of
-// the servers agree: see txn.Session.Snapshot. It waits for about a
-// tick until nothing can happen any more that would belong to the moment. With a
-// staleness above 0 the moment may be so long before the call, and there is no
-// wait.
+// Snapshot runs a read-only transaction on all data as of one moment. Writers never
+// abort it, and it validates nothing. By default the moment is after the call began,
+// and a Snapshot is strictly serializable as far as the clocks of the servers agree:
+// see txn.Session.Snapshot. It waits for about a tick, until no more commits can
+// belong to the moment. With a staleness above 0 the moment may be up to that long
+// before the call, and there is no wait.
 //
 // It fails with ErrSnapshotTooOld if it runs for longer than the servers keep
 // versions.
@@ -65,50 +64,49 @@ func (db *DB) Snapshot(ctx context.Context, staleness time.Duration, fn Body) er
 	return s.Snapshot(ctx, staleness, fn)
 }
 
-// overtakenMax is how many invalidated attempts of a View may come before it
-// goes on as a Snapshot. It does so earlier if the attempts that writers ended
-// took as long, together, as a Snapshot waits: a long one is hardly ever the
-// last.
-const overtakenMax = 32
+// invalidatedMax is how many attempts of a View writers may invalidate before it goes
+// on as a Snapshot. It does so earlier if these attempts together took as long as a
+// Snapshot waits: if a long attempt was invalidated, the next one probably is, too.
+const invalidatedMax = 32
 
-// overtaking decides when a View that writers invalidate goes on as a Snapshot.
-type overtaking struct {
+// escalation decides when a View that writers invalidate goes on as a Snapshot.
+type escalation struct {
 	possible bool
-	wider    bool          // the attempt before was a Snapshot that needs the time of more partitions
+	wider    bool          // the previous attempt was a Snapshot that needs the time of more partitions
 	n        int           // attempts invalidated since the last Snapshot
-	lost     time.Duration // in these attempts, and in long ones that met a lock
+	lost     time.Duration // time of these attempts, and of long ones that met a lock
 }
 
-// A View that may go on as a Snapshot checks its reads when it is one tick old,
-// and each time that its age has grown by this factor: then it does not read a
-// million rows, when writers have invalidated the first thousand already.
+// A View that may go on as a Snapshot checks its reads when it is one tick old, and
+// each time that its age has grown by this factor. So it does not read a million rows
+// when writers have already invalidated the first thousand.
 const recheckGrowth = 8
 
 // next returns the mode of the next attempt.
-func (o *overtaking) next(s *Session, m mode) mode {
-	if o.wider {
-		o.wider = false
+func (e *escalation) next(s *Session, m mode) mode {
+	if e.wider {
+		e.wider = false
 		return snapshot
 	}
-	if o.n < overtakenMax && o.lost < clock.TickLength {
+	if e.n < invalidatedMax && e.lost < clock.TickLength {
 		return m
 	}
-	o.n, o.lost = 0, 0
+	e.n, e.lost = 0, 0
 	s.snap.stale = 0
 	s.stats.Overtaken++
 	return snapshot
 }
 
-// ended looks at how an attempt of a View ended. A Snapshot that came to nothing
-// because versions are gone, or because a partition did not close its tick, counts
-// as another attempt invalidated. An attempt that met a lock at once counts for
-// nothing: a Snapshot waits for a transaction in doubt as a View does.
-func (o *overtaking) ended(t *Txn) {
+// ended records how an attempt of a View ended. A Snapshot that failed because
+// versions are gone, or because a partition did not close its tick, counts as another
+// invalidated attempt. A short attempt that met a lock does not count: a Snapshot
+// waits for a transaction in doubt just as a View does.
+func (e *escalation) ended(t *Txn) {
 	if t.mode == snapshot && t.s.snap.wider {
-		o.wider, t.s.snap.wider = true, false
+		e.wider, t.s.snap.wider = true, false
 		return
 	}
-	if !o.possible || t.err == nil {
+	if !e.possible || t.err == nil {
 		return
 	}
 	if t.mode == snapshot && (errors.Is(t.err, ErrSnapshotTooOld) || errors.Is(t.err, ErrUnavailable)) && t.ctx.Err() == nil {
@@ -119,11 +117,11 @@ func (o *overtaking) ended(t *Txn) {
 	}
 	switch t.cause {
 	case CauseRow, CauseGap:
-		o.n++
-		o.lost += t.began.Age()
+		e.n++
+		e.lost += t.began.Age()
 	case CauseLocked:
 		if age := t.began.Age(); age >= clock.TickLength/16 {
-			o.lost += age
+			e.lost += age
 		}
 	}
 }
@@ -140,7 +138,7 @@ const (
 	lineWords       = 8
 )
 
-// snapshotState is what a session knows about the time of a snapshot.
+// snapshotState is a session's knowledge about the time of a snapshot.
 type snapshotState struct {
 	stale   time.Duration
 	lines   [][lineWords]uint64   // control lines by partition, as read last
@@ -149,10 +147,10 @@ type snapshotState struct {
 
 	partial bool                  // not all servers can be reached: the time is that of asked
 	asked   []placement.Partition // partitions that the transaction has touched, so far
-	wider   bool                  // the attempt touched one that had not been asked for its time
+	wider   bool                  // the attempt touched a partition that had not been asked for its time
 }
 
-// begin prepares for a transaction.
+// begin resets the state for a transaction.
 func (sn *snapshotState) begin() { sn.partial, sn.asked, sn.wider = false, sn.asked[:0], false }
 
 func (sn *snapshotState) closed(p placement.Partition) clock.Tick {
@@ -167,18 +165,18 @@ func (sn *snapshotState) floor(p placement.Partition) clock.Tick {
 	return clock.Tick(sn.lines[p][lineFloor])
 }
 
-// askingMax bounds how long a snapshot waits for the ticks of all partitions. It
-// need not have those of partitions that it does not touch.
+// askingMax bounds how long a snapshot waits for the ticks of all partitions. It can
+// do without those of partitions that it does not touch.
 const askingMax = 10 * clock.TickLength
 
-// notYet is the time of a snapshot that takes its time with its first reads.
+// notYet is the time of a snapshot that chooses its time at its first reads.
 const notYet clock.Tick = 1
 
-// takeTime chooses the time of a snapshot, in one round: the highest present
-// tick of all partitions. A transaction that ended before has no higher one:
-// its tick was adopted by at least one partition, though perhaps not yet by the
-// others that it wrote. If a server cannot be reached, the partitions that the
-// transaction touches are asked instead, by takeTimeOfAsked.
+// takeTime chooses the time of a snapshot, in one round: the highest present tick of
+// all partitions. A transaction that ended before has no higher tick: at least one
+// partition has adopted its tick, though perhaps not yet the others that it wrote. If
+// a server cannot be reached, takeTimeOfAsked asks only the partitions that the
+// transaction touches.
 func (s *Session) takeTime(t *Txn) error {
 	sn := &s.snap
 	if !sn.partial {
@@ -203,12 +201,13 @@ func (s *Session) takeTime(t *Txn) error {
 	return nil
 }
 
-// askAll reads the lines of all partitions, unless that takes long. A paused server
-// that was replaced has an old time, so all servers must be trusted.
+// askAll reads the control lines of all partitions. It fails if that takes longer
+// than askingMax. A paused server that was replaced has an old time, so all servers
+// must be trusted.
 func (s *Session) askAll(t *Txn) error {
 	for server := range placement.Server(len(s.db.servers)) {
 		if d := s.dial(server); d != nil && len(d.result) == 0 {
-			return ErrUnavailable // another transaction waits for it in vain
+			return ErrUnavailable // another transaction is already waiting for it in vain
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, askingMax)
@@ -219,12 +218,13 @@ func (s *Session) askAll(t *Txn) error {
 	return s.trustTimes(ctx)
 }
 
-// takeTimeOfAsked takes the time of a snapshot from the partitions that it
-// touches alone. A transaction that was decided before, and writes in one of
-// them, had voted there. So its tick has been adopted there when all that had
-// voted by then are decided: the partition has closed the tick that was present
-// then. The partitions first move to their own clocks, which a request makes them
-// do: so the snapshot is no older than what ended elsewhere, if clocks agree.
+// takeTimeOfAsked takes the time of a snapshot only from the partitions that it
+// touches. If a transaction that was decided before writes in one of them, that
+// partition had voted on it. The partition has adopted its tick once all transactions
+// on which it had voted by then are decided, that is, once it has closed the tick
+// that was present then. A request first makes the partitions advance to their
+// clocks. So the snapshot is no older than transactions that ended at other
+// partitions, if the clocks agree.
 func (s *Session) takeTimeOfAsked(t *Txn) error {
 	sn := &s.snap
 	read := func() error {
@@ -250,7 +250,7 @@ func (s *Session) takeTimeOfAsked(t *Txn) error {
 	return err
 }
 
-// timeOf returns the time of a snapshot by the lines of partitions.
+// timeOf computes the time of a snapshot from the control lines of partitions.
 func (sn *snapshotState) timeOf(t *Txn, parts []placement.Partition) clock.Tick {
 	present, closed, floor := clock.Tick(0), block.NoFloor, clock.Tick(0)
 	for _, p := range parts {
@@ -260,12 +260,13 @@ func (sn *snapshotState) timeOf(t *Txn, parts []placement.Partition) clock.Tick 
 		return present
 	}
 	back := min(clock.Tick(sn.stale/clock.TickLength), present-1)
-	// A partition that has just been loaded has no past, nor has a new index.
+	// A partition that has just been loaded has no earlier versions, nor has a new
+	// index.
 	return min(max(closed, present-back, floor, clock.Tick(t.catalog.Born())), present)
 }
 
-// cover adds the partitions touched to those that a partial snapshot has asked.
-// If reads before had the time without them, the attempt begins again: a
+// cover adds the touched partitions to those that a partial snapshot has asked. If
+// earlier reads used a time chosen without them, the attempt begins again: a
 // transaction that ended before may have a later tick there.
 func (s *Session) cover(t *Txn) error {
 	sn, had := &s.snap, len(s.snap.asked)
@@ -298,7 +299,7 @@ func (s *Session) readLines(ctx context.Context, t *Txn) error {
 		l.next.Read(s.life(p).parts[p].rkey, block.ControlAddr, s.snap.lines[p][:])
 	}
 	if err := s.exchange(ctx); err != nil {
-		s.snap.lines = nil // a connection that owes answers may still write to them
+		s.snap.lines = nil // a connection with pending answers may still write to them
 		return err
 	}
 	for _, p := range s.snap.list {
@@ -335,23 +336,23 @@ func (s *Session) enter(t *Txn) error {
 	if err := s.awaitClosed(t, sn.touched); err != nil {
 		return err
 	}
-	t.began = clock.Start() // of these reads: earlier ones need no proof
+	t.began = clock.Start() // only these reads count: earlier ones need no proof
 	return nil
 }
 
 // Polls of a partition whose tick is not yet closed, and of a server that cannot
-// answer a read yet. A partition that has not closed the tick after adoptEvery
-// polls, more than two ticks, may have it from another partition, whose clock is
-// ahead of its own. Before that the tick after the snapshot's may lie ahead of
-// every clock, so that commits at it would be out of their order.
+// answer a read yet. If a partition has not closed the tick after adoptEvery polls,
+// more than two ticks, the tick may be one of another partition whose clock is ahead.
+// Then the session moves the partition's clock: see adopt. Earlier than that, the
+// tick after the snapshot's may be ahead of every clock, and commits at it would be
+// out of order.
 const (
 	closedPoll = time.Millisecond
 	adoptEvery = 20
 )
 
-// awaitClosed waits until partitions, whose lines were read before, have closed
-// the snapshot's tick: nothing of that tick, or an earlier one, will be applied
-// any more.
+// awaitClosed waits until partitions, whose lines were read before, have closed the
+// snapshot's tick: they will apply no more commits up to that tick.
 func (s *Session) awaitClosed(t *Txn, parts []placement.Partition) error {
 	sn := &s.snap
 	var patience time.Duration
@@ -411,7 +412,7 @@ func (s *Session) pause(ctx context.Context, d time.Duration, patience *time.Dur
 	}
 }
 
-// adopt moves the clock of a partition up to the tick.
+// adopt makes a partition advance its clock to the tick.
 func (s *Session) adopt(ctx context.Context, part placement.Partition, at clock.Tick) error {
 	l, err := s.link(ctx, s.db.placement.At(part))
 	if err != nil {
@@ -425,9 +426,9 @@ func (s *Session) adopt(ctx context.Context, part placement.Partition, at clock.
 	return err
 }
 
-// leave ends the one-sided reads of a flush, by one more round. The answers
-// count if the lines, read after them, show partitions that are served and still
-// had the versions.
+// leave ends the one-sided reads of a flush with one more round, which reads the
+// control lines again. The answers count if the lines show that the partitions are
+// still served and still had the versions.
 func (s *Session) leave(t *Txn) error {
 	sn := &s.snap
 	sn.list = append(sn.list[:0], sn.touched...)
@@ -443,8 +444,8 @@ func (s *Session) leave(t *Txn) error {
 	return t.checkAge(t.began.Age())
 }
 
-// retained returns an error if a partition, by its line, has given up versions
-// that the snapshot may need.
+// retained returns an error if a partition, according to its line, has dropped
+// versions that the snapshot may need.
 func (s *Session) retained(t *Txn, p placement.Partition) error {
 	sn := &s.snap
 	if sn.floor(p) <= t.at {
@@ -456,15 +457,15 @@ func (s *Session) retained(t *Txn, p placement.Partition) error {
 	}
 }
 
-// mustAsk reports whether a read ended without an answer, so that the server
-// is asked. In a snapshot a lock is no answer: it does not change the past.
+// mustAsk reports whether a read ended without an answer, so that the server must be
+// asked. In a snapshot a lock is no answer: it does not concern earlier versions.
 func (t *Txn) mustAsk(st index.Status) bool {
 	return st == index.Fallback || t.at != 0 && (st == index.Gone || st == index.Locked)
 }
 
-// reopen opens the reads again that a server could not answer as of the
-// snapshot's time. It fails if the time is too old. It reports whether there are
-// such reads, after a pause.
+// reopen queues again the reads that a server could not answer yet as of the
+// snapshot's time. It reports whether there are any, after a pause. It fails if the
+// time is too old.
 func (s *Session) reopen(t *Txn, patience *time.Duration) (again bool, err error) {
 	sn := &s.snap
 	sn.list = sn.list[:0]

@@ -12,45 +12,46 @@ import (
 	"drtmx/tables"
 )
 
-// A proof is good for a while only, since memory that was freed holds other rows
-// later. Its server must therefore know how old it is, also if the commit was on its
-// way for minutes, or its sender was stopped. Two clocks on two machines cannot tell:
-// so a client says in each part when the first proof was read by the server's own
-// clock, or earlier. It has that from the latest answer that told of the clock.
+// A proof is valid for a limited time, because freed memory holds other rows later.
+// Its server must therefore know how old it is, even if the commit was under way for
+// minutes, or its sender was stopped. Clocks of two machines cannot be compared. So a
+// client states in each part a time of the server's own clock that is not after the
+// read of the first proof. It computes that from the latest answer that carried the
+// server's clock.
 
-// heard is what a server's clock showed at some moment, and a later moment of the
-// client's clock (of clock.Fast).
-type heard struct{ now, at time.Duration }
+// clockReading is what a server's clock showed at some moment, and a later moment of
+// the client's clock (clock.Fast).
+type clockReading struct{ now, at time.Duration }
 
 const (
-	// hearEvery is after how long the clock is asked for ahead of time, by a
-	// transaction that sends proofs.
-	hearEvery = 5 * time.Second
-	// hearFirst is how old proofs may seem to be before the clock is asked for first,
-	// since they may be younger.
-	hearFirst = 2 * index.MaxProofAge / 3
+	// readingAge is the age from which a transaction that sends proofs asks for a new
+	// reading, without waiting for it.
+	readingAge = 5 * time.Second
+	// proofAge is how old proofs may seem to be before a session asks for a new
+	// reading and waits for it, since they may be younger.
+	proofAge = 2 * index.MaxProofAge / 3
 )
 
-// hear takes what an answer tells of the clock. It is called after the answer.
-func (lf *life) hear(now time.Duration) {
-	h := &heard{now, clock.Fast() + clock.Slip}
+// readClock stores the server's clock from an answer. It is called after the answer
+// has arrived.
+func (lf *life) readClock(now time.Duration) {
+	h := &clockReading{now, clock.Fast() + clock.Slip}
 	for {
-		was := lf.heard.Load()
-		if was != nil && was.now >= now || lf.heard.CompareAndSwap(was, h) {
+		was := lf.reading.Load()
+		if was != nil && was.now >= now || lf.reading.CompareAndSwap(was, h) {
 			return
 		}
 	}
 }
 
-// staleClock reports whether what is known of the server's clock is so old that it is
-// asked for ahead of time.
-func (lf *life) staleClock(now time.Duration) bool { return now-lf.heard.Load().at > hearEvery }
+// staleClock reports whether the latest reading is older than readingAge.
+func (lf *life) staleClock(now time.Duration) bool { return now-lf.reading.Load().at > readingAge }
 
-// before is a time of the server's clock that is no later than a moment of the
+// before returns a time of the server's clock that is no later than a moment of the
 // client's. The server's clock never runs faster than time, and may stand still while
-// the server is stopped: so it may be taken to have run before the answer, and must
-// not be taken to run after it.
-func (h *heard) before(t time.Duration) time.Duration {
+// the server is stopped. So the result may assume that it ran before the reading, but
+// not that it ran after it.
+func (h *clockReading) before(t time.Duration) time.Duration {
 	if t >= h.at {
 		return h.now
 	}
@@ -58,12 +59,13 @@ func (h *heard) before(t time.Duration) time.Duration {
 	return max(h.now-since-since/clock.Drift-1, 0)
 }
 
-// age is how old proofs that were first read at a moment may seem to be at another.
-func (h *heard) age(t, now time.Duration) time.Duration {
+// age returns how old proofs that were first read at a moment t may seem to be at
+// now.
+func (h *clockReading) age(t, now time.Duration) time.Duration {
 	return max(now-h.at, 0) + h.now - h.before(t)
 }
 
-// stamp says in all parts of a commit when their first proofs were read.
+// stamp sets in all parts of a commit when their first proofs were read.
 func (s *Session) stamp(t *Txn, c *wire.Commit) error {
 	first := t.firstRead().Time()
 	for i := range c.Parts {
@@ -73,13 +75,13 @@ func (s *Session) stamp(t *Txn, c *wire.Commit) error {
 		}
 		if s.db.local != nil {
 			if now, here := s.db.local.Clock(p.Partition); here {
-				h := heard{now, clock.Fast() + clock.Slip}
+				h := clockReading{now, clock.Fast() + clock.Slip}
 				p.Read = h.before(first)
 				continue
 			}
 		}
 		server := s.db.placement.At(p.Partition)
-		h, err := s.hears(t.ctx, server, first)
+		h, err := s.serverClock(t.ctx, server, first)
 		if err != nil {
 			return t.fail(err)
 		}
@@ -88,25 +90,26 @@ func (s *Session) stamp(t *Txn, c *wire.Commit) error {
 	return nil
 }
 
-// sent is when a request that may commit is sent to its home, which executes it at
-// most once, and not at all if it seems to be old. So the clock is asked for if what is
-// known of it is old, or one was refused.
+// sent says when a request that may commit is sent, by the clock of its home. The
+// home executes the request at most once, and not at all if it seems to be old. So
+// sent asks for a new reading if the latest one is old, or if a request was refused.
 func (s *Session) sent(ctx context.Context, server placement.Server) (wire.Sent, error) {
 	if _, err := s.link(ctx, server); err != nil {
 		return wire.Sent{}, err
 	}
 	lf, now := s.lives[server], clock.Fast()
-	if s.asksClock || now-lf.heard.Load().at > hearFirst {
+	if s.asksClock || now-lf.reading.Load().at > proofAge {
 		if err := s.askClock(ctx, server, lf); err != nil {
 			return wire.Sent{}, s.clockError(ctx, server, err)
 		}
 	}
-	s.hearAhead(server, lf, now)
+	s.askClockAhead(server, lf, now)
 	s.asksClock = false
-	return wire.Sent{Incarnation: lf.incarnation, Epoch: lf.epoch, At: lf.heard.Load().before(clock.Fast())}, nil
+	return wire.Sent{Incarnation: lf.incarnation, Epoch: lf.epoch, At: lf.reading.Load().before(clock.Fast())}, nil
 }
 
-// clockError is the error of a transaction whose server does not tell its clock.
+// clockError returns the error of a transaction whose server does not answer with its
+// clock.
 func (s *Session) clockError(ctx context.Context, server placement.Server, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -118,41 +121,42 @@ func (s *Session) clockError(ctx context.Context, server placement.Server, err e
 	return err
 }
 
-// hears returns what is known of a server's clock, in the life in which the session
-// has read. It asks first if proofs read at a moment may be younger than they seem, or
-// if the server has found the last ones too old.
-func (s *Session) hears(ctx context.Context, server placement.Server, first time.Duration) (*heard, error) {
+// serverClock returns the latest reading of a server's clock, in the life in which
+// the session has read. It asks for a new one if proofs that were first read at a
+// moment seem older than proofAge, or if the server has refused the last ones as too
+// old.
+func (s *Session) serverClock(ctx context.Context, server placement.Server, first time.Duration) (*clockReading, error) {
 	lf, now := s.lives[server], clock.Fast()
-	h := lf.heard.Load()
+	h := lf.reading.Load()
 	switch {
-	case s.asksClock || h.age(first, now) > hearFirst:
+	case s.asksClock || h.age(first, now) > proofAge:
 		if err := s.askClock(ctx, server, lf); err != nil {
 			return nil, s.clockError(ctx, server, err)
 		}
-		h = lf.heard.Load()
+		h = lf.reading.Load()
 	default:
-		s.hearAhead(server, lf, now)
+		s.askClockAhead(server, lf, now)
 	}
 	return h, nil
 }
 
-// hearAhead asks for a server's clock, without waiting for the answer, if what is known
-// of it will soon be too old.
-func (s *Session) hearAhead(server placement.Server, lf *life, now time.Duration) {
+// askClockAhead asks for a server's clock if the latest reading is stale. It does not
+// wait for the answer.
+func (s *Session) askClockAhead(server placement.Server, lf *life, now time.Duration) {
 	if lf.staleClock(now) && lf.trust.asking.Load() == nil && int64(now) >= lf.trust.rest.Load() {
 		s.db.ask(server, lf, lf.staleClock)
 	}
 }
 
-// askClock asks a server for its clock and waits for the answer. The question that
-// another session has asked will do only if it was asked after the call.
+// askClock asks a server for its clock and waits for the answer. A question of
+// another session suffices only if it was asked after the call.
 func (s *Session) askClock(ctx context.Context, server placement.Server, lf *life) error {
 	since := clock.Fast()
 	for {
 		q := s.db.ask(server, lf, nil)
 		switch err := s.answered(ctx, server, q); {
 		case err == nil && q.since < since:
-		case err == errNoLease: // it has told its clock all the same
+		case err == errNoLease: // its answer has the clock nevertheless
 			return nil
 		default:
 			return err

@@ -36,10 +36,10 @@ func TestHeardIsNoLater(t *testing.T) {
 		for range 20 {
 			asked := rng.IntN(len(moments))
 			got := asked + rng.IntN(len(moments)-asked)
-			h := heard{moments[asked].server, moments[got].client}
+			h := clockReading{moments[asked].server, moments[got].client}
 			for i, m := range moments {
 				if s := h.before(m.client); s > m.server {
-					t.Fatalf("moment %d of %d, answer of moment %d heard at %d: the server's clock is taken to show %v, and shows %v", i, len(moments), asked, got, s, m.server)
+					t.Fatalf("moment %d of %d, answer of moment %d received at %d: the server's clock is taken to show %v, and shows %v", i, len(moments), asked, got, s, m.server)
 				}
 			}
 		}

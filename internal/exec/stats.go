@@ -33,7 +33,7 @@ func AskStats(ctx context.Context, dial func(context.Context, string) (rdma.Conn
 	return &st, nil
 }
 
-// serverStats is AskStats over the session's connection.
+// serverStats does the same as AskStats over the session's connection.
 func (s *Session) serverStats(ctx context.Context, server placement.Server, st *wire.ServerStats) error {
 	l, err := s.link(ctx, server)
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Session) serverStats(ctx context.Context, server placement.Server, st *
 	return nil
 }
 
-// AskStats is AskStats of a server of the DB, by its number.
+// AskStats asks a server of the DB, by its number, as the function AskStats does.
 func (db *DB) AskStats(ctx context.Context, server placement.Server) (*wire.ServerStats, error) {
 	if server < 0 || int(server) >= len(db.servers) {
 		return nil, fmt.Errorf("txn: server %d, want 0 to %d", server, len(db.servers)-1)

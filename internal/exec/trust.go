@@ -13,20 +13,19 @@ import (
 	"drtmx/tables"
 )
 
-// A durable server has its place as long as its lease. When that has ended,
-// another process may serve its partitions. The memory of a process that is paused
-// answers READs all the same, and no word in it can prove that the lease holds: the
-// process may be paused between a look at the lease and the store of the word. So
-// clients trust a server by challenge. They ask it at a moment of their own clock
-// how much of its lease is left, and the server answers how much is left at some
-// later moment. They trust it for that long from the moment before the question,
-// however late the answer comes.
+// A durable server has its place for the time of its lease. After that, another
+// process may serve its partitions. The memory of a paused process still answers
+// READs, and no word in it can prove that the lease holds: the process may be paused
+// between a check of the lease and the store of the word. So clients use a challenge.
+// They ask the server at a moment of their own clock how much of its lease is left,
+// and it answers how much is left at some later moment. They trust it for that long
+// from the moment before the question, however late the answer comes.
 //
-// An answer also vouches for the past: nobody else has had the place since the
-// server's epoch began. So what was read in this life of the server, and proved at
-// any time before the lease ends, is what the one server of the partition had.
+// An answer is also valid for the past: no other process has had the place since the
+// server's epoch began. So reads in this life of the server that are proved before
+// the lease ends are reads of the partition's only server.
 
-// promise is for how long a server is trusted, by clock.Now.
+// promise says for how long a server is trusted, by clock.Now.
 type promise struct {
 	until time.Duration
 	renew time.Duration // when to ask again
@@ -35,7 +34,8 @@ type promise struct {
 // promiseMax bounds a promise, so that no answer makes the clock overflow.
 const promiseMax = 24 * time.Hour
 
-// promised is the promise of an answer to a question of a given moment.
+// promised returns the promise of an answer to a question that was asked at a given
+// moment.
 func promised(asked, left time.Duration) promise {
 	if left == wire.NoLease {
 		return promise{wire.NoLease, wire.NoLease}
@@ -45,15 +45,15 @@ func promised(asked, left time.Duration) promise {
 	return promise{asked + left, asked + left/2}
 }
 
-// trust is what a DB knows of the lease of a server in one life.
+// trust is a DB's knowledge about the lease of a server in one life.
 type trust struct {
 	leased  bool
 	promise atomic.Pointer[promise] // the longest one; nil: none yet
 	asking  atomic.Pointer[question]
-	rest    atomic.Int64 // by clock.Fast: until when it is not asked again ahead of time
+	rest    atomic.Int64 // by clock.Fast: no question ahead of time before this
 }
 
-// question is an OpLease on its way, which all sessions of a DB share.
+// question is an OpLease request under way, which all sessions of a DB share.
 type question struct {
 	since time.Duration // by clock.Fast
 	done  chan struct{}
@@ -61,19 +61,19 @@ type question struct {
 }
 
 const (
-	// askTimeout bounds a question. A connection that does not answer by then is
-	// given up.
+	// askTimeout bounds a question. A connection without an answer by then is
+	// dropped.
 	askTimeout = 2 * time.Second
-	// askRest is the time between two questions that are asked ahead of time, if
-	// the first has failed.
+	// askRest is the time between two questions ahead of time, if the first has
+	// failed.
 	askRest = 50 * time.Millisecond
 )
 
 // errNoLease reports a server that may have lost its place.
 var errNoLease = errors.New("its lease has ended: another process may have its place")
 
-// take takes the answer to a question of a given moment, which must be before the
-// question was sent.
+// take records the answer to a question. asked must be a moment before the question
+// was sent.
 func (k *trust) take(asked, left time.Duration) {
 	p := promised(asked, left)
 	for {
@@ -91,16 +91,16 @@ func (k *trust) holds(now time.Duration) (holds, renew bool) {
 	return p != nil && now < p.until, p != nil && now >= p.renew
 }
 
-// wanes reports whether the server is not trusted, or so soon no more that it is time
-// to ask again.
+// wanes reports whether it is time to ask again: the server is not trusted, or will
+// soon not be.
 func (k *trust) wanes(now time.Duration) bool {
 	holds, renew := k.holds(now)
 	return !holds || renew
 }
 
 // trusts reports whether a server is trusted at a moment, in the life in which a
-// session has read. If less than half of the promise is left, it asks for the next
-// one and does not wait.
+// session has read. If less than half of the promise is left, it also asks for the
+// next one, without waiting.
 func (db *DB) trusts(server placement.Server, lf *life, now time.Duration) bool {
 	holds, renew := lf.trust.holds(now)
 	if holds && renew && lf.trust.asking.Load() == nil && int64(now) >= lf.trust.rest.Load() {
@@ -109,8 +109,8 @@ func (db *DB) trusts(server placement.Server, lf *life, now time.Duration) bool 
 	return holds
 }
 
-// awaitTrust ends the validation of an attempt that writes nothing: each server at
-// which it has read must be trusted after the last READ that counts.
+// awaitTrust ends the validation of a read-only attempt: each server at which it has
+// read must be trusted after the last READ of the validation.
 func (s *Session) awaitTrust(t *Txn) error {
 	now := t.proved
 	for i := range s.controlled {
@@ -145,7 +145,7 @@ func (db *DB) outlives(lf *life, server placement.Server) bool {
 	return db.lives[server] != lf
 }
 
-// distrusted is the error of an attempt that has read at a server which is not
+// distrusted returns the error of an attempt that has read at a server which is not
 // trusted.
 func (s *Session) distrusted(part placement.Partition, cause error) error {
 	var e *tables.Error
@@ -155,8 +155,8 @@ func (s *Session) distrusted(part placement.Partition, cause error) error {
 	return &tables.Error{Err: ErrUnavailable, Partition: int(part), Server: s.db.servers[s.db.placement.At(part)], Cause: cause}
 }
 
-// challenge asks a server whether it has its place, and returns nil if it is
-// trusted now. The question that another session has asked will do.
+// challenge asks a server how much of its lease is left, and returns nil if it is
+// trusted now. It may share the question of another session.
 func (s *Session) challenge(ctx context.Context, server placement.Server, lf *life) error {
 	err := s.answered(ctx, server, s.db.ask(server, lf, lf.trust.wanes))
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -184,8 +184,8 @@ func (s *Session) answered(ctx context.Context, server placement.Server, q *ques
 	return q.err
 }
 
-// trustTimes is awaitTrust for the servers whose clocks give a snapshot its time. A
-// server that has not answered for long is not waited for.
+// trustTimes does the same as awaitTrust for the servers whose clocks determine a
+// snapshot's time. It does not wait for a server that has not answered for askingMax.
 func (s *Session) trustTimes(ctx context.Context) error {
 	now := time.Duration(0)
 	for server := range placement.Server(len(s.lives)) {
@@ -212,10 +212,10 @@ func (s *Session) trustTimes(ctx context.Context) error {
 	return nil
 }
 
-// ask asks a server how much of its lease is left, in the background, or returns
-// the question that is on its way. The answer goes to the server's life. A caller that
-// has found something to ask for may come when another session's question was answered
-// in between: open, if it is not nil, tells whether there is still something to ask for.
+// ask asks a server in the background how much of its lease is left, or returns the
+// question that is under way. The answer is stored in the server's life. Another
+// session's question may have been answered since the caller decided to ask: open, if
+// it is not nil, reports whether a question is still needed.
 func (db *DB) ask(server placement.Server, lf *life, open func(now time.Duration) bool) *question {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -253,7 +253,7 @@ func (db *DB) askFor(server placement.Server, lf *life) error {
 	defer db.release(s)
 	defer s.yield()
 	if l := s.links[server]; l != nil && s.lives[server] != lf && !db.outlives(lf, server) {
-		s.drop(l) // it leads to a former life
+		s.drop(l) // it leads to an earlier life
 	}
 	return s.askLease(ctx, server)
 }
@@ -282,7 +282,7 @@ func (s *Session) askLease(ctx context.Context, server placement.Server) error {
 		s.drop(l) // the next one leads to the life that has answered
 		return s.db.unavailable(server, fmt.Errorf("it answers in epoch %d, and has said epoch %d", a.Epoch, lf.epoch))
 	}
-	lf.hear(a.Now)
+	lf.readClock(a.Now)
 	if a.Left <= 0 {
 		return errNoLease
 	}

@@ -10,14 +10,15 @@ import (
 	"drtmx/internal/wire"
 )
 
-// An Update that loses against others waits for its turn at the servers instead
-// of trying again and again. If it stays in one partition, the server lets the
-// commit that lost wait in the lines of its rows, and answers when they are
-// reserved for the next attempt. Otherwise the session asks for a turn in each
-// partition, in ascending order, so that two sessions never wait for each other.
+// An Update that loses against others waits for its turn at the servers instead of
+// trying again and again. If it stays in one partition, the server queues the commit
+// that lost for its rows, and answers when they are reserved for the next attempt.
+// Otherwise the session asks for a turn in each partition, in ascending order, so
+// that two sessions never wait for each other.
 const (
-	// claimAfter is the number of lost attempts after which an Update asks for a
-	// turn by itself; claimHomeAfter that of a procedure at its home server.
+	// claimAfter is the number of lost attempts after which an Update asks for turns
+	// with requests of their own; claimHomeAfter is that number for a procedure at
+	// its home server.
 	claimAfter     = 2
 	claimHomeAfter = 1
 	// claimAllAfter is the number of lost attempts after which a procedure asks
@@ -26,19 +27,19 @@ const (
 	// claimWholeAfter is the number of lost attempts after which a transaction
 	// asks for whole partitions, because its attempts read other rows each time.
 	claimWholeAfter = 6
-	// keepTurns bounds the attempts of one turn that end at locks. With their
+	// keepTurns bounds the attempts within one turn that end at locks. With their
 	// backoff they take about half of the shortest lease.
 	keepTurns = 64
-	// releaseTimeout bounds the wait for a server that is told of the end of a
-	// reservation. If it does not hear of it, the lease ends the reservation.
+	// releaseTimeout bounds the request that ends a reservation. If it does not reach
+	// the server, the reservation's lease ends it.
 	releaseTimeout = 100 * time.Millisecond
 )
 
-// Turns gives a data server's own sessions their turns in its partitions.
+// Turns gives a data server's own sessions turns in its partitions.
 type Turns interface {
-	// Reserve waits for a turn of a session, and reports whether it has come. A
-	// zero turn ends what the session has. here is false if the partition is
-	// elsewhere.
+	// Reserve waits for a turn of a session, and reports whether it was granted. A
+	// zero turn ends the session's reservation. here is false if the partition is at
+	// another server.
 	Reserve(ctx context.Context, part placement.Partition, session uint64, t *wire.Turn) (granted, here bool)
 }
 
@@ -91,10 +92,11 @@ func (t *Txn) partitions(parts []placement.Partition) []placement.Partition {
 	return slices.Compact(parts)
 }
 
-// passGate passes the gate before a first attempt, if the session lost often.
+// passGate passes the gate before a first attempt, if the session has lost often or
+// all sessions must. It reports whether it has.
 func (s *Session) passGate(ctx context.Context) bool {
 	switch {
-	case s.visit.inside: // it has entered already
+	case s.visit.inside: // DB.admit has passed it already
 		return true
 	case s.turns != nil || !s.past.passes && !s.db.gate.closed():
 		return false
@@ -107,12 +109,13 @@ func (s *Session) firstEnded(t *Txn, gated bool) {
 	lost := t.err == errAbandoned
 	s.past.add(lost)
 	s.loses(lost)
-	if gated && (t.err != nil || !s.visit.pooled) { // release ends a visit of the pool
+	if gated && (t.err != nil || !s.visit.pooled) { // release ends the visit of a session of the pool
 		s.db.gate.leave(&s.visit, lost)
 	}
 }
 
-// loses notes whether the session's transaction is among those that lose.
+// loses notes whether the session's transaction has lost an attempt and not ended:
+// see gate.losing.
 func (s *Session) loses(now bool) {
 	if s.losing == now {
 		return
@@ -130,16 +133,17 @@ func (s *Session) loses(now bool) {
 	}
 }
 
-// askTurn asks, with a commit of one partition, for a turn if the commit loses.
+// askTurn adds to a commit in one partition the request for a turn in case the commit
+// loses.
 func (s *Session) askTurn(t *Txn) {
 	turn := &s.commit.Turn
 	turn.Wait, turn.Losses, turn.Whole, turn.Rows = 0, uint8(min(t.losses, 255)), t.losses >= claimWholeAfter, turn.Rows[:0]
 	home := s.commit.Parts[0].Partition
 	switch {
-	case len(s.commit.Parts) > 1, t.gated: // others wait for it to leave the gate
+	case len(s.commit.Parts) > 1, t.gated: // other Updates wait for it to leave the gate
 		return
 	case slices.ContainsFunc(s.reserved, func(part placement.Partition) bool { return part != home }):
-		return // it must not wait while it holds up others elsewhere
+		return // it must not wait while it blocks others at other partitions
 	}
 	turn.Wait = s.patience(t.ctx, t.losses, t.patience)
 	if t.losses > 0 {
@@ -147,8 +151,9 @@ func (s *Session) askTurn(t *Txn) {
 	}
 }
 
-// endTurns notes the reservations that a commit has ended, and whether its
-// answer grants one. A commit that was refused may not have reached all servers.
+// endTurns notes the reservations that a commit has ended, and the one that its
+// answer grants. A refused commit ends none, because it may not have reached all
+// servers.
 func (s *Session) endTurns(t *Txn, committed, granted bool) {
 	if committed && len(s.reserved) > 0 {
 		s.reserved = slices.DeleteFunc(s.reserved, func(part placement.Partition) bool {
@@ -164,8 +169,8 @@ func (s *Session) endTurns(t *Txn, committed, granted bool) {
 	}
 }
 
-// keepTurn reports whether an attempt that met a lock keeps its turn. No one else
-// takes a new lock on its rows, so it waits for an old one.
+// keepTurn reports whether the session keeps its turn after an attempt that met a
+// lock. No one else takes a new lock on its rows, so the lock is an older one.
 func (s *Session) keepTurn(t *Txn) bool {
 	if t.cause != CauseLocked || t.sent || len(s.reserved) == 0 || s.keptTurns == keepTurns {
 		return false
@@ -174,9 +179,9 @@ func (s *Session) keepTurn(t *Txn) bool {
 	return true
 }
 
-// takeTurn waits until the rows of the last attempt are reserved for the next
-// one. It reports false if the transaction has not lost often enough, or if
-// there is no room.
+// takeTurn waits until the rows of the last attempt are reserved for the next one. It
+// returns false if the transaction has not lost often enough, or if a server does not
+// grant the turn.
 func (s *Session) takeTurn(t *Txn, losses int, end time.Duration) bool {
 	atHome := s.turns != nil
 	if t.mode != update || atHome && losses < claimHomeAfter || !atHome && losses < claimAfter {
@@ -204,7 +209,7 @@ func (s *Session) takeTurn(t *Txn, losses int, end time.Duration) bool {
 	return true
 }
 
-// reserve asks for a turn in one partition.
+// reserve waits for a turn in one partition, and reports whether it was granted.
 func (s *Session) reserve(ctx context.Context, part placement.Partition, turn *wire.Turn) bool {
 	if s.turns != nil {
 		if granted, here := s.turns.Reserve(ctx, part, s.id, turn); here {
@@ -225,8 +230,8 @@ func isReserved(resp []byte) bool {
 	return len(resp) == 3 && wire.Code(resp[0]) == wire.Conflict && resp[2] == wire.Reserved
 }
 
-// giveUpTurns ends the reservations of the session that no commit has ended.
-// again says that the transaction is not over, and keeps its places.
+// giveUpTurns ends the reservations of the session that no commit has ended. again
+// says that the transaction goes on, and keeps its places in the queues.
 func (s *Session) giveUpTurns(ctx context.Context, again bool) {
 	if len(s.reserved) == 0 {
 		return

@@ -40,17 +40,17 @@ const (
 // an error and should return it; Session never returns it.
 var errAbandoned = errors.New("txn: attempt abandoned: concurrent writer")
 
-// errRemote ends the first try of a procedure that needs another server.
+// errRemote ends the run of a procedure in one partition when it needs another one.
 var errRemote = errors.New("txn: procedure leaves its partition")
 
-// Local gives a procedure at its home server direct access to the partitions of
-// that server.
+// Local gives procedures direct access to the partitions of the server that runs
+// them.
 type Local interface {
-	// Index is the server half of an index in a partition, nil if the
-	// partition is elsewhere.
+	// Index returns the server half of an index in a partition, nil if the partition
+	// is at another server.
 	Index(part placement.Partition, ix int) index.Server
-	// Clock is what the clock of a partition's server shows: see wire.Part.Read. here
-	// is false if the partition is elsewhere.
+	// Clock returns the time of the server's clock: see wire.Part.Read. here is false
+	// if the partition is at another server.
 	Clock(part placement.Partition) (now time.Duration, here bool)
 }
 
@@ -66,41 +66,41 @@ type Txn struct {
 	near    placement.Partition // ≥ 0: a partition of local, whose copies of replicated tables are read
 
 	mode  mode
-	at    clock.Tick // of a snapshot: the time it reads; 0 else
+	at    clock.Tick // of a snapshot: the time as of which it reads; 0 otherwise
 	began clock.Mark // before the first read
-	// proved is a moment, by clock.Fast, after the last READ of the validation; 0:
-	// now.
+	// proved is a moment, by clock.Fast, after the last READ of the validation; 0
+	// means now.
 	proved time.Duration
-	// recheck is the age at which an iterator checks what the attempt has read;
-	// 0: never before the end.
+	// recheck is the age at which an iterator checks the attempt's reads; 0: only at
+	// the end.
 	recheck time.Duration
 	err     error // the reason why the attempt is over: errAbandoned, errRemote, or a failure
-	doomed  error // the error of the transaction, if the rows it read are a consistent snapshot
+	doomed  error // the error of the transaction, if the rows that it read are a consistent snapshot
 	cause   Cause
 	gets    []*Get
 	scans   []*Scan
 	nGet    int
 	nScan   int
-	flushed int // gets before it are done
+	flushed int // the reads before this one are done
 	reads   readsByKey
 	used    []*opPool
 	attempt uint64
-	volume  int // bytes of rows read and written, and of attempts before: see footprint
+	volume  int // bytes of rows read and written, and of earlier attempts: see footprint
 	writes  writeSet
 	keys    keyArena
 
-	losses   int           // attempts before this one
+	losses   int           // earlier attempts, all lost
 	patience time.Duration // when the session gives up, by clock.Fast; 0: not yet known
 	reserved bool          // the rows are reserved for the next attempt
 	gated    bool          // it has passed the gate
-	sent     bool          // to be committed, which ends reservations
-	outlived bool          // a server has another life than the attempt has read in
-	reuses   bool          // it uses reads of an attempt before
-	scouts   bool          // it has met a lock, and goes on to read elsewhere; it does not commit
-	// elsewhere says that other servers were asked to commit the attempt, one of
-	// which may be the one that has refused it.
+	sent     bool          // for commit, which ends reservations
+	outlived bool          // a server has begun another life since the attempt read there
+	reuses   bool          // it uses reads of an earlier attempt
+	scouts   bool          // it has met a lock and goes on only to read at other servers: see keptReads
+	// elsewhere says that other servers were asked to commit the attempt. One of them
+	// may have refused it.
 	elsewhere bool
-	met       *Get // whose lock ended the attempt; nil: not known
+	met       *Get // the read whose lock ended the attempt; nil: not known
 }
 
 type mode uint8
@@ -162,8 +162,7 @@ func (t *Txn) begin(ctx context.Context, m mode) {
 }
 
 // end closes the transaction. Its rows are not valid any more. Under the race
-// detector end overwrites them, so that tests find those that are used
-// nevertheless.
+// detector end overwrites them, so that tests detect their use.
 func (t *Txn) end() {
 	t.mode = closed
 	if !invariants.Spoils {
@@ -201,8 +200,8 @@ func (t *Txn) fail(err error) error {
 	return t.err
 }
 
-// doom ends the body with an error that depends on the rows it read. Unlike a
-// failure, it is the answer only if the attempt validates.
+// doom ends the attempt with an error that depends on the rows it read. Unlike an
+// error passed to fail, it is the answer only if the attempt validates.
 func (t *Txn) doom(err error) error {
 	if t.err != nil {
 		return t.err
@@ -213,20 +212,21 @@ func (t *Txn) doom(err error) error {
 	return t.doomed
 }
 
-// verdict is the error with which an attempt ends that said ends otherwise. Why it is over
-// comes first, because nothing that it read is proved then. What the rows say comes before
-// what a body makes of it.
-func (t *Txn) verdict(said error) error {
+// verdict returns the error with which an attempt ends whose body has returned
+// bodyErr. The reason why the attempt is over comes first, because then nothing that
+// it read is proved. An error that rows have caused comes before the body's error.
+func (t *Txn) verdict(bodyErr error) error {
 	switch {
 	case t.err != nil:
 		return t.err
 	case t.doomed != nil:
 		return t.doomed
 	}
-	return said
+	return bodyErr
 }
 
-// usable returns the error of every operation once the attempt is over.
+// usable returns the error that every operation returns once the attempt is over, and
+// nil before.
 func (t *Txn) usable() error {
 	if err := t.verdict(nil); err != nil {
 		return err
@@ -249,12 +249,12 @@ type Get struct {
 	done bool
 	err  error
 	row  tables.Row
-	as   *tables.Table // not nil: the earlier definition that the body uses
-	made []byte        // memory of a row of another format
+	as   *tables.Table // the earlier definition of the table that the body uses, or nil
+	made []byte        // memory for a row converted to that definition
 	op   index.GetOp   // one-sided
-	srv  index.Server  // this process holds the partition
+	srv  index.Server  // not nil: this process has the partition
 	own  index.GetResult
-	res  *index.GetResult // nil if the row is the transaction's own
+	res  *index.GetResult // nil if the row is one that the transaction writes
 	buf  []uint64
 }
 
@@ -269,13 +269,13 @@ type Scan struct {
 	subs   []subScan
 	nsubs  int
 	out    []tables.Entry
-	as     *tables.Table // not nil: the earlier definition that the body uses
-	made   []byte        // memory of rows of another format
+	as     *tables.Table // the earlier definition of the table that the body uses, or nil
+	made   []byte        // memory for rows converted to that definition
 
 	// Of an iterator; see pager.
 	paged   bool
 	covered index.Key
-	kept    []keptProofs // of the pages before
+	kept    []keptProofs // of earlier pages
 }
 
 // subScan is the part of a scan in one partition.
@@ -287,7 +287,7 @@ type subScan struct {
 	buf  []uint64
 
 	changed   bool // a quick proof failed
-	elsewhere bool // another server is read
+	elsewhere bool // the part is read at another server
 }
 
 // QueueGet queues a Get and returns at once. When the body asks for the first
@@ -339,9 +339,9 @@ func (t *Txn) queueGet(ix *tables.Index, key index.Key) *Get {
 	return g
 }
 
-// getLocal answers queued reads of this server's memory. It prefetches the
-// rows together, because a transaction that reads many rows spends most of its
-// time waiting for memory.
+// getLocal answers queued reads from this server's memory. It prefetches the rows
+// together, because a transaction that reads many rows spends most of its time
+// waiting for memory.
 func (t *Txn) getLocal() {
 	gets := t.gets[t.flushed:t.nGet]
 	if len(gets) > 1 {
@@ -397,7 +397,8 @@ func readFailed(ix *tables.Index, st index.Status, err error) error {
 	return ix.Concerns(err, tables.Key{})
 }
 
-// Row waits for the result. It returns ErrNotFound if there is no row.
+// Row waits for the result. It returns ErrNotFound if there is no row. The row is
+// valid until the body returns.
 func (g *Get) Row() (tables.Row, error) {
 	row, err := g.await()
 	if g.as != nil && err == nil {
@@ -406,7 +407,8 @@ func (g *Get) Row() (tables.Row, error) {
 	return row, g.t.named(err, g.ix, g.key)
 }
 
-// await is Row for use within the package: it does not say which row is absent.
+// await does the same as Row for use within the package: its ErrNotFound does not
+// name the row.
 func (g *Get) await() (tables.Row, error) {
 	if !g.done {
 		g.t.flush()
@@ -428,8 +430,8 @@ func (t *Txn) QueueScan(ix *tables.Index, lo, hi tables.Key, limit int) *Scan {
 	return sc
 }
 
-// newScan returns a scan that has yet to be started, or one that is done: it
-// has an error, or its range is empty.
+// newScan returns a scan that has yet to be started, or a done one that has an error
+// or an empty range.
 func (t *Txn) newScan(ix *tables.Index, lo, hi tables.Key) *Scan {
 	seen := ix
 	ix, err := t.catalog.OwnIndex(ix)
@@ -590,7 +592,7 @@ func (sc *Scan) settle() {
 	}
 }
 
-// show gives the rows the format that the body knows.
+// show converts the rows to the definition that the body uses.
 func (sc *Scan) show() {
 	for i := range sc.out {
 		e := &sc.out[i]

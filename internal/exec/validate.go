@@ -10,24 +10,24 @@ import (
 	"drtmx/rdma"
 )
 
-// checkAge ends an attempt whose proofs are too old to be validated: their
-// memory may have been freed and reused for other rows. If the machine slept
-// meanwhile another attempt may do better.
+// checkAge ends an attempt whose proofs are too old to be validated: their memory may
+// have been freed and reused for other rows. It aborts the attempt, so that another
+// one follows, if the machine slept meanwhile.
 func (t *Txn) checkAge(age time.Duration) error {
 	switch {
 	case age <= t.s.db.cfg.BodyAge:
 		return nil
 	case t.firstRead().Awake() <= t.s.db.cfg.BodyAge:
 		return t.abandon(CauseRow)
-	case t.reuses && t.began.Age() <= t.s.db.cfg.BodyAge: // the body alone has not run for so long
+	case t.reuses && t.began.Age() <= t.s.db.cfg.BodyAge: // the body itself has not run for so long
 		return t.abandon(CauseRow)
 	}
 	e := tooLarge("the body has run for this many ms since its first read", int(age.Milliseconds()), int(t.s.db.cfg.BodyAge.Milliseconds()), "Config.BodyAge")
 	return t.fail(e)
 }
 
-// validate ends a read-only attempt: it checks the proofs, and then whether they
-// are good enough to return what was read.
+// validate ends a read-only attempt: it checks the proofs, and then waits until the
+// answers may be returned.
 func (s *Session) validate(t *Txn) error {
 	if err := s.prove(t); err != nil {
 		return err
@@ -35,8 +35,9 @@ func (s *Session) validate(t *Txn) error {
 	return s.settleReads(t)
 }
 
-// settleReads waits until what an attempt rests on is durable, and until the
-// servers at which it has read are known to have had their places meanwhile.
+// settleReads waits until the commits that an attempt depends on are durable, and
+// until the servers at which it has read have confirmed that they had their places
+// meanwhile.
 func (s *Session) settleReads(t *Txn) error {
 	if err := s.awaitDurable(t); err != nil {
 		return err
@@ -62,14 +63,14 @@ func (s *Session) prove(t *Txn) error {
 		_, err = s.check(t, true)
 	}
 	if err == nil {
-		t.proved = clock.Fast() // at last, so that the time of the validation counts
+		t.proved = clock.Fast() // the trust must cover the validation, too
 		err = t.checkAge(max(t.proved-t.began.Time(), 0))
 	}
 	return err
 }
 
-// meetRead connects to the servers at which an attempt has read without a
-// connection, because they are in this process.
+// meetRead connects to the servers in this process, at which an attempt may have read
+// without a connection.
 func (s *Session) meetRead(t *Txn) error {
 	for _, part := range t.partitions(nil) {
 		if s.life(part) == nil {
@@ -81,9 +82,9 @@ func (s *Session) meetRead(t *Txn) error {
 	return nil
 }
 
-// check re-reads proofs: the quick ones of all reads and the partitions'
-// control words, or (exact) the exact ones of the scans whose quick ones
-// failed. It reports whether there are such scans.
+// check re-reads proofs: the quick ones of all reads and the partitions' control
+// words, or with exact set the exact ones of the scans whose quick ones failed. It
+// reports whether there are such scans.
 //
 // More proofs than a batch holds take several rounds. All rounds come after the
 // last read, so proofs that pass show a consistent snapshot at that moment.
@@ -92,7 +93,7 @@ func (s *Session) check(t *Txn, exact bool) (again bool, err error) {
 	for at := 0; at < len(s.proofs); at += maxProofsARound {
 		chunk := s.proofs[at:min(at+maxProofsARound, len(s.proofs))]
 		if err := s.reread(t, chunk); err != nil {
-			s.words = nil // a connection that owes answers may still write to them
+			s.words = nil // a connection with pending answers may still write to them
 			return false, t.fail(err)
 		}
 		for i := range chunk {
@@ -130,13 +131,13 @@ type proof struct {
 	index.Proof
 	part    placement.Partition
 	cause   Cause
-	changed *bool // of a quick proof: to set if it fails, so that the scan is checked exactly
+	changed *bool // of a quick proof: set if it fails, so that the scan is checked exactly
 }
 
 // reread posts a READ for each proof: one round.
 func (s *Session) reread(t *Txn, chunk []proof) error {
 	defer s.untouchAll()
-	if need := len(chunk) * controlWords; cap(s.words) < need || s.owing > 0 { // another server's answer may still arrive in the old ones
+	if need := len(chunk) * controlWords; cap(s.words) < need || s.pendingLinks > 0 { // a pending answer may still be written to the old ones
 		s.words = make([]uint64, need+need/2)
 	}
 	s.words = s.words[:cap(s.words)]
@@ -227,9 +228,9 @@ func (s *Session) listKept(k *keptProofs, exact bool) {
 	}
 }
 
-// control adds a partition's control words to the proofs, once in a validation,
-// and notes the commit that an answer rests on. Address and epoch form a proof
-// like any other.
+// control adds a partition's control words to the proofs, once per validation, and
+// notes the commit that an answer depends on. Address and epoch form a proof like any
+// other.
 func (s *Session) control(part placement.Partition, rests block.CSN) {
 	if have := s.restedIn(part); have != nil {
 		have.rests = max(have.rests, rests)

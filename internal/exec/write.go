@@ -41,7 +41,7 @@ func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key index.Key, row tables.R
 		w = t.writes.add(ix, key)
 		w.op, w.hint = op, t.hint(ix, key)
 		w.row = append(w.row, row...)
-		t.volume += 2 * len(row) // here and in the message
+		t.volume += 2 * len(row) // in the write set and in the message
 		return nil
 	}
 	switch op {
@@ -85,8 +85,8 @@ func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key index.Key, row tables.R
 	return nil
 }
 
-// takeBack drops an insert of the same transaction. The insert still implies
-// that the key is absent, so takeBack reads the key to prove it.
+// takeBack drops an insert of the same transaction. The transaction still depends on
+// the absence of the key, so takeBack reads the key to prove it.
 func (t *Txn) takeBack(w *write) error {
 	_, err := t.underlying(w.ix, w.key)
 	switch {
@@ -191,8 +191,8 @@ func (t *Txn) Update(tab *tables.Table, key tables.Key, row tables.Row) error {
 	return t.replaceOf(as, tab, k, old, row)
 }
 
-// checkRow checks a row that the body has made for its definition of the table.
-// The body may have read a row with columns that this DB has not heard of.
+// checkRow checks a row that the body has made for its definition of the table. The
+// body may have read a row with columns that this DB does not know yet.
 func (t *Txn) checkRow(as *tables.Table, row tables.Row) error {
 	err := as.CheckRow(row)
 	if err == nil || t.s == nil || !as.Grows() {
@@ -204,8 +204,8 @@ func (t *Txn) checkRow(as *tables.Table, row tables.Row) error {
 	return err
 }
 
-// replaceOf is replace for a row that the body has made for the definition as of
-// the table. It keeps the columns that as lacks.
+// replaceOf does the same as replace for a row that the body has made for the
+// definition as. It keeps the columns of old that as lacks.
 func (t *Txn) replaceOf(as, tab *tables.Table, key index.Key, old, row tables.Row) error {
 	if tab.Old(as) {
 		row = tab.Merged(as, row, old)

@@ -12,9 +12,9 @@ import (
 	"drtmx/tables"
 )
 
-// writeSet is the buffered writes of a transaction. It finds a write by its key
-// in a hash table. The writes are ordered by index and key as well, so that
-// scans can be overlaid with them, but only once a transaction with writes scans.
+// writeSet holds the buffered writes of a transaction. It finds a write by its key in
+// a hash table. Once a transaction with writes scans, the set also orders the writes
+// by index and key, so that it can overlay the scans with them.
 type writeSet struct {
 	list []*write // in order of first write; the first determines the home
 	n    int
@@ -37,13 +37,13 @@ type write struct {
 	hint    uint64
 	row     tables.Row
 	dropped bool // an insert that the transaction undid: nothing to send
-	hidden  bool // while the transaction reads what is underneath
+	hidden  bool // while the transaction reads the row below the write
 }
 
 const writeSlotsMin = 64
 
-// writeSalt keeps a client from choosing keys that collide. Nothing depends on it
-// that a run could show.
+// writeSalt keeps a client from choosing keys that collide. No result depends on it,
+// so runs stay repeatable.
 var writeSalt = maphash.String(maphash.MakeSeed(), "")
 
 // gone reports whether the transaction sees no row.
@@ -120,7 +120,8 @@ func (ws *writeSet) add(ix *tables.Index, key index.Key) *write {
 	return w
 }
 
-// ascend calls fn for the writes of [lo, hi] until it returns false.
+// ascend calls fn for the writes in [lo, hi], in ascending order, until fn returns
+// false.
 func (ws *writeSet) ascend(ix int, lo, hi index.Key, fn func(*write) bool) {
 	for ; ws.inTree < ws.n; ws.inTree++ {
 		ws.tree.ReplaceOrInsert(ws.list[ws.inTree])

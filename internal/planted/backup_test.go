@@ -166,8 +166,8 @@ var backupBugs = []bug{
 		name: "TooOldIsCut", why: "a feed that is too old for two logs fails with an error without a type",
 		edits: []edit{{
 			file: "internal/changes/follow.go",
-			old:  "		w.sources[i].began = false // it",
-			new:  "		_ = i // it",
+			old:  "		w.sources[i].began = false // another attempt",
+			new:  "		_ = i // another attempt",
 		}},
 	},
 	{

@@ -17,7 +17,7 @@ var pastBugs = []bug{
 		edits: []edit{
 			{
 				file: "index/hash/version.go",
-				old:  "	if held.Prev.CSN() == 0 {\n		return c.Lo, c.Hi // nothing was there before\n	}\n",
+				old:  "	if held.Prev.CSN() == 0 {\n		return c.Lo, c.Hi // the key had no row before\n	}\n",
 				new:  "",
 			},
 			{

@@ -48,7 +48,7 @@ var spaceBugs = []bug{
 		name: "SpaceIsNotSoughtAgain", why: "a log whose room was given up while there was no space does not look for space again",
 		edits: []edit{{
 			file: "internal/wal/prepare.go",
-			old:  "			l.mu.noSpace = nil // room that was set aside may have been given up\n",
+			old:  "			l.mu.noSpace = nil // room that was set aside may have been returned\n",
 			new:  "			_ = l\n",
 		}},
 		caught: []test{{"internal/wal", "TestGivenUpWithoutSpace", "the log has found no space: true"}},

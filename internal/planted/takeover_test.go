@@ -48,8 +48,8 @@ var takeoverBugs = []bug{
 		name: "OnlyDataStaysAtAKeeper", why: "a host that keeps copies only is left with the only data of another server",
 		edits: []edit{{
 			file: "internal/cluster/move.go",
-			old:  "	if own := ownHost(server); where.Host != own && len(besides(m, own)) > 0 || needed(s, own) {\n",
-			new:  "	if own := ownHost(server); where.Host != own && len(besides(m, own)) > 100 || needed(s, own) {\n",
+			old:  "	if own := ownHost(server); where.Host != own && len(serversBeside(m, own)) > 0 || needed(s, own) {\n",
+			new:  "	if own := ownHost(server); where.Host != own && len(serversBeside(m, own)) > 100 || needed(s, own) {\n",
 		}},
 		caught: []test{{"internal/cluster", "TestAim", "while that has another server without it: host 3, want 1"}},
 	},

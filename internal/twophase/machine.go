@@ -357,8 +357,8 @@ func (m *Machine) conclude(r *record, out *Out) {
 	m.send(out, Message{Kind: HandOver, To: r.agent, ID: r.id, Parties: r.parties, Agent: r.agent, Tick: r.tick})
 }
 
-// decided makes a decision final: it ends the own share and tells the other
-// parties.
+// decided makes a decision final: it ends the own share and sends the decision to the
+// other parties.
 func (m *Machine) decided(r *record, commit bool, out *Out) {
 	was := r.state
 	if was == inDoubt {

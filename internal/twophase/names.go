@@ -30,7 +30,7 @@ func (m *Machine) crowded(pr *peer) bool {
 // namesIn: names are due for each namesIn-th part of a table.
 const namesIn = 16
 
-// name tells a party what is settled above its watermark, if anything is.
+// name notifies a party of what is settled above its watermark, if anything is.
 func (m *Machine) name(p Party, pr *peer, out *Out) {
 	mark, open, settled := m.next, []uint64(nil), 0
 	for _, seq := range pr.open {

@@ -34,9 +34,9 @@ type Record struct {
 	Party  Party      // Departed
 	Tick   clock.Tick // Prepared: of the vote; Decided: of the commit
 
-	// Parties are those of the transaction but the coordinator. In a Decided of
-	// the coordinator those that must be told of the commit come first. The others
-	// know of it, and must not forget it before those do.
+	// Parties are those of the transaction but the coordinator. In a Decided of the
+	// coordinator those that must be notified of the commit come first. The others know of
+	// it, and must not forget it before those do.
 	Parties []Party
 	// Mark: all transactions of the coordinator below it that concern this party
 	// are settled. Marks, in a Decided of the coordinator: the same for each of
@@ -131,7 +131,7 @@ func (m *Machine) Departures() (all []Record) {
 }
 
 // IDs returns the transactions that the machine knows, in any order. It calls rest
-// after each so many, and meanwhile the caller may let others use the machine.
+// after every most transactions. Meanwhile the caller may let others use the machine.
 func (m *Machine) IDs(most int, rest func()) (all []ID) {
 	for id := range m.table { // which may change while the loop rests
 		if all = append(all, id); len(all)%most == 0 {
@@ -175,7 +175,7 @@ func Restore(self Party, l Limits, first uint64, records []Record) *Machine {
 	return m
 }
 
-// replay enters what a record tells into the table.
+// replay enters what a record says into the table.
 func (m *Machine) replay(rec *Record, marks map[Party]uint64) {
 	if rec.Kind == Departed {
 		m.gone[rec.Party] = struct{}{}

@@ -55,9 +55,8 @@ func (m *Machine) without(r *record, p Party, out *Out) {
 	}
 }
 
-// survive makes this party tell a commit to all others, because the coordinator
-// is gone. An abort need not be told: this party will not vote for the
-// transaction.
+// survive makes this party notify all others of a commit, because the coordinator is
+// gone. An abort needs no message: this party will not vote for the transaction.
 func (m *Machine) survive(r *record) {
 	if r.state != committed {
 		return
@@ -120,7 +119,7 @@ func (m *Machine) Tick(out *Out) {
 	}
 }
 
-// stale is after how many periods of RepeatEvery without a message a durable
+// stale is the number of periods of RepeatEvery without a message after which a durable
 // party asks for a watermark.
 const stale = 4
 
