@@ -1,12 +1,12 @@
-// Package backup copies the data of a running cluster into a directory, and makes
-// the data of a new cluster of it, as it was at any moment of the backup: at a
-// tick. See docs/durability.md.
+// Package backup copies the data of a running cluster into a directory, and makes the
+// data of a new cluster from it, as of any moment of the backup: as of a tick. See
+// docs/durability.md.
 //
-// A backup has two files for each data server: a base, which is a checkpoint file
-// of package image, and the server's log from before the base on. The manifest
-// says how far they go, and from which tick to which one they can be restored. It is
-// replaced at once and durably. What the files have beyond it does not count, and
-// without it a backup is incomplete.
+// A backup has two files for each data server: a base, which is a checkpoint file of
+// package image, and the server's log from before the base on. The manifest says how
+// far the files go, and between which ticks the backup can be restored. It is replaced
+// at once and durably. What the files have beyond it does not count, and without it a
+// backup is incomplete.
 package backup
 
 import (
@@ -44,7 +44,7 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("backup: %s is damaged at offset %d: %s", e.File, e.Offset, e.Reason)
 }
 
-// Progress says how far a backup or what is done with it has come, for people.
+// Progress is how far a backup, or an operation on one, has come, for display.
 type Progress struct {
 	Stage       string
 	Done, Total int64 // in bytes or rows; Total 0: not known

@@ -17,7 +17,7 @@ import (
 )
 
 // The log of a server in a backup is a head and frames: see docs/layouts.md. The
-// checksum of the head is where those of the frames begin.
+// checksums of the frames start from the checksum of the head.
 const (
 	logMagic   = "drtmxbkl"
 	headBytes  = 64
@@ -114,7 +114,7 @@ type logFrame struct {
 	payload  []byte
 }
 
-// tick is that of a frameClosed.
+// tick returns the tick of a frameClosed.
 func (f *logFrame) tick() clock.Tick { return clock.Tick(le.Uint64(f.payload)) }
 
 // records calls fn for the records of a frameRecords. It returns false if they are

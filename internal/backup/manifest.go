@@ -28,7 +28,7 @@ const (
 	logKind      = ".log"
 )
 
-// Manifest says what a backup has.
+// Manifest describes what a backup has.
 type Manifest struct {
 	Format     int    `json:"format"`
 	ID         string `json:"id"` // random, repeated in the logs
@@ -43,7 +43,7 @@ type Manifest struct {
 	Files     []Files    `json:"files"` // by server
 }
 
-// Files are those of one data server.
+// Files describes the files of one data server.
 type Files struct {
 	Identity    string `json:"identity"` // of its data directory, repeated in the base
 	Incarnation uint64 `json:"incarnation,string"`
@@ -73,7 +73,7 @@ func manifestSum(format int, rest []byte) uint32 {
 	return crc32.Update(crc32.Checksum(le.AppendUint32(nil, uint32(format)), castagnoli), castagnoli, rest)
 }
 
-// write makes the manifest that of the directory, durably and at once.
+// write replaces the manifest of the directory, durably and at once.
 func (m *Manifest) write(fs vfs.FS, dir string) (err error) {
 	raw, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -90,7 +90,7 @@ func (m *Manifest) write(fs vfs.FS, dir string) (err error) {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		// The names of the files that the manifest tells of must be durable before its own.
+		// The names of the files that the manifest describes must be durable before its own.
 		err = datadir.SyncDir(fs, dir)
 	}
 	if err == nil {
@@ -155,7 +155,7 @@ func parseManifest(path string, raw []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// fileName is the name of a file of a server.
+// fileName returns the name of a file of a server.
 func fileName(server placement.Server, kind string) string {
 	return fmt.Sprintf("%s%d%s", filePrefix, server, kind)
 }

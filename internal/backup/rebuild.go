@@ -196,7 +196,7 @@ func (c *contents) decided(r *redo.Record, before bool) error {
 	return c.commit(&part, part.CSN)
 }
 
-// commit takes the writes of a commit.
+// commit applies the writes of a commit.
 func (c *contents) commit(part *redo.Part, csn block.CSN) error {
 	if csn.Tick() > c.at {
 		return nil
@@ -237,7 +237,7 @@ func (c *contents) put(partition placement.Partition, id int, key index.Key, csn
 	return nil
 }
 
-// load takes rows that were loaded in bulk.
+// load applies rows that were loaded in bulk.
 func (c *contents) load(r *redo.Record) error {
 	if r.CSN.Tick() > c.at {
 		return nil
@@ -267,7 +267,7 @@ func (c *contents) load(r *redo.Record) error {
 	return nil
 }
 
-// rows calls fn for all rows of an index of a partition. What fn gets is valid
+// rows calls fn for all rows of an index of a partition. The arguments are valid only
 // during the call.
 func (c *contents) rows(at place, fn func(index.Key, []byte) error) error {
 	changed := c.changed[at]

@@ -24,7 +24,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// RestoreOptions say what to make of a backup. From and Dir are required.
+// RestoreOptions say what to restore from a backup. From and Dir are required.
 type RestoreOptions struct {
 	From string // the directory of the backup
 	Dir  string // data directory; it must be empty or not exist
@@ -39,7 +39,7 @@ type RestoreOptions struct {
 	segmentBytes int64 // of the new logs; 0 means the default
 }
 
-// Restored says what was restored.
+// Restored describes what was restored.
 type Restored struct {
 	To         clock.Tick     `json:"to"`
 	Time       time.Time      `json:"time"`
@@ -49,7 +49,7 @@ type Restored struct {
 	Tables     map[string]int `json:"tables"`
 }
 
-// TimeFormat is that of times in messages. It is exact for ticks.
+// TimeFormat is the format of times in messages. It is exact for ticks.
 const TimeFormat = "2006-01-02T15:04:05.000Z07:00"
 
 func timeText(t clock.Tick) string { return t.Time().Format(TimeFormat) }
@@ -63,11 +63,11 @@ func (m *Manifest) CheckRange(to clock.Tick) error {
 	return nil
 }
 
-// Restore makes a data directory of a backup. The data is loaded into a new
-// cluster, in a directory beside that gets its name at the end: after an error
-// there is nothing, unless the error says that the complete directory could not get
-// its name. What a restore into the same directory has left that was killed is removed
-// first. If Dir is a link, the directory that it leads to is meant.
+// Restore makes a data directory from a backup. It loads the data into a new cluster,
+// in a directory beside Dir that gets its name at the end: after an error there is
+// nothing, unless the error says that the complete directory could not get its name. It
+// first removes the remains of a restore into the same directory that was killed. If
+// Dir is a link, the directory that it leads to is meant.
 func Restore(ctx context.Context, o RestoreOptions) (res *Restored, err error) {
 	if o.FS == nil {
 		o.FS = vfs.Default
@@ -167,8 +167,8 @@ func target(fs vfs.FS, dir string) (string, error) {
 	return dir, err
 }
 
-// takePlace gives a complete directory its name. An empty directory that has it
-// goes.
+// takePlace renames a complete directory to its final name. An empty directory of that
+// name is removed.
 func takePlace(fs vfs.FS, made, dir string) error {
 	if err := mustBeEmpty(fs, dir); err != nil { // somebody may have used it meanwhile
 		return err
@@ -179,7 +179,7 @@ func takePlace(fs vfs.FS, made, dir string) error {
 	return fs.Rename(made, dir)
 }
 
-// mustBeEmpty returns an ErrInUse if a directory has something, but for what may be there.
+// mustBeEmpty returns an ErrInUse if a directory has anything but the entries in may.
 func mustBeEmpty(fs vfs.FS, dir string, may ...string) error {
 	names, err := fs.List(dir)
 	if oserror.IsNotExist(err) {
@@ -319,7 +319,7 @@ func (r *restoring) show(p Progress) {
 	}
 }
 
-// keyOf returns a key as programs know it.
+// keyOf returns an index key in the form that programs know.
 func keyOf(ix *tables.Index, key index.Key) tables.Key {
 	switch {
 	case !ix.Strings:

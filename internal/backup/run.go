@@ -57,8 +57,8 @@ type run struct {
 }
 
 // Run makes a backup of a running cluster. If it follows, the end of ctx ends it
-// without an error once the backup is complete. After an error the directory has
-// a backup if the manifest that is returned is not nil, and else nothing.
+// without an error once the backup is complete. After an error the directory has a
+// backup if the returned manifest is not nil, and otherwise nothing.
 func Run(ctx context.Context, o Options) (m *Manifest, err error) {
 	r := &run{o: o, fs: o.FS}
 	if r.fs == nil {
@@ -142,8 +142,8 @@ func (r *run) removeFiles() error {
 	return err
 }
 
-// each calls fn for all servers at once. The backup is kept at a server that is done
-// until all are.
+// each calls fn for all servers at once. It keeps the backup alive at a server that is
+// done until all are.
 func (r *run) each(ctx context.Context, fn func(*source) error) error {
 	var left atomic.Int64
 	left.Store(int64(len(r.sources)))
@@ -160,7 +160,7 @@ func (r *run) each(ctx context.Context, fn func(*source) error) error {
 	})
 }
 
-// keep keeps the backup at all servers until a channel is closed.
+// keep keeps the backup alive at all servers until a channel is closed.
 func (r *run) keep(ctx context.Context, until <-chan struct{}) error {
 	return all(len(r.sources), func(i int) error { return r.sources[i].keep(ctx, until) })
 }
@@ -195,9 +195,9 @@ func (r *run) begin(ctx context.Context) error {
 	return nil
 }
 
-// close waits until all servers have closed a tick. It returns the highest tick
-// that all have closed, up to where the log of each has it, and the highest tick of
-// what can be seen.
+// close waits until all servers have closed a tick that is at least least. It returns
+// the highest tick that all have closed, the position up to which the log of each has
+// it, and the highest tick of visible changes.
 func (r *run) close(ctx context.Context, least clock.Tick) (tick clock.Tick, ends []wal.LSN, present clock.Tick, err error) {
 	ends = make([]wal.LSN, len(r.sources))
 	closed := make([]wire.BackupClosed, len(r.sources))
@@ -228,8 +228,8 @@ func (r *run) close(ctx context.Context, least clock.Tick) (tick clock.Tick, end
 	}
 }
 
-// move fetches the logs up to a tick that all servers have closed, which is not
-// below the given one, and makes it the last of the backup.
+// move fetches the logs up to a tick that all servers have closed, which is at least
+// least, and makes it the last of the backup.
 func (r *run) move(ctx context.Context, least clock.Tick) error {
 	tick, ends, _, err := r.close(ctx, least)
 	if err != nil {
@@ -265,7 +265,7 @@ func (r *run) move(ctx context.Context, least clock.Tick) error {
 	return nil
 }
 
-// write writes a manifest. The backup is kept at all servers meanwhile.
+// write writes a manifest, and keeps the backup alive at all servers meanwhile.
 func (r *run) write(ctx context.Context, m *Manifest) error {
 	written := make(chan struct{})
 	var err error
@@ -278,7 +278,7 @@ func (r *run) write(ctx context.Context, m *Manifest) error {
 	return errors.Join(err, kept)
 }
 
-// follow moves the last tick on until it is told to end.
+// follow moves the last tick on until ctx or the time ends.
 func (r *run) follow(ctx context.Context) error {
 	every := r.o.Every
 	if every == 0 {

@@ -22,9 +22,9 @@ const (
 	pollBase = 20 * time.Millisecond
 )
 
-// keepEvery is how often a server is asked for something that is not needed, so that it
-// does not give the backup up while other servers, or the disk here, are slow. It is a
-// small part of the server's lease. A variable, for tests.
+// keepEvery is the time between requests that only keep the backup alive at a server
+// while other servers, or the disk here, are slow. It is a small part of the server's
+// lease. A variable, for tests.
 var keepEvery = 5 * time.Second
 
 // source is a data server that is backed up. It is for one goroutine at a time.
@@ -95,7 +95,7 @@ func (s *source) step(ctx context.Context, step byte, args ...uint64) ([]byte, e
 	return s.call(ctx, req)
 }
 
-// keep keeps the backup at the server until a channel is closed.
+// keep keeps the backup alive at the server until a channel is closed.
 func (s *source) keep(ctx context.Context, until <-chan struct{}) error {
 	select {
 	case <-until:
@@ -118,7 +118,7 @@ func (s *source) keep(ctx context.Context, until <-chan struct{}) error {
 	}
 }
 
-// beside calls fn, and keeps the backup at the server meanwhile.
+// beside calls fn, and keeps the backup alive at the server meanwhile.
 func (s *source) beside(ctx context.Context, fn func() error) error {
 	done := make(chan struct{})
 	var err error
@@ -172,8 +172,8 @@ func (s *source) fetchBase(ctx context.Context, fs vfs.FS, dir string, show func
 	return s.beside(ctx, f.Sync)
 }
 
-// closed asks for the tick that the server has closed, and the position up to
-// which its log has all of it.
+// closed asks for the tick that the server has closed, and the position before which
+// its log has everything up to the tick.
 func (s *source) closed(ctx context.Context) (c wire.BackupClosed, err error) {
 	b, err := s.step(ctx, wire.BackupClose)
 	if err == nil {

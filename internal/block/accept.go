@@ -50,9 +50,9 @@ func Accept(buf []uint64, tail, addr uint64, inOrder bool) Verdict {
 	return OK
 }
 
-// AcceptVersion is Accept for a reader of the past, to whom a lock says nothing:
-// the result is OK if the copy is that of the CSN in its header, or Torn. It
-// relies on [Edit.Announce].
+// AcceptVersion is Accept for a reader of the past, for whom locks have no meaning: the
+// result is OK if the copy is that of the CSN in its header, or Torn. It relies on
+// [Edit.Announce].
 func AcceptVersion(buf []uint64, tail, addr uint64, inOrder bool) Verdict {
 	h := Header(buf[HeaderWord]).Unlock()
 	if inOrder && Header(tail).Unlock() != h || !inOrder && buf[ChecksumWord] != checksum(addr, uint64(h), buf) {

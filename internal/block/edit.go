@@ -84,9 +84,9 @@ func (e *Edit) Write(i int, src []uint64) {
 	e.s.Slice(i, len(src)).CopyIn(src)
 }
 
-// CopyTo fills the block at addr, of which to is the memory and which is of the
-// same size and not yet published, with the present state of e's block, and
-// publishes it as a version of that block: under h, locked.
+// CopyTo copies the present state of e's block to the block at addr, whose memory is
+// to, and publishes it as a version of e's block: under h, locked. The block at addr
+// has the same size and is not yet published.
 func (e *Edit) CopyTo(to mem.Span, addr uint64, h Header) {
 	to.Slice(BodyWord, e.s.Words()-BodyWord).CopySpan(e.s.Slice(BodyWord, e.s.Words()-BodyWord))
 	if e.keep {
@@ -95,8 +95,8 @@ func (e *Edit) CopyTo(to mem.Span, addr uint64, h Header) {
 	to.Put(HeaderWord, uint64(h.Lock()))
 }
 
-// PatchTo is CopyTo for a patch: it has the words of e's block up to head, and as
-// many of those from word i on as there is room for in to.
+// PatchTo is CopyTo for a patch: it copies the words of e's block up to head, and as
+// many of those from word i on as to has room for.
 func (e *Edit) PatchTo(to mem.Span, addr uint64, head, i int, h Header) {
 	n := to.Words() - head
 	to.Slice(BodyWord, head-BodyWord).CopySpan(e.s.Slice(BodyWord, head-BodyWord))
@@ -111,7 +111,7 @@ func (e *Edit) PatchTo(to mem.Span, addr uint64, head, i int, h Header) {
 	to.Put(HeaderWord, uint64(h.Lock()))
 }
 
-// Differ is that of [mem.Span] for the words from i on.
+// Differ is [mem.Span.Differ] for the words from i on.
 func (e *Edit) Differ(i int, row []uint64) (lo, hi int) { return e.s.Slice(i, len(row)).Differ(row) }
 
 // Announce makes the header that of the row that the edit will publish, still

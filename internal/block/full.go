@@ -9,9 +9,9 @@ import (
 // error is a *FullError.
 var ErrFull = errors.New("block: region is full")
 
-// FullError says for what there was no room, and where the memory is.
+// FullError reports how much memory was asked for, and how the region's memory is used.
 type FullError struct {
-	Bytes  uint64 // that were needed in one piece
+	Bytes  uint64 // needed in one piece
 	Memory Memory
 }
 
@@ -24,7 +24,7 @@ func (e *FullError) Error() string {
 // Unwrap returns ErrFull.
 func (e *FullError) Unwrap() error { return ErrFull }
 
-// Memory says how many bytes of a region serve what.
+// Memory is the use of a region's memory, in bytes.
 type Memory struct {
 	Limit       uint64 // that the region may grow to
 	Mapped      uint64 // that it has
@@ -49,5 +49,5 @@ func (h *pageHeap) memory() Memory {
 	return m
 }
 
-// full is the error for a lack of so many bytes.
+// full returns the error for a lack of so many bytes.
 func (h *pageHeap) full(bytes uint64) error { return &FullError{Bytes: bytes, Memory: h.memory()} }

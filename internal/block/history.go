@@ -64,9 +64,9 @@ const spareBytes = 32 << 10
 // written.
 const reserveAhead = 16
 
-// For each version that is retained, one is freed: its block is the next to be
-// used. A second one is freed if the oldest has been due for more than so many
-// ticks, so that a backlog goes away.
+// For each version that is retained, one is freed: its block is the next to be used. A
+// second one is freed if the oldest has been due for more than backlogTicks, so that a
+// backlog goes away.
 const backlogTicks = 4
 
 // closeFrees bounds the versions that one Close frees, and yieldFrees those
@@ -86,8 +86,8 @@ func newHistory(a *Arena) *History {
 	return h
 }
 
-// Keep switches the history on, at tick now: it keeps versions for so many ticks,
-// in at most so many bytes.
+// Keep switches the history on, at tick now: it keeps versions for retain ticks, in at
+// most the given number of bytes.
 func (h *History) Keep(retain clock.Tick, bytes uint64, now clock.Tick) {
 	h.keeps, h.retain, h.limit, h.floor = true, retain, bytes, 0
 	h.a.Span(RetainAddr, 1).Store(0, uint64(retain))
@@ -102,8 +102,8 @@ func (h *History) Keeps() bool { return h.keeps }
 // Floor returns the floor: for ticks below it, versions may be gone.
 func (h *History) Floor() clock.Tick { return h.floor }
 
-// Begin says that rows change at a tick without leaving versions: bulk loads do.
-// The rows must not change before.
+// Begin prepares for changes of rows at a tick that leave no versions, such as bulk
+// loads: it raises the floor. The rows must not change before.
 func (h *History) Begin(tick clock.Tick) { h.raise(tick) }
 
 // raise publishes the floor. What it was raised past may be freed after that.
@@ -114,8 +114,8 @@ func (h *History) raise(to clock.Tick) {
 	}
 }
 
-// Reserve returns a block of at least so many words for a version. It returns
-// false if there is no memory although no other version is left.
+// Reserve returns a block of at least so many words for a version. If memory is out, it
+// frees older versions; it returns false if none is left.
 func (h *History) Reserve(words int) (Older, bool) {
 	c := ClassFor(words)
 	if c == 0 {
@@ -168,8 +168,8 @@ func (h *History) push(v version) {
 	}
 }
 
-// Lose says that the version overwritten at a tick is not kept. The row must not
-// change before.
+// Lose raises the floor, because the version overwritten at a tick is not kept. The row
+// must not change before.
 func (h *History) Lose(overwritten clock.Tick) {
 	if h.keeps {
 		h.forced++
@@ -207,8 +207,8 @@ func (h *History) Yield() bool {
 	return true
 }
 
-// freeDue frees versions that no reader of ticks from floor on needs, at most so
-// many.
+// freeDue frees versions that no reader of ticks from floor on needs, at most most of
+// them.
 func (h *History) freeDue(most int, floor clock.Tick) {
 	for ; most > 0 && h.queue.n > 0 && h.queue.first().tick <= floor; most-- {
 		h.freeFirst()

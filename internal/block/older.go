@@ -40,8 +40,8 @@ func (o Older) Patching(first int) Older { return o.Block() | Older(first+1)<<ol
 // IsPatch reports whether the version is a patch.
 func (o Older) IsPatch() bool { return o>>olderBits != 0 }
 
-// Extent returns which words of the payload a patch has, whose own first words are
-// so many. A word that was read while its memory was reused may give any.
+// Extent returns which words of the payload a patch has that has head first words of
+// its own. A word that was read while its memory was reused may give any result.
 func (o Older) Extent(head int) (first, n int) {
 	return int(o>>olderBits) - 1, o.Words() - head
 }
@@ -53,8 +53,9 @@ func (o Older) Spans(head, lo, hi int) bool {
 	return !o.IsPatch() || lo >= hi || first <= lo && hi <= first+n
 }
 
-// Apply makes payload, of the row that leads to a patch by o, that of the patch,
-// of which block is a copy. It returns false if there can be no such patch.
+// Apply turns payload, that of the row that leads to a patch by o, into the payload of
+// the patch. block is a copy of the patch's block. It returns false if there can be no
+// such patch.
 func (o Older) Apply(head int, payload, block []uint64) bool {
 	first, n := o.Extent(head)
 	if !o.IsPatch() || n <= 0 || first+n > len(payload) || len(block) != head+n {
@@ -64,7 +65,7 @@ func (o Older) Apply(head int, payload, block []uint64) bool {
 	return true
 }
 
-// ApplySpan is Apply for the block itself, which is not at rest.
+// ApplySpan is Apply for the block itself, which may change meanwhile.
 func (o Older) ApplySpan(head int, payload []uint64, block mem.Span) bool {
 	first, n := o.Extent(head)
 	if !o.IsPatch() || n <= 0 || first+n > len(payload) || block.Words() != head+n {

@@ -7,20 +7,20 @@ import (
 	"drtmx/internal/mem"
 )
 
-// A span whose blocks are all free may serve another size or use once nobody
-// relies on an address in it any more. Two kinds of reader have one. A
-// transaction has read it from a slot or leaf; it is refused if it is older than
-// index.MaxProofAge. A client's cache has it from an earlier transaction; it is
-// used only if the client has seen, at most index.MaxLocationAge before the
-// transaction began, that the partition's turn is still the one under which the
-// cache was filled.
+// A span whose blocks are all free may serve another size or use once no reader relies
+// on an address in it any more. Two kinds of reader have such addresses. A transaction
+// has read one from a slot or leaf; the transaction is refused if it is older than
+// index.MaxProofAge. A client's cache has one from an earlier transaction; the address
+// is used only if the client has seen, at most index.MaxLocationAge before the
+// transaction began, that the partition's turn is still the one under which the cache
+// was filled.
 //
-// So empty spans gather in a batch. The batch is closed by raising the turn,
-// and Quarantine later its spans are freed. During all that time they serve
-// blocks of their size, as before. docs/invariants.md has the proof.
+// So empty spans gather in a batch. The batch is closed by raising the turn, and
+// Quarantine later its spans are freed. During all that time they serve blocks of their
+// size, as before. docs/invariants.md has the proof.
 
-// Quarantine is how long memory stays what it was after the partition's turn
-// was raised. Package index relates it to the ages of proofs and locations.
+// Quarantine is how long memory keeps its use after the partition's turn was raised.
+// Package index relates it to the ages of proofs and locations.
 const Quarantine = 30 * time.Second
 
 // TurnAddr is the address of the partition's turn, a word of its control block.
@@ -115,7 +115,7 @@ func (h *pageHeap) batchIsLarge() bool {
 	return h.reclaim.openPages*batchShare >= h.inUse()
 }
 
-// inUse is the number of pages that are neither free nor empty.
+// inUse returns the number of pages that are neither free nor empty.
 func (h *pageHeap) inUse() uint64 { return h.region.Size()/pageBytes - h.free - h.reclaim.pages }
 
 // tidy frees at most limit spans, and closes the open batch if it is time: soon

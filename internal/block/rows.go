@@ -64,8 +64,8 @@ func (a *Arena) newRows(blockBytes int, loose bool) *Rows {
 	return s
 }
 
-// spanOf chooses how many pages a span of blocks of so many lines has, and how
-// many blocks: few pages, of which little is unused, in a segment of so many.
+// spanOf chooses how many pages and blocks a span of blocks of so many lines has, in a
+// segment of so many pages: few pages, with few of their lines unused.
 func spanOf(lines, segment uint32) (pages uint32, blocks uint8) {
 	const pageLines = pageBytes / mem.LineBytes
 	least := (lines + pageLines - 1) / pageLines
@@ -137,7 +137,7 @@ func (s *Rows) allocPartly() (uint64, bool) {
 	return s.take()
 }
 
-// allocOwn is Alloc without memory that is not of s already.
+// allocOwn is Alloc, but takes no memory from the heap.
 func (s *Rows) allocOwn() (uint64, bool) {
 	s.h.mu.Lock()
 	defer s.h.mu.Unlock()

@@ -35,13 +35,13 @@ type Cursor struct {
 	at      []uint64 // by server: the log from there on has all records of what follows
 }
 
-// Oldest is the cursor of the oldest changes that the logs have.
+// Oldest returns the cursor before the oldest changes that the logs have.
 func Oldest() Cursor { return Cursor{from: fromOldest} }
 
-// After is the cursor of what follows a tick.
+// After returns the cursor after all changes of a tick.
 func After(tick clock.Tick) Cursor { return Cursor{from: fromTick, tick: tick} }
 
-// Tick is the tick of a cursor that has one, 0 if it has none.
+// Tick returns the tick of a cursor that has one, 0 if it has none.
 func (c Cursor) Tick() clock.Tick { return c.tick }
 
 // Texts of cursors without a tick.
@@ -130,7 +130,7 @@ func parsePlace(s string) (c Cursor, ok bool) {
 	return c, ok && len(body) == 0
 }
 
-// clusterOf is the checksum of the incarnations of all servers.
+// clusterOf returns the checksum of the incarnations of all servers.
 func clusterOf(incarnations []uint64) uint32 {
 	var b []byte
 	for _, n := range incarnations {

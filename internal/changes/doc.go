@@ -1,8 +1,8 @@
-// Package changes follows the logs of all data servers of a cluster, and makes of them
-// the transactions that have committed, whole and in the order of their ticks. See
+// Package changes follows the logs of all data servers of a cluster, and assembles from
+// them the transactions that have committed, whole and in the order of their ticks. See
 // docs/durability.md, "Changes".
 //
-// A feed is the state machine: it takes the records of the logs, and gives the
+// A feed is the state machine: it takes the records of the logs, and delivers the
 // transactions of a tick when all data servers have closed it. Follow drives one over
 // the network.
 package changes
@@ -82,5 +82,5 @@ type Change struct {
 	cursor Cursor
 }
 
-// Cursor returns the cursor of what follows the change.
+// Cursor returns the cursor after the change.
 func (c *Change) Cursor() Cursor { return c.cursor }

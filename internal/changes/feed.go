@@ -25,32 +25,32 @@ const writeOverhead = 200
 
 const noPlace = wal.LSN(math.MaxUint64)
 
-// feed makes transactions of the records of all logs. It is for one goroutine.
+// feed assembles transactions from the records of all logs. It is for one goroutine.
 type feed struct {
 	streams []stream
 	catalog *tables.Catalog
 	cluster uint32
 	memory  int // bound of bytes
 
-	from  clock.Tick // all up to this tick has been delivered, but for
-	after uint32     // what follows so many transactions of from; all: nothing
-	// most: what is of later ticks is not kept, since it would take too much memory. It
-	// is read again.
+	from  clock.Tick // all changes up to this tick were delivered, except
+	after uint32     // those after the first after transactions of from; all: no exception
+	// most bounds the ticks whose changes are kept, because later ones would take too much
+	// memory. They are read again.
 	most  clock.Tick
 	ticks map[clock.Tick]*tick
-	bytes int // in ticks, and of shares
+	bytes int // in ticks, and in shares
 	rec   redo.Record
 }
 
 // stream is the log of one server.
 type stream struct {
-	next   wal.LSN // all before it has been taken
+	next   wal.LSN // all records before it were taken
 	shares map[share]*held
 	marked clock.Tick // the highest closed tick in what was taken
 	seen   clock.Tick // about how far in time the stream is
-	// late: what is logged from here on is of a tick after from.
+	// late: records from here on are of ticks after from.
 	late    wal.LSN
-	dropped wal.LSN // least position of what was not kept, noPlace if there is nothing
+	dropped wal.LSN // least position of a record that was not kept, noPlace if there is none
 }
 
 // share is a partition's part of a transaction.
@@ -81,10 +81,10 @@ type tick struct {
 	all   []*transaction
 	byID  map[twophase.ID]*transaction // those of the commit protocol
 	bytes int
-	low   []wal.LSN // by server: least position of a record that they need
+	low   []wal.LSN // by server: least position of a record that the transactions need
 }
 
-// transaction is one of them, or what of it was taken so far.
+// transaction is one of them, or the part of it that was taken so far.
 type transaction struct {
 	loaded bool
 	parts  []applied
@@ -172,7 +172,7 @@ func (f *feed) prepare(s *stream, start wal.LSN, r *redo.Record) error {
 	return nil
 }
 
-// decide ends a share.
+// decide ends a share with its decision.
 func (f *feed) decide(server placement.Server, start wal.LSN, r *redo.Record) error {
 	s := &f.streams[server]
 	of := share{r.Partition, r.Step.ID}
@@ -209,8 +209,8 @@ func (t *tick) has(of share) bool {
 	return x != nil && slices.ContainsFunc(x.parts, func(a applied) bool { return a.partition == of.partition })
 }
 
-// wants reports whether what committed at a tick is still to be delivered and can be
-// kept. need is the position of the first record that it needs.
+// wants reports whether a commit of a tick is still to be delivered and can be kept.
+// need is the position of the first record that it needs.
 func (f *feed) wants(s *stream, at clock.Tick, start, need wal.LSN) (bool, error) {
 	s.seen = max(s.seen, at)
 	switch {
@@ -280,8 +280,9 @@ func (f *feed) tick(at clock.Tick) *tick {
 	return t
 }
 
-// index returns an index whose rows are told of: not a secondary one, since its entries
-// follow from the rows, and of the copies of a replicated table only the first.
+// index returns an index whose changes are delivered, nil for others: changes of
+// secondary indexes follow from the rows, and of the copies of a replicated table only
+// the first counts.
 func (f *feed) index(id int, partition placement.Partition) (*tables.Index, error) {
 	if id >= len(f.catalog.Indexes) {
 		return nil, fmt.Errorf("a write to index %d of %d", id, len(f.catalog.Indexes))
@@ -320,7 +321,7 @@ func (f *feed) writes(partition placement.Partition, ws []wire.Write) (kept []wr
 	return kept, bytes, nil
 }
 
-// load takes rows that were loaded in bulk, all of one record as one change.
+// load takes rows that were loaded in bulk, all rows of a record as one change.
 func (f *feed) load(server placement.Server, start wal.LSN, r *redo.Record) error {
 	at := r.CSN.Tick()
 	if wanted, err := f.wants(&f.streams[server], at, start, start); !wanted || err != nil {
@@ -359,8 +360,8 @@ func (f *feed) load(server placement.Server, start wal.LSN, r *redo.Record) erro
 	return nil
 }
 
-// shrink gives up the latest ticks, but for at least one, so that half of the memory is
-// free, and what may still commit at them.
+// shrink gives up the latest ticks, but keeps at least one, so that half of the memory
+// is free. It also gives up shares that may still commit at those ticks.
 func (f *feed) shrink() {
 	kept := 0
 	for i, at := range slices.Sorted(maps.Keys(f.ticks)) {
@@ -395,7 +396,7 @@ func (f *feed) shrink() {
 	}
 }
 
-// low is the least position of a server's log that has what is to be delivered after
+// low returns the least position of a server's log that is needed for deliveries after
 // all ticks that are here.
 func (s *stream) low() wal.LSN {
 	low := min(s.next, s.dropped)
@@ -405,7 +406,7 @@ func (s *stream) low() wal.LSN {
 	return low
 }
 
-// pin is the position from which on a server's log is still needed.
+// pin returns the position from which on a server's log is still needed.
 func (f *feed) pin(server placement.Server) wal.LSN {
 	low := f.streams[server].low()
 	for _, t := range f.ticks {
@@ -414,8 +415,8 @@ func (f *feed) pin(server placement.Server) wal.LSN {
 	return low
 }
 
-// deliver calls fn for all that has committed up to a tick which all servers have
-// closed, if all of it was taken, in its order. It returns false if fn has.
+// deliver calls fn, in order, for all that has committed up to a tick that all servers
+// have closed and whose records were all taken. It returns false if fn has.
 func (f *feed) deliver(to clock.Tick, fn func(*Change) bool) bool {
 	low := make([]uint64, len(f.streams))
 	for i := range f.streams {
@@ -466,7 +467,7 @@ func (f *feed) deliverTick(at clock.Tick, t *tick, places []uint64, fn func(*Cha
 	return true
 }
 
-// change makes the change of a transaction.
+// change returns the change of a transaction.
 func (f *feed) change(x *transaction) *Change {
 	c := &Change{Loaded: x.loaded}
 	slices.SortStableFunc(x.parts, func(a, b applied) int { return int(a.partition - b.partition) })
@@ -483,7 +484,7 @@ func (f *feed) change(x *transaction) *Change {
 	return c
 }
 
-// keyOf is the key of a row as users of the table see it.
+// keyOf returns the key of a row in the form that users of the table see.
 func keyOf(ix *tables.Index, key index.Key) tables.Key {
 	switch {
 	case ix.Key == tables.StringKey:
@@ -495,9 +496,9 @@ func keyOf(ix *tables.Index, key index.Key) tables.Key {
 	return tables.Num(n)
 }
 
-// again prepares for what was not kept: each log is read again from the first record
-// that is needed. It reports whether there is any.
-func (f *feed) again() bool {
+// rewind prepares to read again what was not kept: each log from the first record that
+// is needed. It reports whether there is any.
+func (f *feed) rewind() bool {
 	any := false
 	for i := range f.streams {
 		any = any || f.streams[i].dropped != noPlace

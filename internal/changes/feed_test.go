@@ -246,7 +246,7 @@ func (s *script) run(f *feed, ends []int, closed clock.Tick, to *[]got) (passes 
 		if terr != nil {
 			return passes, terr
 		}
-		f.again()
+		f.rewind()
 	}
 	return passes, nil
 }

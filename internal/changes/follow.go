@@ -20,26 +20,26 @@ import (
 
 // Cluster is what a feed needs of a cluster.
 type Cluster interface {
-	// Servers are the addresses of all data servers.
+	// Servers returns the addresses of all data servers.
 	Servers() []string
 	// Durable reports whether they have logs.
 	Durable() bool
-	// Catalog is the latest version of the catalogue that is known, and Refresh asks
+	// Catalog returns the latest version of the catalogue that is known, and Refresh asks
 	// for the present one.
 	Catalog() *tables.Catalog
 	Refresh(ctx context.Context) error
 	// Connect connects to a data server, and checks that it is the one known before.
 	Connect(ctx context.Context, server placement.Server) (rdma.Conn, error)
-	// Incarnations are those of the data servers, 0 if one is not known yet.
+	// Incarnations returns those of the data servers, 0 for one that is not known yet.
 	Incarnations() []uint64
-	// Returns reports whether a data server that err is about may come back with all
+	// Returns reports whether the data server that err concerns may come back with all
 	// that it has acknowledged.
 	Returns(err error) bool
-	// Refused is the error of an answer with a code that is no result.
+	// Refused returns the error for an answer with a code that is no result.
 	Refused(server placement.Server, code wire.Code, text []byte) error
-	// Unavailable is the error of a data server that does not answer.
+	// Unavailable returns the error for a data server that does not answer.
 	Unavailable(server placement.Server, cause error) error
-	// Patience bounds the wait for a data server of a context without deadline.
+	// Patience returns how long to wait for a data server if the context has no deadline.
 	Patience() time.Duration
 }
 
@@ -47,7 +47,8 @@ type Cluster interface {
 type Options struct {
 	// UntilNow ends the feed after all that had committed when it began.
 	UntilNow bool
-	// Memory bounds the bytes that are kept of what is not delivered; 0 means the default.
+	// Memory bounds the bytes that are kept of changes not yet delivered; 0 means the
+	// default.
 	Memory int
 }
 
@@ -63,12 +64,12 @@ const (
 	returnMax = 32 * time.Millisecond
 )
 
-// follower is a feed under way. It is for one goroutine, which others help.
+// follower is a feed under way. One goroutine owns it, and has others help.
 type follower struct {
 	c       Cluster
 	f       *feed
 	sources []source
-	until   clock.Tick // ends there; 0: never
+	until   clock.Tick // the feed ends after this tick; 0: never
 }
 
 // source is the log of one server.
@@ -79,7 +80,7 @@ type source struct {
 	pinned bool
 	pin    wal.LSN // the least position that is still needed
 	begun  wire.BackupPinned
-	began  bool // the stream has a position
+	began  bool // the stream has a position to go on from
 	seen   wire.BackupSeen
 	closed wire.BackupClosed
 	end    wal.LSN // durable up to here, wherever the server recovers
@@ -88,8 +89,8 @@ type source struct {
 	part   []byte // of the record at which the stream is
 }
 
-// Follow returns all that commits after a cursor. It asks the servers for something only
-// while its caller waits for the next change. An error ends it.
+// Follow returns all changes that commit after a cursor. It asks the servers only while
+// its caller waits for the next change. An error ends it.
 func Follow(ctx context.Context, c Cluster, from Cursor, o Options) iter.Seq2[*Change, error] {
 	return func(yield func(*Change, error) bool) {
 		w := newFollower(c, o)
@@ -118,8 +119,8 @@ func Follow(ctx context.Context, c Cluster, from Cursor, o Options) iter.Seq2[*C
 	}
 }
 
-// Now returns the cursor of the present: what commits from now on comes after it, and
-// what had committed before the call does not.
+// Now returns the cursor of the present: changes that commit from now on come after it,
+// and changes that had committed before the call come before it.
 func Now(ctx context.Context, c Cluster) (Cursor, error) {
 	w := newFollower(c, Options{})
 	defer w.close()
@@ -234,10 +235,10 @@ func (w *follower) beginAt(ctx context.Context, from Cursor) error {
 	return nil
 }
 
-// tooOld is the error of a log that begins too late.
+// tooOld returns the error for a log that begins too late.
 func (w *follower) tooOld(ctx context.Context, s *source, after clock.Tick) error {
 	for i := range w.sources {
-		w.sources[i].began = false // it need not go on from where it was, here or at another server
+		w.sources[i].began = false // another attempt may begin elsewhere, here or at another server
 	}
 	oldest, _, err := w.oldest(ctx)
 	if err != nil {
@@ -246,8 +247,8 @@ func (w *follower) tooOld(ctx context.Context, s *source, after clock.Tick) erro
 	return &TooOld{Server: w.c.Servers()[s.server], After: uint64(after), Oldest: uint64(oldest)}
 }
 
-// oldest returns the least tick after which all logs have everything, and whose log
-// has least.
+// oldest returns the least tick after which all logs have everything, and the source
+// whose log begins last.
 func (w *follower) oldest(ctx context.Context) (tick clock.Tick, of *source, err error) {
 	of = &w.sources[0]
 	for i := range w.sources {
@@ -314,7 +315,7 @@ func (w *follower) beginNow(ctx context.Context) error {
 			settled, to = true, present
 		}
 		if settled && closed >= to {
-			w.settled(to)
+			w.setFrom(to)
 			return nil
 		}
 		if err := sleep(ctx, clock.TickLength); err != nil {
@@ -323,10 +324,10 @@ func (w *follower) beginNow(ctx context.Context) error {
 	}
 }
 
-// settled notes that nothing before a tick is wanted.
-func (w *follower) settled(to clock.Tick) { w.f.from, w.f.after = to, all }
+// setFrom records that nothing up to a tick is wanted.
+func (w *follower) setFrom(to clock.Tick) { w.f.from, w.f.after = to, all }
 
-// aim ends the feed after what has committed now.
+// aim makes the feed end after what has committed so far.
 func (w *follower) aim(ctx context.Context) error {
 	err := w.each(func(s *source) error { return w.look(ctx, s) })
 	for i := range w.sources {
@@ -335,7 +336,7 @@ func (w *follower) aim(ctx context.Context) error {
 	return err
 }
 
-// run delivers what commits.
+// run delivers changes until fn returns false or the feed ends.
 func (w *follower) run(ctx context.Context, fn func(*Change) bool) error {
 	wait := pollMin
 	for to := clock.Tick(0); ; {
@@ -373,7 +374,7 @@ func (w *follower) run(ctx context.Context, fn func(*Change) bool) error {
 	}
 }
 
-// advance delivers what the servers have closed.
+// advance delivers the ticks that all servers have closed.
 func (w *follower) advance(ctx context.Context, fn func(*Change) bool) (more bool, err error) {
 	if err := w.closeTicks(ctx); err != nil {
 		return false, err
@@ -392,7 +393,7 @@ func (w *follower) advance(ctx context.Context, fn func(*Change) bool) (more boo
 		if !w.f.deliver(min(closed, w.f.most), fn) {
 			return false, nil
 		}
-		again := w.f.again()
+		again := w.f.rewind()
 		for i := range w.sources {
 			w.f.streams[i].late = w.sources[i].end
 			w.sources[i].pin = w.f.pin(w.sources[i].server)
@@ -417,13 +418,13 @@ func (w *follower) closeTicks(ctx context.Context) error {
 	})
 }
 
-// look moves the pin on, and looks at a log.
+// look moves the pin on, and asks how far a log is.
 func (w *follower) look(ctx context.Context, s *source) error {
 	return w.ask(ctx, s, wire.BackupLook, func() []uint64 { return []uint64{uint64(s.pin)} }, s.seen.Decode)
 }
 
-// read takes the logs up to where they are durable, or as far as is needed of what can
-// be kept. What is furthest behind comes first.
+// read takes the logs up to where they are durable, or as far as their changes can be
+// kept. The log that is furthest behind comes first.
 func (w *follower) read(ctx context.Context) error {
 	for {
 		var s *source
@@ -442,8 +443,8 @@ func (w *follower) read(ctx context.Context) error {
 	}
 }
 
-// fetch takes a piece of a log. What is after the end is left: it may be lost, and
-// others may come to stand there.
+// fetch takes a piece of a log. It leaves what is after the durable end: that may be
+// lost, and replaced by other records.
 func (w *follower) fetch(ctx context.Context, s *source) error {
 	st := &w.f.streams[s.server]
 	var m wire.BackupRecords
@@ -491,8 +492,8 @@ func (w *follower) fetch(ctx context.Context, s *source) error {
 	return nil
 }
 
-// ask makes a step of the feed at a server. A server that does not answer may come
-// back: it is waited for as transactions wait. args are asked for at each attempt.
+// ask sends a step of the feed to a server. It waits for a server that may come back,
+// as transactions do. args is called for each attempt.
 func (w *follower) ask(ctx context.Context, s *source, step byte, args func() []uint64, decode func([]byte) error) error {
 	var p patience
 	for n := 0; ; n++ {
@@ -532,14 +533,14 @@ func (w *follower) refresh(ctx context.Context) error {
 	}
 }
 
-// patience is that with a data server that does not answer.
+// patience is the patience with a data server that does not answer.
 type patience struct {
 	n     int // waits
 	until time.Time
 }
 
-// wait waits before the next attempt, or returns an error: that of the attempt when the
-// patience is over, which without a deadline of ctx is that of transactions.
+// wait waits before the next attempt. When the patience is over it returns the error of
+// the attempt. Without a deadline of ctx the patience is that of transactions.
 func (p *patience) wait(ctx context.Context, c Cluster, err error) error {
 	if _, ok := ctx.Deadline(); !ok {
 		if p.until.IsZero() {
@@ -555,7 +556,7 @@ func (p *patience) wait(ctx context.Context, c Cluster, err error) error {
 // errNoFeed reports a feed that its server has ended.
 var errNoFeed = errors.New("the data server has ended the feed")
 
-// try makes a step once, and before it the connection and the feed if there is none.
+// try makes one attempt at a step. It first connects and begins the feed if necessary.
 func (w *follower) try(ctx context.Context, s *source, step byte, args func() []uint64, decode func([]byte) error) (err error) {
 	if s.conn == nil {
 		if s.conn, err = w.c.Connect(ctx, s.server); err != nil {
@@ -583,8 +584,8 @@ func (w *follower) try(ctx context.Context, s *source, step byte, args func() []
 	return err
 }
 
-// pinLog begins the feed at a server. If it has begun before, the log must go on from
-// where it was.
+// pinLog begins the feed at a server. If the feed had begun before, the log must have
+// what follows.
 func (w *follower) pinLog(ctx context.Context, s *source) error {
 	b, err := w.call(ctx, s, binary.LittleEndian.AppendUint64(append(s.req[:0], byte(wire.OpBackup), wire.BackupPin), uint64(s.pin)))
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 // reading. A transaction is decided after each of its shares was prepared, and before
 // any of them is applied. So if a share of T was applied before one of U was prepared,
 // by the log of some server, then T was decided before U, and T comes first. That order
-// has no cycle. It has all pairs of which one overwrites what the other wrote, since a
-// share locks its rows from its first record to its last, and all pairs that one server
-// has committed by itself. What it leaves open goes by server and position.
+// has no cycle. It contains all pairs of which one overwrites what the other wrote,
+// because a share locks its rows from its first record to its last, and all pairs that
+// one server has committed by itself. Other pairs are ordered by server and position.
 
 // spot is a transaction in the log of one server.
 type spot struct {
@@ -104,13 +104,13 @@ func newNode(x *transaction, lines map[placement.Server]*line) *node {
 	return n
 }
 
-// compare orders transactions by their first server, and by the position there.
+// compare orders transactions by their first server, and then by the position there.
 func (n *node) compare(m *node) int {
 	a, b := slices.Index(n.servers, slices.Min(n.servers)), slices.Index(m.servers, slices.Min(m.servers))
 	return cmp.Or(cmp.Compare(n.servers[a], m.servers[b]), cmp.Compare(n.spots[a].applied, m.spots[b].applied))
 }
 
-// release gives those that no other one of this server comes before.
+// release releases the transactions that no other one of this server precedes.
 func (l *line) release(ready *nodeHeap) {
 	for len(l.applied) > 0 && l.applied[0].x.done {
 		l.applied = l.applied[1:]

@@ -15,21 +15,21 @@ const copyFile = "COPY"
 
 // Copy says how far a directory is a copy of the data directory of another server.
 type Copy struct {
-	// Epoch is the highest epoch of the home of which the copy has heard, Since the
-	// one since which it is a copy. The numbers are those of package replica.
+	// Epoch is the highest epoch of its home that the copy knows, Since the epoch in which
+	// it was made. The numbers are those of package replica.
 	Epoch uint32 `json:"epoch"`
 	Since uint32 `json:"since"`
 }
 
-// ReadCopy returns what a directory says of itself as a copy. ok is false if it is
-// none.
+// ReadCopy returns what a directory has recorded about itself as a copy. ok is false if
+// it is none.
 func ReadCopy(fs vfs.FS, path string) (c Copy, ok bool, err error) {
 	ok, err = ReadJSON(fs, path, copyFile, &c)
 	return c, ok, err
 }
 
-// WriteCopy makes a directory a copy, or says how far it is one, durably. It makes
-// the directory.
+// WriteCopy records, durably, that a directory is a copy, and how far. It makes the
+// directory if there is none.
 func WriteCopy(fs vfs.FS, path string, c Copy) error {
 	if err := MakeDir(fs, path); err != nil {
 		return err
@@ -44,7 +44,7 @@ func CompleteCopy(fs vfs.FS, path string, id Identity) error {
 }
 
 // RemoveCopy removes the copy in a directory, or a data directory that is not open. It
-// is incomplete, durably, before anything else of it goes.
+// first makes it incomplete, durably.
 func RemoveCopy(fs vfs.FS, path string) error {
 	if err := removeIdentity(fs, path); err != nil {
 		return err
@@ -52,8 +52,7 @@ func RemoveCopy(fs vfs.FS, path string) error {
 	return fs.RemoveAll(path)
 }
 
-// EmptyCopy is RemoveCopy, but what the directory says of itself as a copy stays: see
-// WriteCopy.
+// EmptyCopy is RemoveCopy, but keeps what WriteCopy has recorded.
 func EmptyCopy(fs vfs.FS, path string) error {
 	if err := removeIdentity(fs, path); err != nil {
 		return err
@@ -76,7 +75,7 @@ func EmptyCopy(fs vfs.FS, path string) error {
 	return nil
 }
 
-// removeIdentity makes a directory that of nobody, durably.
+// removeIdentity removes the identity of a directory, durably.
 func removeIdentity(fs vfs.FS, path string) error {
 	err := fs.Remove(fs.PathJoin(path, identityFile))
 	switch {
@@ -91,9 +90,9 @@ func removeIdentity(fs vfs.FS, path string) error {
 // probeFile is in a directory for a moment, to see whether it can be renamed.
 const probeFile = "PROBE"
 
-// Adoptable fails if Adopt would, on what is in its way: a directory that is not
-// empty, that a process has open, or that is on another file system than the copy.
-// An empty one is removed.
+// Adoptable fails if Adopt would fail because of the target: a directory that is not
+// empty, that a process has open, or that is on another file system than the copy. It
+// removes an empty one.
 func Adoptable(fs vfs.FS, from, to string) error {
 	if err := removeEmpty(fs, to); err != nil {
 		return err
@@ -116,8 +115,8 @@ func Adoptable(fs vfs.FS, from, to string) error {
 	return fs.Remove(moved)
 }
 
-// Adopt makes a copy the data directory of its server, where there is none. The
-// next opening has an epoch above the given one, and the log is of a lineage: see
+// Adopt makes a copy the data directory of its server, where there is none. The next
+// opening has an epoch above the given one, and the log has the given lineage: see
 // SetSince.
 func Adopt(fs vfs.FS, from, to string, epoch, since uint32) error {
 	if _, ok, err := Read(fs, from); err != nil || !ok {
@@ -148,8 +147,8 @@ func Adopt(fs vfs.FS, from, to string, epoch, since uint32) error {
 	return errors.Join(SyncDir(fs, fs.PathDir(to)), SyncDir(fs, fs.PathDir(from)))
 }
 
-// removeEmpty removes a directory that has nothing, if it is there. A process that
-// has it open is about to fill it, and is not disturbed.
+// removeEmpty removes an empty directory, if there is one. It fails if a process has
+// the directory open, which is about to fill it.
 func removeEmpty(fs vfs.FS, path string) (err error) {
 	if _, err := fs.Stat(path); oserror.IsNotExist(err) {
 		return nil

@@ -53,12 +53,12 @@ var (
 	ErrNotDir = errors.New("datadir: want a directory")
 )
 
-// Identity says what a directory is of. It never changes.
+// Identity says whose data a directory has. It never changes.
 type Identity struct {
 	Format int `json:"format"`
 	// ID is random; the log and the checkpoints in the directory repeat it.
 	ID string `json:"id"`
-	// Incarnation is the life of the state in the directory, which ends with it.
+	// Incarnation identifies the life of the state in the directory, which ends with it.
 	Incarnation uint64           `json:"incarnation,string"`
 	Server      placement.Server `json:"server"`
 	Servers     int              `json:"servers"`
@@ -87,8 +87,7 @@ type Place struct {
 // Dir is an open data directory. It is for one goroutine.
 type Dir struct {
 	Identity
-	// Epoch is the one that Begin begins: it counts the times that the directory was
-	// served.
+	// Epoch is the one that Begin begins. It counts how often the directory was served.
 	Epoch uint32
 	// Served reports that the directory was served before this opening.
 	Served bool
@@ -156,11 +155,12 @@ func (d *Dir) SetPlace(p Place) error {
 	return nil
 }
 
-// Open opens the directory of a server, and makes it if there is none; want then
-// is its identity, with a new ID if it has none. If there is one, it must agree with
-// want in server, servers and partitions. Nothing is changed if Open fails on what
-// it finds. The epoch is the next one, and begins with Begin. A directory with a place is refused: whether the place is free, only the
-// membership store knows, and OpenPlaced is for those who ask it.
+// Open opens the directory of a server, and makes it if there is none; want then is its
+// identity, with a new ID if it has none. An existing directory must agree with want in
+// server, servers and partitions. If Open fails on what it finds, it has changed
+// nothing. The epoch is the next one, and begins with Begin. A directory with a place
+// is refused: only the membership store knows whether the place is free, and OpenPlaced
+// is for callers that ask it.
 func Open(fs vfs.FS, path string, want Identity) (*Dir, error) {
 	if err := CheckDir(fs, path); err != nil {
 		return nil, err
@@ -267,15 +267,14 @@ func syncParents(fs vfs.FS, path string) error {
 	return nil
 }
 
-// Begin begins the epoch, durably. The caller serves after that and not before. What
-// every directory has that was served is there before Begin, so that it is known to be
-// lost if a later opening does not find it.
+// Begin begins the epoch, durably. The caller must not serve before. The files of every
+// served directory must exist before Begin, so that a later opening that does not find
+// them knows that they are lost.
 func (d *Dir) Begin() error { return writeNumber(d.fs, d.path, epochFile, d.Epoch) }
 
-// SetSince says of which lineage the directory's log is, durably: the epoch in which
-// its copies began, or in which a copy last became the home. A copy that takes the
-// place of a directory begins another lineage, so the directory is known if it turns
-// up again.
+// SetSince records the lineage of the directory's log, durably: the epoch in which its
+// copies began, or in which a copy last became the home. A copy that takes the place of
+// a directory begins another lineage, so a directory that turns up again is recognised.
 func (d *Dir) SetSince(since uint32) error {
 	if err := writeNumber(d.fs, d.path, lineageFile, since); err != nil {
 		return err
@@ -329,7 +328,7 @@ func CheckDir(fs vfs.FS, path string) error {
 	return err
 }
 
-// Lock takes a directory, or fails with ErrInUse.
+// Lock locks a directory, or fails with ErrInUse. Closing the result unlocks it.
 func Lock(fs vfs.FS, path string) (io.Closer, error) {
 	if vfs.Root(fs) == vfs.Default {
 		// The operating system lets one process lock a file twice, and vfs knows the
@@ -362,8 +361,8 @@ func newIdentity(want Identity) (*Identity, error) {
 	return &want, nil
 }
 
-// onlyOurs refuses a directory without an identity that has files which Open has
-// not made: it is somebody else's.
+// onlyOurs refuses a directory without an identity that has files which Open has not
+// made: it belongs to another program.
 func onlyOurs(fs vfs.FS, path string) error {
 	names, err := fs.List(path)
 	if err != nil {

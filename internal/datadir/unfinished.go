@@ -11,11 +11,11 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Restoring is the end of the name of a cluster's data directory that a restore
-// fills. It is renamed when it is complete.
+// Restoring ends the name of a cluster's data directory while a restore fills it. The
+// directory is renamed when it is complete.
 const Restoring = ".restoring"
 
-// restoringFile is in such a directory until it is complete, so that it is known
+// restoringFile is in such a directory until it is complete, so that it is recognised
 // under any name.
 const restoringFile = "RESTORING"
 
@@ -48,10 +48,9 @@ func isMarked(fs vfs.FS, dir string) (bool, error) {
 	return err == nil, nil
 }
 
-// MarkRestoring marks a directory as that of a restore, durably. The caller has
-// locked it. What an earlier restore has left there is removed. It refuses a
-// directory that has something else, or a restore that is complete and was not
-// renamed.
+// MarkRestoring marks a directory, which the caller has locked, as that of a restore,
+// durably. It removes the remains of an earlier restore there. It refuses a directory
+// that has something else, or a restore that is complete and was not renamed.
 func MarkRestoring(fs vfs.FS, dir string) error {
 	names, err := fs.List(dir)
 	if err != nil {
@@ -84,7 +83,7 @@ func MarkRestoring(fs vfs.FS, dir string) error {
 	return SyncDir(fs, dir)
 }
 
-// MarkRestored ends the mark, durably: the directory is complete.
+// MarkRestored removes the mark, durably: the directory is complete.
 func MarkRestored(fs vfs.FS, dir string) error {
 	if err := fs.Remove(fs.PathJoin(dir, restoringFile)); err != nil {
 		return err
@@ -92,8 +91,8 @@ func MarkRestored(fs vfs.FS, dir string) error {
 	return SyncDir(fs, dir)
 }
 
-// RemoveRestoring removes a directory that a restore has not completed. The mark
-// goes last, so that what a crash leaves is known.
+// RemoveRestoring removes a directory that a restore has not completed. It removes the
+// mark last, so that what a crash leaves is recognised.
 func RemoveRestoring(fs vfs.FS, dir string) error {
 	if err := MarkRestoring(fs, dir); err != nil {
 		return err

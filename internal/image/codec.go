@@ -16,7 +16,7 @@ import (
 
 var le = binary.LittleEndian
 
-// coder is the row before.
+// coder holds the row before.
 type coder struct {
 	num uint64
 	str []byte
@@ -26,7 +26,7 @@ type coder struct {
 // append appends a row.
 func (c *coder) append(b []byte, strs bool, key index.Key, csn block.CSN, row []uint64) []byte {
 	if strs {
-		same := shared(c.str, key.Str)
+		same := commonPrefix(c.str, key.Str)
 		b = binary.AppendUvarint(b, uint64(same))
 		b = binary.AppendUvarint(b, uint64(len(key.Str)-same))
 		b = append(b, key.Str[same:]...)
@@ -65,8 +65,8 @@ func (c *coder) append(b []byte, strs bool, key index.Key, csn block.CSN, row []
 // significant is the number of bytes of a word without leading zeros.
 func significant(w uint64) int { return (bits.Len64(w) + 7) / 8 }
 
-// shared is the length of what two strings begin with.
-func shared(a []byte, b string) int {
+// commonPrefix returns the length of the common prefix of two strings.
+func commonPrefix(a []byte, b string) int {
 	n := min(len(a), len(b))
 	for i := range n {
 		if a[i] != b[i] {
@@ -76,7 +76,7 @@ func shared(a []byte, b string) int {
 	return n
 }
 
-// rowReader takes a block of rows apart. After a fault bad is set.
+// rowReader decodes a block of rows. After a fault bad is set.
 type rowReader struct {
 	coder
 	b    []byte
@@ -112,7 +112,7 @@ func (r *rowReader) next(e *index.Entry) bool {
 	return !r.bad
 }
 
-// room makes r.row as long as a row. It believes no length beyond what is left.
+// room makes r.row as long as a row. It refuses a length beyond what is left.
 func (r *rowReader) room(words, least int) bool {
 	if r.bad = r.bad || least > len(r.b); r.bad {
 		return false

@@ -1,6 +1,6 @@
-// Package image writes and reads checkpoint files. A checkpoint has the rows of
-// all indexes of a data server, each with its CSN, and what else the server needs
-// in order to go on from a position of its log: see docs/layouts.md.
+// Package image writes and reads checkpoint files. A checkpoint has the rows of all
+// indexes of a data server, each with its CSN, and what else the server needs to
+// continue from a position of its log: see docs/layouts.md.
 //
 // A file is complete or it does not count: it is written under another name,
 // synced, and renamed. Every byte is covered by a checksum, and so is the list of
@@ -46,7 +46,7 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("image: %s has format version %d, this program reads version %d", e.File, e.Got, e.Have)
 }
 
-// Info says what a checkpoint is of.
+// Info identifies a checkpoint: whose data it has, and as of which position of the log.
 type Info struct {
 	Identity [16]byte   // of the data directory
 	Log      uint64     // position of the log from which records are replayed

@@ -175,8 +175,8 @@ func (f *File) block(want frame, mem *[]byte) ([]byte, error) {
 	return buf[frameBytes:], nil
 }
 
-// Read calls fn for the rows of an index, in the order in which they were
-// written. What fn gets is valid during the call.
+// Read calls fn for the rows of an index, in the order in which they were written. The
+// entry is valid only during the call.
 func (f *File) Read(partition placement.Partition, ix int, fn func(*index.Entry) error) error {
 	var buf []byte
 	var r rowReader
@@ -213,8 +213,8 @@ func (f *File) readRows(fr *frame, r *rowReader, b []byte, fn func(*index.Entry)
 	return nil
 }
 
-// Blobs calls fn for the blobs of a kind, in the order in which they were
-// written. The bytes are fn's to keep.
+// Blobs calls fn for the blobs of a kind, in the order in which they were written. fn
+// may keep the bytes.
 func (f *File) Blobs(kind uint16, fn func(partition placement.Partition, b []byte) error) error {
 	for i := range f.blocks {
 		fr := &f.blocks[i]

@@ -21,7 +21,7 @@ type Options struct {
 }
 
 const (
-	// blockBytes is the size from which a block of rows is written.
+	// blockBytes is the size from which on a block of rows is written.
 	blockBytes = 64 << 10
 	// syncBytes is written before the operating system is told to begin to sync it.
 	// A sync of the log waits for what the disk is writing.
@@ -47,8 +47,8 @@ type Writer struct {
 	unfinished bool
 }
 
-// Create begins the checkpoint of a position, in a file of another name that
-// takes the place of what is left of an earlier one.
+// Create begins the checkpoint of a position, in a file with a temporary name. It
+// replaces the remains of an earlier one.
 func Create(fs vfs.FS, dir string, info Info, o Options) (*Writer, error) {
 	w := &Writer{fs: fs, dir: dir, path: fs.PathJoin(dir, Name(info.Log)), o: o, due: time.Now()}
 	f, err := fs.Create(w.path+temporary, vfs.WriteCategoryUnspecified)
@@ -77,7 +77,7 @@ func (w *Writer) reset() {
 	w.block.rows = 0
 }
 
-// Index says of which index the rows are that follow. It writes those before.
+// Index says to which index the rows belong that follow. It writes the rows before.
 func (w *Writer) Index(ctx context.Context, partition placement.Partition, index int, strs bool) error {
 	if err := w.flush(ctx, 1); err != nil {
 		return err
@@ -110,7 +110,8 @@ func (w *Writer) flush(ctx context.Context, least int) error {
 	return err
 }
 
-// Blob adds bytes that are the caller's business, of a kind and a partition.
+// Blob adds a blob of a kind and a partition. Its bytes have a meaning only for the
+// caller.
 func (w *Writer) Blob(ctx context.Context, kind uint16, partition placement.Partition, b []byte) error {
 	if err := w.flush(ctx, 1); err != nil {
 		return err

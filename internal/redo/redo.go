@@ -1,9 +1,9 @@
-// Package redo encodes the records of a data server's log: what a server must
-// know to be again what it was.
+// Package redo encodes the records of a data server's log: what a server must know to
+// restore its state.
 //
-// A record concerns one or several partitions, and is appended under their
-// executors before the change can be seen. So the order of records is that of
-// all changes that depend on each other.
+// A record concerns one or several partitions, and is appended under their executors
+// before the change is visible. So records are in the order of all changes that depend
+// on each other.
 package redo
 
 import (
@@ -58,15 +58,15 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind %d", k)
 }
 
-// Part is what a record says of one partition.
+// Part is the part of a record for one partition.
 type Part struct {
 	Partition placement.Partition
 	CSN       block.CSN // of a commit
 	Reads     bool      // of a share that is prepared: it has read more than the rows that it writes
 	Writes    []wire.Write
-	// Held are the locks of the writes, or nil. Append takes from them which rows
-	// were absent. Decode gives the writes of such rows the operation Insert, and all
-	// others that leave a row Put.
+	// Held are the locks of the writes, or nil. Append takes from them which rows were
+	// absent. Decode gives the writes of such rows the operation Insert, and all other
+	// writes that are not deletions Put.
 	Held []*index.Held
 }
 
@@ -132,8 +132,8 @@ func (r *Record) AppendSized(b []byte) []byte {
 	return b
 }
 
-// Each decodes records that AppendSized has appended, one after the other, and
-// calls fn with each. The record is a view of b, and used again.
+// Each decodes records that AppendSized has appended, one after the other, and calls fn
+// with each. The record is a view of b, valid during the call.
 func Each(b []byte, fn func(*Record) error) error {
 	var r Record
 	for len(b) > 0 {
@@ -244,7 +244,7 @@ func appendWrite(b []byte, w *wire.Write, absent bool) []byte {
 	return appendBytes(b, w.Row)
 }
 
-// decoder takes a record apart. After the first fault all it returns is zero.
+// decoder decodes a record. After the first fault it returns zeros.
 type decoder struct {
 	b   []byte
 	bad bool
@@ -262,7 +262,7 @@ func (d *decoder) take(n uint64) []byte {
 	return v
 }
 
-// uint takes a number up to a bound.
+// uint decodes a number up to a bound.
 func (d *decoder) uint(most uint64) uint64 {
 	v, n := binary.Uvarint(d.b)
 	if n <= 0 || v > most {
@@ -289,7 +289,7 @@ func (d *decoder) u64() uint64 {
 	return 0
 }
 
-// flags takes a byte in which only the given bits may be set.
+// flags decodes a byte in which only the given bits may be set.
 func (d *decoder) flags(known byte) byte {
 	v := d.u8()
 	if v&^known != 0 {

@@ -1,6 +1,6 @@
-// Package replica decides how far a replicated log is safe, and which of its
-// copies count. It is a step machine: no goroutine, no clock, no file and no
-// message. A driver tells it what has happened, and carries out what it proposes.
+// Package replica decides how far a replicated log is safe, and which of its copies
+// count. It is a step machine: no goroutine, no clock, no file and no message. A driver
+// reports events to it, and carries out what it proposes.
 //
 // The log of a data server is one group: a home, which writes the log, and
 // copies. A store outside of the group holds its Set: the members, each of which

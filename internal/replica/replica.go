@@ -11,7 +11,7 @@ import (
 // Position is a position in the log, in bytes.
 type Position uint64
 
-// Epoch is that of the data server which is the home: it rises with every start.
+// Epoch is the epoch of the data server that is the home. It rises with every start.
 type Epoch uint32
 
 // Member is a place for the log of a group: 0 is the home, k is the copy at the
@@ -39,10 +39,9 @@ func (m Members) Count() int { return bits.OnesCount8(uint8(m)) }
 // First returns the members of a group with so many places.
 func First(places int) Members { return Members(1<<places - 1) }
 
-// Host returns where member k of the group of a data server is, if the server is at a
-// host of so many: the members are at the hosts after it, in a circle. A server that is
-// not at its own host has a member there, also if that is further away: then it has the
-// last place.
+// Host returns the host of member k of the group of a data server that is at host at,
+// of so many hosts. The members are at the hosts after it, in a circle. The server's
+// own host always has a member: if it is too far away, it has the last place.
 func Host(k Member, server placement.Server, at, hosts int) int {
 	if k == MaxMembers-1 && (int(server)-at+hosts)%hosts >= MaxMembers {
 		return int(server)
@@ -78,20 +77,20 @@ type Set struct {
 
 // Errors of changes of a set.
 var (
-	// ErrReplaced says that the log is that of a home which was replaced.
+	// ErrReplaced reports a log whose home was replaced by a copy.
 	ErrReplaced = errors.New("replica: the log is of an earlier epoch than the set of its copies: a copy has taken its place, or it is an older state of the directory")
-	// ErrNotInSync says that a copy may lack what was acknowledged.
+	// ErrNotInSync reports a copy that may lack what was acknowledged.
 	ErrNotInSync = errors.New("replica: the copy is not in the set of those in sync: it may lack what was acknowledged")
 )
 
 // Open returns the set with which a home begins an epoch. The caller makes its Since
-// durable at the home, and then swaps it for was, before the home serves. since is
-// what the home has of that, 0 if nothing. A group has so many places now, the home's
-// included.
+// durable at the home, and then swaps it for was, before the home serves. since is the
+// Since that the home has, 0 if none. places is how many members the group may have
+// now, the home included.
 //
-// A home that was replaced is known by its lineage, whatever its epoch is: a start
-// raises it even if the change of the set then fails. An older state of a home is known
-// by its epoch, so the caller asks Open before it counts the epoch up.
+// A home that was replaced is recognised by its lineage, whatever its epoch is: a start
+// raises the epoch even if the change of the set then fails. An older state of a home
+// is recognised by its epoch, so the caller asks Open before it counts the epoch up.
 func Open(was Set, epoch, since Epoch, places int) (Set, error) {
 	if was == (Set{}) {
 		return Set{Epoch: epoch, Since: epoch, Version: 1, Members: First(1)}, nil
@@ -109,10 +108,11 @@ func Open(was Set, epoch, since Epoch, places int) (Set, error) {
 	return next, nil
 }
 
-// Promote returns the set with which copy k, made since an epoch, begins to take the
+// Promote returns the set with which copy k, made in epoch since, begins to take the
 // place of the home. The caller swaps it for was, moves the copy, and opens it in an
-// epoch above that of the result. If it is interrupted it begins anew, with what the
-// store has.
+// epoch above that of the result. If that is interrupted, the caller begins again with
+// the set in the store. It fails with ErrNotInSync if the copy may lack what was
+// acknowledged.
 func Promote(was Set, k Member, since Epoch) (Set, error) {
 	switch {
 	case k < 1 || !was.Members.Has(k):
@@ -186,7 +186,7 @@ func (h *Home) Horizon() Position { return h.horizon }
 // must acknowledge nothing more.
 func (h *Home) Deposed() bool { return h.deposed }
 
-// counting are the members that the store may hold, and what is about to enter.
+// counting returns the members that the store may hold, and those about to enter.
 func (h *Home) counting() Members {
 	m := h.set.Members
 	if h.changes {
@@ -214,22 +214,22 @@ func (h *Home) raise() {
 	h.horizon = max(h.horizon, least)
 }
 
-// Durable says that the home's log is durable up to a position.
+// Durable reports that the home's log is durable up to a position.
 func (h *Home) Durable(to Position) {
 	h.durable = max(h.durable, to)
 	h.raise()
 }
 
-// Begun says that copy k answers, has a log of this group's present lineage, and
-// is durable up to a position of the home's log.
+// Begun reports that copy k answers, has a log of this group's present lineage, and is
+// durable up to a position of the home's log.
 func (h *Home) Begun(k Member, durable Position) {
 	c := &h.copies[k]
 	c.live, c.durable = true, durable
 	h.raise()
 }
 
-// Acknowledged says that copy k is durable up to a position. It is of the same
-// session as the last Begun.
+// Acknowledged reports that copy k is durable up to a position, in the session of the
+// last Begun.
 func (h *Home) Acknowledged(k Member, to Position) {
 	c := &h.copies[k]
 	c.live, c.durable = true, max(c.durable, to)
@@ -244,8 +244,8 @@ func (h *Home) Enter(k Member) {
 	c.entering = c.live && !h.set.Members.Has(k)
 }
 
-// Lost says that copy k does not answer, or has lost what it had. If it is a
-// member, the home proposes a set without it.
+// Lost reports that copy k does not answer, or has lost what it had. If it is a member,
+// the home proposes a set without it.
 func (h *Home) Lost(k Member) {
 	h.copies[k].live, h.copies[k].entering = false, false
 	h.raise()
@@ -274,8 +274,8 @@ func (h *Home) Propose() (from, to Set, ok bool) {
 	return h.set, h.next, h.changes
 }
 
-// Changed says which set the store held after an attempt to make the proposed
-// change. While it holds the former one, the change stays proposed: an attempt
+// Changed reports which set the store held after an attempt to make the proposed
+// change. While the store holds the former set, the change stays proposed: an attempt
 // whose answer was lost may take effect later.
 func (h *Home) Changed(now Set) {
 	switch {
@@ -292,10 +292,11 @@ func (h *Home) Changed(now Set) {
 	}
 }
 
-// Lacks says that copy k, which is a member and of the present lineage, is durable up
-// to a position that the home's log does not reach. A copy gets only what is durable
-// at the home, so the home has lost the end of its log, and what was acknowledged may
-// be at the copy alone: the home acknowledges nothing, and does not change the set.
+// Lacks reports the position up to which copy k, of the present lineage, is durable. It
+// returns whether k is a member and the log of the home ends before that position. A
+// copy gets only what is durable at the home, so the home has then lost the end of its
+// log, and what was acknowledged may be at the copy alone: the home acknowledges
+// nothing, and does not change the set.
 func (h *Home) Lacks(k Member, durable Position) bool {
 	lacks := h.set.Members.Has(k) && durable > h.durable
 	h.deposed = h.deposed || lacks
@@ -304,14 +305,14 @@ func (h *Home) Lacks(k Member, durable Position) bool {
 
 // Copy is the rule by which a copy takes the log.
 type Copy struct {
-	// Epoch is the highest of which the copy has heard. The driver keeps it.
+	// Epoch is the highest epoch that the copy knows. The driver makes it durable.
 	Epoch Epoch
 	// End is the end of what the copy has taken, durable or not.
 	End Position
 }
 
-// Begin says that a home of an epoch wants to send its log. The driver makes the
-// epoch durable before it answers.
+// Begin handles the request of a home of an epoch to send its log, and reports whether
+// the copy takes it. The driver makes the epoch durable before it answers.
 func (c *Copy) Begin(e Epoch) bool {
 	if e < c.Epoch {
 		return false
@@ -324,8 +325,8 @@ func (c *Copy) Begin(e Epoch) bool {
 // the highest epoch, and follows on what the copy has.
 func (c *Copy) Takes(e Epoch, at Position) bool { return e == c.Epoch && at == c.End }
 
-// Usable reports whether a copy that was made since an epoch, and ends at a
-// position, is of the log of a home that has the log from first to durable.
+// Usable reports whether a copy that was made in epoch since, and ends at end, can
+// continue the log of a home that has the log from first to durable.
 func Usable(set Set, since Epoch, end, first, durable Position) bool {
 	return since == set.Since && end >= first && end <= durable
 }

@@ -14,10 +14,10 @@ var (
 	ErrFrames = errors.New("wal: no valid frames of this log")
 )
 
-// Frames appends to buf the released bytes of the log from a position on, at most
-// so many, and returns buf. They are for AppendFrames of a copy, and may end
-// inside a frame. It may be called while the log is written. The caller sees to it
-// that the log from there on is not cut.
+// Frames appends to buf the released bytes of the log from a position on, at most most
+// of them, and returns buf. They are for AppendFrames of a copy, and may end inside a
+// frame. Frames may be called while the log is written. The caller must keep the log
+// from there on from being cut.
 func (l *Log) Frames(from LSN, most int, buf []byte) ([]byte, error) {
 	to := min(l.Released(), from+LSN(most))
 	if from >= to {
@@ -36,11 +36,11 @@ func (l *Log) Frames(from LSN, most int, buf []byte) ([]byte, error) {
 	return r.buf, errors.Join(err, r.close())
 }
 
-// AppendFrames appends frames of the log that this one is a copy of, beginning at
-// a position, which must be the end of this log. It checks them. It returns the
-// end of the log, which is before that of the bytes if they end inside a frame.
-// It waits for room as AppendWait does, and not for a sync. All that there is room for
-// is released together.
+// AppendFrames appends frames of the log that this one is a copy of. They begin at a
+// position, which must be the end of this log, and are checked. It returns the end of
+// the log, which is before the end of the bytes if they end inside a frame. It waits
+// for room as AppendWait does, and not for a sync. All frames for which there is room
+// are released together.
 func (l *Log) AppendFrames(at LSN, frames []byte) (end LSN, err error) {
 	n, whole := 0, error(nil) // bytes of the frames that are whole, and what is wrong with the next one
 	for whole == nil && len(frames)-n >= frameBytes && sizeOf(frames[n:]) <= LSN(len(frames)-n) {
@@ -67,9 +67,9 @@ func (l *Log) AppendFrames(at LSN, frames []byte) (end LSN, err error) {
 	return at, whole
 }
 
-// appendWhole appends as many of the frames as there is room for, and returns how many
-// bytes those have, and why it has not appended more. The writer gets them at once: if
-// it began with the first of them, the rest would wait for another sync.
+// appendWhole appends as many of the frames as there is room for. It returns the size
+// of those, and why it has not appended more. The writer gets them at once: if it began
+// with the first of them, the rest would wait for another sync.
 func (l *Log) appendWhole(at LSN, frames []byte) (size int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,8 +2,8 @@ package wal
 
 import "time"
 
-// SyncLater changes Options.SyncLater of a log that may be in use. 0 syncs what is
-// written, and from then on everything before it is released.
+// SyncLater changes Options.SyncLater of a log that may be in use. 0 makes the log sync
+// what is written so far at once, and each write from then on before it is released.
 func (l *Log) SyncLater(after time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -22,8 +22,8 @@ func (l *Log) startSyncer() {
 	}
 }
 
-// sync is the syncer's goroutine: what is written is synced after a bounded time, or when
-// somebody waits for it. The writer goes on meanwhile.
+// sync is the syncer's goroutine. It syncs what is written after a bounded time, or at
+// once when Wait asks for it. The writer goes on meanwhile.
 func (l *Log) sync() {
 	defer close(l.syncerDone)
 	timer := time.NewTimer(time.Hour)
@@ -50,8 +50,8 @@ func (l *Log) sync() {
 	}
 }
 
-// syncWritten makes durable what is released. What the writer writes meanwhile may or may
-// not be durable with it.
+// syncWritten makes durable what is released. What the writer writes meanwhile may
+// become durable with it.
 func (l *Log) syncWritten() error {
 	l.syncing.Lock()
 	defer l.syncing.Unlock()

@@ -9,10 +9,10 @@ import (
 	"slices"
 )
 
-// Open opens the log of a directory, or creates it. It finds the end of the log
-// and cuts a torn tail. It changes nothing before it has checked what is there.
-// A CorruptError or a VersionError says that nothing was changed. Replay then
-// gives the records, and Start starts the writer.
+// Open opens the log of a directory, or creates it. It finds the end of the log and
+// cuts a torn tail. It changes nothing before it has checked the files: after a
+// CorruptError or a VersionError nothing was changed. Replay then gives the records,
+// and Start starts the writer.
 func Open(opt Options) (*Log, error) {
 	if err := opt.complete(); err != nil {
 		return nil, err
@@ -227,7 +227,7 @@ func (l *Log) checkFresh(found []*segment) error {
 	return errors.Join(err, r.close())
 }
 
-// tail is where the log ends, and what lies behind it.
+// tail is the end of the log, and what lies behind it.
 type tail struct {
 	end   LSN
 	stale []LSN // valid frames that were written and not synced
@@ -284,8 +284,8 @@ func (l *Log) tornAfterSync(r *reader, end LSN, later frame) error {
 	return l.damaged(r.segments, end, reason)
 }
 
-// syncParents makes the directory itself durable, which this process or one that
-// was killed may have created together with those above it.
+// syncParents makes the directory itself durable. This process, or one that was killed,
+// may have created it together with those above it.
 func (l *Log) syncParents() error {
 	for dir := l.opt.Dir; ; {
 		parent := l.opt.FS.PathDir(dir)

@@ -60,7 +60,7 @@ func (l *Log) reserve(room LSN) error {
 		l.mu.Lock()
 		enough := l.mu.limit >= l.mu.end+l.mu.aside+room || l.mu.failed != nil
 		if enough {
-			l.mu.noSpace = nil // room that was set aside may have been given up
+			l.mu.noSpace = nil // room that was set aside may have been returned
 		}
 		l.mu.Unlock()
 		if enough {

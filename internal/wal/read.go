@@ -169,10 +169,10 @@ func (l *Log) Replay(from LSN, fn func(*Record) error) (err error) {
 	return err
 }
 
-// Read calls fn for the durable records from a position on, in order, until fn
-// returns false. It returns the position after the last one that fn has taken, or
-// up to which there is none. Unlike Replay it may be called while the log is
-// written. The caller sees to it that the log from there on is not cut.
+// Read calls fn for the durable records from a position on, in order, until fn returns
+// false. It returns the position after the last record that fn has taken, or the
+// position before which there is none to take. Unlike Replay it may be called while the
+// log is written. The caller must keep the log from there on from being cut.
 func (l *Log) Read(from LSN, fn func(*Record) (more bool)) (next LSN, err error) {
 	end := l.Durable()
 	l.mu.Lock()

@@ -4,10 +4,10 @@
 // meanwhile goes into the next write. A record is durable once Durable has
 // reached its end.
 //
-// Released is the position up to which others may be told of records. It is Durable,
-// unless the log syncs later: then a record is released when it is written, which
-// survives the process, and not the machine. Another goroutine syncs what is written,
-// after a bounded time. What rests on the order on the disk rests on Durable.
+// Released is the position up to which records may be acknowledged. It is Durable,
+// unless the log syncs later: then a record is released when it is written, and
+// survives the process but not the machine. Another goroutine syncs what is written,
+// after a bounded time. Whatever needs an order on the disk must use Durable.
 //
 // The log is a sequence of bytes that is cut into segments, one file each. The
 // segments that come next are prepared ahead: created, filled with zeros or
@@ -15,12 +15,11 @@
 // Append accepts fits into them, so a full disk refuses records and never loses
 // one that was accepted.
 //
-// A frame may cross from one segment to the next. A segment is complete and
-// synced before the next one is begun. Every frame tells up to where the log was
-// durable when the frame was written. When an invalid frame is met, a later
-// valid frame therefore tells damage, which is an error, from a torn tail, which
-// is cut. A log at rest writes a mark after its last group, for the same
-// purpose.
+// A frame may cross from one segment to the next. A segment is complete and synced
+// before the next one is begun. Every frame has the position up to which the log was
+// durable when the frame was written. If a frame is invalid, a later valid frame
+// therefore tells damage, which is an error, from a torn tail, which is cut. A log at
+// rest writes a mark after its last group, for the same purpose.
 //
 // A write or a sync that fails ends the log: nothing is retried, because no one
 // knows what a file system keeps of data whose sync has failed.
@@ -44,8 +43,8 @@ type LSN uint64
 
 // Errors of a log.
 var (
-	// ErrNoSpace says that the reserved room is used up and the disk has no more.
-	// The log takes records again when there is space.
+	// ErrNoSpace says that the reserved room is used up and the disk has no more. The log
+	// takes records again when there is space.
 	ErrNoSpace = errors.New("wal: no space left for the log")
 	// ErrBehind says that records arrive faster than the disk takes them, and
 	// that the reserved room is used up. Space is not the problem: a caller may
@@ -56,7 +55,7 @@ var (
 	ErrFailed = errors.New("wal: the log has failed")
 	// ErrClosed says that the log is closed, or was opened to be read only.
 	ErrClosed = errors.New("wal: the log is closed")
-	// ErrMissing says that a log is not there that was created before.
+	// ErrMissing says that a log that was created before is not there.
 	ErrMissing = errors.New("wal: the log is missing")
 	// ErrTooLarge says that a record exceeds Options.RecordBytes.
 	ErrTooLarge = errors.New("wal: record too large")
@@ -109,12 +108,12 @@ type Options struct {
 	// Identity is that of the owner of the log. It is in every file. A log of
 	// another identity is refused.
 	Identity [16]byte
-	// MarkDelay is the time after which a log at rest writes its mark; 0 means
-	// 50 ms, less than 0 that only Close writes one.
+	// MarkDelay is the time after which a log at rest writes its mark; 0 means 50 ms, a
+	// negative value that only Close writes one.
 	MarkDelay time.Duration
-	// Start is the position at which a log begins that does not exist yet. Copy
-	// says that the log is a copy of another one, and gets what that one has from
-	// AppendFrames alone, marks included. Both have one Identity.
+	// Start is the position at which a log that does not exist yet begins. Copy says that
+	// the log is a copy of another one, whose frames, marks included, it gets only from
+	// AppendFrames. Both have one Identity.
 	Start LSN
 	Copy  bool
 	// Exists says that the log was created before. Open fails with ErrMissing if it is
@@ -123,8 +122,8 @@ type Options struct {
 	// ReadOnly opens a log to be replayed. Nothing is changed, and Start must not
 	// be called.
 	ReadOnly bool
-	// SyncLater, if it is not 0, releases records when they are written, and syncs
-	// them after so long at most.
+	// SyncLater, if it is not 0, releases records when they are written, and bounds the
+	// time until they are synced.
 	SyncLater time.Duration
 	// Released is called by the writer when more is released, with ascending
 	// positions. It must not call Close. It may be nil.
@@ -213,9 +212,8 @@ func (l *Log) First() LSN {
 	return l.mu.segments[0].first
 }
 
-// Stalled returns for how long the present write, with its sync, has been under way, or
-// the sync of what was written before, 0 if there is none. After an error it goes on to
-// grow.
+// Stalled returns for how long the present write, with its sync, or the present later
+// sync has been under way, 0 if there is none. After an error it goes on to grow.
 func (l *Log) Stalled() time.Duration {
 	since, sync := l.since.Load(), l.sinceSync.Load()
 	if since == 0 || sync != 0 && sync < since {
@@ -230,8 +228,8 @@ func (l *Log) Stalled() time.Duration {
 // Durable returns the position up to which the log is durable.
 func (l *Log) Durable() LSN { return LSN(l.durable.Load()) }
 
-// Released returns the position up to which the log is durable, or written if it is
-// synced later. It is not before Durable.
+// Released returns the position up to which the log is durable, or only written if it
+// syncs later. It is never before Durable.
 func (l *Log) Released() LSN { return LSN(max(l.released.Load(), l.durable.Load())) }
 
 // End returns the end of the last record.
@@ -242,7 +240,7 @@ func (l *Log) End() LSN {
 }
 
 // Last returns the end of the last record that was appended since Start, or the end of
-// the log then. What follows are marks.
+// the log at Start if there is none. What follows are marks.
 func (l *Log) Last() LSN {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -280,8 +278,8 @@ func (l *Log) Append(payload []byte) (LSN, error) {
 	return l.mu.end, nil
 }
 
-// takes returns an error if there is no room for so many bytes, some of which are
-// set aside. l.mu is held.
+// takes returns an error if there is no room for size bytes, aside of which were set
+// aside for them. l.mu is held.
 func (l *Log) takes(size, aside LSN) error {
 	switch {
 	case l.mu.failed != nil:
@@ -310,7 +308,8 @@ func (l *Log) AppendWait(payload []byte) (LSN, error) {
 	}
 }
 
-// awaitRoom waits until there may be room for so many bytes, or never will be.
+// awaitRoom waits until there may be room for so many bytes, or until there never will
+// be.
 func (l *Log) awaitRoom(size LSN) {
 	l.mu.Lock()
 	if !errors.Is(l.takes(size, 0), ErrBehind) {
@@ -328,9 +327,9 @@ func (l *Log) awaitRoom(size LSN) {
 	}
 }
 
-// SetAside sets room aside for records of the given sizes, which cannot be
-// refused once they are needed, and returns how much room that is. It waits as
-// AppendWait does. The caller gives all of it up, to AppendAside or GiveUp.
+// SetAside sets room aside for records of the given sizes, which cannot be refused once
+// they are needed, and returns how much room that is. It waits as AppendWait does. The
+// caller must return all of it, by AppendAside or GiveUp.
 func (l *Log) SetAside(payloads ...int) (room LSN, err error) {
 	for _, n := range payloads {
 		room += frameSize(n)
@@ -354,8 +353,8 @@ func (l *Log) SetAside(payloads ...int) (room LSN, err error) {
 	}
 }
 
-// AppendAside appends a record for which room was set aside, all of which it
-// gives up.
+// AppendAside appends a record for which room was set aside, and returns all of that
+// room.
 func (l *Log) AppendAside(payload []byte, room LSN) (LSN, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -368,7 +367,7 @@ func (l *Log) AppendAside(payload []byte, room LSN) (LSN, error) {
 	return l.mu.end, nil
 }
 
-// GiveUp gives up room that was set aside.
+// GiveUp returns room that was set aside.
 func (l *Log) GiveUp(room LSN) {
 	if room > 0 {
 		l.mu.Lock()
@@ -401,7 +400,7 @@ func (l *Log) add(payload []byte, mark uint32) {
 	}
 }
 
-// ahead is how much room is reserved after the end of the log.
+// ahead returns how much room is reserved after the end of the log.
 func (l *Log) ahead() LSN {
 	return max(LSN(l.opt.SegmentBytes-headerBytes), frameSize(l.opt.RecordBytes))
 }
@@ -414,8 +413,8 @@ func poke(c chan struct{}) {
 	}
 }
 
-// Wait returns once the log is durable up to a position, or with an error if
-// that will not happen. What is synced later is synced at once.
+// Wait returns once the log is durable up to a position, or with an error if that will
+// not happen. If the log syncs later, Wait makes it sync at once.
 func (l *Log) Wait(ctx context.Context, pos LSN) error {
 	return l.await(ctx, pos, func() LSN {
 		durable := l.Durable()
@@ -431,7 +430,7 @@ func (l *Log) WaitReleased(ctx context.Context, pos LSN) error {
 	return l.await(ctx, pos, l.Released)
 }
 
-// await waits until what reached returns is at a position.
+// await waits until reached returns the position or a later one.
 func (l *Log) await(ctx context.Context, pos LSN, reached func() LSN) error {
 	for reached() < pos {
 		l.mu.Lock()
@@ -458,7 +457,7 @@ func (l *Log) await(ctx context.Context, pos LSN, reached func() LSN) error {
 	return nil
 }
 
-// notify wakes what waits for a position. l.mu is held.
+// notify wakes goroutines that wait for a position. l.mu is held.
 func (l *Log) notify() {
 	if l.mu.synced != nil {
 		close(l.mu.synced)
@@ -466,7 +465,7 @@ func (l *Log) notify() {
 	}
 }
 
-// notifyRoom wakes what waits for room. l.mu is held.
+// notifyRoom wakes goroutines that wait for room. l.mu is held.
 func (l *Log) notifyRoom() {
 	if l.mu.room != nil {
 		close(l.mu.room)
@@ -491,8 +490,8 @@ func (l *Log) fail(cause error) {
 	}
 }
 
-// Err returns why the log takes no record any more, whatever room there is: it has
-// failed, or is closed. It returns nil while it does take some.
+// Err returns why the log takes no record any more, however much room there is: it has
+// failed, or is closed. It returns nil while the log takes records.
 func (l *Log) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

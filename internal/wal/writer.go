@@ -42,7 +42,7 @@ func (l *Log) write() {
 	}
 }
 
-// release says that a group is written, and durable unless it is synced later. It
+// release records that a group is written, and durable unless it is synced later. It
 // reports whether the log goes on: after a sync that has failed nobody knows what the
 // disk will have of this group.
 func (l *Log) release(g *group) bool {
