@@ -49,7 +49,7 @@ type Address struct {
 	Insecure bool
 }
 
-// IsAddress reports whether s has the form of an Address: it has a scheme.
+// IsAddress reports whether s has the form of an Address, that is, a scheme.
 func IsAddress(s string) bool { return strings.Contains(s, "://") }
 
 // ParseAddress parses an address. The error wraps ErrAddress.
@@ -98,7 +98,7 @@ func ParseAddress(s string) (*Address, error) {
 	return a, nil
 }
 
-// parseQuery takes the options that follow the hosts.
+// parseQuery parses the options that follow the hosts.
 func (a *Address) parseQuery(query string) error {
 	values, err := url.ParseQuery(query)
 	if err != nil {
@@ -148,7 +148,7 @@ func wholeTLS(t tcp.TLS, prefix string) (*tcp.TLS, error) {
 	return &t, nil
 }
 
-// parseHosts takes a list of host:port apart.
+// parseHosts parses a list of host:port. what names the list in errors.
 func parseHosts(what, s string) ([]string, error) {
 	var hosts []string
 	for h := range strings.SplitSeq(s, ",") {
@@ -181,7 +181,7 @@ func checkHostPort(what, s string) error {
 	return nil
 }
 
-// String is the address without its options.
+// String returns the address without its options.
 func (a *Address) String() string {
 	if a.Dir != "" {
 		return SchemeShm + "://" + a.Dir
@@ -226,8 +226,8 @@ func (a *Address) offers() ([]multi.Address, error) {
 	return all, nil
 }
 
-// MemberAddrs returns the addresses of data servers that offer the fabrics
-// named: shm at sockets in dir, other fabrics at hosts.
+// MemberAddrs returns the addresses of data servers that offer the fabrics named: shm
+// at sockets in dir, other fabrics at hosts.
 func MemberAddrs(servers int, fabrics []string, dir string, hosts []string) []string {
 	all := make([]string, servers)
 	for i := range all {
@@ -240,8 +240,8 @@ func MemberAddrs(servers int, fabrics []string, dir string, hosts []string) []st
 	return all
 }
 
-// MemberAddr is the address of one data server: host, of which there is one
-// where a network is named, is its own.
+// MemberAddr returns the address of one data server. host has the server's own
+// host:port if a network is named, and is empty otherwise.
 func MemberAddr(server placement.Server, fabrics []string, dir string, host []string) string {
 	var o multi.Address
 	if slices.Contains(fabrics, multi.Shm) {

@@ -21,8 +21,8 @@ import (
 
 // Descriptors that a child process inherits.
 const (
-	// read end: one line of childConfig, to a host a line when all hosts have had their
-	// chance to start, then nothing until the parent is gone
+	// read end: a line of childConfig; for a host, another line when all hosts have had
+	// their chance to start; then nothing until the parent is gone
 	lifelineFD = 3
 	reportFD   = 4 // write end: lines of childReport
 	logFD      = 5 // where the log goes, if there is to be one
@@ -77,9 +77,9 @@ type ChildOptions struct {
 	Members OpenMembers
 }
 
-// RunChild runs the data server of a child process that Start has started,
-// until the parent has ended or ctx ends, or until another instance has the place of
-// a host.
+// RunChild runs the data server of a child process that Start has started. It returns
+// when the parent has ended, when ctx ends, or when another instance has taken the
+// place of a host.
 func RunChild(ctx context.Context, o ChildOptions) error {
 	if !isPipe(lifelineFD) || !isPipe(reportFD) {
 		return fmt.Errorf("%w: not started as a data server's process", ErrOptions)
@@ -113,7 +113,7 @@ func RunChild(ctx context.Context, o ChildOptions) error {
 			return errors.New("the data server is starting")
 		}
 	}, func(r stats.Recovering) {
-		_ = writeLine(report, childReport{Recovering: &r}) // if the parent is gone, the lifeline tells
+		_ = writeLine(report, childReport{Recovering: &r}) // if the parent is gone, the lifeline ends this process
 	})
 	if err != nil {
 		_ = writeLine(report, childReport{Error: err.Error(), Elsewhere: errors.Is(err, member.ErrElsewhere)})
@@ -143,11 +143,11 @@ func isPipe(fd int) bool {
 type childServer struct {
 	dataServer
 	lost <-chan struct{} // of a host: closed when another instance has its place
-	why  func() error    // then why
-	stop []func() error  // what ends after the server
+	why  func() error    // of a host: the reason, once lost is closed
+	stop []func() error  // closes what must end after the server
 }
 
-// Recovery is that of the server.
+// Recovery is that of the data server.
 func (c *childServer) Recovery() *stats.Recovery { return recovered(c.dataServer) }
 
 // Close closes the server, and then the debug socket, through which a server
@@ -217,7 +217,7 @@ func startChild(
 	return s, nil
 }
 
-// host starts a data server that is a host. j has what the configuration lacks.
+// host starts a data server as a host. j has what the configuration lacks.
 func (o *ChildOptions) host(ctx context.Context, cfg *childConfig, j JoinOptions) (*childServer, error) {
 	if o.Members == nil {
 		return nil, fmt.Errorf("%w: this program cannot run hosts", ErrOptions)

@@ -26,11 +26,11 @@ import (
 )
 
 const (
-	// startTimeout bounds how long a child may take until it serves: longer than a
-	// machine may stand still, whose disk is being flushed, say. A child that has died
-	// is noticed at once.
+	// startTimeout bounds how long a child may take until it serves: longer than a machine
+	// may stand still, for example while its disk is flushed. The death of a child is
+	// noticed at once.
 	startTimeout = 100 * time.Second
-	// recoverTimeout bounds how long a child may take that has data to recover.
+	// recoverTimeout bounds how long a child with data to recover may take.
 	recoverTimeout = 24 * time.Hour
 )
 
@@ -78,8 +78,8 @@ func startChildren(ctx context.Context, o StartOptions) (*Cluster, error) {
 	return c, nil
 }
 
-// AbstractAddrs are names of as many sockets that no file system holds and
-// nobody can guess.
+// AbstractAddrs returns n names of sockets that are in no file system and that nobody
+// can guess.
 func AbstractAddrs(n int) []string {
 	var nonce [8]byte
 	_, _ = rand.Read(nonce[:]) // never fails
@@ -93,7 +93,7 @@ func AbstractAddrs(n int) []string {
 // family is the child processes of one cluster.
 type family struct {
 	opts     StartOptions
-	secret   []byte     // by which the children know each other
+	secret   []byte     // by which the children authenticate each other
 	mu       sync.Mutex // guards the elements of children, once all serve
 	children []*child
 	failed   []error       // why children did not serve at the start; nil for those that did
@@ -198,7 +198,7 @@ func (f *family) ready(ctx context.Context) error {
 			recovered[i], f.failed[i] = r, err
 			if err != nil && !errors.Is(err, errKeeps) && (!f.opts.lenient || ctx.Err() != nil) {
 				once.Do(func() { first = startError(ch.index, err) })
-				cancel() // of the others nothing is expected any more
+				cancel() // the other children need not be waited for
 			}
 		})
 	}
@@ -231,14 +231,14 @@ func (f *family) ready(ctx context.Context) error {
 	return nil
 }
 
-// settle tells hosts that all of them have had their chance to start.
+// settle tells all hosts that each of them has had its chance to start.
 func (f *family) settle() {
 	for _, ch := range f.all() {
 		f.tellSettled(ch)
 	}
 }
 
-// tellSettled tells a host that all have had their chance to start.
+// tellSettled tells one host that.
 func (f *family) tellSettled(ch *child) {
 	if f.opts.members != nil {
 		_ = writeLine(ch.lifeline, true) // a child that is gone needs no word
@@ -254,13 +254,14 @@ func (f *family) limit(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeoutCause(ctx, limit, notReadyError{limit})
 }
 
-// notReadyError is the cause with which the wait for a child ends that neither serves
-// nor dies.
+// notReadyError is the cause that ends the wait for a child that neither serves nor
+// dies.
 type notReadyError struct{ within time.Duration }
 
 func (e notReadyError) Error() string { return fmt.Sprintf("not ready within %v", e.within) }
 
-// startError is the error of a data server that did not start, which names it once.
+// startError returns the error of a data server that did not start. It names the server
+// once.
 func startError(server placement.Server, err error) error {
 	if strings.HasPrefix(err.Error(), fmt.Sprintf("server %d: ", server)) {
 		return fmt.Errorf("%w: %w", ErrStart, err)
@@ -268,11 +269,12 @@ func startError(server placement.Server, err error) error {
 	return fmt.Errorf("%w: server %d: %w", ErrStart, server, err)
 }
 
-// errKeeps says that a host keeps copies, and does not serve yet.
+// errKeeps reports a host that keeps copies and does not serve yet.
 var errKeeps = errors.New("cluster: the host keeps copies until it has its data server back")
 
-// await waits until a child serves, and returns what it has recovered. keeps is called
-// when a host begins to keep copies before; without it that ends the wait, with errKeeps.
+// await waits until a child serves, and returns what it has recovered. If a host keeps
+// copies before it serves, await calls keeps and goes on; if keeps is nil, it fails
+// with errKeeps.
 func (f *family) await(ctx context.Context, ch *child, keeps func()) (*stats.Recovery, error) {
 	stop := context.AfterFunc(ctx, func() { _ = ch.report.SetReadDeadline(time.Now()) })
 	defer stop()

@@ -8,12 +8,12 @@ import (
 	"drtmx/server"
 )
 
-// A durable server has the place of its data directory: see member.Claim. What
-// contradicts the place is refused before anything is changed, in the directory or
-// in the store.
+// A durable server has the place that its data directory claims: see member.Claim. A
+// claim that contradicts the store is refused before anything is changed, in the
+// directory or in the store.
 
-// inspect reads the directory, and refuses one that does not have the place. It
-// changes nothing.
+// inspect reads the directory, and refuses one whose claim does not hold. It changes
+// nothing.
 func (p *place) inspect(ctx context.Context) error {
 	claim := member.Claim{}
 	if p.o.DataDir != "" {
@@ -40,7 +40,7 @@ func (p *place) inspect(ctx context.Context) error {
 // open opens the directory, which only the holder of the lease does, and returns
 // its claim.
 func (p *place) open(ctx context.Context) (claim member.Claim, err error) {
-	if err := p.inspect(ctx); err != nil || p.o.DataDir == "" { // the one who had the lease may have been admitted
+	if err := p.inspect(ctx); err != nil || p.o.DataDir == "" { // the former holder of the lease may have been admitted
 		return claim, err
 	}
 	p.config.Incarnation = uint64(p.self.Incarnation)

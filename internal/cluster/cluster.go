@@ -42,7 +42,7 @@ var (
 // Workload is the catalogue and the procedures of data servers. It must be the
 // same at all servers of a cluster.
 type Workload struct {
-	Name       string // by which child processes look the rest up
+	Name       string // child processes look up the rest by it
 	Catalog    *tables.Catalog
 	Procedures []txn.Procedure
 }
@@ -72,8 +72,8 @@ type Size struct {
 	// Replicas is how many copies of its data each durable data server has, its own
 	// included; 0 means 1. The data servers run on one host.
 	Replicas int `json:",omitempty"`
-	// MinInSync is how many copies must be in sync, the data server's own included,
-	// so that it takes writes; 0 means 1.
+	// MinInSync is how many copies must be in sync, the data server's own included, before
+	// it takes writes; 0 means 1.
 	MinInSync int `json:",omitempty"`
 	// Zones are the zones of the hosts, in order, or nil: see JoinOptions.Zone.
 	Zones []string `json:",omitempty"`
@@ -114,19 +114,19 @@ func (s *Size) faults() []error {
 type Cluster struct {
 	provider rdma.Provider
 	addrs    []string
-	all      bool  // addrs are newer than what servers know
+	all      bool  // addrs are newer than the addresses that the servers know
 	pids     []int // of child processes, or of those found in a directory; empty in one process
 	where    string
 	info     *Info
 	store    member.Store // of the members; nil if there is none
 	hello    *wire.Hello  // what a data server said of the cluster; nil if none was asked
 
-	family *family // the child processes of this one, nil if there are none
+	family *family // the child processes of this cluster, nil if there are none
 
 	stop func() error // ends what this process started; called once
 	kill func()       // likewise, without waiting for anything; may be nil
 
-	emptying <-chan struct{} // a child process asks for it
+	emptying <-chan struct{} // receives when a child process asks to empty the cluster; nil without children
 
 	lost chan struct{}
 	mu   struct {
@@ -143,11 +143,11 @@ func newCluster(p rdma.Provider, addrs []string) *Cluster {
 	return &Cluster{provider: p, addrs: addrs, lost: make(chan struct{}), stop: func() error { return nil }}
 }
 
-// Fabric is the name of the provider that carries the verbs.
+// Fabric returns the name of the provider that carries the verbs.
 func (c *Cluster) Fabric() string { return c.provider.Name() }
 
-// Routes are the fabrics over which this process has reached the data servers,
-// by server; "" for one that it has not, or where there is no choice.
+// Routes returns, by server, the fabric over which this process has reached the data
+// server, "" if it has not, or if there is no choice.
 func (c *Cluster) Routes() []string {
 	routes := make([]string, len(c.addrs))
 	if f, ok := c.provider.(*multi.Provider); ok {
@@ -158,11 +158,11 @@ func (c *Cluster) Routes() []string {
 	return routes
 }
 
-// Addrs are the addresses of the data servers.
+// Addrs returns the addresses of the data servers, by server.
 func (c *Cluster) Addrs() []string { return c.addrs }
 
-// PIDs are the data servers' processes, empty if they run in this one or are
-// not known.
+// PIDs returns the process numbers of the data servers, none if they run in this
+// process or are not known.
 func (c *Cluster) PIDs() []int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,7 +180,7 @@ func (c *Cluster) Config() txn.Config {
 // openTimeout bounds how long a cluster may take to answer.
 const openTimeout = 10 * time.Second
 
-// Open opens the database. set changes the configuration first; it may be nil.
+// Open opens the database. set, which may be nil, changes the configuration first.
 func (c *Cluster) Open(ctx context.Context, set func(*txn.Config)) (*txn.DB, error) {
 	cfg := c.Config()
 	if set != nil {
@@ -198,7 +198,7 @@ func (c *Cluster) Open(ctx context.Context, set func(*txn.Config)) (*txn.DB, err
 	return db, nil
 }
 
-// Where describes the place where Connect found the cluster, for messages.
+// Where describes where Connect found the cluster, for messages.
 func (c *Cluster) Where() string { return c.where }
 
 // Members returns the present state of the store of members; nil if the cluster was
@@ -213,8 +213,8 @@ func (c *Cluster) Members(ctx context.Context) (*member.State, error) {
 // Info describes a cluster that was found in a runtime directory; nil for others.
 func (c *Cluster) Info() *Info { return c.info }
 
-// Tables is the catalogue of the data servers, nil unless Connect had to ask
-// them for each other.
+// Tables returns the catalogue of the data servers, nil unless Connect had to ask a
+// data server for the list of all.
 func (c *Cluster) Tables() (*tables.Catalog, error) {
 	if c.hello == nil {
 		return nil, nil
@@ -222,8 +222,8 @@ func (c *Cluster) Tables() (*tables.Catalog, error) {
 	return tables.ParseCatalog(c.hello.Catalog)
 }
 
-// Lost is closed when a data server has ended by itself, or another process
-// has stopped a cluster in a directory. Err then returns the reason.
+// Lost returns a channel that is closed when a data server has ended by itself, or
+// another process has stopped a cluster in a directory. Err then returns the reason.
 func (c *Cluster) Lost() <-chan struct{} { return c.lost }
 
 // Err is nil until Lost is closed. The error wraps ErrLost or ErrStopped.
@@ -251,8 +251,8 @@ func (c *Cluster) fail(err error, output []byte) {
 	close(c.lost)
 }
 
-// Close ends the data servers that this process started, and waits for them.
-// An attached cluster is only left.
+// Close ends the data servers that this process started, and waits for them. It does
+// not stop a cluster that others started.
 func (c *Cluster) Close() error {
 	c.closeOnce.Do(func() {
 		c.mu.Lock()
@@ -263,8 +263,8 @@ func (c *Cluster) Close() error {
 	return c.closeErr
 }
 
-// Kill ends child processes at once and waits for nothing. It is for an
-// impatient user; Close should still follow if the process lives on.
+// Kill ends child processes at once and waits for nothing, for an impatient user. Close
+// should still follow if this process lives on.
 func (c *Cluster) Kill() {
 	if c.kill != nil {
 		c.kill()

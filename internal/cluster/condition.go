@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// condition says what the threads of a process wait for, as far as the kernel tells:
-// their states, and where in the kernel they sleep.
+// condition describes what the threads of a process wait for, as far as the kernel
+// tells: their states, and where in the kernel they sleep.
 func condition(pid int) string {
 	const unknown = "what it waits for is not known"
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))

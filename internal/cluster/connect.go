@@ -51,8 +51,8 @@ func confirm(f *multi.Provider) {
 	}
 }
 
-// NewProvider makes a provider of the fabrics named, which is the fabric's own
-// if there is but one.
+// NewProvider makes a provider of the fabrics named. If there is only one, it is that
+// fabric's own provider.
 func NewProvider(o multi.Options, names ...string) (rdma.Provider, error) {
 	f, err := NewFabrics(o, names...)
 	if err != nil || len(names) != 1 {
@@ -61,7 +61,7 @@ func NewProvider(o multi.Options, names ...string) (rdma.Provider, error) {
 	return f.Member(names[0]), nil
 }
 
-// fabricsOf makes a provider of several fabrics of one that may be of one only.
+// fabricsOf returns p as a provider of several fabrics, which may offer only one.
 func fabricsOf(p rdma.Provider) (*multi.Provider, error) {
 	f, ok := p.(*multi.Provider)
 	if ok {
@@ -95,17 +95,17 @@ type ConnectOptions struct {
 	// Fabrics configure the providers. The TLS of the Address has
 	// precedence. With a Device, Addrs are those of RDMA devices.
 	Fabrics multi.Options
-	// Members opens the store of members that an Address names, such as
-	// etcd.OpenExisting; nil means that this program cannot.
+	// Members opens the store of members that an Address names, such as etcd.OpenExisting;
+	// nil means that this program cannot open one.
 	Members OpenMembers
-	// Unasked leaves out the question to a data server where there is a store of
-	// members: all may be paused, or start. The result knows no tables.
+	// Unasked skips the hello of a data server if there is a store of members, because all
+	// servers may be paused or starting. The result then knows no tables.
 	Unasked bool
 
 	provider func(fabric string) (rdma.Provider, error) // a test's; nil: clientOf
 }
 
-// OpenMembers opens the store of a cluster's members, which its caller closes.
+// OpenMembers opens the store of a cluster's members. The caller closes it.
 type OpenMembers func(context.Context, *member.Location) (member.Store, error)
 
 // check reports all faults of the options.
@@ -130,10 +130,10 @@ func (o *ConnectOptions) check() error {
 // ErrVersion or ErrDir for a directory, and ErrNoAnswer, ErrAddress or ErrMoves for an
 // address, or is one of package member.
 //
-// Lost of the result is closed when the process that serves a directory reports
-// the loss of a data server. For an address of etcd it is closed when a server
-// was restarted; later dials use the servers' latest addresses. Lost of other
-// clusters is never closed.
+// Lost of the result is closed when the process that serves a directory reports the
+// loss of a data server. For an address of etcd it is closed when a server was
+// restarted without its memory; later dials use the servers' latest addresses. Lost of
+// other clusters is never closed.
 func Connect(ctx context.Context, o ConnectOptions) (*Cluster, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func (o *ConnectOptions) connectHosts(ctx context.Context, dir string, i *Info) 
 	}
 	names := strings.Split(i.Fabric, "+")
 	if len(names) > 1 {
-		names = nil // whatever of them leads there from here
+		names = nil // any fabric will do that leads there from here
 	}
 	f, err := NewFabrics(o.Fabrics, names...)
 	if err != nil {
@@ -228,7 +228,7 @@ func (o *ConnectOptions) clientOf(fabric string) (rdma.Provider, error) {
 		}
 	}
 	if len(names) > 1 {
-		names = nil // whatever of them leads there from here
+		names = nil // any fabric will do that leads there from here
 	}
 	return NewProvider(o.Fabrics, names...)
 }

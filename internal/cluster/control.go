@@ -121,7 +121,7 @@ func (s *supervisor) watch(ctx context.Context, c net.Conn) {
 		_ = writeLine(c, reply{Lost: why})
 	case <-gone:
 		select {
-		case why := <-w.lost: // ctx ended because of it
+		case why := <-w.lost: // ctx ended because of the loss
 			_ = writeLine(c, reply{Lost: why})
 		default:
 		}

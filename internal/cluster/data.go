@@ -21,7 +21,7 @@ import (
 // ErrData reports a data directory that cannot be used. Its text has the reason.
 var ErrData = errors.New("cluster: data directory")
 
-// Data is what a data directory says of the cluster whose data it has.
+// Data describes the cluster whose data a data directory has.
 type Data struct {
 	Servers, Partitions int
 	// Replicas is how many copies of each data server's data there are, its own
@@ -29,7 +29,7 @@ type Data struct {
 	Replicas int
 	// Hosts reports the directory of a cluster of hosts: see Hosts.
 	Hosts bool
-	// Catalog is that with which the directory was made; nil if no data server was.
+	// Catalog is the one with which the directory was made; nil if no data server's was.
 	Catalog *tables.Catalog
 }
 
@@ -88,7 +88,7 @@ func ReadData(dir string) (*Data, error) {
 
 var serverDirName = regexp.MustCompile(`^server-\d+$`)
 
-// serverDirs are the directories of data servers in a data directory.
+// serverDirs returns the directories of data servers in a data directory.
 func serverDirs(dir string) (all []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +120,7 @@ func RemoveData(dir string) (servers int, err error) {
 	}
 	for i, d := range slices.Backward(all) {
 		if _, ok, err := datadir.Read(vfs.Default, d); err == nil && !ok {
-			if left, err := os.ReadDir(d); err == nil && len(left) == 0 { // a mount or a link, since its data was removed
+			if left, err := os.ReadDir(d); err == nil && len(left) == 0 { // empty: a mount or a link that stayed when its data was removed
 				all = slices.Delete(all, i, i+1)
 				continue
 			}
@@ -149,9 +149,9 @@ type ServerDir struct {
 	Path   string
 }
 
-// Dirs are the directories of the data servers in a data directory, in the order of
-// the servers. Of a cluster of hosts several may have been that of one server, one
-// after the other.
+// Dirs returns the directories of the data servers in a data directory, in the order of
+// the servers. In a cluster of hosts, one server may have several: those of hosts where
+// it was before.
 func (d *Data) Dirs(dir string) ([]ServerDir, error) {
 	var all []ServerDir
 	if !d.Hosts {
@@ -187,9 +187,9 @@ type StoredDir struct {
 	Copy   bool
 }
 
-// Stored are all directories that there are in a data directory of a cluster, or of one
-// host, with data or with copies, in the order of the servers; none if there is no data.
-// It changes nothing.
+// Stored returns all directories with data or copies in the data directory of a
+// cluster, or of one host, in the order of the servers; none if there is no data. It
+// changes nothing.
 func Stored(dir string) (all []StoredDir, err error) {
 	if err := datadir.Finished(vfs.Default, dir); err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func Stored(dir string) (all []StoredDir, err error) {
 			return nil, err
 		}
 		if !placed {
-			if d, err := ReadData(dir); err != nil || d == nil { // whether all of them are there
+			if d, err := ReadData(dir); err != nil || d == nil { // fails if not all of them are there
 				return nil, err
 			}
 		}
@@ -263,8 +263,8 @@ func isHost(dir string) (bool, error) {
 	return false, nil
 }
 
-// removeDir removes a directory. If it is a mount, or a link to a directory, that
-// stays, and is empty.
+// removeDir removes a directory. A mount, or a link to a directory, stays, and is
+// emptied.
 func removeDir(d string) error {
 	entries, err := os.ReadDir(d)
 	if err != nil {

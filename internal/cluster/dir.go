@@ -74,8 +74,8 @@ type ServerInfo struct {
 	State  string `json:"state,omitempty"`  // of a host: HostRuns or another one
 }
 
-// Address is where the data server of the cluster in dir listens: a
-// multi.Address, or the address of the only fabric.
+// Address returns where the data server of the cluster in dir listens: a multi.Address,
+// or the address of the only fabric.
 func (s ServerInfo) Address(dir string) string {
 	o := s.offers(dir)
 	switch {
@@ -89,7 +89,7 @@ func (s ServerInfo) Address(dir string) string {
 	return o.String()
 }
 
-// offers are the endpoints of the data server of the cluster in dir.
+// offers returns the endpoints of the data server of the cluster in dir.
 func (s ServerInfo) offers(dir string) multi.Address {
 	o := multi.Address{TCP: s.Addr, Verbs: s.Verbs}
 	if s.Socket != "" {
@@ -115,8 +115,8 @@ func readInfo(dir string) (*Info, error) {
 	return decodeInfo(path, b)
 }
 
-// decodeInfo takes the content of cluster.json apart. The format is looked at
-// first: other formats may differ in all else.
+// decodeInfo decodes the content of cluster.json. It looks at the format first: other
+// formats may differ in all else.
 func decodeInfo(path string, b []byte) (*Info, error) {
 	var f struct {
 		Format *int `json:"format"`
@@ -192,12 +192,12 @@ func openDir(ctx context.Context, path string) (*runtimeDir, error) {
 }
 
 // A process that was killed closes its files one after the other, so its lock may be
-// held although nobody answers at its socket any more. dyingTime is longer than that
+// held although nothing answers at its socket any more. dyingTime is longer than that
 // takes.
 const dyingTime = 5 * time.Second
 
-// takeSoon locks the directory. It waits for a process that ends, and for none that
-// answers.
+// takeSoon locks the directory. It waits for a holder that is dying, and fails with
+// ErrBusy at once if the holder answers.
 func (d *runtimeDir) takeSoon(ctx context.Context) error {
 	for end := time.Now().Add(dyingTime); ; {
 		if err := d.take(); !errors.Is(err, ErrBusy) || d.listens() || !time.Now().Before(end) {
@@ -211,7 +211,7 @@ func (d *runtimeDir) takeSoon(ctx context.Context) error {
 	}
 }
 
-// listens reports whether anybody listens at the control socket.
+// listens reports whether a process listens at the control socket.
 func (d *runtimeDir) listens() bool {
 	c, err := net.DialTimeout("unix", filepath.Join(d.path, controlFile), controlTimeout)
 	if err == nil {
@@ -276,7 +276,7 @@ func (d *runtimeDir) clear() {
 	entries, _ := os.ReadDir(d.path)
 	for _, e := range entries {
 		if ownFiles.MatchString(e.Name()) && e.Name() != lockFile {
-			_ = os.Remove(filepath.Join(d.path, e.Name())) // what stays is found stale again
+			_ = os.Remove(filepath.Join(d.path, e.Name())) // a file that stays is found stale again
 		}
 		if d.isStore(e) {
 			_ = os.Remove(filepath.Join(d.path, storeDir, storeSocket))

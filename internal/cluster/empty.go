@@ -56,7 +56,7 @@ func Empty(ctx context.Context, o ConnectOptions) (int, error) {
 	return len(before), nil
 }
 
-// incarnation asks a data server for its own.
+// incarnation asks a data server for its incarnation.
 func (c *Cluster) incarnation(ctx context.Context, server placement.Server) (uint64, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no answer within %v", connectTimeout))
 	defer cancel()

@@ -61,11 +61,12 @@ const (
 // ErrHost reports a request about a host that cannot be carried out.
 var ErrHost = errors.New("cluster: host")
 
-// fleet is the hosts of a supervisor. All but begin is for the supervisor's goroutine.
+// fleet manages the processes of a supervisor's hosts. All methods but tell are for the
+// supervisor's goroutine.
 type fleet struct {
 	s      *supervisor
 	events chan hostEvent
-	over   chan struct{} // closed by leave: nobody receives events
+	over   chan struct{} // closed by leave: events are no longer received
 	wg     sync.WaitGroup
 	of     []hostState
 }
@@ -75,11 +76,11 @@ type hostState struct {
 	state  string
 	cancel context.CancelCauseFunc // ends the start that is under way; nil if none is
 	kill   bool                    // the start that is under way ends as a kill
-	stops  bool                    // with kill: it stops, as asked
-	asked  []chan reply            // of requests that wait for the end of the start
+	stops  bool                    // with kill: the host is to be stopped, not killed
+	asked  []chan reply            // requests that wait for the end of the start
 	since  time.Time               // when it began to serve
 	pause  time.Duration           // before the next start
-	again  *time.Timer             // begins it; nil if none is due
+	again  *time.Timer             // begins the next start; nil if none is due
 }
 
 // hostEvent is news of a host: it has ended, or a start has.
@@ -109,7 +110,7 @@ func (f *fleet) tell(e hostEvent) {
 	}
 }
 
-// news is where events come from; nil, which never yields one, without hosts.
+// news returns the channel of events. It is nil, and never ready, without hosts.
 func (f *fleet) news() <-chan hostEvent {
 	if f == nil {
 		return nil
@@ -117,8 +118,8 @@ func (f *fleet) news() <-chan hostEvent {
 	return f.events
 }
 
-// leave ends what is under way and answers who waits for it. The processes are left
-// as they are.
+// leave cancels the starts that are under way and answers the requests that wait for
+// them. It leaves the processes as they are.
 func (f *fleet) leave() {
 	if f == nil {
 		return
@@ -135,7 +136,7 @@ func (f *fleet) leave() {
 	f.wg.Wait()
 }
 
-// hold keeps a start from falling due.
+// hold cancels the next start of a host that has ended.
 func (h *hostState) hold() {
 	if h.again != nil {
 		h.again.Stop()
@@ -153,7 +154,7 @@ func (h *hostState) answer(r reply) {
 // child is the process of a host.
 func (f *fleet) child(host int) *child { return f.s.children.family.child(ownServer(host)) }
 
-// set notes the state of a host, and publishes it.
+// set records the state of a host, and publishes it.
 func (f *fleet) set(host int, state string, pid int) {
 	f.of[host].state = state
 	s := f.s
@@ -168,13 +169,13 @@ func (f *fleet) set(host int, state string, pid int) {
 	}
 }
 
-// begin starts a host beside the supervisor's goroutine.
+// begin starts a host, without blocking the supervisor's goroutine.
 func (f *fleet) begin(host int) {
 	c := f.s.children
 	f.await(host, HostStarts, 0, func(ctx context.Context, keeps func()) error { return c.startServer(ctx, ownServer(host), keeps) })
 }
 
-// keep waits for a host that keeps copies, beside the supervisor's goroutine.
+// keep waits for a host that keeps copies, without blocking the supervisor's goroutine.
 func (f *fleet) keep(host int) {
 	c, ch := f.s.children, f.child(host)
 	f.await(host, HostKeeps, ch.cmd.Process.Pid, func(ctx context.Context, keeps func()) error { return c.finish(ctx, ch, true, keeps) })
@@ -193,7 +194,7 @@ func (f *fleet) await(host int, state string, pid int, start func(ctx context.Co
 	})
 }
 
-// take takes note of an event.
+// take handles an event.
 func (f *fleet) take(e hostEvent) {
 	h := &f.of[e.host]
 	switch {
@@ -227,7 +228,7 @@ func (f *fleet) take(e hostEvent) {
 		}
 	case h.kill:
 		h.cancel = nil
-		if e.err == nil { // it was faster
+		if e.err == nil { // the start was faster than the kill
 			_ = f.s.children.KillServer(ownServer(e.host))
 		}
 		state := HostKilled
@@ -246,13 +247,13 @@ func (f *fleet) take(e hostEvent) {
 		f.set(e.host, HostRuns, pid)
 		f.s.log.Info("host serves again", "host", e.host, "pid", pid)
 		h.answer(f.s.reply(nil))
-		if ch := f.child(e.host); ch.waitExit(0) { // its end was told before its start
+		if ch := f.child(e.host); ch.waitExit(0) { // the event of its end came before that of its start
 			f.retry(e.host, ch.death())
 		}
 	}
 }
 
-// failed takes note of a start that has failed.
+// failed handles a failed start.
 func (f *fleet) failed(host int, why error) {
 	if errors.Is(why, errKeeps) {
 		f.keep(host)
@@ -329,18 +330,18 @@ func (f *fleet) request(r request) {
 	}
 }
 
-// runs reports whether a host's process has served, and runs.
+// runs reports whether a host's process runs and has served.
 func (h *hostState) runs() bool {
 	return h.state == HostRuns || h.state == HostKeeps && h.cancel == nil
 }
 
-// end makes a host stop, beside the supervisor's goroutine.
+// end stops a host, without blocking the supervisor's goroutine.
 func (f *fleet) end(r request) {
 	h := &f.of[r.host]
 	h.asked = append(h.asked, r.answer)
 	f.set(r.host, HostEnds, f.child(r.host).cmd.Process.Pid)
 	f.wg.Go(func() {
-		_ = f.s.children.endServer(ownServer(r.host)) // it has ended, if not by itself
+		_ = f.s.children.endServer(ownServer(r.host)) // in any case it has ended
 		f.tell(hostEvent{host: r.host, stopped: true})
 	})
 }
@@ -376,7 +377,7 @@ func askAbout(ctx context.Context, dir, op string, host int, limit time.Duration
 }
 
 // takeHosts takes the data directory of the hosts. Their addresses name the fabric,
-// as those in a store of members do.
+// like those in a store of members.
 func (s *supervisor) takeHosts() (err error) {
 	s.opts.members = s.opts.Hosts.membersAt(s.dir.path)
 	s.mu.info.Members = s.opts.members
@@ -411,7 +412,7 @@ func (s *supervisor) endStore() error {
 	return stop()
 }
 
-// membersAt is where the store of members of the hosts in a runtime directory is.
+// membersAt returns where the store of members of the hosts in a runtime directory is.
 func (h *Hosts) membersAt(dir string) *member.Location {
 	at := cmp.Or(h.Store, filepath.Join(dir, storeDir, storeSocket))
 	return &member.Location{Endpoints: []string{at}, Name: membersName}

@@ -35,7 +35,7 @@ type hostsShape struct {
 	Servers    int  `json:"servers"`
 	Partitions int  `json:"partitions"`
 	Replicas   int  `json:"replicas"`
-	Removing   bool `json:"removing,omitempty"` // the data is being removed: what is left of it is no data
+	Removing   bool `json:"removing,omitempty"` // the data is being removed: what is left is not to be used
 	Started    bool `json:"started,omitempty"`  // all hosts have served: each has its place
 	Moving     bool `json:"moving,omitempty"`   // data servers without hosts are made hosts: see adopt
 }
@@ -57,13 +57,13 @@ func readHosts(dir string) (s hostsShape, ok bool, err error) {
 	return s, ok, err
 }
 
-// data is what the directory of a cluster of hosts says.
+// data describes the cluster whose data the directory has.
 func (s *hostsShape) data(dir string) (*Data, error) {
 	d := &Data{Servers: s.Servers, Partitions: s.Partitions, Replicas: s.Replicas, Hosts: true}
 	if s.Removing {
 		return d, nil
 	}
-	homes := []string{dir} // where data servers are that are being made hosts
+	homes := []string{dir} // where data servers are before they are made hosts
 	for i := range s.Servers {
 		homes = append(homes, HostDir(dir, i))
 	}
@@ -141,8 +141,8 @@ func openHosts(size Size) (h *hostsData, err error) {
 	return h, datadir.WriteJSON(vfs.Default, h.dir, hostsFile, h.shape)
 }
 
-// adopt makes data servers that had no copies hosts: their directories become those
-// of hosts. It goes on where it was interrupted.
+// adopt makes data servers that had no copies hosts: it moves their directories into
+// those of hosts. It continues where it was interrupted.
 func (h *hostsData) adopt() error {
 	fs := vfs.Default
 	all, err := serverDirs(h.dir)
@@ -184,7 +184,7 @@ func moveDir(from, to string) error {
 	return errors.Join(datadir.SyncDir(vfs.Default, filepath.Dir(to)), datadir.SyncDir(vfs.Default, filepath.Dir(from)))
 }
 
-// started notes that all hosts have served.
+// started records that all hosts have served.
 func (h *hostsData) started() error {
 	if h.shape.Started {
 		return nil
@@ -193,7 +193,7 @@ func (h *hostsData) started() error {
 	return datadir.WriteJSON(vfs.Default, h.dir, hostsFile, h.shape)
 }
 
-// close gives the directory up.
+// close releases the directory.
 func (h *hostsData) close() error {
 	if h == nil {
 		return nil
@@ -202,8 +202,8 @@ func (h *hostsData) close() error {
 }
 
 // remove removes the data of all hosts, and what the store of members knows of it:
-// neither is of use without the other. It begins anew if it is interrupted: the mark
-// goes when what is removed does not come back after a crash.
+// neither is of use without the other. If it is interrupted, the next call continues:
+// the mark is removed last, when nothing that was removed can come back after a crash.
 func (h *hostsData) remove() error {
 	h.shape.Started = false
 	marked := h.shape

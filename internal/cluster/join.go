@@ -45,9 +45,9 @@ type JoinOptions struct {
 	// made if it does not exist, and shared with other data servers. Without one they
 	// reach each other over networks only.
 	Dir string
-	// Secret is how the data servers of the cluster know each other, where they have
-	// no certificates: the same for all, see ReadSecret. nil means the secret of the
-	// Store if there is one, or else of Dir, which the servers then share.
+	// Secret is what the data servers of the cluster authenticate each other with, where
+	// they have no certificates. It is the same for all, see ReadSecret; nil means the
+	// secret of the Store if there is one, or else of Dir, which the servers then share.
 	Secret []byte
 	// MemoryBytes bounds the memory of the server's partitions together; 0
 	// means the server package's bound for each.
@@ -67,8 +67,8 @@ type JoinOptions struct {
 	// Empty, if set, asks the process that has started all data servers to empty the
 	// cluster.
 	Empty func() error
-	// Settled, if set, is closed when all hosts have had their chance to start. No
-	// server is taken over before.
+	// Settled, if set, is closed when all hosts have had their chance to start. No server
+	// is taken over before that.
 	Settled <-chan struct{}
 
 	// Return makes Join wait if another host has taken the server over: this host then
@@ -78,34 +78,34 @@ type JoinOptions struct {
 	// Keeping, if set, is called when the host begins to keep copies, before it has its
 	// data server back: see Return.
 	Keeping func()
-	// Serving, if set, is called when the host's own data server serves again, which was
-	// at another host since Join has returned.
+	// Serving, if set, is called when the host's own data server, which was at another
+	// host since Join has returned, serves here again.
 	Serving func()
 
 	// Zone names what may fail together with this host, such as a machine, a rack or a
-	// site. Copies are kept in as many zones as there are. Empty means that nothing is
-	// known. If it is empty and the size has zones, it is the one of the server's number.
+	// site. Copies are kept in as many zones as there are. If it is empty, the host's zone
+	// is that of its number in the size; if the size has no zones, nothing is known.
 	Zone string
 
-	// at, if set, is the number of the host, which has taken the server over, and
-	// home the directory of its data there.
+	// at, if set, is the number of the host that has taken the server over, and home the
+	// directory of its data there.
 	at   *int
 	home string
 
 	around surroundings
 }
 
-// surroundings are what a host has of the machine that it runs on. The zero value is
-// the real machine; simulated hosts have others.
+// surroundings are the parts of the machine that a host runs on. The zero value is the
+// real machine; simulated hosts have others.
 type surroundings struct {
 	disk      vfs.FS               // nil: the file system of the operating system
 	configure func(*server.Config) // of each data server; may be nil
-	// wrap, if set, returns what takes the place of a data server of the host when that
-	// serves. Only tests have one.
+	// wrap, if set, returns a replacement for a data server of the host when the server
+	// serves. Only tests set it.
 	wrap    func(placement.Server, dataServer) dataServer
 	segment int64 // bytes of the files of a keeper's logs; 0: the default
-	// beside is an address for a data server that the host takes over; nil: beside of
-	// the options.
+	// beside returns an address for a data server that the host takes over; nil means
+	// JoinOptions.beside.
 	beside func(server placement.Server) (addr string, p *multi.Provider, err error)
 }
 
@@ -117,7 +117,7 @@ func (o *JoinOptions) fs() vfs.FS {
 	return o.around.disk
 }
 
-// host is the number of the host: that of its own data server.
+// host returns the number of the host, which is that of its own data server.
 func (o *JoinOptions) host() int {
 	if o.at != nil {
 		return *o.at
@@ -125,7 +125,7 @@ func (o *JoinOptions) host() int {
 	return ownHost(o.Index)
 }
 
-// Hosted is the number of the data server's partitions.
+// Hosted returns the number of the data server's partitions.
 func (o *JoinOptions) Hosted() int {
 	partitions := o.Partitions
 	if partitions == 0 {
@@ -177,20 +177,20 @@ func (o *JoinOptions) check() error {
 // memberPatience is how long Member.Close waits for the data server. Tests change it.
 var memberPatience = closeTimeout
 
-// Member is a data server in this process. If it is that of a host, it may go to another
+// Member is a data server in this process. The data server of a host may go to another
 // host and come back. Methods are safe for concurrent use.
 type Member struct {
 	o        JoinOptions
 	life     context.Context // of a host
 	end      context.CancelFunc
-	attended chan struct{} // closed when the host does not move its server any more; nil: it never does
+	attended chan struct{} // closed when the host no longer moves its server; nil: it never does
 	lost     chan struct{} // closed with why
 	why      error
 	leads    atomic.Pointer[following]
 	recovery *stats.Recovery
 	turns    atomic.Uint64 // of attend
-	readyAt  time.Duration // by clock.Now: since then the host's own server can go; 0: it cannot
-	notYet   time.Duration // it is not moved before
+	readyAt  time.Duration // by clock.Now: since then the host's own server can move; 0: it cannot
+	notYet   time.Duration // the server does not move before
 	pause    time.Duration // after a move that has failed
 
 	// What runs is changed by attend alone.
@@ -307,8 +307,8 @@ func (m *Member) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// halt ends what start has started. Its wait for a server that hangs is bounded. The pid
-// file goes with the member, before another process can have the place.
+// halt ends what start has started. Its wait for a server that hangs is bounded. It
+// releases the pid file with the member, before another process can have the place.
 func (m *Member) halt(leaves bool) (err error) {
 	if m.others != nil {
 		err = m.others.close()
@@ -331,8 +331,8 @@ func (m *Member) halt(leaves bool) (err error) {
 	return err
 }
 
-// takeOwnPlace is takePlace, for a host that may have to keep copies before. Another
-// host may take the server over at any moment until this one has its place.
+// takeOwnPlace is takePlace for a host that may have to keep copies first. Another host
+// may take the server over at any moment until this one has its place.
 func takeOwnPlace(ctx context.Context, o *JoinOptions, s server.Config) (p *place, err error) {
 	if o.at != nil {
 		return takePlace(ctx, o, s)
@@ -371,8 +371,9 @@ func registeredIn(store member.Store) func(ctx context.Context, server placement
 	}
 }
 
-// Lost is closed when another instance has taken the server's place in the store, or a
-// server that has come back to its host does not start; it is nil without a store.
+// Lost returns a channel that is closed when another instance has taken the server's
+// place in the store, or when a server that has come back to its host does not start.
+// It is nil without a store.
 func (m *Member) Lost() <-chan struct{} {
 	switch {
 	case m.attended != nil:
@@ -400,7 +401,8 @@ func (m *Member) Err() error {
 	return m.place.deposed()
 }
 
-// Recovery is what the data server had recovered when Join returned, nil if it had not.
+// Recovery returns what the data server had recovered when Join returned, nil if
+// nothing.
 func (m *Member) Recovery() *stats.Recovery { return m.recovery }
 
 // Close stops the data server, removes its files, and gives up its lease. Its

@@ -22,13 +22,13 @@ import (
 	"drtmx/server"
 )
 
-// A host whose own data server was taken over by another one, and that is started
-// again, is a keeper at first: it has no data server, and keeps copies. When its copy
-// of its own data server is in sync, the other host gives the server back.
-// docs/replication.md has the rules.
+// A host that is started again after another host has taken over its data server is a
+// keeper at first: it has no data server, and keeps copies. When its copy of its own
+// data server is in sync, the other host gives the server back. docs/replication.md has
+// the rules.
 
 const (
-	// returnPatience is how long a server that was given back is left to its own host.
+	// returnPatience is how long only its own host may take a server that was given back.
 	returnPatience = 5 * time.Second
 	// formerDir follows the name of a directory that a copy has replaced.
 	formerDir = ".former"
@@ -38,16 +38,16 @@ const (
 // the server is given back. A variable, for tests.
 var returnAfter = 2 * time.Second
 
-// keeperIndex is the index with which a host is registered that is a keeper. No data
-// server has it.
+// keeperIndex returns the index under which a keeper is registered. No data server has
+// it.
 func keeperIndex(size, host int) placement.Server { return placement.Server(size + host) }
 
-// keeperDir is the directory of the copies of a host without its data server.
+// keeperDir returns the directory of the copies of a host without its data server.
 func keeperDir(dir string, host int) string {
 	return filepath.Join(dir, fmt.Sprintf("keeper-%d", host))
 }
 
-// keeperOf returns the registration of a host that is a keeper.
+// keeperOf returns the registration of a host as a keeper, false if it is none.
 func keeperOf(s *member.State, host int) (member.Registration, bool) {
 	if s == nil || s.Map == nil {
 		return member.Registration{}, false
@@ -58,9 +58,9 @@ func keeperOf(s *member.State, host int) (member.Registration, bool) {
 	return s.Registered(keeperIndex(s.Map.Size, host))
 }
 
-// dialHost connects to a host that keeps a copy: to its own data server, or to the
-// keeper. A keeper may have an address that its data server had, so that is not
-// resolved.
+// dialHost returns a function that connects to a host that keeps a copy: to its own
+// data server, or to the keeper. A keeper may have an address that its data server had,
+// so that address is not resolved.
 func (p *place) dialHost(o *JoinOptions) func(ctx context.Context, host int) (rdma.Conn, error) {
 	who := rdma.Identity{Role: rdma.RoleServer, Name: fmt.Sprintf("server-%d", o.Index)}
 	direct := rdma.As(o.Provider, who)
@@ -78,7 +78,7 @@ func (p *place) dialHost(o *JoinOptions) func(ctx context.Context, host int) (rd
 	}
 }
 
-// keeping is a host that is a keeper.
+// keeping is the state of a host that is a keeper.
 type keeping struct {
 	o      *JoinOptions
 	own    string // directory of the host's own data server
@@ -88,15 +88,15 @@ type keeping struct {
 	state  atomic.Pointer[member.State]
 	news   bell          // rings when state changes
 	lostAt time.Duration // by clock.Now: since then the data server has no lease; 0: it has one
-	noted  string        // what was said last
+	noted  string        // the text of the last message
 
 	reading *reading // of the copy of the host's own data server; nil: none has begun
-	again   bool     // since nothing more came for the copy
+	again   bool     // the last call of read found the copy silent
 }
 
 // comeBack waits until a host that is started again has its own data server back, if
-// another host has that and the options say so. The host keeps copies meanwhile; kept
-// says so.
+// another host has that and the options ask for it. kept reports whether the host kept
+// copies meanwhile.
 func comeBack(ctx context.Context, o *JoinOptions) (kept bool, err error) {
 	if o.DataDir == "" || o.Replicas <= 1 || keeperIndex(o.Servers, o.host()) >= member.MaxServers {
 		return false, nil
@@ -114,7 +114,7 @@ func comeBack(ctx context.Context, o *JoinOptions) (kept bool, err error) {
 		return false, nil
 	}
 	if at, err := datadir.ReadPlace(o.fs(), own); err != nil || at.Cluster != 0 && at.Cluster != uint64(state.Map.ID) {
-		return false, err // of another cluster: taking the place will say so
+		return false, err // of another cluster: taking the place reports it
 	}
 	k := &keeping{o: o, own: own, dir: keeperDir(o.DataDir, o.host())}
 	k.state.Store(state)
@@ -198,8 +198,8 @@ func (k *keeping) register(ctx context.Context, endpoints []member.Endpoint) {
 	}
 }
 
-// wait waits until nobody has the data server and the copy here is in sync, and takes
-// the server.
+// wait waits until no host has the data server's lease and the copy here is in sync,
+// and takes the server.
 func (k *keeping) wait(ctx context.Context, endpoints []member.Endpoint) error {
 	o := k.o
 	tick := time.NewTicker(takeoverTick)
@@ -231,8 +231,8 @@ func (k *keeping) wait(ctx context.Context, endpoints []member.Endpoint) error {
 }
 
 // read begins to read the copy of the host's own data server when it is in sync, and
-// once more when nothing comes any more for it: when it is to take the place of its
-// home, that need not wait for it.
+// once more when nothing more comes for it: then the copy need not be read when it is
+// to replace its home.
 func (k *keeping) read(inSync bool) {
 	quiet, _ := k.keeper.QuietCopy(k.o.Index)
 	silent := quiet >= copyQuiet
@@ -245,8 +245,9 @@ func (k *keeping) read(inSync bool) {
 	k.again = silent
 }
 
-// due reports whether the keeper is to take its data server: nobody has it, the copy
-// here is in sync, and the server is to be here, or no other host takes it.
+// due reports whether the keeper is to take its data server: no host has the lease, the
+// copy here is in sync, and the server is to be here, or no other host takes it in
+// time.
 func (k *keeping) due(s *member.State, now time.Duration) bool {
 	index, host := k.o.Index, k.o.host()
 	if _, alive := s.Registered(index); alive {
@@ -269,7 +270,7 @@ func (k *keeping) due(s *member.State, now time.Duration) bool {
 	}
 }
 
-// unlock releases what the host had of its data server.
+// unlock releases the directory that the host had of its data server.
 func (k *keeping) unlock() error {
 	if k.lock == nil {
 		return nil
@@ -287,14 +288,14 @@ func (k *keeping) say(text string) {
 }
 
 // comeBack makes the copy at this host the data of its own server, and ends the keeper.
-// back reports that it did.
+// back reports whether the map names this host.
 func (k *keeping) comeBack(ctx context.Context, endpoints []member.Endpoint) (back bool, err error) {
 	o := k.o
 	self := member.Server{Index: o.Index, Instance: member.NewInstance(), Host: o.host(), Zone: o.Zone, Endpoints: endpoints}
 	r := k.reading
 	k.reading = nil // another attempt reads the copy again
 	p := &promotion{ctx: ctx, o: o, copies: k.keeper, reading: r, self: self, prepare: func(dir string, m *member.Map) error {
-		// Only the copy that has this is the data which the map will name.
+		// Only a copy with this place is the data that the map will name.
 		return datadir.WritePlace(o.fs(), dir, datadir.Place{Cluster: uint64(m.ID), Tried: uint64(self.Instance)})
 	}}
 	done, err := p.promote()
@@ -309,13 +310,13 @@ func (k *keeping) comeBack(ctx context.Context, endpoints []member.Endpoint) (ba
 	return true, finishReturn(o.fs(), o, done.m)
 }
 
-// moveCopies moves the copies that a host had when it had its data server to where
-// the keeper has them.
+// moveCopies moves the copies that a host kept beside its data server to the keeper's
+// directory.
 func moveCopies(fs vfs.FS, own, keep string) error {
 	return moveWhole(fs, fs.PathJoin(own, server.CopiesDir), fs.PathJoin(keep, server.CopiesDir))
 }
 
-// moveWhole moves a directory, unless there is none or another one has its place.
+// moveWhole moves a directory, unless it does not exist or another one has its place.
 func moveWhole(fs vfs.FS, from, to string) error {
 	if ok, err := exists(fs, from); err != nil || !ok {
 		return err
@@ -341,10 +342,10 @@ func exists(fs vfs.FS, path string) (bool, error) {
 }
 
 // finishReturn makes the copy that the map names the directory of the host's own data
-// server, if it is not yet: the map names an instance that has tried to take the
-// server with this copy. What the host had of the server before goes then, and not
-// earlier; other copies, and other data servers that the host has, stay. Each step may
-// be interrupted.
+// server, if it is not yet: the map names an instance that has tried to take the server
+// with this copy. Only then is the host's former directory of the server removed; other
+// copies, and other data servers that the host has, stay. It may be interrupted at any
+// step, and continues when called again.
 func finishReturn(fs vfs.FS, o *JoinOptions, m *member.Map) error {
 	where, ok := m.Server(o.Index)
 	if !ok || where.Host != o.host() {
@@ -389,7 +390,7 @@ func finishReturn(fs vfs.FS, o *JoinOptions, m *member.Map) error {
 }
 
 // moveAside moves the directory of a data server aside, or makes an empty one there if
-// it is lost. One that is there already is older.
+// it is lost. It replaces an older one there.
 func moveAside(fs vfs.FS, own, former string) error {
 	there, err := exists(fs, own)
 	if err != nil {

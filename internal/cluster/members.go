@@ -17,7 +17,7 @@ import (
 // askPause is the time between two questions to data servers that do not serve yet.
 const askPause = 50 * time.Millisecond
 
-// endpointsOf are the endpoints that a data server's address offers, the best
+// endpointsOf returns the endpoints that a data server's address offers, the best
 // first.
 func endpointsOf(addr string) ([]member.Endpoint, error) {
 	a, err := multi.ParseAddress(addr)
@@ -31,8 +31,8 @@ func endpointsOf(addr string) ([]member.Endpoint, error) {
 	return all, nil
 }
 
-// addressOf is the address with the endpoints of a server that have a fabric
-// known here. It is empty if none has.
+// addressOf returns the address with those endpoints of a server whose fabric is known
+// here. It is empty if there are none.
 func addressOf(s member.Server) string {
 	var a multi.Address
 	for _, e := range s.Endpoints {
@@ -41,8 +41,8 @@ func addressOf(s member.Server) string {
 	return a.String()
 }
 
-// following keeps the newest state of a cluster's members, and resolves the
-// addresses that servers once had to those that they have.
+// following keeps the newest state of a cluster's members, and resolves former
+// addresses of servers to present ones.
 type following struct {
 	store   member.Store
 	end     context.CancelFunc
@@ -110,9 +110,8 @@ func (f *following) take(s *member.State) {
 	}
 }
 
-// leftBehind are the addresses at which a server was before another instance took
-// its place. The former one may be paused, and would keep those waiting that are
-// connected to it.
+// leftBehind returns the addresses at which a server was before another instance took
+// its place. The former instance may be paused, and would keep its clients waiting.
 func leftBehind(was, now *member.Map) (addrs []string) {
 	if was == nil {
 		return nil
@@ -125,14 +124,14 @@ func leftBehind(was, now *member.Map) (addrs []string) {
 	return addrs
 }
 
-// lead leads the dials of a provider to where the servers are now, and ends its
-// connections to where they have been. The provider has not been used yet.
+// lead makes the dials of a provider lead to where the servers are now, and ends its
+// connections to where they were. The provider must not have been used yet.
 func (f *following) lead(p *multi.Provider) {
 	p.Resolve = f.resolve
 	f.leads(p)
 }
 
-// leads makes f end the connections of a provider to where servers have been.
+// leads makes f end the connections of a provider to where servers were.
 func (f *following) leads(p *multi.Provider) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,14 +148,15 @@ func (f *following) missed(err error) {
 	}
 }
 
-// newest is the last map that was seen, nil if there was none.
+// newest returns the last map that was seen, nil if there was none.
 func (f *following) newest() *member.Map {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.newest
 }
 
-// resolve is where the server is now that has or had an address.
+// resolve returns the present address of the server that has or had an address, or the
+// address itself if no server is known to have had it.
 func (f *following) resolve(addr string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -200,7 +200,7 @@ func (f *following) complete(ctx context.Context, from member.MapEpoch, progress
 	}
 }
 
-// missing says which servers have not joined.
+// missing names the servers that have not joined.
 func missing(m *member.Map) string {
 	var absent []string
 	for i := range placement.Server(m.Size) {
@@ -211,7 +211,7 @@ func missing(m *member.Map) string {
 	return fmt.Sprintf("%d of %d data servers have joined; missing: %s", len(m.Servers), m.Size, strings.Join(absent, ", "))
 }
 
-// addrsOf are the addresses of the servers of a complete map.
+// addrsOf returns the addresses of the servers of a complete map.
 func addrsOf(m *member.Map) ([]string, error) {
 	addrs := make([]string, len(m.Servers))
 	for i, s := range m.Servers {
@@ -222,9 +222,9 @@ func addrsOf(m *member.Map) ([]string, error) {
 	return addrs, nil
 }
 
-// connectMembers finds the data servers of a cluster whose members are kept in
-// a store, and follows them; ask says that one of them must answer. The cluster is lost when one was started again without
-// its state.
+// connectMembers finds the data servers of a cluster whose members are kept in a store,
+// and follows them. ask says that one of them must answer. The cluster is lost when a
+// data server was started again without its state.
 func connectMembers(ctx context.Context, f *multi.Provider, a *Address, open OpenMembers, ask bool) (*Cluster, error) {
 	if open == nil {
 		return nil, fmt.Errorf("%w %q: this program does not speak etcd", ErrAddress, a)
@@ -266,7 +266,7 @@ func connectMembers(ctx context.Context, f *multi.Provider, a *Address, open Ope
 	known.Lock()
 	known.cluster, known.from = c, m
 	known.Unlock()
-	watch(members.newest()) // what came since the map was taken
+	watch(members.newest()) // a state may have come since the map was taken
 	return c, nil
 }
 
@@ -308,18 +308,18 @@ func askUntilServed(ctx context.Context, store member.Store, f *multi.Provider, 
 	}
 }
 
-// registered is the number of data servers of so many that are registered.
+// registered returns how many of the first servers data servers are registered.
 func registered(s *member.State, servers int) (n int) {
 	for i := range s.Alive {
-		if int(s.Alive[i].Index) < servers { // not a keeper
+		if int(s.Alive[i].Index) < servers { // keepers have higher numbers
 			n++
 		}
 	}
 	return n
 }
 
-// askAnyServer asks one server after the other for its hello, which has what the
-// map lacks.
+// askAnyServer asks one server after the other for its hello, which has what the map
+// lacks, until one answers.
 func askAnyServer(ctx context.Context, f *multi.Provider, a *Address, addrs []string) (*wire.Hello, error) {
 	var errs []error
 	for _, addr := range addrs {
@@ -335,7 +335,7 @@ func askAnyServer(ctx context.Context, f *multi.Provider, a *Address, addrs []st
 	return nil, fmt.Errorf("%w at %s: %w", ErrNoAnswer, a, oneLine(errors.Join(errs...)))
 }
 
-// replaced is a loss if a server of the first map has another state in the second.
+// replaced records a loss if a server of the first map has another state in the second.
 func (c *Cluster) replaced(from, to *member.Map) {
 	for _, s := range from.Servers {
 		now, ok := to.Server(s.Index)

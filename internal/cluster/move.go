@@ -14,50 +14,50 @@ import (
 	"drtmx/rdma/multi"
 )
 
-// A server is where its data is. It is to be at its own host, or where an operator
-// wants it; if that host is drained, at any other one. When the host where it is to be
-// has a copy in sync, the host that has the server ends it, and the other one takes it
-// over by the same change of the map as any takeover. A host whose own server goes away
-// is a keeper from then on. docs/replication.md has the rules.
+// A server is at the host with its data. It is to be at its own host, or where an
+// operator wants it; if that host is drained, at any other one. When the host where it
+// is to be has a copy in sync, the host that has the server ends it, and the other one
+// takes it over by the same change of the map as any takeover. A host whose own server
+// has moved away is a keeper from then on. docs/replication.md has the rules.
 
-// movePause is the time after a move that has failed before the next attempt. It doubles
-// with each, up to movePauseMax. A variable, for tests.
+// movePause is the pause after the first failed move. It doubles with each failure, up
+// to movePauseMax. A variable, for tests.
 var movePause = 20 * time.Second
 
-// movePauseMax bounds the pause: what has kept a server from its move for long may be
-// over.
+// movePauseMax bounds the pause, because the cause of the failures may end.
 const movePauseMax = 5 * time.Minute
 
-// longer is the pause after that one, when one more attempt has failed.
-func longer(pause time.Duration) time.Duration {
+// nextPause returns the next pause after one more failed move.
+func nextPause(pause time.Duration) time.Duration {
 	return min(max(2*pause, movePause), movePauseMax)
 }
 
-// ownHost is the host that was started for a data server: it has the same number.
+// ownHost returns the host that was started for a data server: it has the same number.
 func ownHost(server placement.Server) int { return int(server) }
 
-// ownServer is the data server for which a host was started.
+// ownServer returns the data server for which a host was started.
 func ownServer(host int) placement.Server { return placement.Server(host) }
 
-// aim is the host at which a server is to be. All hosts find the same one in the same
-// state; if they know different states, a host that has a copy in sync takes the server
-// by the rules of takeovers, and it goes on from there.
+// aim returns the host at which a server is to be. All hosts compute the same one from
+// the same state. If they know different states, a host with a copy in sync takes the
+// server by the rules of takeovers, and the server moves on from there.
 func aim(s *member.State, server placement.Server) int {
 	m := s.Map
 	where, _ := m.Server(server)
-	if own := ownHost(server); where.Host != own && len(besides(m, own)) > 0 || needed(s, own) {
-		// What else its own host has runs there only beside it, and may be nowhere else.
+	if own := ownHost(server); where.Host != own && len(serversBeside(m, own)) > 0 || needed(s, own) {
+		// The other servers at its own host, or their only data, depend on its presence
+		// there.
 		return own
 	}
 	wish := m.Wish(server)
 	if !m.Drains(wish) && (wish == where.Host || !m.Drains(where.Host) || canRun(s, server, wish)) {
 		return wish
 	}
-	// A host whose own server is to leave is to be rid of others before.
-	if !m.Drains(where.Host) && (where.Host == ownHost(server) || lodges(m, where.Host)) {
+	// A host whose own server is to leave must first get rid of other servers.
+	if !m.Drains(where.Host) && (where.Host == ownHost(server) || acceptsOthers(m, where.Host)) {
 		return where.Host
 	}
-	if host, ok := refuge(s, server, lodges); ok {
+	if host, ok := refuge(s, server, acceptsOthers); ok {
 		return host
 	}
 	if !m.Drains(where.Host) {
@@ -72,8 +72,9 @@ func aim(s *member.State, server placement.Server) int {
 	return where.Host
 }
 
-// needed reports whether a host has the only data of another server that is lost: nobody
-// has the lease of that, and no other host that has its data in sync can run it.
+// needed reports whether a host has the only usable data of another server that is
+// lost: no host has that server's lease, and no other host with its data in sync can
+// run it.
 func needed(s *member.State, host int) bool {
 	if _, keeps := keeperOf(s, host); !keeps && !runsOwn(s, host) {
 		return false
@@ -98,8 +99,8 @@ func needed(s *member.State, host int) bool {
 	return false
 }
 
-// refuge is the next host after that of a server that suits it, and can run it now. One
-// with a copy in sync comes first.
+// refuge returns the next host after that of a server that suits and can run the server
+// now. Hosts with a copy in sync come first.
 func refuge(s *member.State, server placement.Server, suits func(m *member.Map, host int) bool) (host int, found bool) {
 	m := s.Map
 	where, _ := m.Server(server)
@@ -119,15 +120,15 @@ func refuge(s *member.State, server placement.Server, suits func(m *member.Map, 
 	return host, found
 }
 
-// lodges reports whether a host is one for servers of drained hosts: it is not drained,
+// acceptsOthers reports whether a host accepts servers of drained hosts: it is not drained,
 // and its own server is not to be elsewhere.
-func lodges(m *member.Map, host int) bool {
+func acceptsOthers(m *member.Map, host int) bool {
 	wish := m.Wish(ownServer(host))
 	return !m.Drains(host) && (wish == host || m.Drains(wish))
 }
 
-// canRun reports whether a host can run a server now that is not there: the host's own
-// server is there, or the server is its own, and the host is a keeper.
+// canRun reports whether a host that does not have a server can run it now: either the
+// host runs its own server, or the server is its own and the host is a keeper.
 func canRun(s *member.State, server placement.Server, host int) bool {
 	if host == ownHost(server) {
 		_, ok := keeperOf(s, host)
@@ -154,7 +155,8 @@ func goesTo(s *member.State, server placement.Server) (host int, ready bool) {
 	return to, s.Map.Set(server).Members.Has(s.Map.Copy(server, to))
 }
 
-// target is the host to which the server is to go from this one, -1 if to none.
+// target returns the host to which the server is to move from this one, -1 if it is to
+// stay.
 func (p *place) target() int {
 	s := p.state.Load()
 	if s == nil || s.Map == nil {
@@ -167,8 +169,8 @@ func (p *place) target() int {
 }
 
 // leaves reports whether copies are to leave a host, and whether the host has ended: it
-// was a keeper, and is not any more. A host whose own server has just gone is about to be
-// one.
+// was a keeper, and is not any more. A host whose own server has just moved away does
+// not count as ended: it is about to be a keeper.
 func (p *place) leaves(host int) (leaves, ended bool) {
 	s := p.state.Load()
 	if s == nil || s.Map == nil {
@@ -194,7 +196,7 @@ func (p *place) compare(was, now *member.State) {
 	}
 }
 
-// bell wakes those who wait for the next time that it rings.
+// bell wakes all goroutines that wait for its next ring.
 type bell struct {
 	mu sync.Mutex
 	c  chan struct{}
@@ -219,8 +221,8 @@ func (b *bell) ring() {
 	}
 }
 
-// rest makes the takeovers begin nothing, if no other server is here or about to be. It
-// reports whether it did; resume ends it.
+// rest stops the takeovers from beginning anything, if no other server is here or about
+// to be. It reports whether it did; resume ends it.
 func (t *takeovers) rest() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -275,8 +277,8 @@ func (m *Member) attend() {
 	}
 }
 
-// rest is for how long attend has nothing to do, as long as there is no news and the log
-// of the host's own server is written. A disk that does not answer has more patience.
+// rest returns how long attend may sleep without news. A failure of the log wakes it,
+// and a disk that does not answer is given more time than that.
 func (m *Member) rest() time.Duration {
 	if m.readyAt != 0 || m.others != nil && m.others.runs() {
 		return takeoverTick
@@ -285,15 +287,15 @@ func (m *Member) rest() time.Duration {
 }
 
 // diskPatience is how long a write of a log, with its sync, may take while there is a
-// copy in sync: after that another host goes on with it. Tests change it.
+// copy in sync: after that, another host goes on with the copy. Tests change it.
 var diskPatience = 10 * time.Second
 
-// broken says that the host cannot write the log of its own server, or of one that it
-// has taken over. Nobody is served by it then, but it would keep the lease, so nobody
-// else would serve either. When the host ends, another one with a copy in sync takes the
-// server over, if there is one, by the lease and the map as ever; or the host is started
-// again and recovers. A disk that only does not answer may do so later, so without a copy
-// the host waits for it.
+// broken returns an error if the host cannot write the log of its own server, or of one
+// that it has taken over. Such a server serves nobody, but the host would keep the
+// lease, so no other host would serve either. When the host ends, another one with a
+// copy in sync takes the server over; without one, the host is started again and
+// recovers. A disk that does not answer may do so later, so without a copy the host
+// waits for it.
 func (m *Member) broken() error {
 	if err := m.logFailure(); err != nil {
 		return err
@@ -304,7 +306,8 @@ func (m *Member) broken() error {
 	return m.others.broken()
 }
 
-// logFailed is closed when the log of the host's own server fails, nil if it has none.
+// logFailed returns a channel that is closed when the log of the host's own server
+// fails, nil if it has none.
 func (m *Member) logFailed() <-chan struct{} {
 	if s, ok := m.server.(interface{ LogFailed() <-chan struct{} }); ok {
 		return s.LogFailed()
@@ -312,7 +315,7 @@ func (m *Member) logFailed() <-chan struct{} {
 	return nil
 }
 
-// logFailure is broken for the server of the member.
+// logFailure is broken for the member's own server.
 func (m *Member) logFailure() error {
 	s, ok := m.server.(interface {
 		LogFailure(patience time.Duration) error
@@ -357,14 +360,14 @@ func (t *takeovers) broken() error {
 	return nil
 }
 
-// fail says why the member is lost.
+// fail records why the member is lost.
 func (m *Member) fail(err error) {
 	m.why = err
 	close(m.lost)
 }
 
-// due reports whether the host's own server is to go to another host now, by the
-// store's present state. The takeovers of the host rest then.
+// due reports whether the host's own server is to move to another host now, by the
+// store's present state. If so, the takeovers of the host rest.
 func (m *Member) due() (to int, due bool) {
 	own := m.o.Index
 	goes := func(s *member.State) bool {
@@ -402,8 +405,8 @@ func (m *Member) due() (to int, due bool) {
 	return to, true
 }
 
-// move ends the host's own server, which another host takes over, keeps copies until it
-// is back, and runs it again. An error is the end of the member.
+// move ends the host's own server, so that another host takes it over, keeps copies
+// until the server is back, and runs it again. After an error the member has ended.
 func (m *Member) move(to int) error {
 	o := &m.o
 	o.Log.Warn("data server goes to another host, which has a copy in sync", "server", o.Index, "host", o.host(), "to", to)
@@ -425,7 +428,7 @@ func (m *Member) move(to int) error {
 			if taken {
 				m.pause = 0
 			} else {
-				m.pause = longer(m.pause)
+				m.pause = nextPause(m.pause)
 				m.notYet = clock.Now() + m.pause
 			}
 			if o.Serving != nil {
@@ -447,7 +450,7 @@ func (m *Member) move(to int) error {
 }
 
 // awaitTaken waits until another host has taken the server that this one has ended, or
-// nobody is about to. It reports whether one has.
+// until none is about to. It reports whether one has.
 func (m *Member) awaitTaken(to int) (taken bool, err error) {
 	ctx, cancel := context.WithTimeout(m.life, returnPatience)
 	defer cancel()
@@ -470,8 +473,8 @@ func (m *Member) awaitTaken(to int) (taken bool, err error) {
 	return taken, err
 }
 
-// leadWith makes a provider of the member follow the members. It is first called before
-// the provider is used.
+// leadWith makes a provider of the member follow the members. The first call must come
+// before the provider is used.
 func (m *Member) leadWith(f *multi.Provider, now *following) {
 	if m.leads.Swap(now) == nil {
 		f.Resolve = func(addr string) string { return m.leads.Load().resolve(addr) }

@@ -243,12 +243,12 @@ func TestAim(t *testing.T) {
 func TestPausesBetweenMoves(t *testing.T) {
 	pause := time.Duration(0)
 	for _, want := range []time.Duration{movePause, 2 * movePause, 4 * movePause} {
-		if pause = longer(pause); pause != want {
+		if pause = nextPause(pause); pause != want {
 			t.Errorf("%v, want %v", pause, want)
 		}
 	}
 	for range 100 {
-		pause = longer(pause)
+		pause = nextPause(pause)
 	}
 	if pause != movePauseMax {
 		t.Errorf("%v after many failures, want %v", pause, movePauseMax)

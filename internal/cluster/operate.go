@@ -18,9 +18,9 @@ import (
 	"drtmx/server"
 )
 
-// What an operator wants of a cluster of hosts is in its map, by a compare-and-swap: at
-// which hosts servers are to be, and at which none is to be. The hosts bring it about,
-// whichever process ends meanwhile, and the command only waits for it.
+// An operator's wishes for a cluster of hosts are in its map, by a compare-and-swap: at
+// which hosts servers are to be, and at which none is to be. The hosts carry them out,
+// whichever process ends meanwhile, and the command only waits for that.
 
 // ErrMove reports a move of data servers that cannot be made.
 var ErrMove = errors.New("cluster: no move")
@@ -29,8 +29,9 @@ func noMove(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrMove, fmt.Errorf(format, args...))
 }
 
-// hosted is the present state of a cluster of hosts.
-func (c *Cluster) hosted(ctx context.Context) (*member.State, error) {
+// hostsState returns the present state of a cluster of hosts. It fails with ErrMove if the
+// cluster has none.
+func (c *Cluster) hostsState(ctx context.Context) (*member.State, error) {
 	s, err := c.Members(ctx)
 	switch {
 	case err != nil:
@@ -41,7 +42,7 @@ func (c *Cluster) hosted(ctx context.Context) (*member.State, error) {
 	return s, nil
 }
 
-// Where is where a data server is, and is to be.
+// Where says at which host a data server is, and is to be.
 type Where struct {
 	Server     placement.Server      `json:"server"`
 	Partitions []placement.Partition `json:"partitions"`
@@ -57,7 +58,7 @@ func whereIs(s *member.State, server placement.Server) Where {
 
 // ServerOf returns the data server that has a partition.
 func (c *Cluster) ServerOf(ctx context.Context, partition placement.Partition) (placement.Server, error) {
-	s, err := c.hosted(ctx)
+	s, err := c.hostsState(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -68,10 +69,11 @@ func (c *Cluster) ServerOf(ctx context.Context, partition placement.Partition) (
 	return server, nil
 }
 
-// Move notes that a data server is to be at a host. The hosts then move it: Settle waits
-// for that. A move that cannot be made is refused with ErrMove, and nothing is noted.
+// Move records that a data server is to be at a host. The hosts then move it: Settle
+// waits for that. A move that cannot be made is refused with ErrMove, and nothing is
+// recorded.
 func (c *Cluster) Move(ctx context.Context, server placement.Server, to int) (Where, error) {
-	s, err := c.hosted(ctx)
+	s, err := c.hostsState(ctx)
 	if err != nil {
 		return Where{}, err
 	}
@@ -84,7 +86,7 @@ func (c *Cluster) Move(ctx context.Context, server placement.Server, to int) (Wh
 			return nil, member.ErrNoCluster
 		}
 		if m.Drains(to) {
-			return nil, drained(to)
+			return nil, drainedError(to)
 		}
 		if !m.PutWish(server, to) {
 			return nil, nil
@@ -95,7 +97,7 @@ func (c *Cluster) Move(ctx context.Context, server placement.Server, to int) (Wh
 	return from, err
 }
 
-func drained(host int) error {
+func drainedError(host int) error {
 	return noMove("host %d is drained, and takes no data server: want drtmx cluster undrain %d first", host, host)
 }
 
@@ -109,7 +111,7 @@ func checkMove(s *member.State, server placement.Server, to int) error {
 	case to < 0 || to >= m.Size:
 		return noMove("host %d: want 0 to %d, a host of this cluster", to, m.Size-1)
 	case m.Drains(to):
-		return drained(to)
+		return drainedError(to)
 	case where.Host == to:
 		return nil
 	}
@@ -123,22 +125,22 @@ func checkMove(s *member.State, server placement.Server, to int) error {
 		return noMove("host %d cannot keep a copy of data server %d, which is at host %d: want one of the hosts after that, or host %d", to, server, where.Host, server)
 	}
 	if own := ownHost(server); to == own && m.Wish(server) != own {
-		return nil // the wish is taken back
+		return nil // the wish is withdrawn
 	}
 	if !canRun(s, server, to) {
 		if _, ok := keeperOf(s, to); ok {
 			own, _ := m.Server(ownServer(to))
 			return noMove("host %d keeps copies only, while its own data server is at host %d: want that back first", to, own.Host)
 		}
-		return noMove("host %d does not run: want one of %s", to, listed(runningHosts(s)))
+		return noMove("host %d does not run: want one of %s", to, numberList(runningHosts(s)))
 	}
-	if others := besides(m, where.Host); ownHost(server) == where.Host && len(others) > 0 {
-		return noMove("host %d also has data server %s: want those moved before its own", where.Host, listed(others))
+	if others := serversBeside(m, where.Host); ownHost(server) == where.Host && len(others) > 0 {
+		return noMove("host %d also has data server %s: want those moved before its own", where.Host, numberList(others))
 	}
 	return nil
 }
 
-// runningHosts are the hosts that run.
+// runningHosts returns the hosts that run.
 func runningHosts(s *member.State) (all []int) {
 	for host := range s.Map.Size {
 		_, keeps := keeperOf(s, host)
@@ -150,8 +152,8 @@ func runningHosts(s *member.State) (all []int) {
 	return all
 }
 
-// besides are the data servers at the host of a number, but for its own.
-func besides(m *member.Map, host int) (all []placement.Server) {
+// serversBeside returns the data servers at a host other than its own.
+func serversBeside(m *member.Map, host int) (all []placement.Server) {
 	for _, s := range m.Servers {
 		if s.Host == host && s.Index != ownServer(host) {
 			all = append(all, s.Index)
@@ -160,7 +162,7 @@ func besides(m *member.Map, host int) (all []placement.Server) {
 	return all
 }
 
-func listed[T ~int](numbers []T) string {
+func numberList[T ~int](numbers []T) string {
 	if len(numbers) == 0 {
 		return "none"
 	}
@@ -170,19 +172,19 @@ func listed[T ~int](numbers []T) string {
 // settlePause is the time between two questions whether a server serves.
 const settlePause = 20 * time.Millisecond
 
-// Settle waits until a data server is where it is to be, and serves. The error tells
+// Settle waits until a data server is where it is to be, and serves. The error says
 // what it waited for.
 func (c *Cluster) Settle(ctx context.Context, server placement.Server) (Where, error) {
-	return c.served(ctx, server, func(w Where) bool { return w.Host == w.To })
+	return c.awaitServed(ctx, server, func(w Where) bool { return w.Host == w.To })
 }
 
 // Serves waits until a data server serves, wherever it is.
 func (c *Cluster) Serves(ctx context.Context, server placement.Server) (Where, error) {
-	return c.served(ctx, server, func(Where) bool { return true })
+	return c.awaitServed(ctx, server, func(Where) bool { return true })
 }
 
-// served waits until a data server serves where it may be.
-func (c *Cluster) served(ctx context.Context, server placement.Server, may func(Where) bool) (Where, error) {
+// awaitServed waits until a data server serves at a place that may accepts.
+func (c *Cluster) awaitServed(ctx context.Context, server placement.Server, may func(Where) bool) (Where, error) {
 	var w Where
 	reason := ""
 	s, err := member.WaitFor(ctx, c.store, func(s *member.State) bool {
@@ -192,7 +194,7 @@ func (c *Cluster) served(ctx context.Context, server placement.Server, may func(
 		w = whereIs(s, server)
 		now, _ := s.Map.Server(server)
 		r, alive := s.Registered(server)
-		reason = pending(s, w)
+		reason = waitsFor(s, w)
 		return may(w) && alive && r.Instance == now.Instance
 	})
 	if err != nil {
@@ -216,16 +218,16 @@ func (c *Cluster) served(ctx context.Context, server placement.Server, may func(
 			return w, noMove("data server %d is at host %d, and does not serve yet: %v", server, w.Host, err)
 		case <-time.After(settlePause):
 		}
-		if next, err := c.hosted(ctx); err == nil {
+		if next, err := c.hostsState(ctx); err == nil {
 			if s = next; whereIs(s, server).Host != w.Host {
-				return c.served(ctx, server, may)
+				return c.awaitServed(ctx, server, may)
 			}
 		}
 	}
 }
 
-// pending says what a server waits for that is not where it is to be.
-func pending(s *member.State, w Where) string {
+// waitsFor returns what a server waits for that is not where it is to be.
+func waitsFor(s *member.State, w Where) string {
 	if w.Host == w.To {
 		return ""
 	}
@@ -238,30 +240,31 @@ func pending(s *member.State, w Where) string {
 	if !s.Map.Set(w.Server).Members.Has(s.Map.Copy(w.Server, w.To)) {
 		return fmt.Sprintf("the copy at host %d is not in sync yet", w.To)
 	}
-	if ownHost(w.Server) == w.Host && len(besides(s.Map, w.Host)) > 0 {
-		return fmt.Sprintf("host %d also has data server %s", w.Host, listed(besides(s.Map, w.Host)))
+	if ownHost(w.Server) == w.Host && len(serversBeside(s.Map, w.Host)) > 0 {
+		return fmt.Sprintf("host %d also has data server %s", w.Host, numberList(serversBeside(s.Map, w.Host)))
 	}
 	return "it is about to go"
 }
 
-// Placement says where the data servers are and are to be, why those that are elsewhere
-// have not moved, and which hosts are drained. It is nil without a store of members.
+// Placement returns where the data servers are and are to be, why those that are
+// elsewhere have not moved, and which hosts are drained. It is nil without a store of
+// members.
 func Placement(s *member.State) (all []Where, waits []string, drained []int) {
 	if s == nil || s.Map == nil {
 		return nil, nil, nil
 	}
 	for _, server := range s.Map.Servers {
 		w := whereIs(s, server.Index)
-		all, waits = append(all, w), append(waits, pending(s, w))
+		all, waits = append(all, w), append(waits, waitsFor(s, w))
 	}
 	return all, waits, s.Map.Drained
 }
 
-// Drain notes that no data server and no copy is to be at a host. The hosts then move
-// what is there: Drained waits for that. A drain for which no hosts are left is refused
-// with ErrMove, and nothing is noted. It returns the data servers that go.
+// Drain records that no data server and no copy is to be at a host. The hosts then move
+// what is there: Drained waits for that. A drain that leaves too few hosts is refused
+// with ErrMove, and nothing is recorded. It returns the data servers that will move.
 func (c *Cluster) Drain(ctx context.Context, host int) (goes []Where, err error) {
-	s, err := c.hosted(ctx)
+	s, err := c.hostsState(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -280,8 +283,8 @@ func (c *Cluster) Drain(ctx context.Context, host int) (goes []Where, err error)
 	return goes, err
 }
 
-// checkDrain refuses to drain a host whose data servers no other can take. It returns
-// those, with the hosts to which they go.
+// checkDrain refuses to drain a host whose data servers no other host can take. It
+// returns those servers, with the hosts to which they move.
 func checkDrain(s *member.State, host int) (goes []Where, err error) {
 	m := s.Map
 	if host < 0 || host >= m.Size {
@@ -305,10 +308,10 @@ func checkDrain(s *member.State, host int) (goes []Where, err error) {
 	return goes, nil
 }
 
-// Undrain notes that data servers and copies may be at a host again. Those that are to
-// be there come back.
+// Undrain records that data servers and copies may be at a host again. Those that are
+// to be there come back.
 func (c *Cluster) Undrain(ctx context.Context, host int) error {
-	s, err := c.hosted(ctx)
+	s, err := c.hostsState(ctx)
 	if err != nil {
 		return err
 	}
@@ -328,7 +331,7 @@ func (c *Cluster) Undrain(ctx context.Context, host int) error {
 }
 
 // Drained waits until no data server is at a host, and no copy that another host could
-// keep. The error tells what it waited for.
+// keep. The error says what it waited for.
 func (c *Cluster) Drained(ctx context.Context, host int) error {
 	reason := ""
 	_, err := member.WaitFor(ctx, c.store, func(s *member.State) bool {
@@ -341,7 +344,7 @@ func (c *Cluster) Drained(ctx context.Context, host int) error {
 	return err
 }
 
-// holds says what is at a drained host and can go; "" if nothing.
+// holds returns what is at a drained host and can move, "" if nothing.
 func holds(s *member.State, host int) string {
 	m := s.Map
 	if m == nil || !m.Drains(host) {
@@ -349,7 +352,7 @@ func holds(s *member.State, host int) string {
 	}
 	for _, server := range m.Servers {
 		if server.Host == host {
-			return fmt.Sprintf("data server %d is there: %s", server.Index, pending(s, whereIs(s, server.Index)))
+			return fmt.Sprintf("data server %d is there: %s", server.Index, waitsFor(s, whereIs(s, server.Index)))
 		}
 		if !m.Set(server.Index).Members.Has(m.Copy(server.Index, host)) {
 			continue
@@ -364,8 +367,8 @@ func holds(s *member.State, host int) string {
 	return ""
 }
 
-// Whole waits until all data servers are where they are to be, and as many copies of
-// each are in sync as there were. The error tells what it waited for.
+// Whole waits until all data servers are where they are to be, and at least copies[s]
+// copies of data server s are in sync. The error says what it waited for.
 func (c *Cluster) Whole(ctx context.Context, copies map[placement.Server]int) error {
 	reason := ""
 	s, err := member.WaitFor(ctx, c.store, func(s *member.State) bool {
@@ -377,7 +380,7 @@ func (c *Cluster) Whole(ctx context.Context, copies map[placement.Server]int) er
 			now := bits.OnesCount8(uint8(s.Map.Set(server.Index).Members))
 			switch r, alive := s.Registered(server.Index); {
 			case w.Host != w.To:
-				reason = fmt.Sprintf("data server %d is to be at host %d: %s", server.Index, w.To, pending(s, w))
+				reason = fmt.Sprintf("data server %d is to be at host %d: %s", server.Index, w.To, waitsFor(s, w))
 				return false
 			case !alive || r.Instance != server.Instance:
 				reason = fmt.Sprintf("data server %d does not run", server.Index)
@@ -406,7 +409,7 @@ func (c *Cluster) Whole(ctx context.Context, copies map[placement.Server]int) er
 // InSync returns how many copies of each data server's data are in sync, its own
 // included.
 func (c *Cluster) InSync(ctx context.Context) (map[placement.Server]int, error) {
-	s, err := c.hosted(ctx)
+	s, err := c.hostsState(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -417,9 +420,10 @@ func (c *Cluster) InSync(ctx context.Context) (map[placement.Server]int, error) 
 	return all, nil
 }
 
-// Empty fails with ErrMove unless a host is drained and nothing is there.
+// Empty fails with ErrMove unless a host is drained and nothing that could move is
+// there.
 func (c *Cluster) Empty(ctx context.Context, host int) error {
-	s, err := c.hosted(ctx)
+	s, err := c.hostsState(ctx)
 	if err != nil {
 		return err
 	}
@@ -480,7 +484,7 @@ func RemoveHost(dir string, host int) error {
 	return nil
 }
 
-// ZoneOf is the zone of a host, empty if that is not known.
+// ZoneOf returns the zone of a host, empty if that is not known.
 func ZoneOf(s *member.State, host int) string {
 	if k, ok := keeperOf(s, host); ok {
 		return k.Zone
@@ -491,8 +495,8 @@ func ZoneOf(s *member.State, host int) string {
 	return ""
 }
 
-// HostStates are the states of the hosts as the store of members knows them: HostRuns,
-// HostKeeps, or HostEnded for one without a lease.
+// HostStates returns the states of the hosts as the store of members knows them:
+// HostRuns, HostKeeps, or HostEnded for one without a lease.
 func HostStates(s *member.State) []string {
 	all := make([]string, s.Map.Size)
 	for host := range all {

@@ -13,8 +13,8 @@ import (
 	"drtmx/internal/placement"
 )
 
-// pidFile is held, by a lock, for as long as its data server's process lives,
-// so a number in it that some other process has by now fools nobody.
+// pidFile holds a number that belongs to its data server's process for as long as the
+// file is locked. A number whose lock is free may be that of any other process.
 type pidFile struct {
 	file *os.File
 	dir  string
@@ -28,7 +28,8 @@ func pidPath(dir string, index placement.Server) string {
 	return filepath.Join(dir, fmt.Sprintf("s%d.pid", index))
 }
 
-// takePID makes a data server's pid file and holds it.
+// takePID makes and locks a data server's pid file. It fails with ErrMember if a
+// process holds it.
 func takePID(dir string, index placement.Server) (*pidFile, error) {
 	p := &pidFile{dir: dir}
 	path := pidPath(dir, index)
@@ -56,7 +57,7 @@ func takePID(dir string, index placement.Server) (*pidFile, error) {
 		held, err1 := f.Stat()
 		named, err2 := os.Stat(path)
 		if err1 != nil || err2 != nil || !os.SameFile(held, named) {
-			f.Close() // it was removed by the one who had it
+			f.Close() // the former holder has removed it
 			continue
 		}
 		p.file = f
@@ -100,7 +101,7 @@ func (p *pidFile) release() {
 	if p == nil {
 		return
 	}
-	_ = withDirLocked(p.dir, func() error { // what stays is found again
+	_ = withDirLocked(p.dir, func() error { // a file that stays is found again
 		_ = os.Remove(p.file.Name())
 		if others, err := filepath.Glob(filepath.Join(p.dir, "s*.pid")); err == nil && len(others) == 0 {
 			return os.Remove(filepath.Join(p.dir, secretFile))

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// leaveTimeout bounds how long leaving may take; a lease that could not be
-	// given back runs out.
+	// leaveTimeout bounds how long leaving may take. A lease that could not be given back
+	// runs out.
 	leaveTimeout = 2 * time.Second
 	// rejoinPauses is the number of attempts to take a lost lease again within
 	// the time of one.
@@ -26,13 +26,13 @@ const (
 // ErrDeposed reports a data server whose place another instance has.
 var ErrDeposed = errors.New("cluster: another instance has taken this data server's place")
 
-// place is a data server's place among the members: its lease, which is kept,
-// and the other members, which are followed. Methods are safe for concurrent use.
+// place is a data server's place among the members. It keeps the lease, and follows the
+// other members. Methods are safe for concurrent use.
 type place struct {
 	o        *JoinOptions
 	config   server.Config // of the data server, as far as it is known
 	self     member.Server
-	dir      *datadir.Dir // that the data server is to have; nil in memory, or when it has it
+	dir      *datadir.Dir // for the data server to take over; nil in memory, or when the server has it
 	addrs    []string     // of all data servers
 	follows  *following
 	state    atomic.Pointer[member.State]   // the newest; nil at first
@@ -47,8 +47,8 @@ type place struct {
 	leftOnce sync.Once
 	leftErr  error
 
-	// The server asks holds while it has locks, so nothing that it may wait for is
-	// locked there.
+	// The server calls holds under its locks, so holds must not take a lock that can
+	// block.
 	hangs   atomic.Bool                  // the data server did not close, and may not have fenced its memory
 	lapsed  atomic.Bool                  // the lease has ended, or the map does not confirm the place yet
 	current atomic.Pointer[member.Lease] // mu.lease
@@ -65,7 +65,7 @@ type place struct {
 	}
 }
 
-// suspends is a data server that serves nobody while its place is not certain.
+// suspends is a data server that can stop answering while its place is not certain.
 type suspends interface {
 	Suspend()
 	Resume()
@@ -78,7 +78,7 @@ func takePlace(ctx context.Context, o *JoinOptions, config server.Config) (p *pl
 	if err != nil {
 		return nil, err
 	}
-	config.Addrs = make([]string, o.Servers) // they are known later
+	config.Addrs = make([]string, o.Servers) // they are not known yet
 	p = &place{
 		o: o, config: config, kept: make(chan struct{}), lost: make(chan struct{}),
 		self: member.Server{Index: o.Index, Instance: member.NewInstance(), Host: o.host(), Zone: o.Zone, Endpoints: endpoints},
@@ -131,7 +131,7 @@ func (p *place) enter(ctx context.Context) error {
 	p.mu.admitted = max(p.mu.admitted, admitted.Epoch)
 	p.mu.Unlock()
 	if now := p.follows.newest(); now != nil {
-		p.watch(&member.State{Map: now}) // it may be of a later epoch, which was not looked at
+		p.watch(&member.State{Map: now}) // it may be of a later epoch, when watch did not know admitted yet
 	}
 	m, err := p.follows.complete(ctx, admitted.Epoch, func(m *member.Map) { p.o.Waiting(missing(m)) })
 	if err != nil {
@@ -141,7 +141,7 @@ func (p *place) enter(ctx context.Context) error {
 	return err
 }
 
-// watch notices that the map names another instance.
+// watch takes a state of the members, and notices that the map names another instance.
 func (p *place) watch(s *member.State) {
 	if s.Map == nil {
 		return
@@ -164,7 +164,7 @@ func (p *place) watch(s *member.State) {
 	}
 }
 
-// depose says why the place is lost. The lock is held.
+// depose records why the place is lost. The lock is held.
 func (p *place) depose(why error) {
 	if p.mu.deposed == nil {
 		p.mu.deposed = why
@@ -172,9 +172,8 @@ func (p *place) depose(why error) {
 	}
 }
 
-// keep takes the lease again when it was lost, which an etcd that was away
-// brings about: memory and instance are the same, so it may, unless another
-// instance has come.
+// keep takes the lease again whenever it was lost, for example because etcd was away.
+// It may, because memory and instance are the same, unless another instance has come.
 func (p *place) keep(life context.Context) {
 	defer close(p.kept)
 	for {
@@ -191,7 +190,7 @@ func (p *place) keep(life context.Context) {
 		}
 		p.o.Log.Warn("lease lost", "server", p.o.Index, "error", l.Err())
 		p.lapse()
-		if l = p.again(life); l == nil {
+		if l = p.retake(life); l == nil {
 			return
 		}
 		p.mu.Lock()
@@ -203,7 +202,7 @@ func (p *place) keep(life context.Context) {
 	}
 }
 
-// lapse notes that the lease has ended: another instance may come, or have come.
+// lapse records that the lease has ended: another instance may come, or have come.
 func (p *place) lapse() {
 	p.serving.Lock()
 	defer p.serving.Unlock()
@@ -232,7 +231,7 @@ func (p *place) confirm(life context.Context, l member.Lease) {
 			p.watch(state)
 			now, _ := state.Map.Server(p.o.Index)
 			p.mu.Lock()
-			mine := now.Instance == p.self.Instance || p.mu.admitted == 0 // nobody was told of it yet
+			mine := now.Instance == p.self.Instance || p.mu.admitted == 0 // the map has never named this instance
 			p.mu.Unlock()
 			if mine {
 				p.restore()
@@ -308,8 +307,8 @@ func (p *place) serves(s dataServer) {
 // the log is durable.
 const notesPerLease = 3
 
-// note tells the store, as long as the place is kept, how far the log is durable.
-// A directory whose log does not reach it is an older copy.
+// note reports to the store, as long as the place is kept, how far the log is durable.
+// A directory whose log ends before that is an older copy.
 func (p *place) note() {
 	for noted := uint64(0); ; {
 		if to := p.log(); to > noted {
@@ -327,8 +326,9 @@ func (p *place) note() {
 	}
 }
 
-// again takes the lease, however often that fails; nil if it must not be.
-func (p *place) again(life context.Context) member.Lease {
+// retake takes the lease, and retries until it succeeds. It returns nil if another
+// instance has the lease, or life ends.
+func (p *place) retake(life context.Context) member.Lease {
 	for {
 		l, err := p.o.Store.Join(life, p.self, p.o.Lease)
 		switch {
@@ -350,7 +350,7 @@ func (p *place) again(life context.Context) member.Lease {
 	}
 }
 
-// deposed is why lost was closed, nil until then.
+// deposed returns why lost was closed, nil until then.
 func (p *place) deposed() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -395,7 +395,7 @@ func (p *place) leave() error {
 		err := l.Leave(ctx)
 		if errors.Is(err, member.ErrUnreachable) || ctx.Err() != nil {
 			p.o.Log.Warn("left without giving the lease back", "server", p.o.Index, "error", err)
-			err = nil // it runs out
+			err = nil // the lease runs out
 		}
 		p.leftErr = errors.Join(p.leftErr, err)
 	})

@@ -21,7 +21,7 @@ const (
 	portTries = 1000
 )
 
-// LoopbackAddrs are n addresses of this machine at which nobody listens now.
+// LoopbackAddrs returns n addresses of this machine at which nothing listens now.
 func LoopbackAddrs(n int) ([]string, error) {
 	return freeAddrs(n, func(port string) (string, error) {
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
@@ -32,8 +32,8 @@ func LoopbackAddrs(n int) ([]string, error) {
 	})
 }
 
-// DeviceAddrs are n addresses at which a provider can listen and nobody does
-// now. The provider chooses the host.
+// DeviceAddrs returns n addresses at which a provider can listen and nothing does now.
+// The provider chooses the host.
 func DeviceAddrs(p rdma.Provider, n int) ([]string, error) {
 	return freeAddrs(n, func(port string) (string, error) {
 		e, err := p.Listen(":"+port, rdma.ListenOptions{})
@@ -44,7 +44,8 @@ func DeviceAddrs(p rdma.Provider, n int) ([]string, error) {
 	})
 }
 
-// freeAddrs tries ports; one that is taken is an rdma.ErrAddress.
+// freeAddrs tries ports until it has n addresses; try fails with rdma.ErrAddress if a
+// port is taken.
 func freeAddrs(n int, try func(port string) (string, error)) ([]string, error) {
 	addrs := make([]string, 0, n)
 	var last error

@@ -92,11 +92,11 @@ func replaceable(path string) string {
 
 func ownerOf(st fs.FileInfo) int { return int(st.Sys().(*syscall.Stat_t).Uid) }
 
-// isTrusted reports whether a user can do this process no harm that it could not do anyway.
+// isTrusted reports whether a user could harm this process anyway.
 func isTrusted(uid int) bool { return uid == 0 || uid == os.Geteuid() }
 
-// privateListener refuses connections from processes of other users: anybody
-// can see the names of abstract sockets, and connect to them.
+// privateListener refuses connections from processes of other users: all users can see
+// the names of abstract sockets, and connect to them.
 type privateListener struct{ net.Listener }
 
 // Accept returns the next connection of this user or root.

@@ -10,7 +10,7 @@ import (
 	"drtmx/internal/placement"
 )
 
-// errNoChild says that data servers are not processes of this one.
+// errNoChild reports a data server that is not a process of this one.
 var errNoChild = errors.New("it is no process that this one has started")
 
 // KillServer ends a data server of a child process with SIGKILL and waits for its
@@ -45,8 +45,8 @@ func (c *Cluster) StartServer(ctx context.Context, i placement.Server) error {
 	return c.startServer(ctx, i, nil)
 }
 
-// startServer is StartServer, for a host that may keep copies before it serves; keeps
-// is then called.
+// startServer is StartServer for a host that may keep copies before it serves; then it
+// calls keeps.
 func (c *Cluster) startServer(ctx context.Context, i placement.Server, keeps func()) error {
 	f := c.family
 	if f == nil {
@@ -73,15 +73,16 @@ func (c *Cluster) startServer(ctx context.Context, i placement.Server, keeps fun
 	return c.finish(ctx, ch, false, keeps)
 }
 
-// errLeaves is the cause with which the wait for a host ends that keeps copies, and
-// that is closed like the others.
+// errLeaves is the cause that ends the wait for a host that keeps copies, when all
+// hosts are closed.
 var errLeaves = errors.New("cluster: the supervisor leaves")
 
-// errStops is the cause with which the wait for a host ends that keeps copies, and that
-// is to stop.
+// errStops is the cause that ends the wait for a host that keeps copies, when it is to
+// stop.
 var errStops = errors.New("cluster: the host is stopped")
 
-// finish waits until a child serves that was started; a host may keep copies already.
+// finish waits until a child that was started serves. kept says that it is a host that
+// keeps copies already.
 func (c *Cluster) finish(ctx context.Context, ch *child, kept bool, keeps func()) error {
 	f := c.family
 	ctx, cancel := f.limit(ctx)
@@ -131,7 +132,7 @@ func (c *Cluster) watch(ch *child) {
 	}()
 }
 
-// bury waits for the end of a child and frees what this process has of it.
+// bury waits for the end of a child and releases what this process has of it.
 func (ch *child) bury() {
 	<-ch.exited
 	ch.lifeline.Close()

@@ -31,7 +31,7 @@ func ReadSecret(path string) ([]byte, error) {
 	refuse := func(format string, args ...any) ([]byte, error) {
 		return nil, fmt.Errorf("%w: secret file %s: %w", ErrOptions, path, fmt.Errorf(format, args...))
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not hold this up
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // opening a pipe must not block
 	if err != nil {
 		return refuse("%w", reasonOf(err))
 	}
@@ -59,7 +59,7 @@ func ReadSecret(path string) ([]byte, error) {
 	return b, nil
 }
 
-// reasonOf is an error of a file without the file's name.
+// reasonOf returns an error of a file without the file's name.
 func reasonOf(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {
@@ -71,8 +71,8 @@ func reasonOf(err error) error {
 // knowsSecret reports whether the secret does not depend on the directory.
 func (o *JoinOptions) knowsSecret() bool { return o.Secret != nil || o.Store != nil }
 
-// setSecret gives the fabrics the secret by which the data servers know each other:
-// the one that the user brought, else that of the store in which they find each
+// setSecret gives the fabrics the secret with which the data servers authenticate each
+// other: the one that the user brought, else that of the store in which they find each
 // other, else that of the directory that they share.
 func (o *JoinOptions) setSecret(ctx context.Context) (err error) {
 	secret := o.Secret
@@ -91,9 +91,9 @@ func (o *JoinOptions) setSecret(ctx context.Context) (err error) {
 	return nil
 }
 
-// sharedSecret reads the secret of the cluster whose data servers have dir in
-// common, and makes it if there is none. The caller holds its pid file, so that
-// a server that leaves does not remove the secret.
+// sharedSecret reads the secret of the cluster whose data servers share dir, and makes
+// it if there is none. The caller holds its pid file, so that a server that leaves does
+// not remove the secret.
 func sharedSecret(dir string) (b []byte, err error) {
 	path := filepath.Join(dir, secretFile)
 	err = withDirLocked(dir, func() error {
@@ -113,7 +113,7 @@ func sharedSecret(dir string) (b []byte, err error) {
 	return b, nil
 }
 
-// writeSecret makes the file appear as a whole.
+// writeSecret writes the secret so that readers see all of the file or none.
 func writeSecret(path string, secret []byte) error {
 	if err := os.WriteFile(path+".tmp", secret, 0o600); err != nil {
 		return err
@@ -121,7 +121,7 @@ func writeSecret(path string, secret []byte) error {
 	return os.Rename(path+".tmp", path)
 }
 
-// withDirLocked keeps other data servers out of the secret meanwhile.
+// withDirLocked runs f while other data servers cannot use the secret.
 func withDirLocked(dir string, f func() error) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"drtmx/server"
 )
 
-// Machine is what a simulated host has instead of a real machine.
+// Machine replaces the real machine for a simulated host.
 type Machine struct {
 	FS           vfs.FS
 	Configure    func(*server.Config) // changes the configuration of each data server; may be nil
@@ -35,7 +35,7 @@ func Follow(ctx context.Context, f *multi.Provider, store member.Store) (*Cluste
 	return connectMembers(ctx, f, a, func(context.Context, *member.Location) (member.Store, error) { return store, nil }, true)
 }
 
-// DataServers are the data servers that run in the process of a host, in no
+// DataServers returns the data servers that run in the process of a host, in no
 // particular order.
 func (m *Member) DataServers() (all []*server.Server) {
 	if s, ok := m.server.(*server.Server); ok {

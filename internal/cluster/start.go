@@ -69,9 +69,9 @@ type StartOptions struct {
 	Hosts *Hosts
 
 	members *member.Location           // of hosts, for child processes
-	ended   func(host int, why error)  // of hosts: instead of a loss
+	ended   func(host int, why error)  // of hosts: called instead of reporting a loss
 	keeps   func(host int, keeps bool) // of hosts: its server has gone to another host, or is back
-	lenient bool                       // of hosts: one of them that starts is enough
+	lenient bool                       // of hosts: it is enough that one of them starts
 
 	patience time.Duration // a test's: instead of startTimeout
 }
@@ -155,7 +155,7 @@ func startHere(o StartOptions) (*Cluster, error) {
 	return c, nil
 }
 
-// recovered is what a data server has recovered, nil if it has not.
+// recovered returns what a data server has recovered, nil if nothing.
 func recovered(s dataServer) *stats.Recovery {
 	if s, ok := s.(interface{ Recovery() *stats.Recovery }); ok {
 		return s.Recovery()
@@ -168,7 +168,7 @@ type dataServer interface {
 	Close() error
 }
 
-// serverConfig is that of one data server, without its provider.
+// serverConfig returns the configuration of one data server, without its provider.
 func serverConfig(w Workload, size Size, self placement.Server, addrs []string) server.Config {
 	c := server.Config{
 		Index: int(self), Addrs: addrs, Partitions: size.Partitions, MemoryBytes: size.PartitionBytes, Family: size.Models,
@@ -204,7 +204,7 @@ type Log struct {
 	JSON  bool       `json:"json"` // else text
 }
 
-// Logger makes a logger of it, which is silent if there is no file.
+// Logger returns a logger that writes to the file, and is silent if there is none.
 func (l Log) Logger() *slog.Logger {
 	o := &slog.HandlerOptions{Level: l.Level}
 	switch {

@@ -64,7 +64,7 @@ func startInDir(ctx context.Context, o StartOptions) (*Cluster, error) {
 	return s.cluster, nil
 }
 
-// server is where a data server listens.
+// server returns where data server i listens.
 func (o *StartOptions) server(i int) (s ServerInfo) {
 	fabrics := o.Fabrics
 	switch {
@@ -159,8 +159,8 @@ func (s *supervisor) end() error {
 	return errors.Join(s.children.Close(), s.endStore())
 }
 
-// serve carries out requests until the cluster is to end, and says why if it
-// was not closed.
+// serve carries out requests until the cluster is to end. It returns why, nil if life
+// has ended.
 func (s *supervisor) serve(life context.Context) error {
 	for {
 		select {
@@ -184,7 +184,7 @@ func (s *supervisor) serve(life context.Context) error {
 	}
 }
 
-// handle carries out a request. Its error ends the cluster.
+// handle carries out a request. An error ends the cluster.
 func (s *supervisor) handle(life context.Context, r request) error {
 	switch r.op {
 	case opKill, opEnd, opStart:
@@ -280,7 +280,7 @@ func (s *supervisor) notify(why error) {
 	for w := range s.mu.watchers {
 		select {
 		case w.lost <- why.Error():
-		default: // it was notified before
+		default: // an earlier notice is pending
 		}
 	}
 }

@@ -39,8 +39,8 @@ const (
 	// this host knows without news of the cluster.
 	takeoverRest = time.Second
 	// copyQuiet is how long nothing has come for a copy when the host begins to read it,
-	// since its home may be lost. A home that runs sends something to a copy in sync more
-	// often, unless it is very busy, and then the copy is read for nothing.
+	// since its home may be lost. A home that runs sends to a copy in sync more often. If
+	// a very busy one does not, the copy is read in vain.
 	copyQuiet = time.Second
 	// takeoverPause is the time between attempts that fail.
 	takeoverPause = time.Second
@@ -63,7 +63,7 @@ type copies interface {
 	TakeCopiesAgain(home placement.Server)
 }
 
-// takeovers are the servers that a host has taken over, and those that it may.
+// takeovers manages the servers that a host has taken over or may take over.
 type takeovers struct {
 	o      *JoinOptions // of the host
 	dir    string       // of its own data server
@@ -72,12 +72,12 @@ type takeovers struct {
 	ended  context.Context
 	end    context.CancelFunc
 	wg     sync.WaitGroup
-	looks  atomic.Uint64 // turns of run
+	looks  atomic.Uint64 // rounds of run
 
 	mu struct {
 		sync.Mutex
 		homes map[placement.Server]*home
-		rests bool // nothing is begun: see rest
+		rests bool // set by rest: nothing is begun
 	}
 }
 
@@ -87,15 +87,15 @@ type home struct {
 	next    time.Duration // of the next attempt
 	busy    bool
 	member  *Member       // nil: it does not run here
-	readyAt time.Duration // since then the host where it is to be can have it; 0: it cannot
+	readyAt time.Duration // since then the host where it is to be can take it; 0: it cannot
 	backAt  time.Duration // when it was given to that host; 0: it was not
 	pause   time.Duration // after backAt, before it is given again; doubles while nobody takes it
-	reading *reading      // of its copy, while it is silent; nil: none has begun
-	swept   bool          // what this host had of it before is removed
+	reading *reading      // of its copy, while no steps come for it; nil: none has begun
+	swept   bool          // this host's former directory of the server is removed
 }
 
-// reading is the reading of a copy, beside everything else: when the copy is to take the
-// place of its home, that need not wait for it.
+// reading is the result of reading a copy in advance, so that a takeover need not wait
+// for it.
 type reading struct {
 	done chan struct{}
 	got  server.CopyRead
@@ -112,7 +112,8 @@ func readCopy(c copies, server placement.Server) *reading {
 	return r
 }
 
-// wait returns what was read. A nil reading has read nothing.
+// wait waits for the reading to end and returns its result. A nil reading has read
+// nothing.
 func (r *reading) wait(ctx context.Context) (server.CopyRead, error) {
 	if r == nil {
 		return server.CopyRead{}, nil
@@ -125,7 +126,7 @@ func (r *reading) wait(ctx context.Context) (server.CopyRead, error) {
 	}
 }
 
-// watchOthers begins to take over servers that are lost.
+// watchOthers starts the goroutine that takes over servers that are lost.
 func watchOthers(o *JoinOptions, p *place, c copies) *takeovers {
 	t := &takeovers{o: o, dir: p.config.Dir, place: p, copies: c}
 	t.ended, t.end = context.WithCancel(context.Background())
@@ -150,8 +151,8 @@ func (t *takeovers) close() error {
 	return errors.Join(errs...)
 }
 
-// run looks at the other servers when the state of the cluster changes, and whenever
-// something may have to be done although it has not.
+// run looks at the other servers whenever the state of the cluster changes, and again
+// after the time that look has returned.
 func (t *takeovers) run() {
 	for {
 		news, rest := t.place.news.next(), takeoverTick
@@ -171,8 +172,8 @@ func (t *takeovers) run() {
 	}
 }
 
-// look begins to take a server over if that is to be done. It returns how long nothing
-// is to be done about the server as long as the state of the cluster stays as it is.
+// look begins to take a server over if that is due. It returns how long it need not be
+// called again while the state of the cluster does not change.
 func (t *takeovers) look(s *member.State, server placement.Server) (rest time.Duration) {
 	if server == t.o.Index {
 		return takeoverRest
@@ -227,7 +228,7 @@ func (t *takeovers) look(s *member.State, server placement.Server) (rest time.Du
 		case !mine:
 			return takeoverRest
 		case ok && h.reading == nil:
-			return max(copyQuiet-quiet, takeoverTick) // then it is to be read
+			return max(copyQuiet-quiet, takeoverTick) // then the copy is to be read
 		}
 		return takeoverTick
 	}
@@ -235,14 +236,14 @@ func (t *takeovers) look(s *member.State, server placement.Server) (rest time.Du
 		h.lostAt = now
 	}
 	if ready && !goes && now-max(h.lostAt, h.backAt) < returnPatience {
-		return takeoverTick // it is for that host
+		return takeoverTick // that host is to take it
 	}
 	patience := grace(quiet, ok)
 	switch {
 	case goes:
 		patience = 0
 	case m.Drains(t.o.host()):
-		patience = returnPatience // it is for any other host that can
+		patience = returnPatience // any other host that can is to take it
 	}
 	switch {
 	case where.Host == t.o.host():
@@ -265,10 +266,10 @@ func (t *takeovers) look(s *member.State, server placement.Server) (rest time.Du
 	return takeoverTick
 }
 
-// grace is how long a server must have been without a lease whose copy has been quiet for
-// so long, if that is known. One that was quiet long before its lease ended has not given
-// it back: if it was started again meanwhile, it waits for the lease, and gets it first
-// as a rule.
+// grace returns how long a server must have been without a lease before it is taken
+// over, given how long its copy has been quiet, if that is known. A server whose copy
+// was quiet long before the lease ended has not given the lease back. If it was started
+// again meanwhile, it waits for the lease, and as a rule gets it first.
 func grace(quiet time.Duration, known bool) time.Duration {
 	if known && quiet >= copyQuiet {
 		return takeoverTick
@@ -276,9 +277,9 @@ func grace(quiet time.Duration, known bool) time.Duration {
 	return takeoverGrace
 }
 
-// giveBack ends a server when the host where it is to be can take it: that is its own
-// host, which is there again and has had a copy in sync for some time, or the one where
-// an operator wants it. That host takes it over. The lock is held.
+// giveBack ends a server when the host where it is to be can take it over: its own
+// host, which is back and has had a copy in sync for some time, or the host that an
+// operator has named. The lock is held.
 func (t *takeovers) giveBack(s *member.State, server placement.Server, h *home, now time.Duration) {
 	to, ready := goesTo(s, server)
 	if !ready {
@@ -289,19 +290,19 @@ func (t *takeovers) giveBack(s *member.State, server placement.Server, h *home, 
 		h.readyAt = now
 	}
 	if now-h.readyAt < returnAfter || h.backAt != 0 && now-h.backAt < h.pause {
-		return // the copy is read; and not again at once, if nobody has taken it
+		return // the other host reads its copy; or nobody has taken the server, which is tried again later
 	}
 	t.attempt(server, h, func() error {
 		t.o.Log.Warn("data server goes to another host, which has a copy in sync", "server", server, "host", t.o.host(), "to", to)
 		err := t.give(server, h)
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		h.readyAt, h.backAt, h.pause = 0, clock.Now(), longer(h.pause)
+		h.readyAt, h.backAt, h.pause = 0, clock.Now(), nextPause(h.pause)
 		return err
 	})
 }
 
-// attempt runs fn, which is about one server. The lock is held.
+// attempt runs fn, which is about one server, in a goroutine. The lock is held.
 func (t *takeovers) attempt(server placement.Server, h *home, fn func() error) {
 	h.busy = true
 	t.wg.Go(func() {
@@ -321,7 +322,7 @@ func (t *takeovers) attempt(server placement.Server, h *home, fn func() error) {
 // errTakeover reports a copy that cannot take the place of its home.
 var errTakeover = errors.New("cluster: the copy cannot take the place of its data server")
 
-// take makes the copy that this host has the data of the server, and runs the server.
+// take makes this host's copy of a server the server's data, and runs the server.
 func (t *takeovers) take(server placement.Server, h *home, r *reading) (err error) {
 	addr, provider, err := t.o.beside(server)
 	if err != nil {
@@ -352,14 +353,14 @@ func (t *takeovers) take(server placement.Server, h *home, r *reading) (err erro
 	return t.open(server, h, addr, provider)
 }
 
-// promotion is the change of the map by which a copy becomes the data of its server,
-// and which also names its host. The host has the server's lease meanwhile, so nobody
-// else serves it.
+// promotion changes the map so that a copy becomes the data of its server, and the map
+// names the copy's host. The host has the server's lease meanwhile, so no other host
+// serves it.
 type promotion struct {
 	ctx    context.Context
 	o      *JoinOptions // of the host
 	copies copies
-	// reading is that of the copy, which may have begun long before; nil is none.
+	// reading is an earlier reading of the copy; nil means none.
 	reading *reading
 	self    member.Server // that the map is to name; the copy has its incarnation
 	// prepare is called with the directory of the copy before the change, when nobody
@@ -367,15 +368,16 @@ type promotion struct {
 	prepare func(dir string, m *member.Map) error
 }
 
-// promoted is what a promotion has made.
+// promoted is the result of a promotion.
 type promoted struct {
 	lease member.Lease // of the server
 	set   replica.Set
 	m     *member.Map // that names the host
 }
 
-// promote makes the change. It returns nil if it is not made, or if that is not known
-// when the context ends: only then the copy is still given away.
+// promote makes the change. It returns nil if the change was not made, or if the
+// context ended before that was known. Only in the second case does the copy stay given
+// away.
 func (p *promotion) promote() (done *promoted, err error) {
 	store, server := p.o.Store, p.self.Index
 	state, err := store.State(p.ctx)
@@ -394,7 +396,7 @@ func (p *promotion) promote() (done *promoted, err error) {
 	if err != nil {
 		return nil, err
 	}
-	decided := true // whether the copy is the data of the server now is known
+	decided := true // it is known whether the copy is the data of the server now
 	defer func() {
 		if done == nil && decided {
 			p.copies.TakeCopiesAgain(server)
@@ -422,12 +424,12 @@ func (p *promotion) promote() (done *promoted, err error) {
 		switch {
 		case err == nil:
 			return &promoted{lease, m.Set(server), m}, nil
-		case errors.Is(err, errTakeover), errors.Is(err, replica.ErrNotInSync): // the map has changed: an earlier attempt comes too late
+		case errors.Is(err, errTakeover), errors.Is(err, replica.ErrNotInSync): // the map has changed, so that an attempt that was delayed fails
 			return nil, err
 		case !unknown && p.ctx.Err() == nil:
 			return nil, err
 		}
-		select { // the change may have been made
+		select { // the change may have been made: repeat it
 		case <-p.ctx.Done():
 			decided = false
 			return nil, err
@@ -436,8 +438,8 @@ func (p *promotion) promote() (done *promoted, err error) {
 	}
 }
 
-// check refuses a copy that is not of the server's life, or does not reach what is
-// known of its log, or is damaged. It reads what was not read before.
+// check refuses a copy that belongs to another incarnation of the server, ends before
+// the known end of its log, or is damaged. It reads only what was not read before.
 func (p *promotion) check(dir string, old member.Server, read server.CopyRead) error {
 	server := p.self.Index
 	id, ok, err := datadir.Read(p.o.fs(), dir)
@@ -457,13 +459,13 @@ func (p *promotion) check(dir string, old member.Server, read server.CopyRead) e
 	if err != nil {
 		return err
 	}
-	if noted.Incarnation == old.Incarnation && end < noted.Log { // somebody has put an older state there
+	if noted.Incarnation == old.Incarnation && end < noted.Log { // an older state was put there
 		return fmt.Errorf("%w %d: the log in %s ends at %d, and was durable up to %d", errTakeover, server, dir, end, noted.Log)
 	}
 	return nil
 }
 
-// change returns the map that names the host, nil if it does.
+// change returns the map that names the host, nil if the map names it already.
 func (p *promotion) change(m *member.Map, old member.Server, made datadir.Copy) (*member.Map, error) {
 	server := p.self.Index
 	now, _ := m.Server(server)
@@ -486,16 +488,16 @@ func (p *promotion) change(m *member.Map, old member.Server, made datadir.Copy) 
 func leaveLease(l member.Lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
-	_ = l.Leave(ctx) // one that is not given back runs out
+	_ = l.Leave(ctx) // a lease that is not given back runs out
 }
 
-// adoptHome makes the copy of a server that a host has the server's data directory
-// there, in which the instance that the map names was admitted.
+// adoptHome makes a host's copy of a server the server's data directory there. admitted
+// is the instance that the map names.
 func adoptHome(fs vfs.FS, hostDir string, server placement.Server, cluster member.ClusterID, admitted member.Instance, set replica.Set) error {
 	from, to := serverCopyDir(hostDir, server), homeDir(hostDir, server)
 	if _, ok, err := datadir.Read(fs, to); err != nil {
 		return err
-	} else if !ok { // what may be left of a time when it was here before is not a server's
+	} else if !ok { // the remains of an earlier stay are not a data directory
 		if err := fs.RemoveAll(to); err != nil {
 			return err
 		}
@@ -514,9 +516,9 @@ func serverCopyDir(hostDir string, home placement.Server) string {
 	return server.CopyDir(vfs.Default, hostDir, home)
 }
 
-// resumeTakeovers ends the takeovers that a former process of this host has begun:
-// the map says that a server is at this host, and the copy is still where copies are.
-// It comes before this host takes any step of a copy.
+// resumeTakeovers completes the takeovers that a former process of this host has begun:
+// the map says that a server is at this host, and its data is still in the directory of
+// the copy. It must be called before this host takes any step of a copy.
 func resumeTakeovers(o *JoinOptions, hostDir string, m *member.Map) error {
 	for _, s := range m.Servers {
 		if s.Index == o.Index || s.Host != o.host() {
@@ -562,7 +564,7 @@ func (t *takeovers) open(server placement.Server, h *home, addr string, p *multi
 	return nil
 }
 
-// give ends a server that is at another host now.
+// give ends a server here, for another host to have, and takes steps of its copy again.
 func (t *takeovers) give(server placement.Server, h *home) error {
 	t.mu.Lock()
 	m := h.member
@@ -576,8 +578,8 @@ func (t *takeovers) give(server placement.Server, h *home) error {
 }
 
 // sweep removes what this host has of a server that it had taken over, when the server
-// is at another host. The store is asked for that, since what was seen of it before may
-// be older than the directory.
+// is at another host. It reads the store's state for that, since the last state seen
+// may be older than the directory.
 func (t *takeovers) sweep(server placement.Server) error {
 	fs, dir := t.o.fs(), homeDir(t.dir, server)
 	if there, err := exists(fs, dir); err != nil || !there {
@@ -598,8 +600,8 @@ func (t *takeovers) sweep(server placement.Server) error {
 	return nil
 }
 
-// clear removes what this host has of a server of a time when that was here before. A
-// server that hangs while it is closed has its directory still, and may write there.
+// clear removes what this host has of a server from an earlier stay. A server that
+// hangs in Close still has its directory locked, and may write there.
 func (t *takeovers) clear(server placement.Server) error {
 	fs, dir := t.o.fs(), homeDir(t.dir, server)
 	if there, err := exists(fs, dir); err != nil || !there {
@@ -612,8 +614,9 @@ func (t *takeovers) clear(server placement.Server) error {
 	return errors.Join(datadir.RemoveCopy(fs, dir), lock.Close())
 }
 
-// isReplaced reports whether the directory of a server can never be served again: a copy
-// has taken its place in the set. So it is with one that is not complete.
+// isReplaced reports whether the directory of a server can never be served again,
+// because a copy has taken its place in the set. That holds also for a directory that
+// is not complete.
 func isReplaced(fs vfs.FS, dir string, set replica.Set) (bool, error) {
 	_, ok, err := datadir.Read(fs, dir)
 	if err != nil || !ok {
@@ -644,8 +647,8 @@ func (o *JoinOptions) settled() bool {
 	}
 }
 
-// beside is an address of this host at which a server can listen that it takes over,
-// and the provider with which to listen there.
+// beside returns an address of this host for a server that it takes over, and the
+// provider with which that listens there.
 func (o *JoinOptions) beside(server placement.Server) (addr string, p *multi.Provider, err error) {
 	if o.around.beside != nil {
 		return o.around.beside(server)
@@ -693,7 +696,7 @@ func (o *JoinOptions) beside(server placement.Server) (addr string, p *multi.Pro
 	return a.String(), p, nil
 }
 
-// freePort is a port at which nobody listens now on the host of an address.
+// freePort returns a port at which nothing listens now on the host of an address.
 func freePort(p *multi.Provider, at string) (string, error) {
 	host, _, err := net.SplitHostPort(at)
 	if err != nil {
@@ -720,13 +723,13 @@ func freePort(p *multi.Provider, at string) (string, error) {
 	return port, err
 }
 
-// withPort is the address with another port.
+// withPort returns the address with another port.
 func withPort(addr, port string) string {
 	host, _, _ := net.SplitHostPort(addr) // it was parsed before
 	return net.JoinHostPort(host, port)
 }
 
-// besideName is the socket of a server at another host than its own.
+// besideName returns the name of the socket of a server at another host than its own.
 func besideName(server placement.Server, host int) string {
 	return fmt.Sprintf("s%d-%d.sock", server, host)
 }

@@ -8,8 +8,8 @@ import (
 	"drtmx/internal/placement"
 )
 
-// Claim is what a data directory says of its server's place, and proves that the
-// place is that of the directory. The zero Claim is that of a server in memory.
+// Claim is what a data directory has recorded about its server's place. It proves that
+// the place is that of the directory. The zero Claim is that of a server in memory.
 type Claim struct {
 	// Cluster is the cluster in which the directory has a place; 0: none yet.
 	Cluster ClusterID
@@ -20,8 +20,8 @@ type Claim struct {
 	New bool
 	// Log is the end of the directory's log.
 	Log uint64
-	// Record makes a claim durable in the directory. Admit calls it before the map
-	// can name the server; what it gets is the claim of the next start.
+	// Record makes a claim durable in the directory. Admit calls it before the map can
+	// name the server; its argument is the claim of the next start.
 	Record func(Claim) error
 }
 
@@ -65,9 +65,9 @@ func (c *Claim) Check(m *Map, size, partitions int, server Server) error {
 	return nil
 }
 
-// checkLog returns an error that wraps ErrPlace if the log of the directory does
-// not reach what was noted of the same state: see Lease.Advance. key is where it is
-// noted, "" if that has no name.
+// checkLog returns an error that wraps ErrPlace if the directory's log ends before the
+// position that was noted for the same state: see Lease.Advance. key is where the note
+// is, "" if that has no name.
 func (c *Claim) checkLog(d Durable, server Server, key string) error {
 	if server.Incarnation == 0 || d.Incarnation != server.Incarnation || c.Log >= d.Log {
 		return nil

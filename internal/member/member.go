@@ -225,7 +225,7 @@ func (m *Map) Drains(host int) bool {
 	return ok
 }
 
-// PutDrained says whether no server and no copy is to be at a host. It reports whether
+// PutDrained sets whether no server and no copy is to be at a host. It reports whether
 // that changes the map.
 func (m *Map) PutDrained(host int, drained bool) bool {
 	i, ok := slices.BinarySearch(m.Drained, host)
@@ -317,9 +317,8 @@ func (s Stamp) Less(other Stamp) bool {
 	return s.Term < other.Term || s.Term == other.Term && s.Count < other.Count
 }
 
-// Durable says how far a server's state was durable: up to a position of its log.
-// The zero value says nothing. A state whose log does not reach it is not all of
-// that state.
+// Durable is a note of how far a server's log was durable. The zero value notes
+// nothing. A log of the same incarnation that ends before Log has lost its end.
 type Durable struct {
 	Incarnation Incarnation `json:"incarnation"`
 	Log         uint64      `json:"log"`
@@ -376,9 +375,9 @@ type Store interface {
 	// value if nothing was.
 	Durable(ctx context.Context, index placement.Server) (Durable, error)
 
-	// Secret returns the secret by which the data servers of the cluster know each
-	// other, SecretBytes long. It is made when it is first asked for, and never
-	// changes. Watchers do not hear of it.
+	// Secret returns the secret with which the data servers of the cluster authenticate
+	// each other, SecretBytes long. It is made when it is first asked for, and never
+	// changes. Watchers are not notified of it.
 	Secret(ctx context.Context) ([]byte, error)
 
 	// Close closes the handle. Its leases are no longer renewed and run out, as
@@ -412,11 +411,11 @@ type Lease interface {
 	// Err returns nil until Lost is closed, then an error that wraps
 	// ErrLeaseLost, ErrLeft or ErrClosed.
 	Err() error
-	// Advance notes that the state of the lease's server is durable up to a position
-	// of its log. The note outlives the lease, and never goes back while the
-	// incarnation stays. Only the holder of the index may advance it: the error is
-	// the lease's if it has ended, or wraps ErrLeaseLost, and then nothing is noted.
-	// Watchers do not hear of it.
+	// Advance notes that the state of the lease's server is durable up to a position of
+	// its log. The note outlives the lease, and never goes back while the incarnation
+	// stays. Only the holder of the index may advance it: the error is the lease's if it
+	// has ended, or wraps ErrLeaseLost, and then nothing is noted. Watchers are not
+	// notified of it.
 	Advance(ctx context.Context, log uint64) error
 	// Leave ends the lease at once. It is no error if the lease has already
 	// ended. If the store does not answer, or ctx has ended, the lease is not

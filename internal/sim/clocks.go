@@ -10,8 +10,8 @@ import (
 	"drtmx/internal/rng"
 )
 
-// rateMost is by how many millionths a clock may be fast or slow, so that of any two
-// clocks neither runs faster than the other by more than clock.Drift allows.
+// rateMost is by how many millionths a clock may be fast or slow, so that no clock runs
+// faster than another by more than clock.Drift allows.
 const rateMost = 1_000_000/(2*clock.Drift) - 30
 
 // processClock is the clock of a machine. It is never set.
@@ -20,7 +20,7 @@ type processClock struct {
 	ahead time.Duration // at the beginning of the run
 }
 
-// at is what the clock has counted when so much of the bubble's time has passed.
+// at returns what the clock shows when so much of the bubble's time has passed.
 func (c *processClock) at(passed time.Duration) time.Duration {
 	return passed + passed/1_000_000*time.Duration(c.rate) + passed%1_000_000*time.Duration(c.rate)/1_000_000 + c.ahead
 }
@@ -38,7 +38,8 @@ func newProcesses(seed *rng.Stream) *processes {
 	return &processes{seed: seed, rates: seed.Bool(0.75), names: map[string]context.Context{}, labels: map[unsafe.Pointer]*processClock{}}
 }
 
-// reading is what the clock of the present process shows, from the world's beginning on.
+// reading returns what the clock of the present process shows, from the world's
+// beginning on.
 func (w *World) reading() time.Duration {
 	passed := time.Since(w.start)
 	label := profLabel()
@@ -99,8 +100,8 @@ func (p *processes) draw(name string) *processClock {
 	return c
 }
 
-// Rate is how fast the clock of a process runs: what it counts in a second of the
-// bubble's time.
+// Rate returns how fast the clock of a process runs: the seconds that it counts in a
+// second of the bubble's time.
 func (w *World) Rate(name string) float64 {
 	return 1 + float64(w.clocks.draw(name).rate)/1_000_000
 }

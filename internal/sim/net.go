@@ -10,10 +10,10 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Provider returns a fabric as the process of that name sees it: all that crosses it
-// takes time, waits for cuts to end, and is an event. The name of a process is its
-// address, or what precedes the colon in it. The provider is that of the process
-// which has the name now: see World.Kill.
+// Provider returns a fabric as the process of that name sees it: every message takes
+// time, waits for cuts to end, and is an event. The name of a process is its address,
+// or what precedes the colon in it. The provider belongs to the process that has the
+// name now: see World.Kill.
 func (w *World) Provider(p rdma.Provider, name string) rdma.Provider {
 	w.mu.Lock()
 	defer w.mu.Unlock()

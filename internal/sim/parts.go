@@ -9,11 +9,11 @@ import (
 // not depend on which of them are left out, so a case that fails is made smaller by
 // leaving out one part after the other.
 
-// parts are those of a world's case. Guarded by World.mu.
+// parts are the parts of a world's case. Guarded by World.mu.
 type parts struct {
 	without []string
-	names   []string       // of those that have come, in this order
-	numbers map[string]int // of those that come again and again
+	names   []string       // of those that were asked for, in this order
+	numbers map[string]int // of those that recur
 }
 
 // Part notes a part of the case, and reports whether it is to happen.
@@ -33,7 +33,7 @@ func (p *parts) add(name string) bool {
 	return true
 }
 
-// Next is Part for what comes again and again: its name gets a number.
+// Next is Part for a part that recurs: its name gets a number.
 func (w *World) Next(name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -44,14 +44,14 @@ func (w *World) Next(name string) bool {
 	return w.parts.add(fmt.Sprintf("%s-%d", name, w.parts.numbers[name]))
 }
 
-// Parts are the parts of the case that have come so far and were not left out.
+// Parts returns the parts of the case that were asked for so far and were not left out.
 func (w *World) Parts() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.parts.names)
 }
 
-// leaveOut takes those parts out of the delays that are left out.
+// leaveOut removes from the delays the parts that are left out.
 func (s *swarm) leaveOut(w *World) {
 	for _, p := range []struct {
 		name string

@@ -7,10 +7,10 @@ import (
 	"drtmx/internal/rng"
 )
 
-// pauses are moments at which a goroutine lets others run, although it need not
-// wait. One goroutine of a bubble runs at a time and nothing takes it off, so they
-// need no lock. A lock would order all goroutines for the race detector, which must
-// not look at what they share here.
+// pauses are moments at which a goroutine lets others run, although it need not wait.
+// One goroutine of a bubble runs at a time and is never preempted, so pauses need no
+// lock. A lock would order all goroutines for the race detector. Instead the detector
+// does not see these fields: see pause.
 type pauses struct {
 	share float64 // of what can be paused before
 	state uint64  // of a generator

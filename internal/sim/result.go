@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Result is what a simulated cluster has shown. A test binary prints one for each
-// seed, as a line, which a program reads.
+// Result is the result of a simulated cluster. A test binary prints one for each seed,
+// as a line, which package simulate reads.
 type Result struct {
 	Seed         uint64         `json:"seed"`
 	Kind         string         `json:"kind"`

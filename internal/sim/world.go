@@ -236,7 +236,7 @@ func (w *World) Mend(from, to string) {
 	w.Event("mend %s %s", from, to)
 }
 
-// Cross is the way of a message from one process to another.
+// Cross takes a message from one process to another.
 func (w *World) Cross(ctx context.Context, from, to string) error {
 	for {
 		w.mu.Lock()
@@ -260,10 +260,10 @@ func (w *World) isCut(from, to string) bool {
 	return w.cuts[[2]string{from, to}] != nil
 }
 
-// ErrDead is the error of what a process does that was killed.
+// ErrDead is the error of operations of a process that was killed.
 var ErrDead = errors.New("sim: the process is dead")
 
-// of is the present life of a process. The lock is held.
+// of returns the present life of a process. The lock is held.
 func (w *World) of(name string) *life {
 	l := w.lives[name]
 	if l == nil {
@@ -273,8 +273,8 @@ func (w *World) of(name string) *life {
 	return l
 }
 
-// Kill ends a process. What it does from now on fails. Another process of its name
-// may begin.
+// Kill ends a process. Its operations fail from now on. Another process of its name may
+// begin.
 func (w *World) Kill(name string) {
 	w.mu.Lock()
 	l := w.of(name)
@@ -302,8 +302,8 @@ func (w *World) Life(name string) (dead func() bool) {
 	}
 }
 
-// Stop lets a process do nothing until GoOn, as a stop signal does: all that it
-// sends, and what it does with its disk, waits. Others can read its memory.
+// Stop suspends a process until GoOn, as a stop signal does: all that it sends, and its
+// operations on its disk, wait. Others can still read its memory.
 func (w *World) Stop(name string) {
 	w.mu.Lock()
 	if l := w.of(name); l.stopped == nil {
@@ -369,14 +369,14 @@ func (w *World) await(ctx context.Context, name string) error {
 	}
 }
 
-// Addrs are the addresses at which a process listens, or did.
+// Addrs returns the addresses at which a process listens, or did.
 func (w *World) Addrs(name string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.of(name).addrs)
 }
 
-// process is the name of the process at an address.
+// process returns the name of the process at an address.
 func process(addr string) string {
 	name, _, _ := strings.Cut(addr, ":")
 	return name

@@ -13,8 +13,8 @@
 //
 //	/drtmx.secret/NAME          see [Store.Secret]
 //
-// A transaction notes how far a log was durable if the holder's registration is
-// still there. Watchers do not hear of it.
+// A transaction notes how far a log was durable if the holder's registration is still
+// there. Watchers are not notified of it.
 //
 // A transaction swaps the map if the key's revision equals that of the map
 // which was read. A transaction takes an index if its key does not exist. A

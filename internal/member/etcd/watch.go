@@ -30,14 +30,14 @@ func (s *Store) Watch(ctx context.Context, after member.Revision) (*member.State
 	}
 }
 
-// shows reports whether a change is one of the state.
+// shows reports whether an event changes the State.
 func (s *Store) shows(e *clientv3.Event) bool {
 	return !strings.HasPrefix(string(e.Kv.Key), s.prefix+durableKey)
 }
 
 // changed waits for a change later than a revision, but no longer than a round. It
-// returns the revision up to which there was none, so that what does not show is
-// read once. It reports no errors: the next request to etcd will.
+// returns the revision up to which there was none, so that events that do not change
+// the State are read only once. It reports no errors: the next request to etcd will.
 func (s *Store) changed(ctx context.Context, after int64) (seen int64, changed bool) {
 	ctx, cancel := s.within(ctx, watchRound)
 	defer cancel()

@@ -122,7 +122,7 @@ func testLogs(t *testing.T, e *env) {
 	d.log = 150
 	check(t, lease.Advance(e.ctx, 150))
 	late := d.copy()
-	d.log = 160 // nobody was told
+	d.log = 160 // nothing was acknowledged
 	check(t, lease.Leave(e.ctx))
 	before := must[*member.State](t)(s.State(e.ctx))
 	claim := early.claim

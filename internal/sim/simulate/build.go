@@ -76,7 +76,7 @@ func (b *binary) knows(ctx context.Context, kind string) error {
 	return fmt.Errorf("-kind %q: %w\n%s", kind, x.err, x.other)
 }
 
-// run is what a process has shown.
+// ran is the result of a process.
 type ran struct {
 	results []sim.Result // of the seeds that have ended
 	other   string       // what else it printed

@@ -16,7 +16,7 @@ type simCase struct {
 	Without []string // parts that are left out
 }
 
-// again is the command that simulates the case again.
+// again returns the command that simulates the case again.
 func (c simCase) again() string {
 	s := fmt.Sprintf("make sim SEED=%d", c.Seed)
 	if c.Kind != "" {
@@ -31,7 +31,8 @@ func (c simCase) again() string {
 	return s
 }
 
-// environ is the case for a process that runs n seeds from its own on.
+// environ returns the environment of a process that runs n seeds from the case's own
+// on.
 func (c simCase) environ(n uint64) []string {
 	return []string{
 		fmt.Sprintf("DRTMX_SIM_SEEDS=%d:%d", c.Seed, n), "DRTMX_SIM_KIND=" + c.Kind, fmt.Sprintf("DRTMX_SIM_ORDER=%d", c.Order),

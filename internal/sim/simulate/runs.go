@@ -46,7 +46,7 @@ func (r *runs) all(ctx context.Context, cases []simCase, c simCase) error {
 				if n == 0 {
 					return
 				}
-				r.some(ctx, own, n)
+				r.runSome(ctx, own, n)
 			}
 		})
 	}
@@ -66,7 +66,7 @@ func (r *runs) all(ctx context.Context, cases []simCase, c simCase) error {
 	return nil
 }
 
-// take takes what a process is to simulate next: n seeds from that of a case on.
+// take returns what a process is to simulate next: n seeds from that of a case on.
 func (r *runs) take(cases *[]simCase, c simCase) (simCase, uint64) {
 	if r.over() {
 		return c, 0
@@ -97,16 +97,16 @@ func (r *runs) over() bool {
 	return len(r.failed) >= r.o.failures
 }
 
-// some simulates n seeds in one process, and some of them again.
-func (r *runs) some(ctx context.Context, c simCase, n uint64) {
+// runSome simulates n seeds in one process, and some of them again.
+func (r *runs) runSome(ctx context.Context, c simCase, n uint64) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(n+4)*r.o.patience)
 	defer cancel()
 	x := r.b.process(ctx, c, n)
-	if failed, ok := r.note(ctx, c, n, x); ok && failed < c.Seed+n-1 { // the process has ended with it
+	if failed, ok := r.note(ctx, c, n, x); ok && failed < c.Seed+n-1 { // the process has ended with the failure
 		rest := c
 		rest.Seed = failed + 1
 		if !r.over() {
-			defer r.some(ctx, rest, c.Seed+n-rest.Seed)
+			defer r.runSome(ctx, rest, c.Seed+n-rest.Seed)
 		}
 	}
 	for _, first := range x.results {
@@ -122,7 +122,7 @@ func (r *runs) some(ctx context.Context, c simCase, n uint64) {
 	}
 }
 
-// compare looks whether a seed had the same trace again.
+// compare checks that a seed had the same trace again.
 func (r *runs) compare(c simCase, first sim.Result, again ran) {
 	hash := "none"
 	if len(again.results) == 1 {
@@ -139,7 +139,7 @@ func (r *runs) compare(c simCase, first sim.Result, again ran) {
 	fmt.Printf("seed %d %s: FAILED: its trace was %s, and %s when it ran again; %s\n%s", c.Seed, first.Kind, first.Hash, hash, c.again(), again.other)
 }
 
-// note counts what a process has shown, and prints its failure, if a seed has failed.
+// note counts what a process has run, and prints the failure if a seed has failed.
 func (r *runs) note(ctx context.Context, c simCase, n uint64, x ran) (failed uint64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -179,7 +179,7 @@ func (r *runs) note(ctx context.Context, c simCase, n uint64, x ran) (failed uin
 // failedPrefix precedes the seeds that have failed, in the last line.
 const failedPrefix = "seeds that failed: "
 
-// describe tells of a failure.
+// describe returns the text of a failure.
 func describe(c simCase, res *sim.Result) string {
 	first, more, _ := strings.Cut(res.Failure, "\n")
 	s := fmt.Sprintf("seed %d %s: FAILED: %s; hash %s; %s\n", res.Seed, res.Kind, first, res.Hash, c.again())

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// orders is how many orders of events are tried with a part left out: what remains
-// may still fail, only not with the delays that were drawn first.
+// orders is how many orders of events are tried with a part left out: the rest may
+// still fail, only not with the delays that were drawn first.
 const orders = 6
 
-// fails simulates a case, and returns what it failed for, and its parts; reason is
-// empty if it did not fail.
+// fails simulates a case, and returns the reason of its failure and its parts. reason
+// is empty if it did not fail.
 type fails func(c simCase) (reason string, parts []string)
 
 // shrinkCase prints the smallest case that it finds which fails as c does.
@@ -56,7 +56,7 @@ func shrink(c simCase, try fails) (small simCase, reason string, parts []string,
 	same := func(other string) bool { return alike(other) == alike(reason) }
 	for again := true; again; {
 		again = false
-		for i := len(parts) - 1; i >= 0; i-- { // what comes late first: it disturbs less of the rest
+		for i := len(parts) - 1; i >= 0; i-- { // late parts first: they disturb less of the rest
 			if i >= len(parts) {
 				continue
 			}
@@ -76,7 +76,8 @@ func shrink(c simCase, try fails) (small simCase, reason string, parts []string,
 
 var details = regexp.MustCompile(`[0-9]+`)
 
-// alike is what failures of one cause have in common: their first line without numbers.
+// alike returns the common part of failures of one cause: their first line without
+// numbers.
 func alike(reason string) string {
 	first, _, _ := strings.Cut(reason, "\n")
 	first = details.ReplaceAllString(first, "")

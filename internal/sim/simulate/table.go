@@ -32,8 +32,8 @@ type page struct {
 	made   bool // by this run
 }
 
-// openPage opens a page for one more row, of a commit, so that one that cannot be written
-// is refused before hours have gone by.
+// openPage opens a page for one more row, of a commit, so that a page that cannot be
+// written is refused before hours of runs.
 func openPage(path, commit string) (*page, error) {
 	const flags = os.O_CREATE | os.O_APPEND | os.O_RDWR
 	f, err := os.OpenFile(path, flags|os.O_EXCL, 0o644)
@@ -93,8 +93,8 @@ func commit(ctx context.Context) (string, error) {
 	return name, nil
 }
 
-// row is the line of a table for these runs: the seeds that they have begun with, and how
-// many clusters came to an end.
+// row returns the line of a table for these runs: the seeds that they have begun with,
+// and how many clusters came to an end.
 func (r *runs) row(commit string, now time.Time, interrupted bool) string {
 	seeds := "kept"
 	if r.next > r.o.seeds.first {
