@@ -20,6 +20,7 @@ const (
 	fencesPerStep  = 2048
 	releasePerStep = 64
 	sharedPerStep  = 256
+	dirtyExamined  = 64 // sub-models that must wait, before the search for a due one ends
 )
 
 // Options configure a trainer. All fields are required.
@@ -309,19 +310,27 @@ func (t *Trainer) abandon(lock sync.Locker) {
 
 // takeDirty removes a dirty sub-model that was last trained at least interval ago,
 // and returns it. It returns -1 if there is none among the first ones of the list.
+// Entries that are no longer dirty, since they were trained outside retrain, are
+// removed in the same pass.
 func (g *generation) takeDirty(now, interval time.Duration) int {
-	for k := 0; k < len(g.dirty) && k < 64; k++ {
-		i := g.dirty[k]
+	kept := 0
+	for k, i := range g.dirty {
 		st := &g.subs[i]
-		if st.dirty && now-st.trained < interval && st.trained != 0 {
+		if !st.dirty {
 			continue
 		}
-		g.dirty = append(g.dirty[:k], g.dirty[k+1:]...)
-		if st.dirty {
+		if kept == dirtyExamined {
+			g.dirty = append(g.dirty[:kept], g.dirty[k:]...)
+			return -1
+		}
+		if st.trained == 0 || now-st.trained >= interval {
+			g.dirty = append(g.dirty[:kept], g.dirty[k+1:]...)
 			return i
 		}
-		k-- // trained since, outside retrain
+		g.dirty[kept] = i
+		kept++
 	}
+	g.dirty = g.dirty[:kept]
 	return -1
 }
 
