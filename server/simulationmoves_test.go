@@ -88,11 +88,11 @@ func (o *operator) run(done <-chan struct{}) {
 		o.h.w.Event("%s: %s: %s", o.name, what, text)
 		switch what, _, _ := strings.Cut(what, " "); {
 		case err == nil:
-			o.h.count(what + "s done")
+			o.h.count("done: " + what)
 		case timeout:
-			o.h.count(what + "s under way")
+			o.h.count("under way: " + what)
 		default:
-			o.h.count(what + "s refused")
+			o.h.count("refused: " + what)
 		}
 		if o.orderly && err != nil {
 			o.h.members.fault("%s fails although nothing goes wrong: %s", what, text)
@@ -134,7 +134,7 @@ func (o *operator) command(ctx context.Context) (what string, err error) {
 	case x < 0.6:
 		what = fmt.Sprintf("drain of host %d", host)
 		if _, err = o.c.Drain(ctx, host); err == nil && o.s.Bool(0.7) {
-			err = o.c.Drained(ctx, host)
+			err = o.c.AwaitDrained(ctx, host)
 		}
 		return what, err
 	case x < 0.75:
@@ -167,7 +167,7 @@ func (o *operator) orderlyCommand(ctx context.Context, server, host int) (what s
 		}
 		sleep(ctx, between(o.s, 0, 5000))
 		if what, err = o.move(ctx, server, server); err == nil {
-			err = o.c.Whole(ctx, o.h.copiesWanted())
+			err = o.c.AwaitInSync(ctx, o.h.copiesWanted())
 		}
 		return what, err
 	case x < 0.85:
@@ -179,7 +179,7 @@ func (o *operator) orderlyCommand(ctx context.Context, server, host int) (what s
 
 func (o *operator) move(ctx context.Context, server, host int) (what string, err error) {
 	if _, err = o.c.Move(ctx, placement.Server(server), host); err == nil && (o.orderly || o.s.Bool(0.6)) {
-		_, err = o.c.Settle(ctx, placement.Server(server))
+		_, err = o.c.AwaitPlaced(ctx, placement.Server(server))
 	}
 	return fmt.Sprintf("move of server %d to host %d", server, host), err
 }
@@ -198,7 +198,7 @@ func (o *operator) restart(ctx context.Context, host int) (what string, err erro
 		start(false)
 	}
 	if err = o.c.Undrain(ctx, host); err == nil {
-		err = o.c.Whole(ctx, copies)
+		err = o.c.AwaitInSync(ctx, copies)
 	}
 	return what, err
 }
@@ -207,11 +207,11 @@ func (o *operator) restart(ctx context.Context, host int) (what string, err erro
 func (o *operator) drain(ctx context.Context, host int) error {
 	goes, err := o.c.Drain(ctx, host)
 	if err == nil {
-		err = o.c.Drained(ctx, host)
+		err = o.c.AwaitDrained(ctx, host)
 	}
 	for _, w := range goes {
 		if err == nil {
-			_, err = o.c.Serves(ctx, w.Server)
+			_, err = o.c.AwaitServing(ctx, w.Server)
 		}
 	}
 	return err
@@ -222,7 +222,7 @@ func (o *operator) drain(ctx context.Context, host int) error {
 func (o *operator) replace(ctx context.Context, host int) (what string, err error) {
 	what = fmt.Sprintf("replacement of host %d", host)
 	if err = o.drain(ctx, host); err == nil {
-		err = o.c.Empty(ctx, host)
+		err = o.c.CheckDrained(ctx, host)
 	}
 	if err != nil {
 		return what, err
@@ -233,14 +233,14 @@ func (o *operator) replace(ctx context.Context, host int) (what string, err erro
 	}
 	empty := false
 	defer func() { start(empty) }()
-	if err = o.c.Left(ctx, host); err != nil {
+	if err = o.c.AwaitLeft(ctx, host); err != nil {
 		return what, err
 	}
 	empty = true
 	o.h.count("hosts replaced")
 	start(true)
 	if err = o.c.Undrain(ctx, host); err == nil {
-		err = o.c.Whole(ctx, nil)
+		err = o.c.AwaitInSync(ctx, nil)
 	}
 	return what, err
 }

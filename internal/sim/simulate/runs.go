@@ -27,7 +27,7 @@ type runs struct {
 	next             uint64 // seed
 	kinds            map[string]int
 	clusters, events int
-	txns             int
+	txns, crashes    int
 	replayed, differ int
 	failed           []uint64 // seeds
 }
@@ -53,8 +53,8 @@ func (r *runs) all(ctx context.Context, cases []simCase, c simCase) error {
 	wg.Wait()
 	say("")
 	took := time.Since(r.began)
-	fmt.Printf("%d clusters in %v (%.0f a minute), %d events, %d transactions; %d run again, of which %d with another trace; %d failed\n",
-		r.clusters, took.Round(time.Second), float64(r.clusters)/took.Minutes(), r.events, r.txns, r.replayed, r.differ, len(r.failed))
+	fmt.Printf("%d clusters in %v (%.0f a minute), %d events, %d transactions, %d crashes; %d run again, of which %d with another trace; %d failed\n",
+		r.clusters, took.Round(time.Second), float64(r.clusters)/took.Minutes(), r.events, r.txns, r.crashes, r.replayed, r.differ, len(r.failed))
 	switch {
 	case len(r.failed) > 0:
 		slices.Sort(r.failed)
@@ -148,6 +148,7 @@ func (r *runs) note(ctx context.Context, c simCase, n uint64, x ran) (failed uin
 		r.clusters++
 		r.events += res.Events
 		r.txns += res.Transactions
+		r.crashes += res.Counts["crashes"] + res.Counts["crashes while recovering"]
 		r.kinds[res.Kind]++
 		if r.o.json {
 			_ = json.NewEncoder(os.Stdout).Encode(res)

@@ -64,7 +64,7 @@ func TestTable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "seeds.md")
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	r := newRuns(nil, &options{seeds: seedRange{31, 5000}, kind: "disk", jobs: 1})
-	r.began, r.next, r.clusters, r.replayed, r.failed = began, 51, 20, 2, []uint64{33}
+	r.began, r.next, r.clusters, r.crashes, r.replayed, r.failed = began, 51, 20, 7, 2, []uint64{33}
 	want := ""
 	for _, interrupted := range []string{"never began", "", ", interrupted"} {
 		p, err := openPage(path, "abc")
@@ -78,7 +78,7 @@ func TestTable(t *testing.T) {
 			if want == "" {
 				want = tableHead
 			}
-			want += fmt.Sprintf("| 2026-01-02 03:06 | abc | %d processors, %s, 1 at a time | 31-50 disk%s | 20 | 10 | 2 | 0 | 33 |\n",
+			want += fmt.Sprintf("| 2026-01-02 03:06 | abc | %d processors, %s, 1 at a time | 31-50 disk%s | 20 | 7 | 10 | 2 | 0 | 33 |\n",
 				runtime.NumCPU(), runtime.GOARCH, interrupted)
 		}
 		if err := p.close(); err != nil {
