@@ -97,7 +97,7 @@ func (cat *catalogue) build(ix *tables.Index) verdict {
 }
 
 func buildVerdict(err error) verdict {
-	text := exec.Fault(err)
+	text := exec.EncodeFault(err)
 	switch {
 	case errors.Is(err, exec.ErrExists):
 		return verdict{code: wire.Exists, text: text}

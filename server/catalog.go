@@ -228,7 +228,7 @@ func versionVerdict(err error) verdict {
 		return verdict{code: wire.Bad, text: err.Error()}
 	}
 	e.Partition, e.Detail = -1, err.Error()
-	return verdict{code: wire.Bad, text: exec.Fault(e)}
+	return verdict{code: wire.Bad, text: exec.EncodeFault(e)}
 }
 
 // handleAlter makes the next version of the catalogue. One change is made at a time; a

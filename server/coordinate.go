@@ -238,7 +238,7 @@ func unreachable(err error) verdict {
 	if errors.Is(err, rdma.ErrTooLarge) {
 		return verdict{code: wire.TooLarge, text: err.Error()}
 	}
-	return verdict{code: wire.Unavailable, text: exec.Fault(err)}
+	return verdict{code: wire.Unavailable, text: exec.EncodeFault(err)}
 }
 
 // begin enters the transaction into the coordinator's machine. t.decision receives the

@@ -72,7 +72,7 @@ func TestFewCopies(t *testing.T) {
 		t.Errorf("a write at another server: %v", err)
 	}
 
-	c.Servers[1].TakeCopiesAgain(0)
+	c.Servers[1].ResumeCopy(0)
 	if err := within(testseed.Patience(), id, 7); err != nil {
 		t.Fatalf("after the copy is back: %v", err)
 	}

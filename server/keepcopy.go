@@ -238,7 +238,7 @@ func (c *keptCopy) closeFiles() (err error) {
 
 // YieldCopy gives the copy of a data server's directory to the caller, which makes it
 // the directory of that server. It closes the copy's log, and no later step of the home
-// is taken before TakeCopiesAgain. It returns the directory, and what the copy knows of
+// is taken before ResumeCopy. It returns the directory, and what the copy knows of
 // its home's epochs. It fails with ErrNoCopy if there is no complete copy. After an
 // error the copy goes on.
 func (s *Server) YieldCopy(home placement.Server) (dir string, made datadir.Copy, err error) {
@@ -248,9 +248,9 @@ func (s *Server) YieldCopy(home placement.Server) (dir string, made datadir.Copy
 	return s.durable.copies.yield(home)
 }
 
-// TakeCopiesAgain ends what YieldCopy began: the copy takes steps of its home again.
+// ResumeCopy ends what YieldCopy began: the copy takes steps of its home again.
 // The directory may be gone by then.
-func (s *Server) TakeCopiesAgain(home placement.Server) {
+func (s *Server) ResumeCopy(home placement.Server) {
 	if s.durable != nil {
 		s.durable.copies.unyield(home)
 	}

@@ -125,13 +125,13 @@ func (k *Keeper) YieldCopy(home placement.Server) (dir string, made datadir.Copy
 // ReadCopy is like Server.ReadCopy.
 func (k *Keeper) ReadCopy(home placement.Server) (CopyRead, error) { return k.copies.read(home) }
 
-// QuietCopy is like Server.QuietCopy.
-func (k *Keeper) QuietCopy(home placement.Server) (d time.Duration, ok bool) {
+// CopySilence is like Server.CopySilence.
+func (k *Keeper) CopySilence(home placement.Server) (d time.Duration, ok bool) {
 	return k.copies.quiet(home)
 }
 
-// TakeCopiesAgain is like Server.TakeCopiesAgain.
-func (k *Keeper) TakeCopiesAgain(home placement.Server) { k.copies.unyield(home) }
+// ResumeCopy is like Server.ResumeCopy.
+func (k *Keeper) ResumeCopy(home placement.Server) { k.copies.unyield(home) }
 
 // Close ends the steps that are under way, and releases the directory. It may be
 // called again.

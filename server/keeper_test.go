@@ -32,7 +32,7 @@ import (
 // giver is a host that keeps copies, and may give them away.
 type giver interface {
 	YieldCopy(home placement.Server) (string, datadir.Copy, error)
-	TakeCopiesAgain(home placement.Server)
+	ResumeCopy(home placement.Server)
 }
 
 // giver is the host that keeps the copy of a home.
@@ -109,7 +109,7 @@ func testYieldedCopy(t *testing.T, o copyOptions) {
 				t.Fatal(err)
 			}
 		}
-		g.TakeCopiesAgain(0)
+		g.ResumeCopy(0)
 	}
 	c.inSync(t)
 	stop()
@@ -519,7 +519,7 @@ func TestStepsAfterACopyWasTaken(t *testing.T) {
 			}
 		}
 		refused("given away")
-		host.TakeCopiesAgain(0)
+		host.ResumeCopy(0)
 		refused("taken again")
 		if _, _, err := host.YieldCopy(0); err != nil {
 			t.Fatal(err)
@@ -527,7 +527,7 @@ func TestStepsAfterACopyWasTaken(t *testing.T) {
 		if err := disk.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
-		host.TakeCopiesAgain(0)
+		host.ResumeCopy(0)
 		refused("taken again without a directory")
 		if state, err := home.begin(&session{epoch: 2, number: 9, do: host.step}); err == nil {
 			t.Errorf("keeper %t: a home of an earlier epoch begins: %+v", keeper, state)

@@ -32,10 +32,10 @@ func (p *partition) load(ix, version int, b []byte) verdict {
 		return verdict{code: wire.Unavailable, text: text}
 	}
 	def := has.catalog.Indexes[ix]
-	if def.Table.Since() > version {
+	if def.Table.ChangedIn() > version {
 		e := def.Concerns(tables.ErrCatalog, tables.Key{})
 		e.Detail = "the table has changed: refresh and load again"
-		return verdict{code: wire.Bad, text: exec.Fault(e)}
+		return verdict{code: wire.Bad, text: exec.EncodeFault(e)}
 	}
 	for len(b) > 0 {
 		n := distinctRows(def, b)

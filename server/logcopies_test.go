@@ -140,7 +140,7 @@ func (c *copied) adoptKept(sets Sets, home int) error {
 	if err != nil {
 		return errors.Join(ErrLost, err)
 	}
-	defer c.keeper.TakeCopiesAgain(placement.Server(home))
+	defer c.keeper.ResumeCopy(placement.Server(home))
 	next, err := replica.Promote(set, 1, replica.Epoch(made.Since))
 	if err != nil {
 		return errors.Join(ErrLost, err)

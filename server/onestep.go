@@ -88,7 +88,7 @@ func (p *partition) allows(part *wire.Part) verdict {
 		return conflict(exec.CauseCatalog)
 	}
 	for i := range part.Writes {
-		if ix := int(part.Writes[i].Index); ix < len(c.Indexes) && c.Indexes[ix].Table.Since() > int(part.Catalog) {
+		if ix := int(part.Writes[i].Index); ix < len(c.Indexes) && c.Indexes[ix].Table.ChangedIn() > int(part.Catalog) {
 			return conflict(exec.CauseCatalog)
 		}
 	}

@@ -178,7 +178,7 @@ func (p *partition) attempt(q *request) end {
 			return over
 		case abandoned:
 			p.waitsFor = p.waitsFor[:0]
-			if row, known := p.runner.Met(); known {
+			if row, known := p.runner.BlockedBy(); known {
 				p.waitsFor = append(p.waitsFor, row)
 			}
 			return locked

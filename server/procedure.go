@@ -54,7 +54,7 @@ func (s *Server) runElsewhere(
 // decision.
 func failed(ctx context.Context, err error) verdict {
 	v := verdictOf(err)
-	if v.code != wire.RolledBack || exec.MadeForCaller(err) {
+	if v.code != wire.RolledBack || exec.IsForCaller(err) {
 		return v
 	}
 	if w := ended(ctx); !w.ok() {
@@ -79,16 +79,16 @@ func verdictOf(err error) verdict {
 	case errors.Is(err, exec.ErrConflict):
 		return conflict(exec.CauseRemote)
 	case errors.Is(err, exec.ErrUnavailable):
-		return verdict{code: wire.Unavailable, text: exec.Fault(err)}
+		return verdict{code: wire.Unavailable, text: exec.EncodeFault(err)}
 	case errors.Is(err, exec.ErrTooLarge):
-		return verdict{code: wire.TooLarge, text: exec.Fault(err)}
-	case exec.MadeForCaller(err):
+		return verdict{code: wire.TooLarge, text: exec.EncodeFault(err)}
+	case exec.IsForCaller(err):
 	case errors.Is(err, exec.ErrClosed): // of the server's own client, which ends with the server
 		return stops
 	case errors.Is(err, exec.ErrProtocol): // another server is at fault, and no row
-		return verdict{code: wire.Bad, text: exec.Fault(err)}
+		return verdict{code: wire.Bad, text: exec.EncodeFault(err)}
 	}
-	return verdict{code: wire.RolledBack, text: exec.Failure(err)}
+	return verdict{code: wire.RolledBack, text: exec.EncodeFailure(err)}
 }
 
 // Error makes a verdict an error, for use within the server.

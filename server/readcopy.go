@@ -139,9 +139,9 @@ func (s *Server) ReadCopy(home placement.Server) (CopyRead, error) {
 	return s.durable.copies.read(home)
 }
 
-// QuietCopy returns how long ago the last step came for the copy of a data server that
+// CopySilence returns how long ago the last step came for the copy of a data server that
 // is kept here. ok is false if none came since the process began.
-func (s *Server) QuietCopy(home placement.Server) (d time.Duration, ok bool) {
+func (s *Server) CopySilence(home placement.Server) (d time.Duration, ok bool) {
 	if s.durable == nil {
 		return 0, false
 	}

@@ -25,7 +25,7 @@ type trade struct {
 	load   tpcc.LoadConfig
 	info   tpcc.LoadInfo
 	schema *tpcc.Schema
-	deeds  [][]tpcc.Deed // the ledgers, by client
+	deeds  [][]tpcc.LedgerEntry // the ledgers, by client
 }
 
 // drawTrade draws a TPC-C.
@@ -39,7 +39,7 @@ func (r *simulation) drawTrade(seed uint64) job {
 	f := &r.u.net.Faults // the load needs a fabric that holds
 	f.DropBefore, f.DropDuring, f.DropAfter, f.DropVerb = 0, 0, 0, 0
 	r.l.TxnsPerClient = 10 + s.Intn([]int{10, 40}[s.Intn(2)])
-	x.deeds = make([][]tpcc.Deed, r.l.Clients)
+	x.deeds = make([][]tpcc.LedgerEntry, r.l.Clients)
 	if s.Bool(0.5) {
 		r.onDisks()
 		r.d.parts = max(r.d.parts, 512<<10) // a load has large records
@@ -77,8 +77,8 @@ func (x *trade) mode(s *rng.Stream) tpcc.TerminalConfig {
 func (x *trade) work(ctx context.Context, w *worker) error {
 	i, s := uint64(w.number), rng.New(x.load.Seed).Split("trade").SplitN(uint64(w.number))
 	c := tpcc.NewLedgerClient(x.load.Seed, i, x.info)
-	c.Begin, c.Failed = func(tpcc.Deed) {}, func(error) {}
-	c.End = func(d tpcc.Deed) { x.deeds[i] = append(x.deeds[i], d) }
+	c.Begin, c.Failed = func(tpcc.LedgerEntry) {}, func(error) {}
+	c.End = func(d tpcc.LedgerEntry) { x.deeds[i] = append(x.deeds[i], d) }
 	sess, err := w.db.NewSession(ctx)
 	if w.died != nil && w.died() {
 		return nil
@@ -90,8 +90,8 @@ func (x *trade) work(ctx context.Context, w *worker) error {
 	if w.died != nil {
 		defer func() { // nobody else can ask for the outcomes of a process of its own
 			for j := range x.deeds[i] {
-				if d := &x.deeds[i][j]; d.Fate == tpcc.FateUnknown {
-					d.Fate = tpcc.FateUnfinished
+				if d := &x.deeds[i][j]; d.Outcome == tpcc.OutcomeUnknown {
+					d.Outcome = tpcc.OutcomeUnfinished
 				}
 			}
 		}()

@@ -142,7 +142,7 @@ func (s *Server) seenHere() clock.Tick {
 	db := s.client.db
 	s.client.Unlock()
 	if db != nil {
-		t = max(t, db.Seen())
+		t = max(t, db.Observed())
 	}
 	return t
 }

@@ -88,7 +88,7 @@ func (p *partition) refusal(c wire.Code, w *wire.Write, err error) verdict {
 	ix := p.has.Load().catalog.Indexes[w.Index]
 	e := ix.Concerns(err, keyOf(ix, w.Key))
 	e.Partition = int(p.id)
-	return verdict{code: c, text: exec.Fault(e)}
+	return verdict{code: c, text: exec.EncodeFault(e)}
 }
 
 // fits reports whether the key and the row of a write have the index's kind and

@@ -73,10 +73,10 @@ func (c *Catalog) MustTable(name string) *Table {
 	return t
 }
 
-// Own returns the catalogue's own table for t: t itself, or the table with the same
+// Resolve returns the catalogue's own table for t: t itself, or the table with the same
 // name if its definition is the same, or was the same before columns were added.
 // Otherwise it returns an ErrCatalog.
-func (c *Catalog) Own(t *Table) (*Table, error) {
+func (c *Catalog) Resolve(t *Table) (*Table, error) {
 	if t != nil && t.catalog == c {
 		return t, nil
 	}
@@ -115,8 +115,8 @@ func (t *Table) is(o *Table) bool {
 	return false
 }
 
-// OwnIndex does the same as Own for an index.
-func (c *Catalog) OwnIndex(ix *Index) (*Index, error) {
+// ResolveIndex does the same as Resolve for an index.
+func (c *Catalog) ResolveIndex(ix *Index) (*Index, error) {
 	if ix != nil && ix.Table.catalog == c {
 		return ix, nil
 	}

@@ -75,9 +75,9 @@ func (c *Catalog) With(ch Change) (*Catalog, error) {
 	return nil, fmt.Errorf("%w: a change of nothing, or of several things", ErrSchema)
 }
 
-// Born returns the first tick at which all indexes of the catalogue have their
+// ReadableFrom returns the first tick at which all indexes of the catalogue have their
 // entries.
-func (c *Catalog) Born() uint64 { return c.born }
+func (c *Catalog) ReadableFrom() uint64 { return c.born }
 
 func (c *Catalog) withIndex(next *Catalog, a *AddedIndex) (*Catalog, error) {
 	t, err := c.Table(a.Table)

@@ -62,12 +62,12 @@ func TestCatalogVersions(t *testing.T) {
 		}
 		for _, o := range versions {
 			for _, tab := range o.Tables {
-				own, err := c.Own(tab)
+				own, err := c.Resolve(tab)
 				if has := tab.Primary().ID < len(c.Indexes); has && own != tab || !has && !errors.Is(err, tables.ErrCatalog) {
 					t.Errorf("version %d has of version %d table %s: %v, %v", v, o.Version(), tab.Name(), own, err)
 				}
 				ix := tab.Secondary("by_a")
-				if got, err := c.OwnIndex(ix); err == nil && got != ix {
+				if got, err := c.ResolveIndex(ix); err == nil && got != ix {
 					t.Errorf("version %d has index %s as %s", v, ix.Name, got.Name)
 				}
 			}
@@ -174,8 +174,8 @@ func TestGrownRows(t *testing.T) {
 		now := formats[len(formats)-1]
 		from, as := formats[rnd.IntN(len(formats))], formats[rnd.IntN(len(formats))]
 		row, model := randomRow(rnd, from)
-		arena, grown := now.Grown([]byte("before"), row)
-		_, seen := now.SeenAs(as, arena, grown)
+		arena, grown := now.Upgrade([]byte("before"), row)
+		_, seen := now.ToEarlier(as, arena, grown)
 		for tab, got := range map[*tables.Table]tables.Row{now: grown, as: seen} {
 			if err := tab.CheckRow(got); err != nil {
 				t.Fatalf("row of %v as %v: %v", from.Def().Columns, tab.Def().Columns, err)
@@ -191,7 +191,7 @@ func TestGrownRows(t *testing.T) {
 			}
 		}
 		changed, changes := randomRow(rnd, as)
-		merged := now.Merged(as, changed, grown)
+		merged := now.MergeEarlier(as, changed, grown)
 		for _, col := range now.Def().Columns {
 			want, ok := changes[col.Name]
 			if !ok {

@@ -145,16 +145,16 @@ func TestCatalogOwnsItsTables(t *testing.T) {
 	c := catalog(people(), documents())
 	for name, foreign := range map[string]*Catalog{"same": c, "equal": catalog(people(), documents()), "turned": catalog(documents(), people())} {
 		for _, tab := range foreign.Tables {
-			own, err := c.Own(tab)
+			own, err := c.Resolve(tab)
 			if err != nil || own != c.MustTable(tab.Name()) {
 				t.Errorf("%s: table %s: %v, %v", name, tab.Name(), own, err)
 			}
 			for i, ix := range tab.Secondaries() {
-				if own, err := c.OwnIndex(ix); err != nil || own != c.MustTable(tab.Name()).Secondaries()[i] {
+				if own, err := c.ResolveIndex(ix); err != nil || own != c.MustTable(tab.Name()).Secondaries()[i] {
 					t.Errorf("%s: index %s: %v, %v", name, ix.Name, own, err)
 				}
 			}
-			if own, err := c.OwnIndex(tab.Primary()); err != nil || own != c.MustTable(tab.Name()).Primary() {
+			if own, err := c.ResolveIndex(tab.Primary()); err != nil || own != c.MustTable(tab.Name()).Primary() {
 				t.Errorf("%s: primary of %s: %v, %v", name, tab.Name(), own, err)
 			}
 		}
@@ -163,12 +163,12 @@ func TestCatalogOwnsItsTables(t *testing.T) {
 		Name: "x", Primary: Hash,
 		Partition: Partitioning{Kind: ByHash}, Columns: people().Columns,
 	}).MustTable("x")} {
-		if own, err := c.Own(tab); !errors.Is(err, ErrCatalog) {
+		if own, err := c.Resolve(tab); !errors.Is(err, ErrCatalog) {
 			t.Errorf("table of another catalogue: %v, %v", own, err)
 		}
 	}
 	for _, ix := range []*Index{nil, catalog(other).MustTable("people").Secondary("by_last")} {
-		if own, err := c.OwnIndex(ix); !errors.Is(err, ErrCatalog) {
+		if own, err := c.ResolveIndex(ix); !errors.Is(err, ErrCatalog) {
 			t.Errorf("index of another catalogue: %v, %v", own, err)
 		}
 	}

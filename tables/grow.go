@@ -111,37 +111,37 @@ func (l *layout) convert(arena []byte, r Row, from int) (_ []byte, converted Row
 	return arena, converted
 }
 
-// Grown returns a row of the table in the present format. It appends a row in an
+// Upgrade returns a row of the table in the present format. It appends a row in an
 // earlier format to arena to convert it, and returns any other row unchanged.
-func (t *Table) Grown(arena []byte, r Row) ([]byte, Row) {
+func (t *Table) Upgrade(arena []byte, r Row) ([]byte, Row) {
 	if t.lay.formats == nil {
 		return arena, r
 	}
 	return t.lay.convert(arena, r, t.lay.format(r))
 }
 
-// Old reports whether o is the table before columns were added, so that rows for o
+// EarlierFormat reports whether o is the table before columns were added, so that rows for o
 // have an earlier format.
-func (t *Table) Old(o *Table) bool { return t != o && t.lay.fixed != o.lay.fixed }
+func (t *Table) EarlierFormat(o *Table) bool { return t != o && t.lay.fixed != o.lay.fixed }
 
-// SeenAs converts a row of t in the present format to the format of the earlier
-// definition o. It appends to arena as Grown does.
-func (t *Table) SeenAs(o *Table, arena []byte, r Row) ([]byte, Row) {
+// ToEarlier converts a row of t in the present format to the format of the earlier
+// definition o. It appends to arena as Upgrade does.
+func (t *Table) ToEarlier(o *Table, arena []byte, r Row) ([]byte, Row) {
 	return o.lay.convert(arena, r, t.lay.fixed)
 }
 
-// FromOld converts a row that was written with the earlier definition o to the
+// FromEarlier converts a row that was written with the earlier definition o to the
 // present format.
-func (t *Table) FromOld(o *Table, r Row) Row {
+func (t *Table) FromEarlier(o *Table, r Row) Row {
 	_, row := t.lay.convert(nil, r, o.lay.fixed)
 	return row
 }
 
-// Merged converts a row that was written with the earlier definition o to the present
+// MergeEarlier converts a row that was written with the earlier definition o to the present
 // format. The columns that o lacks get their values from present, the row that it
 // replaces.
-func (t *Table) Merged(o *Table, r, present Row) Row {
-	row := t.FromOld(o, r)
+func (t *Table) MergeEarlier(o *Table, r, present Row) Row {
+	row := t.FromEarlier(o, r)
 	for i := range t.lay.added {
 		if a := &t.lay.added[i]; a.off >= o.lay.fixed {
 			copyColumn(&row, a.Field, present, a.Field)
@@ -153,13 +153,13 @@ func (t *Table) Merged(o *Table, r, present Row) Row {
 // Grows reports whether columns may be added to the table.
 func (t *Table) Grows() bool { return t.lay.grows }
 
-// Aged reports whether rows of the index may have been written before columns
+// HasEarlierRows reports whether rows of the index may have been written before columns
 // were added.
-func (ix *Index) Aged() bool { return ix.second == nil && ix.Table.lay.formats != nil }
+func (ix *Index) HasEarlierRows() bool { return ix.second == nil && ix.Table.lay.formats != nil }
 
-// Since returns the version of the catalogue that changed the table last.
+// ChangedIn returns the version of the catalogue that changed the table last.
 // Transactions of an earlier version must not write it.
-func (t *Table) Since() int { return t.since }
+func (t *Table) ChangedIn() int { return t.since }
 
 // copyColumn copies a column of one row to a column of another.
 func copyColumn(dst *Row, to Field, src Row, from Field) {

@@ -123,7 +123,7 @@ func (t *TableOf[T]) Define() (Def, error) { return t.m.def, t.err }
 // adopt makes t pass the table of a catalogue to transactions. Transactions of that
 // catalogue then need no search for their own table.
 func (t *TableOf[T]) adopt(c *Catalog) {
-	if own, err := c.Own(t.table.Load()); err == nil {
+	if own, err := c.Resolve(t.table.Load()); err == nil {
 		t.table.Store(own)
 	}
 }

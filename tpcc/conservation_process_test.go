@@ -43,7 +43,7 @@ type role struct {
 // process dies at, the parent knows what may have happened.
 type entry struct {
 	Begin bool
-	Deed  Deed
+	Entry LedgerEntry
 }
 
 // TestRole is the body of the processes; in the test itself it does nothing.
@@ -100,8 +100,8 @@ func (r *role) work() error {
 		}
 	}
 	c := NewLedgerClient(r.Seed, r.Number, info)
-	c.Begin = func(d Deed) { write(entry{true, d}) }
-	c.End = func(d Deed) { write(entry{false, d}) }
+	c.Begin = func(d LedgerEntry) { write(entry{true, d}) }
+	c.End = func(d LedgerEntry) { write(entry{false, d}) }
 	sess, err := db.NewSession(ctx)
 	if err != nil {
 		return err
@@ -166,15 +166,15 @@ func (c *clientProcess) kill() {
 	}
 }
 
-// deeds reads the ledger. What began and has no end, or a delivery's
+// entries reads the ledger. What began and has no end, or a delivery's
 // districts that have none, is unfinished.
-func (c *clientProcess) deeds(t *testing.T) (all []Deed) {
+func (c *clientProcess) entries(t *testing.T) (all []LedgerEntry) {
 	t.Helper()
 	b, err := os.ReadFile(c.Ledger)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var open *Deed
+	var open *LedgerEntry
 	for line := range bytes.Lines(b) {
 		var e entry
 		if err := json.Unmarshal(line, &e); err != nil {
@@ -187,13 +187,13 @@ func (c *clientProcess) deeds(t *testing.T) (all []Deed) {
 			if open != nil && open.Type != Delivery {
 				t.Errorf("%+v never ended", *open)
 			}
-			open = &e.Deed
+			open = &e.Entry
 			continue
 		}
-		if all = append(all, e.Deed); e.Deed.Type == OrderStatus {
+		if all = append(all, e.Entry); e.Entry.Type == OrderStatus {
 			continue
 		}
-		if open.From = e.Deed.To + 1; open.Type != Delivery || open.From > Districts {
+		if open.From = e.Entry.To + 1; open.Type != Delivery || open.From > Districts {
 			open = nil
 		}
 	}
@@ -243,11 +243,11 @@ func TestConservationOfProcesses(t *testing.T) {
 		}
 	}
 	e.settled(t)
-	var deeds []Deed
+	var entries []LedgerEntry
 	for _, c := range all {
-		deeds = append(deeds, c.deeds(t)...)
+		entries = append(entries, c.entries(t)...)
 	}
-	counts := verify(t, e, deeds, func(id txn.ID) (bool, error) { return false, fmt.Errorf("no outcome is lost without a fault: %v", id) })
+	counts := verify(t, e, entries, func(id txn.ID) (bool, error) { return false, fmt.Errorf("no outcome is lost without a fault: %v", id) })
 	e.mustHold(t)
 	t.Logf("%v", counts)
 	if counts["PAYMENT committed"] == 0 || counts["NEW_ORDER committed"] == 0 || counts["DELIVERY committed"] == 0 {

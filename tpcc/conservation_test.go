@@ -122,7 +122,7 @@ type person struct {
 	dial  func(context.Context, string) (rdma.Conn, error)
 	mode  TerminalConfig
 	u     *unsteady
-	deeds []Deed
+	entries []LedgerEntry
 
 	mu    sync.Mutex
 	dead  bool
@@ -163,8 +163,8 @@ func (p *person) killed() bool {
 
 // live runs transactions until the time is up or the client is killed.
 func (p *person) live(ctx context.Context, end time.Time, s *Schema) (err error) {
-	p.Begin = func(Deed) {}
-	p.End = func(d Deed) { p.deeds = append(p.deeds, d) }
+	p.Begin = func(LedgerEntry) {}
+	p.End = func(d LedgerEntry) { p.entries = append(p.entries, d) }
 	for !p.killed() && time.Now().Before(end) {
 		db, err := txn.Open(ctx, txn.Config{Servers: p.addrs, Dial: p.connect})
 		if err == nil {
@@ -236,10 +236,10 @@ func (u *unsteady) conserve(t *testing.T, seed uint64) map[string]int {
 	t.Helper()
 	e, b, provider := newUnsteady(t, u, seed, 3, 3)
 	b.armed.Store(true)
-	deeds := u.run(t, e, provider, seed)
+	entries := u.run(t, e, provider, seed)
 	b.armed.Store(false)
 	e.settled(t)
-	counts := verify(t, e, deeds, func(id txn.ID) (bool, error) {
+	counts := verify(t, e, entries, func(id txn.ID) (bool, error) {
 		switch err := e.DB.Outcome(t.Context(), id); {
 		case err == nil:
 			return true, nil
@@ -262,7 +262,7 @@ func (u *unsteady) conserve(t *testing.T, seed uint64) map[string]int {
 }
 
 // run lets clients work, kills some, and starts others in their place.
-func (u *unsteady) run(t *testing.T, e *engine, provider rdma.Provider, seed uint64) (deeds []Deed) {
+func (u *unsteady) run(t *testing.T, e *engine, provider rdma.Provider, seed uint64) (entries []LedgerEntry) {
 	t.Helper()
 	const clients = 4
 	var all []*person
@@ -295,9 +295,9 @@ func (u *unsteady) run(t *testing.T, e *engine, provider rdma.Provider, seed uin
 	}
 	group.Wait()
 	for _, p := range all {
-		deeds = append(deeds, p.deeds...)
+		entries = append(entries, p.entries...)
 	}
-	return deeds
+	return entries
 }
 
 // simTime is how long one scenario may run.

@@ -104,7 +104,7 @@ func TestDeliveryQueue(t *testing.T) {
 	e := newEngine(t, 1, 1)
 	var log bytes.Buffer
 	var settled []DeliveryRecord
-	q := NewDeliveryQueue(DeliveryQueueConfig{Size: 20, Log: &log, Settled: func(r DeliveryRecord) { settled = append(settled, r) }})
+	q := NewDeliveryQueue(DeliveryQueueConfig{Size: 20, Log: &log, Done: func(r DeliveryRecord) { settled = append(settled, r) }})
 	if err := q.Submit(DeliveryInput{W: 1, Carrier: 11}); !errors.Is(err, ErrInput) {
 		t.Errorf("carrier 11: %v", err)
 	}

@@ -33,9 +33,9 @@ type DeliveryQueueConfig struct {
 	// DeliveryRecord, as one line of JSON in one Write, for each executed
 	// DELIVERY. It may be nil.
 	Log io.Writer
-	// Settled, if not nil, is called with each record, by one goroutine at a
+	// Done, if not nil, is called with each record, by one goroutine at a
 	// time.
-	Settled func(DeliveryRecord)
+	Done func(DeliveryRecord)
 }
 
 // DeliveryRecord is the outcome of one deferred DELIVERY (clause 2.7.2.2).
@@ -185,8 +185,8 @@ func (q *DeliveryQueue) settle(d *queuedDelivery, started time.Time, out *Delive
 		s.Failed++
 		r.Error = err.Error()
 	}
-	if q.cfg.Settled != nil {
-		q.cfg.Settled(r)
+	if q.cfg.Done != nil {
+		q.cfg.Done(r)
 	}
 	if q.cfg.Log == nil {
 		return nil

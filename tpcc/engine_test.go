@@ -280,7 +280,7 @@ func TestEngineCheckDuringRun(t *testing.T) {
 	term := e.terminal(t, TerminalConfig{})
 	group.Go(func() {
 		c := NewLedgerClient(1, 1, e.info)
-		c.Begin, c.End = func(Deed) {}, func(Deed) {}
+		c.Begin, c.End = func(LedgerEntry) {}, func(LedgerEntry) {}
 		for {
 			select {
 			case <-stop:

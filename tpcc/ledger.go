@@ -9,50 +9,50 @@ import (
 	"drtmx/txn"
 )
 
-// Fate is a client's knowledge about the outcome of a transaction that it has begun.
-type Fate uint8
+// Outcome is a client's knowledge of what became of a transaction that it has begun.
+type Outcome uint8
 
-// Fates.
+// Outcomes.
 const (
-	FateCommitted  Fate = iota // the commit was confirmed to the client
-	FateNotDone                // the client got an error which guarantees that nothing was written
-	FateUnknown                // the client got an error that leaves the outcome open, with an ID to ask for it
-	FateUnfinished             // the client ended before it got an answer
+	OutcomeCommitted  Outcome = iota // the commit was confirmed to the client
+	OutcomeNotDone                   // the client got an error which guarantees that nothing was written
+	OutcomeUnknown                   // the client got an error that leaves the outcome open, with an ID to ask for it
+	OutcomeUnfinished                // the client ended before it got an answer
 )
 
-func (f Fate) String() string {
+func (f Outcome) String() string {
 	return [...]string{"committed", "refused", "unknown", "unfinished"}[f]
 }
 
-// Deed is an entry in the ledger of a client: one transaction, or one of the
+// LedgerEntry is an entry in the ledger of a client: one transaction, or one of the
 // database transactions of a DELIVERY. Every transaction that writes has a stamp
 // of its own, in H_DATE, O_ENTRY_D or OL_DELIVERY_D, so each row can be traced to
 // the transaction that wrote it, even if its client got no answer.
-type Deed struct {
-	Type   Type
-	Stamp  int64
-	W, D   int64
-	Amount int64 // of a payment
-	Fate   Fate
-	ID     txn.ID           // if the fate is unknown
-	Number int64            // if committed: the payment's serial, the order's O_ID, the O_ID that an ORDER-STATUS showed
-	Orders [Districts]int64 // if committed: the orders that a delivery delivered
-	From   int64            // districts of a delivery
-	To     int64
+type LedgerEntry struct {
+	Type    Type
+	Stamp   int64
+	W, D    int64
+	Amount  int64 // of a payment
+	Outcome Outcome
+	ID      txn.ID           // if the outcome is unknown
+	Number  int64            // if committed: the payment's serial, the order's O_ID, the O_ID that an ORDER-STATUS showed
+	Orders  [Districts]int64 // if committed: the orders that a delivery delivered
+	From    int64            // districts of a delivery
+	To      int64
 }
 
-// setFate sets the fate that an error of the API implies. It returns the error if the
+// setOutcome sets the outcome that an error of the API implies. It returns the error if the
 // API does not document it.
-func (d *Deed) setFate(err error) error {
+func (d *LedgerEntry) setOutcome(err error) error {
 	var lost *txn.UnknownOutcome
 	switch {
 	case err == nil:
-		d.Fate = FateCommitted
+		d.Outcome = OutcomeCommitted
 	case errors.As(err, &lost):
-		d.Fate, d.ID = FateUnknown, lost.ID
+		d.Outcome, d.ID = OutcomeUnknown, lost.ID
 	case errors.Is(err, ErrRolledBack), errors.Is(err, txn.ErrUnavailable), errors.Is(err, txn.ErrConflict),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, txn.ErrClosed):
-		d.Fate = FateNotDone
+		d.Outcome = OutcomeNotDone
 	default:
 		return err
 	}
@@ -63,8 +63,8 @@ func (d *Deed) setFate(err error) error {
 // goroutine.
 type LedgerClient struct {
 	// Begin is called before a transaction that writes begins, and End after it, with
-	// its fate. The parts of a DELIVERY end one by one.
-	Begin, End func(Deed)
+	// its outcome. The parts of a DELIVERY end one by one.
+	Begin, End func(LedgerEntry)
 	// Failed is called with each error, also of read-only transactions, except that
 	// of an order that rolls back by the rules.
 	Failed func(error)
@@ -92,18 +92,18 @@ func NewLedgerClient(seed, n uint64, info LoadInfo) *LedgerClient {
 	root := rng.New(seed)
 	own := root.SplitN(n)
 	return &LedgerClient{
-		Begin: func(Deed) {}, End: func(Deed) {}, Failed: func(error) {},
+		Begin: func(LedgerEntry) {}, End: func(LedgerEntry) {}, Failed: func(error) {},
 		rnd: own.Split("choices"), info: info, stamp: int64(n+1) << 32,
 		inputs: NewInputs(own.Split("inputs"), info, info.RunConstants(root.Split("constants"))),
 	}
 }
 
-// fate calls setFate and Failed.
-func (c *LedgerClient) fate(d *Deed, err error) error {
+// outcome calls setOutcome and Failed.
+func (c *LedgerClient) outcome(d *LedgerEntry, err error) error {
 	if err != nil && !errors.Is(err, ErrRolledBack) {
 		c.Failed(err)
 	}
-	return d.setFate(err)
+	return d.setOutcome(err)
 }
 
 // Run runs one transaction of a mix with more deliveries and fewer reads than the
@@ -120,7 +120,7 @@ func (c *LedgerClient) Run(ctx context.Context, t *Terminal) error {
 		return c.orderStatus(ctx, t, w)
 	case p <= 92:
 		c.inputs.StockLevel(w, c.rnd.Range(1, Districts), &c.lev)
-		return c.fate(new(Deed), t.StockLevel(ctx, &c.lev, &c.levO))
+		return c.outcome(new(LedgerEntry), t.StockLevel(ctx, &c.lev, &c.levO))
 	}
 	return c.delivery(ctx, t, w)
 }
@@ -131,9 +131,9 @@ func (c *LedgerClient) order(ctx context.Context, t *Terminal, w int64) error {
 		c.no.Lines[0].SupplyW = c.rnd.Range(1, c.info.Warehouses)
 	}
 	c.no.EntryD = c.stamp
-	d := Deed{Type: NewOrder, Stamp: c.stamp, W: w, D: c.no.D, Fate: FateUnfinished}
+	d := LedgerEntry{Type: NewOrder, Stamp: c.stamp, W: w, D: c.no.D, Outcome: OutcomeUnfinished}
 	c.Begin(d)
-	err := c.fate(&d, t.NewOrder(ctx, &c.no, &c.noOut))
+	err := c.outcome(&d, t.NewOrder(ctx, &c.no, &c.noOut))
 	d.Number = c.noOut.Order
 	c.End(d)
 	return err
@@ -142,9 +142,9 @@ func (c *LedgerClient) order(ctx context.Context, t *Terminal, w int64) error {
 func (c *LedgerClient) payment(ctx context.Context, t *Terminal, w int64) error {
 	c.inputs.Payment(w, &c.pay)
 	c.pay.Date = c.stamp
-	d := Deed{Type: Payment, Stamp: c.stamp, W: w, D: c.pay.D, Amount: c.pay.Amount, Fate: FateUnfinished}
+	d := LedgerEntry{Type: Payment, Stamp: c.stamp, W: w, D: c.pay.D, Amount: c.pay.Amount, Outcome: OutcomeUnfinished}
 	c.Begin(d)
-	err := c.fate(&d, t.Payment(ctx, &c.pay, &c.paid))
+	err := c.outcome(&d, t.Payment(ctx, &c.pay, &c.paid))
 	d.Number = c.paid.Serial
 	c.End(d)
 	return err
@@ -154,8 +154,8 @@ func (c *LedgerClient) payment(ctx context.Context, t *Terminal, w int64) error 
 // that has seen an order may rely on it as much as the one that placed it.
 func (c *LedgerClient) orderStatus(ctx context.Context, t *Terminal, w int64) error {
 	c.inputs.OrderStatus(w, &c.st)
-	d := Deed{Type: OrderStatus, Stamp: c.stamp, W: c.st.W, D: c.st.D}
-	if err := c.fate(&d, t.OrderStatus(ctx, &c.st, &c.stOut)); err != nil || d.Fate != FateCommitted {
+	d := LedgerEntry{Type: OrderStatus, Stamp: c.stamp, W: c.st.W, D: c.st.D}
+	if err := c.outcome(&d, t.OrderStatus(ctx, &c.st, &c.stOut)); err != nil || d.Outcome != OutcomeCommitted {
 		return err
 	}
 	if d.Number = c.stOut.Order; d.Number > c.info.Scale.Customers { // not one of the load
@@ -164,21 +164,21 @@ func (c *LedgerClient) orderStatus(ctx context.Context, t *Terminal, w int64) er
 	return nil
 }
 
-// delivery is several deeds: those before an error are committed, the next one has
-// the fate that the error implies, and the others never began.
+// delivery is several entries: those before an error are committed, the next one has
+// the outcome that the error implies, and the others never began.
 func (c *LedgerClient) delivery(ctx context.Context, t *Terminal, w int64) error {
 	c.inputs.Delivery(w, &c.del)
 	c.del.Date = c.stamp
-	d := Deed{Type: Delivery, Stamp: c.stamp, W: w, Fate: FateUnfinished, From: 1, To: Districts}
+	d := LedgerEntry{Type: Delivery, Stamp: c.stamp, W: w, Outcome: OutcomeUnfinished, From: 1, To: Districts}
 	c.Begin(d)
 	failure := t.Delivery(ctx, &c.del, &c.delO)
-	d.Orders, d.Fate, d.To = c.delO.Orders, FateCommitted, int64(c.delO.Done)
+	d.Orders, d.Outcome, d.To = c.delO.Orders, OutcomeCommitted, int64(c.delO.Done)
 	c.End(d)
 	if failure == nil {
 		return nil
 	}
-	d = Deed{Type: Delivery, Stamp: c.stamp, W: w, Fate: FateUnfinished, From: d.To + 1, To: min(d.To+int64(t.cfg.DeliveryBatch), Districts)}
-	err := c.fate(&d, failure)
+	d = LedgerEntry{Type: Delivery, Stamp: c.stamp, W: w, Outcome: OutcomeUnfinished, From: d.To + 1, To: min(d.To+int64(t.cfg.DeliveryBatch), Districts)}
+	err := c.outcome(&d, failure)
 	c.End(d)
 	return err
 }
@@ -201,7 +201,7 @@ const (
 
 // LedgerReport is the result of a comparison of ledgers with the database.
 type LedgerReport struct {
-	// Counts are the numbers of deeds by type and fate, such as "PAYMENT committed".
+	// Counts are the numbers of entries by type and outcome, such as "PAYMENT committed".
 	Counts map[string]int
 	Faults []LedgerFault
 }

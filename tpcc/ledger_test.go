@@ -12,9 +12,9 @@ import (
 
 // verify holds the ledger against the database. resolve tells whether a
 // transaction of unknown outcome committed.
-func verify(t *testing.T, e *engine, deeds []Deed, resolve func(txn.ID) (bool, error)) map[string]int {
+func verify(t *testing.T, e *engine, entries []LedgerEntry, resolve func(txn.ID) (bool, error)) map[string]int {
 	t.Helper()
-	r, err := VerifyLedger(t.Context(), e.DB, deeds, resolve)
+	r, err := VerifyLedger(t.Context(), e.DB, entries, resolve)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,52 +29,52 @@ func TestVerifyLedgerFindsFaults(t *testing.T) {
 	e := newEngine(t, 2, 2)
 	term := e.terminal(t, TerminalConfig{})
 	c := NewLedgerClient(testseed.Of(t), 0, e.info)
-	var deeds []Deed
-	c.End = func(d Deed) { deeds = append(deeds, d) }
+	var entries []LedgerEntry
+	c.End = func(d LedgerEntry) { entries = append(entries, d) }
 	for range 200 {
 		if err := c.Run(t.Context(), term); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if counts := verify(t, e, deeds, nil); counts["PAYMENT committed"] == 0 || counts["NEW_ORDER committed"] == 0 || counts["DELIVERY committed"] == 0 {
+	if counts := verify(t, e, entries, nil); counts["PAYMENT committed"] == 0 || counts["NEW_ORDER committed"] == 0 || counts["DELIVERY committed"] == 0 {
 		t.Fatalf("%v", counts)
 	}
 	first := func(ty Type) int {
-		for i := range deeds {
-			if d := &deeds[i]; d.Type == ty && d.Fate == FateCommitted && (ty != Delivery || d.Orders[0] != 0) {
+		for i := range entries {
+			if d := &entries[i]; d.Type == ty && d.Outcome == OutcomeCommitted && (ty != Delivery || d.Orders[0] != 0) {
 				return i
 			}
 		}
 		t.Fatalf("no %v was committed", ty)
 		return 0
 	}
-	nth := func(ty Type, change func(*Deed)) []Deed {
-		all := append([]Deed(nil), deeds...)
+	nth := func(ty Type, change func(*LedgerEntry)) []LedgerEntry {
+		all := append([]LedgerEntry(nil), entries...)
 		change(&all[first(ty)])
 		return all
 	}
-	never := func(d *Deed) { d.Stamp = 1 << 60 }
+	never := func(d *LedgerEntry) { d.Stamp = 1 << 60 }
 	for _, test := range []struct {
 		name  string
-		deeds []Deed
+		entries []LedgerEntry
 		want  string
 	}{
 		{"a payment is lost", nth(Payment, never), LedgerLost},
 		{"an order is lost", nth(NewOrder, never), LedgerLost},
 		{"a delivery is lost", nth(Delivery, never), LedgerLost},
-		{"an order that was seen is lost", append(deeds[:len(deeds):len(deeds)], Deed{Type: OrderStatus, W: 1, D: 1, Number: 1 << 20}), LedgerLost},
-		{"a refused payment is there", nth(Payment, func(d *Deed) { d.Fate = FateNotDone }), LedgerPhantom},
-		{"a refused order is there", nth(NewOrder, func(d *Deed) { d.Fate = FateNotDone }), LedgerPhantom},
-		{"nobody knows an order", append(append([]Deed(nil), deeds[:first(NewOrder)]...), deeds[first(NewOrder)+1:]...), LedgerPhantom},
-		{"an order has another number", nth(NewOrder, func(d *Deed) { d.Number++ }), LedgerWrong},
-		{"a payment has another amount", nth(Payment, func(d *Deed) { d.Amount++ }), LedgerWrong},
+		{"an order that was seen is lost", append(entries[:len(entries):len(entries)], LedgerEntry{Type: OrderStatus, W: 1, D: 1, Number: 1 << 20}), LedgerLost},
+		{"a refused payment is there", nth(Payment, func(d *LedgerEntry) { d.Outcome = OutcomeNotDone }), LedgerPhantom},
+		{"a refused order is there", nth(NewOrder, func(d *LedgerEntry) { d.Outcome = OutcomeNotDone }), LedgerPhantom},
+		{"nobody knows an order", append(append([]LedgerEntry(nil), entries[:first(NewOrder)]...), entries[first(NewOrder)+1:]...), LedgerPhantom},
+		{"an order has another number", nth(NewOrder, func(d *LedgerEntry) { d.Number++ }), LedgerWrong},
+		{"a payment has another amount", nth(Payment, func(d *LedgerEntry) { d.Amount++ }), LedgerWrong},
 	} {
-		r, err := VerifyLedger(t.Context(), e.DB, test.deeds, nil)
+		r, err := VerifyLedger(t.Context(), e.DB, test.entries, nil)
 		if err != nil || r.Count(test.want) == 0 {
 			t.Errorf("%s: %v %v, want a fault that is %s", test.name, r.Faults, err, test.want)
 		}
 	}
-	d := deeds[first(Payment)]
+	d := entries[first(Payment)]
 	err := e.DB.Update(t.Context(), func(tx *txn.Txn) error { // once more, under another key
 		row := make(tables.Row, e.s.history.RowBytes())
 		row.SetInt(e.s.h.date, d.Stamp)
@@ -83,7 +83,7 @@ func TestVerifyLedgerFindsFaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := VerifyLedger(t.Context(), e.DB, deeds, nil)
+	r, err := VerifyLedger(t.Context(), e.DB, entries, nil)
 	if err != nil || r.Count(LedgerDoubled) != 1 || !strings.Contains(r.Faults[0].String(), "doubled") {
 		t.Errorf("doubled: %v %v", r.Faults, err)
 	}

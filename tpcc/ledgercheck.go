@@ -12,10 +12,10 @@ import (
 
 // VerifyLedger compares the ledgers of all clients that ever wrote to a database with
 // its contents, in both directions, and the sums of money and counts. No transaction
-// may run meanwhile. outcome returns whether a transaction of unknown fate has
+// may run meanwhile. outcome returns whether a transaction of unknown outcome has
 // committed. Differences are in the report; the error is one of package txn, or of
 // outcome.
-func VerifyLedger(ctx context.Context, db *txn.DB, deeds []Deed, outcome func(txn.ID) (bool, error)) (*LedgerReport, error) {
+func VerifyLedger(ctx context.Context, db *txn.DB, entries []LedgerEntry, outcome func(txn.ID) (bool, error)) (*LedgerReport, error) {
 	s, err := NewSchema(db.Catalog())
 	if err != nil {
 		return nil, err
@@ -30,8 +30,8 @@ func VerifyLedger(ctx context.Context, db *txn.DB, deeds []Deed, outcome func(tx
 	if v.found, err = lookAround(ctx, db, s, info); err != nil {
 		return nil, err
 	}
-	for i := range deeds {
-		if err := v.deed(&deeds[i]); err != nil {
+	for i := range entries {
+		if err := v.entry(&entries[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -166,17 +166,17 @@ func (f *found) addOrders(ctx context.Context, v viewer, s *Schema, w, d int64, 
 	return err
 }
 
-// deed compares one entry of a ledger.
-func (v *ledgerCheck) deed(d *Deed) (err error) {
-	v.Counts[d.Type.String()+" "+d.Fate.String()]++
+// entry compares one entry of a ledger.
+func (v *ledgerCheck) entry(d *LedgerEntry) (err error) {
+	v.Counts[d.Type.String()+" "+d.Outcome.String()]++
 	if d.Type == OrderStatus {
 		if !v.found.placed[[3]int64{d.W, d.D, d.Number}] {
 			v.fault(LedgerLost, "ORDER-STATUS showed order %d.%d.%d", d.W, d.D, d.Number)
 		}
 		return nil
 	}
-	want := d.Fate == FateCommitted
-	if d.Fate == FateUnknown {
+	want := d.Outcome == OutcomeCommitted
+	if d.Outcome == OutcomeUnknown {
 		if want, err = v.outcome(d.ID); err != nil {
 			return err
 		}
@@ -187,7 +187,7 @@ func (v *ledgerCheck) deed(d *Deed) (err error) {
 	}
 	there := v.there(d)
 	switch {
-	case d.Fate == FateUnfinished:
+	case d.Outcome == OutcomeUnfinished:
 	case want && !there:
 		v.fault(LedgerLost, "%+v", *d)
 	case !want && there:
@@ -196,7 +196,7 @@ func (v *ledgerCheck) deed(d *Deed) (err error) {
 	if !there {
 		return nil
 	}
-	if d.Fate == FateUnknown {
+	if d.Outcome == OutcomeUnknown {
 		v.Counts["unknown that committed"]++
 	}
 	if d.Type == Payment {
@@ -210,8 +210,8 @@ func (v *ledgerCheck) deed(d *Deed) (err error) {
 // there reports whether a payment or an order is in the database, and removes it from
 // the rows found. It records a fault if the order or payment is there more than once,
 // or other than confirmed to the client.
-func (v *ledgerCheck) there(d *Deed) bool {
-	known := d.Fate == FateCommitted
+func (v *ledgerCheck) there(d *LedgerEntry) bool {
+	known := d.Outcome == OutcomeCommitted
 	if d.Type == Payment {
 		rows := v.found.payments[d.Stamp]
 		delete(v.found.payments, d.Stamp)
@@ -235,7 +235,7 @@ func (v *ledgerCheck) there(d *Deed) bool {
 }
 
 // deliveries compares a delivery's districts.
-func (v *ledgerCheck) deliveries(d *Deed, want bool) {
+func (v *ledgerCheck) deliveries(d *LedgerEntry, want bool) {
 	for at := d.From; at <= d.To; at++ {
 		key := [2]int64{d.W, at}
 		orders := v.found.delivered[d.Stamp][key]
@@ -245,11 +245,11 @@ func (v *ledgerCheck) deliveries(d *Deed, want bool) {
 		switch {
 		case len(orders) > 1:
 			v.fault(LedgerDoubled, "%+v: orders %v in district %d", *d, orders, at)
-		case d.Fate == FateCommitted && reported != 0 && len(orders) == 0:
+		case d.Outcome == OutcomeCommitted && reported != 0 && len(orders) == 0:
 			v.fault(LedgerLost, "%+v: order %d in district %d", *d, reported, at)
-		case d.Fate == FateCommitted && len(orders) == 1 && orders[0] != reported:
+		case d.Outcome == OutcomeCommitted && len(orders) == 1 && orders[0] != reported:
 			v.fault(LedgerWrong, "%+v: district %d reported %d, in the database %v", *d, at, reported, orders)
-		case !want && d.Fate != FateUnfinished && len(orders) > 0:
+		case !want && d.Outcome != OutcomeUnfinished && len(orders) > 0:
 			v.fault(LedgerPhantom, "%+v: district %d delivered %v", *d, at, orders)
 		}
 	}

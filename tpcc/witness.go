@@ -31,9 +31,9 @@ func NewMarks(info LoadInfo) *Marks {
 }
 
 // Raise raises the marks for a transaction that was just confirmed to a client.
-func (m *Marks) Raise(d *Deed) {
+func (m *Marks) Raise(d *LedgerEntry) {
 	switch {
-	case d.Fate != FateCommitted:
+	case d.Outcome != OutcomeCommitted:
 	case d.Type == NewOrder, d.Type == OrderStatus:
 		raise(m.district(d.W, d.D), d.Number)
 	case d.Type == Payment:

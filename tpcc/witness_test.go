@@ -28,7 +28,7 @@ func TestWitness(t *testing.T) {
 	for n := range uint64(3) {
 		term := e.terminal(t, TerminalConfig{})
 		c := NewLedgerClient(seed, n, e.info)
-		c.End = func(d Deed) { marks.Raise(&d) }
+		c.End = func(d LedgerEntry) { marks.Raise(&d) }
 		clients.Go(func() {
 			for range 200 {
 				if err := c.Run(t.Context(), term); err != nil {
@@ -52,21 +52,21 @@ func TestWitness(t *testing.T) {
 	clients.Wait()
 	next := marks.district(2, 3).Load() + 1
 	for _, lie := range []struct {
-		deed Deed
+		entry LedgerEntry
 		want string
 	}{
-		{Deed{Type: NewOrder, Fate: FateNotDone, W: 2, D: 3, Number: next}, ""},
-		{Deed{Type: Payment, Fate: FateUnknown, W: 2, D: 3, Amount: 1}, ""},
-		{Deed{Type: Payment, W: 1, D: 3, Amount: 1}, "w_ytd"},
-		{Deed{Type: NewOrder, W: 2, D: 3, Number: next}, "d_next_o_id"},
+		{LedgerEntry{Type: NewOrder, Outcome: OutcomeNotDone, W: 2, D: 3, Number: next}, ""},
+		{LedgerEntry{Type: Payment, Outcome: OutcomeUnknown, W: 2, D: 3, Amount: 1}, ""},
+		{LedgerEntry{Type: Payment, W: 1, D: 3, Amount: 1}, "w_ytd"},
+		{LedgerEntry{Type: NewOrder, W: 2, D: 3, Number: next}, "d_next_o_id"},
 	} {
-		marks.Raise(&lie.deed)
-		district := lie.deed.D
-		if lie.deed.Type == Payment {
+		marks.Raise(&lie.entry)
+		district := lie.entry.D
+		if lie.entry.Type == Payment {
 			district = 0
 		}
-		if stale := look(lie.deed.W, district); (stale == "") != (lie.want == "") || !strings.Contains(stale, lie.want) {
-			t.Errorf("%+v: %q, want %q", lie.deed, stale, lie.want)
+		if stale := look(lie.entry.W, district); (stale == "") != (lie.want == "") || !strings.Contains(stale, lie.want) {
+			t.Errorf("%+v: %q, want %q", lie.entry, stale, lie.want)
 		}
 	}
 }

@@ -32,14 +32,14 @@ type Token uint64
 // Token returns a token of all transactions that this DB has made or read. A program
 // that passes it on, with a message that depends on these transactions, preserves
 // their order at the receiver: see DB.Observe.
-func (db *DB) Token() Token { return Token(db.exec().Seen()) }
+func (db *DB) Token() Token { return Token(db.exec().Observed()) }
 
 // Observe makes every transaction of this DB that begins later follow the
 // transactions that another DB had made or read when it made the token. Transactions
 // of one DB need no token. Those of several DBs need none as long as the data
 // servers' clocks agree. If the clocks disagree, only a Snapshot is affected: it
 // might show a transaction, and not another one that had ended before at another DB.
-func (db *DB) Observe(t Token) { db.exec().Saw(clock.Tick(t)) }
+func (db *DB) Observe(t Token) { db.exec().Observe(clock.Tick(t)) }
 
 // Home is the partition whose primary runs a procedure; see DB.Home.
 type Home int

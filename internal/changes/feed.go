@@ -476,7 +476,7 @@ func (f *feed) change(x *transaction) *Change {
 			ix := f.catalog.Indexes[w.index]
 			out := Write{Table: ix.Table, Key: keyOf(ix, w.key), Kind: w.kind, Partition: w.partition}
 			if w.kind != Delete {
-				_, out.Row = ix.Table.Grown(nil, w.row)
+				_, out.Row = ix.Table.Upgrade(nil, w.row)
 			}
 			c.Writes = append(c.Writes, out)
 		}

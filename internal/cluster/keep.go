@@ -234,7 +234,7 @@ func (k *keeping) wait(ctx context.Context, endpoints []member.Endpoint) error {
 // once more when nothing more comes for it: then the copy need not be read when it is
 // to replace its home.
 func (k *keeping) read(inSync bool) {
-	quiet, _ := k.keeper.QuietCopy(k.o.Index)
+	quiet, _ := k.keeper.CopySilence(k.o.Index)
 	silent := quiet >= copyQuiet
 	switch {
 	case !inSync:

@@ -33,7 +33,7 @@ func (h *hostsOf) move(server, to int) {
 
 func (h *hostsOf) settle(server, to int) {
 	h.t.Helper()
-	w, err := h.cluster.Settle(h.ctx, placement.Server(server))
+	w, err := h.cluster.AwaitPlaced(h.ctx, placement.Server(server))
 	if err != nil || w.Host != to {
 		h.t.Fatalf("%+v, %v: server %d is not at host %d", w, err, server, to)
 	}
@@ -312,7 +312,7 @@ func TestDrain(t *testing.T) {
 	if err != nil || len(goes) != 1 || goes[0].Server != 1 || goes[0].To == 1 {
 		t.Fatalf("%+v, %v", goes, err)
 	}
-	if err := h.cluster.Drained(h.ctx, 1); err != nil {
+	if err := h.cluster.AwaitDrained(h.ctx, 1); err != nil {
 		t.Fatal(err)
 	}
 	sets.stop()
@@ -328,7 +328,7 @@ func TestDrain(t *testing.T) {
 	if _, err := h.cluster.Move(h.ctx, 0, 1); !errors.Is(err, ErrMove) {
 		t.Errorf("a move to a drained host: %v", err)
 	}
-	if err := h.cluster.Empty(h.ctx, 1); err != nil {
+	if err := h.cluster.CheckDrained(h.ctx, 1); err != nil {
 		t.Error(err)
 	}
 	w.goOn()
@@ -350,7 +350,7 @@ func TestDrain(t *testing.T) {
 	if err := h.cluster.Undrain(h.ctx, 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.cluster.Whole(h.ctx, map[placement.Server]int{0: 2, 1: 2, 2: 2}); err != nil {
+	if err := h.cluster.AwaitInSync(h.ctx, map[placement.Server]int{0: 2, 1: 2, 2: 2}); err != nil {
 		t.Fatal(err)
 	}
 	back()
@@ -384,7 +384,7 @@ func TestDrainsThatAreRefused(t *testing.T) {
 	if _, err := h.cluster.Drain(h.ctx, 2); !errors.Is(err, ErrMove) {
 		t.Errorf("a host that does not exist: %v", err)
 	}
-	if err := h.cluster.Empty(h.ctx, 0); !errors.Is(err, ErrMove) {
+	if err := h.cluster.CheckDrained(h.ctx, 0); !errors.Is(err, ErrMove) {
 		t.Errorf("a host that is not drained is empty: %v", err)
 	}
 	for range 2 { // the second time there is nothing to do
@@ -392,7 +392,7 @@ func TestDrainsThatAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := h.cluster.Drained(h.ctx, 0); err != nil {
+	if err := h.cluster.AwaitDrained(h.ctx, 0); err != nil {
 		t.Fatal(err)
 	}
 	const want = "cluster: no move: no other host can take data server 0: want one that runs its own data server and is not drained"

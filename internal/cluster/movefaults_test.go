@@ -227,7 +227,7 @@ func TestMoveWaitsForTheCopy(t *testing.T) {
 	const want = "cluster: no move: data server 0 is at host 0 and is to be at host 1: the copy at host 1 is not in sync yet; it goes there when it can"
 	for wait := 50 * time.Millisecond; ; wait *= 2 {
 		ctx, cancel := context.WithTimeout(h.ctx, wait)
-		_, err := h.cluster.Settle(ctx, 0)
+		_, err := h.cluster.AwaitPlaced(ctx, 0)
 		cancel()
 		if err != nil && err.Error() == want {
 			break
@@ -237,7 +237,7 @@ func TestMoveWaitsForTheCopy(t *testing.T) {
 			break
 		}
 	}
-	h.hosts[1].others.copies.TakeCopiesAgain(0)
+	h.hosts[1].others.copies.ResumeCopy(0)
 	h.settle(0, 1)
 	h.has(10)
 }
@@ -306,10 +306,10 @@ func TestOnlyDataAtADrainedHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.startAgain(1)()
-	h.hosts[2].others.copies.TakeCopiesAgain(0)
+	h.hosts[2].others.copies.ResumeCopy(0)
 	eventually(t, "host 1 is empty", func() bool { return h.at(0) == 2 && h.at(1) == 2 })
 	for i := range 2 { // the host of one does not run, that of the other is drained
-		if w, err := h.cluster.Serves(h.ctx, placement.Server(i)); err != nil || w.Host != 2 {
+		if w, err := h.cluster.AwaitServing(h.ctx, placement.Server(i)); err != nil || w.Host != 2 {
 			t.Errorf("%+v, %v: server %d is not served at host 2", w, err, i)
 		}
 	}
@@ -339,7 +339,7 @@ func TestLastCopyAtADrainedKeeper(t *testing.T) {
 	}
 	eventually(t, "host 1 is empty", func() bool { return h.at(0) == 2 && h.at(1) == 2 })
 	for i := range 2 {
-		if w, err := h.cluster.Serves(h.ctx, placement.Server(i)); err != nil || w.Host != 2 {
+		if w, err := h.cluster.AwaitServing(h.ctx, placement.Server(i)); err != nil || w.Host != 2 {
 			t.Errorf("%+v, %v: server %d is not served at host 2", w, err, i)
 		}
 	}
@@ -442,7 +442,7 @@ func TestHangingGuestIsTakenOver(t *testing.T) {
 	}
 	wait, cancel := context.WithTimeout(h.ctx, testseed.Patience())
 	defer cancel()
-	if w, err := h.cluster.Settle(wait, 0); err != nil || w.Host != 0 {
+	if w, err := h.cluster.AwaitPlaced(wait, 0); err != nil || w.Host != 0 {
 		t.Fatalf("%+v, %v: server 0 is not at host 0", w, err)
 	}
 	s, err := store.State(h.ctx)

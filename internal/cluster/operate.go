@@ -172,14 +172,14 @@ func numberList[T ~int](numbers []T) string {
 // settlePause is the time between two questions whether a server serves.
 const settlePause = 20 * time.Millisecond
 
-// Settle waits until a data server is where it is to be, and serves. The error says
+// AwaitPlaced waits until a data server is where it is to be, and serves. The error says
 // what it waited for.
-func (c *Cluster) Settle(ctx context.Context, server placement.Server) (Where, error) {
+func (c *Cluster) AwaitPlaced(ctx context.Context, server placement.Server) (Where, error) {
 	return c.awaitServed(ctx, server, func(w Where) bool { return w.Host == w.To })
 }
 
-// Serves waits until a data server serves, wherever it is.
-func (c *Cluster) Serves(ctx context.Context, server placement.Server) (Where, error) {
+// AwaitServing waits until a data server serves, wherever it is.
+func (c *Cluster) AwaitServing(ctx context.Context, server placement.Server) (Where, error) {
 	return c.awaitServed(ctx, server, func(Where) bool { return true })
 }
 
@@ -330,9 +330,9 @@ func (c *Cluster) Undrain(ctx context.Context, host int) error {
 	return err
 }
 
-// Drained waits until no data server is at a host, and no copy that another host could
+// AwaitDrained waits until no data server is at a host, and no copy that another host could
 // keep. The error says what it waited for.
-func (c *Cluster) Drained(ctx context.Context, host int) error {
+func (c *Cluster) AwaitDrained(ctx context.Context, host int) error {
 	reason := ""
 	_, err := member.WaitFor(ctx, c.store, func(s *member.State) bool {
 		reason = holds(s, host)
@@ -367,9 +367,9 @@ func holds(s *member.State, host int) string {
 	return ""
 }
 
-// Whole waits until all data servers are where they are to be, and at least copies[s]
+// AwaitInSync waits until all data servers are where they are to be, and at least copies[s]
 // copies of data server s are in sync. The error says what it waited for.
-func (c *Cluster) Whole(ctx context.Context, copies map[placement.Server]int) error {
+func (c *Cluster) AwaitInSync(ctx context.Context, copies map[placement.Server]int) error {
 	reason := ""
 	s, err := member.WaitFor(ctx, c.store, func(s *member.State) bool {
 		if s.Map == nil {
@@ -399,7 +399,7 @@ func (c *Cluster) Whole(ctx context.Context, copies map[placement.Server]int) er
 		return err
 	}
 	for _, server := range s.Map.Servers {
-		if _, err := c.Settle(ctx, server.Index); err != nil {
+		if _, err := c.AwaitPlaced(ctx, server.Index); err != nil {
 			return err
 		}
 	}
@@ -420,9 +420,9 @@ func (c *Cluster) InSync(ctx context.Context) (map[placement.Server]int, error) 
 	return all, nil
 }
 
-// Empty fails with ErrMove unless a host is drained and nothing that could move is
+// CheckDrained fails with ErrMove unless a host is drained and nothing that could move is
 // there.
-func (c *Cluster) Empty(ctx context.Context, host int) error {
+func (c *Cluster) CheckDrained(ctx context.Context, host int) error {
 	s, err := c.hostsState(ctx)
 	if err != nil {
 		return err
@@ -436,9 +436,9 @@ func (c *Cluster) Empty(ctx context.Context, host int) error {
 	return nil
 }
 
-// Left waits until no data server is at a drained host that has ended, and no copy there
+// AwaitLeft waits until no data server is at a drained host that has ended, and no copy there
 // is in sync.
-func (c *Cluster) Left(ctx context.Context, host int) error {
+func (c *Cluster) AwaitLeft(ctx context.Context, host int) error {
 	reason := ""
 	_, err := member.WaitFor(ctx, c.store, func(s *member.State) bool {
 		if reason = holds(s, host); reason != "" {

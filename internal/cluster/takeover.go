@@ -58,9 +58,9 @@ func homeDir(host string, server placement.Server) string {
 // copies is the part of a data server that keeps the copies of others.
 type copies interface {
 	ReadCopy(home placement.Server) (server.CopyRead, error)
-	QuietCopy(home placement.Server) (d time.Duration, ok bool)
+	CopySilence(home placement.Server) (d time.Duration, ok bool)
 	YieldCopy(home placement.Server) (dir string, made datadir.Copy, err error)
-	TakeCopiesAgain(home placement.Server)
+	ResumeCopy(home placement.Server)
 }
 
 // takeovers manages the servers that a host has taken over or may take over.
@@ -213,7 +213,7 @@ func (t *takeovers) look(s *member.State, server placement.Server) (rest time.Du
 	k := m.Copy(server, t.o.host())
 	mine := where.Host != t.o.host() && m.Set(server).Members.Has(k)
 	_, alive := s.Registered(server)
-	quiet, ok := t.copies.QuietCopy(server)
+	quiet, ok := t.copies.CopySilence(server)
 	to, ready := goesTo(s, server)
 	goes := ready && to == t.o.host()
 	switch {
@@ -399,7 +399,7 @@ func (p *promotion) promote() (done *promoted, err error) {
 	decided := true // it is known whether the copy is the data of the server now
 	defer func() {
 		if done == nil && decided {
-			p.copies.TakeCopiesAgain(server)
+			p.copies.ResumeCopy(server)
 		}
 	}()
 	if err := p.check(dir, old, read); err != nil {
@@ -570,7 +570,7 @@ func (t *takeovers) give(server placement.Server, h *home) error {
 	m := h.member
 	t.mu.Unlock()
 	err := m.Close()
-	t.copies.TakeCopiesAgain(server)
+	t.copies.ResumeCopy(server)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h.member, h.lostAt, h.swept = nil, 0, false

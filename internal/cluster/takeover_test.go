@@ -601,9 +601,9 @@ type takenAgain struct {
 	n atomic.Int32
 }
 
-func (c *takenAgain) TakeCopiesAgain(home placement.Server) {
+func (c *takenAgain) ResumeCopy(home placement.Server) {
 	c.n.Add(1)
-	c.copies.TakeCopiesAgain(home)
+	c.copies.ResumeCopy(home)
 }
 
 // TestTakeoverIsAskedFor: a host that does not know whether its change of the map was

@@ -113,7 +113,7 @@ func (t *chaosRun) moveTo(ctx context.Context, server placement.Server, to int) 
 	if _, err := t.s.Move(ctx, server, to); err != nil {
 		return err
 	}
-	_, err := t.s.Settle(ctx, server)
+	_, err := t.s.AwaitPlaced(ctx, server)
 	return err
 }
 
@@ -140,6 +140,6 @@ func (t *chaosRun) drainHost(e *chaosEvent) (out, back func(context.Context) err
 			if err := t.s.Undrain(ctx, e.Host); err != nil {
 				return err
 			}
-			return t.s.Whole(ctx, copies)
+			return t.s.AwaitInSync(ctx, copies)
 		}
 }

@@ -209,9 +209,9 @@ func (t *chaosRun) findHomes(ctx context.Context) error {
 }
 
 // note takes note of an entry of a ledger.
-func (t *chaosRun) note(client int, d *tpcc.Deed) {
+func (t *chaosRun) note(client int, d *tpcc.LedgerEntry) {
 	t.marks.Raise(d)
-	if d.Fate != tpcc.FateCommitted || d.Type == tpcc.OrderStatus || d.Type == tpcc.Delivery && d.To == 0 {
+	if d.Outcome != tpcc.OutcomeCommitted || d.Type == tpcc.OrderStatus || d.Type == tpcc.Delivery && d.To == 0 {
 		return
 	}
 	now, took := time.Since(t.began), time.Since(t.clients[client].began)
@@ -408,15 +408,15 @@ func (t *chaosRun) move(server, from, to int) {
 // check compares the ledgers with the database.
 func (t *chaosRun) check(ctx context.Context) error {
 	r, begin := t.report, time.Now()
-	var deeds []tpcc.Deed
+	var entries []tpcc.LedgerEntry
 	for _, c := range t.clients {
-		deeds = append(deeds, c.deeds...)
-		for _, d := range c.deeds {
+		entries = append(entries, c.entries...)
+		for _, d := range c.entries {
 			switch {
-			case d.Type == tpcc.OrderStatus || d.Type == tpcc.Delivery && d.Fate == tpcc.FateCommitted && d.To == 0:
-			case d.Fate == tpcc.FateCommitted:
+			case d.Type == tpcc.OrderStatus || d.Type == tpcc.Delivery && d.Outcome == tpcc.OutcomeCommitted && d.To == 0:
+			case d.Outcome == tpcc.OutcomeCommitted:
 				r.Acknowledged++
-			case d.Fate == tpcc.FateNotDone:
+			case d.Outcome == tpcc.OutcomeNotDone:
 				r.Refused++
 			default:
 				r.Unknown++
@@ -447,7 +447,7 @@ func (t *chaosRun) check(ctx context.Context) error {
 	}
 	r.Stall, r.MoveStall = spreadReportOf(stalls), spreadReportOf(moves)
 	r.Returns, r.ReturnStall = len(returns), spreadReportOf(returns)
-	verdicts, err := t.hold(ctx, &r.ledgerFaults, deeds, nil)
+	verdicts, err := t.hold(ctx, &r.ledgerFaults, entries, nil)
 	r.Consistency, r.Committed, r.CheckS = verdicts, t.committed(), time.Since(begin).Seconds()
 	return err
 }

@@ -78,7 +78,7 @@ func (t *durabilityTest) round(ctx context.Context, n int) error {
 	r := &roundReport{Round: n}
 	before := make([]int, len(t.clients))
 	for i, c := range t.clients {
-		before[i] = len(c.deeds)
+		before[i] = len(c.entries)
 	}
 	run := t.loadAndKill
 	if t.f.victims > 0 {
@@ -87,10 +87,10 @@ func (t *durabilityTest) round(ctx context.Context, n int) error {
 	if err := run(ctx, r); err != nil {
 		return err
 	}
-	var deeds []tpcc.Deed
+	var entries []tpcc.LedgerEntry
 	for i, c := range t.clients {
-		deeds = append(deeds, c.deeds...)
-		for _, d := range c.deeds[before[i]:] {
+		entries = append(entries, c.entries...)
+		for _, d := range c.entries[before[i]:] {
 			r.count(d)
 		}
 	}
@@ -99,18 +99,18 @@ func (t *durabilityTest) round(ctx context.Context, n int) error {
 			return err
 		}
 	}
-	if err := t.compare(ctx, r, deeds); err != nil {
+	if err := t.compare(ctx, r, entries); err != nil {
 		return err
 	}
 	return t.end(r)
 }
 
-func (r *roundReport) count(d tpcc.Deed) {
+func (r *roundReport) count(d tpcc.LedgerEntry) {
 	switch {
 	case d.Type == tpcc.OrderStatus:
-	case d.Fate == tpcc.FateCommitted:
+	case d.Outcome == tpcc.OutcomeCommitted:
 		r.Acknowledged++
-	case d.Fate == tpcc.FateNotDone:
+	case d.Outcome == tpcc.OutcomeNotDone:
 		r.Refused++
 	default:
 		r.Unknown++
@@ -191,11 +191,11 @@ func (t *durabilityTest) restart(ctx context.Context, r *roundReport) error {
 }
 
 // compare checks the conditions, and compares all ledgers with the database.
-func (t *durabilityTest) compare(ctx context.Context, r *roundReport, deeds []tpcc.Deed) error {
+func (t *durabilityTest) compare(ctx context.Context, r *roundReport, entries []tpcc.LedgerEntry) error {
 	begin := time.Now()
 	defer func() { r.CheckS = time.Since(begin).Seconds() }()
 	longest := -1.0
-	_, err := t.hold(ctx, &r.ledgerFaults, deeds, func(rec *stats.Recovery) {
+	_, err := t.hold(ctx, &r.ledgerFaults, entries, func(rec *stats.Recovery) {
 		took := 0.0
 		for _, p := range rec.Phases {
 			took += p.Seconds

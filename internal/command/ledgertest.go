@@ -89,8 +89,8 @@ func (f *ledgerFaults) wrong(format string, args ...any) {
 // ledgerKeeper is a client with the ledger of all that it did.
 type ledgerKeeper struct {
 	*tpcc.LedgerClient
-	deeds     []tpcc.Deed
-	committed atomic.Int64 // of deeds: acknowledged
+	entries     []tpcc.LedgerEntry
+	committed atomic.Int64 // of entries: acknowledged
 	last      atomic.Int64 // when the last one was, since keep
 	gap       atomic.Int64 // longest time between two of them since it was set to 0
 	deadlines *rng.Stream
@@ -99,16 +99,16 @@ type ledgerKeeper struct {
 
 // keep makes clients. ended, which may be nil, is called with each entry of a ledger,
 // by several goroutines.
-func (t *ledgerTest) keep(seed uint64, clients int, ended func(client int, d *tpcc.Deed)) {
+func (t *ledgerTest) keep(seed uint64, clients int, ended func(client int, d *tpcc.LedgerEntry)) {
 	began := time.Now()
 	for n := range clients {
 		c := &ledgerKeeper{LedgerClient: tpcc.NewLedgerClient(seed, uint64(n), t.info), deadlines: rng.New(seed).SplitN(uint64(n)).Split("deadlines")}
-		c.End = func(d tpcc.Deed) {
+		c.End = func(d tpcc.LedgerEntry) {
 			if ended != nil {
 				ended(n, &d)
 			}
-			c.deeds = append(c.deeds, d)
-			if d.Fate == tpcc.FateCommitted {
+			c.entries = append(c.entries, d)
+			if d.Outcome == tpcc.OutcomeCommitted {
 				c.committed.Add(1)
 				c.committedAt(time.Since(began))
 			}
@@ -257,14 +257,14 @@ func (t *ledgerTest) wait(ctx context.Context, d time.Duration) error {
 // hold compares all ledgers with the database, when no transaction is in doubt any
 // more, and checks the conditions. recovered, which may be nil, is called with what
 // data servers have recovered.
-func (t *ledgerTest) hold(ctx context.Context, f *ledgerFaults, deeds []tpcc.Deed, recovered func(*stats.Recovery)) (tpcc.Consistency, error) {
+func (t *ledgerTest) hold(ctx context.Context, f *ledgerFaults, entries []tpcc.LedgerEntry, recovered func(*stats.Recovery)) (tpcc.Consistency, error) {
 	if err := t.settle(ctx, f, recovered); err != nil {
 		return nil, err
 	}
 	verdicts, err := tpcc.Check(ctx, t.s.db, tpcc.CheckConfig{AtRest: true})
 	if errors.Is(err, tpcc.ErrNotLoaded) {
-		for _, d := range deeds {
-			if d.Fate == tpcc.FateCommitted && d.Type != tpcc.OrderStatus {
+		for _, d := range entries {
+			if d.Outcome == tpcc.OutcomeCommitted && d.Type != tpcc.OrderStatus {
 				f.Lost++
 			}
 		}
@@ -277,7 +277,7 @@ func (t *ledgerTest) hold(ctx context.Context, f *ledgerFaults, deeds []tpcc.Dee
 	if err := verdicts.Err(); err != nil {
 		f.wrong("%v", err)
 	}
-	ledger, err := tpcc.VerifyLedger(ctx, t.s.db, deeds, func(id txn.ID) (bool, error) { return t.outcome(ctx, id) })
+	ledger, err := tpcc.VerifyLedger(ctx, t.s.db, entries, func(id txn.ID) (bool, error) { return t.outcome(ctx, id) })
 	if err != nil {
 		return verdicts, fmt.Errorf("compare the ledgers: %w", err)
 	}

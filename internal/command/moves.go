@@ -127,7 +127,7 @@ func (a *app) move(ctx context.Context, f *operateFlags, c *cluster.Cluster, ser
 	if err != nil {
 		return asUsage(err, cluster.ErrMove)
 	}
-	if _, err := c.Settle(ctx, server); err != nil {
+	if _, err := c.AwaitPlaced(ctx, server); err != nil {
 		return err
 	}
 	r := moveResult{Server: server, Partitions: was.Partitions, From: was.Host, To: to, Seconds: time.Since(began).Seconds()}
@@ -192,11 +192,11 @@ again, until drtmx cluster undrain.`,
 
 // drained waits until a host is drained, and what was there serves elsewhere.
 func drained(ctx context.Context, c *cluster.Cluster, host int, goes []cluster.Where) error {
-	if err := c.Drained(ctx, host); err != nil {
+	if err := c.AwaitDrained(ctx, host); err != nil {
 		return err
 	}
 	for _, w := range goes { // one whose own host does not run goes there later
-		if _, err := c.Serves(ctx, w.Server); err != nil {
+		if _, err := c.AwaitServing(ctx, w.Server); err != nil {
 			return err
 		}
 	}
@@ -217,7 +217,7 @@ themselves, when it runs and has copies in sync; with --wait the command returns
 				return asUsage(err, cluster.ErrMove)
 			}
 			if wait {
-				if err := cl.Whole(ctx, nil); err != nil {
+				if err := cl.AwaitInSync(ctx, nil); err != nil {
 					return err
 				}
 			}
@@ -247,7 +247,7 @@ without it, until drtmx cluster add. It is for the user of the cluster on its ma
 host that was started by itself is removed by ending its process when it is drained.`,
 		RunE: a.onHost(f, f.localHost, func(ctx context.Context, c *cobra.Command, cl *cluster.Cluster, host int) error {
 			began := time.Now()
-			if err := cl.Empty(ctx, host); err != nil {
+			if err := cl.CheckDrained(ctx, host); err != nil {
 				return asUsage(err, cluster.ErrMove)
 			}
 			i := cl.Info()
@@ -261,7 +261,7 @@ host that was started by itself is removed by ending its process when it is drai
 					return err
 				}
 			}
-			if err := cl.Left(ctx, host); err != nil {
+			if err := cl.AwaitLeft(ctx, host); err != nil {
 				return err
 			}
 			if err := cluster.RemoveHost(i.DataDir, host); err != nil {
@@ -285,7 +285,7 @@ undrains it. It keeps copies at first, and has its data server back when its cop
 sync; the command returns then.`,
 		RunE: a.onHost(f, f.localHost, func(ctx context.Context, c *cobra.Command, cl *cluster.Cluster, host int) error {
 			began := time.Now()
-			if err := cl.Empty(ctx, host); err != nil {
+			if err := cl.CheckDrained(ctx, host); err != nil {
 				return asUsage(err, cluster.ErrMove)
 			}
 			if _, err := cluster.StartHost(ctx, f.where.runtimeDir, host); err != nil {
@@ -294,7 +294,7 @@ sync; the command returns then.`,
 			if err := cl.Undrain(ctx, host); err != nil {
 				return err
 			}
-			if err := cl.Whole(ctx, nil); err != nil {
+			if err := cl.AwaitInSync(ctx, nil); err != nil {
 				return err
 			}
 			r := hostResult{Host: host, Seconds: time.Since(began).Seconds()}
@@ -402,7 +402,7 @@ func (a *app) restart(ctx context.Context, f *operateFlags, c *cluster.Cluster, 
 			func() error { return cluster.EndHost(ctx, f.where.runtimeDir, host) },
 			func() error { _, err := cluster.StartHost(ctx, f.where.runtimeDir, host); return err },
 			func() error { return c.Undrain(ctx, host) },
-			func() error { return c.Whole(ctx, copies) },
+			func() error { return c.AwaitInSync(ctx, copies) },
 		} {
 			if err := step(); err != nil {
 				return err

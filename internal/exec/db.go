@@ -108,7 +108,7 @@ func (db *DB) Servers() []string { return db.servers }
 
 // Home returns the partition that holds a key of a table.
 func (db *DB) Home(t *tables.Table, key tables.Key) (placement.Partition, error) {
-	t, err := db.Catalog().Own(t)
+	t, err := db.Catalog().Resolve(t)
 	if err != nil {
 		return 0, err
 	}
@@ -119,14 +119,14 @@ func (db *DB) Home(t *tables.Table, key tables.Key) (placement.Partition, error)
 	return placement.Partition(ix.Partition.Of(key, db.Partitions())), nil
 }
 
-// Seen returns a tick that is no lower than those of all commits that transactions of
+// Observed returns a tick that is no lower than those of all commits that transactions of
 // this DB have made or read. Every transaction that begins later at this DB is
 // serialized after those.
-func (db *DB) Seen() clock.Tick { return db.seen.Tick() }
+func (db *DB) Observed() clock.Tick { return db.seen.Tick() }
 
-// Saw records another DB's Seen: every transaction that begins later at this DB is
+// Observe records another DB's Observed: every transaction that begins later at this DB is
 // serialized after the commits up to t.
-func (db *DB) Saw(t clock.Tick) { db.seen.Saw(t) }
+func (db *DB) Observe(t clock.Tick) { db.seen.Saw(t) }
 
 // View runs a read-only transaction, strictly serializable. See Session.View.
 func (db *DB) View(ctx context.Context, fn Body) error {

@@ -29,8 +29,8 @@ const (
 	textBytesMax    = 16 << 10
 )
 
-// Failure encodes a body's error for its caller.
-func Failure(err error) string {
+// EncodeFailure encodes a body's error for its caller.
+func EncodeFailure(err error) string {
 	var f wire.Failure
 	var typed *ProcedureError
 	if errors.As(err, &typed) {
@@ -39,7 +39,7 @@ func Failure(err error) string {
 	f.Cause, f.Name = kindOf(err), []byte(registeredName(err))
 	var concerns *tables.Error
 	if errors.As(err, &concerns) {
-		f.Fault = []byte(Fault(concerns))
+		f.Fault = []byte(EncodeFault(concerns))
 	}
 	f.Text = err.Error()
 	if len(f.Payload) > MaxPayloadBytes {
@@ -52,14 +52,14 @@ func Failure(err error) string {
 	return string(wire.AppendFailure(nil, &f))
 }
 
-// MadeForCaller reports whether a procedure has made an error for its caller to see:
+// IsForCaller reports whether a procedure has made an error for its caller to see:
 // it is a ProcedureError, or matches a registered error.
-func MadeForCaller(err error) bool {
+func IsForCaller(err error) bool {
 	var typed *ProcedureError
 	return errors.As(err, &typed) || registeredName(err) != ""
 }
 
-// failed decodes the output of Failure to a *ProcedureError.
+// failed decodes the output of EncodeFailure to a *ProcedureError.
 func failed(procedure string, b []byte) error {
 	f, err := wire.DecodeFailure(b)
 	if err != nil {

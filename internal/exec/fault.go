@@ -44,9 +44,9 @@ type fault struct {
 	Restarted bool       `json:"restarted,omitempty"` // its cause is ErrRestarted
 }
 
-// Fault returns the text of an answer for an error. If the error is a tables.Error,
+// EncodeFault returns the text of an answer for an error. If the error is a tables.Error,
 // codeError decodes the text to one with the same table, key and other objects.
-func Fault(err error) string {
+func EncodeFault(err error) string {
 	var e *tables.Error
 	if !errors.As(err, &e) {
 		return err.Error()

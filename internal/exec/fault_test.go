@@ -12,7 +12,7 @@ import (
 // its place and its text in an answer.
 func TestRestartedCrosses(t *testing.T) {
 	sent := &tables.Error{Err: ErrUnavailable, Partition: 3, Server: "b:7000", Cause: ErrRestarted}
-	got := codeError(wire.Unavailable, []byte(Fault(sent)))
+	got := codeError(wire.Unavailable, []byte(EncodeFault(sent)))
 	var e *tables.Error
 	switch {
 	case !errors.Is(got, ErrUnavailable) || !errors.Is(got, ErrRestarted):
@@ -23,7 +23,7 @@ func TestRestartedCrosses(t *testing.T) {
 		t.Errorf("%q became %q", sent, got)
 	}
 	other := &tables.Error{Err: ErrUnavailable, Partition: 3, Cause: errors.New("no route")}
-	if got := codeError(wire.Unavailable, []byte(Fault(other))); errors.Is(got, ErrRestarted) || got.Error() != other.Error() {
+	if got := codeError(wire.Unavailable, []byte(EncodeFault(other))); errors.Is(got, ErrRestarted) || got.Error() != other.Error() {
 		t.Errorf("%q became %q", other, got)
 	}
 }

@@ -38,7 +38,7 @@ type loadQueue struct {
 // NewLoader opens a loader for one table.
 func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 	as, c := t, db.Catalog()
-	t, err := c.Own(t)
+	t, err := c.Resolve(t)
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +66,8 @@ func (l *Loader) Add(key tables.Key, row tables.Row) error {
 	if err := cmp.Or(ix.CheckKey(key), l.as.CheckRow(row)); err != nil {
 		return err
 	}
-	if l.tab.Old(l.as) {
-		row = l.tab.FromOld(l.as, row)
+	if l.tab.EarlierFormat(l.as) {
+		row = l.tab.FromEarlier(l.as, row)
 	}
 	n := l.s.db.Partitions()
 	if l.tab.Replicated() {

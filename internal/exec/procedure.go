@@ -62,8 +62,8 @@ func (r *Runner) Run(ctx context.Context, p *Procedure, part placement.Partition
 	return result, &r.commit, false, false, nil
 }
 
-// Met returns the name of the row whose lock ended the last run, if it is known.
-func (r *Runner) Met() (row wire.RowName, known bool) {
+// BlockedBy returns the name of the row whose lock ended the last run, if it is known.
+func (r *Runner) BlockedBy() (row wire.RowName, known bool) {
 	g := r.t.met
 	if g == nil {
 		return 0, false

@@ -262,7 +262,7 @@ func (sn *snapshotState) timeOf(t *Txn, parts []placement.Partition) clock.Tick 
 	back := min(clock.Tick(sn.stale/clock.TickLength), present-1)
 	// A partition that has just been loaded has no earlier versions, nor has a new
 	// index.
-	return min(max(closed, present-back, floor, clock.Tick(t.catalog.Born())), present)
+	return min(max(closed, present-back, floor, clock.Tick(t.catalog.ReadableFrom())), present)
 }
 
 // cover adds the touched partitions to those that a partial snapshot has asked. If

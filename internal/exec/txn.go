@@ -293,7 +293,7 @@ type subScan struct {
 // QueueGet queues a Get and returns at once. When the body asks for the first
 // result, all queued reads run together, in the same network rounds.
 func (t *Txn) QueueGet(tab *tables.Table, key tables.Key) *Get {
-	own, err := t.catalog.Own(tab)
+	own, err := t.catalog.Resolve(tab)
 	if err != nil {
 		return &Get{t: t, done: true, err: err}
 	}
@@ -302,7 +302,7 @@ func (t *Txn) QueueGet(tab *tables.Table, key tables.Key) *Get {
 		return &Get{t: t, done: true, err: err}
 	}
 	g := t.queueGet(ix, t.keys.keep(ix, key))
-	if own.Old(tab) {
+	if own.EarlierFormat(tab) {
 		g.as = tab
 	}
 	return g
@@ -374,8 +374,8 @@ func (g *Get) settle() {
 	switch g.res.Status {
 	case index.Found:
 		g.row = mem.Bytes(g.res.Row)
-		if g.ix.Aged() {
-			g.made, g.row = g.ix.Table.Grown(g.made[:0], g.row)
+		if g.ix.HasEarlierRows() {
+			g.made, g.row = g.ix.Table.Upgrade(g.made[:0], g.row)
 		}
 		g.t.volume += len(g.row)
 	case index.NotFound:
@@ -402,7 +402,7 @@ func readFailed(ix *tables.Index, st index.Status, err error) error {
 func (g *Get) Row() (tables.Row, error) {
 	row, err := g.await()
 	if g.as != nil && err == nil {
-		_, row = g.ix.Table.SeenAs(g.as, nil, row)
+		_, row = g.ix.Table.ToEarlier(g.as, nil, row)
 	}
 	return row, g.t.named(err, g.ix, g.key)
 }
@@ -434,7 +434,7 @@ func (t *Txn) QueueScan(ix *tables.Index, lo, hi tables.Key, limit int) *Scan {
 // or an empty range.
 func (t *Txn) newScan(ix *tables.Index, lo, hi tables.Key) *Scan {
 	seen := ix
-	ix, err := t.catalog.OwnIndex(ix)
+	ix, err := t.catalog.ResolveIndex(ix)
 	if err == nil {
 		err = ix.CheckBound(lo)
 	}
@@ -452,7 +452,7 @@ func (t *Txn) newScan(ix *tables.Index, lo, hi tables.Key) *Scan {
 	}
 	sc := t.scans[t.nScan]
 	sc.t, sc.ix, sc.done, sc.err, sc.paged, sc.as = t, ix, false, nil, false, nil
-	if ix.Aged() && ix.Table.Old(seen.Table) {
+	if ix.HasEarlierRows() && ix.Table.EarlierFormat(seen.Table) {
 		sc.as = seen.Table
 	}
 	sc.forget()
@@ -542,7 +542,7 @@ func (t *Txn) scanLimit(sc *Scan) int {
 // settle merges the partitions' answers and the transaction's own writes.
 func (sc *Scan) settle() {
 	t := sc.t
-	more, aged := false, sc.ix.Aged()
+	more, aged := false, sc.ix.HasEarlierRows()
 	sc.made = sc.made[:0]
 	for i := range sc.nsubs {
 		res := sc.subs[i].res
@@ -555,7 +555,7 @@ func (sc *Scan) settle() {
 				e, out := &res.Entries[j], &sc.out[n+j]
 				row := tables.Row(mem.Bytes(e.Row))
 				if aged {
-					sc.made, row = sc.ix.Table.Grown(sc.made, row)
+					sc.made, row = sc.ix.Table.Upgrade(sc.made, row)
 				}
 				out.Key, out.Row = userKey(sc.ix, e.Key), row
 				words += len(e.Row)
@@ -596,7 +596,7 @@ func (sc *Scan) settle() {
 func (sc *Scan) show() {
 	for i := range sc.out {
 		e := &sc.out[i]
-		sc.made, e.Row = sc.ix.Table.SeenAs(sc.as, sc.made, e.Row)
+		sc.made, e.Row = sc.ix.Table.ToEarlier(sc.as, sc.made, e.Row)
 	}
 }
 

@@ -120,7 +120,7 @@ func (t *Txn) hint(ix *tables.Index, key index.Key) uint64 {
 // from Insert or from its commit. key and row may be reused on return.
 func (t *Txn) Insert(tab *tables.Table, key tables.Key, row tables.Row) error {
 	as := tab
-	tab, err := t.catalog.Own(tab)
+	tab, err := t.catalog.Resolve(tab)
 	if err != nil {
 		return err
 	}
@@ -128,8 +128,8 @@ func (t *Txn) Insert(tab *tables.Table, key tables.Key, row tables.Row) error {
 	if err := cmp.Or(t.writable(tab), ix.CheckKey(key), t.checkRow(as, row)); err != nil {
 		return err
 	}
-	if tab.Old(as) {
-		row = tab.FromOld(as, row)
+	if tab.EarlierFormat(as) {
+		row = tab.FromEarlier(as, row)
 	}
 	return t.insert(tab, t.keys.keep(ix, key), row)
 }
@@ -144,7 +144,7 @@ func (t *Txn) insert(tab *tables.Table, key index.Key, row tables.Row) error {
 // Put inserts a row or overwrites the existing one.
 func (t *Txn) Put(tab *tables.Table, key tables.Key, row tables.Row) error {
 	as := tab
-	tab, err := t.catalog.Own(tab)
+	tab, err := t.catalog.Resolve(tab)
 	if err != nil {
 		return err
 	}
@@ -153,13 +153,13 @@ func (t *Txn) Put(tab *tables.Table, key tables.Key, row tables.Row) error {
 		return err
 	}
 	k := t.keys.keep(ix, key)
-	if !tab.Indexed() && !tab.Old(as) {
+	if !tab.Indexed() && !tab.EarlierFormat(as) {
 		return t.set(ix, wire.Put, k, row)
 	}
 	old, err := t.current(ix, k)
 	if errors.Is(err, ErrNotFound) {
-		if tab.Old(as) {
-			row = tab.FromOld(as, row)
+		if tab.EarlierFormat(as) {
+			row = tab.FromEarlier(as, row)
 		}
 		return t.insert(tab, k, row)
 	} else if err != nil {
@@ -172,7 +172,7 @@ func (t *Txn) Put(tab *tables.Table, key tables.Key, row tables.Row) error {
 // returns ErrNotFound.
 func (t *Txn) Update(tab *tables.Table, key tables.Key, row tables.Row) error {
 	as := tab
-	tab, err := t.catalog.Own(tab)
+	tab, err := t.catalog.Resolve(tab)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (t *Txn) Update(tab *tables.Table, key tables.Key, row tables.Row) error {
 		return err
 	}
 	k := t.keys.keep(ix, key)
-	if !tab.Indexed() && !tab.Old(as) {
+	if !tab.Indexed() && !tab.EarlierFormat(as) {
 		return t.set(ix, wire.Update, k, row)
 	}
 	old, err := t.current(ix, k)
@@ -207,8 +207,8 @@ func (t *Txn) checkRow(as *tables.Table, row tables.Row) error {
 // replaceOf does the same as replace for a row that the body has made for the
 // definition as. It keeps the columns of old that as lacks.
 func (t *Txn) replaceOf(as, tab *tables.Table, key index.Key, old, row tables.Row) error {
-	if tab.Old(as) {
-		row = tab.Merged(as, row, old)
+	if tab.EarlierFormat(as) {
+		row = tab.MergeEarlier(as, row, old)
 	}
 	return t.replace(tab, key, old, row)
 }
@@ -236,7 +236,7 @@ func (t *Txn) replace(tab *tables.Table, key index.Key, old, row tables.Row) err
 // Delete removes a row. If there is none, Delete or the commit returns
 // ErrNotFound.
 func (t *Txn) Delete(tab *tables.Table, key tables.Key) error {
-	tab, err := t.catalog.Own(tab)
+	tab, err := t.catalog.Resolve(tab)
 	if err != nil {
 		return err
 	}

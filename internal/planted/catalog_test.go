@@ -66,8 +66,8 @@ var columnBugs = []bug{
 		name: "OldVersionMayWrite", why: "a partition takes rows of a version of the catalogue that lacks a column",
 		edits: []edit{{
 			file: "server/onestep.go",
-			old:  "c.Indexes[ix].Table.Since() > int(part.Catalog) {",
-			new:  "c.Indexes[ix].Table.Since() > int(part.Catalog)+1<<20 {",
+			old:  "c.Indexes[ix].Table.ChangedIn() > int(part.Catalog) {",
+			new:  "c.Indexes[ix].Table.ChangedIn() > int(part.Catalog)+1<<20 {",
 		}},
 		caught: []test{
 			{"server", "TestOldVersionIsRefused", "a write of version [01] to table price"},
@@ -87,8 +87,8 @@ var columnBugs = []bug{
 		name: "RowIsNotMerged", why: "a row of a program that does not know a column gives the column its default again",
 		edits: []edit{{
 			file: "internal/exec/write.go",
-			old:  "		row = tab.Merged(as, row, old)\n",
-			new:  "		row = tab.FromOld(as, row)\n",
+			old:  "		row = tab.MergeEarlier(as, row, old)\n",
+			new:  "		row = tab.FromEarlier(as, row)\n",
 		}},
 		caught: []test{
 			{"server", "TestAddColumn/inproc", "want .* and defaults"},

@@ -338,7 +338,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "CloseHiddenInText", why: "a procedure that ends because its server closes counts as failed by itself if it wraps the error as text",
 		edits: []edit{{
 			file: "server/procedure.go",
-			old:  "	if v.code != wire.RolledBack || exec.MadeForCaller(err) {\n",
+			old:  "	if v.code != wire.RolledBack || exec.IsForCaller(err) {\n",
 			new:  "	if v.code != wire.RolledBack || !errors.Is(err, context.Canceled) {\n",
 		}},
 		caught: []test{

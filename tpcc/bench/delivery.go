@@ -45,7 +45,7 @@ func (t *terminals) makeQueues(clients int, log io.Writer) {
 	}
 	for range min(queuesPerWarehouse*int(t.info.Warehouses), clients, queuesMax) {
 		d := &deliverer{terminals: t, typ: at}
-		d.queue = tpcc.NewDeliveryQueue(tpcc.DeliveryQueueConfig{Log: log, Settled: d.settled})
+		d.queue = tpcc.NewDeliveryQueue(tpcc.DeliveryQueueConfig{Log: log, Done: d.settled})
 		t.deliverers = append(t.deliverers, d)
 	}
 }
