@@ -347,6 +347,10 @@ type ServerStats struct {
 	IndexBytes uint64 // buckets, directory; inner nodes; models
 	InnerBytes uint64 // of it: inner nodes (ordered)
 	Leaves     uint64
+	Splits     uint64 // of a leaf, so far
+	Merges     uint64 // of two leaves
+	Unlinks    uint64 // of an empty leaf
+	Moves      uint64 // of a row to a block of another size
 	SubModels  uint64
 	ModelBytes uint64 // published models, router and tail lists
 	TTBytes    uint64 // published translation tables

@@ -76,7 +76,7 @@ func TestReadersBesideStrings(t *testing.T) {
 			g := newRig(t, o, Options{Cache: Cache{Budget: Budget(i), TTBytes: 200}}, inproc.Options{Faults: v.faults, Seed: seed}, v.sums)
 			g.text = v.text
 			runBeside(t, g, seed)
-			if g.s.Moves() == 0 {
+			if g.s.Stats().Moves == 0 {
 				t.Error("no row moved")
 			}
 		})

@@ -126,7 +126,7 @@ func TestTailListIsAHint(t *testing.T) {
 					g.del(k)
 				}
 			}
-			for g.s.Tidy(16) || g.s.Untidy() {
+			for g.s.Tidy(1 << 20) {
 			}
 			d, get, scan := driver{conn: g.conn}, g.c.NewGet(), g.c.NewScan()
 			for range 60 {

@@ -93,9 +93,10 @@ func (c *churn) end(at time.Duration) {
 	if err := c.world.t.Check(); err != nil {
 		c.t.Error(err)
 	}
-	splits, merges, unlinks := c.world.t.Changes()
+	t := c.world.t
+	splits, merges, unlinks := t.splits.Load(), t.merges.Load(), t.unlinks.Load()
 	c.t.Logf("%v: %d rows of %d bytes in %d, at most %.2f times; %d leaves, %d splits, %d merges, %d unlinks, %d moves",
-		at, len(c.rows), c.live, c.world.t.a.Used(), c.most, c.world.t.Leaves(), splits, merges, unlinks, c.world.t.Moves())
+		at, len(c.rows), c.live, c.world.t.a.Used(), c.most, c.world.t.Leaves(), splits, merges, unlinks, moves(c.world.t))
 }
 
 // TestQueueChurn runs queues: rows arrive in key order and are deleted in that

@@ -45,7 +45,7 @@ func TestExtents(t *testing.T) {
 			}
 			tr.PublishDelete(h, block.Absent(block.NewCSN(1, 1<<25)))
 		}
-		for tr.Tidy(1000) || tr.Untidy() {
+		for tr.Tidy(1000) || tr.untidy.len() > 0 {
 		}
 		check("emptied")
 		if tr.reserve > extentLeaves {

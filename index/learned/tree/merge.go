@@ -64,9 +64,6 @@ func (t *Tree) Tidy(limit int) (worked bool) {
 	return worked
 }
 
-// Untidy reports whether leaves are queued for Tidy.
-func (t *Tree) Untidy() bool { return t.untidy.len() > 0 }
-
 func (t *Tree) liveOf(addr uint64) int { return leaf.Unpack(t.span(addr).Load(leaf.MetaWord)).Live }
 
 func (t *Tree) rightOf(addr uint64) uint64 { return t.span(addr).Load(leaf.RightWord) }

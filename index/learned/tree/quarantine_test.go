@@ -91,7 +91,7 @@ func TestMovedRowsAvoidRecentMemory(t *testing.T) {
 				err = w.judge()
 			}
 		}
-		if _, merges, _ := w.t.Changes(); (err != nil) != (quarantine == 0) || merges == 0 {
+		if merges := w.t.merges.Load(); (err != nil) != (quarantine == 0) || merges == 0 {
 			t.Errorf("quarantine %v, %d merges: %v", quarantine, merges, err)
 		}
 		if err := w.t.Check(); err != nil {

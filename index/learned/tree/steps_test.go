@@ -49,7 +49,7 @@ func TestStepsOfSplits(t *testing.T) {
 			for i := range uint64(60) {
 				w.put(w.key(i*37%61), 1)
 			}
-			if splits, _, _ := w.t.Changes(); bad != nil || splits == 0 {
+			if splits := w.t.splits.Load(); bad != nil || splits == 0 {
 				t.Errorf("%d splits: %v", splits, bad)
 			}
 		})
@@ -77,7 +77,7 @@ func TestStepsOfUnlinks(t *testing.T) {
 			w.watchSteps(&bad)
 			w.t.Tidy(10)
 			w.t.atStep = nil
-			if _, merges, unlinks := w.t.Changes(); bad != nil || merges != 0 || unlinks != 1 {
+			if merges, unlinks := w.t.merges.Load(), w.t.unlinks.Load(); bad != nil || merges != 0 || unlinks != 1 {
 				t.Fatalf("%d merges, %d unlinks: %v", merges, unlinks, bad)
 			}
 			for i := range uint64(20) {
@@ -119,13 +119,13 @@ func TestStepsOfMerges(t *testing.T) {
 				}
 			}
 			w.watchSteps(&bad)
-			for w.t.Tidy(1) || w.t.Untidy() {
+			for w.t.Tidy(1) || w.t.untidy.len() > 0 {
 				if err := w.t.Check(); err != nil {
 					t.Fatal(err)
 				}
 			}
 			w.t.atStep = nil
-			if _, merges, _ := w.t.Changes(); bad != nil || merges == 0 {
+			if merges := w.t.merges.Load(); bad != nil || merges == 0 {
 				t.Fatalf("%d merges: %v", merges, bad)
 			}
 			if err := w.judge(); err != nil {
@@ -252,8 +252,8 @@ func TestRowsMove(t *testing.T) {
 			}
 		}
 	}
-	if w.t.Moves() < 10 {
-		t.Errorf("%d moves", w.t.Moves())
+	if moves(w.t) < 10 {
+		t.Errorf("%d moves", moves(w.t))
 	}
 }
 
@@ -293,7 +293,7 @@ func TestTiedNodes(t *testing.T) {
 	for i := range 3900 {
 		w.del(index.Str(fmt.Sprintf("a common beginning of %06d", i)))
 	}
-	for w.t.Tidy(10) || w.t.Untidy() {
+	for w.t.Tidy(10) || w.t.untidy.len() > 0 {
 	}
 	if err := w.t.Check(); err != nil {
 		t.Fatal(err)
@@ -337,9 +337,9 @@ func TestSharedLocksFollowMerges(t *testing.T) {
 			for _, n := range keys {
 				share(n)
 			}
-			for w.t.Tidy(1) || w.t.Untidy() {
+			for w.t.Tidy(1) || w.t.untidy.len() > 0 {
 			}
-			if _, merges, _ := w.t.Changes(); merges == 0 {
+			if merges := w.t.merges.Load(); merges == 0 {
 				t.Fatal("no merges")
 			}
 			for _, n := range keys {
@@ -352,4 +352,10 @@ func TestSharedLocksFollowMerges(t *testing.T) {
 			}
 		})
 	}
+}
+
+func moves(t *Tree) uint64 {
+	var s index.ServerStats
+	t.Stats(&s)
+	return s.Moves
 }

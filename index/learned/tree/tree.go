@@ -142,14 +142,6 @@ func (t *Tree) First() uint64 { return t.first }
 // Leaves is the number of leaves.
 func (t *Tree) Leaves() uint64 { return t.leaves.Load() }
 
-// Moves is how many rows have moved to a block of another size.
-func (t *Tree) Moves() uint64 {
-	if v, ok := t.rows.(*variedRows); ok {
-		return v.moves.Load()
-	}
-	return 0
-}
-
 // Stats fills in what the tree knows of an index's statistics.
 func (t *Tree) Stats(s *index.ServerStats) {
 	s.Rows = t.live.Load()
@@ -157,11 +149,10 @@ func (t *Tree) Stats(s *index.ServerStats) {
 	s.Leaves = t.leaves.Load()
 	s.InnerBytes = t.innerNodes.Load()*nodeBytes + t.keys.innerBytes()
 	s.RowBytes = t.leafSlab.Stats().Bytes + t.keys.bytes() + t.rows.bytes()
-}
-
-// Changes counts the splits, merges and unlinks so far.
-func (t *Tree) Changes() (splits, merges, unlinks uint64) {
-	return t.splits.Load(), t.merges.Load(), t.unlinks.Load()
+	s.Splits, s.Merges, s.Unlinks = t.splits.Load(), t.merges.Load(), t.unlinks.Load()
+	if v, ok := t.rows.(*variedRows); ok {
+		s.Moves = v.moves.Load()
+	}
 }
 
 func (t *Tree) span(leaf uint64) mem.Span { return t.a.Span(leaf, t.lay.LeafWords) }
