@@ -89,3 +89,66 @@ func TestLoader(t *testing.T) {
 		}
 	}
 }
+
+// TestLoaderRefusesARowWhole: a row without a valid entry in a secondary index is not
+// loaded, and the rows beside it are.
+func TestLoaderRefusesARowWhole(t *testing.T) {
+	cl, account, _ := startBank(t, 2)
+	defer cl.Close()
+	l, err := cl.DB.NewLoader(t.Context(), account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []int64{1, 2, 3} {
+		row, stored := account.NewRow(), id
+		if id == 2 {
+			stored = 1 << 40 // the entry's key has 32 bits for it
+		}
+		row.SetInt(account.Field("id"), stored)
+		if err := l.Add(tables.Num(uint64(id)), row); (err != nil) != (id == 2) {
+			t.Errorf("row %d: %v", id, err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []uint64{1, 2, 3} {
+		err := cl.DB.View(t.Context(), func(x *txn.Txn) error {
+			_, err := x.Get(account, tables.Num(id))
+			return err
+		})
+		if errors.Is(err, txn.ErrNotFound) != (id == 2) {
+			t.Errorf("read of row %d: %v", id, err)
+		}
+	}
+}
+
+// TestLoaderKeepsItsError: rows that a server did not take are reported by every later
+// call, so that no load ends well without them.
+func TestLoaderKeepsItsError(t *testing.T) {
+	cl, account, _ := startBank(t, 2)
+	defer cl.Close()
+	l, err := cl.DB.NewLoader(t.Context(), account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cl.DB.Seal(t.Context()); err != nil { // every load fails from here
+		t.Fatal(err)
+	}
+	row := account.NewRow()
+	const enough = 100_000 // rows for several chunks
+	for id := range uint64(enough) {
+		if err = l.Add(tables.Num(id), row); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, txn.ErrProtocol) {
+		t.Fatalf("rows after Seal: %v", err)
+	}
+	if again := l.Add(tables.Num(enough), row); !errors.Is(again, err) {
+		t.Errorf("the next row: %v, want %v", again, err)
+	}
+	if end := l.Close(); !errors.Is(end, err) {
+		t.Errorf("Close: %v, want %v", end, err)
+	}
+}

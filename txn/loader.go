@@ -21,7 +21,12 @@ func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 // Add queues one row and its secondary entries. Ascending keys load fastest. The
 // caller may reuse key and row on return. If a key is loaded twice the last row
 // stays, with the secondary entries of both: load each key once.
+//
+// A row or key that does not fit the table is refused, and the loader can go on. An
+// error of a server ends the load, because rows that Add has accepted are lost with
+// it: every later Add and Close return it too. What was sent before stays loaded.
 func (l *Loader) Add(key tables.Key, row tables.Row) error { return (*exec.Loader)(l).Add(key, row) }
 
-// Close sends the rows that are still queued.
+// Close sends the rows that are still queued. It returns nil if the servers have all
+// rows that Add has accepted.
 func (l *Loader) Close() error { return (*exec.Loader)(l).Close() }

@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -223,7 +224,7 @@ func (r *restoring) run(ctx context.Context, dir string) (err error) {
 	cl, err := server.Embedded(ctx, server.EmbeddedConfig{
 		Catalog: r.catalog, Servers: r.o.Servers, Partitions: r.o.Partitions, Durability: server.Disk, Dir: dir, Retain: -1,
 		FS: r.o.FS, SegmentBytes: r.o.segmentBytes,
-		Origin: hosting.Origin{Restore: true, After: max(r.m.Last, clock.Tick(r.catalog.Born()))},
+		Origin: hosting.Origin{Restore: true, After: max(r.m.Last, clock.Tick(r.catalog.ReadableFrom()))},
 	})
 	if err != nil {
 		return err
@@ -300,7 +301,7 @@ func (r *restoring) loadTable(ctx context.Context, t *tables.Table, c *contents)
 				r.show(Progress{Stage: "rows", Done: int64(r.loaded.Add(1024)), Total: int64(r.total)})
 			}
 			var grown tables.Row
-			arena, grown = t.Grown(arena[:0], row)
+			arena, grown = t.Upgrade(arena[:0], row)
 			return l.Add(keyOf(ix, key), grown)
 		})
 	}
@@ -308,7 +309,7 @@ func (r *restoring) loadTable(ctx context.Context, t *tables.Table, c *contents)
 	r.mu.Lock()
 	r.res.Tables[t.Name()] += n
 	r.mu.Unlock()
-	return errors.Join(err, l.Close())
+	return cmp.Or(err, l.Close())
 }
 
 func (r *restoring) show(p Progress) {

@@ -24,8 +24,15 @@ type Loader struct {
 	as      *tables.Table // the definition of the caller's rows
 	version uint32        // of the catalogue
 	queues  []loadQueue   // by index of the table × partition
-	entry   tables.Row
+	entries []loadEntry   // of the row that is added, by secondary index
 	keys    keyArena
+	err     error // the first of a server: rows that were queued are lost
+}
+
+// loadEntry is a row's entry in one secondary index.
+type loadEntry struct {
+	key tables.Key
+	row tables.Row
 }
 
 type loadQueue struct {
@@ -55,13 +62,21 @@ func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 			l.queues = append(l.queues, loadQueue{ix: ix, part: p})
 		}
 	}
+	l.entries = make([]loadEntry, len(t.Secondaries()))
 	return l, nil
 }
 
 // Add queues one row and its secondary entries. Ascending keys load fastest. The
 // caller may reuse key and row on return. If a key is loaded twice the last row
 // stays, with the secondary entries of both: load each key once.
+//
+// A row or key that does not fit the table is refused, and the loader can go on. An
+// error of a server ends the load, because rows that Add has accepted are lost with
+// it: every later Add and Close return it too. What was sent before stays loaded.
 func (l *Loader) Add(key tables.Key, row tables.Row) error {
+	if l.err != nil {
+		return l.err
+	}
 	ix := l.tab.Primary()
 	if err := cmp.Or(ix.CheckKey(key), l.as.CheckRow(row)); err != nil {
 		return err
@@ -78,16 +93,19 @@ func (l *Loader) Add(key tables.Key, row tables.Row) error {
 		}
 		return nil
 	}
+	for i, second := range l.tab.Secondaries() { // all, before the row is queued
+		e := &l.entries[i]
+		var err error
+		if e.key, e.row, err = second.Entry(key, row, e.row); err != nil {
+			return err
+		}
+	}
 	if err := l.put(&l.queues[ix.Partition.Of(key, n)], key, row); err != nil {
 		return err
 	}
-	for i, ix := range l.tab.Secondaries() {
-		k, e, err := ix.Entry(key, row, l.entry)
-		if err != nil {
-			return err
-		}
-		l.entry = e
-		if err := l.put(&l.queues[(i+1)*n+ix.Partition.Of(k, n)], k, e); err != nil {
+	for i, second := range l.tab.Secondaries() {
+		e := &l.entries[i]
+		if err := l.put(&l.queues[(i+1)*n+second.Partition.Of(e.key, n)], e.key, e.row); err != nil {
 			return err
 		}
 	}
@@ -116,6 +134,12 @@ func (l *Loader) put(q *loadQueue, key tables.Key, row tables.Row) error {
 
 func (l *Loader) send(q *loadQueue) error {
 	q.n = 0
+	l.err = l.load(q)
+	return l.err
+}
+
+// load sends the rows of a queue to their server.
+func (l *Loader) load(q *loadQueue) error {
 	server := l.s.db.placement.At(q.part)
 	link, err := l.s.link(l.ctx, server)
 	if err != nil {
@@ -131,17 +155,19 @@ func (l *Loader) send(q *loadQueue) error {
 	return nil
 }
 
-// Close sends the rows that are still queued.
+// Close sends the rows that are still queued. It returns nil if the servers have all
+// rows that Add has accepted.
 func (l *Loader) Close() error {
 	defer l.s.Close()
 	for i := range l.queues {
+		if l.err != nil {
+			break
+		}
 		if q := &l.queues[i]; q.n > 0 {
-			if err := l.send(q); err != nil {
-				return err
-			}
+			_ = l.send(q) // kept in l.err
 		}
 	}
-	return nil
+	return l.err
 }
 
 // Seal ends loading: the servers train the models of all ordered indexes, and refuse

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -115,7 +116,7 @@ func load(ctx context.Context, db *txn.DB, bytes, rows int) error {
 	}
 	for i := range rows {
 		if err := l.Add(tables.Num(uint64(i)), row(t, i, bytes)); err != nil {
-			return errors.Join(err, l.Close())
+			return cmp.Or(err, l.Close())
 		}
 	}
 	return errors.Join(l.Close(), db.Seal(ctx))

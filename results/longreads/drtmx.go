@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -84,7 +85,7 @@ func (d *drtmx) load(ctx context.Context, t *tables.Table, rows int) error {
 	}
 	for i := range rows {
 		if err := l.Add(tables.Num(uint64(i)), d.row(t, balance)); err != nil {
-			return errors.Join(err, l.Close())
+			return cmp.Or(err, l.Close())
 		}
 	}
 	return l.Close()
