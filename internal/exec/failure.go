@@ -3,6 +3,7 @@ package exec
 import (
 	"errors"
 	"fmt"
+	"unicode/utf8"
 
 	"drtmx/internal/wire"
 	"drtmx/tables"
@@ -47,7 +48,11 @@ func EncodeFailure(err error) string {
 		f.Payload = nil
 	}
 	if len(f.Text) > textBytesMax {
-		f.Text = f.Text[:textBytesMax] + " … (cut)"
+		n := textBytesMax
+		for n > textBytesMax-utf8.UTFMax && !utf8.RuneStart(f.Text[n]) {
+			n-- // a character is kept whole
+		}
+		f.Text = f.Text[:n] + " … (cut)"
 	}
 	return string(wire.AppendFailure(nil, &f))
 }
