@@ -152,12 +152,16 @@ func TestAnswersWait(t *testing.T) {
 		p.request(t, "a commit", func() error { return put(db, acct, 1, false) }),
 		p.view(t, "a View of its row", 1),
 		p.request(t, "an insert", func() error { return put(db, acct, 9, true) }),
+		p.request(t, "an insert into one partition", func() error { return put(db, acct, 8, true) }),
 		p.request(t, "a procedure", func() error {
 			_, err := db.Call(context.Background(), txn.Home(0), "transfer", transferArgs(2, 3, 0))
 			return err
 		}),
 	}
-	exists := p.request(t, "a refusal", func() error { return put(db, acct, 9, true) })
+	refused := []chan error{
+		p.request(t, "a refusal", func() error { return put(db, acct, 9, true) }),
+		p.request(t, "a refusal by one partition", func() error { return put(db, acct, 8, true) }),
+	}
 	deleted := p.request(t, "a deletion", func() error {
 		return db.Update(context.Background(), func(t *txn.Txn) error { return t.Delete(acct, tables.Num(3)) })
 	})
@@ -169,8 +173,10 @@ func TestAnswersWait(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := <-exists; !errors.Is(err, txn.ErrExists) {
-		t.Errorf("the second insert: %v", err)
+	for i, c := range refused {
+		if err := <-c; !errors.Is(err, txn.ErrExists) {
+			t.Errorf("refusal %d: %v", i, err)
+		}
 	}
 	if err := <-absent; !errors.Is(err, txn.ErrNotFound) {
 		t.Errorf("the deleted row: %v", err)

@@ -152,6 +152,24 @@ var walBugs = []bug{
 		},
 	},
 	{
+		name: "RefusalIsNotWaitedFor", why: "an insert is refused for a row that the log does not have yet",
+		edits: []edit{{
+			file: "server/parking.go",
+			old:  "	return c == wire.Conflict ||",
+			new:  "	return c == wire.Exists || c == wire.Conflict ||",
+		}},
+		caught: []test{{"server", "TestAnswersWait", "a refusal by one partition did not wait"}},
+	},
+	{
+		name: "ResultIsNotRedone", why: "a recovered server does not remember which requests its log has: it executes them again",
+		edits: []edit{{
+			file: "server/recovery.go",
+			old:  "		if rec.Session != (wire.ID{}) {\n",
+			new:  "		if rec.Session.Client == 0 && rec.Session.Seq != 0 {\n",
+		}},
+		caught: []test{{"server", "TestClientsOutliveCrashes", "a procedure returns [0-9]+, want"}},
+	},
+	{
 		name: "LostLogIsEmpty", why: "a server begins without data when its log is gone",
 		edits: []edit{{
 			file: "server/durability.go",
