@@ -22,6 +22,9 @@ type chooser struct {
 	widths []int // options there were at each choice made
 	rng    *rand.Rand
 	depth  int // choices beyond it are not free
+
+	states *states // of an exhaustive search, otherwise nil
+	fresh  int     // the first choice that differs from those of the path before
 }
 
 // pick chooses one of n. ok is false when there is no free choice left.
@@ -49,7 +52,7 @@ func (c *chooser) next() bool {
 		if c.script[i]+1 < c.widths[i] {
 			c.script = c.script[:i+1]
 			c.script[i]++
-			c.widths = c.widths[:0]
+			c.widths, c.fresh = c.widths[:0], i
 			return true
 		}
 	}
@@ -520,7 +523,7 @@ func (w *world) known() error {
 	return nil
 }
 
-// run follows one path to its end.
+// run follows one path to its end, or to a state that was explored before.
 func (s *scene) run(c *chooser, loud bool) (w *world, err error) {
 	w = newWorld(s, loud)
 	w.left.begins--
@@ -541,6 +544,9 @@ func (s *scene) run(c *chooser, loud bool) (w *world, err error) {
 		}
 		if err := cmp.Or(w.bounded(), w.known()); err != nil {
 			return w, err
+		}
+		if n := len(c.widths); c.states != nil && n > c.fresh && c.states.known(w, c.depth-n) {
+			return w, nil
 		}
 	}
 	if s.silent {
@@ -612,16 +618,20 @@ func TestExploreEveryPath(t *testing.T) {
 	exploreEvery(t, scenes())
 }
 
-// depthOf is how many first choices of a scene are combined: one fewer than in a soak,
-// where each takes up to ten times as long.
+// depthOf is how many first choices of a scene are combined. One more of them takes about
+// five times as long, and ten times in a scene whose states are not compared.
 func depthOf(s *scene) int {
+	more := 0
 	switch {
 	case os.Getenv("DRTMX_PATHS") != "":
-		return s.depth + 1
-	case testseed.Soaking():
-		return s.depth
+		more = 1
+	case !testseed.Soaking():
+		return s.depth - 1
 	}
-	return s.depth - 1
+	if !s.silent {
+		more++
+	}
+	return s.depth + more
 }
 
 // exploreEvery runs scenes with each combination of their first choices.
@@ -630,9 +640,16 @@ func exploreEvery(t *testing.T, all []*scene) {
 	total := 0
 	for _, s := range all {
 		c, n := &chooser{depth: depthOf(s)}, 1
+		if !s.silent { // whoever is silent in the end depends on the whole path
+			c.states = newStates()
+		}
 		for ; s.check(t, c) && c.next(); n++ {
 		}
-		t.Logf("%s: %d paths of %d choices", s.name, n, c.depth)
+		if c.states != nil {
+			t.Logf("%s: %d states, on %d paths of up to %d choices", s.name, len(c.states.left), n, c.depth)
+		} else {
+			t.Logf("%s: %d paths of %d choices", s.name, n, c.depth)
+		}
 		total += n
 	}
 	t.Logf("%d paths", total)
