@@ -51,12 +51,19 @@ func (d *LedgerEntry) setOutcome(err error) error {
 	case errors.As(err, &lost):
 		d.Outcome, d.ID = OutcomeUnknown, lost.ID
 	case errors.Is(err, ErrRolledBack), errors.Is(err, txn.ErrUnavailable), errors.Is(err, txn.ErrConflict),
-		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, txn.ErrClosed):
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, txn.ErrClosed), tooOld(err):
 		d.Outcome = OutcomeNotDone
 	default:
 		return err
 	}
 	return nil
+}
+
+// tooOld reports whether a body ran for longer than its reads are good, such as beside a
+// server that did not answer for so long. Any other limit is a fault of this package.
+func tooOld(err error) bool {
+	var e *txn.Error
+	return errors.Is(err, txn.ErrTooLarge) && errors.As(err, &e) && e.Limit == "Config.BodyAge"
 }
 
 // LedgerClient is a client of the full mix that keeps a ledger. It is for one

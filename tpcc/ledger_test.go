@@ -1,6 +1,9 @@
 package tpcc
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +25,35 @@ func verify(t *testing.T, e *engine, entries []LedgerEntry, resolve func(txn.ID)
 		t.Error(f)
 	}
 	return r.Counts
+}
+
+// TestOutcomeOfErrors: what each documented error says of a transaction, and no other
+// error is taken for an answer.
+func TestOutcomeOfErrors(t *testing.T) {
+	id := txn.ID{Client: 1, Seq: 2}
+	for _, c := range []struct {
+		err  error
+		want Outcome
+	}{
+		{nil, OutcomeCommitted},
+		{ErrRolledBack, OutcomeNotDone},
+		{fmt.Errorf("payment: %w", txn.ErrUnavailable), OutcomeNotDone},
+		{txn.ErrConflict, OutcomeNotDone},
+		{context.DeadlineExceeded, OutcomeNotDone},
+		{&txn.Error{Err: txn.ErrTooLarge, Limit: "Config.BodyAge"}, OutcomeNotDone}, // a server did not answer for long
+		{&txn.UnknownOutcome{ID: id}, OutcomeUnknown},
+	} {
+		d := LedgerEntry{Outcome: OutcomeUnfinished}
+		if err := d.setOutcome(c.err); err != nil || d.Outcome != c.want || (d.ID == id) != (c.want == OutcomeUnknown) {
+			t.Errorf("%v: %v, %v, %v; want %v", c.err, d.Outcome, d.ID, err, c.want)
+		}
+	}
+	for _, err := range []error{errors.New("some other error"), &txn.Error{Err: txn.ErrTooLarge, Limit: "MaxRowBytes"}, txn.ErrExists} {
+		d := LedgerEntry{Outcome: OutcomeUnfinished}
+		if got := d.setOutcome(err); !errors.Is(got, err) || d.Outcome != OutcomeUnfinished {
+			t.Errorf("%v: %v, %v; want the error", err, d.Outcome, got)
+		}
+	}
 }
 
 // The comparison finds what it is for: each kind of fault, made by hand.
