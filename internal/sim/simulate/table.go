@@ -17,9 +17,9 @@ const tableHead = `# Seeds that were simulated
 
 ` + "`make sim`" + `: whole clusters in simulated time, one for each seed. Some of them ran twice, in two
 processes, and their traces must be equal. No seed may fail: what has failed once and was mended is
-in ` + "`internal/sim/kept.txt`" + `, with its cause. Crashes are those of data servers with a disk, also while
-they recovered from one: after each, the data was recovered, and every cluster was checked at its
-end for transactions that were acknowledged and are missing, done twice or done in part.
+in ` + "`internal/sim/kept.txt`" + `, with its cause. Crashes are those of data servers with a disk, also
+while they recovered from one: after each, the data was recovered, and every cluster was checked at
+its end for transactions that were acknowledged and are missing, done twice or done in part.
 
     make sim SEEDS=1-1000 REPLAY=50 TABLE=results/seeds.md
 
