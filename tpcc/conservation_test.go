@@ -118,10 +118,10 @@ func newUnsteady(t *testing.T, u *unsteady, seed uint64, servers int, warehouses
 // whose connections all break when it is killed.
 type person struct {
 	*LedgerClient
-	addrs []string
-	dial  func(context.Context, string) (rdma.Conn, error)
-	mode  TerminalConfig
-	u     *unsteady
+	addrs   []string
+	dial    func(context.Context, string) (rdma.Conn, error)
+	mode    TerminalConfig
+	u       *unsteady
 	entries []LedgerEntry
 
 	mu    sync.Mutex

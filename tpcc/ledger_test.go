@@ -87,9 +87,9 @@ func TestVerifyLedgerFindsFaults(t *testing.T) {
 	}
 	never := func(d *LedgerEntry) { d.Stamp = 1 << 60 }
 	for _, test := range []struct {
-		name  string
+		name    string
 		entries []LedgerEntry
-		want  string
+		want    string
 	}{
 		{"a payment is lost", nth(Payment, never), LedgerLost},
 		{"an order is lost", nth(NewOrder, never), LedgerLost},

@@ -53,7 +53,7 @@ func TestWitness(t *testing.T) {
 	next := marks.district(2, 3).Load() + 1
 	for _, lie := range []struct {
 		entry LedgerEntry
-		want string
+		want  string
 	}{
 		{LedgerEntry{Type: NewOrder, Outcome: OutcomeNotDone, W: 2, D: 3, Number: next}, ""},
 		{LedgerEntry{Type: Payment, Outcome: OutcomeUnknown, W: 2, D: 3, Amount: 1}, ""},

@@ -89,7 +89,7 @@ func (f *ledgerFaults) wrong(format string, args ...any) {
 // ledgerKeeper is a client with the ledger of all that it did.
 type ledgerKeeper struct {
 	*tpcc.LedgerClient
-	entries     []tpcc.LedgerEntry
+	entries   []tpcc.LedgerEntry
 	committed atomic.Int64 // of entries: acknowledged
 	last      atomic.Int64 // when the last one was, since keep
 	gap       atomic.Int64 // longest time between two of them since it was set to 0

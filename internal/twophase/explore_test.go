@@ -640,7 +640,7 @@ func exploreEvery(t *testing.T, all []*scene) {
 	total := 0
 	for _, s := range all {
 		c, n := &chooser{depth: depthOf(s)}, 1
-		if !s.silent { // whoever is silent in the end depends on the whole path
+		if !s.silent { // which party is silent in the end depends on the whole path
 			c.states = newStates()
 		}
 		for ; s.check(t, c) && c.next(); n++ {
