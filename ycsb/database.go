@@ -110,6 +110,20 @@ func Lost(db goycsb.DB, after error) error {
 	return d.cluster.Err()
 }
 
+// Durability returns where the cluster of a database stores a commit before it confirms
+// it, memory or disk. It returns "" if db is not a drtmx database.
+func Durability(ctx context.Context, db goycsb.DB) (string, error) {
+	d, ok := db.(*database)
+	if !ok {
+		return "", nil
+	}
+	st, err := d.db.AskStats(ctx, 0)
+	if err != nil {
+		return "", err
+	}
+	return st.Durability, nil
+}
+
 // Fatal reports whether an operation's error means that no other operation
 // can succeed.
 func Fatal(err error) bool {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -459,6 +460,65 @@ func TestWorkloads(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestDataDirectory: a store with a directory has its records again when it is opened
+// with it, with the shape that it has there.
+func TestDataDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	open := func(pairs ...string) (*database, error) {
+		db, err := goycsb.GetDBCreator("drtmx").Create(with(append([]string{"drtmx.datadir", dir, "fieldcount", "2"}, pairs...)...))
+		if err != nil {
+			return nil, err
+		}
+		return db.(*database), nil
+	}
+	const records = 200
+	key := func(i int) string { return fmt.Sprintf("user%03d", i) }
+	for round, pairs := range [][]string{{"drtmx.servers", "2", "drtmx.partitions", "3"}, nil, {"drtmx.durability", "disk", "drtmx.servers", "2"}} {
+		db, err := open(pairs...)
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		if n := db.db.Partitions(); n != 3 {
+			t.Errorf("round %d: %d partitions", round, n)
+		}
+		ctx := db.InitThread(t.Context(), 0, 1)
+		for i := range records {
+			if round == 0 {
+				err = db.Insert(ctx, table, key(i), values("field0", "0", "field1", key(i)))
+			} else {
+				var old map[string][]byte
+				old, err = db.ReadModifyWrite(ctx, table, key(i), nil, values("field0", fmt.Sprint(round)))
+				if want := values("field0", fmt.Sprint(round-1), "field1", key(i)); err == nil && !same(old, want) {
+					t.Fatalf("round %d: %s is %q, want %q", round, key(i), old, want)
+				}
+			}
+			if err != nil {
+				t.Fatalf("round %d, %s: %v", round, key(i), err)
+			}
+		}
+		if again, err := open(); err == nil || again != nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), dir) {
+			t.Errorf("opened twice: %v", err)
+		}
+		db.CleanupThread(ctx)
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		p    []string
+		want string
+	}{
+		{[]string{"drtmx.servers", "3"}, "is that of 2 data servers"},
+		{[]string{"drtmx.partitions", "2"}, "has 3"},
+		{[]string{"drtmx.durability", "memory"}, "drtmx.durability memory and drtmx.datadir"},
+		{[]string{"drtmx.datadir", "", "drtmx.durability", "disk"}, "a directory for the data"},
+	} {
+		if db, err := open(c.p...); err == nil || db != nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v, want %q", c.p, err, c.want)
+		}
 	}
 }
 

@@ -94,9 +94,14 @@ const stars = "**********************************************"
 
 // phase runs one phase and prints the lines that go-ycsb prints.
 func (a *app) phase(ctx context.Context, db goycsb.DB, p *properties.Properties, phase bench.Phase, plan *bench.Plan) error {
-	for name, value := range map[string]string{
-		prop.DoTransactions: fmt.Sprint(phase == bench.Run), prop.Command: string(phase),
-	} {
+	extra := map[string]string{prop.DoTransactions: fmt.Sprint(phase == bench.Run), prop.Command: string(phase)}
+	switch policy, err := ycsb.Durability(ctx, db); {
+	case err != nil:
+		return err
+	case policy != "":
+		extra[props.Durability] = policy // also if it is the default, or that of a running cluster
+	}
+	for name, value := range extra {
 		if _, _, err := p.Set(name, value); err != nil {
 			return err
 		}
