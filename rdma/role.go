@@ -85,7 +85,8 @@ func (i *Identity) String() string {
 	return s
 }
 
-// ErrRole reports a peer that claims a role it cannot prove.
+// ErrRole reports a peer that claims a role it cannot prove: a data server proves its own
+// with the secret of its cluster, which SetSecret gives to a provider.
 var ErrRole = errors.New("rdma: role not proved")
 
 // Impersonator is a Provider whose dialler states its own identity: inproc, and

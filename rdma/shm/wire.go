@@ -64,7 +64,7 @@ func (r reason) err() error {
 	case reasonNoRegion:
 		return fmt.Errorf("shm: no such region: %w", rdma.ErrAccess)
 	case reasonRole:
-		return fmt.Errorf("shm: this process did not prove that it is a data server of the cluster: %w", rdma.ErrRole)
+		return fmt.Errorf("shm: the data servers of a cluster need the same secret: %w", rdma.ErrRole)
 	}
 	return errWire
 }
