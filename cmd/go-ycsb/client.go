@@ -79,6 +79,9 @@ func (a *app) client(ctx context.Context, name string, p *properties.Properties,
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	if err := showDurability(ctx, db, p); err != nil {
+		return err
+	}
 	for i, plan := range plans {
 		if err := a.phase(ctx, db, p, phases[i], plan); err != nil {
 			return err
@@ -90,18 +93,26 @@ func (a *app) client(ctx context.Context, name string, p *properties.Properties,
 	return nil
 }
 
+// showDurability adds the durability of a drtmx cluster to the properties of the report,
+// also if it is the default, or that of a running cluster.
+func showDurability(ctx context.Context, db goycsb.DB, p *properties.Properties) error {
+	policy, err := ycsb.Durability(ctx, db)
+	if err != nil {
+		return fmt.Errorf("the durability of the cluster: %w", err)
+	}
+	if policy != "" {
+		_, _, err = p.Set(props.Durability, policy)
+	}
+	return err
+}
+
 const stars = "**********************************************"
 
 // phase runs one phase and prints the lines that go-ycsb prints.
 func (a *app) phase(ctx context.Context, db goycsb.DB, p *properties.Properties, phase bench.Phase, plan *bench.Plan) error {
-	extra := map[string]string{prop.DoTransactions: fmt.Sprint(phase == bench.Run), prop.Command: string(phase)}
-	switch policy, err := ycsb.Durability(ctx, db); {
-	case err != nil:
-		return err
-	case policy != "":
-		extra[props.Durability] = policy // also if it is the default, or that of a running cluster
-	}
-	for name, value := range extra {
+	for name, value := range map[string]string{
+		prop.DoTransactions: fmt.Sprint(phase == bench.Run), prop.Command: string(phase),
+	} {
 		if _, _, err := p.Set(name, value); err != nil {
 			return err
 		}

@@ -35,15 +35,12 @@ func (s *states) known(w *world, free int) bool {
 }
 
 // appendState encodes all of a world but its trace. Two worlds have the same encoding if
-// the same can happen in both. The order of messages does not count: each of them may
-// arrive first.
+// the same can happen in both, in the same order.
 func appendState(b []byte, w *world) []byte {
 	v := reflect.ValueOf(w).Elem()
 	for i := range v.NumField() {
-		switch name := v.Type().Field(i).Name; name {
+		switch v.Type().Field(i).Name {
 		case "t", "trace", "loud":
-		case "flight":
-			b = appendSorted(b, v.Field(i).Len(), func(b []byte, k int) []byte { return appendValue(b, v.Field(i).Index(k)) })
 		default:
 			b = appendValue(b, v.Field(i))
 		}
