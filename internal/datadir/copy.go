@@ -144,7 +144,12 @@ func Adopt(fs vfs.FS, from, to string, epoch, since uint32) error {
 	if err := fs.Rename(from, to); err != nil {
 		return fmt.Errorf("datadir: %s cannot take the place of %s: %w", from, to, err)
 	}
-	return errors.Join(SyncDir(fs, fs.PathDir(to)), SyncDir(fs, fs.PathDir(from)))
+	// The old name goes only when the new one is durable. If this fails in between, a
+	// crash must leave one of them.
+	if err := SyncDir(fs, fs.PathDir(to)); err != nil {
+		return err
+	}
+	return SyncDir(fs, fs.PathDir(from))
 }
 
 // removeEmpty removes an empty directory, if there is one. It fails if a process has

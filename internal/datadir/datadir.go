@@ -7,6 +7,7 @@ package datadir
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -235,7 +236,7 @@ func OpenPlaced(fs vfs.FS, path string, want Identity) (d *Dir, err error) {
 			return d, err
 		}
 		d.New = true
-	} else if err := SyncDir(fs, path); err != nil { // a process that was killed may not have come so far
+	} else if err := cmp.Or(SyncDir(fs, path), syncName(fs, path)); err != nil { // a process that was killed may not have come so far
 		return d, err
 	}
 	if _, ok, err := ReadCopy(fs, path); err != nil || ok {
@@ -256,13 +257,21 @@ func OpenPlaced(fs vfs.FS, path string, want Identity) (d *Dir, err error) {
 	return d, err
 }
 
-// syncParents makes a directory durable, and those above it.
+// syncParents makes the names of a directory, and of those above it, durable.
 func syncParents(fs vfs.FS, path string) error {
-	for parent := fs.PathDir(path); parent != path; path, parent = parent, fs.PathDir(parent) {
-		// What may not be read was not made here.
-		if err := SyncDir(fs, parent); err != nil && !errors.Is(err, os.ErrPermission) {
+	for ; fs.PathDir(path) != path; path = fs.PathDir(path) {
+		if err := syncName(fs, path); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// syncName makes the name of a directory durable. A parent that may not be read was not
+// made here.
+func syncName(fs vfs.FS, path string) error {
+	if err := SyncDir(fs, fs.PathDir(path)); err != nil && !errors.Is(err, os.ErrPermission) {
+		return err
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package datadir
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -428,6 +429,77 @@ func TestCrashOfAnAdoption(t *testing.T) {
 		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestFaultInAnAdoption: the disk fails at any operation of an adoption, and the machine
+// loses what was not synced, at once or after the next start. The data is at one of the
+// two places, whole.
+func TestFaultInAnAdoption(t *testing.T) {
+	const epoch, since = 5, 4
+	r := rand.New(rand.NewPCG(9, 10))
+	for at := 0; ; at++ {
+		disk := vfstest.NewCrashableMem()
+		id := mine
+		id.Format, id.ID = Format, "0123456789abcdef0123456789abcdef"
+		if err := errors.Join(WriteCopy(disk, aCopy, Copy{Epoch: 4, Since: 2}), CompleteCopy(disk, aCopy, id), MakeDir(disk, path)); err != nil {
+			t.Fatal(err)
+		}
+		fs, failed := vfstest.New(disk), ""
+		n := 0
+		fs.Before = func(_ int, op vfstest.Op, name string) error {
+			if !op.Changes() {
+				return nil
+			}
+			if n++; n == at+1 {
+				failed = fmt.Sprintf("%v %s", op, name)
+				return errors.New("the disk fails")
+			}
+			return nil
+		}
+		if err := Adopt(fs, aCopy, path, epoch, since); (err != nil) != (failed != "") {
+			t.Fatalf("operation %d, %s: %v", at, failed, err)
+		}
+		if failed == "" {
+			if at < 15 {
+				t.Errorf("an adoption has %d operations", at)
+			}
+			return
+		}
+		for _, started := range []bool{false, true} {
+			if started { // the next process meets what this one left, on a sound disk
+				openAdopted(t, disk, failed, epoch, since)
+			}
+			for _, kept := range []int{0, 30, 50, 70, 100} {
+				left := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: kept, RNG: r})
+				if _, there, err := Read(left, path); started && (err != nil || !there) {
+					t.Errorf("%s failed; a directory that was opened is gone after a crash: %v", failed, err)
+					continue
+				}
+				openAdopted(t, left, failed, epoch, since)
+			}
+		}
+	}
+}
+
+// openAdopted opens a data directory, which it first makes of the copy if it has to.
+func openAdopted(t *testing.T, fs vfs.FS, failed string, epoch, since uint32) {
+	t.Helper()
+	if _, there, err := Read(fs, path); err != nil {
+		t.Fatal(err)
+	} else if !there {
+		if err := Adopt(fs, aCopy, path, epoch, since); err != nil {
+			t.Errorf("%s failed; the next adoption: %v", failed, err)
+			return
+		}
+	}
+	d, err := Open(fs, path, mine)
+	if err != nil || d.Epoch != epoch+1 || !d.Served || d.Since != since {
+		t.Errorf("%s failed; then %+v, %v", failed, d, err)
+		return
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

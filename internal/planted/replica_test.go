@@ -181,6 +181,24 @@ var replicaBugs = []bug{
 		caught: []test{{"internal/datadir", "TestCrashOfAnAdoption", "is the copy of a data directory"}},
 	},
 	{
+		name: "OldNameGoesFirst", why: "an adopted directory loses its old name although its new one is not durable",
+		edits: []edit{{
+			file: "internal/datadir/copy.go",
+			old:  "	if err := SyncDir(fs, fs.PathDir(to)); err != nil {\n		return err\n	}\n	return SyncDir(fs, fs.PathDir(from))\n",
+			new:  "	return errors.Join(SyncDir(fs, fs.PathDir(to)), SyncDir(fs, fs.PathDir(from)))\n",
+		}},
+		caught: []test{{"internal/datadir", "TestFaultInAnAdoption", "is no complete copy"}},
+	},
+	{
+		name: "NameIsNotSynced", why: "a start does not make the name of the directory durable that it finds",
+		edits: []edit{{
+			file: "internal/datadir/datadir.go",
+			old:  "cmp.Or(SyncDir(fs, path), syncName(fs, path))",
+			new:  "cmp.Or(SyncDir(fs, path))",
+		}},
+		caught: []test{{"internal/datadir", "TestFaultInAnAdoption", "is gone after a crash"}},
+	},
+	{
 		name: "ReplacedServes", why: "a directory is served although a copy has taken its place",
 		edits: []edit{{
 			file: "internal/replica/replica.go",
