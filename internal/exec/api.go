@@ -62,7 +62,8 @@ type Config struct {
 	// Cache says how much of the models of ordered indexes is cached.
 	Cache Cache
 	// BodyAge is how long a body may run, from its first read to its end; 0 means
-	// MaxBodyAge, the maximum. Longer ones fail with ErrTooLarge.
+	// MaxBodyAge, the maximum. An attempt that takes longer is made again once, as a
+	// server may have held it up; two in a row fail with ErrTooLarge.
 	BodyAge time.Duration
 	// Seed makes backoff jitter repeatable; 0 draws one.
 	Seed uint64

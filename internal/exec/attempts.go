@@ -84,7 +84,7 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 	t := &s.txn
 	var patience time.Duration
 	var last Cause // of the previous attempt
-	outdated := 0
+	outdated, overdue := 0, false
 	s.snap.begin()
 	esc := escalation{possible: m == view && finish == nil && invalidated == math.MaxInt}
 	for n := 0; ; n++ {
@@ -97,11 +97,12 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 		}
 		s.kept.tooOld(s.db.cfg.BodyAge)
 		t.begin(ctx, esc.next(s, m))
-		t.losses, t.patience, t.gated = n, patience, gated && s.db.gate.on.Load()
+		t.losses, t.patience, t.gated, t.wasOverdue = n, patience, gated && s.db.gate.on.Load(), overdue
 		if t.recheck = 0; esc.possible && t.mode == view {
 			t.recheck = clock.TickLength
 		}
 		err := s.attempt(t, fn, finish)
+		overdue = t.overdue
 		esc.ended(t)
 		if n == 0 && m == update {
 			s.firstEnded(t, gated)

@@ -94,13 +94,16 @@ type Txn struct {
 	reserved bool          // the rows are reserved for the next attempt
 	gated    bool          // it has passed the gate
 	sent     bool          // for commit, which ends reservations
+	overdue  bool          // its reads were too old when it ended: see checkAge
 	outlived bool          // a server has begun another life since the attempt read there
 	reuses   bool          // it uses reads of an earlier attempt
 	scouts   bool          // it has met a lock and goes on only to read at other servers: see keptReads
 	// elsewhere says that other servers were asked to commit the attempt. One of them
 	// may have refused it.
 	elsewhere bool
-	met       *Get // the read whose lock ended the attempt; nil: not known
+	// wasOverdue says that the attempt before was overdue.
+	wasOverdue bool
+	met        *Get // the read whose lock ended the attempt; nil: not known
 }
 
 type mode uint8
@@ -150,7 +153,7 @@ func (t *Txn) begin(ctx context.Context, m mode) {
 		t.catalog = t.s.db.Catalog()
 	}
 	t.nGet, t.nScan, t.flushed, t.reserved, t.sent, t.outlived, t.met = 0, 0, 0, false, false, false, nil
-	t.reuses, t.scouts, t.elsewhere = false, false, false
+	t.reuses, t.scouts, t.elsewhere, t.overdue = false, false, false, false
 	t.attempt++
 	t.reads.reset()
 	for _, p := range t.used {
