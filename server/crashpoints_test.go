@@ -90,26 +90,27 @@ func imageOf(fs vfs.FS) uint64 { return imageUnder(fs, "data") }
 func imageUnder(fs vfs.FS, dir string) uint64 {
 	var h maphash.Hash
 	h.SetSeed(imageSeed)
-	var walk func(dir string)
-	walk = func(dir string) {
-		names, err := fs.List(dir)
-		if err != nil { // a file
-			f, err := fs.Open(dir)
-			if err != nil {
-				return
-			}
-			h.WriteString(dir)
+	for _, name := range filesUnder(fs, dir) {
+		if f, err := fs.Open(name); err == nil {
+			h.WriteString(name)
 			_, _ = io.Copy(&h, f)
 			f.Close()
-			return
-		}
-		slices.Sort(names)
-		for _, n := range names {
-			walk(fs.PathJoin(dir, n))
 		}
 	}
-	walk(dir)
 	return h.Sum64()
+}
+
+// filesUnder returns the files of a directory and of those in it, in order.
+func filesUnder(fs vfs.FS, dir string) (files []string) {
+	names, err := fs.List(dir)
+	if err != nil { // a file
+		return []string{dir}
+	}
+	slices.Sort(names)
+	for _, n := range names {
+		files = append(files, filesUnder(fs, fs.PathJoin(dir, n))...)
+	}
+	return files
 }
 
 // crashBanks opens what crashes leave.

@@ -4,6 +4,18 @@ package planted
 // of the memory of outcomes.
 var serverBugs = []bug{
 	{
+		name: "RestartIsText", why: "a coordinator tells that a server was restarted as text alone, without the type of the error",
+		edits: []edit{{
+			file: "internal/exec/fault.go",
+			old:  "	if f.Restarted {\n",
+			new:  "	if false {\n",
+		}},
+		caught: []test{
+			{"internal/exec", "TestRestartedCrosses", "is not"},
+			{"server", "TestSurvivorNamesARestartedServer", "want"},
+		},
+	},
+	{
 		name: "UnlockEarly", why: "a commit locks, writes and unlocks each row before it locks the next",
 		edits: []edit{
 			{

@@ -47,6 +47,22 @@ var walBugs = []bug{
 		},
 	},
 	{
+		name: "RecordOfEachPartition", why: "a commit of several partitions of one server is logged as a record of each",
+		edits: []edit{{
+			file: "server/durability.go",
+			old:  "	lsn, v := d.note(&r, 0, at...)\n	if v.ok() {\n",
+			new: `	var lsn wal.LSN
+	v := verdict{}
+	for i := 0; i < len(at) && v.ok(); i++ {
+		r.Parts = parts[i : i+1]
+		lsn, v = d.note(&r, 0, at[i])
+	}
+	if v.ok() {
+`,
+		}},
+		caught: []test{{"server", "TestEveryPrefixOfTheLogIsAState", "half-applied|phantom"}},
+	},
+	{
 		name: "SyncErrorRetried", why: "a sync that failed is tried again",
 		edits: []edit{{
 			file: "internal/wal/writer.go",
