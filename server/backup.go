@@ -170,7 +170,7 @@ func (b *backup) beginAnswer() wire.BackupBegun {
 	s := b.s
 	return wire.BackupBegun{
 		ID: b.id, Identity: s.durable.dir.Bytes(), Server: s.self, Servers: len(s.cfg.Addrs), Partitions: s.cfg.Partitions,
-		Incarnation: s.incarnation, Epoch: s.cfg.Epoch, Log: uint64(b.pin),
+		Incarnation: s.incarnation, Epoch: s.cfg.hosted.Epoch, Log: uint64(b.pin),
 	}
 }
 

@@ -124,7 +124,7 @@ func (d *durable) checkpoint(ctx context.Context) error {
 		err = w.Blob(ctx, blobCatalog, 0, raw)
 	}
 	if err == nil {
-		err = w.Blob(ctx, blobEpoch, 0, binary.LittleEndian.AppendUint32(nil, d.s.cfg.Epoch))
+		err = w.Blob(ctx, blobEpoch, 0, binary.LittleEndian.AppendUint32(nil, d.s.cfg.hosted.Epoch))
 	}
 	if err == nil {
 		err = writeSteps(ctx, w, steps)

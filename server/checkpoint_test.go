@@ -528,7 +528,7 @@ func TestCheckpointWaitsForTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed.Store(true)
-	r := redo.Record{Kind: redo.Started, Epoch: s.cfg.Epoch}
+	r := redo.Record{Kind: redo.Started, Epoch: s.cfg.hosted.Epoch}
 	if _, err := s.durable.log.Append(r.Append(nil)); err != nil {
 		t.Fatal(err)
 	}

@@ -176,8 +176,8 @@ func (s *Server) openGroup(c setChange) error {
 
 // host returns the number of the host where the server runs.
 func (s *Server) host() int {
-	if s.cfg.Host != nil {
-		return *s.cfg.Host
+	if s.cfg.hosted.Host != nil {
+		return *s.cfg.hosted.Host
 	}
 	return int(s.self)
 }
@@ -185,7 +185,7 @@ func (s *Server) host() int {
 // places returns how many places the group has, the server's own included. Where copies
 // can be kept may change if Kept is set, so each host then has a place.
 func (s *Server) places() int {
-	if s.cfg.Kept != nil && s.cfg.Replicas > 1 {
+	if s.cfg.hosted.Kept != nil && s.cfg.Replicas > 1 {
 		return min(len(s.cfg.Addrs), replica.MaxMembers)
 	}
 	return max(s.cfg.Replicas, 1)
@@ -201,12 +201,12 @@ func (l *copyLink) wanted() bool {
 
 func (l *copyLink) wantedLocked() bool {
 	s := l.g.s
-	if s.cfg.Kept == nil {
+	if s.cfg.hosted.Kept == nil {
 		return true
 	}
 	target := s.target()
-	if !s.cfg.Kept(l.host) || l.host == target {
-		return s.cfg.Kept(l.host) // the host to which the server moves keeps one copy more
+	if !s.cfg.hosted.Kept(l.host) || l.host == target {
+		return s.cfg.hosted.Kept(l.host) // the host to which the server moves keeps one copy more
 	}
 	crowded := l.g.crowded(target)
 	last := func(o *copyLink) bool {
@@ -226,7 +226,7 @@ func (l *copyLink) wantedLocked() bool {
 	}
 	rank := 1
 	for _, o := range l.g.links {
-		if o != l && o.host != target && s.cfg.Kept(o.host) && before(o) {
+		if o != l && o.host != target && s.cfg.hosted.Kept(o.host) && before(o) {
 			rank++
 		}
 	}
@@ -240,7 +240,7 @@ func (l *copyLink) wantedLocked() bool {
 // holds g.mu.
 func (g *group) crowded(target int) map[*copyLink]bool {
 	s := g.s
-	if s.cfg.Zone == nil || !slices.ContainsFunc(g.links, func(l *copyLink) bool { return s.cfg.Zone(l.host) != "" }) {
+	if s.cfg.hosted.Zone == nil || !slices.ContainsFunc(g.links, func(l *copyLink) bool { return s.cfg.hosted.Zone(l.host) != "" }) {
 		return nil
 	}
 	type candidate struct {
@@ -259,15 +259,15 @@ func (g *group) crowded(target int) map[*copyLink]bool {
 	}
 	var all []candidate
 	for _, l := range g.links {
-		if leaves, _ := s.leaves(l.host); leaves || l.host == target || !s.cfg.Kept(l.host) {
+		if leaves, _ := s.leaves(l.host); leaves || l.host == target || !s.cfg.hosted.Kept(l.host) {
 			continue
 		}
-		all = append(all, candidate{l: l, zone: s.cfg.Zone(l.host)})
+		all = append(all, candidate{l: l, zone: s.cfg.hosted.Zone(l.host)})
 	}
 	slices.SortFunc(all, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(rank(a.l), rank(b.l)), cmp.Compare(a.l.k, b.l.k))
 	})
-	mates := map[string]int{s.cfg.Zone(s.host()): 1}
+	mates := map[string]int{s.cfg.hosted.Zone(s.host()): 1}
 	for i := range all {
 		if c := &all[i]; c.zone != "" {
 			c.mate = mates[c.zone]
@@ -286,8 +286,8 @@ func (g *group) crowded(target int) map[*copyLink]bool {
 
 // target returns the number of the host to which the server is to move, -1 if to none.
 func (s *Server) target() int {
-	if s.cfg.Target != nil {
-		return s.cfg.Target()
+	if s.cfg.hosted.Target != nil {
+		return s.cfg.hosted.Target()
 	}
 	return int(s.self) // back to its own host, if it runs elsewhere
 }
@@ -297,19 +297,19 @@ func (s *Server) target() int {
 // has until its patience ends. The caller holds g.mu.
 func (l *copyLink) dismissed() bool {
 	s := l.g.s
-	if s.cfg.Kept == nil || !l.g.home.Counts(l.k) || l.wantedLocked() {
+	if s.cfg.hosted.Kept == nil || !l.g.home.Counts(l.k) || l.wantedLocked() {
 		return false
 	}
 	leaves, ended := s.leaves(l.host)
-	return s.cfg.Kept(l.host) || leaves && ended
+	return s.cfg.hosted.Kept(l.host) || leaves && ended
 }
 
 // leaves reports whether copies are to leave a host, and whether the host has ended.
 func (s *Server) leaves(host int) (leaves, ended bool) {
-	if s.cfg.Leaves == nil {
+	if s.cfg.hosted.Leaves == nil {
 		return false, false
 	}
-	return s.cfg.Leaves(host)
+	return s.cfg.hosted.Leaves(host)
 }
 
 // notReplaced fails with replica.ErrReplaced if the data directory is not that of the
@@ -584,14 +584,14 @@ func (l *copyLink) dial(ctx context.Context) (rdma.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	s := l.g.s
-	if s.cfg.DialHost == nil {
+	if s.cfg.hosted.DialHost == nil {
 		link, err := s.peers[placement.Server(l.host)].dial(ctx)
 		if err != nil {
 			return nil, err
 		}
 		return link.conn, nil
 	}
-	c, err := s.cfg.DialHost(ctx, l.host)
+	c, err := s.cfg.hosted.DialHost(ctx, l.host)
 	if err != nil {
 		return nil, err
 	}

@@ -96,7 +96,7 @@ func (s *Server) openDurable() error {
 	s.cfg.MinInSync = max(s.cfg.MinInSync, 1)
 	fs := s.cfg.FS
 	d := &durable{
-		s: s, dir: s.cfg.Opened, backups: backups{of: map[uint64]*backup{}}, wake: make(chan struct{}, 1), done: make(chan struct{}), broken: make(chan struct{}),
+		s: s, dir: s.cfg.hosted.Opened, backups: backups{of: map[uint64]*backup{}}, wake: make(chan struct{}, 1), done: make(chan struct{}), broken: make(chan struct{}),
 		copies: keptCopies{ctx: s.ctx, log: s.log, fs: fs, dir: s.cfg.Dir, segmentBytes: s.cfg.SegmentBytes, host: s.host()},
 	}
 	var err error
@@ -115,7 +115,7 @@ func (s *Server) openDurable() error {
 		return errors.Join(err, d.dir.Close())
 	}
 	s.durable, s.outcomes.forgotten.restored = d, true
-	s.incarnation, s.cfg.Incarnation, s.cfg.Epoch = d.dir.Incarnation, d.dir.Incarnation, d.dir.Epoch
+	s.incarnation, s.cfg.hosted.Incarnation, s.cfg.hosted.Epoch = d.dir.Incarnation, d.dir.Incarnation, d.dir.Epoch
 	return nil
 }
 
@@ -171,7 +171,7 @@ func checkUnserved(fs vfs.FS, dir *datadir.Dir) error {
 // openDir opens the data directory with the given function, which makes it if there is
 // none.
 func (c *Config) openDir(open func(vfs.FS, string, datadir.Identity) (*datadir.Dir, error)) (*datadir.Dir, error) {
-	if !c.Restore {
+	if !c.hosted.Restore {
 		if err := datadir.Finished(c.FS, filepath.Dir(filepath.Clean(c.Dir))); err != nil {
 			return nil, err
 		}
@@ -186,7 +186,7 @@ func (c *Config) openDir(open func(vfs.FS, string, datadir.Identity) (*datadir.D
 		return nil, err
 	}
 	return open(c.FS, c.Dir, datadir.Identity{
-		Incarnation: c.Incarnation, Server: placement.Server(c.Index), Servers: len(c.Addrs), Partitions: c.Partitions, Catalog: catalog,
+		Incarnation: c.hosted.Incarnation, Server: placement.Server(c.Index), Servers: len(c.Addrs), Partitions: c.Partitions, Catalog: catalog,
 	})
 }
 

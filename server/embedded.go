@@ -66,9 +66,14 @@ type EmbeddedConfig struct {
 	// Log is every server's Config.Log.
 	Log *slog.Logger
 
-	// Package internal/backup sets this for data that it restores. Programs leave it
-	// alone.
-	hosting.Origin
+	origin hosting.Origin
+}
+
+// Restored returns the configuration with where the data comes from, for package
+// internal/backup.
+func (c EmbeddedConfig) Restored(from hosting.Origin) EmbeddedConfig {
+	c.origin = from
+	return c
 }
 
 // Cluster is an embedded cluster.
@@ -103,7 +108,7 @@ func Embedded(ctx context.Context, c EmbeddedConfig) (*Cluster, error) {
 	for i := range addrs {
 		addrs[i] = fmt.Sprintf("server-%d", i)
 	}
-	if c.Durability == Disk && !c.Restore {
+	if c.Durability == Disk && !c.origin.Restore {
 		fs := c.FS
 		if fs == nil {
 			fs = vfs.Default
@@ -123,7 +128,7 @@ func Embedded(ctx context.Context, c EmbeddedConfig) (*Cluster, error) {
 			Provider: provider, Checksums: c.Checksums, MemoryBytes: c.MemoryBytes, Family: c.Family, Log: c.Log,
 			Retain: c.Retain, RetainBytes: c.RetainBytes,
 			Durability: c.Durability, Dir: ServerDir(c.Dir, i), FS: c.FS, SegmentBytes: c.SegmentBytes,
-			CheckpointBytes: c.CheckpointBytes, CheckpointRate: c.CheckpointRate, Origin: c.Origin,
+			CheckpointBytes: c.CheckpointBytes, CheckpointRate: c.CheckpointRate, hosted: hosting.Options{Origin: c.origin},
 			Replicas: c.Replicas, Sets: sets, CopyPatience: c.CopyPatience, MinInSync: c.MinInSync,
 		})
 		if err == nil {

@@ -158,11 +158,11 @@ func (s *Server) seal() verdict {
 // handleEmpty passes a client's request to empty the cluster to the process that has
 // started all data servers. That process then ends this one.
 func (s *Server) handleEmpty(r *rdma.Request) {
-	if s.cfg.Empty == nil {
+	if s.cfg.hosted.Empty == nil {
 		s.refuse(r, "no other process has started this data server; stop all data servers and start them again")
 		return
 	}
-	if err := s.cfg.Empty(); err != nil {
+	if err := s.cfg.hosted.Empty(); err != nil {
 		s.refuse(r, err.Error())
 		return
 	}

@@ -166,8 +166,8 @@ func startLimited(t testing.TB, s *listSchema, servers int, cfg txn.Config, reta
 	for i := range servers {
 		srv, err := server.New(server.Config{
 			Index: i, Addrs: x.addrs, Catalog: s.cat, Procedures: s.procedures(), Provider: peers, MemoryBytes: 1 << 28,
-			Place: hosting.Place{Registered: peers.registered}, Retain: retain,
-		})
+			Retain: retain,
+		}.Hosted(hosting.Options{Place: hosting.Place{Registered: peers.registered}}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -60,7 +60,7 @@ func (s *Server) logStart() {
 		}
 	}
 	s.log.Info("data server listens", "address", s.ep.Addr(), "fabric", s.cfg.Provider.Name(),
-		"partitions", hosted, "epoch", s.cfg.Epoch, "memory_limit_bytes", s.cfg.MemoryBytes)
+		"partitions", hosted, "epoch", s.cfg.hosted.Epoch, "memory_limit_bytes", s.cfg.MemoryBytes)
 }
 
 func (s *Server) logStop() {
@@ -82,5 +82,5 @@ func (s *Server) logSealed(p *partition, took time.Duration) {
 
 // present returns the time that a request sent now carries.
 func (s *Server) present() wire.Sent {
-	return wire.Sent{Incarnation: s.incarnation, Epoch: s.cfg.Epoch, At: s.running.Last()}
+	return wire.Sent{Incarnation: s.incarnation, Epoch: s.cfg.hosted.Epoch, At: s.running.Last()}
 }

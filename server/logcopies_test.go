@@ -114,9 +114,9 @@ func (c *copied) openKept(cat *tables.Catalog, o copyOptions) (err error) {
 			Index: i, Addrs: addrs, Partitions: 2 * o.servers, Catalog: cat, Procedures: []txn.Procedure{transferProcedure(cat)}, Provider: c.net,
 			Durability: Disk, Dir: ServerDir("data", i), FS: o.fs, SegmentBytes: 64 << 10, CheckpointBytes: o.checkpoint, CheckpointRate: 1 << 40,
 			Replicas: o.replicas, Sets: sets, CopyPatience: o.patience, MemoryBytes: 1 << 27,
-			Place: hosting.Place{Host: new(0), DialHost: func(ctx context.Context, host int) (rdma.Conn, error) {
+			hosted: hosting.Options{Place: hosting.Place{Host: new(0), DialHost: func(ctx context.Context, host int) (rdma.Conn, error) {
 				return from.Dial(ctx, fmt.Sprintf("host-%d", host))
-			}},
+			}}},
 		})
 		if err != nil {
 			return err

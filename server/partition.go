@@ -75,7 +75,7 @@ type recording struct {
 
 func newPartition(s *Server, id placement.Partition, r *mem.Region) (*partition, error) {
 	p := &partition{
-		srv: s, durable: s.durable, id: id, region: r, epoch: s.cfg.Epoch, shared: newSharedLocks(), clock: s.running,
+		srv: s, durable: s.durable, id: id, region: r, epoch: s.cfg.hosted.Epoch, shared: newSharedLocks(), clock: s.running,
 		arena: block.NewArena(r, block.ArenaOptions{
 			Checksums: s.cfg.Checksums || rdma.Unordered(s.cfg.Provider), Tick: s.now(), Clock: s.running.Now,
 		}),

@@ -259,12 +259,12 @@ func (p *peer) exchange(ms []twophase.Message) error {
 // asks the membership store whether another incarnation of the server is
 // registered, which proves that the parties are gone.
 func (p *peer) look(ms []twophase.Message) {
-	if p.s.cfg.Registered == nil {
+	if p.s.cfg.hosted.Registered == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(p.s.ctx, settleTimeout)
 	defer cancel()
-	now, err := p.s.cfg.Registered(ctx, p.server)
+	now, err := p.s.cfg.hosted.Registered(ctx, p.server)
 	if err != nil || now == 0 {
 		return // a store that does not answer, or a server without a lease, proves nothing
 	}

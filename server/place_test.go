@@ -32,7 +32,7 @@ func TestNoDecisionLeavesWithoutThePlace(t *testing.T) {
 			for i := range addrs {
 				cfg := Config{Index: i, Addrs: addrs, Catalog: cat, Provider: net, Durability: Disk, Dir: "data/" + addrs[i], FS: fs, MemoryBytes: 1 << 27}
 				if i == 0 {
-					cfg.Holds = place.Load
+					cfg.hosted.Holds = place.Load
 				}
 				s, err := New(cfg)
 				if err != nil {

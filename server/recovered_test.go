@@ -60,8 +60,8 @@ func (r *reborn) begin(t *testing.T, i int) {
 	r.epochs[i]++
 	s, err := server.New(server.Config{
 		Index: i, Addrs: r.addrs, Catalog: r.catalog, Provider: r.fabric.provider, MemoryBytes: 1 << 28,
-		Place: hosting.Place{Incarnation: uint64(1001 + i), Epoch: r.epochs[i]}, Procedures: []txn.Procedure{{Name: "count", Body: r.count}},
-	})
+		Procedures: []txn.Procedure{{Name: "count", Body: r.count}},
+	}.Hosted(hosting.Options{Place: hosting.Place{Incarnation: uint64(1001 + i), Epoch: r.epochs[i]}}))
 	if errors.Is(err, rdma.ErrUnsupported) {
 		t.Skip("regions are not shared memory under the race detector: ", err)
 	}

@@ -133,7 +133,7 @@ func (s *Server) prepareCatalog(d *datadir.Dir) error {
 // epoch, and starts the log. If it fails before it begins the epoch, the directory does
 // not count as served.
 func (s *Server) recover() error {
-	rec := &recovery{s: s, tick: s.cfg.After, got: Recovered{Epoch: s.durable.dir.Epoch}, doubts: map[placement.Partition]*doubts{}}
+	rec := &recovery{s: s, tick: s.cfg.hosted.After, got: Recovered{Epoch: s.durable.dir.Epoch}, doubts: map[placement.Partition]*doubts{}}
 	defer rec.watch()()
 	from, err := rec.checkpoint()
 	if err != nil {
@@ -184,7 +184,7 @@ func (s *Server) recover() error {
 	s.durable.releases = true
 	go s.durable.release()
 	s.durable.doubtCopies()
-	r := redo.Record{Kind: redo.Started, Epoch: s.cfg.Epoch, Tick: max(s.now(), s.cfg.After)}
+	r := redo.Record{Kind: redo.Started, Epoch: s.cfg.hosted.Epoch, Tick: max(s.now(), s.cfg.hosted.After)}
 	_, err = s.durable.log.AppendWait(r.Append(nil))
 	return err
 }
@@ -293,7 +293,7 @@ func (r *recovery) apply(w *wal.Record) error {
 // checkServed checks a record that the directory was served in an epoch. It fails with
 // ErrLost if that is not before the present one.
 func (r *recovery) checkServed(epoch uint32) error {
-	if epoch >= r.s.cfg.Epoch {
+	if epoch >= r.s.cfg.hosted.Epoch {
 		return fmt.Errorf("%w: %s was served in epoch %d, and its file EPOCH is of an earlier one: %s", ErrLost, r.s.cfg.Dir, epoch, whenLost)
 	}
 	return nil

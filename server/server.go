@@ -97,13 +97,16 @@ type Config struct {
 	// one goroutine, and not after Start has returned.
 	Recovering func(stats.Recovering)
 
-	// Other packages of this module set these: the server's place in a membership store,
-	// data that is restored, and work that tests do by hand. Programs leave them alone.
-	hosting.Place
-	hosting.Origin
-	hosting.Work
+	hosted hosting.Options
+	clock  clock.Source // measures quarantines; nil means clock.Now
+}
 
-	clock clock.Source // measures quarantines; nil means clock.Now
+// Hosted returns the configuration with what other packages of this module know of the
+// server: its place in a membership store, data that is restored, and work that tests do
+// by hand.
+func (c Config) Hosted(o hosting.Options) Config {
+	c.hosted = o
+	return c
 }
 
 const defaultMemoryBytes = 16 << 30
@@ -197,8 +200,8 @@ func New(c Config) (*Server, error) {
 	if c.MemoryBytes == 0 {
 		c.MemoryBytes = defaultMemoryBytes
 	}
-	if c.Epoch == 0 {
-		c.Epoch = 1
+	if c.hosted.Epoch == 0 {
+		c.hosted.Epoch = 1
 	}
 	if c.Retain == 0 {
 		c.Retain = DefaultRetain
@@ -207,20 +210,20 @@ func New(c Config) (*Server, error) {
 		c.RetainBytes = c.MemoryBytes / retainShare
 	}
 	if err := c.check(); err != nil {
-		if c.Opened != nil {
-			err = errors.Join(err, c.Opened.Close())
+		if c.hosted.Opened != nil {
+			err = errors.Join(err, c.hosted.Opened.Close())
 		}
 		return nil, err
 	}
-	if c.Incarnation == 0 {
+	if c.hosted.Incarnation == 0 {
 		var id [8]byte
 		if _, err := rand.Read(id[:]); err != nil {
 			return nil, err
 		}
-		c.Incarnation = binary.LittleEndian.Uint64(id[:]) | 1
+		c.hosted.Incarnation = binary.LittleEndian.Uint64(id[:]) | 1
 	}
 	s := &Server{
-		cfg: c, self: placement.Server(c.Index), placement: placement.Spread(c.Partitions, len(c.Addrs)), incarnation: c.Incarnation, parts: make([]*partition, c.Partitions), procs: map[string]*exec.Procedure{},
+		cfg: c, self: placement.Server(c.Index), placement: placement.Spread(c.Partitions, len(c.Addrs)), incarnation: c.hosted.Incarnation, parts: make([]*partition, c.Partitions), procs: map[string]*exec.Procedure{},
 	}
 	s.outcomes = newOutcomes(s.tellOutcome, s.present)
 	s.elsewhere.max, s.elsewhere.time = MaxCallsElsewhere, MaxCallTime
@@ -280,8 +283,8 @@ func (s *Server) listen() (err error) {
 
 func (s *Server) open() error {
 	h := wire.Hello{
-		Version: wire.Version, Incarnation: s.incarnation, Server: s.self, Servers: s.cfg.Addrs, Epoch: s.cfg.Epoch,
-		Placement: s.placement, Durable: s.durable != nil, Leased: s.leased(), Moves: s.cfg.Kept != nil && s.cfg.Replicas > 1,
+		Version: wire.Version, Incarnation: s.incarnation, Server: s.self, Servers: s.cfg.Addrs, Epoch: s.cfg.hosted.Epoch,
+		Placement: s.placement, Durable: s.durable != nil, Leased: s.leased(), Moves: s.cfg.hosted.Kept != nil && s.cfg.Replicas > 1,
 	}
 	s.catalog.Store(s.cfg.Catalog)
 	for id := range s.placement.Of(s.self) {
@@ -349,7 +352,7 @@ func (s *Server) Start() error {
 			s.wg.Go(func() { s.acquaint(s.ctx, server) })
 		}
 	}
-	if !s.cfg.ManualTraining {
+	if !s.cfg.hosted.ManualTraining {
 		s.wg.Go(func() { s.trainer(s.ctx) })
 	}
 	return nil

@@ -46,7 +46,7 @@ func (s *Server) adoptClientTick(p *partition, tick clock.Tick) (at wal.LSN, err
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s.durable != nil && tick > s.now() {
-		r := redo.Record{Kind: redo.Started, Epoch: s.cfg.Epoch, Tick: tick}
+		r := redo.Record{Kind: redo.Started, Epoch: s.cfg.hosted.Epoch, Tick: tick}
 		if at, err = s.durable.log.Append(r.Append(nil)); err != nil {
 			return 0, err
 		}

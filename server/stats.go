@@ -61,7 +61,7 @@ func (s *Server) stats(from placement.Partition, limit int) (st wire.ServerStats
 func (s *Server) ownStats() wire.ServerStats {
 	st := wire.ServerStats{
 		Server: int(s.self), Address: s.ep.Addr(), Fabric: s.cfg.Provider.Name(),
-		Incarnation: s.incarnation, Epoch: s.cfg.Epoch, PID: os.Getpid(),
+		Incarnation: s.incarnation, Epoch: s.cfg.hosted.Epoch, PID: os.Getpid(),
 		StartUnix: float64(s.started.UnixMilli()) / 1e3, Stopping: s.ctx.Err() != nil,
 		Calls: s.calls.Load(), SlowCalls: s.slow.calls.Load(),
 		Lookups: s.lookups.Load(), Scans: s.scans.Load(),

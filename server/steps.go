@@ -373,7 +373,7 @@ func (r *recovery) resume() error {
 		if d == nil {
 			d = &doubts{}
 		}
-		p.protocol.machine = twophase.Restore(r.s.party(p), twophase.Limits{AskAfter: askAfter}, uint64(r.s.cfg.Epoch)<<numberBits+1, d.steps)
+		p.protocol.machine = twophase.Restore(r.s.party(p), twophase.Limits{AskAfter: askAfter}, uint64(r.s.cfg.hosted.Epoch)<<numberBits+1, d.steps)
 		for id, o := range d.origins {
 			p.protocol.origins[id] = o
 		}

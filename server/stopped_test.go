@@ -21,7 +21,7 @@ func TestCommitsInTheQueueOfAStoppedServer(t *testing.T) {
 	var c clocktest.Clock
 	s, err := New(Config{
 		Addrs: []string{"a"}, Catalog: bank(t), Provider: inproc.New(inproc.Options{}), MemoryBytes: 1 << 26,
-		Work: hosting.Work{ManualTraining: true}, clock: c.Now,
+		hosted: hosting.Options{Work: hosting.Work{ManualTraining: true}}, clock: c.Now,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -17,12 +17,12 @@ const placePause = 10 * time.Millisecond
 
 // mayAnswer reports whether the server is known to have its place.
 func (d *durable) mayAnswer() bool {
-	return !d.suspended.Load() && (d.group == nil || !d.group.deposed.Load()) && (d.s.cfg.Holds == nil || d.s.cfg.Holds())
+	return !d.suspended.Load() && (d.group == nil || !d.group.deposed.Load()) && (d.s.cfg.hosted.Holds == nil || d.s.cfg.hosted.Holds())
 }
 
 // leased reports whether another process may take the server's place when a lease
 // has ended. A server in memory has nothing that another one could go on with.
-func (s *Server) leased() bool { return s.durable != nil && s.cfg.Left != nil }
+func (s *Server) leased() bool { return s.durable != nil && s.cfg.hosted.Left != nil }
 
 // left returns for how long the server certainly has its place, counted from a moment
 // during the call.
@@ -31,7 +31,7 @@ func (s *Server) left() time.Duration {
 	if !s.leased() {
 		return wire.NoLease
 	}
-	left := s.cfg.Left()
+	left := s.cfg.hosted.Left()
 	if d.suspended.Load() || d.group != nil && d.group.deposed.Load() {
 		return 0
 	}
@@ -45,7 +45,7 @@ func (s *Server) handleLease(r *rdma.Request, rest int) {
 		s.refuse(r, "malformed question about the lease")
 		return
 	}
-	s.reply(r, wire.AppendLease(nil, wire.Lease{Incarnation: s.incarnation, Epoch: s.cfg.Epoch, Left: s.left(), Now: s.running.Now()}))
+	s.reply(r, wire.AppendLease(nil, wire.Lease{Incarnation: s.incarnation, Epoch: s.cfg.hosted.Epoch, Left: s.left(), Now: s.running.Now()}))
 }
 
 // Suspend fences all partitions of a durable server, and keeps back its answers, until

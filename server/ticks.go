@@ -126,7 +126,7 @@ func (s *Server) saw(t clock.Tick) {
 		return
 	}
 	if s.durable != nil {
-		r := redo.Record{Kind: redo.Started, Epoch: s.cfg.Epoch, Tick: t}
+		r := redo.Record{Kind: redo.Started, Epoch: s.cfg.hosted.Epoch, Tick: t}
 		if _, err := s.durable.log.Append(r.Append(nil)); err != nil {
 			return // nor will anything commit
 		}

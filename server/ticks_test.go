@@ -415,7 +415,7 @@ func TestCommitsFollowWhatTheirClientHasSeen(t *testing.T) {
 // before it at another server, and snapshots would have them in the wrong order.
 func TestCommitsReadTheClock(t *testing.T) {
 	s, err := New(Config{
-		Addrs: []string{"a"}, Catalog: bank(t), Provider: inproc.New(inproc.Options{}), MemoryBytes: 1 << 26, Work: hosting.Work{ManualTraining: true},
+		Addrs: []string{"a"}, Catalog: bank(t), Provider: inproc.New(inproc.Options{}), MemoryBytes: 1 << 26, hosted: hosting.Options{Work: hosting.Work{ManualTraining: true}},
 	})
 	if err != nil {
 		t.Fatal(err)

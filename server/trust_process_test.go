@@ -44,8 +44,7 @@ func (r *role) serveLeased() error {
 	srv, err := server.New(server.Config{
 		Index: r.Index, Addrs: r.Addrs, Catalog: s.cat, Procedures: s.procedures(), Provider: p, MemoryBytes: 1 << 28,
 		Durability: server.Disk, Dir: r.Dir + "/data", SegmentBytes: 1 << 20,
-		Place: hosting.Place{Left: left, Holds: func() bool { return left() > 0 }},
-	})
+	}.Hosted(hosting.Options{Place: hosting.Place{Left: left, Holds: func() bool { return left() > 0 }}}))
 	if err == nil {
 		err = srv.Start()
 	}

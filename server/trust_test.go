@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/hosting"
 	"drtmx/internal/testseed"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -37,10 +38,10 @@ func startLeased(t *testing.T, f vaultFabric, servers, n int) (*vaults, []*lease
 		l.set(time.Hour)
 		all = append(all, l)
 		c.Durability, c.Dir, c.SegmentBytes = server.Disk, t.TempDir(), 1<<20
-		c.Left = func() time.Duration {
+		*c = c.Hosted(hosting.Options{Place: hosting.Place{Left: func() time.Duration {
 			l.asked.Add(1)
 			return time.Duration(l.left.Load())
-		}
+		}}})
 	})
 	return v, all
 }

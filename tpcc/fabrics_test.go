@@ -84,8 +84,7 @@ func engineOver(t *testing.T, f *fabric, warehouses int64, locations int) *engin
 		s, err := server.New(server.Config{
 			Index: i, Addrs: f.addrs, Catalog: Catalog(), Procedures: Procedures(), Provider: f.provider,
 			Checksums: f.checksums, MemoryBytes: 256 << 20,
-			Work: hosting.Work{ManualTraining: true}, // what a READ finds depends on the models, so that they must be the same
-		})
+		}.Hosted(hosting.Options{Work: hosting.Work{ManualTraining: true}})) // what a READ finds depends on the models, so that they must be the same
 		if err == nil {
 			e.Servers = append(e.Servers, s)
 			err = s.Start()

@@ -202,7 +202,7 @@ func TestRangesCostWhatTheyRead(t *testing.T) {
 func TestNewestRowsInReverse(t *testing.T) {
 	const rows, each, turns = 2_000, 100, 60
 	net, cat := inproc.New(inproc.Options{}), rigCatalog(t)
-	srv, err := server.New(server.Config{Addrs: []string{"a"}, Catalog: cat, Partitions: 2, Provider: net, MemoryBytes: 1 << 28, Work: hosting.Work{ManualTraining: true}})
+	srv, err := server.New(server.Config{Addrs: []string{"a"}, Catalog: cat, Partitions: 2, Provider: net, MemoryBytes: 1 << 28}.Hosted(hosting.Options{Work: hosting.Work{ManualTraining: true}}))
 	if err == nil {
 		t.Cleanup(func() { srv.Close() })
 		err = srv.Start()

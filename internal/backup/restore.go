@@ -224,8 +224,7 @@ func (r *restoring) run(ctx context.Context, dir string) (err error) {
 	cl, err := server.Embedded(ctx, server.EmbeddedConfig{
 		Catalog: r.catalog, Servers: r.o.Servers, Partitions: r.o.Partitions, Durability: server.Disk, Dir: dir, Retain: -1,
 		FS: r.o.FS, SegmentBytes: r.o.segmentBytes,
-		Origin: hosting.Origin{Restore: true, After: max(r.m.Last, clock.Tick(r.catalog.ReadableFrom()))},
-	})
+	}.Restored(hosting.Origin{Restore: true, After: max(r.m.Last, clock.Tick(r.catalog.ReadableFrom()))}))
 	if err != nil {
 		return err
 	}

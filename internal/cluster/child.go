@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"drtmx/internal/hosting"
 	"drtmx/internal/member"
 	"drtmx/internal/placement"
 	"drtmx/rdma"
@@ -193,9 +194,9 @@ func startChild(
 		})
 	} else {
 		c := serverConfig(w, cfg.Size, cfg.Index, cfg.Addrs)
-		c.Provider, c.Log, c.Recovering, c.Empty = o.Provider, log.Logger(), recovering, empty
+		c.Provider, c.Log, c.Recovering = o.Provider, log.Logger(), recovering
 		s = &childServer{}
-		s.dataServer, err = startServer(c)
+		s.dataServer, err = startServer(c.Hosted(hosting.Options{Place: hosting.Place{Empty: empty}}))
 	}
 	if err != nil || cfg.Debug == "" || o.Debug == nil {
 		return s, err

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"drtmx/internal/datadir"
+	"drtmx/internal/hosting"
 	"drtmx/internal/member"
 	"drtmx/server"
 )
@@ -43,14 +44,14 @@ func (p *place) open(ctx context.Context) (claim member.Claim, err error) {
 	if err := p.inspect(ctx); err != nil || p.o.DataDir == "" { // the former holder of the lease may have been admitted
 		return claim, err
 	}
-	p.config.Incarnation = uint64(p.self.Incarnation)
-	if p.dir, err = server.OpenDir(p.config); err != nil {
+	c := p.config.Hosted(hosting.Options{Place: hosting.Place{Incarnation: uint64(p.self.Incarnation)}})
+	if p.dir, err = server.OpenDir(c); err != nil {
 		return claim, err
 	}
 	p.self.Incarnation = member.Incarnation(p.dir.Incarnation)
 	claim = claimOf(p.dir.Place)
 	claim.New = p.dir.New
-	if claim.Log, err = server.LogEnd(p.config, p.dir); err != nil {
+	if claim.Log, err = server.LogEnd(c, p.dir); err != nil {
 		return claim, err
 	}
 	claim.Record = func(c member.Claim) error {

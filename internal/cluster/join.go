@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"drtmx/internal/hosting"
 	"drtmx/internal/member"
 	"drtmx/internal/placement"
 	"drtmx/rdma"
@@ -248,7 +249,8 @@ func (m *Member) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	s.Provider, s.Log, s.Recovering, s.Empty, s.FS = o.Provider, o.Log, o.Recovering, o.Empty, o.around.disk
+	s.Provider, s.Log, s.Recovering, s.FS = o.Provider, o.Log, o.Recovering, o.around.disk
+	at := hosting.Place{Empty: o.Empty}
 	if o.around.configure != nil {
 		o.around.configure(&s)
 	}
@@ -256,13 +258,13 @@ func (m *Member) start(ctx context.Context) (err error) {
 		if m.place, err = takeOwnPlace(ctx, &m.o, s); err != nil {
 			return err
 		}
-		s.Addrs, s.Incarnation = m.place.addrs, m.place.self.Life()
-		s.Registered = registeredIn(o.Store)
+		s.Addrs, at.Incarnation = m.place.addrs, m.place.self.Life()
+		at.Registered = registeredIn(o.Store)
 		if o.DataDir != "" {
 			host := o.host()
-			s.Sets, s.Host, s.Kept, s.Target, s.Leaves = storeSets{o.Store}, &host, m.place.keeps, m.place.target, m.place.leaves
-			s.Zone = m.place.zone
-			s.DialHost = m.place.dialHost(&m.o)
+			s.Sets, at.Host, at.Kept, at.Target, at.Leaves = storeSets{o.Store}, &host, m.place.keeps, m.place.target, m.place.leaves
+			at.Zone = m.place.zone
+			at.DialHost = m.place.dialHost(&m.o)
 		}
 		if o.at == nil && o.Replicas > 1 {
 			if err = resumeTakeovers(&m.o, s.Dir, m.place.follows.newest()); err != nil {
@@ -289,9 +291,9 @@ func (m *Member) start(ctx context.Context) (err error) {
 		s.MemoryBytes = o.MemoryBytes / uint64(o.Hosted())
 	}
 	if m.place != nil {
-		s.Opened, m.place.dir, s.Holds, s.Left = m.place.dir, nil, m.place.holds, m.place.left
+		at.Opened, m.place.dir, at.Holds, at.Left = m.place.dir, nil, m.place.holds, m.place.left
 	}
-	if m.server, err = startServer(s); err != nil {
+	if m.server, err = startServer(s.Hosted(hosting.Options{Place: at})); err != nil {
 		m.server = nil
 		return fmt.Errorf("%w: server %d: %w", ErrStart, o.Index, err)
 	}

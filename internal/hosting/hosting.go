@@ -13,6 +13,13 @@ import (
 	"drtmx/rdma"
 )
 
+// Options are all of it. They reach a server through server.Config.Hosted.
+type Options struct {
+	Place
+	Origin
+	Work
+}
+
 // Place is what is known of the place of a data server in its cluster. The zero value
 // is that of a server whose place no other process can have.
 type Place struct {

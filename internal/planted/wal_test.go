@@ -202,7 +202,7 @@ var walBugs = []bug{
 			new:  "	if true {\n",
 		}, {
 			file: "server/recovery.go",
-			old:  "	if epoch >= r.s.cfg.Epoch {\n",
+			old:  "	if epoch >= r.s.cfg.hosted.Epoch {\n",
 			new:  "	if false {\n",
 		}},
 		caught: []test{{"server", "TestLostParts", "without EPOCH|with the EPOCH"}},
