@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 
+	"drtmx/index"
 	"drtmx/internal/mem"
 )
 
@@ -51,8 +53,8 @@ const (
 	last
 )
 
-// First and Last are bounds of scans. They stand for the lowest and the highest
-// possible key of an index, of either kind. No row has them as its key.
+// First and Last are bounds of scans: below and above all keys of an index, of either
+// kind. No row has them as its key.
 var (
 	First = Key{kind: first}
 	Last  = Key{kind: last}
@@ -73,6 +75,42 @@ func Prefix[S ~string | ~[]byte](prefix S) (lo, hi Key) {
 		b[i] = 0xff
 	}
 	return Str(b[:len(prefix)]), Str(b)
+}
+
+// After returns the bound just above a key. As the lower bound of a scan it leaves out
+// the key itself, so that a page can begin after the last row of the one before:
+//
+//	t.Scan(ix, tables.After(e.Key), tables.Last)
+//
+// It is Last if no key is higher. It shares no memory with k.
+func After(k Key) Key {
+	switch {
+	case k.kind == number && k.num < math.MaxUint64:
+		return Num(k.num + 1)
+	case k.kind == text:
+		if b, ok := index.AppendNext(nil, k.str); ok {
+			return Str(b)
+		}
+	case k.kind != number:
+		return k
+	}
+	return Last
+}
+
+// Before returns the bound just below a key. As the upper bound of a scan it leaves out
+// the key itself. It is First if no key is lower. It shares no memory with k.
+func Before(k Key) Key {
+	switch {
+	case k.kind == number && k.num > 0:
+		return Num(k.num - 1)
+	case k.kind == text:
+		if b, ok := index.AppendPrevious(nil, k.str); ok {
+			return Str(b)
+		}
+	case k.kind != number:
+		return k
+	}
+	return First
 }
 
 // Is reports whether the key is of the kind. The zero Key, First and Last are of

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -84,7 +85,10 @@ func TestRangesOverPartitions(t *testing.T) {
 				return errors.Join(
 					check(x, tables.First, tables.Last, want), check(x, tables.Num(500), tables.Num(boundary+700), want[490:each+691]),
 					check(x, tables.Num(boundary-5), tables.Num(boundary+12), want[each:each+3]), check(x, tables.Num(8), tables.Num(3), nil),
-					check(x, tables.Num(1509), tables.Num(1509), want[each-1:each]), check(x, tables.Num(2000), tables.Num(boundary), nil))
+					check(x, tables.Num(1509), tables.Num(1509), want[each-1:each]), check(x, tables.Num(2000), tables.Num(boundary), nil),
+					check(x, tables.After(tables.Num(500)), tables.Before(tables.Num(boundary+700)), want[491:each+690]),
+					check(x, tables.After(tables.Num(1509)), tables.Last, want[each:]), check(x, tables.First, tables.Before(tables.Num(boundary+10)), want[:each]),
+					check(x, tables.After(tables.Num(math.MaxUint64)), tables.Last, nil), check(x, tables.First, tables.Before(tables.Num(0)), nil))
 			}); err != nil {
 				t.Fatal(err)
 			}

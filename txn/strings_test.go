@@ -139,19 +139,26 @@ func (m *stringModel) step(t *rapid.T, x *txn.Txn) error {
 
 func (m *stringModel) scan(t *rapid.T, x *txn.Txn) error {
 	lo, hi := rapid.SampledFrom(m.keys).Draw(t, "lo"), rapid.SampledFrom(m.keys).Draw(t, "hi")
-	end := tables.Str(hi)
-	if rapid.Bool().Draw(t, "to the end") {
-		end, hi = tables.Last, m.keys[len(m.keys)-1]
+	start, end := tables.Str(lo), tables.Str(hi)
+	above, below := rapid.Bool().Draw(t, "above lo"), rapid.Bool().Draw(t, "below hi")
+	if above {
+		start = tables.After(start)
+	}
+	switch {
+	case rapid.Bool().Draw(t, "to the end"):
+		end, hi, below = tables.Last, m.keys[len(m.keys)-1], false
+	case below:
+		end = tables.Before(end)
 	}
 	limit := rapid.IntRange(0, 9).Draw(t, "limit")
-	es, err := x.QueueScan(m.tab.Primary(), tables.Str(lo), end, limit).Entries()
+	es, err := x.QueueScan(m.tab.Primary(), start, end, limit).Entries()
 	if err != nil {
 		return err
 	}
 	i := 0
 	for _, key := range m.keys {
 		text, there := m.now[key]
-		if !there || key < lo || key > hi || limit > 0 && i == limit {
+		if !there || key < lo || key > hi || above && key == lo || below && key == hi || limit > 0 && i == limit {
 			continue
 		}
 		if i >= len(es) || string(es[i].Key.Bytes()) != key || !m.same(es[i].Row, text) {

@@ -114,8 +114,9 @@ func (t *Txn) GetMany(tab *tables.Table, keys []tables.Key) ([]tables.Row, error
 //		sum += e.Row.Int(balance)
 //	}
 //
-// [tables.First] and [tables.Last] reach to the ends of the index, and
-// [tables.Prefix] returns the bounds of the string keys with a prefix. Entries
+// [tables.First] and [tables.Last] reach to the ends of the index,
+// [tables.Prefix] returns the bounds of the string keys with a prefix, and
+// [tables.After] and [tables.Before] leave out the key of a bound. Entries
 // of a secondary index hold PrimaryKey and the included columns.
 //
 // The iterator reads pages of growing size, up to some hundred rows, so a loop that

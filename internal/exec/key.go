@@ -2,7 +2,6 @@ package exec
 
 import (
 	"math"
-	"strings"
 
 	"drtmx/index"
 	"drtmx/internal/mem"
@@ -59,16 +58,13 @@ func (a *keyArena) keepString(ix *tables.Index, key tables.Key) index.Key {
 	return index.Str(mem.String(a.b[at:]))
 }
 
-// highest is the highest string key.
-var highest = strings.Repeat("\xff", tables.MaxKeyBytes)
-
 // bound does the same as keep for a bound of a scan.
 func (a *keyArena) bound(ix *tables.Index, key tables.Key) index.Key {
 	switch {
 	case key == tables.First:
 		return index.Key{}
 	case key == tables.Last && ix.Key == tables.StringKey:
-		return index.Str(highest)
+		return index.Highest
 	case key == tables.Last:
 		key = tables.Num(math.MaxUint64)
 	}
@@ -92,21 +88,14 @@ func partitionOf(ix *tables.Index, key index.Key, n int) placement.Partition {
 	return placement.Partition(ix.Partition.Of(userKey(ix, key), n))
 }
 
-// after returns a lower bound for the rows after key: the next possible key. After a
-// string of maximum length, the next string is the key with its last byte
-// incremented.
+// after returns a lower bound for the rows after key: the next possible key.
 func after(key index.Key, strings bool) index.Key {
-	switch {
-	case !strings:
+	if !strings {
 		return index.Num(key.Num + 1)
-	case len(key.Str) < index.MaxKeyBytes:
-		return index.Str(key.Str + "\x00")
 	}
-	b := []byte(key.Str)
-	for n := len(b); n > 0; n-- {
-		if b[n-1]++; b[n-1] != 0 {
-			return index.Str(string(b[:n]))
-		}
+	b, ok := index.AppendNext(nil, key.Str)
+	if !ok {
+		return key // the highest: a scan from it returns only this key again
 	}
-	return key // the highest key: a scan from it returns only this key again
+	return index.Str(string(b))
 }

@@ -345,26 +345,14 @@ func behind(ix *tables.Index, key index.Key, buf []byte) (index.Key, []byte, boo
 }
 
 // before returns the key before key, in the memory of buf; false if there is none.
-// Before a string that does not end in a zero byte, that is a string of maximum
-// length.
 func before(ix *tables.Index, key index.Key, buf []byte) (index.Key, []byte, bool) {
 	if ix.Key == tables.NumberKey {
 		n := userKey(ix, key).Num()
 		k, buf := numberKey(ix, n-1, buf)
 		return k, buf, n != 0
 	}
-	n := len(key.Str)
-	if n == 0 {
-		return key, buf, false
-	}
-	buf = append(buf[:0], key.Str...)
-	if buf[n-1] == 0 {
-		buf = buf[:n-1]
-	} else {
-		buf[n-1]--
-		buf = append(buf, highest[n:]...)
-	}
-	return index.Str(mem.String(buf)), buf, true
+	buf, ok := index.AppendPrevious(buf[:0], key.Str)
+	return index.Str(mem.String(buf)), buf, ok
 }
 
 // numberKey converts a number to the engine's form of a key of the index.
