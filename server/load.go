@@ -18,7 +18,7 @@ func (p *partition) load(ix, version int, b []byte) verdict {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.sealed {
-		return verdict{code: wire.Bad, text: "loading has ended"}
+		return verdict{code: wire.Sealed, text: fmt.Sprintf("partition %d", p.id)}
 	}
 	if v := p.serves(); !v.ok() {
 		return v

@@ -55,7 +55,7 @@ func TestLoader(t *testing.T) {
 	if err := cl.DB.Seal(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := load(rate, 1, func(*tables.Row, uint64) {}); !errors.Is(err, txn.ErrProtocol) {
+	if err := load(rate, 1, func(*tables.Row, uint64) {}); !errors.Is(err, txn.ErrSealed) {
 		t.Errorf("load after Seal: %v", err)
 	}
 	sum, bySecondary, err := total(ctx, cl.DB, acct, n)
@@ -142,13 +142,16 @@ func TestLoaderKeepsItsError(t *testing.T) {
 			break
 		}
 	}
-	if !errors.Is(err, txn.ErrProtocol) {
-		t.Fatalf("rows after Seal: %v", err)
+	if !errors.Is(err, txn.ErrSealed) {
+		t.Fatalf("rows after Seal: %v, want %v", err, txn.ErrSealed)
 	}
 	if again := l.Add(tables.Num(enough), row); !errors.Is(again, err) {
 		t.Errorf("the next row: %v, want %v", again, err)
 	}
 	if end := l.Close(); !errors.Is(end, err) {
 		t.Errorf("Close: %v, want %v", end, err)
+	}
+	if l, err := cl.DB.NewLoader(t.Context(), account); !errors.Is(err, txn.ErrSealed) || l != nil {
+		t.Errorf("a loader after Seal: %v, want %v at once", err, txn.ErrSealed)
 	}
 }

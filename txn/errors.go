@@ -32,6 +32,8 @@ var (
 	ErrReadOnly = exec.ErrReadOnly
 	// ErrTooLarge reports a transaction above a named bound.
 	ErrTooLarge = exec.ErrTooLarge
+	// ErrSealed reports a load after the end of loading: see DB.Seal.
+	ErrSealed = exec.ErrSealed
 	// ErrFewCopies reports that fewer copies of a data server's data are in sync than
 	// its writes require. It matches ErrUnavailable: sessions repeat writes until the
 	// caller's deadline, and reads go on.

@@ -12,7 +12,7 @@ import (
 // may run concurrently, preferably on different key ranges.
 type Loader exec.Loader
 
-// NewLoader opens a loader for one table.
+// NewLoader opens a loader for one table. It returns ErrSealed if loading has ended.
 func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 	l, err := db.exec().NewLoader(ctx, t)
 	return (*Loader)(l), err

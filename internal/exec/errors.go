@@ -49,6 +49,8 @@ var (
 	ErrForbidden = errors.New("txn: forbidden to this client")
 	// ErrOutOfMemory reports that a data server's region is full; the transaction was aborted.
 	ErrOutOfMemory = errors.New("txn: data server out of memory")
+	// ErrSealed reports a load after the end of loading: see DB.Seal.
+	ErrSealed = errors.New("txn: loading has ended; insert rows in transactions")
 	// ErrFewCopies reports that fewer copies of a data server's data are in sync than
 	// its writes require. It matches ErrUnavailable: sessions repeat writes until the
 	// caller's deadline, and reads go on.

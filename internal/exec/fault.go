@@ -92,7 +92,7 @@ func faultIn(kind error, text []byte) *tables.Error {
 var codeKinds = map[wire.Code]error{
 	wire.Exists: ErrExists, wire.NotFound: ErrNotFound, wire.OutOfMemory: ErrOutOfMemory, wire.NoProcedure: ErrNoProcedure,
 	wire.Unavailable: ErrUnavailable, wire.Forbidden: ErrForbidden, wire.TooLarge: ErrTooLarge, wire.ResultLost: ErrResultLost,
-	wire.NoSpace: ErrNoSpace, wire.FewCopies: ErrFewCopies, wire.InDoubt: ErrUnavailable, wire.Late: context.DeadlineExceeded,
+	wire.NoSpace: ErrNoSpace, wire.FewCopies: ErrFewCopies, wire.InDoubt: ErrUnavailable, wire.Late: context.DeadlineExceeded, wire.Sealed: ErrSealed,
 }
 
 // codeError returns the error for a response code that is not a result.

@@ -42,7 +42,7 @@ type loadQueue struct {
 	b    []byte
 }
 
-// NewLoader opens a loader for one table.
+// NewLoader opens a loader for one table. It returns ErrSealed if loading has ended.
 func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 	as, c := t, db.Catalog()
 	t, err := c.Resolve(t)
@@ -63,6 +63,9 @@ func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 		}
 	}
 	l.entries = make([]loadEntry, len(t.Secondaries()))
+	if err := l.load(l.begin(&l.queues[0])); err != nil { // no rows: only to hear at once if none are taken
+		return nil, errors.Join(err, s.Close())
+	}
 	return l, nil
 }
 
@@ -114,10 +117,7 @@ func (l *Loader) Add(key tables.Key, row tables.Row) error {
 
 func (l *Loader) put(q *loadQueue, key tables.Key, row tables.Row) error {
 	if q.n == 0 {
-		q.b = append(q.b[:0], byte(wire.OpLoad))
-		q.b = binary.LittleEndian.AppendUint16(q.b, uint16(q.part))
-		q.b = binary.LittleEndian.AppendUint16(q.b, uint16(q.ix.ID))
-		q.b = binary.LittleEndian.AppendUint32(q.b, l.version)
+		l.begin(q)
 	}
 	l.keys.reset()
 	if key := l.keys.view(q.ix, key); q.ix.Strings {
@@ -130,6 +130,15 @@ func (l *Loader) put(q *loadQueue, key tables.Key, row tables.Row) error {
 		return l.send(q)
 	}
 	return nil
+}
+
+// begin begins the next message of a queue.
+func (l *Loader) begin(q *loadQueue) *loadQueue {
+	q.b = append(q.b[:0], byte(wire.OpLoad))
+	q.b = binary.LittleEndian.AppendUint16(q.b, uint16(q.part))
+	q.b = binary.LittleEndian.AppendUint16(q.b, uint16(q.ix.ID))
+	q.b = binary.LittleEndian.AppendUint32(q.b, l.version)
+	return q
 }
 
 func (l *Loader) send(q *loadQueue) error {

@@ -108,6 +108,7 @@ const (
 	// Forgotten: whether the transaction committed is no longer known. It is refused
 	// from now on.
 	Forgotten
+	Sealed // a load came after the end of loading: text follows
 )
 
 // Bounds of one message.
