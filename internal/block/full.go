@@ -3,6 +3,7 @@ package block
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // ErrFull reports that the region has no room and is at its maximum size. The
@@ -13,12 +14,19 @@ var ErrFull = errors.New("block: region is full")
 type FullError struct {
 	Bytes  uint64 // needed in one piece
 	Memory Memory
+	// Wait is how long it takes at most until all memory that is in quarantine now is free
+	// for any use.
+	Wait time.Duration
 }
 
 func (e *FullError) Error() string {
 	m := e.Memory
-	return fmt.Sprintf("%v: no %d bytes in one piece (limit %d bytes, of which %d in use, %d in quarantine, %d free)",
+	text := fmt.Sprintf("%v: no %d bytes in one piece (limit %d bytes, of which %d in use, %d in quarantine, %d free)",
 		ErrFull, e.Bytes, m.Limit, m.Used, m.Quarantined, m.Free)
+	if m.Quarantined > 0 {
+		text += fmt.Sprintf("; what is in quarantine is free in at most %v", (e.Wait + time.Second - 1).Truncate(time.Second))
+	}
+	return text
 }
 
 // Unwrap returns ErrFull.
@@ -50,4 +58,6 @@ func (h *pageHeap) memory() Memory {
 }
 
 // full returns the error for a lack of so many bytes.
-func (h *pageHeap) full(bytes uint64) error { return &FullError{Bytes: bytes, Memory: h.memory()} }
+func (h *pageHeap) full(bytes uint64) error {
+	return &FullError{Bytes: bytes, Memory: h.memory(), Wait: h.untilEmpty()}
+}

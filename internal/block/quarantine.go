@@ -149,6 +149,20 @@ func (h *pageHeap) tidy(pressed bool, limit int) (freed bool) {
 	return freed
 }
 
+// untilEmpty returns how long it takes at most until all spans of now are freed, if
+// allocations go on, which close the open batch when they fail.
+func (h *pageHeap) untilEmpty() time.Duration {
+	q := &h.reclaim
+	now := q.clock()
+	switch {
+	case q.newest == 0:
+		return 0
+	case h.span(q.newest).batch == q.turn:
+		return max(q.closed+batchEveryFull-now, 0) + q.length
+	}
+	return max(q.ends[h.span(q.newest).batch%batchesMax]-now, 0)
+}
+
 // closeBatch raises the turn, and then lets the quarantine of the open batch
 // begin: no client reads the old turn after that moment.
 func (h *pageHeap) closeBatch() {

@@ -58,7 +58,10 @@ func TestEmptiedRegionServesOtherSizes(t *testing.T) {
 	if !errors.As(err, &full) || full.Memory.Quarantined < 60<<20 || full.Bytes < large.Bytes() {
 		t.Fatalf("before the quarantine: %v", err)
 	}
-	for _, want := range []string{"32768 bytes", "limit 67108864 bytes", "in quarantine"} {
+	if full.Wait < Quarantine || full.Wait > Quarantine+batchEveryFull {
+		t.Errorf("the memory that was just freed is said to be in quarantine for %v", full.Wait)
+	}
+	for _, want := range []string{"32768 bytes", "limit 67108864 bytes", "in quarantine", "free in at most 3"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not say %q", err, want)
 		}
@@ -67,7 +70,12 @@ func TestEmptiedRegionServesOtherSizes(t *testing.T) {
 	if _, err := v.Alloc(large); err == nil {
 		t.Error("a block of 30 KB within the quarantine")
 	}
-	pass(a, now, 10*time.Second)
+	pass(a, now, full.Wait-(Quarantine-time.Millisecond))
+	for a.Tidy() { // frees a part in each call
+	}
+	if m := a.Memory(); m.Quarantined > 0 {
+		t.Errorf("after %v, for which memory was said to be in quarantine, it is %+v", full.Wait, m)
+	}
 	n := uint64(0)
 	for {
 		if _, err := v.Alloc(large); err != nil {
