@@ -335,6 +335,20 @@ func TestEmbeddedTables(t *testing.T) {
 	if _, err := Embedded(t.Context(), EmbeddedConfig{}); !errors.Is(err, ErrConfig) {
 		t.Errorf("no tables: %v", err)
 	}
+	for _, c := range []struct {
+		config EmbeddedConfig
+		names  string
+	}{
+		{EmbeddedConfig{Servers: -1}, "-1 data servers"},
+		{EmbeddedConfig{Partitions: -1}, "-1 partitions"},
+		{EmbeddedConfig{Durability: Disk}, "without a data directory"},
+		{EmbeddedConfig{Replicas: 2}, "2 replicas"},
+	} {
+		c.config.Tables = []tables.Definer{def}
+		if _, err := Embedded(t.Context(), c.config); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.names) || strings.Contains(err.Error(), "Dial") {
+			t.Errorf("%v, want an error that names %q", err, c.names)
+		}
+	}
 	c, err := Embedded(t.Context(), EmbeddedConfig{Tables: []tables.Definer{def}})
 	if err != nil {
 		t.Fatal(err)
