@@ -146,7 +146,16 @@ const (
 
 // idle reads the processor time of data servers that nobody asks for anything.
 func idle(ctx context.Context, c *cell, bin, work string) (map[string]float64, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, c.args[0]), append(c.args[1:], "--runtime-dir", filepath.Join(work, "servers"))...)
+	program := filepath.Join(bin, c.args[0])
+	help, err := output(ctx, work, program, "serve", "--help")
+	if err != nil {
+		return nil, err
+	}
+	where := "--runtime-dir"
+	if !strings.Contains(help, where) { // its name in early commits
+		where = "--data-dir"
+	}
+	cmd := exec.CommandContext(ctx, program, append(c.args[1:], where, filepath.Join(work, "servers"))...)
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -159,7 +168,7 @@ func idle(ctx context.Context, c *cell, bin, work string) (map[string]float64, e
 	}
 	servers, err := childrenOf(cmd.Process.Pid)
 	if err != nil || len(servers) == 0 {
-		return nil, fmt.Errorf("no data server runs after %v: %w", settles, err)
+		return nil, fmt.Errorf("no data server runs after %v (%v)", settles, err)
 	}
 	before, err := ticksOf(servers)
 	if err == nil {
