@@ -111,6 +111,7 @@ var layers = map[string]int{
 	"results/durability":  14,
 	"results/failovers":   14,
 	"results/replication": 14,
+	"results/paired":      14,
 
 	"docs": 15,
 }
