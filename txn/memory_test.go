@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"testing"
 
 	"drtmx/server"
@@ -116,6 +117,50 @@ func TestSessionGivesMemoryBack(t *testing.T) {
 		if kept > keptMax {
 			t.Errorf("%s: the session has kept %d bytes, want at most %d", c.name, kept, keptMax)
 		}
+	}
+}
+
+// TestIdleSessionsShareMemory: many sessions that have each run a large transaction keep
+// little more together than a few.
+func TestIdleSessionsShareMemory(t *testing.T) {
+	const (
+		rows, sessions = 20_000, 32
+		keptMax        = 64 << 20
+	)
+	c, tab := newLedger(t, rows)
+	crowd := func(n int) {
+		var inside, over sync.WaitGroup
+		inside.Add(n)
+		for range n {
+			over.Go(func() {
+				arrived := sync.OnceFunc(inside.Done)
+				if err := c.DB.View(t.Context(), func(x *txn.Txn) error {
+					es, err := x.QueueScan(tab.Primary(), tables.First, tables.Last, 0).Entries()
+					if len(es) != rows {
+						t.Errorf("%d rows", len(es))
+					}
+					arrived()
+					inside.Wait() // so that each has a session of its own
+					return err
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		over.Wait()
+	}
+	used := heapKept(t, func() { crowd(1) })
+	kept := heapKept(t, func() {
+		for n := 2; n <= sessions; n *= 2 {
+			crowd(n)
+		}
+	})
+	t.Logf("one session keeps %d KiB, %d together %d KiB", used>>10, sessions, kept>>10)
+	if all := used * sessions; all < 3*keptMax/2 {
+		t.Fatalf("%d sessions would keep %d bytes; the test tells nothing", sessions, all)
+	}
+	if kept > keptMax {
+		t.Errorf("%d sessions have kept %d bytes, want at most %d", sessions, kept, keptMax)
 	}
 }
 

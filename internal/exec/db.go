@@ -42,6 +42,7 @@ type DB struct {
 	nclient   int     // sessions opened so far; distinguishes their random streams
 	gate      gate
 	room      room
+	sessions  atomic.Int32    // that are open
 	dials     []chan struct{} // by server: has an element for each connection that is being made
 	asks      sync.WaitGroup  // questions about leases; they begin under mu
 	seen      clock.Seen
@@ -224,6 +225,15 @@ func (db *DB) NewSession(ctx context.Context) (*Session, error) {
 	if _, err := rand.Read(seed[:]); err != nil {
 		return nil, err
 	}
+	s, err := db.register(seed)
+	if err == nil {
+		db.shareAnew()
+	}
+	return s, err
+}
+
+// register makes a session of an open DB.
+func (db *DB) register(seed [16]byte) (*Session, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.mu.closed {
@@ -231,6 +241,7 @@ func (db *DB) NewSession(ctx context.Context) (*Session, error) {
 	}
 	s := newSession(db, binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:]))
 	db.mu.all[s] = struct{}{}
+	db.sessions.Add(1)
 	return s, nil
 }
 

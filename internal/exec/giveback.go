@@ -6,10 +6,14 @@ import (
 )
 
 // A session keeps the buffers of a transaction for the next one, unless they are
-// large: then it frees them.
+// large: then it frees them. The more sessions a DB has, the less each keeps.
 const (
 	// keptBytes bounds the memory of a transaction that is kept.
 	keptBytes = 8 << 20
+	// keptTogether bounds what the sessions of a DB keep, as long as each has keptLeast:
+	// enough for most transactions, which would otherwise allocate everything anew.
+	keptTogether = 64 << 20
+	keptLeast    = 64 << 10
 	// The approximate memory of an operation, and of an entry of a scan, without the
 	// bytes of rows.
 	bytesPerOperation = 1 << 10
@@ -21,12 +25,14 @@ func (t *Txn) footprint() int {
 	return t.volume + (t.nGet+t.nScan+t.writes.n)*bytesPerOperation
 }
 
-// giveBack drops the transaction's buffers if they are too large to keep, and reports
-// whether it did.
-func (t *Txn) giveBack() bool {
-	large := t.footprint() > keptBytes
+// giveBack drops the transaction's buffers if they have grown to more than so many bytes,
+// and reports whether it did.
+func (t *Txn) giveBack(most int) bool {
+	t.held = max(t.held, t.footprint())
+	large := t.held > most
 	t.volume = 0
 	if large {
+		t.held = 0
 		t.gets, t.scans, t.used, t.nGet, t.nScan, t.flushed = nil, nil, nil, 0, 0, 0
 		t.reads, t.keys, t.writes = readsByKey{}, keyArena{}, writeSet{}
 		t.writes.init()
@@ -34,10 +40,28 @@ func (t *Txn) giveBack() bool {
 	return large
 }
 
-// giveBack drops the session's buffers after a transaction that has used too much
-// memory.
+// share returns how many bytes of buffers a session may keep.
+func (db *DB) share() int {
+	return min(keptBytes, max(keptLeast, keptTogether/int(max(db.sessions.Load(), 1))))
+}
+
+// shareAnew makes idle sessions drop what is more than their share, each time that the
+// number of sessions has doubled. Those in use do so when their transactions end.
+func (db *DB) shareAnew() {
+	if n := db.sessions.Load(); n&(n-1) != 0 {
+		return
+	}
+	g := &db.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.mu.idle {
+		s.giveBack()
+	}
+}
+
+// giveBack drops the session's buffers if they have grown too large.
 func (s *Session) giveBack() {
-	if !s.txn.giveBack() {
+	if !s.txn.giveBack(s.db.share()) {
 		return
 	}
 	for i, p := range s.pools {

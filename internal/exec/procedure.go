@@ -44,7 +44,7 @@ func (r *Runner) Run(ctx context.Context, p *Procedure, part placement.Partition
 	t.begin(ctx, m)
 	defer func() {
 		t.mode = closed
-		t.giveBack()
+		t.giveBack(keptBytes)
 	}()
 	result, err = callBody(ctx, p, t, args)
 	switch err = t.verdict(err); t.err {

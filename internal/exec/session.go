@@ -122,7 +122,10 @@ func (s *Session) Close() error {
 	defer cancel()
 	s.goodbye(ctx)
 	s.db.mu.Lock()
-	delete(s.db.mu.all, s)
+	if _, open := s.db.mu.all[s]; open {
+		delete(s.db.mu.all, s)
+		s.db.sessions.Add(-1)
+	}
 	s.db.mu.Unlock()
 	s.closeLinks()
 	return nil

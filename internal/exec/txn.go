@@ -86,6 +86,7 @@ type Txn struct {
 	used    []*opPool
 	attempt uint64
 	volume  int // bytes of rows read and written, and of earlier attempts: see footprint
+	held    int // the largest footprint since buffers were dropped
 	writes  writeSet
 	keys    keyArena
 
