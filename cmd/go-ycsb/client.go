@@ -82,6 +82,11 @@ func (a *app) client(ctx context.Context, name string, p *properties.Properties,
 	if err := showDurability(ctx, db, p); err != nil {
 		return err
 	}
+	if slices.Contains(phases, bench.Load) {
+		if err := ycsb.FitsMemory(ctx, db); err != nil {
+			return err
+		}
+	}
 	for i, plan := range plans {
 		if err := a.phase(ctx, db, p, phases[i], plan); err != nil {
 			return err

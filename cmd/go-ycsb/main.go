@@ -44,7 +44,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	if errors.Is(err, props.ErrProperty) {
+	if errors.Is(err, props.ErrProperty) || errors.Is(err, ycsb.ErrMemory) {
 		err = cli.Usage(err)
 	}
 	return a.Status(err)

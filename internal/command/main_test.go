@@ -20,6 +20,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 	"drtmx/internal/mem"
 	"drtmx/internal/member/etcd"
@@ -432,8 +433,8 @@ func TestNumbersForPeople(t *testing.T) {
 		}
 	}
 	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 5 << 30: "5.0 GiB"} {
-		if got := bytesText(n); got != want {
-			t.Errorf("bytesText(%d) = %s, want %s", n, got, want)
+		if got := cli.BytesText(n); got != want {
+			t.Errorf("cli.BytesText(%d) = %s, want %s", n, got, want)
 		}
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"drtmx/internal/cli"
 )
 
@@ -22,23 +20,16 @@ func fitsMemory(ctx context.Context, s *session, l *loadFlags) error {
 			need, room := uint64(c.MemoryMin(p.Partition, partitions)), p.LimitBytes-min(p.UsedBytes, p.LimitBytes)
 			if total += need; need > room {
 				return cli.Usagef("--warehouses %d: partition %d would take at least %s, data server %d offers %s for it (--memory of the data servers); at most %d warehouses fit",
-					l.warehouses, p.Partition, bytesText(need), i, bytesText(room), c.Scale.WarehousesMax(partitions, int64(room)))
+					l.warehouses, p.Partition, cli.BytesText(need), i, cli.BytesText(room), c.Scale.WarehousesMax(partitions, int64(room)))
 			}
 		}
 	}
 	if has := machineBytes(); s.own && has > 0 && total > has {
 		return cli.Usagef("--warehouses %d: the data would take at least %s, this machine has %s of memory; at most %d warehouses fit",
-			l.warehouses, bytesText(total), bytesText(has), c.Scale.WarehousesMax(partitions, int64(has)/int64(partitions)))
+			l.warehouses, cli.BytesText(total), cli.BytesText(has), c.Scale.WarehousesMax(partitions, int64(has)/int64(partitions)))
 	}
 	return nil
 }
 
-// machineBytes is the memory of this machine, with what it may swap; 0 if it is
-// unknown. Tests replace it.
-var machineBytes = func() uint64 {
-	var si unix.Sysinfo_t
-	if unix.Sysinfo(&si) != nil {
-		return 0
-	}
-	return (uint64(si.Totalram) + uint64(si.Totalswap)) * uint64(si.Unit)
-}
+// machineBytes is cli.MachineBytes, unless a test replaces it.
+var machineBytes = cli.MachineBytes

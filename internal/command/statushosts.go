@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"drtmx/internal/cli"
 	"drtmx/internal/cluster"
 	"drtmx/internal/member"
 	"drtmx/internal/placement"
@@ -158,7 +159,7 @@ func copiesText(all []stats.Copy) (in, out, lag string) {
 		}
 	}
 	if len(insync) > 0 {
-		lag = bytesText(behind)
+		lag = cli.BytesText(behind)
 	}
 	return intsText(insync), intsText(others), lag
 }

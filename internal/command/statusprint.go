@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"drtmx/internal/cli"
 )
 
 // print writes the status for people.
@@ -37,7 +39,7 @@ func (st *clusterStatus) printServers(w io.Writer) {
 		}
 		rows = append(rows, []string{
 			name, s.State, fabrics, strconv.Itoa(s.PID), time.Duration(s.UptimeS * float64(time.Second)).Round(time.Second).String(),
-			intsText(s.Partitions), bytesText(s.ResidentBytes), number(s.CPUs), number(s.Commits), number(s.Conflicts), number(s.RPCs), number(s.Reads),
+			intsText(s.Partitions), cli.BytesText(s.ResidentBytes), number(s.CPUs), number(s.Commits), number(s.Conflicts), number(s.RPCs), number(s.Reads),
 			strconv.Itoa(s.Prepared),
 		})
 	}
@@ -56,7 +58,7 @@ func (st *clusterStatus) printPartitions(w io.Writer) {
 	for i := range st.Partitions {
 		p := &st.Partitions[i]
 		rows = append(rows, []string{
-			strconv.Itoa(p.Partition), strconv.Itoa(p.Server), p.State, count(p.Rows), bytesText(p.UsedBytes), bytesText(p.LimitBytes),
+			strconv.Itoa(p.Partition), strconv.Itoa(p.Server), p.State, count(p.Rows), cli.BytesText(p.UsedBytes), cli.BytesText(p.LimitBytes),
 			number(p.Commits), number(p.Conflicts), strconv.Itoa(p.Prepared),
 		})
 	}
@@ -72,7 +74,7 @@ func (st *clusterStatus) printModels(w io.Writer) {
 	for i := range st.Models {
 		m := &st.Models[i]
 		rows = append(rows, []string{
-			m.Index, count(m.Rows), count(m.Leaves), count(m.Submodels), bytesText(m.ModelBytes), bytesText(m.TTBytes),
+			m.Index, count(m.Rows), count(m.Leaves), count(m.Submodels), cli.BytesText(m.ModelBytes), cli.BytesText(m.TTBytes),
 			fmt.Sprintf("%.3f", m.MeanError), count(m.MaxError), count(m.Queue), number(m.Retrains), count(m.Fallbacks), number(m.FallbackRate),
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"drtmx/internal/cli"
 	"drtmx/tpcc"
 	"drtmx/tpcc/bench"
 	"drtmx/txn"
@@ -164,14 +165,14 @@ func printTotals(w io.Writer, r *bench.Report) {
 	}
 	m := r.Model
 	fmt.Fprintf(w, "models       %d sub-models of %d keys: %s, translation tables %s, error mean %.2f, at most %d leaves\n",
-		m.Submodels, m.Keys, bytesText(m.ModelBytes), bytesText(m.TTBytes), m.MeanError, m.MaxError)
+		m.Submodels, m.Keys, cli.BytesText(m.ModelBytes), cli.BytesText(m.TTBytes), m.MeanError, m.MaxError)
 	fmt.Fprintf(w, "lookups      %d fell back to the server, %d right links followed\n", r.Fallbacks, r.Chases)
 	copies := ""
 	if r.Copies > 0 {
 		copies = fmt.Sprintf(", copies of each server's data at other servers: %d, %.0f bytes a transaction sent to them", r.Copies, r.CopyBytes)
 	}
 	fmt.Fprintf(w, "memory       %s at data servers, %s cached by the client (--cache %s); durability: %s%s\n",
-		bytesText(r.RegionBytes), bytesText(r.CacheBytes), r.Cache, r.Durability, copies)
+		cli.BytesText(r.RegionBytes), cli.BytesText(r.CacheBytes), r.Cache, r.Durability, copies)
 }
 
 // printVerdicts lists conditions: those that hold in one line, each other in
@@ -204,18 +205,4 @@ func number(v float64) string {
 		return strconv.FormatFloat(v, 'f', 1, 64)
 	}
 	return strconv.FormatFloat(v, 'f', 2, 64)
-}
-
-// bytesText prints a size in binary units.
-func bytesText(n uint64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	v, u := float64(n), 0
-	for v >= 1024 && u < len(units)-1 {
-		v /= 1024
-		u++
-	}
-	if u == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", v, units[u])
 }

@@ -127,7 +127,7 @@ func (a *app) load(ctx context.Context, s *session, l *loadFlags) (*tpcc.LoadRep
 	}
 	report.Elapsed = time.Since(start)
 	bar.done()
-	a.Say("loaded %d warehouses: %d rows, %s, in %.1f s", l.warehouses, report.Rows, bytesText(uint64(report.Bytes)), report.Elapsed.Seconds())
+	a.Say("loaded %d warehouses: %d rows, %s, in %.1f s", l.warehouses, report.Rows, cli.BytesText(uint64(report.Bytes)), report.Elapsed.Seconds())
 	return &report, nil
 }
 

@@ -33,6 +33,8 @@ type Layout struct {
 
 	scans          bool  // the workload has scans
 	first, records int64 // the records of a load
+	loads          int64 // how many records it inserts, 0 if the properties do not say
+	meanBytes      int   // least mean length of a field that the workload writes
 }
 
 // Read reads the layout; its error names every invalid property.
@@ -45,8 +47,16 @@ func Read(p *properties.Properties) (*Layout, error) {
 		Partition: r.OneOf(props.Partitioning, "", Range, Hash),
 		Keys:      props.ReadKeys(r),
 	}
-	if r.OneOf(prop.FieldLengthDistribution, prop.FieldLengthDistributionDefault, "constant", "uniform", "zipfian", "histogram") != "histogram" {
+	l.meanBytes = 1
+	lengths := r.OneOf(prop.FieldLengthDistribution, prop.FieldLengthDistributionDefault, "constant", "uniform", "zipfian", "histogram")
+	if lengths != "histogram" {
 		l.FieldBytes = int(r.Int(prop.FieldLength, prop.FieldLengthDefault, 1, tables.MaxRowBytes))
+	}
+	switch lengths {
+	case "constant":
+		l.meanBytes = l.FieldBytes
+	case "uniform":
+		l.meanBytes = (1 + l.FieldBytes) / 2
 	}
 	if n := l.Fields * l.FieldBytes; n > tables.MaxRowBytes {
 		r.Fault("%s %d and %s %d: want records of at most %d bytes", prop.FieldCount, l.Fields, prop.FieldLength, l.FieldBytes, tables.MaxRowBytes)
@@ -55,6 +65,7 @@ func Read(p *properties.Properties) (*Layout, error) {
 	l.records = manyRecords
 	if r.Has(prop.RecordCount) {
 		l.records = max(r.Int(prop.RecordCount, 0, 0, props.Most)-l.first, 1)
+		l.loads = r.Int(prop.InsertCount, l.records, 0, props.Most)
 	}
 	switch {
 	case l.Partition == "" && l.Primary == Ordered:
