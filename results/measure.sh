@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Takes the measurements of results/engine.md, results/tpcc.md and
+# Takes the measurements of results/engine.md, results/tpcc.md, results/fairness.md and
 # results/fabrics.md and writes those pages. Every figure comes with the command
 # that printed it, the commit, the machine and the date. Takes about twenty
 # minutes; the machine should be idle.
@@ -36,6 +36,12 @@ engine=(
 "view|One View and one commit, in one process|go test -run ^\$ -bench View ./server"
 "hashstrings|Hash index: native keys with small fixed rows, and string keys of several kinds with rows of variable size|go test -run ^\$ -bench Kinds -cpu 1 -benchtime 30000x ./index/hash"
 "strings|Ordered index: native keys with rows inline and apart, and string keys of several kinds with rows of 104 bytes|go test -run ^\$ -bench ^BenchmarkStrings\$ -timeout 20m ./index/learned/read"
+)
+fairness=(
+"crowd|5,000 goroutines that update 1,000 rows, one or two in a transaction, compared with 64: rates, those given up after 10 s, latencies|go test -run ^\$ -bench Contention -benchtime 1x -timeout 60m ./server"
+"hothome|Procedures that all write one row of their home, and some a row elsewhere|go test -run ^\$ -bench HotHome ./server"
+"terminals|256 terminals on two warehouses: PAYMENT|bin/drtmx tpcc run --warehouses 2 --servers 2 --clients 256 --mix full --duration 20s"
+"scans|YCSB E with 32 threads: INSERT beside SCAN|bin/go-ycsb loadrun drtmx -P ycsb/workloads/workloade --threads 32 -p drtmx.fabric=shm -p recordcount=100000 -p operationcount=100000000 -p maxexecutiontime=10 --silence"
 )
 fabrics=(
 "fabrics|READs of 64 bytes, single and in batches of 16, on every fabric, compared with its bound; many callers over TCP, compared with pipelined GETs of Redis for scale|go test -run ^\$ -bench Fabrics|ManyCallers -benchtime 300x ./rdma/rdmatest"
@@ -113,4 +119,5 @@ page() {
 
 page results/tpcc.md "The whole TPC-C" "${tpcc[@]}"
 page results/engine.md "The engine, measured" "${engine[@]}"
+page results/fairness.md "Many clients on few rows" "${fairness[@]}"
 page results/fabrics.md "The fabrics, measured" "${fabrics[@]}"

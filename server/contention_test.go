@@ -165,16 +165,12 @@ func (c *crowd) run(n int, run time.Duration) *contention {
 // which depends less on what else the machine does.
 func BenchmarkContention(b *testing.B) {
 	const few, many, rows, slice = 64, 5000, 1000, 2 * time.Second
-	for _, name := range []string{"inproc", "shm", "tcp"} {
+	for _, name := range []string{"inproc", "two servers", "shm", "tcp"} {
 		for _, way := range []string{"update", "session"} {
 			for each := 1; each <= 2; each++ {
 				b.Run(fmt.Sprintf("%s/%s/rows=%d", name, way, each), func(b *testing.B) {
-					p := deadlineFabrics(b)[name]
-					if p == nil {
-						b.Skip("no such fabric on this system")
-					}
-					f := startOver(b, name, p, rows)
-					c := crowd{db: f.db, acct: f.acct, rows: rows, each: each, counters: f.counters}
+					c := crowdOver(b, name, rows)
+					c.each = each
 					for range many {
 						if way == "update" {
 							break
@@ -207,6 +203,22 @@ func BenchmarkContention(b *testing.B) {
 			}
 		}
 	}
+}
+
+// crowdOver opens a bank over a fabric, at one server, or at two in this process, whose
+// messages are not counted.
+func crowdOver(b *testing.B, name string, rows int) crowd {
+	if name == "two servers" {
+		cl, acct, _ := startBank(b, 2)
+		putAccounts(b, cl.DB, acct, rows, 100)
+		return crowd{db: cl.DB, acct: acct, rows: rows, counters: func() (none rdma.Counters) { return none }}
+	}
+	p := deadlineFabrics(b)[name]
+	if p == nil {
+		b.Skip("no such fabric on this system")
+	}
+	f := startOver(b, name, p, rows)
+	return crowd{db: f.db, acct: f.acct, rows: rows, counters: f.counters}
 }
 
 // report reports what a run has measured, with all figures of one transaction.
