@@ -80,6 +80,53 @@ func Example() {
 	// bob 90
 }
 
+// A page of rows begins after the last row of the page before.
+func ExampleTxn_Scan() {
+	ctx := context.Background()
+	cluster, err := server.Embedded(ctx, server.EmbeddedConfig{Tables: []tables.Definer{accounts}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cluster.Close()
+	err = cluster.DB.Update(ctx, func(t *txn.Txn) error {
+		for id, owner := range []string{"ann", "bob", "cid", "dan", "eve"} {
+			if err := accounts.Insert(t, &account{ID: uint64(id), Owner: owner}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for from, n := tables.First, 2; n == 2; {
+		var owners []string
+		next := from
+		err := cluster.DB.View(ctx, func(t *txn.Txn) error {
+			owners = owners[:0] // the body may run again
+			for a, err := range accounts.Scan(t, from, tables.Last) {
+				if err != nil {
+					return err
+				}
+				owners, next = append(owners, a.Owner), tables.After(tables.Num(a.ID))
+				if len(owners) == 2 {
+					break
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(owners)
+		from, n = next, len(owners)
+	}
+	// Output:
+	// [ann bob]
+	// [cid dan]
+	// [eve]
+}
+
 // A procedure runs at the data server of a row that it writes, in one round.
 func ExampleDB_Call() {
 	ctx := context.Background()
