@@ -140,17 +140,13 @@ FRAMES := ./rdma/tcp:FuzzHandshake ./rdma/tcp:FuzzGreeting ./rdma/tcp:FuzzAgent 
 	./rdma/shm:FuzzMessage ./rdma/shm:FuzzSegment ./rdma/verbs:FuzzFragment \
 	./internal/wire:FuzzDecoders ./internal/cluster:FuzzDecodeInfo ./server:FuzzHandle
 fuzz-frames:
-	@set -e; for f in $(FRAMES); do \
-		echo "$$f"; \
-		$(GO) test -run '^$$' -fuzz "^$${f#*:}\$$" -fuzztime $(FUZZTIME) $${f%:*}; \
-	done
+	@set -e; for f in $(FRAMES); do GO="$(GO)" .ci/fuzz $${f%:*} $${f#*:} $(FUZZTIME); done
 
 # Runs every fuzz target in turn, each for FUZZTIME.
 fuzz:
 	@set -e; for pkg in $$($(GO) list ./...); do \
 		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-			echo "$$pkg $$target"; \
-			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+			GO="$(GO)" .ci/fuzz $$pkg $$target $(FUZZTIME); \
 		done; \
 	done
 
