@@ -152,6 +152,7 @@ func readGrown(x *txn.Txn, tab *tables.Table, check func(id uint64, row tables.R
 // client that does not hear of it and writes on, and one that writes the new
 // columns.
 func TestAddColumn(t *testing.T) {
+	t.Parallel()
 	const untouched = grownRows - 1 // this row stays as it was before the columns
 	alterFabrics(t, func(t *testing.T, r *alterRig) {
 		db := r.open(t, rdma.RoleLoader, txn.Config{})

@@ -139,6 +139,7 @@ func churn(db *txn.DB, tab *tables.Table, n, of uint64, rnd *rand.Rand) error {
 // TestAddIndex builds indexes beside clients that insert, delete and move rows,
 // and do not hear of it.
 func TestAddIndex(t *testing.T) {
+	t.Parallel()
 	alterFabrics(t, func(t *testing.T, r *alterRig) {
 		db := r.open(t, rdma.RoleLoader, txn.Config{})
 		var tabs []*tables.Table
@@ -220,6 +221,7 @@ func TestAddIndex(t *testing.T) {
 // TestIndexIsWithdrawn: an index that rows do not fit is withdrawn, beside a
 // writer of these rows, and can be added when they do.
 func TestIndexIsWithdrawn(t *testing.T) {
+	t.Parallel()
 	r := inprocRig(t, 1<<26, 1<<26)
 	db, old := r.open(t, rdma.RoleLoader, txn.Config{}), r.open(t, rdma.RoleWriter, txn.Config{})
 	for n, d := range indexedDefs() {

@@ -438,6 +438,7 @@ func (c *lateConn) StartCall(ctx context.Context, req []byte) error {
 // transactions of the old tables go on, and those of the new one wait. When the
 // server hears of the change all is as after any other.
 func TestServerFollowsLate(t *testing.T) {
+	t.Parallel()
 	net := inproc.New(inproc.Options{})
 	late := &lateFabric{Provider: net.As(rdma.Identity{Role: rdma.RoleServer}), step: stepUse}
 	r := startAltered(t, roleFabric{

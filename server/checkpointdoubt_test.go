@@ -153,6 +153,7 @@ func (d *doubtful) expect(t *testing.T, want int64) {
 // decided after them and after recoveries is applied; until then it is locked. Its
 // coordinator still knows that it has committed.
 func TestSharesCrossCheckpoints(t *testing.T) {
+	t.Parallel()
 	d := startDoubtful(t, 3)
 	d.lose(wire.OpDecide, 2, false)
 	if err := d.add(t.Context(), 5, d.keys...); err != nil {
@@ -182,6 +183,7 @@ func TestSharesCrossCheckpoints(t *testing.T) {
 // beside them it knows no more than that there is something, so nothing else in the
 // partition is written then, and only then.
 func TestRestoredReads(t *testing.T) {
+	t.Parallel()
 	for what, more := range map[string]bool{"what it writes": false, "another row": true} {
 		t.Run(what, func(t *testing.T) {
 			d := startDoubtful(t, 3)
@@ -238,6 +240,7 @@ func TestRestoredReads(t *testing.T) {
 // it does not keep the checkpoints from being made, and its transaction is carried
 // out once.
 func TestHandOversCrossCheckpoints(t *testing.T) {
+	t.Parallel()
 	for _, lost := range []string{"answer", "request"} {
 		t.Run(lost+" lost", func(t *testing.T) {
 			d := startDoubtful(t, 2)
@@ -266,6 +269,7 @@ func TestHandOversCrossCheckpoints(t *testing.T) {
 // TestDecisionDuringCheckpoint: a share that is decided at any moment of a
 // checkpoint is applied after a recovery from it.
 func TestDecisionDuringCheckpoint(t *testing.T) {
+	t.Parallel()
 	d := startDoubtful(t, 3)
 	want, done := int64(0), false
 	for at := int64(1); !done; at++ {
@@ -307,6 +311,7 @@ func TestDecisionDuringCheckpoint(t *testing.T) {
 // TestLogIsBoundedWithoutAPeer: the logs of servers stay bounded although another
 // is gone and does not come back, and a transaction with it stays in doubt.
 func TestLogIsBoundedWithoutAPeer(t *testing.T) {
+	t.Parallel()
 	d := startDoubtful(t, 3)
 	d.checkpointBytes = 32 << 10
 	for i := range 2 {

@@ -100,6 +100,7 @@ func (f *faults) any() bool {
 // anything that is in that log, so it enters the set when it has all of it, not when
 // it has reached the horizon.
 func TestCopyEntersWithItsCheckpointsLog(t *testing.T) {
+	t.Parallel()
 	disk := vfstest.NewCrashableMem()
 	fs := vfstest.New(disk)
 	var found faults

@@ -650,6 +650,7 @@ func TestFailedLogOfAnAgent(t *testing.T) {
 // cannot take it into use because its log has failed. The others use it, so that
 // transactions there go on.
 func TestChangeBesideAFailedLog(t *testing.T) {
+	t.Parallel()
 	cat, fail := crashCatalog(t), atomic.Bool{}
 	fs := vfstest.New(vfstest.NewMem())
 	fs.Before = func(_ int, op vfstest.Op, name string) error {

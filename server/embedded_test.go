@@ -257,6 +257,7 @@ func readMany(t *txn.Txn, acct *tables.Table) error {
 // client Updates and as procedures, beside Views that must always see the same
 // total, through the rows and through the secondary index.
 func TestMoneyIsConserved(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	const accounts, balance = 20, 1000
 	cl, acct, _ := startBank(t, 3)

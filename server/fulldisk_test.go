@@ -264,6 +264,7 @@ func TestFullDiskInACommit(t *testing.T) {
 // because its disk is full, leaves no room set aside in the logs of the others,
 // which have voted for it. Nothing crashes, since a crash would hide that.
 func TestRefusedCommitGivesRoomUp(t *testing.T) {
+	t.Parallel()
 	f := startFilled(t, 3, 8)
 	for _, victim := range []int{0, 1, 2} {
 		for _, room := range []uint64{0, 160, 320} {

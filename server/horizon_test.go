@@ -86,6 +86,7 @@ var errOfBody = errors.New("the body's own error")
 // Views, read-only Updates and Snapshots, by READs and by RPC. What rests on
 // nothing new waits for nothing.
 func TestHorizonIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	for _, f := range vaultFabrics(t) {
 		if f.hostile {
 			continue // its rounds are not exact

@@ -330,6 +330,7 @@ func testAnswersAreInTheCopies(t *testing.T, o copyOptions) {
 // crashes under load, with checkpoints that cut the log. A copy takes its place,
 // and nothing that was acknowledged is lost.
 func TestLostDirectories(t *testing.T) {
+	t.Parallel()
 	keepers(t, copyOptions{servers: 3, replicas: 2, checkpoint: 4 << 10}, testLostDirectories)
 }
 
@@ -400,6 +401,7 @@ func testLostDirectories(t *testing.T, o copyOptions) {
 // TestSilentCopyLeaves: answers wait for a copy that is silent until it has left
 // the set. It is then not adopted; it comes back, catches up, and is.
 func TestSilentCopyLeaves(t *testing.T) {
+	t.Parallel()
 	keepers(t, copyOptions{servers: 2, replicas: 2, patience: 200 * time.Millisecond}, testSilentCopyLeaves)
 }
 
@@ -549,6 +551,7 @@ func TestOlderStateIsRefused(t *testing.T) {
 // TestRecoveredIsConfirmedFirst: a home recovers what its copy in sync lacks. Nobody
 // reads it before the copy has it, or has left the set.
 func TestRecoveredIsConfirmedFirst(t *testing.T) {
+	t.Parallel()
 	keepers(t, copyOptions{servers: 2, replicas: 2, patience: time.Hour}, testRecoveredIsConfirmedFirst)
 }
 
@@ -649,6 +652,7 @@ func askLastOutcome(t testing.TB, ctx context.Context, c *copied) (wire.Code, er
 // TestFullCopyLeaves: a copy that begins sessions and takes nothing of the log, since
 // its disk is full, leaves the set, and answers go on.
 func TestFullCopyLeaves(t *testing.T) {
+	t.Parallel()
 	var full atomic.Bool
 	mem := vfstest.NewCrashableMem()
 	fs := vfstest.New(mem)

@@ -73,6 +73,7 @@ func conflicts(p *partition, w wire.Write) bool {
 // its vote and its decision, wherever its rows and gaps move meanwhile: even if
 // it is the transaction's own insert that splits their leaf.
 func TestPreparedReadsStay(t *testing.T) {
+	t.Parallel()
 	for keys := uint64(3); keys < 90; keys++ {
 		if keys > 12 && keys%6 != 0 && !testseed.Soaking() {
 			continue

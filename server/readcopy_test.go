@@ -108,6 +108,7 @@ func flip(t testing.TB, fs vfs.FS, dir string, number int, at int64) {
 // TestDamageIsRead: damage of a checkpoint and of the log is found when a copy is read
 // beside its steps. The copy is made anew when it has left the set.
 func TestDamageIsRead(t *testing.T) {
+	t.Parallel()
 	for where, checkpoint := range map[string]int64{CheckpointDir: 64 << 10, LogDir: 0} {
 		t.Run(where, func(t *testing.T) {
 			disk := vfstest.NewCrashableMem()

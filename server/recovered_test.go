@@ -139,6 +139,7 @@ func (r *reborn) balance(x *txn.Txn, tab *tables.Table, key tables.Key, want int
 // server that has come back: every way of reading and writing, of every table. What
 // it keeps of another server stays.
 func TestClientsGoOnInTheNextEpoch(t *testing.T) {
+	t.Parallel()
 	for _, f := range vaultFabrics(t) {
 		if f.hostile {
 			continue

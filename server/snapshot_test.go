@@ -293,6 +293,7 @@ func (v *vaults) total(x *txn.Txn, tab *tables.Table) (sum int64, rows int, err 
 // TestSnapshotsBesideWriters: the total of every table is right in each
 // snapshot, whatever writers do, and no snapshot is retried.
 func TestSnapshotsBesideWriters(t *testing.T) {
+	t.Parallel()
 	for _, f := range vaultFabrics(t) {
 		t.Run(f.name, func(t *testing.T) {
 			seed := testseed.Of(t)
