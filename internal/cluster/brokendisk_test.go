@@ -63,15 +63,13 @@ func (b *badDisk) turn(how string) {
 // ends, another one has the server, and clients go on: nothing that was acknowledged is
 // lost. When the disk is well again the server comes back.
 func TestBadDiskIsTakenOver(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"fails", "hangs"} {
 		t.Run(how, func(t *testing.T) {
 			soon(t)
-			patient := diskPatience
-			diskPatience = 3 * time.Second // longer than a busy disk may take that is well
-			t.Cleanup(func() { diskPatience = patient })
 			var disk badDisk
 			h := startHostsSet(t, 2, 2, 0, func(o *JoinOptions) {
-				o.Return = true
+				o.Return, o.around.diskPatience = true, 3*time.Second // longer than a busy disk may take that is well
 				if o.Index == 0 {
 					o.around.disk = disk.fs()
 				}

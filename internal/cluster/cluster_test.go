@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -100,6 +101,9 @@ func TestMain(m *testing.M) {
 			fmt.Println(c.PIDs()[0], c.PIDs()[1])
 			select {}
 		}
+	}
+	if err := flag.Set("test.parallel", "4"); err != nil { // tests mostly wait
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -10,6 +10,7 @@ import (
 // it comes back to its own host, has each acknowledged transaction once and whole. One
 // that goes on from a cursor of before the takeover has the same.
 func TestFeedOutlivesATakeover(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	h := startMovable(t, 3)
 	begin, err := h.db.Now(h.ctx)

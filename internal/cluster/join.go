@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,6 +109,33 @@ type surroundings struct {
 	// beside returns an address for a data server that the host takes over; nil means
 	// JoinOptions.beside.
 	beside func(server placement.Server) (addr string, p *multi.Provider, err error)
+	// start starts data servers; nil means startServer.
+	start func(server.Config) (dataServer, error)
+	// closing returns how long Member.Close waits for the data server; nil means
+	// closeTimeout.
+	closing func() time.Duration
+	paces
+}
+
+// paces are times that a host waits; 0 means the default of each.
+type paces struct {
+	// returnAfter is how long the copy at a server's own host must have been in sync
+	// before the server is given back.
+	returnAfter time.Duration
+	// movePause is the pause after the first failed move. It doubles with each failure,
+	// up to movePauseMax.
+	movePause time.Duration
+	// diskPatience is how long a write of a log, with its sync, may take while there is a copy in
+	// sync: after that, another host goes on with the copy.
+	diskPatience time.Duration
+}
+
+// or returns the times, with the defaults of those that are not set.
+func (p paces) or() paces {
+	return paces{
+		returnAfter: cmp.Or(p.returnAfter, 2*time.Second), movePause: cmp.Or(p.movePause, 20*time.Second),
+		diskPatience: cmp.Or(p.diskPatience, 10*time.Second),
+	}
 }
 
 // fs is the file system of the host.
@@ -175,9 +203,6 @@ func (o *JoinOptions) check() error {
 	return optionsError(faults)
 }
 
-// memberPatience is how long Member.Close waits for the data server. Tests change it.
-var memberPatience = closeTimeout
-
 // Member is a data server in this process. The data server of a host may go to another
 // host and come back. Methods are safe for concurrent use.
 type Member struct {
@@ -213,6 +238,7 @@ func Join(ctx context.Context, o JoinOptions) (m *Member, err error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
+	o.around.paces = o.around.or()
 	m = &Member{o: o, lost: make(chan struct{})}
 	m.life, m.end = context.WithCancel(context.Background())
 	defer func() {
@@ -293,7 +319,11 @@ func (m *Member) start(ctx context.Context) (err error) {
 	if m.place != nil {
 		at.Opened, m.place.dir, at.Holds, at.Left = m.place.dir, nil, m.place.holds, m.place.left
 	}
-	if m.server, err = startServer(s.Hosted(hosting.Options{Place: at})); err != nil {
+	start := startServer
+	if o.around.start != nil {
+		start = o.around.start
+	}
+	if m.server, err = start(s.Hosted(hosting.Options{Place: at})); err != nil {
 		m.server = nil
 		return fmt.Errorf("%w: server %d: %w", ErrStart, o.Index, err)
 	}
@@ -317,7 +347,11 @@ func (m *Member) halt(leaves bool) (err error) {
 		m.others = nil
 	}
 	if m.server != nil {
-		cerr := closeWithin(m.server, memberPatience)
+		patience := closeTimeout
+		if m.o.around.closing != nil {
+			patience = m.o.around.closing()
+		}
+		cerr := closeWithin(m.server, patience)
 		if errors.Is(cerr, errNotClosed) && m.place != nil {
 			m.place.hangs.Store(true)
 		}

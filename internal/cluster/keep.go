@@ -34,10 +34,6 @@ const (
 	formerDir = ".former"
 )
 
-// returnAfter is how long the copy at a server's own host must have been in sync before
-// the server is given back. A variable, for tests.
-var returnAfter = 2 * time.Second
-
 // keeperIndex returns the index under which a keeper is registered. No data server has
 // it.
 func keeperIndex(size, host int) placement.Server { return placement.Server(size + host) }

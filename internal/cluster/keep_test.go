@@ -30,18 +30,31 @@ import (
 // soon makes a server go back to its own host soon, and a move that has failed be tried
 // again soon.
 func soon(t *testing.T) {
-	t.Helper()
-	after, pause := returnAfter, movePause
-	t.Cleanup(func() { returnAfter, movePause = after, pause })
-	returnAfter, movePause = 100*time.Millisecond, 300*time.Millisecond
+	setPaces(t, paces{returnAfter: 100 * time.Millisecond, movePause: 300 * time.Millisecond})
 }
 
 // late makes no server go back to its own host while a test runs.
-func late(t *testing.T) {
+func late(t *testing.T) { setPaces(t, paces{returnAfter: time.Hour}) }
+
+// pacesOf has the times that hosts of tests wait, by the name of the test.
+var pacesOf sync.Map
+
+func setPaces(t *testing.T, p paces) {
 	t.Helper()
-	after := returnAfter
-	t.Cleanup(func() { returnAfter = after })
-	returnAfter = time.Hour
+	pacesOf.Store(t.Name(), p)
+	t.Cleanup(func() { pacesOf.Delete(t.Name()) })
+}
+
+// pacesFor returns the times that were set for a test, or for one of which it is a part.
+func pacesFor(t *testing.T) paces {
+	for name := t.Name(); ; name = name[:strings.LastIndexByte(name, '/')] {
+		if p, ok := pacesOf.Load(name); ok {
+			return p.(paces)
+		}
+		if !strings.Contains(name, "/") {
+			return paces{}
+		}
+	}
 }
 
 // writers insert pairs of rows until they are stopped.
@@ -118,6 +131,7 @@ func (w *writers) end() (acked int) {
 // their own servers. Clients write all the time, and nothing that was acknowledged is
 // lost.
 func TestHostComesBack(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	h := startHosts(t, 3)
 	h.fill(0, 20)
@@ -190,6 +204,7 @@ func (s *formerStore) State(ctx context.Context) (*member.State, error) {
 // server; before it has its place, another host takes the server over. It keeps copies
 // and has the server back, as if that had been before.
 func TestTakenOverWhileItStarts(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	h := startHosts(t, 3)
 	h.fill(0, 20)
@@ -218,6 +233,7 @@ func TestTakenOverWhileItStarts(t *testing.T) {
 // second without its directory, a server goes there and back, and the other one has its
 // copy at the keeper.
 func TestHostsComeBackInTurn(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	h := startHosts(t, 2)
 	w := h.write(2)
@@ -248,6 +264,7 @@ func TestHostsComeBackInTurn(t *testing.T) {
 // TestKeeperTakesItsServer: the host that has taken a server over is lost before it has
 // given it back. The keeper takes it, since its copy is in sync.
 func TestKeeperTakesItsServer(t *testing.T) {
+	t.Parallel()
 	late(t)
 	h := startHosts(t, 2)
 	h.fill(0, 20)

@@ -281,20 +281,21 @@ func (s hangingServer) Close() error {
 // may still be served, so its lease is not given back: it runs out when the process
 // ends.
 func TestHangingServerKeepsItsLease(t *testing.T) {
-	fakeServers(t)
-	was := memberPatience
-	defer func() { memberPatience = was }()
-	memberPatience = 10 * time.Millisecond
 	for _, hangs := range []bool{true, false} {
 		ctx, members, let := patience(t), membertest.NewLocal(), make(chan struct{})
+		closing := closingTime()
+		closing.set(10 * time.Millisecond)
 		if !hangs {
 			close(let)
-			memberPatience = time.Minute
+			closing.set(time.Minute)
 		}
-		startServer = func(server.Config) (dataServer, error) { return hangingServer{let}, nil }
 		store := members.Open()
 		m, err := Join(ctx, JoinOptions{
 			Size: Size{Servers: 1}, Store: store, Addr: "tcp:10.0.0.1:7000", Lease: time.Second, Provider: fakeProvider{},
+			around: surroundings{
+				closing: closing.get,
+				start:   func(server.Config) (dataServer, error) { return hangingServer{let}, nil },
+			},
 		})
 		if err != nil {
 			t.Fatal(err)

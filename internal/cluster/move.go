@@ -20,16 +20,12 @@ import (
 // takes it over by the same change of the map as any takeover. A host whose own server
 // has moved away is a keeper from then on. docs/replication.md has the rules.
 
-// movePause is the pause after the first failed move. It doubles with each failure, up
-// to movePauseMax. A variable, for tests.
-var movePause = 20 * time.Second
-
-// movePauseMax bounds the pause, because the cause of the failures may end.
+// movePauseMax bounds the pause after failed moves, because their cause may end.
 const movePauseMax = 5 * time.Minute
 
 // nextPause returns the next pause after one more failed move.
-func nextPause(pause time.Duration) time.Duration {
-	return min(max(2*pause, movePause), movePauseMax)
+func (p paces) nextPause(pause time.Duration) time.Duration {
+	return min(max(2*pause, p.movePause), movePauseMax)
 }
 
 // ownHost returns the host that was started for a data server: it has the same number.
@@ -286,10 +282,6 @@ func (m *Member) rest() time.Duration {
 	return takeoverRest
 }
 
-// diskPatience is how long a write of a log, with its sync, may take while there is a
-// copy in sync: after that, another host goes on with the copy. Tests change it.
-var diskPatience = 10 * time.Second
-
 // broken returns an error if the host cannot write the log of its own server, or of one
 // that it has taken over. Such a server serves nobody, but the host would keep the
 // lease, so no other host would serve either. When the host ends, another one with a
@@ -323,7 +315,7 @@ func (m *Member) logFailure() error {
 	if !ok || m.place == nil {
 		return nil
 	}
-	patience := diskPatience
+	patience := m.o.around.diskPatience
 	if now := m.place.state.Load(); now == nil || now.Map == nil || now.Map.Set(m.o.Index).Members.Count() < 2 {
 		patience = math.MaxInt64
 	}
@@ -390,7 +382,7 @@ func (m *Member) due() (to int, due bool) {
 	if m.readyAt == 0 {
 		m.readyAt = now
 	}
-	if now-m.readyAt < returnAfter { // the other host reads its copy
+	if now-m.readyAt < m.o.around.returnAfter { // the other host reads its copy
 		return 0, false
 	}
 	if now < m.notYet || !m.place.holds() || !m.others.rest() {
@@ -428,7 +420,7 @@ func (m *Member) move(to int) error {
 			if taken {
 				m.pause = 0
 			} else {
-				m.pause = nextPause(m.pause)
+				m.pause = m.o.around.nextPause(m.pause)
 				m.notYet = clock.Now() + m.pause
 			}
 			if o.Serving != nil {

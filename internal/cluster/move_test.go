@@ -43,6 +43,7 @@ func (h *hostsOf) settle(server, to int) {
 // write. No client sees an error, nothing that was acknowledged is lost, and every
 // server has a copy in sync again.
 func TestMoveThereAndBack(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	h := startMovable(t, 3)
 	h.fill(0, 20)
@@ -241,14 +242,14 @@ func TestAim(t *testing.T) {
 
 // TestPausesBetweenMoves: pauses double, and have a bound.
 func TestPausesBetweenMoves(t *testing.T) {
-	pause := time.Duration(0)
-	for _, want := range []time.Duration{movePause, 2 * movePause, 4 * movePause} {
-		if pause = nextPause(pause); pause != want {
+	p, pause := paces{movePause: time.Second}, time.Duration(0)
+	for _, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+		if pause = p.nextPause(pause); pause != want {
 			t.Errorf("%v, want %v", pause, want)
 		}
 	}
 	for range 100 {
-		pause = nextPause(pause)
+		pause = p.nextPause(pause)
 	}
 	if pause != movePauseMax {
 		t.Errorf("%v after many failures, want %v", pause, movePauseMax)
@@ -299,6 +300,7 @@ func (h *hostsOf) watchSets() *fewest {
 // drained host when another one is in sync, and not before. Then the host is stopped and
 // started, stays drained, and all comes back when it is drained no more.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	// No copy leaves the set because a busy machine has kept it waiting.
 	h := startHostsSet(t, 3, 2, 0, func(o *JoinOptions) {
@@ -380,6 +382,7 @@ func (h *hostsOf) startAgain(i int) (wait func()) {
 
 // TestDrainsThatAreRefused: the last host that can take a data server is not drained.
 func TestDrainsThatAreRefused(t *testing.T) {
+	t.Parallel()
 	h := startMovable(t, 2)
 	if _, err := h.cluster.Drain(h.ctx, 2); !errors.Is(err, ErrMove) {
 		t.Errorf("a host that does not exist: %v", err)

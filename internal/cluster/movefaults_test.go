@@ -35,6 +35,7 @@ var soonest = []time.Duration{0, 60 * time.Millisecond}
 // TestTargetEndsInAMove: the host to which a server goes ends in the middle. The server
 // is served all the time, but for a moment, and goes there when the host is back.
 func TestTargetEndsInAMove(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	h := startMovable(t, 3)
 	w := h.write(2)
@@ -59,6 +60,7 @@ func TestTargetEndsInAMove(t *testing.T) {
 // TestHomeEndsInAMove: the host from which a server goes ends in the middle, or loses
 // its lease and runs on. The server comes to where it is to be.
 func TestHomeEndsInAMove(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	for _, how := range []string{"ends", "is cut off"} {
 		t.Run(how, func(t *testing.T) {
@@ -129,6 +131,7 @@ func (s lostStore) Join(ctx context.Context, server member.Server, ttl time.Dura
 // TestStoreIsAwayInAMove: the store does not answer any host in the middle of a move.
 // When it does again the move ends.
 func TestStoreIsAwayInAMove(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	away := &atomic.Bool{}
 	h := startHostsSet(t, 3, 2, 0, func(o *JoinOptions) { o.Return, o.Store = true, lostStore{o.Store, away} })
@@ -152,6 +155,7 @@ func TestStoreIsAwayInAMove(t *testing.T) {
 // TestMoveOfATakenServer: a server that another host has taken over is moved to a third
 // one, while its own host is away, and goes home in the end.
 func TestMoveOfATakenServer(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	h := startMovable(t, 3)
 	w := h.write(2)
@@ -174,6 +178,7 @@ func TestMoveOfATakenServer(t *testing.T) {
 // TestMovesThatContradict: two servers are to go at the same time, one to where the
 // other comes from. Nobody waits for ever, and the last wish holds.
 func TestMovesThatContradict(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	h := startMovable(t, 3)
 	w := h.write(2)
@@ -204,6 +209,7 @@ func TestMovesThatContradict(t *testing.T) {
 // TestMoveWaitsForTheCopy: a server does not leave its host before the other one has a
 // copy in sync, whatever the wish is.
 func TestMoveWaitsForTheCopy(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	h := startMovable(t, 2)
 	h.fill(0, 10)
@@ -245,6 +251,7 @@ func TestMoveWaitsForTheCopy(t *testing.T) {
 // TestOwnServerGoesLast: a host that has another server beside its own keeps its own,
 // whatever the wish is, because a keeper would not run the other one.
 func TestOwnServerGoesLast(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	h := startMovable(t, 3)
 	w := h.write(2)
@@ -279,6 +286,7 @@ func TestOwnServerGoesLast(t *testing.T) {
 // is drained before it starts again. Its own server comes back to it first, because it
 // runs others only beside that. Then both go.
 func TestOnlyDataAtADrainedHost(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	h := startMovable(t, 3)
 	h.fill(0, 10)
@@ -320,6 +328,7 @@ func TestOnlyDataAtADrainedHost(t *testing.T) {
 // a drained host has. The own server of that host comes back to it, the lost one is taken
 // over beside it, and then both go.
 func TestLastCopyAtADrainedKeeper(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	h := startMovable(t, 3)
 	h.fill(0, 10)
@@ -355,13 +364,25 @@ func (h *hostsOf) fillOne() {
 	}
 }
 
+// patienceOf is how long hosts wait for data servers that they close.
+type patienceOf struct{ atomic.Int64 }
+
+func closingTime() *patienceOf {
+	p := &patienceOf{}
+	p.set(closeTimeout)
+	return p
+}
+
+func (p *patienceOf) set(d time.Duration) { p.Store(int64(d)) }
+func (p *patienceOf) get() time.Duration  { return time.Duration(p.Load()) }
+
 // TestHangingHomeIsNotMoved: a server that does not close keeps its lease until that
 // runs out, and its host ends.
 func TestHangingHomeIsNotMoved(t *testing.T) {
-	was := memberPatience
-	t.Cleanup(func() { memberPatience = was })
-	hangs := &stuckServer{end: make(chan struct{})}
+	t.Parallel()
+	hangs, closing := &stuckServer{end: make(chan struct{})}, closingTime()
 	h := startHostsSet(t, 2, 2, 0, func(o *JoinOptions) {
+		o.around.closing = closing.get
 		if o.Return = true; o.Index == 0 {
 			o.around.wrap = func(_ placement.Server, s dataServer) dataServer {
 				hangs.dataServer = s
@@ -369,7 +390,7 @@ func TestHangingHomeIsNotMoved(t *testing.T) {
 			}
 		}
 	})
-	memberPatience = 50 * time.Millisecond
+	closing.set(50 * time.Millisecond)
 	h.fill(0, 10)
 	m := h.hosts[0]
 	if _, err := h.cluster.Move(h.ctx, 0, 1); err != nil {
@@ -394,7 +415,7 @@ func TestHangingHomeIsNotMoved(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Error(err)
 	}
-	memberPatience = was
+	closing.set(closeTimeout)
 	if err := errors.Join(hangs.dataServer.Close(), h.stores[0].Close()); err != nil { // as its process does
 		t.Error(err)
 	}
@@ -408,10 +429,12 @@ func TestHangingHomeIsNotMoved(t *testing.T) {
 // otherwise nobody could serve the server any more. As long as it hangs, the host leaves
 // its directory alone, and so does not take the server over again.
 func TestHangingGuestIsTakenOver(t *testing.T) {
+	t.Parallel()
 	soon(t)
-	hangs := &stuckServer{end: make(chan struct{})}
+	hangs, closing := &stuckServer{end: make(chan struct{})}, closingTime()
 	attempts := &atomic.Int64{}
 	h := startHostsSet(t, 2, 2, 0, func(o *JoinOptions) {
+		o.around.closing = closing.get
 		if o.Return = true; o.Index == 1 {
 			o.around.wrap = func(server placement.Server, s dataServer) dataServer {
 				if server == 1 || hangs.dataServer != nil {
@@ -433,9 +456,7 @@ func TestHangingGuestIsTakenOver(t *testing.T) {
 	}
 	h.settle(0, 1)
 	h.fill(10, 20)
-	was := memberPatience
-	t.Cleanup(func() { memberPatience = was })
-	memberPatience = 50 * time.Millisecond
+	closing.set(50 * time.Millisecond)
 	store := h.members.Open()
 	if _, err := h.cluster.Move(h.ctx, 0, 0); err != nil {
 		t.Fatal(err)
@@ -458,7 +479,7 @@ func TestHangingGuestIsTakenOver(t *testing.T) {
 	default:
 	}
 	h.has(20)
-	memberPatience = was
+	closing.set(closeTimeout)
 	mark := filepath.Join(homeDir(server.ServerDir(filepath.Join(h.dir, "host-1"), 1), 0), "MARK")
 	if err := os.WriteFile(mark, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -496,6 +517,7 @@ func (s *stuckServer) Close() error {
 // in any order, with clients that write. Nothing that was acknowledged is lost, no
 // client sees an error, and all comes to where it is to be.
 func TestMovesAtRandom(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	seed := testseed.Of(t)
 	rng := rand.New(rand.NewPCG(seed, 1))

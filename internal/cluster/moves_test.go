@@ -9,6 +9,7 @@ import (
 // TestMovesAreRefused: a client that has only addresses of data servers which may move is
 // told so.
 func TestMovesAreRefused(t *testing.T) {
+	t.Parallel()
 	h := startHosts(t, 2)
 	a, err := ParseAddress("drtmx://" + h.addrs[0])
 	if err != nil {

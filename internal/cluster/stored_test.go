@@ -11,6 +11,7 @@ import (
 // taken over, and copies. Other hosts are elsewhere. What it has taken over stays as long
 // as the store says so.
 func TestStoredAtOneHost(t *testing.T) {
+	t.Parallel()
 	h := startHosts(t, 2)
 	h.fill(0, 20)
 	dir := h.options(1).DataDir

@@ -289,7 +289,7 @@ func (t *takeovers) giveBack(s *member.State, server placement.Server, h *home, 
 	if h.readyAt == 0 {
 		h.readyAt = now
 	}
-	if now-h.readyAt < returnAfter || h.backAt != 0 && now-h.backAt < h.pause {
+	if now-h.readyAt < t.o.around.returnAfter || h.backAt != 0 && now-h.backAt < h.pause {
 		return // the other host reads its copy; or nobody has taken the server, which is tried again later
 	}
 	t.attempt(server, h, func() error {
@@ -297,7 +297,7 @@ func (t *takeovers) giveBack(s *member.State, server placement.Server, h *home, 
 		err := t.give(server, h)
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		h.readyAt, h.backAt, h.pause = 0, clock.Now(), nextPause(h.pause)
+		h.readyAt, h.backAt, h.pause = 0, clock.Now(), t.o.around.nextPause(h.pause)
 		return err
 	})
 }

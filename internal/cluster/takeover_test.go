@@ -56,6 +56,7 @@ func (h *hostsOf) options(i int) JoinOptions {
 		}
 		o.Provider, o.Addr, o.Lease = f, multi.Address{Verbs: h.addrs[i]}.String(), 5*time.Second // a guest is slow
 	}
+	o.around.start, o.around.paces = startReal, pacesFor(h.t)
 	if h.set != nil {
 		h.set(&o)
 	}
@@ -78,7 +79,6 @@ func startHostsWith(t *testing.T, n, replicas int, checkpoint uint64) *hostsOf {
 // startHostsSet is startHostsWith with other options.
 func startHostsSet(t *testing.T, n, replicas int, checkpoint uint64, set func(*JoinOptions)) *hostsOf {
 	t.Helper()
-	realServers(t)
 	h := &hostsOf{set: set, t: t, replicas: replicas, checkpoint: checkpoint, ctx: patience(t), members: membertest.NewLocal(), dir: t.TempDir(), addrs: freeHosts(t, n)}
 	h.hosts = make([]*Member, n)
 	for range n {
@@ -214,6 +214,7 @@ func (h *hostsOf) has(to uint64) {
 // lost, the former host acknowledges nothing more and cannot come back with its
 // directory, and the server has a copy again.
 func TestHostTakesOver(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"cut off", "ended"} {
 		t.Run(how, func(t *testing.T) {
 			h := startHosts(t, 3)
@@ -265,6 +266,7 @@ func TestHostTakesOver(t *testing.T) {
 // TestHostIsLostTwice: a server that was taken over is taken over again when its
 // second host is lost, by the host that has its new copy.
 func TestHostIsLostTwice(t *testing.T) {
+	t.Parallel()
 	h := startHosts(t, 3)
 	h.fill(0, 20)
 	h.inSync(0)
@@ -289,6 +291,7 @@ func TestHostIsLostTwice(t *testing.T) {
 // TestHostStartsAgainWithOthers: a host that has taken a server over and is started
 // again runs both.
 func TestHostStartsAgainWithOthers(t *testing.T) {
+	t.Parallel()
 	h := startHosts(t, 2)
 	h.fill(0, 20)
 	h.inSync(0)
@@ -312,6 +315,7 @@ func TestHostStartsAgainWithOthers(t *testing.T) {
 // TestTakeoverUnderWriters: clients write all the time while a host
 // ends. What was acknowledged is there afterwards, once.
 func TestTakeoverUnderWriters(t *testing.T) {
+	t.Parallel()
 	h := startHosts(t, 3)
 	var next atomic.Uint64
 	stop := make(chan struct{})
@@ -409,6 +413,7 @@ func TestResumeTakeover(t *testing.T) {
 // TestNoTakeoverOutOfSync: a host whose copy is not in sync does not take the place of
 // its home, however long that is away.
 func TestNoTakeoverOutOfSync(t *testing.T) {
+	t.Parallel()
 	h := startHosts(t, 2)
 	h.fill(0, 10)
 	former := h.hosts[0]
@@ -448,6 +453,7 @@ func (c *refusals) ReadCopy(home placement.Server) (server.CopyRead, error) {
 // TestDamagedCopyTakesNothingOver: a host whose copy is damaged changes nothing. Another
 // one that has a whole copy takes the server over.
 func TestDamagedCopyTakesNothingOver(t *testing.T) {
+	t.Parallel()
 	h := startHostsWith(t, 3, 3, 4<<10)
 	h.fill(0, 200)
 	eventually(t, "server 0 has two copies in sync", func() bool {
@@ -510,6 +516,7 @@ func flipByte(t *testing.T, name string) {
 // TestNothingIsTakenBeforeAllHaveStarted: a host that is slow to start with the others
 // keeps its data server. When all have had their chance, one that is not there loses it.
 func TestNothingIsTakenBeforeAllHaveStarted(t *testing.T) {
+	t.Parallel()
 	h := startHosts(t, 2)
 	h.fill(0, 10)
 	h.inSync(0)
@@ -540,6 +547,7 @@ func TestNothingIsTakenBeforeAllHaveStarted(t *testing.T) {
 // TestTakeoverIsEndedLater: a host that is named in the map, but could not make the
 // copy the data of the server at once, does so when it can.
 func TestTakeoverIsEndedLater(t *testing.T) {
+	t.Parallel()
 	h := startHosts(t, 3)
 	h.fill(0, 20)
 	o := h.hosts[2].others
@@ -609,6 +617,7 @@ func (c *takenAgain) ResumeCopy(home placement.Server) {
 // TestTakeoverIsAskedFor: a host that does not know whether its change of the map was
 // made keeps the copy given away, whatever the store answers, until it knows.
 func TestTakeoverIsAskedFor(t *testing.T) {
+	t.Parallel()
 	h := startHosts(t, 3)
 	h.fill(0, 10)
 	s := &unsureStore{Store: h.stores[2].Store}

@@ -26,6 +26,7 @@ func copiesOf(s *member.State, server placement.Server) (hosts []int) {
 // all hosts there are lost it is in the same one, and goes back when one is there again.
 // Clients write meanwhile, and nothing is lost.
 func TestCopiesAreInOtherZones(t *testing.T) {
+	t.Parallel()
 	soon(t)
 	zones := []string{"a", "a", "b", "b"}
 	h := startHostsSet(t, 4, 2, 0, func(o *JoinOptions) { o.Return, o.Zone = true, zones[o.Index] })
