@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -156,5 +157,23 @@ func TestShrink(t *testing.T) {
 	}
 	if _, _, _, err := shrink(simCase{Seed: 8, Without: []string{"a"}}, func(simCase) (string, []string) { return "", nil }); err == nil {
 		t.Error("a case that does not fail is made smaller")
+	}
+}
+
+// TestSilentProcessIsKilled: a process that prints nothing for too long has a seed that
+// does not end. One that prints now and then may take longer.
+func TestSilentProcessIsKilled(t *testing.T) {
+	for script, silent := range map[string]bool{
+		"echo begun; exec sleep 600":                              true,
+		"for i in 1 2 3 4 5; do echo $i; sleep 0.6; done; exit 3": false,
+	} {
+		b := &binary{path: filepath.Join(t.TempDir(), "server.test"), dir: t.TempDir(), silence: 2 * time.Second}
+		if err := os.WriteFile(b.path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		x := b.process(t.Context(), simCase{Seed: 1}, 1)
+		if x.err == nil || errors.Is(x.err, errSilent) != silent || x.other == "" {
+			t.Errorf("%s: %v, and it printed %q", script, x.err, x.other)
+		}
 	}
 }
