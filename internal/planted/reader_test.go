@@ -34,7 +34,7 @@ var readerBugs = []bug{
 		caught: []test{{"index/learned/read", "TestBeforeKnowsOfSplits", "rows before row"}},
 	},
 	{
-		name: "GuessedOnce", why: "a reverse scan that has come to leaves its models lack reads on through all that it knows by now",
+		name: "GuessedOnce", why: "a reverse scan that meets leaves without a model reads on through all that it knows by now",
 		edits: []edit{{
 			file: "internal/exec/pages.go",
 			old:  "					if guess := p.before(rows); guess.Compare(next) > 0 {\n",

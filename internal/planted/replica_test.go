@@ -572,7 +572,7 @@ var replicaBugs = []bug{
 		},
 	},
 	{
-		name: "TheRestIsUnread", why: "what has come to a copy since it was read is not read when it takes the place of its home",
+		name: "TheRestIsUnread", why: "what a copy got after it was read is not read when it takes the place of its home",
 		edits: []edit{{
 			file: "server/readcopy.go",
 			old:  "	err = log.Replay(wal.LSN(now.Log), func(*wal.Record) error { return nil })\n",
