@@ -41,7 +41,7 @@ fairness=(
 "crowd|5,000 goroutines that update 1,000 rows, one or two in a transaction, compared with 64: rates, those given up after 10 s, latencies|go test -run ^\$ -bench Contention -benchtime 1x -timeout 60m ./server"
 "hothome|Procedures that all write one row of their home, and some a row elsewhere|go test -run ^\$ -bench HotHome ./server"
 "terminals|256 terminals on two warehouses: PAYMENT|bin/drtmx tpcc run --warehouses 2 --servers 2 --clients 256 --mix full --duration 20s"
-"scans|YCSB E with 32 threads: INSERT beside SCAN|bin/go-ycsb loadrun drtmx -P ycsb/workloads/workloade --threads 32 -p drtmx.fabric=shm -p recordcount=100000 -p operationcount=100000000 -p maxexecutiontime=10 --silence"
+"scans|YCSB E with 32 threads: INSERT beside SCAN|bin/go-ycsb loadrun drtmx -P ycsb/workloads/workloade --threads 32 -p drtmx.fabric=shm -p recordcount=100000 -p operationcount=100000000 -p maxexecutiontime=10"
 )
 fabrics=(
 "fabrics|READs of 64 bytes, single and in batches of 16, on every fabric, compared with its bound; many callers over TCP, compared with pipelined GETs of Redis for scale|go test -run ^\$ -bench Fabrics|ManyCallers -benchtime 300x ./rdma/rdmatest"

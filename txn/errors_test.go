@@ -149,6 +149,15 @@ func TestBodyAge(t *testing.T) {
 		t.Errorf("a body of 40 ms: %v, in %d attempts", err, ran)
 	}
 	t.Log(err)
+	once, err := txn.Open(t.Context(), txn.Config{Servers: r.addrs(), Dial: r.net.Dial, BodyAge: 20 * time.Millisecond, Retry: txn.Retry{Attempts: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer once.Close()
+	ran = 0
+	if err := once.Update(t.Context(), write); !errors.Is(err, txn.ErrTooLarge) || ran != 1 {
+		t.Errorf("a body of 40 ms that has one attempt: %v, in %d", err, ran)
+	}
 	held = func(n int) bool { return n&1 == 1 }
 	for _, c := range []struct {
 		name string

@@ -150,12 +150,25 @@ func TestIdleSessionsShareMemory(t *testing.T) {
 		over.Wait()
 	}
 	used := heapKept(t, func() { crowd(1) })
+	crowd(8)
+	freed := -heapKept(t, func() {
+		for range 4 * sessions {
+			s, err := c.DB.NewSession(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+		}
+	})
+	if freed < 4*used {
+		t.Errorf("eight idle sessions have given up %d bytes when many others were opened, want most of %d", freed, 8*used)
+	}
 	kept := heapKept(t, func() {
 		for n := 2; n <= sessions; n *= 2 {
 			crowd(n)
 		}
 	})
-	t.Logf("one session keeps %d KiB, %d together %d KiB", used>>10, sessions, kept>>10)
+	t.Logf("one session keeps %d KiB, %d together %d KiB; eight gave up %d KiB", used>>10, sessions, kept>>10, freed>>10)
 	if all := used * sessions; all < 3*keptMax/2 {
 		t.Fatalf("%d sessions would keep %d bytes; the test tells nothing", sessions, all)
 	}

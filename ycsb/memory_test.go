@@ -35,8 +35,13 @@ func TestMemory(t *testing.T) {
 		{"fieldcount", "1", "fieldlength", "8"},
 		{"fieldcount", "3", "fieldlength", "900", "fieldlengthdistribution", "uniform"},
 		{"fieldcount", "2", "fieldlength", "4000"},
+		{"zeropadding", "100", "drtmx.partitioning", "hash"},
+		{"zeropadding", "100", "drtmx.primary", "hash"},
+		{"zeropadding", "60", "fieldcount", "1", "fieldlength", "30", "drtmx.primary", "hash"},
+		{"fieldcount", "1", "fieldlength", "120", "fieldlengthdistribution", "uniform"},
+		{"fieldcount", "1", "fieldlength", "20", "fieldlengthdistribution", "uniform", "drtmx.primary", "hash"},
 	} {
-		const records = 8000
+		const records = 20_000
 		pairs = append(pairs, "recordcount", fmt.Sprint(records), "operationcount", "1", "threadcount", "2", props.Memory, "256", "drtmx.servers", "2")
 		p := with(pairs...)
 		db := create(t, p)

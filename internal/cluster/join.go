@@ -125,8 +125,8 @@ type paces struct {
 	// movePause is the pause after the first failed move. It doubles with each failure,
 	// up to movePauseMax.
 	movePause time.Duration
-	// diskPatience is how long a write of a log, with its sync, may take while there is a copy in
-	// sync: after that, another host goes on with the copy.
+	// diskPatience is how long a write of a log, with its sync, may take while there is a
+	// copy in sync: after that, another host goes on with the copy.
 	diskPatience time.Duration
 }
 

@@ -21,11 +21,15 @@ func (t *Txn) checkAge(age time.Duration) error {
 		return t.abandon(CauseRow)
 	case t.reuses && t.began.Age() <= t.s.db.cfg.BodyAge: // the body itself has not run for so long
 		return t.abandon(CauseRow)
-	case !t.wasOverdue:
+	case !t.wasOverdue && t.losses+1 != t.s.db.cfg.Retry.Attempts:
 		t.overdue = true
 		return t.abandon(CauseRow)
 	}
-	e := tooLarge("two attempts in a row of the body have run too long, the last for this many ms since its first read", int(age.Milliseconds()), int(t.s.db.cfg.BodyAge.Milliseconds()), "Config.BodyAge")
+	what := "the body has run for this many ms since its first read"
+	if t.wasOverdue {
+		what += ", after an attempt that ran too long as well"
+	}
+	e := tooLarge(what, int(age.Milliseconds()), int(t.s.db.cfg.BodyAge.Milliseconds()), "Config.BodyAge")
 	return t.fail(e)
 }
 

@@ -35,6 +35,7 @@ type Layout struct {
 	first, records int64 // the records of a load
 	loads          int64 // how many records it inserts, 0 if the properties do not say
 	meanBytes      int   // least mean length of a field that the workload writes
+	constant       bool  // all fields have this length
 }
 
 // Read reads the layout; its error names every invalid property.
@@ -54,7 +55,7 @@ func Read(p *properties.Properties) (*Layout, error) {
 	}
 	switch lengths {
 	case "constant":
-		l.meanBytes = l.FieldBytes
+		l.meanBytes, l.constant = l.FieldBytes, true
 	case "uniform":
 		l.meanBytes = (1 + l.FieldBytes) / 2
 	}
