@@ -90,7 +90,7 @@ func (l *crashLedger) update(s *txn.Session, db *txn.DB, c *crashClient, fn func
 	if err != nil {
 		return err
 	}
-	session := reflect.ValueOf(s).Elem()
+	session := reflect.ValueOf(s).Elem().FieldByName("outcomes")
 	l.set(func() {
 		c.acked = n
 		c.session, c.seq = session.FieldByName("id").Uint(), session.FieldByName("seq").Uint()

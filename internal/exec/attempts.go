@@ -6,39 +6,23 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"time"
 
 	"drtmx/internal/clock"
 )
 
-// View runs a read-only transaction by one-sided reads. It is strictly serializable:
-// when fn has returned, one round re-reads every header and leaf version that the
-// attempt relied on, and the control word of each partition. If any changed, fn runs
-// again. If writers have invalidated many attempts, or a long one, the next attempt
-// reads a Snapshot. View returns an error of fn unchanged, after the same validation.
+// View runs a read-only transaction by one-sided reads: see txn.Session.View. When fn has
+// returned, one round re-reads every header and leaf version that the attempt relied
+// on, and the control word of each partition. If any changed, fn runs again.
 func (s *Session) View(ctx context.Context, fn Body) error {
 	return s.run(ctx, view, math.MaxInt, fn, nil)
 }
 
 // TryView is View with a bound, at least one, on the attempts that writers
-// invalidate: those whose rows or ranges had changed when they were validated. At the
-// bound it returns ErrConflict. It does not go on as a Snapshot.
-//
-// Attempts that met a lock do not count. TryView waits for a lock as View does. A
-// lock is held for the duration of a two-phase commit.
+// invalidate: see txn.Session.TryView.
 func (s *Session) TryView(ctx context.Context, invalidated int, fn Body) error {
 	return s.run(ctx, view, invalidated, fn, nil)
-}
-
-// Update runs a transaction that may write. Reads are one-sided and writes are
-// buffered. Commit is one RPC to the home server, the primary of the first row
-// written. If fn returns an error nothing is written.
-//
-// If the connection to the home server is lost between the commit request and
-// its answer, and the server cannot be asked for the outcome, the error is an
-// *UnknownOutcome.
-func (s *Session) Update(ctx context.Context, fn Body) error {
-	return s.update(ctx, fn)
 }
 
 // ending ends an attempt whose body has returned bodyErr, nil to commit.
@@ -61,19 +45,19 @@ func (s *Session) run(ctx context.Context, m mode, invalidated int, fn Body, fin
 			return nil
 		}
 		if t.mode != closed {
-			err = s.inPartition(err, t.partitions(nil))
+			err = s.net.inPartition(err, t.partitions(nil))
 		}
-		if finish == nil && s.lacks != nil && lacksRoom(err) { // else the error is the body's own
-			if err = s.awaitRoom(ctx, err, &patience); err != nil {
+		if finish == nil && s.net.lacks != nil && lacksRoom(err) { // else the error is the body's own
+			if err = s.net.awaitRoom(ctx, err, &patience); err != nil {
 				return err
 			}
 			continue
 		}
-		if finish != nil || !s.db.returns(err) {
+		if finish != nil || !s.db.Returns(err) {
 			return stillAbsent(ctx, absent, err)
 		}
 		absent = err
-		if err = s.awaitReturn(ctx, n, err, &patience); err != nil {
+		if err = s.net.awaitReturn(ctx, n, err, &patience); err != nil {
 			return err
 		}
 	}
@@ -88,7 +72,7 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 	s.snap.begin()
 	esc := escalation{possible: m == view && finish == nil && invalidated == math.MaxInt}
 	for n := 0; ; n++ {
-		gated := n == 0 && m == update && s.passGate(ctx)
+		gated := n == 0 && m == update && s.admission.pass(ctx, s.reservations.turns != nil)
 		if err := ctx.Err(); err != nil {
 			return late(ctx, err, n, last)
 		}
@@ -105,7 +89,7 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 		overdue = t.overdue
 		esc.ended(t)
 		if n == 0 && m == update {
-			s.firstEnded(t, gated)
+			s.admission.firstEnded(t, gated)
 		}
 		if esc.wider { // at most once per partition
 			n--
@@ -128,15 +112,15 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 		switch t.cause {
 		case CauseLocked:
 		case CauseFence:
-			s.renew(ctx, t)
+			s.net.renew(ctx, t)
 			invalidated--
 		case CauseCatalog:
 			if outdated++; outdated&15 != 1 { // else the server has the older catalogue, not this DB
-			} else if _, err := s.refresh(ctx); err != nil {
+			} else if _, err := s.net.refresh(ctx); err != nil {
 				return late(ctx, err, n, last)
 			}
 		case CauseLate:
-			s.asksClock = true
+			s.leases.asksClock = true
 			invalidated--
 		default:
 			invalidated--
@@ -144,13 +128,13 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 		if invalidated <= 0 {
 			return gaveUp(n+1, t.cause)
 		}
-		wait, hadTurn := n, len(s.reserved) > 0
+		wait, hadTurn := n, len(s.reservations.held) > 0
 		switch { // if the rows are reserved, no one else can take them
 		case t.reserved:
 			wait = noWait
-		case s.keepTurn(t):
-			wait = s.keptTurns
-		case s.takeTurn(t, n+1, patience):
+		case s.reservations.keep(t):
+			wait = s.reservations.kept
+		case s.reservations.take(t, n+1, patience):
 			if !hadTurn || t.cause != CauseLocked { // else it waits for a lock that is older than the turn
 				wait = noWait
 			}
@@ -169,14 +153,14 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 // ended cleans up after a transaction, also after a panic of its body.
 func (s *Session) ended(ctx context.Context) {
 	s.txn.end()
-	s.giveUpTurns(ctx, false)
-	s.asked = s.asked[:0]
-	if !s.visit.pooled {
-		s.db.gate.leave(&s.visit, false) // after a panic
+	s.reservations.giveUp(ctx, false)
+	s.reservations.asked = s.reservations.asked[:0]
+	if !s.admission.visit.pooled {
+		s.db.gate.leave(&s.admission.visit, false) // after a panic
 	}
-	s.loses(false)
+	s.admission.loses(false)
 	s.giveBack()
-	s.yield()
+	s.net.yield()
 }
 
 // again waits before attempt n+2, with the backoff of attempt wait+2. It returns an
@@ -198,6 +182,47 @@ func (s *Session) again(ctx context.Context, n, wait int, cause Cause, patience 
 		return nil
 	}
 	return late(ctx, s.backoff(ctx, wait), n+1, cause)
+}
+
+// patience returns how long the next request may wait at a server: until shortly
+// before the caller gives up.
+func (r *Retry) patience(ctx context.Context, attempt int, end time.Duration) time.Duration {
+	if most := r.Attempts; most > 0 && attempt+1 >= most {
+		return 0 // nothing would follow the turn
+	}
+	wait := r.Patience
+	if at, bounded := ctx.Deadline(); bounded {
+		wait = time.Until(at)
+	} else if end > 0 {
+		wait = end - clock.Fast()
+	}
+	return wait - wait/8
+}
+
+// pause waits for d. Without a deadline of ctx it ends with ErrUnavailable after
+// Retry.Patience, counted from the first call.
+func (r *Retry) pause(ctx context.Context, d time.Duration, patience *time.Duration) error {
+	if _, bounded := ctx.Deadline(); !bounded {
+		switch now := clock.Fast(); {
+		case *patience == 0:
+			*patience = now + r.Patience
+		case now > *patience:
+			return fmt.Errorf("%w for %v (Retry.Patience)", ErrUnavailable, r.Patience)
+		}
+	}
+	return sleep(ctx, d)
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
 }
 
 // noWait is the wait before an attempt whose rows are reserved: none.
@@ -228,8 +253,8 @@ func gaveUp(attempts int, cause Cause) error {
 func (s *Session) attempt(t *Txn, fn Body, finish ending) error {
 	if t.mode == snapshot {
 		s.stats.Snapshots++
-		s.controlled = s.controlled[:0]
-		if err := s.takeTime(t); err != nil {
+		s.validator.controlled = s.validator.controlled[:0]
+		if err := s.snap.takeTime(t); err != nil {
 			return t.fail(err)
 		}
 	}
@@ -245,11 +270,28 @@ func (s *Session) attempt(t *Txn, fn Body, finish ending) error {
 	case finish != nil:
 		bodyErr, err = nil, finish(t, bodyErr)
 	case t.mode == snapshot:
-		err = s.settleReads(t)
+		err = s.validator.settleReads(t)
 	case bodyErr != nil || t.mode == view || t.writes.empty():
-		err = s.validate(t) // an error of the body, too, counts only if the rows that it read were consistent and are durable
+		err = s.validator.validate(t) // an error of the body, too, counts only if the rows that it read were consistent and are durable
 	default:
 		err = s.sendCommit(t)
 	}
 	return cmp.Or(t.err, bodyErr, err)
+}
+
+// backoff waits before attempt n+1. It spins first, because locks are held for
+// microseconds, and then sleeps.
+func (s *Session) backoff(ctx context.Context, n int) error {
+	d := s.db.cfg.Retry.BackoffMax
+	if n < 20 {
+		d = min(s.db.cfg.Retry.BackoffMin<<n, d)
+	}
+	d = d/2 + time.Duration(s.rng.Int64N(int64(d/2)+1))
+	if d < 20*time.Microsecond {
+		for start := time.Now(); time.Since(start) < d; {
+			runtime.Gosched()
+		}
+		return ctx.Err()
+	}
+	return sleep(ctx, d)
 }

@@ -9,25 +9,17 @@ import (
 	"drtmx/internal/wire"
 )
 
-// Call runs a procedure at the primary of h and returns its result, valid until the
-// session is used again. An error of the procedure is returned as a *ProcedureError;
-// then nothing has been written. An attempt that meets a concurrent writer is retried
-// as in Update, with the same exactly-once guarantee.
-//
-// The deadline of ctx also applies at the home. A procedure that has not begun to
-// commit by then commits nothing, and the error is context.DeadlineExceeded; it may
-// be returned up to 10 ms early. If no answer has arrived by the deadline, the error
-// is an *UnknownOutcome. A cancellation of ctx is not sent to the home.
+// Call runs a procedure at the primary of h: see txn.Session.Call. Its result is valid
+// until the session is used again.
 func (s *Session) Call(ctx context.Context, h placement.Partition, proc string, args []byte) ([]byte, error) {
 	if h < 0 || int(h) >= s.db.Partitions() {
 		return nil, fmt.Errorf("txn: home partition %d, want 0 to %d", h, s.db.Partitions()-1)
 	}
 	var patience, absence time.Duration
 	var absent error
-	defer s.yield()
+	defer s.net.yield()
 	for n := 0; ; n++ {
-		s.seq++
-		resp, err := s.callOnce(ctx, h, s.patience(ctx, n, patience), proc, args)
+		resp, err := s.callOnce(ctx, h, s.db.cfg.Retry.patience(ctx, n, patience), proc, args)
 		if err == nil {
 			switch c := wire.Code(resp[0]); c {
 			case wire.OK:
@@ -38,7 +30,7 @@ func (s *Session) Call(ctx context.Context, h placement.Partition, proc string, 
 			case wire.Conflict:
 				cause := causeOf(resp)
 				s.stats.Aborts[cause]++
-				s.asksClock = cause == CauseLate
+				s.leases.asksClock = cause == CauseLate
 				if err := s.again(ctx, n, n+callBackoff, cause, &patience); err != nil {
 					return nil, err
 				}
@@ -47,18 +39,18 @@ func (s *Session) Call(ctx context.Context, h placement.Partition, proc string, 
 				err = codeError(c, resp[1:])
 			}
 		}
-		err = s.inPartition(err, []placement.Partition{h})
-		if s.lacks != nil && lacksRoom(err) {
-			if err = s.awaitRoom(ctx, err, &absence); err != nil {
+		err = s.net.inPartition(err, []placement.Partition{h})
+		if s.net.lacks != nil && lacksRoom(err) {
+			if err = s.net.awaitRoom(ctx, err, &absence); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		if !s.db.returns(err) {
+		if !s.db.Returns(err) {
 			return nil, stillAbsent(ctx, absent, err)
 		}
 		absent = err
-		if err = s.awaitReturn(ctx, n, err, &absence); err != nil {
+		if err = s.net.awaitReturn(ctx, n, err, &absence); err != nil {
 			return nil, err
 		}
 	}
@@ -66,13 +58,13 @@ func (s *Session) Call(ctx context.Context, h placement.Partition, proc string, 
 
 // callOnce sends one attempt of a Call, and returns its answer.
 func (s *Session) callOnce(ctx context.Context, h placement.Partition, wait time.Duration, proc string, args []byte) ([]byte, error) {
-	sent, err := s.sent(ctx, s.db.placement.At(h))
+	id := s.outcomes.next()
+	sent, err := s.leases.sent(ctx, s.db.placement.At(h))
 	if err != nil {
 		return nil, err
 	}
-	id := wire.ID{Client: s.id, Seq: s.seq}
-	s.req = wire.AppendCall(s.req[:0], id, sent, wait, timeForCall(ctx), s.db.seen.Tick(), h, proc, args)
-	return s.decide(ctx, h, id, sent)
+	s.net.req = wire.AppendCall(s.net.req[:0], id, sent, wait, timeForCall(ctx), s.db.seen.Tick(), h, proc, args)
+	return s.outcomes.decide(ctx, h, s.net.req, id, sent)
 }
 
 // timeForCall returns how long a procedure may run at its home, 0 without a deadline.

@@ -32,54 +32,32 @@ func (db *DB) follow(h *wire.Hello) error {
 	return nil
 }
 
-// newPool makes the pool of an index in a partition. If the index is newer than the
-// hello of the partition's server, it asks for another hello. If the server does not
-// have the index yet, the attempt is aborted.
-func (s *Session) newPool(ctx context.Context, l *link, ix int, part placement.Partition) (*opPool, error) {
-	c := s.db.client(s.life(part), ix, part)
-	if c == nil {
-		if err := s.helloAgain(ctx, l); err != nil {
-			return nil, err
-		}
-		if c = s.db.client(s.life(part), ix, part); c == nil {
-			return nil, s.txn.abandon(CauseCatalog)
-		}
-	}
-	n := s.db.Partitions()
-	if most := max(len(s.db.Catalog().Indexes), ix+1) * n; most > len(s.pools) {
-		s.pools = append(s.pools, make([]*opPool, most-len(s.pools))...)
-	}
-	p := &opPool{client: c, server: l.server, began: &s.txn.began}
-	s.pools[ix*n+int(part)] = p
-	return p, nil
-}
-
 // helloAgain asks a server for another hello, which lists its present indexes.
-func (s *Session) helloAgain(ctx context.Context, l *link) error {
-	resp, err := s.call(ctx, l, []byte{byte(wire.OpHello)})
+func (n *network) helloAgain(ctx context.Context, l *link) error {
+	resp, err := n.call(ctx, l, []byte{byte(wire.OpHello)})
 	if err != nil {
 		return err
 	}
 	h, err := wire.DecodeHello(resp)
 	if err != nil {
-		return &tables.Error{Err: ErrProtocol, Partition: -1, Server: s.db.servers[l.server], Cause: err}
+		return &tables.Error{Err: ErrProtocol, Partition: -1, Server: n.db.servers[l.server], Cause: err}
 	}
-	lf, err := s.db.meet(h, l.conn.InOrder())
+	lf, err := n.db.meet(h, l.conn.InOrder())
 	if err == nil {
-		s.rebind(l.server, lf)
+		n.rebind(l.server, lf)
 	}
 	return err
 }
 
 // refresh fetches the present version of the catalogue from a server. newer reports
 // that the DB did not have it.
-func (s *Session) refresh(ctx context.Context) (newer bool, err error) {
-	was := s.db.Catalog().Version()
-	l, err := s.reach(ctx, placement.Orderer)
+func (n *network) refresh(ctx context.Context) (newer bool, err error) {
+	was := n.db.Catalog().Version()
+	l, err := n.reach(ctx, placement.Orderer)
 	if err == nil {
-		err = s.helloAgain(ctx, l)
+		err = n.helloAgain(ctx, l)
 	}
-	return s.db.Catalog().Version() > was, err
+	return n.db.Catalog().Version() > was, err
 }
 
 // mayRefresh fetches the present version of the catalogue if err may be due to an
@@ -88,7 +66,7 @@ func (s *Session) mayRefresh(ctx context.Context, err error) bool {
 	if !errors.Is(err, tables.ErrCatalog) || ctx.Err() != nil {
 		return false
 	}
-	newer, err := s.refresh(ctx)
+	newer, err := s.net.refresh(ctx)
 	return newer && err == nil
 }
 
@@ -99,7 +77,7 @@ func (db *DB) Refresh(ctx context.Context) error {
 		return err
 	}
 	defer db.release(s)
-	_, err = s.refresh(ctx)
+	_, err = s.net.refresh(ctx)
 	return err
 }
 
@@ -129,7 +107,7 @@ func (db *DB) Alter(ctx context.Context, ch tables.Change) (*tables.Catalog, err
 	for n := 0; ; n++ {
 		err := s.alter(ctx, req)
 		if err == nil {
-			_, err = s.refresh(ctx)
+			_, err = s.net.refresh(ctx)
 			return db.Catalog(), err
 		}
 		busy := errors.Is(err, errBusy)
@@ -137,7 +115,7 @@ func (db *DB) Alter(ctx context.Context, ch tables.Change) (*tables.Catalog, err
 			continue
 		}
 		if ended := ctx.Err(); busy || ended != nil {
-			err = db.unavailable(placement.Orderer, cmp.Or(ended, err))
+			err = db.Unavailable(placement.Orderer, cmp.Or(ended, err))
 		}
 		return nil, err
 	}
@@ -148,11 +126,11 @@ func (db *DB) Alter(ctx context.Context, ch tables.Change) (*tables.Catalog, err
 var errBusy = errors.New("the change is not complete")
 
 func (s *Session) alter(ctx context.Context, req []byte) error {
-	l, err := s.link(ctx, placement.Orderer)
+	l, err := s.net.link(ctx, placement.Orderer)
 	if err != nil {
 		return err
 	}
-	resp, err := s.call(ctx, l, req)
+	resp, err := s.net.call(ctx, l, req)
 	if err != nil {
 		return err
 	}

@@ -48,10 +48,6 @@ func (db *DB) Incarnations() []uint64 {
 	return all
 }
 
-// Returns reports whether err concerns a server that may come back with everything
-// that it has acknowledged.
-func (db *DB) Returns(err error) bool { return db.returns(err) }
-
 // Refused returns the error for an answer whose code is no result.
 func (db *DB) Refused(server placement.Server, code wire.Code, text []byte) error {
 	err := codeError(code, text)
@@ -60,9 +56,4 @@ func (db *DB) Refused(server placement.Server, code wire.Code, text []byte) erro
 		e.Server = db.servers[server]
 	}
 	return err
-}
-
-// Unavailable returns the error for a server that does not answer.
-func (db *DB) Unavailable(server placement.Server, cause error) error {
-	return db.unavailable(server, cause)
 }

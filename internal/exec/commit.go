@@ -52,21 +52,8 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 			return t.fail(e)
 		}
 	}
-	t.s.nameLives(c)
-	return t.s.stamp(t, c)
-}
-
-// nameLives adds to each part the life of the partition's server that the transaction
-// has read or would write, if it is known.
-func (s *Session) nameLives(c *wire.Commit) {
-	for i := range c.Parts {
-		p := &c.Parts[i]
-		server := s.db.placement.At(p.Partition)
-		p.Incarnation = s.db.incarnation[server].Load()
-		if lf := s.lives[server]; lf != nil {
-			p.Memory = lf.epoch
-		}
-	}
+	t.s.net.nameLives(c)
+	return t.s.leases.stamp(t, c)
 }
 
 func partOf(c *wire.Commit, part placement.Partition) *wire.Part {
@@ -84,26 +71,25 @@ func (s *Session) sendCommit(t *Txn) error {
 		return err
 	}
 	if len(s.commit.Parts) == 0 {
-		return s.validate(t) // the body has undone every write
+		return s.validator.validate(t) // the body has undone every write
 	}
-	s.seq++
-	home := s.commit.Parts[0].Partition
-	sent, err := s.sent(t.ctx, s.db.placement.At(home))
+	id, home := s.outcomes.next(), s.commit.Parts[0].Partition
+	sent, err := s.leases.sent(t.ctx, s.db.placement.At(home))
 	if err != nil {
 		return t.fail(err)
 	}
-	s.commit.ID, s.commit.Sent, s.commit.Seen = wire.ID{Client: s.id, Seq: s.seq}, sent, s.db.seen.Tick()
-	s.askTurn(t)
-	s.req = wire.AppendCommit(s.req[:0], wire.OpCommit, &s.commit, nil)
-	if len(s.req) > MaxCommitBytes {
-		return t.fail(commitTooLarge(len(s.req)))
+	s.commit.ID, s.commit.Sent, s.commit.Seen = id, sent, s.db.seen.Tick()
+	s.reservations.ask(t, &s.commit)
+	s.net.req = wire.AppendCommit(s.net.req[:0], wire.OpCommit, &s.commit, nil)
+	if len(s.net.req) > MaxCommitBytes {
+		return t.fail(commitTooLarge(len(s.net.req)))
 	}
 	t.sent = true
-	resp, err := s.decide(t.ctx, home, s.commit.ID, sent)
+	resp, err := s.outcomes.decide(t.ctx, home, s.net.req, id, sent)
 	if err != nil {
 		return t.fail(err)
 	}
-	s.endTurns(t, wire.Code(resp[0]) == wire.OK, isReserved(resp))
+	s.reservations.ended(t, &s.commit, wire.Code(resp[0]) == wire.OK, isReserved(resp))
 	switch c := wire.Code(resp[0]); c {
 	case wire.OK:
 		return nil

@@ -18,27 +18,15 @@ import (
 // needs it.
 const openGrace = 250 * time.Millisecond
 
-// greeted is the result of a dial: a connection with the server's hello, or an error.
-type greeted struct {
-	at    int // in Config.Servers
-	conn  rdma.Conn
-	hello *wire.Hello
-	err   error
-}
-
 // connect dials all servers at once and takes the topology from the first answer. One
 // server suffices. It checks the others that answer within openGrace.
 func (db *DB) connect(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	answers := make(chan greeted, len(db.cfg.Servers))
-	for i, addr := range db.cfg.Servers {
-		go func() {
-			g := greeted{at: i}
-			g.conn, g.hello, g.err = greet(ctx, db.cfg.Dial, addr)
-			answers <- g
-		}()
+	answers := make(chan greeting, len(db.cfg.Servers))
+	for _, addr := range db.cfg.Servers {
+		go func() { answers <- greet(ctx, db.cfg.Dial, addr) }()
 	}
-	var all []greeted
+	var all []greeting
 	defer func() {
 		cancel()
 		for range len(db.cfg.Servers) - len(all) { // they end soon, because ctx has ended
@@ -100,8 +88,7 @@ func (db *DB) dial(ctx context.Context, server placement.Server) greeting {
 		return greeting{err: &tables.Error{Err: ErrUnavailable, Partition: -1, Server: db.servers[server], Cause: ctx.Err()}}
 	}
 	defer func() { <-db.dials[server] }()
-	c, h, err := greet(ctx, db.cfg.Dial, db.servers[server])
-	return greeting{c, h, err}
+	return greet(ctx, db.cfg.Dial, db.servers[server])
 }
 
 // noAnswer returns the error for a list of servers none of which answered.
@@ -183,28 +170,117 @@ func (db *DB) recognize(server placement.Server, incarnation uint64) error {
 }
 
 func (db *DB) restarted(server placement.Server) error {
-	return db.unavailable(server, ErrRestarted)
+	return db.Unavailable(server, ErrRestarted)
 }
 
-// greet connects to a server and returns its hello.
-func greet(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) (rdma.Conn, *wire.Hello, error) {
+// greeting is a new connection and its server's hello, or an error.
+type greeting struct {
+	conn  rdma.Conn
+	hello *wire.Hello
+	err   error
+}
+
+// greet connects to a server and asks for its hello.
+func greet(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) greeting {
 	c, err := dial(ctx, addr)
 	if err != nil {
-		return nil, nil, &tables.Error{Err: ErrUnavailable, Partition: -1, Server: addr, Cause: err}
+		return greeting{err: &tables.Error{Err: ErrUnavailable, Partition: -1, Server: addr, Cause: err}}
 	}
 	resp, err := rdma.Call(ctx, c, []byte{byte(wire.OpHello)}, nil)
-	if err != nil {
-		c.Close()
-		return nil, nil, &tables.Error{Err: ErrUnavailable, Partition: -1, Server: addr, Cause: err}
-	}
-	h, err := wire.DecodeHello(resp)
-	if err != nil {
-		c.Close()
-		kind := ErrProtocol
-		if errors.Is(err, wire.ErrKeeper) { // the data server is at another address, or has not started yet
-			kind = ErrUnavailable
+	kind := ErrUnavailable
+	if err == nil {
+		var h *wire.Hello
+		if h, err = wire.DecodeHello(resp); err == nil {
+			return greeting{conn: c, hello: h}
 		}
-		return nil, nil, &tables.Error{Err: kind, Partition: -1, Server: addr, Cause: err}
+		if !errors.Is(err, wire.ErrKeeper) { // else the data server is at another address, or has not started yet
+			kind = ErrProtocol
+		}
 	}
-	return c, h, nil
+	c.Close()
+	return greeting{err: &tables.Error{Err: kind, Partition: -1, Server: addr, Cause: err}}
 }
+
+// dialing is a connection being made in another goroutine. It goes on when the
+// transaction that needs it gives up, because otherwise transactions with short
+// deadlines would never get a connection.
+type dialing struct {
+	cancel context.CancelFunc
+	result chan greeting // has room for one
+}
+
+// stop cancels the dial, and closes the connection if there is one already.
+func (d *dialing) stop() {
+	if d != nil {
+		d.cancel()
+		g := <-d.result
+		d.result <- greeting{err: ErrClosed} // for a concurrent greet
+		if g.conn != nil {
+			g.conn.Close()
+		}
+	}
+}
+
+// greet connects to a server. If ctx ends before the connection is there, a later
+// call takes it.
+func (n *network) greet(ctx context.Context, server placement.Server) (greeting, error) {
+	n.db.gate.dials.Add(1)
+	defer n.db.gate.dials.Add(-1)
+	if ctx.Done() == nil && n.dial(server) == nil {
+		g := n.db.dial(ctx, server)
+		return g, g.err
+	}
+	d, err := n.startDial(ctx, server)
+	if err != nil {
+		return greeting{}, err
+	}
+	select {
+	case g := <-d.result:
+		n.endDial(server)
+		return g, g.err
+	case <-ctx.Done():
+		return greeting{}, ctx.Err()
+	}
+}
+
+func (n *network) dial(server placement.Server) *dialing {
+	if n.dials == nil {
+		return nil
+	}
+	return n.dials[server]
+}
+
+// startDial begins to connect to a server, or returns the dial that has begun before.
+func (n *network) startDial(ctx context.Context, server placement.Server) (*dialing, error) {
+	if d := n.dial(server); d != nil {
+		return d, nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed.Load() {
+		return nil, ErrClosed
+	}
+	if n.dials == nil {
+		n.dials = make([]*dialing, len(n.db.servers))
+	}
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialTimeout)
+	d := &dialing{cancel: cancel, result: make(chan greeting, 1)}
+	n.dials[server] = d
+	go func() {
+		d.result <- n.db.dial(own, server)
+	}()
+	return d, nil
+}
+
+// endDial forgets a dial whose result was taken.
+func (n *network) endDial(server placement.Server) {
+	d := n.dials[server]
+	d.result <- greeting{err: ErrClosed} // for a concurrent stop
+	d.cancel()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.dials[server] = nil
+}
+
+// dialTimeout bounds an attempt to connect that no transaction waits for.
+const dialTimeout = 10 * time.Second

@@ -20,12 +20,13 @@ type crowdState struct {
 // sessions does not fit the processor's caches.
 const crowdMin = 512
 
-// update runs an Update of a caller's own session. If many are in progress, it
-// waits at the gate and then runs on a session of the pool, as DB.Update does.
-func (s *Session) update(ctx context.Context, fn Body) error {
+// Update runs a transaction that may write: see txn.Session.Update. If many Updates of
+// callers' own sessions are in progress, it waits at the gate and then runs on a
+// session of the pool, as DB.Update does.
+func (s *Session) Update(ctx context.Context, fn Body) error {
 	g := &s.db.gate
 	defer g.own.Add(-1)
-	if g.own.Add(1) <= crowdMin || len(s.unsettled) > 0 {
+	if g.own.Add(1) <= crowdMin || len(s.net.unsettled) > 0 {
 		return s.run(ctx, update, math.MaxInt, fn, nil)
 	}
 	if ran, err := s.updateInPool(ctx, fn); ran {
@@ -52,18 +53,18 @@ func (s *Session) updateInPool(ctx context.Context, fn Body) (ran bool, err erro
 		return true, err
 	}
 	p.takeStats()
-	s.lent, p.borrower = true, s
-	id := p.id
+	s.lent, p.net.borrower = true, &s.net
+	id := p.outcomes.id
 	defer func() {
-		s.lent, p.borrower = false, nil
+		s.lent, p.net.borrower = false, nil
 		s.stats.add(p.takeStats())
-		if p.id != id {
-			s.takeOver(p.unsettled)
+		if p.outcomes.id != id {
+			s.net.takeOver(p.net.unsettled)
 		}
 		s.db.release(p)
 	}()
 	err = p.run(ctx, update, math.MaxInt, fn, nil)
-	return !lacksRoom(err) || !s.connected(), err
+	return !lacksRoom(err) || !s.net.connected(), err
 }
 
 // errNested refuses a transaction inside another one of the same session.
@@ -71,11 +72,11 @@ var errNested = fmt.Errorf("%w: a transaction runs inside another of the same se
 
 // takeOver makes the session settle transactions that ran on another one, at the
 // beginning of its next connection to their servers.
-func (s *Session) takeOver(unknown []unsettled) {
-	s.unsettled = append(s.unsettled, unknown...)
+func (n *network) takeOver(unknown []unsettled) {
+	n.unsettled = append(n.unsettled, unknown...)
 	for _, u := range unknown {
-		if l := s.links[u.server]; l != nil {
-			s.drop(l)
+		if l := n.links[u.server]; l != nil {
+			n.drop(l)
 		}
 	}
 }

@@ -65,24 +65,14 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 	if len(c.Servers) == 0 || c.Dial == nil {
 		return nil, errors.New("txn: Config.Servers and Config.Dial are required")
 	}
-	if c.Retry.Patience == 0 {
-		c.Retry.Patience = defaultPatience
-	}
-	if c.Retry.BackoffMin == 0 {
-		c.Retry.BackoffMin = 2 * time.Microsecond
-	}
-	if c.Retry.BackoffMax == 0 {
-		c.Retry.BackoffMax = time.Millisecond
-	}
-	if c.LocationCache == 0 {
-		c.LocationCache = defaultLocationCache
-	}
+	c.Retry.Patience = cmp.Or(c.Retry.Patience, defaultPatience)
+	c.Retry.BackoffMin = cmp.Or(c.Retry.BackoffMin, 2*time.Microsecond)
+	c.Retry.BackoffMax = cmp.Or(c.Retry.BackoffMax, time.Millisecond)
+	c.LocationCache = cmp.Or(c.LocationCache, defaultLocationCache)
 	if c.Cache.Budget > read.RouterOnly || c.Cache.TTBytes < 0 {
 		return nil, fmt.Errorf("txn: Config.Cache %v is out of range", c.Cache)
 	}
-	if c.BodyAge == 0 {
-		c.BodyAge = MaxBodyAge
-	}
+	c.BodyAge = cmp.Or(c.BodyAge, MaxBodyAge)
 	if c.BodyAge < 0 || c.BodyAge > MaxBodyAge {
 		return nil, fmt.Errorf("txn: Config.BodyAge %v is out of range, want at most %v (MaxBodyAge)", c.BodyAge, MaxBodyAge)
 	}
@@ -181,7 +171,7 @@ func (db *DB) admit(ctx context.Context, own *crowdState) (*Session, error) {
 			return nil, err
 		}
 	}
-	s.visit.inside, s.visit.pooled = true, true
+	s.admission.visit.inside, s.admission.visit.pooled = true, true
 	return s, nil
 }
 
@@ -204,8 +194,8 @@ func (db *DB) release(s *Session) {
 	if !closed {
 		g.mu.idle = append(g.mu.idle, s)
 	}
-	if s.visit.inside {
-		g.out(&s.visit, false)
+	if s.admission.visit.inside {
+		g.out(&s.admission.visit, false)
 	}
 	next := g.admit()
 	g.mu.Unlock()
@@ -256,11 +246,11 @@ func (db *DB) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
 	defer cancel()
 	for _, s := range idle { // no goroutine uses them
-		s.goodbye(ctx)
+		s.outcomes.goodbye(ctx)
 	}
 	byNumber := func(a, b *Session) int { return cmp.Compare(a.number, b.number) }
 	for _, s := range slices.SortedFunc(maps.Keys(all), byNumber) { // so that a simulation can be repeated
-		s.closeLinks()
+		s.net.close()
 	}
 	db.room.close()
 	db.asks.Wait()
@@ -308,8 +298,8 @@ func (db *DB) ServerStats(ctx context.Context) ([]wire.ServerStats, error) {
 			if err = s.serverStats(ctx, i, &out[i]); err == nil {
 				break
 			}
-			if db.returns(err) {
-				err = s.awaitReturn(ctx, n, err, &patience)
+			if db.Returns(err) {
+				err = s.net.awaitReturn(ctx, n, err, &patience)
 			}
 			if err != nil {
 				return nil, err

@@ -27,9 +27,9 @@ type rested struct {
 }
 
 // restedIn returns the entry of a partition, nil if there is none.
-func (s *Session) restedIn(part placement.Partition) *rested {
-	for i := range s.controlled {
-		if r := &s.controlled[i]; r.part == part {
+func (v *validator) restedIn(part placement.Partition) *rested {
+	for i := range v.controlled {
+		if r := &v.controlled[i]; r.part == part {
 			return r
 		}
 	}
@@ -44,60 +44,50 @@ const (
 	horizonWaitMax = 400 * time.Microsecond
 )
 
-// awaitDurable waits until the commits in s.controlled are durable.
-func (s *Session) awaitDurable(t *Txn) error {
-	for i := range s.controlled {
-		if r := &s.controlled[i]; r.rests > r.horizon {
-			return s.awaitHorizons(t)
-		}
-	}
-	return nil
-}
-
 // restOnTime notes that a Snapshot depends on all commits up to its tick in a
 // partition that it has read. The partition had closed the tick, so no later commit
 // lowers the horizon below it again.
-func (s *Session) restOnTime(t *Txn, part placement.Partition) {
-	r := s.restedIn(part)
+func (v *validator) restOnTime(t *Txn, part placement.Partition) {
+	r := v.restedIn(part)
 	if r == nil {
-		s.controlled = append(s.controlled, rested{part: part})
-		r = &s.controlled[len(s.controlled)-1]
+		v.controlled = append(v.controlled, rested{part: part})
+		r = &v.controlled[len(v.controlled)-1]
 	}
-	r.rests, r.horizon = block.NewCSN(t.at+1, 0)-1, block.CSN(s.snap.lines[part][lineHorizon])
+	r.rests, r.horizon = block.NewCSN(t.at+1, 0)-1, v.lines.of[part].horizon()
 }
 
-// awaitHorizons READs the control lines until all horizons are reached.
-func (s *Session) awaitHorizons(t *Txn) error {
-	sn := &s.snap
-	t.proved = 0
+// awaitDurable waits until the commits in v.controlled are durable: it READs the control
+// lines until all horizons are reached.
+func (v *validator) awaitDurable(t *Txn) error {
 	var patience time.Duration
 	for n := 0; ; n++ {
-		sn.list = sn.list[:0]
-		for i := range s.controlled {
-			if r := &s.controlled[i]; r.rests > r.horizon {
-				sn.list = append(sn.list, r.part)
+		v.late = v.late[:0]
+		for i := range v.controlled {
+			if r := &v.controlled[i]; r.rests > r.horizon {
+				v.late = append(v.late, r.part)
 			}
 		}
-		if len(sn.list) == 0 {
+		if len(v.late) == 0 {
 			return nil
 		}
-		if err := s.rest(t.ctx, n, &patience); err != nil {
-			return t.fail(fmt.Errorf("partition %d: what was read is not durable yet: %w", sn.list[0], err))
+		t.proved = 0
+		if err := v.rest(t.ctx, n, &patience); err != nil {
+			return t.fail(fmt.Errorf("partition %d: what was read is not durable yet: %w", v.late[0], err))
 		}
-		if err := s.readLines(t.ctx, t); err != nil {
+		if err := v.lines.read(t.ctx, t, v.late); err != nil {
 			return t.fail(err)
 		}
-		for _, p := range sn.list {
-			s.restedIn(p).horizon = block.CSN(sn.lines[p][lineHorizon])
+		for _, p := range v.late {
+			v.restedIn(p).horizon = v.lines.of[p].horizon()
 		}
 	}
 }
 
 // rest waits before READ n+1 of the horizons.
-func (s *Session) rest(ctx context.Context, n int, patience *time.Duration) error {
+func (v *validator) rest(ctx context.Context, n int, patience *time.Duration) error {
 	if n < horizonSpins {
 		runtime.Gosched()
 		return ctx.Err()
 	}
-	return s.pause(ctx, min(horizonWaitMin<<min(n-horizonSpins, 10), horizonWaitMax), patience)
+	return v.db.cfg.Retry.pause(ctx, min(horizonWaitMin<<min(n-horizonSpins, 10), horizonWaitMax), patience)
 }

@@ -110,8 +110,8 @@ func tooLarge(what string, size, most int, limit string) *tables.Error {
 	return &tables.Error{Err: ErrTooLarge, Partition: -1, Detail: what, Limit: limit, Max: int64(most), Size: int64(size)}
 }
 
-// unavailable returns the error for a server that does not answer.
-func (db *DB) unavailable(server placement.Server, cause error) error {
+// Unavailable returns the error for a server that does not answer.
+func (db *DB) Unavailable(server placement.Server, cause error) error {
 	var e *tables.Error
 	if errors.As(cause, &e) && e.Err == ErrUnavailable {
 		return cause

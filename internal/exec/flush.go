@@ -1,10 +1,13 @@
 package exec
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/clock"
 	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 )
@@ -16,12 +19,12 @@ func (t *Txn) flush() {
 		t.getLocal()
 	}
 	if t.err == nil && t.s != nil {
-		if err := t.s.flush(t); err != nil {
+		if err := t.s.reader.flush(t); err != nil {
 			t.fail(err)
 		}
 	}
 	if t.err == nil && t.s != nil && t.s.kept.on {
-		t.s.keepReads(t)
+		t.s.kept.keepAll(t)
 	}
 	from := t.flushed
 	t.flushed = t.nGet
@@ -47,62 +50,114 @@ func (t *Txn) flush() {
 	}
 }
 
+// reader performs the reads of attempts: by READs in rounds that the operations share,
+// and by an RPC those that must go to a server.
+type reader struct {
+	db       *DB
+	net      *network
+	round    *round
+	snap     *snapshotTime
+	pools    []*opPool // by index number × partition
+	active   []activeOp
+	requests []wire.Read // in the RPC under way
+}
+
+type activeOp struct {
+	op index.Op
+	l  *link
+}
+
 // maxOpsARound bounds the operations that share rounds, so that their requests
 // fit a batch: a scan posts a few at a time, other reads one.
 const maxOpsARound = 512
 
 // flush fills in the results of a transaction's queued reads.
-func (s *Session) flush(t *Txn) error {
-	defer s.untouchAll() // also if a link fails before the first round
+func (rd *reader) flush(t *Txn) error {
+	defer rd.end() // also if a link fails before the first round
 	if t.at != 0 {
-		if err := s.enter(t); err != nil {
+		if err := rd.snap.enter(t); err != nil {
 			return err
 		}
 	}
 	for r := range t.queued {
-		if r.hasAnswer() || s.byRPC(r.index().Ordered) {
+		if r.hasAnswer() || rd.byRPC(r.index().Ordered) {
 			continue
 		}
-		p, err := s.pool(t.ctx, r.index().ID, r.part())
+		p, err := rd.pool(t.ctx, r.index().ID, r.part())
 		if err != nil {
 			return err
 		}
-		if err := s.activate(t, r.start(t, p), p); err != nil {
+		if err := rd.activate(t, r.start(t, p), p); err != nil {
 			return err
 		}
 	}
-	if len(s.active) > 0 {
-		if err := s.rounds(t.ctx); err != nil {
+	if len(rd.active) > 0 {
+		if err := rd.run(t.ctx); err != nil {
 			return err
 		}
 	}
 	if t.at != 0 {
-		if err := s.leave(t); err != nil {
+		if err := rd.snap.leave(t); err != nil {
 			return err
 		}
 	}
-	return s.collect(t)
+	return rd.collect(t)
 }
 
 // activate adds an operation to the next rounds, and runs the rounds when there
 // are enough operations.
-func (s *Session) activate(t *Txn, op index.Op, p *opPool) error {
-	l, err := s.join(t.ctx, p.server)
+func (rd *reader) activate(t *Txn, op index.Op, p *opPool) error {
+	l, err := rd.round.join(t.ctx, p.server)
 	if err != nil {
 		return err
 	}
-	s.active = append(s.active, activeOp{op, l})
-	if len(s.active) >= maxOpsARound {
-		return s.rounds(t.ctx)
+	rd.active = append(rd.active, activeOp{op, l})
+	if len(rd.active) >= maxOpsARound {
+		return rd.run(t.ctx)
 	}
 	return nil
 }
 
-func (s *Session) byRPC(ordered bool) bool { return ordered && s.db.cfg.Reads == OrderedByRPC }
+// maxRounds bounds the rounds of one read; operations fall back long before.
+const maxRounds = 4096
+
+// run drives the active operations until all have finished. Requests to
+// several servers, and of several operations to one, share each round.
+func (rd *reader) run(ctx context.Context) error {
+	defer rd.end()
+	for range maxRounds {
+		n := 0
+		for i := range rd.active {
+			a := &rd.active[i]
+			if a.op.Next(a.l.done, a.l.next) {
+				continue
+			}
+			if n < i {
+				rd.active[n] = *a
+			}
+			n++
+		}
+		if rd.active = rd.active[:n]; n == 0 {
+			return nil
+		}
+		if err := rd.round.exchange(ctx); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: a read did not end after %d rounds", ErrProtocol, maxRounds)
+}
+
+// end ends the operations under way, and their round.
+func (rd *reader) end() {
+	rd.round.end()
+	rd.active = rd.active[:0]
+}
+
+func (rd *reader) byRPC(ordered bool) bool { return ordered && rd.db.cfg.Reads == OrderedByRPC }
 
 // collect takes the results of the operations. It sends the operations that fell
 // back, and those that always go by RPC, to the servers.
-func (s *Session) collect(t *Txn) error {
+func (rd *reader) collect(t *Txn) error {
 	rest := 0
 	for r := range t.queued {
 		if !r.take(t) {
@@ -114,19 +169,19 @@ func (s *Session) collect(t *Txn) error {
 	}
 	var patience time.Duration
 	for again := true; again; {
-		for server := range placement.Server(len(s.db.servers)) {
+		for server := range placement.Server(len(rd.db.servers)) {
 			for more := true; more; {
 				var err error
-				if more, err = s.ask(t, server); err != nil {
+				if more, err = rd.ask(t, server); err != nil {
 					return err
 				}
 			}
 		}
-		err := s.askRest(t)
+		err := rd.askRest(t)
 		if err != nil || t.at == 0 {
 			return err
 		}
-		if again, err = s.reopen(t, &patience); err != nil {
+		if again, err = rd.snap.reopen(t, &patience); err != nil {
 			return err
 		}
 	}
@@ -135,12 +190,12 @@ func (s *Session) collect(t *Txn) error {
 
 // askRest continues scans of which a server has sent only the part that fitted its
 // answer.
-func (s *Session) askRest(t *Txn) error {
+func (rd *reader) askRest(t *Txn) error {
 	for _, sc := range t.scans[:t.nScan] {
 		for i := range sc.nsubs {
 			sub := &sc.subs[i]
 			for !sc.done && sub.res == &sub.own && sub.own.More && len(sub.own.Entries) > 0 && len(sub.own.Entries) < t.scanLimit(sc) {
-				if err := s.askMore(t, sc, sub); err != nil {
+				if err := rd.askMore(t, sc, sub); err != nil {
 					return err
 				}
 			}
@@ -149,25 +204,18 @@ func (s *Session) askRest(t *Txn) error {
 	return nil
 }
 
-func (s *Session) askMore(t *Txn, sc *Scan, sub *subScan) error {
+func (rd *reader) askMore(t *Txn, sc *Scan, sub *subScan) error {
 	have := len(sub.own.Entries)
-	l, err := s.link(t.ctx, s.db.placement.At(sub.part))
-	if err != nil {
-		return err
-	}
-	s.req = wire.AppendReads(s.req[:0], []wire.Read{{
+	rd.net.req = wire.AppendReads(rd.net.req[:0], []wire.Read{{
 		Partition: sub.part, Index: uint16(sc.ix.ID), Scan: true, Strings: sc.ix.Strings,
 		Lo: after(sub.own.Entries[have-1].Key, sc.ix.Strings), Hi: sc.hi, Limit: uint32(t.scanLimit(sc) - have), At: t.at,
 	}})
-	resp, err := s.call(t.ctx, l, s.req)
+	answer, err := rd.net.request(t.ctx, rd.db.placement.At(sub.part), rd.net.req)
 	if err != nil {
 		return err
 	}
-	if wire.Code(resp[0]) != wire.OK {
-		return codeError(wire.Code(resp[0]), resp[1:])
-	}
 	var page index.ScanResult
-	d := wire.NewDecoder(resp[1:])
+	d := wire.NewDecoder(answer)
 	d.Scan(&page, nil)
 	if err := d.End(); err != nil {
 		return fmt.Errorf("%w: read answer: %w", ErrProtocol, err)
@@ -186,49 +234,42 @@ func (s *Session) askMore(t *Txn, sc *Scan, sub *subScan) error {
 // ask sends one RPC with the reads that a server must answer, as many as fit a
 // message. The server answers in order as many as fit its message. more reports that
 // reads remain for another RPC.
-func (s *Session) ask(t *Txn, server placement.Server) (more bool, err error) {
-	s.reads = s.reads[:0]
+func (rd *reader) ask(t *Txn, server placement.Server) (more bool, err error) {
+	rd.requests = rd.requests[:0]
 	for r := range t.queued {
-		if len(s.reads) < wire.MaxReads && s.isAsked(server, r) {
-			s.reads = append(s.reads, r.request(t))
+		if len(rd.requests) < wire.MaxReads && rd.isAsked(server, r) {
+			rd.requests = append(rd.requests, r.request(t))
 		}
 	}
-	if len(s.reads) == 0 {
+	if len(rd.requests) == 0 {
 		return false, nil
 	}
-	l, err := s.link(t.ctx, server)
+	rd.net.req = wire.AppendReads(rd.net.req[:0], rd.requests)
+	answers, err := rd.net.request(t.ctx, server, rd.net.req)
 	if err != nil {
 		return false, err
 	}
-	s.req = wire.AppendReads(s.req[:0], s.reads)
-	resp, err := s.call(t.ctx, l, s.req)
-	if err != nil {
-		return false, err
-	}
-	if wire.Code(resp[0]) != wire.OK {
-		return false, codeError(wire.Code(resp[0]), resp[1:])
-	}
-	return true, s.takeAnswers(t, server, resp[1:])
+	return true, rd.takeAnswers(t, server, answers)
 }
 
 // isAsked reports whether a read still needs an answer from a server.
-func (s *Session) isAsked(server placement.Server, r partRead) bool {
-	return !r.hasAnswer() && s.db.placement.At(r.part()) == server
+func (rd *reader) isAsked(server placement.Server, r partRead) bool {
+	return !r.hasAnswer() && rd.db.placement.At(r.part()) == server
 }
 
 // takeAnswers decodes answers in the order in which ask listed the reads: at
 // least one, and perhaps not all.
-func (s *Session) takeAnswers(t *Txn, server placement.Server, resp []byte) error {
-	d, left := wire.NewDecoder(resp), len(s.reads)
+func (rd *reader) takeAnswers(t *Txn, server placement.Server, resp []byte) error {
+	d, left := wire.NewDecoder(resp), len(rd.requests)
 	next := func() bool {
-		take := left > 0 && (d.Left() > 0 || left == len(s.reads))
+		take := left > 0 && (d.Left() > 0 || left == len(rd.requests))
 		if take {
 			left--
 		}
 		return take
 	}
 	for r := range t.queued {
-		if s.isAsked(server, r) && next() {
+		if rd.isAsked(server, r) && next() {
 			r.decode(&d)
 		}
 	}
@@ -236,4 +277,112 @@ func (s *Session) takeAnswers(t *Txn, server placement.Server, resp []byte) erro
 		return fmt.Errorf("%w: read answer: %w", ErrProtocol, err)
 	}
 	return nil
+}
+
+// opPool keeps the read operations of one index in one partition. Their buffers hold
+// the rows of a transaction, so a transaction uses each once.
+type opPool struct {
+	client       index.Client
+	gets         []index.GetOp
+	scans        []index.ScanOp
+	nGet, nScan  int
+	server       placement.Server
+	began        *clock.Mark // of the attempt
+	usedThisTime bool
+}
+
+// pool returns the operations for one index in one partition. It connects to
+// the server if it has to, and refreshes a client half that a transaction has
+// found stale, or loads it on its first use.
+func (rd *reader) pool(ctx context.Context, ix int, part placement.Partition) (*opPool, error) {
+	p, server := rd.poolAt(ix, part), rd.db.placement.At(part)
+	if p == nil || rd.net.pendingLinks > 0 || rd.net.links[server] == nil {
+		l, err := rd.net.link(ctx, server)
+		if err == nil {
+			if p = rd.poolAt(ix, part); p == nil { // or it was dropped with its life
+				p, err = rd.newPool(ctx, l, ix, part)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if !p.usedThisTime {
+		p.usedThisTime = true
+		rd.net.txn.used = append(rd.net.txn.used, p)
+	}
+	if p.client.Stale() {
+		return p, rd.maintain(ctx, p)
+	}
+	return p, nil
+}
+
+func (rd *reader) poolAt(ix int, part placement.Partition) *opPool {
+	if at := ix*rd.db.Partitions() + int(part); at < len(rd.pools) {
+		return rd.pools[at]
+	}
+	return nil
+}
+
+// newPool makes the pool of an index in a partition. If the index is newer than the
+// hello of the partition's server, it asks for another hello. If the server does not
+// have the index yet, the attempt is aborted.
+func (rd *reader) newPool(ctx context.Context, l *link, ix int, part placement.Partition) (*opPool, error) {
+	c := rd.db.client(rd.net.life(part), ix, part)
+	if c == nil {
+		if err := rd.net.helloAgain(ctx, l); err != nil {
+			return nil, err
+		}
+		if c = rd.db.client(rd.net.life(part), ix, part); c == nil {
+			return nil, rd.net.txn.abandon(CauseCatalog)
+		}
+	}
+	n := rd.db.Partitions()
+	if most := max(len(rd.db.Catalog().Indexes), ix+1) * n; most > len(rd.pools) {
+		rd.pools = append(rd.pools, make([]*opPool, most-len(rd.pools))...)
+	}
+	p := &opPool{client: c, server: l.server, began: &rd.net.txn.began}
+	rd.pools[ix*n+int(part)] = p
+	return p, nil
+}
+
+// drop drops the pools of a server, which is in another life.
+func (rd *reader) drop(server placement.Server) {
+	for i, p := range rd.pools {
+		if p != nil && p.server == server {
+			rd.pools[i] = nil
+		}
+	}
+}
+
+// maintain refreshes a stale client half, or loads one that is not loaded yet.
+func (rd *reader) maintain(ctx context.Context, p *opPool) error {
+	l, err := rd.net.link(ctx, p.server)
+	if err != nil {
+		return err
+	}
+	if err := p.client.Maintain(ctx, l.conn); err != nil && !errors.Is(err, index.ErrCorrupt) {
+		return rd.net.broken(ctx, l, err)
+	}
+	return nil // a corrupt index is being rewritten; reads fall back to the server until the next refresh
+}
+
+func (p *opPool) get() index.GetOp {
+	if p.nGet == len(p.gets) {
+		op := p.client.NewGet()
+		if d, ok := op.(index.Dated); ok {
+			d.Within(p.began)
+		}
+		p.gets = append(p.gets, op)
+	}
+	p.nGet++
+	return p.gets[p.nGet-1]
+}
+
+func (p *opPool) scan() index.ScanOp {
+	if p.nScan == len(p.scans) {
+		p.scans = append(p.scans, p.client.NewScan())
+	}
+	p.nScan++
+	return p.scans[p.nScan-1]
 }

@@ -397,3 +397,52 @@ func (g *gate) close() (idle []*Session) {
 	next.wake()
 	return idle
 }
+
+// admission is a session's relation to the gate.
+type admission struct {
+	gate   *gate
+	past   history
+	losing bool // the transaction is counted in gate.losing
+	visit  visit
+}
+
+// pass passes the gate before a first attempt, if the session has lost often or all
+// sessions must. It reports whether it has. A procedure at its home server does not.
+func (a *admission) pass(ctx context.Context, atServer bool) bool {
+	switch {
+	case a.visit.inside: // DB.admit has passed it already
+		return true
+	case atServer || !a.past.passes && !a.gate.closed():
+		return false
+	}
+	return a.gate.enter(ctx, &a.visit)
+}
+
+// firstEnded records a first attempt.
+func (a *admission) firstEnded(t *Txn, gated bool) {
+	lost := t.err == errAbandoned
+	a.past.add(lost)
+	a.loses(lost)
+	if gated && (t.err != nil || !a.visit.pooled) { // release ends the visit of a session of the pool
+		a.gate.leave(&a.visit, lost)
+	}
+}
+
+// loses notes whether the session's transaction has lost an attempt and not ended:
+// see gate.losing.
+func (a *admission) loses(now bool) {
+	if a.losing == now {
+		return
+	}
+	n := int32(1)
+	if a.losing = now; !now {
+		n = -1
+	}
+	g := a.gate
+	if g.losing.Add(n); !now && !a.visit.pooled && g.on.Load() {
+		g.mu.Lock()
+		next := g.admit()
+		g.mu.Unlock()
+		next.wake()
+	}
+}

@@ -212,31 +212,31 @@ func TestGateOpensForThoseThatWaitForOthers(t *testing.T) {
 // TestLosersCloseTheGate: while many transactions lose at the same time, all pass
 // the gate, also those of sessions that have not lost yet.
 func TestLosersCloseTheGate(t *testing.T) {
-	db := &DB{}
+	var g gate
 	lost := Txn{err: errAbandoned}
-	var losers [gateClosed]Session
+	var losers [gateClosed]admission
 	for i := range losers {
-		if db.gate.closed() {
+		if g.closed() {
 			t.Fatalf("%d losers close the gate, want %d", i, gateClosed)
 		}
-		losers[i].db = db
+		losers[i].gate = &g
 		losers[i].firstEnded(&lost, false)
 	}
-	newcomer := Session{db: db}
-	if !newcomer.passGate(context.Background()) {
+	newcomer := admission{gate: &g}
+	if !newcomer.pass(context.Background(), false) {
 		t.Error("a session does not pass the gate")
 	}
 	newcomer.firstEnded(&Txn{}, true)
 	for range 2 {
 		losers[0].loses(false) // it has ended
 	}
-	if n := db.gate.losing.Load(); n != gateClosed-1 || newcomer.passGate(context.Background()) {
+	if n := g.losing.Load(); n != gateClosed-1 || newcomer.pass(context.Background(), false) {
 		t.Errorf("%d losers are left, want %d, and the gate is open", n, gateClosed-1)
 	}
 	for i := range losers {
 		losers[i].loses(false)
 	}
-	if n, inside := db.gate.losing.Load(), db.gate.mu.inside; n != 0 || inside != 0 {
+	if n, inside := g.losing.Load(), g.mu.inside; n != 0 || inside != 0 {
 		t.Errorf("%d losers and %d at the gate are left", n, inside)
 	}
 }

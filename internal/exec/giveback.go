@@ -64,14 +64,26 @@ func (s *Session) giveBack() {
 	if !s.txn.giveBack(s.db.share()) {
 		return
 	}
-	for i, p := range s.pools {
+	s.commit, s.round.touched = wire.Commit{}, nil
+	s.reader.giveBack()
+	s.validator.proofs, s.validator.words, s.validator.controlled = nil, nil, nil
+	s.net.giveBack()
+}
+
+// giveBack drops the buffers of all operations.
+func (rd *reader) giveBack() {
+	for i, p := range rd.pools {
 		if p != nil {
-			s.pools[i] = &opPool{client: p.client, server: p.server, began: p.began}
+			rd.pools[i] = &opPool{client: p.client, server: p.server, began: p.began}
 		}
 	}
-	s.touched, s.active, s.proofs, s.words, s.controlled, s.reads = nil, nil, nil, nil, nil, nil
-	s.commit, s.req, s.resp = wire.Commit{}, nil, nil
-	for _, l := range s.links {
+	rd.active, rd.requests = nil, nil
+}
+
+// giveBack drops the buffers of messages and of batches.
+func (n *network) giveBack() {
+	n.req, n.resp = nil, nil
+	for _, l := range n.links {
 		if l != nil && l.pending.until == 0 { // else the batches belong to the connection
 			l.done, l.next, l.part = new(rdma.Batch), new(rdma.Batch), rdma.Batch{}
 		}

@@ -78,23 +78,23 @@ func (k *keptReads) room(t *Txn) bool {
 }
 
 // keepGet keeps the answer to a lookup, before the body sees it.
-func (s *Session) keepGet(t *Txn, g *Get) {
-	if g.res.Status != index.Found && g.res.Status != index.NotFound || !s.kept.room(t) {
+func (k *keptReads) keepGet(t *Txn, g *Get) {
+	if g.res.Status != index.Found && g.res.Status != index.NotFound || !k.room(t) {
 		return
 	}
-	kept := keptGet{ix: g.ix, key: g.key.Clone(), life: s.life(g.part), res: *g.res}
+	kept := keptGet{ix: g.ix, key: g.key.Clone(), life: t.s.net.life(g.part), res: *g.res}
 	kept.res.Proofs, kept.res.Row = slices.Clone(g.res.Proofs), slices.Clone(g.res.Row)
-	s.kept.gets = append(s.kept.gets, kept)
+	k.gets = append(k.gets, kept)
 }
 
 // keepScan keeps the answer to a part of a scan.
-func (s *Session) keepScan(t *Txn, sc *Scan, sub *subScan) {
+func (k *keptReads) keepScan(t *Txn, sc *Scan, sub *subScan) {
 	res := sub.res
-	if res.Status != index.Found && res.Status != index.NotFound || len(res.Entries) > keptRowsMax || !s.kept.room(t) {
+	if res.Status != index.Found && res.Status != index.NotFound || len(res.Entries) > keptRowsMax || !k.room(t) {
 		return
 	}
-	s.kept.scans = append(s.kept.scans, keptScan{
-		ix: sc.ix, part: sub.part, lo: sc.lo.Clone(), hi: sc.hi.Clone(), limit: t.scanLimit(sc), life: s.life(sub.part), res: copyOf(res),
+	k.scans = append(k.scans, keptScan{
+		ix: sc.ix, part: sub.part, lo: sc.lo.Clone(), hi: sc.hi.Clone(), limit: t.scanLimit(sc), life: t.s.net.life(sub.part), res: copyOf(res),
 	})
 }
 
@@ -117,7 +117,7 @@ func (t *Txn) keptGet(g *Get) bool {
 	}
 	for i := range t.s.kept.gets {
 		k := &t.s.kept.gets[i]
-		if k.ix != g.ix || k.key != g.key || k.life != t.s.life(g.part) {
+		if k.ix != g.ix || k.key != g.key || k.life != t.s.net.life(g.part) {
 			continue
 		}
 		proofs := append(g.own.Proofs[:0], k.res.Proofs...)
@@ -139,7 +139,7 @@ func (t *Txn) keptScan(sc *Scan, sub *subScan) bool {
 	}
 	for i := range t.s.kept.scans {
 		k := &t.s.kept.scans[i]
-		if k.ix == sc.ix && k.part == sub.part && k.lo == sc.lo && k.hi == sc.hi && k.limit == t.scanLimit(sc) && k.life == t.s.life(sub.part) {
+		if k.ix == sc.ix && k.part == sub.part && k.lo == sc.lo && k.hi == sc.hi && k.limit == t.scanLimit(sc) && k.life == t.s.net.life(sub.part) {
 			sub.own = copyOf(&k.res)
 			sub.res, t.reuses = &sub.own, true
 			return true
@@ -148,15 +148,15 @@ func (t *Txn) keptScan(sc *Scan, sub *subScan) bool {
 	return false
 }
 
-// keepReads keeps the reads of a flush at other servers.
-func (s *Session) keepReads(t *Txn) {
+// keepAll keeps the reads of a flush at other servers.
+func (k *keptReads) keepAll(t *Txn) {
 	for r := range t.queued {
 		switch {
 		case !r.hasAnswer():
 		case r.get != nil:
-			s.keepGet(t, r.get)
+			k.keepGet(t, r.get)
 		case !r.scan.paged && r.sub.elsewhere:
-			s.keepScan(t, r.scan, r.sub)
+			k.keepScan(t, r.scan, r.sub)
 		}
 	}
 }
@@ -178,7 +178,7 @@ func (k *keptReads) lostWith(t *Txn) {
 // scout lets a first attempt go on past a lock at its home: see keptReads.
 func (t *Txn) scout(g *Get) {
 	s := t.s
-	if g.srv == nil || s == nil || !s.kept.on || s.kept.all || len(s.reserved) > 0 {
+	if g.srv == nil || s == nil || !s.kept.on || s.kept.all || len(s.reservations.held) > 0 {
 		return
 	}
 	g.srv.LookupAt(g.key, block.MaxTick, &g.own)

@@ -37,7 +37,7 @@ type hosted struct {
 func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
 	was := db.lives[h.Server]
 	if was != nil && h.Epoch < was.epoch {
-		return nil, db.unavailable(h.Server, fmt.Errorf("it answers in epoch %d, and has begun epoch %d", h.Epoch, was.epoch))
+		return nil, db.Unavailable(h.Server, fmt.Errorf("it answers in epoch %d, and has begun epoch %d", h.Epoch, was.epoch))
 	}
 	lf := was
 	if was == nil || h.Epoch > was.epoch {
@@ -113,30 +113,13 @@ func (db *DB) client(lf *life, ix int, part placement.Partition) index.Client {
 
 // life returns the life of a partition's server that the session uses. The session
 // must have been connected to the server.
-func (s *Session) life(part placement.Partition) *life { return s.lives[s.db.placement.At(part)] }
+func (n *network) life(part placement.Partition) *life { return n.lives[n.db.placement.At(part)] }
 
-// rebind makes the session use another life of a server. It drops the session's state
-// of the former life, and an attempt that has read there must be repeated. Other
-// partitions are unaffected.
-func (s *Session) rebind(server placement.Server, lf *life) {
-	was := s.lives[server]
-	if was == lf {
-		return
-	}
-	s.lives[server] = lf
-	if was == nil {
-		return
-	}
-	s.txn.outlived = s.txn.outlived || s.txn.hasRead(server)
-	for i, p := range s.pools {
-		if p != nil && p.server == server {
-			s.pools[i] = nil
-		}
-	}
-	if len(s.snap.lines) > 0 {
-		for p := range s.db.placement.Of(server) {
-			s.snap.lines[p] = [lineWords]uint64{}
-		}
+// rebind makes the session use a life of a server: see Session.rebound.
+func (n *network) rebind(server placement.Server, lf *life) {
+	was := n.lives[server]
+	if n.lives[server] = lf; was != nil && was != lf {
+		n.rebound(server)
 	}
 }
 
@@ -162,4 +145,17 @@ func (t *Txn) hasRead(server placement.Server) bool {
 		}
 	}
 	return false
+}
+
+// nameLives adds to each part the life of the partition's server that the transaction
+// has read or would write, if it is known.
+func (n *network) nameLives(c *wire.Commit) {
+	for i := range c.Parts {
+		p := &c.Parts[i]
+		server := n.db.placement.At(p.Partition)
+		p.Incarnation = n.db.incarnation[server].Load()
+		if lf := n.lives[server]; lf != nil {
+			p.Memory = lf.epoch
+		}
+	}
 }

@@ -150,11 +150,11 @@ func (l *Loader) send(q *loadQueue) error {
 // load sends the rows of a queue to their server.
 func (l *Loader) load(q *loadQueue) error {
 	server := l.s.db.placement.At(q.part)
-	link, err := l.s.link(l.ctx, server)
+	link, err := l.s.net.link(l.ctx, server)
 	if err != nil {
 		return err
 	}
-	resp, err := l.s.call(l.ctx, link, q.b)
+	resp, err := l.s.net.call(l.ctx, link, q.b)
 	if err != nil {
 		return err
 	}

@@ -2,74 +2,93 @@ package exec
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 )
 
-// decide sends s.req, which may commit, to the primary of a partition and returns the
+// outcomes sends the requests that may commit, so that each takes effect at most once,
+// and learns their outcomes. A server remembers the last one of an identity. So there is
+// one at a time, under ascending numbers, and one of unknown outcome is the last.
+type outcomes struct {
+	db  *DB
+	net *network
+	rng *rand.Rand // for new identities
+	id  uint64     // the identity: client half of transaction IDs
+	seq uint64
+}
+
+// next returns the ID of the next request.
+func (o *outcomes) next() wire.ID {
+	o.seq++
+	return wire.ID{Client: o.id, Seq: o.seq}
+}
+
+// decide sends a request that may commit to the primary of a partition and returns the
 // answer. If the connection breaks, it asks for the outcome over a new connection.
 // The question also makes the server refuse the request if it has not yet received
 // it.
-func (s *Session) decide(ctx context.Context, part placement.Partition, id wire.ID, sent wire.Sent) ([]byte, error) {
-	server := s.db.placement.At(part)
-	l, err := s.link(ctx, server)
+func (o *outcomes) decide(ctx context.Context, part placement.Partition, req []byte, id wire.ID, sent wire.Sent) ([]byte, error) {
+	server := o.db.placement.At(part)
+	l, err := o.net.link(ctx, server)
 	if err != nil {
 		return nil, err
 	}
 	l.decides = true
-	switch never, err := s.send(ctx, l, s.req); {
+	switch never, err := o.net.send(ctx, l, req); {
 	case never:
 		return nil, err
 	case err != nil:
-		return s.askAfter(ctx, part, id, sent, err)
+		return o.askAfter(ctx, part, id, sent, err)
 	}
-	resp, err := s.answerWithTick(ctx, l)
+	resp, err := o.answer(ctx, l)
 	if err == nil && wire.Code(resp[0]) == wire.InDoubt {
 		err = codeError(wire.Unavailable, resp[1:]) // the server has stopped before the decision
-		if !s.db.durable {
-			return nil, s.unknown(part, id, sent, err)
+		if !o.db.durable {
+			return nil, o.unknown(part, id, sent, err)
 		}
 	}
 	if err == nil && wire.Code(resp[0]) == wire.Forgotten {
-		return nil, s.unknown(part, id, sent, errForgotten)
+		return nil, o.unknown(part, id, sent, errForgotten)
 	}
 	if err == nil {
 		return resp, nil
 	}
-	return s.askAfter(ctx, part, id, sent, err)
+	return o.askAfter(ctx, part, id, sent, err)
 }
 
 // askAfter asks for the outcome of a transaction whose connection broke, or
 // returns that it is unknown. It asks a server that may come back until the
 // caller's time is over.
-func (s *Session) askAfter(ctx context.Context, part placement.Partition, id wire.ID, sent wire.Sent, err error) ([]byte, error) {
+func (o *outcomes) askAfter(ctx context.Context, part placement.Partition, id wire.ID, sent wire.Sent, err error) ([]byte, error) {
 	var patience time.Duration
 	for n := 0; ctx.Err() == nil && !errors.Is(err, ErrClosed); n++ {
-		resp, oerr := s.outcome(ctx, part, id, sent)
+		resp, oerr := o.outcome(ctx, part, id, sent)
 		switch {
 		case oerr == nil && wire.Code(resp[0]) == wire.Forgotten:
-			return nil, s.unknown(part, id, sent, errForgotten)
+			return nil, o.unknown(part, id, sent, errForgotten)
 		case oerr == nil && (wire.Code(resp[0]) == wire.Unknown || wire.Code(resp[0]) == wire.Aborted):
 			return nil, err // certainly not committed: the server refuses it since this question, or an earlier one
 		case oerr == nil && wire.Code(resp[0]) != wire.InDoubt:
 			return resp, nil
 		}
-		if !s.db.durable || oerr != nil && !s.db.returns(oerr) || s.awaitReturn(ctx, n, err, &patience) != nil {
+		if !o.db.durable || oerr != nil && !o.db.Returns(oerr) || o.net.awaitReturn(ctx, n, err, &patience) != nil {
 			break
 		}
 	}
-	return nil, s.unknown(part, id, sent, err)
+	return nil, o.unknown(part, id, sent, err)
 }
 
 // unknown returns the error of a transaction that may or may not have committed, and
 // notes that the session must settle it.
-func (s *Session) unknown(part placement.Partition, id wire.ID, sent wire.Sent, cause error) error {
-	s.unsettled = append(s.unsettled, unsettled{s.db.placement.At(part), id, sent})
-	s.id, s.seq = s.rng.Uint64(), 0 // a new identity: the server keeps the outcome of the old one
+func (o *outcomes) unknown(part placement.Partition, id wire.ID, sent wire.Sent, cause error) error {
+	o.net.unsettled = append(o.net.unsettled, unsettled{o.db.placement.At(part), id, sent})
+	o.id, o.seq = o.rng.Uint64(), 0 // a new identity: the server keeps the outcome of the old one
 	return &UnknownOutcome{ID: ID{id.Client, id.Seq, int(part), sent.Incarnation, sent.Epoch, sent.At}, Cause: cause}
 }
 
@@ -78,12 +97,29 @@ var errForgotten = errors.New("its server has forgotten the outcome")
 
 // outcome asks the home of a transaction for its outcome. If the home does not know
 // the transaction, it refuses it from now on.
-func (s *Session) outcome(ctx context.Context, part placement.Partition, id wire.ID, sent wire.Sent) ([]byte, error) {
-	l, err := s.reach(ctx, s.db.placement.At(part))
+func (o *outcomes) outcome(ctx context.Context, part placement.Partition, id wire.ID, sent wire.Sent) ([]byte, error) {
+	l, err := o.net.reach(ctx, o.db.placement.At(part))
 	if err != nil {
 		return nil, err
 	}
-	return s.callWithTick(ctx, l, wire.AppendOutcome(nil, id, sent, wire.OutcomeWait))
+	if _, err := o.net.send(ctx, l, wire.AppendOutcome(nil, id, sent, wire.OutcomeWait)); err != nil {
+		return nil, err
+	}
+	return o.answer(ctx, l)
+}
+
+// answer waits for the response to a request that may have committed, which has a tick.
+func (o *outcomes) answer(ctx context.Context, l *link) ([]byte, error) {
+	resp, err := o.net.answer(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	resp, tick, err := wire.CutTick(resp)
+	if err != nil {
+		return nil, fmt.Errorf("%w: an answer without its tick", ErrProtocol)
+	}
+	o.db.seen.Saw(tick)
+	return resp, nil
 }
 
 // Outcome asks the home of a transaction for its outcome, after an UnknownOutcome.
@@ -101,26 +137,25 @@ func (db *DB) Outcome(ctx context.Context, id ID) error {
 	defer db.release(s)
 	var patience time.Duration
 	for n := 0; ; n++ {
-		err := s.askOutcome(ctx, id)
-		if err == nil || !db.returns(err) {
+		err := s.outcomes.askOutcome(ctx, id)
+		if err == nil || !db.Returns(err) {
 			return err
 		}
-		if err = s.awaitReturn(ctx, n, err, &patience); err != nil {
+		if err = s.net.awaitReturn(ctx, n, err, &patience); err != nil {
 			return err
 		}
 	}
 }
 
 // askOutcome asks for the outcome of a transaction once.
-func (s *Session) askOutcome(ctx context.Context, id ID) error {
-	db := s.db
+func (o *outcomes) askOutcome(ctx context.Context, id ID) error {
 	home := placement.Partition(id.Home)
-	server, ok := db.placement.Primary(home)
+	server, ok := o.db.placement.Primary(home)
 	if !ok {
-		return fmt.Errorf("%w: transaction %v, want a home from 0 to %d", ErrProtocol, id, db.Partitions()-1)
+		return fmt.Errorf("%w: transaction %v, want a home from 0 to %d", ErrProtocol, id, o.db.Partitions()-1)
 	}
 	sent := wire.Sent{Incarnation: id.Incarnation, Epoch: id.Epoch, At: id.Sent}
-	resp, err := s.outcome(ctx, home, wire.ID{Client: id.Client, Seq: id.Seq}, sent)
+	resp, err := o.outcome(ctx, home, wire.ID{Client: id.Client, Seq: id.Seq}, sent)
 	if err != nil {
 		return err
 	}
@@ -128,11 +163,37 @@ func (s *Session) askOutcome(ctx context.Context, id ID) error {
 	case wire.OK, wire.ResultLost:
 		return nil
 	case wire.InDoubt:
-		return db.unavailable(server, errors.New("it does not know the outcome yet"))
+		return o.db.Unavailable(server, errors.New("it does not know the outcome yet"))
 	case wire.Forgotten:
 		return &UnknownOutcome{ID: id, Cause: errForgotten}
 	case wire.Bad, wire.Forbidden:
 		return codeError(c, resp[1:])
 	}
 	return ErrConflict // refused, for any reason
+}
+
+// goodbye notifies the servers that have run transactions for the session that they
+// need not keep the last answer. It is best effort: a server forgets a session after
+// a while anyway.
+func (o *outcomes) goodbye(ctx context.Context) {
+	if o.net.closed.Load() {
+		return
+	}
+	req := binary.LittleEndian.AppendUint64([]byte{byte(wire.OpGoodbye)}, o.id)
+	for _, l := range o.net.links {
+		if l != nil && l.decides && l.conn.StartCall(ctx, req) != nil {
+			o.net.drop(l)
+		}
+	}
+	for _, l := range o.net.links {
+		if l == nil || !l.decides {
+			continue
+		}
+		resp, err := l.conn.FinishCall(ctx, o.net.resp)
+		if err != nil {
+			o.net.drop(l)
+			continue
+		}
+		o.net.resp = resp
+	}
 }

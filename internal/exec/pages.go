@@ -88,7 +88,7 @@ func (p *pager) page(lo, hi index.Key) (covered index.Key, err error) {
 	sc.keep()
 	if t.recheck > 0 && len(sc.kept) > 0 && t.began.Age() >= t.recheck {
 		t.recheck *= recheckGrowth
-		if err := t.s.prove(t); err != nil {
+		if err := t.s.validator.prove(t); err != nil {
 			return covered, err
 		}
 	}
@@ -230,10 +230,10 @@ func (t *Txn) ruler(ix *tables.Index, part placement.Partition) index.Ruler {
 		}
 	}
 	// An error of pool is ignored: the read of the rows returns it again.
-	if t.s == nil || t.s.byRPC(true) {
+	if t.s == nil || t.s.reader.byRPC(true) {
 		return nil
 	}
-	p, err := t.s.pool(t.ctx, ix.ID, part)
+	p, err := t.s.reader.pool(t.ctx, ix.ID, part)
 	if err != nil {
 		return nil
 	}

@@ -142,7 +142,7 @@ func (db *DB) RunProcedure(
 		return nil, err
 	}
 	defer db.release(s)
-	s.await, s.turns, s.home = await, turns, home
+	s.await, s.reservations.turns, s.reservations.home = await, turns, home
 	m := update
 	if p.ReadOnly {
 		m = view
@@ -150,7 +150,7 @@ func (db *DB) RunProcedure(
 	s.kept.forget()
 	s.kept.on = m == update
 	defer func() {
-		s.await, s.turns, s.kept.on = nil, nil, false
+		s.await, s.reservations.turns, s.kept.on = nil, nil, false
 		s.kept.forget()
 	}()
 	body := BodyFunc(func(t *Txn) (err error) {
@@ -183,10 +183,10 @@ func (s *Session) finishWith(t *Txn, validate bool, result []byte, finish Finish
 	if err := s.checkShares(&s.commit); err != nil {
 		return t.fail(err)
 	}
-	s.commit.ID, s.commit.Seen = wire.ID{Client: s.id}, s.db.seen.Tick()
+	s.commit.ID, s.commit.Seen = wire.ID{Client: s.outcomes.id}, s.db.seen.Tick()
 	t.sent = true
 	err := finish(s, &s.commit, result)
-	s.endTurns(t, err == nil, false)
+	s.reservations.ended(t, &s.commit, err == nil, false)
 	var again ErrAbandoned
 	if errors.As(err, &again) {
 		t.elsewhere = again.Elsewhere

@@ -25,9 +25,9 @@ const (
 	fenceBackoff = 9
 )
 
-// returns reports whether err concerns a server that may come back with everything
+// Returns reports whether err concerns a server that may come back with everything
 // that it has acknowledged, and nothing has been committed.
-func (db *DB) returns(err error) bool {
+func (db *DB) Returns(err error) bool {
 	return db.durable && errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrRestarted) && !errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrClosed)
 }
 
@@ -40,13 +40,14 @@ func stillAbsent(ctx context.Context, absent, err error) error {
 	return fmt.Errorf("%w: %w", absent, err)
 }
 
-// awaitReturn waits before attempt n+2 at a server that may come back. It returns
+// awaitReturn waits before another attempt at a server that may come back. It returns
 // err, with the reason, if the caller's time is over or no attempt is left.
-func (s *Session) awaitReturn(ctx context.Context, n int, err error, patience *time.Duration) error {
-	if most := s.db.cfg.Retry.Attempts; most > 0 && n+1 >= most || s.closed.Load() {
+func (n *network) awaitReturn(ctx context.Context, attempt int, err error, patience *time.Duration) error {
+	retry := &n.db.cfg.Retry
+	if retry.Attempts > 0 && attempt+1 >= retry.Attempts || n.closed.Load() {
 		return err
 	}
-	switch werr := s.pause(ctx, min(returnWaitMin<<min(n, 10), returnWaitMax), patience); {
+	switch werr := retry.pause(ctx, min(returnWaitMin<<min(attempt, 10), returnWaitMax), patience); {
 	case werr == nil:
 		return nil
 	case ctx.Err() != nil:
@@ -57,13 +58,13 @@ func (s *Session) awaitReturn(ctx context.Context, n int, err error, patience *t
 
 // inPartition adds to the error of a server that does not answer the partition that
 // the transaction needs there, if err names none.
-func (s *Session) inPartition(err error, parts []placement.Partition) error {
+func (n *network) inPartition(err error, parts []placement.Partition) error {
 	var e *tables.Error
 	if !errors.As(err, &e) || e.Err != ErrUnavailable || e.Partition >= 0 || e.Server == "" {
 		return err
 	}
 	for _, p := range parts {
-		if s.db.servers[s.db.placement.At(p)] == e.Server {
+		if n.db.servers[n.db.placement.At(p)] == e.Server {
 			e.Partition = int(p)
 			break
 		}
@@ -74,14 +75,14 @@ func (s *Session) inPartition(err error, parts []placement.Partition) error {
 // renew asks the servers of an attempt that met a fence for another hello. It drops
 // the connection to a server that does not answer as expected, so that the next
 // attempt makes another one and thereby learns of a new epoch.
-func (s *Session) renew(ctx context.Context, t *Txn) {
+func (n *network) renew(ctx context.Context, t *Txn) {
 	for _, part := range t.partitions(nil) {
-		l := s.links[s.db.placement.At(part)]
+		l := n.links[n.db.placement.At(part)]
 		if l == nil || l.pending.until != 0 {
 			continue
 		}
-		if err := s.helloAgain(ctx, l); err != nil && ctx.Err() == nil && s.links[l.server] == l {
-			s.drop(l)
+		if err := n.helloAgain(ctx, l); err != nil && ctx.Err() == nil && n.links[l.server] == l {
+			n.drop(l)
 		}
 	}
 }
@@ -98,16 +99,16 @@ type unsettled struct {
 // knows them or is running them. So no earlier request of the session begins after
 // the next one. (An answer that comes late over the same connection settles them too:
 // see settle.)
-func (s *Session) settleAt(ctx context.Context, l *link) error {
-	for i := 0; i < len(s.unsettled); {
-		u := s.unsettled[i]
+func (n *network) settleAt(ctx context.Context, l *link) error {
+	for i := 0; i < len(n.unsettled); {
+		u := n.unsettled[i]
 		if u.server != l.server {
 			i++
 			continue
 		}
-		s.unsettled = append(s.unsettled[:i], s.unsettled[i+1:]...)
-		if _, err := s.call(ctx, l, wire.AppendOutcome(nil, u.id, u.sent, wire.OutcomeSettle)); err != nil {
-			s.unsettled = append(s.unsettled, u)
+		n.unsettled = append(n.unsettled[:i], n.unsettled[i+1:]...)
+		if _, err := n.call(ctx, l, wire.AppendOutcome(nil, u.id, u.sent, wire.OutcomeSettle)); err != nil {
+			n.unsettled = append(n.unsettled, u)
 			return err
 		}
 	}

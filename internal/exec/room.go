@@ -110,62 +110,64 @@ func (r *room) refused(server placement.Server) {
 // awaitRoom waits until the session has a connection to each server that it lacks;
 // there must be at least one. It returns err, with the reason, if the caller's time
 // is over.
-func (s *Session) awaitRoom(ctx context.Context, err error, patience *time.Duration) error {
-	if s.closed.Load() || s.borrower != nil && s.borrower.connected() {
+func (n *network) awaitRoom(ctx context.Context, err error, patience *time.Duration) error {
+	if n.closed.Load() || n.borrower != nil && n.borrower.connected() {
 		return err // the caller's session has a connection
 	}
 	if _, bounded := ctx.Deadline(); !bounded {
 		if *patience == 0 {
-			*patience = clock.Fast() + s.db.cfg.Retry.Patience
+			*patience = clock.Fast() + n.db.cfg.Retry.Patience
 		}
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, max(*patience-clock.Fast(), 0))
 		defer cancel()
 	}
-	s.giveUpLinks()
-	for server := range placement.Server(len(s.lacks)) {
-		if !s.lacks[server] || s.links[server] != nil { // one with pending answers stays
+	n.giveUpLinks()
+	for server := range placement.Server(len(n.lacks)) {
+		if !n.lacks[server] || n.links[server] != nil { // one with pending answers stays
 			continue
 		}
-		if werr := s.awaitLink(ctx, server); werr != nil {
+		if werr := n.awaitLink(ctx, server); werr != nil {
 			return fmt.Errorf("%w: %w", err, werr)
 		}
 	}
-	s.lacks = nil
+	n.lacks = nil
 	return nil
 }
 
 // lack notes that the transaction lacks a connection.
-func (s *Session) lack(server placement.Server) {
-	if s.lacks == nil {
-		s.lacks = make([]bool, len(s.links))
+func (n *network) lack(server placement.Server) {
+	if n.lacks == nil {
+		n.lacks = make([]bool, len(n.links))
 	}
-	s.lacks[server] = true
+	n.lacks[server] = true
 }
 
 // yield is called when a transaction ends. It hands the session's connections to
 // sessions that wait for them.
-func (s *Session) yield() {
-	s.lacks = nil
-	if s.db.room.short.Load() || s.db.room.crowded.Load() {
-		s.handOver()
+func (n *network) yield() {
+	n.lacks = nil
+	if r := &n.db.room; r.short.Load() || r.crowded.Load() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.lend(n)
 	}
 }
 
 // connected reports whether the session has connections.
-func (s *Session) connected() bool {
-	return slices.ContainsFunc(s.links, func(l *link) bool { return l != nil })
+func (n *network) connected() bool {
+	return slices.ContainsFunc(n.links, func(l *link) bool { return l != nil })
 }
 
 // awaitLink waits for a connection to a server: from an idle session of the pool,
 // from a session whose transaction ends, or a new one.
-func (s *Session) awaitLink(ctx context.Context, server placement.Server) error {
-	r := &s.db.room
+func (n *network) awaitLink(ctx context.Context, server placement.Server) error {
+	r := &n.db.room
 	w := &lack{server: server, got: make(chan lentLink, 1)}
 	if k, ok := r.begin(w); ok {
-		return s.takeOn(ctx, k)
+		return n.takeOn(ctx, k)
 	}
-	s.db.lendIdle()
+	n.db.lendIdle()
 	for {
 		try := roomTry
 		if !r.first(w) {
@@ -175,19 +177,19 @@ func (s *Session) awaitLink(ctx context.Context, server placement.Server) error 
 		select {
 		case k := <-w.got:
 			timer.Stop()
-			return s.takeOn(ctx, k)
+			return n.takeOn(ctx, k)
 		case <-timer.C:
-			if s.closed.Load() {
+			if n.closed.Load() {
 				r.leaveTo(w)
 				return ErrClosed
 			}
 			if !r.first(w) {
 				continue
 			}
-			if s.db.lendIdle(); !r.first(w) { // connections may have been made since
+			if n.db.lendIdle(); !r.first(w) { // connections may have been made since
 				continue
 			}
-			_, err := s.reach(ctx, server)
+			_, err := n.reach(ctx, server)
 			if lacksRoom(err) {
 				continue
 			}
@@ -196,7 +198,7 @@ func (s *Session) awaitLink(ctx context.Context, server placement.Server) error 
 		case <-ctx.Done():
 			timer.Stop()
 			if k, ok := r.leave(w); ok {
-				return s.takeOn(ctx, k)
+				return n.takeOn(ctx, k)
 			}
 			return ctx.Err()
 		}
@@ -275,77 +277,66 @@ func (r *room) next(server placement.Server) *lack {
 	return w
 }
 
-// handOver gives the session's connections to sessions that wait for them. No
-// transaction of the session may be in progress, unless it begins again.
-func (s *Session) handOver() {
-	s.db.room.mu.Lock()
-	defer s.db.room.mu.Unlock()
-	s.lend()
-}
-
-// lend does the same as handOver for a caller that holds the mutex.
-func (s *Session) lend() {
-	for _, l := range s.links {
+// lend gives a session's connections to sessions that wait for them. No transaction of
+// the session may be in progress. The caller holds the mutex.
+func (r *room) lend(n *network) {
+	for _, l := range n.links {
 		if l == nil || l.pending.until != 0 {
 			continue
 		}
-		r := &s.db.room
 		if w := r.next(l.server); w != nil {
-			w.got <- s.part(l)
+			w.got <- n.part(l)
 		} else if r.open[l.server].Load() > linksKept {
-			r.pass(s.part(l))
+			r.pass(n.part(l))
 		}
 	}
 }
 
 // lendMade does the same as lend for connections whose dials have ended since the
 // transactions that needed them gave up.
-func (s *Session) lendMade() {
-	r := &s.db.room
-	for server := range placement.Server(len(s.dials)) {
-		if s.dials[server] == nil || r.firstOf(server) < 0 {
+func (r *room) lendMade(n *network) {
+	for server := range placement.Server(len(n.dials)) {
+		if n.dials[server] == nil || r.firstOf(server) < 0 {
 			continue
 		}
 		select {
-		case g := <-s.dials[server].result:
-			s.dials[server].result <- greeting{err: ErrClosed} // for a concurrent stop
-			s.dials[server].cancel()
-			s.mu.Lock()
-			s.dials[server] = nil
-			s.mu.Unlock()
+		case g := <-n.dials[server].result:
+			n.endDial(server)
 			if g.err != nil {
 				continue
 			}
-			lf, err := s.db.check(g, server)
-			if err != nil {
-				continue
+			if k, err := n.db.accept(g, server); err == nil {
+				r.next(server).got <- k
 			}
-			r.next(server).got <- lentLink{s.db.newLink(g, server), lf}
 		default:
 		}
 	}
 }
 
 // part takes a connection away from the session.
-func (s *Session) part(l *link) lentLink {
-	s.count(l)
-	s.uncounted = slices.DeleteFunc(s.uncounted, func(o *link) bool { return o == l })
+func (n *network) part(l *link) lentLink {
+	n.count(l)
+	n.uncounted = slices.DeleteFunc(n.uncounted, func(o *link) bool { return o == l })
 	l.uncounted, l.touched, l.decides = false, false, false
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.links[l.server] = nil
-	return lentLink{l, s.lives[l.server]}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.links[l.server] = nil
+	return lentLink{l, n.lives[l.server]}
 }
 
-// takeOn adds a connection that was handed over to the session.
-func (s *Session) takeOn(ctx context.Context, k lentLink) error {
-	if err := s.keep(k.l); err != nil {
-		s.db.room.shut(k.l)
-		return err
+// takeOn adds a connection to the session, unless the session has been closed.
+func (n *network) takeOn(ctx context.Context, k lentLink) error {
+	n.mu.Lock()
+	if n.closed.Load() {
+		n.mu.Unlock()
+		n.db.room.shut(k.l)
+		return ErrClosed
 	}
-	s.rebind(k.l.server, k.lf)
-	s.use(k.l)
-	return s.settleAt(ctx, k.l)
+	n.links[k.l.server] = k.l
+	n.mu.Unlock()
+	n.rebind(k.l.server, k.lf)
+	n.use(k.l)
+	return n.settleAt(ctx, k.l)
 }
 
 // pass gives a connection that belongs to no session to the first one that waits for
@@ -391,14 +382,14 @@ func (r *room) close() {
 
 // giveUpLinks passes all connections of a session that is about to wait to other
 // sessions, and notes that its transaction may need them.
-func (s *Session) giveUpLinks() {
-	r := &s.db.room
+func (n *network) giveUpLinks() {
+	r := &n.db.room
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for server, l := range s.links {
+	for server, l := range n.links {
 		if l != nil && l.pending.until == 0 {
-			s.lacks[server] = true
-			r.pass(s.part(l))
+			n.lacks[server] = true
+			r.pass(n.part(l))
 		}
 	}
 }
@@ -411,7 +402,7 @@ func (db *DB) lendIdle() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, s := range g.mu.idle {
-		s.lend()
-		s.lendMade()
+		r.lend(&s.net)
+		r.lendMade(&s.net)
 	}
 }

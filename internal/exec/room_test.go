@@ -57,7 +57,7 @@ func TestNoWaitBesideASpare(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			begun.Store(true)
-			done <- s.awaitLink(t.Context(), 0)
+			done <- s.net.awaitLink(t.Context(), 0)
 		}()
 		for !begun.Load() {
 		}
@@ -73,7 +73,7 @@ func TestNoWaitBesideASpare(t *testing.T) {
 		for waits := true; waits; {
 			select {
 			case err := <-done:
-				if waits = false; err != nil || s.links[0] != k.l {
+				if waits = false; err != nil || s.net.links[0] != k.l {
 					t.Fatalf("round %d: %v", rounds, err)
 				}
 			case <-time.After(time.Millisecond):
@@ -95,7 +95,7 @@ func TestClosedSessionPassesOn(t *testing.T) {
 	r := &db.room
 	s := newSession(db, 1, 1)
 	done := make(chan error, 1)
-	go func() { done <- s.awaitLink(t.Context(), 0) }()
+	go func() { done <- s.net.awaitLink(t.Context(), 0) }()
 	for waits := false; !waits; time.Sleep(time.Millisecond) {
 		r.mu.Lock()
 		waits = len(r.mu.waiting) == 1

@@ -39,15 +39,9 @@ func (e *SnapshotTooOld) Error() string {
 // Unwrap matches ErrSnapshotTooOld.
 func (e *SnapshotTooOld) Unwrap() error { return ErrSnapshotTooOld }
 
-// Snapshot runs a read-only transaction on all data as of one moment. Writers never
-// abort it, and it validates nothing. By default the moment is after the call began,
-// and a Snapshot is strictly serializable as far as the clocks of the servers agree:
-// see txn.Session.Snapshot. It waits for about a tick, until no more commits can
-// belong to the moment. With a staleness above 0 the moment may be up to that long
+// Snapshot runs a read-only transaction on all data as of one moment: see
+// txn.Session.Snapshot. With a staleness above 0 the moment may be up to that long
 // before the call, and there is no wait.
-//
-// It fails with ErrSnapshotTooOld if it runs for longer than the servers keep
-// versions.
 func (s *Session) Snapshot(ctx context.Context, staleness time.Duration, fn Body) error {
 	s.snap.stale = max(staleness, 0)
 	return s.run(ctx, snapshot, math.MaxInt, fn, nil)
@@ -138,12 +132,66 @@ const (
 	lineWords       = 8
 )
 
-// snapshotState is a session's knowledge about the time of a snapshot.
-type snapshotState struct {
-	stale   time.Duration
-	lines   [][lineWords]uint64   // control lines by partition, as read last
-	touched []placement.Partition // partitions of the reads under way
-	list    []placement.Partition // partitions whose lines are read in this round
+type controlLine [lineWords]uint64
+
+func (cl *controlLine) closed() clock.Tick  { return clock.Tick(cl[lineClosed]) }
+func (cl *controlLine) present() clock.Tick { return clock.Tick(cl[lineTick]) }
+func (cl *controlLine) floor() clock.Tick   { return clock.Tick(cl[lineFloor]) }
+func (cl *controlLine) horizon() block.CSN  { return block.CSN(cl[lineHorizon]) }
+
+// controlLines are the control lines of partitions, as read last, and empty if that was
+// in another life of their server.
+type controlLines struct {
+	round *round
+	of    []controlLine // by partition; nil before the first READ
+}
+
+// drop forgets the lines of a server, which is in another life.
+func (cl *controlLines) drop(server placement.Server) {
+	if len(cl.of) > 0 {
+		for p := range cl.round.net.db.placement.Of(server) {
+			cl.of[p] = controlLine{}
+		}
+	}
+}
+
+// read reads the control lines of partitions, in one round.
+func (cl *controlLines) read(ctx context.Context, t *Txn, parts []placement.Partition) error {
+	defer cl.round.end()
+	n := cl.round.net
+	if cl.of == nil {
+		cl.of = make([]controlLine, n.db.Partitions())
+	}
+	for _, p := range parts {
+		l, err := cl.round.join(ctx, n.db.placement.At(p))
+		if err != nil {
+			return err
+		}
+		l.next.Read(n.life(p).parts[p].rkey, block.ControlAddr, cl.of[p][:])
+	}
+	if err := cl.round.exchange(ctx); err != nil {
+		cl.of = nil // a connection with pending answers may still write to them
+		return err
+	}
+	for _, p := range parts {
+		if cl.of[p][lineEpoch] != uint64(n.life(p).epoch) {
+			return t.abandon(CauseFence)
+		}
+	}
+	return nil
+}
+
+// snapshotTime chooses the time of a snapshot, and waits until the partitions that the
+// snapshot reads apply no more commits up to that time.
+type snapshotTime struct {
+	db        *DB
+	net       *network
+	lines     *controlLines
+	leases    *leases
+	validator *validator
+	stale     time.Duration
+	touched   []placement.Partition // partitions of the reads under way
+	list      []placement.Partition // partitions whose lines are read in this round
 
 	partial bool                  // not all servers can be reached: the time is that of asked
 	asked   []placement.Partition // partitions that the transaction has touched, so far
@@ -151,19 +199,7 @@ type snapshotState struct {
 }
 
 // begin resets the state for a transaction.
-func (sn *snapshotState) begin() { sn.partial, sn.asked, sn.wider = false, sn.asked[:0], false }
-
-func (sn *snapshotState) closed(p placement.Partition) clock.Tick {
-	return clock.Tick(sn.lines[p][lineClosed])
-}
-
-func (sn *snapshotState) present(p placement.Partition) clock.Tick {
-	return clock.Tick(sn.lines[p][lineTick])
-}
-
-func (sn *snapshotState) floor(p placement.Partition) clock.Tick {
-	return clock.Tick(sn.lines[p][lineFloor])
-}
+func (sn *snapshotTime) begin() { sn.partial, sn.asked, sn.wider = false, sn.asked[:0], false }
 
 // askingMax bounds how long a snapshot waits for the ticks of all partitions. It can
 // do without those of partitions that it does not touch.
@@ -177,17 +213,16 @@ const notYet clock.Tick = 1
 // partition has adopted its tick, though perhaps not yet the others that it wrote. If
 // a server cannot be reached, takeTimeOfAsked asks only the partitions that the
 // transaction touches.
-func (s *Session) takeTime(t *Txn) error {
-	sn := &s.snap
+func (sn *snapshotTime) takeTime(t *Txn) error {
 	if !sn.partial {
 		sn.list = sn.list[:0]
-		for p := range placement.Partition(s.db.Partitions()) {
+		for p := range placement.Partition(sn.db.Partitions()) {
 			sn.list = append(sn.list, p)
 		}
-		err := s.askAll(t)
+		err := sn.askAll(t)
 		if err == nil {
 			t.at = sn.timeOf(t, sn.list)
-			s.db.seen.Saw(t.at)
+			sn.db.seen.Saw(t.at)
 			return nil
 		}
 		if t.ctx.Err() != nil || t.err != nil && t.cause != CauseFence || t.err == nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
@@ -196,7 +231,7 @@ func (s *Session) takeTime(t *Txn) error {
 		t.err, sn.partial = nil, true
 	}
 	if t.at = notYet; len(sn.asked) > 0 {
-		return s.takeTimeOfAsked(t)
+		return sn.takeTimeOfAsked(t)
 	}
 	return nil
 }
@@ -204,18 +239,18 @@ func (s *Session) takeTime(t *Txn) error {
 // askAll reads the control lines of all partitions. It fails if that takes longer
 // than askingMax. A paused server that was replaced has an old time, so all servers
 // must be trusted.
-func (s *Session) askAll(t *Txn) error {
-	for server := range placement.Server(len(s.db.servers)) {
-		if d := s.dial(server); d != nil && len(d.result) == 0 {
+func (sn *snapshotTime) askAll(t *Txn) error {
+	for server := range placement.Server(len(sn.db.servers)) {
+		if d := sn.net.dial(server); d != nil && len(d.result) == 0 {
 			return ErrUnavailable // another transaction is already waiting for it in vain
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, askingMax)
 	defer cancel()
-	if err := s.readLines(ctx, t); err != nil {
+	if err := sn.lines.read(ctx, t, sn.list); err != nil {
 		return err
 	}
-	return s.trustTimes(ctx)
+	return sn.leases.trustTimes(ctx)
 }
 
 // takeTimeOfAsked takes the time of a snapshot only from the partitions that it
@@ -225,36 +260,34 @@ func (s *Session) askAll(t *Txn) error {
 // that was present then. A request first makes the partitions advance to their
 // clocks. So the snapshot is no older than transactions that ended at other
 // partitions, if the clocks agree.
-func (s *Session) takeTimeOfAsked(t *Txn) error {
-	sn := &s.snap
+func (sn *snapshotTime) takeTimeOfAsked(t *Txn) error {
 	read := func() error {
-		sn.list = append(sn.list[:0], sn.asked...)
-		if err := s.readLines(t.ctx, t); err != nil {
+		if err := sn.lines.read(t.ctx, t, sn.asked); err != nil {
 			return err
 		}
 		t.at = sn.timeOf(t, sn.asked)
 		return nil
 	}
 	for _, p := range sn.asked {
-		if err := s.adopt(t.ctx, p, s.db.seen.Tick()); err != nil {
+		if err := sn.adopt(t.ctx, p, sn.db.seen.Tick()); err != nil {
 			return err
 		}
 	}
 	err := read()
 	if err == nil && sn.stale == 0 {
-		if err = s.awaitClosed(t, sn.asked); err == nil {
+		if err = sn.awaitClosed(t, sn.asked); err == nil {
 			err = read()
 		}
 	}
-	s.db.seen.Saw(t.at)
+	sn.db.seen.Saw(t.at)
 	return err
 }
 
 // timeOf computes the time of a snapshot from the control lines of partitions.
-func (sn *snapshotState) timeOf(t *Txn, parts []placement.Partition) clock.Tick {
+func (sn *snapshotTime) timeOf(t *Txn, parts []placement.Partition) clock.Tick {
 	present, closed, floor := clock.Tick(0), block.NoFloor, clock.Tick(0)
 	for _, p := range parts {
-		present, closed, floor = max(present, sn.present(p)), min(closed, sn.closed(p)), max(floor, sn.floor(p))
+		present, closed, floor = max(present, sn.lines.of[p].present()), min(closed, sn.lines.of[p].closed()), max(floor, sn.lines.of[p].floor())
 	}
 	if sn.stale == 0 {
 		return present
@@ -268,8 +301,8 @@ func (sn *snapshotState) timeOf(t *Txn, parts []placement.Partition) clock.Tick 
 // cover adds the touched partitions to those that a partial snapshot has asked. If
 // earlier reads used a time chosen without them, the attempt begins again: a
 // transaction that ended before may have a later tick there.
-func (s *Session) cover(t *Txn) error {
-	sn, had := &s.snap, len(s.snap.asked)
+func (sn *snapshotTime) cover(t *Txn) error {
+	had := len(sn.asked)
 	for _, p := range sn.touched {
 		if !slices.Contains(sn.asked, p) {
 			sn.asked = append(sn.asked, p)
@@ -282,58 +315,24 @@ func (s *Session) cover(t *Txn) error {
 		sn.wider = true
 		return t.abandon(CauseRemote)
 	}
-	return s.takeTimeOfAsked(t)
-}
-
-// readLines reads the control lines of the listed partitions, in one round.
-func (s *Session) readLines(ctx context.Context, t *Txn) error {
-	defer s.untouchAll()
-	if s.snap.lines == nil {
-		s.snap.lines = make([][lineWords]uint64, s.db.Partitions())
-	}
-	for _, p := range s.snap.list {
-		l, err := s.join(ctx, s.db.placement.At(p))
-		if err != nil {
-			return err
-		}
-		l.next.Read(s.life(p).parts[p].rkey, block.ControlAddr, s.snap.lines[p][:])
-	}
-	if err := s.exchange(ctx); err != nil {
-		s.snap.lines = nil // a connection with pending answers may still write to them
-		return err
-	}
-	for _, p := range s.snap.list {
-		if s.snap.lines[p][lineEpoch] != uint64(s.life(p).epoch) {
-			return t.abandon(CauseFence)
-		}
-	}
-	return nil
+	return sn.takeTimeOfAsked(t)
 }
 
 // enter prepares a flush of a snapshot: it waits until the partitions that the
 // flush touches have closed its tick.
-func (s *Session) enter(t *Txn) error {
-	sn := &s.snap
+func (sn *snapshotTime) enter(t *Txn) error {
 	sn.touched = sn.touched[:0]
-	add := func(p placement.Partition) {
-		for _, have := range sn.touched {
-			if have == p {
-				return
-			}
-		}
-		sn.touched = append(sn.touched, p)
-	}
 	for r := range t.queued {
-		if !r.hasAnswer() {
-			add(r.part())
+		if p := r.part(); !r.hasAnswer() && !slices.Contains(sn.touched, p) {
+			sn.touched = append(sn.touched, p)
 		}
 	}
 	if sn.partial {
-		if err := s.cover(t); err != nil {
+		if err := sn.cover(t); err != nil {
 			return err
 		}
 	}
-	if err := s.awaitClosed(t, sn.touched); err != nil {
+	if err := sn.awaitClosed(t, sn.touched); err != nil {
 		return err
 	}
 	t.began = clock.Start() // only these reads count: earlier ones need no proof
@@ -353,13 +352,12 @@ const (
 
 // awaitClosed waits until partitions, whose lines were read before, have closed the
 // snapshot's tick: they will apply no more commits up to that tick.
-func (s *Session) awaitClosed(t *Txn, parts []placement.Partition) error {
-	sn := &s.snap
+func (sn *snapshotTime) awaitClosed(t *Txn, parts []placement.Partition) error {
 	var patience time.Duration
 	for n := 0; ; n++ {
 		sn.list = sn.list[:0]
 		for _, p := range parts {
-			if sn.closed(p) < t.at {
+			if sn.lines.of[p].closed() < t.at {
 				sn.list = append(sn.list, p)
 			}
 		}
@@ -367,93 +365,62 @@ func (s *Session) awaitClosed(t *Txn, parts []placement.Partition) error {
 			return nil
 		}
 		if n > 0 {
-			if err := s.pause(t.ctx, closedPoll, &patience); err != nil {
+			if err := sn.db.cfg.Retry.pause(t.ctx, closedPoll, &patience); err != nil {
 				return fmt.Errorf("snapshot: partition %d has not closed its time: %w", sn.list[0], err)
 			}
 		}
-		if err := s.readLines(t.ctx, t); err != nil {
+		if err := sn.lines.read(t.ctx, t, sn.list); err != nil {
 			return err
 		}
 		for _, p := range sn.list {
 			var to clock.Tick
 			switch {
-			case n == 0 && sn.present(p)+1 < t.at:
+			case n == 0 && sn.lines.of[p].present()+1 < t.at:
 				to = t.at
-			case n%adoptEvery == adoptEvery-1 && sn.closed(p) < t.at:
+			case n%adoptEvery == adoptEvery-1 && sn.lines.of[p].closed() < t.at:
 				to = t.at + 1
 			default:
 				continue
 			}
-			if err := s.adopt(t.ctx, p, to); err != nil {
+			if err := sn.adopt(t.ctx, p, to); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// pause waits for d. Without a deadline of ctx it ends with ErrUnavailable after
-// Retry.Patience, counted from the first call.
-func (s *Session) pause(ctx context.Context, d time.Duration, patience *time.Duration) error {
-	if _, bounded := ctx.Deadline(); !bounded {
-		switch now := clock.Fast(); {
-		case *patience == 0:
-			*patience = now + s.db.cfg.Retry.Patience
-		case now > *patience:
-			return fmt.Errorf("%w for %v (Retry.Patience)", ErrUnavailable, s.db.cfg.Retry.Patience)
-		}
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
-}
-
 // adopt makes a partition advance its clock to the tick.
-func (s *Session) adopt(ctx context.Context, part placement.Partition, at clock.Tick) error {
-	l, err := s.link(ctx, s.db.placement.At(part))
-	if err != nil {
-		return err
-	}
-	s.req = wire.AppendAdopt(s.req[:0], part, at)
-	resp, err := s.call(ctx, l, s.req)
-	if err == nil && wire.Code(resp[0]) != wire.OK {
-		err = codeError(wire.Code(resp[0]), resp[1:])
-	}
+func (sn *snapshotTime) adopt(ctx context.Context, part placement.Partition, at clock.Tick) error {
+	sn.net.req = wire.AppendAdopt(sn.net.req[:0], part, at)
+	_, err := sn.net.request(ctx, sn.db.placement.At(part), sn.net.req)
 	return err
 }
 
 // leave ends the one-sided reads of a flush with one more round, which reads the
 // control lines again. The answers count if the lines show that the partitions are
 // still served and still had the versions.
-func (s *Session) leave(t *Txn) error {
-	sn := &s.snap
-	sn.list = append(sn.list[:0], sn.touched...)
-	if err := s.readLines(t.ctx, t); err != nil {
+func (sn *snapshotTime) leave(t *Txn) error {
+	if err := sn.lines.read(t.ctx, t, sn.touched); err != nil {
 		return err
 	}
 	for _, p := range sn.touched {
-		if err := s.retained(t, p); err != nil {
+		if err := sn.retained(t, p); err != nil {
 			return err
 		}
-		s.restOnTime(t, p)
+		sn.validator.restOnTime(t, p)
 	}
 	return t.checkAge(t.began.Age())
 }
 
 // retained returns an error if a partition, according to its line, has dropped
 // versions that the snapshot may need.
-func (s *Session) retained(t *Txn, p placement.Partition) error {
-	sn := &s.snap
-	if sn.floor(p) <= t.at {
+func (sn *snapshotTime) retained(t *Txn, p placement.Partition) error {
+	if sn.lines.of[p].floor() <= t.at {
 		return nil
 	}
 	return &SnapshotTooOld{
-		Partition: int(p), Time: t.at.Time(), Age: time.Duration(max(sn.present(p), t.at)-t.at) * clock.TickLength,
-		Retain: time.Duration(sn.lines[p][lineRetain]) * clock.TickLength, RetainBytes: sn.lines[p][lineRetainBytes],
+		Partition: int(p), Time: t.at.Time(), Age: time.Duration(max(sn.lines.of[p].present(), t.at)-t.at) * clock.TickLength,
+		Retain: time.Duration(sn.lines.of[p][lineRetain]) * clock.TickLength, RetainBytes: sn.lines.of[p][lineRetainBytes],
 	}
 }
 
@@ -466,8 +433,7 @@ func (t *Txn) mustAsk(st index.Status) bool {
 // reopen queues again the reads that a server could not answer yet as of the
 // snapshot's time. It reports whether there are any, after a pause. It fails if the
 // time is too old.
-func (s *Session) reopen(t *Txn, patience *time.Duration) (again bool, err error) {
-	sn := &s.snap
+func (sn *snapshotTime) reopen(t *Txn, patience *time.Duration) (again bool, err error) {
 	sn.list = sn.list[:0]
 	for r := range t.queued {
 		if r.reopen(t) {
@@ -477,13 +443,13 @@ func (s *Session) reopen(t *Txn, patience *time.Duration) (again bool, err error
 	if len(sn.list) == 0 {
 		return false, nil
 	}
-	if err := s.readLines(t.ctx, t); err != nil {
+	if err := sn.lines.read(t.ctx, t, sn.list); err != nil {
 		return false, err
 	}
 	for _, p := range sn.list {
-		if err := s.retained(t, p); err != nil {
+		if err := sn.retained(t, p); err != nil {
 			return false, err
 		}
 	}
-	return true, s.pause(t.ctx, closedPoll, patience)
+	return true, sn.db.cfg.Retry.pause(t.ctx, closedPoll, patience)
 }

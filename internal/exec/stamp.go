@@ -66,22 +66,22 @@ func (h *clockReading) age(t, now time.Duration) time.Duration {
 }
 
 // stamp sets in all parts of a commit when their first proofs were read.
-func (s *Session) stamp(t *Txn, c *wire.Commit) error {
+func (ls *leases) stamp(t *Txn, c *wire.Commit) error {
 	first := t.firstRead().Time()
 	for i := range c.Parts {
 		p := &c.Parts[i]
 		if !p.Proves() {
 			continue
 		}
-		if s.db.local != nil {
-			if now, here := s.db.local.Clock(p.Partition); here {
+		if ls.db.local != nil {
+			if now, here := ls.db.local.Clock(p.Partition); here {
 				h := clockReading{now, clock.Fast() + clock.Slip}
 				p.Read = h.before(first)
 				continue
 			}
 		}
-		server := s.db.placement.At(p.Partition)
-		h, err := s.serverClock(t.ctx, server, first)
+		server := ls.db.placement.At(p.Partition)
+		h, err := ls.serverClock(t.ctx, server, first)
 		if err != nil {
 			return t.fail(err)
 		}
@@ -93,73 +93,64 @@ func (s *Session) stamp(t *Txn, c *wire.Commit) error {
 // sent says when a request that may commit is sent, by the clock of its home. The
 // home executes the request at most once, and not at all if it seems to be old. So
 // sent asks for a new reading if the latest one is old, or if a request was refused.
-func (s *Session) sent(ctx context.Context, server placement.Server) (wire.Sent, error) {
-	if _, err := s.link(ctx, server); err != nil {
+func (ls *leases) sent(ctx context.Context, server placement.Server) (wire.Sent, error) {
+	if _, err := ls.net.link(ctx, server); err != nil {
 		return wire.Sent{}, err
 	}
-	lf, now := s.lives[server], clock.Fast()
-	if s.asksClock || now-lf.reading.Load().at > proofAge {
-		if err := s.askClock(ctx, server, lf); err != nil {
-			return wire.Sent{}, s.clockError(ctx, server, err)
+	lf, now := ls.net.lives[server], clock.Fast()
+	if ls.asksClock || now-lf.reading.Load().at > proofAge {
+		if err := ls.askClock(ctx, server, lf); err != nil {
+			return wire.Sent{}, err
 		}
 	}
-	s.askClockAhead(server, lf, now)
-	s.asksClock = false
+	ls.askClockAhead(server, lf, now)
+	ls.asksClock = false
 	return wire.Sent{Incarnation: lf.incarnation, Epoch: lf.epoch, At: lf.reading.Load().before(clock.Fast())}, nil
-}
-
-// clockError returns the error of a transaction whose server does not answer with its
-// clock.
-func (s *Session) clockError(ctx context.Context, server placement.Server, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	var e *tables.Error
-	if !errors.As(err, &e) {
-		err = s.db.unavailable(server, err) // it does not answer
-	}
-	return err
 }
 
 // serverClock returns the latest reading of a server's clock, in the life in which
 // the session has read. It asks for a new one if proofs that were first read at a
 // moment seem older than proofAge, or if the server has refused the last ones as too
 // old.
-func (s *Session) serverClock(ctx context.Context, server placement.Server, first time.Duration) (*clockReading, error) {
-	lf, now := s.lives[server], clock.Fast()
+func (ls *leases) serverClock(ctx context.Context, server placement.Server, first time.Duration) (*clockReading, error) {
+	lf, now := ls.net.lives[server], clock.Fast()
 	h := lf.reading.Load()
 	switch {
-	case s.asksClock || h.age(first, now) > proofAge:
-		if err := s.askClock(ctx, server, lf); err != nil {
-			return nil, s.clockError(ctx, server, err)
+	case ls.asksClock || h.age(first, now) > proofAge:
+		if err := ls.askClock(ctx, server, lf); err != nil {
+			return nil, err
 		}
 		h = lf.reading.Load()
 	default:
-		s.askClockAhead(server, lf, now)
+		ls.askClockAhead(server, lf, now)
 	}
 	return h, nil
 }
 
 // askClockAhead asks for a server's clock if the latest reading is stale. It does not
 // wait for the answer.
-func (s *Session) askClockAhead(server placement.Server, lf *life, now time.Duration) {
+func (ls *leases) askClockAhead(server placement.Server, lf *life, now time.Duration) {
 	if lf.staleClock(now) && lf.trust.asking.Load() == nil && int64(now) >= lf.trust.rest.Load() {
-		s.db.ask(server, lf, lf.staleClock)
+		ls.db.ask(server, lf, lf.staleClock)
 	}
 }
 
 // askClock asks a server for its clock and waits for the answer. A question of
 // another session suffices only if it was asked after the call.
-func (s *Session) askClock(ctx context.Context, server placement.Server, lf *life) error {
+func (ls *leases) askClock(ctx context.Context, server placement.Server, lf *life) error {
 	since := clock.Fast()
 	for {
-		q := s.db.ask(server, lf, nil)
-		switch err := s.answered(ctx, server, q); {
+		q := ls.db.ask(server, lf, nil)
+		switch err := ls.answered(ctx, server, q); {
 		case err == nil && q.since < since:
-		case err == errNoLease: // its answer has the clock nevertheless
+		case err == nil, err == errNoLease: // its answer has the clock nevertheless
 			return nil
-		default:
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.As(err, new(*tables.Error)):
 			return err
+		default:
+			return ls.db.Unavailable(server, err) // it does not answer
 		}
 	}
 }

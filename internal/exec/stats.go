@@ -35,12 +35,12 @@ func AskStats(ctx context.Context, dial func(context.Context, string) (rdma.Conn
 
 // serverStats does the same as AskStats over the session's connection.
 func (s *Session) serverStats(ctx context.Context, server placement.Server, st *wire.ServerStats) error {
-	l, err := s.link(ctx, server)
+	l, err := s.net.link(ctx, server)
 	if err != nil {
 		return err
 	}
 	for more := true; more; more = st.Next != 0 {
-		resp, err := s.call(ctx, l, wire.AppendStatsRequest(nil, placement.Partition(st.Next)))
+		resp, err := s.net.call(ctx, l, wire.AppendStatsRequest(nil, placement.Partition(st.Next)))
 		if err != nil {
 			return err
 		}

@@ -109,30 +109,37 @@ func (db *DB) trusts(server placement.Server, lf *life, now time.Duration) bool 
 	return holds
 }
 
+// leases asks servers for their leases and their clocks, for a session.
+type leases struct {
+	db        *DB
+	net       *network
+	asksClock bool // a server has refused proofs as too old
+}
+
 // awaitTrust ends the validation of a read-only attempt: each server at which it has
 // read must be trusted after the last READ of the validation.
-func (s *Session) awaitTrust(t *Txn) error {
+func (v *validator) awaitTrust(t *Txn) error {
 	now := t.proved
-	for i := range s.controlled {
-		part := s.controlled[i].part
-		lf := s.life(part)
+	for i := range v.controlled {
+		part := v.controlled[i].part
+		lf := v.net.life(part)
 		if !lf.trust.leased {
 			continue
 		}
 		if now == 0 {
 			now = clock.Fast()
 		}
-		if s.db.trusts(s.db.placement.At(part), lf, now) {
+		if v.db.trusts(v.db.placement.At(part), lf, now) {
 			continue
 		}
-		if err := s.challenge(t.ctx, s.db.placement.At(part), lf); err != nil {
-			if s.db.outlives(lf, s.db.placement.At(part)) {
+		if err := v.leases.challenge(t.ctx, v.db.placement.At(part), lf); err != nil {
+			if v.db.outlives(lf, v.db.placement.At(part)) {
 				return t.abandon(CauseFence) // another process serves the partition
 			}
 			if t.err != nil {
 				return t.err
 			}
-			return t.fail(s.distrusted(part, err))
+			return t.fail(v.leases.distrusted(part, err))
 		}
 	}
 	return nil
@@ -147,18 +154,18 @@ func (db *DB) outlives(lf *life, server placement.Server) bool {
 
 // distrusted returns the error of an attempt that has read at a server which is not
 // trusted.
-func (s *Session) distrusted(part placement.Partition, cause error) error {
+func (ls *leases) distrusted(part placement.Partition, cause error) error {
 	var e *tables.Error
 	if errors.As(cause, &e) && e.Err == ErrUnavailable && e.Cause != nil {
 		cause = e.Cause
 	}
-	return &tables.Error{Err: ErrUnavailable, Partition: int(part), Server: s.db.servers[s.db.placement.At(part)], Cause: cause}
+	return &tables.Error{Err: ErrUnavailable, Partition: int(part), Server: ls.db.servers[ls.db.placement.At(part)], Cause: cause}
 }
 
 // challenge asks a server how much of its lease is left, and returns nil if it is
 // trusted now. It may share the question of another session.
-func (s *Session) challenge(ctx context.Context, server placement.Server, lf *life) error {
-	err := s.answered(ctx, server, s.db.ask(server, lf, lf.trust.wanes))
+func (ls *leases) challenge(ctx context.Context, server placement.Server, lf *life) error {
+	err := ls.answered(ctx, server, ls.db.ask(server, lf, lf.trust.wanes))
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return err
 	}
@@ -172,41 +179,41 @@ func (s *Session) challenge(ctx context.Context, server placement.Server, lf *li
 }
 
 // answered waits for the answer to a question about a server's lease and clock.
-func (s *Session) answered(ctx context.Context, server placement.Server, q *question) error {
+func (ls *leases) answered(ctx context.Context, server placement.Server, q *question) error {
 	select {
 	case <-q.done:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	if lacksRoom(q.err) {
-		return s.askLease(ctx, server) // over its own connection
+		return ls.askLease(ctx, server) // over its own connection
 	}
 	return q.err
 }
 
 // trustTimes does the same as awaitTrust for the servers whose clocks determine a
 // snapshot's time. It does not wait for a server that has not answered for askingMax.
-func (s *Session) trustTimes(ctx context.Context) error {
+func (ls *leases) trustTimes(ctx context.Context) error {
 	now := time.Duration(0)
-	for server := range placement.Server(len(s.lives)) {
-		lf := s.lives[server]
+	for server := range placement.Server(len(ls.net.lives)) {
+		lf := ls.net.lives[server]
 		if lf == nil || !lf.trust.leased { // a server without partitions has no clock that counts
 			continue
 		}
 		if now == 0 {
 			now = clock.Fast()
 		}
-		if s.db.trusts(server, lf, now) {
+		if ls.db.trusts(server, lf, now) {
 			continue
 		}
 		if q := lf.trust.asking.Load(); q != nil && now-q.since > askingMax {
-			return s.db.unavailable(server, errNoLease)
+			return ls.db.Unavailable(server, errNoLease)
 		}
-		if err := s.challenge(ctx, server, lf); err != nil {
+		if err := ls.challenge(ctx, server, lf); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return s.db.unavailable(server, err)
+			return ls.db.Unavailable(server, err)
 		}
 	}
 	return nil
@@ -251,23 +258,23 @@ func (db *DB) askFor(server placement.Server, lf *life) error {
 		return err
 	}
 	defer db.release(s)
-	defer s.yield()
-	if l := s.links[server]; l != nil && s.lives[server] != lf && !db.outlives(lf, server) {
-		s.drop(l) // it leads to an earlier life
+	defer s.net.yield()
+	if l := s.net.links[server]; l != nil && s.net.lives[server] != lf && !db.outlives(lf, server) {
+		s.net.drop(l) // it leads to an earlier life
 	}
-	return s.askLease(ctx, server)
+	return s.leases.askLease(ctx, server)
 }
 
 // askLease asks a server how much of its lease is left, over the session's own
 // connection.
-func (s *Session) askLease(ctx context.Context, server placement.Server) error {
-	l, err := s.link(ctx, server)
+func (ls *leases) askLease(ctx context.Context, server placement.Server) error {
+	l, err := ls.net.link(ctx, server)
 	if err != nil {
 		return err
 	}
-	lf := s.lives[server]
+	lf := ls.net.lives[server]
 	asked := clock.Now()
-	resp, err := s.call(ctx, l, []byte{byte(wire.OpLease)})
+	resp, err := ls.net.call(ctx, l, []byte{byte(wire.OpLease)})
 	if err != nil {
 		return err
 	}
@@ -277,10 +284,10 @@ func (s *Session) askLease(ctx context.Context, server placement.Server) error {
 	a, err := wire.DecodeLease(resp[1:])
 	switch {
 	case err != nil:
-		return &tables.Error{Err: ErrProtocol, Partition: -1, Server: s.db.servers[server], Cause: err}
+		return &tables.Error{Err: ErrProtocol, Partition: -1, Server: ls.db.servers[server], Cause: err}
 	case a.Epoch != lf.epoch || a.Incarnation != lf.incarnation:
-		s.drop(l) // the next one leads to the life that has answered
-		return s.db.unavailable(server, fmt.Errorf("it answers in epoch %d, and has said epoch %d", a.Epoch, lf.epoch))
+		ls.net.drop(l) // the next one leads to the life that has answered
+		return ls.db.Unavailable(server, fmt.Errorf("it answers in epoch %d, and has said epoch %d", a.Epoch, lf.epoch))
 	}
 	lf.readClock(a.Now)
 	if a.Left <= 0 {

@@ -43,19 +43,17 @@ type Turns interface {
 	Reserve(ctx context.Context, part placement.Partition, session uint64, t *wire.Turn) (granted, here bool)
 }
 
-// patience returns how long the next request may wait at a server: until shortly
-// before the caller gives up.
-func (s *Session) patience(ctx context.Context, attempt int, end time.Duration) time.Duration {
-	if most := s.db.cfg.Retry.Attempts; most > 0 && attempt+1 >= most {
-		return 0 // nothing would follow the turn
-	}
-	wait := s.db.cfg.Retry.Patience
-	if at, bounded := ctx.Deadline(); bounded {
-		wait = time.Until(at)
-	} else if end > 0 {
-		wait = end - clock.Fast()
-	}
-	return wait - wait/8
+// reservations are the turns of a session: the rows and partitions that servers keep for
+// its next attempt. At the end of its transaction it has none.
+type reservations struct {
+	db       *DB
+	net      *network
+	outcomes *outcomes
+	turns    Turns                 // of RunProcedure
+	home     placement.Partition   // of RunProcedure: the home partition of the procedure
+	held     []placement.Partition // partitions that may have a reservation for this session
+	asked    []placement.Partition // partitions in which the transaction has asked for a turn
+	kept     int                   // consecutive attempts that kept the reservations
 }
 
 // rows appends the names of the rows of a partition that the attempt has read or
@@ -92,117 +90,76 @@ func (t *Txn) partitions(parts []placement.Partition) []placement.Partition {
 	return slices.Compact(parts)
 }
 
-// passGate passes the gate before a first attempt, if the session has lost often or
-// all sessions must. It reports whether it has.
-func (s *Session) passGate(ctx context.Context) bool {
-	switch {
-	case s.visit.inside: // DB.admit has passed it already
-		return true
-	case s.turns != nil || !s.past.passes && !s.db.gate.closed():
-		return false
-	}
-	return s.db.gate.enter(ctx, &s.visit)
-}
-
-// firstEnded records a first attempt.
-func (s *Session) firstEnded(t *Txn, gated bool) {
-	lost := t.err == errAbandoned
-	s.past.add(lost)
-	s.loses(lost)
-	if gated && (t.err != nil || !s.visit.pooled) { // release ends the visit of a session of the pool
-		s.db.gate.leave(&s.visit, lost)
-	}
-}
-
-// loses notes whether the session's transaction has lost an attempt and not ended:
-// see gate.losing.
-func (s *Session) loses(now bool) {
-	if s.losing == now {
-		return
-	}
-	n := int32(1)
-	if s.losing = now; !now {
-		n = -1
-	}
-	g := &s.db.gate
-	if g.losing.Add(n); !now && !s.visit.pooled && g.on.Load() {
-		g.mu.Lock()
-		next := g.admit()
-		g.mu.Unlock()
-		next.wake()
-	}
-}
-
-// askTurn adds to a commit in one partition the request for a turn in case the commit
+// ask adds to a commit in one partition the request for a turn in case the commit
 // loses.
-func (s *Session) askTurn(t *Txn) {
-	turn := &s.commit.Turn
+func (rs *reservations) ask(t *Txn, c *wire.Commit) {
+	turn := &c.Turn
 	turn.Wait, turn.Losses, turn.Whole, turn.Rows = 0, uint8(min(t.losses, 255)), t.losses >= claimWholeAfter, turn.Rows[:0]
-	home := s.commit.Parts[0].Partition
+	home := c.Parts[0].Partition
 	switch {
-	case len(s.commit.Parts) > 1, t.gated: // other Updates wait for it to leave the gate
+	case len(c.Parts) > 1, t.gated: // other Updates wait for it to leave the gate
 		return
-	case slices.ContainsFunc(s.reserved, func(part placement.Partition) bool { return part != home }):
+	case slices.ContainsFunc(rs.held, func(part placement.Partition) bool { return part != home }):
 		return // it must not wait while it blocks others at other partitions
 	}
-	turn.Wait = s.patience(t.ctx, t.losses, t.patience)
+	turn.Wait = rs.db.cfg.Retry.patience(t.ctx, t.losses, t.patience)
 	if t.losses > 0 {
 		turn.Rows = t.rows(home, turn.Rows)
 	}
 }
 
-// endTurns notes the reservations that a commit has ended, and the one that its
+// ended notes the reservations that a commit has ended, and the one that its
 // answer grants. A refused commit ends none, because it may not have reached all
 // servers.
-func (s *Session) endTurns(t *Txn, committed, granted bool) {
-	if committed && len(s.reserved) > 0 {
-		s.reserved = slices.DeleteFunc(s.reserved, func(part placement.Partition) bool {
-			return slices.ContainsFunc(s.commit.Parts, func(p wire.Part) bool { return p.Partition == part })
+func (rs *reservations) ended(t *Txn, c *wire.Commit, committed, granted bool) {
+	if committed && len(rs.held) > 0 {
+		rs.held = slices.DeleteFunc(rs.held, func(part placement.Partition) bool {
+			return slices.ContainsFunc(c.Parts, func(p wire.Part) bool { return p.Partition == part })
 		})
 	}
 	if t.reserved = granted; !granted {
 		return
 	}
-	s.keptTurns = 0
-	if home := s.commit.Parts[0].Partition; !slices.Contains(s.reserved, home) {
-		s.reserved = append(s.reserved, home)
+	rs.kept = 0
+	if home := c.Parts[0].Partition; !slices.Contains(rs.held, home) {
+		rs.held = append(rs.held, home)
 	}
 }
 
-// keepTurn reports whether the session keeps its turn after an attempt that met a
+// keep reports whether the session keeps its turn after an attempt that met a
 // lock. No one else takes a new lock on its rows, so the lock is an older one.
-func (s *Session) keepTurn(t *Txn) bool {
-	if t.cause != CauseLocked || t.sent || len(s.reserved) == 0 || s.keptTurns == keepTurns {
+func (rs *reservations) keep(t *Txn) bool {
+	if t.cause != CauseLocked || t.sent || len(rs.held) == 0 || rs.kept == keepTurns {
 		return false
 	}
-	s.keptTurns++
+	rs.kept++
 	return true
 }
 
-// takeTurn waits until the rows of the last attempt are reserved for the next one. It
+// take waits until the rows of the last attempt are reserved for the next one. It
 // returns false if the transaction has not lost often enough, or if a server does not
 // grant the turn.
-func (s *Session) takeTurn(t *Txn, losses int, end time.Duration) bool {
-	atHome := s.turns != nil
+func (rs *reservations) take(t *Txn, losses int, end time.Duration) bool {
+	atHome := rs.turns != nil
 	if t.mode != update || atHome && losses < claimHomeAfter || !atHome && losses < claimAfter {
 		return false
 	}
-	wait := s.patience(t.ctx, losses-1, end)
-	s.giveUpTurns(t.ctx, true)
-	s.keptTurns = 0
+	wait := rs.db.cfg.Retry.patience(t.ctx, losses-1, end)
+	rs.giveUp(t.ctx, true)
+	rs.kept = 0
 	end = clock.Fast() + wait
 	for _, part := range t.partitions(nil) {
-		if atHome && losses < claimAllAfter && part != s.home {
+		if atHome && losses < claimAllAfter && part != rs.home {
 			continue
 		}
 		turn := wire.Turn{Wait: end - clock.Fast(), Losses: uint8(min(losses, 255)), Whole: losses >= claimWholeAfter}
 		turn.Rows = t.rows(part, nil)
-		s.reserved = append(s.reserved, part)
-		if turn.Again = slices.Contains(s.asked, part); !turn.Again {
-			s.asked = append(s.asked, part)
+		rs.held = append(rs.held, part)
+		if turn.Again = slices.Contains(rs.asked, part); !turn.Again {
+			rs.asked = append(rs.asked, part)
 		}
-		if turn.Wait <= 0 || !s.reserve(t.ctx, part, &turn) {
-			s.giveUpTurns(t.ctx, true)
+		if turn.Wait <= 0 || !rs.reserve(t.ctx, part, &turn) {
+			rs.giveUp(t.ctx, true)
 			return false
 		}
 	}
@@ -210,18 +167,18 @@ func (s *Session) takeTurn(t *Txn, losses int, end time.Duration) bool {
 }
 
 // reserve waits for a turn in one partition, and reports whether it was granted.
-func (s *Session) reserve(ctx context.Context, part placement.Partition, turn *wire.Turn) bool {
-	if s.turns != nil {
-		if granted, here := s.turns.Reserve(ctx, part, s.id, turn); here {
+func (rs *reservations) reserve(ctx context.Context, part placement.Partition, turn *wire.Turn) bool {
+	if rs.turns != nil {
+		if granted, here := rs.turns.Reserve(ctx, part, rs.outcomes.id, turn); here {
 			return granted
 		}
 	}
-	l, err := s.link(ctx, s.db.placement.At(part))
+	l, err := rs.net.link(ctx, rs.db.placement.At(part))
 	if err != nil {
 		return false
 	}
-	s.req = wire.AppendReserve(s.req[:0], s.id, part, turn)
-	resp, err := s.call(ctx, l, s.req)
+	rs.net.req = wire.AppendReserve(rs.net.req[:0], rs.outcomes.id, part, turn)
+	resp, err := rs.net.call(ctx, l, rs.net.req)
 	return err == nil && isReserved(resp)
 }
 
@@ -230,18 +187,18 @@ func isReserved(resp []byte) bool {
 	return len(resp) == 3 && wire.Code(resp[0]) == wire.Conflict && resp[2] == wire.Reserved
 }
 
-// giveUpTurns ends the reservations of the session that no commit has ended. again
+// giveUp ends the reservations of the session that no commit has ended. again
 // says that the transaction goes on, and keeps its places in the queues.
-func (s *Session) giveUpTurns(ctx context.Context, again bool) {
-	if len(s.reserved) == 0 {
+func (rs *reservations) giveUp(ctx context.Context, again bool) {
+	if len(rs.held) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	for _, part := range s.reserved {
-		if !s.closed.Load() {
-			s.reserve(ctx, part, &wire.Turn{Again: again})
+	for _, part := range rs.held {
+		if !rs.net.closed.Load() {
+			rs.reserve(ctx, part, &wire.Turn{Again: again})
 		}
 	}
-	s.reserved = s.reserved[:0]
+	rs.held = rs.held[:0]
 }

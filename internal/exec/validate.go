@@ -33,41 +33,56 @@ func (t *Txn) checkAge(age time.Duration) error {
 	return t.fail(e)
 }
 
+// validator proves that everything an attempt has read was true at one moment. It lets
+// the answer go once that is certain: the commits behind it are durable, and each
+// server had its place.
+type validator struct {
+	db         *DB
+	net        *network
+	round      *round
+	lines      *controlLines
+	leases     *leases
+	proofs     []proof               // of the attempt being validated
+	words      []uint64              // into which they are re-read
+	controlled []rested              // partitions whose control words are among them
+	late       []placement.Partition // those of them that have yet to reach a horizon
+}
+
 // validate ends a read-only attempt: it checks the proofs, and then waits until the
 // answers may be returned.
-func (s *Session) validate(t *Txn) error {
-	if err := s.prove(t); err != nil {
+func (v *validator) validate(t *Txn) error {
+	if err := v.prove(t); err != nil {
 		return err
 	}
-	return s.settleReads(t)
+	return v.settleReads(t)
 }
 
 // settleReads waits until the commits that an attempt depends on are durable, and
 // until the servers at which it has read have confirmed that they had their places
 // meanwhile.
-func (s *Session) settleReads(t *Txn) error {
-	if err := s.awaitDurable(t); err != nil {
+func (v *validator) settleReads(t *Txn) error {
+	if err := v.awaitDurable(t); err != nil {
 		return err
 	}
-	return s.awaitTrust(t)
+	return v.awaitTrust(t)
 }
 
 // prove checks a read-only attempt in one round. A scan whose quick proof
 // fails is checked exactly in a second round: its rows may be unchanged
 // although its leaf has changed.
-func (s *Session) prove(t *Txn) error {
-	s.controlled = s.controlled[:0]
+func (v *validator) prove(t *Txn) error {
+	v.controlled = v.controlled[:0]
 	if t.nGet+t.nScan == 0 {
 		return nil
 	}
 	if t.local != nil {
-		if err := s.meetRead(t); err != nil {
+		if err := v.meetRead(t); err != nil {
 			return t.fail(err)
 		}
 	}
-	inexact, err := s.check(t, false)
+	inexact, err := v.check(t, false)
 	if err == nil && inexact {
-		_, err = s.check(t, true)
+		_, err = v.check(t, true)
 	}
 	if err == nil {
 		t.proved = clock.Fast() // the trust must cover the validation, too
@@ -78,10 +93,10 @@ func (s *Session) prove(t *Txn) error {
 
 // meetRead connects to the servers in this process, at which an attempt may have read
 // without a connection.
-func (s *Session) meetRead(t *Txn) error {
+func (v *validator) meetRead(t *Txn) error {
 	for _, part := range t.partitions(nil) {
-		if s.life(part) == nil {
-			if _, err := s.link(t.ctx, s.db.placement.At(part)); err != nil {
+		if v.net.life(part) == nil {
+			if _, err := v.net.link(t.ctx, v.db.placement.At(part)); err != nil {
 				return err
 			}
 		}
@@ -95,21 +110,21 @@ func (s *Session) meetRead(t *Txn) error {
 //
 // More proofs than a batch holds take several rounds. All rounds come after the
 // last read, so proofs that pass show a consistent snapshot at that moment.
-func (s *Session) check(t *Txn, exact bool) (again bool, err error) {
-	s.list(t, exact)
-	for at := 0; at < len(s.proofs); at += maxProofsARound {
-		chunk := s.proofs[at:min(at+maxProofsARound, len(s.proofs))]
-		if err := s.reread(t, chunk); err != nil {
-			s.words = nil // a connection with pending answers may still write to them
+func (v *validator) check(t *Txn, exact bool) (again bool, err error) {
+	v.list(t, exact)
+	for at := 0; at < len(v.proofs); at += maxProofsARound {
+		chunk := v.proofs[at:min(at+maxProofsARound, len(v.proofs))]
+		if err := v.reread(t, chunk); err != nil {
+			v.words = nil // a connection with pending answers may still write to them
 			return false, t.fail(err)
 		}
 		for i := range chunk {
 			p := &chunk[i]
-			switch got := s.words[i*controlWords]; {
+			switch got := v.words[i*controlWords]; {
 			case got == p.Word:
 				if p.Addr == block.ControlAddr {
-					s.restedIn(p.part).horizon = block.CSN(s.words[i*controlWords+horizonWord])
-					s.db.seen.Saw(clock.Tick(s.words[i*controlWords+tickWord]))
+					v.restedIn(p.part).horizon = block.CSN(v.words[i*controlWords+horizonWord])
+					v.db.seen.Saw(clock.Tick(v.words[i*controlWords+tickWord]))
 				}
 			case p.Addr == block.ControlAddr:
 				return false, t.abandon(CauseFence)
@@ -142,108 +157,104 @@ type proof struct {
 }
 
 // reread posts a READ for each proof: one round.
-func (s *Session) reread(t *Txn, chunk []proof) error {
-	defer s.untouchAll()
-	if need := len(chunk) * controlWords; cap(s.words) < need || s.pendingLinks > 0 { // a pending answer may still be written to the old ones
-		s.words = make([]uint64, need+need/2)
+func (v *validator) reread(t *Txn, chunk []proof) error {
+	defer v.round.end()
+	if need := len(chunk) * controlWords; cap(v.words) < need || v.net.pendingLinks > 0 { // a pending answer may still be written to the old ones
+		v.words = make([]uint64, need+need/2)
 	}
-	s.words = s.words[:cap(s.words)]
+	v.words = v.words[:cap(v.words)]
 	var rkey rdma.RKey
 	var l *link
 	for i := range chunk {
 		p := &chunk[i]
 		if i == 0 || p.part != chunk[i-1].part {
 			var err error
-			if l, err = s.join(t.ctx, s.db.placement.At(p.part)); err != nil {
+			if l, err = v.round.join(t.ctx, v.db.placement.At(p.part)); err != nil {
 				return err
 			}
-			rkey = s.life(p.part).parts[p.part].rkey
+			rkey = v.net.life(p.part).parts[p.part].rkey
 		}
 		n := 1
 		if p.Addr == block.ControlAddr {
 			n = controlWords
 		}
-		l.next.Read(rkey, p.Addr, s.words[i*controlWords:i*controlWords+n])
+		l.next.Read(rkey, p.Addr, v.words[i*controlWords:i*controlWords+n])
 	}
-	return s.exchange(t.ctx)
+	return v.round.exchange(t.ctx)
 }
 
 // list gathers the proofs to check.
-func (s *Session) list(t *Txn, exact bool) {
-	s.proofs = s.proofs[:0]
+func (v *validator) list(t *Txn, exact bool) {
+	v.proofs = v.proofs[:0]
 	if !exact {
-		s.controlled = s.controlled[:0]
+		v.controlled = v.controlled[:0]
 	}
 	for r := range t.answered {
 		if r.sub != nil {
-			s.listScan(r.sub, exact)
+			v.listScan(r.sub, exact)
 		} else if !exact {
-			s.listGet(r.get)
+			v.listGet(r.get)
 		}
 	}
 	for k := range t.keptPages {
-		s.listKept(k, exact)
+		v.listKept(k, exact)
 	}
 }
 
-func (s *Session) listGet(g *Get) {
-	s.control(g.part, g.res.Rests)
+func (v *validator) listGet(g *Get) {
+	v.control(g.part, g.res.Rests)
 	cause := CauseRow
 	if g.res.Status != index.Found {
 		cause = CauseGap
 	}
-	for _, p := range g.res.Proofs {
-		s.proofs = append(s.proofs, proof{p, g.part, cause, nil})
+	v.add(g.res.Proofs, g.part, cause, nil)
+}
+
+// add adds proofs of one partition.
+func (v *validator) add(proofs []index.Proof, part placement.Partition, cause Cause, changed *bool) {
+	for _, p := range proofs {
+		v.proofs = append(v.proofs, proof{p, part, cause, changed})
 	}
 }
 
-func (s *Session) listScan(sub *subScan, exact bool) {
+func (v *validator) listScan(sub *subScan, exact bool) {
 	if !exact {
-		s.control(sub.part, sub.res.Rests)
+		v.control(sub.part, sub.res.Rests)
 		sub.changed = false
-		for _, p := range sub.res.Quick {
-			s.proofs = append(s.proofs, proof{p, sub.part, CauseGap, &sub.changed})
-		}
+		v.add(sub.res.Quick, sub.part, CauseGap, &sub.changed)
 		return
 	}
 	if !sub.changed {
 		return
 	}
-	for _, p := range sub.res.Gaps {
-		s.proofs = append(s.proofs, proof{p, sub.part, CauseGap, nil})
-	}
+	v.add(sub.res.Gaps, sub.part, CauseGap, nil)
 	for i := range sub.res.Entries {
 		e := &sub.res.Entries[i]
-		s.proofs = append(s.proofs, proof{index.Proof{Addr: e.Addr, Word: uint64(e.Header)}, sub.part, CauseRow, nil})
+		v.proofs = append(v.proofs, proof{index.Proof{Addr: e.Addr, Word: uint64(e.Header)}, sub.part, CauseRow, nil})
 	}
 }
 
-func (s *Session) listKept(k *keptProofs, exact bool) {
-	add := func(proofs []index.Proof, cause Cause, changed *bool) {
-		for _, p := range proofs {
-			s.proofs = append(s.proofs, proof{p, k.part, cause, changed})
-		}
-	}
+func (v *validator) listKept(k *keptProofs, exact bool) {
 	switch {
 	case !exact && len(k.quick) > 0:
-		s.control(k.part, k.rests)
+		v.control(k.part, k.rests)
 		k.changed = false
-		add(k.quick, CauseGap, &k.changed)
+		v.add(k.quick, k.part, CauseGap, &k.changed)
 	case exact && k.changed:
-		add(k.gaps, CauseGap, nil)
-		add(k.rows, CauseRow, nil)
+		v.add(k.gaps, k.part, CauseGap, nil)
+		v.add(k.rows, k.part, CauseRow, nil)
 	}
 }
 
 // control adds a partition's control words to the proofs, once per validation, and
 // notes the commit that an answer depends on. Address and epoch form a proof like any
 // other.
-func (s *Session) control(part placement.Partition, rests block.CSN) {
-	if have := s.restedIn(part); have != nil {
+func (v *validator) control(part placement.Partition, rests block.CSN) {
+	if have := v.restedIn(part); have != nil {
 		have.rests = max(have.rests, rests)
 		return
 	}
-	s.controlled = append(s.controlled, rested{part: part, rests: rests})
-	word := uint64(s.life(part).epoch)
-	s.proofs = append(s.proofs, proof{index.Proof{Addr: block.ControlAddr, Word: word}, part, CauseFence, nil})
+	v.controlled = append(v.controlled, rested{part: part, rests: rests})
+	word := uint64(v.net.life(part).epoch)
+	v.proofs = append(v.proofs, proof{index.Proof{Addr: block.ControlAddr, Word: word}, part, CauseFence, nil})
 }

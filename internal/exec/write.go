@@ -198,7 +198,7 @@ func (t *Txn) checkRow(as *tables.Table, row tables.Row) error {
 	if err == nil || t.s == nil || !as.Grows() {
 		return err
 	}
-	if newer, rerr := t.s.refresh(t.ctx); newer && rerr == nil {
+	if newer, rerr := t.s.net.refresh(t.ctx); newer && rerr == nil {
 		return t.abandon(CauseCatalog)
 	}
 	return err

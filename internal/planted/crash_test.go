@@ -8,12 +8,12 @@ var crashBugs = []bug{
 		name: "OwnReadsWithoutLife", why: "a data server's own client validates what it has read without a connection, in no known epoch",
 		edits: []edit{{
 			file: "internal/exec/validate.go",
-			old:  "	if t.local != nil {\n		if err := s.meetRead(t); err != nil {\n			return t.fail(err)\n		}\n	}\n",
+			old:  "	if t.local != nil {\n		if err := v.meetRead(t); err != nil {\n			return t.fail(err)\n		}\n	}\n",
 			new:  "",
 		}, {
 			file: "internal/exec/validate.go",
 			old:  "// check re-reads proofs: the quick ones",
-			new:  "var _ = (*Session).meetRead\n\n// check re-reads proofs: the quick ones",
+			new:  "var _ = (*validator).meetRead\n\n// check re-reads proofs: the quick ones",
 		}},
 		caught: []test{{"server", "TestViewOfOwnServer", "nil pointer dereference"}},
 	},

@@ -54,8 +54,8 @@ var gateBugs = []bug{
 		name: "UnknownStaysInThePool", why: "a session does not settle its transaction of unknown outcome that ran on a session of the pool",
 		edits: []edit{{
 			file: "internal/exec/crowd.go",
-			old:  "			s.takeOver(p.unsettled)",
-			new:  "			s.takeOver(nil)",
+			old:  "			s.net.takeOver(p.net.unsettled)",
+			new:  "			s.net.takeOver(nil)",
 		}},
 		caught: []test{{"server", "TestUnknownOutcomeInACrowd", "after the next transaction of its session"}},
 	},
@@ -63,8 +63,8 @@ var gateBugs = []bug{
 		name: "LentSessionsNest", why: "a session whose Update runs on one of the pool runs another transaction inside it",
 		edits: []edit{{
 			file: "internal/exec/crowd.go",
-			old:  "	s.lent, p.borrower = true, s",
-			new:  "	p.borrower = s",
+			old:  "	s.lent, p.net.borrower = true, &s.net",
+			new:  "	p.net.borrower = &s.net",
 		}},
 		caught: []test{{"server", "TestOwnSessionInACrowd", "inside an Update of the session: <nil>"}},
 	},
@@ -99,7 +99,7 @@ var gateBugs = []bug{
 		name: "WaitersKeepConnections", why: "sessions keep the connections that they have while they wait for others",
 		edits: []edit{{
 			file: "internal/exec/room.go",
-			old:  "	s.giveUpLinks()\n",
+			old:  "	n.giveUpLinks()\n",
 			new:  "",
 		}},
 		caught: []test{{"server", "TestTransactionsWaitForConnections", "deadline exceeded"}},

@@ -229,8 +229,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "BrokenSendIsNoAbort", why: "a request on a connection that breaks counts as never sent if the deadline has passed",
 		edits: []edit{{
 			file: "internal/exec/link.go",
-			old:  "	return false, s.broken(ctx, l, err)\n",
-			new:  "	return ctx.Err() != nil, s.broken(ctx, l, err)\n",
+			old:  "	return false, n.broken(ctx, l, err)\n",
+			new:  "	return ctx.Err() != nil, n.broken(ctx, l, err)\n",
 		}},
 		caught: []test{{"server", "TestBrokenSendIsNoAbort", "and the caller hears: context deadline exceeded"}},
 	},

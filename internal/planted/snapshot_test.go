@@ -7,7 +7,7 @@ var snapshotBugs = []bug{
 		name: "TimeOfOnePartition", why: "a snapshot takes its time from one partition, and not from those that it touches later",
 		edits: []edit{{
 			file: "internal/exec/snapshot.go",
-			old:  "		for p := range placement.Partition(s.db.Partitions()) {\n			sn.list = append(sn.list, p)\n",
+			old:  "		for p := range placement.Partition(sn.db.Partitions()) {\n			sn.list = append(sn.list, p)\n",
 			new:  "		for p := range placement.Partition(1) {\n			sn.list = append(sn.list, p)\n",
 		}},
 		caught: []test{{"server", "TestSnapshotAsksAllPartitions", "misses what ended before it began"}},
@@ -16,8 +16,8 @@ var snapshotBugs = []bug{
 		name: "TimeBeforeTheDecision", why: "a snapshot of some partitions takes the ticks that they show before what had voted there is decided",
 		edits: []edit{{
 			file: "internal/exec/snapshot.go",
-			old:  "	if err == nil && sn.stale == 0 {\n		if err = s.awaitClosed",
-			new:  "	if err == nil && false {\n		if err = s.awaitClosed",
+			old:  "	if err == nil && sn.stale == 0 {\n		if err = sn.awaitClosed",
+			new:  "	if err == nil && false {\n		if err = sn.awaitClosed",
 		}},
 		caught: []test{{"server", "TestPartialSnapshotHasWhatEnded", "misses what ended before it began"}},
 	},
@@ -34,8 +34,8 @@ var snapshotBugs = []bug{
 		name: "OpenTick", why: "a snapshot reads at a tick that partitions have not closed",
 		edits: []edit{{
 			file: "internal/exec/snapshot.go",
-			old:  "			if sn.closed(p) < t.at {\n",
-			new:  "			if sn.closed(p) < t.at && false {\n",
+			old:  "			if sn.lines.of[p].closed() < t.at {\n",
+			new:  "			if sn.lines.of[p].closed() < t.at && false {\n",
 		}},
 		caught: []test{{"server", "TestSnapshotsBesideWriters/inproc", "rows with .* in all, want|is not closed"}},
 	},
@@ -43,8 +43,8 @@ var snapshotBugs = []bug{
 		name: "FloorNotRead", why: "a snapshot does not look at the floor after its reads",
 		edits: []edit{{
 			file: "internal/exec/snapshot.go",
-			old:  "	for _, p := range sn.touched {\n		if err := s.retained(t, p); err != nil {\n",
-			new:  "	for _, p := range sn.touched[:0] {\n		if err := s.retained(t, p); err != nil {\n",
+			old:  "	for _, p := range sn.touched {\n		if err := sn.retained(t, p); err != nil {\n",
+			new:  "	for _, p := range sn.touched[:0] {\n		if err := sn.retained(t, p); err != nil {\n",
 		}},
 		caught: []test{{"server", "TestSnapshotTooOld", "with a retention of [0-9.]+m?s: <nil>"}},
 	},
@@ -70,8 +70,8 @@ var snapshotBugs = []bug{
 		name: "SeenStaysHere", why: "a client does not tell the servers which ticks it has seen, so what it commits may be before those for a snapshot",
 		edits: []edit{{
 			file: "internal/exec/commit.go",
-			old:  "s.commit.ID, s.commit.Sent, s.commit.Seen = wire.ID{Client: s.id, Seq: s.seq}, sent, s.db.seen.Tick()",
-			new:  "s.commit.ID, s.commit.Sent, s.commit.Seen = wire.ID{Client: s.id, Seq: s.seq}, sent, 0",
+			old:  "s.commit.ID, s.commit.Sent, s.commit.Seen = id, sent, s.db.seen.Tick()",
+			new:  "s.commit.ID, s.commit.Sent, s.commit.Seen = id, sent, 0",
 		}},
 		caught: []test{{"server", "TestCommitsFollowWhatTheirClientHasSeen", "and then an update: ticks"}},
 	},

@@ -41,8 +41,8 @@ var trustBugs = []bug{
 		name: "TrustBeforeValidation", why: "a View looks before its validation whether the servers are trusted, and not after it",
 		edits: []edit{{
 			file: "internal/exec/validate.go",
-			old:  "	if err := s.prove(t); err != nil {\n		return err\n	}\n	return s.settleReads(t)\n",
-			new:  "	if t.nGet+t.nScan > 0 {\n		s.list(t, false)\n		if err := s.awaitTrust(t); err != nil {\n			return err\n		}\n	}\n	if err := s.prove(t); err != nil {\n		return err\n	}\n	return s.awaitDurable(t)\n",
+			old:  "	if err := v.prove(t); err != nil {\n		return err\n	}\n	return v.settleReads(t)\n",
+			new:  "	if t.nGet+t.nScan > 0 {\n		v.list(t, false)\n		if err := v.awaitTrust(t); err != nil {\n			return err\n		}\n	}\n	if err := v.prove(t); err != nil {\n		return err\n	}\n	return v.awaitDurable(t)\n",
 		}},
 		caught: []test{{"server", "TestTrustIsLookedAtLast", "and was validated later: <nil>"}},
 	},
@@ -59,8 +59,8 @@ var trustBugs = []bug{
 		name: "NothingIsDistrusted", why: "Views do not look at the leases of servers at all",
 		edits: []edit{{
 			file: "internal/exec/trust.go",
-			old:  "		if s.db.trusts(s.db.placement.At(part), lf, now) {\n",
-			new:  "		if s.db.trusts(s.db.placement.At(part), lf, now) || true {\n",
+			old:  "		if v.db.trusts(v.db.placement.At(part), lf, now) {\n",
+			new:  "		if v.db.trusts(v.db.placement.At(part), lf, now) || true {\n",
 		}},
 		caught: []test{
 			{"server", "TestNoViewWithoutALease/inproc", "at a server without a lease: <nil>"},
@@ -73,7 +73,7 @@ var trustBugs = []bug{
 		name: "TimeOfAnyServer", why: "a Snapshot takes its time from a server that may have lost its place",
 		edits: []edit{{
 			file: "internal/exec/snapshot.go",
-			old:  "	return s.trustTimes(ctx)\n",
+			old:  "	return sn.leases.trustTimes(ctx)\n",
 			new:  "	return nil\n",
 		}},
 		caught: []test{{"server", "TestTimeOfTrustedServers", "the other server is without a lease: <nil>, and the time was asked of those read: false"}},
