@@ -148,7 +148,7 @@ func (db *DB) meet(h *wire.Hello, inOrder bool) (*life, error) {
 		}
 	}
 	if h.Replaced {
-		return nil, db.restarted(h.Server)
+		return nil, db.Unavailable(h.Server, ErrRestarted)
 	}
 	if err := db.follow(h); err != nil {
 		return nil, err
@@ -164,13 +164,9 @@ func (db *DB) recognize(server placement.Server, incarnation uint64) error {
 	case known == 0:
 		db.incarnation[server].Store(incarnation)
 	case known != incarnation:
-		return db.restarted(server)
+		return db.Unavailable(server, ErrRestarted)
 	}
 	return nil
-}
-
-func (db *DB) restarted(server placement.Server) error {
-	return db.Unavailable(server, ErrRestarted)
 }
 
 // greeting is a new connection and its server's hello, or an error.

@@ -201,7 +201,7 @@ func (db *DB) release(s *Session) {
 	g.mu.Unlock()
 	next.wake()
 	if db.room.short.Load() {
-		db.lendIdle()
+		db.room.lendIdle(&db.gate)
 	}
 	if closed {
 		s.Close()
@@ -215,23 +215,16 @@ func (db *DB) NewSession(ctx context.Context) (*Session, error) {
 	if _, err := rand.Read(seed[:]); err != nil {
 		return nil, err
 	}
-	s, err := db.register(seed)
-	if err == nil {
-		db.shareAnew()
-	}
-	return s, err
-}
-
-// register makes a session of an open DB.
-func (db *DB) register(seed [16]byte) (*Session, error) {
 	db.mu.Lock()
-	defer db.mu.Unlock()
 	if db.mu.closed {
+		db.mu.Unlock()
 		return nil, ErrClosed
 	}
 	s := newSession(db, binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:]))
 	db.mu.all[s] = struct{}{}
-	db.sessions.Add(1)
+	n := db.sessions.Add(1)
+	db.mu.Unlock()
+	db.gate.shareAnew(n)
 	return s, nil
 }
 

@@ -40,18 +40,17 @@ func (t *Txn) giveBack(most int) bool {
 	return large
 }
 
-// share returns how many bytes of buffers a session may keep.
-func (db *DB) share() int {
-	return min(keptBytes, max(keptLeast, keptTogether/int(max(db.sessions.Load(), 1))))
+// share returns how many bytes of buffers each of so many sessions may keep.
+func share(sessions int32) int {
+	return min(keptBytes, max(keptLeast, keptTogether/int(max(sessions, 1))))
 }
 
 // shareAnew makes idle sessions drop what is more than their share, each time that the
 // number of sessions has doubled. Those in use do so when their transactions end.
-func (db *DB) shareAnew() {
-	if n := db.sessions.Load(); n&(n-1) != 0 {
+func (g *gate) shareAnew(sessions int32) {
+	if sessions&(sessions-1) != 0 {
 		return
 	}
-	g := &db.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, s := range g.mu.idle {
@@ -61,7 +60,7 @@ func (db *DB) shareAnew() {
 
 // giveBack drops the session's buffers if they have grown too large.
 func (s *Session) giveBack() {
-	if !s.txn.giveBack(s.db.share()) {
+	if !s.txn.giveBack(share(s.db.sessions.Load())) {
 		return
 	}
 	s.commit, s.round.touched = wire.Commit{}, nil

@@ -18,6 +18,7 @@ import (
 // epoch. Addresses, caches and proofs are valid in one life only. A session uses the
 // life that its connection leads to; the sessions of a DB share lives.
 type life struct {
+	server      placement.Server
 	epoch       uint32
 	incarnation uint64   // of the server's state
 	parts       []hosted // by partition; those of other servers are empty
@@ -41,7 +42,7 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
 	}
 	lf := was
 	if was == nil || h.Epoch > was.epoch {
-		lf = &life{epoch: h.Epoch, incarnation: h.Incarnation, parts: make([]hosted, db.Partitions())}
+		lf = &life{server: h.Server, epoch: h.Epoch, incarnation: h.Incarnation, parts: make([]hosted, db.Partitions())}
 		lf.trust.leased = h.Leased
 	}
 	lf.readClock(h.Now)
@@ -58,7 +59,7 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
 			p.rkey = rdma.RKey(hp.RKey)
 		}
 		for id := len(p.clients); id < len(hp.Roots); id++ {
-			p.clients = append(p.clients, db.newClient(indexes[id], hp.Roots[id], p.rkey, inOrder))
+			p.clients = append(p.clients, newClient(&db.cfg, indexes[id], hp.Roots[id], p.rkey, inOrder))
 		}
 	}
 	for id := range db.placement.Of(h.Server) {
@@ -75,12 +76,12 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
 	return lf, nil
 }
 
-func (db *DB) newClient(ix *tables.Index, root uint64, rkey rdma.RKey, inOrder bool) index.Client {
+func newClient(cfg *Config, ix *tables.Index, root uint64, rkey rdma.RKey, inOrder bool) index.Client {
 	if ix.Ordered {
-		return read.New(root, rkey, read.Options{InOrder: inOrder, RowWords: ix.RowBytes / 8, Strings: ix.Strings, Cache: db.cfg.Cache})
+		return read.New(root, rkey, read.Options{InOrder: inOrder, RowWords: ix.RowBytes / 8, Strings: ix.Strings, Cache: cfg.Cache})
 	}
 	return hash.NewClient(root, rkey, hash.ClientOptions{
-		InOrder: inOrder, LocationCacheEntries: max(db.cfg.LocationCache, 0),
+		InOrder: inOrder, LocationCacheEntries: max(cfg.LocationCache, 0),
 	})
 }
 

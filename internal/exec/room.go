@@ -167,7 +167,7 @@ func (n *network) awaitLink(ctx context.Context, server placement.Server) error 
 	if k, ok := r.begin(w); ok {
 		return n.takeOn(ctx, k)
 	}
-	n.db.lendIdle()
+	r.lendIdle(&n.db.gate)
 	for {
 		try := roomTry
 		if !r.first(w) {
@@ -186,7 +186,7 @@ func (n *network) awaitLink(ctx context.Context, server placement.Server) error 
 			if !r.first(w) {
 				continue
 			}
-			if n.db.lendIdle(); !r.first(w) { // connections may have been made since
+			if r.lendIdle(&n.db.gate); !r.first(w) { // connections may have been made since
 				continue
 			}
 			_, err := n.reach(ctx, server)
@@ -395,8 +395,7 @@ func (n *network) giveUpLinks() {
 }
 
 // lendIdle gives the connections of idle sessions of the pool to waiting sessions.
-func (db *DB) lendIdle() {
-	r, g := &db.room, &db.gate
+func (r *room) lendIdle(g *gate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g.mu.Lock()

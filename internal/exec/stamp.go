@@ -99,11 +99,11 @@ func (ls *leases) sent(ctx context.Context, server placement.Server) (wire.Sent,
 	}
 	lf, now := ls.net.lives[server], clock.Fast()
 	if ls.asksClock || now-lf.reading.Load().at > proofAge {
-		if err := ls.askClock(ctx, server, lf); err != nil {
+		if err := ls.askClock(ctx, lf); err != nil {
 			return wire.Sent{}, err
 		}
 	}
-	ls.askClockAhead(server, lf, now)
+	ls.askClockAhead(lf, now)
 	ls.asksClock = false
 	return wire.Sent{Incarnation: lf.incarnation, Epoch: lf.epoch, At: lf.reading.Load().before(clock.Fast())}, nil
 }
@@ -117,31 +117,31 @@ func (ls *leases) serverClock(ctx context.Context, server placement.Server, firs
 	h := lf.reading.Load()
 	switch {
 	case ls.asksClock || h.age(first, now) > proofAge:
-		if err := ls.askClock(ctx, server, lf); err != nil {
+		if err := ls.askClock(ctx, lf); err != nil {
 			return nil, err
 		}
 		h = lf.reading.Load()
 	default:
-		ls.askClockAhead(server, lf, now)
+		ls.askClockAhead(lf, now)
 	}
 	return h, nil
 }
 
 // askClockAhead asks for a server's clock if the latest reading is stale. It does not
 // wait for the answer.
-func (ls *leases) askClockAhead(server placement.Server, lf *life, now time.Duration) {
+func (ls *leases) askClockAhead(lf *life, now time.Duration) {
 	if lf.staleClock(now) && lf.trust.asking.Load() == nil && int64(now) >= lf.trust.rest.Load() {
-		ls.db.ask(server, lf, lf.staleClock)
+		lf.ask(ls.db, lf.staleClock)
 	}
 }
 
 // askClock asks a server for its clock and waits for the answer. A question of
 // another session suffices only if it was asked after the call.
-func (ls *leases) askClock(ctx context.Context, server placement.Server, lf *life) error {
+func (ls *leases) askClock(ctx context.Context, lf *life) error {
 	since := clock.Fast()
 	for {
-		q := ls.db.ask(server, lf, nil)
-		switch err := ls.answered(ctx, server, q); {
+		q := lf.ask(ls.db, nil)
+		switch err := ls.answered(ctx, lf.server, q); {
 		case err == nil && q.since < since:
 		case err == nil, err == errNoLease: // its answer has the clock nevertheless
 			return nil
@@ -150,7 +150,7 @@ func (ls *leases) askClock(ctx context.Context, server placement.Server, lf *lif
 		case errors.As(err, new(*tables.Error)):
 			return err
 		default:
-			return ls.db.Unavailable(server, err) // it does not answer
+			return ls.db.Unavailable(lf.server, err) // it does not answer
 		}
 	}
 }

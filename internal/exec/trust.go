@@ -98,13 +98,12 @@ func (k *trust) wanes(now time.Duration) bool {
 	return !holds || renew
 }
 
-// trusts reports whether a server is trusted at a moment, in the life in which a
-// session has read. If less than half of the promise is left, it also asks for the
-// next one, without waiting.
-func (db *DB) trusts(server placement.Server, lf *life, now time.Duration) bool {
+// trusted reports whether the server is trusted at a moment. If less than half of the
+// promise is left, it also asks for the next one, without waiting.
+func (lf *life) trusted(db *DB, now time.Duration) bool {
 	holds, renew := lf.trust.holds(now)
 	if holds && renew && lf.trust.asking.Load() == nil && int64(now) >= lf.trust.rest.Load() {
-		db.ask(server, lf, lf.trust.wanes)
+		lf.ask(db, lf.trust.wanes)
 	}
 	return holds
 }
@@ -129,11 +128,11 @@ func (v *validator) awaitTrust(t *Txn) error {
 		if now == 0 {
 			now = clock.Fast()
 		}
-		if v.db.trusts(v.db.placement.At(part), lf, now) {
+		if lf.trusted(v.db, now) {
 			continue
 		}
-		if err := v.leases.challenge(t.ctx, v.db.placement.At(part), lf); err != nil {
-			if v.db.outlives(lf, v.db.placement.At(part)) {
+		if err := v.leases.challenge(t.ctx, lf); err != nil {
+			if lf.ended(v.db) {
 				return t.abandon(CauseFence) // another process serves the partition
 			}
 			if t.err != nil {
@@ -145,11 +144,11 @@ func (v *validator) awaitTrust(t *Txn) error {
 	return nil
 }
 
-// outlives reports whether a server has begun another life than the given one.
-func (db *DB) outlives(lf *life, server placement.Server) bool {
+// ended reports whether the server has begun another life.
+func (lf *life) ended(db *DB) bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	return db.lives[server] != lf
+	return db.lives[lf.server] != lf
 }
 
 // distrusted returns the error of an attempt that has read at a server which is not
@@ -164,8 +163,8 @@ func (ls *leases) distrusted(part placement.Partition, cause error) error {
 
 // challenge asks a server how much of its lease is left, and returns nil if it is
 // trusted now. It may share the question of another session.
-func (ls *leases) challenge(ctx context.Context, server placement.Server, lf *life) error {
-	err := ls.answered(ctx, server, ls.db.ask(server, lf, lf.trust.wanes))
+func (ls *leases) challenge(ctx context.Context, lf *life) error {
+	err := ls.answered(ctx, lf.server, lf.ask(ls.db, lf.trust.wanes))
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return err
 	}
@@ -203,13 +202,13 @@ func (ls *leases) trustTimes(ctx context.Context) error {
 		if now == 0 {
 			now = clock.Fast()
 		}
-		if ls.db.trusts(server, lf, now) {
+		if lf.trusted(ls.db, now) {
 			continue
 		}
 		if q := lf.trust.asking.Load(); q != nil && now-q.since > askingMax {
 			return ls.db.Unavailable(server, errNoLease)
 		}
-		if err := ls.challenge(ctx, server, lf); err != nil {
+		if err := ls.challenge(ctx, lf); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -219,11 +218,11 @@ func (ls *leases) trustTimes(ctx context.Context) error {
 	return nil
 }
 
-// ask asks a server in the background how much of its lease is left, or returns the
-// question that is under way. The answer is stored in the server's life. Another
-// session's question may have been answered since the caller decided to ask: open, if
+// ask asks the server in the background how much of its lease is left, or returns the
+// question that is under way. The answer is stored in the life. Another session's
+// question may have been answered since the caller decided to ask: open, if
 // it is not nil, reports whether a question is still needed.
-func (db *DB) ask(server placement.Server, lf *life, open func(now time.Duration) bool) *question {
+func (lf *life) ask(db *DB, open func(now time.Duration) bool) *question {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if on := lf.trust.asking.Load(); on != nil {
@@ -239,7 +238,7 @@ func (db *DB) ask(server placement.Server, lf *life, open func(now time.Duration
 	default:
 		lf.trust.asking.Store(q)
 		db.asks.Go(func() {
-			if q.err = db.askFor(server, lf); q.err != nil {
+			if q.err = lf.askInPool(db); q.err != nil {
 				lf.trust.rest.Store(int64(clock.Fast() + askRest))
 			}
 			lf.trust.asking.Store(nil)
@@ -249,8 +248,8 @@ func (db *DB) ask(server placement.Server, lf *life, open func(now time.Duration
 	return q
 }
 
-// askFor asks a question on a session of the pool.
-func (db *DB) askFor(server placement.Server, lf *life) error {
+// askInPool asks a question on a session of the pool.
+func (lf *life) askInPool(db *DB) error {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	s, err := db.acquire(ctx)
@@ -259,10 +258,10 @@ func (db *DB) askFor(server placement.Server, lf *life) error {
 	}
 	defer db.release(s)
 	defer s.net.yield()
-	if l := s.net.links[server]; l != nil && s.net.lives[server] != lf && !db.outlives(lf, server) {
+	if l := s.net.links[lf.server]; l != nil && s.net.lives[lf.server] != lf && !lf.ended(db) {
 		s.net.drop(l) // it leads to an earlier life
 	}
-	return s.leases.askLease(ctx, server)
+	return s.leases.askLease(ctx, lf.server)
 }
 
 // askLease asks a server how much of its lease is left, over the session's own

@@ -235,7 +235,7 @@ func TestAnsweredQuestion(t *testing.T) {
 		}
 		got := make(chan *question)
 		db.mu.Lock() // the session is on its way to ask
-		go func() { got <- db.ask(0, lf, lf.trust.wanes) }()
+		go func() { got <- lf.ask(db, lf.trust.wanes) }()
 		lf.trust.take(clock.Now(), 4*hour)
 		db.gate.mu.Lock() // a question would not get far
 		db.mu.Unlock()
@@ -253,7 +253,7 @@ func TestAnsweredQuestion(t *testing.T) {
 		db.mu.Unlock()
 		db.gate.mu.Unlock()
 		db.asks.Wait()
-		if q := db.ask(0, lf, nil); q.err != ErrClosed {
+		if q := lf.ask(db, nil); q.err != ErrClosed {
 			t.Errorf("%s: a question of a closed DB: %v", name, q.err)
 		}
 	}

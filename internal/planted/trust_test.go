@@ -59,8 +59,8 @@ var trustBugs = []bug{
 		name: "NothingIsDistrusted", why: "Views do not look at the leases of servers at all",
 		edits: []edit{{
 			file: "internal/exec/trust.go",
-			old:  "		if v.db.trusts(v.db.placement.At(part), lf, now) {\n",
-			new:  "		if v.db.trusts(v.db.placement.At(part), lf, now) || true {\n",
+			old:  "		if lf.trusted(v.db, now) {\n",
+			new:  "		if lf.trusted(v.db, now) || true {\n",
 		}},
 		caught: []test{
 			{"server", "TestNoViewWithoutALease/inproc", "at a server without a lease: <nil>"},
