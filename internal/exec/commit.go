@@ -20,13 +20,13 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 		if w.dropped {
 			continue
 		}
-		p := partOf(c, partitionOf(w.ix, w.key, t.nparts))
+		p := partOf(c, partitionOf(w.ix, w.key, t.where.nparts))
 		p.Writes = append(p.Writes, wire.Write{Index: uint16(w.ix.ID), Op: w.op, Strings: w.ix.Strings, Key: w.key, Hint: w.hint, Row: w.row})
 	}
 	if !withProofs {
 		return nil
 	}
-	for r := range t.answered {
+	for r := range t.reads.answered {
 		p := partOf(c, r.part())
 		switch {
 		case r.sub != nil:
@@ -41,7 +41,7 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 			p.Gaps = append(p.Gaps, r.get.res.Proofs...)
 		}
 	}
-	for k := range t.keptPages {
+	for k := range t.reads.keptPages {
 		p := partOf(c, k.part)
 		p.Gaps, p.Rows = append(p.Gaps, k.gaps...), append(p.Rows, k.rows...)
 	}

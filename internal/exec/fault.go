@@ -121,7 +121,7 @@ func (db *DB) Unavailable(server placement.Server, cause error) error {
 
 func (t *Txn) concerns(kind error, ix *tables.Index, key index.Key) *tables.Error {
 	e := ix.Concerns(kind, userKey(ix, key))
-	e.Partition = int(t.partition(ix, key))
+	e.Partition = int(t.where.partition(ix, key))
 	return e
 }
 

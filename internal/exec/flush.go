@@ -15,8 +15,8 @@ import (
 // flush performs all queued reads together: the one-sided ones in shared
 // rounds, then the others by one RPC to each server.
 func (t *Txn) flush() {
-	if t.err == nil && t.local != nil {
-		t.getLocal()
+	if t.err == nil && t.where.local != nil {
+		t.reads.getLocal()
 	}
 	if t.err == nil && t.s != nil {
 		if err := t.s.reader.flush(t); err != nil {
@@ -26,9 +26,9 @@ func (t *Txn) flush() {
 	if t.err == nil && t.s != nil && t.s.kept.on {
 		t.s.kept.keepAll(t)
 	}
-	from := t.flushed
-	t.flushed = t.nGet
-	for _, g := range t.gets[from:t.nGet] {
+	from := t.reads.flushed
+	t.reads.flushed = t.reads.nGet
+	for _, g := range t.reads.gets[from:t.reads.nGet] {
 		if !g.done {
 			g.done = true
 			if t.err != nil && g.res == nil {
@@ -38,7 +38,7 @@ func (t *Txn) flush() {
 			g.settle()
 		}
 	}
-	for _, sc := range t.scans[:t.nScan] {
+	for _, sc := range t.reads.scans[:t.reads.nScan] {
 		if !sc.done {
 			sc.done = true
 			if t.err != nil {
@@ -79,7 +79,7 @@ func (rd *reader) flush(t *Txn) error {
 			return err
 		}
 	}
-	for r := range t.queued {
+	for r := range t.reads.queued {
 		if r.hasAnswer() || rd.byRPC(r.index().Ordered) {
 			continue
 		}
@@ -159,7 +159,7 @@ func (rd *reader) byRPC(ordered bool) bool { return ordered && rd.db.cfg.Reads =
 // back, and those that always go by RPC, to the servers.
 func (rd *reader) collect(t *Txn) error {
 	rest := 0
-	for r := range t.queued {
+	for r := range t.reads.queued {
 		if !r.take(t) {
 			rest++
 		}
@@ -191,7 +191,7 @@ func (rd *reader) collect(t *Txn) error {
 // askRest continues scans of which a server has sent only the part that fitted its
 // answer.
 func (rd *reader) askRest(t *Txn) error {
-	for _, sc := range t.scans[:t.nScan] {
+	for _, sc := range t.reads.scans[:t.reads.nScan] {
 		for i := range sc.nsubs {
 			sub := &sc.subs[i]
 			for !sc.done && sub.res == &sub.own && sub.own.More && len(sub.own.Entries) > 0 && len(sub.own.Entries) < t.scanLimit(sc) {
@@ -236,7 +236,7 @@ func (rd *reader) askMore(t *Txn, sc *Scan, sub *subScan) error {
 // reads remain for another RPC.
 func (rd *reader) ask(t *Txn, server placement.Server) (more bool, err error) {
 	rd.requests = rd.requests[:0]
-	for r := range t.queued {
+	for r := range t.reads.queued {
 		if len(rd.requests) < wire.MaxReads && rd.isAsked(server, r) {
 			rd.requests = append(rd.requests, r.request(t))
 		}
@@ -268,7 +268,7 @@ func (rd *reader) takeAnswers(t *Txn, server placement.Server, resp []byte) erro
 		}
 		return take
 	}
-	for r := range t.queued {
+	for r := range t.reads.queued {
 		if rd.isAsked(server, r) && next() {
 			r.decode(&d)
 		}

@@ -22,7 +22,7 @@ const (
 
 // footprint estimates how many bytes of memory the transaction has used.
 func (t *Txn) footprint() int {
-	return t.volume + (t.nGet+t.nScan+t.writes.n)*bytesPerOperation
+	return t.volume + (t.reads.n()+t.writes.n)*bytesPerOperation
 }
 
 // giveBack drops the transaction's buffers if they have grown to more than so many bytes,
@@ -32,9 +32,8 @@ func (t *Txn) giveBack(most int) bool {
 	large := t.held > most
 	t.volume = 0
 	if large {
-		t.held = 0
-		t.gets, t.scans, t.used, t.nGet, t.nScan, t.flushed = nil, nil, nil, 0, 0, 0
-		t.reads, t.keys, t.writes = readsByKey{}, keyArena{}, writeSet{}
+		t.held, t.used = 0, nil
+		t.reads, t.keys, t.writes = readSet{}, keyArena{}, writeSet{}
 		t.writes.init()
 	}
 	return large

@@ -109,38 +109,34 @@ func copyOf(res *index.ScanResult) index.ScanResult {
 	return own
 }
 
-// keptGet answers a lookup at another server from a kept read, and reports whether
-// there was one. The body gets a copy, which it may change.
-func (t *Txn) keptGet(g *Get) bool {
-	if t.s == nil || len(t.s.kept.gets) == 0 || g.srv != nil {
-		return false
-	}
-	for i := range t.s.kept.gets {
-		k := &t.s.kept.gets[i]
-		if k.ix != g.ix || k.key != g.key || k.life != t.s.net.life(g.part) {
+// answerGet answers a lookup at another server from a kept read, if there is one. The
+// body gets a copy, which it may change.
+func (k *keptReads) answerGet(t *Txn, g *Get) {
+	for i := range k.gets {
+		had := &k.gets[i]
+		if g.srv != nil || had.ix != g.ix || had.key != g.key || had.life != t.s.net.life(g.part) {
 			continue
 		}
-		proofs := append(g.own.Proofs[:0], k.res.Proofs...)
-		g.buf = append(g.buf[:0], k.res.Row...)
-		g.own = k.res
+		proofs := append(g.own.Proofs[:0], had.res.Proofs...)
+		g.buf = append(g.buf[:0], had.res.Row...)
+		g.own = had.res
 		g.own.Proofs, g.own.Row = proofs, g.buf
 		g.res, g.done, t.reuses = &g.own, true, true
 		g.settle()
-		return true
+		return
 	}
-	return false
 }
 
-// keptScan answers a part of a scan from a kept read, and reports whether there was
+// answerScan answers a part of a scan from a kept read, and reports whether there was
 // one.
-func (t *Txn) keptScan(sc *Scan, sub *subScan) bool {
-	if t.s == nil || sc.paged {
+func (k *keptReads) answerScan(t *Txn, sc *Scan, sub *subScan) bool {
+	if sc.paged {
 		return false
 	}
-	for i := range t.s.kept.scans {
-		k := &t.s.kept.scans[i]
-		if k.ix == sc.ix && k.part == sub.part && k.lo == sc.lo && k.hi == sc.hi && k.limit == t.scanLimit(sc) && k.life == t.s.net.life(sub.part) {
-			sub.own = copyOf(&k.res)
+	for i := range k.scans {
+		had := &k.scans[i]
+		if had.ix == sc.ix && had.part == sub.part && had.lo == sc.lo && had.hi == sc.hi && had.limit == t.scanLimit(sc) && had.life == t.s.net.life(sub.part) {
+			sub.own = copyOf(&had.res)
 			sub.res, t.reuses = &sub.own, true
 			return true
 		}
@@ -150,7 +146,7 @@ func (t *Txn) keptScan(sc *Scan, sub *subScan) bool {
 
 // keepAll keeps the reads of a flush at other servers.
 func (k *keptReads) keepAll(t *Txn) {
-	for r := range t.queued {
+	for r := range t.reads.queued {
 		switch {
 		case !r.hasAnswer():
 		case r.get != nil:

@@ -99,3 +99,15 @@ func after(key index.Key, strings bool) index.Key {
 	}
 	return index.Str(string(b))
 }
+
+// entry returns the secondary entry of a row, or nothing if there is no row.
+func (a *keyArena) entry(ix *tables.Index, primary tables.Key, row tables.Row) (index.Key, tables.Row, error) {
+	if row == nil {
+		return index.Key{}, nil, nil
+	}
+	key, e, err := ix.Entry(primary, row, nil)
+	if err != nil {
+		return index.Key{}, nil, err
+	}
+	return a.view(ix, key), e, nil
+}

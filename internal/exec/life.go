@@ -135,12 +135,12 @@ func (t *Txn) hasRead(server placement.Server) bool {
 		}
 	}
 	at := t.s.db.placement.At
-	for r := range t.answered {
+	for r := range t.reads.answered {
 		if at(r.part()) == server {
 			return true
 		}
 	}
-	for k := range t.keptPages {
+	for k := range t.reads.keptPages {
 		if at(k.part) == server {
 			return true
 		}

@@ -93,7 +93,7 @@ func (p *pager) page(lo, hi index.Key) (covered index.Key, err error) {
 		}
 	}
 	if part := &sc.ix.Partition; part.Kind == tables.ByRange { // one partition at a time
-		if i := part.Of(userKey(sc.ix, lo), t.nparts); i < min(len(part.Bounds), t.nparts-1) {
+		if i := part.Of(userKey(sc.ix, lo), t.where.nparts); i < min(len(part.Bounds), t.where.nparts-1) {
 			bound := index.Str(mem.String(part.Bounds[i].Bytes()))
 			if sc.ix.Key == tables.NumberKey {
 				bound, p.cutBuf = numberKey(sc.ix, part.Bounds[i].Num(), p.cutBuf)
@@ -203,7 +203,7 @@ func (p *pager) backward(yield func(tables.Entry, error) bool) {
 func (p *pager) before(n int) index.Key {
 	t, ix := p.t, p.sc.ix
 	best := p.lo
-	first, last := t.span(ix, p.lo, p.hi)
+	first, last := t.where.span(ix, p.lo, p.hi)
 	for part := first; part <= last; part++ {
 		r := t.ruler(ix, part)
 		if r == nil {
@@ -224,8 +224,8 @@ func (p *pager) before(n int) index.Key {
 // ruler returns the half of a partition's index that guesses positions of keys, nil
 // if there is none.
 func (t *Txn) ruler(ix *tables.Index, part placement.Partition) index.Ruler {
-	if t.local != nil {
-		if r, ok := t.local.Index(part, ix.ID).(index.Ruler); ok {
+	if t.where.local != nil {
+		if r, ok := t.where.local.Index(part, ix.ID).(index.Ruler); ok {
 			return r
 		}
 	}
@@ -243,7 +243,7 @@ func (t *Txn) ruler(ix *tables.Index, part placement.Partition) index.Ruler {
 
 // keep moves the proofs of a page out of the buffers, which the next page reuses.
 func (sc *Scan) keep() {
-	if sc.t.only >= 0 {
+	if sc.t.where.only >= 0 {
 		return // a procedure that holds its partition needs no proofs
 	}
 	for i := range sc.nsubs {

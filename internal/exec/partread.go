@@ -14,50 +14,6 @@ type partRead struct {
 	sub  *subScan // which this is
 }
 
-// queued ranges over the reads that the next flush performs.
-func (t *Txn) queued(yield func(partRead) bool) {
-	for _, g := range t.gets[t.flushed:t.nGet] {
-		if !g.done && !yield(partRead{get: g}) {
-			return
-		}
-	}
-	for _, sc := range t.scans[:t.nScan] {
-		for i := range sc.nsubs {
-			if !sc.done && !yield(partRead{scan: sc, sub: &sc.subs[i]}) {
-				return
-			}
-		}
-	}
-}
-
-// answered ranges over the reads that have an answer of an index. It does not cover
-// earlier pages of iterators: see keptPages.
-func (t *Txn) answered(yield func(partRead) bool) {
-	for _, g := range t.gets[:t.nGet] {
-		if g.res != nil && !yield(partRead{get: g}) {
-			return
-		}
-	}
-	for _, sc := range t.scans[:t.nScan] {
-		for i := range sc.nsubs {
-			if sub := &sc.subs[i]; sub.res != nil && !yield(partRead{scan: sc, sub: sub}) {
-				return
-			}
-		}
-	}
-}
-
-// keptPages ranges over the proofs that iterators keep of earlier pages.
-func (t *Txn) keptPages(yield func(*keptProofs) bool) {
-	for _, sc := range t.scans[:t.nScan] {
-		for i := range sc.kept {
-			if k := &sc.kept[i]; len(k.quick)+len(k.gaps) > 0 && !yield(k) {
-				return
-			}
-		}
-	}
-}
-
 func (r partRead) part() placement.Partition {
 	if r.get != nil {
 		return r.get.part

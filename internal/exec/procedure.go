@@ -36,7 +36,7 @@ func (r *Runner) Use(c *tables.Catalog) { r.t.catalog = c }
 // writes, valid until the next Run, or err is the error of the body.
 func (r *Runner) Run(ctx context.Context, p *Procedure, part placement.Partition, args []byte) (result []byte, commit *wire.Commit, leaves, abandoned bool, err error) {
 	t := &r.t
-	t.only = part
+	t.where.only = part
 	m := update
 	if p.ReadOnly {
 		m = view
@@ -112,7 +112,7 @@ func OpenLocal(ctx context.Context, c Config, local Local) (*DB, error) {
 	defer db.mu.Unlock()
 	db.local = local
 	for s := range db.mu.all {
-		s.txn.setLocal(local)
+		s.txn.where.set(local)
 	}
 	return db, nil
 }

@@ -322,7 +322,7 @@ func (sn *snapshotTime) cover(t *Txn) error {
 // flush touches have closed its tick.
 func (sn *snapshotTime) enter(t *Txn) error {
 	sn.touched = sn.touched[:0]
-	for r := range t.queued {
+	for r := range t.reads.queued {
 		if p := r.part(); !r.hasAnswer() && !slices.Contains(sn.touched, p) {
 			sn.touched = append(sn.touched, p)
 		}
@@ -435,7 +435,7 @@ func (t *Txn) mustAsk(st index.Status) bool {
 // time is too old.
 func (sn *snapshotTime) reopen(t *Txn, patience *time.Duration) (again bool, err error) {
 	sn.list = sn.list[:0]
-	for r := range t.queued {
+	for r := range t.reads.queued {
 		if r.reopen(t) {
 			sn.list = append(sn.list, r.part())
 		}

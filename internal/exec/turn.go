@@ -59,13 +59,13 @@ type reservations struct {
 // rows appends the names of the rows of a partition that the attempt has read or
 // would write.
 func (t *Txn) rows(part placement.Partition, names []wire.RowName) []wire.RowName {
-	for _, g := range t.gets[:t.nGet] {
-		if t.partition(g.ix, g.key) == part {
+	for _, g := range t.reads.gets[:t.reads.nGet] {
+		if t.where.partition(g.ix, g.key) == part {
 			names = append(names, wire.NameRow(uint16(g.ix.ID), g.key))
 		}
 	}
 	for _, w := range t.writes.list[:t.writes.n] {
-		if partitionOf(w.ix, w.key, t.nparts) == part {
+		if partitionOf(w.ix, w.key, t.where.nparts) == part {
 			names = append(names, wire.NameRow(uint16(w.ix.ID), w.key))
 		}
 	}
@@ -75,16 +75,16 @@ func (t *Txn) rows(part placement.Partition, names []wire.RowName) []wire.RowNam
 // partitions appends the partitions that the attempt has used, in ascending
 // order.
 func (t *Txn) partitions(parts []placement.Partition) []placement.Partition {
-	for _, g := range t.gets[:t.nGet] {
-		parts = append(parts, t.partition(g.ix, g.key))
+	for _, g := range t.reads.gets[:t.reads.nGet] {
+		parts = append(parts, t.where.partition(g.ix, g.key))
 	}
-	for _, sc := range t.scans[:t.nScan] {
+	for _, sc := range t.reads.scans[:t.reads.nScan] {
 		for i := range sc.nsubs {
 			parts = append(parts, sc.subs[i].part)
 		}
 	}
 	for _, w := range t.writes.list[:t.writes.n] {
-		parts = append(parts, partitionOf(w.ix, w.key, t.nparts))
+		parts = append(parts, partitionOf(w.ix, w.key, t.where.nparts))
 	}
 	slices.Sort(parts)
 	return slices.Compact(parts)

@@ -60,10 +60,7 @@ type Txn struct {
 	ctx     context.Context
 	s       *Session // nil in a procedure that stays in its partition
 	catalog *tables.Catalog
-	nparts  int
-	local   Local
-	only    placement.Partition // ≥ 0: the one partition this procedure may touch, held exclusively
-	near    placement.Partition // ≥ 0: a partition of local, whose copies of replicated tables are read
+	where   locality
 
 	mode  mode
 	at    clock.Tick // of a snapshot: the time as of which it reads; 0 otherwise
@@ -77,12 +74,7 @@ type Txn struct {
 	err     error // the reason why the attempt is over: errAbandoned, errRemote, or a failure
 	doomed  error // the error of the transaction, if the rows that it read are a consistent snapshot
 	cause   Cause
-	gets    []*Get
-	scans   []*Scan
-	nGet    int
-	nScan   int
-	flushed int // the reads before this one are done
-	reads   readsByKey
+	reads   readSet
 	used    []*opPool
 	attempt uint64
 	volume  int // bytes of rows read and written, and of earlier attempts: see footprint
@@ -117,17 +109,26 @@ const (
 )
 
 func (t *Txn) init(c *tables.Catalog, nparts int, local Local) {
-	t.catalog, t.nparts, t.only = c, nparts, -1
-	t.setLocal(local)
+	t.catalog, t.where.nparts, t.where.only = c, nparts, -1
+	t.where.set(local)
 	t.writes.init()
 }
 
-// setLocal gives a transaction direct access to partitions of its process.
-func (t *Txn) setLocal(local Local) {
-	t.local, t.near = local, -1
-	for p := placement.Partition(0); local != nil && t.near < 0 && int(p) < t.nparts; p++ {
+// locality says which partitions a transaction may use, and which of them are in its
+// process.
+type locality struct {
+	nparts int
+	local  Local
+	only   placement.Partition // ≥ 0: the one partition this procedure may touch, held exclusively
+	near   placement.Partition // ≥ 0: a partition of local, whose copies of replicated tables are read
+}
+
+// set gives a transaction direct access to partitions of its process.
+func (lc *locality) set(local Local) {
+	lc.local, lc.near = local, -1
+	for p := placement.Partition(0); local != nil && lc.near < 0 && int(p) < lc.nparts; p++ {
 		if local.Index(p, 0) != nil {
-			t.near = p
+			lc.near = p
 		}
 	}
 }
@@ -135,16 +136,16 @@ func (t *Txn) setLocal(local Local) {
 // partition returns the partition that holds a key. For a replicated table it
 // returns the partition with the nearest copy: any other would add its server
 // to the transaction.
-func (t *Txn) partition(ix *tables.Index, key index.Key) placement.Partition {
+func (lc *locality) partition(ix *tables.Index, key index.Key) placement.Partition {
 	if ix.Partition.Kind == tables.Replicated {
-		if t.only >= 0 {
-			return t.only
+		if lc.only >= 0 {
+			return lc.only
 		}
-		if t.near >= 0 {
-			return t.near
+		if lc.near >= 0 {
+			return lc.near
 		}
 	}
-	return partitionOf(ix, key, t.nparts)
+	return partitionOf(ix, key, lc.nparts)
 }
 
 // begin starts an attempt.
@@ -153,7 +154,7 @@ func (t *Txn) begin(ctx context.Context, m mode) {
 	if t.s != nil {
 		t.catalog = t.s.db.Catalog()
 	}
-	t.nGet, t.nScan, t.flushed, t.reserved, t.sent, t.outlived, t.met = 0, 0, 0, false, false, false, nil
+	t.reserved, t.sent, t.outlived, t.met = false, false, false, nil
 	t.reuses, t.scouts, t.elsewhere, t.overdue = false, false, false, false
 	t.attempt++
 	t.reads.reset()
@@ -172,10 +173,10 @@ func (t *Txn) end() {
 	if !invariants.Spoils {
 		return
 	}
-	for _, g := range t.gets[:t.nGet] {
+	for _, g := range t.reads.gets[:t.reads.nGet] {
 		spoil(g.row)
 	}
-	for _, sc := range t.scans[:t.nScan] {
+	for _, sc := range t.reads.scans[:t.reads.nScan] {
 		for i := range sc.out {
 			spoil(sc.out[i].Row)
 		}
@@ -238,8 +239,8 @@ func (t *Txn) usable() error {
 	if t.mode == closed {
 		return ErrClosed
 	}
-	if t.nGet+t.nScan >= MaxReads {
-		return t.fail(tooLarge("reads of one transaction", t.nGet+t.nScan+1, MaxReads, "MaxReads"))
+	if t.reads.n() >= MaxReads {
+		return t.fail(tooLarge("reads of one transaction", t.reads.n()+1, MaxReads, "MaxReads"))
 	}
 	return nil
 }
@@ -313,16 +314,16 @@ func (t *Txn) QueueGet(tab *tables.Table, key tables.Key) *Get {
 }
 
 func (t *Txn) queueGet(ix *tables.Index, key index.Key) *Get {
-	if t.nGet == len(t.gets) {
-		t.gets = append(t.gets, &Get{})
+	if t.reads.nGet == len(t.reads.gets) {
+		t.reads.gets = append(t.reads.gets, &Get{})
 	}
-	g := t.gets[t.nGet]
+	g := t.reads.gets[t.reads.nGet]
 	g.t, g.ix, g.key, g.done, g.err, g.row, g.as, g.res, g.op, g.srv = t, ix, key, false, nil, nil, nil, nil, nil, nil
 	if err := t.usable(); err != nil {
 		g.done, g.err = true, err
 		return g
 	}
-	t.nGet++
+	t.reads.nGet++
 	t.reads.ixs |= ixBit(ix)
 	if w := t.writes.find(ix.ID, key); w != nil {
 		g.done, g.row = true, w.row
@@ -331,43 +332,18 @@ func (t *Txn) queueGet(ix *tables.Index, key index.Key) *Get {
 		}
 		return g
 	}
-	g.part = t.partition(ix, key)
-	if t.only >= 0 && g.part != t.only {
+	g.part = t.where.partition(ix, key)
+	if t.where.only >= 0 && g.part != t.where.only {
 		g.done, g.err = true, t.fail(errRemote)
 		return g
 	}
-	if t.local != nil {
-		g.srv = t.local.Index(g.part, ix.ID)
+	if t.where.local != nil {
+		g.srv = t.where.local.Index(g.part, ix.ID)
 	}
-	t.keptGet(g)
+	if t.s != nil {
+		t.s.kept.answerGet(t, g)
+	}
 	return g
-}
-
-// getLocal answers queued reads from this server's memory. It prefetches the rows
-// together, because a transaction that reads many rows spends most of its time
-// waiting for memory.
-func (t *Txn) getLocal() {
-	gets := t.gets[t.flushed:t.nGet]
-	if len(gets) > 1 {
-		for stage := range index.PrefetchStages {
-			for _, g := range gets {
-				if g.srv == nil || g.done {
-					continue
-				}
-				if p, ok := g.srv.(index.Prefetcher); ok {
-					p.Prefetch(g.key, stage)
-				}
-			}
-		}
-	}
-	for _, g := range gets {
-		if g.srv == nil || g.done {
-			continue
-		}
-		g.srv.Lookup(g.key, &g.own)
-		g.res, g.done = &g.own, true
-		g.settle()
-	}
 }
 
 // settle converts the index's result to the caller's.
@@ -451,10 +427,10 @@ func (t *Txn) newScan(ix *tables.Index, lo, hi tables.Key) *Scan {
 	if err != nil {
 		return &Scan{t: t, done: true, err: err}
 	}
-	if t.nScan == len(t.scans) {
-		t.scans = append(t.scans, &Scan{})
+	if t.reads.nScan == len(t.reads.scans) {
+		t.reads.scans = append(t.reads.scans, &Scan{})
 	}
-	sc := t.scans[t.nScan]
+	sc := t.reads.scans[t.reads.nScan]
 	sc.t, sc.ix, sc.done, sc.err, sc.paged, sc.as = t, ix, false, nil, false, nil
 	if ix.HasEarlierRows() && ix.Table.EarlierFormat(seen.Table) {
 		sc.as = seen.Table
@@ -469,7 +445,7 @@ func (t *Txn) newScan(ix *tables.Index, lo, hi tables.Key) *Scan {
 		sc.done, sc.err = true, err
 		return sc
 	}
-	t.nScan++
+	t.reads.nScan++
 	switch {
 	case !ix.Ordered:
 		sc.done, sc.err = true, ix.Concerns(fmt.Errorf("%w: scan of a hash index", tables.ErrSchema), tables.Key{})
@@ -480,17 +456,17 @@ func (t *Txn) newScan(ix *tables.Index, lo, hi tables.Key) *Scan {
 }
 
 // span returns the first and the last partition in which a scan reads.
-func (t *Txn) span(ix *tables.Index, lo, hi index.Key) (first, last placement.Partition) {
+func (lc *locality) span(ix *tables.Index, lo, hi index.Key) (first, last placement.Partition) {
 	if ix.Partition.Kind == tables.Replicated {
-		part := t.partition(ix, lo)
+		part := lc.partition(ix, lo)
 		return part, part
 	}
-	from, to := ix.Partition.Span(userKey(ix, lo), userKey(ix, hi), t.nparts)
+	from, to := ix.Partition.Span(userKey(ix, lo), userKey(ix, hi), lc.nparts)
 	return placement.Partition(from), placement.Partition(to)
 }
 
 func (t *Txn) startScan(sc *Scan) {
-	first, last := t.span(sc.ix, sc.lo, sc.hi)
+	first, last := t.where.span(sc.ix, sc.lo, sc.hi)
 	if sc.paged {
 		sc.limit = max(sc.limit/int(last-first+1), partRowsMin)
 	}
@@ -505,17 +481,17 @@ func (t *Txn) startScan(sc *Scan) {
 			sub.op = nil
 		}
 		sub.part, sub.res, sub.elsewhere = p, nil, false
-		if t.local == nil {
+		if t.where.local == nil {
 			remote = true
 			continue
 		}
-		if t.only >= 0 && p != t.only {
+		if t.where.only >= 0 && p != t.where.only {
 			sc.done, sc.err = true, t.fail(errRemote)
 			return
 		}
-		srv, ok := t.local.Index(p, sc.ix.ID).(index.OrderedServer)
+		srv, ok := t.where.local.Index(p, sc.ix.ID).(index.OrderedServer)
 		if !ok {
-			if !t.keptScan(sc, sub) {
+			if t.s == nil || !t.s.kept.answerScan(t, sc, sub) {
 				remote, sub.elsewhere = true, true
 			}
 			continue

@@ -72,10 +72,10 @@ func (v *validator) settleReads(t *Txn) error {
 // although its leaf has changed.
 func (v *validator) prove(t *Txn) error {
 	v.controlled = v.controlled[:0]
-	if t.nGet+t.nScan == 0 {
+	if t.reads.n() == 0 {
 		return nil
 	}
-	if t.local != nil {
+	if t.where.local != nil {
 		if err := v.meetRead(t); err != nil {
 			return t.fail(err)
 		}
@@ -189,14 +189,14 @@ func (v *validator) list(t *Txn, exact bool) {
 	if !exact {
 		v.controlled = v.controlled[:0]
 	}
-	for r := range t.answered {
+	for r := range t.reads.answered {
 		if r.sub != nil {
 			v.listScan(r.sub, exact)
 		} else if !exact {
 			v.listGet(r.get)
 		}
 	}
-	for k := range t.keptPages {
+	for k := range t.reads.keptPages {
 		v.listKept(k, exact)
 	}
 }

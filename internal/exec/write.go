@@ -25,7 +25,7 @@ func (t *Txn) writable(tab *tables.Table) error {
 	if t.writes.n >= MaxWrites {
 		return t.fail(tooLarge("writes of one transaction", t.writes.n+1, MaxWrites, "MaxWrites"))
 	}
-	if t.only >= 0 && tab.Primary().Partition.Kind == tables.Replicated {
+	if t.where.only >= 0 && tab.Primary().Partition.Kind == tables.Replicated {
 		return t.fail(errRemote)
 	}
 	return nil
@@ -33,13 +33,13 @@ func (t *Txn) writable(tab *tables.Table) error {
 
 // set records one index write, combined with an earlier one of the same key.
 func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key index.Key, row tables.Row) error {
-	if t.only >= 0 && partitionOf(ix, key, t.nparts) != t.only {
+	if t.where.only >= 0 && partitionOf(ix, key, t.where.nparts) != t.where.only {
 		return t.fail(errRemote)
 	}
 	w := t.writes.find(ix.ID, key)
 	if w == nil {
 		w = t.writes.add(ix, key)
-		w.op, w.hint = op, t.hint(ix, key)
+		w.op, w.hint = op, t.reads.hint(ix, key)
 		w.row = append(w.row, row...)
 		t.volume += 2 * len(row) // in the write set and in the message
 		return nil
@@ -105,15 +105,6 @@ func (t *Txn) underlying(ix *tables.Index, key index.Key) (tables.Row, error) {
 	w.hidden = true
 	defer func() { w.hidden = false }()
 	return t.queueGet(ix, key).await()
-}
-
-// hint returns the address at which an earlier read of this transaction found
-// the key.
-func (t *Txn) hint(ix *tables.Index, key index.Key) uint64 {
-	if g := t.readOf(ix, key); g != nil {
-		return g.res.Hint
-	}
-	return 0
 }
 
 // Insert adds a row. If the key is taken the transaction fails with ErrExists,
@@ -218,7 +209,7 @@ func (t *Txn) replaceOf(as, tab *tables.Table, key index.Key, old, row tables.Ro
 // would cost a round.
 func (t *Txn) current(ix *tables.Index, key index.Key) (tables.Row, error) {
 	if t.writes.find(ix.ID, key) == nil {
-		if g := t.readOf(ix, key); g != nil {
+		if g := t.reads.find(ix, key); g != nil {
 			return g.row, g.err
 		}
 	}
@@ -264,11 +255,11 @@ func (t *Txn) Delete(tab *tables.Table, key tables.Key) error {
 func (t *Txn) entries(tab *tables.Table, key index.Key, old, row tables.Row) error {
 	primary := userKey(tab.Primary(), key)
 	for _, ix := range tab.Secondaries() {
-		was, entryWas, err := t.entry(ix, primary, old)
+		was, entryWas, err := t.keys.entry(ix, primary, old)
 		if err != nil {
 			return t.doom(err)
 		}
-		is, entryIs, err := t.entry(ix, primary, row)
+		is, entryIs, err := t.keys.entry(ix, primary, row)
 		if err != nil {
 			return t.doom(err)
 		}
@@ -296,16 +287,4 @@ func (t *Txn) entries(tab *tables.Table, key index.Key, old, row tables.Row) err
 		}
 	}
 	return nil
-}
-
-// entry returns the secondary entry of a row, or nothing if there is no row.
-func (t *Txn) entry(ix *tables.Index, primary tables.Key, row tables.Row) (index.Key, tables.Row, error) {
-	if row == nil {
-		return index.Key{}, nil, nil
-	}
-	key, e, err := ix.Entry(primary, row, nil)
-	if err != nil {
-		return index.Key{}, nil, err
-	}
-	return t.keys.view(ix, key), e, nil
 }

@@ -8,7 +8,7 @@ var crashBugs = []bug{
 		name: "OwnReadsWithoutLife", why: "a data server's own client validates what it has read without a connection, in no known epoch",
 		edits: []edit{{
 			file: "internal/exec/validate.go",
-			old:  "	if t.local != nil {\n		if err := v.meetRead(t); err != nil {\n			return t.fail(err)\n		}\n	}\n",
+			old:  "	if t.where.local != nil {\n		if err := v.meetRead(t); err != nil {\n			return t.fail(err)\n		}\n	}\n",
 			new:  "",
 		}, {
 			file: "internal/exec/validate.go",

@@ -62,8 +62,8 @@ var transactionBugs = []bug{
 		name: "SkipViewValidation", why: "a View returns what it has read without validation",
 		edits: []edit{{
 			file: "internal/exec/validate.go",
-			old:  "	if t.nGet+t.nScan == 0 {\n		return nil",
-			new:  "	if t.nGet+t.nScan >= 0 {\n		return nil",
+			old:  "	if t.reads.n() == 0 {\n		return nil",
+			new:  "	if t.reads.n() >= 0 {\n		return nil",
 		}},
 		caught: []test{{"server", "TestChangedReadsDoNotStand", "View: .*: the first attempt stood"}},
 	},
@@ -71,8 +71,8 @@ var transactionBugs = []bug{
 		name: "SkipSingleValidation", why: "a View of a single row or range returns it without validation",
 		edits: []edit{{
 			file: "internal/exec/validate.go",
-			old:  "	if t.nGet+t.nScan == 0 {\n		return nil",
-			new:  "	if t.nGet+t.nScan <= 1 {\n		return nil",
+			old:  "	if t.reads.n() == 0 {\n		return nil",
+			new:  "	if t.reads.n() <= 1 {\n		return nil",
 		}},
 		caught: []test{{"server", "TestChangedReadsDoNotStand", "View: .*: the first attempt stood"}},
 	},

@@ -42,7 +42,7 @@ var trustBugs = []bug{
 		edits: []edit{{
 			file: "internal/exec/validate.go",
 			old:  "	if err := v.prove(t); err != nil {\n		return err\n	}\n	return v.settleReads(t)\n",
-			new:  "	if t.nGet+t.nScan > 0 {\n		v.list(t, false)\n		if err := v.awaitTrust(t); err != nil {\n			return err\n		}\n	}\n	if err := v.prove(t); err != nil {\n		return err\n	}\n	return v.awaitDurable(t)\n",
+			new:  "	if t.reads.n() > 0 {\n		v.list(t, false)\n		if err := v.awaitTrust(t); err != nil {\n			return err\n		}\n	}\n	if err := v.prove(t); err != nil {\n		return err\n	}\n	return v.awaitDurable(t)\n",
 		}},
 		caught: []test{{"server", "TestTrustIsLookedAtLast", "and was validated later: <nil>"}},
 	},
