@@ -1,6 +1,7 @@
 package tables
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -269,18 +270,28 @@ func (t *Table) rowError(row Row, want string) error {
 	return e
 }
 
-// Entry computes the secondary index entry of a row: its key and its payload.
-// It reuses the memory of dst for the payload. It fails if a column's value
-// does not fit the bits of its key part, or the key or the entry is too long.
-func (ix *Index) Entry(primary Key, row, dst Row) (Key, Row, error) {
+// EntryBuffer is memory for an entry of a secondary index. The zero value is ready for
+// use. A buffer may be used again for any index.
+type EntryBuffer struct {
+	key     []byte
+	payload Row
+}
+
+// Entry computes the secondary index entry of a row: its key and its payload. Both are
+// views of b until its next use; a nil b makes new memory. Entry fails if a column's
+// value does not fit the bits of its key part, or the key or the entry is too long.
+func (ix *Index) Entry(primary Key, row Row, b *EntryBuffer) (Key, Row, error) {
 	if err := ix.Table.index.CheckKey(primary); err != nil {
 		return Key{}, nil, err
 	}
-	key, err := ix.EntryKey(primary, row)
+	if b == nil {
+		b = &EntryBuffer{}
+	}
+	key, err := ix.entryKey(primary, row, b)
 	if err != nil {
 		return Key{}, nil, err
 	}
-	dst = append(dst[:0], make(Row, ix.lay.fixed)...)
+	dst := append(b.payload[:0], make(Row, ix.lay.fixed)...)
 	if f := ix.fields[PrimaryKey]; f.typ == Bytes {
 		dst.SetBytes(f, primary.Bytes())
 	} else {
@@ -297,14 +308,22 @@ func (ix *Index) Entry(primary Key, row, dst Row) (Key, Row, error) {
 		e.Detail, e.Limit, e.Max, e.Size = "bytes of an entry", "MaxRowBytes", MaxRowBytes, int64(len(dst))
 		return Key{}, nil, e
 	}
+	b.payload = dst
 	return key, dst, nil
 }
 
 // EntryKey computes only the key that Entry returns. It uses the primary key
 // only if PrimaryKey is a part of the index's key.
 func (ix *Index) EntryKey(primary Key, row Row) (Key, error) {
+	return ix.entryKey(primary, row, &EntryBuffer{})
+}
+
+func (ix *Index) entryKey(primary Key, row Row, b *EntryBuffer) (Key, error) {
 	if ix.Key == StringKey {
-		return ix.stringKey(primary, row)
+		var err error
+		b.key, err = ix.appendKey(b.key[:0], primary, row)
+		key := Str(b.key)
+		return key, cmp.Or(err, ix.CheckKey(key))
 	}
 	var key uint64
 	for i, p := range ix.parts {
@@ -335,9 +354,8 @@ func (ix *Index) bitsOf(i int, row Row) (uint64, error) {
 	return uint64(n), nil
 }
 
-// stringKey computes the key of an index with a Sorted part.
-func (ix *Index) stringKey(primary Key, row Row) (Key, error) {
-	var b []byte
+// appendKey appends the key of an entry of an index with a Sorted part.
+func (ix *Index) appendKey(b []byte, primary Key, row Row) ([]byte, error) {
 	for i := range ix.parts {
 		switch p := &ix.parts[i]; {
 		case p.key && primary.kind == number:
@@ -355,15 +373,14 @@ func (ix *Index) stringKey(primary Key, row Row) (Key, error) {
 		default:
 			v, err := ix.bitsOf(i, row)
 			if err != nil {
-				return Key{}, err
+				return b, err
 			}
 			for n := int(p.bits+7) / 8; n > 0; n-- {
 				b = append(b, byte(v>>(8*(n-1))))
 			}
 		}
 	}
-	key := Str(b)
-	return key, ix.CheckKey(key)
+	return b, nil
 }
 
 func digest(row Row, f Field) uint64 {

@@ -338,13 +338,16 @@ func (x *IndexOf[T]) rows(tx Tx, lo, hi Key, scan func(Tx, *Index, Key, Key) ite
 		ix := x.t.Table().secondary[x.at]
 		primary := ix.Field(PrimaryKey)
 		keys, most := make([]Key, 0, fetchMin), fetchMin
+		var texts []byte // of the keys of a group
 		for e, err := range scan(tx, ix, lo, hi) {
 			if err != nil {
 				yield(none, err)
 				return
 			}
 			if primary.typ == Bytes {
-				keys = append(keys, Str(string(e.Row.Bytes(primary))))
+				at := len(texts)
+				texts = append(texts, e.Row.Bytes(primary)...)
+				keys = append(keys, Str(texts[at:len(texts):len(texts)]))
 			} else {
 				keys = append(keys, Num(uint64(e.Row.Int(primary))))
 			}
@@ -354,7 +357,7 @@ func (x *IndexOf[T]) rows(tx Tx, lo, hi Key, scan func(Tx, *Index, Key, Key) ite
 			if !x.fetch(tx, keys, yield) {
 				return
 			}
-			keys, most = keys[:0], min(2*most, fetchMax)
+			keys, texts, most = keys[:0], texts[:0], min(2*most, fetchMax)
 		}
 		x.fetch(tx, keys, yield)
 	}

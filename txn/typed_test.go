@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -223,5 +225,83 @@ func TestTypedGetAllocatesNothing(t *testing.T) {
 	}
 	if got > base {
 		t.Errorf("two typed Gets take %v allocations, an untyped Get %v", got, base)
+	}
+}
+
+// TestTypedRowsAllocateNothing checks that a transaction that scans or writes more rows
+// of a typed table does not allocate more, once its session has grown.
+func TestTypedRowsAllocateNothing(t *testing.T) {
+	if invariants.Enabled || invariants.Spoils {
+		t.Skip("with assertions on, checks allocate; under the race detector, pools forget what they are given")
+	}
+	db, owners, entries := typedRig(t)
+	s, err := db.NewSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const accounts, each = 100, 3
+	names := make([]string, accounts)
+	for i := range names {
+		names[i] = fmt.Sprintf("owner %d", i)
+	}
+	amount := int64(0)
+	put := func(x *txn.Txn) (n int, err error) {
+		for i := range accounts {
+			for j := range each {
+				err = cmp.Or(err, entries.Put(x, &entry{uint32(i), int32(j), amount}))
+			}
+			err = cmp.Or(err, owners.Put(x, &owner{names[i], names[i], uint8(amount)}))
+		}
+		return accounts * (each + 1), err
+	}
+	count := func(rows iter.Seq2[entry, error]) (n int, err error) {
+		for _, err := range rows {
+			if err != nil {
+				return n, err
+			}
+			n++
+		}
+		return n, nil
+	}
+	for _, c := range []struct {
+		what  string
+		texts int // of a row, each of which is new memory
+		body  func(*txn.Txn) (int, error)
+	}{
+		{"Put", 0, put},
+		{"Scan", 0, func(x *txn.Txn) (int, error) { return count(entries.Scan(x, tables.First, tables.Last)) }},
+		{"ScanReverse", 0, func(x *txn.Txn) (int, error) { return count(entries.ScanReverse(x, tables.First, tables.Last)) }},
+		{"Scan of an index", 0, func(x *txn.Txn) (int, error) {
+			return count(entries.Index("by_amount").Scan(x, tables.First, tables.Last))
+		}},
+		{"Scan of an index with string keys", 2, func(x *txn.Txn) (n int, err error) {
+			for _, err := range owners.Index("by_country").Scan(x, tables.First, tables.Last) {
+				if err != nil {
+					return n, err
+				}
+				n++
+			}
+			return n, nil
+		}},
+	} {
+		least, rows := uint64(math.MaxUint64), 0
+		for range 30 { // buffers grow in the first ones, and anything else may allocate at times
+			amount++
+			if err := s.Update(t.Context(), func(x *txn.Txn) error {
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				n, err := c.body(x)
+				runtime.ReadMemStats(&after)
+				least, rows = min(least, after.Mallocs-before.Mallocs), n
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Logf("%s: %d allocations for %d rows", c.what, least, rows)
+		if rows < accounts || least > uint64(c.texts*rows+rows/3) {
+			t.Errorf("%s: %d allocations for %d rows", c.what, least, rows)
+		}
 	}
 }

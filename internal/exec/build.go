@@ -20,8 +20,8 @@ import (
 // entryOfBuild updates an index that is being built, for a row that changes from
 // old to row; nil means that there is no row.
 func (t *Txn) entryOfBuild(ix *tables.Index, primary tables.Key, old, row tables.Row) error {
-	was, _, misfit := t.keys.entry(ix, primary, old) // a row that does not fit has no entry
-	is, entry, err := t.keys.entry(ix, primary, row)
+	was, _, misfit := t.keys.entry(ix, primary, old, &t.entryOf.was) // a row that does not fit has no entry
+	is, entry, err := t.keys.entry(ix, primary, row, &t.entryOf.is)
 	switch {
 	case err != nil && misfit != nil:
 		return nil // the build has yet to find the row, or has found it
@@ -90,7 +90,7 @@ func (t *Txn) Build(ix *tables.Index, primary tables.Key) error {
 	} else if err != nil {
 		return err
 	}
-	key, entry, err := t.keys.entry(ix, primary, row)
+	key, entry, err := t.keys.entry(ix, primary, row, &t.entryOf.is)
 	if err != nil {
 		e := ix.Concerns(tables.ErrRow, primary)
 		e.Detail = err.Error()

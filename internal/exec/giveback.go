@@ -33,7 +33,7 @@ func (t *Txn) giveBack(most int) bool {
 	t.volume = 0
 	if large {
 		t.held, t.used = 0, nil
-		t.reads, t.keys, t.writes = readSet{}, keyArena{}, writeSet{}
+		t.reads, t.keys, t.writes, t.entryOf = readSet{}, keyArena{}, writeSet{}, entryBuffers{}
 		t.writes.init()
 	}
 	return large

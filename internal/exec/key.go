@@ -100,14 +100,15 @@ func after(key index.Key, strings bool) index.Key {
 	return index.Str(string(b))
 }
 
-// entry returns the secondary entry of a row, or nothing if there is no row.
-func (a *keyArena) entry(ix *tables.Index, primary tables.Key, row tables.Row) (index.Key, tables.Row, error) {
+// entry returns the secondary entry of a row, or nothing if there is no row. The payload
+// is a view of b.
+func (a *keyArena) entry(ix *tables.Index, primary tables.Key, row tables.Row, b *tables.EntryBuffer) (index.Key, tables.Row, error) {
 	if row == nil {
 		return index.Key{}, nil, nil
 	}
-	key, e, err := ix.Entry(primary, row, nil)
+	key, e, err := ix.Entry(primary, row, b)
 	if err != nil {
 		return index.Key{}, nil, err
 	}
-	return a.view(ix, key), e, nil
+	return a.keep(ix, key), e, nil
 }

@@ -33,6 +33,7 @@ type Loader struct {
 type loadEntry struct {
 	key tables.Key
 	row tables.Row
+	buf tables.EntryBuffer
 }
 
 type loadQueue struct {
@@ -99,7 +100,7 @@ func (l *Loader) Add(key tables.Key, row tables.Row) error {
 	for i, second := range l.tab.Secondaries() { // all, before the row is queued
 		e := &l.entries[i]
 		var err error
-		if e.key, e.row, err = second.Entry(key, row, e.row); err != nil {
+		if e.key, e.row, err = second.Entry(key, row, &e.buf); err != nil {
 			return err
 		}
 	}

@@ -81,6 +81,7 @@ type Txn struct {
 	held    int // the largest footprint since buffers were dropped
 	writes  writeSet
 	keys    keyArena
+	entryOf entryBuffers
 
 	losses   int           // earlier attempts, all lost
 	patience time.Duration // when the session gives up, by clock.Fast; 0: not yet known

@@ -217,7 +217,7 @@ func (t *Txn) current(ix *tables.Index, key index.Key) (tables.Row, error) {
 }
 
 func (t *Txn) replace(tab *tables.Table, key index.Key, old, row tables.Row) error {
-	old = old.Clone() // set may overwrite it, if it is the transaction's own
+	old = t.entryOf.keepOld(old) // set may overwrite it, if it is the transaction's own
 	if err := t.set(tab.Primary(), wire.Update, key, row); err != nil {
 		return err
 	}
@@ -242,7 +242,7 @@ func (t *Txn) Delete(tab *tables.Table, key tables.Key) error {
 		if err != nil {
 			return t.named(err, ix, k)
 		}
-		old = row.Clone()
+		old = t.entryOf.keepOld(row)
 	}
 	if err := t.set(ix, wire.Delete, k, nil); err != nil {
 		return err
@@ -255,11 +255,11 @@ func (t *Txn) Delete(tab *tables.Table, key tables.Key) error {
 func (t *Txn) entries(tab *tables.Table, key index.Key, old, row tables.Row) error {
 	primary := userKey(tab.Primary(), key)
 	for _, ix := range tab.Secondaries() {
-		was, entryWas, err := t.keys.entry(ix, primary, old)
+		was, entryWas, err := t.keys.entry(ix, primary, old, &t.entryOf.was)
 		if err != nil {
 			return t.doom(err)
 		}
-		is, entryIs, err := t.keys.entry(ix, primary, row)
+		is, entryIs, err := t.keys.entry(ix, primary, row, &t.entryOf.is)
 		if err != nil {
 			return t.doom(err)
 		}
@@ -287,4 +287,20 @@ func (t *Txn) entries(tab *tables.Table, key index.Key, old, row tables.Row) err
 		}
 	}
 	return nil
+}
+
+// entryBuffers is memory for the secondary entries of one row at a time.
+type entryBuffers struct {
+	old     tables.Row // the row before a change
+	was, is tables.EntryBuffer
+}
+
+// keepOld returns a copy of a row, which is valid until the next call. It is not nil,
+// not even if the row has no columns.
+func (b *entryBuffers) keepOld(row tables.Row) tables.Row {
+	if b.old == nil {
+		b.old = make(tables.Row, 0, len(row))
+	}
+	b.old = append(b.old[:0], row...)
+	return b.old
 }

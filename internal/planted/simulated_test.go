@@ -38,7 +38,7 @@ var simulated = []struct {
 	{"ForgetOutcomes", 200, "ledger: |not strictly serializable|Duplicate", "disk"},
 	{"KeepLocks", 200, "every key|not strictly serializable", "disk"},
 	{"AnyCopyIsPromoted", 200, wrong, "hosts"},
-	{"SetWithoutComparing", 50, wrong + "|does not settle", "hosts"},
+	{"SetWithoutComparing", 500, wrong + "|does not settle", "hosts"},
 	{"NothingIsDistrusted", 300, wrong, "hosts"},
 	{"TimeoutProvesALoss", 500, wrong, "hosts"},
 	{"OwnServerGoesFirst", 200, "gives its own server away", "hosts"},

@@ -1,6 +1,8 @@
 package tree
 
 import (
+	"bytes"
+
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
@@ -170,6 +172,7 @@ type stringKeys struct {
 	low    uint64Counter // bytes of all low fences
 	words  []uint64
 	buf    []byte
+	other  []byte // of the second key of a comparison
 }
 
 func newStringKeys(t *Tree) *stringKeys { return &stringKeys{t: t, blocks: t.a.NewSized()} }
@@ -220,7 +223,10 @@ func (k *stringKeys) carried(sk slotKey, from, to *fences) uint64 {
 	return leaf.DigestAt(mem.String(k.buf), to.prefix)
 }
 
-func (k *stringKeys) compare(a, b slotKey) int { return k.keyOf(a).Compare(k.keyOf(b)) }
+func (k *stringKeys) compare(a, b slotKey) int {
+	k.buf, k.other = k.rowKey(a.head, k.buf[:0]), k.rowKey(b.head, k.other[:0])
+	return bytes.Compare(k.buf, k.other)
+}
 
 func (k *stringKeys) keyOf(sk slotKey) index.Key {
 	return index.Str(mem.String(k.rowKey(sk.head, nil)))
