@@ -15,7 +15,7 @@ import (
 // it.
 type Tx interface {
 	Get(t *Table, key Key) (Row, error)
-	GetMany(t *Table, keys []Key) ([]Row, error)
+	Lookups(t *Table) func(keys []Key) ([]Row, error)
 	Insert(t *Table, key Key, row Row) error
 	Put(t *Table, key Key, row Row) error
 	Update(t *Table, key Key, row Row) error
@@ -266,8 +266,8 @@ func (t *TableOf[T]) decode(v *T, key Key, row Row) error {
 	return t.m.decodeRow(s, row)
 }
 
-// IndexOf is a secondary index of a typed table. Each row that its iterators return
-// is a point read of the transaction, which may make txn.MaxReads of them.
+// IndexOf is a secondary index of a typed table. Its iterators look up the row of each
+// entry.
 type IndexOf[T any] struct {
 	t   *TableOf[T]
 	at  int
@@ -335,7 +335,8 @@ func (x *IndexOf[T]) rows(tx Tx, lo, hi Key, scan func(Tx, *Index, Key, Key) ite
 			yield(none, x.err)
 			return
 		}
-		ix := x.t.Table().secondary[x.at]
+		table := x.t.Table()
+		ix, lookup := table.secondary[x.at], tx.Lookups(table)
 		primary := ix.Field(PrimaryKey)
 		keys, most := make([]Key, 0, fetchMin), fetchMin
 		var texts []byte // of the keys of a group
@@ -354,20 +355,22 @@ func (x *IndexOf[T]) rows(tx Tx, lo, hi Key, scan func(Tx, *Index, Key, Key) ite
 			if len(keys) < most {
 				continue
 			}
-			if !x.fetch(tx, keys, yield) {
+			if !x.fetch(lookup, keys, yield) {
 				return
 			}
 			keys, texts, most = keys[:0], texts[:0], min(2*most, fetchMax)
 		}
-		x.fetch(tx, keys, yield)
+		if len(keys) > 0 {
+			x.fetch(lookup, keys, yield)
+		}
 	}
 }
 
 // fetch yields the rows of keys, and returns false if the loop is over. If an entry
 // has no row, the transaction has read an inconsistent state and will not commit;
 // fetch leaves the row out.
-func (x *IndexOf[T]) fetch(tx Tx, keys []Key, yield func(T, error) bool) bool {
-	rows, err := tx.GetMany(x.t.Table(), keys)
+func (x *IndexOf[T]) fetch(lookup func([]Key) ([]Row, error), keys []Key, yield func(T, error) bool) bool {
+	rows, err := lookup(keys)
 	if err != nil {
 		var none T
 		yield(none, err)

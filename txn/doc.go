@@ -16,7 +16,8 @@
 // Package tables defines the data. Its typed tables read and write Go structs
 // through a Txn, and are the best place to begin. The methods of Txn itself take
 // encoded rows: [Txn.Get] and [Txn.Scan] read at once, [Txn.GetMany],
-// [Txn.QueueGet] and [Txn.QueueScan] read together, in the same network rounds. A row that a Txn returns is a view of memory that
-// is used again: Clone it to keep it beyond the body, or beyond one step of a
-// range loop.
+// [Txn.QueueGet] and [Txn.QueueScan] read together, in the same network rounds,
+// and [Txn.Lookups] reads any number of rows in groups. A row that a Txn returns
+// is a view of memory that is used again: Clone it to keep it beyond the body, or
+// beyond one step of a range loop.
 package txn

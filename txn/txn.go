@@ -12,7 +12,7 @@ import (
 // Bounds of one transaction. A transaction above one fails with ErrTooLarge.
 const (
 	// MaxReads bounds the lookups and scans that a transaction makes. An iterator
-	// counts once, however many rows it returns.
+	// counts once, however many rows it returns; Lookups has no bound.
 	MaxReads = 1 << 16
 	// MaxWrites bounds the changes of rows and of secondary entries in a transaction.
 	MaxWrites = 1 << 14
@@ -102,6 +102,13 @@ func (t *Txn) GetMany(tab *tables.Table, keys []tables.Key) ([]tables.Row, error
 		}
 	}
 	return rows, nil
+}
+
+// Lookups returns a function that reads rows as GetMany does, but as many as one likes
+// over all its calls, in the memory of one: the rows that it returns are valid until its
+// next call. A View or an Update keeps 16 bytes for each row.
+func (t *Txn) Lookups(tab *tables.Table) func(keys []tables.Key) ([]tables.Row, error) {
+	return t.exec().Lookups(tab).Rows
 }
 
 // Scan returns an iterator over the rows with lo ≤ key ≤ hi of an ordered index

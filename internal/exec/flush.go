@@ -16,7 +16,8 @@ import (
 // rounds, then the others by one RPC to each server.
 func (t *Txn) flush() {
 	if t.err == nil && t.where.local != nil {
-		t.reads.getLocal()
+		getLocal(t.reads.gets[t.reads.flushed:t.reads.nGet])
+		getLocal(t.reads.group)
 	}
 	if t.err == nil && t.s != nil {
 		if err := t.s.reader.flush(t); err != nil {
@@ -28,16 +29,8 @@ func (t *Txn) flush() {
 	}
 	from := t.reads.flushed
 	t.reads.flushed = t.reads.nGet
-	for _, g := range t.reads.gets[from:t.reads.nGet] {
-		if !g.done {
-			g.done = true
-			if t.err != nil && g.res == nil {
-				g.err = t.err
-				continue
-			}
-			g.settle()
-		}
-	}
+	t.settle(t.reads.gets[from:t.reads.nGet])
+	t.settle(t.reads.group)
 	for _, sc := range t.reads.scans[:t.reads.nScan] {
 		if !sc.done {
 			sc.done = true
@@ -47,6 +40,19 @@ func (t *Txn) flush() {
 			}
 			sc.settle()
 		}
+	}
+}
+
+func (t *Txn) settle(gets []*Get) {
+	for _, g := range gets {
+		if g.done {
+			continue
+		}
+		if g.done = true; t.err != nil && g.res == nil {
+			g.err = t.err
+			continue
+		}
+		g.settle()
 	}
 }
 
@@ -286,6 +292,7 @@ type opPool struct {
 	gets         []index.GetOp
 	scans        []index.ScanOp
 	nGet, nScan  int
+	spare        []index.GetOp // of gets, which the transaction uses no more
 	server       placement.Server
 	began        *clock.Mark // of the attempt
 	usedThisTime bool
@@ -368,6 +375,11 @@ func (rd *reader) maintain(ctx context.Context, p *opPool) error {
 }
 
 func (p *opPool) get() index.GetOp {
+	if n := len(p.spare); n > 0 {
+		op := p.spare[n-1]
+		p.spare = p.spare[:n-1]
+		return op
+	}
 	if p.nGet == len(p.gets) {
 		op := p.client.NewGet()
 		if d, ok := op.(index.Dated); ok {

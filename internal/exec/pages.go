@@ -29,8 +29,10 @@ const (
 	guessMax = 1 << 40
 )
 
-// keptProofs are proofs of earlier pages of an iterator, in one partition.
+// keptProofs are proofs of earlier pages of an iterator, or of earlier groups of lookups,
+// in one partition.
 type keptProofs struct {
+	points            bool // of lookups, which have no quick proofs
 	part              placement.Partition
 	quick, gaps, rows []index.Proof
 	rests             block.CSN // the newest commit that the pages depend on
@@ -251,7 +253,7 @@ func (sc *Scan) keep() {
 		if sub.res == nil || len(sub.res.Quick)+len(sub.res.Gaps) == 0 {
 			continue
 		}
-		k := sc.keptOf(sub.part)
+		k := sc.kept.of(sub.part)
 		k.rests = max(k.rests, sub.res.Rests)
 		k.quick, k.gaps = append(k.quick, sub.res.Quick...), append(k.gaps, sub.res.Gaps...)
 		for j := range sub.res.Entries {
@@ -274,20 +276,24 @@ func (sc *Scan) spoilPage() {
 	}
 }
 
-func (sc *Scan) keptOf(part placement.Partition) *keptProofs {
-	for i := range sc.kept {
-		if sc.kept[i].part == part {
-			return &sc.kept[i]
+// proofsByPart are proofs by partition, in the order of their first ones.
+type proofsByPart []keptProofs
+
+// of returns the proofs in a partition.
+func (all *proofsByPart) of(part placement.Partition) *keptProofs {
+	for i := range *all {
+		if k := &(*all)[i]; k.part == part {
+			return k
 		}
 	}
-	sc.kept = append(sc.kept, keptProofs{part: part})
-	return &sc.kept[len(sc.kept)-1]
+	*all = append(*all, keptProofs{part: part})
+	return &(*all)[len(*all)-1]
 }
 
-// forget empties the proofs kept for an earlier use of sc.
-func (sc *Scan) forget() {
-	for i := range sc.kept {
-		k := &sc.kept[i]
+// forget empties the proofs kept for an earlier use.
+func (all proofsByPart) forget() {
+	for i := range all {
+		k := &all[i]
 		if k.changed, k.rests = false, 0; cap(k.rows) > keptMax {
 			*k = keptProofs{part: k.part}
 		}

@@ -38,7 +38,7 @@ func (r partRead) hasAnswer() bool {
 // start starts the read with an operation of a pool.
 func (r partRead) start(t *Txn, p *opPool) index.Op {
 	if g := r.get; g != nil {
-		g.op = p.get()
+		g.op, g.pool = p.get(), p
 		g.op.StartAt(g.key, t.at)
 		return g.op
 	}

@@ -15,8 +15,11 @@ const lookBackMax = 32
 type readSet struct {
 	gets    []*Get
 	scans   []*Scan
+	groups  []*Lookups
+	group   []*Get // of the Lookups that is reading; nil: none
 	nGet    int
 	nScan   int
+	nGroups int
 	flushed int // the reads before this one are done
 
 	at   map[readKey]int // place in gets of the first read of a key
@@ -31,21 +34,33 @@ type readKey struct {
 }
 
 func (rs *readSet) reset() {
-	rs.nGet, rs.nScan, rs.flushed, rs.next, rs.ixs = 0, 0, 0, 0, 0
+	rs.nGet, rs.nScan, rs.nGroups, rs.flushed, rs.next, rs.ixs = 0, 0, 0, 0, 0, 0
 	if rs.upTo > 0 {
 		clear(rs.at)
 		rs.upTo = 0
 	}
 }
 
-// n returns the number of lookups and scans.
-func (rs *readSet) n() int { return rs.nGet + rs.nScan }
+// n returns the number of lookups and scans; a Lookups counts as one.
+func (rs *readSet) n() int { return rs.nGet + rs.nScan + rs.nGroups }
 
 // find returns a read of the key that has its result, or nil if there is none.
 func (rs *readSet) find(ix *tables.Index, key index.Key) *Get {
 	if rs.ixs&ixBit(ix) == 0 {
 		return nil
 	}
+	if g := rs.findGet(ix, key); g != nil {
+		return g
+	}
+	for _, l := range rs.groups[:rs.nGroups] {
+		if g := l.lookBack(ix, key); g != nil {
+			return g
+		}
+	}
+	return nil
+}
+
+func (rs *readSet) findGet(ix *tables.Index, key index.Key) *Get {
 	if rs.flushed <= lookBackMax {
 		return rs.lookBack(ix, key)
 	}
@@ -92,6 +107,11 @@ func (rs *readSet) queued(yield func(partRead) bool) {
 			return
 		}
 	}
+	for _, g := range rs.group {
+		if !g.done && !yield(partRead{get: g}) {
+			return
+		}
+	}
 	for _, sc := range rs.scans[:rs.nScan] {
 		for i := range sc.nsubs {
 			if !sc.done && !yield(partRead{scan: sc, sub: &sc.subs[i]}) {
@@ -102,11 +122,18 @@ func (rs *readSet) queued(yield func(partRead) bool) {
 }
 
 // answered ranges over the reads that have an answer of an index. It does not cover
-// earlier pages of iterators: see keptPages.
+// earlier pages of iterators and earlier groups of lookups: see keptPages.
 func (rs *readSet) answered(yield func(partRead) bool) {
 	for _, g := range rs.gets[:rs.nGet] {
 		if g.res != nil && !yield(partRead{get: g}) {
 			return
+		}
+	}
+	for _, l := range rs.groups[:rs.nGroups] {
+		for _, g := range l.gets[:l.n] {
+			if g.res != nil && !yield(partRead{get: g}) {
+				return
+			}
 		}
 	}
 	for _, sc := range rs.scans[:rs.nScan] {
@@ -118,8 +145,16 @@ func (rs *readSet) answered(yield func(partRead) bool) {
 	}
 }
 
-// keptPages ranges over the proofs that iterators keep of earlier pages.
+// keptPages ranges over the proofs that are kept of earlier pages of iterators and of
+// earlier groups of lookups.
 func (rs *readSet) keptPages(yield func(*keptProofs) bool) {
+	for _, l := range rs.groups[:rs.nGroups] {
+		for i := range l.kept {
+			if k := &l.kept[i]; len(k.gaps)+len(k.rows) > 0 && !yield(k) {
+				return
+			}
+		}
+	}
 	for _, sc := range rs.scans[:rs.nScan] {
 		for i := range sc.kept {
 			if k := &sc.kept[i]; len(k.quick)+len(k.gaps) > 0 && !yield(k) {
@@ -138,11 +173,9 @@ func (rs *readSet) hint(ix *tables.Index, key index.Key) uint64 {
 	return 0
 }
 
-// getLocal answers queued reads from this server's memory. It prefetches the rows
-// together, because a transaction that reads many rows spends most of its time
-// waiting for memory.
-func (rs *readSet) getLocal() {
-	gets := rs.gets[rs.flushed:rs.nGet]
+// getLocal answers reads from this server's memory. It prefetches the rows together,
+// because a transaction that reads many rows spends most of its time waiting for memory.
+func getLocal(gets []*Get) {
 	if len(gets) > 1 {
 		for stage := range index.PrefetchStages {
 			for _, g := range gets {

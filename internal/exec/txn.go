@@ -161,6 +161,7 @@ func (t *Txn) begin(ctx context.Context, m mode) {
 	t.reads.reset()
 	for _, p := range t.used {
 		p.nGet, p.nScan, p.usedThisTime = 0, 0, false
+		p.spare = p.spare[:0]
 	}
 	t.used = t.used[:0]
 	t.writes.reset()
@@ -176,6 +177,9 @@ func (t *Txn) end() {
 	}
 	for _, g := range t.reads.gets[:t.reads.nGet] {
 		spoil(g.row)
+	}
+	for _, l := range t.reads.groups[:t.reads.nGroups] {
+		l.spoil()
 	}
 	for _, sc := range t.reads.scans[:t.reads.nScan] {
 		for i := range sc.out {
@@ -257,7 +261,8 @@ type Get struct {
 	row  tables.Row
 	as   *tables.Table // the earlier definition of the table that the body uses, or nil
 	made []byte        // memory for a row converted to that definition
-	op   index.GetOp   // one-sided
+	op   index.GetOp   // one-sided,
+	pool *opPool       // of which it is
 	srv  index.Server  // not nil: this process has the partition
 	own  index.GetResult
 	res  *index.GetResult // nil if the row is one that the transaction writes
@@ -281,7 +286,7 @@ type Scan struct {
 	// Of an iterator; see pager.
 	paged   bool
 	covered index.Key
-	kept    []keptProofs // of earlier pages
+	kept    proofsByPart // of earlier pages
 }
 
 // subScan is the part of a scan in one partition.
@@ -319,24 +324,39 @@ func (t *Txn) queueGet(ix *tables.Index, key index.Key) *Get {
 		t.reads.gets = append(t.reads.gets, &Get{})
 	}
 	g := t.reads.gets[t.reads.nGet]
-	g.t, g.ix, g.key, g.done, g.err, g.row, g.as, g.res, g.op, g.srv = t, ix, key, false, nil, nil, nil, nil, nil, nil
+	if g.open(t, ix, key) {
+		t.reads.nGet++
+		t.startGet(g)
+	}
+	return g
+}
+
+// open makes g a read of a key. It returns false, with the error in g, if the attempt is
+// over.
+func (g *Get) open(t *Txn, ix *tables.Index, key index.Key) bool {
+	g.t, g.ix, g.key, g.done, g.err, g.row, g.as, g.res, g.op, g.pool, g.srv = t, ix, key, false, nil, nil, nil, nil, nil, nil, nil
 	if err := t.usable(); err != nil {
 		g.done, g.err = true, err
-		return g
+		return false
 	}
-	t.reads.nGet++
+	return true
+}
+
+// startGet answers a read at once if it can, and otherwise finds where the row is.
+func (t *Txn) startGet(g *Get) {
+	ix, key := g.ix, g.key
 	t.reads.ixs |= ixBit(ix)
 	if w := t.writes.find(ix.ID, key); w != nil {
 		g.done, g.row = true, w.row
 		if w.gone() {
 			g.row, g.err = nil, ErrNotFound
 		}
-		return g
+		return
 	}
 	g.part = t.where.partition(ix, key)
 	if t.where.only >= 0 && g.part != t.where.only {
 		g.done, g.err = true, t.fail(errRemote)
-		return g
+		return
 	}
 	if t.where.local != nil {
 		g.srv = t.where.local.Index(g.part, ix.ID)
@@ -344,7 +364,6 @@ func (t *Txn) queueGet(ix *tables.Index, key index.Key) *Get {
 	if t.s != nil {
 		t.s.kept.answerGet(t, g)
 	}
-	return g
 }
 
 // settle converts the index's result to the caller's.
@@ -436,7 +455,7 @@ func (t *Txn) newScan(ix *tables.Index, lo, hi tables.Key) *Scan {
 	if ix.HasEarlierRows() && ix.Table.EarlierFormat(seen.Table) {
 		sc.as = seen.Table
 	}
-	sc.forget()
+	sc.kept.forget()
 	for i := range sc.subs {
 		sc.subs[i].op = nil
 	}

@@ -235,12 +235,12 @@ func (v *validator) listScan(sub *subScan, exact bool) {
 }
 
 func (v *validator) listKept(k *keptProofs, exact bool) {
-	switch {
-	case !exact && len(k.quick) > 0:
+	if !exact {
 		v.control(k.part, k.rests)
 		k.changed = false
 		v.add(k.quick, k.part, CauseGap, &k.changed)
-	case exact && k.changed:
+	}
+	if exact && k.changed || !exact && k.points {
 		v.add(k.gaps, k.part, CauseGap, nil)
 		v.add(k.rows, k.part, CauseRow, nil)
 	}

@@ -59,6 +59,24 @@ var transactionBugs = []bug{
 		}},
 	},
 	{
+		name: "LookupsAreForgotten", why: "a group of lookups is not proved once the next one is read",
+		edits: []edit{{
+			file: "internal/exec/lookups.go",
+			old:  "		if g.res == nil || len(g.res.Proofs) == 0 || l.t.where.only >= 0 {\n",
+			new:  "		if g.res != nil || len(g.res.Proofs) == 0 || l.t.where.only >= 0 {\n",
+		}},
+		caught: []test{{"txn", "TestLookupsAreProved", "a change of row 5000: 1 attempts"}},
+	},
+	{
+		name: "LookupsAloneAreNotProved", why: "a View that has read only groups of lookups returns them without validation",
+		edits: []edit{{
+			file: "internal/exec/readset.go",
+			old:  "return rs.nGet + rs.nScan + rs.nGroups }",
+			new:  "return rs.nGet + rs.nScan }",
+		}},
+		caught: []test{{"txn", "TestLookupsAreProved", "one group: 1 attempts"}},
+	},
+	{
 		name: "SkipViewValidation", why: "a View returns what it has read without validation",
 		edits: []edit{{
 			file: "internal/exec/validate.go",
@@ -110,7 +128,7 @@ var transactionBugs = []bug{
 		name: "ForgetPages", why: "an iterator proves its last page alone",
 		edits: []edit{{
 			file: "internal/exec/pages.go",
-			old:  "		k := sc.keptOf(sub.part)\n",
+			old:  "		k := sc.kept.of(sub.part)\n",
 			new:  "		k := &keptProofs{}\n",
 		}},
 		caught: []test{{"txn", "TestPagesStayProven", "the rows hold"}},
