@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"drtmx/index"
 	"drtmx/internal/block"
@@ -14,9 +15,14 @@ import (
 	"drtmx/rdma"
 )
 
-// maintainAttempts bounds how often Maintain READs a root block that is being
-// changed.
-const maintainAttempts = 1 << 10
+// maintainAttempts bounds how often Maintain READs a root block that is being written.
+// Most often the server is done at once. If the machine runs something else in the middle
+// of a change, it takes milliseconds, so Maintain sleeps after maintainSpins of them.
+const (
+	maintainAttempts = 1 << 9
+	maintainSpins    = 1 << 6
+	maintainPause    = 100 * time.Microsecond
+)
 
 // ClientOptions configure the client half.
 type ClientOptions struct {
@@ -198,7 +204,7 @@ func (c *Client) refresh(ctx context.Context, conn rdma.Conn) error {
 func (c *Client) readRoot(ctx context.Context, conn rdma.Conn) (rootInfo, uint64, error) {
 	buf, turn := make([]uint64, rootWords), make([]uint64, 1)
 	var b rdma.Batch
-	for range maintainAttempts {
+	for n := range maintainAttempts {
 		b.Reset()
 		b.Read(c.rkey, c.root, buf)
 		b.Read(c.rkey, block.TurnAddr, turn)
@@ -210,7 +216,11 @@ func (c *Client) readRoot(ctx context.Context, conn rdma.Conn) (rootInfo, uint64
 			root, err := decodeRoot(buf)
 			return root, turn[0], err
 		}
-		runtime.Gosched()
+		if n < maintainSpins {
+			runtime.Gosched()
+		} else {
+			time.Sleep(maintainPause)
+		}
 	}
 	return rootInfo{}, 0, fmt.Errorf("%w: the root block at %#x is never at rest", index.ErrCorrupt, c.root)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"drtmx/index"
 	"drtmx/internal/block"
@@ -203,6 +204,31 @@ func TestFlippedWordsAreNeverBelieved(t *testing.T) {
 type outOfOrder struct{ rdma.Conn }
 
 func (outOfOrder) InOrder() bool { return false }
+
+// TestMaintainWaitsForTheRoot reads the root block while the thread that writes it does
+// not run, for longer than a few hundred READs take.
+func TestMaintainWaitsForTheRoot(t *testing.T) {
+	x := newBench(t, Options{RowWords: 1}, ClientOptions{}, false)
+	root := x.s.arena.Span(x.s.root, rootWords)
+	header := root.Load(block.HeaderWord)
+	root.Store(block.HeaderWord, uint64(block.Header(header).Lock()))
+	reads := 0
+	conn := &hostile{serve: func(wr *rdma.WR) {
+		if reads++; reads == 2*maintainAttempts*3/4 {
+			root.Store(block.HeaderWord, header)
+		}
+		x.region.Read(wr.Addr, wr.Buf)
+		wr.Tail, wr.Status = wr.Buf[0], rdma.StatusOK
+	}}
+	began := time.Now()
+	c := NewClient(x.s.Root(), x.c.rkey, ClientOptions{InOrder: true})
+	if err := c.Maintain(context.Background(), conn); err != nil || c.Stale() {
+		t.Fatal(err)
+	}
+	if least := maintainPause * (maintainAttempts*3/4 - maintainSpins - 1); time.Since(began) < least {
+		t.Errorf("the READs were made within %v, want at least %v between them", time.Since(began), least)
+	}
+}
 
 // TestForeignRoot: Maintain refuses what is not its index and stays stale.
 func TestForeignRoot(t *testing.T) {
