@@ -137,7 +137,7 @@ func (s *Server) helloOf(ctx context.Context, server placement.Server) (*wire.He
 		return nil, err
 	}
 	defer c.Close()
-	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, s.self, s.incarnation), nil)
+	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, s.parts.self, s.parts.incarnation), nil)
 	if err != nil {
 		return nil, err
 	}

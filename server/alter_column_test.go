@@ -461,7 +461,7 @@ func TestOldVersionIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, entry := r.servers[0].parts[0], r.cat.MustTable("entry").Primary()
+	p, entry := r.servers[0].parts.of[0], r.cat.MustTable("entry").Primary()
 	for version := range uint32(5) {
 		row := make([]byte, 8)
 		writes := map[string]wire.Write{

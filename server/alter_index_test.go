@@ -271,10 +271,8 @@ func TestIndexIsWithdrawn(t *testing.T) {
 			for end := time.Now().Add(testseed.Patience()); ; {
 				left = 0
 				for _, s := range r.servers {
-					for _, p := range s.parts {
-						if p != nil {
-							left += p.index(gone).Stats().Rows
-						}
+					for _, p := range s.parts.here {
+						left += p.index(gone).Stats().Rows
 					}
 				}
 				if left == 0 || time.Now().After(end) {
@@ -428,7 +426,7 @@ func TestClientDiesInABuild(t *testing.T) {
 // TestKeysOfAHashIndex: the keys of a hash index that grows meanwhile.
 func TestKeysOfAHashIndex(t *testing.T) {
 	r := inprocRig(t, 1<<26, 1<<26)
-	p, tab := r.servers[0].parts[0], r.cat.MustTable("account")
+	p, tab := r.servers[0].parts.of[0], r.cat.MustTable("account")
 	add := func(n uint64) {
 		p.mu.Lock()
 		defer p.mu.Unlock()

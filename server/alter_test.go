@@ -127,10 +127,7 @@ func (r *alterRig) agree(version int) error {
 			return fmt.Errorf("server %d has version %d with %d indexes, server 0 %d with %d; want version %d",
 				i, c.Version(), len(c.Indexes), first.Version(), len(first.Indexes), version)
 		}
-		for _, p := range s.parts {
-			if p == nil {
-				continue
-			}
+		for _, p := range s.parts.here {
 			has := p.has.Load()
 			if has.catalog != c || len(has.indexes) != len(c.Indexes) {
 				return fmt.Errorf("partition %d has %d indexes of version %d", p.id, len(has.indexes), has.catalog.Version())
@@ -394,7 +391,7 @@ func TestRefusedTable(t *testing.T) {
 		if err := r.agree(added); err != nil {
 			t.Error(err)
 		}
-		p := r.servers[0].parts[0]
+		p := r.servers[0].parts.of[0]
 		if now := p.arena.Used(); n == 0 {
 			used = now
 		} else if now != used {

@@ -231,7 +231,7 @@ func TestHorizonOfDurableCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := cl.Servers[0]
-	p, d := s.parts[0], s.durable
+	p, d := s.parts.of[0], s.durable
 	for before := wal.LSN(1); before != d.log.End(); { // until the log is at rest, with its mark
 		before = d.log.End()
 		time.Sleep(200 * time.Millisecond)

@@ -169,8 +169,8 @@ func (d *durable) beginBackup(r *rdma.Request) {
 func (b *backup) beginAnswer() wire.BackupBegun {
 	s := b.s
 	return wire.BackupBegun{
-		ID: b.id, Identity: s.durable.dir.Bytes(), Server: s.self, Servers: len(s.cfg.Addrs), Partitions: s.cfg.Partitions,
-		Incarnation: s.incarnation, Epoch: s.cfg.hosted.Epoch, Log: uint64(b.pin),
+		ID: b.id, Identity: s.durable.dir.Bytes(), Server: s.parts.self, Servers: len(s.cfg.Addrs), Partitions: s.cfg.Partitions,
+		Incarnation: s.parts.incarnation, Epoch: s.cfg.hosted.Epoch, Log: uint64(b.pin),
 	}
 }
 
@@ -319,7 +319,7 @@ func (b *backup) close(resp []byte) ([]byte, wal.LSN, error) {
 	if !v.ok() {
 		return v.append(nil), 0, nil
 	}
-	closed := wire.BackupClosed{Tick: uint64(tick), Present: uint64(b.s.highestTick()), Log: uint64(end)}
+	closed := wire.BackupClosed{Tick: uint64(tick), Present: uint64(b.s.parts.highestTick()), Log: uint64(end)}
 	return closed.Append(resp), end, nil
 }
 
@@ -405,10 +405,7 @@ const backupRecordOverhead = 32
 // the tick before the position at.
 func (d *durable) closedEverywhere() (tick clock.Tick, at wal.LSN, v verdict) {
 	tick = block.MaxTick
-	for _, p := range d.s.parts {
-		if p == nil {
-			continue
-		}
+	for _, p := range d.s.parts.here {
 		p.mu.Lock()
 		p.advance()
 		tick = min(tick, p.closed)
@@ -448,7 +445,7 @@ func (b *backup) writeBase(ctx context.Context) (base wire.BackupBaseState, file
 	s.catalog.versions.Lock() // with the lock held, the newest version in the log is in use
 	c, from := s.catalog.Load(), d.log.End()
 	s.catalog.versions.Unlock()
-	info := image.Info{Identity: d.dir.Bytes(), Log: uint64(from), Tick: s.highestTick()}
+	info := image.Info{Identity: d.dir.Bytes(), Log: uint64(from), Tick: s.parts.highestTick()}
 	w, err := image.Create(s.cfg.FS, dir, info, image.Options{BytesPerSecond: s.cfg.CheckpointRate})
 	if err != nil {
 		return base, nil, err
@@ -460,7 +457,7 @@ func (b *backup) writeBase(ctx context.Context) (base wire.BackupBaseState, file
 	if err == nil {
 		err = s.durable.writeRows(ctx, w, len(c.Indexes))
 	}
-	base.Tick = uint64(s.highestTick())
+	base.Tick = uint64(s.parts.highestTick())
 	if err == nil {
 		err = d.log.Wait(ctx, d.log.End())
 	}
@@ -476,20 +473,10 @@ func (b *backup) writeBase(ctx context.Context) (base wire.BackupBaseState, file
 	return base, file, err
 }
 
-// highestTick returns the highest present tick of the partitions here.
-func (s *Server) highestTick() (tick clock.Tick) {
-	for _, p := range s.parts {
-		if p != nil {
-			tick = max(tick, p.tick())
-		}
-	}
-	return tick
-}
-
 // awaitSettled waits until all shares that are prepared now have been decided and their
 // decisions are in the log. It fails with errUnsettled after settleMax.
 func (d *durable) awaitSettled(ctx context.Context) error {
-	now := d.s.highestTick()
+	now := d.s.parts.highestTick()
 	for began := time.Now(); ; {
 		if tick, _, v := d.closedEverywhere(); v.ok() && tick >= now {
 			return nil

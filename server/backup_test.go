@@ -143,7 +143,7 @@ func TestClosedTickWaitsForShares(t *testing.T) {
 	cl, _, _ := openBank(t, vfs.NewMem(), 1, 2)
 	defer cl.Close()
 	s := cl.Servers[0]
-	p := s.parts[1]
+	p := s.parts.of[1]
 	p.mu.Lock()
 	p.advance()
 	vote := p.ticks.Vote()

@@ -67,22 +67,17 @@ func (cat *catalogue) pollBuild(id int) verdict {
 		return b.v
 	}
 	tick := clock.Tick(0)
-	for _, p := range cat.s.parts {
-		if p != nil {
-			p.mu.Lock()
-			tick = max(tick, p.ticks.Tick())
-			p.mu.Unlock()
-		}
+	for _, p := range cat.s.parts.here {
+		p.mu.Lock()
+		tick = max(tick, p.ticks.Tick())
+		p.mu.Unlock()
 	}
 	return verdict{text: strconv.FormatUint(uint64(tick), 10)}
 }
 
 func (cat *catalogue) build(ix *tables.Index) verdict {
 	start, rows := time.Now(), 0
-	for _, p := range cat.s.parts {
-		if p == nil {
-			continue
-		}
+	for _, p := range cat.s.parts.here {
 		err := p.eachKeys(cat.s.ctx, ix.Table.Primary(), func(keys []tables.Key) error {
 			rows += len(keys)
 			return cat.buildEntries(ix, keys)
@@ -250,10 +245,7 @@ func last(ix *tables.Index) index.Key {
 // empty removes the entries of an index that was withdrawn. No transaction adds
 // any.
 func (cat *catalogue) empty(id int) {
-	for _, p := range cat.s.parts {
-		if p == nil {
-			continue
-		}
+	for _, p := range cat.s.parts.here {
 		ix := cat.Load().Indexes[id]
 		srv, ok := p.index(id).(index.OrderedServer)
 		for more := ok; more && cat.s.ctx.Err() == nil; {
@@ -315,7 +307,7 @@ func (cat *catalogue) resumeChanges() {
 			builds = append(builds, a)
 		}
 	}
-	if cat.s.self == placement.Orderer {
+	if cat.s.parts.self == placement.Orderer {
 		cat.s.background(func() { cat.completeChanges(builds) })
 	}
 	for _, ix := range c.Indexes {
@@ -351,7 +343,7 @@ func (cat *catalogue) awaitBuild(id int, answer func(verdict)) (tick uint64, v v
 		waits := false
 		tick = 0
 		for _, p := range cat.s.peers {
-			if p.server == cat.s.self {
+			if p.server == cat.s.parts.self {
 				v = cat.pollBuild(id)
 			} else {
 				v = p.ask(req)

@@ -39,10 +39,10 @@ func (t *task) run() {
 func (t *task) start() {
 	t.sent, t.remote = t.remote, t.sent[:0]
 	for left := t.sent; len(left) > 0; {
-		to, ok := t.s.placement.Primary(left[0].To.Partition)
+		to, ok := t.s.parts.placement.Primary(left[0].To.Partition)
 		n := 1
 		for i := n; i < len(left); i++ {
-			if m := left[i]; m.Kind == left[0].Kind && t.s.isAt(m.To, to) {
+			if m := left[i]; m.Kind == left[0].Kind && t.s.parts.isAt(m.To, to) {
 				copy(left[n+1:i+1], left[n:i])
 				left[n] = m
 				n++
@@ -85,7 +85,7 @@ func (t *task) request(to placement.Server, ms []twophase.Message) []byte {
 		}
 		t.buf = append(t.buf[:0], byte(wire.OpPrepare))
 	}
-	t.buf = wire.AppendParts(wire.AppendMessages(t.buf, ms), &t.msg, func(part placement.Partition) bool { return t.s.placement.At(part) == to })
+	t.buf = wire.AppendParts(wire.AppendMessages(t.buf, ms), &t.msg, func(part placement.Partition) bool { return t.s.parts.placement.At(part) == to })
 	return t.buf
 }
 
@@ -168,8 +168,8 @@ func (t *task) confirm() verdict {
 	to := placement.Server(0)
 	for i := range t.msg.Parts {
 		part := t.msg.Parts[i]
-		if t.s.partition(part.Partition) == nil {
-			to = t.s.placement.At(part.Partition)
+		if t.s.parts.get(part.Partition) == nil {
+			to = t.s.parts.placement.At(part.Partition)
 			part.Writes = nil
 			reads.Parts = append(reads.Parts, part)
 		}

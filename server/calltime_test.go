@@ -376,7 +376,7 @@ func TestNothingCommitsAfterTheDeadline(t *testing.T) {
 				r.pause(c.paused)
 			}
 			if c.lock >= 0 {
-				s.parts[c.lock].mu.Lock()
+				s.parts.of[c.lock].mu.Lock()
 			}
 			args := append([]byte{7}, c.parts...)
 			a := handCall(s, wire.ID{Client: 2, Seq: 1}, left, int(home), "do", args)
@@ -384,7 +384,7 @@ func TestNothingCommitsAfterTheDeadline(t *testing.T) {
 			eventually(t, "the body runs", func() bool { return bodies.Load() > 0 })
 			time.Sleep(max(began+2*left-clock.Fast(), 0))
 			if c.lock >= 0 {
-				s.parts[c.lock].mu.Unlock()
+				s.parts.of[c.lock].mu.Unlock()
 			}
 			if c.paused > 0 {
 				r.resume(c.paused)
@@ -501,10 +501,10 @@ func TestLateRequestsDoNotRun(t *testing.T) {
 	r := newCallRig(t)
 	s, ran := r.Servers[0], atomic.Int64{}
 	r.between = func(context.Context) { ran.Add(1) }
-	s.parts[0].mu.Lock()
+	s.parts.of[0].mu.Lock()
 	a := r.call(1, 10*time.Millisecond, 1, 0)
 	time.Sleep(50 * time.Millisecond)
-	s.parts[0].mu.Unlock()
+	s.parts.of[0].mu.Unlock()
 	r.code(a, wire.Late)
 	if ran.Load() != 0 {
 		t.Error("the body has run")

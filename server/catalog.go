@@ -105,10 +105,7 @@ func (s *Server) describe(h *wire.Hello) (err error) {
 		return err
 	}
 	h.CatalogVersion, h.Hosted = c.Version(), nil
-	for _, p := range s.parts {
-		if p == nil {
-			continue
-		}
+	for _, p := range s.parts.here {
 		at := wire.Hosted{Partition: p.id, RKey: uint32(p.rkey)}
 		for _, ix := range p.has.Load().indexes {
 			at.Roots = append(at.Roots, ix.Root())
@@ -137,11 +134,9 @@ func (cat *catalogue) makeVersion(c *tables.Catalog) error {
 	if c.Version() <= cat.Load().Version() {
 		return nil
 	}
-	for _, p := range cat.s.parts {
-		if p != nil {
-			if err := p.makeIndexes(c); err != nil {
-				return err
-			}
+	for _, p := range cat.s.parts.here {
+		if err := p.makeIndexes(c); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -172,10 +167,8 @@ func (cat *catalogue) useVersion(c *tables.Catalog) error {
 			return err
 		}
 	}
-	for _, p := range cat.s.parts {
-		if p != nil {
-			p.use(c)
-		}
+	for _, p := range cat.s.parts.here {
+		p.use(c)
 	}
 	was := cat.Swap(c)
 	for _, id := range withdrawn(was, c) {
@@ -235,7 +228,7 @@ func versionVerdict(err error) verdict {
 // client repeats a change that finds another in progress.
 func (cat *catalogue) handleAlter(r *rdma.Request, d *wire.Decoder) {
 	var ch tables.Change
-	if err := json.Unmarshal(d.Rest(), &ch); err != nil || cat.s.self != placement.Orderer || ch.Built != nil {
+	if err := json.Unmarshal(d.Rest(), &ch); err != nil || cat.s.parts.self != placement.Orderer || ch.Built != nil {
 		cat.s.refuse(r, "malformed change of the catalogue, or not at the first data server")
 		return
 	}
@@ -329,7 +322,7 @@ const (
 func (cat *catalogue) tellVersion(step byte, catalog []byte) (server placement.Server, v verdict) {
 	req := append([]byte{byte(wire.OpCatalog), step}, catalog...)
 	for _, p := range cat.s.peers {
-		if p.server == cat.s.self {
+		if p.server == cat.s.parts.self {
 			continue
 		}
 		w := p.ask(req)

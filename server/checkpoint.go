@@ -102,12 +102,10 @@ func (d *durable) checkpoint(ctx context.Context) error {
 	d.s.catalog.versions.Unlock()
 	running, steps := d.s.outcomes.running(), d.exportSteps()
 	info := image.Info{Identity: d.dir.Bytes(), Log: uint64(from)}
-	for _, p := range d.s.parts {
-		if p != nil {
-			p.mu.Lock() // so that the tick covers all that the partition has logged
-			info.Tick = max(info.Tick, p.tick())
-			p.unlock()
-		}
+	for _, p := range d.s.parts.here {
+		p.mu.Lock() // so that the tick covers all that the partition has logged
+		info.Tick = max(info.Tick, p.tick())
+		p.unlock()
 	}
 	settled := d.settling(ctx)
 	defer settled.cancel()
@@ -164,8 +162,8 @@ func (d *durable) checkpoint(ctx context.Context) error {
 // logged before the checkpoint began has been applied when its executor is free.
 func (d *durable) writeRows(ctx context.Context, w *image.Writer, indexes int) error {
 	k := &d.checkpoints
-	for _, p := range d.s.parts {
-		for id := 0; p != nil && id < indexes; id++ {
+	for _, p := range d.s.parts.here {
+		for id := range indexes {
 			k.total.Add(p.index(id).Stats().Rows)
 		}
 	}
@@ -173,8 +171,8 @@ func (d *durable) writeRows(ctx context.Context, w *image.Writer, indexes int) e
 		w.Row(e)
 		k.rows.Add(1)
 	}
-	for _, p := range d.s.parts {
-		for id := 0; p != nil && id < indexes; id++ {
+	for _, p := range d.s.parts.here {
+		for id := range indexes {
 			ix := p.has.Load().indexes[id]
 			if err := w.Index(ctx, p.id, id, ix.def.Strings); err != nil {
 				return err
@@ -239,10 +237,7 @@ func (d *durable) writeRest(ctx context.Context, w *image.Writer, running []wire
 			return err
 		}
 	}
-	for _, p := range d.s.parts {
-		if p == nil {
-			continue
-		}
+	for _, p := range d.s.parts.here {
 		p.mu.Lock()
 		sealed, debts := p.sealed, len(p.debts)
 		p.unlock()
@@ -277,10 +272,8 @@ func (d *durable) ended(ids []wire.ID) bool {
 		return true
 	}
 	doubts := map[wire.ID]struct{}{}
-	for _, p := range d.s.parts {
-		if p != nil {
-			p.protocol.sessionsInDoubt(doubts)
-		}
+	for _, p := range d.s.parts.here {
+		p.protocol.sessionsInDoubt(doubts)
 	}
 	return !slices.ContainsFunc(left, func(id wire.ID) bool { _, ok := doubts[id]; return !ok })
 }

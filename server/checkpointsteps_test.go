@@ -25,7 +25,7 @@ func TestExportWaitsForSteps(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	first, second := s.parts[0].protocol, s.parts[1].protocol
+	first, second := s.parts.of[0].protocol, s.parts.of[1].protocol
 	begin := func() (end func()) {
 		first.mu.Lock()
 		defer first.mu.Unlock()
@@ -37,7 +37,7 @@ func TestExportWaitsForSteps(t *testing.T) {
 		defer first.mu.Unlock()
 		fn(first.machine, &twophase.Out{})
 	}
-	self, other := s.party(s.parts[0]), twophase.Party{Partition: 1, Incarnation: 7}
+	self, other := s.parts.party(s.parts.of[0]), twophase.Party{Partition: 1, Incarnation: 7}
 	id := twophase.ID{Coordinator: other, Seq: 1}
 	change(func(m *twophase.Machine, out *twophase.Out) {
 		m.Receive(&twophase.Message{
@@ -96,7 +96,7 @@ func TestExportInPieces(t *testing.T) {
 		}
 	}()
 	const kept, leaving = 10_000, 2000
-	sd, self := s.parts[0].protocol, s.party(s.parts[0])
+	sd, self := s.parts.of[0].protocol, s.parts.party(s.parts.of[0])
 	stays, leaves := twophase.Party{Partition: 1, Incarnation: 7}, twophase.Party{Partition: 1, Incarnation: 8}
 	var out twophase.Out
 	commit := func(from twophase.Party, seq uint64) {

@@ -8,11 +8,9 @@ import (
 	"time"
 
 	"drtmx/internal/exec"
-	"drtmx/internal/placement"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
-	"drtmx/tables"
 )
 
 // reusedMessageBytes bounds the memory that a task keeps for its next message.
@@ -110,31 +108,13 @@ func (t *task) decide(ctx context.Context, c *wire.Commit, o origin) (v verdict,
 	if c.Writes() { // else it is only validated: the session has not committed anything
 		t.share.origin = o
 	}
-	if part := t.s.replaced(&t.share); part != nil {
-		return unreachable(t.s.restarted(part.Partition)), true
+	if part := t.s.parts.replaced(&t.share); part != nil {
+		return unreachable(t.s.parts.restarted(part.Partition)), true
 	}
 	if complete {
 		return t.share.commit(), true
 	}
 	return t.coordinate(ctx, c)
-}
-
-// replaced returns a part of a share that is for a former life of this server,
-// nil if there is none.
-func (s *Server) replaced(sh *share) *wire.Part {
-	for _, part := range sh.parts {
-		if part.Incarnation != 0 && part.Incarnation != s.incarnation {
-			return part
-		}
-	}
-	return nil
-}
-
-// restarted is the error of a partition whose memory is gone.
-func (s *Server) restarted(part placement.Partition) error {
-	return &tables.Error{
-		Err: exec.ErrUnavailable, Partition: int(part), Server: s.cfg.Addrs[s.placement.At(part)], Cause: exec.ErrRestarted,
-	}
 }
 
 // coordinate commits a transaction of several servers. The verdict wire.InDoubt
@@ -145,7 +125,7 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 	t.msg = wire.Commit{ID: c.ID, Parts: c.Parts, Seen: s.now()}
 	if len(t.share.at) > 0 {
 		t.home = t.share.at[0]
-	} else if t.home = s.first(); t.home == nil {
+	} else if t.home = s.parts.first(); t.home == nil {
 		return verdict{code: wire.Bad, text: "a transaction for a server that holds no partition"}, true
 	}
 	if t.share.twice() {
@@ -168,7 +148,7 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 		if v := ended(ctx); !v.ok() { // its client waits no longer: the table may have room
 			return v, true
 		}
-		return verdict{code: wire.Unavailable, text: fmt.Sprintf("server %d: %v", s.self, err)}, true
+		return verdict{code: wire.Unavailable, text: fmt.Sprintf("server %d: %v", s.parts.self, err)}, true
 	}
 	if t.share.call != nil {
 		s.elsewhere.commits(1)
@@ -221,16 +201,6 @@ func (t *task) aborted(agent twophase.Party) verdict {
 		return verdict{code: wire.Unavailable, text: "a server that takes part may have lost its memory"}
 	}
 	return t.v
-}
-
-// first returns the first partition of this server, nil if it has none.
-func (s *Server) first() *partition {
-	for _, p := range s.parts {
-		if p != nil {
-			return p
-		}
-	}
-	return nil
 }
 
 // unreachable returns the verdict for a message without an answer.

@@ -125,7 +125,7 @@ func (s *Server) askSet() (c setChange, err error) {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, settleTimeout)
 	defer cancel()
-	if c.was, err = s.cfg.Sets.Set(ctx, s.self); err != nil {
+	if c.was, err = s.cfg.Sets.Set(ctx, s.parts.self); err != nil {
 		return c, err
 	}
 	places := s.places()
@@ -154,7 +154,7 @@ func (s *Server) openGroup(c setChange) error {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, settleTimeout)
 	defer cancel()
-	now, err := s.cfg.Sets.SwapSet(ctx, s.self, c.was, next)
+	now, err := s.cfg.Sets.SwapSet(ctx, s.parts.self, c.was, next)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (s *Server) openGroup(c setChange) error {
 	g := &group{s: s, d: d, home: replica.NewHome(next, replica.Position(d.log.Durable()), s.cfg.MinInSync), wake: make(chan struct{}, 1)}
 	for k := 1; k < places; k++ {
 		g.links = append(g.links, &copyLink{
-			g: g, k: replica.Member(k), host: replica.Host(replica.Member(k), s.self, s.host(), len(s.cfg.Addrs)), more: make(chan struct{}, 1), last: time.Now(),
+			g: g, k: replica.Member(k), host: replica.Host(replica.Member(k), s.parts.self, s.host(), len(s.cfg.Addrs)), more: make(chan struct{}, 1), last: time.Now(),
 		})
 	}
 	g.horizon.Store(uint64(g.home.Horizon()))
@@ -179,7 +179,7 @@ func (s *Server) host() int {
 	if s.cfg.hosted.Host != nil {
 		return *s.cfg.hosted.Host
 	}
-	return int(s.self)
+	return int(s.parts.self)
 }
 
 // places returns how many places the group has, the server's own included. Where copies
@@ -289,7 +289,7 @@ func (s *Server) target() int {
 	if s.cfg.hosted.Target != nil {
 		return s.cfg.hosted.Target()
 	}
-	return int(s.self) // back to its own host, if it runs elsewhere
+	return int(s.parts.self) // back to its own host, if it runs elsewhere
 }
 
 // dismissed reports whether a copy is to leave the set at once: there are enough
@@ -466,7 +466,7 @@ func (d *durable) fewCopies() verdict {
 	if d == nil || d.group == nil || d.group.enough.Load() {
 		return verdict{}
 	}
-	return verdict{code: wire.FewCopies, text: fmt.Sprintf("server %d: fewer than %d copies of its data are in sync, its own included", d.s.self, d.s.cfg.MinInSync)}
+	return verdict{code: wire.FewCopies, text: fmt.Sprintf("server %d: fewer than %d copies of its data are in sync, its own included", d.s.parts.self, d.s.cfg.MinInSync)}
 }
 
 // loseSilent gives up members that have not answered for CopyPatience, and those that
@@ -492,7 +492,7 @@ func (g *group) swap(ctx context.Context) (more bool) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	now, err := g.s.cfg.Sets.SwapSet(ctx, g.s.self, from, to)
+	now, err := g.s.cfg.Sets.SwapSet(ctx, g.s.parts.self, from, to)
 	if err != nil {
 		if ctx.Err() == nil {
 			g.s.log.Warn("the set of copies in sync could not be changed", "error", err)
@@ -595,7 +595,7 @@ func (l *copyLink) dial(ctx context.Context) (rdma.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, s.self, s.incarnation), nil)
+	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, s.parts.self, s.parts.incarnation), nil)
 	if err == nil {
 		_, err = wire.DecodeHello(resp) // of the same version?
 	}
@@ -687,7 +687,7 @@ func (l *copyLink) callRaw(ctx context.Context, c rdma.Conn, m wire.CopyStep, bu
 	l.g.mu.Lock()
 	set := l.g.home.Set()
 	l.g.mu.Unlock()
-	m.Server, m.Host, m.To = l.g.s.self, l.g.s.host(), l.host
+	m.Server, m.Host, m.To = l.g.s.parts.self, l.g.s.host(), l.host
 	m.Epoch, m.Since, m.Session = uint32(set.Epoch), uint32(set.Since), l.session
 	ctx, cancel := context.WithTimeout(ctx, max(l.g.s.cfg.CopyPatience, peerTimeout))
 	defer cancel()

@@ -414,8 +414,8 @@ func (l *crashLedger) checkServer(cl *Cluster, f found) error {
 		}
 	}
 	for _, s := range cl.Servers {
-		for _, p := range s.parts {
-			if p != nil && (l.sealed.acked && !p.sealed || p.sealed && !l.sealed.tried) {
+		for _, p := range s.parts.here {
+			if l.sealed.acked && !p.sealed || p.sealed && !l.sealed.tried {
 				return fmt.Errorf("lost or phantom: partition %d is sealed: %v, tried %v, acknowledged %v", p.id, p.sealed, l.sealed.tried, l.sealed.acked)
 			}
 		}

@@ -307,8 +307,8 @@ func (f *faultRun) typed(err error) bool {
 // transaction.
 func (f *faultRun) look(cl *Cluster) {
 	for _, s := range cl.Servers {
-		for _, p := range s.parts {
-			if p != nil && !s.durable.failed.Load() {
+		for _, p := range s.parts.here {
+			if !s.durable.failed.Load() {
 				p.protocol.mu.Lock()
 				f.doubt = f.doubt || p.protocol.machine.InDoubt() > 0
 				p.protocol.mu.Unlock()
@@ -322,12 +322,12 @@ func (f *faultRun) look(cl *Cluster) {
 func (f *faultRun) others(cl *Cluster, life int) error {
 	mark := cl.DB.Catalog().MustTable("mark")
 	for i, s := range cl.Servers {
-		for _, p := range s.parts {
+		for _, p := range s.parts.here {
 			if p == nil || s.durable.failed.Load() {
 				continue
 			}
 			key := uint64(2000 + 100*life)
-			for placement.Partition(mark.Primary().Partition.Of(tables.Num(key), len(s.parts))) != p.id {
+			for placement.Partition(mark.Primary().Partition.Of(tables.Num(key), len(s.parts.of))) != p.id {
 				key++
 			}
 			row := mark.NewRow()
@@ -594,7 +594,7 @@ func TestFailedLogOfAnAgent(t *testing.T) {
 	}
 	ctx := context.Background()
 	ask("the transaction", func() error { return cl.DB.Update(ctx, both(2)) }, txn.ErrOutcomeUnknown)
-	home := cl.Servers[0].parts[0].protocol
+	home := cl.Servers[0].parts.of[0].protocol
 	home.mu.Lock()
 	n := home.machine.InDoubt()
 	home.mu.Unlock()

@@ -115,7 +115,7 @@ func (s *Server) openDurable() error {
 		return errors.Join(err, d.dir.Close())
 	}
 	s.durable, s.outcomes.forgotten.restored = d, true
-	s.incarnation, s.cfg.hosted.Incarnation, s.cfg.hosted.Epoch = d.dir.Incarnation, d.dir.Incarnation, d.dir.Epoch
+	s.parts.incarnation, s.cfg.hosted.Incarnation, s.cfg.hosted.Epoch = d.dir.Incarnation, d.dir.Incarnation, d.dir.Epoch
 	return nil
 }
 
@@ -344,7 +344,7 @@ func (d *durable) release() {
 	for {
 		failed, stop := d.pass()
 		if failed {
-			d.s.fenceAll()
+			d.s.parts.fence()
 			d.s.defaultOnDebts()
 		}
 		if stop {
@@ -363,8 +363,8 @@ func (d *durable) pass() (failed, stop bool) {
 	may := d.mayAnswer()
 	failed = d.failed.Load() // before what is durable: what is held afterwards is not released as durable
 	to := d.safe()
-	for _, p := range d.s.parts {
-		if p != nil && may {
+	for _, p := range d.s.parts.here {
+		if may {
 			p.horizon.raise(p.control, to)
 		}
 	}
@@ -408,16 +408,6 @@ func (s *Server) logEnd() wal.LSN {
 		return 0
 	}
 	return s.durable.log.End()
-}
-
-func (s *Server) fenceAll() {
-	for _, p := range s.parts {
-		if p != nil {
-			p.mu.Lock()
-			p.setFence()
-			p.mu.Unlock()
-		}
-	}
 }
 
 // origin is the transaction of a session whose commit is being carried out. It is zero

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"drtmx/internal/clock"
-	"drtmx/internal/placement"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 )
@@ -58,20 +57,6 @@ func (b *batch) reset() {
 	clear(b.remote)
 	b.remote, b.locks, b.lockAt, b.v = b.remote[:0], b.locks[:0], b.lockAt[:0], verdict{}
 	b.share.reset()
-}
-
-// at returns the partition of a party, nil if the party is at another server or is of
-// a former incarnation.
-func (s *Server) at(p twophase.Party) *partition {
-	if p.Incarnation != s.incarnation {
-		return nil
-	}
-	return s.partition(p.Partition)
-}
-
-// party returns the party of a partition of this server.
-func (s *Server) party(p *partition) twophase.Party {
-	return twophase.Party{Partition: p.id, Incarnation: s.incarnation}
 }
 
 // step runs fn on a partition's machine and performs the effects. It collects
@@ -139,10 +124,8 @@ func (b *batch) perform(p *partition, d effect) {
 
 // gone reports to every machine of this server that a party's memory is lost.
 func (b *batch) gone(p twophase.Party) {
-	for _, part := range b.s.parts {
-		if part != nil {
-			b.step(part, func(m *twophase.Machine) { m.Gone(p, &b.out) })
-		}
+	for _, part := range b.s.parts.here {
+		b.step(part, func(m *twophase.Machine) { m.Gone(p, &b.out) })
 	}
 }
 
@@ -151,7 +134,7 @@ func (b *batch) gone(p twophase.Party) {
 func (b *batch) local() {
 	for i := 0; i < len(b.out.Messages); i++ {
 		m := b.out.Messages[i]
-		if p := b.s.at(m.To); p != nil {
+		if p := b.s.parts.at(m.To); p != nil {
 			b.step(p, func(machine *twophase.Machine) { machine.Receive(&m, &b.out) })
 		} else {
 			b.remote = append(b.remote, m)
@@ -255,20 +238,14 @@ func (s *Server) post(ms []twophase.Message) {
 // postNow is post for messages that need not wait for the log.
 func (s *Server) postNow(ms []twophase.Message) {
 	for len(ms) > 0 {
-		to, ok := s.placement.Primary(ms[0].To.Partition)
+		to, ok := s.parts.placement.Primary(ms[0].To.Partition)
 		n := 1
-		for n < len(ms) && s.isAt(ms[n].To, to) {
+		for n < len(ms) && s.parts.isAt(ms[n].To, to) {
 			n++
 		}
-		if ok && to != s.self {
+		if ok && to != s.parts.self {
 			s.peers[to].post(ms[:n])
 		}
 		ms = ms[n:]
 	}
-}
-
-// isAt reports whether the partition of a party exists, and is at a server.
-func (s *Server) isAt(p twophase.Party, server placement.Server) bool {
-	at, ok := s.placement.Primary(p.Partition)
-	return ok && at == server
 }

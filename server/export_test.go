@@ -43,10 +43,8 @@ func (c *Config) SmallMemory(bytes uint64) { c.MemoryBytes, c.segment = bytes, 1
 // started. Zero limits keep their defaults.
 func (s *Server) LimitTables(l twophase.Limits) {
 	l.AskAfter = askAfter
-	for _, p := range s.parts {
-		if p != nil {
-			p.protocol.machine = twophase.New(s.party(p), l)
-		}
+	for _, p := range s.parts.here {
+		p.protocol.machine = twophase.New(s.parts.party(p), l)
 	}
 }
 
@@ -66,16 +64,14 @@ func (s *Server) LogRoom() (room, aside uint64) {
 }
 
 // Fence makes a partition one that is no longer served; its memory answers on.
-func (s *Server) Fence(part int) { s.parts[part].fence() }
+func (s *Server) Fence(part int) { s.parts.of[part].fence() }
 
 // InDoubt is the number of transactions prepared here and not decided.
 func (s *Server) InDoubt() (n int) {
-	for _, p := range s.parts {
-		if p != nil {
-			p.protocol.mu.Lock()
-			n += p.protocol.machine.InDoubt()
-			p.protocol.mu.Unlock()
-		}
+	for _, p := range s.parts.here {
+		p.protocol.mu.Lock()
+		n += p.protocol.machine.InDoubt()
+		p.protocol.mu.Unlock()
 	}
 	return n
 }
@@ -94,7 +90,7 @@ var anyRole = rdma.Identity{Role: rdma.RoleServer}
 // SetHorizon sets the durable horizon of a partition: to the newest commit, so
 // that what comes is not durable, or to what it is in memory.
 func (s *Server) SetHorizon(part int, lowered bool) {
-	p := s.parts[part]
+	p := s.parts.of[part]
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	horizon := ^uint64(0)

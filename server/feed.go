@@ -98,7 +98,7 @@ func (d *durable) oldestTick() (clock.Tick, bool) {
 			return 0, false
 		}
 		// Decisions made meanwhile have adopted the ticks of their commits.
-		l.tick, l.need = max(l.tick, d.s.highestTick()), 0
+		l.tick, l.need = max(l.tick, d.s.parts.highestTick()), 0
 	}
 	return l.tick, true
 }
@@ -115,7 +115,7 @@ func (d *durable) settling(ctx context.Context) *settling {
 	w := &settling{tick: make(chan clock.Tick, 1), cancel: cancel}
 	d.s.background(func() {
 		if d.awaitSettled(ctx) == nil {
-			w.tick <- d.s.highestTick()
+			w.tick <- d.s.parts.highestTick()
 		}
 	})
 	return w
@@ -159,7 +159,7 @@ func (b *backup) look(resp []byte, pin wal.LSN) []byte {
 	m.Lock()
 	seen := wire.BackupSeen{Closed: uint64(m.tick), Log: uint64(s.durable.log.Last()), Oldest: wire.NoTick}
 	m.Unlock()
-	seen.Present = uint64(s.highestTick()) // read after the end of the log
+	seen.Present = uint64(s.parts.highestTick()) // read after the end of the log
 	if tick, ok := s.durable.oldestTick(); ok {
 		seen.Oldest = uint64(tick)
 	}

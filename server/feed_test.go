@@ -18,7 +18,7 @@ func TestClosedTickOutlivesTheServer(t *testing.T) {
 	fs := vfs.NewMem()
 	cl, _, _ := openBank(t, fs, 1, 2)
 	s := cl.Servers[0]
-	for _, p := range s.parts {
+	for _, p := range s.parts.here {
 		p.mu.Lock()
 		p.adopt(p.srv.now() + 100_000) // of a peer whose clock is ahead
 		p.unlock()
@@ -38,7 +38,7 @@ func TestClosedTickOutlivesTheServer(t *testing.T) {
 	}
 	cl, _, _ = openBank(t, fs, 1, 2)
 	defer cl.Close()
-	for _, p := range cl.Servers[0].parts {
+	for _, p := range cl.Servers[0].parts.here {
 		if p.tick() <= closed {
 			t.Errorf("tick %d is the present one of partition %d, tick %d was closed", p.tick(), p.id, closed)
 		}
@@ -55,7 +55,7 @@ func TestOldestTickWaitsForShares(t *testing.T) {
 	if tick, ok := s.durable.oldestTick(); !ok || tick != 0 {
 		t.Errorf("a new log has all after tick %d, known: %v", tick, ok)
 	}
-	p := s.parts[1]
+	p := s.parts.of[1]
 	p.mu.Lock()
 	p.advance()
 	vote := p.ticks.Vote()

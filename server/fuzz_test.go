@@ -39,12 +39,12 @@ func hostileSeeds(cl *Cluster) [][]byte {
 	two := wire.Commit{ID: wire.ID{Client: 10, Seq: 1}, Parts: []wire.Part{
 		write(0, entryID, wire.Put, 6, entry.RowBytes()), write(1, acctID, wire.Update, 1, acct.RowBytes()),
 	}}
-	two.Parts[0].Gaps = cl.Servers[0].parts[0].index(entryID).Get(index.Num(7), nil).Proofs
-	self := twophase.Party{Partition: 0, Incarnation: cl.Servers[0].incarnation}
-	other := twophase.Party{Partition: 1, Incarnation: cl.Servers[1].incarnation}
+	two.Parts[0].Gaps = cl.Servers[0].parts.of[0].index(entryID).Get(index.Num(7), nil).Proofs
+	self := twophase.Party{Partition: 0, Incarnation: cl.Servers[0].parts.incarnation}
+	other := twophase.Party{Partition: 1, Incarnation: cl.Servers[1].parts.incarnation}
 	message := func(op wire.Op, k twophase.Kind, c *wire.Commit) []byte {
 		b := wire.AppendMessages([]byte{byte(op)}, []twophase.Message{{
-			Kind: k, From: other, To: self, ID: twophase.ID{Coordinator: other, Seq: 9}, Parties: []twophase.Party{self, other}, Agent: self, Commit: true, Tick: cl.Servers[0].parts[0].tick() + 1000,
+			Kind: k, From: other, To: self, ID: twophase.ID{Coordinator: other, Seq: 9}, Parties: []twophase.Party{self, other}, Agent: self, Commit: true, Tick: cl.Servers[0].parts.of[0].tick() + 1000,
 		}})
 		if c != nil {
 			b = wire.AppendParts(b, c, nil)
@@ -135,8 +135,8 @@ func FuzzHandle(f *testing.F) {
 // within the time of a real one, whichever parties it names.
 func TestForgedPrepareIsSettled(t *testing.T) {
 	cl := newVictim(t)
-	s, p, entry := cl.Servers[0], cl.Servers[0].parts[0], cl.DB.Catalog().MustTable("entry")
-	self, live := s.party(p), twophase.Party{Partition: 1, Incarnation: cl.Servers[1].incarnation}
+	s, p, entry := cl.Servers[0], cl.Servers[0].parts.of[0], cl.DB.Catalog().MustTable("entry")
+	self, live := s.parts.party(p), twophase.Party{Partition: 1, Incarnation: cl.Servers[1].parts.incarnation}
 	for i, c := range []struct {
 		from    twophase.Party
 		parties []twophase.Party

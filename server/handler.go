@@ -34,7 +34,7 @@ type allPartitions struct{ s *Server }
 
 // Index implements exec.Local.
 func (a allPartitions) Index(part placement.Partition, ix int) index.Server {
-	if p := a.s.partition(part); p != nil {
+	if p := a.s.parts.get(part); p != nil {
 		return p.index(ix)
 	}
 	return nil
@@ -42,7 +42,7 @@ func (a allPartitions) Index(part placement.Partition, ix int) index.Server {
 
 // Clock implements exec.Local.
 func (a allPartitions) Clock(part placement.Partition) (time.Duration, bool) {
-	return a.s.running.Last(), a.s.partition(part) != nil
+	return a.s.running.Last(), a.s.parts.get(part) != nil
 }
 
 // work has the buffers of one request.
@@ -145,12 +145,10 @@ func (s *Server) seal() verdict {
 			return logVerdict(err)
 		}
 	}
-	for _, p := range s.parts {
-		if p != nil {
-			start := time.Now()
-			p.seal()
-			s.logSealed(p, time.Since(start))
-		}
+	for _, p := range s.parts.here {
+		start := time.Now()
+		p.seal()
+		s.logSealed(p, time.Since(start))
 	}
 	return verdict{}
 }
@@ -217,7 +215,7 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 // read appends the answer to one lookup or scan, which may make the answer
 // larger than a message. It returns the reason if the request is refused.
 func (s *Server) read(w *work, rd *wire.Read) (refusal string) {
-	p := s.partition(rd.Partition)
+	p := s.parts.get(rd.Partition)
 	if p == nil {
 		return "no such partition here"
 	}
@@ -331,7 +329,7 @@ func (s *Server) single(c *wire.Commit) *partition {
 	if len(c.Parts) != 1 {
 		return nil
 	}
-	return s.partition(c.Parts[0].Partition)
+	return s.parts.get(c.Parts[0].Partition)
 }
 
 // handleValidate tells whether the proofs of this server's share of a
@@ -360,7 +358,7 @@ func (s *Server) handleValidate(r *rdma.Request, w *work, d *wire.Decoder) {
 func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
 	part, ix, version := d.Partition(), int(d.U16()), int(d.U32())
 	rows := d.Rest()
-	p := s.partition(part)
+	p := s.parts.get(part)
 	if p == nil || d.Err() != nil {
 		s.refuse(r, "load into a partition that is not here")
 		return
@@ -382,7 +380,7 @@ func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	id := w.call.ID
 	proc := s.procs[string(w.call.Procedure)]
-	p := s.partition(w.call.Partition)
+	p := s.parts.get(w.call.Partition)
 	if proc == nil || p == nil {
 		v := verdict{code: wire.NoProcedure, text: string(w.call.Procedure)}
 		if p == nil {

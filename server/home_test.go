@@ -55,7 +55,7 @@ func TestHomeOfAProcedureThatWaited(t *testing.T) {
 	defer cl.Close()
 	putAccounts(t, cl.DB, acct, 4, startBalance)
 	s := cl.Servers[0]
-	p := s.parts[home]
+	p := s.parts.of[home]
 	g := (&parkingRig{t: t, cl: cl, s: s, p: p, acct: acct}).untimed()
 	// A session has the row of the home reserved.
 	const session = 900

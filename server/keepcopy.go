@@ -93,7 +93,7 @@ func (s *Server) handleCopy(r *rdma.Request, d *wire.Decoder) {
 		return
 	}
 	m, ok := copyStep(d, len(s.cfg.Addrs))
-	if !ok || m.Server == s.self {
+	if !ok || m.Server == s.parts.self {
 		s.refuse(r, "malformed step of a copy")
 		return
 	}

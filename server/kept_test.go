@@ -155,7 +155,7 @@ func besideALock(t *testing.T, changes bool) {
 	row := g.acct.NewRow()
 	row.SetInt(g.acct.Field("id"), nearAccount)
 	row.SetInt(g.acct.Field("balance"), 500)
-	prep, v := g.cl.Servers[0].parts[0].prepare(&wire.Part{Writes: []wire.Write{{
+	prep, v := g.cl.Servers[0].parts.of[0].prepare(&wire.Part{Writes: []wire.Write{{
 		Index: uint16(g.acct.Primary().ID), Op: wire.Update, Key: index.Num(nearAccount), Row: row,
 	}}})
 	if !v.ok() {

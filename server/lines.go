@@ -633,7 +633,7 @@ func (p *partition) release(session uint64, again bool) {
 func (s *Server) handleReserve(r *rdma.Request, w *work, d *wire.Decoder) {
 	t := &w.commit.Turn
 	session, part, err := t.DecodeReserve(d)
-	p := s.partition(part)
+	p := s.parts.get(part)
 	if err != nil || p == nil {
 		s.refuse(r, "malformed request for a turn, or for a partition that is not here")
 		return

@@ -163,7 +163,7 @@ func TestLeasesInVainShrink(t *testing.T) {
 func TestLoserKeepsItsPlace(t *testing.T) {
 	g := newParkingRig(t).untimed()
 	const wait = time.Minute
-	p := g.s.partition(0)
+	p := g.s.parts.get(0)
 	turn := wire.Turn{Wait: wait, Losses: 1, Rows: []wire.RowName{wire.NameRow(uint16(g.acct.Primary().ID), index.Num(0))}}
 	if !p.reserveFor(t.Context(), 900, &turn) {
 		t.Fatal("no turn in an empty line")
@@ -488,7 +488,7 @@ func TestTurnWaitsForOlderLocks(t *testing.T) {
 	defer cl.Close()
 	entry := cat.MustTable("entry")
 	keys := []uint64{0, 1 << 32} // by server
-	parts := []*partition{cl.Servers[0].parts[0], cl.Servers[1].parts[1]}
+	parts := []*partition{cl.Servers[0].parts.of[0], cl.Servers[1].parts.of[1]}
 	row := entry.NewRow()
 	prep, v := parts[1].prepare(&wire.Part{Writes: []wire.Write{{Index: uint16(entry.Primary().ID), Op: wire.Insert, Key: index.Num(keys[1]), Row: row}}})
 	if !v.ok() {

@@ -120,7 +120,7 @@ func TestLinksToARestartedServer(t *testing.T) {
 		s, err := New(Config{Index: i, Addrs: addrs, Catalog: cat, Provider: net, MemoryBytes: 1 << 26})
 		if err == nil && knownTo != nil { // before it can be dialed
 			knownTo.acquainted.mu.Lock()
-			knownTo.acquainted.said.Incarnations[i] = s.incarnation
+			knownTo.acquainted.said.Incarnations[i] = s.parts.incarnation
 			knownTo.acquainted.mu.Unlock()
 		}
 		if err == nil {
@@ -147,7 +147,7 @@ func TestLinksToARestartedServer(t *testing.T) {
 	survivor, lost := start(0, nil), start(1, nil)
 	until(t, "a transaction before", func() error { return both(survivor) })
 	for range 3 {
-		former := lost.party(lost.first())
+		former := lost.parts.party(lost.parts.first())
 		var failed atomic.Int64
 		warm(t, survivor.peers[1], warmLinks, &failed)
 		if err := net.Kill(addrs[1]); err != nil {
@@ -162,7 +162,7 @@ func TestLinksToARestartedServer(t *testing.T) {
 		fewBroken(t, &failed)
 		until(t, "a transaction of the restarted server", func() error { return both(lost) })
 		// The survivor tells its machine about the former life if it has a message for it.
-		msg := twophase.Message{Kind: twophase.Settled, From: survivor.party(survivor.first()), To: former}
+		msg := twophase.Message{Kind: twophase.Settled, From: survivor.parts.party(survivor.parts.first()), To: former}
 		until(t, "a message", func() error { return survivor.peers[1].exchange([]twophase.Message{msg}) })
 	}
 	warm(t, survivor.peers[1], warmLinks, new(atomic.Int64))

@@ -30,7 +30,7 @@ func TestGonePartyMeansAbort(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, at := range [][2]int{{0, 1}, {1, 0}} {
-		(&batch{s: cl.Servers[at[0]]}).gone(cl.Servers[at[1]].party(cl.Servers[at[1]].parts[at[1]]))
+		(&batch{s: cl.Servers[at[0]]}).gone(cl.Servers[at[1]].parts.party(cl.Servers[at[1]].parts.of[at[1]]))
 	}
 	if err := moveBetween(t, cl, acct); !errors.Is(err, txn.ErrUnavailable) {
 		t.Errorf("told %v, want %v", err, txn.ErrUnavailable)
@@ -54,8 +54,8 @@ func TestOldConnectionProvesNothing(t *testing.T) {
 		}
 		l.incarnation ^= 2
 		l.release()
-		life := other.party(other.first())
-		if err := p.exchange([]twophase.Message{{Kind: twophase.Settled, From: s.party(s.first()), To: life}}); err != nil {
+		life := other.parts.party(other.parts.first())
+		if err := p.exchange([]twophase.Message{{Kind: twophase.Settled, From: s.parts.party(s.parts.first()), To: life}}); err != nil {
 			t.Fatal(err)
 		}
 		if l, err = p.link(context.Background()); err != nil {

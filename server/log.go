@@ -19,12 +19,10 @@ func (s *Server) listenOptions() rdma.ListenOptions {
 			if s.durable != nil {
 				s.durable.backups.left(id)
 			}
-			for _, p := range s.parts {
-				if p != nil {
-					p.mu.Lock()
-					p.lines.leave(id)
-					p.unlock()
-				}
+			for _, p := range s.parts.here {
+				p.mu.Lock()
+				p.lines.leave(id)
+				p.unlock()
 			}
 			s.log.Debug("client disconnected", "peer", uint64(id))
 		},
@@ -54,10 +52,8 @@ func (s *Server) greet(r *rdma.Request) {
 // logStart logs what the server serves.
 func (s *Server) logStart() {
 	hosted := []placement.Partition{}
-	for _, p := range s.parts {
-		if p != nil {
-			hosted = append(hosted, p.id)
-		}
+	for _, p := range s.parts.here {
+		hosted = append(hosted, p.id)
 	}
 	s.log.Info("data server listens", "address", s.ep.Addr(), "fabric", s.cfg.Provider.Name(),
 		"partitions", hosted, "epoch", s.cfg.hosted.Epoch, "memory_limit_bytes", s.cfg.MemoryBytes)
@@ -82,5 +78,5 @@ func (s *Server) logSealed(p *partition, took time.Duration) {
 
 // present returns the time that a request sent now carries.
 func (s *Server) present() wire.Sent {
-	return wire.Sent{Incarnation: s.incarnation, Epoch: s.cfg.hosted.Epoch, At: s.running.Last()}
+	return wire.Sent{Incarnation: s.parts.incarnation, Epoch: s.cfg.hosted.Epoch, At: s.running.Last()}
 }

@@ -305,7 +305,7 @@ func testAnswersAreInTheCopies(t *testing.T, o copyOptions) {
 		}
 		home := c.homeOf(t, i%10)
 		s := c.Servers[home]
-		p := s.parts[func() int { h, _ := c.DB.Home(c.acct, tables.Num(i%10)); return int(h) }()]
+		p := s.parts.of[func() int { h, _ := c.DB.Home(c.acct, tables.Num(i%10)); return int(h) }()]
 		p.mu.Lock()
 		at := p.logged
 		p.mu.Unlock()

@@ -40,9 +40,9 @@ func idleRests(t *testing.T, cl *Cluster, acct *tables.Table) {
 	s := cl.Servers[0]
 	idle := func() {
 		t.Helper()
-		for end := time.Now().Add(testseed.Patience()); !s.pace.idle() || s.records() > 0; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(testseed.Patience()); !s.pace.idle() || s.parts.records() > 0; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("the server does not come to rest; it has records of %d transactions", s.records())
+				t.Fatalf("the server does not come to rest; it has records of %d transactions", s.parts.records())
 			}
 		}
 		time.Sleep(idleRest) // each loop has its last short rest

@@ -459,7 +459,7 @@ func (p *partition) answer(q *request) {
 		return
 	}
 	if !s.elsewhere.begin() {
-		text := fmt.Sprintf("server %d: %d procedures outside their partitions are under way, the limit (MaxCallsElsewhere)", s.self, s.elsewhere.max)
+		text := fmt.Sprintf("server %d: %d procedures outside their partitions are under way, the limit (MaxCallsElsewhere)", s.parts.self, s.elsewhere.max)
 		p.mu.Lock()
 		p.refuse(q, verdict{code: wire.Unavailable, text: text})
 		p.mu.Unlock()

@@ -36,7 +36,7 @@ const startBalance = 100
 func newParkingRig(t *testing.T) *parkingRig {
 	cl, acct, _ := startBank(t, 1)
 	putAccounts(t, cl.DB, acct, 6, startBalance)
-	g := &parkingRig{t: t, cl: cl, s: cl.Servers[0], p: cl.Servers[0].parts[0], acct: acct}
+	g := &parkingRig{t: t, cl: cl, s: cl.Servers[0], p: cl.Servers[0].parts.of[0], acct: acct}
 	g.p.parking.limit = 0
 	return g
 }

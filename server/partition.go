@@ -96,8 +96,8 @@ func newPartition(s *Server, id placement.Partition, r *mem.Region) (*partition,
 	p.training.since = time.Now()
 	p.parking.init(s)
 	p.lines.init(p)
-	p.protocol = newProtocol(s.party(p))
-	p.runner = exec.NewRunner(s.cfg.Catalog, len(s.parts), onlyPartition{p})
+	p.protocol = newProtocol(s.parts.party(p))
+	p.runner = exec.NewRunner(s.cfg.Catalog, len(s.parts.of), onlyPartition{p})
 	return p, nil
 }
 

@@ -93,7 +93,7 @@ func (p *peer) dial(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server %s: %w", addr, err)
 	}
-	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, p.s.self, p.s.incarnation), nil)
+	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, p.s.parts.self, p.s.parts.incarnation), nil)
 	if err == nil {
 		var h *wire.Hello
 		if h, err = wire.DecodeHello(resp); err == nil && h.Server == p.server && h.Incarnation != 0 {

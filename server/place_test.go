@@ -64,12 +64,10 @@ func TestNoDecisionLeavesWithoutThePlace(t *testing.T) {
 			}
 			decided := func() (n uint64) {
 				for _, s := range all[1:] {
-					for _, p := range s.parts {
-						if p != nil {
-							p.mu.Lock()
-							n += p.commits
-							p.mu.Unlock()
-						}
+					for _, p := range s.parts.here {
+						p.mu.Lock()
+						n += p.commits
+						p.mu.Unlock()
 					}
 				}
 				return n

@@ -22,14 +22,14 @@ import (
 func newRig(t *testing.T) (*Server, *partition, *tables.Table) {
 	t.Helper()
 	cl, _, entry := startBank(t, 1)
-	return cl.Servers[0], cl.Servers[0].parts[0], entry
+	return cl.Servers[0], cl.Servers[0].parts.of[0], entry
 }
 
 // newPairRig is a rig in a cluster of two servers: a test plays the other one.
 func newPairRig(t *testing.T) (*Server, *partition, *tables.Table) {
 	t.Helper()
 	cl, _, entry := startBank(t, 2)
-	return cl.Servers[0], cl.Servers[0].parts[0], entry
+	return cl.Servers[0], cl.Servers[0].parts.of[0], entry
 }
 
 func putEntries(t *testing.T, s *Server, entry *tables.Table, keys ...uint64) {
@@ -162,14 +162,14 @@ func (c *caller) next() twophase.ID {
 // returns the receiver's verdict and the messages it answers.
 func (c *caller) ask(t *testing.T, op wire.Op, m twophase.Message, parts ...wire.Part) (verdict, []twophase.Message) {
 	t.Helper()
-	m.From, m.To = c.self, c.s.party(c.s.first())
+	m.From, m.To = c.self, c.s.parts.party(c.s.parts.first())
 	if m.Parties == nil && len(parts) > 0 {
 		m.Parties = []twophase.Party{m.To}
 	}
 	if m.Kind == twophase.HandOver {
 		m.Agent = m.To
 	}
-	m.Tick = max(m.Tick, c.s.first().tick())
+	m.Tick = max(m.Tick, c.s.parts.first().tick())
 	body := wire.AppendMessages([]byte{byte(op)}, []twophase.Message{m})
 	if len(parts) > 0 {
 		body = wire.AppendParts(body, &wire.Commit{Parts: parts}, nil)

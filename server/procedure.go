@@ -100,7 +100,7 @@ type turns struct{ s *Server }
 
 // Reserve implements exec.Turns.
 func (t turns) Reserve(ctx context.Context, part placement.Partition, session uint64, turn *wire.Turn) (granted, here bool) {
-	p := t.s.partition(part)
+	p := t.s.parts.get(part)
 	if p == nil {
 		return false, false
 	}

@@ -18,12 +18,12 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 	parties = make([]twophase.Party, 0, len(t.msg.Parts)) // the machine keeps it
 	for i := range t.msg.Parts {
 		part := t.msg.Parts[i].Partition
-		server, ok := t.s.placement.Primary(part)
+		server, ok := t.s.parts.placement.Primary(part)
 		if !ok {
-			return nil, agent, fmt.Errorf("%w: partition %d of %d", errLink, part, t.s.placement.Partitions())
+			return nil, agent, fmt.Errorf("%w: partition %d of %d", errLink, part, t.s.parts.placement.Partitions())
 		}
-		p := twophase.Party{Partition: part, Incarnation: t.s.incarnation}
-		if server != t.s.self {
+		p := twophase.Party{Partition: part, Incarnation: t.s.parts.incarnation}
+		if server != t.s.parts.self {
 			l := t.link(server)
 			if l == nil {
 				if l, err = t.connect(ctx, server); err != nil {
@@ -32,7 +32,7 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 				}
 			}
 			if l.replaced {
-				return nil, agent, t.s.restarted(part)
+				return nil, agent, t.s.parts.restarted(part)
 			}
 			p.Incarnation = l.incarnation
 			if part := &t.msg.Parts[i]; part.Memory == 0 { // a later epoch must not take it for its own
@@ -42,7 +42,7 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 			elsewhere++
 		}
 		if known := t.msg.Parts[i].Incarnation; known != 0 && known != p.Incarnation {
-			return nil, agent, t.s.restarted(part)
+			return nil, agent, t.s.parts.restarted(part)
 		}
 		parties = append(parties, p)
 	}

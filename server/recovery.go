@@ -147,10 +147,7 @@ func (s *Server) recover() error {
 	if err := rec.resume(); err != nil {
 		return err
 	}
-	for _, p := range s.parts {
-		if p == nil {
-			continue
-		}
+	for _, p := range s.parts.here {
 		p.mu.Lock()
 		p.adopt(max(rec.tick+1, p.srv.now()))
 		p.mu.Unlock()
@@ -214,19 +211,17 @@ func (d *durable) doubtCopies() {
 		return
 	}
 	d.recovered = at
-	for _, p := range d.s.parts {
-		if p != nil {
-			d.pend(p, at, 1)
-		}
+	for _, p := range d.s.parts.here {
+		d.pend(p, at, 1)
 	}
 }
 
 // train trains the models of all partitions at once.
 func (r *recovery) train() {
 	start := time.Now()
-	r.phase(phaseModels, uint64(len(r.s.parts)))
+	r.phase(phaseModels, uint64(len(r.s.parts.of)))
 	var wg sync.WaitGroup
-	for _, p := range r.s.parts {
+	for _, p := range r.s.parts.of {
 		wg.Go(func() {
 			if p != nil {
 				p.train(1 << 20)
@@ -271,10 +266,8 @@ func (r *recovery) apply(w *wal.Record) error {
 	case redo.Load:
 		err = r.load(rec)
 	case redo.Sealed:
-		for _, p := range r.s.parts {
-			if p != nil {
-				p.sealed = true
-			}
+		for _, p := range r.s.parts.here {
+			p.sealed = true
 		}
 	case redo.Catalog:
 		err = r.catalog(rec.Catalog)
@@ -301,7 +294,7 @@ func (r *recovery) checkServed(epoch uint32) error {
 
 // partition returns a partition that the log names.
 func (r *recovery) partition(id placement.Partition) (*partition, error) {
-	if p := r.s.partition(id); p != nil {
+	if p := r.s.parts.get(id); p != nil {
 		return p, nil
 	}
 	return nil, fmt.Errorf("partition %d is not of this server", id)
@@ -313,13 +306,11 @@ func (r *recovery) catalog(b []byte) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range r.s.parts {
-		if p != nil {
-			if err := p.makeIndexes(c); err != nil {
-				return err
-			}
-			p.use(c)
+	for _, p := range r.s.parts.here {
+		if err := p.makeIndexes(c); err != nil {
+			return err
 		}
+		p.use(c)
 	}
 	r.s.catalog.Store(c)
 	return nil

@@ -63,10 +63,7 @@ type lanes struct {
 }
 
 func (r *recovery) startLanes() {
-	for _, p := range r.s.parts {
-		if p == nil {
-			continue
-		}
+	for _, p := range r.s.parts.here {
 		l := r.lane(p)
 		l.todo = make(chan []redoTask, replayAhead)
 		r.lanes.ended.Go(func() {
@@ -84,7 +81,7 @@ func (r *recovery) startLanes() {
 
 func (r *recovery) lane(p *partition) *lane {
 	if r.lanes.of == nil {
-		r.lanes.of = make([]*lane, len(r.s.parts))
+		r.lanes.of = make([]*lane, len(r.s.parts.of))
 	}
 	if r.lanes.of[p.id] == nil {
 		r.lanes.of[p.id] = &lane{p: p}

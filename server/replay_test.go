@@ -87,7 +87,7 @@ func TestReplayNamesTheFirstFault(t *testing.T) {
 			t.Fatal(err)
 		}
 		for p := range partitions {
-			res := cl.Servers[0].parts[p].index(acct.Primary().ID).Get(index.Num(uint64(p)), nil)
+			res := cl.Servers[0].parts.of[p].index(acct.Primary().ID).Get(index.Num(uint64(p)), nil)
 			if want := block.NewCSN(1, rounds-1); res.Rests != want {
 				t.Errorf("partition %d: %+v, want a row of the newest commit, %v", p, res, want)
 			}
@@ -115,7 +115,7 @@ func TestLoadedRowsAreExpected(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	p := cl.Servers[0].parts[0]
+	p := cl.Servers[0].parts.of[0]
 	def := acct.Primary()
 	id, each := uint16(def.ID), uint64(8+def.RowBytes)
 	record := make([]byte, 10*each)
@@ -161,7 +161,7 @@ func TestLogOfLoadsMakesRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	sizes := func(cl *Cluster) (all []uint64) {
-		for _, p := range cl.Servers[0].parts {
+		for _, p := range cl.Servers[0].parts.here {
 			all = append(all, p.index(acct.Primary().ID).Stats().IndexBytes)
 		}
 		return all

@@ -79,7 +79,7 @@ func TestCopiesAtHandAreRead(t *testing.T) {
 			t.Errorf("server %d took part in %d transactions, want %d", i, st[i].Commits, want)
 		}
 	}
-	side := cl.Servers[1].parts[1].protocol
+	side := cl.Servers[1].parts.of[1].protocol
 	side.mu.Lock()
 	defer side.mu.Unlock()
 	if n := side.machine.Records(); n > 1 {

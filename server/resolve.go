@@ -30,20 +30,8 @@ func (s *Server) ticker(ctx context.Context) {
 	for open := true; s.pace.rest(ctx, t, tickEvery, idleRest, open); {
 		s.tick()
 		watch.look()
-		open = s.outcomes.tellLate() || s.records() > 0
+		open = s.outcomes.tellLate() || s.parts.records() > 0
 	}
-}
-
-// records is the number of transactions that the machines have records of.
-func (s *Server) records() (n int) {
-	for _, p := range s.parts {
-		if p != nil {
-			p.protocol.mu.Lock()
-			n += p.protocol.machine.Records()
-			p.protocol.mu.Unlock()
-		}
-	}
-	return n
 }
 
 // doubtWatch logs a warning if a transaction stays in doubt. It follows the age
@@ -56,15 +44,13 @@ type doubtWatch struct {
 // look is called after each tick.
 func (w *doubtWatch) look() {
 	n, id, oldest := 0, twophase.ID{}, 0
-	for _, p := range w.s.parts {
-		if p != nil {
-			p.protocol.mu.Lock()
-			n += p.protocol.machine.InDoubt()
-			if of, ticks := p.protocol.machine.Oldest(); ticks > oldest {
-				id, oldest = of, ticks
-			}
-			p.protocol.mu.Unlock()
+	for _, p := range w.s.parts.here {
+		p.protocol.mu.Lock()
+		n += p.protocol.machine.InDoubt()
+		if of, ticks := p.protocol.machine.Oldest(); ticks > oldest {
+			id, oldest = of, ticks
 		}
+		p.protocol.mu.Unlock()
 	}
 	if w.quiet--; oldest >= warnAfter && w.quiet <= 0 {
 		w.quiet = warnAfter
@@ -77,10 +63,8 @@ func (w *doubtWatch) look() {
 // other servers.
 func (s *Server) tick() {
 	b := &batch{s: s}
-	for _, p := range s.parts {
-		if p != nil {
-			b.step(p, func(m *twophase.Machine) { m.Tick(&b.out) })
-		}
+	for _, p := range s.parts.here {
+		b.step(p, func(m *twophase.Machine) { m.Tick(&b.out) })
 	}
 	b.settle()
 }
@@ -105,10 +89,10 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 		return
 	}
 	from := w.messages[0].From
-	sender, _ := s.placement.Primary(from.Partition)
+	sender, _ := s.parts.placement.Primary(from.Partition)
 	for i := range w.messages {
 		m := &w.messages[i]
-		if !s.isAt(m.From, sender) || m.From.Incarnation != from.Incarnation || !allowed(op, m.Kind) || !s.known(m) {
+		if !s.parts.isAt(m.From, sender) || m.From.Incarnation != from.Incarnation || !allowed(op, m.Kind) || !s.parts.known(m) {
 			s.refuse(r, "message of the commit protocol that does not belong here")
 			return
 		}
@@ -128,7 +112,7 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 	b.here()
 	answers, others := b.remote[:0], []twophase.Message(nil)
 	for _, m := range b.remote {
-		if s.isAt(m.To, sender) && m.To.Incarnation == from.Incarnation {
+		if s.parts.isAt(m.To, sender) && m.To.Incarnation == from.Incarnation {
 			answers = append(answers, m)
 		} else {
 			others = append(others, m)
@@ -170,17 +154,4 @@ func allowed(op wire.Op, k twophase.Kind) bool {
 		return k == twophase.Decide
 	}
 	return k == twophase.Ask || k == twophase.Settled || k == twophase.Noted
-}
-
-// known reports whether all partitions named by a message exist.
-func (s *Server) known(m *twophase.Message) bool {
-	exists := func(p twophase.Party) bool {
-		_, ok := s.placement.Primary(p.Partition)
-		return ok
-	}
-	ok := exists(m.ID.Coordinator) || m.Kind == twophase.Settled || m.Kind == twophase.Noted
-	for _, p := range m.Parties {
-		ok = ok && exists(p)
-	}
-	return ok && (m.Agent == twophase.Party{} || exists(m.Agent))
 }

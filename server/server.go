@@ -154,22 +154,19 @@ func (c *Config) check() error {
 
 // Server is a running data server. Methods are safe for concurrent use.
 type Server struct {
-	cfg         Config
-	self        placement.Server // cfg.Index
-	incarnation uint64
-	placement   placement.Map
-	parts       []*partition // by partition; nil if elsewhere
-	catalog     catalogue
-	ep          rdma.Endpoint
-	procs       map[string]*exec.Procedure
-	outcomes    *outcomes
-	acquainted  acquaintance
-	ticks       clock.Ticks // its own clock
-	seen        clock.Seen  // the highest tick of any partition, and of what others have seen
-	running     *clock.Running
-	pace        pace
-	work        sync.Pool // *work
-	tasks       sync.Pool // *task
+	cfg        Config
+	parts      partitions
+	catalog    catalogue
+	ep         rdma.Endpoint
+	procs      map[string]*exec.Procedure
+	outcomes   *outcomes
+	acquainted acquaintance
+	ticks      clock.Ticks // its own clock
+	seen       clock.Seen  // the highest tick of any partition, and of what others have seen
+	running    *clock.Running
+	pace       pace
+	work       sync.Pool // *work
+	tasks      sync.Pool // *task
 
 	workers
 	counters
@@ -223,7 +220,11 @@ func New(c Config) (*Server, error) {
 		c.hosted.Incarnation = binary.LittleEndian.Uint64(id[:]) | 1
 	}
 	s := &Server{
-		cfg: c, self: placement.Server(c.Index), placement: placement.Spread(c.Partitions, len(c.Addrs)), incarnation: c.hosted.Incarnation, parts: make([]*partition, c.Partitions), procs: map[string]*exec.Procedure{},
+		cfg: c, procs: map[string]*exec.Procedure{},
+		parts: partitions{
+			self: placement.Server(c.Index), incarnation: c.hosted.Incarnation, addrs: c.Addrs,
+			placement: placement.Spread(c.Partitions, len(c.Addrs)), of: make([]*partition, c.Partitions),
+		},
 	}
 	s.outcomes = newOutcomes(s.tellOutcome, s.present)
 	s.elsewhere.max, s.elsewhere.time = MaxCallsElsewhere, MaxCallTime
@@ -264,7 +265,7 @@ func New(c Config) (*Server, error) {
 func (s *Server) listen() (err error) {
 	if s.cfg.Durability == Disk {
 		if err := s.openDurable(); err != nil {
-			return fmt.Errorf("server %d: %w", s.self, err)
+			return fmt.Errorf("server %d: %w", s.parts.self, err)
 		}
 		defer func() {
 			if err != nil {
@@ -272,8 +273,8 @@ func (s *Server) listen() (err error) {
 			}
 		}()
 	}
-	if s.ep, err = s.cfg.Provider.Listen(s.cfg.Addrs[s.self], s.listenOptions()); err != nil {
-		return fmt.Errorf("server %d: %w", s.self, err)
+	if s.ep, err = s.cfg.Provider.Listen(s.cfg.Addrs[s.parts.self], s.listenOptions()); err != nil {
+		return fmt.Errorf("server %d: %w", s.parts.self, err)
 	}
 	if err = s.open(); err != nil {
 		s.ep.Close()
@@ -283,11 +284,11 @@ func (s *Server) listen() (err error) {
 
 func (s *Server) open() error {
 	h := wire.Hello{
-		Version: wire.Version, Incarnation: s.incarnation, Server: s.self, Servers: s.cfg.Addrs, Epoch: s.cfg.hosted.Epoch,
-		Placement: s.placement, Durable: s.durable != nil, Leased: s.leased(), Moves: s.cfg.hosted.Kept != nil && s.cfg.Replicas > 1,
+		Version: wire.Version, Incarnation: s.parts.incarnation, Server: s.parts.self, Servers: s.cfg.Addrs, Epoch: s.cfg.hosted.Epoch,
+		Placement: s.parts.placement, Durable: s.durable != nil, Leased: s.leased(), Moves: s.cfg.hosted.Kept != nil && s.cfg.Replicas > 1,
 	}
 	s.catalog.Store(s.cfg.Catalog)
-	for id := range s.placement.Of(s.self) {
+	for id := range s.parts.placement.Of(s.parts.self) {
 		r, err := mem.New(mem.Options{Name: fmt.Sprintf("p%d", id), MaxBytes: s.cfg.MemoryBytes, SegmentBytes: s.cfg.segment})
 		if err != nil {
 			return err
@@ -296,18 +297,16 @@ func (s *Server) open() error {
 		if err != nil {
 			return err
 		}
-		s.parts[id] = p
+		s.parts.of[id], s.parts.here = p, append(s.parts.here, p)
 	}
 	if s.durable != nil {
 		if err := s.recover(); err != nil {
-			return fmt.Errorf("server %d: %w", s.self, err)
+			return fmt.Errorf("server %d: %w", s.parts.self, err)
 		}
 	}
 	if s.cfg.Retain > 0 {
-		for _, p := range s.parts {
-			if p != nil {
-				p.keepVersions()
-			}
+		for _, p := range s.parts.here {
+			p.keepVersions()
 		}
 	}
 	if err := s.describe(&h); err != nil {
@@ -348,7 +347,7 @@ func (s *Server) Start() error {
 		}
 	}
 	for server := range placement.Server(len(s.cfg.Addrs)) {
-		if server != s.self {
+		if server != s.parts.self {
 			s.wg.Go(func() { s.acquaint(s.ctx, server) })
 		}
 	}
@@ -366,12 +365,10 @@ func (s *Server) Addr() string { return s.ep.Addr() }
 func (s *Server) Close() error {
 	s.closeOnce.Do(func() {
 		s.cancel()
-		for _, p := range s.parts {
-			if p != nil {
-				p.fence()
-				s.log.Info("partition fenced", "partition", p.id)
-				p.stopParking()
-			}
+		for _, p := range s.parts.here {
+			p.fence()
+			s.log.Info("partition fenced", "partition", p.id)
+			p.stopParking()
 		}
 		for _, p := range s.peers {
 			p.close()
@@ -394,22 +391,10 @@ func (s *Server) Close() error {
 	return s.closeErr
 }
 
-// partition returns a partition of this server, nil if the partition is elsewhere
-// or does not exist.
-func (s *Server) partition(part placement.Partition) *partition {
-	if part < 0 || int(part) >= len(s.parts) {
-		return nil
-	}
-	return s.parts[part]
-}
-
 // Check verifies the structure of every index of this server.
 func (s *Server) Check() error {
 	var errs []error
-	for _, p := range s.parts {
-		if p == nil {
-			continue
-		}
+	for _, p := range s.parts.here {
 		p.training.mu.Lock() // publishes models beside the executor
 		p.mu.Lock()
 		for _, ix := range p.has.Load().indexes {

@@ -79,7 +79,7 @@ func (s *Server) shareOf(c *wire.Commit) (sh share, complete bool) {
 func (sh *share) of(s *Server, c *wire.Commit) (complete bool) {
 	complete, sh.read, sh.client = true, noProofs, c.ID.Client
 	for i := range c.Parts {
-		if p := s.partition(c.Parts[i].Partition); p != nil {
+		if p := s.parts.get(c.Parts[i].Partition); p != nil {
 			sh.parts = append(sh.parts, &c.Parts[i])
 			sh.read = min(sh.read, p.firstRead(&c.Parts[i]))
 		} else {
@@ -91,7 +91,7 @@ func (sh *share) of(s *Server, c *wire.Commit) (complete bool) {
 	}
 	sh.held = slices.Grow(sh.held, len(sh.parts))
 	for _, part := range sh.parts {
-		sh.at = append(sh.at, s.partition(part.Partition))
+		sh.at = append(sh.at, s.parts.get(part.Partition))
 	}
 	return complete
 }

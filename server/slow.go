@@ -40,10 +40,7 @@ const (
 // watchProcedures notes the procedures that have been running since the last
 // call, a tick ago.
 func (s *Server) watchProcedures() {
-	for _, p := range s.parts {
-		if p == nil {
-			continue
-		}
+	for _, p := range s.parts.here {
 		run := p.runs.Load()
 		if proc := p.running.Load(); proc != nil && run == p.watched {
 			s.slow.mark(proc)

@@ -25,7 +25,7 @@ const adoptMax = clock.Tick(time.Second / clock.TickLength)
 // within a bound, and at least to the server's own. Without it, a snapshot would
 // wait for a clock that lags behind those of other servers.
 func (s *Server) handleAdopt(r *rdma.Request, d *wire.Decoder) {
-	p, tick := s.partition(d.Partition()), clock.Tick(d.U64())
+	p, tick := s.parts.get(d.Partition()), clock.Tick(d.U64())
 	if p == nil || d.End() != nil {
 		s.refuse(r, "malformed time, or of a partition that is not here")
 		return

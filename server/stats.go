@@ -27,7 +27,7 @@ type counters struct {
 // locks only while it copies some counters, so it can be called at any rate
 // while transactions run.
 func (s *Server) Stats() wire.ServerStats {
-	st, _ := s.stats(0, len(s.parts))
+	st, _ := s.stats(0, len(s.parts.of))
 	return st
 }
 
@@ -35,10 +35,7 @@ func (s *Server) Stats() wire.ServerStats {
 // starting at the given one, and the next partition, 0 if there is none.
 func (s *Server) stats(from placement.Partition, limit int) (st wire.ServerStats, next placement.Partition) {
 	st = s.ownStats()
-	for _, p := range s.parts {
-		if p == nil {
-			continue
-		}
+	for _, p := range s.parts.here {
 		ps := p.stats()
 		st.Commits += ps.Commits
 		st.Conflicts += ps.Conflicts
@@ -60,13 +57,13 @@ func (s *Server) stats(from placement.Partition, limit int) (st wire.ServerStats
 // ownStats returns the statistics that belong to no partition.
 func (s *Server) ownStats() wire.ServerStats {
 	st := wire.ServerStats{
-		Server: int(s.self), Address: s.ep.Addr(), Fabric: s.cfg.Provider.Name(),
-		Incarnation: s.incarnation, Epoch: s.cfg.hosted.Epoch, PID: os.Getpid(),
+		Server: int(s.parts.self), Address: s.ep.Addr(), Fabric: s.cfg.Provider.Name(),
+		Incarnation: s.parts.incarnation, Epoch: s.cfg.hosted.Epoch, PID: os.Getpid(),
 		StartUnix: float64(s.started.UnixMilli()) / 1e3, Stopping: s.ctx.Err() != nil,
 		Calls: s.calls.Load(), SlowCalls: s.slow.calls.Load(),
 		Lookups: s.lookups.Load(), Scans: s.scans.Load(),
 		Distributed: s.coordinated.Load(), Handovers: s.handovers.Load(),
-		Decisions: s.decisionsKept(), RepliesLost: s.repliesLost.Load(),
+		Decisions: s.parts.records(), RepliesLost: s.repliesLost.Load(),
 		Greeted: s.greeted.Load(), Disconnected: s.disconnected.Load(),
 		Verbs: s.ep.Counters(), Process: processStats(), Durability: s.cfg.Durability.String(), Recovery: s.Recovery(),
 	}
@@ -108,12 +105,10 @@ func (s *Server) logStats() *stats.Log {
 	}
 	l, c := s.durable.log.Stats(), &s.durable.checkpoints
 	written := uint64(0)
-	for _, p := range s.parts {
-		if p != nil {
-			p.mu.Lock()
-			written += p.written
-			p.mu.Unlock()
-		}
+	for _, p := range s.parts.here {
+		p.mu.Lock()
+		written += p.written
+		p.mu.Unlock()
 	}
 	copies, inSync, lag := s.Copies(), 0, uint64(0)
 	var list []stats.Copy
@@ -130,18 +125,6 @@ func (s *Server) logStats() *stats.Log {
 		Full: l.NoSpace, Failed: s.durable.failed.Load(), ReplayBytes: uint64(s.durable.log.End()) - c.from.Load(),
 		Checkpoints: c.done.Load(), CheckpointFailures: c.failed.Load(), CheckpointRows: c.rows.Load(), CheckpointRowsTotal: c.total.Load(),
 	}
-}
-
-// decisionsKept is the number of transactions that the commit protocol remembers.
-func (s *Server) decisionsKept() (n int) {
-	for _, p := range s.parts {
-		if p != nil {
-			p.protocol.mu.Lock()
-			n += p.protocol.machine.Records()
-			p.protocol.mu.Unlock()
-		}
-	}
-	return n
 }
 
 // processStats returns statistics of the process that do not stop the world. A

@@ -175,7 +175,7 @@ func TestStatsBesideTransactions(t *testing.T) {
 // are copied under its lock.
 func TestStatsHoldNoExecutor(t *testing.T) {
 	cl, _, _ := startBank(t, 1)
-	p := cl.Servers[0].parts[0]
+	p := cl.Servers[0].parts.of[0]
 	p.mu.Lock()
 	done := make(chan int)
 	go func() { done <- len(p.indexStats()) }()

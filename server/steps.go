@@ -141,20 +141,16 @@ func (sd *protocol) export(part placement.Partition, rest func()) (all []redo.Re
 // the machines know them, and after it, so that the rows have them.
 func (d *durable) exportSteps() (all []redo.Record) {
 	d.settleSteps()
-	for _, p := range d.s.parts {
-		if p != nil {
-			all = append(all, p.protocol.export(p.id, runtime.Gosched)...)
-		}
+	for _, p := range d.s.parts.here {
+		all = append(all, p.protocol.export(p.id, runtime.Gosched)...)
 	}
 	d.settleSteps()
 	return all
 }
 
 func (d *durable) settleSteps() {
-	for _, p := range d.s.parts {
-		if p != nil {
-			p.protocol.settle()
-		}
+	for _, p := range d.s.parts.here {
+		p.protocol.settle()
 	}
 }
 
@@ -210,7 +206,7 @@ func (d *durable) owes(ms []twophase.Message) bool {
 		return false
 	}
 	return slices.ContainsFunc(ms, func(m twophase.Message) bool {
-		p := d.s.at(m.From)
+		p := d.s.parts.at(m.From)
 		if p == nil || !m.Rests() {
 			return false
 		}
@@ -365,15 +361,12 @@ const numberBits = 40
 // resume restores the machines of the commit protocol, and locks again what is in
 // doubt.
 func (r *recovery) resume() error {
-	for _, p := range r.s.parts {
-		if p == nil {
-			continue
-		}
+	for _, p := range r.s.parts.here {
 		d := r.doubts[p.id]
 		if d == nil {
 			d = &doubts{}
 		}
-		p.protocol.machine = twophase.Restore(r.s.party(p), twophase.Limits{AskAfter: askAfter}, uint64(r.s.cfg.hosted.Epoch)<<numberBits+1, d.steps)
+		p.protocol.machine = twophase.Restore(r.s.parts.party(p), twophase.Limits{AskAfter: askAfter}, uint64(r.s.cfg.hosted.Epoch)<<numberBits+1, d.steps)
 		for id, o := range d.origins {
 			p.protocol.origins[id] = o
 		}

@@ -27,7 +27,7 @@ func TestCommitsInTheQueueOfAStoppedServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close() // not started: nothing but the test looks at the clock
-	p, entry := s.parts[0], s.cfg.Catalog.MustTable("entry")
+	p, entry := s.parts.of[0], s.cfg.Catalog.MustTable("entry")
 	commit := func(part wire.Part) wire.Code {
 		sh, _ := s.shareOf(&wire.Commit{Parts: []wire.Part{part}})
 		return sh.commit().code

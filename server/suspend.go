@@ -45,7 +45,7 @@ func (s *Server) handleLease(r *rdma.Request, rest int) {
 		s.refuse(r, "malformed question about the lease")
 		return
 	}
-	s.reply(r, wire.AppendLease(nil, wire.Lease{Incarnation: s.incarnation, Epoch: s.cfg.hosted.Epoch, Left: s.left(), Now: s.running.Now()}))
+	s.reply(r, wire.AppendLease(nil, wire.Lease{Incarnation: s.parts.incarnation, Epoch: s.cfg.hosted.Epoch, Left: s.left(), Now: s.running.Now()}))
 }
 
 // Suspend fences all partitions of a durable server, and keeps back its answers, until
@@ -56,7 +56,7 @@ func (s *Server) Suspend() {
 		return
 	}
 	s.log.Warn("suspended: the server's place is not certain")
-	s.fenceAll()
+	s.parts.fence()
 }
 
 // Resume ends Suspend: the caller has made sure that no other process has had the
@@ -66,10 +66,7 @@ func (s *Server) Resume() {
 	if d == nil || !d.suspended.Load() || d.group != nil && d.group.deposed.Load() {
 		return
 	}
-	for _, p := range s.parts {
-		if p == nil {
-			continue
-		}
+	for _, p := range s.parts.here {
 		p.mu.Lock()
 		if s.ctx.Err() == nil && !d.failed.Load() && !p.arena.Exhausted() {
 			p.control.Store(epochWord, uint64(p.epoch))

@@ -35,8 +35,8 @@ func (s *Server) keepTime(ctx context.Context) {
 // commits close ticks too. It does not wait for an executor: a busy one moves
 // its clock on with every request. It reports whether the log lacks a record.
 func (s *Server) closeTicks() (owes bool) {
-	for _, p := range s.parts {
-		if p != nil && p.mu.TryLock() {
+	for _, p := range s.parts.here {
+		if p.mu.TryLock() {
 			p.advance()
 			if len(p.debts) > 0 {
 				_ = s.durable.payDebts(p) // or with the next record
@@ -66,8 +66,8 @@ func (s *Server) forget(ctx context.Context) {
 	defer t.Stop()
 	for rest := forgetIdle; s.pace.rest(ctx, t, rest, idleRest, rest != forgetIdle); {
 		rest = forgetIdle
-		for _, p := range s.parts {
-			if p != nil && p.bury() {
+		for _, p := range s.parts.here {
+			if p.bury() {
 				rest = clock.TickLength
 			}
 		}
@@ -196,7 +196,7 @@ const clockSkewMax = clock.Tick(time.Hour / clock.TickLength)
 func (s *Server) clocksAgree(requests []twophase.Message) verdict {
 	for i := range requests {
 		m := &requests[i]
-		p := s.at(m.To)
+		p := s.parts.at(m.To)
 		if p == nil {
 			continue // a former life, which will not answer
 		}
@@ -205,7 +205,7 @@ func (s *Server) clocksAgree(requests []twophase.Message) verdict {
 		}
 		if here := p.tick(); m.Tick > here+clockSkewMax || here > m.Tick+clockSkewMax {
 			return verdict{code: wire.Unavailable, text: fmt.Sprintf("the clocks of servers %s and %s are more than %v apart",
-				s.cfg.Addrs[s.placement.At(m.From.Partition)], s.cfg.Addrs[s.self], time.Duration(clockSkewMax)*clock.TickLength)}
+				s.cfg.Addrs[s.parts.placement.At(m.From.Partition)], s.cfg.Addrs[s.parts.self], time.Duration(clockSkewMax)*clock.TickLength)}
 		}
 	}
 	return verdict{}

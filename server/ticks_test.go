@@ -105,7 +105,7 @@ func TestOneTickForAll(t *testing.T) {
 		putAccounts(t, cl.DB, acct, 24, 100)
 		parts := make([]*partition, c.partitions)
 		for i := range parts {
-			parts[i] = cl.Servers[i%c.servers].parts[i]
+			parts[i] = cl.Servers[i%c.servers].parts.of[i]
 			parts[i].mu.Lock()
 			parts[i].adopt(parts[i].ticks.Tick() + clock.Tick(5000*i)) // seconds ahead of the others
 			parts[i].mu.Unlock()
@@ -171,7 +171,7 @@ func TestIdlePartitionsCloseTicks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	parts := cl.Servers[0].parts
+	parts := cl.Servers[0].parts.of
 	parts[1].mu.Lock()
 	held, _ := ticksIn(parts[1])
 	for _, i := range []int{0, 2} {
@@ -242,7 +242,7 @@ func TestClosedTicksStay(t *testing.T) {
 	var work, watch sync.WaitGroup
 	done := make(chan struct{})
 	for i := range servers {
-		p := cl.Servers[i].parts[i]
+		p := cl.Servers[i].parts.of[i]
 		watch.Go(func() {
 			for tick := clock.Tick(1); ; tick++ {
 				select {
@@ -325,7 +325,7 @@ func TestServersWhoseClocksDisagree(t *testing.T) {
 		ctx := context.Background()
 		cl, acct, _ := startBank(t, servers)
 		putAccounts(t, cl.DB, acct, 24, 100)
-		bad := cl.Servers[1].parts[1]
+		bad := cl.Servers[1].parts.of[1]
 		bad.mu.Lock()
 		bad.adopt(bad.ticks.Tick() + clock.Tick(10*365*24*time.Hour/clock.TickLength))
 		bad.mu.Unlock()
@@ -351,8 +351,8 @@ func TestServersWhoseClocksDisagree(t *testing.T) {
 			if err != nil {
 				t.Errorf("server %d alone: %v", i, err)
 			}
-			if i != 1 && cl.Servers[i].parts[i].tick() > bad.tick()/2 {
-				t.Errorf("server %d has adopted tick %d", i, cl.Servers[i].parts[i].tick())
+			if i != 1 && cl.Servers[i].parts.of[i].tick() > bad.tick()/2 {
+				t.Errorf("server %d has adopted tick %d", i, cl.Servers[i].parts.of[i].tick())
 			}
 		}
 	}
@@ -391,18 +391,18 @@ func TestCommitsFollowWhatTheirClientHasSeen(t *testing.T) {
 		"another DB has told of one": func() error { err := update(other, 0); cl.DB.Observe(other.Token()); return err },
 	} {
 		for how, commit := range map[string]func(*txn.DB, int) error{"an update": update, "a call": call} {
-			ahead := cl.Servers[0].parts[0]
+			ahead := cl.Servers[0].parts.of[0]
 			ahead.mu.Lock()
 			ahead.adopt(max(ahead.ticks.Tick(), cl.Servers[1].now()) + 3000)
 			tick := ahead.ticks.Tick()
 			ahead.mu.Unlock()
-			if got := cl.Servers[1].parts[1].tick(); got >= tick {
+			if got := cl.Servers[1].parts.of[1].tick(); got >= tick {
 				t.Fatalf("the clock of server 1 is at %d, want it behind %d", got, tick)
 			}
 			if err := errors.Join(learn(), commit(cl.DB, 1)); err != nil {
 				t.Fatal(err)
 			}
-			if got := cl.Servers[1].parts[1].tick(); got < tick {
+			if got := cl.Servers[1].parts.of[1].tick(); got < tick {
 				t.Errorf("%s, and then %s: ticks %d and %d", name, how, tick, got)
 			}
 		}
@@ -421,7 +421,7 @@ func TestCommitsReadTheClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	p, entry := s.parts[0], s.cfg.Catalog.MustTable("entry")
+	p, entry := s.parts.of[0], s.cfg.Catalog.MustTable("entry")
 	for k := range uint64(3) {
 		time.Sleep(clock.TickLength)
 		began := clock.NewTicks().Now()

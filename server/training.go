@@ -35,10 +35,7 @@ func (s *Server) trainer(ctx context.Context) {
 	for more := true; s.pace.rest(ctx, t, idle, idleRest, more); {
 		start := threadTime()
 		worked, freed := false, false
-		for _, p := range s.parts {
-			if p == nil {
-				continue
-			}
+		for _, p := range s.parts.here {
 			turn := time.Now()
 			worked = p.trainTurn() || worked
 			freed = p.arena.Tidy() || freed
@@ -58,10 +55,8 @@ func (s *Server) trainer(ctx context.Context) {
 // training, so some may still wait afterwards: see Stats. Train may be called
 // at any time and from any goroutine.
 func (s *Server) Train() (worked bool) {
-	for _, p := range s.parts {
-		if p != nil {
-			worked = p.train(1<<20) || worked
-		}
+	for _, p := range s.parts.here {
+		worked = p.train(1<<20) || worked
 	}
 	return worked
 }

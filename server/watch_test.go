@@ -29,8 +29,8 @@ func TestWarningFollowsOneTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close() // not started: the test makes the ticks
-	p := s.parts[0]
-	self, other := s.party(p), twophase.Party{Partition: 1, Incarnation: 9}
+	p := s.parts.of[0]
+	self, other := s.parts.party(p), twophase.Party{Partition: 1, Incarnation: 9}
 	var out twophase.Out
 	begin := func() twophase.ID { // a transaction in doubt: it is handed over
 		id, err := p.protocol.machine.Begin([]twophase.Party{self, other}, other, &out)

@@ -122,7 +122,7 @@ var backupBugs = []bug{
 			new:  "v.ok() && tick >= 0 {\n",
 		}, {
 			file: "server/backup.go",
-			old:  "	now := d.s.highestTick()\n",
+			old:  "	now := d.s.parts.highestTick()\n",
 			new:  "",
 		}},
 		caught: []test{{"server", "TestClosedTickWaitsForShares", "a base begins while a share"}},

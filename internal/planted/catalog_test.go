@@ -17,8 +17,8 @@ var catalogBugs = []bug{
 		name: "HelloBeforeUse", why: "a server tells of a version before its partitions have it",
 		edits: []edit{{
 			file: "server/catalog.go",
-			old:  "		if p != nil {\n			p.use(c)\n		}\n	}\n	was := cat.Swap(c)\n",
-			new:  "		if p != nil {\n			defer p.use(c)\n		}\n	}\n	was := cat.Swap(c)\n",
+			old:  "		p.use(c)\n	}\n	was := cat.Swap(c)\n",
+			new:  "		defer p.use(c)\n	}\n	was := cat.Swap(c)\n",
 		}},
 		caught: []test{{"server", "TestAddTable/inproc", "another catalogue"}},
 	},

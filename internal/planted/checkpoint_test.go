@@ -285,8 +285,8 @@ var checkpointBugs = []bug{
 		name: "StepsBeforeExport", why: "a checkpoint does not wait for steps of the commit protocol that run at its position",
 		edits: []edit{{
 			file: "server/steps.go",
-			old:  "	d.settleSteps()\n	for _, p := range d.s.parts {\n		if p != nil {\n			all",
-			new:  "	for _, p := range d.s.parts {\n		if p != nil {\n			all",
+			old:  "	d.settleSteps()\n	for _, p := range d.s.parts.here {\n		all",
+			new:  "	for _, p := range d.s.parts.here {\n		all",
 		}},
 		caught: []test{{"server", "TestExportWaitsForSteps", "does not wait for a step that ran before"}},
 	},

@@ -173,7 +173,7 @@ var memberBugs = []bug{
 		name: "LapseIsNoFence", why: "a durable server without a lease leaves its memory to readers",
 		edits: []edit{{
 			file: "server/suspend.go",
-			old:  "	s.fenceAll()\n",
+			old:  "	s.parts.fence()\n",
 			new:  "",
 		}},
 		caught: []test{{"internal/cluster", "TestLeaseThatEndsSuspends", "view: answered by a server without a lease"}},

@@ -95,14 +95,14 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "PeersOneByOne", why: "what settles transactions in doubt asks one server after the other",
 		edits: []edit{{
 			file: "server/effects.go",
-			old:  "	for len(ms) > 0 {\n		to, ok := s.placement.Primary(ms[0].To.Partition)\n",
+			old:  "	for len(ms) > 0 {\n		to, ok := s.parts.placement.Primary(ms[0].To.Partition)\n",
 			new: `	all := append([]twophase.Message(nil), ms...)
 	ms = nil
 	s.background(func() {
 		for _, p := range s.peers {
 			var mine []twophase.Message
 			for _, m := range all {
-				if p.server != s.self && s.isAt(m.To, p.server) {
+				if p.server != s.parts.self && s.parts.isAt(m.To, p.server) {
 					mine = append(mine, m)
 				}
 			}
@@ -112,7 +112,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		}
 	})
 	for len(ms) > 0 {
-		to, ok := s.placement.Primary(ms[0].To.Partition)
+		to, ok := s.parts.placement.Primary(ms[0].To.Partition)
 `,
 		}},
 		caught: []test{{"server", "TestSilentServersHoldUpNobodyElse", "settled after .*, with no silent server after"}},
