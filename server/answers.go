@@ -3,6 +3,8 @@ package server
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
 
 	"drtmx/internal/wal"
 	"drtmx/internal/wire"
@@ -20,17 +22,27 @@ type answer struct {
 	do   func(durable bool)
 }
 
+// answers sends the answers to requests, each when what it rests on is durable.
+type answers struct {
+	durable  *durable // nil in memory
+	outcomes *outcomes
+	clocks   *clocks
+	client   *ownClient
+	log      *slog.Logger
+	lost     atomic.Uint64 // not sent
+}
+
 // release sends an answer as soon as the log is durable up to its position and this
 // process is known to hold its server's place. Every answer that rests on the log goes
 // through release. Answers to reads do not: their clients wait for the horizon. The
 // caller may reuse a.resp at once.
-func (s *Server) release(a answer) {
-	if d := s.durable; d != nil && (a.at > d.safe() || !d.mayAnswer()) {
+func (as *answers) release(a answer) {
+	if d := as.durable; d != nil && (a.at > d.safe() || !d.mayAnswer()) {
 		a.resp = append([]byte(nil), a.resp...)
 		d.hold(a)
 		return
 	}
-	s.deliver(&a, true)
+	as.deliver(&a, true)
 }
 
 // hold keeps an answer until the log is durable up to its position. It retains a.resp,
@@ -47,7 +59,7 @@ func (d *durable) hold(a answer) {
 	d.mu.Unlock()
 	switch {
 	case late:
-		d.s.deliver(&a, false)
+		d.s.answers.deliver(&a, false)
 	case d.safe() >= a.at || d.failed.Load(): // pass may have run before the answer was held
 		d.kick()
 	}
@@ -59,7 +71,7 @@ var logEnded = verdict{code: wire.InDoubt, text: "the server's log has failed or
 // deliver sends an answer. If durable is false, the log is not known to become durable
 // up to the answer's position, and the answer says instead that the outcome is in
 // doubt.
-func (s *Server) deliver(a *answer, durable bool) {
+func (as *answers) deliver(a *answer, durable bool) {
 	if a.do != nil {
 		a.do(durable)
 		return
@@ -70,43 +82,44 @@ func (s *Server) deliver(a *answer, durable bool) {
 		a.resp = v.append(a.resp[:0])
 	}
 	if a.id == (wire.ID{}) {
-		s.reply(a.r, a.resp)
+		as.reply(a.r, a.resp)
 		return
 	}
-	s.outcomes.end(a.id, a.r, a.resp)
+	as.outcomes.end(a.id, a.r, a.resp)
 }
 
 // tell sends the outcome of a transaction. One that was recovered waits until all
 // copies in sync have it, like everything that rests on what was recovered.
-func (s *Server) tell(r *rdma.Request, resp []byte) {
-	if d := s.durable; d != nil && d.safe() < d.recovered {
-		s.release(answer{at: d.recovered, r: r, resp: resp})
+func (as *answers) tell(r *rdma.Request, resp []byte) {
+	if d := as.durable; d != nil && d.safe() < d.recovered {
+		as.release(answer{at: d.recovered, r: r, resp: resp})
 		return
 	}
-	s.reply(r, resp)
+	as.reply(r, resp)
 }
 
-// tellOutcome is tell with a tick added to answers that carry one. By then a committed
-// transaction has its tick.
-func (s *Server) tellOutcome(r *rdma.Request, resp []byte) {
+// tellOutcome is tell with a tick added to answers that carry one. It is no lower than
+// those of all commits that the answer may reveal: by then a committed transaction has
+// its tick.
+func (as *answers) tellOutcome(r *rdma.Request, resp []byte) {
 	if wire.CarriesTick(wire.Code(resp[0])) {
-		resp = wire.AppendTick(resp, s.seenHere())
+		resp = wire.AppendTick(resp, max(as.clocks.now(), as.client.observed()))
 	}
-	s.tell(r, resp)
+	as.tell(r, resp)
 }
 
 // reply answers a request with what rests on nothing in the log. It replaces an answer
 // that is too large for a message by an error that says so. It only counts any other
 // failure: the peer is gone, and its connection is broken.
-func (s *Server) reply(r *rdma.Request, body []byte) {
+func (as *answers) reply(r *rdma.Request, body []byte) {
 	err := r.Reply(body)
 	if errors.Is(err, rdma.ErrTooLarge) {
-		s.log.Error("answer does not fit a message", "bytes", len(body), "limit", rdma.MaxMessageBytes)
+		as.log.Error("answer does not fit a message", "bytes", len(body), "limit", rdma.MaxMessageBytes)
 		err = r.Reply(tooLarge("answer", len(body), rdma.MaxMessageBytes).append(nil))
 	}
 	if err != nil {
-		s.repliesLost.Add(1)
-		s.log.Debug("answer not sent", "peer", r.Peer, "error", err)
+		as.lost.Add(1)
+		as.log.Debug("answer not sent", "peer", r.Peer, "error", err)
 	}
 }
 
@@ -114,6 +127,10 @@ func tooLarge(what string, bytes, limit int) verdict {
 	return verdict{code: wire.TooLarge, text: fmt.Sprintf("%s of %d bytes, limit %d", what, bytes, limit)}
 }
 
-func (s *Server) refuse(r *rdma.Request, text string) {
-	s.reply(r, verdict{code: wire.Bad, text: text}.append(nil))
+func (as *answers) refuse(r *rdma.Request, text string) {
+	as.reply(r, verdict{code: wire.Bad, text: text}.append(nil))
+}
+
+func (as *answers) forbid(r *rdma.Request, text string) {
+	as.reply(r, verdict{code: wire.Forbidden, text: text}.append(nil))
 }

@@ -108,7 +108,7 @@ func removeBackups(fs vfs.FS, dir string) error {
 // handleBackup serves one step of a backup or of a feed. A worker reads the files.
 func (s *Server) handleBackup(r *rdma.Request, d *wire.Decoder) {
 	if s.durable == nil {
-		s.refuse(r, "the data servers keep data in memory only: there is no log to back up (want --durability disk)")
+		s.answers.refuse(r, "the data servers keep data in memory only: there is no log to back up (want --durability disk)")
 		return
 	}
 	step := d.U8()
@@ -130,20 +130,20 @@ func (s *Server) handleBackup(r *rdma.Request, d *wire.Decoder) {
 		skip = d.U32()
 	}
 	if step < wire.BackupBase || step > wire.BackupEnd && step != wire.BackupLook || d.End() != nil {
-		s.refuse(r, "malformed step of a backup")
+		s.answers.refuse(r, "malformed step of a backup")
 		return
 	}
 	b := s.durable.backups.touch(id)
 	if b == nil {
-		s.reply(r, verdict{code: wire.NotFound, text: errNoBackup.Error()}.append(nil))
+		s.answers.reply(r, verdict{code: wire.NotFound, text: errNoBackup.Error()}.append(nil))
 		return
 	}
-	s.background(func() {
+	s.workers.background(func() {
 		resp, lsn, err := b.step(step, at, skip)
 		if err != nil {
 			resp = verdict{code: wire.Unavailable, text: err.Error()}.append(nil)
 		}
-		s.release(answer{at: lsn, r: r, resp: resp})
+		s.answers.release(answer{at: lsn, r: r, resp: resp})
 	})
 }
 
@@ -151,17 +151,17 @@ func (s *Server) handleBackup(r *rdma.Request, d *wire.Decoder) {
 func (d *durable) beginBackup(r *rdma.Request) {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // it does not fail
-	ctx, cancel := context.WithCancel(d.s.ctx)
+	ctx, cancel := context.WithCancel(d.s.workers.ctx)
 	b := &backup{s: d.s, id: binary.LittleEndian.Uint64(id[:]), peer: r.Peer, cancel: cancel, made: make(chan struct{})}
 	if _, ok := d.backups.begin(b, d.log.End); !ok {
 		cancel()
-		d.s.refuse(r, fmt.Sprintf("%d backups are under way, the limit", backupsMax))
+		d.s.answers.refuse(r, fmt.Sprintf("%d backups are under way, the limit", backupsMax))
 		return
 	}
 	d.s.log.Info("backup begun", "backup", b.id, "log", uint64(b.pin))
 	begun := b.beginAnswer()
-	d.s.background(func() { b.makeBase(ctx) })
-	d.s.reply(r, begun.Append([]byte{byte(wire.OK)}))
+	d.s.workers.background(func() { b.makeBase(ctx) })
+	d.s.answers.reply(r, begun.Append([]byte{byte(wire.OK)}))
 }
 
 // beginAnswer returns the answer to the begin of a backup: the server's identity, and the
@@ -250,7 +250,7 @@ func (k *backups) end(id uint64, why string) {
 	}
 	b.s.log.Info("backup ended", "backup", id, "reason", why)
 	b.cancel()
-	b.s.background(func() {
+	b.s.workers.background(func() {
 		b.remove()
 		if err := b.s.durable.cut(wal.LSN(b.s.durable.checkpoints.from.Load())); err != nil {
 			b.s.log.Warn("the log could not be cut after a backup", "error", err)
@@ -348,7 +348,7 @@ func (b *backup) chunk(resp []byte, from int64) ([]byte, error) {
 		t := time.NewTimer(min(ahead, time.Second))
 		defer t.Stop()
 		select {
-		case <-b.s.ctx.Done():
+		case <-b.s.workers.ctx.Done():
 		case <-t.C:
 		}
 	}

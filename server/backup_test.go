@@ -155,7 +155,7 @@ func TestClosedTickWaitsForShares(t *testing.T) {
 		}
 		return tick
 	}
-	eventually(t, "the clock stands still", func() bool { return s.now() > vote+2 })
+	eventually(t, "the clock stands still", func() bool { return s.clocks.now() > vote+2 })
 	if tick := closed(); tick >= vote {
 		t.Errorf("tick %d is closed, a share that is prepared may commit at tick %d", tick, vote)
 	}

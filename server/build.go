@@ -53,7 +53,7 @@ func (cat *catalogue) pollBuild(id int) verdict {
 	if b == nil {
 		b = &build{}
 		cat.builds.of[id] = b
-		cat.s.background(func() {
+		cat.s.workers.background(func() {
 			v := cat.build(c.Indexes[id])
 			cat.builds.Lock()
 			defer cat.builds.Unlock()
@@ -78,7 +78,7 @@ func (cat *catalogue) pollBuild(id int) verdict {
 func (cat *catalogue) build(ix *tables.Index) verdict {
 	start, rows := time.Now(), 0
 	for _, p := range cat.s.parts.here {
-		err := p.eachKeys(cat.s.ctx, ix.Table.Primary(), func(keys []tables.Key) error {
+		err := p.eachKeys(cat.s.workers.ctx, ix.Table.Primary(), func(keys []tables.Key) error {
 			rows += len(keys)
 			return cat.buildEntries(ix, keys)
 		})
@@ -116,27 +116,17 @@ func (cat *catalogue) buildEntries(ix *tables.Index, keys []tables.Key) error {
 		return nil
 	})
 	for {
-		db, err := cat.s.clientDB(cat.s.ctx)
+		db, err := cat.s.client.get(cat.s.workers.ctx)
 		if err == nil {
-			err = db.Update(cat.s.ctx, body)
+			err = db.Update(cat.s.workers.ctx, body)
 		}
 		var lost *exec.UnknownOutcome
-		if !errors.Is(err, exec.ErrConflict) && !errors.Is(err, exec.ErrUnavailable) && !errors.As(err, &lost) || cat.s.ctx.Err() != nil {
+		if !errors.Is(err, exec.ErrConflict) && !errors.Is(err, exec.ErrUnavailable) && !errors.As(err, &lost) || cat.s.workers.ctx.Err() != nil {
 			return err
 		}
-		if err := cat.s.rest(buildWait); err != nil {
+		if err := cat.s.workers.rest(buildWait); err != nil {
 			return err
 		}
-	}
-}
-
-// rest waits for d. It returns an error at once when the server stops.
-func (s *Server) rest(d time.Duration) error {
-	select {
-	case <-s.ctx.Done():
-		return s.ctx.Err()
-	case <-time.After(d):
-		return nil
 	}
 }
 
@@ -248,7 +238,7 @@ func (cat *catalogue) empty(id int) {
 	for _, p := range cat.s.parts.here {
 		ix := cat.Load().Indexes[id]
 		srv, ok := p.index(id).(index.OrderedServer)
-		for more := ok; more && cat.s.ctx.Err() == nil; {
+		for more := ok; more && cat.s.workers.ctx.Err() == nil; {
 			var res index.ScanResult
 			part := wire.Part{Partition: p.id}
 			p.mu.Lock()
@@ -261,7 +251,7 @@ func (cat *catalogue) empty(id int) {
 			v := p.carryOut(&part)
 			p.mu.Unlock()
 			more = res.Status == index.Locked || !v.ok() || len(res.Entries) > 0
-			if (res.Status == index.Locked || !v.ok()) && cat.s.rest(buildWait) != nil {
+			if (res.Status == index.Locked || !v.ok()) && cat.s.workers.rest(buildWait) != nil {
 				return
 			}
 		}
@@ -308,11 +298,11 @@ func (cat *catalogue) resumeChanges() {
 		}
 	}
 	if cat.s.parts.self == placement.Orderer {
-		cat.s.background(func() { cat.completeChanges(builds) })
+		cat.s.workers.background(func() { cat.completeChanges(builds) })
 	}
 	for _, ix := range c.Indexes {
 		if ix.Readable() != nil && !building[ix.ID] {
-			cat.s.background(func() { cat.empty(ix.ID) })
+			cat.s.workers.background(func() { cat.empty(ix.ID) })
 		}
 	}
 }
@@ -327,7 +317,7 @@ func (cat *catalogue) completeChanges(builds []*tables.AddedIndex) {
 		return // the server stops
 	}
 	for _, a := range builds {
-		if v := cat.buildIndex(a, nobody); !v.ok() && cat.s.ctx.Err() == nil {
+		if v := cat.buildIndex(a, nobody); !v.ok() && cat.s.workers.ctx.Err() == nil {
 			cat.s.log.Warn("the build of an index was not completed", "table", a.Table, "index", a.Index.Name, "reason", v.text)
 		}
 	}
@@ -370,7 +360,7 @@ func (cat *catalogue) awaitBuild(id int, answer func(verdict)) (tick uint64, v v
 		if !waits && !again {
 			return tick, verdict{}
 		}
-		if again = waits; again && cat.s.rest(buildWait) != nil {
+		if again = waits; again && cat.s.workers.rest(buildWait) != nil {
 			return 0, verdict{code: wire.Unavailable, text: "the data server stops"}
 		}
 	}
@@ -388,7 +378,7 @@ func (cat *catalogue) buildIndex(a *tables.AddedIndex, answer func(verdict)) ver
 			continue
 		}
 		tick, v := cat.awaitBuild(ix.ID, answer)
-		if cat.s.ctx.Err() != nil {
+		if cat.s.workers.ctx.Err() != nil {
 			return v
 		}
 		end := tables.Change{Built: &tables.BuiltIndex{Table: a.Table, Index: a.Index.Name, Failed: !v.ok(), Tick: tick}}

@@ -59,7 +59,7 @@ func (t *task) start() {
 			continue // the machine asks, or repeats it
 		}
 		if len(t.calls) == 0 {
-			t.ctx = t.s.deadline()
+			t.ctx = t.s.workers.deadline()
 			if c := t.share.call; c != nil && kind == twophase.Prepare && c.ends < clock.Fast()+peerTimeout {
 				t.ctx = c // a vote that comes later does not count
 			}
@@ -99,9 +99,9 @@ func (t *task) finish() {
 		if c := &t.calls[i]; c.err == nil {
 			c.v, c.err = c.l.finish(t.ctx)
 		}
-		if i+1 < len(t.calls) && t.ctx.Err() != nil && t.s.ctx.Err() == nil {
+		if i+1 < len(t.calls) && t.ctx.Err() != nil && t.s.workers.ctx.Err() == nil {
 			// This server did not answer. The answers of the others have arrived, or are late too.
-			ctx, cancel := context.WithTimeout(t.s.ctx, answeredTimeout)
+			ctx, cancel := context.WithTimeout(t.s.workers.ctx, answeredTimeout)
 			defer cancel()
 			t.ctx = ctx
 		}
@@ -175,7 +175,7 @@ func (t *task) confirm() verdict {
 		}
 	}
 	t.asked = true
-	ctx := t.s.deadline()
+	ctx := t.s.workers.deadline()
 	l := t.link(to)
 	if l == nil {
 		return verdict{code: wire.Unavailable, text: "the connection to the other server is lost"}

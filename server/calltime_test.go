@@ -81,7 +81,7 @@ func newCallRig(t *testing.T) *callRig {
 	s := r.Servers[0]
 	if s.client.db, err = exec.OpenLocal(t.Context(), exec.Config{
 		Servers: s.cfg.Addrs, AllServers: true, Dial: s.cfg.Provider.Dial, Reads: exec.OrderedByRPC,
-	}, allPartitions{s}); err != nil {
+	}, allPartitions{&s.parts, s.clocks.running}); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -708,7 +708,7 @@ func TestReadsElsewhereEndWithTheirCaller(t *testing.T) {
 				dials.Add(1)
 				return s.cfg.Provider.Dial(ctx, addr)
 			}
-			db, err := exec.OpenLocal(t.Context(), exec.Config{Servers: s.cfg.Addrs, AllServers: true, Dial: dial, Reads: c.reads}, allPartitions{s})
+			db, err := exec.OpenLocal(t.Context(), exec.Config{Servers: s.cfg.Addrs, AllServers: true, Dial: dial, Reads: c.reads}, allPartitions{&s.parts, s.clocks.running})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -161,7 +161,7 @@ func (cat *catalogue) useVersion(c *tables.Catalog) error {
 		r := redo.Record{Kind: redo.Catalog, Catalog: b}
 		at, err := cat.s.durable.log.AppendWait(r.Append(nil))
 		if err == nil {
-			err = cat.s.durable.wait(cat.s.ctx, at)
+			err = cat.s.durable.wait(cat.s.workers.ctx, at)
 		}
 		if err != nil {
 			return err
@@ -172,7 +172,7 @@ func (cat *catalogue) useVersion(c *tables.Catalog) error {
 	}
 	was := cat.Swap(c)
 	for _, id := range withdrawn(was, c) {
-		cat.s.background(func() { cat.empty(id) })
+		cat.s.workers.background(func() { cat.empty(id) })
 	}
 	cat.s.log.Info("catalogue changed", "version", c.Version(), "tables", len(c.Tables))
 	return cat.s.acquainted.change(cat.s.describe)
@@ -184,25 +184,25 @@ func (cat *catalogue) handleCatalog(r *rdma.Request, d *wire.Decoder) {
 	if step == stepBuild {
 		id := int(d.U16())
 		if d.End() != nil {
-			cat.s.refuse(r, "malformed question about the build of an index")
+			cat.s.answers.refuse(r, "malformed question about the build of an index")
 			return
 		}
-		cat.s.reply(r, cat.pollBuild(id).append(nil))
+		cat.s.answers.reply(r, cat.pollBuild(id).append(nil))
 		return
 	}
 	body := d.Rest()
 	c, err := cat.Load().Follow(body)
 	if d.Err() != nil || step > stepUse {
-		cat.s.refuse(r, "malformed version of the catalogue")
+		cat.s.answers.refuse(r, "malformed version of the catalogue")
 		return
 	}
-	cat.s.background(func() {
+	cat.s.workers.background(func() {
 		if err == nil && step == stepMake {
 			err = cat.makeVersion(c)
 		} else if err == nil {
 			err = cat.useVersion(c)
 		}
-		cat.s.reply(r, versionVerdict(err).append(nil))
+		cat.s.answers.reply(r, versionVerdict(err).append(nil))
 	})
 }
 
@@ -229,16 +229,16 @@ func versionVerdict(err error) verdict {
 func (cat *catalogue) handleAlter(r *rdma.Request, d *wire.Decoder) {
 	var ch tables.Change
 	if err := json.Unmarshal(d.Rest(), &ch); err != nil || cat.s.parts.self != placement.Orderer || ch.Built != nil {
-		cat.s.refuse(r, "malformed change of the catalogue, or not at the first data server")
+		cat.s.answers.refuse(r, "malformed change of the catalogue, or not at the first data server")
 		return
 	}
 	if !cat.altering.TryLock() {
-		cat.s.reply(r, verdict{code: wire.InDoubt, text: "another change is in progress"}.append(nil))
+		cat.s.answers.reply(r, verdict{code: wire.InDoubt, text: "another change is in progress"}.append(nil))
 		return
 	}
-	cat.s.background(func() {
+	cat.s.workers.background(func() {
 		defer cat.altering.Unlock()
-		cat.alter(ch, func(v verdict) { cat.s.reply(r, v.append(nil)) })
+		cat.alter(ch, func(v verdict) { cat.s.answers.reply(r, v.append(nil)) })
 	})
 }
 
@@ -302,7 +302,7 @@ func (cat *catalogue) spread(c *tables.Catalog, answer func(verdict)) verdict {
 		if time.Since(start) > alterPatience {
 			answer(verdict{code: wire.InDoubt, text: fmt.Sprintf("data server %s has to follow: %s", cat.s.cfg.Addrs[silent], v.text)})
 		}
-		if cat.s.rest(acquaintMin) != nil {
+		if cat.s.workers.rest(acquaintMin) != nil {
 			return verdict{code: wire.Unavailable, text: "the data server stops"}
 		}
 	}
@@ -339,7 +339,7 @@ func (cat *catalogue) tellVersion(step byte, catalog []byte) (server placement.S
 // ask sends a request and returns the verdict of the peer. The request must be
 // idempotent, because it may be sent twice.
 func (p *peer) ask(req []byte) verdict {
-	ctx, cancel := context.WithTimeout(p.s.ctx, peerTimeout)
+	ctx, cancel := context.WithTimeout(p.s.workers.ctx, peerTimeout)
 	defer cancel()
 	for {
 		l, err := p.idle()

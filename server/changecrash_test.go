@@ -71,7 +71,7 @@ func TestViewOfOwnServer(t *testing.T) {
 	cl, acct, _ := openBank(t, vfs.NewMem(), 1, 2)
 	defer cl.Close()
 	putAccounts(t, cl.DB, acct, 10, 5)
-	db, err := cl.Servers[0].clientDB(context.Background())
+	db, err := cl.Servers[0].client.get(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

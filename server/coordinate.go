@@ -86,14 +86,14 @@ func (t *task) answerClient() {
 	if err := t.commit.Decode(&d); err != nil {
 		v = verdict{code: wire.Bad, text: err.Error()}
 	} else {
-		v, again = t.decide(t.s.ctx, &t.commit, origin{id: t.commit.ID})
+		v, again = t.decide(t.s.workers.ctx, &t.commit, origin{id: t.commit.ID})
 	}
 	t.resp = v.append(t.resp[:0])
-	at := t.s.logEnd()
+	at := t.s.durable.end()
 	if v.code == wire.FewCopies {
 		at = 0 // do not wait: the log may not become durable for long
 	}
-	t.s.release(answer{at: at, id: t.commit.ID, r: t.r, resp: t.resp})
+	t.s.answers.release(answer{at: at, id: t.commit.ID, r: t.r, resp: t.resp})
 	if again {
 		t.free()
 	}
@@ -122,7 +122,7 @@ func (t *task) decide(ctx context.Context, c *wire.Commit, o origin) (v verdict,
 // whether the task can be reused: it cannot while the decision may still arrive.
 func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again bool) {
 	s := t.s
-	t.msg = wire.Commit{ID: c.ID, Parts: c.Parts, Seen: s.now()}
+	t.msg = wire.Commit{ID: c.ID, Parts: c.Parts, Seen: s.clocks.now()}
 	if len(t.share.at) > 0 {
 		t.home = t.share.at[0]
 	} else if t.home = s.parts.first(); t.home == nil {
@@ -167,7 +167,7 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 			return verdict{}, true
 		}
 		return t.aborted(agent), true
-	case <-s.ctx.Done():
+	case <-s.workers.ctx.Done():
 		return verdict{code: wire.InDoubt, text: "the server stops before it knows: " + t.v.text}, false
 	}
 }
@@ -249,7 +249,7 @@ func (t *task) enter(parties []twophase.Party, agent twophase.Party) (err error)
 		}
 	})
 	if err == nil {
-		t.s.coordinated.Add(1)
+		t.s.counters.coordinated.Add(1)
 	}
 	return err
 }

@@ -119,20 +119,20 @@ type setChange struct{ was, next replica.Set }
 // askSet returns the change of the set with which the server is to begin its epoch. It
 // changes nothing. It fails with replica.ErrReplaced if the directory is not that of
 // the present home: such a directory must begin no epoch.
-func (s *Server) askSet() (c setChange, err error) {
-	if s.cfg.Sets == nil {
+func (d *durable) askSet() (c setChange, err error) {
+	if d.s.cfg.Sets == nil {
 		return c, nil
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(d.s.workers.ctx, settleTimeout)
 	defer cancel()
-	if c.was, err = s.cfg.Sets.Set(ctx, s.parts.self); err != nil {
+	if c.was, err = d.s.cfg.Sets.Set(ctx, d.s.parts.self); err != nil {
 		return c, err
 	}
-	places := s.places()
+	places := d.s.cfg.places()
 	if c.was == (replica.Set{}) && places == 1 {
 		return c, nil // it has never had copies
 	}
-	dir := s.durable.dir
+	dir := d.dir
 	if c.next, err = replica.Open(c.was, replica.Epoch(dir.Epoch), replica.Epoch(dir.Since), places); err != nil {
 		err = fmt.Errorf("%s: %w", dir.Path(), err)
 	}
@@ -141,31 +141,30 @@ func (s *Server) askSet() (c setChange, err error) {
 
 // openGroup makes the change that askSet has returned, and the group. It fails with
 // replica.ErrReplaced if the set has changed since.
-func (s *Server) openGroup(c setChange) error {
+func (d *durable) openGroup(c setChange) error {
 	next := c.next
 	if next == (replica.Set{}) {
 		return nil
 	}
-	dir, places := s.durable.dir, s.places()
+	dir, places := d.dir, d.s.cfg.places()
 	if dir.Since != uint32(next.Since) {
 		if err := dir.SetSince(uint32(next.Since)); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(d.s.workers.ctx, settleTimeout)
 	defer cancel()
-	now, err := s.cfg.Sets.SwapSet(ctx, s.parts.self, c.was, next)
+	now, err := d.s.cfg.Sets.SwapSet(ctx, d.s.parts.self, c.was, next)
 	if err != nil {
 		return err
 	}
 	if now != next {
 		return fmt.Errorf("%s: %w", dir.Path(), replica.ErrReplaced)
 	}
-	d := s.durable
-	g := &group{s: s, d: d, home: replica.NewHome(next, replica.Position(d.log.Durable()), s.cfg.MinInSync), wake: make(chan struct{}, 1)}
+	g := &group{s: d.s, d: d, home: replica.NewHome(next, replica.Position(d.log.Durable()), d.s.cfg.MinInSync), wake: make(chan struct{}, 1)}
 	for k := 1; k < places; k++ {
 		g.links = append(g.links, &copyLink{
-			g: g, k: replica.Member(k), host: replica.Host(replica.Member(k), s.parts.self, s.host(), len(s.cfg.Addrs)), more: make(chan struct{}, 1), last: time.Now(),
+			g: g, k: replica.Member(k), host: replica.Host(replica.Member(k), d.s.parts.self, d.s.cfg.host(), len(d.s.cfg.Addrs)), more: make(chan struct{}, 1), last: time.Now(),
 		})
 	}
 	g.horizon.Store(uint64(g.home.Horizon()))
@@ -175,20 +174,20 @@ func (s *Server) openGroup(c setChange) error {
 }
 
 // host returns the number of the host where the server runs.
-func (s *Server) host() int {
-	if s.cfg.hosted.Host != nil {
-		return *s.cfg.hosted.Host
+func (c *Config) host() int {
+	if c.hosted.Host != nil {
+		return *c.hosted.Host
 	}
-	return int(s.parts.self)
+	return c.Index
 }
 
 // places returns how many places the group has, the server's own included. Where copies
 // can be kept may change if Kept is set, so each host then has a place.
-func (s *Server) places() int {
-	if s.cfg.hosted.Kept != nil && s.cfg.Replicas > 1 {
-		return min(len(s.cfg.Addrs), replica.MaxMembers)
+func (c *Config) places() int {
+	if c.hosted.Kept != nil && c.Replicas > 1 {
+		return min(len(c.Addrs), replica.MaxMembers)
 	}
-	return max(s.cfg.Replicas, 1)
+	return max(c.Replicas, 1)
 }
 
 // wanted reports whether the copy of a link is to be kept. As many copies are kept as
@@ -204,13 +203,13 @@ func (l *copyLink) wantedLocked() bool {
 	if s.cfg.hosted.Kept == nil {
 		return true
 	}
-	target := s.target()
+	target := s.cfg.target()
 	if !s.cfg.hosted.Kept(l.host) || l.host == target {
 		return s.cfg.hosted.Kept(l.host) // the host to which the server moves keeps one copy more
 	}
 	crowded := l.g.crowded(target)
 	last := func(o *copyLink) bool {
-		leaves, _ := s.leaves(o.host)
+		leaves, _ := s.cfg.leaves(o.host)
 		return leaves || crowded[o]
 	}
 	before := func(o *copyLink) bool {
@@ -259,7 +258,7 @@ func (g *group) crowded(target int) map[*copyLink]bool {
 	}
 	var all []candidate
 	for _, l := range g.links {
-		if leaves, _ := s.leaves(l.host); leaves || l.host == target || !s.cfg.hosted.Kept(l.host) {
+		if leaves, _ := s.cfg.leaves(l.host); leaves || l.host == target || !s.cfg.hosted.Kept(l.host) {
 			continue
 		}
 		all = append(all, candidate{l: l, zone: s.cfg.hosted.Zone(l.host)})
@@ -267,7 +266,7 @@ func (g *group) crowded(target int) map[*copyLink]bool {
 	slices.SortFunc(all, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(rank(a.l), rank(b.l)), cmp.Compare(a.l.k, b.l.k))
 	})
-	mates := map[string]int{s.cfg.hosted.Zone(s.host()): 1}
+	mates := map[string]int{s.cfg.hosted.Zone(s.cfg.host()): 1}
 	for i := range all {
 		if c := &all[i]; c.zone != "" {
 			c.mate = mates[c.zone]
@@ -285,11 +284,11 @@ func (g *group) crowded(target int) map[*copyLink]bool {
 }
 
 // target returns the number of the host to which the server is to move, -1 if to none.
-func (s *Server) target() int {
-	if s.cfg.hosted.Target != nil {
-		return s.cfg.hosted.Target()
+func (c *Config) target() int {
+	if c.hosted.Target != nil {
+		return c.hosted.Target()
 	}
-	return int(s.parts.self) // back to its own host, if it runs elsewhere
+	return c.Index // back to its own host, if it runs elsewhere
 }
 
 // dismissed reports whether a copy is to leave the set at once: there are enough
@@ -300,16 +299,16 @@ func (l *copyLink) dismissed() bool {
 	if s.cfg.hosted.Kept == nil || !l.g.home.Counts(l.k) || l.wantedLocked() {
 		return false
 	}
-	leaves, ended := s.leaves(l.host)
+	leaves, ended := s.cfg.leaves(l.host)
 	return s.cfg.hosted.Kept(l.host) || leaves && ended
 }
 
 // leaves reports whether copies are to leave a host, and whether the host has ended.
-func (s *Server) leaves(host int) (leaves, ended bool) {
-	if s.cfg.hosted.Leaves == nil {
+func (c *Config) leaves(host int) (leaves, ended bool) {
+	if c.hosted.Leaves == nil {
 		return false, false
 	}
-	return s.cfg.hosted.Leaves(host)
+	return c.hosted.Leaves(host)
 }
 
 // notReplaced fails with replica.ErrReplaced if the data directory is not that of the
@@ -354,9 +353,9 @@ func (g *group) start() {
 		l.last = time.Now() // before keep looks for silent copies
 	}
 	g.mu.Unlock()
-	g.s.wg.Go(func() { g.keep(g.s.ctx) })
+	g.s.workers.wg.Go(func() { g.keep(g.s.workers.ctx) })
 	for _, l := range g.links {
-		g.s.wg.Go(func() { l.run(g.s.ctx) })
+		g.s.workers.wg.Go(func() { l.run(g.s.workers.ctx) })
 	}
 }
 
@@ -532,7 +531,7 @@ func (l *copyLink) run(ctx context.Context) {
 	pause := copyPauseMin
 	for ctx.Err() == nil && !l.g.deposed.Load() {
 		if !l.wanted() {
-			if l.g.s.rest(copyPauseMax/4) != nil {
+			if l.g.s.workers.rest(copyPauseMax/4) != nil {
 				return
 			}
 			continue
@@ -551,7 +550,7 @@ func (l *copyLink) run(ctx context.Context) {
 			pause = copyPauseMin
 		}
 		l.g.s.log.Debug("copy not reached", "copy", l.host, "reason", err.Error())
-		if l.g.s.rest(pause) != nil {
+		if l.g.s.workers.rest(pause) != nil {
 			return
 		}
 		pause = min(2*pause, copyPauseMax)
@@ -687,7 +686,7 @@ func (l *copyLink) callRaw(ctx context.Context, c rdma.Conn, m wire.CopyStep, bu
 	l.g.mu.Lock()
 	set := l.g.home.Set()
 	l.g.mu.Unlock()
-	m.Server, m.Host, m.To = l.g.s.parts.self, l.g.s.host(), l.host
+	m.Server, m.Host, m.To = l.g.s.parts.self, l.g.s.cfg.host(), l.host
 	m.Epoch, m.Since, m.Session = uint32(set.Epoch), uint32(set.Since), l.session
 	ctx, cancel := context.WithTimeout(ctx, max(l.g.s.cfg.CopyPatience, peerTimeout))
 	defer cancel()
@@ -728,7 +727,7 @@ func (l *copyLink) makeAnew(ctx context.Context, c rdma.Conn) (state wire.CopySt
 		if err != nil || state.There || l.g.deposed.Load() {
 			break
 		}
-		if err = l.g.s.rest(copyAsk); err != nil { // the copy still reads the checkpoint
+		if err = l.g.s.workers.rest(copyAsk); err != nil { // the copy still reads the checkpoint
 			return state, err
 		}
 	}

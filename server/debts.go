@@ -148,8 +148,8 @@ func (p *partition) tell(c chan bool, commit bool) {
 
 // defaultOnDebts closes the channels of coordinators that wait for debts: the log has
 // failed.
-func (s *Server) defaultOnDebts() {
-	for _, p := range s.parts.here {
+func (d *durable) defaultOnDebts() {
+	for _, p := range d.s.parts.here {
 		p.mu.Lock()
 		for i := range p.debts {
 			for _, c := range p.debts[i].waiters {

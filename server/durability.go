@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"drtmx/internal/block"
+	"drtmx/internal/clock"
 	"drtmx/internal/datadir"
 	"drtmx/internal/image"
 	"drtmx/internal/placement"
@@ -78,45 +79,30 @@ type durable struct {
 // LogDir is the name of the directory of the log in a server's data directory.
 const LogDir = "log"
 
-// openDurable opens the data directory and the log. It reads no records, and begins no
+// newDurable opens the data directory and the log. It reads no records, and begins no
 // epoch.
-func (s *Server) openDurable() error {
-	if s.cfg.FS == nil {
-		s.cfg.FS = vfs.Default
-	}
-	if s.cfg.CheckpointBytes == 0 {
-		s.cfg.CheckpointBytes = checkpointBytesDefault
-	}
-	if s.cfg.CheckpointRate == 0 {
-		s.cfg.CheckpointRate = checkpointRateDefault
-	}
-	if s.cfg.CopyPatience == 0 {
-		s.cfg.CopyPatience = copyPatienceDefault
-	}
-	s.cfg.MinInSync = max(s.cfg.MinInSync, 1)
+func newDurable(s *Server) (d *durable, err error) {
 	fs := s.cfg.FS
-	d := &durable{
+	d = &durable{
 		s: s, dir: s.cfg.hosted.Opened, backups: backups{of: map[uint64]*backup{}}, wake: make(chan struct{}, 1), done: make(chan struct{}), broken: make(chan struct{}),
-		copies: keptCopies{ctx: s.ctx, log: s.log, fs: fs, dir: s.cfg.Dir, segmentBytes: s.cfg.SegmentBytes, host: s.host()},
+		copies: keptCopies{ctx: s.workers.ctx, log: s.log, fs: fs, dir: s.cfg.Dir, segmentBytes: s.cfg.SegmentBytes, host: s.cfg.host()},
 	}
-	var err error
 	if d.dir == nil {
 		if err := s.cfg.notReplaced(); err != nil {
-			return err
+			return nil, err
 		}
 		if d.dir, err = s.cfg.openDir(datadir.Open); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if err := s.prepareCatalog(d.dir); err != nil {
-		return errors.Join(err, d.dir.Close())
+	if err := s.cfg.prepareCatalog(d.dir); err != nil {
+		return nil, errors.Join(err, d.dir.Close())
 	}
 	if d.log, err = openLog(d.dir, wal.Options{FS: fs, SegmentBytes: s.cfg.SegmentBytes, Released: d.durableTo, Failed: d.fail}); err != nil {
-		return errors.Join(err, d.dir.Close())
+		return nil, errors.Join(err, d.dir.Close())
 	}
-	s.durable, s.outcomes.forgotten.restored = d, true
-	s.parts.incarnation, s.cfg.hosted.Incarnation, s.cfg.hosted.Epoch = d.dir.Incarnation, d.dir.Incarnation, d.dir.Epoch
-	return nil
+	s.cfg.hosted.Incarnation, s.cfg.hosted.Epoch = d.dir.Incarnation, d.dir.Epoch
+	return d, nil
 }
 
 // openLog opens the log of a directory. A server makes the log before its first epoch,
@@ -345,7 +331,7 @@ func (d *durable) release() {
 		failed, stop := d.pass()
 		if failed {
 			d.s.parts.fence()
-			d.s.defaultOnDebts()
+			d.defaultOnDebts()
 		}
 		if stop {
 			return
@@ -391,23 +377,23 @@ func (d *durable) pass() (failed, stop bool) {
 		defer c.Uncork()
 	}
 	for i := range ready {
-		d.s.deliver(&ready[i], true)
+		d.s.answers.deliver(&ready[i], true)
 	}
 	clear(ready)
 	d.spare = ready
 	for i := range lost {
-		d.s.deliver(&lost[i], false)
+		d.s.answers.deliver(&lost[i], false)
 	}
 	return failed, stop
 }
 
-// logEnd returns the end of the log, 0 if there is none. All that was read so far is
+// end returns the end of the log, 0 if there is none. All that was read so far is
 // durable when the log is durable up to there.
-func (s *Server) logEnd() wal.LSN {
-	if s.durable == nil {
+func (d *durable) end() wal.LSN {
+	if d == nil {
 		return 0
 	}
-	return s.durable.log.End()
+	return d.log.End()
 }
 
 // origin is the transaction of a session whose commit is being carried out. It is zero
@@ -439,6 +425,13 @@ func (d *durable) note(r *redo.Record, room wal.LSN, at ...*partition) (lsn wal.
 		p.logged = lsn
 	}
 	return lsn, verdict{}
+}
+
+// noteTick appends a tick that is ahead of the server's clock, and returns the end of
+// the record.
+func (d *durable) noteTick(t clock.Tick) (wal.LSN, error) {
+	r := redo.Record{Kind: redo.Started, Epoch: d.s.cfg.hosted.Epoch, Tick: t}
+	return d.log.Append(r.Append(nil))
 }
 
 // logVerdict returns the answer to a write that the log does not take.

@@ -18,9 +18,9 @@ const TickEvery = tickEvery
 // own: in a test whose timers are simulated, the one that requests share may be of
 // an earlier time, since clock.Fast is real.
 func (s *Server) ForgetDeadline() {
-	s.shared.Lock()
-	defer s.shared.Unlock()
-	s.shared.ctx = nil
+	s.workers.shared.Lock()
+	defer s.workers.shared.Unlock()
+	s.workers.shared.ctx = nil
 }
 
 // HomeOf is DB.Home for keys that fit their table.
@@ -118,7 +118,7 @@ func (c *Config) OnClock(now func() time.Duration) { c.clock = now }
 const RunningStep = runningStep
 
 // LookAtClock moves the clock on.
-func (s *Server) LookAtClock() { s.running.Now() }
+func (s *Server) LookAtClock() { s.clocks.running.Now() }
 
 // Present is a time at which a request may say that it was sent.
-func (s *Server) Present() wire.Sent { return s.present() }
+func (s *Server) Present() wire.Sent { return s.clocks.present() }

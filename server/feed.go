@@ -113,7 +113,7 @@ type settling struct {
 func (d *durable) settling(ctx context.Context) *settling {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &settling{tick: make(chan clock.Tick, 1), cancel: cancel}
-	d.s.background(func() {
+	d.s.workers.background(func() {
 		if d.awaitSettled(ctx) == nil {
 			w.tick <- d.s.parts.highestTick()
 		}
@@ -141,12 +141,12 @@ func (d *durable) beginFeed(r *rdma.Request, from wal.LSN) {
 	end := d.log.End()
 	first, ok := d.backups.begin(b, func() wal.LSN { return max(min(from, end), d.log.First()) })
 	if !ok {
-		d.s.refuse(r, fmt.Sprintf("%d feeds of changes are under way, the limit", feedsMax))
+		d.s.answers.refuse(r, fmt.Sprintf("%d feeds of changes are under way, the limit", feedsMax))
 		return
 	}
 	d.s.log.Info("feed of changes begun", "feed", b.id, "log", uint64(b.pin))
 	pinned := wire.BackupPinned{BackupBegun: b.beginAnswer(), First: uint64(first), End: uint64(end)}
-	d.s.release(answer{at: end, r: r, resp: pinned.Append([]byte{byte(wire.OK)})})
+	d.s.answers.release(answer{at: end, r: r, resp: pinned.Append([]byte{byte(wire.OK)})})
 }
 
 // look moves the pin on, and appends to resp what there is to read.

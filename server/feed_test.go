@@ -20,12 +20,12 @@ func TestClosedTickOutlivesTheServer(t *testing.T) {
 	s := cl.Servers[0]
 	for _, p := range s.parts.here {
 		p.mu.Lock()
-		p.adopt(p.srv.now() + 100_000) // of a peer whose clock is ahead
+		p.adopt(p.srv.clocks.now() + 100_000) // of a peer whose clock is ahead
 		p.unlock()
 	}
 	closed, at, v := s.durable.mark()
-	if !v.ok() || closed < s.ticks.Now()+50_000 {
-		t.Fatalf("tick %d is closed, the clock is at %d: %v", closed, s.ticks.Now(), v)
+	if !v.ok() || closed < s.clocks.ticks.Now()+50_000 {
+		t.Fatalf("tick %d is closed, the clock is at %d: %v", closed, s.clocks.ticks.Now(), v)
 	}
 	if err := s.durable.wait(t.Context(), at); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestOldestTickWaitsForShares(t *testing.T) {
 	if err := s.durable.checkpoint(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the clock stands still", func() bool { return s.now() > vote+2 })
+	eventually(t, "the clock stands still", func() bool { return s.clocks.now() > vote+2 })
 	if tick, ok := s.durable.oldestTick(); ok {
 		t.Errorf("that the log has all after tick %d is known, while a share with the vote %d is in doubt", tick, vote)
 	}

@@ -51,7 +51,7 @@ func hostileSeeds(cl *Cluster) [][]byte {
 		}
 		return b
 	}
-	now := cl.Servers[0].present()
+	now := cl.Servers[0].clocks.present()
 	one.Sent, two.Sent = now, now
 	seeds := [][]byte{
 		{},

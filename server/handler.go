@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 	"drtmx/internal/placement"
 	"drtmx/internal/redo"
@@ -30,11 +31,14 @@ func (o onlyPartition) Clock(part placement.Partition) (time.Duration, bool) {
 }
 
 // allPartitions is the view of a procedure that leaves its partition.
-type allPartitions struct{ s *Server }
+type allPartitions struct {
+	parts   *partitions
+	running *clock.Running
+}
 
 // Index implements exec.Local.
 func (a allPartitions) Index(part placement.Partition, ix int) index.Server {
-	if p := a.s.parts.get(part); p != nil {
+	if p := a.parts.get(part); p != nil {
 		return p.index(ix)
 	}
 	return nil
@@ -42,7 +46,7 @@ func (a allPartitions) Index(part placement.Partition, ix int) index.Server {
 
 // Clock implements exec.Local.
 func (a allPartitions) Clock(part placement.Partition) (time.Duration, bool) {
-	return a.s.running.Last(), a.s.parts.get(part) != nil
+	return a.running.Last(), a.parts.get(part) != nil
 }
 
 // work has the buffers of one request.
@@ -66,7 +70,7 @@ func (s *Server) handle(r *rdma.Request) {
 		s.pace.request()
 	}
 	if len(r.Body) == 0 {
-		s.refuse(r, "empty request")
+		s.answers.refuse(r, "empty request")
 		return
 	}
 	if s.slow.known.Load() > 0 && s.leavesPoller(r) {
@@ -81,7 +85,7 @@ func (s *Server) serve(r *rdma.Request) {
 	defer s.work.Put(w)
 	d := wire.NewDecoder(r.Body[1:])
 	op := wire.Op(r.Body[0])
-	if !s.permits(r, op) {
+	if !s.permissions.permit(r, op) {
 		return
 	}
 	switch op {
@@ -98,11 +102,11 @@ func (s *Server) serve(r *rdma.Request) {
 	case wire.OpOutcome:
 		id, sent, how := d.ID(), d.Sent(), d.U8()
 		if d.End() != nil || how > wire.OutcomeSettle {
-			s.refuse(r, "malformed question about an outcome")
+			s.answers.refuse(r, "malformed question about an outcome")
 			return
 		}
 		if !s.outcomes.question(id, sent, how, r) {
-			s.forbidden.session.Add(1)
+			s.permissions.session.Add(1)
 		}
 	case wire.OpGoodbye:
 		s.outcomes.goodbye(d.U64(), r)
@@ -111,9 +115,9 @@ func (s *Server) serve(r *rdma.Request) {
 	case wire.OpLoad:
 		s.handleLoad(r, w, &d)
 	case wire.OpSeal:
-		s.background(func() {
+		s.workers.background(func() {
 			v := s.seal()
-			s.release(answer{at: s.logEnd(), r: r, resp: v.append(nil)})
+			s.answers.release(answer{at: s.durable.end(), r: r, resp: v.append(nil)})
 		})
 	case wire.OpStats:
 		s.handleStats(r, &d)
@@ -134,7 +138,7 @@ func (s *Server) serve(r *rdma.Request) {
 	case wire.OpCopy:
 		s.handleCopy(r, &d)
 	default:
-		s.refuse(r, "unknown request")
+		s.answers.refuse(r, "unknown request")
 	}
 }
 
@@ -157,15 +161,15 @@ func (s *Server) seal() verdict {
 // started all data servers. That process then ends this one.
 func (s *Server) handleEmpty(r *rdma.Request) {
 	if s.cfg.hosted.Empty == nil {
-		s.refuse(r, "no other process has started this data server; stop all data servers and start them again")
+		s.answers.refuse(r, "no other process has started this data server; stop all data servers and start them again")
 		return
 	}
 	if err := s.cfg.hosted.Empty(); err != nil {
-		s.refuse(r, err.Error())
+		s.answers.refuse(r, err.Error())
 		return
 	}
 	s.log.Info("a client empties the cluster", "client", r.From.String())
-	s.reply(r, []byte{byte(wire.OK)})
+	s.answers.reply(r, []byte{byte(wire.OK)})
 }
 
 // handleRead answers lookups and scans without the executor, because indexes
@@ -174,24 +178,24 @@ func (s *Server) handleEmpty(r *rdma.Request) {
 func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 	reads, err := wire.DecodeReads(d, w.reads)
 	if err != nil {
-		s.refuse(r, err.Error())
+		s.answers.refuse(r, err.Error())
 		return
 	}
 	w.reads = reads
 	w.resp = append(w.resp[:0], byte(wire.OK))
 	lookups, scans := uint64(0), uint64(0)
 	for i := range reads {
-		if !s.permitsTable(r, int(reads[i].Index)) {
+		if !s.permissions.permitTable(r, int(reads[i].Index)) {
 			return
 		}
 		fits := len(w.resp)
 		if why := s.read(w, &reads[i]); why != "" {
-			s.refuse(r, why)
+			s.answers.refuse(r, why)
 			return
 		}
 		if len(w.resp) > rdma.MaxMessageBytes {
 			if i == 0 {
-				s.reply(r, tooLarge("answer to a read", len(w.resp), rdma.MaxMessageBytes).append(nil))
+				s.answers.reply(r, tooLarge("answer to a read", len(w.resp), rdma.MaxMessageBytes).append(nil))
 				return
 			}
 			w.resp = w.resp[:fits]
@@ -204,12 +208,12 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 		}
 	}
 	if lookups > 0 {
-		s.lookups.Add(lookups)
+		s.counters.lookups.Add(lookups)
 	}
 	if scans > 0 {
-		s.scans.Add(scans)
+		s.counters.scans.Add(scans)
 	}
-	s.reply(r, w.resp)
+	s.answers.reply(r, w.resp)
 }
 
 // read appends the answer to one lookup or scan, which may make the answer
@@ -298,14 +302,14 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 		err = d.End()
 	}
 	if err != nil || len(w.commit.Parts) == 0 {
-		s.refuse(r, "malformed commit")
+		s.answers.refuse(r, "malformed commit")
 		return
 	}
-	if !s.permitsWrites(r, &w.commit) || !s.permitsTurn(r, &w.commit.Turn) {
+	if !s.permissions.permitWrites(r, &w.commit) || !s.permissions.permitTurn(r, &w.commit.Turn) {
 		return
 	}
 	id := w.commit.ID
-	s.saw(w.commit.Seen)
+	s.clocks.saw(w.commit.Seen)
 	if !s.outcomes.begin(id, w.commit.Sent, r) {
 		return
 	}
@@ -320,7 +324,7 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 	}
 	t := s.tasks.Get().(*task)
 	t.r, t.body = r, append(t.body[:0], r.Body[1:]...)
-	s.background(t.serve)
+	s.workers.background(t.serve)
 }
 
 // single returns the partition of a transaction that stays in one partition of
@@ -340,19 +344,19 @@ func (s *Server) handleValidate(r *rdma.Request, w *work, d *wire.Decoder) {
 		err = d.End()
 	}
 	if err != nil {
-		s.refuse(r, err.Error())
+		s.answers.refuse(r, err.Error())
 		return
 	}
 	sh, _ := s.shareOf(&w.commit)
 	if len(sh.at) == 0 || sh.twice() {
-		s.refuse(r, "validation of nothing that is here, or of two parts of one partition")
+		s.answers.refuse(r, "validation of nothing that is here, or of two parts of one partition")
 		return
 	}
 	sh.lock()
 	v := sh.validate()
 	sh.unlock()
 	w.resp = wire.AppendMessages(appendVerdict(w.resp[:0], v), nil)
-	s.release(answer{at: s.logEnd(), r: r, resp: w.resp, peer: true}) // a refusal at the home server rests on these reads
+	s.answers.release(answer{at: s.durable.end(), r: r, resp: w.resp, peer: true}) // a refusal at the home server rests on these reads
 }
 
 func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
@@ -360,14 +364,14 @@ func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
 	rows := d.Rest()
 	p := s.parts.get(part)
 	if p == nil || d.Err() != nil {
-		s.refuse(r, "load into a partition that is not here")
+		s.answers.refuse(r, "load into a partition that is not here")
 		return
 	}
-	if !s.permitsTable(r, ix) {
+	if !s.permissions.permitTable(r, ix) {
 		return
 	}
 	w.resp = p.load(ix, version, rows).append(w.resp[:0])
-	s.release(answer{at: s.logEnd(), r: r, resp: w.resp})
+	s.answers.release(answer{at: s.durable.end(), r: r, resp: w.resp})
 }
 
 // handleCall runs a procedure. Most procedures stay in their partition and run
@@ -375,7 +379,7 @@ func (s *Server) handleLoad(r *rdma.Request, w *work, d *wire.Decoder) {
 // the start in a goroutine, which may wait for other servers.
 func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
 	if err := w.call.Decode(d); err != nil {
-		s.refuse(r, err.Error())
+		s.answers.refuse(r, err.Error())
 		return
 	}
 	id := w.call.ID
@@ -386,14 +390,14 @@ func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
 		if p == nil {
 			v = verdict{code: wire.Bad, text: "the procedure's partition is not here"}
 		}
-		s.reply(r, v.append(nil))
+		s.answers.reply(r, v.append(nil))
 		return
 	}
-	s.saw(w.call.Seen)
+	s.clocks.saw(w.call.Seen)
 	if !s.outcomes.begin(id, w.call.Sent, r) {
 		return
 	}
-	s.calls.Add(1)
+	s.counters.calls.Add(1)
 	q := &w.request
 	*q = request{id: id, r: r, proc: proc, args: w.call.Args, wait: w.call.Wait, deadline: deadline(w.call.Left), result: w.resp}
 	if p.start(q, r.Body[1:]) {

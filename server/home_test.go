@@ -73,7 +73,7 @@ func TestHomeOfAProcedureThatWaited(t *testing.T) {
 	reserved := func() uint64 { p.mu.Lock(); defer p.mu.Unlock(); return p.lines.reserved }
 	before := reserved()
 	// It commits in two partitions of the server.
-	c := wire.Commit{ID: wire.ID{Client: session, Seq: 1}, Sent: s.present()}
+	c := wire.Commit{ID: wire.ID{Client: session, Seq: 1}, Sent: s.clocks.present()}
 	for _, id := range []uint64{other, home} {
 		c.Parts = append(c.Parts, wire.Part{Partition: placement.Partition(id), Writes: []wire.Write{{Index: ix, Op: wire.Update, Key: index.Num(id), Row: g.row(id, 7)}}})
 	}

@@ -89,15 +89,15 @@ type keptCopy struct {
 // handleCopy takes a step of the copy of another server's log.
 func (s *Server) handleCopy(r *rdma.Request, d *wire.Decoder) {
 	if s.durable == nil {
-		s.refuse(r, "this data server keeps data in memory only, and so no copies of logs")
+		s.answers.refuse(r, "this data server keeps data in memory only, and so no copies of logs")
 		return
 	}
 	m, ok := copyStep(d, len(s.cfg.Addrs))
 	if !ok || m.Server == s.parts.self {
-		s.refuse(r, "malformed step of a copy")
+		s.answers.refuse(r, "malformed step of a copy")
 		return
 	}
-	s.background(func() { s.reply(r, s.durable.copies.answer(m)) })
+	s.workers.background(func() { s.answers.reply(r, s.durable.copies.answer(m)) })
 }
 
 // copyStep decodes a step of a copy. It returns false if the step is malformed, or if

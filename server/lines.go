@@ -449,7 +449,7 @@ func (l *lines) arm() {
 		return
 	}
 	l.armed = true
-	l.p.srv.wg.Add(1)
+	l.p.srv.workers.wg.Add(1)
 	if l.timer == nil {
 		l.timer = time.AfterFunc(linesTick, l.tick)
 	} else {
@@ -459,7 +459,7 @@ func (l *lines) arm() {
 
 // tick ends the leases and waits whose time is over.
 func (l *lines) tick() {
-	defer l.p.srv.wg.Done()
+	defer l.p.srv.workers.wg.Done()
 	l.p.mu.Lock()
 	defer l.p.unlock()
 	l.armed = false
@@ -509,7 +509,7 @@ func (l *lines) stop() {
 	l.ready = nil
 	if l.armed && l.timer.Stop() {
 		l.armed = false
-		l.p.srv.wg.Done()
+		l.p.srv.workers.wg.Done()
 	}
 }
 
@@ -635,15 +635,15 @@ func (s *Server) handleReserve(r *rdma.Request, w *work, d *wire.Decoder) {
 	session, part, err := t.DecodeReserve(d)
 	p := s.parts.get(part)
 	if err != nil || p == nil {
-		s.refuse(r, "malformed request for a turn, or for a partition that is not here")
+		s.answers.refuse(r, "malformed request for a turn, or for a partition that is not here")
 		return
 	}
-	if !s.permitsTurn(r, t) {
+	if !s.permissions.permitTurn(r, t) {
 		return
 	}
 	p.release(session, t.Again)
 	if t.Wait == 0 {
-		s.reply(r, []byte{byte(wire.OK)})
+		s.answers.reply(r, []byte{byte(wire.OK)})
 		return
 	}
 	q := &request{r: r, bare: true, cause: exec.CauseRow}
@@ -657,19 +657,4 @@ func (s *Server) handleReserve(r *rdma.Request, w *work, d *wire.Decoder) {
 		p.lines.over = append(p.lines.over, q)
 	}
 	p.unlock()
-}
-
-// permitsTurn is permitsTable for the rows of a turn. A peer that is restricted
-// to some tables never has a partition for itself.
-func (s *Server) permitsTurn(r *rdma.Request, t *wire.Turn) bool {
-	if !r.From.Restricted() {
-		return true
-	}
-	t.Whole = false
-	for _, name := range t.Rows {
-		if !s.permitsTable(r, name.Index()) {
-			return false
-		}
-	}
-	return true
 }

@@ -27,7 +27,7 @@ func (g *parkingRig) update(name string, session, seq, id uint64, balance int64,
 	if stale {
 		proofs[0].Word--
 	}
-	c := wire.Commit{ID: wire.ID{Client: session, Seq: seq}, Sent: g.s.present(), Turn: wire.Turn{Wait: wait}, Parts: []wire.Part{{
+	c := wire.Commit{ID: wire.ID{Client: session, Seq: seq}, Sent: g.s.clocks.present(), Turn: wire.Turn{Wait: wait}, Parts: []wire.Part{{
 		Read:   g.p.clock.Last(),
 		Rows:   proofs,
 		Writes: []wire.Write{{Index: uint16(ix), Op: wire.Update, Key: index.Num(id), Row: g.row(id, balance)}},
@@ -303,7 +303,7 @@ func TestLockedRowHasALine(t *testing.T) {
 	first := g.call("first", 71, 1, 0, 1, 1)
 	update := &replier{g: g, name: "update"}
 	ix := g.acct.Primary().ID
-	c := wire.Commit{ID: wire.ID{Client: 72, Seq: 1}, Sent: g.s.present(), Parts: []wire.Part{{
+	c := wire.Commit{ID: wire.ID{Client: 72, Seq: 1}, Sent: g.s.clocks.present(), Parts: []wire.Part{{
 		Rows:   slices.Clone(g.p.index(ix).Get(index.Num(3), nil).Proofs),
 		Writes: []wire.Write{{Index: uint16(ix), Op: wire.Update, Key: index.Num(0), Row: g.row(0, 600)}},
 	}}}

@@ -14,7 +14,7 @@ import (
 func (s *Server) listenOptions() rdma.ListenOptions {
 	return rdma.ListenOptions{
 		OnDisconnect: func(id rdma.PeerID) {
-			s.disconnected.Add(1)
+			s.counters.disconnected.Add(1)
 			s.outcomes.disconnected(id)
 			if s.durable != nil {
 				s.durable.backups.left(id)
@@ -34,8 +34,8 @@ func (s *Server) listenOptions() rdma.ListenOptions {
 
 // greet answers a client's first request on a connection.
 func (s *Server) greet(r *rdma.Request) {
-	s.greeted.Add(1)
-	if s.log.Enabled(s.ctx, slog.LevelDebug) {
+	s.counters.greeted.Add(1)
+	if s.log.Enabled(s.workers.ctx, slog.LevelDebug) {
 		s.log.Debug("client connected", "peer", uint64(r.Peer))
 	}
 	if d := wire.NewDecoder(r.Body[1:]); d.Left() > 0 && r.From.Role == rdma.RoleServer {
@@ -46,7 +46,7 @@ func (s *Server) greet(r *rdma.Request) {
 			}
 		}
 	}
-	s.reply(r, wire.AppendHello(nil, *s.acquainted.hello.Load(), s.running.Now()))
+	s.answers.reply(r, wire.AppendHello(nil, *s.acquainted.hello.Load(), s.clocks.running.Now()))
 }
 
 // logStart logs what the server serves.
@@ -74,9 +74,4 @@ func (s *Server) logSealed(p *partition, took time.Duration) {
 		rows += ix.Stats().Rows
 	}
 	s.log.Info("partition sealed", "partition", p.id, "rows", rows, "used_bytes", p.arena.Used(), "took", took)
-}
-
-// present returns the time that a request sent now carries.
-func (s *Server) present() wire.Sent {
-	return wire.Sent{Incarnation: s.parts.incarnation, Epoch: s.cfg.hosted.Epoch, At: s.running.Last()}
 }

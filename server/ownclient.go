@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"drtmx/internal/clock"
 	"drtmx/internal/exec"
 	"drtmx/rdma"
 )
@@ -11,54 +12,77 @@ import (
 // ownClient is a server's own client of the cluster, for procedures that leave their
 // partition.
 type ownClient struct {
+	workers *workers
+	cfg     exec.Config
+	local   exec.Local
+
 	sync.Mutex
 	db      *exec.DB
 	opening chan struct{} // not nil: it is being opened; closed at the end of the attempt
 	err     error         // of the last attempt
 }
 
-// clientDB returns the server's own client of the cluster, which is opened when first
+// get returns the server's own client of the cluster, which is opened when first
 // needed. No lock is held while it is opened, so that a server that does not answer
 // delays only callers that need the client. Opening goes on when ctx ends, or else
 // procedures with short deadlines would never get the client.
-func (s *Server) clientDB(ctx context.Context) (*exec.DB, error) {
-	s.client.Lock()
-	if db := s.client.db; db != nil {
-		s.client.Unlock()
+func (c *ownClient) get(ctx context.Context) (*exec.DB, error) {
+	c.Lock()
+	if db := c.db; db != nil {
+		c.Unlock()
 		return db, nil
 	}
-	opened := s.client.opening
+	opened := c.opening
 	if opened == nil {
 		opened = make(chan struct{})
-		s.client.opening = opened
-		s.background(s.openClient)
+		c.opening = opened
+		c.workers.background(c.open)
 	}
-	s.client.Unlock()
+	c.Unlock()
 	select {
 	case <-opened:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	s.client.Lock()
-	defer s.client.Unlock()
-	if s.client.db == nil {
-		return nil, s.client.err
+	c.Lock()
+	defer c.Unlock()
+	if c.db == nil {
+		return nil, c.err
 	}
-	return s.client.db, nil
+	return c.db, nil
 }
 
-// openClient opens the server's own client.
-func (s *Server) openClient() {
-	ctx, cancel := context.WithTimeout(s.ctx, peerTimeout)
+// open opens the server's own client.
+func (c *ownClient) open() {
+	ctx, cancel := context.WithTimeout(c.workers.ctx, peerTimeout)
 	defer cancel()
-	db, err := exec.OpenLocal(ctx, exec.Config{Servers: s.cfg.Addrs, AllServers: true, Dial: s.cfg.Provider.Dial}, allPartitions{s})
-	s.client.Lock()
-	defer s.client.Unlock()
-	if err == nil && s.ctx.Err() != nil {
+	db, err := exec.OpenLocal(ctx, c.cfg, c.local)
+	c.Lock()
+	defer c.Unlock()
+	if err == nil && c.workers.ctx.Err() != nil {
 		db.Close()
 		db, err = nil, rdma.ErrClosed
 	}
-	s.client.db, s.client.err = db, err
-	close(s.client.opening)
-	s.client.opening = nil
+	c.db, c.err = db, err
+	close(c.opening)
+	c.opening = nil
+}
+
+// observed returns the highest tick that the client has seen, 0 if it was never opened.
+func (c *ownClient) observed() clock.Tick {
+	c.Lock()
+	db := c.db
+	c.Unlock()
+	if db == nil {
+		return 0
+	}
+	return db.Observed()
+}
+
+func (c *ownClient) close() {
+	c.Lock()
+	defer c.Unlock()
+	if c.db != nil {
+		c.db.Close()
+	}
 }

@@ -162,7 +162,7 @@ func (p *partition) attempt(q *request) end {
 			p.refuse(q, tooLate)
 			return over
 		}
-		ctx := p.srv.ctx
+		ctx := p.srv.workers.ctx
 		if q.deadline != 0 {
 			call := &callTime{Context: ctx, ends: q.deadline, late: tooLate}
 			defer call.end()
@@ -373,7 +373,7 @@ func (k *parking) arm(p *partition, at time.Duration) {
 		return
 	}
 	if !k.armed {
-		k.srv.wg.Add(1)
+		k.srv.workers.wg.Add(1)
 	}
 	k.armed, k.next = true, at
 	d := max(at-clock.Fast(), time.Microsecond)
@@ -388,7 +388,7 @@ func (k *parking) arm(p *partition, at time.Duration) {
 // retry.
 func (p *partition) expire() {
 	k := &p.parking
-	defer k.srv.wg.Done()
+	defer k.srv.workers.wg.Done()
 	p.mu.Lock()
 	defer p.unlock()
 	k.armed = false
@@ -425,7 +425,7 @@ func (p *partition) stopParking() {
 	k.keep(k.queue[:0])
 	if k.armed && k.timer.Stop() {
 		k.armed = false
-		k.srv.wg.Done()
+		k.srv.workers.wg.Done()
 	}
 	p.lines.stop()
 	p.lines.over = append(p.lines.over, over...)
@@ -448,14 +448,14 @@ func (p *partition) answer(q *request) {
 		return
 	}
 	if q.bare {
-		s.reply(q.r, q.result)
+		s.answers.reply(q.r, q.result)
 		return
 	}
 	if !q.leaves {
 		if tellsNothing(wire.Code(q.result[0])) {
 			q.at = 0
 		}
-		s.release(answer{at: q.at, id: q.id, r: q.r, resp: q.result})
+		s.answers.release(answer{at: q.at, id: q.id, r: q.r, resp: q.result})
 		return
 	}
 	if !s.elsewhere.begin() {
@@ -463,7 +463,7 @@ func (p *partition) answer(q *request) {
 		p.mu.Lock()
 		p.refuse(q, verdict{code: wire.Unavailable, text: text})
 		p.mu.Unlock()
-		s.release(answer{id: q.id, r: q.r, resp: q.result})
+		s.answers.release(answer{id: q.id, r: q.r, resp: q.result})
 		return
 	}
 	s.slow.calls.Add(1)
@@ -471,18 +471,18 @@ func (p *partition) answer(q *request) {
 	if q.bytes == 0 { // not parked: the memory belongs to the handler
 		args = append([]byte(nil), args...)
 	}
-	s.background(func() {
+	s.workers.background(func() {
 		defer s.elsewhere.end()
-		result, v := s.runElsewhere(s.ctx, p, proc, args, id, deadline)
+		result, v := s.runElsewhere(s.workers.ctx, p, proc, args, id, deadline)
 		resp := v.append(nil)
 		if v.ok() {
 			resp = append(resp, result...)
 		}
-		at := s.logEnd()
+		at := s.durable.end()
 		if tellsNothing(v.code) {
 			at = 0
 		}
-		s.release(answer{at: at, id: id, r: r, resp: resp})
+		s.answers.release(answer{at: at, id: id, r: r, resp: resp})
 	})
 }
 

@@ -51,7 +51,7 @@ func (g *parkingRig) untimed() *parkingRig {
 		g.t.Fatal("somebody waits in a line already")
 	}
 	l.armed, l.timer = true, time.NewTimer(time.Hour) // instead of one that calls a function
-	g.s.wg.Add(1)                                     // which the server's stop takes back
+	g.s.workers.wg.Add(1)                             // which the server's stop takes back
 	return g
 }
 
@@ -61,7 +61,7 @@ func (g *parkingRig) timed() {
 	defer g.p.unlock()
 	l := &g.p.lines
 	l.armed, l.timer = false, nil
-	g.s.wg.Done()
+	g.s.workers.wg.Done()
 	l.arm()
 }
 
@@ -81,7 +81,7 @@ func (g *parkingRig) lapse(session uint64) (lease time.Duration) {
 	defer g.p.mu.Unlock()
 	if l := &g.p.lines; !l.armed {
 		l.armed = true
-		g.s.wg.Add(1)
+		g.s.workers.wg.Add(1)
 	}
 	g.p.lines.timer.Reset(time.Hour)
 	return lease
@@ -239,7 +239,7 @@ func TestParkedUpdateIsValidatedAnew(t *testing.T) {
 	}
 	send := func(seq uint64, part wire.Part) *replier {
 		r := &replier{g: g}
-		c := wire.Commit{ID: wire.ID{Client: 70, Seq: seq}, Sent: g.s.present(), Parts: []wire.Part{part}}
+		c := wire.Commit{ID: wire.ID{Client: 70, Seq: seq}, Sent: g.s.clocks.present(), Parts: []wire.Part{part}}
 		g.s.handle(&rdma.Request{From: &anyRole, Body: wire.AppendCommit(nil, wire.OpCommit, &c, nil), Replier: r})
 		return r
 	}
@@ -309,7 +309,7 @@ func (r *replier) cause() exec.Cause {
 // something else as soon as the handler has returned.
 func (g *parkingRig) call(name string, client, seq uint64, from, to uint64, amount int64) *replier {
 	r := &replier{g: g, name: name}
-	body := wire.AppendCall(nil, wire.ID{Client: client, Seq: seq}, g.s.present(), 0, 0, 0, 0, "transfer", transferArgs(from, to, amount))
+	body := wire.AppendCall(nil, wire.ID{Client: client, Seq: seq}, g.s.clocks.present(), 0, 0, 0, 0, "transfer", transferArgs(from, to, amount))
 	g.s.handle(&rdma.Request{From: &anyRole, Body: body, Replier: r})
 	for i := range body {
 		body[i] = 0xa5
@@ -328,7 +328,7 @@ func TestParkedKeepsItsOwn(t *testing.T) {
 	other := g.call("free", 73, 1, 3, 4, 10)
 	again := g.call("again", 71, 1, 0, 1, 500)
 	asked := &replier{g: g, name: "asked"}
-	g.s.handle(&rdma.Request{From: &anyRole, Body: wire.AppendOutcome(nil, wire.ID{Client: 71, Seq: 1}, g.s.present(), wire.OutcomeWait), Replier: asked})
+	g.s.handle(&rdma.Request{From: &anyRole, Body: wire.AppendOutcome(nil, wire.ID{Client: 71, Seq: 1}, g.s.clocks.present(), wire.OutcomeWait), Replier: asked})
 	if first.answers()+second.answers()+again.answers()+asked.answers() != 0 || other.answers() != 1 {
 		t.Fatal("what is not in doubt must be answered, and nothing else")
 	}
@@ -382,7 +382,7 @@ func TestParkedIsBounded(t *testing.T) {
 	prep = g.inDoubt(0, 500)
 	r := &replier{g: g}
 	args := append(transferArgs(0, 1, 1), make([]byte, parkedBytesMax-rowsOfCall)...)
-	g.s.handle(&rdma.Request{From: &anyRole, Body: wire.AppendCall(nil, wire.ID{Client: 72, Seq: 1}, g.s.present(), 0, 0, 0, 0, "transfer", args), Replier: r})
+	g.s.handle(&rdma.Request{From: &anyRole, Body: wire.AppendCall(nil, wire.ID{Client: 72, Seq: 1}, g.s.clocks.present(), 0, 0, 0, 0, "transfer", args), Replier: r})
 	small := g.call("small", 73, 1, 0, 1, 1)
 	if large := g.call("large", 74, 1, 0, 1, 1); r.answers() != 0 || small.answers() != 0 || large.code() != wire.Conflict {
 		t.Errorf("of requests that fill the bytes %d, then %d are answered, then %q", r.answers(), small.answers(), large.all)

@@ -75,9 +75,9 @@ type recording struct {
 
 func newPartition(s *Server, id placement.Partition, r *mem.Region) (*partition, error) {
 	p := &partition{
-		srv: s, durable: s.durable, id: id, region: r, epoch: s.cfg.hosted.Epoch, shared: newSharedLocks(), clock: s.running,
+		srv: s, durable: s.durable, id: id, region: r, epoch: s.cfg.hosted.Epoch, shared: newSharedLocks(), clock: s.clocks.running,
 		arena: block.NewArena(r, block.ArenaOptions{
-			Checksums: s.cfg.Checksums || rdma.Unordered(s.cfg.Provider), Tick: s.now(), Clock: s.running.Now,
+			Checksums: s.cfg.Checksums || rdma.Unordered(s.cfg.Provider), Tick: s.clocks.now(), Clock: s.clocks.running.Now,
 		}),
 	}
 	p.control = p.arena.Span(block.ControlAddr, controlWords)

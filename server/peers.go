@@ -118,8 +118,8 @@ func (p *peer) dialAhead() {
 		return
 	}
 	p.mu.dialing = true
-	p.s.background(func() {
-		ctx, cancel := context.WithTimeout(p.s.ctx, peerTimeout)
+	p.s.workers.background(func() {
+		ctx, cancel := context.WithTimeout(p.s.workers.ctx, peerTimeout)
 		defer cancel()
 		l, err := p.dial(ctx)
 		p.mu.Lock()
@@ -181,7 +181,7 @@ func (p *peer) post(ms []twophase.Message) {
 	p.mu.outbox = append(p.mu.outbox, ms[:min(len(ms), outboxMax-len(p.mu.outbox))]...)
 	if !p.mu.working && len(p.mu.outbox) > 0 {
 		p.mu.working = true
-		p.s.background(p.send)
+		p.s.workers.background(p.send)
 	}
 }
 
@@ -207,7 +207,7 @@ func (p *peer) send() {
 // Messages to former lives are not sent: the incarnation of the peer proves
 // that those parties are gone.
 func (p *peer) exchange(ms []twophase.Message) error {
-	ctx, cancel := context.WithTimeout(p.s.ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(p.s.workers.ctx, settleTimeout)
 	defer cancel()
 	l, err := p.link(ctx)
 	if err != nil {
@@ -262,7 +262,7 @@ func (p *peer) look(ms []twophase.Message) {
 	if p.s.cfg.hosted.Registered == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(p.s.ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(p.s.workers.ctx, settleTimeout)
 	defer cancel()
 	now, err := p.s.cfg.hosted.Registered(ctx, p.server)
 	if err != nil || now == 0 {

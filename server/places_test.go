@@ -259,7 +259,7 @@ func TestPlacesDoNotEnterAWholePartition(t *testing.T) {
 		if stale {
 			proofs[0].Word--
 		}
-		c := wire.Commit{ID: wire.ID{Client: whole, Seq: seq}, Sent: g.s.present(), Turn: wire.Turn{Wait: time.Minute, Losses: wholeLosses, Whole: true}, Parts: []wire.Part{{
+		c := wire.Commit{ID: wire.ID{Client: whole, Seq: seq}, Sent: g.s.clocks.present(), Turn: wire.Turn{Wait: time.Minute, Losses: wholeLosses, Whole: true}, Parts: []wire.Part{{
 			Read: g.p.clock.Last(), Rows: proofs, Writes: []wire.Write{{Index: uint16(ix), Op: wire.Update, Key: index.Num(0), Row: g.row(0, 7)}},
 		}}}
 		r := &replier{g: g, name: name}

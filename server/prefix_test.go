@@ -34,7 +34,7 @@ func TestEveryPrefixOfTheLogIsAState(t *testing.T) {
 	if err := known.fill(cl.DB); err != nil {
 		t.Fatal(err)
 	}
-	filled := cl.Servers[0].logEnd()
+	filled := cl.Servers[0].durable.end()
 	account, entry := cl.DB.Catalog().MustTable("account"), cl.DB.Catalog().MustTable("entry")
 	for n := range 24 {
 		s := &transferState{

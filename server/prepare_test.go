@@ -34,7 +34,7 @@ func newPairRig(t *testing.T) (*Server, *partition, *tables.Table) {
 
 func putEntries(t *testing.T, s *Server, entry *tables.Table, keys ...uint64) {
 	t.Helper()
-	db, err := s.clientDB(context.Background())
+	db, err := s.client.get(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

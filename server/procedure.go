@@ -24,7 +24,7 @@ func (s *Server) runElsewhere(
 	}
 	defer call.end()
 	ctx = call
-	db, err := s.clientDB(ctx)
+	db, err := s.client.get(ctx)
 	if err != nil {
 		if v := ended(ctx); !v.ok() {
 			return nil, v
@@ -40,7 +40,7 @@ func (s *Server) runElsewhere(
 			return exec.ErrAbandoned{Cause: v.cause, Elsewhere: asked}
 		}
 		return v
-	}, func() bool { return home.awaitDecision(ctx) }, turns{s})
+	}, func() bool { return home.awaitDecision(ctx) }, turns{&s.parts})
 	if err != nil {
 		return nil, failed(ctx, err)
 	}
@@ -96,11 +96,11 @@ func (v verdict) Error() string { return "server: " + v.text }
 
 // turns gives the procedures that this server runs their turns in its
 // partitions.
-type turns struct{ s *Server }
+type turns struct{ parts *partitions }
 
 // Reserve implements exec.Turns.
 func (t turns) Reserve(ctx context.Context, part placement.Partition, session uint64, turn *wire.Turn) (granted, here bool) {
-	p := t.s.parts.get(part)
+	p := t.parts.get(part)
 	if p == nil {
 		return false, false
 	}

@@ -105,20 +105,20 @@ func (r *recovery) watch() (stop func()) {
 
 // prepareCatalog sets the catalogue with which a durable server begins: that of its
 // directory. It fails with ErrConfig if a different one is configured.
-func (s *Server) prepareCatalog(d *datadir.Dir) error {
-	c, err := tables.ParseCatalog(d.Catalog)
+func (c *Config) prepareCatalog(d *datadir.Dir) error {
+	made, err := tables.ParseCatalog(d.Catalog)
 	if err != nil {
 		return fmt.Errorf("%w: %s: catalogue: %w", ErrRecovery, d.Path(), err)
 	}
-	if s.cfg.Catalog == nil {
-		s.cfg.Catalog = c
+	if c.Catalog == nil {
+		c.Catalog = made
 		return nil
 	}
-	have, err := json.Marshal(c)
+	have, err := json.Marshal(made)
 	if err != nil {
 		return err
 	}
-	want, err := json.Marshal(s.cfg.Catalog)
+	want, err := json.Marshal(c.Catalog)
 	if err != nil {
 		return err
 	}
@@ -132,24 +132,25 @@ func (s *Server) prepareCatalog(d *datadir.Dir) error {
 // recover applies the newest checkpoint and the log to the empty partitions, begins the
 // epoch, and starts the log. If it fails before it begins the epoch, the directory does
 // not count as served.
-func (s *Server) recover() error {
-	rec := &recovery{s: s, tick: s.cfg.hosted.After, got: Recovered{Epoch: s.durable.dir.Epoch}, doubts: map[placement.Partition]*doubts{}}
+func (d *durable) recover() (Recovered, error) {
+	s := d.s
+	rec := &recovery{s: s, tick: s.cfg.hosted.After, got: Recovered{Epoch: d.dir.Epoch}, doubts: map[placement.Partition]*doubts{}}
 	defer rec.watch()()
 	from, err := rec.checkpoint()
 	if err != nil {
-		return err
+		return Recovered{}, err
 	}
 	replay := time.Now()
-	rec.phase(phaseLog, uint64(s.durable.log.End()-from))
+	rec.phase(phaseLog, uint64(d.log.End()-from))
 	if err := rec.replay(from); err != nil {
-		return err
+		return Recovered{}, err
 	}
 	if err := rec.resume(); err != nil {
-		return err
+		return Recovered{}, err
 	}
 	for _, p := range s.parts.here {
 		p.mu.Lock()
-		p.adopt(max(rec.tick+1, p.srv.now()))
+		p.adopt(max(rec.tick+1, p.srv.clocks.now()))
 		p.mu.Unlock()
 		for _, ix := range p.has.Load().indexes {
 			rec.got.Rows += ix.Stats().Rows
@@ -158,49 +159,48 @@ func (s *Server) recover() error {
 	rec.got.Replay = time.Since(replay)
 	doubts := map[twophase.ID]struct{}{}
 	need := clock.Tick(0)
-	for _, d := range rec.doubts {
-		for id := range d.shares {
+	for _, of := range rec.doubts {
+		for id := range of.shares {
 			doubts[id] = struct{}{}
-			if _, ok := d.before[id]; ok {
+			if _, ok := of.before[id]; ok {
 				need = rec.tick + 1
 			}
 		}
 	}
-	s.durable.start.set(rec.start, need)
+	d.start.set(rec.start, need)
 	rec.got.InDoubt = len(doubts)
 	if rec.got.Records > 0 || from > 0 {
 		rec.train()
 		s.log.Info("recovered", "epoch", rec.got.Epoch, "checkpoint_rows", rec.got.CheckpointRows, "records", rec.got.Records, "bytes", rec.got.Bytes, "rows", rec.got.Rows,
 			"checkpoint", rec.got.Checkpoint, "replay", rec.got.Replay, "train", rec.got.Train)
 	}
-	s.recovered = rec.got
-	if err := s.beginEpoch(); err != nil {
-		return err
+	if err := d.beginEpoch(); err != nil {
+		return Recovered{}, err
 	}
-	s.durable.log.Start()
-	s.durable.releases = true
-	go s.durable.release()
-	s.durable.doubtCopies()
-	r := redo.Record{Kind: redo.Started, Epoch: s.cfg.hosted.Epoch, Tick: max(s.now(), s.cfg.hosted.After)}
-	_, err = s.durable.log.AppendWait(r.Append(nil))
-	return err
+	d.log.Start()
+	d.releases = true
+	go d.release()
+	d.doubtCopies()
+	r := redo.Record{Kind: redo.Started, Epoch: s.cfg.hosted.Epoch, Tick: max(s.clocks.now(), s.cfg.hosted.After)}
+	_, err = d.log.AppendWait(r.Append(nil))
+	return rec.got, err
 }
 
 // beginEpoch begins the epoch in the directory, and after that in the set of copies: if
 // the set had the epoch first, it would refuse a later start that begins the epoch
 // again. The set is read before: a directory that was replaced begins no epoch.
-func (s *Server) beginEpoch() error {
-	if err := removeBackups(s.cfg.FS, s.cfg.Dir); err != nil {
+func (d *durable) beginEpoch() error {
+	if err := removeBackups(d.s.cfg.FS, d.s.cfg.Dir); err != nil {
 		return err
 	}
-	set, err := s.askSet()
+	set, err := d.askSet()
 	if err != nil {
 		return err
 	}
-	if err := s.durable.dir.Begin(); err != nil {
+	if err := d.dir.Begin(); err != nil {
 		return err
 	}
-	return s.openGroup(set)
+	return d.openGroup(set)
 }
 
 // doubtCopies lowers the horizons if the copies in sync are not known to have all that

@@ -79,13 +79,13 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 	defer b.reset()
 	if op == wire.OpPrepare || op == wire.OpHandOver {
 		if err := w.commit.DecodeParts(d); err != nil {
-			s.refuse(r, err.Error())
+			s.answers.refuse(r, err.Error())
 			return
 		}
 		b.share.of(s, &w.commit)
 	}
 	if err := d.End(); err != nil || len(w.messages) == 0 {
-		s.refuse(r, "malformed messages of the commit protocol")
+		s.answers.refuse(r, "malformed messages of the commit protocol")
 		return
 	}
 	from := w.messages[0].From
@@ -93,20 +93,20 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 	for i := range w.messages {
 		m := &w.messages[i]
 		if !s.parts.isAt(m.From, sender) || m.From.Incarnation != from.Incarnation || !allowed(op, m.Kind) || !s.parts.known(m) {
-			s.refuse(r, "message of the commit protocol that does not belong here")
+			s.answers.refuse(r, "message of the commit protocol that does not belong here")
 			return
 		}
 	}
 	if op == wire.OpPrepare || op == wire.OpHandOver {
 		if v := s.clocksAgree(w.messages); !v.ok() {
 			w.resp = wire.AppendMessages(appendVerdict(w.resp[:0], v), nil)
-			s.reply(r, w.resp)
+			s.answers.reply(r, w.resp)
 			return
 		}
-		s.saw(w.commit.Seen)
+		s.clocks.saw(w.commit.Seen)
 	}
 	if op == wire.OpHandOver {
-		s.handovers.Add(1)
+		s.counters.handovers.Add(1)
 	}
 	b.out.Messages = append(b.out.Messages, w.messages...)
 	b.here()
@@ -128,7 +128,7 @@ func (s *Server) handleMessages(r *rdma.Request, w *work, d *wire.Decoder, op wi
 		b.v, answers = s.durable.owing(), nil
 	}
 	w.resp = wire.AppendMessages(appendVerdict(w.resp[:0], b.v), answers)
-	s.release(answer{at: s.logEnd(), r: r, resp: w.resp, peer: true})
+	s.answers.release(answer{at: s.durable.end(), r: r, resp: w.resp, peer: true})
 }
 
 // refused reports whether a machine refused a request without trying to lock or

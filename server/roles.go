@@ -44,64 +44,69 @@ func needs(op wire.Op) rdma.Role {
 	return rdma.RoleServer
 }
 
-// forbidden counts requests that were refused because of the peer's role,
-// tables or sessions.
-type forbidden struct{ role, table, session atomic.Uint64 }
+// permissions decides which requests a peer may make, by its role and its tables, and
+// answers the others.
+type permissions struct {
+	answers *answers
+	catalog *catalogue
 
-func (f *forbidden) refusals() []rdma.Refusal {
+	role, table, session atomic.Uint64 // refused because of them
+}
+
+func (ps *permissions) refusals() []rdma.Refusal {
 	return []rdma.Refusal{
-		{Reason: "request_role", Count: f.role.Load()},
-		{Reason: "request_table", Count: f.table.Load()},
-		{Reason: "request_session", Count: f.session.Load()},
+		{Reason: "request_role", Count: ps.role.Load()},
+		{Reason: "request_table", Count: ps.table.Load()},
+		{Reason: "request_session", Count: ps.session.Load()},
 	}
 }
 
-// permits reports whether the peer's role allows a request, and answers it if
-// not. permitsTable checks the tables of a request. A procedure may use any
+// permit reports whether the peer's role allows a request, and answers it if
+// not. permitTable checks the tables of a request. A procedure may use any
 // table, sealing ends the load for all tables, and emptying the cluster, a backup or a
 // change of the catalogue concerns all, so a peer that is restricted to some tables may
 // do none of it.
-func (s *Server) permits(r *rdma.Request, op wire.Op) bool {
+func (ps *permissions) permit(r *rdma.Request, op wire.Op) bool {
 	if least := needs(op); r.From.Role < least {
-		s.forbidden.role.Add(1)
-		s.forbid(r, fmt.Sprintf("%v needs the role %v, the peer is %v", op, least, r.From))
+		ps.role.Add(1)
+		ps.answers.forbid(r, fmt.Sprintf("%v needs the role %v, the peer is %v", op, least, r.From))
 		return false
 	}
 	if (op == wire.OpCall || op == wire.OpSeal || op == wire.OpAlter || op == wire.OpEmpty || op == wire.OpBackup) && r.From.Restricted() {
-		s.forbidden.table.Add(1)
-		s.forbid(r, fmt.Sprintf("%v needs all tables, the peer is %v", op, r.From))
+		ps.table.Add(1)
+		ps.answers.forbid(r, fmt.Sprintf("%v needs all tables, the peer is %v", op, r.From))
 		return false
 	}
 	return true
 }
 
-// permitsTable reports whether the peer may use the table of an index, and
+// permitTable reports whether the peer may use the table of an index, and
 // answers the request if not. For a peer that is restricted the index must
 // exist: one that is added later might have a table that it may not use.
-func (s *Server) permitsTable(r *rdma.Request, ix int) bool {
+func (ps *permissions) permitTable(r *rdma.Request, ix int) bool {
 	if !r.From.Restricted() {
 		return true
 	}
 	table := fmt.Sprintf("of index %d", ix)
-	if indexes := s.catalog.Load().Indexes; ix < len(indexes) {
+	if indexes := ps.catalog.Load().Indexes; ix < len(indexes) {
 		table = indexes[ix].Table.Name()
 	}
 	if r.From.MayUse(table) {
 		return true
 	}
-	s.forbidden.table.Add(1)
-	s.forbid(r, fmt.Sprintf("table %q is not for the peer, which is %v", table, r.From))
+	ps.table.Add(1)
+	ps.answers.forbid(r, fmt.Sprintf("table %q is not for the peer, which is %v", table, r.From))
 	return false
 }
 
-// permitsWrites is permitsTable for all writes of a transaction.
-func (s *Server) permitsWrites(r *rdma.Request, c *wire.Commit) bool {
+// permitWrites is permitTable for all writes of a transaction.
+func (ps *permissions) permitWrites(r *rdma.Request, c *wire.Commit) bool {
 	if !r.From.Restricted() {
 		return true
 	}
 	for i := range c.Parts {
 		for j := range c.Parts[i].Writes {
-			if !s.permitsTable(r, int(c.Parts[i].Writes[j].Index)) {
+			if !ps.permitTable(r, int(c.Parts[i].Writes[j].Index)) {
 				return false
 			}
 		}
@@ -109,6 +114,17 @@ func (s *Server) permitsWrites(r *rdma.Request, c *wire.Commit) bool {
 	return true
 }
 
-func (s *Server) forbid(r *rdma.Request, text string) {
-	s.reply(r, verdict{code: wire.Forbidden, text: text}.append(nil))
+// permitTurn is permitTable for the rows of a turn. A peer that is restricted
+// to some tables never has a partition for itself.
+func (ps *permissions) permitTurn(r *rdma.Request, t *wire.Turn) bool {
+	if !r.From.Restricted() {
+		return true
+	}
+	t.Whole = false
+	for _, name := range t.Rows {
+		if !ps.permitTable(r, name.Index()) {
+			return false
+		}
+	}
+	return true
 }

@@ -315,7 +315,7 @@ func TestTablesOfAClient(t *testing.T) {
 			for _, ix := range cat.Indexes {
 				mine := ix.Table.Name() == "entry"
 				seq++
-				write := wire.Commit{ID: wire.ID{Client: 201, Seq: seq}, Sent: s.present(), Parts: []wire.Part{{
+				write := wire.Commit{ID: wire.ID{Client: 201, Seq: seq}, Sent: s.clocks.present(), Parts: []wire.Part{{
 					Writes: []wire.Write{{Index: uint16(ix.ID), Op: wire.Put, Key: index.Num(7), Row: make([]byte, ix.RowBytes)}},
 				}}}
 				for what, req := range map[string][]byte{
@@ -331,7 +331,7 @@ func TestTablesOfAClient(t *testing.T) {
 				}
 			}
 			for what, req := range map[string][]byte{
-				"call": wire.AppendCall(nil, wire.ID{Client: 202, Seq: 1}, s.present(), 0, 0, 0, 0, "transfer", transferArgs(1, 2, 3)),
+				"call": wire.AppendCall(nil, wire.ID{Client: 202, Seq: 1}, s.clocks.present(), 0, 0, 0, 0, "transfer", transferArgs(1, 2, 3)),
 				"seal": {byte(wire.OpSeal)}, "empty": {byte(wire.OpEmpty)}, "backup": {byte(wire.OpBackup), wire.BackupBegin},
 			} {
 				if code := ask(t, c, req); code != wire.Forbidden {
@@ -368,12 +368,12 @@ func TestASessionIsItsClients(t *testing.T) {
 			s := servers[0]
 			entry := cat.MustTable("entry").Primary()
 			req := func(seq uint64) []byte {
-				return wire.AppendCommit(nil, wire.OpCommit, &wire.Commit{ID: wire.ID{Client: 301, Seq: seq}, Sent: s.present(), Parts: []wire.Part{{
+				return wire.AppendCommit(nil, wire.OpCommit, &wire.Commit{ID: wire.ID{Client: 301, Seq: seq}, Sent: s.clocks.present(), Parts: []wire.Part{{
 					Writes: []wire.Write{{Index: uint16(entry.ID), Op: wire.Put, Key: index.Num(seq), Row: make([]byte, entry.RowBytes)}},
 				}}}, nil)
 			}
 			outcome := func(seq uint64) []byte {
-				return wire.AppendOutcome(nil, wire.ID{Client: 301, Seq: seq}, s.present(), wire.OutcomeWait)
+				return wire.AppendOutcome(nil, wire.ID{Client: 301, Seq: seq}, s.clocks.present(), wire.OutcomeWait)
 			}
 			honest := f.dial(t, rdma.Identity{Role: rdma.RoleWriter, Name: "honest"}, s.Addr())
 			thief := f.dial(t, rdma.Identity{Role: rdma.RoleLoader, Name: "thief"}, s.Addr())

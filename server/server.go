@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -154,28 +155,27 @@ func (c *Config) check() error {
 
 // Server is a running data server. Methods are safe for concurrent use.
 type Server struct {
-	cfg        Config
-	parts      partitions
-	catalog    catalogue
-	ep         rdma.Endpoint
-	procs      map[string]*exec.Procedure
-	outcomes   *outcomes
-	acquainted acquaintance
-	ticks      clock.Ticks // its own clock
-	seen       clock.Seen  // the highest tick of any partition, and of what others have seen
-	running    *clock.Running
-	pace       pace
-	work       sync.Pool // *work
-	tasks      sync.Pool // *task
+	cfg         Config
+	parts       partitions
+	catalog     catalogue
+	ep          rdma.Endpoint
+	procs       map[string]*exec.Procedure
+	outcomes    *outcomes
+	acquainted  acquaintance
+	clocks      clocks
+	answers     answers
+	permissions permissions
+	pace        pace
+	work        sync.Pool // *work
+	tasks       sync.Pool // *task
 
-	workers
-	counters
+	workers  workers
+	counters counters
 
 	peers     []*peer // by server; connections are made when first needed
 	client    ownClient
 	slow      slowProcedures
 	elsewhere elsewhere
-	forbidden forbidden
 
 	durable   *durable // nil in memory
 	recovered Recovered
@@ -191,20 +191,17 @@ type Server struct {
 // the data. The server serves nothing before Start. The error wraps ErrConfig if c is
 // invalid.
 func New(c Config) (*Server, error) {
-	if c.Partitions == 0 {
-		c.Partitions = len(c.Addrs)
-	}
-	if c.MemoryBytes == 0 {
-		c.MemoryBytes = defaultMemoryBytes
-	}
-	if c.hosted.Epoch == 0 {
-		c.hosted.Epoch = 1
-	}
-	if c.Retain == 0 {
-		c.Retain = DefaultRetain
-	}
-	if c.RetainBytes == 0 {
-		c.RetainBytes = c.MemoryBytes / retainShare
+	c.Partitions = cmp.Or(c.Partitions, len(c.Addrs))
+	c.MemoryBytes = cmp.Or(c.MemoryBytes, defaultMemoryBytes)
+	c.hosted.Epoch = cmp.Or(c.hosted.Epoch, 1)
+	c.Retain = cmp.Or(c.Retain, DefaultRetain)
+	c.RetainBytes = cmp.Or(c.RetainBytes, c.MemoryBytes/retainShare)
+	c.CheckpointBytes = cmp.Or(c.CheckpointBytes, checkpointBytesDefault)
+	c.CheckpointRate = cmp.Or(c.CheckpointRate, checkpointRateDefault)
+	c.CopyPatience = cmp.Or(c.CopyPatience, copyPatienceDefault)
+	c.MinInSync = cmp.Or(c.MinInSync, 1)
+	if c.FS == nil {
+		c.FS = vfs.Default
 	}
 	if err := c.check(); err != nil {
 		if c.hosted.Opened != nil {
@@ -219,26 +216,37 @@ func New(c Config) (*Server, error) {
 		}
 		c.hosted.Incarnation = binary.LittleEndian.Uint64(id[:]) | 1
 	}
+	// This server dials other servers with the role of a data server.
+	c.Provider = rdma.As(c.Provider, rdma.Identity{Role: rdma.RoleServer, Name: fmt.Sprintf("server-%d", c.Index)})
 	s := &Server{
-		cfg: c, procs: map[string]*exec.Procedure{},
-		parts: partitions{
-			self: placement.Server(c.Index), incarnation: c.hosted.Incarnation, addrs: c.Addrs,
-			placement: placement.Spread(c.Partitions, len(c.Addrs)), of: make([]*partition, c.Partitions),
-		},
+		cfg: c, procs: map[string]*exec.Procedure{}, log: c.Log, started: time.Now(),
+		clocks: clocks{ticks: clock.NewTicks(), running: clock.NewRunning(runningStep, c.clock)},
 	}
-	s.outcomes = newOutcomes(s.tellOutcome, s.present)
-	s.elsewhere.max, s.elsewhere.time = MaxCallsElsewhere, MaxCallTime
-	if s.log = c.Log; s.log == nil {
+	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.log = s.log.With("server", c.Index)
-	// This server dials other servers with the role of a data server.
-	s.cfg.Provider = rdma.As(c.Provider, rdma.Identity{Role: rdma.RoleServer, Name: fmt.Sprintf("server-%d", c.Index)})
-	s.started, s.ticks = time.Now(), clock.NewTicks()
-	s.running = clock.NewRunning(runningStep, c.clock)
+	s.workers.ctx, s.workers.cancel = context.WithCancel(context.Background())
+	if c.Durability == Disk {
+		var err error
+		if s.durable, err = newDurable(s); err != nil {
+			return nil, fmt.Errorf("server %d: %w", c.Index, err)
+		}
+	}
+	s.parts = partitions{
+		self: placement.Server(c.Index), incarnation: s.cfg.hosted.Incarnation, addrs: c.Addrs,
+		placement: placement.Spread(c.Partitions, len(c.Addrs)), of: make([]*partition, c.Partitions),
+	}
+	s.clocks.life, s.clocks.durable = wire.Sent{Incarnation: s.parts.incarnation, Epoch: s.cfg.hosted.Epoch}, s.durable
+	s.outcomes = newOutcomes(s.answers.tellOutcome, s.clocks.present)
+	s.outcomes.forgotten.restored = s.durable != nil
+	s.client.workers, s.client.local = &s.workers, allPartitions{&s.parts, s.clocks.running}
+	s.client.cfg = exec.Config{Servers: c.Addrs, AllServers: true, Dial: c.Provider.Dial}
+	s.answers.durable, s.answers.outcomes, s.answers.clocks, s.answers.client, s.answers.log = s.durable, s.outcomes, &s.clocks, &s.client, s.log
+	s.permissions.answers, s.permissions.catalog = &s.answers, &s.catalog
+	s.elsewhere.max, s.elsewhere.time = MaxCallsElsewhere, MaxCallTime
 	s.work.New = func() any { return &work{resp: make([]byte, 0, 64)} }
 	s.tasks.New = func() any { return newTask(s) }
-	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for i := range placement.Server(len(c.Addrs)) {
 		s.peers = append(s.peers, &peer{s: s, server: i})
 	}
@@ -261,12 +269,9 @@ func New(c Config) (*Server, error) {
 	return s, nil
 }
 
-// listen opens the data directory, the endpoint and the partitions.
+// listen opens the endpoint and the partitions.
 func (s *Server) listen() (err error) {
-	if s.cfg.Durability == Disk {
-		if err := s.openDurable(); err != nil {
-			return fmt.Errorf("server %d: %w", s.parts.self, err)
-		}
+	if s.durable != nil {
 		defer func() {
 			if err != nil {
 				err = errors.Join(err, s.durable.close())
@@ -285,7 +290,7 @@ func (s *Server) listen() (err error) {
 func (s *Server) open() error {
 	h := wire.Hello{
 		Version: wire.Version, Incarnation: s.parts.incarnation, Server: s.parts.self, Servers: s.cfg.Addrs, Epoch: s.cfg.hosted.Epoch,
-		Placement: s.parts.placement, Durable: s.durable != nil, Leased: s.leased(), Moves: s.cfg.hosted.Kept != nil && s.cfg.Replicas > 1,
+		Placement: s.parts.placement, Durable: s.durable != nil, Leased: s.durable.leased(), Moves: s.cfg.hosted.Kept != nil && s.cfg.Replicas > 1,
 	}
 	s.catalog.Store(s.cfg.Catalog)
 	for id := range s.parts.placement.Of(s.parts.self) {
@@ -300,7 +305,8 @@ func (s *Server) open() error {
 		s.parts.of[id], s.parts.here = p, append(s.parts.here, p)
 	}
 	if s.durable != nil {
-		if err := s.recover(); err != nil {
+		var err error
+		if s.recovered, err = s.durable.recover(); err != nil {
 			return fmt.Errorf("server %d: %w", s.parts.self, err)
 		}
 	}
@@ -335,24 +341,24 @@ func (s *Server) Start() error {
 	s.pace.request() // so that the loops below begin at once
 	s.logStart()
 	s.catalog.resumeChanges()
-	s.wg.Go(func() { s.ticker(s.ctx) })
-	s.wg.Go(func() { s.keepTime(s.ctx) })
+	s.workers.wg.Go(func() { s.ticker(s.workers.ctx) })
+	s.workers.wg.Go(func() { s.keepTime(s.workers.ctx) })
 	if s.cfg.Retain > 0 {
-		s.wg.Go(func() { s.forget(s.ctx) })
+		s.workers.wg.Go(func() { s.forget(s.workers.ctx) })
 	}
 	if s.durable != nil {
-		s.wg.Go(func() { s.durable.keepCheckpoints(s.ctx) })
+		s.workers.wg.Go(func() { s.durable.keepCheckpoints(s.workers.ctx) })
 		if s.durable.group != nil {
 			s.durable.group.start()
 		}
 	}
 	for server := range placement.Server(len(s.cfg.Addrs)) {
 		if server != s.parts.self {
-			s.wg.Go(func() { s.acquaint(s.ctx, server) })
+			s.workers.wg.Go(func() { s.acquaint(s.workers.ctx, server) })
 		}
 	}
 	if !s.cfg.hosted.ManualTraining {
-		s.wg.Go(func() { s.trainer(s.ctx) })
+		s.workers.wg.Go(func() { s.trainer(s.workers.ctx) })
 	}
 	return nil
 }
@@ -364,7 +370,7 @@ func (s *Server) Addr() string { return s.ep.Addr() }
 // the server. It may be called again.
 func (s *Server) Close() error {
 	s.closeOnce.Do(func() {
-		s.cancel()
+		s.workers.cancel()
 		for _, p := range s.parts.here {
 			p.fence()
 			s.log.Info("partition fenced", "partition", p.id)
@@ -373,15 +379,11 @@ func (s *Server) Close() error {
 		for _, p := range s.peers {
 			p.close()
 		}
-		s.client.Lock()
-		if s.client.db != nil {
-			s.client.db.Close()
-		}
-		s.client.Unlock()
+		s.client.close()
 		s.elsewhere.await()
 		s.closeErr = s.ep.Close()
-		s.stopWorkers()
-		s.wg.Wait()
+		s.workers.stop()
+		s.workers.wg.Wait()
 		if s.durable != nil {
 			s.durable.backups.endAll()
 			s.closeErr = errors.Join(s.closeErr, s.durable.close())

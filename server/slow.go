@@ -107,7 +107,7 @@ func (s *Server) leavesPoller(r *rdma.Request) bool {
 	if proc != nil {
 		s.slow.running.Add(1)
 	}
-	s.background(func() {
+	s.workers.background(func() {
 		start := time.Now()
 		s.serve(&own)
 		if proc == nil {

@@ -5,7 +5,6 @@ import (
 
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
-	"drtmx/internal/redo"
 	"drtmx/internal/wal"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -27,27 +26,26 @@ const adoptMax = clock.Tick(time.Second / clock.TickLength)
 func (s *Server) handleAdopt(r *rdma.Request, d *wire.Decoder) {
 	p, tick := s.parts.get(d.Partition()), clock.Tick(d.U64())
 	if p == nil || d.End() != nil {
-		s.refuse(r, "malformed time, or of a partition that is not here")
+		s.answers.refuse(r, "malformed time, or of a partition that is not here")
 		return
 	}
-	tick = max(s.now(), min(tick, s.now()+adoptMax, block.MaxTick))
-	at, err := s.adoptClientTick(p, tick)
+	tick = max(s.clocks.now(), min(tick, s.clocks.now()+adoptMax, block.MaxTick))
+	at, err := s.clocks.adopt(p, tick)
 	if err != nil {
-		s.reply(r, logVerdict(err).append(nil))
+		s.answers.reply(r, logVerdict(err).append(nil))
 		return
 	}
-	s.release(answer{at: at, r: r, resp: []byte{byte(wire.OK)}})
+	s.answers.release(answer{at: at, r: r, resp: []byte{byte(wire.OK)}})
 }
 
-// adoptClientTick moves a partition's clock up to a tick of a client. A tick that is
+// adopt moves a partition's clock up to a tick of a client. A tick that is
 // ahead of the server's clock is logged, because after a restart the clock must not be
 // behind a snapshot. The answer rests on the log up to at.
-func (s *Server) adoptClientTick(p *partition, tick clock.Tick) (at wal.LSN, err error) {
+func (c *clocks) adopt(p *partition, tick clock.Tick) (at wal.LSN, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s.durable != nil && tick > s.now() {
-		r := redo.Record{Kind: redo.Started, Epoch: s.cfg.hosted.Epoch, Tick: tick}
-		if at, err = s.durable.log.Append(r.Append(nil)); err != nil {
+	if c.durable != nil && tick > c.now() {
+		if at, err = c.durable.noteTick(tick); err != nil {
 			return 0, err
 		}
 	}

@@ -19,8 +19,8 @@ import (
 
 // counters count what a server does. Each counts from the start of the server.
 type counters struct {
-	coordinated, calls, lookups, scans, handovers, repliesLost atomic.Uint64
-	greeted, disconnected                                      atomic.Uint64 // peers
+	coordinated, calls, lookups, scans, handovers atomic.Uint64
+	greeted, disconnected                         atomic.Uint64 // peers
 }
 
 // Stats returns a snapshot of the server and of all its partitions. It holds
@@ -59,24 +59,24 @@ func (s *Server) ownStats() wire.ServerStats {
 	st := wire.ServerStats{
 		Server: int(s.parts.self), Address: s.ep.Addr(), Fabric: s.cfg.Provider.Name(),
 		Incarnation: s.parts.incarnation, Epoch: s.cfg.hosted.Epoch, PID: os.Getpid(),
-		StartUnix: float64(s.started.UnixMilli()) / 1e3, Stopping: s.ctx.Err() != nil,
-		Calls: s.calls.Load(), SlowCalls: s.slow.calls.Load(),
-		Lookups: s.lookups.Load(), Scans: s.scans.Load(),
-		Distributed: s.coordinated.Load(), Handovers: s.handovers.Load(),
-		Decisions: s.parts.records(), RepliesLost: s.repliesLost.Load(),
-		Greeted: s.greeted.Load(), Disconnected: s.disconnected.Load(),
+		StartUnix: float64(s.started.UnixMilli()) / 1e3, Stopping: s.workers.ctx.Err() != nil,
+		Calls: s.counters.calls.Load(), SlowCalls: s.slow.calls.Load(),
+		Lookups: s.counters.lookups.Load(), Scans: s.counters.scans.Load(),
+		Distributed: s.counters.coordinated.Load(), Handovers: s.counters.handovers.Load(),
+		Decisions: s.parts.records(), RepliesLost: s.answers.lost.Load(),
+		Greeted: s.counters.greeted.Load(), Disconnected: s.counters.disconnected.Load(),
 		Verbs: s.ep.Counters(), Process: processStats(), Durability: s.cfg.Durability.String(), Recovery: s.Recovery(),
 	}
 	st.Outcomes, st.OutcomeBytes = s.outcomes.kept()
 	if a, ok := s.ep.(rdma.Auditor); ok {
 		st.Refusals = a.Refusals()
 	}
-	st.Refusals = append(st.Refusals, s.forbidden.refusals()...)
-	if s.leased() {
-		left := s.left().Seconds()
+	st.Refusals = append(st.Refusals, s.permissions.refusals()...)
+	if s.durable.leased() {
+		left := s.durable.left().Seconds()
 		st.LeaseLeft = &left
 	}
-	st.Log = s.logStats()
+	st.Log = s.durable.stats()
 	st.CPUSeconds = cpuTimeOfProcess().Seconds()
 	return st
 }
@@ -98,19 +98,19 @@ func (s *Server) Recovery() *stats.Recovery {
 	return rec
 }
 
-// logStats returns the statistics of the log, nil if there is none.
-func (s *Server) logStats() *stats.Log {
-	if s.durable == nil {
+// stats returns the statistics of the log, nil if there is none.
+func (d *durable) stats() *stats.Log {
+	if d == nil {
 		return nil
 	}
-	l, c := s.durable.log.Stats(), &s.durable.checkpoints
+	l, c := d.log.Stats(), &d.checkpoints
 	written := uint64(0)
-	for _, p := range s.parts.here {
+	for _, p := range d.s.parts.here {
 		p.mu.Lock()
 		written += p.written
 		p.mu.Unlock()
 	}
-	copies, inSync, lag := s.Copies(), 0, uint64(0)
+	copies, inSync, lag := d.s.Copies(), 0, uint64(0)
 	var list []stats.Copy
 	for _, c := range copies {
 		list = append(list, stats.Copy{Keeper: c.Server, InSync: c.InSync, LagBytes: c.Lag, Failed: c.Failed})
@@ -119,10 +119,10 @@ func (s *Server) logStats() *stats.Log {
 		}
 	}
 	return &stats.Log{
-		Copies: max(s.cfg.Replicas, 1) - 1, CopiesInSync: inSync, CopyLagBytes: lag, CopyList: list, CopySentBytes: s.Sent(),
+		Copies: max(d.s.cfg.Replicas, 1) - 1, CopiesInSync: inSync, CopyLagBytes: lag, CopyList: list, CopySentBytes: d.s.Sent(),
 		RowBytes: written,
 		Bytes:    l.Bytes, Records: l.Records, Groups: l.Groups, Syncs: l.Syncs, PendingBytes: l.Lag, Segments: l.Segments,
-		Full: l.NoSpace, Failed: s.durable.failed.Load(), ReplayBytes: uint64(s.durable.log.End()) - c.from.Load(),
+		Full: l.NoSpace, Failed: d.failed.Load(), ReplayBytes: uint64(d.log.End()) - c.from.Load(),
 		Checkpoints: c.done.Load(), CheckpointFailures: c.failed.Load(), CheckpointRows: c.rows.Load(), CheckpointRowsTotal: c.total.Load(),
 	}
 }
@@ -208,7 +208,7 @@ func (s *Server) handleStats(r *rdma.Request, d *wire.Decoder) {
 		from = d.Partition()
 	}
 	if d.End() != nil {
-		s.refuse(r, "malformed request for statistics")
+		s.answers.refuse(r, "malformed request for statistics")
 		return
 	}
 	limit := max(rdma.MaxMessageBytes/2/(statsBytes*(1+len(s.catalog.Load().Indexes))), 1)
@@ -216,12 +216,12 @@ func (s *Server) handleStats(r *rdma.Request, d *wire.Decoder) {
 	st.Next = int(next)
 	b, err := json.Marshal(st)
 	if err != nil {
-		s.refuse(r, err.Error())
+		s.answers.refuse(r, err.Error())
 		return
 	}
 	if len(b) >= rdma.MaxMessageBytes {
-		s.refuse(r, "the statistics of a partition do not fit a message")
+		s.answers.refuse(r, "the statistics of a partition do not fit a message")
 		return
 	}
-	s.reply(r, append([]byte{byte(wire.OK)}, b...))
+	s.answers.reply(r, append([]byte{byte(wire.OK)}, b...))
 }

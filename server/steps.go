@@ -222,7 +222,7 @@ func (d *durable) awaitLog(ms []twophase.Message) bool {
 	if d == nil {
 		return true
 	}
-	return !d.owes(ms) && d.wait(d.s.ctx, d.s.logEnd()) == nil
+	return !d.owes(ms) && d.wait(d.s.workers.ctx, d.end()) == nil
 }
 
 // withhold returns the messages that may leave now. The others are posted when
@@ -253,7 +253,7 @@ func (d *durable) withhold(ms []twophase.Message) (now []twophase.Message) {
 
 // finishOutcome answers a session about a transaction that was in doubt when the
 // server was restored.
-func (s *Server) finishOutcome(o origin, commit bool) {
+func (d *durable) finishOutcome(o origin, commit bool) {
 	v := verdict{}
 	if !commit {
 		v = conflict(exec.CauseRemote)
@@ -262,9 +262,9 @@ func (s *Server) finishOutcome(o origin, commit bool) {
 	if commit {
 		resp = append(resp, o.result...)
 	}
-	s.durable.hold(answer{at: s.logEnd(), do: func(durable bool) {
+	d.hold(answer{at: d.end(), do: func(durable bool) {
 		if durable {
-			s.outcomes.settle(o.id, resp)
+			d.s.outcomes.settle(o.id, resp)
 		}
 	}})
 }

@@ -35,7 +35,7 @@ func TestCommitsInTheQueueOfAStoppedServer(t *testing.T) {
 	run := func(d time.Duration) {
 		for ; d > 0; d -= runningStep / 2 {
 			c.Advance(runningStep / 2)
-			s.running.Now()
+			s.clocks.running.Now()
 		}
 	}
 	insert := func(keys, step, from uint64) {
@@ -53,7 +53,7 @@ func TestCommitsInTheQueueOfAStoppedServer(t *testing.T) {
 	var queued []wire.Part
 	for k := uint64(rows / 2); k < rows; k++ {
 		queued = append(queued, wire.Part{
-			Read:   s.running.Last(),
+			Read:   s.clocks.running.Last(),
 			Rows:   proofsOf(t, p, entry, k*10, index.Found),
 			Writes: []wire.Write{writeOf(entry, wire.Put, 1<<30+k)},
 		})
@@ -78,7 +78,7 @@ func TestCommitsInTheQueueOfAStoppedServer(t *testing.T) {
 		if commit(queued[i]) != wire.Conflict {
 			t.Errorf("a commit that read row %d, since deleted, succeeds as late as this", rows*5+10*i)
 		}
-		queued[i].Read = s.running.Last()
+		queued[i].Read = s.clocks.running.Last()
 		if commit(queued[i]) == wire.OK {
 			held++
 		}

@@ -31,7 +31,7 @@ func (a callAnswer) Reply(b []byte) error {
 // left is what its caller has left of its time, 0 if it has no deadline.
 func handCall(s *Server, id wire.ID, left time.Duration, part int, proc string, args []byte) callAnswer {
 	a := make(callAnswer, 2)
-	go s.handle(&rdma.Request{From: &anyRole, Body: wire.AppendCall(nil, id, s.present(), 0, left, 0, placement.Partition(part), proc, args), Replier: a})
+	go s.handle(&rdma.Request{From: &anyRole, Body: wire.AppendCall(nil, id, s.clocks.present(), 0, left, 0, placement.Partition(part), proc, args), Replier: a})
 	return a
 }
 
@@ -139,7 +139,7 @@ func (s *Server) runLate(t *testing.T) verdict {
 	if s.client.db == nil {
 		t.Fatal("the server has no client that could be closed")
 	}
-	_, v := s.runElsewhere(s.ctx, s.parts.of[0], s.procs["body"], []byte{0}, wire.ID{Client: 4710, Seq: 1}, 0)
+	_, v := s.runElsewhere(s.workers.ctx, s.parts.of[0], s.procs["body"], []byte{0}, wire.ID{Client: 4710, Seq: 1}, 0)
 	return v
 }
 
@@ -247,14 +247,14 @@ func TestStopIsNoFailureOfTheProcedure(t *testing.T) {
 		}
 	}
 	s := cl.Servers[0]
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithCancel(s.workers.ctx)
 	stop = cancel
 	_, v := s.runElsewhere(ctx, s.parts.of[0], s.procs["read"], nil, wire.ID{Client: 4711, Seq: 1}, 0)
 	if v.code != wire.Unavailable || runs.Load() == 0 {
 		t.Errorf("%+v after %d runs, want code %d", v, runs.Load(), wire.Unavailable)
 	}
 	s.client.db.Close()
-	if _, v := s.runElsewhere(s.ctx, s.parts.of[0], s.procs["read"], nil, wire.ID{Client: 4711, Seq: 2}, 0); v.code != wire.Unavailable {
+	if _, v := s.runElsewhere(s.workers.ctx, s.parts.of[0], s.procs["read"], nil, wire.ID{Client: 4711, Seq: 2}, 0); v.code != wire.Unavailable {
 		t.Errorf("without its client: %+v, want code %d", v, wire.Unavailable)
 	}
 }

@@ -22,16 +22,15 @@ func (d *durable) mayAnswer() bool {
 
 // leased reports whether another process may take the server's place when a lease
 // has ended. A server in memory has nothing that another one could go on with.
-func (s *Server) leased() bool { return s.durable != nil && s.cfg.hosted.Left != nil }
+func (d *durable) leased() bool { return d != nil && d.s.cfg.hosted.Left != nil }
 
 // left returns for how long the server certainly has its place, counted from a moment
 // during the call.
-func (s *Server) left() time.Duration {
-	d := s.durable
-	if !s.leased() {
+func (d *durable) left() time.Duration {
+	if !d.leased() {
 		return wire.NoLease
 	}
-	left := s.cfg.hosted.Left()
+	left := d.s.cfg.hosted.Left()
 	if d.suspended.Load() || d.group != nil && d.group.deposed.Load() {
 		return 0
 	}
@@ -42,10 +41,10 @@ func (s *Server) left() time.Duration {
 // for nothing.
 func (s *Server) handleLease(r *rdma.Request, rest int) {
 	if rest > 0 {
-		s.refuse(r, "malformed question about the lease")
+		s.answers.refuse(r, "malformed question about the lease")
 		return
 	}
-	s.reply(r, wire.AppendLease(nil, wire.Lease{Incarnation: s.parts.incarnation, Epoch: s.cfg.hosted.Epoch, Left: s.left(), Now: s.running.Now()}))
+	s.answers.reply(r, wire.AppendLease(nil, wire.Lease{Incarnation: s.parts.incarnation, Epoch: s.cfg.hosted.Epoch, Left: s.durable.left(), Now: s.clocks.running.Now()}))
 }
 
 // Suspend fences all partitions of a durable server, and keeps back its answers, until
@@ -68,7 +67,7 @@ func (s *Server) Resume() {
 	}
 	for _, p := range s.parts.here {
 		p.mu.Lock()
-		if s.ctx.Err() == nil && !d.failed.Load() && !p.arena.Exhausted() {
+		if s.workers.ctx.Err() == nil && !d.failed.Load() && !p.arena.Exhausted() {
 			p.control.Store(epochWord, uint64(p.epoch))
 		}
 		p.mu.Unlock()

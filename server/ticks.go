@@ -7,7 +7,6 @@ import (
 
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
-	"drtmx/internal/redo"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 )
@@ -25,7 +24,7 @@ func (s *Server) keepTime(ctx context.Context) {
 	t := time.NewTimer(clock.TickLength)
 	defer t.Stop()
 	for owes := false; s.pace.rest(ctx, t, clock.TickLength, runningStep*4/5, owes); {
-		s.running.Now()
+		s.clocks.running.Now()
 		owes = s.closeTicks()
 		s.watchProcedures()
 	}
@@ -114,37 +113,40 @@ func (p *partition) makeRoom() (freed bool) {
 // roomMost bounds what makeRoom removes from each index.
 const roomMost = 256
 
+// clocks are the clocks of a server: ticks, the logical time of commits, and the time
+// that it has been running, by which quarantines and the ages of proofs count.
+type clocks struct {
+	ticks   clock.Ticks // its own clock
+	seen    clock.Seen  // the highest tick of any partition, and of what others have seen
+	running *clock.Running
+	life    wire.Sent // incarnation and epoch of the server
+	durable *durable  // nil in memory
+}
+
+// present returns the time that a request sent now carries.
+func (c *clocks) present() wire.Sent {
+	sent := c.life
+	sent.At = c.running.Last()
+	return sent
+}
+
 // now is the tick by the server's own clock, or the highest that the server has
 // seen. It may go back a little; a partition's clock never does.
-func (s *Server) now() clock.Tick { return min(max(s.ticks.Now(), s.seen.Tick()), block.MaxTick) }
+func (c *clocks) now() clock.Tick { return min(max(c.ticks.Now(), c.seen.Tick()), block.MaxTick) }
 
 // saw notes the highest tick that a client or another server has seen, so that its next
 // commits here get no lower one. It ignores a clock that is far ahead. After a restart
 // the clock must not go back behind a snapshot, so the log has the tick if it is ahead.
-func (s *Server) saw(t clock.Tick) {
-	if t <= s.now() || t > s.ticks.Now()+clockSkewMax {
+func (c *clocks) saw(t clock.Tick) {
+	if t <= c.now() || t > c.ticks.Now()+clockSkewMax {
 		return
 	}
-	if s.durable != nil {
-		r := redo.Record{Kind: redo.Started, Epoch: s.cfg.hosted.Epoch, Tick: t}
-		if _, err := s.durable.log.Append(r.Append(nil)); err != nil {
+	if c.durable != nil {
+		if _, err := c.durable.noteTick(t); err != nil {
 			return // nor will anything commit
 		}
 	}
-	s.seen.Saw(t)
-}
-
-// seenHere returns a tick that is no lower than those of all commits that an answer of
-// this server may reveal.
-func (s *Server) seenHere() clock.Tick {
-	t := s.now()
-	s.client.Lock()
-	db := s.client.db
-	s.client.Unlock()
-	if db != nil {
-		t = max(t, db.Observed())
-	}
-	return t
+	c.seen.Saw(t)
 }
 
 // advance moves the partition's clock up to the server's. Every commit reads
@@ -152,13 +154,13 @@ func (s *Server) seenHere() clock.Tick {
 // lower tick than another that had ended at a server of the same machine before
 // it began, and a snapshot could have the later without the earlier. The caller
 // holds p.mu.
-func (p *partition) advance() { p.adopt(p.srv.now()) }
+func (p *partition) advance() { p.adopt(p.srv.clocks.now()) }
 
 // adopt moves the partition's clock up to a tick. Readers see the tick before
 // they can see a commit of it. The caller holds p.mu.
 func (p *partition) adopt(t clock.Tick) {
 	if p.ticks.Adopt(t) {
-		p.srv.seen.Saw(t)
+		p.srv.clocks.seen.Saw(t)
 		p.arena.CoverCSN(block.NewCSN(t, 0))
 		p.control.Store(tickWord, uint64(t))
 		p.closeTick()

@@ -393,7 +393,7 @@ func TestCommitsFollowWhatTheirClientHasSeen(t *testing.T) {
 		for how, commit := range map[string]func(*txn.DB, int) error{"an update": update, "a call": call} {
 			ahead := cl.Servers[0].parts.of[0]
 			ahead.mu.Lock()
-			ahead.adopt(max(ahead.ticks.Tick(), cl.Servers[1].now()) + 3000)
+			ahead.adopt(max(ahead.ticks.Tick(), cl.Servers[1].clocks.now()) + 3000)
 			tick := ahead.ticks.Tick()
 			ahead.mu.Unlock()
 			if got := cl.Servers[1].parts.of[1].tick(); got >= tick {

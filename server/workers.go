@@ -62,9 +62,9 @@ func (w *workers) worker(fn func()) {
 	}
 }
 
-// stopWorkers ends the goroutines that wait for work. The server's context has
+// stop ends the goroutines that wait for work. The server's context has
 // ended, so that no other one begins to wait.
-func (w *workers) stopWorkers() {
+func (w *workers) stop() {
 	w.idle.Lock()
 	defer w.idle.Unlock()
 	for _, next := range w.idle.workers {
@@ -86,4 +86,14 @@ func (w *workers) deadline() context.Context {
 		w.shared.ctx, w.shared.made = ctx, now
 	}
 	return w.shared.ctx
+}
+
+// rest waits for d. It returns an error at once when the server stops.
+func (w *workers) rest(d time.Duration) error {
+	select {
+	case <-w.ctx.Done():
+		return w.ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }

@@ -15,9 +15,9 @@ func TestWorkers(t *testing.T) {
 	cl, _, _ := startBank(t, 1)
 	s := cl.Servers[0]
 	idle := func() int {
-		s.idle.Lock()
-		defer s.idle.Unlock()
-		return len(s.idle.workers)
+		s.workers.idle.Lock()
+		defer s.workers.idle.Unlock()
+		return len(s.workers.idle.workers)
 	}
 	settled := func(want int) {
 		t.Helper()
@@ -29,7 +29,7 @@ func TestWorkers(t *testing.T) {
 	}
 	for range 1000 {
 		done := make(chan bool)
-		s.background(func() { close(done) })
+		s.workers.background(func() { close(done) })
 		<-done
 		settled(1)
 	}
@@ -38,7 +38,7 @@ func TestWorkers(t *testing.T) {
 	all.Add(burst)
 	for range burst {
 		done.Add(1)
-		s.background(func() {
+		s.workers.background(func() {
 			defer done.Done()
 			all.Done()
 			all.Wait() // until all of them run at the same time
@@ -51,7 +51,7 @@ func TestWorkers(t *testing.T) {
 	}
 	settled(0)
 	late := make(chan bool)
-	s.background(func() { close(late) })
+	s.workers.background(func() { close(late) })
 	<-late
 	settled(0)
 }
@@ -62,19 +62,19 @@ func TestDeadlineIsShared(t *testing.T) {
 	cl, _, _ := startBank(t, 1)
 	s := cl.Servers[0]
 	before := time.Now()
-	first := s.deadline()
+	first := s.workers.deadline()
 	if end, ok := first.Deadline(); !ok || end.Before(before.Add(peerTimeout)) {
 		t.Fatalf("the deadline is %v after the request, want at least %v", end.Sub(before), peerTimeout)
 	}
 	time.Sleep(2 * deadlineShared)
 	before = time.Now()
-	second := s.deadline()
+	second := s.workers.deadline()
 	if end, _ := second.Deadline(); second == first || end.Before(before.Add(peerTimeout)) {
 		t.Fatalf("a later request has a deadline %v after it, want at least %v", end.Sub(before), peerTimeout)
 	}
-	n := testing.AllocsPerRun(100, func() { s.deadline() })
+	n := testing.AllocsPerRun(100, func() { s.workers.deadline() })
 	for range 20 { // the server's own work allocates now and then
-		n = min(n, testing.AllocsPerRun(100, func() { s.deadline() }))
+		n = min(n, testing.AllocsPerRun(100, func() { s.workers.deadline() }))
 	}
 	if n > 0 {
 		t.Errorf("%v allocations for a deadline, want none on average", n)

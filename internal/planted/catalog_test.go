@@ -157,7 +157,7 @@ var buildBugs = []bug{
 		name: "WithdrawnEntriesStay", why: "the entries of a withdrawn index keep their memory",
 		edits: []edit{{
 			file: "server/catalog.go",
-			old:  "		cat.s.background(func() { cat.empty(id) })\n",
+			old:  "		cat.s.workers.background(func() { cat.empty(id) })\n",
 			new:  "		_ = id\n",
 		}},
 		caught: []test{{"server", "TestIndexIsWithdrawn", "the withdrawn index has [0-9]+ entries"}},

@@ -223,12 +223,12 @@ var replicaBugs = []bug{
 		name: "AttemptsRaiseTheEpoch", why: "an attempt to serve an older state of a directory raises its epoch",
 		edits: []edit{{
 			file: "server/durability.go",
-			old:  "		if err := s.cfg.notReplaced(); err != nil {\n			return err\n		}\n",
+			old:  "		if err := s.cfg.notReplaced(); err != nil {\n			return nil, err\n		}\n",
 			new:  "",
 		}, {
 			file: "server/recovery.go",
-			old:  "	set, err := s.askSet()\n	if err != nil {\n		return err\n	}\n	if err := s.durable.dir.Begin(); err != nil {\n		return err\n	}\n",
-			new:  "	if err := s.durable.dir.Begin(); err != nil {\n		return err\n	}\n	set, err := s.askSet()\n	if err != nil {\n		return err\n	}\n",
+			old:  "	set, err := d.askSet()\n	if err != nil {\n		return err\n	}\n	if err := d.dir.Begin(); err != nil {\n		return err\n	}\n",
+			new:  "	if err := d.dir.Begin(); err != nil {\n		return err\n	}\n	set, err := d.askSet()\n	if err != nil {\n		return err\n	}\n",
 		}},
 		caught: []test{{"server", "TestOlderStateIsRefused", "an older state"}},
 	},
@@ -236,7 +236,7 @@ var replicaBugs = []bug{
 		name: "EmptyIsNotLost", why: "a start with an empty directory leaves one in the place of a lost one",
 		edits: []edit{{
 			file: "server/durability.go",
-			old:  "		if err := s.cfg.notReplaced(); err != nil {\n			return err\n		}\n",
+			old:  "		if err := s.cfg.notReplaced(); err != nil {\n			return nil, err\n		}\n",
 			new:  "",
 		}},
 		caught: []test{{"server", "TestEmptyDirectoryIsNotServed", "a copy takes the place"}},
@@ -308,8 +308,8 @@ var replicaBugs = []bug{
 		name: "RecoveredOutcomeIsTold", why: "the outcome of a commit that was recovered is told before the copies have it",
 		edits: []edit{{
 			file: "server/answers.go",
-			old:  "	s.tell(r, resp)\n",
-			new:  "	s.reply(r, resp)\n",
+			old:  "	as.tell(r, resp)\n",
+			new:  "	as.reply(r, resp)\n",
 		}},
 		caught: []test{{"server", "TestRecoveredIsConfirmedFirst", "the outcome .* was told"}},
 	},
@@ -335,7 +335,7 @@ var replicaBugs = []bug{
 		name: "RecoveredIsSafe", why: "what a home recovers is read before its copies are known to have it",
 		edits: []edit{{
 			file: "server/recovery.go",
-			old:  "	s.durable.doubtCopies()\n",
+			old:  "	d.doubtCopies()\n",
 			new:  "",
 		}},
 		caught: []test{{"server", "TestRecoveredIsConfirmedFirst", "the copy does not have it"}},

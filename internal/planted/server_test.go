@@ -78,7 +78,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		edits: []edit{{
 			file: "server/calls.go",
 			old:  "			c.v, c.err = c.l.finish(t.ctx)\n",
-			new:  "			ctx, cancel := context.WithTimeout(t.s.ctx, peerTimeout+deadlineShared)\n			c.v, c.err = c.l.finish(ctx)\n			cancel()\n",
+			new:  "			ctx, cancel := context.WithTimeout(t.s.workers.ctx, peerTimeout+deadlineShared)\n			c.v, c.err = c.l.finish(ctx)\n			cancel()\n",
 		}},
 		caught: []test{{"server", "TestPausedParticipantsShareADeadline", "2 participants are paused: .* after 4.1s, want 2.1s"}},
 	},
@@ -87,7 +87,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		edits: []edit{{
 			file: "server/calls.go",
 			old:  "		t.calls = append(t.calls, call{l: l, ms: ms, err: l.conn.StartCall(t.ctx, t.request(to, ms))})\n",
-			new:  "		t.finish()\n		t.ctx, _ = context.WithTimeout(t.s.ctx, peerTimeout+deadlineShared)\n		t.calls = append(t.calls, call{l: l, ms: ms, err: l.conn.StartCall(t.ctx, t.request(to, ms))})\n",
+			new:  "		t.finish()\n		t.ctx, _ = context.WithTimeout(t.s.workers.ctx, peerTimeout+deadlineShared)\n		t.calls = append(t.calls, call{l: l, ms: ms, err: l.conn.StartCall(t.ctx, t.request(to, ms))})\n",
 		}},
 		caught: []test{{"server", "TestPausedParticipantsShareADeadline", "2 participants are paused: .* after 4.1s, want 2.1s"}},
 	},
@@ -98,7 +98,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 			old:  "	for len(ms) > 0 {\n		to, ok := s.parts.placement.Primary(ms[0].To.Partition)\n",
 			new: `	all := append([]twophase.Message(nil), ms...)
 	ms = nil
-	s.background(func() {
+	s.workers.background(func() {
 		for _, p := range s.peers {
 			var mine []twophase.Message
 			for _, m := range all {
@@ -121,7 +121,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "TicksWaitForPeers", why: "a tick of the commit protocol waits for the answers of other servers",
 		edits: []edit{{
 			file: "server/peers.go",
-			old:  "		p.s.background(p.send)\n",
+			old:  "		p.s.workers.background(p.send)\n",
 			new:  "		p.mu.Unlock()\n		p.send()\n		p.mu.Lock()\n",
 		}},
 		caught: []test{{"server", "TestSilentServersHoldUpNobodyElse", "settled after .*, with no silent server after"}},
