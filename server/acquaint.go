@@ -1,17 +1,13 @@
 package server
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"drtmx/internal/placement"
 	"drtmx/internal/wire"
-	"drtmx/rdma"
 )
 
 // acquaintance holds, for each server, the first incarnation of it that this server has
@@ -100,50 +96,4 @@ func (a *acquaintance) replaced(server placement.Server, incarnation uint64) boo
 	defer a.mu.Unlock()
 	first := a.said.Incarnations[server]
 	return first != 0 && first != incarnation
-}
-
-// acquaint asks another server for its incarnation until it answers.
-func (s *Server) acquaint(ctx context.Context, server placement.Server) {
-	said := false
-	for wait := acquaintMin; ; wait = min(2*wait, acquaintMax) {
-		h, err := s.helloOf(ctx, server)
-		if errors.Is(err, rdma.ErrRole) && !said {
-			said = true
-			s.log.Error("another data server refuses this one: all data servers of a cluster need the same secret", "server", server, "error", err)
-		}
-		if err == nil {
-			replaced, err := s.acquainted.meet(h)
-			if err != nil {
-				s.log.Error("hello not encoded", "error", err)
-			}
-			if replaced {
-				s.log.Warn("this server replaces one whose memory is lost; clients refuse it until the cluster is restarted", "known_to", server)
-			}
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
-}
-
-func (s *Server) helloOf(ctx context.Context, server placement.Server) (*wire.Hello, error) {
-	ctx, cancel := context.WithTimeout(ctx, acquaintTimeout)
-	defer cancel()
-	c, err := s.cfg.Provider.Dial(ctx, s.cfg.Addrs[server])
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, s.parts.self, s.parts.incarnation), nil)
-	if err != nil {
-		return nil, err
-	}
-	h, err := wire.DecodeHello(resp)
-	if err == nil && h.Server != server {
-		err = fmt.Errorf("server %d answers at the address of server %d", h.Server, server)
-	}
-	return h, err
 }

@@ -39,10 +39,10 @@ func (t *task) run() {
 func (t *task) start() {
 	t.sent, t.remote = t.remote, t.sent[:0]
 	for left := t.sent; len(left) > 0; {
-		to, ok := t.s.parts.placement.Primary(left[0].To.Partition)
+		to, ok := t.driver.parts.placement.Primary(left[0].To.Partition)
 		n := 1
 		for i := n; i < len(left); i++ {
-			if m := left[i]; m.Kind == left[0].Kind && t.s.parts.isAt(m.To, to) {
+			if m := left[i]; m.Kind == left[0].Kind && t.driver.parts.isAt(m.To, to) {
 				copy(left[n+1:i+1], left[n:i])
 				left[n] = m
 				n++
@@ -52,14 +52,14 @@ func (t *task) start() {
 		left = left[n:]
 		l, kind := t.link(to), ms[0].Kind
 		if !ok || l == nil || ms[0].To.Incarnation != l.incarnation || kind != twophase.Prepare && kind != twophase.HandOver && kind != twophase.Decide {
-			t.s.post(ms)
+			t.driver.post(ms)
 			continue
 		}
-		if kind != twophase.Prepare && !t.s.durable.awaitLog(ms) {
+		if kind != twophase.Prepare && !t.driver.durable.awaitLog(ms) {
 			continue // the machine asks, or repeats it
 		}
 		if len(t.calls) == 0 {
-			t.ctx = t.s.workers.deadline()
+			t.ctx = t.driver.workers.deadline()
 			if c := t.share.call; c != nil && kind == twophase.Prepare && c.ends < clock.Fast()+peerTimeout {
 				t.ctx = c // a vote that comes later does not count
 			}
@@ -85,7 +85,7 @@ func (t *task) request(to placement.Server, ms []twophase.Message) []byte {
 		}
 		t.buf = append(t.buf[:0], byte(wire.OpPrepare))
 	}
-	t.buf = wire.AppendParts(wire.AppendMessages(t.buf, ms), &t.msg, func(part placement.Partition) bool { return t.s.parts.placement.At(part) == to })
+	t.buf = wire.AppendParts(wire.AppendMessages(t.buf, ms), &t.msg, func(part placement.Partition) bool { return t.driver.parts.placement.At(part) == to })
 	return t.buf
 }
 
@@ -99,9 +99,9 @@ func (t *task) finish() {
 		if c := &t.calls[i]; c.err == nil {
 			c.v, c.err = c.l.finish(t.ctx)
 		}
-		if i+1 < len(t.calls) && t.ctx.Err() != nil && t.s.workers.ctx.Err() == nil {
+		if i+1 < len(t.calls) && t.ctx.Err() != nil && t.driver.workers.ctx.Err() == nil {
 			// This server did not answer. The answers of the others have arrived, or are late too.
-			ctx, cancel := context.WithTimeout(t.s.workers.ctx, answeredTimeout)
+			ctx, cancel := context.WithTimeout(t.driver.workers.ctx, answeredTimeout)
 			defer cancel()
 			t.ctx = ctx
 		}
@@ -143,7 +143,7 @@ func (t *task) answer(c *call) {
 	}
 	if c.ms[0].Kind == twophase.Decide {
 		if c.err != nil {
-			t.s.post(c.ms) // now, over another connection; the machine repeats it later
+			t.driver.post(c.ms) // now, over another connection; the machine repeats it later
 		}
 		return
 	}
@@ -155,7 +155,7 @@ func (t *task) answer(c *call) {
 // logFailed returns the verdict on a transaction that needs a server whose log has
 // failed or is closed: that server acknowledges nothing.
 func (t *task) logFailed(l *link, part placement.Partition, v verdict) verdict {
-	return unreachable(&tables.Error{Err: exec.ErrUnavailable, Partition: int(part), Server: t.s.cfg.Addrs[l.peer.server], Cause: errors.New(v.text)})
+	return unreachable(&tables.Error{Err: exec.ErrUnavailable, Partition: int(part), Server: t.driver.parts.addrs[l.peer.server], Cause: errors.New(v.text)})
 }
 
 // confirm returns the answer to a transaction whose write the home server refused
@@ -168,14 +168,14 @@ func (t *task) confirm() verdict {
 	to := placement.Server(0)
 	for i := range t.msg.Parts {
 		part := t.msg.Parts[i]
-		if t.s.parts.get(part.Partition) == nil {
-			to = t.s.parts.placement.At(part.Partition)
+		if t.driver.parts.get(part.Partition) == nil {
+			to = t.driver.parts.placement.At(part.Partition)
 			part.Writes = nil
 			reads.Parts = append(reads.Parts, part)
 		}
 	}
 	t.asked = true
-	ctx := t.s.workers.deadline()
+	ctx := t.driver.workers.deadline()
 	l := t.link(to)
 	if l == nil {
 		return verdict{code: wire.Unavailable, text: "the connection to the other server is lost"}

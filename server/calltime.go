@@ -39,6 +39,7 @@ type callTime struct {
 	ends            time.Duration // by clock.Fast
 	late            verdict       // the answer when that is over
 	own             bool          // ends is the server's own bound, not a caller's deadline
+	of              *elsewhere    // which counts the procedure; nil: it stays in its partition
 
 	mu     sync.Mutex
 	armed  context.Context // nil: it has no timer yet
@@ -136,11 +137,13 @@ func deadline(left time.Duration) time.Duration {
 // late reports whether the caller of a procedure has given up.
 func (q *request) late() bool { return q.deadline != 0 && clock.Fast() >= q.deadline }
 
-// elsewhere counts the procedures that have left their partitions and have not been
-// answered.
+// elsewhere runs the procedures that have left their partitions, and counts those that
+// have not been answered.
 type elsewhere struct {
-	max  int           // MaxCallsElsewhere
-	time time.Duration // MaxCallTime
+	client *ownClient
+	driver *driver
+	max    int           // MaxCallsElsewhere
+	time   time.Duration // MaxCallTime
 
 	mu         sync.Mutex
 	running    int

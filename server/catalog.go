@@ -99,13 +99,13 @@ type catalogue struct {
 }
 
 // describe sets what a hello says of the catalogue and of the partitions.
-func (s *Server) describe(h *wire.Hello) (err error) {
-	c := s.catalog.Load()
+func (cat *catalogue) describe(h *wire.Hello) (err error) {
+	c := cat.Load()
 	if h.Catalog, err = json.Marshal(c); err != nil {
 		return err
 	}
 	h.CatalogVersion, h.Hosted = c.Version(), nil
-	for _, p := range s.parts.here {
+	for _, p := range cat.s.parts.here {
 		at := wire.Hosted{Partition: p.id, RKey: uint32(p.rkey)}
 		for _, ix := range p.has.Load().indexes {
 			at.Roots = append(at.Roots, ix.Root())
@@ -175,7 +175,7 @@ func (cat *catalogue) useVersion(c *tables.Catalog) error {
 		cat.s.workers.background(func() { cat.empty(id) })
 	}
 	cat.s.log.Info("catalogue changed", "version", c.Version(), "tables", len(c.Tables))
-	return cat.s.acquainted.change(cat.s.describe)
+	return cat.s.acquainted.change(cat.describe)
 }
 
 // handleCatalog serves a step that the orderer sends.

@@ -47,23 +47,8 @@ type task struct {
 	failed  bool    // a peer's log has failed: it acknowledges nothing until it starts again
 }
 
-// commit commits a transaction of any partitions. asked reports that other
-// servers have been asked for their verdicts.
-func (s *Server) commit(ctx context.Context, c *wire.Commit, o origin) (v verdict, asked bool) {
-	if len(c.Parts) == 0 {
-		return verdict{}, false
-	}
-	t := s.tasks.Get().(*task)
-	v, again := t.decide(ctx, c, o)
-	asked = t.asked
-	if again {
-		t.free()
-	}
-	return v, asked
-}
-
-func newTask(s *Server) *task {
-	t := &task{batch: batch{s: s}, decision: make(chan bool, 1)}
+func newTask(dr *driver) *task {
+	t := &task{batch: batch{driver: dr}, decision: make(chan bool, 1)}
 	t.serve = t.answerClient
 	return t
 }
@@ -75,7 +60,7 @@ func (t *task) free() {
 	if cap(t.body) > reusedMessageBytes {
 		t.body, t.commit = nil, wire.Commit{}
 	}
-	t.s.tasks.Put(t)
+	t.driver.tasks.Put(t)
 }
 
 // answerClient commits a client's transaction of several servers.
@@ -86,14 +71,14 @@ func (t *task) answerClient() {
 	if err := t.commit.Decode(&d); err != nil {
 		v = verdict{code: wire.Bad, text: err.Error()}
 	} else {
-		v, again = t.decide(t.s.workers.ctx, &t.commit, origin{id: t.commit.ID})
+		v, again = t.decide(t.driver.workers.ctx, &t.commit, origin{id: t.commit.ID})
 	}
 	t.resp = v.append(t.resp[:0])
-	at := t.s.durable.end()
+	at := t.driver.durable.end()
 	if v.code == wire.FewCopies {
 		at = 0 // do not wait: the log may not become durable for long
 	}
-	t.s.answers.release(answer{at: at, id: t.commit.ID, r: t.r, resp: t.resp})
+	t.driver.answers.release(answer{at: at, id: t.commit.ID, r: t.r, resp: t.resp})
 	if again {
 		t.free()
 	}
@@ -102,14 +87,14 @@ func (t *task) answerClient() {
 // decide commits a transaction. again reports whether the task can be reused: it cannot
 // while the decision may still arrive.
 func (t *task) decide(ctx context.Context, c *wire.Commit, o origin) (v verdict, again bool) {
-	complete := t.share.of(t.s, c)
+	complete := t.share.of(t.driver.parts, c)
 	t.share.call, _ = ctx.(*callTime)
 	t.session = o.id
 	if c.Writes() { // else it is only validated: the session has not committed anything
 		t.share.origin = o
 	}
-	if part := t.s.parts.replaced(&t.share); part != nil {
-		return unreachable(t.s.parts.restarted(part.Partition)), true
+	if part := t.driver.parts.replaced(&t.share); part != nil {
+		return unreachable(t.driver.parts.restarted(part.Partition)), true
 	}
 	if complete {
 		return t.share.commit(), true
@@ -121,11 +106,11 @@ func (t *task) decide(ctx context.Context, c *wire.Commit, o origin) (v verdict,
 // means that the server stops before it knows the decision. coordinate reports
 // whether the task can be reused: it cannot while the decision may still arrive.
 func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again bool) {
-	s := t.s
-	t.msg = wire.Commit{ID: c.ID, Parts: c.Parts, Seen: s.clocks.now()}
+	dr := t.driver
+	t.msg = wire.Commit{ID: c.ID, Parts: c.Parts, Seen: dr.clocks.now()}
 	if len(t.share.at) > 0 {
 		t.home = t.share.at[0]
-	} else if t.home = s.parts.first(); t.home == nil {
+	} else if t.home = dr.parts.first(); t.home == nil {
 		return verdict{code: wire.Bad, text: "a transaction for a server that holds no partition"}, true
 	}
 	if t.share.twice() {
@@ -148,14 +133,14 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 		if v := ended(ctx); !v.ok() { // its client waits no longer: the table may have room
 			return v, true
 		}
-		return verdict{code: wire.Unavailable, text: fmt.Sprintf("server %d: %v", s.parts.self, err)}, true
+		return verdict{code: wire.Unavailable, text: fmt.Sprintf("server %d: %v", dr.parts.self, err)}, true
 	}
-	if t.share.call != nil {
-		s.elsewhere.commits(1)
-		defer s.elsewhere.commits(-1)
+	if c := t.share.call; c != nil {
+		c.of.commits(1)
+		defer c.of.commits(-1)
 	}
 	t.run()
-	if s.durable != nil && len(t.decision) == 0 {
+	if dr.durable != nil && len(t.decision) == 0 {
 		t.watch()
 	}
 	select {
@@ -167,7 +152,7 @@ func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again
 			return verdict{}, true
 		}
 		return t.aborted(agent), true
-	case <-s.workers.ctx.Done():
+	case <-dr.workers.ctx.Done():
 		return verdict{code: wire.InDoubt, text: "the server stops before it knows: " + t.v.text}, false
 	}
 }
@@ -181,7 +166,7 @@ func (t *task) watch() {
 	if t.failed {
 		after = 0
 	}
-	t.s.outcomes.watch(t.session, after)
+	t.driver.outcomes.watch(t.session, after)
 }
 
 // aborted returns the answer to an aborted transaction, which has no effect anywhere.
@@ -243,13 +228,13 @@ func (t *task) enter(parties []twophase.Party, agent twophase.Party) (err error)
 	t.step(t.home, func(m *twophase.Machine) {
 		if t.id, err = m.Begin(parties, agent, &t.out); err == nil {
 			t.home.protocol.waiting[t.id] = t.decision
-			if t.s.durable != nil {
+			if t.driver.durable != nil {
 				t.home.protocol.origins[t.id] = origin{id: t.share.origin.id, result: slices.Clone(t.share.origin.result), aside: t.share.origin.aside}
 			}
 		}
 	})
 	if err == nil {
-		t.s.counters.coordinated.Add(1)
+		t.driver.coordinated.Add(1)
 	}
 	return err
 }
@@ -257,7 +242,7 @@ func (t *task) enter(parties []twophase.Party, agent twophase.Party) (err error)
 // setAside sets room aside in the log for the decision of a home server without a
 // share.
 func (t *task) setAside(parties int) verdict {
-	d := t.s.durable
+	d := t.driver.durable
 	if d == nil || len(t.share.at) > 0 {
 		return verdict{}
 	}
@@ -269,6 +254,6 @@ func (t *task) setAside(parties int) verdict {
 // giveUp returns that room if the transaction does not begin.
 func (t *task) giveUp() {
 	if a := t.share.origin.aside; a != nil {
-		t.s.durable.log.GiveUp(a.take(twophase.Decided))
+		t.driver.durable.log.GiveUp(a.take(twophase.Decided))
 	}
 }

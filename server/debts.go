@@ -61,7 +61,7 @@ func (d *durable) setAside(a *aside, parties, result int, writes []wire.Write) v
 // setAside sets room aside for the shares of a transaction that are locked. If there is
 // none, or a partition cannot pay its debts, it releases the shares.
 func (b *batch) setAside(held []*prepared, id twophase.ID) (v verdict) {
-	d := b.s.durable
+	d := b.driver.durable
 	if d == nil {
 		return verdict{}
 	}

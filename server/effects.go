@@ -31,7 +31,7 @@ func newProtocol(self twophase.Party) *protocol {
 // batch performs the effects of machines and delivers their messages. It is for
 // one goroutine. After reset it can be reused, with its memory.
 type batch struct {
-	s       *Server
+	driver  *driver
 	out     twophase.Out
 	remote  []twophase.Message // to parties at other servers
 	effects []effect           // the effects of the steps that are running
@@ -107,13 +107,13 @@ func (b *batch) perform(p *partition, d effect) {
 	case twophase.Done:
 		if d.origin.aside != nil {
 			p.mu.Lock()
-			b.s.durable.log.GiveUp(d.origin.aside.take(twophase.Decided))
+			b.driver.durable.log.GiveUp(d.origin.aside.take(twophase.Decided))
 			p.mu.Unlock()
 		}
 		if d.waiting != nil {
 			p.tell(d.waiting, d.Commit)
 		} else if d.origin.id != (wire.ID{}) {
-			b.s.durable.finishOutcome(d.origin, d.Commit)
+			b.driver.durable.finishOutcome(d.origin, d.Commit)
 		}
 	default:
 		p.mu.Lock()
@@ -124,7 +124,7 @@ func (b *batch) perform(p *partition, d effect) {
 
 // gone reports to every machine of this server that a party's memory is lost.
 func (b *batch) gone(p twophase.Party) {
-	for _, part := range b.s.parts.here {
+	for _, part := range b.driver.parts.here {
 		b.step(part, func(m *twophase.Machine) { m.Gone(p, &b.out) })
 	}
 }
@@ -134,7 +134,7 @@ func (b *batch) gone(p twophase.Party) {
 func (b *batch) local() {
 	for i := 0; i < len(b.out.Messages); i++ {
 		m := b.out.Messages[i]
-		if p := b.s.parts.at(m.To); p != nil {
+		if p := b.driver.parts.at(m.To); p != nil {
 			b.step(p, func(machine *twophase.Machine) { machine.Receive(&m, &b.out) })
 		} else {
 			b.remote = append(b.remote, m)
@@ -201,7 +201,7 @@ func (b *batch) carry(p *partition, e twophase.Effect) {
 	tick := clock.Tick(0)
 	v := verdict{code: wire.Bad, text: "a transaction handed over with no share for this partition"}
 	if sh := b.shareIn([]*partition{p}); len(sh.at) == 1 {
-		if b.s.durable != nil {
+		if b.driver.durable != nil {
 			step := e.Decided(0)
 			sh.origin = origin{step: &step}
 		}
@@ -223,29 +223,6 @@ func (b *batch) here() {
 // background.
 func (b *batch) settle() {
 	b.here()
-	b.s.post(b.remote)
+	b.driver.post(b.remote)
 	b.remote = b.remote[:0]
-}
-
-// post sends messages to other servers in the background. It does not wait.
-func (s *Server) post(ms []twophase.Message) {
-	if s.durable != nil {
-		ms = s.durable.withhold(ms)
-	}
-	s.postNow(ms)
-}
-
-// postNow is post for messages that need not wait for the log.
-func (s *Server) postNow(ms []twophase.Message) {
-	for len(ms) > 0 {
-		to, ok := s.parts.placement.Primary(ms[0].To.Partition)
-		n := 1
-		for n < len(ms) && s.parts.isAt(ms[n].To, to) {
-			n++
-		}
-		if ok && to != s.parts.self {
-			s.peers[to].post(ms[:n])
-		}
-		ms = ms[n:]
-	}
 }

@@ -91,7 +91,7 @@ func settle(s *Server) error {
 		if time.Now().After(end) {
 			return fmt.Errorf("%d transactions stay in doubt", s.InDoubt())
 		}
-		s.tick()
+		s.driver.tick()
 		time.Sleep(time.Millisecond)
 	}
 	return nil

@@ -98,7 +98,7 @@ func (s *Server) serve(r *rdma.Request) {
 	case wire.OpCall:
 		s.handleCall(r, w, &d)
 	case wire.OpPrepare, wire.OpHandOver, wire.OpDecide, wire.OpResolve:
-		s.handleMessages(r, w, &d, op)
+		s.driver.handle(r, w, &d, op)
 	case wire.OpOutcome:
 		id, sent, how := d.ID(), d.Sent(), d.U8()
 		if d.End() != nil || how > wire.OutcomeSettle {
@@ -152,7 +152,11 @@ func (s *Server) seal() verdict {
 	for _, p := range s.parts.here {
 		start := time.Now()
 		p.seal()
-		s.logSealed(p, time.Since(start))
+		rows := uint64(0)
+		for _, ix := range p.has.Load().indexes {
+			rows += ix.Stats().Rows
+		}
+		s.log.Info("partition sealed", "partition", p.id, "rows", rows, "used_bytes", p.arena.Used(), "took", time.Since(start))
 	}
 	return verdict{}
 }
@@ -313,7 +317,7 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 	if !s.outcomes.begin(id, w.commit.Sent, r) {
 		return
 	}
-	if p := s.single(&w.commit); p != nil {
+	if p := s.parts.single(&w.commit); p != nil {
 		q := &w.request
 		*q = request{id: id, r: r, part: &w.commit.Parts[0], read: p.firstRead(&w.commit.Parts[0]), age: w.commit.Age, wait: w.commit.Turn.Wait, turn: w.commit.Turn, result: w.resp}
 		if p.start(q, r.Body[1:]) {
@@ -322,18 +326,9 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 		w.resp = q.result
 		return
 	}
-	t := s.tasks.Get().(*task)
+	t := s.driver.tasks.Get().(*task)
 	t.r, t.body = r, append(t.body[:0], r.Body[1:]...)
 	s.workers.background(t.serve)
-}
-
-// single returns the partition of a transaction that stays in one partition of
-// this server.
-func (s *Server) single(c *wire.Commit) *partition {
-	if len(c.Parts) != 1 {
-		return nil
-	}
-	return s.parts.get(c.Parts[0].Partition)
 }
 
 // handleValidate tells whether the proofs of this server's share of a
@@ -347,7 +342,8 @@ func (s *Server) handleValidate(r *rdma.Request, w *work, d *wire.Decoder) {
 		s.answers.refuse(r, err.Error())
 		return
 	}
-	sh, _ := s.shareOf(&w.commit)
+	var sh share
+	sh.of(&s.parts, &w.commit)
 	if len(sh.at) == 0 || sh.twice() {
 		s.answers.refuse(r, "validation of nothing that is here, or of two parts of one partition")
 		return

@@ -139,7 +139,7 @@ func TestLinksToARestartedServer(t *testing.T) {
 		for p := range uint16(2) {
 			c.Parts = append(c.Parts, wire.Part{Partition: placement.Partition(p), Writes: []wire.Write{writeOf(entry, wire.Insert, uint64(p)<<32+key)}})
 		}
-		if v, _ := s.commit(context.Background(), &c, origin{}); !v.ok() {
+		if v, _ := s.driver.commit(context.Background(), &c, origin{}); !v.ok() {
 			return v
 		}
 		return nil

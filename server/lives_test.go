@@ -30,7 +30,7 @@ func TestGonePartyMeansAbort(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, at := range [][2]int{{0, 1}, {1, 0}} {
-		(&batch{s: cl.Servers[at[0]]}).gone(cl.Servers[at[1]].parts.party(cl.Servers[at[1]].parts.of[at[1]]))
+		(&batch{driver: &cl.Servers[at[0]].driver}).gone(cl.Servers[at[1]].parts.party(cl.Servers[at[1]].parts.of[at[1]]))
 	}
 	if err := moveBetween(t, cl, acct); !errors.Is(err, txn.ErrUnavailable) {
 		t.Errorf("told %v, want %v", err, txn.ErrUnavailable)

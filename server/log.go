@@ -2,7 +2,6 @@ package server
 
 import (
 	"log/slog"
-	"time"
 
 	"drtmx/internal/placement"
 	"drtmx/internal/wire"
@@ -57,21 +56,4 @@ func (s *Server) logStart() {
 	}
 	s.log.Info("data server listens", "address", s.ep.Addr(), "fabric", s.cfg.Provider.Name(),
 		"partitions", hosted, "epoch", s.cfg.hosted.Epoch, "memory_limit_bytes", s.cfg.MemoryBytes)
-}
-
-func (s *Server) logStop() {
-	if s.closeErr != nil {
-		s.log.Error("data server stopped", "error", s.closeErr)
-		return
-	}
-	s.log.Info("data server stopped")
-}
-
-// logSealed logs the contents of a partition when its load has ended.
-func (s *Server) logSealed(p *partition, took time.Duration) {
-	rows := uint64(0)
-	for _, ix := range p.has.Load().indexes {
-		rows += ix.Stats().Rows
-	}
-	s.log.Info("partition sealed", "partition", p.id, "rows", rows, "used_bytes", p.arena.Used(), "took", took)
 }

@@ -473,7 +473,7 @@ func (p *partition) answer(q *request) {
 	}
 	s.workers.background(func() {
 		defer s.elsewhere.end()
-		result, v := s.runElsewhere(s.workers.ctx, p, proc, args, id, deadline)
+		result, v := s.elsewhere.run(s.workers.ctx, p, proc, args, id, deadline)
 		resp := v.append(nil)
 		if v.ok() {
 			resp = append(resp, result...)

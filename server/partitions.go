@@ -37,6 +37,15 @@ func (ps *partitions) first() *partition {
 	return ps.here[0]
 }
 
+// single returns the partition of a transaction that stays in one partition of
+// this server.
+func (ps *partitions) single(c *wire.Commit) *partition {
+	if len(c.Parts) != 1 {
+		return nil
+	}
+	return ps.get(c.Parts[0].Partition)
+}
+
 // at returns the partition of a party, nil if the party is at another server or is of
 // a former incarnation.
 func (ps *partitions) at(p twophase.Party) *partition {
@@ -113,4 +122,21 @@ func (ps *partitions) fence() {
 		p.setFence()
 		p.mu.Unlock()
 	}
+}
+
+// closeTicks moves the clocks of all partitions on, so that those without
+// commits close ticks too. It does not wait for an executor: a busy one moves
+// its clock on with every request. It reports whether the log lacks a record.
+func (ps *partitions) closeTicks() (owes bool) {
+	for _, p := range ps.here {
+		if p.mu.TryLock() {
+			p.advance()
+			if len(p.debts) > 0 {
+				_ = p.durable.payDebts(p) // or with the next record
+				owes = owes || len(p.debts) > 0
+			}
+			p.mu.Unlock()
+		}
+	}
+	return owes
 }

@@ -155,14 +155,14 @@ func TestPausedParticipantsShareADeadline(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			asked := home.counters.coordinated.Load()
+			asked := home.driver.coordinated.Load()
 			took, err := write()
 			want := time.Duration(0)
 			if paused > 0 {
 				want = peerTimeout + deadlineShared + time.Duration(paused-1)*answeredTimeout
 			}
-			if took != want || (err != nil) != (paused > 0) || home.counters.coordinated.Load() != asked+1 {
-				t.Errorf("%d participants are paused: %v after %v, want %v; %d commits of server 0", paused, err, took, want, home.counters.coordinated.Load()-asked)
+			if took != want || (err != nil) != (paused > 0) || home.driver.coordinated.Load() != asked+1 {
+				t.Errorf("%d participants are paused: %v after %v, want %v; %d commits of server 0", paused, err, took, want, home.driver.coordinated.Load()-asked)
 			}
 			for i := range paused {
 				if err := net.Resume(fmt.Sprintf("server-%d", i+1)); err != nil {

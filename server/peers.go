@@ -222,7 +222,7 @@ func (p *peer) exchange(ms []twophase.Message) error {
 		}
 	}
 	var decisions, rest []twophase.Message
-	b := &batch{s: p.s}
+	b := &batch{driver: &p.s.driver}
 	for _, m := range ms {
 		switch {
 		case m.To.Incarnation != l.incarnation:
@@ -268,7 +268,7 @@ func (p *peer) look(ms []twophase.Message) {
 	if err != nil || now == 0 {
 		return // a store that does not answer, or a server without a lease, proves nothing
 	}
-	b := &batch{s: p.s}
+	b := &batch{driver: &p.s.driver}
 	for _, m := range ms {
 		if m.To.Incarnation != now {
 			b.gone(m.To)
@@ -297,4 +297,50 @@ func (l *link) finish(ctx context.Context) (verdict, error) {
 	}
 	l.messages = ms
 	return v, nil
+}
+
+// acquaint asks the server for its incarnation until it answers.
+func (p *peer) acquaint(ctx context.Context) {
+	said := false
+	for wait := acquaintMin; ; wait = min(2*wait, acquaintMax) {
+		h, err := p.hello(ctx)
+		if errors.Is(err, rdma.ErrRole) && !said {
+			said = true
+			p.s.log.Error("another data server refuses this one: all data servers of a cluster need the same secret", "server", p.server, "error", err)
+		}
+		if err == nil {
+			replaced, err := p.s.acquainted.meet(h)
+			if err != nil {
+				p.s.log.Error("hello not encoded", "error", err)
+			}
+			if replaced {
+				p.s.log.Warn("this server replaces one whose memory is lost; clients refuse it until the cluster is restarted", "known_to", p.server)
+			}
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (p *peer) hello(ctx context.Context) (*wire.Hello, error) {
+	ctx, cancel := context.WithTimeout(ctx, acquaintTimeout)
+	defer cancel()
+	c, err := p.s.cfg.Provider.Dial(ctx, p.s.cfg.Addrs[p.server])
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	resp, err := rdma.Call(ctx, c, wire.AppendHelloOfServer(nil, p.s.parts.self, p.s.parts.incarnation), nil)
+	if err != nil {
+		return nil, err
+	}
+	h, err := wire.DecodeHello(resp)
+	if err == nil && h.Server != p.server {
+		err = fmt.Errorf("server %d answers at the address of server %d", h.Server, p.server)
+	}
+	return h, err
 }

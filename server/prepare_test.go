@@ -312,12 +312,12 @@ func TestOldCommitsAreRefused(t *testing.T) {
 	} {
 		part.Read = time.Minute - age
 		part.Rows = proofsOf(t, p, entry, 10, index.Found)
-		sh, _ := s.shareOf(&wire.Commit{Parts: []wire.Part{part}})
+		sh, _ := shareOf(s, &wire.Commit{Parts: []wire.Part{part}})
 		if v := sh.commit(); v.code != want {
 			t.Errorf("age %v: %+v, want code %d", age, v, want)
 		}
 		part.Rows = proofsOf(t, p, entry, 10, index.Found)
-		sh, _ = s.shareOf(&wire.Commit{Parts: []wire.Part{part}})
+		sh, _ = shareOf(s, &wire.Commit{Parts: []wire.Part{part}})
 		held, v := sh.prepare()
 		if v.code != want {
 			t.Errorf("prepared at the age %v: %+v, want code %d", age, v, want)
@@ -358,4 +358,10 @@ func TestHeaviestVerdictCounts(t *testing.T) {
 			t.Errorf("of %+v and %+v %+v is the answer, want %+v: a refusal counts although proofs have failed elsewhere", c.a, c.b, got, c.want)
 		}
 	}
+}
+
+// shareOf returns a server's share of a transaction, and whether that is all of it.
+func shareOf(s *Server, c *wire.Commit) (sh share, complete bool) {
+	complete = sh.of(&s.parts, c)
+	return sh, complete
 }

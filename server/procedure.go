@@ -9,22 +9,23 @@ import (
 	"drtmx/internal/exec"
 	"drtmx/internal/placement"
 	"drtmx/internal/wire"
+	"drtmx/txn"
 )
 
-// runElsewhere runs a procedure that leaves its home partition. A lock that it meets at
+// run runs a procedure that leaves its home partition. A lock that it meets at
 // home is mostly held by another such transaction, so it waits for the decision of that
 // one before it retries. It ends with ctx, and at deadline by clock.Fast; if that is 0,
 // after MaxCallTime.
-func (s *Server) runElsewhere(
+func (e *elsewhere) run(
 	ctx context.Context, home *partition, proc *exec.Procedure, args []byte, id wire.ID, deadline time.Duration,
 ) (result []byte, v verdict) {
-	call := &callTime{Context: ctx, ends: deadline, late: tooLate}
+	call := &callTime{Context: ctx, ends: deadline, late: tooLate, of: e}
 	if deadline == 0 {
-		call.ends, call.late, call.own = clock.Fast()+s.elsewhere.time, tooLong, true
+		call.ends, call.late, call.own = clock.Fast()+e.time, tooLong, true
 	}
 	defer call.end()
 	ctx = call
-	db, err := s.client.get(ctx)
+	db, err := e.client.get(ctx)
 	if err != nil {
 		if v := ended(ctx); !v.ok() {
 			return nil, v
@@ -32,7 +33,7 @@ func (s *Server) runElsewhere(
 		return nil, unreachable(err)
 	}
 	result, err = db.RunProcedure(ctx, proc, home.id, args, func(_ *exec.Session, c *wire.Commit, result []byte) error {
-		v, asked := s.commit(ctx, c, origin{id: id, result: result})
+		v, asked := e.driver.commit(ctx, c, origin{id: id, result: result})
 		switch {
 		case v.ok():
 			return nil
@@ -40,7 +41,7 @@ func (s *Server) runElsewhere(
 			return exec.ErrAbandoned{Cause: v.cause, Elsewhere: asked}
 		}
 		return v
-	}, func() bool { return home.awaitDecision(ctx) }, turns{&s.parts})
+	}, func() bool { return home.awaitDecision(ctx) }, turns{e.driver.parts})
 	if err != nil {
 		return nil, failed(ctx, err)
 	}
@@ -110,3 +111,24 @@ func (t turns) Reserve(ctx context.Context, part placement.Partition, session ui
 	}
 	return p.reserveFor(ctx, session, turn), true
 }
+
+// procedureOf returns a procedure as package exec runs it.
+func procedureOf(p txn.Procedure) *exec.Procedure {
+	return &exec.Procedure{Name: p.Name, ReadOnly: p.ReadOnly, Body: func(ctx context.Context, t *exec.Txn, args []byte) ([]byte, error) {
+		res, err := p.Body(ctx, (*txn.Txn)(t), args)
+		var typed *txn.ProcedureError
+		if errors.As(err, &typed) {
+			err = &typedError{err, (*exec.ProcedureError)(typed)}
+		}
+		return res, err
+	}}
+}
+
+// typedError is a body's error, with the part of it that the caller receives.
+type typedError struct {
+	error
+	typed *exec.ProcedureError
+}
+
+// Unwrap implements errors.Is and errors.As.
+func (e *typedError) Unwrap() []error { return []error{e.error, e.typed} }

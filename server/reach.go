@@ -18,21 +18,21 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 	parties = make([]twophase.Party, 0, len(t.msg.Parts)) // the machine keeps it
 	for i := range t.msg.Parts {
 		part := t.msg.Parts[i].Partition
-		server, ok := t.s.parts.placement.Primary(part)
+		server, ok := t.driver.parts.placement.Primary(part)
 		if !ok {
-			return nil, agent, fmt.Errorf("%w: partition %d of %d", errLink, part, t.s.parts.placement.Partitions())
+			return nil, agent, fmt.Errorf("%w: partition %d of %d", errLink, part, t.driver.parts.placement.Partitions())
 		}
-		p := twophase.Party{Partition: part, Incarnation: t.s.parts.incarnation}
-		if server != t.s.parts.self {
+		p := twophase.Party{Partition: part, Incarnation: t.driver.parts.incarnation}
+		if server != t.driver.parts.self {
 			l := t.link(server)
 			if l == nil {
 				if l, err = t.connect(ctx, server); err != nil {
-					err = &tables.Error{Err: exec.ErrUnavailable, Partition: int(part), Server: t.s.cfg.Addrs[server], Cause: err}
+					err = &tables.Error{Err: exec.ErrUnavailable, Partition: int(part), Server: t.driver.parts.addrs[server], Cause: err}
 					return nil, agent, err
 				}
 			}
 			if l.replaced {
-				return nil, agent, t.s.parts.restarted(part)
+				return nil, agent, t.driver.parts.restarted(part)
 			}
 			p.Incarnation = l.incarnation
 			if part := &t.msg.Parts[i]; part.Memory == 0 { // a later epoch must not take it for its own
@@ -42,7 +42,7 @@ func (t *task) reach(ctx context.Context) (parties []twophase.Party, agent twoph
 			elsewhere++
 		}
 		if known := t.msg.Parts[i].Incarnation; known != 0 && known != p.Incarnation {
-			return nil, agent, t.s.parts.restarted(part)
+			return nil, agent, t.driver.parts.restarted(part)
 		}
 		parties = append(parties, p)
 	}
@@ -79,7 +79,7 @@ func (t *task) forget(l *link) {
 }
 
 func (t *task) connect(ctx context.Context, server placement.Server) (l *link, err error) {
-	p := t.s.peers[server]
+	p := t.driver.peers[server]
 	if l, err = p.idle(); l == nil && err == nil {
 		short, cancel := context.WithTimeout(ctx, peerTimeout)
 		defer cancel()

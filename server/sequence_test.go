@@ -20,7 +20,7 @@ func TestSequenceNumbersDoNotRepeat(t *testing.T) {
 	p.arena.CoverCSN(block.NewCSN(block.MaxTick-1, block.MaxSeq>>1))
 	p.mu.Unlock()
 	write := &wire.Commit{Parts: []wire.Part{{Writes: []wire.Write{writeOf(entry, wire.Update, 10)}}}}
-	sh, complete := s.shareOf(write)
+	sh, complete := shareOf(s, write)
 	if v := sh.commit(); !complete || !v.ok() {
 		t.Fatalf("the last commit: %+v", v)
 	}

@@ -172,7 +172,8 @@ type Server struct {
 	workers  workers
 	counters counters
 
-	peers     []*peer // by server; connections are made when first needed
+	driver    driver
+	peers     []*peer // by server
 	client    ownClient
 	slow      slowProcedures
 	elsewhere elsewhere
@@ -219,7 +220,7 @@ func New(c Config) (*Server, error) {
 	// This server dials other servers with the role of a data server.
 	c.Provider = rdma.As(c.Provider, rdma.Identity{Role: rdma.RoleServer, Name: fmt.Sprintf("server-%d", c.Index)})
 	s := &Server{
-		cfg: c, procs: map[string]*exec.Procedure{}, log: c.Log, started: time.Now(),
+		cfg: c, log: c.Log, started: time.Now(),
 		clocks: clocks{ticks: clock.NewTicks(), running: clock.NewRunning(runningStep, c.clock)},
 	}
 	if s.log == nil {
@@ -233,40 +234,45 @@ func New(c Config) (*Server, error) {
 			return nil, fmt.Errorf("server %d: %w", c.Index, err)
 		}
 	}
-	s.parts = partitions{
-		self: placement.Server(c.Index), incarnation: s.cfg.hosted.Incarnation, addrs: c.Addrs,
-		placement: placement.Spread(c.Partitions, len(c.Addrs)), of: make([]*partition, c.Partitions),
-	}
-	s.clocks.life, s.clocks.durable = wire.Sent{Incarnation: s.parts.incarnation, Epoch: s.cfg.hosted.Epoch}, s.durable
-	s.outcomes = newOutcomes(s.answers.tellOutcome, s.clocks.present)
-	s.outcomes.forgotten.restored = s.durable != nil
-	s.client.workers, s.client.local = &s.workers, allPartitions{&s.parts, s.clocks.running}
-	s.client.cfg = exec.Config{Servers: c.Addrs, AllServers: true, Dial: c.Provider.Dial}
-	s.answers.durable, s.answers.outcomes, s.answers.clocks, s.answers.client, s.answers.log = s.durable, s.outcomes, &s.clocks, &s.client, s.log
-	s.permissions.answers, s.permissions.catalog = &s.answers, &s.catalog
-	s.elsewhere.max, s.elsewhere.time = MaxCallsElsewhere, MaxCallTime
-	s.work.New = func() any { return &work{resp: make([]byte, 0, 64)} }
-	s.tasks.New = func() any { return newTask(s) }
-	for i := range placement.Server(len(c.Addrs)) {
-		s.peers = append(s.peers, &peer{s: s, server: i})
-	}
-	s.slow.of = map[*exec.Procedure]*slowness{}
-	s.catalog.s, s.catalog.builds.of = s, map[int]*build{}
-	for _, p := range c.Procedures {
-		s.procs[p.Name] = &exec.Procedure{Name: p.Name, ReadOnly: p.ReadOnly, Body: func(ctx context.Context, t *exec.Txn, args []byte) ([]byte, error) {
-			res, err := p.Body(ctx, (*txn.Txn)(t), args)
-			var typed *txn.ProcedureError
-			if errors.As(err, &typed) {
-				err = &typedError{err, (*exec.ProcedureError)(typed)}
-			}
-			return res, err
-		}}
-		s.slow.of[s.procs[p.Name]] = &slowness{}
-	}
+	s.assemble()
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// assemble makes the parts of the server that need no memory, and connects them. The
+// log is open.
+func (s *Server) assemble() {
+	c, life := &s.cfg, wire.Sent{Incarnation: s.cfg.hosted.Incarnation, Epoch: s.cfg.hosted.Epoch}
+	s.parts = partitions{
+		self: placement.Server(c.Index), incarnation: life.Incarnation, addrs: c.Addrs,
+		placement: placement.Spread(c.Partitions, len(c.Addrs)), of: make([]*partition, c.Partitions),
+	}
+	s.clocks.life, s.clocks.durable = life, s.durable
+	s.outcomes = newOutcomes(s.answers.tellOutcome, s.clocks.present)
+	s.outcomes.forgotten.restored = s.durable != nil
+	s.client = ownClient{
+		workers: &s.workers, local: allPartitions{&s.parts, s.clocks.running},
+		cfg: exec.Config{Servers: c.Addrs, AllServers: true, Dial: c.Provider.Dial},
+	}
+	s.answers = answers{durable: s.durable, outcomes: s.outcomes, clocks: &s.clocks, client: &s.client, log: s.log}
+	s.permissions = permissions{answers: &s.answers, catalog: &s.catalog}
+	s.catalog.s, s.catalog.builds.of = s, map[int]*build{}
+	for i := range placement.Server(len(c.Addrs)) {
+		s.peers = append(s.peers, &peer{s: s, server: i})
+	}
+	s.driver = driver{
+		parts: &s.parts, peers: s.peers, clocks: &s.clocks, answers: &s.answers, outcomes: s.outcomes, workers: &s.workers, durable: s.durable, log: s.log,
+		tasks: sync.Pool{New: func() any { return newTask(&s.driver) }},
+	}
+	s.elsewhere = elsewhere{client: &s.client, driver: &s.driver, max: MaxCallsElsewhere, time: MaxCallTime}
+	s.work.New = func() any { return &work{resp: make([]byte, 0, 64)} }
+	s.procs, s.slow.of = map[string]*exec.Procedure{}, map[*exec.Procedure]*slowness{}
+	for _, p := range c.Procedures {
+		s.procs[p.Name] = procedureOf(p)
+		s.slow.of[s.procs[p.Name]] = &slowness{}
+	}
 }
 
 // listen opens the endpoint and the partitions.
@@ -315,20 +321,11 @@ func (s *Server) open() error {
 			p.keepVersions()
 		}
 	}
-	if err := s.describe(&h); err != nil {
+	if err := s.catalog.describe(&h); err != nil {
 		return err
 	}
 	return s.acquainted.introduce(h)
 }
-
-// typedError is a body's error, with the part of it that the caller receives.
-type typedError struct {
-	error
-	typed *exec.ProcedureError
-}
-
-// Unwrap implements errors.Is and errors.As.
-func (e *typedError) Unwrap() []error { return []error{e.error, e.typed} }
 
 // Start begins to serve, in the background.
 func (s *Server) Start() error {
@@ -341,7 +338,7 @@ func (s *Server) Start() error {
 	s.pace.request() // so that the loops below begin at once
 	s.logStart()
 	s.catalog.resumeChanges()
-	s.workers.wg.Go(func() { s.ticker(s.workers.ctx) })
+	s.workers.wg.Go(func() { s.driver.run(s.workers.ctx, &s.pace) })
 	s.workers.wg.Go(func() { s.keepTime(s.workers.ctx) })
 	if s.cfg.Retain > 0 {
 		s.workers.wg.Go(func() { s.forget(s.workers.ctx) })
@@ -352,13 +349,13 @@ func (s *Server) Start() error {
 			s.durable.group.start()
 		}
 	}
-	for server := range placement.Server(len(s.cfg.Addrs)) {
-		if server != s.parts.self {
-			s.workers.wg.Go(func() { s.acquaint(s.workers.ctx, server) })
+	for _, p := range s.peers {
+		if p.server != s.parts.self {
+			s.workers.wg.Go(func() { p.acquaint(s.workers.ctx) })
 		}
 	}
 	if !s.cfg.hosted.ManualTraining {
-		s.workers.wg.Go(func() { s.trainer(s.workers.ctx) })
+		s.workers.wg.Go(func() { (&trainer{&s.parts, s.log, map[[2]int]trained{}}).run(s.workers.ctx, &s.pace) })
 	}
 	return nil
 }
@@ -388,7 +385,11 @@ func (s *Server) Close() error {
 			s.durable.backups.endAll()
 			s.closeErr = errors.Join(s.closeErr, s.durable.close())
 		}
-		s.logStop()
+		if s.closeErr != nil {
+			s.log.Error("data server stopped", "error", s.closeErr)
+			return
+		}
+		s.log.Info("data server stopped")
 	})
 	return s.closeErr
 }

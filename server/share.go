@@ -67,19 +67,12 @@ func (sh share) mayCommit() verdict {
 	return sh.fresh()
 }
 
-// shareOf returns this server's share of a transaction. complete reports that
-// the share is the whole transaction.
-func (s *Server) shareOf(c *wire.Commit) (sh share, complete bool) {
-	complete = sh.of(s, c)
-	return sh, complete
-}
-
 // of sets sh, which is empty, to a server's share of a transaction. It reports
 // whether the server has all parts of the transaction.
-func (sh *share) of(s *Server, c *wire.Commit) (complete bool) {
+func (sh *share) of(parts *partitions, c *wire.Commit) (complete bool) {
 	complete, sh.read, sh.client = true, noProofs, c.ID.Client
 	for i := range c.Parts {
-		if p := s.parts.get(c.Parts[i].Partition); p != nil {
+		if p := parts.get(c.Parts[i].Partition); p != nil {
 			sh.parts = append(sh.parts, &c.Parts[i])
 			sh.read = min(sh.read, p.firstRead(&c.Parts[i]))
 		} else {
@@ -91,7 +84,7 @@ func (sh *share) of(s *Server, c *wire.Commit) (complete bool) {
 	}
 	sh.held = slices.Grow(sh.held, len(sh.parts))
 	for _, part := range sh.parts {
-		sh.at = append(sh.at, s.parts.get(part.Partition))
+		sh.at = append(sh.at, parts.get(part.Partition))
 	}
 	return complete
 }

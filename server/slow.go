@@ -37,13 +37,13 @@ const (
 	quickRuns = 256
 )
 
-// watchProcedures notes the procedures that have been running since the last
+// watch notes the procedures of partitions that have been running since the last
 // call, a tick ago.
-func (s *Server) watchProcedures() {
-	for _, p := range s.parts.here {
+func (k *slowProcedures) watch(parts []*partition) {
+	for _, p := range parts {
 		run := p.runs.Load()
 		if proc := p.running.Load(); proc != nil && run == p.watched {
-			s.slow.mark(proc)
+			k.mark(proc)
 		}
 		p.watched = run
 	}

@@ -19,8 +19,8 @@ import (
 
 // counters count what a server does. Each counts from the start of the server.
 type counters struct {
-	coordinated, calls, lookups, scans, handovers atomic.Uint64
-	greeted, disconnected                         atomic.Uint64 // peers
+	calls, lookups, scans atomic.Uint64
+	greeted, disconnected atomic.Uint64 // peers
 }
 
 // Stats returns a snapshot of the server and of all its partitions. It holds
@@ -62,7 +62,7 @@ func (s *Server) ownStats() wire.ServerStats {
 		StartUnix: float64(s.started.UnixMilli()) / 1e3, Stopping: s.workers.ctx.Err() != nil,
 		Calls: s.counters.calls.Load(), SlowCalls: s.slow.calls.Load(),
 		Lookups: s.counters.lookups.Load(), Scans: s.counters.scans.Load(),
-		Distributed: s.counters.coordinated.Load(), Handovers: s.counters.handovers.Load(),
+		Distributed: s.driver.coordinated.Load(), Handovers: s.driver.handovers.Load(),
 		Decisions: s.parts.records(), RepliesLost: s.answers.lost.Load(),
 		Greeted: s.counters.greeted.Load(), Disconnected: s.counters.disconnected.Load(),
 		Verbs: s.ep.Counters(), Process: processStats(), Durability: s.cfg.Durability.String(), Recovery: s.Recovery(),

@@ -244,7 +244,7 @@ func (d *durable) withhold(ms []twophase.Message) (now []twophase.Message) {
 	if len(later) > 0 && !d.owes(later) {
 		d.hold(answer{at: at, do: func(durable bool) {
 			if durable {
-				d.s.postNow(later)
+				d.s.driver.postNow(later)
 			}
 		}})
 	}

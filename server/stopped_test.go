@@ -29,7 +29,7 @@ func TestCommitsInTheQueueOfAStoppedServer(t *testing.T) {
 	defer s.Close() // not started: nothing but the test looks at the clock
 	p, entry := s.parts.of[0], s.cfg.Catalog.MustTable("entry")
 	commit := func(part wire.Part) wire.Code {
-		sh, _ := s.shareOf(&wire.Commit{Parts: []wire.Part{part}})
+		sh, _ := shareOf(s, &wire.Commit{Parts: []wire.Part{part}})
 		return sh.commit().code
 	}
 	run := func(d time.Duration) {

@@ -139,7 +139,7 @@ func (s *Server) runLate(t *testing.T) verdict {
 	if s.client.db == nil {
 		t.Fatal("the server has no client that could be closed")
 	}
-	_, v := s.runElsewhere(s.workers.ctx, s.parts.of[0], s.procs["body"], []byte{0}, wire.ID{Client: 4710, Seq: 1}, 0)
+	_, v := s.elsewhere.run(s.workers.ctx, s.parts.of[0], s.procs["body"], []byte{0}, wire.ID{Client: 4710, Seq: 1}, 0)
 	return v
 }
 
@@ -249,12 +249,12 @@ func TestStopIsNoFailureOfTheProcedure(t *testing.T) {
 	s := cl.Servers[0]
 	ctx, cancel := context.WithCancel(s.workers.ctx)
 	stop = cancel
-	_, v := s.runElsewhere(ctx, s.parts.of[0], s.procs["read"], nil, wire.ID{Client: 4711, Seq: 1}, 0)
+	_, v := s.elsewhere.run(ctx, s.parts.of[0], s.procs["read"], nil, wire.ID{Client: 4711, Seq: 1}, 0)
 	if v.code != wire.Unavailable || runs.Load() == 0 {
 		t.Errorf("%+v after %d runs, want code %d", v, runs.Load(), wire.Unavailable)
 	}
 	s.client.db.Close()
-	if _, v := s.runElsewhere(s.workers.ctx, s.parts.of[0], s.procs["read"], nil, wire.ID{Client: 4711, Seq: 2}, 0); v.code != wire.Unavailable {
+	if _, v := s.elsewhere.run(s.workers.ctx, s.parts.of[0], s.procs["read"], nil, wire.ID{Client: 4711, Seq: 2}, 0); v.code != wire.Unavailable {
 		t.Errorf("without its client: %+v, want code %d", v, wire.Unavailable)
 	}
 }

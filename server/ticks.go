@@ -2,12 +2,10 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
-	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 )
 
@@ -25,26 +23,9 @@ func (s *Server) keepTime(ctx context.Context) {
 	defer t.Stop()
 	for owes := false; s.pace.rest(ctx, t, clock.TickLength, runningStep*4/5, owes); {
 		s.clocks.running.Now()
-		owes = s.closeTicks()
-		s.watchProcedures()
+		owes = s.parts.closeTicks()
+		s.slow.watch(s.parts.here)
 	}
-}
-
-// closeTicks moves the clocks of all partitions on, so that those without
-// commits close ticks too. It does not wait for an executor: a busy one moves
-// its clock on with every request. It reports whether the log lacks a record.
-func (s *Server) closeTicks() (owes bool) {
-	for _, p := range s.parts.here {
-		if p.mu.TryLock() {
-			p.advance()
-			if len(p.debts) > 0 {
-				_ = s.durable.payDebts(p) // or with the next record
-				owes = owes || len(p.debts) > 0
-			}
-			p.mu.Unlock()
-		}
-	}
-	return owes
 }
 
 // Work of one turn for the past that no snapshot reads any more: up to
@@ -191,27 +172,6 @@ func (p *partition) tick() clock.Tick { return clock.Tick(p.control.Load(tickWor
 // together. Ticks that are adopted cannot be taken back, so a server whose clock
 // is years ahead would use up the ticks of all others.
 const clockSkewMax = clock.Tick(time.Hour / clock.TickLength)
-
-// clocksAgree refuses to take part in a transaction of a coordinator whose tick
-// is too far from that of the partition here. The tick of a decision can no
-// longer be refused.
-func (s *Server) clocksAgree(requests []twophase.Message) verdict {
-	for i := range requests {
-		m := &requests[i]
-		p := s.parts.at(m.To)
-		if p == nil {
-			continue // a former life, which will not answer
-		}
-		if m.Kind == twophase.HandOver && m.Tick == 0 {
-			continue // nobody else has a share, or adopts a tick
-		}
-		if here := p.tick(); m.Tick > here+clockSkewMax || here > m.Tick+clockSkewMax {
-			return verdict{code: wire.Unavailable, text: fmt.Sprintf("the clocks of servers %s and %s are more than %v apart",
-				s.cfg.Addrs[s.parts.placement.At(m.From.Partition)], s.cfg.Addrs[s.parts.self], time.Duration(clockSkewMax)*clock.TickLength)}
-		}
-	}
-	return verdict{}
-}
 
 // nextCSN takes the CSN of a commit of this partition alone. The caller holds
 // p.mu.

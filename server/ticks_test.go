@@ -425,7 +425,7 @@ func TestCommitsReadTheClock(t *testing.T) {
 	for k := range uint64(3) {
 		time.Sleep(clock.TickLength)
 		began := clock.NewTicks().Now()
-		sh, _ := s.shareOf(&wire.Commit{Parts: []wire.Part{{Writes: []wire.Write{writeOf(entry, wire.Insert, k)}}}})
+		sh, _ := shareOf(s, &wire.Commit{Parts: []wire.Part{{Writes: []wire.Write{writeOf(entry, wire.Insert, k)}}}})
 		if v := sh.commit(); !v.ok() {
 			t.Fatalf("insert %d: code %d", k, v.code)
 		}

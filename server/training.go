@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"log/slog"
 	"runtime"
 	"sync"
 	"time"
@@ -20,8 +21,16 @@ const (
 	trainIdleMax = 50 * time.Millisecond
 )
 
-// trainer keeps models in step with their trees.
-func (s *Server) trainer(ctx context.Context) {
+// trainer keeps models in step with their trees, and logs new generations of models and
+// failed trainings. It is for one goroutine.
+type trainer struct {
+	parts *partitions
+	log   *slog.Logger
+	seen  map[[2]int]trained // by partition and index
+}
+
+// run trains until ctx ends.
+func (tr *trainer) run(ctx context.Context, pace *pace) {
 	// The trainer has its own thread, so that its processor time can be
 	// measured. On a busy machine most of the elapsed time belongs to other
 	// threads.
@@ -29,17 +38,17 @@ func (s *Server) trainer(ctx context.Context) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 	}
-	idle, logged := trainIdleMin, &trainingLog{s: s, seen: map[[2]int]trained{}}
+	idle := trainIdleMin
 	t := time.NewTimer(idle)
 	defer t.Stop()
-	for more := true; s.pace.rest(ctx, t, idle, idleRest, more); {
+	for more := true; pace.rest(ctx, t, idle, idleRest, more); {
 		start := threadTime()
 		worked, freed := false, false
-		for _, p := range s.parts.here {
+		for _, p := range tr.parts.here {
 			turn := time.Now()
 			worked = p.trainTurn() || worked
 			freed = p.arena.Tidy() || freed
-			logged.turn(p, time.Since(turn)) // sealing also trains
+			tr.note(p, time.Since(turn)) // sealing also trains
 		}
 		more = worked || freed
 		if worked {
@@ -116,39 +125,32 @@ func (p *partition) trainTurn() (worked bool) {
 // normally a turn takes milliseconds.
 const slowTurn = time.Second
 
-// trainingLog logs new generations of models and failed trainings. It is for
-// one goroutine.
-type trainingLog struct {
-	s    *Server
-	seen map[[2]int]trained // by partition and index
-}
-
 type trained struct {
 	generations, failures uint64
 	lacking               bool // failures were reported since the last generation
 	keys                  bool // the models have keys
 }
 
-// turn checks a partition after a turn of the trainer of the given duration.
-func (l *trainingLog) turn(p *partition, took time.Duration) {
+// note checks a partition after a turn of the trainer of the given duration.
+func (tr *trainer) note(p *partition, took time.Duration) {
 	if took > slowTurn {
-		l.s.log.Warn("training took long", "partition", p.id, "took", took)
+		tr.log.Warn("training took long", "partition", p.id, "took", took)
 	}
 	for _, h := range p.has.Load().trained {
 		ix := h.def
-		st, was := h.Stats(), l.seen[[2]int{int(p.id), ix.ID}]
+		st, was := h.Stats(), tr.seen[[2]int{int(p.id), ix.ID}]
 		now, lacks := was.then(st.Generations, st.TrainFailures)
 		now.keys = st.TrainedKeys > 0
 		if now == was {
 			continue
 		}
-		l.seen[[2]int{int(p.id), ix.ID}] = now
+		tr.seen[[2]int{int(p.id), ix.ID}] = now
 		if now.keys && (now.generations != was.generations || !was.keys) { // an empty index starts with a model without keys
-			l.s.log.Info("models trained", "partition", p.id, "index", ix.Name, "generation", st.Generations,
+			tr.log.Info("models trained", "partition", p.id, "index", ix.Name, "generation", st.Generations,
 				"submodels", st.SubModels, "keys", st.TrainedKeys, "mean_error_leaves", st.MeanError, "max_error_leaves", st.MaxError)
 		}
 		if lacks {
-			l.s.log.Warn("training failed: out of memory; no further report before it succeeds", "partition", p.id, "index", ix.Name, "failures", st.TrainFailures)
+			tr.log.Warn("training failed: out of memory; no further report before it succeeds", "partition", p.id, "index", ix.Name, "failures", st.TrainFailures)
 		}
 	}
 }

@@ -43,13 +43,12 @@ func TestWarningFollowsOneTransaction(t *testing.T) {
 	decide := func(id twophase.ID) {
 		p.protocol.machine.Receive(&twophase.Message{Kind: twophase.Answer, From: other, To: self, ID: id, Known: twophase.Aborted}, &out)
 	}
-	watch := doubtWatch{s: s}
 	warnings := func(ticks int, between func()) int {
 		log.Reset()
 		for range ticks {
 			between()
 			p.protocol.machine.Tick(&out)
-			watch.look()
+			s.driver.look()
 			out.Reset()
 		}
 		return strings.Count(log.String(), "stay in doubt")

@@ -258,7 +258,7 @@ var checkpointBugs = []bug{
 		name: "DoubtsAreNotTold", why: "a client waits for a decision that only a server can tell whose log has failed",
 		edits: []edit{{
 			file: "server/coordinate.go",
-			old:  "	t.s.outcomes.watch(t.session, after)\n",
+			old:  "	t.driver.outcomes.watch(t.session, after)\n",
 			new:  "	_ = after\n",
 		}},
 		caught: []test{{"server", "TestFailedLogOfAnAgent", "the transaction: the client waits without end"}},

@@ -78,7 +78,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		edits: []edit{{
 			file: "server/calls.go",
 			old:  "			c.v, c.err = c.l.finish(t.ctx)\n",
-			new:  "			ctx, cancel := context.WithTimeout(t.s.workers.ctx, peerTimeout+deadlineShared)\n			c.v, c.err = c.l.finish(ctx)\n			cancel()\n",
+			new:  "			ctx, cancel := context.WithTimeout(t.driver.workers.ctx, peerTimeout+deadlineShared)\n			c.v, c.err = c.l.finish(ctx)\n			cancel()\n",
 		}},
 		caught: []test{{"server", "TestPausedParticipantsShareADeadline", "2 participants are paused: .* after 4.1s, want 2.1s"}},
 	},
@@ -87,22 +87,22 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		edits: []edit{{
 			file: "server/calls.go",
 			old:  "		t.calls = append(t.calls, call{l: l, ms: ms, err: l.conn.StartCall(t.ctx, t.request(to, ms))})\n",
-			new:  "		t.finish()\n		t.ctx, _ = context.WithTimeout(t.s.workers.ctx, peerTimeout+deadlineShared)\n		t.calls = append(t.calls, call{l: l, ms: ms, err: l.conn.StartCall(t.ctx, t.request(to, ms))})\n",
+			new:  "		t.finish()\n		t.ctx, _ = context.WithTimeout(t.driver.workers.ctx, peerTimeout+deadlineShared)\n		t.calls = append(t.calls, call{l: l, ms: ms, err: l.conn.StartCall(t.ctx, t.request(to, ms))})\n",
 		}},
 		caught: []test{{"server", "TestPausedParticipantsShareADeadline", "2 participants are paused: .* after 4.1s, want 2.1s"}},
 	},
 	{
 		name: "PeersOneByOne", why: "what settles transactions in doubt asks one server after the other",
 		edits: []edit{{
-			file: "server/effects.go",
-			old:  "	for len(ms) > 0 {\n		to, ok := s.parts.placement.Primary(ms[0].To.Partition)\n",
+			file: "server/driver.go",
+			old:  "	for len(ms) > 0 {\n		to, ok := dr.parts.placement.Primary(ms[0].To.Partition)\n",
 			new: `	all := append([]twophase.Message(nil), ms...)
 	ms = nil
-	s.workers.background(func() {
-		for _, p := range s.peers {
+	dr.workers.background(func() {
+		for _, p := range dr.peers {
 			var mine []twophase.Message
 			for _, m := range all {
-				if p.server != s.parts.self && s.parts.isAt(m.To, p.server) {
+				if p.server != dr.parts.self && dr.parts.isAt(m.To, p.server) {
 					mine = append(mine, m)
 				}
 			}
@@ -112,7 +112,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		}
 	})
 	for len(ms) > 0 {
-		to, ok := s.parts.placement.Primary(ms[0].To.Partition)
+		to, ok := dr.parts.placement.Primary(ms[0].To.Partition)
 `,
 		}},
 		caught: []test{{"server", "TestSilentServersHoldUpNobodyElse", "settled after .*, with no silent server after"}},
@@ -395,7 +395,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "PatientCallsHaveNoEnd", why: "a procedure whose caller has no deadline waits for another server for ever",
 		edits: []edit{{
 			file: "server/procedure.go",
-			old:  "		call.ends, call.late, call.own = clock.Fast()+s.elsewhere.time, tooLong, true\n",
+			old:  "		call.ends, call.late, call.own = clock.Fast()+e.time, tooLong, true\n",
 			new:  "		call.ends, call.late, call.own = clock.Fast()+time.Hour, tooLong, true\n",
 		}},
 		caught: []test{{"server", "TestProceduresOfPatientCallersEnd", "no answer"}},
@@ -413,8 +413,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "CommitsCountElsewhere", why: "procedures whose decision another server has keep others out that need other servers",
 		edits: []edit{{
 			file: "server/coordinate.go",
-			old:  "		s.elsewhere.commits(1)\n		defer s.elsewhere.commits(-1)\n",
-			new:  "		s.elsewhere.commits(0)\n",
+			old:  "		c.of.commits(1)\n		defer c.of.commits(-1)\n",
+			new:  "		c.of.commits(0)\n",
 		}},
 		caught: []test{{"server", "TestCallsElsewhereAreBounded", "a commit begins|code 9"}},
 	},

@@ -186,9 +186,9 @@ var twophaseBugs = []bug{
 	{
 		name: "AnyTick", why: "a server takes part in transactions whose ticks are years ahead of its own",
 		edits: []edit{{
-			file: "server/resolve.go",
-			old:  "		if v := s.clocksAgree(w.messages); !v.ok() {\n",
-			new:  "		if v := s.clocksAgree(nil); !v.ok() {\n",
+			file: "server/driver.go",
+			old:  "		if v := dr.clocksAgree(w.messages); !v.ok() {\n",
+			new:  "		if v := dr.clocksAgree(nil); !v.ok() {\n",
 		}},
 		caught: []test{{"server", "TestServersWhoseClocksDisagree", "has adopted tick"}},
 	},
