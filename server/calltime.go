@@ -134,9 +134,6 @@ func deadline(left time.Duration) time.Duration {
 	return clock.Fast() + left
 }
 
-// late reports whether the caller of a procedure has given up.
-func (q *request) late() bool { return q.deadline != 0 && clock.Fast() >= q.deadline }
-
 // elsewhere runs the procedures that have left their partitions, and counts those that
 // have not been answered.
 type elsewhere struct {

@@ -80,8 +80,8 @@ func (p *partition) use(c *tables.Catalog) {
 	}
 	p.spare = nil
 	p.has.Store(next)
-	if p.runner != nil {
-		p.runner.Use(c)
+	if p.requests.runner != nil {
+		p.requests.runner.Use(c)
 	}
 }
 

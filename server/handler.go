@@ -1,10 +1,12 @@
 package server
 
 import (
+	"slices"
 	"time"
 
 	"drtmx/index"
 	"drtmx/internal/clock"
+	"drtmx/internal/exec"
 	"drtmx/internal/mem"
 	"drtmx/internal/placement"
 	"drtmx/internal/redo"
@@ -320,8 +322,8 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 	if p := s.parts.single(&w.commit); p != nil {
 		q := &w.request
 		*q = request{id: id, r: r, part: &w.commit.Parts[0], read: p.firstRead(&w.commit.Parts[0]), age: w.commit.Age, wait: w.commit.Turn.Wait, turn: w.commit.Turn, result: w.resp}
-		if p.start(q, r.Body[1:]) {
-			p.answer(q)
+		if p.requests.start(q, r.Body[1:]) {
+			p.requests.answer(q)
 		}
 		w.resp = q.result
 		return
@@ -396,8 +398,39 @@ func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
 	s.counters.calls.Add(1)
 	q := &w.request
 	*q = request{id: id, r: r, proc: proc, args: w.call.Args, wait: w.call.Wait, deadline: deadline(w.call.Left), result: w.resp}
-	if p.start(q, r.Body[1:]) {
-		p.answer(q)
+	if p.requests.start(q, r.Body[1:]) {
+		p.requests.answer(q)
 	}
 	w.resp = q.result
+}
+
+// handleReserve gives a session a turn in a partition, when it comes, or ends
+// what the session has there.
+func (s *Server) handleReserve(r *rdma.Request, w *work, d *wire.Decoder) {
+	t := &w.commit.Turn
+	session, part, err := t.DecodeReserve(d)
+	p := s.parts.get(part)
+	if err != nil || p == nil {
+		s.answers.refuse(r, "malformed request for a turn, or for a partition that is not here")
+		return
+	}
+	if !s.permissions.permitTurn(r, t) {
+		return
+	}
+	p.requests.lines.release(session, t.Again)
+	if t.Wait == 0 {
+		s.answers.reply(r, []byte{byte(wire.OK)})
+		return
+	}
+	q := &request{r: r, bare: true, cause: exec.CauseRow}
+	c := &claim{
+		session: session, peer: r.Peer, names: slices.Clone(t.Rows), whole: t.Whole && t.Losses >= wholeLosses,
+		lost: true, lease: leaseOfSeveral(t.Losses), ends: clock.Fast() + t.Wait, q: q,
+	}
+	p.mu.Lock()
+	if !p.requests.lines.enterAgain(c, t.Again) {
+		p.requests.refuse(q, conflict(q.cause))
+		p.requests.over = append(p.requests.over, q)
+	}
+	p.unlock()
 }

@@ -70,7 +70,7 @@ func TestHomeOfAProcedureThatWaited(t *testing.T) {
 	go func() { _, err := cl.DB.Call(context.Background(), txn.Home(home), "leaves", nil); called <- err }()
 	g.awaitParked(1)
 	loses.Store(true)
-	reserved := func() uint64 { p.mu.Lock(); defer p.mu.Unlock(); return p.lines.reserved }
+	reserved := func() uint64 { p.mu.Lock(); defer p.mu.Unlock(); return p.requests.lines.reserved }
 	before := reserved()
 	// It commits in two partitions of the server.
 	c := wire.Commit{ID: wire.ID{Client: session, Seq: 1}, Sent: s.clocks.present()}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"drtmx/internal/clock"
-	"drtmx/internal/exec"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -89,13 +88,12 @@ type claim struct {
 
 // lines are the lines of a partition. The partition's mutex guards them.
 type lines struct {
-	p       *partition
+	rs      *requests
 	rows    map[wire.RowName]line    // no empty ones
 	of      map[uint64]*claim        // by session
 	all     []*claim                 // in any order
 	wholes  []*claim                 // of the whole partition, first one first
 	ready   []*claim                 // whose turn has come
-	over    []*request               // to be answered when the mutex is free
 	turn    time.Duration            // mean time from a grant to the client's next request
 	gone    map[uint64]time.Duration // sessions whose lease has ended: when it was granted
 	places  map[uint64]place         // of sessions whose transactions may ask again
@@ -117,9 +115,9 @@ type line struct {
 	vain   uint8 // leases that have ended in vain, one after the other
 }
 
-func (l *lines) init(p *partition) {
+func (l *lines) init(rs *requests) {
 	l.max = claimsMax
-	l.p, l.rows, l.of = p, map[wire.RowName]line{}, map[uint64]*claim{}
+	l.rs, l.rows, l.of = rs, map[wire.RowName]line{}, map[uint64]*claim{}
 	l.gone, l.places = map[uint64]time.Duration{}, map[uint64]place{}
 }
 
@@ -127,13 +125,13 @@ func (l *lines) init(p *partition) {
 func (l *lines) busy() bool { return len(l.of) > 0 }
 
 // blocks reports whether a session must wait before it writes: another claim
-// comes first at a row, which it then notes in p.waitsFor.
+// comes first at a row, which it then notes in waitsFor.
 func (l *lines) blocks(session uint64, writes []wire.Write) (blocks bool) {
 	if !l.busy() {
 		return false
 	}
-	p := l.p
-	p.waitsFor = p.waitsFor[:0]
+	rs := l.rs
+	rs.waitsFor = rs.waitsFor[:0]
 	mine := l.of[session]
 	if mine != nil && !mine.granted {
 		mine = nil
@@ -147,10 +145,10 @@ func (l *lines) blocks(session uint64, writes []wire.Write) (blocks bool) {
 	for i := range writes {
 		name := nameOf(&writes[i])
 		if row := l.rows[name]; len(row.claims) > 0 && row.claims[0].before(mine) {
-			p.waitsFor = append(p.waitsFor, name)
+			rs.waitsFor = append(rs.waitsFor, name)
 		}
 	}
-	return len(p.waitsFor) > 0
+	return len(rs.waitsFor) > 0
 }
 
 // taken reports whether a row is reserved for another session, or another claim has its
@@ -315,7 +313,7 @@ func (l *lines) took(turn time.Duration) {
 }
 
 // serve gives turns until no claim is ready. The caller holds the mutex, and afterwards
-// answers l.over.
+// answers l.rs.over.
 func (l *lines) serve() {
 	for len(l.ready) > 0 {
 		c := l.ready[0]
@@ -336,22 +334,22 @@ func (l *lines) serve() {
 // run runs the request of a claim whose turn it is.
 func (l *lines) run(c *claim) {
 	q := c.q
-	end := l.p.attempt(q)
+	end := l.rs.attempt(q)
 	switch end {
 	case lost:
 		if c.lost, c.alone, c.lease = true, true, leaseFor(q.age, q.turn.Losses); c.lease > 0 && q.wait > 0 {
 			return
 		}
 	case locked:
-		if c.stands(l.p.waitsFor) && l.park(c) {
+		if c.stands(l.rs.waitsFor) && l.park(c) {
 			return
 		}
 	}
 	if l.of[c.session] == c {
 		l.remove(c, true)
 	}
-	if l.p.place(q, end, nil) {
-		l.over = append(l.over, q)
+	if l.rs.place(q, end, nil) {
+		l.rs.over = append(l.rs.over, q)
 	}
 }
 
@@ -369,7 +367,7 @@ func (c *claim) stands(rows []wire.RowName) bool {
 // It keeps its place.
 func (l *lines) park(c *claim) bool {
 	q := c.q
-	if !l.p.enqueue(q) {
+	if !l.rs.parking.enqueue(q) {
 		return false
 	}
 	c.q, c.parked, c.ends = nil, true, forever // it leaves with its request
@@ -391,9 +389,9 @@ func (l *lines) reserve(c *claim) {
 	c.ends = c.since + lease
 	q := c.q
 	c.q = nil
-	l.p.refuse(q, conflict(q.cause))
+	l.rs.refuse(q, conflict(q.cause))
 	q.result, q.reserved = append(q.result, wire.Reserved), true
-	l.over = append(l.over, q)
+	l.rs.over = append(l.rs.over, q)
 }
 
 // leaseFor returns the lease for a transaction whose attempts take so long, 0 if
@@ -437,8 +435,8 @@ func (l *lines) leave(peer rdma.PeerID) {
 func (l *lines) drop(c *claim) {
 	l.remove(c, false)
 	if c.q != nil {
-		l.p.refuse(c.q, conflict(c.q.cause))
-		l.over = append(l.over, c.q)
+		l.rs.refuse(c.q, conflict(c.q.cause))
+		l.rs.over = append(l.rs.over, c.q)
 		c.q = nil
 	}
 }
@@ -449,7 +447,7 @@ func (l *lines) arm() {
 		return
 	}
 	l.armed = true
-	l.p.srv.workers.wg.Add(1)
+	l.rs.p.srv.workers.wg.Add(1)
 	if l.timer == nil {
 		l.timer = time.AfterFunc(linesTick, l.tick)
 	} else {
@@ -459,9 +457,9 @@ func (l *lines) arm() {
 
 // tick ends the leases and waits whose time is over.
 func (l *lines) tick() {
-	defer l.p.srv.workers.wg.Done()
-	l.p.mu.Lock()
-	defer l.p.unlock()
+	defer l.rs.p.srv.workers.wg.Done()
+	l.rs.p.mu.Lock()
+	defer l.rs.p.unlock()
 	l.armed = false
 	now := clock.Fast()
 	for i := len(l.all) - 1; i >= 0; i-- {
@@ -479,7 +477,7 @@ func (l *lines) tick() {
 			}
 		}
 		if c.q != nil && !c.lost {
-			l.p.parking.expired++
+			l.rs.parking.expired++
 		}
 		l.drop(c)
 	}
@@ -502,37 +500,20 @@ func (l *lines) stop() {
 		c.q = nil
 		l.remove(c, true)
 		if q != nil {
-			l.p.refuse(q, stops)
-			l.over = append(l.over, q)
+			l.rs.refuse(q, stops)
+			l.rs.over = append(l.rs.over, q)
 		}
 	}
 	l.ready = nil
 	if l.armed && l.timer.Stop() {
 		l.armed = false
-		l.p.srv.workers.wg.Done()
+		l.rs.p.srv.workers.wg.Done()
 	}
-}
-
-// unlock ends a turn of the executor: it runs the requests whose turn in a line has
-// come, unlocks the mutex, and answers all requests that are over.
-func (p *partition) unlock() {
-	answers := p.finish()
-	p.mu.Unlock()
-	p.answerAll(answers)
-}
-
-// finish is unlock without its last two steps. It returns the requests to answer.
-func (p *partition) finish() (answers []*request) {
-	if len(p.lines.ready) > 0 {
-		p.lines.serve()
-	}
-	answers, p.lines.over = p.lines.over, nil
-	return answers
 }
 
 // lose lets a commit whose proofs have failed wait for its turn, instead of
 // refusing it. It reports false if the commit must be refused.
-func (p *partition) lose(q *request) bool {
+func (l *lines) lose(q *request) bool {
 	lease := leaseFor(q.age, q.turn.Losses)
 	if q.wait == 0 || lease == 0 || q.part == nil {
 		return false
@@ -540,7 +521,7 @@ func (p *partition) lose(q *request) bool {
 	c := &claim{
 		session: q.id.Client, peer: q.r.Peer, q: &request{id: q.id, r: q.r, cause: q.cause}, bytes: q.bytes,
 		names: append(make([]wire.RowName, 0, len(q.part.Writes)+len(q.turn.Rows)), q.turn.Rows...),
-		ends:  p.ends(q), lost: true, alone: true, lease: lease,
+		ends:  l.rs.parking.ends(q), lost: true, alone: true, lease: lease,
 		whole: q.turn.Whole && q.turn.Losses >= wholeLosses,
 	}
 	for i := range q.part.Writes {
@@ -549,60 +530,26 @@ func (p *partition) lose(q *request) bool {
 	if !c.whole {
 		c.seq = q.seq
 	}
-	return p.lines.enter(c)
+	return l.enter(c)
 }
 
 func nameOf(w *wire.Write) wire.RowName { return wire.NameRow(w.Index, w.Key) }
 
-// queue lets a request that must not write yet, or that met a lock, wait in the lines
-// of the rows that it waits for. It reports whether the request waits. A nil body means
-// that the request has its own memory.
-func (p *partition) queue(q *request, e end, body []byte) bool {
-	if e == locked && p.nprepare == 0 {
-		return false // no decision would end the wait
-	}
-	if body != nil {
-		if q = q.keep(body); q == nil {
-			return false
-		}
-	}
-	l := &p.lines
-	mine := l.of[q.id.Client]
-	if mine != nil && mine.parked {
-		l.remove(mine, true) // it moves
-		mine = nil
-	}
-	if e == locked && (len(p.waitsFor) == 0 || mine != nil && mine.granted) {
-		return p.enqueue(q) // for an unknown row, or while its reservation lasts
-	}
-	q.rows = append(q.rows, p.waitsFor...)
-	names := slices.Clone(p.waitsFor)
-	if q.moves++; q.moves > movesMax {
-		names = slices.Clone(q.rows)
-	}
-	c := &claim{session: q.id.Client, peer: q.r.Peer, q: q, bytes: q.bytes, names: names, ends: p.ends(q), seq: q.seq}
-	if !l.enter(c) {
-		return false
-	}
-	p.parking.count(q)
-	if e == locked && c.granted {
-		l.ready = l.ready[:len(l.ready)-1] // it has just run
-		if !l.park(c) {
-			l.remove(c, true)
-			return false
-		}
-	}
-	return true
+// stays reports whether a parked request that has met a lock again stays parked:
+// it has its place in the line of the row, or is in none.
+func (l *lines) stays(q *request) bool {
+	c := l.of[q.id.Client]
+	return c == nil && len(l.rs.waitsFor) == 0 || c != nil && (!c.parked || c.stands(l.rs.waitsFor))
 }
 
 // reserveFor waits for a turn of a procedure of several servers, which this
 // server runs. It reports whether the turn has come.
-func (p *partition) reserveFor(ctx context.Context, session uint64, t *wire.Turn) bool {
+func (l *lines) reserveFor(ctx context.Context, session uint64, t *wire.Turn) bool {
 	q := &request{woken: make(chan struct{})}
 	c := &claim{session: session, names: slices.Clone(t.Rows), whole: t.Whole, lost: true, lease: leaseOfSeveral(t.Losses), ends: clock.Fast() + t.Wait, q: q}
-	p.mu.Lock()
-	ok := p.lines.enterAgain(c, t.Again)
-	p.unlock()
+	l.rs.p.mu.Lock()
+	ok := l.enterAgain(c, t.Again)
+	l.rs.p.unlock()
 	if !ok {
 		return false
 	}
@@ -610,51 +557,20 @@ func (p *partition) reserveFor(ctx context.Context, session uint64, t *wire.Turn
 	case <-q.woken:
 		return q.reserved
 	case <-ctx.Done():
-		p.release(session, false)
+		l.release(session, false)
 		return false
 	}
 }
 
 // release gives up what a session has or waits for in the lines. again says that
 // the same transaction will ask for another turn.
-func (p *partition) release(session uint64, again bool) {
-	p.mu.Lock()
-	if c := p.lines.of[session]; c != nil {
-		p.lines.drop(c)
+func (l *lines) release(session uint64, again bool) {
+	l.rs.p.mu.Lock()
+	if c := l.of[session]; c != nil {
+		l.drop(c)
 	}
 	if !again {
-		delete(p.lines.places, session)
+		delete(l.places, session)
 	}
-	p.unlock()
-}
-
-// handleReserve gives a session a turn in a partition, when it comes, or ends
-// what the session has there.
-func (s *Server) handleReserve(r *rdma.Request, w *work, d *wire.Decoder) {
-	t := &w.commit.Turn
-	session, part, err := t.DecodeReserve(d)
-	p := s.parts.get(part)
-	if err != nil || p == nil {
-		s.answers.refuse(r, "malformed request for a turn, or for a partition that is not here")
-		return
-	}
-	if !s.permissions.permitTurn(r, t) {
-		return
-	}
-	p.release(session, t.Again)
-	if t.Wait == 0 {
-		s.answers.reply(r, []byte{byte(wire.OK)})
-		return
-	}
-	q := &request{r: r, bare: true, cause: exec.CauseRow}
-	c := &claim{
-		session: session, peer: r.Peer, names: slices.Clone(t.Rows), whole: t.Whole && t.Losses >= wholeLosses,
-		lost: true, lease: leaseOfSeveral(t.Losses), ends: clock.Fast() + t.Wait, q: q,
-	}
-	p.mu.Lock()
-	if !p.lines.enterAgain(c, t.Again) {
-		p.refuse(q, conflict(q.cause))
-		p.lines.over = append(p.lines.over, q)
-	}
-	p.unlock()
+	l.rs.p.unlock()
 }

@@ -114,7 +114,7 @@ func TestReservationEnds(t *testing.T) {
 		t.Fatalf("after a lease has ended in vain, the next has %q", left.all)
 	}
 	g.p.mu.Lock()
-	g.p.lines.leave(102)
+	g.p.requests.lines.leave(102)
 	g.p.unlock()
 	if !waits.await(t).reserved() {
 		t.Fatalf("after a client has left, the next has %q", waits.all)
@@ -128,7 +128,7 @@ func TestReservationEnds(t *testing.T) {
 	g.balances(60)
 	g.p.mu.Lock()
 	defer g.p.mu.Unlock()
-	if l := &g.p.lines; len(l.all)+len(l.rows)+len(l.of)+l.bytes != 0 {
+	if l := &g.p.requests.lines; len(l.all)+len(l.rows)+len(l.of)+l.bytes != 0 {
 		t.Errorf("%d claims, %d lines, %d sessions and %d bytes are left", len(l.all), len(l.rows), len(l.of), l.bytes)
 	}
 }
@@ -165,21 +165,21 @@ func TestLoserKeepsItsPlace(t *testing.T) {
 	const wait = time.Minute
 	p := g.s.parts.get(0)
 	turn := wire.Turn{Wait: wait, Losses: 1, Rows: []wire.RowName{wire.NameRow(uint16(g.acct.Primary().ID), index.Num(0))}}
-	if !p.reserveFor(t.Context(), 900, &turn) {
+	if !p.requests.lines.reserveFor(t.Context(), 900, &turn) {
 		t.Fatal("no turn in an empty line")
 	}
 	first := g.update("first", 101, 1, 0, 1, true, wait)
 	second := g.update("second", 102, 1, 0, 2, true, wait)
-	p.release(900, true)
+	p.requests.lines.release(900, true)
 	if !first.reserved() {
 		t.Fatalf("the turn after the procedure's: %q", first.all)
 	}
 	turn.Wait, turn.Losses, turn.Again = wait, 2, true
 	granted := make(chan bool)
-	go func() { granted <- p.reserveFor(t.Context(), 900, &turn) }()
+	go func() { granted <- p.requests.lines.reserveFor(t.Context(), 900, &turn) }()
 	for waits := 0; waits < 3; time.Sleep(time.Millisecond) {
 		p.mu.Lock()
-		waits = len(p.lines.all)
+		waits = len(p.requests.lines.all)
 		p.mu.Unlock()
 	}
 	if r := g.update("first again", 101, 2, 0, 10, false, wait); r.code() != wire.OK {
@@ -191,7 +191,7 @@ func TestLoserKeepsItsPlace(t *testing.T) {
 	if !<-granted {
 		t.Error("the procedure has no turn")
 	}
-	p.release(900, false)
+	p.requests.lines.release(900, false)
 	if !second.reserved() {
 		t.Errorf("after the procedure: %q", second.all)
 	}
@@ -310,7 +310,7 @@ func TestLockedRowHasALine(t *testing.T) {
 	g.s.handle(&rdma.Request{From: &anyRole, Body: wire.AppendCommit(nil, wire.OpCommit, &c, nil), Replier: update})
 	second := g.call("second", 73, 1, 0, 1, 1)
 	g.p.mu.Lock()
-	parked := len(g.p.parking.queue)
+	parked := len(g.p.requests.parking.queue)
 	g.p.mu.Unlock()
 	if parked != 1 {
 		t.Errorf("%d requests are parked for one row, want the first one", parked)
@@ -405,7 +405,7 @@ func TestWaitsMoveToTheNextLock(t *testing.T) {
 	g.balances(498, 499, startBalance+1, startBalance+1, startBalance+1)
 	g.p.mu.Lock()
 	defer g.p.mu.Unlock()
-	if l, k := &g.p.lines, &g.p.parking; len(l.all)+len(l.rows)+len(l.of)+l.bytes+len(k.queue)+k.bytes != 0 {
+	if l, k := &g.p.requests.lines, &g.p.requests.parking; len(l.all)+len(l.rows)+len(l.of)+l.bytes+len(k.queue)+k.bytes != 0 {
 		t.Errorf("%d claims, %d lines, %d parked and %d bytes are left", len(l.all), len(l.rows), len(k.queue), l.bytes+k.bytes)
 	}
 }
@@ -458,7 +458,7 @@ func TestTurnOutlastsOlderLocks(t *testing.T) {
 	reserved := func() uint64 {
 		g.p.mu.Lock()
 		defer g.p.mu.Unlock()
-		return g.p.lines.reserved
+		return g.p.requests.lines.reserved
 	}
 	await(t, "the Update has a reservation", func() bool { return reserved() > 0 })
 	at := attempts.Load()
@@ -515,7 +515,7 @@ func TestTurnWaitsForOlderLocks(t *testing.T) {
 	reserved := uint64(0)
 	for _, p := range parts {
 		p.mu.Lock()
-		reserved += p.lines.reserved
+		reserved += p.requests.lines.reserved
 		p.mu.Unlock()
 	}
 	if reserved < 4 {

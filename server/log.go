@@ -20,7 +20,7 @@ func (s *Server) listenOptions() rdma.ListenOptions {
 			}
 			for _, p := range s.parts.here {
 				p.mu.Lock()
-				p.lines.leave(id)
+				p.requests.lines.leave(id)
 				p.unlock()
 			}
 			s.log.Debug("client disconnected", "peer", uint64(id))

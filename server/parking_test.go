@@ -37,7 +37,7 @@ func newParkingRig(t *testing.T) *parkingRig {
 	cl, acct, _ := startBank(t, 1)
 	putAccounts(t, cl.DB, acct, 6, startBalance)
 	g := &parkingRig{t: t, cl: cl, s: cl.Servers[0], p: cl.Servers[0].parts.of[0], acct: acct}
-	g.p.parking.limit = 0
+	g.p.requests.parking.limit = 0
 	return g
 }
 
@@ -46,7 +46,7 @@ func newParkingRig(t *testing.T) *parkingRig {
 func (g *parkingRig) untimed() *parkingRig {
 	g.p.mu.Lock()
 	defer g.p.mu.Unlock()
-	l := &g.p.lines
+	l := &g.p.requests.lines
 	if l.armed {
 		g.t.Fatal("somebody waits in a line already")
 	}
@@ -59,7 +59,7 @@ func (g *parkingRig) untimed() *parkingRig {
 func (g *parkingRig) timed() {
 	g.p.mu.Lock()
 	defer g.p.unlock()
-	l := &g.p.lines
+	l := &g.p.requests.lines
 	l.armed, l.timer = false, nil
 	g.s.workers.wg.Done()
 	l.arm()
@@ -69,21 +69,21 @@ func (g *parkingRig) timed() {
 func (g *parkingRig) lapse(session uint64) (lease time.Duration) {
 	g.t.Helper()
 	g.p.mu.Lock()
-	c := g.p.lines.of[session]
+	c := g.p.requests.lines.of[session]
 	if c == nil || c.q != nil || c.parked {
 		g.p.unlock()
 		g.t.Fatalf("session %d has no reservation", session)
 	}
 	lease, c.ends = c.ends-c.since, clock.Fast()
 	g.p.unlock()
-	g.p.lines.tick()
+	g.p.requests.lines.tick()
 	g.p.mu.Lock()
 	defer g.p.mu.Unlock()
-	if l := &g.p.lines; !l.armed {
+	if l := &g.p.requests.lines; !l.armed {
 		l.armed = true
 		g.s.workers.wg.Add(1)
 	}
-	g.p.lines.timer.Reset(time.Hour)
+	g.p.requests.lines.timer.Reset(time.Hour)
 	return lease
 }
 
@@ -112,8 +112,8 @@ func (g *parkingRig) awaitParked(n int) {
 	g.t.Helper()
 	for end := time.Now().Add(testseed.Patience()); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
 		g.p.mu.Lock()
-		have := len(g.p.parking.queue)
-		for _, c := range g.p.lines.all {
+		have := len(g.p.requests.parking.queue)
+		for _, c := range g.p.requests.lines.all {
 			if c.q != nil {
 				have++
 			}
@@ -358,14 +358,14 @@ func TestParkedIsBounded(t *testing.T) {
 	g := newParkingRig(t)
 	prep := g.inDoubt(0, 500)
 	var parked []*replier
-	g.p.parking.max, g.p.lines.max = 1, 64 // one waits for the decision, the others in the line behind it
+	g.p.requests.parking.max, g.p.requests.lines.max = 1, 64 // one waits for the decision, the others in the line behind it
 	for i := range uint64(64) {
 		parked = append(parked, g.call("parked", 100+i, 1, 0, 1, 1))
 	}
 	if r := g.call("more", 71, 1, 0, 1, 1); r.answers() != 1 || r.code() != wire.Conflict || r.cause() != exec.CauseLocked {
 		t.Errorf("one more than %d: %q", 64, r.all)
 	}
-	if g.p.awaitDecision(context.Background()) {
+	if g.p.requests.parking.awaitDecision(context.Background()) {
 		t.Error("a goroutine more waits too")
 	}
 	prep.decide(true, prep.vote)
@@ -375,8 +375,8 @@ func TestParkedIsBounded(t *testing.T) {
 		}
 	}
 	g.balances(500-64, startBalance+64)
-	if g.p.parking.bytes != 0 {
-		t.Errorf("%d bytes are counted of nothing", g.p.parking.bytes)
+	if g.p.requests.parking.bytes != 0 {
+		t.Errorf("%d bytes are counted of nothing", g.p.requests.parking.bytes)
 	}
 
 	prep = g.inDoubt(0, 500)
@@ -388,7 +388,7 @@ func TestParkedIsBounded(t *testing.T) {
 		t.Errorf("of requests that fill the bytes %d, then %d are answered, then %q", r.answers(), small.answers(), large.all)
 	}
 	prep.decide(false, 0)
-	if g.p.awaitDecision(context.Background()) {
+	if g.p.requests.parking.awaitDecision(context.Background()) {
 		t.Error("a wait for nobody")
 	}
 }
@@ -401,7 +401,7 @@ const rowsOfCall = 184
 func TestParkedGivesUp(t *testing.T) {
 	g := newParkingRig(t)
 	const limit = 20 * time.Millisecond
-	g.p.parking.limit = limit
+	g.p.requests.parking.limit = limit
 	prep := g.inDoubt(0, 500)
 	start := time.Now()
 	for i := range uint64(3) {
@@ -423,7 +423,7 @@ func TestParkedGivesUp(t *testing.T) {
 	if r.code() != wire.Conflict || r.cause() != exec.CauseLocked {
 		t.Errorf("answered %q", r.all)
 	}
-	if g.p.awaitDecision(context.Background()); time.Since(start) < 2*limit {
+	if g.p.requests.parking.awaitDecision(context.Background()); time.Since(start) < 2*limit {
 		t.Error("a goroutine does not wait")
 	}
 	if !conflicts(g.p, wire.Write{Index: uint16(g.acct.Primary().ID), Op: wire.Update, Key: index.Num(0), Row: g.row(0, 1)}) {
@@ -441,7 +441,7 @@ func TestParkedGivesUp(t *testing.T) {
 func TestParkedAtShutdown(t *testing.T) {
 	for _, limit := range []time.Duration{0, time.Hour} { // with the timer set, and without
 		g := newParkingRig(t)
-		g.p.parking.limit = limit
+		g.p.requests.parking.limit = limit
 		s := g.session()
 		if err := g.end("a procedure", g.transfer(s, 2, 3, 1)); err != nil {
 			t.Fatal(err)
@@ -450,7 +450,7 @@ func TestParkedAtShutdown(t *testing.T) {
 		called := g.transfer(s, 0, 1, 1)
 		g.awaitParked(1)
 		woken := make(chan error, 1)
-		go func() { g.p.awaitDecision(context.Background()); woken <- nil }()
+		go func() { g.p.requests.parking.awaitDecision(context.Background()); woken <- nil }()
 		// A goroutine waits for no longer than awaitedFor, if there is a limit, so
 		// it may have left before it is seen.
 		for end := time.Now().Add(testseed.Patience()); g.p.stats().Parked != 2; time.Sleep(100 * time.Microsecond) {
@@ -506,7 +506,7 @@ func TestAwaitDecision(t *testing.T) {
 	prep := g.inDoubt(0, 500)
 	woken := make(chan error, 1)
 	go func() {
-		if !g.p.awaitDecision(context.Background()) {
+		if !g.p.requests.parking.awaitDecision(context.Background()) {
 			woken <- errors.New("does not wait")
 		}
 		close(woken)
@@ -516,7 +516,7 @@ func TestAwaitDecision(t *testing.T) {
 	if err := g.end("a goroutine", woken); err != nil {
 		t.Error(err)
 	}
-	if g.p.awaitDecision(context.Background()) {
+	if g.p.requests.parking.awaitDecision(context.Background()) {
 		t.Error("waits for nobody")
 	}
 }

@@ -42,17 +42,11 @@ type partition struct {
 	shared   *sharedLocks
 	owners   index.Owner
 	sealed   bool
-	runner   *exec.Runner
 	locks    []*index.Held // of the transaction being applied
 	lockings uint64        // runs of lockAll
 	words    []uint64      // buffer to convert a row
-	parking  parking
-	lines    lines
-	running  atomic.Pointer[exec.Procedure] // nil between two runs
-	runs     atomic.Uint64
-	watched  uint64         // runs, a tick ago
-	waitsFor []wire.RowName // rows that the last attempt must wait for, if they are known
-	protocol *protocol      // of the commit protocol
+	requests requests
+	protocol *protocol // of the commit protocol
 	ticks    clock.Logical
 	closed   clock.Tick // the tick published as closed
 	commits  uint64
@@ -94,10 +88,8 @@ func newPartition(s *Server, id placement.Partition, r *mem.Region) (*partition,
 		return nil, err
 	}
 	p.training.since = time.Now()
-	p.parking.init(s)
-	p.lines.init(p)
 	p.protocol = newProtocol(s.parts.party(p))
-	p.runner = exec.NewRunner(s.cfg.Catalog, len(s.parts.of), onlyPartition{p})
+	p.requests.init(p)
 	return p, nil
 }
 
@@ -159,6 +151,14 @@ func (p *partition) serves() verdict {
 		return verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d has reached the last tick, %d", p.id, uint64(block.MaxTick))}
 	}
 	return verdict{}
+}
+
+// unlock ends a turn of the executor: it runs the requests whose turn in a line has
+// come, unlocks the mutex, and answers all requests that are over.
+func (p *partition) unlock() {
+	answers := p.requests.finish()
+	p.mu.Unlock()
+	p.requests.answerAll(answers)
 }
 
 // fence makes every validation against this partition fail: it is no longer served.

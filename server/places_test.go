@@ -89,15 +89,15 @@ func TestPlaceIsForgotten(t *testing.T) {
 	}{
 		"another transaction": {func(g *parkingRig) { g.reserve("loses", loser, 0, true) }, false},
 		"after the end":       {func(g *parkingRig) { g.reserve("ends", loser, 0, false) }, true},
-		"left":                {func(g *parkingRig) { g.p.mu.Lock(); defer g.p.unlock(); g.p.lines.leave(loser) }, true},
+		"left":                {func(g *parkingRig) { g.p.mu.Lock(); defer g.p.unlock(); g.p.requests.lines.leave(loser) }, true},
 		"in vain":             {func(g *parkingRig) { g.lapse(loser) }, true},
 		"old": {func(g *parkingRig) {
 			g.reserve("loses", loser, 0, true)
 			g.p.mu.Lock()
 			defer g.p.unlock()
-			pl := g.p.lines.places[loser]
+			pl := g.p.requests.lines.places[loser]
 			pl.since -= placeFor + 1
-			g.p.lines.places[loser] = pl
+			g.p.requests.lines.places[loser] = pl
 		}, true},
 		"often": {func(g *parkingRig) {
 			for range placeTries - 1 {
@@ -137,7 +137,7 @@ func TestPlaceIsForgotten(t *testing.T) {
 			g.reserve("ends", loser, 0, false)
 			g.p.mu.Lock()
 			defer g.p.mu.Unlock()
-			if n := len(g.p.lines.places); n != crowd && n != 0 {
+			if n := len(g.p.requests.lines.places); n != crowd && n != 0 {
 				t.Logf("%d places are remembered", n)
 			}
 		})
@@ -153,12 +153,12 @@ func TestPlacesAreBounded(t *testing.T) {
 		g.reserve("loses", 1000+session, 0, true)
 	}
 	g.p.mu.Lock()
-	n := len(g.p.lines.places)
-	for session, pl := range g.p.lines.places {
+	n := len(g.p.requests.lines.places)
+	for session, pl := range g.p.requests.lines.places {
 		pl.since -= placeFor + 1
-		g.p.lines.places[session] = pl
+		g.p.requests.lines.places[session] = pl
 	}
-	g.p.lines.swept = clock.Fast()
+	g.p.requests.lines.swept = clock.Fast()
 	g.p.unlock()
 	if n != placesMax {
 		t.Errorf("%d places, want %d", n, placesMax)
@@ -166,15 +166,15 @@ func TestPlacesAreBounded(t *testing.T) {
 	g.reserve("asks", 2, time.Minute, false)
 	g.reserve("ends", 2, 0, false)
 	g.p.mu.Lock()
-	if n := len(g.p.lines.places); n != placesMax && clock.Fast()-g.p.lines.swept < placesEvery {
+	if n := len(g.p.requests.lines.places); n != placesMax && clock.Fast()-g.p.requests.lines.swept < placesEvery {
 		t.Errorf("all places are looked through again at once: %d are left", n)
 	}
-	g.p.lines.swept -= placesEvery
+	g.p.requests.lines.swept -= placesEvery
 	g.p.unlock()
 	g.reserve("asks", 1, time.Minute, false)
 	g.p.mu.Lock()
 	defer g.p.mu.Unlock()
-	if n := len(g.p.lines.places); n != 1 {
+	if n := len(g.p.requests.lines.places); n != 1 {
 		t.Errorf("%d places after the others have become too old, want 1", n)
 	}
 }
@@ -207,7 +207,7 @@ func TestPlaceEndsWithTheTransaction(t *testing.T) {
 			t.Fatalf("%s: the commit is refused", name)
 		}
 		g.p.mu.Lock()
-		if n := len(g.p.lines.places); n != 0 {
+		if n := len(g.p.requests.lines.places); n != 0 {
 			t.Errorf("%s: %d places are remembered after the commit", name, n)
 		}
 		g.p.mu.Unlock()
@@ -231,14 +231,14 @@ func TestNamesOfClaimsAreBounded(t *testing.T) {
 	}
 	g.p.mu.Lock()
 	have := 0
-	for _, c := range g.p.lines.all {
+	for _, c := range g.p.requests.lines.all {
 		have += len(c.names)
 	}
-	if counted := g.p.lines.names; have > claimNamesMax || counted != have {
+	if counted := g.p.requests.lines.names; have > claimNamesMax || counted != have {
 		t.Errorf("claims name %d rows, counted are %d, bound %d", have, counted, claimNamesMax)
 	}
-	g.p.lines.leave(1)
-	if n := g.p.lines.names; n != 0 {
+	g.p.requests.lines.leave(1)
+	if n := g.p.requests.lines.names; n != 0 {
 		t.Errorf("%d names are counted without a claim", n)
 	}
 	g.p.unlock()

@@ -328,7 +328,7 @@ func TestOldCommitsAreRefused(t *testing.T) {
 		part.Rows = proofsOf(t, p, entry, 10, index.Found)
 		q := &request{part: &part, read: p.firstRead(&part)}
 		p.mu.Lock()
-		how := p.attempt(q)
+		how := p.requests.attempt(q)
 		p.mu.Unlock()
 		if how == lost && want == wire.Conflict {
 			continue

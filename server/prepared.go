@@ -90,7 +90,7 @@ func (t *prepared) decide(commit bool, tick clock.Tick) {
 	p := t.p
 	p.mu.Lock()
 	t.end(commit, tick)
-	p.wake()
+	p.requests.parking.wake()
 	p.unlock()
 }
 
@@ -108,7 +108,7 @@ func (t *prepared) end(commit bool, tick clock.Tick) {
 		p.checkPrepared()
 	}
 	if commit {
-		p.lines.committed(t.client)
+		p.requests.lines.committed(t.client)
 		p.adopt(tick)
 		if len(t.writes) > 0 {
 			if t.csn == 0 {

@@ -41,7 +41,7 @@ func (e *elsewhere) run(
 			return exec.ErrAbandoned{Cause: v.cause, Elsewhere: asked}
 		}
 		return v
-	}, func() bool { return home.awaitDecision(ctx) }, turns{e.driver.parts})
+	}, func() bool { return home.requests.parking.awaitDecision(ctx) }, turns{e.driver.parts})
 	if err != nil {
 		return nil, failed(ctx, err)
 	}
@@ -106,10 +106,10 @@ func (t turns) Reserve(ctx context.Context, part placement.Partition, session ui
 		return false, false
 	}
 	if turn.Wait == 0 {
-		p.release(session, turn.Again)
+		p.requests.lines.release(session, turn.Again)
 		return false, true
 	}
-	return p.reserveFor(ctx, session, turn), true
+	return p.requests.lines.reserveFor(ctx, session, turn), true
 }
 
 // procedureOf returns a procedure as package exec runs it.

@@ -371,7 +371,7 @@ func (s *Server) Close() error {
 		for _, p := range s.parts.here {
 			p.fence()
 			s.log.Info("partition fenced", "partition", p.id)
-			p.stopParking()
+			p.requests.stop()
 		}
 		for _, p := range s.peers {
 			p.close()

@@ -136,8 +136,8 @@ func (sh share) prefetch() {
 func (sh share) unlock() {
 	var answers [][]*request // by partition: a procedure that goes on elsewhere keeps its home
 	for i, p := range sh.at {
-		p.lines.arrived(sh.client)
-		if over := p.finish(); len(over) > 0 {
+		p.requests.lines.arrived(sh.client)
+		if over := p.requests.finish(); len(over) > 0 {
 			if answers == nil {
 				answers = make([][]*request, len(sh.at))
 			}
@@ -148,7 +148,7 @@ func (sh share) unlock() {
 		p.mu.Unlock()
 	}
 	for i, over := range answers {
-		sh.at[i].answerAll(over)
+		sh.at[i].requests.answerAll(over)
 	}
 }
 
@@ -157,7 +157,7 @@ func (sh share) unlock() {
 // will.
 func (sh share) blocked() bool {
 	for i, p := range sh.at {
-		if p.lines.taken(sh.client, sh.parts[i].Writes) {
+		if p.requests.lines.taken(sh.client, sh.parts[i].Writes) {
 			return true
 		}
 	}
@@ -213,7 +213,7 @@ func (sh share) commitAt(least clock.Tick) (v verdict, tick clock.Tick) {
 		v = p.commit(sh.parts[0])
 		p.origin = origin{}
 		if v.ok() {
-			p.lines.committed(sh.client)
+			p.requests.lines.committed(sh.client)
 		}
 		return v, p.ticks.Tick()
 	}

@@ -41,11 +41,11 @@ const (
 // call, a tick ago.
 func (k *slowProcedures) watch(parts []*partition) {
 	for _, p := range parts {
-		run := p.runs.Load()
-		if proc := p.running.Load(); proc != nil && run == p.watched {
+		run := p.requests.runs.Load()
+		if proc := p.requests.running.Load(); proc != nil && run == p.requests.watched {
 			k.mark(proc)
 		}
-		p.watched = run
+		p.requests.watched = run
 	}
 }
 

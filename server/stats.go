@@ -168,7 +168,7 @@ func (p *partition) stats() wire.PartitionStats {
 	p.mu.Lock()
 	st := wire.PartitionStats{
 		Partition: int(p.id), Loaded: p.sealed, Commits: p.commits, Conflicts: p.aborts, Prepared: p.nprepare,
-		Parked: p.parking.parked, ParkedLong: p.parking.expired,
+		Parked: p.requests.parking.parked, ParkedLong: p.requests.parking.expired,
 	}
 	st.HorizonLag = p.horizon.lag()
 	h := p.arena.History().Stats()

@@ -18,7 +18,7 @@ import (
 // The caller holds p.mu.
 func (p *partition) lockAll(o index.Owner, writes []wire.Write, held []*index.Held) ([]*index.Held, verdict) {
 	if p.frozen > 0 && len(writes) > 0 {
-		p.waitsFor = append(p.waitsFor[:0], nameOf(&writes[0]))
+		p.requests.waitsFor = append(p.requests.waitsFor[:0], nameOf(&writes[0]))
 		return held[:0], conflict(exec.CauseLocked)
 	}
 	p.lockings++
@@ -34,7 +34,7 @@ func (p *partition) lockAll(o index.Owner, writes []wire.Write, held []*index.He
 		}
 		if !v.ok() {
 			if v.code == wire.Conflict {
-				p.waitsFor = append(p.waitsFor[:0], nameOf(&writes[i]))
+				p.requests.waitsFor = append(p.requests.waitsFor[:0], nameOf(&writes[i]))
 			}
 			for i, h := range held {
 				p.index(int(writes[i].Index)).Release(h)

@@ -124,8 +124,8 @@ var gateBugs = []bug{
 			new:  "	if known && (pl.tries",
 		}, {
 			file: "server/lines.go",
-			old:  "	if !again {\n		delete(p.lines.places",
-			new:  "	if !again && p == nil {\n		delete(p.lines.places",
+			old:  "	if !again {\n		delete(l.places",
+			new:  "	if !again && l == nil {\n		delete(l.places",
 		}},
 		caught: []test{{"server", "TestPlaceIsForgotten", "stands before"}},
 	},

@@ -311,7 +311,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "LostWakeup", why: "a request that waits for a transaction in doubt is not told of the decision",
 		edits: []edit{{
 			file: "server/parking.go",
-			old:  "		case e == locked && p.stays(q):\n",
+			old:  "		case e == locked && k.rs.lines.stays(q):\n",
 			new:  "		case q != nil:\n",
 		}},
 		caught: []test{{"server", "TestParkedIsWoken", "was not woken by the decision"}},
@@ -320,8 +320,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "RunParkedTwice", why: "a request that has waited is carried out once more before it is answered",
 		edits: []edit{{
 			file: "server/parking.go",
-			old:  "		case p.place(q, e, nil):\n",
-			new:  "		case p.place(q, e, nil):\n			p.attempt(q)\n",
+			old:  "		case k.rs.place(q, e, nil):\n",
+			new:  "		case k.rs.place(q, e, nil):\n			k.rs.attempt(q)\n",
 		}},
 		caught: []test{
 			{"server", "TestParkedIsWoken", "carried out twice"},
@@ -340,7 +340,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "CloseIsAFailureAtHome", why: "a procedure of one partition that ends because its server closes counts as failed by itself",
 		edits: []edit{{
-			file: "server/parking.go",
+			file: "server/requests.go",
 			old:  "			q.result = failed(ctx, err).append(q.result[:0])\n",
 			new:  "			q.result = verdictOf(err).append(q.result[:0])\n",
 		}},
@@ -451,7 +451,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "CommitsAfterTheDeadlineAtHome", why: "a procedure of one partition commits although its caller gave up while it ran",
 		edits: []edit{{
-			file: "server/parking.go",
+			file: "server/requests.go",
 			old:  "		if q.late() {\n			v = tooLate\n		} else if",
 			new:  "		if",
 		}},
@@ -482,8 +482,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "LateRequestsRun", why: "a procedure whose caller gave up while it waited runs nevertheless",
 		edits: []edit{{
-			file: "server/parking.go",
-			old:  "		if q.late() {\n			p.refuse(q, tooLate)\n			return over\n		}\n",
+			file: "server/requests.go",
+			old:  "		if q.late() {\n			rs.refuse(q, tooLate)\n			return over\n		}\n",
 			new:  "",
 		}},
 		caught: []test{{"server", "TestLateRequestsDoNotRun", "the body has run"}},
@@ -537,17 +537,17 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "WaitsAtEveryRow", why: "a request that waits for one row stands in the lines of all that it would write",
 		edits: []edit{{
 			file: "server/lines.go",
-			old:  "			p.waitsFor = append(p.waitsFor, name)\n",
-			new:  "			for i := range writes {\n				p.waitsFor = append(p.waitsFor, nameOf(&writes[i]))\n			}\n",
+			old:  "			rs.waitsFor = append(rs.waitsFor, name)\n",
+			new:  "			for i := range writes {\n				rs.waitsFor = append(rs.waitsFor, nameOf(&writes[i]))\n			}\n",
 		}},
 		caught: []test{{"server", "TestWaitsHoldUpNoOtherRow", "is held up by one that waits for another row"}},
 	},
 	{
 		name: "AllAreParked", why: "each request that meets the lock of a row waits for the decision itself",
 		edits: []edit{{
-			file: "server/lines.go",
-			old:  "	if e == locked && (len(p.waitsFor) == 0 ||",
-			new:  "	if e == locked && (len(p.waitsFor) < 1<<20 ||",
+			file: "server/requests.go",
+			old:  "	if e == locked && (len(rs.waitsFor) == 0 ||",
+			new:  "	if e == locked && (len(rs.waitsFor) < 1<<20 ||",
 		}},
 		caught: []test{{"server", "TestLockedRowHasALine", "requests are parked for one row"}},
 	},
@@ -555,24 +555,24 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "StaysAtTheFirstLock", why: "a parked request that meets the lock of another row stays in its line",
 		edits: []edit{{
 			file: "server/parking.go",
-			old:  "		case e == locked && p.stays(q):\n",
-			new:  "		case e == locked && (q != nil || p.stays(q)):\n",
+			old:  "		case e == locked && k.rs.lines.stays(q):\n",
+			new:  "		case e == locked && (q != nil || k.rs.lines.stays(q)):\n",
 		}},
 		caught: []test{{"server", "TestWaitsMoveToTheNextLock", "the last one writes no locked row"}},
 	},
 	{
 		name: "MovesToTheEnd", why: "a request that moves to another line loses the place of its arrival",
 		edits: []edit{{
-			file: "server/lines.go",
-			old:  "ends: p.ends(q), seq: q.seq}\n",
-			new:  "ends: p.ends(q)}\n",
+			file: "server/requests.go",
+			old:  "ends: rs.parking.ends(q), seq: q.seq}\n",
+			new:  "ends: rs.parking.ends(q)}\n",
 		}},
 		caught: []test{{"server", "TestWaitsMoveToTheNextLock", "answered in the order"}},
 	},
 	{
 		name: "MovesForEver", why: "a request moves from one locked row to the next for as long as there are any",
 		edits: []edit{{
-			file: "server/lines.go",
+			file: "server/requests.go",
 			old:  "	if q.moves++; q.moves > movesMax {\n",
 			new:  "	if q.moves++; q.moves > 1<<20 {\n",
 		}},

@@ -170,7 +170,7 @@ var walBugs = []bug{
 	{
 		name: "RefusalIsNotWaitedFor", why: "an insert is refused for a row that the log does not have yet",
 		edits: []edit{{
-			file: "server/parking.go",
+			file: "server/requests.go",
 			old:  "	return c == wire.Conflict ||",
 			new:  "	return c == wire.Exists || c == wire.Conflict ||",
 		}},
