@@ -237,10 +237,10 @@ func TestHorizonOfDurableCommit(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 	}
 	p.mu.Lock()
-	d.pend(p, d.log.Durable(), p.nextCSN())
+	p.records.pend(d.log.Durable(), p.ticks.nextCSN())
 	p.mu.Unlock()
 	end := time.Now().Add(testseed.Patience())
-	for p.horizon.lag() > 0 {
+	for p.records.horizon.lag() > 0 {
 		if time.Now().After(end) {
 			t.Fatalf("the horizon stays at %#x", p.control.Load(horizonWord))
 		}

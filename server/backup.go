@@ -407,9 +407,9 @@ func (d *durable) closedEverywhere() (tick clock.Tick, at wal.LSN, v verdict) {
 	tick = block.MaxTick
 	for _, p := range d.s.parts.here {
 		p.mu.Lock()
-		p.advance()
-		tick = min(tick, p.closed)
-		if len(p.debts) > 0 && d.payDebts(p) != nil {
+		p.ticks.advance()
+		tick = min(tick, p.ticks.closed)
+		if len(p.records.debts) > 0 && p.records.pay() != nil {
 			v = logVerdict(wal.ErrNoSpace) // a commit has been applied and is not in the log
 		}
 		p.unlock()

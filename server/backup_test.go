@@ -145,8 +145,8 @@ func TestClosedTickWaitsForShares(t *testing.T) {
 	s := cl.Servers[0]
 	p := s.parts.of[1]
 	p.mu.Lock()
-	p.advance()
-	vote := p.ticks.Vote()
+	p.ticks.advance()
+	vote := p.ticks.own.Vote()
 	p.mu.Unlock()
 	closed := func() clock.Tick {
 		tick, _, v := s.durable.closedEverywhere()
@@ -165,7 +165,7 @@ func TestClosedTickWaitsForShares(t *testing.T) {
 		t.Error("a base begins while a share from before is prepared")
 	}
 	p.mu.Lock()
-	p.settle(vote)
+	p.ticks.settle(vote)
 	p.mu.Unlock()
 	if tick := closed(); tick < vote {
 		t.Errorf("tick %d is closed, nothing keeps tick %d open", tick, vote)

@@ -69,7 +69,7 @@ func (cat *catalogue) pollBuild(id int) verdict {
 	tick := clock.Tick(0)
 	for _, p := range cat.s.parts.here {
 		p.mu.Lock()
-		tick = max(tick, p.ticks.Tick())
+		tick = max(tick, p.ticks.own.Tick())
 		p.mu.Unlock()
 	}
 	return verdict{text: strconv.FormatUint(uint64(tick), 10)}
@@ -242,7 +242,7 @@ func (cat *catalogue) empty(id int) {
 			var res index.ScanResult
 			part := wire.Part{Partition: p.id}
 			p.mu.Lock()
-			p.advance()
+			p.ticks.advance()
 			srv.Scan(index.Key{}, last(ix), emptyRows, &res, nil)
 			part.Catalog = uint32(p.has.Load().catalog.Version())
 			for i := range res.Entries {

@@ -81,7 +81,7 @@ func (t *task) request(to placement.Server, ms []twophase.Message) []byte {
 	default:
 		t.asked = true
 		for i := range ms {
-			ms[i].Tick = t.home.tick()
+			ms[i].Tick = t.home.ticks.present()
 		}
 		t.buf = append(t.buf[:0], byte(wire.OpPrepare))
 	}

@@ -104,7 +104,7 @@ func (d *durable) checkpoint(ctx context.Context) error {
 	info := image.Info{Identity: d.dir.Bytes(), Log: uint64(from)}
 	for _, p := range d.s.parts.here {
 		p.mu.Lock() // so that the tick covers all that the partition has logged
-		info.Tick = max(info.Tick, p.tick())
+		info.Tick = max(info.Tick, p.ticks.present())
 		p.unlock()
 	}
 	settled := d.settling(ctx)
@@ -239,7 +239,7 @@ func (d *durable) writeRest(ctx context.Context, w *image.Writer, running []wire
 	}
 	for _, p := range d.s.parts.here {
 		p.mu.Lock()
-		sealed, debts := p.sealed, len(p.debts)
+		sealed, debts := p.sealed, len(p.records.debts)
 		p.unlock()
 		if debts > 0 { // a commit has been applied and is not in the log
 			return wal.ErrNoSpace

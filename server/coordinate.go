@@ -93,8 +93,10 @@ func (t *task) decide(ctx context.Context, c *wire.Commit, o origin) (v verdict,
 	if c.Writes() { // else it is only validated: the session has not committed anything
 		t.share.origin = o
 	}
-	if part := t.driver.parts.replaced(&t.share); part != nil {
-		return unreachable(t.driver.parts.restarted(part.Partition)), true
+	for _, part := range t.share.parts {
+		if part.Incarnation != 0 && part.Incarnation != t.driver.parts.incarnation { // it is for a former life of this server
+			return unreachable(t.driver.parts.restarted(part.Partition)), true
+		}
 	}
 	if complete {
 		return t.share.commit(), true
@@ -108,9 +110,12 @@ func (t *task) decide(ctx context.Context, c *wire.Commit, o origin) (v verdict,
 func (t *task) coordinate(ctx context.Context, c *wire.Commit) (_ verdict, again bool) {
 	dr := t.driver
 	t.msg = wire.Commit{ID: c.ID, Parts: c.Parts, Seen: dr.clocks.now()}
-	if len(t.share.at) > 0 {
+	switch {
+	case len(t.share.at) > 0:
 		t.home = t.share.at[0]
-	} else if t.home = dr.parts.first(); t.home == nil {
+	case len(dr.parts.here) > 0:
+		t.home = dr.parts.here[0]
+	default:
 		return verdict{code: wire.Bad, text: "a transaction for a server that holds no partition"}, true
 	}
 	if t.share.twice() {

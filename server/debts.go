@@ -1,7 +1,6 @@
 package server
 
 import (
-	"drtmx/internal/redo"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wal"
 	"drtmx/internal/wire"
@@ -71,7 +70,7 @@ func (b *batch) setAside(held []*prepared, id twophase.ID) (v verdict) {
 		parties, result := p.protocol.machine.Members(id), len(p.protocol.origins[id].result)
 		p.protocol.mu.Unlock()
 		p.mu.Lock()
-		if err := d.payDebts(p); err != nil {
+		if err := p.records.pay(); err != nil {
 			v = heavier(v, logVerdict(err))
 		}
 		p.mu.Unlock()
@@ -97,53 +96,11 @@ type debt struct {
 // payAll pays the debts of partitions.
 func (d *durable) payAll(at []*partition) error {
 	for _, p := range at {
-		if err := d.payDebts(p); err != nil {
+		if err := p.records.pay(); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// payDebts appends the records for which the log had no room, the oldest first, until
-// one does not fit. The caller holds p.mu.
-func (d *durable) payDebts(p *partition) error {
-	for len(p.debts) > 0 {
-		first := &p.debts[0]
-		lsn, err := d.log.AppendWait(first.record)
-		if err != nil {
-			return err
-		}
-		p.logged = lsn
-		if first.commit {
-			p.horizon.paid(lsn)
-			d.kick() // it may be durable already
-		}
-		for _, c := range first.waiters {
-			c <- true
-		}
-		p.debts = p.debts[1:]
-	}
-	return nil
-}
-
-// tell notifies a waiting coordinator here of a decision. It notifies of a commit when
-// the log has the partition's debts, and closes the channel if it never will.
-func (p *partition) tell(c chan bool, commit bool) {
-	d := p.durable
-	if !commit || d == nil {
-		c <- commit
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch n := len(p.debts); {
-	case n == 0:
-		c <- true
-	case d.failed.Load():
-		close(c)
-	default:
-		p.debts[n-1].waiters = append(p.debts[n-1].waiters, c)
-	}
 }
 
 // defaultOnDebts closes the channels of coordinators that wait for debts: the log has
@@ -151,23 +108,12 @@ func (p *partition) tell(c chan bool, commit bool) {
 func (d *durable) defaultOnDebts() {
 	for _, p := range d.s.parts.here {
 		p.mu.Lock()
-		for i := range p.debts {
-			for _, c := range p.debts[i].waiters {
+		for i := range p.records.debts {
+			for _, c := range p.records.debts[i].waiters {
 				close(c)
 			}
-			p.debts[i].waiters = nil
+			p.records.debts[i].waiters = nil
 		}
 		p.mu.Unlock()
 	}
-}
-
-// oblige appends a record that cannot be refused any more. It returns the end of the
-// record, or unloggedLSN if the record has become a debt. The caller holds p.mu.
-func (p *partition) oblige(r *redo.Record, room wal.LSN) wal.LSN {
-	lsn, v := p.durable.note(r, room, p)
-	if !v.ok() {
-		p.debts = append(p.debts, debt{record: append([]byte(nil), p.encoded...), commit: r.Kind == redo.Decided && len(r.Parts) > 0})
-		lsn = unloggedLSN
-	}
-	return lsn
 }

@@ -160,7 +160,7 @@ func (dr *driver) clocksAgree(requests []twophase.Message) verdict {
 		if m.Kind == twophase.HandOver && m.Tick == 0 {
 			continue // nobody else has a share, or adopts a tick
 		}
-		if here := p.tick(); m.Tick > here+clockSkewMax || here > m.Tick+clockSkewMax {
+		if here := p.ticks.present(); m.Tick > here+clockSkewMax || here > m.Tick+clockSkewMax {
 			return verdict{code: wire.Unavailable, text: fmt.Sprintf("the clocks of servers %s and %s are more than %v apart",
 				dr.parts.addrs[dr.parts.placement.At(m.From.Partition)], dr.parts.addrs[dr.parts.self], time.Duration(clockSkewMax)*clock.TickLength)}
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"drtmx/internal/block"
 	"drtmx/internal/clock"
 	"drtmx/internal/datadir"
 	"drtmx/internal/image"
@@ -351,7 +350,7 @@ func (d *durable) pass() (failed, stop bool) {
 	to := d.safe()
 	for _, p := range d.s.parts.here {
 		if may {
-			p.horizon.raise(p.control, to)
+			p.records.horizon.raise(p.control, to)
 		}
 	}
 	d.mu.Lock()
@@ -410,19 +409,19 @@ type origin struct {
 // concerns, and publishes nothing before note has returned.
 func (d *durable) note(r *redo.Record, room wal.LSN, at ...*partition) (lsn wal.LSN, v verdict) {
 	first := at[0]
-	first.encoded = r.Append(first.encoded[:0])
+	first.records.encoded = r.Append(first.records.encoded[:0])
 	var err error
 	if room > 0 {
 		// The partition's debts arose after the share was locked, and so concern other rows.
-		lsn, err = d.log.AppendAside(first.encoded, room)
+		lsn, err = d.log.AppendAside(first.records.encoded, room)
 	} else if err = d.payAll(at); err == nil {
-		lsn, err = d.log.AppendWait(first.encoded)
+		lsn, err = d.log.AppendWait(first.records.encoded)
 	}
 	if err != nil {
 		return 0, logVerdict(err)
 	}
 	for _, p := range at {
-		p.logged = lsn
+		p.records.logged = lsn
 	}
 	return lsn, verdict{}
 }
@@ -454,23 +453,13 @@ func (d *durable) noteCommit(o origin, parts []redo.Part, at ...*partition) verd
 	r := redo.Record{Kind: redo.Commit, Session: o.id, Result: o.result, Parts: parts}
 	if o.step != nil {
 		r.Step, r.Partition = *o.step, at[0].id
-		r.Step.Tick = at[0].ticks.Tick()
+		r.Step.Tick = at[0].ticks.own.Tick()
 	}
 	lsn, v := d.note(&r, 0, at...)
 	if v.ok() {
 		for i, p := range at {
-			d.pend(p, lsn, parts[i].CSN)
+			p.records.pend(lsn, parts[i].CSN)
 		}
 	}
 	return v
-}
-
-// pend lowers the horizon of a partition for a commit whose record ends at a
-// position. If the log is durable up to there already, the horizons may have been
-// raised before, and must be once more.
-func (d *durable) pend(p *partition, at wal.LSN, csn block.CSN) {
-	p.horizon.lower(p.control, at, csn)
-	if at <= d.safe() {
-		d.kick()
-	}
 }

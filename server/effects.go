@@ -111,13 +111,13 @@ func (b *batch) perform(p *partition, d effect) {
 			p.mu.Unlock()
 		}
 		if d.waiting != nil {
-			p.tell(d.waiting, d.Commit)
+			p.records.tell(d.waiting, d.Commit)
 		} else if d.origin.id != (wire.ID{}) {
 			b.driver.durable.finishOutcome(d.origin, d.Commit)
 		}
 	default:
 		p.mu.Lock()
-		p.noteStep(d.record, d.prepared, d.origin)
+		p.records.noteStep(d.record, d.prepared, d.origin)
 		p.mu.Unlock()
 	}
 }

@@ -20,7 +20,7 @@ func TestClosedTickOutlivesTheServer(t *testing.T) {
 	s := cl.Servers[0]
 	for _, p := range s.parts.here {
 		p.mu.Lock()
-		p.adopt(p.srv.clocks.now() + 100_000) // of a peer whose clock is ahead
+		p.ticks.adopt(p.srv.clocks.now() + 100_000) // of a peer whose clock is ahead
 		p.unlock()
 	}
 	closed, at, v := s.durable.mark()
@@ -39,8 +39,8 @@ func TestClosedTickOutlivesTheServer(t *testing.T) {
 	cl, _, _ = openBank(t, fs, 1, 2)
 	defer cl.Close()
 	for _, p := range cl.Servers[0].parts.here {
-		if p.tick() <= closed {
-			t.Errorf("tick %d is the present one of partition %d, tick %d was closed", p.tick(), p.id, closed)
+		if p.ticks.present() <= closed {
+			t.Errorf("tick %d is the present one of partition %d, tick %d was closed", p.ticks.present(), p.id, closed)
 		}
 	}
 }
@@ -57,8 +57,8 @@ func TestOldestTickWaitsForShares(t *testing.T) {
 	}
 	p := s.parts.of[1]
 	p.mu.Lock()
-	p.advance()
-	vote := p.ticks.Vote()
+	p.ticks.advance()
+	vote := p.ticks.own.Vote()
 	p.unlock()
 	if err := s.durable.checkpoint(t.Context()); err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestOldestTickWaitsForShares(t *testing.T) {
 		t.Errorf("that the log has all after tick %d is known, while a share with the vote %d is in doubt", tick, vote)
 	}
 	p.mu.Lock()
-	p.settle(vote)
+	p.ticks.settle(vote)
 	p.unlock()
 	tick, ok := s.durable.oldestTick()
 	if !ok || tick < vote {

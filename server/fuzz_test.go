@@ -44,7 +44,7 @@ func hostileSeeds(cl *Cluster) [][]byte {
 	other := twophase.Party{Partition: 1, Incarnation: cl.Servers[1].parts.incarnation}
 	message := func(op wire.Op, k twophase.Kind, c *wire.Commit) []byte {
 		b := wire.AppendMessages([]byte{byte(op)}, []twophase.Message{{
-			Kind: k, From: other, To: self, ID: twophase.ID{Coordinator: other, Seq: 9}, Parties: []twophase.Party{self, other}, Agent: self, Commit: true, Tick: cl.Servers[0].parts.of[0].tick() + 1000,
+			Kind: k, From: other, To: self, ID: twophase.ID{Coordinator: other, Seq: 9}, Parties: []twophase.Party{self, other}, Agent: self, Commit: true, Tick: cl.Servers[0].parts.of[0].ticks.present() + 1000,
 		}})
 		if c != nil {
 			b = wire.AppendParts(b, c, nil)

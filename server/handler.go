@@ -242,7 +242,7 @@ func (s *Server) read(w *work, rd *wire.Read) (refusal string) {
 		srv.demand.Add(1)
 		srv.gaveUp.Add(1)
 	}
-	if rd.At != 0 && p.closedTick() < rd.At {
+	if rd.At != 0 && p.ticks.closedTick() < rd.At {
 		return "read at a tick that is not closed"
 	}
 	if !rd.Scan {
@@ -319,7 +319,11 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 	if !s.outcomes.begin(id, w.commit.Sent, r) {
 		return
 	}
-	if p := s.parts.single(&w.commit); p != nil {
+	var p *partition
+	if len(w.commit.Parts) == 1 {
+		p = s.parts.get(w.commit.Parts[0].Partition)
+	}
+	if p != nil { // the transaction stays in one partition
 		q := &w.request
 		*q = request{id: id, r: r, part: &w.commit.Parts[0], read: p.firstRead(&w.commit.Parts[0]), age: w.commit.Age, wait: w.commit.Turn.Wait, turn: w.commit.Turn, result: w.resp}
 		if p.requests.start(q, r.Body[1:]) {

@@ -147,7 +147,7 @@ func TestLinksToARestartedServer(t *testing.T) {
 	survivor, lost := start(0, nil), start(1, nil)
 	until(t, "a transaction before", func() error { return both(survivor) })
 	for range 3 {
-		former := lost.parts.party(lost.parts.first())
+		former := lost.parts.party(lost.parts.here[0])
 		var failed atomic.Int64
 		warm(t, survivor.peers[1], warmLinks, &failed)
 		if err := net.Kill(addrs[1]); err != nil {
@@ -162,7 +162,7 @@ func TestLinksToARestartedServer(t *testing.T) {
 		fewBroken(t, &failed)
 		until(t, "a transaction of the restarted server", func() error { return both(lost) })
 		// The survivor tells its machine about the former life if it has a message for it.
-		msg := twophase.Message{Kind: twophase.Settled, From: survivor.parts.party(survivor.parts.first()), To: former}
+		msg := twophase.Message{Kind: twophase.Settled, From: survivor.parts.party(survivor.parts.here[0]), To: former}
 		until(t, "a message", func() error { return survivor.peers[1].exchange([]twophase.Message{msg}) })
 	}
 	warm(t, survivor.peers[1], warmLinks, new(atomic.Int64))

@@ -54,8 +54,8 @@ func TestOldConnectionProvesNothing(t *testing.T) {
 		}
 		l.incarnation ^= 2
 		l.release()
-		life := other.parts.party(other.parts.first())
-		if err := p.exchange([]twophase.Message{{Kind: twophase.Settled, From: s.parts.party(s.parts.first()), To: life}}); err != nil {
+		life := other.parts.party(other.parts.here[0])
+		if err := p.exchange([]twophase.Message{{Kind: twophase.Settled, From: s.parts.party(s.parts.here[0]), To: life}}); err != nil {
 			t.Fatal(err)
 		}
 		if l, err = p.link(context.Background()); err != nil {

@@ -49,7 +49,7 @@ func (p *partition) load(ix, version int, b []byte) verdict {
 
 // loadPart inserts rows with different keys under one CSN. The caller holds p.mu.
 func (p *partition) loadPart(ix *hosted, version int, b []byte) verdict {
-	csn := p.nextCSN() // a row that is loaded again gets a new header
+	csn := p.ticks.nextCSN() // a row that is loaded again gets a new header
 	if d := p.durable; d != nil {
 		if v := d.fewCopies(); !v.ok() {
 			return v
@@ -59,7 +59,7 @@ func (p *partition) loadPart(ix *hosted, version int, b []byte) verdict {
 		if !v.ok() {
 			return v
 		}
-		d.pend(p, lsn, csn)
+		p.records.pend(lsn, csn)
 	}
 	return p.loadRows(ix, b, csn, ix.Load)
 }
@@ -117,7 +117,7 @@ func (p *partition) loadRows(ix *hosted, b []byte, csn block.CSN, put func(index
 	def := ix.def
 	h := block.Present(csn)
 	if past := p.arena.History(); past.Keeps() {
-		past.Begin(p.ticks.Tick()) // loading leaves no versions
+		past.Begin(p.ticks.own.Tick()) // loading leaves no versions
 	}
 	mem.Release()
 	d, ahead := wire.NewDecoder(b), wire.NewDecoder(b)
@@ -133,7 +133,7 @@ func (p *partition) loadRows(ix *hosted, b []byte, csn block.CSN, put func(index
 		if !ok {
 			return verdict{code: wire.Bad, text: fmt.Sprintf("malformed rows of %s", def.Name)}
 		}
-		err := put(w.Key, p.rowWords(w.Row), h)
+		err := put(w.Key, p.writer.rowWords(w.Row), h)
 		switch {
 		case errors.Is(err, index.ErrLocked):
 			return conflict(exec.CauseLocked)

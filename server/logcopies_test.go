@@ -307,7 +307,7 @@ func testAnswersAreInTheCopies(t *testing.T, o copyOptions) {
 		s := c.Servers[home]
 		p := s.parts.of[func() int { h, _ := c.DB.Home(c.acct, tables.Num(i%10)); return int(h) }()]
 		p.mu.Lock()
-		at := p.logged
+		at := p.records.logged
 		p.mu.Unlock()
 		for k := 1; k < o.replicas; k++ {
 			if log := c.kept(home, k).log; log.Durable() < at {

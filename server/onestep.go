@@ -26,27 +26,27 @@ func (p *partition) carryOut(part *wire.Part) verdict {
 		return v
 	}
 	if len(part.Writes) == 0 {
-		return p.noteAgent()
+		return p.records.noteAgent()
 	}
 	if v := p.durable.fewCopies(); !v.ok() {
 		return v
 	}
-	p.owners++
-	held, v := p.lockAll(p.owners, part.Writes, p.locks[:0])
-	p.locks = held[:0]
+	p.writer.owners++
+	held, v := p.writer.lockAll(p.writer.owners, part.Writes, p.writer.held[:0])
+	p.writer.held = held[:0]
 	if !v.ok() {
 		return v
 	}
-	csn := p.nextCSN()
+	csn := p.ticks.nextCSN()
 	if s := p.srv; s.durable != nil {
-		if v := s.durable.noteCommit(p.origin, []redo.Part{{Partition: p.id, CSN: csn, Writes: part.Writes, Held: held}}, p); !v.ok() {
+		if v := s.durable.noteCommit(p.records.origin, []redo.Part{{Partition: p.id, CSN: csn, Writes: part.Writes, Held: held}}, p); !v.ok() {
 			for i, h := range held {
 				p.index(int(part.Writes[i].Index)).Release(h)
 			}
 			return v
 		}
 	}
-	p.applyAll(part.Writes, held, csn)
+	p.writer.applyAll(part.Writes, held, csn)
 	p.commits++
 	return verdict{}
 }

@@ -14,7 +14,6 @@ import (
 	"drtmx/internal/exec"
 	"drtmx/internal/mem"
 	"drtmx/internal/placement"
-	"drtmx/internal/wal"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/tables"
@@ -39,37 +38,20 @@ type partition struct {
 	// mu is the executor: held for every change, and for the whole of a
 	// procedure that stays in the partition.
 	mu       sync.Mutex
-	shared   *sharedLocks
-	owners   index.Owner
 	sealed   bool
-	locks    []*index.Held // of the transaction being applied
-	lockings uint64        // runs of lockAll
-	words    []uint64      // buffer to convert a row
 	requests requests
+	writer   writer
 	protocol *protocol // of the commit protocol
-	ticks    clock.Logical
-	closed   clock.Tick // the tick published as closed
+	ticks    ticks
 	commits  uint64
 	aborts   uint64
 	nprepare int
-	recording
-}
-
-// recording is what a partition of a durable server knows of its records in the log. The
-// horizon has a lock of its own, the executor guards the rest.
-type recording struct {
-	horizon horizon
-	origin  origin  // of the commit that is being carried out
-	logged  wal.LSN // of the last record of this partition
-	encoded []byte  // buffer of a record
-	written uint64  // bytes of the keys and rows that transactions have written
-	debts   []debt  // records for which the log had no room yet
-	frozen  int     // restored shares in doubt with reads that are not known: nothing may be written
+	records  recording
 }
 
 func newPartition(s *Server, id placement.Partition, r *mem.Region) (*partition, error) {
 	p := &partition{
-		srv: s, durable: s.durable, id: id, region: r, epoch: s.cfg.hosted.Epoch, shared: newSharedLocks(), clock: s.clocks.running,
+		srv: s, durable: s.durable, id: id, region: r, epoch: s.cfg.hosted.Epoch, clock: s.clocks.running,
 		arena: block.NewArena(r, block.ArenaOptions{
 			Checksums: s.cfg.Checksums || rdma.Unordered(s.cfg.Provider), Tick: s.clocks.now(), Clock: s.clocks.running.Now,
 		}),
@@ -77,7 +59,9 @@ func newPartition(s *Server, id placement.Partition, r *mem.Region) (*partition,
 	p.control = p.arena.Span(block.ControlAddr, controlWords)
 	p.control.Store(horizonWord, ^uint64(0)) // in memory, published data counts as durable
 	p.control.Store(epochWord, uint64(p.epoch))
-	p.advance()
+	p.ticks = ticks{server: &s.clocks, arena: p.arena, control: p.control}
+	p.writer.p, p.writer.shared, p.records.p = p, newSharedLocks(), p
+	p.ticks.advance()
 	p.has.Store(&holdings{})
 	if err := p.makeIndexes(s.cfg.Catalog); err != nil {
 		return nil, err
@@ -87,7 +71,7 @@ func newPartition(s *Server, id placement.Partition, r *mem.Region) (*partition,
 	if p.rkey, err = s.ep.Register(r, rdma.AccessRead); err != nil {
 		return nil, err
 	}
-	p.training.since = time.Now()
+	p.training.p, p.training.since = p, time.Now()
 	p.protocol = newProtocol(s.parts.party(p))
 	p.requests.init(p)
 	return p, nil
@@ -99,7 +83,7 @@ func (p *partition) keepVersions() {
 	cfg := &p.srv.cfg
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.arena.History().Keep(max(clock.Tick(cfg.Retain/clock.TickLength), 1), cfg.RetainBytes, p.ticks.Tick())
+	p.arena.History().Keep(max(clock.Tick(cfg.Retain/clock.TickLength), 1), cfg.RetainBytes, p.ticks.own.Tick())
 }
 
 // Words of the control block: see docs/layouts.md. Every validation reads the
@@ -117,10 +101,10 @@ func (p *partition) newIndex(ix *tables.Index) (index.Server, error) {
 	cfg := &p.srv.cfg
 	words := ix.RowBytes / mem.WordBytes
 	if !ix.Ordered {
-		return hash.NewServer(p.arena, hash.Options{Strings: ix.Strings, RowWords: words, Locks: p.shared})
+		return hash.NewServer(p.arena, hash.Options{Strings: ix.Strings, RowWords: words, Locks: p.writer.shared})
 	}
 	return learned.NewServer(p.arena, learned.Options{
-		Strings: ix.Strings, RowWords: words, Locks: p.shared, Family: cfg.Family, Clock: p.clock.Now, SlotsPerLeaf: cfg.slots,
+		Strings: ix.Strings, RowWords: words, Locks: p.writer.shared, Family: cfg.Family, Clock: p.clock.Now, SlotsPerLeaf: cfg.slots,
 	})
 }
 
@@ -129,7 +113,7 @@ func (p *partition) seal() {
 	p.mu.Lock()
 	p.sealed = true
 	p.mu.Unlock()
-	p.train(1 << 20)
+	p.training.train(1 << 20)
 }
 
 // holds compares one word of the region. An address from the network that is

@@ -5,7 +5,6 @@ import (
 	"drtmx/internal/exec"
 	"drtmx/internal/placement"
 	"drtmx/internal/twophase"
-	"drtmx/internal/wire"
 	"drtmx/tables"
 )
 
@@ -27,23 +26,6 @@ func (ps *partitions) get(part placement.Partition) *partition {
 		return nil
 	}
 	return ps.of[part]
-}
-
-// first returns the first partition of this server, nil if it has none.
-func (ps *partitions) first() *partition {
-	if len(ps.here) == 0 {
-		return nil
-	}
-	return ps.here[0]
-}
-
-// single returns the partition of a transaction that stays in one partition of
-// this server.
-func (ps *partitions) single(c *wire.Commit) *partition {
-	if len(c.Parts) != 1 {
-		return nil
-	}
-	return ps.get(c.Parts[0].Partition)
 }
 
 // at returns the partition of a party, nil if the party is at another server or is of
@@ -79,17 +61,6 @@ func (ps *partitions) known(m *twophase.Message) bool {
 	return ok && (m.Agent == twophase.Party{} || exists(m.Agent))
 }
 
-// replaced returns a part of a share that is for a former life of this server,
-// nil if there is none.
-func (ps *partitions) replaced(sh *share) *wire.Part {
-	for _, part := range sh.parts {
-		if part.Incarnation != 0 && part.Incarnation != ps.incarnation {
-			return part
-		}
-	}
-	return nil
-}
-
 // restarted is the error of a partition whose memory is gone.
 func (ps *partitions) restarted(part placement.Partition) error {
 	return &tables.Error{
@@ -110,7 +81,7 @@ func (ps *partitions) records() (n int) {
 // highestTick returns the highest present tick of the partitions here.
 func (ps *partitions) highestTick() (tick clock.Tick) {
 	for _, p := range ps.here {
-		tick = max(tick, p.tick())
+		tick = max(tick, p.ticks.present())
 	}
 	return tick
 }
@@ -130,10 +101,10 @@ func (ps *partitions) fence() {
 func (ps *partitions) closeTicks() (owes bool) {
 	for _, p := range ps.here {
 		if p.mu.TryLock() {
-			p.advance()
-			if len(p.debts) > 0 {
-				_ = p.durable.payDebts(p) // or with the next record
-				owes = owes || len(p.debts) > 0
+			p.ticks.advance()
+			if len(p.records.debts) > 0 {
+				_ = p.records.pay() // or with the next record
+				owes = owes || len(p.records.debts) > 0
 			}
 			p.mu.Unlock()
 		}

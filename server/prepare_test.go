@@ -100,7 +100,7 @@ func TestPreparedReadsStay(t *testing.T) {
 			}
 		}
 		prep.decide(true, prep.vote)
-		if !p.shared.Empty() {
+		if !p.writer.shared.Empty() {
 			t.Fatal("shared locks are left after the decision")
 		}
 		for k := range keys {
@@ -162,14 +162,14 @@ func (c *caller) next() twophase.ID {
 // returns the receiver's verdict and the messages it answers.
 func (c *caller) ask(t *testing.T, op wire.Op, m twophase.Message, parts ...wire.Part) (verdict, []twophase.Message) {
 	t.Helper()
-	m.From, m.To = c.self, c.s.parts.party(c.s.parts.first())
+	m.From, m.To = c.self, c.s.parts.party(c.s.parts.here[0])
 	if m.Parties == nil && len(parts) > 0 {
 		m.Parties = []twophase.Party{m.To}
 	}
 	if m.Kind == twophase.HandOver {
 		m.Agent = m.To
 	}
-	m.Tick = max(m.Tick, c.s.parts.first().tick())
+	m.Tick = max(m.Tick, c.s.parts.here[0].ticks.present())
 	body := wire.AppendMessages([]byte{byte(op)}, []twophase.Message{m})
 	if len(parts) > 0 {
 		body = wire.AppendParts(body, &wire.Commit{Parts: parts}, nil)

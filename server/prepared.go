@@ -42,37 +42,27 @@ func (p *partition) prepare(part *wire.Part) (*prepared, verdict) {
 // on its writes. It copies rows. If a write is refused, it locks no writes but
 // keeps the shared locks. The caller holds p.mu.
 func (p *partition) hold(part *wire.Part) (*prepared, verdict) {
-	p.owners++
-	p.advance()
-	t := &prepared{p: p, owner: p.owners, vote: p.ticks.Vote(), reads: len(part.Rows)+len(part.Gaps) > 0}
+	p.writer.owners++
+	p.ticks.advance()
+	t := &prepared{p: p, owner: p.writer.owners, vote: p.ticks.own.Vote(), reads: len(part.Rows)+len(part.Gaps) > 0}
 	p.nprepare++
 	// Take the shared locks before the exclusive ones: an insert may split a
 	// leaf that was read, and the index then moves the shared locks with the
 	// rows.
-	p.lockReads(part, t.owner)
-	held, v := p.lockAll(t.owner, part.Writes, nil)
+	p.writer.lockReads(part, t.owner)
+	held, v := p.writer.lockAll(t.owner, part.Writes, nil)
 	if !v.ok() {
 		return t, v
 	}
 	t.held = held
 	if t.reads && p.durable != nil {
-		t.reads = p.shared.beyond(t.owner, held)
+		t.reads = p.writer.shared.beyond(t.owner, held)
 	}
 	for _, w := range part.Writes {
 		w.Row, w.Key = append([]byte(nil), w.Row...), w.Key.Clone()
 		t.writes = append(t.writes, w)
 	}
 	return t, v
-}
-
-// lockReads takes shared locks on the reads of a part.
-func (p *partition) lockReads(part *wire.Part, o index.Owner) {
-	for _, pr := range part.Rows {
-		p.shared.add(pr.Addr, o)
-	}
-	for _, pr := range part.Gaps {
-		p.shared.add(pr.Addr, o)
-	}
 }
 
 // release releases the locks on writes before the decision. The caller holds
@@ -100,42 +90,42 @@ func (t *prepared) decide(commit bool, tick clock.Tick) {
 func (t *prepared) end(commit bool, tick clock.Tick) {
 	p := t.p
 	p.nprepare--
-	p.shared.release(t.owner)
+	p.writer.shared.release(t.owner)
 	if t.frozen {
-		p.frozen--
+		p.writer.frozen--
 	}
 	if invariants.Enabled {
 		p.checkPrepared()
 	}
 	if commit {
 		p.requests.lines.committed(t.client)
-		p.adopt(tick)
+		p.ticks.adopt(tick)
 		if len(t.writes) > 0 {
 			if t.csn == 0 {
 				t.csn = p.arena.CSNAt(tick)
 			}
-			p.noteDecided(t)
-			p.applyAll(t.writes, t.held, t.csn)
+			p.records.noteDecided(t)
+			p.writer.applyAll(t.writes, t.held, t.csn)
 		}
 		if len(t.writes) == 0 {
-			p.noteStep(t.record, t, t.origin)
+			p.records.noteStep(t.record, t, t.origin)
 		}
 		p.commits++
 	} else {
 		p.aborts++
-		p.noteStep(t.record, t, t.origin)
+		p.records.noteStep(t.record, t, t.origin)
 		t.release()
 	}
 	if d := p.durable; d != nil {
 		d.log.GiveUp(t.aside.take(twophase.Decided))
 	}
-	p.settle(t.vote)
+	p.ticks.settle(t.vote)
 }
 
 // checkPrepared asserts that the locks held for decisions match the
 // transactions that await one. The caller holds p.mu.
 func (p *partition) checkPrepared() {
-	if p.nprepare < 0 || p.nprepare == 0 && !p.shared.Empty() {
-		invariants.Failf("partition %d: %d transactions prepared, %d shared locks", p.id, p.nprepare, len(p.shared.owners))
+	if p.nprepare < 0 || p.nprepare == 0 && !p.writer.shared.Empty() {
+		invariants.Failf("partition %d: %d transactions prepared, %d shared locks", p.id, p.nprepare, len(p.writer.shared.owners))
 	}
 }

@@ -150,7 +150,7 @@ func (d *durable) recover() (Recovered, error) {
 	}
 	for _, p := range s.parts.here {
 		p.mu.Lock()
-		p.adopt(max(rec.tick+1, p.srv.clocks.now()))
+		p.ticks.adopt(max(rec.tick+1, p.srv.clocks.now()))
 		p.mu.Unlock()
 		for _, ix := range p.has.Load().indexes {
 			rec.got.Rows += ix.Stats().Rows
@@ -212,7 +212,7 @@ func (d *durable) doubtCopies() {
 	}
 	d.recovered = at
 	for _, p := range d.s.parts.here {
-		d.pend(p, at, 1)
+		p.records.pend(at, 1)
 	}
 }
 
@@ -224,7 +224,7 @@ func (r *recovery) train() {
 	for _, p := range r.s.parts.of {
 		wg.Go(func() {
 			if p != nil {
-				p.train(1 << 20)
+				p.training.train(1 << 20)
 			}
 			r.done.Add(1)
 		})
@@ -348,5 +348,5 @@ func (p *partition) redoWrite(ix *hosted, w *wire.Write, csn block.CSN) error {
 	if w.Op == wire.Delete {
 		return ix.Restore(w.Key, nil, block.Absent(csn))
 	}
-	return ix.Restore(w.Key, p.rowWords(w.Row), block.Present(csn))
+	return ix.Restore(w.Key, p.writer.rowWords(w.Row), block.Present(csn))
 }

@@ -158,7 +158,7 @@ func (rs *requests) attempt(q *request) end {
 	if q.woken != nil {
 		return over // its goroutine does the rest
 	}
-	rs.p.advance()
+	rs.p.ticks.advance()
 	if v := rs.p.serves(); !v.ok() {
 		rs.refuse(q, v)
 		return over
@@ -196,7 +196,7 @@ func (rs *requests) attempt(q *request) end {
 			}
 			return locked
 		case err != nil:
-			q.at = rs.p.logged
+			q.at = rs.p.records.logged
 			q.result = failed(ctx, err).append(q.result[:0])
 			return over
 		}
@@ -214,12 +214,12 @@ func (rs *requests) attempt(q *request) end {
 				return behind
 			}
 		} else {
-			rs.p.origin = origin{id: q.id, result: result}
+			rs.p.records.origin = origin{id: q.id, result: result}
 			v = rs.p.carryOut(part)
-			rs.p.origin = origin{}
+			rs.p.records.origin = origin{}
 		}
 	}
-	q.at = rs.p.logged // of the commit, or of what a refusal or a result reveals
+	q.at = rs.p.records.logged // of the commit, or of what a refusal or a result reveals
 	switch {
 	case v.code == wire.Conflict && v.cause == exec.CauseLocked:
 		return locked

@@ -204,18 +204,18 @@ func (sh share) commitAt(least clock.Tick) (v verdict, tick clock.Tick) {
 			return v, 0
 		}
 		p := sh.at[0]
-		p.adopt(least)
+		p.ticks.adopt(least)
 		if sh.blocked() {
 			p.aborts++
-			return conflict(exec.CauseLocked), p.ticks.Tick()
+			return conflict(exec.CauseLocked), p.ticks.own.Tick()
 		}
-		p.origin = sh.origin
+		p.records.origin = sh.origin
 		v = p.commit(sh.parts[0])
-		p.origin = origin{}
+		p.records.origin = origin{}
 		if v.ok() {
 			p.requests.lines.committed(sh.client)
 		}
-		return v, p.ticks.Tick()
+		return v, p.ticks.own.Tick()
 	}
 	if sh.twice() {
 		return verdict{code: wire.Bad, text: "two parts of one partition"}, 0
@@ -246,7 +246,7 @@ func (sh share) note(prepared []*prepared, tick clock.Tick) verdict {
 	var at []*partition
 	for _, t := range prepared {
 		if len(t.writes) > 0 {
-			t.p.adopt(tick)
+			t.p.ticks.adopt(tick)
 			t.csn = t.p.arena.CSNAt(tick)
 			parts, at = append(parts, redo.Part{Partition: t.p.id, CSN: t.csn, Writes: t.writes, Held: t.held}), append(at, t.p)
 		}

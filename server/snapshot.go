@@ -10,9 +10,6 @@ import (
 	"drtmx/rdma"
 )
 
-// closedTick returns the closed tick, as it is published.
-func (p *partition) closedTick() clock.Tick { return clock.Tick(p.control.Load(closedWord)) }
-
 // floor returns the floor of the partition's history, as it is published.
 func (p *partition) floor() clock.Tick { return clock.Tick(p.control.Load(floorWord)) }
 
@@ -49,6 +46,6 @@ func (c *clocks) adopt(p *partition, tick clock.Tick) (at wal.LSN, err error) {
 			return 0, err
 		}
 	}
-	p.adopt(tick)
+	p.ticks.adopt(tick)
 	return at, nil
 }

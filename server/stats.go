@@ -107,7 +107,7 @@ func (d *durable) stats() *stats.Log {
 	written := uint64(0)
 	for _, p := range d.s.parts.here {
 		p.mu.Lock()
-		written += p.written
+		written += p.writer.written
 		p.mu.Unlock()
 	}
 	copies, inSync, lag := d.s.Copies(), 0, uint64(0)
@@ -170,11 +170,11 @@ func (p *partition) stats() wire.PartitionStats {
 		Partition: int(p.id), Loaded: p.sealed, Commits: p.commits, Conflicts: p.aborts, Prepared: p.nprepare,
 		Parked: p.requests.parking.parked, ParkedLong: p.requests.parking.expired,
 	}
-	st.HorizonLag = p.horizon.lag()
+	st.HorizonLag = p.records.horizon.lag()
 	h := p.arena.History().Stats()
 	st.Versions, st.VersionBytes, st.VersionsForced = h.Blocks, h.Bytes, h.Forced
 	if h.Floor != block.NoFloor {
-		st.FloorSeconds = (time.Duration(max(p.ticks.Tick(), h.Floor)-h.Floor) * clock.TickLength).Seconds()
+		st.FloorSeconds = (time.Duration(max(p.ticks.own.Tick(), h.Floor)-h.Floor) * clock.TickLength).Seconds()
 	}
 	p.mu.Unlock()
 	st.Fenced = p.control.Load(epochWord)&fenceBit != 0

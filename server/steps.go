@@ -12,7 +12,6 @@ import (
 	"drtmx/internal/placement"
 	"drtmx/internal/redo"
 	"drtmx/internal/twophase"
-	"drtmx/internal/wal"
 	"drtmx/internal/wire"
 )
 
@@ -36,32 +35,6 @@ func (b *batch) decided(id twophase.ID) *twophase.Record {
 		}
 	}
 	return nil
-}
-
-// noteStep appends a record of the commit protocol, with the share if it is the first
-// record that needs it. If the log has no room, the record becomes a debt: it comes
-// before the next one of the partition, and messages that rest on it wait. A nil record
-// is none. The caller holds p.mu.
-func (p *partition) noteStep(step *twophase.Record, t *prepared, o origin) (lsn wal.LSN) {
-	if step == nil {
-		return 0
-	}
-	r, room := stepRecord(p.id, step, t, o), o.aside
-	if t != nil {
-		room = &t.aside
-	}
-	switch {
-	case t == nil:
-	case step.Kind == twophase.Prepared:
-		t.logged = true
-		r.Parts[0].Held = t.held
-	case step.Kind == twophase.Decided && step.Commit && len(t.writes) > 0:
-		r.Parts = []redo.Part{{Partition: p.id, CSN: t.csn}}
-		if !t.logged {
-			r.Parts[0].Writes, r.Parts[0].Held = t.writes, t.held
-		}
-	}
-	return p.oblige(&r, room.take(step.Kind))
 }
 
 // stepRecord returns the record of a step of the commit protocol, with the share
@@ -171,26 +144,6 @@ func (sd *protocol) sessionsInDoubt(to map[wire.ID]struct{}) {
 	}
 }
 
-// noteDecided appends the record of a share whose transaction commits, unless its
-// share has been logged as one commit, and lowers the horizon. The caller holds
-// p.mu.
-func (p *partition) noteDecided(t *prepared) {
-	if t.record != nil {
-		p.durable.pend(p, p.noteStep(t.record, t, t.origin), t.csn)
-	}
-}
-
-// noteAgent appends the record of a last agent's commit that writes nothing.
-func (p *partition) noteAgent() verdict {
-	o := p.origin
-	if o.step == nil {
-		return verdict{}
-	}
-	o.step.Tick = p.ticks.Tick()
-	_, v := p.durable.note(&redo.Record{Kind: redo.Decided, Partition: p.id, Step: *o.step}, 0, p)
-	return v
-}
-
 // owing returns the answer to a request that rests on a record which the log does not
 // have yet: there is no room for it, or there never will be.
 func (d *durable) owing() verdict {
@@ -212,7 +165,7 @@ func (d *durable) owes(ms []twophase.Message) bool {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return len(p.debts) > 0
+		return len(p.records.debts) > 0
 	})
 }
 
@@ -393,14 +346,14 @@ func (p *partition) lockAgain(d *doubts) error {
 	}
 	slices.SortFunc(ids, func(a, b twophase.ID) int { return cmp.Or(cmp.Compare(votes[a], votes[b]), a.Compare(b)) })
 	if len(ids) > 0 {
-		p.ticks = clock.Logical{} // it has no readers yet
+		p.ticks.own = clock.Logical{} // it has no readers yet
 	}
 	for _, id := range ids {
 		share := d.shares[id]
-		p.owners++
-		p.ticks.Adopt(votes[id])
-		t := &prepared{p: p, owner: p.owners, vote: p.ticks.Vote(), reads: share.Reads, logged: true}
-		held, v := p.lockAll(t.owner, share.Writes, nil)
+		p.writer.owners++
+		p.ticks.own.Adopt(votes[id])
+		t := &prepared{p: p, owner: p.writer.owners, vote: p.ticks.own.Vote(), reads: share.Reads, logged: true}
+		held, v := p.writer.lockAll(t.owner, share.Writes, nil)
 		if !v.ok() {
 			return fmt.Errorf("%w: partition %d: a share in doubt cannot be locked: %s", ErrRecovery, p.id, v.text)
 		}
@@ -411,7 +364,7 @@ func (p *partition) lockAgain(d *doubts) error {
 	for _, t := range p.protocol.prepared {
 		if t.reads {
 			t.frozen = true
-			p.frozen++
+			p.writer.frozen++
 		}
 	}
 	return nil

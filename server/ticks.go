@@ -6,6 +6,7 @@ import (
 
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/mem"
 	"drtmx/internal/wire"
 )
 
@@ -63,7 +64,7 @@ func (p *partition) bury() (found bool) {
 		h := p.arena.History()
 		more := false
 		if h.Keeps() {
-			h.Close(p.closed)
+			h.Close(p.ticks.closed)
 			for _, ix := range p.has.Load().indexes {
 				n := ix.Bury(h.Floor(), buryMost)
 				found, more = found || n > 0, more || n == buryMost
@@ -130,54 +131,67 @@ func (c *clocks) saw(t clock.Tick) {
 	c.seen.Saw(t)
 }
 
-// advance moves the partition's clock up to the server's. Every commit reads
-// that clock anew: with one that was read before, a transaction could get a
-// lower tick than another that had ended at a server of the same machine before
-// it began, and a snapshot could have the later without the earlier. The caller
-// holds p.mu.
-func (p *partition) advance() { p.adopt(p.srv.clocks.now()) }
-
-// adopt moves the partition's clock up to a tick. Readers see the tick before
-// they can see a commit of it. The caller holds p.mu.
-func (p *partition) adopt(t clock.Tick) {
-	if p.ticks.Adopt(t) {
-		p.srv.clocks.seen.Saw(t)
-		p.arena.CoverCSN(block.NewCSN(t, 0))
-		p.control.Store(tickWord, uint64(t))
-		p.closeTick()
-	}
-}
-
-// settle ends a vote. If it was for a commit, the share has been applied. The
-// caller holds p.mu.
-func (p *partition) settle(vote clock.Tick) {
-	p.ticks.Settle(vote)
-	p.closeTick()
-}
-
-// closeTick publishes the tick up to which everything has been applied. The
-// caller holds p.mu.
-func (p *partition) closeTick() {
-	if t := p.ticks.Closed(); t != p.closed {
-		p.closed = t
-		p.control.Store(closedWord, uint64(t))
-		p.arena.History().Close(t)
-	}
-}
-
-// tick returns the present tick, as it is published.
-func (p *partition) tick() clock.Tick { return clock.Tick(p.control.Load(tickWord)) }
-
 // clockSkewMax bounds the difference between the ticks of servers that commit
 // together. Ticks that are adopted cannot be taken back, so a server whose clock
 // is years ahead would use up the ticks of all others.
 const clockSkewMax = clock.Tick(time.Hour / clock.TickLength)
 
+// ticks are the clock of a partition, and what it publishes of it in the control block.
+// The partition's mutex guards the rest.
+type ticks struct {
+	server  *clocks
+	arena   *block.Arena
+	control mem.Span
+	own     clock.Logical
+	closed  clock.Tick // the tick published as closed
+}
+
+// advance moves the partition's clock up to the server's. Every commit reads
+// that clock anew: with one that was read before, a transaction could get a
+// lower tick than another that had ended at a server of the same machine before
+// it began, and a snapshot could have the later without the earlier. The caller
+// holds p.mu.
+func (ts *ticks) advance() { ts.adopt(ts.server.now()) }
+
+// adopt moves the partition's clock up to a tick. Readers see the tick before
+// they can see a commit of it. The caller holds p.mu.
+func (ts *ticks) adopt(t clock.Tick) {
+	if ts.own.Adopt(t) {
+		ts.server.seen.Saw(t)
+		ts.arena.CoverCSN(block.NewCSN(t, 0))
+		ts.control.Store(tickWord, uint64(t))
+		ts.closeTick()
+	}
+}
+
+// settle ends a vote. If it was for a commit, the share has been applied. The
+// caller holds p.mu.
+func (ts *ticks) settle(vote clock.Tick) {
+	ts.own.Settle(vote)
+	ts.closeTick()
+}
+
+// closeTick publishes the tick up to which everything has been applied. The
+// caller holds p.mu.
+func (ts *ticks) closeTick() {
+	if t := ts.own.Closed(); t != ts.closed {
+		ts.closed = t
+		ts.control.Store(closedWord, uint64(t))
+		ts.arena.History().Close(t)
+	}
+}
+
+// present returns the present tick, as it is published.
+func (ts *ticks) present() clock.Tick { return clock.Tick(ts.control.Load(tickWord)) }
+
+// closedTick returns the closed tick, as it is published.
+func (ts *ticks) closedTick() clock.Tick { return clock.Tick(ts.control.Load(closedWord)) }
+
 // nextCSN takes the CSN of a commit of this partition alone. The caller holds
 // p.mu.
-func (p *partition) nextCSN() block.CSN {
-	p.advance()
-	csn := p.arena.NextCSN()
-	p.adopt(csn.Tick()) // a tick may have no sequence numbers left
+func (ts *ticks) nextCSN() block.CSN {
+	ts.advance()
+	csn := ts.arena.NextCSN()
+	ts.adopt(csn.Tick()) // a tick may have no sequence numbers left
 	return csn
 }

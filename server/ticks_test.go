@@ -67,7 +67,7 @@ func TestLateDecisions(t *testing.T) {
 	}
 	tick := max(votes[0].vote, votes[1].vote)
 	p.mu.Lock()
-	p.adopt(tick + 5)
+	p.ticks.adopt(tick + 5)
 	p.mu.Unlock()
 	putEntries(t, s, entry, 30)
 	if csn := csnOf(t, p, entry, 30); csn.Tick() < tick+5 {
@@ -107,7 +107,7 @@ func TestOneTickForAll(t *testing.T) {
 		for i := range parts {
 			parts[i] = cl.Servers[i%c.servers].parts.of[i]
 			parts[i].mu.Lock()
-			parts[i].adopt(parts[i].ticks.Tick() + clock.Tick(5000*i)) // seconds ahead of the others
+			parts[i].ticks.adopt(parts[i].ticks.own.Tick() + clock.Tick(5000*i)) // seconds ahead of the others
 			parts[i].mu.Unlock()
 		}
 		keys := make([]uint64, c.partitions) // one in each partition
@@ -202,7 +202,7 @@ func TestClosedWaitsForVotes(t *testing.T) {
 	pass := func(ticks clock.Tick) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.adopt(p.ticks.Tick() + ticks)
+		p.ticks.adopt(p.ticks.own.Tick() + ticks)
 	}
 	var votes []*prepared
 	for _, key := range []uint64{10, 20} {
@@ -217,7 +217,7 @@ func TestClosedWaitsForVotes(t *testing.T) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		closed, present = ticksIn(p)
-		return closed, present, p.tick()
+		return closed, present, p.ticks.present()
 	}
 	for i, prep := range votes {
 		pass(100)
@@ -251,7 +251,7 @@ func TestClosedTicksStay(t *testing.T) {
 				case <-time.After(time.Duration(30*(i+1)) * time.Microsecond):
 				}
 				p.mu.Lock()
-				p.adopt(p.ticks.Tick() + 1 + clock.Tick(i))
+				p.ticks.adopt(p.ticks.own.Tick() + 1 + clock.Tick(i))
 				p.mu.Unlock()
 			}
 		})
@@ -327,7 +327,7 @@ func TestServersWhoseClocksDisagree(t *testing.T) {
 		putAccounts(t, cl.DB, acct, 24, 100)
 		bad := cl.Servers[1].parts.of[1]
 		bad.mu.Lock()
-		bad.adopt(bad.ticks.Tick() + clock.Tick(10*365*24*time.Hour/clock.TickLength))
+		bad.ticks.adopt(bad.ticks.own.Tick() + clock.Tick(10*365*24*time.Hour/clock.TickLength))
 		bad.mu.Unlock()
 		keys := make([]uint64, servers)
 		for id := uint64(24); id > 0; id-- {
@@ -351,8 +351,8 @@ func TestServersWhoseClocksDisagree(t *testing.T) {
 			if err != nil {
 				t.Errorf("server %d alone: %v", i, err)
 			}
-			if i != 1 && cl.Servers[i].parts.of[i].tick() > bad.tick()/2 {
-				t.Errorf("server %d has adopted tick %d", i, cl.Servers[i].parts.of[i].tick())
+			if i != 1 && cl.Servers[i].parts.of[i].ticks.present() > bad.ticks.present()/2 {
+				t.Errorf("server %d has adopted tick %d", i, cl.Servers[i].parts.of[i].ticks.present())
 			}
 		}
 	}
@@ -393,16 +393,16 @@ func TestCommitsFollowWhatTheirClientHasSeen(t *testing.T) {
 		for how, commit := range map[string]func(*txn.DB, int) error{"an update": update, "a call": call} {
 			ahead := cl.Servers[0].parts.of[0]
 			ahead.mu.Lock()
-			ahead.adopt(max(ahead.ticks.Tick(), cl.Servers[1].clocks.now()) + 3000)
-			tick := ahead.ticks.Tick()
+			ahead.ticks.adopt(max(ahead.ticks.own.Tick(), cl.Servers[1].clocks.now()) + 3000)
+			tick := ahead.ticks.own.Tick()
 			ahead.mu.Unlock()
-			if got := cl.Servers[1].parts.of[1].tick(); got >= tick {
+			if got := cl.Servers[1].parts.of[1].ticks.present(); got >= tick {
 				t.Fatalf("the clock of server 1 is at %d, want it behind %d", got, tick)
 			}
 			if err := errors.Join(learn(), commit(cl.DB, 1)); err != nil {
 				t.Fatal(err)
 			}
-			if got := cl.Servers[1].parts.of[1].tick(); got < tick {
+			if got := cl.Servers[1].parts.of[1].ticks.present(); got < tick {
 				t.Errorf("%s, and then %s: ticks %d and %d", name, how, tick, got)
 			}
 		}
@@ -429,7 +429,7 @@ func TestCommitsReadTheClock(t *testing.T) {
 		if v := sh.commit(); !v.ok() {
 			t.Fatalf("insert %d: code %d", k, v.code)
 		}
-		if tick := p.tick(); tick < began {
+		if tick := p.ticks.present(); tick < began {
 			t.Errorf("a commit that began in tick %d is of tick %d", began, tick)
 		}
 	}

@@ -46,7 +46,7 @@ func (tr *trainer) run(ctx context.Context, pace *pace) {
 		worked, freed := false, false
 		for _, p := range tr.parts.here {
 			turn := time.Now()
-			worked = p.trainTurn() || worked
+			worked = p.training.trainTurn() || worked
 			freed = p.arena.Tidy() || freed
 			tr.note(p, time.Since(turn)) // sealing also trains
 		}
@@ -65,30 +65,31 @@ func (tr *trainer) run(ctx context.Context, pace *pace) {
 // at any time and from any goroutine.
 func (s *Server) Train() (worked bool) {
 	for _, p := range s.parts.here {
-		worked = p.train(1<<20) || worked
+		worked = p.training.train(1<<20) || worked
 	}
 	return worked
 }
 
 // training is the training of one partition.
 type training struct {
+	p     *partition
 	mu    sync.Mutex // one trainer at a time
 	turn  int        // the next ordered index to train
 	since time.Time  // the models' clock begins here
 }
 
 // train does at most n units of training for each index and reports whether it did any.
-func (p *partition) train(n int) (worked bool) {
-	p.training.mu.Lock()
-	defer p.training.mu.Unlock()
-	for _, ix := range p.has.Load().trained {
-		worked = p.trainOne(ix, n) || worked
+func (tn *training) train(n int) (worked bool) {
+	tn.mu.Lock()
+	defer tn.mu.Unlock()
+	for _, ix := range tn.p.has.Load().trained {
+		worked = tn.trainOne(ix, n) || worked
 	}
 	return worked
 }
 
-func (p *partition) trainOne(ix *hosted, n int) (worked bool) {
-	for i := 0; i < n && ix.learned.Maintain(time.Since(p.training.since), &p.mu); i++ {
+func (tn *training) trainOne(ix *hosted, n int) (worked bool) {
+	for i := 0; i < n && ix.learned.Maintain(time.Since(tn.since), &tn.p.mu); i++ {
 		worked = true
 	}
 	return worked
@@ -102,20 +103,20 @@ const demandUnits = 8
 // and several for each index whose clients fell back to the server since the
 // last turn. An index that no client reads through its models therefore costs
 // little.
-func (p *partition) trainTurn() (worked bool) {
-	p.training.mu.Lock()
-	defer p.training.mu.Unlock()
-	trained := p.has.Load().trained
+func (tn *training) trainTurn() (worked bool) {
+	tn.mu.Lock()
+	defer tn.mu.Unlock()
+	trained := tn.p.has.Load().trained
 	for range trained {
-		p.training.turn++
-		if p.trainOne(trained[p.training.turn%len(trained)], 1) {
+		tn.turn++
+		if tn.trainOne(trained[tn.turn%len(trained)], 1) {
 			worked = true
 			break
 		}
 	}
 	for _, ix := range trained {
 		if d := ix.demand.Swap(0); d > 0 {
-			worked = p.trainOne(ix, min(int(d), demandUnits)) || worked
+			worked = tn.trainOne(ix, min(int(d), demandUnits)) || worked
 		}
 	}
 	return worked

@@ -13,31 +13,44 @@ import (
 	"drtmx/tables"
 )
 
+// writer locks the rows of write sets in a partition, and publishes the new ones. The
+// partition's mutex guards it.
+type writer struct {
+	p        *partition
+	owners   index.Owner // the last one
+	shared   *sharedLocks
+	frozen   int           // restored shares in doubt with reads that are not known: nothing may be written
+	lockings uint64        // runs of lockAll
+	held     []*index.Held // of the transaction being applied
+	words    []uint64      // buffer to convert a row
+	written  uint64        // bytes of the keys and rows that transactions of a durable server have written
+}
+
 // lockAll locks the whole write set, in the order given, or nothing. It never
 // waits for a lock of another transaction. held[i] is the lock of writes[i].
 // The caller holds p.mu.
-func (p *partition) lockAll(o index.Owner, writes []wire.Write, held []*index.Held) ([]*index.Held, verdict) {
-	if p.frozen > 0 && len(writes) > 0 {
-		p.requests.waitsFor = append(p.requests.waitsFor[:0], nameOf(&writes[0]))
+func (wr *writer) lockAll(o index.Owner, writes []wire.Write, held []*index.Held) ([]*index.Held, verdict) {
+	if wr.frozen > 0 && len(writes) > 0 {
+		wr.p.requests.waitsFor = append(wr.p.requests.waitsFor[:0], nameOf(&writes[0]))
 		return held[:0], conflict(exec.CauseLocked)
 	}
-	p.lockings++
+	wr.lockings++
 	for i := range writes {
-		h, v := p.lock(o, &writes[i])
+		h, v := wr.lock(o, &writes[i])
 		if h != nil {
-			if h.Turn == p.lockings { // the key is already locked by this write set
+			if h.Turn == wr.lockings { // the key is already locked by this write set
 				h, v = nil, verdict{code: wire.Bad, text: "two writes of one key"}
 			} else {
-				h.Turn = p.lockings
+				h.Turn = wr.lockings
 				held = append(held, h)
 			}
 		}
 		if !v.ok() {
 			if v.code == wire.Conflict {
-				p.requests.waitsFor = append(p.requests.waitsFor[:0], nameOf(&writes[i]))
+				wr.p.requests.waitsFor = append(wr.p.requests.waitsFor[:0], nameOf(&writes[i]))
 			}
 			for i, h := range held {
-				p.index(int(writes[i].Index)).Release(h)
+				wr.p.index(int(writes[i].Index)).Release(h)
 			}
 			return held[:0], v
 		}
@@ -45,8 +58,18 @@ func (p *partition) lockAll(o index.Owner, writes []wire.Write, held []*index.He
 	return held, verdict{}
 }
 
-func (p *partition) lock(o index.Owner, w *wire.Write) (*index.Held, verdict) {
-	has := p.has.Load()
+// lockReads takes shared locks on the reads of a part.
+func (wr *writer) lockReads(part *wire.Part, o index.Owner) {
+	for _, pr := range part.Rows {
+		wr.shared.add(pr.Addr, o)
+	}
+	for _, pr := range part.Gaps {
+		wr.shared.add(pr.Addr, o)
+	}
+}
+
+func (wr *writer) lock(o index.Owner, w *wire.Write) (*index.Held, verdict) {
+	has := wr.p.has.Load()
 	if int(w.Index) >= len(has.indexes) { // nor in a later version, see allows
 		return nil, verdict{code: wire.Bad, text: fmt.Sprintf("no index %d", w.Index)}
 	}
@@ -59,35 +82,35 @@ func (p *partition) lock(o index.Owner, w *wire.Write) (*index.Held, verdict) {
 	}
 	ix := has.indexes[w.Index].Server
 	h, err := ix.LockWrite(o, w.Key, w.Hint)
-	for err != nil && errors.Is(err, index.ErrFull) && p.makeRoom() {
+	for err != nil && errors.Is(err, index.ErrFull) && wr.p.makeRoom() {
 		h, err = ix.LockWrite(o, w.Key, w.Hint)
 	}
 	switch {
 	case errors.Is(err, index.ErrLocked):
 		return nil, conflict(exec.CauseLocked)
 	case err != nil:
-		return nil, p.refusal(wire.OutOfMemory, w, err)
+		return nil, wr.refusal(wire.OutOfMemory, w, err)
 	case h.Existed && w.Op == wire.Insert:
-		return h, p.refusal(wire.Exists, w, exec.ErrExists)
+		return h, wr.refusal(wire.Exists, w, exec.ErrExists)
 	case !h.Existed && (w.Op == wire.Update || w.Op == wire.Delete):
-		return h, p.refusal(wire.NotFound, w, exec.ErrNotFound)
+		return h, wr.refusal(wire.NotFound, w, exec.ErrNotFound)
 	case w.Op != wire.Delete && w.Strings:
 		err := ix.Reserve(h, len(w.Row)/mem.WordBytes)
-		for err != nil && errors.Is(err, index.ErrFull) && p.makeRoom() {
+		for err != nil && errors.Is(err, index.ErrFull) && wr.p.makeRoom() {
 			err = ix.Reserve(h, len(w.Row)/mem.WordBytes)
 		}
 		if err != nil {
-			return h, p.refusal(wire.OutOfMemory, w, err)
+			return h, wr.refusal(wire.OutOfMemory, w, err)
 		}
 	}
 	return h, verdict{}
 }
 
 // refusal is the refusal of a write, with what it concerns.
-func (p *partition) refusal(c wire.Code, w *wire.Write, err error) verdict {
-	ix := p.has.Load().catalog.Indexes[w.Index]
+func (wr *writer) refusal(c wire.Code, w *wire.Write, err error) verdict {
+	ix := wr.p.has.Load().catalog.Indexes[w.Index]
 	e := ix.Concerns(err, keyOf(ix, w.Key))
-	e.Partition = int(p.id)
+	e.Partition = int(wr.p.id)
 	return verdict{code: c, text: exec.EncodeFault(e)}
 }
 
@@ -106,35 +129,35 @@ func fits(ix *tables.Index, w *wire.Write) bool {
 }
 
 // applyAll publishes the write set under a CSN and so unlocks it. Under p.mu.
-func (p *partition) applyAll(writes []wire.Write, held []*index.Held, csn block.CSN) {
+func (wr *writer) applyAll(writes []wire.Write, held []*index.Held, csn block.CSN) {
 	if invariants.Enabled {
 		checkLocked(writes, held, csn)
 	}
-	indexes := p.has.Load().indexes
-	durable := p.durable != nil
+	indexes := wr.p.has.Load().indexes
+	durable := wr.p.durable != nil
 	mem.Release()
 	for i := range writes {
 		w := &writes[i]
 		if durable {
-			p.count(indexes[w.Index].def, w)
+			wr.count(indexes[w.Index].def, w)
 		}
 		if w.Op == wire.Delete {
 			indexes[w.Index].PublishDelete(held[i], block.Absent(csn))
 			continue
 		}
-		indexes[w.Index].Publish(held[i], p.rowWords(w.Row), block.Present(csn))
+		indexes[w.Index].Publish(held[i], wr.rowWords(w.Row), block.Present(csn))
 	}
 }
 
 // count counts what a transaction writes. Entries of secondary indexes are not
 // counted: they follow from the rows.
-func (p *partition) count(ix *tables.Index, w *wire.Write) {
+func (wr *writer) count(ix *tables.Index, w *wire.Write) {
 	switch {
 	case ix != ix.Table.Primary():
 	case w.Strings:
-		p.written += uint64(len(w.Key.Str) + len(w.Row))
+		wr.written += uint64(len(w.Key.Str) + len(w.Row))
 	default:
-		p.written += uint64(mem.WordBytes + len(w.Row))
+		wr.written += uint64(mem.WordBytes + len(w.Row))
 	}
 }
 
@@ -151,12 +174,12 @@ func checkLocked(writes []wire.Write, held []*index.Held, csn block.CSN) {
 	}
 }
 
-func (p *partition) rowWords(row []byte) []uint64 {
+func (wr *writer) rowWords(row []byte) []uint64 {
 	n := len(row) / mem.WordBytes
-	if cap(p.words) < n {
-		p.words = make([]uint64, n)
+	if cap(wr.words) < n {
+		wr.words = make([]uint64, n)
 	}
-	words := p.words[:n]
+	words := wr.words[:n]
 	copy(mem.Bytes(words), row)
 	return words
 }

@@ -15,8 +15,8 @@ var backupBugs = []bug{
 		name: "CloseIgnoresShares", why: "a server closes a tick although a share is prepared that may commit at it",
 		edits: []edit{{
 			file: "server/backup.go",
-			old:  "		tick = min(tick, p.closed)\n",
-			new:  "		tick = min(tick, p.ticks.Tick()-1)\n",
+			old:  "		tick = min(tick, p.ticks.closed)\n",
+			new:  "		tick = min(tick, p.ticks.own.Tick()-1)\n",
 		}},
 		caught: []test{{"server", "TestClosedTickWaitsForShares", "is closed, a share that is prepared"}},
 	},
@@ -149,8 +149,8 @@ var backupBugs = []bug{
 		name: "FeedTakesLateCommits", why: "a server that commits at a tick which it has closed is not noticed by a feed",
 		edits: []edit{{
 			file: "server/ticks.go",
-			old:  "	if t := p.ticks.Closed(); t != p.closed {\n",
-			new:  "	if t := p.ticks.Tick(); t != p.closed {\n",
+			old:  "	if t := ts.own.Closed(); t != ts.closed {\n",
+			new:  "	if t := ts.own.Tick(); t != ts.closed {\n",
 		}},
 		caught: []test{{"server", "TestChanges", "was closed|comes twice|after one of tick|it was there|is no change|rows of"}},
 	},

@@ -149,9 +149,9 @@ var checkpointBugs = []bug{
 	{
 		name: "HorizonStays", why: "a commit that was durable before it lowered the horizon raises it only with the next one",
 		edits: []edit{{
-			file: "server/durability.go",
-			old:  "	if at <= d.safe() {\n",
-			new:  "	if at <= d.safe() && false {\n",
+			file: "server/recording.go",
+			old:  "	if at <= rc.p.durable.safe() {\n",
+			new:  "	if at <= rc.p.durable.safe() && false {\n",
 		}},
 		caught: []test{{"server", "TestHorizonOfDurableCommit", "the horizon stays at"}},
 	},
@@ -249,7 +249,7 @@ var checkpointBugs = []bug{
 		name: "ReadsOfSharesForgotten", why: "a share in doubt that has read more than it writes is restored as if it had not",
 		edits: []edit{{
 			file: "server/prepared.go",
-			old:  "		t.reads = p.shared.beyond(t.owner, held)\n",
+			old:  "		t.reads = p.writer.shared.beyond(t.owner, held)\n",
 			new:  "		t.reads = false\n",
 		}},
 		caught: []test{{"server", "TestRestoredReads/another_row", "another row is written while the share is in doubt: <nil>"}},

@@ -20,15 +20,15 @@ var serverBugs = []bug{
 		edits: []edit{
 			{
 				file: "server/onestep.go",
-				old:  "	held, v := p.lockAll(p.owners, part.Writes, p.locks[:0])\n	p.locks = held[:0]\n",
-				new:  "	if part != nil {\n		return p.commitRowByRow(part)\n	}\n	held, v := p.lockAll(p.owners, part.Writes, p.locks[:0])\n	p.locks = held[:0]\n",
+				old:  "	held, v := p.writer.lockAll(p.writer.owners, part.Writes, p.writer.held[:0])\n	p.writer.held = held[:0]\n",
+				new:  "	if part != nil {\n		return p.commitRowByRow(part)\n	}\n	held, v := p.writer.lockAll(p.writer.owners, part.Writes, p.writer.held[:0])\n	p.writer.held = held[:0]\n",
 			},
 			{
 				file: "server/partition.go",
 				old:  "// keepVersions switches the history on.",
 				new: `// commitRowByRow pauses between rows, for a reader seldom comes in between.
 func (p *partition) commitRowByRow(part *wire.Part) verdict {
-	held, v := p.lockAll(p.owners, part.Writes, nil)
+	held, v := p.writer.lockAll(p.writer.owners, part.Writes, nil)
 	for i, h := range held {
 		p.index(int(part.Writes[i].Index)).Release(h)
 	}
@@ -36,11 +36,11 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		return v
 	}
 	for i := range part.Writes {
-		held, v := p.lockAll(p.owners, part.Writes[i:i+1], p.locks[:0])
+		held, v := p.writer.lockAll(p.writer.owners, part.Writes[i:i+1], p.writer.held[:0])
 		if !v.ok() {
 			return v
 		}
-		p.applyAll(part.Writes[i:i+1], held, p.nextCSN())
+		p.writer.applyAll(part.Writes[i:i+1], held, p.ticks.nextCSN())
 		time.Sleep(50 * time.Microsecond)
 	}
 	p.commits++
@@ -56,7 +56,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "KeepLocks", why: "a lock that fails leaves the locks taken before it",
 		edits: []edit{{
 			file: "server/writes.go",
-			old:  "			for i, h := range held {\n				p.index(int(writes[i].Index)).Release(h)\n			}\n			return held[:0], v",
+			old:  "			for i, h := range held {\n				wr.p.index(int(writes[i].Index)).Release(h)\n			}\n			return held[:0], v",
 			new:  "			return held[:0], v",
 		}},
 		caught: []test{{"server", "TestFailedCommitLeavesNoLock", "after a failed commit: .*conflict"}},
@@ -220,8 +220,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "TimerTicks", why: "a commit gets the tick that the server's timer saw last",
 		edits: []edit{{
 			file: "server/ticks.go",
-			old:  "	p.advance()\n	csn := p.arena",
-			new:  "	csn := p.arena",
+			old:  "	ts.advance()\n	csn := ts.arena",
+			new:  "	csn := ts.arena",
 		}},
 		caught: []test{{"server", "TestCommitsReadTheClock", "a commit that began in tick"}},
 	},
@@ -237,8 +237,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "NoSharedLocks", why: "what a prepared transaction has read can be written before the decision",
 		edits: []edit{{
-			file: "server/prepared.go",
-			old:  "	for _, pr := range part.Rows {\n		p.shared.add(pr.Addr, o)\n	}\n	for _, pr := range part.Gaps {\n		p.shared.add(pr.Addr, o)\n	}\n",
+			file: "server/writes.go",
+			old:  "	for _, pr := range part.Rows {\n		wr.shared.add(pr.Addr, o)\n	}\n	for _, pr := range part.Gaps {\n		wr.shared.add(pr.Addr, o)\n	}\n",
 			new:  "",
 		}},
 		caught: []test{{"server", "TestPreparedReadsStay", "read by a prepared transaction, was written"}},
@@ -266,13 +266,13 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		edits: []edit{
 			{
 				file: "server/prepared.go",
-				old:  "	p.lockReads(part, t.owner)\n	held, v",
+				old:  "	p.writer.lockReads(part, t.owner)\n	held, v",
 				new:  "	held, v",
 			},
 			{
 				file: "server/prepared.go",
 				old:  "	t.held = held\n",
-				new:  "	p.lockReads(part, t.owner)\n	t.held = held\n",
+				new:  "	p.writer.lockReads(part, t.owner)\n	t.held = held\n",
 			},
 		},
 		caught: []test{{"server", "TestPreparedReadsStay", "read by a prepared transaction, was written"}},

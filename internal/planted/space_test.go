@@ -56,9 +56,9 @@ var spaceBugs = []bug{
 	{
 		name: "FailedLogTells", why: "a home server tells its client of a commit that its log, which has failed, does not have",
 		edits: []edit{{
-			file: "server/debts.go",
-			old:  "	switch n := len(p.debts); {\n	case n == 0:\n",
-			new:  "	switch n := len(p.debts); {\n	case n >= 0:\n",
+			file: "server/recording.go",
+			old:  "	switch n := len(rc.debts); {\n	case n == 0:\n",
+			new:  "	switch n := len(rc.debts); {\n	case n >= 0:\n",
 		}},
 		caught: []test{{"server", "TestDecisionOfAFailedLog", "the client was told <nil>"}},
 	},

@@ -196,7 +196,7 @@ var twophaseBugs = []bug{
 		name: "TickNotAdopted", why: "a partition applies a transaction at the tick of the decision, and does not adopt that tick",
 		edits: []edit{{
 			file: "server/prepared.go",
-			old:  "		p.adopt(tick)\n",
+			old:  "		p.ticks.adopt(tick)\n",
 			new:  "",
 		}},
 		caught: []test{{"server", "TestTicksAreAdopted", "after a commit of tick .*, another has tick"}},
