@@ -167,7 +167,6 @@ type Server struct {
 	permissions permissions
 	pace        pace
 	work        sync.Pool // *work
-	tasks       sync.Pool // *task
 
 	workers  workers
 	counters counters
