@@ -455,7 +455,7 @@ func (b *backup) writeBase(ctx context.Context) (base wire.BackupBaseState, file
 		err = w.Blob(ctx, BackupCatalog, 0, raw)
 	}
 	if err == nil {
-		err = s.durable.writeRows(ctx, w, len(c.Indexes))
+		err = d.checkpoints.writeRows(ctx, w, len(c.Indexes))
 	}
 	base.Tick = uint64(s.parts.highestTick())
 	if err == nil {

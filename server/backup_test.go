@@ -113,7 +113,7 @@ func TestBackupPinsTheLog(t *testing.T) {
 			c.base()
 			for range 2 {
 				put()
-				if err := s.durable.checkpoint(t.Context()); err != nil {
+				if err := s.durable.checkpoints.run(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -20,11 +20,6 @@ import (
 // deadline. It is longer than a body may run, txn.MaxBodyAge.
 const MaxCallTime = 30 * time.Second
 
-// MaxCallsElsewhere bounds the procedures that a server runs outside their partitions.
-// Those whose commit has begun do not count: the commit protocol bounds them, for each
-// other server.
-const MaxCallsElsewhere = 1 << 12
-
 // The answers to a procedure whose time is over. Nothing was committed.
 var (
 	tooLate = verdict{code: wire.Late, text: "the caller's time was over before the commit of its procedure began"}
@@ -132,70 +127,4 @@ func deadline(left time.Duration) time.Duration {
 		return 0
 	}
 	return clock.Fast() + left
-}
-
-// elsewhere runs the procedures that have left their partitions, and counts those that
-// have not been answered.
-type elsewhere struct {
-	client *ownClient
-	driver *driver
-	max    int           // MaxCallsElsewhere
-	time   time.Duration // MaxCallTime
-
-	mu         sync.Mutex
-	running    int
-	committing int           // among those
-	none       chan struct{} // not nil: to be closed when none is running
-}
-
-// begin counts one more procedure, and reports whether there was room for it.
-func (e *elsewhere) begin() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.running-e.committing >= e.max {
-		return false
-	}
-	e.running++
-	return true
-}
-
-func (e *elsewhere) end() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.running--; e.running == 0 && e.none != nil {
-		close(e.none)
-		e.none = nil
-	}
-}
-
-// commits adds n, which may be negative, to the procedures whose commit has begun.
-func (e *elsewhere) commits(n int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.committing += n
-}
-
-// stopGrace bounds how long a server that stops waits for the answers to procedures.
-// What they wait for has ended with the server, unless a body waits for something else.
-const stopGrace = time.Second
-
-// await waits until all procedures are answered, for at most stopGrace. A caller that
-// gets no answer does not know whether its procedure has committed.
-func (e *elsewhere) await() {
-	e.mu.Lock()
-	none := e.none
-	if e.running > 0 {
-		none = make(chan struct{})
-		e.none = none
-	}
-	e.mu.Unlock()
-	if none == nil {
-		return
-	}
-	t := time.NewTimer(stopGrace)
-	defer t.Stop()
-	select {
-	case <-none:
-	case <-t.C:
-	}
 }

@@ -59,8 +59,9 @@ const (
 // directory.
 const CheckpointDir = "checkpoints"
 
-// checkpoints has the state and the counters of a durable server's checkpoints.
+// checkpoints makes the checkpoints of a durable server, and counts them.
 type checkpoints struct {
+	d            *durable
 	mu           sync.Mutex    // held while a checkpoint is made
 	from         atomic.Uint64 // position of the newest one
 	done, failed atomic.Uint64
@@ -71,36 +72,37 @@ type checkpoints struct {
 // began. The log before it has its outcome, so the log must stay.
 var errUnsettled = errors.New("a transaction has not ended")
 
-// keepCheckpoints makes a checkpoint whenever the log has grown by CheckpointBytes,
-// until ctx ends.
-func (d *durable) keepCheckpoints(ctx context.Context) {
+// keep makes a checkpoint whenever the log has grown by CheckpointBytes, until ctx
+// ends.
+func (k *checkpoints) keep(ctx context.Context) {
 	t := time.NewTimer(checkpointPoll)
 	defer t.Stop()
 	var notBefore time.Time
-	for d.s.pace.rest(ctx, t, checkpointPoll, idleRest, false) {
-		d.markNow()
-		if uint64(d.log.End())-d.checkpoints.from.Load() < uint64(d.s.cfg.CheckpointBytes) || time.Now().Before(notBefore) {
+	for k.d.s.pace.rest(ctx, t, checkpointPoll, idleRest, false) {
+		k.d.markNow()
+		if uint64(k.d.log.End())-k.from.Load() < uint64(k.d.s.cfg.CheckpointBytes) || time.Now().Before(notBefore) {
 			continue
 		}
-		if err := d.checkpoint(ctx); err != nil && ctx.Err() == nil {
-			d.checkpoints.failed.Add(1)
+		if err := k.run(ctx); err != nil && ctx.Err() == nil {
+			k.failed.Add(1)
 			notBefore = time.Now().Add(checkpointRest)
-			d.s.log.Warn("checkpoint given up, the log stays", "error", err)
+			k.d.s.log.Warn("checkpoint given up, the log stays", "error", err)
 		}
 	}
 }
 
-// checkpoint makes a checkpoint and cuts the log before it. After an error there is no
-// new checkpoint, and the log is not cut.
-func (d *durable) checkpoint(ctx context.Context) error {
-	d.checkpoints.mu.Lock()
-	defer d.checkpoints.mu.Unlock()
-	defer func() { d.checkpoints.rows.Store(0); d.checkpoints.total.Store(0) }()
+// run makes a checkpoint and cuts the log before it. After an error there is no new
+// checkpoint, and the log is not cut.
+func (k *checkpoints) run(ctx context.Context) error {
+	d := k.d
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	defer func() { k.rows.Store(0); k.total.Store(0) }()
 	start := time.Now()
 	d.s.catalog.versions.Lock() // a version that is in the log is in use
 	c, from := d.s.catalog.Load(), d.log.End()
 	d.s.catalog.versions.Unlock()
-	running, steps := d.s.outcomes.running(), d.exportSteps()
+	running, steps := d.s.outcomes.running(), k.exportSteps()
 	info := image.Info{Identity: d.dir.Bytes(), Log: uint64(from)}
 	for _, p := range d.s.parts.here {
 		p.mu.Lock() // so that the tick covers all that the partition has logged
@@ -128,10 +130,10 @@ func (d *durable) checkpoint(ctx context.Context) error {
 		err = writeSteps(ctx, w, steps)
 	}
 	if err == nil {
-		err = d.writeRows(ctx, w, len(c.Indexes))
+		err = k.writeRows(ctx, w, len(c.Indexes))
 	}
 	if err == nil {
-		err = d.writeRest(ctx, w, running)
+		err = k.writeRest(ctx, w, running)
 	}
 	if err == nil {
 		err = d.log.Wait(ctx, d.log.End())
@@ -148,8 +150,8 @@ func (d *durable) checkpoint(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, w.Abort())
 	}
-	d.checkpoints.from.Store(uint64(from))
-	d.checkpoints.done.Add(1)
+	k.from.Store(uint64(from))
+	k.done.Add(1)
 	settled.cut(&d.start, info.Tick)
 	d.s.log.Info("checkpoint", "log", uint64(from), "rows", rows, "bytes", bytes, "took", time.Since(start))
 	if err := errors.Join(d.cut(from), image.Clean(d.s.cfg.FS, dir, uint64(from))); err != nil {
@@ -160,9 +162,8 @@ func (d *durable) checkpoint(ctx context.Context) error {
 
 // writeRows writes the rows of the first indexes of all partitions. A change that was
 // logged before the checkpoint began has been applied when its executor is free.
-func (d *durable) writeRows(ctx context.Context, w *image.Writer, indexes int) error {
-	k := &d.checkpoints
-	for _, p := range d.s.parts.here {
+func (k *checkpoints) writeRows(ctx context.Context, w *image.Writer, indexes int) error {
+	for _, p := range k.d.s.parts.here {
 		for id := range indexes {
 			k.total.Add(p.index(id).Stats().Rows)
 		}
@@ -171,7 +172,7 @@ func (d *durable) writeRows(ctx context.Context, w *image.Writer, indexes int) e
 		w.Row(e)
 		k.rows.Add(1)
 	}
-	for _, p := range d.s.parts.here {
+	for _, p := range k.d.s.parts.here {
 		for id := range indexes {
 			ix := p.has.Load().indexes[id]
 			if err := w.Index(ctx, p.id, id, ix.def.Strings); err != nil {
@@ -195,6 +196,22 @@ func (d *durable) writeRows(ctx context.Context, w *image.Writer, indexes int) e
 // blobPart is the size in bytes from which on a new blob begins.
 const blobPart = 64 << 10
 
+// exportSteps returns the records of the commit protocol that a recovery needs besides
+// the rows as they are after the call and the log from where it ended before the call.
+//
+// Steps that ran at the position may have logged what their machines did not know yet:
+// the commit of a last agent. What machines have decided when they are exported may not
+// have been applied. So it waits for running steps twice: before the export, so that
+// the machines know them, and after it, so that the rows have them.
+func (k *checkpoints) exportSteps() (all []redo.Record) {
+	k.d.s.parts.settleSteps()
+	for _, p := range k.d.s.parts.here {
+		all = append(all, p.protocol.export(p.id, runtime.Gosched)...)
+	}
+	k.d.s.parts.settleSteps()
+	return all
+}
+
 // writeSteps writes what exportSteps has returned.
 func writeSteps(ctx context.Context, w *image.Writer, steps []redo.Record) error {
 	var b []byte
@@ -215,8 +232,8 @@ func writeSteps(ctx context.Context, w *image.Writer, steps []redo.Record) error
 // writeRest writes what is neither rows nor steps. The transactions of sessions that
 // ran when the checkpoint began may be in the log before it, so it first waits for
 // their outcomes. The steps, or the log after the checkpoint, tell which are in doubt.
-func (d *durable) writeRest(ctx context.Context, w *image.Writer, running []wire.ID) error {
-	for began := time.Now(); !d.ended(running); {
+func (k *checkpoints) writeRest(ctx context.Context, w *image.Writer, running []wire.ID) error {
+	for began := time.Now(); !k.ended(running); {
 		if time.Since(began) > settleMax {
 			return errUnsettled
 		}
@@ -226,7 +243,7 @@ func (d *durable) writeRest(ctx context.Context, w *image.Writer, running []wire
 		case <-time.After(time.Millisecond):
 		}
 	}
-	parts, forgot := d.s.outcomes.export()
+	parts, forgot := k.d.s.outcomes.export()
 	for _, b := range parts {
 		if err := w.Blob(ctx, blobOutcomes, 0, b); err != nil {
 			return err
@@ -237,7 +254,7 @@ func (d *durable) writeRest(ctx context.Context, w *image.Writer, running []wire
 			return err
 		}
 	}
-	for _, p := range d.s.parts.here {
+	for _, p := range k.d.s.parts.here {
 		p.mu.Lock()
 		sealed, debts := p.sealed, len(p.records.debts)
 		p.unlock()
@@ -266,13 +283,13 @@ func (o *outcomes) running() (ids []wire.ID) {
 }
 
 // ended reports whether each of the transactions has ended, or is in doubt.
-func (d *durable) ended(ids []wire.ID) bool {
-	left := d.s.outcomes.unended(ids)
+func (k *checkpoints) ended(ids []wire.ID) bool {
+	left := k.d.s.outcomes.unended(ids)
 	if len(left) == 0 {
 		return true
 	}
 	doubts := map[wire.ID]struct{}{}
-	for _, p := range d.s.parts.here {
+	for _, p := range k.d.s.parts.here {
 		p.protocol.sessionsInDoubt(doubts)
 	}
 	return !slices.ContainsFunc(left, func(id wire.ID) bool { _, ok := doubts[id]; return !ok })

@@ -234,7 +234,7 @@ func TestCheckpoint(t *testing.T) {
 				t.Fatal(err)
 			}
 			if checkpoint {
-				if err := s.durable.checkpoint(ctx); err != nil {
+				if err := s.durable.checkpoints.run(ctx); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -274,7 +274,7 @@ func TestOutcomesInCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := p.cl.Servers[0]
-	if err := s.durable.checkpoint(ctx); err != nil {
+	if err := s.durable.checkpoints.run(ctx); err != nil {
 		t.Fatal(err)
 	}
 	known := map[uint64]uint64{}
@@ -391,7 +391,7 @@ func TestNoSpaceForCheckpoint(t *testing.T) {
 		first := s.durable.log.First()
 		op.Store(0)
 		after.Store(n)
-		err := s.durable.checkpoint(ctx)
+		err := s.durable.checkpoints.run(ctx)
 		after.Store(-1)
 		if err == nil {
 			break
@@ -430,7 +430,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 		if err := p.run(ctx, 30, nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.cl.Servers[0].durable.checkpoint(ctx); err != nil {
+		if err := p.cl.Servers[0].durable.checkpoints.run(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -491,7 +491,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 func incomplete(t *testing.T, s *Server, before string, release func()) {
 	t.Helper()
 	done := make(chan error, 1)
-	go func() { done <- s.durable.checkpoint(context.Background()) }()
+	go func() { done <- s.durable.checkpoints.run(context.Background()) }()
 	k := &s.durable.checkpoints
 	await(t, "all rows have been visited", func() bool { return len(done) > 0 || k.rows.Load() > 0 && k.rows.Load() >= k.total.Load() })
 	select { // what does not wait is soon done

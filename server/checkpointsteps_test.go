@@ -55,7 +55,7 @@ func TestExportWaitsForSteps(t *testing.T) {
 	var got []redo.Record
 	done := make(chan struct{})
 	go func() {
-		got = s.durable.exportSteps()
+		got = s.durable.checkpoints.exportSteps()
 		close(done)
 	}()
 	await(t, "the export waits for the steps that ran before", func() bool { return settled(ran) })

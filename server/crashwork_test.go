@@ -237,7 +237,7 @@ func (l *crashLedger) work(cl *Cluster, life, client, steps int, rnd *rand.Rand)
 		case client == 1 && life < 2 && pick == 0:
 			err = l.load(cl.DB, rnd)
 		case client == 2 && pick == 0 && len(cl.Servers) == 1:
-			err = cl.Servers[0].durable.checkpoint(context.Background())
+			err = cl.Servers[0].durable.checkpoints.run(context.Background())
 		case pick < 5:
 			err = l.note(s, cl.DB, c, rnd.IntN(notesOfClient))
 		case pick < 8 && len(mine) > 0:

@@ -37,7 +37,7 @@ func copiedFiles(t *testing.T, o copyOptions) (files map[string][]byte, balances
 		}
 		if round < 2 {
 			for _, s := range c.Servers {
-				must(t, s.durable.checkpoint(t.Context()))
+				must(t, s.durable.checkpoints.run(t.Context()))
 			}
 			await(t, "the copies take the checkpoints", func() bool { return copiesHaveCheckpoints(disk, o) })
 		}

@@ -104,7 +104,7 @@ func TestDamagedDirectory(t *testing.T) {
 			err = ledger.work(cl, 0, i, 14, rnd)
 		}
 		if err == nil && i < 2 {
-			err = cl.Servers[0].durable.checkpoint(context.Background())
+			err = cl.Servers[0].durable.checkpoints.run(context.Background())
 		}
 	}
 	if err != nil {
@@ -417,7 +417,7 @@ func (f *faultRun) serve(cl *Cluster, life int) error {
 	}
 	if errs[0] == nil && errs[1] == nil && errs[2] == nil {
 		for _, s := range cl.Servers {
-			errs[0] = errors.Join(errs[0], s.durable.checkpoint(context.Background()))
+			errs[0] = errors.Join(errs[0], s.durable.checkpoints.run(context.Background()))
 		}
 		if errs[0] != nil && f.what() != " of " {
 			errs[0] = nil // the log stays
@@ -731,7 +731,7 @@ func TestNoCheckpointOfAFailedLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, note := cl.Servers[0], cat.MustTable("note")
-	if err := s.durable.checkpoint(context.Background()); err != nil {
+	if err := s.durable.checkpoints.run(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	// The log fails because no segment follows, and then is durable up to its end.
@@ -741,7 +741,7 @@ func TestNoCheckpointOfAFailedLog(t *testing.T) {
 		_ = cl.DB.Update(context.Background(), func(x *txn.Txn) error { return x.Put(note, tables.Num(i%100), row) })
 	}
 	eventually(t, "the log is durable up to its end", func() bool { return s.durable.log.Durable() == s.durable.log.End() })
-	if err := s.durable.checkpoint(context.Background()); !errors.Is(err, wal.ErrFailed) {
+	if err := s.durable.checkpoints.run(context.Background()); !errors.Is(err, wal.ErrFailed) {
 		t.Errorf("a checkpoint of a failed log: %v, want %v", err, wal.ErrFailed)
 	}
 	if err := cl.Close(); !errors.Is(err, wal.ErrFailed) {

@@ -57,7 +57,7 @@ func TestCrashesOfAll(t *testing.T) {
 func repeatCheckpoints(ctx context.Context, cl *Cluster) (n int, err error) {
 	for ctx.Err() == nil && err == nil {
 		for _, s := range cl.Servers {
-			if e := s.durable.checkpoint(ctx); e == nil {
+			if e := s.durable.checkpoints.run(ctx); e == nil {
 				n++
 			} else if ctx.Err() == nil {
 				err = e

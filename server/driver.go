@@ -85,9 +85,9 @@ func (dr *driver) tick() {
 	b.settle()
 }
 
-// handle handles messages of the commit protocol. A Prepare or a
-// HandOver comes with this server's parts of the transaction. The answer has
-// this server's verdict on its share, and the messages to the sender.
+// handle handles messages of the commit protocol. A Prepare or a HandOver comes with
+// this server's parts of the transaction. The answer has this server's verdict on its
+// share, and the messages to the sender.
 func (dr *driver) handle(r *rdma.Request, w *work, d *wire.Decoder, op wire.Op) {
 	w.messages = d.Messages(w.messages)
 	b := &w.batch
@@ -204,6 +204,24 @@ func (dr *driver) postNow(ms []twophase.Message) {
 		}
 		ms = ms[n:]
 	}
+}
+
+// finishOutcome answers a session about a transaction that was in doubt when the
+// server was restored.
+func (dr *driver) finishOutcome(o origin, commit bool) {
+	v := verdict{}
+	if !commit {
+		v = conflict(exec.CauseRemote)
+	}
+	resp := v.append(nil)
+	if commit {
+		resp = append(resp, o.result...)
+	}
+	dr.durable.hold(answer{at: dr.durable.end(), do: func(durable bool) {
+		if durable {
+			dr.outcomes.settle(o.id, resp)
+		}
+	}})
 }
 
 // refused reports whether a machine refused a request without trying to lock or

@@ -86,6 +86,7 @@ func newDurable(s *Server) (d *durable, err error) {
 		s: s, dir: s.cfg.hosted.Opened, backups: backups{of: map[uint64]*backup{}}, wake: make(chan struct{}, 1), done: make(chan struct{}), broken: make(chan struct{}),
 		copies: keptCopies{ctx: s.workers.ctx, log: s.log, fs: fs, dir: s.cfg.Dir, segmentBytes: s.cfg.SegmentBytes, host: s.cfg.host()},
 	}
+	d.checkpoints.d = d
 	if d.dir == nil {
 		if err := s.cfg.notReplaced(); err != nil {
 			return nil, err

@@ -113,7 +113,7 @@ func (b *batch) perform(p *partition, d effect) {
 		if d.waiting != nil {
 			p.records.tell(d.waiting, d.Commit)
 		} else if d.origin.id != (wire.ID{}) {
-			b.driver.durable.finishOutcome(d.origin, d.Commit)
+			b.driver.finishOutcome(d.origin, d.Commit)
 		}
 	default:
 		p.mu.Lock()

@@ -49,7 +49,7 @@ func (s *Server) LimitTables(l twophase.Limits) {
 }
 
 // Checkpoint makes a checkpoint now.
-func (s *Server) Checkpoint(ctx context.Context) error { return s.durable.checkpoint(ctx) }
+func (s *Server) Checkpoint(ctx context.Context) error { return s.durable.checkpoints.run(ctx) }
 
 // LogRange is from where and to where the server has its log.
 func (s *Server) LogRange() (first, end uint64) {

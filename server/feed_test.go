@@ -60,7 +60,7 @@ func TestOldestTickWaitsForShares(t *testing.T) {
 	p.ticks.advance()
 	vote := p.ticks.own.Vote()
 	p.unlock()
-	if err := s.durable.checkpoint(t.Context()); err != nil {
+	if err := s.durable.checkpoints.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the clock stands still", func() bool { return s.clocks.now() > vote+2 })
@@ -122,7 +122,7 @@ func TestFeedPinsTheLog(t *testing.T) {
 			t.Fatal(r.Next, err)
 		}
 		next = r.Next
-		if err := s.durable.checkpoint(t.Context()); err != nil {
+		if err := s.durable.checkpoints.run(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if first := s.durable.log.First(); first > wal.LSN(m.Log) {
@@ -131,7 +131,7 @@ func TestFeedPinsTheLog(t *testing.T) {
 	}
 	c.step(wire.OK, wire.BackupLook, number(next)...)
 	put()
-	if err := s.durable.checkpoint(t.Context()); err != nil {
+	if err := s.durable.checkpoints.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the log is still pinned", func() bool { return s.durable.log.First() > wal.LSN(m.Log) })

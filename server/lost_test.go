@@ -57,7 +57,7 @@ func TestLostParts(t *testing.T) {
 				err = putMark(t, cl, cat, uint64(life))
 			}
 			if err == nil && life == checkpoint {
-				err = cl.Servers[0].durable.checkpoint(t.Context())
+				err = cl.Servers[0].durable.checkpoints.run(t.Context())
 			}
 			if err = errors.Join(err, cl.Close()); err != nil {
 				t.Fatal(err)
@@ -393,7 +393,7 @@ func TestCheckpointOfAKilledProcess(t *testing.T) {
 	mu.Lock()
 	armed = true
 	mu.Unlock()
-	if err := cl.Servers[0].durable.checkpoint(t.Context()); !errors.Is(err, syscall.EIO) {
+	if err := cl.Servers[0].durable.checkpoints.run(t.Context()); !errors.Is(err, syscall.EIO) {
 		t.Fatalf("the directory is not synced: %v", err)
 	}
 	if err := cl.Close(); err != nil {
@@ -434,7 +434,7 @@ func TestCheckpointOfAnotherIsNotInstalled(t *testing.T) {
 		}
 	}
 	s := c.Servers[1] // which is not the home of the copy
-	if err := s.durable.checkpoint(t.Context()); err != nil {
+	if err := s.durable.checkpoints.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	from := s.durable.checkpoints.from.Load()

@@ -89,9 +89,7 @@ func (ps *partitions) highestTick() (tick clock.Tick) {
 // fence makes every validation against the partitions here fail.
 func (ps *partitions) fence() {
 	for _, p := range ps.here {
-		p.mu.Lock()
-		p.setFence()
-		p.mu.Unlock()
+		p.fence()
 	}
 }
 
@@ -110,4 +108,10 @@ func (ps *partitions) closeTicks() (owes bool) {
 		}
 	}
 	return owes
+}
+
+func (ps *partitions) settleSteps() {
+	for _, p := range ps.here {
+		p.protocol.settle()
+	}
 }

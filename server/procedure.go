@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"drtmx/internal/clock"
@@ -12,9 +13,55 @@ import (
 	"drtmx/txn"
 )
 
-// run runs a procedure that leaves its home partition. A lock that it meets at
-// home is mostly held by another such transaction, so it waits for the decision of that
-// one before it retries. It ends with ctx, and at deadline by clock.Fast; if that is 0,
+// MaxCallsElsewhere bounds the procedures that a server runs outside their partitions.
+// Those whose commit has begun do not count: the commit protocol bounds them, for each
+// other server.
+const MaxCallsElsewhere = 1 << 12
+
+// elsewhere runs the procedures that have left their partitions, and counts those that
+// have not been answered.
+type elsewhere struct {
+	client *ownClient
+	driver *driver
+	max    int           // MaxCallsElsewhere
+	time   time.Duration // MaxCallTime
+
+	mu         sync.Mutex
+	running    int
+	committing int           // among those
+	none       chan struct{} // not nil: to be closed when none is running
+}
+
+// begin counts one more procedure, and reports whether there was room for it.
+func (e *elsewhere) begin() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.running-e.committing >= e.max {
+		return false
+	}
+	e.running++
+	return true
+}
+
+func (e *elsewhere) end() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.running--; e.running == 0 && e.none != nil {
+		close(e.none)
+		e.none = nil
+	}
+}
+
+// commits adds n, which may be negative, to the procedures whose commit has begun.
+func (e *elsewhere) commits(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.committing += n
+}
+
+// run runs a procedure that leaves its home partition. A lock that it meets at home is
+// mostly held by another such transaction, so it waits for the decision of that one
+// before it retries. It ends with ctx, and at deadline by clock.Fast; if that is 0,
 // after MaxCallTime.
 func (e *elsewhere) run(
 	ctx context.Context, home *partition, proc *exec.Procedure, args []byte, id wire.ID, deadline time.Duration,
@@ -46,6 +93,31 @@ func (e *elsewhere) run(
 		return nil, failed(ctx, err)
 	}
 	return result, verdict{}
+}
+
+// stopGrace bounds how long a server that stops waits for the answers to procedures.
+// What they wait for has ended with the server, unless a body waits for something else.
+const stopGrace = time.Second
+
+// await waits until all procedures are answered, for at most stopGrace. A caller that
+// gets no answer does not know whether its procedure has committed.
+func (e *elsewhere) await() {
+	e.mu.Lock()
+	none := e.none
+	if e.running > 0 {
+		none = make(chan struct{})
+		e.none = none
+	}
+	e.mu.Unlock()
+	if none == nil {
+		return
+	}
+	t := time.NewTimer(stopGrace)
+	defer t.Stop()
+	select {
+	case <-none:
+	case <-t.C:
+	}
 }
 
 // failed returns the answer for the error of a procedure that ran under ctx, here or

@@ -7,8 +7,8 @@ import (
 	"drtmx/internal/wal"
 )
 
-// recording is what a partition of a durable server knows of its records in the log. The
-// horizon has a lock of its own, the executor guards the rest.
+// recording makes the records of a partition of a durable server, and knows which the log
+// does not have yet. The horizon has a lock of its own, the executor guards the rest.
 type recording struct {
 	p       *partition
 	horizon horizon

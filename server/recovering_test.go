@@ -31,7 +31,7 @@ func TestRecoveryTellsItsProgress(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := cl.Servers[0].durable.checkpoint(ctx); err != nil {
+	if err := cl.Servers[0].durable.checkpoints.run(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if err := cl.Close(); err != nil {

@@ -129,67 +129,67 @@ func (c *Config) prepareCatalog(d *datadir.Dir) error {
 	return nil
 }
 
-// recover applies the newest checkpoint and the log to the empty partitions, begins the
+// run applies the newest checkpoint and the log to the empty partitions, begins the
 // epoch, and starts the log. If it fails before it begins the epoch, the directory does
 // not count as served.
-func (d *durable) recover() (Recovered, error) {
-	s := d.s
-	rec := &recovery{s: s, tick: s.cfg.hosted.After, got: Recovered{Epoch: d.dir.Epoch}, doubts: map[placement.Partition]*doubts{}}
-	defer rec.watch()()
-	from, err := rec.checkpoint()
+func (r *recovery) run() error {
+	s, d := r.s, r.s.durable
+	defer r.watch()()
+	from, err := r.checkpoint()
 	if err != nil {
-		return Recovered{}, err
+		return err
 	}
 	replay := time.Now()
-	rec.phase(phaseLog, uint64(d.log.End()-from))
-	if err := rec.replay(from); err != nil {
-		return Recovered{}, err
+	r.phase(phaseLog, uint64(d.log.End()-from))
+	if err := r.replay(from); err != nil {
+		return err
 	}
-	if err := rec.resume(); err != nil {
-		return Recovered{}, err
+	if err := r.resume(); err != nil {
+		return err
 	}
 	for _, p := range s.parts.here {
 		p.mu.Lock()
-		p.ticks.adopt(max(rec.tick+1, p.srv.clocks.now()))
+		p.ticks.adopt(max(r.tick+1, p.srv.clocks.now()))
 		p.mu.Unlock()
 		for _, ix := range p.has.Load().indexes {
-			rec.got.Rows += ix.Stats().Rows
+			r.got.Rows += ix.Stats().Rows
 		}
 	}
-	rec.got.Replay = time.Since(replay)
+	r.got.Replay = time.Since(replay)
 	doubts := map[twophase.ID]struct{}{}
 	need := clock.Tick(0)
-	for _, of := range rec.doubts {
+	for _, of := range r.doubts {
 		for id := range of.shares {
 			doubts[id] = struct{}{}
 			if _, ok := of.before[id]; ok {
-				need = rec.tick + 1
+				need = r.tick + 1
 			}
 		}
 	}
-	d.start.set(rec.start, need)
-	rec.got.InDoubt = len(doubts)
-	if rec.got.Records > 0 || from > 0 {
-		rec.train()
-		s.log.Info("recovered", "epoch", rec.got.Epoch, "checkpoint_rows", rec.got.CheckpointRows, "records", rec.got.Records, "bytes", rec.got.Bytes, "rows", rec.got.Rows,
-			"checkpoint", rec.got.Checkpoint, "replay", rec.got.Replay, "train", rec.got.Train)
+	d.start.set(r.start, need)
+	r.got.InDoubt = len(doubts)
+	if r.got.Records > 0 || from > 0 {
+		r.train()
+		s.log.Info("recovered", "epoch", r.got.Epoch, "checkpoint_rows", r.got.CheckpointRows, "records", r.got.Records, "bytes", r.got.Bytes, "rows", r.got.Rows,
+			"checkpoint", r.got.Checkpoint, "replay", r.got.Replay, "train", r.got.Train)
 	}
-	if err := d.beginEpoch(); err != nil {
-		return Recovered{}, err
+	if err := r.beginEpoch(); err != nil {
+		return err
 	}
 	d.log.Start()
 	d.releases = true
 	go d.release()
-	d.doubtCopies()
-	r := redo.Record{Kind: redo.Started, Epoch: s.cfg.hosted.Epoch, Tick: max(s.clocks.now(), s.cfg.hosted.After)}
-	_, err = d.log.AppendWait(r.Append(nil))
-	return rec.got, err
+	r.doubtCopies()
+	started := redo.Record{Kind: redo.Started, Epoch: s.cfg.hosted.Epoch, Tick: max(s.clocks.now(), s.cfg.hosted.After)}
+	_, err = d.log.AppendWait(started.Append(nil))
+	return err
 }
 
 // beginEpoch begins the epoch in the directory, and after that in the set of copies: if
 // the set had the epoch first, it would refuse a later start that begins the epoch
 // again. The set is read before: a directory that was replaced begins no epoch.
-func (d *durable) beginEpoch() error {
+func (r *recovery) beginEpoch() error {
+	d := r.s.durable
 	if err := removeBackups(d.s.cfg.FS, d.s.cfg.Dir); err != nil {
 		return err
 	}
@@ -205,7 +205,8 @@ func (d *durable) beginEpoch() error {
 
 // doubtCopies lowers the horizons if the copies in sync are not known to have all that
 // was recovered: nothing of it may be acknowledged before.
-func (d *durable) doubtCopies() {
+func (r *recovery) doubtCopies() {
+	d := r.s.durable
 	at := d.log.End()
 	if d.safe() >= at {
 		return

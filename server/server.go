@@ -310,10 +310,11 @@ func (s *Server) open() error {
 		s.parts.of[id], s.parts.here = p, append(s.parts.here, p)
 	}
 	if s.durable != nil {
-		var err error
-		if s.recovered, err = s.durable.recover(); err != nil {
+		r := &recovery{s: s, tick: s.cfg.hosted.After, got: Recovered{Epoch: s.durable.dir.Epoch}, doubts: map[placement.Partition]*doubts{}}
+		if err := r.run(); err != nil {
 			return fmt.Errorf("server %d: %w", s.parts.self, err)
 		}
+		s.recovered = r.got
 	}
 	if s.cfg.Retain > 0 {
 		for _, p := range s.parts.here {
@@ -343,7 +344,7 @@ func (s *Server) Start() error {
 		s.workers.wg.Go(func() { s.forget(s.workers.ctx) })
 	}
 	if s.durable != nil {
-		s.workers.wg.Go(func() { s.durable.keepCheckpoints(s.workers.ctx) })
+		s.workers.wg.Go(func() { s.durable.checkpoints.keep(s.workers.ctx) })
 		if s.durable.group != nil {
 			s.durable.group.start()
 		}

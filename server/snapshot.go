@@ -5,7 +5,6 @@ import (
 
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
-	"drtmx/internal/wal"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 )
@@ -33,19 +32,4 @@ func (s *Server) handleAdopt(r *rdma.Request, d *wire.Decoder) {
 		return
 	}
 	s.answers.release(answer{at: at, r: r, resp: []byte{byte(wire.OK)}})
-}
-
-// adopt moves a partition's clock up to a tick of a client. A tick that is
-// ahead of the server's clock is logged, because after a restart the clock must not be
-// behind a snapshot. The answer rests on the log up to at.
-func (c *clocks) adopt(p *partition, tick clock.Tick) (at wal.LSN, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if c.durable != nil && tick > c.now() {
-		if at, err = c.durable.noteTick(tick); err != nil {
-			return 0, err
-		}
-	}
-	p.ticks.adopt(tick)
-	return at, nil
 }

@@ -105,28 +105,6 @@ func (sd *protocol) export(part placement.Partition, rest func()) (all []redo.Re
 	return all
 }
 
-// exportSteps returns the records of the commit protocol that a recovery needs besides
-// the rows as they are after the call and the log from where it ended before the call.
-//
-// Steps that ran at the position may have logged what their machines did not know yet:
-// the commit of a last agent. What machines have decided when they are exported may not
-// have been applied. So it waits for running steps twice: before the export, so that
-// the machines know them, and after it, so that the rows have them.
-func (d *durable) exportSteps() (all []redo.Record) {
-	d.settleSteps()
-	for _, p := range d.s.parts.here {
-		all = append(all, p.protocol.export(p.id, runtime.Gosched)...)
-	}
-	d.settleSteps()
-	return all
-}
-
-func (d *durable) settleSteps() {
-	for _, p := range d.s.parts.here {
-		p.protocol.settle()
-	}
-}
-
 // sessionsInDoubt adds the transactions of sessions that are in doubt here.
 func (sd *protocol) sessionsInDoubt(to map[wire.ID]struct{}) {
 	sd.mu.Lock()
@@ -202,24 +180,6 @@ func (d *durable) withhold(ms []twophase.Message) (now []twophase.Message) {
 		}})
 	}
 	return now
-}
-
-// finishOutcome answers a session about a transaction that was in doubt when the
-// server was restored.
-func (d *durable) finishOutcome(o origin, commit bool) {
-	v := verdict{}
-	if !commit {
-		v = conflict(exec.CauseRemote)
-	}
-	resp := v.append(nil)
-	if commit {
-		resp = append(resp, o.result...)
-	}
-	d.hold(answer{at: d.end(), do: func(durable bool) {
-		if durable {
-			d.s.outcomes.settle(o.id, resp)
-		}
-	}})
 }
 
 // doubts is what the log has of a partition's side of the commit protocol.

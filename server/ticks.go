@@ -7,6 +7,7 @@ import (
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
 	"drtmx/internal/mem"
+	"drtmx/internal/wal"
 	"drtmx/internal/wire"
 )
 
@@ -131,13 +132,28 @@ func (c *clocks) saw(t clock.Tick) {
 	c.seen.Saw(t)
 }
 
+// adopt moves a partition's clock up to a tick of a client. A tick that is ahead of the
+// server's clock is logged, because after a restart the clock must not be behind a
+// snapshot. The answer rests on the log up to at.
+func (c *clocks) adopt(p *partition, tick clock.Tick) (at wal.LSN, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.durable != nil && tick > c.now() {
+		if at, err = c.durable.noteTick(tick); err != nil {
+			return 0, err
+		}
+	}
+	p.ticks.adopt(tick)
+	return at, nil
+}
+
 // clockSkewMax bounds the difference between the ticks of servers that commit
 // together. Ticks that are adopted cannot be taken back, so a server whose clock
 // is years ahead would use up the ticks of all others.
 const clockSkewMax = clock.Tick(time.Hour / clock.TickLength)
 
-// ticks are the clock of a partition, and what it publishes of it in the control block.
-// The partition's mutex guards the rest.
+// ticks are the clock of a partition, and what it publishes of it in the control block,
+// which can be read at any time. The partition's mutex guards the rest.
 type ticks struct {
 	server  *clocks
 	arena   *block.Arena

@@ -195,8 +195,8 @@ var checkpointBugs = []bug{
 		name: "CheckpointDoesNotSettle", why: "a checkpoint does not wait for transactions that run when it begins and may be in the log before it",
 		edits: []edit{{
 			file: "server/checkpoint.go",
-			old:  "!d.ended(running); {\n",
-			new:  "!d.ended(running[:0]); {\n",
+			old:  "!k.ended(running); {\n",
+			new:  "!k.ended(running[:0]); {\n",
 		}},
 		caught: []test{{"server", "TestCheckpointWaitsForOutcomes", "is complete before"}},
 	},
@@ -276,17 +276,17 @@ var checkpointBugs = []bug{
 		name: "SharesAfterTheVisit", why: "a checkpoint takes shares in doubt after it has visited the rows",
 		edits: []edit{{
 			file: "server/checkpoint.go",
-			old:  "		err = writeSteps(ctx, w, steps)\n	}\n	if err == nil {\n		err = d.writeRows(ctx, w, len(c.Indexes))\n",
-			new:  "		err = d.writeRows(ctx, w, len(c.Indexes))\n	}\n	if steps = d.exportSteps(); err == nil {\n		err = writeSteps(ctx, w, steps)\n",
+			old:  "		err = writeSteps(ctx, w, steps)\n	}\n	if err == nil {\n		err = k.writeRows(ctx, w, len(c.Indexes))\n",
+			new:  "		err = k.writeRows(ctx, w, len(c.Indexes))\n	}\n	if steps = k.exportSteps(); err == nil {\n		err = writeSteps(ctx, w, steps)\n",
 		}},
 		caught: []test{{"server", "TestDecisionDuringCheckpoint", "a decision before operation"}},
 	},
 	{
 		name: "StepsBeforeExport", why: "a checkpoint does not wait for steps of the commit protocol that run at its position",
 		edits: []edit{{
-			file: "server/steps.go",
-			old:  "	d.settleSteps()\n	for _, p := range d.s.parts.here {\n		all",
-			new:  "	for _, p := range d.s.parts.here {\n		all",
+			file: "server/checkpoint.go",
+			old:  "	k.d.s.parts.settleSteps()\n	for _, p := range k.d.s.parts.here {\n		all",
+			new:  "	for _, p := range k.d.s.parts.here {\n		all",
 		}},
 		caught: []test{{"server", "TestExportWaitsForSteps", "does not wait for a step that ran before"}},
 	},
@@ -302,8 +302,8 @@ var checkpointBugs = []bug{
 	{
 		name: "StepsAfterExport", why: "a checkpoint visits rows before what the machines have decided is applied",
 		edits: []edit{{
-			file: "server/steps.go",
-			old:  "	d.settleSteps()\n	return all\n",
+			file: "server/checkpoint.go",
+			old:  "	k.d.s.parts.settleSteps()\n	return all\n",
 			new:  "	return all\n",
 		}},
 		caught: []test{{"server", "TestExportWaitsForSteps", "does not wait for a step that runs meanwhile"}},

@@ -335,7 +335,7 @@ var replicaBugs = []bug{
 		name: "RecoveredIsSafe", why: "what a home recovers is read before its copies are known to have it",
 		edits: []edit{{
 			file: "server/recovery.go",
-			old:  "	d.doubtCopies()\n",
+			old:  "	r.doubtCopies()\n",
 			new:  "",
 		}},
 		caught: []test{{"server", "TestRecoveredIsConfirmedFirst", "the copy does not have it"}},

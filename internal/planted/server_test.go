@@ -403,7 +403,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 	{
 		name: "CallsElsewhereUnbounded", why: "a server runs as many procedures outside their partitions as it is asked to",
 		edits: []edit{{
-			file: "server/calltime.go",
+			file: "server/procedure.go",
 			old:  "	if e.running-e.committing >= e.max {\n",
 			new:  "	if e.running-e.committing >= e.max && e.max == 0 {\n",
 		}},
