@@ -155,33 +155,32 @@ func (c *Config) check() error {
 
 // Server is a running data server. Methods are safe for concurrent use.
 type Server struct {
-	cfg         Config
-	parts       partitions
-	catalog     catalogue
-	ep          rdma.Endpoint
-	procs       map[string]*exec.Procedure
-	outcomes    *outcomes
-	acquainted  acquaintance
-	clocks      clocks
-	answers     answers
-	permissions permissions
-	pace        pace
-	work        sync.Pool // *work
-
-	workers  workers
-	counters counters
-
-	driver    driver
-	peers     []*peer // by server
-	client    ownClient
-	slow      slowProcedures
-	elsewhere elsewhere
-
-	durable   *durable // nil in memory
-	recovered Recovered
-
+	cfg     Config
 	log     *slog.Logger
 	started time.Time
+	ep      rdma.Endpoint
+	parts   partitions
+	catalog catalogue
+	clocks  clocks
+	workers workers
+	pace    pace
+
+	// What requests need, besides partitions:
+	work        sync.Pool // *work
+	permissions permissions
+	outcomes    *outcomes
+	answers     answers
+	procs       map[string]*exec.Procedure
+	slow        slowProcedures
+	elsewhere   elsewhere
+	client      ownClient
+	counters    counters
+
+	driver     driver
+	peers      []*peer // by server
+	acquainted acquaintance
+	durable    *durable // nil in memory
+	recovered  Recovered
 
 	closeOnce sync.Once
 	closeErr  error

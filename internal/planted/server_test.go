@@ -300,7 +300,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		edits: []edit{{
 			file: "server/peers.go",
 			old:  "	l, err := p.link(ctx)\n	if err != nil {\n		return err\n	}\n	if slices",
-			new:  "	l, err := p.link(ctx)\n	if err != nil {\n		b := &batch{s: p.s}\n		for _, m := range ms {\n			b.gone(m.To)\n		}\n		b.settle()\n		return err\n	}\n	if slices",
+			new:  "	l, err := p.link(ctx)\n	if err != nil {\n		b := &batch{driver: &p.s.driver}\n		for _, m := range ms {\n			b.gone(m.To)\n		}\n		b.settle()\n		return err\n	}\n	if slices",
 		}},
 		caught: []test{
 			{"server", "TestDialErrorsProveNothing", "committed"},
@@ -462,7 +462,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		edits: []edit{{
 			file: "server/calls.go",
 			old:  "	} else if w := t.share.ended(); c.ms[0].Kind == twophase.Prepare && !w.ok() {\n",
-			new:  "	} else if w := t.share.ended(); c.ms[0].Kind == twophase.Prepare && !w.ok() && t.s == nil {\n",
+			new:  "	} else if w := t.share.ended(); c.ms[0].Kind == twophase.Prepare && !w.ok() && t.driver == nil {\n",
 		}, {
 			file: "server/calls.go",
 			old:  "				t.ctx = c // a vote that comes later does not count\n",
