@@ -45,7 +45,7 @@ var catalogBugs = []bug{
 		edits: []edit{{
 			file: "server/roles.go",
 			old:  "	table := fmt.Sprintf(\"of index %d\", ix)\n",
-			new:  "	if ix >= len(s.catalog.Load().Indexes) {\n		return true\n	}\n	table := fmt.Sprintf(\"of index %d\", ix)\n",
+			new:  "	if ix >= len(ps.catalog.Load().Indexes) {\n		return true\n	}\n	table := fmt.Sprintf(\"of index %d\", ix)\n",
 		}},
 		caught: []test{{"server", "TestRestrictedPeerAndNewIndex", "is answered"}},
 	},
