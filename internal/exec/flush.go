@@ -200,7 +200,7 @@ func (rd *reader) askRest(t *Txn) error {
 	for _, sc := range t.reads.scans[:t.reads.nScan] {
 		for i := range sc.nsubs {
 			sub := &sc.subs[i]
-			for !sc.done && sub.res == &sub.own && sub.own.More && len(sub.own.Entries) > 0 && len(sub.own.Entries) < t.scanLimit(sc) {
+			for !sc.done && sub.res == &sub.own && sub.own.More && len(sub.own.Entries) > 0 && len(sub.own.Entries) < sc.partLimit() {
 				if err := rd.askMore(t, sc, sub); err != nil {
 					return err
 				}
@@ -214,7 +214,7 @@ func (rd *reader) askMore(t *Txn, sc *Scan, sub *subScan) error {
 	have := len(sub.own.Entries)
 	rd.net.req = wire.AppendReads(rd.net.req[:0], []wire.Read{{
 		Partition: sub.part, Index: uint16(sc.ix.ID), Scan: true, Strings: sc.ix.Strings,
-		Lo: after(sub.own.Entries[have-1].Key, sc.ix.Strings), Hi: sc.hi, Limit: uint32(t.scanLimit(sc) - have), At: t.at,
+		Lo: after(sub.own.Entries[have-1].Key, sc.ix.Strings), Hi: sc.hi, Limit: uint32(sc.partLimit() - have), At: t.at,
 	}})
 	answer, err := rd.net.request(t.ctx, rd.db.placement.At(sub.part), rd.net.req)
 	if err != nil {

@@ -94,7 +94,7 @@ func (k *keptReads) keepScan(t *Txn, sc *Scan, sub *subScan) {
 		return
 	}
 	k.scans = append(k.scans, keptScan{
-		ix: sc.ix, part: sub.part, lo: sc.lo.Clone(), hi: sc.hi.Clone(), limit: t.scanLimit(sc), life: t.s.net.life(sub.part), res: copyOf(res),
+		ix: sc.ix, part: sub.part, lo: sc.lo.Clone(), hi: sc.hi.Clone(), limit: sc.partLimit(), life: t.s.net.life(sub.part), res: copyOf(res),
 	})
 }
 
@@ -135,7 +135,7 @@ func (k *keptReads) answerScan(t *Txn, sc *Scan, sub *subScan) bool {
 	}
 	for i := range k.scans {
 		had := &k.scans[i]
-		if had.ix == sc.ix && had.part == sub.part && had.lo == sc.lo && had.hi == sc.hi && had.limit == t.scanLimit(sc) && had.life == t.s.net.life(sub.part) {
+		if had.ix == sc.ix && had.part == sub.part && had.lo == sc.lo && had.hi == sc.hi && had.limit == sc.partLimit() && had.life == t.s.net.life(sub.part) {
 			sub.own = copyOf(&had.res)
 			sub.res, t.reuses = &sub.own, true
 			return true
@@ -172,7 +172,8 @@ func (k *keptReads) lostWith(t *Txn) {
 }
 
 // scout lets a first attempt go on past a lock at its home: see keptReads.
-func (t *Txn) scout(g *Get) {
+func (g *Get) scout() {
+	t := g.t
 	s := t.s
 	if g.srv == nil || s == nil || !s.kept.on || s.kept.all || len(s.reservations.held) > 0 {
 		return

@@ -107,7 +107,7 @@ func (p *pager) page(lo, hi index.Key) (covered index.Key, err error) {
 	}
 	sc.lo, sc.hi, sc.limit = lo, hi, p.n
 	sc.nsubs, sc.out, sc.done = 0, sc.out[:0], false
-	if t.startScan(sc); !sc.done {
+	if sc.start(); !sc.done {
 		t.flush()
 	}
 	return sc.covered, sc.err
@@ -207,7 +207,7 @@ func (p *pager) before(n int) index.Key {
 	best := p.lo
 	first, last := t.where.span(ix, p.lo, p.hi)
 	for part := first; part <= last; part++ {
-		r := t.ruler(ix, part)
+		r := p.ruler(ix, part)
 		if r == nil {
 			continue
 		}
@@ -225,7 +225,8 @@ func (p *pager) before(n int) index.Key {
 
 // ruler returns the half of a partition's index that guesses positions of keys, nil
 // if there is none.
-func (t *Txn) ruler(ix *tables.Index, part placement.Partition) index.Ruler {
+func (p *pager) ruler(ix *tables.Index, part placement.Partition) index.Ruler {
+	t := p.t
 	if t.where.local != nil {
 		if r, ok := t.where.local.Index(part, ix.ID).(index.Ruler); ok {
 			return r
@@ -235,11 +236,11 @@ func (t *Txn) ruler(ix *tables.Index, part placement.Partition) index.Ruler {
 	if t.s == nil || t.s.reader.byRPC(true) {
 		return nil
 	}
-	p, err := t.s.reader.pool(t.ctx, ix.ID, part)
+	pool, err := t.s.reader.pool(t.ctx, ix.ID, part)
 	if err != nil {
 		return nil
 	}
-	r, _ := p.client.(index.Ruler)
+	r, _ := pool.client.(index.Ruler)
 	return r
 }
 

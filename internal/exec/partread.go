@@ -45,7 +45,7 @@ func (r partRead) start(t *Txn, p *opPool) index.Op {
 	if r.sub.op == nil {
 		r.sub.op = p.scan()
 	}
-	r.sub.op.StartAt(r.scan.lo, r.scan.hi, t.scanLimit(r.scan), t.at)
+	r.sub.op.StartAt(r.scan.lo, r.scan.hi, r.scan.partLimit(), t.at)
 	return r.sub.op
 }
 
@@ -75,7 +75,7 @@ func (r partRead) request(t *Txn) wire.Read {
 		q.Lo, q.GaveUp = g.key, g.op != nil
 		return q
 	}
-	q.Scan, q.Lo, q.Hi, q.Limit, q.GaveUp = true, r.scan.lo, r.scan.hi, uint32(t.scanLimit(r.scan)), r.sub.op != nil
+	q.Scan, q.Lo, q.Hi, q.Limit, q.GaveUp = true, r.scan.lo, r.scan.hi, uint32(r.scan.partLimit()), r.sub.op != nil
 	return q
 }
 

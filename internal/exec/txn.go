@@ -369,7 +369,7 @@ func (t *Txn) startGet(g *Get) {
 // settle converts the index's result to the caller's.
 func (g *Get) settle() {
 	if g.res.Status == index.Locked {
-		g.t.scout(g)
+		g.scout()
 	}
 	switch g.res.Status {
 	case index.Found:
@@ -425,7 +425,7 @@ func (t *Txn) Get(tab *tables.Table, key tables.Key) (tables.Row, error) {
 func (t *Txn) QueueScan(ix *tables.Index, lo, hi tables.Key, limit int) *Scan {
 	sc := t.newScan(ix, lo, hi)
 	if sc.limit = limit; !sc.done {
-		t.startScan(sc)
+		sc.start()
 	}
 	return sc
 }
@@ -485,7 +485,9 @@ func (lc *locality) span(ix *tables.Index, lo, hi index.Key) (first, last placem
 	return placement.Partition(from), placement.Partition(to)
 }
 
-func (t *Txn) startScan(sc *Scan) {
+// start starts a scan: it reads the partitions of this process at once.
+func (sc *Scan) start() {
+	t := sc.t
 	first, last := t.where.span(sc.ix, sc.lo, sc.hi)
 	if sc.paged {
 		sc.limit = max(sc.limit/int(last-first+1), partRowsMin)
@@ -516,7 +518,7 @@ func (t *Txn) startScan(sc *Scan) {
 			}
 			continue
 		}
-		sub.buf = srv.Scan(sc.lo, sc.hi, t.scanLimit(sc), &sub.own, sub.buf)
+		sub.buf = srv.Scan(sc.lo, sc.hi, sc.partLimit(), &sub.own, sub.buf)
 		sub.res = &sub.own
 	}
 	if remote {
@@ -526,10 +528,10 @@ func (t *Txn) startScan(sc *Scan) {
 	sc.settle()
 }
 
-// scanLimit returns the limit for each partition: enough rows for the caller's
+// partLimit returns the limit for each partition: enough rows for the caller's
 // limit even if the transaction itself deleted some of them.
-func (t *Txn) scanLimit(sc *Scan) int {
-	n := sc.limit
+func (sc *Scan) partLimit() int {
+	t, n := sc.t, sc.limit
 	if n <= 0 || n > MaxScanRows {
 		n = MaxScanRows
 	}
