@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"drtmx/internal/testseed"
 	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
@@ -180,7 +181,7 @@ func TestIdleSessionsShareMemory(t *testing.T) {
 // newLedger starts a cluster with a table of so many small rows.
 func newLedger(t *testing.T, rows int) (*server.Cluster, *tables.Table) {
 	t.Helper()
-	c, err := server.Embedded(t.Context(), server.EmbeddedConfig{Servers: 2, Tables: []tables.Definer{tables.Def{
+	c, err := server.Embedded(t.Context(), server.EmbeddedConfig{Servers: 2, Retain: testseed.Patience(), Tables: []tables.Definer{tables.Def{
 		Name: "ledger", Primary: tables.Ordered, Partition: tables.Partitioning{Kind: tables.ByHash},
 		Columns: []tables.Column{{Name: "balance", Type: tables.Int64}, {Name: "note", Type: tables.Text, Size: 30}},
 	}}})
