@@ -134,7 +134,7 @@ func newLate(t *testing.T) *late {
 // runFor lets the clocks of all servers go on.
 func (d *late) runFor(t time.Duration) {
 	for ; t > 0; t -= server.RunningStep {
-		d.now.Advance(server.RunningStep)
+		d.now.Advance(min(t, server.RunningStep))
 		for _, s := range d.Servers {
 			s.LookAtClock()
 		}

@@ -45,6 +45,17 @@ func (p *pace) request() {
 	}
 }
 
+// untilBeat returns the time until a multiple of every that is at least d away. So all
+// loops of an idle process wake up at one moment: most of what a wake-up costs is that
+// of a sleeping processor and runtime, whatever runs then.
+func untilBeat(d, every time.Duration) time.Duration {
+	until := every - clock.Fast()%every
+	if until < d {
+		until += (d - until + every - 1) / every * every
+	}
+	return until
+}
+
 func (p *pace) idle() bool { return int64(clock.Fast())-p.last.Load() > int64(awakeFor) }
 
 // rest waits for d, or for long if the server is idle and the loop has nothing to do
@@ -60,7 +71,7 @@ func (p *pace) rest(ctx context.Context, t *time.Timer, d, long time.Duration, s
 		p.resting.Add(1)
 		p.mu.Unlock()
 		if p.idle() { // or else a request came before this loop could be woken
-			d = max(d, long)
+			d = untilBeat(d, long)
 		}
 	}
 	p.turns.Add(1)

@@ -15,7 +15,7 @@ import (
 // freed memory is in quarantine. So a commit that lies in the queue of a stopped
 // server, for an unknown time, finds no memory that was freed after its reads and has
 // other rows by now.
-const runningStep = 250 * time.Millisecond
+const runningStep = idleRest * 5 / 4
 
 // keepTime moves the clocks of the partitions on until ctx ends, tick by tick. In an
 // idle server these may be behind, and a snapshot asks for them (wire.OpAdopt); but the
@@ -23,7 +23,7 @@ const runningStep = 250 * time.Millisecond
 func (s *Server) keepTime(ctx context.Context) {
 	t := time.NewTimer(clock.TickLength)
 	defer t.Stop()
-	for owes := false; s.pace.rest(ctx, t, clock.TickLength, runningStep*4/5, owes); {
+	for owes := false; s.pace.rest(ctx, t, clock.TickLength, idleRest, owes); {
 		s.clocks.running.Now()
 		owes = s.parts.closeTicks()
 		s.slow.watch(s.parts.here)

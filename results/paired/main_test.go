@@ -51,7 +51,7 @@ func TestPage(t *testing.T) {
 	if err := o.print(&b, [2]side{{commit: "old"}, {commit: "new"}}, all, time.Now(), "0 0 0"); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| mix | transactions/s | 200 | 200 | **1.000** | 1.00 to 2.00 |", "after new", "| YCSB F |", "drtmx tpcc run --mix full"} {
+	for _, want := range []string{"| mix | transactions/s | 200 | 200 | **1.000** | 1.00 to 2.00 |", "after is new", "| YCSB F |", "drtmx tpcc run --mix full"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, &b)
 		}

@@ -15,8 +15,11 @@ func (o *options) print(w io.Writer, sides [2]side, all []*cell, began time.Time
 	var b strings.Builder
 	fmt.Fprintf(&b, `# Two commits, in turn
 
-Written by `+"`go run ./results/paired %s`"+`, %s, in %.0f s. Before is commit %s,
-after %s. Machine: %s, %d processors, %s. Load average before: %s, after: %s.
+Written by `+"`go run ./results/paired %s`"+`, %s, in %.0f s.
+Before is commit %s, after is %s.
+
+Machine: %s, %d processors, %s.
+Load average before: %s, after: %s.
 
 Both commits are built and run in turn, %d times, and which goes first alternates. A ratio is after
 ÷ before of two neighbouring runs: the median, the least and the greatest of all turns. The values
@@ -54,7 +57,7 @@ are medians. Runs take %v, and their servers are processes over shared memory.
 	b.WriteString("\nThe types with the most methods:\n\n| type | methods before | after | fields before | after |\n|---|---|---|---|---|\n")
 	for _, name := range largest(sides, 12) {
 		p, q := x.types[name], y.types[name]
-		fmt.Fprintf(&b, "| `%s` | %d | %d | %d | %d |\n", name, p.methods, q.methods, p.fields, q.fields)
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d |\n", name, p.methods, q.methods, p.fields, q.fields)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
