@@ -20,6 +20,7 @@ import (
 	ports "drtmx/internal/cluster"
 	"drtmx/internal/history"
 	"drtmx/internal/rng"
+	"drtmx/internal/testaddr"
 	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/shm"
@@ -328,7 +329,7 @@ func startServersOver(t testing.TB, device string, n int, l load) *processes {
 // startServersOverTCP starts n data servers over TCP.
 func startServersOverTCP(t testing.TB, n int, l load) *processes {
 	t.Helper()
-	addrs, err := ports.LoopbackAddrs(n)
+	addrs, err := testaddr.New(n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"drtmx/internal/clock"
-	ports "drtmx/internal/cluster"
 	"drtmx/internal/hosting"
+	"drtmx/internal/testaddr"
 	"drtmx/rdma/shm"
 	"drtmx/server"
 	"drtmx/tables"
@@ -81,9 +81,7 @@ func stoppedProcess(t *testing.T, over string) {
 	p := &processes{role: role{Over: over, Dir: dir, Load: load{Room: 4, Keys: 8}}}
 	p.Addrs = []string{dir + "/s0"}
 	if over == "tcp" {
-		if p.Addrs, err = ports.LoopbackAddrs(1); err != nil {
-			t.Fatal(err)
-		}
+		p.Addrs = []string{testaddr.Free(t)}
 	}
 	c := p.add(t, "leased", 0, p.Load)
 	if err := c.await("ready"); err != nil {

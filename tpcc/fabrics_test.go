@@ -13,6 +13,7 @@ import (
 	"drtmx/internal/cluster"
 	"drtmx/internal/hosting"
 	"drtmx/internal/rng"
+	"drtmx/internal/testaddr"
 	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -55,7 +56,7 @@ func fabrics(t *testing.T, n int) (all []fabric) {
 		provider: inproc.New(inproc.Options{Faults: inproc.Faults{Scramble: 1}, Seed: 1}),
 	})
 	p, err := tcp.New(tcp.Options{})
-	addrs, err2 := cluster.LoopbackAddrs(n)
+	addrs, err2 := testaddr.New(n)
 	add(fabric{name: "tcp", provider: p, addrs: addrs}, err, err2)
 	if !raceEnabled && shm.Available() == nil {
 		dir, err := os.MkdirTemp("", "drtmx") // socket paths are short

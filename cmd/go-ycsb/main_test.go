@@ -18,6 +18,7 @@ import (
 
 	"drtmx/internal/cluster"
 	"drtmx/internal/placement"
+	"drtmx/internal/testaddr"
 	"drtmx/internal/testseed"
 	"drtmx/rdma/multi"
 	"drtmx/rdma/shm"
@@ -135,9 +136,9 @@ func serveOne(number, dir string, members []string) error {
 }
 
 // freeaddr NAME sets an environment variable to an address of the loopback
-// interface that nobody listens on.
+// interface that nobody listens on and no other script is given.
 func freeAddr(ts *testscript.TestScript, _ bool, args []string) {
-	addrs, err := cluster.LoopbackAddrs(1)
+	addrs, err := testaddr.New(1)
 	ts.Check(err)
 	ts.Setenv(args[0], addrs[0])
 }

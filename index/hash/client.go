@@ -205,6 +205,9 @@ func (c *Client) readRoot(ctx context.Context, conn rdma.Conn) (rootInfo, uint64
 	buf, turn := make([]uint64, rootWords), make([]uint64, 1)
 	var b rdma.Batch
 	for n := range maintainAttempts {
+		if err := ctx.Err(); err != nil {
+			return rootInfo{}, 0, fmt.Errorf("hash: read root: %w", err)
+		}
 		b.Reset()
 		b.Read(c.rkey, c.root, buf)
 		b.Read(c.rkey, block.TurnAddr, turn)

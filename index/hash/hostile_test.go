@@ -228,6 +228,18 @@ func TestMaintainWaitsForTheRoot(t *testing.T) {
 	if least := maintainPause * (maintainAttempts*3/4 - maintainSpins - 1); time.Since(began) < least {
 		t.Errorf("the READs were made within %v, want at least %v between them", time.Since(began), least)
 	}
+	root.Store(block.HeaderWord, uint64(block.Header(header).Lock()))
+	ctx, cancel := context.WithCancel(context.Background())
+	reads = 0
+	conn.serve = func(wr *rdma.WR) {
+		reads++
+		cancel() // a connection need not look at the context
+		x.region.Read(wr.Addr, wr.Buf)
+		wr.Tail, wr.Status = wr.Buf[0], rdma.StatusOK
+	}
+	if err := c.Maintain(ctx, conn); !errors.Is(err, context.Canceled) || reads > 2 {
+		t.Errorf("canceled within the first READs: %v after %d", err, reads)
+	}
 }
 
 // TestForeignRoot: Maintain refuses what is not its index and stays stale.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"drtmx/internal/placement"
+	"drtmx/internal/testaddr"
 	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -48,7 +49,7 @@ func trialCatalog(t testing.TB) *tables.Catalog {
 
 func freeHosts(t testing.TB, n int) []string {
 	t.Helper()
-	hosts, err := LoopbackAddrs(n) // no outgoing connection takes one before it is used
+	hosts, err := testaddr.New(n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,9 +21,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"drtmx/internal/cli"
-	"drtmx/internal/cluster"
 	"drtmx/internal/mem"
 	"drtmx/internal/member/etcd"
+	"drtmx/internal/testaddr"
 	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/multi"
@@ -59,6 +59,10 @@ func haveShm() bool { return !raceEnabled && shm.Available() == nil }
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("HOST", testaddr.Host()) // of the addresses of freeaddr
+			return nil
+		},
 		Condition: func(name string) (bool, error) {
 			switch name {
 			case "shm":
@@ -146,9 +150,9 @@ func emptyTemp(ts *testscript.TestScript, _ bool, _ []string) {
 }
 
 // freeaddr NAME sets an environment variable to an address of the loopback
-// interface that nobody listens on.
+// interface that nobody listens on and no other script is given.
 func freeAddr(ts *testscript.TestScript, _ bool, args []string) {
-	addrs, err := cluster.LoopbackAddrs(1) // that no outgoing connection takes
+	addrs, err := testaddr.New(1)
 	ts.Check(err)
 	ts.Setenv(args[0], addrs[0])
 }

@@ -1,31 +1,19 @@
 package command
 
 import (
-	"net"
 	"os"
-	"strconv"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"drtmx/internal/cluster"
+	"drtmx/internal/testaddr"
 )
 
 // freeports VAR VAR sets variables to two addresses with successive ports.
 func freePorts(ts *testscript.TestScript, _ bool, args []string) {
-	for range 100 {
-		addrs, err := cluster.LoopbackAddrs(1)
-		ts.Check(err)
-		host, port, _ := net.SplitHostPort(addrs[0])
-		n, _ := strconv.Atoi(port)
-		next := net.JoinHostPort(host, strconv.Itoa(n+1))
-		if l, err := net.Listen("tcp", next); err == nil {
-			l.Close()
-			ts.Setenv(args[0], addrs[0])
-			ts.Setenv(args[1], next)
-			return
-		}
-	}
-	ts.Fatalf("no two free ports in succession")
+	addrs, err := testaddr.New(2)
+	ts.Check(err)
+	ts.Setenv(args[0], addrs[0])
+	ts.Setenv(args[1], addrs[1])
 }
 
 // mode600 FILE... checks that only the owner may read the files.

@@ -3,10 +3,12 @@
 package testaddr
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 )
@@ -16,28 +18,55 @@ const firstPort, lastPort = 16 << 10, 32 << 10
 
 var next atomic.Uint32
 
-// Host is an address of the loopback interface that belongs to this process.
-func Host() string {
+// Host is an address of the loopback interface that belongs to this process, and
+// 127.0.0.1 where there are no others.
+var Host = sync.OnceValue(func() string {
 	pid := os.Getpid() // at most 22 bits
-	return fmt.Sprintf("127.%d.%d.%d", 64|pid>>16&0x3f, pid>>8&0xff, pid&0xff)
-}
+	host := fmt.Sprintf("127.%d.%d.%d", 64|pid>>16&0x3f, pid>>8&0xff, pid&0xff)
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return "127.0.0.1" // only Linux has all of 127.0.0.0/8
+	}
+	_ = l.Close()
+	return host
+})
 
-// Free returns an address at which nobody listens, with Host if there is such an
-// interface, and a host of 127.0.0.1 otherwise.
+// Free is New for one address of a test, which fails if there is none.
 func Free(t testing.TB) string {
 	t.Helper()
-	for range 100 {
-		addr := net.JoinHostPort(Host(), strconv.Itoa(firstPort+int(next.Add(1))%(lastPort-firstPort)))
-		l, err := net.Listen("tcp", addr)
-		if err == nil {
-			_ = l.Close()
-			return addr
-		}
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") // only Linux has all of 127.0.0.0/8
+	addrs, err := New(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return addrs[0]
+}
+
+// New returns n addresses with successive ports at which nobody listens and which no
+// other call returned, at Host.
+func New(n int) ([]string, error) {
+	host := Host()
+	for range 100 {
+		last := next.Add(uint32(n)) % (lastPort - firstPort)
+		if last < uint32(n) {
+			continue // they would not be successive
+		}
+		if addrs, ok := free(host, firstPort+int(last)-n, n); ok {
+			return addrs, nil
+		}
+	}
+	return nil, errors.New("no free ports at " + host)
+}
+
+// free returns the addresses of n ports, if nobody listens there.
+func free(host string, port, n int) ([]string, bool) {
+	addrs := make([]string, n)
+	for i := range addrs {
+		addrs[i] = net.JoinHostPort(host, strconv.Itoa(port+i))
+		l, err := net.Listen("tcp", addrs[i])
+		if err != nil {
+			return nil, false
+		}
+		_ = l.Close()
+	}
+	return addrs, true
 }

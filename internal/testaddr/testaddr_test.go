@@ -2,6 +2,7 @@ package testaddr
 
 import (
 	"net"
+	"strconv"
 	"testing"
 )
 
@@ -19,5 +20,34 @@ func TestFree(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close()
+	}
+}
+
+// TestNew: ports are successive, and none is in two answers.
+func TestNew(t *testing.T) {
+	seen := map[int]bool{}
+	for range lastPort - firstPort { // the counter passes its end; few calls come that far
+		addrs, err := New(3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var first int
+		for i, addr := range addrs {
+			_, text, err := net.SplitHostPort(addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			port, _ := strconv.Atoi(text)
+			if i == 0 {
+				first = port
+			}
+			if port != first+i || port < firstPort || port >= lastPort {
+				t.Fatalf("ports of %v", addrs)
+			}
+			if seen[port] {
+				return // once around
+			}
+			seen[port] = true
+		}
 	}
 }
