@@ -336,7 +336,7 @@ func TestSnapshotsBesideWriters(t *testing.T) {
 				if taken%3 == 2 {
 					opts = append(opts, txn.Staleness(time.Second))
 				}
-				before := s.Stats().Snapshots
+				before, began := s.Stats().Snapshots, time.Now()
 				if err := s.Snapshot(ctx, func(x *txn.Txn) error {
 					for _, name := range vaultTables {
 						sum, rows, err := v.total(x, v.table(name))
@@ -353,8 +353,9 @@ func TestSnapshotsBesideWriters(t *testing.T) {
 				} else if err != nil {
 					t.Fatal(err)
 				}
-				if st := s.Stats(); st.Snapshots != before+1 {
-					t.Errorf("one call took %d snapshots", st.Snapshots-before)
+				// On a busy machine a body may exceed its time, and is then run once more.
+				if st := s.Stats(); st.Snapshots != before+1 && time.Since(began) < txn.MaxBodyAge {
+					t.Errorf("one call took %d snapshots: %v", st.Snapshots-before, st.Aborts)
 				}
 			}
 			t.Logf("%d snapshots beside %d transfers", taken, written.Load())
