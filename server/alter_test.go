@@ -81,6 +81,7 @@ func startAltered(t *testing.T, f roleFabric, memory ...uint64) *alterRig {
 	for i := range f.addrs {
 		s, err := New(Config{
 			Index: i, Addrs: f.addrs, Partitions: 4, Catalog: r.cat, Provider: f.server, MemoryBytes: memory[i],
+			Retain:     testseed.Patience(),
 			Procedures: append(columnProcedures(), transferProcedure(r.cat), noteProcedure()),
 		})
 		if errors.Is(err, rdma.ErrUnsupported) {

@@ -61,6 +61,7 @@ func startBank(t testing.TB, servers int) (*Cluster, *tables.Table, *tables.Tabl
 	cat := bank(t)
 	cl, err := Embedded(context.Background(), EmbeddedConfig{
 		Catalog: cat, Servers: servers, Procedures: []txn.Procedure{transferProcedure(cat)}, Client: patient(),
+		Retain: testseed.Patience(),
 	})
 	if err != nil {
 		t.Fatal(err)

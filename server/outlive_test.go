@@ -107,7 +107,7 @@ func (c *crashes) begin(i int) error {
 	}
 	c.out[i] = &hooks{Provider: c.peers}
 	s, err := server.New(server.Config{
-		Index: i, Addrs: c.addrs, Partitions: c.parts, Catalog: c.catalog, Provider: c.out[i], MemoryBytes: 1 << 28,
+		Index: i, Addrs: c.addrs, Partitions: c.parts, Catalog: c.catalog, Provider: c.out[i], MemoryBytes: 1 << 28, Retain: testseed.Patience(),
 		Procedures: []txn.Procedure{{Name: "count", Body: c.count}},
 		Durability: server.Disk, Dir: server.ServerDir("data", i), FS: disk, SegmentBytes: c.segmentBytes, CheckpointBytes: c.checkpointBytes, CheckpointRate: 1 << 40,
 	})

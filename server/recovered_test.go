@@ -59,7 +59,7 @@ func (r *reborn) begin(t *testing.T, i int) {
 	t.Helper()
 	r.epochs[i]++
 	s, err := server.New(server.Config{
-		Index: i, Addrs: r.addrs, Catalog: r.catalog, Provider: r.fabric.provider, MemoryBytes: 1 << 28,
+		Index: i, Addrs: r.addrs, Catalog: r.catalog, Provider: r.fabric.provider, MemoryBytes: 1 << 28, Retain: testseed.Patience(),
 		Procedures: []txn.Procedure{{Name: "count", Body: r.count}},
 	}.Hosted(hosting.Options{Place: hosting.Place{Incarnation: uint64(1001 + i), Epoch: r.epochs[i]}}))
 	if errors.Is(err, rdma.ErrUnsupported) {

@@ -133,7 +133,7 @@ func startVaults(t *testing.T, f vaultFabric, servers, n int, change func(*serve
 	v := &vaults{catalog: vaultCatalog(t), fabric: f, n: n}
 	addrs := f.addrs(servers)
 	for i := range addrs {
-		c := server.Config{Index: i, Addrs: addrs, Catalog: v.catalog, Provider: f.provider, MemoryBytes: 1 << 28}
+		c := server.Config{Index: i, Addrs: addrs, Catalog: v.catalog, Provider: f.provider, MemoryBytes: 1 << 28, Retain: testseed.Patience()}
 		if change != nil {
 			change(&c)
 		}
