@@ -34,6 +34,24 @@ var readerBugs = []bug{
 		caught: []test{{"index/learned/read", "TestBeforeKnowsOfSplits", "rows before row"}},
 	},
 	{
+		name: "OnlyTailListsAreReadAhead", why: "a scan follows right links to the leaves that an earlier scan has found by them",
+		edits: []edit{{
+			file: "index/learned/read/tail.go",
+			old:  "	if held == nil {\n		return 0, false\n	}\n	p, c := held.patch.Load(), &o.cursor\n",
+			new:  "	if held == nil || held.tail == nil {\n		return 0, false\n	}\n	p, c := held.patch.Load(), &o.cursor\n",
+		}},
+		caught: []test{{"index/learned/read", "TestScansReadAheadWhatScansFound", "rounds of three scans"}},
+	},
+	{
+		name: "HiddenLeavesAreReadAhead", why: "a scan READs ahead leaves that a newer one has replaced",
+		edits: []edit{{
+			file: "index/learned/read/tail.go",
+			old:  "		for c.at < len(before) && lately[c.late-1].reaches(before[c.at].low) {\n",
+			new:  "		for c.at < len(before) && before[c.at].low == lately[c.late-1].low {\n",
+		}},
+		caught: []test{{"index/learned/read", "TestPatch", "come"}},
+	},
+	{
 		name: "GuessedOnce", why: "a reverse scan that meets leaves without a model reads on through all that it knows by now",
 		edits: []edit{{
 			file: "internal/exec/pages.go",

@@ -105,3 +105,57 @@ func TestBeforeKnowsOfSplits(t *testing.T) {
 		})
 	}
 }
+
+// TestScansReadAheadWhatScansFound: where leaves split rarely there is no tail list. A
+// scan then READs all leaves together that an earlier scan has found by right links,
+// among those of the models and behind them.
+func TestScansReadAheadWhatScansFound(t *testing.T) {
+	eachTail(t, func(t *testing.T, o learned.Options) {
+		for _, behind := range []bool{false, true} {
+			g := newRig(t, o, Options{}, inproc.Options{}, false)
+			if o.Strings {
+				g.text = func(k uint64) string { return fmt.Sprintf("user%08d", k) }
+			}
+			const old, fresh = 1000, 150
+			step := uint64(2)
+			if behind {
+				step = 1
+			}
+			for k := range uint64(old) {
+				g.put(k*step, k)
+			}
+			g.train()
+			g.refresh()
+			lo, hi := uint64(old), uint64(old+2*fresh) // every other row is fresh
+			for k := lo + 1; !behind && k < hi; k += 2 {
+				g.put(k, k)
+			}
+			if behind {
+				lo, hi = old-5, old+fresh
+				for k := uint64(old); k < hi; k++ {
+					g.put(k, k)
+				}
+			}
+			d, scan := driver{conn: g.conn}, g.c.NewScan()
+			var rounds, reads [3]uint64
+			for i := range rounds {
+				before := g.c.Stats()
+				scan.Start(g.at(lo), g.at(hi-1), int(hi-lo))
+				d.run(scan)
+				if res := scan.Result(); res.Status != index.Found || uint64(len(res.Entries)) != hi-lo {
+					t.Fatalf("behind %v: %v, %d rows", behind, res.Status, len(res.Entries))
+				}
+				s := g.c.Stats()
+				rounds[i], reads[i] = s.Rounds-before.Rounds, s.Reads-before.Reads
+			}
+			most := uint64(1 + (hi-lo)/uint64(o.SlotsPerLeaf/2)/leavesPerRoundMax) // leaves are at least half full
+			if o.Strings || o.Inline == learned.No {
+				most += 2 // fences; rows
+			}
+			if rounds[2] > most {
+				t.Errorf("behind %v: rounds of three scans %d, of the last at most %d; READs %d", behind, rounds, most, reads)
+			}
+			t.Logf("behind %v: rounds %d, READs %d", behind, rounds, reads)
+		}
+	})
+}

@@ -79,9 +79,34 @@ func TestPatch(t *testing.T) {
 				if wantAddr, want := plain.leafFor(k, pred); addr != wantAddr || ok != want {
 					t.Fatalf("%s: %v leads to %#x, %v; want %#x, %v of\n%+v", name, k, addr, ok, wantAddr, want, plain)
 				}
+				after := slices.IndexFunc(plain, func(l patchLeaf) bool { return below(k, l.low) })
+				if after < 0 {
+					after = len(plain)
+				}
+				if got := leavesAfter(p, k); !slices.Equal(got, addrsOf(plain[after:])) {
+					t.Fatalf("%s: after %v come %x, want those of\n%+v", name, k, got, plain[after:])
+				}
 			}
 		}
 	}
+}
+
+// leavesAfter returns the addresses of the leaves that a scan READs ahead from a key on.
+func leavesAfter(p *patch, key index.Key) (addrs []uint64) {
+	var c freshCursor
+	c.seek(p, key)
+	for l, late := c.leaf(); l != nil; l, late = c.leaf() {
+		addrs = append(addrs, l.addr)
+		c.skip(late)
+	}
+	return addrs
+}
+
+func addrsOf(leaves []patchLeaf) (addrs []uint64) {
+	for _, l := range leaves {
+		addrs = append(addrs, l.addr)
+	}
+	return addrs
 }
 
 // TestPatchForgets: of too many leaves those near the newest one are kept.

@@ -311,11 +311,43 @@ func (f *finder) covered(sub int) bool {
 	return p == nil || len(p.before.leaves) < freshMax/4
 }
 
-// freshCursor is a scan's position in the patch of a hot sub-model: the next leaf to
-// READ ahead.
+// freshCursor is a scan's position in the patch of a sub-model.
 type freshCursor struct {
-	of *patch
-	at int
+	of   *patch
+	at   int // the next leaf of of.before
+	late int // the next leaf of of.lately
+}
+
+// seek moves to the first leaf of a patch that begins after a key.
+func (c *freshCursor) seek(p *patch, key index.Key) {
+	c.of, c.at, c.late = p, p.before.upTo(key), p.lately.upTo(key)
+}
+
+// leaf returns the next leaf, nil if there is none. late says that it is one of
+// of.lately.
+func (c *freshCursor) leaf() (l *patchLeaf, late bool) {
+	before, lately := c.of.before.leaves, c.of.lately.leaves
+	if c.late > 0 {
+		for c.at < len(before) && lately[c.late-1].reaches(before[c.at].low) {
+			c.at++ // hidden
+		}
+	}
+	switch {
+	case c.late < len(lately) && (c.at == len(before) || !below(before[c.at].low, lately[c.late].low)):
+		return &lately[c.late], true
+	case c.at < len(before):
+		return &before[c.at], false
+	}
+	return nil, false
+}
+
+// skip moves to the leaf after the one that leaf returned.
+func (c *freshCursor) skip(late bool) {
+	if late {
+		c.late++
+	} else {
+		c.at++
+	}
 }
 
 // beginFresh sets the cursor to the leaf that the finder has found in the list of a
@@ -332,31 +364,29 @@ func (o *scanOp) beginFresh(s *leafList) (alone bool) {
 	return l.bounded && o.kind.beyond(l.high)
 }
 
-// freshAhead returns the next leaf of the patch of a hot sub-model, if it begins
-// before the next leaf of the model. left says that the model has a next leaf.
+// freshAhead returns the next leaf of the patch of a sub-model, if it begins before the
+// next leaf of the model. left says that the model has a next leaf.
 func (o *scanOp) freshAhead(left bool) (addr uint64, ok bool) {
 	held := o.h.held[o.aheadSub].Load()
-	if held == nil || held.tail == nil {
+	if held == nil {
 		return 0, false
 	}
-	p, a := held.patch.Load(), &o.cursor
+	p, c := held.patch.Load(), &o.cursor
 	if p == nil {
 		return 0, false
 	}
-	s := &p.before
-	if a.of != p {
+	if c.of != p {
 		o.kind.seek()
-		a.of, a.at = p, s.upTo(o.key)
+		c.seek(p, o.key)
 	}
-	for a.at < len(s.leaves) {
-		l := &s.leaves[a.at]
+	for l, late := c.leaf(); l != nil; l, late = c.leaf() {
 		if left && l.from >= o.aheadLeaf || o.kind.beyond(l.low) {
 			break
 		}
-		a.at++
-		if s.isTip(a.at - 1) {
+		if held.tail != nil && p.before.isTip(c.at) { // all leaves of a hot sub-model are in before
 			o.tip = o.aheadSub
 		}
+		c.skip(late)
 		if l.from >= 0 {
 			return l.addr, true
 		}
