@@ -259,7 +259,7 @@ func (n *network) startDial(ctx context.Context, server placement.Server) (*dial
 	if n.dials == nil {
 		n.dials = make([]*dialing, len(n.db.servers))
 	}
-	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialTimeout)
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(dialTimeout, n.db.cfg.Retry.Patience))
 	d := &dialing{cancel: cancel, result: make(chan greeting, 1)}
 	n.dials[server] = d
 	go func() {
@@ -278,5 +278,6 @@ func (n *network) endDial(server placement.Server) {
 	n.dials[server] = nil
 }
 
-// dialTimeout bounds an attempt to connect that no transaction waits for.
+// dialTimeout bounds an attempt to connect that no transaction waits for, unless
+// transactions are more patient.
 const dialTimeout = 10 * time.Second
