@@ -106,8 +106,58 @@ func (rd *reader) flush(t *Txn) error {
 		if err := rd.snap.leave(t); err != nil {
 			return err
 		}
+	} else if err := rd.awaitLocks(t); err != nil {
+		return err
 	}
 	return rd.collect(t)
+}
+
+// lockWait bounds how long an attempt of a View waits for the locks that one flush
+// met. It is longer than most commits of several partitions take, and so short that a
+// View whose rows stay locked goes on as a Snapshot after some attempts.
+const lockWait = clock.TickLength / 4
+
+// awaitLocks repeats reads of a View that met a lock, after pauses. Abandoning the
+// attempt would repeat all others, too, which are valid unless their rows change
+// meanwhile. A View holds nothing for which others wait.
+func (rd *reader) awaitLocks(t *Txn) error {
+	if t.mode != view {
+		return nil
+	}
+	var end time.Duration
+	for n := 0; ; n++ {
+		met := false
+		for r := range t.reads.queued {
+			if met = r.metLock(); met {
+				break
+			}
+		}
+		now := clock.Fast()
+		if n == 0 {
+			end = now + lockWait
+		}
+		if !met || now > end {
+			return nil
+		}
+		if err := t.s.backoff(t.ctx, n); err != nil {
+			return err
+		}
+		for r := range t.reads.queued {
+			if !r.metLock() {
+				continue
+			}
+			p, err := rd.pool(t.ctx, r.index().ID, r.part())
+			if err != nil {
+				return err
+			}
+			if err := rd.activate(t, r.restart(t), p); err != nil {
+				return err
+			}
+		}
+		if err := rd.run(t.ctx); err != nil {
+			return err
+		}
+	}
 }
 
 // activate adds an operation to the next rounds, and runs the rounds when there

@@ -49,6 +49,27 @@ func (r partRead) start(t *Txn, p *opPool) index.Op {
 	return r.sub.op
 }
 
+// metLock reports whether the operation has ended at a lock.
+func (r partRead) metLock() bool {
+	switch {
+	case r.hasAnswer():
+		return false
+	case r.get != nil:
+		return r.get.op != nil && r.get.op.Result().Status == index.Locked
+	}
+	return r.sub.op != nil && r.sub.op.Result().Status == index.Locked
+}
+
+// restart starts the operation again.
+func (r partRead) restart(t *Txn) index.Op {
+	if g := r.get; g != nil {
+		g.op.StartAt(g.key, t.at)
+		return g.op
+	}
+	r.sub.op.StartAt(r.scan.lo, r.scan.hi, r.scan.partLimit(), t.at)
+	return r.sub.op
+}
+
 // take takes the answer of the operation, and reports whether there is one. Otherwise
 // the server must be asked.
 func (r partRead) take(t *Txn) bool {

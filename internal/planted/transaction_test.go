@@ -11,6 +11,15 @@ const (
 // transactionBugs are bugs of validation, at the client and at the server.
 var transactionBugs = []bug{
 	{
+		name: "LocksEndAttempts", why: "a View that meets a lock reads all its rows again",
+		edits: []edit{{
+			file: "internal/exec/flush.go",
+			old:  "		if !met || now > end {\n",
+			new:  "		if !met || n == 0 && now <= end {\n",
+		}},
+		caught: []test{{"server", "TestViewWaitsForALock", "ran its body"}},
+	},
+	{
 		name: "LateCommits", why: "a server does not look how old the proofs of a commit are",
 		edits: []edit{{
 			file: "server/share.go",
