@@ -354,7 +354,7 @@ func TestSnapshotsBesideWriters(t *testing.T) {
 					t.Fatal(err)
 				}
 				// On a busy machine a body may exceed its time, and is then run once more.
-				if st := s.Stats(); st.Snapshots != before+1 && time.Since(began) < txn.MaxBodyAge {
+				if st := s.Stats(); st.Snapshots != before+1 && (time.Since(began) < txn.MaxBodyAge || st.Snapshots != before+2) {
 					t.Errorf("one call took %d snapshots: %v", st.Snapshots-before, st.Aborts)
 				}
 			}

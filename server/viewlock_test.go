@@ -48,8 +48,11 @@ func TestViewWaitsForALock(t *testing.T) {
 	d := disturb(t, x, peers)
 	release := make(chan struct{})
 	d.peers.set(func(addr string, op wire.Op, sent bool) error {
-		if op == wire.OpDecide && !sent && addr == d.addrs[1] {
+		switch {
+		case op == wire.OpDecide && !sent && addr == d.addrs[1]:
 			<-release
+		case op == wire.OpResolve: // or the participant asks for the outcome
+			return errCut
 		}
 		return nil
 	})

@@ -150,7 +150,7 @@ func (rd *reader) awaitLocks(t *Txn) error {
 			if err != nil {
 				return err
 			}
-			if err := rd.activate(t, r.restart(t), p); err != nil {
+			if err := rd.activate(t, r.start(t, p), p); err != nil {
 				return err
 			}
 		}

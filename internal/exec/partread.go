@@ -35,10 +35,12 @@ func (r partRead) hasAnswer() bool {
 	return r.sub.res != nil
 }
 
-// start starts the read with an operation of a pool.
+// start starts the read, or starts it again, with an operation of a pool.
 func (r partRead) start(t *Txn, p *opPool) index.Op {
 	if g := r.get; g != nil {
-		g.op, g.pool = p.get(), p
+		if g.op == nil {
+			g.op, g.pool = p.get(), p
+		}
 		g.op.StartAt(g.key, t.at)
 		return g.op
 	}
@@ -58,16 +60,6 @@ func (r partRead) metLock() bool {
 		return r.get.op != nil && r.get.op.Result().Status == index.Locked
 	}
 	return r.sub.op != nil && r.sub.op.Result().Status == index.Locked
-}
-
-// restart starts the operation again.
-func (r partRead) restart(t *Txn) index.Op {
-	if g := r.get; g != nil {
-		g.op.StartAt(g.key, t.at)
-		return g.op
-	}
-	r.sub.op.StartAt(r.scan.lo, r.scan.hi, r.scan.partLimit(), t.at)
-	return r.sub.op
 }
 
 // take takes the answer of the operation, and reports whether there is one. Otherwise
