@@ -21,9 +21,6 @@ import (
 // detector: without assertions, and with regions that the detector does not see.
 func TestViewsUnderDetector(t *testing.T) {
 	for _, f := range vaultFabrics(t) {
-		if f.hostile {
-			continue
-		}
 		t.Run(f.name, func(t *testing.T) {
 			const rows = 2000
 			v := startVaults(t, f, 2, rows, nil)

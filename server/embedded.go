@@ -34,10 +34,8 @@ type EmbeddedConfig struct {
 	Partitions int
 	// Client configures the DB; Embedded sets its Servers and Dial.
 	Client txn.Config
-	// Network carries the cluster's verbs; nil makes a plain one. Set Checksums
-	// if its reads do not arrive in order.
-	Network   *inproc.Network
-	Checksums bool
+	// Network carries the cluster's verbs; nil makes a plain one.
+	Network *inproc.Network
 	// MemoryBytes bounds each partition; 0 means the server's default.
 	MemoryBytes uint64
 	// Retain and RetainBytes are those of every server's Config.
@@ -125,7 +123,7 @@ func Embedded(ctx context.Context, c EmbeddedConfig) (*Cluster, error) {
 	for i := range addrs {
 		s, err := New(Config{
 			Index: i, Addrs: addrs, Partitions: c.Partitions, Catalog: c.Catalog, Procedures: c.Procedures,
-			Provider: provider, Checksums: c.Checksums, MemoryBytes: c.MemoryBytes, Family: c.Family, Log: c.Log,
+			Provider: provider, MemoryBytes: c.MemoryBytes, Family: c.Family, Log: c.Log,
 			Retain: c.Retain, RetainBytes: c.RetainBytes,
 			Durability: c.Durability, Dir: ServerDir(c.Dir, i), FS: c.FS, SegmentBytes: c.SegmentBytes,
 			CheckpointBytes: c.CheckpointBytes, CheckpointRate: c.CheckpointRate, hosted: hosting.Options{Origin: c.origin},

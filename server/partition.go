@@ -53,7 +53,7 @@ func newPartition(s *Server, id placement.Partition, r *mem.Region) (*partition,
 	p := &partition{
 		srv: s, durable: s.durable, id: id, region: r, epoch: s.cfg.hosted.Epoch, clock: s.clocks.running,
 		arena: block.NewArena(r, block.ArenaOptions{
-			Checksums: s.cfg.Checksums || rdma.Unordered(s.cfg.Provider), Tick: s.clocks.now(), Clock: s.clocks.running.Now,
+			Checksums: s.cfg.Checksums, Tick: s.clocks.now(), Clock: s.clocks.running.Now,
 		}),
 	}
 	p.control = p.arena.Span(block.ControlAddr, controlWords)

@@ -141,9 +141,6 @@ func (r *reborn) balance(x *txn.Txn, tab *tables.Table, key tables.Key, want int
 func TestClientsGoOnInTheNextEpoch(t *testing.T) {
 	t.Parallel()
 	for _, f := range vaultFabrics(t) {
-		if f.hostile {
-			continue
-		}
 		t.Run(f.name, func(t *testing.T) {
 			for name, reads := range map[string]txn.ReadPath{"one-sided": txn.OneSided, "by RPC": txn.OrderedByRPC} {
 				t.Run(name, func(t *testing.T) { goOn(t, startReborn(t, f, 2, txn.Config{Reads: reads})) })

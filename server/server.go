@@ -208,6 +208,7 @@ func New(c Config) (*Server, error) {
 		}
 		return nil, err
 	}
+	c.Checksums = c.Checksums || rdma.Unordered(c.Provider)
 	if c.hosted.Incarnation == 0 {
 		var id [8]byte
 		if _, err := rand.Read(id[:]); err != nil {
@@ -294,7 +295,7 @@ func (s *Server) listen() (err error) {
 func (s *Server) open() error {
 	h := wire.Hello{
 		Version: wire.Version, Incarnation: s.parts.incarnation, Server: s.parts.self, Servers: s.cfg.Addrs, Epoch: s.cfg.hosted.Epoch,
-		Placement: s.parts.placement, Durable: s.durable != nil, Leased: s.durable.leased(), Moves: s.cfg.hosted.Kept != nil && s.cfg.Replicas > 1,
+		Placement: s.parts.placement, Durable: s.durable != nil, Leased: s.durable.leased(), Checksums: s.cfg.Checksums, Moves: s.cfg.hosted.Kept != nil && s.cfg.Replicas > 1,
 	}
 	s.catalog.Store(s.cfg.Catalog)
 	for id := range s.parts.placement.Of(s.parts.self) {

@@ -75,12 +75,6 @@ type vaultFabric struct {
 	hostile  bool
 }
 
-// disturbed reports an error of the hostile fabric: models change faster than a
-// client can read them there.
-func (f *vaultFabric) disturbed(err error) bool {
-	return f.hostile && errors.Is(err, txn.ErrUnavailable)
-}
-
 // vaultFabrics are all fabrics that work in one process, and one that keeps no
 // order. verbs is one of them if there is a device.
 func vaultFabrics(t *testing.T) []vaultFabric {
@@ -297,11 +291,7 @@ func TestSnapshotsBesideWriters(t *testing.T) {
 	for _, f := range vaultFabrics(t) {
 		t.Run(f.name, func(t *testing.T) {
 			seed := testseed.Of(t)
-			n := 300
-			if f.hostile {
-				n = 40
-			}
-			v := startVaults(t, f, 2, n, func(c *server.Config) { c.Retain = time.Minute })
+			v := startVaults(t, f, 2, 300, func(c *server.Config) { c.Retain = time.Minute })
 			ctx, cancel := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
 			var written atomic.Int64
@@ -315,7 +305,7 @@ func TestSnapshotsBesideWriters(t *testing.T) {
 					defer s.Close()
 					for ctx.Err() == nil {
 						if err := v.transfer(ctx, s, v.table(vaultTables[rng.IntN(len(vaultTables))]), rng); err != nil {
-							if ctx.Err() == nil && !errors.Is(err, txn.ErrConflict) && !f.disturbed(err) {
+							if ctx.Err() == nil && !errors.Is(err, txn.ErrConflict) {
 								t.Error(err)
 							}
 							continue
@@ -348,9 +338,7 @@ func TestSnapshotsBesideWriters(t *testing.T) {
 						}
 					}
 					return nil
-				}, opts...); f.disturbed(err) {
-					continue
-				} else if err != nil {
+				}, opts...); err != nil {
 					t.Fatal(err)
 				}
 				// On a busy machine a body may exceed its time, and is then run once more.
@@ -551,9 +539,6 @@ func TestSnapshotWaitsForTheDecision(t *testing.T) {
 // snapshot, with all that had ended before it began.
 func TestOvertakenViewGoesOn(t *testing.T) {
 	for _, f := range vaultFabrics(t) {
-		if f.hostile {
-			continue
-		}
 		t.Run(f.name, func(t *testing.T) { overtakenViewGoesOn(t, f) })
 	}
 }

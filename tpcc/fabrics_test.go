@@ -29,10 +29,9 @@ const deviceEnv = "DRTMX_VERBS_DEVICE"
 
 // fabric is a provider with addresses for data servers.
 type fabric struct {
-	name      string
-	provider  rdma.Provider
-	addrs     []string
-	checksums bool
+	name     string
+	provider rdma.Provider
+	addrs    []string
 }
 
 // fabrics are those of this binary and machine, each with n addresses.
@@ -52,7 +51,7 @@ func fabrics(t *testing.T, n int) (all []fabric) {
 	}
 	add(fabric{name: "inproc", provider: inproc.New(inproc.Options{}), addrs: named("s%d")})
 	add(fabric{
-		name: "inproc, not in order", addrs: named("s%d"), checksums: true,
+		name: "inproc, not in order", addrs: named("s%d"),
 		provider: inproc.New(inproc.Options{Faults: inproc.Faults{Scramble: 1}, Seed: 1}),
 	})
 	p, err := tcp.New(tcp.Options{})
@@ -84,7 +83,7 @@ func engineOver(t *testing.T, f *fabric, warehouses int64, locations int) *engin
 	for i := range f.addrs {
 		s, err := server.New(server.Config{
 			Index: i, Addrs: f.addrs, Catalog: Catalog(), Procedures: Procedures(), Provider: f.provider,
-			Checksums: f.checksums, MemoryBytes: 256 << 20,
+			MemoryBytes: 256 << 20,
 		}.Hosted(hosting.Options{Work: hosting.Work{ManualTraining: true}})) // what a READ finds depends on the models, so that they must be the same
 		if err == nil {
 			e.Servers = append(e.Servers, s)

@@ -215,7 +215,7 @@ func TestDeadlineBoundsAttempts(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := func(x *txn.Txn) error { _, err := x.Get(r.wide, tables.Num(1)); return err }
-	impatient, err := txn.Open(t.Context(), txn.Config{Servers: r.addrs(), AllServers: true, Dial: r.net.Dial, Retry: txn.Retry{Attempts: 20}})
+	impatient, err := txn.Open(t.Context(), txn.Config{Servers: r.addrs(), AllServers: true, Dial: r.net.Dial, Retry: txn.Retry{Attempts: 2}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -150,6 +150,9 @@ func (db *DB) meet(h *wire.Hello, inOrder bool) (*life, error) {
 	if h.Replaced {
 		return nil, db.Unavailable(h.Server, ErrRestarted)
 	}
+	if !inOrder && !h.Checksums {
+		return nil, fmt.Errorf("%w: data server %d keeps no checksums, and connections to it do not read in order (see Checksums of its configuration)", ErrProtocol, h.Server)
+	}
 	if err := db.follow(h); err != nil {
 		return nil, err
 	}

@@ -28,8 +28,11 @@ type Hello struct {
 	Leased bool `json:"leased,omitempty"`
 	// Moves means that data servers may move to other hosts. Who moves them is a store
 	// of members, which clients follow.
-	Moves   bool            `json:"moves,omitempty"`
-	Catalog json.RawMessage `json:"catalog"`
+	Moves bool `json:"moves,omitempty"`
+	// Checksums means that every block has a checksum, without which nobody can READ
+	// blocks over a connection that does not read in order.
+	Checksums bool            `json:"checksums,omitempty"`
+	Catalog   json.RawMessage `json:"catalog"`
 	// CatalogVersion is the version of Catalog.
 	CatalogVersion int      `json:"catalog_version"`
 	Hosted         []Hosted `json:"hosted"`

@@ -81,8 +81,12 @@ func TestInOrderIsClaimedWithoutScrambleOnly(t *testing.T) {
 		f    Faults
 		want bool
 	}{{Faults{}, true}, {Faults{Pause: 1, Reorder: 1, Defer: 1, Delay: 1}, true}, {Faults{Scramble: 0.01}, false}} {
-		if got := newBed(t, Options{Faults: c.f}, nil).c.InOrder(); got != c.want {
+		b := newBed(t, Options{Faults: c.f}, nil)
+		if got := b.c.InOrder(); got != c.want {
 			t.Errorf("%+v: InOrder %v", c.f, got)
+		}
+		if got := rdma.Unordered(b.n.As(rdma.Identity{})); got == c.want {
+			t.Errorf("%+v: Unordered %v", c.f, got)
 		}
 	}
 }

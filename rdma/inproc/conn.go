@@ -66,7 +66,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-func (c *conn) InOrder() bool { return c.e.net.opts.Faults.Scramble == 0 }
+func (c *conn) InOrder() bool { return !c.e.net.Unordered() }
 
 // What Post says of a batch in its token, unless there is latency or faults.
 const (

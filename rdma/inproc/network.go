@@ -49,6 +49,9 @@ func New(o Options) *Network {
 // Name returns "inproc".
 func (n *Network) Name() string { return "inproc" }
 
+// Unordered implements the method that rdma.Unordered asks for.
+func (n *Network) Unordered() bool { return n.opts.Faults.Scramble > 0 }
+
 // Listen opens an endpoint named addr, or under a fresh name if addr is empty.
 // It returns rdma.ErrAddress if the name is in use.
 func (n *Network) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, error) {
