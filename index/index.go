@@ -151,11 +151,22 @@ type GetOp interface {
 	Result() *GetResult
 }
 
-// Dated is a GetOp that may use addresses from earlier attempts, and so must
-// know when its own began. Without Within it asks the clock.
-type Dated interface {
-	// Within sets where the beginning of the attempt under way is found.
-	Within(began *clock.Mark)
+// Attempt is what lookups know of the attempt of a transaction that they serve.
+type Attempt struct {
+	// Began is before the first read. A lookup that uses addresses from earlier attempts
+	// must know it.
+	Began clock.Mark
+	// Locks is the number of locks that a lookup of the present meets before it ends as
+	// Locked; 0 means the bound of the index. If other lookups share its rounds, they
+	// wait while it READs a locked row again.
+	Locks int
+}
+
+// Serving is a GetOp that uses an Attempt. Without one it asks the clock, and has the
+// bound of the index.
+type Serving interface {
+	// Serve sets where the attempt under way is found.
+	Serve(a *Attempt)
 }
 
 // ScanOp is a range scan.

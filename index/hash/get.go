@@ -13,12 +13,11 @@ import (
 	"drtmx/rdma"
 )
 
-// Named bounds of one lookup. Past roundsMax it ends as Fallback, past busyMax as
-// Locked.
+// Named bounds of one lookup. Past roundsMax it ends as Fallback, at busyMax as Locked.
 const (
 	roundsMax      = 64
 	hopsMax        = 16 // overflow buckets followed in one walk of a chain
-	busyMax        = 6  // times a block was found locked
+	busyMax        = 7  // locks that a lookup meets, unless its attempt has a bound
 	busyRowRereads = 2  // of these, consecutive ones on one row before the chain is READ again
 )
 
@@ -56,7 +55,7 @@ const (
 type getOp struct {
 	c        *Client
 	counters *counters
-	began    *clock.Mark // when the attempt began, if the caller has called Within
+	attempt  *index.Attempt // nil if the caller has not called Serve
 	cache    *locations
 	v        *view
 	key      uint64
@@ -116,8 +115,19 @@ func (o *getOp) StartAt(key index.Key, at clock.Tick) {
 	o.res = index.GetResult{}
 }
 
-// Within implements index.Dated.
-func (o *getOp) Within(began *clock.Mark) { o.began = began }
+// Serve implements index.Serving.
+func (o *getOp) Serve(a *index.Attempt) { o.attempt = a }
+
+// endsAtLock counts a block that a writer has locked, and reports whether the lookup
+// ends.
+func (o *getOp) endsAtLock() bool {
+	o.busy++
+	most := busyMax
+	if o.tick == 0 && o.attempt != nil && o.attempt.Locks > 0 {
+		most = o.attempt.Locks
+	}
+	return o.busy >= most
+}
 
 // location returns the cached reference to the key's row, or 0.
 func (o *getOp) location() uint64 {
@@ -129,8 +139,8 @@ func (o *getOp) location() uint64 {
 	switch {
 	case o.tick != 0:
 		began = o.start
-	case o.began != nil:
-		began = o.began.Time()
+	case o.attempt != nil:
+		began = o.attempt.Began.Time()
 	default:
 		began = o.c.clock()
 	}
@@ -381,19 +391,19 @@ func (o *getOp) found() bool {
 func (o *getOp) notAtRest(verdict block.Verdict, next *rdma.Batch) bool {
 	o.retries++
 	if verdict == block.Busy {
-		if o.phase == phaseCached {
-			// Locked, or freed and so locked: only the chain shows which.
-			o.cache.drop(o.hash, o.addr)
-			return o.readHead(next)
-		}
 		if o.phase == phaseRow && o.row[keyWord] != o.key {
 			// A row's key is written before the row is linked and never
 			// afterwards. A block with another key is therefore not the row of
 			// this key, locked or not.
 			return o.searchBucket(next)
 		}
-		if o.busy++; o.busy > busyMax {
+		if o.endsAtLock() {
 			return o.finish(index.Locked)
+		}
+		if o.phase == phaseCached {
+			// Locked, or freed and so locked: only the chain shows which.
+			o.cache.drop(o.hash, o.addr)
+			return o.readHead(next)
 		}
 	}
 	runtime.Gosched()

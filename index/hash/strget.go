@@ -147,6 +147,8 @@ func (o *getOp) onRows(done, next *rdma.Batch) bool {
 	switch {
 	case again > 0 && !(busy && o.phase == phaseCachedRow):
 		return o.rowsAgain(again, busy, next)
+	case busy && o.endsAtLock():
+		return o.finish(index.Locked)
 	case o.phase == phaseCachedRow:
 		// Locked, or moved or freed and so locked, or of another key: only the chain shows which.
 		o.cache.drop(o.hash, o.rows[0].ref)
@@ -173,7 +175,7 @@ func (o *getOp) rowsAgain(n int, busy bool, next *rdma.Batch) bool {
 	o.retries++
 	runtime.Gosched()
 	if busy {
-		if o.busy++; o.busy > busyMax {
+		if o.endsAtLock() {
 			return o.finish(index.Locked)
 		}
 		if o.rowBusy++; o.rowBusy > busyRowRereads {

@@ -36,6 +36,11 @@ func run(t *testing.T, eng Engine, rowsStay, ordered bool) {
 					t.Error(err)
 				}
 			})
+			t.Run("locks", func(t *testing.T) {
+				if err := CheckLocks(eng, v, seed); err != nil {
+					t.Error(err)
+				}
+			})
 			t.Run("visit", func(t *testing.T) {
 				if err := CheckVisit(eng, v, seed); err != nil {
 					t.Error(err)

@@ -63,6 +63,8 @@ type getWithServer struct {
 
 func (w *withServer) NewGet() index.GetOp { return &getWithServer{GetOp: w.Client.NewGet(), s: w.s} }
 
+func (g *getWithServer) Serve(a *index.Attempt) { g.GetOp.(index.Serving).Serve(a) }
+
 func (g *getWithServer) Start(key index.Key) { g.StartAt(key, 0) }
 
 func (g *getWithServer) StartAt(key index.Key, at clock.Tick) {

@@ -85,6 +85,9 @@ func (rd *reader) flush(t *Txn) error {
 			return err
 		}
 	}
+	if t.mode == view {
+		t.reading.Locks = 1 // see awaitLocks
+	}
 	for r := range t.reads.queued {
 		if r.hasAnswer() || rd.byRPC(r.index().Ordered) {
 			continue
@@ -120,11 +123,17 @@ const lockWait = clock.TickLength / 4
 // awaitLocks repeats reads of a View that met a lock, after pauses. Abandoning the
 // attempt would repeat all others, too, which are valid unless their rows change
 // meanwhile. A View holds nothing for which others wait.
+//
+// Lookups end at the first lock, because the others of the attempt wait for each round
+// in which one of them READs a locked row again. When a lookup is repeated it ends at
+// the second lock: a row at a remembered place may be locked because it has moved, and
+// then the index has the new place.
 func (rd *reader) awaitLocks(t *Txn) error {
 	if t.mode != view {
 		return nil
 	}
 	var end time.Duration
+	t.reading.Locks = 2
 	for n := 0; ; n++ {
 		met := false
 		for r := range t.reads.queued {
@@ -344,7 +353,7 @@ type opPool struct {
 	nGet, nScan  int
 	spare        []index.GetOp // of gets, which the transaction uses no more
 	server       placement.Server
-	began        *clock.Mark // of the attempt
+	attempt      *index.Attempt
 	usedThisTime bool
 }
 
@@ -398,7 +407,7 @@ func (rd *reader) newPool(ctx context.Context, l *link, ix int, part placement.P
 	if most := max(len(rd.db.Catalog().Indexes), ix+1) * n; most > len(rd.pools) {
 		rd.pools = append(rd.pools, make([]*opPool, most-len(rd.pools))...)
 	}
-	p := &opPool{client: c, server: l.server, began: &rd.net.txn.began}
+	p := &opPool{client: c, server: l.server, attempt: &rd.net.txn.reading}
 	rd.pools[ix*n+int(part)] = p
 	return p, nil
 }
@@ -432,8 +441,8 @@ func (p *opPool) get() index.GetOp {
 	}
 	if p.nGet == len(p.gets) {
 		op := p.client.NewGet()
-		if d, ok := op.(index.Dated); ok {
-			d.Within(p.began)
+		if s, ok := op.(index.Serving); ok {
+			s.Serve(p.attempt)
 		}
 		p.gets = append(p.gets, op)
 	}

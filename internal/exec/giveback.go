@@ -72,7 +72,7 @@ func (s *Session) giveBack() {
 func (rd *reader) giveBack() {
 	for i, p := range rd.pools {
 		if p != nil {
-			rd.pools[i] = &opPool{client: p.client, server: p.server, began: p.began}
+			rd.pools[i] = &opPool{client: p.client, server: p.server, attempt: p.attempt}
 		}
 	}
 	rd.active, rd.requests = nil, nil

@@ -72,7 +72,7 @@ func (k *keptReads) room(t *Txn) bool {
 		return false
 	}
 	if len(k.gets)+len(k.scans) == 0 {
-		k.began = t.began
+		k.began = t.reading.Began
 	}
 	return true
 }
@@ -199,5 +199,5 @@ func (t *Txn) firstRead() *clock.Mark {
 	if t.reuses {
 		return &t.s.kept.began
 	}
-	return &t.began
+	return &t.reading.Began
 }

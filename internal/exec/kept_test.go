@@ -24,7 +24,7 @@ func TestAgeOfKeptReads(t *testing.T) {
 	s.kept.began = clock.Start()
 	time.Sleep(old)
 	x := &s.txn
-	x.s, x.catalog, x.began, x.reuses = s, cat, clock.Start(), true
+	x.s, x.catalog, x.reading.Began, x.reuses = s, cat, clock.Start(), true
 	var c wire.Commit
 	if err := x.gather(&c, true); err != nil {
 		t.Fatal(err)
@@ -42,9 +42,9 @@ func TestKeptReadsMakeNoBodyTooLong(t *testing.T) {
 	s.kept.began = clock.Start()
 	time.Sleep(old)
 	x := &s.txn
-	x.s, x.began, x.reuses = s, clock.Start(), true
+	x.s, x.reading.Began, x.reuses = s, clock.Start(), true
 	s.db.cfg.BodyAge = x.firstRead().Age() - old/2 // between the ages of both
-	if err := x.checkAge(x.firstRead().Age()); !errors.Is(err, errAbandoned) && x.began.Age() <= s.db.cfg.BodyAge {
-		t.Errorf("a body of %v with reads of %v ago, BodyAge %v: %v, want another attempt", x.began.Age(), x.firstRead().Age(), s.db.cfg.BodyAge, err)
+	if err := x.checkAge(x.firstRead().Age()); !errors.Is(err, errAbandoned) && x.reading.Began.Age() <= s.db.cfg.BodyAge {
+		t.Errorf("a body of %v with reads of %v ago, BodyAge %v: %v, want another attempt", x.reading.Began.Age(), x.firstRead().Age(), s.db.cfg.BodyAge, err)
 	}
 }

@@ -88,7 +88,7 @@ func (p *pager) page(lo, hi index.Key) (covered index.Key, err error) {
 	}
 	sc.spoilPage()
 	sc.keep()
-	if t.recheck > 0 && len(sc.kept) > 0 && t.began.Age() >= t.recheck {
+	if t.recheck > 0 && len(sc.kept) > 0 && t.reading.Began.Age() >= t.recheck {
 		t.recheck *= recheckGrowth
 		if err := t.s.validator.prove(t); err != nil {
 			return covered, err

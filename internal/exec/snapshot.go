@@ -112,9 +112,9 @@ func (e *escalation) ended(t *Txn) {
 	switch t.cause {
 	case CauseRow, CauseGap:
 		e.n++
-		e.lost += t.began.Age()
+		e.lost += t.reading.Began.Age()
 	case CauseLocked:
-		if age := t.began.Age(); age >= clock.TickLength/16 {
+		if age := t.reading.Began.Age(); age >= clock.TickLength/16 {
 			e.lost += age
 		}
 	}
@@ -335,7 +335,7 @@ func (sn *snapshotTime) enter(t *Txn) error {
 	if err := sn.awaitClosed(t, sn.touched); err != nil {
 		return err
 	}
-	t.began = clock.Start() // only these reads count: earlier ones need no proof
+	t.reading.Began = clock.Start() // only these reads count: earlier ones need no proof
 	return nil
 }
 
@@ -409,7 +409,7 @@ func (sn *snapshotTime) leave(t *Txn) error {
 		}
 		sn.validator.restOnTime(t, p)
 	}
-	return t.checkAge(t.began.Age())
+	return t.checkAge(t.reading.Began.Age())
 }
 
 // retained returns an error if a partition, according to its line, has dropped

@@ -62,9 +62,9 @@ type Txn struct {
 	catalog *tables.Catalog
 	where   locality
 
-	mode  mode
-	at    clock.Tick // of a snapshot: the time as of which it reads; 0 otherwise
-	began clock.Mark // before the first read
+	mode    mode
+	at      clock.Tick // of a snapshot: the time as of which it reads; 0 otherwise
+	reading index.Attempt
 	// proved is a moment, by clock.Fast, after the last READ of the validation; 0
 	// means now.
 	proved time.Duration
@@ -151,7 +151,7 @@ func (lc *locality) partition(ix *tables.Index, key index.Key) placement.Partiti
 
 // begin starts an attempt.
 func (t *Txn) begin(ctx context.Context, m mode) {
-	t.ctx, t.mode, t.at, t.err, t.doomed, t.began, t.proved = ctx, m, 0, nil, nil, clock.Start(), 0
+	t.ctx, t.mode, t.at, t.err, t.doomed, t.reading, t.proved = ctx, m, 0, nil, nil, index.Attempt{Began: clock.Start()}, 0
 	if t.s != nil {
 		t.catalog = t.s.db.Catalog()
 	}

@@ -19,7 +19,7 @@ func (t *Txn) checkAge(age time.Duration) error {
 		return nil
 	case t.firstRead().Awake() <= t.s.db.cfg.BodyAge:
 		return t.abandon(CauseRow)
-	case t.reuses && t.began.Age() <= t.s.db.cfg.BodyAge: // the body itself has not run for so long
+	case t.reuses && t.reading.Began.Age() <= t.s.db.cfg.BodyAge: // the body itself has not run for so long
 		return t.abandon(CauseRow)
 	case !t.wasOverdue && t.losses+1 != t.s.db.cfg.Retry.Attempts:
 		t.overdue = true
@@ -86,7 +86,7 @@ func (v *validator) prove(t *Txn) error {
 	}
 	if err == nil {
 		t.proved = clock.Fast() // the trust must cover the validation, too
-		err = t.checkAge(max(t.proved-t.began.Time(), 0))
+		err = t.checkAge(max(t.proved-t.reading.Began.Time(), 0))
 	}
 	return err
 }

@@ -3,6 +3,46 @@ package planted
 // readerBugs are bugs of the client half of the ordered index.
 var readerBugs = []bug{
 	{
+		name: "LookupsWaitAtLocks", why: "a lookup READs a locked row again although its attempt bounds the locks that it meets",
+		edits: []edit{{
+			file: "index/hash/get.go",
+			old:  "	return o.busy >= most\n",
+			new:  "	return o.busy >= max(most, busyMax)\n",
+		}, {
+			file: "index/learned/read/get.go",
+			old:  "	return o.locked >= most\n",
+			new:  "	return o.locked >= max(most, lockedMax)\n",
+		}},
+		caught: []test{{"index/hash", "TestConformance", "rounds to lock 1"}, {"index/learned", "TestConformance", "rounds to lock 1"}},
+	},
+	{
+		name: "LocksForgetPlaces", why: "a lookup that ends at a lock forgets where the row is",
+		edits: []edit{{
+			file: "index/hash/get.go",
+			old:  "		if o.endsAtLock() {\n			return o.finish(index.Locked)\n		}\n		if o.phase == phaseCached {\n",
+			new:  "		if o.endsAtLock() {\n			o.cache.drop(o.hash, o.addr)\n			return o.finish(index.Locked)\n		}\n		if o.phase == phaseCached {\n",
+		}},
+		caught: []test{{"index/hash", "TestConformance", "after its lock"}},
+	},
+	{
+		name: "RestingSubModelsComeFirst", why: "the trainer examines the same sub-models again, none of which is due",
+		edits: []edit{{
+			file: "index/learned/train/trainer.go",
+			old:  "			g.dirty = append(g.dirty[:copy(g.dirty, g.dirty[k:])], waiting[:]...)\n",
+			new:  "			_, g.dirty = waiting, append(g.dirty[:kept], g.dirty[k:]...)\n",
+		}},
+		caught: []test{{"index/learned", "TestLazyTrainingWaitsForChanges", "want the one with ten"}},
+	},
+	{
+		name: "FewChangesAreTrained", why: "a sub-model is trained at once for one new leaf",
+		edits: []edit{{
+			file: "index/learned/train/trainer.go",
+			old:  "	return st.changes < fewChanges\n",
+			new:  "	return st.changes < fewChanges && false\n",
+		}},
+		caught: []test{{"index/learned", "TestLazyTrainingWaitsForChanges", "with one new leaf were trained at once"}},
+	},
+	{
 		name: "ScanWithoutNextLeaf", why: "the leaf after the last row of a scan is not part of its proofs",
 		edits: []edit{{
 			file: "index/learned/read/scan.go",

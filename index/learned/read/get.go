@@ -43,6 +43,7 @@ type getOp struct {
 	state  getState
 	tick   clock.Tick // asked for; 0 is the present
 	locked int
+	asks   *index.Attempt // nil if the caller has not called Serve
 	chases int
 	lefts  int
 	span   spanGet
@@ -117,6 +118,19 @@ func (c *Client) NewGet() index.GetOp {
 	}
 	o.c, o.n = c, &c.counts[c.nextOp.Add(1)%opStripes]
 	return o
+}
+
+// Serve implements index.Serving.
+func (o *getOp) Serve(a *index.Attempt) { o.asks = a }
+
+// endsAtLock counts a row that was found locked, and reports whether the lookup ends.
+func (o *getOp) endsAtLock() bool {
+	o.locked++
+	most := lockedMax
+	if o.asks != nil && o.asks.Locks > 0 {
+		most = o.asks.Locks
+	}
+	return o.locked >= most
 }
 
 // Start implements index.GetOp.
@@ -349,7 +363,7 @@ func (o *getOp) onRows(done, next *rdma.Batch) bool {
 		case rowPast:
 			return o.onPast(row, block.Header(wr.Buf[block.HeaderWord]), olderIn(wr.Buf), next)
 		case rowLocked:
-			if o.locked++; o.locked >= lockedMax {
+			if o.endsAtLock() {
 				return o.finish(index.Locked)
 			}
 		case rowNowhere:

@@ -62,7 +62,7 @@ func (g *nativeGet) searchLeaf(next *rdma.Batch) bool {
 	}
 	head := block.Header(v.Head(i))
 	if head.Locked() {
-		if o.locked++; o.locked >= lockedMax {
+		if o.endsAtLock() {
 			return o.finish(index.Locked)
 		}
 		o.n.retries.Add(1)
