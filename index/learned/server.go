@@ -178,6 +178,12 @@ func (s *Server) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
 	return s.trainer.Maintain(now, lock)
 }
 
+// MaintainLazily is Maintain, but sub-models from which readers lack little rest for
+// longer.
+func (s *Server) MaintainLazily(now time.Duration, lock sync.Locker) (worked bool) {
+	return s.trainer.MaintainLazily(now, lock)
+}
+
 // Quality returns how well the published models find the keys on which they were
 // trained, and how many generations there were.
 func (s *Server) Quality() (q model.Quality, generations uint64) { return s.trainer.Quality() }

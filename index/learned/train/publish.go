@@ -22,6 +22,7 @@ func (t *Trainer) train(g *generation, i int, now time.Duration, lock sync.Locke
 	st := &g.subs[i]
 	st.dirty, st.changes = false, 0 // a later split marks it again
 	tail := st.tail.place()
+	st.from = tail.Next
 	var more bool
 	t.lows, t.addrs, _, more = t.fences(start, end, model.MaxLeaves, t.lows[:0], t.addrs[:0])
 	lock.Unlock()

@@ -123,6 +123,7 @@ type subState struct {
 	crowded bool      // must be cut
 	changes uint32    // since the last training; see hotChanges
 	tail    *tail     // nil unless the sub-model is hot
+	from    uint64    // the number of the tail list's next entry at the last training
 	newest  index.Key // the low fence of the leaf that was split off last
 	prefix  string    // of string keys
 }
@@ -196,6 +197,16 @@ func (t *Trainer) mark(g *generation, e *model.TailEntry) {
 // of one sub-model are merged into one task, and a sub-model is trained at most once
 // in RetrainInterval.
 func (t *Trainer) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
+	return t.maintain(now, lock, false)
+}
+
+// MaintainLazily is Maintain, but a sub-model from which readers lack little rests for
+// longer. Training it takes as long as training one from which they lack much.
+func (t *Trainer) MaintainLazily(now time.Duration, lock sync.Locker) (worked bool) {
+	return t.maintain(now, lock, true)
+}
+
+func (t *Trainer) maintain(now time.Duration, lock sync.Locker, lazy bool) (worked bool) {
 	if lock == nil {
 		lock = noLock{}
 	}
@@ -211,7 +222,7 @@ func (t *Trainer) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
 	switch {
 	case t.release():
 		worked = true
-	case t.turn && t.retrain(now, lock):
+	case t.turn && t.retrain(now, lock, lazy):
 		worked = true
 	case t.next != nil:
 		worked = t.trainNext(now, lock) || worked
@@ -219,7 +230,7 @@ func (t *Trainer) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
 		worked = t.planStep(lock) || worked
 	case t.due(leaves):
 		worked = true
-	case !t.turn && t.retrain(now, lock):
+	case !t.turn && t.retrain(now, lock, lazy):
 		worked = true
 	}
 	return worked
@@ -288,6 +299,24 @@ func (t *Trainer) shared(i int) bool {
 	return true
 }
 
+// Bounds on what readers lack from a sub-model that is trained lazily. A leaf that it
+// does not name costs them one right link, once for each client, because clients
+// remember it. A leaf in a tail list costs them a READ in a round that they need anyway.
+const (
+	fewChanges   = 8
+	tailShare    = 2 // one part in tailShare of the entries of a tail list
+	lazyInterval = 400 * time.Millisecond
+)
+
+// fresh reports whether readers lack little from a sub-model. A tail list has room for
+// so many entries.
+func (st *subState) fresh(entries uint64) bool {
+	if st.tail != nil {
+		return st.tail.next-st.from < entries/tailShare
+	}
+	return st.changes < fewChanges
+}
+
 // end returns the start of the sub-model after i, the zero key if i is the last.
 func (g *generation) end(i int) index.Key {
 	if i+1 == len(g.subs) {
@@ -308,11 +337,11 @@ func (t *Trainer) abandon(lock sync.Locker) {
 	}
 }
 
-// takeDirty removes a dirty sub-model that was last trained at least interval ago,
-// and returns it. It returns -1 if there is none among the first ones of the list.
-// Entries that are no longer dirty, since they were trained outside retrain, are
-// removed in the same pass.
-func (g *generation) takeDirty(now, interval time.Duration) int {
+// takeDirty removes a dirty sub-model that was last trained at least as long ago as it
+// has to rest, and returns it. It returns -1 if there is none among the first ones of
+// the list, and moves those to its end. Entries that are no longer dirty, since they
+// were trained outside retrain, are removed in the same pass.
+func (g *generation) takeDirty(now time.Duration, rest func(*subState) time.Duration) int {
 	kept := 0
 	for k, i := range g.dirty {
 		st := &g.subs[i]
@@ -320,10 +349,11 @@ func (g *generation) takeDirty(now, interval time.Duration) int {
 			continue
 		}
 		if kept == dirtyExamined {
-			g.dirty = append(g.dirty[:kept], g.dirty[k:]...)
+			waiting := [dirtyExamined]int(g.dirty)
+			g.dirty = append(g.dirty[:copy(g.dirty, g.dirty[k:])], waiting[:]...)
 			return -1
 		}
-		if st.trained == 0 || now-st.trained >= interval {
+		if st.trained == 0 || now-st.trained >= rest(st) {
 			g.dirty = append(g.dirty[:kept], g.dirty[k+1:]...)
 			return i
 		}
@@ -336,13 +366,19 @@ func (g *generation) takeDirty(now, interval time.Duration) int {
 
 // retrain trains one sub-model of the current generation whose leaves have
 // changed, if one is due.
-func (t *Trainer) retrain(now time.Duration, lock sync.Locker) bool {
+func (t *Trainer) retrain(now time.Duration, lock sync.Locker, lazy bool) bool {
 	g := t.gen
 	if g == nil {
 		return false
 	}
+	rest := func(st *subState) time.Duration {
+		if lazy && st.fresh(t.root.TailEntries()) {
+			return max(t.o.RetrainInterval, lazyInterval)
+		}
+		return t.o.RetrainInterval
+	}
 	lock.Lock()
-	i := g.takeDirty(now, t.o.RetrainInterval)
+	i := g.takeDirty(now, rest)
 	lock.Unlock()
 	if i < 0 {
 		return false

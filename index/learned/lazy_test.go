@@ -1,0 +1,78 @@
+package learned
+
+import (
+	"testing"
+	"time"
+
+	"drtmx/index"
+	"drtmx/index/indextest"
+	"drtmx/internal/block"
+)
+
+// TestLazyTrainingWaitsForChanges: a sub-model with few new leaves is trained lazily
+// only after it has rested, one with many as soon as any other. Many sub-models that
+// rest do not hold up one that has many new leaves.
+func TestLazyTrainingWaitsForChanges(t *testing.T) {
+	e, err := indextest.NewEnv(indextest.Variants()[0], 1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	const subs, leavesPerSub, slots = 200, 16, 8
+	s, err := NewServer(e.Arena, Options{RowWords: 1, Inline: Yes, SlotsPerLeaf: slots, LeavesPerSubModel: leavesPerSub})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const gap = 1 << 20
+	load := func(k uint64) {
+		t.Helper()
+		if err := s.Load(index.Num(k), []uint64{k}, block.Present(e.Arena.NextCSN())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range uint64(subs * leavesPerSub * slots) {
+		load(i * gap)
+	}
+	now := time.Second
+	for s.Maintain(now, nil) {
+	}
+	trained := func(maintain func(time.Duration) bool) uint64 {
+		before := s.Stats().Retrains
+		for maintain(now) {
+		}
+		return s.Stats().Retrains - before
+	}
+	lazy := func(now time.Duration) bool { return s.MaintainLazily(now, nil) }
+	all := func(now time.Duration) bool { return s.Maintain(now, nil) }
+	// change splits n leaves in the middle of what sub-model i was at first.
+	change := func(i, n uint64) {
+		for l := range n {
+			load((i*leavesPerSub+4+l)*slots*gap + 1)
+		}
+	}
+	now += time.Second // all have rested
+	for i := range uint64(subs) {
+		change(i, 1)
+	}
+	if n := trained(lazy); n < subs*9/10 {
+		t.Errorf("%d of about %d changed sub-models were trained after a rest", n, subs)
+	}
+	now += 10 * time.Millisecond
+	for i := range uint64(subs - 1) {
+		load((i*leavesPerSub+2)*slots*gap + 1)
+	}
+	if n := trained(lazy); n != 0 {
+		t.Errorf("%d sub-models with one new leaf were trained at once", n)
+	}
+	change(subs-1, 10)
+	n := uint64(0)
+	for range 1 + subs/64 { // it comes after those that were examined before it
+		n += trained(lazy)
+	}
+	if n < 1 || n > 3 {
+		t.Errorf("%d sub-models were trained at once, want the one with ten new leaves", n)
+	}
+	if n := trained(all); n < subs*9/10 {
+		t.Errorf("%d of about %d sub-models with one new leaf were trained when all were due", n, subs)
+	}
+}
