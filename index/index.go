@@ -162,6 +162,15 @@ type Attempt struct {
 	Locks int
 }
 
+// LocksOr is the number of locks that a lookup of the attempt meets before it ends:
+// Locks, or bound if there is no attempt or it sets none.
+func (a *Attempt) LocksOr(bound int) int {
+	if a == nil || a.Locks <= 0 {
+		return bound
+	}
+	return a.Locks
+}
+
 // Serving is a GetOp that uses an Attempt. Without one it asks the clock, and has the
 // bound of the index.
 type Serving interface {

@@ -13,8 +13,8 @@ import (
 // The trainer rests trainRest times as long as the processor worked for it: a
 // stale model costs a reader rounds, for right links and for falling back to
 // the server, but training takes processor time from writers. In the mix of TPC-C
-// an ORDER-STATUS took no more rounds with 60 than with 30, and 3 % more with 200,
-// which doubled its 95th percentile. It looks for work at least every trainIdleMax.
+// an ORDER-STATUS takes no more rounds with 60 than with 30, but more with 200. It
+// looks for work at least every trainIdleMax.
 const (
 	trainRest    = 60
 	trainIdleMin = time.Millisecond

@@ -122,11 +122,10 @@ func (o *getOp) Serve(a *index.Attempt) { o.attempt = a }
 // ends.
 func (o *getOp) endsAtLock() bool {
 	o.busy++
-	most := busyMax
-	if o.tick == 0 && o.attempt != nil && o.attempt.Locks > 0 {
-		most = o.attempt.Locks
+	if o.tick != 0 {
+		return o.busy >= busyMax
 	}
-	return o.busy >= most
+	return o.busy >= o.attempt.LocksOr(busyMax)
 }
 
 // location returns the cached reference to the key's row, or 0.

@@ -5,13 +5,9 @@ var readerBugs = []bug{
 	{
 		name: "LookupsWaitAtLocks", why: "a lookup READs a locked row again although its attempt bounds the locks that it meets",
 		edits: []edit{{
-			file: "index/hash/get.go",
-			old:  "	return o.busy >= most\n",
-			new:  "	return o.busy >= max(most, busyMax)\n",
-		}, {
-			file: "index/learned/read/get.go",
-			old:  "	return o.locked >= most\n",
-			new:  "	return o.locked >= max(most, lockedMax)\n",
+			file: "index/index.go",
+			old:  "	return a.Locks\n",
+			new:  "	return max(a.Locks, bound)\n",
 		}},
 		caught: []test{{"index/hash", "TestConformance", "rounds to lock 1"}, {"index/learned", "TestConformance", "rounds to lock 1"}},
 	},

@@ -126,11 +126,7 @@ func (o *getOp) Serve(a *index.Attempt) { o.asks = a }
 // endsAtLock counts a row that was found locked, and reports whether the lookup ends.
 func (o *getOp) endsAtLock() bool {
 	o.locked++
-	most := lockedMax
-	if o.asks != nil && o.asks.Locks > 0 {
-		most = o.asks.Locks
-	}
-	return o.locked >= most
+	return o.locked >= o.asks.LocksOr(lockedMax)
 }
 
 // Start implements index.GetOp.
