@@ -87,6 +87,7 @@ type setup struct {
 	world      *sim.World                                // of a simulation; nil: the real one
 	other      *workload                                 // instead of lists; nil: lists
 	slots      int                                       // of a leaf; 0: the default
+	retain     time.Duration                             // of versions; 0: the default
 	memory     uint64                                    // of a partition; 0: the default
 }
 
@@ -184,7 +185,7 @@ func (u *setup) config(x *cluster, i int) server.Config {
 	c := server.Config{
 		Index: i, Addrs: x.addrs, Partitions: u.partitions, Catalog: x.s.cat, Procedures: x.s.procedures(),
 		Provider:  u.provider(x.net, rdma.Identity{Role: rdma.RoleServer, Name: x.addrs[i]}),
-		Checksums: u.net.Faults.Scramble > 0, MemoryBytes: 1 << 30,
+		Checksums: u.net.Faults.Scramble > 0, MemoryBytes: 1 << 30, Retain: u.retain,
 	}
 	c.SmallLeaves(u.slots)
 	if w := u.other; w != nil {

@@ -84,6 +84,7 @@ func (p *partition) keepVersions() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.arena.History().Keep(max(clock.Tick(cfg.Retain/clock.TickLength), 1), cfg.RetainBytes, p.ticks.own.Tick())
+	p.arena.History().OnDemand()
 }
 
 // Words of the control block: see docs/layouts.md. Every validation reads the
@@ -93,7 +94,7 @@ const (
 	horizonWord  = 1 // durable horizon, a CSN
 	closedWord   = 2 // no commit of this tick or an earlier one will still be applied
 	tickWord     = 3 // no commit that has been applied is of a later tick
-	floorWord    = 4 // see block.FloorAddr; the two bounds of what is retained follow
+	floorWord    = 4 // see block.FloorAddr; the other words of block.History follow
 	controlWords = 8
 )
 

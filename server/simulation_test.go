@@ -209,6 +209,8 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	}
 	// With small leaves there are many splits and merges.
 	slots := []int{0, 0, 0, 0, 4, 6, 8}[rng.New(seed).Split("slots").Intn(7)]
+	// With a short retention the servers stop keeping versions between snapshots.
+	retain := []time.Duration{0, 0, 0, 50 * time.Millisecond, 400 * time.Millisecond}[rng.New(seed).Split("retain").Intn(5)]
 	if r.kind == "storm" {
 		r.drawStorm(seed)
 		if !r.storm.leaves {
@@ -220,7 +222,7 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	l := &r.l
 	l.TxnsPerClient, l.Clients = 10+s.Intn([]int{15, 50, 150}[s.Intn(3)]), 2+s.Intn(5)
 	r.u = setup{servers: 1 + s.Intn(3), client: txn.Config{Seed: seed | 1}, net: inproc.Options{Seed: seed, Clock: fakeClock{time.Now()}}, world: w}
-	r.u.partitions, r.u.slots = r.u.servers*(1+s.Intn(2)), slots
+	r.u.partitions, r.u.slots, r.u.retain = r.u.servers*(1+s.Intn(2)), slots, retain
 	if r.kind == "memory" {
 		r.u.servers, r.u.partitions = 2, 2
 		r.leaveOut()

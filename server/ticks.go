@@ -134,7 +134,8 @@ func (c *clocks) saw(t clock.Tick) {
 
 // adopt moves a partition's clock up to a tick of a client. A tick that is ahead of the
 // server's clock is logged, because after a restart the clock must not be behind a
-// snapshot. The answer rests on the log up to at.
+// snapshot. The answer rests on the log up to at. From then on the partition keeps
+// versions for snapshots, for a while.
 func (c *clocks) adopt(p *partition, tick clock.Tick) (at wal.LSN, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,6 +145,7 @@ func (c *clocks) adopt(p *partition, tick clock.Tick) (at wal.LSN, err error) {
 		}
 	}
 	p.ticks.adopt(tick)
+	p.arena.History().Expect(p.ticks.own.Tick())
 	return at, nil
 }
 

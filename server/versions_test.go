@@ -1,11 +1,13 @@
 package server_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"drtmx/internal/clock"
 	"drtmx/internal/testseed"
+	"drtmx/internal/wire"
 	"drtmx/rdma/inproc"
 	"drtmx/server"
 	"drtmx/tables"
@@ -63,12 +65,19 @@ func TestVersionsAreBounded(t *testing.T) {
 				return st[0].RegionBytes, p.Versions, p.VersionBytes
 			}
 			put()
+			if _, kept, _ := stats(); kept > 0 {
+				t.Errorf("%d versions are kept before there was a snapshot", kept)
+			}
+			if err := cl.DB.Snapshot(t.Context(), func(x *txn.Txn) error {
+				_, err := x.Get(cat.MustTable("row"), tables.Num(0))
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
 			before, _, _ := stats()
 			written := uint64(0)
 			for range rounds {
-				for last := clock.TickAt(time.Now()); clock.TickAt(time.Now()) == last; { // the next tick
-					time.Sleep(time.Millisecond)
-				}
+				awaitTick()
 				put()
 				written += 2 * keys
 			}
@@ -86,5 +95,163 @@ func TestVersionsAreBounded(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSnapshotsAskForVersions: partitions keep no versions until a snapshot asks them,
+// with one request each. The snapshot then reads the past beside writers, and the next
+// ones need not ask.
+func TestSnapshotsAskForVersions(t *testing.T) {
+	net := inproc.New(inproc.Options{})
+	v := startVaults(t, vaultFabric{name: "inproc", provider: net, addrs: inprocAddrs}, 2, 40, nil)
+	h := &hooks{Provider: net}
+	var asked atomic.Int64
+	var between func() // the snapshot's first look at the time and its request for versions
+	h.set(func(_ string, op wire.Op, sent bool) error {
+		if op == wire.OpAdopt && !sent && asked.Add(1) == 1 {
+			awaitTick()
+			between()
+		}
+		return nil
+	})
+	db := v.openFew(t, 0, h.Dial, txn.OneSided)
+	fixed := vaultTables[:3] // rows that vary move, and leave their old block in any case
+	write := func(balance int64) {
+		if err := v.db.Update(t.Context(), func(x *txn.Txn) error {
+			for _, name := range fixed {
+				tab := v.table(name)
+				for part := range 2 {
+					if err := x.Put(tab, v.at(t, tab, part, 1)[0], v.row(tab, balance, 7)); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := func() (n uint64) {
+		st, err := v.db.ServerStats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range st {
+			for _, p := range s.Partitions {
+				n += p.Versions
+			}
+		}
+		return n
+	}
+	between = func() { write(2) }
+	for balance := range int64(2) {
+		write(balance)
+		awaitTick()
+	}
+	if n := kept(); n != 0 {
+		t.Errorf("%d versions are kept that no snapshot has asked for", n)
+	}
+	for turn := range int64(3) {
+		was := int64(2)
+		if turn > 0 {
+			was = 100 + turn - 1
+		}
+		if err := db.Snapshot(t.Context(), func(x *txn.Txn) error {
+			for i, name := range fixed {
+				tab := v.table(name)
+				for part := range 2 {
+					row, err := x.Get(tab, v.at(t, tab, part, 1)[0])
+					if err != nil {
+						return err
+					}
+					if got := row.Int(tab.Field("balance")); got != was {
+						t.Errorf("snapshot %d, %s: %d, want %d", turn, name, got, was)
+					}
+				}
+				if i == 0 {
+					awaitTick()
+					write(100 + turn)
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if n := asked.Load(); n != 2 {
+			t.Errorf("after snapshot %d: %d requests for versions of 2 partitions", turn, n)
+		}
+	}
+	if kept() == 0 {
+		t.Error("the writers beside the snapshots have left no versions")
+	}
+}
+
+// awaitTick waits for the next tick.
+func awaitTick() {
+	for last := clock.TickAt(time.Now()); clock.TickAt(time.Now()) == last; {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestSnapshotsBesideAPausedServer: snapshots that do not read at a paused server do not
+// wait for it, except the first, though it cannot be asked for versions. One that reads
+// there after all, when the server works again and has overwritten the row without
+// leaving versions, gets another time.
+func TestSnapshotsBesideAPausedServer(t *testing.T) {
+	net := inproc.New(inproc.Options{})
+	v := startVaults(t, vaultFabric{name: "inproc", provider: net, addrs: inprocAddrs}, 2, 40, nil)
+	tab := v.table("tree")
+	db := v.openFew(t, 0, net.Dial, txn.OneSided)
+	get := func(x *txn.Txn, part int) (int64, error) {
+		row, err := x.Get(tab, v.at(t, tab, part, 1)[0])
+		if err != nil {
+			return 0, err
+		}
+		return row.Int(tab.Field("balance")), nil
+	}
+	for part := range 2 { // connections
+		if err := db.View(t.Context(), func(x *txn.Txn) error { _, err := get(x, part); return err }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := net.Pause(v.servers[1].Addr()); err != nil {
+		t.Fatal(err)
+	}
+	fastest := time.Hour
+	for range 12 {
+		start := time.Now()
+		if err := db.Snapshot(t.Context(), func(x *txn.Txn) error { _, err := get(x, 0); return err }); err != nil {
+			t.Fatal(err)
+		}
+		fastest = min(fastest, time.Since(start))
+	}
+	if fastest >= 10*clock.TickLength {
+		t.Errorf("each snapshot took %v or more: it waits for a server at which it does not read", fastest)
+	}
+	bodies := 0
+	if err := db.Snapshot(t.Context(), func(x *txn.Txn) error {
+		if _, err := get(x, 0); err != nil {
+			return err
+		}
+		if bodies++; bodies == 1 {
+			if err := net.Resume(v.servers[1].Addr()); err != nil {
+				return err
+			}
+			for balance := range int64(3) {
+				awaitTick()
+				if err := v.db.Update(t.Context(), func(x *txn.Txn) error {
+					return x.Put(tab, v.at(t, tab, 1, 1)[0], v.row(tab, 500+balance, 1))
+				}); err != nil {
+					return err
+				}
+			}
+		}
+		got, err := get(x, 1)
+		if err == nil && got != 502 {
+			t.Errorf("in run %d of the body: %d, want 502", bodies, got)
+		}
+		return err
+	}); err != nil || bodies != 2 {
+		t.Errorf("%v after %d runs of the body, want 2", err, bodies)
 	}
 }

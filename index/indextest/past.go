@@ -88,7 +88,8 @@ type pastRun struct {
 // closed ticks. The mutator inserts, updates, deletes, gives locks up and leaves
 // some in doubt, inserts and deletes runs of neighbours, buries, and takes memory
 // back. Most updates change a few words of a row, and several of one tick often
-// others. A model knows every version of every key. An answer about a tick counts
+// others. Now and then no reader is expected, and updates leave no versions. A model
+// knows every version of every key. An answer about a tick counts
 // if the floor, read afterwards, is not above it; then it must be that of the
 // model, whatever happened since, and may not be that the version is gone.
 func CheckPast(eng Engine, o PastRun) (PastStats, error) {
@@ -309,6 +310,10 @@ func (c *pastRun) step(r *rng.Stream) error {
 		}
 	case r.Bool(0.3):
 		c.h.Yield()
+	case r.Bool(0.5):
+		c.h.OnDemand()
+	default:
+		c.h.Expect(c.tick)
 	}
 	return nil
 }

@@ -16,10 +16,17 @@ const (
 	// ticks, and bytes.
 	RetainAddr      = ControlAddr + 5*mem.WordBytes
 	RetainBytesAddr = ControlAddr + 6*mem.WordBytes
+	// UntilAddr has the last tick at which an overwritten row leaves a version, as far
+	// as readers have asked for.
+	UntilAddr = ControlAddr + 7*mem.WordBytes
 )
 
 // NoFloor is the floor of a partition that keeps no versions.
 const NoFloor clock.Tick = math.MaxUint64
+
+// always is the tick until which a history keeps versions that does not wait for
+// readers.
+const always clock.Tick = math.MaxUint64
 
 // History keeps the versions of rows that were overwritten or deleted, until no
 // reader of the retained past needs them. A version serves readers of ticks
@@ -31,6 +38,9 @@ const NoFloor clock.Tick = math.MaxUint64
 // A write is never refused for history. If memory is out, or above the bound,
 // the floor rises and the oldest versions are freed.
 //
+// A history on demand keeps versions only while readers are expected. At other times
+// an overwritten row leaves none, and raises the floor instead.
+//
 // The caller serialises all methods: they belong to the partition's executor.
 type History struct {
 	a       *Arena
@@ -38,6 +48,7 @@ type History struct {
 	retain  clock.Tick
 	limit   uint64 // bytes of versions
 	floor   clock.Tick
+	until   clock.Tick             // commits of later ticks leave no versions of the rows that they overwrite
 	rows    [MaxClass + 1]*Rows    // of version blocks, made when first needed
 	spare   [MaxClass + 1][]uint64 // free version blocks of rows, for the next Reserve
 	queue   versions
@@ -92,7 +103,26 @@ func (h *History) Keep(retain clock.Tick, bytes uint64, now clock.Tick) {
 	h.keeps, h.retain, h.limit, h.floor = true, retain, bytes, 0
 	h.a.Span(RetainAddr, 1).Store(0, uint64(retain))
 	h.a.Span(RetainBytesAddr, 1).Store(0, bytes)
+	h.keepUntil(always)
 	h.raise(now)
+}
+
+// OnDemand makes the history keep versions only while Expect has announced readers.
+func (h *History) OnDemand() { h.keepUntil(0) }
+
+// Expect announces readers of ticks from now on, the partition's present tick. A reader
+// that finds the floor at or below its tick after Expect has all versions that it needs
+// until the retention ends: they are kept for twice as long, so that not every reader
+// has to ask.
+func (h *History) Expect(now clock.Tick) {
+	if to := now + 2*h.retain; h.keeps && to > h.until {
+		h.keepUntil(to)
+	}
+}
+
+func (h *History) keepUntil(tick clock.Tick) {
+	h.until = tick
+	h.a.Span(UntilAddr, 1).Store(0, uint64(tick))
 }
 
 // Keeps reports whether rows leave versions behind. If not, indexes write

@@ -31,6 +31,45 @@ func TestHistoryOff(t *testing.T) {
 	}
 }
 
+// TestHistoryOnDemand: versions are kept for twice the retention after a reader was
+// expected, and not otherwise. The floor is above the tick of a version that is not
+// kept before the row changes.
+func TestHistoryOnDemand(t *testing.T) {
+	a := newHistoryArena(t, 1<<20)
+	h := a.History()
+	until := func() clock.Tick { return clock.Tick(a.Span(UntilAddr, 1).Load(0)) }
+	h.Expect(5) // nothing is kept yet
+	h.Keep(10, 1<<20, 5)
+	if until() != always {
+		t.Errorf("a history that is always on keeps versions until %d", until())
+	}
+	h.OnDemand()
+	for _, x := range []struct {
+		expect, tick clock.Tick
+		kept         bool
+		until        clock.Tick
+	}{
+		{0, 8, false, 0}, {20, 21, true, 40}, {15, 40, true, 40}, {0, 41, false, 40}, {0, 39, true, 40}, {60, 80, true, 80}, {0, 81, false, 80},
+	} {
+		if x.expect != 0 {
+			h.Expect(x.expect)
+		}
+		floor := a.floorWord()
+		o := h.ReserveVersion(VersionWords{OlderWord: 3, PatchWord: 4}, 8, Change{Hi: 2, Words: 4}, false, x.tick)
+		want := floor
+		if !x.kept {
+			want = max(floor, x.tick)
+		}
+		if (o != 0) != x.kept || until() != x.until || a.floorWord() != want {
+			t.Errorf("tick %d, readers expected at %d: kept %v, until %d, floor %d; want %v, %d, %d",
+				x.tick, x.expect, o != 0, until(), a.floorWord(), x.kept, x.until, want)
+		}
+	}
+	if s := h.Stats(); s.Forced != 0 {
+		t.Errorf("%d versions count as lost for want of memory", s.Forced)
+	}
+}
+
 // TestHistoryFollowsAModel retains, closes and loses at random. A version
 // overwritten at a tick is there for readers of every tick below it that is not
 // below the floor, and freed soon after.

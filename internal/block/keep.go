@@ -34,9 +34,13 @@ func (v VersionWords) Leaves(older Older, overwrites bool, c Change) (leaves, wh
 
 // ReserveVersion reserves a block for a version that a commit at a tick leaves behind:
 // for a patch if the change permits that, or else for a whole version of so many words.
-// It returns 0 if there is no memory: then it has given up the version (see Lose), and
-// the row may change.
+// It returns 0 if no reader is expected, or if there is no memory: then it has given up
+// the version, and raised the floor, and the row may change.
 func (h *History) ReserveVersion(v VersionWords, words int, c Change, whole bool, tick clock.Tick) Older {
+	if tick > h.until {
+		h.raise(tick)
+		return 0
+	}
 	first, class, patch := 0, Class(0), false
 	if !whole {
 		first, class, patch = PatchFor(v.PatchWord, c.Lo, c.Hi, c.Words, words)
@@ -56,8 +60,8 @@ func (h *History) ReserveVersion(v VersionWords, words int, c Change, whole bool
 }
 
 // SaveVersion retains a version of e's block as it is now, under prev, before a commit
-// at a tick changes its payload, which begins at word at. It returns 0 if there is no
-// memory.
+// at a tick changes its payload, which begins at word at. It returns 0 if there is none:
+// see ReserveVersion.
 //
 // The row must lead to the version before its header is that of the new row, and have
 // that header before its body changes: Set, then Announce.

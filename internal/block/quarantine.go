@@ -23,9 +23,9 @@ import (
 // Package index relates it to the ages of proofs and locations.
 const Quarantine = 30 * time.Second
 
-// TurnAddr is the address of the partition's turn, a word of its control block.
-// It is raised before the quarantine of empty spans begins.
-const TurnAddr = ControlAddr + 7*mem.WordBytes
+// TurnAddr is the address of the partition's turn, the first word of the second line of
+// its control block. It is raised before the quarantine of empty spans begins.
+const TurnAddr = ControlAddr + mem.LineBytes
 
 // When batches are closed, and how much work one call does.
 const (

@@ -24,6 +24,8 @@ type life struct {
 	parts       []hosted // by partition; those of other servers are empty
 	trust       trust
 	reading     atomic.Pointer[clockReading] // the latest
+	expecting   *question                    // a request to keep versions, under way; under DB.mu
+	silent      bool                         // the last one was not answered; under DB.mu
 }
 
 // hosted is a partition in one life of its server.

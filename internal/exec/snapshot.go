@@ -129,6 +129,7 @@ const (
 	lineFloor       = 4
 	lineRetain      = 5
 	lineRetainBytes = 6
+	lineUntil       = 7
 	lineWords       = 8
 )
 
@@ -138,6 +139,12 @@ func (cl *controlLine) closed() clock.Tick  { return clock.Tick(cl[lineClosed]) 
 func (cl *controlLine) present() clock.Tick { return clock.Tick(cl[lineTick]) }
 func (cl *controlLine) floor() clock.Tick   { return clock.Tick(cl[lineFloor]) }
 func (cl *controlLine) horizon() block.CSN  { return block.CSN(cl[lineHorizon]) }
+
+// keeps reports whether the partition, if it retains versions at all, will have those
+// that a snapshot of its present tick needs, until the retention ends.
+func (cl *controlLine) keeps() bool {
+	return cl[lineRetain] == 0 || cl[lineUntil] >= cl[lineTick]+cl[lineRetain]
+}
 
 // controlLines are the control lines of partitions, as read last, and empty if that was
 // in another life of their server.
@@ -195,7 +202,8 @@ type snapshotTime struct {
 
 	partial bool                  // not all servers can be reached: the time is that of asked
 	asked   []placement.Partition // partitions that the transaction has touched, so far
-	wider   bool                  // the attempt touched a partition that had not been asked for its time
+	wider   bool                  // the attempt touched a partition that had not been asked for its time, or is in unkept
+	unkept  []placement.Partition // partitions that may keep no versions for the snapshot
 }
 
 // begin resets the state for a transaction.
@@ -228,7 +236,7 @@ func (sn *snapshotTime) takeTime(t *Txn) error {
 		if t.ctx.Err() != nil || t.err != nil && t.cause != CauseFence || t.err == nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
 			return err
 		}
-		t.err, sn.partial = nil, true
+		t.err, sn.partial, sn.unkept = nil, true, sn.unkept[:0]
 	}
 	if t.at = notYet; len(sn.asked) > 0 {
 		return sn.takeTimeOfAsked(t)
@@ -236,9 +244,9 @@ func (sn *snapshotTime) takeTime(t *Txn) error {
 	return nil
 }
 
-// askAll reads the control lines of all partitions. It fails if that takes longer
-// than askingMax. A paused server that was replaced has an old time, so all servers
-// must be trusted.
+// askAll reads the control lines of all partitions, and asks those for versions that
+// keep none, or soon will not. It fails if that takes longer than askingMax. A paused
+// server that was replaced has an old time, so all servers must be trusted.
 func (sn *snapshotTime) askAll(t *Txn) error {
 	for server := range placement.Server(len(sn.db.servers)) {
 		if d := sn.net.dial(server); d != nil && len(d.result) == 0 {
@@ -249,6 +257,17 @@ func (sn *snapshotTime) askAll(t *Txn) error {
 	defer cancel()
 	if err := sn.lines.read(ctx, t, sn.list); err != nil {
 		return err
+	}
+	asked, err := sn.expectAll(ctx, t)
+	if err != nil {
+		return err
+	}
+	ctx, cancelRest := context.WithTimeout(t.ctx, askingMax)
+	defer cancelRest()
+	if asked { // the time must be one from which on they keep versions
+		if err := sn.lines.read(ctx, t, sn.list); err != nil {
+			return err
+		}
 	}
 	return sn.leases.trustTimes(ctx)
 }
@@ -331,6 +350,8 @@ func (sn *snapshotTime) enter(t *Txn) error {
 		if err := sn.cover(t); err != nil {
 			return err
 		}
+	} else if err := sn.expectTouched(t); err != nil {
+		return err
 	}
 	if err := sn.awaitClosed(t, sn.touched); err != nil {
 		return err
@@ -389,7 +410,8 @@ func (sn *snapshotTime) awaitClosed(t *Txn, parts []placement.Partition) error {
 	}
 }
 
-// adopt makes a partition advance its clock to the tick.
+// adopt makes a partition advance its clock to the tick, and keep versions from then on
+// for about twice as long as it retains them.
 func (sn *snapshotTime) adopt(ctx context.Context, part placement.Partition, at clock.Tick) error {
 	sn.net.req = wire.AppendAdopt(sn.net.req[:0], part, at)
 	_, err := sn.net.request(ctx, sn.db.placement.At(part), sn.net.req)

@@ -53,7 +53,8 @@ type trust struct {
 	rest    atomic.Int64 // by clock.Fast: no question ahead of time before this
 }
 
-// question is an OpLease request under way, which all sessions of a DB share.
+// question is a request to a server under way, which all sessions of a DB share: for
+// its lease, or to keep versions.
 type question struct {
 	since time.Duration // by clock.Fast
 	done  chan struct{}

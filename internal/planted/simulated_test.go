@@ -55,6 +55,7 @@ var simulated = []struct {
 	{"SkipCommitValidation", 100, "queue: |" + wrong, "queue"},
 	{"DeleteIsNotRedone", 100, "queue: |" + wrong, "queue"},
 	{"ForgetDecisions", 100, wrong + "|writes every key", "storm:full tables forget"},
+	{"LostVersionsLeaveTheFloor", 500, wrong, "disk"},
 	{"LateAfterAllTicks", 500, "after that tick was closed", "disk"},
 	{"TooOldIsCut", 600, "the feed has ended: txn: changes too old", "disk"},
 	{"IgnoreChecksum", 1500, wrong + "|row of key [0-9]+ says", "storm:words in any order"},

@@ -49,6 +49,46 @@ var snapshotBugs = []bug{
 		caught: []test{{"server", "TestSnapshotTooOld", "with a retention of [0-9.]+m?s: <nil>"}},
 	},
 	{
+		name: "LostVersionsLeaveTheFloor", why: "an update that leaves no version because no reader is expected does not raise the floor",
+		edits: []edit{{
+			file: "internal/block/keep.go",
+			old:  "		h.raise(tick)\n		return 0\n",
+			new:  "		return 0\n",
+		}},
+		caught: []test{
+			{"internal/block", "TestHistoryOnDemand", "kept false"},
+			{"index/hash", "TestPast", "floor|tick"},
+			{"index/learned", "TestPastOfClients", "floor|tick"},
+		},
+	},
+	{
+		name: "TimeBeforeVersions", why: "a snapshot asks for versions, but its time is from before",
+		edits: []edit{{
+			file: "internal/exec/snapshot.go",
+			old:  "	if asked { //",
+			new:  "	if asked && false { //",
+		}},
+		caught: []test{{"server", "TestSnapshotsAskForVersions", "snapshot too old"}},
+	},
+	{
+		name: "SilentServersAreAwaited", why: "every snapshot waits for the answer of a server that should keep versions",
+		edits: []edit{{
+			file: "internal/exec/expect.go",
+			old:  "	if clock.Fast()-q.since > askingMax {\n",
+			new:  "	if false {\n",
+		}},
+		caught: []test{{"server", "TestSnapshotsBesideAPausedServer", "each snapshot took"}},
+	},
+	{
+		name: "TouchedKeepsNothing", why: "a snapshot reads at a server that may keep no versions for it",
+		edits: []edit{{
+			file: "internal/exec/snapshot.go",
+			old:  "	} else if err := sn.expectTouched(t); err != nil {\n",
+			new:  "	} else if err := error(nil); err != nil {\n",
+		}},
+		caught: []test{{"server", "TestSnapshotsBesideAPausedServer", "in run 1 of the body|snapshot too old"}},
+	},
+	{
 		name: "FloorAfterFree", why: "versions are freed before the floor is published that gives them up",
 		edits: []edit{{
 			file: "internal/block/history.go",
