@@ -297,7 +297,9 @@ func (m *Member) start(ctx context.Context) (err error) {
 				return err
 			}
 		}
-		if f, ok := o.Provider.(*multi.Provider); ok && o.at == nil {
+		// A server at another host than its own has a provider of its own: the host may
+		// not have seen the map from which this server has the addresses of the others.
+		if f, ok := o.Provider.(*multi.Provider); ok {
 			m.leadWith(f, m.place.follows)
 		}
 	}

@@ -502,6 +502,48 @@ func TestHangingGuestIsTakenOver(t *testing.T) {
 	h.has(20)
 }
 
+// TestGuestsKnowWhereOthersWere: a server at another host than its own has the addresses
+// of the others from a map that its host may not have seen. When one of them moves, the
+// server's dials still lead there.
+func TestGuestsKnowWhereOthersWere(t *testing.T) {
+	t.Parallel()
+	soon(t)
+	var guest atomic.Pointer[multi.Provider]
+	h := startHostsSet(t, 2, 2, 0, func(o *JoinOptions) {
+		if o.Return = true; o.Index == 1 {
+			real := *o
+			o.around.beside = func(server placement.Server) (string, *multi.Provider, error) {
+				addr, p, err := real.beside(server)
+				guest.Store(p)
+				return addr, p, err
+			}
+		}
+	})
+	h.fill(0, 10)
+	if _, err := h.cluster.Move(h.ctx, 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	h.settle(0, 1)
+	var follows *following
+	eventually(t, "host 1 has server 0", func() bool {
+		others := h.hosts[1].others
+		others.mu.Lock()
+		defer others.mu.Unlock()
+		if home := others.mu.homes[0]; home != nil && home.member != nil {
+			follows = home.member.place.follows
+		}
+		return follows != nil
+	})
+	const was = "tcp:198.51.100.7:1" // of server 1, in a map of which only the guest knows
+	follows.mu.Lock()
+	follows.mu.index[was] = 1
+	now, _ := follows.mu.newest.Server(1)
+	follows.mu.Unlock()
+	if at := guest.Load().Resolve(was); at != addressOf(now) {
+		t.Errorf("the guest dials %s for server 1, which is at %s", at, addressOf(now))
+	}
+}
+
 // stuckServer is a data server that hangs when it closes.
 type stuckServer struct {
 	dataServer

@@ -97,6 +97,16 @@ var fabricBugs = []bug{
 		caught: []test{{"internal/cluster", "TestRuntimeDirsArePrivate/of a data server", "own is made with mode 0755, want 0700"}},
 	},
 	{
+		name: "GuestsAskTheirHost", why: "a data server at another host resolves addresses with maps that its host has seen, and not with its own",
+		edits: []edit{{
+			file: "internal/cluster/join.go",
+			old:  "		if f, ok := o.Provider.(*multi.Provider); ok {\n			m.leadWith(f, m.place.follows)\n",
+			new:  "		if f, ok := o.Provider.(*multi.Provider); ok && o.at == nil {\n			m.leadWith(f, m.place.follows)\n",
+		}},
+		caught: []test{{"internal/cluster", "TestGuestsKnowWhereOthersWere", "the guest dials tcp:198.51.100.7:1"}},
+	},
+
+	{
 		name: "OpenStoreDir", why: "all users can enter the directory that has the socket of the store of members",
 		edits: []edit{{
 			file: "internal/cluster/hosts.go",
