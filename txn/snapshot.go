@@ -31,13 +31,16 @@ func (db *DB) Snapshot(ctx context.Context, fn func(*Txn) error, opts ...Snapsho
 // one-sided, writers never abort it, and there is nothing to validate. The moment is
 // after the call: a Snapshot shows every transaction that ended before. It first
 // waits for about 10 ms, until no more commits can belong to the moment. With
-// Staleness it does not wait.
+// Staleness it does not wait, unless there was no Snapshot for some seconds.
 //
 // A Snapshot is strictly serializable if the clocks of the servers agree, as they do
 // on one machine. Suppose that one clock is behind another by more than the time
 // between two transactions, of which the earlier wrote at the server that is ahead
 // and the later only at the one behind. A Snapshot that begins meanwhile may then
 // show the later one without the earlier. It is serializable with any clocks.
+//
+// The first Snapshot for some seconds also asks the servers to keep versions of rows
+// that are overwritten (server.Config.Retain).
 //
 // A Snapshot needs only the data servers of the rows that it reads. If others cannot
 // be reached, fn may run again, with the same guarantees.
