@@ -53,7 +53,8 @@ type Config struct {
 	// DefaultRetain, a negative value none. RetainBytes bounds their memory in each
 	// partition; 0 means one part in eight of MemoryBytes. Writes are never refused for
 	// versions: if memory runs out, the oldest versions go. A row that is overwritten in
-	// place leaves a version only if a snapshot was taken less than Retain before.
+	// place leaves a version only if a snapshot has asked for versions within the last
+	// two Retain.
 	Retain      time.Duration
 	RetainBytes uint64
 	// Checksums keeps checksums in every block, for clients on fabrics that do

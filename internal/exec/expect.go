@@ -35,7 +35,7 @@ func (lf *life) expect(db *DB) *question {
 	}
 	lf.expecting = q
 	db.asks.Go(func() {
-		q.err = lf.expectInPool(db)
+		q.err = lf.inPool(db, func(ctx context.Context, s *Session) error { return s.snap.adoptAll(ctx, lf.server) })
 		db.mu.Lock()
 		lf.expecting, lf.silent = nil, q.err != nil && !lacksRoom(q.err)
 		db.mu.Unlock()
@@ -64,19 +64,6 @@ func (q *question) answered(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// expectInPool asks on a session of the pool.
-func (lf *life) expectInPool(db *DB) error {
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
-	defer cancel()
-	s, err := db.acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.release(s)
-	defer s.net.yield()
-	return s.snap.adoptAll(ctx, lf.server)
 }
 
 // adoptAll is adopt for all partitions of a server.

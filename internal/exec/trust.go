@@ -239,7 +239,7 @@ func (lf *life) ask(db *DB, open func(now time.Duration) bool) *question {
 	default:
 		lf.trust.asking.Store(q)
 		db.asks.Go(func() {
-			if q.err = lf.askInPool(db); q.err != nil {
+			if q.err = lf.inPool(db, func(ctx context.Context, s *Session) error { return s.leases.askLease(ctx, lf.server) }); q.err != nil {
 				lf.trust.rest.Store(int64(clock.Fast() + askRest))
 			}
 			lf.trust.asking.Store(nil)
@@ -249,8 +249,8 @@ func (lf *life) ask(db *DB, open func(now time.Duration) bool) *question {
 	return q
 }
 
-// askInPool asks a question on a session of the pool.
-func (lf *life) askInPool(db *DB) error {
+// inPool asks a question on a session of the pool, of this life of the server.
+func (lf *life) inPool(db *DB, ask func(ctx context.Context, s *Session) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	s, err := db.acquire(ctx)
@@ -262,7 +262,7 @@ func (lf *life) askInPool(db *DB) error {
 	if l := s.net.links[lf.server]; l != nil && s.net.lives[lf.server] != lf && !lf.ended(db) {
 		s.net.drop(l) // it leads to an earlier life
 	}
-	return s.leases.askLease(ctx, lf.server)
+	return ask(ctx, s)
 }
 
 // askLease asks a server how much of its lease is left, over the session's own
