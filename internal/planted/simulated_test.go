@@ -23,7 +23,7 @@ var simulated = []struct {
 	want  string
 	kind  string // of the clusters that are simulated
 }{
-	{"AcknowledgeBeforeSync", 50, "ledger: |not strictly serializable", "disk"},
+	{"AcknowledgeBeforeSync", 50, "ledger: |not strictly serializable|the log was durable up to", "disk"},
 	{"AnswerBeforeDurable", 100, "ledger: |not strictly serializable|transaction number out of order", "disk"},
 	{"CreateNotSynced", 100, "ledger: |not strictly serializable|server \\d: ", "disk"},
 	{"RenameNotSynced", 500, "ledger: |not strictly serializable|server \\d: ", "disk"},
