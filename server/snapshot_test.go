@@ -588,6 +588,34 @@ func overtakenViewGoesOn(t *testing.T, f vaultFabric) {
 	}
 }
 
+// TestOvertakenViewsTeachOthers: when a View has lost long attempts in vain, the next one
+// goes on as a snapshot after one such attempt.
+func TestOvertakenViewsTeachOthers(t *testing.T) {
+	v := startVaults(t, vaultFabrics(t)[0], 2, 10, nil)
+	tab := v.table("tree")
+	for i, pause := range []time.Duration{2 * clock.TickLength, clock.TickLength / 6, clock.TickLength / 6} {
+		s, err := v.db.NewSession(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		attempts := 0
+		if err := s.View(t.Context(), func(x *txn.Txn) error {
+			attempts++
+			if _, err := x.Get(tab, v.key(tab, 7)); err != nil {
+				return err
+			}
+			time.Sleep(pause)
+			return v.db.Update(t.Context(), func(x *txn.Txn) error { return x.Put(tab, v.key(tab, 7), v.row(tab, int64(attempts), i)) })
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if st := s.Stats(); attempts != 2 || st.Overtaken != 1 {
+			t.Errorf("View %d ended after %d attempts, want 2; %d went on as snapshots", i, attempts, st.Overtaken)
+		}
+	}
+}
+
 // TestLongViewChecksEarly: a View that writers have invalidated does not read all
 // rows before it goes on as a snapshot.
 func TestLongViewChecksEarly(t *testing.T) {

@@ -82,9 +82,7 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 		s.kept.tooOld(s.db.cfg.BodyAge)
 		t.begin(ctx, esc.next(s, m))
 		t.losses, t.patience, t.gated, t.wasOverdue = n, patience, gated && s.db.gate.on.Load(), overdue
-		if t.recheck = 0; esc.possible && t.mode == view {
-			t.recheck = clock.TickLength
-		}
+		t.recheck = esc.recheck(t)
 		err := s.attempt(t, fn, finish)
 		overdue = t.overdue
 		esc.ended(t)

@@ -46,6 +46,7 @@ type DB struct {
 	dials     []chan struct{} // by server: has an element for each connection that is being made
 	asks      sync.WaitGroup  // questions about leases; they begin under mu
 	seen      clock.Seen
+	hopeless  hopeless
 
 	// incarnation is by server, and 0 until first seen. Once set it stays. It
 	// is set under mu, and read by every commit.

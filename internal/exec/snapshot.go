@@ -58,68 +58,6 @@ func (db *DB) Snapshot(ctx context.Context, staleness time.Duration, fn Body) er
 	return s.Snapshot(ctx, staleness, fn)
 }
 
-// invalidatedMax is how many attempts of a View writers may invalidate before it goes
-// on as a Snapshot. It does so earlier if these attempts together took as long as a
-// Snapshot waits: if a long attempt was invalidated, the next one probably is, too.
-const invalidatedMax = 32
-
-// escalation decides when a View that writers invalidate goes on as a Snapshot.
-type escalation struct {
-	possible bool
-	wider    bool          // the previous attempt was a Snapshot that needs the time of more partitions
-	n        int           // attempts invalidated since the last Snapshot
-	lost     time.Duration // time of these attempts, and of long ones that met a lock
-}
-
-// A View that may go on as a Snapshot checks its reads when it is one tick old, and
-// each time that its age has grown by this factor. So it does not read a million rows
-// when writers have already invalidated the first thousand.
-const recheckGrowth = 8
-
-// next returns the mode of the next attempt.
-func (e *escalation) next(s *Session, m mode) mode {
-	if e.wider {
-		e.wider = false
-		return snapshot
-	}
-	if e.n < invalidatedMax && e.lost < clock.TickLength {
-		return m
-	}
-	e.n, e.lost = 0, 0
-	s.snap.stale = 0
-	s.stats.Overtaken++
-	return snapshot
-}
-
-// ended records how an attempt of a View ended. A Snapshot that failed because
-// versions are gone, or because a partition did not close its tick, counts as another
-// invalidated attempt. A short attempt that met a lock does not count: a Snapshot
-// waits for a transaction in doubt just as a View does.
-func (e *escalation) ended(t *Txn) {
-	if t.mode == snapshot && t.s.snap.wider {
-		e.wider, t.s.snap.wider = true, false
-		return
-	}
-	if !e.possible || t.err == nil {
-		return
-	}
-	if t.mode == snapshot && (errors.Is(t.err, ErrSnapshotTooOld) || errors.Is(t.err, ErrUnavailable)) && t.ctx.Err() == nil {
-		t.err, t.cause = errAbandoned, CauseRow
-	}
-	if t.err != errAbandoned {
-		return
-	}
-	switch t.cause {
-	case CauseRow, CauseGap:
-		e.n++
-		e.lost += t.reading.Began.Age()
-	case CauseLocked:
-		if age := t.reading.Began.Age(); age >= clock.TickLength/16 {
-			e.lost += age
-		}
-	}
-}
-
 // Words of a partition's control line.
 const (
 	lineEpoch       = 0

@@ -89,6 +89,27 @@ var snapshotBugs = []bug{
 		caught: []test{{"server", "TestSnapshotsBesideAPausedServer", "in run 1 of the body|snapshot too old"}},
 	},
 	{
+		name: "HopelessViewsAreRepeated", why: "each View repeats long attempts in vain, whatever others have learned",
+		edits: []edit{{
+			file: "internal/exec/escalation.go",
+			old:  "	case e.long && !e.again && h.use():\n",
+			new:  "	case false:\n",
+		}},
+		caught: []test{
+			{"internal/exec", "TestHopelessViewsAreNotRepeated", "View 0 after it lost 4 attempts, want 1"},
+			{"server", "TestOvertakenViewsTeachOthers", "View 1 ended after"},
+		},
+	},
+	{
+		name: "HopelessForever", why: "a View that succeeds after a long attempt in vain teaches nothing",
+		edits: []edit{{
+			file: "internal/exec/escalation.go",
+			old:  "	if t.err == nil && t.mode == view && e.long {\n",
+			new:  "	if false {\n",
+		}},
+		caught: []test{{"internal/exec", "TestHopelessViewsAreNotRepeated", "has taught nothing"}},
+	},
+	{
 		name: "FloorAfterFree", why: "versions are freed before the floor is published that gives them up",
 		edits: []edit{{
 			file: "internal/block/history.go",
