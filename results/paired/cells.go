@@ -75,6 +75,7 @@ func cells(o *options) []*cell {
 		}
 		all = append(all, c)
 	}
+	all = append(all, benchmarkCells()...)
 	return append(all, &cell{
 		name: "idle", read: idle, args: []string{"drtmx", "serve", "--workload", "ycsb", "--servers", "2"}, metrics: []string{"% of a core, of a data server"},
 	})

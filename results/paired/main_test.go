@@ -4,6 +4,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"maps"
 	"regexp"
 	"strings"
 	"testing"
@@ -36,6 +37,18 @@ TOTAL  - Takes(s): 1.0, Count: 96012, OPS: 96035.8, Avg(us): 28
 	}
 }
 
+func TestBenchmarkLines(t *testing.T) {
+	got := benchmarksIn(`goos: linux
+BenchmarkServer/get/tree/goroutines=1-2         	 1000000	       319.5 ns/op	       0 B/op
+BenchmarkGet/two_rounds	     100	      20 ns/op	 2.000 rounds/op
+PASS
+`)
+	want := map[string]float64{"get/tree/goroutines=1 ns/op": 319.5, "get/tree/goroutines=1 B/op": 0, "two_rounds ns/op": 20, "two_rounds rounds/op": 2}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 func TestPage(t *testing.T) {
 	o := &options{turns: 3, run: time.Second, only: regexp.MustCompile("")}
 	all := cells(o)
@@ -51,7 +64,7 @@ func TestPage(t *testing.T) {
 	if err := o.print(&b, [2]side{{commit: "old"}, {commit: "new"}}, all, time.Now(), "0 0 0"); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| mix | transactions/s | 200 | 200 | **1.000** | 1.00 to 2.00 |", "after is new", "| YCSB F |", "drtmx tpcc run --mix full"} {
+	for _, want := range []string{"| mix | transactions/s | 200 | 200 | **1.000** | 1.00 to 2.00 |", "after is new", "| YCSB F |", "drtmx tpcc run --mix full", "-run '^$' -bench"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, &b)
 		}
@@ -85,7 +98,7 @@ const X = 1
 // TestTreeIsCounted counts this package.
 func TestTreeIsCounted(t *testing.T) {
 	s, err := count(".")
-	if err != nil || s.packages != 1 || s.files != 4 || s.lines < 300 || s.testLines < 50 {
+	if err != nil || s.packages != 1 || s.files != 5 || s.lines < 300 || s.testLines < 50 {
 		t.Errorf("%+v, %v", s, err)
 	}
 }

@@ -23,7 +23,8 @@ Load average before: %s, after: %s.
 
 Both commits are built and run in turn, %d times, and which goes first alternates. A ratio is after
 ÷ before of two neighbouring runs: the median, the least and the greatest of all turns. The values
-are medians. Runs take %v, and their servers are processes over shared memory.
+are medians. Runs take %v, and their servers are processes over shared memory; Go benchmarks run in
+one process.
 
 `, o.args, began.UTC().Format(time.DateOnly), time.Since(began).Seconds(), sides[0].commit, sides[1].commit, processor(), runtime.NumCPU(), runtime.Version(), load, loadAverage(), o.turns, o.run)
 	b.WriteString("| run | what | before | after | after ÷ before | least to greatest |\n|---|---|---|---|---|---|\n")
@@ -34,7 +35,7 @@ are medians. Runs take %v, and their servers are processes over shared memory.
 	}
 	b.WriteString("\nThe commands; of TPC-C and YCSB each loads servers of its own:\n\n")
 	for _, c := range all {
-		fmt.Fprintf(&b, "    %s\n", strings.Join(c.args, " "))
+		fmt.Fprintf(&b, "    %s\n", quoted(c.args))
 	}
 	fmt.Fprintf(&b, "\nAn idle data server has settled for %v, and is watched for %v.\n", settles, watched)
 	b.WriteString("\n## Source\n\n| | before | after |\n|---|---|---|\n")
@@ -61,6 +62,17 @@ are medians. Runs take %v, and their servers are processes over shared memory.
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// quoted returns a command as a shell reads it.
+func quoted(args []string) string {
+	line := make([]string, len(args))
+	for i, a := range args {
+		if line[i] = a; strings.ContainsAny(a, "^$()|*") {
+			line[i] = "'" + a + "'"
+		}
+	}
+	return strings.Join(line, " ")
 }
 
 // row returns medians, and the ratios of pairs.
