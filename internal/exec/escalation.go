@@ -19,6 +19,16 @@ const invalidatedMax = 32
 // the first thousand.
 const recheckGrowth = 8
 
+// escalation decides when a View that writers invalidate goes on as a Snapshot.
+type escalation struct {
+	possible bool
+	wider    bool          // the previous attempt was a Snapshot that needs the time of more partitions
+	n        int           // attempts invalidated since the last Snapshot
+	lost     time.Duration // time of these attempts, and of long ones that met a lock
+	long     bool          // one of these attempts took longAttempt
+	again    bool          // long attempts are repeated, whatever other Views have learned
+}
+
 // recheck returns at what age an attempt that has begun checks its reads, or 0.
 func (e *escalation) recheck(t *Txn) time.Duration {
 	switch {
@@ -28,16 +38,6 @@ func (e *escalation) recheck(t *Txn) time.Duration {
 		return longAttempt
 	}
 	return clock.TickLength
-}
-
-// escalation decides when a View that writers invalidate goes on as a Snapshot.
-type escalation struct {
-	possible bool
-	wider    bool          // the previous attempt was a Snapshot that needs the time of more partitions
-	n        int           // attempts invalidated since the last Snapshot
-	lost     time.Duration // time of these attempts, and of long ones that met a lock
-	long     bool          // one of these attempts took longAttempt
-	again    bool          // long attempts are repeated, whatever other Views have learned
 }
 
 // next returns the mode of the next attempt.
@@ -108,15 +108,16 @@ func (e *escalation) ended(t *Txn) {
 // whether it is repeated in vain.
 const longAttempt = clock.TickLength / 8
 
-// hopeless is for how many Views of the DB it does not pay to repeat a long attempt that
-// writers have invalidated: they go on as Snapshots at once. The DB learns it from a View
-// that has repeated such attempts in vain, and forgets it when one has succeeded. In
-// between the number falls, so that the next View finds out whether it is still true.
-// It may be used concurrently.
+// hopeless counts the next Views of the DB that do not repeat a long attempt that writers
+// have invalidated: they go on as Snapshots at once. The DB learns it from a View that
+// lost a tick to writers, with a long attempt among its attempts, and forgets it when a
+// repeated one has succeeded. The count falls with each such View, so that later one
+// repeats its attempts and finds out whether it still is in vain. It may be used
+// concurrently.
 type hopeless struct{ views atomic.Int32 }
 
-// hopelessViews is how many Views use what one has learned: its cost is that of three
-// more attempts of each seventeenth View.
+// hopelessViews is how many Views use what one has learned. To find out costs each
+// seventeenth View about a tick at most.
 const hopelessViews = 16
 
 func (h *hopeless) learn()  { h.views.Store(hopelessViews) }

@@ -97,7 +97,7 @@ var snapshotBugs = []bug{
 		}},
 		caught: []test{
 			{"internal/exec", "TestHopelessViewsAreNotRepeated", "View 0 after it lost 4 attempts, want 1"},
-			{"server", "TestOvertakenViewsTeachOthers", "View 1 ended after"},
+			{"server", "TestOvertakenViewsTeachOthers", "View 1 has lost"},
 		},
 	},
 	{

@@ -81,15 +81,6 @@ func (o *options) compare(ctx context.Context, page, progress io.Writer) (err er
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	var sides [2]side
-	for i, commit := range o.commits {
-		fmt.Fprintf(progress, "building %s\n", commit)
-		if sides[i], err = build(ctx, commit, filepath.Join(dir, [2]string{"before", "after"}[i])); err != nil {
-			return err
-		}
-		defer sides[i].remove()
-	}
-	began, load := time.Now(), loadAverage()
 	var all []*cell
 	for _, c := range cells(o) {
 		if o.only.MatchString(c.name) {
@@ -99,6 +90,20 @@ func (o *options) compare(ctx context.Context, page, progress io.Writer) (err er
 	if len(all) == 0 {
 		return fmt.Errorf("-only %v chooses none of the commands", o.only)
 	}
+	for i, commit := range o.commits {
+		if _, err := output(ctx, ".", "git", "rev-parse", "--quiet", "--verify", commit+"^{commit}"); err != nil {
+			return fmt.Errorf("%s %q: want a commit of this repository", [2]string{"-before", "-after"}[i], commit)
+		}
+	}
+	var sides [2]side
+	for i, commit := range o.commits {
+		fmt.Fprintf(progress, "building %s\n", commit)
+		if sides[i], err = build(ctx, commit, filepath.Join(dir, [2]string{"before", "after"}[i])); err != nil {
+			return err
+		}
+		defer sides[i].remove()
+	}
+	began, load := time.Now(), loadAverage()
 	for turn := range o.turns {
 		for _, c := range all {
 			for i := range 2 {
