@@ -3,6 +3,15 @@ package planted
 // readerBugs are bugs of the client half of the ordered index.
 var readerBugs = []bug{
 	{
+		name: "ScansForgetFill", why: "a scan does not learn how full the leaves are",
+		edits: []edit{{
+			file: "index/learned/read/scan.go",
+			old:  "	o.learnFill(l)\n",
+			new:  "",
+		}},
+		caught: []test{{"index/learned/read", "TestScansLearnHowFullLeavesAre", "leaves READ in vain"}},
+	},
+	{
 		name: "LookupsWaitAtLocks", why: "a lookup READs a locked row again although its attempt bounds the locks that it meets",
 		edits: []edit{{
 			file: "index/index.go",

@@ -65,6 +65,9 @@ func (v *Leaf) Last() bool { return IsLast(v.words[MetaWord]) }
 // Count returns the number of slots to examine: all others are free.
 func (v *Leaf) Count() int { return CountOf(v.words[MetaWord]) }
 
+// Live returns the number of slots in use, placeholders included.
+func (v *Leaf) Live() int { return min(Unpack(v.words[MetaWord]).Live, v.Count()) }
+
 // Keys returns the keys, or the digests of string keys, of the first Count slots.
 func (v *Leaf) Keys() []uint64 { return v.words[v.l.KeysAt : v.l.KeysAt+v.Count()] }
 

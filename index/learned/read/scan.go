@@ -20,8 +20,16 @@ const (
 	// guessWindow is the size of aligned memory that is certainly in the region if
 	// one leaf in it is.
 	guessWindow = 64 << 10
-	// rowsPerLeafShare is the share of slots expected in use, in 16ths.
+	// rowsPerLeafShare is the share of slots expected in use before a scan has seen
+	// leaves, in 16ths.
 	rowsPerLeafShare = 11
+	// fillOne is one slot in use, in scanOp.fill.
+	fillOne = 256
+	// A leaf that is fuller than expected raises scanOp.fill by fillUp, in 64ths of
+	// the difference, and one that is less full lowers it by fillDown. As fillDown is
+	// the greater one, fill is below the mean if leaves differ, and at the mean if
+	// they do not: a leaf READ in vain costs less than a further round.
+	fillUp, fillDown = 4, 12
 )
 
 // leafRead is one leaf READ by a scan.
@@ -99,6 +107,9 @@ type scanOp struct {
 	// ascend, the leaves that were split off later follow it in memory (package tree,
 	// extent). guess doubles while that proves right.
 	guess int
+	// fill is the expected number of slots in use of a leaf, in parts of fillOne,
+	// learnt from the leaves that this and earlier scans consumed; 0 at first.
+	fill int
 
 	apart scanRows // blocks of rows, if these are apart
 
@@ -399,13 +410,27 @@ func (o *scanOp) wait() bool {
 	return false
 }
 
-// expected returns the expected number of leaves of the rest of the scan.
+// expected returns the expected number of leaves of the rest of the scan. The first
+// and the last one of them count as one together, because only a part of each is in
+// the range.
 func (o *scanOp) expected() int {
 	if o.goal <= 0 {
 		return leavesPerRoundMax
 	}
-	per := max(o.lay.Slots*rowsPerLeafShare/16, 1)
-	return min((o.goal-o.kind.have()+per-1)/per+1, leavesPerRoundMax)
+	if o.fill == 0 {
+		o.fill = max(o.lay.Slots*fillOne*rowsPerLeafShare/16, 1)
+	}
+	rest := (o.goal - o.kind.have()) * fillOne
+	return min((rest+o.fill-1)/o.fill+1, leavesPerRoundMax)
+}
+
+// learnFill adjusts the expected number of slots in use to those of a leaf.
+func (o *scanOp) learnFill(l *leafRead) {
+	d, share := l.view.Live()*fillOne-o.fill, fillUp
+	if d < 0 {
+		share = fillDown
+	}
+	o.fill = max(o.fill+d*share/64, 1)
 }
 
 // lastOf returns the last leaf worth READing ahead for the prediction p of a range's
@@ -640,6 +665,7 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 		o.at++
 	}
 	o.consumed++
+	o.learnFill(l)
 	o.stalls, o.chases = 0, 0
 	ends := o.kind.cover(l)
 	switch {
