@@ -12,9 +12,8 @@ import (
 
 // The trainer rests trainRest times as long as the processor worked for it: a
 // stale model costs a reader rounds, for right links and for falling back to
-// the server, but training takes processor time from writers. In the mix of TPC-C
-// an ORDER-STATUS takes no more rounds with 60 than with 30, but more with 200. It
-// looks for work at least every trainIdleMax.
+// the server, but training takes processor time from writers. So it takes at most a
+// sixty-first of one processor. It looks for work at least every trainIdleMax.
 const (
 	trainRest    = 60
 	trainIdleMin = time.Millisecond
