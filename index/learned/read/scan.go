@@ -108,7 +108,7 @@ type scanOp struct {
 	// extent). guess doubles while that proves right.
 	guess int
 	// fill is the expected number of slots in use of a leaf, in parts of fillOne,
-	// learnt from the leaves that this and earlier scans consumed; 0 at first.
+	// learnt from the leaves that this and earlier scans consumed; 0 before the first.
 	fill int
 
 	apart scanRows // blocks of rows, if these are apart
@@ -258,6 +258,9 @@ func (o *scanOp) Next(done, next *rdma.Batch) bool {
 func (o *scanOp) findOn(next *rdma.Batch) bool {
 	if !o.begin() {
 		return o.fallback()
+	}
+	if o.fill == 0 {
+		o.fill = o.lay.Slots * fillOne * rowsPerLeafShare / 16
 	}
 	o.kind.seek()
 	st, addr := o.predictLeaf(next)
@@ -416,9 +419,6 @@ func (o *scanOp) wait() bool {
 func (o *scanOp) expected() int {
 	if o.goal <= 0 {
 		return leavesPerRoundMax
-	}
-	if o.fill == 0 {
-		o.fill = max(o.lay.Slots*fillOne*rowsPerLeafShare/16, 1)
 	}
 	rest := (o.goal - o.kind.have()) * fillOne
 	return min((rest+o.fill-1)/o.fill+1, leavesPerRoundMax)

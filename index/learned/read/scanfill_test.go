@@ -11,7 +11,7 @@ import (
 )
 
 // TestScansLearnHowFullLeavesAre checks the READs and rounds of scans with a limit: of
-// leaves that are full they READ hardly more than they need, and if leaves are nearly
+// leaves that are full they READ hardly more than they need, and if leaves are half
 // empty, or differ, hardly any scan needs a further round.
 func TestScansLearnHowFullLeavesAre(t *testing.T) {
 	const slots, n = 20, 40_000
@@ -72,5 +72,29 @@ func TestScansLearnHowFullLeavesAre(t *testing.T) {
 					excess, perScan, c.excess, c.rounds)
 			}
 		})
+	}
+}
+
+// TestScansWithoutLimitTeachNoEmptyLeaves checks that the first leaf that a scan ever
+// consumes, if it has no limit, does not make the next one expect nearly empty leaves.
+func TestScansWithoutLimitTeachNoEmptyLeaves(t *testing.T) {
+	const slots, n = 20, 2000
+	g := newRig(t, learned.Options{RowWords: 1, SlotsPerLeaf: slots}, Options{}, inproc.Options{}, false)
+	for k := range uint64(n) {
+		if err := g.s.Load(index.Num(k), g.row(k, k), block.Present(g.nextCSN())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.train()
+	g.refresh()
+	d, scan := driver{conn: g.conn}, g.c.NewScan()
+	scan.Start(index.Num(5), index.Num(6), 0)
+	d.run(scan)
+	const limit = 10
+	scan.Start(index.Num(0), index.Num(^uint64(0)), limit)
+	d.run(scan)
+	o := scan.(*scanOp)
+	if len(o.res.Entries) != limit || len(o.leaves) > 2 {
+		t.Errorf("%d rows from %d leaves; want %d rows from 2 leaves at most", len(o.res.Entries), len(o.leaves), limit)
 	}
 }
