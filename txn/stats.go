@@ -34,9 +34,11 @@ type SessionStats struct {
 	Aborts  [CauseCount]uint64 // aborted attempts
 	Commits uint64             // Views, Snapshots, Updates and Calls that returned nil
 	// Snapshots is how many began. Overtaken of them were Views that writers had
-	// invalidated too often.
+	// invalidated too often. Widened of them began again: their body read at a server
+	// that had not answered in time when the snapshot chose its time.
 	Snapshots uint64
 	Overtaken uint64
+	Widened   uint64
 }
 
 // IndexStats are the counters of one client half.

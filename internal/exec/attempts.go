@@ -90,6 +90,7 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 			s.admission.firstEnded(t, gated)
 		}
 		if esc.wider { // at most once per partition
+			s.stats.Widened++
 			n--
 			continue
 		}

@@ -96,5 +96,5 @@ func (st *SessionStats) add(o SessionStats) {
 		}
 	}
 	st.Rounds, st.Commits = st.Rounds+o.Rounds, st.Commits+o.Commits
-	st.Snapshots, st.Overtaken = st.Snapshots+o.Snapshots, st.Overtaken+o.Overtaken
+	st.Snapshots, st.Overtaken, st.Widened = st.Snapshots+o.Snapshots, st.Overtaken+o.Overtaken, st.Widened+o.Widened
 }
