@@ -91,10 +91,28 @@ var readerBugs = []bug{
 		name: "HiddenLeavesAreReadAhead", why: "a scan READs ahead leaves that a newer one has replaced",
 		edits: []edit{{
 			file: "index/learned/read/tail.go",
-			old:  "		for c.at < len(before) && lately[c.late-1].reaches(before[c.at].low) {\n",
-			new:  "		for c.at < len(before) && before[c.at].low == lately[c.late-1].low {\n",
+			old:  "		for c.at.before < len(before) && lately[c.at.late-1].reaches(before[c.at.before].low) {\n",
+			new:  "		for c.at.before < len(before) && before[c.at.before].low == lately[c.at.late-1].low {\n",
 		}},
 		caught: []test{{"index/learned/read", "TestPatch", "come"}},
+	},
+	{
+		name: "BriefsEndTooEarly", why: "the last string keys of a leaf, which have the digest of its high fence, are sought by a prediction",
+		edits: []edit{{
+			file: "index/learned/read/patch.go",
+			old:  "			if l.high.Str == \"\" && d > 0 {\n",
+			new:  "			if d > 0 {\n",
+		}},
+		caught: []test{{"index/learned/read", "TestListOfHotSubModel", "ends before"}},
+	},
+	{
+		name: "BriefsOfTheOldPrefix", why: "a list of string keys compares digests behind two prefixes once a leaf without the common one joins it",
+		edits: []edit{{
+			file: "index/learned/read/tail.go",
+			old:  "			all.digestAll()\n",
+			new:  "",
+		}},
+		caught: []test{{"index/learned/read", "TestListOfHotSubModel", "leads to"}},
 	},
 	{
 		name: "GuessedOnce", why: "a reverse scan that meets leaves without a model reads on through all that it knows by now",

@@ -49,6 +49,8 @@ type finder struct {
 	key        index.Key // sought
 	listed     *leafList // the list that has the predicted leaf, if that is of a hot sub-model and covers the key; else nil
 	listedAt   int       // the leaf's place in the list
+	patch      *patch    // of the sub-model, when the key was predicted
+	placed     place     // the key's place in patch
 	news       *news     // state of READs of tail lists; nil before the first
 }
 
@@ -64,7 +66,7 @@ const (
 
 // predictLeaf predicts the leaf of the key. On stepWait, call resume with the next done.
 func (f *finder) predictLeaf(next *rdma.Batch) (step, uint64) {
-	f.winOf, f.listed = nil, nil
+	f.winOf, f.listed, f.patch = nil, nil, nil
 	if !f.h.Trained() {
 		f.held, f.model = nil, nil
 		return stepLeaf, f.h.root.First
@@ -75,15 +77,18 @@ func (f *finder) predictLeaf(next *rdma.Batch) (step, uint64) {
 	}
 	f.model = &f.held.model
 	p := f.held.patch.Load()
-	if p != nil && f.held.tail != nil {
-		if addr, ok := f.listedLeaf(&p.before); ok {
-			return stepLeaf, addr
+	if p != nil {
+		f.patch, f.placed = p, p.place(f.key)
+		if f.held.tail != nil {
+			if addr, ok := f.listedLeaf(&p.before, f.placed.before-1); ok {
+				return stepLeaf, addr
+			}
 		}
 	}
 	f.pred = f.model.Predict(f.h.Input(f.key, f.held.prefix))
 	f.leaf = f.pred.Leaf
 	if p != nil {
-		if addr, ok := p.leafFor(f.key, f.leaf); ok {
+		if addr, ok := p.leafFor(f.placed, f.key, f.leaf); ok {
 			return stepLeaf, addr
 		}
 	}
@@ -93,14 +98,16 @@ func (f *finder) predictLeaf(next *rdma.Batch) (step, uint64) {
 	return f.translate(next)
 }
 
-// listedLeaf returns the leaf of a list that covers the key. ok is false if there is
-// none and a prediction is needed.
-func (f *finder) listedLeaf(s *leafList) (addr uint64, ok bool) {
-	i := s.upTo(f.key) - 1
-	if i < 0 || s.leaves[i].from < 0 || !s.leaves[i].reaches(f.key) {
+// listedLeaf returns leaf i of a list, the last one that begins at or before the key, if
+// it covers the key. ok is false if it does not, and a prediction is needed.
+func (f *finder) listedLeaf(s *leafList, i int) (addr uint64, ok bool) {
+	if i < 0 || s.briefs[i].from < 0 || s.endsBefore(i, f.key) {
 		return 0, false
 	}
-	l := &s.leaves[i]
+	l := s.leaves[i]
+	if !l.reaches(f.key) {
+		return 0, false
+	}
 	f.listed, f.listedAt, f.leaf = s, i, l.from
 	f.pred.Leaf, f.pred.Lo, f.pred.Hi, f.pred.Knows = l.from, l.from, l.from, model.KnowsLeaf
 	return l.addr, true

@@ -93,7 +93,7 @@ func TestWrongModels(t *testing.T) {
 					case 2:
 						if held := h.held[i].Load(); held != nil {
 							low := r.Uint64N(3 * n)
-							held.patch.Store(&patch{before: listOf([]patchLeaf{{index.Num(low), index.Num(low + 1 + r.Uint64N(100)), true, uint64(r.IntN(1 << 18)), r.IntN(40), r.Uint64(), r.IntN(2) == 0}})})
+							held.patch.Store(&patch{before: listOf([]*patchLeaf{{index.Num(low), index.Num(low + 1 + r.Uint64N(100)), true, uint64(r.IntN(1 << 18)), r.IntN(40), r.Uint64(), r.IntN(2) == 0}})})
 						}
 					}
 				}
@@ -210,7 +210,7 @@ func TestBackFromPatch(t *testing.T) {
 	g.refresh()
 	h := g.c.cur.Load()
 	for i := range h.held {
-		h.held[i].Load().patch.Store(&patch{before: listOf([]patchLeaf{{high: index.Num(400), bounded: true, addr: g.s.Descend(index.Num(399))}})})
+		h.held[i].Load().patch.Store(&patch{before: listOf([]*patchLeaf{{high: index.Num(400), bounded: true, addr: g.s.Descend(index.Num(399))}})})
 	}
 	d := driver{conn: g.conn}
 	for k := range uint64(400) {

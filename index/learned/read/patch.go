@@ -2,6 +2,7 @@ package read
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
 	"strings"
 
@@ -23,13 +24,20 @@ type patch struct {
 	before leafList
 }
 
-// leafList lists leaves in ascending order. They are disjoint.
+// leafList lists leaves in ascending order. They are disjoint. Lists share their leaves,
+// which never change: a list is copied for each new leaf of a hot sub-model.
 type leafList struct {
-	leaves []patchLeaf
-	// The low fences of leaves, so that a search touches few cache lines: native
-	// keys, or eight bytes each of string keys, behind a prefix that all of them have.
-	lows   []uint64
-	prefix string
+	leaves []*patchLeaf
+	briefs []brief // of the leaves, so that a search touches few cache lines
+	prefix string  // that the low fences of all leaves have
+}
+
+// brief is what most searches need of a leaf. Of fences it has the digests: native keys,
+// or eight bytes each of string keys, behind the list's prefix.
+type brief struct {
+	low  uint64
+	last uint64 // a key with a higher digest lies behind the leaf
+	from int
 }
 
 // patchLeaf is a leaf with its fences.
@@ -51,18 +59,26 @@ const (
 
 // leafFor returns the best known leaf from which to search for a key that the model
 // predicts in logical leaf pred: the leaf that covers the key, or one from which
-// right links lead to it. ok is false if the prediction is better.
-func (p *patch) leafFor(key index.Key, pred int) (addr uint64, ok bool) {
-	l := p.leaf(key)
-	if l == nil {
+// right links lead to it. at is the key's place. ok is false if the prediction is
+// better.
+func (p *patch) leafFor(at place, key index.Key, pred int) (addr uint64, ok bool) {
+	if at.late == 0 && (at.before == 0 || p.before.endsBefore(at.before-1, key) && p.before.briefs[at.before-1].from != pred) {
 		return 0, false
 	}
+	l := p.leaf(at)
 	return l.addr, l.reaches(key) || l.from == pred
 }
 
-// leaf returns the last leaf that begins at or before a key.
-func (p *patch) leaf(key index.Key) *patchLeaf {
-	late, old := p.lately.last(key), p.before.last(key)
+// place is where a key belongs in the lists of a patch: how many of their leaves begin at
+// or before it.
+type place struct{ before, late int }
+
+func (p *patch) place(key index.Key) place { return place{p.before.upTo(key), p.lately.upTo(key)} }
+
+// leaf returns the last leaf that begins at or before a key, whose place is at; nil if
+// there is none.
+func (p *patch) leaf(at place) *patchLeaf {
+	late, old := p.lately.before(at.late), p.before.before(at.before)
 	if late == nil || old != nil && below(late.low, old.low) && !late.reaches(old.low) {
 		return old
 	}
@@ -75,18 +91,27 @@ func (l *patchLeaf) reaches(key index.Key) bool { return !l.bounded || below(key
 // uncovers reports whether o, which was seen before the leaf, covers keys after the
 // leaf. Once the leaf is listed o ends before it, and would no longer hide older
 // entries for these keys.
-func (l *patchLeaf) uncovers(o patchLeaf) bool {
+func (l *patchLeaf) uncovers(o *patchLeaf) bool {
 	return l.bounded && below(o.low, l.high) && o.reaches(l.high)
 }
 
 // last returns the last leaf of a list that begins at or before a key, nil if there
 // is none.
-func (s *leafList) last(key index.Key) *patchLeaf {
-	i := s.upTo(key) - 1
-	if i < 0 {
+func (s *leafList) last(key index.Key) *patchLeaf { return s.before(s.upTo(key)) }
+
+// before returns the leaf before place i, nil if there is none.
+func (s *leafList) before(i int) *patchLeaf {
+	if i == 0 {
 		return nil
 	}
-	return &s.leaves[i]
+	return s.leaves[i-1]
+}
+
+// endsBefore reports whether leaf i is known to end before a key, without a look at the
+// leaf.
+func (s *leafList) endsBefore(i int, key index.Key) bool {
+	d, quick := s.digest(key)
+	return quick && d > s.briefs[i].last
 }
 
 // upTo returns the number of leaves that begin at or before a key.
@@ -95,7 +120,7 @@ func (s *leafList) upTo(key index.Key) int {
 	lo, hi := 0, len(s.leaves)
 	for lo < hi {
 		mid := int(uint(lo+hi) / 2)
-		low := s.lows[mid]
+		low := s.briefs[mid].low
 		if !quick || low == digest && (key.Str != "" || s.leaves[mid].low.Str != "") {
 			if below(key, s.leaves[mid].low) {
 				hi = mid
@@ -111,7 +136,7 @@ func (s *leafList) upTo(key index.Key) int {
 	return lo
 }
 
-// digest returns the word that orders a key among s.lows, except for ties. ok is
+// digest returns the word that orders a key among the briefs, except for ties. ok is
 // false if the key has another prefix.
 func (s *leafList) digest(key index.Key) (d uint64, ok bool) {
 	if key.Str == "" {
@@ -126,23 +151,48 @@ func (s *leafList) digest(key index.Key) (d uint64, ok bool) {
 }
 
 // listOf makes a list of leaves; there must be at least one.
-func listOf(leaves []patchLeaf) leafList {
+func listOf(leaves []*patchLeaf) leafList {
 	first, last := leaves[0].low.Str, leaves[len(leaves)-1].low.Str
+	s := leafList{leaves: leaves, prefix: first[:samePrefix(first, last)], briefs: make([]brief, len(leaves))}
+	s.digestAll()
+	return s
+}
+
+// digestAll computes all briefs, for a new prefix.
+func (s *leafList) digestAll() {
+	for i, l := range s.leaves {
+		s.briefs[i], _ = s.briefOf(l)
+	}
+}
+
+// briefOf returns the brief of a leaf. ok is false if its low fence has another prefix.
+func (s *leafList) briefOf(l *patchLeaf) (e brief, ok bool) {
+	e = brief{last: math.MaxUint64, from: l.from}
+	if l.bounded {
+		if d, ok := s.digest(l.high); ok {
+			e.last = d // of strings, keys below the high fence may have its digest
+			if l.high.Str == "" && d > 0 {
+				e.last--
+			}
+		}
+	}
+	e.low, ok = s.digest(l.low)
+	return e, ok
+}
+
+// samePrefix returns the length of the prefix that two strings have in common.
+func samePrefix(a, b string) int {
 	n := 0
-	for n < min(len(first), len(last)) && first[n] == last[n] {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
 		n++
 	}
-	s := leafList{leaves: leaves, prefix: first[:n], lows: make([]uint64, len(leaves))}
-	for i := range leaves {
-		s.lows[i], _ = s.digest(leaves[i].low)
-	}
-	return s
+	return n
 }
 
 func below(a, b index.Key) bool { return a.Num < b.Num || a.Num == b.Num && a.Str < b.Str }
 
 // all returns the leaves in ascending order. The caller must not modify the slice.
-func (p *patch) all() []patchLeaf {
+func (p *patch) all() []*patchLeaf {
 	if len(p.lately.leaves) == 0 {
 		return p.before.leaves
 	}
@@ -151,14 +201,14 @@ func (p *patch) all() []patchLeaf {
 
 // with returns p with one more leaf, which was seen just now.
 func (p *patch) with(l patchLeaf) *patch {
-	lately := merge(p.lately.leaves, []patchLeaf{l})
+	lately := merge(p.lately.leaves, []*patchLeaf{&l})
 	if len(lately) <= latelyMax && !(len(p.before.leaves) > 0 && slices.ContainsFunc(p.lately.leaves, l.uncovers)) {
 		return &patch{lately: listOf(lately), before: p.before}
 	}
-	all := merge(merge(p.before.leaves, p.lately.leaves), []patchLeaf{l})
+	all := merge(merge(p.before.leaves, p.lately.leaves), []*patchLeaf{&l})
 	// If there are too many leaves, the half farthest from the new one is dropped.
 	if len(all) > patchMax {
-		at, _ := slices.BinarySearchFunc(all, l.low, func(l patchLeaf, low index.Key) int { return l.low.Compare(low) })
+		at, _ := slices.BinarySearchFunc(all, l.low, func(l *patchLeaf, low index.Key) int { return l.low.Compare(low) })
 		from := min(max(at-patchMax/4, 0), len(all)-patchMax/2)
 		all = slices.Clone(all[from : from+patchMax/2])
 	}
@@ -168,8 +218,8 @@ func (p *patch) with(l patchLeaf) *patch {
 // merge combines two lists, of which late was seen later. A leaf of old ends where
 // one of late begins, because the keys above have been split off. A leaf of old that
 // begins within one of late no longer exists.
-func merge(old, late []patchLeaf) []patchLeaf {
-	all := make([]patchLeaf, 0, len(old)+len(late))
+func merge(old, late []*patchLeaf) []*patchLeaf {
+	all := make([]*patchLeaf, 0, len(old)+len(late))
 	for i, j := 0, 0; i < len(old) || j < len(late); {
 		if j < len(late) && (i == len(old) || !below(old[i].low, late[j].low)) {
 			all = append(all, late[j])
@@ -182,7 +232,9 @@ func merge(old, late []patchLeaf) []patchLeaf {
 			continue
 		}
 		if j < len(late) && o.reaches(late[j].low) {
-			o.high, o.bounded = late[j].low, true
+			ended := *o
+			ended.high, ended.bounded = late[j].low, true
+			o = &ended
 		}
 		all = append(all, o)
 	}

@@ -75,15 +75,15 @@ func TestPatch(t *testing.T) {
 			p, plain = p.with(l), plain.with(l)
 			for range 20 {
 				k, pred := key(), r.IntN(3)
-				addr, ok := p.leafFor(k, pred)
-				if wantAddr, want := plain.leafFor(k, pred); addr != wantAddr || ok != want {
+				addr, ok := p.leafFor(p.place(k), k, pred)
+				if wantAddr, want := plain.leafFor(k, pred); ok != want || ok && addr != wantAddr {
 					t.Fatalf("%s: %v leads to %#x, %v; want %#x, %v of\n%+v", name, k, addr, ok, wantAddr, want, plain)
 				}
 				after := slices.IndexFunc(plain, func(l patchLeaf) bool { return below(k, l.low) })
 				if after < 0 {
 					after = len(plain)
 				}
-				if got := leavesAfter(p, k); !slices.Equal(got, addrsOf(plain[after:])) {
+				if got := leavesAfter(p, k); !slices.Equal(got, addrsOf(pointers(plain[after:]))) {
 					t.Fatalf("%s: after %v come %x, want those of\n%+v", name, k, got, plain[after:])
 				}
 			}
@@ -94,7 +94,7 @@ func TestPatch(t *testing.T) {
 // leavesAfter returns the addresses of the leaves that a scan READs ahead from a key on.
 func leavesAfter(p *patch, key index.Key) (addrs []uint64) {
 	var c freshCursor
-	c.seek(p, key)
+	c.of, c.at = p, p.place(key)
 	for l, late := c.leaf(); l != nil; l, late = c.leaf() {
 		addrs = append(addrs, l.addr)
 		c.skip(late)
@@ -102,11 +102,18 @@ func leavesAfter(p *patch, key index.Key) (addrs []uint64) {
 	return addrs
 }
 
-func addrsOf(leaves []patchLeaf) (addrs []uint64) {
+func addrsOf(leaves []*patchLeaf) (addrs []uint64) {
 	for _, l := range leaves {
 		addrs = append(addrs, l.addr)
 	}
 	return addrs
+}
+
+func valuesOf(leaves []*patchLeaf) (values []patchLeaf) {
+	for _, l := range leaves {
+		values = append(values, *l)
+	}
+	return values
 }
 
 // TestPatchForgets: of too many leaves those near the newest one are kept.
@@ -119,7 +126,7 @@ func TestPatchForgets(t *testing.T) {
 			t.Fatalf("%d leaves after %d", n, i+1)
 		}
 		for back := range min(i+1, patchMax/4) {
-			if addr, ok := p.leafFor(index.Num(10*(i-back)+5), -1); !ok || addr != i-back {
+			if addr, ok := p.leafFor(p.place(index.Num(10*(i-back)+5)), index.Num(10*(i-back)+5), -1); !ok || addr != i-back {
 				t.Fatalf("after leaf %d, that of leaf %d is %d, %v", i, i-back, addr, ok)
 			}
 		}
@@ -134,7 +141,7 @@ func TestListOfHotSubModel(t *testing.T) {
 	keys := map[string]func(i int) index.Key{
 		"native":  func(i int) index.Key { return index.Num(uint64(i)) },
 		"strings": func(i int) index.Key { return index.Str(fmt.Sprintf("user%d", 900+i)) },
-		"ties":    func(i int) index.Key { return index.Str(fmt.Sprintf("user%020d", i)) },
+		"ties":    func(i int) index.Key { return index.Str(fmt.Sprintf("%03d%020d", i/8, i)) },
 	}
 	for name, key := range keys {
 		for range 20 {
@@ -161,8 +168,8 @@ func TestListOfHotSubModel(t *testing.T) {
 					}
 					batch, plain = append(batch, l), plain.with(l)
 				}
-				s = s.grown(batch)
-				olds = append(olds, held{s, slices.Clone(s.leaves)})
+				s = s.grown(pointers(batch)...)
+				olds = append(olds, held{s, valuesOf(s.leaves)})
 				for range 20 {
 					k := key(r.IntN(top + 3))
 					var want uint64
@@ -174,18 +181,23 @@ func TestListOfHotSubModel(t *testing.T) {
 					if l := s.last(k); l != nil && l.reaches(k) {
 						got = l.addr
 					}
+					for j, l := range s.leaves {
+						if ends := s.endsBefore(j, k); ends && l.reaches(k) || !ends && name == "native" && !l.reaches(k) {
+							t.Fatalf("%s: leaf %+v ends before %v: %v", name, l, k, ends)
+						}
+					}
 					if got != want {
 						t.Fatalf("%s: %v leads to %#x, want %#x", name, k, got, want)
 					}
 				}
 			}
 			for i, o := range olds {
-				if !slices.Equal(o.list.leaves, o.copy) || len(o.list.lows) != len(o.copy) {
+				if !slices.Equal(valuesOf(o.list.leaves), o.copy) || len(o.list.briefs) != len(o.copy) {
 					t.Fatalf("%s: list %d has changed", name, i)
 				}
 				for j := range o.copy {
-					if d, ok := o.list.digest(o.copy[j].low); !ok || d != o.list.lows[j] {
-						t.Fatalf("%s: list %d, leaf %d: digest %#x, want %#x", name, i, j, o.list.lows[j], d)
+					if e, ok := o.list.briefOf(&o.copy[j]); !ok || e != o.list.briefs[j] {
+						t.Fatalf("%s: list %d, leaf %d: %+v, want %+v", name, i, j, o.list.briefs[j], e)
 					}
 				}
 			}
@@ -197,7 +209,7 @@ func TestListOfHotSubModel(t *testing.T) {
 func TestListOfHotSubModelForgets(t *testing.T) {
 	var s leafList
 	for i := range uint64(5000) {
-		s = s.grown([]patchLeaf{{low: index.Num(10 * i), high: index.Num(1 << 20), bounded: true, addr: i}})
+		s = s.grown(&patchLeaf{low: index.Num(10 * i), high: index.Num(1 << 20), bounded: true, addr: i})
 		if len(s.leaves) > freshMax {
 			t.Fatalf("%d leaves after %d", len(s.leaves), i+1)
 		}

@@ -317,7 +317,7 @@ func (o *scanOp) located(st step, addr uint64, next *rdma.Batch) bool {
 	o.at = len(o.leaves)
 	o.aheadSub, o.tip = -1, -1
 	if o.model != nil && o.model.HasTT() {
-		o.aheadSub, o.aheadLeaf, o.endSub, o.cursor.of = o.sub, o.leaf+1, -1, nil
+		o.aheadSub, o.aheadLeaf, o.endSub, o.cursor = o.sub, o.leaf+1, -1, freshCursor{o.patch, o.placed}
 	}
 	alone := false
 	if f := o.listed; f != nil {
@@ -698,7 +698,7 @@ func (o *scanOp) note(l *leafRead) {
 		return
 	}
 	if known := held.patch.Load(); known != nil {
-		if k := known.leaf(o.key); k != nil && k.addr == l.addr && k.reaches(o.key) {
+		if k := known.leaf(known.place(o.key)); k != nil && k.addr == l.addr && k.reaches(o.key) {
 			return
 		}
 	}

@@ -55,7 +55,7 @@ func (l *tailList) learn(of *heldSub, found patchLeaf) {
 		known = p.before
 	}
 	if k := known.last(found.low); k == nil || k.low != found.low || k.addr != found.addr {
-		of.patch.Store(&patch{before: known.grown([]patchLeaf{found})})
+		of.patch.Store(&patch{before: known.grown(&found)})
 	}
 }
 
@@ -75,12 +75,21 @@ func (l *tailList) take(of *heldSub, leaves []patchLeaf, next uint64) bool {
 		if p := of.patch.Load(); p != nil {
 			known = p.before
 		}
-		of.patch.Store(&patch{before: known.grown(leaves)})
+		of.patch.Store(&patch{before: known.grown(pointers(leaves)...)})
 	}
 	if l.next.Load() < next {
 		l.next.Store(next)
 	}
 	return true
+}
+
+// pointers returns pointers to copies of leaves.
+func pointers(leaves []patchLeaf) []*patchLeaf {
+	own, ps := slices.Clone(leaves), make([]*patchLeaf, len(leaves))
+	for i := range own {
+		ps[i] = &own[i]
+	}
+	return ps
 }
 
 // adopt copies from an older copy of the same sub-model the splits that it has learnt
@@ -108,12 +117,12 @@ func (s *heldSub) adopt(old *heldSub, h *cache) {
 	var leaves []patchLeaf
 	for _, l := range p.before.leaves {
 		if l.number >= first {
-			l.from = s.model.Predict(h.Input(l.low, s.prefix)).Leaf
-			leaves = append(leaves, l)
+			leaves = append(leaves, *l)
+			leaves[len(leaves)-1].from = s.model.Predict(h.Input(l.low, s.prefix)).Leaf
 		}
 	}
 	if len(leaves) > 0 {
-		s.patch.Store(&patch{before: listOf(leaves)})
+		s.patch.Store(&patch{before: listOf(pointers(leaves))})
 	}
 }
 
@@ -128,12 +137,12 @@ func (s *heldSub) adoptChased(old *heldSub, h *cache) {
 	for _, l := range p.all() {
 		pred := s.model.Predict(h.Input(l.low, s.prefix))
 		if h.root.Layout.LeafAddr(pred.ALN) != l.addr {
-			l.from = pred.Lo
-			kept = append(kept, l)
+			kept = append(kept, *l)
+			kept[len(kept)-1].from = pred.Lo
 		}
 	}
 	if len(kept) > 0 {
-		s.patch.Store(&patch{before: listOf(kept)})
+		s.patch.Store(&patch{before: listOf(pointers(kept))})
 	}
 }
 
@@ -143,43 +152,55 @@ func (s *heldSub) adoptChased(old *heldSub, h *cache) {
 //
 // A leaf of this list keeps its original high fence, even if later leaves begin below
 // that: a search finds these first.
-func (s leafList) grown(leaves []patchLeaf) leafList {
-	for i := range leaves {
+func (s leafList) grown(leaves ...*patchLeaf) leafList {
+	for i, l := range leaves {
 		n := len(s.leaves)
-		d, ok := s.digest(leaves[i].low)
-		if n == 0 || n == freshMax || !ok || !below(s.leaves[n-1].low, leaves[i].low) {
+		e, ok := s.briefOf(l)
+		if n == 0 || n == freshMax || !ok || !below(s.leaves[n-1].low, l.low) {
 			return s.with(leaves[i:])
 		}
-		s.leaves, s.lows = append(s.leaves, leaves[i]), append(s.lows, d)
+		s.leaves, s.briefs = append(s.leaves, l), append(s.briefs, e)
 	}
 	return s
 }
 
 // with returns a copy of the list with more leaves inserted. Listed leaves that begin
 // within a new one are dropped.
-func (s leafList) with(leaves []patchLeaf) leafList {
-	all := slices.Grow([]patchLeaf(nil), 2*(len(s.leaves)+len(leaves)))
-	all = append(all, s.leaves...)
+func (s leafList) with(leaves []*patchLeaf) leafList {
+	if len(s.leaves) == 0 {
+		s, leaves = listOf(leaves[:1]), leaves[1:]
+	}
+	room := len(s.leaves) + len(leaves) + latelyMax
+	all := leafList{leaves: append(make([]*patchLeaf, 0, room), s.leaves...), briefs: append(make([]brief, 0, room), s.briefs...), prefix: s.prefix}
 	at := 0
 	for _, l := range leaves {
-		at, _ = slices.BinarySearchFunc(all, l.low, func(l patchLeaf, low index.Key) int { return l.low.Compare(low) })
+		e, ok := all.briefOf(l)
+		if !ok {
+			all.prefix = all.prefix[:samePrefix(all.prefix, l.low.Str)]
+			all.digestAll()
+			e, _ = all.briefOf(l)
+		}
+		at = all.upTo(l.low)
 		end := at
-		for end < len(all) && l.reaches(all[end].low) {
+		if at > 0 && all.leaves[at-1].low == l.low {
+			at--
+		}
+		for end < len(all.leaves) && l.reaches(all.leaves[end].low) {
 			end++
 		}
-		all = slices.Replace(all, at, end, l)
+		all.leaves, all.briefs = slices.Replace(all.leaves, at, end, l), slices.Replace(all.briefs, at, end, e)
 	}
-	if len(all) > freshMax { // leaves near the newest one stay
-		from := min(max(at-freshMax/4, 0), len(all)-freshMax/2)
-		all = all[from : from+freshMax/2]
+	if n := len(all.leaves); n > freshMax { // leaves near the newest one stay
+		from := min(max(at-freshMax/4, 0), n-freshMax/2)
+		all.leaves, all.briefs = all.leaves[from:from+freshMax/2], all.briefs[from:from+freshMax/2]
 	}
-	return listOf(all)
+	return all
 }
 
 // isTip reports whether leaf i of the list of a hot sub-model is the last known leaf
 // of ascending keys.
 func (s *leafList) isTip(i int) bool {
-	l := &s.leaves[i]
+	l := s.leaves[i]
 	return l.rising && (i+1 == len(s.leaves) || !l.reaches(s.leaves[i+1].low))
 }
 
@@ -289,7 +310,7 @@ func (f *finder) known(sub int, not, nor uint64) (addr uint64, ok bool) {
 	if p == nil {
 		return 0, false
 	}
-	l := p.leaf(f.key)
+	l := p.leaf(p.place(f.key))
 	if l == nil || !l.reaches(f.key) || l.addr == not || l.addr == nor {
 		return 0, false
 	}
@@ -313,30 +334,33 @@ func (f *finder) covered(sub int) bool {
 
 // freshCursor is a scan's position in the patch of a sub-model.
 type freshCursor struct {
-	of   *patch
-	at   int // the next leaf of of.before
-	late int // the next leaf of of.lately
+	of *patch
+	at place // the next leaves of its lists
 }
 
-// seek moves to the first leaf of a patch that begins after a key.
-func (c *freshCursor) seek(p *patch, key index.Key) {
-	c.of, c.at, c.late = p, p.before.upTo(key), p.lately.upTo(key)
+// next returns the brief of the next leaf, nil if only a look at the leaves tells which
+// one it is, or that there is none.
+func (c *freshCursor) next() *brief {
+	if s := c.of.before.briefs; len(c.of.lately.leaves) == 0 && c.at.before < len(s) {
+		return &s[c.at.before]
+	}
+	return nil
 }
 
 // leaf returns the next leaf, nil if there is none. late says that it is one of
 // of.lately.
 func (c *freshCursor) leaf() (l *patchLeaf, late bool) {
 	before, lately := c.of.before.leaves, c.of.lately.leaves
-	if c.late > 0 {
-		for c.at < len(before) && lately[c.late-1].reaches(before[c.at].low) {
-			c.at++ // hidden
+	if c.at.late > 0 {
+		for c.at.before < len(before) && lately[c.at.late-1].reaches(before[c.at.before].low) {
+			c.at.before++ // hidden
 		}
 	}
 	switch {
-	case c.late < len(lately) && (c.at == len(before) || !below(before[c.at].low, lately[c.late].low)):
-		return &lately[c.late], true
-	case c.at < len(before):
-		return &before[c.at], false
+	case c.at.late < len(lately) && (c.at.before == len(before) || !below(before[c.at.before].low, lately[c.at.late].low)):
+		return lately[c.at.late], true
+	case c.at.before < len(before):
+		return before[c.at.before], false
 	}
 	return nil, false
 }
@@ -344,9 +368,9 @@ func (c *freshCursor) leaf() (l *patchLeaf, late bool) {
 // skip moves to the leaf after the one that leaf returned.
 func (c *freshCursor) skip(late bool) {
 	if late {
-		c.late++
+		c.at.late++
 	} else {
-		c.at++
+		c.at.before++
 	}
 }
 
@@ -357,7 +381,7 @@ func (o *scanOp) beginFresh(s *leafList) (alone bool) {
 	if s.isTip(i) {
 		o.tip = o.sub
 	}
-	l := &s.leaves[i]
+	l := s.leaves[i]
 	if i+1 < len(s.leaves) && l.reaches(s.leaves[i+1].low) {
 		return o.kind.beyond(s.leaves[i+1].low)
 	}
@@ -377,13 +401,17 @@ func (o *scanOp) freshAhead(left bool) (addr uint64, ok bool) {
 	}
 	if c.of != p {
 		o.kind.seek()
-		c.seek(p, o.key)
+		c.of, c.at = p, p.place(o.key)
+	}
+	// A string is beyond no number, so the second test passes over string keys.
+	if e := c.next(); e != nil && (left && e.from >= o.aheadLeaf || o.kind.beyond(index.Num(e.low))) {
+		return 0, false
 	}
 	for l, late := c.leaf(); l != nil; l, late = c.leaf() {
 		if left && l.from >= o.aheadLeaf || o.kind.beyond(l.low) {
 			break
 		}
-		if held.tail != nil && p.before.isTip(c.at) { // all leaves of a hot sub-model are in before
+		if held.tail != nil && p.before.isTip(c.at.before) { // all leaves of a hot sub-model are in before
 			o.tip = o.aheadSub
 		}
 		c.skip(late)
