@@ -72,9 +72,10 @@ func (s *Server) Train() (worked bool) {
 // training is the training of one partition.
 type training struct {
 	p     *partition
-	mu    sync.Mutex // one trainer at a time
-	turn  int        // the next ordered index to train
-	since time.Time  // the models' clock begins here
+	mu    sync.Mutex                             // one trainer at a time
+	turn  int                                    // the next ordered index to train
+	spent struct{ behind, others time.Duration } // processor time, of lazy training
+	since time.Time                              // the models' clock begins here
 }
 
 // train does at most n units of training for each index and reports whether it did any.
@@ -98,27 +99,50 @@ func (tn *training) trainOne(ix *hosted, n int) (worked bool) {
 // clients fell back to the server.
 const demandUnits = 8
 
-// trainTurn is the trainer's turn: one unit for the next index that has work,
-// and several for each index whose clients fell back to the server since the
-// last turn. An index that no client reads through its models therefore costs
-// little.
+// trainTurn is the trainer's turn: one unit for an index that has work, and several for
+// each index whose clients fell back to the server since the last turn. An index that no
+// client reads through its models therefore costs little.
 func (tn *training) trainTurn() (worked bool) {
 	tn.mu.Lock()
 	defer tn.mu.Unlock()
 	trained := tn.p.has.Load().trained
-	for range trained {
-		tn.turn++
-		if trained[tn.turn%len(trained)].learned.MaintainLazily(time.Since(tn.since), &tn.p.mu) {
-			worked = true
-			break
-		}
-	}
+	worked = tn.trainLazily(trained)
 	for _, ix := range trained {
 		if d := ix.demand.Swap(0); d > 0 {
 			worked = tn.trainOne(ix, min(int(d), demandUnits)) || worked
 		}
 	}
 	return worked
+}
+
+// trainLazily does one unit of training: for the index from whose models readers lack
+// most, or for the next one that has work. Each of the two kinds gets half of the time:
+// training the models of one index may take ten times as long as those of another, and
+// where rows are only appended, hundreds of leaves a second are split off.
+func (tn *training) trainLazily(trained []*hosted) (worked bool) {
+	start, spent := threadTime(), &tn.spent.others
+	defer func() { *spent += threadTime() - start }()
+	if tn.spent.behind <= tn.spent.others {
+		var most *hosted
+		lacks := uint64(0)
+		for _, ix := range trained {
+			if n := ix.learned.Behind(&tn.p.mu); n > lacks {
+				most, lacks = ix, n
+			}
+		}
+		if most != nil && most.learned.MaintainLazily(time.Since(tn.since), &tn.p.mu) {
+			spent = &tn.spent.behind
+			return true
+		}
+		tn.spent.behind = tn.spent.others // what was not needed is not saved up
+	}
+	for range trained {
+		tn.turn++
+		if trained[tn.turn%len(trained)].learned.MaintainLazily(time.Since(tn.since), &tn.p.mu) {
+			return true
+		}
+	}
+	return false
 }
 
 // slowTurn is the duration above which a turn of the trainer is logged;

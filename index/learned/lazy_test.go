@@ -76,3 +76,59 @@ func TestLazyTrainingWaitsForChanges(t *testing.T) {
 		t.Errorf("%d of about %d sub-models with one new leaf were trained when all were due", n, subs)
 	}
 }
+
+// TestFarBehindIsTrainedFirst: of many sub-models that are due, the one of whose splits
+// readers lack most is trained first, if it is trained lazily.
+func TestFarBehindIsTrainedFirst(t *testing.T) {
+	e, err := indextest.NewEnv(indextest.Variants()[0], 1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	const subs, leavesPerSub, slots, gap = 20, 512, 8, 1 << 20
+	s, err := NewServer(e.Arena, Options{RowWords: 1, Inline: Yes, SlotsPerLeaf: slots, LeavesPerSubModel: leavesPerSub})
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := func(k uint64) {
+		t.Helper()
+		if err := s.Load(index.Num(k), []uint64{k}, block.Present(e.Arena.NextCSN())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range uint64(subs * leavesPerSub * slots) {
+		load(i * gap)
+	}
+	split := func(sub, from, to uint64) { // leaves of what the sub-model was at first
+		for l := from; l < to; l++ {
+			load((sub*leavesPerSub+l)*slots*gap + 1)
+		}
+	}
+	now := time.Second
+	rest := func() { // until all have been trained
+		for s.Maintain(now, nil) {
+		}
+		now += time.Second
+	}
+	rest()
+	split(subs-2, 4, 40)
+	rest() // now it has a tail list
+	if n := s.Behind(nil); n != 0 {
+		t.Fatalf("%d splits are lacking after the training", n)
+	}
+	for sub := range uint64(subs - 2) {
+		split(sub, 4, 20)
+	}
+	split(subs-2, 40, 400)
+	if n := s.Behind(nil); n < 300 {
+		t.Fatalf("%d splits are lacking, want some 360", n)
+	}
+	for before := s.Stats().Retrains; s.Stats().Retrains == before; {
+		if !s.MaintainLazily(now, nil) {
+			t.Fatal("nothing was trained")
+		}
+	}
+	if n := s.Behind(nil); n != 0 {
+		t.Errorf("%d splits are lacking after the first training", n)
+	}
+}

@@ -178,11 +178,14 @@ func (s *Server) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
 	return s.trainer.Maintain(now, lock)
 }
 
-// MaintainLazily is Maintain, but sub-models from which readers lack little rest for
-// longer.
+// MaintainLazily is Maintain, but sub-models from which readers lack much come first, and
+// those from which they lack little rest for longer.
 func (s *Server) MaintainLazily(now time.Duration, lock sync.Locker) (worked bool) {
 	return s.trainer.MaintainLazily(now, lock)
 }
+
+// Behind returns how many splits readers lack from the models, if it is many.
+func (s *Server) Behind(lock sync.Locker) uint64 { return s.trainer.Behind(lock) }
 
 // Quality returns how well the published models find the keys on which they were
 // trained, and how many generations there were.

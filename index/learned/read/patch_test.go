@@ -208,7 +208,7 @@ func TestListOfHotSubModel(t *testing.T) {
 // TestListOfHotSubModelForgets: it has a bound, and keeps what is near the newest leaf.
 func TestListOfHotSubModelForgets(t *testing.T) {
 	var s leafList
-	for i := range uint64(5000) {
+	for i := range uint64(3 * freshMax) {
 		s = s.grown(&patchLeaf{low: index.Num(10 * i), high: index.Num(1 << 20), bounded: true, addr: i})
 		if len(s.leaves) > freshMax {
 			t.Fatalf("%d leaves after %d", len(s.leaves), i+1)

@@ -20,8 +20,12 @@ const (
 	newsMax = 6
 )
 
-// freshMax bounds the leaves in the patch of a sub-model with a tail list.
-const freshMax = 1024
+// freshMax bounds the leaves in the patch of a sub-model with a tail list. From
+// freshEnough on the sub-model is worth fetching again.
+const (
+	freshMax    = 4096
+	freshEnough = 256
+)
 
 // tailList is the client's state of the tail list of a held sub-model: the leaves
 // that splits have added since the training. Its entries become leaves of the patch.
@@ -329,7 +333,7 @@ func (f *finder) covered(sub int) bool {
 		return false
 	}
 	p := held.patch.Load()
-	return p == nil || len(p.before.leaves) < freshMax/4
+	return p == nil || len(p.before.leaves) < freshEnough
 }
 
 // freshCursor is a scan's position in the patch of a sub-model.

@@ -58,7 +58,9 @@ func (t *Trainer) planStep(lock sync.Locker) bool {
 	return true
 }
 
-// cutStep cuts one of the sub-models that have become too large.
+// cutStep cuts one of the sub-models that have become too large. In the end it joins those
+// to their predecessors in which no leaf begins any more: where rows are appended and the
+// oldest ones deleted, a queue, sub-models would become ever more.
 func (t *Trainer) cutStep(lock sync.Locker) bool {
 	p, g := t.plan, t.gen
 	if len(p.cut) > 0 {
@@ -76,6 +78,9 @@ func (t *Trainer) cutStep(lock sync.Locker) bool {
 	}
 	var starts []index.Key
 	for i := range g.subs {
+		if i > 0 && g.subs[i].hollow {
+			continue
+		}
 		starts = append(starts, g.router.Start(i))
 		for _, f := range p.starts[i] {
 			if f.Compare(starts[len(starts)-1]) > 0 {
@@ -83,7 +88,10 @@ func (t *Trainer) cutStep(lock sync.Locker) bool {
 			}
 		}
 	}
-	t.begin(starts, g.leaves, lock)
+	lock.Lock()
+	leaves := t.o.Tree.Leaves() // it fits these, so their number alone is no reason for a new partition
+	lock.Unlock()
+	t.begin(starts, leaves, lock)
 	return true
 }
 

@@ -54,8 +54,10 @@ func (t *Trainer) train(g *generation, i int, now time.Duration, lock sync.Locke
 		st.prefix = head.Prefix
 		lock.Unlock()
 	}
-	st.blk, st.trained, st.quality, st.crowded = blk, now, q, t.k.crowded()
-	if g == t.gen && (len(t.lows) > planFactor*t.o.LeavesPerSubModel || st.crowded) {
+	st.blk, st.trained, st.quality = blk, now, q
+	st.hollow = len(t.lows) == 1 && t.lows[0].Compare(start) < 0
+	st.uncut = t.k.crowded() || len(t.lows) > planFactor*t.o.LeavesPerSubModel
+	if g == t.gen && st.uncut {
 		t.tooLarge(i)
 	}
 	return nil
@@ -106,7 +108,7 @@ func (t *Trainer) publishNext(lock sync.Locker) {
 	t.commit(&e)
 	lock.Unlock()
 	for i := range g.subs {
-		if g.subs[i].crowded {
+		if g.subs[i].uncut { // it became so after this generation was planned
 			t.large = append(t.large, i)
 		}
 	}

@@ -112,6 +112,7 @@ type generation struct {
 	dirty  []int // sub-models to be trained again, in the order they became so
 	leaves uint64
 	done   int // while in training: sub-models finished
+	behind int // one more than the sub-model with a tail list from which readers lack most; 0: none
 }
 
 // subState is the server's knowledge of a sub-model.
@@ -120,7 +121,8 @@ type subState struct {
 	dirty   bool
 	trained time.Duration
 	quality model.Quality
-	crowded bool      // must be cut
+	uncut   bool      // crowded or too large: it must be cut
+	hollow  bool      // no leaf begins in it
 	changes uint32    // since the last training; see hotChanges
 	tail    *tail     // nil unless the sub-model is hot
 	from    uint64    // the number of the tail list's next entry at the last training
@@ -180,6 +182,9 @@ func (t *Trainer) mark(g *generation, e *model.TailEntry) {
 		if e.Rising {
 			st.changes += risingChanges - 1
 		}
+		if st.tail != nil && (g.behind == 0 || st.lacks() >= g.subs[g.behind-1].lacks()) {
+			g.behind = i + 1
+		}
 		if i++; i == len(g.subs) || e.Bounded && g.router.Start(i).Compare(e.High) >= 0 {
 			return
 		}
@@ -200,8 +205,9 @@ func (t *Trainer) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
 	return t.maintain(now, lock, false)
 }
 
-// MaintainLazily is Maintain, but a sub-model from which readers lack little rests for
-// longer. Training it takes as long as training one from which they lack much.
+// MaintainLazily is Maintain, but a sub-model from which readers lack much comes first,
+// and one from which they lack little rests for longer. Training it takes as long as
+// training one from which they lack much.
 func (t *Trainer) MaintainLazily(now time.Duration, lock sync.Locker) (worked bool) {
 	return t.maintain(now, lock, true)
 }
@@ -281,15 +287,20 @@ func (t *Trainer) trainNext(now time.Duration, lock sync.Locker) bool {
 }
 
 // shared makes sub-model i of the next generation share the block of the current one,
-// if that has the same keys and is fresh, and reports whether it did.
+// if that has the same keys, and reports whether it did. If its leaves have changed
+// since, the sub-model waits for its training as before: a generation that cuts a few
+// large sub-models does not train the others, and so is soon there.
 func (t *Trainer) shared(i int) bool {
 	g, old := t.next, t.gen
 	if old == nil {
 		return false
 	}
 	j := old.router.Route(g.router.Start(i))
-	if old.router.Start(j) != g.router.Start(i) || old.subs[j].dirty || g.end(i) != old.end(j) {
+	if old.router.Start(j) != g.router.Start(i) || g.end(i) != old.end(j) {
 		return false
+	}
+	if old.subs[j].dirty && !g.subs[i].dirty {
+		g.dirty = append(g.dirty, i)
 	}
 	g.subs[i] = old.subs[j]
 	g.subs[i].blk.refs++
@@ -312,9 +323,49 @@ const (
 // so many entries.
 func (st *subState) fresh(entries uint64) bool {
 	if st.tail != nil {
-		return st.tail.next-st.from < entries/tailShare
+		return st.lacks() < entries/tailShare
 	}
-	return st.changes < fewChanges
+	return st.lacks() < fewChanges
+}
+
+// lacks returns how many changes readers lack from the sub-model's block: the splits, if
+// it has a tail list.
+func (st *subState) lacks() uint64 {
+	if st.tail != nil {
+		return st.tail.next - st.from
+	}
+	return uint64(st.changes)
+}
+
+// Behind returns how many splits readers lack from the sub-model that lacks most of those
+// with a tail list; 0 if they lack little. Clients remember a bounded number of them.
+func (t *Trainer) Behind(lock sync.Locker) uint64 {
+	if lock != nil {
+		lock.Lock()
+		defer lock.Unlock()
+	}
+	if t.gen == nil || t.gen.behind == 0 {
+		return 0
+	}
+	st := &t.gen.subs[t.gen.behind-1]
+	if st.fresh(t.root.TailEntries()) {
+		return 0
+	}
+	return st.lacks()
+}
+
+// takeBehind removes the dirty sub-model with a tail list from which readers lack most,
+// and returns it. It returns -1 if they lack little, or if it has to rest.
+func (g *generation) takeBehind(now, rest time.Duration, entries uint64) int {
+	i := g.behind - 1
+	if i < 0 || !g.subs[i].dirty || g.subs[i].fresh(entries) || now-g.subs[i].trained < rest {
+		return -1
+	}
+	g.behind = 0
+	if at := slices.Index(g.dirty, i); at >= 0 {
+		g.dirty = slices.Delete(g.dirty, at, at+1)
+	}
+	return i
 }
 
 // end returns the start of the sub-model after i, the zero key if i is the last.
@@ -378,7 +429,13 @@ func (t *Trainer) retrain(now time.Duration, lock sync.Locker, lazy bool) bool {
 		return t.o.RetrainInterval
 	}
 	lock.Lock()
-	i := g.takeDirty(now, rest)
+	i := -1
+	if lazy {
+		i = g.takeBehind(now, t.o.RetrainInterval, t.root.TailEntries())
+	}
+	if i < 0 {
+		i = g.takeDirty(now, rest)
+	}
 	lock.Unlock()
 	if i < 0 {
 		return false
@@ -393,6 +450,7 @@ func (t *Trainer) retrain(now time.Duration, lock sync.Locker, lazy bool) bool {
 			t.failures.Add(1)
 			return false
 		}
+		g.subs[i].uncut = true
 		t.tooLarge(i)
 		return true
 	}
