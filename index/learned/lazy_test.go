@@ -9,27 +9,38 @@ import (
 	"drtmx/internal/block"
 )
 
-// TestLazyTrainingWaitsForChanges: a sub-model with few new leaves is trained lazily
-// only after it has rested, one with many as soon as any other. Many sub-models that
-// rest do not hold up one that has many new leaves.
-func TestLazyTrainingWaitsForChanges(t *testing.T) {
+// plainServer makes a server half for rows of one word, with sub-models of a given size.
+func plainServer(t *testing.T, leavesPerSub, slots int) (*indextest.Env, *Server) {
+	t.Helper()
 	e, err := indextest.NewEnv(indextest.Variants()[0], 1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer e.Close()
-	const subs, leavesPerSub, slots = 200, 16, 8
+	t.Cleanup(func() { e.Close() })
 	s, err := NewServer(e.Arena, Options{RowWords: 1, Inline: Yes, SlotsPerLeaf: slots, LeavesPerSubModel: leavesPerSub})
 	if err != nil {
 		t.Fatal(err)
 	}
-	const gap = 1 << 20
-	load := func(k uint64) {
+	return e, s
+}
+
+// loader returns a function that loads the row of a key.
+func loader(t *testing.T, e *indextest.Env, s *Server) func(key uint64) {
+	return func(key uint64) {
 		t.Helper()
-		if err := s.Load(index.Num(k), []uint64{k}, block.Present(e.Arena.NextCSN())); err != nil {
+		if err := s.Load(index.Num(key), []uint64{key}, block.Present(e.Arena.NextCSN())); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestLazyTrainingWaitsForChanges: a sub-model with few new leaves is trained lazily
+// only after it has rested, one with many as soon as any other. Many sub-models that
+// rest do not hold up one that has many new leaves.
+func TestLazyTrainingWaitsForChanges(t *testing.T) {
+	const subs, leavesPerSub, slots, gap = 200, 16, 8, 1 << 20
+	e, s := plainServer(t, leavesPerSub, slots)
+	load := loader(t, e, s)
 	for i := range uint64(subs * leavesPerSub * slots) {
 		load(i * gap)
 	}
@@ -80,22 +91,9 @@ func TestLazyTrainingWaitsForChanges(t *testing.T) {
 // TestFarBehindIsTrainedFirst: of many sub-models that are due, the one of whose splits
 // readers lack most is trained first, if it is trained lazily.
 func TestFarBehindIsTrainedFirst(t *testing.T) {
-	e, err := indextest.NewEnv(indextest.Variants()[0], 1, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
 	const subs, leavesPerSub, slots, gap = 20, 512, 8, 1 << 20
-	s, err := NewServer(e.Arena, Options{RowWords: 1, Inline: Yes, SlotsPerLeaf: slots, LeavesPerSubModel: leavesPerSub})
-	if err != nil {
-		t.Fatal(err)
-	}
-	load := func(k uint64) {
-		t.Helper()
-		if err := s.Load(index.Num(k), []uint64{k}, block.Present(e.Arena.NextCSN())); err != nil {
-			t.Fatal(err)
-		}
-	}
+	e, s := plainServer(t, leavesPerSub, slots)
+	load := loader(t, e, s)
 	for i := range uint64(subs * leavesPerSub * slots) {
 		load(i * gap)
 	}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"drtmx/index"
-	"drtmx/index/indextest"
 	"drtmx/internal/block"
 )
 
@@ -13,16 +12,8 @@ import (
 // as of a queue. The number of sub-models follows that of the rows that are there, not of
 // those that have been.
 func TestModelsOfAQueue(t *testing.T) {
-	e, err := indextest.NewEnv(indextest.Variants()[0], 1, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
 	const leavesPerSub, slots, rows, rounds = 16, 8, 6000, 60
-	s, err := NewServer(e.Arena, Options{RowWords: 1, Inline: Yes, SlotsPerLeaf: slots, LeavesPerSubModel: leavesPerSub})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e, s := plainServer(t, leavesPerSub, slots)
 	write := func(k uint64, del bool) {
 		t.Helper()
 		held, err := s.LockWrite(1, index.Num(k), 0)

@@ -153,7 +153,7 @@ func (s *leafList) digest(key index.Key) (d uint64, ok bool) {
 // listOf makes a list of leaves; there must be at least one.
 func listOf(leaves []*patchLeaf) leafList {
 	first, last := leaves[0].low.Str, leaves[len(leaves)-1].low.Str
-	s := leafList{leaves: leaves, prefix: first[:samePrefix(first, last)], briefs: make([]brief, len(leaves))}
+	s := leafList{leaves: leaves, prefix: first[:leaf.Common(first, last)], briefs: make([]brief, len(leaves))}
 	s.digestAll()
 	return s
 }
@@ -178,15 +178,6 @@ func (s *leafList) briefOf(l *patchLeaf) (e brief, ok bool) {
 	}
 	e.low, ok = s.digest(l.low)
 	return e, ok
-}
-
-// samePrefix returns the length of the prefix that two strings have in common.
-func samePrefix(a, b string) int {
-	n := 0
-	for n < min(len(a), len(b)) && a[n] == b[n] {
-		n++
-	}
-	return n
 }
 
 func below(a, b index.Key) bool { return a.Num < b.Num || a.Num == b.Num && a.Str < b.Str }

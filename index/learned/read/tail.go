@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"drtmx/index"
+	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/model"
 	"drtmx/rdma"
 )
@@ -180,7 +181,7 @@ func (s leafList) with(leaves []*patchLeaf) leafList {
 	for _, l := range leaves {
 		e, ok := all.briefOf(l)
 		if !ok {
-			all.prefix = all.prefix[:samePrefix(all.prefix, l.low.Str)]
+			all.prefix = all.prefix[:leaf.Common(all.prefix, l.low.Str)]
 			all.digestAll()
 			e, _ = all.briefOf(l)
 		}
