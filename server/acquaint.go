@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,11 +15,16 @@ import (
 // seen. A restarted server learns from the others that they know another incarnation of
 // it. Its hello then reports that it is a replacement, and clients refuse it, because
 // its memory is empty and that of the others is not.
+//
+// This needs that the others have seen every incarnation that holds data. So a server
+// reports that it is unmet until all others have shown that they know it, and clients
+// wait for that before they use it.
 type acquaintance struct {
 	hello atomic.Pointer[[]byte] // the answer to OpHello
 
-	mu   sync.Mutex
-	said wire.Hello
+	mu    sync.Mutex
+	said  wire.Hello
+	unmet []string // for each server, why it has not shown that it knows this one; empty if it has
 }
 
 const (
@@ -33,6 +39,12 @@ func (a *acquaintance) introduce(h wire.Hello) error {
 	defer a.mu.Unlock()
 	h.Incarnations = make([]uint64, len(h.Servers))
 	h.Incarnations[h.Server] = h.Incarnation
+	a.unmet = make([]string, len(h.Servers))
+	for i, addr := range h.Servers {
+		if placement.Server(i) != h.Server {
+			a.unmet[i] = fmt.Sprintf("data server %s has not answered yet", addr)
+		}
+	}
 	a.said = h
 	return a.publish()
 }
@@ -49,6 +61,10 @@ func (a *acquaintance) change(fn func(*wire.Hello) error) error {
 
 // publish encodes the hello again. The caller holds mu.
 func (a *acquaintance) publish() error {
+	a.said.Unmet = ""
+	for i := 0; i < len(a.unmet) && a.said.Unmet == "" && !a.said.Durable; i++ {
+		a.said.Unmet = a.unmet[i]
+	}
 	b, err := json.Marshal(a.said)
 	if err == nil {
 		a.hello.Store(&b)
@@ -56,17 +72,32 @@ func (a *acquaintance) publish() error {
 	return err
 }
 
-// meet takes the hello of another server. replaced reports that, according to
-// it, this server is a replacement.
-func (a *acquaintance) meet(h *wire.Hello) (replaced bool, err error) {
+// missed takes the reason why a server did not answer.
+func (a *acquaintance) missed(server placement.Server, reason error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	text := fmt.Sprintf("data server %s: %v", a.said.Servers[server], reason)
+	if a.unmet[server] == text {
+		return nil
+	}
+	a.unmet[server] = text
+	return a.publish()
+}
+
+// meet takes the hello of another server. known reports that the other server knows an
+// incarnation of this one; replaced, that it is not the present one, so this server is
+// a replacement.
+func (a *acquaintance) meet(h *wire.Hello) (known, replaced bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	own := a.said.Server
 	a.note(h.Server, h.Incarnation)
-	if int(own) < len(h.Incarnations) && h.Incarnations[own] != 0 && h.Incarnations[own] != a.said.Incarnation {
-		replaced, a.said.Replaced = true, true
+	if int(own) < len(h.Incarnations) && h.Incarnations[own] != 0 {
+		known, replaced = true, h.Incarnations[own] != a.said.Incarnation
+		a.unmet[h.Server] = ""
 	}
-	return replaced, a.publish()
+	a.said.Replaced = a.said.Replaced || replaced
+	return known, replaced, a.publish()
 }
 
 // note records the first known incarnation of a server. first reports that

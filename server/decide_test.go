@@ -264,7 +264,7 @@ func TestCommitIsRememberedPastManyDecisions(t *testing.T) {
 func TestSilentServersHoldUpNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const each = 2
-		silent := []int{0, 3, 4, 5}
+		silent, began := []int{0, 3, 4, 5}, time.Now() // when they begin to tick
 		x, _, peers := startHooked(t, newListSchema(4), 6, txn.Config{Retry: txn.Retry{Attempts: 1}})
 		d := disturb(t, x, peers)
 		settle := func(value uint64) time.Duration {
@@ -295,7 +295,7 @@ func TestSilentServersHoldUpNobodyElse(t *testing.T) {
 			}
 			return took
 		}
-		time.Sleep(server.TickEvery / 2) // all that follows begins between two ticks
+		time.Sleep(server.TickEvery*3/2 - time.Since(began)%server.TickEvery) // all that follows begins between two ticks
 		want := settle(1)
 		key := func(i, server int) uint64 { return uint64(24*i + 4*server) } // of the ordered table
 		writeAll := func(value uint64, between time.Duration) {

@@ -299,7 +299,8 @@ func (l *link) finish(ctx context.Context) (verdict, error) {
 	return v, nil
 }
 
-// acquaint asks the server for its incarnation until it answers.
+// acquaint asks the server for its incarnation until its answer shows that it knows the
+// incarnation of this one.
 func (p *peer) acquaint(ctx context.Context) {
 	said := false
 	for wait := acquaintMin; ; wait = min(2*wait, acquaintMax) {
@@ -309,14 +310,18 @@ func (p *peer) acquaint(ctx context.Context) {
 			p.s.log.Error("another data server refuses this one: all data servers of a cluster need the same secret", "server", p.server, "error", err)
 		}
 		if err == nil {
-			replaced, err := p.s.acquainted.meet(h)
+			known, replaced, err := p.s.acquainted.meet(h)
 			if err != nil {
 				p.s.log.Error("hello not encoded", "error", err)
 			}
 			if replaced {
 				p.s.log.Warn("this server replaces one whose memory is lost; clients refuse it until the cluster is restarted", "known_to", p.server)
 			}
-			return
+			if known {
+				return
+			}
+		} else if err := p.s.acquainted.missed(p.server, err); err != nil {
+			p.s.log.Error("hello not encoded", "error", err)
 		}
 		select {
 		case <-ctx.Done():

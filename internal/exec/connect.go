@@ -66,6 +66,13 @@ func (db *DB) connect(ctx context.Context) error {
 		case <-grace:
 			return nil
 		case <-ctx.Done():
+			for len(all) < len(db.cfg.Servers) { // they end soon, and may say more than ctx.Err()
+				g := <-answers
+				all = append(all, g)
+				if g.err != nil {
+					errs = append(errs, g.err)
+				}
+			}
 			return noAnswer(append(errs, ctx.Err()))
 		}
 	}
@@ -181,24 +188,53 @@ type greeting struct {
 
 // greet connects to a server and asks for its hello.
 func greet(ctx context.Context, dial func(context.Context, string) (rdma.Conn, error), addr string) greeting {
-	c, err := dial(ctx, addr)
-	if err != nil {
-		return greeting{err: &tables.Error{Err: ErrUnavailable, Partition: -1, Server: addr, Cause: err}}
-	}
-	resp, err := rdma.Call(ctx, c, []byte{byte(wire.OpHello)}, nil)
 	kind := ErrUnavailable
+	c, err := dial(ctx, addr)
 	if err == nil {
 		var h *wire.Hello
-		if h, err = wire.DecodeHello(resp); err == nil {
+		if h, err = helloOf(ctx, c); err == nil {
 			return greeting{conn: c, hello: h}
 		}
-		if !errors.Is(err, wire.ErrKeeper) { // else the data server is at another address, or has not started yet
+		c.Close()
+		if errors.Is(err, wire.ErrMessage) {
 			kind = ErrProtocol
 		}
 	}
-	c.Close()
 	return greeting{err: &tables.Error{Err: kind, Partition: -1, Server: addr, Cause: err}}
 }
+
+// helloOf asks for a server's hello, again and again until all other servers know it.
+func helloOf(ctx context.Context, c rdma.Conn) (*wire.Hello, error) {
+	for began := time.Now(); ; {
+		resp, err := rdma.Call(ctx, c, []byte{byte(wire.OpHello)}, nil)
+		if err != nil {
+			return nil, err
+		}
+		// It is wire.ErrKeeper if the data server is at another address, or has not started yet.
+		if h, err := wire.DecodeHello(resp); err != nil || h.Unmet == "" || h.Replaced {
+			return h, err
+		} else if time.Since(began) > unmetMax {
+			return nil, fmt.Errorf("%w: %s", errUnmet, h.Unmet)
+		}
+		select {
+		case <-time.After(unmetPoll):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", errUnmet, context.Cause(ctx))
+		}
+	}
+}
+
+const (
+	// unmetPoll is how long helloOf waits before it asks a server again that others do
+	// not know yet.
+	unmetPoll = 5 * time.Millisecond
+	// unmetMax is how long helloOf waits for that.
+	unmetMax = 5 * time.Second
+)
+
+// errUnmet is the cause of an ErrUnavailable for a server that another data server does
+// not know yet. It would be unnoticed if such a server lost its memory.
+var errUnmet = errors.New("it keeps its data in memory only, and not all other data servers have met it")
 
 // dialing is a connection being made in another goroutine. It goes on when the
 // transaction that needs it gives up, because otherwise transactions with short

@@ -42,6 +42,11 @@ type Hello struct {
 	// Replaced means that another server knows a different incarnation of this
 	// server: it was restarted without its memory, while others kept theirs.
 	Replaced bool `json:"replaced,omitempty"`
+	// Unmet says which data server has not shown that it knows this server's
+	// incarnation, and why. Meanwhile clients wait, because if this server lost its
+	// memory, nobody might notice. It is empty if all know it, and for a server that
+	// recovers its memory.
+	Unmet string `json:"unmet,omitempty"`
 	// Keeper means that no data server answers: the host keeps copies of others, and
 	// says nothing else.
 	Keeper bool `json:"keeper,omitempty"`
