@@ -114,7 +114,7 @@ func (p *partition) seal() {
 	p.mu.Lock()
 	p.sealed = true
 	p.mu.Unlock()
-	p.training.train(1 << 20)
+	p.training.trainAll()
 }
 
 // holds compares one word of the region. An address from the network that is

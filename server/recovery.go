@@ -225,7 +225,7 @@ func (r *recovery) train() {
 	for _, p := range r.s.parts.of {
 		wg.Go(func() {
 			if p != nil {
-				p.training.train(1 << 20)
+				p.training.trainAll()
 			}
 			r.done.Add(1)
 		})

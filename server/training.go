@@ -95,6 +95,20 @@ func (tn *training) trainOne(ix *hosted, n int) (worked bool) {
 	return worked
 }
 
+// trainAll trains every model of which a leaf has changed, also those that were trained
+// just before. It ends even if the leaves never stop changing.
+func (tn *training) trainAll() {
+	tn.mu.Lock()
+	defer tn.mu.Unlock()
+	for _, ix := range tn.p.has.Load().trained {
+		for i := 0; i < trainAllUnits && ix.learned.MaintainAll(time.Since(tn.since), &tn.p.mu); i++ {
+		}
+	}
+}
+
+// trainAllUnits bounds the units of trainAll for one index.
+const trainAllUnits = 1 << 20
+
 // demandUnits bounds the units of one turn of the trainer for an index whose
 // clients fell back to the server.
 const demandUnits = 8

@@ -34,6 +34,33 @@ func loader(t *testing.T, e *indextest.Env, s *Server) func(key uint64) {
 	}
 }
 
+// TestAllAreTrainedAtOnce: when loading ends, a sub-model that was trained just before,
+// and has changed since, is trained too.
+func TestAllAreTrainedAtOnce(t *testing.T) {
+	const leaves, slots, gap = 200, 8, 1 << 20
+	e, s := plainServer(t, 16, slots)
+	load := loader(t, e, s)
+	for i := range uint64(leaves * slots) {
+		load(i * gap)
+	}
+	now := time.Second
+	for s.Maintain(now, nil) {
+	}
+	for l := range uint64(leaves) {
+		load(l*slots*gap + 1)
+	}
+	for s.Maintain(now, nil) {
+	}
+	if n := s.Stats().Pending; n == 0 {
+		t.Error("sub-models do not rest: this test shows nothing")
+	}
+	for s.MaintainAll(now, nil) {
+	}
+	if n := s.Stats().Pending; n != 0 {
+		t.Errorf("%d sub-models are still to be trained", n)
+	}
+}
+
 // TestLazyTrainingWaitsForChanges: a sub-model with few new leaves is trained lazily
 // only after it has rested, one with many as soon as any other. Many sub-models that
 // rest do not hold up one that has many new leaves.

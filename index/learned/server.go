@@ -178,6 +178,11 @@ func (s *Server) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
 	return s.trainer.Maintain(now, lock)
 }
 
+// MaintainAll is Maintain, but trains also sub-models that were trained just before.
+func (s *Server) MaintainAll(now time.Duration, lock sync.Locker) (worked bool) {
+	return s.trainer.MaintainAll(now, lock)
+}
+
 // MaintainLazily is Maintain, but sub-models from which readers lack much come first, and
 // those from which they lack little rest for longer.
 func (s *Server) MaintainLazily(now time.Duration, lock sync.Locker) (worked bool) {

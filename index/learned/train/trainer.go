@@ -202,17 +202,31 @@ func (t *Trainer) mark(g *generation, e *model.TailEntry) {
 // of one sub-model are merged into one task, and a sub-model is trained at most once
 // in RetrainInterval.
 func (t *Trainer) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
-	return t.maintain(now, lock, false)
+	return t.maintain(now, lock, whenRested)
+}
+
+// MaintainAll is Maintain, but no sub-model rests.
+func (t *Trainer) MaintainAll(now time.Duration, lock sync.Locker) (worked bool) {
+	return t.maintain(now, lock, atOnce)
 }
 
 // MaintainLazily is Maintain, but a sub-model from which readers lack much comes first,
 // and one from which they lack little rests for longer. Training it takes as long as
 // training one from which they lack much.
 func (t *Trainer) MaintainLazily(now time.Duration, lock sync.Locker) (worked bool) {
-	return t.maintain(now, lock, true)
+	return t.maintain(now, lock, lazily)
 }
 
-func (t *Trainer) maintain(now time.Duration, lock sync.Locker, lazy bool) (worked bool) {
+// urgency says how long sub-models rest between two trainings.
+type urgency uint8
+
+const (
+	whenRested urgency = iota // RetrainInterval
+	lazily                    // longer, if readers lack little
+	atOnce                    // not at all
+)
+
+func (t *Trainer) maintain(now time.Duration, lock sync.Locker, u urgency) (worked bool) {
 	if lock == nil {
 		lock = noLock{}
 	}
@@ -228,7 +242,7 @@ func (t *Trainer) maintain(now time.Duration, lock sync.Locker, lazy bool) (work
 	switch {
 	case t.release():
 		worked = true
-	case t.turn && t.retrain(now, lock, lazy):
+	case t.turn && t.retrain(now, lock, u):
 		worked = true
 	case t.next != nil:
 		worked = t.trainNext(now, lock) || worked
@@ -236,7 +250,7 @@ func (t *Trainer) maintain(now time.Duration, lock sync.Locker, lazy bool) (work
 		worked = t.planStep(lock) || worked
 	case t.due(leaves):
 		worked = true
-	case !t.turn && t.retrain(now, lock, lazy):
+	case !t.turn && t.retrain(now, lock, u):
 		worked = true
 	}
 	return worked
@@ -417,20 +431,23 @@ func (g *generation) takeDirty(now time.Duration, rest func(*subState) time.Dura
 
 // retrain trains one sub-model of the current generation whose leaves have
 // changed, if one is due.
-func (t *Trainer) retrain(now time.Duration, lock sync.Locker, lazy bool) bool {
+func (t *Trainer) retrain(now time.Duration, lock sync.Locker, u urgency) bool {
 	g := t.gen
 	if g == nil {
 		return false
 	}
 	rest := func(st *subState) time.Duration {
-		if lazy && st.fresh(t.root.TailEntries()) {
+		switch {
+		case u == atOnce:
+			return 0
+		case u == lazily && st.fresh(t.root.TailEntries()):
 			return max(t.o.RetrainInterval, lazyInterval)
 		}
 		return t.o.RetrainInterval
 	}
 	lock.Lock()
 	i := -1
-	if lazy {
+	if u == lazily {
 		i = g.takeBehind(now, t.o.RetrainInterval, t.root.TailEntries())
 	}
 	if i < 0 {
