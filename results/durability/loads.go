@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"drtmx/results/figures"
 )
 
 // aims are ratios of throughput, disk ÷ memory, with many clients.
@@ -28,7 +30,7 @@ func printRates(out io.Writer, cells []*cell) {
 			group, ratio, aim = fmt.Sprintf("%.1f", l.records/l.syncs), fmt.Sprintf("**%.2f**", l.log/l.rows), "≤ 1.3"
 		}
 		fmt.Fprintf(out, "| %s | %d | %.0f | %.0f | **%s** | ≥ %.2f | %s | %s | %s |\n", c.name, c.clients,
-			median(c.of(memory, rateOf)), median(c.of(disk, rateOf)), spread(c.ratios(rateOf), "%.2f"), aims[c.name], group, ratio, aim)
+			figures.Median(c.of(memory, rateOf)), figures.Median(c.of(disk, rateOf)), figures.Spread(c.ratios(rateOf), "%.2f"), aims[c.name], group, ratio, aim)
 	}
 }
 
@@ -124,7 +126,7 @@ func (o *options) tpcc(ctx context.Context, out io.Writer) (err error) {
 	fmt.Fprint(out, "\n### ORDER-STATUS beside writers\n\n| mix | clients | p50 µs, memory | p50 µs, disk | disk ÷ memory | aim |\n|---|--:|--:|--:|--:|--:|\n")
 	p50 := func(r outcome) float64 { return r.p50["ORDER_STATUS"] }
 	for _, c := range cells {
-		fmt.Fprintf(out, "| %s | %d | %.1f | %.1f | **%s** | ≤ 1.2 |\n", c.name, c.clients, median(c.of(memory, p50)), median(c.of(disk, p50)), spread(c.ratios(p50), "%.2f"))
+		fmt.Fprintf(out, "| %s | %d | %.1f | %.1f | **%s** | ≤ 1.2 |\n", c.name, c.clients, figures.Median(c.of(memory, p50)), figures.Median(c.of(disk, p50)), figures.Spread(c.ratios(p50), "%.2f"))
 	}
 	fmt.Fprintln(out)
 	return nil

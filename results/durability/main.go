@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"drtmx/results/figures"
 )
 
 // options are the flags, and how much is measured.
@@ -138,7 +140,7 @@ func (o *options) measure(ctx context.Context, out io.Writer) error {
 	}
 	rates = append(rates, rate)
 	fmt.Fprintf(out, "## The file system\n\n")
-	fmt.Fprintf(out, "One thread that writes 4 KiB to a file of known size and calls fdatasync, in the directory of the data, before each of the sections and at the end: %s syncs a second.\n", spread(rates, "%.0f"))
+	fmt.Fprintf(out, "One thread that writes 4 KiB to a file of known size and calls fdatasync, in the directory of the data, before each of the sections and at the end: %s syncs a second.\n", figures.Spread(rates, "%.0f"))
 	return nil
 }
 
@@ -151,23 +153,6 @@ func (o *options) syncTime() time.Duration {
 
 func (o *options) say(format string, args ...any) {
 	fmt.Fprintf(o.progress, "%s %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
-}
-
-// median is of figures that need not be sorted, 0 if there are none.
-func median(v []float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	s := slices.Sorted(slices.Values(v))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
-}
-
-// spread is the median of figures, with the least and the greatest.
-func spread(v []float64, format string) string {
-	if len(v) == 0 {
-		return "none"
-	}
-	return fmt.Sprintf(format+" ("+format+" to "+format+")", median(v), slices.Min(v), slices.Max(v))
 }
 
 // syncRate is how often a thread can write and sync in a second.

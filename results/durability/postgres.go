@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"drtmx/results/figures"
 )
 
 // Shares of go-tpc, and the same for drtmx.
@@ -50,7 +52,7 @@ func (o *options) postgres(ctx context.Context, out io.Writer) (err error) {
 			o.say("the whole TPC-C, %d clients: drtmx on disk %.0f/s, PostgreSQL %.0f/s", clients, r.rate, rate)
 			ours, theirs, ratios = append(ours, r.rate), append(theirs, rate), append(ratios, r.rate/rate)
 		}
-		fmt.Fprintf(out, "| %d | %.0f | %.0f | **%s** | ≥ 15 |\n", clients, median(ours), median(theirs), spread(ratios, "%.1f"))
+		fmt.Fprintf(out, "| %d | %.0f | %.0f | **%s** | ≥ 15 |\n", clients, figures.Median(ours), figures.Median(theirs), figures.Spread(ratios, "%.1f"))
 	}
 	fmt.Fprintln(out)
 	return nil

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"drtmx/results/figures"
 )
 
 // Columns of the table of writers that medians are made of.
@@ -70,14 +72,9 @@ Of the cells of the tables below, by `+"`results/longreads -medians`"+`. *Below*
 	for _, name := range names {
 		g := groups[name]
 		fmt.Fprintf(out, "| %s | %d | **%.3f** | %.2f | %.2f | %d | %.3f | %.1f %% | %d | **%.1f %%** | %d |\n", name, len(g.kept),
-			median(g.kept), slices.Min(g.kept), slices.Max(g.kept), below(g.kept, 0.95), median(g.cpu),
-			median(g.pacedCold), below(g.pacedCold, 95), median(g.paced), below(g.paced, 95))
+			figures.Median(g.kept), slices.Min(g.kept), slices.Max(g.kept), below(g.kept, 0.95), figures.Median(g.cpu),
+			figures.Median(g.pacedCold), below(g.pacedCold, 95), figures.Median(g.paced), below(g.paced, 95))
 	}
 	fmt.Fprintln(out)
 	return nil
-}
-
-func median(v []float64) float64 {
-	s := slices.Sorted(slices.Values(v))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"drtmx/results/figures"
 )
 
 // print writes the page.
@@ -84,28 +86,9 @@ func row(before, after []float64) string {
 		}
 	}
 	if len(ratios) == 0 {
-		return fmt.Sprintf("%s | %s | – | –", number(median(before)), number(median(after)))
+		return fmt.Sprintf("%s | %s | – | –", figures.Number(figures.Median(before)), figures.Number(figures.Median(after)))
 	}
-	return fmt.Sprintf("%s | %s | **%.3f** | %.2f to %.2f", number(median(before)), number(median(after)), median(ratios), slices.Min(ratios), slices.Max(ratios))
-}
-
-func median(v []float64) float64 {
-	s := slices.Sorted(slices.Values(v))
-	n := len(s)
-	return (s[(n-1)/2] + s[n/2]) / 2
-}
-
-// number prints a value with at least three digits.
-func number(v float64) string {
-	switch {
-	case v >= 100:
-		return fmt.Sprintf("%.0f", v)
-	case v >= 10:
-		return fmt.Sprintf("%.1f", v)
-	case v >= 1:
-		return fmt.Sprintf("%.2f", v)
-	}
-	return fmt.Sprintf("%.4f", v)
+	return fmt.Sprintf("%s | %s | **%.3f** | %.2f to %.2f", figures.Number(figures.Median(before)), figures.Number(figures.Median(after)), figures.Median(ratios), slices.Min(ratios), slices.Max(ratios))
 }
 
 func processor() string {

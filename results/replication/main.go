@@ -19,6 +19,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"drtmx/results/figures"
 )
 
 // options are the flags, and how much is measured.
@@ -168,12 +170,12 @@ func printTable(out io.Writer, clients []string, all map[string][][]outcome) {
 			}
 			rate, cpu := func(o *outcome) float64 { return o.Rate }, (*outcome).cpu
 			fmt.Fprintf(out, "| %s | %s | %.0f | %s | %.1f | %s | %.0f | %.0f | %.0f | %.0f |\n", n, m.name,
-				median(of(m.name, rate)), ratios(of(m.name, rate), of(modes[0].name, rate)),
-				median(of(m.name, cpu)), ratios(of(m.name, cpu), of(modes[0].name, cpu)),
-				median(of(m.name, func(o *outcome) float64 { return o.Types["NEW_ORDER"].P50 })),
-				median(of(m.name, func(o *outcome) float64 { return o.Types["NEW_ORDER"].P99 })),
-				median(of(m.name, func(o *outcome) float64 { return o.LogBytes })),
-				median(of(m.name, func(o *outcome) float64 { return o.CopyBytes })))
+				figures.Median(of(m.name, rate)), ratios(of(m.name, rate), of(modes[0].name, rate)),
+				figures.Median(of(m.name, cpu)), ratios(of(m.name, cpu), of(modes[0].name, cpu)),
+				figures.Median(of(m.name, func(o *outcome) float64 { return o.Types["NEW_ORDER"].P50 })),
+				figures.Median(of(m.name, func(o *outcome) float64 { return o.Types["NEW_ORDER"].P99 })),
+				figures.Median(of(m.name, func(o *outcome) float64 { return o.LogBytes })),
+				figures.Median(of(m.name, func(o *outcome) float64 { return o.CopyBytes })))
 		}
 	}
 }
@@ -189,14 +191,5 @@ func ratios(a, b []float64) string {
 	if len(v) == 0 {
 		return "none"
 	}
-	return fmt.Sprintf("**%.2f** (%.2f to %.2f)", median(v), slices.Min(v), slices.Max(v))
-}
-
-// median is of figures that need not be sorted, 0 if there are none.
-func median(v []float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	s := slices.Sorted(slices.Values(v))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+	return fmt.Sprintf("**%.2f** (%.2f to %.2f)", figures.Median(v), slices.Min(v), slices.Max(v))
 }

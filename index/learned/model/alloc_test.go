@@ -4,13 +4,15 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+
+	"drtmx/internal/keysets"
 )
 
 // TestNoAllocation: lookups never allocate; training and decoding do not once
 // their memory has grown.
 func TestNoAllocation(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
-	l := fillLeaves(r, clusteredKeys(r, 20_000))
+	l := fillLeaves(r, keysets.Clustered(r, 20_000))
 	m, _, err := build(Options{}, l, 100)
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +66,7 @@ func TestNoAllocation(t *testing.T) {
 // evicted under lookups.
 func TestSwapWhileLookingUp(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
-	l := fillLeaves(r, uniformKeys(r, 5000))
+	l := fillLeaves(r, keysets.Uniform(r, 5000))
 	m, _, err := build(Options{}, l, 50)
 	if err != nil {
 		t.Fatal(err)

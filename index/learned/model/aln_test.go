@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"drtmx/index"
+	"drtmx/internal/keysets"
 )
 
 // splitLeaves are leaves of which every other one was split off, in random
 // order, to extents of 8 for 64 leaves, which lie spread numbers apart.
 func splitLeaves(spread uint32) leafSet {
 	r := rand.New(rand.NewPCG(9, 1))
-	l := fillLeaves(r, uniformKeys(r, 12000))
+	l := fillLeaves(r, keysets.Uniform(r, 12000))
 	const around = 64
 	extent := uint32(1 << 10)
 	for from := 0; from < len(l.alns); from += around {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strconv"
 	"testing"
+
+	"drtmx/internal/keysets"
 )
 
 const benchSeed = 20240611
@@ -25,9 +27,9 @@ func benchKeys(b *testing.B) int {
 func benchLeaves(b *testing.B, dist string) (leafSet, []uint64) {
 	b.Helper()
 	r := rand.New(rand.NewPCG(benchSeed, 1))
-	for _, d := range distributions {
-		if d.name == dist {
-			keys := d.make(r, benchKeys(b))
+	for _, d := range keysets.All {
+		if d.Name == dist {
+			keys := d.Draw(r, benchKeys(b))
 			return fillLeaves(r, keys), keys
 		}
 	}
@@ -40,9 +42,9 @@ const innerBytesPerLeaf = 24
 // BenchmarkModel trains each family on each distribution, reports what the
 // model is worth, and times lookups of random present keys.
 func BenchmarkModel(b *testing.B) {
-	for _, d := range distributions {
-		b.Run(d.name, func(b *testing.B) {
-			l, keys := benchLeaves(b, d.name)
+	for _, d := range keysets.All {
+		b.Run(d.Name, func(b *testing.B) {
+			l, keys := benchLeaves(b, d.Name)
 			for _, f := range []Family{RMI, PLR} {
 				for _, target := range []int{256, 512} {
 					b.Run(f.String()+"/leaves="+strconv.Itoa(target), func(b *testing.B) {
@@ -141,9 +143,9 @@ func benchLookup(b *testing.B, m *Model, keys []uint64) {
 }
 
 func BenchmarkRoute(b *testing.B) {
-	for _, d := range distributions {
-		b.Run(d.name, func(b *testing.B) {
-			l, keys := benchLeaves(b, d.name)
+	for _, d := range keysets.All {
+		b.Run(d.Name, func(b *testing.B) {
+			l, keys := benchLeaves(b, d.Name)
 			r, err := NewRouter(Partition(l.fences, 512))
 			if err != nil {
 				b.Fatal(err)
@@ -162,9 +164,9 @@ func BenchmarkRoute(b *testing.B) {
 
 // BenchmarkTrain trains all sub-models of a set; ns/key is what counts.
 func BenchmarkTrain(b *testing.B) {
-	for _, d := range distributions {
-		b.Run(d.name, func(b *testing.B) {
-			l, keys := benchLeaves(b, d.name)
+	for _, d := range keysets.All {
+		b.Run(d.Name, func(b *testing.B) {
+			l, keys := benchLeaves(b, d.Name)
 			for _, f := range []Family{RMI, PLR} {
 				b.Run(f.String(), func(b *testing.B) {
 					t, err := NewTrainer(Options{Family: f})
@@ -198,7 +200,7 @@ func BenchmarkTrain(b *testing.B) {
 // from its neighbourhood's own run of numbers instead.
 func BenchmarkTTAfterSplits(b *testing.B) {
 	r := rand.New(rand.NewPCG(benchSeed, 4))
-	l := fillLeaves(r, uniformKeys(r, benchKeys(b)))
+	l := fillLeaves(r, keysets.Uniform(r, benchKeys(b)))
 	for _, share := range []float64{0, 0.01, 0.05, 0.2, 0.5, 1} {
 		for _, local := range []bool{false, true} {
 			splitNumbers(r, l.alns, share, local)
@@ -258,7 +260,7 @@ func splitNumbers(r *rand.Rand, alns []uint32, share float64, local bool) {
 // BenchmarkRetrain200 is XStore's unit: one sub-model of about 200 keys.
 func BenchmarkRetrain200(b *testing.B) {
 	r := rand.New(rand.NewPCG(benchSeed, 3))
-	l := fillLeaves(r, uniformKeys(r, 200))
+	l := fillLeaves(r, keysets.Uniform(r, 200))
 	for _, f := range []Family{RMI, PLR} {
 		b.Run(f.String(), func(b *testing.B) {
 			t, err := NewTrainer(Options{Family: f})

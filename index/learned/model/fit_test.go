@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"drtmx/internal/keysets"
 	"drtmx/internal/testseed"
 
 	"pgregory.net/rapid"
@@ -82,7 +83,7 @@ func TestPiecewiseKeepsItsBound(t *testing.T) {
 // that one line each suffices.
 func TestCompositePartition(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 6))
-	keys := tpccKeys(r, 200_000)
+	keys := keysets.OrderLines(r, 200_000)
 	l := fillLeaves(r, keys)
 	district := func(k uint64) uint64 { return k >> 32 }
 	starts := Partition(l.fences, 256)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"drtmx/index"
+	"drtmx/internal/keysets"
 )
 
 func wordsOf(b []byte) []uint64 {
@@ -40,8 +41,8 @@ func seedBlocks(t interface{ Fatal(...any) }) [][]uint64 {
 func plainBlocks(t interface{ Fatal(...any) }) [][]uint64 {
 	var blocks [][]uint64
 	r := rand.New(rand.NewPCG(11, 1))
-	for _, d := range distributions {
-		l := fillLeaves(r, d.make(r, 1500))
+	for _, d := range keysets.All {
+		l := fillLeaves(r, d.Draw(r, 1500))
 		for i := range l.alns {
 			if i%20 == 7 {
 				l.alns[i] = 70000 + uint32(i)
@@ -157,7 +158,7 @@ func TestHostileSizes(t *testing.T) {
 // TestDecodeRejects damages one field of a valid block at a time.
 func TestDecodeRejects(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 1))
-	l := fillLeaves(r, uniformKeys(r, 2000))
+	l := fillLeaves(r, keysets.Uniform(r, 2000))
 	l.alns[5], l.alns[9] = 1<<30, 1<<31
 	good := trainOne(t, Options{ErrorLeaves: 1, LeavesPerSegment: 4, WrongShare: 1e-9}, l).AppendTo(nil)
 	var s SubModel
@@ -225,7 +226,7 @@ func TestDecodeRejects(t *testing.T) {
 // refused.
 func TestFetchedWordsChecked(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 1))
-	s := trainOne(t, Options{}, fillLeaves(r, uniformKeys(r, 2000)))
+	s := trainOne(t, Options{}, fillLeaves(r, keysets.Uniform(r, 2000)))
 	p := s.Predict(s.anchor + 1<<60)
 	for _, bad := range []Prediction{{Lo: -1, Hi: 2}, {Lo: 3, Hi: 2}, {Lo: 0, Hi: s.Leaves()}} {
 		for n := range 8 {

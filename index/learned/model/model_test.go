@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"drtmx/internal/keysets"
 )
 
 // TestBoundsHold looks up present keys, both edges of every leaf and random
@@ -11,16 +13,16 @@ import (
 func TestBoundsHold(t *testing.T) {
 	const seed = 7
 	t.Logf("seed %d", seed)
-	for _, d := range distributions {
+	for _, d := range keysets.All {
 		for _, opt := range []Options{{Family: RMI}, {Family: PLR}, {Family: RMI, CorrectionBits: -1}, {Family: PLR, CorrectionBits: -1}, {CorrectionBits: 3}} {
 			r := rand.New(rand.NewPCG(seed, 1))
-			l := fillLeaves(r, d.make(r, 60_000))
+			l := fillLeaves(r, d.Draw(r, 60_000))
 			m, q, err := build(opt, l, 200)
 			if err != nil {
-				t.Fatal(d.name, opt, err)
+				t.Fatal(d.Name, opt, err)
 			}
 			checkModel(t, m, l, r)
-			t.Logf("%s %v: %+v %+v", d.name, opt, q, m.Size())
+			t.Logf("%s %v: %+v %+v", d.Name, opt, q, m.Size())
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"drtmx/internal/keysets"
 	"drtmx/internal/testseed"
 
 	"pgregory.net/rapid"
@@ -329,7 +330,7 @@ func TestTrainerRefusesBadLeaves(t *testing.T) {
 // panic nor change what fences prove.
 func TestStaleKeys(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
-	l := fillLeaves(r, uniformKeys(r, 2000))
+	l := fillLeaves(r, keysets.Uniform(r, 2000))
 	for i := range l.keys {
 		if i%3 == 0 {
 			l.keys[i] = []uint64{r.Uint64(), r.Uint64(), 0, math.MaxUint64}

@@ -18,7 +18,8 @@ func clusters(n int) leafSet {
 			keys = append(keys, (c+1)<<56+uint64(int64(r.NormFloat64()*float64(uint64(1)<<(20+8*c%30)))))
 		}
 	}
-	return fillLeaves(r, sortedUnique(keys))
+	slices.Sort(keys)
+	return fillLeaves(r, slices.Compact(keys))
 }
 
 // TestRefinements: a sub-model of several clusters has a segment each, and finds

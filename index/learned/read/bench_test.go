@@ -3,11 +3,9 @@ package read
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -19,6 +17,7 @@ import (
 	"drtmx/index/learned/model"
 	"drtmx/index/learned/train"
 	"drtmx/internal/block"
+	"drtmx/internal/keysets"
 	"drtmx/internal/mem"
 	"drtmx/rdma/inproc"
 )
@@ -36,55 +35,6 @@ func benchKeys(tb testing.TB, def int) int {
 		return n
 	}
 	return def
-}
-
-// distributions are the key sets that figures are given for.
-var distributions = []struct {
-	name string
-	make func(r *rand.Rand, n int) []uint64
-}{
-	{"uniform", func(r *rand.Rand, n int) []uint64 {
-		return draw(n, r.Uint64)
-	}},
-	{"lognormal", func(r *rand.Rand, n int) []uint64 {
-		return draw(n, func() uint64 { return uint64(min(math.Exp(2*r.NormFloat64())*1e13, 1<<63)) })
-	}},
-	{"clustered", func(r *rand.Rand, n int) []uint64 {
-		var at uint64
-		var width float64
-		i := 0
-		return draw(n, func() uint64 {
-			if i%10000 == 0 {
-				at, width = r.Uint64()>>1+1<<62, math.Exp(r.Float64()*14)*1e6
-			}
-			i++
-			return at + uint64(int64(r.NormFloat64()*width))
-		})
-	}},
-	{"tpcc", func(r *rand.Rand, n int) []uint64 {
-		var keys []uint64
-		for w := uint64(1); ; w++ {
-			for d := uint64(1); d <= 10; d++ {
-				for o := uint64(1); o <= 3000; o++ {
-					for ol := range 5 + r.Uint64N(11) {
-						if len(keys) == n {
-							return keys
-						}
-						keys = append(keys, w<<36|d<<32|o<<4|(ol+1)&15)
-					}
-				}
-			}
-		}
-	}},
-}
-
-func draw(n int, f func() uint64) []uint64 {
-	keys := make([]uint64, n)
-	for i := range keys {
-		keys[i] = f()
-	}
-	slices.Sort(keys)
-	return slices.Compact(keys)
 }
 
 // grow fills a server with every other key in order and the rest at random, so
@@ -132,9 +82,9 @@ var sink uint64
 // the ratio of the two, measured in turns.
 func BenchmarkPredict(b *testing.B) {
 	n := benchKeys(b, 10_000_000)
-	for _, d := range distributions {
+	for _, d := range keysets.All {
 		for _, family := range []learned.Family{learned.RMI, learned.PLR} {
-			keys := d.make(rand.New(rand.NewPCG(benchSeed, 1)), n)
+			keys := d.Draw(rand.New(rand.NewPCG(benchSeed, 1)), n)
 			g := grown(b, keys, learned.Options{RowWords: 1, Family: family}, Options{}, inproc.Options{})
 			p := probes(keys)
 			right := 0
@@ -143,7 +93,7 @@ func BenchmarkPredict(b *testing.B) {
 					right++
 				}
 			}
-			b.Run(fmt.Sprintf("%s/%v", d.name, family), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/%v", d.Name, family), func(b *testing.B) {
 				const turn = 1 << 14
 				var model, tree time.Duration
 				i := 0
@@ -188,7 +138,7 @@ func predict(g *rig, key uint64) uint64 {
 // budgets, and reports rounds and READ bytes for each.
 func BenchmarkClient(b *testing.B) {
 	n := benchKeys(b, 1_000_000)
-	keys := distributions[0].make(rand.New(rand.NewPCG(benchSeed, 1)), n)
+	keys := keysets.Uniform(rand.New(rand.NewPCG(benchSeed, 1)), n)
 	p := probes(keys)
 	for _, inline := range []learned.Inline{learned.Yes, learned.No} {
 		for budget := Full; budget <= RouterOnly; budget++ {
@@ -293,7 +243,7 @@ func BenchmarkLatest(b *testing.B) {
 // generation of all models is trained and published again and again.
 func BenchmarkExpansion(b *testing.B) {
 	n := benchKeys(b, 1_000_000)
-	keys := distributions[0].make(rand.New(rand.NewPCG(benchSeed, 1)), n)
+	keys := keysets.Uniform(rand.New(rand.NewPCG(benchSeed, 1)), n)
 	g := grown(b, keys, learned.Options{RowWords: 4}, Options{}, inproc.Options{})
 	p := probes(keys)
 	d := driver{conn: g.conn}

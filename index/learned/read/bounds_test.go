@@ -9,6 +9,7 @@ import (
 	"drtmx/index"
 	"drtmx/index/indextest"
 	"drtmx/index/learned"
+	"drtmx/internal/keysets"
 	"drtmx/internal/testseed"
 	"drtmx/rdma/inproc"
 )
@@ -43,10 +44,10 @@ func noFallbacksAtRest(t *testing.T, seed uint64, n int) {
 	} {
 		t.Run(fmt.Sprintf("%s/%v/text=%v/budget=%d", v.keys, v.family, v.text, v.budget), func(t *testing.T) {
 			// Of steep keys a line knows next to nothing.
-			keys := draw(n, func() uint64 { return uint64(math.Exp(r.Float64() * 42)) })
-			for _, d := range distributions {
-				if d.name == v.keys {
-					keys = d.make(r, n)
+			keys := keysets.Of(n, func() uint64 { return uint64(math.Exp(r.Float64() * 42)) })
+			for _, d := range keysets.All {
+				if d.Name == v.keys {
+					keys = d.Draw(r, n)
 				}
 			}
 			o := learned.Options{RowWords: 1, Family: v.family, SlotsPerLeaf: 8, LeavesPerSubModel: 1024, Strings: v.text}

@@ -7,6 +7,7 @@ import (
 	"drtmx/index"
 	"drtmx/index/learned"
 	"drtmx/internal/block"
+	"drtmx/internal/keysets"
 	"drtmx/rdma/inproc"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestScansLearnHowFullLeavesAre(t *testing.T) {
 	const slots, n = 20, 40_000
 	r := rand.New(rand.NewPCG(benchSeed, 7))
-	inOrder := distributions[0].make(r, n)
+	inOrder := keysets.Uniform(r, n)
 	shuffled := append([]uint64(nil), inOrder...)
 	r.Shuffle(n, func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 	for _, c := range []struct {
