@@ -108,6 +108,7 @@ var layers = map[string]int{
 	"server/metrics":      13,
 	"cmd/drtmx":           14,
 	"results/figures":     13,
+	"results/indexes":     14,
 	"results/peers":       14,
 	"results/longreads":   14,
 	"results/durability":  14,
