@@ -95,7 +95,7 @@ func (t *tables) print(w io.Writer) error {
 	for _, p := range peers {
 		fmt.Fprintf(&b, "- **%s** (%s, commit %s, licence: %s): %s\n", p.name, strings.TrimSuffix(p.url, ".git"), p.commit[:12], p.licence, p.what)
 	}
-	b.WriteString("- None of the peers has rows apart from the index, headers, versions, proofs, or readers in other processes.\n")
+	b.WriteString("- None of the peers keeps rows apart from the index, headers or older versions of rows, or proofs, and none has readers in other processes.\n")
 	b.WriteString("- Not measured: ALEX+, ALEX for several threads, which needs TBB 2020; PGM. The trees of google and tidwall, in Go, are beside drtmx's in `results/engine.md`.\n")
 	t.printMissing(&b)
 	_, err := io.WriteString(w, b.String())

@@ -30,7 +30,7 @@ var peers = []*peer{
 		name: "XIndex", program: "xindex",
 		url: "https://github.com/gre4index/GRE.git", commit: "e807edcef51df6732f07f94d4c797fb3897519ba", licence: "Apache-2.0",
 		flags: []string{"-DNDEBUGGING", "-I@/src/competitor/xindex/src", "-I!/include"},
-		what:  "A learned index for several threads, with buffers of inserted keys. Loaded in bulk, with its default bounds. MKL, which it includes, is replaced by a header: keys of one dimension do not use it. A thread in the background merges buffers and splits groups once a second. It runs beside the threads that are measured, and had four seconds before the reads after the inserts.",
+		what:  "A learned index for several threads, with buffers of inserted keys. Loaded in bulk, with its default bounds. MKL, which it includes, is replaced by a header: keys of one dimension do not use it. A thread in the background merges buffers and splits groups once a second. It runs beside the threads that are measured; the reads after the inserts begin when it is idle, or after a minute.",
 	},
 	{
 		name: "Masstree", program: "masstree",

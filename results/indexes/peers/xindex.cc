@@ -1,4 +1,6 @@
 // XIndex, with its one thread in the background.
+#include <time.h>
+
 #include <array>
 #include <limits>
 #include <mutex>
@@ -65,7 +67,15 @@ struct Peer {
     for (size_t i = 0; i < got.size(); i++) values[i] = got[i].second;
     return got.size();
   }
-  void settle() { sleep(4); } // its rounds of work begin once a second
+  // settle waits until the thread in the background hardly works for three seconds, in
+  // which it begins at least one round, but for a minute at most.
+  void settle() {
+    for (int i = 0; i < 20; i++) {
+      const clock_t start = clock();
+      sleep(3);
+      if (clock() - start < CLOCKS_PER_SEC / 5) return;
+    }
+  }
 };
 
 int main(int argc, char** argv) { return harness::main<Peer>(argc, argv); }
