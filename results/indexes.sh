@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Compares drtmx's ordered index with ALEX, FINEdex, XIndex, Masstree and a B+tree
 # with optimistic lock coupling, which it fetches by git and compiles with g++, and
-# writes results/indexes.md. The machine should be idle. What cannot be fetched or
-# compiled is left out, and the page says so.
+# writes results/indexes.md. Two million keys and three turns take 12 minutes; the
+# machine should be idle. What cannot be fetched or compiled is left out, and the page
+# says so.
 #
 #   results/indexes.sh [flag ...]         flags of results/indexes; its help lists them
-#   results/indexes.sh -quick             a small run of about two minutes, to try it
+#   results/indexes.sh -quick             a small run of up to three minutes, to try it
 #
 #   INDEXES_KEYS          keys of each set                     (10 million; with -quick 200,000)
 #   INDEXES_CACHE         where checkouts stay for the next run (removed at the end)
@@ -44,7 +45,7 @@ go_on "$work/indexes" -dir "$work" "${flags[@]}" "$@" >"$work/tables.md"
 {
 	echo "# Ordered indexes, compared"
 	echo
-	echo "Written by \`${INDEXES_KEYS:+INDEXES_KEYS=$INDEXES_KEYS }results/indexes.sh${*:+ $*}\`, commit $(git rev-parse --short HEAD)$(git diff --quiet HEAD -- . ':!results' || echo ', with changes'), $(date -u +%Y-%m-%d), in $((SECONDS - started)) s."
+	echo "Written by \`results/indexes.sh${INDEXES_KEYS:+ -keys $INDEXES_KEYS}${*:+ $*}\`, commit $(git rev-parse --short HEAD)$(git diff --quiet HEAD -- . ':!results' || echo ', with changes'), $(date -u +%Y-%m-%d), in $((SECONDS - started)) s."
 	echo
 	echo "Machine: $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2 | xargs), $(nproc) processors, $(awk '/MemTotal/{printf "%.0f GiB", $2/1048576}' /proc/meminfo), Linux $(uname -r | cut -d- -f1), $(go env GOVERSION), $(g++ --version 2>/dev/null | head -1 || echo 'no g++'). Load average before: $load, after: $(cut -d' ' -f1-3 /proc/loadavg)."
 	echo
