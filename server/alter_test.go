@@ -84,9 +84,7 @@ func startAltered(t *testing.T, f roleFabric, memory ...uint64) *alterRig {
 			Retain:     testseed.Patience(),
 			Procedures: append(columnProcedures(), transferProcedure(r.cat), noteProcedure()),
 		})
-		if errors.Is(err, rdma.ErrUnsupported) {
-			t.Skip("regions are not shared memory under the race detector: ", err)
-		}
+		testseed.SkipUnshared(t, err)
 		if err != nil {
 			t.Fatal(err)
 		}

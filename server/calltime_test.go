@@ -695,7 +695,7 @@ func TestReadsElsewhereEndWithTheirCaller(t *testing.T) {
 				if err == nil {
 					err = s.Start()
 				}
-				skipUnshared(t, err)
+				testseed.SkipUnshared(t, err)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -90,7 +89,7 @@ func startOver(t testing.TB, name string, p rdma.Provider, accounts int) *fabric
 	if err == nil {
 		err = s.Start()
 	}
-	skipUnshared(t, err)
+	testseed.SkipUnshared(t, err)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,13 +329,4 @@ func sum(m map[string]int) (n int) {
 		n += v
 	}
 	return n
-}
-
-// skipUnshared skips a test over shared memory whose server could not start because the
-// race detector has all regions on Go's heap. It runs without the detector.
-func skipUnshared(t testing.TB, err error) {
-	t.Helper()
-	if err != nil && strings.Contains(err.Error(), "not shared memory") {
-		t.Skip("regions are not shared memory under the race detector: ", err)
-	}
 }

@@ -360,9 +360,7 @@ func (p *processes) start(t testing.TB) {
 	}
 	for _, s := range p.servers {
 		if err := s.await("ready"); err != nil {
-			if strings.Contains(err.Error(), "not shared memory") {
-				t.Skip("regions are not shared memory under the race detector: ", err)
-			}
+			testseed.SkipUnshared(t, err)
 			t.Fatal(err)
 		}
 	}

@@ -62,9 +62,7 @@ func (r *reborn) begin(t *testing.T, i int) {
 		Index: i, Addrs: r.addrs, Catalog: r.catalog, Provider: r.fabric.provider, MemoryBytes: 1 << 28, Retain: testseed.Patience(),
 		Procedures: []txn.Procedure{{Name: "count", Body: r.count}},
 	}.Hosted(hosting.Options{Place: hosting.Place{Incarnation: uint64(1001 + i), Epoch: r.epochs[i]}}))
-	if errors.Is(err, rdma.ErrUnsupported) {
-		t.Skip("regions are not shared memory under the race detector: ", err)
-	}
+	testseed.SkipUnshared(t, err)
 	if err == nil {
 		err = errors.Join(s.SayDurable(), s.Start())
 	}

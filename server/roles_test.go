@@ -140,9 +140,7 @@ func (f *roleFabric) serve(t *testing.T) (*tables.Catalog, []*Server) {
 			Index: i, Addrs: f.addrs, Catalog: cat, Procedures: []txn.Procedure{transferProcedure(cat)}, Provider: f.server,
 			MemoryBytes: 1 << 26,
 		})
-		if errors.Is(err, rdma.ErrUnsupported) {
-			t.Skip("regions are not shared memory under the race detector: ", err)
-		}
+		testseed.SkipUnshared(t, err)
 		if err != nil {
 			t.Fatal(err)
 		}

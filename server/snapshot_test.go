@@ -132,9 +132,7 @@ func startVaults(t *testing.T, f vaultFabric, servers, n int, change func(*serve
 			change(&c)
 		}
 		s, err := server.New(c)
-		if errors.Is(err, rdma.ErrUnsupported) {
-			t.Skip("regions are not shared memory under the race detector: ", err)
-		}
+		testseed.SkipUnshared(t, err)
 		if err != nil {
 			t.Fatal(err)
 		}

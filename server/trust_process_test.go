@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"drtmx/internal/clock"
 	"drtmx/internal/hosting"
 	"drtmx/internal/testaddr"
+	"drtmx/internal/testseed"
 	"drtmx/rdma/shm"
 	"drtmx/server"
 	"drtmx/tables"
@@ -85,9 +85,7 @@ func stoppedProcess(t *testing.T, over string) {
 	}
 	c := p.add(t, "leased", 0, p.Load)
 	if err := c.await("ready"); err != nil {
-		if strings.Contains(err.Error(), "not shared memory") {
-			t.Skip("regions are not shared memory under the race detector: ", err)
-		}
+		testseed.SkipUnshared(t, err)
 		t.Fatal(err)
 	}
 	db, err := p.open(t.Context(), txn.Config{})

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -391,7 +392,7 @@ func TestCheckNamesTheFirstFault(t *testing.T) {
 
 // A district that is too large for one View is evaluated in several.
 func TestCheckLargeDistrict(t *testing.T) {
-	if raceEnabled || testing.Short() {
+	if testseed.Race || testing.Short() {
 		t.Skip("takes seconds here")
 	}
 	m, info := loadedModel(t, 1)

@@ -212,7 +212,7 @@ func TestConservationOfProcesses(t *testing.T) {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	if raceEnabled {
+	if testseed.Race {
 		t.Skip("regions are not shared memory under the race detector")
 	}
 	const clients, kills = 3, 4

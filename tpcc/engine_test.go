@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
@@ -397,7 +398,7 @@ func TestRemotePartitions(t *testing.T) {
 
 // What each transaction allocates, client and servers together.
 func TestEngineAllocations(t *testing.T) {
-	if raceEnabled {
+	if testseed.Race {
 		t.Skip("the race detector allocates")
 	}
 	e := newEngine(t, 1, 1)
@@ -490,7 +491,7 @@ func TestEngineRounds(t *testing.T) {
 	if n := rounds(&byName); n > 5 {
 		t.Errorf("by name: %d rounds", n)
 	}
-	if !raceEnabled {
+	if !testseed.Race {
 		status := func() { _ = term.OrderStatus(t.Context(), &byID, &out) }
 		if n := min(testing.AllocsPerRun(100, status), testing.AllocsPerRun(100, status), testing.AllocsPerRun(100, status)); n > 8 {
 			t.Errorf("%.1f allocations per ORDER-STATUS", n)

@@ -57,7 +57,7 @@ func fabrics(t *testing.T, n int) (all []fabric) {
 	p, err := tcp.New(tcp.Options{})
 	addrs, err2 := testaddr.New(n)
 	add(fabric{name: "tcp", provider: p, addrs: addrs}, err, err2)
-	if !raceEnabled && shm.Available() == nil {
+	if !testseed.Race && shm.Available() == nil {
 		dir, err := os.MkdirTemp("", "drtmx") // socket paths are short
 		t.Cleanup(func() { os.RemoveAll(dir) })
 		p, err2 := shm.New(shm.Options{})

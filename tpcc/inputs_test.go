@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 )
 
 // near fails unless got is within five standard deviations of n·p.
@@ -193,7 +194,7 @@ func TestPaymentDeliveryStockLevelInputs(t *testing.T) {
 }
 
 func TestInputsDoNotAllocate(t *testing.T) {
-	if raceEnabled {
+	if testseed.Race {
 		t.Skip("the race detector allocates")
 	}
 	info := fullInfo(5)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -28,7 +29,7 @@ func (c countingSink) Close() error                         { return nil }
 
 // Clause 4.3.3.1: the cardinalities of one warehouse, and no garbage per row.
 func TestFullScaleCardinalities(t *testing.T) {
-	if raceEnabled || testing.Short() {
+	if testseed.Race || testing.Short() {
 		t.Skip("a full warehouse takes seconds here")
 	}
 	s, _ := NewSchema(Catalog())

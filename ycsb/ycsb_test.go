@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
 	"drtmx/tables"
 	"drtmx/txn"
 	"drtmx/ycsb/bench"
@@ -415,7 +416,7 @@ func TestGoYCSBsOwnClientChecksIntegrity(t *testing.T) {
 				mix[7] = "0"
 			}
 			threads := "4"
-			if raceEnabled { // go-ycsb's generators race with each other
+			if testseed.Race { // go-ycsb's generators race with each other
 				threads = "1"
 			}
 			p := with(slices.Concat(layout, mix, []string{

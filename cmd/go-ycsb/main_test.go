@@ -145,7 +145,7 @@ func freeAddr(ts *testscript.TestScript, _ bool, args []string) {
 
 // haveShm reports whether data servers can be processes here. Under the race
 // tag regions live on the Go heap, which no other process can map.
-func haveShm() bool { return !raceEnabled && shm.Available() == nil }
+func haveShm() bool { return !testseed.Race && shm.Available() == nil }
 
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{

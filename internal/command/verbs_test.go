@@ -9,6 +9,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"drtmx/internal/cluster"
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/verbs"
 )
@@ -18,7 +19,7 @@ const verbsDeviceEnv = "DRTMX_VERBS_DEVICE"
 
 // haveVerbs reports whether this binary can use an RDMA device, and was told
 // which.
-func haveVerbs() bool { return verbs.Built && os.Getenv(verbsDeviceEnv) != "" && !raceEnabled }
+func haveVerbs() bool { return verbs.Built && os.Getenv(verbsDeviceEnv) != "" && !testseed.Race }
 
 func TestKilledServerOverVerbs(t *testing.T) {
 	if !haveVerbs() {

@@ -11,6 +11,7 @@ import (
 	"hash/fnv"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -123,4 +124,13 @@ func Patience() time.Duration {
 		return d
 	}
 	return time.Minute
+}
+
+// SkipUnshared skips a test over shared memory whose server could not start because the
+// race detector has all regions on Go's heap. The test runs without the detector.
+func SkipUnshared(t testing.TB, err error) {
+	t.Helper()
+	if Race && err != nil && strings.Contains(err.Error(), "not shared memory") {
+		t.Skip("regions are not shared memory under the race detector: ", err)
+	}
 }

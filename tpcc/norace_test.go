@@ -1,5 +1,0 @@
-//go:build !race
-
-package tpcc
-
-const raceEnabled = false
