@@ -12,6 +12,27 @@ var readerBugs = []bug{
 		caught: []test{{"index/learned/read", "TestScansLearnHowFullLeavesAre", "leaves READ in vain"}},
 	},
 	{
+		name: "OrderIsBelieved", why: "a scan takes the slots of a leaf in the order that the leaf has for them, unseen",
+		edits: []edit{{
+			file: "index/learned/read/scan.go",
+			old:  "	order, ok := l.view.Order()\n	if !ok {\n",
+			new:  "	order, ok := l.view.Order()\n	if order == nil {\n",
+		}},
+		caught: []test{{"index/learned/read", "TestWrongOrderIsNotBelieved", "slot twice|falls|panic"}},
+	},
+	{
+		name: "OrderMayLeaveOut", why: "a scan does not notice that the order of a leaf leaves slots out",
+		edits: []edit{{
+			file: "index/learned/leaf/leaf.go",
+			old:  "	if live != 0 {\n",
+			new:  "	if live > 0 {\n",
+		}},
+		caught: []test{
+			{"index/learned/leaf", "TestOrderIsChecked", "slots in use"},
+			{"index/learned/read", "TestWrongOrderIsNotBelieved", "row less"},
+		},
+	},
+	{
 		name: "LookupsWaitAtLocks", why: "a lookup READs a locked row again although its attempt bounds the locks that it meets",
 		edits: []edit{{
 			file: "index/index.go",

@@ -160,4 +160,40 @@ var treeBugs = []bug{
 		},
 		caught: []test{{"index/learned/tree", "TestTiedDigests", "said to be"}},
 	},
+	{
+		name: "TreeOrderOfArrival", why: "a new slot is the last one in the order of its leaf, whatever its key",
+		edits: []edit{{
+			file: "index/learned/tree/order.go",
+			old:  "	if live == 0 || t.below(s, t.slotAt(s, live-1), sk) {\n",
+			new:  "	if live >= 0 || t.below(s, t.slotAt(s, live-1), sk) {\n",
+		}},
+		caught: []test{{"index/learned/tree", "TestOrderOfSlots", "order"}, {"index/learned/tree", "TestStepsOfSplits", "is absent|to be absent"}},
+	},
+	{
+		name: "TreeOrderOfDigests", why: "slots of equal digests are in the order in which they came",
+		edits: []edit{{
+			file: "index/learned/tree/order.go",
+			old:  "w == sk.word && t.keys.compare(slotKey{w, slot, s.Load(t.lay.HeadsAt + slot)}, sk) < 0\n",
+			new:  "w == sk.word\n",
+		}},
+		caught: []test{{"index/learned/tree", "TestOrderOfTies", "does not follow"}},
+	},
+	{
+		name: "TreeOrderKeepsDeleted", why: "a slot that a deletion has freed stays where it is in the order of its leaf",
+		edits: []edit{{
+			file: "index/learned/tree/mutate.go",
+			old:  "	t.leaveOrder(&e, t.loadOrder(t.span(h.Home)), m.Live, h.Slot)\n",
+			new:  "",
+		}},
+		caught: []test{{"index/learned/tree", "TestOrderOfSlots", "order"}, {"index/learned/tree", "TestOrderOfChurn", "is not that of the slots"}},
+	},
+	{
+		name: "TreeOrderOfNewLeaf", why: "the leaf that a split or a merge has filled has no order of its slots",
+		edits: []edit{{
+			file: "index/learned/tree/tree.go",
+			old:  "	t.blankOrder(&e)\n",
+			new:  "",
+		}},
+		caught: []test{{"index/learned/tree", "TestStepsOfSplits", "is absent|to be absent"}},
+	},
 }

@@ -3,9 +3,11 @@
 // (package read) READs them. Both use only the layout of this package.
 // docs/layouts.md has the tables.
 //
-// Slots are unsorted and do not move. A free slot of an inline row has the
-// header [Free], which is locked and so proves nothing; any other free slot has
-// an address or a pointer of 0. A row's header is its lock and CSN.
+// Slots are unsorted and do not move. The order of the slots has a byte for each: first
+// those in use, in the order of their keys, then the free ones, in the order in which
+// inserts take them. A free slot of an inline row has the header [Free], which is
+// locked and so proves nothing; any other free slot has an address or a pointer of 0.
+// A row's header is its lock and CSN.
 //
 // With string keys, the prefix is the common prefix of the low and the high fence,
 // and so of all keys of the leaf. A digest is the eight bytes after the prefix, first
@@ -14,8 +16,8 @@
 //
 // # What readers may rely on
 //
-// Fences and rows are proofs. Prefix lengths, digests and tags are hints. A leaf that
-// block.Accept accepts, and that has the id of the index, is correct about every key
+// Fences and rows are proofs. Prefix lengths, digests and tags are hints, and
+// [Leaf.Order] compares the order with the slots. A leaf that block.Accept accepts, and that has the id of the index, is correct about every key
 // within its fences: the key is present with this header, or absent while the gap
 // word keeps its value. It does not matter how the reader found the leaf, or how old
 // the reader's hints were.

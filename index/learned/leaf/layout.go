@@ -88,8 +88,8 @@ const (
 	// inlineRowWordsMax is the widest row that AutoKind keeps inline.
 	inlineRowWordsMax = 12
 	// leafTargetBytes is the approximate size of a leaf if the number of slots is not
-	// given. It does not include the words that only readers of the past need,
-	// because readers of the present do not READ these.
+	// given. It does not include the order of the slots, nor the words that only
+	// readers of the past need, because lookups of the present do not READ these.
 	leafTargetBytes = 1024
 	apartSlots      = 31 // fill nine lines
 	stringsSlots    = 32
@@ -118,12 +118,14 @@ type Layout struct {
 	Slots    int
 
 	LeafWords     int
-	PresentWords  int // the first of these, all that readers of the present need
+	PresentWords  int // the first of these, all that scans of the present need
+	LookupWords   int // the first of these, all that lookups of the present need
 	RowBlockWords int // of the rows of a native key, and of their versions
 
 	// First words of the arrays over slots: keys or digests; headers, addresses
 	// or pointers; the payloads and the next older versions of inline rows.
 	KeysAt, HeadsAt, RowsAt, OldersAt int
+	OrderAt, OrderWords               int // the order of the slots, see Order
 	DeleteAt                          int // word of the last delete
 	GravesAt                          int // word of the graves
 	// FreeHead is the head of a free slot.
@@ -174,13 +176,17 @@ func NewLayout(id uint32, kind Kind, rowWords, slots int) (Layout, error) {
 	}
 	l.HeadsAt = l.KeysAt + slots
 	l.RowsAt = l.HeadsAt + slots
-	l.LeafWords = WholeLines(l.RowsAt)
-	l.PresentWords = l.LeafWords
+	l.OrderAt, l.OrderWords = l.RowsAt, (slots+mem.WordBytes-1)/mem.WordBytes
+	if kind == Inline {
+		l.OrderAt += slots * rowWords
+	}
+	end := l.OrderAt + l.OrderWords
+	l.LookupWords, l.PresentWords, l.LeafWords = WholeLines(l.OrderAt), WholeLines(end), WholeLines(end)
 	if kind == Inline {
 		l.FreeHead = uint64(Free)
-		l.GravesAt = l.RowsAt + slots*rowWords
+		l.GravesAt = end
 		l.OldersAt = l.GravesAt + 1
-		l.PresentWords, l.LeafWords = WholeLines(l.GravesAt), WholeLines(l.OldersAt+slots)
+		l.LeafWords = WholeLines(l.OldersAt + slots)
 	}
 	if l.LeafBytes() > leafBytesMax {
 		return Layout{}, fmt.Errorf("leaf: %d bytes (at most %d): fewer slots or rows apart", l.LeafBytes(), leafBytesMax)

@@ -6,8 +6,8 @@ import (
 )
 
 // Leaf is a private copy of a leaf, accepted by block.Accept: of the whole leaf, or
-// of the part that readers of the present need. That part has neither Graves nor
-// Older.
+// of the part that scans or lookups of the present need. Such a part has neither
+// Graves nor Older, and that for lookups has no Order.
 type Leaf struct {
 	words []uint64
 	l     *Layout
@@ -16,7 +16,7 @@ type Leaf struct {
 // View checks that a copy is a leaf of this index, with fences in order. It does not
 // check whether the copy is torn: see block.Accept. The Leaf shares buf.
 func (l *Layout) View(buf []uint64) (Leaf, bool) {
-	if len(buf) != l.LeafWords && len(buf) != l.PresentWords {
+	if len(buf) != l.LeafWords && len(buf) != l.PresentWords && len(buf) != l.LookupWords {
 		return Leaf{}, false
 	}
 	w := buf[MetaWord]
@@ -67,6 +67,64 @@ func (v *Leaf) Count() int { return CountOf(v.words[MetaWord]) }
 
 // Live returns the number of slots in use, placeholders included.
 func (v *Leaf) Live() int { return min(Unpack(v.words[MetaWord]).Live, v.Count()) }
+
+// Order returns the slots in use in the order of their keys. With string keys, slots
+// of equal digests may be in any order. ok is false if the copy does not have the order,
+// or if the order is wrong: if it does not name each slot in use once, or if keys fall.
+// So nothing depends on the order being right. The result shares the copy.
+func (v *Leaf) Order() (order []byte, ok bool) {
+	l, live := v.l, Unpack(v.words[MetaWord]).Live
+	if len(v.words) < l.OrderAt+l.OrderWords || live > v.Count() {
+		return nil, false
+	}
+	order = mem.Bytes(v.words[l.OrderAt : l.OrderAt+l.OrderWords])[:live]
+	keys, heads := v.Keys(), v.Heads()
+	for _, h := range heads {
+		if h != l.FreeHead {
+			live--
+		}
+	}
+	if live != 0 {
+		return nil, false
+	}
+	if l.Kind == Strings {
+		return order, digestsRise(order, keys, heads, l.FreeHead)
+	}
+	return order, keysRise(order, keys, heads, l.FreeHead)
+}
+
+// keysRise reports whether order names slots that are in use and whose keys rise. Then
+// they are different.
+func keysRise(order []byte, keys, heads []uint64, free uint64) bool {
+	last := uint64(0)
+	for i, b := range order {
+		at := int(b)
+		if at >= len(keys) || at >= len(heads) || heads[at] == free {
+			return false
+		}
+		k := keys[at]
+		if k <= last && i > 0 {
+			return false
+		}
+		last = k
+	}
+	return true
+}
+
+// digestsRise reports whether order names different slots that are in use and whose
+// digests do not fall.
+func digestsRise(order []byte, digests, heads []uint64, free uint64) bool {
+	var seen [MaxSlots]bool
+	last := uint64(0)
+	for _, b := range order {
+		at := int(b)
+		if at >= len(digests) || at >= len(heads) || heads[at] == free || seen[at] || digests[at] < last {
+			return false
+		}
+		seen[at], last = true, digests[at]
+	}
+	return true
+}
 
 // Keys returns the keys, or the digests of string keys, of the first Count slots.
 func (v *Leaf) Keys() []uint64 { return v.words[v.l.KeysAt : v.l.KeysAt+v.Count()] }

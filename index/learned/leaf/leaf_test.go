@@ -62,18 +62,20 @@ func TestMetaAndShape(t *testing.T) {
 	}
 }
 
-// TestPresentComesFirst: a leaf of the default geometry has what readers of the
-// present need in the lines that they READ, and no words overlap.
+// TestPresentComesFirst: a leaf of the default geometry has what lookups and scans of
+// the present need in the lines that they READ, scans need at most one line more, and
+// no words overlap.
 func TestPresentComesFirst(t *testing.T) {
 	for words := range inlineRowWordsMax + 1 {
 		l, err := NewLayout(1, Inline, words, AutoSlots(Inline, words))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if end := l.RowsAt + l.Slots*words; end > l.PresentWords || end > l.GravesAt || l.GravesAt >= l.OldersAt {
+		end, order := l.RowsAt+l.Slots*words, l.OrderAt+l.OrderWords
+		if end > l.LookupWords || end > l.OrderAt || order > l.PresentWords || order > l.GravesAt || l.GravesAt >= l.OldersAt {
 			t.Errorf("rows of %d words end at word %d: %+v", words, end, l)
 		}
-		if l.OldersAt+l.Slots > l.LeafWords || l.PresentWords*8 > leafTargetBytes {
+		if l.OldersAt+l.Slots > l.LeafWords || l.LookupWords*8 > leafTargetBytes || l.PresentWords > l.LookupWords+lineWords {
 			t.Errorf("rows of %d words: %+v", words, l)
 		}
 	}

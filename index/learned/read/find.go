@@ -290,12 +290,12 @@ func (f *finder) begin() bool {
 	return true
 }
 
-// leafWords returns how many words of a leaf to READ for a tick, 0 for the present.
-// If READs are not in order, readers of the present READ the whole leaf, too, because
-// they need the checksum over it.
-func (f *finder) leafWords(at clock.Tick) int {
+// leafWords returns how many words of a leaf to READ for a tick, 0 for the present, of
+// which a reader of the present needs the first few. If READs are not in order, every
+// reader READs the whole leaf, because it needs the checksum over it.
+func (f *finder) leafWords(at clock.Tick, present int) int {
 	if at == 0 && f.c.o.InOrder {
-		return f.lay.PresentWords
+		return present
 	}
 	return f.lay.LeafWords
 }

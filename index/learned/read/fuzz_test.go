@@ -76,6 +76,14 @@ func fuzzLeaf(t *testing.T, lay *leaf.Layout, words []uint64) {
 	}
 	f := finder{c: &Client{}, lay: lay}
 	f.judge(&wr)
+	if order, ok := v.Order(); ok {
+		for _, i := range order {
+			_ = v.Keys()[i]
+			if !v.InUse(int(i)) {
+				t.Fatalf("the order names slot %d, which is free", i)
+			}
+		}
+	}
 	if lay.Kind != leaf.Strings {
 		for i := range v.Count() {
 			_, _, _ = v.Key(i), v.Head(i), v.InUse(i)

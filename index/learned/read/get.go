@@ -233,7 +233,7 @@ func (o *getOp) readLeaf(addr uint64, next *rdma.Batch) bool {
 		return true
 	}
 	o.addr = addr
-	o.buf = grow(o.buf, o.leafWords(o.tick))
+	o.buf = grow(o.buf, o.leafWords(o.tick, o.lay.LookupWords))
 	o.wr = next.Read(o.c.rkey, addr, o.buf)
 	return false
 }

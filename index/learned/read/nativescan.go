@@ -14,13 +14,6 @@ import (
 type nativeScan struct {
 	o           *scanOp
 	lo, hi, cur uint64
-	sorted      []slot
-}
-
-// slot is a slot in use within the range.
-type slot struct {
-	key uint64
-	at  int
 }
 
 func (s *nativeScan) start(lo, hi index.Key) { s.lo, s.hi = lo.Num, hi.Num }
@@ -63,41 +56,43 @@ func (s *nativeScan) end() (sub, leaf int) {
 
 func (s *nativeScan) beyond(key index.Key) bool { return key.Num > s.hi }
 
-// add adds the rows of a leaf to the result, in key order, up to the limit.
-func (s *nativeScan) add(l *leafRead) (more, ok bool) {
-	o, sorted, heads := s.o, s.sorted[:0], l.view.Heads()
-	for i, k := range l.view.Keys() {
-		if k < s.cur || k > s.hi || heads[i] == o.lay.FreeHead {
-			continue
-		}
-		sorted = append(sorted, slot{})
-		j := len(sorted) - 1
-		for ; j > 0 && sorted[j-1].key > k; j-- {
-			sorted[j] = sorted[j-1]
-		}
-		sorted[j] = slot{k, i}
+// inRange returns the part of the order whose keys are in the range and not covered.
+func (s *nativeScan) inRange(l *leafRead, order []byte) []byte {
+	keys := l.view.Keys()
+	for len(order) > 0 && keys[order[0]] < s.cur {
+		order = order[1:]
 	}
-	s.sorted = sorted
-	if left := o.limit - len(o.res.Entries); o.limit > 0 && len(sorted) > left {
-		sorted, more = sorted[:left], true
+	for len(order) > 0 && keys[order[len(order)-1]] > s.hi {
+		order = order[:len(order)-1]
+	}
+	return order
+}
+
+// add adds the rows of a leaf to the result, in key order, up to the limit.
+func (s *nativeScan) add(l *leafRead, order []byte) (more, ok bool) {
+	o, keys, heads := s.o, l.view.Keys(), l.view.Heads()
+	order = s.inRange(l, order)
+	if left := o.limit - len(o.res.Entries); o.limit > 0 && len(order) > left {
+		order, more = order[:left], true
 	}
 	if o.lay.Kind != leaf.Inline {
-		for _, at := range sorted {
-			o.res.Entries = append(o.res.Entries, index.Entry{Key: index.Num(at.key), Addr: heads[at.at]})
+		for _, at := range order {
+			o.res.Entries = append(o.res.Entries, index.Entry{Key: index.Num(keys[at]), Addr: heads[at]})
 		}
 		return more, true
 	}
 	before, rests := len(o.res.Entries), o.res.Rests
-	o.res.Entries = slices.Grow(o.res.Entries, len(sorted))[:before+len(sorted)]
-	for i, at := range sorted {
-		h := block.Header(heads[at.at])
+	o.res.Entries = slices.Grow(o.res.Entries, len(order))[:before+len(order)]
+	for i, at := range order {
+		at := int(at)
+		h := block.Header(heads[at])
 		if h.Locked() {
 			return false, false
 		}
 		rests = max(rests, h.CSN())
 		// Field by field: the processor stalls if it copies an Entry that it has just made.
 		e := &o.res.Entries[before+i]
-		e.Key.Num, e.Key.Str, e.Row, e.Header, e.Addr = at.key, "", l.view.Row(at.at), h, o.lay.HeadAddr(l.addr, at.at)
+		e.Key.Num, e.Key.Str, e.Row, e.Header, e.Addr = keys[at], "", l.view.Row(at), h, o.lay.HeadAddr(l.addr, at)
 	}
 	o.res.Rests = rests
 	return more, true

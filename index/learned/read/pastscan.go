@@ -324,15 +324,16 @@ func (s *nativePastScan) cover(l *leafRead) bool {
 }
 
 // add adds the candidates of a leaf in key order, up to the goal.
-func (s *nativePastScan) add(l *leafRead) (more, ok bool) {
-	o := s.o
-	s.sort(l)
+func (s *nativePastScan) add(l *leafRead, order []byte) (more, ok bool) {
+	o, keys := s.o, l.view.Keys()
+	order = s.inRange(l, order)
+	s.sortDead(l)
 	i, j := 0, 0
 	for {
 		key, slot := uint64(0), false
 		switch {
-		case i < len(s.sorted) && (j == len(s.dead) || s.sorted[i].key <= s.dead[j].Key):
-			key, slot = s.sorted[i].key, true
+		case i < len(order) && (j == len(s.dead) || keys[order[i]] <= s.dead[j].Key):
+			key, slot = keys[order[i]], true
 		case j < len(s.dead):
 			key = s.dead[j].Key
 		default:
@@ -344,7 +345,7 @@ func (s *nativePastScan) add(l *leafRead) (more, ok bool) {
 		}
 		s.last = key
 		if slot {
-			s.addSlot(l, s.sorted[i])
+			s.addSlot(l, int(order[i]))
 			i++
 		} else {
 			s.addVersion(key, s.dead[j].Older, s.dead[j].Deleted, nil)
@@ -353,17 +354,10 @@ func (s *nativePastScan) add(l *leafRead) (more, ok bool) {
 	}
 }
 
-// sort lists the slots and the graves of a leaf within the range, in key order. Of
-// the graves of a key it lists only the one with the earliest deletion.
-func (s *nativePastScan) sort(l *leafRead) {
-	heads := l.view.Heads()
-	s.sorted, s.dead = s.sorted[:0], s.dead[:0]
-	for i, k := range l.view.Keys() {
-		if k >= s.cur && k <= s.hi && heads[i] != s.o.lay.FreeHead {
-			s.sorted = append(s.sorted, slot{k, i})
-		}
-	}
-	slices.SortFunc(s.sorted, func(a, b slot) int { return cmp.Compare(a.key, b.key) })
+// sortDead lists the graves of a leaf within the range, in key order. Of the graves of
+// a key it lists only the one with the earliest deletion.
+func (s *nativePastScan) sortDead(l *leafRead) {
+	s.dead = s.dead[:0]
 	s.o.gravesOf(s.o.indexOf(l), func(d leaf.Grave) {
 		if d.Key >= s.cur && d.Key <= s.hi && sideOf(&l.view, d.Key) == seeHere {
 			s.dead = append(s.dead, d)
@@ -375,28 +369,28 @@ func (s *nativePastScan) sort(l *leafRead) {
 	s.dead = slices.CompactFunc(s.dead, func(a, b leaf.Grave) bool { return a.Key == b.Key })
 }
 
-func (s *nativePastScan) addSlot(l *leafRead, at slot) {
-	o := s.o
+func (s *nativePastScan) addSlot(l *leafRead, at int) {
+	o, key := s.o, l.view.Key(at)
 	if o.lay.Kind != leaf.Inline {
-		s.addVersion(at.key, block.NewOlder(l.view.Head(at.at), 1), 0, nil)
+		s.addVersion(key, block.NewOlder(l.view.Head(at), 1), 0, nil)
 		return
 	}
-	h := block.Header(l.view.Head(at.at))
+	h := block.Header(l.view.Head(at))
 	switch pastOf(h, o.tick) {
 	case rowHere:
-		o.res.Entries = append(o.res.Entries, index.Entry{Key: index.Num(at.key), Row: l.view.Row(at.at), Header: h.Unlock()})
+		o.res.Entries = append(o.res.Entries, index.Entry{Key: index.Num(key), Row: l.view.Row(at), Header: h.Unlock()})
 	case rowNewer:
-		older := l.view.Older(at.at)
+		older := l.view.Older(at)
 		if older == 0 {
 			break
 		}
 		var base []uint64
 		if older.IsPatch() {
 			if base = o.past.take(o.lay.RowWords); base != nil {
-				copy(base, l.view.Row(at.at))
+				copy(base, l.view.Row(at))
 			}
 		}
-		s.addVersion(at.key, older, bound(h), base)
+		s.addVersion(key, older, bound(h), base)
 	}
 }
 
@@ -486,9 +480,9 @@ func (s *stringPastScan) onFences(done, next *rdma.Batch) bool {
 
 func (s *stringPastScan) cover(l *leafRead) bool { return !s.o.past.cut && s.stringScan.cover(l) }
 
-func (s *stringPastScan) add(l *leafRead) (more, ok bool) {
+func (s *stringPastScan) add(l *leafRead, order []byte) (more, ok bool) {
 	p, part := &s.o.past, s.o.indexOf(l)
-	p.cut, _ = s.stringScan.add(l)
+	p.cut, _ = s.stringScan.add(l, order)
 	s.o.gravesOf(part, func(d leaf.Grave) {
 		s.dead = append(s.dead, candidate{p: leaf.Pointer(d.Older), digest: d.Key, part: part, header: block.Header(d.Deleted)})
 	})

@@ -145,9 +145,10 @@ type scanKind interface {
 	// learn makes a sub-model remember a leaf at which a search ended that began at
 	// logical leaf from; see patchLeaf.
 	learn(of *heldSub, l *leafRead, from int)
-	// add adds the rows of a leaf to the result. more reports that it left rows
-	// out because of the limit. ok is false if a row is locked.
-	add(l *leafRead) (more, ok bool)
+	// add adds the rows of a leaf to the result, whose slots in use are in the given
+	// order. more reports that it left rows out because of the limit. ok is false if a
+	// row is locked.
+	add(l *leafRead, order []byte) (more, ok bool)
 	// cover records that keys up to the leaf's high fence are covered, and reports
 	// whether that is the whole range.
 	cover(l *leafRead) bool
@@ -471,7 +472,7 @@ func (o *scanOp) readLeaf(addr uint64, next *rdma.Batch) {
 		o.leaves = append(o.leaves, leafRead{})
 	}
 	l := &o.leaves[n]
-	l.addr, l.buf, l.locked, l.linked, l.guess = addr, grow(l.buf, o.leafWords(o.tick)), 0, false, false
+	l.addr, l.buf, l.locked, l.linked, l.guess = addr, grow(l.buf, o.leafWords(o.tick, o.lay.PresentWords)), 0, false, false
 	o.reread(l, next)
 }
 
@@ -646,7 +647,11 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	case o.lefts > 0 && o.span.wide():
 		o.kind.learn(o.held, l, -1)
 	}
-	more, ok := o.kind.add(l)
+	order, ok := l.view.Order()
+	if !ok {
+		return endIf(o.fallback())
+	}
+	more, ok := o.kind.add(l, order)
 	if !ok {
 		o.res.Entries = o.res.Entries[:before]
 		o.busy = true

@@ -136,24 +136,13 @@ func (s *stringScan) beyond(key index.Key) bool { return key.Str > s.hi }
 // add lists the slots of a leaf whose digests may be within the range, in the order
 // of digests, up to the limit and including those that tie with the last one. dropped
 // says that it left out others.
-func (s *stringScan) add(l *leafRead) (dropped, ok bool) {
+func (s *stringScan) add(l *leafRead, order []byte) (dropped, ok bool) {
 	o, p, first, part := s.o, &l.fences, len(s.cands), s.o.indexOf(l)
 	from, to := leaf.DigestAfter(p.Prefix, s.cur), leaf.DigestAfter(p.Prefix, s.hi)
-	for i, d := range l.view.Keys() {
-		ptr := l.view.Pointer(i)
-		if d < from || d > to || ptr == 0 {
-			continue
+	for _, at := range order {
+		if d := l.view.Key(int(at)); d >= from && d <= to {
+			s.cands = append(s.cands, candidate{p: l.view.Pointer(int(at)), digest: d, part: part})
 		}
-		if n := len(s.cands); n < cap(s.cands) {
-			s.cands = s.cands[:n+1]
-		} else {
-			s.cands = append(s.cands, candidate{})
-		}
-		j := len(s.cands) - 1
-		for ; j > first && s.cands[j-1].digest > d; j-- {
-			s.cands[j] = s.cands[j-1]
-		}
-		s.cands[j] = candidate{p: ptr, digest: d, part: part}
 	}
 	lowSure, highSure := p.StartsAt(s.cur), p.Above(s.hi)
 	for i := first; i < len(s.cands); i++ {

@@ -105,7 +105,33 @@ func (c *checker) leaf(addr uint64) (right uint64, err error) {
 	if err := c.slots(f, &v); err != nil {
 		return 0, err
 	}
+	if err := c.order(addr, &v); err != nil {
+		return 0, err
+	}
 	return v.Right(), c.gravesOf(f, &v)
+}
+
+// order checks that the order of a leaf names each slot once, those in use first and in
+// the order of their keys.
+func (c *checker) order(addr uint64, v *leaf.Leaf) error {
+	t := c.t
+	live, ok := v.Order()
+	all := t.loadOrder(t.span(addr))
+	if !ok {
+		return fmt.Errorf("order %v is not that of the slots", all)
+	}
+	seen := make(map[byte]bool)
+	for i, b := range all {
+		if seen[b] || int(b) >= t.lay.Slots {
+			return fmt.Errorf("order %v names slot %d twice, or it is none", all, b)
+		}
+		seen[b] = true
+		if at, last := int(b), int(all[max(i-1, 0)]); i > 0 && i < len(live) && v.Key(at) == v.Key(last) &&
+			t.keys.compare(slotKey{v.Key(last), last, v.Head(last)}, slotKey{v.Key(at), at, v.Head(at)}) >= 0 {
+			return fmt.Errorf("order %v: slot %d does not follow slot %d", all, at, last)
+		}
+	}
+	return nil
 }
 
 func (c *checker) slots(f *fences, v *leaf.Leaf) error {

@@ -10,12 +10,13 @@
 //
 // # Changes of leaves
 //
-// Every change of a leaf is one block.Edit. An insert takes the next unused slot,
-// then one that a delete has freed. A split first publishes the complete right leaf.
-// Then one edit shrinks the left leaf, links it to the right one and frees the slots
-// that moved. An empty leaf is killed: its header stays locked until the leaf is
-// reused, and its left sibling takes over its range. Rows of sparse neighbours move
-// to new leaves: see repack.
+// Every change of a leaf is one block.Edit, which also keeps the order of the slots.
+// An insert takes the next unused slot, then one that a delete has freed. A split
+// first publishes the complete right leaf. Then one edit shrinks the left leaf, links
+// it to the right one and frees the slots that moved, which the next inserts take. An
+// empty leaf is killed: its header stays locked until the leaf is reused, and its left
+// sibling takes over its range. Rows of sparse neighbours move to new leaves: see
+// repack.
 //
 // A row of variable size that leaves its size class moves to a new block, which
 // is complete before the slot points to it. The old block stays locked until

@@ -28,7 +28,7 @@ func (t *Tree) checkKey(key index.Key) error {
 // number, and the leaf of the latest change.
 func (t *Tree) locate(key index.Key, hint uint64) uint64 {
 	if hint != 0 && t.alive(hint) {
-		t.prefetch(t.span(hint))
+		t.prefetchAll(t.span(hint))
 		if t.keys.covers(hint, key) {
 			return hint
 		}
@@ -37,7 +37,7 @@ func (t *Tree) locate(key index.Key, hint uint64) uint64 {
 		return t.finger
 	}
 	addr := t.descend(key)
-	t.prefetch(t.span(addr))
+	t.prefetchAll(t.span(addr))
 	return addr
 }
 
@@ -117,20 +117,17 @@ func (t *Tree) enter(h *index.Held, addr, own uint64, head block.Header, row []u
 	}
 	s := t.span(addr)
 	m := leaf.Unpack(s.Load(leaf.MetaWord))
-	slot := m.Count
-	if slot < t.lay.Slots {
-		m.Count++
-	} else {
-		for slot = 0; t.inUse(s, slot); slot++ {
-		}
-	}
-	m.Live++
-	m.Newest = slot
+	slot := t.slotAt(s, m.Live)
+	word := t.keys.word(addr, h.Key)
 	e := t.a.Begin(addr, t.lay.LeafWords)
 	version := t.a.NextVersion() // shared by header and gap word
 	e.Set(leaf.GapWord, version)
-	e.Set(t.lay.KeysAt+slot, t.keys.word(addr, h.Key))
+	e.Set(t.lay.KeysAt+slot, word)
 	e, h.Addr = t.rows.enter(e, addr, slot, own, head, row)
+	t.enterOrder(&e, s, m.Live, slotKey{word, slot, own})
+	m.Count = max(m.Count, slot+1)
+	m.Live++
+	m.Newest = slot
 	e.Set(leaf.MetaWord, t.lay.Pack(m))
 	e.Commit(block.Header(version))
 	h.Home, h.Slot = addr, slot
@@ -193,6 +190,7 @@ func (t *Tree) vacate(h *index.Held, deleted block.CSN, kept bool) {
 		e.Set(t.lay.DeleteAt, uint64(deleted))
 	}
 	e.Set(t.lay.GravesAt, t.gravesWord(h.Home))
+	t.leaveOrder(&e, t.loadOrder(t.span(h.Home)), m.Live, h.Slot)
 	m.Live--
 	if m.Newest == h.Slot {
 		m.Newest = leaf.NoNewest
@@ -202,6 +200,7 @@ func (t *Tree) vacate(h *index.Held, deleted block.CSN, kept bool) {
 	}
 	if m.Live == 0 {
 		m.Count = 0
+		t.blankOrder(&e)
 	}
 	e.Set(leaf.MetaWord, t.lay.Pack(m))
 	t.commitLeaf(&e)

@@ -346,9 +346,10 @@ func (c *cursor) scanAt() verdict {
 		return again
 	}
 	c.past = c.past[:0]
-	for i := range min(leaf.CountOf(sn.s.Load(leaf.MetaWord)), t.lay.Slots) {
-		if !t.inUse(sn.s, i) {
-			continue
+	for _, b := range c.order.live(&t.lay, sn.s) { // most of settle's rows are sorted then
+		i := int(b)
+		if i >= t.lay.Slots {
+			return again // the leaf is being changed
 		}
 		key, ok := c.keyAt(sn.s.Load(t.lay.KeysAt+i), sn.s.Load(t.lay.HeadsAt+i))
 		if !ok {

@@ -19,13 +19,19 @@ const (
 )
 
 // nearWords returns how many words of a leaf are prefetched once its address is
-// known: all that readers of the present need if the leaf is small, else keys and
+// known: all that lookups of the present need if the leaf is small, else keys and
 // heads. Without prefetching, each line would be a cache miss of its own.
 func nearWords(l *leaf.Layout) int {
-	return min(max(l.RowsAt, nearWordsMin), l.PresentWords, nearWordsMax)
+	return min(max(l.RowsAt, nearWordsMin), l.LookupWords, nearWordsMax)
 }
 
 func (t *Tree) prefetch(leaf mem.Span) { leaf.Slice(0, t.near).Prefetch() }
+
+// prefetchAll also prefetches the order of the slots.
+func (t *Tree) prefetchAll(leaf mem.Span) {
+	t.prefetch(leaf)
+	leaf.Slice(t.lay.OrderAt, t.lay.OrderWords).Prefetch()
+}
 
 // Prefetch implements index.Prefetcher. Stage 0 prefetches the leaf that should hold
 // the key, stage 1 the row, if it has its own block. The tree may be changing

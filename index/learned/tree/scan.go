@@ -34,7 +34,7 @@ func (c *cursor) run() index.Status {
 	t := c.t
 	addr := t.descend(c.lo)
 	if addr != 0 {
-		t.prefetch(t.span(addr))
+		t.prefetchAll(t.span(addr))
 	}
 	for try := 0; try < readTries; {
 		v := t.keys.scan(c, addr)
@@ -64,6 +64,7 @@ type cursor struct {
 	buf    []uint64
 	right  uint64
 	words  [leafHeadWords]uint64 // copy of a leaf, without inline rows
+	order  order
 	space  [leaf.MaxSlots]slotKey
 
 	// Of a scan or lookup at a tick.
@@ -87,6 +88,7 @@ func (n *nativeKeys) scan(c *cursor, addr uint64) verdict {
 	s := t.span(addr)
 	words := c.words[:t.lay.RowsAt]
 	s.CopyOut(words)
+	c.order.copy(&t.lay, s)
 	h, m, low, high := words[block.HeaderWord], words[leaf.MetaWord], words[leaf.LowWord], words[leaf.HighWord]
 	last := leaf.IsLast(m)
 	c.right = words[leaf.RightWord]
@@ -100,13 +102,14 @@ func (n *nativeKeys) scan(c *cursor, addr uint64) verdict {
 		return present
 	}
 	entries := len(c.res.Entries)
-	if live := leaf.Unpack(m).Live; high <= c.hi.Num && !last && (c.limit <= 0 || c.limit-entries > live) {
+	live := min(leaf.Unpack(m).Live, t.lay.Slots)
+	if high <= c.hi.Num && !last && (c.limit <= 0 || c.limit-entries > live) {
 		// The scan probably goes on there: prefetch it while this leaf is processed.
 		if next, ok := t.a.Region().Span(c.right, uint64(t.lay.PresentWords)*mem.WordBytes); ok {
 			next.Prefetch()
 		}
 	}
-	more, v := c.numRows(s, addr, min(leaf.CountOf(m), t.lay.Slots))
+	more, v := c.numRows(s, addr, min(leaf.CountOf(m), t.lay.Slots), live)
 	if changed := s.Load(block.HeaderWord) != h; changed || v != present {
 		c.res.Entries = c.res.Entries[:entries]
 		if changed {
@@ -136,11 +139,14 @@ func (c *cursor) covered(addr, h, gap uint64, more, end bool, next index.Key) ve
 	return present
 }
 
-// numRows adds the rows in the first count slots of a leaf of native keys, in key
-// order; more says that the limit left some out.
-func (c *cursor) numRows(s mem.Span, addr uint64, count int) (more bool, v verdict) {
+// numRows adds the rows in the first count slots of a leaf of native keys, of which so
+// many are in use, in key order; more says that the limit left some out.
+func (c *cursor) numRows(s mem.Span, addr uint64, count, used int) (more bool, v verdict) {
 	t := c.t
-	live := c.inRange(count)
+	live, ok := c.inRange(count, used)
+	if !ok {
+		return false, again
+	}
 	if room := c.limit - len(c.res.Entries); c.limit > 0 && len(live) > room {
 		live, more = live[:max(room, 0)], true
 	}
@@ -179,26 +185,24 @@ func (c *cursor) numRows(s mem.Span, addr uint64, count int) (more bool, v verdi
 	return more, present
 }
 
-// inRange returns those of the first count slots that are in use and whose native
-// keys the scan has yet to cover, in key order.
-func (c *cursor) inRange(count int) []slotKey {
-	free := c.t.lay.FreeHead
+// inRange returns those of the used slots in use, which are among the first count ones,
+// whose native keys the scan has yet to cover, in key order. It returns false if the
+// copy of the leaf is torn.
+func (c *cursor) inRange(count, used int) (live []slotKey, ok bool) {
 	lo, width := c.lo.Num, c.hi.Num-c.lo.Num
-	live, n := &c.space, 0
-	heads := c.words[c.t.lay.HeadsAt:][:count]
-	for i, k := range c.words[c.t.lay.KeysAt:][:count] {
-		if k-lo > width || heads[i] == free {
-			continue
+	keys, heads := c.words[c.t.lay.KeysAt:][:count], c.words[c.t.lay.HeadsAt:][:count]
+	n := 0
+	for _, b := range c.order.slots(used) {
+		at := int(b)
+		if at >= len(keys) || at >= len(heads) {
+			return nil, false
 		}
-		// Slots are mostly in key order, or nearly.
-		j := n
-		for ; j > 0 && live[j-1].word > k; j-- {
-			live[j] = live[j-1]
+		if k := keys[at]; k-lo <= width {
+			c.space[n] = slotKey{k, at, heads[at]}
+			n++
 		}
-		live[j] = slotKey{k, i, heads[i]}
-		n++
 	}
-	return live[:n]
+	return c.space[:n], true
 }
 
 func (k *stringKeys) scan(c *cursor, _ uint64) verdict {
@@ -223,17 +227,17 @@ func (k *stringKeys) scan(c *cursor, _ uint64) verdict {
 // strRows adds the rows of a leaf of string keys in key order; more says that
 // the limit left some out.
 func (c *cursor) strRows(s mem.Span, f *fences) (more bool, v verdict) {
-	t, live := c.t, c.space[:0]
+	t := c.t
 	prefix := f.low.Str[:f.prefix]
 	from, to := leaf.DigestAfter(prefix, c.lo.Str), leaf.DigestAfter(prefix, c.hi.Str)
-	for i := range min(leaf.CountOf(s.Load(leaf.MetaWord)), t.lay.Slots) {
-		d, p := s.Load(t.lay.KeysAt+i), s.Load(t.lay.HeadsAt+i)
-		if d < from || d > to || p == 0 {
-			continue
+	live := c.space[:0]
+	for _, b := range c.order.live(&t.lay, s) {
+		i := int(b)
+		if i >= t.lay.Slots {
+			return false, again // the leaf is being changed
 		}
-		live = append(live, slotKey{d, i, p})
-		for j := len(live) - 1; j > 0 && live[j-1].word > live[j].word; j-- {
-			live[j], live[j-1] = live[j-1], live[j]
+		if d := s.Load(t.lay.KeysAt + i); d >= from && d <= to {
+			live = append(live, slotKey{d, i, s.Load(t.lay.HeadsAt + i)})
 		}
 	}
 	for i := 0; i < len(live); {

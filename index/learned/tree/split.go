@@ -11,21 +11,10 @@ import (
 
 // appendLive appends the slots in use of a leaf, in key order.
 func (t *Tree) appendLive(dst []slotKey, s mem.Span) []slotKey {
-	from := len(dst)
-	for i := range leaf.CountOf(s.Load(leaf.MetaWord)) {
-		if head := s.Load(t.lay.HeadsAt + i); head != t.lay.FreeHead {
-			dst = append(dst, slotKey{s.Load(t.lay.KeysAt + i), i, head})
-		}
+	for _, at := range t.loadOrder(s)[:leaf.Unpack(s.Load(leaf.MetaWord)).Live] {
+		i := int(at)
+		dst = append(dst, slotKey{s.Load(t.lay.KeysAt + i), i, s.Load(t.lay.HeadsAt + i)})
 	}
-	slices.SortFunc(dst[from:], func(a, b slotKey) int {
-		switch {
-		case a.word < b.word:
-			return -1
-		case a.word > b.word:
-			return 1
-		}
-		return t.keys.compare(a, b)
-	})
 	return dst
 }
 
@@ -126,7 +115,8 @@ func (t *Tree) fillRight(right, old *fences, moved []slotKey) {
 }
 
 // shrink gives the left leaf its new high fence, links it to right and frees the
-// slots whose rows have moved: their headers must not validate a proof any more.
+// slots whose rows have moved: their headers must not validate a proof any more. The
+// order of the slots is right as it is: those that have moved follow those that stay.
 func (t *Tree) shrink(left, right, old *fences, stay, moved []slotKey) {
 	e := t.a.Begin(left.addr, t.lay.LeafWords)
 	m := leaf.Unpack(e.Load(leaf.MetaWord))

@@ -67,6 +67,7 @@ type Tree struct {
 	freed   freeList
 	reserve uint64    // leaves that extents hold ready
 	sorted  []slotKey // scratch
+	order   order     // scratch
 	cursors sync.Pool // of scans
 	yard    graveyard
 	// Scratch.
@@ -198,7 +199,8 @@ func (t *Tree) newLeaf(p place, f *fences) error {
 	return nil
 }
 
-// blank begins a leaf with all slots free. Only Commit makes it readable.
+// blank begins a leaf with all slots free, or to be filled from the first one on in
+// the order of their keys. Only Commit makes it readable.
 func (t *Tree) blank(f *fences) block.Edit {
 	e := t.a.Create(f.addr, t.lay.LeafWords)
 	t.setFences(&e, f)
@@ -207,6 +209,7 @@ func (t *Tree) blank(f *fences) block.Edit {
 			e.Set(t.lay.HeadsAt+i, t.lay.FreeHead)
 		}
 	}
+	t.blankOrder(&e)
 	return e
 }
 

@@ -259,13 +259,17 @@ func (w *world) reach(addr uint64, key index.Key) bool {
 	return true
 }
 
+// has reports whether both a lookup and a scan find the key in a leaf that covers it.
 func (w *world) has(v *leaf.Leaf, key index.Key) bool {
+	order, ok := v.Order()
+	ordered := func(i int) bool { return ok && slices.Contains(order, byte(i)) }
 	if w.t.lay.Kind != leaf.Strings {
-		return v.Find(key.Num) >= 0
+		i := v.Find(key.Num)
+		return i >= 0 && ordered(i)
 	}
 	for i, d := range v.Keys() {
 		if p := v.Pointer(i); p != 0 && d == leaf.DigestAt(key.Str, v.Prefix()) && isRow(w.t.a.Span(p.Addr(), p.Words()), key.Str) {
-			return true
+			return ordered(i)
 		}
 	}
 	return false
