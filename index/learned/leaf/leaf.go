@@ -74,7 +74,7 @@ func (v *Leaf) Live() int { return min(Unpack(v.words[MetaWord]).Live, v.Count()
 // So nothing depends on the order being right. The result shares the copy.
 func (v *Leaf) Order() (order []byte, ok bool) {
 	l, live := v.l, Unpack(v.words[MetaWord]).Live
-	if len(v.words) < l.OrderAt+l.OrderWords || live > v.Count() {
+	if !v.HasOrder() || live > v.Count() {
 		return nil, false
 	}
 	order = mem.Bytes(v.words[l.OrderAt : l.OrderAt+l.OrderWords])[:live]
@@ -91,6 +91,28 @@ func (v *Leaf) Order() (order []byte, ok bool) {
 		return order, digestsRise(order, keys, heads, l.FreeHead)
 	}
 	return order, keysRise(order, keys, heads, l.FreeHead)
+}
+
+// HasOrder reports whether the copy has the order.
+func (v *Leaf) HasOrder() bool { return len(v.words) >= v.l.OrderAt+v.l.OrderWords }
+
+// Sorted is the order of the slots in use whose keys or digests are within a range, for a
+// copy that does not have the order. It appends them to dst.
+func (v *Leaf) Sorted(dst []byte, from, to uint64) []byte {
+	keys, heads, free := v.Keys(), v.Heads(), v.l.FreeHead
+	first := len(dst)
+	for i, k := range keys {
+		if k < from || k > to || heads[i] == free {
+			continue
+		}
+		dst = append(dst, 0)
+		j := len(dst) - 1
+		for ; j > first && keys[dst[j-1]] > k; j-- { // mostly they rise
+			dst[j] = dst[j-1]
+		}
+		dst[j] = byte(i)
+	}
+	return dst
 }
 
 // keysRise reports whether order names slots that are in use and whose keys rise. Then

@@ -56,6 +56,8 @@ func (s *nativeScan) end() (sub, leaf int) {
 
 func (s *nativeScan) beyond(key index.Key) bool { return key.Num > s.hi }
 
+func (s *nativeScan) keys(*leafRead) (from, to uint64) { return s.cur, s.hi }
+
 // inRange returns the part of the order whose keys are in the range and not covered.
 func (s *nativeScan) inRange(l *leafRead, order []byte) []byte {
 	keys := l.view.Keys()

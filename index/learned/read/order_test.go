@@ -20,7 +20,8 @@ var orderKinds = map[string]learned.Options{
 }
 
 func newOrderRig(t *testing.T, o learned.Options, co Options) *rig {
-	g := newRig(t, o, co, inproc.Options{}, true)
+	// Readers whose READs are not in order READ whole leaves.
+	g := newRig(t, o, co, inproc.Options{Faults: inproc.Faults{Scramble: 1}, Seed: 1}, true)
 	if o.Strings {
 		g.text = func(k uint64) string { return fmt.Sprintf("%06d", k) }
 	}
@@ -115,35 +116,41 @@ func TestWrongOrderIsNotBelieved(t *testing.T) {
 }
 
 // TestWordsOfLeaves: a lookup of the present READs a leaf without the order of its
-// slots, as far as that has lines of its own, a scan READs it with the order, and a
-// reader of the past READs the whole leaf.
+// slots, as far as that has lines of its own, as does a scan of one leaf or two. A scan of
+// more leaves READs the order, and a reader of the past READs the whole leaf.
 func TestWordsOfLeaves(t *testing.T) {
 	o := learned.Options{RowWords: 1, Inline: learned.Yes}
 	g := newRig(t, o, Options{}, inproc.Options{}, false)
-	for k := range uint64(10) {
+	const keys = 400
+	for k := range uint64(keys) {
 		g.put(k, k)
 	}
 	g.train()
 	g.refresh()
 	lay, d := g.s.Layout(), driver{conn: g.conn}
 	get, scan := g.c.NewGet(), g.c.NewScan()
-	count := func(name string, op index.Op, want int) {
+	count := func(name string, op index.Op, leaves, want int) {
 		t.Helper()
-		before := g.conn.Counters().ReadBytes
+		before := g.conn.Counters()
 		d.run(op)
-		if n := g.conn.Counters().ReadBytes - before; n != uint64(want)*mem.WordBytes {
-			t.Errorf("%s READs %d bytes, want %d words", name, n, want)
+		n := g.conn.Counters().Sub(before)
+		if n.ReadBytes != n.Reads*uint64(want)*mem.WordBytes || n.Reads < uint64(leaves) {
+			t.Errorf("%s: %d bytes by %d READs, want %d words by each of at least %d", name, n.ReadBytes, n.Reads, want, leaves)
 		}
 	}
 	if lay.LookupWords != 128 || lay.PresentWords != 136 || lay.LeafWords != 176 {
 		t.Errorf("words of a leaf: %+v", lay)
 	}
 	get.Start(g.at(3))
-	count("a lookup", get, lay.LookupWords)
+	count("a lookup", get, 1, lay.LookupWords)
 	scan.Start(g.at(3), g.at(5), 0)
-	count("a scan", scan, lay.PresentWords)
+	count("a scan of few rows", scan, 1, lay.LookupWords)
+	scan.Start(g.at(3), g.at(keys), 5)
+	count("a scan with a low limit", scan, 1, lay.LookupWords)
+	scan.Start(g.at(3), g.at(keys), 0)
+	count("a scan of many leaves", scan, 5, lay.PresentWords)
 	get.StartAt(g.at(3), 1)
-	count("a lookup of the past", get, lay.LeafWords)
+	count("a lookup of the past", get, 1, lay.LeafWords)
 	scan.StartAt(g.at(3), g.at(5), 0, 1)
-	count("a scan of the past", scan, lay.LeafWords)
+	count("a scan of the past", scan, 1, lay.LeafWords)
 }

@@ -90,10 +90,14 @@ type scanOp struct {
 	state scanState
 	tick  clock.Tick // as of which to read; 0 is the present
 
-	want     uint64
-	linked   bool       // want is a right link
-	leaves   []leafRead // their buffers hold the rows of the result
-	at       int        // index of the wanted leaf: those before it are used
+	want   uint64
+	linked bool       // want is a right link
+	leaves []leafRead // their buffers hold the rows of the result
+	// long means that leaves are READ with the order of their slots. Sorting the rows of
+	// one leaf or two takes less time than READing and checking their order.
+	long     bool
+	sorted   [leaf.MaxSlots]byte // scratch
+	at       int                 // index of the wanted leaf: those before it are used
 	consumed int
 	restarts int
 	stalls   int // rounds since the last leaf was consumed
@@ -145,8 +149,11 @@ type scanKind interface {
 	// learn makes a sub-model remember a leaf at which a search ended that began at
 	// logical leaf from; see patchLeaf.
 	learn(of *heldSub, l *leafRead, from int)
-	// add adds the rows of a leaf to the result, whose slots in use are in the given
-	// order. more reports that it left rows out because of the limit. ok is false if a
+	// keys returns the keys or digests of the slots of a leaf that may be in the range
+	// and are not covered.
+	keys(l *leafRead) (from, to uint64)
+	// add adds the rows of a leaf to the result. The order has those of the leaf's slots
+	// in use that may be in the range, and perhaps others. more reports that it left rows out because of the limit. ok is false if a
 	// row is locked.
 	add(l *leafRead, order []byte) (more, ok bool)
 	// cover records that keys up to the leaf's high fence are covered, and reports
@@ -227,7 +234,7 @@ func (o *scanOp) clear() {
 	r := &o.res // field by field: the processor stalls if it copies a result that it has just made
 	r.Entries, r.Quick, r.Gaps = r.Entries[:0], r.Quick[:0], r.Gaps[:0]
 	r.Status, r.More, r.Rests, r.Err = 0, false, 0, nil
-	o.leaves = o.leaves[:0]
+	o.leaves, o.long = o.leaves[:0], false
 	o.at, o.consumed, o.stalls, o.chases, o.lefts, o.jumped, o.more = 0, 0, 0, 0, 0, 0, false
 	o.span = spanScan{}
 	o.kind.clear()
@@ -341,15 +348,16 @@ func (o *scanOp) modelOf(sub int) *model.SubModel {
 // readOn appends READs of the wanted leaf and, unless alone is set, of the leaves
 // predicted to follow.
 func (o *scanOp) readOn(alone bool, next *rdma.Batch) bool {
-	from := len(o.leaves)
-	o.readLeaf(o.want, next)
-	o.leaves[from].linked = o.linked
 	n := o.expected() - 1
 	if alone {
 		n = 0
 	} else if n > 0 && o.aheadSub >= 0 && o.endSub < 0 {
 		o.endSub, o.endLeaf = o.kind.end()
 	}
+	o.long = n > 1 && (o.aheadSub < 0 || o.aheadSub != o.endSub || o.endLeaf > o.aheadLeaf)
+	from := len(o.leaves)
+	o.readLeaf(o.want, next)
+	o.leaves[from].linked = o.linked
 	for ; n > 0; n-- {
 		addr, ok := o.ahead()
 		if !ok {
@@ -472,7 +480,11 @@ func (o *scanOp) readLeaf(addr uint64, next *rdma.Batch) {
 		o.leaves = append(o.leaves, leafRead{})
 	}
 	l := &o.leaves[n]
-	l.addr, l.buf, l.locked, l.linked, l.guess = addr, grow(l.buf, o.leafWords(o.tick, o.lay.PresentWords)), 0, false, false
+	present := o.lay.LookupWords
+	if o.long {
+		present = o.lay.PresentWords
+	}
+	l.addr, l.buf, l.locked, l.linked, l.guess = addr, grow(l.buf, o.leafWords(o.tick, present)), 0, false, false
 	o.reread(l, next)
 }
 
@@ -647,7 +659,14 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	case o.lefts > 0 && o.span.wide():
 		o.kind.learn(o.held, l, -1)
 	}
-	order, ok := l.view.Order()
+	var order []byte
+	ok := true
+	if l.view.HasOrder() {
+		order, ok = l.view.Order()
+	} else {
+		from, to := o.kind.keys(l)
+		order = l.view.Sorted(o.sorted[:0], from, to)
+	}
 	if !ok {
 		return endIf(o.fallback())
 	}

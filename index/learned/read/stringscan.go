@@ -133,12 +133,16 @@ func (s *stringScan) end() (sub, leafAt int) {
 
 func (s *stringScan) beyond(key index.Key) bool { return key.Str > s.hi }
 
+func (s *stringScan) keys(l *leafRead) (from, to uint64) {
+	return leaf.DigestAfter(l.fences.Prefix, s.cur), leaf.DigestAfter(l.fences.Prefix, s.hi)
+}
+
 // add lists the slots of a leaf whose digests may be within the range, in the order
 // of digests, up to the limit and including those that tie with the last one. dropped
 // says that it left out others.
 func (s *stringScan) add(l *leafRead, order []byte) (dropped, ok bool) {
 	o, p, first, part := s.o, &l.fences, len(s.cands), s.o.indexOf(l)
-	from, to := leaf.DigestAfter(p.Prefix, s.cur), leaf.DigestAfter(p.Prefix, s.hi)
+	from, to := s.keys(l)
 	for _, at := range order {
 		if d := l.view.Key(int(at)); d >= from && d <= to {
 			s.cands = append(s.cands, candidate{p: l.view.Pointer(int(at)), digest: d, part: part})
