@@ -15,8 +15,8 @@ var readerBugs = []bug{
 		name: "OrderIsBelieved", why: "a scan takes the slots of a leaf in the order that the leaf has for them, unseen",
 		edits: []edit{{
 			file: "index/learned/read/scan.go",
-			old:  "		order, ok = l.view.Order()\n",
-			new:  "		order, _ = l.view.Order()\n",
+			old:  "		return l.view.Order()\n",
+			new:  "		order, _ = l.view.Order()\n		return order, true\n",
 		}},
 		caught: []test{{"index/learned/read", "TestWrongOrderIsNotBelieved", "slot twice|falls|panic"}},
 	},

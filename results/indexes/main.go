@@ -66,8 +66,15 @@ func parse(args []string, progress io.Writer) (*options, error) {
 	whole(&o.turns, 5, 3)
 	o.gets = min(o.keys, 1_000_000)
 	o.scans = o.gets / 20
-	if o.keys < 10_000 || o.turns < 1 || o.dir == "" || f.NArg() > 0 {
-		return nil, errors.New("want -dir, at least 10,000 -keys and one of -turns, and no arguments")
+	switch {
+	case o.keys < 10_000:
+		return nil, fmt.Errorf("-keys %d: want at least 10000", o.keys)
+	case o.turns < 1:
+		return nil, fmt.Errorf("-turns %d: want at least 1", o.turns)
+	case o.dir == "":
+		return nil, errors.New("-dir is missing: want an empty directory for programs and keys")
+	case f.NArg() > 0:
+		return nil, fmt.Errorf("unexpected argument %q: want flags only", f.Arg(0))
 	}
 	for _, s := range keysets.All {
 		if *names == "" || strings.Contains(","+*names+",", ","+s.Name+",") {

@@ -16,9 +16,16 @@ import (
 )
 
 func TestFlagsAreChecked(t *testing.T) {
-	for _, args := range []string{"", "-dir d x", "-dir d -keys 5", "-dir d -turns -1", "-dir d -sets uniform,none", "-nothing"} {
-		if _, err := parse(strings.Fields(args), io.Discard); err == nil {
-			t.Errorf("%q: no error", args)
+	for args, names := range map[string]string{
+		"":                          "-dir",
+		"-dir d x":                  `"x"`,
+		"-dir d -keys 5":            "-keys 5:",
+		"-dir d -turns -1":          "-turns -1:",
+		"-dir d -sets uniform,none": "-sets uniform,none:",
+		"-nothing":                  "-nothing",
+	} {
+		if _, err := parse(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), names) {
+			t.Errorf("%q: error %v, want one that has %s", args, err, names)
 		}
 	}
 	o, err := parse(strings.Fields("-dir d -quick -sets tpcc,uniform"), io.Discard)

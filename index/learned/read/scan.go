@@ -93,8 +93,8 @@ type scanOp struct {
 	want   uint64
 	linked bool       // want is a right link
 	leaves []leafRead // their buffers hold the rows of the result
-	// long means that leaves are READ with the order of their slots. Sorting the rows of
-	// one leaf or two takes less time than READing and checking their order.
+	// long means that leaves are READ with the order of their slots. Scans of one leaf
+	// or two sort instead, so that they READ no more bytes than without orders.
 	long     bool
 	sorted   [leaf.MaxSlots]byte // scratch
 	at       int                 // index of the wanted leaf: those before it are used
@@ -153,8 +153,8 @@ type scanKind interface {
 	// and are not covered.
 	keys(l *leafRead) (from, to uint64)
 	// add adds the rows of a leaf to the result. The order has those of the leaf's slots
-	// in use that may be in the range, and perhaps others. more reports that it left rows out because of the limit. ok is false if a
-	// row is locked.
+	// in use that may be in the range, and perhaps others. more reports that it left rows
+	// out because of the limit. ok is false if a row is locked.
 	add(l *leafRead, order []byte) (more, ok bool)
 	// cover records that keys up to the leaf's high fence are covered, and reports
 	// whether that is the whole range.
@@ -659,14 +659,7 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	case o.lefts > 0 && o.span.wide():
 		o.kind.learn(o.held, l, -1)
 	}
-	var order []byte
-	ok := true
-	if l.view.HasOrder() {
-		order, ok = l.view.Order()
-	} else {
-		from, to := o.kind.keys(l)
-		order = l.view.Sorted(o.sorted[:0], from, to)
-	}
+	order, ok := o.orderOf(l)
 	if !ok {
 		return endIf(o.fallback())
 	}
@@ -702,6 +695,16 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	}
 	o.follow(l)
 	return goOn
+}
+
+// orderOf returns the slots of a leaf in key order, for kind.add: as they were READ with
+// the leaf, or sorted here. ok is false if the order that was READ is invalid.
+func (o *scanOp) orderOf(l *leafRead) (order []byte, ok bool) {
+	if l.view.HasOrder() {
+		return l.view.Order()
+	}
+	from, to := o.kind.keys(l)
+	return l.view.Sorted(o.sorted[:0], from, to), true
 }
 
 // note remembers a leaf to which only right links have led, if the models do not name
