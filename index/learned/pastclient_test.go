@@ -19,7 +19,7 @@ func TestPastOfClients(t *testing.T) {
 		for kind, o := range pastOptions() {
 			for _, readers := range []int{0, 2} {
 				for round := range rounds() {
-					budget := read.Budget((i + round) % 4)
+					budget := read.Budget((i + round) % 5)
 					t.Run(fmt.Sprintf("%s/%s/readers=%d/%d", v.Name, kind, readers, round), func(t *testing.T) {
 						p := indextest.PastRun{
 							Variant: v, Seed: seed + uint64(round), Ops: indextest.Length(6000), Readers: readers, Keys: 60 + 340*(round%2),

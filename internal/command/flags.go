@@ -62,7 +62,7 @@ func checkChoice(flag, value string, choices []string) error {
 }
 
 // cacheHelp describes --cache.
-const cacheHelp = "how much of the models of ordered indexes clients keep: full, part=BYTES (of translation tables, for each index and partition), models or router; what they do not keep costs a READ more"
+const cacheHelp = "how much of the models of ordered indexes clients keep: full, decoded (the same, with tables that are larger and quicker to use while they fit the caches of the processor), part=BYTES (of translation tables, for each index and partition), models or router; what they do not keep costs a READ more"
 
 // modelsFlag is the family of the models of ordered indexes.
 type modelsFlag struct{ name string }

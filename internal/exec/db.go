@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"drtmx/index"
-	"drtmx/index/learned/read"
 	"drtmx/internal/clock"
 	"drtmx/internal/mem"
 	"drtmx/internal/placement"
@@ -70,7 +69,7 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 	c.Retry.BackoffMin = cmp.Or(c.Retry.BackoffMin, 2*time.Microsecond)
 	c.Retry.BackoffMax = cmp.Or(c.Retry.BackoffMax, time.Millisecond)
 	c.LocationCache = cmp.Or(c.LocationCache, defaultLocationCache)
-	if c.Cache.Budget > read.RouterOnly || c.Cache.TTBytes < 0 {
+	if !c.Cache.Budget.Valid() || c.Cache.TTBytes < 0 {
 		return nil, fmt.Errorf("txn: Config.Cache %v is out of range", c.Cache)
 	}
 	c.BodyAge = cmp.Or(c.BodyAge, MaxBodyAge)

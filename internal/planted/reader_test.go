@@ -243,4 +243,22 @@ var readerBugs = []bug{
 		}},
 		caught: []test{{"index/learned/model", "TestTailEntries", "taken as"}},
 	},
+	{
+		name: "UnpackedGuessIsBelieved", why: "a client with decoded translation tables takes one of the leaves around its guess, whether the key's leaf is among them or not",
+		edits: []edit{{
+			file: "index/learned/model/unpacked.go",
+			old:  "		if unpackedCell(w[0]) <= low && unpackedCell(w[3]) > high {\n",
+			new:  "		if unpackedCell(w[0]) <= low || unpackedCell(w[3]) > high {\n",
+		}},
+		caught: []test{{"index/learned/model", "TestBoundsAndMonotony", "with an unpacked TT"}},
+	},
+	{
+		name: "UnpackedWithoutExceptions", why: "unpacking a translation table forgets the leaves in distant places",
+		edits: []edit{{
+			file: "index/learned/model/unpacked.go",
+			old:  "	v, n := s.view(), s.Leaves()\n",
+			new:  "	v, n := s.view(), s.Leaves()\n	if s.extentShift() == 0 {\n		s.body[1] &^= 1<<listBits - 1\n	}\n",
+		}},
+		caught: []test{{"index/learned/model", "TestBoundsAndMonotony", "with an unpacked TT"}},
+	},
 }

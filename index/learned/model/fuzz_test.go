@@ -72,8 +72,10 @@ func probeSubModel(t *testing.T, s *SubModel, words []uint64) {
 			t.Fatalf("prediction %+v of %d leaves", p, s.Leaves())
 		}
 	}
+	wide := unpackedCopy(s)
 	for _, k := range keys {
 		inRange(s.Predict(k))
+		inRange(wide.Predict(k))
 		p := bare.Predict(k)
 		inRange(p)
 		off, n := s.TTWindow(p.Lo, p.Hi)
@@ -86,7 +88,9 @@ func probeSubModel(t *testing.T, s *SubModel, words []uint64) {
 		}
 	}
 	for _, i := range []int{-1, 0, s.Leaves(), math.MaxInt, math.MinInt} {
-		s.ALN(i)
+		if wide.ALN(i) != s.ALN(i) {
+			t.Fatalf("leaf %d: ALN %d unpacked, %d packed", i, wide.ALN(i), s.ALN(i))
+		}
 		s.TTWindow(i, i)
 	}
 }

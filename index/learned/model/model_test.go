@@ -90,6 +90,14 @@ func checkWithoutTT(t *testing.T, s *SubModel, key uint64, p Prediction) {
 	}
 }
 
+// unpackedCopy returns a copy of s that holds its TT unpacked.
+func unpackedCopy(s *SubModel) *SubModel {
+	c := *s
+	c.body = slices.Clone(s.body)
+	c.Unpack()
+	return &c
+}
+
 // DropTT forgets the TT, as a client does to free memory. Exceptions stay: they
 // are part of the head.
 func (s *SubModel) DropTT() {

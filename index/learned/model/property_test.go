@@ -101,9 +101,13 @@ func TestBoundsAndMonotony(t *testing.T) {
 		r := rand.New(rand.NewPCG(1, 1))
 		bare := *s
 		bare.DropTT()
+		wide := unpackedCopy(s)
 		var last, lastBare Prediction
 		check := func(key uint64, leaf int) {
 			p, q := s.Predict(key), bare.Predict(key)
+			if got := wide.Predict(key); got != p || wide.ALN(leaf) != s.ALN(leaf) {
+				t.Fatalf("key %d: with an unpacked TT %+v, else %+v", key, got, p)
+			}
 			for _, x := range []Prediction{p, q} {
 				if x.Lo > leaf || x.Hi < leaf || x.Leaf < x.Lo || x.Leaf > x.Hi {
 					t.Fatalf("key %d is in leaf %d, predicted %+v", key, leaf, x)

@@ -79,17 +79,26 @@ func (g grid) end(i int) uint {
 }
 
 func (s *SubModel) ttWords() int {
+	if s.alnBits == unpacked {
+		return s.front() + s.Leaves() + 1
+	}
 	return s.front() + int((s.grid().end(s.Leaves()-1)+63)/64)
 }
 
 // cell returns the first cell of leaf i.
 func (s *SubModel) cell(v ttView, i int) int64 {
+	if s.alnBits == unpacked {
+		return unpackedCell(v.words[i])
+	}
 	k := v.entry(s.grid().at(i), uint(s.corrBits))
 	return int64(i)<<fracBits>>s.corrShift + int64(k)
 }
 
 // resolve chooses among the leaves lo … hi with the TT of v.
 func (s *SubModel) resolve(v ttView, pos int64, lo, hi int) (leaf, first, last int, aln uint32) {
+	if s.alnBits == unpacked {
+		return s.resolveUnpacked(v.words, pos, lo, hi)
+	}
 	if s.corrShift == 0 {
 		leaf, first, last = s.guess(pos, lo, hi), lo, hi
 	} else {
@@ -188,6 +197,9 @@ func (s *SubModel) ALN(leaf int) uint32 {
 }
 
 func (s *SubModel) alnAt(v ttView, leaf int) uint32 {
+	if s.alnBits == unpacked {
+		return unpackedALN(v.words[leaf])
+	}
 	if s.flags>>extentShiftAt != 0 {
 		return s.blockALN(v, leaf)
 	}

@@ -78,48 +78,66 @@ var sink uint64
 
 // BenchmarkPredict compares a client's way to a leaf, predict and translate,
 // with the descent of the real inner nodes, for random present keys, and says
-// what the models are worth. The last sub-benchmark of a distribution reports
-// the ratio of the two, measured in turns.
+// what the models are worth. A second client holds its translation tables decoded. The
+// three are measured in turns.
 func BenchmarkPredict(b *testing.B) {
 	n := benchKeys(b, 10_000_000)
 	for _, d := range keysets.All {
 		for _, family := range []learned.Family{learned.RMI, learned.PLR} {
 			keys := d.Draw(rand.New(rand.NewPCG(benchSeed, 1)), n)
 			g := grown(b, keys, learned.Options{RowWords: 1, Family: family}, Options{}, inproc.Options{})
+			decoded := New(g.s.Root(), g.key, Options{InOrder: g.c.o.InOrder, Cache: Cache{Budget: Decoded}})
+			if err := decoded.Maintain(b.Context(), g.conn); err != nil {
+				b.Fatal(err)
+			}
 			p := probes(keys)
 			right := 0
 			for _, k := range p {
-				if predict(g, k) == g.s.Descend(index.Num(k)) {
+				at := predict(g, g.c, k)
+				if at == g.s.Descend(index.Num(k)) {
 					right++
+				}
+				if got := predict(g, decoded, k); got != at {
+					b.Fatalf("key %d: leaf at %#x with decoded tables, else at %#x", k, got, at)
 				}
 			}
 			b.Run(fmt.Sprintf("%s/%v", d.Name, family), func(b *testing.B) {
 				const turn = 1 << 14
-				var model, tree time.Duration
+				var model, unpacked, tree time.Duration
 				i := 0
 				for b.Loop() {
 					t0 := time.Now()
 					for j := range turn {
-						sink += predict(g, p[(i+j)&(len(p)-1)])
+						sink += predict(g, g.c, p[(i+j)&(len(p)-1)])
 					}
 					t1 := time.Now()
+					model += t1.Sub(t0)
+					for j := range turn {
+						sink += predict(g, decoded, p[(i+j)&(len(p)-1)])
+					}
+					t0 = t1
+					t1 = time.Now()
+					unpacked += t1.Sub(t0)
 					for j := range turn {
 						sink += g.s.Descend(index.Num(p[(i+j)&(len(p)-1)]))
 					}
-					model, tree = model+t1.Sub(t0), tree+time.Since(t1)
+					tree += time.Since(t1)
 					i += turn
 				}
 				ops := float64(i)
-				st, q := g.s.Stats(), g.c.Stats()
+				st, q, wide := g.s.Stats(), g.c.Stats(), decoded.Stats()
 				qual, _ := g.s.Quality()
 				b.ReportMetric(float64(model.Nanoseconds())/ops, "ns/predict")
+				b.ReportMetric(float64(unpacked.Nanoseconds())/ops, "ns/decoded")
 				b.ReportMetric(float64(tree.Nanoseconds())/ops, "ns/descend")
 				b.ReportMetric(float64(model)/float64(tree), "predict/descend")
+				b.ReportMetric(float64(unpacked)/float64(tree), "decoded/descend")
 				b.ReportMetric(100*float64(right)/float64(len(p)), "first-leaf-%")
 				b.ReportMetric(float64(qual.ErrorSum)/float64(max(qual.Keys, 1)), "mean-err")
 				b.ReportMetric(float64(qual.ErrorMax), "max-err")
 				b.ReportMetric(100*float64(q.ModelBytes)/float64(st.InnerBytes), "models-%inner")
 				b.ReportMetric(100*float64(q.TTBytes)/float64(st.InnerBytes), "TT-%inner")
+				b.ReportMetric(100*float64(wide.TTBytes)/float64(st.InnerBytes), "decoded-%inner")
 				b.ReportMetric(float64(st.InnerBytes)/float64(st.Leaves), "inner-B/leaf")
 			})
 			runtime.GC()
@@ -127,9 +145,9 @@ func BenchmarkPredict(b *testing.B) {
 	}
 }
 
-// predict is what getOp.Next does before its READ, under budget Full.
-func predict(g *rig, key uint64) uint64 {
-	h := g.c.cur.Load()
+// predict is what getOp.Next does before its READ, with translation tables held.
+func predict(g *rig, c *Client, key uint64) uint64 {
+	h := c.cur.Load()
 	held := h.held[h.Route(index.Num(key))].Load()
 	return h.root.Layout.LeafAddr(held.model.Predict(key).ALN)
 }
@@ -141,7 +159,7 @@ func BenchmarkClient(b *testing.B) {
 	keys := keysets.Uniform(rand.New(rand.NewPCG(benchSeed, 1)), n)
 	p := probes(keys)
 	for _, inline := range []learned.Inline{learned.Yes, learned.No} {
-		for budget := Full; budget <= RouterOnly; budget++ {
+		for budget := Full; budget < budgets; budget++ {
 			g := grown(b, keys, learned.Options{RowWords: 4, Inline: inline}, Options{Cache: Cache{Budget: budget, TTBytes: 20 << 10}}, inproc.Options{})
 			d := driver{conn: g.conn}
 			name := fmt.Sprintf("inline=%v/budget=%d", inline == learned.Yes, budget)

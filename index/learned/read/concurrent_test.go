@@ -40,7 +40,7 @@ func TestReadersBesideEverything(t *testing.T) {
 		{"scrambled", inproc.Faults{Scramble: 1, Pause: 0.02, Reorder: 0.5}, true},
 	} {
 		for _, inline := range []learned.Inline{learned.Yes, learned.No} {
-			for _, budget := range []Budget{Full, PartTT, ModelsOnly, RouterOnly} {
+			for _, budget := range []Budget{Full, PartTT, ModelsOnly, RouterOnly, Decoded} {
 				if (testing.Short() || indextest.Scale > 1) && budget != Full {
 					continue
 				}
@@ -375,7 +375,7 @@ func TestScanProvesTheNextLeaf(t *testing.T) {
 // TestAllocations: a GET and a scan allocate nothing in steady state.
 func TestAllocations(t *testing.T) {
 	for _, inline := range []learned.Inline{learned.Yes, learned.No} {
-		for _, budget := range []Budget{Full, ModelsOnly, RouterOnly} {
+		for _, budget := range []Budget{Full, ModelsOnly, RouterOnly, Decoded} {
 			g := newRig(t, learned.Options{RowWords: 2, Inline: inline}, Options{Cache: Cache{Budget: budget}}, inproc.Options{}, false)
 			for k := range uint64(20000) {
 				g.put(k*3, k)

@@ -256,6 +256,9 @@ func (f *fetcher) install(h *cache, i int, wr *rdma.WR) bool {
 	if held.adopt(old, h); old != nil && old.model.HasTT() {
 		f.c.ttHeld -= old.model.TTBytes()
 	}
+	if f.c.o.Budget == Decoded {
+		held.model.Unpack()
+	}
 	if f.keepTT(h, held.model.TTBytes()) {
 		f.c.ttHeld += held.model.TTBytes()
 	} else {
@@ -285,7 +288,7 @@ func (s *heldSub) withoutTT(blk []uint64) *heldSub {
 // keepTT decides whether the budget keeps one more TT of n bytes.
 func (f *fetcher) keepTT(h *cache, n int) bool {
 	switch f.c.o.Budget {
-	case Full:
+	case Full, Decoded:
 		return true
 	case PartTT:
 		return n <= f.c.o.TTBytes && (f.c.ttHeld+n <= f.c.o.TTBytes || f.evict(h, n))

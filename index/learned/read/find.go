@@ -92,7 +92,7 @@ func (f *finder) predictLeaf(next *rdma.Batch) (step, uint64) {
 			return stepLeaf, addr
 		}
 	}
-	if f.pred.Knows == model.KnowsALN && f.c.o.Budget == Full { // translate, without a call
+	if f.pred.Knows == model.KnowsALN && f.c.o.Budget != PartTT { // translate, without a call
 		return stepLeaf, f.lay.LeafAddr(f.pred.ALN)
 	}
 	return f.translate(next)

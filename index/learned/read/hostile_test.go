@@ -70,7 +70,7 @@ func TestWrongModels(t *testing.T) {
 	seed := indextest.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for _, inline := range []learned.Inline{learned.Yes, learned.No} {
-		for _, budget := range []Budget{Full, ModelsOnly, RouterOnly} {
+		for _, budget := range []Budget{Full, ModelsOnly, RouterOnly, Decoded} {
 			g := newRig(t, learned.Options{RowWords: 2, Inline: inline, SlotsPerLeaf: 5, LeavesPerSubModel: 40}, Options{Cache: Cache{Budget: budget}}, inproc.Options{}, false)
 			const n = 3000
 			for _, k := range r.Perm(n) {

@@ -280,7 +280,7 @@ func (p *peerRun) client() peerSide {
 // before it READs the leaf.
 func (p *peerRun) model() peerSide {
 	return peerSide{get: func(key uint64) (uint64, bool) {
-		addr := predict(p.rig, key)
+		addr := predict(p.rig, p.c, key)
 		return addr, addr != 0
 	}}
 }
