@@ -73,6 +73,7 @@ var ratios = []struct{ title, side, what string }{
 	{"server, scan, 2 threads", "server", "scan:grown:2"},
 	{"server, insert", "server", "insert::1"},
 	{"server, insert, 2 threads", "server", "insert::2"},
+	{"partitions, insert, 2 threads", "partitions", "insert::2"},
 	{"client, GET", "client", "get:grown:1"},
 	{"client, scan", "client", "scan:grown:1"},
 	{"model, GET", "model", "get:grown:1"},

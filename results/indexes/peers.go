@@ -52,6 +52,7 @@ type side struct{ name, what string }
 
 var sides = []side{
 	{"server", "The tree in the server's memory: a GET copies the row with its header and proof, a scan also copies headers and proofs of gaps. Inserts take the mutex of the partition. Models are trained after the inserts, not beside them."},
+	{"partitions", "Two of the server's trees, with half of the keys each, by a hash, and a thread for each: a data server has an executor for each partition, so two of its threads never insert into one."},
 	{"client", "The one-sided client over the in-process fabric with all models in its cache: it predicts, READs leaves, checks each copy, and returns proofs. It inserts nothing: rows are written by RPC and by the server's tree."},
 	{"model", "The client's prediction and translation alone, which give the address of a leaf. It looks at no row."},
 }

@@ -99,9 +99,10 @@ func BenchmarkPeers(b *testing.B) {
 	p.keep("server", "memory::1", float64(st.RowBytes+st.IndexBytes)/float64(len(p.sorted)))
 	p.keep("client", "memory::1", float64(q.CacheBytes)/float64(len(p.sorted)))
 	p.read("grown", keys.late)
-	for side := range p.sides {
+	p.insertApart()
+	for side, got := range p.got {
 		b.Run(side, func(b *testing.B) {
-			for what, v := range p.got[side] {
+			for what, v := range got {
 				b.ReportMetric(v, what)
 			}
 		})
@@ -161,6 +162,50 @@ func (p *peerRun) insert(what string, goroutines int, keys []uint64) {
 		}
 		return 0
 	})
+}
+
+// insertApart measures inserts by two goroutines into two partitions, of which each
+// goroutine has one. Half of the keys, by a hash, are those of a partition, and both have
+// the rows that the one of the other measurements has before its two goroutines insert.
+func (p *peerRun) insertApart() {
+	parts := [2]*rig{}
+	for i := range parts {
+		parts[i] = newRig(p.b, learned.Options{RowWords: 1, Inline: learned.Yes}, Options{}, inproc.Options{}, false)
+	}
+	half := len(p.keys.inserted) / 2
+	load := func(i int, keys []uint64) (n int) {
+		g, mu := parts[i], sync.Mutex{}
+		for _, k := range keys {
+			if int(k*0x9e3779b97f4a7c15>>63) != i {
+				continue
+			}
+			row := [1]uint64{k + 1}
+			mu.Lock()
+			err := g.s.Load(index.Num(k), row[:], block.Present(g.nextCSN()))
+			mu.Unlock()
+			if err != nil {
+				p.b.Error(err)
+				return n
+			}
+			n++
+		}
+		return n
+	}
+	for i := range parts {
+		load(i, p.keys.loaded)
+		load(i, p.keys.inserted[:half])
+	}
+	var n [2]int
+	var wg sync.WaitGroup
+	start := time.Now()
+	for i := range parts {
+		wg.Go(func() { n[i] = load(i, p.keys.inserted[half:]) })
+	}
+	wg.Wait()
+	if n[0]+n[1] != len(p.keys.inserted)-half {
+		p.b.Fatalf("%d and %d keys inserted, want %d", n[0], n[1], len(p.keys.inserted)-half)
+	}
+	p.keep("partitions", "insert::2", float64(time.Since(start).Nanoseconds())/float64(n[0]+n[1]))
 }
 
 // read measures GETs and scans of all sides, and checks their answers.
