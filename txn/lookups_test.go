@@ -30,7 +30,7 @@ type manyRig struct {
 func newManyRig(t *testing.T, reads txn.ReadPath, total func(*manyRig) txn.Procedure) *manyRig {
 	t.Helper()
 	r := &manyRig{parts: tables.Of[part]("part"), rows: txn.MaxReads + 1000}
-	c := server.EmbeddedConfig{Tables: []tables.Definer{r.parts}, Servers: 2, MemoryBytes: 1 << 28, Client: txn.Config{Reads: reads}}
+	c := server.EmbeddedConfig{Tables: []tables.Definer{r.parts}, Servers: 2, MemoryBytes: 1 << 28, Retain: testseed.Patience(), Client: txn.Config{Reads: reads}}
 	c.Client.Retry.Patience = testseed.Patience()
 	if total != nil {
 		c.Procedures = []txn.Procedure{total(r)}
