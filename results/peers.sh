@@ -441,7 +441,7 @@ mkdir -p "$raw"
 : >"$raw/facts.tsv"
 : >"$raw/index.tsv"
 started=$SECONDS
-fact commit "$(git rev-parse --short HEAD)$(git diff --quiet HEAD 2>/dev/null || echo ', with changes')"
+fact commit "$(git rev-parse --short HEAD)$(git diff --quiet HEAD -- . ':!results' 2>/dev/null || echo ', with changes')"
 fact date "$(date -u +%Y-%m-%d)"
 fact machine "$(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2 | xargs), $(nproc) processors, $(awk '/MemTotal/{printf "%.0f GiB", $2/1048576}' /proc/meminfo), Linux $(uname -r | cut -d- -f1), $(go env GOVERSION)"
 fact load "$(cut -d' ' -f1-3 /proc/loadavg)"
